@@ -13,7 +13,7 @@ const char fsdp__svg_style[] =
     ".grid{stroke:var(--rule);fill:none}.mark{stroke:var(--soft);stroke-dasharray:2 3;fill:none}"
     ".line{fill:none;stroke-width:1.6;stroke-linejoin:round;stroke-linecap:round}"
     ".band{fill:none;stroke-width:2;opacity:.28}.dots{stroke-dasharray:2 4}.line.dash{stroke-dasharray:6 4}"
-    ".nan{fill:var(--nan)}\n"
+    ".pale{fill:none;stroke:var(--soft);opacity:.3}.nan{fill:var(--nan)}\n"
     ".c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}.c3{stroke:var(--c3)}.c4{stroke:var(--c4)}"
     ".c5{stroke:var(--c5)}.c6{stroke:var(--c6)}.c7{stroke:var(--c7)}\n"
     ".f0{fill:var(--f0)}.f1{fill:var(--f1)}.f2{fill:var(--f2)}.f3{fill:var(--f3)}.f4{fill:var(--f4)}.f5{fill:var(--f5)}"

@@ -11,8 +11,9 @@
 #include "watch/signs.h"
 
 enum {
-    WINDOW = 20, /* steps before a jump */
-    FEWEST = 40  /* steps of which the speed of the first and last quarter is compared */
+    WINDOW = 20,  /* steps before a jump */
+    FEW_RUNS = 3, /* so many are compared one by one */
+    FEWEST = 40   /* steps of which the speed of the first and last quarter is compared */
 };
 
 /* ---- of one run ---- */
@@ -311,6 +312,41 @@ static fsdp_status compare(fsdp__advices *all, const fsdp__recorded_run *a, cons
     return FSDP_OK;
 }
 
+/* Names the best of many runs that can be compared with the first one. */
+static fsdp_status name_best(fsdp__advices *all, const fsdp__recorded_runs *runs)
+{
+    const fsdp__recorded_run *first = &runs->runs[0], *fastest = first, *earliest = NULL;
+    double most = fsdp__run_figures_of(first).tokens_per_second, usual = most, least = INFINITY;
+    char speed[FSDP__VALUE_TEXT], until[FSDP__VALUE_TEXT];
+
+    for (int64_t i = 1; i < runs->count; i++) {
+        double tokens = fsdp__run_figures_of(&runs->runs[i]).tokens_per_second;
+        double seconds = seconds_until(&runs->runs[i], tail_loss(first));
+
+        if (!is_comparable(first, &runs->runs[i]))
+            continue;
+        if (tokens > most) {
+            most = tokens;
+            fastest = &runs->runs[i];
+        }
+        if (seconds < least) {
+            least = seconds;
+            earliest = &runs->runs[i];
+        }
+    }
+    if (most > 1.02 * usual)
+        FSDP_TRY(fsdp__advise(all, NULL, "%s makes most tokens a second: %s, %.2f times those of %s.", fastest->label,
+                              fsdp__value_text(FSDP__UNIT_COUNT, most, speed), most / usual, first->label));
+    if (earliest)
+        return fsdp__advise(
+            all, NULL,
+            "%s is the first to reach what %s ends with, %.4g, the mean loss of its last %d steps: in %s of "
+            "its steps.",
+            earliest->label, first->label, tail_loss(first), WINDOW,
+            fsdp__value_text(FSDP__UNIT_MS, 1000 * least, until));
+    return FSDP_OK;
+}
+
 static fsdp_status of_source(fsdp__advices *out, const fsdp__sources *sources, const fsdp__source *s)
 {
     const fsdp__recorded_run *run = s->run < 0 ? NULL : &sources->runs.runs[s->run];
@@ -339,6 +375,8 @@ fsdp_status fsdp__advices_of(const fsdp__sources *sources, fsdp__advices *out)
     for (int64_t i = 0; i < all->count; i++)
         for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
             FSDP_TRY(rules[r](out, &all->runs[i]));
+    if (all->count > FEW_RUNS)
+        return name_best(out, all);
     for (int64_t i = 1; i < all->count; i++)
         if (is_comparable(&all->runs[0], &all->runs[i]))
             FSDP_TRY(compare(out, &all->runs[0], &all->runs[i]));

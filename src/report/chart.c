@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
-#include "base/text.h"
+#include "draw/svg.h"
 
 enum {
     WIDTH = 420,
@@ -150,13 +150,6 @@ static axis values_axis(const fsdp__chart *chart)
 
 /* ---- axes ---- */
 
-static void put_label(double x, double y, const char *anchor, const char *text, FILE *out)
-{
-    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor);
-    fsdp__print_xml_text(text, out);
-    fputs("</text>", out);
-}
-
 static void put_values(const axis *y, fsdp__unit unit, FILE *out)
 {
     double distance = tick_distance(y->most - y->least, 4, unit);
@@ -168,7 +161,7 @@ static void put_values(const axis *y, fsdp__unit unit, FILE *out)
         if (!(value <= y->most))
             break;
         fprintf(out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>", LEFT, place(y, value), WIDTH - RIGHT);
-        put_label(LEFT - 6, place(y, value) + 4, "end", fsdp__value_text(unit, value, text), out);
+        fsdp__svg_text("e", LEFT - 6, place(y, value) + 4, fsdp__value_text(unit, value, text), out);
     }
     fputc('\n', out);
 }
@@ -178,7 +171,7 @@ static void put_step(const axis *x, double step, FILE *out)
     char text[FSDP__VALUE_TEXT];
 
     fprintf(out, "<path class=\"grid\" d=\"M%.1f %dv4\"/>", place(x, step), HEIGHT - BOTTOM);
-    put_label(place(x, step), HEIGHT - BOTTOM + 17, "middle", fsdp__value_text(FSDP__UNIT_COUNT, step, text), out);
+    fsdp__svg_text("m", place(x, step), HEIGHT - BOTTOM + 17, fsdp__value_text(FSDP__UNIT_COUNT, step, text), out);
 }
 
 static void put_steps(const axis *x, FILE *out)
@@ -191,7 +184,7 @@ static void put_steps(const axis *x, FILE *out)
         if (step <= x->most && place(x, step) < WIDTH - RIGHT - WORD)
             put_step(x, step, out);
     }
-    put_label(WIDTH - RIGHT, HEIGHT - BOTTOM + 17, "end", "step", out);
+    fsdp__svg_text("e", WIDTH - RIGHT, HEIGHT - BOTTOM + 17, "step", out);
     fputc('\n', out);
 }
 
@@ -235,12 +228,12 @@ static void put_class(const fsdp__curve *curve, const char *kind, FILE *out)
     fprintf(out, "<path class=\"%s c%d%s\" d=\"", kind, curve->color % COLORS, curve->color >= COLORS ? " dash" : "");
 }
 
-static void put_line(const fsdp__curve *curve, const axis *x, const axis *y, FILE *out)
+/* Puts the points of a line, and ends it. */
+static void put_points(const fsdp__curve *curve, const axis *x, const axis *y, FILE *out)
 {
     column c;
     bool gap, begun = false;
 
-    put_class(curve, curve->dotted ? "line dots" : "line", out);
     for (int64_t at = 0; take_column(curve->series, x, &at, &c, &gap);) {
         fprintf(out, "%s%.1f %.1f", begun && !gap ? "L" : "M", c.x / (double)c.count,
                 place(y, c.sum / (double)c.count));
@@ -249,6 +242,18 @@ static void put_line(const fsdp__curve *curve, const axis *x, const axis *y, FIL
         begun = true;
     }
     fputs("\"/>\n", out);
+}
+
+static void put_line(const fsdp__curve *curve, const axis *x, const axis *y, FILE *out)
+{
+    put_class(curve, curve->dotted ? "line dots" : "line", out);
+    put_points(curve, x, y, out);
+}
+
+static void put_pale_line(const fsdp__curve *curve, const axis *x, const axis *y, FILE *out)
+{
+    fputs("<path class=\"pale\" d=\"", out);
+    put_points(curve, x, y, out);
 }
 
 /* Draws a stroke for each column that has several points, from the least to the largest. */
@@ -301,18 +306,22 @@ void fsdp__chart_draw(const fsdp__chart *chart, FILE *out)
 {
     axis x = steps_axis(chart), y = values_axis(chart);
 
-    fprintf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", WIDTH, HEIGHT);
-    fsdp__print_xml_text(chart->title, out);
-    fputs("\">\n", out);
+    fsdp__svg_open(chart->title, WIDTH, HEIGHT, out);
     put_values(&y, chart->unit, out);
     put_steps(&x, out);
-    for (int c = 0; c < chart->count; c++)
-        put_band(&chart->curves[c], &x, &y, out);
     for (int c = 0; c < chart->count; c++) {
+        if (chart->apart && chart->apart != &chart->curves[c])
+            put_pale_line(&chart->curves[c], &x, &y, out);
+        else
+            put_band(&chart->curves[c], &x, &y, out);
+    }
+    for (int c = 0; c < chart->count; c++) {
+        if (chart->apart && chart->apart != &chart->curves[c])
+            continue;
         put_line(&chart->curves[c], &x, &y, out);
         if (chart->curves[c].dotted)
             put_dots(&chart->curves[c], &x, &y, out);
         put_not_finite(&chart->curves[c], &x, out);
     }
-    fputs("</svg>\n", out);
+    fsdp__svg_close(out);
 }

@@ -37,6 +37,7 @@ typedef struct fsdp__chart {
     bool log_x;
     const fsdp__curve *curves; /* at least one has a finite value */
     int count;
+    const fsdp__curve *apart; /* the one that stands out, and all others are pale; NULL: all do */
 } fsdp__chart;
 
 /* Draws a chart. Where a curve has more points than the picture has columns, its line is the mean of each column, and

@@ -7,7 +7,9 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/text.h"
 #include "fsdp/context.h"
+#include "fsdp/device.h"
 
 /* ---- styles ---- */
 
@@ -40,6 +42,22 @@ fsdp__chart_style fsdp__chart_style_of(const char *name)
         if (strcmp(known[i].name, name) == 0)
             return known[i];
     return (fsdp__chart_style){name, name, FSDP__UNIT_NONE, false};
+}
+
+#define PEAK_KEY "memory_peak_bytes_of_"
+
+const char *fsdp__peak_key(int kind, char *text, size_t bytes)
+{
+    char name[FSDP__JSON_NAME];
+
+    snprintf(text, bytes, PEAK_KEY "%s",
+             fsdp__json_name(fsdp_memory_kind_name((fsdp_memory_kind)kind), name, sizeof name));
+    return text;
+}
+
+bool fsdp__is_peak_key(const char *name)
+{
+    return strncmp(name, PEAK_KEY, strlen(PEAK_KEY)) == 0;
 }
 
 /* ---- figures ---- */

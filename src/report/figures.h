@@ -12,6 +12,10 @@ typedef struct fsdp__chart_style {
 } fsdp__chart_style;
 fsdp__chart_style fsdp__chart_style_of(const char *name);
 
+/* Writes the key of a step's peak of a kind of memory (fsdp_memory_kind). Returns `text`. */
+const char *fsdp__peak_key(int kind, char *text, size_t bytes);
+bool fsdp__is_peak_key(const char *name);
+
 /* The figures of a run; NaN: nothing is known. */
 typedef struct fsdp__run_figures {
     double last_step, steps;           /* taken, and asked for */

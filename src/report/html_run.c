@@ -61,13 +61,7 @@ void fsdp__html_flight(const fsdp__source *source, const char *title, FILE *out)
         fsdp__html_text(title, out);
         fputs("</span>", out);
     }
-    fputs("</h2>\n<div class=\"card\"><ul>", out);
-    for (int i = 0; i < source->of.flight.verdict.count; i++) {
-        fputs("<li>", out);
-        fsdp__html_text(source->of.flight.verdict.lines[i], out);
-        fputs("</li>\n", out);
-    }
-    fputs("</ul></div>\n<div class=\"card\">", out);
+    fputs("</h2>\n<div class=\"card\">", out);
     for (int i = 0; i < logs->count && i < MOST_RANKS; i++)
         put_log(&logs->logs[i], out);
     if (logs->count < logs->world || logs->count > MOST_RANKS)

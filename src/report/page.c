@@ -1,5 +1,6 @@
 /* page.c - shows recorded runs as one HTML file. */
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 #include <time.h>
 
@@ -7,9 +8,14 @@
 #include "base/compiler.h"
 #include "base/text.h"
 #include "fsdp/context.h"
+#include "fsdp/device.h"
 #include "report/figures.h"
 #include "report/html.h"
 #include "report/report.h"
+
+enum {
+    MANY_RUNS = 4 /* from so many on each is drawn apart, too */
+};
 
 static void put_time(double seconds, FILE *out)
 {
@@ -73,6 +79,50 @@ static void put_runs(const fsdp__recorded_runs *runs, FILE *out)
     fputs("</table></div>\n", out);
 }
 
+/* ---- side by side ---- */
+
+static double figure_of(const fsdp__recorded_run *run, size_t offset)
+{
+    fsdp__run_figures f = fsdp__run_figures_of(run);
+
+    return *(const double *)(const void *)((const char *)&f + offset);
+}
+
+/* Draws a figure of each run as a bar from zero. */
+static void put_bars(const fsdp__recorded_runs *runs, const char *title, fsdp__unit unit, size_t offset, FILE *out)
+{
+    double most = 0;
+    char text[FSDP__VALUE_TEXT];
+
+    for (int64_t i = 0; i < runs->count; i++)
+        most = fmax(most, figure_of(&runs->runs[i], offset));
+    if (!(most > 0) || !isfinite(most))
+        return;
+    fprintf(out, "<div class=\"card\"><h3>%s</h3><div class=\"bars\">\n", title);
+    for (int64_t i = 0; i < runs->count; i++) {
+        double value = figure_of(&runs->runs[i], offset);
+
+        fputs("<span>", out);
+        fsdp__html_text(runs->runs[i].label, out);
+        fprintf(out,
+                "</span><div><i class=\"chip c%d\" style=\"width:%.1f%%\"></i></div><span class=\"number\">%s</span>\n",
+                (int)(i % 8), isfinite(value) ? 100 * fmax(value, 0) / most : 0,
+                isnan(value) ? "" : fsdp__value_text(unit, value, text));
+    }
+    fputs("</div></div>\n", out);
+}
+
+static void put_side_by_side(const fsdp__recorded_runs *runs, FILE *out)
+{
+    fputs("<h2>Side by side</h2>\n<div class=\"curves\">\n", out);
+    put_bars(runs, "Tokens a second", FSDP__UNIT_COUNT, offsetof(fsdp__run_figures, tokens_per_second), out);
+    put_bars(runs, "A step", FSDP__UNIT_MS, offsetof(fsdp__run_figures, step_ms), out);
+    put_bars(runs, "Peak memory of a rank", FSDP__UNIT_BYTES, offsetof(fsdp__run_figures, peak_bytes), out);
+    put_bars(runs, "Last loss", FSDP__UNIT_NONE, offsetof(fsdp__run_figures, loss), out);
+    put_bars(runs, "Best validation", FSDP__UNIT_NONE, offsetof(fsdp__run_figures, best_loss), out);
+    fputs("</div>\n", out);
+}
+
 /* ---- what stands out ---- */
 
 static void put_advice(const fsdp__report *report, FILE *out)
@@ -102,30 +152,51 @@ static void put_advice(const fsdp__report *report, FILE *out)
 
 /* ---- settings ---- */
 
-static void put_settings_table(const fsdp__recorded_runs *runs, const fsdp__keys *keys, FILE *out)
+static void put_setting(const fsdp__recorded_runs *runs, const fsdp__recorded_run *run, const char *key, FILE *out)
 {
+    const char *value = fsdp__setting(run, key);
     char usual[FSDP__USUAL_TEXT];
 
-    fputs("<div class=\"card scroll\"><table><tr><th>key</th>", out);
-    for (int64_t i = 0; i < runs->count; i++) {
+    if (*value)
+        fsdp__html_cell("wide", value, out);
+    else
+        fsdp__html_cell("wide soft", fsdp__usual_setting(runs, run, key, usual), out);
+}
+
+static void put_label(const char *tag, const fsdp__recorded_runs *runs, int64_t run, FILE *out)
+{
+    fprintf(out, "<%s>", tag);
+    fsdp__html_chip(run, out);
+    fsdp__html_text(runs->runs[run].label, out);
+    fprintf(out, "</%s>", tag);
+}
+
+/* Puts a row for each key; for each run, if there are many. */
+static void put_settings_table(const fsdp__recorded_runs *runs, const fsdp__keys *keys, FILE *out)
+{
+    bool many = runs->count >= MANY_RUNS;
+
+    fprintf(out, "<div class=\"card scroll\"><table><tr><th>%s</th>", many ? "run" : "key");
+    for (int64_t i = 0; !many && i < runs->count; i++)
+        put_label("th", runs, i, out);
+    for (int64_t k = 0; many && k < keys->count; k++) {
         fputs("<th>", out);
-        fsdp__html_chip(i, out);
-        fsdp__html_text(runs->runs[i].label, out);
+        fsdp__html_text(keys->names[k], out);
         fputs("</th>", out);
     }
     fputs("</tr>\n", out);
-    for (int64_t k = 0; k < keys->count; k++) {
-        fputs("<tr><td>", out);
-        fsdp__html_text(keys->names[k], out);
-        fputs("</td>", out);
-        for (int64_t i = 0; i < runs->count; i++) {
-            const char *value = fsdp__setting(&runs->runs[i], keys->names[k]);
-
-            if (*value)
-                fsdp__html_cell("wide", value, out);
-            else
-                fsdp__html_cell("wide soft", fsdp__usual_setting(runs, &runs->runs[i], keys->names[k], usual), out);
-        }
+    for (int64_t k = 0; !many && k < keys->count; k++) {
+        fputs("<tr>", out);
+        fsdp__html_cell("", keys->names[k], out);
+        for (int64_t i = 0; i < runs->count; i++)
+            put_setting(runs, &runs->runs[i], keys->names[k], out);
+        fputs("</tr>\n", out);
+    }
+    for (int64_t i = 0; many && i < runs->count; i++) {
+        fputs("<tr>", out);
+        put_label("td", runs, i, out);
+        for (int64_t k = 0; k < keys->count; k++)
+            put_setting(runs, &runs->runs[i], keys->names[k], out);
         fputs("</tr>\n", out);
     }
     fputs("</table></div>\n", out);
@@ -174,6 +245,33 @@ static bool is_worth_drawing(const fsdp__recorded_runs *runs, const char *name)
     return false;
 }
 
+/* Draws a chart on either scale of steps, of which the reader sees one. */
+static void draw(fsdp__chart *chart, FILE *out)
+{
+    fputs("<div class=\"linear\">", out);
+    fsdp__chart_draw(chart, out);
+    chart->log_x = true;
+    fputs("</div><div class=\"log\">", out);
+    fsdp__chart_draw(chart, out);
+    fputs("</div></div>\n", out);
+    chart->log_x = false;
+}
+
+/* Draws each run's curve before the others', which are pale: of many runs in one chart none can be followed. */
+static void put_apart(const fsdp__recorded_runs *runs, fsdp__chart *chart, FILE *out)
+{
+    for (int c = 0; c < chart->count; c++) {
+        chart->apart = &chart->curves[c];
+        if (chart->apart->dotted)
+            continue;
+        fprintf(out, "<div class=\"card\"><h3>%s of ", chart->title);
+        fsdp__html_chip(chart->apart->color, out);
+        fsdp__html_text(runs->runs[chart->apart->color].label, out);
+        fputs("</h3>\n", out);
+        draw(chart, out);
+    }
+}
+
 static void put_chart(const fsdp__recorded_runs *runs, const char *name, FILE *out)
 {
     fsdp__chart_style q = fsdp__chart_style_of(name);
@@ -194,12 +292,36 @@ static void put_chart(const fsdp__recorded_runs *runs, const char *name, FILE *o
     fputs("<div class=\"card\"><h3>", out);
     fsdp__html_text(q.title, out);
     fputs(validated ? " <span class=\"soft\">and of validations, dotted</span></h3>\n" : "</h3>\n", out);
-    fputs("<div class=\"linear\">", out);
-    fsdp__chart_draw(&chart, out);
-    chart.log_x = true;
-    fputs("</div><div class=\"log\">", out);
-    fsdp__chart_draw(&chart, out);
-    fputs("</div></div>\n", out);
+    draw(&chart, out);
+    if (is_loss && runs->count >= MANY_RUNS)
+        put_apart(runs, &chart, out);
+}
+
+/* Draws the peaks of a run's kinds of memory. */
+static void put_kinds(const fsdp__recorded_run *run, FILE *out)
+{
+    fsdp__curve curves[FSDP_MEMORY_KINDS];
+    fsdp__chart chart = {
+        .title = "Peak memory of a step, by kind", .unit = FSDP__UNIT_BYTES, .from_zero = true, .curves = curves};
+    char name[2 * FSDP__JSON_NAME];
+
+    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++) {
+        const fsdp__series *s = fsdp__series_of(run, fsdp__peak_key(kind, name, sizeof name));
+
+        if (s && s->count > 0)
+            curves[chart.count++] = (fsdp__curve){s, fsdp_memory_kind_name((fsdp_memory_kind)kind), kind, false};
+    }
+    if (chart.count == 0)
+        return;
+    fprintf(out, "<div class=\"card\"><h3>%s</h3><div class=\"keys\">", chart.title);
+    for (int c = 0; c < chart.count; c++) {
+        fputs("<span>", out);
+        fsdp__html_chip(curves[c].color, out);
+        fsdp__html_text(curves[c].name, out);
+        fputs("</span>", out);
+    }
+    fputs("</div>\n", out);
+    draw(&chart, out);
 }
 
 /* Returns whether one of the runs before has the key, too. */
@@ -220,7 +342,7 @@ static void each_key(const fsdp__recorded_runs *runs, bool drawn, FILE *out,
             const char *name = runs->runs[i].series[k].name;
 
             if (!is_of_earlier_run(runs, i, name) && is_worth_drawing(runs, name) == drawn &&
-                strcmp(name, "tokens") != 0)
+                strcmp(name, "tokens") != 0 && !fsdp__is_peak_key(name))
                 show(runs, name, out);
         }
 }
@@ -246,6 +368,8 @@ static void put_curves(const fsdp__recorded_runs *runs, FILE *out)
           "<div class=\"curves\">\n",
           out);
     each_key(runs, true, out, put_chart);
+    if (runs->count == 1)
+        put_kinds(&runs->runs[0], out);
     fputs("</div>\n<h2>Constant within each run</h2>\n<div class=\"card scroll\"><table><tr><th></th>", out);
     for (int64_t i = 0; i < runs->count; i++) {
         fputs("<th class=\"number\">", out);
@@ -328,6 +452,8 @@ fsdp_status fsdp__report_page(const fsdp__report *report, FILE *out)
     }
     put_advice(report, out);
     FSDP_TRY(put_settings(runs, out));
+    if (runs->count > 1)
+        put_side_by_side(runs, out);
     FSDP_TRY(put_sources(&report->sources, out));
     if (runs->count > 0)
         put_curves(runs, out);

@@ -54,7 +54,7 @@ int fsdp__planned_rows(const json_t *plan, const fsdp__recorded_run *run, fsdp__
         (fsdp__planned){"tokens a second", FSDP__UNIT_COUNT, number_at(time, "tokens_per_second"),
                         usual_value(run, "tokens_per_second")});
     add(rows, &count,
-        (fsdp__planned){"peak memory of rank 0", FSDP__UNIT_BYTES, number_at(peak, "bytes"),
+        (fsdp__planned){"peak memory, planned without workspace", FSDP__UNIT_BYTES, number_at(peak, "bytes"),
                         largest(run, "memory_peak_bytes")});
     for (int k = 0; k < FSDP_MEMORY_KINDS; k++) {
         fsdp__planned row = {.unit = FSDP__UNIT_BYTES};
@@ -62,9 +62,8 @@ int fsdp__planned_rows(const json_t *plan, const fsdp__recorded_run *run, fsdp__
 
         fsdp__json_name(fsdp_memory_kind_name((fsdp_memory_kind)k), key, sizeof key);
         snprintf(row.what, sizeof row.what, "most %s", fsdp_memory_kind_name((fsdp_memory_kind)k));
-        snprintf(name, sizeof name, "memory_peak_bytes_of_%s", key);
         row.planned = number_at(kinds, key);
-        row.measured = largest(run, name);
+        row.measured = largest(run, fsdp__peak_key(k, name, sizeof name));
         if (row.planned > 0)
             add(rows, &count, row);
     }

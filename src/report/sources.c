@@ -18,23 +18,35 @@ enum {
 
 /* ---- what a file is ---- */
 
-static bool begins_with(const char *path, const char *text)
+/* Says whether a file begins with a text; one that cannot be read does not. Fails only without memory. */
+static fsdp_status begins_with(const char *path, const char *text, bool *out)
 {
     char head[16] = "";
-    bool held = fsdp_hold_error(true), begins;
+    bool held = fsdp_hold_error(true);
     size_t bytes = 0;
     FSDP__CLOSED int fd = -1;
+    fsdp_status status = fsdp__file_open(path, &fd, &bytes);
 
-    begins = fsdp__file_open(path, &fd, &bytes) == FSDP_OK && bytes >= strlen(text) &&
-             fsdp__file_pread(fd, path, head, strlen(text), 0) == FSDP_OK && memcmp(head, text, strlen(text)) == 0;
+    *out = status == FSDP_OK && bytes >= strlen(text) && fsdp__file_pread(fd, path, head, strlen(text), 0) == FSDP_OK &&
+           memcmp(head, text, strlen(text)) == 0;
     fsdp_release_error(held);
-    return begins;
+    return status == FSDP_NO_MEMORY ? FSDP_FAIL(FSDP_NO_MEMORY, "out of memory") : FSDP_OK;
 }
 
-/* Returns whether a file holds JSON that is laid out over lines, as a plan is; a line of metrics has no such end. */
-static bool is_plan(const char *path)
+/* Finds out by its beginning what a file is; `*known` is false if it is no source, but metrics, or nothing known. A
+ * plan is JSON that is laid out over lines, which metrics are not. */
+static fsdp_status kind_of(const char *path, fsdp__source_kind *out, bool *known)
 {
-    return begins_with(path, "{\n");
+    *out = FSDP__SOURCE_TRACE;
+    FSDP_TRY(fsdp__is_trace(path, known));
+    if (*known)
+        return FSDP_OK;
+    *out = FSDP__SOURCE_FLIGHT;
+    FSDP_TRY(begins_with(path, FSDP__FLIGHT_MAGIC, known));
+    if (*known)
+        return FSDP_OK;
+    *out = FSDP__SOURCE_PLAN;
+    return begins_with(path, "{\n", known);
 }
 
 static bool is_folder(const char *path)
@@ -135,16 +147,18 @@ static fsdp_status add_found(fsdp__sources *all, fsdp__source_kind kind, const c
 
 /* ---- beside metrics ---- */
 
-/* Adds a trace or a folder of flight records, if it is one. Takes the path over; NULL: it ran out of memory. */
-static fsdp_status add_beside(fsdp__sources *all, fsdp__source_kind kind, char *taken, int64_t run)
+/* Adds a trace or a folder of flight records, if it is one, and says so. Takes the path over; NULL: it ran out of
+ * memory. */
+static fsdp_status add_beside(fsdp__sources *all, fsdp__source_kind kind, char *taken, int64_t run, bool *is)
 {
     FSDP__FREED char *path = taken;
 
+    *is = path && is_folder(path);
     if (!path)
         return FSDP_NO_MEMORY;
-    if (kind == FSDP__SOURCE_TRACE ? fsdp__is_trace(path) : is_folder(path))
-        return add_found(all, kind, path, run);
-    return FSDP_OK;
+    if (kind == FSDP__SOURCE_TRACE)
+        FSDP_TRY(fsdp__is_trace(path, is));
+    return *is ? add_found(all, kind, path, run) : FSDP_OK;
 }
 
 /* Adds the trace that a run's settings name: it lies where the run was started, or beside its metrics. */
@@ -152,26 +166,27 @@ static fsdp_status add_trace(fsdp__sources *all, int64_t run)
 {
     const char *named = fsdp__setting(&all->runs.runs[run], "metrics.trace.path"), *name = strrchr(named, '/');
     FSDP__FREED char *folder = fsdp__path_parent(all->runs.runs[run].path);
+    bool is;
 
     if (!folder)
         return FSDP_NO_MEMORY;
     if (!*named)
         return FSDP_OK;
-    if (fsdp__is_trace(named))
-        return add_found(all, FSDP__SOURCE_TRACE, named, run);
-    return add_beside(all, FSDP__SOURCE_TRACE, fsdp__path_join(folder, name ? name + 1 : named), run);
+    FSDP_TRY(add_beside(all, FSDP__SOURCE_TRACE, fsdp__path_join(folder, name ? name + 1 : named), run, &is));
+    return is ? FSDP_OK : add_beside(all, FSDP__SOURCE_TRACE, fsdp__strdup(named), run, &is);
 }
 
 static fsdp_status add_flight(fsdp__sources *all, int64_t run)
 {
     const fsdp__recorded_run *of = &all->runs.runs[run];
     const char *named = fsdp__setting(of, "metrics.flight_recorder"), *kept = fsdp__setting(of, "checkpoint.folder");
+    bool is = false;
 
     if (*named)
-        return add_beside(all, FSDP__SOURCE_FLIGHT, fsdp__strdup(named), run);
+        return add_beside(all, FSDP__SOURCE_FLIGHT, fsdp__strdup(named), run, &is);
     if (*kept)
-        FSDP_TRY(add_beside(all, FSDP__SOURCE_FLIGHT, fsdp__path_join(kept, "flight"), run));
-    return add_beside(all, FSDP__SOURCE_FLIGHT, fsdp__sprintf("%s.flight", of->path), run);
+        FSDP_TRY(add_beside(all, FSDP__SOURCE_FLIGHT, fsdp__path_join(kept, "flight"), run, &is));
+    return is ? FSDP_OK : add_beside(all, FSDP__SOURCE_FLIGHT, fsdp__sprintf("%s.flight", of->path), run, &is);
 }
 
 /* Adds metrics, and what their last run has left. */
@@ -184,19 +199,22 @@ static fsdp_status add_metrics(fsdp__sources *all, const char *path)
 
 /* ---- folders ---- */
 
+/* Adds what has a name that sources have. Plans are taken by name, too: a folder may have much other JSON. */
 static fsdp_status add_entry(fsdp__sources *all, const char *path, const char *name, int64_t run, bool *flight)
 {
-    if (fsdp__ends_with(name, ".flight") && !is_folder(path))
-        *flight = true;
-    else if ((fsdp__ends_with(name, ".flight") || strcmp(name, "flight") == 0) && is_folder(path))
+    bool folder = is_folder(path), known = false;
+    fsdp__source_kind kind;
+
+    if (folder && (fsdp__ends_with(name, ".flight") || strcmp(name, "flight") == 0))
         return add_found(all, FSDP__SOURCE_FLIGHT, path, run);
-    else if (!fsdp__ends_with(name, ".json") && !fsdp__ends_with(name, ".json.gz"))
+    if (!folder && fsdp__ends_with(name, ".flight"))
+        *flight = true;
+    if (folder || (!fsdp__ends_with(name, ".json") && !fsdp__ends_with(name, ".json.gz")))
         return FSDP_OK;
-    else if (fsdp__is_trace(path))
-        return add_found(all, FSDP__SOURCE_TRACE, path, run);
-    else if (strstr(name, "plan") && is_plan(path))
-        return add_found(all, FSDP__SOURCE_PLAN, path, run);
-    return FSDP_OK;
+    FSDP_TRY(kind_of(path, &kind, &known));
+    if (!known || kind == FSDP__SOURCE_FLIGHT || (kind == FSDP__SOURCE_PLAN && !strstr(name, "plan")))
+        return FSDP_OK;
+    return add_found(all, kind, path, run);
 }
 
 /* Adds what lies in a folder. `*flight`: these are flight records themselves. */
@@ -245,15 +263,13 @@ static fsdp_status add_folder(fsdp__sources *all, const char *path)
 
 fsdp_status fsdp__sources_add(fsdp__sources *all, const char *path)
 {
+    fsdp__source_kind kind;
+    bool known;
+
     if (is_folder(path))
         return add_folder(all, path);
-    if (fsdp__is_trace(path))
-        return add(all, FSDP__SOURCE_TRACE, path, -1);
-    if (begins_with(path, FSDP__FLIGHT_MAGIC))
-        return add(all, FSDP__SOURCE_FLIGHT, path, -1);
-    if (is_plan(path))
-        return add(all, FSDP__SOURCE_PLAN, path, -1);
-    return add_metrics(all, path);
+    FSDP_TRY(kind_of(path, &kind, &known));
+    return known ? add(all, kind, path, -1) : add_metrics(all, path);
 }
 
 /* ---- all ---- */

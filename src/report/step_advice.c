@@ -34,6 +34,8 @@ static void reason_text(const fsdp__traced_step *step, char *text, size_t bytes)
         [FSDP__SLOW_IN_CHECKPOINT] = {"it writes a checkpoint for", "the others for", "its disk is slower"},
         [FSDP__SLOW_IN_HOST] = {"between kernels its host takes", "the others'",
                                 "its processor is slower, or shared with other work"},
+        [FSDP__SLOW_IN_CALLS] = {"once all have come to a call it still waits for it, together for", "the others for",
+                                 "its network is slower, or its processor is shared with other work"},
         [FSDP__SLOW_BETWEEN_STEPS] = {"it begins after the first rank by", "the others by",
                                       "it does more between steps, as logging or saving"},
     };

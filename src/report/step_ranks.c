@@ -390,6 +390,9 @@ static int64_t time_of(const fsdp__step_parts *p, int rank, fsdp__step_reason re
         return parts[FSDP__DOES_CHECKPOINT];
     case FSDP__SLOW_IN_HOST:
         return parts[FSDP__DOES_HOST];
+    case FSDP__SLOW_IN_CALLS:
+        return parts[FSDP__WAITS_FOR_GATHERS] + parts[FSDP__WAITS_FOR_REDUCTIONS] + parts[FSDP__WAITS_FOR_CALLS] -
+               p->step->ranks[rank].for_others;
     case FSDP__SLOW_BETWEEN_STEPS:
         return p->step->ranks[rank].after;
     default:

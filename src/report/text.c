@@ -119,9 +119,9 @@ static void put_plan(const fsdp__source *source, const fsdp__recorded_run *run, 
     int count = fsdp__planned_rows(source->of.plan, run, rows);
     char planned[FSDP__VALUE_TEXT], measured[FSDP__VALUE_TEXT];
 
-    fprintf(out, "%-28s%14s%14s\n", "Planned and measured", "planned", "measured");
+    fprintf(out, "%-42s%14s%14s\n", "Planned and measured", "planned", "measured");
     for (int i = 0; i < count; i++)
-        fprintf(out, "  %-26s%14s%14s\n", rows[i].what, fsdp__value_text(rows[i].unit, rows[i].planned, planned),
+        fprintf(out, "  %-40s%14s%14s\n", rows[i].what, fsdp__value_text(rows[i].unit, rows[i].planned, planned),
                 isnan(rows[i].measured) ? "-" : fsdp__value_text(rows[i].unit, rows[i].measured, measured));
     fputc('\n', out);
 }

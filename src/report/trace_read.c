@@ -480,19 +480,21 @@ void fsdp__trace_release(fsdp__trace *t)
     *t = (fsdp__trace){.path = NULL};
 }
 
-bool fsdp__is_trace(const char *path)
+fsdp_status fsdp__is_trace(const char *path, bool *out)
 {
     char head[sizeof FSDP__TRACE_HEAD] = "";
-    bool held = fsdp_hold_error(true), is = false;
+    bool held = fsdp_hold_error(true);
     gzFile file = NULL;
     int fd = -1;
+    fsdp_status status = fsdp__file_open(path, &fd, NULL);
 
-    if (fsdp__file_open(path, &fd, NULL) == FSDP_OK) {
+    *out = false;
+    if (status == FSDP_OK) {
         file = gzdopen(fd, "rb");
-        is = file && gzread(file, head, sizeof head - 1) == (int)sizeof head - 1 &&
-             memcmp(head, FSDP__TRACE_HEAD, sizeof head - 1) == 0;
+        *out = file && gzread(file, head, sizeof head - 1) == (int)sizeof head - 1 &&
+               memcmp(head, FSDP__TRACE_HEAD, sizeof head - 1) == 0;
         (void)(file ? gzclose(file) : close(fd));
     }
     fsdp_release_error(held);
-    return is;
+    return status == FSDP_NO_MEMORY ? FSDP_FAIL(FSDP_NO_MEMORY, "out of memory") : FSDP_OK;
 }

@@ -80,7 +80,7 @@ typedef struct fsdp__trace {
 /* Reads the file, packed or not. Release the trace, also after a failure. */
 fsdp_status fsdp__trace_read(const char *path, fsdp__trace *out);
 void fsdp__trace_release(fsdp__trace *trace);
-/* Returns whether the file begins as a trace does; a file that cannot be read does not. */
-bool fsdp__is_trace(const char *path);
+/* Says whether the file begins as a trace does; a file that cannot be read does not. Fails only without memory. */
+fsdp_status fsdp__is_trace(const char *path, bool *out);
 
 #endif

@@ -53,6 +53,7 @@ typedef enum fsdp__step_reason {
     FSDP__SLOW_IN_DATA,
     FSDP__SLOW_IN_CHECKPOINT,
     FSDP__SLOW_IN_HOST,
+    FSDP__SLOW_IN_CALLS,     /* after all ranks have come to them */
     FSDP__SLOW_BETWEEN_STEPS /* it begins the step later */
 } fsdp__step_reason;
 

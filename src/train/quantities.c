@@ -29,7 +29,7 @@
      "most on rank 0's device within the step",      \
      BYTES,                                          \
      OF_STEP(memory.peak_bytes[FSDP_MEMORY_##kind]), \
-     MORE},
+     ALWAYS},
 
 /* clang-format off */
 static const fsdp__quantity of_step[] = {

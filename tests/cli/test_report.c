@@ -17,7 +17,7 @@ FIXTURE_TEST(two_runs_are_shown_side_by_side)
     CHECK_CONTAINS(p.output, "Settings that differ\n  optimizer.lr\n");
     CHECK_CONTAINS(p.output, "0.5\n");
     CHECK_CONTAINS(p.output, "  device              cpu\n");
-    CHECK_CONTAINS(p.output, "r.html has the curves\n");
+    CHECK_CONTAINS(p.output, "r.html has the pictures\n");
     program_free(&p);
     p = RUN(0, "report", f->metrics, "-o", page); /* an earlier page is replaced */
     program_free(&p);

@@ -208,6 +208,33 @@ TEST(each_reason_of_a_slow_rank_is_told_from_the_others)
     test_directory_free(folder);
 }
 
+TEST(a_rank_whose_calls_end_later_has_a_slow_network)
+{
+    char *folder = test_directory(), *path;
+    text t;
+    fsdp__traced_step step;
+
+    text_begin(&t, 3, 1);
+    for (int rank = 0; rank < 3; rank++) {
+        int64_t end = rank == 2 ? 700 : 200;
+
+        span(&t, rank, 0, "stage", "step 1", 0, 1000, "");
+        call(&t, rank, "all_gather x", "world", 3, 0, 1, 1, 30, 100, end);
+        span(&t, rank, 0, "wait", "wait for all_gather x", 100, end, "");
+        call(&t, rank, "all_gather y", "world", 3, 0, 1, 2, 30, end, 750);
+        span(&t, rank, 0, "wait", "wait for all_gather y", end, 750, "");
+    }
+    path = write_text(&t, folder, "trace.json");
+    CHECK_OK(fsdp__traced_step_read(path, &step));
+    CHECK_EQ(step.slowest, 2);
+    CHECK_EQ(step.why, FSDP__SLOW_IN_CALLS);
+    CHECK_EQ(step.its, 650000);
+    CHECK_EQ(step.usual, 150000);
+    fsdp__traced_step_release(&step);
+    free(path);
+    test_directory_free(folder);
+}
+
 TEST(what_moves_between_ranks_is_exact)
 {
     char *folder = test_directory(), *path = slow_rank(folder);

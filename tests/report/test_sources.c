@@ -1,0 +1,211 @@
+/* What a report is made of: a run's trace and flight records are found, named files are told apart by what they hold,
+ * and what is damaged is left out if nobody has named it. */
+#include <sys/stat.h>
+
+#include "report/report.h"
+#include "support/test.h"
+#include "watch/flight_file.h"
+
+#define TRACE                                                                                                      \
+    "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"format\":\"fsdp trace\",\"version\":\"1\",\"world_size\":1,"     \
+    "\"ranks\":[\n{\"rank\":0,\"host\":\"h\",\"machine\":0,\"clock_uncertain_ns\":0,\"dropped\":0}]},"             \
+    "\"traceEvents\":[\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":0.000,\"dur\":9.000,\"cat\":\"kernel\",\"name\":" \
+    "\"x\","                                                                                                       \
+    "\"args\":{}},\n{\"ph\":\"M\",\"pid\":1,\"tid\":1}\n]}\n"
+#define RUN(settings) "{\"run\": \"1\", \"steps\": 2, \"settings\": {" settings "}}\n"
+#define STEPS                                                                                                   \
+    "{\"step\": 1, \"loss\": 5, \"step_ms\": 90, \"bytes_sent\": 30, \"memory_peak_bytes_of_gradient\": 700}\n" \
+    "{\"step\": 2, \"loss\": 4, \"step_ms\": 50, \"bytes_sent\": 30, \"memory_peak_bytes_of_gradient\": 800}\n"
+#define PLAN                                                                                                       \
+    "{\n \"model\": \"m\", \"world_size\": 1, \"peak\": {\"bytes\": 1000}, \"peak_bytes\": {\"gradient\": 800},\n" \
+    " \"bytes_sent\": {\"all_gather\": 20, \"all_reduce\": 10}, \"time\": {\"step_seconds\": 0.05}}\n"
+
+typedef struct folder {
+    char *path;
+    fsdp__report *report;
+} folder;
+
+static folder folder_create(void)
+{
+    return (folder){test_directory(), calloc(1, sizeof(fsdp__report))};
+}
+
+static void forget(folder *f)
+{
+    fsdp__advices_free(&f->report->advices);
+    fsdp__sources_release(&f->report->sources);
+    memset(f->report, 0, sizeof *f->report);
+}
+
+static void folder_free(folder *f)
+{
+    forget(f);
+    free(f->report);
+    test_directory_free(f->path);
+}
+
+static void put(const folder *f, const char *name, const void *data, size_t bytes)
+{
+    char *path = test_path(f->path, name);
+
+    test_write_file(path, data, bytes);
+    free(path);
+}
+
+static void put_text(const folder *f, const char *name, const char *text)
+{
+    put(f, name, text, strlen(text));
+}
+
+static fsdp_status add(folder *f, const char *name)
+{
+    char *path = test_path(f->path, name);
+    fsdp_status status = fsdp__sources_add(&f->report->sources, *name ? path : f->path);
+
+    free(path);
+    return status;
+}
+
+/* Returns what is printed of all that was added, and the page. */
+static char *shown(folder *f)
+{
+    char *data = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&data, &bytes);
+
+    CHECK_OK(fsdp__sources_finish(&f->report->sources));
+    CHECK_OK(fsdp__advices_of(&f->report->sources, &f->report->advices));
+    CHECK_OK(fsdp__report_text(f->report, out));
+    CHECK_OK(fsdp__report_page(f->report, out));
+    fclose(out);
+    return data;
+}
+
+/* Writes the record of rank 0 of two, whose call nobody else has come to. */
+static void put_flight(const folder *f, const char *name)
+{
+    fsdp__flight_file *file = calloc(1, sizeof *file);
+    fsdp__flight_record *record = &file->records[0];
+
+    file->head = (fsdp__flight_head){.magic = FSDP__FLIGHT_MAGIC,
+                                     .version = FSDP__FLIGHT_VERSION,
+                                     .record_bytes = sizeof(fsdp__flight_record),
+                                     .world = 2,
+                                     .machines = 1,
+                                     .host = "<h>"};
+    file->head.check = fsdp__flight_head_check(&file->head);
+    file->end.written_ns = 5000000000;
+    file->groups[0] = (fsdp__flight_group){
+        .issued = 1, .begun = 1, .size = 2, .runs = 1, .run = {{.first = 0, .step = 1, .count = 2}}, .name = "world"};
+    file->groups[0].check = fsdp__flight_group_check(&file->groups[0]);
+    *record = (fsdp__flight_record){.begun = 2000000000, .issued = 2000000000, .number = 1, .name = "all_reduce"};
+    record->turn = 1;
+    record->check = fsdp__flight_record_check(record, 1);
+    put(f, name, file, sizeof *file);
+    free(file);
+}
+
+TEST(a_folder_is_searched_for_the_trace_and_the_flight_records_of_its_run)
+{
+    folder f = folder_create();
+    char *inside = test_path(f.path, "metrics.jsonl.flight"), *text;
+
+    CHECK_EQ(mkdir(inside, 0700), 0);
+    put_text(&f, "metrics.jsonl", RUN("\"metrics.trace.path\": \"elsewhere/t.json\"") STEPS);
+    put_text(&f, "t.json", TRACE);
+    put_flight(&f, "metrics.jsonl.flight/rank-0.flight");
+    CHECK_OK(add(&f, ""));
+    CHECK_EQ(f.report->sources.count, 2); /* each once, although the settings and the folder lead to both */
+    CHECK_EQ(fsdp__source_of(&f.report->sources, FSDP__SOURCE_TRACE, 0, 0)->of.step.ns, 9000);
+    CHECK(fsdp__source_of(&f.report->sources, FSDP__SOURCE_FLIGHT, 0, 0));
+    CHECK_NULL(fsdp__source_of(&f.report->sources, FSDP__SOURCE_FLIGHT, 0, 1));
+    text = shown(&f);
+    CHECK_CONTAINS(text, "- the others wait for rank 1: it has not come to call 1 of group 'world' (all_reduce)");
+    CHECK_CONTAINS(text, "rank 0 on &#60;h&#62;");
+    CHECK_CONTAINS(text, "What was traced, by rank\n");
+    free(text);
+    free(inside);
+    folder_free(&f);
+}
+
+TEST(metrics_find_what_their_run_has_left_beside_them)
+{
+    folder f = folder_create();
+    char *inside = test_path(f.path, "m.flight"), *text;
+
+    CHECK_EQ(mkdir(inside, 0700), 0);
+    put_text(&f, "m", RUN("\"metrics.trace.path\": \"t.json\"") STEPS);
+    put_text(&f, "t.json", TRACE);
+    put_flight(&f, "m.flight/rank-0.flight");
+    put_text(&f, "other.json", TRACE); /* of another run, perhaps */
+    CHECK_OK(add(&f, "m"));
+    CHECK_EQ(f.report->sources.count, 2);
+    forget(&f);
+    put_text(&f, "t.json", "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"format\":\"fsdp trace\"");
+    CHECK_OK(add(&f, "m")); /* nobody has asked for this trace */
+    CHECK_EQ(f.report->sources.count, 1);
+    text = shown(&f);
+    CHECK_CONTAINS(text, "\nLeft out: cannot read '");
+    CHECK_CONTAINS(text, "t.json': line 1: it is cut short");
+    free(text);
+    CHECK_ERROR(add(&f, "t.json"), FSDP_FORMAT, "t.json': line 1: it is cut short");
+    free(inside);
+    folder_free(&f);
+}
+
+TEST(a_plan_stands_beside_the_run_that_it_was_made_for)
+{
+    folder f = folder_create();
+    char *text;
+
+    put_text(&f, "metrics.jsonl", RUN("") STEPS);
+    put_text(&f, "plan.json", PLAN);
+    CHECK_OK(add(&f, "metrics.jsonl"));
+    CHECK_OK(add(&f, "plan.json"));
+    text = shown(&f);
+    CHECK_CONTAINS(text, "  a step                                           50 ms         50 ms\n");
+    CHECK_CONTAINS(text, "  most gradient                                     800B          800B\n");
+    CHECK_CONTAINS(text, "  sent by rank 0 in a step                           30B           30B\n");
+    CHECK_CONTAINS(text, "<td class=\"number\">1.000</td>");
+    free(text);
+    folder_free(&f);
+}
+
+TEST(what_is_none_of_these_is_one_clear_error)
+{
+    folder f = folder_create();
+    fsdp__flight_head head = {.magic = FSDP__FLIGHT_MAGIC};
+
+    put_text(&f, "other.json", "{\n \"version\": 1\n}\n");
+    put_text(&f, "broken.json", "{\n \"peak\": ");
+    put(&f, "rank-0.flight", &head, sizeof head);
+    CHECK_ERROR(add(&f, "absent"), FSDP_NOT_FOUND, "absent");
+    CHECK_ERROR(add(&f, "other.json"), FSDP_FORMAT, "it is JSON, but no plan of fsdp plan --json");
+    CHECK_ERROR(add(&f, "broken.json"), FSDP_FORMAT, "broken.json");
+    CHECK_ERROR(add(&f, "rank-0.flight"), FSDP_UNSUPPORTED, "another version of this program");
+    CHECK_ERROR(add(&f, ""), FSDP_FORMAT, "another version of this program");
+    CHECK_EQ(f.report->sources.count, 0);
+    folder_free(&f);
+}
+
+TEST(memory_that_is_refused_while_a_folder_is_read_is_an_error)
+{
+    folder f = folder_create();
+    char *inside = test_path(f.path, "flight");
+
+    CHECK_EQ(mkdir(inside, 0700), 0);
+    put_text(&f, "metrics.jsonl", RUN("\"metrics.trace.path\": \"t.json\"") STEPS);
+    put_text(&f, "t.json", TRACE);
+    put_text(&f, "plan.json", PLAN);
+    put_flight(&f, "flight/rank-0.flight");
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_status status = add(&f, "");
+
+        if (status == FSDP_OK)
+            status = fsdp__sources_finish(&f.report->sources);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        forget(&f);
+    }
+    free(inside);
+    folder_free(&f);
+}
