@@ -49,7 +49,7 @@ fsdp_status fsdp__op_broadcast(fsdp_tensor *dst, const fsdp_tensor *src, const i
 
 /* Checks int32 or int64 indices: a value outside [0, limit) that is not `ignore` (pass `limit` for none) is an error
  * that names position and value. `*valid` becomes the number of those that are not ignored. On a device without bytes
- * all are taken for valid. [blocks] */
+ * all are taken for valid. Blocks, unless the host knows them: fsdp__tensor_range. */
 fsdp_status fsdp__op_check_indices(const char *op, const char *what, const fsdp_tensor *indices, int64_t limit,
                                    int64_t ignore, int64_t *valid);
 

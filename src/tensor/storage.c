@@ -61,6 +61,7 @@ void fsdp__storage_drop(fsdp__storage *storage)
     if (!data)
         return;
     storage->data = NULL;
+    storage->range.count = 0;
     storage->release = NULL;
     if (release)
         release(storage->release_arg, data);

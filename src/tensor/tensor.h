@@ -18,6 +18,14 @@ typedef struct fsdp__storage_guard {
     void *arg;
 } fsdp__storage_guard;
 
+/* What the host knows of integers that lie on a device, since they came from it. */
+typedef struct fsdp__range {
+    int64_t count;                /* of the integers; 0: nothing is known */
+    int64_t lowest, lowest_count; /* the lowest, and how many there are of it */
+    int64_t next_lowest, highest; /* the lowest of the others, or the highest if there are no others; the highest */
+    uint64_t version;             /* of the storage that has them */
+} fsdp__range;
+
 struct fsdp__storage {
     int64_t refs;
     fsdp_device *device;
@@ -40,6 +48,7 @@ struct fsdp__storage {
     bool renewed;
     /* True for the bytes of a parameter that was given memory but no values; the first write clears it. */
     bool unwritten;
+    fsdp__range range; /* of all of its bytes, as integers of one dtype: fsdp__tensor_range */
     /* Work on another stream that still writes the bytes: the device's stream waits for it before the next access.
      * Borrowed: whoever sets it clears it when the work is known to be done. */
     fsdp_event *written;
@@ -149,6 +158,11 @@ fsdp_status fsdp__view_narrow(const fsdp_tensor *tensor, int dim, int64_t start,
 struct fsdp__names;
 void fsdp__name_without_values(const fsdp_tensor *tensor, const char *name, struct fsdp__names *meta,
                                struct fsdp__names *unwritten);
+
+/* Gets the range of the integers of a tensor that the host has written to a device whose memory it cannot reach, if
+ * nobody has written there since. Returns false where it is not known. Those of a view may be fewer than the range has.
+ */
+bool fsdp__tensor_range(const fsdp_tensor *tensor, fsdp__range *out);
 
 /* Copies with any strides, and converts, on the device's stream (tensor_copy.c). */
 fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate);

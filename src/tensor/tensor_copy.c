@@ -284,6 +284,54 @@ fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *
     return FSDP_OK;
 }
 
+static int64_t integer_at(fsdp_dtype dtype, const void *data, int64_t i)
+{
+    return dtype == FSDP_I64 ? ((const int64_t *)data)[i] : ((const int32_t *)data)[i];
+}
+
+static fsdp__range range_of(fsdp_dtype dtype, const void *data, int64_t count)
+{
+    fsdp__range r = {.count = count, .lowest = integer_at(dtype, data, 0)};
+
+    r.highest = r.lowest;
+    for (int64_t i = 0; i < count; i++) {
+        r.lowest = FSDP__MIN(r.lowest, integer_at(dtype, data, i));
+        r.highest = FSDP__MAX(r.highest, integer_at(dtype, data, i));
+    }
+    r.next_lowest = r.highest;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t value = integer_at(dtype, data, i);
+
+        r.lowest_count += value == r.lowest;
+        if (value > r.lowest)
+            r.next_lowest = FSDP__MIN(r.next_lowest, value);
+    }
+    return r;
+}
+
+/* Notes what is written to all of a storage: whoever must know that indices are right need not wait to read them. */
+static void note_range(const fsdp_tensor *tensor, fsdp_dtype dtype, const void *data)
+{
+    fsdp__storage *storage = tensor->storage;
+    int64_t count = fsdp_tensor_numel(tensor);
+
+    storage->range.count = 0;
+    if (tensor->dtype != dtype || (dtype != FSDP_I32 && dtype != FSDP_I64) ||
+        fsdp__device_host_access(storage->device) || (size_t)count * fsdp_dtype_size(dtype) != storage->bytes)
+        return;
+    storage->range = range_of(dtype, data, count);
+    storage->range.version = storage->version;
+}
+
+bool fsdp__tensor_range(const fsdp_tensor *tensor, fsdp__range *out)
+{
+    const fsdp__storage *storage = tensor->storage;
+
+    *out = storage->range;
+    return out->count > 0 && out->version == storage->version &&
+           (size_t)out->count * fsdp_dtype_size(tensor->dtype) == storage->bytes;
+}
+
 fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void *data)
 {
     if (!tensor || fsdp_dtype_size(dtype) == 0)
@@ -300,6 +348,7 @@ fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void 
         fsdp__origin_write(tensor, fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, data, bytes), true);
     }
     FSDP_TRY(copy_host(tensor, dtype, (void *)(uintptr_t)data, true));
+    note_range(tensor, dtype, data);
     return FSDP_OK;
 }
 
