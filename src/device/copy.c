@@ -1,4 +1,6 @@
 /* copy.c - copies between the host and a device, and host memory that a device reaches. */
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/probe.h"
@@ -124,6 +126,31 @@ fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *devi
     return queue(stream, &t);
 }
 
+enum {
+    MOST_CARRIED = 1 << 20 /* bytes; more are better waited for than copied once more */
+};
+
+static fsdp_status run_carried(fsdp_stream *stream, const void *argument)
+{
+    transfer t = *(const transfer *)argument;
+
+    t.src = (const char *)argument + sizeof t;
+    return run(stream, &t);
+}
+
+/* Queues a copy whose bytes go along, for a stream that cannot be entered: it has something to wait for first. */
+static fsdp_status carry(fsdp_stream *stream, const transfer *t)
+{
+    FSDP__FREED char *carried = fsdp__malloc(sizeof *t + t->bytes);
+
+    if (!carried)
+        return FSDP_NO_MEMORY;
+    memcpy(carried, t, sizeof *t);
+    memcpy(carried + sizeof *t, t->src, t->bytes);
+    FSDP_TRY(FSDP__ASK(COPY_ISSUED, COPY_EVENT));
+    return fsdp__stream_enqueue(stream, run_carried, carried, sizeof *t + t->bytes);
+}
+
 fsdp_status fsdp__hand_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
     transfer t = to_device(stream, device, host, bytes);
@@ -136,6 +163,8 @@ fsdp_status fsdp__hand_to_device(fsdp_stream *stream, void *device, const void *
         fsdp__stream_leave(stream);
         return status;
     }
+    if (t.function && bytes > 0 && bytes <= MOST_CARRIED)
+        return carry(stream, &t);
     status = fsdp__copy_to_device(stream, device, host, bytes);
     FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream)); /* also for what was queued before a failure */
     return status;

@@ -115,7 +115,8 @@ fsdp_status fsdp__copy_to_device(fsdp_stream *stream, void *device, const void *
 fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);
 fsdp_status fsdp__copy_on_device(fsdp_stream *stream, void *dst, const void *src, size_t bytes);
 /* Copies as fsdp__copy_to_device does, and the host's memory is the caller's again on return. It waits for the stream
- * where there is no other way: see hand_to_device in backend.h. Failures of earlier work may be returned. [blocks] */
+ * where there is no other way (see hand_to_device in backend.h), and with more than a MiB where work is queued.
+ * Failures of earlier work may be returned. [blocks] */
 fsdp_status fsdp__hand_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
 
 /* Waits, inside the stream's work, until the kernels that it has run are complete, for somebody who is about to tell
