@@ -107,7 +107,8 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
         status = fsdp__comm_fail_broken(group);
     } else {
         status = j->run(group->transport_group, &j->call, &traffic);
-        if (status == FSDP_OK)
+        /* Peers hear through the host that it is done; a rank that is alone tells nobody. */
+        if (status == FSDP_OK && group->size > 1)
             status = fsdp__stream_settle(stream);
         fsdp__comm_account(group, j->kind, &traffic, start);
         if (status != FSDP_OK)
