@@ -53,6 +53,7 @@
     X(DROPOUT, dropout, ELEMENTWISE)                         \
     X(RANDOM, random, ELEMENTWISE)                           \
     X(POWER_SUM, power_sum, OPTIMIZER)                       \
+    X(JUDGE_STEP, judge_step, OPTIMIZER)                     \
     X(ADAM, adam, OPTIMIZER)                                 \
     X(SGD, sgd, OPTIMIZER)
 
@@ -375,7 +376,7 @@ typedef struct fsdp__random_args {
     fsdp_dtype dtype;
 } fsdp__random_args;
 
-/* *sum = the sum over all spans' src of |x|^p, each power rounded to f64; the bits do not depend on how the elements
+/* *sum [+]= the sum over all spans' src of |x|^p, each power rounded to f64; the bits do not depend on how the elements
  * are spread over spans and calls (base/digit_sum.h). With p infinite *largest = the largest |x| instead; NaN is larger
  * than all. */
 typedef struct fsdp__power_sum_args {
@@ -385,7 +386,29 @@ typedef struct fsdp__power_sum_args {
     double p; /* above 0 */
     fsdp__digit_sum *sum;
     double *largest;
+    bool accumulate; /* p is not infinite */
 } fsdp__power_sum_args;
+
+/* What was decided on the device about a step of the optimizer. */
+typedef struct fsdp__verdict {
+    double norm;             /* of the gradients; NaN also where a loss is not finite */
+    float scale;             /* of the gradients: it clips them */
+    int32_t left_out;        /* 1: the step changes nothing; 0 */
+    int32_t left_out_before; /* the same of the step before */
+} fsdp__verdict;
+
+/* Replaces the verdict on the step before by that on this one: norm = sqrt(*sum); scale = max_norm / (norm + 1e-6) as
+ * torch.nn.utils.clip_grad_norm_ has it in f32, at most 1. A step is left out if its norm is not finite, unless
+ * `takes_all`. */
+typedef struct fsdp__judge_step_args {
+    const fsdp__digit_sum *sum; /* of the squares of all gradients */
+    const float *losses;        /* (count): unless takes_all, the norm is NaN if one of them is not finite */
+    int64_t count;
+    fsdp__verdict *verdict;
+    float max_norm; /* 0 or infinite: scale is 1 */
+    bool takes_all;
+    bool stays; /* what comes after a step that was left out is left out, too */
+} fsdp__judge_step_args;
 
 /* One optimizer tensor. Moments are f32; a parameter of 16 bits is rounded once, at the end. */
 typedef struct fsdp__optimizer_span {
@@ -394,6 +417,12 @@ typedef struct fsdp__optimizer_span {
     float *moment1, *moment2; /* Adam: both; SGD: moment1 is the momentum buffer or NULL */
     int64_t numel;
 } fsdp__optimizer_span;
+
+/* [Note: verdicts]
+ * A step may be taken before the host knows what was decided about it on the device. If `verdict` is not NULL, its
+ * `scale` takes the place of grad_scale, and nothing is changed if the step is left out. If the host does not know of
+ * the step before either, which it has counted in `step`, it says so by `behind`: t is one less where that was left
+ * out. */
 
 /* PyTorch's Adam and AdamW (torch.optim): g = grad_scale * grad; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
  * p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps). AdamW first scales p by 1 - lr * weight_decay; Adam
@@ -404,11 +433,13 @@ typedef struct fsdp__adam_args {
     fsdp_dtype param_dtype, grad_dtype;
     double lr, beta1, beta2, eps, weight_decay; /* f64, as in torch: 1 - beta2 loses digits in f32 */
     float grad_scale;
-    int64_t step;   /* t, from 1 */
-    bool decoupled; /* AdamW */
+    const fsdp__verdict *verdict; /* [Note: verdicts] */
+    int64_t step;                 /* t, from 1; with `behind` from 2 */
+    bool decoupled;               /* AdamW */
+    bool behind;
 } fsdp__adam_args;
 
-/* PyTorch's SGD: g = grad_scale * grad + weight_decay p; buf = first ? g : momentum buf + (1 - dampening) g;
+/* PyTorch's SGD: g = grad_scale * grad + weight_decay p; buf = t is 1 ? g : momentum buf + (1 - dampening) g;
  * g = nesterov ? g + momentum buf : buf; p -= lr g. */
 typedef struct fsdp__sgd_args {
     const fsdp__optimizer_span *spans; /* a table */
@@ -416,7 +447,9 @@ typedef struct fsdp__sgd_args {
     fsdp_dtype param_dtype, grad_dtype;
     double lr, momentum, dampening, weight_decay;
     float grad_scale;
-    bool nesterov, first;
+    const fsdp__verdict *verdict; /* [Note: verdicts] */
+    int64_t step;                 /* t, from 1; with `behind` from 2 */
+    bool nesterov, behind;
 } fsdp__sgd_args;
 
 #endif

@@ -530,8 +530,15 @@ static void power_sum(fsdp__power_sum_args *a, const visitor *v)
 
     for (int64_t i = 0; i < a->count; i++)
         spans[i].src = visit(v, "src", spans[i].src, elements(a->dtype, spans[i].numel), FSDP__READS);
-    WRITES(sum, sizeof *a->sum);
+    ADDS(sum, sizeof *a->sum, a->accumulate);
     WRITES(largest, sizeof *a->largest);
+}
+
+static void judge_step(fsdp__judge_step_args *a, const visitor *v)
+{
+    READS(sum, sizeof *a->sum);
+    READS(losses, elements(FSDP_F32, a->count));
+    CHANGES(verdict, sizeof *a->verdict);
 }
 
 static void optimizer_spans(const fsdp__optimizer_span *table, int64_t count, fsdp_dtype param_dtype,
@@ -552,11 +559,13 @@ static void optimizer_spans(const fsdp__optimizer_span *table, int64_t count, fs
 static void adam(fsdp__adam_args *a, const visitor *v)
 {
     optimizer_spans(a->spans, a->count, a->param_dtype, a->grad_dtype, v);
+    READS(verdict, sizeof *a->verdict);
 }
 
 static void sgd(fsdp__sgd_args *a, const visitor *v)
 {
     optimizer_spans(a->spans, a->count, a->param_dtype, a->grad_dtype, v);
+    READS(verdict, sizeof *a->verdict);
 }
 
 /* ---- the list ---- */

@@ -93,6 +93,24 @@ static fsdp_status read_result(const norm_job *n, fsdp_stream *stream, norm_resu
     return fsdp_stream_synchronize(stream);
 }
 
+static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16}; /* a kernel takes gradients of one */
+
+/* Makes spans of this rank's gradients of one set and dtype. */
+static fsdp_status find_spans(const norm_job *n, const norm_set *set, fsdp_dtype dtype, int64_t *count)
+{
+    *count = 0;
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(n->optimizer, &w);) {
+        norm_set its;
+        fsdp_tensor *grad;
+
+        FSDP_TRY(fsdp__optimizer_grad(w.param, &grad));
+        FSDP_TRY(set_of(w.param, &its));
+        if (grad && grad->dtype == dtype && fsdp_tensor_numel(grad) > 0 && same_set(&its, set))
+            n->spans[(*count)++] = (fsdp__span){.src = fsdp_tensor_data(grad), .numel = fsdp_tensor_numel(grad)};
+    }
+    return FSDP_OK;
+}
+
 /* Adds the powers of this rank's gradients of one set and dtype. */
 static fsdp_status add_powers(const norm_job *n, const norm_set *set, fsdp_dtype dtype, norm_result *result)
 {
@@ -101,15 +119,7 @@ static fsdp_status add_powers(const norm_job *n, const norm_set *set, fsdp_dtype
     fsdp_stream *stream = fsdp_device_stream(set->device);
     norm_result own = {.largest = 0};
 
-    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(n->optimizer, &w);) {
-        norm_set its;
-        fsdp_tensor *grad;
-
-        FSDP_TRY(fsdp__optimizer_grad(w.param, &grad));
-        FSDP_TRY(set_of(w.param, &its));
-        if (grad && grad->dtype == dtype && fsdp_tensor_numel(grad) > 0 && same_set(&its, set))
-            n->spans[args.count++] = (fsdp__span){.src = fsdp_tensor_data(grad), .numel = fsdp_tensor_numel(grad)};
-    }
+    FSDP_TRY(find_spans(n, set, dtype, &args.count));
     if (args.count == 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__launch_power_sum(stream, &args));
@@ -150,14 +160,12 @@ static fsdp_status reduce_result(const norm_job *n, const norm_set *set, norm_re
 /* Adds the result of a set over all ranks. */
 static fsdp_status add_set(norm_job *n, const norm_set *set, norm_result *total)
 {
-    static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
     norm_result result = {.largest = 0};
     fsdp_status status = FSDP_OK;
     void *work = NULL;
 
     FSDP_TRY(fsdp__device_alloc(set->device, sizeof *n->work, FSDP_MEMORY_WORKSPACE, &work));
     n->work = work;
-    /* A kernel takes gradients of one dtype. */
     for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
         FSDP_TRY_GOTO(status, add_powers(n, set, dtypes[d], &result), out);
     FSDP_TRY_GOTO(status, reduce_result(n, set, &result), out);
@@ -174,28 +182,81 @@ static double norm_of(const norm_result *total, double p)
     return p == 2 ? sqrt(sum) : isinf(p) ? total->largest : pow(sum, 1 / p);
 }
 
+/* Makes the sets, and room for spans; release() gives both back. */
+static fsdp_status prepare(norm_job *n)
+{
+    int64_t count = fsdp__optimizer_count(n->optimizer);
+
+    n->sets = fsdp__malloc((size_t)count * sizeof *n->sets + 1);
+    n->spans = fsdp__malloc((size_t)count * sizeof *n->spans + 1);
+    if (!n->sets || !n->spans)
+        return FSDP_NO_MEMORY;
+    return find_sets(n);
+}
+
+static void release(norm_job *n)
+{
+    fsdp__free(n->spans);
+    fsdp__free(n->sets);
+}
+
 static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double p, double *out)
 {
     norm_job n = {.optimizer = optimizer, .p = p};
     norm_result total = {.largest = 0};
-    fsdp_status status = FSDP_OK;
-    int64_t count = fsdp__optimizer_count(optimizer);
+    fsdp_status status;
 
-    if (count > 0) {
-        n.sets = fsdp__malloc((size_t)count * sizeof *n.sets);
-        n.spans = fsdp__malloc((size_t)count * sizeof *n.spans);
-        if (!n.sets || !n.spans) {
-            status = FSDP_NO_MEMORY;
-            goto out;
-        }
-        FSDP_TRY_GOTO(status, find_sets(&n), out);
-    }
+    FSDP_TRY_GOTO(status, prepare(&n), out);
     for (int64_t s = 0; s < n.set_count; s++)
         FSDP_TRY_GOTO(status, add_set(&n, &n.sets[s], &total), out);
     *out = norm_of(&total, p);
 out:
-    fsdp__free(n.spans);
-    fsdp__free(n.sets);
+    release(&n);
+    return status;
+}
+
+bool fsdp__optimizer_is_on(const fsdp_optimizer *optimizer, const fsdp_device *device)
+{
+    bool is_on = true;
+
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
+        is_on = is_on && fsdp_tensor_device(w.param->tensor) == device;
+    return is_on;
+}
+
+/* Adds the squares of all gradients to `sum`, on the device; without any it becomes empty. */
+static fsdp_status add_squares(norm_job *n, fsdp_stream *stream, fsdp__digit_sum *sum)
+{
+    fsdp__power_sum_args args = {.spans = n->spans, .dtype = FSDP_F32, .p = n->p, .sum = sum};
+
+    FSDP_TRY(prepare(n));
+    for (int64_t s = 0; s < n->set_count; s++)
+        for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++) {
+            args.spans = n->spans;
+            args.dtype = dtypes[d];
+            FSDP_TRY(find_spans(n, &n->sets[s], args.dtype, &args.count));
+            if (args.count == 0)
+                continue;
+            FSDP_TRY(fsdp__launch_power_sum(stream, &args));
+            args.accumulate = true;
+        }
+    return args.accumulate ? FSDP_OK : fsdp__launch_power_sum(stream, &args);
+}
+
+fsdp_status fsdp__optimizer_judge(const fsdp_optimizer *optimizer, fsdp_device *device, fsdp__judge_step_args how)
+{
+    norm_job n = {.optimizer = optimizer, .p = 2};
+    fsdp_stream *stream = fsdp_device_stream(device);
+    fsdp_status status;
+    void *sum = NULL;
+
+    FSDP_TRY(fsdp__device_alloc(device, sizeof(fsdp__digit_sum), FSDP_MEMORY_WORKSPACE, &sum));
+    FSDP_TRY_GOTO(status, add_squares(&n, stream, sum), out);
+    how.sum = sum;
+    FSDP_TRY_GOTO(status, fsdp__launch_judge_step(stream, &how), out);
+out:
+    release(&n);
+    fsdp__device_free(device, sum, sizeof(fsdp__digit_sum), FSDP_MEMORY_WORKSPACE);
     return status;
 }
 

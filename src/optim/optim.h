@@ -18,8 +18,9 @@ typedef struct fsdp__optimizer_param {
     int64_t steps; /* number of steps taken with a gradient */
     /* NULL before the first step. Adam: exp_avg and exp_avg_sq. SGD: the momentum buffer, if there is momentum. */
     fsdp_tensor *moment1, *moment2;
-    bool due;                                /* in the running step: it has a gradient, and is not launched yet */
-    int owner;                               /* with partitioned state: the rank that steps it and has its state */
+    bool due;      /* in the running step: it has a gradient, and is not launched yet */
+    unsigned open; /* bit 0: the newest step that is not settled is counted in `steps`; bit 1: so is the one before */
+    int owner;     /* with partitioned state: the rank that steps it and has its state */
     struct fsdp__optimizer_param *originals; /* of a flat parameter: originals.h */
     int64_t original_count;
     int64_t first; /* of an original: its first element in this rank's part of the flat parameter */
@@ -45,6 +46,8 @@ struct fsdp_optimizer {
     fsdp__optimizer_span *spans;
     int64_t span_capacity, span_count;
     struct fsdp__partition *partition; /* NULL: this rank steps all parameters */
+    const fsdp__verdict *verdict;      /* on the running step, on its device; NULL: it is taken */
+    int open;                          /* number of steps that are not settled: 0 to 2 */
 };
 
 /* A walk over the parameters of all groups. It begins as zeros. */
@@ -82,6 +85,21 @@ fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor
 fsdp_status fsdp__optimizer_fit_state(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
                                       fsdp__optimizer_param *param);
 void fsdp__optimizer_forget_state(fsdp__optimizer_param *param);
+
+/* ---- steps of which the device decides what becomes of them: [Note: verdicts] in device/kernel_args.h ----
+ *
+ * The host queues fsdp__optimizer_judge and fsdp__optimizer_step_judged, and learns later what the verdict was. It may
+ * queue one more step before it settles the first. */
+
+/* Returns whether all parameters lie on the device. */
+bool fsdp__optimizer_is_on(const fsdp_optimizer *optimizer, const fsdp_device *device);
+/* Takes the norm of all gradients of this rank, which lie on the device, and decides by it; `how` says how, but for its
+ * sum. [stream] */
+fsdp_status fsdp__optimizer_judge(const fsdp_optimizer *optimizer, fsdp_device *device, fsdp__judge_step_args how);
+/* Takes a step as fsdp_optimizer_step does, unless the verdict leaves it out. [stream] */
+fsdp_status fsdp__optimizer_step_judged(fsdp_optimizer *optimizer, const fsdp__verdict *verdict);
+/* Takes note of what became of the oldest step that is not settled. */
+void fsdp__optimizer_settle(fsdp_optimizer *optimizer, bool left_out);
 
 /* ---- optimizer_state.c ---- */
 

@@ -83,13 +83,24 @@ static fsdp_status begin_writes(const fsdp_optimizer *optimizer)
     return FSDP_OK;
 }
 
-/* Returns whether two parameters can share a launch: Adam's bias correction depends on the step, SGD's buffer on
+/* Returns whether the parameter's count of steps has one whose verdict the host does not know. */
+static bool is_behind(const fsdp__optimizer_param *param)
+{
+    return param->open & 2;
+}
+
+/* Returns how many steps a launch has to know of: Adam's bias correction depends on all of them, SGD's buffer on
  * whether it is new. */
+static int64_t steps_that_matter(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *param)
+{
+    return optimizer->kind == FSDP__OPTIMIZER_SGD ? FSDP__MIN(param->steps, 1 + is_behind(param)) : param->steps;
+}
+
+/* Returns whether two parameters can share a launch. */
 static bool same_launch(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *a, const fsdp__optimizer_param *b)
 {
-    bool steps = optimizer->kind == FSDP__OPTIMIZER_SGD ? (a->steps == 0) == (b->steps == 0) : a->steps == b->steps;
-
-    return steps && a->tensor->storage->device == b->tensor->storage->device && a->tensor->dtype == b->tensor->dtype &&
+    return steps_that_matter(optimizer, a) == steps_that_matter(optimizer, b) && is_behind(a) == is_behind(b) &&
+           a->tensor->storage->device == b->tensor->storage->device && a->tensor->dtype == b->tensor->dtype &&
            fsdp_tensor_grad(a->tensor)->dtype == fsdp_tensor_grad(b->tensor)->dtype;
 }
 
@@ -117,8 +128,10 @@ static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer
                                             .dampening = sgd->dampening,
                                             .weight_decay = sgd->weight_decay,
                                             .grad_scale = optimizer->grad_scale,
+                                            .verdict = optimizer->verdict,
+                                            .step = first->steps + 1,
                                             .nesterov = sgd->nesterov,
-                                            .first = first->steps == 0,
+                                            .behind = is_behind(first),
                                         });
     return fsdp__launch_adam(stream, &(fsdp__adam_args){
                                          .spans = spans,
@@ -131,8 +144,10 @@ static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer
                                          .eps = adam->eps,
                                          .weight_decay = adam->weight_decay,
                                          .grad_scale = optimizer->grad_scale,
+                                         .verdict = optimizer->verdict,
                                          .step = first->steps + 1,
                                          .decoupled = optimizer->kind == FSDP__OPTIMIZER_ADAMW,
+                                         .behind = is_behind(first),
                                      });
 }
 
@@ -170,6 +185,7 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
         /* Shards without elements count, too: a parameter has taken the same number of steps on all ranks. */
         param->due = false;
         param->steps++;
+        param->open |= optimizer->verdict != NULL;
     }
     return FSDP_OK;
 }
@@ -226,4 +242,27 @@ fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, fsdp_tenso
                          "cannot step some parameters after gradients were clipped: the factor applies to all of them");
     FSDP_TRY(step(optimizer, &(chosen){parameters, count}));
     return FSDP_OK;
+}
+
+fsdp_status fsdp__optimizer_step_judged(fsdp_optimizer *optimizer, const fsdp__verdict *verdict)
+{
+    fsdp_status status;
+
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
+        w.param->open = w.param->open << 1 & 2;
+    optimizer->open++;
+    optimizer->verdict = verdict;
+    status = fsdp_optimizer_step(optimizer);
+    optimizer->verdict = NULL;
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
+}
+
+void fsdp__optimizer_settle(fsdp_optimizer *optimizer, bool left_out)
+{
+    unsigned oldest = 1u << --optimizer->open;
+
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
+        w.param->steps -= left_out && w.param->open & oldest;
+        w.param->open &= ~oldest;
+    }
 }

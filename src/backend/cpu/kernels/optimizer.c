@@ -28,8 +28,23 @@
         CALL(P, FSDP_F16);                 \
     }
 
+/* What [Note: verdicts] makes of a call. */
+typedef struct judged {
+    bool left_out;
+    float grad_scale;
+    int64_t step;
+} judged;
+
+static judged judged_of(const fsdp__verdict *verdict, float grad_scale, int64_t step, bool behind)
+{
+    if (!verdict)
+        return (judged){.grad_scale = grad_scale, .step = step};
+    return (judged){verdict->left_out != 0, verdict->scale, step - (behind && verdict->left_out_before)};
+}
+
 typedef struct adam_plan {
     const fsdp__adam_args *k;
+    float grad_scale;
     float beta2, one_minus_beta1, one_minus_beta2, step_size, root_correction, decay_factor;
 } adam_plan;
 
@@ -43,7 +58,7 @@ FSDP__INLINE void adam_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const adam
                             bool l2, int64_t begin, int64_t end)
 {
     float *restrict m = s->moment1, *restrict v = s->moment2;
-    float scale = p->k->grad_scale, eps = (float)p->k->eps, decay = l2 ? (float)p->k->weight_decay : 0.0f;
+    float scale = p->grad_scale, eps = (float)p->k->eps, decay = l2 ? (float)p->k->weight_decay : 0.0f;
     float beta2 = p->beta2, one_minus_beta1 = p->one_minus_beta1, one_minus_beta2 = p->one_minus_beta2;
     float step_size = p->step_size, root_correction = p->root_correction, factor = p->decay_factor;
     const void *grad = s->grad;
@@ -81,30 +96,40 @@ static void adam_piece(const void *args, int64_t span, int64_t begin, int64_t en
 fsdp_status KERNEL(adam)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 {
     const fsdp__adam_args *k = args;
+    judged by = judged_of(k->verdict, k->grad_scale, k->step, k->behind);
     adam_plan p = {.k = k,
+                   .grad_scale = by.grad_scale,
                    .beta2 = (float)k->beta2,
                    .one_minus_beta1 = (float)(1.0 - k->beta1),
                    .one_minus_beta2 = (float)(1.0 - k->beta2),
-                   .step_size = (float)(k->lr / (1.0 - pow(k->beta1, (double)k->step))),
-                   .root_correction = (float)sqrt(1.0 - pow(k->beta2, (double)k->step)),
+                   .step_size = (float)(k->lr / (1.0 - pow(k->beta1, (double)by.step))),
+                   .root_correction = (float)sqrt(1.0 - pow(k->beta2, (double)by.step)),
                    .decay_factor = k->decoupled ? (float)(1.0 - k->lr * k->weight_decay) : 1.0f};
 
-    fsdp__for_spans(k->count, adam_numel, adam_piece, &p);
+    if (!by.left_out)
+        fsdp__for_spans(k->count, adam_numel, adam_piece, &p);
     return FSDP_OK;
 }
 
+typedef struct sgd_plan {
+    const fsdp__sgd_args *k;
+    float grad_scale;
+    bool first;
+} sgd_plan;
+
 static int64_t sgd_numel(const void *args, int64_t span)
 {
-    return ((const fsdp__sgd_args *)args)->spans[span].numel;
+    return ((const sgd_plan *)args)->k->spans[span].numel;
 }
 
-FSDP__INLINE void sgd_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const fsdp__sgd_args *k,
-                           const fsdp__optimizer_span *s, bool buffered, int64_t begin, int64_t end)
+FSDP__INLINE void sgd_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const sgd_plan *p, const fsdp__optimizer_span *s,
+                           bool buffered, int64_t begin, int64_t end)
 {
+    const fsdp__sgd_args *k = p->k;
     float *restrict buffer = s->moment1;
-    float scale = k->grad_scale, decay = (float)k->weight_decay, lr = (float)k->lr, momentum = (float)k->momentum;
-    float keep = k->first ? 0.0f : momentum, take = k->first ? 1.0f : (float)(1.0 - k->dampening);
-    bool nesterov = k->nesterov, first = k->first;
+    float scale = p->grad_scale, decay = (float)k->weight_decay, lr = (float)k->lr, momentum = (float)k->momentum;
+    float keep = p->first ? 0.0f : momentum, take = p->first ? 1.0f : (float)(1.0 - k->dampening);
+    bool nesterov = k->nesterov, first = p->first;
     const void *grad = s->grad;
     void *restrict param = s->param;
 
@@ -122,15 +147,16 @@ FSDP__INLINE void sgd_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const fsdp_
 
 static void sgd_piece(const void *args, int64_t span, int64_t begin, int64_t end)
 {
-    const fsdp__sgd_args *k = args;
+    const sgd_plan *p = args;
+    const fsdp__sgd_args *k = p->k;
     const fsdp__optimizer_span *s = &k->spans[span];
 
     if (s->moment1 && k->momentum != 0.0) {
-#define BUFFERED(P, G) sgd_loop(P, G, k, s, true, begin, end)
+#define BUFFERED(P, G) sgd_loop(P, G, p, s, true, begin, end)
         EACH_PAIR(k->param_dtype, k->grad_dtype, BUFFERED)
 #undef BUFFERED
     } else {
-#define PLAIN(P, G) sgd_loop(P, G, k, s, false, begin, end)
+#define PLAIN(P, G) sgd_loop(P, G, p, s, false, begin, end)
         EACH_PAIR(k->param_dtype, k->grad_dtype, PLAIN)
 #undef PLAIN
     }
@@ -139,8 +165,30 @@ static void sgd_piece(const void *args, int64_t span, int64_t begin, int64_t end
 fsdp_status KERNEL(sgd)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 {
     const fsdp__sgd_args *k = args;
+    judged by = judged_of(k->verdict, k->grad_scale, k->step, k->behind);
+    const sgd_plan p = {.k = k, .grad_scale = by.grad_scale, .first = by.step == 1};
 
-    fsdp__for_spans(k->count, sgd_numel, sgd_piece, k);
+    if (!by.left_out)
+        fsdp__for_spans(k->count, sgd_numel, sgd_piece, &p);
+    return FSDP_OK;
+}
+
+fsdp_status KERNEL(judge_step)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__judge_step_args *k = args;
+    bool clips = k->max_norm > 0 && !isinf(k->max_norm), left_out_before = k->verdict->left_out != 0;
+    double norm = sqrt(fsdp__digit_sum_value(k->sum));
+    float factor;
+
+    for (int64_t i = 0; i < k->count && !k->takes_all; i++)
+        norm = isfinite(k->losses[i]) ? norm : NAN;
+    factor = 1.0f / ((float)norm + 1e-6f) * k->max_norm;
+    *k->verdict = (fsdp__verdict){
+        .norm = norm,
+        .scale = !clips || factor > 1 ? 1 : factor,
+        .left_out = !k->takes_all && (!isfinite(norm) || (k->stays && left_out_before)),
+        .left_out_before = left_out_before,
+    };
     return FSDP_OK;
 }
 
@@ -238,7 +286,8 @@ static void put_together(const fsdp__power_sum_args *k, const sum_panel *list, i
                 *k->largest = list[i].largest;
         return;
     }
-    memset(k->sum, 0, sizeof *k->sum);
+    if (!k->accumulate)
+        memset(k->sum, 0, sizeof *k->sum);
     for (int64_t i = 0; i < panels; i++) {
         k->sum->nan += isnan(list[i].largest);
         k->sum->infinite += isinf(list[i].largest) != 0;

@@ -1,5 +1,5 @@
-/* power.cu - sums of powers, from which norms are made. Digits are integers (base/digit_sum.h), so the blocks add
- * theirs in any order. */
+/* power.cu - sums of powers, from which norms are made, and what a norm makes of a step. Digits are integers
+ * (base/digit_sum.h), so the blocks add theirs in any order. */
 #include "backend/cuda/kernels/spans.cuh"
 
 DEVICE void add_to(int64_t *to, int64_t x)
@@ -142,7 +142,7 @@ ENTRY(power_sum)
 
     if (isinf(k->p))
         FSDP_TRY(fsdp__cuda_set_bytes(stream, k->largest, 0, sizeof *k->largest));
-    else
+    else if (!k->accumulate)
         FSDP_TRY(fsdp__cuda_set_bytes(stream, k->sum, 0, sizeof *k->sum));
     while (next_list(&lists)) {
 #define SUM(T) FSDP_TRY(sum_list<T>(stream, k, lists))
@@ -150,4 +150,41 @@ ENTRY(power_sum)
 #undef SUM
     }
     return FSDP_OK;
+}
+
+/* ---- what becomes of a step ---- */
+
+/* As fsdp__digit_sum_value. */
+DEVICE double value_of(const fsdp__digit_sum *sum)
+{
+    int top = FSDP__DIGIT_SUM_PLACES - 1;
+    double value = 0.0;
+
+    if (sum->nan > 0 || sum->infinite > 0)
+        return sum->nan > 0 ? (double)NAN : (double)INFINITY;
+    while (top > FSDP__DIGIT_SUM_KEPT - 1 && sum->places[top] == 0)
+        top--;
+    for (int i = top - (FSDP__DIGIT_SUM_KEPT - 1); i <= top; i++)
+        value += ldexp((double)sum->places[i], FSDP__DIGIT_SUM_BITS * i - 1074);
+    return value;
+}
+
+static __global__ void judge(const fsdp__judge_step_args k)
+{
+    bool clips = k.max_norm > 0.0f && !isinf(k.max_norm), left_out_before = k.verdict->left_out != 0;
+    double norm = sqrt(value_of(k.sum));
+    float factor;
+
+    for (int64_t i = 0; i < k.count && !k.takes_all; i++)
+        norm = isfinite(k.losses[i]) ? norm : (double)NAN;
+    factor = 1.0f / ((float)norm + 1e-6f) * k.max_norm;
+    k.verdict->norm = norm;
+    k.verdict->scale = !clips || factor > 1.0f ? 1.0f : factor;
+    k.verdict->left_out = !k.takes_all && (!isfinite(norm) || (k.stays && left_out_before));
+    k.verdict->left_out_before = left_out_before;
+}
+
+ENTRY(judge_step)
+{
+    return launch(stream, "judge_step", judge, 1, 1, 0, *(const fsdp__judge_step_args *)args);
 }
