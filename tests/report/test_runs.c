@@ -95,7 +95,7 @@ TEST(warnings_of_a_run_become_advice)
 
     CHECK_OK(fsdp__recorded_runs_read(&f.runs, f.file));
     CHECK_OK(fsdp__recorded_runs_label(&f.runs));
-    CHECK_OK(fsdp__advices_of(&f.runs, &advices));
+    CHECK_OK(fsdp__advices_of(&(fsdp__sources){.runs = f.runs}, &advices));
     for (int64_t i = 0; i < advices.count; i++) {
         noticed += strcmp(advices.items[i].text, "Noticed at step 1: It waits.") == 0;
         CHECK(!strstr(advices.items[i].text, "starves") && !strstr(advices.items[i].text, "of its time"));
