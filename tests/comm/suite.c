@@ -325,7 +325,7 @@ void suite_plain(const suite *s)
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16, FSDP_I32, FSDP_I64, FSDP_U8};
     static const int64_t counts[] = {0, 1, 13, 1500, 5003};
 
-    size_t every = test_brief() ? 2 : 1;
+    size_t every = test_brief() ? 4 : 1;
 
     /* But for `make test-long` each dtype has every second count. */
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d += every)

@@ -143,7 +143,7 @@ static long fail_each(const char *call, int error, bool lost)
 {
     long tried = 0;
 
-    for (long nth = 1; fail_one(call, nth, error, lost); nth += test_long() ? 1 : 1 + nth / 4)
+    for (long nth = 1; fail_one(call, nth, error, lost); nth += test_long() ? 1 : 1 + nth / 2)
         tried++;
     return tried;
 }

@@ -161,6 +161,10 @@ STORY_TEST(batches_checkpoints_and_exports_of_a_gpu_go_through_pinned_memory)
 {
     story *s = *state;
 
+    if (test_brief()) {
+        print_message("skipped under a sanitizer, but for make test-long: a GPU's kernels take too long there\n");
+        skip();
+    }
     story_set(s, "training.device", "cuda");
     story_set(s, "training.global_batch_size", "4");
     story_set(s, "export.overwrite", "true");

@@ -477,7 +477,7 @@ TEST_WITH(a_pattern_that_freezes_nothing_or_all_is_refused, setup, teardown)
 static void survives(fixture *f, fsdp__fault_kind kind)
 {
     f->kind = kind;
-    for (f->nth = 1;; f->nth += 1 + f->nth / (test_brief() ? 4 : 12)) {
+    for (f->nth = 1;; f->nth += 1 + f->nth / (test_brief() ? 2 : 12)) {
         run(f, 2);
         if (!f->fired)
             break;
