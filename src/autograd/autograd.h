@@ -172,4 +172,6 @@ bool fsdp__in_backward(const fsdp_context *context);
 /* Returns how many backwards have begun, those inside others included. */
 uint64_t fsdp__backwards(const fsdp_context *context);
 
+FSDP__SCOPED_POINTER(fsdp__node, fsdp__node_unref)
+
 #endif

@@ -53,8 +53,7 @@ static fsdp_status reach(fsdp__run *run, fsdp__node *node, bool aside)
         return FSDP_FAIL(
             FSDP_STATE, "backward through %s a second time: its saved tensors are gone (keep the graph the first time)",
             node->op->name);
-    if (fsdp__grow(&run->nodes, run->node_count, &run->node_capacity, sizeof *run->nodes) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&run->nodes, run->node_count, &run->node_capacity, sizeof *run->nodes));
     run->nodes[run->node_count++] = fsdp__node_ref(node);
     node->run = run;
     node->aside = aside;
@@ -134,19 +133,15 @@ static fsdp_status check_root(const fsdp_tensor *root, const fsdp_tensor *gradie
 static fsdp_status make_one(const fsdp_tensor *root, fsdp_tensor **out)
 {
     fsdp__grad_state *state;
-    fsdp_tensor *one = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *one = NULL;
 
     FSDP_TRY(
         fsdp_tensor_create(root->storage->device, root->dtype, root->ndim, root->shape, FSDP_MEMORY_ACTIVATION, &one));
-    FSDP_TRY_GOTO(status, fsdp_tensor_fill_(one, 1.0), fail);
-    FSDP_TRY_GOTO(status, fsdp__grad_state_make(one, &state), fail);
+    FSDP_TRY(fsdp_tensor_fill_(one, 1.0));
+    FSDP_TRY(fsdp__grad_state_make(one, &state));
     state->is_one = true;
-    *out = one;
+    *out = fsdp__take(&one);
     return FSDP_OK;
-fail:
-    fsdp_tensor_unref(one);
-    return status;
 }
 
 static fsdp_status seed_root(fsdp__run *run, fsdp_tensor *root, fsdp_tensor *gradient)
@@ -349,9 +344,7 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
     for (int i = 0; i < count; i++)
         FSDP_TRY(check_root(roots[i], gradients ? gradients[i] : NULL));
     context = fsdp__tensor_context(roots[0]);
-    autograd = fsdp__autograd_make(context);
-    if (!autograd)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(autograd = fsdp__autograd_make(context));
     if (autograd->recomputation)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "backward: it was called inside a recomputed function, which would run it twice");

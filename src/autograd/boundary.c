@@ -18,22 +18,17 @@ static fsdp_status give_all(fsdp__node *node, fsdp_tensor *const *grads)
 static fsdp_status show_gradients(fsdp__node *node, const fsdp__crossing *crossing, fsdp_tensor *const *grads)
 {
     int count = node->output_count;
-    fsdp_tensor **shown = fsdp__malloc((size_t)count * sizeof *shown);
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED fsdp_tensor **shown = fsdp__malloc((size_t)count * sizeof *shown);
     bool any = false;
 
-    if (!shown)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(shown);
     for (int i = 0; i < count; i++) {
         shown[i] = grads[i];
         any = any || grads[i];
     }
     if (any)
-        status = crossing->gradients(crossing->arg, shown, count);
-    if (status == FSDP_OK)
-        status = give_all(node, shown);
-    fsdp__free(shown);
-    return status;
+        FSDP_TRY(crossing->gradients(crossing->arg, shown, count));
+    return give_all(node, shown);
 }
 
 static fsdp_status boundary_backward(fsdp__node *node, fsdp_tensor *const *grads)
@@ -66,41 +61,31 @@ static const fsdp__traits boundary_traits = {.always = true, .reached = boundary
 
 fsdp_status fsdp__boundary(fsdp_tensor **tensors, int count, const fsdp__crossing *crossing, bool *recorded)
 {
-    fsdp_tensor **inputs, **outputs;
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED fsdp_tensor **inputs = NULL;
+    fsdp_tensor **outputs;
     int wanted = 0;
 
     *recorded = false;
     if (!fsdp__will_record(tensors, count))
         return FSDP_OK;
-    inputs = fsdp__malloc(2 * (size_t)count * sizeof(fsdp_tensor *));
-    if (!inputs)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(inputs = fsdp__malloc(2 * (size_t)count * sizeof(fsdp_tensor *)));
     outputs = inputs + count;
     for (int i = 0; i < count; i++) {
         fsdp_tensor *alias = NULL;
 
         if (!tensors[i] || !fsdp_tensor_requires_grad(tensors[i]))
             continue;
-        FSDP_TRY_GOTO(status, fsdp__tensor_alias(tensors[i], &alias), out);
+        FSDP_TRY(fsdp__tensor_alias(tensors[i], &alias));
         inputs[wanted] = tensors[i];
-        outputs[wanted] = fsdp__scope_adopt(alias);
-        if (!outputs[wanted++]) {
-            status = FSDP_NO_MEMORY;
-            goto out;
-        }
+        FSDP__TRY_NEW(outputs[wanted++] = fsdp__scope_adopt(alias));
     }
-    FSDP_TRY_GOTO(status,
-                  fsdp__record_with(&boundary_traits, &boundary_op, inputs, wanted, outputs, wanted, NULL, 0, crossing,
-                                    sizeof *crossing),
-                  out);
+    FSDP_TRY(fsdp__record_with(&boundary_traits, &boundary_op, inputs, wanted, outputs, wanted, NULL, 0, crossing,
+                               sizeof *crossing));
     for (int i = 0, j = 0; j < wanted; i++)
         if (tensors[i] == inputs[j])
             tensors[i] = outputs[j++];
     *recorded = true;
-out:
-    fsdp__free(inputs);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- anchors ---- */
@@ -122,28 +107,20 @@ fsdp__node *fsdp__producer(const fsdp_tensor *tensor)
 
 fsdp_status fsdp__anchor(fsdp_tensor **tensor, fsdp__node *const *nodes, int count)
 {
-    fsdp_tensor **inputs, *alias = NULL;
-    fsdp_status status;
+    FSDP__FREED fsdp_tensor **inputs = NULL;
+    fsdp_tensor *alias = NULL;
 
     if (!fsdp__will_record(tensor, 1))
         return FSDP_OK;
     inputs = fsdp__calloc((size_t)count + 1, sizeof *inputs); /* for the nodes there are no tensors */
-    if (!inputs)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(inputs);
     inputs[0] = *tensor;
-    FSDP_TRY_GOTO(status, fsdp__tensor_alias(*tensor, &alias), out);
-    alias = fsdp__scope_adopt(alias);
-    if (!alias) {
-        status = FSDP_NO_MEMORY;
-        goto out;
-    }
-    FSDP_TRY_GOTO(status, fsdp__record_with(&anchor_traits, &anchor_op, inputs, count + 1, &alias, 1, NULL, 0, NULL, 0),
-                  out);
+    FSDP_TRY(fsdp__tensor_alias(*tensor, &alias));
+    FSDP__TRY_NEW(alias = fsdp__scope_adopt(alias));
+    FSDP_TRY(fsdp__record_with(&anchor_traits, &anchor_op, inputs, count + 1, &alias, 1, NULL, 0, NULL, 0));
     fsdp__node_set_aside(fsdp__grad_state_get(alias)->producer, 1, nodes, count);
     *tensor = alias;
-out:
-    fsdp__free(inputs);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- ends ---- */
@@ -158,20 +135,17 @@ static const fsdp__op end_op = {.name = "end", .backward = end_backward};
 
 fsdp_status fsdp__require_gradient(fsdp_tensor **tensor)
 {
-    fsdp_tensor *leaf = NULL, *alias = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *leaf = NULL;
+    fsdp_tensor *alias = NULL;
 
     if (!fsdp_grad_enabled(fsdp__tensor_context(*tensor)) || !fsdp_dtype_is_floating((*tensor)->dtype))
         return FSDP_OK;
     /* A node is recorded only for an input that requires a gradient; end_backward gives this leaf none. */
     FSDP_TRY(fsdp__tensor_alias(*tensor, &leaf));
-    FSDP_TRY_GOTO(status, fsdp_tensor_set_requires_grad(leaf, true), out);
-    FSDP_TRY_GOTO(status, fsdp__tensor_alias(*tensor, &alias), out);
-    alias = fsdp__scope_adopt(alias);
-    FSDP_TRY_GOTO(status, alias ? FSDP_OK : FSDP_NO_MEMORY, out);
-    FSDP_TRY_GOTO(status, fsdp__record(&end_op, &leaf, 1, &alias, 1, NULL, 0, NULL, 0), out);
+    FSDP_TRY(fsdp_tensor_set_requires_grad(leaf, true));
+    FSDP_TRY(fsdp__tensor_alias(*tensor, &alias));
+    FSDP__TRY_NEW(alias = fsdp__scope_adopt(alias));
+    FSDP_TRY(fsdp__record(&end_op, &leaf, 1, &alias, 1, NULL, 0, NULL, 0));
     *tensor = alias;
-out:
-    fsdp_tensor_unref(leaf);
-    return status;
+    return FSDP_OK;
 }

@@ -29,9 +29,7 @@ fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out)
     fsdp__grad_state *state = tensor->autograd.state;
 
     if (!state) {
-        state = fsdp__calloc(1, sizeof *state);
-        if (!state)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(state = fsdp__calloc(1, sizeof *state));
         state->tensor = tensor;
         tensor->autograd = (fsdp__attachment){state, grad_state_free};
     }

@@ -55,16 +55,10 @@ static fsdp_status differentiate(check *c)
         FSDP_TRY(fsdp_tensor_set_grad(c->inputs[i], NULL));
     FSDP_TRY(fsdp_scope_begin(context));
     y = c->function(c->arg, c->inputs, c->count);
-    if (!y) {
-        status = fsdp_last_status();
-        goto out;
-    }
+    FSDP_TRY_GOTO(status, y ? FSDP_OK : fsdp_last_status(), out);
     c->output_numel = fsdp_tensor_numel(y);
     c->weights = fsdp__malloc(2 * (size_t)c->output_numel * sizeof(float));
-    if (!c->weights) {
-        status = FSDP_NO_MEMORY;
-        goto out;
-    }
+    FSDP_TRY_GOTO(status, c->weights ? FSDP_OK : FSDP_NO_MEMORY, out);
     c->output = c->weights + c->output_numel;
     for (int64_t i = 0; i < c->output_numel; i++)
         c->weights[i] = 2.0f * fsdp__rng_uniform(fsdp__rng_key(0, "gradcheck"), (uint64_t)i) - 1.0f;
@@ -104,20 +98,16 @@ static fsdp_status compare_input(check *c, int input)
 {
     fsdp_tensor *tensor = c->inputs[input], *grad = fsdp_tensor_grad(tensor);
     int64_t numel = fsdp_tensor_numel(tensor);
-    float *values = fsdp__malloc(2 * (size_t)numel * sizeof(float)), *grads = values + numel;
-    fsdp_status status;
+    FSDP__FREED float *values = fsdp__malloc(2 * (size_t)numel * sizeof(float));
+    float *grads = values + numel;
 
-    if (!values)
-        return FSDP_NO_MEMORY;
-    FSDP_TRY_GOTO(status, fsdp_tensor_read(tensor, FSDP_F32, values), out);
+    FSDP__TRY_NEW(values);
+    FSDP_TRY(fsdp_tensor_read(tensor, FSDP_F32, values));
     if (grad)
-        FSDP_TRY_GOTO(status, fsdp_tensor_read(grad, FSDP_F32, grads), out);
+        FSDP_TRY(fsdp_tensor_read(grad, FSDP_F32, grads));
     for (int64_t i = 0; i < numel; i++)
-        FSDP_TRY_GOTO(status, compare_element(c, input, values, grad ? grads : NULL, i), out);
-    FSDP_TRY_GOTO(status, fsdp_tensor_write(tensor, FSDP_F32, values), out);
-out:
-    fsdp__free(values);
-    return status;
+        FSDP_TRY(compare_element(c, input, values, grad ? grads : NULL, i));
+    return fsdp_tensor_write(tensor, FSDP_F32, values);
 }
 
 fsdp_status fsdp_gradcheck(fsdp_gradcheck_function function, void *arg, fsdp_tensor *const *inputs, int count,

@@ -6,8 +6,7 @@ fsdp_status fsdp__hooks_append(fsdp__hook **hooks, const fsdp__hook *hook)
 {
     fsdp__hook *copy = fsdp__malloc(sizeof *copy);
 
-    if (!copy)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(copy);
     *copy = *hook;
     while (*hooks)
         hooks = &(*hooks)->next;

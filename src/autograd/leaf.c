@@ -3,21 +3,20 @@
  * The sharding engine wants gradients in buffers of its own choice, without copies. So an op asks for the place to
  * write to (fsdp__node_target) wherever its kernel can write or accumulate there. */
 #include "autograd/node.h"
+#include "base/alloc.h"
 
 /* ---- the tensor that becomes the gradient ---- */
 
 static fsdp_status plain_grad(fsdp_tensor *leaf, const fsdp__grad_state *state, fsdp_tensor **out)
 {
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *made = NULL;
 
     FSDP_TRY(
-        fsdp_tensor_create(leaf->storage->device, leaf->dtype, leaf->ndim, leaf->shape, FSDP_MEMORY_GRADIENT, out));
-    status = state->owner ? state->owner->grad_made(state->owner_arg, leaf, *out) : FSDP_OK;
-    if (status == FSDP_OK)
-        return FSDP_OK;
-    fsdp_tensor_unref(*out);
-    *out = NULL;
-    return status;
+        fsdp_tensor_create(leaf->storage->device, leaf->dtype, leaf->ndim, leaf->shape, FSDP_MEMORY_GRADIENT, &made));
+    if (state->owner)
+        FSDP_TRY(state->owner->grad_made(state->owner_arg, leaf, made));
+    *out = fsdp__take(&made);
+    return FSDP_OK;
 }
 
 /* Makes a new gradient, by the source or fresh. A source is not asked again while a tensor of its is reserved: it may
@@ -50,8 +49,7 @@ fsdp_status fsdp__set_grad_source(fsdp_tensor *leaf, fsdp__grad_source source, v
 fsdp_status fsdp__reserve_grad(fsdp_tensor *leaf, fsdp_tensor **out)
 {
     fsdp__grad_state *state, *reserved;
-    fsdp_tensor *grad = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *grad = NULL;
 
     FSDP_TRY(fsdp__grad_state_make(leaf, &state));
     /* A temporary, if it has to be added to something or hooks must see it first. */
@@ -59,14 +57,11 @@ fsdp_status fsdp__reserve_grad(fsdp_tensor *leaf, fsdp_tensor **out)
         return fsdp_tensor_create(leaf->storage->device, leaf->dtype, leaf->ndim, leaf->shape, FSDP_MEMORY_ACTIVATION,
                                   out);
     FSDP_TRY(new_grad(leaf, state, &grad));
-    FSDP_TRY_GOTO(status, fsdp__grad_state_make(grad, &reserved), fail);
+    FSDP_TRY(fsdp__grad_state_make(grad, &reserved));
     state->reserved = reserved;
     reserved->reserved_for = state;
-    *out = grad;
+    *out = fsdp__take(&grad);
     return FSDP_OK;
-fail:
-    fsdp_tensor_unref(grad);
-    return status;
 }
 
 bool fsdp__grad_is_reserved(const fsdp_tensor *leaf)
@@ -113,8 +108,7 @@ static fsdp_status take_reserved(fsdp__grad_state *state, fsdp_tensor *grad)
 fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad)
 {
     fsdp__grad_state *state = fsdp__grad_state_get(leaf);
-    fsdp_tensor *place = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *place = NULL;
 
     FSDP_TRY(fsdp__hooks_run(state->hooks, leaf, &grad));
     if (state->reserved && state->reserved->tensor == grad) {
@@ -137,12 +131,9 @@ fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad)
         return FSDP_OK;
     }
     FSDP_TRY(new_grad(leaf, state, &place));
-    FSDP_TRY_GOTO(status, fsdp__tensor_copy(place, grad, false), fail);
-    state->grad = place;
+    FSDP_TRY(fsdp__tensor_copy(place, grad, false));
+    state->grad = fsdp__take(&place);
     return FSDP_OK;
-fail:
-    fsdp_tensor_unref(place);
-    return status;
 }
 
 /* ---- targets ---- */

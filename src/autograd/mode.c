@@ -30,8 +30,7 @@ fsdp_status fsdp__set_storage_namer(fsdp_context *context, fsdp__storage_namer n
 {
     fsdp__autograd *autograd = fsdp__autograd_make(context);
 
-    if (!autograd)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(autograd);
     autograd->namer = namer;
     return FSDP_OK;
 }
@@ -103,8 +102,7 @@ fsdp_status fsdp_backward_queue_callback(fsdp_context *context, fsdp_backward_ca
 
     if (!run)
         return FSDP_FAIL(FSDP_STATE, "cannot queue a callback: no backward is running");
-    if (fsdp__grow(&run->callbacks, run->callback_count, &run->callback_capacity, sizeof *run->callbacks) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&run->callbacks, run->callback_count, &run->callback_capacity, sizeof *run->callbacks));
     run->callbacks[run->callback_count++] = (fsdp__callback){callback, arg};
     return FSDP_OK;
 }

@@ -1,5 +1,6 @@
 /* node_grads.c - the gradients that an operation's backward gives to its inputs. */
 #include "autograd/node.h"
+#include "base/alloc.h"
 #include "base/status.h"
 
 #include <string.h>
@@ -8,8 +9,7 @@
 static fsdp_status sum_of(const fsdp_tensor *a, const fsdp_tensor *b, fsdp_tensor **out)
 {
     fsdp_device *device = a->storage->device;
-    fsdp_tensor *sum = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *sum = NULL;
 
     FSDP_TRY(fsdp_tensor_create(device, a->dtype, a->ndim, a->shape, FSDP_MEMORY_ACTIVATION, &sum));
     if (fsdp_tensor_is_contiguous(a) && fsdp_tensor_is_contiguous(b)) {
@@ -22,16 +22,13 @@ static fsdp_status sum_of(const fsdp_tensor *a, const fsdp_tensor *b, fsdp_tenso
                                         .b_strides = {1},
                                         .op = FSDP__ADD,
                                         .dtype = a->dtype};
-        FSDP_TRY_GOTO(status, fsdp__launch_binary(fsdp_device_stream(device), &args), fail);
+        FSDP_TRY(fsdp__launch_binary(fsdp_device_stream(device), &args));
     } else {
-        FSDP_TRY_GOTO(status, fsdp__tensor_copy(sum, a, false), fail);
-        FSDP_TRY_GOTO(status, fsdp__tensor_copy(sum, b, true), fail);
+        FSDP_TRY(fsdp__tensor_copy(sum, a, false));
+        FSDP_TRY(fsdp__tensor_copy(sum, b, true));
     }
-    *out = sum;
+    *out = fsdp__take(&sum);
     return FSDP_OK;
-fail:
-    fsdp_tensor_unref(sum);
-    return status;
 }
 
 fsdp_status fsdp__node_add_grad(fsdp__node *node, int output, fsdp_tensor *grad)

@@ -141,8 +141,7 @@ fsdp_status fsdp__recomputation_number(fsdp_context *context, uint64_t *number)
         *number = c->numbers[c->number_at++];
         return FSDP_OK;
     }
-    if (fsdp__grow(&c->numbers, c->number_count, &c->number_capacity, sizeof *c->numbers) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&c->numbers, c->number_count, &c->number_capacity, sizeof *c->numbers));
     c->numbers[c->number_count++] = *number;
     return FSDP_OK;
 }
@@ -200,9 +199,7 @@ static fsdp_status make_inputs(const fsdp__recomputation *c, fsdp_tensor **input
         fsdp__grad_state *state;
 
         FSDP_TRY(fsdp__tensor_alias(c->inputs[i], &inputs[i]));
-        inputs[i] = fsdp__scope_adopt(inputs[i]);
-        if (!inputs[i])
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(inputs[i] = fsdp__scope_adopt(inputs[i]));
         if (!c->wanted[i])
             continue;
         FSDP_TRY(fsdp__grad_state_make(inputs[i], &state));
@@ -228,21 +225,17 @@ static fsdp_status run_again(fsdp__recomputation *c, fsdp_tensor **inputs, fsdp_
 static fsdp_status recompute(fsdp__recomputation *c, fsdp__autograd *autograd)
 {
     const fsdp__autograd before = *autograd;
-    fsdp_tensor **inputs;
+    FSDP__FREED fsdp_tensor **inputs = NULL;
     fsdp__origins *origins;
     uint64_t run_before;
     fsdp_status status;
 
     FSDP_TRY(check_inputs(c));
-    origins = fsdp__origins_make(c->context);
-    if (!origins)
-        return FSDP_NO_MEMORY;
-    inputs = fsdp__calloc((size_t)c->input_count + (size_t)c->output_count, sizeof(fsdp_tensor *));
-    if (!inputs)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(origins = fsdp__origins_make(c->context));
+    FSDP__TRY_NEW(inputs = fsdp__calloc((size_t)c->input_count + (size_t)c->output_count, sizeof(fsdp_tensor *)));
     c->at = c->number_at = c->value_at = 0;
     c->last = fsdp__recomputation_last(c);
-    FSDP_TRY_GOTO(status, fsdp_scope_begin(c->context), out);
+    FSDP_TRY(fsdp_scope_begin(c->context));
     run_before = fsdp__origins_begin(origins);
     autograd->no_grad = 0;
     autograd->recomputation = c;
@@ -254,8 +247,6 @@ static fsdp_status recompute(fsdp__recomputation *c, fsdp__autograd *autograd)
     autograd->recomputation = before.recomputation;
     autograd->recomputing = before.recomputing;
     fsdp_scope_end(c->context, NULL);
-out:
-    fsdp__free(inputs);
     return status;
 }
 

@@ -21,8 +21,7 @@ static fsdp_status keep_inputs(fsdp__recomputation *c, fsdp_tensor *const *input
     c->inputs = fsdp__calloc((size_t)count + 1, sizeof *c->inputs);
     c->wanted = fsdp__calloc((size_t)count + 1, sizeof *c->wanted);
     c->versions = fsdp__calloc((size_t)count + 1, sizeof *c->versions);
-    if (!c->inputs || !c->wanted || !c->versions)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(c->inputs && c->wanted && c->versions);
     for (int i = 0; i < count; i++) {
         FSDP_TRY(fsdp__tensor_alias(inputs[i], &c->inputs[i]));
         c->input_count++;
@@ -60,9 +59,7 @@ uint64_t fsdp__recomputation_kept_version(const fsdp__recomputation_entry *e)
 
 static fsdp_status keep_outputs(fsdp__recomputation_entry *e, fsdp_tensor *const *outputs, int count)
 {
-    e->kept = fsdp__calloc((size_t)count, sizeof *e->kept);
-    if (!e->kept)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(e->kept = fsdp__calloc((size_t)count, sizeof *e->kept));
     for (; e->kept_count < count; e->kept_count++)
         FSDP_TRY(fsdp__tensor_alias(outputs[e->kept_count], &e->kept[e->kept_count]));
     e->kept_version = fsdp__recomputation_kept_version(e);
@@ -93,8 +90,7 @@ fsdp_status fsdp__recomputation_note(fsdp__recomputation *c, fsdp__node *node, f
 
     if (!fsdp__recomputation_has_entry(node->traits, node->saved_count))
         return FSDP_OK;
-    if (fsdp__grow(&c->entries, c->entry_count, &c->entry_capacity, sizeof *c->entries) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&c->entries, c->entry_count, &c->entry_capacity, sizeof *c->entries));
     e = &c->entries[c->entry_count];
     *e = (fsdp__recomputation_entry){.op = node->op, .node = node, .read = fsdp__origin_of(inputs, node->input_count)};
     node->recomputation = c;
@@ -147,8 +143,7 @@ static fsdp_status run_first(fsdp__recomputation *c, fsdp__autograd *autograd, f
     fsdp_status status;
     uint64_t before;
 
-    if (!origins)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(origins);
     FSDP_TRY(keep_inputs(c, inputs, count));
     FSDP_TRY(fsdp_scope_begin(c->context));
     before = fsdp__origins_begin(origins);

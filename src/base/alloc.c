@@ -105,24 +105,20 @@ void fsdp__keep_heap(void)
     free(block);
 }
 
-int fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t item_bytes)
+fsdp_status fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t item_bytes)
 {
     int64_t wanted = *capacity < 8 ? 8 : *capacity;
     void *old, *moved;
 
     if (count < *capacity)
-        return 0;
+        return FSDP_OK;
     while (wanted <= count)
         wanted += wanted / 2;
-    if (item_bytes && (uint64_t)wanted > SIZE_MAX / item_bytes) {
-        no_memory(SIZE_MAX);
-        return -1;
-    }
+    if (item_bytes && (uint64_t)wanted > SIZE_MAX / item_bytes)
+        FSDP__TRY_NEW(no_memory(SIZE_MAX));
     memcpy(&old, items, sizeof old); /* as in fsdp__take */
-    moved = fsdp__realloc(old, (size_t)wanted * item_bytes);
-    if (!moved)
-        return -1;
+    FSDP__TRY_NEW(moved = fsdp__realloc(old, (size_t)wanted * item_bytes));
     memcpy(items, &moved, sizeof moved);
     *capacity = wanted;
-    return 0;
+    return FSDP_OK;
 }

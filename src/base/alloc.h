@@ -3,10 +3,8 @@
 #ifndef BASE_ALLOC_H
 #define BASE_ALLOC_H
 
-#include <stddef.h>
-#include <stdint.h>
-
 #include "base/compiler.h"
+#include "fsdp/status.h"
 
 void *fsdp__malloc(size_t bytes);               /* zero bytes give a valid pointer */
 void *fsdp__calloc(size_t count, size_t bytes); /* zeroed, overflow checked */
@@ -14,6 +12,15 @@ void *fsdp__realloc(void *pointer, size_t bytes);
 char *fsdp__strdup(const char *text);
 char *fsdp__sprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void fsdp__free(void *pointer); /* of a call above, or of the C library (open_memstream, json_dumps) */
+
+/* Returns FSDP_NO_MEMORY to the caller if what a call has given is NULL: FSDP__TRY_NEW(text = fsdp__strdup(name)); */
+#define FSDP__TRY_NEW(pointer)                                 \
+    do {                                                       \
+        if (!(pointer)) {                                      \
+            fsdp_fail_hop(FSDP_NO_MEMORY, __FILE__, __LINE__); \
+            return FSDP_NO_MEMORY;                             \
+        }                                                      \
+    } while (0)
 
 /* Declares a pointer whose memory is freed when the pointer's scope is left: FSDP__FREED char *text = NULL; */
 #define FSDP__FREED FSDP__SCOPED(fsdp__free_at)
@@ -26,8 +33,8 @@ void *fsdp__take(void *pointer);
  * without this call it may depend on what else was freed before whether a step has no page faults or thousands. */
 void fsdp__keep_heap(void);
 
-/* Grows `*items` (elements of `item_bytes`) so that index `count` is valid; `*capacity` in elements.
- * Returns 0 on success, else sets the last error and leaves both unchanged. */
-int fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t item_bytes);
+/* Grows `*items` (elements of `item_bytes`) so that index `count` is valid; `*capacity` in elements. A failure leaves
+ * both unchanged. */
+fsdp_status fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t item_bytes);
 
 #endif

@@ -79,11 +79,9 @@ fsdp_status fsdp__manifest_add_section(fsdp__manifest *m, const char *name, cons
         *out = m->sections[there];
         return FSDP_OK;
     }
-    own = fsdp__strdup(name);
-    if (!own || fsdp__grow(&m->sections, m->section_count, &m->section_capacity, sizeof *m->sections) != 0) {
-        fsdp__free(own);
+    if (fsdp__grow(&m->sections, m->section_count, &m->section_capacity, sizeof *m->sections) != FSDP_OK ||
+        !(own = fsdp__strdup(name)))
         return out_of_memory();
-    }
     m->sections[m->section_count++] = own;
     *out = own;
     return FSDP_OK;
@@ -91,12 +89,11 @@ fsdp_status fsdp__manifest_add_section(fsdp__manifest *m, const char *name, cons
 
 fsdp_status fsdp__manifest_add_small(fsdp__manifest *m, const char *name, uint64_t bytes, uint64_t checksum)
 {
-    char *own = fsdp__strdup(name);
+    char *own;
 
-    if (!own || fsdp__grow(&m->small, m->small_count, &m->small_capacity, sizeof *m->small) != 0) {
-        fsdp__free(own);
+    if (fsdp__grow(&m->small, m->small_count, &m->small_capacity, sizeof *m->small) != FSDP_OK ||
+        !(own = fsdp__strdup(name)))
         return out_of_memory();
-    }
     m->small[m->small_count++] = (fsdp__small_file){.name = own, .bytes = bytes, .checksum = checksum};
     return FSDP_OK;
 }
@@ -122,11 +119,9 @@ fsdp_status fsdp__manifest_add_file(fsdp__manifest *m, const fsdp__rank_file *fi
     char name[FSDP__RANK_FILE_NAME];
     fsdp__rank_file own = *file;
 
-    own.name = fsdp__strdup(fsdp__rank_file_name(file->rank, m->world_size, name));
-    if (!own.name || fsdp__grow(&m->files, m->file_count, &m->file_capacity, sizeof *m->files) != 0) {
-        fsdp__free(own.name);
+    if (fsdp__grow(&m->files, m->file_count, &m->file_capacity, sizeof *m->files) != FSDP_OK ||
+        !(own.name = fsdp__strdup(fsdp__rank_file_name(file->rank, m->world_size, name))))
         return out_of_memory();
-    }
     m->files[m->file_count++] = own;
     return FSDP_OK;
 }

@@ -245,18 +245,14 @@ static fsdp_status parse_tensor(const parser *p, const char *section, const char
 {
     fsdp_checkpoint_tensor tensor = {.section = section, .name = name};
     const char *dtype = json_string_value(json_object_get(object, "dtype"));
-    fsdp_checkpoint_part *parts = NULL;
-    fsdp_status status;
+    FSDP__FREED fsdp_checkpoint_part *parts = NULL;
 
     tensor.dtype = dtype ? fsdp_dtype_from_name(dtype) : FSDP_DTYPE_NONE;
     if (tensor.dtype == FSDP_DTYPE_NONE)
         return fsdp__manifest_wrong(p->path, &tensor, "has no known dtype");
     FSDP_TRY(parse_shape(p, json_object_get(object, "shape"), &tensor));
-    status = parse_parts(p, object, &tensor, &parts);
-    if (status == FSDP_OK)
-        status = fsdp__manifest_add_tensor(p->m, &tensor);
-    fsdp__free(parts);
-    return status;
+    FSDP_TRY(parse_parts(p, object, &tensor, &parts));
+    return fsdp__manifest_add_tensor(p->m, &tensor);
 }
 
 static fsdp_status parse_tensors(const parser *p, json_t *object)
@@ -338,16 +334,11 @@ fsdp_status fsdp__manifest_load(const char *path, fsdp__manifest *out)
 
 fsdp_status fsdp__manifest_load_in(const fsdp__directory *in, const char *name, fsdp__manifest *out)
 {
-    char *path = fsdp__path_join(in->path, name), *text = NULL;
-    fsdp_status status = path ? FSDP_OK : FSDP_NO_MEMORY;
+    FSDP__FREED char *path = fsdp__path_join(in->path, name), *text = NULL;
     size_t bytes = 0;
 
     *out = (fsdp__manifest){0};
-    if (status == FSDP_OK)
-        status = fsdp__directory_read(in, name, LIMIT_BYTES, &text, &bytes);
-    if (status == FSDP_OK)
-        status = fsdp__manifest_parse(path, text, bytes, out);
-    fsdp__free(text);
-    fsdp__free(path);
-    return status;
+    FSDP__TRY_NEW(path);
+    FSDP_TRY(fsdp__directory_read(in, name, LIMIT_BYTES, &text, &bytes));
+    return fsdp__manifest_parse(path, text, bytes, out);
 }

@@ -174,33 +174,21 @@ static fsdp_status find_best(const char *path, char **out)
 
 fsdp_status fsdp__checkpoint_resolve(const char *path, char **out)
 {
-    char *manifest = fsdp__path_join(path, FSDP__MANIFEST_NAME), *given = fsdp__strdup(path);
+    FSDP__FREED char *manifest = fsdp__path_join(path, FSDP__MANIFEST_NAME);
+    FSDP__FREED char *given = fsdp__strdup(path);
     const char *name = given;
-    fsdp_status status = FSDP_OK;
     int64_t step;
     bool is_one;
 
-    if (!manifest || !given) {
-        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", path);
-        goto out;
-    }
+    if (!manifest || !given)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", path);
     for (size_t end = strlen(given); end > 1 && given[end - 1] == '/';)
         given[--end] = '\0';
     name = strrchr(given, '/') ? strrchr(given, '/') + 1 : given;
     is_one = fsdp__path_exists(manifest) || fsdp__step_name(name, "", &step);
-    if (!fsdp__path_exists(path)) {
-        status =
-            fsdp__is_step_best(given) ? find_best(given, out) : FSDP_FAIL(FSDP_NOT_FOUND, "there is no '%s'", path);
-        goto out;
-    }
-    if (is_one)
-        status = give_path(given, out);
-    else
-        status = fsdp_checkpoint_find(given, -1, out);
-out:
-    fsdp__free(given);
-    fsdp__free(manifest);
-    return status;
+    if (!fsdp__path_exists(path))
+        return fsdp__is_step_best(given) ? find_best(given, out) : FSDP_FAIL(FSDP_NOT_FOUND, "there is no '%s'", path);
+    return is_one ? give_path(given, out) : fsdp_checkpoint_find(given, -1, out);
 }
 
 /* ---- opening ---- */
@@ -208,19 +196,17 @@ out:
 static fsdp_status read_small(fsdp_checkpoint_reader *r, int64_t index)
 {
     const fsdp__small_file *small = &r->manifest.small[index];
-    char *path = fsdp__path_join(r->path, small->name), *data = NULL;
-    fsdp_status status;
+    FSDP__FREED char *path = fsdp__path_join(r->path, small->name), *data = NULL;
     size_t bytes = 0;
 
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", r->path);
-    status = fsdp__file_read(path, (size_t)small->bytes, &data, &bytes);
-    if (status == FSDP_OK && (bytes != small->bytes || fsdp__checksum(data, bytes) != small->checksum))
-        status =
-            FSDP_FAIL(FSDP_FORMAT, "'%s' is damaged, or was changed after the save: its checksum does not fit", path);
-    fsdp__free(path);
-    r->small[index] = (fsdp_checkpoint_file){.name = small->name, .data = data, .bytes = bytes};
-    return status;
+    FSDP_TRY(fsdp__file_read(path, (size_t)small->bytes, &data, &bytes));
+    if (bytes != small->bytes || fsdp__checksum(data, bytes) != small->checksum)
+        return FSDP_FAIL(FSDP_FORMAT, "'%s' is damaged, or was changed after the save: its checksum does not fit",
+                         path);
+    r->small[index] = (fsdp_checkpoint_file){.name = small->name, .data = fsdp__take(&data), .bytes = bytes};
+    return FSDP_OK;
 }
 
 static fsdp_status fill(fsdp_checkpoint_reader *r)
@@ -238,8 +224,7 @@ static fsdp_status fill(fsdp_checkpoint_reader *r)
 
 fsdp_status fsdp_checkpoint_open(const char *path, fsdp_checkpoint_reader **out)
 {
-    fsdp_checkpoint_reader *reader;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_checkpoint_close_at) fsdp_checkpoint_reader *reader = NULL;
 
     if (!path || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot open a checkpoint: its path and a place for it are required");
@@ -248,14 +233,9 @@ fsdp_status fsdp_checkpoint_open(const char *path, fsdp_checkpoint_reader **out)
     if (!reader)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", path);
     fsdp__windows_init(reader);
-    status = fsdp__checkpoint_resolve(path, &reader->path);
-    if (status == FSDP_OK)
-        status = fill(reader);
-    if (status != FSDP_OK) {
-        fsdp_checkpoint_close(reader);
-        return status;
-    }
-    *out = reader;
+    FSDP_TRY(fsdp__checkpoint_resolve(path, &reader->path));
+    FSDP_TRY(fill(reader));
+    *out = fsdp__take(&reader);
     return FSDP_OK;
 }
 

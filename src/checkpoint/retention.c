@@ -47,33 +47,30 @@ static fsdp_status unlink_listed(const fsdp__directory *one, const fsdp__manifes
 static fsdp_status empty(fsdp_context *context, const fsdp__directory *folder, const char *name,
                          const fsdp__directory *one)
 {
-    fsdp__manifest m = {0};
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp__manifest_release) fsdp__manifest m = {0};
     struct stat info;
     bool listed = fsdp__directory_look(one, FSDP__MANIFEST_NAME, &info) && S_ISREG(info.st_mode);
 
-    if (listed)
-        status = fsdp__manifest_load_in(one, FSDP__MANIFEST_NAME, &m);
-    if (status == FSDP_OK && listed)
-        status = unlink_listed(one, &m);
-    fsdp__manifest_release(&m);
-    if (status == FSDP_OK && !fsdp__directory_remove_empty(folder, name, one) && listed)
+    if (listed) {
+        FSDP_TRY(fsdp__manifest_load_in(one, FSDP__MANIFEST_NAME, &m));
+        FSDP_TRY(unlink_listed(one, &m));
+    }
+    if (!fsdp__directory_remove_empty(folder, name, one) && listed)
         fsdp_log(context, FSDP_LOG_WARNING,
                  "'%s/%s' holds files that do not belong to the checkpoint, so they were not removed", folder->path,
                  name);
-    return status;
+    return FSDP_OK;
 }
 
 /* Checks that the checkpoint can be read and is that of its step: otherwise a person must look at it. */
 static fsdp_status check_step(const fsdp__directory *one, int64_t step)
 {
-    fsdp__manifest m = {0};
-    fsdp_status status = fsdp__manifest_load_in(one, FSDP__MANIFEST_NAME, &m);
+    FSDP__SCOPED(fsdp__manifest_release) fsdp__manifest m = {0};
 
-    if (status == FSDP_OK && m.step != step)
-        status = FSDP_FAIL(FSDP_STATE, "'%s' is a checkpoint of step %lld", one->path, (long long)m.step);
-    fsdp__manifest_release(&m);
-    return status;
+    FSDP_TRY(fsdp__manifest_load_in(one, FSDP__MANIFEST_NAME, &m));
+    if (m.step != step)
+        return FSDP_FAIL(FSDP_STATE, "'%s' is a checkpoint of step %lld", one->path, (long long)m.step);
+    return FSDP_OK;
 }
 
 /* Gives the checkpoint the name of a removed one. The old name may stand for another folder by now: that folder gets
@@ -91,23 +88,18 @@ static fsdp_status take_name(const fsdp__directory *folder, const char *name, co
 /* Removes the checkpoint of this step, whatever its name is. */
 static fsdp_status remove_step(fsdp_context *context, const fsdp__directory *folder, int64_t step, const char *name)
 {
-    fsdp__directory one = {.path = NULL};
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory one = {.path = NULL};
     char gone[FSDP__STEP_NAME];
     struct stat info;
-    fsdp_status status;
 
     fsdp__step_text(step, FSDP__REMOVING, gone);
     if (!fsdp__directory_look(folder, name, &info) || !S_ISDIR(info.st_mode) ||
         fsdp__directory_look(folder, gone, &info))
         return FSDP_FAIL(FSDP_STATE, "'%s/%s' is a link, or '%s' is in the way", folder->path, name, gone);
     FSDP_TRY(enter(folder, name, &one));
-    status = check_step(&one, step);
-    if (status == FSDP_OK)
-        status = take_name(folder, name, &one, gone);
-    if (status == FSDP_OK)
-        status = empty(context, folder, gone, &one);
-    fsdp__directory_close(&one);
-    return status;
+    FSDP_TRY(check_step(&one, step));
+    FSDP_TRY(take_name(folder, name, &one, gone));
+    return empty(context, folder, gone, &one);
 }
 
 /* ---- those that are not kept ---- */

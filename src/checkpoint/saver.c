@@ -268,20 +268,14 @@ static fsdp__joint_share share_of(const fsdp_checkpoint_saver *s, const fsdp_che
 /* Checks on the first rank whether there is room for the files of all. */
 static fsdp_status check_room(const fsdp_checkpoint_saver *s, const fsdp__joint_share *shares)
 {
-    fsdp__file_list list = {0};
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp__file_list_release) fsdp__file_list list = {0};
+    char name[FSDP__RANK_FILE_NAME];
 
-    for (int r = 0; r < fsdp_process_group_size(s->group) && status == FSDP_OK; r++) {
-        char name[FSDP__RANK_FILE_NAME];
-
-        status = fsdp__file_list_add(&list, fsdp__rank_file_name(r, s->stage.world_size, name), shares[r].bytes);
-    }
-    for (int i = 0; i < s->stage.file_count && status == FSDP_OK; i++)
-        status = fsdp__file_list_add(&list, s->stage.files[i].name, s->stage.files[i].bytes);
-    if (status == FSDP_OK)
-        status = fsdp__publication_check(s->publication, &list);
-    fsdp__file_list_release(&list);
-    return status;
+    for (int r = 0; r < fsdp_process_group_size(s->group); r++)
+        FSDP_TRY(fsdp__file_list_add(&list, fsdp__rank_file_name(r, s->stage.world_size, name), shares[r].bytes));
+    for (int i = 0; i < s->stage.file_count; i++)
+        FSDP_TRY(fsdp__file_list_add(&list, s->stage.files[i].name, s->stage.files[i].bytes));
+    return fsdp__publication_check(s->publication, &list);
 }
 
 /* [collective] */
@@ -480,13 +474,11 @@ fsdp_status fsdp_checkpoint_saver_poll(fsdp_checkpoint_saver *saver, int64_t *ou
 
 fsdp_status fsdp_checkpoint_save(const char *folder, const fsdp_checkpoint_content *content, fsdp_process_group *group)
 {
-    fsdp_checkpoint_saver *saver = NULL;
+    FSDP__SCOPED(fsdp_checkpoint_saver_free_at) fsdp_checkpoint_saver *saver = NULL;
     fsdp_status status = fsdp_checkpoint_saver_create(folder, NULL, group, &saver);
 
     if (group) /* the other ranks agree at this point, too */
         status = fsdp_agree(group, status);
-    if (status == FSDP_OK)
-        status = fsdp_checkpoint_saver_save(saver, content);
-    fsdp_checkpoint_saver_free(saver);
-    return status;
+    FSDP_TRY(status);
+    return fsdp_checkpoint_saver_save(saver, content);
 }

@@ -155,15 +155,12 @@ static fsdp_status check_readable(const fsdp__stage *stage)
 static fsdp_status append_rank(fsdp__stage *stage, int rank)
 {
     char name[FSDP__RANK_FILE_NAME];
-    fsdp__manifest of_rank;
-    fsdp_status status = fsdp__manifest_load_in(&stage->scratch, scratch_name(rank, name), &of_rank);
+    FSDP__SCOPED(fsdp__manifest_release) fsdp__manifest of_rank = {0};
 
-    if (status == FSDP_OK && of_rank.step != stage->manifest.step)
-        status = FSDP_FAIL(FSDP_FORMAT, "'%s/%s' belongs to another step", stage->scratch.path, name);
-    if (status == FSDP_OK)
-        status = fsdp__manifest_append(&stage->manifest, &of_rank);
-    fsdp__manifest_release(&of_rank);
-    return status;
+    FSDP_TRY(fsdp__manifest_load_in(&stage->scratch, scratch_name(rank, name), &of_rank));
+    if (of_rank.step != stage->manifest.step)
+        return FSDP_FAIL(FSDP_FORMAT, "'%s/%s' belongs to another step", stage->scratch.path, name);
+    return fsdp__manifest_append(&stage->manifest, &of_rank);
 }
 
 fsdp_status fsdp__stage_collect(fsdp__stage *stage)

@@ -124,13 +124,12 @@ static int tell(const session *s)
 /* Makes random data: the same bytes in every run. */
 static fsdp_status make_random_data(fsdp_train_config *config, int *fd)
 {
-    unsigned char *bytes = fsdp__malloc(RANDOM_BYTES);
+    FSDP__FREED unsigned char *bytes = fsdp__malloc(RANDOM_BYTES);
     uint32_t state = 1;
     fsdp_status status;
     char path[40];
 
-    if (!bytes)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(bytes);
     for (int i = 0; i < RANDOM_BYTES; i++) {
         state = state * 1664525 + 1013904223;
         bytes[i] = (unsigned char)(' ' + (state >> 24) % 95);
@@ -138,7 +137,6 @@ static fsdp_status make_random_data(fsdp_train_config *config, int *fd)
     *fd = memfd_create("fsdp-random-data", 0);
     status = *fd >= 0 ? fsdp__file_pwrite(*fd, "random data", bytes, RANDOM_BYTES, 0)
                       : FSDP_FAIL(FSDP_IO, "cannot make random data: %s", strerrordesc_np(errno));
-    fsdp__free(bytes);
     snprintf(path, sizeof path, "/proc/self/fd/%d", *fd);
     if (status == FSDP_OK)
         status = fsdp_train_config_set(config, "data.path", path);

@@ -62,8 +62,7 @@ static fsdp_status read_separator(request *r)
     if (!r->separator_text)
         return FSDP_OK;
     r->separator = to = fsdp__strdup(r->separator_text);
-    if (!to)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(to);
     for (const char *at = r->separator_text; *at; at++) {
         const char *escape = *at == '\\' && at[1] ? strchr("n\nt\t\\\\", at[1]) : NULL;
 

@@ -55,8 +55,7 @@ static fsdp_status read_records(session *s, int variant, int fd)
     int ranks = s->comparison->ranks;
     FSDP__FREED fsdp__start_record *records = fsdp__calloc((size_t)ranks, sizeof *records);
 
-    if (!records)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(records);
     FSDP_TRY(fsdp__records_read(fd, ranks, records));
     FSDP_TRY(fsdp__figures_add(&s->comparison->figures[variant], records, ranks));
     warn(s, s->comparison->variants.items[variant].label, records[0].warnings);

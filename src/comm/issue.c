@@ -135,19 +135,14 @@ static fsdp_status enqueue(fsdp_stream *stream, const job *j)
 {
     size_t buffers_bytes = (size_t)j->call.buffer_count * sizeof(fsdp_sharded_buffer),
            bytes = sizeof *j + buffers_bytes;
-    char *bundle;
-    fsdp_status status;
+    FSDP__FREED char *bundle = NULL;
 
     if (buffers_bytes == 0)
         return fsdp__stream_enqueue(stream, run_job, j, bytes);
-    bundle = fsdp__malloc(bytes);
-    if (!bundle)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(bundle = fsdp__malloc(bytes));
     memcpy(bundle, j, sizeof *j);
     memcpy(bundle + sizeof *j, j->call.buffers, buffers_bytes);
-    status = fsdp__stream_enqueue(stream, run_job, bundle, bytes);
-    fsdp__free(bundle);
-    return status;
+    return fsdp__stream_enqueue(stream, run_job, bundle, bytes);
 }
 
 fsdp_status fsdp__comm_issue(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,

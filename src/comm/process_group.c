@@ -17,8 +17,7 @@ fsdp_status fsdp__process_group_new(fsdp__comm *comm, const fsdp__process_group_
     fsdp_process_group *group = fsdp__calloc(1, sizeof *group);
     fsdp_status status = FSDP_OK;
 
-    if (!group)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(group);
     pthread_mutex_init(&group->mutex, NULL);
     pthread_cond_init(&group->moved, NULL);
     group->comm = comm;

@@ -122,9 +122,8 @@ fsdp_status fsdp_context_create_fake_machines(int rank, int machines, int machin
 {
     /* One thread is enough: a fake world plans, and computes nothing here. */
     fsdp_context_options options = {.rank = rank, .local_world_size = 1, .machines = 1, .threads = 1};
-    fsdp_context *context = NULL;
+    FSDP__SCOPED(fsdp_context_free_at) fsdp_context *context = NULL;
     fsdp__fake *fake = NULL;
-    fsdp_status status = FSDP_OK;
 
     if (!out || machines < 1 || machine_ranks < 1 ||
         __builtin_mul_overflow(machines, machine_ranks, &options.world_size))
@@ -137,15 +136,10 @@ fsdp_status fsdp_context_create_fake_machines(int rank, int machines, int machin
         options.machines = machines;
         options.machine = rank / machine_ranks;
     }
-    FSDP_TRY_GOTO(status, fsdp_context_create(&options, &context), out);
-    if (machines > 1 && !(fake = fsdp__fake_new(rank, machines, machine_ranks, one_level)))
-        status = FSDP_NO_MEMORY;
-    if (status == FSDP_OK)
-        status = fsdp__comm_attach(context, &fsdp__comm_fake_ops, fake, NULL, rank, options.world_size);
-    FSDP_TRY_GOTO(status, status, out);
-    *out = context;
-    context = NULL;
-out:
-    fsdp_context_free(context);
-    return status;
+    FSDP_TRY(fsdp_context_create(&options, &context));
+    if (machines > 1)
+        FSDP__TRY_NEW(fake = fsdp__fake_new(rank, machines, machine_ranks, one_level));
+    FSDP_TRY(fsdp__comm_attach(context, &fsdp__comm_fake_ops, fake, NULL, rank, options.world_size));
+    *out = fsdp__take(&context);
+    return FSDP_OK;
 }

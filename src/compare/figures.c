@@ -65,8 +65,7 @@ fsdp_status fsdp__figures_add(fsdp__figures *f, const fsdp__start_record *record
     if (f->starts == 0)
         f->starts_agree = true;
     for (int i = FSDP__WARMUP_STEPS; i < records[0].steps; i++) {
-        if (fsdp__grow(&f->steps, f->step_count, &f->step_capacity, sizeof *f->steps))
-            return FSDP_NO_MEMORY;
+        FSDP_TRY(fsdp__grow(&f->steps, f->step_count, &f->step_capacity, sizeof *f->steps));
         f->steps[f->step_count++] = over_ranks(records, ranks, i);
     }
     compare_losses(f, &records[0]);
@@ -118,9 +117,7 @@ fsdp_status fsdp__figures_finish(fsdp__figures *f)
 
     if (f->failure[0] || f->step_count == 0)
         return FSDP_OK;
-    values = fsdp__calloc((size_t)f->step_count, sizeof *values);
-    if (!values)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(values = fsdp__calloc((size_t)f->step_count, sizeof *values));
     sort_field(f, offsetof(fsdp__step_figures, gather_ms), values);
     f->gather_ms = at_part(values, f->step_count, 0.5);
     sort_field(f, offsetof(fsdp__step_figures, reduce_ms), values);

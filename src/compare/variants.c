@@ -83,8 +83,7 @@ static fsdp_status keep(builder *b, fsdp__variant *v)
         return FSDP_OK;
     if (out->count == FSDP__VARIANTS)
         return FSDP_FAIL(FSDP_INVALID, "more than %d strategies and policies: name fewer", FSDP__VARIANTS);
-    if (fsdp__grow(&out->items, out->count, &b->capacity, sizeof *out->items))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&out->items, out->count, &b->capacity, sizeof *out->items));
     out->items[out->count++] = *v;
     v->config = NULL;
     return FSDP_OK;
@@ -147,17 +146,16 @@ static fsdp_status check_list(const char *option, const char *list)
 static fsdp_status check_words(const char *option, const char *list,
                                fsdp_status (*set_word)(fsdp_train_config *, const char *))
 {
-    fsdp_status status = check_list(option, list);
     char word[160];
 
-    while (status == FSDP_OK && list && next_word(&list, word, sizeof word)) {
-        fsdp_train_config *scratch = NULL;
+    FSDP_TRY(check_list(option, list));
+    while (list && next_word(&list, word, sizeof word)) {
+        FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *scratch = NULL;
 
         FSDP_TRY(fsdp_train_config_create(&scratch));
-        status = prefix(set_word(scratch, word), option, word);
-        fsdp_train_config_free(scratch);
+        FSDP_TRY(prefix(set_word(scratch, word), option, word));
     }
-    return status;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__variants_check_words(const char *strategies, const char *policies)

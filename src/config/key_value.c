@@ -129,9 +129,7 @@ static fsdp_status set_text(const fsdp__key *key, char **field, const char *text
     snprintf(name, sizeof name, "%s.%s", key->section, key->name);
     if (key->check)
         FSDP_TRY(key->check(name, text));
-    copy = fsdp__strdup(text);
-    if (!copy)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(copy = fsdp__strdup(text));
     fsdp__free(*field);
     *field = copy;
     return FSDP_OK;
@@ -168,15 +166,13 @@ static fsdp_status set_path_list(void *config, const fsdp__key *key, const char 
     char *rest = copy, *entry = copy;
     int64_t count = 0, capacity = 0;
 
-    if (!copy)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(copy);
     if (list) {
         copy[strlen(copy) - 1] = '\0';
         entry = next_entry(&rest);
     }
     while (count < kept || entry) {
-        if (fsdp__grow(&paths, count, &capacity, sizeof *paths) != 0)
-            return FSDP_NO_MEMORY;
+        FSDP_TRY(fsdp__grow(&paths, count, &capacity, sizeof *paths));
         if (count < kept) {
             paths[count] = there[count];
         } else {
@@ -259,11 +255,8 @@ fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *
                              key->name, fsdp__key_entry(key), fsdp__key_entry(key));
         FSDP_TRY(check_text(key, paths[i]));
     }
-    if (count) {
-        copy = fsdp__calloc((size_t)count, sizeof *copy);
-        if (!copy)
-            return FSDP_NO_MEMORY;
-    }
+    if (count)
+        FSDP__TRY_NEW(copy = fsdp__calloc((size_t)count, sizeof *copy));
     while (copied < count) {
         copy[copied] = fsdp__strdup(paths[copied]);
         if (!copy[copied])

@@ -142,8 +142,7 @@ static fsdp_status make_slots(fsdp__batch_maker *maker)
     maker->slots = fsdp__calloc((size_t)maker->slot_count, sizeof *maker->slots);
     maker->memory = fsdp__calloc(1, all + ALIGNMENT);
     maker->places = fsdp__calloc(crew * items + (size_t)maker->slot_count * (items + out), sizeof *maker->places);
-    if (!maker->slots || !maker->memory || !maker->places)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(maker->slots && maker->memory && maker->places);
     maker->first = maker->memory + (ALIGNMENT - (uintptr_t)maker->memory % ALIGNMENT) % ALIGNMENT;
     place = maker->places + crew * items;
     at = 0;
@@ -165,11 +164,8 @@ fsdp_status fsdp__batch_maker_init(fsdp__batch_maker *maker, const fsdp_dataset 
     maker->dataset = *dataset;
     maker->options = *options;
     maker->items = options->sampler ? fsdp__sampler_most(options->sampler) : dataset->length(dataset->arg);
-    if (options->sampler) {
-        maker->order = fsdp__malloc((size_t)(maker->items + 1) * sizeof *maker->order);
-        if (!maker->order)
-            return FSDP_NO_MEMORY;
-    }
+    if (options->sampler)
+        FSDP__TRY_NEW(maker->order = fsdp__malloc((size_t)(maker->items + 1) * sizeof *maker->order));
     return make_slots(maker);
 }
 

@@ -65,9 +65,7 @@ fsdp_status fsdp_data_loader_create(const fsdp_dataset *dataset, const fsdp_data
     fsdp_status status;
 
     *out = NULL;
-    loader = fsdp__calloc(1, sizeof *loader);
-    if (!loader)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(loader = fsdp__calloc(1, sizeof *loader));
     status = set_up(loader, dataset, options);
     if (status == FSDP_OK)
         *out = loader;

@@ -109,9 +109,7 @@ fsdp_status fsdp_dataset_from_memory(const fsdp_data_field *fields, const void *
     for (int f = 0; f < field_count; f++)
         if (!data[f] && length > 0 && fsdp__field_bytes(&fields[f]) > 0)
             return FSDP_FAIL(FSDP_INVALID, "cannot make a data set: field '%s' has no array", fields[f].name);
-    a = arrays_create(field_count);
-    if (!a)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(a = arrays_create(field_count));
     a->length = length;
     for (int f = 0; f < field_count; f++)
         a->rows[f] = (rows){.data = data[f], .row_bytes = fsdp__field_bytes(&fields[f])};
@@ -151,9 +149,7 @@ fsdp_status fsdp_dataset_open(const fsdp_data_file *files, int count, fsdp_datas
     if (!files || count < 1)
         return FSDP_FAIL(FSDP_INVALID, "cannot open a data set: it has no files");
     a = arrays_create(count);
-    fields = a ? fsdp__calloc((size_t)count, sizeof *fields) : NULL;
-    if (!fields)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(fields = a ? fsdp__calloc((size_t)count, sizeof *fields) : NULL);
     for (int f = 0; f < count; f++)
         FSDP_TRY(open_file(a, f, files, &fields[f]));
     FSDP_TRY(fsdp__fields_check(fields, count));

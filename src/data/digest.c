@@ -148,11 +148,8 @@ static fsdp_status add_items(XXH3_state_t *state, const fsdp_dataset *dataset, i
 /* Allocates memory for an item, separately for each field. */
 static fsdp_status make_places(const fsdp_dataset *dataset, void **places)
 {
-    for (int f = 0; f < dataset->field_count; f++) {
-        places[f] = fsdp__calloc(fsdp__field_bytes(&dataset->fields[f]) + 1, 1);
-        if (!places[f])
-            return FSDP_NO_MEMORY;
-    }
+    for (int f = 0; f < dataset->field_count; f++)
+        FSDP__TRY_NEW(places[f] = fsdp__calloc(fsdp__field_bytes(&dataset->fields[f]) + 1, 1));
     return FSDP_OK;
 }
 
@@ -168,9 +165,7 @@ fsdp_status fsdp_dataset_digest(const fsdp_dataset *dataset, uint64_t out[2])
                                        "required");
     FSDP_TRY(fsdp__fields_check(dataset->fields, dataset->field_count));
     length = dataset->length(dataset->arg);
-    places = fsdp__calloc((size_t)dataset->field_count, sizeof *places);
-    if (!places)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(places = fsdp__calloc((size_t)dataset->field_count, sizeof *places));
     status = make_places(dataset, places);
     if (status == FSDP_OK)
         status = begin(&state);

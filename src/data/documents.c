@@ -57,9 +57,7 @@ static fsdp_status reserve(char **bytes, size_t *capacity, size_t wanted)
 
     if (wanted <= *capacity)
         return FSDP_OK;
-    larger = fsdp__realloc(*bytes, wanted);
-    if (!larger)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(larger = fsdp__realloc(*bytes, wanted));
     *bytes = larger;
     *capacity = wanted;
     return FSDP_OK;

@@ -158,9 +158,7 @@ static fsdp_status unescape(const job *j, int64_t line, const fsdp__json_member 
 {
     int64_t halves;
 
-    *out = fsdp__malloc(value->bytes);
-    if (!*out)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(*out = fsdp__malloc(value->bytes));
     *bytes = fsdp__json_unescape(value->text, value->bytes, *out, &halves);
     if (halves == 0 || j->options->replace_invalid)
         return FSDP_OK;

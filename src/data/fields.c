@@ -53,9 +53,7 @@ fsdp_status fsdp__fields_copy(const fsdp_data_field *fields, int count, fsdp_dat
 
     for (int f = 0; f < count; f++)
         bytes += strlen(fields[f].name) + 1;
-    memory = fsdp__malloc(bytes);
-    if (!memory)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(memory = fsdp__malloc(bytes));
     *out = (fsdp_data_field *)(void *)memory;
     memcpy(memory, fields, (size_t)count * sizeof *fields);
     name = memory + (size_t)count * sizeof *fields;

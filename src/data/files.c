@@ -43,8 +43,7 @@ static fsdp_status cannot_open(const char *path)
 /* Adds `path` and takes it over, also on failure; NULL means out of memory. */
 static fsdp_status take(fsdp__data_files *files, char *path)
 {
-    if (!path)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(path);
     if (fsdp__grow(&files->paths, files->count, &files->capacity, sizeof *files->paths) != 0) {
         fsdp__free(path);
         return FSDP_NO_MEMORY;
@@ -159,9 +158,7 @@ static fsdp_status take_entry(fsdp__data_files *files, folder *f, const char *na
 
     if (name[0] == '.')
         return FSDP_OK;
-    path = fsdp__path_join(f->path, name);
-    if (!path)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(path = fsdp__path_join(f->path, name));
     if (stat(path, &info) != 0)
         return cannot_open(path);
     if (!S_ISDIR(info.st_mode) && fits(f, name))

@@ -125,8 +125,7 @@ fsdp_status fsdp__ring_create(const fsdp_context *context, const char *owner, in
     fsdp__ring *ring = fsdp__calloc(1, sizeof *ring + (size_t)slots * sizeof *ring->slots);
     fsdp_status status = FSDP_NO_MEMORY;
 
-    if (!ring)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(ring);
     ring->context = context;
     ring->make = make;
     ring->arg = arg;

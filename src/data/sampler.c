@@ -55,9 +55,7 @@ fsdp_status fsdp_distributed_sampler_create(const fsdp_sampler_options *options,
     if (!options)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a sampler: options are required");
     FSDP_TRY(check_options(options));
-    s = fsdp__calloc(1, sizeof *s);
-    if (!s)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s = fsdp__calloc(1, sizeof *s));
     s->options = *options;
     s->options.world_size = options->world_size > 0 ? options->world_size : 1;
     s->indices = fsdp__malloc((size_t)(fsdp__sampler_most(s) + 1) * sizeof *s->indices);

@@ -158,8 +158,7 @@ fsdp_status fsdp__text_file_open(const char *path, fsdp__text_file **out)
     struct stat info;
 
     *out = NULL;
-    if (!f)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(f);
     f->path = path;
     f->fd = -1;
     f->hash = XXH3_createState();

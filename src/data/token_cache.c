@@ -39,9 +39,7 @@ typedef struct hashed_files {
 static fsdp_status hashed_files_open(const char *const *paths, int count, hashed_files *out)
 {
     FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_DOCUMENTS, &out->list));
-    out->hashes = fsdp__calloc((size_t)out->list.count, sizeof *out->hashes);
-    if (!out->hashes)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(out->hashes = fsdp__calloc((size_t)out->list.count, sizeof *out->hashes));
     for (int64_t i = 0; i < out->list.count; i++)
         FSDP_TRY(fsdp__text_hash_of(out->list.paths[i], &out->hashes[i]));
     return FSDP_OK;
@@ -127,8 +125,7 @@ static fsdp_status make_own(char **path)
 {
     char *own = fsdp__sprintf("%.*s-user-%u.bin", (int)(strlen(*path) - strlen(".bin")), *path, (unsigned)geteuid());
 
-    if (!own)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(own);
     fsdp__free(*path);
     *path = own;
     return FSDP_OK;
@@ -180,8 +177,7 @@ static fsdp_status open_lock(const char *path, cache_lock *lock)
     FSDP__FREED char *whole = fsdp__sprintf("%s.lock", path);
     struct stat info;
 
-    if (!whole)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(whole);
     FSDP_TRY(fsdp__directory_of(whole, &lock->in, &lock->name));
     lock->fd = openat(lock->in.fd, lock->name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
     if (lock->fd < 0)

@@ -129,8 +129,7 @@ static fsdp_status make_ring(fsdp_loader *loader)
     loader->memory = fsdp__calloc((size_t)fsdp__ring_slots(options->workers) * 2,
                                   (size_t)loader->batch_numel * sizeof *loader->memory);
     loader->orders = fsdp__calloc((size_t)threads, sizeof *loader->orders);
-    if (!loader->memory || !loader->orders)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(loader->memory && loader->orders);
     for (int i = 0; i < threads; i++)
         fsdp__order_init(&loader->orders[i], (token_count(loader->tokens, options) - 1) / options->seq_len,
                          options->shuffle, options->seed);
@@ -147,9 +146,7 @@ fsdp_status fsdp_loader_create(const fsdp_tokens *tokens, const fsdp_loader_opti
     if (!tokens || !options)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: tokens and options are required");
     FSDP_TRY(check_options(tokens, options));
-    loader = fsdp__calloc(1, sizeof *loader);
-    if (!loader)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(loader = fsdp__calloc(1, sizeof *loader));
     loader->tokens = tokens;
     loader->options = *options;
     loader->last = (INT64_MAX - options->start_window) / (options->local_batch * options->world_size) - 1;

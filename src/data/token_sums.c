@@ -72,9 +72,7 @@ fsdp_status fsdp__token_sums_open(const char *path, const unsigned char *file, s
     memcpy(&seal, file + SEAL_AT, sizeof seal);
     if (seal != seal_of(file, file + FSDP__TOKEN_HEADER_BYTES + token_bytes, table_bytes))
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its header or its checksums are damaged", path);
-    out->compared = fsdp__calloc(FSDP__MAX(blocks, (size_t)1), sizeof *out->compared);
-    if (!out->compared)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(out->compared = fsdp__calloc(FSDP__MAX(blocks, (size_t)1), sizeof *out->compared));
     out->token_bytes = token_bytes;
     out->table_bytes = table_bytes;
     memcpy(&out->name, file + NAME_AT, sizeof out->name);

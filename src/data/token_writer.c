@@ -54,9 +54,7 @@ static fsdp_status name_temporary(fsdp__token_writer *w)
         struct stat info;
 
         fsdp__free(w->temporary);
-        w->temporary = fsdp__sprintf("%s.tmp-%ld-%d", w->name, (long)getpid(), attempt);
-        if (!w->temporary)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(w->temporary = fsdp__sprintf("%s.tmp-%ld-%d", w->name, (long)getpid(), attempt));
         if (!fsdp__directory_look(&w->in, w->temporary, &info))
             return FSDP_OK;
     }
@@ -119,9 +117,7 @@ fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path
     FSDP_TRY(fsdp__directory_of(path, &writer->in, &writer->name));
     if (!kept)
         FSDP_TRY(check_name(writer));
-    writer->buffer = fsdp__malloc(BUFFER_BYTES);
-    if (!writer->buffer)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(writer->buffer = fsdp__malloc(BUFFER_BYTES));
     return create_beside(writer);
 }
 
@@ -131,8 +127,7 @@ fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path
 static fsdp_status add_sums(fsdp__token_writer *w)
 {
     for (size_t at = 0; at < w->used; at += FSDP__SUM_BLOCK_BYTES) {
-        if (fsdp__grow(&w->sums, w->sum_count, &w->sum_capacity, sizeof *w->sums) != 0)
-            return FSDP_NO_MEMORY;
+        FSDP_TRY(fsdp__grow(&w->sums, w->sum_count, &w->sum_capacity, sizeof *w->sums));
         w->sums[w->sum_count++] =
             fsdp__token_sums_of(w->buffer + at, FSDP__MIN(w->used - at, (size_t)FSDP__SUM_BLOCK_BYTES));
     }

@@ -152,8 +152,7 @@ static fsdp_status start_worker(tokenization *t, int number)
     FSDP__FREED worker *w = fsdp__malloc(sizeof *w);
     int error;
 
-    if (!w)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(w);
     *w = (worker){.all = t, .encoder = t->encoders[number]};
     error = pthread_create(&t->threads[number], NULL, work, w);
     if (error != 0)
@@ -172,8 +171,7 @@ static fsdp_status start(tokenization *t)
     t->slots = fsdp__calloc((size_t)t->slot_count, sizeof *t->slots);
     t->threads = fsdp__calloc((size_t)threads, sizeof *t->threads);
     t->encoders = fsdp__calloc((size_t)threads, sizeof(fsdp_encoder *));
-    if (!t->slots || !t->threads || !t->encoders)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(t->slots && t->threads && t->encoders);
     for (int i = 0; i < threads; i++)
         FSDP_TRY(fsdp_encoder_create(t->tokenizer, &t->encoders[i]));
     for (int i = 0; i < threads; i++)

@@ -50,9 +50,7 @@ static fsdp_status open_files(fsdp_tokens *tokens, fsdp_token_format format, boo
 {
     int64_t count = tokens->paths.count;
 
-    tokens->files = fsdp__calloc((size_t)count, sizeof *tokens->files);
-    if (!tokens->files)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(tokens->files = fsdp__calloc((size_t)count, sizeof *tokens->files));
     for (int64_t i = 0; i < count; i++) {
         fsdp__token_file *file = &tokens->files[tokens->file_count++];
         const char *path = tokens->paths.paths[i];
@@ -80,9 +78,7 @@ static fsdp_status open_tokens(const char *const *paths, int count, fsdp_token_f
         return FSDP_FAIL(FSDP_INVALID, "cannot open tokens: no file is given");
     if (format < FSDP_TOKENS_AUTO || format > FSDP_TOKENS_BINARY)
         return FSDP_FAIL(FSDP_INVALID, "cannot open '%s': there is no token format %d", paths[0], (int)format);
-    tokens = fsdp__calloc(1, sizeof *tokens);
-    if (!tokens)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(tokens = fsdp__calloc(1, sizeof *tokens));
     FSDP_TRY(fsdp__data_files_list(paths, count, format, &tokens->paths));
     FSDP_TRY(open_files(tokens, format, own));
     *out = fsdp__take(&tokens);

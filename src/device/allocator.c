@@ -225,9 +225,7 @@ static fsdp_status segment_add(fsdp__allocator *a, fsdp__pool to, size_t request
     void *data = NULL;
     fsdp_status status;
 
-    s = fsdp__calloc(1, sizeof *s);
-    if (!s)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s = fsdp__calloc(1, sizeof *s));
     a->stats.system_allocations++;
     status = a->source.alloc(a->source.arg, bytes, &data);
     if (status != FSDP_OK && return_unused(a)) {
@@ -308,8 +306,7 @@ fsdp_status fsdp__allocator_create(const fsdp__segment_source *source, fsdp__all
 {
     fsdp__allocator *a = fsdp__calloc(1, sizeof *a);
 
-    if (!a)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(a);
     a->source = *source;
     pthread_mutex_init(&a->mutex, NULL);
     *out = a;

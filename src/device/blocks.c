@@ -94,8 +94,7 @@ static fsdp_status live_grow(fsdp__blocks *all)
     size_t old_capacity = all->live_capacity, capacity = old_capacity ? 2 * old_capacity : 256;
     block **old = all->live, **grown = fsdp__calloc(capacity, sizeof *grown);
 
-    if (!grown)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(grown);
     all->live = grown;
     all->live_capacity = capacity;
     all->live_count = 0;
@@ -170,17 +169,15 @@ fsdp_status fsdp__blocks_reserve(fsdp__blocks *all)
 {
     if (all->unused_count < 2) {
         block_chunk *chunk = fsdp__malloc(sizeof *chunk);
-        if (!chunk)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(chunk);
         chunk->next = all->chunks;
         all->chunks = chunk;
         for (int i = BLOCKS_A_CHUNK - 1; i >= 0; i--)
             fsdp__block_give(all, &chunk->blocks[i]);
     }
     /* Giving blocks back may make every live block a free one. */
-    if (fsdp__grow(&all->free_blocks, all->free_count + (int64_t)all->live_count + 1, &all->free_capacity,
-                   sizeof *all->free_blocks) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&all->free_blocks, all->free_count + (int64_t)all->live_count + 1, &all->free_capacity,
+                        sizeof *all->free_blocks));
     if (2 * (all->live_count + 1) > all->live_capacity)
         FSDP_TRY(live_grow(all));
     return FSDP_OK;

@@ -14,8 +14,7 @@ fsdp_status fsdp__device_alloc_host(fsdp_device *device, size_t bytes, void **ou
         FSDP_TRY(device->backend->host_alloc(device, bytes, out));
     else
         *out = fsdp__malloc(bytes);
-    if (!*out)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(*out);
     FSDP__TELL(MEMORY_MAPPED, .context = device->context, .memory = *out, .bytes = bytes);
     return FSDP_OK;
 }

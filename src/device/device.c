@@ -99,6 +99,20 @@ void fsdp__device_free(fsdp_device *device, void *pointer, size_t bytes, fsdp_me
         tell_counted(device, kind, -(int64_t)fsdp__device_rounded(bytes));
 }
 
+fsdp_status fsdp__workspace_take(fsdp_device *device, size_t bytes, fsdp__workspace *out)
+{
+    FSDP_TRY(fsdp__device_alloc(device, bytes, FSDP_MEMORY_WORKSPACE, &out->data));
+    out->device = device;
+    out->bytes = bytes;
+    return FSDP_OK;
+}
+
+void fsdp__workspace_release(const fsdp__workspace *workspace)
+{
+    if (workspace->device)
+        fsdp__device_free(workspace->device, workspace->data, workspace->bytes, FSDP_MEMORY_WORKSPACE);
+}
+
 void fsdp__device_recount(fsdp_device *device, const void *pointer, fsdp_memory_kind kind)
 {
     fsdp_memory_kind before = kind;

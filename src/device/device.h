@@ -83,6 +83,16 @@ bool fsdp__device_shared_memory(const fsdp_device *device);
 fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, void **out);
 /* Frees memory: `bytes` as allocated, `kind` as counted now. NULL is allowed. */
 void fsdp__device_free(fsdp_device *device, void *pointer, size_t bytes, fsdp_memory_kind kind);
+
+/* Memory that a function takes for itself. It goes back with its scope, in the order of the device's stream:
+ * FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace work = {0}; */
+typedef struct fsdp__workspace {
+    fsdp_device *device; /* NULL: it was not taken */
+    void *data;
+    size_t bytes;
+} fsdp__workspace;
+fsdp_status fsdp__workspace_take(fsdp_device *device, size_t bytes, fsdp__workspace *out);
+void fsdp__workspace_release(const fsdp__workspace *workspace);
 /* Counts what was allocated at `pointer` under `kind` from now on. */
 void fsdp__device_recount(fsdp_device *device, const void *pointer, fsdp_memory_kind kind);
 /* Counts here bytes that live elsewhere (memory shared with peers), rounded as a block would be: they must be taken

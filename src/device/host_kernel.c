@@ -65,9 +65,7 @@ static fsdp_status stage(fsdp_stream *stream, const call *c, const fsdp__buffer 
             data[i] = data[before];
             continue;
         }
-        data[i] = fsdp__malloc(buffers[i].bytes);
-        if (!data[i])
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(data[i] = fsdp__malloc(buffers[i].bytes));
         FSDP_TRY(fsdp__run_copy_to_host(stream, data[i], buffers[i].pointer, buffers[i].bytes));
     }
     return FSDP_OK;
@@ -157,8 +155,7 @@ fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kerne
               .function = kernel->function,
               .device_function = kernel->device_function,
               .count = kernel->count};
-    fsdp_status status;
-    char *memory;
+    FSDP__FREED char *memory = NULL;
 
     if (!stream->device->backend->has_bytes)
         return FSDP_OK;
@@ -168,9 +165,7 @@ fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kerne
     c.data_at = c.buffers_at + aligned(count * sizeof *kernel->buffers);
     c.arg_at = c.data_at + aligned(count * sizeof(void *));
     bytes = c.arg_at + kernel->arg_bytes;
-    memory = fsdp__calloc(1, bytes);
-    if (!memory)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(memory = fsdp__calloc(1, bytes));
     memcpy(memory, &c, sizeof c);
     if (count > 0)
         memcpy(memory + c.buffers_at, kernel->buffers, count * sizeof *kernel->buffers);
@@ -178,7 +173,6 @@ fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kerne
         memcpy(memory + c.arg_at, kernel->arg, kernel->arg_bytes);
     FSDP__TELL(KERNEL_ISSUED, .context = stream->device->context, .stream = stream, .kind = FSDP__KERNELS,
                .name = kernel->name);
-    status = fsdp__stream_enqueue(stream, run_call, memory, bytes);
-    fsdp__free(memory);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
+    FSDP_TRY(fsdp__stream_enqueue(stream, run_call, memory, bytes));
+    return FSDP_OK;
 }

@@ -66,9 +66,7 @@ static fsdp_status launch_later(fsdp_stream *stream, fsdp__kernel kernel, const 
     call.table_bytes = fsdp__kernel_table(kernel, args, &table);
     if (call.table_bytes == 0)
         return queue_call(stream, &call, offsetof(kernel_call, args) + args_bytes);
-    with_table = fsdp__malloc(sizeof call + call.table_bytes);
-    if (!with_table)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(with_table = fsdp__malloc(sizeof call + call.table_bytes));
     *with_table = call;
     memcpy(with_table + 1, table, call.table_bytes);
     /* check_launch walks this table; the queue moves it once more (run_call). */

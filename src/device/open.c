@@ -134,8 +134,7 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
                                    .done = backend_done,
                                    .settle = backend_settle};
 
-    if (!device)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(device);
     device->backend = backend;
     device->context = context;
     device->ordinal = ordinal;

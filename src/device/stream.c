@@ -250,9 +250,7 @@ fsdp_status fsdp_event_create(fsdp_device *device, fsdp_event **out)
         return FSDP_FAIL(FSDP_INVALID, "cannot create an event: there is no place for it");
     if (!device)
         return FSDP__FAIL_NULL("cannot create an event: the device is NULL");
-    event = fsdp__calloc(1, sizeof *event);
-    if (!event)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(event = fsdp__calloc(1, sizeof *event));
     event->device = device;
     *out = event;
     return FSDP_OK;

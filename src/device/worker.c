@@ -231,8 +231,7 @@ fsdp_status fsdp__worker_open(fsdp__worker *worker, fsdp_stream *stream, void (*
 {
     fsdp__line *line = line_create();
 
-    if (!line)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(line);
     *worker = (fsdp__worker){.stream = stream, .prepare = prepare, .line = line};
     pthread_mutex_init(&worker->mutex, NULL);
     pthread_cond_init(&worker->arrived, NULL);

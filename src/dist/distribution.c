@@ -173,9 +173,7 @@ fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribu
         return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor of shape %s: this rank's piece has shape %s",
                          fsdp__shape_text(local->ndim, local->shape, actual),
                          fsdp__shape_text(local->ndim, size, expected));
-    mine = fsdp__malloc(sizeof *mine);
-    if (!mine)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(mine = fsdp__malloc(sizeof *mine));
     *mine = *distribution; /* `distribution` may be the tensor's own: copy it before that is freed */
     fsdp_mesh_ref(mine->mesh);
     if (local->distribution.state)

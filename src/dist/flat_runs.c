@@ -1,6 +1,7 @@
 /* flat_runs.c - tensors whose parts are runs of a flat vector: gathers them, and cuts them again. */
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/compiler.h"
 #include "device/device.h"
 #include "dist/dist.h"
@@ -23,21 +24,18 @@ static fsdp_status gather_runs(const fsdp_tensor *tensor, int flat, int64_t long
     const fsdp_mesh *mesh = fsdp_tensor_distribution(tensor)->mesh;
     fsdp_device *device = tensor->storage->device;
     int64_t ranks = mesh->shape[flat], numel = longest * ranks, own = longest * mesh->coordinate[flat];
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *runs = NULL;
 
-    FSDP_TRY(fsdp_tensor_create(device, tensor->dtype, 1, &numel, FSDP_MEMORY_WORKSPACE, out));
-    status = copy_run(tensor, 0, *out, own, fsdp_tensor_numel(tensor));
-    if (status == FSDP_OK && ranks > 1 && numel > 0 && !fsdp_device_is_meta(device)) {
-        char *data = fsdp_tensor_data(*out);
+    FSDP_TRY(fsdp_tensor_create(device, tensor->dtype, 1, &numel, FSDP_MEMORY_WORKSPACE, &runs));
+    FSDP_TRY(copy_run(tensor, 0, runs, own, fsdp_tensor_numel(tensor)));
+    if (ranks > 1 && numel > 0 && !fsdp_device_is_meta(device)) {
+        char *data = fsdp_tensor_data(runs);
 
-        status = fsdp_all_gather(mesh->groups[flat], data + (size_t)own * fsdp_dtype_size(tensor->dtype), data, longest,
-                                 tensor->dtype, fsdp_device_stream(device));
+        FSDP_TRY(fsdp_all_gather(mesh->groups[flat], data + (size_t)own * fsdp_dtype_size(tensor->dtype), data, longest,
+                                 tensor->dtype, fsdp_device_stream(device)));
     }
-    if (status == FSDP_OK)
-        return FSDP_OK;
-    fsdp_tensor_unref(*out);
-    *out = NULL;
-    return status;
+    *out = fsdp__take(&runs);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__flat_gather(const fsdp_tensor *tensor, fsdp_tensor **out)
@@ -46,14 +44,11 @@ fsdp_status fsdp__flat_gather(const fsdp_tensor *tensor, fsdp_tensor **out)
     int flat = fsdp__flat_dim(d->placements, d->placement_count);
     int64_t numel = fsdp__shape_numel(d->ndim, d->global_shape);
     int64_t longest = FSDP__MIN(d->placements[flat].chunk, numel);
-    fsdp_tensor *runs = NULL, *whole = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *whole = NULL, *runs = NULL;
 
-    FSDP_TRY_GOTO(status, gather_runs(tensor, flat, longest, &runs), out);
-    FSDP_TRY_GOTO(status,
-                  fsdp_tensor_create(tensor->storage->device, tensor->dtype, d->ndim, d->global_shape,
-                                     tensor->storage->kind, &whole),
-                  out);
+    FSDP_TRY(gather_runs(tensor, flat, longest, &runs));
+    FSDP_TRY(fsdp_tensor_create(tensor->storage->device, tensor->dtype, d->ndim, d->global_shape, tensor->storage->kind,
+                                &whole));
     for (int r = 0; r < d->mesh->shape[flat]; r++) {
         int coordinate[FSDP_MAX_MESH_DIMS];
         int64_t start, length;
@@ -61,30 +56,21 @@ fsdp_status fsdp__flat_gather(const fsdp_tensor *tensor, fsdp_tensor **out)
         memcpy(coordinate, d->mesh->coordinate, sizeof coordinate);
         coordinate[flat] = r;
         fsdp_distribution_box(d, coordinate, &start, &length);
-        FSDP_TRY_GOTO(status, copy_run(runs, r * longest, whole, start, length), out);
+        FSDP_TRY(copy_run(runs, r * longest, whole, start, length));
     }
-    *out = whole;
-    whole = NULL;
-out:
-    fsdp_tensor_unref(whole);
-    fsdp_tensor_unref(runs);
-    return status;
+    *out = fsdp__take(&whole);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__flat_cut(const fsdp_tensor *whole, const fsdp_distribution *distribution, fsdp_tensor **out)
 {
-    fsdp_tensor *own = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *own = NULL;
     int64_t start, length;
-    fsdp_status status;
 
     fsdp_distribution_box(distribution, distribution->mesh->coordinate, &start, &length);
-    FSDP_TRY_GOTO(
-        status, fsdp_tensor_create(whole->storage->device, whole->dtype, 1, &length, whole->storage->kind, &own), out);
-    FSDP_TRY_GOTO(status, copy_run(whole, start, own, 0, length), out);
-    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(own, distribution), out);
-    *out = own;
-    own = NULL;
-out:
-    fsdp_tensor_unref(own);
-    return status;
+    FSDP_TRY(fsdp_tensor_create(whole->storage->device, whole->dtype, 1, &length, whole->storage->kind, &own));
+    FSDP_TRY(copy_run(whole, start, own, 0, length));
+    FSDP_TRY(fsdp_tensor_set_distribution(own, distribution));
+    *out = fsdp__take(&own);
+    return FSDP_OK;
 }

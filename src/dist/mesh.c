@@ -59,9 +59,7 @@ static fsdp_status copy_names(fsdp_mesh *mesh, const char *const *names)
             if (strcmp(names[d], names[e]) == 0)
                 return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: dimensions %d and %d are both named '%s'", e, d,
                                  names[d]);
-        mesh->names[d] = fsdp__strdup(names[d]);
-        if (!mesh->names[d])
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(mesh->names[d] = fsdp__strdup(names[d]));
     }
     return FSDP_OK;
 }
@@ -71,28 +69,19 @@ static const char *const only_name[] = {"dp"};
 fsdp_status fsdp__mesh_new(fsdp_context *context, int ndim, const int64_t *shape, const char *const *names,
                            fsdp_mesh **out)
 {
-    fsdp_mesh *mesh = fsdp__calloc(1, sizeof *mesh);
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *mesh = fsdp__calloc(1, sizeof *mesh);
 
-    if (!mesh)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(mesh);
     mesh->refs = 1;
     mesh->context = context;
     mesh->ndim = ndim;
     memcpy(mesh->shape, shape, (size_t)ndim * sizeof *shape);
     for (int d = 0; d < ndim; d++)
         mesh->axes[d] = (fsdp__mesh_axes){.count = 1, .axes = {d}};
-    FSDP_TRY_GOTO(status, copy_names(mesh, names ? names : only_name), out);
-    mesh->ranks = fsdp__malloc((size_t)rank_count(mesh) * sizeof *mesh->ranks);
-    if (!mesh->ranks) {
-        status = FSDP_NO_MEMORY;
-        goto out;
-    }
-    *out = mesh;
-    mesh = NULL;
-out:
-    fsdp_mesh_unref(mesh);
-    return status;
+    FSDP_TRY(copy_names(mesh, names ? names : only_name));
+    FSDP__TRY_NEW(mesh->ranks = fsdp__malloc((size_t)rank_count(mesh) * sizeof *mesh->ranks));
+    *out = fsdp__take(&mesh);
+    return FSDP_OK;
 }
 
 /* Lists the global ranks along a dimension, through this rank. */
@@ -108,25 +97,18 @@ static void ranks_along(const fsdp_mesh *mesh, int dim, int *ranks)
 fsdp_status fsdp__mesh_make_group(fsdp_mesh *mesh, int dim)
 {
     int count = (int)mesh->shape[dim];
-    int *ranks = fsdp__malloc((size_t)count * sizeof *ranks);
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED int *ranks = fsdp__malloc((size_t)count * sizeof *ranks);
 
-    if (!ranks)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(ranks);
     ranks_along(mesh, dim, ranks);
-    FSDP_TRY_GOTO(status, fsdp_process_group_create(mesh->context, ranks, count, mesh->names[dim], &mesh->groups[dim]),
-                  out);
-out:
-    fsdp__free(ranks);
-    return status;
+    return fsdp_process_group_create(mesh->context, ranks, count, mesh->names[dim], &mesh->groups[dim]);
 }
 
 fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *shape, const char *const *names,
                              fsdp_mesh **out)
 {
-    fsdp_status status = FSDP_OK;
     char text[FSDP__SHAPE_TEXT];
-    fsdp_mesh *mesh = NULL;
+    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *mesh = NULL;
     int64_t count;
 
     *out = NULL;
@@ -143,12 +125,9 @@ fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *sha
     fsdp__mesh_coordinates(mesh, fsdp_context_rank(context), mesh->coordinate);
     /* Each group is a collective of the world, so all ranks make them in this order. */
     for (int d = 0; d < ndim; d++)
-        FSDP_TRY_GOTO(status, fsdp__mesh_make_group(mesh, d), out);
-    *out = mesh;
-    mesh = NULL;
-out:
-    fsdp_mesh_unref(mesh);
-    return status;
+        FSDP_TRY(fsdp__mesh_make_group(mesh, d));
+    *out = fsdp__take(&mesh);
+    return FSDP_OK;
 }
 
 /* ---- made from groups that exist ---- */
@@ -212,8 +191,7 @@ fsdp_status fsdp_mesh_from_groups(fsdp_process_group *const *groups, int ndim, c
                                   const char *const *names, fsdp_mesh **out)
 {
     int64_t shape[FSDP_MAX_MESH_DIMS];
-    fsdp_status status = FSDP_OK;
-    fsdp_mesh *mesh = NULL;
+    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *mesh = NULL;
 
     *out = NULL;
     if (!groups || ((!ranks || !names) && ndim != 1))
@@ -227,14 +205,11 @@ fsdp_status fsdp_mesh_from_groups(fsdp_process_group *const *groups, int ndim, c
         mesh->groups[d] = groups[d];
         mesh->borrowed[d] = true;
     }
-    FSDP_TRY_GOTO(status, find_self(mesh), out);
+    FSDP_TRY(find_self(mesh));
     for (int d = 0; d < ndim; d++)
-        FSDP_TRY_GOTO(status, check_group(mesh, d), out);
-    *out = mesh;
-    mesh = NULL;
-out:
-    fsdp_mesh_unref(mesh);
-    return status;
+        FSDP_TRY(check_group(mesh, d));
+    *out = fsdp__take(&mesh);
+    return FSDP_OK;
 }
 
 /* ---- life cycle ---- */

@@ -8,6 +8,7 @@
  * what is Replicate gets its target by slicing, without communication. */
 #include <string.h>
 
+#include "base/alloc.h"
 #include "device/device.h"
 #include "device/kernels.h"
 #include "dist/dist.h"
@@ -38,17 +39,13 @@ typedef struct walk {
 
 static fsdp_status copy_tensor(const fsdp_tensor *tensor, fsdp_tensor **out)
 {
-    fsdp_status status = FSDP_OK;
-    fsdp_tensor *copy = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *copy = NULL;
 
     FSDP_TRY(fsdp_tensor_create(tensor->storage->device, tensor->dtype, tensor->ndim, tensor->shape,
                                 tensor->storage->kind, &copy));
-    FSDP_TRY_GOTO(status, fsdp__tensor_copy(copy, tensor, false), out);
-    *out = copy;
-    copy = NULL;
-out:
-    fsdp_tensor_unref(copy);
-    return status;
+    FSDP_TRY(fsdp__tensor_copy(copy, tensor, false));
+    *out = fsdp__take(&copy);
+    return FSDP_OK;
 }
 
 /* ---- parts of boxes ---- */
@@ -133,15 +130,9 @@ static bool boxes_are_full(const step *s, int dim)
     return boxes_begin_full(s, dim) && chunk_of(s, dim) * s->ranks == s->full[dim];
 }
 
-static fsdp_status workspace(const step *s, int64_t numel, size_t *bytes, void **out)
+static fsdp_status take_workspace(const step *s, int64_t numel, fsdp__workspace *out)
 {
-    *bytes = (size_t)numel * fsdp_dtype_size(s->dtype);
-    return fsdp__device_alloc(fsdp__stream_device(s->stream), *bytes, FSDP_MEMORY_WORKSPACE, out);
-}
-
-static void release(const step *s, void *memory, size_t bytes)
-{
-    fsdp__device_free(fsdp__stream_device(s->stream), memory, bytes, FSDP_MEMORY_WORKSPACE);
+    return fsdp__workspace_take(fsdp__stream_device(s->stream), (size_t)numel * fsdp_dtype_size(s->dtype), out);
 }
 
 /* ---- the collectives, with boxes padded to the chunk ---- */
@@ -150,89 +141,64 @@ static void release(const step *s, void *memory, size_t bytes)
  * them. */
 static fsdp_status all_gather(const step *s, int dim)
 {
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace all = {0};
     box one = s->from;
     void *recv = s->to.data, *send = s->from.data;
-    size_t bytes = 0;
     bool in_place = boxes_begin_full(s, dim);
     int64_t numel;
 
     one.shape[dim] = chunk_of(s, dim);
     numel = box_numel(s, &one);
-    if (!in_place)
-        FSDP_TRY(workspace(s, numel * s->ranks, &bytes, &recv));
+    if (!in_place) {
+        FSDP_TRY(take_workspace(s, numel * s->ranks, &all));
+        recv = all.data;
+    }
     if (s->from.shape[dim] != one.shape[dim] && numel > 0) { /* pad it in the place where it goes */
         one.data = send = box_at(s, recv, &one, s->rank);
-        FSDP_TRY_GOTO(status, copy_part(s, &s->from, 0, &one, 0, dim, s->from.shape[dim]), out);
+        FSDP_TRY(copy_part(s, &s->from, 0, &one, 0, dim, s->from.shape[dim]));
     }
-    FSDP_TRY_GOTO(status, fsdp_all_gather(s->group, send, recv, numel, s->dtype, s->stream), out);
-    if (!in_place)
-        FSDP_TRY_GOTO(status, unpack(s, dim, recv, one), out);
-out:
-    if (!in_place)
-        release(s, recv, bytes);
-    return status;
+    FSDP_TRY(fsdp_all_gather(s->group, send, recv, numel, s->dtype, s->stream));
+    return in_place ? FSDP_OK : unpack(s, dim, recv, one);
 }
 
 /* Changes Partial(op) to Shard(dim). */
 static fsdp_status reduce_scatter(const step *s, int dim, fsdp_reduce_op op)
 {
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace send = {.data = s->from.data}, recv = {.data = s->to.data};
+    bool recv_in_place = s->to.shape[dim] == chunk_of(s, dim);
     box one = s->from;
-    void *send = NULL, *recv = NULL;
-    size_t send_bytes = 0, recv_bytes = 0;
-    bool send_in_place = boxes_are_full(s, dim), recv_in_place = s->to.shape[dim] == chunk_of(s, dim);
     int64_t numel;
 
     one.shape[dim] = chunk_of(s, dim);
     numel = box_numel(s, &one);
-    if (!send_in_place) {
-        fsdp__fill_args zero = {.dtype = s->dtype, .numel = numel * s->ranks};
-
-        FSDP_TRY_GOTO(status, workspace(s, zero.numel, &send_bytes, &send), out);
-        zero.dst = send;
-        if (zero.numel > 0)
-            FSDP_TRY_GOTO(status, fsdp__launch_fill(s->stream, &zero), out);
-        FSDP_TRY_GOTO(status, pack(s, dim, send, one), out);
+    if (!boxes_are_full(s, dim)) {
+        FSDP_TRY(take_workspace(s, numel * s->ranks, &send));
+        FSDP_TRY(fsdp__launch_fill_run(s->stream, send.data, s->dtype, numel * s->ranks, 0));
+        FSDP_TRY(pack(s, dim, send.data, one));
     }
     if (!recv_in_place)
-        FSDP_TRY_GOTO(status, workspace(s, numel, &recv_bytes, &recv), out);
-    FSDP_TRY_GOTO(status,
-                  fsdp_reduce_scatter(s->group, send_in_place ? s->from.data : send, recv_in_place ? s->to.data : recv,
-                                      numel, s->dtype, op, s->stream),
-                  out);
-    if (!recv_in_place) {
-        one.data = recv;
-        FSDP_TRY_GOTO(status, copy_part(s, &one, 0, &s->to, 0, dim, s->to.shape[dim]), out);
-    }
-out:
-    release(s, recv, recv_bytes);
-    release(s, send, send_bytes);
-    return status;
+        FSDP_TRY(take_workspace(s, numel, &recv));
+    FSDP_TRY(fsdp_reduce_scatter(s->group, send.data, recv.data, numel, s->dtype, op, s->stream));
+    one.data = recv.data;
+    return recv_in_place ? FSDP_OK : copy_part(s, &one, 0, &s->to, 0, dim, s->to.shape[dim]);
 }
 
 /* Changes Shard(from_dim) to Shard(to_dim). */
 static fsdp_status all_to_all(const step *s, int from_dim, int to_dim)
 {
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace send = {0}, recv = {0};
     box one = {.data = NULL};
-    void *send = NULL, *recv = NULL;
-    size_t send_bytes = 0, recv_bytes = 0;
     int64_t numel;
 
     memcpy(one.shape, s->full, sizeof one.shape);
     one.shape[from_dim] = chunk_of(s, from_dim);
     one.shape[to_dim] = chunk_of(s, to_dim);
     numel = box_numel(s, &one);
-    FSDP_TRY_GOTO(status, workspace(s, numel * s->ranks, &send_bytes, &send), out);
-    FSDP_TRY_GOTO(status, workspace(s, numel * s->ranks, &recv_bytes, &recv), out);
-    FSDP_TRY_GOTO(status, pack(s, to_dim, send, one), out);
-    FSDP_TRY_GOTO(status, fsdp_all_to_all(s->group, send, recv, numel, s->dtype, s->stream), out);
-    FSDP_TRY_GOTO(status, unpack(s, from_dim, recv, one), out);
-out:
-    release(s, recv, recv_bytes);
-    release(s, send, send_bytes);
-    return status;
+    FSDP_TRY(take_workspace(s, numel * s->ranks, &send));
+    FSDP_TRY(take_workspace(s, numel * s->ranks, &recv));
+    FSDP_TRY(pack(s, to_dim, send.data, one));
+    FSDP_TRY(fsdp_all_to_all(s->group, send.data, recv.data, numel, s->dtype, s->stream));
+    return unpack(s, from_dim, recv.data, one);
 }
 
 /* Changes Replicate to Shard(dim). */
@@ -302,8 +268,7 @@ static fsdp_status change(walk *w, int i, fsdp_placement next)
     fsdp_mesh *mesh = w->now.mesh;
     fsdp_device *device = w->local->storage->device;
     int64_t offset[FSDP_MAX_DIMS];
-    fsdp_status status = FSDP_OK;
-    fsdp_tensor *changed = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *changed = NULL;
     step s = {
         .group = mesh->groups[i],
         .stream = fsdp_device_stream(device),
@@ -325,13 +290,10 @@ static fsdp_status change(walk *w, int i, fsdp_placement next)
     s.from.data = fsdp_tensor_data(w->local);
     s.to.data = fsdp_tensor_data(changed);
     if (!fsdp_device_is_meta(device))
-        FSDP_TRY_GOTO(status, run_step(&s, previous, next), out);
+        FSDP_TRY(run_step(&s, previous, next));
     fsdp_tensor_unref(w->local);
-    w->local = changed;
-    changed = NULL;
-out:
-    fsdp_tensor_unref(changed);
-    return status;
+    w->local = fsdp__take(&changed);
+    return FSDP_OK;
 }
 
 static bool splits(fsdp_placement placement, int dim)
@@ -378,20 +340,17 @@ static fsdp_status walk_to(walk *w, const fsdp_placement *target)
 static fsdp_status move(const fsdp_tensor *tensor, const fsdp_placement *target, fsdp_tensor **out)
 {
     walk w = {.now = *fsdp_tensor_distribution(tensor), .kind = tensor->storage->kind};
-    fsdp_status status = FSDP_OK;
+    fsdp_status status;
 
     if (fsdp_tensor_is_contiguous(tensor))
         FSDP_TRY(fsdp__tensor_alias(tensor, &w.local));
     else
         FSDP_TRY(copy_tensor(tensor, &w.local));
-    FSDP_TRY_GOTO(status, walk_to(&w, target), out);
-    if (w.local->storage == tensor->storage) {
-        FSDP_TRY_GOTO(status, copy_tensor(w.local, out), out);
-    } else {
-        *out = w.local;
-        w.local = NULL;
-    }
-out:
+    status = walk_to(&w, target);
+    if (status == FSDP_OK && w.local->storage == tensor->storage)
+        status = copy_tensor(w.local, out);
+    else if (status == FSDP_OK)
+        *out = fsdp__take(&w.local);
     fsdp_tensor_unref(w.local);
     return status;
 }
@@ -423,20 +382,17 @@ static fsdp_status make_whole(const fsdp_tensor *tensor, fsdp_tensor **out)
 static fsdp_status move_by_whole(const fsdp_tensor *tensor, const fsdp_distribution *target, fsdp_tensor **out)
 {
     fsdp_distribution now = *target;
-    fsdp_tensor *whole = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *whole = NULL;
 
     memcpy(now.placements, replicated, sizeof now.placements);
     FSDP_TRY(make_whole(tensor, &whole));
     if (fsdp_distribution_is_flat(target)) {
-        FSDP_TRY_GOTO(status, cut_flat(whole, target, out), out);
+        FSDP_TRY(cut_flat(whole, target, out));
     } else {
-        FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(whole, &now), out);
-        FSDP_TRY_GOTO(status, move(whole, target->placements, out), out);
+        FSDP_TRY(fsdp_tensor_set_distribution(whole, &now));
+        FSDP_TRY(move(whole, target->placements, out));
     }
-out:
-    fsdp_tensor_unref(whole);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- the public functions ---- */
@@ -446,8 +402,8 @@ fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh, c
 {
     fsdp_distribution distribution = {.mesh = mesh};
     int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
-    fsdp_status status = FSDP_OK;
-    fsdp_tensor *view = NULL, *narrowed, *own = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *own = NULL, *view = NULL;
+    fsdp_tensor *narrowed;
 
     *out = NULL;
     if (!tensor || !mesh || !placements)
@@ -470,18 +426,14 @@ fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh, c
     fsdp_distribution_box(&distribution, mesh->coordinate, offset, size);
     FSDP_TRY(fsdp__tensor_alias(tensor, &view));
     for (int d = 0; d < tensor->ndim; d++) {
-        FSDP_TRY_GOTO(status, fsdp__view_narrow(view, d, offset[d], size[d], &narrowed), out);
+        FSDP_TRY(fsdp__view_narrow(view, d, offset[d], size[d], &narrowed));
         fsdp_tensor_unref(view);
         view = narrowed;
     }
-    FSDP_TRY_GOTO(status, copy_tensor(view, &own), out);
-    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(own, &distribution), out);
-    *out = own;
-    own = NULL;
-out:
-    fsdp_tensor_unref(own);
-    fsdp_tensor_unref(view);
-    return status;
+    FSDP_TRY(copy_tensor(view, &own));
+    FSDP_TRY(fsdp_tensor_set_distribution(own, &distribution));
+    *out = fsdp__take(&own);
+    return FSDP_OK;
 }
 
 /* Passes the origin on, since the result has the values of the tensor: [Note: origins] in tensor/tensor.h. */
@@ -506,8 +458,7 @@ fsdp_status fsdp_full_tensor(const fsdp_tensor *tensor, fsdp_tensor **out)
 fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_placement *placements, fsdp_tensor **out)
 {
     fsdp_distribution distribution;
-    fsdp_status status = FSDP_OK;
-    fsdp_tensor *moved = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *moved = NULL;
     bool flat;
 
     *out = NULL;
@@ -521,11 +472,8 @@ fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_placement *p
     memcpy(distribution.placements, placements, (size_t)distribution.placement_count * sizeof *placements);
     flat = flat || fsdp_distribution_is_flat(&distribution);
     FSDP_TRY(flat ? move_by_whole(tensor, &distribution, &moved) : move(tensor, placements, &moved));
-    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(moved, &distribution), out);
+    FSDP_TRY(fsdp_tensor_set_distribution(moved, &distribution));
     pass_origin(tensor, moved);
-    *out = moved;
-    moved = NULL;
-out:
-    fsdp_tensor_unref(moved);
-    return status;
+    *out = fsdp__take(&moved);
+    return FSDP_OK;
 }

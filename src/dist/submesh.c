@@ -49,9 +49,7 @@ static fsdp_status find_group(fsdp_mesh *part, int dim)
     while (joint && !same_axes(&joint->axes, axes))
         joint = joint->next;
     if (!joint) {
-        joint = fsdp__malloc(sizeof *joint);
-        if (!joint)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(joint = fsdp__malloc(sizeof *joint));
         status = fsdp__mesh_make_group(part, dim);
         if (status != FSDP_OK) {
             fsdp__free(joint);
@@ -122,11 +120,11 @@ static void place_ranks(fsdp_mesh *part)
 fsdp_status fsdp__mesh_part(fsdp_mesh *mesh, const char *what, int ndim, const fsdp__mesh_names *dims,
                             const char *const *names, fsdp_mesh **out)
 {
-    fsdp_mesh *whole = mesh->is_part ? mesh->held : mesh, *part = NULL;
+    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *part = NULL;
+    fsdp_mesh *whole = mesh->is_part ? mesh->held : mesh;
     fsdp__mesh_axes axes[FSDP_MAX_MESH_DIMS];
     int64_t shape[FSDP_MAX_MESH_DIMS];
     bool seen[FSDP_MAX_MESH_DIMS] = {false};
-    fsdp_status status = FSDP_OK;
 
     for (int d = 0; d < ndim; d++) {
         FSDP_TRY(find_axes(mesh, what, &dims[d], seen, &axes[d]));
@@ -140,12 +138,9 @@ fsdp_status fsdp__mesh_part(fsdp_mesh *mesh, const char *what, int ndim, const f
     part->is_part = true;
     place_ranks(part);
     for (int d = 0; d < ndim; d++)
-        FSDP_TRY_GOTO(status, find_group(part, d), out);
-    *out = part;
-    part = NULL;
-out:
-    fsdp_mesh_unref(part);
-    return status;
+        FSDP_TRY(find_group(part, d));
+    *out = fsdp__take(&part);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_mesh_slice(fsdp_mesh *mesh, int count, const char *const *names, fsdp_mesh **out)
@@ -214,8 +209,7 @@ static fsdp_status cut(fsdp_mesh *mesh, int dim, int count, const int64_t *sizes
 fsdp_status fsdp_mesh_unflatten(fsdp_mesh *mesh, const char *dim, int count, const int64_t *sizes,
                                 const char *const *names, fsdp_mesh **out)
 {
-    fsdp_status status = FSDP_OK;
-    fsdp_mesh *made;
+    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *made = NULL;
     int at;
 
     *out = NULL;
@@ -229,11 +223,8 @@ fsdp_status fsdp_mesh_unflatten(fsdp_mesh *mesh, const char *dim, int count, con
         if (made->borrowed[d])
             made->groups[d] = mesh->groups[d < at ? d : d - count + 1];
         else
-            FSDP_TRY_GOTO(status, fsdp__mesh_make_group(made, d), out);
+            FSDP_TRY(fsdp__mesh_make_group(made, d));
     }
-    *out = made;
-    made = NULL;
-out:
-    fsdp_mesh_unref(made);
-    return status;
+    *out = fsdp__take(&made);
+    return FSDP_OK;
 }

@@ -30,8 +30,7 @@ static fsdp_status add_unit(void *arg, fsdp_module *module, const char *name)
     if (!fsdp__explain_is_unit(module))
         return FSDP_OK;
     FSDP_TRY(fsdp_module_shard_info(module, &info));
-    if (fsdp__grow(&all->items, all->count, &all->capacity, sizeof *all->items))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&all->items, all->count, &all->capacity, sizeof *all->items));
     u = &all->items[all->count];
     *u = (fsdp_explained_unit){.name = fsdp__strdup(name),
                                .type = fsdp__strdup(module->type->name),
@@ -93,20 +92,17 @@ static fsdp_status add_parameter(fsdp_explanation *e, const fsdp_shard_map_entry
 fsdp_status fsdp__explain_parameters(fsdp_explanation *e, fsdp_module *module)
 {
     fsdp_explained_parameter *items;
-    fsdp_shard_map map;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_shard_map_release) fsdp_shard_map map = {0};
 
     FSDP_TRY(fsdp_module_shard_map(module, &map));
     items = fsdp__calloc((size_t)map.count + 1, sizeof *items);
     e->parameters = items;
-    if (!items)
-        status = FSDP_NO_MEMORY;
-    for (int64_t i = 0; i < map.count && status == FSDP_OK; i++) {
+    FSDP__TRY_NEW(items);
+    for (int64_t i = 0; i < map.count; i++) {
         e->parameter_count = i + 1;
-        status = add_parameter(e, &map.items[i], &items[i]);
+        FSDP_TRY(add_parameter(e, &map.items[i], &items[i]));
     }
-    fsdp_shard_map_release(&map);
-    return status;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__explain_parts(fsdp_explanation *e, fsdp_module *module, int rank)
@@ -137,8 +133,7 @@ fsdp_status fsdp__explain_tree(fsdp_explanation *e, fsdp_module *module)
     FILE *stream = open_memstream(&text, &bytes);
     fsdp_status status;
 
-    if (!stream)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(stream);
     status = fsdp_module_print(module, stream);
     if (fclose(stream) != 0 && status == FSDP_OK)
         status = FSDP_NO_MEMORY;

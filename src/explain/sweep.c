@@ -80,8 +80,7 @@ static fsdp_status measure(const sweep *s, const fsdp__explain_source *source, f
 static fsdp_status append(sweep *s, char *policy, fsdp_explained_variant *v)
 {
     v->policy = policy;
-    if (!policy)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(policy);
     if (fsdp__grow(&s->items, s->e->variant_count, &s->capacity, sizeof *s->items)) {
         fsdp__free(policy);
         return FSDP_NO_MEMORY;

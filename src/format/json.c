@@ -159,8 +159,7 @@ fsdp_status fsdp__json_load(const fsdp__directory *in, const char *name, size_t 
     FSDP__CLOSED int fd = -1;
     struct stat info;
 
-    if (!path)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(path);
     FSDP_TRY(fsdp__directory_open_file(in, name, &fd, &info));
     FSDP_TRY(check_owner(in, name, &info));
     return load(path, fd, limit_bytes, version, out);

@@ -102,13 +102,10 @@ static fsdp_status check_journal(const fsdp__directory *folder)
 /* Finishes what a journal in the folder describes. */
 static fsdp_status finish_interrupted(const fsdp__directory *folder, const fsdp__staging *staging)
 {
-    fsdp__journal journal = {.gone.count = 0};
-    fsdp_status status = fsdp__journal_read(&journal, folder);
+    FSDP__SCOPED(fsdp__journal_release) fsdp__journal journal = {.gone.count = 0};
 
-    if (status == FSDP_OK)
-        status = fsdp__journal_finish(&journal, folder, &staging->folder);
-    fsdp__journal_release(&journal);
-    return status;
+    FSDP_TRY(fsdp__journal_read(&journal, folder));
+    return fsdp__journal_finish(&journal, folder, &staging->folder);
 }
 
 /* Removes what was prepared beside the name when it was not a folder yet. */

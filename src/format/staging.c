@@ -291,8 +291,7 @@ fsdp_status fsdp__staging_join(const char *path, fsdp__directory *out)
     FSDP__FREED char *whole = fsdp__path_parent(path), *name = NULL;
 
     *out = (fsdp__directory){.path = NULL};
-    if (!whole)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(whole);
     FSDP_TRY(fsdp__directory_of(whole, &above, &name));
     FSDP_TRY(enter(&above, name, &folder));
     if (!folder.path)
@@ -315,8 +314,7 @@ fsdp_status fsdp__staging_move(fsdp__staging *staging, const fsdp__directory *pa
     FSDP__FREED char *own = fsdp__strdup(name), *path = fsdp__path_join(parent->path, name);
     FSDP__SCOPED(fsdp__directory_close) fsdp__directory shared = {.path = NULL};
 
-    if (!own || !path)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(own && path);
     FSDP_TRY(fsdp__directory_share(parent, &shared));
     FSDP_TRY(rename_folder(staging, parent, name));
     fsdp__directory_close(&staging->parent);

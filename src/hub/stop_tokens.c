@@ -47,8 +47,7 @@ static fsdp_status read_file(const char *folder, const char *name, fsdp_hub_stop
     FSDP__FREED char *path = fsdp__path_join(folder, name), *text = NULL;
     size_t bytes;
 
-    if (!path)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(path);
     if (!fsdp__path_exists(path))
         return FSDP_OK;
     FSDP_TRY(fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes));

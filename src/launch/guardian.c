@@ -60,8 +60,7 @@ fsdp_status fsdp__guardian_start(int ranks, fsdp__guardian *out)
     int ends[2];
 
     *out = (fsdp__guardian){.fd = -1};
-    if (!groups)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(groups);
     /* A truncated number would be that of another process. */
     if (snprintf(name.text, sizeof name.text, "fsdp: guardian of %d", (int)getpid()) >= (int)name.title.bytes)
         snprintf(name.text, sizeof name.text, "fsdp: guardian");

@@ -64,9 +64,8 @@ static fsdp_status start(const fsdp_launch_options *options, int rank, plan *p, 
 
     p->bind =
         sched_getaffinity(0, sizeof all, &all) == 0 && fsdp__share_of_cores(&all, rank, options->ranks, &p->cores);
-    p->environment = fsdp__rank_environment(rank, options->ranks, p->shm_fd, p->flight_fd, threads > 0 ? threads : 1);
-    if (!p->environment)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(p->environment =
+                      fsdp__rank_environment(rank, options->ranks, p->shm_fd, p->flight_fd, threads > 0 ? threads : 1));
     pid = fork();
     if (pid == 0)
         child_main(p);

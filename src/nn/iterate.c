@@ -36,11 +36,8 @@ static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
 
     if (c->type && strcmp(c->type, module->type->name) != 0)
         return FSDP_OK;
-    if (fsdp__grow(&c->list.items, c->list.count, &c->capacity, sizeof *c->list.items) != 0)
-        return FSDP_NO_MEMORY;
-    copy = fsdp__strdup(name);
-    if (!copy)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&c->list.items, c->list.count, &c->capacity, sizeof *c->list.items));
+    FSDP__TRY_NEW(copy = fsdp__strdup(name));
     c->list.items[c->list.count++] = (fsdp_named_module){copy, fsdp_module_ref(module)};
     return FSDP_OK;
 }

@@ -12,8 +12,7 @@ fsdp_status fsdp__add_managers(void *arg, fsdp_module *module, const char *name)
     for (int64_t i = 0; i < module->parts->hook_count; i++) {
         if (!module->parts->hooks[i].manages)
             continue;
-        if (fsdp__grow(&m->hooks, m->count, &m->capacity, sizeof *m->hooks) != 0)
-            return FSDP_NO_MEMORY;
+        FSDP_TRY(fsdp__grow(&m->hooks, m->count, &m->capacity, sizeof *m->hooks));
         m->hooks[m->count++] = module->parts->hooks[i];
     }
     return FSDP_OK;

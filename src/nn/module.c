@@ -36,8 +36,7 @@ static fsdp_status enlist(fsdp_module *module)
 {
     fsdp__modules *all = fsdp__context_get_or_make(module->context, FSDP__SLOT_MODULES, sizeof *all, modules_free);
 
-    if (!all)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(all);
     module->parts->next = all->first;
     module->parts->link = &all->first;
     if (all->first)
@@ -48,32 +47,24 @@ static fsdp_status enlist(fsdp_module *module)
 
 fsdp_status fsdp_module_create(fsdp_context *context, const fsdp_module_type *type, size_t bytes, void *out_module)
 {
-    fsdp_module *module;
-    fsdp_status status;
+    FSDP__FREED struct fsdp__module_parts *parts = NULL;
+    FSDP__FREED fsdp_module *module = NULL;
 
     if (!context || !type || !type->name || bytes < sizeof(fsdp_module) || !out_module)
         return FSDP_FAIL(FSDP_INVALID, "a module needs a context, a type with a name and a struct that begins with "
                                        "fsdp_module");
-    module = fsdp__calloc(1, bytes);
-    if (!module)
-        return FSDP_NO_MEMORY;
-    module->parts = fsdp__calloc(1, sizeof *module->parts);
-    if (!module->parts) {
-        fsdp__free(module);
-        return FSDP_NO_MEMORY;
-    }
+    FSDP__TRY_NEW(module = fsdp__calloc(1, bytes));
+    FSDP__TRY_NEW(parts = fsdp__calloc(1, sizeof *parts));
+    module->parts = parts;
     module->type = type;
     module->context = context;
     module->training = true;
-    module->parts->refs = 1;
-    module->parts->bytes = bytes;
-    status = enlist(module);
-    if (status != FSDP_OK) {
-        fsdp__free(module->parts);
-        fsdp__free(module);
-        return status;
-    }
+    parts->refs = 1;
+    parts->bytes = bytes;
+    FSDP_TRY(enlist(module));
+    (void)fsdp__take(&parts); /* the module has them */
     memcpy(out_module, &module, sizeof module);
+    (void)fsdp__take(&module);
     return FSDP_OK;
 }
 
@@ -159,12 +150,9 @@ static fsdp_status append_parameter(fsdp_module *module, const char *name, fsdp_
     struct fsdp__module_parts *parts = module->parts;
     char *copy = NULL;
 
+    FSDP_TRY(
+        fsdp__grow(&parts->parameters, parts->parameter_count, &parts->parameter_capacity, sizeof *parts->parameters));
     FSDP_TRY(check_name(module, name, &copy));
-    if (fsdp__grow(&parts->parameters, parts->parameter_count, &parts->parameter_capacity, sizeof *parts->parameters) !=
-        0) {
-        fsdp__free(copy);
-        return FSDP_NO_MEMORY;
-    }
     parts->parameters[parts->parameter_count++] = (fsdp__parameter_slot){copy, slot, init, tied};
     return FSDP_OK;
 }
@@ -172,21 +160,15 @@ static fsdp_status append_parameter(fsdp_module *module, const char *name, fsdp_
 fsdp_status fsdp_module_add_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot, fsdp_device *device,
                                       fsdp_dtype dtype, int ndim, const int64_t *shape, fsdp_init init)
 {
-    fsdp_tensor *parameter = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *parameter = NULL;
 
     FSDP_TRY(fsdp_tensor_create(device, dtype, ndim, shape, FSDP_MEMORY_PARAMETER_SHARD, &parameter));
-    FSDP_TRY_GOTO(status, fsdp_tensor_set_requires_grad(parameter, true), fail);
-    FSDP_TRY_GOTO(
-        status,
-        fsdp__init_fill(device, fsdp_tensor_data(parameter), dtype, fsdp_tensor_numel(parameter), init, 0, name, 0),
-        fail);
-    FSDP_TRY_GOTO(status, append_parameter(module, name, slot, init, false), fail);
-    *slot = parameter;
+    FSDP_TRY(fsdp_tensor_set_requires_grad(parameter, true));
+    FSDP_TRY(
+        fsdp__init_fill(device, fsdp_tensor_data(parameter), dtype, fsdp_tensor_numel(parameter), init, 0, name, 0));
+    FSDP_TRY(append_parameter(module, name, slot, init, false));
+    *slot = fsdp__take(&parameter);
     return FSDP_OK;
-fail:
-    fsdp_tensor_unref(parameter);
-    return status;
 }
 
 fsdp_status fsdp_module_tie_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot, fsdp_tensor *parameter)
@@ -202,26 +184,20 @@ fsdp_status fsdp__module_add_filled_buffer(fsdp_module *module, const char *name
                                            fsdp_status (*fill)(fsdp_module *module, fsdp_tensor *buffer))
 {
     struct fsdp__module_parts *parts = module->parts;
-    char *copy = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *buffer = fsdp__take(slot);
+    FSDP__FREED char *copy = NULL;
 
-    if (!*slot)
+    if (!buffer)
         return FSDP_FAIL(FSDP_INVALID, "buffer '%s' of %s: the slot is empty", name, module->type->name);
-    FSDP_TRY_GOTO(status, check_name(module, name, &copy), fail);
+    FSDP_TRY(check_name(module, name, &copy));
     /* On the meta device there is nothing to fill; that follows when the module gets its bytes. */
-    if (fill && !fsdp_device_is_meta((*slot)->storage->device))
-        FSDP_TRY_GOTO(status, fill(module, *slot), fail);
-    if (fsdp__grow(&parts->buffers, parts->buffer_count, &parts->buffer_capacity, sizeof *parts->buffers) != 0) {
-        status = FSDP_NO_MEMORY;
-        goto fail;
-    }
-    parts->buffers[parts->buffer_count++] = (fsdp__buffer_slot){copy, slot, fill == NULL, fill, fill != NULL};
+    if (fill && !fsdp_device_is_meta(buffer->storage->device))
+        FSDP_TRY(fill(module, buffer));
+    FSDP_TRY(fsdp__grow(&parts->buffers, parts->buffer_count, &parts->buffer_capacity, sizeof *parts->buffers));
+    *slot = fsdp__take(&buffer);
+    parts->buffers[parts->buffer_count++] =
+        (fsdp__buffer_slot){fsdp__take(&copy), slot, fill == NULL, fill, fill != NULL};
     return FSDP_OK;
-fail:
-    fsdp__free(copy);
-    fsdp_tensor_unref(*slot);
-    *slot = NULL;
-    return status;
 }
 
 fsdp_status fsdp_module_add_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot, bool persistent)
@@ -246,22 +222,15 @@ fsdp_status fsdp__module_add_initial_buffer(fsdp_module *module, const char *nam
 fsdp_status fsdp_module_add_child(fsdp_module *module, const char *name, fsdp_module *child)
 {
     struct fsdp__module_parts *parts = module->parts;
+    FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *owned = child;
     char *copy = NULL;
-    fsdp_status status;
 
     if (!child) /* its constructor has said why */
         return FSDP__FAIL_NULL("child '%s' of %s is missing", name, module->type->name);
-    FSDP_TRY_GOTO(status, check_name(module, name, &copy), fail);
-    if (fsdp__grow(&parts->children, parts->child_count, &parts->child_capacity, sizeof *parts->children) != 0) {
-        status = FSDP_NO_MEMORY;
-        goto fail;
-    }
-    parts->children[parts->child_count++] = (fsdp__child_slot){copy, child};
+    FSDP_TRY(fsdp__grow(&parts->children, parts->child_count, &parts->child_capacity, sizeof *parts->children));
+    FSDP_TRY(check_name(module, name, &copy));
+    parts->children[parts->child_count++] = (fsdp__child_slot){copy, fsdp__take(&owned)};
     return FSDP_OK;
-fail:
-    fsdp__free(copy);
-    fsdp_module_unref(child);
-    return status;
 }
 
 fsdp_status fsdp__module_add_hooks(fsdp_module *module, const fsdp__module_hooks *hooks)

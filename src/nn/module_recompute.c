@@ -39,8 +39,7 @@ static fact fact_of(const fsdp_tensor *parameter)
 
 static fsdp_status add(call *c, fact f)
 {
-    if (fsdp__grow(&c->facts, c->count, &c->capacity, sizeof *c->facts) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&c->facts, c->count, &c->capacity, sizeof *c->facts));
     c->facts[c->count++] = f;
     return FSDP_OK;
 }

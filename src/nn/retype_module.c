@@ -31,8 +31,7 @@ static fsdp_status add(retyping *r, fsdp_tensor *tensor)
 
     if (!tensor || !fsdp_dtype_is_floating(tensor->dtype) || tensor->dtype == r->dtype || is_done(r, tensor))
         return FSDP_OK;
-    if (fsdp__grow(&r->pairs, r->count, &r->capacity, sizeof *r->pairs))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&r->pairs, r->count, &r->capacity, sizeof *r->pairs));
     FSDP_TRY(fsdp__tensor_convert(tensor, r->dtype, &made));
     r->pairs[r->count++] = (struct retyping_pair){fsdp_tensor_ref(tensor), made};
     return FSDP_OK;

@@ -80,9 +80,7 @@ fsdp_status fsdp_module_add_hooks(fsdp_module *module, const fsdp_module_hooks *
 
     if (!module || !hooks)
         return FSDP_FAIL(FSDP_INVALID, "add_hooks: %s", module ? "no hooks" : "no module");
-    user = fsdp__calloc(1, sizeof *user);
-    if (!user)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(user = fsdp__calloc(1, sizeof *user));
     *user = (user_hooks){.refs = 1, .handle = ++module->parts->last_handle, .hooks = *hooks};
     user->hooks.free_arg = NULL; /* stays the caller's until it has been added */
     FSDP_TRY(fsdp__module_add_hooks(
@@ -202,8 +200,7 @@ static fsdp_status run_hooks(const fsdp__backward_call *c, hook_run run, const b
     fsdp_tensor **all = fsdp__calloc(2 * (size_t)count + 1, sizeof *all), **before;
     fsdp_status status = FSDP_OK;
 
-    if (!all)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(all);
     before = all + count;
     for (int i = 0, at = 0; i < count; i++)
         all[i] = before[i] = wanted[i] ? grads[at++] : NULL;
@@ -249,9 +246,7 @@ static fsdp_status add_users(fsdp__backward_call *c)
 {
     const struct fsdp__module_parts *parts = c->module->parts;
 
-    c->users = fsdp__calloc((size_t)parts->hook_count, sizeof *c->users);
-    if (!c->users)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(c->users = fsdp__calloc((size_t)parts->hook_count, sizeof *c->users));
     for (int64_t i = 0; i < parts->hook_count; i++) {
         user_hooks *user = parts->hooks[i].arg;
 
@@ -296,16 +291,13 @@ fsdp_status fsdp__backward_hooks_enter(fsdp_module *module, fsdp_tensor **inputs
 
     if (!wants_gradients(module))
         return FSDP_OK;
-    c = *out = fsdp__calloc(1, sizeof *c);
-    if (!c)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(c = *out = fsdp__calloc(1, sizeof *c));
     c->refs = 1;
     c->module = fsdp_module_ref(module);
     c->inputs = fsdp__calloc((size_t)count + 1, sizeof *c->inputs);
     c->outputs = fsdp__calloc((size_t)output_count, sizeof *c->outputs);
     c->grads = fsdp__calloc((size_t)output_count, sizeof *c->grads);
-    if (!c->inputs || !c->outputs || !c->grads)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(c->inputs && c->outputs && c->grads);
     c->input_count = count;
     c->output_count = output_count;
     FSDP_TRY(add_users(c));

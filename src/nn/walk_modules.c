@@ -22,8 +22,7 @@ static fsdp_status first_time(fsdp__pointer_table *seen, const void *key, bool *
 {
     int64_t *mark = fsdp__pointer_table_at(seen, key);
 
-    if (!mark)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(mark);
     *first = *mark == 0;
     *mark = 1;
     return FSDP_OK;
@@ -92,11 +91,8 @@ static fsdp_status add(collection *c, const char *module_name, const char *name,
     FSDP_TRY(first_time(&c->seen, tensor, &first));
     if (!first)
         return FSDP_OK;
-    if (fsdp__grow(&c->list.items, c->list.count, &c->capacity, sizeof *c->list.items) != 0)
-        return FSDP_NO_MEMORY;
-    full = fsdp__dotted(module_name, name);
-    if (!full)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&c->list.items, c->list.count, &c->capacity, sizeof *c->list.items));
+    FSDP__TRY_NEW(full = fsdp__dotted(module_name, name));
     c->list.items[c->list.count++] = (fsdp_parameter){full, fsdp_tensor_ref(tensor)};
     return FSDP_OK;
 }

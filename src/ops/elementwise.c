@@ -6,9 +6,8 @@
 static fsdp_status scale_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     double factor = *(const double *)fsdp__node_state(node);
-    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx;
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx = fsdp__op_reuse(dy);
 
-    dx = dy ? fsdp__op_reuse(dy) : NULL;
     if (!dx)
         return fsdp_last_status();
     FSDP_TRY(fsdp__op_scale(dy, (float)factor, NULL, dx));
@@ -20,13 +19,9 @@ static const fsdp__op neg_op = {.name = "neg", .backward = scale_backward};
 
 static fsdp_tensor *times(const fsdp__op *op, fsdp_tensor *x, double factor)
 {
-    fsdp_tensor *from, *y;
+    fsdp_tensor *y, *from = fsdp__op_of_one(op, x, &y);
 
-    if (!x || !fsdp__op_inputs(op->name, &x, 1) || !fsdp__op_same_dtype(op->name, &x, 1))
-        return NULL;
-    from = fsdp__op_contiguous(x);
-    y = fsdp__empty_like(x, x->dtype);
-    if (!from || !y || fsdp__op_scale(from, (float)factor, NULL, y) != FSDP_OK ||
+    if (!from || fsdp__op_scale(from, (float)factor, NULL, y) != FSDP_OK ||
         fsdp__record(op, &x, 1, &y, 1, NULL, 0, &factor, sizeof factor) != FSDP_OK)
         return NULL;
     return y;
@@ -48,9 +43,8 @@ static fsdp_status activation_backward(fsdp__node *node, fsdp_tensor *const *gra
 {
     fsdp__activation kind = *(const fsdp__activation *)fsdp__node_state(node);
     fsdp_tensor *x = fsdp__node_saved(node, 0);
-    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx;
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx = fsdp__op_reuse(dy);
 
-    dx = dy ? fsdp__op_reuse(dy) : NULL;
     if (!dx)
         return fsdp_last_status();
     const fsdp__activation_backward_args args = {.x = fsdp_tensor_data(x),
@@ -71,13 +65,9 @@ static const fsdp__op relu_op = {.name = "relu", .backward = activation_backward
 
 static fsdp_tensor *activation(const fsdp__op *op, fsdp__activation kind, fsdp_tensor *x)
 {
-    fsdp_tensor *from, *y;
+    fsdp_tensor *y, *from = fsdp__op_of_one(op, x, &y);
 
-    if (!x || !fsdp__op_inputs(op->name, &x, 1) || !fsdp__op_same_dtype(op->name, &x, 1))
-        return NULL;
-    from = fsdp__op_contiguous(x);
-    y = fsdp__empty_like(x, x->dtype);
-    if (!from || !y)
+    if (!from)
         return NULL;
     const fsdp__activation_forward_args args = {.x = fsdp_tensor_data(from),
                                                 .y = fsdp_tensor_data(y),
@@ -132,9 +122,8 @@ static fsdp_status drop(const fsdp_tensor *x, fsdp_tensor *y, const dropout_stat
 
 static fsdp_status dropout_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
-    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx;
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx = fsdp__op_reuse(dy);
 
-    dx = dy ? fsdp__op_reuse(dy) : NULL;
     if (!dx)
         return fsdp_last_status();
     FSDP_TRY(drop(dy, dx, fsdp__node_state(node)));

@@ -53,30 +53,24 @@ static fsdp_status chunk_loss(const head *h, const fsdp_tensor *logits, const fs
 
 static fsdp_status chunk(const head *h, int64_t first, int64_t rows)
 {
-    fsdp_tensor *x_view = NULL, *logits = NULL, *dlogits = NULL, *targets = NULL, *dx = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *x_view = NULL, *logits = NULL, *dlogits = NULL, *targets = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *dx = NULL;
     fsdp__matrix x, of_logits, gradient;
-    fsdp_status status;
 
-    FSDP_TRY_GOTO(status, rows_of(h->x, first, rows, &x_view, &x), out);
-    FSDP_TRY_GOTO(status, rows_of(h->logits, 0, rows, &logits, &of_logits), out);
+    FSDP_TRY(rows_of(h->x, first, rows, &x_view, &x));
+    FSDP_TRY(rows_of(h->logits, 0, rows, &logits, &of_logits));
     if (h->dlogits)
-        FSDP_TRY_GOTO(status, rows_of(h->dlogits, 0, rows, &dlogits, &gradient), out);
-    FSDP_TRY_GOTO(status, fsdp__view_narrow(h->targets, 0, first, rows, &targets), out);
-    FSDP_TRY_GOTO(status, fsdp__gemm(x, fsdp__matrix_transposed(h->weight), NULL, logits, false), out);
-    FSDP_TRY_GOTO(status, chunk_loss(h, logits, targets, dlogits, first == 0), out);
+        FSDP_TRY(rows_of(h->dlogits, 0, rows, &dlogits, &gradient));
+    FSDP_TRY(fsdp__view_narrow(h->targets, 0, first, rows, &targets));
+    FSDP_TRY(fsdp__gemm(x, fsdp__matrix_transposed(h->weight), NULL, logits, false));
+    FSDP_TRY(chunk_loss(h, logits, targets, dlogits, first == 0));
     if (h->dx) {
-        FSDP_TRY_GOTO(status, fsdp__view_narrow(h->dx, 0, first, rows, &dx), out);
-        FSDP_TRY_GOTO(status, fsdp__gemm(gradient, h->weight, NULL, dx, false), out);
+        FSDP_TRY(fsdp__view_narrow(h->dx, 0, first, rows, &dx));
+        FSDP_TRY(fsdp__gemm(gradient, h->weight, NULL, dx, false));
     }
     if (h->dweight)
-        FSDP_TRY_GOTO(status, fsdp__gemm(fsdp__matrix_transposed(gradient), x, NULL, h->dweight, first > 0), out);
-out:
-    fsdp_tensor_unref(x_view);
-    fsdp_tensor_unref(logits);
-    fsdp_tensor_unref(dlogits);
-    fsdp_tensor_unref(targets);
-    fsdp_tensor_unref(dx);
-    return status;
+        FSDP_TRY(fsdp__gemm(fsdp__matrix_transposed(gradient), x, NULL, h->dweight, first > 0));
+    return FSDP_OK;
 }
 
 /* Returns the number of rows in a chunk. */
@@ -128,8 +122,7 @@ out:
  * product rounds by itself. */
 static fsdp_status run(head *h, fsdp_tensor *dx, fsdp_tensor *dweight)
 {
-    fsdp_tensor *wide = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *wide = NULL, *flat = NULL;
 
     h->dweight = dweight;
     if (dweight && dweight->dtype != FSDP_F32 && chunk_rows(h) < h->x->shape[0]) {
@@ -138,14 +131,10 @@ static fsdp_status run(head *h, fsdp_tensor *dx, fsdp_tensor *dweight)
         h->dweight = wide;
     }
     if (dx)
-        FSDP_TRY_GOTO(status, fsdp__view_reshape(dx, 2, h->x->shape, &h->dx), out);
-    FSDP_TRY_GOTO(status, all_chunks(h), out);
-    if (wide)
-        FSDP_TRY_GOTO(status, fsdp__tensor_copy(dweight, wide, false), out);
-out:
-    fsdp_tensor_unref(h->dx);
-    fsdp_tensor_unref(wide);
-    return status;
+        FSDP_TRY(fsdp__view_reshape(dx, 2, h->x->shape, &flat));
+    h->dx = flat;
+    FSDP_TRY(all_chunks(h));
+    return wide ? fsdp__tensor_copy(dweight, wide, false) : FSDP_OK;
 }
 
 static const fsdp__op linear_cross_entropy_op = {

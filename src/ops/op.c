@@ -128,18 +128,15 @@ fsdp_status fsdp__op_check_indices(const char *op, const char *what, const fsdp_
     int64_t numel = fsdp_tensor_numel(indices);
     bool wide = indices->dtype == FSDP_I64;
     char text[FSDP__SHAPE_TEXT];
-    void *values;
-    fsdp_status status;
+    FSDP__FREED void *values = NULL;
 
     if (is_known_right(indices, limit, ignore, valid))
         return FSDP_OK;
     *valid = numel;
     if (numel == 0 || fsdp_device_is_meta(indices->storage->device))
         return FSDP_OK;
-    values = fsdp__malloc((size_t)numel * fsdp_dtype_size(indices->dtype));
-    if (!values)
-        return FSDP_NO_MEMORY;
-    FSDP_TRY_GOTO(status, fsdp_tensor_read(indices, indices->dtype, values), out);
+    FSDP__TRY_NEW(values = fsdp__malloc((size_t)numel * fsdp_dtype_size(indices->dtype)));
+    FSDP_TRY(fsdp_tensor_read(indices, indices->dtype, values));
     for (int64_t i = 0; i < numel; i++) {
         int64_t value = wide ? ((const int64_t *)values)[i] : ((const int32_t *)values)[i];
 
@@ -149,13 +146,10 @@ fsdp_status fsdp__op_check_indices(const char *op, const char *what, const fsdp_
             (*valid)--;
             continue;
         }
-        status = FSDP_FAIL(FSDP_INVALID, "%s: %s %lld at position %s is outside [0, %lld)", op, what, (long long)value,
-                           position_text(indices, i, text), (long long)limit);
-        goto out;
+        return FSDP_FAIL(FSDP_INVALID, "%s: %s %lld at position %s is outside [0, %lld)", op, what, (long long)value,
+                         position_text(indices, i, text), (long long)limit);
     }
-out:
-    fsdp__free(values);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- small computations ---- */
@@ -177,9 +171,20 @@ fsdp_tensor *fsdp__op_contiguous(fsdp_tensor *tensor)
     return copy;
 }
 
+fsdp_tensor *fsdp__op_of_one(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor **y)
+{
+    fsdp_tensor *from;
+
+    if (!x || !fsdp__op_inputs(op->name, &x, 1) || !fsdp__op_same_dtype(op->name, &x, 1))
+        return NULL;
+    from = fsdp__op_contiguous(x);
+    *y = fsdp__empty_like(x, x->dtype);
+    return *y ? from : NULL;
+}
+
 fsdp_tensor *fsdp__op_reuse(fsdp_tensor *grad)
 {
-    return fsdp__grad_exclusive(grad) ? grad : fsdp__empty_like(grad, grad->dtype);
+    return !grad || fsdp__grad_exclusive(grad) ? grad : fsdp__empty_like(grad, grad->dtype);
 }
 
 int64_t fsdp__op_last(const fsdp_tensor *tensor)
@@ -264,8 +269,7 @@ fsdp_status fsdp__op_reduce_dims(const fsdp_tensor *x, const bool *reduced, fsdp
                                  fsdp_tensor *out, bool accumulate)
 {
     runs r = runs_of(x, reduced);
-    fsdp_tensor *from = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *from = NULL;
     int left;
 
     if (fsdp_tensor_numel(out) == 0)
@@ -282,22 +286,21 @@ fsdp_status fsdp__op_reduce_dims(const fsdp_tensor *x, const bool *reduced, fsdp
                                   .accumulate = left <= 1 && accumulate};
         const int64_t kept[] = {args.outer, args.inner};
         fsdp_tensor *next = out;
+        fsdp_status status;
 
         if (left > 1)
-            FSDP_TRY_GOTO(
-                status, fsdp_tensor_create(x->storage->device, FSDP_F32, 2, kept, FSDP_MEMORY_ACTIVATION, &next), out);
+            FSDP_TRY(fsdp_tensor_create(x->storage->device, FSDP_F32, 2, kept, FSDP_MEMORY_ACTIVATION, &next));
         args.x = fsdp_tensor_data(from ? from : x);
         args.x_dtype = from ? FSDP_F32 : x->dtype;
         args.y = fsdp_tensor_data(next);
         status = fsdp__launch_reduce(fsdp__op_stream(out), &args);
         fsdp_tensor_unref(from);
         from = left > 1 ? next : NULL;
+        FSDP_TRY(status);
         if (at >= 0)
             r.sizes[at] = 1, r.reduced[at] = false;
-    } while (status == FSDP_OK && left > 1);
-out:
-    fsdp_tensor_unref(from);
-    return status;
+    } while (left > 1);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__op_broadcast(fsdp_tensor *dst, const fsdp_tensor *src, const int64_t *strides)

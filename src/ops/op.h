@@ -29,6 +29,9 @@ bool fsdp__op_dim(const char *op, const fsdp_tensor *tensor, int ndim, int *dim)
 fsdp_stream *fsdp__op_stream(const fsdp_tensor *tensor);
 /* Returns `tensor`, or a contiguous copy from the scope. NULL on failure or for NULL. */
 fsdp_tensor *fsdp__op_contiguous(fsdp_tensor *tensor);
+/* Begins a function of one floating tensor: gives it contiguous, and an empty tensor like it. NULL and a last error if
+ * that is not possible. */
+fsdp_tensor *fsdp__op_of_one(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor **y);
 /* Returns where an element-wise backward writes: `grad` itself if nobody else sees it, else a new tensor like it. */
 fsdp_tensor *fsdp__op_reuse(fsdp_tensor *grad);
 /* Returns the product of all dimensions but the last. */

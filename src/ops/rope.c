@@ -29,9 +29,8 @@ static fsdp_status rotate(const fsdp_tensor *x, const fsdp_tensor *frequencies, 
 static fsdp_status rope_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     int64_t position0 = *(const int64_t *)fsdp__node_state(node);
-    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx; /* (B,T,H,D) */
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx = fsdp__op_reuse(dy); /* (B,T,H,D) */
 
-    dx = dy ? fsdp__op_reuse(dy) : NULL;
     if (!dx)
         return fsdp_last_status();
     FSDP_TRY(rotate(dy, fsdp__node_saved(node, 0), dx, position0, true, false));

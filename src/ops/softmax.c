@@ -25,13 +25,9 @@ static const fsdp__op log_softmax_op = {.name = "log_softmax", .backward = softm
 
 static fsdp_tensor *softmax(const fsdp__op *op, fsdp_tensor *x, bool log)
 {
-    fsdp_tensor *from, *y;
+    fsdp_tensor *y, *from = fsdp__op_of_one(op, x, &y);
 
-    if (!x || !fsdp__op_inputs(op->name, &x, 1) || !fsdp__op_same_dtype(op->name, &x, 1))
-        return NULL;
-    from = fsdp__op_contiguous(x);
-    y = fsdp__empty_like(x, x->dtype);
-    if (!from || !y)
+    if (!from)
         return NULL;
     const fsdp__softmax_forward_args args = {.x = fsdp_tensor_data(from),
                                              .y = fsdp_tensor_data(y),

@@ -10,9 +10,8 @@ static fsdp_status unary_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     const unary_state *state = fsdp__node_state(node);
     const fsdp_tensor *saved = fsdp__node_saved(node, 0);
-    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx;
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx = fsdp__op_reuse(dy);
 
-    dx = dy ? fsdp__op_reuse(dy) : NULL;
     if (!dx)
         return fsdp_last_status();
     const fsdp__unary_backward_args args = {.saved = fsdp_tensor_data(saved),
@@ -29,13 +28,9 @@ static fsdp_status unary_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
 static fsdp_tensor *unary(const fsdp__op *op, fsdp_tensor *x, unary_state state)
 {
-    fsdp_tensor *from, *y, *saved;
+    fsdp_tensor *y, *saved, *from = fsdp__op_of_one(op, x, &y);
 
-    if (!x || !fsdp__op_inputs(op->name, &x, 1) || !fsdp__op_same_dtype(op->name, &x, 1))
-        return NULL;
-    from = fsdp__op_contiguous(x);
-    y = fsdp__empty_like(x, x->dtype);
-    if (!from || !y)
+    if (!from)
         return NULL;
     const fsdp__unary_forward_args args = {.x = fsdp_tensor_data(from),
                                            .y = fsdp_tensor_data(y),

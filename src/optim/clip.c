@@ -161,18 +161,15 @@ static fsdp_status reduce_result(const norm_job *n, const norm_set *set, norm_re
 static fsdp_status add_set(norm_job *n, const norm_set *set, norm_result *total)
 {
     norm_result result = {.largest = 0};
-    fsdp_status status = FSDP_OK;
-    void *work = NULL;
+    FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace work = {0};
 
-    FSDP_TRY(fsdp__device_alloc(set->device, sizeof *n->work, FSDP_MEMORY_WORKSPACE, &work));
-    n->work = work;
+    FSDP_TRY(fsdp__workspace_take(set->device, sizeof *n->work, &work));
+    n->work = work.data;
     for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
-        FSDP_TRY_GOTO(status, add_powers(n, set, dtypes[d], &result), out);
-    FSDP_TRY_GOTO(status, reduce_result(n, set, &result), out);
+        FSDP_TRY(add_powers(n, set, dtypes[d], &result));
+    FSDP_TRY(reduce_result(n, set, &result));
     add_result(total, &result);
-out:
-    fsdp__device_free(set->device, work, sizeof *n->work, FSDP_MEMORY_WORKSPACE);
-    return status;
+    return FSDP_OK;
 }
 
 static double norm_of(const norm_result *total, double p)
@@ -189,8 +186,7 @@ static fsdp_status prepare(norm_job *n)
 
     n->sets = fsdp__malloc((size_t)count * sizeof *n->sets + 1);
     n->spans = fsdp__malloc((size_t)count * sizeof *n->spans + 1);
-    if (!n->sets || !n->spans)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(n->sets && n->spans);
     return find_sets(n);
 }
 
@@ -202,17 +198,14 @@ static void release(norm_job *n)
 
 static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double p, double *out)
 {
-    norm_job n = {.optimizer = optimizer, .p = p};
+    FSDP__SCOPED(release) norm_job n = {.optimizer = optimizer, .p = p};
     norm_result total = {.largest = 0};
-    fsdp_status status;
 
-    FSDP_TRY_GOTO(status, prepare(&n), out);
+    FSDP_TRY(prepare(&n));
     for (int64_t s = 0; s < n.set_count; s++)
-        FSDP_TRY_GOTO(status, add_set(&n, &n.sets[s], &total), out);
+        FSDP_TRY(add_set(&n, &n.sets[s], &total));
     *out = norm_of(&total, p);
-out:
-    release(&n);
-    return status;
+    return FSDP_OK;
 }
 
 bool fsdp__optimizer_is_on(const fsdp_optimizer *optimizer, const fsdp_device *device)
@@ -245,19 +238,14 @@ static fsdp_status add_squares(norm_job *n, fsdp_stream *stream, fsdp__digit_sum
 
 fsdp_status fsdp__optimizer_judge(const fsdp_optimizer *optimizer, fsdp_device *device, fsdp__judge_step_args how)
 {
-    norm_job n = {.optimizer = optimizer, .p = 2};
+    FSDP__SCOPED(release) norm_job n = {.optimizer = optimizer, .p = 2};
     fsdp_stream *stream = fsdp_device_stream(device);
-    fsdp_status status;
-    void *sum = NULL;
+    FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace sum = {0};
 
-    FSDP_TRY(fsdp__device_alloc(device, sizeof(fsdp__digit_sum), FSDP_MEMORY_WORKSPACE, &sum));
-    FSDP_TRY_GOTO(status, add_squares(&n, stream, sum), out);
-    how.sum = sum;
-    FSDP_TRY_GOTO(status, fsdp__launch_judge_step(stream, &how), out);
-out:
-    release(&n);
-    fsdp__device_free(device, sum, sizeof(fsdp__digit_sum), FSDP_MEMORY_WORKSPACE);
-    return status;
+    FSDP_TRY(fsdp__workspace_take(device, sizeof(fsdp__digit_sum), &sum));
+    FSDP_TRY(add_squares(&n, stream, sum.data));
+    how.sum = sum.data;
+    return fsdp__launch_judge_step(stream, &how);
 }
 
 /* Returns the factor as torch.nn.utils.clip_grad_norm_ does in f32: NaN stays NaN, an infinite norm gives 0. */

@@ -31,10 +31,10 @@ static fsdp_status bring(const fsdp_optimizer *optimizer, const fsdp__optimizer_
                          const fsdp__optimizer_part *part, int to, fsdp_state_dict *state)
 {
     fsdp_process_group *group = optimizer->partition->group;
-    fsdp_tensor *like = param->tensor, *moved = NULL, *kept = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *moved = NULL, *kept = NULL;
+    const fsdp_tensor *like = param->tensor;
     int rank = fsdp_process_group_rank(group);
     fsdp_context *context = fsdp_process_group_context(group);
-    fsdp_status status = FSDP_OK;
 
     if (rank == param->owner)
         moved = fsdp_tensor_ref(*part->moment);
@@ -42,22 +42,14 @@ static fsdp_status bring(const fsdp_optimizer *optimizer, const fsdp__optimizer_
         FSDP_TRY(fsdp_tensor_create(like->storage->device, FSDP_F32, like->ndim, like->shape, FSDP_MEMORY_WORKSPACE,
                                     &moved));
     if (param->owner != to)
-        FSDP_TRY_GOTO(status,
-                      fsdp_broadcast(group, fsdp_tensor_data(moved), fsdp_tensor_numel(moved), FSDP_F32, param->owner,
-                                     fsdp_device_stream(like->storage->device)),
-                      out);
+        FSDP_TRY(fsdp_broadcast(group, fsdp_tensor_data(moved), fsdp_tensor_numel(moved), FSDP_F32, param->owner,
+                                fsdp_device_stream(like->storage->device)));
     if (rank != to)
-        goto out;
-    FSDP_TRY_GOTO(
-        status,
-        fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, like->ndim, like->shape, FSDP_MEMORY_OPTIMIZER_STATE, &kept),
-        out);
-    FSDP_TRY_GOTO(status, fsdp__tensor_copy_across(kept, moved), out);
-    status = fsdp__optimizer_add_part(state, param, part->name, kept);
-out:
-    fsdp_tensor_unref(moved);
-    fsdp_tensor_unref(kept);
-    return status;
+        return FSDP_OK;
+    FSDP_TRY(
+        fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, like->ndim, like->shape, FSDP_MEMORY_OPTIMIZER_STATE, &kept));
+    FSDP_TRY(fsdp__tensor_copy_across(kept, moved));
+    return fsdp__optimizer_add_part(state, param, part->name, kept);
 }
 
 static fsdp_status bring_param(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
@@ -80,17 +72,14 @@ static fsdp_status bring_param(const fsdp_optimizer *optimizer, const fsdp__opti
 
 static fsdp_status consolidate(const fsdp_optimizer *optimizer, int to, fsdp_state_dict *state)
 {
-    int64_t *steps = fsdp__calloc((size_t)fsdp__optimizer_count(optimizer), sizeof *steps), at = 0;
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED int64_t *steps = fsdp__calloc((size_t)fsdp__optimizer_count(optimizer), sizeof *steps);
+    int64_t at = 0;
 
-    if (!steps)
-        return FSDP_NO_MEMORY;
-    FSDP_TRY_GOTO(status, gather_steps(optimizer, steps), out);
+    FSDP__TRY_NEW(steps);
+    FSDP_TRY(gather_steps(optimizer, steps));
     for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
-        FSDP_TRY_GOTO(status, bring_param(optimizer, w.group, w.param, steps[at++], to, state), out);
-out:
-    fsdp__free(steps);
-    return status;
+        FSDP_TRY(bring_param(optimizer, w.group, w.param, steps[at++], to, state));
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_optimizer_consolidate_state_dict(fsdp_optimizer *optimizer, int to)

@@ -77,9 +77,7 @@ fsdp_status fsdp_grad_scaler_create(fsdp_process_group *group, const fsdp_grad_s
             FSDP_INVALID,
             "a gradient scaler needs the group of ranks that decide together, such as fsdp_world(context)");
     FSDP_TRY(check_state(&initial));
-    scaler = fsdp__calloc(1, sizeof *scaler);
-    if (!scaler)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(scaler = fsdp__calloc(1, sizeof *scaler));
     scaler->group = group;
     scaler->state = initial;
     *out = scaler;
@@ -181,19 +179,16 @@ static fsdp_status look(const gradients *all, fsdp_device *device, bool *found_i
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
     fsdp_stream *stream = fsdp_device_stream(device);
     double magnitudes[FSDP__COUNT_OF(dtypes)] = {0};
-    fsdp_status status = FSDP_OK;
-    void *largest = NULL;
+    FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace largest = {0};
 
-    FSDP_TRY(fsdp__device_alloc(device, sizeof magnitudes, FSDP_MEMORY_WORKSPACE, &largest));
+    FSDP_TRY(fsdp__workspace_take(device, sizeof magnitudes, &largest));
     for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
-        FSDP_TRY_GOTO(status, measure(all, device, dtypes[d], (double *)largest + d), out);
-    FSDP_TRY_GOTO(status, fsdp__copy_to_host(stream, magnitudes, largest, sizeof magnitudes), out);
-    FSDP_TRY_GOTO(status, fsdp_stream_synchronize(stream), out);
+        FSDP_TRY(measure(all, device, dtypes[d], (double *)largest.data + d));
+    FSDP_TRY(fsdp__copy_to_host(stream, magnitudes, largest.data, sizeof magnitudes));
+    FSDP_TRY(fsdp_stream_synchronize(stream));
     for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
         *found_inf = *found_inf || !isfinite(magnitudes[d]);
-out:
-    fsdp__device_free(device, largest, sizeof magnitudes, FSDP_MEMORY_WORKSPACE);
-    return status;
+    return FSDP_OK;
 }
 
 static bool is_first_of_device(const gradients *all, int64_t i)
@@ -209,8 +204,7 @@ static fsdp_status look_at_own(fsdp_grad_scaler *scaler, const fsdp_optimizer *o
                                bool *found_inf)
 {
     FSDP_TRY(check_gradients(optimizer));
-    if (fsdp__grow(&scaler->optimizers, scaler->count, &scaler->capacity, sizeof *scaler->optimizers))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&scaler->optimizers, scaler->count, &scaler->capacity, sizeof *scaler->optimizers));
     FSDP_TRY(collect(optimizer, all));
     for (int64_t i = 0; i < all->count; i++)
         if (is_first_of_device(all, i))
@@ -246,21 +240,20 @@ static fsdp_status share(const fsdp_grad_scaler *scaler, const gradients *all, i
     fsdp_stream *stream = device ? fsdp_device_stream(device) : NULL;
     float flag = (float)*said;
     fsdp_status status;
-    void *shared = NULL;
+    FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace shared = {0};
 
     if (fsdp_process_group_size(scaler->group) == 1)
         return FSDP_OK;
     if (!device)
         return fsdp_last_status();
-    FSDP_TRY(fsdp__device_alloc(device, sizeof flag, FSDP_MEMORY_WORKSPACE, &shared));
-    status = fsdp__copy_to_device(stream, shared, &flag, sizeof flag);
+    FSDP_TRY(fsdp__workspace_take(device, sizeof flag, &shared));
+    status = fsdp__copy_to_device(stream, shared.data, &flag, sizeof flag);
     if (status == FSDP_OK)
-        status = fsdp_all_reduce(scaler->group, shared, shared, 1, FSDP_F32, FSDP_MAX, stream);
+        status = fsdp_all_reduce(scaler->group, shared.data, shared.data, 1, FSDP_F32, FSDP_MAX, stream);
     if (status == FSDP_OK)
-        status = fsdp__copy_to_host(stream, &flag, shared, sizeof flag);
+        status = fsdp__copy_to_host(stream, &flag, shared.data, sizeof flag);
     /* Even after a failure: queued work reads and writes the variable here. */
     FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream));
-    fsdp__device_free(device, shared, sizeof flag, FSDP_MEMORY_WORKSPACE);
     FSDP_TRY(status);
     *said = (int)flag;
     return FSDP_OK;

@@ -1,23 +1,20 @@
 /* moments.c - the tensors that an optimizer keeps for a parameter, and how they follow the parameter. */
 #include <string.h>
 
+#include "base/alloc.h"
 #include "fsdp/dist.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"
 
 static fsdp_status make_moment(const fsdp_tensor *like, fsdp_tensor **out)
 {
-    fsdp_status status = FSDP_OK;
-    fsdp_tensor *moment = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *moment = NULL;
 
     FSDP_TRY(fsdp_tensor_create(like->storage->device, FSDP_F32, like->ndim, like->shape, FSDP_MEMORY_OPTIMIZER_STATE,
                                 &moment));
-    FSDP_TRY_GOTO(status, fsdp_tensor_fill_(moment, 0), out);
-    *out = moment;
-    moment = NULL;
-out:
-    fsdp_tensor_unref(moment);
-    return status;
+    FSDP_TRY(fsdp_tensor_fill_(moment, 0));
+    *out = fsdp__take(&moment);
+    return FSDP_OK;
 }
 
 static bool has_shape(const fsdp_tensor *tensor, int ndim, const int64_t *shape)
@@ -49,19 +46,13 @@ static fsdp_status cut_moment(const fsdp__optimizer_param *param, fsdp_tensor **
  * return. */
 static fsdp_status move_moment(const fsdp_tensor *like, fsdp_tensor **moment)
 {
-    fsdp_tensor *moved;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *moved = NULL;
 
     FSDP_TRY(make_moment(like, &moved));
-    status = fsdp__tensor_copy_across(moved, *moment);
-    if (status == FSDP_OK) {
-        fsdp_tensor *old = *moment;
-
-        *moment = moved;
-        moved = old;
-    }
-    fsdp_tensor_unref(moved);
-    return status;
+    FSDP_TRY(fsdp__tensor_copy_across(moved, *moment));
+    fsdp_tensor_unref(*moment);
+    *moment = fsdp__take(&moved);
+    return FSDP_OK;
 }
 
 /* Makes the moment fit the parameter; it is zero before the first step. */

@@ -4,6 +4,7 @@
 
 #include "fsdp/optim.h"
 
+#include "base/compiler.h"
 #include "device/kernels.h"
 
 typedef enum fsdp__optimizer_kind {
@@ -110,5 +111,7 @@ fsdp_status fsdp__optimizer_add_part(fsdp_state_dict *state, const fsdp__optimiz
                                      fsdp_tensor *tensor);
 fsdp_status fsdp__optimizer_add_step(fsdp_state_dict *state, const fsdp__optimizer_param *param, fsdp_device *device,
                                      int64_t steps);
+
+FSDP__SCOPED_POINTER(fsdp_optimizer, fsdp_optimizer_free)
 
 #endif

@@ -158,9 +158,7 @@ static fsdp_status check_bytes(const fsdp_parameters *parameters)
 static fsdp_status fill_group(const fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                               fsdp__optimizer_group *group)
 {
-    group->params = fsdp__calloc((size_t)parameters->count, sizeof *group->params);
-    if (!group->params)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(group->params = fsdp__calloc((size_t)parameters->count, sizeof *group->params));
     for (int64_t i = 0; i < parameters->count; i++) {
         const fsdp_parameter *from = &parameters->items[i];
         fsdp__optimizer_param *to = &group->params[group->count];
@@ -171,9 +169,7 @@ static fsdp_status fill_group(const fsdp_optimizer *optimizer, const fsdp_parame
             return FSDP_FAIL(FSDP_INVALID, "cannot optimize parameter %lld of the list: it has no name", (long long)i);
         FSDP_TRY(fsdp__optimizer_check_param(from->name, from->tensor));
         FSDP_TRY(check_new(optimizer, group, from));
-        to->name = fsdp__strdup(from->name);
-        if (!to->name)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(to->name = fsdp__strdup(from->name));
         to->tensor = fsdp_tensor_ref(from->tensor);
         group->count++;
         FSDP_TRY(fsdp__originals_create(to));
@@ -182,45 +178,34 @@ static fsdp_status fill_group(const fsdp_optimizer *optimizer, const fsdp_parame
 }
 
 /* Moves `group`, whose options are set, into the optimizer with its parameters. */
-static fsdp_status add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters, fsdp__optimizer_group group)
+static fsdp_status add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters, fsdp__optimizer_group like)
 {
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(free_group) fsdp__optimizer_group group = like;
     fsdp__optimizer_group *groups;
 
     if (!parameters)
         return FSDP_FAIL(FSDP_INVALID, "an optimizer needs parameters");
-    FSDP_TRY_GOTO(status, check_bytes(parameters), out);
-    FSDP_TRY_GOTO(status, fill_group(optimizer, parameters, &group), out);
-    groups = fsdp__realloc(optimizer->groups, (size_t)(optimizer->group_count + 1) * sizeof *groups);
-    if (!groups) {
-        status = FSDP_NO_MEMORY;
-        goto out;
-    }
+    FSDP_TRY(check_bytes(parameters));
+    FSDP_TRY(fill_group(optimizer, parameters, &group));
+    FSDP__TRY_NEW(groups = fsdp__realloc(optimizer->groups, (size_t)(optimizer->group_count + 1) * sizeof *groups));
     optimizer->groups = groups;
-    FSDP_TRY_GOTO(status, fsdp__partition_add_group(optimizer, &group), out);
+    FSDP_TRY(fsdp__partition_add_group(optimizer, &group));
     optimizer->groups[optimizer->group_count++] = group;
     group = (fsdp__optimizer_group){.params = NULL};
-out:
-    free_group(&group);
-    return status;
+    return FSDP_OK;
 }
 
 static fsdp_status create(fsdp__optimizer_kind kind, const fsdp_parameters *parameters,
                           const fsdp__optimizer_group *group, fsdp_optimizer **out)
 {
-    fsdp_status status = FSDP_OK;
-    fsdp_optimizer *optimizer = fsdp__calloc(1, sizeof *optimizer);
+    FSDP__SCOPED(fsdp_optimizer_free_at) fsdp_optimizer *optimizer = fsdp__calloc(1, sizeof *optimizer);
 
-    if (!optimizer)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(optimizer);
     optimizer->kind = kind;
     optimizer->grad_scale = 1;
-    FSDP_TRY_GOTO(status, add_group(optimizer, parameters, *group), out);
-    *out = optimizer;
-    optimizer = NULL;
-out:
-    fsdp_optimizer_free(optimizer);
-    return status;
+    FSDP_TRY(add_group(optimizer, parameters, *group));
+    *out = fsdp__take(&optimizer);
+    return FSDP_OK;
 }
 
 static fsdp_status create_adam(fsdp__optimizer_kind kind, const fsdp_parameters *parameters,

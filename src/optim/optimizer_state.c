@@ -8,6 +8,7 @@
 #include "optim/originals.h"
 #include "optim/param_groups.h"
 #include "optim/partition.h"
+#include "state/entry.h"
 #include "tensor/tensor.h"
 
 #define STEP "step"
@@ -57,15 +58,11 @@ fsdp_status fsdp__optimizer_add_part(fsdp_state_dict *state, const fsdp__optimiz
 fsdp_status fsdp__optimizer_add_step(fsdp_state_dict *state, const fsdp__optimizer_param *param, fsdp_device *device,
                                      int64_t steps)
 {
-    fsdp_tensor *tensor = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *tensor = NULL;
 
     FSDP_TRY(fsdp_tensor_create(device, FSDP_I64, 0, NULL, FSDP_MEMORY_OPTIMIZER_STATE, &tensor));
-    status = fsdp_tensor_write(tensor, FSDP_I64, &steps);
-    if (status == FSDP_OK)
-        status = fsdp__optimizer_add_part(state, param, STEP, tensor);
-    fsdp_tensor_unref(tensor);
-    return status;
+    FSDP_TRY(fsdp_tensor_write(tensor, FSDP_I64, &steps));
+    return fsdp__optimizer_add_part(state, param, STEP, tensor);
 }
 
 /* Makes the state fit its parameter. An original's state is that of the flat parameter. */
@@ -95,26 +92,21 @@ static fsdp_status add_param(const fsdp_optimizer *optimizer, const fsdp__optimi
 
 static fsdp_status make_state_dict(fsdp_optimizer *optimizer, bool all, fsdp_state_dict **out)
 {
-    fsdp_state_dict *state = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
 
     *out = NULL;
     FSDP_TRY(fsdp_state_dict_create(&state));
     for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);)
         if (all || w.param->steps > 0 || w.param->moment1)
-            FSDP_TRY_GOTO(status, add_param(optimizer, w.group, w.param, state), out);
-    *out = state;
-    state = NULL;
-out:
-    fsdp_state_dict_free(state);
-    return status;
+            FSDP_TRY(add_param(optimizer, w.group, w.param, state));
+    *out = fsdp__take(&state);
+    return FSDP_OK;
 }
 
 static fsdp_status consolidated(const fsdp_optimizer *optimizer, fsdp_state_dict **out)
 {
     const fsdp_state_dict *all = optimizer->partition->consolidated;
-    fsdp_state_dict *state;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
 
     *out = NULL;
     if (!all)
@@ -123,13 +115,10 @@ static fsdp_status consolidated(const fsdp_optimizer *optimizer, fsdp_state_dict
                          "fsdp_optimizer_consolidate_state_dict(optimizer, %d) on all ranks first",
                          fsdp_process_group_rank(optimizer->partition->group));
     FSDP_TRY(fsdp_state_dict_create(&state));
-    for (int64_t i = 0; i < all->count && status == FSDP_OK; i++)
-        status = fsdp_state_dict_add(state, all->entries[i].name, all->entries[i].tensor);
-    if (status == FSDP_OK)
-        *out = state;
-    else
-        fsdp_state_dict_free(state);
-    return status;
+    for (int64_t i = 0; i < all->count; i++)
+        FSDP_TRY(fsdp_state_dict_add(state, all->entries[i].name, all->entries[i].tensor));
+    *out = fsdp__take(&state);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_optimizer_state_dict(fsdp_optimizer *optimizer, fsdp_state_dict **out)
@@ -153,8 +142,7 @@ static fsdp_status find(const fsdp_state_dict *state, const fsdp__optimizer_para
 {
     char *name = name_of(param, what);
 
-    if (!name)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(name);
     *out = fsdp_state_dict_find(state, name);
     fsdp__free(name);
     return FSDP_OK;

@@ -22,12 +22,10 @@ static fsdp_status add(fsdp__optimizer_param *param, const fsdp__leaf_part *part
 {
     fsdp__optimizer_param *original;
 
-    if (fsdp__grow(&param->originals, param->original_count, capacity, sizeof *param->originals))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&param->originals, param->original_count, capacity, sizeof *param->originals));
     original = &param->originals[param->original_count];
     *original = (fsdp__optimizer_param){.name = name_of(param, part->name), .first = part->at};
-    if (!original->name)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(original->name);
     original->tensor = fsdp_tensor_ref(part->tensor);
     param->original_count++;
     return FSDP_OK;
@@ -69,19 +67,16 @@ void fsdp__originals_free(fsdp__optimizer_param *param)
 static fsdp_status view(const fsdp_tensor *moment, const fsdp__optimizer_param *original, fsdp_tensor **out)
 {
     const fsdp_tensor *like = original->tensor;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *made = NULL;
 
     *out = NULL;
     if (!moment)
         return FSDP_OK;
     FSDP_TRY(fsdp__tensor_create_view(moment->storage, moment->dtype, like->ndim, like->shape, NULL,
-                                      moment->offset + original->first, out));
-    status = fsdp_tensor_set_distribution(*out, fsdp_tensor_distribution(like));
-    if (status == FSDP_OK)
-        return FSDP_OK;
-    fsdp_tensor_unref(*out);
-    *out = NULL;
-    return status;
+                                      moment->offset + original->first, &made));
+    FSDP_TRY(fsdp_tensor_set_distribution(made, fsdp_tensor_distribution(like)));
+    *out = fsdp__take(&made);
+    return FSDP_OK;
 }
 
 static fsdp_status open(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,

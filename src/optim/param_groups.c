@@ -7,6 +7,7 @@
 #include "base/compiler.h"
 #include "optim/originals.h"
 #include "optim/param_groups.h"
+#include "state/entry.h"
 #include "tensor/tensor.h"
 
 #define PREFIX "param_groups."
@@ -49,22 +50,16 @@ static char *name_of(const fsdp__optimizer_param *param, const struct option *op
 static fsdp_status add_value(fsdp_state_dict *state, const fsdp__optimizer_param *param, const struct option *option,
                              double value)
 {
-    char *name = name_of(param, option);
-    fsdp_tensor *tensor = NULL;
-    fsdp_status status = name ? FSDP_OK : FSDP_NO_MEMORY;
+    FSDP__FREED char *name = name_of(param, option);
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *tensor = NULL;
     int64_t bits;
 
     memcpy(&bits, &value, sizeof bits);
-    if (status == FSDP_OK)
-        status =
-            fsdp_tensor_create(param->tensor->storage->device, FSDP_I64, 0, NULL, FSDP_MEMORY_OPTIMIZER_STATE, &tensor);
-    if (status == FSDP_OK)
-        status = fsdp_tensor_write(tensor, FSDP_I64, &bits);
-    if (status == FSDP_OK)
-        status = fsdp_state_dict_add(state, name, tensor);
-    fsdp_tensor_unref(tensor);
-    fsdp__free(name);
-    return status;
+    FSDP__TRY_NEW(name);
+    FSDP_TRY(
+        fsdp_tensor_create(param->tensor->storage->device, FSDP_I64, 0, NULL, FSDP_MEMORY_OPTIMIZER_STATE, &tensor));
+    FSDP_TRY(fsdp_tensor_write(tensor, FSDP_I64, &bits));
+    return fsdp_state_dict_add(state, name, tensor);
 }
 
 fsdp_status fsdp_optimizer_add_param_groups(fsdp_optimizer *optimizer, fsdp_state_dict *state)
@@ -111,8 +106,7 @@ static fsdp_status find_value(const fsdp_optimizer *optimizer, int g, const stru
         const fsdp_state_dict_entry *entry = name ? fsdp_state_dict_find(state, name) : NULL;
         double value;
 
-        if (!name)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(name);
         fsdp__free(name);
         if (first && (entry != NULL) != *found)
             return FSDP_FAIL(
@@ -235,18 +229,14 @@ static fsdp_status add_rekeyed(const fsdp_optimizer *optimizer, const fsdp_state
 fsdp_status fsdp_optimizer_rekey_state_dict(const fsdp_optimizer *optimizer, const fsdp_state_dict *state, bool to_ids,
                                             fsdp_state_dict **out)
 {
-    fsdp_state_dict *rekeyed = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *rekeyed = NULL;
 
     *out = NULL;
     if (!optimizer || !state)
         return FSDP_FAIL(FSDP_INVALID, "cannot rekey the state of an optimizer: both are required");
     FSDP_TRY(fsdp_state_dict_create(&rekeyed));
     for (int64_t i = 0; i < state->count; i++)
-        FSDP_TRY_GOTO(status, add_rekeyed(optimizer, &state->entries[i], to_ids, rekeyed), out);
-    *out = rekeyed;
-    rekeyed = NULL;
-out:
-    fsdp_state_dict_free(rekeyed);
-    return status;
+        FSDP_TRY(add_rekeyed(optimizer, &state->entries[i], to_ids, rekeyed));
+    *out = fsdp__take(&rekeyed);
+    return FSDP_OK;
 }

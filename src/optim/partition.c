@@ -52,8 +52,7 @@ static fsdp_status sort(fsdp__optimizer_group *group)
 {
     int64_t *sorted = fsdp__calloc((size_t)FSDP__MAX(group->count, 1), sizeof *sorted);
 
-    if (!sorted)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(sorted);
     for (int64_t i = 0; i < group->count; i++) {
         int64_t at = i, numel = fsdp_tensor_numel(group->params[i].tensor);
 
@@ -110,9 +109,7 @@ fsdp_status fsdp_optimizer_partition_state(fsdp_optimizer *optimizer, const fsdp
         group = fsdp_world(fsdp_device_context(device_of(optimizer)));
     if (!group)
         return fsdp_last_status();
-    optimizer->partition = fsdp__calloc(1, sizeof *optimizer->partition);
-    if (!optimizer->partition)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(optimizer->partition = fsdp__calloc(1, sizeof *optimizer->partition));
     optimizer->partition->group = group;
     optimizer->partition->bucket_view = options && options->parameters_as_bucket_view;
     optimizer->partition->loads = fsdp__calloc((size_t)fsdp_process_group_size(group), sizeof(int64_t));
@@ -230,30 +227,25 @@ static fsdp_status copy_one(void *arg, const fsdp__optimizer_param *param)
 static fsdp_status broadcast_bucket(const fsdp_optimizer *optimizer, int rank)
 {
     const struct fsdp__partition *p = optimizer->partition;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *tensor = NULL;
     bucket b = {.bytes = 0};
     int64_t numel;
-    fsdp_status status;
 
     FSDP_TRY(each_of_rank(optimizer, rank, measure, &b));
     if (b.bytes == 0)
         return FSDP_OK;
     b.dtype = b.dtype == FSDP_DTYPE_NONE ? FSDP_U8 : b.dtype;
     numel = (int64_t)(b.bytes / fsdp_dtype_size(b.dtype));
-    FSDP_TRY(fsdp_tensor_create(device_of(optimizer), b.dtype, 1, &numel, FSDP_MEMORY_WORKSPACE, &b.tensor));
+    FSDP_TRY(fsdp_tensor_create(device_of(optimizer), b.dtype, 1, &numel, FSDP_MEMORY_WORKSPACE, &tensor));
+    b.tensor = tensor;
     b.bytes = 0;
     if (rank == fsdp_process_group_rank(p->group))
-        FSDP_TRY_GOTO(status, each_of_rank(optimizer, rank, copy_one, &b), out);
-    FSDP_TRY_GOTO(status,
-                  fsdp_broadcast(p->group, fsdp_tensor_data(b.tensor), numel, b.dtype, rank,
-                                 fsdp_device_stream(device_of(optimizer))),
-                  out);
+        FSDP_TRY(each_of_rank(optimizer, rank, copy_one, &b));
+    FSDP_TRY(fsdp_broadcast(p->group, fsdp_tensor_data(tensor), numel, b.dtype, rank,
+                            fsdp_device_stream(device_of(optimizer))));
     b.bytes = 0;
     b.out = true;
-    if (rank != fsdp_process_group_rank(p->group))
-        status = each_of_rank(optimizer, rank, copy_one, &b);
-out:
-    fsdp_tensor_unref(b.tensor);
-    return status;
+    return rank == fsdp_process_group_rank(p->group) ? FSDP_OK : each_of_rank(optimizer, rank, copy_one, &b);
 }
 
 static fsdp_status publish(const fsdp_optimizer *optimizer)

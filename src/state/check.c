@@ -75,12 +75,9 @@ fsdp_status fsdp__state_dict_keys_add(char ***names, int64_t *count, const char 
 {
     char **more = fsdp__realloc(*names, (size_t)(*count + 1) * sizeof *more);
 
-    if (!more)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(more);
     *names = more;
-    more[*count] = fsdp__strdup(name);
-    if (!more[*count])
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(more[*count] = fsdp__strdup(name));
     ++*count;
     return FSDP_OK;
 }
@@ -104,8 +101,7 @@ void fsdp_state_dict_keys_release(fsdp_state_dict_keys *keys)
 fsdp_status fsdp__tensor_to_host(fsdp_tensor *tensor, fsdp_tensor **out)
 {
     fsdp_device *cpu = fsdp_cpu(fsdp_device_context(tensor->storage->device));
-    fsdp_status status = FSDP_OK;
-    fsdp_tensor *copy = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *copy = NULL;
 
     if (!cpu)
         return fsdp_last_status();
@@ -114,26 +110,19 @@ fsdp_status fsdp__tensor_to_host(fsdp_tensor *tensor, fsdp_tensor **out)
         return FSDP_OK;
     }
     FSDP_TRY(fsdp_tensor_create(cpu, tensor->dtype, tensor->ndim, tensor->shape, tensor->storage->kind, &copy));
-    FSDP_TRY_GOTO(status, fsdp_tensor_read(tensor, tensor->dtype, fsdp_tensor_data(copy)), out);
-    *out = copy;
-    copy = NULL;
-out:
-    fsdp_tensor_unref(copy);
-    return status;
+    FSDP_TRY(fsdp_tensor_read(tensor, tensor->dtype, fsdp_tensor_data(copy)));
+    *out = fsdp__take(&copy);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__state_dict_add_to(fsdp_state_dict *out, const char *name, fsdp_tensor *tensor, bool offload)
 {
     const fsdp_distribution *d = fsdp_tensor_distribution(tensor);
-    fsdp_tensor *kept = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *kept = NULL;
 
     if (!offload)
         return fsdp_state_dict_add(out, name, tensor);
     FSDP_TRY(fsdp__tensor_to_host(tensor, &kept));
-    status = d && kept != tensor ? fsdp_tensor_set_distribution(kept, d) : FSDP_OK;
-    if (status == FSDP_OK)
-        status = fsdp_state_dict_add(out, name, kept);
-    fsdp_tensor_unref(kept);
-    return status;
+    FSDP_TRY(d && kept != tensor ? fsdp_tensor_set_distribution(kept, d) : FSDP_OK);
+    return fsdp_state_dict_add(out, name, kept);
 }

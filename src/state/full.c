@@ -34,7 +34,7 @@ static bool is_kept(const fsdp_state_dict *state, const fsdp_full_state_options 
 /* Gathers the tensor, and adds it if this rank keeps it. */
 static fsdp_status gather_one(const fsdp_state_dict_entry *entry, bool offload, bool keep, fsdp_state_dict *out)
 {
-    fsdp_tensor *whole = NULL, *kept = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *whole = NULL, *kept = NULL;
     fsdp_status status;
 
     if (!keep && !fsdp_tensor_distribution(entry->tensor))
@@ -45,8 +45,6 @@ static fsdp_status gather_one(const fsdp_state_dict_entry *entry, bool offload, 
         if (status == FSDP_OK)
             status = fsdp_state_dict_add(out, entry->name, offload ? kept : whole);
     }
-    fsdp_tensor_unref(kept);
-    fsdp_tensor_unref(whole);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "gathering '%s'", entry->name);
 }
 
@@ -55,8 +53,7 @@ fsdp_status fsdp_state_dict_gather(const fsdp_state_dict *state, const fsdp_full
 {
     fsdp_full_state_options some = options ? *options : (fsdp_full_state_options){.partial = false};
     bool offload = some.cpu_offload || some.offload_to_cpu, keep;
-    fsdp_state_dict *whole = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *whole = NULL;
 
     *out = NULL;
     if (!state)
@@ -64,16 +61,13 @@ fsdp_status fsdp_state_dict_gather(const fsdp_state_dict *state, const fsdp_full
     FSDP_TRY(fsdp_state_dict_create(&whole));
     if (state->count > 0) {
         keep = is_kept(state, &some);
-        FSDP_TRY_GOTO(status, fsdp__state_dict_check_same(state, fsdp_world(fsdp__state_dict_context(state))), out);
-        FSDP_TRY_GOTO(status, fsdp__state_dict_check_values(state, "gather"), out);
+        FSDP_TRY(fsdp__state_dict_check_same(state, fsdp_world(fsdp__state_dict_context(state))));
+        FSDP_TRY(fsdp__state_dict_check_values(state, "gather"));
         for (int64_t i = 0; i < state->count; i++)
-            FSDP_TRY_GOTO(status, gather_one(&state->entries[i], offload, keep, whole), out);
+            FSDP_TRY(gather_one(&state->entries[i], offload, keep, whole));
     }
-    *out = whole;
-    whole = NULL;
-out:
-    fsdp_state_dict_free(whole);
-    return status;
+    *out = fsdp__take(&whole);
+    return FSDP_OK;
 }
 
 /* ---- loading ---- */
@@ -176,8 +170,8 @@ static fsdp_status check_all(const loading *l)
 /* Gives this rank's box of a whole tensor; the caller owns `*out`. */
 static fsdp_status narrow(const fsdp_tensor *whole, const fsdp_state_dict_entry *entry, fsdp_tensor **out)
 {
-    fsdp_tensor *view = NULL, *next;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *view = NULL;
+    fsdp_tensor *next;
     int64_t numel = fsdp_tensor_numel(whole);
 
     if (entry->flat)
@@ -185,15 +179,12 @@ static fsdp_status narrow(const fsdp_tensor *whole, const fsdp_state_dict_entry 
     else
         FSDP_TRY(fsdp__tensor_alias(whole, &view));
     for (int d = 0; d < (entry->flat ? 1 : entry->ndim); d++) {
-        FSDP_TRY_GOTO(status, fsdp__view_narrow(view, d, entry->offset[d], entry->size[d], &next), out);
+        FSDP_TRY(fsdp__view_narrow(view, d, entry->offset[d], entry->size[d], &next));
         fsdp_tensor_unref(view);
         view = next;
     }
-    *out = view;
-    view = NULL;
-out:
-    fsdp_tensor_unref(view);
-    return status;
+    *out = fsdp__take(&view);
+    return FSDP_OK;
 }
 
 static fsdp_status take_own(const fsdp_state_dict_entry *entry, const fsdp_tensor *whole)
@@ -215,34 +206,28 @@ static fsdp_status make_whole(const loading *l, const fsdp_state_dict_entry *ent
     fsdp_dtype dtype = fsdp_tensor_dtype(entry->tensor);
     const fsdp_state_dict_entry *from = l->full ? fsdp_state_dict_find(l->full, entry->name) : NULL;
     bool mine = fsdp_process_group_rank(l->world) == 0;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *made = NULL;
 
     if (mine && from->tensor->storage->device == device && from->tensor->dtype == dtype) {
         *out = fsdp_tensor_ref(from->tensor);
         return FSDP_OK;
     }
-    FSDP_TRY(fsdp_tensor_create(device, dtype, entry->ndim, entry->global_shape, FSDP_MEMORY_WORKSPACE, out));
-    status = mine ? fsdp__tensor_copy_across(*out, from->tensor) : FSDP_OK;
-    if (status == FSDP_OK)
-        return FSDP_OK;
-    fsdp_tensor_unref(*out);
-    *out = NULL;
-    return status;
+    FSDP_TRY(fsdp_tensor_create(device, dtype, entry->ndim, entry->global_shape, FSDP_MEMORY_WORKSPACE, &made));
+    if (mine)
+        FSDP_TRY(fsdp__tensor_copy_across(made, from->tensor));
+    *out = fsdp__take(&made);
+    return FSDP_OK;
 }
 
 static fsdp_status receive(const loading *l, const fsdp_state_dict_entry *entry)
 {
     fsdp_device *device = fsdp_tensor_device(entry->tensor);
-    fsdp_tensor *whole = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *whole = NULL;
 
     FSDP_TRY(make_whole(l, entry, &whole));
-    status = fsdp_broadcast(l->world, fsdp_tensor_data(whole), fsdp_tensor_numel(whole), whole->dtype, 0,
-                            fsdp_device_stream(device));
-    if (status == FSDP_OK)
-        status = take_own(entry, whole);
-    fsdp_tensor_unref(whole);
-    return status;
+    FSDP_TRY(fsdp_broadcast(l->world, fsdp_tensor_data(whole), fsdp_tensor_numel(whole), whole->dtype, 0,
+                            fsdp_device_stream(device)));
+    return take_own(entry, whole);
 }
 
 /* Returns whether every rank has the same part of both. */
@@ -305,9 +290,7 @@ fsdp_status fsdp_state_dict_load_full(const fsdp_state_dict *state, const fsdp_s
     l.world = fsdp_world(fsdp__state_dict_context(state));
     if (!l.world)
         return fsdp_last_status();
-    l.present = fsdp__calloc((size_t)state->count, 1);
-    if (!l.present)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(l.present = fsdp__calloc((size_t)state->count, 1));
     status = load(&l);
     fsdp__free(l.present);
     return status;

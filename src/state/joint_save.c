@@ -60,31 +60,23 @@ fsdp_status fsdp__joint_greet(fsdp_process_group *group, const fsdp__joint_words
                               fsdp__directory *const *folders, int folder_count, fsdp__joint_share **out_shares)
 {
     int rank = fsdp_process_group_rank(group), size = fsdp_process_group_size(group);
-    fsdp__joint_share *shares = fsdp__calloc((size_t)size, sizeof *shares);
+    FSDP__FREED fsdp__joint_share *shares = fsdp__calloc((size_t)size, sizeof *shares);
     size_t bytes = 0, *sizes = NULL;
-    char *message = shares ? make_message(mine, folders, rank == 0 ? folder_count : 0, &bytes) : NULL;
+    FSDP__FREED char *message = shares ? make_message(mine, folders, rank == 0 ? folder_count : 0, &bytes) : NULL;
     void **messages = NULL;
     fsdp_status status;
 
     *out_shares = NULL;
     /* A rank without a message would leave the others waiting in the gather. */
-    status = fsdp_agree(group, message ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "%s", words->failure));
-    if (status == FSDP_OK)
-        status = fsdp_gather_objects(group, message, bytes, &messages, &sizes);
-    fsdp__free(message);
-    if (status == FSDP_OK) {
-        for (int r = 0; r < size; r++)
-            memcpy(&shares[r], messages[r], sizeof *shares);
-        status = compare(group, words, mine, shares);
-        if (status == FSDP_OK && rank != 0)
-            status =
-                open_folders((const char *)messages[0] + sizeof *mine, sizes[0] - sizeof *mine, folders, folder_count);
-        fsdp_objects_free(group, messages, sizes);
-    }
-    if (status != FSDP_OK) {
-        fsdp__free(shares);
-        return status;
-    }
-    *out_shares = shares;
+    FSDP_TRY(fsdp_agree(group, message ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "%s", words->failure)));
+    FSDP_TRY(fsdp_gather_objects(group, message, bytes, &messages, &sizes));
+    for (int r = 0; r < size; r++)
+        memcpy(&shares[r], messages[r], sizeof *shares);
+    status = compare(group, words, mine, shares);
+    if (status == FSDP_OK && rank != 0)
+        status = open_folders((const char *)messages[0] + sizeof *mine, sizes[0] - sizeof *mine, folders, folder_count);
+    fsdp_objects_free(group, messages, sizes);
+    FSDP_TRY(status);
+    *out_shares = fsdp__take(&shares);
     return FSDP_OK;
 }

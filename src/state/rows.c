@@ -1,6 +1,8 @@
 /* rows.c - makes parts by the chunk rule over dimension 0 from whatever parts there are. */
+#include "base/alloc.h"
 #include "dist/dist.h"
 #include "state/check.h"
+#include "state/entry.h"
 
 static bool is_split(const fsdp_distribution *d, int i)
 {
@@ -29,15 +31,14 @@ static fsdp_status cut(const fsdp_state_dict_entry *entry, const fsdp_sharded_st
                        fsdp_state_dict *out)
 {
     fsdp_placement placements[FSDP_MAX_MESH_DIMS] = {{0}};
-    fsdp_tensor *parts = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *parts = NULL;
+    fsdp_status status;
 
     if (!choose(entry, options->over_replicas, placements))
         return fsdp__state_dict_add_to(out, entry->name, entry->tensor, options->offload_to_cpu);
     status = fsdp_redistribute(entry->tensor, placements, &parts);
     if (status == FSDP_OK)
         status = fsdp__state_dict_add_to(out, entry->name, parts, options->offload_to_cpu);
-    fsdp_tensor_unref(parts);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cutting '%s' by rows", entry->name);
 }
 
@@ -45,22 +46,18 @@ fsdp_status fsdp_state_dict_shard_rows(const fsdp_state_dict *state, const fsdp_
                                        fsdp_state_dict **out)
 {
     const fsdp_sharded_state_options none = {.offload_to_cpu = false};
-    fsdp_state_dict *rows = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *rows = NULL;
 
     *out = NULL;
     if (!state)
         return FSDP_FAIL(FSDP_INVALID, "cannot cut a state dict by rows: it is NULL");
     FSDP_TRY(fsdp_state_dict_create(&rows));
     if (state->count > 0) {
-        FSDP_TRY_GOTO(status, fsdp__state_dict_check_same(state, fsdp_world(fsdp__state_dict_context(state))), out);
-        FSDP_TRY_GOTO(status, fsdp__state_dict_check_values(state, "cut by rows"), out);
+        FSDP_TRY(fsdp__state_dict_check_same(state, fsdp_world(fsdp__state_dict_context(state))));
+        FSDP_TRY(fsdp__state_dict_check_values(state, "cut by rows"));
     }
     for (int64_t i = 0; i < state->count; i++)
-        FSDP_TRY_GOTO(status, cut(&state->entries[i], options ? options : &none, rows), out);
-    *out = rows;
-    rows = NULL;
-out:
-    fsdp_state_dict_free(rows);
-    return status;
+        FSDP_TRY(cut(&state->entries[i], options ? options : &none, rows));
+    *out = fsdp__take(&rows);
+    return FSDP_OK;
 }

@@ -35,13 +35,10 @@ static fsdp_status make_room(state *s)
     int64_t table_size = FSDP__MAX(s->table_size * 2, 64);
     int64_t *table;
 
-    if (fsdp__grow(&s->list.entries, s->list.count, &s->capacity, sizeof *s->list.entries) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&s->list.entries, s->list.count, &s->capacity, sizeof *s->list.entries));
     if (s->table_size > 2 * (s->list.count + 1))
         return FSDP_OK;
-    table = fsdp__calloc((size_t)table_size, sizeof *table);
-    if (!table)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(table = fsdp__calloc((size_t)table_size, sizeof *table));
     fsdp__free(s->table);
     s->table = table;
     s->table_size = table_size;
@@ -55,9 +52,7 @@ fsdp_status fsdp_state_dict_create(fsdp_state_dict **out)
     state *s;
 
     *out = NULL;
-    s = fsdp__calloc(1, sizeof *s);
-    if (!s)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s = fsdp__calloc(1, sizeof *s));
     *out = &s->list;
     return FSDP_OK;
 }
@@ -88,8 +83,7 @@ const fsdp_state_dict_entry *fsdp_state_dict_find(const fsdp_state_dict *list, c
 fsdp_status fsdp_state_dict_add(fsdp_state_dict *list, const char *name, fsdp_tensor *tensor)
 {
     state *s = (state *)list;
-    fsdp_state_dict_entry entry = {.tensor = tensor};
-    fsdp_status status = FSDP_OK;
+    fsdp_state_dict_entry entry = {.name = (char *)(uintptr_t)name, .tensor = tensor};
 
     if (!list || !name || !tensor)
         return FSDP_FAIL(FSDP_INVALID, "cannot add to a state: state, name and tensor are required");
@@ -97,16 +91,11 @@ fsdp_status fsdp_state_dict_add(fsdp_state_dict *list, const char *name, fsdp_te
         return FSDP_FAIL(FSDP_INVALID, "cannot add '%s' to a state: it is not contiguous", name);
     if (fsdp_state_dict_find(list, name))
         return FSDP_FAIL(FSDP_INVALID, "cannot add '%s' to a state: the name is taken", name);
-    entry.name = fsdp__strdup(name);
-    if (!entry.name)
-        return FSDP_NO_MEMORY;
-    FSDP_TRY_GOTO(status, fsdp__entry_describe(&entry), out);
-    FSDP_TRY_GOTO(status, make_room(s), out);
+    FSDP_TRY(fsdp__entry_describe(&entry));
+    FSDP_TRY(make_room(s));
+    FSDP__TRY_NEW(entry.name = fsdp__strdup(name));
     fsdp_tensor_ref(tensor);
     list->entries[list->count++] = entry;
     *table_at(s, name) = list->count;
-    entry.name = NULL;
-out:
-    fsdp__free(entry.name);
-    return status;
+    return FSDP_OK;
 }

@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "fsdp/state.h"
 #include "nn/module.h"
+#include "state/entry.h"
 
 static bool is_added(const fsdp_state_dict *state, const fsdp_tensor *tensor)
 {
@@ -16,8 +17,7 @@ static fsdp_status add_named(fsdp_state_dict *state, const char *module, const c
     char *full = fsdp__dotted(module, name);
     fsdp_status status;
 
-    if (!full)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(full);
     status = fsdp_state_dict_add(state, full, tensor);
     fsdp__free(full);
     return status;
@@ -46,17 +46,13 @@ static fsdp_status visit(void *arg, fsdp_module *module, const char *name)
 
 fsdp_status fsdp_state_dict_from_module(fsdp_module *module, fsdp_state_dict **out)
 {
-    fsdp_state_dict *state = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
 
     *out = NULL;
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "cannot take the state of a module: it is NULL");
     FSDP_TRY(fsdp_state_dict_create(&state));
-    status = fsdp__module_walk(module, visit, state);
-    if (status == FSDP_OK)
-        *out = state;
-    else
-        fsdp_state_dict_free(state);
-    return status;
+    FSDP_TRY(fsdp__module_walk(module, visit, state));
+    *out = fsdp__take(&state);
+    return FSDP_OK;
 }

@@ -1,5 +1,7 @@
 /* type.c - makes a state dict of one of FSDP1's types. */
+#include "base/alloc.h"
 #include "state/check.h"
+#include "state/entry.h"
 
 static fsdp_status add_local(const fsdp_state_dict *state, bool offload, fsdp_state_dict *out)
 {
@@ -14,17 +16,14 @@ fsdp_status fsdp_state_dict_of_type(const fsdp_state_dict *state, const fsdp_sta
     const fsdp_full_state_options full = {.rank0_only = config->rank0_only, .offload_to_cpu = config->offload_to_cpu};
     const fsdp_sharded_state_options rows = {.offload_to_cpu = config->offload_to_cpu,
                                              .over_replicas = config->over_replicas};
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *local = NULL;
 
     if (config->type == FSDP_FULL_STATE_DICT)
         return fsdp_state_dict_gather(state, &full, out);
     if (config->type == FSDP_SHARDED_STATE_DICT)
         return fsdp_state_dict_shard_rows(state, &rows, out);
-    FSDP_TRY(fsdp_state_dict_create(out));
-    status = add_local(state, config->offload_to_cpu, *out);
-    if (status == FSDP_OK)
-        return FSDP_OK;
-    fsdp_state_dict_free(*out);
-    *out = NULL;
-    return status;
+    FSDP_TRY(fsdp_state_dict_create(&local));
+    FSDP_TRY(add_local(state, config->offload_to_cpu, local));
+    *out = fsdp__take(&local);
+    return FSDP_OK;
 }

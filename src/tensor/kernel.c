@@ -50,8 +50,7 @@ static fsdp_status launch(fsdp__host_kernel *kernel, fsdp_tensor *const *reads, 
     fsdp__buffer *buffers = fsdp__calloc((size_t)kernel->count, sizeof *buffers);
     fsdp_status status;
 
-    if (!buffers)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(buffers);
     for (int i = 0; i < read_count; i++)
         buffers[i] = buffer_of(reads[i], FSDP__READS);
     for (int i = 0; i < write_count; i++)

@@ -164,17 +164,11 @@ static fsdp_status copy_edges(const fsdp_tensor *src, fsdp_tensor *dst, int dim)
     if (src->shape[dim] <= 2 * EDGE)
         return copy_edges(src, dst, dim + 1);
     for (int end = 0; end < 2; end++) {
-        fsdp_status status;
-        fsdp_tensor *from = NULL, *to = NULL;
+        FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *from = NULL, *to = NULL;
 
-        FSDP_TRY_GOTO(status, fsdp__view_narrow(src, dim, end ? src->shape[dim] - EDGE : 0, EDGE, &from), out);
-        FSDP_TRY_GOTO(status, fsdp__view_narrow(dst, dim, end ? EDGE : 0, EDGE, &to), out);
-        FSDP_TRY_GOTO(status, copy_edges(from, to, dim + 1), out);
-    out:
-        fsdp_tensor_unref(from);
-        fsdp_tensor_unref(to);
-        if (status != FSDP_OK)
-            return status;
+        FSDP_TRY(fsdp__view_narrow(src, dim, end ? src->shape[dim] - EDGE : 0, EDGE, &from));
+        FSDP_TRY(fsdp__view_narrow(dst, dim, end ? EDGE : 0, EDGE, &to));
+        FSDP_TRY(copy_edges(from, to, dim + 1));
     }
     return FSDP_OK;
 }
@@ -184,34 +178,23 @@ static fsdp_status read_shown(printer *p, const fsdp_tensor *tensor, void **out)
 {
     bool summarize = fsdp_tensor_numel(tensor) > THRESHOLD;
     fsdp_dtype dtype = fsdp_dtype_is_floating(tensor->dtype) ? FSDP_F32 : FSDP_I64;
-    fsdp_tensor *edges = NULL;
-    fsdp_status status = FSDP_OK;
-    void *data = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *edges = NULL;
+    FSDP__FREED void *data = NULL;
 
     for (int d = 0; d < p->ndim; d++) {
         p->cut[d] = summarize && tensor->shape[d] > 2 * EDGE;
         p->shape[d] = p->cut[d] ? 2 * EDGE : tensor->shape[d];
     }
     if (summarize) {
-        FSDP_TRY_GOTO(status,
-                      fsdp_tensor_create(tensor->storage->device, tensor->dtype, p->ndim, p->shape,
-                                         FSDP_MEMORY_WORKSPACE, &edges),
-                      out);
-        FSDP_TRY_GOTO(status, copy_edges(tensor, edges, 0), out);
+        FSDP_TRY(fsdp_tensor_create(tensor->storage->device, tensor->dtype, p->ndim, p->shape, FSDP_MEMORY_WORKSPACE,
+                                    &edges));
+        FSDP_TRY(copy_edges(tensor, edges, 0));
         tensor = edges;
     }
-    data = fsdp__calloc((size_t)fsdp_tensor_numel(tensor), fsdp_dtype_size(dtype));
-    if (!data) {
-        status = FSDP_NO_MEMORY;
-        goto out;
-    }
-    FSDP_TRY_GOTO(status, fsdp_tensor_read(tensor, dtype, data), out);
-    *out = data;
-    data = NULL;
-out:
-    fsdp__free(data);
-    fsdp_tensor_unref(edges);
-    return status;
+    FSDP__TRY_NEW(data = fsdp__calloc((size_t)fsdp_tensor_numel(tensor), fsdp_dtype_size(dtype)));
+    FSDP_TRY(fsdp_tensor_read(tensor, dtype, data));
+    *out = fsdp__take(&data);
+    return FSDP_OK;
 }
 
 /* ---- what follows the elements ---- */

@@ -6,23 +6,18 @@
 fsdp_status fsdp__storage_create(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, bool allocate,
                                  fsdp__storage **out)
 {
-    fsdp_status status = FSDP_OK;
-    fsdp__storage *storage = fsdp__calloc(1, sizeof *storage);
+    FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = fsdp__calloc(1, sizeof *storage);
 
-    if (!storage)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(storage);
     storage->refs = 1;
     storage->device = device;
     storage->bytes = bytes;
     storage->kind = kind;
     storage->made_in_function = fsdp__origin_runs(storage);
     if (allocate)
-        FSDP_TRY_GOTO(status, fsdp__storage_restore(storage), out);
-    *out = storage;
-    storage = NULL;
-out:
-    fsdp__storage_unref(storage);
-    return status;
+        FSDP_TRY(fsdp__storage_restore(storage));
+    *out = fsdp__take(&storage);
+    return FSDP_OK;
 }
 
 void fsdp__storage_unref(fsdp__storage *storage)

@@ -57,8 +57,7 @@ static fsdp_status check_bounds(const fsdp__storage *storage, const fsdp_tensor 
 fsdp_status fsdp__tensor_create_view(fsdp__storage *storage, fsdp_dtype dtype, int ndim, const int64_t *shape,
                                      const int64_t *strides, int64_t offset, fsdp_tensor **out)
 {
-    fsdp_status status = FSDP_OK;
-    fsdp_tensor *tensor;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *tensor = NULL;
     int64_t numel;
 
     FSDP_TRY(check_shape("view", dtype, ndim, shape, &numel));
@@ -75,14 +74,11 @@ fsdp_status fsdp__tensor_create_view(fsdp__storage *storage, fsdp_dtype dtype, i
         memcpy(tensor->strides, strides, (size_t)ndim * sizeof *strides);
     else
         fsdp__shape_contiguous_strides(ndim, tensor->shape, tensor->strides);
-    FSDP_TRY_GOTO(status, check_bounds(storage, tensor, numel), out);
+    FSDP_TRY(check_bounds(storage, tensor, numel));
     tensor->storage = storage;
     storage->refs++;
-    *out = tensor;
-    tensor = NULL;
-out:
-    fsdp_tensor_unref(tensor);
-    return status;
+    *out = fsdp__take(&tensor);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__tensor_alias(const fsdp_tensor *tensor, fsdp_tensor **out)
@@ -94,8 +90,8 @@ fsdp_status fsdp__tensor_alias(const fsdp_tensor *tensor, fsdp_tensor **out)
 fsdp_status fsdp_tensor_create(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape,
                                fsdp_memory_kind kind, fsdp_tensor **out)
 {
-    fsdp_status status = FSDP_OK;
-    fsdp__storage *storage = NULL;
+    fsdp_status status;
+    FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = NULL;
     char text[FSDP__SHAPE_TEXT];
     int64_t numel;
 
@@ -107,10 +103,7 @@ fsdp_status fsdp_tensor_create(fsdp_device *device, fsdp_dtype dtype, int ndim, 
     status = fsdp__storage_create(device, (size_t)numel * fsdp_dtype_size(dtype), kind, true, &storage);
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "cannot create a tensor of shape %s", fsdp__shape_text(ndim, shape, text));
-    FSDP_TRY_GOTO(status, fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out), out);
-out:
-    fsdp__storage_unref(storage);
-    return status;
+    return fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out);
 }
 
 fsdp_tensor *fsdp_tensor_ref(fsdp_tensor *tensor)

@@ -170,5 +170,6 @@ fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool acc
 fsdp_status fsdp__tensor_copy_across(fsdp_tensor *dst, const fsdp_tensor *src);
 
 FSDP__SCOPED_POINTER(fsdp_tensor, fsdp_tensor_unref)
+FSDP__SCOPED_POINTER(fsdp__storage, fsdp__storage_unref)
 
 #endif

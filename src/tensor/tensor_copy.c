@@ -136,23 +136,18 @@ fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
 static fsdp_status fill_strided(const fsdp_tensor *tensor, double value)
 {
     fsdp_device *device = tensor->storage->device;
-    size_t bytes = fsdp_dtype_size(tensor->dtype);
     fsdp__copy_args args = {.src_dtype = tensor->dtype, .dst_dtype = tensor->dtype, .ndim = tensor->ndim};
     fsdp__fill_args fill = {.dtype = tensor->dtype, .numel = 1, .value = value};
-    fsdp_status status;
-    void *one = NULL;
+    FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace one = {0};
 
-    FSDP_TRY(fsdp__device_alloc(device, bytes, FSDP_MEMORY_WORKSPACE, &one));
-    fill.dst = one;
-    args.src = one;
+    FSDP_TRY(fsdp__workspace_take(device, fsdp_dtype_size(tensor->dtype), &one));
+    fill.dst = one.data;
+    args.src = one.data;
     args.dst = fsdp_tensor_data(tensor);
     memcpy(args.shape, tensor->shape, sizeof args.shape);
     memcpy(args.dst_strides, tensor->strides, sizeof args.dst_strides);
-    FSDP_TRY_GOTO(status, fsdp__launch_fill(fsdp_device_stream(device), &fill), out);
-    FSDP_TRY_GOTO(status, launch_copy(device, &args), out);
-out:
-    fsdp__device_free(device, one, bytes, FSDP_MEMORY_WORKSPACE);
-    return status;
+    FSDP_TRY(fsdp__launch_fill(fsdp_device_stream(device), &fill));
+    return launch_copy(device, &args);
 }
 
 fsdp_status fsdp__check_number(fsdp_dtype dtype, double value)
@@ -233,20 +228,16 @@ static fsdp_status copy_through_device(const fsdp_tensor *tensor, const packed *
 {
     fsdp_device *device = tensor->storage->device;
     packed staged = *host;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace work = {0}; /* maybe before the copies have run */
 
     if (host->dtype == tensor->dtype && fsdp_tensor_is_contiguous(tensor))
         return copy_bytes(device, fsdp_tensor_data(tensor), host->data, host->bytes, to_tensor);
-    FSDP_TRY(fsdp__device_alloc(device, host->bytes, FSDP_MEMORY_WORKSPACE, &staged.data));
+    FSDP_TRY(fsdp__workspace_take(device, host->bytes, &work));
+    staged.data = work.data;
     if (to_tensor)
-        FSDP_TRY_GOTO(status, copy_bytes(device, staged.data, host->data, host->bytes, true), out);
-    FSDP_TRY_GOTO(status, copy_packed(tensor, &staged, to_tensor), out);
-    if (!to_tensor)
-        FSDP_TRY_GOTO(status, copy_bytes(device, staged.data, host->data, host->bytes, false), out);
-out:
-    /* Free it even if the copies are only queued: memory follows the order of the stream. */
-    fsdp__device_free(device, staged.data, host->bytes, FSDP_MEMORY_WORKSPACE);
-    return status;
+        FSDP_TRY(copy_bytes(device, staged.data, host->data, host->bytes, true));
+    FSDP_TRY(copy_packed(tensor, &staged, to_tensor));
+    return to_tensor ? FSDP_OK : copy_bytes(device, staged.data, host->data, host->bytes, false);
 }
 
 /* Copies between the tensor and the host, whose memory is the caller's again on return. */
@@ -376,19 +367,13 @@ fsdp_status fsdp_tensor_item(const fsdp_tensor *tensor, double *out)
 fsdp_status fsdp__tensor_copy_across(fsdp_tensor *dst, const fsdp_tensor *src)
 {
     size_t bytes = (size_t)fsdp_tensor_numel(dst) * fsdp_dtype_size(dst->dtype);
-    fsdp_status status;
-    void *host;
+    FSDP__FREED void *host = NULL;
 
     if (dst->storage->device == src->storage->device)
         return fsdp_tensor_copy_(dst, src);
-    host = fsdp__malloc(bytes + 1);
-    if (!host)
-        return FSDP_NO_MEMORY;
-    status = fsdp_tensor_read(src, dst->dtype, host);
-    if (status == FSDP_OK)
-        status = fsdp_tensor_write(dst, dst->dtype, host);
-    fsdp__free(host);
-    return status;
+    FSDP__TRY_NEW(host = fsdp__malloc(bytes + 1));
+    FSDP_TRY(fsdp_tensor_read(src, dst->dtype, host));
+    return fsdp_tensor_write(dst, dst->dtype, host);
 }
 
 /* ---- conversion to another dtype ---- */
@@ -396,18 +381,14 @@ fsdp_status fsdp__tensor_copy_across(fsdp_tensor *dst, const fsdp_tensor *src)
 fsdp_status fsdp__tensor_convert(const fsdp_tensor *tensor, fsdp_dtype dtype, fsdp_tensor **out)
 {
     const fsdp__storage *storage = tensor->storage;
-    fsdp_tensor *made;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *made = NULL;
 
     FSDP_TRY(fsdp_tensor_create(storage->device, dtype, tensor->ndim, tensor->shape, storage->kind, &made));
     made->storage->unwritten = storage->unwritten;
     if (!storage->unwritten && !fsdp_device_is_meta(storage->device))
-        FSDP_TRY_GOTO(status, fsdp__tensor_copy(made, tensor, false), fail);
-    *out = made;
+        FSDP_TRY(fsdp__tensor_copy(made, tensor, false));
+    *out = fsdp__take(&made);
     return FSDP_OK;
-fail:
-    fsdp_tensor_unref(made);
-    return status;
 }
 
 void fsdp__tensor_take(fsdp_tensor *tensor, const fsdp_tensor *from)

@@ -13,11 +13,8 @@ fsdp_status fsdp__added_tokens_add(fsdp__added_tokens *added, const fsdp__added_
     fsdp__added_token *slot;
     char *text;
 
-    if (fsdp__grow(&added->tokens, added->count, &added->capacity, sizeof *added->tokens) != 0)
-        return FSDP_NO_MEMORY;
-    text = fsdp__malloc(token->bytes);
-    if (!text)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&added->tokens, added->count, &added->capacity, sizeof *added->tokens));
+    FSDP__TRY_NEW(text = fsdp__malloc(token->bytes));
     memcpy(text, token->text, token->bytes);
     slot = &added->tokens[added->count++];
     *slot = *token;

@@ -35,8 +35,7 @@ static fsdp_status read_symbols(const fsdp__bpe *bpe, fsdp__word_scratch *s, con
     bool after_unknown = false;
 
     s->count = 0;
-    if (fsdp__grow(&s->symbols, (int64_t)count, &s->capacity, sizeof *s->symbols) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&s->symbols, (int64_t)count, &s->capacity, sizeof *s->symbols));
     for (size_t i = 0; i < count; i++) {
         int32_t token = bpe->byte_tokens[(unsigned char)bytes[i]];
 
@@ -121,8 +120,7 @@ static fsdp_status offer(const fsdp__merges *merges, fsdp__word_scratch *s, int3
 
     if (!merge)
         return FSDP_OK;
-    if (fsdp__grow(&s->heap, s->heap_count, &s->heap_capacity, sizeof *s->heap) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&s->heap, s->heap_count, &s->heap_capacity, sizeof *s->heap));
     s->heap[s->heap_count] = (fsdp__candidate_merge){.merge = merge, .at = at};
     sift_up(s->heap, s->heap_count++);
     return FSDP_OK;

@@ -75,9 +75,7 @@ fsdp_status fsdp_decoder_create(const fsdp_tokenizer *tokenizer, const fsdp_deco
 {
     if (!tokenizer || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot create a decoder: tokenizer and out are required");
-    *out = fsdp__calloc(1, sizeof **out);
-    if (!*out)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(*out = fsdp__calloc(1, sizeof **out));
     (*out)->tokenizer = tokenizer;
     (*out)->skip_specials = options && options->skip_specials;
     return FSDP_OK;

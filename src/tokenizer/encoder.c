@@ -111,8 +111,7 @@ static fsdp_status create(const fsdp_tokenizer *tokenizer, bool caches, fsdp_enc
     FSDP__SCOPED(fsdp_encoder_free_at) fsdp_encoder *encoder = fsdp__calloc(1, sizeof *encoder);
 
     *out = NULL;
-    if (!encoder)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(encoder);
     FSDP_TRY(fsdp__matcher_create(&encoder->matcher));
     if (caches)
         FSDP_TRY(fsdp__word_cache_init(&encoder->cache));

@@ -9,9 +9,7 @@ fsdp_status fsdp__merges_init(fsdp__merges *merges, int64_t count)
 
     while (slots < 2 * ((uint64_t)count + 1))
         slots *= 2;
-    merges->slots = fsdp__malloc(slots * sizeof *merges->slots);
-    if (!merges->slots)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(merges->slots = fsdp__malloc(slots * sizeof *merges->slots));
     for (uint64_t i = 0; i < slots; i++)
         merges->slots[i] = (fsdp__merge){.left = -1};
     merges->mask = slots - 1;

@@ -26,8 +26,7 @@ enum {
 
 fsdp_status fsdp__text_append(fsdp__text *text, const char *bytes, size_t count)
 {
-    if (fsdp__grow(&text->bytes, text->count + (int64_t)count, &text->capacity, 1) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&text->bytes, text->count + (int64_t)count, &text->capacity, 1));
     memcpy(text->bytes + text->count, bytes, count);
     text->count += (int64_t)count;
     return FSDP_OK;
@@ -204,8 +203,7 @@ static fsdp_status append_composed(fsdp__text *out, const char *text, size_t byt
 
     if (bytes > FEW_BYTES)
         parts = many = fsdp__malloc(PARTS_MOST * bytes * sizeof *parts);
-    if (!parts)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(parts);
     for (size_t at = 0; at < bytes;) {
         uint32_t character;
 

@@ -24,9 +24,7 @@ static fsdp_status load_json(const char *folder, const char *name, fsdp_tokenize
     size_t bytes = 0;
 
     *out = NULL;
-    *path = fsdp__path_join(folder, name);
-    if (!*path)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(*path = fsdp__path_join(folder, name));
     if (!fsdp__path_exists(*path))
         return FSDP_OK;
     FSDP_TRY(fsdp__file_read(*path, LIMIT_BYTES, &text, &bytes));
@@ -173,9 +171,7 @@ static fsdp_status read_pair(const char *folder, fsdp_tokenizer *t)
         return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has neither a tokenizer.json nor a vocab.json and merges.txt", folder);
     FSDP_TRY(fsdp__parse_vocabulary(path, vocabulary, &t->bpe));
     t->next_id = t->bpe.vocabulary.used;
-    merges = fsdp__path_join(folder, "merges.txt");
-    if (!merges)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(merges = fsdp__path_join(folder, "merges.txt"));
     FSDP_TRY(read_merges(merges, t));
     fsdp__find_byte_tokens(&t->bpe);
     FSDP_TRY(read_config(folder, t));
@@ -199,8 +195,7 @@ static fsdp_status open_pair(const char *folder, fsdp_tokenizer **out)
 {
     FSDP__SCOPED(fsdp_tokenizer_close_at) fsdp_tokenizer *t = fsdp__calloc(1, sizeof *t);
 
-    if (!t)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(t);
     t->eos = FSDP__NO_TOKEN;
     FSDP_TRY(read_pair(folder, t));
     *out = fsdp__take(&t);
@@ -211,8 +206,7 @@ static fsdp_status open_folder(const char *folder, fsdp_tokenizer **out)
 {
     FSDP__FREED char *path = fsdp__path_join(folder, "tokenizer.json");
 
-    if (!path)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(path);
     return fsdp__path_exists(path) ? open_file(path, out) : open_pair(folder, out);
 }
 
@@ -228,9 +222,7 @@ fsdp_status fsdp_tokenizer_open(const char *path, fsdp_tokenizer **out)
     *out = NULL;
     is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
     FSDP_TRY(is_folder ? open_folder(path, &t) : open_file(path, &t));
-    folder = is_folder ? fsdp__strdup(path) : fsdp__path_parent(path);
-    if (!folder)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(folder = is_folder ? fsdp__strdup(path) : fsdp__path_parent(path));
     FSDP_TRY(read_folder(folder, t));
     *out = fsdp__take(&t);
     return FSDP_OK;

@@ -25,9 +25,7 @@ fsdp_status fsdp__tokenizer_parse(const char *path, const void *text, size_t byt
 
     *out = NULL;
     FSDP_TRY(fsdp__json_parse_large(path, text, bytes, &object));
-    t = fsdp__calloc(1, sizeof *t);
-    if (!t)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(t = fsdp__calloc(1, sizeof *t));
     FSDP_TRY(parse_parts(&(fsdp__json_object){.path = path, .object = object}, t));
     t->eos = FSDP__NO_TOKEN;
     *out = fsdp__take(&t);

@@ -116,8 +116,7 @@ static fsdp_status list_by_id(const char *path, const json_t *object, bool keys,
     const char *key;
     json_t *value;
 
-    if (!list)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(list);
     json_object_foreach((json_t *)object, key, value)
     {
         char *end = NULL;

@@ -68,9 +68,7 @@ fsdp_status fsdp__add_merge(const char *path, fsdp__bpe *bpe, const char *left, 
 
     FSDP_TRY(find_token(path, bpe, left, place, &merge.left));
     FSDP_TRY(find_token(path, bpe, right, place, &merge.right));
-    joined = fsdp__sprintf("%s%s", left, right);
-    if (!joined)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(joined = fsdp__sprintf("%s%s", left, right));
     FSDP_TRY(find_token(path, bpe, joined, place, &merge.result));
     fsdp__merges_add(&bpe->merges, &merge);
     return FSDP_OK;
@@ -90,9 +88,7 @@ static fsdp_status split_merge(const char *path, fsdp__bpe *bpe, const char *tex
 
     if (!space || strchr(space + 1, ' '))
         return bad_merge(path, place);
-    left = fsdp__strdup(text);
-    if (!left)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(left = fsdp__strdup(text));
     left[space - text] = '\0';
     return fsdp__add_merge(path, bpe, left, space + 1, place);
 }

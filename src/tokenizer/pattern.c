@@ -69,9 +69,7 @@ fsdp_status fsdp__pattern_create(const char *path, const char *regex, fsdp__patt
 
     if (strlen(regex) > REGEX_BYTES_MOST)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': a pattern of over %d bytes", path, REGEX_BYTES_MOST);
-    pattern = fsdp__calloc(1, sizeof *pattern);
-    if (!pattern)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(pattern = fsdp__calloc(1, sizeof *pattern));
     FSDP_TRY(translate(path, regex, pattern));
     *out = fsdp__take(&pattern);
     return FSDP_OK;
@@ -81,8 +79,7 @@ fsdp_status fsdp__pattern_create_literal(const char *path, const char *text, fsd
 {
     FSDP__SCOPED(fsdp__pattern_free_at) fsdp__pattern *pattern = fsdp__calloc(1, sizeof *pattern);
 
-    if (!pattern)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(pattern);
     FSDP_TRY(compile(path, text, text, PCRE2_LITERAL, pattern));
     *out = fsdp__take(&pattern);
     return FSDP_OK;
@@ -103,8 +100,7 @@ fsdp_status fsdp__matcher_create(fsdp__matcher **out)
 {
     FSDP__SCOPED(fsdp__matcher_free_at) fsdp__matcher *matcher = fsdp__calloc(1, sizeof *matcher);
 
-    if (!matcher)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(matcher);
     matcher->data = pcre2_match_data_create(1, NULL);
     matcher->context = pcre2_match_context_create(NULL);
     matcher->stack = pcre2_jit_stack_create(STACK_FIRST, STACK_MOST, NULL);

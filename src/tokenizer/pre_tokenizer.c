@@ -102,8 +102,7 @@ static fsdp_status split_with_space(const walk *w, int step, const char *text, s
 {
     FSDP__FREED char *spaced = fsdp__malloc(bytes + 1);
 
-    if (!spaced)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(spaced);
     spaced[0] = ' ';
     memcpy(spaced + 1, text, bytes);
     return w->pre_tokenizer->steps[step].pattern ? split_piece(w, step, spaced, bytes + 1)

@@ -571,8 +571,7 @@ fsdp_status fsdp__regex_translate(const char *path, const char *regex, fsdp__sym
 {
     FSDP__FREED reader *r = fsdp__calloc(1, sizeof *r);
 
-    if (!r)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(r);
     r->path = path;
     r->regex = regex;
     r->symbols = symbols;

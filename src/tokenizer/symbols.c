@@ -68,8 +68,7 @@ static fsdp_status add_page(fsdp__symbols *symbols, const uint8_t *page, uint16_
             *out = (uint16_t)i;
             return FSDP_OK;
         }
-    if (fsdp__grow(&symbols->pages, at, &symbols->page_capacity, FSDP__PAGE) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&symbols->pages, at, &symbols->page_capacity, FSDP__PAGE));
     memcpy(symbols->pages + at * FSDP__PAGE, page, FSDP__PAGE);
     symbols->page_count++;
     *out = (uint16_t)at;

@@ -77,9 +77,7 @@ static fsdp_status make_slots(fsdp__vocabulary *v)
 
     if (2 * (v->used + 1) <= v->slot_count)
         return FSDP_OK;
-    slots = fsdp__malloc((size_t)count * sizeof *slots);
-    if (!slots)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(slots = fsdp__malloc((size_t)count * sizeof *slots));
     memset(slots, 0xff, (size_t)count * sizeof *slots); /* sets all to FSDP__NO_TOKEN */
     fsdp__free(v->slots);
     v->slots = slots;
@@ -126,8 +124,7 @@ static fsdp_status grow_ids(fsdp__vocabulary *v, int64_t id)
 
     if (id < old)
         return FSDP_OK;
-    if (fsdp__grow(&v->tokens, id, &v->capacity, sizeof *v->tokens) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&v->tokens, id, &v->capacity, sizeof *v->tokens));
     memset(v->tokens + old, 0, (size_t)(id + 1 - old) * sizeof *v->tokens);
     v->count = id + 1;
     return FSDP_OK;
@@ -152,8 +149,7 @@ fsdp_status fsdp__vocabulary_add(fsdp__vocabulary *vocabulary, const char *text,
     int32_t found;
     key k;
 
-    if (!scratch)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(scratch);
     if (id < 0 || id >= IDS_MOST)
         return FSDP_FAIL(FSDP_FORMAT, "the id of token '%s' is %lld: ids are from 0 to %d", FSDP__SHOWN_NAME(text),
                          (long long)id, IDS_MOST - 1);

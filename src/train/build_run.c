@@ -128,8 +128,7 @@ static fsdp_status optimize(fsdp_train_run *run, const fsdp_parameters *paramete
     FSDP__FREED bool *thawed = fsdp__calloc((size_t)parameters->count + 1, sizeof *thawed);
     fsdp_status status;
 
-    if (!thawed)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(thawed);
     status = fsdp__train_thaw_kept(run, parameters, thawed);
     if (status == FSDP_OK)
         status = create_optimizer(run->config, parameters, &run->optimizer);

@@ -92,17 +92,14 @@ static fsdp_status lies_in(const char *path, const char *folder, bool *out)
     char real[PATH_MAX];
 
     *out = same_name(path, folder);
-    if (!at)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(at);
     while (!*out && !fsdp__path_exists(at) && strcmp(at, ".") != 0) {
         FSDP_TRY(climb(&at));
         *out = same_name(at, folder);
     }
     if (!*out && realpath(at, real)) { /* links above what exists cannot mislead */
         fsdp__free(at);
-        at = fsdp__strdup(real);
-        if (!at)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(at = fsdp__strdup(real));
         for (;;) {
             *out = fsdp__same_folder(at, folder);
             if (*out || strcmp(at, "/") == 0)

@@ -283,9 +283,7 @@ fsdp_status fsdp__facts_agree(fsdp_context *context, const char *what, void (*wr
     world = fsdp_world(context);
     if (!world)
         return fsdp_last_status();
-    facts = facts_of(write, arg, &bytes);
-    if (!facts)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(facts = facts_of(write, arg, &bytes));
     FSDP_TRY(fsdp_gather_objects(world, facts, bytes, &all, &sizes));
     status = compare(what, all, sizes, ranks);
     fsdp_objects_free(world, all, sizes);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/compiler.h"
 #include "device/device.h"
 #include "device/kernels.h"
 #include "train/run.h"
@@ -30,25 +31,20 @@ static fsdp_status look_at(const fsdp_parameter *parameter, double *work, bool *
 /* Finds the first of this rank's parameters that is not finite; "" when all are. */
 static fsdp_status find(fsdp_train_run *run, char name[FSDP__FINITE_NAME])
 {
-    fsdp_parameters parameters;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_parameters_release) fsdp_parameters parameters = {0};
     bool finite = true;
 
     name[0] = '\0';
     FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
-    for (int64_t i = 0; status == FSDP_OK && finite && i < parameters.count; i++) {
-        fsdp_device *device = fsdp_tensor_device(parameters.items[i].tensor);
-        void *work = NULL;
+    for (int64_t i = 0; finite && i < parameters.count; i++) {
+        FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace work = {0};
 
-        status = fsdp__device_alloc(device, sizeof(double), FSDP_MEMORY_WORKSPACE, &work);
-        if (status == FSDP_OK)
-            status = look_at(&parameters.items[i], work, &finite);
-        fsdp__device_free(device, work, sizeof(double), FSDP_MEMORY_WORKSPACE);
-        if (status == FSDP_OK && !finite)
+        FSDP_TRY(fsdp__workspace_take(fsdp_tensor_device(parameters.items[i].tensor), sizeof(double), &work));
+        FSDP_TRY(look_at(&parameters.items[i], work.data, &finite));
+        if (!finite)
             snprintf(name, FSDP__FINITE_NAME, "%s", parameters.items[i].name);
     }
-    fsdp_parameters_release(&parameters);
-    return status;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__check_finite(fsdp_train_run *run)

@@ -39,8 +39,7 @@ fsdp_status fsdp__histograms_create(fsdp_context *context, const fsdp_wrap_units
     bool complete;
 
     *out = NULL;
-    if (!d)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(d);
     d->context = context;
     d->count = units->count;
     d->names = fsdp__calloc((size_t)d->count, sizeof *d->names);
@@ -115,8 +114,7 @@ static fsdp_status take(fsdp__histogram *d, const fsdp_tensor *tensor, const flo
     int64_t numel = fsdp_tensor_numel(tensor);
     FSDP__FREED float *values = fsdp__malloc((size_t)numel * sizeof *values + 1);
 
-    if (!values)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(values);
     FSDP_TRY(fsdp_tensor_read(tensor, FSDP_F32, values));
     count(d, values, numel);
     for (int64_t i = 0; before && i < numel; i++) {
@@ -244,8 +242,7 @@ fsdp_status fsdp__histograms_add_up(fsdp__histograms *d)
         return FSDP_OK;
     sums = fsdp__malloc(all_count * SUMS * sizeof *sums);
     bins = fsdp__malloc(all_count * FSDP__BINS * sizeof *bins);
-    if (!sums || !bins)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(sums && bins);
     FSDP_TRY(exchange_sums(d, sums));
     return exchange_bins(d, bins);
 }

@@ -54,8 +54,7 @@ static fsdp_status check_with(fsdp_status (*look)(const char *key, const char *p
 {
     FSDP__FREED char *header = make_header();
 
-    if (!header)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(header);
     return look(KEY, path, (const char *const[]){header, NULL}, "does not begin with the columns of this version");
 }
 
@@ -82,9 +81,7 @@ static fsdp_status write_header(const fsdp__metrics_lines *lines)
 
     if (lines->begun) /* another key may have begun the file a moment ago */
         return check_with(fsdp__metrics_check_contents, lines->path);
-    header = make_header();
-    if (!header)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(header = make_header());
     fputs(header, lines->file);
     return fsdp__metrics_lines_written(lines);
 }
@@ -94,8 +91,7 @@ static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void **
     csv *own = fsdp__calloc(1, sizeof *own);
     fsdp_status status;
 
-    if (!own)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(own);
     snprintf(own->id, sizeof own->id, "%s", run->id);
     status = fsdp__metrics_lines_open(KEY, path, &own->lines);
     if (status == FSDP_OK)

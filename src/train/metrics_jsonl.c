@@ -75,8 +75,7 @@ static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void **
     jsonl *own = fsdp__calloc(1, sizeof *own);
     fsdp_status status;
 
-    if (!own)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(own);
     own->machines = run->summary->machines;
     status = fsdp__metrics_lines_open("metrics.jsonl", path, &own->lines);
     if (status == FSDP_OK)

@@ -29,9 +29,7 @@ fsdp_status fsdp__metrics_check_contents(const char *key, const char *path, cons
 
     for (int i = 0; firsts[i]; i++)
         longest = strlen(firsts[i]) > longest ? strlen(firsts[i]) : longest;
-    text = fsdp__calloc(1, longest + 1);
-    if (!text)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(text = fsdp__calloc(1, longest + 1));
     fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd >= 0) {
         got = read(fd, text, longest);
@@ -51,8 +49,7 @@ fsdp_status fsdp__metrics_make_folder(const char *key, const char *path)
     FSDP__FREED char *folder = fsdp__path_parent(path);
     fsdp_status status;
 
-    if (!folder)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(folder);
     status = fsdp__path_exists(folder) ? FSDP_OK : fsdp__make_directories(folder);
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "%s: cannot write '%s'", key, path);

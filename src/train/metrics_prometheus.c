@@ -147,8 +147,7 @@ static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void **
     prometheus *own = fsdp__calloc(1, sizeof *own);
     fsdp_status status;
 
-    if (!own)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(own);
     snprintf(own->id, sizeof own->id, "%s", run->id);
     own->log_freq = run->config->metrics.log_freq;
     own->steps = run->config->training.steps;

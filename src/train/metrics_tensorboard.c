@@ -40,8 +40,7 @@ static fsdp_status check(const char *path)
         fsdp__free(at);
         at = parent;
     }
-    if (!at)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(at);
     if (stat(at, &info) == 0 && !S_ISDIR(info.st_mode))
         return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is not a folder: name another", KEY, at);
     return access(at, W_OK | X_OK) == 0 ? FSDP_OK : fsdp__metrics_cannot_write(KEY, path);
@@ -101,8 +100,7 @@ static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void **
     fsdp_status status;
     int made = 0;
 
-    if (!own)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(own);
     status = fsdp__directory_make_path(path, &own->folder, &made);
     if (status == FSDP_OK)
         status = fsdp__event_file_create(&own->folder, run->summary->resumed_step + 1, &own->file);

@@ -63,9 +63,7 @@ static fsdp_status open_checkpoint(fsdp_train_run *run, const char *path)
     fsdp__resume *r = &run->resume;
 
     FSDP_TRY(fsdp_checkpoint_open(path, &r->from));
-    r->path = fsdp__strdup(path);
-    if (!r->path)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(r->path = fsdp__strdup(path));
     r->step = fsdp_checkpoint_step(r->from);
     r->ranks = fsdp_checkpoint_world_size(r->from);
     FSDP_TRY(take_values(r));

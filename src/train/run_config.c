@@ -19,8 +19,7 @@ fsdp_status fsdp_train_config_create(fsdp_train_config **out)
     FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *config = fsdp__calloc(1, sizeof *config);
 
     *out = NULL;
-    if (!config)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(config);
     FSDP_TRY(fsdp__config_default(&fsdp__train_keys, config));
     *out = fsdp__take(&config);
     return FSDP_OK;
@@ -52,8 +51,7 @@ fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path)
 {
     char *copy = fsdp__strdup(path);
 
-    if (!copy)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(copy);
     fsdp__free(config->loaded_from);
     config->loaded_from = copy;
     return fsdp__config_load(&fsdp__train_keys, config, path);

@@ -95,9 +95,7 @@ fsdp_status fsdp__digest_begin(fsdp_train_run *run)
         return FSDP_OK;
     if (fsdp_context_rank(run->context) != 0 && (fsdp_context_local_rank(run->context) != 0 || !is_compared(run)))
         return FSDP_OK;
-    d = run->digest = fsdp__calloc(1, sizeof *d);
-    if (!d)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(d = run->digest = fsdp__calloc(1, sizeof *d));
     d->tokens = run->tokens;
     d->identity = fsdp__tokens_identity(run->tokens);
     if (take_over(run, d))

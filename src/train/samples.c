@@ -42,9 +42,8 @@ static fsdp_status encode(const fsdp_train_run *run, fsdp__samples *s)
         return FSDP_FAIL(FSDP_INVALID, "metrics.sample_prompt: data.path has tokens, and there is no tokenizer to make "
                                        "them of the prompt: set model.path to a folder that has one");
     }
-    s->tokens = fsdp__calloc(bytes + (size_t)(s->prompt.count + run->config->metrics.sample_tokens), sizeof *s->tokens);
-    if (!s->tokens)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s->tokens = fsdp__calloc(bytes + (size_t)(s->prompt.count + run->config->metrics.sample_tokens),
+                                           sizeof *s->tokens));
     for (int64_t i = 0; i < s->prompt.count; i++)
         s->tokens[i] = s->prompt.ids[i];
     if (run->tokenizer)
@@ -91,9 +90,7 @@ static fsdp_status decode(const fsdp__samples *s, int64_t count, char **out)
 
     if (s->tokenizer)
         return fsdp_tokenizer_decode(s->tokenizer, s->tokens, count, NULL, out, &(size_t){0});
-    text = fsdp__malloc((size_t)count + 1);
-    if (!text)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(text = fsdp__malloc((size_t)count + 1));
     for (int64_t i = 0; i < count; i++)
         text[i] = s->tokens[i] > 0 && s->tokens[i] < 256 ? (char)s->tokens[i] : '?';
     text[count] = '\0';

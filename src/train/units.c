@@ -146,9 +146,7 @@ fsdp_status fsdp__train_keep_last_unit(const fsdp_train_run *run)
 
     if (!run->config->parallelism.keep_last_unit)
         return FSDP_OK;
-    below = fsdp__calloc((size_t)units->count, sizeof(fsdp_module *));
-    if (!below)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(below = fsdp__calloc((size_t)units->count, sizeof(fsdp_module *)));
     list_gathered(units, true, below, &count);
     return count > 0 ? fsdp_module_set_reshard_after_forward(below[count - 1], false, false) : FSDP_OK;
 }
@@ -162,9 +160,7 @@ fsdp_status fsdp__train_set_prefetch(const fsdp_train_run *run)
 
     if (most == 0)
         return FSDP_OK;
-    down = fsdp__calloc(2 * (size_t)units->count, sizeof(fsdp_module *));
-    if (!down)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(down = fsdp__calloc(2 * (size_t)units->count, sizeof(fsdp_module *)));
     up = down + units->count;
     list_gathered(units, false, down, &count);
     list_gathered(units, true, up, &count);

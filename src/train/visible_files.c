@@ -99,9 +99,7 @@ static fsdp_status list_written(sighting *s, const char *key, const char *path)
         return FSDP_OK;
     (void)!getrandom(&random, sizeof random, 0);
     folder = existing_folder(path);
-    probe = folder ? fsdp__sprintf("%s/.fsdp-seen-%016llx", folder, (unsigned long long)random) : NULL;
-    if (!probe)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(probe = folder ? fsdp__sprintf("%s/.fsdp-seen-%016llx", folder, (unsigned long long)random) : NULL);
     fd = open(probe, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
     if (fd < 0)
         return fail_to_write(key, path);

@@ -23,8 +23,7 @@ fsdp_status fsdp__cpu_stream_create(fsdp_device *device, fsdp_stream_mode mode, 
     cpu_stream *stream = fsdp__calloc(1, sizeof *stream);
     fsdp_status status = FSDP_OK;
 
-    if (!stream)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(stream);
     stream->base.device = device;
     stream->base.mode = mode;
     if (!is_inline(&stream->base))

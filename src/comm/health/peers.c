@@ -15,9 +15,7 @@ fsdp_status fsdp__peers_open(fsdp__peers *peers, fsdp__health *own, const fsdp__
 {
     peers->own = own;
     peers->places = places;
-    peers->known = fsdp__calloc((size_t)places->ranks, sizeof *peers->known);
-    if (!peers->known)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(peers->known = fsdp__calloc((size_t)places->ranks, sizeof *peers->known));
     pthread_mutex_init(&peers->mutex, NULL);
     return FSDP_OK;
 }

@@ -7,6 +7,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "comm/transport/arena/handoff.h"
 #include "comm/transport/arena/shm.h"
 #include "comm/transport/network/join_report.h"
@@ -52,18 +53,14 @@ fsdp_status fsdp__mpi_machine_memory(const fsdp__network_ops *ops, void *network
                                      int seconds, fsdp__arena **out)
 {
     fsdp__report mine = {0}, first = {0};
-    fsdp__arena *arena = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__arena_unref_at) fsdp__arena *arena = NULL;
 
     *out = NULL;
     if (fsdp__local_of(places, places->rank) == 0)
         fsdp__report_write(&mine, make(places, &mine, &arena));
-    FSDP_TRY_GOTO(status, fsdp__report_compare(ops, network, places, &mine, &first), out);
+    FSDP_TRY(fsdp__report_compare(ops, network, places, &mine, &first));
     fsdp__report_write(&mine, hand_over(places, &first, seconds, &arena));
-    FSDP_TRY_GOTO(status, fsdp__report_compare(ops, network, places, &mine, &first), out);
-    *out = arena;
-    arena = NULL;
-out:
-    fsdp__arena_unref(arena);
-    return status;
+    FSDP_TRY(fsdp__report_compare(ops, network, places, &mine, &first));
+    *out = fsdp__take(&arena);
+    return FSDP_OK;
 }

@@ -61,12 +61,10 @@ fsdp_status fsdp__coalesced_by(const fsdp__plain_way *way, const fsdp__call *cal
     bool scatters = call->name == FSDP__CALL_REDUCE_SCATTER_COALESCED;
     size_t ranks = (size_t)way->size;
     int64_t bits = scatters ? fsdp__packed_bits(call) : 0;
-    void **scratch = fsdp__calloc(ranks, 2 * sizeof *scratch + (size_t)bits);
+    FSDP__FREED void **scratch = fsdp__calloc(ranks, 2 * sizeof *scratch + (size_t)bits);
     plain_mover p = {.way = way, .call = *call, .traffic = traffic, .scatters = scatters};
-    fsdp_status status;
 
-    if (!scratch)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(scratch);
     p.call.dtype = FSDP_U8;
     p.call.send = p.call.recv = scratch; /* until a place is asked for, and on paper */
     p.mover = (fsdp__mover){.rank = way->rank,
@@ -79,7 +77,6 @@ fsdp_status fsdp__coalesced_by(const fsdp__plain_way *way, const fsdp__call *cal
                             .place = plain_place,
                             .exchange = plain_exchange,
                             .bits = (unsigned char *)(scratch + 2 * ranks)};
-    status = fsdp__packed_run(&p.mover, call, scatters ? FSDP__REDUCES : FSDP__GATHERS, traffic);
-    fsdp__free(scratch);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
+    FSDP_TRY(fsdp__packed_run(&p.mover, call, scatters ? FSDP__REDUCES : FSDP__GATHERS, traffic));
+    return FSDP_OK;
 }

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "dist/dist.h"
 #include "shard/doors/fsdp1_mesh.h"
 #include "shard/doors/fsdp1_unit.h"
 #include "shard/doors/fully_shard.h"
@@ -83,34 +84,24 @@ static fsdp_status check_ignored(const fsdp_wrap_policy *policy)
 static fsdp_status make_units(wrapping *w, fsdp_module *module)
 {
     const fsdp_fsdp1_options *o = w->options;
-    void *modules = NULL, *params = NULL;
-    fsdp_status status;
+    FSDP__FREED void *modules = NULL, *params = NULL;
 
     if (o->auto_wrap_policy) {
         FSDP_TRY(fsdp__wrap_policy_check(o->auto_wrap_policy));
         w->policy = *o->auto_wrap_policy;
     }
     set_full_precision(&w->policy, &o->mixed_precision);
-    FSDP_TRY_GOTO(status,
-                  fsdp__wrap_join("ignored_modules", o->ignored_modules, o->ignored_module_count,
-                                  w->policy.ignored_modules, w->policy.ignored_module_count, &modules),
-                  out);
-    FSDP_TRY_GOTO(status,
-                  fsdp__wrap_join("ignored_params", o->ignored_params, o->ignored_param_count, w->policy.ignored_params,
-                                  w->policy.ignored_param_count, &params),
-                  out);
+    FSDP_TRY(fsdp__wrap_join("ignored_modules", o->ignored_modules, o->ignored_module_count, w->policy.ignored_modules,
+                             w->policy.ignored_module_count, &modules));
+    FSDP_TRY(fsdp__wrap_join("ignored_params", o->ignored_params, o->ignored_param_count, w->policy.ignored_params,
+                             w->policy.ignored_param_count, &params));
     w->policy.ignored_modules = modules;
     w->policy.ignored_module_count += o->ignored_module_count;
     w->policy.ignored_params = params;
     w->policy.ignored_param_count += o->ignored_param_count;
-    FSDP_TRY_GOTO(status, check_ignored(&w->policy), out);
-    FSDP_TRY_GOTO(status, fsdp_module_wrap_units(module, &w->policy, o, sizeof *o, &w->units), out);
-    if (w->policy.kind != FSDP_WRAP_NONE)
-        status = fsdp__wrap_units_check(&w->units, &w->policy);
-out:
-    fsdp__free(modules);
-    fsdp__free(params);
-    return status;
+    FSDP_TRY(check_ignored(&w->policy));
+    FSDP_TRY(fsdp_module_wrap_units(module, &w->policy, o, sizeof *o, &w->units));
+    return w->policy.kind != FSDP_WRAP_NONE ? fsdp__wrap_units_check(&w->units, &w->policy) : FSDP_OK;
 }
 
 /* ---- a unit ---- */
@@ -213,19 +204,18 @@ static fsdp_status wrap_unit(const wrapping *w, const fsdp_wrap_unit *unit)
     const fsdp__flat flat = {.align = o->use_orig_params ? ORIG_PARAMS_ALIGN : 0, .as_one = !o->use_orig_params};
     fsdp_module *module = unit->module;
     fsdp_sharding_strategy strategy;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *mesh = NULL;
 
     if (!unit->full_precision)
         options.mp_policy = policy_of(&o->mixed_precision);
-    FSDP_TRY(mesh_of(w, unit, &options.mesh, &strategy));
+    FSDP_TRY(mesh_of(w, unit, &mesh, &strategy));
+    options.mesh = mesh;
     if (keeps_after_forward(strategy))
         options.reshard_after_forward = FSDP_RESHARD_NEVER;
-    FSDP_TRY_GOTO(status, prepare_unit(w, unit, options.mesh), out);
-    FSDP_TRY_GOTO(status, fsdp__fully_shard(&door, &module, 1, &options, &flat), out);
+    FSDP_TRY(prepare_unit(w, unit, mesh));
+    FSDP_TRY(fsdp__fully_shard(&door, &module, 1, &options, &flat));
     set_schedule(unit, strategy);
-out:
-    fsdp_mesh_unref(options.mesh);
-    return status;
+    return FSDP_OK;
 }
 
 static void warn_full_precision(const fsdp_wrap_units *units)

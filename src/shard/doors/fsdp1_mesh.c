@@ -107,9 +107,7 @@ static fsdp_status join_rows(const fsdp_process_group *replicate, void *const *r
                              fsdp_process_group_global_rank(replicate, r), bytes[r] / sizeof(int),
                              fsdp_process_group_global_rank(replicate, fsdp_process_group_rank(replicate)),
                              row / sizeof(int));
-    ranks = fsdp__malloc((size_t)replicas * row);
-    if (!ranks)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(ranks = fsdp__malloc((size_t)replicas * row));
     for (int r = 0; r < replicas; r++)
         memcpy(ranks + (size_t)r * row, rows[r], row);
     *out = (int *)(void *)ranks;
@@ -140,19 +138,15 @@ out:
 static fsdp_status replicated_mesh(fsdp_context *context, fsdp_process_group *pg, fsdp_mesh **out)
 {
     fsdp_process_group *groups[] = {pg, NULL};
-    int *ranks;
+    FSDP__FREED int *ranks = NULL;
     size_t bytes;
-    fsdp_status status;
 
     if (fsdp_process_group_size(pg) == 1)
         return fsdp_mesh_from_groups(&pg, 1, NULL, NULL, out);
     FSDP_TRY(fsdp__default_alone(context, &groups[1]));
     ranks = ranks_of(pg, &bytes);
-    FSDP_TRY_GOTO(status, fsdp_agree(pg, ranks ? FSDP_OK : FSDP_NO_MEMORY), out);
-    status = fsdp_mesh_from_groups(groups, 2, ranks, hybrid_names, out);
-out:
-    fsdp__free(ranks);
-    return status;
+    FSDP_TRY(fsdp_agree(pg, ranks ? FSDP_OK : FSDP_NO_MEMORY));
+    return fsdp_mesh_from_groups(groups, 2, ranks, hybrid_names, out);
 }
 
 static fsdp_status replicated_part(fsdp_mesh *mesh, fsdp_mesh **out)

@@ -6,6 +6,7 @@
 #include "fsdp/fsdp1.h"
 #include "shard/reduce/owner.h"
 #include "shard/state/methods.h"
+#include "state/entry.h"
 
 #define FLAT_PARAM "_flat_param"
 
@@ -55,16 +56,14 @@ static fsdp_status add_names(void *arg, fsdp_module *module, const char *name)
 static fsdp_status name_all(fsdp_module *module, const fsdp_state_dict *distinct, const fsdp_state_dict *made,
                             fsdp_state_dict **out)
 {
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *named = NULL;
     naming n = {.distinct = distinct, .made = made};
-    fsdp_status status;
 
-    FSDP_TRY(fsdp_state_dict_create(&n.out));
-    status = fsdp__module_walk(module, add_names, &n);
-    if (status == FSDP_OK)
-        *out = n.out;
-    else
-        fsdp_state_dict_free(n.out);
-    return status;
+    FSDP_TRY(fsdp_state_dict_create(&named));
+    n.out = named;
+    FSDP_TRY(fsdp__module_walk(module, add_names, &n));
+    *out = fsdp__take(&named);
+    return FSDP_OK;
 }
 
 /* Returns the one of a tensor's names that `distinct` has. A name that the module does not know stays. */
@@ -82,24 +81,19 @@ static const char *first_name(const fsdp_state_dict *distinct, const fsdp_state_
 static fsdp_status drop_tied(fsdp_module *module, const fsdp_state_dict *distinct, const fsdp_state_dict *given,
                              fsdp_state_dict **out)
 {
-    fsdp_state_dict *all = NULL, *kept = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *kept = NULL, *all = NULL;
 
-    FSDP_TRY_GOTO(status, name_all(module, distinct, distinct, &all), out);
-    FSDP_TRY_GOTO(status, fsdp_state_dict_create(&kept), out);
+    FSDP_TRY(name_all(module, distinct, distinct, &all));
+    FSDP_TRY(fsdp_state_dict_create(&kept));
     for (int64_t i = 0; i < given->count; i++) {
         const char *name = given->entries[i].name, *first = first_name(distinct, all, name);
 
         if (strcmp(first, name) != 0 && (fsdp_state_dict_find(given, first) || fsdp_state_dict_find(kept, first)))
             continue;
-        FSDP_TRY_GOTO(status, fsdp_state_dict_add(kept, first, given->entries[i].tensor), out);
+        FSDP_TRY(fsdp_state_dict_add(kept, first, given->entries[i].tensor));
     }
-    *out = kept;
-    kept = NULL;
-out:
-    fsdp_state_dict_free(kept);
-    fsdp_state_dict_free(all);
-    return status;
+    *out = fsdp__take(&kept);
+    return FSDP_OK;
 }
 
 /* ---- local state dicts ---- */
@@ -180,24 +174,21 @@ static fsdp_status check_local(void *unused, fsdp__module_state *state)
 /* Makes a local state dict: aliases of live memory, with `tied` under all names. */
 static fsdp_status make_local(fsdp_module *module, const fsdp_state_dict *distinct, bool tied, fsdp_state_dict **out)
 {
-    fsdp_state_dict *local = NULL, *named = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *local = NULL;
+    fsdp_state_dict *named = NULL;
 
     FSDP_TRY(fsdp__each_state(module, true, check_local, NULL));
     FSDP_TRY(fsdp_state_dict_create(&local));
     for (int64_t i = 0; i < distinct->count; i++)
-        FSDP_TRY_GOTO(status, add_local(&distinct->entries[i], local), out);
+        FSDP_TRY(add_local(&distinct->entries[i], local));
     if (tied) {
-        FSDP_TRY_GOTO(status, name_all(module, distinct, local, &named), out);
+        FSDP_TRY(name_all(module, distinct, local, &named));
         fsdp_state_dict_free(local);
         local = named;
     }
-    FSDP_TRY_GOTO(status, fsdp__module_walk(module, add_flat_param, local), out);
-    *out = local;
-    local = NULL;
-out:
-    fsdp_state_dict_free(local);
-    return status;
+    FSDP_TRY(fsdp__module_walk(module, add_flat_param, local));
+    *out = fsdp__take(&local);
+    return FSDP_OK;
 }
 
 /* ---- the calls ---- */
@@ -230,8 +221,7 @@ fsdp_status fsdp_fsdp1_set_state_dict_type(fsdp_module *module, const fsdp_state
 
 fsdp_status fsdp_fsdp1_state_dict(fsdp_module *module, const fsdp_state_dict_config *config, fsdp_state_dict **out)
 {
-    fsdp_state_dict *distinct = NULL, *local = NULL, *made = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *made = NULL, *local = NULL, *distinct = NULL;
     fsdp__module_state *state;
 
     *out = NULL;
@@ -240,26 +230,22 @@ fsdp_status fsdp_fsdp1_state_dict(fsdp_module *module, const fsdp_state_dict_con
     FSDP_TRY(check_config(config));
     FSDP_TRY(fsdp_state_dict_from_module(module, &distinct));
     if (config->type == FSDP_LOCAL_STATE_DICT) {
-        FSDP_TRY_GOTO(status, make_local(module, distinct, true, &local), out);
-        FSDP_TRY_GOTO(status, fsdp_state_dict_of_type(local, config, out), out);
+        FSDP_TRY(make_local(module, distinct, true, &local));
+        FSDP_TRY(fsdp_state_dict_of_type(local, config, out));
     } else {
-        FSDP_TRY_GOTO(status, fsdp_state_dict_of_type(distinct, config, &made), out);
-        FSDP_TRY_GOTO(status, name_all(module, distinct, made, out), out);
+        FSDP_TRY(fsdp_state_dict_of_type(distinct, config, &made));
+        FSDP_TRY(name_all(module, distinct, made, out));
     }
-out:
-    fsdp_state_dict_free(made);
-    fsdp_state_dict_free(local);
-    fsdp_state_dict_free(distinct);
-    return status;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_fsdp1_load_state_dict(fsdp_module *module, const fsdp_state_dict_config *config,
                                        const fsdp_state_dict *given)
 {
     fsdp_full_state_options options = {.from_parts = true};
-    fsdp_state_dict *distinct = NULL, *own = NULL, *kept = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *distinct = NULL, *own = NULL, *kept = NULL;
     fsdp__module_state *state;
+    fsdp_status status;
 
     FSDP_TRY(fsdp__method_state(module, &state));
     config = config_of(state, config);
@@ -268,15 +254,11 @@ fsdp_status fsdp_fsdp1_load_state_dict(fsdp_module *module, const fsdp_state_dic
         options = (fsdp_full_state_options){.broadcast_from_rank0 = true};
     FSDP_TRY(fsdp_state_dict_from_module(module, &distinct));
     if (config->type == FSDP_LOCAL_STATE_DICT)
-        FSDP_TRY_GOTO(status, make_local(module, distinct, false, &own), out);
+        FSDP_TRY(make_local(module, distinct, false, &own));
     if (given)
-        FSDP_TRY_GOTO(status, drop_tied(module, distinct, given, &kept), out);
+        FSDP_TRY(drop_tied(module, distinct, given, &kept));
     status = fsdp_state_dict_load_full(own ? own : distinct, kept, &options);
     if (status != FSDP_OK && own)
-        status = fsdp_fail_prefix(status, "LOCAL state dicts can only be loaded into units that are wrapped alike");
-out:
-    fsdp_state_dict_free(kept);
-    fsdp_state_dict_free(own);
-    fsdp_state_dict_free(distinct);
+        return fsdp_fail_prefix(status, "LOCAL state dicts can only be loaded into units that are wrapped alike");
     return status;
 }

@@ -111,21 +111,16 @@ static fsdp_status check_placement(const selection *sel, const char *name, const
 static fsdp_status choose_placement(const selection *sel, const char *name, const fsdp_tensor *t,
                                     fsdp_shard_placement *out)
 {
-    char *full;
-    fsdp_status status;
+    FSDP__FREED char *full = NULL;
 
     *out = (fsdp_shard_placement){.mesh = sel->mesh};
     if (!sel->options->placement)
         return FSDP_OK;
-    full = fsdp__dotted(sel->path, name);
-    if (!full)
-        return FSDP_NO_MEMORY;
-    status = sel->options->placement(sel->options->placement_arg, full, t, out);
-    if (status == FSDP_OK)
-        status = check_placement(sel, full, t, out);
-    fsdp__free(full);
+    FSDP__TRY_NEW(full = fsdp__dotted(sel->path, name));
+    FSDP_TRY(sel->options->placement(sel->options->placement_arg, full, t, out));
+    FSDP_TRY(check_placement(sel, full, t, out));
     out->dim += out->dim < 0 ? t->ndim : 0;
-    return status;
+    return FSDP_OK;
 }
 
 /* Gives the caller's extension if it decides what is sent of the parameter. */
@@ -145,9 +140,7 @@ static fsdp_status choose_extension(const selection *sel, const fsdp_module *mod
             *out = *o->gather_extension;
         return FSDP_OK;
     }
-    full = fsdp__dotted(sel->path, slot->name);
-    if (!full)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(full = fsdp__dotted(sel->path, slot->name));
     if (o->extends(o->extends_arg, full, t))
         *out = *o->gather_extension;
     fsdp__free(full);
@@ -213,9 +206,7 @@ static fsdp_status select_child(selection *sel, const fsdp__child_slot *child)
 
     if (fsdp__module_state_of(child->module))
         return FSDP_OK;
-    below = fsdp__dotted(path, child->name);
-    if (!below)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(below = fsdp__dotted(path, child->name));
     sel->path = below;
     status = select_module(sel, child->module);
     sel->path = path;
@@ -228,8 +219,7 @@ static fsdp_status select_module(selection *sel, fsdp_module *module)
     for (int64_t i = 0; i < sel->seen_count; i++)
         if (sel->seen[i] == module)
             return FSDP_OK;
-    if (fsdp__grow(&sel->seen, sel->seen_count, &sel->seen_capacity, sizeof *sel->seen))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&sel->seen, sel->seen_count, &sel->seen_capacity, sizeof *sel->seen));
     sel->seen[sel->seen_count++] = module;
     for (int64_t i = 0; i < module->parts->parameter_count; i++)
         FSDP_TRY(select_parameter(sel, module, &module->parts->parameters[i]));
@@ -344,13 +334,10 @@ static fsdp_status check_alike(const selection *sel, const fsdp__mesh_info *mesh
 /* Agrees with all ranks on what is wrong on one: a parameter that has a gradient, a module that is sharded already. */
 static fsdp_status agree(const selection *sel, fsdp_status mine)
 {
-    fsdp__mesh_info mesh = fsdp__mesh_info_of(sel->mesh);
-    fsdp_status status = fsdp__mesh_info_agree(&mesh, mine);
+    FSDP__SCOPED(fsdp__mesh_info_release) fsdp__mesh_info mesh = fsdp__mesh_info_of(sel->mesh);
 
-    if (status == FSDP_OK)
-        status = check_alike(sel, &mesh);
-    fsdp__mesh_info_release(&mesh);
-    return status;
+    FSDP_TRY(fsdp__mesh_info_agree(&mesh, mine));
+    return check_alike(sel, &mesh);
 }
 
 fsdp_status fsdp__fully_shard(const fsdp__door *door, fsdp_module *const *modules, int count,

@@ -54,8 +54,7 @@ static fsdp_status ignore_module(void *arg, fsdp_module *module, const char *nam
     selection *sel = arg;
 
     (void)name;
-    if (fsdp__grow(&sel->modules, sel->module_count, &sel->module_capacity, sizeof *sel->modules))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&sel->modules, sel->module_count, &sel->module_capacity, sizeof *sel->modules));
     sel->modules[sel->module_count++] = module;
     return FSDP_OK;
 }

@@ -37,8 +37,7 @@ static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
             there = p->buffers[k] == buffer;
         if (there)
             continue;
-        if (fsdp__grow(&p->buffers, p->count, &p->capacity, sizeof *p->buffers))
-            return FSDP_NO_MEMORY;
+        FSDP_TRY(fsdp__grow(&p->buffers, p->count, &p->capacity, sizeof *p->buffers));
         /* Tables are the same on all ranks: what a graph saved of them stays right. */
         if (!module->parts->buffers[i].table)
             FSDP_TRY(fsdp_tensor_begin_write(buffer));
@@ -76,23 +75,17 @@ static fsdp_status broadcast(const packing *p, const fsdp__mesh_info *mesh, int 
 {
     fsdp_device *device = p->count > 0 ? fsdp_tensor_device(p->buffers[0]) : NULL;
     int64_t numel = 0;
-    fsdp_tensor *packed;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *packed = NULL;
 
     for (int64_t k = 0; k < p->count; k++)
         numel += fsdp_tensor_numel(p->buffers[k]);
     if (numel == 0)
         return FSDP_OK;
     FSDP_TRY(fsdp_tensor_create(device, p->dtype, 1, &numel, FSDP_MEMORY_WORKSPACE, &packed));
-    FSDP_TRY_GOTO(status, copy_all(p, packed, false), out);
-    FSDP_TRY_GOTO(
-        status,
-        fsdp_broadcast(mesh->replicate_pg, fsdp_tensor_data(packed), numel, p->dtype, root, fsdp_device_stream(device)),
-        out);
-    status = copy_all(p, packed, true);
-out:
-    fsdp_tensor_unref(packed);
-    return status;
+    FSDP_TRY(copy_all(p, packed, false));
+    FSDP_TRY(fsdp_broadcast(mesh->replicate_pg, fsdp_tensor_data(packed), numel, p->dtype, root,
+                            fsdp_device_stream(device)));
+    return copy_all(p, packed, true);
 }
 
 static fsdp_status broadcast_buffers(const fsdp__module_state *state, const fsdp__mesh_info *mesh, int root)
@@ -135,28 +128,22 @@ static fsdp_status ask_for_values(const fsdp__param_group *group, int root, unsi
 static fsdp_status broadcast_parameters(const fsdp__param_group *group, int root)
 {
     const fsdp__residence *r = &group->residence;
-    unsigned char *has;
-    fsdp_status status;
+    FSDP__FREED unsigned char *has = NULL;
 
     if (r->kind == FSDP__RESIDENCE_NONE)
         return FSDP_OK;
-    has = fsdp__calloc((size_t)group->param_count, 1);
-    FSDP_TRY_GOTO(status, has ? FSDP_OK : FSDP_NO_MEMORY, out);
-    FSDP_TRY_GOTO(status, ask_for_values(group, root, has), out);
+    FSDP__TRY_NEW(has = fsdp__calloc((size_t)group->param_count, 1));
+    FSDP_TRY(ask_for_values(group, root, has));
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp_tensor *t = group->params[i].sharded;
 
         if (!has[i])
             continue;
-        FSDP_TRY_GOTO(status, fsdp_tensor_begin_write(t), out);
-        FSDP_TRY_GOTO(status,
-                      fsdp_broadcast(r->mesh.replicate_pg, fsdp_tensor_data(t), fsdp_tensor_numel(t), t->dtype, root,
-                                     fsdp_device_stream(r->device)),
-                      out);
+        FSDP_TRY(fsdp_tensor_begin_write(t));
+        FSDP_TRY(fsdp_broadcast(r->mesh.replicate_pg, fsdp_tensor_data(t), fsdp_tensor_numel(t), t->dtype, root,
+                                fsdp_device_stream(r->device)));
     }
-out:
-    fsdp__free(has);
-    return status;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__replica_broadcast(const fsdp__module_state *state, int root)

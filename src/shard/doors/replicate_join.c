@@ -66,9 +66,7 @@ static fsdp_status call_roll(fsdp__param_group *group, int present, bool records
     int32_t *numbers;
 
     *out = (roll){.ranks = ranks, .first = -1};
-    out->present = fsdp__calloc((size_t)ranks + NUMBERS, sizeof *out->present);
-    if (!out->present)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(out->present = fsdp__calloc((size_t)ranks + NUMBERS, sizeof *out->present));
     numbers = out->present + ranks;
     out->present[fsdp_process_group_rank(mesh->replicate_pg)] = present;
     numbers[RECORDS] = records;
@@ -193,16 +191,13 @@ static fsdp_status shadow(fsdp__module_state *state, fsdp__param_group *group, c
 static fsdp_status follow_others(fsdp__module_state *state, fsdp__param_group *group)
 {
     for (bool more = true; more;) {
-        roll r;
-        fsdp_status status = call_roll(group, ABSENT, false, false, &r);
+        FSDP__SCOPED(close_roll) roll r = {0};
 
+        FSDP_TRY(call_roll(group, ABSENT, false, false, &r));
+        FSDP_TRY(check_all(group, &r));
         more = r.count > 0;
-        if (status == FSDP_OK)
-            status = check_all(group, &r);
-        if (status == FSDP_OK && more)
-            status = shadow(state, group, &r);
-        close_roll(&r);
-        FSDP_TRY(status);
+        if (more)
+            FSDP_TRY(shadow(state, group, &r));
     }
     return FSDP_OK;
 }

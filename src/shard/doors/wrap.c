@@ -30,10 +30,9 @@ fsdp_status fsdp_fully_shard_by_policy(fsdp_module *module, const fsdp_wrap_poli
                                        const fsdp_shard_options *options)
 {
     static const fsdp_shard_options defaults;
-    fsdp_wrap_units units = {0};
+    FSDP__SCOPED(fsdp_wrap_units_release) fsdp_wrap_units units = {0};
     fsdp_wrap_policy whole;
-    void *ignored = NULL;
-    fsdp_status status;
+    FSDP__FREED void *ignored = NULL;
 
     options = options ? options : &defaults;
     FSDP_TRY(fsdp__wrap_policy_check(policy));
@@ -42,13 +41,9 @@ fsdp_status fsdp_fully_shard_by_policy(fsdp_module *module, const fsdp_wrap_poli
                              policy->ignored_params, policy->ignored_param_count, &ignored));
     whole.ignored_params = ignored;
     whole.ignored_param_count += options->ignored_param_count;
-    FSDP_TRY_GOTO(status, fsdp_module_wrap_units(module, &whole, options, sizeof *options, &units), out);
-    FSDP_TRY_GOTO(status, fsdp__wrap_units_check(&units, policy), out);
-    status = shard_units(&units);
-out:
-    fsdp_wrap_units_release(&units);
-    fsdp__free(ignored);
-    return status;
+    FSDP_TRY(fsdp_module_wrap_units(module, &whole, options, sizeof *options, &units));
+    FSDP_TRY(fsdp__wrap_units_check(&units, policy));
+    return shard_units(&units);
 }
 
 /* ---- while a tree is built ---- */
@@ -76,14 +71,11 @@ fsdp_status fsdp_wrap_scope_begin(fsdp_context *context, fsdp_wrapper wrapper, c
 {
     scope *s = fsdp__context_get_or_make(context, FSDP__SLOT_WRAP, sizeof(scope), scope_free);
 
-    if (!s)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s);
     if (s->open)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "a wrap scope cannot begin inside another: end that first");
     if (options) {
-        s->options = fsdp__malloc(option_bytes);
-        if (!s->options)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(s->options = fsdp__malloc(option_bytes));
         memcpy(s->options, options, option_bytes);
     }
     s->wrapper = wrapper ? wrapper : fully_shard;

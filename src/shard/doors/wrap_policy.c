@@ -154,9 +154,7 @@ fsdp_status fsdp__wrap_join(const char *what, const void *ours, int64_t our_coun
 
     if (our_count < 0 || (our_count > 0 && !ours))
         return FSDP_FAIL(FSDP_INVALID, "%s: %lld, but no list of them", what, (long long)our_count);
-    joined = fsdp__calloc((size_t)(our_count + their_count) + 1, sizeof *joined);
-    if (!joined)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(joined = fsdp__calloc((size_t)(our_count + their_count) + 1, sizeof *joined));
     if (our_count > 0)
         memcpy(joined, ours, (size_t)our_count * sizeof *joined);
     if (their_count > 0)

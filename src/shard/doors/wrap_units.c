@@ -45,9 +45,7 @@ static fsdp_status add_node(void *arg, fsdp_module *module, const char *name)
 
     if (!place || fsdp__grow(&p->nodes, p->node_count, &p->node_capacity, sizeof *p->nodes))
         return FSDP_NO_MEMORY;
-    copy = fsdp__strdup(name);
-    if (!copy)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(copy = fsdp__strdup(name));
     p->nodes[p->node_count++] = (node){.module = module, .name = copy};
     *place = p->node_count;
     return FSDP_OK;
@@ -69,8 +67,7 @@ static fsdp_status ignore_parameter(plan *p, fsdp_tensor *tensor)
 
     if (!tensor || is_ignored(p, tensor))
         return FSDP_OK;
-    if (fsdp__grow(&u->ignored, u->ignored_count, &p->ignored_capacity, sizeof *u->ignored))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&u->ignored, u->ignored_count, &p->ignored_capacity, sizeof *u->ignored));
     u->ignored[u->ignored_count++] = fsdp_tensor_ref(tensor);
     return FSDP_OK;
 }
@@ -172,9 +169,7 @@ static fsdp_status copy_options(const plan *p, void **out)
     *out = NULL;
     if (!p->options)
         return FSDP_OK;
-    *out = fsdp__malloc(p->option_bytes);
-    if (!*out)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(*out = fsdp__malloc(p->option_bytes));
     memcpy(*out, p->options, p->option_bytes);
     return FSDP_OK;
 }
@@ -209,8 +204,7 @@ static fsdp_status add_unit(plan *p, node *n)
     fsdp_wrap_units *u = &p->units;
     fsdp_wrap_unit *unit;
 
-    if (fsdp__grow(&u->items, u->count, &p->item_capacity, sizeof *u->items))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&u->items, u->count, &p->item_capacity, sizeof *u->items));
     if (!n->options)
         FSDP_TRY(copy_options(p, &n->options));
     unit = &u->items[u->count++];
@@ -240,8 +234,7 @@ static fsdp_status add_bottom_up(void *arg, fsdp_module *module, const char *nam
     (void)name;
     if (item == 0)
         return FSDP_OK;
-    if (fsdp__grow(&u->bottom_up, p->ordered, &p->ordered_capacity, sizeof *u->bottom_up))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&u->bottom_up, p->ordered, &p->ordered_capacity, sizeof *u->bottom_up));
     u->bottom_up[p->ordered++] = item - 1;
     return FSDP_OK;
 }
@@ -269,9 +262,7 @@ static fsdp_status collect_parameter(collection *c, const char *path, const fsdp
         return FSDP_NO_MEMORY;
     if (*taken)
         return FSDP_OK;
-    name = fsdp__dotted(path, slot->name);
-    if (!name)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(name = fsdp__dotted(path, slot->name));
     list->items[list->count++] = (fsdp_parameter){name, fsdp_tensor_ref(t)};
     *taken = 1;
     c->unit->numel += fsdp_tensor_numel(t);
@@ -327,31 +318,27 @@ static void release_plan(plan *p)
     fsdp__free(p->nodes);
     fsdp__pointer_table_release(&p->places);
     fsdp__pointer_table_release(&p->taken);
+    fsdp_wrap_units_release(&p->units);
 }
 
 fsdp_status fsdp_module_wrap_units(fsdp_module *module, const fsdp_wrap_policy *policy, const void *options,
                                    size_t option_bytes, fsdp_wrap_units *out)
 {
-    plan p = {.policy = policy, .options = options, .option_bytes = option_bytes};
-    fsdp_status status;
+    FSDP__SCOPED(release_plan) plan p = {.policy = policy, .options = options, .option_bytes = option_bytes};
 
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "wrap policy: the module is null");
     FSDP_TRY(fsdp__wrap_policy_check(policy));
-    FSDP_TRY_GOTO(status, fsdp__module_walk(module, add_node, &p), out);
-    FSDP_TRY_GOTO(status, ignore(&p), out);
-    FSDP_TRY_GOTO(status, check_not_sharded(&p), out);
-    FSDP_TRY_GOTO(status, choose_units(&p), out);
-    FSDP_TRY_GOTO(status, add_units(&p), out);
-    FSDP_TRY_GOTO(status, fsdp__module_walk_up(module, add_bottom_up, &p), out);
-    status = collect_all(&p);
-out:
-    release_plan(&p);
-    if (status == FSDP_OK)
-        *out = p.units;
-    else
-        fsdp_wrap_units_release(&p.units);
-    return status;
+    FSDP_TRY(fsdp__module_walk(module, add_node, &p));
+    FSDP_TRY(ignore(&p));
+    FSDP_TRY(check_not_sharded(&p));
+    FSDP_TRY(choose_units(&p));
+    FSDP_TRY(add_units(&p));
+    FSDP_TRY(fsdp__module_walk_up(module, add_bottom_up, &p));
+    FSDP_TRY(collect_all(&p));
+    *out = p.units;
+    p.units = (fsdp_wrap_units){0};
+    return FSDP_OK;
 }
 
 void fsdp_wrap_units_release(fsdp_wrap_units *units)

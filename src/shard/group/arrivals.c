@@ -92,15 +92,13 @@ static fsdp_status open_item(fsdp__arrivals *arrivals, fsdp_device *device, int6
     int64_t before = arrivals->capacity;
     fsdp__arrival *item;
 
-    if (fsdp__grow(&arrivals->items, arrivals->count, &arrivals->capacity, sizeof *arrivals->items))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&arrivals->items, arrivals->count, &arrivals->capacity, sizeof *arrivals->items));
     for (int64_t i = before; i < arrivals->capacity; i++)
         arrivals->items[i] = (fsdp__arrival){0};
     item = &arrivals->items[arrivals->count];
     if (!item->done)
         FSDP_TRY(fsdp_event_create(device, &item->done));
-    if (fsdp__grow(&item->gradients, count - 1, &item->capacity, sizeof(fsdp_tensor *)))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&item->gradients, count - 1, &item->capacity, sizeof(fsdp_tensor *)));
     *out = item;
     return FSDP_OK;
 }

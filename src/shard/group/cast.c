@@ -39,15 +39,12 @@ fsdp_status fsdp__cast_shards(fsdp__param_group *group, fsdp_stream *stream)
     fsdp__residence *residence = &group->residence;
     int64_t count = group->param_count;
     fsdp__cast_spans_args args = {.count = 0};
-    fsdp_status status = FSDP_OK;
-    fsdp__span *spans;
+    FSDP__FREED fsdp__span *spans = NULL;
 
     residence->cast_stream = stream;
     if (!residence->casts || residence->has_cast || fsdp__residence_is_offloaded(residence))
         return FSDP_OK;
-    spans = fsdp__malloc((size_t)count * sizeof *spans);
-    if (!spans)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(spans = fsdp__malloc((size_t)count * sizeof *spans));
     args.spans = spans;
     for (int64_t i = 0; i <= count; i++) { /* one more round, to launch what is left */
         const fsdp__param *p = i < count ? &group->params[i] : NULL;
@@ -55,7 +52,7 @@ fsdp_status fsdp__cast_shards(fsdp__param_group *group, fsdp_stream *stream)
 
         if (args.count > 0 &&
             (!p || (keeps && (p->orig_dtype != args.src_dtype || p->param_dtype != args.dst_dtype)))) {
-            FSDP_TRY_GOTO(status, fsdp__launch_cast_spans(stream, &args), out);
+            FSDP_TRY(fsdp__launch_cast_spans(stream, &args));
             args.count = 0;
         }
         if (!keeps)
@@ -66,7 +63,5 @@ fsdp_status fsdp__cast_shards(fsdp__param_group *group, fsdp_stream *stream)
             .src = p->sharded->storage->data, .dst = fsdp__cast_of(residence, p), .numel = fsdp__param_shard_numel(p)};
     }
     residence->has_cast = true;
-out:
-    fsdp__free(spans);
-    return status;
+    return FSDP_OK;
 }

@@ -160,8 +160,7 @@ static fsdp_status depart(fsdp__comm_context *comm)
     int64_t before = comm->departed_capacity;
     fsdp__in_flight free;
 
-    if (fsdp__grow(&comm->departed, comm->departed_count, &comm->departed_capacity, sizeof *comm->departed))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&comm->departed, comm->departed_count, &comm->departed_capacity, sizeof *comm->departed));
     for (int64_t i = before; i < comm->departed_capacity; i++)
         comm->departed[i] = (fsdp__in_flight){0};
     free = comm->departed[comm->departed_count];

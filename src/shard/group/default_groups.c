@@ -44,8 +44,7 @@ fsdp_status fsdp__default_mesh(fsdp_context *context, fsdp_mesh **out)
     defaults *d = defaults_of(context);
     int64_t world = fsdp_context_world_size(context);
 
-    if (!d)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(d);
     if (!d->mesh)
         FSDP_TRY(fsdp_mesh_create(context, 1, &world, NULL, &d->mesh));
     *out = d->mesh;
@@ -59,8 +58,7 @@ static fsdp_status make_subgroup(const fsdp__mesh_info *mesh, int k, fsdp_proces
     char name[32];
     fsdp_status status;
 
-    if (!ranks)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(ranks);
     for (int i = 0; i < k; i++)
         ranks[i] = fsdp_process_group_global_rank(mesh->shard_pg, first + i);
     snprintf(name, sizeof name, "%.20s by %d", fsdp_process_group_name(mesh->shard_pg), k);
@@ -74,15 +72,13 @@ fsdp_status fsdp__default_subgroup(const fsdp__mesh_info *mesh, int k, fsdp_proc
     defaults *d = defaults_of(fsdp_mesh_context(mesh->mesh));
     subgroup *s;
 
-    if (!d)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(d);
     for (int64_t i = 0; i < d->subgroup_count; i++)
         if (d->subgroups[i].of == mesh->shard_pg && fsdp_process_group_size(d->subgroups[i].pg) == k) {
             *out = d->subgroups[i].pg;
             return FSDP_OK;
         }
-    if (fsdp__grow(&d->subgroups, d->subgroup_count, &d->subgroup_capacity, sizeof *d->subgroups))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&d->subgroups, d->subgroup_count, &d->subgroup_capacity, sizeof *d->subgroups));
     s = &d->subgroups[d->subgroup_count];
     FSDP_TRY(make_subgroup(mesh, k, &s->pg));
     s->mesh = fsdp_mesh_ref(mesh->mesh);
@@ -97,8 +93,7 @@ fsdp_status fsdp__default_alone(fsdp_context *context, fsdp_process_group **out)
     defaults *d = defaults_of(context);
     int rank = fsdp_context_rank(context);
 
-    if (!d)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(d);
     if (!d->alone)
         FSDP_TRY(fsdp_process_group_create(context, &rank, 1, "alone", &d->alone));
     *out = d->alone;

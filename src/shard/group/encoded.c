@@ -156,15 +156,12 @@ static fsdp_status measure(const fsdp__param_group *group, fsdp_stream *stream)
 static fsdp_status collect(fsdp__param_group *const *groups, int64_t count, int64_t total, fsdp__comm_context *comm,
                            float **out)
 {
-    fsdp__span *spans = fsdp__malloc((size_t)count * sizeof *spans);
+    FSDP__FREED fsdp__span *spans = fsdp__malloc((size_t)count * sizeof *spans);
     fsdp__cast_spans_args args = {.spans = spans, .src_dtype = FSDP_F32, .dst_dtype = FSDP_F32};
-    fsdp_status status;
     float *at;
 
-    if (!spans)
-        return FSDP_NO_MEMORY;
-    FSDP_TRY_GOTO(status,
-                  fsdp__comm_context_measures(comm, groups[0]->residence.device, (size_t)total * sizeof *at, out), out);
+    FSDP__TRY_NEW(spans);
+    FSDP_TRY(fsdp__comm_context_measures(comm, groups[0]->residence.device, (size_t)total * sizeof *at, out));
     at = *out;
     for (int64_t i = 0; i < count; i++) {
         const fsdp__encoded *w = &groups[i]->encoded;
@@ -173,10 +170,7 @@ static fsdp_status collect(fsdp__param_group *const *groups, int64_t count, int6
             spans[args.count++] = (fsdp__span){.src = w->measures->data, .dst = at, .numel = w->measured};
         at += w->measured;
     }
-    status = fsdp__launch_cast_spans(comm->stream, &args);
-out:
-    fsdp__free(spans);
-    return status;
+    return fsdp__launch_cast_spans(comm->stream, &args);
 }
 
 static fsdp_status measure_all(fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm, float **out)
@@ -378,13 +372,12 @@ static fsdp_status exchange_and_decode(fsdp__param_group *group, fsdp__comm_cont
     const fsdp__encoded *w = &group->encoded;
     fsdp_process_group *pg = group->residence.mesh.shard_pg;
     size_t ranks = (size_t)group->residence.mesh.ranks, bytes = fsdp__device_rounded(w->bytes * ranks);
-    const void **parts = fsdp__malloc(ranks * sizeof *parts);
+    FSDP__FREED const void **parts = fsdp__malloc(ranks * sizeof *parts);
     fsdp_status status;
     void *received;
 
-    if (!parts)
-        return FSDP_NO_MEMORY;
-    FSDP_TRY_GOTO(status, take_received(group, comm, bytes, &received), out);
+    FSDP__TRY_NEW(parts);
+    FSDP_TRY(take_received(group, comm, bytes, &received));
     status = exchange(group, comm, received);
     if (status == FSDP_OK) {
         if (w->shared) /* before looking: a peer may finish all of it, and write, before this rank reads */
@@ -394,8 +387,6 @@ static fsdp_status exchange_and_decode(fsdp__param_group *group, fsdp__comm_cont
             fsdp_abort(fsdp_process_group_context(pg), fsdp_last_error()); /* otherwise writers wait for ever */
     }
     give_received(group, comm, bytes, status);
-out:
-    fsdp__free(parts);
     return status;
 }
 

@@ -1,6 +1,7 @@
 /* flat.c - where the parameters of a group lie, and what its buffers are: its parameters, or one vector. */
 #include "shard/group/flat.h"
 
+#include "base/alloc.h"
 #include "base/compiler.h"
 #include "comm/internal.h"
 #include "device/kernels.h"
@@ -91,22 +92,16 @@ fsdp_status fsdp__flat_tensor(const fsdp__param_group *group, fsdp_device *devic
     fsdp_dtype dtype = group->params[0].orig_dtype;
     fsdp_distribution distribution = {.ndim = 1, .global_shape = {global}};
     int64_t start, numel = fsdp_shard_range(global, mesh->ranks, mesh->rank, &start);
-    fsdp_tensor *part;
-    fsdp__storage *storage;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *part = NULL;
+    FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = NULL;
 
     FSDP_TRY(fsdp__storage_create(device, (size_t)numel * fsdp_dtype_size(dtype), FSDP_MEMORY_PARAMETER_SHARD, false,
                                   &storage));
-    status = fsdp__tensor_create_view(storage, dtype, 1, &numel, NULL, 0, &part);
-    fsdp__storage_unref(storage);
-    FSDP_TRY(status);
+    FSDP_TRY(fsdp__tensor_create_view(storage, dtype, 1, &numel, NULL, 0, &part));
     fsdp__mesh_info_place(mesh, (fsdp_placement){.kind = FSDP_SHARD}, &distribution);
-    status = fsdp_tensor_set_distribution(part, &distribution);
-    if (status == FSDP_OK)
-        *out = part;
-    else
-        fsdp_tensor_unref(part);
-    return status;
+    FSDP_TRY(fsdp_tensor_set_distribution(part, &distribution));
+    *out = fsdp__take(&part);
+    return FSDP_OK;
 }
 
 static fsdp_status clear_part(const fsdp__param_group *group, fsdp_stream *stream, void *part, fsdp_dtype dtype)

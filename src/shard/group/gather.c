@@ -54,24 +54,19 @@ static void set_shard(const fsdp__param_group *group, const fsdp__param *p, fsdp
 
 static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->buffer_count, sizeof *buffers);
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->buffer_count, sizeof *buffers);
 
-    if (!buffers)
-        return FSDP_NO_MEMORY;
-    FSDP_TRY_GOTO(status, fsdp__offload_take_staging(group, &group->fresh), out);
+    FSDP__TRY_NEW(buffers);
+    FSDP_TRY(fsdp__offload_take_staging(group, &group->fresh));
     for (int64_t i = 0; i < group->buffer_count; i++) {
         buffers[i] = fsdp__gather_buffer(group, i);
         set_shard(group, &group->buffers[i], &buffers[i]);
     }
-    FSDP_TRY_GOTO(status, fsdp__gather_order(group, comm), out);
-    FSDP_TRY_GOTO(status, fsdp__offload_send(group, comm->stream), out);
-    FSDP_TRY_GOTO(status, fsdp__cast_shards(group, comm->stream), out);
-    status = fsdp__all_gather(&group->all_gather, comm, group->residence.mesh.shard_pg, buffers, group->buffer_count,
-                              &group->packed);
-out:
-    fsdp__free(buffers);
-    return status;
+    FSDP_TRY(fsdp__gather_order(group, comm));
+    FSDP_TRY(fsdp__offload_send(group, comm->stream));
+    FSDP_TRY(fsdp__cast_shards(group, comm->stream));
+    return fsdp__all_gather(&group->all_gather, comm, group->residence.mesh.shard_pg, buffers, group->buffer_count,
+                            &group->packed);
 }
 
 static void arrive(fsdp__param_group *group, fsdp__comm_context *comm)

@@ -67,8 +67,7 @@ static fsdp_status post(void *arg, const fsdp_gather_parameter *p, const void *c
     fsdp__coded_span *spans = fsdp__calloc((size_t)p->ranks, sizeof *spans);
     fsdp_status status;
 
-    if (!spans)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(spans);
     for (int r = 0; r < p->ranks; r++) {
         char *from = (char *)(uintptr_t)received[r];
         int64_t start, rows = fsdp_shard_range(p->rows, p->ranks, r, &start);

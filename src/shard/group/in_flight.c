@@ -13,9 +13,7 @@ fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp
     flight->stream = stream;
     if (flight->capacity >= count)
         return FSDP_OK;
-    tensors = fsdp__calloc((size_t)count, 4 * sizeof *tensors + sizeof *flight->contributed);
-    if (!tensors)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(tensors = fsdp__calloc((size_t)count, 4 * sizeof *tensors + sizeof *flight->contributed));
     fsdp__free(flight->unsharded);
     *flight = (fsdp__in_flight){.unsharded = tensors,
                                 .gradients = tensors + count,

@@ -51,8 +51,7 @@ fsdp_status fsdp__param_set_name(fsdp__param *param, const char *module, const c
 {
     char *name = fsdp__dotted(module, field);
 
-    if (!name)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(name);
     if (param->name && strcmp(param->name, name) == 0) {
         fsdp__free(name); /* callers may hold the one that is there */
         return FSDP_OK;
@@ -189,8 +188,7 @@ fsdp_status fsdp__param_add_field(fsdp__param *param, fsdp__param_field field)
 {
     fsdp__param_field *last;
 
-    if (fsdp__grow(&param->fields, param->field_count, &param->field_capacity, sizeof *param->fields))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&param->fields, param->field_count, &param->field_capacity, sizeof *param->fields));
     last = &param->fields[param->field_count++];
     *last = field;
     if (last == param->fields || is_tied(&field) || !is_tied(param->fields))

@@ -9,8 +9,7 @@
 
 fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out)
 {
-    if (fsdp__grow(&group->params, group->param_count, &group->param_capacity, sizeof *group->params))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&group->params, group->param_count, &group->param_capacity, sizeof *group->params));
     *out = &group->params[group->param_count++];
     fsdp__param_init(*out, tensor);
     return FSDP_OK;

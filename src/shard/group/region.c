@@ -9,8 +9,7 @@ fsdp_status fsdp__region_of_device(fsdp_device *device, size_t bytes, fsdp_memor
 {
     fsdp__region *region = fsdp__calloc(1, sizeof *region);
 
-    if (!region)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(region);
     *region = (fsdp__region){.refs = 1, .bytes = bytes, .device = device, .kind = kind};
     *out = region;
     return FSDP_OK;

@@ -56,4 +56,6 @@ fsdp_status fsdp__divide_run(fsdp_stream *stream, const void *src, fsdp_dtype sr
 fsdp_status fsdp__region_tensor(fsdp__region *region, size_t offset, fsdp_dtype dtype, int ndim, const int64_t *shape,
                                 fsdp_tensor **out);
 
+FSDP__SCOPED_POINTER(fsdp__region, fsdp__region_unref)
+
 #endif

@@ -105,19 +105,16 @@ fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_pro
 fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size_t bytes, fsdp_memory_kind kind,
                                           fsdp__storage **out)
 {
-    fsdp__region *region;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__region_unref_at) fsdp__region *region = NULL; /* the storage holds it in the end */
 
     if (!fsdp__residence_is_offloaded(residence) || !residence->pin)
         return fsdp__storage_create(residence->shard_device, bytes, kind, true, out);
     FSDP_TRY(fsdp__region_of_device(residence->shard_device, bytes, kind, &region));
     region->pinned_for = residence->device;
-    FSDP_TRY_GOTO(status, fsdp__region_fill(region), out);
-    FSDP_TRY_GOTO(status, fsdp__storage_create(residence->shard_device, bytes, kind, false, out), out);
+    FSDP_TRY(fsdp__region_fill(region));
+    FSDP_TRY(fsdp__storage_create(residence->shard_device, bytes, kind, false, out));
     fsdp__region_lend(region, 0, *out);
-out:
-    fsdp__region_unref(region); /* the storage holds it now */
-    return status;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__residence_shard_tensor(const fsdp__residence *residence, fsdp_memory_kind kind, fsdp_dtype dtype,

@@ -143,21 +143,17 @@ static void describe(const fsdp__param_group *group, fsdp_sharded_buffer *buffer
 
 static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->param_count, sizeof *buffers);
+    FSDP__FREED fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->param_count, sizeof *buffers);
     bool fresh = group->fresh;
-    fsdp_status status = buffers ? FSDP_OK : FSDP_NO_MEMORY;
 
     group->fresh = false;
-    FSDP_TRY(status);
+    FSDP__TRY_NEW(buffers);
     describe(group, buffers);
     if (fresh) /* nothing was written since the slices were kept */
-        FSDP_TRY_GOTO(status, fsdp__comm_context_follow_compute(comm, group->residence.device), out);
+        FSDP_TRY(fsdp__comm_context_follow_compute(comm, group->residence.device));
     if (group->slice.region)
-        FSDP_TRY_GOTO(status, fsdp_stream_wait_event(comm->stream, group->slice.made), out);
-    status = fsdp__all_gather(&group->all_gather, comm, group->slice.pg, buffers, group->param_count, &group->packed);
-out:
-    fsdp__free(buffers);
-    return status;
+        FSDP_TRY(fsdp_stream_wait_event(comm->stream, group->slice.made));
+    return fsdp__all_gather(&group->all_gather, comm, group->slice.pg, buffers, group->param_count, &group->packed);
 }
 
 static void arrive(fsdp__param_group *group, fsdp__comm_context *comm)

@@ -124,24 +124,21 @@ static bool is_used_here(const fsdp__buckets *b, const fsdp__param *param)
 static fsdp_status ask_users(fsdp__param_group *group)
 {
     fsdp__buckets *b = group->buckets;
-    int32_t *users = fsdp__calloc((size_t)group->param_count, sizeof *users);
+    FSDP__FREED int32_t *users = fsdp__calloc((size_t)group->param_count, sizeof *users);
     int64_t at = 0;
-    fsdp_status status = users ? FSDP_OK : FSDP_NO_MEMORY;
 
-    FSDP_TRY_GOTO(status, status, out);
+    FSDP__TRY_NEW(users);
     for (int64_t i = 0; i < group->param_count; i++)
         if (b->places[i].bucket >= 0) {
             b->places[i].used_here = is_used_here(b, &group->params[i]);
             users[at++] = b->places[i].used_here;
         }
-    FSDP_TRY_GOTO(status, fsdp__buckets_add_up(group, users, at), out);
+    FSDP_TRY(fsdp__buckets_add_up(group, users, at));
     at = 0;
     for (int64_t i = 0; i < group->param_count; i++)
         if (b->places[i].bucket >= 0)
             b->places[i].used = users[at++] > 0;
-out:
-    fsdp__free(users);
-    return status;
+    return FSDP_OK;
 }
 
 static fsdp_status install(const fsdp__buckets *b, const fsdp__late_result *late, const fsdp__reduce_settings *settings)

@@ -75,17 +75,14 @@ static fsdp_status choose_source(sending *s)
 static fsdp_status send_gradient(const sending *s, int64_t i)
 {
     fsdp__param *param = param_of(s, i);
-    fsdp_tensor *moved = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *moved = NULL;
 
     if (lies_in(s, i, s->from))
         return FSDP_OK;
     FSDP_TRY(fsdp__bucket_tensor(param, s->from, &moved));
-    status = fsdp__tensor_copy(moved, fsdp__param_unreduced(param), false);
-    if (status == FSDP_OK)
-        fsdp__put_grad(param->unsharded, moved);
-    fsdp_tensor_unref(moved);
-    return status;
+    FSDP_TRY(fsdp__tensor_copy(moved, fsdp__param_unreduced(param), false));
+    fsdp__put_grad(param->unsharded, moved);
+    return FSDP_OK;
 }
 
 static fsdp_status fill_bucket(sending *s)
@@ -254,23 +251,17 @@ static fsdp_status average_compressed(const sending *s)
 {
     fsdp_dtype dtype = s->bucket->dtype, sent = s->buckets->options.compress;
     fsdp__bucket like = {.numel = s->bucket->numel, .dtype = sent};
-    fsdp__region *region;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__region_unref_at) fsdp__region *region = NULL; /* the flight holds it in the end */
 
     FSDP_TRY(fsdp__bucket_make_region(s->group, &like, &region));
-    status = fsdp__storage_create(s->group->residence.device, fsdp__bucket_bytes(&like), FSDP_MEMORY_GRADIENT, false,
-                                  &s->comm->in_flight.partial);
-    if (status == FSDP_OK)
-        fsdp__region_lend(region, 0, s->comm->in_flight.partial);
-    if (status == FSDP_OK) /* the memory is available in the order of the device's stream */
-        status = fsdp__comm_context_follow_compute_on(s->comm, s->group->residence.device, s->stream);
-    FSDP_TRY_GOTO(status, status, out);
-    FSDP_TRY_GOTO(status, convert(s, s->from->data, dtype, region->data, sent, divisor_of(s)), out);
-    FSDP_TRY_GOTO(status, all_reduce(s, region->data, region->data, sent, FSDP_SUM), out);
-    status = convert(s, region->data, sent, s->to->data, dtype, 1);
-out:
-    fsdp__region_unref(region); /* the flight holds it now */
-    return status;
+    FSDP_TRY(fsdp__storage_create(s->group->residence.device, fsdp__bucket_bytes(&like), FSDP_MEMORY_GRADIENT, false,
+                                  &s->comm->in_flight.partial));
+    fsdp__region_lend(region, 0, s->comm->in_flight.partial);
+    /* The memory is available in the order of the device's stream. */
+    FSDP_TRY(fsdp__comm_context_follow_compute_on(s->comm, s->group->residence.device, s->stream));
+    FSDP_TRY(convert(s, s->from->data, dtype, region->data, sent, divisor_of(s)));
+    FSDP_TRY(all_reduce(s, region->data, region->data, sent, FSDP_SUM));
+    return convert(s, region->data, sent, s->to->data, dtype, 1);
 }
 
 /* Makes a view of `region` in one dimension. The caller owns `*out`. */

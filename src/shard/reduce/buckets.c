@@ -20,8 +20,7 @@ fsdp_status fsdp__buckets_create(const fsdp__param_group *group, const fsdp_repl
     size_t n = (size_t)group->param_count;
     fsdp__buckets *b = fsdp__calloc(1, sizeof *b);
 
-    if (!b)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(b);
     b->options = *options;
     b->options.mesh = NULL;
     b->options.ignored_params = NULL;
@@ -193,10 +192,9 @@ static bool is_trained(const fsdp__param *param)
 fsdp_status fsdp__buckets_assign(fsdp__param_group *group)
 {
     fsdp__buckets *b = group->buckets;
-    division d;
-    fsdp_status status;
+    FSDP__SCOPED(division_close) division d = {0};
 
-    FSDP_TRY_GOTO(status, division_open(group, &d), out);
+    FSDP_TRY(division_open(group, &d));
     if (!b->options.find_unused_parameters) /* the first iteration will tell how to divide */
         d.limits[0] = INT64_MAX;
     for (int32_t i = 0; i < group->param_count; i++)
@@ -209,9 +207,7 @@ fsdp_status fsdp__buckets_assign(fsdp__param_group *group)
     apply(group, &d, d.buckets);
     b->rebuilt = b->options.find_unused_parameters;
     b->backwards = b->arrival_count = 0;
-out:
-    division_close(&d);
-    return status;
+    return FSDP_OK;
 }
 
 bool fsdp__buckets_are_outdated(const fsdp__param_group *group)
@@ -255,24 +251,20 @@ static fsdp_status exchange(const fsdp__param_group *group, int32_t *numbers, in
     const fsdp__residence *r = &group->residence;
     fsdp_stream *stream = fsdp_device_stream(r->device);
     fsdp_process_group *pg = r->mesh.replicate_pg;
-    fsdp_tensor *tensor;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *tensor = NULL;
     void *data;
 
     if (r->mesh.replicas == 1)
         return FSDP_OK;
     FSDP_TRY(fsdp_tensor_create(r->device, FSDP_I32, 1, &count, FSDP_MEMORY_WORKSPACE, &tensor));
-    FSDP_TRY_GOTO(status, fsdp_tensor_write(tensor, FSDP_I32, numbers), out);
+    FSDP_TRY(fsdp_tensor_write(tensor, FSDP_I32, numbers));
     data = fsdp_tensor_data(tensor);
     if (sum)
-        FSDP_TRY_GOTO(status, fsdp_all_reduce(pg, data, data, count, FSDP_I32, FSDP_SUM, stream), out);
+        FSDP_TRY(fsdp_all_reduce(pg, data, data, count, FSDP_I32, FSDP_SUM, stream));
     else
-        FSDP_TRY_GOTO(status, fsdp_broadcast(pg, data, count, FSDP_I32, group->buckets->speaker, stream), out);
-    if (fsdp__device_has_bytes(r->device)) /* otherwise there are no other ranks, and this rank's own numbers count */
-        status = fsdp_tensor_read(tensor, FSDP_I32, numbers);
-out:
-    fsdp_tensor_unref(tensor);
-    return status;
+        FSDP_TRY(fsdp_broadcast(pg, data, count, FSDP_I32, group->buckets->speaker, stream));
+    /* Without bytes there are no other ranks, and this rank's own numbers count. */
+    return fsdp__device_has_bytes(r->device) ? fsdp_tensor_read(tensor, FSDP_I32, numbers) : FSDP_OK;
 }
 
 fsdp_status fsdp__buckets_add_up(const fsdp__param_group *group, int32_t *numbers, int64_t count)
@@ -283,22 +275,19 @@ fsdp_status fsdp__buckets_add_up(const fsdp__param_group *group, int32_t *number
 fsdp_status fsdp__buckets_rebuild(fsdp__param_group *group)
 {
     fsdp__buckets *b = group->buckets;
-    division d;
-    fsdp_status status;
+    FSDP__SCOPED(division_close) division d = {0};
 
-    FSDP_TRY_GOTO(status, division_open(group, &d), out);
+    FSDP_TRY(division_open(group, &d));
     d.count = list_arrivals(group, d.params);
     divide(&d);
     sort(&d, d.closed);
     /* Gradients may have arrived in another order on each rank, so all take the speaker's division. */
     d.order[d.count] = d.buckets;
-    FSDP_TRY_GOTO(status, exchange(group, d.order, d.count + 1, false), out);
-    FSDP_TRY_GOTO(status, exchange(group, d.sizes, d.order[d.count], false), out);
+    FSDP_TRY(exchange(group, d.order, d.count + 1, false));
+    FSDP_TRY(exchange(group, d.sizes, d.order[d.count], false));
     apply(group, &d, d.order[d.count]);
     b->rebuilt = true;
-out:
-    division_close(&d);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- gradients ---- */

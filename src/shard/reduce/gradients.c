@@ -62,8 +62,7 @@ static fsdp_status open_buffer(fsdp__param_group *group, const fsdp__param *aske
 
     if (!buffer->has_place)
         buffer->has_place = fsdp__calloc((size_t)group->buffer_count, sizeof *buffer->has_place);
-    if (!buffer->has_place)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(buffer->has_place);
     for (int64_t i = 0; i < group->buffer_count; i++) {
         buffer->has_place[i] = i == fsdp__param_buffer_index(asked) || is_wanted(group, i, use);
         if (buffer->has_place[i])
@@ -99,8 +98,7 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
     fsdp__gradient_buffer *buffer = &group->gradients[use];
     fsdp_dtype dtype = dtype_of(param, use);
     const fsdp_tensor *like = param->unsharded;
-    fsdp__region *region;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__region_unref_at) fsdp__region *region = NULL; /* the tensor holds it in the end */
 
     /* A parameter that was unfrozen since has no place: make another buffer, beside what is in use of the old one. */
     if (buffer->region && !buffer->has_place[fsdp__param_buffer_index(param)])
@@ -110,12 +108,10 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
         region->refs++;
     else
         FSDP_TRY(open_buffer(group, param, use, &region));
-    status = fsdp__region_tensor(region, place_of(param, use), dtype, like->ndim, like->shape, out);
-    if (status == FSDP_OK)
-        fsdp__device_name_memory(region->device, (*out)->storage->data, (*out)->storage->bytes, FSDP_MEMORY_GRADIENT,
-                                 param->name);
-    fsdp__region_unref(region); /* the tensor holds it now */
-    return status;
+    FSDP_TRY(fsdp__region_tensor(region, place_of(param, use), dtype, like->ndim, like->shape, out));
+    fsdp__device_name_memory(region->device, (*out)->storage->data, (*out)->storage->bytes, FSDP_MEMORY_GRADIENT,
+                             param->name);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__param_gradient_source(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
@@ -150,19 +146,17 @@ fsdp_status fsdp__distribute_like(const fsdp_tensor *like, fsdp_tensor **gradien
 
 fsdp_status fsdp__param_make_grad_contiguous(fsdp__param *param)
 {
-    fsdp_tensor *grad = fsdp_tensor_grad(param->sharded), *copy = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *copy = NULL;
+    fsdp_tensor *grad = fsdp_tensor_grad(param->sharded);
 
     if (!grad || fsdp_tensor_is_contiguous(grad))
         return FSDP_OK;
     FSDP_TRY(
         fsdp_tensor_create(grad->storage->device, grad->dtype, grad->ndim, grad->shape, FSDP_MEMORY_GRADIENT, &copy));
-    FSDP_TRY_GOTO(status, fsdp__tensor_copy(copy, grad, false), out);
-    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(copy, fsdp_tensor_distribution(param->sharded)), out);
+    FSDP_TRY(fsdp__tensor_copy(copy, grad, false));
+    FSDP_TRY(fsdp_tensor_set_distribution(copy, fsdp_tensor_distribution(param->sharded)));
     fsdp__put_grad(param->sharded, copy);
-out:
-    fsdp_tensor_unref(copy);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- gradients that stay unsharded ---- */

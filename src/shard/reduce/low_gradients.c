@@ -19,26 +19,22 @@ static bool has_other(const fsdp__param *holders, int64_t count, fsdp_dtype dtyp
 /* Moves the holder's gradient to its place in the vector. */
 static fsdp_status move(const fsdp__param *holder, fsdp__storage *vector, fsdp_dtype dtype)
 {
-    fsdp_tensor *before = fsdp_tensor_grad(holder->sharded), *after;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *after = NULL;
+    fsdp_tensor *before = fsdp_tensor_grad(holder->sharded);
 
     FSDP_TRY(fsdp__tensor_create_view(vector, dtype, holder->sharded->ndim, holder->sharded->shape, NULL,
                                       holder->part.in_shard, &after));
-    status = fsdp_tensor_set_distribution(after, fsdp_tensor_distribution(holder->sharded));
-    if (status == FSDP_OK)
-        status = fsdp__tensor_copy(after, before, false);
-    if (status == FSDP_OK)
-        fsdp__put_grad(holder->sharded, after);
-    fsdp_tensor_unref(after);
-    return status;
+    FSDP_TRY(fsdp_tensor_set_distribution(after, fsdp_tensor_distribution(holder->sharded)));
+    FSDP_TRY(fsdp__tensor_copy(after, before, false));
+    fsdp__put_grad(holder->sharded, after);
+    return FSDP_OK;
 }
 
 static fsdp_status convert(fsdp__param_group *group, fsdp_dtype dtype)
 {
     int64_t numel = group->vector.chunk_numel, count;
     fsdp__param *holders;
-    fsdp__storage *vector;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *vector = NULL;
 
     count = fsdp__param_group_holders(group, &holders);
     if (!has_other(holders, count, dtype))
@@ -46,12 +42,11 @@ static fsdp_status convert(fsdp__param_group *group, fsdp_dtype dtype)
     FSDP_TRY(fsdp__residence_shard_storage(&group->residence, (size_t)numel * fsdp_dtype_size(dtype),
                                            FSDP_MEMORY_GRADIENT, &vector));
     /* Reductions add to what lies between the parameters, too. */
-    status = fsdp__launch_fill_run(fsdp_device_stream(vector->device), vector->data, dtype, numel, 0);
-    for (int64_t i = 0; i < count && status == FSDP_OK; i++)
+    FSDP_TRY(fsdp__launch_fill_run(fsdp_device_stream(vector->device), vector->data, dtype, numel, 0));
+    for (int64_t i = 0; i < count; i++)
         if (fsdp_tensor_grad(holders[i].sharded))
-            status = move(&holders[i], vector, dtype);
-    fsdp__storage_unref(vector);
-    return status;
+            FSDP_TRY(move(&holders[i], vector, dtype));
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__param_group_raise_gradients(fsdp__param_group *group)

@@ -93,9 +93,7 @@ static fsdp_status lay_out(const fsdp__param_group *group, fsdp__param *const *p
     static const fsdp_dtype dtypes[FSDP__PARTIAL_RUNS] = {FSDP_F32, FSDP_BF16, FSDP_F16};
     int64_t end = 0;
 
-    out->places = fsdp__malloc((size_t)group->param_count * sizeof *out->places);
-    if (!out->places)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(out->places = fsdp__malloc((size_t)group->param_count * sizeof *out->places));
     for (int64_t i = 0; i < group->param_count; i++)
         out->places[i] = fsdp__param_has_partial(&group->params[i]) ? 0 : -1;
     for (int64_t i = 0; i < count; i++)

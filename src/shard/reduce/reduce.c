@@ -115,8 +115,7 @@ static fsdp_status begin(fsdp__reduction *r)
         FSDP_TRY(fsdp__param_group_fold_gradients(r->group));
     r->params = fsdp__calloc(most, sizeof *r->params);
     r->buffers = fsdp__calloc(most, sizeof *r->buffers);
-    if (!r->params || !r->buffers)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(r->params && r->buffers);
     choose(r);
     r->division = divide(r);
     if (r->group->partial.storage) /* a reduction into it may be in flight, and it may have to move */
@@ -307,8 +306,7 @@ static fsdp_status bring(const fsdp__reduction *r)
     fsdp__arriving *arriving = fsdp__calloc((size_t)count, sizeof *arriving);
     fsdp_status status;
 
-    if (!arriving)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(arriving);
     for (int64_t i = 0; i < count; i++)
         arriving[i] = (fsdp__arriving){r->group->vector.sharded ? fsdp__result_vector(r) : fsdp__result_place(r, i),
                                        fsdp__result_dtype(r, i), r->comm->in_flight.gradients[i]};

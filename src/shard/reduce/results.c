@@ -133,9 +133,7 @@ static fsdp_status make_on_device(fsdp__reduction *r)
 
     if (!fsdp__residence_is_offloaded(&r->group->residence))
         return FSDP_OK;
-    r->places = fsdp__calloc((size_t)r->count, sizeof *r->places);
-    if (!r->places)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(r->places = fsdp__calloc((size_t)r->count, sizeof *r->places));
     r->dtype = r->add ? FSDP_F32 : FSDP_DTYPE_NONE;
     for (int64_t i = 0; i < r->count; i++) {
         const fsdp__param *p = r->params[i], *buffer = &r->group->buffers[fsdp__param_buffer_index(p)];
@@ -196,9 +194,8 @@ static fsdp_status clear(const fsdp__storage *vector, fsdp_dtype dtype)
 /* Makes the results of a flat group. One collective cannot add to gradients that lie elsewhere, or do not exist. */
 static fsdp_status make_vector_results(fsdp__reduction *r)
 {
-    fsdp__storage *vector = r->add && !arrives(r, 0) ? vector_of(r) : NULL;
+    FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *vector = r->add && !arrives(r, 0) ? vector_of(r) : NULL;
     size_t bytes = (size_t)r->group->vector.chunk_numel * fsdp_dtype_size(r->group->vector.orig_dtype);
-    fsdp_status status = FSDP_OK;
 
     r->add = vector != NULL;
     if (vector)
@@ -206,11 +203,10 @@ static fsdp_status make_vector_results(fsdp__reduction *r)
     else
         FSDP_TRY(fsdp__residence_shard_storage(&r->group->residence, bytes, FSDP_MEMORY_GRADIENT, &vector));
     if (!r->add && (r->partial || vector->device != r->group->residence.device)) /* padding stays zero */
-        status = clear(vector, r->params[0]->orig_dtype);
-    for (int64_t i = 0; i < fsdp__result_count(r) && status == FSDP_OK; i++)
-        status = make_in_vector(r, i, vector);
-    fsdp__storage_unref(vector);
-    return status;
+        FSDP_TRY(clear(vector, r->params[0]->orig_dtype));
+    for (int64_t i = 0; i < fsdp__result_count(r); i++)
+        FSDP_TRY(make_in_vector(r, i, vector));
+    return FSDP_OK;
 }
 
 void *fsdp__result_vector(const fsdp__reduction *r)
@@ -222,9 +218,8 @@ void *fsdp__result_vector(const fsdp__reduction *r)
 
 fsdp_status fsdp__make_results(fsdp__reduction *r)
 {
-    fsdp__storage *storage;
+    FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = NULL;
     size_t offset = 0;
-    fsdp_status status = FSDP_OK;
 
     if (!r->complete) {
         r->comm->in_flight.count = r->count; /* no results, but the flight holds what is reduced */
@@ -235,10 +230,9 @@ fsdp_status fsdp__make_results(fsdp__reduction *r)
         return make_on_device(r);
     }
     FSDP_TRY(make_storage(r, &storage));
-    for (int64_t i = 0; i < r->count && status == FSDP_OK; i++)
-        status = arrives(r, i) ? make_arriving(r, i) : make_in_place(r, i, storage, &offset);
-    fsdp__storage_unref(storage);
-    return status == FSDP_OK ? make_on_device(r) : status;
+    for (int64_t i = 0; i < r->count; i++)
+        FSDP_TRY(arrives(r, i) ? make_arriving(r, i) : make_in_place(r, i, storage, &offset));
+    return make_on_device(r);
 }
 
 bool fsdp__adds_in_place(const fsdp__reduction *r)

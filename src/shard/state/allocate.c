@@ -105,8 +105,7 @@ static fsdp_status make_unsharded(fsdp__param_group *group, fsdp__param *param)
 static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__storage ***storages)
 {
     *storages = fsdp__calloc((size_t)group->param_count + 1, sizeof **storages); /* the last is a flat parameter's */
-    if (!*storages)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(*storages);
     FSDP_TRY(fsdp__residence_open(&group->residence, fsdp__choose_residence(group, device), device));
     FSDP_TRY(fsdp__encoded_open(group));
     FSDP_TRY(fsdp_event_create(device, &group->gathered));

@@ -74,20 +74,14 @@ static fsdp_status fill_runs(const initialization *in, const fsdp__param *p, fsd
 static fsdp_status initialize_param(const initialization *in, const fsdp__param *param, fsdp_init init,
                                     const char *module_name, const char *name)
 {
-    char *full =
+    FSDP__FREED char *full =
         fsdp__sprintf("%s%s%s%s%s", in->prefix, *in->prefix ? "." : "", module_name, *module_name ? "." : "", name);
-    fsdp_status status = FSDP_OK;
 
-    if (!full)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(full);
     if (param->group->residence.kind == FSDP__RESIDENCE_NONE)
-        status = FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", full);
-    else
-        status = fsdp_tensor_begin_write(param->sharded);
-    if (status == FSDP_OK)
-        status = fill_runs(in, param, init, full);
-    fsdp__free(full);
-    return status;
+        return FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", full);
+    FSDP_TRY(fsdp_tensor_begin_write(param->sharded));
+    return fill_runs(in, param, init, full);
 }
 
 /* Returns whether `state` initializes the slot's parameter: whichever state owns it, that is done where it was

@@ -23,8 +23,7 @@ static fsdp_status cast_tensor(cast *c, fsdp_tensor *from, fsdp_dtype dtype, fsd
             *out = c->pairs[i].to;
             return FSDP_OK;
         }
-    if (fsdp__grow(&c->pairs, c->count, &c->capacity, sizeof *c->pairs))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&c->pairs, c->count, &c->capacity, sizeof *c->pairs));
     FSDP_TRY(fsdp_tensor_create(fsdp_tensor_device(from), dtype, from->ndim, from->shape, from->storage->kind, &to));
     status = fsdp__tensor_copy(to, from, false);
     if (status != FSDP_OK) {

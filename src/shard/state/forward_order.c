@@ -35,8 +35,7 @@ fsdp_status fsdp__forward_order_enter(fsdp__forward_order *o, fsdp__module_state
     *next = NULL;
     if (find(o->now, o->now_count, state) >= 0)
         return FSDP_OK;
-    if (fsdp__grow(&o->now, o->now_count, &o->now_capacity, sizeof *o->now))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&o->now, o->now_count, &o->now_capacity, sizeof *o->now));
     o->now[o->now_count++] = state;
     *next = fsdp__forward_order_after(o, state);
     return FSDP_OK;

@@ -47,8 +47,7 @@ static fsdp_status collect_state(void *arg, fsdp_module *module, const char *nam
     if (i >= 0) { /* another module of the same group: "norm, output" */
         char *joined = fsdp__sprintf("%s, %s", c->names[i], name);
 
-        if (!joined)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(joined);
         fsdp__free(c->names[i]);
         c->names[i] = joined;
         return FSDP_OK;
@@ -59,12 +58,9 @@ static fsdp_status collect_state(void *arg, fsdp_module *module, const char *nam
                          "through the outermost sharded module, and share no sharded module between two of them",
                          name);
     i = root->state_count;
-    if (fsdp__grow(&root->states, i, &root->state_capacity, sizeof *root->states) ||
-        fsdp__grow(&c->names, i, &c->name_capacity, sizeof *c->names))
-        return FSDP_NO_MEMORY;
-    c->names[i] = fsdp__strdup(name);
-    if (!c->names[i])
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&root->states, i, &root->state_capacity, sizeof *root->states));
+    FSDP_TRY(fsdp__grow(&c->names, i, &c->name_capacity, sizeof *c->names));
+    FSDP__TRY_NEW(c->names[i] = fsdp__strdup(name));
     root->states[root->state_count++] = state;
     return FSDP_OK;
 }

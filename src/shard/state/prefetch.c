@@ -40,11 +40,8 @@ fsdp_status fsdp__prefetch_set(const fsdp__module_state *whose, fsdp__prefetch_l
         return FSDP_FAIL(FSDP_INVALID, "cannot prefetch a list of %d modules", count);
     for (int i = 0; i < count; i++)
         FSDP_TRY(check_module(whose, modules[i], i));
-    if (count > 0) {
-        made.states = fsdp__calloc((size_t)count, sizeof *made.states);
-        if (!made.states)
-            return FSDP_NO_MEMORY;
-    }
+    if (count > 0)
+        FSDP__TRY_NEW(made.states = fsdp__calloc((size_t)count, sizeof *made.states));
     for (; made.count < count; made.count++)
         made.states[made.count] = fsdp__module_state_ref(fsdp__module_state_of(modules[made.count]));
     clear(list);

@@ -44,8 +44,7 @@ static fsdp_status collect_state(void *arg, fsdp_module *module, const char *nam
     while (i < r->state_count && r->states[i].state != state)
         i++;
     if (i == r->state_count) {
-        if (fsdp__grow(&r->states, i, &r->state_capacity, sizeof *r->states))
-            return FSDP_NO_MEMORY;
+        FSDP_TRY(fsdp__grow(&r->states, i, &r->state_capacity, sizeof *r->states));
         r->states[r->state_count++] = (struct retyped_state){.state = state};
     }
     r->states[i].seen++;
@@ -69,8 +68,7 @@ static fsdp_status collect_groups(retyping *r, bool meta)
 
             if ((group->residence.kind == FSDP__RESIDENCE_NONE) != meta || !is_to_change(r, group))
                 continue;
-            if (fsdp__grow(&r->groups, r->group_count, &r->group_capacity, sizeof *r->groups))
-                return FSDP_NO_MEMORY;
+            FSDP_TRY(fsdp__grow(&r->groups, r->group_count, &r->group_capacity, sizeof *r->groups));
             r->groups[r->group_count++] = group;
         }
     return FSDP_OK;
@@ -247,8 +245,7 @@ static fsdp_status prepare(const retyping *r)
 
         b->params = fsdp__calloc((size_t)group->param_count, sizeof *b->params);
         b->made = fsdp__calloc((size_t)group->param_count, 2 * sizeof *b->made);
-        if (!b->params || !b->made)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(b->params && b->made);
         FSDP_TRY(convert(r, group, b));
         set_aside(group, b);
         lay_out(r, group, b);

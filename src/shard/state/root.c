@@ -13,8 +13,7 @@ fsdp_status fsdp__root_create(fsdp_context *context, fsdp__module_state *state)
 {
     fsdp__root *root = fsdp__calloc(1, sizeof *root);
 
-    if (!root)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(root);
     root->comm = fsdp__calloc(1, sizeof *root->comm);
     if (!root->comm) {
         fsdp__free(root);
@@ -148,9 +147,8 @@ fsdp_status fsdp__module_state_accompany(fsdp__module_state *companion, fsdp__mo
     for (int64_t i = 0; i < host->companion_count; i++)
         if (host->companions[i] == companion)
             return FSDP_OK;
-    if (fsdp__grow(&host->companions, host->companion_count, &host->companion_capacity, sizeof *host->companions) ||
-        fsdp__grow(&companion->hosts, companion->host_count, &companion->host_capacity, sizeof *companion->hosts))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&host->companions, host->companion_count, &host->companion_capacity, sizeof *host->companions));
+    FSDP_TRY(fsdp__grow(&companion->hosts, companion->host_count, &companion->host_capacity, sizeof *companion->hosts));
     host->companions[host->companion_count++] = fsdp__module_state_ref(companion);
     companion->hosts[companion->host_count++] = host;
     return FSDP_OK;
@@ -211,9 +209,8 @@ fsdp__param_group *fsdp__next_group(fsdp__group_walk *w)
 
 fsdp_status fsdp__root_record_order(fsdp__root *root, fsdp__module_state *state)
 {
-    if (fsdp__grow(&root->order, root->order_count, &root->order_capacity, sizeof *root->order) ||
-        fsdp__grow(&state->order_marks, state->order_count, &state->order_capacity, sizeof *state->order_marks))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&root->order, root->order_count, &root->order_capacity, sizeof *root->order));
+    FSDP_TRY(fsdp__grow(&state->order_marks, state->order_count, &state->order_capacity, sizeof *state->order_marks));
     state->order_marks[state->order_count++] = root->order_count;
     root->order[root->order_count++] = state;
     return FSDP_OK;
@@ -254,8 +251,7 @@ fsdp_status fsdp__root_next(fsdp__root *root, fsdp__module_state *state, fsdp__m
     }
     if (state->parent || root->first_uses_known)
         return FSDP_OK;
-    if (fsdp__grow(&root->first_uses, root->first_use_count, &root->first_use_capacity, sizeof *root->first_uses))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&root->first_uses, root->first_use_count, &root->first_use_capacity, sizeof *root->first_uses));
     root->first_uses[root->first_use_count++] = state;
     return FSDP_OK;
 }
@@ -269,8 +265,7 @@ fsdp_status fsdp__root_add_exits(fsdp__root *root, fsdp_tensor *const *outputs, 
 
         if (!outputs[i])
             continue;
-        if (fsdp__grow(&root->exits, root->exit_count, &root->exit_capacity, sizeof *root->exits))
-            return FSDP_NO_MEMORY;
+        FSDP_TRY(fsdp__grow(&root->exits, root->exit_count, &root->exit_capacity, sizeof *root->exits));
         node = fsdp__producer(outputs[i]);
         if (node)
             root->exits[root->exit_count++] = node;

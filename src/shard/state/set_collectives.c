@@ -20,8 +20,7 @@ static fsdp_status add_groups(void *arg, fsdp__module_state *state)
     channels *c = arg;
 
     for (int64_t i = 0; i < state->group_count; i++) {
-        if (fsdp__grow(&c->items, c->count, &c->capacity, sizeof *c->items))
-            return FSDP_NO_MEMORY;
+        FSDP_TRY(fsdp__grow(&c->items, c->count, &c->capacity, sizeof *c->items));
         c->items[c->count++] = (struct channel){.group = state->groups[i]};
     }
     return FSDP_OK;

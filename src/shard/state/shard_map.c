@@ -71,12 +71,9 @@ static fsdp_status name_unit(void *arg, fsdp_module *module, const char *name)
 
     if (!number)
         return state ? FSDP_NO_MEMORY : FSDP_OK;
-    if (fsdp__grow(&c->names, c->name_count, &c->name_capacity, sizeof *c->names))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&c->names, c->name_count, &c->name_capacity, sizeof *c->names));
     place = &c->names[*number ? *number - 1 : c->name_count];
-    text = *number ? fsdp__sprintf("%s,%s", *place, name) : fsdp__strdup(name);
-    if (!text)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(text = *number ? fsdp__sprintf("%s,%s", *place, name) : fsdp__strdup(name));
     if (*number)
         fsdp__free(*place);
     else
@@ -137,26 +134,27 @@ static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
     return FSDP_OK;
 }
 
+static void release(collection *c)
+{
+    for (int64_t i = 0; i < c->name_count; i++)
+        fsdp__free(c->names[i]);
+    fsdp__free(c->names);
+    fsdp__pointer_table_release(&c->units);
+    fsdp__pointer_table_release(&c->seen);
+    fsdp_shard_map_release(&c->map);
+}
+
 fsdp_status fsdp_module_shard_map(fsdp_module *module, fsdp_shard_map *out)
 {
-    collection c = {.capacity = 0};
-    fsdp_status status;
+    FSDP__SCOPED(release) collection c = {.capacity = 0};
 
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "shard map: the module is null");
-    status = fsdp__module_walk(module, name_unit, &c);
-    if (status == FSDP_OK)
-        status = fsdp__module_walk(module, collect, &c);
-    for (int64_t i = 0; i < c.name_count; i++)
-        fsdp__free(c.names[i]);
-    fsdp__free(c.names);
-    fsdp__pointer_table_release(&c.units);
-    fsdp__pointer_table_release(&c.seen);
-    if (status == FSDP_OK)
-        *out = c.map;
-    else
-        fsdp_shard_map_release(&c.map);
-    return status;
+    FSDP_TRY(fsdp__module_walk(module, name_unit, &c));
+    FSDP_TRY(fsdp__module_walk(module, collect, &c));
+    *out = c.map;
+    c.map = (fsdp_shard_map){0};
+    return FSDP_OK;
 }
 
 void fsdp_shard_map_release(fsdp_shard_map *map)

@@ -7,6 +7,7 @@
  * gradient; the schedule is static, so threads beyond the tasks need no scratch. See [Note: attention by strips] in
  * attention.h. */
 #include "backend/cpu/kernels/attention.h"
+#include "base/alloc.h"
 
 typedef struct plan {
     const fsdp__attention_backward_args *k;
@@ -212,9 +213,7 @@ fsdp_status KERNEL(attention_backward)(fsdp_stream *stream, const void *args)
     work w;
 
     p.scratch_floats = lay_out(&p, NULL, &w);
-    p.scratch = fsdp__stream_workspace(stream, (size_t)(p.scratch_floats * threads) * sizeof(float));
-    if (!p.scratch)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(p.scratch = fsdp__stream_workspace(stream, (size_t)(p.scratch_floats * threads) * sizeof(float)));
 #pragma omp parallel for schedule(static, 1) if (cost > FSDP__PARALLEL_MIN && threads > 1)
     for (int64_t t = 0; t < tasks; t++)
         key_head(&p, t);

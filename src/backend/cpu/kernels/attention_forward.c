@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "backend/cpu/kernels/attention_single.h"
+#include "base/alloc.h"
 
 /* Packed keys and values of as many heads as fit in this many floats are held at a time (at least one). */
 #define PACKED_FLOATS (1 << 21)
@@ -166,8 +167,7 @@ fsdp_status KERNEL(attention_forward)(fsdp_stream *stream, const void *args)
     p.scratch_floats = FSDP__Q_PANEL * (FSDP__KV_PANEL + p.d_padded) + fsdp__round_up(FSDP__Q_PANEL * p.d, 16);
     scratch =
         fsdp__stream_workspace(stream, (size_t)(held * p.head_floats + threads * p.scratch_floats) * sizeof(float));
-    if (!scratch)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(scratch);
     p.packed = scratch;
     p.scratch = scratch + held * p.head_floats;
     for (p.first = 0; p.first < pairs; p.first += held) {

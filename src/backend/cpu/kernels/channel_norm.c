@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "backend/cpu/kernels/dtype.h"
+#include "base/alloc.h"
 
 /* What all ranges of a kernel share: sizes, and scratch. */
 typedef struct shared {
@@ -44,9 +45,8 @@ static fsdp_status share(shared *h, fsdp_stream *stream, const void *weight, con
 
     h->sets = s->groups == 0 ? s->channels : s->batch * s->groups;
     h->set_rows = s->groups == 0 ? s->batch : s->channels / s->groups;
-    scratch = fsdp__stream_workspace(stream, (size_t)(2 * s->channels + 2 * h->sets + 2 * rows) * sizeof(float) + 1);
-    if (!scratch)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(scratch = fsdp__stream_workspace(
+                      stream, (size_t)(2 * s->channels + 2 * h->sets + 2 * rows) * sizeof(float) + 1));
     h->weight = as_floats(s->weight_dtype, weight, s->channels, scratch);
     h->bias = as_floats(s->weight_dtype, bias, s->channels, scratch + s->channels);
     h->set_terms = scratch + 2 * s->channels;

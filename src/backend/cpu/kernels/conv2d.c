@@ -10,6 +10,7 @@
 
 #include "backend/cpu/kernels/dtype.h"
 #include "backend/cpu/native_conv.h"
+#include "base/alloc.h"
 
 enum {
     PARTS = 16,               /* as many parts as this, if there are so many images or channels */
@@ -170,10 +171,8 @@ static fsdp_status allocate(plan *p, fsdp_stream *stream)
     p->weight_bytes = 0;
     (void)take(&p->weight_bytes, w->packed_bytes > 0 ? w->packed_bytes : dense_bytes(w));
     bias_at = take(&shared, wide_bias ? (size_t)s->out * sizeof(float) : 0);
-    memory = fsdp__stream_workspace(stream, shared + (size_t)weights * p->weight_bytes +
-                                                (size_t)fsdp__threads() * p->scratch_bytes);
-    if (!memory)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(memory = fsdp__stream_workspace(stream, shared + (size_t)weights * p->weight_bytes +
+                                                              (size_t)fsdp__threads() * p->scratch_bytes));
     if (wide_bias) {
         fsdp__widen(s->dtype, p->bias, s->out, (float *)(memory + bias_at));
         p->bias = (const float *)(memory + bias_at);

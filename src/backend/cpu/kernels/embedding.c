@@ -1,5 +1,6 @@
 /* embedding.c - reads rows of a table by id, and computes their gradient. */
 #include "backend/cpu/kernels/dtype.h"
+#include "base/alloc.h"
 
 static void forward_range(const void *args, int64_t begin, int64_t end)
 {
@@ -88,9 +89,7 @@ fsdp_status KERNEL(embedding_backward)(fsdp_stream *stream, const void *args)
     int64_t work = (k->rows + (k->accumulate ? 0 : k->table_rows)) * k->cols;
     lists l;
 
-    l.head = fsdp__stream_workspace(stream, (size_t)(2 * k->table_rows + k->rows) * sizeof(int64_t) + 1);
-    if (!l.head)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(l.head = fsdp__stream_workspace(stream, (size_t)(2 * k->table_rows + k->rows) * sizeof(int64_t) + 1));
     l.tail = l.head + k->table_rows;
     l.next = l.tail + k->table_rows;
     make_lists(k, &l);

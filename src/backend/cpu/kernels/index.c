@@ -1,5 +1,6 @@
 /* index.c - gathers elements by index along a dimension, and scatters them. */
 #include "backend/cpu/kernels/dtype.h"
+#include "base/alloc.h"
 
 /* Returns the index of element (o, j, i), clamped: one that is out of range was refused before, where it could be
  * read. */
@@ -159,11 +160,9 @@ fsdp_status KERNEL(scatter)(fsdp_stream *stream, const void *args)
     bool widens = k->add && k->dtype != FSDP_F32;
     float *room = NULL;
 
-    if (widens && k->map.size > 0) {
-        room = fsdp__stream_workspace(stream, (size_t)(fsdp__threads() * k->map.size * wide) * sizeof *room);
-        if (!room)
-            return FSDP_NO_MEMORY;
-    }
+    if (widens && k->map.size > 0)
+        FSDP__TRY_NEW(
+            room = fsdp__stream_workspace(stream, (size_t)(fsdp__threads() * k->map.size * wide) * sizeof *room));
 #pragma omp parallel for schedule(static) if (k->map.outer * k->map.inner * (k->map.count + k->map.size) > \
                                               FSDP__PARALLEL_MIN)
     for (int64_t p = 0; p < k->map.outer * pieces; p++) {

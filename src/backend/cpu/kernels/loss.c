@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "backend/cpu/kernels/mathf.h"
+#include "base/alloc.h"
 
 typedef struct plan {
     const fsdp__cross_entropy_args *k;
@@ -104,8 +105,7 @@ fsdp_status KERNEL(cross_entropy)(fsdp_stream *stream, const void *args)
     plan p = {.k = k, .losses = fsdp__stream_workspace(stream, (size_t)k->rows * sizeof(double) + 1)};
     double total = 0.0;
 
-    if (!p.losses)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(p.losses);
     if (k->bad_row)
         find_bad_row(k);
     fsdp__for_ranges(k->rows, k->cols, rows, &p);

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/kernels/matvec.h"
 #include "backend/cpu/native_matmul.h"
+#include "base/alloc.h"
 
 /* Largest sides of a panel: the copies of A, B and C take 20 MiB, and the product is still a large one. */
 enum {
@@ -270,11 +271,9 @@ fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
         FSDP_TRY(fsdp__native_matmul(k, &done));
     if (done)
         return FSDP_OK;
-    if (floats > 0) {
-        scratch = fsdp__stream_workspace(stream, (size_t)(floats * (share ? fsdp__threads() : 1)) * sizeof(float));
-        if (!scratch)
-            return FSDP_NO_MEMORY;
-    }
+    if (floats > 0)
+        FSDP__TRY_NEW(
+            scratch = fsdp__stream_workspace(stream, (size_t)(floats * (share ? fsdp__threads() : 1)) * sizeof(float)));
     /* Do not open a parallel region around products that use all threads, not even one of one thread: OpenMP starts new
      * threads for each region inside another. */
     if (!share) {

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "backend/cpu/kernels/dtype.h"
+#include "base/alloc.h"
 
 /* Converts weights to f32 in scratch, so that loops have one dtype. NULL stays NULL. */
 static const float *weights(fsdp_dtype dtype, const void *w, int64_t cols, float *scratch)
@@ -101,11 +102,8 @@ fsdp_status KERNEL(norm_forward)(fsdp_stream *stream, const void *args)
     forward_plan plan = {.k = k};
     float *scratch = NULL;
 
-    if (k->weight_dtype != FSDP_F32 && (k->weight || k->bias)) {
-        scratch = fsdp__stream_workspace(stream, 2 * (size_t)k->cols * sizeof(float));
-        if (!scratch)
-            return FSDP_NO_MEMORY;
-    }
+    if (k->weight_dtype != FSDP_F32 && (k->weight || k->bias))
+        FSDP__TRY_NEW(scratch = fsdp__stream_workspace(stream, 2 * (size_t)k->cols * sizeof(float)));
     plan.weight = weights(k->weight_dtype, k->weight, k->cols, scratch);
     plan.bias = weights(k->weight_dtype, k->bias, k->cols, scratch ? scratch + k->cols : NULL);
     fsdp__for_ranges(k->rows, k->cols, forward_range, &plan);
@@ -242,8 +240,7 @@ fsdp_status KERNEL(norm_backward)(fsdp_stream *stream, const void *args)
     int64_t n = k->cols, panels = FSDP__MAX(fsdp__ceil_div(k->rows, plan.panel_rows), 1);
     float *scratch = fsdp__stream_workspace(stream, (size_t)((2 * panels + 2) * n) * sizeof(float) + 1);
 
-    if (!scratch)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(scratch);
     plan.weight = weights(k->weight_dtype, k->weight, n, scratch);
     if (k->dweight)
         plan.partial_weight = scratch + 2 * n;

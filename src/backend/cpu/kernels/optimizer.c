@@ -3,6 +3,7 @@
 
 #include "backend/cpu/kernels/dtype.h"
 #include "backend/cpu/kernels/spans.h"
+#include "base/alloc.h"
 
 /* Expands to CALL(P, G) with the dtypes of parameter and gradient as constants. */
 #define EACH_PAIR(param_dtype, grad_dtype, CALL)   \
@@ -304,9 +305,7 @@ fsdp_status KERNEL(power_sum)(fsdp_stream *stream, const void *args)
 
     for (int64_t s = 0; s < k->count; s++)
         panels += fsdp__ceil_div(k->spans[s].numel, SUM_PANEL);
-    list = fsdp__stream_workspace(stream, (size_t)panels * sizeof *list + 1);
-    if (!list)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(list = fsdp__stream_workspace(stream, (size_t)panels * sizeof *list + 1));
     for (int64_t s = 0; s < k->count; s++)
         for (int64_t at = 0; at < k->spans[s].numel; at += SUM_PANEL)
             list[b++] = (sum_panel){.src = fsdp__at(k->dtype, k->spans[s].src, at),

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "backend/cpu/kernels/dtype.h"
+#include "base/alloc.h"
 
 /* ---- windows ---- */
 
@@ -219,8 +220,7 @@ fsdp_status KERNEL(pool_backward)(fsdp_stream *stream, const void *args)
     backward_plan plan = {
         .k = k, .planes = fsdp__stream_workspace(stream, (size_t)(numel * fsdp__threads()) * sizeof(float) + 1)};
 
-    if (!plan.planes)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(plan.planes);
     fsdp__for_ranges(k->sizes.planes, numel + k->sizes.out[0] * k->sizes.out[1], backward_range, &plan);
     return FSDP_OK;
 }

@@ -1,6 +1,7 @@
 /* reduce.c - sums, the largest and the smallest over one dimension, in panels fixed by the sizes, and sums over
  * ranks. */
 #include "backend/cpu/kernels/dtype.h"
+#include "base/alloc.h"
 
 #define PANEL_ROWS 64       /* rows of one partial sum when whole rows are added */
 #define PANEL_ELEMENTS 4096 /* elements of one partial sum within a row */
@@ -136,9 +137,7 @@ fsdp_status KERNEL(reduce)(fsdp_stream *stream, const void *args)
 
     p.panels = FSDP__MAX(fsdp__ceil_div(k->reduced, p.panel), 1);
     tasks = k->outer * p.panels;
-    p.partial = fsdp__stream_workspace(stream, (size_t)(tasks * k->inner) * sizeof(float) + 1);
-    if (!p.partial)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(p.partial = fsdp__stream_workspace(stream, (size_t)(tasks * k->inner) * sizeof(float) + 1));
 #pragma omp parallel if (k->outer * k->reduced * k->inner > FSDP__PARALLEL_MIN && tasks > 1)
     {
 #pragma omp for schedule(static)

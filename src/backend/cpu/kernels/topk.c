@@ -5,6 +5,7 @@
  * from then on only numbers smaller than the largest of these are collected. Loops over numbers have no branch that
  * depends on them. */
 #include "backend/cpu/kernels/dtype.h"
+#include "base/alloc.h"
 
 enum {
     BLOCK = 64,    /* numbers that are read between checks of the room */
@@ -146,9 +147,7 @@ fsdp_status KERNEL(topk)(fsdp_stream *stream, const void *args)
 
     if (k->rows == 0 || k->k == 0)
         return FSDP_OK;
-    keys = fsdp__stream_workspace(stream, (size_t)(fsdp__threads() * room) * sizeof *keys);
-    if (!keys)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(keys = fsdp__stream_workspace(stream, (size_t)(fsdp__threads() * room) * sizeof *keys));
 #pragma omp parallel for schedule(static) if (k->rows * k->cols > FSDP__PARALLEL_MIN)
     for (int64_t row = 0; row < k->rows; row++)
         select_row(k, row, keys + fsdp__thread() * room, room);

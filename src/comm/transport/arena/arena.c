@@ -77,8 +77,7 @@ static fsdp_status arena_new(fsdp__arena **out)
 {
     fsdp__arena *arena = fsdp__calloc(1, sizeof *arena);
 
-    if (!arena)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(arena);
     arena->fd = -1;
     atomic_store(&arena->refs, 1);
     *out = arena;
@@ -125,29 +124,25 @@ static fsdp_status make_file(fsdp__arena *arena, size_t bytes)
 
 fsdp_status fsdp__arena_create(int world, int ranks, bool file, fsdp__arena **out)
 {
-    fsdp__arena *arena = NULL;
+    FSDP__SCOPED(fsdp__arena_unref_at) fsdp__arena *arena = NULL;
     size_t heap_bytes = 0, bytes;
-    fsdp_status status = FSDP_OK;
 
     if (world < 1 || world > FSDP__BOARD_RANKS)
         return FSDP_FAIL(FSDP_INVALID, "cannot share memory between %d ranks: 1 to %d on one machine", world,
                          FSDP__BOARD_RANKS);
     FSDP_TRY(arena_new(&arena));
-    FSDP_TRY_GOTO(status, choose_heap(world, ranks, file, &heap_bytes), out);
+    FSDP_TRY(choose_heap(world, ranks, file, &heap_bytes));
     bytes = lay_out(world, ranks, heap_bytes).end;
     if (file)
-        FSDP_TRY_GOTO(status, make_file(arena, bytes), out);
-    FSDP_TRY_GOTO(status, map(arena, arena->fd, bytes), out);
+        FSDP_TRY(make_file(arena, bytes));
+    FSDP_TRY(map(arena, arena->fd, bytes));
     arena->control->magic = MAGIC;
     fsdp__board_begin(arena->board, world, ranks);
     arena->control->heap_bytes = heap_bytes;
     arena->control->crowded = world > fsdp__allowed_cores();
     use_huge_pages(arena);
-    *out = arena;
-    arena = NULL;
-out:
-    fsdp__arena_unref(arena);
-    return status;
+    *out = fsdp__take(&arena);
+    return FSDP_OK;
 }
 
 static fsdp_status size_of(int fd, size_t *out)
@@ -165,24 +160,18 @@ static fsdp_status size_of(int fd, size_t *out)
 /* Maps all of it, or only what any board has. */
 static fsdp_status map_part(int fd, bool all, fsdp__arena **out)
 {
-    fsdp__arena *arena = NULL;
+    FSDP__SCOPED(fsdp__arena_unref_at) fsdp__arena *arena = NULL;
     size_t bytes = 0;
-    fsdp_status status = FSDP_OK;
 
     FSDP_TRY(size_of(fd, &bytes));
     FSDP_TRY(arena_new(&arena));
     if (!all)
         bytes = sizeof(fsdp__control) + fsdp__board_least_bytes();
-    FSDP_TRY_GOTO(status, map(arena, fd, bytes), out);
-    if (arena->control->magic != MAGIC || (all && layout_of(arena).end != arena->bytes)) {
-        status = FSDP_FAIL(FSDP_FORMAT, "file descriptor %d is not the shared memory of a world of this version", fd);
-        goto out;
-    }
-    *out = arena;
-    arena = NULL;
-out:
-    fsdp__arena_unref(arena);
-    return status;
+    FSDP_TRY(map(arena, fd, bytes));
+    if (arena->control->magic != MAGIC || (all && layout_of(arena).end != arena->bytes))
+        return FSDP_FAIL(FSDP_FORMAT, "file descriptor %d is not the shared memory of a world of this version", fd);
+    *out = fsdp__take(&arena);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__arena_map_control(int fd, fsdp__arena **out)

@@ -58,4 +58,6 @@ enum {
     FSDP__SLOT_BYTES = 448
 };
 
+FSDP__SCOPED_POINTER(fsdp__arena, fsdp__arena_unref)
+
 #endif

@@ -17,8 +17,7 @@ static fsdp_status group_new(fsdp__arena_view *world, const fsdp__process_group_
     fsdp__arena_group *group = fsdp__calloc(1, sizeof *group);
     size_t count = (size_t)spec->count;
 
-    if (!group)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(group);
     group->world = world;
     group->index = -1;
     group->rank = spec->rank;

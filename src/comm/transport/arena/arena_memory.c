@@ -92,8 +92,7 @@ fsdp_status fsdp__arena_memory_open(fsdp__arena_view *view)
     fsdp__segment_source source = {
         .name = "shared memory", .has_bytes = true, .alloc = heap_take, .free = heap_give, .arg = heap};
 
-    if (!heap)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(heap);
     view->source = heap;
     heap->context = view->context;
     heap->start = fsdp__arena_heap(view->arena);

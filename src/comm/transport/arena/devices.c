@@ -21,10 +21,8 @@ fsdp_status fsdp__arena_open_device(fsdp__arena_view *view, fsdp_stream *stream)
         if (view->devices[i] == device)
             goto out;
     /* Make room first: a device that knows the arena must be in the list, to be told when the arena ends. */
-    if (fsdp__grow(&view->devices, view->device_count, &view->device_capacity, sizeof *view->devices) != 0) {
-        status = FSDP_NO_MEMORY;
-        goto out;
-    }
+    FSDP_TRY_GOTO(status, fsdp__grow(&view->devices, view->device_count, &view->device_capacity, sizeof *view->devices),
+                  out);
     FSDP_TRY_GOTO(status, fsdp__device_register_host(device, passage, bytes), out);
     view->devices[view->device_count++] = device;
 out:

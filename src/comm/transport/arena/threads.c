@@ -25,20 +25,19 @@ static fsdp_status create_all(fsdp__arena *arena, int world_size, const fsdp_con
 static fsdp_status create_world(int world_size, const fsdp_context_options *options, fsdp_context **contexts,
                                 fsdp__arena **out)
 {
-    fsdp__arena *arena = NULL;
+    FSDP__SCOPED(fsdp__arena_unref_at) fsdp__arena *arena = NULL;
     fsdp_status status;
 
     FSDP_TRY(fsdp__arena_create(world_size, world_size, false, &arena));
     status = create_all(arena, world_size, options, contexts);
     if (status == FSDP_OK) {
-        *out = arena;
+        *out = fsdp__take(&arena);
         return FSDP_OK;
     }
     for (int r = 0; r < world_size; r++) {
         fsdp_context_free(contexts[r]);
         contexts[r] = NULL;
     }
-    fsdp__arena_unref(arena);
     return fsdp_fail_prefix(status, "cannot make a world of %d threads", world_size);
 }
 
@@ -112,20 +111,16 @@ static void start_all(rank_thread *ranks, int world_size)
 
 fsdp_status fsdp_run_threads(int world_size, const fsdp_context_options *options, fsdp_rank_body body, void *arg)
 {
-    fsdp__arena *arena = NULL;
-    fsdp_context **contexts = NULL;
-    rank_thread *ranks = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp__arena_unref_at) fsdp__arena *arena = NULL;
+    FSDP__FREED fsdp_context **contexts = NULL;
+    FSDP__FREED rank_thread *ranks = NULL;
 
     if (world_size < 1 || !body)
         return FSDP_FAIL(FSDP_INVALID, "cannot run a world of %d threads", world_size);
     contexts = fsdp__calloc((size_t)world_size, sizeof *contexts);
     ranks = fsdp__calloc((size_t)world_size, sizeof *ranks);
-    if (!contexts || !ranks) {
-        status = FSDP_NO_MEMORY;
-        goto out;
-    }
-    FSDP_TRY_GOTO(status, create_world(world_size, options, contexts, &arena), out);
+    FSDP__TRY_NEW(contexts && ranks);
+    FSDP_TRY(create_world(world_size, options, contexts, &arena));
     for (int r = 0; r < world_size; r++) {
         ranks[r].context = contexts[r];
         ranks[r].body = body;
@@ -135,10 +130,5 @@ fsdp_status fsdp_run_threads(int world_size, const fsdp_context_options *options
     for (int r = 0; r < world_size; r++)
         if (ranks[r].started)
             pthread_join(ranks[r].thread, NULL);
-    status = first_failure(arena, ranks, world_size);
-out:
-    fsdp__arena_unref(arena);
-    fsdp__free(ranks);
-    fsdp__free(contexts);
-    return status;
+    return first_failure(arena, ranks, world_size);
 }

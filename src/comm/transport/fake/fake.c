@@ -1,6 +1,7 @@
 /* fake.c - the transport without peers. Every rank of the world is taken to hold what this one holds: a gather repeats
  * it, a reduction returns it. In a group of one that is the whole truth. Where the world has several machines, what
  * would go between them is counted. */
+#include "base/alloc.h"
 #include "base/compiler.h"
 #include "comm/comm.h"
 #include "comm/transport/fake/fake_world.h"
@@ -150,8 +151,7 @@ static fsdp_status sum_run(fsdp_stream *stream, const fsdp__call *call, const fs
         if (!as_it_is) {
             void *rounded = fsdp__stream_workspace(stream, ROUND_BYTES);
 
-            if (!rounded)
-                return FSDP_NO_MEMORY;
+            FSDP__TRY_NEW(rounded);
             FSDP_TRY(fsdp__copies_add(&in, rounded, src, n));
             FSDP_TRY(fsdp__copies_flush(&in));
             src = rounded;

@@ -189,20 +189,16 @@ fsdp__fake *fsdp__fake_new(int rank, int machines, int machine_ranks, bool one_l
 
 fsdp_status fsdp__fake_group_open(void *fake, const fsdp__process_group_spec *spec, void **out)
 {
-    fsdp__fake_group *group = fsdp__calloc(1, sizeof *group);
+    FSDP__FREED fsdp__fake_group *group = fsdp__calloc(1, sizeof *group);
     void *paper = NULL;
-    fsdp_status status = group ? FSDP_OK : FSDP_NO_MEMORY;
 
-    if (status == FSDP_OK && fake)
-        status = fsdp__network_group_open(&((fsdp__fake *)fake)->paper, spec, &paper);
-    if (status != FSDP_OK) {
-        fsdp__free(group);
-        return fsdp_fail_hop(status, __FILE__, __LINE__);
-    }
+    FSDP__TRY_NEW(group);
+    if (fake)
+        FSDP_TRY(fsdp__network_group_open(&((fsdp__fake *)fake)->paper, spec, &paper));
     *group = (fsdp__fake_group){.rank = spec->rank, .size = spec->count, .paper = paper};
     if (group->paper)
         group->paper->paper = &group->calls;
-    *out = group;
+    *out = fsdp__take(&group);
     return FSDP_OK;
 }
 
@@ -255,8 +251,7 @@ fsdp_status fsdp__fake_alloc(void *f, size_t bytes, void **out)
     fsdp__fake *fake = f;
     region *r = fsdp__malloc(sizeof *r);
 
-    if (!r)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(r);
     r->bytes = bytes ? bytes : 1;
     r->start = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (r->start == MAP_FAILED) {

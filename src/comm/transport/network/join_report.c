@@ -15,20 +15,17 @@ fsdp_status fsdp__report_compare(const fsdp__network_ops *ops, void *network, co
                                  const fsdp__report *mine, fsdp__report *first)
 {
     char text[FSDP__NETWORK_TEXT] = "";
-    fsdp__report *all = fsdp__calloc((size_t)places->ranks, sizeof *all);
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED fsdp__report *all = fsdp__calloc((size_t)places->ranks, sizeof *all);
 
     if (!ops->exchange(network, mine, sizeof *mine, all, text))
-        status = all ? FSDP_FAIL(FSDP_COMM, "rank %d: %s", places->rank, text) : FSDP_NO_MEMORY;
-    for (int rank = 0; rank < places->ranks && status == FSDP_OK; rank++) {
+        return all ? FSDP_FAIL(FSDP_COMM, "rank %d: %s", places->rank, text) : FSDP_NO_MEMORY;
+    for (int rank = 0; rank < places->ranks; rank++) {
         const fsdp__report *said = &all[places->carriers[rank]];
 
         if (said->status != FSDP_OK)
-            status = FSDP_FAIL((fsdp_status)said->status, "rank %d (machine '%s'): %.*s", rank,
-                               fsdp__host_of(places, rank), (int)sizeof said->text - 1, said->text);
+            return FSDP_FAIL((fsdp_status)said->status, "rank %d (machine '%s'): %.*s", rank,
+                             fsdp__host_of(places, rank), (int)sizeof said->text - 1, said->text);
     }
-    if (all)
-        *first = all[places->carriers[places->rank - places->rank % places->machine_ranks]];
-    fsdp__free(all);
-    return status;
+    *first = all[places->carriers[places->rank - places->rank % places->machine_ranks]];
+    return FSDP_OK;
 }

@@ -7,9 +7,7 @@
 
 static fsdp_status fill_column(fsdp__network_group *group)
 {
-    group->column = fsdp__malloc((size_t)group->columns * sizeof *group->column);
-    if (!group->column)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(group->column = fsdp__malloc((size_t)group->columns * sizeof *group->column));
     for (int p = 0; p < group->columns; p++)
         group->column[p] = group->ranks[fsdp__network_member(group, p, group->local_rank)];
     return FSDP_OK;
@@ -20,8 +18,7 @@ static fsdp_status group_new(fsdp__network_view *world, const fsdp__process_grou
     fsdp__network_group *group = fsdp__calloc(1, sizeof *group);
     fsdp__group_shape s;
 
-    if (!group)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(group);
     *out = group; /* the caller frees it, even when this fails */
     group->world = world;
     group->rank = spec->rank;
@@ -29,8 +26,7 @@ static fsdp_status group_new(fsdp__network_view *world, const fsdp__process_grou
     group->tag = fsdp__tag_base(spec->ticket);
     group->name = fsdp__strdup(spec->name);
     group->ranks = fsdp__malloc((size_t)spec->count * sizeof *group->ranks);
-    if (!group->name || !group->ranks)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(group->name && group->ranks);
     for (int r = 0; r < group->size; r++)
         group->ranks[r] = spec->ranks ? spec->ranks[r] : r;
     s = fsdp__group_shape_of(group->ranks, group->size, group->rank, world->link.places.machine_ranks,
@@ -95,8 +91,7 @@ fsdp_status fsdp__network_open_local(fsdp__network_group *group, const fsdp__pro
     void *opened = NULL;
     fsdp_status status;
 
-    if (!ranks)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(ranks);
     for (int j = 0; j < group->locals; j++)
         ranks[j] = group->ranks[fsdp__network_member(group, group->place, j)] % places->machine_ranks;
     status = fsdp__arena_group_open(group->world->local, &local, &opened);

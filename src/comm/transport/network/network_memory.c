@@ -23,18 +23,16 @@ static fsdp_status compare_results(fsdp__network_group *group, const fsdp__call 
                                    fsdp__traffic *traffic)
 {
     fsdp__header own = {.own_status = (int32_t)mine};
-    fsdp__meeting meeting;
-    fsdp_status status = fsdp__meeting_begin(&meeting, group, call, &own, NULL);
+    FSDP__SCOPED(fsdp__meeting_release) fsdp__meeting meeting = {0};
 
-    if (status == FSDP_OK)
-        status = fsdp__meeting_end(&meeting, traffic);
-    for (int p = 0; status == FSDP_OK && mine == FSDP_OK && p < group->columns; p++)
+    FSDP_TRY(fsdp__meeting_begin(&meeting, group, call, &own, NULL));
+    FSDP_TRY(fsdp__meeting_end(&meeting, traffic));
+    for (int p = 0; mine == FSDP_OK && p < group->columns; p++)
         if (fsdp__meeting_header(&meeting, p)->own_status != FSDP_OK)
-            status = FSDP_FAIL((fsdp_status)fsdp__meeting_header(&meeting, p)->own_status,
-                               "rank %d: cannot allocate %zu bytes shared by group '%s'", group->column[p], call->bytes,
-                               group->name);
-    fsdp__meeting_release(&meeting);
-    return status;
+            return FSDP_FAIL((fsdp_status)fsdp__meeting_header(&meeting, p)->own_status,
+                             "rank %d: cannot allocate %zu bytes shared by group '%s'", group->column[p], call->bytes,
+                             group->name);
+    return FSDP_OK;
 }
 
 static fsdp_status alloc_shared(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)

@@ -55,8 +55,7 @@ fsdp_status fsdp__places_make(const fsdp__network_world *all, int ranks, int min
     fsdp_status status = FSDP_OK;
 
     *out = (fsdp__places){.ranks = ranks};
-    if (!ranks_of)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(ranks_of);
     FSDP_TRY_GOTO(status, count_ranks(all, ranks, ranks_of), out);
     FSDP_TRY_GOTO(status, check_equal(all, ranks, ranks_of), out);
     out->machine_ranks = ranks_of[0];

@@ -29,7 +29,7 @@ static fsdp_status reduce_scatter_over(fsdp__crossing *r)
     const fsdp__sharers column = {g->local_rank, g->locals, g->columns, g->place};
     int64_t part = call->count;
     char *sums = fsdp__crossing_scratch(r, g->locals > 1 ? g->columns * part : 0);
-    fsdp__share *shares = fsdp__calloc((size_t)g->columns, sizeof *shares);
+    FSDP__FREED fsdp__share *shares = fsdp__calloc((size_t)g->columns, sizeof *shares);
     fsdp_status status = sums && shares ? FSDP_OK : FSDP_NO_MEMORY;
 
     for (int p = 0; p < g->columns && status == FSDP_OK; p++) {
@@ -44,7 +44,6 @@ static fsdp_status reduce_scatter_over(fsdp__crossing *r)
     fsdp__crossing_meet(r, true);
     if (status == FSDP_OK)
         status = fsdp__shares_reduce(r, &column, shares, over_all(r), call->recv);
-    fsdp__free(shares);
     return status;
 }
 
@@ -213,9 +212,7 @@ static fsdp_status all_reduce_over(fsdp__crossing *r)
 
         s = (split){r, shape.columns, shape.locals, shape.place, shape.local_rank, NULL};
     }
-    s.shares = fsdp__calloc((size_t)(s.columns + s.locals), sizeof *s.shares);
-    if (!s.shares)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s.shares = fsdp__calloc((size_t)(s.columns + s.locals), sizeof *s.shares));
     fsdp__crossing_meet(r, !lacking);
     status = bytes <= FSDP__AT_ONCE_BYTES ? reduce_at_once(&s, sums)
              : by_machine                 ? reduce_by_machine(&s)

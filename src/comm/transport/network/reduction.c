@@ -63,20 +63,18 @@ static bool fill_own_adds(reduction *r)
 static fsdp_status meet(reduction *r, bool visible, bool *all)
 {
     fsdp__header own = {.complete = fill_own_adds(r), .visible = visible};
-    fsdp__meeting meeting;
+    FSDP__SCOPED(fsdp__meeting_release) fsdp__meeting meeting = {0};
     bool complete = true;
-    fsdp_status status = fsdp__meeting_begin(&meeting, r->run.group, r->run.call, &own, NULL);
 
-    if (status == FSDP_OK)
-        status = fsdp__meeting_end(&meeting, r->run.traffic);
+    FSDP_TRY(fsdp__meeting_begin(&meeting, r->run.group, r->run.call, &own, NULL));
+    FSDP_TRY(fsdp__meeting_end(&meeting, r->run.traffic));
     *all = true;
-    for (int p = 0; status == FSDP_OK && p < r->run.group->columns; p++) {
+    for (int p = 0; p < r->run.group->columns; p++) {
         complete = complete && fsdp__meeting_header(&meeting, p)->complete;
         *all = *all && fsdp__meeting_header(&meeting, p)->visible;
     }
-    fsdp__meeting_release(&meeting);
-    if (status != FSDP_OK || !*all)
-        return status;
+    if (!*all)
+        return FSDP_OK;
     if (!complete) /* only if some rank has nothing to add to some buffer: one byte for each buffer */
         FSDP_TRY(fsdp__exchange_rows(r->run.group, r->adds, (size_t)r->run.call->buffer_count, r->run.traffic));
     for (int64_t i = 0; i < r->run.call->buffer_count; i++) {
@@ -183,16 +181,16 @@ static fsdp_status share_out(reduction *r)
 fsdp_status fsdp__network_reduce(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic,
                                  bool visible, bool *done)
 {
+    FSDP__FREED uint8_t *adds = fsdp__calloc((size_t)group->columns + 1, (size_t)call->buffer_count + 1);
     reduction r;
     fsdp_status status = fsdp__crossing_begin(&r.run, group, call, traffic, 0);
 
-    r.adds = fsdp__calloc((size_t)group->columns + 1, (size_t)call->buffer_count + 1);
-    if (!r.adds)
+    r.adds = adds;
+    if (!adds)
         status = FSDP_NO_MEMORY;
     if (status == FSDP_OK)
         status = meet(&r, visible, done);
     if (status == FSDP_OK && *done)
         status = share_out(&r);
-    fsdp__free(r.adds);
     return fsdp__crossing_end(&r.run, status);
 }

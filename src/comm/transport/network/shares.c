@@ -28,8 +28,8 @@ static fsdp_status meet_with_flags(fsdp__crossing *r)
 {
     const fsdp__network_group *g = r->group;
     size_t count = (size_t)r->call->flag_count;
-    uint8_t *all, *own;
-    fsdp_status status;
+    FSDP__FREED uint8_t *all = NULL;
+    uint8_t *own;
 
     FSDP_TRY(fsdp__crossing_end_meeting(r));
     if (!is_lacking(r))
@@ -38,18 +38,15 @@ static fsdp_status meet_with_flags(fsdp__crossing *r)
         *r->call->lacking = true;
     if (count == 0)
         return FSDP_OK;
-    all = fsdp__malloc((size_t)g->columns * count);
-    if (!all)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(all = fsdp__malloc((size_t)g->columns * count));
     own = all + (size_t)g->place * count;
     memset(own, 1, count); /* for a rank that has no flags */
     if (r->call->flags)
         memcpy(own, r->call->flags, count);
-    status = fsdp__exchange_rows(r->group, all, count, r->traffic);
-    for (size_t i = 0; status == FSDP_OK && r->call->flags && i < (size_t)g->columns * count; i++)
+    FSDP_TRY(fsdp__exchange_rows(r->group, all, count, r->traffic));
+    for (size_t i = 0; r->call->flags && i < (size_t)g->columns * count; i++)
         r->call->flags[i % count] |= all[i];
-    fsdp__free(all);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- batches ---- */
