@@ -29,7 +29,7 @@ typedef struct fsdp__part {
 typedef struct fsdp__param_field {
     fsdp_module *module;
     fsdp_tensor **field;
-    const void *user; /* another state that uses the parameter; NULL: its own state: [Note: companions] */
+    const void *user; /* another state that uses the parameter; NULL: its own state */
 } fsdp__param_field;
 
 struct fsdp__param_group;

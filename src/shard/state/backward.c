@@ -10,10 +10,10 @@
  * need no gradient. */
 static void leave_with_parent(const fsdp__module_state *parent)
 {
-    for (int64_t i = 0; i < parent->companion_count; i++) {
-        fsdp__module_state *state = parent->companions[i];
+    fsdp__module_state *state;
 
-        if (state->parent != parent || state->training != FSDP__PRE_BACKWARD)
+    for (int64_t at = 0; (state = fsdp__module_state_next_child(parent, &at));) {
+        if (state->training != FSDP__PRE_BACKWARD)
             continue;
         leave_with_parent(state);
         state->training = FSDP__POST_BACKWARD;
@@ -34,8 +34,7 @@ static fsdp_status post_backward(fsdp__module_state *state)
     fsdp__give_back(state->root);
     if (entered)
         FSDP_TRY(fsdp__prefetch_post_backward(state));
-    /* Otherwise the last of several uses reduces, or the parent, or the end of the backward: [Note: companions] in
-     * module_state.h. */
+    /* Otherwise the last of several uses reduces, or the parent, or the end of the backward. */
     if (state->to_come == 0 && !state->tied && !state->parent)
         FSDP_TRY(fsdp__module_state_reduce(state));
     fsdp__module_state_notify(state, FSDP_EVENT_POST_BACKWARD);

@@ -15,19 +15,20 @@ static const fsdp__param *param_at(const fsdp__module_state *state, int64_t i)
     return NULL;
 }
 
-/* Checks that states that share parameters have one root, since they gather and reduce on one stream, in one order. */
-static fsdp_status check_companions(const fsdp__root *root, char *const *names)
+static fsdp_status is_below(void *root, fsdp__module_state *state)
 {
-    for (int64_t i = 0; i < root->state_count; i++) {
-        const fsdp__module_state *state = root->states[i];
+    return fsdp__root_find(root, state) >= 0 ? FSDP_OK : FSDP_STATE;
+}
 
-        for (int64_t j = 0; j < state->companion_count; j++)
-            if (fsdp__root_find(root, state->companions[j]) < 0)
-                return FSDP_FAIL(FSDP_STATE,
-                                 "'%s' shares parameters with a sharded module outside of the outermost one: run the "
-                                 "first forward through a sharded module that has both",
-                                 names[i]);
-    }
+/* Checks that states that share parameters have one root, since they gather and reduce on one stream, in one order. */
+static fsdp_status check_shared(const fsdp__root *root, char *const *names)
+{
+    for (int64_t i = 0; i < root->state_count; i++)
+        if (fsdp__module_state_each(root->states[i], is_below, (void *)(uintptr_t)root) != FSDP_OK)
+            return FSDP_FAIL(FSDP_STATE,
+                             "'%s' shares parameters with a sharded module outside of the outermost one: run the first "
+                             "forward through a sharded module that has both",
+                             names[i]);
     return FSDP_OK;
 }
 
@@ -134,7 +135,7 @@ static fsdp_status check_prefetch(const fsdp__root *root, char *const *names)
 
 fsdp_status fsdp__check_tree(const fsdp__root *root, char *const *names)
 {
-    FSDP_TRY(check_companions(root, names));
+    FSDP_TRY(check_shared(root, names));
     FSDP_TRY(check_ready(root));
     FSDP_TRY(check_doors(root, names));
     FSDP_TRY(check_prefetch(root, names));

@@ -81,11 +81,12 @@ fsdp_status fsdp__hook_pre_forward(void *arg, fsdp_module *module, fsdp_tensor *
 static fsdp_status leave_forward(fsdp__module_state *state)
 {
     fsdp__root *root = state->root;
+    fsdp__module_state *child;
     fsdp_status status;
 
-    for (int64_t i = 0; i < state->companion_count; i++)
-        if (state->companions[i]->parent == state && state->companions[i]->training == FSDP__FORWARD)
-            FSDP_TRY(leave_forward(state->companions[i]));
+    for (int64_t at = 0; (child = fsdp__module_state_next_child(state, &at));)
+        if (child->training == FSDP__FORWARD)
+            FSDP_TRY(leave_forward(child));
     fsdp__module_state_forget_ran(state);
     state->leaving = true;
     status = fsdp__module_state_reshard_after_forward(state);
@@ -160,13 +161,10 @@ static fsdp_status require_gradient(const fsdp__trained *trained, fsdp_tensor **
 /* Marks what is recomputed as it was marked the first time; its hooks are there already. */
 static fsdp_status mark_recomputed(fsdp__module_state *state, fsdp_tensor **outputs, int count)
 {
-    fsdp__trained *trained;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__trained_unref_at) fsdp__trained *trained = NULL;
 
     FSDP_TRY(fsdp__trained_now(state, &trained));
-    status = require_gradient(trained, outputs, count);
-    fsdp__trained_unref(trained);
-    return status;
+    return require_gradient(trained, outputs, count);
 }
 
 /* Makes the backward call fsdp__enter_backward at `output`. The graph gets a reference to `trained`. */
@@ -196,21 +194,18 @@ static bool is_last(const fsdp__module_state *state, const fsdp_tensor *output)
  * is passed on or not used. All ranks come at the same place, whichever of several outputs it is. */
 static fsdp_status make_passages(fsdp__module_state *state, fsdp_tensor **outputs, int count)
 {
-    fsdp__trained *trained;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp__trained_unref_at) fsdp__trained *trained = NULL;
 
     if (!fsdp_grad_enabled(state->root->context))
         return FSDP_OK;
     FSDP_TRY(fsdp__trained_now(state, &trained));
     for (int i = 0; i < count; i++)
         if (outputs[i] && (count > 1 || !is_last(state, outputs[i])))
-            FSDP_TRY_GOTO(status, fsdp__anchor(&outputs[i], NULL, 0), out);
-    FSDP_TRY_GOTO(status, require_gradient(trained, outputs, count), out);
-    for (int i = 0; i < count && status == FSDP_OK; i++)
-        status = make_passage(state, trained, outputs[i]);
-out:
-    fsdp__trained_unref(trained);
-    return status;
+            FSDP_TRY(fsdp__anchor(&outputs[i], NULL, 0));
+    FSDP_TRY(require_gradient(trained, outputs, count));
+    for (int i = 0; i < count; i++)
+        FSDP_TRY(make_passage(state, trained, outputs[i]));
+    return FSDP_OK;
 }
 
 /* Records that a module of the state has run; the state's forward ends with the last of them. */

@@ -18,8 +18,7 @@ fsdp_status fsdp__module_state_create(const fsdp__door *door, fsdp_module *const
 {
     fsdp__module_state *state = fsdp__calloc(1, sizeof *state);
 
-    if (!state)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(state);
     state->refs = 1;
     state->door = door;
     state->policy = options->mp_policy;
@@ -64,11 +63,8 @@ fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *m
     fsdp__param_group *group;
     fsdp__residence *r;
 
-    if (fsdp__grow(&state->groups, state->group_count, &state->group_capacity, sizeof *state->groups))
-        return FSDP_NO_MEMORY;
-    group = fsdp__calloc(1, sizeof *group);
-    if (!group)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&state->groups, state->group_count, &state->group_capacity, sizeof *state->groups));
+    FSDP__TRY_NEW(group = fsdp__calloc(1, sizeof *group));
     r = &group->residence;
     r->mesh = fsdp__mesh_info_of(mesh);
     r->offload = state->offload.cpu;
@@ -182,6 +178,22 @@ bool fsdp__module_state_is_alone(const fsdp__module_state *state)
     return state->parent && fsdp__module_state_in_use(state->parent);
 }
 
+fsdp_status fsdp__module_state_each(fsdp__module_state *state,
+                                    fsdp_status (*visit)(void *arg, fsdp__module_state *state), void *arg)
+{
+    FSDP_TRY(visit(arg, state));
+    for (int64_t i = 0; i < state->companion_count; i++)
+        FSDP_TRY(fsdp__module_state_each(state->companions[i], visit, arg));
+    return FSDP_OK;
+}
+
+fsdp__module_state *fsdp__module_state_next_child(const fsdp__module_state *state, int64_t *at)
+{
+    while (*at < state->companion_count && state->companions[*at]->parent != state)
+        ++*at;
+    return *at < state->companion_count ? state->companions[(*at)++] : NULL;
+}
+
 /* ---- transitions ---- */
 
 /* Sets, or removes, the label that says what the group's collectives are for, in case ranks disagree. */
@@ -202,8 +214,9 @@ static bool any_group(const fsdp__module_state *state, fsdp_sharded_state least,
     return any;
 }
 
-static fsdp_status unshard(fsdp__module_state *state)
+static fsdp_status unshard(void *unused, fsdp__module_state *state)
 {
+    (void)unused;
     if (any_group(state, FSDP_SHARDED, FSDP_SHARDED_POST_FORWARD))
         fsdp__module_state_notify(state, FSDP_EVENT_UNSHARD);
     for (int64_t i = 0; i < state->group_count; i++) {
@@ -220,16 +233,13 @@ static fsdp_status unshard(fsdp__module_state *state)
 
 fsdp_status fsdp__module_state_unshard(fsdp__module_state *state)
 {
-    FSDP_TRY(unshard(state));
-    for (int64_t i = 0; i < state->companion_count; i++)
-        FSDP_TRY(fsdp__module_state_unshard(state->companions[i]));
-    return FSDP_OK;
+    return fsdp__module_state_each(state, unshard, NULL);
 }
 
 fsdp_status fsdp__module_state_unshard_in_backward(fsdp__module_state *state)
 {
     if (state->unshard_in_backward)
-        FSDP_TRY(unshard(state));
+        FSDP_TRY(unshard(NULL, state));
     for (int64_t i = 0; i < state->companion_count; i++) {
         fsdp__module_state *companion = state->companions[i];
 
@@ -256,10 +266,11 @@ bool fsdp__module_state_is_ahead(const fsdp__module_state *state)
     return ahead;
 }
 
-static fsdp_status await(fsdp__module_state *state)
+static fsdp_status await(void *unused, fsdp__module_state *state)
 {
     bool gathering = is_gathering(state);
 
+    (void)unused;
     for (int64_t i = 0; i < state->group_count; i++)
         FSDP_TRY(fsdp__param_group_wait(state->groups[i], state->comm));
     if (gathering)
@@ -269,10 +280,7 @@ static fsdp_status await(fsdp__module_state *state)
 
 fsdp_status fsdp__module_state_wait(fsdp__module_state *state)
 {
-    FSDP_TRY(await(state));
-    for (int64_t i = 0; i < state->companion_count; i++)
-        FSDP_TRY(fsdp__module_state_wait(state->companions[i]));
-    return FSDP_OK;
+    return fsdp__module_state_each(state, await, NULL);
 }
 
 void fsdp__module_state_leave(fsdp__module_state *state)
@@ -393,14 +401,15 @@ static fsdp_status reduce(fsdp__module_state *state, const fsdp__reduce_settings
 fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
 {
     bool syncs = syncs_gradients(state);
+    fsdp__module_state *child;
 
     if (syncs)
         FSDP_TRY(reduce(state, &state->reduction));
     for (int64_t i = 0; i < state->group_count && !syncs; i++)
         FSDP_TRY(fsdp__param_group_keep_gradients(state->groups[i]));
-    for (int64_t i = 0; i < state->companion_count; i++)
-        if (state->companions[i]->parent == state && !state->companions[i]->tied)
-            FSDP_TRY(fsdp__module_state_reduce(state->companions[i]));
+    for (int64_t at = 0; (child = fsdp__module_state_next_child(state, &at));)
+        if (!child->tied)
+            FSDP_TRY(fsdp__module_state_reduce(child));
     return FSDP_OK;
 }
 

@@ -137,6 +137,12 @@ bool fsdp__module_state_in_use(const fsdp__module_state *state);
 /* Returns whether one of its parent's is running. Then other ranks may be elsewhere, so nothing may be collective. */
 bool fsdp__module_state_is_alone(const fsdp__module_state *state);
 
+/* Calls `visit` for the state and then for its companions, theirs included, until one call fails. */
+fsdp_status fsdp__module_state_each(fsdp__module_state *state,
+                                    fsdp_status (*visit)(void *arg, fsdp__module_state *state), void *arg);
+/* Returns the next conditional state whose parent this is, from `*at` (first 0) on; NULL behind the last. */
+fsdp__module_state *fsdp__module_state_next_child(const fsdp__module_state *state, int64_t *at);
+
 /* ---- calls for the state's groups and its companions' ---- Those that end a use leave groups in use alone. */
 
 /* Starts the gathers. [collective] */

@@ -32,12 +32,18 @@ typedef struct summoning {
 
 typedef void (*visit_group)(summoning *s, fsdp__param_group *group);
 
-static void visit_state(summoning *s, fsdp__module_state *state, visit_group visit)
+typedef struct visiting {
+    summoning *s;
+    visit_group visit;
+} visiting;
+
+static fsdp_status visit_state(void *arg, fsdp__module_state *state)
 {
+    const visiting *v = arg;
+
     for (int64_t i = 0; i < state->group_count; i++)
-        visit(s, state->groups[i]);
-    for (int64_t i = 0; i < state->companion_count; i++)
-        visit_state(s, state->companions[i], visit);
+        v->visit(v->s, state->groups[i]);
+    return FSDP_OK;
 }
 
 static void visit_all(summoning *s, const fsdp_module *module, visit_group visit)
@@ -45,7 +51,7 @@ static void visit_all(summoning *s, const fsdp_module *module, visit_group visit
     fsdp__module_state *state = fsdp__module_state_of(module);
 
     if (state)
-        visit_state(s, state, visit);
+        (void)fsdp__module_state_each(state, visit_state, &(visiting){s, visit});
     for (int64_t i = 0; i < module->parts->child_count && !s->options.no_recurse; i++)
         visit_all(s, module->parts->children[i].module, visit);
 }
@@ -190,8 +196,7 @@ static fsdp_status make_param(summoning *s, fsdp__param *p, fsdp_tensor *gathere
 {
     const fsdp__param_group *group = p->group;
     fsdp_device *device = s->options.offload_to_cpu ? fsdp_cpu(group->state->comm->context) : group->residence.device;
-    fsdp_tensor *grad = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *grad = NULL;
 
     if (!device)
         return fsdp_last_status();
@@ -202,13 +207,12 @@ static fsdp_status make_param(summoning *s, fsdp__param *p, fsdp_tensor *gathere
         return FSDP_OK;
     FSDP_TRY(make_kept(p, gathered[0], device, &p->summoned));
     FSDP_TRY(make_kept(p, gathered[1], device, &grad));
-    status = fsdp_tensor_set_requires_grad(p->summoned, fsdp_tensor_requires_grad(p->sharded));
-    if (status == FSDP_OK && grad)
-        status = fsdp_tensor_set_grad(p->summoned, grad);
-    if (status == FSDP_OK && !s->options.no_writeback)
-        status = fsdp__param_own_summoned(p);
-    fsdp_tensor_unref(grad);
-    return status;
+    FSDP_TRY(fsdp_tensor_set_requires_grad(p->summoned, fsdp_tensor_requires_grad(p->sharded)));
+    if (grad)
+        FSDP_TRY(fsdp_tensor_set_grad(p->summoned, grad));
+    if (!s->options.no_writeback)
+        FSDP_TRY(fsdp__param_own_summoned(p));
+    return FSDP_OK;
 }
 
 static fsdp_status make(summoning *s, fsdp__param_group *group)
@@ -216,8 +220,7 @@ static fsdp_status make(summoning *s, fsdp__param_group *group)
     FSDP_TRY(come_to_rest(group));
     s->gathered = fsdp__calloc(2 * (size_t)group->param_count + 1, sizeof *s->gathered);
     s->buffers = fsdp__calloc(2 * (size_t)group->param_count + 1, sizeof *s->buffers);
-    if (!s->gathered || !s->buffers)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s->gathered && s->buffers);
     if (group->buffers == &group->vector)
         FSDP_TRY(make_vectors(s, group));
     for (int64_t i = 0; i < group->param_count; i++)
@@ -318,40 +321,31 @@ fsdp_status fsdp_module_summon_full_params(fsdp_module *module, const fsdp_summo
 static fsdp_status write_part(const fsdp__param *p, fsdp_tensor *part, const fsdp_tensor *whole)
 {
     const int64_t shape[2] = {p->part.outer, p->part.inner}, strides[2] = {p->part.stride, 1};
-    fsdp_tensor *from = NULL, *to = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *from = NULL, *to = NULL;
 
-    FSDP_TRY_GOTO(
-        status,
-        fsdp__tensor_create_view(whole->storage, whole->dtype, 2, shape, strides, whole->offset + p->part.at, &from),
-        out);
-    FSDP_TRY_GOTO(status, fsdp__tensor_create_view(part->storage, part->dtype, 2, shape, NULL, part->offset, &to), out);
-    status = fsdp__tensor_copy_across(to, from);
-out:
-    fsdp_tensor_unref(from);
-    fsdp_tensor_unref(to);
-    return status;
+    FSDP_TRY(
+        fsdp__tensor_create_view(whole->storage, whole->dtype, 2, shape, strides, whole->offset + p->part.at, &from));
+    FSDP_TRY(fsdp__tensor_create_view(part->storage, part->dtype, 2, shape, NULL, part->offset, &to));
+    return fsdp__tensor_copy_across(to, from);
 }
 
 /* Writes a gradient back: one that the caller has dropped is dropped, and one that the caller has made gets a place.
  * Unreduced gradients go only if a gradient has come or gone. */
 static fsdp_status write_gradient(fsdp__param *p, const fsdp_tensor *whole)
 {
-    fsdp_tensor *grad = fsdp_tensor_ref(fsdp_tensor_grad(p->sharded));
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *grad = fsdp_tensor_ref(fsdp_tensor_grad(p->sharded));
     bool had = grad != NULL;
-    fsdp_status status = FSDP_OK;
 
     if (whole && !fsdp_tensor_is_contiguous(whole))
-        status = FSDP_FAIL(FSDP_INVALID, "the gradient of a summoned parameter is not contiguous");
-    if (status == FSDP_OK && whole && !grad)
-        status = fsdp__residence_shard_tensor(&p->group->residence, FSDP_MEMORY_GRADIENT, p->orig_dtype,
-                                              p->sharded->ndim, p->sharded->shape, &grad);
-    if (status == FSDP_OK && whole)
-        status = write_part(p, grad, whole);
-    if (status == FSDP_OK && had != (whole != NULL))
-        status = fsdp_tensor_set_grad(p->sharded, whole ? grad : NULL);
-    fsdp_tensor_unref(grad);
-    return status;
+        return FSDP_FAIL(FSDP_INVALID, "the gradient of a summoned parameter is not contiguous");
+    if (whole && !grad)
+        FSDP_TRY(fsdp__residence_shard_tensor(&p->group->residence, FSDP_MEMORY_GRADIENT, p->orig_dtype,
+                                              p->sharded->ndim, p->sharded->shape, &grad));
+    if (whole)
+        FSDP_TRY(write_part(p, grad, whole));
+    if (had != (whole != NULL))
+        FSDP_TRY(fsdp_tensor_set_grad(p->sharded, whole ? grad : NULL));
+    return FSDP_OK;
 }
 
 static fsdp_status write_back(fsdp__param *p, const fsdp_tensor *whole)

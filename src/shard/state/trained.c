@@ -11,11 +11,17 @@ static bool is_trained(const fsdp__param *param)
     return (mesh->ranks * mesh->replicas > 1 || param->group->buckets) && fsdp_tensor_requires_grad(param->sharded);
 }
 
-/* Goes through the trained parameters: counts them, puts them into `out` (or NULL), and returns whether they are those
- * of `same` (or NULL) so far. */
-static bool collect(const fsdp__module_state *state, const fsdp__trained *same, fsdp__param **out, int64_t *count)
+/* A look at the parameters that are trained now. */
+typedef struct look {
+    const fsdp__trained *same;
+    bool equal; /* they are those of `same` so far */
+    int64_t count;
+    fsdp__param **out; /* NULL: they are only counted and compared */
+} look;
+
+static fsdp_status collect(void *arg, fsdp__module_state *state)
 {
-    bool equal = true;
+    look *l = arg;
 
     for (int64_t g = 0; g < state->group_count; g++)
         for (int64_t i = 0; i < state->groups[g]->param_count; i++) {
@@ -23,36 +29,31 @@ static bool collect(const fsdp__module_state *state, const fsdp__trained *same, 
 
             if (!is_trained(p))
                 continue;
-            equal = equal && same && *count < same->count && same->params[*count] == p;
-            if (out)
-                out[*count] = p;
-            ++*count;
+            l->equal = l->equal && l->count < l->same->count && l->same->params[l->count] == p;
+            if (l->out)
+                l->out[l->count] = p;
+            l->count++;
         }
-    for (int64_t i = 0; i < state->companion_count; i++)
-        equal = collect(state->companions[i], same, out, count) && equal;
-    return equal;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__trained_now(fsdp__module_state *state, fsdp__trained **out)
 {
+    FSDP__SCOPED(fsdp__trained_unref_at) fsdp__trained *made = NULL;
     fsdp__trained *last = state->trained;
-    int64_t count = 0;
+    look now = {.same = last, .equal = last != NULL};
 
-    if (!collect(state, last, NULL, &count) || !last || count != last->count) {
-        fsdp__trained *made = fsdp__calloc(1, sizeof *made);
-
-        if (!made)
-            return FSDP_NO_MEMORY;
+    (void)fsdp__module_state_each(state, collect, &now);
+    if (!now.equal || now.count != last->count) {
+        FSDP__TRY_NEW(made = fsdp__calloc(1, sizeof *made));
         made->refs = 1;
         made->state = state;
-        made->params = fsdp__calloc((size_t)count + 1, sizeof *made->params);
-        if (!made->params) {
-            fsdp__trained_unref(made);
-            return FSDP_NO_MEMORY;
-        }
-        (void)collect(state, NULL, made->params, &made->count);
+        FSDP__TRY_NEW(made->params = fsdp__calloc((size_t)now.count + 1, sizeof *made->params));
+        now = (look){.out = made->params};
+        (void)fsdp__module_state_each(state, collect, &now);
+        made->count = now.count;
         fsdp__trained_unref(last);
-        state->trained = last = made;
+        state->trained = last = fsdp__take(&made);
     }
     last->refs++;
     *out = last;

@@ -10,7 +10,7 @@ typedef struct fsdp__trained {
     int64_t refs;
     fsdp__module_state *state;
     int64_t count;
-    fsdp__param **params; /* of the state and its companions, if all ranks reduce them together */
+    fsdp__param **params; /* of all states that are gathered with it, if all ranks reduce them together */
 } fsdp__trained;
 
 /* Gives the set as it is now. The caller owns a reference. */
@@ -18,5 +18,7 @@ fsdp_status fsdp__trained_now(fsdp__module_state *state, fsdp__trained **out);
 void fsdp__trained_unref(fsdp__trained *trained);
 /* Makes the next reduction include the parameters, whether this rank has a gradient or not, since another rank may. */
 void fsdp__trained_are_due(const fsdp__trained *trained);
+
+FSDP__SCOPED_POINTER(fsdp__trained, fsdp__trained_unref)
 
 #endif

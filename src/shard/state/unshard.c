@@ -10,40 +10,47 @@ static fsdp_status reshard_if_failed(fsdp__module_state *state, fsdp_status stat
     return status;
 }
 
-/* Prepares the state and its companions for a gather by hand. Before lazy initialisation the companions have roots of
- * their own. */
-static fsdp_status prepare_unshard(fsdp__module_state *state, const fsdp__root *prepared)
+/* Prepares a gather by hand. Before lazy initialisation states that are gathered together have roots of their own. */
+static fsdp_status prepare_unshard(void *first, fsdp__module_state *state)
 {
     fsdp_device *device = fsdp__module_state_device(state);
 
     if (device)
         FSDP_TRY(fsdp__comm_context_open(state->comm, device, FSDP_OVERLAP_INLINE));
-    if (!state->root->forward_root && !state->root->in_backward) {
-        if (state->root != prepared)
-            FSDP_TRY(fsdp__drop_stale(state->root));
-        FSDP_TRY(fsdp__encode_state(state));
-    }
-    for (int64_t i = 0; i < state->companion_count; i++)
-        FSDP_TRY(prepare_unshard(state->companions[i], state->root));
-    return FSDP_OK;
+    if (state->root->forward_root || state->root->in_backward)
+        return FSDP_OK;
+    if (state == first || state->root != ((const fsdp__module_state *)first)->root)
+        FSDP_TRY(fsdp__drop_stale(state->root));
+    return fsdp__encode_state(state);
 }
 
 static fsdp_status begin_unshard(fsdp__module_state *state)
 {
-    FSDP_TRY(prepare_unshard(state, NULL));
+    FSDP_TRY(fsdp__module_state_each(state, prepare_unshard, state));
     return reshard_if_failed(state, fsdp__module_state_unshard(state));
 }
 
-/* Calls `test` for the groups of the state and its companions; returns whether all calls returned true. */
-static bool each_group(const fsdp__module_state *state, bool (*test)(fsdp__param_group *group))
+typedef struct group_test {
+    bool (*test)(fsdp__param_group *group);
+    bool all;
+} group_test;
+
+static fsdp_status test_groups(void *arg, fsdp__module_state *state)
 {
-    bool all = true;
+    group_test *t = arg;
 
     for (int64_t i = 0; i < state->group_count; i++)
-        all = test(state->groups[i]) && all;
-    for (int64_t i = 0; i < state->companion_count; i++)
-        all = each_group(state->companions[i], test) && all;
-    return all;
+        t->all = t->test(state->groups[i]) && t->all;
+    return FSDP_OK;
+}
+
+/* Calls `test` for all groups that are gathered with the state; returns whether all calls returned true. */
+static bool each_group(fsdp__module_state *state, bool (*test)(fsdp__param_group *group))
+{
+    group_test t = {test, true};
+
+    (void)fsdp__module_state_each(state, test_groups, &t);
+    return t.all;
 }
 
 static bool mark_explicit(fsdp__param_group *group)
