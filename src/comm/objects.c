@@ -46,20 +46,18 @@ static fsdp_status broadcast_bytes(fsdp_process_group *group, fsdp__call_name na
 static fsdp_status gather_small(fsdp_process_group *group, const void *object, size_t largest, void **objects,
                                 const size_t *bytes)
 {
-    unsigned char *all = fsdp__calloc((size_t)group->size + 1, largest), *mine;
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED unsigned char *all = fsdp__calloc((size_t)group->size + 1, largest);
+    unsigned char *mine;
 
     if (!all)
         return give_up(group, FSDP_NO_MEMORY);
     mine = all + (size_t)group->size * largest;
     if (bytes[group->rank])
         memcpy(mine, object, bytes[group->rank]);
-    FSDP_TRY_GOTO(status, gather_bytes(group, FSDP__CALL_GATHER_OBJECTS, mine, all, largest), out);
+    FSDP_TRY(gather_bytes(group, FSDP__CALL_GATHER_OBJECTS, mine, all, largest));
     for (int r = 0; r < group->size; r++)
         memcpy(objects[r], all + (size_t)r * largest, bytes[r]);
-out:
-    fsdp__free(all);
-    return status;
+    return FSDP_OK;
 }
 
 static fsdp_status gather_large(fsdp_process_group *group, const void *object, void **objects, const size_t *bytes)
@@ -77,27 +75,21 @@ fsdp_status fsdp_gather_objects(fsdp_process_group *group, const void *object, s
 {
     uint64_t own = bytes;
     size_t *sizes, largest = 0;
+    fsdp_status status;
     void **objects;
-    fsdp_status status = FSDP_OK;
 
     FSDP_TRY(fsdp__comm_enter(group, FSDP__CALL_GATHER_OBJECTS));
     if (!out || !out_bytes || (bytes && !object))
         return FSDP_FAIL(FSDP_INVALID, "cannot gather_objects in group '%s': an argument is NULL", group->name);
     sizes = fsdp__calloc((size_t)group->size, sizeof *sizes);
     objects = fsdp__calloc((size_t)group->size, sizeof *objects);
-    if (!sizes || !objects) {
-        status = give_up(group, FSDP_NO_MEMORY);
-        goto out;
-    }
+    FSDP_TRY_GOTO(status, sizes && objects ? FSDP_OK : give_up(group, FSDP_NO_MEMORY), out);
     fsdp__comm_count(group, FSDP_OBJECTS, (group->size - 1) * (int64_t)bytes);
     FSDP_TRY_GOTO(status, gather_bytes(group, FSDP__CALL_GATHER_OBJECTS, &own, sizes, sizeof own), out);
     for (int r = 0; r < group->size; r++) {
         largest = sizes[r] > largest ? sizes[r] : largest;
         objects[r] = fsdp__malloc(sizes[r]);
-        if (!objects[r]) {
-            status = give_up(group, FSDP_NO_MEMORY);
-            goto out;
-        }
+        FSDP_TRY_GOTO(status, objects[r] ? FSDP_OK : give_up(group, FSDP_NO_MEMORY), out);
     }
     /* All know all sizes now, so all take the same path. In a fake world a gather delivers something, a broadcast does
      * not. */
@@ -146,10 +138,9 @@ fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void
                                  void **out, size_t *out_bytes)
 {
     bool is_root;
-    uint64_t *sizes = NULL;
+    FSDP__FREED uint64_t *sizes = NULL;
     size_t largest = 0, total = 0;
-    unsigned char *object = NULL, *passing = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED unsigned char *passing = NULL, *object = NULL;
 
     FSDP_TRY(fsdp__comm_enter(group, FSDP__CALL_SCATTER_OBJECTS));
     is_root = group->rank == root;
@@ -165,36 +156,28 @@ fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void
     }
     fsdp__comm_count(group, FSDP_OBJECTS, (int64_t)total);
     /* Every rank needs all sizes: each object is broadcast to all of them. */
-    FSDP_TRY_GOTO(status,
-                  broadcast_bytes(group, FSDP__CALL_SCATTER_OBJECTS, sizes, (size_t)group->size * sizeof *sizes, root),
-                  out);
+    FSDP_TRY(broadcast_bytes(group, FSDP__CALL_SCATTER_OBJECTS, sizes, (size_t)group->size * sizeof *sizes, root));
     for (int r = 0; r < group->size; r++)
         largest = r != root && sizes[r] > largest ? (size_t)sizes[r] : largest;
     object = fsdp__malloc((size_t)sizes[group->rank]);
     passing = fsdp__malloc(largest);
-    if (!object || !passing) {
-        status = give_up(group, FSDP_NO_MEMORY);
-        goto out;
-    }
+    if (!object || !passing)
+        return give_up(group, FSDP_NO_MEMORY);
     if (is_root && bytes[root])
         memcpy(object, objects[root], bytes[root]);
-    FSDP_TRY_GOTO(status, send_objects(group, root, objects, sizes, object, passing), out);
+    FSDP_TRY(send_objects(group, root, objects, sizes, object, passing));
     *out = object;
     *out_bytes = (size_t)sizes[group->rank];
     object = NULL;
-out:
-    fsdp__free(passing);
-    fsdp__free(object);
-    fsdp__free(sizes);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- agree ---- */
 
-typedef struct verdict {
+typedef struct answer {
     int32_t status;
     char message[508];
-} verdict;
+} answer;
 
 /* Returns whether the message already names a rank, as it does after an agreement in another group. */
 static bool names_rank(const char *message)
@@ -215,7 +198,7 @@ static void write_machine(const fsdp_process_group *group, int rank, const char 
 }
 
 /* Reports the failure of the lowest rank that failed. */
-static fsdp_status report(const fsdp_process_group *group, int rank, const verdict *said)
+static fsdp_status report(const fsdp_process_group *group, int rank, const answer *said)
 {
     fsdp_status status = (fsdp_status)said->status;
     char machine[100] = "";
@@ -231,8 +214,8 @@ fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fs
     /* In a fake world every rank says what this one says, and one copy of it will do for a million. */
     bool fake = group->ops == &fsdp__comm_fake_ops;
     int count = fake ? 1 : group->size;
-    verdict own = {.status = mine}, *all = fsdp__malloc((size_t)count * sizeof *all);
-    fsdp_status status = FSDP_OK;
+    answer own = {.status = mine};
+    FSDP__FREED answer *all = fsdp__malloc((size_t)count * sizeof *all);
 
     if (!all)
         return give_up(group, FSDP_NO_MEMORY);
@@ -240,13 +223,11 @@ fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fs
         fsdp__shown(fsdp_last_status() == mine ? fsdp_last_error() : fsdp_status_text(mine), own.message,
                     sizeof own.message);
     all[0] = own;
-    FSDP_TRY_GOTO(status, gather_bytes(group, name, &own, fake ? NULL : all, sizeof own), out);
-    for (int r = 0; r < count && status == FSDP_OK; r++)
+    FSDP_TRY(gather_bytes(group, name, &own, fake ? NULL : all, sizeof own));
+    for (int r = 0; r < count; r++)
         if (all[r].status != FSDP_OK)
-            status = report(group, r, &all[r]);
-out:
-    fsdp__free(all);
-    return status;
+            return report(group, r, &all[r]);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine)

@@ -197,9 +197,9 @@ typedef struct fsdp__comm_ops {
     void (*group_ready)(void *group);
     void (*group_free)(void *group);
 
-    /* Required. Ends all ranks' calls, now and later, with `text`; the first reason stays. May be called on any
-     * thread. */
-    void (*abort)(void *transport, const char *text);
+    /* Required. Ends all ranks' calls, now and later, because this rank has failed as `why` says (fsdp__board_fail);
+     * the first reason stays. May be called on any thread. */
+    void (*abort)(void *transport, const char *why);
     /* Required. Ends this rank's part in the world and frees `transport`. */
     void (*close)(void *transport);
 

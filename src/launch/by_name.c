@@ -120,17 +120,9 @@ static const char *look(void *argument)
     return NULL;
 }
 
-static void end_others(fsdp__arena *arena, fsdp_status status)
-{
-    char text[FSDP__ABORT_BYTES];
-
-    fsdp__write_error(text, sizeof text, "rank 0 failed: ");
-    fsdp__board_abort(arena->board, status, 0, text);
-}
-
 static fsdp_status give(const fsdp__starter *s, const fsdp__handoff *handoff, waiting *w, int *out)
 {
-    fsdp__arena *arena = NULL;
+    FSDP__SCOPED(fsdp__arena_unref_at) fsdp__arena *arena = NULL;
     fsdp_status status;
 
     FSDP_TRY(fsdp__arena_create(s->size, s->size, true, &arena));
@@ -148,8 +140,7 @@ static fsdp_status give(const fsdp__starter *s, const fsdp__handoff *handoff, wa
         status = FSDP_FAIL(FSDP_IO, "cannot keep the ranks' shared memory open: %s%s", strerror(errno),
                            fsdp__limit_behind(errno));
     if (status != FSDP_OK) /* those that have taken it wait for the others */
-        end_others(arena, status);
-    fsdp__arena_unref(arena);
+        fsdp__board_fail(arena->board, status, 0, fsdp_last_error());
     return status;
 }
 
@@ -177,19 +168,17 @@ fsdp_status fsdp__join_by_name(const fsdp__starter *s, const fsdp_context_option
 
 void fsdp__refuse_by_name(const fsdp__starter *s, const char *why)
 {
-    char name[FSDP__HANDOFF_NAME], text[FSDP__ABORT_BYTES];
+    char name[FSDP__HANDOFF_NAME];
     const fsdp__handoff handoff = {.name = name, .timeout_ns = 2000000000};
     bool held = fsdp_hold_error(true);
-    fsdp__arena *arena = NULL;
+    FSDP__SCOPED(fsdp__arena_unref_at) fsdp__arena *arena = NULL;
     FSDP__CLOSED int fd = -1;
 
     make_name(s, name, sizeof name);
-    snprintf(text, sizeof text, "rank %d failed: %s", s->rank, why);
     if (s->rank == 0 ? fsdp__arena_create(s->size, s->size, true, &arena) == FSDP_OK
                      : fsdp__handoff_take(&handoff, &fd) == FSDP_OK && fsdp__arena_map_control(fd, &arena) == FSDP_OK)
-        fsdp__board_abort(arena->board, FSDP_COMM, s->rank, text);
+        fsdp__board_fail(arena->board, FSDP_COMM, s->rank, why);
     if (s->rank == 0 && arena)
         (void)fsdp__handoff_give(&handoff, arena->fd, s->size - 1);
-    fsdp__arena_unref(arena);
     fsdp_release_error(held);
 }

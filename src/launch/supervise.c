@@ -132,7 +132,7 @@ static void child_ended(supervisor *s, int rank)
     fsdp__flight_memory_freeze(&s->flight);
     if (!s->children[rank].was_signalled)
         fsdp__flight_memory_ending(&s->flight, rank, text);
-    fsdp__verdict_end(s->arena->board, FSDP__GONE, rank, text);
+    fsdp__dead_rank_end(s->arena->board, FSDP__GONE, rank, text);
     if (s->first < 0)
         s->first = rank;
     if (s->stage == STAGE_RUNNING)
@@ -276,7 +276,7 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
     report->failed_rank = rank;
     report->exit_code = fsdp__exit_status(status);
     if (WIFSIGNALED(status) && !s->children[rank].was_signalled &&
-        (board->abort_rank != rank || fsdp__verdict_found_dead(board, rank)))
+        (board->abort_rank != rank || fsdp__dead_rank_was_found(board, rank)))
         fsdp__describe_ending(rank, status, s->oom_kills, report->reason, sizeof report->reason);
     else
         snprintf(report->reason, sizeof report->reason, "%.*s", (int)sizeof report->reason - 1, board->abort_text);

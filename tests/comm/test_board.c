@@ -1,6 +1,7 @@
 /* test_board.c - rows of the board while they are written, and after their writer has died. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -133,11 +134,11 @@ TEST(a_call_that_cannot_be_read_whole_is_no_disagreement)
         fsdp__cell_write(fsdp__desk_at(board, 0, r)->doing, &doing, sizeof doing);
     }
     atomic_fetch_add(&fsdp__desk_at(board, 0, 1)->doing[0], 1); /* as it begins to write */
-    fsdp__verdict_disagreement(board, 0, 0);
-    fsdp__verdict_disagreement(board, 0, 1);
+    fsdp__dead_rank_disagreement(board, 0, 0);
+    fsdp__dead_rank_disagreement(board, 0, 1);
     CHECK(!fsdp__board_aborted(board));
     atomic_fetch_add(&fsdp__desk_at(board, 0, 1)->doing[0], 1);
-    fsdp__verdict_disagreement(board, 0, 0);
+    fsdp__dead_rank_disagreement(board, 0, 0);
     CHECK(fsdp__board_aborted(board));
     free(board);
 }
@@ -155,4 +156,25 @@ TEST(what_a_rank_does_is_told_in_words)
     doing = (fsdp__doing){.sequence = 8, .group = "a", .label = "layers.1", .name = FSDP__CALL_BROADCAST};
     fsdp__doing_text(&doing, 0, text, sizeof text);
     CHECK_STRING(text, "behind call 8 of group 'a' (broadcast for 'layers.1')");
+}
+
+static void check_failure(int rank, const char *why, int blamed, const char *expected)
+{
+    fsdp__board *board = new_board();
+
+    fsdp__board_fail(board, FSDP_IO, rank, why);
+    CHECK_ERROR(fsdp__board_failure(board), FSDP_IO, expected);
+    CHECK_EQ(board->abort_rank, blamed);
+    free(board);
+}
+
+TEST(a_rank_that_has_failed_is_named_once)
+{
+    char why[FSDP__ABORT_BYTES];
+
+    check_failure(3, "out of memory", 3, "rank 3 failed: out of memory");
+    check_failure(3, "rank 1: out of memory", 1, "rank 1 failed: out of memory"); /* ranks have agreed on that */
+    memset(why, 'x', sizeof why);
+    snprintf(why + sizeof why - 16, 16, ": call again"); /* what to do stands at the end of a message */
+    check_failure(2, why, 2, ": call again");
 }

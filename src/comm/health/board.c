@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "comm/health/futex.h"
 
 enum {
@@ -142,6 +143,15 @@ void fsdp__board_abort(fsdp__board *board, fsdp_status status, int rank, const c
     for (int g = 0; g < FSDP__BOARD_GROUPS; g++)
         atomic_fetch_or(&fsdp__group_at(board, g)->generation, FSDP__GENERATION_BROKEN);
     wake_everybody(board);
+}
+
+void fsdp__board_fail(fsdp__board *board, fsdp_status status, int rank, const char *why)
+{
+    char whole[2 * FSDP__ABORT_BYTES], text[FSDP__ABORT_BYTES];
+
+    why = fsdp__text_behind_rank(why, &rank);
+    snprintf(whole, sizeof whole, "rank %d failed: %s", rank, why);
+    fsdp__board_abort(board, status, rank, fsdp__shown(whole, text, sizeof text));
 }
 
 bool fsdp__board_aborted(const fsdp__board *board)

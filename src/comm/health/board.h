@@ -175,6 +175,9 @@ bool fsdp__board_left(const fsdp__board *board, int global);
 
 /* Ends every rank's calls, now and later. The first reason stays; `rank` is the global rank to blame (-1: nobody). */
 void fsdp__board_abort(fsdp__board *board, fsdp_status status, int rank, const char *text);
+/* Does the same because `rank` has failed as `why` says: "rank N failed: why". What ranks have agreed on before begins
+ * with the rank that it is of, which is then the one to blame. */
+void fsdp__board_fail(fsdp__board *board, fsdp_status status, int rank, const char *why);
 bool fsdp__board_aborted(const fsdp__board *board);
 /* Fails with the reason, which must be set or about to be set. */
 fsdp_status fsdp__board_failure(fsdp__board *board);

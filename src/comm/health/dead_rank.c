@@ -11,7 +11,7 @@ enum {
     LEAVE_TICKS = 3 /* this long after the news that a rank has left, everything it did before has been seen */
 };
 
-void fsdp__verdict_end(fsdp__board *board, fsdp__fate fate, int rank, const char *text)
+void fsdp__dead_rank_end(fsdp__board *board, fsdp__fate fate, int rank, const char *text)
 {
     fsdp__board_abort(board, fate == FSDP__DISAGREE ? FSDP_MISMATCH : FSDP_COMM, rank, text);
 }
@@ -42,10 +42,10 @@ static void end_gone(fsdp__board *board, int rank, const char *how)
 
     gone_text(board, rank, how, text, sizeof text);
     add_last_call(board, rank, text, sizeof text);
-    fsdp__verdict_end(board, FSDP__GONE, fsdp__board_global(board, rank), text);
+    fsdp__dead_rank_end(board, FSDP__GONE, fsdp__board_global(board, rank), text);
 }
 
-void fsdp__verdict_left(fsdp__board *board, int rank)
+void fsdp__dead_rank_left(fsdp__board *board, int rank)
 {
     end_gone(board, rank, "left");
 }
@@ -55,7 +55,7 @@ static void death_text(const fsdp__board *board, int rank, char *text, size_t by
     snprintf(text, bytes, "died (process %d)", atomic_load(&fsdp__row_at(board, rank)->pid));
 }
 
-bool fsdp__verdict_found_dead(const fsdp__board *board, int rank)
+bool fsdp__dead_rank_was_found(const fsdp__board *board, int rank)
 {
     char text[FSDP__HOST_BYTES + 96], how[48];
 
@@ -64,7 +64,7 @@ bool fsdp__verdict_found_dead(const fsdp__board *board, int rank)
     return fsdp__board_aborted(board) && strncmp(board->abort_text, text, strlen(text)) == 0;
 }
 
-void fsdp__verdict_check_alive(fsdp__board *board, int rank)
+void fsdp__dead_rank_check_alive(fsdp__board *board, int rank)
 {
     const fsdp__row *row = fsdp__row_at(board, rank);
     char how[48];
@@ -77,25 +77,25 @@ void fsdp__verdict_check_alive(fsdp__board *board, int rank)
     end_gone(board, rank, how);
 }
 
-void fsdp__verdict_check_keeper(fsdp__board *board)
+void fsdp__dead_rank_check_keeper(fsdp__board *board)
 {
     if (fsdp__process_is_dead(atomic_load(&board->keeper), atomic_load(&board->keeper_ticks)))
-        fsdp__verdict_end(board, FSDP__GONE, -1, "the process that started the ranks has died");
+        fsdp__dead_rank_end(board, FSDP__GONE, -1, "the process that started the ranks has died");
 }
 
 /* ---- ranks that disagree ---- */
 
-fsdp_status fsdp__verdict_mismatch(fsdp__board *board, const char *group, const fsdp__signature *first, int first_rank,
-                                   const fsdp__signature *other, int other_rank)
+fsdp_status fsdp__dead_rank_mismatch(fsdp__board *board, const char *group, const fsdp__signature *first,
+                                     int first_rank, const fsdp__signature *other, int other_rank)
 {
     char text[640];
 
     fsdp__signature_mismatch(group, first, first_rank, other, other_rank, text, sizeof text);
-    fsdp__verdict_end(board, FSDP__DISAGREE, -1, text);
+    fsdp__dead_rank_end(board, FSDP__DISAGREE, -1, text);
     return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
 }
 
-void fsdp__verdict_disagreement(fsdp__board *board, int group, int rank)
+void fsdp__dead_rank_disagreement(fsdp__board *board, int group, int rank)
 {
     fsdp__doing mine, other;
     char text[256];
@@ -113,12 +113,12 @@ void fsdp__verdict_disagreement(fsdp__board *board, int group, int rank)
                  mine.group, (unsigned long long)mine.sequence, fsdp__call_text((fsdp__call_name)first->name),
                  fsdp__board_global(board, FSDP__MIN(r, rank)), fsdp__call_text((fsdp__call_name)second->name),
                  fsdp__board_global(board, FSDP__MAX(r, rank)));
-        fsdp__verdict_end(board, FSDP__DISAGREE, -1, text);
+        fsdp__dead_rank_end(board, FSDP__DISAGREE, -1, text);
         return;
     }
 }
 
-bool fsdp__verdict_circle(fsdp__wait *wait)
+bool fsdp__dead_rank_circle(fsdp__wait *wait)
 {
     fsdp__circle circle;
     char text[FSDP__ABORT_BYTES];
@@ -129,7 +129,7 @@ bool fsdp__verdict_circle(fsdp__wait *wait)
     if (circle.length == 0 || circle.hash != before)
         return false;
     fsdp__circle_text(wait->own->board, &circle, text, sizeof text);
-    fsdp__verdict_end(wait->own->board, FSDP__DISAGREE, -1, text);
+    fsdp__dead_rank_end(wait->own->board, FSDP__DISAGREE, -1, text);
     return true;
 }
 
@@ -169,7 +169,7 @@ static void end_still(const fsdp__wait *wait, int rank)
              wait->own->joins ? "FSDP_JOIN_TIMEOUT" : "comm.timeout", limit, wait->place.region ? "" : "in ", where,
              whom);
     add_local_others(wait, rank, text, sizeof text);
-    fsdp__verdict_end(wait->own->board, FSDP__STILL, -1, text);
+    fsdp__dead_rank_end(wait->own->board, FSDP__STILL, -1, text);
 }
 
 /* Returns a rank that everything depends on and that has stood still for the timeout; or, if all wait for each other in
@@ -189,7 +189,7 @@ static int who_stands_still(const fsdp__wait *wait, const fsdp__reach *reach)
     return timeout > 0 && all_stand ? reach->ranks[0] : -1;
 }
 
-void fsdp__verdict_reach(const fsdp__wait *wait, const fsdp__reach *reach)
+void fsdp__dead_rank_reach(const fsdp__wait *wait, const fsdp__reach *reach)
 {
     int rank = who_stands_still(wait, reach);
 
@@ -230,7 +230,7 @@ static void end_for(fsdp__peers *peers, fsdp__fate fate, int rank, const char *b
              mine);
     if (all)
         add_others(peers, rank, text, sizeof text);
-    fsdp__verdict_end(peers->own->board, fate, rank, text);
+    fsdp__dead_rank_end(peers->own->board, fate, rank, text);
 }
 
 static void end_after(fsdp__peers *peers, fsdp__fate fate, int rank, const char *what, int64_t ticks, bool all)
@@ -283,7 +283,7 @@ static bool end_silent(fsdp__peers *peers, int rank, int64_t limit)
 static void check_neighbour(fsdp__peers *peers, int rank)
 {
     if (rank != peers->places->rank)
-        fsdp__verdict_check_alive(peers->own->board, fsdp__local_of(peers->places, rank));
+        fsdp__dead_rank_check_alive(peers->own->board, fsdp__local_of(peers->places, rank));
 }
 
 /* Returns how long to wait after the news that a rank has left. News of a counterpart arrives behind what it has sent,
@@ -298,7 +298,7 @@ static int64_t leave_ticks(const fsdp__peers *peers, int rank)
     return behind ? LEAVE_TICKS : FSDP__MAX(LEAVE_TICKS, limit);
 }
 
-void fsdp__verdict_look(fsdp__peers *peers, int rank, int64_t waited)
+void fsdp__dead_rank_look(fsdp__peers *peers, int rank, int64_t waited)
 {
     int64_t limit = limit_of(peers), left = fsdp__peers_known(peers, rank).left, ticks = leave_ticks(peers, rank);
     fsdp__said heard;
@@ -330,10 +330,10 @@ static void check_last_word(fsdp__peers *peers, int listener, int rank)
         fsdp__board_left(peers->own->board, rank))
         return;
     snprintf(text, sizeof text, "rank %d has died as it left (process %d)", listener, atomic_load(&row->pid));
-    fsdp__verdict_end(peers->own->board, FSDP__GONE, listener, text);
+    fsdp__dead_rank_end(peers->own->board, FSDP__GONE, listener, text);
 }
 
-void fsdp__verdict_last_word(fsdp__peers *peers, int rank)
+void fsdp__dead_rank_last_word(fsdp__peers *peers, int rank)
 {
     int64_t limit = limit_of(peers);
     int listener = fsdp__listener_of(peers->places, rank);

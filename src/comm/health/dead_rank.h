@@ -16,42 +16,42 @@ typedef enum fsdp__fate {
 } fsdp__fate;
 
 /* Ends the world, unless it has ended, and says why. `rank` is the global rank to blame; -1: nobody. */
-void fsdp__verdict_end(fsdp__board *board, fsdp__fate fate, int rank, const char *text);
+void fsdp__dead_rank_end(fsdp__board *board, fsdp__fate fate, int rank, const char *text);
 
 /* ---- ranks of this machine ---- */
 
 /* Ends the world and names `rank`, which is awaited and has left. */
-void fsdp__verdict_left(fsdp__board *board, int rank);
+void fsdp__dead_rank_left(fsdp__board *board, int rank);
 /* Does the same if `rank` has died, which the system tells. */
-void fsdp__verdict_check_alive(fsdp__board *board, int rank);
+void fsdp__dead_rank_check_alive(fsdp__board *board, int rank);
 /* Ends the world if the process that started the ranks has died. */
-void fsdp__verdict_check_keeper(fsdp__board *board);
+void fsdp__dead_rank_check_keeper(fsdp__board *board);
 /* Returns whether the world ended because this rank was found dead. A peer has written that, and peers do not know what
  * the rank died of. */
-bool fsdp__verdict_found_dead(const fsdp__board *board, int rank);
+bool fsdp__dead_rank_was_found(const fsdp__board *board, int rank);
 
 /* Ends the world if the wait is part of a circle that was also seen at the last tick; returns whether it did. */
-bool fsdp__verdict_circle(fsdp__wait *wait);
+bool fsdp__dead_rank_circle(fsdp__wait *wait);
 /* Ends the world if what the wait reaches has stood still for the timeout. */
-void fsdp__verdict_reach(const fsdp__wait *wait, const fsdp__reach *reach);
+void fsdp__dead_rank_reach(const fsdp__wait *wait, const fsdp__reach *reach);
 
 /* ---- ranks that disagree ---- */
 
 /* Ends the world with what two ranks (global) say about a call of the group, and fails with it. Every rank of the group
  * finds the same two; the rest of the world is told, too. */
-fsdp_status fsdp__verdict_mismatch(fsdp__board *board, const char *group, const fsdp__signature *first, int first_rank,
-                                   const fsdp__signature *other, int other_rank);
+fsdp_status fsdp__dead_rank_mismatch(fsdp__board *board, const char *group, const fsdp__signature *first,
+                                     int first_rank, const fsdp__signature *other, int other_rank);
 /* Ends the world if another rank of this machine makes a different call of the group under the number of the call that
  * `rank` (of this machine) is in. Signatures may never show this: one of the two may wait for the network before it
  * would meet the other. */
-void fsdp__verdict_disagreement(fsdp__board *board, int group, int rank);
+void fsdp__dead_rank_disagreement(fsdp__board *board, int group, int rank);
 
 /* ---- ranks of any machine. `waited`: ticks since something came from the rank, or since it is awaited ---- */
 
 /* Ends the world if something of `rank` is awaited that will not come: the rank has left or died; or nothing was heard
  * of it for the timeout; or it has got nothing done for that long and is in no call; or nobody gets anything done. */
-void fsdp__verdict_look(fsdp__peers *peers, int rank, int64_t waited);
+void fsdp__dead_rank_look(fsdp__peers *peers, int rank, int64_t waited);
 /* Does the same for a rank that has not said yet that it leaves, while this one leaves. */
-void fsdp__verdict_last_word(fsdp__peers *peers, int rank);
+void fsdp__dead_rank_last_word(fsdp__peers *peers, int rank);
 
 #endif

@@ -6,14 +6,10 @@
 
 #include "base/context.h"
 #include "base/probe.h"
-#include "base/text.h"
 
 void fsdp__comm_break(fsdp__comm *comm, fsdp_status status, const char *text)
 {
-    char all[sizeof comm->broken_text + 32];
-    const char *why;
     bool first;
-    int rank;
 
     pthread_mutex_lock(&comm->mutex);
     first = !atomic_load_explicit(&comm->broken, memory_order_relaxed);
@@ -25,14 +21,8 @@ void fsdp__comm_break(fsdp__comm *comm, fsdp_status status, const char *text)
     pthread_mutex_unlock(&comm->mutex);
     if (!first)
         return;
-    if (comm->transport) {
-        /* Here the reason stands without this rank's number; only peers have to be told whose failure it is, unless
-         * ranks have agreed on that before. */
-        rank = comm->world->ranks[comm->world->rank];
-        why = fsdp__text_behind_rank(text, &rank);
-        snprintf(all, sizeof all, "rank %d failed: %s", rank, why);
-        comm->ops->abort(comm->transport, all);
-    }
+    if (comm->transport) /* here the reason stands without this rank's number; peers are told whose failure it is */
+        comm->ops->abort(comm->transport, text);
     FSDP__TELL(WORLD_BROKEN, .context = comm->context, .kind = (int)status, .name = comm->broken_text);
 }
 

@@ -144,12 +144,12 @@ void fsdp__wait_tick(fsdp__wait *wait)
         memset(&wait->thread_ns, 0, sizeof *wait - offsetof(fsdp__wait, thread_ns));
         wait->thread_ns = fsdp__thread_cpu_ns();
     }
-    if (fsdp__verdict_circle(wait))
+    if (fsdp__dead_rank_circle(wait))
         return;
     fsdp__find_reach(wait->own->board, wait->own->rank, &wait->place, &reach);
     take_pulses(wait, &reach);
     tell_slow(wait, &reach);
-    fsdp__verdict_reach(wait, &reach);
+    fsdp__dead_rank_reach(wait, &reach);
     now = fsdp__thread_cpu_ns();
     fsdp__health_looked(wait->own, now - wait->thread_ns);
     wait->thread_ns = now;

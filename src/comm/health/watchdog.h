@@ -1,5 +1,5 @@
-/* watchdog.h - what a rank does while it waits for others: it looks around, reports what holds it up, and asks for a
- * verdict (dead_rank.h).
+/* watchdog.h - what a rank does while it waits for others: it looks around, reports what holds it up, and asks
+ * whether those will come (dead_rank.h).
  *
  * [Note: ticks]
  * A thread that waits sleeps for a tick at a time. Only ticks that passed in full while it slept count, each once, so

@@ -107,10 +107,10 @@ static fsdp_status await_all(fsdp__arena_group *group, fsdp__shared_header *head
         /* A rank that is gone will never count itself done, and an aborted world does not wake ranks that sleep
          * here. */
         if (left && behind(group, header, number) == last)
-            fsdp__verdict_left(board, group->ranks[last]);
+            fsdp__dead_rank_left(board, group->ranks[last]);
         if (elapsed) {
-            fsdp__verdict_check_alive(board, group->ranks[last]);
-            fsdp__verdict_check_keeper(board);
+            fsdp__dead_rank_check_alive(board, group->ranks[last]);
+            fsdp__dead_rank_check_keeper(board);
             fsdp__wait_tick(&wait);
         }
         if (fsdp__board_aborted(board))

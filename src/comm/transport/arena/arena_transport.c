@@ -31,11 +31,11 @@ const fsdp__health_ops fsdp__arena_health = {
     .set_timeout = fsdp__arena_set_timeout,
 };
 
-void fsdp__arena_abort(void *transport, const char *text)
+void fsdp__arena_abort(void *transport, const char *why)
 {
     fsdp__arena_view *view = transport;
 
-    fsdp__board_abort(view->arena->board, FSDP_COMM, fsdp__board_global(view->arena->board, view->rank), text);
+    fsdp__board_fail(view->arena->board, FSDP_COMM, fsdp__board_global(view->arena->board, view->rank), why);
 }
 
 void fsdp__arena_close(void *transport)
@@ -121,8 +121,7 @@ fsdp_status fsdp__arena_open(fsdp_context *context, fsdp__arena *arena, int rank
 
     *out = NULL;
     *world = NULL;
-    if (!view)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(view);
     view->context = context;
     view->arena = fsdp__arena_ref(arena);
     view->rank = rank;

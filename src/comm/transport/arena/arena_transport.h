@@ -19,7 +19,7 @@ fsdp_status fsdp__arena_attach(fsdp_context *context, const fsdp__comm_ops *ops,
                                bool all_readable, bool wait);
 
 /* Slots of a transport's table. */
-void fsdp__arena_abort(void *transport, const char *text);
+void fsdp__arena_abort(void *transport, const char *why);
 void fsdp__arena_close(void *transport);
 void fsdp__arena_note(void *group, const fsdp__call *call, fsdp__moment moment);
 void fsdp__arena_host_waits(void *group, const fsdp_stream *worker, bool waits);

@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include "base/status.h"
 #include "comm/health/process.h"
 #include "comm/transport/arena/arena_transport.h"
 
@@ -67,11 +66,9 @@ static void report(int fd, fsdp__arena *arena, int rank)
     fsdp__arena *control = NULL;
     fsdp_status status = fsdp_last_status();
     bool held = fsdp_hold_error(true);
-    char text[FSDP__ABORT_BYTES];
 
-    fsdp__write_error(text, sizeof text, "rank %d failed: ", rank);
     if (arena || fsdp__arena_map_control(fd, &control) == FSDP_OK)
-        fsdp__board_abort((arena ? arena : control)->board, status, rank, text);
+        fsdp__board_fail((arena ? arena : control)->board, status, rank, fsdp_last_error());
     fsdp__arena_unref(control);
     fsdp_release_error(held);
 }

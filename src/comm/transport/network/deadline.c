@@ -227,7 +227,7 @@ static void break_world(fsdp__deadline *d, int64_t call_ms)
              "%.12g s): it was %s",
              places->rank, fsdp__host_of(places, places->rank), (double)call_ms / 1000, (double)timeout_of(d) / 1000,
              was);
-    fsdp__verdict_end(peers->own->board, FSDP__STILL, places->rank, text);
+    fsdp__dead_rank_end(peers->own->board, FSDP__STILL, places->rank, text);
 }
 
 /* Returns the limit from the break on, however old the calls are: others are still to be told. */

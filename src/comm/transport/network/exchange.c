@@ -241,12 +241,12 @@ static void look_after(fsdp__exchange *x, patience *p)
             continue;
         if (whom < 0 && !x->flows[i].sends)
             whom = x->flows[i].leg.rank;
-        fsdp__verdict_look(peers, x->flows[i].leg.rank, waited);
+        fsdp__dead_rank_look(peers, x->flows[i].leg.rank, waited);
     }
     /* Not at once: ranks that meet compare signatures, which say more of what they disagree in. */
     if (x->group->local && waited >= fsdp__peers_fresh_ticks(peers) && waited != p->compared) {
         p->compared = waited;
-        fsdp__verdict_disagreement(peers->own->board, x->group->local->index, peers->own->rank);
+        fsdp__dead_rank_disagreement(peers->own->board, x->group->local->index, peers->own->rank);
     }
     atomic_store(&peers->awaits, whom + 1);
     p->told = true;
@@ -342,24 +342,19 @@ fsdp_status fsdp__exchange_end(fsdp__exchange *x, fsdp__traffic *traffic)
 
 fsdp_status fsdp__exchange_rows(fsdp__network_group *g, uint8_t *rows, size_t bytes, fsdp__traffic *traffic)
 {
-    fsdp__segment *segments = fsdp__calloc((size_t)g->columns, sizeof *segments);
-    fsdp__leg *legs = fsdp__calloc(2 * (size_t)g->columns, sizeof *legs);
-    fsdp_status status = segments && legs ? FSDP_OK : FSDP_NO_MEMORY;
+    FSDP__FREED fsdp__segment *segments = fsdp__calloc((size_t)g->columns, sizeof *segments);
+    FSDP__FREED fsdp__leg *legs = fsdp__calloc(2 * (size_t)g->columns, sizeof *legs);
     fsdp__exchange x;
     int peers = 0;
 
-    for (int p = 0; p < g->columns && status == FSDP_OK; p++) {
+    FSDP__TRY_NEW(segments && legs);
+    for (int p = 0; p < g->columns; p++) {
         segments[p] = (fsdp__segment){rows + (size_t)p * bytes, bytes};
         if (p == g->place)
             continue;
         legs[peers] = (fsdp__leg){g->column[p], &segments[g->place], 1, false};
         legs[g->columns + peers++] = (fsdp__leg){g->column[p], &segments[p], 1, false};
     }
-    if (status == FSDP_OK)
-        status = fsdp__exchange_begin(&x, g, FSDP__TAG_HEADER, legs, peers, legs + g->columns, peers);
-    if (status == FSDP_OK)
-        status = fsdp__exchange_end(&x, traffic);
-    fsdp__free(legs);
-    fsdp__free(segments);
-    return status;
+    FSDP_TRY(fsdp__exchange_begin(&x, g, FSDP__TAG_HEADER, legs, peers, legs + g->columns, peers));
+    return fsdp__exchange_end(&x, traffic);
 }

@@ -117,12 +117,8 @@ bool fsdp__link_poll(fsdp__link *link, int tag, void *data, size_t bytes, int *f
 
 void fsdp__link_fail(fsdp__link *link)
 {
-    char text[FSDP__ABORT_BYTES];
-
-    if (!link->board)
-        return;
-    fsdp__write_error(text, sizeof text, "rank %d failed: ", link->places.rank);
-    fsdp__board_abort(link->board, FSDP_COMM, link->places.rank, text);
+    if (link->board)
+        fsdp__board_fail(link->board, FSDP_COMM, link->places.rank, fsdp_last_error());
 }
 
 void fsdp__link_silence(fsdp__link *link)

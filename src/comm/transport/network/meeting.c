@@ -300,8 +300,8 @@ static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
 {
     const fsdp__network_group *g = m->group;
     fsdp_status status =
-        fsdp__verdict_mismatch(g->world->link.board, g->name, &fsdp__meeting_header(m, 0)->signature, g->column[0],
-                               &fsdp__meeting_header(m, place)->signature, g->column[place]);
+        fsdp__dead_rank_mismatch(g->world->link.board, g->name, &fsdp__meeting_header(m, 0)->signature, g->column[0],
+                                 &fsdp__meeting_header(m, place)->signature, g->column[place]);
 
     fsdp__link_give_up(&g->world->link);
     return status;
@@ -331,11 +331,8 @@ fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
 fsdp_status fsdp__meet(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     fsdp__header own = {.complete = true};
-    fsdp__meeting meeting;
-    fsdp_status status = fsdp__meeting_begin(&meeting, group, call, &own, NULL);
+    FSDP__SCOPED(fsdp__meeting_release) fsdp__meeting meeting = {0};
 
-    if (status == FSDP_OK)
-        status = fsdp__meeting_end(&meeting, traffic);
-    fsdp__meeting_release(&meeting);
-    return status;
+    FSDP_TRY(fsdp__meeting_begin(&meeting, group, call, &own, NULL));
+    return fsdp__meeting_end(&meeting, traffic);
 }

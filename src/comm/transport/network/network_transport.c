@@ -57,11 +57,11 @@ static bool can_share(const void *group)
 }
 
 /* Breaks the world in the arena; the thread that listens tells the other machines. */
-static void abort_world(void *transport, const char *text)
+static void abort_world(void *transport, const char *why)
 {
     fsdp__network_view *machines = transport;
 
-    fsdp__board_abort(machines->link.board, FSDP_COMM, machines->link.places.rank, text);
+    fsdp__board_fail(machines->link.board, FSDP_COMM, machines->link.places.rank, why);
 }
 
 /* Tells why this rank does not join: at once to the ranks of its machine, who wait in the arena, and then to all. */
@@ -302,19 +302,18 @@ static fsdp_status compare_builds(const fsdp__network_ops *carrier, const fsdp__
                                   const fsdp__network_world *world)
 {
     char text[FSDP__NETWORK_TEXT] = "";
-    builds mine = {.host = ""}, *all = fsdp__calloc((size_t)world->size, sizeof *all);
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED builds *all = fsdp__calloc((size_t)world->size, sizeof *all);
+    builds mine = {.host = ""};
 
     fsdp__build_own(mine.library);
     fsdp__build_of(carrier, mine.carrier);
     snprintf(mine.host, sizeof mine.host, "%.64s", world->host);
     if (!ops->exchange(network, &mine, sizeof mine, all, text))
-        status = all ? FSDP_FAIL(FSDP_COMM, "rank %d: %s", world->rank, text) : FSDP_NO_MEMORY;
-    for (int r = 1; r < world->size && status == FSDP_OK; r++)
+        FSDP_TRY(all ? FSDP_FAIL(FSDP_COMM, "rank %d: %s", world->rank, text) : FSDP_NO_MEMORY);
+    for (int r = 1; r < world->size; r++)
         if (memcmp(&all[0], &all[r], offsetof(builds, host)) != 0)
-            status = fail_builds(all, r);
-    fsdp__free(all);
-    return status;
+            return fail_builds(all, r);
+    return FSDP_OK;
 }
 
 /* What every rank says of itself. */
@@ -336,35 +335,27 @@ static fsdp_status compare_levels(const introduction *all, int ranks)
 static fsdp_status place(const introduction *all, const introduction *mine, fsdp__places *out)
 {
     size_t ranks = (size_t)mine->world.size;
-    fsdp__network_world *worlds = fsdp__calloc(ranks, sizeof *worlds);
-    fsdp_status status;
+    FSDP__FREED fsdp__network_world *worlds = fsdp__calloc(ranks, sizeof *worlds);
 
-    if (!worlds)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(worlds);
     for (size_t r = 0; r < ranks; r++)
         worlds[r] = all[r].world;
-    status = compare_levels(all, mine->world.size);
-    if (status == FSDP_OK)
-        status = fsdp__places_make(worlds, mine->world.size, mine->world.rank, out);
-    fsdp__free(worlds);
-    return status;
+    FSDP_TRY(compare_levels(all, mine->world.size));
+    return fsdp__places_make(worlds, mine->world.size, mine->world.rank, out);
 }
 
 /* Finds out where each rank is. A rank without memory takes part all the same, since the others wait for it. */
 static fsdp_status find_places(const fsdp__network_ops *ops, void *network, const introduction *mine, fsdp__places *out)
 {
     char text[FSDP__NETWORK_TEXT] = "";
-    introduction *all = fsdp__calloc((size_t)mine->world.size, sizeof *all);
+    FSDP__FREED introduction *all = fsdp__calloc((size_t)mine->world.size, sizeof *all);
     fsdp_status status;
 
-    if (!ops->exchange(network, mine, sizeof *mine, all, text)) {
-        status = all ? FSDP_FAIL(FSDP_COMM, "rank %d: %s", mine->world.rank, text) : FSDP_NO_MEMORY;
-    } else {
-        status = place(all, mine, out);
-        if (!ops->exchange(network, mine, 0, status == FSDP_OK ? all : NULL, text) && status == FSDP_OK)
-            status = FSDP_FAIL(FSDP_COMM, "rank %d: %s", mine->world.rank, text);
-    }
-    fsdp__free(all);
+    if (!ops->exchange(network, mine, sizeof *mine, all, text))
+        return all ? FSDP_FAIL(FSDP_COMM, "rank %d: %s", mine->world.rank, text) : FSDP_NO_MEMORY;
+    status = place(all, mine, out);
+    if (!ops->exchange(network, mine, 0, status == FSDP_OK ? all : NULL, text) && status == FSDP_OK)
+        status = FSDP_FAIL(FSDP_COMM, "rank %d: %s", mine->world.rank, text);
     return status;
 }
 

@@ -243,7 +243,7 @@ bool fsdp__watch_leave(fsdp__watch *watch)
     atomic_store(&watch->leaving, true);
     while (!fsdp__board_aborted(board_of(watch)) && ((rank = who_is_left(watch)) >= 0 || !atomic_load(&watch->told))) {
         if (rank >= 0)
-            fsdp__verdict_last_word(watch->peers, rank);
+            fsdp__dead_rank_last_word(watch->peers, rank);
         nap(1);
     }
     stop(watch);
