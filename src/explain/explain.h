@@ -21,7 +21,7 @@ fsdp_status fsdp__explain_parts(fsdp_explanation *e, fsdp_module *module, int ra
 /* Keeps the module tree in its printed form. */
 fsdp_status fsdp__explain_tree(fsdp_explanation *e, fsdp_module *module);
 
-/* ---- record_step.c: what happens in a step ---- */
+/* ---- count_step.c: what happens in a step ---- */
 
 enum {
     FSDP__STEPS_TO_SETTLE = 2 /* the first makes what later ones reuse; the second, under DDP, its buckets */

@@ -1,5 +1,5 @@
-/* record_step.c - records a step as a subscriber of its context (base/probe.h): after each change of a unit the
- * counters show what it has brought. */
+/* count_step.c - counts what a step brings, as a subscriber of its context (base/probe.h): after each change of a unit
+ * the counters show what it has brought. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -51,8 +51,7 @@ static fsdp_status begin_life(recorder *r, int64_t unit)
 
     if (is_live(last_life(r, unit)))
         return FSDP_OK;
-    if (fsdp__grow(&lives, u->life_count, &r->life_capacity[unit], sizeof *lives))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&lives, u->life_count, &r->life_capacity[unit], sizeof *lives));
     u->lives = lives;
     lives[u->life_count++] = (fsdp_explained_life){.begin = r->event_count, .end = -1, .ahead = true};
     return FSDP_OK;
@@ -286,8 +285,7 @@ static fsdp_status open_recorder(recorder *r, fsdp_train_run *run)
     r->states = fsdp__calloc(units, sizeof(fsdp__module_state *));
     r->life_capacity = fsdp__calloc(units, sizeof *r->life_capacity);
     r->open = fsdp__calloc(units, sizeof *r->open);
-    if (!r->states || !r->life_capacity || !r->open)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(r->states && r->life_capacity && r->open);
     FSDP_TRY(fsdp__module_walk(run->model, add_module, r));
     r->open_count = 0;
     fsdp_context_comm_stats(r->context, &r->comm);

@@ -1,5 +1,6 @@
-/* record.c - records operations. */
+/* tape.c - records operations on the tape. */
 #include "autograd/recompute.h"
+#include "base/alloc.h"
 #include "base/hash.h"
 
 #include <string.h>
@@ -95,9 +96,8 @@ fsdp_status fsdp__record_with(const fsdp__traits *traits, const fsdp__op *op, fs
                               int input_count, fsdp_tensor *const *outputs, int output_count, fsdp_tensor *const *saved,
                               int saved_count, const void *state, size_t state_bytes)
 {
-    fsdp_status status = FSDP_OK;
     fsdp__autograd *autograd;
-    fsdp__node *node;
+    FSDP__SCOPED(fsdp__node_unref_at) fsdp__node *node = NULL;
 
     pass_origin(traits, inputs, input_count, outputs, output_count, saved, saved_count);
     if (!fsdp__will_record(inputs, input_count))
@@ -110,9 +110,7 @@ fsdp_status fsdp__record_with(const fsdp__traits *traits, const fsdp__op *op, fs
             op->free_state((void *)(uintptr_t)state);
         return FSDP_OK;
     }
-    node = autograd ? fsdp__node_create(input_count, output_count, saved_count, state_bytes) : NULL;
-    if (!node)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(node = autograd ? fsdp__node_create(input_count, output_count, saved_count, state_bytes) : NULL);
     node->op = op;
     node->traits = traits;
     node->context = fsdp__tensor_context(outputs[0]);
@@ -121,11 +119,11 @@ fsdp_status fsdp__record_with(const fsdp__traits *traits, const fsdp__op *op, fs
             connect(&node->inputs[i], inputs[i]);
     for (int i = 0; i < saved_count; i++)
         if (saved[i])
-            FSDP_TRY_GOTO(status, save(node, i, saved[i], inputs, outputs), out);
+            FSDP_TRY(save(node, i, saved[i], inputs, outputs));
     for (int i = 0; i < output_count; i++)
-        FSDP_TRY_GOTO(status, fsdp__grad_state_make(outputs[i], &node->outputs[i].state), out);
+        FSDP_TRY(fsdp__grad_state_make(outputs[i], &node->outputs[i].state));
     if (autograd->recomputation)
-        FSDP_TRY_GOTO(status, fsdp__recomputation_note(autograd->recomputation, node, inputs, outputs), out);
+        FSDP_TRY(fsdp__recomputation_note(autograd->recomputation, node, inputs, outputs));
 
     /* Nothing below can fail. */
     if (state_bytes > 0)
@@ -140,7 +138,5 @@ fsdp_status fsdp__record_with(const fsdp__traits *traits, const fsdp__op *op, fs
         made->producer = fsdp__node_ref(node);
         made->output = i;
     }
-out:
-    fsdp__node_unref(node);
-    return status;
+    return FSDP_OK;
 }
