@@ -100,16 +100,15 @@ fsdp_status fsdp__manifest_add_small(fsdp__manifest *m, const char *name, uint64
 
 fsdp_status fsdp__manifest_add_value(fsdp__manifest *m, const fsdp_checkpoint_value *value)
 {
+    bool is_text = value->type == FSDP_CHECKPOINT_TEXT;
+    FSDP__FREED char *name = fsdp__strdup(value->name), *text = is_text ? fsdp__strdup(value->text) : NULL;
     fsdp_checkpoint_value own = *value;
 
-    own.name = fsdp__strdup(value->name);
-    own.text = value->type == FSDP_CHECKPOINT_TEXT ? fsdp__strdup(value->text) : NULL;
-    if (!own.name || (value->type == FSDP_CHECKPOINT_TEXT && !own.text) ||
-        fsdp__grow(&m->values, m->value_count, &m->value_capacity, sizeof *m->values) != 0) {
-        fsdp__free((char *)own.name);
-        fsdp__free((char *)own.text);
+    if (!name || (is_text && !text) ||
+        fsdp__grow(&m->values, m->value_count, &m->value_capacity, sizeof *m->values) != FSDP_OK)
         return out_of_memory();
-    }
+    own.name = fsdp__take(&name);
+    own.text = fsdp__take(&text);
     m->values[m->value_count++] = own;
     return FSDP_OK;
 }
@@ -128,18 +127,16 @@ fsdp_status fsdp__manifest_add_file(fsdp__manifest *m, const fsdp__rank_file *fi
 
 fsdp_status fsdp__manifest_add_tensor(fsdp__manifest *m, const fsdp_checkpoint_tensor *tensor)
 {
-    fsdp_checkpoint_part *parts = fsdp__calloc((size_t)tensor->part_count, sizeof *parts);
+    FSDP__FREED fsdp_checkpoint_part *parts = fsdp__calloc((size_t)tensor->part_count, sizeof *parts);
+    FSDP__FREED char *name = fsdp__strdup(tensor->name);
     fsdp_checkpoint_tensor own = *tensor;
 
-    own.name = fsdp__strdup(tensor->name);
-    own.parts = parts;
-    if (!own.name || !parts || fsdp__grow(&m->tensors, m->tensor_count, &m->tensor_capacity, sizeof *m->tensors) != 0) {
-        fsdp__free((char *)own.name);
-        fsdp__free(parts);
+    if (!name || !parts || fsdp__grow(&m->tensors, m->tensor_count, &m->tensor_capacity, sizeof *m->tensors) != FSDP_OK)
         return out_of_memory();
-    }
     if (tensor->part_count > 0)
         memcpy(parts, tensor->parts, (size_t)tensor->part_count * sizeof *parts);
+    own.name = fsdp__take(&name);
+    own.parts = fsdp__take(&parts);
     m->tensors[m->tensor_count++] = own;
     return FSDP_OK;
 }

@@ -9,6 +9,7 @@
 
 typedef struct fsdp__comm fsdp__comm;
 
+/* In the order of fsdp_comm_stats. */
 typedef struct fsdp__counters {
     /* Calls are counted when they are issued, except some reductions; those, and the bytes moved always, are counted
      * when the call runs, maybe on a worker. */

@@ -68,16 +68,12 @@ const char *fsdp_collective_name(fsdp_collective kind)
 
 static void read_counters(const fsdp__counters *counters, fsdp_comm_stats *out)
 {
-    for (int i = 0; i < FSDP_COLLECTIVES; i++) {
-        for (int op = 0; op < FSDP_REDUCE_OPS; op++)
-            out->calls_of[i][op] = atomic_load_explicit(&counters->calls_of[i][op], memory_order_relaxed);
-        out->calls[i] = atomic_load_explicit(&counters->calls[i], memory_order_relaxed);
-        out->bytes_sent[i] = atomic_load_explicit(&counters->bytes_sent[i], memory_order_relaxed);
-        out->bytes_moved[i] = atomic_load_explicit(&counters->bytes_moved[i], memory_order_relaxed);
-        out->network_sent[i] = atomic_load_explicit(&counters->network_sent[i], memory_order_relaxed);
-        out->network_received[i] = atomic_load_explicit(&counters->network_received[i], memory_order_relaxed);
-        out->network_messages[i] = atomic_load_explicit(&counters->network_messages[i], memory_order_relaxed);
-    }
+    const _Atomic int64_t *all = (const _Atomic int64_t *)counters; /* which has nothing else, in the same order */
+    int64_t *to = (int64_t *)out;
+
+    _Static_assert(sizeof *counters == sizeof *out, "what is counted is what is told");
+    for (size_t i = 0; i < sizeof *counters / sizeof *all; i++)
+        to[i] = atomic_load_explicit(&all[i], memory_order_relaxed);
 }
 
 static void clear_counters(fsdp__counters *counters)

@@ -40,6 +40,17 @@ typedef struct fsdp__any {
 /* Joins flags over the ranks of the group. [collective] [stream], or without a stream [blocks] */
 fsdp_status fsdp__process_group_any(fsdp_process_group *group, const fsdp__any *any);
 
+/* What fsdp_gather_objects gives; it goes with its scope: FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered all =
+ * {0}; */
+typedef struct fsdp__gathered {
+    fsdp_process_group *group;
+    void **objects; /* by rank */
+    size_t *bytes;
+} fsdp__gathered;
+fsdp_status fsdp__gather(fsdp_process_group *group, const void *object, size_t bytes,
+                         fsdp__gathered *out); /* [collective] */
+void fsdp__gathered_release(const fsdp__gathered *all);
+
 /* Shared memory has readers and writers, and only writers wait. A rank that reads in a region what its peers wrote
  * there calls begin_read first and end_read after its last read; all ranks make the same reads of a region, in the same
  * order. A rank that is about to write to the region, and reads nothing there itself, calls await_readers: it waits for

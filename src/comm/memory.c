@@ -69,7 +69,7 @@ static fsdp_status alloc_shared(fsdp_process_group *group, size_t bytes, void **
 
     FSDP_TRY(fsdp__comm_enter(group, call.name));
     /* The others are told of a failure in the call: a rank that returned here would leave them waiting in it. */
-    region = fsdp__shared_memory_new();
+    region = fsdp__calloc(1, sizeof *region); /* without its address yet: all that can fail is done before ranks meet */
     if (!region || FSDP__ASK(ALLOCATION, .bytes = bytes) != FSDP_OK)
         call.own_status = FSDP_NO_MEMORY;
     release_held(group->comm);

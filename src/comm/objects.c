@@ -115,6 +115,17 @@ void fsdp_objects_free(fsdp_process_group *group, void **objects, size_t *bytes)
     fsdp__free(bytes);
 }
 
+fsdp_status fsdp__gather(fsdp_process_group *group, const void *object, size_t bytes, fsdp__gathered *out)
+{
+    out->group = group;
+    return fsdp_gather_objects(group, object, bytes, &out->objects, &out->bytes);
+}
+
+void fsdp__gathered_release(const fsdp__gathered *all)
+{
+    fsdp_objects_free(all->group, all->objects, all->bytes);
+}
+
 /* ---- scatter ---- */
 
 /* Broadcasts each rank's object by itself: only the rank that it is for keeps it, the others discard it. */

@@ -5,11 +5,6 @@
 #include "base/hash.h"
 #include "comm/transport/sharded_buffer.h"
 
-fsdp__shared_memory *fsdp__shared_memory_new(void)
-{
-    return fsdp__calloc(1, sizeof(fsdp__shared_memory));
-}
-
 void fsdp__shared_memory_add(fsdp_process_group *group, fsdp__shared_memory *region, uint64_t sequence,
                              const void *start, size_t bytes)
 {

@@ -13,8 +13,6 @@ typedef struct fsdp__shared_memory {
     uint64_t name; /* the same number on all ranks that have the region, another for the next region */
 } fsdp__shared_memory;
 
-/* Creates a region without its address yet, so that everything that can fail is done before the ranks meet. */
-fsdp__shared_memory *fsdp__shared_memory_new(void);
 /* Adds the region to the context's list, which owns it from then on. `sequence` is the number of the group's call that
  * made it. */
 void fsdp__shared_memory_add(fsdp_process_group *group, fsdp__shared_memory *region, uint64_t sequence,

@@ -43,12 +43,11 @@ static fsdp_status cannot_open(const char *path)
 /* Adds `path` and takes it over, also on failure; NULL means out of memory. */
 static fsdp_status take(fsdp__data_files *files, char *path)
 {
-    FSDP__TRY_NEW(path);
-    if (fsdp__grow(&files->paths, files->count, &files->capacity, sizeof *files->paths) != 0) {
-        fsdp__free(path);
-        return FSDP_NO_MEMORY;
-    }
-    files->paths[files->count++] = path;
+    FSDP__FREED char *own = path;
+
+    FSDP__TRY_NEW(own);
+    FSDP_TRY(fsdp__grow(&files->paths, files->count, &files->capacity, sizeof *files->paths));
+    files->paths[files->count++] = fsdp__take(&own);
     return FSDP_OK;
 }
 

@@ -28,14 +28,13 @@ struct fsdp_safetensors {
 /* Adds a file. `path` is taken over, also on failure. */
 static fsdp_status add_file(fsdp_safetensors *all, char *path)
 {
+    FSDP__FREED char *own = path;
     mapped_file *file;
 
-    if (!path || fsdp__grow(&all->files, all->file_count, &all->file_capacity, sizeof *all->files) != 0) {
-        fsdp__free(path);
+    if (!path || fsdp__grow(&all->files, all->file_count, &all->file_capacity, sizeof *all->files) != FSDP_OK)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open a safetensors file");
-    }
     file = &all->files[all->file_count++];
-    *file = (mapped_file){.path = path};
+    *file = (mapped_file){.path = fsdp__take(&own)};
     FSDP_TRY(fsdp__file_map(path, &file->mapping));
     return fsdp__safetensors_parse(path, file->mapping.data, file->mapping.bytes, &all->tensors);
 }

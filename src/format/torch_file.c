@@ -198,11 +198,9 @@ static fsdp_status add_tensor(reader *r, value *key, value *call)
     if (!has_kind(key, FSDP__PICKLE_TEXT) || memchr(key->text, '\0', (size_t)key->integer))
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': byte %zu of " PICKLE_NAME ": a key that is not a name",
                          file->path, key->at);
-    tensor.name = fsdp__sprintf("%.*s", (int)FSDP__MIN(key->integer, MAX_PICKLE_BYTES), key->text);
-    if (!tensor.name || fsdp__grow(&file->tensors, file->count, &file->capacity, sizeof *file->tensors) != 0) {
-        fsdp__free(tensor.name);
+    if (fsdp__grow(&file->tensors, file->count, &file->capacity, sizeof *file->tensors) != FSDP_OK ||
+        !(tensor.name = fsdp__sprintf("%.*s", (int)FSDP__MIN(key->integer, MAX_PICKLE_BYTES), key->text)))
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", file->path);
-    }
     file->tensors[file->count++] = tensor;
     fsdp__shown(tensor.name, r->name, sizeof r->name);
     return read_tensor(r, call, &file->tensors[file->count - 1]);

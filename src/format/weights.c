@@ -107,15 +107,14 @@ static fsdp_status read_safetensors(fsdp_weights *weights, const fsdp_weights_en
 /* Adds a file. `path` is taken over, also on failure. */
 static fsdp_status add_part(fsdp_weights *weights, char *path)
 {
+    FSDP__FREED char *own = path;
     torch_part *part;
 
     if (!path ||
-        fsdp__grow(&weights->parts, weights->part_count, &weights->part_capacity, sizeof *weights->parts) != 0) {
-        fsdp__free(path);
+        fsdp__grow(&weights->parts, weights->part_count, &weights->part_capacity, sizeof *weights->parts) != FSDP_OK)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open a file of weights");
-    }
     part = &weights->parts[weights->part_count++];
-    *part = (torch_part){.path = path};
+    *part = (torch_part){.path = fsdp__take(&own)};
     FSDP_TRY(fsdp__torch_file_open(path, &part->file));
     for (int64_t i = 0; i < fsdp__torch_file_count(part->file); i++) {
         const fsdp__torch_tensor *from = fsdp__torch_file_at(part->file, i);

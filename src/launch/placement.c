@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
+#include "comm/internal.h"
 #include "fsdp/comm.h"
 
 static bool openmp_is_told(void)
@@ -87,11 +88,10 @@ fsdp_status fsdp__place_rank(fsdp_context *context, bool threads)
 {
     fsdp_process_group *world = fsdp_world(context);
     int ranks = fsdp_context_world_size(context);
+    FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered all = {0};
     FSDP__FREED fsdp__seat *seats = NULL;
     fsdp__seat own;
     fsdp__place_of_rank place;
-    void **all = NULL;
-    size_t *sizes = NULL;
 
     if (!world)
         return fsdp_last_status();
@@ -99,10 +99,9 @@ fsdp_status fsdp__place_rank(fsdp_context *context, bool threads)
     seats = fsdp__calloc((size_t)ranks, sizeof *seats);
     if (!seats)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot place %d ranks on cores", ranks);
-    FSDP_TRY(fsdp_gather_objects(world, &own, sizeof own, &all, &sizes));
+    FSDP_TRY(fsdp__gather(world, &own, sizeof own, &all));
     for (int r = 0; r < ranks; r++)
-        memcpy(&seats[r], all[r], sizeof own);
-    fsdp_objects_free(world, all, sizes);
+        memcpy(&seats[r], all.objects[r], sizeof own);
     fsdp__place_choose(seats, ranks, fsdp_context_rank(context), &place);
     if (place.binds)
         (void)sched_setaffinity(0, sizeof place.cores, &place.cores);

@@ -1,5 +1,6 @@
 /* consolidate.c - brings the state of all ranks together on one of them. */
 #include "base/alloc.h"
+#include "comm/internal.h"
 #include "optim/partition.h"
 #include "tensor/tensor.h"
 
@@ -12,17 +13,15 @@ static fsdp_status gather_steps(const fsdp_optimizer *optimizer, int64_t *steps)
 {
     fsdp_process_group *group = optimizer->partition->group;
     int64_t count = fsdp__optimizer_count(optimizer), at = 0;
-    size_t *bytes = NULL;
-    void **all = NULL;
+    FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered all = {0};
 
     for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
         steps[at++] = w.param->steps > 0 || w.param->moment1 ? w.param->steps : NO_STATE;
-    FSDP_TRY(fsdp_gather_objects(group, steps, (size_t)count * sizeof *steps, &all, &bytes));
+    FSDP_TRY(fsdp__gather(group, steps, (size_t)count * sizeof *steps, &all));
     at = 0;
     for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w); at++)
-        if (bytes[w.param->owner] == (size_t)count * sizeof *steps)
-            steps[at] = ((const int64_t *)all[w.param->owner])[at];
-    fsdp_objects_free(group, all, bytes);
+        if (all.bytes[w.param->owner] == (size_t)count * sizeof *steps)
+            steps[at] = ((const int64_t *)all.objects[w.param->owner])[at];
     return FSDP_OK;
 }
 

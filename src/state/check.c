@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "comm/internal.h"
 #include "device/device.h"
 #include "state/entry.h"
 #include "tensor/tensor.h"
@@ -31,21 +32,18 @@ static uint64_t hash_of(const fsdp_state_dict *state)
 fsdp_status fsdp__state_dict_check_same(const fsdp_state_dict *state, fsdp_process_group *world)
 {
     uint64_t mine = hash_of(state);
-    fsdp_status status = FSDP_OK;
-    size_t *bytes = NULL;
-    void **all = NULL;
+    FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered all = {0};
 
     if (!world)
         return fsdp_last_status();
-    FSDP_TRY(fsdp_gather_objects(world, &mine, sizeof mine, &all, &bytes));
-    for (int rank = 0; rank < fsdp_process_group_size(world) && status == FSDP_OK; rank++)
-        if (bytes[rank] != sizeof mine || memcmp(all[rank], all[0], sizeof mine) != 0)
-            status = FSDP_FAIL(FSDP_MISMATCH,
-                               "rank %d has a state dict with other names or shapes than rank 0: all ranks must have "
-                               "the same entries in the same order",
-                               rank);
-    fsdp_objects_free(world, all, bytes);
-    return status;
+    FSDP_TRY(fsdp__gather(world, &mine, sizeof mine, &all));
+    for (int rank = 0; rank < fsdp_process_group_size(world); rank++)
+        if (all.bytes[rank] != sizeof mine || memcmp(all.objects[rank], all.objects[0], sizeof mine) != 0)
+            return FSDP_FAIL(FSDP_MISMATCH,
+                             "rank %d has a state dict with other names or shapes than rank 0: all ranks must have the "
+                             "same entries in the same order",
+                             rank);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__state_dict_check_values(const fsdp_state_dict *state, const char *what)

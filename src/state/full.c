@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "comm/internal.h"
 #include "dist/dist.h"
 #include "state/check.h"
 #include "state/entry.h"
@@ -125,12 +126,10 @@ static fsdp_status check_full(const loading *l)
 static fsdp_status share_present(const loading *l)
 {
     bool mine = fsdp_process_group_rank(l->world) == 0;
-    size_t *bytes = NULL;
-    void **all = NULL;
+    FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered all = {0};
 
-    FSDP_TRY(fsdp_gather_objects(l->world, l->present, mine ? (size_t)l->state->count : 0, &all, &bytes));
-    memcpy(l->present, all[0], (size_t)l->state->count);
-    fsdp_objects_free(l->world, all, bytes);
+    FSDP_TRY(fsdp__gather(l->world, l->present, mine ? (size_t)l->state->count : 0, &all));
+    memcpy(l->present, all.objects[0], (size_t)l->state->count);
     return FSDP_OK;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "comm/internal.h"
 #include "format/staging.h"
 
 static fsdp_status compare(const fsdp_process_group *group, const fsdp__joint_words *words,
@@ -61,22 +62,20 @@ fsdp_status fsdp__joint_greet(fsdp_process_group *group, const fsdp__joint_words
 {
     int rank = fsdp_process_group_rank(group), size = fsdp_process_group_size(group);
     FSDP__FREED fsdp__joint_share *shares = fsdp__calloc((size_t)size, sizeof *shares);
-    size_t bytes = 0, *sizes = NULL;
+    FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered all = {0};
+    size_t bytes = 0;
     FSDP__FREED char *message = shares ? make_message(mine, folders, rank == 0 ? folder_count : 0, &bytes) : NULL;
-    void **messages = NULL;
-    fsdp_status status;
 
     *out_shares = NULL;
     /* A rank without a message would leave the others waiting in the gather. */
     FSDP_TRY(fsdp_agree(group, message ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "%s", words->failure)));
-    FSDP_TRY(fsdp_gather_objects(group, message, bytes, &messages, &sizes));
+    FSDP_TRY(fsdp__gather(group, message, bytes, &all));
     for (int r = 0; r < size; r++)
-        memcpy(&shares[r], messages[r], sizeof *shares);
-    status = compare(group, words, mine, shares);
-    if (status == FSDP_OK && rank != 0)
-        status = open_folders((const char *)messages[0] + sizeof *mine, sizes[0] - sizeof *mine, folders, folder_count);
-    fsdp_objects_free(group, messages, sizes);
-    FSDP_TRY(status);
+        memcpy(&shares[r], all.objects[r], sizeof *shares);
+    FSDP_TRY(compare(group, words, mine, shares));
+    if (rank != 0)
+        FSDP_TRY(open_folders((const char *)all.objects[0] + sizeof *mine, all.bytes[0] - sizeof *mine, folders,
+                              folder_count));
     *out_shares = fsdp__take(&shares);
     return FSDP_OK;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "comm/internal.h"
 #include "shard/group/default_groups.h"
 
 static const char *const hybrid_names[] = {"replicate", "shard"};
@@ -118,20 +119,14 @@ static fsdp_status join_rows(const fsdp_process_group *replicate, void *const *r
 static fsdp_status mesh_of_pair(fsdp_process_group *replicate, fsdp_process_group *shard, fsdp_mesh **out)
 {
     fsdp_process_group *groups[] = {replicate, shard};
-    size_t row, *bytes = NULL;
-    int *mine = ranks_of(shard, &row), *ranks = NULL;
-    void **rows = NULL;
-    fsdp_status status = mine ? FSDP_OK : FSDP_NO_MEMORY;
+    FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered rows = {0};
+    size_t row;
+    FSDP__FREED int *mine = ranks_of(shard, &row), *ranks = NULL;
 
-    FSDP_TRY_GOTO(status, fsdp_agree(replicate, status), out);
-    FSDP_TRY_GOTO(status, fsdp_gather_objects(replicate, mine, row, &rows, &bytes), out);
-    FSDP_TRY_GOTO(status, join_rows(replicate, rows, bytes, row, &ranks), out);
-    status = fsdp_mesh_from_groups(groups, 2, ranks, hybrid_names, out);
-out:
-    fsdp_objects_free(replicate, rows, bytes);
-    fsdp__free(ranks);
-    fsdp__free(mine);
-    return status;
+    FSDP_TRY(fsdp_agree(replicate, mine ? FSDP_OK : FSDP_NO_MEMORY));
+    FSDP_TRY(fsdp__gather(replicate, mine, row, &rows));
+    FSDP_TRY(join_rows(replicate, rows.objects, rows.bytes, row, &ranks));
+    return fsdp_mesh_from_groups(groups, 2, ranks, hybrid_names, out);
 }
 
 /* Makes a mesh in which every rank of `pg` is a replica of its own. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "comm/internal.h"
 #include "nn/module.h"
 
 fsdp__param_group *fsdp__replica_of(const fsdp__module_state *state)
@@ -114,14 +115,13 @@ static fsdp_status ask_for_values(const fsdp__param_group *group, int root, unsi
 {
     fsdp_process_group *pg = group->residence.mesh.replicate_pg;
     bool mine = fsdp_process_group_rank(pg) == root;
-    size_t count = (size_t)group->param_count, *bytes = NULL;
-    void **all = NULL;
+    FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered all = {0};
+    size_t count = (size_t)group->param_count;
 
     for (size_t i = 0; i < count; i++)
         has[i] = !group->params[i].sharded->storage->unwritten && fsdp_tensor_numel(group->params[i].sharded) > 0;
-    FSDP_TRY(fsdp_gather_objects(pg, has, mine ? count : 0, &all, &bytes));
-    memcpy(has, all[root], count);
-    fsdp_objects_free(pg, all, bytes);
+    FSDP_TRY(fsdp__gather(pg, has, mine ? count : 0, &all));
+    memcpy(has, all.objects[root], count);
     return FSDP_OK;
 }
 

@@ -43,17 +43,14 @@ static fsdp_status fail_different(const char *first, const char *other, int firs
 
 static fsdp_status find_difference(fsdp_process_group *pg, const char *text)
 {
-    void **texts;
-    size_t *bytes;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered all = {0};
 
-    FSDP_TRY(fsdp_gather_objects(pg, text, strlen(text) + 1, &texts, &bytes));
-    for (int r = 1; r < fsdp_process_group_size(pg) && status == FSDP_OK; r++)
-        if (strcmp(texts[0], texts[r]) != 0)
-            status = fail_different(texts[0], texts[r], fsdp_process_group_global_rank(pg, 0),
-                                    fsdp_process_group_global_rank(pg, r));
-    fsdp_objects_free(pg, texts, bytes);
-    return status;
+    FSDP_TRY(fsdp__gather(pg, text, strlen(text) + 1, &all));
+    for (int r = 1; r < fsdp_process_group_size(pg); r++)
+        if (strcmp(all.objects[0], all.objects[r]) != 0)
+            return fail_different(all.objects[0], all.objects[r], fsdp_process_group_global_rank(pg, 0),
+                                  fsdp_process_group_global_rank(pg, r));
+    return FSDP_OK;
 }
 
 /* Compares hashes first: texts of many ranks and parameters are long, and alike unless there is a mistake. */
