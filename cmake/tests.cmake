@@ -240,13 +240,14 @@ elseif(NOT FSDP_TEST_LONG) # a run is steps, and the files of the layers below; 
        test_shard_operation test_shard_random_order test_shard_random_tree test_shard_replicate test_shard_schedule
        test_shard_slices test_shard_summon test_shard_zero
        test_train_float16 test_train_full_state test_train_late_sharding test_train_reference test_train_replay
-       test_train_strategy test_train_units test_train_zero1)
+       test_train_scheduled_units test_train_strategy test_train_units test_train_zero1)
 endif()
 
 # A GPU's kernels run thread by thread there. Left out is what takes hours so, and is run on a GPU (tools/gpu_check.sh);
 # without FSDP_TEST_LONG also what takes more than 3 s of a processor and does nothing with the device that the others do
 # not. Under a sanitizer there are none without it.
-set(FSDP_FAKE_EXCEPT test_generate_generate test_train_float16 test_train_reference test_train_replay)
+set(FSDP_FAKE_EXCEPT test_generate_generate test_train_float16 test_train_reference test_train_replay
+    test_train_scheduled_units)
 if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   set(FSDP_FAKE_LAYERS)
 else()
@@ -337,7 +338,7 @@ set(FSDP_2_MACHINES_TESTS test_checkpoint_resume test_comm_collectives test_comm
     test_dist_redistribute test_optim_clip test_optim_partition test_optim_sharded test_shard_batch_norm test_shard_cast
     test_shard_comm_hooks test_shard_communication test_shard_faults test_shard_groups test_shard_memory
     test_shard_mixed_precision test_shard_overlap test_shard_parity test_shard_random_order test_shard_random_tree
-    test_state_full test_train_step test_train_zero1)
+    test_state_full test_train_scheduled_units test_train_step test_train_zero1)
 set(FSDP_3_MACHINES_TESTS test_checkpoint_resume test_comm_group test_optim_sharded test_shard_batch_norm
     test_shard_random_tree test_shard_slices)
 if(FSDP_SANITIZE) # they are slow: so many that the code of machines is seen

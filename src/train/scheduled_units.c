@@ -25,8 +25,8 @@ static fsdp_status check(const fsdp_train_run *run, const fsdp__comm_schedule *s
 
     if (s->world_size != ranks || s->machines != machines || s->copies != copies)
         return FSDP_FAIL(FSDP_INVALID,
-                         "parallelism.schedule is for %d ranks on %d machines with %d copies of the parameters, but "
-                         "this run has %d on %d with %d: plan again",
+                         "parallelism.schedule is for (ranks, machines, copies of the parameters) = (%d, %d, %d), but "
+                         "this run has (%d, %d, %d): plan again",
                          s->world_size, s->machines, s->copies, ranks, machines, copies);
     if (strcmp(s->strategy, strategy) != 0)
         return FSDP_FAIL(FSDP_INVALID,

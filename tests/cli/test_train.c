@@ -317,7 +317,7 @@ FIXTURE_TEST(a_planned_schedule_changes_no_bit)
     }
     snprintf(option, sizeof option, "--parallelism.schedule=%s", schedule);
     p = RUN(1, "train", f->config, "-n", "3", option);
-    CHECK_CONTAINS(p.output, "parallelism.schedule is for 2 ranks on 1 machines");
+    CHECK_CONTAINS(p.output, "parameters) = (2, 1, 1), but this run has (3, 1, 1): plan again");
     program_free(&p);
     free(first);
     free(file);

@@ -65,6 +65,8 @@ LISTED = {
     '--step-options "--parts --keep-last"':
         "measures for minutes, beside PyTorch, and needs namespaces",
     'bench/cluster.sh --ranks 1 --rates 1gbit --run "build/bench/bench_collectives joined 256"': "needs namespaces",
+    'bench/cluster.sh --ranks 1 --rates 200mbit --run "build/fsdp train CONFIG [--parallelism.schedule=FILE]"':
+        "needs namespaces",
     'bench/cluster.sh --ranks 1 --rates 1gbit --run "./mpi_collectives 256"': "needs namespaces, and Open MPI's compiler",
     "build/bench/bench_kernels": "measures for minutes",
     "build/bench/bench_kernels -t 1 -i v3 unary binary topk": "measures for minutes",

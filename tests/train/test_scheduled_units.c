@@ -353,7 +353,7 @@ TEST_WITH(a_schedule_for_another_run_is_refused, open_fixture, close_fixture)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         expect(f, keys[i][0], keys[i][1]);
     write_schedule(f->file, config, 4, "");
-    expect(f, "", "is for 4 ranks");
+    expect(f, "", "is for (ranks, machines, copies of the parameters) = (4, ");
     write_schedule(f->file, config, 2, "{\"modules\": [\"model.layers.2\"]}");
     expect(f, "", "unit 0 has a module 'model.layers.2', which the model has not");
     write_schedule(f->file, config, 2, "{\"modules\": [\"model.layers\"]}");
