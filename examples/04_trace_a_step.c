@@ -2,9 +2,7 @@
  * a line for each event of this rank, with the bytes that are live then. The second step of a small Llama is shown.
  *
  *     fsdp run -n 2 -- ./04_trace_a_step              as it is by default
- *     fsdp run -n 2 -- ./04_trace_a_step always       or never, or a number of ranks: reshard_after_forward
- *
- * bench/draw_trace.py draws what it prints. */
+ *     fsdp run -n 2 -- ./04_trace_a_step always       or never, or a number of ranks: reshard_after_forward */
 #include <fsdp/fsdp.h>
 #include <stdlib.h>
 #include <string.h>

@@ -256,3 +256,17 @@ const char *fsdp__names_text(fsdp__names *names)
     }
     return names->text;
 }
+
+void fsdp__name_end(const char *name, size_t columns, char *out)
+{
+    size_t length = strlen(name);
+    const char *end, *dot;
+
+    if (length <= columns) {
+        snprintf(out, columns + 1, "%s", name);
+        return;
+    }
+    end = name + length - (columns - 2);
+    dot = strchr(end, '.');
+    snprintf(out, columns + 1, "..%s", dot && dot[1] ? dot + 1 : end);
+}

@@ -49,6 +49,9 @@ enum {
 /* Writes a name as JSON's keys have it: "parameter shard" becomes parameter_shard. Returns `out`. */
 const char *fsdp__json_name(const char *name, char *out, size_t out_bytes);
 
+/* Writes at most `columns` characters of a dotted name, and a NUL, to `out`. Of a long name that is the end, which says
+ * more than the beginning, after a dot if there is one. */
+void fsdp__name_end(const char *name, size_t columns, char *out);
 /* Writes "1,234,567". Returns `text`. */
 const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes);
 

@@ -23,7 +23,10 @@ static void usage(void)
          "run.\n"
          "\n"
          "  -o, --output FILE    write a page with all pictures, too: one HTML file\n"
-         "                       without scripts that needs no network");
+         "                       without scripts that needs no network\n"
+         "  --svg FILE           draw one picture: units and memory of each trace's step;\n"
+         "                       without a trace the losses of the runs, and how they\n"
+         "                       differ from the first one's");
 }
 
 static fsdp_status write_page(const void *report, FILE *out)
@@ -31,10 +34,15 @@ static fsdp_status write_page(const void *report, FILE *out)
     return fsdp__report_page(report, out);
 }
 
-/* Checks that the page would not replace a file that is read. */
-static fsdp_status check_output(const fsdp__sources *sources, const char *output)
+static fsdp_status write_svg(const void *report, FILE *out)
 {
-    static const fsdp__output_kind kind = {{"<!doctype html>", NULL}, "is no page of fsdp report"};
+    return fsdp__report_svg(report, out);
+}
+
+/* Checks that an option's file would not replace one that is read. */
+static fsdp_status check_output(const fsdp__sources *sources, const char *option, const char *output,
+                                const fsdp__output_kind *kind)
+{
     fsdp_train_config none = {0};
     struct stat written, read;
 
@@ -43,19 +51,23 @@ static fsdp_status check_output(const fsdp__sources *sources, const char *output
     for (int64_t i = 0; i < sources->runs.count; i++)
         if (stat(output, &written) == 0 && stat(sources->runs.runs[i].path, &read) == 0 &&
             fsdp__same_file(&written, &read))
-            return FSDP_FAIL(FSDP_INVALID, "--output: '%s' is the metrics of a run: name another file", output);
-    return fsdp__output_check(&none, "--output", output, &kind);
+            return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is the metrics of a run: name another file", option, output);
+    return fsdp__output_check(&none, option, output, kind);
 }
 
-static fsdp_status show(fsdp__report *report, const char **paths, int count, const char *output)
+static fsdp_status show(fsdp__report *report, const char **paths, int count, const char *output, const char *svg)
 {
+    static const fsdp__output_kind page = {{"<!doctype html>", NULL}, "is no page of fsdp report"};
+
     for (int i = 0; i < count; i++)
         FSDP_TRY(fsdp__sources_add(&report->sources, paths[i]));
     FSDP_TRY(fsdp__sources_finish(&report->sources));
-    FSDP_TRY(check_output(&report->sources, output));
+    FSDP_TRY(check_output(&report->sources, "--output", output, &page));
+    FSDP_TRY(check_output(&report->sources, "--svg", svg, &fsdp__output_svg));
     FSDP_TRY(fsdp__advices_of(&report->sources, &report->advices));
     FSDP_TRY(fsdp__report_text(report, stdout));
     FSDP_TRY(fsdp__output_write("--output", output, write_page, report));
+    FSDP_TRY(fsdp__output_write("--svg", svg, write_svg, report));
     if (output)
         printf("\n%s has the pictures\n", output);
     return FSDP_OK;
@@ -63,8 +75,8 @@ static fsdp_status show(fsdp__report *report, const char **paths, int count, con
 
 static int with_line(const char **paths, int argc, char **argv)
 {
-    const char *output = NULL;
-    const fsdp__option options[] = {{"output", 'o', &output, NULL}, {0}};
+    const char *output = NULL, *svg = NULL;
+    const fsdp__option options[] = {{"output", 'o', &output, NULL}, {"svg", 0, &svg, NULL}, {0}};
     fsdp__args args = {.options = options, .list = paths};
     fsdp__report *report;
     fsdp_status status;
@@ -79,7 +91,7 @@ static int with_line(const char **paths, int argc, char **argv)
     if (!report)
         return fsdp__failure("%s", fsdp_last_error());
     report->sources.runs.usual = fsdp__train_usual_setting;
-    status = show(report, paths, args.positional_count, output);
+    status = show(report, paths, args.positional_count, output, svg);
     fsdp__advices_free(&report->advices);
     fsdp__sources_release(&report->sources);
     fsdp__free(report);

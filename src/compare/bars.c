@@ -6,6 +6,7 @@
 
 #include "base/compiler.h"
 #include "base/text.h"
+#include "draw/svg.h"
 
 enum {
     BARS = 580, /* length of the longest */
@@ -19,7 +20,8 @@ enum {
 };
 
 typedef struct part {
-    const char *name, *color;
+    const char *name;
+    int fill;
 } part;
 
 /* What a chart shows of a variant. `value` fills the parts, returns the figure, and writes it as the text after the
@@ -70,22 +72,11 @@ static double memory_of(const fsdp__figures *f, double *parts, char *text, size_
 }
 
 static const chart charts[] = {
-    {"a step",
-     3,
-     {{"computing", "#8a9bb4"}, {"exposed in gathers", "#e08a2b"}, {"exposed in reductions", "#4f9d58"}},
-     time_of},
-    {"sent by a rank in a step",
-     3,
-     {{"gathers", "#e08a2b"}, {"reduce-scatters", "#4f9d58"}, {"all-reduces", "#b0413e"}},
-     sent_of},
+    {"a step", 3, {{"computing", 0}, {"exposed in gathers", 5}, {"exposed in reductions", 6}}, time_of},
+    {"sent by a rank in a step", 3, {{"gathers", 5}, {"reduce-scatters", 6}, {"all-reduces", 8}}, sent_of},
     {"memory of a rank: the peak of each kind, and a line at that of all together",
      FSDP_MEMORY_KINDS,
-     {{"parameters", "#8a9bb4"},
-      {"gathered", "#e08a2b"},
-      {"gradients", "#4f9d58"},
-      {"optimizer", "#c3cad6"},
-      {"activations", "#7f6bb3"},
-      {"workspace", "#d9c979"}},
+     {{"parameters", 0}, {"gathered", 5}, {"gradients", 3}, {"optimizer", 2}, {"activations", 1}, {"workspace", 9}},
      memory_of},
 };
 
@@ -119,11 +110,9 @@ static void print_title(const chart *shown, int left, int y, FILE *out)
 {
     double x = left;
 
-    fprintf(out, "<text x=\"%d\" y=\"%d\" font-weight=\"bold\">%s</text>\n", left, y + 14, shown->title);
+    fsdp__svg_text("strong", left, y + 14, shown->title, out);
     for (int i = 0; i < shown->count; i++) {
-        fprintf(out, "<rect x=\"%.0f\" y=\"%d\" width=\"10\" height=\"10\" fill=\"%s\"/>", x, y + 24,
-                shown->parts[i].color);
-        fprintf(out, "<text x=\"%.0f\" y=\"%d\">%s</text>\n", x + 14, y + 33, shown->parts[i].name);
+        fsdp__svg_key(shown->parts[i].fill, x, y + 24, shown->parts[i].name, out);
         x += 30 + 6.6 * (double)strlen(shown->parts[i].name);
     }
 }
@@ -134,21 +123,17 @@ static void print_bar(const fsdp__comparison *c, const chart *shown, int variant
     double parts[PARTS] = {0}, x = left, scale = most > 0 ? BARS / most : 0, value = 0;
     char text[60] = "no figures";
 
-    fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", left - 8, y + 14);
-    fsdp__print_xml_text(c->variants.items[variant].label, out);
-    fputs("</text>", out);
+    fsdp__svg_text("e", left - 8, y + 14, c->variants.items[variant].label, out);
     if (c->figures[variant].has)
         value = shown->value(&c->figures[variant], parts, text, sizeof text);
     for (int i = 0; i < shown->count; i++) {
         if (parts[i] > 0)
-            fprintf(out, "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>", x, y + 2,
-                    parts[i] * scale, ROW - 4, shown->parts[i].color);
+            fsdp__svg_rect(shown->parts[i].fill, x, y + 2, parts[i] * scale, ROW - 4, out);
         x += parts[i] * scale;
     }
     if (left + value * scale < x - 0.5)
-        fprintf(out, "<rect x=\"%.1f\" y=\"%d\" width=\"2\" height=\"%d\" fill=\"#000000\"/>", left + value * scale, y,
-                ROW);
-    fprintf(out, "<text x=\"%.1f\" y=\"%d\">%s</text>\n", x + 6, y + 14, text);
+        fsdp__svg_line("edge", left + value * scale, y, left + value * scale, y + ROW, out);
+    fsdp__svg_text("", x + 6, y + 14, text, out);
 }
 
 void fsdp__comparison_print_svg(const fsdp__comparison *c, FILE *out)
@@ -156,10 +141,7 @@ void fsdp__comparison_print_svg(const fsdp__comparison *c, FILE *out)
     int left = left_of(c), width = left + BARS + RIGHT;
     int height = GAP + (int)FSDP__COUNT_OF(charts) * (HEAD + c->variants.count * ROW + GAP), y = GAP;
 
-    fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
-            "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n",
-            width, height, width, height, width, height);
+    fsdp__svg_open_file(width, height, out);
     for (size_t i = 0; i < FSDP__COUNT_OF(charts); i++) {
         double most = largest(c, &charts[i]);
 
@@ -169,5 +151,5 @@ void fsdp__comparison_print_svg(const fsdp__comparison *c, FILE *out)
             print_bar(c, &charts[i], v, most, y, out);
         y += GAP;
     }
-    fputs("</svg>\n", out);
+    fsdp__svg_close(out);
 }

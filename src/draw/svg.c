@@ -2,6 +2,7 @@
 #include "draw/svg.h"
 
 #include "base/text.h"
+#include "fsdp/device.h"
 
 const char fsdp__svg_style[] =
     ":root{--page:#f6f5f2;--card:#fff;--text:#1d1f23;--soft:#63666e;--rule:#e3e1dc;--nan:#c01c28;"
@@ -10,7 +11,8 @@ const char fsdp__svg_style[] =
     "--f8:#c77fae;--f9:#d3d2ce;--f10:#d2b23f}\n"
     "svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .strong{font-weight:600;fill:var(--text)}"
     ".e{text-anchor:end}.m{text-anchor:middle}"
-    ".grid{stroke:var(--rule);fill:none}.mark{stroke:var(--soft);stroke-dasharray:2 3;fill:none}"
+    ".edge{stroke:var(--text);stroke-width:2;fill:none}.grid{stroke:var(--rule);fill:none}.mark{stroke:var(--soft);"
+    "stroke-dasharray:2 3;fill:none}"
     ".line{fill:none;stroke-width:1.6;stroke-linejoin:round;stroke-linecap:round}"
     ".band{fill:none;stroke-width:2;opacity:.28}.dots{stroke-dasharray:2 4}.line.dash{stroke-dasharray:6 4}"
     ".pale{fill:none;stroke:var(--soft);opacity:.3}.nan{fill:var(--nan)}\n"
@@ -30,9 +32,10 @@ const char fsdp__svg_dark[] =
 
 /* ---- pictures ---- */
 
-void fsdp__svg_open(const char *title, double width, double height, FILE *out)
+void fsdp__svg_open(const char *title, double top, double width, double height, FILE *out)
 {
-    fprintf(out, "<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"", width, height);
+    fprintf(out, "<svg y=\"%.0f\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"",
+            top, width, height, width, height);
     fsdp__print_xml_text(title, out);
     fputs("\">\n", out);
 }
@@ -80,6 +83,15 @@ void fsdp__svg_key(int fill, double x, double y, const char *text, FILE *out)
 {
     fsdp__svg_rect(fill, x, y, 10, 10, out);
     fsdp__svg_text("", x + 14, y + 9, text, out);
+}
+
+int fsdp__memory_fill(int kind)
+{
+    static const int fills[] = {
+        [FSDP_MEMORY_PARAMETER_SHARD] = 0, [FSDP_MEMORY_UNSHARDED_PARAMETER] = 5, [FSDP_MEMORY_GRADIENT] = 3,
+        [FSDP_MEMORY_OPTIMIZER_STATE] = 2, [FSDP_MEMORY_ACTIVATION] = 1,          [FSDP_MEMORY_WORKSPACE] = 9};
+
+    return fills[kind];
 }
 
 /* ---- ranges ---- */

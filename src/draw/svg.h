@@ -13,8 +13,8 @@ extern const char fsdp__svg_style[];
 /* The variables for a dark page. */
 extern const char fsdp__svg_dark[];
 
-/* Begins a picture in a page, as wide as its place. */
-void fsdp__svg_open(const char *title, double width, double height, FILE *out);
+/* Begins a picture in a page, as wide as its place, or in a file, where it lies at `top`. */
+void fsdp__svg_open(const char *title, double top, double width, double height, FILE *out);
 /* Begins a picture whose width stretches to its place, and whose height is the page's: it has no text. */
 void fsdp__svg_open_strip(const char *class, double width, double height, FILE *out);
 /* Begins a file. */
@@ -26,6 +26,9 @@ void fsdp__svg_rect(int fill, double x, double y, double width, double height, F
 void fsdp__svg_line(const char *class, double x0, double y0, double x1, double y1, FILE *out);
 /* Draws a square of a colour, and what it stands for. */
 void fsdp__svg_key(int fill, double x, double y, const char *text, FILE *out);
+
+/* Returns the fill of a kind of memory (fsdp_memory_kind). */
+int fsdp__memory_fill(int kind);
 
 /* ---- what lies side by side ---- */
 

@@ -83,20 +83,6 @@ int64_t fsdp__alike_parameters(const fsdp_explanation *e, int64_t index)
     return count;
 }
 
-void fsdp__name_end(const char *name, size_t columns, char *out)
-{
-    size_t length = strlen(name);
-    const char *end, *dot;
-
-    if (length <= columns) {
-        snprintf(out, columns + 1, "%s", name);
-        return;
-    }
-    end = name + length - (columns - 2);
-    dot = strchr(end, '.');
-    snprintf(out, columns + 1, "..%s", dot && dot[1] ? dot + 1 : end);
-}
-
 int fsdp__holder(const fsdp_explanation *e, const fsdp_explained_parameter *p, double place)
 {
     int64_t all = p->dim < 0 ? p->numel : p->ndim ? p->shape[p->dim] : 1;

@@ -11,9 +11,6 @@ const char *fsdp__units_name(const fsdp_explanation *e, int64_t first, int64_t c
 /* Returns how many parameters of the same unit are like this one, which is counted too: they are cut alike, and their
  * names differ only in numbers. Returns 0 if an earlier one is like it and stands for it. */
 int64_t fsdp__alike_parameters(const fsdp_explanation *e, int64_t index);
-/* Writes at most `columns` characters of a dotted name, and a NUL, to `out`. Of a long name that is the end, which says
- * more than the beginning, after a dot if there is one. */
-void fsdp__name_end(const char *name, size_t columns, char *out);
 /* Returns the rank that holds the element at `place`, from 0 to 1, of a parameter: the first one if several do; -1: no
  * rank is known to. */
 int fsdp__holder(const fsdp_explanation *e, const fsdp_explained_parameter *p, double place);

@@ -1,5 +1,6 @@
 /* svg.c - draws an explanation as a picture: who holds which rows; below, which unit is whole when, above the live
  * bytes. */
+#include "draw/svg.h"
 #include "base/compiler.h"
 #include "base/text.h"
 #include "explain/show.h"
@@ -12,30 +13,26 @@ enum {
     MEMORY = 160    /* height of the chart of live bytes */
 };
 
-static const char *const colors[] = {"#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2",
-                                     "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#bab0ac"};
-#define COLOR(i) colors[(size_t)(i) % FSDP__COUNT_OF(colors)]
+/* Returns the fill of a rank, or of a kind of memory. */
+static int fill_of(int i)
+{
+    static const int fills[] = {0, 5, 3, 6, 1, 10, 8, 4, 2, 7};
+
+    return fills[(size_t)i % FSDP__COUNT_OF(fills)];
+}
+
+enum {
+    GREY = 9 /* the fill of what is nobody's, or everybody's */
+};
 
 /* ---- text ---- */
-
-static void put_text(int x, int y, const char *anchor, const char *text, FILE *out)
-{
-    fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"%s\">", x, y, anchor);
-    fsdp__print_xml_text(text, out);
-    fputs("</text>\n", out);
-}
 
 static void put_name(const char *name, int y, FILE *out)
 {
     char shown[37];
 
     fsdp__name_end(name, sizeof shown - 1, shown);
-    put_text(LEFT - 8, y + ROW - 5, "end", shown, out);
-}
-
-static void put_rect(double x, int y, double width, int height, const char *color, FILE *out)
-{
-    fprintf(out, "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", x, y, width, height, color);
+    fsdp__svg_text("e", LEFT - 8, y + ROW - 5, shown, out);
 }
 
 /* ---- who holds which rows ---- */
@@ -47,14 +44,14 @@ static void put_bar(const fsdp_explanation *e, const fsdp_explained_parameter *p
 
     put_name(p->name, y, out);
     if (fsdp__is_whole(e, p) && e->world_size > 1) {
-        put_rect(LEFT, y + 2, WIDTH, ROW - 4, "#888888", out);
+        fsdp__svg_rect(GREY, LEFT, y + 2, WIDTH, ROW - 4, out);
         return;
     }
-    put_rect(LEFT, y + 2, WIDTH, ROW - 4, "#eeeeee", out);
+    fsdp__svg_line("grid", LEFT, y + ROW / 2, LEFT + WIDTH, y + ROW / 2, out);
     for (int i = e->part_count - 1; i >= 0; i--) /* if several hold the same, the first is visible */
         if (p->parts[i].numel > 0)
-            put_rect(LEFT + unit * (double)p->parts[i].first, y + 2, unit * (double)p->parts[i].count, ROW - 4,
-                     COLOR(e->first_part + i), out);
+            fsdp__svg_rect(fill_of(e->first_part + i), LEFT + unit * (double)p->parts[i].first, y + 2,
+                           unit * (double)p->parts[i].count, ROW - 4, out);
 }
 
 /* Returns whether the unit is the first of those that are alike. */
@@ -70,13 +67,12 @@ static int put_parts(const fsdp_explanation *e, int y, FILE *out)
 {
     int rows = 0;
 
-    put_text(8, y, "start", "who holds which rows: a colour is a rank, grey is all of them", out);
+    fsdp__svg_text("", 8, y, "who holds which rows: a colour is a rank, grey is all of them", out);
     for (int rank = 0; rank < FSDP__MIN(e->world_size, 10); rank++) {
         char text[16];
 
         snprintf(text, sizeof text, "%d", rank);
-        put_rect(LEFT + WIDTH - 26 * (10 - rank), y - 10, 12, 12, COLOR(rank), out);
-        put_text(LEFT + WIDTH - 26 * (10 - rank) + 15, y, "start", text, out);
+        fsdp__svg_key(fill_of(rank), LEFT + WIDTH - 26 * (10 - rank), y - 9, text, out);
     }
     y += 8;
     for (int64_t i = 0; i < e->parameter_count && rows < MOST_ROWS; i++)
@@ -87,21 +83,28 @@ static int put_parts(const fsdp_explanation *e, int y, FILE *out)
 
 /* ---- the step ---- */
 
+static fsdp__range range_of(const fsdp_explanation *e)
+{
+    return (fsdp__range){0, (double)FSDP__MAX(e->event_count, 1), LEFT, WIDTH};
+}
+
 static double x_of(const fsdp_explanation *e, int64_t event)
 {
-    return LEFT + (double)WIDTH * (double)event / (double)FSDP__MAX(e->event_count, 1);
+    fsdp__range x = range_of(e);
+
+    return fsdp__range_place(&x, (double)event);
 }
 
 static int put_lives(const fsdp_explanation *e, int y, FILE *out)
 {
+    fsdp__range x = range_of(e);
     int rows = 0;
 
-    put_text(8, y, "start", "which unit is whole when", out);
+    fsdp__svg_text("", 8, y, "which unit is whole when", out);
     for (int64_t i = 0; i < e->event_count; i++)
         if (fsdp__begins_phase(e, i)) {
-            fprintf(out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#bbbbbb\"/>\n", x_of(e, i), y - 10,
-                    x_of(e, i), y + 8);
-            put_text((int)x_of(e, i) + 3, y, "start", fsdp__phase_name(e->events[i].phase), out);
+            fsdp__svg_line("mark", x_of(e, i), y - 10, x_of(e, i), y + 8, out);
+            fsdp__svg_text("", x_of(e, i) + 3, y, fsdp__phase_name(e->events[i].phase), out);
         }
     y += 8;
     for (int64_t u = 0; u < e->unit_count && rows < MOST_ROWS; u++) {
@@ -110,47 +113,50 @@ static int put_lives(const fsdp_explanation *e, int y, FILE *out)
         if (unit->life_count == 0)
             continue;
         put_name(*unit->name ? unit->name : "(root)", y + ROW * rows, out);
-        put_rect(LEFT, y + ROW * rows + 2, WIDTH, ROW - 4, "#eeeeee", out);
+        fsdp__svg_line("grid", LEFT, y + ROW * rows + ROW / 2, LEFT + WIDTH, y + ROW * rows + ROW / 2, out);
         for (int64_t k = 0; k < unit->life_count; k++)
-            put_rect(x_of(e, unit->lives[k].begin), y + ROW * rows + 2,
-                     x_of(e, unit->lives[k].end) - x_of(e, unit->lives[k].begin), ROW - 4, COLOR(0), out);
+            fsdp__svg_bar(fill_of(0), &x, (double)unit->lives[k].begin, (double)unit->lives[k].end, y + ROW * rows + 2,
+                          ROW - 4, out);
         rows++;
     }
     return y + ROW * rows + 2 * ROW;
 }
 
-/* Returns the live bytes of the kinds up to `kind`, which are stacked, at an event. */
-static size_t live_up_to(const fsdp_explained_event *event, int kind)
+static double event_at(const void *of, int64_t i)
 {
-    size_t sum = 0;
+    (void)of;
+    return (double)i;
+}
 
-    for (int k = 0; k <= kind; k++)
-        sum += k == FSDP_MEMORY_WORKSPACE ? 0 : event->live_bytes[k];
-    return sum;
+static double live_at(const void *of, int64_t i, int kind)
+{
+    const fsdp_explanation *e = of;
+
+    return kind == FSDP_MEMORY_WORKSPACE ? 0 : (double)e->events[i].live_bytes[kind];
 }
 
 static int put_memory(const fsdp_explanation *e, int y, FILE *out)
 {
-    size_t most = 1;
+    fsdp__range x = range_of(e);
+    int fills[FSDP_MEMORY_KINDS];
+    fsdp__stack stack = {FSDP_MEMORY_KINDS, fills, e->event_count, event_at, live_at, e, 1};
     char text[64], size[24];
 
-    for (int64_t i = 0; i < e->event_count; i++)
-        most = FSDP__MAX(most, live_up_to(&e->events[i], FSDP_MEMORY_KINDS - 1));
-    snprintf(text, sizeof text, "bytes that live then, up to %s", fsdp__size_text((double)most, size, sizeof size));
-    put_text(8, y, "start", text, out);
-    for (int kind = FSDP_MEMORY_KINDS - 1; kind >= 0; kind--) {
-        if (kind == FSDP_MEMORY_WORKSPACE)
-            continue;
-        fprintf(out, "<polygon fill=\"%s\" points=\"%d,%d", COLOR(kind), LEFT, y + MEMORY);
-        for (int64_t i = 0; i < e->event_count; i++) {
-            double top = y + MEMORY * (1 - (double)live_up_to(&e->events[i], kind) / (double)most);
+    for (int64_t i = 0; i < e->event_count; i++) {
+        double sum = 0;
 
-            fprintf(out, " %.1f,%.1f %.1f,%.1f", x_of(e, i), top, x_of(e, i + 1), top);
-        }
-        fprintf(out, " %d,%d\"/>\n", LEFT + WIDTH, y + MEMORY);
-        put_rect(8, y + 12 + 18 * kind, 12, 12, COLOR(kind), out);
-        put_text(26, y + 22 + 18 * kind, "start", fsdp_memory_kind_name((fsdp_memory_kind)kind), out);
+        for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
+            sum += live_at(e, i, kind);
+        stack.most = FSDP__MAX(stack.most, sum);
     }
+    snprintf(text, sizeof text, "bytes that live then, up to %s", fsdp__size_text(stack.most, size, sizeof size));
+    fsdp__svg_text("", 8, y, text, out);
+    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++) {
+        fills[kind] = fsdp__memory_fill(kind);
+        if (kind != FSDP_MEMORY_WORKSPACE)
+            fsdp__svg_key(fills[kind], 8, y + 12 + 18 * kind, fsdp_memory_kind_name((fsdp_memory_kind)kind), out);
+    }
+    fsdp__svg_stack(&stack, &x, y, MEMORY, out);
     return y + MEMORY + ROW;
 }
 
@@ -165,7 +171,7 @@ static int draw(const fsdp_explanation *e, FILE *out)
     snprintf(text, sizeof text, "%s%s%s%s%s on %d rank%s", e->model, e->strategy ? ", " : "",
              e->strategy ? e->strategy : "", e->strategy ? ", units by " : "", e->policy ? e->policy : "",
              e->world_size, e->world_size == 1 ? "" : "s");
-    put_text(8, y - 8, "start", text, out);
+    fsdp__svg_text("strong", 8, y - 8, text, out);
     y = put_parts(e, y + ROW, out);
     if (e->event_count == 0)
         return y;
@@ -185,11 +191,8 @@ fsdp_status fsdp_explanation_svg(const fsdp_explanation *e, FILE *out)
         return FSDP_FAIL(FSDP_IO, "cannot measure the picture: /dev/null cannot be opened");
     height = draw(e, nowhere);
     fclose(nowhere);
-    fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
-            "font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-            LEFT + WIDTH + 16, height);
+    fsdp__svg_open_file(LEFT + WIDTH + 16, height, out);
     (void)draw(e, out);
-    fputs("</svg>\n", out);
+    fsdp__svg_close(out);
     return ferror(out) ? FSDP_FAIL(FSDP_IO, "cannot draw the explanation") : FSDP_OK;
 }

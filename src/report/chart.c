@@ -16,8 +16,7 @@ enum {
     BOTTOM = 26,
     WORD = 34,       /* the room of "step" at the end of an axis */
     MOST_TICKS = 12, /* of an axis: also where a step between them is lost in rounding */
-    PLOT = WIDTH - LEFT - RIGHT,
-    COLUMNS = PLOT / 2,
+    COLUMN = 2,      /* of the picture, in its own units */
     COLORS = 8
 };
 
@@ -111,7 +110,7 @@ static double tick_distance(double span, int count, fsdp__unit unit)
 
 static axis steps_axis(const fsdp__chart *chart)
 {
-    axis x = {INFINITY, -INFINITY, LEFT, WIDTH - RIGHT, chart->log_x};
+    axis x = {INFINITY, -INFINITY, LEFT, (chart->width ? chart->width : WIDTH) - RIGHT, chart->log_x};
 
     for (int c = 0; c < chart->count; c++) {
         const fsdp__series *s = chart->curves[c].series;
@@ -132,7 +131,7 @@ static axis steps_axis(const fsdp__chart *chart)
 
 static axis values_axis(const fsdp__chart *chart)
 {
-    axis y = {INFINITY, -INFINITY, HEIGHT - BOTTOM, TOP, false};
+    axis y = {INFINITY, -INFINITY, (chart->height ? chart->height : HEIGHT) - BOTTOM, TOP, false};
     double room;
 
     for (int c = 0; c < chart->count; c++)
@@ -150,7 +149,7 @@ static axis values_axis(const fsdp__chart *chart)
 
 /* ---- axes ---- */
 
-static void put_values(const axis *y, fsdp__unit unit, FILE *out)
+static void put_values(const axis *x, const axis *y, fsdp__unit unit, FILE *out)
 {
     double distance = tick_distance(y->most - y->least, 4, unit);
     char text[FSDP__VALUE_TEXT];
@@ -160,35 +159,40 @@ static void put_values(const axis *y, fsdp__unit unit, FILE *out)
 
         if (!(value <= y->most))
             break;
-        fprintf(out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>", LEFT, place(y, value), WIDTH - RIGHT);
+        fprintf(out, "<path class=\"grid\" d=\"M%d %.1fH%.0f\"/>", LEFT, place(y, value), x->end);
         fsdp__svg_text("e", LEFT - 6, place(y, value) + 4, fsdp__value_text(unit, value, text), out);
     }
     fputc('\n', out);
 }
 
-static void put_step(const axis *x, double step, FILE *out)
+static void put_step(const axis *x, const axis *y, double step, FILE *out)
 {
     char text[FSDP__VALUE_TEXT];
 
-    fprintf(out, "<path class=\"grid\" d=\"M%.1f %dv4\"/>", place(x, step), HEIGHT - BOTTOM);
-    fsdp__svg_text("m", place(x, step), HEIGHT - BOTTOM + 17, fsdp__value_text(FSDP__UNIT_COUNT, step, text), out);
+    fprintf(out, "<path class=\"grid\" d=\"M%.1f %.0fv4\"/>", place(x, step), y->begin);
+    fsdp__svg_text("m", place(x, step), y->begin + 17, fsdp__value_text(FSDP__UNIT_COUNT, step, text), out);
 }
 
-static void put_steps(const axis *x, FILE *out)
+static void put_steps(const axis *x, const axis *y, FILE *out)
 {
     double distance = FSDP__MAX(tick_distance(x->most - x->least, 5, FSDP__UNIT_NONE), 1);
 
     for (int i = 0; i < MOST_TICKS; i++) {
         double step = x->log ? pow(10, ceil(log10(x->least)) + i) : (ceil(x->least / distance) + i) * distance;
 
-        if (step <= x->most && place(x, step) < WIDTH - RIGHT - WORD)
-            put_step(x, step, out);
+        if (step <= x->most && place(x, step) < x->end - WORD)
+            put_step(x, y, step, out);
     }
-    fsdp__svg_text("e", WIDTH - RIGHT, HEIGHT - BOTTOM + 17, "step", out);
+    fsdp__svg_text("e", x->end, y->begin + 17, "step", out);
     fputc('\n', out);
 }
 
 /* ---- curves ---- */
+
+static int64_t columns_of(const axis *x)
+{
+    return (int64_t)((x->end - x->begin) / COLUMN);
+}
 
 /* What a column of the picture has to show. */
 typedef struct column {
@@ -207,12 +211,12 @@ static bool take_column(const fsdp__series *s, const axis *x, int64_t *at, colum
         *gap = true;
     if (*at >= s->count)
         return false;
-    first = (int64_t)((place(x, s->points[*at].step) - LEFT) * COLUMNS / PLOT);
+    first = (int64_t)((place(x, s->points[*at].step) - LEFT) / COLUMN);
     *c = (column){.least = INFINITY, .most = -INFINITY};
     for (; *at < s->count && isfinite(s->points[*at].value); (*at)++) {
         double where = place(x, s->points[*at].step), value = drawable(s->points[*at].value);
 
-        if (c->count > 0 && (int64_t)((where - LEFT) * COLUMNS / PLOT) != first)
+        if (c->count > 0 && (int64_t)((where - LEFT) / COLUMN) != first)
             break;
         c->x += where;
         c->sum += value;
@@ -262,7 +266,7 @@ static void put_band(const fsdp__curve *curve, const axis *x, const axis *y, FIL
     column c;
     bool gap;
 
-    if (curve->series->count <= COLUMNS)
+    if (curve->series->count <= columns_of(x))
         return;
     put_class(curve, "band", out);
     for (int64_t at = 0; take_column(curve->series, x, &at, &c, &gap);)
@@ -293,7 +297,7 @@ static void put_dots(const fsdp__curve *curve, const axis *x, const axis *y, FIL
     const fsdp__series *s = curve->series;
     char text[FSDP__VALUE_TEXT];
 
-    for (int64_t i = 0; i < s->count && s->count <= COLUMNS; i++)
+    for (int64_t i = 0; i < s->count && s->count <= columns_of(x); i++)
         if (isfinite(s->points[i].value))
             fprintf(out,
                     "<circle class=\"dot c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\"><title>step %.0f: %s</title></circle>",
@@ -306,9 +310,9 @@ void fsdp__chart_draw(const fsdp__chart *chart, FILE *out)
 {
     axis x = steps_axis(chart), y = values_axis(chart);
 
-    fsdp__svg_open(chart->title, WIDTH, HEIGHT, out);
-    put_values(&y, chart->unit, out);
-    put_steps(&x, out);
+    fsdp__svg_open(chart->title, chart->top, x.end + RIGHT, y.begin + BOTTOM, out);
+    put_values(&x, &y, chart->unit, out);
+    put_steps(&x, &y, out);
     for (int c = 0; c < chart->count; c++) {
         if (chart->apart && chart->apart != &chart->curves[c])
             put_pale_line(&chart->curves[c], &x, &y, out);

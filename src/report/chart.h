@@ -37,6 +37,8 @@ typedef struct fsdp__chart {
     bool log_x;
     const fsdp__curve *curves; /* at least one has a finite value */
     int count;
+    int width, height;        /* 0: as in a page */
+    double top;               /* where it begins in a file */
     const fsdp__curve *apart; /* the one that stands out, and all others are pale; NULL: all do */
 } fsdp__chart;
 

@@ -13,7 +13,8 @@ enum {
     WIDTH = 700,
     ROW = 18,
     MEMORY = 150,
-    NAME = 24 /* characters of a name */
+    NAME = 22, /* characters of a name */
+    KEY = 170  /* room for what a colour stands for */
 };
 
 int fsdp__activity_fill(fsdp__activity activity)
@@ -26,15 +27,6 @@ int fsdp__activity_fill(fsdp__activity activity)
     };
 
     return fills[activity];
-}
-
-int fsdp__memory_fill(int kind)
-{
-    static const int fills[] = {
-        [FSDP_MEMORY_PARAMETER_SHARD] = 0, [FSDP_MEMORY_UNSHARDED_PARAMETER] = 5, [FSDP_MEMORY_GRADIENT] = 3,
-        [FSDP_MEMORY_OPTIMIZER_STATE] = 2, [FSDP_MEMORY_ACTIVATION] = 1,          [FSDP_MEMORY_WORKSPACE] = 9};
-
-    return fills[kind];
 }
 
 int fsdp__unit_fill(fsdp__unit_state state)
@@ -177,4 +169,97 @@ void fsdp__step_picture_memory(const fsdp__traced_step *step, const fsdp__range 
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
         fills[kind] = fsdp__memory_fill(kind);
     fsdp__svg_stack(&stack, x, y, height, out);
+}
+
+/* ---- a file ---- */
+
+/* Returns whether the unit's name comes here for the first time. */
+static bool is_first(const fsdp__traced_step *step, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (strcmp(step->units[i].name, step->units[n].name) == 0)
+            return false;
+    return true;
+}
+
+static double draw_keys(const fsdp__traced_step *const *steps, int count, double y, FILE *out)
+{
+    double x = LEFT;
+
+    fsdp__svg_text("e", LEFT - 8, y + 9, "unit", out);
+    for (int state = 0; state <= FSDP__UNIT_REDUCED; state++, x += KEY)
+        fsdp__svg_key(fsdp__unit_fill((fsdp__unit_state)state), x, y, fsdp__unit_state_name((fsdp__unit_state)state),
+                      out);
+    x = LEFT;
+    y += ROW;
+    fsdp__svg_text("e", LEFT - 8, y + 9, "memory", out);
+    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++) {
+        bool held = false;
+
+        for (int s = 0; s < count; s++)
+            for (int64_t i = 0; i < steps[s]->memory_count; i++)
+                held |= steps[s]->memory[i].bytes[kind] > 0;
+        if (!held)
+            continue;
+        fsdp__svg_key(fsdp__memory_fill(kind), x, y, fsdp_memory_kind_name((fsdp_memory_kind)kind), out);
+        x += KEY;
+        if (x + KEY > LEFT + WIDTH + KEY / 2) {
+            x = LEFT;
+            y += ROW;
+        }
+    }
+    return y + 2 * ROW;
+}
+
+static double draw_step(const fsdp__traced_step *step, const char *title, double y, FILE *out)
+{
+    fsdp__range x = {0, (double)step->ranks[0].ns, LEFT, WIDTH};
+    char name[NAME + 1], text[FSDP__VALUE_TEXT];
+
+    if (*title)
+        fsdp__svg_text("strong", LEFT, y - 6, title, out);
+    for (int64_t n = 0; n < step->unit_count; n++) {
+        if (!is_first(step, n))
+            continue;
+        fsdp__name_end(step->units[n].name, NAME, name);
+        fsdp__svg_text("e", LEFT - 8, y + ROW - 5, name, out);
+        fsdp__step_picture_unit(step, n, &x, y + 2, ROW - 3, out);
+        y += ROW;
+    }
+    if (step->memory_count > 0) {
+        x.most = (double)step->ranks[step->memory_rank].ns;
+        y += 10;
+        fsdp__svg_text("e", LEFT - 8, y + 10, fsdp__value_text(FSDP__UNIT_BYTES, (double)step->memory_peak, text), out);
+        fsdp__svg_text("e", LEFT - 8, y + MEMORY, "0", out);
+        fsdp__step_picture_memory(step, &x, y, MEMORY, out);
+        y += MEMORY;
+    }
+    fsdp__svg_text("", LEFT, y + 15, "0", out);
+    fsdp__svg_text("e", LEFT + WIDTH, y + 15, fsdp__value_text(FSDP__UNIT_MS, x.most / 1e6, text), out);
+    return y + 2 * ROW;
+}
+
+static double draw_all(const fsdp__traced_step *const *steps, const char *const *titles, int count, FILE *out)
+{
+    double y = 26;
+
+    for (int s = 0; s < count; s++)
+        y = draw_step(steps[s], count > 1 ? titles[s] : "", y + (s ? 18 : 0), out);
+    return draw_keys(steps, count, y, out);
+}
+
+/* All is drawn twice: the first time to find its height. */
+fsdp_status fsdp__step_pictures(const fsdp__traced_step *const *steps, const char *const *titles, int count, FILE *out)
+{
+    FILE *nowhere = fopen("/dev/null", "w");
+    double height;
+
+    if (!nowhere)
+        return FSDP_FAIL(FSDP_IO, "cannot measure the picture: /dev/null cannot be opened");
+    height = draw_all(steps, titles, count, nowhere);
+    fclose(nowhere);
+    fsdp__svg_open_file(LEFT + WIDTH + 16, height, out);
+    (void)draw_all(steps, titles, count, out);
+    fsdp__svg_close(out);
+    return ferror(out) ? FSDP_FAIL(FSDP_IO, "cannot draw the step") : FSDP_OK;
 }

@@ -7,7 +7,6 @@
 
 /* Return the fills of what is drawn (draw/svg.h). */
 int fsdp__activity_fill(fsdp__activity activity);
-int fsdp__memory_fill(int kind); /* fsdp_memory_kind */
 int fsdp__unit_fill(fsdp__unit_state state);
 const char *fsdp__unit_state_name(fsdp__unit_state state);
 
@@ -20,7 +19,7 @@ void fsdp__step_picture_unit(const fsdp__traced_step *step, int64_t n, const fsd
 /* Draws the memory by kind, which is not empty. */
 void fsdp__step_picture_memory(const fsdp__traced_step *step, const fsdp__range *x, double y, double height, FILE *out);
 
-/* Draws units and memory of rank 0's step as a file. */
-fsdp_status fsdp__step_picture(const fsdp__traced_step *step, FILE *out);
+/* Draws units of rank 0 and memory of each step as a file, one below the other. */
+fsdp_status fsdp__step_pictures(const fsdp__traced_step *const *steps, const char *const *titles, int count, FILE *out);
 
 #endif

@@ -199,23 +199,25 @@ static fsdp_status add_memory(fsdp__step_parts *p)
 
 /* ---- units ---- */
 
-/* Returns the unit that a span of rank 0 is about; NULL: it is about none. */
+/* Returns the unit that a span of rank 0 is about; NULL: it is about none. The root is called by what it is to each. */
 static const char *unit_of(const fsdp__trace *t, const fsdp__traced_span *span, fsdp__unit_state *state)
 {
     static const char *const begins[] = {"whole: ", "forward ", "backward "};
+    static const char root[] = "(root)";
     const char *name = t->names[span->name];
 
     if (span->sort == FSDP__TRACED_COLLECTIVE && (span->kind == FSDP_REDUCE_SCATTER || span->kind == FSDP_ALL_REDUCE)) {
         *state = FSDP__UNIT_REDUCED;
         name = strchr(name, ' ');
-        return name ? name + 1 : NULL;
+        return !name ? NULL : strcmp(name + 1, "the root") == 0 ? root : name + 1;
     }
     if (span->sort != FSDP__TRACED_WHOLE && span->sort != FSDP__TRACED_UNIT)
         return NULL;
     for (int s = 0; s < FSDP__UNIT_REDUCED; s++)
         if (strncmp(name, begins[s], strlen(begins[s])) == 0) {
             *state = (fsdp__unit_state)s;
-            return name + strlen(begins[s]);
+            name += strlen(begins[s]);
+            return strcmp(name, "the model") == 0 ? root : name;
         }
     return NULL;
 }

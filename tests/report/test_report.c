@@ -254,6 +254,57 @@ static char *drawn(const fsdp__point_of_series *points, int64_t count, bool log_
     return text;
 }
 
+static double higher(int step)
+{
+    return falls(step) + 0.5;
+}
+
+TEST(losses_are_drawn_with_how_they_differ)
+{
+    const shape shapes[] = {{"a<", "{}", falls, even, 95, 95, NULL, NULL},
+                            {"b", "{}", higher, even, 100, 100, NULL, NULL},
+                            {"none", "{}", falls, even, 5, 5, NULL, NULL}};
+    fsdp__report *empty = calloc(1, sizeof *empty);
+    char *picture = shown(shapes, 3, fsdp__report_svg), first[16], next[16];
+    const char *line;
+
+    CHECK_CONTAINS(picture, "<svg xmlns=");
+    CHECK_CONTAINS(picture, "loss, means of 10 steps");
+    CHECK_CONTAINS(picture, "difference to a&#60;");
+    line = strstr(strstr(picture, "aria-label=\"Differences\""), "line c1\" d=\"M");
+    CHECK_EQ(sscanf(line, "line c1\" d=\"M%*f %15[0-9.]h0L%*f %15[0-9.]", first, next), 2);
+    CHECK_STRING(first, next); /* it is half a unit higher all the time */
+    CHECK_EQ(count_of(picture, "class=\"line c2\""), 1); /* in the legend: it has too few steps */
+    free(picture);
+    CHECK_ERROR(fsdp__report_svg(empty, stdout), FSDP_INVALID, "no run has 10 steps");
+    free(empty);
+}
+
+TEST(many_runs_stay_readable)
+{
+    const shape one = {"a", "{\"optimizer.lr\": \"1\"}", falls, even, STEPS, STEPS, NULL, NULL};
+    shape shapes[8];
+    char *page, *text;
+
+    for (int i = 0; i < 8; i++) {
+        shapes[i] = one;
+        shapes[i].settings = i ? "{\"training.steps\": \"3\"}" : one.settings;
+        shapes[i].ms = i == 5 ? even : twice;
+        shapes[i].label = i == 5 ? "fast" : "slow";
+    }
+    page = shown(shapes, 8, fsdp__report_page);
+    text = shown(shapes, 8, fsdp__report_text);
+    CHECK_CONTAINS(page, "<h2>Side by side</h2>");
+    CHECK_EQ(count_of(page, "<h3>Loss of "), 8);
+    CHECK_EQ(count_of(page, "class=\"pale\""), 2 * 8 * 7);
+    CHECK_CONTAINS(page, "<tr><th>run</th><th>optimizer.lr</th><th>training.steps</th></tr>");
+    CHECK_EQ(count_of(text, "- fast makes most tokens a second: "), 1);
+    CHECK_EQ(count_of(text, "times as many"), 0); /* not a line for each pair */
+    CHECK_CONTAINS(text, "- fast is the first to reach what slow ends with, 2.1");
+    free(page);
+    free(text);
+}
+
 TEST(a_chart_of_odd_values_has_finite_places)
 {
     static const fsdp__point_of_series sets[][3] = {

@@ -378,6 +378,34 @@ TEST(a_trace_alone_is_a_page)
     test_directory_free(folder);
 }
 
+TEST(a_picture_of_several_traces_has_a_title_for_each)
+{
+    char *folder = test_directory(), *path = slow_rank(folder), *other = test_path(folder, "two_ranks.json.gz"), *data;
+    fsdp__report *report = calloc(1, sizeof *report);
+    FILE *out;
+    size_t bytes = 0;
+
+    CHECK_EQ(rename(path, other), 0);
+    free(slow_rank(folder));
+    CHECK_OK(fsdp__sources_add(&report->sources, path));
+    CHECK_OK(fsdp__sources_add(&report->sources, other));
+    out = open_memstream(&data, &bytes);
+    CHECK_OK(fsdp__report_svg(report, out));
+    fclose(out);
+    CHECK_EQ(strncmp(data, "<svg xmlns=", 11), 0);
+    CHECK_CONTAINS(data, ">trace</text>");
+    CHECK_CONTAINS(data, ">two ranks</text>");
+    CHECK_CONTAINS(data, ">layers.1</text>");
+    CHECK_CONTAINS(data, ">1.468KiB</text>"); /* the peak */
+    CHECK_CONTAINS(data, "</svg>\n");
+    fsdp__sources_release(&report->sources);
+    free(report);
+    free(data);
+    free(other);
+    free(path);
+    test_directory_free(folder);
+}
+
 /* Reads a trace whose one event is this; returns its outcome. */
 static fsdp_status read_event(const char *event, const char *part)
 {

@@ -117,9 +117,6 @@ INSTEAD = {
 # Pictures that do not depend on time.
 DRAWN = {
     "docs/explain.svg": "build/fsdp explain llama-1m -n 4 --batch 1 --seq-len 32 --svg explain.svg >explain.txt && cat explain.svg",
-    "docs/policies.svg":
-        "for p in size class lambda; do build/fsdp run -n 3 -- build/examples/05_three_policies $p; done | "
-        "bench/draw_whole.py '500 parameters or more' 'the class MySubModule' 'yes to everything'",
 }
 
 
