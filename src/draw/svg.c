@@ -1,6 +1,7 @@
 /* svg.c - writes the shapes of pictures. */
 #include "draw/svg.h"
 
+#include "base/compiler.h"
 #include "base/text.h"
 #include "fsdp/device.h"
 
@@ -105,7 +106,7 @@ void fsdp__svg_bar(int fill, const fsdp__range *x, double begin, double end, dou
 {
     double from = fsdp__range_place(x, begin);
 
-    fsdp__svg_rect(fill, from, y, fsdp__range_place(x, end) - from, height, out);
+    fsdp__svg_rect(fill, from, y, FSDP__MAX(fsdp__range_place(x, end) - from, 1), height, out);
 }
 
 /* Draws from the top layer on, each down to the ground: the lower ones cover it. */

@@ -38,6 +38,7 @@ typedef struct fsdp__range {
 } fsdp__range;
 double fsdp__range_place(const fsdp__range *range, double value);
 
+/* Draws a bar from `begin` to `end`, which is visible however short that is. */
 void fsdp__svg_bar(int fill, const fsdp__range *x, double begin, double end, double y, double height, FILE *out);
 
 /* Layers that lie on each other; at(i) to at(i + 1) has value(i, layer), and at(count) is the end. */

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/text.h"
 #include "draw/svg.h"
 #include "report/chart.h"
 
@@ -47,6 +48,15 @@ static fsdp_status make_means(const fsdp__recorded_run *run, const means *first,
     return FSDP_OK;
 }
 
+/* Returns how many characters of a label are shown: not the ending that all such files have. */
+static int shown_of(const char *label)
+{
+    static const char ending[] = ".jsonl";
+    size_t length = strlen(label) - (fsdp__ends_with(label, ending) ? strlen(ending) : 0);
+
+    return (int)FSDP__MIN(length, 160);
+}
+
 /* Writes what a run's colour stands for: its name, last mean, and bytes sent. */
 static void draw_legend(const fsdp__recorded_run *run, const means *m, int number, double y, FILE *out)
 {
@@ -55,7 +65,8 @@ static void draw_legend(const fsdp__recorded_run *run, const means *m, int numbe
     int64_t last = m->losses.count - 1;
 
     snprintf(class, sizeof class, "line c%d", number % 8);
-    snprintf(text, sizeof text, "%.160s: %.4f at the end", run->label, last < 0 ? NAN : m->losses.points[last].value);
+    snprintf(text, sizeof text, "%.*s: %.4f at the end", shown_of(run->label), run->label,
+             last < 0 ? NAN : m->losses.points[last].value);
     if (sent && sent->count > 0)
         snprintf(text + strlen(text), sizeof text - strlen(text), ", %s sent in a step",
                  fsdp__value_text(FSDP__UNIT_BYTES, sent->points[sent->count - 1].value, bytes));
@@ -87,7 +98,7 @@ static void draw(const fsdp__recorded_runs *runs, const means *all, FILE *out)
         draw_legend(&runs->runs[i], &all[i], i, TITLE + LEGEND * i + 12, out);
     fsdp__chart_draw(&above, out);
     if (under.count > 0) {
-        snprintf(text, sizeof text, "difference to %.160s", runs->runs[0].label);
+        snprintf(text, sizeof text, "difference to %.*s", shown_of(runs->runs[0].label), runs->runs[0].label);
         fsdp__svg_text("strong", 58, below + TITLE - 8, text, out);
         fsdp__chart_draw(&under, out);
     }

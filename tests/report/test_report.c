@@ -273,7 +273,7 @@ TEST(losses_are_drawn_with_how_they_differ)
     CHECK_CONTAINS(picture, "difference to a&#60;");
     line = strstr(strstr(picture, "aria-label=\"Differences\""), "line c1\" d=\"M");
     CHECK_EQ(sscanf(line, "line c1\" d=\"M%*f %15[0-9.]h0L%*f %15[0-9.]", first, next), 2);
-    CHECK_STRING(first, next); /* it is half a unit higher all the time */
+    CHECK_STRING(first, next);                           /* it is half a unit higher all the time */
     CHECK_EQ(count_of(picture, "class=\"line c2\""), 1); /* in the legend: it has too few steps */
     free(picture);
     CHECK_ERROR(fsdp__report_svg(empty, stdout), FSDP_INVALID, "no run has 10 steps");
