@@ -6,6 +6,7 @@
 #include "cli/on_device.h"
 #include "config/size.h"
 #include "plan/fit_text.h"
+#include "plan/measure.h"
 #include "plan/plan.h"
 #include "plan/prices_file.h"
 #include "plan/schedule.h"
@@ -29,6 +30,7 @@ static void usage(void)
     puts("fsdp plan FOLDER|PRESET|CONFIG.yaml [-n RANKS] [--machines MACHINES]\n"
          "    [--device cpu|cuda|cuda:CARD|FILE] [--fit SIZE] [--section.key=value]\n"
          "fsdp plan --measure FILE [--device cpu|cuda]\n"
+         "mpirun ... fsdp plan --measure FILE\n"
          "\n"
          "Says whether a run will fit, and how long it will take.\n"
          "\n"
@@ -53,7 +55,9 @@ static void usage(void)
          "  --price PRICE           of a GPU, or of a machine without, for an hour\n"
          "  --no-time               plan the memory only; measure nothing\n"
          "  --measure FILE          measure this machine's device for up to a minute, and\n"
-         "                          write the file that --device takes\n"
+         "                          write the file that --device takes; as ranks on\n"
+         "                          several machines: measure the network between them,\n"
+         "                          and add it to that file\n"
          "  --json                  print everything as JSON\n"
          "  --section.key=value     sets any other key of fsdp train");
 }
@@ -78,20 +82,63 @@ static fsdp_status print_prices(const void *prices, FILE *out)
     return fsdp__prices_print(prices, out);
 }
 
-/* Measures the device that is here, and writes a file. */
-static int measure_to(request *r)
+static const fsdp__output_kind kind_of_prices = {{"{\n \"fsdp_prices\": ", NULL},
+                                                 "holds no prices that --measure wrote"};
+
+/* Measures the network of a world that somebody has started, and puts it into the file, which has the rest. */
+static fsdp_status add_network(request *r, fsdp_context *context)
 {
-    static const fsdp__output_kind kind = {{"{\n \"fsdp_prices\": ", NULL}, "holds no prices that --measure wrote"};
+    bool leads = fsdp_context_rank(context) == 0;
+    fsdp_status status = FSDP_OK;
+
+    if (fsdp_context_machines(context) == 1)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "--measure: %d ranks on one machine: with several ranks the network between "
+                         "machines is measured; leave out what has started them",
+                         fsdp_context_world_size(context));
+    if (leads)
+        status = fsdp__prices_read(r->measure, &r->device.prices);
+    if (status != FSDP_OK)
+        status = fsdp_fail_prefix(status, "--measure: the network is added to a file that one process has measured");
+    FSDP_TRY(fsdp_agree(fsdp_world(context), status));
+    FSDP_TRY(fsdp__measure_network(context, &r->device.prices));
+    if (!leads)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__output_write("--measure", r->measure, print_prices, &r->device.prices));
+    printf("%s: network between %d machines: %.3g us a call, %.3g Gbit/s\n", r->measure, fsdp_context_machines(context),
+           1e6 * r->device.prices.network.latency, 8e-9 * r->device.prices.network.per_second);
+    return FSDP_OK;
+}
+
+/* Measures the device that is here, and writes a file. */
+static int measure_device_to(request *r)
+{
     const char *name = r->device.name ? r->device.name : "cpu";
 
     if (strcmp(name, "cpu") != 0 && strncmp(name, "cuda", 4) != 0)
         return fsdp__usage_error("--device is '%s': what can be measured is cpu or cuda", name);
-    if (fsdp__output_check(r->paper.config, "--measure", r->measure, &kind) != FSDP_OK ||
+    if (fsdp__output_check(r->paper.config, "--measure", r->measure, &kind_of_prices) != FSDP_OK ||
         fsdp__on_device_measure(&r->device, name, LONG_SECONDS) != FSDP_OK ||
         fsdp__output_write("--measure", r->measure, print_prices, &r->device.prices) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     printf("%s: %d rates of %s\n", r->measure, r->device.prices.rate_count, r->device.prices.device);
     return 0;
+}
+
+/* Measures the device that is here; or, as one of several ranks, the network. */
+static int measure_to(request *r)
+{
+    fsdp_context *context = NULL;
+    fsdp_status status = fsdp_context_from_env(&context);
+    bool alone = status == FSDP_OK && fsdp_context_world_size(context) == 1;
+    int rank = status == FSDP_OK ? fsdp_context_rank(context) : 0;
+
+    if (status == FSDP_OK && !alone)
+        status = add_network(r, context);
+    fsdp_context_free(context);
+    if (alone)
+        return measure_device_to(r);
+    return status == FSDP_OK ? 0 : rank == 0 ? fsdp__failure("%s", fsdp_last_error()) : FSDP__FAILED;
 }
 
 /* ---- the plan ---- */

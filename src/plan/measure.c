@@ -224,26 +224,6 @@ static fsdp_status train_all(gauge *g, fsdp_context *context, fsdp_device *devic
     return status;
 }
 
-/* ---- links ---- */
-
-enum {
-    MEETINGS = 200
-};
-
-static fsdp_status meet(fsdp_context *context, void *arg)
-{
-    double *seconds = arg;
-    int64_t start;
-
-    FSDP_TRY(fsdp_barrier(fsdp_world(context)));
-    start = fsdp__clock_ns();
-    for (int i = 0; i < MEETINGS; i++)
-        FSDP_TRY(fsdp_barrier(fsdp_world(context)));
-    if (fsdp_context_rank(context) == 0)
-        *seconds = (double)(fsdp__clock_ns() - start) * 1e-9 / MEETINGS;
-    return FSDP_OK;
-}
-
 /* ---- prices ---- */
 
 static bool are_alike(const call *a, const call *b)
@@ -266,12 +246,14 @@ static int by_rate(const void *a, const void *b)
     return (left < right) - (left > right);
 }
 
-/* Makes a rate of alike calls, without the slowest tenth of them: something else has happened there. */
+/* Makes a rate of alike calls, the fastest first. Those that take over four times the median are left out: something
+ * else has happened there. All others count, since a run has slow ones, too. */
 static void add_rate(const call *calls, int64_t count, fsdp__prices *out, double *bytes, double *ns)
 {
+    const call *middle = &calls[count / 2];
     double work = 0, sizes = 0, taken = 0;
 
-    for (int64_t i = 0; i < count - count / 10; i++) {
+    for (int64_t i = 0; i < count && calls[i].ns * middle->work <= 4 * middle->ns * calls[i].work; i++) {
         work += calls[i].work;
         sizes += calls[i].work * calls[i].size;
         taken += calls[i].ns;
@@ -319,7 +301,7 @@ static fsdp_status describe(fsdp_device *device, int threads, fsdp__prices *out)
         return FSDP_OK;
     }
     out->machine.per_second = out->per_second;
-    return threads > 1 ? fsdp_run_threads(FSDP__MIN(threads, 8), NULL, meet, &out->machine.latency) : FSDP_OK;
+    return fsdp__measure_machine(threads, out);
 }
 
 fsdp_status fsdp__prices_measure(const char *name, double seconds, fsdp__prices *out)

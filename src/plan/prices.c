@@ -134,7 +134,7 @@ double fsdp__price_kernel(const fsdp__prices *prices, fsdp__kernel kernel, const
 /* Returns the seconds for what stays inside a machine. CPUs of a machine share its memory: a gather finds its
  * parameters in place, and a reduction reads what each rank has for it. GPUs exchange through the host's memory: up and
  * down. */
-static double inside(const fsdp__prices *p, const fsdp__price_call *c)
+static double inside(const fsdp__prices *p, const fsdp__price_link *link, const fsdp__price_call *c)
 {
     double part = c->bytes / c->ranks, moved = 0;
 
@@ -144,17 +144,29 @@ static double inside(const fsdp__prices *p, const fsdp__price_call *c)
         moved = c->bytes + part;
     else if (c->kind == FSDP_ALL_REDUCE)
         moved = 2 * c->bytes + part;
-    return moved * c->machine_ranks / p->machine.per_second;
+    return moved * c->machine_ranks / link->per_second;
+}
+
+/* Returns the link for so many ranks of a machine: the nearest below, or the first. */
+static const fsdp__price_link *link_of(const fsdp__prices *p, int ranks)
+{
+    const fsdp__price_link *found = &p->machine;
+
+    for (int i = 0; i < p->world_count; i++)
+        if (i == 0 || p->worlds[i].ranks <= ranks)
+            found = &p->worlds[i].link;
+    return found;
 }
 
 double fsdp__price_collective(const fsdp__prices *prices, const fsdp__price_call *call)
 {
+    const fsdp__price_link *link = link_of(prices, call->machine_ranks);
     double seconds = 0;
 
-    if (call->ranks <= 1)
-        return 0;
+    if (call->ranks <= 1) /* a processor's reduction copies what it has */
+        return !prices->gpu && call->kind == FSDP_REDUCE_SCATTER ? 2 * call->bytes / prices->per_second : 0;
     if (call->ranks > call->machines || prices->gpu)
-        seconds += prices->machine.latency + inside(prices, call);
+        seconds += link->latency + inside(prices, link, call);
     if (call->machines > 1)
         seconds += prices->network.latency + call->network * call->machine_ranks / prices->network.per_second;
     return seconds;

@@ -14,6 +14,7 @@
 
 enum {
     FSDP__PRICE_RATES = 512,
+    FSDP__PRICE_WORLDS = 4,
     FSDP__PRICE_NAME = 64
 };
 
@@ -28,6 +29,12 @@ typedef struct fsdp__price_link {
     double per_second; /* bytes */
 } fsdp__price_link;
 
+/* A call of so many ranks of one machine. */
+typedef struct fsdp__price_world {
+    int ranks;
+    fsdp__price_link link;
+} fsdp__price_world;
+
 typedef struct fsdp__prices {
     char device[FSDP__PRICE_NAME]; /* "cpu", "H100 SXM" */
     char source[FSDP__PRICE_NAME]; /* "measured", "data sheet" */
@@ -40,7 +47,9 @@ typedef struct fsdp__prices {
     fsdp__price_rate rates[FSDP__PRICE_RATES]; /* sorted by kernel, dtype and size */
     fsdp__price_link host;                     /* between a GPU and the host's memory, each way */
     fsdp__price_link machine;                  /* a call of the ranks of one machine; bytes of its memory */
-    fsdp__price_link network;                  /* out of a machine, and into it */
+    int world_count;
+    fsdp__price_world worlds[FSDP__PRICE_WORLDS]; /* the same by number of ranks, rising; 0: not known */
+    fsdp__price_link network;                     /* out of a machine, and into it */
 } fsdp__prices;
 
 /* Returns the work of a call: [Note: work and size]. */

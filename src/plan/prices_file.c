@@ -45,15 +45,38 @@ static fsdp_status read_name(const fsdp__json_object *from, const char *key, cha
     return FSDP_OK;
 }
 
+static fsdp_status read_link_of(const fsdp__json_object *link, fsdp__price_link *out)
+{
+    FSDP_TRY(read_number(link, "latency_seconds", 0, MOST_SECONDS, &out->latency));
+    return read_number(link, "bytes_per_second", LEAST_RATE, MOST_RATE, &out->per_second);
+}
+
 static fsdp_status read_link(const fsdp__json_object *from, const char *key, fsdp__price_link *out)
 {
     fsdp__json_object link = {from->path, NULL};
 
     FSDP_TRY(fsdp__json_child(from, key, &link));
-    if (!link.object)
-        return FSDP_OK;
-    FSDP_TRY(read_number(&link, "latency_seconds", 0, MOST_SECONDS, &out->latency));
-    return read_number(&link, "bytes_per_second", LEAST_RATE, MOST_RATE, &out->per_second);
+    return link.object ? read_link_of(&link, out) : FSDP_OK;
+}
+
+static fsdp_status read_worlds(const fsdp__json_object *from, fsdp__prices *out)
+{
+    const json_t *array = json_object_get(from->object, "machine_by_ranks");
+    size_t count = json_array_size(array);
+
+    if (array && (!json_is_array(array) || count > FSDP__PRICE_WORLDS))
+        return FSDP_FAIL(FSDP_INVALID, "%s: \"machine_by_ranks\" must be a list of at most %d objects", from->path,
+                         FSDP__PRICE_WORLDS);
+    for (size_t i = 0; i < count; i++) {
+        const fsdp__json_object item = {from->path, json_array_get(array, i)};
+        double ranks;
+
+        FSDP_TRY(read_number(&item, "ranks", i > 0 ? out->worlds[i - 1].ranks + 1 : 1, 1e6, &ranks));
+        FSDP_TRY(read_link_of(&item, &out->worlds[i].link));
+        out->worlds[i].ranks = (int)ranks;
+    }
+    out->world_count = (int)count;
+    return FSDP_OK;
 }
 
 static fsdp_status find_kernel(const fsdp__json_object *from, fsdp__kernel *out)
@@ -127,6 +150,7 @@ static fsdp_status read_all(const fsdp__json_object *from, fsdp__prices *out)
     FSDP_TRY(read_number(from, "bytes_per_second", LEAST_RATE, MOST_RATE, &out->per_second));
     FSDP_TRY(read_link(from, "host", &out->host));
     FSDP_TRY(read_link(from, "machine", &out->machine));
+    FSDP_TRY(read_worlds(from, out));
     FSDP_TRY(read_link(from, "network", &out->network));
     return read_rates(from, out);
 }
@@ -171,6 +195,19 @@ static json_t *rate_of(const fsdp__price_rate *rate)
     return object;
 }
 
+static json_t *worlds_of(const fsdp__prices *p)
+{
+    json_t *array = json_array();
+
+    for (int i = 0; i < p->world_count; i++) {
+        json_t *object = link_of(&p->worlds[i].link);
+
+        fsdp__json_put(&object, "ranks", json_integer(p->worlds[i].ranks));
+        fsdp__json_append(&array, object);
+    }
+    return array;
+}
+
 fsdp_status fsdp__prices_print(const fsdp__prices *p, FILE *out)
 {
     json_t *object = json_object(), *rates = json_array();
@@ -189,6 +226,8 @@ fsdp_status fsdp__prices_print(const fsdp__prices *p, FILE *out)
         fsdp__json_put(&object, "host", link_of(&p->host));
     if (p->machine.per_second > 0)
         fsdp__json_put(&object, "machine", link_of(&p->machine));
+    if (p->world_count > 0)
+        fsdp__json_put(&object, "machine_by_ranks", worlds_of(p));
     if (p->network.per_second > 0)
         fsdp__json_put(&object, "network", link_of(&p->network));
     fsdp__json_put(&object, "rates", rates);

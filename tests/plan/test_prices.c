@@ -44,6 +44,20 @@ TEST(a_kernel_without_products_costs_its_bytes)
     CHECK_NEAR(fsdp__price_kernel(&prices, FSDP__KERNEL_FILL, &args), 4e-3, 1e-12);
 }
 
+TEST(a_reduction_costs_by_how_many_ranks_share_the_machine)
+{
+    const fsdp__prices prices = {.per_second = 1e9, .world_count = 2, .worlds = {{2, {1e-6, 4e9}}, {4, {5e-6, 2e9}}}};
+    fsdp__price_call c = {.kind = FSDP_REDUCE_SCATTER, .bytes = 4e6, .ranks = 1, .machines = 1, .machine_ranks = 1};
+
+    CHECK_NEAR(fsdp__price_collective(&prices, &c), 8e6 / 1e9, 1e-12); /* one rank copies */
+    c.ranks = c.machine_ranks = 2;
+    CHECK_NEAR(fsdp__price_collective(&prices, &c), 1e-6 + 2 * 6e6 / 4e9, 1e-12);
+    c.ranks = c.machine_ranks = 8; /* as with the most that are known */
+    CHECK_NEAR(fsdp__price_collective(&prices, &c), 5e-6 + 8 * 4.5e6 / 2e9, 1e-12);
+    c.kind = FSDP_ALL_GATHER; /* finds its parameters in place */
+    CHECK_NEAR(fsdp__price_collective(&prices, &c), 5e-6, 1e-12);
+}
+
 TEST(a_card_is_known_by_its_data_sheet)
 {
     fsdp__prices h100, a100;
@@ -75,6 +89,7 @@ static fsdp_status read_text(const char *text, fsdp__prices *out)
 
 #define HEAD "{\"fsdp_prices\": 1, \"device\": \"a\", \"source\": \"b\", \"memory_bytes\": 1, "
 #define RATES "\"launch_seconds\": 0, \"bytes_per_second\": 1e9, \"rates\": "
+#define WORLD "{\"ranks\": 2, \"latency_seconds\": 0, \"bytes_per_second\": 1e9}"
 #define RATE "{\"kernel\": \"matmul\", \"dtype\": \"float32\", \"size\": 64, \"per_second\": 1e9}"
 
 TEST(a_file_that_is_damaged_is_refused_with_its_place)
@@ -97,6 +112,9 @@ TEST(a_file_that_is_damaged_is_refused_with_its_place)
         {HEAD "\"cores\": 1, \"launch_seconds\": 0, \"bytes_per_second\": 0, \"rates\": []}",
          "\"bytes_per_second\" is 0"},
         {HEAD "\"cores\": 1, \"machine\": {\"latency_seconds\": -1}, " RATES "[]}", "\"latency_seconds\" is -1"},
+        {HEAD "\"cores\": 1, \"machine_by_ranks\": {}, " RATES "[]}", "\"machine_by_ranks\" must be a list"},
+        {HEAD "\"cores\": 1, \"machine_by_ranks\": [7], " RATES "[]}", "\"ranks\" is missing"},
+        {HEAD "\"cores\": 1, \"machine_by_ranks\": [" WORLD ", " WORLD "], " RATES "[]}", "\"ranks\" is 2"},
     };
     fsdp__prices prices;
 
@@ -125,4 +143,7 @@ TEST(what_is_measured_can_be_printed_and_read_again)
     CHECK_EQ(read.rate_count, measured.rate_count);
     CHECK_NEAR(seconds_of(&read, 512, FSDP_F32) / seconds_of(&measured, 512, FSDP_F32), 1, 1e-9);
     CHECK(read.rates[0].kernel == measured.rates[0].kernel);
+    CHECK(measured.world_count >= 1 && measured.worlds[0].ranks == 2 && measured.worlds[0].link.per_second > 0);
+    CHECK_EQ(read.world_count, measured.world_count);
+    CHECK_NEAR(read.worlds[0].link.latency, measured.worlds[0].link.latency, 1e-12);
 }

@@ -60,6 +60,9 @@ LISTED = {
     "bench/grow.py": "measures for minutes",
     "bench/plan.py": "measures for minutes",
     "build/fsdp plan --measure prices.json": "measures for a minute",
+    'cmake --build build --target fsdp test_device && bench/plan.py --configs --repeats 2 --steps 2 --prefix "chrt -f 1"':
+        "measures for minutes",
+    "mpirun --hostfile hosts -n 2 --map-by node fsdp plan --measure prices.json": "needs two machines",
     "build/fsdp plan llama-100m -n 1000000 --machines 125000 --no-time": "takes half a minute",
     'bench/cluster.sh --peer "python3 /path/to/torch_bench.py" --model gpt-10m --steps 4 --warmup 1 '
     '--step-options "--parts --keep-last"':
@@ -106,6 +109,8 @@ INSTEAD = {
     "make install": "cmake --install build --prefix installed",
     "build/fsdp eval my_model --data demo/data.txt -n 2":
         "head -n 400 demo/data.txt > less.txt && build/fsdp eval my_model --data less.txt -n 2",
+    "build/fsdp report a.jsonl b.jsonl":
+        "cp metrics.jsonl a.jsonl && cp metrics.jsonl b.jsonl && build/fsdp report a.jsonl b.jsonl",
     "fsdp explain llama-8b -n 512 --machines 64 --batch 1 --seq-len 2048":
         "fsdp explain llama-1m -n 512 --machines 64 --batch 1 --seq-len 32",
     "fsdp train -n 2 --model.preset=llama-1m --data.path=text.txt --training.steps=300 --training.seq_len=32 "
