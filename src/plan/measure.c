@@ -246,14 +246,14 @@ static int by_rate(const void *a, const void *b)
     return (left < right) - (left > right);
 }
 
-/* Makes a rate of alike calls, the fastest first. Those that take over four times the median are left out: something
+/* Makes a rate of alike calls, the fastest first. Those that take over ten times the median are left out: something
  * else has happened there. All others count, since a run has slow ones, too. */
 static void add_rate(const call *calls, int64_t count, fsdp__prices *out, double *bytes, double *ns)
 {
     const call *middle = &calls[count / 2];
     double work = 0, sizes = 0, taken = 0;
 
-    for (int64_t i = 0; i < count && calls[i].ns * middle->work <= 4 * middle->ns * calls[i].work; i++) {
+    for (int64_t i = 0; i < count && calls[i].ns * middle->work <= 10 * middle->ns * calls[i].work; i++) {
         work += calls[i].work;
         sizes += calls[i].work * calls[i].size;
         taken += calls[i].ns;
