@@ -22,6 +22,8 @@ static fsdp_status step(fsdp_module *model, int columns)
     loss = fsdp_call(model, x, CHECK_PTR(fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(ROWS), targets)));
     status = loss ? fsdp_backward(loss) : fsdp_last_status();
     fsdp_scope_end(context, NULL);
+    if (status == FSDP_OK) /* behind the host, what has failed is known by now at the latest */
+        status = fsdp_stream_synchronize(fsdp_device_stream(device));
     return status;
 }
 
