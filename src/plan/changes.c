@@ -254,8 +254,11 @@ static void propose_arithmetic(search *s)
         with(propose(s, "Nothing is computed twice: there is room for the activations.", NULL),
              "activation_checkpoint.mode", "none");
     } else {
-        fsdp__change *change = propose(s, "Blocks keep less for their backward, which computes the rest again.", NULL);
+        fsdp__change *change;
 
+        with(propose(s, "Blocks keep products and attention; the backward computes what is cheap again.", NULL),
+             "activation_checkpoint.mode", "cheap");
+        change = propose(s, "Blocks keep less for their backward, which computes the rest again.", NULL);
         with(change, "activation_checkpoint.mode", "selective");
         with(change, "activation_checkpoint.selective_ac_option", "op");
     }
