@@ -62,7 +62,8 @@ static fsdp_status list_calls(const fsdp__trace *t, int (*order)(const void *a, 
     for (int64_t i = 0; i < t->span_count; i++)
         if (is_call(&t->spans[i]))
             calls[count++] = &t->spans[i];
-    qsort(calls, (size_t)count, sizeof *calls, order);
+    if (count > 0)
+        qsort(calls, (size_t)count, sizeof *calls, order);
     *out = calls;
     *out_count = count;
     return FSDP_OK;
@@ -197,7 +198,8 @@ static void finish_table(fsdp__traced_step *step)
         row->bytes /= row->members;
         row->sent = row->bytes == 0 ? 0 : parts == 0 ? -1 : parts * (row->bytes / row->ranks) * (row->ranks - 1);
     }
-    qsort(step->traffic, (size_t)step->traffic_count, sizeof *step->traffic, by_bytes);
+    if (step->traffic_count > 0)
+        qsort(step->traffic, (size_t)step->traffic_count, sizeof *step->traffic, by_bytes);
 }
 
 static bool is_in_step(const fsdp__step_parts *p, const fsdp__traced_span *span)

@@ -255,7 +255,8 @@ static fsdp_status list_edges(const sweep *s, edge **out, int64_t *out_count)
         edges[count++] = (edge){begin, span, what, true};
         edges[count++] = (edge){end, span, what, false};
     }
-    qsort(edges, (size_t)count, sizeof *edges, by_time);
+    if (count > 0)
+        qsort(edges, (size_t)count, sizeof *edges, by_time);
     *out = edges;
     *out_count = count;
     return FSDP_OK;
@@ -369,7 +370,8 @@ fsdp_status fsdp__step_find_activities(fsdp__step_parts *p)
         add_checkpoint(p, r);
         step->ns = FSDP__MAX(step->ns, step->ranks[r].after + step->ranks[r].ns);
     }
-    qsort(step->waits, (size_t)step->wait_count, sizeof *step->waits, by_length);
+    if (step->wait_count > 0)
+        qsort(step->waits, (size_t)step->wait_count, sizeof *step->waits, by_length);
     fsdp__free(late);
     return status;
 }
@@ -415,7 +417,8 @@ static int64_t usual_time(const fsdp__step_parts *p, int64_t *room, int but, fsd
     for (int r = 0; r < p->step->trace.rank_count; r++)
         if (r != but)
             room[count++] = time_of(p, r, reason);
-    qsort(room, (size_t)count, sizeof *room, by_value);
+    if (count > 0)
+        qsort(room, (size_t)count, sizeof *room, by_value);
     return room[(count - 1) / 2];
 }
 

@@ -65,7 +65,8 @@ static int64_t whole_steps(const fsdp__trace *t, taken *steps)
     for (int64_t i = 0; i < t->span_count; i++)
         if (step_number(t, &t->spans[i]) > 0)
             steps[count++] = (taken){step_number(t, &t->spans[i]), t->spans[i].end - t->spans[i].begin, 1};
-    qsort(steps, (size_t)count, sizeof *steps, by_number);
+    if (count > 0)
+        qsort(steps, (size_t)count, sizeof *steps, by_number);
     for (int64_t i = 0; i < count; i++) {
         if (kept > 0 && steps[kept - 1].number == steps[i].number) {
             steps[kept - 1].ranks++;
@@ -264,7 +265,8 @@ static fsdp_status view(fsdp__traced_step *step)
 
     if (t->span_count == 0)
         return FSDP_FAIL(FSDP_FORMAT, "nothing was done while it was recorded");
-    qsort(t->spans, (size_t)t->span_count, sizeof *t->spans, by_rank);
+    if (t->span_count > 0)
+        qsort(t->spans, (size_t)t->span_count, sizeof *t->spans, by_rank);
     step->ranks = fsdp__calloc((size_t)t->rank_count, sizeof *step->ranks);
     parts.places = fsdp__calloc((size_t)t->rank_count, sizeof *parts.places);
     parts.comers = fsdp__malloc((size_t)t->span_count * sizeof *parts.comers);
