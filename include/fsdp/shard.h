@@ -329,7 +329,8 @@ FSDP_API fsdp_status fsdp_module_set_modules_to_backward_prefetch(fsdp_module *m
  * which must be recorded after the last write to a shard, and not for all work queued by then on the device's stream.
  * NULL: wait as usual. The event is used for one forward, is ignored if a shard is written later, and must stay valid
  * until that forward. If modules share a communication context, it must follow the last write to the shards of any of
- * them. With no_shared_memory, a gather into new memory still waits for all queued work. */
+ * them. With no_shared_memory, a gather into new memory still waits for all queued work; so does a rank that is alone
+ * in its group and casts. */
 FSDP_API fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_event *event);
 /* Makes several outermost modules, such as the stages of a pipeline, communicate as one (FSDP2's share_comm_ctx): on
  * the same streams, in the order of their calls, with one set of memory for gathers ahead and one pipeline of

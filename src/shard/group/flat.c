@@ -160,7 +160,7 @@ fsdp__residence_kind fsdp__choose_residence(const fsdp__param_group *group, cons
         bool cast = p->param_dtype != p->orig_dtype;
 
         apart = apart || cast || !fsdp__param_is_one_run(p);
-        all_cast = all_cast && cast;
+        all_cast = all_cast && cast && fsdp__param_keeps_cast(p);
     }
     if (!apart && (ranks == 1 || share))
         return FSDP__RESIDENCE_IN_PLACE;

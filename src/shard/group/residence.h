@@ -3,25 +3,25 @@
  * [Note: three residences]
  *   IN_PLACE  one region holds the unsharded parameters, one after the other; each rank's shard is its rows of it. On
  *             one machine the region is memory that all ranks share, so a gather is a barrier and moves nothing. A
- *             world of one has this residence, too.
+ *             group of one rank has this residence, too.
  *   CAST      the shards are private; the unsharded parameters lie in memory that ranks share. They are in another
  *             dtype, or a rank's rows lie apart in them (sharded in a later dimension than 0). Each rank casts its own
  *             rows for all ranks; rows that lie together are cast again only after a write (cast.h). Groups over
  *             several machines have this residence, too: each machine has such memory, and every gather brings the
- *             rows of the other machines into it, until they are given back (give_back.h). A world of one
- *             whose parameters are all cast has it too, in memory of its own: its casts are what it computes with.
+ *             rows of the other machines into it, until they are given back (give_back.h). A rank that is alone in its
+ *             group, and keeps the casts of all its parameters, has it in memory of its own: it computes with them.
  *   COPY      the shards are private, on the device or offloaded to the host; each gather takes memory for the
  *             unsharded parameters and copies.
  * The ledger counts the same bytes in all three: those of the algorithm. What peers hold too is counted as shared. A
- * world of one that gathers nothing counts nothing as gathered.
+ * group of one rank that gathers nothing counts nothing as gathered.
  *
  * [Note: readers and writers]
- * In the first two residences peers read memory that this rank writes: its shard (optimizer, initialize, load), or its
- * rows of the unsharded parameters (the next cast). Readers only say when they begin and end: a group reads from its
- * gather, or from the next use of what stayed unsharded, to the end of that use. The writer waits, in two places:
- * state/write.c, which every write to a shard goes through (the guard of the shards' storages calls it), and the gather
- * of a CAST group. A write also makes everything stale that was derived from the shard: in every residence alike the
- * group is resharded, and its next use gathers again. */
+ * In the first two residences peers, if there are any, read memory that this rank writes: its shard (optimizer,
+ * initialize, load), or its rows of the unsharded parameters (the next cast). Readers only say when they begin and end:
+ * a group reads from its gather, or from the next use of what stayed unsharded, to the end of that use. The writer
+ * waits, in two places: state/write.c, which every write to a shard goes through (the guard of the shards' storages
+ * calls it), and the gather of a CAST group. A write also makes everything stale that was derived from the shard: in
+ * every residence alike the group is resharded, and its next use gathers again. */
 #ifndef SHARD_GROUP_RESIDENCE_H
 #define SHARD_GROUP_RESIDENCE_H
 
