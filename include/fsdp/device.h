@@ -77,6 +77,11 @@ FSDP_API bool fsdp_device_is_meta(const fsdp_device *device);
 FSDP_API fsdp_context *fsdp_device_context(const fsdp_device *device);
 
 FSDP_API void fsdp_device_memory(const fsdp_device *device, fsdp_memory_stats *out);
+/* Writes whose memory is live on the device: its ten largest owners, a line each ("512.0MiB in 2 activation
+ * layers.0.w1: linear"), with the module as named from the outermost one, and for activations the operation. When a
+ * request was refused since the last call (FSDP_NO_MEMORY) it is what was live at that moment. `bytes`: 2,048 are
+ * enough. Call it on the context's own thread; returns `text`. */
+FSDP_API const char *fsdp_device_owners(fsdp_device *device, char *text, size_t bytes);
 /* Resets the peaks to what is live now. */
 FSDP_API void fsdp_device_reset_peak(fsdp_device *device);
 

@@ -444,6 +444,8 @@ typedef struct fsdp_train_listener {
     void (*validated)(void *arg, const fsdp_train_validation *validation);
     void (*trained)(void *arg, int64_t step); /* after the last step and validation, before the export */
     void (*exported)(void *arg, const char *path);
+    /* `message` is a line. Where memory has run out (FSDP_NO_MEMORY), or would at a start that is refused, lines
+     * follow that say who has it: fsdp_device_owners. */
     void (*failed)(void *arg, fsdp_status status, const char *message);
     /* Rank 0: the run is about to create files on disk which a program that is being ended should remove, with
      * fsdp_hub_abandon. This holds until the next call. NULL: there are none any more, and the `hold` of the call

@@ -5,6 +5,7 @@
  * node saved is dropped as soon as it has run. Nothing recurses: graphs are as deep as programs are long. */
 #include "autograd/recompute.h"
 #include "base/alloc.h"
+#include "base/context.h"
 #include "base/status.h"
 
 /* ---- the heap of ready nodes: newest on top ---- */
@@ -210,9 +211,11 @@ static fsdp_status check_saved(const fsdp__node *node)
 
 static fsdp_status undo(fsdp__node *node)
 {
+    fsdp__taker before = fsdp__context_taker(node->context);
     fsdp_status status;
 
     FSDP_TRY(fsdp_scope_begin(node->context));
+    fsdp__context_set_taker(node->context, (fsdp__taker){node->owner, node->op->name, true});
     /* First, since a hook may bring the bytes of saved tensors back. */
     FSDP_TRY_GOTO(status, run_hooks(node), out);
     FSDP_TRY_GOTO(status, fsdp__recomputation_restore(node), out);
@@ -223,6 +226,7 @@ static fsdp_status undo(fsdp__node *node)
     FSDP_TRY_GOTO(status, fsdp__node_commit_targets(node), out);
 out:
     fsdp_scope_end(node->context, NULL);
+    fsdp__context_set_taker(node->context, before);
     return status == FSDP_OK ? status : fsdp_fail_prefix(status, "backward of %s", node->op->name);
 }
 

@@ -85,6 +85,7 @@ struct fsdp__node {
     const fsdp__op *op;
     const fsdp__traits *traits;
     fsdp_context *context;
+    const void *owner; /* the module that recorded it: fsdp__taker */
     uint64_t sequence;
     int input_count, output_count, saved_count;
     fsdp__edge *inputs;

@@ -1,6 +1,7 @@
 /* tape.c - records operations on the tape. */
 #include "autograd/recompute.h"
 #include "base/alloc.h"
+#include "base/context.h"
 #include "base/hash.h"
 
 #include <string.h>
@@ -114,6 +115,7 @@ fsdp_status fsdp__record_with(const fsdp__traits *traits, const fsdp__op *op, fs
     node->op = op;
     node->traits = traits;
     node->context = fsdp__tensor_context(outputs[0]);
+    node->owner = fsdp__context_taker(node->context).owner;
     for (int i = 0; i < input_count; i++)
         if (inputs[i])
             connect(&node->inputs[i], inputs[i]);

@@ -23,6 +23,9 @@ struct fsdp_context {
     fsdp_log_sink log_sink;
     void *log_arg;
     fsdp__heart own_heart, *heart;
+    fsdp__taker taker;
+    pthread_t _Atomic taking; /* the thread that it is on */
+    fsdp__owner_namer namer;  /* or NULL */
     struct {
         void *state;
         void (*free_state)(void *);
@@ -206,6 +209,42 @@ void fsdp__context_beat(fsdp_context *context)
     _Atomic uint64_t *beats = &context->heart->beats;
 
     atomic_store_explicit(beats, atomic_load_explicit(beats, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+fsdp__taker fsdp__context_taker(const fsdp_context *context)
+{
+    bool mine = pthread_equal(atomic_load_explicit(&context->taking, memory_order_relaxed), pthread_self());
+
+    return mine ? context->taker : (fsdp__taker){.owner = NULL};
+}
+
+void fsdp__context_set_taker(fsdp_context *context, fsdp__taker taker)
+{
+    atomic_store_explicit(&context->taking, pthread_self(), memory_order_relaxed);
+    context->taker = taker;
+}
+
+fsdp__taker fsdp__context_enter(fsdp_context *context, const void *owner)
+{
+    fsdp__taker before = fsdp__context_taker(context);
+
+    fsdp__context_set_taker(context, (fsdp__taker){.owner = owner, .backward = before.backward});
+    return before;
+}
+
+void fsdp__context_set_namer(fsdp_context *context, fsdp__owner_namer name)
+{
+    context->namer = name;
+}
+
+const char *fsdp__context_owner_name(const fsdp_context *context, const void *owner, char *text, size_t bytes)
+{
+    bool mine = pthread_equal(atomic_load_explicit(&context->taking, memory_order_relaxed), pthread_self());
+
+    text[0] = '\0';
+    if (owner && mine && context->namer && !context->namer(context, owner, text, bytes))
+        text[0] = '\0';
+    return text;
 }
 
 fsdp__activity fsdp__context_set_activity(fsdp_context *context, fsdp__activity activity)

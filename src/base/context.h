@@ -30,6 +30,24 @@ void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot); /* NULL w
 /* Returns what is attached to the slot. If nothing is, attaches `bytes` of zeros with `free_state` and returns them.
  * NULL when out of memory. */
 void *fsdp__context_get_or_make(fsdp_context *context, fsdp__slot slot, size_t bytes, void (*free_state)(void *));
+/* Who is at work on the context's own thread: the ledger notes it beside what it hands out then. */
+typedef struct fsdp__taker {
+    const void *owner; /* a module; NULL: none. It may be gone when somebody reads this, so nobody follows it */
+    const char *op;    /* the operation; NULL: none. The name lives as long as the context */
+    bool backward;     /* it is undone */
+} fsdp__taker;
+/* Return who is at work, nobody on any other thread, and set it. */
+fsdp__taker fsdp__context_taker(const fsdp_context *context);
+void fsdp__context_set_taker(fsdp_context *context, fsdp__taker taker);
+/* Lets another owner work, in no operation yet; returns who was at work before, to be set again. */
+fsdp__taker fsdp__context_enter(fsdp_context *context, const void *owner);
+/* Sets how owners are named: `name` writes the name of an owner that is still there, or returns false. */
+typedef bool (*fsdp__owner_namer)(const fsdp_context *context, const void *owner, char *text, size_t bytes);
+void fsdp__context_set_namer(fsdp_context *context, fsdp__owner_namer name);
+/* Writes the name of an owner, "" where it is not known, and on any other thread than the context's own. Returns
+ * `text`. */
+const char *fsdp__context_owner_name(const fsdp_context *context, const void *owner, char *text, size_t bytes);
+
 /* What the rank is busy with between its collectives. */
 typedef enum fsdp__activity {
     FSDP__COMPUTING,

@@ -36,7 +36,8 @@ typedef enum fsdp__point {
     FSDP__POINT_MEMORY_UNMAPPED,   /* before it is gone: memory */
     FSDP__POINT_MEMORY_TAKEN,      /* stream (the device's own), memory, bytes, kind: fsdp_memory_kind */
     FSDP__POINT_MEMORY_GIVEN_BACK, /* before, in the order of the device's own stream: the same */
-    /* The device's ledger has changed: stream, kind, number: by how many bytes, negative numbers modulo 2^64 */
+    /* The device's ledger has changed: stream, kind, object: whose memory it is (fsdp__taker), number: by how many
+     * bytes, negative numbers modulo 2^64 */
     FSDP__POINT_MEMORY_COUNTED,
     FSDP__POINT_MEMORY_NAMED, /* what lies in a part of a block from now on: memory, bytes, kind, name */
     /* [asks] Before the stream's running work uses memory without a kernel: stream, memory, bytes, kind: fsdp__access,
@@ -97,8 +98,9 @@ typedef enum fsdp__point {
     FSDP__POINT_STAGE_DONE,
     FSDP__POINT_STEP_BEGUN, /* of an optimizer, object. context is NULL where it has no parameters */
     FSDP__POINT_STEP_DONE,
-    FSDP__POINT_RUN_ENDED,   /* with a failure that all ranks have in the same way: kind: fsdp_status. ns is not set */
-    FSDP__POINT_BATCH_BEGUN, /* on the thread that makes it: object (its ring), number. context may be NULL */
+    FSDP__POINT_RUN_ENDED, /* with a failure that all ranks have in the same way: kind: fsdp_status. ns is not set */
+    FSDP__POINT_MEMORY_LACKED, /* it ends for want of memory: name: who has it, in lines. ns is not set */
+    FSDP__POINT_BATCH_BEGUN,   /* on the thread that makes it: object (its ring), number. context may be NULL */
     FSDP__POINT_BATCH_DONE,
     FSDP__POINT_PART_BEGUN, /* this rank's file of a checkpoint: name, bytes */
     FSDP__POINT_PART_DONE,

@@ -145,6 +145,19 @@ void fsdp__cut_error(size_t bytes)
         memmove(last.message, last.message + bytes, strlen(last.message + bytes) + 1);
 }
 
+void fsdp__put_error_aside(fsdp__error_aside *aside)
+{
+    _Static_assert(sizeof last <= sizeof aside->bytes, "an error has room there");
+    memcpy(aside->bytes, &last, sizeof last);
+    last.held = 0;
+    fsdp_clear_error();
+}
+
+void fsdp__put_error_back(const fsdp__error_aside *aside)
+{
+    memcpy(&last, aside->bytes, sizeof last);
+}
+
 bool fsdp_hold_error(bool hold)
 {
     last.held += hold;

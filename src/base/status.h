@@ -12,6 +12,13 @@ uint64_t fsdp__errors(void);
 /* Cuts this many bytes from the front of the last message. */
 void fsdp__cut_error(size_t bytes);
 
+/* The thread's last error, put aside: what fails then can be told, and the last error is as it was. */
+typedef struct fsdp__error_aside {
+    _Alignas(8) unsigned char bytes[2048];
+} fsdp__error_aside;
+void fsdp__put_error_aside(fsdp__error_aside *aside); /* there is none from here on, and none is held */
+void fsdp__put_error_back(const fsdp__error_aside *aside);
+
 /* Writes what a format gives, and the last message behind it, into a buffer that may have no room for both, as
  * fsdp__shown does: the end of the message stays. */
 void fsdp__write_error(char *out, size_t out_bytes, const char *format, ...) FSDP_PRINTF(3, 4);

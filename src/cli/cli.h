@@ -116,6 +116,8 @@ int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report);
 
 /* ---- flight.c ---- */
 
+/* Folders that nobody has named have this in their path. They stay, as all records of a run that has died do. */
+#define FSDP__FLIGHT_TEMPORARY "/fsdp-flight-"
 /* Chooses the folder for the records of ranks' last calls (fsdp/watch.h); fsdp__free it. `config`: that of a training,
  * or NULL. `starter`: the process that has started the ranks of this machine, by which they name a folder if nothing
  * else does. */

@@ -223,6 +223,20 @@ static fsdp_train_demand demand(void *arg)
     return fsdp__interrupt_demand(&s->interrupt);
 }
 
+/* Prints the lines below the first, with the rank that they are of where there are several. */
+static void print_details(const session *s, const char *message)
+{
+    int ranks = fsdp_context_world_size(s->context), rank = fsdp_context_rank(s->context);
+    char whose[24] = "";
+
+    if (ranks > 1)
+        snprintf(whose, sizeof whose, "[rank %d] ", rank);
+    for (const char *line = strchr(message, '\n'); line; line = strchr(line, '\n')) {
+        line++;
+        fsdp__failure("%s%.*s", whose, (int)strcspn(line, "\n"), line);
+    }
+}
+
 /* Reports a failure. A rank that only learned of it waits, so that the rank that caused it can speak; this one is ended
  * in the meantime. */
 static void failed(void *arg, fsdp_status status, const char *message)
@@ -232,14 +246,17 @@ static void failed(void *arg, fsdp_status status, const char *message)
     bool learned = status == FSDP_COMM || (status == FSDP_MISMATCH && rank != 0);
 
     fsdp__progress_clear(&s->progress);
-    if (s->as_rank && status != FSDP_INTERRUPTED) /* the launcher knows only the signal */
+    if (s->as_rank && status != FSDP_INTERRUPTED) { /* the launcher knows only the signal, and the first line */
+        print_details(s, message);
         return;
+    }
     if (learned && fsdp_context_world_size(s->context) > 1)
         nanosleep(&(struct timespec){.tv_nsec = 500 * 1000 * 1000}, NULL);
     if (rank != 0 && fsdp__text_behind_rank(message, &(int){0}) == message)
-        fsdp__failure("rank %d: %s", rank, message);
+        fsdp__failure("rank %d: %.*s", rank, (int)strcspn(message, "\n"), message);
     else
-        fsdp__failure("%s", message);
+        fsdp__failure("%.*s", (int)strcspn(message, "\n"), message);
+    print_details(s, message);
 }
 
 /* ---- the two roles ---- */

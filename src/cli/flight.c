@@ -16,6 +16,7 @@ fsdp_status fsdp__flight_choose(const fsdp_train_config *config, int starter, ch
     else if (config && config->metrics.jsonl)
         *out = fsdp__sprintf("%s.flight", config->metrics.jsonl);
     else
-        *out = fsdp__sprintf("%s/fsdp-flight-%d", temporary && temporary[0] == '/' ? temporary : "/tmp", starter);
+        *out = fsdp__sprintf("%s" FSDP__FLIGHT_TEMPORARY "%d", temporary && temporary[0] == '/' ? temporary : "/tmp",
+                             starter);
     return *out ? FSDP_OK : FSDP_NO_MEMORY;
 }

@@ -1,6 +1,7 @@
 /* ranks.c - finds how many ranks there should be and who starts them; starts rank processes and ends as they do. */
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/host.h"
 #include "base/title.h"
@@ -84,7 +85,8 @@ void fsdp__ranks_title(const fsdp_context *context, const char *run)
 int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report)
 {
     if (report->flight[0])
-        fsdp__failure("%s (fsdp flight '%s' shows the last calls of all ranks)", fsdp_last_error(), report->flight);
+        fsdp__failure("%s (fsdp flight '%s' shows the last calls of all ranks%s)", fsdp_last_error(), report->flight,
+                      strstr(report->flight, FSDP__FLIGHT_TEMPORARY) ? "; the folder is yours to remove" : "");
     else
         fsdp__failure("%s", fsdp_last_error());
     /* If a script is interrupted it must see that this was the reason, or it goes on with its next command. */

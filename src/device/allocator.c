@@ -31,9 +31,10 @@ struct fsdp__allocator {
     uint64_t segments_made;
     fsdp__blocks blocks;
     fsdp_memory_stats stats;
-    bool behind;  /* work that was queued earlier may still use what was given back */
-    bool settled; /* but not now: what is unused may be returned */
-    bool waits;   /* a request has failed that what is unused may serve, once this is settled */
+    fsdp__accounts accounts; /* of memory from elsewhere */
+    bool behind;             /* work that was queued earlier may still use what was given back */
+    bool settled;            /* but not now: what is unused may be returned */
+    bool waits;              /* a request has failed that what is unused may serve, once this is settled */
 };
 
 /* What a request of zero bytes gets. */
@@ -332,6 +333,7 @@ void fsdp__allocator_free(fsdp__allocator *a)
         segment_release(a, s);
     }
     fsdp__blocks_release(&a->blocks);
+    fsdp__accounts_release(&a->accounts);
     pthread_mutex_destroy(&a->mutex);
     fsdp__free(a);
 }
@@ -352,6 +354,7 @@ static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_k
     fsdp__blocks_free_remove(&a->blocks, b);
     split(a, b, bytes);
     b->kind = kind;
+    b->taker = a->source.taker ? a->source.taker(a->source.arg) : (fsdp__taker){.owner = NULL};
     b->live = true;
     fsdp__blocks_live_insert(&a->blocks, b);
     count(a, kind, (int64_t)bytes);
@@ -497,7 +500,8 @@ size_t fsdp__allocator_recount(fsdp__allocator *a, const void *pointer, fsdp_mem
     return bytes;
 }
 
-int64_t fsdp__allocator_account(fsdp__allocator *a, fsdp_memory_kind kind, int64_t delta_bytes, bool shared)
+int64_t fsdp__allocator_account(fsdp__allocator *a, const void *owner, fsdp_memory_kind kind, int64_t delta_bytes,
+                                bool shared)
 {
     size_t magnitude = delta_bytes < 0 ? (size_t)-delta_bytes : (size_t)delta_bytes;
     int64_t delta = (int64_t)fsdp__device_rounded(magnitude);
@@ -505,6 +509,7 @@ int64_t fsdp__allocator_account(fsdp__allocator *a, fsdp_memory_kind kind, int64
     delta = delta_bytes < 0 ? -delta : delta;
     pthread_mutex_lock(&a->mutex);
     count(a, kind, delta);
+    fsdp__accounts_add(&a->accounts, owner, kind, delta);
     if (shared)
         a->stats.shared_bytes += (size_t)delta;
     pthread_mutex_unlock(&a->mutex);
@@ -524,5 +529,42 @@ void fsdp__allocator_reset_peak(fsdp__allocator *a)
     memcpy(a->stats.peak_bytes, a->stats.live_bytes, sizeof a->stats.peak_bytes);
     a->stats.peak_total_bytes = a->stats.live_total_bytes;
     a->stats.peak_without_workspace_bytes = without_workspace(&a->stats);
+    pthread_mutex_unlock(&a->mutex);
+}
+
+/* ---- who owns what ---- */
+
+void fsdp__allocator_each(fsdp__allocator *a, void (*visit)(void *arg, const fsdp__owned *owned), void *arg)
+{
+    pthread_mutex_lock(&a->mutex);
+    for (const segment *s = a->segments; s; s = s->next)
+        for (const block *b = s->first; b; b = b->after)
+            if (b->live)
+                visit(arg, &(fsdp__owned){.kind = b->kind, .taker = b->taker, .bytes = b->bytes, .count = 1});
+    for (int64_t i = 0; i < a->accounts.count; i++)
+        visit(arg, &a->accounts.items[i]);
+    pthread_mutex_unlock(&a->mutex);
+}
+
+const void *fsdp__allocator_owner(fsdp__allocator *a, const void *pointer)
+{
+    const block *b;
+    const void *owner;
+
+    pthread_mutex_lock(&a->mutex);
+    b = fsdp__blocks_live_at(&a->blocks, pointer);
+    owner = b ? b->taker.owner : NULL;
+    pthread_mutex_unlock(&a->mutex);
+    return owner;
+}
+
+void fsdp__allocator_set_owner(fsdp__allocator *a, const void *pointer, const void *owner)
+{
+    block *b;
+
+    pthread_mutex_lock(&a->mutex);
+    b = fsdp__blocks_live_at(&a->blocks, pointer);
+    if (b)
+        b->taker.owner = owner;
     pthread_mutex_unlock(&a->mutex);
 }

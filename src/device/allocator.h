@@ -7,7 +7,7 @@
 #ifndef DEVICE_ALLOCATOR_H
 #define DEVICE_ALLOCATOR_H
 
-#include "fsdp/device.h"
+#include "device/owners.h"
 
 typedef struct fsdp__allocator fsdp__allocator;
 
@@ -31,6 +31,7 @@ typedef struct fsdp__segment_source {
     uint64_t (*queued)(void *arg);
     uint64_t (*done)(void *arg);
     void (*settle)(void *arg);
+    fsdp__taker (*taker)(void *arg); /* optional: who takes memory now */
 } fsdp__segment_source;
 
 fsdp_status fsdp__allocator_create(const fsdp__segment_source *source, fsdp__allocator **out);
@@ -48,14 +49,21 @@ bool fsdp__allocator_give(fsdp__allocator *allocator, void *pointer);
 bool fsdp__allocator_shrink(fsdp__allocator *allocator);
 /* Puts what was asked for, and what is held, before the message of a request that has failed; returns the status. */
 fsdp_status fsdp__allocator_refuse(fsdp__allocator *allocator, fsdp_status status, size_t bytes, fsdp_memory_kind kind);
+/* Calls `visit`, which must not use the allocator, for every live block, and for every sum of memory from elsewhere. */
+void fsdp__allocator_each(fsdp__allocator *allocator, void (*visit)(void *arg, const fsdp__owned *owned), void *arg);
+/* Returns who has taken a live block; nobody when `pointer` is none. */
+const void *fsdp__allocator_owner(fsdp__allocator *allocator, const void *pointer);
+/* Gives a live block another owner. */
+void fsdp__allocator_set_owner(fsdp__allocator *allocator, const void *pointer, const void *owner);
 /* Returns whether [pointer, pointer + bytes) lies in one live block. */
 bool fsdp__allocator_covers(fsdp__allocator *allocator, const void *pointer, size_t bytes);
 /* Counts a live block under `kind` from now on. Returns its bytes, with the kind before; 0, and does nothing, when
  * `pointer` is no live block. */
 size_t fsdp__allocator_recount(fsdp__allocator *allocator, const void *pointer, fsdp_memory_kind kind,
                                fsdp_memory_kind *before);
-/* Returns by how many bytes the count has changed. */
-int64_t fsdp__allocator_account(fsdp__allocator *allocator, fsdp_memory_kind kind, int64_t delta_bytes, bool shared);
+/* Counts memory from elsewhere as that of `owner`. Returns by how many bytes the count has changed. */
+int64_t fsdp__allocator_account(fsdp__allocator *allocator, const void *owner, fsdp_memory_kind kind,
+                                int64_t delta_bytes, bool shared);
 
 void fsdp__allocator_stats(fsdp__allocator *allocator, fsdp_memory_stats *out);
 void fsdp__allocator_reset_peak(fsdp__allocator *allocator);

@@ -3,6 +3,7 @@
 #ifndef DEVICE_BLOCKS_H
 #define DEVICE_BLOCKS_H
 
+#include "base/context.h"
 #include "fsdp/device.h"
 
 #define FSDP__BLOCK_ALIGNMENT ((size_t)64)
@@ -19,6 +20,7 @@ typedef struct fsdp__block {
     struct fsdp__block *before, *after; /* neighbours in the segment; `after` links unused block records */
     size_t offset, bytes;
     fsdp_memory_kind kind; /* of a live block */
+    fsdp__taker taker;     /* the same: who has taken it */
     bool live;
     bool gone;           /* its memory was given back: nobody may use its addresses any more */
     uint64_t used_until; /* of a free block: the last work that may still use it (fsdp__segment_source) */

@@ -1,6 +1,10 @@
 /* device.c - what a device is, and its memory calls. */
 #include "device/impl.h"
 
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/context.h"
 #include "base/probe.h"
 #include "base/text.h"
 
@@ -61,15 +65,100 @@ void fsdp_device_reset_peak(fsdp_device *device)
     fsdp__allocator_reset_peak(device->allocator);
 }
 
-/* Tells that the ledger of a kind has changed. */
-static void tell_counted(const fsdp_device *device, fsdp_memory_kind kind, int64_t delta_bytes)
+/* ---- who has it ---- */
+
+void fsdp__device_each_owned(const fsdp_device *device, void (*visit)(void *arg, const struct fsdp__owned *owned),
+                             void *arg)
 {
-    if (delta_bytes != 0)
-        FSDP__TELL(MEMORY_COUNTED, .context = device->context, .stream = device->stream, .kind = (int)kind,
-                   .number = (uint64_t)delta_bytes);
+    fsdp__allocator_each(device->allocator, visit, arg);
 }
 
-fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, void **out)
+typedef struct list {
+    fsdp__owned *items;
+    int64_t count, capacity;
+} list;
+
+static void count_item(void *arg, const fsdp__owned *owned)
+{
+    list *l = arg;
+
+    (void)owned;
+    l->capacity++;
+}
+
+static void add_item(void *arg, const fsdp__owned *owned)
+{
+    list *l = arg;
+
+    if (l->count < l->capacity)
+        l->items[l->count++] = *owned;
+}
+
+/* Sums up who owns what now; nobody, where there is no memory for a list. */
+static void sum_up(const fsdp_device *device, fsdp__owners *out)
+{
+    bool held = fsdp_hold_error(true);
+    fsdp_memory_stats stats;
+    list all = {.items = NULL};
+
+    fsdp_device_memory(device, &stats);
+    fsdp__device_each_owned(device, count_item, &all);
+    all.items = fsdp__malloc((size_t)all.capacity * sizeof *all.items);
+    if (all.items)
+        fsdp__device_each_owned(device, add_item, &all);
+    fsdp__owners_of(all.items, all.count, stats.live_total_bytes, out);
+    fsdp__free(all.items);
+    fsdp_release_error(held);
+}
+
+void fsdp__device_note_refusal(fsdp_device *device)
+{
+    pthread_mutex_lock(&device->refusal_mutex);
+    sum_up(device, &device->refusal);
+    device->refused = true;
+    pthread_mutex_unlock(&device->refusal_mutex);
+}
+
+const char *fsdp_device_owners(fsdp_device *device, char *text, size_t bytes)
+{
+    fsdp__owners owners;
+    char where[60];
+
+    pthread_mutex_lock(&device->refusal_mutex);
+    owners = device->refusal;
+    if (!device->refused)
+        sum_up(device, &owners);
+    device->refused = false;
+    pthread_mutex_unlock(&device->refusal_mutex);
+    snprintf(where, sizeof where, "live on device '%s'", device->name);
+    return fsdp__owners_text(device->context, &owners, where, text, bytes);
+}
+
+const char *fsdp__device_owners_now(fsdp_device *device, const char *where, char *text, size_t bytes)
+{
+    fsdp__owners owners;
+
+    sum_up(device, &owners);
+    return fsdp__owners_text(device->context, &owners, where, text, bytes);
+}
+
+/* ---- memory ---- */
+
+/* Tells that the ledger of a kind has changed. */
+static void tell_counted(const fsdp_device *device, const void *owner, fsdp_memory_kind kind, int64_t delta_bytes)
+{
+    if (delta_bytes != 0)
+        FSDP__TELL(MEMORY_COUNTED, .context = device->context, .stream = device->stream, .object = owner,
+                   .kind = (int)kind, .number = (uint64_t)delta_bytes);
+}
+
+/* Returns whose a live block is, for those who are told that it is counted. */
+static const void *owner_of(const fsdp_device *device, const void *pointer)
+{
+    return fsdp__is_probed(FSDP__POINT_MEMORY_COUNTED) ? fsdp__allocator_owner(device->allocator, pointer) : NULL;
+}
+
+static fsdp_status take(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, void **out)
 {
     fsdp_status status = FSDP__ASK(ALLOCATION, .bytes = bytes);
     char size[24];
@@ -78,25 +167,37 @@ fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_ki
         return fsdp_fail_prefix(status, "cannot allocate %s of %s on device '%s'",
                                 fsdp__size_text((double)bytes, size, sizeof size), fsdp_memory_kind_name(kind),
                                 device->name);
-    FSDP_TRY(fsdp__allocator_take(device->allocator, bytes, kind, out));
+    return fsdp__allocator_take(device->allocator, bytes, kind, out);
+}
+
+fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, void **out)
+{
+    fsdp_status status = take(device, bytes, kind, out);
+
+    if (status == FSDP_NO_MEMORY)
+        fsdp__device_note_refusal(device);
+    FSDP_TRY(status);
     if (bytes > 0)
         FSDP__TELL(MEMORY_TAKEN, .context = device->context, .stream = device->stream, .memory = *out, .bytes = bytes,
                    .kind = (int)kind);
-    tell_counted(device, kind, (int64_t)fsdp__device_rounded(bytes));
+    tell_counted(device, fsdp__context_taker(device->context).owner, kind, (int64_t)fsdp__device_rounded(bytes));
     return FSDP_OK;
 }
 
 void fsdp__device_free(fsdp_device *device, void *pointer, size_t bytes, fsdp_memory_kind kind)
 {
+    const void *owner;
+
     if (!pointer || bytes == 0)
         return;
+    owner = owner_of(device, pointer);
     FSDP__TELL(MEMORY_GIVEN_BACK, .context = device->context, .stream = device->stream, .memory = pointer,
                .bytes = bytes, .kind = (int)kind);
     if (!fsdp__allocator_give(device->allocator, pointer))
         fsdp_log(device->context, FSDP_LOG_ERROR, "device '%s': freed %zu bytes of %s that were not live", device->name,
                  bytes, fsdp_memory_kind_name(kind));
     else
-        tell_counted(device, kind, -(int64_t)fsdp__device_rounded(bytes));
+        tell_counted(device, owner, kind, -(int64_t)fsdp__device_rounded(bytes));
 }
 
 fsdp_status fsdp__workspace_take(fsdp_device *device, size_t bytes, fsdp__workspace *out)
@@ -115,14 +216,26 @@ void fsdp__workspace_release(const fsdp__workspace *workspace)
 
 void fsdp__device_recount(fsdp_device *device, const void *pointer, fsdp_memory_kind kind)
 {
+    const void *owner = owner_of(device, pointer);
     fsdp_memory_kind before = kind;
     int64_t bytes = (int64_t)fsdp__allocator_recount(device->allocator, pointer, kind, &before);
 
-    tell_counted(device, before, -bytes);
-    tell_counted(device, kind, bytes);
+    tell_counted(device, owner, before, -bytes);
+    tell_counted(device, owner, kind, bytes);
 }
 
-void fsdp__device_account(fsdp_device *device, fsdp_memory_kind kind, int64_t delta_bytes, bool shared)
+void fsdp__device_reown(fsdp_device *device, const void *pointer, size_t bytes, fsdp_memory_kind kind,
+                        const void *owner)
 {
-    tell_counted(device, kind, fsdp__allocator_account(device->allocator, kind, delta_bytes, shared));
+    int64_t counted = (int64_t)fsdp__device_rounded(bytes);
+
+    tell_counted(device, owner_of(device, pointer), kind, -counted);
+    fsdp__allocator_set_owner(device->allocator, pointer, owner);
+    tell_counted(device, owner, kind, counted);
+}
+
+void fsdp__device_account(fsdp_device *device, const void *owner, fsdp_memory_kind kind, int64_t delta_bytes,
+                          bool shared)
+{
+    tell_counted(device, owner, kind, fsdp__allocator_account(device->allocator, owner, kind, delta_bytes, shared));
 }

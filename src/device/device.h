@@ -95,9 +95,24 @@ fsdp_status fsdp__workspace_take(fsdp_device *device, size_t bytes, fsdp__worksp
 void fsdp__workspace_release(const fsdp__workspace *workspace);
 /* Counts what was allocated at `pointer` under `kind` from now on. */
 void fsdp__device_recount(fsdp_device *device, const void *pointer, fsdp_memory_kind kind);
+/* Counts what was allocated at `pointer`, `bytes` of `kind`, as that of `owner` (fsdp__taker) from now on. */
+void fsdp__device_reown(fsdp_device *device, const void *pointer, size_t bytes, fsdp_memory_kind kind,
+                        const void *owner);
 /* Counts here bytes that live elsewhere (memory shared with peers), rounded as a block would be: they must be taken
- * away in the same pieces in which they were added. `shared`: a peer counts them as well. */
-void fsdp__device_account(fsdp_device *device, fsdp_memory_kind kind, int64_t delta_bytes, bool shared);
+ * away in the same pieces in which they were added, from the same owner (fsdp__taker). `shared`: a peer counts them as
+ * well. */
+void fsdp__device_account(fsdp_device *device, const void *owner, fsdp_memory_kind kind, int64_t delta_bytes,
+                          bool shared);
+/* Remembers who owns what, because the device has refused memory, until somebody asks (fsdp_device_owners). */
+void fsdp__device_note_refusal(fsdp_device *device);
+/* Writes who owns what now, as fsdp_device_owners does, behind `where`. */
+const char *fsdp__device_owners_now(fsdp_device *device, const char *where, char *text, size_t bytes);
+/* Calls `visit`, which must not use the device, for every live block, and for every sum of memory from elsewhere. */
+struct fsdp__owned;
+void fsdp__device_each_owned(const fsdp_device *device, void (*visit)(void *arg, const struct fsdp__owned *owned),
+                             void *arg);
+/* Returns a device of the context that has refused memory since somebody has asked it; NULL: none has. */
+fsdp_device *fsdp__device_that_refused(const fsdp_context *context);
 
 /* Says what lies in a part of a block, for subscribers (base/probe.h): until the block, or another part of it there, is
  * handed out. A NULL name says nothing. */

@@ -4,6 +4,7 @@
 #ifndef DEVICE_IMPL_H
 #define DEVICE_IMPL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "device/allocator.h"
@@ -22,7 +23,10 @@ struct fsdp_device {
     bool grows;        /* its segments can become longer; set by the backend's `open` */
     fsdp_device *next; /* the context's devices are in the order in which they were opened */
     fsdp__allocator *allocator;
-    fsdp_stream *stream; /* the default one */
+    pthread_mutex_t refusal_mutex; /* guards the two that follow: work of streams asks for memory, too */
+    fsdp__owners refusal;          /* who owned what when a request was refused last */
+    bool refused;                  /* nobody has asked for that yet */
+    fsdp_stream *stream;           /* the default one */
 };
 
 struct fsdp_stream {

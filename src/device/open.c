@@ -86,6 +86,13 @@ static void backend_settle(void *device)
     fsdp_event_free(event);
 }
 
+static fsdp__taker backend_taker(void *device)
+{
+    const fsdp_device *taker = device;
+
+    return fsdp__context_taker(taker->context);
+}
+
 /* Reports live bytes at the end, which are a leak of the layers above, by their kind. */
 static void report_leaks(const fsdp_device *device)
 {
@@ -116,6 +123,7 @@ static void device_free(fsdp_device *device)
     fsdp__allocator_free(device->allocator);
     if (device->state)
         device->backend->close(device);
+    pthread_mutex_destroy(&device->refusal_mutex);
     FSDP__TELL(DEVICE_CLOSED, .context = device->context, .object = device);
     fsdp__free(device);
 }
@@ -132,12 +140,14 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
                                    .arg = device,
                                    .queued = backend_queued,
                                    .done = backend_done,
-                                   .settle = backend_settle};
+                                   .settle = backend_settle,
+                                   .taker = backend_taker};
 
     FSDP__TRY_NEW(device);
     device->backend = backend;
     device->context = context;
     device->ordinal = ordinal;
+    pthread_mutex_init(&device->refusal_mutex, NULL);
     if (backend->most == 1)
         snprintf(device->name, sizeof device->name, "%s", backend->name);
     else
@@ -191,6 +201,19 @@ fsdp_device *fsdp__device_find(const fsdp_context *context, const char *name, in
         if (device->ordinal == ordinal && strcmp(device->backend->name, name) == 0)
             return device;
     return NULL;
+}
+
+fsdp_device *fsdp__device_that_refused(const fsdp_context *context)
+{
+    const device_list *list = fsdp__context_get(context, FSDP__SLOT_DEVICES);
+    fsdp_device *found = NULL;
+
+    for (fsdp_device *device = list ? list->first : NULL; device && !found; device = device->next) {
+        pthread_mutex_lock(&device->refusal_mutex);
+        found = device->refused ? device : NULL;
+        pthread_mutex_unlock(&device->refusal_mutex);
+    }
+    return found;
 }
 
 /* Finds the backend, and the ordinal: an `*ordinal` below 0 becomes that of the rank. */

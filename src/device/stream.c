@@ -205,9 +205,11 @@ static fsdp_status take_workspace(fsdp_stream *stream, size_t bytes)
         if (status == FSDP_NO_MEMORY && fsdp__allocator_shrink(device->allocator))
             status = take_own_memory(stream, bytes);
     }
+    if (status == FSDP_NO_MEMORY)
+        fsdp__device_note_refusal(device);
     if (status != FSDP_OK)
         return fsdp__allocator_refuse(device->allocator, status, bytes, FSDP_MEMORY_WORKSPACE);
-    fsdp__device_account(device, FSDP_MEMORY_WORKSPACE, (int64_t)bytes, false);
+    fsdp__device_account(device, NULL, FSDP_MEMORY_WORKSPACE, (int64_t)bytes, false);
     return FSDP_OK;
 }
 
@@ -236,7 +238,7 @@ void fsdp__stream_drop_workspace(fsdp_stream *stream)
             device->backend->scratch_free(stream, stream->workspace, stream->workspace_bytes);
         else
             device->backend->segment_free(device, stream->workspace, stream->workspace_bytes);
-        fsdp__device_account(device, FSDP_MEMORY_WORKSPACE, -(int64_t)stream->workspace_bytes, false);
+        fsdp__device_account(device, NULL, FSDP_MEMORY_WORKSPACE, -(int64_t)stream->workspace_bytes, false);
     }
     stream->workspace = NULL;
     stream->workspace_bytes = 0;

@@ -7,6 +7,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/context.h"
 #include "base/status.h"
 #include "base/text.h"
 
@@ -167,6 +168,7 @@ static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tenso
 {
     call c = {module, forward, NULL, outputs, count, output_count, 0, 0, NULL};
     fsdp__viewpoint outer;
+    fsdp__taker before;
     fsdp_status status;
 
     for (int i = 0; i < count; i++)
@@ -175,7 +177,9 @@ static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tenso
     FSDP_TRY(fsdp__viewpoint_begin(module, NULL, &outer));
     FSDP_TRY_GOTO(status, fsdp_scope_begin(module->context), out);
     module->parts->calls++;
+    before = fsdp__context_enter(module->context, module);
     status = call_in_scope(&c, inputs);
+    fsdp__context_set_taker(module->context, before);
     module->parts->calls--;
     fsdp__backward_call_unref(c.backward);
     fsdp__module_forget_removed_hooks(module);

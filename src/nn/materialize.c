@@ -2,6 +2,7 @@
 #include "nn/module.h"
 
 #include "base/alloc.h"
+#include "base/context.h"
 #include "base/rng.h"
 #include "base/status.h"
 #include "device/device.h"
@@ -50,10 +51,8 @@ static fsdp_status materialize_hooks(void *arg, fsdp_module *module, const char 
     return FSDP_OK;
 }
 
-static fsdp_status materialize_plain(void *arg, fsdp_module *module, const char *name)
+static fsdp_status materialize_tensors(const materialization *m, fsdp_module *module, const char *name)
 {
-    const materialization *m = arg;
-
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         fsdp_tensor *parameter = *module->parts->parameters[i].slot;
 
@@ -72,6 +71,15 @@ static fsdp_status materialize_plain(void *arg, fsdp_module *module, const char 
         FSDP_TRY(slot->fill ? slot->fill(module, *slot->slot) : fsdp_tensor_fill_(*slot->slot, 0.0));
     }
     return FSDP_OK;
+}
+
+static fsdp_status materialize_plain(void *arg, fsdp_module *module, const char *name)
+{
+    fsdp__taker before = fsdp__context_enter(module->context, module);
+    fsdp_status status = materialize_tensors(arg, module, name);
+
+    fsdp__context_set_taker(module->context, before);
+    return status;
 }
 
 fsdp_status fsdp_module_materialize(fsdp_module *module, fsdp_device *device)

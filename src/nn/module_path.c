@@ -141,6 +141,37 @@ static bool name_storage(const fsdp_context *context, const fsdp__storage *stora
     return false;
 }
 
+/* Returns the module that has `module` as a child, and the child's name; NULL: none has. */
+static const fsdp_module *parent_of(const fsdp__modules *all, const fsdp_module *module, const char **name)
+{
+    for (const fsdp_module *m = all->first; m; m = m->parts->next)
+        for (int64_t i = 0; i < m->parts->child_count; i++)
+            if (m->parts->children[i].module == module) {
+                *name = m->parts->children[i].name;
+                return m;
+            }
+    return NULL;
+}
+
+bool fsdp__module_owner_name(const fsdp_context *context, const void *owner, char *text, size_t bytes)
+{
+    const fsdp__modules *all = modules_of(context);
+    const fsdp_module *module = all ? all->first : NULL;
+    char path[FSDP__PATH_TEXT] = "", longer[2 * FSDP__PATH_TEXT];
+    const char *name = "";
+
+    while (module && module != owner)
+        module = module->parts->next;
+    if (!module)
+        return false;
+    for (const fsdp_module *m = parent_of(all, module, &name); m; m = parent_of(all, m, &name)) {
+        snprintf(longer, sizeof longer, "%s%s%s", name, *path ? "." : "", path);
+        snprintf(path, sizeof path, "%.*s", FSDP__PATH_TEXT - 1, longer);
+    }
+    snprintf(text, bytes, "%s", *path ? path : module->type->name);
+    return true;
+}
+
 /* ---- viewpoints ---- */
 
 static void look_from(const fsdp_context *context, fsdp__viewpoint view)

@@ -18,6 +18,9 @@ void fsdp__viewpoint_end(const fsdp_context *context, fsdp__viewpoint before);
 /* Returns the dotted name, as in state dicts; "" for the outermost module, and for one that does not lie below it. */
 #define FSDP__PATH_TEXT 256
 const char *fsdp__module_path(const fsdp_module *module, char text[FSDP__PATH_TEXT]);
+/* Names a module that may be gone (fsdp__owner_namer), from the outermost one that has it: by its type, if it is that
+ * itself. */
+bool fsdp__module_owner_name(const fsdp_context *context, const void *owner, char *text, size_t bytes);
 /* Puts "blocks.0 (Linear): " in front of the message, or the type alone if there is no path, unless the message names a
  * module already. */
 void fsdp__module_say(const fsdp_module *module, fsdp_status status);

@@ -4,6 +4,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/context.h"
 #include "nn/module_path.h"
 
 /* What the forward depended on: a fact of a parameter, or of a module. */
@@ -115,14 +116,17 @@ static fsdp_status run(void *arg, fsdp_tensor *const *inputs, int count, fsdp_te
 {
     call *c = arg;
     fsdp__viewpoint before;
+    fsdp__taker outer;
     fsdp_status status;
 
     if (!fsdp_recomputing(c->module->context))
         return fsdp__forward_run(&c->forward, c->module, inputs, count, outputs, output_count);
     FSDP_TRY(fsdp__viewpoint_begin(c->module, c->path, &before));
+    outer = fsdp__context_enter(c->module->context, c->module);
     status = check_unchanged(c);
     if (status == FSDP_OK)
         status = fsdp__forward_run(&c->forward, c->module, inputs, count, outputs, output_count);
+    fsdp__context_set_taker(c->module->context, outer);
     if (status != FSDP_OK && !fsdp__recomputation_done(c->module->context))
         fsdp__module_say(c->module, status);
     fsdp__viewpoint_end(c->module->context, before);

@@ -1,6 +1,7 @@
 /* op.c - checks and small computations that operations share. */
 #include "ops/op.h"
 #include "base/alloc.h"
+#include "base/context.h"
 
 #include <string.h>
 
@@ -9,6 +10,16 @@
 static bool present(const fsdp_tensor *tensor)
 {
     return tensor && tensor != FSDP_NO_BIAS;
+}
+
+/* Lets the ledger know what memory is taken for from here on. */
+static void begin_op(const fsdp_tensor *input, const char *op)
+{
+    fsdp_context *context = fsdp_device_context(input->storage->device);
+    fsdp__taker taker = fsdp__context_taker(context);
+
+    taker.op = op;
+    fsdp__context_set_taker(context, taker);
 }
 
 bool fsdp__op_inputs(const char *op, fsdp_tensor *const *inputs, int count)
@@ -34,6 +45,8 @@ bool fsdp__op_inputs(const char *op, fsdp_tensor *const *inputs, int count)
             return false;
         }
     }
+    if (first)
+        begin_op(first, op);
     return true;
 }
 
@@ -133,7 +146,7 @@ fsdp_status fsdp__op_check_indices(const char *op, const char *what, const fsdp_
     if (is_known_right(indices, limit, ignore, valid))
         return FSDP_OK;
     *valid = numel;
-    if (numel == 0 || fsdp_device_is_meta(indices->storage->device))
+    if (numel == 0 || !fsdp__device_has_bytes(indices->storage->device))
         return FSDP_OK;
     FSDP__TRY_NEW(values = fsdp__malloc((size_t)numel * fsdp_dtype_size(indices->dtype)));
     FSDP_TRY(fsdp_tensor_read(indices, indices->dtype, values));

@@ -2,16 +2,21 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/context.h"
 #include "fsdp/dist.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"
 
 static fsdp_status make_moment(const fsdp_tensor *like, fsdp_tensor **out)
 {
+    fsdp_context *context = fsdp_device_context(like->storage->device);
+    fsdp__taker before = fsdp__context_enter(context, like->storage->owner);
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *moment = NULL;
+    fsdp_status status = fsdp_tensor_create(like->storage->device, FSDP_F32, like->ndim, like->shape,
+                                            FSDP_MEMORY_OPTIMIZER_STATE, &moment);
 
-    FSDP_TRY(fsdp_tensor_create(like->storage->device, FSDP_F32, like->ndim, like->shape, FSDP_MEMORY_OPTIMIZER_STATE,
-                                &moment));
+    fsdp__context_set_taker(context, before);
+    FSDP_TRY(status);
     FSDP_TRY(fsdp_tensor_fill_(moment, 0));
     *out = fsdp__take(&moment);
     return FSDP_OK;

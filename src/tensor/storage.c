@@ -1,5 +1,6 @@
 /* storage.c - bytes with an identity: see [Note: storage identity] in tensor.h. */
 #include "base/alloc.h"
+#include "base/context.h"
 #include "device/device.h"
 #include "tensor/tensor.h"
 
@@ -13,6 +14,7 @@ fsdp_status fsdp__storage_create(fsdp_device *device, size_t bytes, fsdp_memory_
     storage->device = device;
     storage->bytes = bytes;
     storage->kind = kind;
+    storage->owner = fsdp__context_taker(fsdp_device_context(device)).owner;
     storage->made_in_function = fsdp__origin_runs(storage);
     if (allocate)
         FSDP_TRY(fsdp__storage_restore(storage));
@@ -30,10 +32,18 @@ void fsdp__storage_unref(fsdp__storage *storage)
 
 fsdp_status fsdp__storage_restore(fsdp__storage *storage)
 {
+    fsdp_context *context = fsdp_device_context(storage->device);
+    fsdp__taker before = fsdp__context_taker(context);
+    fsdp_status status;
+
     if (storage->data)
         return FSDP_OK;
-    FSDP_TRY(fsdp__device_alloc(storage->device, storage->bytes, storage->kind, &storage->data));
-    return FSDP_OK;
+    if (storage->owner != before.owner) /* as that of who has made it */
+        fsdp__context_set_taker(context, (fsdp__taker){storage->owner, before.op, before.backward});
+    status = fsdp__device_alloc(storage->device, storage->bytes, storage->kind, &storage->data);
+    if (storage->owner != before.owner)
+        fsdp__context_set_taker(context, before);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
 static void borrowed(void *arg, void *data)

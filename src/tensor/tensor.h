@@ -32,6 +32,7 @@ struct fsdp__storage {
     void *data; /* NULL while dropped */
     size_t bytes;
     fsdp_memory_kind kind;
+    const void *owner; /* the module that it was made in: fsdp__taker */
     /* Set for bytes that are not the device's own (memory shared with peers): called once with `data` when they are let
      * go, instead of freeing them. NULL: the bytes are freed to the device. */
     void (*release)(void *arg, void *data);

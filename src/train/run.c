@@ -1,5 +1,9 @@
 /* run.c - builds a run from the config, tears it down in reverse, and drives it from the first step to the export. */
 #include "train/run.h"
+
+#include <stdio.h>
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/probe.h"
@@ -190,9 +194,10 @@ void fsdp__train_resolve_replicas(fsdp_train_run *run)
                  machines, ranks / machines, ranks / machines == 1 ? "" : "s");
 }
 
-/* Builds a run. A failure that the others do not know of ends the world. */
+/* Builds a run. A failure that the others do not know of ends the world. `owners` has FSDP__TRAIN_OWNERS bytes, or is
+ * NULL. */
 static outcome create(fsdp_context *context, const fsdp_train_config *config, const fsdp_train_listener *listener,
-                      fsdp_train_run **out)
+                      char *owners, fsdp_train_run **out)
 {
     fsdp_train_run *run = fsdp__calloc(1, sizeof *run);
     outcome built = alone(FSDP_NO_MEMORY);
@@ -213,6 +218,8 @@ static outcome create(fsdp_context *context, const fsdp_train_config *config, co
         return built;
     }
     fsdp__export_release(run); /* do this first: a launcher that hears of the failure ends this process */
+    if (owners)
+        fsdp__train_note_owners(context, run, built.status, owners);
     if (run)
         fsdp__saves_release(run);
     if (!built.everywhere)
@@ -228,7 +235,7 @@ fsdp_status fsdp_train_run_create(fsdp_context *context, const fsdp_train_config
 {
     static const fsdp_train_listener nobody;
 
-    return create(context, config, &nobody, out).status;
+    return create(context, config, &nobody, NULL, out).status;
 }
 
 void fsdp_train_run_free(fsdp_train_run *run)
@@ -313,16 +320,33 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
 
 /* ---- the whole ---- */
 
+/* Logs the lines of a text. */
+static void log_lines(fsdp_context *context, const char *text)
+{
+    for (size_t length = 0; *text; text += length + (text[length] == '\n')) {
+        length = strcspn(text, "\n");
+        fsdp_log(context, FSDP_LOG_ERROR, "%.*s", (int)length, text);
+    }
+}
+
 /* Reports what happened where it should be reported. Where all ranks know, rank 0 reports it and then ends the world:
- * the others wait for that, because a launcher may end all ranks as soon as one is gone. */
-static void report_failure(fsdp_context *context, const fsdp_train_listener *listener, outcome failure)
+ * the others wait for that, because a launcher may end all ranks as soon as one is gone. A rank that does not report it
+ * logs who has its memory. */
+static void report_failure(fsdp_context *context, const fsdp_train_listener *listener, outcome failure,
+                           const char *owners)
 {
     bool reports = !failure.everywhere || fsdp_context_rank(context) == 0;
+    char message[2 * FSDP__TRAIN_OWNERS];
     bool held;
 
+    snprintf(message, sizeof message, "%s%s%s", fsdp_last_error(), *owners ? "\n" : "", owners);
     if (reports && listener->failed)
-        listener->failed(listener->arg, failure.status, fsdp_last_error());
+        listener->failed(listener->arg, failure.status, message);
     held = fsdp_hold_error(true);
+    if (!reports)
+        log_lines(context, owners);
+    if (*owners)
+        FSDP__TELL(MEMORY_LACKED, .context = context, .name = owners);
     if (failure.everywhere)
         FSDP__TELL(RUN_ENDED, .context = context, .kind = (int)failure.status);
     if (reports)
@@ -409,11 +433,11 @@ static fsdp_status end_metrics(fsdp_train_run *run)
 
 /* Drives a run from the first step to the export; the caller frees *run, also after a failure. */
 static outcome drive(fsdp_context *context, const fsdp_train_config *config, const fsdp_train_listener *listener,
-                     fsdp_train_run **run)
+                     char *owners, fsdp_train_run **run)
 {
     fsdp_train_summary summary;
 
-    PART(create(context, config, listener, run));
+    PART(create(context, config, listener, owners, run));
     if (listener->started) {
         fsdp_train_run_summary(*run, &summary);
         listener->started(listener->arg, &summary);
@@ -435,14 +459,17 @@ fsdp_status fsdp_train(fsdp_context *context, const fsdp_train_config *config, c
 {
     static const fsdp_train_listener nobody;
     fsdp_train_run *run = NULL;
+    char owners[FSDP__TRAIN_OWNERS] = "";
     outcome end;
 
     if (!listener)
         listener = &nobody;
-    end = drive(context, config, listener, &run);
+    end = drive(context, config, listener, owners, &run);
     fsdp__export_release(run);
+    if (!owners[0])
+        fsdp__train_note_owners(context, run, end.status, owners);
     if (end.status != FSDP_OK)
-        report_failure(context, listener, end);
+        report_failure(context, listener, end, owners);
     fsdp_train_run_free(run);
     return end.status;
 }

@@ -224,6 +224,15 @@ fsdp_status fsdp__train_check_visible(fsdp_train_run *run);
  * only a warning. */
 fsdp_status fsdp__train_check_needs(const fsdp_train_run *run);
 
+/* ---- owners.c ---- */
+
+enum {
+    FSDP__TRAIN_OWNERS = 2048 /* bytes of the table of owners */
+};
+/* Writes who has the memory, or would have it, of a run that has failed with `status`, a line each; "" unless this rank
+ * has run out of memory. `run` may be NULL. Call it while the model is there. */
+void fsdp__train_note_owners(const fsdp_context *context, const fsdp_train_run *run, fsdp_status status, char *text);
+
 /* ---- export.c ---- */
 
 /* Takes hold of export.path on rank 0, if it is set: if it cannot be written to, the run fails now and not at its
@@ -264,8 +273,10 @@ fsdp_status fsdp__validation_check(fsdp_train_run *run, const fsdp_train_validat
 /* Checks, on rank 0, whether there can be a trace where the config wants it. */
 fsdp_status fsdp__trace_check(const fsdp_train_config *config);
 /* Begins the trace, goes on with it or pauses it, before a step. A trace that cannot be written does not cost the
- * model: it is a warning, and the run reports it at its end. [collective] */
-fsdp_status fsdp__trace_before_step(fsdp_train_run *run);
+ * model: it is a warning, and the run reports it at its end. `step` takes one, of a dry run for the planned line: it is
+ * fsdp_train_step. [collective] */
+typedef fsdp_status fsdp__train_step_taker(fsdp_train_run *run, fsdp_train_report *report);
+fsdp_status fsdp__trace_before_step(fsdp_train_run *run, fsdp__train_step_taker *step);
 /* Writes it, after the last of its steps. [collective] */
 fsdp_status fsdp__trace_after_step(fsdp_train_run *run);
 /* Writes what there is when no more steps come. [collective] */

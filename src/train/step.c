@@ -256,7 +256,7 @@ fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report)
 {
     fsdp_train_report own = {0};
     int64_t number = run->step + 1;
-    fsdp_status status = fsdp__trace_before_step(run);
+    fsdp_status status = fsdp__trace_before_step(run, fsdp_train_step);
 
     FSDP__STAGE(run, BEGUN, "step", number);
     if (status == FSDP_OK)

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "train/dry_memory.h"
+#include "train/metrics_lines.h"
 #include "train/run.h"
 #include "train/run_config.h"
 #include "watch/trace_file.h"
@@ -80,9 +82,15 @@ static bool is_traced(const fsdp_train_run *run, int64_t step, int64_t *last)
 
 fsdp_status fsdp__trace_check(const fsdp_train_config *config)
 {
-    fsdp_status status = config->metrics.trace.path ? fsdp__trace_file_check(config->metrics.trace.path) : FSDP_OK;
+    static const char key[] = "metrics.trace.path";
+    const char *path = config->metrics.trace.path;
+    fsdp_status status;
 
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "metrics.trace.path");
+    if (!path)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__metrics_make_folder(key, path));
+    status = fsdp__trace_file_check(path);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "%s", key);
 }
 
 /* Notes a failure that all ranks have; others end the run. */
@@ -110,7 +118,22 @@ static fsdp_status end(fsdp_train_run *run)
     return note(run, status);
 }
 
-fsdp_status fsdp__trace_before_step(fsdp_train_run *run)
+/* Lets the trace show what the memory should do, by a dry run of this rank. Where none can be made, as with a model of
+ * the caller's own that cannot be built again, the line is missing. */
+static void plan_memory(const fsdp_train_run *run, fsdp__train_step_taker *step)
+{
+    fsdp__memory_course course = {.changes = NULL};
+    bool held = fsdp_hold_error(true);
+    fsdp_train_run *dry = NULL;
+
+    if (fsdp__train_dry_twin(run, &dry) == FSDP_OK && fsdp__train_dry_course(dry, step, &course) == FSDP_OK)
+        fsdp__trace_plan_memory(run->trace, run->device, &course);
+    fsdp__memory_course_release(&course);
+    fsdp__train_dry_twin_free(dry);
+    fsdp_release_error(held);
+}
+
+fsdp_status fsdp__trace_before_step(fsdp_train_run *run, fsdp__train_step_taker *step)
 {
     int64_t last;
     bool traced = run->config->metrics.trace.path && run->loader && is_traced(run, run->step + 1, &last);
@@ -120,7 +143,13 @@ fsdp_status fsdp__trace_before_step(fsdp_train_run *run)
     if (!traced || run->traced)
         return FSDP_OK;
     run->traced = true;
-    return note(run, fsdp_trace_begin(run->context, run->config->metrics.trace.path, NULL, &run->trace));
+    FSDP_TRY(note(run, fsdp_trace_begin(run->context, run->config->metrics.trace.path, NULL, &run->trace)));
+    if (run->trace) {
+        fsdp_trace_pause(run->trace, true);
+        plan_memory(run, step);
+        fsdp_trace_pause(run->trace, false);
+    }
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__trace_after_step(fsdp_train_run *run)

@@ -1,7 +1,6 @@
 /* flight.c - what a rank does is written down as its context's probes tell it. */
 #include "watch/flight.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -11,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/context.h"
+#include "base/status.h"
 #include "fsdp/comm.h"
 
 /* A group that calls were heard of. */
@@ -30,6 +30,7 @@ typedef struct flight {
         IN_FILE,
         OF_LAUNCHER
     } where;
+    fsdp__flight_file_id id; /* IN_FILE */
     group *groups[FSDP__FLIGHT_GROUPS];
     int group_count;
     uint64_t turn; /* of the last record */
@@ -277,15 +278,16 @@ static fsdp_status write_now(flight *f)
 static void write_broken(flight *f)
 {
     const char *folder = f->file->end.folder;
-    bool held = fsdp_hold_error(true);
+    fsdp__error_aside aside;
 
+    fsdp__put_error_aside(&aside);
     if (write_now(f) == FSDP_OK)
         fsdp_log(f->context, FSDP_LOG_WARNING, "the last calls of this rank are in '%s': fsdp flight '%s'", folder,
                  folder);
     else
         fsdp_log(f->context, FSDP_LOG_WARNING, "the last calls of this rank could not be written to '%s': %s", folder,
-                 strerrordesc_np(errno));
-    fsdp_release_error(held);
+                 fsdp_last_error());
+    fsdp__put_error_back(&aside);
 }
 
 /* ---- what it hears ---- */
@@ -300,6 +302,8 @@ static fsdp_status see(void *arg, fsdp__probe_event *e)
         writes = broken(f, e);
     else if (e->point == FSDP__POINT_RUN_ENDED)
         settled(f);
+    else if (e->point == FSDP__POINT_MEMORY_LACKED)
+        put_text(f->file->end.owners, sizeof f->file->end.owners, e->name);
     else if (f->file->end.state == FSDP__FLIGHT_BROKEN || f->file->end.frozen_ns)
         ; /* what follows is how the rank ends: its calls end without being done */
     else if (e->point == FSDP__POINT_COLLECTIVE_ISSUED)
@@ -328,7 +332,7 @@ static void flight_free(void *state)
     if (f->file) {
         settled(f);
         if (f->where == IN_FILE && f->file->end.state == FSDP__FLIGHT_SETTLED)
-            fsdp__flight_remove_file(f->file->end.folder, f->file->head.rank);
+            fsdp__flight_remove_file(f->file->end.folder, f->file->head.rank, &f->id);
         (void)munmap(f->file, sizeof *f->file);
     }
     for (int i = 0; i < f->group_count; i++)
@@ -368,12 +372,14 @@ static void write_head(const flight *f)
 }
 
 /* Makes a recorder that writes to `file`, which it owns from here on, also when it fails. */
-static fsdp_status start(fsdp_context *context, fsdp__flight_file *file, int where, flight **out)
+static fsdp_status start(fsdp_context *context, fsdp__flight_file *file, int where, fsdp__flight_file_id id,
+                         flight **out)
 {
-    static const fsdp__point points[] = {
-        FSDP__POINT_COLLECTIVE_ISSUED, FSDP__POINT_COLLECTIVE_BEGUN, FSDP__POINT_COLLECTIVE_DONE,
-        FSDP__POINT_SHARD_CHANGED,     FSDP__POINT_STAGE_BEGUN,      FSDP__POINT_RUN_ENDED,
-        FSDP__POINT_WORLD_BROKEN,      FSDP__POINT_STEP_BEGUN,       FSDP__POINT_STEP_DONE};
+    static const fsdp__point points[] = {FSDP__POINT_COLLECTIVE_ISSUED, FSDP__POINT_COLLECTIVE_BEGUN,
+                                         FSDP__POINT_COLLECTIVE_DONE,   FSDP__POINT_SHARD_CHANGED,
+                                         FSDP__POINT_STAGE_BEGUN,       FSDP__POINT_RUN_ENDED,
+                                         FSDP__POINT_WORLD_BROKEN,      FSDP__POINT_STEP_BEGUN,
+                                         FSDP__POINT_STEP_DONE,         FSDP__POINT_MEMORY_LACKED};
     flight *f = fsdp__calloc(1, sizeof *f);
     uint64_t bits = 0;
 
@@ -384,6 +390,7 @@ static fsdp_status start(fsdp_context *context, fsdp__flight_file *file, int whe
     f->context = context;
     f->file = file;
     f->where = where;
+    f->id = id;
     pthread_mutex_init(&f->mutex, NULL);
     write_head(f);
     for (size_t i = 0; i < sizeof points / sizeof points[0]; i++)
@@ -408,7 +415,7 @@ void fsdp__flight_join(fsdp_context *context, int fd)
         return;
     status = fsdp__flight_map(fd, fsdp_context_rank(context), &file);
     if (status == FSDP_OK)
-        status = start(context, file, OF_LAUNCHER, &f);
+        status = start(context, file, OF_LAUNCHER, (fsdp__flight_file_id){0}, &f);
     if (status != FSDP_OK)
         fsdp_log(context, FSDP_LOG_WARNING, "the last calls of this rank are not recorded: %s", fsdp_last_error());
 }
@@ -438,6 +445,7 @@ fsdp_status fsdp_flight_start(fsdp_context *context, const char *folder, bool in
     flight *f = context ? fsdp__context_get(context, FSDP__SLOT_FLIGHT) : NULL;
     char absolute[FSDP__FLIGHT_TEXT];
     fsdp__flight_file *file = NULL;
+    fsdp__flight_file_id id = {0};
 
     if (!context || (in_file && !folder))
         return FSDP_FAIL(FSDP_INVALID, "cannot record calls: %s", context ? "in_file needs a folder" : "no context");
@@ -447,8 +455,8 @@ fsdp_status fsdp_flight_start(fsdp_context *context, const char *folder, bool in
     if (folder)
         FSDP_TRY(fsdp__flight_folder(folder, absolute));
     if (!f) {
-        FSDP_TRY(in_file ? fsdp__flight_map_file(absolute, fsdp_context_rank(context), &file) : own_memory(&file));
-        FSDP_TRY(start(context, file, in_file ? IN_FILE : OWN_MEMORY, &f));
+        FSDP_TRY(in_file ? fsdp__flight_map_file(absolute, fsdp_context_rank(context), &file, &id) : own_memory(&file));
+        FSDP_TRY(start(context, file, in_file ? IN_FILE : OWN_MEMORY, id, &f));
     }
     set_names(f, folder ? absolute : NULL, run);
     return FSDP_OK;

@@ -2,6 +2,8 @@
 #ifndef WATCH_FLIGHT_H
 #define WATCH_FLIGHT_H
 
+#include <sys/types.h>
+
 #include "fsdp/watch.h"
 #include "watch/flight_file.h"
 
@@ -28,10 +30,15 @@ fsdp_status fsdp__flight_memory_write(const fsdp__flight_memory *memory, char *f
 
 /* Maps this rank's part of the memory behind `fd`, which the launcher has made. */
 fsdp_status fsdp__flight_map(int fd, int rank, fsdp__flight_file **out);
+/* A file that may be another one by now, under its old name. */
+typedef struct fsdp__flight_file_id {
+    dev_t device;
+    ino_t number;
+} fsdp__flight_file_id;
 /* Makes a file for a record in a folder, with all its blocks, and maps it. */
-fsdp_status fsdp__flight_map_file(const char *folder, int rank, fsdp__flight_file **out);
-/* Removes that file, and the folder if it is empty. */
-void fsdp__flight_remove_file(const char *folder, int rank);
+fsdp_status fsdp__flight_map_file(const char *folder, int rank, fsdp__flight_file **out, fsdp__flight_file_id *id);
+/* Removes that file, unless another has its name by now, and the folder if it is empty. */
+void fsdp__flight_remove_file(const char *folder, int rank, const fsdp__flight_file_id *id);
 /* Copies a record as it is now; fsdp__free it. */
 fsdp_status fsdp__flight_copy(const fsdp__flight_file *file, fsdp__flight_file **out);
 /* Writes a copy into the folder that it names. */

@@ -20,13 +20,14 @@
 #define FSDP__FLIGHT_MAGIC "fsdpfly"
 
 enum {
-    FSDP__FLIGHT_VERSION = 1,
+    FSDP__FLIGHT_VERSION = 2,
     FSDP__FLIGHT_RECORDS = 4096,
     FSDP__FLIGHT_GROUPS = 64,
     FSDP__FLIGHT_RUNS = 8, /* of a group's ranks */
     FSDP__FLIGHT_NAME = 64,
     FSDP__FLIGHT_WORD = 24,
-    FSDP__FLIGHT_TEXT = 1024
+    FSDP__FLIGHT_TEXT = 1024,
+    FSDP__FLIGHT_OWNERS = 2048
 };
 
 /* What stays the same from the start. */
@@ -56,6 +57,7 @@ typedef struct fsdp__flight_end {
     _Atomic int64_t frozen_ns; /* from here on the launcher wants the record to stay as it is; 0: it does not */
     char why[FSDP__FLIGHT_TEXT];
     char ending[256]; /* how the process ended, by the launcher: "rank 1 was killed by signal 9 (Killed)" */
+    char owners[FSDP__FLIGHT_OWNERS]; /* who had the memory, in lines, where that had run out; otherwise "" */
     char run[FSDP__FLIGHT_NAME];
     char folder[FSDP__FLIGHT_TEXT]; /* where it is to be written; "": nowhere */
 } fsdp__flight_end;

@@ -120,9 +120,10 @@ static fsdp_status map(int fd, const char *what, off_t offset, fsdp__flight_file
     return FSDP_OK;
 }
 
-fsdp_status fsdp__flight_map_file(const char *folder, int rank, fsdp__flight_file **out)
+fsdp_status fsdp__flight_map_file(const char *folder, int rank, fsdp__flight_file **out, fsdp__flight_file_id *id)
 {
     fsdp__directory in = {.path = NULL};
+    struct stat info = {.st_ino = 0};
     char name[32];
     fsdp_status status;
     int fd = -1;
@@ -131,7 +132,9 @@ fsdp_status fsdp__flight_map_file(const char *folder, int rank, fsdp__flight_fil
     (void)fsdp__directory_unlink(&in, name_of(rank, name)); /* of an earlier run; what cannot be removed is told next */
     if (!fsdp__file_is_refused(FSDP__POINT_WRITE, NULL))
         fd = openat(in.fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    status = fd < 0 ? fsdp__file_error("make a flight record in", folder) : map(fd, folder, 0, out);
+    status =
+        fd < 0 || fstat(fd, &info) != 0 ? fsdp__file_error("make a flight record in", folder) : map(fd, folder, 0, out);
+    *id = (fsdp__flight_file_id){info.st_dev, info.st_ino};
     if (fd >= 0)
         close(fd);
     if (fd >= 0 && status != FSDP_OK)
@@ -140,14 +143,16 @@ fsdp_status fsdp__flight_map_file(const char *folder, int rank, fsdp__flight_fil
     return status;
 }
 
-void fsdp__flight_remove_file(const char *folder, int rank)
+void fsdp__flight_remove_file(const char *folder, int rank, const fsdp__flight_file_id *id)
 {
     bool held = fsdp_hold_error(true);
     fsdp__directory in = {.path = NULL}, parent = {.path = NULL};
     char name[32], *own = NULL;
+    struct stat info;
 
-    if (fsdp__directory_open(folder, &in) == FSDP_OK)
-        (void)fsdp__directory_unlink(&in, name_of(rank, name));
+    if (fsdp__directory_open(folder, &in) == FSDP_OK && fsdp__directory_look(&in, name_of(rank, name), &info) &&
+        info.st_dev == id->device && info.st_ino == id->number)
+        (void)fsdp__directory_unlink(&in, name);
     if (in.path && fsdp__directory_of(folder, &parent, &own) == FSDP_OK)
         (void)fsdp__directory_remove_empty(&parent, own, &in);
     fsdp__free(own);

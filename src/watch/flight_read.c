@@ -68,7 +68,8 @@ static fsdp_status take_end(const char *path, const char *data, fsdp__flight_log
     if (end->state > FSDP__FLIGHT_BROKEN || end->written_ns < 0 || end->written_ns > most_ns || end->broken_ns < 0 ||
         end->broken_ns > most_ns || end->frozen_ns < 0 || end->frozen_ns > most_ns ||
         !ends(end->why, sizeof end->why) || !ends(end->ending, sizeof end->ending) ||
-        !ends(end->run, sizeof end->run) || !ends(end->folder, sizeof end->folder))
+        !ends(end->owners, sizeof end->owners) || !ends(end->run, sizeof end->run) ||
+        !ends(end->folder, sizeof end->folder))
         return damaged(path, at, "what it says of the rank's end cannot be");
     memcpy(&out->place, data + offsetof(fsdp__flight_file, place), sizeof out->place);
     if (out->place.check != fsdp__flight_place_check(&out->place, out->place.turn) || out->place.ns < 0 ||

@@ -39,6 +39,18 @@ static void print_call(const fsdp__flight_log *log, const fsdp__flight_record *r
             r->module[0] ? (r->labelled ? "for " : "in ") : "", fsdp__shown(r->module, module, sizeof module));
 }
 
+/* Prints the lines of a text. */
+static void print_lines(const char *text, FILE *out)
+{
+    char line[256], shown[1024];
+
+    for (size_t length = 0; *text; text += length + (text[length] == '\n')) {
+        length = strcspn(text, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)length, text);
+        fprintf(out, "%s\n", fsdp__shown(line, shown, sizeof shown));
+    }
+}
+
 static void print_rank(const fsdp__flight_log *log, int64_t calls, FILE *out)
 {
     int64_t first = log->count > calls ? log->count - calls : 0;
@@ -49,6 +61,7 @@ static void print_rank(const fsdp__flight_log *log, int64_t calls, FILE *out)
             log->head.pid, place);
     if (log->end.ending[0])
         fprintf(out, "  %s\n", FSDP__SHOWN_NAME(log->end.ending));
+    print_lines(log->end.owners, out);
     if (log->damaged > 0)
         fprintf(out, "  %lld records are torn or damaged, and left out\n", (long long)log->damaged);
     if (log->unlisted > 0)
@@ -163,6 +176,22 @@ static void put_call(const fsdp__flight_log *log, const fsdp__flight_record *r, 
     put_time("done", log, r->done, "}", out);
 }
 
+/* Puts the lines of the table of owners as a list. */
+static void put_owners(const char *text, FILE *out)
+{
+    char line[256], shown[1024];
+
+    key("owners", out);
+    fputc('[', out);
+    for (size_t length = 0, n = 0; *text; text += length + (text[length] == '\n'), n++) {
+        length = strcspn(text, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)length, text);
+        fputs(n ? ", " : "", out);
+        fsdp__print_json_string(fsdp__shown(line, shown, sizeof shown), out);
+    }
+    fputs("],\n     ", out);
+}
+
 static void put_rank(const fsdp__flight_log *log, FILE *out)
 {
     static const char *const states[] = {"empty", "runs", "settled", "broken"};
@@ -175,7 +204,8 @@ static void put_rank(const fsdp__flight_log *log, FILE *out)
     put_text("file", log->path, ", ", out);
     put_text("state", states[log->end.state], ", ", out);
     put_text("why", log->end.why, ", ", out);
-    put_text("ending", log->end.ending, ",\n     ", out);
+    put_text("ending", log->end.ending, ", ", out);
+    put_owners(log->end.owners, out);
     put_time("started", log, log->head.started_ns, ", ", out);
     put_time("now", log, log->now, ", ", out);
     put_number("damaged", (uint64_t)log->damaged, ", ", out);

@@ -11,6 +11,7 @@
 #include "base/compiler.h"
 #include "base/context.h"
 #include "base/host.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "device/device.h"
 #include "fsdp/comm.h"
@@ -33,6 +34,7 @@ struct fsdp_trace {
     bool packs, records;
     fsdp__trace_clock clock;
     fsdp__clock_offset *begun, *ended; /* of each rank */
+    fsdp__trace_plan plan;
 };
 
 /* What rank 0 must know of a rank. */
@@ -50,6 +52,7 @@ static void trace_free(fsdp_trace *t)
         return;
     if (t->recorder)
         fsdp__recorder_close(t->recorder);
+    fsdp__memory_course_release(&t->plan.course);
     fsdp__free(t->path);
     fsdp__free(t->begun);
     fsdp__free(t->ended);
@@ -133,6 +136,13 @@ fsdp_status fsdp_trace_begin(fsdp_context *context, const char *path, const fsdp
     return FSDP_OK;
 }
 
+void fsdp__trace_plan_memory(fsdp_trace *t, const fsdp_device *device, fsdp__memory_course *course)
+{
+    fsdp__memory_course_release(&t->plan.course);
+    t->plan = (fsdp__trace_plan){fsdp_device_name(device), *course};
+    *course = (fsdp__memory_course){.changes = NULL};
+}
+
 void fsdp_trace_pause(fsdp_trace *t, bool paused)
 {
     if (!t || t->records == !paused)
@@ -197,7 +207,7 @@ static fsdp_status add_text(const fsdp_trace *t, fsdp__trace_file *file, void *c
 static fsdp_status make_text(const fsdp_trace *t, fsdp__memory_file *text)
 {
     FSDP_TRY(fsdp__memory_file_open(text, t->packs, NULL));
-    FSDP_TRY(fsdp__trace_write(text->stream, t->recorder, &t->clock));
+    FSDP_TRY(fsdp__trace_write(text->stream, t->recorder, &t->clock, &t->plan));
     return fsdp__memory_file_finish(text);
 }
 
@@ -323,13 +333,14 @@ out:
 
 void fsdp_trace_abandon(fsdp_trace *t)
 {
-    bool held = fsdp_hold_error(true);
+    fsdp__error_aside aside;
 
+    fsdp__put_error_aside(&aside);
     fsdp_trace_pause(t, true);
     if (t && fsdp_context_rank(t->context) == 0 && write_alone(t) != FSDP_OK)
-        fsdp_log(t->context, FSDP_LOG_WARNING, "the trace '%s' could not be written", t->path);
+        fsdp_log(t->context, FSDP_LOG_WARNING, "the trace '%s' could not be written: %s", t->path, fsdp_last_error());
     trace_free(t);
-    fsdp_release_error(held);
+    fsdp__put_error_back(&aside);
 }
 
 fsdp_status fsdp_trace_end(fsdp_trace *t)

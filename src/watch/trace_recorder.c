@@ -10,7 +10,9 @@
 #include "base/compiler.h"
 #include "base/context.h"
 #include "base/hash.h"
+#include "base/pointer_table.h"
 #include "device/kernels.h"
+#include "device/owners.h"
 #include "fsdp/comm.h"
 
 enum {
@@ -40,6 +42,7 @@ struct fsdp__recorder {
     char *text;
     size_t text_used;
     uint32_t name_count;
+    fsdp__pointer_table modules; /* numbers of the names of those that have taken memory, + 1; under the mutex */
 };
 
 /* ---- names ---- */
@@ -105,9 +108,51 @@ const char *fsdp__recorder_name(const fsdp__recorder *r, uint32_t number)
     return number ? r->text + r->table[r->number_at[number]].at : "";
 }
 
+uint32_t fsdp__recorder_names(const fsdp__recorder *r)
+{
+    return r->name_count;
+}
+
 fsdp__traced_ranks fsdp__recorder_ranks(const fsdp__recorder *r, uint32_t number)
 {
     return number ? r->table[r->number_at[number]].of : (fsdp__traced_ranks){0};
+}
+
+/* Cuts the path of a module behind its first number: blocks have rows, and not all that is in them. */
+static void cut_to_block(char *path)
+{
+    for (char *part = path; part; part = strchr(part, '.') ? strchr(part, '.') + 1 : NULL) {
+        size_t length = strcspn(part, ".");
+
+        if (length > 0 && strspn(part, "0123456789") == length) {
+            part[length] = '\0';
+            return;
+        }
+    }
+}
+
+/* Returns the number of the name of the module, or of its block; 0: nobody's memory, or no room. */
+static uint32_t module_number(fsdp__recorder *r, const void *owner)
+{
+    char path[256];
+    int64_t *place, number;
+
+    if (!owner)
+        return 0;
+    pthread_mutex_lock(&r->mutex);
+    number = fsdp__pointer_table_find(&r->modules, owner);
+    pthread_mutex_unlock(&r->mutex);
+    if (number > 0)
+        return (uint32_t)number - 1;
+    fsdp__context_owner_name(r->context, owner, path, sizeof path);
+    cut_to_block(path);
+    number = number_of(r, path, NULL);
+    pthread_mutex_lock(&r->mutex);
+    place = number > 0 ? fsdp__pointer_table_at(&r->modules, owner) : NULL;
+    if (place)
+        *place = number + 1;
+    pthread_mutex_unlock(&r->mutex);
+    return (uint32_t)number;
 }
 
 /* ---- lanes ---- */
@@ -194,15 +239,19 @@ static void note_wait(fsdp__recorder *r, const fsdp__probe_event *e)
 static void note_memory(fsdp__recorder *r, const fsdp__probe_event *e)
 {
     const fsdp_device *device = e->stream ? fsdp__stream_device(e->stream) : NULL;
+    bool held = fsdp_hold_error(true);
+    uint32_t module = module_number(r, e->object);
     fsdp__note *n = device && fsdp__device_has_bytes(device) ? take_place(r) : NULL;
 
     if (n)
         *n = (fsdp__note){.ns = fsdp__clock_ns(),
                           .number = e->number,
+                          .name = module,
                           .thread = this_thread(r),
                           .lane = lane_of(r, device, fsdp_device_name(device)),
                           .point = (uint8_t)e->point,
                           .kind = (uint8_t)e->kind};
+    fsdp_release_error(held);
 }
 
 /* Takes a stamp where a device runs behind the host. */
@@ -330,6 +379,7 @@ void fsdp__recorder_close(fsdp__recorder *r)
     fsdp__free(r->table);
     fsdp__free(r->number_at);
     fsdp__free(r->text);
+    fsdp__pointer_table_release(&r->modules);
     r->notes = NULL;
     r->table = NULL;
     r->number_at = NULL;
@@ -340,10 +390,32 @@ void fsdp__recorder_close(fsdp__recorder *r)
     memset(r->lanes, 0, sizeof r->lanes);
 }
 
-/* Notes what is live on a device. */
-static void note_ledger(fsdp__recorder *r, const fsdp_device *device)
+typedef struct owned_noter {
+    fsdp__recorder *recorder;
+    uint16_t lane;
+} owned_noter;
+
+/* Notes which module has what is live. */
+static void note_owned(void *arg, const fsdp__owned *owned)
+{
+    const owned_noter *noter = arg;
+    uint32_t module = module_number(noter->recorder, owned->taker.owner);
+    fsdp__note *n = module > 0 ? take_place(noter->recorder) : NULL;
+
+    if (n)
+        *n = (fsdp__note){.ns = fsdp__clock_ns(),
+                          .bytes = owned->bytes,
+                          .name = module,
+                          .lane = noter->lane,
+                          .point = FSDP__NOTE_OWNED,
+                          .kind = (uint8_t)owned->kind};
+}
+
+/* Notes what is live on a device; `first` of all, when a recording begins or goes on. */
+static void note_ledger(fsdp__recorder *r, const fsdp_device *device, bool first)
 {
     fsdp_memory_stats stats;
+    bool held;
 
     fsdp_device_memory(device, &stats);
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++) {
@@ -352,10 +424,14 @@ static void note_ledger(fsdp__recorder *r, const fsdp_device *device)
         if (n)
             *n = (fsdp__note){.ns = fsdp__clock_ns(),
                               .bytes = stats.live_bytes[kind],
+                              .number = first && kind == 0,
                               .lane = lane_of(r, device, fsdp_device_name(device)),
                               .point = FSDP__NOTE_LEDGER,
                               .kind = (uint8_t)kind};
     }
+    held = fsdp_hold_error(true);
+    fsdp__device_each_owned(device, note_owned, &(owned_noter){r, lane_of(r, device, fsdp_device_name(device))});
+    fsdp_release_error(held);
 }
 
 void fsdp__recorder_start(fsdp__recorder *r)
@@ -365,14 +441,14 @@ void fsdp__recorder_start(fsdp__recorder *r)
     if (fsdp__context_get(r->context, FSDP__SLOT_DEVICES))
         front = fsdp__front_device(r->context);
     if (cpu)
-        note_ledger(r, cpu);
+        note_ledger(r, cpu, true);
     if (front && front != cpu)
-        note_ledger(r, front);
+        note_ledger(r, front, !cpu);
     for (int i = 0; i < FSDP__MOST_GPUS; i++) {
         const fsdp_device *gpu = fsdp__device_find(r->context, "cuda", i);
 
         if (gpu && gpu != front)
-            note_ledger(r, gpu);
+            note_ledger(r, gpu, false);
     }
     atomic_store(&r->open, true);
     fsdp__listen(r->subscriber, HEARD);

@@ -10,15 +10,19 @@
 #include "fsdp/device.h"
 
 enum {
-    FSDP__LANES = 128,               /* threads, streams and devices that are told apart; the last takes all others */
-    FSDP__NOTE_LEDGER = FSDP__POINTS /* the point of a note that is none: what is live of a kind, `bytes`, from here */
+    FSDP__LANES = 128, /* threads, streams and devices that are told apart; the last takes all others */
+    /* The points of notes that are none: what is live from here on, `bytes`, of a kind, and of a module. */
+    FSDP__NOTE_LEDGER = FSDP__POINTS,
+    FSDP__NOTE_OWNED
 };
 
 typedef struct fsdp__note {
     int64_t ns;
     struct fsdp__device_moment *moment; /* when it was on the device, whose time is read later; NULL: `ns` is it */
     uint64_t bytes;
-    uint64_t number; /* that of the event; of kernels their operations, of waits since when, of units the state */
+    /* That of the event; of kernels their operations, of waits since when, of units the state; 1: the first of what is
+     * live when a recording begins or goes on */
+    uint64_t number;
     uint32_t name, label, group; /* numbers of names; 0: none */
     uint16_t thread, lane;       /* that told it; the stream or device that it is about, 0: the thread itself */
     uint8_t point, kind, dtype;
@@ -55,6 +59,7 @@ const fsdp__note *fsdp__recorder_notes(const fsdp__recorder *recorder, int64_t *
 int64_t fsdp__recorder_dropped(const fsdp__recorder *recorder); /* notes for which there was no room */
 const fsdp__lane *fsdp__recorder_lanes(const fsdp__recorder *recorder);
 const char *fsdp__recorder_name(const fsdp__recorder *recorder, uint32_t number);         /* "" for 0 */
+uint32_t fsdp__recorder_names(const fsdp__recorder *recorder);                            /* so many: from 1 on */
 fsdp__traced_ranks fsdp__recorder_ranks(const fsdp__recorder *recorder, uint32_t number); /* of a group's name */
 
 #endif

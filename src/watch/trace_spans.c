@@ -233,6 +233,7 @@ static fsdp_status read_note(maker *m, const fsdp__note *n)
     case FSDP__POINT_PART_BEGUN:
         return begin(m, n, FSDP__SPAN_WORK);
     case FSDP__NOTE_LEDGER:
+    case FSDP__NOTE_OWNED:
         return FSDP_OK;
     default: /* each DONE stands behind its BEGUN */
         end(m, n, FSDP__SPAN_WORK, (uint8_t)(n->point - 1));

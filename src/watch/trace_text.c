@@ -15,6 +15,7 @@
 enum {
     TITLE = 400
 };
+#define PLANNABLE "all but workspace"
 
 typedef struct writer {
     FILE *out;
@@ -22,6 +23,7 @@ typedef struct writer {
     const fsdp__trace_clock *clock;
     const fsdp__lane *lanes;
     const fsdp__trace_spans *spans;
+    const fsdp__trace_plan *plan;
     int rank;
     int devices; /* whose memory was counted */
 } writer;
@@ -223,11 +225,11 @@ static void write_arrow(const writer *w, int64_t index)
 
 /* ---- memory ---- */
 
-static void write_counter(const writer *w, int device, const char *kind, int64_t ns, int64_t bytes)
+static void write_counter(const writer *w, int device, const char *what, const char *of, int64_t ns, int64_t bytes)
 {
     char title[TITLE];
 
-    snprintf(title, sizeof title, "memory: %s%s%s%s", kind, w->devices > 1 ? " (" : "",
+    snprintf(title, sizeof title, "%s: %s%s%s%s", what, of, w->devices > 1 ? " (" : "",
              w->devices > 1 ? w->lanes[device].device : "", w->devices > 1 ? ")" : "");
     begin_event(w, "C", 0, fsdp__trace_time(w->clock, ns));
     write_text(w, ",\"name\":", title);
@@ -239,17 +241,10 @@ static bool is_memory(const fsdp__note *n)
     return n->point == FSDP__POINT_MEMORY_COUNTED || n->point == FSDP__NOTE_LEDGER;
 }
 
-static void write_memory(writer *w)
+static void write_kinds(const writer *w, const fsdp__note *notes, int64_t count)
 {
-    int64_t live[FSDP__LANES][FSDP_MEMORY_KINDS + 1] = {{0}}, count = 0; /* the last is their sum */
-    bool counted[FSDP__LANES] = {false};
-    const fsdp__note *notes = fsdp__recorder_notes(w->recorder, &count);
+    int64_t live[FSDP__LANES][FSDP_MEMORY_KINDS + 1] = {{0}}; /* the last is their sum */
 
-    for (int64_t i = 0; i < count; i++)
-        if (is_memory(&notes[i]))
-            counted[notes[i].lane] = true;
-    for (int i = 0; i < FSDP__LANES; i++)
-        w->devices += counted[i];
     for (int64_t i = 0; i < count; i++) {
         const fsdp__note *n = &notes[i];
         int64_t *of = live[n->lane], before = of[n->kind % FSDP_MEMORY_KINDS];
@@ -258,9 +253,126 @@ static void write_memory(writer *w)
             continue;
         of[n->kind] = n->point == FSDP__NOTE_LEDGER ? (int64_t)n->bytes : before + (int64_t)n->number;
         of[FSDP_MEMORY_KINDS] += of[n->kind] - before;
-        write_counter(w, n->lane, fsdp_memory_kind_name((fsdp_memory_kind)n->kind), n->ns, of[n->kind]);
-        write_counter(w, n->lane, "all", n->ns, of[FSDP_MEMORY_KINDS]);
+        write_counter(w, n->lane, "memory", fsdp_memory_kind_name((fsdp_memory_kind)n->kind), n->ns, of[n->kind]);
+        write_counter(w, n->lane, "memory", "all", n->ns, of[FSDP_MEMORY_KINDS]);
+        if (n->kind != FSDP_MEMORY_WORKSPACE)
+            write_counter(w, n->lane, "measured", PLANNABLE, n->ns, of[FSDP_MEMORY_KINDS] - of[FSDP_MEMORY_WORKSPACE]);
     }
+}
+
+static void write_module(const writer *w, uint32_t name, int64_t ns, int64_t bytes)
+{
+    char title[TITLE];
+
+    snprintf(title, sizeof title, "memory of %s", name_of(w, name));
+    begin_event(w, "C", 0, fsdp__trace_time(w->clock, ns));
+    write_text(w, ",\"name\":", title);
+    fprintf(w->out, ",\"args\":{\"bytes\":%lld}},\n", (long long)bytes);
+}
+
+/* Forgets what modules have had before a pause: what is live then is told anew. */
+static void forget(const writer *w, int64_t *live, uint32_t names, int64_t ns)
+{
+    for (uint32_t name = 1; name < names; name++)
+        if (live[name] != 0) {
+            live[name] = 0;
+            write_module(w, name, ns, 0);
+        }
+}
+
+/* Writes what each module has, or block of modules: of all devices together. */
+static fsdp_status write_modules(const writer *w, const fsdp__note *notes, int64_t count)
+{
+    uint32_t names = fsdp__recorder_names(w->recorder) + 1;
+    int64_t *live = fsdp__calloc(names, sizeof *live);
+
+    if (!live)
+        return FSDP_NO_MEMORY;
+    for (int64_t i = 0; i < count; i++) {
+        const fsdp__note *n = &notes[i];
+        bool owned = n->point == FSDP__NOTE_OWNED;
+
+        if (n->point == FSDP__NOTE_LEDGER && n->number > 0)
+            forget(w, live, names, n->ns);
+        if (n->name == 0 || !(owned || n->point == FSDP__POINT_MEMORY_COUNTED))
+            continue;
+        live[n->name] += owned ? (int64_t)n->bytes : (int64_t)n->number;
+        write_module(w, n->name, n->ns, live[n->name]);
+    }
+    fsdp__free(live);
+    return FSDP_OK;
+}
+
+/* Writes what a kind, and all, should be. */
+static void write_planned_kind(const writer *w, int lane, const int64_t live[FSDP_MEMORY_KINDS], int changed,
+                               int64_t ns)
+{
+    int64_t all = 0;
+
+    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
+        all += live[kind];
+    write_counter(w, lane, "planned", fsdp_memory_kind_name((fsdp_memory_kind)changed), ns, live[changed]);
+    write_counter(w, lane, "planned", PLANNABLE, ns, all);
+}
+
+/* Lets a planned course go on by one change. */
+static void write_planned(const writer *w, int lane, int64_t *at, int64_t live[FSDP_MEMORY_KINDS], int64_t ns)
+{
+    const fsdp__memory_change *change = &w->plan->course.changes[(*at)++];
+
+    live[change->kind] += change->bytes;
+    write_planned_kind(w, lane, live, change->kind, ns);
+}
+
+static bool is_step(const writer *w, const fsdp__note *n)
+{
+    return strcmp(name_of(w, n->name), "step") == 0;
+}
+
+/* Writes the planned line beside the measured one: each change of the plan at the time of the change of the ledger that
+ * it foretells. They are the same ones in the same order; should one have more than the other, the line ends early, or
+ * with the step. */
+static void write_plan(const writer *w, const fsdp__note *notes, int64_t count)
+{
+    const fsdp__memory_course *course = &w->plan->course;
+    int64_t live[FSDP_MEMORY_KINDS] = {0}, at = course->count;
+    int lane = 0;
+
+    while (lane < FSDP__LANES - 1 && (!w->plan->device || strcmp(w->lanes[lane].device, w->plan->device) != 0))
+        lane++;
+    for (int64_t i = 0; i < count && w->plan->device; i++) {
+        const fsdp__note *n = &notes[i];
+
+        if (n->point == FSDP__POINT_STAGE_BEGUN && is_step(w, n)) {
+            at = 0;
+            for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
+                live[kind] = (int64_t)course->live[kind];
+            for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
+                if (kind != FSDP_MEMORY_WORKSPACE)
+                    write_planned_kind(w, lane, live, kind, n->ns);
+        } else if (n->point == FSDP__POINT_MEMORY_COUNTED && n->kind != FSDP_MEMORY_WORKSPACE && at < course->count &&
+                   strcmp(w->lanes[n->lane].device, w->plan->device) == 0) {
+            write_planned(w, lane, &at, live, n->ns);
+        }
+        while (n->point == FSDP__POINT_STAGE_DONE && is_step(w, n) && at < course->count)
+            write_planned(w, lane, &at, live, n->ns);
+    }
+}
+
+static fsdp_status write_memory(writer *w)
+{
+    bool counted[FSDP__LANES] = {false};
+    int64_t count = 0;
+    const fsdp__note *notes = fsdp__recorder_notes(w->recorder, &count);
+
+    for (int64_t i = 0; i < count; i++)
+        if (is_memory(&notes[i]))
+            counted[notes[i].lane] = true;
+    for (int i = 0; i < FSDP__LANES; i++)
+        w->devices += counted[i];
+    write_kinds(w, notes, count);
+    write_plan(w, notes, count);
+    return write_modules(w, notes, count);
 }
 
 /* ---- rows ---- */
@@ -317,7 +429,8 @@ static void write_rows(const writer *w)
             name_lane(w, i, first[i]);
 }
 
-fsdp_status fsdp__trace_write(FILE *out, const fsdp__recorder *recorder, const fsdp__trace_clock *clock)
+fsdp_status fsdp__trace_write(FILE *out, const fsdp__recorder *recorder, const fsdp__trace_clock *clock,
+                              const fsdp__trace_plan *plan)
 {
     fsdp__trace_spans spans = {.spans = NULL};
     writer w = {.out = out,
@@ -325,6 +438,7 @@ fsdp_status fsdp__trace_write(FILE *out, const fsdp__recorder *recorder, const f
                 .clock = clock,
                 .lanes = fsdp__recorder_lanes(recorder),
                 .spans = &spans,
+                .plan = plan,
                 .rank = fsdp_context_rank(fsdp__recorder_context(recorder))};
     fsdp_status status = fsdp__trace_spans_create(recorder, &spans);
 
@@ -334,7 +448,7 @@ fsdp_status fsdp__trace_write(FILE *out, const fsdp__recorder *recorder, const f
             write_span(&w, &spans.spans[i], i);
         for (int64_t i = 0; i < spans.arrow_count; i++)
             write_arrow(&w, i);
-        write_memory(&w);
+        status = write_memory(&w);
     }
     fsdp__trace_spans_release(&spans);
     return status;

@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 
+#include "watch/memory_course.h"
 #include "watch/trace_recorder.h"
 
 /* A rank's clock against that of rank 0. */
@@ -23,7 +24,14 @@ typedef struct fsdp__trace_clock {
 /* Returns the time of the trace, from 0. */
 int64_t fsdp__trace_time(const fsdp__trace_clock *clock, int64_t ns);
 
+/* What the memory of a device should do in each step of a run. */
+typedef struct fsdp__trace_plan {
+    const char *device; /* NULL: nothing is planned */
+    fsdp__memory_course course;
+} fsdp__trace_plan;
+
 /* Writes all that a stopped recorder has noted. Errors of the stream are left there. */
-fsdp_status fsdp__trace_write(FILE *out, const fsdp__recorder *recorder, const fsdp__trace_clock *clock);
+fsdp_status fsdp__trace_write(FILE *out, const fsdp__recorder *recorder, const fsdp__trace_clock *clock,
+                              const fsdp__trace_plan *plan);
 
 #endif

@@ -528,15 +528,15 @@ TEST(bytes_elsewhere_are_counted_and_shared_ones_told_apart)
     fsdp_memory_stats stats;
 
     CHECK_OK(fsdp__allocator_create(&source, &allocator));
-    CHECK_EQ(fsdp__allocator_account(allocator, FSDP_MEMORY_PARAMETER_SHARD, 100, true), 128);
-    CHECK_EQ(fsdp__allocator_account(allocator, FSDP_MEMORY_GRADIENT, 64, false), 64);
+    CHECK_EQ(fsdp__allocator_account(allocator, NULL, FSDP_MEMORY_PARAMETER_SHARD, 100, true), 128);
+    CHECK_EQ(fsdp__allocator_account(allocator, NULL, FSDP_MEMORY_GRADIENT, 64, false), 64);
     fsdp__allocator_stats(allocator, &stats);
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], 128);
     CHECK_EQ(stats.shared_bytes, 128);
     CHECK_EQ(stats.live_total_bytes, 192);
     CHECK_EQ(stats.reserved_bytes, 0);
-    CHECK_EQ(fsdp__allocator_account(allocator, FSDP_MEMORY_PARAMETER_SHARD, -100, true), -128);
-    CHECK_EQ(fsdp__allocator_account(allocator, FSDP_MEMORY_GRADIENT, -64, false), -64);
+    CHECK_EQ(fsdp__allocator_account(allocator, NULL, FSDP_MEMORY_PARAMETER_SHARD, -100, true), -128);
+    CHECK_EQ(fsdp__allocator_account(allocator, NULL, FSDP_MEMORY_GRADIENT, -64, false), -64);
     fsdp__allocator_stats(allocator, &stats);
     CHECK_EQ(stats.live_total_bytes, 0);
     CHECK_EQ(stats.shared_bytes, 0);

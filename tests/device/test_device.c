@@ -2,8 +2,10 @@
 #include "device/device.h"
 
 #include "base/probe.h"
+#include "check/fault.h"
 #include "device/host_kernel.h"
 #include "device/kernels.h"
+#include "device/owners.h"
 #include "support/test.h"
 
 #if FSDP__ASAN
@@ -278,6 +280,92 @@ static fsdp_status hear(void *arg, fsdp__probe_event *e)
     return FSDP_OK;
 }
 
+/* ---- who has it ---- */
+
+/* Owners are numbers here, and those from 8 on are gone. */
+static const char letters[12] = "abcdefghijkl";
+
+static bool name_letter(const fsdp_context *context, const void *owner, char *text, size_t bytes)
+{
+    const char *letter = owner;
+
+    (void)context;
+    if (*letter > 'h')
+        return false;
+    snprintf(text, bytes, "layers.%c", *letter);
+    return true;
+}
+
+static void *take_as(fsdp_device *device, int owner, const char *op, bool backward, size_t bytes, fsdp_memory_kind kind)
+{
+    fsdp_context *context = fsdp_device_context(device);
+    void *out = NULL;
+
+    fsdp__context_set_taker(context, (fsdp__taker){owner < 0 ? NULL : &letters[owner], op, backward});
+    CHECK_OK(fsdp__device_alloc(device, bytes, kind, &out));
+    fsdp__context_set_taker(context, (fsdp__taker){.owner = NULL});
+    return out;
+}
+
+TEST(memory_that_is_refused_tells_its_ten_largest_owners)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *cpu = fsdp_cpu(context);
+    void *blocks[14], *none = NULL;
+    char text[FSDP__OWNERS_TEXT];
+    int rows = 0;
+
+    fsdp__context_set_namer(context, name_letter);
+    for (int i = 0; i < 12; i++)
+        blocks[i] = take_as(cpu, i, "linear", i == 1, 1024 * (size_t)(i + 1), FSDP_MEMORY_ACTIVATION);
+    blocks[12] = take_as(cpu, 0, "linear", false, 64 << 10, FSDP_MEMORY_ACTIVATION); /* with the first: 65KiB */
+    blocks[13] = take_as(cpu, -1, NULL, false, 20 << 10, FSDP_MEMORY_GRADIENT);
+    fsdp__device_account(cpu, &letters[2], FSDP_MEMORY_PARAMETER_SHARD, 30 << 10, true);
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 1);
+    CHECK_ERROR(fsdp__device_alloc(cpu, 100, FSDP_MEMORY_GRADIENT, &none), FSDP_NO_MEMORY,
+                "cannot allocate 100B of gradient");
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    CHECK(fsdp__device_that_refused(context) == cpu);
+    for (int i = 0; i < 13; i++) /* what follows changes nothing of it */
+        fsdp__device_free(cpu, blocks[i], i < 12 ? 1024 * (size_t)(i + 1) : 64 << 10, FSDP_MEMORY_ACTIVATION);
+    CHECK_CONTAINS(fsdp_device_owners(cpu, text, sizeof text), "live on device 'cpu': 192.0KiB, most of it of\n");
+    CHECK_CONTAINS(text, "65.0KiB in 2      activation           layers.a: linear\n");
+    CHECK_CONTAINS(text, "30.0KiB in 1      parameter shard      layers.c\n");
+    CHECK_CONTAINS(text, "20.0KiB in 1      gradient             -\n");
+    CHECK_CONTAINS(text, "12.0KiB in 1      activation           linear\n"); /* its module is gone */
+    CHECK(!strstr(text, "layers.b"));
+    CHECK_CONTAINS(text, " others");
+    for (const char *line = text; line; line = strchr(line + 1, '\n'))
+        rows++;
+    CHECK_EQ(rows, 1 + FSDP__OWNERS_SHOWN + 1);
+    CHECK_NULL(fsdp__device_that_refused(context));
+    CHECK_CONTAINS(fsdp_device_owners(cpu, text, sizeof text), "50.0KiB, most of it of"); /* now */
+    fsdp__device_account(cpu, &letters[2], FSDP_MEMORY_PARAMETER_SHARD, -(30 << 10), true);
+    fsdp__device_free(cpu, blocks[13], 20 << 10, FSDP_MEMORY_GRADIENT);
+    CHECK_CONTAINS(fsdp_device_owners(cpu, text, sizeof text), "0.0KiB");
+    fsdp_context_free(context);
+}
+
+TEST(memory_of_the_backward_is_told_apart_and_a_block_can_change_hands)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *cpu = fsdp_cpu(context);
+    void *forward, *backward;
+    char text[FSDP__OWNERS_TEXT];
+
+    fsdp__context_set_namer(context, name_letter);
+    forward = take_as(cpu, 0, "gelu", false, 1024, FSDP_MEMORY_ACTIVATION);
+    backward = take_as(cpu, 0, "gelu", true, 2048, FSDP_MEMORY_ACTIVATION);
+    CHECK_CONTAINS(fsdp_device_owners(cpu, text, sizeof text), "2.0KiB in 1      activation           layers.a: gelu "
+                                                               "(backward)\n");
+    CHECK_CONTAINS(text, "1.0KiB in 1      activation           layers.a: gelu");
+    fsdp__device_reown(cpu, forward, 1024, FSDP_MEMORY_ACTIVATION, &letters[3]);
+    CHECK_CONTAINS(fsdp_device_owners(cpu, text, sizeof text), "activation           layers.d: gelu");
+    fsdp__device_free(cpu, forward, 1024, FSDP_MEMORY_ACTIVATION);
+    fsdp__device_free(cpu, backward, 2048, FSDP_MEMORY_ACTIVATION);
+    fsdp_context_free(context);
+}
+
 TEST(each_change_of_the_ledger_is_told)
 {
     fsdp_context *context = test_context();
@@ -292,12 +380,12 @@ TEST(each_change_of_the_ledger_is_told)
     CHECK_OK(fsdp__device_alloc(cpu, 1, FSDP_MEMORY_WORKSPACE, &second));
     fsdp__device_recount(cpu, first, FSDP_MEMORY_GRADIENT);
     fsdp__device_recount(cpu, &stats, FSDP_MEMORY_GRADIENT); /* no block */
-    fsdp__device_account(cpu, FSDP_MEMORY_PARAMETER_SHARD, 1000, true);
+    fsdp__device_account(cpu, NULL, FSDP_MEMORY_PARAMETER_SHARD, 1000, true);
     fsdp_device_memory(cpu, &stats);
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
         CHECK_EQ(h.live[kind], stats.live_bytes[kind]);
     CHECK_EQ(h.live[FSDP_MEMORY_GRADIENT], 128);
-    fsdp__device_account(cpu, FSDP_MEMORY_PARAMETER_SHARD, -1000, true);
+    fsdp__device_account(cpu, NULL, FSDP_MEMORY_PARAMETER_SHARD, -1000, true);
     fsdp__device_free(cpu, first, 100, FSDP_MEMORY_GRADIENT);
     fsdp__device_free(cpu, second, 1, FSDP_MEMORY_WORKSPACE);
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)

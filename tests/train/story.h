@@ -28,7 +28,7 @@ typedef struct story {
     int64_t best_step, last_step; /* by validations; taken */
     fsdp_status status;           /* of rank 0; all ranks end well, or none */
     fsdp_status statuses[STORY_RANKS];
-    char message[1024]; /* its last error */
+    char message[4096]; /* its last error, and the lines that follow it */
     char log[4096];     /* what rank 0 was told */
     bool fired;
 } story;

@@ -5,6 +5,7 @@
 #include "fsdp/train.h"
 #include "support/test.h"
 #include "train/run.h"
+#include "train/story.h"
 
 #ifdef FSDP_HAVE_FAKECUDA
 #include "backend/fakecuda/control.h"
@@ -134,4 +135,40 @@ TEST_WITH(what_lies_on_a_gpu_is_compared_with_its_memory, setup, teardown)
     print_message("skipped: CUDA's headers were not found\n");
     skip();
 #endif
+}
+
+/* ---- who has it ---- */
+
+STORY_TEST(a_start_that_is_refused_says_who_would_have_the_memory)
+{
+    story *s = *state;
+
+    story_set(s, "training.global_batch_size", "-1");
+    story_set(s, "training.local_batch_size", "16777216");
+    story_set(s, "training.seq_len", "256");
+    story_run(s, 2);
+    CHECK_STATUS(s->status, FSDP_NO_MEMORY);
+    CHECK_CONTAINS(s->message, "need at least");
+    CHECK_CONTAINS(s->message, "\n  a rank would have at the peak of a step: ");
+    CHECK_CONTAINS(s->message, "activation           model.layers.1.");
+    CHECK_CONTAINS(s->message, " others");
+}
+
+/* Allocations fail here and there: in the making of the run, in a forward, in a backward. */
+STORY_TEST(a_run_without_memory_says_who_has_it)
+{
+    story *s = *state;
+    bool of_block = false;
+
+    s->kind = FSDP__FAULT_ALLOCATION;
+    story_set(s, "training.steps", "3");
+    for (s->nth = 900; s->nth < 6000; s->nth += 1023) {
+        story_run(s, 1);
+        if (!s->fired)
+            break;
+        CHECK_STATUS(s->status, FSDP_NO_MEMORY);
+        CHECK(!strchr(s->message, '\n') == !strstr(s->message, "\n  live on device '"));
+        of_block = of_block || strstr(s->message, "model.layers.0");
+    }
+    CHECK(of_block);
 }

@@ -91,6 +91,30 @@ TEST(a_call_knows_its_step_microbatch_and_module)
     test_directory_free(folder);
 }
 
+TEST(a_record_has_who_had_the_memory_that_ran_out)
+{
+    fsdp_context *context = test_context();
+    char *folder = test_directory(), *text = NULL;
+    fsdp__flight_logs logs;
+    size_t bytes;
+    FILE *out;
+
+    CHECK_OK(fsdp_flight_start(context, folder, false, NULL));
+    FSDP__TELL(MEMORY_LACKED, .context = context, .name = "  live: 2 KiB, most of it of\n  1 KiB layers.0: linear");
+    CHECK_OK(fsdp_flight_write(context));
+    logs = read_logs(folder);
+    out = open_memstream(&text, &bytes);
+    CHECK_OK(fsdp__flight_print(&logs, 10, out));
+    CHECK_OK(fsdp__flight_print_json(&logs, out));
+    fclose(out);
+    CHECK_CONTAINS(text, "\n  live: 2 KiB, most of it of\n  1 KiB layers.0: linear\n");
+    CHECK_CONTAINS(text, "\"owners\": [\"  live: 2 KiB, most of it of\", \"  1 KiB layers.0: linear\"]");
+    free(text);
+    fsdp__flight_logs_release(&logs);
+    fsdp_context_free(context);
+    test_directory_free(folder);
+}
+
 TEST(groups_have_their_members_and_their_own_numbers)
 {
     fsdp_context *context = NULL;
@@ -167,6 +191,99 @@ TEST(a_record_in_a_file_is_there_all_the_time_and_gone_when_all_is_well)
         free((char *)(uintptr_t)b.folder);
         test_directory_free(above);
     }
+}
+
+TEST(the_file_of_another_context_with_the_same_name_stays)
+{
+    char *above = test_directory(), *folder = test_path(above, "flight"), *file = test_path(folder, "rank-0.flight");
+    fsdp_context *first = test_context(), *second = test_context();
+    fsdp__flight_logs logs;
+
+    CHECK_OK(fsdp_flight_start(first, folder, true, "first"));
+    CHECK_OK(fsdp_flight_start(second, folder, true, "second")); /* replaces the file, and not the record */
+    CHECK_OK(fsdp_barrier(fsdp_world(first)));
+    CHECK_OK(fsdp_barrier(fsdp_world(second)));
+    CHECK_OK(fsdp_barrier(fsdp_world(second)));
+    fsdp_context_free(first);
+    logs = read_logs(folder);
+    CHECK_EQ(logs.logs[0].count, 2);
+    CHECK_STRING(logs.logs[0].end.run, "second");
+    fsdp__flight_logs_release(&logs);
+    fsdp_context_free(second);
+    CHECK_EQ(access(file, F_OK), -1);
+    CHECK_EQ(access(folder, F_OK), -1);
+    free(file);
+    free(folder);
+    test_directory_free(above);
+}
+
+TEST(a_late_start_goes_on_with_the_numbers_of_a_group_that_was_made_again)
+{
+    fsdp_context *context = NULL;
+    char *folder = test_directory();
+    const int ranks[] = {0, 1};
+    fsdp_process_group *group = NULL;
+    fsdp__flight_logs logs;
+
+    CHECK_OK(fsdp_context_create_fake(0, 2, &context));
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(fsdp_process_group_create(context, ranks, 2, "some", &group));
+        for (int k = 0; k < 2 + i; k++)
+            CHECK_OK(fsdp_barrier(group));
+        if (i == 0)
+            fsdp_process_group_free(group);
+    }
+    CHECK_OK(fsdp_flight_start(context, folder, false, NULL));
+    CHECK_OK(fsdp_barrier(group));
+    CHECK_OK(fsdp_flight_write(context));
+    logs = read_logs(folder);
+    CHECK_EQ(logs.logs[0].group_count, 1);
+    CHECK_EQ(logs.logs[0].count, 1);
+    CHECK_EQ(logs.logs[0].records[0].number, 4);
+    CHECK_EQ(logs.logs[0].groups[0].issued, 4);
+    CHECK_EQ(logs.logs[0].groups[0].dropped, 3);
+    fsdp__flight_logs_release(&logs);
+    fsdp_process_group_free(group);
+    fsdp_context_free(context);
+    test_directory_free(folder);
+}
+
+/* Returns the last line of a log. */
+static void keep_line(void *arg, fsdp_log_level level, const char *line)
+{
+    (void)level;
+    snprintf(arg, 1024, "%s", line);
+}
+
+static void break_without_a_folder(fsdp_context *context, void *arg)
+{
+    blame *b = arg;
+    char line[1024] = "";
+
+    CHECK_OK(fsdp_flight_start(context, b->folder, false, NULL));
+    test_meet();
+    fsdp_context_set_log(context, FSDP_LOG_WARNING, keep_line, line);
+    if (fsdp_context_rank(context) == 0)
+        fsdp_abort(context, "the test ends it");
+    else
+        CHECK_STATUS(fsdp_barrier(fsdp_world(context)), FSDP_COMM);
+    if (fsdp_context_rank(context) == 0) {
+        CHECK_CONTAINS(line, "the last calls of this rank could not be written to '");
+        CHECK_CONTAINS(line, "others may write to that folder");
+    } else {
+        CHECK_CONTAINS(fsdp_last_error(), "the test ends it");
+    }
+    fsdp_context_set_log(context, FSDP_LOG_WARNING, NULL, NULL);
+}
+
+TEST(a_record_that_cannot_be_written_says_why_and_the_failure_stays)
+{
+    blame b = {.folder = test_directory()};
+
+    CHECK_EQ(chmod(b.folder, 0777), 0);
+    test_run_ranks(2, break_without_a_folder, &b);
+    CHECK_EQ(chmod(b.folder, 0700), 0);
+    test_directory_free((char *)(uintptr_t)b.folder);
 }
 
 /* ---- memory that a launcher shares ---- */

@@ -337,7 +337,7 @@ static fsdp_status take_received(fsdp__param_group *group, fsdp__comm_context *c
         return FSDP_OK;
     if (!w->shared)
         return fsdp__comm_context_take_received(comm, group->residence.device, bytes, out);
-    fsdp__device_account(group->residence.device, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)bytes, true);
+    fsdp__device_account(group->residence.device, group->owner, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)bytes, true);
     return FSDP_OK;
 }
 
@@ -356,7 +356,7 @@ static void give_received(fsdp__param_group *group, fsdp__comm_context *comm, si
     if (group->residence.mesh.ranks == 1)
         return;
     if (group->encoded.shared) {
-        fsdp__device_account(device, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)bytes, true);
+        fsdp__device_account(device, group->owner, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)bytes, true);
         return;
     }
     fsdp__comm_context_give_received(comm, device, false);

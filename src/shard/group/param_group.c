@@ -5,6 +5,7 @@
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/context.h"
 #include "comm/internal.h"
 
 fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out)
@@ -92,8 +93,12 @@ static fsdp_status take_memory(fsdp__param_group *group, fsdp__comm_context *com
 
     FSDP_TRY(fsdp__spares_take(&comm->spares, r->unsharded_bytes, comm->stream, &r->unsharded));
     group->fresh = !r->unsharded;
-    if (!group->fresh)
+    if (!group->fresh) {
+        r->unsharded->owner = group->owner;
+        fsdp__device_reown(r->device, r->unsharded->data, r->unsharded_bytes, FSDP_MEMORY_UNSHARDED_PARAMETER,
+                           group->owner);
         return FSDP_OK;
+    }
     return fsdp__region_make(r->device, r->unsharded_bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, &r->unsharded);
 }
 
@@ -106,7 +111,8 @@ static fsdp_status begin_unsharded(fsdp__param_group *group, fsdp__comm_context 
         FSDP_TRY(take_memory(group, comm));
         comm->spares.out += !group->of_root;
     } else if (!fsdp__residence_is_whole(r)) {
-        fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)r->unsharded_bytes, true);
+        fsdp__device_account(r->device, group->owner, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)r->unsharded_bytes,
+                             true);
     }
     /* With these, views of the storages that a graph has saved have bytes again. */
     for (int64_t i = 0; i < group->param_count; i++) {
@@ -136,7 +142,8 @@ static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
         fsdp__spares_give(&comm->spares, r->unsharded);
         r->unsharded = NULL;
     } else if (!fsdp__residence_is_whole(r)) {
-        fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)r->unsharded_bytes, true);
+        fsdp__device_account(r->device, group->owner, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)r->unsharded_bytes,
+                             true);
     }
 }
 
@@ -172,13 +179,11 @@ static void count_time(fsdp__param_group *group, fsdp__comm_context *comm, int64
     comm->gather_ns += ns;
 }
 
-fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_context *comm)
+static fsdp_status unshard(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_status status;
     int64_t began;
 
-    if (group->sharded_state == FSDP_GATHERING || group->sharded_state == FSDP_UNSHARDED)
-        return FSDP_OK; /* a prefetch came first */
     FSDP_TRY(fsdp__param_group_check_summon(group, "gather"));
     if (group->residence.kind == FSDP__RESIDENCE_NONE)
         return FSDP_FAIL(FSDP_STATE,
@@ -198,6 +203,19 @@ fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_conte
     fsdp__residence_begin_read(&group->residence);
     group->sharded_state = FSDP_GATHERING;
     return FSDP_OK;
+}
+
+fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp__taker before;
+    fsdp_status status;
+
+    if (group->sharded_state == FSDP_GATHERING || group->sharded_state == FSDP_UNSHARDED)
+        return FSDP_OK; /* a prefetch came first */
+    before = fsdp__context_enter(comm->context, group->owner);
+    status = unshard(group, comm);
+    fsdp__context_set_taker(comm->context, before);
+    return status;
 }
 
 static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)

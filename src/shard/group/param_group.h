@@ -49,6 +49,7 @@ typedef struct fsdp__partial_run fsdp__partial_run;
 
 typedef struct fsdp__param_group {
     struct fsdp__module_state *state; /* the state that it belongs to */
+    const void *owner;                /* its module, for the ledger: fsdp__taker */
     const fsdp__cut *cut;             /* set before the group is laid out; so is `flat`, which a flat group uses */
     fsdp__flat flat;
     fsdp__param *params;

@@ -2,6 +2,7 @@
 #include "shard/group/region.h"
 
 #include "base/alloc.h"
+#include "base/context.h"
 #include "comm/internal.h"
 #include "device/kernels.h"
 
@@ -10,7 +11,11 @@ fsdp_status fsdp__region_of_device(fsdp_device *device, size_t bytes, fsdp_memor
     fsdp__region *region = fsdp__calloc(1, sizeof *region);
 
     FSDP__TRY_NEW(region);
-    *region = (fsdp__region){.refs = 1, .bytes = bytes, .device = device, .kind = kind};
+    *region = (fsdp__region){.refs = 1,
+                             .bytes = bytes,
+                             .device = device,
+                             .kind = kind,
+                             .owner = fsdp__context_taker(fsdp_device_context(device)).owner};
     *out = region;
     return FSDP_OK;
 }
@@ -42,9 +47,12 @@ static fsdp_status pin(fsdp__region *region)
 
 static fsdp_status take_bytes(fsdp__region *region)
 {
-    fsdp_status status = FSDP_OK;
+    fsdp_context *context = fsdp_device_context(region->device);
+    fsdp__taker before = fsdp__context_enter(context, region->owner);
+    fsdp_status status = fsdp__device_alloc(region->device, region->bytes, region->kind, &region->data);
 
-    FSDP_TRY(fsdp__device_alloc(region->device, region->bytes, region->kind, &region->data));
+    fsdp__context_set_taker(context, before);
+    FSDP_TRY(status);
     if (region->pinned_for)
         status = pin(region);
     if (status != FSDP_OK) {
@@ -59,7 +67,7 @@ fsdp_status fsdp__region_fill(fsdp__region *region)
     if (!region->pg)
         return take_bytes(region);
     FSDP_TRY(fsdp_process_group_alloc(region->pg, region->sharing, region->bytes, &region->data));
-    fsdp__device_account(region->device, region->kind, (int64_t)region->counted_bytes, false);
+    fsdp__device_account(region->device, region->owner, region->kind, (int64_t)region->counted_bytes, false);
     return FSDP_OK;
 }
 
@@ -90,7 +98,7 @@ void fsdp__region_unref(fsdp__region *region)
         if (region->sharing == FSDP_MEMORY_SHARED) /* work of the stream may still count readers in it */
             (void)fsdp_stream_synchronize(fsdp_device_stream(region->device));
         fsdp_process_group_free_memory(region->pg, region->sharing, region->data, region->bytes);
-        fsdp__device_account(region->device, region->kind, -(int64_t)region->counted_bytes, false);
+        fsdp__device_account(region->device, region->owner, region->kind, -(int64_t)region->counted_bytes, false);
     } else if (region->release && region->data) {
         region->release(region->release_arg, region->device, region->data, region->bytes);
     } else if (region->data) {

@@ -16,7 +16,8 @@ typedef struct fsdp__region {
     fsdp_device *device;
     fsdp_device *pinned_for; /* the device that host memory is registered with while it has bytes; NULL: none */
     fsdp_memory_kind kind;
-    fsdp_mesh *mesh; /* holds `pg`; NULL: the memory is the device's own */
+    const void *owner; /* the module that it was made for: fsdp__taker */
+    fsdp_mesh *mesh;   /* holds `pg`; NULL: the memory is the device's own */
     fsdp_process_group *pg;
     fsdp_memory_sharing sharing;
     /* Frees memory that a function of the caller's made; NULL: the memory is the device's, or the process group's. */

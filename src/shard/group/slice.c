@@ -88,7 +88,7 @@ fsdp_status fsdp__slice_keep(fsdp__param_group *group)
     fsdp_status status;
 
     if (r->kind != FSDP__RESIDENCE_COPY) {
-        fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)bytes, true);
+        fsdp__device_account(r->device, group->owner, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)bytes, true);
         slice->kept = true;
         return FSDP_OK;
     }
@@ -110,7 +110,8 @@ void fsdp__slice_drop(fsdp__param_group *group)
         return;
     group->slice.kept = false;
     if (r->kind != FSDP__RESIDENCE_COPY)
-        fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)all_bytes(group), true);
+        fsdp__device_account(r->device, group->owner, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)all_bytes(group),
+                             true);
     let_go(&group->slice);
 }
 

@@ -5,6 +5,7 @@
 
 #include "autograd/autograd.h"
 #include "base/clock.h"
+#include "base/context.h"
 #include "comm/internal.h"
 #include "device/kernels.h"
 
@@ -365,8 +366,8 @@ static void hand_over(const sending *s)
     fsdp__bucket_leave_region(s->bucket);
 }
 
-fsdp_status fsdp__bucket_send(fsdp__param_group *group, fsdp__comm_context *comm, const fsdp__reduce_settings *settings,
-                              int64_t index)
+static fsdp_status send(fsdp__param_group *group, fsdp__comm_context *comm, const fsdp__reduce_settings *settings,
+                        int64_t index)
 {
     sending s = {.group = group,
                  .buckets = group->buckets,
@@ -392,5 +393,15 @@ out:
         fsdp__in_flight_drop(&comm->in_flight);
     fsdp__region_unref(s.from);
     fsdp__region_unref(s.to);
+    return status;
+}
+
+fsdp_status fsdp__bucket_send(fsdp__param_group *group, fsdp__comm_context *comm, const fsdp__reduce_settings *settings,
+                              int64_t index)
+{
+    fsdp__taker before = fsdp__context_enter(comm->context, group->owner);
+    fsdp_status status = send(group, comm, settings, index);
+
+    fsdp__context_set_taker(comm->context, before);
     return status;
 }

@@ -3,6 +3,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/context.h"
 #include "device/device.h"
 #include "device/kernels.h"
 #include "shard/reduce/buckets.h"
@@ -114,20 +115,29 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
     return FSDP_OK;
 }
 
-fsdp_status fsdp__param_gradient_source(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
+static fsdp_status give_gradient(fsdp__param *param, fsdp_tensor **out)
 {
-    fsdp__param *param = arg;
     fsdp__buckets *buckets = param->group->buckets;
     fsdp__region *region;
     fsdp_status status;
     int64_t bucket = buckets ? buckets->places[param - param->group->params].bucket : -1;
 
-    (void)leaf;
     if (bucket < 0)
         return make_gradient(param, FSDP__GRADIENT_COMPUTED, out);
     FSDP_TRY(fsdp__bucket_region(param->group, &buckets->items[bucket], &region));
     status = fsdp__bucket_tensor(param, region, out);
     fsdp__region_unref(region); /* the tensor holds it now */
+    return status;
+}
+
+fsdp_status fsdp__param_gradient_source(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
+{
+    fsdp__param *param = arg;
+    fsdp_context *context = fsdp_device_context(leaf->storage->device);
+    fsdp__taker before = fsdp__context_enter(context, param->group->owner);
+    fsdp_status status = give_gradient(param, out);
+
+    fsdp__context_set_taker(context, before);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/context.h"
 #include "comm/internal.h"
 #include "shard/reduce/low_gradients.h"
 #include "shard/reduce/partial.h"
@@ -383,10 +384,12 @@ fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_contex
     fsdp__reduction r = {
         .group = group, .comm = comm, .settings = settings, .together = group->buffers == &group->vector};
     fsdp_status status = FSDP_OK;
+    fsdp__taker before;
 
     *reduced = false;
     if (!plan(&r))
         return FSDP_OK;
+    before = fsdp__context_enter(comm->context, group->owner);
     FSDP_TRY_GOTO(status, begin(&r), out);
     if (r.count == 0)
         goto out;
@@ -401,6 +404,7 @@ fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_contex
         FSDP_TRY_GOTO(status, fsdp__comm_context_finish_reduction(comm), out);
     *reduced = r.present;
 out:
+    fsdp__context_set_taker(comm->context, before);
     fsdp__free(r.params);
     fsdp__free(r.buffers);
     fsdp__free(r.places);

@@ -3,6 +3,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/context.h"
 #include "device/kernels.h"
 #include "shard/reduce/buckets.h"
 #include "shard/reduce/gradients.h"
@@ -102,7 +103,7 @@ static fsdp_status make_unsharded(fsdp__param_group *group, fsdp__param *param)
 }
 
 /* Makes everything that concerns this rank alone: objects, and the storages that the shards will move to. */
-static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__storage ***storages)
+static fsdp_status prepare_objects(fsdp__param_group *group, fsdp_device *device, fsdp__storage ***storages)
 {
     *storages = fsdp__calloc((size_t)group->param_count + 1, sizeof **storages); /* the last is a flat parameter's */
     FSDP__TRY_NEW(*storages);
@@ -123,6 +124,16 @@ static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__
     return fsdp__storage_create(group->residence.shard_device,
                                 (size_t)group->vector.chunk_numel * fsdp_dtype_size(group->vector.orig_dtype),
                                 FSDP_MEMORY_PARAMETER_SHARD, false, &(*storages)[group->param_count]);
+}
+
+static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__storage ***storages)
+{
+    fsdp_context *context = fsdp_device_context(device);
+    fsdp__taker before = fsdp__context_enter(context, group->owner);
+    fsdp_status status = prepare_objects(group, device, storages);
+
+    fsdp__context_set_taker(context, before);
+    return status;
 }
 
 /* Copies the shard's values one after the other; until the group is allocated they lie in runs. */

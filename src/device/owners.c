@@ -1,0 +1,146 @@
+/* owners.c - sums up who has what, and prints it. */
+#include "device/owners.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/text.h"
+
+enum {
+    NAME_SHOWN = 60
+};
+
+/* ---- sums ---- */
+
+/* Operations tell activations apart, and scratch. What else there is has been made once, by whatever was running. */
+static const char *op_of(const fsdp__owned *o)
+{
+    bool tells = o->kind == FSDP_MEMORY_ACTIVATION || o->kind == FSDP_MEMORY_WORKSPACE;
+
+    return tells && o->taker.op ? o->taker.op : "";
+}
+
+static bool is_backward(const fsdp__owned *o)
+{
+    return o->kind == FSDP_MEMORY_ACTIVATION && o->taker.backward;
+}
+
+static int compare_owners(const void *a, const void *b)
+{
+    const fsdp__owned *x = a, *y = b;
+
+    if (x->kind != y->kind)
+        return (int)x->kind - (int)y->kind;
+    if (x->taker.owner != y->taker.owner)
+        return (uintptr_t)x->taker.owner < (uintptr_t)y->taker.owner ? -1 : 1;
+    if (is_backward(x) != is_backward(y))
+        return (int)is_backward(x) - (int)is_backward(y);
+    return strcmp(op_of(x), op_of(y));
+}
+
+/* Puts `new` among the rows, if it is large enough; what falls out is counted with the others. */
+static void add_row(fsdp__owners *o, fsdp__owned new)
+{
+    int at = o->count;
+
+    while (at > 0 && o->rows[at - 1].bytes < new.bytes)
+        at--;
+    if (o->count == FSDP__OWNERS_SHOWN) {
+        const fsdp__owned *out = at == o->count ? &new : &o->rows[o->count - 1];
+
+        o->other_bytes += out->bytes;
+        o->other_count += out->count;
+        if (out == &new)
+            return;
+        o->count--;
+    }
+    memmove(&o->rows[at + 1], &o->rows[at], (size_t)(o->count - at) * sizeof *o->rows);
+    o->rows[at] = new;
+    o->count++;
+}
+
+void fsdp__owners_of(fsdp__owned *items, int64_t count, size_t live_bytes, fsdp__owners *out)
+{
+    *out = (fsdp__owners){.live_bytes = live_bytes};
+    if (count > 0)
+        qsort(items, (size_t)count, sizeof *items, compare_owners);
+    for (int64_t i = 0, next; i < count; i = next) {
+        fsdp__owned sum = items[i];
+
+        for (next = i + 1; next < count && compare_owners(&items[i], &items[next]) == 0; next++) {
+            sum.bytes += items[next].bytes;
+            sum.count += items[next].count;
+        }
+        if (sum.bytes > 0)
+            add_row(out, sum);
+    }
+}
+
+/* ---- the table ---- */
+
+static const char *name_of(const fsdp_context *context, const fsdp__owned *o, char *text, size_t bytes)
+{
+    char name[256], shown[NAME_SHOWN + 1];
+    const char *op = op_of(o);
+
+    fsdp__shown(fsdp__context_owner_name(context, o->taker.owner, name, sizeof name), shown, sizeof shown);
+    snprintf(text, bytes, "%s%s%s%s", shown, *shown && *op ? ": " : "", op, is_backward(o) ? " (backward)" : "");
+    return *text ? text : "-";
+}
+
+const char *fsdp__owners_text(const fsdp_context *context, const fsdp__owners *owners, const char *where, char *text,
+                              size_t bytes)
+{
+    char name[NAME_SHOWN + 80], size[24];
+    FILE *out = fmemopen(text, bytes, "w");
+
+    text[0] = '\0';
+    if (!out)
+        return text;
+    fprintf(out, "  %s: %s%s", where, fsdp__size_text((double)owners->live_bytes, size, sizeof size),
+            owners->count > 0 ? ", most of it of" : "");
+    for (int i = 0; i < owners->count; i++) {
+        const fsdp__owned *o = &owners->rows[i];
+
+        fprintf(out, "\n  %10s in %-6lld %-20s %s", fsdp__size_text((double)o->bytes, size, sizeof size),
+                (long long)o->count, fsdp_memory_kind_name(o->kind), name_of(context, o, name, sizeof name));
+    }
+    if (owners->other_count > 0)
+        fprintf(out, "\n  %10s in %-6lld others", fsdp__size_text((double)owners->other_bytes, size, sizeof size),
+                (long long)owners->other_count);
+    fclose(out);
+    return text;
+}
+
+/* ---- accounts ---- */
+
+void fsdp__accounts_add(fsdp__accounts *a, const void *owner, fsdp_memory_kind kind, int64_t bytes)
+{
+    bool held;
+
+    /* They mostly come in the same order again. */
+    for (int64_t i = 0; i < a->count; i++) {
+        int64_t at = (a->last + i) % a->count;
+        fsdp__owned *o = &a->items[at];
+
+        if (o->taker.owner != owner || o->kind != kind)
+            continue;
+        o->bytes += (size_t)bytes;
+        o->count += bytes > 0 ? 1 : bytes < 0 ? -1 : 0;
+        a->last = at;
+        return;
+    }
+    held = fsdp_hold_error(true);
+    if (fsdp__grow(&a->items, a->count, &a->capacity, sizeof *a->items) == 0)
+        a->items[a->count++] =
+            (fsdp__owned){.kind = kind, .taker = {.owner = owner}, .bytes = (size_t)bytes, .count = bytes > 0};
+    fsdp_release_error(held);
+}
+
+void fsdp__accounts_release(fsdp__accounts *a)
+{
+    fsdp__free(a->items);
+}
