@@ -10,6 +10,8 @@
 #include "plan/plan.h"
 #include "plan/prices_file.h"
 #include "plan/schedule.h"
+#include "plan/show_plan.h"
+#include "report/step_picture.h"
 #include "train/run_config.h"
 
 enum {
@@ -20,6 +22,7 @@ typedef struct request {
     fsdp__on_paper paper;
     fsdp__on_device device;
     const char *price_text, *measure, *fit, *schedule;
+    const char *memory_svg, *trace;
     bool json, no_time;
     int64_t room; /* of a rank, in bytes */
     double price; /* of a device and hour */
@@ -59,6 +62,9 @@ static void usage(void)
          "                          write the file that --device takes; as ranks on\n"
          "                          several machines: measure the network between them,\n"
          "                          and add it to that file\n"
+         "  --memory-svg FILE       draw what is live when, by kind\n"
+         "  --trace TRACE           in that picture, below it, what a step of a run had\n"
+         "                          (metrics.trace.path)\n"
          "  --json                  print everything as JSON\n"
          "  --section.key=value     sets any other key of fsdp train");
 }
@@ -184,6 +190,57 @@ static int tell_schedule(const request *r, const fsdp__plan_options *options, do
     return status == FSDP_OK || ferror(stdout) ? 0 : fsdp__failure("%s", fsdp_last_error());
 }
 
+/* ---- the picture ---- */
+
+typedef struct picture {
+    const fsdp__plan *plan;
+    fsdp__traced_step step; /* if there is a trace */
+    bool traced;
+} picture;
+
+static double step_at(const void *of, int64_t i)
+{
+    const fsdp__traced_step *step = of;
+
+    return i < step->memory_count ? (double)step->memory[i].at : (double)step->ns;
+}
+
+static double step_bytes(const void *of, int64_t i, int kind)
+{
+    const fsdp__traced_step *step = of;
+
+    return (double)step->memory[i].bytes[kind];
+}
+
+static fsdp_status print_picture(const void *arg, FILE *out)
+{
+    const picture *p = arg;
+    int fills[FSDP_MEMORY_KINDS];
+    const fsdp__stack measured = {.layers = FSDP_MEMORY_KINDS,
+                                  .fills = fills,
+                                  .count = p->step.memory_count,
+                                  .at = step_at,
+                                  .value = step_bytes,
+                                  .of = &p->step};
+
+    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
+        fills[kind] = fsdp__memory_fill(kind);
+    return fsdp__plan_memory_svg(p->plan, fills, p->traced ? &measured : NULL, out);
+}
+
+static fsdp_status draw(const request *r, const fsdp__plan *plan)
+{
+    picture p = {.plan = plan, .traced = r->trace != NULL};
+    fsdp_status status = p.traced ? fsdp__traced_step_read(r->trace, &p.step) : FSDP_OK;
+
+    if (status == FSDP_OK && p.traced && p.step.memory_count == 0)
+        status = FSDP_FAIL(FSDP_INVALID, "--trace: '%s' counts no memory", r->trace);
+    if (status == FSDP_OK)
+        status = fsdp__output_write("--memory-svg", r->memory_svg, print_picture, &p);
+    fsdp__traced_step_release(&p.step);
+    return status;
+}
+
 static int tell(request *r)
 {
     fsdp__plan_options options = {.world_size = (int)r->paper.world_size,
@@ -193,19 +250,23 @@ static int tell(request *r)
     fsdp__plan *plan = NULL;
     int status = 0;
 
-    if (open_device(r) != FSDP_OK)
+    if (fsdp__output_check(r->paper.config, "--memory-svg", r->memory_svg, &fsdp__output_svg) != FSDP_OK ||
+        open_device(r) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     question = fsdp__on_device_room(&r->device, &r->paper);
     question.price = r->price;
     if (r->no_time)
         question.prices = NULL;
     options.prices = question.prices;
+    options.moments = r->memory_svg != NULL;
     if (r->fit)
         return tell_fit(r, &options);
     if (r->schedule || fsdp__train_plans_schedule(r->paper.config))
         return tell_schedule(r, &options, question.room);
     if (fsdp__plan_make(r->paper.config, &options, &plan) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
+    if (r->memory_svg && draw(r, plan) != FSDP_OK)
+        status = fsdp__failure("%s", fsdp_last_error());
     if ((r->json ? fsdp__plan_json : fsdp__plan_print)(plan, &question, stdout) != FSDP_OK && !ferror(stdout))
         status = fsdp__failure("%s", fsdp_last_error());
     fsdp__plan_free(plan);
@@ -223,10 +284,17 @@ static fsdp_status read_numbers(request *r)
 
 static int with_config(request *r, int argc, char **argv)
 {
-    const fsdp__option options[] = {
-        FSDP__ON_PAPER_OPTIONS(&r->paper),   FSDP__ON_DEVICE_OPTIONS(&r->device), {"price", 0, &r->price_text, NULL},
-        {"no-time", 0, NULL, &r->no_time},   {"measure", 0, &r->measure, NULL},   {"fit", 0, &r->fit, NULL},
-        {"schedule", 0, &r->schedule, NULL}, {"json", 0, NULL, &r->json},         {0}};
+    const fsdp__option options[] = {FSDP__ON_PAPER_OPTIONS(&r->paper),
+                                    FSDP__ON_DEVICE_OPTIONS(&r->device),
+                                    {"price", 0, &r->price_text, NULL},
+                                    {"no-time", 0, NULL, &r->no_time},
+                                    {"measure", 0, &r->measure, NULL},
+                                    {"fit", 0, &r->fit, NULL},
+                                    {"schedule", 0, &r->schedule, NULL},
+                                    {"json", 0, NULL, &r->json},
+                                    {"memory-svg", 0, &r->memory_svg, NULL},
+                                    {"trace", 0, &r->trace, NULL},
+                                    {0}};
     fsdp__overrides over = {.config = r->paper.config};
     fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
     int status;
@@ -237,6 +305,10 @@ static int with_config(request *r, int argc, char **argv)
         return fsdp__usage_error("plan: nothing may follow '--'");
     if (r->measure)
         return measure_to(r);
+    if (r->trace && !r->memory_svg)
+        return fsdp__usage_error("plan: --trace is drawn by --memory-svg: give that, too");
+    if (r->memory_svg && r->fit)
+        return fsdp__usage_error("plan: --fit lists many plans, and --memory-svg draws one: give one of them");
     if (args.positional_count == 0)
         return fsdp__usage_error("plan: no model given: a folder, a preset such as llama-1m, or a config");
     if (fsdp__on_paper_numbers(&r->paper, 1000000) != FSDP_OK || read_numbers(r) != FSDP_OK)

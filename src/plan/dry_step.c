@@ -106,6 +106,24 @@ static void own(recorder *r, int kernel)
     r->fresh = false;
 }
 
+/* Adds what is live from here on. */
+static fsdp_status add_moment(recorder *r)
+{
+    fsdp__plan *p = r->plan;
+    fsdp_memory_stats memory;
+    fsdp__plan_moment *m;
+
+    if (fsdp__grow(&p->moments, p->moment_count, &p->moment_capacity, sizeof *p->moments))
+        return FSDP_NO_MEMORY;
+    fsdp_device_memory(r->device, &memory);
+    m = &p->moments[p->moment_count++];
+    *m = (fsdp__plan_moment){.at = r->prices ? r->timeline.host : (double)(p->moment_count - 1),
+                             .events = p->e->event_count};
+    memcpy(m->bytes, memory.live_bytes, sizeof m->bytes);
+    m->bytes[FSDP_MEMORY_WORKSPACE] = 0;
+    return FSDP_OK;
+}
+
 /* ---- time ---- */
 
 static fsdp__plan_part part_of(fsdp__kernel kernel)
@@ -219,7 +237,9 @@ static fsdp_status hear(void *arg, fsdp__probe_event *e)
             status = status == FSDP_OK ? take(r, e) : status;
     }
     look(r);
-    if (e->point == FSDP__POINT_MEMORY_GIVEN_BACK)
+    if (e->point == FSDP__POINT_MEMORY_COUNTED)
+        status = fsdp__stream_device(e->stream) == r->device ? add_moment(r) : FSDP_OK;
+    else if (e->point == FSDP__POINT_MEMORY_GIVEN_BACK)
         give(r, e);
     else if (e->point == FSDP__POINT_KERNEL_ISSUED)
         run_kernel(r, e);
@@ -290,11 +310,15 @@ fsdp_status fsdp__plan_record(fsdp__plan *plan, fsdp_train_run *run, const fsdp_
 
     for (size_t i = 0; i < FSDP__COUNT_OF(points); i++)
         heard |= FSDP__POINT_BIT(points[i]);
+    if (options->moments)
+        heard |= FSDP__POINT_BIT(FSDP__POINT_MEMORY_COUNTED);
     r.share = share_of(options->prices, run->config, r.machine_ranks);
     r.timeline.launch = options->prices ? options->prices->launch : 0;
     r.timeline.compute = fsdp_device_stream(run->device);
     fsdp_context_comm_stats(run->context, &r.comm);
     subscriber = fsdp__context_subscribe(run->context, heard, hear, &r);
+    if (subscriber && options->moments)
+        r.status = add_moment(&r);
     status = subscriber ? fsdp__record_step(run, plan->e) : FSDP_NO_MEMORY;
     if (status == FSDP_OK)
         status = r.status;

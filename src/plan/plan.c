@@ -159,5 +159,6 @@ void fsdp__plan_free(fsdp__plan *plan)
         return;
     fsdp_explanation_free(plan->e);
     fsdp__free(plan->computed);
+    fsdp__free(plan->moments);
     fsdp__free(plan);
 }

@@ -18,6 +18,13 @@ typedef struct fsdp__plan_peak {
     size_t by_op[FSDP__KERNELS + 1]; /* activations, by the kernel that ran first after they were taken; last: others */
 } fsdp__plan_peak;
 
+/* What is live, but for WORKSPACE, from a moment of the step on. */
+typedef struct fsdp__plan_moment {
+    double at;      /* seconds; without prices: how often the ledger has changed */
+    int64_t events; /* of the units so far */
+    size_t bytes[FSDP_MEMORY_KINDS];
+} fsdp__plan_moment;
+
 /* ---- time ---- */
 
 typedef enum fsdp__plan_part {
@@ -51,6 +58,8 @@ typedef struct fsdp__plan_crossing {
 typedef struct fsdp__plan {
     fsdp_explanation *e; /* of rank 0, without the parts of others and without variants */
     fsdp__plan_peak peak;
+    fsdp__plan_moment *moments; /* if they were asked for */
+    int64_t moment_count, moment_capacity;
     size_t host_bytes; /* of what is offloaded to the host, at most */
     fsdp__plan_time time;
     fsdp__plan_crossing crossing;
@@ -64,6 +73,7 @@ typedef struct fsdp__plan {
 typedef struct fsdp__plan_options {
     int world_size, machines;
     bool one_level;
+    bool moments;                        /* keep what is live when */
     bool rank_alone;                     /* leave out what its machine's other ranks send */
     const fsdp__prices *prices;          /* NULL: no time */
     const fsdp__comm_schedule *schedule; /* NULL: the config's */

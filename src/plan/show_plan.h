@@ -2,6 +2,7 @@
 #ifndef PLAN_SHOW_PLAN_H
 #define PLAN_SHOW_PLAN_H
 
+#include "draw/svg.h"
 #include "plan/planned.h"
 
 /* What a plan is compared with, and what a device costs. */
@@ -21,6 +22,13 @@ double fsdp__plan_hidden(const fsdp__plan_time *time, fsdp__plan_part part);
 double fsdp__plan_price(const fsdp__plan *plan, const fsdp__plan_question *question);
 /* Writes seconds as people read them: "1.03 s", "12.4 ms", "2.1 hours". Returns `text`. */
 const char *fsdp__plan_seconds(double seconds, char *text, size_t bytes);
+
+/* ---- plan_svg.c ---- */
+
+/* Draws the plan's moments as a picture: what is live, by kind, over the step. `fills` are those of the kinds.
+ * `measured`: the same of a real step, drawn below on the same scale; NULL: there is none. */
+fsdp_status fsdp__plan_memory_svg(const fsdp__plan *plan, const int fills[FSDP_MEMORY_KINDS],
+                                  const fsdp__stack *measured, FILE *out);
 
 /* ---- plan_text.c, plan_json.c ---- */
 

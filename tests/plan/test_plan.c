@@ -288,6 +288,68 @@ static char *printed(const fsdp__plan *plan, const fsdp__plan_question *question
     return text;
 }
 
+static char *drawn(const fsdp__plan *plan, const fsdp__stack *measured)
+{
+    static const int fills[FSDP_MEMORY_KINDS] = {0, 1, 2, 3, 4, 5};
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+
+    CHECK_OK(fsdp__plan_memory_svg(plan, fills, measured, out));
+    fclose(out);
+    return text;
+}
+
+static double number(const void *of, int64_t i)
+{
+    (void)of;
+    return (double)i;
+}
+
+static double megabytes(const void *of, int64_t i, int layer)
+{
+    (void)of;
+    return layer == 0 ? (double)(i + 1) * (1 << 20) : 0;
+}
+
+/* What is drawn has the peak that is printed, to the byte. */
+TEST(a_plan_is_drawn_over_the_step)
+{
+    static const int fills[FSDP_MEMORY_KINDS] = {0};
+    const fsdp__stack measured = {FSDP_MEMORY_KINDS, fills, 3, number, megabytes, NULL, 0};
+    fsdp__prices prices = round_prices();
+    fsdp_train_config *config;
+    char *text;
+
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    for (int timed = 0; timed < 2; timed++) {
+        const fsdp__plan_options options = {
+            .world_size = 2, .machines = 1, .moments = true, .prices = timed ? &prices : NULL};
+        fsdp__plan *plan = NULL;
+        size_t most = 0;
+
+        CHECK_OK(fsdp__plan_make(config, &options, &plan));
+        for (int64_t i = 0; i < plan->moment_count; i++) {
+            size_t all = sum(plan->moments[i].bytes, FSDP_MEMORY_KINDS);
+
+            most = all > most ? all : most;
+            CHECK(i == 0 || plan->moments[i].at >= plan->moments[i - 1].at);
+        }
+        CHECK_EQ(most, plan->peak.total);
+        text = drawn(plan, NULL);
+        CHECK_CONTAINS(text, timed ? "planned, over time: at most " : "planned, change by change: at most ");
+        CHECK_CONTAINS(text, ">backward</text>");
+        CHECK(!strstr(text, "measured") && strstr(text, "</svg>"));
+        free(text);
+        text = drawn(plan, &measured);
+        CHECK_CONTAINS(text, "measured, over time: at most 3.0MiB");
+        free(text);
+        fsdp__plan_free(plan);
+    }
+    fsdp_train_config_free(config);
+}
+
 TEST(a_plan_says_whether_it_fits_what_it_takes_and_what_it_costs)
 {
     fsdp__prices prices = round_prices();
