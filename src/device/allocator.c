@@ -333,7 +333,6 @@ void fsdp__allocator_free(fsdp__allocator *a)
         segment_release(a, s);
     }
     fsdp__blocks_release(&a->blocks);
-    fsdp__accounts_release(&a->accounts);
     pthread_mutex_destroy(&a->mutex);
     fsdp__free(a);
 }

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/text.h"
 
@@ -119,8 +118,6 @@ const char *fsdp__owners_text(const fsdp_context *context, const fsdp__owners *o
 
 void fsdp__accounts_add(fsdp__accounts *a, const void *owner, fsdp_memory_kind kind, int64_t bytes)
 {
-    bool held;
-
     /* They mostly come in the same order again. */
     for (int64_t i = 0; i < a->count; i++) {
         int64_t at = (a->last + i) % a->count;
@@ -133,14 +130,9 @@ void fsdp__accounts_add(fsdp__accounts *a, const void *owner, fsdp_memory_kind k
         a->last = at;
         return;
     }
-    held = fsdp_hold_error(true);
-    if (fsdp__grow(&a->items, a->count, &a->capacity, sizeof *a->items) == 0)
+    if (owner && a->count >= FSDP__ACCOUNTS - FSDP_MEMORY_KINDS)
+        fsdp__accounts_add(a, NULL, kind, bytes);
+    else
         a->items[a->count++] =
             (fsdp__owned){.kind = kind, .taker = {.owner = owner}, .bytes = (size_t)bytes, .count = bytes > 0};
-    fsdp_release_error(held);
-}
-
-void fsdp__accounts_release(fsdp__accounts *a)
-{
-    fsdp__free(a->items);
 }

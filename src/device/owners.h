@@ -8,6 +8,7 @@
 
 enum {
     FSDP__OWNERS_SHOWN = 10,
+    FSDP__ACCOUNTS = 512,
     FSDP__OWNERS_TEXT = 2048
 };
 
@@ -36,12 +37,11 @@ const char *fsdp__owners_text(const fsdp_context *context, const fsdp__owners *o
 /* ---- memory from elsewhere, by owner and kind; for allocator.c, under its mutex ---- */
 
 typedef struct fsdp__accounts {
-    fsdp__owned *items;
-    int64_t count, capacity, last;
+    fsdp__owned items[FSDP__ACCOUNTS]; /* there is always room for nobody's */
+    int64_t count, last;
 } fsdp__accounts;
 
-/* Adds bytes, or takes them away. Without memory for a new owner, its bytes are nobody's. */
+/* Adds bytes, or takes them away. When there are many owners, the bytes of a new one are nobody's. */
 void fsdp__accounts_add(fsdp__accounts *accounts, const void *owner, fsdp_memory_kind kind, int64_t bytes);
-void fsdp__accounts_release(fsdp__accounts *accounts);
 
 #endif
