@@ -351,11 +351,15 @@ static fsdp_status of_source(fsdp__advices *out, const fsdp__sources *sources, c
 {
     const fsdp__recorded_run *run = s->run < 0 ? NULL : &sources->runs.runs[s->run];
 
+    fsdp_status status = FSDP_OK;
+
+    out->of = run ? NULL : s->title;
     if (s->kind == FSDP__SOURCE_TRACE)
-        return fsdp__advise_of_step(out, run, &s->of.step);
-    for (int i = 0; s->kind == FSDP__SOURCE_FLIGHT && i < s->of.flight.verdict.count; i++)
-        FSDP_TRY(fsdp__advise(out, run, "%s.", s->of.flight.verdict.lines[i]));
-    return FSDP_OK;
+        status = fsdp__advise_of_step(out, run, &s->of.step);
+    for (int i = 0; status == FSDP_OK && s->kind == FSDP__SOURCE_FLIGHT && i < s->of.flight.verdict.count; i++)
+        status = fsdp__advise(out, run, "%s.", s->of.flight.verdict.lines[i]);
+    out->of = NULL;
+    return status;
 }
 
 fsdp_status fsdp__advices_of(const fsdp__sources *sources, fsdp__advices *out)

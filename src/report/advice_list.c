@@ -5,18 +5,22 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 
 fsdp_status fsdp__advise(fsdp__advices *all, const fsdp__recorded_run *run, const char *format, ...)
 {
     fsdp__advice *advice;
     va_list arguments;
+    int begun = 0;
 
     if (fsdp__grow(&all->items, all->count + 1, &all->capacity, sizeof *all->items) != 0)
         return FSDP_NO_MEMORY;
     advice = &all->items[all->count++];
     advice->run = run;
+    if (all->of)
+        begun = snprintf(advice->text, sizeof advice->text, "%s: ", FSDP__SHOWN_NAME(all->of));
     va_start(arguments, format);
-    vsnprintf(advice->text, sizeof advice->text, format, arguments);
+    vsnprintf(advice->text + begun, sizeof advice->text - (size_t)begun, format, arguments);
     va_end(arguments);
     return FSDP_OK;
 }

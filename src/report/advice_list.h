@@ -17,6 +17,7 @@ typedef struct fsdp__advice {
 typedef struct fsdp__advices {
     fsdp__advice *items;
     int64_t count, capacity;
+    const char *of; /* what each begins with while it is set, NULL: nothing. Borrowed */
 } fsdp__advices;
 
 /* Adds one. */

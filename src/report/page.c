@@ -387,7 +387,7 @@ static void put_curves(const fsdp__recorded_runs *runs, FILE *out)
 static fsdp_status put_source(const fsdp__sources *sources, const fsdp__source *s, FILE *out)
 {
     const fsdp__recorded_run *run = s->run < 0 ? NULL : &sources->runs.runs[s->run];
-    const char *title = run && sources->runs.count > 1 ? run->label : "";
+    const char *title = s->title ? s->title : "";
 
     if (s->kind == FSDP__SOURCE_TRACE)
         return fsdp__html_step(&s->of.step, title, out);
@@ -412,9 +412,9 @@ static fsdp_status put_sources(const fsdp__sources *sources, FILE *out)
 /* Says what else could be shown. */
 static void put_missing(const fsdp__sources *sources, FILE *out)
 {
-    if (sources->unread) {
+    for (int i = 0; i < sources->unread_count; i++) {
         fputs("<p class=\"soft small\">Left out: ", out);
-        fsdp__html_text(sources->unread, out);
+        fsdp__html_text(sources->unread[i], out);
         fputs("</p>\n", out);
     }
     if (sources->runs.count > 0 && !fsdp__source_of(sources, FSDP__SOURCE_TRACE, -1, 0))

@@ -136,6 +136,10 @@ static fsdp_status add_starts(fsdp__recorded_run *run, const json_t *header)
     const char *device = json_string_value(json_object_get(header, "device"));
     char number[24];
 
+    if (!run->starts)
+        run->starts = json_array();
+    if (!run->starts || json_array_append(run->starts, (json_t *)header) != 0)
+        return FSDP_NO_MEMORY;
     snprintf(number, sizeof number, "%lld", (long long)json_integer_value(ranks));
     if (json_is_integer(ranks))
         FSDP_TRY(add_start(&run->ranks, number));
@@ -154,7 +158,9 @@ static fsdp_status begin_run(fsdp__recorded_runs *all, const char *path, const j
     run = &all->runs[all->count++];
     *run = (fsdp__recorded_run){.path = fsdp__strdup(path)};
     run->header = header ? json_deep_copy(header) : json_object();
-    return run->path && run->header ? add_starts(run, header) : FSDP_NO_MEMORY;
+    if (!run->path || !run->header)
+        return FSDP_NO_MEMORY;
+    return header ? add_starts(run, header) : FSDP_OK;
 }
 
 /* Keeps a line of what stood out, and drops those of work that was lost. */
@@ -400,6 +406,7 @@ void fsdp__recorded_runs_free(fsdp__recorded_runs *all)
         fsdp__free(run->ranks);
         fsdp__free(run->devices);
         json_decref(run->header);
+        json_decref(run->starts);
     }
     fsdp__free(all->runs);
     *all = (fsdp__recorded_runs){0};

@@ -31,6 +31,7 @@ typedef struct fsdp__recorded_run {
     json_t *header;       /* what was said last, but "started" of the first start */
     fsdp__series *series; /* the numbers of each step, in the order of the first line that has them */
     int64_t count, capacity;
+    json_t *starts;          /* the headers of its starts as they were, the first one first */
     fsdp__series validation; /* its losses */
     json_t *warnings;        /* lines of what stood out while it trained; NULL: there are none */
     int64_t continued;       /* how many times it was resumed from a checkpoint */

@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/directory.h"
@@ -72,6 +73,7 @@ static void release(fsdp__source *s)
         json_decref(s->of.plan);
         break;
     }
+    fsdp__free(s->title);
     fsdp__free(s->path);
 }
 
@@ -134,15 +136,98 @@ static fsdp_status add(fsdp__sources *all, fsdp__source_kind kind, const char *p
     return status;
 }
 
-/* Adds what nobody has named: if it cannot be read, the report says so, and does without. */
+/* ---- whose it is ---- */
+
+/* Returns when a run was started last, in seconds since 1970; -1: its header does not say. */
+static int64_t last_start(const fsdp__recorded_run *run)
+{
+    const json_t *start = json_array_get(run->starts, json_array_size(run->starts) - 1);
+    const char *text = json_string_value(json_object_get(start, "started"));
+    struct tm utc = {0};
+
+    return text && strptime(text, "%Y-%m-%dT%H:%M:%SZ", &utc) ? (int64_t)timegm(&utc) : -1;
+}
+
+/* Finds when records were begun and ended, in seconds since 1970. The clock that counts is that of the first machine,
+ * where the run's header was written; without its records, others' clocks may differ. */
+static void span_of(const fsdp__flight_logs *logs, int64_t *begun, int64_t *ended)
+{
+    const int64_t second = 1000000000, most_apart = 60;
+    int64_t apart = 0;
+
+    for (int machine = 0; machine < 2; machine++) {
+        *begun = INT64_MAX;
+        *ended = INT64_MIN;
+        for (int i = 0; i < logs->count; i++) {
+            const fsdp__flight_log *log = &logs->logs[i];
+
+            if (machine == 0 && log->head.machine != 0)
+                continue;
+            *begun = FSDP__MIN(*begun, fsdp__flight_wall(log, log->head.started_ns) / second - apart);
+            *ended = FSDP__MAX(*ended, fsdp__flight_wall(log, log->now) / second + apart);
+        }
+        if (*begun <= *ended)
+            return;
+        apart = most_apart;
+    }
+}
+
+static const char *time_text(int64_t seconds, char text[40])
+{
+    time_t at = (time_t)seconds;
+    struct tm utc;
+
+    if (!gmtime_r(&at, &utc) || strftime(text, 40, "%Y-%m-%d %H:%M:%S UTC", &utc) == 0)
+        snprintf(text, 40, "an unknown time");
+    return text;
+}
+
+/* Finds the run that has left flight records, among `near` and the runs before it in its file. Ranks record from before
+ * the run writes its header, so it is the first one whose header is not older, unless they ended before that, too. */
+static fsdp_status find_run_of_flight(const fsdp__sources *all, fsdp__source *s, int64_t near)
+{
+    const fsdp__recorded_run *runs = all->runs.runs;
+    char from[40], to[40], start[40];
+    int64_t begun, ended, found = near;
+
+    s->run = near;
+    if (last_start(&runs[near]) < 0)
+        return FSDP_OK;
+    span_of(&s->of.flight.logs, &begun, &ended);
+    while (found > 0 && strcmp(runs[found - 1].path, runs[near].path) == 0 && last_start(&runs[found - 1]) >= begun)
+        found--;
+    s->run = found;
+    if (last_start(&runs[found]) >= begun && last_start(&runs[found]) <= ended)
+        return FSDP_OK;
+    s->run = -1;
+    return FSDP_FAIL(FSDP_STATE,
+                     "the flight records '%s' are not of this run: they go from %s to %s, and it was started at %s; "
+                     "fsdp flight shows them",
+                     s->path, time_text(begun, from), time_text(ended, to), time_text(last_start(&runs[near]), start));
+}
+
+/* Gives what was read to the run that has left it; `near`: the last run of the file that it lies beside. */
+static fsdp_status find_run(const fsdp__sources *all, fsdp__source *s, int64_t near)
+{
+    s->run = near;
+    return s->kind == FSDP__SOURCE_FLIGHT && near >= 0 ? find_run_of_flight(all, s, near) : FSDP_OK;
+}
+
+/* Adds what nobody has named: if it cannot be read, or is of another run, the report says so, and does without. */
 static fsdp_status add_found(fsdp__sources *all, fsdp__source_kind kind, const char *path, int64_t run)
 {
+    int before = all->count;
     fsdp_status status = add(all, kind, path, run);
 
-    if (status == FSDP_OK || status == FSDP_NO_MEMORY || all->unread)
+    if (status == FSDP_OK && all->count > before) {
+        status = find_run(all, &all->items[before], run);
+        if (status != FSDP_OK)
+            release(&all->items[--all->count]);
+    }
+    if (status == FSDP_OK || status == FSDP_NO_MEMORY || all->unread_count == FSDP__MOST_UNREAD)
         return status == FSDP_NO_MEMORY ? status : FSDP_OK;
-    all->unread = fsdp__strdup(fsdp_last_error());
-    return all->unread ? FSDP_OK : FSDP_NO_MEMORY;
+    all->unread[all->unread_count] = fsdp__strdup(fsdp_last_error());
+    return all->unread[all->unread_count++] ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
 /* ---- beside metrics ---- */
@@ -250,11 +335,12 @@ static fsdp_status add_folder(fsdp__sources *all, const char *path)
         FSDP_TRY(add_metrics(all, metrics));
     FSDP_TRY(add_entries(all, path, has ? all->runs.count - 1 : -1, &flight));
     if (flight)
-        return add(all, FSDP__SOURCE_FLIGHT, path, has ? all->runs.count - 1 : -1);
+        return has ? add_found(all, FSDP__SOURCE_FLIGHT, path, all->runs.count - 1)
+                   : add(all, FSDP__SOURCE_FLIGHT, path, -1);
     if (has || all->count > before)
         return FSDP_OK;
-    if (all->unread)
-        return FSDP_FAIL(FSDP_FORMAT, "%s", all->unread);
+    if (all->unread_count > 0)
+        return FSDP_FAIL(FSDP_FORMAT, "%s", all->unread[0]);
     return FSDP_FAIL(FSDP_NOT_FOUND,
                      "'%s' has no metrics.jsonl, no trace and no flight records: name the file that metrics.jsonl of "
                      "the run's config names",
@@ -274,13 +360,30 @@ fsdp_status fsdp__sources_add(fsdp__sources *all, const char *path)
 
 /* ---- all ---- */
 
+/* Gives what was named to its run. What is of none of the runs stays, and says so by its title. */
+static fsdp_status name_run(const fsdp__sources *all, fsdp__source *s)
+{
+    const fsdp__recorded_runs *runs = &all->runs;
+    bool held = fsdp_hold_error(true);
+
+    if (s->run < 0 && runs->count == 1)
+        (void)find_run(all, s, 0);
+    fsdp_release_error(held);
+    if (s->run >= 0 && runs->count > 1)
+        s->title = fsdp__strdup(runs->runs[s->run].label);
+    else if (s->run < 0 && runs->count > 0 && s->kind != FSDP__SOURCE_PLAN)
+        s->title = fsdp__sprintf("'%s'", s->path);
+    else
+        return FSDP_OK;
+    return s->title ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
 fsdp_status fsdp__sources_finish(fsdp__sources *all)
 {
-    /* What was named apart from its run is that of the only run. */
+    FSDP_TRY(fsdp__recorded_runs_label(&all->runs));
     for (int i = 0; i < all->count; i++)
-        if (all->items[i].run < 0 && all->runs.count == 1)
-            all->items[i].run = 0;
-    return fsdp__recorded_runs_label(&all->runs);
+        FSDP_TRY(name_run(all, &all->items[i]));
+    return FSDP_OK;
 }
 
 const fsdp__source *fsdp__source_of(const fsdp__sources *all, fsdp__source_kind kind, int64_t run, int n)
@@ -296,7 +399,7 @@ void fsdp__sources_release(fsdp__sources *all)
     for (int i = 0; i < all->count; i++)
         release(&all->items[i]);
     fsdp__recorded_runs_free(&all->runs);
-    fsdp__free(all->unread);
-    all->count = 0;
-    all->unread = NULL;
+    for (int i = 0; i < all->unread_count; i++)
+        fsdp__free(all->unread[i]);
+    all->count = all->unread_count = 0;
 }

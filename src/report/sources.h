@@ -7,7 +7,8 @@
 #include "watch/flight_read.h"
 
 enum {
-    FSDP__MOST_SOURCES = 64
+    FSDP__MOST_SOURCES = 64,
+    FSDP__MOST_UNREAD = 4
 };
 
 typedef enum fsdp__source_kind {
@@ -21,6 +22,7 @@ typedef struct fsdp__source {
     fsdp__source_kind kind;
     char *path;
     int64_t run; /* that has left it, or -1: it is not known */
+    char *title; /* of what it is, where that is not clear; NULL: it is. fsdp__sources_finish makes it */
     union {
         fsdp__traced_step step;
         struct {
@@ -35,11 +37,13 @@ typedef struct fsdp__sources {
     fsdp__recorded_runs runs;
     fsdp__source items[FSDP__MOST_SOURCES];
     int count;
-    char *unread; /* why something that lay beside the runs is not shown; NULL: nothing is left out */
+    char *unread[FSDP__MOST_UNREAD]; /* why what lay beside the runs is not shown; the others are not told */
+    int unread_count;
 } fsdp__sources;
 
 /* Adds what a path names: metrics, a trace, flight records, a plan, or a folder with any of these. Beside metrics their
- * trace and flight records are found, where the run's settings say or where they are by default. */
+ * trace and flight records are found, where the run's settings say or where they are by default. What is found there
+ * and was left by another run, or by an earlier start of this one, is left out. */
 fsdp_status fsdp__sources_add(fsdp__sources *sources, const char *path);
 /* Names the runs, when all has been added. */
 fsdp_status fsdp__sources_finish(fsdp__sources *sources);

@@ -130,8 +130,8 @@ static void put_source(const fsdp__sources *sources, const fsdp__source *s, FILE
 {
     const fsdp__recorded_run *run = s->run < 0 ? NULL : &sources->runs.runs[s->run];
 
-    if (run && sources->runs.count > 1)
-        fprintf(out, "%s: ", run->label);
+    if (s->title)
+        fprintf(out, "%s: ", FSDP__SHOWN_NAME(s->title));
     if (s->kind == FSDP__SOURCE_TRACE)
         put_step(&s->of.step, out);
     else if (s->kind == FSDP__SOURCE_FLIGHT)
@@ -160,8 +160,8 @@ static void put_missing(const fsdp__sources *sources, FILE *out)
 {
     char shown[FSDP__ADVICE_TEXT];
 
-    if (sources->unread)
-        fprintf(out, "\nLeft out: %s\n", fsdp__shown(sources->unread, shown, sizeof shown));
+    for (int i = 0; i < sources->unread_count; i++)
+        fprintf(out, "\nLeft out: %s\n", fsdp__shown(sources->unread[i], shown, sizeof shown));
     if (sources->runs.count > 0 && !fsdp__source_of(sources, FSDP__SOURCE_TRACE, -1, 0))
         fputs("\nWhat each rank does in a step, and for whom it waits, is shown for runs with\n"
               "metrics.trace.path=trace.json.gz.\n",

@@ -292,7 +292,7 @@ static fsdp_status read_folder(const char *path, fsdp__flight_logs *out)
     return status;
 }
 
-static int64_t wall(const fsdp__flight_log *log, int64_t ns)
+int64_t fsdp__flight_wall(const fsdp__flight_log *log, int64_t ns)
 {
     int64_t sum;
 
@@ -303,7 +303,7 @@ static int64_t wall(const fsdp__flight_log *log, int64_t ns)
 static int by_rank(const void *a, const void *b)
 {
     const fsdp__flight_log *x = a, *y = b;
-    int64_t newer = wall(y, y->now), older = wall(x, x->now);
+    int64_t newer = fsdp__flight_wall(y, y->now), older = fsdp__flight_wall(x, x->now);
 
     if (x->head.rank != y->head.rank)
         return x->head.rank < y->head.rank ? -1 : 1;
@@ -319,15 +319,15 @@ static void keep_one_run(fsdp__flight_logs *out)
     int kept = 0;
 
     for (int i = 1; i < out->count; i++)
-        if (wall(&out->logs[i], out->logs[i].now) > wall(newest, newest->now))
+        if (fsdp__flight_wall(&out->logs[i], out->logs[i].now) > fsdp__flight_wall(newest, newest->now))
             newest = &out->logs[i];
     out->world = newest->head.world;
-    started = wall(newest, newest->head.started_ns);
+    started = fsdp__flight_wall(newest, newest->head.started_ns);
     qsort(out->logs, (size_t)out->count, sizeof *out->logs, by_rank);
     for (int i = 0; i < out->count; i++) {
         fsdp__flight_log *log = &out->logs[i];
 
-        if (log->head.world == out->world && wall(log, log->now) >= started - one_run_ns &&
+        if (log->head.world == out->world && fsdp__flight_wall(log, log->now) >= started - one_run_ns &&
             (kept == 0 || out->logs[kept - 1].head.rank != log->head.rank)) {
             if (kept != i)
                 out->logs[kept] = *log;

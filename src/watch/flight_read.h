@@ -42,6 +42,8 @@ void fsdp__flight_log_release(fsdp__flight_log *log);
 /* Returns the record of a rank, or NULL. */
 const fsdp__flight_log *fsdp__flight_log_of(const fsdp__flight_logs *logs, int rank);
 
+/* Returns a time of a record as nanoseconds since 1970; 0: it is out of range. */
+int64_t fsdp__flight_wall(const fsdp__flight_log *log, int64_t ns);
 /* Returns whether a rank is a member, as far as the record says. */
 bool fsdp__flight_is_member(const fsdp__flight_group *group, int rank);
 

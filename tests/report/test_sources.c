@@ -81,8 +81,8 @@ static char *shown(folder *f)
     return data;
 }
 
-/* Writes the record of rank 0 of two, whose call nobody else has come to. */
-static void put_flight(const folder *f, const char *name)
+/* Writes the record of rank 0 of two, whose call nobody else has come to, begun so many seconds after 1970. */
+static void put_flight_of(const folder *f, const char *name, int64_t seconds)
 {
     fsdp__flight_file *file = calloc(1, sizeof *file);
     fsdp__flight_record *record = &file->records[0];
@@ -92,6 +92,7 @@ static void put_flight(const folder *f, const char *name)
                                      .record_bytes = sizeof(fsdp__flight_record),
                                      .world = 2,
                                      .machines = 1,
+                                     .wall_ns = seconds * 1000000000,
                                      .host = "<h>"};
     file->head.check = fsdp__flight_head_check(&file->head);
     file->end.written_ns = 5000000000;
@@ -103,6 +104,11 @@ static void put_flight(const folder *f, const char *name)
     record->check = fsdp__flight_record_check(record, 1);
     put(f, name, file, sizeof *file);
     free(file);
+}
+
+static void put_flight(const folder *f, const char *name)
+{
+    put_flight_of(f, name, 0);
 }
 
 TEST(a_folder_is_searched_for_the_trace_and_the_flight_records_of_its_run)
@@ -151,6 +157,65 @@ TEST(metrics_find_what_their_run_has_left_beside_them)
     CHECK_ERROR(add(&f, "t.json"), FSDP_FORMAT, "t.json': line 1: it is cut short");
     free(inside);
     folder_free(&f);
+}
+
+#define STARTED(time, more) "{\"run\": \"" time "\", \"started\": \"2026-03-01T10:" time "Z\"" more "}\n"
+
+TEST(flight_records_are_those_of_the_run_that_wrote_them)
+{
+    const int64_t ten = 1772359200; /* 2026-03-01 10:00 UTC; records go on for five seconds */
+    folder f = folder_create();
+    char *inside = test_path(f.path, "m.flight"), *text;
+
+    CHECK_EQ(mkdir(inside, 0700), 0);
+    put_text(&f, "m", STARTED("00:02", "") STEPS STARTED("00:09", "") STEPS);
+    put_flight_of(&f, "m.flight/rank-0.flight", ten);
+    CHECK_OK(add(&f, "m"));
+    text = shown(&f);
+    CHECK_EQ(fsdp__source_of(&f.report->sources, FSDP__SOURCE_FLIGHT, -1, 0)->run, 0);
+    CHECK_CONTAINS(text, "\n- m: the others wait for rank 1");
+    free(text);
+    forget(&f);
+    put_flight_of(&f, "m.flight/rank-0.flight", ten + 8);
+    CHECK_OK(add(&f, "m"));
+    text = shown(&f);
+    CHECK_CONTAINS(text, "\n- m, run 2: the others wait for rank 1");
+    free(text);
+    folder_free(&f);
+    free(inside);
+}
+
+TEST(flight_records_of_another_start_are_left_out_unless_they_are_named)
+{
+    static const char *const metrics[] = {STARTED("00:09", "") STEPS,
+                                          STARTED("00:02", "") STEPS STARTED("00:09", ", \"resumed_from\": 1") STEPS};
+    const int64_t ten = 1772359200;
+    folder f = folder_create();
+    char *inside = test_path(f.path, "m.flight"), *text;
+
+    CHECK_EQ(mkdir(inside, 0700), 0);
+    for (int i = 0; i < 4; i++) {
+        put_text(&f, "m", metrics[i % 2]);
+        put_flight_of(&f, "m.flight/rank-0.flight", i < 2 ? ten : ten + 30);
+        CHECK_OK(add(&f, "m"));
+        CHECK_NULL(fsdp__source_of(&f.report->sources, FSDP__SOURCE_FLIGHT, -1, 0));
+        text = shown(&f);
+        CHECK_NULL(strstr(text, "rank 1"));
+        CHECK_CONTAINS(text, "\nLeft out: the flight records '");
+        CHECK_CONTAINS(text, i < 2 ? "they go from 2026-03-01 10:00:00 UTC to 2026-03-01 10:00:05 UTC, and it was "
+                                     "started at 2026-03-01 10:00:09 UTC"
+                                   : "they go from 2026-03-01 10:00:30 UTC");
+        free(text);
+        forget(&f);
+        CHECK_OK(add(&f, "m"));
+        CHECK_OK(add(&f, "m.flight/rank-0.flight"));
+        text = shown(&f);
+        CHECK_CONTAINS(text, "rank-0.flight': the others wait for rank 1");
+        free(text);
+        forget(&f);
+    }
+    folder_free(&f);
+    free(inside);
 }
 
 TEST(a_plan_stands_beside_the_run_that_it_was_made_for)
