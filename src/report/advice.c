@@ -219,8 +219,8 @@ static fsdp_status of_drift(fsdp__advices *all, const fsdp__recorded_run *run)
 
     if (!s || s->count < FEWEST)
         return FSDP_OK;
-    first = fsdp__median(s, 1, s->count / 4);
-    last = fsdp__median(s, s->count - s->count / 4, s->count);
+    first = fsdp__tokens_per_second(run, 0, s->count / 4);
+    last = fsdp__tokens_per_second(run, s->count - s->count / 4, s->count);
     if (!(last < 0.9 * first))
         return FSDP_OK;
     return fsdp__advise(

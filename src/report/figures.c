@@ -110,12 +110,38 @@ const fsdp__point_of_series *fsdp__lowest_point(const fsdp__series *series)
     return lowest;
 }
 
-/* The first step of a process is slow: its caches are cold. */
+/* Returns the median without the first step. */
 static double median_of(const fsdp__recorded_run *run, const char *name)
 {
     const fsdp__series *series = fsdp__series_of(run, name);
 
     return series ? fsdp__median(series, series->count > 1, series->count) : NAN;
+}
+
+/* Returns whether the n-th step is the first after a start. */
+static bool begins_start(const fsdp__recorded_run *run, const fsdp__series *steps, int64_t n)
+{
+    for (int64_t i = 0; n > 0 && i < run->resumes.count; i++)
+        if (run->resumes.points[i].step >= steps->points[n - 1].step &&
+            run->resumes.points[i].step < steps->points[n].step)
+            return true;
+    return n == 0;
+}
+
+double fsdp__tokens_per_second(const fsdp__recorded_run *run, int64_t begin, int64_t end)
+{
+    const fsdp__series *speed = fsdp__series_of(run, "tokens_per_second"), *ms = fsdp__series_of(run, "step_ms");
+    double tokens = 0, seconds = 0;
+
+    for (int64_t i = begin; speed && ms && i < end && i < speed->count && i < ms->count; i++) {
+        double of_step = ms->points[i].value / 1000, made = speed->points[i].value * of_step;
+
+        if (!isfinite(made) || (speed->count > 1 && begins_start(run, speed, i)))
+            continue;
+        tokens += made;
+        seconds += of_step;
+    }
+    return seconds > 0 ? tokens / seconds : NAN;
 }
 
 fsdp__run_figures fsdp__run_figures_of(const fsdp__recorded_run *run)
@@ -126,7 +152,7 @@ fsdp__run_figures fsdp__run_figures_of(const fsdp__recorded_run *run)
                            .steps = fsdp__header_number(run, "steps"),
                            .loss = last_value(fsdp__series_of(run, "loss")),
                            .best_loss = best ? best->value : NAN,
-                           .tokens_per_second = median_of(run, "tokens_per_second"),
+                           .tokens_per_second = fsdp__tokens_per_second(run, 0, INT64_MAX),
                            .step_ms = median_of(run, "step_ms"),
                            .seconds = ms ? 0 : NAN,
                            .peak_bytes = NAN};

@@ -18,12 +18,13 @@ bool fsdp__is_peak_key(const char *name);
 
 /* The figures of a run; NaN: nothing is known. */
 typedef struct fsdp__run_figures {
-    double last_step, steps;           /* taken, and asked for */
-    double loss;                       /* of the last step */
-    double best_loss;                  /* of its validations */
-    double tokens_per_second, step_ms; /* medians */
-    double seconds;                    /* of all steps */
-    double peak_bytes;                 /* of a rank */
+    double last_step, steps;  /* taken, and asked for */
+    double loss;              /* of the last step */
+    double best_loss;         /* of its validations */
+    double tokens_per_second; /* over all steps, as fsdp__tokens_per_second has it */
+    double step_ms;           /* the median */
+    double seconds;           /* of all steps */
+    double peak_bytes;        /* of a rank */
 } fsdp__run_figures;
 fsdp__run_figures fsdp__run_figures_of(const fsdp__recorded_run *run);
 
@@ -32,6 +33,10 @@ const fsdp__point_of_series *fsdp__lowest_point(const fsdp__series *series);
 
 /* Returns the median of the finite values from the point `begin` to before `end`; NaN if there are none. */
 double fsdp__median(const fsdp__series *series, int64_t begin, int64_t end);
+
+/* Returns the tokens of the steps from the n-th, `begin`, to before `end`, over the time that they take together; NaN
+ * if that is not known. The first step of each start is left out, unless the run has only one step: caches are cold. */
+double fsdp__tokens_per_second(const fsdp__recorded_run *run, int64_t begin, int64_t end);
 
 /* Writes the value of a run's setting, "" if its header has none. Returns it, or `text`. */
 const char *fsdp__setting(const fsdp__recorded_run *run, const char *key);

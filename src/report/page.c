@@ -70,7 +70,8 @@ static void put_runs(const fsdp__recorded_runs *runs, FILE *out)
 {
     fputs("<div class=\"card scroll\"><table><tr><th>run</th><th>model</th><th class=\"number\">parameters</th>"
           "<th class=\"number\">ranks</th><th class=\"number\">steps</th><th class=\"number\">last loss</th>"
-          "<th class=\"number\">best validation</th><th class=\"number\">tokens/s</th><th class=\"number\">a step</th>"
+          "<th class=\"number\">best validation</th><th class=\"number\">tokens/s</th><th class=\"number\">a usual "
+          "step (median)</th>"
           "<th class=\"number\">peak memory</th><th class=\"number\">all steps</th><th>started</th>"
           "<th>device</th></tr>\n",
           out);
@@ -116,7 +117,7 @@ static void put_side_by_side(const fsdp__recorded_runs *runs, FILE *out)
 {
     fputs("<h2>Side by side</h2>\n<div class=\"curves\">\n", out);
     put_bars(runs, "Tokens a second", FSDP__UNIT_COUNT, offsetof(fsdp__run_figures, tokens_per_second), out);
-    put_bars(runs, "A step", FSDP__UNIT_MS, offsetof(fsdp__run_figures, step_ms), out);
+    put_bars(runs, "A usual step (median)", FSDP__UNIT_MS, offsetof(fsdp__run_figures, step_ms), out);
     put_bars(runs, "Peak memory of a rank", FSDP__UNIT_BYTES, offsetof(fsdp__run_figures, peak_bytes), out);
     put_bars(runs, "Last loss", FSDP__UNIT_NONE, offsetof(fsdp__run_figures, loss), out);
     put_bars(runs, "Best validation", FSDP__UNIT_NONE, offsetof(fsdp__run_figures, best_loss), out);
@@ -461,8 +462,9 @@ fsdp_status fsdp__report_page(const fsdp__report *report, FILE *out)
     put_missing(&report->sources, out);
     if (runs->count > 0)
         fputs("<p>Where a curve has more steps than the picture has columns, its line is the mean of a column and the "
-              "band behind it spans the least and the largest value: no extreme is left out. Tokens a second and the "
-              "time of a step are medians without the first step. A red mark is a value that is NaN or infinite.</p>\n",
+              "band behind it spans the least and the largest value: no extreme is left out. Tokens a second are "
+              "those of all steps over the time of all, without the first step of each start. A red mark is a value "
+              "that is NaN or infinite.</p>\n",
               out);
     fputs("</footer>\n</body>\n</html>\n", out);
     return ferror(out) ? FSDP_FAIL(FSDP_IO, "cannot write the report") : FSDP_OK;

@@ -49,10 +49,11 @@ int fsdp__planned_rows(const json_t *plan, const fsdp__recorded_run *run, fsdp__
 
     json_object_foreach((json_t *)sent, kind, value) all += json_number_value(value);
     add(rows, &count,
-        (fsdp__planned){"a step", FSDP__UNIT_MS, 1000 * number_at(time, "step_seconds"), usual_value(run, "step_ms")});
+        (fsdp__planned){"a usual step (median)", FSDP__UNIT_MS, 1000 * number_at(time, "step_seconds"),
+                        usual_value(run, "step_ms")});
     add(rows, &count,
         (fsdp__planned){"tokens a second", FSDP__UNIT_COUNT, number_at(time, "tokens_per_second"),
-                        usual_value(run, "tokens_per_second")});
+                        run ? fsdp__tokens_per_second(run, 0, INT64_MAX) : NAN});
     add(rows, &count,
         (fsdp__planned){"peak memory, planned without workspace", FSDP__UNIT_BYTES, number_at(peak, "bytes"),
                         largest(run, "memory_peak_bytes")});

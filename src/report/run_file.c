@@ -189,6 +189,7 @@ static fsdp_status continue_run(fsdp__recorded_run *run, const json_t *header, d
     cut_after(&run->validation, step);
     cut_warnings(run->warnings, step);
     run->continued++;
+    FSDP_TRY(add_point(&run->resumes, step, 0));
     started = json_incref(json_object_get(run->header, "started"));
     if (json_object_update(run->header, (json_t *)header) != 0 ||
         (started && json_object_set(run->header, "started", started) != 0))
@@ -401,6 +402,7 @@ void fsdp__recorded_runs_free(fsdp__recorded_runs *all)
         fsdp__free(run->series);
         json_decref(run->warnings);
         fsdp__free(run->validation.points);
+        fsdp__free(run->resumes.points);
         fsdp__free(run->path);
         fsdp__free(run->label);
         fsdp__free(run->ranks);

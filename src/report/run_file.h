@@ -35,6 +35,7 @@ typedef struct fsdp__recorded_run {
     fsdp__series validation; /* its losses */
     json_t *warnings;        /* lines of what stood out while it trained; NULL: there are none */
     int64_t continued;       /* how many times it was resumed from a checkpoint */
+    fsdp__series resumes;    /* the last steps before resumes; values: 0 */
     char *ranks, *devices;   /* of its starts, "4, then 2"; NULL: no header has them */
 } fsdp__recorded_run;
 

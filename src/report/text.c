@@ -20,6 +20,7 @@ static void put_figure(const char *what, fsdp__unit unit, double value, FILE *ou
 
 static void put_run(const fsdp__recorded_run *run, FILE *out)
 {
+    char step[FSDP__VALUE_TEXT];
     fsdp__run_figures f = fsdp__run_figures_of(run);
     const char *model = fsdp__header_text(run, "model"), *started = fsdp__header_text(run, "started");
 
@@ -39,7 +40,8 @@ static void put_run(const fsdp__recorded_run *run, FILE *out)
     put_figure("last loss", FSDP__UNIT_NONE, f.loss, out);
     put_figure("best validation", FSDP__UNIT_NONE, f.best_loss, out);
     put_figure("tokens a second", FSDP__UNIT_COUNT, f.tokens_per_second, out);
-    put_figure("a step", FSDP__UNIT_MS, f.step_ms, out);
+    if (!isnan(f.step_ms))
+        fprintf(out, "  %-20s%s (median)\n", "a usual step", fsdp__value_text(FSDP__UNIT_MS, f.step_ms, step));
     put_figure("peak memory", FSDP__UNIT_BYTES, f.peak_bytes, out);
     put_figure("all steps", FSDP__UNIT_MS, 1000 * f.seconds, out);
     fputc('\n', out);

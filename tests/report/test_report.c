@@ -125,7 +125,7 @@ TEST(a_run_without_faults_gets_no_advice)
 
     CHECK_CONTAINS(text, "Nothing stands out");
     CHECK_CONTAINS(text, "  steps               400 of 400\n");
-    CHECK_CONTAINS(text, "  a step              101 ms\n");
+    CHECK_CONTAINS(text, "  a usual step        101 ms (median)\n");
     CHECK_EQ(count_of(text, "differ"), 0);
     free(text);
 }
@@ -179,6 +179,31 @@ TEST(settings_that_differ_are_listed_and_others_are_not)
 static double twice(int step)
 {
     return 2 * even(step);
+}
+
+static double pauses(int step)
+{
+    return step % 4 == 0 ? 500 : 100;
+}
+
+/* Three of four steps are as fast as ever, and yet it takes twice the time. */
+TEST(tokens_a_second_are_those_of_all_the_time)
+{
+    const shape shapes[] = {{"a", "{}", falls, pauses, 401, 401, NULL, NULL},
+                            {"b", "{}", falls, even, 401, 401, NULL, NULL}};
+    fsdp__recorded_run run = run_create(&shapes[0]);
+    fsdp__point_of_series resumed = {3, 0};
+    char *text = shown(shapes, 2, fsdp__report_text);
+
+    CHECK_CONTAINS(text, "  tokens a second     5k\n  a usual step        100 ms (median)\n");
+    CHECK_CONTAINS(text, "- b makes 1.98 times as many tokens a second as a: 9.901k and 5k.");
+    CHECK_NEAR(fsdp__tokens_per_second(&run, 0, 4), 3000 / 0.7, 0.001); /* 1,000 a step */
+    run.resumes.points = &resumed; /* the slow fourth step is the first of a start */
+    run.resumes.count = 1;
+    CHECK_NEAR(fsdp__tokens_per_second(&run, 0, 4), 1e4, 0.001);
+    CHECK(isnan(fsdp__tokens_per_second(&run, 0, 1)));
+    run_free(&run);
+    free(text);
 }
 
 /* Runs whose loss and speed say nothing of each other are not compared. */

@@ -74,6 +74,8 @@ TEST(a_resumed_run_goes_on_and_the_later_line_of_a_step_counts)
     CHECK_EQ(f.runs.count, 2);
     loss = fsdp__series_of(&f.runs.runs[0], "loss");
     CHECK_EQ(f.runs.runs[0].continued, 1);
+    CHECK_EQ(f.runs.runs[0].resumes.count, 1);
+    CHECK_NEAR(f.runs.runs[0].resumes.points[0].step, 1, 0);
     CHECK_EQ(loss->count, 2);
     CHECK_NEAR(loss->points[1].value, 41, 0);
     CHECK_EQ(f.runs.runs[0].validation.count, 0); /* of work that was lost */

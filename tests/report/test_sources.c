@@ -228,7 +228,7 @@ TEST(a_plan_stands_beside_the_run_that_it_was_made_for)
     CHECK_OK(add(&f, "metrics.jsonl"));
     CHECK_OK(add(&f, "plan.json"));
     text = shown(&f);
-    CHECK_CONTAINS(text, "  a step                                           50 ms         50 ms\n");
+    CHECK_CONTAINS(text, "  a usual step (median)                            50 ms         50 ms\n");
     CHECK_CONTAINS(text, "  most gradient                                     800B          800B\n");
     CHECK_CONTAINS(text, "  sent by rank 0 in a step                           30B           30B\n");
     CHECK_CONTAINS(text, "<td class=\"number\">1.000</td>");
