@@ -58,7 +58,7 @@ static const char *checkpoints_text(const fsdp_train_config *config, const fsdp_
     else if (mode != FSDP_RECOMPUTE_NONE)
         snprintf(text, bytes, "; %lld of %lld blocks keep their input%s for the backward",
                  (long long)summary->checkpointed, (long long)summary->model_config.n_layers,
-                 mode == FSDP_RECOMPUTE_CHEAP ? ", attention and all products"
+                 mode == FSDP_RECOMPUTE_CHEAP ? ", attention and all products but the last"
                  : selective                  ? ", attention and every second product"
                                               : "");
     return text;
