@@ -14,8 +14,7 @@
 enum {
     SETTLE = 5,    /* steps at a run's start that do not count */
     WINDOW = 20,   /* steps whose norms are compared with the next */
-    ENOUGH = 50,   /* steps that say something of its time */
-    ROUNDS = 5,    /* exchanges that say which rank is slow */
+    STRETCH = 50,  /* steps, at least, whose times are judged together */
     PATIENCE = 100 /* steps after which a loss should have fallen */
 };
 
@@ -52,11 +51,24 @@ struct fsdp__notice {
     int64_t norm_count;
     double first_losses, last_losses[3]; /* the mean of three; the last that are known */
     int64_t loss_count;
-    fsdp__rank_times *ranks; /* of all ranks, since the start */
-    int64_t *slowest;        /* exchanges in which it was a rank */
-    int64_t rounds;
+    fsdp__rank_times *ranks; /* of all ranks, in this stretch */
+    int64_t *slowest;        /* its exchanges in which it was a rank */
+    int64_t rounds;          /* its exchanges */
+    int64_t *gathered;       /* what each sharded module's gathers had been waited for when the stretch began, ns */
+    int64_t module_count;
+    bool starved, waiting; /* the stretch before was */
+    int slow;              /* its slow rank; -1: none */
     fsdp__unit_figures *units;
 };
+
+static fsdp_status count_sharded(void *arg, fsdp_module *module, const char *name)
+{
+    int64_t *count = arg;
+
+    (void)name;
+    *count += fsdp_module_is_sharded(module);
+    return FSDP_OK;
+}
 
 fsdp_status fsdp__notice_begin(fsdp_train_run *run)
 {
@@ -68,12 +80,15 @@ fsdp_status fsdp__notice_begin(fsdp_train_run *run)
     n = run->notice = fsdp__calloc(1, sizeof *n);
     if (!n)
         return FSDP_NO_MEMORY;
+    n->slow = -1;
+    FSDP_TRY(fsdp__module_walk(run->model, count_sharded, &n->module_count));
     n->exchanges = fsdp_context_machines(run->context) > 1 || !fsdp__device_host_access(run->device);
     n->ranks = fsdp__calloc(ranks, sizeof *n->ranks);
     n->slowest = fsdp__calloc(ranks, sizeof *n->slowest);
+    n->gathered = fsdp__calloc((size_t)n->module_count + 1, sizeof *n->gathered); /* of none, too */
     if (run->histograms)
         n->units = fsdp__calloc((size_t)run->histograms->count, sizeof *n->units);
-    return n->ranks && n->slowest && (n->units || !run->histograms) ? FSDP_OK : FSDP_NO_MEMORY;
+    return n->ranks && n->slowest && n->gathered && (n->units || !run->histograms) ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
 void fsdp__notice_free(fsdp__notice *n)
@@ -82,6 +97,7 @@ void fsdp__notice_free(fsdp__notice *n)
         return;
     fsdp__free(n->ranks);
     fsdp__free(n->slowest);
+    fsdp__free(n->gathered);
     fsdp__free(n->units);
     fsdp__free(n);
 }
@@ -158,44 +174,69 @@ static void look_at_loss(fsdp_train_run *run, const fsdp_train_report *report)
     }
 }
 
-/* ---- time ---- */
+/* ---- time ----
+ *
+ * Times are judged stretch by stretch, so that what begins late in a run shows as soon as what was always there. A sign
+ * is said once two stretches on end have it: a single pause, however long, is no sign, and if something begins within
+ * the first of the two, the figures are those of the second, all of whose steps have it. */
 
 typedef struct longest {
+    fsdp__notice *notice;
+    int64_t i;        /* modules that were looked at */
     const char *name; /* of the unit; NULL: none has waited */
     int64_t ns;
 } longest;
 
+/* Finds the unit whose gathers were waited for longest in this stretch, and begins the next. */
 static fsdp_status find_longest(void *arg, fsdp_module *module, const char *name)
 {
     longest *found = arg;
+    int64_t before;
     fsdp_shard_info info;
 
     (void)name;
-    if (!fsdp_module_is_sharded(module))
+    if (!fsdp_module_is_sharded(module) || found->i == found->notice->module_count)
         return FSDP_OK;
     FSDP_TRY(fsdp_module_shard_info(module, &info));
-    if (info.name && info.gather_ns > found->ns)
-        *found = (longest){info.name, info.gather_ns};
+    before = found->notice->gathered[found->i];
+    found->notice->gathered[found->i++] = info.gather_ns;
+    if (info.name && info.gather_ns - before > found->ns) {
+        found->name = info.name;
+        found->ns = info.gather_ns - before;
+    }
     return FSDP_OK;
 }
 
 static void look_at_time(fsdp_train_run *run)
 {
-    const fsdp__rank_times *own = &run->notice->ranks[0];
-    longest unit = {.name = NULL};
+    fsdp__notice *n = run->notice;
+    const fsdp__rank_times *own = &n->ranks[0];
+    longest unit = {.notice = n};
     char text[FSDP__SIGN_TEXT];
+    bool starved = fsdp__sign_starved(own, run->config->data.workers, text), waiting;
 
-    if (own->steps < ENOUGH)
-        return;
-    say(run, STARVED, fsdp__sign_starved(own, run->config->data.workers, text), text);
-    if (!run->notice->exchanges || run->notice->said[WAITING] || !fsdp__sign_waiting(own, MOST_WAITING, NULL, 0, text))
+    say(run, STARVED, starved && n->starved, text);
+    n->starved = starved;
+    if (!n->exchanges)
         return;
     if (fsdp__module_walk(run->model, find_longest, &unit) != FSDP_OK)
         unit.name = NULL;
-    say(run, WAITING,
-        fsdp__sign_waiting(own, MOST_WAITING, unit.name, (double)unit.ns * 1e-6 * own->steps / (double)taken(run),
-                           text),
-        text);
+    waiting = fsdp__sign_waiting(own, MOST_WAITING, unit.name, (double)unit.ns * 1e-6, text);
+    say(run, WAITING, waiting && n->waiting, text);
+    n->waiting = waiting;
+}
+
+/* The slow rank is the same one nearly always: any rank is slow now and then. */
+static void look_at_ranks(fsdp_train_run *run, int ranks)
+{
+    fsdp__notice *n = run->notice;
+    int rank = fsdp__slowest_rank(n->ranks, ranks);
+    char text[FSDP__SIGN_TEXT];
+
+    if (rank >= 0 && (n->slowest[rank] * 10 < n->rounds * 8 || !fsdp__sign_slow_rank(n->ranks, ranks, rank, text)))
+        rank = -1;
+    say(run, SLOW_RANK, rank >= 0 && rank == n->slow, text);
+    n->slow = rank;
 }
 
 /* Returns this rank's own times, which are exchanged behind its losses. */
@@ -232,19 +273,20 @@ static int slowest_of(const fsdp_train_run *run, void *const *all, int ranks)
 void fsdp__notice_ranks(fsdp_train_run *run, void *const *all, int ranks)
 {
     fsdp__notice *n = run->notice;
-    char text[FSDP__SIGN_TEXT];
     int slowest;
 
     if (n && own_times(run)->steps > 0) {
         slowest = slowest_of(run, all, ranks);
         n->rounds++;
-        if (slowest >= 0) {
+        if (slowest >= 0)
             n->slowest[slowest]++;
-            /* it has to be the same one nearly always: any rank is slow now and then */
-            if (n->rounds >= ROUNDS && n->ranks[0].steps >= ENOUGH && n->slowest[slowest] * 10 >= n->rounds * 8)
-                say(run, SLOW_RANK, fsdp__sign_slow_rank(n->ranks, ranks, slowest, text), text);
+        if (n->ranks[0].steps >= STRETCH) {
+            look_at_ranks(run, ranks);
+            look_at_time(run);
+            memset(n->ranks, 0, (size_t)ranks * sizeof *n->ranks);
+            memset(n->slowest, 0, (size_t)ranks * sizeof *n->slowest);
+            n->rounds = 0;
         }
-        look_at_time(run);
     }
     *own_times(run) = (fsdp__rank_times){.steps = 0};
 }
