@@ -67,17 +67,18 @@ static fsdp_status explain(request *r, fsdp_explanation **out)
     return status;
 }
 
-/* Finds out what would be better. */
-static fsdp_status find_changes(request *r, fsdp__changes *out)
+/* Explains the run, and finds out what would be better. */
+static fsdp_status find_all(request *r, fsdp_explanation **out, fsdp__changes *changes)
 {
-    fsdp__plan_question question;
+    fsdp__plan_question question = fsdp__on_device_room(&r->device, &r->paper);
     fsdp__plan_options options = {.world_size = (int)r->paper.world_size,
                                   .machines = (int)r->paper.machine_count,
-                                  .one_level = r->paper.one_level};
+                                  .one_level = r->paper.one_level,
+                                  .prices = question.prices};
 
-    question = fsdp__on_device_room(&r->device, &r->paper);
-    options.prices = question.prices;
-    return fsdp__changes_find(r->paper.config, &options, question.room, out);
+    FSDP_TRY(fsdp__on_device_schedule(&options, question.room, r->paper.config));
+    FSDP_TRY(explain(r, out));
+    return fsdp__changes_find(r->paper.config, &options, question.room, changes);
 }
 
 static fsdp_status print(const request *r, const fsdp_explanation *e, const fsdp__changes *changes)
@@ -115,7 +116,7 @@ static int tell(request *r)
 
     if (fsdp__output_check(r->paper.config, "--svg", r->svg, &fsdp__output_svg) != FSDP_OK ||
         (r->device.name && fsdp__on_device_open(&r->device, r->device.name, r->paper.config) != FSDP_OK) ||
-        explain(r, &e) != FSDP_OK || find_changes(r, &changes) != FSDP_OK)
+        find_all(r, &e, &changes) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     if (fsdp__output_write("--svg", r->svg, print_svg, e) != FSDP_OK)
         status = fsdp__failure("%s", fsdp_last_error());

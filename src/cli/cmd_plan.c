@@ -184,7 +184,7 @@ static int tell_schedule(const request *r, const fsdp__plan_options *options, do
     status = r->json ? fsdp__scheduled_json(&found, stdout) : fsdp__scheduled_print(&found, stdout);
     if (status == FSDP_OK)
         status = fsdp__output_write("--schedule", r->schedule, print_schedule, found.plan);
-    if (status == FSDP_OK && r->schedule && !r->json)
+    if (status == FSDP_OK && !r->json)
         printf("\nWritten to %s: --parallelism.schedule=%s\n", r->schedule, r->schedule);
     fsdp__scheduled_release(&found);
     return status == FSDP_OK || ferror(stdout) ? 0 : fsdp__failure("%s", fsdp_last_error());
@@ -261,9 +261,10 @@ static int tell(request *r)
     options.moments = r->memory_svg != NULL;
     if (r->fit)
         return tell_fit(r, &options);
-    if (r->schedule || fsdp__train_plans_schedule(r->paper.config))
+    if (r->schedule)
         return tell_schedule(r, &options, question.room);
-    if (fsdp__plan_make(r->paper.config, &options, &plan) != FSDP_OK)
+    if (fsdp__on_device_schedule(&options, question.room, r->paper.config) != FSDP_OK ||
+        fsdp__plan_make(r->paper.config, &options, &plan) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     if (r->memory_svg && draw(r, plan) != FSDP_OK)
         status = fsdp__failure("%s", fsdp_last_error());

@@ -13,6 +13,7 @@
 #include "cli/cli.h"
 #include "cli/own_process.h"
 #include "launch/launch.h"
+#include "plan/schedule.h"
 
 /* ---- starts ---- */
 
@@ -136,12 +137,26 @@ fsdp_status fsdp__compare_starts(fsdp__comparison *c, bool draws)
 
 /* ---- a rank ---- */
 
+typedef struct planner {
+    fsdp_context *context;
+    const fsdp_train_config *config;
+} planner;
+
+static fsdp_status plan(void *arg, FILE *out)
+{
+    const planner *p = arg;
+
+    return fsdp__schedule_plan_run(p->context, p->config, out);
+}
+
 int fsdp__compare_rank(const char *config_text, const char *records_text, int steps)
 {
     fsdp__start_record *record = fsdp__calloc(1, sizeof *record);
     fsdp_train_config *config = NULL;
     fsdp_context *context = NULL;
     int64_t config_fd = 0, records_fd = 0;
+    planner planning;
+    fsdp_train_listener listener = {.arg = &planning, .plan = plan};
     fsdp_status status = record ? FSDP_OK : FSDP_NO_MEMORY;
 
     FSDP_TRY_GOTO(status, status, out);
@@ -154,7 +169,8 @@ int fsdp__compare_rank(const char *config_text, const char *records_text, int st
                                                : fsdp_context_from_env(&context),
                   out);
     fsdp__ranks_title(context, "compare");
-    FSDP_TRY_GOTO(status, fsdp__measure_start(context, config, steps, record), out);
+    planning = (planner){context, config};
+    FSDP_TRY_GOTO(status, fsdp__measure_start(context, config, &listener, steps, record), out);
     status = fsdp__record_write((int)records_fd, fsdp_context_rank(context), record);
     if (status != FSDP_OK)
         fsdp_abort(context, fsdp_last_error());

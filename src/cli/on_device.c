@@ -1,9 +1,18 @@
 /* on_device.c - finds the prices of a device, which may be here or elsewhere, and its memory. */
 #include "cli/on_device.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "base/limits.h"
+#include "cli/cli.h"
 #include "plan/find_prices.h"
 #include "plan/measure.h"
+#include "plan/schedule.h"
+#include "train/run_config.h"
 
 fsdp_status fsdp__on_device_numbers(fsdp__on_device *d)
 {
@@ -39,4 +48,47 @@ fsdp__plan_question fsdp__on_device_room(const fsdp__on_device *d, const fsdp__o
         q.room_name = limit.name;
     }
     return q;
+}
+
+/* ---- parallelism.schedule plan ---- */
+
+/* Writes the schedule to a file in memory, which stays open until the program ends: dry runs read it again and again.
+ */
+static fsdp_status keep_in_memory(const fsdp__comm_schedule *schedule, char *path, size_t bytes)
+{
+    int fd = memfd_create("fsdp-schedule", MFD_CLOEXEC);
+    FILE *file = fd >= 0 ? fdopen(dup(fd), "w") : NULL;
+    fsdp_status status;
+
+    if (!file)
+        return FSDP_FAIL(FSDP_IO, "cannot keep a schedule in memory: %s", strerrordesc_np(errno));
+    status = fsdp__comm_schedule_print(schedule, file);
+    if (fclose(file) != 0 && status == FSDP_OK)
+        status = FSDP_FAIL(FSDP_IO, "cannot keep a schedule in memory: %s", strerrordesc_np(errno));
+    snprintf(path, bytes, "/proc/self/fd/%d", fd);
+    return status;
+}
+
+fsdp_status fsdp__on_device_schedule(const fsdp__plan_options *options, double room, fsdp_train_config *config)
+{
+    double memory = (double)config->parallelism.schedule_memory;
+    char path[40] = "";
+    fsdp__scheduled found;
+    fsdp_status status;
+
+    if (!fsdp__train_plans_schedule(config))
+        return FSDP_OK;
+    if (options->prices) {
+        FSDP_TRY(fsdp__schedule_find(config, options, memory > 0 ? memory : room, FSDP__SCHEDULE_TRIES, &found));
+        status = keep_in_memory(found.plan, path, sizeof path);
+        fsdp__scheduled_release(&found);
+        FSDP_TRY(status);
+    } else {
+        FSDP_TRY(fsdp__train_config_check_step(config, options->world_size)); /* it may refuse schedules */
+        (void)fsdp__failure("warning: parallelism.schedule plan is planned by the times of a device, and without "
+                            "--device, or with --no-time, there are none: what follows is of blocks");
+    }
+    FSDP_TRY(fsdp_train_config_set(config, "parallelism.schedule_prices", ""));
+    config->parallelism.schedule_memory = 0;
+    return fsdp_train_config_set(config, "parallelism.schedule", path);
 }

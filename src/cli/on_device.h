@@ -30,4 +30,9 @@ fsdp_status fsdp__on_device_open(fsdp__on_device *d, const char *name, fsdp_trai
  * this machine's. */
 fsdp__plan_question fsdp__on_device_room(const fsdp__on_device *d, const fsdp__on_paper *paper);
 
+/* Answers for parallelism.schedule plan: finds the schedule that a run would find by these prices, in the memory that
+ * the config gives or in `room`, and makes the config one that follows it. Without prices the config is one by blocks,
+ * and a line says so. Does nothing for another config. */
+fsdp_status fsdp__on_device_schedule(const fsdp__plan_options *options, double room, fsdp_train_config *config);
+
 #endif

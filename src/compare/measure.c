@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "train/run.h"
 
 /* ---- what the system says of this process ---- */
 
@@ -64,12 +65,13 @@ static fsdp_status take_steps(fsdp_train_run *run, int steps, fsdp__start_record
     return FSDP_OK;
 }
 
-static fsdp_status run_steps(fsdp_context *context, const fsdp_train_config *config, int steps, fsdp_train_run **run,
+static fsdp_status run_steps(fsdp_context *context, const fsdp_train_config *config,
+                             const fsdp_train_listener *listener, int steps, fsdp_train_run **run,
                              fsdp__start_record *out)
 {
     fsdp_train_summary summary;
 
-    FSDP_TRY(fsdp_train_run_create(context, config, run));
+    FSDP_TRY(fsdp__train_run_create_heard(context, config, listener, run));
     fsdp_train_run_summary(*run, &summary);
     snprintf(out->device, sizeof out->device, "%s", summary.device);
     out->tokens_per_step = summary.tokens_per_step;
@@ -92,8 +94,8 @@ static void end_world(fsdp_context *context)
     fsdp_release_error(held);
 }
 
-fsdp_status fsdp__measure_start(fsdp_context *context, const fsdp_train_config *config, int steps,
-                                fsdp__start_record *out)
+fsdp_status fsdp__measure_start(fsdp_context *context, const fsdp_train_config *config,
+                                const fsdp_train_listener *listener, int steps, fsdp__start_record *out)
 {
     fsdp_train_run *run = NULL;
     fsdp_status status;
@@ -102,7 +104,7 @@ fsdp_status fsdp__measure_start(fsdp_context *context, const fsdp_train_config *
     if (steps < 1 || steps > FSDP__MEASURED_STEPS)
         return FSDP_FAIL(FSDP_INVALID, "cannot measure %d steps: from 1 to %d", steps, FSDP__MEASURED_STEPS);
     fsdp_context_set_log(context, FSDP_LOG_WARNING, keep_warning, out);
-    status = run_steps(context, config, steps, &run, out);
+    status = run_steps(context, config, listener, steps, &run, out);
     if (status != FSDP_OK)
         end_world(context);
     fsdp_train_run_free(run);

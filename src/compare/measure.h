@@ -30,10 +30,10 @@ typedef struct fsdp__start_record {
     fsdp__step_figures step[FSDP__START_STEPS];
 } fsdp__start_record;
 
-/* Runs some steps for warm-up, and `steps` that are measured. After a failure all ranks have ended, and the world says
- * why. [collective] */
-fsdp_status fsdp__measure_start(fsdp_context *context, const fsdp_train_config *config, int steps,
-                                fsdp__start_record *out);
+/* Runs some steps for warm-up, and `steps` that are measured. The listener hears of what is before them. After a
+ * failure all ranks have ended, and the world says why. [collective] */
+fsdp_status fsdp__measure_start(fsdp_context *context, const fsdp_train_config *config,
+                                const fsdp_train_listener *listener, int steps, fsdp__start_record *out);
 
 /* Writes a record to a file that has one per rank. */
 fsdp_status fsdp__record_write(int fd, int rank, const fsdp__start_record *record);

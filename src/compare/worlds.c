@@ -55,6 +55,8 @@ fsdp_status fsdp__elsewhere_find(const fsdp_train_config *config, int ranks, int
     fsdp_status status;
 
     *out = (fsdp__elsewhere){.peak_bytes = -1, .sent_bytes = -1};
+    if (fsdp__train_plans_schedule(config))
+        return FSDP_OK; /* what would be planned there is not known */
     FSDP_TRY(fsdp__train_config_copy(config, &other));
     keep_microbatches(other, ranks, world);
     status = fsdp_train_config_check(other, world);

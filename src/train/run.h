@@ -166,6 +166,13 @@ fsdp_status fsdp__train_make_model(fsdp_train_run *run);
 fsdp_status fsdp__train_fill_model(fsdp_train_run *run);
 fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run);
 
+/* ---- run.c ---- */
+
+/* Does what fsdp_train_run_create does, for somebody who listens to what happens before the first step: parallelism.
+ * schedule plan needs that. The listener is borrowed as long as the run lives. [collective] */
+fsdp_status fsdp__train_run_create_heard(fsdp_context *context, const fsdp_train_config *config,
+                                         const fsdp_train_listener *listener, fsdp_train_run **out);
+
 /* ---- same_data.c ---- */
 
 enum {

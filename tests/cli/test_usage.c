@@ -136,7 +136,7 @@ FIXTURE_TEST(explain_reads_no_weights)
 FIXTURE_TEST(plan_tells_and_refuses)
 {
     fixture *f = *state;
-    char *prices = test_path(f->directory, "prices.json");
+    char *prices = test_path(f->directory, "prices.json"), *schedule = test_path(f->directory, "schedule.json");
 
     SAYS(0, "to the byte what a run's ledger will show", "plan", "llama-1m", "-n", "4", "--no-time");
     SAYS(0, "by rates of NVIDIA H100 80GB HBM3 (its data sheet)", "plan", "llama-1m", "--device", "cuda:H100");
@@ -160,16 +160,38 @@ FIXTURE_TEST(plan_tells_and_refuses)
     test_write_file(prices, "{\"mine\": 1}", 11);
     SAYS(1, "exists and holds no schedule: name another file", "plan", "llama-1m", "--device=cuda:H100", "--schedule",
          prices);
-    SAYS(1, "leave out --no-time", "plan", "llama-1m", "--no-time", "--parallelism.schedule=plan");
+    SAYS(1, "leave out --no-time", "plan", "llama-1m", "--no-time", "--schedule", schedule);
     SAYS(1, "--fit chooses the units, and so does parallelism.schedule", "plan", "llama-1m", "--device=cuda:H100",
          "--fit=1GiB", "--parallelism.schedule=plan");
     SAYS(1, "no schedule fits into 1.0MiB for a rank: the leanest of", "plan", "llama-1m", "--device=cuda:H100",
          "--parallelism.schedule=plan", "--parallelism.schedule_memory=1MiB");
-    SAYS(1, "parallelism.schedule is plan, but nothing here plans", "explain", "llama-1m",
-         "--parallelism.schedule=plan");
     SAYS(1, "prices.json' exists and holds no prices that --measure wrote: name another file", "plan", "--measure",
          prices);
     free(prices);
+    free(schedule);
+}
+
+/* What trains by parallelism.schedule plan is told about by it: its units, memory and time. */
+FIXTURE_TEST(a_config_that_plans_its_schedule_is_told_about)
+{
+    static const char blocks[] = "warning: parallelism.schedule plan is planned by the times of a device";
+    fixture *f = *state;
+
+    SAYS(0, "strategy fsdp2, units by a schedule\n", "explain", "llama-1m", "--seq-len=32", "--device=cuda:H100",
+         "--parallelism.schedule=plan");
+    SAYS(0, blocks, "explain", "llama-1m", "--seq-len=32", "--parallelism.schedule=plan");
+    SAYS(0, "fsdp2, units by a schedule, 2 ranks\n", "plan", "llama-1m", "--seq-len=32", "--device=cuda:H100",
+         "--parallelism.schedule=plan", "--parallelism.schedule_memory=1GiB");
+    SAYS(0, "It fits: a rank has", "plan", "llama-1m", "--seq-len=32", "--parallelism.schedule=plan",
+         "--parallelism.schedule_prices=cuda:H100");
+    SAYS(0, "\"policy\": \"a schedule\"", "plan", "llama-1m", "--seq-len=32", "--device=cuda:H100", "--json",
+         "--parallelism.schedule=plan");
+    SAYS(0, blocks, "plan", "llama-1m", "--no-time", "--parallelism.schedule=plan");
+    SAYS(0, "fsdp2, units by blocks, 2 ranks\n", "plan", "llama-1m", "--no-time", "--parallelism.schedule=plan");
+    SAYS(1, "parallelism.strategy is ddp: leave it out", "plan", "llama-1m", "--no-time", "--strategy=ddp",
+         "--parallelism.schedule=plan");
+    SAYS(0, "fsdp2", "compare", f->config, "-n2", "--strategies=fsdp2,zero2", "--rounds=1", "--steps=1", "--worlds=4",
+         "--parallelism.schedule=plan", "--parallelism.schedule_prices=cuda:H100");
 }
 
 FIXTURE_TEST(explain_tells_and_refuses)

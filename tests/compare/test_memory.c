@@ -176,7 +176,7 @@ static void measure(fsdp_context *context, void *arg)
     fsdp__start_record *record = calloc(1, sizeof *record);
     expectation e;
 
-    CHECK_OK(fsdp__measure_start(context, s->config, 2, record));
+    CHECK_OK(fsdp__measure_start(context, s->config, &(fsdp_train_listener){0}, 2, record));
     CHECK(record->done);
     CHECK_EQ(record->steps, FSDP__WARMUP_STEPS + 2);
     CHECK_EQ(record->microbatches, s->micros);
