@@ -234,7 +234,7 @@ static outcome create(fsdp_context *context, const fsdp_train_config *config, co
 fsdp_status fsdp__train_run_create_heard(fsdp_context *context, const fsdp_train_config *config,
                                          const fsdp_train_listener *listener, fsdp_train_run **out)
 {
-    return create(context, config, listener, out).status;
+    return create(context, config, listener, NULL, out).status;
 }
 
 fsdp_status fsdp_train_run_create(fsdp_context *context, const fsdp_train_config *config, fsdp_train_run **out)
