@@ -177,7 +177,7 @@ static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tenso
     FSDP_TRY(fsdp__viewpoint_begin(module, NULL, &outer));
     FSDP_TRY_GOTO(status, fsdp_scope_begin(module->context), out);
     module->parts->calls++;
-    before = fsdp__context_enter(module->context, module);
+    before = fsdp__module_enter(module);
     status = call_in_scope(&c, inputs);
     fsdp__context_set_taker(module->context, before);
     module->parts->calls--;

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "device/kernels.h"
 #include "nn/managers.h"
+#include "nn/module_path.h"
 
 /* ---- materialize ---- */
 
@@ -75,7 +76,7 @@ static fsdp_status materialize_tensors(const materialization *m, fsdp_module *mo
 
 static fsdp_status materialize_plain(void *arg, fsdp_module *module, const char *name)
 {
-    fsdp__taker before = fsdp__context_enter(module->context, module);
+    fsdp__taker before = fsdp__module_enter(module);
     fsdp_status status = materialize_tensors(arg, module, name);
 
     fsdp__context_set_taker(module->context, before);

@@ -1,5 +1,5 @@
 /* module.c - builds a tree: modules, their parameters, buffers, children and hooks. */
-#include "nn/module_path.h"
+#include "nn/module.h"
 
 #include <string.h>
 
@@ -37,7 +37,6 @@ static fsdp_status enlist(fsdp_module *module)
     fsdp__modules *all = fsdp__context_get_or_make(module->context, FSDP__SLOT_MODULES, sizeof *all, modules_free);
 
     FSDP__TRY_NEW(all);
-    fsdp__context_set_namer(module->context, fsdp__module_owner_name);
     module->parts->next = all->first;
     module->parts->link = &all->first;
     if (all->first)

@@ -153,7 +153,9 @@ static const fsdp_module *parent_of(const fsdp__modules *all, const fsdp_module 
     return NULL;
 }
 
-bool fsdp__module_owner_name(const fsdp_context *context, const void *owner, char *text, size_t bytes)
+/* Names a module that may be gone (fsdp__owner_namer), from the outermost one that has it: by its type, if it is that
+ * itself. */
+static bool owner_name(const fsdp_context *context, const void *owner, char *text, size_t bytes)
 {
     const fsdp__modules *all = modules_of(context);
     const fsdp_module *module = all ? all->first : NULL;
@@ -170,6 +172,12 @@ bool fsdp__module_owner_name(const fsdp_context *context, const void *owner, cha
     }
     snprintf(text, bytes, "%s", *path ? path : module->type->name);
     return true;
+}
+
+fsdp__taker fsdp__module_enter(const fsdp_module *module)
+{
+    fsdp__context_set_namer(module->context, owner_name);
+    return fsdp__context_enter(module->context, module);
 }
 
 /* ---- viewpoints ---- */

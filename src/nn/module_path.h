@@ -2,6 +2,7 @@
 #ifndef NN_MODULE_PATH_H
 #define NN_MODULE_PATH_H
 
+#include "base/context.h"
 #include "nn/module.h"
 
 /* The module from which others are named. */
@@ -18,9 +19,9 @@ void fsdp__viewpoint_end(const fsdp_context *context, fsdp__viewpoint before);
 /* Returns the dotted name, as in state dicts; "" for the outermost module, and for one that does not lie below it. */
 #define FSDP__PATH_TEXT 256
 const char *fsdp__module_path(const fsdp_module *module, char text[FSDP__PATH_TEXT]);
-/* Names a module that may be gone (fsdp__owner_namer), from the outermost one that has it: by its type, if it is that
- * itself. */
-bool fsdp__module_owner_name(const fsdp_context *context, const void *owner, char *text, size_t bytes);
+/* Makes memory that is taken from now on the module's, and has it named when somebody asks whose it is, even if it is
+ * gone by then. Returns what was before, for fsdp__context_set_taker. */
+fsdp__taker fsdp__module_enter(const fsdp_module *module);
 /* Puts "blocks.0 (Linear): " in front of the message, or the type alone if there is no path, unless the message names a
  * module already. */
 void fsdp__module_say(const fsdp_module *module, fsdp_status status);

@@ -122,7 +122,7 @@ static fsdp_status run(void *arg, fsdp_tensor *const *inputs, int count, fsdp_te
     if (!fsdp_recomputing(c->module->context))
         return fsdp__forward_run(&c->forward, c->module, inputs, count, outputs, output_count);
     FSDP_TRY(fsdp__viewpoint_begin(c->module, c->path, &before));
-    outer = fsdp__context_enter(c->module->context, c->module);
+    outer = fsdp__module_enter(c->module);
     status = check_unchanged(c);
     if (status == FSDP_OK)
         status = fsdp__forward_run(&c->forward, c->module, inputs, count, outputs, output_count);

@@ -1,4 +1,4 @@
-/* build_run.c - makes the model and the optimizer of a run, and counts the microbatches of its steps. */
+/* build_run.c - makes the model and the optimizer of a run, counts the microbatches of its steps, and frees it all. */
 #include <math.h>
 
 #include "base/alloc.h"
@@ -156,4 +156,33 @@ fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run)
     FSDP_TRY(fsdp__train_step_early(run));
     FSDP_TRY(fsdp__resume_optimizer(run));
     return fsdp__export_check(run);
+}
+
+void fsdp_train_run_free(fsdp_train_run *run)
+{
+    if (!run)
+        return;
+    fsdp_trace_abandon(run->trace);
+    fsdp__export_release(run);
+    fsdp__saves_release(run);
+    fsdp__resume_release(run);
+    fsdp__model_folder_release(&run->initial);
+    fsdp__free(run->tokenizer);
+    (void)fsdp__metrics_end(run->metrics);
+    fsdp__histograms_free(run->histograms);
+    fsdp__notice_free(run->notice);
+    fsdp__samples_release(run);
+    fsdp_loader_free(run->loader);
+    fsdp__validation_close(run);
+    fsdp__digest_release(run);
+    fsdp__best_release(run);
+    fsdp_tokens_close(run->tokens);
+    fsdp_grad_scaler_free(run->scaler);
+    fsdp_optimizer_free(run->optimizer);
+    fsdp_wrap_units_release(&run->units);
+    fsdp__train_release_schedule(run);
+    fsdp_module_unref(run->model);
+    fsdp_mesh_unref(run->mesh);
+    fsdp__free(run->losses);
+    fsdp__free(run);
 }

@@ -244,35 +244,6 @@ fsdp_status fsdp_train_run_create(fsdp_context *context, const fsdp_train_config
     return create(context, config, &nobody, NULL, out).status;
 }
 
-void fsdp_train_run_free(fsdp_train_run *run)
-{
-    if (!run)
-        return;
-    fsdp_trace_abandon(run->trace);
-    fsdp__export_release(run);
-    fsdp__saves_release(run);
-    fsdp__resume_release(run);
-    fsdp__model_folder_release(&run->initial);
-    fsdp__free(run->tokenizer);
-    (void)fsdp__metrics_end(run->metrics);
-    fsdp__histograms_free(run->histograms);
-    fsdp__notice_free(run->notice);
-    fsdp__samples_release(run);
-    fsdp_loader_free(run->loader);
-    fsdp__validation_close(run);
-    fsdp__digest_release(run);
-    fsdp__best_release(run);
-    fsdp_tokens_close(run->tokens);
-    fsdp_grad_scaler_free(run->scaler);
-    fsdp_optimizer_free(run->optimizer);
-    fsdp_wrap_units_release(&run->units);
-    fsdp__train_release_schedule(run);
-    fsdp_module_unref(run->model);
-    fsdp_mesh_unref(run->mesh);
-    fsdp__free(run->losses);
-    fsdp__free(run);
-}
-
 /* ---- looking ---- */
 
 fsdp_module *fsdp_train_run_model(fsdp_train_run *run)
