@@ -67,6 +67,26 @@ static fsdp_status read_seconds(const fsdp__json_object *from, const char *key, 
     return FSDP_OK;
 }
 
+/* Refuses keys that nobody reads, which may be others misspelt. The list ends with NULL. */
+static fsdp_status refuse_others(const fsdp__json_object *from, const char *const *keys)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)(uintptr_t)from->object, key, value)
+    {
+        const char *const *known = keys;
+
+        (void)value;
+        while (*known && strcmp(*known, key) != 0)
+            known++;
+        if (!*known)
+            return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is no key of a schedule: correct it, or leave it out", from->path,
+                             FSDP__SHOWN_NAME(key));
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status read_modules(const fsdp__json_object *from, fsdp__comm_unit *unit)
 {
     const json_t *list = json_object_get(from->object, "modules");
@@ -92,8 +112,11 @@ static fsdp_status read_modules(const fsdp__json_object *from, fsdp__comm_unit *
 
 static fsdp_status read_unit(const fsdp__json_object *from, fsdp__comm_unit *unit)
 {
+    static const char *const keys[] = {"modules", "stays", "forward_ahead", "backward_ahead", NULL};
+
     if (!json_is_object(from->object))
         return FSDP_FAIL(FSDP_INVALID, "%s: a unit is no object", from->path);
+    FSDP_TRY(refuse_others(from, keys));
     FSDP_TRY(fsdp__json_bool(from, "stays", &unit->stays));
     FSDP_TRY(read_integer(from, "forward_ahead", 0, MOST_AHEAD, &unit->forward_ahead));
     FSDP_TRY(read_integer(from, "backward_ahead", 0, MOST_AHEAD, &unit->backward_ahead));
@@ -111,8 +134,13 @@ static fsdp_status read_units(const fsdp__json_object *from, fsdp__comm_schedule
     if (!s->units)
         return FSDP_NO_MEMORY;
     s->unit_count = (int64_t)count;
-    for (size_t i = 0; i < count; i++)
-        FSDP_TRY(read_unit(&(fsdp__json_object){from->path, json_array_get(list, i)}, &s->units[i]));
+    for (size_t i = 0; i < count; i++) {
+        FSDP__FREED char *name = fsdp__sprintf("%s: units[%zu]", from->path, i);
+
+        if (!name)
+            return FSDP_NO_MEMORY;
+        FSDP_TRY(read_unit(&(fsdp__json_object){name, json_array_get(list, i)}, &s->units[i]));
+    }
     return FSDP_OK;
 }
 
@@ -131,12 +159,16 @@ static fsdp_status read_parameters(const fsdp__json_object *from, uint64_t *out)
 
 static fsdp_status read_all(const fsdp__json_object *from, fsdp__comm_schedule *s)
 {
+    static const char *const keys[] = {
+        "fsdp_schedule", "model",        "parameters",      "strategy",   "ranks",      "machines", "copies",
+        "prices",        "step_seconds", "exposed_seconds", "peak_bytes", "reductions", "units",    NULL};
     int64_t version = 0, ranks = 0, machines = 1, copies = 1;
 
     FSDP_TRY(fsdp__json_integer(from, "fsdp_schedule", true, &version));
     if (version != VERSION)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "%s: its version is %lld, and this program reads %d: plan again", from->path,
                          (long long)version, VERSION);
+    FSDP_TRY(refuse_others(from, keys));
     FSDP_TRY(read_text(from, "model", true, &s->model));
     FSDP_TRY(read_parameters(from, &s->parameters));
     FSDP_TRY(read_text(from, "strategy", true, &s->strategy));

@@ -117,22 +117,76 @@ void fsdp__train_release_schedule(fsdp_train_run *run)
 
 /* ---- what it says of the model ---- */
 
+/* A module of a unit, for messages. */
+typedef struct place {
+    const fsdp__comm_schedule *s;
+    const char *file;
+    int64_t unit, module;
+} place;
+
+static const char *name_at(const place *p)
+{
+    return p->s->units[p->unit].modules[p->module];
+}
+
+static bool lies_in(const char *inner, const char *outer)
+{
+    size_t length = strlen(outer);
+
+    return strncmp(inner, outer, length) == 0 && inner[length] == '.';
+}
+
+/* Checks a module against one that the file has before it. What lies in a module is sharded before it, so from the last
+ * unit to the first. */
+static fsdp_status check_pair(const place *before, const place *p)
+{
+    if (strcmp(name_at(before), name_at(p)) == 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "parallelism.schedule: %s: units[%lld] has the module '%s', and so has units[%lld]: leave it "
+                         "out of one, or plan again",
+                         p->file, (long long)p->unit, FSDP__SHOWN_NAME(name_at(p)), (long long)before->unit);
+    if (before->unit != p->unit && lies_in(name_at(before), name_at(p)))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "parallelism.schedule: %s: units[%lld] has the module '%s', of which '%s' in units[%lld] is a "
+                         "part: put the outer one first, or plan again",
+                         p->file, (long long)p->unit, FSDP__SHOWN_NAME(name_at(p)), FSDP__SHOWN_NAME(name_at(before)),
+                         (long long)before->unit);
+    return FSDP_OK;
+}
+
+static fsdp_status check_module(const fsdp_train_run *run, const place *p)
+{
+    const char *name = name_at(p);
+
+    if (name[strlen(name) - 1] == '.' || !fsdp_module_child(run->model, name))
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "parallelism.schedule: %s: units[%lld] has a module '%s', which the model has not: correct the "
+            "name, or plan again",
+            p->file, (long long)p->unit, FSDP__SHOWN_NAME(name));
+    for (place before = {p->s, p->file, 0, 0}; before.unit <= p->unit; before.unit++)
+        for (before.module = 0; before.module < p->s->units[before.unit].module_count; before.module++) {
+            if (before.unit == p->unit && before.module == p->module)
+                return FSDP_OK;
+            FSDP_TRY(check_pair(&before, p));
+        }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__train_check_scheduled(const fsdp_train_run *run)
 {
     const fsdp__comm_schedule *s = run->comm_schedule;
+    const char *path = run->config->parallelism.schedule;
+    place p = {.s = s, .file = !path || fsdp__train_plans_schedule(run->config) ? "what was planned" : path};
 
     if (run->model_hash != s->parameters)
         return FSDP_FAIL(FSDP_INVALID,
                          "parallelism.schedule is for a model '%s' with other parameters than this run's: their names, "
                          "shapes or dtypes differ: plan again",
                          FSDP__SHOWN_NAME(s->model));
-    for (int64_t i = 0; i < s->unit_count; i++)
-        for (int64_t m = 0; m < s->units[i].module_count; m++)
-            if (!fsdp_module_child(run->model, s->units[i].modules[m]))
-                return FSDP_FAIL(FSDP_INVALID,
-                                 "parallelism.schedule: unit %lld has a module '%s', which the model has "
-                                 "not: plan again",
-                                 (long long)i, FSDP__SHOWN_NAME(s->units[i].modules[m]));
+    for (p.unit = 0; p.unit < s->unit_count; p.unit++)
+        for (p.module = 0; p.module < s->units[p.unit].module_count; p.module++)
+            FSDP_TRY(check_module(run, &p));
     return FSDP_OK;
 }
 

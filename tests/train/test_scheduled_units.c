@@ -346,6 +346,16 @@ TEST_WITH(a_schedule_for_another_run_is_refused, open_fixture, close_fixture)
         {"parallelism.schedule_memory=1GiB", "parallelism.schedule_memory belongs to parallelism.schedule plan"},
         {"parallelism.schedule_prices=cpu", "parallelism.schedule_prices belongs to parallelism.schedule plan"},
     };
+    static const char *const units[][2] = {
+        {"{\"modules\": [\"model.layers.0.\"]}", "units[0] has a module 'model.layers.0.', which the model has not"},
+        {"{\"modules\": [\"model.norm\"]}, {\"modules\": [\"model.layers.1\", \"model.layers.1\"]}",
+         "schedule.json: units[1] has the module 'model.layers.1', and so has units[1]: leave it out of one"},
+        {"{\"modules\": [\"lm_head\"]}, {\"modules\": [\"lm_head\"]}", "'lm_head', and so has units[0]"},
+        {"{\"modules\": [\"model.layers.0.mlp\"]}, {\"modules\": [\"model.layers.0\"]}",
+         "units[1] has the module 'model.layers.0', of which 'model.layers.0.mlp' in units[0] is a part"},
+        {"{\"modules\": [\"model.layers.2\"]}", "units[0] has a module 'model.layers.2', which the model has not"},
+        {"{\"modules\": [\"model.layers\"]}", "it has no forward"},
+    };
     const fixture *f = *state;
     fsdp_train_config *config = configure(f, ""), *zero = configure(f, "parallelism.strategy=zero2");
 
@@ -354,10 +364,10 @@ TEST_WITH(a_schedule_for_another_run_is_refused, open_fixture, close_fixture)
         expect(f, keys[i][0], keys[i][1]);
     write_schedule(f->file, config, 4, "");
     expect(f, "", "is for (ranks, machines, copies of the parameters) = (4, ");
-    write_schedule(f->file, config, 2, "{\"modules\": [\"model.layers.2\"]}");
-    expect(f, "", "unit 0 has a module 'model.layers.2', which the model has not");
-    write_schedule(f->file, config, 2, "{\"modules\": [\"model.layers\"]}");
-    expect(f, "", "it has no forward");
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        write_schedule(f->file, config, 2, units[i][0]);
+        expect(f, "", units[i][1]);
+    }
     write_schedule(f->file, zero, 2, "{\"modules\": [\"model.layers.1\"], \"stays\": true}");
     expect(f, "parallelism.strategy=zero2", "keeps unit 0 whole, but parallelism.strategy zero2 decides that");
     CHECK_OK(fsdp_train_config_set(config, "parallelism.schedule", "plan"));
@@ -419,7 +429,10 @@ TEST(damaged_files_are_refused)
         {"{" HEAD ", " SUM ", \"machines\": -1, \"units\": []}", "\"machines\" is -1"},
         {"{" HEAD ", " SUM ", \"reductions\": 5000, \"units\": []}", "\"reductions\" is 5000"},
         {"{" HEAD ", " SUM ", \"step_seconds\": \"x\", \"units\": []}", "\"step_seconds\" is no number"},
-        {"{" HEAD ", " SUM ", \"units\": [3]}", "a unit is no object"},
+        {"{" HEAD ", " SUM ", \"units\": [3]}", "s: units[0]: a unit is no object"},
+        {"{" HEAD ", " SUM ", \"unit\": []}", "s: 'unit' is no key of a schedule"},
+        {"{" HEAD ", " SUM ", \"units\": [{\"modules\": [\"a\"]}, {\"modules\": [\"b\"], \"forwardahead\": 3}]}",
+         "s: units[1]: 'forwardahead' is no key of a schedule"},
         {"{" HEAD ", " SUM ", \"units\": [{}]}", "\"modules\" of a unit must be a list"},
         {"{" HEAD ", " SUM ", \"units\": [{\"modules\": []}]}", "\"modules\" of a unit must be a list"},
         {"{" HEAD ", " SUM ", \"units\": [{\"modules\": [\"a\", \"\"]}]}", "something that is no name"},
