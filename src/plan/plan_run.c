@@ -50,6 +50,8 @@ fsdp_status fsdp__schedule_plan_run(fsdp_context *context, const fsdp_train_conf
     if (options.world_size % options.machines != 0)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "machines that have unequally many ranks cannot be planned for: make a file "
                                            "by hand, or leave parallelism.schedule out");
+    fsdp_log(context, FSDP_LOG_INFO, "parallelism.schedule plan: looking for a schedule, by up to %d dry runs%s",
+             FSDP__SCHEDULE_TRIES, config->parallelism.schedule_prices ? "" : ", once this device is measured");
     FSDP_TRY(find_prices(context, config, ranks, &prices));
     options.prices = &prices;
     FSDP_TRY(fsdp__schedule_find(config, &options, room > 0 ? room : fsdp__prices_room(&prices, ranks, &name),
