@@ -325,6 +325,24 @@ static fsdp_status improve_all(search *s)
 
 /* ---- the search ---- */
 
+/* Takes the leanest draft whose step is hardly longer than the best one's, if it needs much less memory: a gain that no
+ * run would notice is not worth a larger part of it. */
+static void prefer_leaner(search *s)
+{
+    const double longer = 1.01, leaner = 0.9;
+    const candidate *leanest = &s->best;
+
+    for (int i = 0; i < s->priced_count; i++) {
+        const candidate *c = &s->priced[i];
+
+        if (c->possible && fits(s, c) && c->step <= longer * s->best.step &&
+            (c->bytes < leanest->bytes || (c->bytes == leanest->bytes && c->step < leanest->step)))
+            leanest = c;
+    }
+    if ((double)leanest->bytes <= leaner * (double)s->best.bytes)
+        copy(s, leanest, &s->best);
+}
+
 static fsdp_status fail_to_fit(const search *s)
 {
     char room[24], least[24];
@@ -388,6 +406,7 @@ static fsdp_status find(search *s)
     FSDP_TRY(improve_all(s));
     if (!s->best.possible || !fits(s, &s->best))
         return fail_to_fit(s);
+    prefer_leaner(s);
     return describe(s);
 }
 

@@ -71,6 +71,13 @@ static const fsdp__schedule_row *plan_of(const fsdp__scheduled *found)
 
 /* ---- what it is worth ---- */
 
+/* A step may be up to 1 % longer where that saves 10 % of memory. */
+static bool is_no_worse(const fsdp__schedule_row *plan, const fsdp__schedule_row *other)
+{
+    return plan->step <= other->step ||
+           (plan->step <= 1.01 * other->step && (double)plan->bytes <= 0.9 * (double)other->bytes);
+}
+
 TEST(a_plan_is_never_worse_than_blocks_parts_or_single_modules)
 {
     static const char *const ways[] = {"",
@@ -89,7 +96,7 @@ TEST(a_plan_is_never_worse_than_blocks_parts_or_single_modules)
 
             CHECK_EQ(found.row_count, fsdp__train_chooses_stays(config) ? 7 : 4);
             for (int i = 0; i < found.row_count; i++)
-                CHECK(plan_of(&found)->step <= found.rows[i].step);
+                CHECK(is_no_worse(plan_of(&found), &found.rows[i]));
             CHECK(plan_of(&found)->step < found.rows[0].step); /* than blocks */
             fsdp__scheduled_release(&found);
             fsdp_train_config_free(config);
@@ -175,6 +182,22 @@ TEST(a_plan_keeps_to_the_memory_that_there_is)
     CHECK_NULL(none.plan);
     fsdp__scheduled_release(&all);
     fsdp__scheduled_release(&some);
+    fsdp_train_config_free(config);
+}
+
+/* With next to no network everything kept whole would be shortest, by nothing that a run would notice. */
+TEST(a_gain_of_less_than_a_percent_buys_no_memory)
+{
+    fsdp__prices prices = prices_of(1e-9, 1e13);
+    fsdp__plan_options options = {.world_size = 4, .machines = 4, .prices = &prices};
+    fsdp_train_config *config = configure("model.n_layers=4");
+    fsdp__scheduled found = find(config, &options, 0);
+    const fsdp__schedule_row *plan = plan_of(&found);
+
+    for (int i = 0; i < found.row_count; i++)
+        CHECK(plan->step < 0.99 * found.rows[i].step || (double)plan->bytes <= (double)found.rows[i].bytes / 0.9);
+    CHECK_NEAR((double)plan->step, found.rows[0].step, 0.02 * found.rows[0].step);
+    fsdp__scheduled_release(&found);
     fsdp_train_config_free(config);
 }
 
