@@ -45,25 +45,26 @@ static void add_figure(char *text, size_t bytes, const char *what, double after,
              is_bytes ? fsdp__size_text(before, TEXT(40)) : fsdp__thousands((int64_t)llround(before), TEXT(40)));
 }
 
-/* Writes the figures that differ, of as many tokens as a step has now. */
+/* Writes the figures that differ, both for as many tokens as a step of the config as it is has. */
 static const char *figures_text(const fsdp__changes *c, const fsdp__change_figures *before,
                                 const fsdp__change_figures *after, char *text, size_t bytes)
 {
-    double share = before->tokens / after->tokens;
+    double was = c->first.tokens / before->tokens, is = c->first.tokens / after->tokens;
     size_t used;
 
     text[0] = '\0';
     add_figure(text, bytes, "memory", (double)after->bytes, (double)before->bytes, true);
-    add_figure(text, bytes, c->several_machines ? "over the network" : "sent", (double)after->sent * share,
-               (double)before->sent, true);
-    add_figure(text, bytes, "calls", (double)after->calls * share, (double)before->calls, false);
-    add_figure(text, bytes, "GFLOP", after->flops * share / 1e9, before->flops / 1e9, false);
+    add_figure(text, bytes, c->several_machines ? "over the network" : "sent", (double)after->sent * is,
+               (double)before->sent * was, true);
+    add_figure(text, bytes, "calls", (double)after->calls * is, (double)before->calls * was, false);
+    add_figure(text, bytes, "GFLOP", after->flops * is / 1e9, before->flops * was / 1e9, false);
     used = strlen(text);
     if (before->seconds > 0)
         snprintf(text + used, bytes - used, "%sa step %s, was %s", used > 0 ? "; " : "",
-                 fsdp__plan_seconds(after->seconds * share, TEXT(40)), fsdp__plan_seconds(before->seconds, TEXT(40)));
+                 fsdp__plan_seconds(after->seconds * is, TEXT(40)),
+                 fsdp__plan_seconds(before->seconds * was, TEXT(40)));
     used = strlen(text);
-    snprintf(text + used, bytes - used, "%s.", share < 1 ? " (for as many tokens)" : "");
+    snprintf(text + used, bytes - used, ".");
     text[0] = (char)toupper((unsigned char)text[0]); /* "sent", "calls" or whichever is first */
     return text;
 }
@@ -140,6 +141,15 @@ static void put_lines(const fsdp__changes *all, FILE *out)
                 put_section(all, all->items[i].settings[k].key, out);
 }
 
+/* Returns whether a change gives a step more or fewer tokens. */
+static bool changes_tokens(const fsdp__changes *c)
+{
+    for (int i = 0; i < c->count; i++)
+        if (c->items[i].after.tokens != c->first.tokens)
+            return true;
+    return false;
+}
+
 static void put_head(const fsdp__changes *c, FILE *out)
 {
     const char *tight = c->room > 0 && (double)c->first.bytes > c->room ? " It has to fit first." : "";
@@ -149,6 +159,9 @@ static void put_head(const fsdp__changes *c, FILE *out)
     else
         fprintf(out, "\nWhat would be better; %d changes were tried, each by a dry run with those before it.%s\n",
                 c->tried, tight);
+    if (changes_tokens(c))
+        fprintf(out, "All figures but memory are for %s tokens, as many as a step has now.\n",
+                fsdp__thousands((int64_t)llround(c->first.tokens), TEXT(40)));
     if (c->room > 0 && (double)c->last.bytes > c->room)
         fprintf(out, "No change makes it fit: 'fsdp plan --fit' looks further.\n");
 }

@@ -161,6 +161,29 @@ TEST(over_machines_a_copy_on_each_is_faster)
               1.01 * changes.items[i].before.seconds / changes.items[i].before.tokens);
 }
 
+/* Each change begins where the one before has ended, also after one that gives a step four times the tokens. */
+TEST(all_figures_are_for_as_many_tokens)
+{
+    static const fsdp__change_figures first = {.calls = 12, .flops = 8e9, .seconds = 8e-3, .tokens = 1000},
+                                      larger = {.calls = 24, .flops = 32e9, .seconds = 16e-3, .tokens = 4000},
+                                      last = {.calls = 20, .flops = 16e9, .seconds = 12e-3, .tokens = 4000};
+    fsdp__changes changes = {.first = first, .last = last, .count = 2, .tried = 2};
+    char *text;
+
+    changes.items[0] = (fsdp__change){.why = "Larger.", .before = first, .after = larger};
+    changes.items[1] = (fsdp__change){.why = "Faster.", .before = larger, .after = last};
+    text = print(&changes);
+    CHECK_CONTAINS(text, "before it.\nAll figures but memory are for 1,000 tokens, as many as a step has now.\n");
+    CHECK_CONTAINS(text, "Larger.\n     Calls 6, was 12; a step 4 ms, was 8 ms.\n");
+    CHECK_CONTAINS(text, "Faster.\n     Calls 5, was 6; GFLOP 4, was 8; a step 3 ms, was 4 ms.\n");
+    CHECK_CONTAINS(text, "together\n     Calls 5, was 12; GFLOP 4, was 8; a step 3 ms, was 8 ms.\n");
+    free(text);
+    changes.items[0].after.tokens = changes.items[1].after.tokens = 1000;
+    text = print(&changes);
+    CHECK_NULL(strstr(text, "tokens"));
+    free(text);
+}
+
 TEST(frozen_parameters_are_not_gathered_for_nothing)
 {
     const fsdp__plan_options options = {.world_size = 4, .machines = 1};
