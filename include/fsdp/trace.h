@@ -29,6 +29,8 @@ typedef struct fsdp_trace_options {
     /* Memory of each rank for what it records, 56 bytes an event; 0: 64 MiB. What no longer fits is left out, and the
      * file and the log say how much that was. */
     int64_t most_bytes;
+    /* Optional: what tells this run from others, which `otherData` of the file has as "run"; only rank 0's counts. */
+    const char *run;
 } fsdp_trace_options;
 
 /* Begins to record what the context's ranks do. At the end rank 0 writes `path`, for which nothing else is needed on

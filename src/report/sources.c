@@ -206,11 +206,51 @@ static fsdp_status find_run_of_flight(const fsdp__sources *all, fsdp__source *s,
                      s->path, time_text(begun, from), time_text(ended, to), time_text(last_start(&runs[near]), start));
 }
 
-/* Gives what was read to the run that has left it; `near`: the last run of the file that it lies beside. */
+/* Returns whether one of the run's starts has this id. */
+static bool has_id(const fsdp__recorded_run *run, const char *id)
+{
+    for (size_t i = 0; i < json_array_size(run->starts); i++) {
+        const char *its = json_string_value(json_object_get(json_array_get(run->starts, i), "run"));
+
+        if (its && strcmp(its, id) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Writes where a trace comes from: "of run 9f.., of 2026-..". */
+static char *origin_of(const fsdp__trace *t)
+{
+    return fsdp__sprintf("of run %s, of %s", t->run, t->started ? t->started : "an unknown time");
+}
+
+static fsdp_status find_run_of_trace(const fsdp__sources *all, fsdp__source *s, int64_t near)
+{
+    const fsdp__trace *t = &s->of.step.trace;
+    FSDP__FREED char *origin = NULL;
+
+    s->run = near;
+    if (!t->run)
+        return FSDP_OK;
+    for (s->run = all->runs.count - 1; s->run >= 0; s->run--)
+        if (has_id(&all->runs.runs[s->run], t->run))
+            return FSDP_OK;
+    origin = origin_of(t);
+    return origin ? FSDP_FAIL(FSDP_STATE, "the trace '%s' is not of this run: it is %s; name it to see it", s->path,
+                              origin)
+                  : FSDP_NO_MEMORY;
+}
+
+/* Gives what was read to the run that has left it; `near`: the last run of the file that it lies beside, or that it
+ * must be of; -1: there is none. */
 static fsdp_status find_run(const fsdp__sources *all, fsdp__source *s, int64_t near)
 {
+    if (s->kind == FSDP__SOURCE_TRACE && all->runs.count > 0)
+        return find_run_of_trace(all, s, near);
+    if (s->kind == FSDP__SOURCE_FLIGHT && near >= 0)
+        return find_run_of_flight(all, s, near);
     s->run = near;
-    return s->kind == FSDP__SOURCE_FLIGHT && near >= 0 ? find_run_of_flight(all, s, near) : FSDP_OK;
+    return FSDP_OK;
 }
 
 /* Adds what nobody has named: if it cannot be read, or is of another run, the report says so, and does without. */
@@ -364,13 +404,17 @@ fsdp_status fsdp__sources_add(fsdp__sources *all, const char *path)
 static fsdp_status name_run(const fsdp__sources *all, fsdp__source *s)
 {
     const fsdp__recorded_runs *runs = &all->runs;
+    FSDP__FREED char *origin = NULL;
     bool held = fsdp_hold_error(true);
+    fsdp_status status = s->run < 0 ? find_run(all, s, runs->count == 1 ? 0 : -1) : FSDP_OK;
 
-    if (s->run < 0 && runs->count == 1)
-        (void)find_run(all, s, 0);
     fsdp_release_error(held);
+    if (status == FSDP_NO_MEMORY)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
     if (s->run >= 0 && runs->count > 1)
         s->title = fsdp__strdup(runs->runs[s->run].label);
+    else if (s->run < 0 && s->kind == FSDP__SOURCE_TRACE && s->of.step.trace.run && runs->count > 0)
+        s->title = (origin = origin_of(&s->of.step.trace)) ? fsdp__sprintf("'%s' (%s)", s->path, origin) : NULL;
     else if (s->run < 0 && runs->count > 0 && s->kind != FSDP__SOURCE_PLAN)
         s->title = fsdp__sprintf("'%s'", s->path);
     else

@@ -348,6 +348,14 @@ static fsdp_status take_rank(fsdp__trace *t, const json_t *rank)
     return FSDP_OK;
 }
 
+/* Copies a text that the head may have. */
+static fsdp_status take_text(const json_t *other, const char *key, char **out)
+{
+    if (json_object_get(other, key) && !(*out = fsdp__strdup(text_of(other, key))))
+        return FSDP_NO_MEMORY;
+    return FSDP_OK;
+}
+
 static fsdp_status take_head(fsdp__trace *t, const json_t *head)
 {
     const json_t *other = json_object_get(head, "otherData"), *ranks = json_object_get(other, "ranks");
@@ -362,8 +370,9 @@ static fsdp_status take_head(fsdp__trace *t, const json_t *head)
     t->ranks = fsdp__calloc(json_array_size(ranks), sizeof *t->ranks);
     if (!t->ranks)
         return FSDP_NO_MEMORY;
-    if (json_object_get(other, "incomplete") && !(t->incomplete = fsdp__strdup(text_of(other, "incomplete"))))
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(take_text(other, "incomplete", &t->incomplete));
+    FSDP_TRY(take_text(other, "run", &t->run));
+    FSDP_TRY(take_text(other, "started", &t->started));
     for (size_t i = 0; i < json_array_size(ranks); i++)
         FSDP_TRY(take_rank(t, json_array_get(ranks, i)));
     return FSDP_OK;
@@ -477,6 +486,8 @@ void fsdp__trace_release(fsdp__trace *t)
     fsdp__free(t->bytes);
     fsdp__free(t->groups);
     fsdp__free(t->incomplete);
+    fsdp__free(t->run);
+    fsdp__free(t->started);
     *t = (fsdp__trace){.path = NULL};
 }
 

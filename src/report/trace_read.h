@@ -60,6 +60,7 @@ typedef struct fsdp__traced_rank {
 typedef struct fsdp__trace {
     const char *path;         /* borrowed */
     char *incomplete;         /* why ranks are missing; NULL: they are not */
+    char *run, *started;      /* whose it is, and when it was begun; NULL: it does not say */
     int world;                /* ranks of the run */
     fsdp__traced_rank *ranks; /* from 0 */
     int rank_count;

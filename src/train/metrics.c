@@ -48,6 +48,7 @@ bool fsdp__metrics_every_step(const fsdp_train_config *config)
 
 struct fsdp__metrics {
     fsdp_context *context;
+    char id[FSDP__RUN_ID];
     struct open_place {
         void *place; /* NULL: the config does not name it */
         bool failed;
@@ -74,8 +75,10 @@ fsdp_status fsdp__metrics_begin(fsdp_context *context, const fsdp_train_config *
     fsdp_status status = metrics ? draw_id(run.id) : FSDP_NO_MEMORY;
 
     *out = NULL;
-    if (metrics)
+    if (metrics) {
         metrics->context = context;
+        memcpy(metrics->id, run.id, sizeof metrics->id);
+    }
     for (size_t i = 0; status == FSDP_OK && i < FSDP__COUNT_OF(places); i++)
         if (path_of(places[i], config))
             status = places[i]->begin(&run, path_of(places[i], config), &metrics->open[i].place);
@@ -84,6 +87,11 @@ fsdp_status fsdp__metrics_begin(fsdp_context *context, const fsdp_train_config *
     else
         FSDP_KEEP_FIRST(status, fsdp__metrics_end(metrics));
     return status;
+}
+
+const char *fsdp__metrics_id(const fsdp__metrics *metrics)
+{
+    return metrics ? metrics->id : NULL;
 }
 
 /* Notes how a place has done. */

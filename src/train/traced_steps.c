@@ -135,6 +135,7 @@ static void plan_memory(const fsdp_train_run *run, fsdp__train_step_taker *step)
 
 fsdp_status fsdp__trace_before_step(fsdp_train_run *run, fsdp__train_step_taker *step)
 {
+    fsdp_trace_options options = {.run = fsdp__metrics_id(run->metrics)};
     int64_t last;
     bool traced = run->config->metrics.trace.path && run->loader && is_traced(run, run->step + 1, &last);
 
@@ -143,7 +144,7 @@ fsdp_status fsdp__trace_before_step(fsdp_train_run *run, fsdp__train_step_taker 
     if (!traced || run->traced)
         return FSDP_OK;
     run->traced = true;
-    FSDP_TRY(note(run, fsdp_trace_begin(run->context, run->config->metrics.trace.path, NULL, &run->trace)));
+    FSDP_TRY(note(run, fsdp_trace_begin(run->context, run->config->metrics.trace.path, &options, &run->trace)));
     if (run->trace) {
         fsdp_trace_pause(run->trace, true);
         plan_memory(run, step);

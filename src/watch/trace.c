@@ -5,6 +5,7 @@
  * writes them, piece by piece as they are broadcast: it needs no more memory for many ranks than for one, and machines
  * need no common folder. */
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -30,7 +31,7 @@ enum {
 struct fsdp_trace {
     fsdp_context *context;
     fsdp__recorder *recorder; /* the context's */
-    char *path;
+    char *path, *run;         /* run: NULL, it has no name */
     bool packs, records;
     fsdp__trace_clock clock;
     fsdp__clock_offset *begun, *ended; /* of each rank */
@@ -54,6 +55,7 @@ static void trace_free(fsdp_trace *t)
         fsdp__recorder_close(t->recorder);
     fsdp__memory_course_release(&t->plan.course);
     fsdp__free(t->path);
+    fsdp__free(t->run);
     fsdp__free(t->begun);
     fsdp__free(t->ended);
     fsdp__free(t);
@@ -81,6 +83,8 @@ static fsdp_status prepare(fsdp_context *context, const char *path, const fsdp_t
     t->packs = fsdp__ends_with(path, ".gz");
     t->begun = fsdp__calloc(ranks, sizeof *t->begun);
     t->ended = fsdp__calloc(ranks, sizeof *t->ended);
+    if (options && options->run && !(t->run = fsdp__strdup(options->run)))
+        return FSDP_NO_MEMORY;
     if (!t->path || !t->begun || !t->ended)
         return FSDP_NO_MEMORY;
     FSDP_TRY(fsdp__recorder_open(recorder, most));
@@ -168,11 +172,28 @@ static void write_rank(FILE *out, const fsdp_trace *t, const facts *f, int rank)
             (long long)f->dropped);
 }
 
+/* Writes whose trace it is, and when it was begun. */
+static void write_origin(FILE *out, const fsdp_trace *t)
+{
+    time_t begun = time(NULL) - (time_t)((fsdp__clock_ns() - t->clock.start) / 1000000000);
+    char shown[FSDP__NAME_TEXT], started[40] = "";
+    struct tm utc;
+
+    if (t->run) {
+        fputs(",\"run\":", out);
+        fsdp__print_json_string(fsdp__shown(t->run, shown, sizeof shown), out);
+    }
+    if (gmtime_r(&begun, &utc))
+        strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    fprintf(out, ",\"started\":\"%s\"", started);
+}
+
 /* Writes what stands before the events: what the file is, and how sure its clock. */
 static void write_head(FILE *out, const fsdp_trace *t, void *const *all, int ranks, const char *missing)
 {
     fprintf(out, FSDP__TRACE_HEAD ",\"version\":\"%s\",\"world_size\":%d", FSDP_VERSION,
             fsdp_context_world_size(t->context));
+    write_origin(out, t);
     if (missing) {
         fputs(",\"incomplete\":", out);
         fsdp__print_json_string(missing, out);

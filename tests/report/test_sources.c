@@ -13,6 +13,7 @@
     "\"x\","                                                                                                       \
     "\"args\":{}},\n{\"ph\":\"M\",\"pid\":1,\"tid\":1}\n]}\n"
 #define RUN(settings) "{\"run\": \"1\", \"steps\": 2, \"settings\": {" settings "}}\n"
+#define RUN_OF(id, more) "{\"run\": \"" id "\", \"settings\": {\"metrics.trace.path\": \"t.json\"}" more "}\n"
 #define STEPS                                                                                                   \
     "{\"step\": 1, \"loss\": 5, \"step_ms\": 90, \"bytes_sent\": 30, \"memory_peak_bytes_of_gradient\": 700}\n" \
     "{\"step\": 2, \"loss\": 4, \"step_ms\": 50, \"bytes_sent\": 30, \"memory_peak_bytes_of_gradient\": 800}\n"
@@ -216,6 +217,39 @@ TEST(flight_records_of_another_start_are_left_out_unless_they_are_named)
     }
     folder_free(&f);
     free(inside);
+}
+
+TEST(a_trace_is_that_of_the_run_whose_id_it_has)
+{
+    static const char head[] = "\"format\":\"fsdp trace\",";
+    static const char trace[] = TRACE;
+    const char *at = strstr(trace, head) + strlen(head);
+    char of_first[sizeof TRACE + 60], of_none[sizeof TRACE + 60], *text;
+    folder f = folder_create();
+
+    snprintf(of_first, sizeof of_first, "%.*s\"run\":\"one\",%s", (int)(at - trace), trace, at);
+    snprintf(of_none, sizeof of_none, "%.*s\"run\":\"gone\",\"started\":\"2026-03-01\",%s", (int)(at - trace), trace,
+             at);
+    put_text(&f, "m", RUN_OF("one", "") STEPS RUN_OF("two", "") STEPS RUN_OF("three", ", \"resumed_from\": 1") STEPS);
+    put_text(&f, "t.json", of_first);
+    CHECK_OK(add(&f, "m"));
+    text = shown(&f);
+    CHECK_CONTAINS(text, "\nm: What was traced");
+    free(text);
+    forget(&f);
+    put_text(&f, "t.json", of_none);
+    CHECK_OK(add(&f, "m"));
+    text = shown(&f);
+    CHECK_EQ(f.report->sources.count, 0);
+    CHECK_CONTAINS(text, "t.json' is not of this run: it is of run gone, of 2026-03-01; name it to see it");
+    free(text);
+    forget(&f);
+    CHECK_OK(add(&f, "m"));
+    CHECK_OK(add(&f, "t.json"));
+    text = shown(&f);
+    CHECK_CONTAINS(text, "t.json' (of run gone, of 2026-03-01): What was traced");
+    free(text);
+    folder_free(&f);
 }
 
 TEST(a_plan_stands_beside_the_run_that_it_was_made_for)

@@ -17,8 +17,10 @@ STORY_TEST(steps_are_traced_with_all_that_is_in_them)
 {
     story *s = *state;
     char *path = trace_of(s, "trace.json.gz");
+    char *metrics = test_path(s->directory, "m.jsonl"), id[40], *text;
     reading r;
 
+    CHECK_OK(fsdp_train_config_set(s->config, "metrics.jsonl", metrics));
     story_set(s, "metrics.trace.steps", "2-3, 5");
     story_set(s, "checkpoint.folder", s->folder);
     story_set(s, "checkpoint.interval", "2");
@@ -27,6 +29,11 @@ STORY_TEST(steps_are_traced_with_all_that_is_in_them)
     story_go(s, 2);
     CHECK_CONTAINS(s->log, "a trace was written to");
     r = reading_of(path);
+    snprintf(id, sizeof id, "{\"run\": \"%s\"", json_string_value(reading_fact(&r, "run")));
+    text = test_read_file(metrics, NULL);
+    CHECK_CONTAINS(text, id);
+    free(text);
+    CHECK_EQ(strlen(json_string_value(reading_fact(&r, "started"))), strlen("2026-03-01T10:00:00Z"));
     for (int rank = 0; rank < 2; rank++) {
         const json_t *forward = reading_find(&r, rank, "X", "unit", "forward the model");
 
@@ -51,6 +58,7 @@ STORY_TEST(steps_are_traced_with_all_that_is_in_them)
         CHECK(reading_counter(&r, rank, "memory: optimizer state") > 0);
     }
     reading_release(&r);
+    free(metrics);
     free(path);
 }
 
