@@ -188,6 +188,11 @@ void fsdp__print_xml_text(const char *text, FILE *out)
         if (length == 0 || code < ' ' || code == 0xFFFE || code == 0xFFFF) {
             fputc('?', out);
             length = length > 0 ? length : 1;
+        } else if (code >= 0x7F && moves(code)) {
+            char shown[4 * 4];
+            const char *at = text;
+
+            fwrite(shown, 1, show_next(&at, shown), out);
         } else if (code < 0x80 && strchr("<>&\"'", (int)code)) {
             fprintf(out, "&#%d;", (int)code);
         } else {

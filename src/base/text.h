@@ -40,7 +40,7 @@ bool fsdp__ends_with(const char *text, const char *end);
 void fsdp__print_json_string(const char *text, FILE *out);
 
 /* Prints the text as XML shows it, between tags and in attributes, with a '?' for what XML cannot have: control
- * characters, and bytes that are not UTF-8. */
+ * characters, and bytes that are not UTF-8. What moves or turns other text is written as fsdp__shown does. */
 void fsdp__print_xml_text(const char *text, FILE *out);
 
 enum {

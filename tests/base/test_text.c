@@ -111,9 +111,11 @@ TEST(text_of_xml_is_escaped)
     FILE *out = open_memstream(&text, &bytes);
 
     CHECK(out != NULL);
-    fsdp__print_xml_text("a<b> & \"c\" 'd'\n\x1b \xC3\xA9 \xFF\xEF\xBF\xBF", out);
+    fsdp__print_xml_text("a<b> & \"c\" 'd'\n\x1b \xC3\xA9 \xFF\xEF\xBF\xBF \xC2\x9B\xE2\x80\xAE\x7F\xE2\x81\xA6 ", out);
     fclose(out);
-    CHECK_STRING(text, "a&#60;b&#62; &#38; &#34;c&#34; &#39;d&#39;?? \xC3\xA9 ??");
+    CHECK_STRING(
+        text,
+        "a&#60;b&#62; &#38; &#34;c&#34; &#39;d&#39;?? \xC3\xA9 ?? \\xc2\\x9b\\xe2\\x80\\xae\\x7f\\xe2\\x81\\xa6 ");
     free(text);
 }
 
