@@ -93,15 +93,20 @@ fsdp_status fsdp__trace_check(const fsdp_train_config *config)
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "%s", key);
 }
 
-/* Notes a failure that all ranks have; others end the run. */
+/* Notes a failure that all ranks have; others end the run. The log names its rank itself. */
 static fsdp_status note(fsdp_train_run *run, fsdp_status status)
 {
+    int failed = -1;
+    const char *why;
+
     if (status == FSDP_OK || status == FSDP_COMM || status == FSDP_MISMATCH)
         return status;
     run->trace_status = status;
     fsdp__shown(fsdp_last_error(), run->trace_message, sizeof run->trace_message);
+    why = fsdp__text_behind_rank(run->trace_message, &failed);
     if (fsdp_context_rank(run->context) == 0)
-        fsdp_log(run->context, FSDP_LOG_WARNING, "%s; the run goes on without a trace", run->trace_message);
+        fsdp_log(run->context, FSDP_LOG_WARNING, "%s; the run goes on without a trace",
+                 failed == 0 ? why : run->trace_message);
     return FSDP_OK;
 }
 

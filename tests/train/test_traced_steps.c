@@ -294,6 +294,7 @@ STORY_TEST(a_trace_that_cannot_be_written_costs_no_model)
     story_run(s, 1); /* the only file that it writes */
     CHECK_STATUS(s->status, FSDP_IO);
     CHECK_CONTAINS(s->log, "the run goes on without a trace");
+    CHECK_NULL(strstr(s->log, "rank 0: "));
     CHECK_CONTAINS(s->message, "No space left on device");
     CHECK(s->losses[STORY_STEPS] > 0);
     CHECK(access(path, F_OK) != 0);
