@@ -24,9 +24,9 @@ static void usage(void)
          "\n"
          "  -o, --output FILE    write a page with all pictures, too: one HTML file\n"
          "                       without scripts that needs no network\n"
-         "  --svg FILE           draw one picture: units and memory of each trace's step;\n"
-         "                       without a trace the losses of the runs, and how they\n"
-         "                       differ from the first one's");
+         "  --svg FILE           draw one picture: units and memory of rank 0 in each\n"
+         "                       trace's step; without a trace the losses of the runs, and\n"
+         "                       how they differ from the first one's");
 }
 
 static fsdp_status write_page(const void *report, FILE *out)

@@ -213,18 +213,18 @@ static void put_units(const fsdp__traced_step *step, FILE *out)
 
 static void put_memory(const fsdp__traced_step *step, const char *title, FILE *out)
 {
-    const fsdp__step_memory *peak = step->memory;
-    fsdp__range x = {0, step->memory_rank < 0 ? 1 : (double)step->ranks[step->memory_rank].ns, 0, STRIP};
+    const fsdp__step_memory *peak = step->highest.moments;
+    fsdp__range x = {0, step->highest.rank < 0 ? 1 : (double)step->ranks[step->highest.rank].ns, 0, STRIP};
     char text[FSDP__VALUE_TEXT], key[120];
 
-    if (step->memory_rank < 0 || step->memory_count == 0)
+    if (step->highest.rank < 0 || step->highest.count == 0)
         return;
-    for (int64_t i = 0; i < step->memory_count; i++)
-        peak = step->memory[i].all > peak->all ? &step->memory[i] : peak;
+    for (int64_t i = 0; i < step->highest.count; i++)
+        peak = step->highest.moments[i].all > peak->all ? &step->highest.moments[i] : peak;
     put_title("Memory within the step", title, out);
     fprintf(out,
             "<div class=\"card\"><h3>Rank %d, which holds most: %s at its peak, after %s</h3>\n<div class=\"keys\">",
-            step->memory_rank, fsdp__value_text(FSDP__UNIT_BYTES, (double)peak->all, text),
+            step->highest.rank, fsdp__value_text(FSDP__UNIT_BYTES, (double)peak->all, text),
             fsdp__value_text(FSDP__UNIT_MS, ms(peak->at), key));
     for (int kind = FSDP_MEMORY_KINDS - 1; kind >= 0; kind--)
         if (peak->bytes[kind] > 0) {
@@ -234,10 +234,10 @@ static void put_memory(const fsdp__traced_step *step, const char *title, FILE *o
         }
     fputs("</div>\n", out);
     fsdp__svg_open_strip("tall", STRIP, 200, out);
-    fsdp__step_picture_memory(step, &x, 0, 200, out);
+    fsdp__step_picture_memory(step, &step->highest, &x, 0, 200, out);
     fsdp__svg_close(out);
     fprintf(out, "<div class=\"axis\"><span>0</span><span>%s</span></div></div>\n",
-            fsdp__value_text(FSDP__UNIT_MS, ms(step->ranks[step->memory_rank].ns), text));
+            fsdp__value_text(FSDP__UNIT_MS, ms(step->ranks[step->highest.rank].ns), text));
 }
 
 /* ---- what moves ---- */

@@ -15,7 +15,7 @@ typedef struct fsdp__report {
 fsdp_status fsdp__report_page(const fsdp__report *report, FILE *out);
 /* Prints the same without the pictures. */
 fsdp_status fsdp__report_text(const fsdp__report *report, FILE *out);
-/* Draws one picture as a file: the units and the memory of each traced step, one below the other; without a trace the
+/* Draws one picture as a file: units and memory of rank 0 in each traced step, one below the other; without a trace the
  * losses of the runs, and how they differ from the first one's. */
 fsdp_status fsdp__report_svg(const fsdp__report *report, FILE *out);
 

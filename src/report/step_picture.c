@@ -141,30 +141,37 @@ void fsdp__step_picture_unit(const fsdp__traced_step *step, int64_t n, const fsd
 
 /* ---- memory ---- */
 
+typedef struct shown_memory {
+    const fsdp__step_device *device;
+    int64_t ns; /* of its rank's step */
+} shown_memory;
+
 static double moment_of(const void *of, int64_t i)
 {
-    const fsdp__traced_step *step = of;
+    const shown_memory *shown = of;
 
-    return (double)(i < step->memory_count ? step->memory[i].at : step->ranks[step->memory_rank].ns);
+    return (double)(i < shown->device->count ? shown->device->moments[i].at : shown->ns);
 }
 
 static double bytes_of(const void *of, int64_t i, int layer)
 {
-    const fsdp__traced_step *step = of;
+    const shown_memory *shown = of;
 
-    return (double)step->memory[i].bytes[layer];
+    return (double)shown->device->moments[i].bytes[layer];
 }
 
-void fsdp__step_picture_memory(const fsdp__traced_step *step, const fsdp__range *x, double y, double height, FILE *out)
+void fsdp__step_picture_memory(const fsdp__traced_step *step, const fsdp__step_device *device, const fsdp__range *x,
+                               double y, double height, FILE *out)
 {
+    shown_memory shown = {device, step->ranks[device->rank].ns};
     int fills[FSDP_MEMORY_KINDS];
     fsdp__stack stack = {.layers = FSDP_MEMORY_KINDS,
                          .fills = fills,
-                         .count = step->memory_count,
+                         .count = device->count,
                          .at = moment_of,
                          .value = bytes_of,
-                         .of = step,
-                         .most = (double)FSDP__MAX(step->memory_peak, 1)};
+                         .of = &shown,
+                         .most = (double)FSDP__MAX(device->peak, 1)};
 
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
         fills[kind] = fsdp__memory_fill(kind);
@@ -197,8 +204,8 @@ static double draw_keys(const fsdp__traced_step *const *steps, int count, double
         bool held = false;
 
         for (int s = 0; s < count; s++)
-            for (int64_t i = 0; i < steps[s]->memory_count; i++)
-                held |= steps[s]->memory[i].bytes[kind] > 0;
+            for (int64_t i = 0; i < steps[s]->first.count; i++)
+                held |= steps[s]->first.moments[i].bytes[kind] > 0;
         if (!held)
             continue;
         fsdp__svg_key(fsdp__memory_fill(kind), x, y, fsdp_memory_kind_name((fsdp_memory_kind)kind), out);
@@ -211,6 +218,7 @@ static double draw_keys(const fsdp__traced_step *const *steps, int count, double
     return y + 2 * ROW;
 }
 
+/* Draws the step of rank 0. */
 static double draw_step(const fsdp__traced_step *step, const char *title, double y, FILE *out)
 {
     fsdp__range x = {0, (double)step->ranks[0].ns, LEFT, WIDTH};
@@ -226,15 +234,15 @@ static double draw_step(const fsdp__traced_step *step, const char *title, double
         fsdp__step_picture_unit(step, n, &x, y + 2, ROW - 3, out);
         y += ROW;
     }
-    if (step->memory_count > 0) {
-        x.most = (double)step->ranks[step->memory_rank].ns;
+    if (step->first.count > 0) {
         y += 10;
-        fsdp__svg_text("e", LEFT - 8, y + 10, fsdp__value_text(FSDP__UNIT_BYTES, (double)step->memory_peak, text), out);
+        fsdp__svg_text("e", LEFT - 8, y + 10, fsdp__value_text(FSDP__UNIT_BYTES, (double)step->first.peak, text), out);
         fsdp__svg_text("e", LEFT - 8, y + MEMORY, "0", out);
-        fsdp__step_picture_memory(step, &x, y, MEMORY, out);
+        fsdp__step_picture_memory(step, &step->first, &x, y, MEMORY, out);
         y += MEMORY;
     }
     fsdp__svg_text("", LEFT, y + 15, "0", out);
+    fsdp__svg_text("e", LEFT - 8, y + 15, "rank 0", out);
     fsdp__svg_text("e", LEFT + WIDTH, y + 15, fsdp__value_text(FSDP__UNIT_MS, x.most / 1e6, text), out);
     return y + 2 * ROW;
 }

@@ -16,10 +16,11 @@ void fsdp__step_picture_rank(const fsdp__traced_step *step, int rank, const fsdp
 /* Draws what becomes of a unit, which is that of the step's n-th entry. */
 void fsdp__step_picture_unit(const fsdp__traced_step *step, int64_t n, const fsdp__range *x, double y, double height,
                              FILE *out);
-/* Draws the memory by kind, which is not empty. */
-void fsdp__step_picture_memory(const fsdp__traced_step *step, const fsdp__range *x, double y, double height, FILE *out);
+/* Draws the memory of a device by kind, which is not empty. */
+void fsdp__step_picture_memory(const fsdp__traced_step *step, const fsdp__step_device *device, const fsdp__range *x,
+                               double y, double height, FILE *out);
 
-/* Draws units of rank 0 and memory of each step as a file, one below the other. */
+/* Draws units and memory of rank 0 in each step as a file, one below the other. */
 fsdp_status fsdp__step_pictures(const fsdp__traced_step *const *steps, const char *const *titles, int count, FILE *out);
 
 #endif

@@ -130,18 +130,18 @@ static fsdp_status place_ranks(fsdp__step_parts *p)
 /* ---- memory ---- */
 
 /* Adds what is live after a moment. Of those that lie close the highest is kept. */
-static fsdp_status add_moment(fsdp__traced_step *step, int64_t every, const fsdp__step_memory *moment)
+static fsdp_status add_moment(fsdp__step_device *of, int64_t every, const fsdp__step_memory *moment)
 {
-    fsdp__step_memory *last = step->memory_count > 0 ? &step->memory[step->memory_count - 1] : NULL;
+    fsdp__step_memory *last = of->count > 0 ? &of->moments[of->count - 1] : NULL;
 
     if (last && (moment->at == 0 || moment->at / every == last->at / every)) {
         if (moment->at == 0 || moment->all >= last->all)
             *last = *moment;
         return FSDP_OK;
     }
-    if (fsdp__grow(&step->memory, step->memory_count, &step->memory_capacity, sizeof *step->memory) != 0)
+    if (fsdp__grow(&of->moments, of->count, &of->capacity, sizeof *of->moments) != 0)
         return FSDP_NO_MEMORY;
-    step->memory[step->memory_count++] = *moment;
+    of->moments[of->count++] = *moment;
     return FSDP_OK;
 }
 
@@ -156,11 +156,10 @@ static bool take_count(const fsdp__step_parts *p, const fsdp__traced_bytes *b, f
     return true;
 }
 
-/* Finds the device that holds most within the step, of all ranks: that of this count. */
-static fsdp_status find_highest(const fsdp__step_parts *p, const fsdp__traced_bytes **out)
+/* Finds the device that holds most within the step, of the first `ranks` ranks: that of this count. */
+static fsdp_status find_highest(const fsdp__step_parts *p, int ranks, int64_t *peak, const fsdp__traced_bytes **out)
 {
-    fsdp__traced_step *step = p->step;
-    const fsdp__trace *t = &step->trace;
+    const fsdp__trace *t = &p->step->trace;
     fsdp__step_memory *live = fsdp__calloc((size_t)t->rank_count * FSDP__TRACED_DEVICES, sizeof *live);
 
     if (!live)
@@ -169,8 +168,8 @@ static fsdp_status find_highest(const fsdp__step_parts *p, const fsdp__traced_by
         const fsdp__traced_bytes *b = &t->bytes[i];
         fsdp__step_memory *of = &live[(int64_t)b->rank * FSDP__TRACED_DEVICES + b->device];
 
-        if (take_count(p, b, of) && b->at >= p->places[b->rank].begin && of->all > step->memory_peak) {
-            step->memory_peak = of->all;
+        if (take_count(p, b, of) && b->at >= p->places[b->rank].begin && b->rank < ranks && of->all > *peak) {
+            *peak = of->all;
             *out = b;
         }
     }
@@ -179,22 +178,21 @@ static fsdp_status find_highest(const fsdp__step_parts *p, const fsdp__traced_by
 }
 
 /* Keeps the memory of that device. */
-static fsdp_status add_memory(fsdp__step_parts *p)
+static fsdp_status add_memory(fsdp__step_parts *p, int ranks, fsdp__step_device *of)
 {
-    fsdp__traced_step *step = p->step;
-    const fsdp__trace *t = &step->trace;
+    const fsdp__trace *t = &p->step->trace;
     const fsdp__traced_bytes *highest = NULL;
     fsdp__step_memory live = {.at = 0};
 
-    step->memory_rank = -1;
-    FSDP_TRY(find_highest(p, &highest));
+    of->rank = -1;
+    FSDP_TRY(find_highest(p, ranks, &of->peak, &highest));
     if (!highest)
         return FSDP_OK;
-    step->memory_rank = highest->rank;
+    of->rank = highest->rank;
     for (int64_t i = 0; i < t->bytes_count; i++)
         if (t->bytes[i].rank == highest->rank && t->bytes[i].device == highest->device &&
             take_count(p, &t->bytes[i], &live))
-            FSDP_TRY(add_moment(step, FSDP__MAX(step->ranks[highest->rank].ns / MOMENTS, 1), &live));
+            FSDP_TRY(add_moment(of, FSDP__MAX(p->step->ranks[highest->rank].ns / MOMENTS, 1), &live));
     return FSDP_OK;
 }
 
@@ -254,7 +252,8 @@ static fsdp_status make(fsdp__step_parts *p)
     FSDP_TRY(fsdp__step_find_slowest(p));
     FSDP_TRY(fsdp__step_add_traffic(p));
     FSDP_TRY(add_units(p));
-    return add_memory(p);
+    FSDP_TRY(add_memory(p, p->step->trace.rank_count, &p->step->highest));
+    return add_memory(p, 1, &p->step->first);
 }
 
 static fsdp_status view(fsdp__traced_step *step)
@@ -305,6 +304,7 @@ void fsdp__traced_step_release(fsdp__traced_step *step)
     fsdp__free(step->ranks);
     fsdp__free(step->units);
     fsdp__free(step->traffic);
-    fsdp__free(step->memory);
+    fsdp__free(step->highest.moments);
+    fsdp__free(step->first.moments);
     fsdp__trace_release(&step->trace);
 }

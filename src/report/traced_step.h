@@ -79,6 +79,13 @@ typedef struct fsdp__step_memory {
     int64_t bytes[FSDP_MEMORY_KINDS], all;
 } fsdp__step_memory;
 
+/* The memory of the device of a rank that holds most. */
+typedef struct fsdp__step_device {
+    int rank; /* -1: no memory was counted */
+    fsdp__step_memory *moments;
+    int64_t count, capacity, peak;
+} fsdp__step_device;
+
 /* When something of a unit is so on rank 0. */
 typedef enum fsdp__unit_state {
     FSDP__UNIT_WHOLE,
@@ -116,10 +123,8 @@ typedef struct fsdp__traced_step {
     double matrix[FSDP__MATRIX][FSDP__MATRIX];
     int matrix_sides, matrix_fold;
     bool matrix_of_machines;
-    int64_t matrix_left_out; /* calls whose members or senders are not known */
-    int memory_rank;         /* whose memory peaks highest; -1: none was counted */
-    fsdp__step_memory *memory;
-    int64_t memory_count, memory_capacity, memory_peak;
+    int64_t matrix_left_out;          /* calls whose members or senders are not known */
+    fsdp__step_device highest, first; /* memory: of the rank whose memory peaks highest, and of rank 0 */
 } fsdp__traced_step;
 
 /* Reads a trace, and keeps of it the step that took as long as most. Release it, also after a failure. */

@@ -303,11 +303,11 @@ TEST(memory_and_units_are_those_of_the_step)
     fsdp__traced_step step;
 
     CHECK_OK(fsdp__traced_step_read(path, &step));
-    CHECK_EQ(step.memory_rank, 3); /* it has three bytes more */
-    CHECK_EQ(step.memory_peak, 1503);
-    CHECK_EQ(step.memory[0].bytes[FSDP_MEMORY_GRADIENT], 500); /* from the step before */
-    CHECK_EQ(step.memory[0].at, 0);
-    CHECK_EQ(step.memory[step.memory_count - 1].at, 800000);
+    CHECK_EQ(step.highest.rank, 3); /* it has three bytes more */
+    CHECK_EQ(step.highest.peak, 1503);
+    CHECK_EQ(step.highest.moments[0].bytes[FSDP_MEMORY_GRADIENT], 500); /* from the step before */
+    CHECK_EQ(step.highest.moments[0].at, 0);
+    CHECK_EQ(step.highest.moments[step.highest.count - 1].at, 800000);
     CHECK_EQ(step.unit_count, 4);
     CHECK_EQ(step.units[0].state, FSDP__UNIT_WHOLE);
     CHECK_EQ(step.units[0].begin, 200000);
@@ -396,7 +396,8 @@ TEST(a_picture_of_several_traces_has_a_title_for_each)
     CHECK_CONTAINS(data, ">trace</text>");
     CHECK_CONTAINS(data, ">two ranks</text>");
     CHECK_CONTAINS(data, ">layers.1</text>");
-    CHECK_CONTAINS(data, ">1.468KiB</text>"); /* the peak */
+    CHECK_CONTAINS(data, ">1.465KiB</text>"); /* the peak of rank 0 */
+    CHECK_CONTAINS(data, ">rank 0</text>");
     CHECK_CONTAINS(data, "</svg>\n");
     fsdp__sources_release(&report->sources);
     free(report);
