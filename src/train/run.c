@@ -12,6 +12,7 @@
 #include "train/inputs.h"
 #include "train/run_config.h"
 #include "train/same_device.h"
+#include "watch/flight.h"
 
 /* ---- inputs: all that can be wrong without any other rank ---- */
 
@@ -46,6 +47,14 @@ static fsdp_status hold_checkpoints(fsdp_train_run *run)
     return fsdp__saves_hold(run);
 }
 
+/* Checks the folder for the last calls, which is of use only when it is needed. */
+static fsdp_status check_flight(const fsdp_train_config *c)
+{
+    fsdp_status status = c->metrics.flight_recorder ? fsdp__flight_folder_check(c->metrics.flight_recorder) : FSDP_OK;
+
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "metrics.flight_recorder");
+}
+
 static fsdp_status open_inputs(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
@@ -64,6 +73,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     FSDP_TRY(fsdp__digest_begin(run));
     FSDP_TRY(fsdp__resume_check_data(run));
     FSDP_TRY(fsdp__samples_open(run));
+    FSDP_TRY(check_flight(c));
     if (fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__metrics_check(c));

@@ -45,6 +45,8 @@ fsdp_status fsdp__flight_copy(const fsdp__flight_file *file, fsdp__flight_file *
 fsdp_status fsdp__flight_save(const fsdp__flight_file *file);
 /* Copies a path to `folder`, which has FSDP__FLIGHT_TEXT bytes, and makes it absolute. */
 fsdp_status fsdp__flight_folder(const char *path, char *folder);
+/* Checks that records can be written to a folder, which need not be there yet. Makes nothing. */
+fsdp_status fsdp__flight_folder_check(const char *path);
 
 /* ---- one rank: flight.c ---- */
 

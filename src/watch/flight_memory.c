@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -43,6 +44,37 @@ static fsdp_status make_folder(const fsdp__directory *parent, const char *name)
     return status != FSDP_OK && fsdp__directory_look(parent, name, &info) ? FSDP_OK : status;
 }
 
+/* Refuses a folder into which others may put names. */
+static fsdp_status check_shared(const fsdp__directory *folder, const char *path)
+{
+    if (!fsdp__directory_is_shared(folder))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "cannot write flight records to '%s': others may write to that folder: name another, or let "
+                     "nobody else write there (chmod go-w)",
+                     path);
+}
+
+fsdp_status fsdp__flight_folder_check(const char *path)
+{
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder = {.path = NULL};
+    char at[FSDP__FLIGHT_TEXT];
+    bool there = true;
+    struct stat info;
+
+    FSDP_TRY(fsdp__flight_folder(path, at));
+    while (stat(at, &info) != 0 && errno == ENOENT) { /* then it is made there, by the folders above it */
+        char *end = strrchr(at, '/');
+
+        end[end == at] = '\0';
+        there = false;
+    }
+    FSDP_TRY(fsdp__directory_open(at, &folder));
+    if (there)
+        FSDP_TRY(check_shared(&folder, path));
+    return faccessat(folder.fd, ".", W_OK | X_OK, AT_EACCESS) == 0 ? FSDP_OK : fsdp__file_error("write to", path);
+}
+
 /* Opens a folder, which is made if it is missing, and refuses one into which others may put names. */
 static fsdp_status open_folder(const char *path, fsdp__directory *out)
 {
@@ -57,13 +89,9 @@ static fsdp_status open_folder(const char *path, fsdp__directory *out)
     if (!fsdp__directory_look(&parent, name, &info))
         FSDP_TRY_GOTO(status, make_folder(&parent, name), out);
     FSDP_TRY_GOTO(status, fsdp__directory_open(path, out), out);
-    if (fsdp__directory_is_shared(out)) {
+    status = check_shared(out, path);
+    if (status != FSDP_OK)
         fsdp__directory_close(out);
-        status = FSDP_FAIL(FSDP_INVALID,
-                           "cannot write flight records to '%s': others may write to that folder: name another, or "
-                           "let nobody else write there (chmod go-w)",
-                           path);
-    }
 out:
     fsdp__directory_close(&parent);
     fsdp__free(name);

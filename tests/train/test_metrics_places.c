@@ -244,6 +244,39 @@ STORY_TEST(only_its_own_file_is_replaced)
     free(path);
 }
 
+STORY_TEST(a_flight_folder_that_cannot_be_used_ends_the_run_at_its_start)
+{
+    story *s = *state;
+    char *folder = set_path(s, "metrics.flight_recorder", "flight"), *inside = test_path(folder, "a/b");
+
+    story_run(s, 2); /* it would be made if it was needed */
+    CHECK_OK(s->status);
+    CHECK(access(folder, F_OK) != 0);
+    CHECK_EQ(mkdir(folder, 0700), 0);
+    story_set(s, "metrics.flight_recorder", inside);
+    story_run(s, 2);
+    CHECK_OK(s->status);
+    CHECK(access(inside, F_OK) != 0);
+    story_set(s, "metrics.flight_recorder", folder);
+    CHECK_EQ(chmod(folder, 0777), 0);
+    story_run(s, 2);
+    CHECK_STATUS(s->status, FSDP_INVALID);
+    CHECK_CONTAINS(s->message, "metrics.flight_recorder: cannot write flight records to '");
+    CHECK_EQ(chmod(folder, 0500), 0);
+    story_run(s, 2);
+    if (geteuid() != 0) { /* who may write anywhere */
+        CHECK_STATUS(s->status, FSDP_IO);
+        CHECK_CONTAINS(s->message, "metrics.flight_recorder: cannot write to '");
+    }
+    CHECK_EQ(rmdir(folder), 0);
+    write_text(folder, "a file");
+    story_run(s, 2);
+    CHECK(s->status != FSDP_OK);
+    CHECK_CONTAINS(s->message, "metrics.flight_recorder: ");
+    free(inside);
+    free(folder);
+}
+
 /* Where others may write, a file that is not the user's is not replaced. */
 STORY_TEST(a_file_of_another_user_in_a_shared_folder_is_left_alone)
 {
