@@ -24,18 +24,33 @@ static bool is_same_text(const char *a, const char *b)
     return strcmp(a ? a : "", b ? b : "") == 0;
 }
 
-static fsdp_status of_end(fsdp__advices *all, const fsdp__recorded_run *run)
+/* Returns whether the ranks' last calls say why this run ended. */
+static bool has_verdict(const fsdp__sources *sources, int64_t run)
 {
+    const fsdp__source *s;
+
+    for (int n = 0; (s = fsdp__source_of(sources, FSDP__SOURCE_FLIGHT, run, n)) != NULL; n++)
+        if (s->of.flight.verdict.count > 0)
+            return true;
+    return false;
+}
+
+static fsdp_status of_end(fsdp__advices *all, const fsdp__sources *sources, int64_t which)
+{
+    const fsdp__recorded_run *run = &sources->runs.runs[which];
+    const char *folder = fsdp__setting(run, "checkpoint.folder");
+    bool keeps = *folder && strcmp(fsdp__setting(run, "checkpoint.enable"), "false") != 0;
     const fsdp__series *s = fsdp__series_of(run, "loss");
     double taken = s && s->count > 0 ? s->points[s->count - 1].step : 0, steps = fsdp__header_number(run, "steps");
 
     if (!(taken < steps))
         return FSDP_OK;
-    return fsdp__advise(
-        all, run,
-        "It has taken %.0f of %.0f steps: it goes on, was stopped, or failed. The same command goes on from its "
-        "last checkpoint, if checkpoint.folder is set.",
-        taken, steps);
+    return fsdp__advise(all, run, "It has taken %.0f of %.0f steps%s. %s%s.", taken, steps,
+                        has_verdict(sources, which) ? "" : ": it goes on, was stopped, or failed",
+                        keeps ? "Once it has ended, the same command goes on from its last checkpoint in "
+                              : "Once it has ended it cannot be continued: without checkpoint.folder it keeps no "
+                                "checkpoints",
+                        keeps ? folder : "");
 }
 
 static fsdp_status of_not_finite(fsdp__advices *all, const fsdp__recorded_run *run)
@@ -365,8 +380,7 @@ static fsdp_status of_source(fsdp__advices *out, const fsdp__sources *sources, c
 fsdp_status fsdp__advices_of(const fsdp__sources *sources, fsdp__advices *out)
 {
     static fsdp_status (*const rules[])(fsdp__advices * all, const fsdp__recorded_run *run) = {
-        of_not_finite, of_warnings, of_jump,       of_validation, of_end,
-        of_skipped,    of_waiting,  of_slow_steps, of_drift,      of_memory};
+        of_not_finite, of_warnings, of_jump, of_validation, of_skipped, of_waiting, of_slow_steps, of_drift, of_memory};
     const fsdp__recorded_runs *all = &sources->runs;
 
     *out = (fsdp__advices){0};
@@ -376,6 +390,8 @@ fsdp_status fsdp__advices_of(const fsdp__sources *sources, fsdp__advices *out)
     for (int i = 0; i < sources->count; i++)
         if (sources->items[i].kind == FSDP__SOURCE_TRACE)
             FSDP_TRY(of_source(out, sources, &sources->items[i]));
+    for (int64_t i = 0; i < all->count; i++)
+        FSDP_TRY(of_end(out, sources, i));
     for (int64_t i = 0; i < all->count; i++)
         for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
             FSDP_TRY(rules[r](out, &all->runs[i]));

@@ -101,11 +101,12 @@ static void put_step(const fsdp__traced_step *step, FILE *out)
     fputc('\n', out);
 }
 
-static void put_flight(const fsdp__flight_logs *logs, FILE *out)
+static void put_flight(const fsdp__source *source, FILE *out)
 {
+    const fsdp__flight_logs *logs = &source->of.flight.logs;
     char place[512], shown[512];
 
-    fputs("What each rank did last (fsdp flight has their calls)\n", out);
+    fprintf(out, "What each rank did last (its calls: fsdp flight %s)\n", FSDP__SHOWN_NAME(source->path));
     for (int i = 0; i < logs->count && i < MOST_RANKS; i++) {
         fsdp__flight_place_text(&logs->logs[i], place, sizeof place);
         fprintf(out, "  rank %-4d %s\n", logs->logs[i].head.rank, fsdp__shown(place, shown, sizeof shown));
@@ -137,7 +138,7 @@ static void put_source(const fsdp__sources *sources, const fsdp__source *s, FILE
     if (s->kind == FSDP__SOURCE_TRACE)
         put_step(&s->of.step, out);
     else if (s->kind == FSDP__SOURCE_FLIGHT)
-        put_flight(&s->of.flight.logs, out);
+        put_flight(s, out);
     else
         put_plan(s, run, out);
 }

@@ -274,7 +274,29 @@ static fsdp_status read_entry(const char *folder, const char *name, fsdp__flight
     return FSDP_OK;
 }
 
-static fsdp_status read_folder(const char *path, fsdp__flight_logs *out)
+static fsdp_status read_names(const char *path, bool inner, fsdp__flight_logs *out);
+
+static bool is_records_folder(const char *path, const char *name)
+{
+    FSDP__FREED char *inside = NULL;
+    struct stat info;
+
+    if (!fsdp__ends_with(name, ".flight") && strcmp(name, "flight") != 0)
+        return false;
+    inside = fsdp__path_join(path, name);
+    return inside && lstat(inside, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static fsdp_status read_inner(const char *path, const char *name, fsdp__flight_logs *out)
+{
+    FSDP__FREED char *inside = fsdp__path_join(path, name);
+
+    return inside ? read_names(inside, false, out) : FSDP_NO_MEMORY;
+}
+
+/* Reads the records in a folder, or, if `inner`, those in the folders of records that it has, as the folder of a run:
+ * metrics.jsonl.flight/ or, of checkpoints, flight/. */
+static fsdp_status read_names(const char *path, bool inner, fsdp__flight_logs *out)
 {
     fsdp__directory folder = {.path = NULL};
     DIR *names = NULL;
@@ -284,12 +306,23 @@ static fsdp_status read_folder(const char *path, fsdp__flight_logs *out)
     FSDP_TRY(fsdp__directory_open(path, &folder));
     status = fsdp__directory_list(&folder, &names);
     while (status == FSDP_OK && (entry = fsdp__directory_next(names, path, &status)) != NULL)
-        if (is_record_name(entry->d_name))
+        if (inner && is_records_folder(path, entry->d_name))
+            status = read_inner(path, entry->d_name, out);
+        else if (!inner && is_record_name(entry->d_name))
             status = read_entry(path, entry->d_name, out);
     if (names)
         closedir(names);
     fsdp__directory_close(&folder);
     return status;
+}
+
+static fsdp_status read_folder(const char *path, fsdp__flight_logs *out)
+{
+    int before = out->count;
+    int64_t failed = out->failed;
+
+    FSDP_TRY(read_names(path, false, out));
+    return out->count > before || out->failed > failed ? FSDP_OK : read_names(path, true, out);
 }
 
 int64_t fsdp__flight_wall(const fsdp__flight_log *log, int64_t ns)
@@ -352,10 +385,12 @@ fsdp_status fsdp__flight_logs_read(const char *const *paths, int count, fsdp__fl
             stat(paths[i], &info) == 0 && S_ISDIR(info.st_mode) ? read_folder(paths[i], out) : read_one(paths[i], out);
     }
     if (status == FSDP_OK && out->count == 0)
-        status = out->failed ? FSDP_FAIL(FSDP_FORMAT, "%s", out->error)
-                             : FSDP_FAIL(FSDP_NOT_FOUND,
-                                         "'%s' has no records of ranks' last calls: it has no file named rank-N.flight",
-                                         count > 0 ? paths[0] : "");
+        status = out->failed
+                     ? FSDP_FAIL(FSDP_FORMAT, "%s", out->error)
+                     : FSDP_FAIL(FSDP_NOT_FOUND,
+                                 "'%s' has no records of ranks' last calls: it has no file named rank-N.flight, and no "
+                                 "folder of such files (metrics.jsonl.flight, flight)",
+                                 count > 0 ? paths[0] : "");
     if (status != FSDP_OK) {
         fsdp__flight_logs_release(out);
         return status;

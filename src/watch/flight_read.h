@@ -32,7 +32,8 @@ typedef struct fsdp__flight_logs {
     char error[512];
 } fsdp__flight_logs;
 
-/* Reads what `paths` name: files, and folders with rank-N.flight. A file that is named and cannot be read is an error;
+/* Reads what `paths` name: files, and folders with rank-N.flight, or with a folder
+ * NAME.flight or flight that has them. A file that is named and cannot be read is an error;
  * one in a folder is left out if there are others. */
 fsdp_status fsdp__flight_logs_read(const char *const *paths, int count, fsdp__flight_logs *out);
 void fsdp__flight_logs_release(fsdp__flight_logs *logs);

@@ -134,13 +134,15 @@ TEST(what_stands_out_is_named_with_its_step)
 {
     const shape shapes[] = {{"jump", "{}", jumps, even, STEPS, STEPS, NULL, NULL},
                             {"lost", "{}", is_lost, even, STEPS, STEPS, NULL, NULL},
-                            {"halts", "{}", falls, halts, STEPS, 500, NULL, NULL}};
+                            {"halts", "{\"checkpoint.folder\": \"/c\"}", falls, halts, STEPS, 500, NULL, NULL}};
     char *text = shown(shapes, 3, fsdp__report_text);
 
     CHECK_CONTAINS(text, "- jump: The loss jumps from about 2.2");
     CHECK_CONTAINS(text, " at step 300, where the gradient's norm is ");
     CHECK_CONTAINS(text, "- lost: The loss is NaN or infinite in 1 of 400 steps, first at step 57.");
-    CHECK_CONTAINS(text, "- halts: It has taken 400 of 500 steps");
+    CHECK_CONTAINS(
+        text, "- halts: It has taken 400 of 500 steps: it goes on, was stopped, or failed. Once it has ended, the same "
+              "command goes on from its last checkpoint in /c.\n");
     CHECK_CONTAINS(text, "- halts: 8 of 400 steps take over twice the median of 100 ms, and cost 11.2 s beyond it");
     CHECK_CONTAINS(text, "the slowest is step 50, 1.5 s.");
     free(text);
@@ -152,7 +154,8 @@ TEST(a_run_without_a_step_stands_out_and_what_is_shown_moves_no_cursor)
     const shape two[] = {none, {"b", "{}", falls, even, 30, 30, NULL, NULL}};
     char *text = shown(two, 2, fsdp__report_text);
 
-    CHECK_CONTAINS(text, "It has taken 0 of 10 steps");
+    CHECK_CONTAINS(text, "It has taken 0 of 10 steps: it goes on, was stopped, or failed. Once it has ended it cannot "
+                         "be continued: without checkpoint.folder it keeps no checkpoints.\n");
     CHECK_CONTAINS(text, "\\x1b[2J");
     free(text);
 }

@@ -118,7 +118,7 @@ TEST(a_folder_is_searched_for_the_trace_and_the_flight_records_of_its_run)
     char *inside = test_path(f.path, "metrics.jsonl.flight"), *text;
 
     CHECK_EQ(mkdir(inside, 0700), 0);
-    put_text(&f, "metrics.jsonl", RUN("\"metrics.trace.path\": \"elsewhere/t.json\"") STEPS);
+    put_text(&f, "metrics.jsonl", RUN("\"metrics.trace.path\": \"elsewhere/t.json\"") "{\"step\": 1, \"loss\": 5}\n");
     put_text(&f, "t.json", TRACE);
     put_flight(&f, "metrics.jsonl.flight/rank-0.flight");
     CHECK_OK(add(&f, ""));
@@ -129,6 +129,8 @@ TEST(a_folder_is_searched_for_the_trace_and_the_flight_records_of_its_run)
     text = shown(&f);
     CHECK_CONTAINS(text, "- the others wait for rank 1: it has not come to call 1 of group 'world' (all_reduce)");
     CHECK_CONTAINS(text, "rank 0 on &#60;h&#62;");
+    CHECK_CONTAINS(text, "metrics.jsonl.flight)\n  rank 0 ");
+    CHECK_CONTAINS(text, "- It has taken 1 of 2 steps. Once it has ended it cannot be continued");
     CHECK_CONTAINS(text, "What was traced, by rank\n");
     free(text);
     free(inside);

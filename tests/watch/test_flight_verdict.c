@@ -180,6 +180,7 @@ TEST(files_of_an_earlier_run_are_left_out)
     const char *paths[] = {folder, folder};
     blame b = {.folder = folder, .late = 3};
     fsdp__flight_logs logs;
+    char *run, *inside;
 
     test_run_ranks(4, one_does_not_come, &b);
     b = (blame){.folder = folder, .late = 1};
@@ -189,8 +190,16 @@ TEST(files_of_an_earlier_run_are_left_out)
     CHECK_EQ(logs.count, 2);
     CHECK_EQ(logs.left_out, 6);
     fsdp__flight_logs_release(&logs);
+    run = test_directory(); /* the folder of a run, which has the folder of records */
+    inside = test_path(run, "metrics.jsonl.flight");
+    CHECK_EQ(rename(folder, inside), 0);
+    CHECK_OK(fsdp__flight_logs_read((const char *[]){run}, 1, &logs));
+    CHECK_EQ(logs.count, 2);
+    fsdp__flight_logs_release(&logs);
+    free(inside);
+    test_directory_free(run);
     CHECK_ERROR(fsdp__flight_logs_read((const char *[]){"/nowhere"}, 1, &logs), FSDP_NOT_FOUND, "/nowhere");
-    test_directory_free(folder);
+    free(folder);
     folder = test_directory();
     CHECK_ERROR(fsdp__flight_logs_read((const char *[]){folder}, 1, &logs), FSDP_NOT_FOUND,
                 "it has no file named rank-N.flight");
