@@ -362,19 +362,55 @@ static fsdp_status name_best(fsdp__advices *all, const fsdp__recorded_runs *runs
     return FSDP_OK;
 }
 
-static fsdp_status of_source(fsdp__advices *out, const fsdp__sources *sources, const fsdp__source *s)
+/* Names what is worth it of runs that can be compared. */
+static fsdp_status of_several(fsdp__advices *out, const fsdp__recorded_runs *all)
 {
-    const fsdp__recorded_run *run = s->run < 0 ? NULL : &sources->runs.runs[s->run];
+    if (all->count > FEW_RUNS)
+        return name_best(out, all);
+    for (int64_t i = 1; i < all->count; i++)
+        if (is_comparable(&all->runs[0], &all->runs[i]))
+            FSDP_TRY(compare(out, &all->runs[0], &all->runs[i]));
+    return FSDP_OK;
+}
 
-    fsdp_status status = FSDP_OK;
+/* ---- of what else was left ---- */
 
-    out->of = run ? NULL : s->title;
-    if (s->kind == FSDP__SOURCE_TRACE)
-        status = fsdp__advise_of_step(out, run, &s->of.step);
-    for (int i = 0; status == FSDP_OK && s->kind == FSDP__SOURCE_FLIGHT && i < s->of.flight.verdict.count; i++)
-        status = fsdp__advise(out, run, "%s.", s->of.flight.verdict.lines[i]);
-    out->of = NULL;
-    return status;
+typedef fsdp_status source_rule(fsdp__advices *out, const fsdp__recorded_run *run, const fsdp__source *source);
+
+static fsdp_status of_flight(fsdp__advices *out, const fsdp__recorded_run *run, const fsdp__source *s)
+{
+    for (int i = 0; i < s->of.flight.verdict.count; i++)
+        FSDP_TRY(fsdp__advise(out, run, "%s.", s->of.flight.verdict.lines[i]));
+    return FSDP_OK;
+}
+
+static fsdp_status of_slow_rank(fsdp__advices *out, const fsdp__recorded_run *run, const fsdp__source *s)
+{
+    return fsdp__advise_of_slow_rank(out, run, &s->of.step);
+}
+
+static fsdp_status of_wait(fsdp__advices *out, const fsdp__recorded_run *run, const fsdp__source *s)
+{
+    return fsdp__advise_of_wait(out, run, &s->of.step);
+}
+
+/* Applies a rule to each source of a kind, or to the first of each run. */
+static fsdp_status of_sources(fsdp__advices *out, const fsdp__sources *all, fsdp__source_kind kind, bool first,
+                              source_rule *rule)
+{
+    for (int i = 0; i < all->count; i++) {
+        const fsdp__source *s = &all->items[i];
+
+        fsdp_status status;
+
+        if (s->kind != kind || (first && s->run >= 0 && fsdp__source_of(all, kind, s->run, 0) != s))
+            continue;
+        out->of = s->run < 0 ? s->title : NULL;
+        status = rule(out, s->run < 0 ? NULL : &all->runs.runs[s->run], s);
+        out->of = NULL;
+        FSDP_TRY(status);
+    }
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__advices_of(const fsdp__sources *sources, fsdp__advices *out)
@@ -384,21 +420,13 @@ fsdp_status fsdp__advices_of(const fsdp__sources *sources, fsdp__advices *out)
     const fsdp__recorded_runs *all = &sources->runs;
 
     *out = (fsdp__advices){0};
-    for (int i = 0; i < sources->count; i++)
-        if (sources->items[i].kind == FSDP__SOURCE_FLIGHT)
-            FSDP_TRY(of_source(out, sources, &sources->items[i]));
-    for (int i = 0; i < sources->count; i++)
-        if (sources->items[i].kind == FSDP__SOURCE_TRACE)
-            FSDP_TRY(of_source(out, sources, &sources->items[i]));
+    FSDP_TRY(of_sources(out, sources, FSDP__SOURCE_FLIGHT, false, of_flight));
     for (int64_t i = 0; i < all->count; i++)
         FSDP_TRY(of_end(out, sources, i));
+    FSDP_TRY(of_sources(out, sources, FSDP__SOURCE_TRACE, false, of_slow_rank));
     for (int64_t i = 0; i < all->count; i++)
         for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
             FSDP_TRY(rules[r](out, &all->runs[i]));
-    if (all->count > FEW_RUNS)
-        return name_best(out, all);
-    for (int64_t i = 1; i < all->count; i++)
-        if (is_comparable(&all->runs[0], &all->runs[i]))
-            FSDP_TRY(compare(out, &all->runs[0], &all->runs[i]));
-    return FSDP_OK;
+    FSDP_TRY(of_several(out, all));
+    return of_sources(out, sources, FSDP__SOURCE_TRACE, true, of_wait);
 }

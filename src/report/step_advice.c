@@ -2,10 +2,6 @@
 #include "report/step_advice.h"
 #include "report/chart.h"
 
-enum {
-    MOST_WAITS = 3 /* that are named */
-};
-
 static const char *ms_text(int64_t ns, char text[FSDP__VALUE_TEXT])
 {
     return fsdp__value_text(FSDP__UNIT_MS, (double)ns / 1e6, text);
@@ -21,6 +17,14 @@ static const char *name_of(const fsdp__traced_step *step, char text[FSDP__VALUE_
     return text;
 }
 
+static bool has_machines(const fsdp__traced_step *step)
+{
+    for (int r = 1; r < step->trace.rank_count; r++)
+        if (step->trace.ranks[r].machine != step->trace.ranks[0].machine)
+            return true;
+    return false;
+}
+
 /* Writes what the slowest rank does longer than the others do. */
 static void reason_text(const fsdp__traced_step *step, char *text, size_t bytes)
 {
@@ -34,8 +38,8 @@ static void reason_text(const fsdp__traced_step *step, char *text, size_t bytes)
         [FSDP__SLOW_IN_CHECKPOINT] = {"it writes a checkpoint for", "the others for", "its disk is slower"},
         [FSDP__SLOW_IN_HOST] = {"between kernels its host takes", "the others'",
                                 "its processor is slower, or shared with other work"},
-        [FSDP__SLOW_IN_CALLS] = {"once all have come to a call it still waits for it, together for", "the others for",
-                                 "its network is slower, or its processor is shared with other work"},
+        [FSDP__SLOW_IN_CALLS] = {"after the last rank has come to them, its calls take", "the others'",
+                                 "its processor is slower, or shared with other work"},
         [FSDP__SLOW_BETWEEN_STEPS] = {"it begins after the first rank by", "the others by",
                                       "it does more between steps, as logging or saving"},
     };
@@ -44,11 +48,12 @@ static void reason_text(const fsdp__traced_step *step, char *text, size_t bytes)
     if (step->why == FSDP__SLOW_IN_NOTHING)
         snprintf(text, bytes, "the trace shows nothing that it does longer than they do");
     else
-        snprintf(text, bytes, "%s %s, %s %s: %s", words[step->why].its, ms_text(step->its, its), words[step->why].usual,
-                 ms_text(step->usual, usual), words[step->why].so);
+        snprintf(text, bytes, "%s %s, %s %s: %s%s", words[step->why].its, ms_text(step->its, its),
+                 words[step->why].usual, ms_text(step->usual, usual),
+                 step->why == FSDP__SLOW_IN_CALLS && has_machines(step) ? "its network or " : "", words[step->why].so);
 }
 
-static fsdp_status of_slowest(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step)
+fsdp_status fsdp__advise_of_slow_rank(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step)
 {
     const fsdp__step_rank *slow = step->slowest < 0 ? NULL : &step->ranks[step->slowest];
     char waited[FSDP__VALUE_TEXT], whole[FSDP__VALUE_TEXT], which[FSDP__VALUE_TEXT], written[FSDP__VALUE_TEXT],
@@ -66,29 +71,55 @@ static fsdp_status of_slowest(fsdp__advices *all, const fsdp__recorded_run *run,
     return FSDP_OK;
 }
 
-/* Says what is waited for longest, if that is over a fiftieth of the step. */
-static fsdp_status of_waits(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step)
+/* Returns the rank that most of all waiting for ranks is for; -1: for none in particular. */
+static int awaited_rank(const fsdp__traced_step *step)
 {
-    int ranks = step->trace.rank_count;
-    char which[FSDP__VALUE_TEXT], waited[FSDP__VALUE_TEXT], late[FSDP__VALUE_TEXT], whole[FSDP__VALUE_TEXT];
+    double all = 0;
+    int most = 0;
 
-    for (int i = 0; i < step->wait_count && i < MOST_WAITS; i++) {
-        const fsdp__step_wait *w = &step->waits[i];
-
-        if (w->ns / ranks * 50 < step->ns)
-            break;
-        FSDP_TRY(fsdp__advise(all, run,
-                              "Nothing hides %s in %s: a rank waits %s of %s for it, %s of that until the last rank "
-                              "has come to it%s.",
-                              w->name, name_of(step, which), ms_text(w->ns / ranks, waited), ms_text(step->ns, whole),
-                              ms_text(w->for_others / ranks, late),
-                              2 * w->for_others > w->ns ? "; a faster network would not shorten that" : ""));
+    for (int r = 0; r < step->trace.rank_count; r++) {
+        all += (double)step->ranks[r].caused;
+        most = step->ranks[r].caused > step->ranks[most].caused ? r : most;
     }
-    return FSDP_OK;
+    return (double)step->ranks[most].caused >= 0.6 * all ? most : -1;
 }
 
-fsdp_status fsdp__advise_of_step(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step)
+/* Returns what may shorten a wait whose ranks have all come. */
+static const char *remedy(const fsdp__traced_step *step, int kind)
 {
-    FSDP_TRY(of_slowest(all, run, step));
-    return of_waits(all, run, step);
+    bool network = has_machines(step);
+
+    switch (kind) {
+    case FSDP_ALL_GATHER:
+        return network ? "try parallelism.prefetch=2, which gathers two units ahead, or a faster network"
+                       : "try parallelism.prefetch=2, which gathers two units ahead";
+    case FSDP_REDUCE_SCATTER:
+    case FSDP_ALL_REDUCE:
+        return network ? "try a larger training.global_batch_size, whose microbatches share one reduction, or a faster "
+                         "network"
+                       : "try a larger training.global_batch_size, whose microbatches share one reduction";
+    default:
+        return network ? "a faster network would shorten it" : "it is the call's own time";
+    }
+}
+
+fsdp_status fsdp__advise_of_wait(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step)
+{
+    const fsdp__step_wait *w = &step->waits[0];
+    int ranks = step->trace.rank_count, awaited = awaited_rank(step);
+    char which[FSDP__VALUE_TEXT], waited[FSDP__VALUE_TEXT], late[FSDP__VALUE_TEXT], whole[FSDP__VALUE_TEXT], why[160];
+
+    if (step->wait_count == 0 || w->ns / ranks * 50 < step->ns)
+        return FSDP_OK;
+    if (2 * w->for_others <= w->ns)
+        snprintf(why, sizeof why, "%s", remedy(step, w->kind));
+    else if (awaited >= 0)
+        snprintf(why, sizeof why, "most of that is waiting for ranks that come late, and mostly for rank %d", awaited);
+    else
+        snprintf(why, sizeof why, "most of that is waiting for ranks that come late, now one, now another");
+    return fsdp__advise(all, run,
+                        "Nothing hides %s in %s: a rank waits %s of %s for it on the average, %s of that until the "
+                        "last rank has come to it; %s.",
+                        w->name, name_of(step, which), ms_text(w->ns / ranks, waited), ms_text(step->ns, whole),
+                        ms_text(w->for_others / ranks, late), why);
 }
