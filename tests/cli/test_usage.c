@@ -146,6 +146,8 @@ FIXTURE_TEST(plan_tells_and_refuses)
     SAYS(1, "nothing fits into 1.0MiB for a rank: the least of ", "plan", "llama-1m", "--device=cuda:L40S",
          "--fit=1MiB");
     SAYS(2, "--fit is 'much': expected a size, such as 24GiB", "plan", "llama-1m", "--fit=much");
+    SAYS(2, "--fit is '24', which has no unit: is it 24GiB?", "plan", "llama-1m", "--fit=24");
+    SAYS(2, "leave --price out, or --fit", "plan", "llama-1m", "--fit=1GiB", "--price=2");
     SAYS(1, "did you mean 'H100'?", "plan", "llama-1m", "--device=cuda:H1O0");
     SAYS(1, "--device is 'tpu': expected cpu, cuda, cuda:CARD, or a file of prices", "plan", "llama-1m",
          "--device=tpu");
