@@ -115,7 +115,7 @@ static int next_op(const fsdp__plan_peak *peak, int before)
 {
     int best = -1;
 
-    for (int op = 0; op <= FSDP__KERNELS; op++) {
+    for (int op = 0; op < FSDP__KERNELS; op++) {
         bool after = before < 0 || peak->by_op[op] < peak->by_op[before] ||
                      (peak->by_op[op] == peak->by_op[before] && op > before);
 
@@ -125,22 +125,25 @@ static int next_op(const fsdp__plan_peak *peak, int before)
     return best;
 }
 
-static const char *op_name(int op)
+static void put_op(const char *name, double bytes, double all, FILE *out)
 {
-    return op < FSDP__KERNELS ? fsdp__kernel_infos[op].name : "others";
+    fprintf(out, "  %-28s %14s %6.1f%%\n", name, size_text(bytes, TEXT(40)), 100 * bytes / all);
 }
 
 static void put_activations(const fsdp__plan *plan, FILE *out)
 {
-    double all = (double)plan->peak.bytes[FSDP_MEMORY_ACTIVATION];
+    double all = (double)plan->peak.bytes[FSDP_MEMORY_ACTIVATION], rest = all;
     int op = -1;
 
     if (all <= 0)
         return;
     fputs("\nActivations at the peak, by the operation that they were taken for\n\n", out);
-    for (int row = 0; row < MOST_OPS && (op = next_op(&plan->peak, op)) >= 0; row++)
-        fprintf(out, "  %-28s %14s %6.1f%%\n", op_name(op), size_text((double)plan->peak.by_op[op], TEXT(40)),
-                100 * (double)plan->peak.by_op[op] / all);
+    for (int row = 0; row < MOST_OPS && (op = next_op(&plan->peak, op)) >= 0; row++) {
+        put_op(fsdp__kernel_infos[op].name, (double)plan->peak.by_op[op], all, out);
+        rest -= (double)plan->peak.by_op[op];
+    }
+    if (rest > 0)
+        put_op("others", rest, all, out);
 }
 
 /* ---- communication ---- */

@@ -365,6 +365,7 @@ TEST(a_plan_says_whether_it_fits_what_it_takes_and_what_it_costs)
     CHECK_CONTAINS(text, "It fits: a rank has");
     CHECK_CONTAINS(text, "products");
     CHECK_CONTAINS(text, "at 2 for a device and hour");
+    CHECK_CONTAINS(text, "\n  others ");
     CHECK_CONTAINS(text, "an estimate by rates of a test");
     for (const char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
         CHECK(strcspn(line, "\n") <= 100);
