@@ -96,8 +96,10 @@ static void put_verdict(const fsdp__plan *plan, const fsdp__plan_question *q, FI
 
 static void put_memory(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
 {
-    fprintf(out, "\nMemory of a rank at its peak: %s, to the byte what a run's ledger will show (%s)\n",
-            fsdp__size_text((double)plan->peak.total, TEXT(40)), fsdp__thousands((int64_t)plan->peak.total, TEXT(40)));
+    fprintf(
+        out,
+        "\nMemory of a rank at its peak: %s (%s bytes),\nto the byte what a run's ledger will show without workspace\n",
+        fsdp__size_text((double)plan->peak.total, TEXT(40)), fsdp__thousands((int64_t)plan->peak.total, TEXT(40)));
     put_moment(plan, out);
     put_kinds(plan, out);
     if (plan->host_bytes > 0)

@@ -138,7 +138,7 @@ FIXTURE_TEST(plan_tells_and_refuses)
     fixture *f = *state;
     char *prices = test_path(f->directory, "prices.json"), *schedule = test_path(f->directory, "schedule.json");
 
-    SAYS(0, "to the byte what a run's ledger will show", "plan", "llama-1m", "-n", "4", "--no-time");
+    SAYS(0, "to the byte what a run's ledger will show without workspace", "plan", "llama-1m", "-n", "4", "--no-time");
     SAYS(0, "by rates of NVIDIA H100 80GB HBM3 (its data sheet)", "plan", "llama-1m", "--device", "cuda:H100");
     SAYS(0, "the least possible is", "plan", "llama-1m", "-n1000", "--machines=500", "--no-time");
     SAYS(0, "\"fits\": true", "plan", f->config, "--device=cuda:B200", "--price=4", "--json");
