@@ -283,7 +283,7 @@ static void put_root_alone(const fsdp_explanation *e, FILE *out)
         fprintf(out, " ddp holds %s all\n  the time: at its peak the root alone has no less.",
                 fsdp__size_text((double)fsdp__parameter_bytes(&ddp->step), TEXT(40)));
     if (best != root && best != ddp)
-        fprintf(out, " With units (%s) a few\n  are whole at a time, and it is %s.", best->policy,
+        fprintf(out, " With the units of '%s' only a\n  few are whole at a time, which take %s.", best->policy,
                 fsdp__size_text((double)fsdp__parameter_bytes(&best->step), TEXT(40)));
     fputc('\n', out);
 }

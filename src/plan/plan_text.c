@@ -215,7 +215,8 @@ static void put_run(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *
     fprintf(out, "\n%s steps (training.steps): %s", fsdp__thousands(plan->steps, TEXT(40)),
             fsdp__plan_seconds(seconds, TEXT(40)));
     if (q->price > 0)
-        fprintf(out, ", %.2f at %g for a device and hour", fsdp__plan_price(plan, q), q->price);
+        fprintf(out, "; they cost %.2f, at %g an hour for each %s", fsdp__plan_price(plan, q), q->price,
+                plan->gpu ? "GPU" : "machine");
     fputc('\n', out);
 }
 

@@ -143,8 +143,8 @@ static void put_ranks(const fsdp__traced_step *step, FILE *out)
         "<div class=\"card scroll\"><table><tr><th>rank</th><th class=\"number\">the step</th>"
         "<th class=\"number\">computes</th><th class=\"number\">waits: gathers</th><th class=\"number\">reductions</th>"
         "<th class=\"number\">other calls</th><th class=\"number\">data</th><th class=\"number\">host</th>"
-        "<th class=\"number\">of its waits, for late ranks</th><th class=\"number\">mostly rank</th>"
-        "<th class=\"number\">others waited for it</th></tr>\n",
+        "<th class=\"number\">of its waits, until the last rank came</th><th class=\"number\">mostly rank</th>"
+        "<th class=\"number\">the others waited for it, in all</th></tr>\n",
         out);
     for (int r = 0; r < step->trace.rank_count; r++)
         if (is_shown(step, r))
@@ -335,7 +335,7 @@ static void put_notes(const fsdp__traced_step *step, FILE *out)
     fputs("<p class=\"soft small\">", out);
     fsdp__html_text(step->trace.path, out);
     if (step->number > 0)
-        fprintf(out, ": of %lld traced step%s, the one of median length", (long long)step->traced,
+        fprintf(out, "; it took the median time of %lld traced step%s", (long long)step->traced,
                 step->traced == 1 ? "" : "s");
     else
         fputs(": all of it, since it names no steps", out);

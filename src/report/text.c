@@ -81,7 +81,7 @@ static void put_step(const fsdp__traced_step *step, FILE *out)
         fprintf(out, "Step %lld", (long long)step->number);
     else
         fputs("What was traced", out);
-    fprintf(out, ", by rank\n  %-6s%12s%12s%24s%22s\n", "rank", "computes", "waits", "of it for late ranks",
+    fprintf(out, ", by rank\n  %-6s%12s%12s%24s%22s\n", "rank", "computes", "waits", "until the last came",
             "others wait for it");
     for (int r = 0; r < step->trace.rank_count && r < MOST_RANKS; r++) {
         const fsdp__step_rank *rank = &step->ranks[r];
@@ -98,7 +98,9 @@ static void put_step(const fsdp__traced_step *step, FILE *out)
     }
     if (step->trace.rank_count > MOST_RANKS)
         fprintf(out, "  and %d more\n", step->trace.rank_count - MOST_RANKS);
-    fputc('\n', out);
+    fputs("  (\"until the last came\" is a part of \"waits\"; \"others wait for it\" is the sum over the other "
+          "ranks)\n\n",
+          out);
 }
 
 static void put_flight(const fsdp__source *source, FILE *out)

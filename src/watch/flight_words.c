@@ -48,15 +48,15 @@ static void doing_text(const fsdp__flight_place *place, char *text, size_t bytes
     static const struct {
         const char *word, *text;
     } words[] = {{"pre_forward", "in the forward of"},
-                 {"post_forward", "behind the forward of"},
+                 {"post_forward", "after the forward of"},
                  {"pre_backward", "in the backward of"},
-                 {"post_backward", "behind the backward of"},
+                 {"post_backward", "after the backward of"},
                  {"unshard", "at the gather of"},
-                 {"wait", "behind the gather of"},
-                 {"reshard", "behind the reshard of"},
+                 {"wait", "after the gather of"},
+                 {"reshard", "after the reshard of"},
                  {"reduce", "at the reduction of"},
                  {"optimizer", "in the optimizer's step"},
-                 {"after optimizer", "behind the optimizer's step"},
+                 {"after optimizer", "after the optimizer's step"},
                  {"step", "at its beginning"},
                  {"forward", "in its forward"},
                  {"backward", "in its backward"},
@@ -87,7 +87,7 @@ void fsdp__flight_place_text(const fsdp__flight_log *log, char *text, size_t byt
         if (!last)
             snprintf(text, bytes, "at no known place: it has made no call yet");
         else
-            snprintf(text, bytes, "%s call %llu of group '%s' (%s)", last->done ? "behind" : "in",
+            snprintf(text, bytes, "%s call %llu of group '%s' (%s)", last->done ? "after" : "in",
                      (unsigned long long)last->number, FSDP__SHOWN_NAME(log->groups[last->group].name),
                      FSDP__SHOWN_NAME(last->name));
         return;

@@ -155,7 +155,7 @@ TEST(what_a_rank_does_is_told_in_words)
     CHECK_STRING(text, "in call 7 of group 'world' (barrier)");
     doing = (fsdp__doing){.sequence = 8, .group = "a", .label = "layers.1", .name = FSDP__CALL_BROADCAST};
     fsdp__doing_text(&doing, 0, text, sizeof text);
-    CHECK_STRING(text, "behind call 8 of group 'a' (broadcast for 'layers.1')");
+    CHECK_STRING(text, "after call 8 of group 'a' (broadcast for 'layers.1')");
 }
 
 static void check_failure(int rank, const char *why, int blamed, const char *expected)

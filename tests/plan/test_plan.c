@@ -364,7 +364,7 @@ TEST(a_plan_says_whether_it_fits_what_it_takes_and_what_it_costs)
     text = printed(plan, &question, fsdp__plan_print);
     CHECK_CONTAINS(text, "It fits: a rank has");
     CHECK_CONTAINS(text, "products");
-    CHECK_CONTAINS(text, "at 2 for a device and hour");
+    CHECK_CONTAINS(text, ", at 2 an hour for each machine");
     CHECK_CONTAINS(text, "\n  others ");
     CHECK_CONTAINS(text, "an estimate by rates of a test");
     for (const char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)

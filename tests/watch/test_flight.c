@@ -85,7 +85,7 @@ TEST(a_call_knows_its_step_microbatch_and_module)
     check_call(&logs.logs[0], 3, 2, 1, "the root");
     check_call(&logs.logs[0], 4, 41, 1, "layers.1");
     fsdp__flight_place_text(&logs.logs[0], text, sizeof text);
-    CHECK_CONTAINS(text, "in step 41, microbatch 1, behind the forward of 'layers.1', for ");
+    CHECK_CONTAINS(text, "in step 41, microbatch 1, after the forward of 'layers.1', for ");
     fsdp__flight_logs_release(&logs);
     fsdp_context_free(context);
     test_directory_free(folder);

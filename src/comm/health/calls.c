@@ -138,5 +138,5 @@ void fsdp__doing_text(const fsdp__doing *doing, int in, char *text, size_t bytes
     if (doing->sequence == 0)
         snprintf(text, bytes, "before its first call");
     else
-        snprintf(text, bytes, "%s %s", in > 0 ? "in" : "behind", call);
+        snprintf(text, bytes, "%s %s", in > 0 ? "in" : "after", call);
 }

@@ -50,7 +50,7 @@ bool fsdp__call_last(const fsdp__board *board, int group, int rank, fsdp__doing 
 /* Writes that call: "call 7 of group 'world' (all_gather_coalesced for 'layers.3')". Returns false when there was
  * none. */
 bool fsdp__call_text_of(const fsdp__board *board, int group, int rank, char *text, size_t bytes);
-/* Writes "in call 7 of group 'a' (barrier)", or "behind" it where `in` is 0, or that there was none. */
+/* Writes "in call 7 of group 'a' (barrier)", or "after" it where `in` is 0, or that there was none. */
 void fsdp__doing_text(const fsdp__doing *doing, int in, char *text, size_t bytes);
 
 #endif
