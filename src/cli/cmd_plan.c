@@ -202,14 +202,14 @@ static double step_at(const void *of, int64_t i)
 {
     const fsdp__traced_step *step = of;
 
-    return i < step->memory_count ? (double)step->memory[i].at : (double)step->ns;
+    return (double)(i < step->first.count ? step->first.moments[i].at : step->ranks[0].ns);
 }
 
 static double step_bytes(const void *of, int64_t i, int kind)
 {
     const fsdp__traced_step *step = of;
 
-    return (double)step->memory[i].bytes[kind];
+    return (double)step->first.moments[i].bytes[kind];
 }
 
 static fsdp_status print_picture(const void *arg, FILE *out)
@@ -218,7 +218,7 @@ static fsdp_status print_picture(const void *arg, FILE *out)
     int fills[FSDP_MEMORY_KINDS];
     const fsdp__stack measured = {.layers = FSDP_MEMORY_KINDS,
                                   .fills = fills,
-                                  .count = p->step.memory_count,
+                                  .count = p->step.first.count,
                                   .at = step_at,
                                   .value = step_bytes,
                                   .of = &p->step};
@@ -233,7 +233,7 @@ static fsdp_status draw(const request *r, const fsdp__plan *plan)
     picture p = {.plan = plan, .traced = r->trace != NULL};
     fsdp_status status = p.traced ? fsdp__traced_step_read(r->trace, &p.step) : FSDP_OK;
 
-    if (status == FSDP_OK && p.traced && p.step.memory_count == 0)
+    if (status == FSDP_OK && p.traced && p.step.first.count == 0)
         status = FSDP_FAIL(FSDP_INVALID, "--trace: '%s' counts no memory", r->trace);
     if (status == FSDP_OK)
         status = fsdp__output_write("--memory-svg", r->memory_svg, print_picture, &p);

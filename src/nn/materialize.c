@@ -3,10 +3,8 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
-#include "base/rng.h"
 #include "base/status.h"
 #include "device/device.h"
-#include "device/kernels.h"
 #include "nn/managers.h"
 #include "nn/module_path.h"
 
@@ -106,27 +104,6 @@ typedef struct initialization {
     uint64_t seed;
     fsdp__managers managers;
 } initialization;
-
-fsdp_status fsdp__init_fill(fsdp_device *device, void *data, fsdp_dtype dtype, int64_t numel, fsdp_init init,
-                            uint64_t seed, const char *full_name, int64_t first)
-{
-    fsdp_stream *stream = fsdp_device_stream(device);
-    bool constant = init.kind == FSDP_INIT_ZEROS || init.kind == FSDP_INIT_ONES;
-    const fsdp__fill_args fill = {
-        .dst = data, .dtype = dtype, .numel = numel, .value = init.kind == FSDP_INIT_ONES ? 1.0 : 0.0};
-    const fsdp__random_args random = {.dst = data,
-                                      .numel = numel,
-                                      .key = fsdp__rng_key(seed, full_name),
-                                      .offset = (uint64_t)first,
-                                      .a = init.a,
-                                      .b = init.kind == FSDP_INIT_UNIFORM ? init.b - init.a : init.b,
-                                      .distribution = init.kind == FSDP_INIT_NORMAL ? FSDP__NORMAL : FSDP__UNIFORM,
-                                      .dtype = dtype};
-
-    if (numel == 0)
-        return FSDP_OK;
-    return constant ? fsdp__launch_fill(stream, &fill) : fsdp__launch_random(stream, &random);
-}
 
 static fsdp_status initialize_hooks(void *arg, fsdp_module *module, const char *name)
 {

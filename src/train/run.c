@@ -187,23 +187,6 @@ static outcome build(fsdp_train_run *run)
     return agreed(fsdp__train_agree(run, begin_metrics(run)));
 }
 
-void fsdp__train_resolve_replicas(fsdp_train_run *run)
-{
-    int machines = fsdp_context_machines(run->context), ranks = fsdp_context_world_size(run->context);
-
-    if (machines == 1 || run->config->parallelism.strategy != FSDP_TRAIN_HSDP ||
-        run->config->parallelism.data_parallel_replicate_degree != 1)
-        return;
-    run->resolved = *run->config;
-    run->resolved.parallelism.data_parallel_replicate_degree = machines;
-    run->config = &run->resolved;
-    if (fsdp_context_rank(run->context) == 0)
-        fsdp_log(run->context, FSDP_LOG_INFO,
-                 "parallelism.strategy hsdp: each of the %d machines has a copy of the parameters, sharded over its "
-                 "%d rank%s (parallelism.data_parallel_replicate_degree says otherwise)",
-                 machines, ranks / machines, ranks / machines == 1 ? "" : "s");
-}
-
 /* Builds a run. A failure that the others do not know of ends the world. `owners` has FSDP__TRAIN_OWNERS bytes, or is
  * NULL. */
 static outcome create(fsdp_context *context, const fsdp_train_config *config, const fsdp_train_listener *listener,

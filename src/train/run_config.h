@@ -66,10 +66,12 @@ bool fsdp__train_loads(const fsdp_train_config *config, const char *part);
 /* Checks what the keys of section checkpoint exclude and need. */
 fsdp_status fsdp__train_check_checkpoint(const fsdp_train_config *config);
 
-/* ---- traced_steps.c ---- */
+/* ---- step_ranges.c ---- */
 
 /* Refuses what is no list of steps; `name` is that of the key. */
-fsdp_status fsdp__traced_steps_check(const char *name, const char *text);
+fsdp_status fsdp__step_ranges_check(const char *name, const char *text);
+/* Returns whether a step is one of such a text's; `*last` is the last one of all. */
+bool fsdp__step_ranges_have(const char *text, int64_t step, int64_t *last);
 
 FSDP__SCOPED_POINTER(fsdp_train_config, fsdp_train_config_free)
 

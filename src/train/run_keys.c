@@ -223,7 +223,7 @@ static const fsdp__key keys[] = {
     INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "number of steps between log lines"),
     TEXT(metrics, jsonl, FSDP__LOCAL, "a file that gets a JSON object for each step, after those of earlier runs"),
     TEXT(metrics, trace.path, 0, "a file for a trace of some steps, of all ranks: what ran when, on which stream, and how much memory it took, to be opened at ui.perfetto.dev or in chrome://tracing; .json, or .json.gz to have it packed"),
-    TEXT_OF(metrics, trace.steps, 0, "which steps are traced: 5, 3-5 or '3-5, 100'; not set: the second to the fourth that the run takes", fsdp__traced_steps_check),
+    TEXT_OF(metrics, trace.steps, 0, "which steps are traced: 5, 3-5 or '3-5, 100'; not set: the second to the fourth that the run takes", fsdp__step_ranges_check),
     TEXT(metrics, csv, FSDP__LOCAL, "a file that gets a row for each step and each validation, after those of earlier runs"),
     TEXT(metrics, prometheus, FSDP__LOCAL, "a file that is replaced with each log line, in the text format of Prometheus: FILE.prom in the folder that node_exporter's textfile collector reads"),
     TEXT(metrics, tensorboard, FSDP__LOCAL, "a folder for TensorBoard, to which every run adds a file; it is made if it is missing"),
