@@ -4,6 +4,7 @@
 #include "support/test.h"
 
 #ifdef FSDP_HAVE_FAKECUDA
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -127,6 +128,42 @@ TEST(what_is_handed_to_a_gpu_is_read_at_once_and_does_not_wait)
     fsdp_context_free(context);
     free(host);
     free(right);
+    check_nothing_lives();
+}
+
+static fsdp_status stand_still(fsdp_stream *stream, const void *argument)
+{
+    atomic_int *const *open = argument;
+
+    (void)stream;
+    while (!atomic_load(*open))
+        sched_yield();
+    return FSDP_OK;
+}
+
+/* A function of the host is queued, which ends only when the copy has been queued behind it. */
+TEST(a_few_bytes_are_handed_to_a_stream_that_has_something_else_to_do)
+{
+    unsigned char host[1000], back[1000], right[1000];
+    fsdp_context *context = test_context();
+    fsdp_device *device = open_gpu(context);
+    fsdp_stream *stream = fsdp_device_stream(device);
+    atomic_int open = 0, *pointer = &open;
+    void *memory = NULL;
+
+    CHECK_OK(fsdp__device_alloc(device, sizeof host, FSDP_MEMORY_WORKSPACE, &memory));
+    CHECK_OK(fsdp__stream_enqueue(stream, stand_still, &pointer, sizeof pointer));
+    for (size_t i = 0; i < sizeof host; i++)
+        host[i] = right[i] = (unsigned char)(i * 7);
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__hand_to_device(stream, memory, host, sizeof host));
+    memset(host, 255, sizeof host);
+    atomic_store(&open, 1);
+    CHECK_OK(fsdp__copy_to_host(stream, back, memory, sizeof back));
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    CHECK_BYTES(back, right, sizeof right);
+    fsdp__device_free(device, memory, sizeof host, FSDP_MEMORY_WORKSPACE);
+    fsdp_context_free(context);
     check_nothing_lives();
 }
 

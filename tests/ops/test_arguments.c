@@ -4,6 +4,8 @@
 #include "fsdp/ops.h"
 
 #include "autograd/tools.h"
+#include "base/probe.h"
+#include "device/device.h"
 #include "support/scope.h"
 #include "tensor/tensor.h"
 
@@ -144,6 +146,45 @@ SCOPE_TEST(bad_indices_are_named_with_their_position)
                   "nll_loss: target -1 at position (1, 1) is outside [0, 5)");
     CHECK_INVALID(fsdp_linear_cross_entropy(ZEROS(2, 3, 4), ZEROS(5, 4), make_ids(device, 2, shape, ids)),
                   "linear_cross_entropy: target 5 at position (1, 1)");
+}
+
+static fsdp_status count_wait(void *arg, fsdp__probe_event *event)
+{
+    (void)event;
+    ++*(int *)arg;
+    return FSDP_OK;
+}
+
+/* The host waits so often to make the tensor; on the CPU it looks at the indices each time. */
+#define CHECK_WAITS(expected, tensor)                                       \
+    do {                                                                    \
+        waits = 0;                                                          \
+        CHECK_PTR(tensor);                                                  \
+        CHECK_EQ(waits, fsdp__device_host_access(device) ? 1 : (expected)); \
+    } while (0)
+
+SCOPE_TEST(indices_that_came_from_the_host_are_not_read_back)
+{
+    static const int32_t values[] = {0, -100, 4, 1, -100, 3}, some[] = {0, 4, 4, 1, 2, 3};
+    const int64_t shape[] = {2, 3};
+    fsdp_tensor *targets = make_ids(device, 2, shape, values), *ids = make_ids(device, 2, shape, some);
+    fsdp_tensor *flat = CHECK_PTR(fsdp_reshape(targets, FSDP_SHAPE(6)));
+    int waits = 0;
+    fsdp__subscriber *subscriber =
+        CHECK_PTR(fsdp__context_subscribe(context, FSDP__POINT_BIT(FSDP__POINT_STREAM_REACHED), count_wait, &waits));
+
+    CHECK_WAITS(0, fsdp_embedding(ZEROS(5, 2), ids));
+    CHECK_WAITS(0, fsdp_index_select(ZEROS(5, 2), 0, fsdp_slice(fsdp_reshape(ids, FSDP_SHAPE(6)), 0, 2, 3)));
+    CHECK_WAITS(0, fsdp_cross_entropy(ZEROS(2, 3, 5), targets));
+    CHECK_WAITS(0, fsdp_cross_entropy(ZEROS(6, 5), flat));
+    CHECK(fabs(first_of(fsdp_cross_entropy(ZEROS(6, 5), flat)) - log(5)) < 1e-6); /* the mean over four */
+    /* How many of a part are ignored is not known, nor which of them is too large, nor what the device has written. */
+    CHECK_WAITS(1, fsdp_cross_entropy(ZEROS(3, 5), fsdp_slice(flat, 0, 3, 3)));
+    CHECK_WAITS(1, fsdp_embedding(ZEROS(4, 2), fsdp_slice(ids, 0, 1, 1)));
+    CHECK_INVALID(fsdp_embedding(ZEROS(4, 2), ids), "embedding: id 4 at position (0, 1) is outside [0, 4)");
+    CHECK_OK(fsdp_tensor_fill_(ids, 6));
+    CHECK_INVALID(fsdp_embedding(ZEROS(5, 2), ids), "embedding: id 6 at position (0, 0) is outside [0, 5)");
+    fsdp__unsubscribe(subscriber);
 }
 
 SCOPE_TEST(null_goes_through_everything_and_keeps_the_first_error)
