@@ -227,7 +227,8 @@ set(FSDP_SIM_EXCEPT
 # Without FSDP_TEST_LONG, some layers run there only the tests of what is staged, copied or ordered otherwise than on the
 # CPU, which has worker streams of its own.
 set(FSDP_SIM_FEW_LAYERS)
-set(FSDP_SIM_FEW test_shard_offload test_shard_overlap test_shard_parity test_shard_pipeline test_train_step)
+set(FSDP_SIM_FEW test_shard_offload test_shard_overlap test_shard_parity test_shard_pipeline test_train_ahead
+    test_train_step)
 if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   set(FSDP_SIM_FEW_LAYERS ${FSDP_SIM_LAYERS})
   set(FSDP_SIM_FEW test_shard_offload test_shard_overlap test_shard_parity)

@@ -197,6 +197,7 @@ typedef struct fsdp_train_config {
         int64_t log_freq;
         char *jsonl, *csv, *prometheus;     /* files; NULL: none */
         char *tensorboard;                  /* folder; NULL: none */
+        bool exact;                         /* wait for the numbers of each step: see fsdp_train_step */
         int64_t histogram_freq;             /* steps between looks at gradients and weights; 0: none */
         int mfu;                            /* fsdp_train_mfu */
         char *sample_prompt;                /* text to continue; NULL: none */
@@ -398,7 +399,15 @@ FSDP_API fsdp_module *fsdp_train_run_model(fsdp_train_run *run); /* borrowed */
  *
  * With training.on_nan: stop such a step fails with FSDP_NOT_FINITE on every rank; the world remains usable, the
  * parameters are those of the step before, and report and metrics.jsonl contain the step. Otherwise rank 0 logs a
- * warning, one for all such steps in a row. [collective] */
+ * warning, one for all such steps in a row.
+ *
+ * On a GPU, in a world of one rank and without offload, the device decides about a step, and the host does not wait for
+ * it if `report` is NULL, metrics.exact is not set and nothing is float16. It hears of a step when it has queued the
+ * next one, and then writes the line of metrics, warns, or fails: FSDP_NOT_FINITE is of the step that the message
+ * names. The step that was queued meanwhile has changed nothing then, and does not count; its data and its draws of
+ * dropout are passed over. So weights, optimizer state and lines are those of a run that waits. fsdp_train_validate,
+ * fsdp_train_save, fsdp_train_export and a step with a report hear of all steps before they do anything, and fail in
+ * the same way. [collective] */
 FSDP_API fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report);
 /* Evaluates the model between two steps and appends a line to metrics.jsonl. It does not change a bit of the training
  * that follows: parameters, gradients, optimizer, position in the data and future dropout draws stay the same. Ranks
@@ -439,8 +448,8 @@ typedef enum fsdp_train_demand {
 typedef struct fsdp_train_listener {
     void *arg;
     void (*started)(void *arg, const fsdp_train_summary *summary);
-    void (*stepped)(void *arg, const fsdp_train_report *report);
-    void (*validating)(void *arg, int64_t done, int64_t all); /* batches of the validation in progress */
+    void (*stepped)(void *arg, const fsdp_train_report *report); /* on a GPU perhaps a step late: fsdp_train_step */
+    void (*validating)(void *arg, int64_t done, int64_t all);    /* batches of the validation in progress */
     void (*validated)(void *arg, const fsdp_train_validation *validation);
     void (*trained)(void *arg, int64_t step); /* after the last step and validation, before the export */
     void (*exported)(void *arg, const char *path);
@@ -457,8 +466,8 @@ typedef struct fsdp_train_listener {
     /* Rank 0 of a run whose parallelism.schedule is plan: writes what 'fsdp plan --schedule FILE' writes to the file,
      * while the other ranks wait. NULL: such a run is refused. */
     fsdp_status (*plan)(void *arg, FILE *out);
-    /* Called after every step of a run that keeps checkpoints; the strongest answer of all ranks counts. NULL:
-     * GO_ON. */
+    /* Called once after every step of a run that keeps checkpoints, of which `stepped` may not have told yet; the
+     * strongest answer of all ranks counts. NULL: GO_ON. */
     fsdp_train_demand (*demand)(void *arg);
 } fsdp_train_listener;
 

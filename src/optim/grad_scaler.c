@@ -283,6 +283,20 @@ static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optim
     return status;
 }
 
+fsdp_status fsdp__grad_scaler_unscale_unseen(const fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer)
+{
+    gradients all = {.count = 0};
+    fsdp_status status = check_gradients(optimizer);
+
+    if (status == FSDP_OK)
+        status = collect(optimizer, &all);
+    if (status == FSDP_OK)
+        status = multiply(&all, (float)(1.0 / scaler->state.scale));
+    fsdp__free(all.tensors);
+    fsdp__free(all.spans);
+    return status;
+}
+
 fsdp_status fsdp_grad_scaler_unscale(fsdp_grad_scaler *scaler, fsdp_optimizer *optimizer)
 {
     const scaled_optimizer *known = scaler && optimizer ? find(scaler, optimizer) : NULL;
@@ -335,25 +349,29 @@ static void grow(fsdp_grad_scaler_state *state)
         state->scale = grown;
 }
 
+void fsdp__grad_scaler_hear(fsdp_grad_scaler *scaler, bool found_inf)
+{
+    fsdp_grad_scaler_state *state = &scaler->state;
+    float smaller = (float)(state->scale * state->backoff_factor);
+
+    if (!found_inf) {
+        grow(state);
+        return;
+    }
+    state->growth_tracker = 0;
+    if (smaller >= FLT_MIN) /* its inverse is finite */
+        state->scale = smaller;
+}
+
 fsdp_status fsdp_grad_scaler_update(fsdp_grad_scaler *scaler)
 {
-    fsdp_grad_scaler_state *state;
     bool found_inf = false;
-    float smaller;
 
     if (!scaler || scaler->count == 0)
         return FSDP_FAIL(FSDP_STATE, "cannot update the scaler: no gradients were unscaled since the last update");
-    state = &scaler->state;
     for (int64_t i = 0; i < scaler->count; i++)
         found_inf = found_inf || scaler->optimizers[i].found_inf;
     scaler->count = 0;
-    if (!found_inf) {
-        grow(state);
-        return FSDP_OK;
-    }
-    state->growth_tracker = 0;
-    smaller = (float)(state->scale * state->backoff_factor);
-    if (smaller >= FLT_MIN) /* its inverse is finite */
-        state->scale = smaller;
+    fsdp__grad_scaler_hear(scaler, found_inf);
     return FSDP_OK;
 }

@@ -101,6 +101,10 @@ fsdp_status fsdp__optimizer_judge(const fsdp_optimizer *optimizer, fsdp_device *
 fsdp_status fsdp__optimizer_step_judged(fsdp_optimizer *optimizer, const fsdp__verdict *verdict);
 /* Takes note of what became of the oldest step that is not settled. */
 void fsdp__optimizer_settle(fsdp_optimizer *optimizer, bool left_out);
+/* With a scaler: unscales the gradients of this rank whatever they are, before the step is judged; and updates the
+ * scaler, once it is known whether the step was left out for a gradient that is not finite. */
+fsdp_status fsdp__grad_scaler_unscale_unseen(const fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer);
+void fsdp__grad_scaler_hear(fsdp_grad_scaler *scaler, bool found_inf);
 
 /* ---- optimizer_state.c ---- */
 

@@ -154,6 +154,7 @@ fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run)
         .min_factor = c->lr_scheduler.min_lr_factor,
     };
     FSDP_TRY(fsdp__train_step_early(run));
+    FSDP_TRY(fsdp__ahead_begin(run));
     FSDP_TRY(fsdp__resume_optimizer(run));
     return fsdp__export_check(run);
 }
@@ -180,6 +181,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     if (!run)
         return;
     fsdp_trace_abandon(run->trace);
+    fsdp__ahead_release(run);
     fsdp__export_release(run);
     fsdp__saves_release(run);
     fsdp__resume_release(run);

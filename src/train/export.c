@@ -265,6 +265,7 @@ fsdp_status fsdp_train_export(fsdp_train_run *run)
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
     fsdp_status found = FSDP_OK;
 
+    FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));
     if (!run->config->save.path)
         return FSDP_OK;
     /* A state consists of shards: gathered parameters would be refused. */

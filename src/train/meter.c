@@ -27,25 +27,30 @@ static void subtract(fsdp_comm_stats *stats, const fsdp_comm_stats *before)
     }
 }
 
+void fsdp__meter_time(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_train_report *report)
+{
+    double seconds = (double)(fsdp__clock_ns() - meter->began_ns) * 1e-9;
+
+    report->step_ms = seconds * 1e3;
+    report->tokens_per_second = (double)(run->sequences * run->config->training.seq_len) / seconds;
+    if (run->peak_flops > 0)
+        report->mfu = report->tokens_per_second / run->peak_flops *
+                      fsdp_model_config_mfu_flops_per_token(&run->model_config, run->config->training.seq_len);
+}
+
 fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_train_report *report)
 {
     static const fsdp_collective counted[] = {FSDP_ALL_GATHER, FSDP_REDUCE_SCATTER, FSDP_ALL_REDUCE, FSDP_BROADCAST,
                                               FSDP_ALL_TO_ALL};
-    double seconds = (double)(fsdp__clock_ns() - meter->began_ns) * 1e-9;
     int64_t gather_ns, reduce_ns;
 
     FSDP_TRY(fsdp_module_exposed_time(run->model, &gather_ns, &reduce_ns));
     fsdp_device_memory(run->device, &report->memory);
     fsdp_context_comm_stats(run->context, &report->comm);
     subtract(&report->comm, &meter->comm);
-    report->step_ms = seconds * 1e3;
     report->gather_ms = (double)(gather_ns - meter->gather_ns) * 1e-6;
     report->reduce_ms = (double)(reduce_ns - meter->reduce_ns) * 1e-6;
     report->data_ms = (double)(run->data_ns - meter->data_ns) * 1e-6;
-    report->tokens_per_second = (double)(run->sequences * run->config->training.seq_len) / seconds;
-    if (run->peak_flops > 0)
-        report->mfu = report->tokens_per_second / run->peak_flops *
-                      fsdp_model_config_mfu_flops_per_token(&run->model_config, run->config->training.seq_len);
     report->memory_live_bytes = report->memory.live_total_bytes;
     report->memory_peak_bytes = report->memory.peak_total_bytes;
     report->all_gather = report->comm.calls[FSDP_ALL_GATHER];

@@ -339,6 +339,12 @@ static fsdp_status advise(const fsdp_train_run *run, fsdp_status status)
                      full ? "" : ", activation_checkpoint.mode=full");
 }
 
+/* The outcome of a step: all ranks stop in the same one, by the same numbers. */
+static outcome stopped(fsdp_status status)
+{
+    return status == FSDP_NOT_FINITE ? agreed(status) : alone(status);
+}
+
 static outcome validate(fsdp_train_run *run, const fsdp_train_listener *listener)
 {
     fsdp_train_validation validation;
@@ -364,7 +370,7 @@ static outcome save(fsdp_train_run *run)
     FSDP__STAGE(run, BEGUN, "save", run->step);
     status = fsdp__saves_after_step(run, &stop);
     FSDP__STAGE(run, DONE, "save", run->step);
-    PART(alone(status));
+    PART(stopped(status)); /* it settles the step first */
     if (!stop)
         return agreed(FSDP_OK);
     PART(agreed(fsdp__saves_failure(run)));
@@ -375,16 +381,10 @@ static outcome save(fsdp_train_run *run)
 
 static outcome train_steps(fsdp_train_run *run, const fsdp_train_listener *listener)
 {
-    fsdp_train_report report;
-
     while (run->step < run->config->training.steps && !run->validation.stops) {
-        fsdp_status status = advise(run, fsdp_train_step(run, &report));
+        fsdp_status status = advise(run, fsdp_train_step(run, NULL));
 
-        /* All ranks stop in the same step, by the same numbers. */
-        if (status != FSDP_OK)
-            return status == FSDP_NOT_FINITE ? agreed(status) : alone(status);
-        if (listener->stepped)
-            listener->stepped(listener->arg, &report);
+        PART(stopped(status));
         PART(validate(run, listener));
         PART(save(run));
     }

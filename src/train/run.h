@@ -74,6 +74,29 @@ typedef struct fsdp__saves {
     char message[512];
 } fsdp__saves;
 
+/* What is counted over one step. */
+typedef struct fsdp__meter {
+    int64_t began_ns;
+    int64_t gather_ns, reduce_ns, data_ns; /* their values at the beginning */
+    fsdp_comm_stats comm;
+} fsdp__meter;
+
+enum {
+    FSDP__AHEAD = 2 /* steps that the host has queued and not heard of, at most */
+};
+
+/* Steps that are decided on the device: see ahead.c. */
+typedef struct fsdp__ahead {
+    void *device;               /* the verdict and the losses, there; NULL: the host decides about each step */
+    void *reports[FSDP__AHEAD]; /* copies, in memory of the host that the device reaches */
+    size_t bytes;               /* of each */
+    fsdp_event *done[FSDP__AHEAD];
+    fsdp_train_report steps[FSDP__AHEAD]; /* what is known of them already */
+    fsdp__meter meters[FSDP__AHEAD];
+    int first, count;   /* the oldest that is not settled, and how many there are */
+    int64_t settled_ns; /* when the last one was */
+} fsdp__ahead;
+
 struct fsdp_train_run {
     fsdp_context *context;
     fsdp_device *device;             /* the device that the run computes on */
@@ -113,7 +136,8 @@ struct fsdp_train_run {
     fsdp_optimizer *optimizer;
     fsdp_grad_scaler *scaler; /* for float16; otherwise NULL */
     fsdp_schedule schedule;
-    bool offloaded;               /* asked for, and there is somewhere to move to: see training.enable_cpu_offload */
+    bool offloaded; /* asked for, and there is somewhere to move to: see training.enable_cpu_offload */
+    fsdp__ahead ahead;
     bool steps_early;             /* each group steps in the backward, as soon as its gradients are ready */
     bool last_microbatch;         /* the step's last microbatch runs: after it the gradients are complete */
     fsdp__metrics *metrics;       /* on rank 0 only, when the config asks for them */
@@ -133,6 +157,31 @@ struct fsdp_train_run {
     bool tokenizes;  /* it has read text */
     fsdp__saves saves;
 };
+
+/* ---- step_report.c ---- */
+
+/* Returns whether a validation is due after the latest step, by the config alone. */
+bool fsdp__validation_due(const fsdp_train_run *run);
+/* Completes the report of a step, which was taken or not, by its loss, and writes its line of metrics: does what all
+ * ranks must do together. */
+fsdp_status fsdp__step_report(fsdp_train_run *run, bool stepped, fsdp_train_report *report);
+/* Tells the listener what a step has reported. With training.on_nan: stop one that is not finite fails instead. */
+fsdp_status fsdp__step_tell(fsdp_train_run *run, const fsdp_train_report *report);
+
+/* ---- ahead.c ---- */
+
+/* Decides, once the optimizer exists, whether the host runs ahead of the device, and makes what that takes. */
+fsdp_status fsdp__ahead_begin(fsdp_train_run *run);
+void fsdp__ahead_release(fsdp_train_run *run);
+/* For a run that does. Keep the loss of a microbatch for the verdict; decide about the step, and take it; and queue its
+ * report behind it, of which `report` has what is known. */
+fsdp_status fsdp__ahead_note_loss(fsdp_train_run *run, int64_t microbatch, const fsdp_tensor *loss);
+fsdp_status fsdp__ahead_step(fsdp_train_run *run);
+fsdp_status fsdp__ahead_queue(fsdp_train_run *run, const fsdp__meter *meter, const fsdp_train_report *report);
+/* Waits until at most `leave` steps are open; reports and tells each that is settled: a failure is fsdp__step_tell's,
+ * or has aborted the world. `out` gets the report of the last; it may be NULL. Does nothing where none is open.
+ * [blocks] */
+fsdp_status fsdp__ahead_settle(fsdp_train_run *run, int leave, fsdp_train_report *out);
 
 /* ---- agree.c ---- */
 
@@ -269,8 +318,6 @@ void fsdp__validation_close(fsdp_train_run *run);
 int64_t fsdp__validation_tokens(const fsdp_train_run *run);
 /* Gets what older checkpoints keep as a hash of what was validated on: a hash of some of it. */
 fsdp_status fsdp__validation_sample(const fsdp_train_run *run, int64_t *out);
-/* Returns whether a validation is due after the latest step, by the config alone. */
-bool fsdp__validation_due(const fsdp_train_run *run);
 /* Checks the loss: with training.on_nan: stop, one that is NaN or infinite is an error, which names a parameter that is
  * not finite. [collective] */
 fsdp_status fsdp__validation_check(fsdp_train_run *run, const fsdp_train_validation *v);
@@ -416,15 +463,10 @@ void fsdp__notice_units(fsdp_train_run *run, const fsdp_train_report *report);
 
 /* ---- meter.c ---- */
 
-/* What is counted over one step. */
-typedef struct fsdp__meter {
-    int64_t began_ns;
-    int64_t gather_ns, reduce_ns, data_ns; /* their values at the beginning */
-    fsdp_comm_stats comm;
-} fsdp__meter;
-
 fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run);
-/* Fills in the report's time, memory and communication. */
+/* Fills in the report's time, once the device has done the step's work. */
+void fsdp__meter_time(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_train_report *report);
+/* Fills in the report's memory and communication. */
 fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_train_report *report);
 /* Computes the mean of the losses of all ranks' microbatches, added in the order of their data: the same microbatches
  * have the same mean on any number of ranks. It does not count among the step's collectives. The ranks' times go along

@@ -227,6 +227,7 @@ static const fsdp__key keys[] = {
     TEXT(metrics, csv, FSDP__LOCAL, "a file that gets a row for each step and each validation, after those of earlier runs"),
     TEXT(metrics, prometheus, FSDP__LOCAL, "a file that is replaced with each log line, in the text format of Prometheus: FILE.prom in the folder that node_exporter's textfile collector reads"),
     TEXT(metrics, tensorboard, FSDP__LOCAL, "a folder for TensorBoard, to which every run adds a file; it is made if it is missing"),
+    BOOL(metrics, exact, "false", "on a GPU, on one rank, the host waits for the numbers of each step before it queues the next one; otherwise it reads them a step later, and training.on_nan acts a step later, with the same result"),
     INTEGER(metrics, histogram_freq, 0, FSDP__KEY_LARGE, 0, "0", "number of steps between looks at each unit's gradients and weights, which each rank copies to the host for them: metrics.tensorboard gets histograms and norms, and the log and metrics.jsonl are warned of gradients that vanish, explode or are all 0, and of steps that are too large; 0: nobody looks"),
     TEXT(metrics, sample_prompt, 0, "with metrics.tensorboard: a text that the model continues, always by its most likely token; it needs data of text, or a tokenizer"),
     INTEGER(metrics, sample_freq, 1, FSDP__KEY_LARGE, 0, "100", "number of steps between such texts"),

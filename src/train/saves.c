@@ -382,6 +382,7 @@ fsdp_status fsdp_train_save(fsdp_train_run *run)
 
     if (!run->saves.saver)
         return FSDP_FAIL(FSDP_STATE, "the run keeps no checkpoints: set checkpoint.folder");
+    FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));
     FSDP_TRY(look(run, true));
     if (run->saves.last == run->step && run->saves.failure == FSDP_OK)
         return FSDP_OK; /* nothing has changed since */
@@ -435,6 +436,7 @@ fsdp_status fsdp__saves_after_step(fsdp_train_run *run, bool *out_stop)
     if (demand == FSDP_TRAIN_GO_ON && run->step % run->config->checkpoint.interval != 0 && !run->saves.ends &&
         best_step(run) != run->step)
         return FSDP_OK;
+    FSDP_TRY(fsdp__ahead_settle(run, 0, NULL)); /* a step that stops the run is no save that has failed */
     FSDP_TRY(note(run, fsdp_train_save(run), run->step));
     return run->saves.ends ? look(run, true) : FSDP_OK;
 }

@@ -62,11 +62,12 @@ static fsdp_status next_batch(fsdp_train_run *run, fsdp_batch *batch)
     return status;
 }
 
-/* Runs forward and backward; `*value` is the loss before it is divided by the number of microbatches, which would round
- * it. */
-static fsdp_status microbatch(fsdp_train_run *run, double *value, int64_t *epoch)
+/* Runs forward and backward; run->losses gets the loss before it is divided by the number of microbatches, which would
+ * round it. If the device looks at it, the host does not see it yet. */
+static fsdp_status microbatch(fsdp_train_run *run, int64_t number, int64_t *epoch)
 {
     const fsdp_train_config *config = run->config;
+    double *value = &run->losses[number];
     fsdp_status status = FSDP_OK;
     fsdp_batch batch = {0};
     fsdp_tensor *loss;
@@ -79,7 +80,9 @@ static fsdp_status microbatch(fsdp_train_run *run, double *value, int64_t *epoch
         status = fsdp_last_status();
         goto out;
     }
-    FSDP_TRY_GOTO(status, fsdp_tensor_item(loss, value), out);
+    *value = 0;
+    FSDP_TRY_GOTO(status, run->ahead.device ? fsdp__ahead_note_loss(run, number, loss) : fsdp_tensor_item(loss, value),
+                  out);
     if (run->microbatches > 1)
         loss = fsdp_scale(loss, 1.0 / (double)run->microbatches);
     /* The other ranks learn of it from the norm, which the NaN makes NaN. */
@@ -103,69 +106,10 @@ static double set_learning_rate(fsdp_train_run *run)
     return lr;
 }
 
-/* Returns whether somebody will see the loss of the step that was just taken: a log, or a progress bar, for which one
- * of a few steps is recent enough; and a validation may make this step the last. */
-static bool is_reported(const fsdp_train_run *run)
-{
-    /* Decide by the config alone: the mean over ranks is a collective, so all must decide alike. */
-    return fsdp__metrics_every_step(run->config) || run->step == run->resume.step + 1 || run->step % 10 == 0 ||
-           run->step % run->config->metrics.log_freq == 0 || run->step == run->config->training.steps ||
-           fsdp__validation_due(run);
-}
-
 /* Returns whether the step's gradients and weights are looked at. */
 static bool has_histograms(const fsdp_train_run *run, int64_t step)
 {
     return run->histograms && step % run->config->metrics.histogram_freq == 0;
-}
-
-/* ---- steps that are not finite ---- */
-
-/* Removes the sign of a NaN, which must not be printed. */
-static double unsigned_nan(double value)
-{
-    return isnan(value) ? NAN : value;
-}
-
-/* Writes "step 3: loss nan, gradient norm inf". */
-static const char *what_is_not_finite(const fsdp_train_report *report, char *text, size_t text_bytes)
-{
-    snprintf(text, text_bytes, "step %lld: loss %.6g, gradient norm %.6g", (long long)report->step, report->loss,
-             report->grad_norm);
-    return text;
-}
-
-static fsdp_status stop(const fsdp_train_run *run, const fsdp_train_report *report)
-{
-    const fsdp_train_config *c = run->config;
-    char what[120];
-
-    what_is_not_finite(report, what, sizeof what);
-    if (report->step == 1)
-        return FSDP_FAIL(FSDP_NOT_FINITE,
-                         "%s: nothing has been trained yet, so look at the first weights (%s%s) and the data; nothing "
-                         "is exported",
-                         what, c->model.path ? "of " : "drawn by training.seed", c->model.path ? c->model.path : "");
-    return FSDP_FAIL(
-        FSDP_NOT_FINITE,
-        "%s: the run has diverged and stops here; nothing is exported. Try a lower optimizer.lr (%g), more "
-        "lr_scheduler.warmup_steps (%lld) or %s training.max_norm (%g); training.on_nan: skip "
-        "leaves such steps out",
-        what, c->optimizer.lr, (long long)c->lr_scheduler.warmup_steps,
-        c->training.max_norm > 0 ? "a smaller" : "clipping by", c->training.max_norm);
-}
-
-/* Warns that the run goes on: once for several such steps in a row. */
-static void warn(fsdp_train_run *run, const fsdp_train_report *report)
-{
-    bool skip = run->config->training.on_nan == FSDP_TRAIN_SKIP;
-    char what[120];
-
-    if (report->not_finite && !run->not_finite && fsdp_context_rank(run->context) == 0)
-        fsdp_log(run->context, FSDP_LOG_WARNING, "%s: %s until it is finite again (training.on_nan: %s)",
-                 what_is_not_finite(report, what, sizeof what),
-                 skip ? "steps are left out" : "steps are taken all the same", skip ? "skip" : "continue");
-    run->not_finite = report->not_finite;
 }
 
 /* ---- the step ---- */
@@ -176,8 +120,12 @@ static fsdp_status take_step(fsdp_train_run *run, fsdp_train_report *report, boo
     double max_norm = run->config->training.max_norm;
     fsdp_optimizer *optimizer = run->optimizer;
 
-    if (run->scaler) {
+    *stepped = true;
+    if (run->scaler)
         report->loss_scale = fsdp_grad_scaler_get_state(run->scaler).scale;
+    if (run->ahead.device) {
+        FSDP_TRY(fsdp__ahead_step(run));
+    } else if (run->scaler) {
         FSDP_TRY(fsdp_grad_scaler_unscale(run->scaler, optimizer));
         FSDP_TRY(fsdp_clip_grad_norm(optimizer, max_norm, &report->grad_norm));
         FSDP_TRY(fsdp_grad_scaler_step(run->scaler, optimizer, stepped));
@@ -194,20 +142,6 @@ static fsdp_status take_step(fsdp_train_run *run, fsdp_train_report *report, boo
     if (has_histograms(run, run->step + 1))
         FSDP_TRY(fsdp__histograms_take(run->histograms, optimizer));
     return fsdp_optimizer_zero_grad(optimizer);
-}
-
-/* Does what all ranks must do together; the parameters are already stepped. With a scaler steps are skipped of which
- * only the loss can tell whether they are a failure. */
-static fsdp_status finish_report(fsdp_train_run *run, bool stepped, fsdp_train_report *report)
-{
-    report->loss = NAN;
-    report->grad_norm = unsigned_nan(report->grad_norm);
-    if (!report->not_finite && stepped && !is_reported(run))
-        return FSDP_OK;
-    FSDP_TRY(fsdp__mean_loss(run, &report->loss));
-    report->loss = unsigned_nan(report->loss);
-    report->not_finite = report->not_finite || !isfinite(report->loss);
-    return FSDP_OK;
 }
 
 /* Tells of the step's gradients and weights, where they are looked at. */
@@ -233,23 +167,63 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     for (int64_t micro = 0; micro < run->microbatches; micro++) {
         run->last_microbatch = micro == run->microbatches - 1;
         FSDP_TRY(set_sync(run, micro == run->microbatches - 1));
-        FSDP_TRY(microbatch(run, &run->losses[micro], &report->epoch));
+        FSDP_TRY(microbatch(run, micro, &report->epoch));
     }
     FSDP_TRY(take_step(run, report, &stepped));
-    /* The meter must see finished work; a device that runs behind the host has only been given it. */
-    FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(run->device)));
+    if (!run->ahead.device) {
+        /* The meter must see finished work; a device that runs behind the host has only been given it. */
+        FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(run->device)));
+        fsdp__meter_time(&meter, run, report);
+    }
     report->step = ++run->step;
     FSDP_TRY(fsdp__meter_end(&meter, run, report));
 
     run->tokens_seen += run->sequences * run->config->training.seq_len;
     report->tokens = run->tokens_seen;
+    if (run->ahead.device)
+        return fsdp__ahead_queue(run, &meter, report);
     report->skipped = run->skipped;
-    fsdp__notice_step(run, report);
-    FSDP_TRY(finish_report(run, stepped, report));
-    (void)fsdp__metrics_write(run->metrics, report);
-    fsdp__notice_report(run, report);
+    FSDP_TRY(fsdp__step_report(run, stepped, report));
     FSDP_TRY(look_at_units(run, report));
     return fsdp__samples_after_step(run);
+}
+
+/* Returns whether somebody looks at the run right after the step that was just taken, as the scaler does, or this is
+ * the last one. */
+static bool is_looked_at(const fsdp_train_run *run)
+{
+    return run->config->metrics.exact || run->scaler || run->step == run->config->training.steps ||
+           fsdp__validation_due(run) || has_histograms(run, run->step) ||
+           (run->samples && run->step % run->config->metrics.sample_freq == 0);
+}
+
+/* Ends a step of a host that runs ahead: hears of the one before, and of this one only where it must. */
+static fsdp_status end_ahead(fsdp_train_run *run, fsdp_train_report *report)
+{
+    bool now = report || is_looked_at(run);
+    fsdp_train_report last = {0};
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__ahead_settle(run, now ? 0 : 1, report ? report : &last));
+    if (!now)
+        return FSDP_OK;
+    status = look_at_units(run, report ? report : &last);
+    if (status == FSDP_OK)
+        status = fsdp__samples_after_step(run);
+    if (status != FSDP_OK)
+        fsdp_abort(run->context, fsdp_last_error());
+    return status;
+}
+
+/* Ends the world, in which peers would wait for this rank. What is known of the step before is still told. */
+static fsdp_status give_up(fsdp_train_run *run, fsdp_status status)
+{
+    bool held = fsdp_hold_error(true);
+
+    (void)fsdp__ahead_settle(run, 0, NULL);
+    fsdp_release_error(held);
+    fsdp_abort(run->context, fsdp_last_error());
+    return fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
 fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report)
@@ -264,14 +238,11 @@ fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report)
     FSDP__STAGE(run, DONE, "step", number);
     if (status == FSDP_OK)
         status = fsdp__trace_after_step(run);
-    if (status != FSDP_OK) {
-        fsdp_abort(run->context, fsdp_last_error()); /* otherwise peers would wait for this rank */
-        return fsdp_fail_hop(status, __FILE__, __LINE__);
-    }
+    if (status != FSDP_OK)
+        return give_up(run, status);
+    if (run->ahead.device)
+        return end_ahead(run, report);
     if (report)
         *report = own;
-    if (own.not_finite && run->config->training.on_nan == FSDP_TRAIN_STOP)
-        return stop(run, &own);
-    warn(run, &own);
-    return FSDP_OK;
+    return fsdp__step_tell(run, &own);
 }

@@ -109,13 +109,6 @@ int64_t fsdp__validation_tokens(const fsdp_train_run *run)
 
 /* ---- a validation ---- */
 
-bool fsdp__validation_due(const fsdp_train_run *run)
-{
-    const fsdp_train_config *c = run->config;
-
-    return run->validation.tokens && (run->step % c->validation.freq == 0 || run->step == c->training.steps);
-}
-
 /* Judges a validation. A NaN loss is lower than no other, so it is never the best. */
 static void judge(fsdp_train_run *run, fsdp_train_validation *v)
 {
@@ -178,6 +171,7 @@ fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out)
 
     if (!run->validation.tokens)
         return FSDP_FAIL(FSDP_INVALID, "cannot validate: set validation.path or validation.share before the run");
+    FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));
     if (fsdp_evaluate(run->model, run->validation.tokens, &options, &evaluation) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "validation after step %lld", (long long)run->step);
     own.loss = evaluation.loss;

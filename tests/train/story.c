@@ -75,6 +75,7 @@ static void started(void *arg, const fsdp_train_summary *summary)
 {
     rank_of_story *r = arg;
 
+    r->step = summary->resumed_step;
     if (r->rank == 0) {
         r->story->resumed_step = summary->resumed_from ? summary->resumed_step : -1;
         r->story->resumed_ranks = summary->resumed_ranks;
@@ -85,7 +86,6 @@ static void stepped(void *arg, const fsdp_train_report *report)
 {
     rank_of_story *r = arg;
 
-    r->step = report->step;
     if (r->rank == 0 && report->step <= STORY_STEPS) {
         r->story->losses[report->step] = report->loss;
         r->story->tokens = report->tokens;
@@ -117,6 +117,7 @@ static fsdp_train_demand demand(void *arg)
 {
     rank_of_story *r = arg;
 
+    r->step++; /* of the step that was just taken, of which the report may come later */
     if (r->rank != r->world - 1)
         return FSDP_TRAIN_GO_ON;
     return r->step == r->story->end_after    ? FSDP_TRAIN_END
