@@ -1,6 +1,8 @@
 /* svg.c - writes the shapes of pictures. */
 #include "draw/svg.h"
 
+#include <string.h>
+
 #include "base/compiler.h"
 #include "base/text.h"
 #include "fsdp/device.h"
@@ -47,12 +49,25 @@ void fsdp__svg_open_strip(const char *class, double width, double height, FILE *
             class, width, height);
 }
 
+/* Writes the style with the colours themselves: not every program that shows pictures knows CSS's variables. */
+static void print_plain_style(FILE *out)
+{
+    const char *colour, *use, *at = strchr(fsdp__svg_style, '\n') + 1;
+    char name[16];
+
+    for (; (use = strstr(at, "var(")); at = strchr(use, ')') + 1) {
+        snprintf(name, sizeof name, "%.*s:", (int)(strchr(use, ')') - use - 4), use + 4);
+        colour = strstr(fsdp__svg_style, name) + strlen(name);
+        fprintf(out, "%.*s%.*s", (int)(use - at), at, (int)strcspn(colour, ";}"), colour);
+    }
+    fputs(at, out);
+}
+
 void fsdp__svg_open_file(double width, double height, FILE *out)
 {
-    fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\">\n<style>\n%s</style>\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-            width, height, fsdp__svg_style);
+    fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\">\n<style>\n", width, height);
+    print_plain_style(out);
+    fputs("</style>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n", out);
 }
 
 void fsdp__svg_close(FILE *out)

@@ -196,6 +196,7 @@ TEST(svg_is_well_formed)
 
     CHECK_EQ(strncmp(text, "<svg xmlns=", 11), 0);
     CHECK_STRING(text + strlen(text) - 7, "</svg>\n");
+    CHECK(strstr(text, ".f0{fill:#") && !strstr(text, "var(")); /* any program can show it */
     CHECK_CONTAINS(text, "lm_head.weight</text>");
     CHECK_CONTAINS(text, "<path class=\"f1\" d=\"M"); /* the activations */
     for (const char *at = text; (at = strstr(at, "<text")); at++)
