@@ -11,6 +11,10 @@
 #include "train/dry_memory.h"
 #include "train/run.h"
 
+enum {
+    MOST_LAYERS = 200 /* of a model whose dry run nobody has to wait for */
+};
+
 /* ---- a start that is refused ---- */
 
 /* Lists who has what when the ledger has changed so often. */
@@ -43,13 +47,14 @@ static fsdp_status list_peak(fsdp_train_run *dry, const fsdp__memory_course *cou
     return status;
 }
 
-/* Lists who would have what. Where a dry run fails, too, nobody is listed. */
+/* Lists who would have what. Where a dry run fails, too, or would take long, nobody is listed. */
 static void list_planned(const fsdp_train_run *run, char *text)
 {
     fsdp__memory_course course = {.changes = NULL};
     fsdp_train_run *dry = NULL;
 
-    if (fsdp__train_dry_twin(run, &dry) == FSDP_OK && fsdp__train_dry_course(dry, fsdp_train_step, &course) == FSDP_OK)
+    if (run->model_config.n_layers <= MOST_LAYERS && fsdp__train_dry_twin(run, &dry) == FSDP_OK &&
+        fsdp__train_dry_course(dry, fsdp_train_step, &course) == FSDP_OK)
         (void)list_peak(dry, &course, text);
     fsdp__memory_course_release(&course);
     fsdp__train_dry_twin_free(dry);
@@ -73,7 +78,7 @@ void fsdp__train_note_owners(const fsdp_context *context, const fsdp_train_run *
         fsdp_device_owners(device, text, FSDP__TRAIN_OWNERS);
     else if (run && !run->model && rank == 0) /* all ranks are refused for about the same */
         list_planned(run, text);
-    else if (run && run->device) /* small memory of the host's was refused */
+    else if (run && run->model) /* small memory of the host's was refused */
         fsdp_device_owners(run->device, text, FSDP__TRAIN_OWNERS);
     fsdp_release_error(held);
 }
