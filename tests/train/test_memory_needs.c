@@ -149,6 +149,8 @@ STORY_TEST(a_start_that_is_refused_says_who_would_have_the_memory)
     story_run(s, 2);
     CHECK_STATUS(s->status, FSDP_NO_MEMORY);
     CHECK_CONTAINS(s->message, "need at least");
+    if (TEST_SANITIZED) /* which may leave no room for the addresses of a dry run of that size */
+        return;
     CHECK_CONTAINS(s->message, "\n  a rank would have at the peak of a step: ");
     CHECK_CONTAINS(s->message, "activation           model.layers.1.");
     CHECK_CONTAINS(s->message, " others");
