@@ -530,16 +530,13 @@ static void failed(void *arg, fsdp_status status, const char *message)
 
 static void train_planned(fsdp_context *context, void *arg)
 {
-    const planned *p = arg;
-    planned own = *p;
+    planned own = *(const planned *)arg;
     fsdp_train_listener listener = {.arg = &own, .plan = plan, .stepped = stepped, .failed = failed};
-    fsdp_status status;
 
     CHECK_PTR(test_device(context));
-    status = fsdp_train(context, p->config, &listener);
-    CHECK_EQ(status == FSDP_OK, !p->fails && !p->damaged);
+    CHECK_EQ(fsdp_train(context, own.config, &listener) == FSDP_OK, !own.fails && !own.damaged);
     if (fsdp_context_rank(context) == 0)
-        *p->of_rank_0 = own;
+        *own.of_rank_0 = own;
 }
 
 TEST_WITH(all_ranks_take_the_plan_of_rank_0, open_fixture, close_fixture)
