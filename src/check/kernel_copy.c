@@ -23,8 +23,7 @@ fsdp_status fsdp__kernel_copied(fsdp__kernel kernel, const void *args, fsdp__buf
     memcpy(&own, args, fsdp__kernel_infos[kernel].args_bytes);
     if (table_bytes > TABLE_BYTES) {
         table = on_heap = fsdp__malloc(table_bytes);
-        if (!table)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(table);
     }
     if (table_bytes > 0) {
         memcpy(table, theirs, table_bytes);

@@ -94,8 +94,7 @@ fsdp_status fsdp__races_check(fsdp_context *context, const fsdp_context *with)
         return FSDP_FAIL(FSDP_STATE, "cannot check rank %d for races with a rank that is not checked",
                          fsdp_context_rank(context));
     rank = fsdp__calloc(1, sizeof *rank);
-    if (!rank)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(rank);
     races = other ? other->all : races_create();
     if (!races) {
         fsdp__free(rank);

@@ -142,8 +142,7 @@ static fsdp_status carry(fsdp_stream *stream, const transfer *t)
 {
     FSDP__FREED char *carried = fsdp__malloc(sizeof *t + t->bytes);
 
-    if (!carried)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(carried);
     memcpy(carried, t, sizeof *t);
     memcpy(carried + sizeof *t, t->src, t->bytes);
     FSDP_TRY(FSDP__ASK(COPY_ISSUED, COPY_EVENT));

@@ -71,8 +71,7 @@ static fsdp_status write_record(fsdp__event_file *file, Fsdp__Event__Event *even
     bytes = fsdp__event__event__get_packed_size(event);
     all = HEAD_BYTES + bytes + sizeof(uint32_t);
     record = fsdp__malloc(all);
-    if (!record)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(record);
     put(record, bytes, sizeof(uint64_t));
     put(record + sizeof(uint64_t), masked(record, sizeof(uint64_t)), sizeof(uint32_t));
     fsdp__event__event__pack(event, record + HEAD_BYTES);
@@ -128,8 +127,7 @@ fsdp_status fsdp__event_file_create(const fsdp__directory *folder, int64_t first
     fsdp_status status;
 
     *out = NULL;
-    if (!file)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(file);
     file->fd = -1;
     status = make_file(file, folder);
     if (status == FSDP_OK)

@@ -142,6 +142,12 @@ typedef struct gradients {
     fsdp__span *spans;
 } gradients;
 
+static void release(const gradients *all)
+{
+    fsdp__free(all->tensors);
+    fsdp__free(all->spans);
+}
+
 static fsdp_status collect(const fsdp_optimizer *optimizer, gradients *all)
 {
     int64_t most = fsdp__optimizer_count(optimizer);
@@ -265,7 +271,7 @@ static fsdp_status share(const fsdp_grad_scaler *scaler, const gradients *all, i
 static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer)
 {
     bool found_inf = false;
-    gradients all = {.count = 0};
+    FSDP__SCOPED(release) gradients all = {.count = 0};
     fsdp_status status = look_at_own(scaler, optimizer, &all, &found_inf);
     int said = status == FSDP_OK ? found_inf : FAILED + fsdp_process_group_rank(scaler->group);
 
@@ -278,23 +284,16 @@ static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optim
     if (status == FSDP_OK)
         scaler->optimizers[scaler->count++] =
             (scaled_optimizer){.optimizer = optimizer, .stage = UNSCALED, .found_inf = said > 0};
-    fsdp__free(all.tensors);
-    fsdp__free(all.spans);
     return status;
 }
 
 fsdp_status fsdp__grad_scaler_unscale_unseen(const fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer)
 {
-    gradients all = {.count = 0};
-    fsdp_status status = check_gradients(optimizer);
+    FSDP__SCOPED(release) gradients all = {.count = 0};
 
-    if (status == FSDP_OK)
-        status = collect(optimizer, &all);
-    if (status == FSDP_OK)
-        status = multiply(&all, (float)(1.0 / scaler->state.scale));
-    fsdp__free(all.tensors);
-    fsdp__free(all.spans);
-    return status;
+    FSDP_TRY(check_gradients(optimizer));
+    FSDP_TRY(collect(optimizer, &all));
+    return multiply(&all, (float)(1.0 / scaler->state.scale));
 }
 
 fsdp_status fsdp_grad_scaler_unscale(fsdp_grad_scaler *scaler, fsdp_optimizer *optimizer)

@@ -236,16 +236,14 @@ static fsdp_status fill_unit(const fsdp__atoms *atoms, const fsdp__draft *draft,
     unit->forward_ahead = draft->forward_ahead;
     unit->backward_ahead = draft->backward_ahead;
     unit->modules = fsdp__calloc((size_t)(end - first), sizeof *unit->modules);
-    if (!unit->modules)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(unit->modules);
     for (int64_t i = first; i < end; i++) {
         const char *module = outermost(atoms, i, first, end);
 
         if (unit->module_count > 0 && strcmp(unit->modules[unit->module_count - 1], module) == 0)
             continue;
         unit->modules[unit->module_count] = fsdp__strdup(module);
-        if (!unit->modules[unit->module_count])
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(unit->modules[unit->module_count]);
         unit->module_count++;
     }
     return FSDP_OK;
@@ -256,13 +254,11 @@ fsdp_status fsdp__draft_schedule(const fsdp__atoms *atoms, const fsdp__draft *dr
     FSDP__SCOPED(fsdp__comm_schedule_free_at) fsdp__comm_schedule *s = fsdp__calloc(1, sizeof *s);
 
     *out = NULL;
-    if (!s)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s);
     s->parameters = atoms->model_hash;
     s->reductions = draft->reductions;
     s->units = fsdp__calloc((size_t)atoms->count + 1, sizeof *s->units);
-    if (!s->units)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s->units);
     for (int64_t i = 0; i < atoms->count; i++)
         if (fsdp__draft_begins(draft, i))
             FSDP_TRY(fill_unit(atoms, draft, i, end_of(atoms, draft, i), &s->units[s->unit_count++]));

@@ -128,8 +128,7 @@ static fsdp_status make(const fsdp_train_config *config, const fsdp__plan_option
     fsdp_explanation *e = fsdp__calloc(1, sizeof *e);
 
     plan->e = e;
-    if (!e)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(e);
     e->world_size = options->world_size;
     e->machines = options->machines;
     e->one_level = options->one_level;

@@ -385,8 +385,7 @@ static fsdp_status open_drafts(search *s)
     if (bytes == 0)
         return FSDP_FAIL(FSDP_INVALID, "the model has no modules to schedule: nothing but its root has parameters");
     s->places = fsdp__calloc(FSDP__SCHEDULE_TRIES + 3, bytes);
-    if (!s->places)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s->places);
     for (int i = 0; i < FSDP__SCHEDULE_TRIES; i++)
         s->priced[i].draft.places = s->places + (size_t)i * bytes;
     for (int i = 0; i < 3; i++)
@@ -424,8 +423,7 @@ fsdp_status fsdp__schedule_find(const fsdp_train_config *config, const fsdp__pla
     fsdp_status status;
 
     *out = (fsdp__scheduled){.room = room > 0 ? room : INFINITY};
-    if (!s)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s);
     *s = (search){.options = *options, .tries = FSDP__MIN(tries, FSDP__SCHEDULE_TRIES), .out = out};
     s->options.rank_alone = true;
     FSDP_TRY(fsdp__train_config_copy(config, &s->config));

@@ -76,8 +76,7 @@ fsdp_status fsdp__timeline_mark_event(fsdp__timeline *t, const struct fsdp_event
 {
     int64_t *number = fsdp__pointer_table_at(&t->events, event);
 
-    if (!number)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(number);
     if (*number == 0) {
         if (fsdp__grow(&t->marks, t->mark_count, &t->mark_capacity, sizeof *t->marks))
             return FSDP_NO_MEMORY;

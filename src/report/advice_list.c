@@ -13,8 +13,7 @@ fsdp_status fsdp__advise(fsdp__advices *all, const fsdp__recorded_run *run, cons
     va_list arguments;
     int begun = 0;
 
-    if (fsdp__grow(&all->items, all->count + 1, &all->capacity, sizeof *all->items) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&all->items, all->count + 1, &all->capacity, sizeof *all->items));
     advice = &all->items[all->count++];
     advice->run = run;
     if (all->of)

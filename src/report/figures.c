@@ -218,8 +218,7 @@ fsdp_status fsdp__keys_of(const fsdp__recorded_runs *all, fsdp__keys *out)
         {
             if (is_listed(out, name) || !differs(all, name))
                 continue;
-            if (fsdp__grow(&out->names, out->count + 1, &out->capacity, sizeof *out->names) != 0)
-                return FSDP_NO_MEMORY;
+            FSDP_TRY(fsdp__grow(&out->names, out->count + 1, &out->capacity, sizeof *out->names));
             out->names[out->count++] = name;
         }
     }

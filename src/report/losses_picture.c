@@ -26,8 +26,7 @@ typedef struct means {
 
 static fsdp_status add(fsdp__series *series, double step, double value)
 {
-    if (fsdp__grow(&series->points, series->count, &series->capacity, sizeof *series->points) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&series->points, series->count, &series->capacity, sizeof *series->points));
     series->points[series->count++] = (fsdp__point_of_series){step, value};
     return FSDP_OK;
 }

@@ -52,8 +52,7 @@ static fsdp_status add_point(fsdp__series *series, double step, double value)
 {
     while (series->count > 0 && series->points[series->count - 1].step >= step)
         series->count--;
-    if (fsdp__grow(&series->points, series->count + 1, &series->capacity, sizeof *series->points) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&series->points, series->count + 1, &series->capacity, sizeof *series->points));
     series->points[series->count++] = (fsdp__point_of_series){step, value};
     return FSDP_OK;
 }
@@ -123,8 +122,7 @@ static fsdp_status add_start(char **all, const char *now)
     if (last && (comma ? strncmp(last, now, (size_t)(comma - now) + 1) : strcmp(last, now)) == 0)
         return FSDP_OK;
     longer = last ? fsdp__sprintf("%s" THEN "%s", *all, now) : fsdp__strdup(now);
-    if (!longer)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(longer);
     fsdp__free(*all);
     *all = longer;
     return FSDP_OK;
@@ -153,8 +151,7 @@ static fsdp_status begin_run(fsdp__recorded_runs *all, const char *path, const j
     if (all->count == FSDP__MOST_RUNS)
         return FSDP_FAIL(FSDP_INVALID, "more than %d runs: name fewer files, or files with fewer runs",
                          FSDP__MOST_RUNS);
-    if (fsdp__grow(&all->runs, all->count + 1, &all->capacity, sizeof *all->runs) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&all->runs, all->count + 1, &all->capacity, sizeof *all->runs));
     run = &all->runs[all->count++];
     *run = (fsdp__recorded_run){.path = fsdp__strdup(path)};
     run->header = header ? json_deep_copy(header) : json_object();
@@ -317,8 +314,7 @@ fsdp_status fsdp__recorded_runs_read(fsdp__recorded_runs *all, const char *path)
     if (!S_ISDIR(info.st_mode))
         return read_file(all, path);
     inside = fsdp__path_join(path, "metrics.jsonl");
-    if (!inside)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(inside);
     if (fsdp__path_exists(inside))
         status = read_file(all, inside);
     else
@@ -367,8 +363,7 @@ fsdp_status fsdp__recorded_runs_label(fsdp__recorded_runs *all)
 
     for (int64_t i = 0; i < all->count; i++) {
         all->runs[i].label = short_label(all->runs[i].path);
-        if (!all->runs[i].label)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(all->runs[i].label);
     }
     for (int64_t i = 0; i < all->count; i++)
         ambiguous[i] = is_ambiguous(all, &all->runs[i]);
@@ -382,8 +377,7 @@ fsdp_status fsdp__recorded_runs_label(fsdp__recorded_runs *all)
             nth += strcmp(all->runs[before].path, run->path) == 0;
         name = FSDP__SHOWN_NAME(name);
         label = nth > 1 ? fsdp__sprintf("%s, run %lld", name, (long long)nth) : fsdp__strdup(name);
-        if (!label)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(label);
         fsdp__free(run->label);
         run->label = label;
     }

@@ -124,8 +124,7 @@ static fsdp_status add(fsdp__sources *all, fsdp__source_kind kind, const char *p
     s->kind = kind;
     s->run = run;
     s->path = fsdp__strdup(path);
-    if (!s->path)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s->path);
     status = kind == FSDP__SOURCE_TRACE    ? fsdp__traced_step_read(s->path, &s->of.step)
              : kind == FSDP__SOURCE_FLIGHT ? read_flight(s)
                                            : read_plan(s);
@@ -279,8 +278,7 @@ static fsdp_status add_beside(fsdp__sources *all, fsdp__source_kind kind, char *
     FSDP__FREED char *path = taken;
 
     *is = path && is_folder(path);
-    if (!path)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(path);
     if (kind == FSDP__SOURCE_TRACE)
         FSDP_TRY(fsdp__is_trace(path, is));
     return *is ? add_found(all, kind, path, run) : FSDP_OK;
@@ -293,8 +291,7 @@ static fsdp_status add_trace(fsdp__sources *all, int64_t run)
     FSDP__FREED char *folder = fsdp__path_parent(all->runs.runs[run].path);
     bool is;
 
-    if (!folder)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(folder);
     if (!*named)
         return FSDP_OK;
     FSDP_TRY(add_beside(all, FSDP__SOURCE_TRACE, fsdp__path_join(folder, name ? name + 1 : named), run, &is));
@@ -369,8 +366,7 @@ static fsdp_status add_folder(fsdp__sources *all, const char *path)
     int before = all->count;
     bool flight = false, has = metrics && fsdp__path_exists(metrics);
 
-    if (!metrics)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(metrics);
     if (has)
         FSDP_TRY(add_metrics(all, metrics));
     FSDP_TRY(add_entries(all, path, has ? all->runs.count - 1 : -1, &flight));

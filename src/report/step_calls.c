@@ -56,8 +56,7 @@ static fsdp_status list_calls(const fsdp__trace *t, int (*order)(const void *a, 
     for (int64_t i = 0; i < t->span_count; i++)
         count += is_call(&t->spans[i]);
     calls = fsdp__malloc((size_t)FSDP__MAX(count, 1) * sizeof *calls);
-    if (!calls)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(calls);
     count = 0;
     for (int64_t i = 0; i < t->span_count; i++)
         if (is_call(&t->spans[i]))
@@ -170,8 +169,7 @@ static fsdp_status add_to_table(fsdp__traced_step *step, const fsdp__traced_span
             strcmp(step->traffic[i].group, name) == 0)
             row = &step->traffic[i];
     if (!row) {
-        if (fsdp__grow(&step->traffic, step->traffic_count, &step->traffic_capacity, sizeof *row) != 0)
-            return FSDP_NO_MEMORY;
+        FSDP_TRY(fsdp__grow(&step->traffic, step->traffic_count, &step->traffic_capacity, sizeof *row));
         row = &step->traffic[step->traffic_count++];
         *row = (fsdp__step_traffic){.group = name, .ranks = g->count, .kind = of->kind};
     }

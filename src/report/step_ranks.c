@@ -180,8 +180,7 @@ static fsdp_status add_stretch(fsdp__stretches *all, int64_t begin, int64_t end,
         last->end = end;
         return FSDP_OK;
     }
-    if (fsdp__grow(&all->items, all->count, &all->capacity, sizeof *all->items) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&all->items, all->count, &all->capacity, sizeof *all->items));
     all->items[all->count++] = (fsdp__stretch){begin, end, activity};
     return FSDP_OK;
 }
@@ -243,8 +242,7 @@ static fsdp_status list_edges(const sweep *s, edge **out, int64_t *out_count)
     edge *edges = fsdp__malloc((size_t)FSDP__MAX(2 * (place->last - place->first), 1) * sizeof *edges);
     int64_t count = 0;
 
-    if (!edges)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(edges);
     for (int64_t i = place->first; i < place->last; i++) {
         const fsdp__traced_span *span = &s->parts->step->trace.spans[i];
         int64_t begin = FSDP__MAX(span->begin, place->begin), end = FSDP__MIN(span->end, place->end);
@@ -437,8 +435,7 @@ fsdp_status fsdp__step_find_slowest(fsdp__step_parts *p)
     if (count < 2 || step->ranks[most].caused < 0.6 * (double)all || all < 0.02 * (double)step->ns * (count - 1))
         return FSDP_OK;
     room = fsdp__malloc((size_t)count * sizeof *room);
-    if (!room)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(room);
     step->slowest = most;
     least = step->ranks[most].caused / (count - 1) / 4; /* what is less does not explain it */
     for (int reason = FSDP__SLOW_IN_COMPUTING; reason <= FSDP__SLOW_BETWEEN_STEPS; reason++) {

@@ -48,8 +48,7 @@ static fsdp_status grow_table(fsdp__trace *t)
     int64_t size = t->table_size ? 2 * t->table_size : 1024;
     uint32_t *table = fsdp__calloc((size_t)size, sizeof *table);
 
-    if (!table)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(table);
     for (int64_t n = 0; n < t->name_count; n++) {
         uint64_t hash = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, t->names[n], strlen(t->names[n]));
 
@@ -179,8 +178,7 @@ static fsdp_status take_group(fsdp__trace *t, const json_t *args, int32_t *out)
         }
     if (t->group_count == MOST_RANKS)
         return FSDP_FAIL(FSDP_FORMAT, "it has over %d groups", MOST_RANKS);
-    if (fsdp__grow(&t->groups, t->group_count, &t->group_capacity, sizeof *t->groups) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&t->groups, t->group_count, &t->group_capacity, sizeof *t->groups));
     *out = (int32_t)t->group_count;
     t->groups[t->group_count++] = group;
     return FSDP_OK;
@@ -234,8 +232,7 @@ static fsdp_status take_span(reading *r, const json_t *event, fsdp__traced_span 
     FSDP_TRY(number_of(t, name, &span->name));
     if (t->span_count == MOST_SPANS)
         return FSDP_FAIL(FSDP_FORMAT, "it has over %d spans: trace fewer steps", MOST_SPANS);
-    if (fsdp__grow(&t->spans, t->span_count, &t->span_capacity, sizeof *t->spans) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&t->spans, t->span_count, &t->span_capacity, sizeof *t->spans));
     t->spans[t->span_count++] = *span;
     r->apart = apart ? &t->spans[t->span_count - 1] : NULL;
     return FSDP_OK;
@@ -295,8 +292,7 @@ static fsdp_status take_bytes(fsdp__trace *t, const json_t *event, int rank)
     FSDP_TRY(take_device(t, device ? device : "", &taken.device));
     if (t->bytes_count == MOST_SPANS)
         return FSDP_FAIL(FSDP_FORMAT, "it counts memory over %d times: trace fewer steps", MOST_SPANS);
-    if (fsdp__grow(&t->bytes, t->bytes_count, &t->bytes_capacity, sizeof *t->bytes) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&t->bytes, t->bytes_count, &t->bytes_capacity, sizeof *t->bytes));
     t->bytes[t->bytes_count++] = taken;
     return FSDP_OK;
 }
@@ -339,8 +335,7 @@ static fsdp_status take_rank(fsdp__trace *t, const json_t *rank)
         return FSDP_FAIL(FSDP_FORMAT, "its ranks are not listed from 0 on");
     FSDP_TRY(index_of(rank, "machine", 0, MOST_RANKS, &machine));
     made->host = fsdp__strdup(text_of(rank, "host"));
-    if (!made->host)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(made->host);
     t->rank_count++;
     made->machine = (int)machine;
     made->uncertain = integer_of(rank, "clock_uncertain_ns");
@@ -368,8 +363,7 @@ static fsdp_status take_head(fsdp__trace *t, const json_t *head)
         return FSDP_FAIL(FSDP_FORMAT, "its head lists %zu ranks of %lld", json_array_size(ranks), (long long)world);
     t->world = (int)world;
     t->ranks = fsdp__calloc(json_array_size(ranks), sizeof *t->ranks);
-    if (!t->ranks)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(t->ranks);
     FSDP_TRY(take_text(other, "incomplete", &t->incomplete));
     FSDP_TRY(take_text(other, "run", &t->run));
     FSDP_TRY(take_text(other, "started", &t->started));

@@ -91,8 +91,7 @@ static fsdp_status choose(fsdp__traced_step *step)
     for (int64_t i = 0; i < t->span_count; i++)
         count += step_number(t, &t->spans[i]) > 0;
     steps = fsdp__malloc((size_t)FSDP__MAX(count, 1) * sizeof *steps);
-    if (!steps)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(steps);
     step->traced = whole_steps(t, steps);
     if (step->traced > 0) {
         qsort(steps, (size_t)step->traced, sizeof *steps, by_ns);
@@ -139,8 +138,7 @@ static fsdp_status add_moment(fsdp__step_device *of, int64_t every, const fsdp__
             *last = *moment;
         return FSDP_OK;
     }
-    if (fsdp__grow(&of->moments, of->count, &of->capacity, sizeof *of->moments) != 0)
-        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__grow(&of->moments, of->count, &of->capacity, sizeof *of->moments));
     of->moments[of->count++] = *moment;
     return FSDP_OK;
 }
@@ -162,8 +160,7 @@ static fsdp_status find_highest(const fsdp__step_parts *p, int ranks, int64_t *p
     const fsdp__trace *t = &p->step->trace;
     fsdp__step_memory *live = fsdp__calloc((size_t)t->rank_count * FSDP__TRACED_DEVICES, sizeof *live);
 
-    if (!live)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(live);
     for (int64_t i = 0; i < t->bytes_count; i++) {
         const fsdp__traced_bytes *b = &t->bytes[i];
         fsdp__step_memory *of = &live[(int64_t)b->rank * FSDP__TRACED_DEVICES + b->device];
@@ -234,8 +231,7 @@ static fsdp_status add_units(fsdp__step_parts *p)
 
         if (!name || step->unit_count == UNITS)
             continue;
-        if (fsdp__grow(&step->units, step->unit_count, &step->unit_capacity, sizeof *step->units) != 0)
-            return FSDP_NO_MEMORY;
+        FSDP_TRY(fsdp__grow(&step->units, step->unit_count, &step->unit_capacity, sizeof *step->units));
         step->units[step->unit_count++] = (fsdp__step_unit){name, begin - place->begin, end - place->begin, state};
     }
     return FSDP_OK;

@@ -95,16 +95,14 @@ static fsdp_status read_modules(const fsdp__json_object *from, fsdp__comm_unit *
     if (!json_is_array(list) || count == 0 || count > MOST_UNITS)
         return FSDP_FAIL(FSDP_INVALID, "%s: \"modules\" of a unit must be a list of names", from->path);
     unit->modules = fsdp__calloc(count, sizeof *unit->modules);
-    if (!unit->modules)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(unit->modules);
     for (size_t i = 0; i < count; i++) {
         const char *name = json_string_value(json_array_get(list, i));
 
         if (!name || !*name)
             return FSDP_FAIL(FSDP_INVALID, "%s: \"modules\" of a unit has something that is no name", from->path);
         unit->modules[i] = fsdp__strdup(name);
-        if (!unit->modules[i])
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(unit->modules[i]);
         unit->module_count++;
     }
     return FSDP_OK;
@@ -131,14 +129,12 @@ static fsdp_status read_units(const fsdp__json_object *from, fsdp__comm_schedule
     if (!json_is_array(list) || count > MOST_UNITS)
         return FSDP_FAIL(FSDP_INVALID, "%s: \"units\" must be a list of at most %d units", from->path, MOST_UNITS);
     s->units = fsdp__calloc(count + 1, sizeof *s->units);
-    if (!s->units)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s->units);
     s->unit_count = (int64_t)count;
     for (size_t i = 0; i < count; i++) {
         FSDP__FREED char *name = fsdp__sprintf("%s: units[%zu]", from->path, i);
 
-        if (!name)
-            return FSDP_NO_MEMORY;
+        FSDP__TRY_NEW(name);
         FSDP_TRY(read_unit(&(fsdp__json_object){name, json_array_get(list, i)}, &s->units[i]));
     }
     return FSDP_OK;
@@ -193,8 +189,7 @@ fsdp_status fsdp__comm_schedule_parse(const char *name, const char *text, size_t
     json_auto_t *root = NULL;
 
     *out = NULL;
-    if (!s)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(s);
     FSDP_TRY(fsdp__json_parse(name, text, bytes, &root));
     FSDP_TRY(read_all(&(fsdp__json_object){name, root}, s));
     *out = fsdp__take(&s);

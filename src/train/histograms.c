@@ -141,8 +141,7 @@ fsdp_status fsdp__histograms_before(fsdp__histograms *d, const fsdp_optimizer *o
 
     fsdp__free(d->before);
     at = d->before = fsdp__malloc((size_t)counted_elements(d, optimizer) * sizeof *at + 1);
-    if (!at)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(at);
     for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
         if (!is_first_copy(d, w.param->tensor))
             continue;

@@ -1,4 +1,4 @@
-/* owners.c - who has the memory of a run that ends for want of it.
+/* memory_owners.c - who has the memory of a run that ends for want of it.
  *
  * Of a run that has gone on for a while the ledger tells: it has noted who had what when it refused a request. One that
  * is refused at its start has taken nothing yet: there a dry run of the same rank tells who would have what at the peak

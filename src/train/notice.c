@@ -78,8 +78,7 @@ fsdp_status fsdp__notice_begin(fsdp_train_run *run)
     if (fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
     n = run->notice = fsdp__calloc(1, sizeof *n);
-    if (!n)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(n);
     n->slow = -1;
     FSDP_TRY(fsdp__module_walk(run->model, count_sharded, &n->module_count));
     n->exchanges = fsdp_context_machines(run->context) > 1 || !fsdp__device_host_access(run->device);

@@ -280,7 +280,7 @@ fsdp_status fsdp__train_check_visible(fsdp_train_run *run);
  * only a warning. */
 fsdp_status fsdp__train_check_needs(const fsdp_train_run *run);
 
-/* ---- owners.c ---- */
+/* ---- memory_owners.c ---- */
 
 enum {
     FSDP__TRAIN_OWNERS = 2048 /* bytes of the table of owners */

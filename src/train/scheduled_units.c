@@ -214,8 +214,7 @@ static fsdp_status shard_unit(const fsdp_train_run *run, const fsdp__comm_unit *
     FSDP__FREED fsdp_module **modules = fsdp__calloc((size_t)unit->module_count, sizeof(fsdp_module *));
     fsdp_shard_options own = *options;
 
-    if (!modules)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(modules);
     for (int64_t m = 0; m < unit->module_count; m++)
         modules[m] = fsdp_module_child(run->model, unit->modules[m]);
     if (unit->stays)
@@ -229,8 +228,7 @@ static fsdp_status set_prefetch(const fsdp_train_run *run)
     const fsdp__comm_schedule *s = run->comm_schedule;
     FSDP__FREED fsdp_module **list = fsdp__calloc((size_t)s->unit_count + 1, sizeof(fsdp_module *));
 
-    if (!list)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(list);
     for (int64_t i = 0; i < s->unit_count; i++) {
         int forward = (int)FSDP__MIN(s->units[i].forward_ahead, s->unit_count - 1 - i);
         int backward = (int)FSDP__MIN(s->units[i].backward_ahead, i);

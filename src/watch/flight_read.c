@@ -134,8 +134,7 @@ static fsdp_status take_records(const char *data, size_t bytes, fsdp__flight_log
     if (count > FSDP__FLIGHT_RECORDS)
         count = FSDP__FLIGHT_RECORDS;
     out->records = fsdp__malloc((count + 1) * sizeof *out->records);
-    if (!out->records)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(out->records);
     for (size_t i = 0; i < count; i++) {
         static const fsdp__flight_record none;
         fsdp__flight_record *r = &out->records[out->count];

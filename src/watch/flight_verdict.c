@@ -40,8 +40,7 @@ static fsdp_status add_line(judge *j, const char *line)
     if (j->out->count == FSDP__FLIGHT_FINDINGS)
         return FSDP_OK;
     j->out->lines[j->out->count] = fsdp__strdup(line);
-    if (!j->out->lines[j->out->count])
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(j->out->lines[j->out->count]);
     j->out->count++;
     return FSDP_OK;
 }
@@ -97,8 +96,7 @@ static fsdp_status add_group(judge *j, const fsdp__flight_group *of, int nth, gr
 {
     group *grown = fsdp__realloc(j->groups, (size_t)(j->group_count + 1) * sizeof *grown);
 
-    if (!grown)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(grown);
     j->groups = grown;
     *out = &grown[j->group_count];
     **out = (group){.of = of, .nth = nth, .at = fsdp__malloc((size_t)j->logs->count * sizeof *grown->at)};
@@ -216,8 +214,7 @@ static fsdp_status find_difference(judge *j, const group *g)
             if ((int)j->logs->logs[i].records[k].group == g->at[i] && j->logs->logs[i].records[k].number > last)
                 last = j->logs->logs[i].records[k].number;
     seen = fsdp__calloc(MOST_SPAN, sizeof *seen);
-    if (!seen)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(seen);
     for (int i = 0; i < j->logs->count; i++)
         for (int64_t k = 0; k < j->logs->logs[i].count; k++) {
             const fsdp__flight_record *r = &j->logs->logs[i].records[k];

@@ -18,8 +18,7 @@ static fsdp_status make_room(fsdp__memory_file *f, int64_t bytes)
     if (f->capacity - f->bytes >= bytes)
         return FSDP_OK;
     larger = fsdp__realloc(f->data, (size_t)capacity);
-    if (!larger)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(larger);
     f->data = larger;
     f->capacity = capacity;
     return FSDP_OK;

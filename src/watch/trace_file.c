@@ -73,8 +73,7 @@ fsdp_status fsdp__trace_file_open(const char *path, fsdp__trace_file *out)
     FSDP_TRY(fsdp__directory_of_target(path, &out->folder, &out->name));
     FSDP_TRY(check_place(&out->folder, out->name, path));
     out->temporary = fsdp__sprintf("%s.tmp-%ld", out->name, (long)getpid());
-    if (!out->temporary)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(out->temporary);
     status = fsdp__directory_create(&out->folder, out->temporary, 0666, &out->fd);
     if (status != FSDP_OK) { /* what has that name is not ours to remove */
         fsdp__free(out->temporary);

@@ -118,8 +118,7 @@ static fsdp_status follow_whole(maker *m, const fsdp__note *n, bool begins)
 {
     int64_t *place = fsdp__pointer_table_at(&m->whole, (const void *)(uintptr_t)n->number), index;
 
-    if (!place)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(place);
     if (begins == (*place > 0))
         return FSDP_OK;
     if (begins) {
@@ -176,8 +175,7 @@ static fsdp_status record_event(maker *m, const fsdp__note *n)
     int64_t *place = fsdp__pointer_table_at(&m->events, (const void *)(uintptr_t)n->number);
     const fsdp__note *issued = m->lanes[n->lane].issued;
 
-    if (!place)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(place);
     *place = issued ? issued - m->notes + 1 : 0;
     return FSDP_OK;
 }
@@ -294,8 +292,7 @@ static fsdp_status sort(maker *m)
     fsdp__trace_spans *s = m->out;
     int64_t *moved = fsdp__malloc((size_t)s->count * sizeof *moved);
 
-    if (!moved)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(moved);
     for (int64_t i = 0; i < s->count; i++)
         s->spans[i].below = i;
     if (s->count > 0)
@@ -357,8 +354,7 @@ fsdp_status fsdp__trace_spans_create(const fsdp__recorder *recorder, fsdp__trace
     fsdp_status status;
 
     *out = (fsdp__trace_spans){.spans = NULL};
-    if (!m)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(m);
     m->recorder = recorder;
     m->out = out;
     status = make(m);

@@ -286,8 +286,7 @@ static fsdp_status write_modules(const writer *w, const fsdp__note *notes, int64
     uint32_t names = fsdp__recorder_names(w->recorder) + 1;
     int64_t *live = fsdp__calloc(names, sizeof *live);
 
-    if (!live)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(live);
     for (int64_t i = 0; i < count; i++) {
         const fsdp__note *n = &notes[i];
         bool owned = n->point == FSDP__NOTE_OWNED;

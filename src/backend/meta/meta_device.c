@@ -40,8 +40,7 @@ static fsdp_status meta_stream_create(fsdp_device *device, fsdp_stream_mode mode
 {
     fsdp_stream *stream = fsdp__calloc(1, sizeof *stream);
 
-    if (!stream)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(stream);
     stream->device = device;
     stream->mode = mode;
     *out = stream;

@@ -32,8 +32,7 @@ static fsdp_status sim_open(fsdp_device *device)
     const char *seed = getenv("FSDP_SIM_SEED");
     fsdp__sim_state *state = fsdp__calloc(1, sizeof *state);
 
-    if (!state)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(state);
     pthread_mutex_init(&state->mutex, NULL);
     state->seed = seed ? strtoull(seed, NULL, 10) : 1;
     device->state = state;

@@ -8,8 +8,7 @@ fsdp_status fsdp__sim_range_add(fsdp_device *device, void *address, void *mapped
     fsdp__sim_state *state = device->state;
     fsdp__sim_range *r = fsdp__malloc(sizeof *r);
 
-    if (!r)
-        return FSDP_NO_MEMORY;
+    FSDP__TRY_NEW(r);
     *r = (fsdp__sim_range){.address = address, .mapped = mapped, .bytes = bytes};
     pthread_mutex_lock(&state->mutex);
     r->next = state->ranges;
