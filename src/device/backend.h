@@ -36,6 +36,8 @@ typedef struct fsdp__backend {
     /* Optional. Called once per device, on the thread that creates it: sets the floating point mode and the number of
      * threads. */
     void (*prepare_thread)(fsdp_device *device);
+    /* Optional. Called by a thread before each kernel that it runs itself: another device may have set it otherwise. */
+    void (*prepare_kernel)(const fsdp_device *device);
 
     /* Large pieces of memory for the ledger's allocator; at least 64-byte aligned. [thread-safe] */
     fsdp_status (*segment_alloc)(fsdp_device *device, size_t bytes, void **out);

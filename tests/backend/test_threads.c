@@ -2,6 +2,9 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "backend/cpu/kernels_table.h"
 #include "base/compiler.h"
@@ -119,3 +122,24 @@ TEST(no_kernel_starts_threads_once_they_are_there)
 #endif
     fsdp_context_free(context);
 }
+
+#ifdef _OPENMP
+/* A dry run beside a run makes such a context. */
+TEST(a_context_keeps_its_threads_beside_another)
+{
+    fsdp_context_options options = {.world_size = 1, .threads = THREADS};
+    fsdp_context *context, *other;
+    float value = 0;
+
+    CHECK_OK(fsdp_context_create(&options, &context));
+    CHECK_OK(fsdp__launch_fill_run(fsdp_device_stream(fsdp_cpu(context)), &value, FSDP_F32, 1, 1.0));
+    options.threads = 1;
+    CHECK_OK(fsdp_context_create(&options, &other));
+    CHECK_OK(fsdp__launch_fill_run(fsdp_device_stream(fsdp_cpu(other)), &value, FSDP_F32, 1, 2.0));
+    CHECK_EQ(omp_get_max_threads(), 1);
+    CHECK_OK(fsdp__launch_fill_run(fsdp_device_stream(fsdp_cpu(context)), &value, FSDP_F32, 1, 3.0));
+    CHECK_EQ(omp_get_max_threads(), THREADS);
+    fsdp_context_free(other);
+    fsdp_context_free(context);
+}
+#endif

@@ -66,6 +66,7 @@ const fsdp__backend fsdp__backend_cpu = {
     .host_access = true,
     .shared_memory = true,
     .prepare_thread = fsdp__cpu_prepare_creator,
+    .prepare_kernel = fsdp__cpu_prepare_kernel,
     .segment_alloc = cpu_segment_alloc,
     .segment_free = cpu_segment_free,
     .copy_to_device = cpu_copy,

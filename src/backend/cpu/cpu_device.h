@@ -8,6 +8,8 @@
 void fsdp__cpu_prepare_thread(const fsdp_device *device);
 /* Does the same for the thread that creates the device, and for those of its pool. */
 void fsdp__cpu_prepare_creator(fsdp_device *device);
+/* Sets the number again, where the thread has created a device of another context since. */
+void fsdp__cpu_prepare_kernel(const fsdp_device *device);
 
 /* Allocate and free segments of ordinary memory, aligned to huge pages. */
 fsdp_status fsdp__cpu_memory_alloc(size_t bytes, void **out);

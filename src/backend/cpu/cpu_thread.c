@@ -37,3 +37,15 @@ void fsdp__cpu_prepare_creator(fsdp_device *device)
     flush_denormals();
 #endif
 }
+
+void fsdp__cpu_prepare_kernel(const fsdp_device *device)
+{
+#ifdef _OPENMP
+    int threads = fsdp_context_threads(fsdp_device_context(device));
+
+    if (omp_get_max_threads() != threads)
+        omp_set_num_threads(threads);
+#else
+    (void)device;
+#endif
+}
