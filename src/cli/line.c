@@ -67,6 +67,12 @@ static void write_option(const fsdp__line *line, const fsdp__option *o, FILE *ou
     fputc('\n', out);
 }
 
+/* Returns whether the key has all that was given for it, and not the last alone. */
+static bool adds_up(const fsdp__key *key)
+{
+    return fsdp__key_is_list(key) || key->type == FSDP__KEY_MAPS;
+}
+
 /* Writes what counts of all that was given for a key: all entries of a list, otherwise the last value. */
 static void write_key(const fsdp__line *line, const fsdp__key *key, FILE *out)
 {
@@ -79,10 +85,10 @@ static void write_key(const fsdp__line *line, const fsdp__key *key, FILE *out)
         if (strncmp(at, name, (size_t)bytes) != 0)
             continue;
         last = at + bytes;
-        if (fsdp__key_is_list(key))
+        if (adds_up(key))
             fprintf(out, "%.*s ", (int)strcspn(last, "\n"), last);
     }
-    if (!last || !fsdp__key_is_list(key))
+    if (!last || !adds_up(key))
         fprintf(out, "%.*s", last ? (int)strcspn(last, "\n") : (int)strlen("not given"), last ? last : "not given");
     fputc('\n', out);
 }

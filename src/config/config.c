@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/file.h"
 #include "config/yaml.h"
 
@@ -44,16 +45,8 @@ fsdp_status fsdp__config_default(const fsdp__key_table *table, void *config)
 
 void fsdp__config_release(const fsdp__key_table *table, void *config)
 {
-    for (int i = 0; i < table->count; i++) {
-        void *field = (char *)config + table->keys[i].offset;
-
-        if (table->keys[i].type == FSDP__KEY_TEXT) {
-            fsdp__free(*(char **)field);
-            *(char **)field = NULL;
-        } else if (fsdp__key_is_list(&table->keys[i])) {
-            (void)fsdp__key_set_paths(config, &table->keys[i], NULL, 0);
-        }
-    }
+    for (int i = 0; i < table->count; i++)
+        fsdp__key_release(config, &table->keys[i]);
 }
 
 /* ---- setting ---- */
@@ -84,6 +77,22 @@ static size_t value_bytes(fsdp__key_type type)
     }
 }
 
+static fsdp_status copy_maps(const fsdp__key *key, const void *from, void *to)
+{
+    int64_t count;
+    void *maps = fsdp__key_maps(from, key, &count);
+    void *copy = fsdp__calloc((size_t)FSDP__MAX(count, 1), key->items->bytes);
+    fsdp_status status = copy ? FSDP_OK : FSDP_NO_MEMORY;
+
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++)
+        status = fsdp__config_copy(&key->items->table, fsdp__key_map(key, maps, i), fsdp__key_map(key, copy, i));
+    if (status == FSDP_OK)
+        fsdp__key_take_maps(to, key, copy, count);
+    else if (copy)
+        fsdp__key_free_maps(key, copy, count);
+    return status;
+}
+
 fsdp_status fsdp__config_copy(const fsdp__key_table *table, const void *from, void *to)
 {
     for (int i = 0; i < table->count; i++) {
@@ -96,6 +105,8 @@ fsdp_status fsdp__config_copy(const fsdp__key_table *table, const void *from, vo
         else if (fsdp__key_is_list(key))
             FSDP_TRY(fsdp__key_set_paths(to, key, *(const char *const *const *)source,
                                          *(const int64_t *)(source + sizeof(char **))));
+        else if (key->type == FSDP__KEY_MAPS)
+            FSDP_TRY(copy_maps(key, from, to));
         else
             memcpy(target, source, value_bytes(key->type));
     }
@@ -130,6 +141,8 @@ fsdp_status fsdp__config_set(const fsdp__key_table *table, void *config, const c
     const fsdp__key *found = NULL;
 
     FSDP_TRY(find(table, key, &found));
+    if (found->type == FSDP__KEY_MAPS && !fsdp__key_is_nothing(value))
+        return fsdp__yaml_maps(config, found, value, false);
     return fsdp__key_set(config, found, value);
 }
 
@@ -138,6 +151,8 @@ fsdp_status fsdp__config_add(const fsdp__key_table *table, void *config, const c
     const fsdp__key *found = NULL;
 
     FSDP_TRY(find(table, key, &found));
+    if (found->type == FSDP__KEY_MAPS)
+        return fsdp__key_is_nothing(value) ? FSDP_OK : fsdp__yaml_maps(config, found, value, true);
     return fsdp__key_is_list(found) ? fsdp__key_add_paths(config, found, value) : fsdp__key_set(config, found, value);
 }
 
@@ -210,33 +225,49 @@ static void print_wrapped(const char *text, int at, int indent, FILE *stream)
     fputc('\n', stream);
 }
 
+enum {
+    HELP_COLUMN = 6,
+    ALLOWED_COLUMN = 30
+};
+
+/* Prints a key that is called `name` here. */
+static void print_help(const fsdp__key *key, const char *name, FILE *stream)
+{
+    char allowed[256];
+    size_t length;
+
+    fsdp__key_allowed(key, allowed, sizeof allowed);
+    length = strlen(allowed);
+    if (key->initial)
+        snprintf(allowed + length, sizeof allowed - length, "; default %s", key->initial);
+    else if (key->range & FSDP__REQUIRED)
+        snprintf(allowed + length, sizeof allowed - length, "; must be given");
+    print_wrapped(allowed, fprintf(stream, "  %-27s ", name), ALLOWED_COLUMN, stream);
+    fprintf(stream, "%*s", HELP_COLUMN, "");
+    print_wrapped(key->help, HELP_COLUMN, HELP_COLUMN, stream);
+    for (int k = 0; key->items && k < key->items->table.count; k++) {
+        char inner[80];
+
+        snprintf(inner, sizeof inner, "%s[].%s", name, key->items->table.keys[k].name);
+        print_help(&key->items->table.keys[k], inner, stream);
+    }
+}
+
 fsdp_status fsdp__config_help(const fsdp__key_table *table, const char *only, FILE *stream)
 {
-    enum {
-        HELP_COLUMN = 6,
-        ALLOWED_COLUMN = 30
-    };
     const char *section = "";
 
     if (only && !fsdp__key_is_section(table, only))
         return fsdp__key_unknown(table, only, NULL);
     for (int i = 0; i < table->count; i++) {
         const fsdp__key *key = &table->keys[i];
-        char allowed[256];
-        size_t length;
 
         if (only && strcmp(only, key->section) != 0)
             continue;
         if (strcmp(section, key->section) != 0)
             fprintf(stream, "%s%s:\n", *section ? "\n" : "", key->section);
         section = key->section;
-        fsdp__key_allowed(key, allowed, sizeof allowed);
-        length = strlen(allowed);
-        if (key->initial)
-            snprintf(allowed + length, sizeof allowed - length, "; default %s", key->initial);
-        print_wrapped(allowed, fprintf(stream, "  %-27s ", key->name), ALLOWED_COLUMN, stream);
-        fprintf(stream, "%*s", HELP_COLUMN, "");
-        print_wrapped(key->help, HELP_COLUMN, HELP_COLUMN, stream);
+        print_help(key, key->name, stream);
     }
     return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the help") : FSDP_OK;
 }

@@ -113,6 +113,7 @@ bool fsdp__key_is_set(const void *config, const fsdp__key *key)
     case FSDP__KEY_PATHS:
     case FSDP__KEY_PATTERNS:
     case FSDP__KEY_NAMES:
+    case FSDP__KEY_MAPS:
         return *(const int64_t *)((char **const *)field + 1) != 0;
     }
     return false;
@@ -129,6 +130,34 @@ static void print_choice(const fsdp__key *key, int64_t value, FILE *out)
         fputs(c->text, out);
     else
         fprintf(out, "%lld", (long long)value);
+}
+
+static void print_map(const void *map, const fsdp__key_table *table, FILE *out)
+{
+    const char *before = "{";
+
+    for (int k = 0; k < table->count; k++) {
+        if (!fsdp__key_is_set(map, &table->keys[k]))
+            continue;
+        fprintf(out, "%s%s: ", before, table->keys[k].name);
+        fsdp__key_print(map, &table->keys[k], out);
+        before = ", ";
+    }
+    fputc('}', out);
+}
+
+/* Prints "[{pattern: a, weight_decay: 0}, {pattern: b}]". Every map has a key that must be given. */
+static void print_maps(const void *config, const fsdp__key *key, FILE *out)
+{
+    int64_t count;
+    void *maps = fsdp__key_maps(config, key, &count);
+
+    fputc('[', out);
+    for (int64_t i = 0; i < count; i++) {
+        fputs(i ? ", " : "", out);
+        print_map(fsdp__key_map(key, maps, i), &key->items->table, out);
+    }
+    fputc(']', out);
 }
 
 void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out)
@@ -159,6 +188,9 @@ void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out)
     case FSDP__KEY_PATTERNS:
     case FSDP__KEY_NAMES:
         print_paths(*(char **const *)field, *(const int64_t *)((char **const *)field + 1), out);
+        break;
+    case FSDP__KEY_MAPS:
+        print_maps(config, key, out);
         break;
     }
 }

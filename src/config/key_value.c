@@ -96,13 +96,11 @@ static void unset(void *field, fsdp__key_type type)
         *(bool *)field = false;
         break;
     case FSDP__KEY_TEXT:
-        fsdp__free(*(char **)field);
-        *(char **)field = NULL;
-        break;
     case FSDP__KEY_PATHS:
     case FSDP__KEY_PATTERNS:
     case FSDP__KEY_NAMES:
-        break; /* fsdp__key_set_paths does it */
+    case FSDP__KEY_MAPS:
+        break; /* fsdp__key_release does it */
     }
 }
 
@@ -199,7 +197,7 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
     int value;
 
     if (!key->initial && !fsdp__key_is_list(key) && fsdp__key_is_nothing(text)) {
-        unset(field, key->type);
+        fsdp__key_release(config, key);
         return FSDP_OK;
     }
     switch (key->type) {
@@ -233,6 +231,8 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
     case FSDP__KEY_NAMES:
         return fsdp__key_is_nothing(text) ? fsdp__key_set_paths(config, key, NULL, 0)
                                           : set_path_list(config, key, text, 0);
+    case FSDP__KEY_MAPS:
+        break; /* YAML alone has them */
     }
     if (good)
         return FSDP_OK;
@@ -277,4 +277,54 @@ fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *
         fsdp__free(copy[i]);
     fsdp__free(copy);
     return complete ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+/* ---- maps ---- */
+
+void *fsdp__key_maps(const void *config, const fsdp__key *key, int64_t *count)
+{
+    void *const *field = (void *const *)((const char *)config + key->offset);
+
+    *count = *(const int64_t *)(field + 1);
+    return *field;
+}
+
+void *fsdp__key_map(const fsdp__key *key, void *maps, int64_t index)
+{
+    return (char *)maps + (size_t)index * key->items->bytes;
+}
+
+void fsdp__key_free_maps(const fsdp__key *key, void *maps, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        for (int k = 0; k < key->items->table.count; k++)
+            fsdp__key_release(fsdp__key_map(key, maps, i), &key->items->table.keys[k]);
+    fsdp__free(maps);
+}
+
+void fsdp__key_take_maps(void *config, const fsdp__key *key, void *maps, int64_t count)
+{
+    void **field = (void **)((char *)config + key->offset);
+    int64_t old_count;
+    void *old = fsdp__key_maps(config, key, &old_count);
+
+    *field = maps;
+    *(int64_t *)(field + 1) = count;
+    fsdp__key_free_maps(key, old, old_count);
+}
+
+void fsdp__key_release(void *config, const fsdp__key *key)
+{
+    void *field = (char *)config + key->offset;
+
+    if (key->type == FSDP__KEY_TEXT) {
+        fsdp__free(*(char **)field);
+        *(char **)field = NULL;
+    } else if (fsdp__key_is_list(key)) {
+        (void)fsdp__key_set_paths(config, key, NULL, 0);
+    } else if (key->type == FSDP__KEY_MAPS) {
+        fsdp__key_take_maps(config, key, NULL, 0);
+    } else {
+        unset(field, key->type);
+    }
 }

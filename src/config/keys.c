@@ -43,6 +43,16 @@ static void allowed_range(const fsdp__key *key, char *text, size_t text_bytes)
              key->range & FSDP__OR_MINUS ? "-1 or " : "", integer ? "an integer" : "a number", least, most);
 }
 
+static void allowed_maps(const fsdp__key_items *items, char *text, size_t text_bytes)
+{
+    size_t used = (size_t)snprintf(text, text_bytes, "a list of maps {");
+
+    for (int k = 0; k < items->table.count && used < text_bytes; k++)
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%s: ..", k ? ", " : "", items->table.keys[k].name);
+    if (used < text_bytes)
+        snprintf(text + used, text_bytes - used, "}");
+}
+
 bool fsdp__key_is_list(const fsdp__key *key)
 {
     return key->type == FSDP__KEY_PATHS || key->type == FSDP__KEY_PATTERNS || key->type == FSDP__KEY_NAMES;
@@ -75,6 +85,9 @@ void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes)
     case FSDP__KEY_PATTERNS:
     case FSDP__KEY_NAMES:
         snprintf(text, text_bytes, "a %s or a list of %ss", fsdp__key_entry(key), fsdp__key_entry(key));
+        break;
+    case FSDP__KEY_MAPS:
+        allowed_maps(key->items, text, text_bytes);
         break;
     }
 }

@@ -21,7 +21,8 @@ typedef enum fsdp__key_type {
     FSDP__KEY_TEXT,     /* char * */
     FSDP__KEY_PATHS,    /* char **, followed by its count */
     FSDP__KEY_PATTERNS, /* the same, with patterns of names */
-    FSDP__KEY_NAMES     /* the same, with names */
+    FSDP__KEY_NAMES,    /* the same, with names */
+    FSDP__KEY_MAPS      /* a pointer to structs, followed by their count: a list of maps, `items` */
 } fsdp__key_type;
 
 typedef struct fsdp__choice {
@@ -36,7 +37,10 @@ enum {
     FSDP__OR_MINUS = 4,    /* -1 is allowed too */
     FSDP__OR_INTEGER = 16, /* for a choice: an integer from `least` to `most` is allowed too */
     FSDP__LOCAL = 8,       /* local to this process: other ranks may have another value, as for paths and threads */
+    FSDP__REQUIRED = 32,   /* in a map of a list: it must be given */
 };
+
+struct fsdp__key_items;
 
 typedef struct fsdp__key {
     const char *section, *name; /* "trace.path": a key that `trace` holds, a level further down in the file */
@@ -49,11 +53,12 @@ typedef struct fsdp__key {
     const char *help;            /* what it means and, if `initial` is NULL, what holds when it is not set */
     /* Optional, for a text: refuses a value that no such key can have; `name` is "section.name", for the message. */
     fsdp_status (*check)(const char *name, const char *text);
+    const struct fsdp__key_items *items; /* for maps: what each of them may hold */
 } fsdp__key;
 
 /* The limits of a table. */
 enum {
-    FSDP__KEYS_PER_SECTION = 32,
+    FSDP__KEYS_PER_SECTION = 40,
     FSDP__KEY_SECTIONS = 16
 };
 #define FSDP__KEY_LARGE 9e18 /* `most` of an integer without an upper limit */
@@ -65,7 +70,14 @@ typedef struct fsdp__key_table {
     const char *example;         /* "section.name" of a key, for messages */
 } fsdp__key_table;
 
-/* Returns whether the key has a list, and what one entry of it is called. */
+/* Describes the maps of a list, such as "optimizer.groups: [{pattern: '*.bias', weight_decay: 0}]". The table's only
+ * section is the list's "section.name", its keys are no lists, and their offsets refer to one struct of the list. */
+typedef struct fsdp__key_items {
+    fsdp__key_table table;
+    size_t bytes; /* of a struct */
+} fsdp__key_items;
+
+/* Returns whether the key has a list of texts, and what one entry of it is called. */
 bool fsdp__key_is_list(const fsdp__key *key);
 const char *fsdp__key_entry(const fsdp__key *key);
 
@@ -83,6 +95,15 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text);
 fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *const *paths, int64_t count);
 /* Appends what `text` names to the entries of a list; `text` is read as by fsdp__key_set. */
 fsdp_status fsdp__key_add_paths(void *config, const fsdp__key *key, const char *text);
+/* Frees what the key's value holds: texts, lists. The key is not set afterwards. */
+void fsdp__key_release(void *config, const fsdp__key *key);
+/* Sets a key of maps to `count` structs, which it takes over with the memory that they lie in. */
+void fsdp__key_take_maps(void *config, const fsdp__key *key, void *maps, int64_t count);
+/* Give the maps of a key, and one of them. */
+void *fsdp__key_maps(const void *config, const fsdp__key *key, int64_t *count);
+void *fsdp__key_map(const fsdp__key *key, void *maps, int64_t index);
+/* Frees structs that no key holds. */
+void fsdp__key_free_maps(const fsdp__key *key, void *maps, int64_t count);
 /* Tell whether the key has a value, and print that value as YAML which reads back as the same. */
 bool fsdp__key_is_set(const void *config, const fsdp__key *key);
 void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out);

@@ -1,6 +1,6 @@
 /* yaml.c - reads a config file from libyaml's events. Every value is read as text and then checked by the table, so
- * that the file and the command line give the same messages. Whatever YAML has besides sections, keys, values and lists
- * of files is refused where it stands, so nothing here is deeper or longer than the table allows. */
+ * that the file and the command line give the same messages. Whatever YAML has besides sections, keys, values, lists of
+ * files and lists of maps is refused where it stands, so nothing here is deeper or longer than the table allows. */
 #include "config/yaml.h"
 
 #include <stdio.h>
@@ -13,6 +13,7 @@
 enum {
     LONGEST_VALUE = 64 * 1024, /* no number, name or path comes close to it */
     LONGEST_LIST = 256 * 1024, /* nor does a list */
+    MOST_MAPS = 1024,          /* of one list */
     SHOWN_BYTES = 80           /* of a wrong key, in a message */
 };
 
@@ -106,7 +107,7 @@ static const char *kind(const reader *r)
                                                         : "a section";
 }
 
-/* ---- values ---- */
+/* ---- lists of texts ---- */
 
 /* Checks that the event's text fits a C string that can be printed. */
 static fsdp_status check_scalar(const reader *r, const char *section, const char *name)
@@ -176,6 +177,129 @@ static fsdp_status read_path(reader *r, const fsdp__key *key)
     return status;
 }
 
+/* ---- lists of maps ---- */
+
+static fsdp_status read_name(reader *r, const char *section, char *name, size_t name_bytes);
+
+/* Reads the value of a key of the map. */
+static fsdp_status read_map_key(reader *r, const fsdp__key *key, void *map)
+{
+    char allowed[256];
+
+    FSDP_TRY(next(r));
+    if (r->event.type != YAML_SCALAR_EVENT) {
+        fsdp__key_allowed(key, allowed, sizeof allowed);
+        return FSDP_FAIL(FSDP_FORMAT, "%s.%s is %s: expected %s", key->section, key->name, kind(r), allowed);
+    }
+    FSDP_TRY(check_scalar(r, key->section, key->name));
+    return fsdp__key_set(map, key, scalar(r));
+}
+
+/* Checks that all keys are there that must be; the message points at the map's first line. */
+static fsdp_status check_map(reader *r, const fsdp__key_table *table, const void *map, yaml_mark_t mark)
+{
+    for (int k = 0; k < table->count; k++)
+        if (table->keys[k].range & FSDP__REQUIRED && !fsdp__key_is_set(map, &table->keys[k])) {
+            stand_at(r, mark);
+            return FSDP_FAIL(FSDP_INVALID, "an entry of %s has no %s, which each must have", table->sections[0],
+                             table->keys[k].name);
+        }
+    return FSDP_OK;
+}
+
+/* Reads the map that begins with the event at hand; its other keys get their defaults. */
+static fsdp_status read_map(reader *r, const fsdp__key_table *table, void *map)
+{
+    const char *list = table->sections[0];
+    yaml_mark_t mark = r->event.start_mark;
+    bool given[FSDP__KEYS_PER_SECTION] = {false};
+    char name[SHOWN_BYTES];
+
+    stand_at(r, mark);
+    for (int k = 0; k < table->count; k++)
+        FSDP_TRY(fsdp__key_set(map, &table->keys[k], table->keys[k].initial ? table->keys[k].initial : ""));
+    if (r->event.type != YAML_MAPPING_START_EVENT)
+        return FSDP_FAIL(FSDP_FORMAT, "%s holds %s: expected maps, such as {%s: ..}", list,
+                         r->event.type == YAML_SCALAR_EVENT ? "a single value" : "a list", table->keys[0].name);
+    for (;;) {
+        const fsdp__key *key;
+
+        FSDP_TRY(next(r));
+        if (r->event.type == YAML_MAPPING_END_EVENT)
+            return check_map(r, table, map, mark);
+        FSDP_TRY(read_name(r, list, name, sizeof name));
+        key = fsdp__key_find(table, list, name);
+        if (!key)
+            return fsdp__key_unknown(table, list, name);
+        if (given[key - table->keys])
+            return FSDP_FAIL(FSDP_FORMAT, "%s.%s is given twice in one entry", list, name);
+        given[key - table->keys] = true;
+        FSDP_TRY(read_map_key(r, key, map));
+    }
+}
+
+typedef struct maps {
+    const fsdp__key *key;
+    void *items;
+    int64_t count;
+} maps;
+
+static void release_maps(maps *m)
+{
+    fsdp__key_free_maps(m->key, m->items, m->count);
+}
+
+/* Makes room for one more map, of zeros, and returns it; NULL: there is no memory. */
+static void *another(maps *m)
+{
+    void *grown = fsdp__realloc(m->items, (size_t)(m->count + 1) * m->key->items->bytes);
+
+    if (!grown)
+        return NULL;
+    m->items = grown;
+    return memset(fsdp__key_map(m->key, grown, m->count++), 0, m->key->items->bytes);
+}
+
+/* Reads the list that begins with the event at hand, or one map. */
+static fsdp_status read_maps(reader *r, maps *m)
+{
+    bool list = r->event.type == YAML_SEQUENCE_START_EVENT;
+
+    for (;;) {
+        void *map;
+
+        if (list)
+            FSDP_TRY(next(r));
+        if (r->event.type == YAML_SEQUENCE_END_EVENT)
+            return FSDP_OK;
+        stand_at(r, r->event.start_mark);
+        if (m->count == MOST_MAPS)
+            return FSDP_FAIL(FSDP_FORMAT, "%s.%s has more than %d entries", m->key->section, m->key->name, MOST_MAPS);
+        FSDP__TRY_NEW(map = another(m));
+        FSDP_TRY(read_map(r, &m->key->items->table, map));
+        if (!list)
+            return FSDP_OK;
+    }
+}
+
+static void hand_over(maps *m, void *config)
+{
+    fsdp__key_take_maps(config, m->key, m->items, m->count);
+    *m = (maps){.key = m->key};
+}
+
+static fsdp_status read_key_of_maps(reader *r, const fsdp__key *key)
+{
+    FSDP__SCOPED(release_maps) maps read = {.key = key};
+
+    if (!is_nothing(r))
+        FSDP_TRY(read_maps(r, &read));
+    hand_over(&read, r->config);
+    return FSDP_OK;
+}
+
+/* ---- values ---- */
+
 static fsdp_status read_value(reader *r, const fsdp__key *key)
 {
     char allowed[256];
@@ -183,6 +307,8 @@ static fsdp_status read_value(reader *r, const fsdp__key *key)
     FSDP_TRY(next(r));
     if (r->event.type == YAML_SEQUENCE_START_EVENT && fsdp__key_is_list(key))
         return read_list(r, key);
+    if (key->type == FSDP__KEY_MAPS && (r->event.type != YAML_SCALAR_EVENT || is_nothing(r)))
+        return read_key_of_maps(r, key);
     if (r->event.type != YAML_SCALAR_EVENT) {
         fsdp__key_allowed(key, allowed, sizeof allowed);
         return FSDP_FAIL(FSDP_FORMAT, "%s.%s is %s: expected %s", key->section, key->name, kind(r), allowed);
@@ -403,4 +529,62 @@ fsdp_status fsdp__yaml_apply(const fsdp__key_table *table, void *config, const c
     yaml_event_delete(&r.event);
     yaml_parser_delete(&r.parser);
     return status;
+}
+
+/* Reads the one list, or map, that the text is. */
+static fsdp_status read_text_of_maps(reader *r, maps *m)
+{
+    FSDP_TRY(next(r)); /* skips the start of the stream */
+    FSDP_TRY(next(r));
+    FSDP_TRY(next(r));
+    if (r->event.type != YAML_SEQUENCE_START_EVENT && r->event.type != YAML_MAPPING_START_EVENT)
+        return FSDP_FAIL(FSDP_FORMAT, "it is neither a list nor a map");
+    FSDP_TRY(read_maps(r, m));
+    FSDP_TRY(next(r)); /* skips the end of the document */
+    FSDP_TRY(next(r));
+    return r->event.type == YAML_STREAM_END_EVENT ? FSDP_OK : FSDP_FAIL(FSDP_FORMAT, "it goes on after its end");
+}
+
+/* Puts maps behind those that the key has. */
+static fsdp_status append(maps *m, void *config)
+{
+    int64_t count;
+    void *there = fsdp__key_maps(config, m->key, &count);
+    size_t bytes = m->key->items->bytes;
+    char *all = fsdp__calloc((size_t)(count + m->count), bytes);
+
+    FSDP__TRY_NEW(all);
+    memcpy(all, there, (size_t)count * bytes);
+    memcpy(all + (size_t)count * bytes, m->items, (size_t)m->count * bytes);
+    memset(there, 0, (size_t)count * bytes); /* its texts have moved */
+    fsdp__key_take_maps(config, m->key, all, count + m->count);
+    fsdp__free(m->items);
+    *m = (maps){.key = m->key};
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__yaml_maps(void *config, const fsdp__key *key, const char *text, bool add)
+{
+    FSDP__SCOPED(release_maps) maps read = {.key = key};
+    reader r = {.table = &key->items->table, .config = config};
+    fsdp_status status;
+
+    if (!yaml_parser_initialize(&r.parser))
+        return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
+    yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, strlen(text));
+    status = refuse_directives(&r, text, strlen(text));
+    if (status == FSDP_OK)
+        status = read_text_of_maps(&r, &read);
+    yaml_event_delete(&r.event);
+    yaml_parser_delete(&r.parser);
+    if (status != FSDP_OK && status != FSDP_NO_MEMORY)
+        return fsdp_fail_prefix(status, "%s.%s is '%.80s%s'", key->section, key->name, text,
+                                strlen(text) > 80 ? "..." : "");
+    FSDP_TRY(status);
+    if (add && *(void **)((char *)config + key->offset) && read.count > 0)
+        return append(&read, config);
+    if (!add || read.count > 0)
+        hand_over(&read, config);
+    return FSDP_OK;
 }

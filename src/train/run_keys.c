@@ -58,73 +58,78 @@ static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NUL
 
 #define AT(section, field) offsetof(fsdp_train_config, section.field)
 /* The columns: section, name, field, range, default, help. */
-#define INTEGER(section, name, least, most, range, initial, help)                                            \
+#define INTEGER(section, name, least, most, range, initial, help)                                                  \
+    {                                                                                                              \
+#section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, NULL, initial, help, NULL, NULL \
+    }
+#define INTEGER_OR(section, name, least, most, range, choices, initial, help)                                         \
+    {                                                                                                                 \
+#section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, choices, initial, help, NULL, NULL \
+    }
+#define NUMBER(section, name, least, most, range, initial, help)                                                  \
+    {                                                                                                             \
+#section, #name, FSDP__KEY_NUMBER, AT(section, name), least, most, range, NULL, initial, help, NULL, NULL \
+    }
+#define BOOL(section, name, initial, help)                                                                   \
     {                                                                                                        \
-#section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, NULL, initial, help, NULL \
+#section, #name, FSDP__KEY_BOOL, AT(section, name), 0, 0, 0, bool_choices, initial, help, NULL, NULL \
     }
-#define INTEGER_OR(section, name, least, most, range, choices, initial, help)                                   \
-    {                                                                                                           \
-#section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, choices, initial, help, NULL \
+#define BOOL_LOCAL(section, name, initial, help)                                                                       \
+    {                                                                                                                  \
+#section, #name, FSDP__KEY_BOOL, AT(section, name), 0, 0, FSDP__LOCAL, bool_choices, initial, help, NULL, NULL \
     }
-#define NUMBER(section, name, least, most, range, initial, help)                                            \
-    {                                                                                                       \
-#section, #name, FSDP__KEY_NUMBER, AT(section, name), least, most, range, NULL, initial, help, NULL \
-    }
-#define BOOL(section, name, initial, help)                                                             \
-    {                                                                                                  \
-#section, #name, FSDP__KEY_BOOL, AT(section, name), 0, 0, 0, bool_choices, initial, help, NULL \
-    }
-#define BOOL_LOCAL(section, name, initial, help)                                                                 \
-    {                                                                                                            \
-#section, #name, FSDP__KEY_BOOL, AT(section, name), 0, 0, FSDP__LOCAL, bool_choices, initial, help, NULL \
-    }
-#define CHOICE(section, name, field, choices, initial, help)                                         \
-    {                                                                                                \
-#section, #name, FSDP__KEY_CHOICE, AT(section, field), 0, 0, 0, choices, initial, help, NULL \
+#define CHOICE(section, name, field, choices, initial, help)                                               \
+    {                                                                                                      \
+#section, #name, FSDP__KEY_CHOICE, AT(section, field), 0, 0, 0, choices, initial, help, NULL, NULL \
     }
 #define CHOICE_OR(section, name, field, least, most, choices, initial, help)                                          \
     {                                                                                                                 \
 #section, #name, FSDP__KEY_CHOICE, AT(section, field), least, most, FSDP__OR_INTEGER, choices, initial, help, \
-            NULL                                                                                                      \
+            NULL, NULL                                                                                                \
     }
-#define SIZE(section, name, least, initial, help)                                                                \
-    {                                                                                                            \
-#section, #name, FSDP__KEY_SIZE, AT(section, name), least, FSDP__KEY_LARGE, 0, NULL, initial, help, NULL \
+#define SIZE(section, name, least, initial, help)                                                                      \
+    {                                                                                                                  \
+#section, #name, FSDP__KEY_SIZE, AT(section, name), least, FSDP__KEY_LARGE, 0, NULL, initial, help, NULL, NULL \
     }
 #define TEXT(section, name, range, help) TEXT_OF(section, name, range, help, NULL)
-#define TEXT_OF(section, name, range, help, check)                                               \
-    {                                                                                            \
-#section, #name, FSDP__KEY_TEXT, AT(section, name), 0, 0, range, NULL, NULL, help, check \
+#define TEXT_OF(section, name, range, help, check)                                                     \
+    {                                                                                                  \
+#section, #name, FSDP__KEY_TEXT, AT(section, name), 0, 0, range, NULL, NULL, help, check, NULL \
     }
 /* "export" is a keyword of C++, which reads the public header. */
-#define SAVE_TEXT(name, help)                                                                      \
-    {                                                                                              \
-        "export", #name, FSDP__KEY_TEXT, AT(save, name), 0, 0, FSDP__LOCAL, NULL, NULL, help, NULL \
+#define SAVE_TEXT(name, help)                                                                            \
+    {                                                                                                    \
+        "export", #name, FSDP__KEY_TEXT, AT(save, name), 0, 0, FSDP__LOCAL, NULL, NULL, help, NULL, NULL \
     }
-#define SAVE_CHOICE(name, choices, initial, help)                                                \
-    {                                                                                            \
-        "export", #name, FSDP__KEY_CHOICE, AT(save, name), 0, 0, 0, choices, initial, help, NULL \
+#define SAVE_CHOICE(name, choices, initial, help)                                                      \
+    {                                                                                                  \
+        "export", #name, FSDP__KEY_CHOICE, AT(save, name), 0, 0, 0, choices, initial, help, NULL, NULL \
     }
-#define SAVE_SIZE(name, least, initial, help)                                                                 \
+#define SAVE_SIZE(name, least, initial, help)                                                                       \
+    {                                                                                                               \
+        "export", #name, FSDP__KEY_SIZE, AT(save, name), least, FSDP__KEY_LARGE, 0, NULL, initial, help, NULL, NULL \
+    }
+#define SAVE_BOOL(name, initial, help)                                                                    \
+    {                                                                                                     \
+        "export", #name, FSDP__KEY_BOOL, AT(save, name), 0, 0, 0, bool_choices, initial, help, NULL, NULL \
+    }
+#define PATHS(section, name, field, help)                                                                     \
     {                                                                                                         \
-        "export", #name, FSDP__KEY_SIZE, AT(save, name), least, FSDP__KEY_LARGE, 0, NULL, initial, help, NULL \
-    }
-#define SAVE_BOOL(name, initial, help)                                                              \
-    {                                                                                               \
-        "export", #name, FSDP__KEY_BOOL, AT(save, name), 0, 0, 0, bool_choices, initial, help, NULL \
-    }
-#define PATHS(section, name, field, help)                                                               \
-    {                                                                                                   \
-#section, #name, FSDP__KEY_PATHS, AT(section, field), 0, 0, FSDP__LOCAL, NULL, NULL, help, NULL \
+#section, #name, FSDP__KEY_PATHS, AT(section, field), 0, 0, FSDP__LOCAL, NULL, NULL, help, NULL, NULL \
     }
 
-#define PATTERNS(section, name, field, help)                                                     \
-    {                                                                                            \
-#section, #name, FSDP__KEY_PATTERNS, AT(section, field), 0, 0, 0, NULL, NULL, help, NULL \
+#define PATTERNS(section, name, field, help)                                                           \
+    {                                                                                                  \
+#section, #name, FSDP__KEY_PATTERNS, AT(section, field), 0, 0, 0, NULL, NULL, help, NULL, NULL \
     }
-#define NAMES(section, name, field, help)                                                     \
-    {                                                                                         \
-#section, #name, FSDP__KEY_NAMES, AT(section, field), 0, 0, 0, NULL, NULL, help, NULL \
+#define NAMES(section, name, field, help)                                                           \
+    {                                                                                               \
+#section, #name, FSDP__KEY_NAMES, AT(section, field), 0, 0, 0, NULL, NULL, help, NULL, NULL \
+    }
+/* A list of maps; `items` says what each of them may hold. */
+#define MAPS(section, name, field, range, items, help)                                                  \
+    {                                                                                                   \
+#section, #name, FSDP__KEY_MAPS, AT(section, field), 0, 0, range, NULL, NULL, help, NULL, items \
     }
 
 /* clang-format off */

@@ -4,6 +4,12 @@
 
 #include "config/config.h"
 
+typedef struct pool_ticket {
+    char *name;
+    double price;
+    int64_t hours;
+} pool_ticket;
+
 typedef struct pool {
     struct {
         int64_t length;
@@ -19,6 +25,8 @@ typedef struct pool {
         int64_t seats;
         char *name;
     } bar;
+    pool_ticket *tickets;
+    int64_t ticket_count;
 } pool;
 
 extern const fsdp__key_table pool_table;

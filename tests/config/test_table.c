@@ -119,7 +119,7 @@ TEST(a_table_that_is_too_large_is_refused)
 
     for (int i = 0; i <= FSDP__KEYS_PER_SECTION; i++)
         many[i] = pool_table.keys[0];
-    CHECK_ERROR(fsdp__config_default(&large, &p), FSDP_UNSUPPORTED, "section water has 33 keys: at most 32");
+    CHECK_ERROR(fsdp__config_default(&large, &p), FSDP_UNSUPPORTED, "section water has 41 keys: at most 40");
     large.count--;
     CHECK_OK(fsdp__config_default(&large, &p));
     for (int i = 0; i <= FSDP__KEY_SECTIONS; i++)
