@@ -177,8 +177,7 @@ fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp
     return understand(file, format);
 }
 
-/* Maps a file. Its owner is checked on the file that is mapped, not on the name. */
-static fsdp_status map_own(const char *path, fsdp__mapping *out)
+fsdp_status fsdp__token_file_map_own(const char *path, fsdp__mapping *out)
 {
     FSDP__SCOPED(fsdp__directory_close) fsdp__directory in = {.path = NULL};
     FSDP__FREED char *name = NULL;
@@ -204,7 +203,7 @@ fsdp_status fsdp__token_file_refuse(const char *path, const struct stat *info)
 fsdp_status fsdp__token_file_open_own(fsdp__token_file *file, const char *path)
 {
     file->path = path;
-    FSDP_TRY(map_own(path, &file->map));
+    FSDP_TRY(fsdp__token_file_map_own(path, &file->map));
     FSDP_TRY(understand(file, FSDP_TOKENS_BINARY));
     if (!file->sums.compared || file->sums.name != fsdp__token_sums_name(path))
         return FSDP_FAIL(FSDP_FORMAT, "'%s' was not made under this name", path);

@@ -25,6 +25,8 @@ fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp
 /* Opens a file of the cache: one made under this name, by this user or root. Such a file must be opened by this
  * function every time, because another user may have put a file in its place since. */
 fsdp_status fsdp__token_file_open_own(fsdp__token_file *file, const char *path);
+/* Maps a file that this user or root has made. Its owner is checked on the file that is mapped, not on the name. */
+fsdp_status fsdp__token_file_map_own(const char *path, fsdp__mapping *out);
 /* Fails with the message that refuses another user's file. */
 fsdp_status fsdp__token_file_refuse(const char *path, const struct stat *info);
 void fsdp__token_file_close(fsdp__token_file *file);

@@ -159,21 +159,46 @@ fsdp_status fsdp__token_writer_add(fsdp__token_writer *writer, const int32_t *id
     return FSDP_OK;
 }
 
+fsdp_status fsdp__token_writer_bytes(fsdp__token_writer *writer, const void *data, size_t bytes)
+{
+    const unsigned char *from = data;
+
+    while (bytes > 0) {
+        size_t part = FSDP__MIN(bytes, BUFFER_BYTES - writer->used);
+
+        if (part == 0) {
+            FSDP_TRY(flush(writer));
+            continue;
+        }
+        memcpy(writer->buffer + writer->used, from, part);
+        writer->used += part;
+        from += part;
+        bytes -= part;
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer, const char *note)
 {
     unsigned char header[FSDP__TOKEN_HEADER_BYTES];
+
+    fsdp__token_header_write(header, writer->width, writer->tokens);
+    fsdp__token_header_set_note(header, note);
+    return fsdp__token_writer_finish_as(writer, header);
+}
+
+fsdp_status fsdp__token_writer_finish_as(fsdp__token_writer *writer, unsigned char *header)
+{
     int fd = writer->fd;
 
     FSDP_TRY(flush(writer));
-    fsdp__token_header_write(header, writer->width, writer->tokens);
-    fsdp__token_header_set_note(header, note);
     if (writer->kept) {
         size_t bytes = (size_t)writer->sum_count * sizeof *writer->sums;
 
         FSDP_TRY(fsdp__file_pwrite(fd, writer->path, writer->sums, bytes, writer->offset));
         fsdp__token_sums_seal(header, writer->sums, bytes, fsdp__token_sums_name(writer->path));
     }
-    FSDP_TRY(fsdp__file_pwrite(fd, writer->path, header, sizeof header, 0));
+    FSDP_TRY(fsdp__file_pwrite(fd, writer->path, header, FSDP__TOKEN_HEADER_BYTES, 0));
     FSDP_TRY(fsdp__file_sync(fd, writer->path));
     FSDP_TRY(give_name(writer));
     writer->fd = -1;
