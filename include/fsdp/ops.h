@@ -9,7 +9,7 @@
  * to before the backward. Sums and differences, scale, casts, sums and means over dimensions, changes of shape, concat,
  * dropout and the cross-entropy losses save none of their inputs. exp, sqrt, rsqrt, reciprocal, tanh, sigmoid and
  * softmax save only their result. mul, linear, conv1d, conv2d and matmul save an operand if the gradient of the other
- * is needed; so do div its first and swiglu its second. Lookups and choices save their indices or mask.
+ * is needed; so do div its first and the gated pairs their second. Lookups and choices save their indices or mask.
  */
 #ifndef FSDP_OPS_H
 #define FSDP_OPS_H
@@ -114,8 +114,9 @@ FSDP_API fsdp_tensor *fsdp_gelu(fsdp_tensor *x);      /* erf form */
 FSDP_API fsdp_tensor *fsdp_gelu_tanh(fsdp_tensor *x); /* tanh form: GPT-2's gelu_new */
 FSDP_API fsdp_tensor *fsdp_silu(fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_relu(fsdp_tensor *x);
-/* Returns silu(gate) * up. */
+/* Return silu(gate) * up, and gelu_tanh(gate) * up. */
 FSDP_API fsdp_tensor *fsdp_swiglu(fsdp_tensor *gate, fsdp_tensor *up);
+FSDP_API fsdp_tensor *fsdp_geglu_tanh(fsdp_tensor *gate, fsdp_tensor *up);
 /* Returns x with each element set to zero with probability p in [0, 1), and others to x / (1 - p). The mask is a
  * function of (key, element index). p 0 returns x. */
 FSDP_API fsdp_tensor *fsdp_dropout(fsdp_tensor *x, float p, uint64_t key);
@@ -140,6 +141,14 @@ FSDP_API fsdp_tensor *fsdp_log_softmax(fsdp_tensor *x);
 typedef struct fsdp_attention_options {
     bool causal;
     float scale; /* 0: 1 / sqrt(D) */
+    /* The fields below narrow what a causal query sees. Work is left out where nobody sees anything. */
+    int64_t window; /* only the last `window` keys, the query's own included: local attention. 0: all */
+    /* (B,T) i32: where each token stands in its document. 0 begins a document, every other is one more than the token
+     * before; each row begins with 0. A query sees only its own document. S must be T. NULL: a row is a document.
+     * Other values are an error that names the first; checking blocks as that of indices does. */
+    fsdp_tensor *positions;
+    float
+        softcap; /* the scaled scores x become softcap tanh(x / softcap) (Gemma 2: 50), before the mask; 0: they stay */
 } fsdp_attention_options;
 
 /* Computes attention of q (B,T,H,D) over k and v (B,S,G,D), where H is a multiple of G -> (B,T,H,D). Views with a
@@ -150,26 +159,45 @@ FSDP_API fsdp_tensor *fsdp_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor
  * its gradient is written as one tensor. -> (B,T,H*D) */
 FSDP_API fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t heads, int64_t kv_heads,
                                             const fsdp_attention_options *options);
-/* Applies rotary position embedding, Hugging Face's half rotation: x (B,T,H,D), frequencies (D/2) f32, position of t =
- * 0. */
+/* Applies rotary position embedding, Hugging Face's half rotation: x (B,T,H,D), frequencies (R/2) f32, position of t =
+ * 0. If R is less than D only the first R dimensions of a head rotate (partial rotary). */
 FSDP_API fsdp_tensor *fsdp_rope(fsdp_tensor *x, fsdp_tensor *frequencies, int64_t position0);
+/* Does the same at positions (B,T) i32, which are as in fsdp_attention_options. */
+FSDP_API fsdp_tensor *fsdp_rope_at(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions);
 
 /* ---- losses ---- */
-/* Returns the mean cross-entropy over targets that are not -100: logits (...,V), targets (...) i32 -> () f32; 0 and no
- * gradient if all are -100. Any other target outside [0,V) is an error naming its position and value. */
-FSDP_API fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets);
-/* Computes cross_entropy(linear(x, weight), targets) in chunks of rows, so that it never holds all logits. x (...,C),
- * weight (V,C). If a gradient is needed, it is computed in the same pass; that of a leaf weight is written directly to
- * its final place. */
-FSDP_API fsdp_tensor *fsdp_linear_cross_entropy(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *targets);
-
-/* Says how a loss is reduced: to a mean or sum (), or not. The losses below take inputs and targets of one dtype, which
- * are broadcast, and return that dtype. Both may require a gradient. */
+/* Says how a loss is reduced: to a mean or sum (), or not. */
 typedef enum fsdp_loss_reduction {
     FSDP_LOSS_MEAN,
     FSDP_LOSS_SUM,
     FSDP_LOSS_NONE
 } fsdp_loss_reduction;
+
+enum {
+    FSDP_IGNORE_TARGET = -100 /* a target of which nothing is learned */
+};
+typedef struct fsdp_cross_entropy_options {
+    fsdp_loss_reduction reduction; /* FSDP_LOSS_MEAN or FSDP_LOSS_SUM */
+    double scale;                  /* of a sum, which is multiplied by it at no cost; 0: 1. A mean has none */
+    float softcap; /* softcap * tanh(logits / softcap) takes the place of the logits (Gemma 2: 30); 0: none */
+} fsdp_cross_entropy_options;
+
+/* Returns the cross-entropy of logits (...,V) and targets (...) i32 -> () f32: the mean over targets that are not
+ * FSDP_IGNORE_TARGET, which is NaN without a gradient if there are none, or their sum, which then is 0. NULL options:
+ * the mean. Any other target outside [0,V) is an error naming its position and value. */
+FSDP_API fsdp_tensor *fsdp_cross_entropy_with(fsdp_tensor *logits, fsdp_tensor *targets,
+                                              const fsdp_cross_entropy_options *options);
+/* Computes cross_entropy(linear(x, weight), targets) in chunks of rows, so that it never holds all logits. x (...,C),
+ * weight (V,C). If a gradient is needed, it is computed in the same pass; that of a leaf weight is written directly to
+ * its final place. */
+FSDP_API fsdp_tensor *fsdp_linear_cross_entropy_with(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *targets,
+                                                     const fsdp_cross_entropy_options *options);
+/* Do the same without options. */
+FSDP_API fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets);
+FSDP_API fsdp_tensor *fsdp_linear_cross_entropy(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *targets);
+
+/* The losses below take inputs and targets of one dtype, which are broadcast, and return that dtype. Both may require a
+ * gradient. */
 FSDP_API fsdp_tensor *fsdp_mse_loss(fsdp_tensor *input, fsdp_tensor *target, fsdp_loss_reduction reduction);
 FSDP_API fsdp_tensor *fsdp_l1_loss(fsdp_tensor *input, fsdp_tensor *target, fsdp_loss_reduction reduction);
 /* Computes, with d = |input - target|, d^2 / (2 beta) if d is below beta, otherwise d - beta / 2. PyTorch's beta is

@@ -219,23 +219,30 @@ typedef struct fsdp__norm_backward_args {
     fsdp_dtype dtype, weight_dtype, dweight_dtype;
 } fsdp__norm_backward_args;
 
-/* Rotary position embedding as in Hugging Face's Llama (rotate_half): element i < D/2 of a head rotates with i + D/2 by
- * the angle (position0 + t) * frequency[i]. x, y (batch, time, heads, D), D contiguous. In place when y == x with equal
- * strides. `inverse` rotates back, for the backward. */
+/* Rotary position embedding as in Hugging Face's Llama (rotate_half): element i < R/2 of a head rotates with i + R/2 by
+ * the angle (position0 + t) * frequency[i]; elements from R on stay as they are. x, y (batch, time, heads, D), D
+ * contiguous. In place when y == x with equal strides. `inverse` rotates back, for the backward. */
 typedef struct fsdp__rope_args {
     const void *x;
     void *y;
-    const float *frequency; /* (D/2), on the device */
+    const float *frequency; /* (R/2), on the device */
     int64_t batch, time, heads, head_dim, position0;
     int64_t x_batch, x_time, x_head, y_batch, y_time, y_head; /* strides */
     fsdp_dtype dtype;
     bool inverse, accumulate;
+    const int32_t *positions; /* (batch, time): each takes the place of position0 + t. NULL: none */
+    int64_t rotated;          /* R, even; 0: D */
 } fsdp__rope_args;
 
 /* Softmax(scale * Q K^T [causal]) V, tiled: there is no (time, time) matrix. q, out (batch, q_time, heads, D); k, v
  * (batch, kv_time, kv_heads, D); heads is a multiple of kv_heads, query head h uses key head h / (heads / kv_heads).
  * Causal: query t sees keys up to t + kv_time - q_time. `lse` (batch, heads, q_time): the logarithm of the softmax's
- * sum, for the backward, or NULL. */
+ * sum, for the backward, or NULL. With a softcap, softcap * tanh(x / softcap) takes the place of each score x (which is
+ * scaled) before the softmax.
+ *
+ * A causal query may see less: with a window only the last `window` of those keys, its own included; with positions
+ * only those of its document, which begins positions[t] keys before it. Nothing is computed for tiles that nobody
+ * sees. Positions are 0 or one more than the one before; others give wrong numbers, but touch no other memory. */
 typedef struct fsdp__attention_forward_args {
     const void *q, *k, *v;
     void *out;
@@ -248,6 +255,10 @@ typedef struct fsdp__attention_forward_args {
     float scale;
     bool causal;
     fsdp_dtype dtype;
+    float softcap;            /* 0: none */
+    int64_t window;           /* 0: none */
+    const int32_t *positions; /* (batch, q_time), and kv_time is q_time; NULL: none */
+    int64_t pairs;            /* with positions: how many pairs of query and key meet, in all; 0: not known */
 } fsdp__attention_forward_args;
 
 typedef struct fsdp__attention_backward_args {
@@ -278,7 +289,9 @@ typedef struct fsdp__softmax_backward_args {
 
 /* loss [+]= loss_scale * sum over rows of (log sum exp(logits) - logits[target]); rows whose target is ignore_index add
  * nothing. dlogits = loss_scale * (softmax - one hot), when not NULL; in place when dlogits == logits. A target outside
- * [0, cols) that is not ignore_index sets *bad_row to its row (the lowest such row), if bad_row is not NULL. */
+ * [0, cols) that is not ignore_index sets *bad_row to its row (the lowest such row), if bad_row is not NULL. With a
+ * softcap, softcap * tanh(logits / softcap) takes the place of the logits; dlogits is that of the logits themselves.
+ */
 typedef struct fsdp__cross_entropy_args {
     const void *logits;
     const int32_t *targets;
@@ -290,6 +303,7 @@ typedef struct fsdp__cross_entropy_args {
     int32_t ignore_index;
     fsdp_dtype dtype, dlogits_dtype;
     bool accumulate_loss;
+    float softcap; /* 0: none */
 } fsdp__cross_entropy_args;
 
 /* y (rows,cols) = table[ids]. An id outside [0, table_rows) gives zeros and sets *bad_row (the lowest such row). */

@@ -471,7 +471,8 @@ static void rope(fsdp__rope_args *a, const visitor *v)
 {
     READS(x, heads_bytes(a->dtype, (extent){a->batch, a->x_batch}, (extent){a->time, a->x_time},
                          (extent){a->heads, a->x_head}, a->head_dim));
-    READS(frequency, elements(FSDP_F32, a->head_dim / 2));
+    READS(frequency, elements(FSDP_F32, (a->rotated > 0 ? a->rotated : a->head_dim) / 2));
+    READS(positions, elements(FSDP_I32, a->batch * a->time));
     ADDS(y,
          heads_bytes(a->dtype, (extent){a->batch, a->y_batch}, (extent){a->time, a->y_time},
                      (extent){a->heads, a->y_head}, a->head_dim),
@@ -498,6 +499,7 @@ static void attention(fsdp__attention_forward_args *a, const visitor *v, fsdp__a
     READS(q, query_bytes(a, a->q_batch, a->q_stride_time, a->q_head));
     READS(k, key_bytes(a, a->k_batch, a->k_stride_time, a->k_head));
     READS(v, key_bytes(a, a->v_batch, a->v_stride_time, a->v_head));
+    READS(positions, elements(FSDP_I32, a->batch * a->q_time));
     a->out = visit(v, "out", a->out, out, left);
     a->lse = visit(v, "lse", a->lse, elements(FSDP_F32, a->batch * a->heads * a->q_time), left);
 }

@@ -1,15 +1,25 @@
 /* kernel_flops.c - counts the operations of a call's products. */
 #include "device/kernels.h"
 
+static int64_t sum_to(int64_t n)
+{
+    return n > 0 ? n * (n + 1) / 2 : 0;
+}
+
 /* Returns the multiplications of one product of all heads: one row of the head's dimension for each query and key that
- * meet. */
+ * meet. Those of documents in a window are counted as if each query saw as much as both allow. */
 static int64_t attention_product(const fsdp__attention_forward_args *k)
 {
     int64_t pairs = k->q_time * k->kv_time;
 
     if (k->causal) /* the last query sees all keys, and each query before it one key less */
         pairs -= k->q_time * (k->q_time - 1) / 2;
-    return k->batch * k->heads * pairs * k->head_dim;
+    if (k->window > 0) /* the last query does not see kv_time - window of them, and so on */
+        pairs -= sum_to(k->kv_time - k->window) - sum_to(k->kv_time - k->q_time - k->window);
+    pairs *= k->batch;
+    if (k->pairs > 0 && k->pairs < pairs)
+        pairs = k->pairs;
+    return k->heads * pairs * k->head_dim;
 }
 
 /* Returns the multiplications of a convolution: all three kernels have the same number. */

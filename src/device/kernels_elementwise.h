@@ -153,12 +153,14 @@ typedef struct fsdp__activation_backward_args {
     fsdp_dtype dtype;
 } fsdp__activation_backward_args;
 
-/* y = silu(gate) * up. Rows may be strided: gate and up can be halves of one (rows, 2 cols) matrix. */
+/* y = silu(gate) * up, or gelu(gate) * up. Rows may be strided: gate and up can be halves of one (rows, 2 cols) matrix.
+ */
 typedef struct fsdp__swiglu_forward_args {
     const void *gate, *up;
     void *y;
     int64_t rows, cols, gate_row, up_row, y_row;
     fsdp_dtype dtype;
+    bool gelu; /* as FSDP__GELU_TANH */
 } fsdp__swiglu_forward_args;
 
 typedef struct fsdp__swiglu_backward_args {
@@ -166,6 +168,7 @@ typedef struct fsdp__swiglu_backward_args {
     void *dgate, *dup; /* in place when dgate == gate or dup == up */
     int64_t rows, cols, gate_row, up_row, dy_row, dgate_row, dup_row;
     fsdp_dtype dtype;
+    bool gelu;
 } fsdp__swiglu_backward_args;
 
 #endif

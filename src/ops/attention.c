@@ -33,10 +33,37 @@ static void set_strides(fsdp__attention_forward_args *args, heads q, heads k, he
     args->out_batch = out.batch, args->out_stride_time = out.time, args->out_head = out.head;
 }
 
-static bool set_options(const char *op, fsdp__attention_forward_args *args, const fsdp_attention_options *options)
+/* Sets what narrows the view of causal queries. `*positions` becomes theirs, in contiguous memory, or NULL. */
+static fsdp_status set_view(const char *op, fsdp__attention_forward_args *args, const fsdp_attention_options *options,
+                            fsdp_tensor **positions)
 {
+    if (options->window < 0 || !(options->softcap >= 0 && isfinite(options->softcap)))
+        return FSDP_FAIL(FSDP_INVALID, "%s: window %lld and softcap %g must not be negative", op,
+                         (long long)options->window, (double)options->softcap);
+    if (!args->causal && (options->window > 0 || options->positions))
+        return FSDP_FAIL(FSDP_INVALID, "%s: a window or positions without causal", op);
+    args->window = options->window;
+    args->softcap = options->softcap;
+    if (!options->positions)
+        return FSDP_OK;
+    if (args->kv_time != args->q_time)
+        return FSDP_FAIL(FSDP_INVALID, "%s: positions with %lld queries and %lld keys: expected as many", op,
+                         (long long)args->q_time, (long long)args->kv_time);
+    return fsdp__op_check_positions(op, options->positions, args->batch, args->q_time, positions, &args->pairs);
+}
+
+/* The positions are those of `like`'s device; `*positions` is NULL where there are none. */
+static bool set_options(const char *op, const fsdp_tensor *like, fsdp__attention_forward_args *args,
+                        const fsdp_attention_options *options, fsdp_tensor **positions)
+{
+    fsdp_tensor *both[] = {(fsdp_tensor *)(uintptr_t)like, options ? options->positions : NULL};
+
+    *positions = NULL;
     args->causal = options && options->causal;
     args->scale = options && options->scale != 0 ? options->scale : 1.0f / sqrtf((float)args->head_dim);
+    if (!fsdp__op_inputs(op, both, 2) || (options && set_view(op, args, options, positions) != FSDP_OK))
+        return false;
+    args->positions = *positions ? fsdp_tensor_data(*positions) : NULL;
     if (args->causal && args->kv_time < args->q_time) {
         FSDP_FAIL(FSDP_INVALID, "%s: causal with %lld queries and only %lld keys: the first queries would see nothing",
                   op, (long long)args->q_time, (long long)args->kv_time);
@@ -71,6 +98,7 @@ static fsdp_status attention_backward(fsdp__node *node, fsdp_tensor *const *grad
     const attention_state *state = fsdp__node_state(node);
     fsdp_tensor *q = fsdp__node_saved(node, 0), *k = fsdp__node_saved(node, 1), *v = fsdp__node_saved(node, 2);
     fsdp_tensor *out = fsdp__node_saved(node, 3), *lse = fsdp__node_saved(node, 4);
+    fsdp_tensor *positions = fsdp__node_saved(node, 5);
     fsdp_tensor *dout = fsdp__op_contiguous(grads[0]); /* (B,T,H,D) */
     fsdp_tensor *dq = fsdp__empty_like(q, q->dtype), *dk = fsdp__empty_like(k, k->dtype);
     fsdp_tensor *dv = fsdp__empty_like(v, v->dtype);
@@ -83,6 +111,7 @@ static fsdp_status attention_backward(fsdp__node *node, fsdp_tensor *const *grad
     args.forward.v = fsdp_tensor_data(v);
     args.forward.out = fsdp_tensor_data(out);
     args.forward.lse = fsdp_tensor_data(lse);
+    args.forward.positions = positions ? fsdp_tensor_data(positions) : NULL;
     args.dout = fsdp_tensor_data(dout);
     args.dq = fsdp_tensor_data(dq);
     args.dk = fsdp_tensor_data(dk);
@@ -113,7 +142,7 @@ static fsdp_tensor *readable(fsdp_tensor *t)
 
 fsdp_tensor *fsdp_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v, const fsdp_attention_options *options)
 {
-    fsdp_tensor *inputs[] = {q, k, v}, *saved[5], *out, *lse = NULL;
+    fsdp_tensor *inputs[] = {q, k, v}, *saved[6], *out, *lse = NULL;
     attention_state state = {{0}};
     fsdp__attention_forward_args *args = &state.args;
 
@@ -126,7 +155,7 @@ fsdp_tensor *fsdp_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v, cons
     args->batch = q->shape[0], args->q_time = q->shape[1], args->kv_time = k->shape[1];
     args->heads = q->shape[2], args->kv_heads = k->shape[2], args->head_dim = q->shape[3];
     args->dtype = q->dtype;
-    if (!set_options("attention", args, options))
+    if (!set_options("attention", q, args, options, &saved[5]))
         return NULL;
     saved[0] = readable(q), saved[1] = readable(k), saved[2] = readable(v);
     if (!saved[0] || !saved[1] || !saved[2])
@@ -141,7 +170,7 @@ fsdp_tensor *fsdp_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v, cons
             return NULL;
     }
     saved[3] = out, saved[4] = lse;
-    if (fsdp__record_with(&traits, &attention_op, inputs, 3, &out, 1, saved, 5, &state, sizeof state) != FSDP_OK)
+    if (fsdp__record_with(&traits, &attention_op, inputs, 3, &out, 1, saved, 6, &state, sizeof state) != FSDP_OK)
         return NULL;
     return out;
 }
@@ -160,6 +189,7 @@ static fsdp_status packed_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     const attention_state *state = fsdp__node_state(node);
     fsdp_tensor *qkv = fsdp__node_saved(node, 0), *out = fsdp__node_saved(node, 1), *lse = fsdp__node_saved(node, 2);
+    fsdp_tensor *positions = fsdp__node_saved(node, 3);
     fsdp_tensor *dout = fsdp__op_contiguous(grads[0]);     /* (B,T,H*D) */
     fsdp_tensor *dqkv = fsdp__empty_like(qkv, qkv->dtype); /* (B,T,(H+2G)*D) */
     fsdp__attention_backward_args args = {.forward = state->args};
@@ -172,6 +202,7 @@ static fsdp_status packed_backward(fsdp__node *node, fsdp_tensor *const *grads)
     args.forward.v = part(qkv, h + g, d);
     args.forward.out = fsdp_tensor_data(out);
     args.forward.lse = fsdp_tensor_data(lse);
+    args.forward.positions = positions ? fsdp_tensor_data(positions) : NULL;
     args.dout = fsdp_tensor_data(dout);
     args.dq = part(dqkv, 0, d);
     args.dk = part(dqkv, h, d);
@@ -186,7 +217,7 @@ fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t head_count, int64_t
                                    const fsdp_attention_options *options)
 {
     int64_t all = head_count + 2 * kv_heads, shape[3];
-    fsdp_tensor *saved[3], *from, *out, *lse = NULL;
+    fsdp_tensor *saved[4], *from, *out, *lse = NULL;
     attention_state state = {{0}};
     fsdp__attention_forward_args *args = &state.args;
     char text[FSDP__SHAPE_TEXT];
@@ -203,7 +234,7 @@ fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t head_count, int64_t
     args->batch = qkv->shape[0], args->q_time = args->kv_time = qkv->shape[1];
     args->heads = head_count, args->kv_heads = kv_heads, args->head_dim = qkv->shape[2] / all;
     args->dtype = qkv->dtype;
-    if (!set_options("attention_packed", args, options))
+    if (!set_options("attention_packed", qkv, args, options, &saved[3]))
         return NULL;
     shape[0] = qkv->shape[0], shape[1] = qkv->shape[1], shape[2] = head_count * args->head_dim;
     from = fsdp__op_contiguous(qkv);
@@ -220,7 +251,7 @@ fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t head_count, int64_t
             return NULL;
     }
     saved[0] = from, saved[1] = out, saved[2] = lse;
-    if (fsdp__record_with(&traits, &packed_op, &qkv, 1, &out, 1, saved, 3, &state, sizeof state) != FSDP_OK)
+    if (fsdp__record_with(&traits, &packed_op, &qkv, 1, &out, 1, saved, 4, &state, sizeof state) != FSDP_OK)
         return NULL;
     return out;
 }

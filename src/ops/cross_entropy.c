@@ -1,6 +1,7 @@
 /* cross_entropy.c - the mean of log(sum(exp(logits))) - logits[target]. */
 #include "ops/loss.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- shared by the losses ---- */
@@ -57,10 +58,8 @@ fsdp_status fsdp__loss_of_unit(fsdp_tensor *loss, float unit)
 }
 
 fsdp_status fsdp__loss_targets(const char *op, const fsdp_tensor *x, int64_t classes, fsdp_tensor *targets,
-                               fsdp_tensor **contiguous, float *scale)
+                               fsdp_tensor **contiguous, int64_t *count)
 {
-    int64_t valid;
-
     if (targets->dtype != FSDP_I32) {
         fsdp__op_bad(op, "targets", "int32", targets);
         return FSDP_INVALID;
@@ -70,10 +69,28 @@ fsdp_status fsdp__loss_targets(const char *op, const fsdp_tensor *x, int64_t cla
         fsdp__op_misfit(op, "input", x, "targets", targets);
         return FSDP_INVALID;
     }
-    FSDP_TRY(fsdp__op_check_indices(op, "target", targets, classes, FSDP__IGNORE_INDEX, &valid));
-    *scale = valid > 0 ? (float)(1.0 / (double)valid) : 0.0f;
+    FSDP_TRY(fsdp__op_check_indices(op, "target", targets, classes, FSDP_IGNORE_TARGET, count));
     *contiguous = fsdp__op_contiguous(targets);
     return *contiguous ? FSDP_OK : fsdp_last_status();
+}
+
+fsdp_status fsdp__loss_scale(const char *op, const fsdp_cross_entropy_options *options, int64_t count, float *scale)
+{
+    fsdp_loss_reduction reduction = options ? options->reduction : FSDP_LOSS_MEAN;
+
+    if (reduction != FSDP_LOSS_MEAN && reduction != FSDP_LOSS_SUM)
+        return FSDP_FAIL(FSDP_INVALID, "%s: reduction %d: expected FSDP_LOSS_MEAN or FSDP_LOSS_SUM", op,
+                         (int)reduction);
+    if (reduction == FSDP_LOSS_MEAN && options && options->scale != 0)
+        return FSDP_FAIL(FSDP_INVALID, "%s: a mean has no scale, but %g is given: take FSDP_LOSS_SUM", op,
+                         options->scale);
+    if (options && !(options->softcap >= 0 && isfinite(options->softcap)))
+        return FSDP_FAIL(FSDP_INVALID, "%s: softcap %g must not be negative", op, (double)options->softcap);
+    if (reduction == FSDP_LOSS_SUM)
+        *scale = options->scale != 0 ? (float)options->scale : 1.0f;
+    else
+        *scale = count > 0 ? (float)(1.0 / (double)count) : NAN; /* no target's gradient is multiplied by it */
+    return FSDP_OK;
 }
 
 const fsdp__traits fsdp__loss_traits = {.dear = FSDP__DEAR_LOSS};
@@ -95,17 +112,20 @@ bool fsdp__loss_recall(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *other, f
 static const fsdp__op cross_entropy_op = {
     .name = "cross_entropy", .backward = fsdp__loss_backward, .free_state = fsdp__loss_state_free};
 
-fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets)
+fsdp_tensor *fsdp_cross_entropy_with(fsdp_tensor *logits, fsdp_tensor *targets,
+                                     const fsdp_cross_entropy_options *options)
 {
     fsdp_tensor *inputs[] = {logits, targets}, *from, *wanted, *loss, *dlogits = NULL;
     fsdp__loss_state state = {.unit = 1.0f};
+    int64_t count;
     float scale;
 
     if (fsdp__loss_recall(&cross_entropy_op, logits, targets, &loss))
         return loss;
     if (!logits || !targets || !fsdp__op_inputs("cross_entropy", inputs, 2) ||
         !fsdp__op_same_dtype("cross_entropy", &logits, 1) ||
-        fsdp__loss_targets("cross_entropy", logits, fsdp__op_last(logits), targets, &wanted, &scale) != FSDP_OK)
+        fsdp__loss_targets("cross_entropy", logits, fsdp__op_last(logits), targets, &wanted, &count) != FSDP_OK ||
+        fsdp__loss_scale("cross_entropy", options, count, &scale) != FSDP_OK)
         return NULL;
     from = fsdp__op_contiguous(logits);                            /* (...,V) */
     loss = fsdp_empty(logits->storage->device, FSDP_F32, 0, NULL); /* () */
@@ -121,9 +141,10 @@ fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets)
                                            .rows = fsdp__op_rows(logits),
                                            .cols = fsdp__op_last(logits),
                                            .loss_scale = scale * state.unit,
-                                           .ignore_index = FSDP__IGNORE_INDEX,
+                                           .ignore_index = FSDP_IGNORE_TARGET,
                                            .dtype = logits->dtype,
-                                           .dlogits_dtype = logits->dtype};
+                                           .dlogits_dtype = logits->dtype,
+                                           .softcap = options ? options->softcap : 0.0f};
     if (fsdp__launch_cross_entropy(fsdp__op_stream(loss), &args) != FSDP_OK ||
         fsdp__loss_of_unit(loss, state.unit) != FSDP_OK)
         return NULL;
@@ -136,4 +157,9 @@ fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets)
         return NULL;
     }
     return loss;
+}
+
+fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets)
+{
+    return fsdp_cross_entropy_with(logits, targets, NULL);
 }

@@ -5,6 +5,8 @@
  * weight has 16 bits so has the gradient of the logits, rounded once: matrix units multiply it as it is. */
 #include "ops/loss.h"
 
+#include <math.h>
+
 #include "base/compiler.h"
 
 /* A chunk's logits take about CHUNK_BYTES, but a product needs some rows to be worth reading the weight for. */
@@ -23,6 +25,7 @@ typedef struct head {
     fsdp_tensor *loss;    /* () f32 */
     float scale;          /* of the loss; its gradients are for `unit` of it (ops/loss.h) */
     float unit;
+    float softcap;
 } head;
 
 /* Views rows [first, first + rows) as a matrix. `*view` keeps them alive: the caller unrefs it. */
@@ -43,10 +46,11 @@ static fsdp_status chunk_loss(const head *h, const fsdp_tensor *logits, const fs
                                            .rows = logits->shape[0],
                                            .cols = logits->shape[1],
                                            .loss_scale = h->scale * h->unit,
-                                           .ignore_index = FSDP__IGNORE_INDEX,
+                                           .ignore_index = FSDP_IGNORE_TARGET,
                                            .dtype = FSDP_F32,
                                            .dlogits_dtype = dlogits ? dlogits->dtype : FSDP_F32,
-                                           .accumulate_loss = !first};
+                                           .accumulate_loss = !first,
+                                           .softcap = h->softcap};
 
     return fsdp__launch_cross_entropy(fsdp__op_stream(logits), &args);
 }
@@ -105,7 +109,7 @@ static fsdp_status all_chunks(head *h)
     if (step == 0) {
         if (h->dweight)
             FSDP_TRY(fsdp_tensor_fill_(h->dweight, 0.0));
-        return fsdp_tensor_fill_(h->loss, 0.0);
+        return fsdp_tensor_fill_(h->loss, isnan(h->scale) ? (double)NAN : 0.0);
     }
     FSDP_TRY_GOTO(status, make_logits(h, step), out);
     for (int64_t first = 0; first < rows; first += step)
@@ -156,12 +160,19 @@ static fsdp_status gradients_for(fsdp_tensor *x, fsdp_tensor *weight, fsdp__loss
 
 fsdp_tensor *fsdp_linear_cross_entropy(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *targets)
 {
+    return fsdp_linear_cross_entropy_with(x, weight, targets, NULL);
+}
+
+fsdp_tensor *fsdp_linear_cross_entropy_with(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *targets,
+                                            const fsdp_cross_entropy_options *options)
+{
     const char *name = linear_cross_entropy_op.name;
     fsdp_tensor *inputs[] = {x, weight, targets}, *from, *wanted;
     fsdp__loss_state state = {.unit = 1.0f};
     fsdp_status status;
-    head h = {.unit = 1.0f};
+    head h = {.unit = 1.0f, .softcap = options ? options->softcap : 0.0f};
     bool recording;
+    int64_t count;
 
     if (fsdp__loss_recall(&linear_cross_entropy_op, x, weight, &h.loss))
         return h.loss;
@@ -171,7 +182,8 @@ fsdp_tensor *fsdp_linear_cross_entropy(fsdp_tensor *x, fsdp_tensor *weight, fsdp
         return fsdp__op_bad(name, "weight", "a matrix", weight);
     if (x->ndim < 1 || fsdp__op_last(x) != weight->shape[1])
         return fsdp__op_misfit(name, "input", x, "weight", weight);
-    if (fsdp__loss_targets(name, x, weight->shape[0], targets, &wanted, &h.scale) != FSDP_OK)
+    if (fsdp__loss_targets(name, x, weight->shape[0], targets, &wanted, &count) != FSDP_OK ||
+        fsdp__loss_scale(name, options, count, &h.scale) != FSDP_OK)
         return NULL;
     from = fsdp__op_contiguous(x);
     h.loss = fsdp_empty(x->storage->device, FSDP_F32, 0, NULL); /* () */

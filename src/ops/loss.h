@@ -5,8 +5,6 @@
 
 #include "ops/op.h"
 
-#define FSDP__IGNORE_INDEX (-100)
-
 /* State of a loss's node: the gradients of its inputs for an upstream gradient of `unit`. Owned; NULL if not wanted. */
 typedef struct fsdp__loss_state {
     fsdp_tensor *gradients[2];
@@ -28,8 +26,10 @@ void fsdp__loss_state_free(void *state);
 fsdp_status fsdp__loss_backward(fsdp__node *node, fsdp_tensor *const *grads);
 
 /* Checks targets (int32, the leading dimensions of `x`, values in [0, classes) or -100). Gives the targets in
- * contiguous memory, and 1 / (how many are not -100) as `*scale`, 0 if there are none. */
+ * contiguous memory, and how many are not -100. */
 fsdp_status fsdp__loss_targets(const char *op, const fsdp_tensor *x, int64_t classes, fsdp_tensor *targets,
-                               fsdp_tensor **contiguous, float *scale);
+                               fsdp_tensor **contiguous, int64_t *count);
+/* Gets what a sum over `count` targets is multiplied by; a mean over none: NaN. NULL options: those of a mean. */
+fsdp_status fsdp__loss_scale(const char *op, const fsdp_cross_entropy_options *options, int64_t count, float *scale);
 
 #endif

@@ -47,18 +47,19 @@ fsdp_tensor *fsdp_nll_loss(fsdp_tensor *input, fsdp_tensor *target, fsdp_loss_re
 {
     fsdp_tensor *inputs[] = {input, target}, *wanted, *ignored, *loss;
     int64_t shape[FSDP_MAX_DIMS] = {0};
-    float scale;
+    int64_t count;
 
     if (!input || !target || !fsdp__op_inputs("nll_loss", inputs, 2) || !fsdp__op_same_dtype("nll_loss", &input, 1) ||
-        fsdp__loss_targets("nll_loss", input, fsdp__op_last(input), target, &wanted, &scale) != FSDP_OK)
+        fsdp__loss_targets("nll_loss", input, fsdp__op_last(input), target, &wanted, &count) != FSDP_OK)
         return NULL;
     for (int d = 0; d < input->ndim; d++)
         shape[d] = d < target->ndim ? target->shape[d] : 1;
-    ignored = fsdp_eq(wanted, fsdp_scalar(wanted, FSDP__IGNORE_INDEX));
+    ignored = fsdp_eq(wanted, fsdp_scalar(wanted, FSDP_IGNORE_TARGET));
     wanted = fsdp_masked_fill(wanted, ignored, 0.0);
     loss = fsdp_gather(input, -1, fsdp_reshape(wanted, input->ndim, shape));
     loss = fsdp_masked_fill(fsdp_neg(fsdp_reshape(loss, target->ndim, shape)), ignored, 0.0);
     if (reduction == FSDP_LOSS_MEAN) /* sum in f32: the sum over thousands of targets is too large for float16 */
-        return fsdp_cast(fsdp_scale(fsdp_sum(fsdp_cast(loss, FSDP_F32)), (double)scale), input->dtype);
+        return fsdp_cast(fsdp_scale(fsdp_sum(fsdp_cast(loss, FSDP_F32)), count > 0 ? 1.0 / (double)count : 0.0),
+                         input->dtype);
     return reduced("nll_loss", loss, reduction);
 }

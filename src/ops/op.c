@@ -165,6 +165,52 @@ fsdp_status fsdp__op_check_indices(const char *op, const char *what, const fsdp_
     return FSDP_OK;
 }
 
+/* ---- positions in documents ---- */
+
+static fsdp_status bad_position(const char *op, const fsdp_tensor *positions, const int32_t *values, int64_t wrong)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    position_text(positions, wrong, text);
+    if (wrong % positions->shape[1] == 0)
+        return FSDP_FAIL(FSDP_INVALID, "%s: position %d at %s: a row begins with 0", op, (int)values[wrong], text);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "%s: position %d at %s is neither 0, where a document begins, nor %d, one more than the token "
+                     "before it",
+                     op, (int)values[wrong], text, (int)values[wrong - 1] + 1);
+}
+
+fsdp_status fsdp__op_check_positions(const char *op, fsdp_tensor *positions, int64_t batch, int64_t time,
+                                     fsdp_tensor **contiguous, int64_t *pairs)
+{
+    FSDP__FREED int32_t *values = NULL;
+    fsdp__documents found;
+    char text[FSDP__SHAPE_TEXT];
+
+    if (positions->dtype != FSDP_I32) {
+        fsdp__op_bad(op, "positions", "int32", positions);
+        return FSDP_INVALID;
+    }
+    if (positions->ndim != 2 || positions->shape[0] != batch || positions->shape[1] != time)
+        return FSDP_FAIL(FSDP_INVALID, "%s: positions %s do not fit a batch of %lld x %lld tokens", op,
+                         fsdp__shape_text(positions->ndim, positions->shape, text), (long long)batch, (long long)time);
+    *contiguous = fsdp__op_contiguous(positions);
+    if (!*contiguous)
+        return fsdp_last_status();
+    *pairs = 0;
+    if (fsdp_tensor_numel(positions) == 0 || !fsdp__device_has_bytes(positions->storage->device) ||
+        fsdp__tensor_documents(positions, pairs))
+        return FSDP_OK;
+    FSDP__TRY_NEW(values = fsdp__malloc((size_t)fsdp_tensor_numel(positions) * sizeof *values));
+    FSDP_TRY(fsdp_tensor_read(positions, FSDP_I32, values));
+    found = fsdp__documents_of(values, batch, time);
+    if (found.wrong >= 0)
+        return bad_position(op, positions, values, found.wrong);
+    *pairs = found.pairs;
+    fsdp__tensor_note_documents(positions, found);
+    return FSDP_OK;
+}
+
 /* ---- small computations ---- */
 
 fsdp_stream *fsdp__op_stream(const fsdp_tensor *tensor)

@@ -55,6 +55,11 @@ fsdp_status fsdp__op_broadcast(fsdp_tensor *dst, const fsdp_tensor *src, const i
  * all are taken for valid. Blocks, unless the host knows them: fsdp__tensor_range. */
 fsdp_status fsdp__op_check_indices(const char *op, const char *what, const fsdp_tensor *indices, int64_t limit,
                                    int64_t ignore, int64_t *valid);
+/* Checks positions in documents: int32 (batch,time), each 0 or one more than the token before. Gives them in contiguous
+ * memory, and how many pairs of a token and one that it sees there are; 0 if the host does not know. Blocks, unless the
+ * host has written them and nobody since, or they were checked before. */
+fsdp_status fsdp__op_check_positions(const char *op, fsdp_tensor *positions, int64_t batch, int64_t time,
+                                     fsdp_tensor **contiguous, int64_t *pairs);
 
 /* ---- matrix products (gemm.c) ---- */
 

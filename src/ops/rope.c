@@ -1,9 +1,9 @@
 /* rope.c - rotary position embedding. The backward rotates back. */
 #include "ops/op.h"
 
-/* Computes y [+]= x rotated; both (B,T,H,D) with D contiguous. */
-static fsdp_status rotate(const fsdp_tensor *x, const fsdp_tensor *frequencies, fsdp_tensor *y, int64_t position0,
-                          bool inverse, bool accumulate)
+/* Computes y = x rotated; both (B,T,H,D) with D contiguous. Positions are (B,T), or NULL. */
+static fsdp_status rotate(const fsdp_tensor *x, const fsdp_tensor *frequencies, const fsdp_tensor *positions,
+                          fsdp_tensor *y, int64_t position0, bool inverse)
 {
     const fsdp__rope_args args = {.x = fsdp_tensor_data(x),
                                   .y = fsdp_tensor_data(y),
@@ -21,7 +21,8 @@ static fsdp_status rotate(const fsdp_tensor *x, const fsdp_tensor *frequencies, 
                                   .y_head = y->strides[2],
                                   .dtype = x->dtype,
                                   .inverse = inverse,
-                                  .accumulate = accumulate};
+                                  .positions = positions ? fsdp_tensor_data(positions) : NULL,
+                                  .rotated = 2 * frequencies->shape[0]};
 
     return fsdp_tensor_numel(x) == 0 ? FSDP_OK : fsdp__launch_rope(fsdp__op_stream(x), &args);
 }
@@ -33,28 +34,43 @@ static fsdp_status rope_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
     if (!dx)
         return fsdp_last_status();
-    FSDP_TRY(rotate(dy, fsdp__node_saved(node, 0), dx, position0, true, false));
+    FSDP_TRY(rotate(dy, fsdp__node_saved(node, 0), fsdp__node_saved(node, 1), dx, position0, true));
     return fsdp__node_give(node, 0, dx);
 }
 
 static const fsdp__op rope_op = {.name = "rope", .backward = rope_backward};
 
-fsdp_tensor *fsdp_rope(fsdp_tensor *x, fsdp_tensor *frequencies, int64_t position0)
+/* Positions may be NULL. */
+static fsdp_tensor *rope(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t position0)
 {
-    fsdp_tensor *inputs[] = {x, frequencies}, *from, *y;
+    fsdp_tensor *inputs[] = {x, frequencies, positions}, *saved[] = {frequencies, NULL}, *from, *y;
+    int64_t pairs;
 
-    if (!x || !frequencies || !fsdp__op_inputs("rope", inputs, 2) || !fsdp__op_same_dtype("rope", &x, 1))
+    if (!x || !frequencies || !fsdp__op_inputs("rope", inputs, 3) || !fsdp__op_same_dtype("rope", &x, 1))
         return NULL;
     if (x->ndim != 4 || x->shape[3] % 2 != 0)
         return fsdp__op_bad("rope", "input", "(batch, time, heads, even dimension)", x);
     if (frequencies->dtype != FSDP_F32 || !fsdp_tensor_is_contiguous(frequencies))
         return fsdp__op_bad("rope", "frequencies", "contiguous float32", frequencies);
-    if (frequencies->ndim != 1 || frequencies->shape[0] != x->shape[3] / 2)
+    if (frequencies->ndim != 1 || frequencies->shape[0] < 1 || frequencies->shape[0] > x->shape[3] / 2)
         return fsdp__op_misfit("rope", "input", x, "frequencies", frequencies);
+    if (positions &&
+        fsdp__op_check_positions("rope", positions, x->shape[0], x->shape[1], &saved[1], &pairs) != FSDP_OK)
+        return NULL;
     from = x->strides[3] == 1 ? x : fsdp__op_contiguous(x);
     y = fsdp__empty_like(x, x->dtype);
-    if (!from || !y || rotate(from, frequencies, y, position0, false, false) != FSDP_OK ||
-        fsdp__record(&rope_op, &x, 1, &y, 1, &frequencies, 1, &position0, sizeof position0) != FSDP_OK)
+    if (!from || !y || rotate(from, frequencies, saved[1], y, position0, false) != FSDP_OK ||
+        fsdp__record(&rope_op, &x, 1, &y, 1, saved, 2, &position0, sizeof position0) != FSDP_OK)
         return NULL;
     return y;
+}
+
+fsdp_tensor *fsdp_rope(fsdp_tensor *x, fsdp_tensor *frequencies, int64_t position0)
+{
+    return rope(x, frequencies, NULL, position0);
+}
+
+fsdp_tensor *fsdp_rope_at(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions)
+{
+    return positions ? rope(x, frequencies, positions, 0) : NULL;
 }

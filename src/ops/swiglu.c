@@ -1,4 +1,4 @@
-/* swiglu.c - silu(gate) * up. */
+/* swiglu.c - gated pairs: silu(gate) * up and gelu_tanh(gate) * up. */
 #include "ops/op.h"
 
 /* Views a tensor as a matrix whose rows are contiguous and evenly spaced: in place if the strides allow. */
@@ -35,23 +35,26 @@ static fsdp_status swiglu_backward(fsdp__node *node, fsdp_tensor *const *grads)
                                              .dy_row = dy.row,
                                              .dgate_row = gate.cols,
                                              .dup_row = gate.cols,
-                                             .dtype = grads[0]->dtype};
+                                             .dtype = grads[0]->dtype,
+                                             .gelu = *(const bool *)fsdp__node_state(node)};
     FSDP_TRY(fsdp__launch_swiglu_backward(fsdp__op_stream(dgate), &args));
     FSDP_TRY(fsdp__node_give(node, 0, dgate));
     return fsdp__node_give(node, 1, dup);
 }
 
 static const fsdp__op swiglu_op = {.name = "swiglu", .backward = swiglu_backward};
+static const fsdp__op geglu_op = {.name = "geglu_tanh", .backward = swiglu_backward};
 
-fsdp_tensor *fsdp_swiglu(fsdp_tensor *gate, fsdp_tensor *up)
+static fsdp_tensor *gated(const fsdp__op *op, bool gelu, fsdp_tensor *gate, fsdp_tensor *up)
 {
-    fsdp_tensor *inputs[] = {gate, up}, *saved[] = {gate, fsdp_tensor_requires_grad(gate) ? up : NULL}, *y;
+    fsdp_tensor *inputs[] = {gate, up}, *saved[] = {gate, NULL}, *y;
     fsdp__matrix left, right;
 
-    if (!gate || !up || !fsdp__op_inputs("swiglu", inputs, 2) || !fsdp__op_same_dtype("swiglu", inputs, 2))
+    if (!gate || !up || !fsdp__op_inputs(op->name, inputs, 2) || !fsdp__op_same_dtype(op->name, inputs, 2))
         return NULL;
+    saved[1] = fsdp_tensor_requires_grad(gate) ? up : NULL;
     if (gate->ndim < 1 || !fsdp__shape_equal(gate, up))
-        return fsdp__op_misfit("swiglu", "gate", gate, "up", up);
+        return fsdp__op_misfit(op->name, "gate", gate, "up", up);
     y = fsdp__empty_like(gate, gate->dtype); /* (...,C) */
     if (!y || fsdp_tensor_numel(y) == 0)
         return y;
@@ -65,9 +68,20 @@ fsdp_tensor *fsdp_swiglu(fsdp_tensor *gate, fsdp_tensor *up)
                                             .gate_row = left.row,
                                             .up_row = right.row,
                                             .y_row = left.cols,
-                                            .dtype = gate->dtype};
+                                            .dtype = gate->dtype,
+                                            .gelu = gelu};
     if (fsdp__launch_swiglu_forward(fsdp__op_stream(y), &args) != FSDP_OK ||
-        fsdp__record(&swiglu_op, inputs, 2, &y, 1, saved, 2, NULL, 0) != FSDP_OK)
+        fsdp__record(op, inputs, 2, &y, 1, saved, 2, &gelu, sizeof gelu) != FSDP_OK)
         return NULL;
     return y;
+}
+
+fsdp_tensor *fsdp_swiglu(fsdp_tensor *gate, fsdp_tensor *up)
+{
+    return gated(&swiglu_op, false, gate, up);
+}
+
+fsdp_tensor *fsdp_geglu_tanh(fsdp_tensor *gate, fsdp_tensor *up)
+{
+    return gated(&geglu_op, true, gate, up);
 }

@@ -26,6 +26,14 @@ typedef struct fsdp__range {
     uint64_t version;             /* of the storage that has them */
 } fsdp__range;
 
+/* What is known of int32 that are positions in documents, in rows: fsdp__documents_of. */
+typedef struct fsdp__documents {
+    int64_t row;      /* how long a row is; 0: nothing is known */
+    int64_t wrong;    /* the first that is neither 0 nor one more than the one before in its row; -1: none */
+    int64_t pairs;    /* of a token and one that it sees: its own document's, up to itself */
+    uint64_t version; /* of the storage that has them */
+} fsdp__documents;
+
 struct fsdp__storage {
     int64_t refs;
     fsdp_device *device;
@@ -49,7 +57,8 @@ struct fsdp__storage {
     bool renewed;
     /* True for the bytes of a parameter that was given memory but no values; the first write clears it. */
     bool unwritten;
-    fsdp__range range; /* of all of its bytes, as integers of one dtype: fsdp__tensor_range */
+    fsdp__range range;         /* of all of its bytes, as integers of one dtype: fsdp__tensor_range */
+    fsdp__documents documents; /* of all of its bytes, or nothing: fsdp__tensor_documents */
     /* Work on another stream that still writes the bytes: the device's stream waits for it before the next access.
      * Borrowed: whoever sets it clears it when the work is known to be done. */
     fsdp_event *written;
@@ -164,6 +173,14 @@ void fsdp__name_without_values(const fsdp_tensor *tensor, const char *name, stru
  * nobody has written there since. Returns false where it is not known. Those of a view may be fewer than the range has.
  */
 bool fsdp__tensor_range(const fsdp_tensor *tensor, fsdp__range *out);
+
+/* Looks at positions (rows,row). */
+fsdp__documents fsdp__documents_of(const int32_t *positions, int64_t rows, int64_t row);
+/* Notes that all positions of an int32 tensor were found right. Nothing is noted of a view of a part. */
+void fsdp__tensor_note_documents(const fsdp_tensor *tensor, fsdp__documents found);
+/* Returns whether the host knows that a tensor (rows,row) has right positions: it has written them to a device whose
+ * memory it cannot reach, or noted it, and nobody has written there since. Then `*pairs` is set. */
+bool fsdp__tensor_documents(const fsdp_tensor *tensor, int64_t *pairs);
 
 /* Copies with any strides, and converts, on the device's stream (tensor_copy.c). */
 fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate);

@@ -300,18 +300,65 @@ static fsdp__range range_of(fsdp_dtype dtype, const void *data, int64_t count)
     return r;
 }
 
+fsdp__documents fsdp__documents_of(const int32_t *positions, int64_t rows, int64_t row)
+{
+    fsdp__documents found = {.row = row, .wrong = -1};
+
+    for (int64_t i = 0; i < rows * row; i++) {
+        if (positions[i] != 0 && (i % row == 0 || positions[i] != positions[i - 1] + 1)) {
+            found.wrong = i;
+            return found;
+        }
+        found.pairs += (int64_t)positions[i] + 1;
+    }
+    return found;
+}
+
+/* Returns whether a tensor is all of its storage, in order. */
+static bool is_whole(const fsdp_tensor *tensor)
+{
+    size_t bytes = (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(tensor->dtype);
+
+    return bytes == tensor->storage->bytes && fsdp_tensor_is_contiguous(tensor);
+}
+
+void fsdp__tensor_note_documents(const fsdp_tensor *tensor, fsdp__documents found)
+{
+    if (!is_whole(tensor))
+        return;
+    tensor->storage->documents = found;
+    tensor->storage->documents.version = tensor->storage->version;
+}
+
+bool fsdp__tensor_documents(const fsdp_tensor *tensor, int64_t *pairs)
+{
+    const fsdp__documents *known = &tensor->storage->documents;
+
+    if (known->row == 0 || known->version != tensor->storage->version || known->row != tensor->shape[1] ||
+        !is_whole(tensor))
+        return false;
+    *pairs = known->pairs;
+    return true;
+}
+
 /* Notes what is written to all of a storage: whoever must know that indices are right need not wait to read them. */
 static void note_range(const fsdp_tensor *tensor, fsdp_dtype dtype, const void *data)
 {
     fsdp__storage *storage = tensor->storage;
     int64_t count = fsdp_tensor_numel(tensor);
 
-    storage->range.count = 0;
+    storage->range.count = storage->documents.row = 0;
     if (tensor->dtype != dtype || (dtype != FSDP_I32 && dtype != FSDP_I64) ||
         fsdp__device_host_access(storage->device) || (size_t)count * fsdp_dtype_size(dtype) != storage->bytes)
         return;
     storage->range = range_of(dtype, data, count);
     storage->range.version = storage->version;
+    if (dtype == FSDP_I32 && tensor->ndim == 2 && storage->range.lowest == 0) { /* it may be of positions */
+        fsdp__documents found = fsdp__documents_of(data, tensor->shape[0], tensor->shape[1]);
+
+        if (found.wrong < 0)
+            fsdp__tensor_note_documents(tensor, found);
+    }
 }
 
 bool fsdp__tensor_range(const fsdp_tensor *tensor, fsdp__range *out)

@@ -80,6 +80,12 @@ TEST(products_count)
     CHECK_EQ(fsdp__kernel_flops(FSDP__KERNEL_ATTENTION_BACKWARD, &attention), 2 * 4 * 2 * 6 * 3 * 4 * 8);
     attention.forward.causal = true; /* queries see 2, 3 and 4 keys */
     CHECK_EQ(fsdp__kernel_flops(FSDP__KERNEL_ATTENTION_FORWARD, &attention.forward), 2 * 2 * 2 * 6 * 9 * 8);
+    attention.forward.window = 3; /* 2, 3 and 3 */
+    CHECK_EQ(fsdp__kernel_flops(FSDP__KERNEL_ATTENTION_FORWARD, &attention.forward), 2 * 2 * 2 * 6 * 8 * 8);
+    attention.forward.window = 1;
+    CHECK_EQ(fsdp__kernel_flops(FSDP__KERNEL_ATTENTION_FORWARD, &attention.forward), 2 * 2 * 2 * 6 * 3 * 8);
+    attention.forward.window = 0, attention.forward.pairs = 7; /* of both batches, in short documents */
+    CHECK_EQ(fsdp__kernel_flops(FSDP__KERNEL_ATTENTION_BACKWARD, &attention), 2 * 4 * 6 * 7 * 8);
     fsdp_context_free(context);
 }
 

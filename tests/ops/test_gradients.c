@@ -5,6 +5,26 @@
 #include "ops/gradient.h"
 
 static const fsdp_attention_options causal = {.causal = true};
+static const fsdp_cross_entropy_options scaled_sum = {.reduction = FSDP_LOSS_SUM, .scale = 0.3};
+static const fsdp_cross_entropy_options capped = {.reduction = FSDP_LOSS_SUM, .softcap = 0.8f};
+
+static const fsdp_attention_options windowed = {.causal = true, .window = 2};
+
+static fsdp_tensor *positions_of(fsdp_tensor *like)
+{
+    static const int32_t positions[] = {0, 1, 2, 0, 1, 0, 0, 1, 2, 3};
+
+    return make_ids(fsdp_tensor_device(like), 2, (const int64_t[]){2, 5}, positions);
+}
+
+/* Documents in two rows of five, seen through a window, with capped scores. */
+static const fsdp_attention_options *narrow(fsdp_tensor *like)
+{
+    static fsdp_attention_options options = {.causal = true, .window = 3, .softcap = 0.9f, .scale = 0.8f};
+
+    options.positions = positions_of(like);
+    return &options;
+}
 
 static fsdp_tensor *ids_of(fsdp_tensor *like)
 {
@@ -155,9 +175,21 @@ GRADIENT(attention, fsdp_attention(in[0], in[1], in[2], NULL), 4, 2, 3, 2, 3, 4,
 GRADIENT(causal_attention, fsdp_attention(in[0], in[1], in[2], &causal), 4, 1, 3, 2, 2, 4, 1, 5, 2, 2, 4, 1, 5, 2, 2)
 GRADIENT(attention_of_views, strided_attention(in[0]), 3, 2, 4, 16)
 GRADIENT(attention_packed, fsdp_attention_packed(in[0], 2, 1, &causal), 3, 2, 4, 12)
+GRADIENT(narrow_attention, fsdp_attention(in[0], in[1], in[2], narrow(in[0])), 4, 2, 5, 2, 3, 4, 2, 5, 1, 3, 4, 2, 5, 1,
+         3)
+GRADIENT(narrow_attention_packed, fsdp_attention_packed(in[0], 2, 1, narrow(in[0])), 3, 2, 5, 12)
+GRADIENT(windowed_attention, fsdp_attention(in[0], in[1], in[2], &windowed), 4, 1, 3, 2, 2, 4, 1, 5, 2, 2, 4, 1, 5, 2,
+         2)
+GRADIENT(rope_at, fsdp_rope_at(in[0], frequencies(in[0]), positions_of(in[0])), 4, 2, 5, 2, 6)
+GRADIENT(rope_of_a_part, fsdp_rope(in[0], frequencies(in[0]), 2), 4, 2, 3, 2, 8)
 GRADIENT(rope, fsdp_rope(in[0], frequencies(in[0]), 2), 4, 2, 3, 2, 6)
 GRADIENT(cross_entropy, fsdp_cross_entropy(in[0], ids_of(in[0])), 3, 2, 3, 5)
 GRADIENT(scaled_cross_entropy, fsdp_scale(fsdp_cross_entropy(in[0], ids_of(in[0])), 3.0), 3, 2, 3, 5)
+GRADIENT(geglu_tanh, fsdp_geglu_tanh(in[0], in[1]), 3, 2, 3, 5, 3, 2, 3, 5)
+GRADIENT(sum_of_cross_entropy, fsdp_cross_entropy_with(in[0], ids_of(in[0]), &scaled_sum), 3, 2, 3, 5)
+GRADIENT(capped_cross_entropy, fsdp_cross_entropy_with(in[0], ids_of(in[0]), &capped), 3, 2, 3, 5)
+GRADIENT(capped_linear_cross_entropy, fsdp_linear_cross_entropy_with(in[0], in[1], ids_of(in[0]), &capped), 3, 2, 3, 4,
+         2, 5, 4)
 GRADIENT(linear_cross_entropy, fsdp_linear_cross_entropy(in[0], in[1], ids_of(in[0])), 3, 2, 3, 4, 2, 5, 4)
 GRADIENT(tied_head, fsdp_linear_cross_entropy(fsdp_embedding(in[0], rows_of(in[0])), in[0], ids_of(in[0])), 2, 5, 4)
 GRADIENT(two_heads,

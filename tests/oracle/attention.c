@@ -4,17 +4,38 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* Returns whether query t of batch element b sees key s. */
+static bool sees(const fsdp__attention_forward_args *k, int64_t b, int64_t t, int64_t s)
+{
+    int64_t last = t + k->kv_time - k->q_time;
+
+    if (k->causal && s > last)
+        return false;
+    if (k->window > 0 && s <= last - k->window)
+        return false;
+    return !k->positions || s >= t - k->positions[b * k->q_time + t];
+}
+
+/* Returns the derivative of a score by what it was before it was capped. */
+static double slope(const fsdp__attention_forward_args *k, double score)
+{
+    double part = k->softcap > 0.0f ? score / (double)k->softcap : 0.0;
+
+    return 1.0 - part * part;
+}
+
 static double oracle_score(const fsdp__attention_forward_args *k, int64_t b, int64_t h, int64_t t, int64_t s)
 {
     int64_t kv = h / (k->heads / k->kv_heads);
     double sum = 0.0;
 
-    if (k->causal && s > t + k->kv_time - k->q_time)
+    if (!sees(k, b, t, s))
         return -INFINITY;
     for (int64_t d = 0; d < k->head_dim; d++)
         sum += oracle_get(k->dtype, k->q, b * k->q_batch + t * k->q_stride_time + h * k->q_head + d) *
                oracle_get(k->dtype, k->k, b * k->k_batch + s * k->k_stride_time + kv * k->k_head + d);
-    return sum * (double)k->scale;
+    sum *= (double)k->scale;
+    return k->softcap > 0.0f ? (double)k->softcap * tanh(sum / (double)k->softcap) : sum;
 }
 
 /* Probabilities of one query into p (kv_time); returns the lse. */
@@ -91,7 +112,7 @@ static void oracle_attention_query(const fsdp__attention_backward_args *a, part 
         double *dvs = dv + ((b * k->kv_time + s) * k->kv_heads + kv) * d_count;
         for (int64_t d = 0; d < d_count; d++)
             dp += oracle_get(k->dtype, a->dout, out + d) * oracle_get(k->dtype, k->v, value + d);
-        ds = p[s] * (dp - delta) * (double)k->scale;
+        ds = p[s] == 0.0 ? 0.0 : p[s] * (dp - delta) * (double)k->scale * slope(k, oracle_score(k, b, h, t, s));
         for (int64_t d = 0; d < d_count; d++) {
             dvs[d] += of(p[s] * oracle_get(k->dtype, a->dout, out + d));
             dks[d] += of(ds * oracle_get(k->dtype, k->q, query + d));

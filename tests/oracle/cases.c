@@ -222,13 +222,18 @@ void activation_backward_case(test_case *c)
 void swiglu_forward_case(test_case *c)
 {
     int64_t rows = a_size(c, 50), cols = a_size(c, 400);
-    fsdp__swiglu_forward_args a = {
-        .rows = rows, .cols = cols, .gate_row = 2 * cols, .up_row = 2 * cols, .y_row = cols + 3, .dtype = c->dtype};
+    fsdp__swiglu_forward_args a = {.rows = rows,
+                                   .cols = cols,
+                                   .gate_row = 2 * cols,
+                                   .up_row = 2 * cols,
+                                   .y_row = cols + 3,
+                                   .dtype = c->dtype,
+                                   .gelu = coin(c)};
 
     a.gate = an_input(c, c->dtype, rows * 2 * cols, -6.0, 6.0);
     a.up = (const char *)a.gate + cols * (int64_t)fsdp_dtype_size(c->dtype);
     a.y = an_output(c, c->dtype, rows * a.y_row, 1e-6, 1e-6);
-    check(c, &a, "%ld x %ld", (long)rows, (long)cols);
+    check(c, &a, "%ld x %ld, gelu %d", (long)rows, (long)cols, a.gelu);
 }
 
 void swiglu_backward_case(test_case *c)
@@ -241,7 +246,8 @@ void swiglu_backward_case(test_case *c)
                                     .dy_row = cols,
                                     .dgate_row = 2 * cols,
                                     .dup_row = 2 * cols,
-                                    .dtype = c->dtype};
+                                    .dtype = c->dtype,
+                                    .gelu = coin(c)};
 
     a.gate = an_input(c, c->dtype, rows * 2 * cols, -6.0, 6.0);
     a.up = (const char *)a.gate + cols * (int64_t)fsdp_dtype_size(c->dtype);
@@ -249,7 +255,7 @@ void swiglu_backward_case(test_case *c)
     a.dgate = coin(c) ? (void *)(uintptr_t)a.gate : an_output(c, c->dtype, rows * 2 * cols, 0.0, 0.0);
     also_output(c, a.dgate, 2e-6, 1e-5);
     a.dup = (char *)a.dgate + cols * (int64_t)fsdp_dtype_size(c->dtype);
-    check(c, &a, "%ld x %ld, in place %d", (long)rows, (long)cols, a.dgate == a.gate);
+    check(c, &a, "%ld x %ld, in place %d, gelu %d", (long)rows, (long)cols, a.dgate == a.gate, a.gelu);
 }
 
 void dropout_case(test_case *c)

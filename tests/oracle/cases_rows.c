@@ -109,7 +109,9 @@ void rope_case(test_case *c)
     a.x_head = d + 2 * between(c, 0, 1);
     a.x_time = a.heads * a.x_head + 1;
     a.x_batch = a.time * a.x_time;
-    a.frequency = an_input(c, FSDP_F32, d / 2, 0.0, 1.0);
+    a.rotated = coin(c) ? 0 : 2 * between(c, 1, d / 2);
+    a.frequency = an_input(c, FSDP_F32, (a.rotated ? a.rotated : d) / 2, 0.0, 1.0);
+    a.positions = coin(c) ? an_input(c, FSDP_I32, a.batch * a.time, 0.0, 999900.0) : NULL;
     a.x = an_input(c, c->dtype, a.batch * a.x_batch, -2.0, 2.0);
     if (coin(c)) {
         a.y = (void *)(uintptr_t)a.x;
@@ -120,8 +122,8 @@ void rope_case(test_case *c)
         a.y = an_output(c, c->dtype, a.batch * a.y_batch, 0.0, 0.0);
     }
     also_output(c, a.y, 1e-6, 2e-6);
-    check(c, &a, "batch %ld time %ld heads %ld dim %ld from %ld", (long)a.batch, (long)a.time, (long)a.heads, (long)d,
-          (long)a.position0);
+    check(c, &a, "batch %ld time %ld heads %ld dim %ld, %ld of it, from %ld, positions %d", (long)a.batch, (long)a.time,
+          (long)a.heads, (long)d, (long)a.rotated, (long)a.position0, a.positions != NULL);
 }
 
 void softmax_forward_case(test_case *c)
@@ -168,7 +170,8 @@ void cross_entropy_case(test_case *c)
     fsdp__cross_entropy_args a = {.loss_scale = coin(c) ? 1.0f : 0.01f,
                                   .dtype = c->dtype,
                                   .dlogits_dtype = coin(c) ? c->dtype : any_float(c),
-                                  .accumulate_loss = coin(c)};
+                                  .accumulate_loss = coin(c),
+                                  .softcap = between(c, 0, 2) ? 0.0f : (float)real(c, 2.0, 40.0)};
     void *logits;
 
     draw_rows(c, &rows, &cols);
@@ -184,8 +187,8 @@ void cross_entropy_case(test_case *c)
     }
     a.loss = an_output(c, FSDP_F32, 1, 2e-6, 2e-6 * (double)rows);
     a.bad_row = coin(c) ? an_output(c, FSDP_I64, 1, 0.0, 0.0) : NULL;
-    check(c, &a, "%ld x %ld, dlogits %s, ignore %d", (long)rows, (long)cols,
-          a.dlogits ? fsdp_dtype_name(a.dlogits_dtype) : "none", a.ignore_index);
+    check(c, &a, "%ld x %ld, dlogits %s, ignore %d, softcap %g", (long)rows, (long)cols,
+          a.dlogits ? fsdp_dtype_name(a.dlogits_dtype) : "none", a.ignore_index, (double)a.softcap);
 }
 
 /* Draws ids of rows of a table: all different ones, or mostly one; none is in the table now and then, or some are not.
@@ -306,6 +309,30 @@ void topk_case(test_case *c)
 
 /* ---- attention ---- */
 
+/* Draws positions: documents that are short, long, or one for each row. */
+static int32_t *draw_positions(test_case *c, const fsdp__attention_forward_args *a)
+{
+    int32_t *positions = an_input(c, FSDP_I32, a->batch * a->q_time, 0.0, 0.0);
+    int64_t longest = coin(c) ? between(c, 0, 5) : between(c, 0, 150);
+
+    for (int64_t b = 0; b < a->batch; b++)
+        for (int64_t t = 0; t < a->q_time; t++)
+            positions[b * a->q_time + t] =
+                t == 0 || between(c, 0, longest) == 0 ? 0 : positions[b * a->q_time + t - 1] + 1;
+    return positions;
+}
+
+/* Draws what narrows the view of a causal query, and a softcap. */
+static void draw_view(test_case *c, fsdp__attention_forward_args *a)
+{
+    a->softcap = between(c, 0, 2) ? 0.0f : (float)real(c, 1.0, 30.0);
+    if (!a->causal)
+        return;
+    a->window = coin(c) ? 0 : coin(c) ? between(c, 1, 5) : between(c, 1, 140);
+    if (a->q_time == a->kv_time && coin(c))
+        a->positions = draw_positions(c, a);
+}
+
 /* Draws shapes, strides and inputs. Queries, keys and values may lie in one matrix, as they do after one product. */
 static fsdp__attention_forward_args attention_inputs(test_case *c)
 {
@@ -343,6 +370,7 @@ static fsdp__attention_forward_args attention_inputs(test_case *c)
     }
     a.out_stride_time = a.heads * d + 2;
     a.out_batch = a.q_time * a.out_stride_time;
+    draw_view(c, &a);
     return a;
 }
 
@@ -356,6 +384,11 @@ static bool rounds_factors(const test_case *c)
     return rounds;
 }
 
+#define ATTENTION_TEXT "batch %ld times %ld %ld heads %ld %ld dim %ld causal %d window %ld softcap %g documents %d"
+#define ATTENTION_VALUES(a)                                                                                        \
+    (long)(a).batch, (long)(a).q_time, (long)(a).kv_time, (long)(a).heads, (long)(a).kv_heads, (long)(a).head_dim, \
+        (a).causal, (long)(a).window, (double)(a).softcap, (a).positions != NULL
+
 void attention_forward_of(test_case *c, fsdp__attention_forward_args a)
 {
     a.out = an_output(c, c->dtype, a.batch * a.out_batch, 4e-6, 4e-6);
@@ -365,8 +398,7 @@ void attention_forward_of(test_case *c, fsdp__attention_forward_args a)
         terms.lse = NULL, terms.out = terms_of(c, a.out);
         oracle_attention_forward_terms(&terms);
     }
-    check(c, &a, "batch %ld times %ld %ld heads %ld %ld dim %ld causal %d", (long)a.batch, (long)a.q_time,
-          (long)a.kv_time, (long)a.heads, (long)a.kv_heads, (long)a.head_dim, a.causal);
+    check(c, &a, ATTENTION_TEXT, ATTENTION_VALUES(a));
 }
 
 void attention_forward_case(test_case *c)
@@ -397,8 +429,7 @@ void attention_backward_of(test_case *c, fsdp__attention_forward_args forward)
         terms.dq = terms_of(c, a.dq), terms.dk = terms_of(c, a.dk), terms.dv = terms_of(c, a.dv);
         oracle_attention_backward_terms(&terms);
     }
-    check(c, &a, "batch %ld times %ld %ld heads %ld %ld dim %ld causal %d", (long)f->batch, (long)f->q_time,
-          (long)f->kv_time, (long)f->heads, (long)f->kv_heads, (long)f->head_dim, f->causal);
+    check(c, &a, ATTENTION_TEXT, ATTENTION_VALUES(*f));
 }
 
 void attention_backward_case(test_case *c)

@@ -66,12 +66,17 @@ void oracle_activation_backward(const fsdp__activation_backward_args *k)
     }
 }
 
+static fsdp__activation gate_of(bool gelu)
+{
+    return gelu ? FSDP__GELU_TANH : FSDP__SILU;
+}
+
 void oracle_swiglu_forward(const fsdp__swiglu_forward_args *k)
 {
     for (int64_t r = 0; r < k->rows; r++)
         for (int64_t c = 0; c < k->cols; c++)
             oracle_put(k->dtype, k->y, r * k->y_row + c,
-                       oracle_activate(FSDP__SILU, oracle_get(k->dtype, k->gate, r * k->gate_row + c)) *
+                       oracle_activate(gate_of(k->gelu), oracle_get(k->dtype, k->gate, r * k->gate_row + c)) *
                            oracle_get(k->dtype, k->up, r * k->up_row + c));
 }
 
@@ -82,8 +87,8 @@ void oracle_swiglu_backward(const fsdp__swiglu_backward_args *k)
             double gate = oracle_get(k->dtype, k->gate, r * k->gate_row + c);
             double up = oracle_get(k->dtype, k->up, r * k->up_row + c),
                    dy = oracle_get(k->dtype, k->dy, r * k->dy_row + c);
-            oracle_put(k->dtype, k->dgate, r * k->dgate_row + c, dy * up * oracle_derivative(FSDP__SILU, gate));
-            oracle_put(k->dtype, k->dup, r * k->dup_row + c, dy * oracle_activate(FSDP__SILU, gate));
+            oracle_put(k->dtype, k->dgate, r * k->dgate_row + c, dy * up * oracle_derivative(gate_of(k->gelu), gate));
+            oracle_put(k->dtype, k->dup, r * k->dup_row + c, dy * oracle_activate(gate_of(k->gelu), gate));
         }
 }
 

@@ -68,19 +68,24 @@ void oracle_norm_backward(const fsdp__norm_backward_args *k)
 
 void oracle_rope(const fsdp__rope_args *k)
 {
-    int64_t half = k->head_dim / 2;
+    int64_t rotated = k->rotated > 0 ? k->rotated : k->head_dim, half = rotated / 2;
 
     for (int64_t e = 0; e < k->batch * k->time * k->heads * half; e++) {
         int64_t i = e % half, h = e / half % k->heads, t = e / half / k->heads % k->time;
         int64_t b = e / half / k->heads / k->time;
         int64_t x = b * k->x_batch + t * k->x_time + h * k->x_head + i;
         int64_t y = b * k->y_batch + t * k->y_time + h * k->y_head + i;
-        double angle = (double)((float)(k->position0 + t) * k->frequency[i]) * (k->inverse ? -1.0 : 1.0);
+        int64_t position = k->positions ? k->positions[b * k->time + t] : k->position0 + t;
+        double angle = (double)((float)position * k->frequency[i]) * (k->inverse ? -1.0 : 1.0);
         double low = oracle_get(k->dtype, k->x, x), high = oracle_get(k->dtype, k->x, x + half);
         double add0 = k->accumulate ? oracle_get(k->dtype, k->y, y) : 0.0;
         double add1 = k->accumulate ? oracle_get(k->dtype, k->y, y + half) : 0.0;
         oracle_put(k->dtype, k->y, y, low * cos(angle) - high * sin(angle) + add0);
         oracle_put(k->dtype, k->y, y + half, high * cos(angle) + low * sin(angle) + add1);
+        for (int64_t d = rotated; i == 0 && d < k->head_dim; d++) {
+            double old = k->accumulate ? oracle_get(k->dtype, k->y, y + d) : 0.0;
+            oracle_put(k->dtype, k->y, y + d, oracle_get(k->dtype, k->x, x + d) + old);
+        }
     }
 }
 
@@ -114,6 +119,13 @@ void oracle_softmax_backward(const fsdp__softmax_backward_args *k)
     }
 }
 
+static double logit(const fsdp__cross_entropy_args *k, int64_t at)
+{
+    double x = oracle_get(k->dtype, k->logits, at), cap = (double)k->softcap;
+
+    return cap > 0.0 ? cap * tanh(x / cap) : x;
+}
+
 void oracle_cross_entropy(const fsdp__cross_entropy_args *k)
 {
     double loss = 0.0;
@@ -128,15 +140,16 @@ void oracle_cross_entropy(const fsdp__cross_entropy_args *k)
             bad = true;
         }
         for (int64_t c = 0; c < k->cols; c++)
-            top = fmax(top, oracle_get(k->dtype, k->logits, r * k->cols + c));
+            top = fmax(top, logit(k, r * k->cols + c));
         for (int64_t c = 0; c < k->cols; c++)
-            sum += exp(oracle_get(k->dtype, k->logits, r * k->cols + c) - top);
+            sum += exp(logit(k, r * k->cols + c) - top);
         if (counts)
-            loss += log(sum) + top - oracle_get(k->dtype, k->logits, r * k->cols + target);
+            loss += log(sum) + top - logit(k, r * k->cols + target);
         for (int64_t c = 0; k->dlogits && c < k->cols; c++) {
-            double p = exp(oracle_get(k->dtype, k->logits, r * k->cols + c) - top) / sum;
+            double y = logit(k, r * k->cols + c), p = exp(y - top) / sum, cap = (double)k->softcap;
+            double slope = cap > 0.0 ? 1.0 - y / cap * (y / cap) : 1.0;
             oracle_put(k->dlogits_dtype, k->dlogits, r * k->cols + c,
-                       counts ? (double)k->loss_scale * (p - (c == target)) : 0.0);
+                       counts ? (double)k->loss_scale * (p - (c == target)) * slope : 0.0);
         }
     }
     *k->loss = (float)((double)k->loss_scale * loss + (k->accumulate_loss ? (double)*k->loss : 0.0));

@@ -4,7 +4,8 @@
  * Time is cut into panels of queries and panels of keys. Where a product needs a transposed matrix on its right, keys
  * or values are packed once per key head into strips (pack.h), so that every product is a row of tiles (tile.h). The
  * causal mask is never applied to scores: a tile of query rows knows how many keys its last row sees, and neither
- * scores nor sums go further. */
+ * scores nor sums go further. Where documents or a window hide the first keys, it also knows which is the first that
+ * one of its rows sees: products begin there, in whole vectors, and only what lies between is hidden. */
 #ifndef BACKEND_CPU_ATTENTION_H
 #define BACKEND_CPU_ATTENTION_H
 
@@ -28,6 +29,42 @@ FSDP__INLINE int64_t fsdp__first_query(const fsdp__attention_forward_args *k, in
     int64_t first = k->causal ? s - k->kv_time + k->q_time : 0;
 
     return FSDP__MAX(FSDP__MIN(first, k->q_time), 0);
+}
+
+/* Returns the first key that query t of batch element b sees; it never falls from query to query. */
+FSDP__INLINE int64_t fsdp__first_key(const fsdp__attention_forward_args *k, int64_t b, int64_t t)
+{
+    int64_t first = k->window > 0 ? t + k->kv_time - k->q_time + 1 - k->window : 0;
+
+    if (k->positions)
+        first = FSDP__MAX(first, t - k->positions[b * k->q_time + t]);
+    return FSDP__MIN(FSDP__MAX(first, 0), k->kv_time);
+}
+
+/* Returns the query behind the last that sees key s, at least `first`. */
+FSDP__INLINE int64_t fsdp__end_query(const fsdp__attention_forward_args *k, int64_t b, int64_t s, int64_t first)
+{
+    int64_t end = k->q_time;
+
+    if (!k->positions && k->window == 0)
+        return end;
+    while (first < end) {
+        int64_t t = first + (end - first) / 2;
+
+        if (fsdp__first_key(k, b, t) <= s)
+            first = t + 1;
+        else
+            end = t;
+    }
+    return end;
+}
+
+/* Puts capped numbers in the place of n numbers. */
+FSDP__INLINE void fsdp__cap(float *restrict x, float cap, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        x[i] = cap * fsdp__tanhf(x[i] / cap);
 }
 
 /* Converts n rows of `d` elements, `row` apart, to f32 rows, times `scale`, with zeros from d up to `padded`. */

@@ -103,21 +103,52 @@ static void load_queries(const plan *p, const work *w, int64_t b, int64_t h)
     memset(w->dq, 0, (size_t)(k->q_time * p->d_padded) * sizeof(float));
 }
 
-/* Turns scores into probabilities (p) and dO V^T into dS (ds) for one query, in whole vectors; writes zeros as far as a
+/* The keys of a panel that a query sees, [first, seen), and those that tiles may look at, [begin, end). */
+typedef struct reach {
+    int64_t begin, first, seen, end;
+} reach;
+
+/* Turns scores into probabilities (p) and dO V^T into dS (ds) for one query, in whole vectors; writes zeros where a
  * tile may look beyond. */
-static void gradient_row(float *restrict p, float *restrict ds, float lse, float delta, int64_t seen, int64_t end)
+static void gradient_row(float *restrict p, float *restrict ds, float lse, float delta, reach r)
 {
 #pragma omp simd
-    for (int64_t j = 0; j < fsdp__round_up(seen, FSDP__LANES); j++) {
+    for (int64_t j = r.first / FSDP__LANES * FSDP__LANES; j < fsdp__round_up(r.seen, FSDP__LANES); j++) {
         p[j] = fsdp__expf_low(p[j] - lse);
         ds[j] = p[j] * (ds[j] - delta);
     }
-    for (int64_t j = seen; j < end; j++)
+    for (int64_t j = r.begin; j < r.first; j++)
+        p[j] = ds[j] = 0.0f;
+    for (int64_t j = r.seen; j < r.end; j++)
         p[j] = ds[j] = 0.0f;
 }
 
-/* Computes what queries [t0, t0 + rows) and keys [s0, s0 + n) add to the gradients. */
-static void panel_pair(const plan *p, const work *w, int64_t t0, int64_t rows, int64_t s0, int64_t n)
+/* As gradient_row(), of scores that are capped. */
+static void capped_row(float *restrict p, float *restrict ds, float cap, float lse, float delta, reach r)
+{
+    int64_t from = r.first / FSDP__LANES * FSDP__LANES;
+
+    fsdp__cap(p + from, cap, fsdp__round_up(r.seen, FSDP__LANES) - from);
+#pragma omp simd
+    for (int64_t j = from; j < fsdp__round_up(r.seen, FSDP__LANES); j++)
+        ds[j] = (ds[j] - delta) * (1.0f - p[j] / cap * (p[j] / cap));
+    gradient_row(p, ds, lse, 0.0f, r);
+}
+
+/* Returns what query t sees of keys [s0, s0 + n), of which its tile looks at [from, width). */
+static reach reach_of(const fsdp__attention_forward_args *k, int64_t b, int64_t t, int64_t s0, int64_t n, int64_t from)
+{
+    reach r = {.first = FSDP__MIN(FSDP__MAX(fsdp__first_key(k, b, t) - s0, 0), n),
+               .seen = FSDP__MAX(FSDP__MIN(fsdp__keys_seen(k, t) - s0, n), 0)};
+
+    r.first = FSDP__MIN(r.first, r.seen);
+    r.begin = FSDP__MIN(FSDP__MAX(r.first - FSDP__MR, 0), from);
+    r.end = FSDP__MIN(r.seen + FSDP__MR, n);
+    return r;
+}
+
+/* Computes what queries [t0, t0 + rows) and keys [s0, s0 + n) of batch element b add to the gradients. */
+static void panel_pair(const plan *p, const work *w, int64_t b, int64_t t0, int64_t rows, int64_t s0, int64_t n)
 {
     const fsdp__attention_forward_args *k = &p->k->forward;
     int64_t d = p->d, dp = p->d_padded;
@@ -126,29 +157,35 @@ static void panel_pair(const plan *p, const work *w, int64_t t0, int64_t rows, i
     for (int64_t i = 0; i < rows; i += FSDP__MR) {
         int64_t m = FSDP__MIN(rows - i, FSDP__MR), t = t0 + i;
         int64_t width = FSDP__MIN(fsdp__keys_seen(k, t + m - 1) - s0, n);
+        int64_t from = FSDP__MAX(fsdp__first_key(k, b, t) - s0, 0) / FSDP__NR * FSDP__NR;
         float *pi = w->p + i * FSDP__KV_PANEL, *dsi = w->ds + i * FSDP__KV_PANEL;
-        if (width <= 0)
+        if (width <= from)
             continue;
-        for (int64_t j = 0; j < width; j += FSDP__NR) {
+        for (int64_t j = from; j < width; j += FSDP__NR) {
             fsdp__tile_across(m, d, w->q + t * dp, dp, kt + j * d, FSDP__NR, pi + j, FSDP__KV_PANEL, false);
             fsdp__tile_across(m, d, w->dout + t * dp, dp, vt + j * d, FSDP__NR, dsi + j, FSDP__KV_PANEL, false);
         }
         for (int64_t r = 0; r < m; r++) {
-            int64_t seen = FSDP__MAX(FSDP__MIN(fsdp__keys_seen(k, t + r) - s0, n), 0);
-            gradient_row(pi + r * FSDP__KV_PANEL, dsi + r * FSDP__KV_PANEL, w->lse[t + r], w->delta[t + r], seen,
-                         FSDP__MIN(seen + FSDP__MR, n));
+            reach seen = reach_of(k, b, t + r, s0, n, from);
+            float *pr = pi + r * FSDP__KV_PANEL, *dsr = dsi + r * FSDP__KV_PANEL;
+            if (k->softcap > 0.0f)
+                capped_row(pr, dsr, k->softcap, w->lse[t + r], w->delta[t + r], seen);
+            else
+                gradient_row(pr, dsr, w->lse[t + r], w->delta[t + r], seen);
         }
         for (int64_t c = 0; c < d; c += FSDP__NR)
-            fsdp__tile_across(m, width, dsi, FSDP__KV_PANEL, w->k + s0 * dp + c, dp, w->dq + t * dp + c, dp, true);
+            fsdp__tile_across(m, width - from, dsi + from, FSDP__KV_PANEL, w->k + (s0 + from) * dp + c, dp,
+                              w->dq + t * dp + c, dp, true);
     }
     for (int64_t j = 0; j < n; j += FSDP__MR) {
         int64_t m = FSDP__MIN(n - j, FSDP__MR), r = FSDP__MAX(fsdp__first_query(k, s0 + j) - t0, 0);
+        int64_t end = FSDP__MIN(fsdp__end_query(k, b, s0 + j + m - 1, t0) - t0, rows);
         const float *pj = w->p + r * FSDP__KV_PANEL + j, *dsj = w->ds + r * FSDP__KV_PANEL + j;
         if (r >= rows) /* later keys are seen by later queries only */
             break;
-        for (int64_t c = 0; c < d; c += FSDP__NR) {
-            tile_along(m, rows - r, pj, w->dout + (t0 + r) * dp + c, w->dv + (s0 + j) * dp + c, dp);
-            tile_along(m, rows - r, dsj, w->q + (t0 + r) * dp + c, w->dk + (s0 + j) * dp + c, dp);
+        for (int64_t c = 0; c < d && r < end; c += FSDP__NR) {
+            tile_along(m, end - r, pj, w->dout + (t0 + r) * dp + c, w->dv + (s0 + j) * dp + c, dp);
+            tile_along(m, end - r, dsj, w->q + (t0 + r) * dp + c, w->dk + (s0 + j) * dp + c, dp);
         }
     }
 }
@@ -178,8 +215,9 @@ static void key_head(const plan *p, int64_t task)
         for (int64_t s0 = 0; s0 < k->kv_time; s0 += FSDP__KV_PANEL) {
             int64_t n = FSDP__MIN(k->kv_time - s0, FSDP__KV_PANEL);
             int64_t first = fsdp__first_query(k, s0) / FSDP__Q_PANEL * FSDP__Q_PANEL;
-            for (int64_t t0 = first; t0 < k->q_time; t0 += FSDP__Q_PANEL)
-                panel_pair(p, &w, t0, FSDP__MIN(k->q_time - t0, FSDP__Q_PANEL), s0, n);
+            int64_t end = fsdp__end_query(k, b, s0 + n - 1, first);
+            for (int64_t t0 = first; t0 < end; t0 += FSDP__Q_PANEL)
+                panel_pair(p, &w, b, t0, FSDP__MIN(k->q_time - t0, FSDP__Q_PANEL), s0, n);
         }
         store_rows(p, w.dq, k->scale, fsdp__at(dtype, p->k->dq, b * p->dq_batch + h * p->dq_head), p->dq_time,
                    k->q_time);

@@ -39,17 +39,19 @@ typedef struct panel {
     float *scores; /* (rows, KV_PANEL) */
     float *out;    /* (rows, d_padded) */
     float top[FSDP__Q_PANEL], sum[FSDP__Q_PANEL];
+    int64_t first[FSDP__Q_PANEL]; /* the first key that each sees */
     int64_t rows, t0;
 } panel;
 
-/* Turns scores of one row into e^(score - running maximum), and scales earlier sums and outputs to the new maximum.
- * Works in whole tiles: what a tile has beyond `seen` becomes e^-inf. */
-static void softmax_row(panel *w, int64_t r, int64_t seen, int64_t width, int64_t d)
+/* Turns scores of one row, `wide` from `s` on, into e^(score - running maximum), and scales earlier sums and outputs to
+ * the new maximum. The row sees [first, seen) of them: the others, of whole tiles, become e^-inf. */
+static void softmax_row(panel *w, int64_t r, float *restrict s, int64_t first, int64_t seen, int64_t wide, int64_t d)
 {
-    float *restrict s = w->scores + r * FSDP__KV_PANEL, *restrict out = w->out + r * d;
-    int64_t wide = fsdp__round_up(width, FSDP__NR);
+    float *restrict out = w->out + r * d;
     float top, sum = 0.0f;
 
+    for (int64_t j = 0; j < FSDP__MIN(first, wide); j++)
+        s[j] = -INFINITY;
     for (int64_t j = seen; j < wide; j++)
         s[j] = -INFINITY;
     top = fsdp__largest(FSDP_F32, s, wide);
@@ -75,28 +77,38 @@ static void softmax_row(panel *w, int64_t r, int64_t seen, int64_t width, int64_
 /* Adds one panel of keys [s0, s0 + n) to the query panel: a strip stays in the first-level cache for all rows. */
 static void add_keys(const plan *p, panel *w, const float *keys, const float *values, int64_t s0, int64_t n)
 {
-    int64_t width[FSDP__Q_PANEL]; /* how many keys each tile of rows looks at */
+    int64_t from[FSDP__Q_PANEL], width[FSDP__Q_PANEL]; /* the keys that each tile of rows looks at: [from, width) */
 
     for (int64_t i = 0; i < w->rows; i += FSDP__MR) {
         int64_t last = FSDP__MIN(i + FSDP__MR, w->rows) - 1;
+        from[i] = FSDP__MAX(w->first[i] - s0, 0) / FSDP__NR * FSDP__NR;
         width[i] = FSDP__MAX(FSDP__MIN(fsdp__keys_seen(p->k, w->t0 + last) - s0, n), 0);
+        if (from[i] >= width[i])
+            width[i] = 0;
     }
     for (int64_t j = 0; j < n; j += FSDP__NR)
         for (int64_t i = 0; i < w->rows; i += FSDP__MR)
-            if (j < width[i])
+            if (j >= from[i] && j < width[i])
                 fsdp__tile_across(FSDP__MIN(w->rows - i, FSDP__MR), p->d, w->q + i * p->d, p->d, keys + j * p->d,
                                   FSDP__NR, w->scores + i * FSDP__KV_PANEL + j, FSDP__KV_PANEL, false);
     for (int64_t r = 0; r < w->rows; r++) {
-        int64_t wide = width[r / FSDP__MR * FSDP__MR];
-        if (wide > 0)
-            softmax_row(w, r, FSDP__MAX(FSDP__MIN(fsdp__keys_seen(p->k, w->t0 + r) - s0, wide), 0), wide, p->d_padded);
+        int64_t at = from[r / FSDP__MR * FSDP__MR], wide = width[r / FSDP__MR * FSDP__MR] - at;
+        float *scores = w->scores + r * FSDP__KV_PANEL + at;
+        if (wide <= 0)
+            continue;
+        if (p->k->softcap > 0.0f)
+            fsdp__cap(scores, p->k->softcap, wide);
+        softmax_row(w, r, scores, w->first[r] - s0 - at,
+                    FSDP__MAX(FSDP__MIN(fsdp__keys_seen(p->k, w->t0 + r) - s0 - at, wide), 0),
+                    fsdp__round_up(wide, FSDP__NR), p->d_padded);
     }
     for (int64_t c = 0; c < p->d; c += FSDP__NR)
         for (int64_t i = 0; i < w->rows; i += FSDP__MR)
             if (width[i] > 0)
-                fsdp__tile_across(FSDP__MIN(w->rows - i, FSDP__MR), width[i], w->scores + i * FSDP__KV_PANEL,
-                                  FSDP__KV_PANEL, values + c, p->d_padded, w->out + i * p->d_padded + c, p->d_padded,
-                                  true);
+                fsdp__tile_across(FSDP__MIN(w->rows - i, FSDP__MR), width[i] - from[i],
+                                  w->scores + i * FSDP__KV_PANEL + from[i], FSDP__KV_PANEL,
+                                  values + from[i] * p->d_padded + c, p->d_padded, w->out + i * p->d_padded + c,
+                                  p->d_padded, true);
 }
 
 static void write_rows(const plan *p, const panel *w, int64_t b, int64_t h)
@@ -140,8 +152,9 @@ static void query_panel(const plan *p, int64_t task)
     for (int64_t r = 0; r < w.rows; r++) {
         w.top[r] = -INFINITY;
         w.sum[r] = 0.0f;
+        w.first[r] = fsdp__first_key(k, b, w.t0 + r);
     }
-    for (int64_t s0 = 0; s0 < seen; s0 += FSDP__KV_PANEL)
+    for (int64_t s0 = w.first[0] / FSDP__KV_PANEL * FSDP__KV_PANEL; s0 < seen; s0 += FSDP__KV_PANEL)
         add_keys(p, &w, keys + s0 * p->d, values + s0 * p->d_padded, s0, FSDP__MIN(k->kv_time - s0, FSDP__KV_PANEL));
     write_rows(p, &w, b, h);
 }

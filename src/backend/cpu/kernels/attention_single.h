@@ -57,15 +57,18 @@ static inline float fsdp__single_weights(float *restrict scores, int64_t n)
 /* Computes one head of one sequence; scratch has the query, the output and the scores. */
 static inline void fsdp__single_head(const fsdp__attention_forward_args *k, int64_t b, int64_t h, float *scratch)
 {
-    int64_t d = k->head_dim, n = k->kv_time, g = h / (k->heads / k->kv_heads);
-    const void *keys = fsdp__at(k->dtype, k->k, b * k->k_batch + g * k->k_head);
-    const void *values = fsdp__at(k->dtype, k->v, b * k->v_batch + g * k->v_head);
+    int64_t d = k->head_dim, first = fsdp__first_key(k, b, 0), n = k->kv_time - first;
+    int64_t g = h / (k->heads / k->kv_heads);
+    const void *keys = fsdp__at(k->dtype, k->k, b * k->k_batch + g * k->k_head + first * k->k_stride_time);
+    const void *values = fsdp__at(k->dtype, k->v, b * k->v_batch + g * k->v_head + first * k->v_stride_time);
     float *q = scratch, *out = scratch + d, *scores = scratch + 2 * d, sum, factor;
 
     fsdp__gather_rows(k->dtype, fsdp__at(k->dtype, k->q, b * k->q_batch + h * k->q_head), d, 1, d, d, k->scale, q);
 #define SCORES(T) fsdp__single_scores(T, q, keys, k->k_stride_time, n, d, scores)
     FSDP__EACH_FLOAT(k->dtype, SCORES)
 #undef SCORES
+    if (k->softcap > 0.0f)
+        fsdp__cap(scores, k->softcap, n);
     sum = fsdp__single_weights(scores, n);
 #define VALUES(T) fsdp__single_values(T, scores, values, k->v_stride_time, n, d, out)
     FSDP__EACH_FLOAT(k->dtype, VALUES)

@@ -7,6 +7,7 @@
 typedef struct plan {
     const fsdp__cross_entropy_args *k;
     double *losses; /* (rows) */
+    float *scratch; /* with a softcap: two rows for each thread */
 } plan;
 
 /* Returns the sum of e^(x - top), and also writes the terms to `e` if that is not NULL. */
@@ -70,6 +71,26 @@ static double any_loss(const fsdp__cross_entropy_args *k, const void *x, void *g
     return loss;
 }
 
+/* As any_loss(), of logits that are capped in `capped`; their gradient waits in the row behind it. */
+static double capped_loss(const fsdp__cross_entropy_args *k, const void *x, void *g, int64_t target, float *capped)
+{
+    float *gradient = capped + k->cols, cap = k->softcap;
+    double loss;
+
+#define CAP(T) \
+    _Pragma("omp simd") for (int64_t i = 0; i < k->cols; i++) capped[i] = cap * fsdp__tanhf(fsdp__load(T, x, i) / cap)
+    FSDP__EACH_FLOAT(k->dtype, CAP)
+#undef CAP
+    loss = row_loss(FSDP_F32, FSDP_F32, capped, g ? gradient : NULL, target, k->loss_scale, k->cols);
+#define STORE(T)                                              \
+    _Pragma("omp simd") for (int64_t i = 0; i < k->cols; i++) \
+        fsdp__store(T, g, i, gradient[i] * (1.0f - capped[i] / cap * (capped[i] / cap)))
+    if (g)
+        FSDP__EACH_FLOAT(k->dlogits_dtype, STORE)
+#undef STORE
+    return loss;
+}
+
 static void rows(const void *args, int64_t begin, int64_t end)
 {
     const plan *p = args;
@@ -82,7 +103,8 @@ static void rows(const void *args, int64_t begin, int64_t end)
 
         p->losses[r] = 0.0;
         if (target != k->ignore_index && target >= 0 && target < k->cols)
-            p->losses[r] = any_loss(k, x, g, target);
+            p->losses[r] = k->softcap > 0.0f ? capped_loss(k, x, g, target, p->scratch + fsdp__thread() * 2 * k->cols)
+                                             : any_loss(k, x, g, target);
         else if (g)
             memset(g, 0, (size_t)k->cols * fsdp__float_size(k->dlogits_dtype));
     }
@@ -102,10 +124,12 @@ static void find_bad_row(const fsdp__cross_entropy_args *k)
 fsdp_status KERNEL(cross_entropy)(fsdp_stream *stream, const void *args)
 {
     const fsdp__cross_entropy_args *k = args;
-    plan p = {.k = k, .losses = fsdp__stream_workspace(stream, (size_t)k->rows * sizeof(double) + 1)};
+    size_t scratch = k->softcap > 0.0f ? (size_t)(fsdp__threads() * 2 * k->cols) * sizeof(float) : 0;
+    plan p = {.k = k, .losses = fsdp__stream_workspace(stream, (size_t)k->rows * sizeof(double) + scratch + 1)};
     double total = 0.0;
 
     FSDP__TRY_NEW(p.losses);
+    p.scratch = (float *)(p.losses + k->rows);
     if (k->bad_row)
         find_bad_row(k);
     fsdp__for_ranges(k->rows, k->cols, rows, &p);

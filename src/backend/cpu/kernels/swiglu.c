@@ -1,12 +1,30 @@
-/* swiglu.c - the gated pair of Llama's feed-forward: silu(gate) * up. */
+/* swiglu.c - the gated pair of a feed-forward: silu(gate) * up, Llama's, or gelu(gate) * up, Gemma's. */
 #include "backend/cpu/kernels/mathf.h"
 
-FSDP__INLINE void forward_row(fsdp_dtype dtype, const void *gate, const void *up, void *y, int64_t n)
+/* sqrt(2 / pi) (x + 0.044715 x^3), doubled: (1 + tanh u) / 2 is sigmoid(2 u). */
+FSDP__INLINE float gelu_argument(float x)
+{
+    return 1.5957691216f * (x + 0.044715f * x * x * x);
+}
+
+FSDP__INLINE void forward_row(fsdp_dtype dtype, bool gelu, const void *gate, const void *up, void *y, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         float g = fsdp__load(dtype, gate, i);
-        fsdp__store(dtype, y, i, g * fsdp__sigmoidf(g) * fsdp__load(dtype, up, i));
+        fsdp__store(dtype, y, i, g * fsdp__sigmoidf(gelu ? gelu_argument(g) : g) * fsdp__load(dtype, up, i));
+    }
+}
+
+FSDP__INLINE void gelu_backward_row(fsdp_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
+                                    void *dup, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float g = fsdp__load(dtype, gate, i), u = fsdp__load(dtype, up, i), d = fsdp__load(dtype, dy, i);
+        float s = fsdp__sigmoidf(gelu_argument(g)), slope = 1.5957691216f * (1.0f + 3.0f * 0.044715f * g * g);
+        fsdp__store(dtype, dgate, i, d * u * s * (1.0f + g * (1.0f - s) * slope));
+        fsdp__store(dtype, dup, i, d * g * s);
     }
 }
 
@@ -27,11 +45,18 @@ static void forward_range(const void *args, int64_t begin, int64_t end)
     const fsdp__swiglu_forward_args *a = args;
 
     for (int64_t r = begin; r < end; r++) {
-#define ROW(T)                                                                               \
-    forward_row(T, fsdp__at(T, a->gate, r * a->gate_row), fsdp__at(T, a->up, r * a->up_row), \
+#define ROW(T, gelu)                                                                               \
+    forward_row(T, gelu, fsdp__at(T, a->gate, r * a->gate_row), fsdp__at(T, a->up, r * a->up_row), \
                 fsdp__at(T, a->y, r * a->y_row), a->cols)
-        FSDP__EACH_FLOAT(a->dtype, ROW)
+#define SILU(T) ROW(T, false)
+#define GELU(T) ROW(T, true)
+        if (a->gelu)
+            FSDP__EACH_FLOAT(a->dtype, GELU)
+        else
+            FSDP__EACH_FLOAT(a->dtype, SILU)
 #undef ROW
+#undef SILU
+#undef GELU
     }
 }
 
@@ -40,12 +65,19 @@ static void backward_range(const void *args, int64_t begin, int64_t end)
     const fsdp__swiglu_backward_args *a = args;
 
     for (int64_t r = begin; r < end; r++) {
-#define ROW(T)                                                                                \
-    backward_row(T, fsdp__at(T, a->gate, r * a->gate_row), fsdp__at(T, a->up, r * a->up_row), \
-                 fsdp__at(T, a->dy, r * a->dy_row), fsdp__at(T, a->dgate, r * a->dgate_row),  \
-                 fsdp__at(T, a->dup, r * a->dup_row), a->cols)
-        FSDP__EACH_FLOAT(a->dtype, ROW)
+#define ROW(row, T)                                                                  \
+    row(T, fsdp__at(T, a->gate, r * a->gate_row), fsdp__at(T, a->up, r * a->up_row), \
+        fsdp__at(T, a->dy, r * a->dy_row), fsdp__at(T, a->dgate, r * a->dgate_row),  \
+        fsdp__at(T, a->dup, r * a->dup_row), a->cols)
+#define SILU(T) ROW(backward_row, T)
+#define GELU(T) ROW(gelu_backward_row, T)
+        if (a->gelu)
+            FSDP__EACH_FLOAT(a->dtype, GELU)
+        else
+            FSDP__EACH_FLOAT(a->dtype, SILU)
 #undef ROW
+#undef SILU
+#undef GELU
     }
 }
 

@@ -158,14 +158,34 @@ struct swiglu_gradient {
     }
 };
 
+/* As the two above, with gelu for silu. */
+struct geglu_value {
+    DEVICE void operator()(const float *in, float *out) const
+    {
+        out[0] = activate<FSDP__GELU_TANH>(in[0]) * in[1];
+    }
+};
+
+struct geglu_gradient {
+    DEVICE void operator()(const float *in, float *out) const
+    {
+        out[0] = in[2] * in[1] * derivative<FSDP__GELU_TANH>(in[0]);
+        out[1] = in[2] * activate<FSDP__GELU_TANH>(in[0]);
+    }
+};
+
 ENTRY(swiglu_forward)
 {
     const fsdp__swiglu_forward_args *k = (const fsdp__swiglu_forward_args *)args;
     rows_args<2, 1> rows = {{k->gate, k->up}, {k->y}, {k->gate_row, k->up_row}, {k->y_row}, k->rows, k->cols};
 
 #define FORWARD(T) return launch_rows<T>(stream, "swiglu_forward", rows, swiglu_value{})
+#define GELU(T) return launch_rows<T>(stream, "swiglu_forward", rows, geglu_value{})
+    if (k->gelu)
+        EACH_FLOAT(k->dtype, GELU)
     EACH_FLOAT(k->dtype, FORWARD)
 #undef FORWARD
+#undef GELU
     return FSDP_OK;
 }
 
@@ -180,7 +200,11 @@ ENTRY(swiglu_backward)
                             k->cols};
 
 #define BACKWARD(T) return launch_rows<T>(stream, "swiglu_backward", rows, swiglu_gradient{})
+#define GELU(T) return launch_rows<T>(stream, "swiglu_backward", rows, geglu_gradient{})
+    if (k->gelu)
+        EACH_FLOAT(k->dtype, GELU)
     EACH_FLOAT(k->dtype, BACKWARD)
 #undef BACKWARD
+#undef GELU
     return FSDP_OK;
 }

@@ -8,7 +8,10 @@
  *
  * There are two ways to multiply. Elements of 16 bits in heads of up to 128 go through tensor cores
  * (attention_warps.cuh); f32 and wider heads through ordinary arithmetic (attention_tiles.cuh). A forward of one query
- * has a kernel of its own (attention_single.cuh). All take any stride and alignment. */
+ * has a kernel of its own (attention_single.cuh). All take any stride and alignment.
+ *
+ * Where documents or a window hide the first keys, a walk begins at the first tile that somebody sees and ends at the
+ * last. Tensor cores have kernels of their own for that and for capped scores (NARROW), so that others do not pay. */
 #ifndef BACKEND_CUDA_ATTENTION_CUH
 #define BACKEND_CUDA_ATTENTION_CUH
 
@@ -46,6 +49,59 @@ DEVICE int64_t first_query(const fsdp__attention_forward_args &k, int64_t s)
     int64_t first = k.causal ? at_most(s - k.kv_time + k.q_time, k.q_time) : 0;
 
     return first > 0 ? first : 0;
+}
+
+/* Returns whether there is more to do than to look at all keys, or at all up to the query. */
+HOST_DEVICE bool is_narrow(const fsdp__attention_forward_args &k)
+{
+    return k.positions || k.window > 0 || k.softcap > 0.0f;
+}
+
+/* Returns the first key that query t of batch element b sees; for a t past the last query, what that one sees. */
+DEVICE int64_t first_key(const fsdp__attention_forward_args &k, int64_t b, int64_t t)
+{
+    int64_t first = 0, start;
+
+    t = at_most(t, k.q_time - 1);
+    if (k.window > 0)
+        first = t + k.kv_time - k.q_time + 1 - k.window;
+    if (k.positions) {
+        start = t - k.positions[b * k.q_time + t];
+        first = start > first ? start : first;
+    }
+    return first > 0 ? at_most(first, k.kv_time) : 0;
+}
+
+/* Returns the query behind the last that sees key s, at least `first`: first_key() never falls from query to query. */
+DEVICE int64_t end_query(const fsdp__attention_forward_args &k, int64_t b, int64_t s, int64_t first)
+{
+    int64_t end = k.q_time;
+
+    if (!k.positions && k.window == 0)
+        return end;
+    while (first < end) {
+        int64_t t = first + (end - first) / 2;
+
+        if (first_key(k, b, t) <= s)
+            first = t + 1;
+        else
+            end = t;
+    }
+    return end;
+}
+
+/* Returns a score, made of the product of a query and a key. */
+DEVICE float score_of(const fsdp__attention_forward_args &k, float product)
+{
+    float score = product * k.scale;
+
+    return k.softcap > 0.0f ? k.softcap * tanhf(score / k.softcap) : score;
+}
+
+/* Returns the derivative of a capped score by what it was before. */
+DEVICE float slope_of(const fsdp__attention_forward_args &k, float score)
+{
+    return k.softcap > 0.0f ? 1.0f - score / k.softcap * (score / k.softcap) : 1.0f;
 }
 
 /* Returns how many parts of `each` make up n. */

@@ -35,8 +35,10 @@ static __global__ void sum_rows(const __grid_constant__ fsdp__attention_backward
 DEVICE void gradient_of_score(const fsdp__attention_forward_args &k, float lse, float delta, bool seen, float &p,
                               float &ds)
 {
-    p = seen ? expf(p * k.scale - lse) : 0.0f;
-    ds = seen ? p * (ds - delta) : 0.0f;
+    float score = score_of(k, p);
+
+    p = seen ? expf(score - lse) : 0.0f;
+    ds = seen ? p * (ds - delta) * slope_of(k, score) : 0.0f;
 }
 
 /* dK and dV of a tile of keys. */
@@ -51,11 +53,12 @@ static __global__ void __launch_bounds__(BLOCK)
         place p = place_of<COLUMNS>(task, k.kv_heads, k.batch, k.head_dim);
         int64_t s0 = p.tile * TILE, group = k.heads / k.kv_heads, first = first_query(k, s0) / TILE * TILE;
         int keys = (int)at_most(k.kv_time - s0, TILE);
+        int64_t end = end_query(k, p.batch, s0 + keys - 1, first);
         square dk[COLUMNS / TILE] = {}, dv[COLUMNS / TILE] = {};
         const float scale[4] = {k.scale, k.scale, k.scale, k.scale}, one[4] = {1.0f, 1.0f, 1.0f, 1.0f};
 
         for (int64_t h = p.head * group; h < (p.head + 1) * group; h++)
-            for (int64_t t0 = first; t0 < k.q_time; t0 += TILE) {
+            for (int64_t t0 = first; t0 < end; t0 += TILE) {
                 int n = (int)at_most(k.q_time - t0, TILE);
                 rows_of<const T> q = Q_ROWS(k, p.batch, t0, h), dout = OUT_ROWS(k, a.dout, p.batch, t0, h);
                 square x, dx;
@@ -65,11 +68,13 @@ static __global__ void __launch_bounds__(BLOCK)
                 for (int j = 0; j < 4; j++) {
                     int c = 4 * tile_x() + j;
                     int64_t row = (p.batch * k.heads + h) * k.q_time + t0 + c;
-                    int64_t seen = c < n ? keys_seen(k, t0 + c) - s0 : 0;
+                    int64_t seen = c < n ? keys_seen(k, t0 + c) - s0 : 0, from = first_key(k, p.batch, t0 + c) - s0;
                     float lse = c < n ? k.lse[row] : 0.0f, d = c < n ? delta[row] : 0.0f;
 
-                    for (int i = 0; i < 4; i++)
-                        gradient_of_score(k, lse, d, 4 * tile_y() + i < seen, x[i][j], dx[i][j]);
+                    for (int i = 0; i < 4; i++) {
+                        int r = 4 * tile_y() + i;
+                        gradient_of_score(k, lse, d, r < seen && r >= from, x[i][j], dx[i][j]);
+                    }
                 }
                 keep_factor(s, x);
                 add_product<T, COLUMNS>(dv, s, dout, n, p.column, k.head_dim);
@@ -102,7 +107,7 @@ static __global__ void __launch_bounds__(BLOCK)
         square dq[COLUMNS / TILE] = {};
         const float scale[4] = {k.scale, k.scale, k.scale, k.scale};
 
-        for (int64_t s0 = 0; s0 < end; s0 += TILE) {
+        for (int64_t s0 = first_key(k, p.batch, t0) / TILE * TILE; s0 < end; s0 += TILE) {
             int n = (int)at_most(k.kv_time - s0, TILE);
             rows_of<const T> keys = K_ROWS(k, p.batch, s0, kv);
             square x, dx;
@@ -113,10 +118,13 @@ static __global__ void __launch_bounds__(BLOCK)
             for (int i = 0; i < 4; i++) {
                 int r = 4 * tile_y() + i;
                 int64_t seen = r < rows ? at_most(keys_seen(k, t0 + r) - s0, n) : 0;
+                int64_t from = first_key(k, p.batch, t0 + r) - s0;
                 float lse = r < rows ? k.lse[row + r] : 0.0f, d = r < rows ? delta[row + r] : 0.0f;
 
-                for (int j = 0; j < 4; j++)
-                    gradient_of_score(k, lse, d, 4 * tile_x() + j < seen, x[i][j], dx[i][j]);
+                for (int j = 0; j < 4; j++) {
+                    int c = 4 * tile_x() + j;
+                    gradient_of_score(k, lse, d, c < seen && c >= from, x[i][j], dx[i][j]);
+                }
             }
             keep_factor(s, dx);
             add_product<T, COLUMNS>(dq, s, keys, n, p.column, k.head_dim);
@@ -152,11 +160,20 @@ static fsdp_status launch_tiles(fsdp_stream *stream, const fsdp__attention_backw
 /* ---- on tensor cores ---- */
 
 /* Turns a score into the probability and dP into dS; the lse is to the base 2 (+inf where there is no query: both are
- * 0). */
-DEVICE void gradient_of_power(float scale, float lse, float delta, float &p, float &ds)
+ * 0). `scale` is that of scores to the base 2. */
+template <class S>
+DEVICE void gradient_of_power(const fsdp__attention_forward_args &k, float scale, float lse, float delta, float &p,
+                              float &ds)
 {
-    p = exp2_fast(p * scale - lse);
-    ds = p * (ds - delta);
+    if (S::NARROW && k.softcap > 0.0f) {
+        float score = score_of(k, p);
+
+        p = exp2_fast(score * LOG2_E - lse);
+        ds = p * (ds - delta) * slope_of(k, score);
+    } else {
+        p = exp2_fast(p * scale - lse);
+        ds = p * (ds - delta);
+    }
 }
 
 /* What is known of the queries of a tile, in shared memory. */
@@ -178,25 +195,31 @@ DEVICE void load_sums(query_sums<S> &to, const float *lse, const float *delta, i
 
 /* Makes zeros of what is of keys (rows, from s0 on) and of queries (columns, from t0 on) that do not see them. */
 template <class S>
-DEVICE void hide_from_queries(const fsdp__attention_forward_args &k, typename S::scores &p, typename S::scores &ds,
-                              int64_t s0, int64_t t0)
+DEVICE void hide_from_queries(const fsdp__attention_forward_args &k, int64_t batch, typename S::scores &p,
+                              typename S::scores &ds, int64_t s0, int64_t t0)
 {
     int lane = lane_of_warp();
     int64_t seen = t0 + k.kv_time - k.q_time - s0; /* the first query sees the keys up to this one */
 
-    if (!k.causal || seen >= S::WARP_ROWS - 1)
+    if (!k.causal || (seen >= S::WARP_ROWS - 1 && s0 >= first_seen<S>(k, batch, t0 + S::OTHERS - 1)))
         return;
-    for (int m = 0; m < S::FOLD; m++)
-        for (int n = 0; n < S::OTHERS / 8; n++)
-            for (int i = 0; i < 4; i++)
-                if (16 * m + lane / 4 + i / 2 * 8 > 8 * n + lane % 4 * 2 + i % 2 + (int)seen)
+    for (int n = 0; n < S::OTHERS / 8; n++)
+        for (int i = 0; i < 4; i++) {
+            int column = 8 * n + lane % 4 * 2 + i % 2;
+            int first = (int)at_most(first_seen<S>(k, batch, t0 + column) - s0, S::WARP_ROWS);
+
+            for (int m = 0; m < S::FOLD; m++) {
+                int row = 16 * m + lane / 4 + i / 2 * 8;
+                if (row > column + (int)seen || (S::NARROW && row < first))
                     p[m][n][i] = ds[m][n][i] = 0.0f;
+            }
+        }
 }
 
 /* Adds what the queries from t0 on, in shared memory, give to the warp's keys, which begin at s0. */
 template <class S, class T>
-DEVICE void add_queries(const fsdp__attention_forward_args &k, const T *own, const T *pair, const query_sums<S> &sums,
-                        int64_t s0, int64_t t0, typename S::sums &dk, typename S::sums &dv)
+DEVICE void add_queries(const fsdp__attention_forward_args &k, int64_t batch, const T *own, const T *pair,
+                        const query_sums<S> &sums, int64_t s0, int64_t t0, typename S::sums &dk, typename S::sums &dv)
 {
     const T *q = pair, *dout = pair + S::OTHERS * S::ROW;
     float scale = k.scale * LOG2_E;
@@ -205,6 +228,8 @@ DEVICE void add_queries(const fsdp__attention_forward_args &k, const T *own, con
 
     if (s0 >= k.kv_time || (k.causal && s0 > t0 + S::OTHERS - 1 + k.kv_time - k.q_time))
         return;
+    if (S::NARROW && s0 + S::WARP_ROWS <= first_key(k, batch, t0))
+        return;
     multiply_tiles<S>(x, own, q);
     multiply_tiles<S>(dx, own + S::ROWS * S::ROW, dout);
     for (int n = 0; n < S::OTHERS / 8; n++) {
@@ -212,11 +237,11 @@ DEVICE void add_queries(const fsdp__attention_forward_args &k, const T *own, con
 
         for (int m = 0; m < S::FOLD; m++)
             for (int i = 0; i < 4; i += 2) {
-                gradient_of_power(scale, lse.x, delta.x, x[m][n][i], dx[m][n][i]);
-                gradient_of_power(scale, lse.y, delta.y, x[m][n][i + 1], dx[m][n][i + 1]);
+                gradient_of_power<S>(k, scale, lse.x, delta.x, x[m][n][i], dx[m][n][i]);
+                gradient_of_power<S>(k, scale, lse.y, delta.y, x[m][n][i + 1], dx[m][n][i + 1]);
             }
     }
-    hide_from_queries<S>(k, x, dx, s0, t0);
+    hide_from_queries<S>(k, batch, x, dx, s0, t0);
     add_tile<S>(dv, x, dout);
     add_tile<S>(dk, dx, q);
 }
@@ -250,7 +275,8 @@ static __global__ void __launch_bounds__(THREADS)
     EACH_ROW (task, tasks) {
         place p = place_of<S::WIDTH>(task, k.kv_heads, k.batch, dim);
         int64_t s0 = p.tile * S::ROWS, from = first_query(k, s0), group = k.heads / k.kv_heads;
-        int64_t steps = parts(k.q_time - from, S::OTHERS) * group, head = p.head * group, t0 = from;
+        int64_t end = S::NARROW ? end_query(k, p.batch, at_most(s0 + S::ROWS, k.kv_time) - 1, from) : k.q_time;
+        int64_t steps = parts(end - from, S::OTHERS) * group, head = p.head * group, t0 = from;
         typename S::sums dk = {}, dv = {};
         float scale[S::FOLD][2], one[S::FOLD][2];
 
@@ -264,12 +290,12 @@ static __global__ void __launch_bounds__(THREADS)
 
             await_stage();
             t0 += S::OTHERS;
-            if (t0 >= k.q_time)
+            if (t0 >= end)
                 t0 = from, head++;
             if (i + 1 < steps)
                 stage_queries<S>(a, delta, pairs + (1 - turn) * 2 * S::OTHERS * S::ROW, sums[1 - turn], p.batch, head,
                                  t0);
-            add_queries<S>(k, own, pairs + turn * 2 * S::OTHERS * S::ROW, sums[turn], s0 + row, now, dk, dv);
+            add_queries<S>(k, p.batch, own, pairs + turn * 2 * S::OTHERS * S::ROW, sums[turn], s0 + row, now, dk, dv);
         }
         await_stage();
         for (int i = 0; i < 2 * S::FOLD; i++)
@@ -304,21 +330,23 @@ DEVICE void load_own_sums(own_sums<S> &to, const float *lse, const float *delta,
 
 /* Adds what the keys from s0 on, in shared memory, give to the gradients of the warp's queries, which begin at t0. */
 template <class S, class T>
-DEVICE void add_keys(const fsdp__attention_forward_args &k, const T *own, const T *pair, const own_sums<S> &sums,
-                     int64_t t0, int64_t s0, typename S::sums &dq)
+DEVICE void add_keys(const fsdp__attention_forward_args &k, int64_t batch, const T *own, const T *pair,
+                     const own_sums<S> &sums, int64_t t0, int64_t s0, typename S::sums &dq)
 {
     typename S::scores x, dx;
     float scale = k.scale * LOG2_E;
 
     if (t0 >= k.q_time || s0 >= keys_seen(k, t0 + S::WARP_ROWS - 1))
         return;
+    if (S::NARROW && s0 + S::OTHERS <= first_key(k, batch, t0))
+        return;
     multiply_tiles<S>(x, own, pair);
     multiply_tiles<S>(dx, own + S::ROWS * S::ROW, pair + S::OTHERS * S::ROW);
     for (int m = 0; m < S::FOLD; m++)
         for (int n = 0; n < S::OTHERS / 8; n++)
             for (int i = 0; i < 4; i++)
-                gradient_of_power(scale, sums.lse[m][i / 2], sums.delta[m][i / 2], x[m][n][i], dx[m][n][i]);
-    hide_keys<S>(k, dx, 0.0f, t0, s0);
+                gradient_of_power<S>(k, scale, sums.lse[m][i / 2], sums.delta[m][i / 2], x[m][n][i], dx[m][n][i]);
+    hide_keys<S>(k, batch, dx, 0.0f, t0, s0);
     add_tile<S>(dq, dx, pair);
 }
 
@@ -339,6 +367,7 @@ static __global__ void __launch_bounds__(THREADS)
         int64_t kv = p.head / (k.heads / k.kv_heads),
                 place_of_sums = (p.batch * k.heads + p.head) * k.q_time + t0 + row;
         rows_of<const T> keys = K_ROWS(k, p.batch, 0, kv), values = V_ROWS(k, p.batch, 0, kv);
+        int64_t begin = first_seen<S>(k, p.batch, t0) / S::OTHERS * S::OTHERS;
         typename S::sums dq = {};
         own_sums<S> sums;
         float scale[S::FOLD][2];
@@ -346,16 +375,16 @@ static __global__ void __launch_bounds__(THREADS)
         await_stage();
         stage_pair<S>(shared, Q_ROWS(k, p.batch, t0, p.head), OUT_ROWS(k, a.dout, p.batch, t0, p.head), S::ROWS,
                       k.q_time - t0, dim);
-        stage_pair<S>(pairs, keys, values, S::OTHERS, k.kv_time, dim);
+        stage_pair<S>(pairs, later(keys, begin), later(values, begin), S::OTHERS, k.kv_time - begin, dim);
         load_own_sums<S>(sums, k.lse, delta, place_of_sums, k.q_time - t0 - row);
-        for (int64_t s = 0, turn = 0; s < end; s += S::OTHERS, turn = 1 - turn) {
+        for (int64_t s = begin, turn = 0; s < end; s += S::OTHERS, turn = 1 - turn) {
             int64_t next = s + S::OTHERS;
 
             await_stage();
             if (next < end)
                 stage_pair<S>(pairs + (1 - turn) * 2 * S::OTHERS * S::ROW, later(keys, next), later(values, next),
                               S::OTHERS, k.kv_time - next, dim);
-            add_keys<S>(k, own, pairs + turn * 2 * S::OTHERS * S::ROW, sums, t0 + row, s, dq);
+            add_keys<S>(k, p.batch, own, pairs + turn * 2 * S::OTHERS * S::ROW, sums, t0 + row, s, dq);
         }
         await_stage();
         for (int i = 0; i < 2 * S::FOLD; i++)
@@ -379,18 +408,24 @@ static fsdp_status launch_shapes(fsdp_stream *stream, const fsdp__attention_back
                   shared_bytes<Queries>(2), *a, delta, query_tasks);
 }
 
-template <class T>
-static fsdp_status launch_warps(fsdp_stream *stream, const fsdp__attention_backward_args *a, const float *delta)
+template <class T, bool NARROW>
+static fsdp_status launch_widths(fsdp_stream *stream, const fsdp__attention_backward_args *a, const float *delta)
 {
     int64_t dim = a->forward.head_dim;
 
     if (dim <= 32)
-        return launch_shapes<shape<T, 32, 2, 32>, shape<T, 32, 2, 32>>(stream, a, delta);
+        return launch_shapes<shape<T, 32, 2, 32, NARROW>, shape<T, 32, 2, 32, NARROW>>(stream, a, delta);
     if (dim <= 64)
-        return launch_shapes<shape<T, 64, 1, 64>, shape<T, 64, 2, 32>>(stream, a, delta);
+        return launch_shapes<shape<T, 64, 1, 64, NARROW>, shape<T, 64, 2, 32, NARROW>>(stream, a, delta);
     if (dim <= 96)
-        return launch_shapes<shape<T, 96, 1, 32>, shape<T, 96, 1, 32>>(stream, a, delta);
-    return launch_shapes<shape<T, 128, 1, 32>, shape<T, 128, 1, 64>>(stream, a, delta);
+        return launch_shapes<shape<T, 96, 1, 32, NARROW>, shape<T, 96, 1, 32, NARROW>>(stream, a, delta);
+    return launch_shapes<shape<T, 128, 1, 32, NARROW>, shape<T, 128, 1, 64, NARROW>>(stream, a, delta);
+}
+
+template <class T>
+static fsdp_status launch_warps(fsdp_stream *stream, const fsdp__attention_backward_args *a, const float *delta)
+{
+    return is_narrow(a->forward) ? launch_widths<T, true>(stream, a, delta) : launch_widths<T, false>(stream, a, delta);
 }
 
 /* ---- both ---- */

@@ -15,15 +15,17 @@ struct running {
 
 /* Turns scores into e^(score - running maximum), for `n` keys from s0 on, and scales what was summed before. */
 template <int PARTS>
-DEVICE void softmax_tile(const fsdp__attention_forward_args &k, square &x, running &w, square (&out)[PARTS], int64_t t0,
-                         int64_t s0, int n)
+DEVICE void softmax_tile(const fsdp__attention_forward_args &k, int64_t batch, square &x, running &w,
+                         square (&out)[PARTS], int64_t t0, int64_t s0, int n)
 {
     for (int i = 0; i < 4; i++) {
-        int64_t seen = at_most(keys_seen(k, t0 + 4 * tile_y() + i) - s0, n);
+        int64_t t = t0 + 4 * tile_y() + i, seen = at_most(keys_seen(k, t) - s0, n), first = first_key(k, batch, t) - s0;
         float top = w.top[i], base, scaled;
 
         for (int j = 0; j < 4; j++) {
-            x[i][j] = 4 * tile_x() + j < seen ? x[i][j] * k.scale : -INFINITY;
+            int s = 4 * tile_x() + j;
+
+            x[i][j] = s < seen && s >= first ? score_of(k, x[i][j]) : -INFINITY;
             top = larger(top, x[i][j]);
         }
         for (int step = SIDE / 2; step > 0; step /= 2)
@@ -74,13 +76,13 @@ static __global__ void __launch_bounds__(BLOCK)
         running w = {{-INFINITY, -INFINITY, -INFINITY, -INFINITY}, {}};
         float factor[4];
 
-        for (int64_t s0 = 0; s0 < end; s0 += TILE) {
+        for (int64_t s0 = first_key(k, p.batch, t0) / TILE * TILE; s0 < end; s0 += TILE) {
             int n = (int)at_most(k.kv_time - s0, TILE);
             square x;
 
             multiply_rows<T>(x, s, Q_ROWS(k, p.batch, t0, p.head), rows, K_ROWS(k, p.batch, s0, p.head / group), n,
                              k.head_dim);
-            softmax_tile(k, x, w, out, t0, s0, n);
+            softmax_tile(k, p.batch, x, w, out, t0, s0, n);
             keep_factor(s, x);
             add_product<T, COLUMNS>(out, s, V_ROWS(k, p.batch, s0, p.head / group), n, p.column, k.head_dim);
         }
@@ -166,20 +168,22 @@ DEVICE void finish_sums(const fsdp__attention_forward_args &k, const warp_runnin
 
 /* Takes the keys and values from s0 on, in shared memory; the warp's rows begin at query t0. */
 template <class S, class T>
-DEVICE void attend_keys(const fsdp__attention_forward_args &k, const T *own, const T *keys, int64_t t0, int64_t s0,
-                        warp_running<S> &w, typename S::sums &out)
+DEVICE void attend_keys(const fsdp__attention_forward_args &k, int64_t batch, const T *own, const T *keys, int64_t t0,
+                        int64_t s0, warp_running<S> &w, typename S::sums &out)
 {
     typename S::scores x;
     float scale = k.scale * LOG2_E;
 
     if (t0 >= k.q_time || s0 >= keys_seen(k, t0 + S::WARP_ROWS - 1))
         return;
+    if (S::NARROW && s0 + S::OTHERS <= first_key(k, batch, t0))
+        return;
     multiply_tiles<S>(x, own, keys);
     for (int m = 0; m < S::FOLD; m++)
         for (int n = 0; n < S::OTHERS / 8; n++)
             for (int i = 0; i < 4; i++)
-                x[m][n][i] *= scale;
-    hide_keys<S>(k, x, -INFINITY, t0, s0);
+                x[m][n][i] = S::NARROW ? score_of(k, x[m][n][i]) * LOG2_E : x[m][n][i] * scale;
+    hide_keys<S>(k, batch, x, -INFINITY, t0, s0);
     softmax_scores<S>(x, w, out);
     add_tile<S>(out, x, keys + S::OTHERS * S::ROW);
 }
@@ -197,6 +201,7 @@ static __global__ void __launch_bounds__(THREADS)
         place p = place_of<S::WIDTH>(tasks - 1 - task, k.heads, k.batch, dim);
         int64_t t0 = p.tile * S::ROWS, first = t0 + (int)threadIdx.x / WARP * S::WARP_ROWS;
         int64_t end = keys_seen(k, at_most(t0 + S::ROWS, k.q_time) - 1), kv = p.head / (k.heads / k.kv_heads);
+        int64_t begin = first_seen<S>(k, p.batch, t0) / S::OTHERS * S::OTHERS;
         rows_of<const T> keys = K_ROWS(k, p.batch, 0, kv), values = V_ROWS(k, p.batch, 0, kv);
         typename S::sums out = {};
         warp_running<S> w;
@@ -206,15 +211,15 @@ static __global__ void __launch_bounds__(THREADS)
             w.top[i / 2][i % 2] = -INFINITY, w.sum[i / 2][i % 2] = 0.0f;
         await_stage();
         stage_rows<S>(shared, Q_ROWS(k, p.batch, t0, p.head), S::ROWS, k.q_time - t0, dim);
-        stage_pair<S>(pair, keys, values, S::OTHERS, k.kv_time, dim);
-        for (int64_t s0 = 0, turn = 0; s0 < end; s0 += S::OTHERS, turn = 1 - turn) {
+        stage_pair<S>(pair, later(keys, begin), later(values, begin), S::OTHERS, k.kv_time - begin, dim);
+        for (int64_t s0 = begin, turn = 0; s0 < end; s0 += S::OTHERS, turn = 1 - turn) {
             int64_t next = s0 + S::OTHERS;
 
             await_stage();
             if (next < end)
                 stage_pair<S>(pair + (1 - turn) * 2 * S::OTHERS * S::ROW, later(keys, next), later(values, next),
                               S::OTHERS, k.kv_time - next, dim);
-            attend_keys<S>(k, own, pair + turn * 2 * S::OTHERS * S::ROW, first, s0, w, out);
+            attend_keys<S>(k, p.batch, own, pair + turn * 2 * S::OTHERS * S::ROW, first, s0, w, out);
         }
         await_stage();
         finish_sums<S>(k, w, p, first, factor);
@@ -233,16 +238,16 @@ static fsdp_status launch_shape(fsdp_stream *stream, const fsdp__attention_forwa
                   *k, tasks);
 }
 
-template <class T>
+template <class T, bool NARROW>
 static fsdp_status launch_warps(fsdp_stream *stream, const fsdp__attention_forward_args *k)
 {
     if (k->head_dim <= 32)
-        return launch_shape<shape<T, 32, 2, 64>>(stream, k);
+        return launch_shape<shape<T, 32, 2, 64, NARROW>>(stream, k);
     if (k->head_dim <= 64)
-        return launch_shape<shape<T, 64, 2, 64>>(stream, k);
+        return launch_shape<shape<T, 64, 2, 64, NARROW>>(stream, k);
     if (k->head_dim <= 96)
-        return launch_shape<shape<T, 96, 1, 64>>(stream, k);
-    return launch_shape<shape<T, 128, 1, 64>>(stream, k);
+        return launch_shape<shape<T, 96, 1, 64, NARROW>>(stream, k);
+    return launch_shape<shape<T, 128, 1, 64, NARROW>>(stream, k);
 }
 } // namespace attention
 
@@ -254,7 +259,7 @@ ENTRY(attention_forward)
 
 #define SINGLE(T) return launch_single<T>(stream, k)
 #define BY_TILES(T) return launch_tiles<T>(stream, k)
-#define BY_WARPS(T) return launch_warps<T>(stream, k)
+#define BY_WARPS(T) return is_narrow(*k) ? launch_warps<T, true>(stream, k) : launch_warps<T, false>(stream, k)
     if (k->q_time == 1)
         EACH_FLOAT(k->dtype, SINGLE)
     if (k->head_dim <= MOST_WIDTH)

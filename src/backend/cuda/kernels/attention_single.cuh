@@ -59,8 +59,10 @@ DEVICE float share_of_score(const T *q, const T *key, bool pieces, int64_t dim)
 
 /* Computes the scores of n keys: a team a key. */
 template <class T>
-DEVICE void score_keys(float *scores, rows_of<const T> q, rows_of<const T> keys, int n, int64_t dim, float scale)
+DEVICE void score_keys(const fsdp__attention_forward_args &k, float *scores, rows_of<const T> q, rows_of<const T> keys,
+                       int n)
 {
+    int64_t dim = k.head_dim;
     bool pieces = in_pieces(keys, dim) && (uintptr_t)q.data % 16 == 0;
 
     for (int s = (int)threadIdx.x / TEAM; s < PANEL; s += PANEL / TEAM) {
@@ -69,7 +71,7 @@ DEVICE void score_keys(float *scores, rows_of<const T> q, rows_of<const T> keys,
         for (int step = TEAM / 2; step > 0; step /= 2)
             sum += __shfl_xor_sync(ALL_LANES, sum, step);
         if (threadIdx.x % TEAM == 0)
-            scores[s] = s < n ? sum * scale : -INFINITY;
+            scores[s] = s < n ? score_of(k, sum) : -INFINITY;
     }
 }
 
@@ -111,7 +113,7 @@ static __global__ void __launch_bounds__(PANEL)
         float *to = panel_at(all, head, panel), score, top, sum;
 
         __syncthreads();
-        score_keys<T>(scores, Q_ROWS(k, b, 0, h), K_ROWS(k, b, s0, kv), n, k.head_dim, k.scale);
+        score_keys<T>(k, scores, Q_ROWS(k, b, 0, h), K_ROWS(k, b, s0, kv), n);
         __syncthreads();
         score = scores[threadIdx.x];
         top = block_max(score, partial);
@@ -154,10 +156,15 @@ static __global__ void fold_panels(const __grid_constant__ fsdp__attention_forwa
 }
 
 template <class T>
-static fsdp_status launch_single(fsdp_stream *stream, const fsdp__attention_forward_args *k)
+static fsdp_status launch_single(fsdp_stream *stream, const fsdp__attention_forward_args *args)
 {
-    int64_t heads = k->batch * k->heads;
-    panels all = {NULL, parts(k->kv_time, PANEL), k->head_dim};
+    fsdp__attention_forward_args seen = *args, *k = &seen;
+    int64_t heads = k->batch * k->heads, hidden = k->window > 0 && k->window < k->kv_time ? k->kv_time - k->window : 0;
+    panels all = {NULL, parts(k->kv_time - hidden, PANEL), k->head_dim};
+
+    k->k = (const T *)k->k + hidden * k->k_stride_time;
+    k->v = (const T *)k->v + hidden * k->v_stride_time;
+    k->kv_time -= hidden;
 
     all.data = (float *)fsdp__stream_workspace(stream, (size_t)(heads * all.count * (all.dim + 2) + 1) * sizeof(float));
     if (!all.data)

@@ -35,8 +35,8 @@ enum {
     MOST_WIDTH = 128
 };
 
-/* Sizes of a kernel: a tile of ROWS rows meets tiles of OTHERS rows. */
-template <class T, int width, int fold, int others>
+/* Sizes of a kernel: a tile of ROWS rows meets tiles of OTHERS rows. A NARROW one knows windows, documents and caps. */
+template <class T, int width, int fold, int others, bool narrow>
 struct shape {
     typedef T type;
     enum {
@@ -45,7 +45,8 @@ struct shape {
         FOLD = fold,
         WARP_ROWS = 16 * fold,
         ROWS = WARP_ROWS * WARPS,
-        OTHERS = others
+        OTHERS = others,
+        NARROW = narrow
     };
     typedef float scores[fold][others / 8][4]; /* what a lane holds of a warp's scores */
     typedef float sums[fold][width / 8][4];    /* and of its results */
@@ -151,21 +152,33 @@ DEVICE void add_tile(typename S::sums &sum, const typename S::scores &x, const T
     }
 }
 
+/* Returns the first key that a query sees: first_key() where there is anything to ask. */
+template <class S>
+DEVICE int64_t first_seen(const fsdp__attention_forward_args &k, int64_t batch, int64_t t)
+{
+    return S::NARROW ? first_key(k, batch, t) : 0;
+}
+
 /* Puts `hidden` where a row does not see a key; the warp's rows begin at query t0, and the keys at s0. */
 template <class S>
-DEVICE void hide_keys(const fsdp__attention_forward_args &k, typename S::scores &x, float hidden, int64_t t0,
-                      int64_t s0)
+DEVICE void hide_keys(const fsdp__attention_forward_args &k, int64_t batch, typename S::scores &x, float hidden,
+                      int64_t t0, int64_t s0)
 {
     int lane = lane_of_warp();
 
-    if (s0 + S::OTHERS <= keys_seen(k, t0)) /* the first row sees least */
+    /* The first row sees the fewest last keys, and the last row the fewest first ones. */
+    if (s0 + S::OTHERS <= keys_seen(k, t0) && s0 >= first_seen<S>(k, batch, t0 + S::WARP_ROWS - 1))
         return;
     for (int m = 0; m < S::FOLD; m++)
         for (int i = 0; i < 4; i++) {
-            int seen = (int)at_most(keys_seen(k, t0 + 16 * m + lane / 4 + i / 2 * 8) - s0, S::OTHERS);
+            int64_t t = t0 + 16 * m + lane / 4 + i / 2 * 8;
+            int seen = (int)at_most(keys_seen(k, t) - s0, S::OTHERS);
+            int first = (int)at_most(first_seen<S>(k, batch, t) - s0, S::OTHERS);
 
-            for (int n = 0; n < S::OTHERS / 8; n++)
-                x[m][n][i] = 8 * n + lane % 4 * 2 + i % 2 < seen ? x[m][n][i] : hidden;
+            for (int n = 0; n < S::OTHERS / 8; n++) {
+                int s = 8 * n + lane % 4 * 2 + i % 2;
+                x[m][n][i] = s < seen && (!S::NARROW || s >= first) ? x[m][n][i] : hidden;
+            }
         }
 }
 

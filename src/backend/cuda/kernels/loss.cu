@@ -12,6 +12,20 @@ struct loss_plan {
     double *losses; /* (rows) */
 };
 
+/* Caps a logit; slope() is the derivative, by what has become of it. */
+struct capped {
+    float cap;
+
+    DEVICE float operator()(float x, bool real) const
+    {
+        return real ? cap * tanhf(x / cap) : x;
+    }
+    DEVICE float slope(float y) const
+    {
+        return 1.0f - y / cap * (y / cap);
+    }
+};
+
 /* Whether a row counts; if not, its target is bad or is to be ignored. */
 DEVICE bool counts(const fsdp__cross_entropy_args &k, int32_t target)
 {
@@ -19,8 +33,8 @@ DEVICE bool counts(const fsdp__cross_entropy_args &k, int32_t target)
 }
 
 /* Computes the gradient of a row, of G, which may lie in x. */
-template <class T, class G>
-DEVICE void store_gradient(const loss_plan &k, const T *x, G *g, int64_t target, exp_sum s)
+template <class T, class G, class Made>
+DEVICE void store_gradient(const loss_plan &k, const T *x, G *g, int64_t target, exp_sum s, Made made)
 {
     const int n = ACCESS / (int)sizeof(T);
     const int64_t cols = k.args.cols, step = (int64_t)k.threads.group * n;
@@ -37,8 +51,9 @@ DEVICE void store_gradient(const loss_plan &k, const T *x, G *g, int64_t target,
 
             UNROLL
             for (int e = 0; e < n; e++) {
-                float p = exponential(to_float(logits[a].at[e]) - s.largest);
-                out.at[e] = from_float<G>(at + e == target ? k.args.loss_scale * (p / s.sum - 1.0f) : p * factor);
+                float y = made(to_float(logits[a].at[e]), true), p = exponential(y - s.largest);
+                float d = at + e == target ? k.args.loss_scale * (p / s.sum - 1.0f) : p * factor;
+                out.at[e] = from_float<G>(d * made.slope(y));
             }
             if (at < cols)
                 put<n>(g, at, cols, k.whole, out);
@@ -53,8 +68,8 @@ DEVICE void clear_row(const loss_plan &k, G *g)
         g[col] = G();
 }
 
-template <class T, class G>
-static __global__ __launch_bounds__(MOST_THREADS) void row_losses(const __grid_constant__ loss_plan k)
+template <class T, class G, class Made>
+static __global__ __launch_bounds__(MOST_THREADS) void row_losses(const __grid_constant__ loss_plan k, Made made)
 {
     __shared__ float partial[WARP];
 
@@ -65,13 +80,13 @@ static __global__ __launch_bounds__(MOST_THREADS) void row_losses(const __grid_c
         double loss = 0.0;
 
         if (counts(k.args, target)) {
-            float at_target = load(x, target);
-            exp_sum s = sum_exponentials(x, k.args.cols, k.whole, k.threads.group, partial);
+            float at_target = made(load(x, target), true);
+            exp_sum s = sum_exponentials(x, k.args.cols, k.whole, k.threads.group, partial, made);
 
             loss = (double)logf(s.sum) + (double)s.largest - (double)at_target;
             if (g) {
                 group_sync(k.threads.group); /* everybody has read x, where g may lie */
-                store_gradient(k, x, g, target, s);
+                store_gradient(k, x, g, target, s, made);
             }
         } else if (g) {
             clear_row(k, g);
@@ -117,15 +132,15 @@ static __global__ __launch_bounds__(MOST_THREADS) void fold_losses(const __grid_
     }
 }
 
-template <class T>
-static fsdp_status launch_rows_of(fsdp_stream *stream, loss_plan k)
+template <class T, class Made>
+static fsdp_status launch_rows_of(fsdp_stream *stream, loss_plan k, Made made)
 {
     const fsdp__cross_entropy_args *a = &k.args;
 
     k.whole = is_aligned(a->logits, a->cols * (int64_t)sizeof(T));
 #define TO(G)                                                                  \
     k.whole = k.whole && is_aligned(a->dlogits, a->cols * (int64_t)sizeof(G)); \
-    FSDP_TRY(launch(stream, "cross_entropy", row_losses<T, G>, k.threads.grid, k.threads.block, 0, k))
+    FSDP_TRY(launch(stream, "cross_entropy", row_losses<T, G, Made>, k.threads.grid, k.threads.block, 0, k, made))
     EACH_FLOAT(a->dlogits ? a->dlogits_dtype : a->dtype, TO)
 #undef TO
     return FSDP_OK;
@@ -139,8 +154,13 @@ ENTRY(cross_entropy)
     k.losses = (double *)fsdp__stream_workspace(stream, (size_t)a->rows * sizeof *k.losses + 1);
     if (!k.losses)
         return fsdp_last_status();
-#define LOSSES(T) FSDP_TRY(launch_rows_of<T>(stream, k))
-    EACH_FLOAT(a->dtype, LOSSES)
+#define LOSSES(T) FSDP_TRY(launch_rows_of<T>(stream, k, as_it_is{}))
+#define CAPPED(T) FSDP_TRY(launch_rows_of<T>(stream, k, capped{a->softcap}))
+    if (a->softcap > 0.0f)
+        EACH_FLOAT(a->dtype, CAPPED)
+    else
+        EACH_FLOAT(a->dtype, LOSSES)
 #undef LOSSES
+#undef CAPPED
     return launch(stream, "cross_entropy", fold_losses, 1, MOST_THREADS, 0, k);
 }

@@ -7,7 +7,8 @@ enum {
 
 struct rope_plan {
     fsdp__rope_args args;
-    bool whole; /* packs may be fetched whole */
+    int64_t rotated; /* dimensions of a head */
+    bool whole;      /* packs may be fetched whole */
 };
 
 /* Computes sine and cosine within 2 ulp, of angles to 10^9: the angle is reduced in f64, which takes no table. */
@@ -29,7 +30,7 @@ DEVICE void sine_and_cosine(float angle, float *sine, float *cosine)
 template <int N, class T>
 DEVICE void rotate_pack(const rope_plan &k, const T *x, T *y, int64_t i, const float *cosine, const float *sine)
 {
-    int64_t half = k.args.head_dim / 2;
+    int64_t half = k.rotated / 2;
     pack<T, N> first = get<N>(x, i, half, k.whole), second = get<N>(x + half, i, half, k.whole), old[2] = {};
 
     if (k.args.accumulate) {
@@ -48,18 +49,34 @@ DEVICE void rotate_pack(const rope_plan &k, const T *x, T *y, int64_t i, const f
     put<N>(y + half, i, half, k.whole, second);
 }
 
+/* Copies, or adds, what of all heads does not rotate. */
+template <class T>
+DEVICE void keep_rest(const rope_plan &k, const T *x, T *y)
+{
+    unsigned rest = (unsigned)(k.args.head_dim - k.rotated);
+
+    for (unsigned item = threadIdx.x; item < k.args.heads * rest; item += blockDim.x) {
+        unsigned h = item / rest;
+        int64_t i = k.rotated + item - h * rest;
+        float old = k.args.accumulate ? load(y + h * k.args.y_head, i) : 0.0f;
+
+        store(y + h * k.args.y_head, i, old + load(x + h * k.args.x_head, i));
+    }
+}
+
 /* A block rotates all heads of a position of a batch: it computes the angles once. */
 template <class T>
 static __global__ void rotate(const __grid_constant__ rope_plan k)
 {
     const int n = ACCESS / (int)sizeof(T);
     __shared__ float cosine[MOST_PAIRS], sine[MOST_PAIRS];
-    int64_t half = k.args.head_dim / 2;
+    int64_t half = k.rotated / 2;
 
     EACH_ROW (at, k.args.batch * k.args.time) {
         int64_t b = at / k.args.time, t = at - b * k.args.time;
         const T *x = (const T *)k.args.x + b * k.args.x_batch + t * k.args.x_time;
         T *y = (T *)k.args.y + b * k.args.y_batch + t * k.args.y_time;
+        float position = (float)(k.args.positions ? k.args.positions[at] : k.args.position0 + t);
 
         for (int64_t from = 0; from < half; from += MOST_PAIRS) {
             unsigned pairs = (unsigned)FSDP__MIN(half - from, (int64_t)MOST_PAIRS), packs = (pairs + n - 1) / n;
@@ -67,7 +84,7 @@ static __global__ void rotate(const __grid_constant__ rope_plan k)
             for (unsigned i = threadIdx.x; i < packs * n; i += blockDim.x) {
                 float frequency = i < pairs ? k.args.frequency[from + i] : 0.0f;
 
-                sine_and_cosine((float)(k.args.position0 + t) * frequency, &sine[i], &cosine[i]);
+                sine_and_cosine(position * frequency, &sine[i], &cosine[i]);
                 sine[i] = k.args.inverse ? -sine[i] : sine[i];
             }
             __syncthreads();
@@ -78,14 +95,15 @@ static __global__ void rotate(const __grid_constant__ rope_plan k)
             }
             __syncthreads();
         }
+        keep_rest(k, x, y);
     }
 }
 
 ENTRY(rope)
 {
     const fsdp__rope_args *a = (const fsdp__rope_args *)args;
-    rope_plan k = {*a, false};
-    int64_t strides = a->x_batch | a->x_time | a->x_head | a->y_batch | a->y_time | a->y_head | a->head_dim / 2;
+    rope_plan k = {*a, a->rotated > 0 ? a->rotated : a->head_dim, false};
+    int64_t strides = a->x_batch | a->x_time | a->x_head | a->y_batch | a->y_time | a->y_head | k.rotated / 2;
 
     if (a->heads == 0 || a->head_dim == 0)
         return FSDP_OK;

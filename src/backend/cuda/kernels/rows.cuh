@@ -117,12 +117,26 @@ struct exp_sum {
     float largest, sum;
 };
 
+/* What sum_exponentials() makes of an element before it counts it; one that is not real, but past the end, is -infinity
+ * and stays so. */
+struct as_it_is {
+    DEVICE float operator()(float x, bool) const
+    {
+        return x;
+    }
+    DEVICE float slope(float) const
+    {
+        return 1.0f;
+    }
+};
+
 /* Finds it in one pass: a thread's sum is scaled whenever it meets a larger element. A NaN is no largest one here, but
  * gets into the sum. */
-template <class T>
-DEVICE exp_sum sum_exponentials(const T *x, int64_t cols, bool whole, int group, float *partial)
+template <class T, class Made = as_it_is>
+DEVICE exp_sum sum_exponentials(const T *x, int64_t cols, bool whole, int group, float *partial, Made made = Made())
 {
     const int n = ACCESS / (int)sizeof(T);
+    const int64_t step = (int64_t)group * n;
     float largest = -INFINITY, sum = 0.0f;
     exp_sum all;
 
@@ -130,15 +144,15 @@ DEVICE exp_sum sum_exponentials(const T *x, int64_t cols, bool whole, int group,
         pack<T, n> p[AT_ONCE];
         float most = largest, shift;
 
-        get_few<n>(x, col, cols, whole, (int64_t)group * n, from_float<T>(-INFINITY), p);
+        get_few<n>(x, col, cols, whole, step, from_float<T>(-INFINITY), p);
         UNROLL
         for (int e = 0; e < n * AT_ONCE; e++)
-            most = fmaxf(most, to_float(p[e / n].at[e % n]));
+            most = fmaxf(most, made(to_float(p[e / n].at[e % n]), col + e / n * step + e % n < cols));
         shift = most == -INFINITY ? 0.0f : most;
         sum *= exponential(largest - shift);
         UNROLL
         for (int e = 0; e < n * AT_ONCE; e++)
-            sum += exponential(to_float(p[e / n].at[e % n]) - shift);
+            sum += exponential(made(to_float(p[e / n].at[e % n]), col + e / n * step + e % n < cols) - shift);
         largest = most;
     }
     all.largest = group_max(largest, partial, group);
