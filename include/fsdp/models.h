@@ -2,16 +2,23 @@
  * names.
  *
  * All models are called with tokens (B,T) i32 and return logits (B,T,V), or with tokens and targets (B,T) and return
- * the mean cross-entropy, a scalar of shape (), without ever holding all logits. Positions start at 0; GPT-2 takes at
- * most max_seq_len of them.
+ * the mean cross-entropy, a scalar of shape (), without ever holding all logits. Targets of FSDP_IGNORE_TARGET do not
+ * count. Positions start at 0; GPT-2 takes at most max_seq_len of them.
  *
- *     fsdp_call(model, tokens)            logits
- *     fsdp_call(model, tokens, targets)   loss
+ *     fsdp_call(model, tokens)                       logits
+ *     fsdp_call(model, tokens, targets)              loss
+ *     fsdp_call(model, tokens, targets, positions)   loss of rows that hold several documents
+ *
+ * Positions (B,T) i32 say where each token stands in its document: 0 begins one, every other is one more than the token
+ * before, and each row begins with 0; other values are an error that names the first. A token sees only its own
+ * document, and attention takes time for what is seen only. So a row has the losses that its documents have alone, and
+ * may be longer than GPT-2's max_seq_len if none of its documents is.
  */
 #ifndef FSDP_MODELS_H
 #define FSDP_MODELS_H
 
 #include "fsdp/nn.h"
+#include "fsdp/ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -88,6 +95,10 @@ FSDP_API const fsdp_model_config *fsdp_model_get_config(fsdp_module *model); /* 
  * default. */
 FSDP_API fsdp_status fsdp_model_set_last_logits_only(fsdp_module *model, bool on);
 FSDP_API bool fsdp_model_last_logits_only(fsdp_module *model); /* false for other modules */
+
+/* Sets how the loss of calls with targets is reduced: to the mean (the default; scale is 0), or to a sum times `scale`,
+ * as in fsdp_cross_entropy_options. */
+FSDP_API fsdp_status fsdp_model_set_loss(fsdp_module *model, fsdp_loss_reduction reduction, double scale);
 
 /* ---- a cache of keys and values ----
  *

@@ -1,6 +1,7 @@
 /* causal_lm.c - the root of all models: body, head, loss. */
 #include "base/compiler.h"
 #include "models/models.h"
+#include "ops/op.h"
 
 typedef struct causal_lm {
     fsdp_module base;
@@ -14,6 +15,7 @@ typedef struct causal_lm {
 typedef struct lm_head {
     fsdp_layer layer;
     int64_t dim, vocab_size; /* of the whole weight: it may be a shard itself */
+    fsdp_cross_entropy_options loss;
 } lm_head;
 
 /* Maps hidden (B,T,C) to logits (B,T,V), or hidden and targets (B,T) to the loss (). */
@@ -22,7 +24,7 @@ static fsdp_tensor *head_forward(fsdp_module *self, fsdp_tensor *const *inputs, 
     const fsdp_layer *head = fsdp__layer(self);
 
     if (count == 2)
-        return fsdp_linear_cross_entropy(inputs[0], head->weight, inputs[1]);
+        return fsdp_linear_cross_entropy_with(inputs[0], head->weight, inputs[1], &((lm_head *)self)->loss);
     return fsdp_linear(inputs[0], head->weight, FSDP_NO_BIAS);
 }
 
@@ -59,16 +61,26 @@ static fsdp_module *head_create(const fsdp__model_plan *plan, fsdp_tensor *tied)
 
 /* ---- root ---- */
 
-static fsdp_status check_call(const causal_lm *m, fsdp_tensor *const *inputs, int count)
+static fsdp_status check_call(const causal_lm *m, const void *cache, fsdp_tensor *const *inputs, int count)
 {
-    if (count > 2)
-        return FSDP_FAIL(FSDP_INVALID, "%s takes tokens, or tokens and targets, not %d inputs", m->base.type->name,
-                         count);
+    static const char *const names[] = {"tokens", "targets", "positions"};
+    const char *name = m->base.type->name;
+
+    if (count > 3)
+        return FSDP_FAIL(FSDP_INVALID, "%s takes tokens, targets and positions, not %d inputs", name, count);
     for (int i = 0; i < count; i++)
         if (fsdp_tensor_dtype(inputs[i]) != FSDP_I32 || fsdp_tensor_ndim(inputs[i]) != 2)
-            return FSDP_FAIL(FSDP_INVALID, "%s takes %s as int32 (B,T), not as %s of %d dimensions", m->base.type->name,
-                             i == 0 ? "tokens" : "targets", fsdp_dtype_name(fsdp_tensor_dtype(inputs[i])),
-                             fsdp_tensor_ndim(inputs[i]));
+            return FSDP_FAIL(FSDP_INVALID, "%s takes %s as int32 (B,T), not as %s of %d dimensions", name, names[i],
+                             fsdp_dtype_name(fsdp_tensor_dtype(inputs[i])), fsdp_tensor_ndim(inputs[i]));
+    if (count == 3 && cache)
+        return FSDP_FAIL(FSDP_INVALID, "%s takes no positions with a cache: a row of it is one document", name);
+    if (count == 3) {
+        int64_t pairs;
+        fsdp_tensor *positions;
+
+        FSDP_TRY(fsdp__op_check_positions(name, inputs[2], fsdp_tensor_size(inputs[0], 0),
+                                          fsdp_tensor_size(inputs[0], 1), &positions, &pairs));
+    }
     if (m->base.training && m->config.attention_dropout > 0 && fsdp_grad_enabled(m->base.context))
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "cannot train with attention dropout %g: set %s to 0 in the model's config.json",
@@ -84,11 +96,11 @@ static fsdp_status causal_lm_forward(fsdp_module *self, void *cache, fsdp_tensor
     fsdp_tensor *hidden;
 
     (void)output_count;
-    FSDP_TRY(check_call(m, inputs, count));
-    hidden = fsdp__call_with(m->body, cache, inputs[0]); /* (B,T,C) */
+    FSDP_TRY(check_call(m, cache, inputs, count));
+    hidden = fsdp__call_placed(m->body, cache, inputs[0], count > 2 ? inputs[2] : NULL); /* (B,T,C) */
     if (m->last_logits_only && count == 1)
         hidden = fsdp_slice(hidden, 1, fsdp_tensor_size(inputs[0], 1) - 1, 1);
-    outputs[0] = count == 2 ? fsdp_call(m->lm_head, hidden, inputs[1]) : fsdp_call(m->lm_head, hidden);
+    outputs[0] = count > 1 ? fsdp_call(m->lm_head, hidden, inputs[1]) : fsdp_call(m->lm_head, hidden);
     return FSDP_OK;
 }
 
@@ -175,6 +187,19 @@ bool fsdp_model_last_logits_only(fsdp_module *model)
     const causal_lm *m = as_causal_lm(model);
 
     return m && m->last_logits_only;
+}
+
+fsdp_status fsdp_model_set_loss(fsdp_module *model, fsdp_loss_reduction reduction, double scale)
+{
+    causal_lm *m = as_causal_lm(model);
+    fsdp_cross_entropy_options *loss;
+
+    if (!m)
+        return FSDP_FAIL(FSDP_INVALID, "not a model made by fsdp_model_create");
+    loss = &((lm_head *)m->lm_head)->loss;
+    loss->reduction = reduction;
+    loss->scale = scale;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_kv_cache_create(fsdp_module *model, int64_t batch, int64_t capacity, fsdp_kv_cache **out)

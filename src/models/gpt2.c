@@ -4,8 +4,6 @@
 #include "base/rng.h"
 #include "models/models.h"
 
-static const fsdp_attention_options causal = {.causal = true};
-
 /* Makes a dropout, whose draws differ from rank to rank, as the data does, and from place to place. */
 static fsdp_module *dropout_create(const fsdp__model_plan *plan, const char *name, int64_t layer, float p)
 {
@@ -42,20 +40,21 @@ static fsdp_tensor *attend_cached(const attention *m, fsdp__kv_layer *cached, fs
 
     if (fsdp__kv_layer_extend(cached, &k, &v) != FSDP_OK)
         return NULL;
-    return fsdp_reshape(fsdp_attention(q, k, v, &causal), FSDP_SHAPE(B, T, C));
+    return fsdp_reshape(fsdp_attention(q, k, v, &(const fsdp_attention_options){.causal = true}), FSDP_SHAPE(B, T, C));
 }
 
-/* Maps x (B,T,C) to (B,T,C). */
+/* Maps x (B,T,C), and positions if any, to (B,T,C). */
 static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tensor *const *inputs, int count,
                                      fsdp_tensor **outputs, int output_count)
 {
     attention *m = (attention *)self;
     fsdp_tensor *qkv = fsdp_call(m->c_attn, inputs[0]), *y; /* (B,T,3C) */
+    const fsdp_attention_options options = {.causal = true, .positions = fsdp__positions_of(inputs, count)};
 
-    (void)count, (void)output_count;
+    (void)output_count;
     if (!qkv)
         return fsdp_last_status();
-    y = cached ? attend_cached(m, cached, qkv) : fsdp_attention_packed(qkv, m->heads, m->heads, &causal);
+    y = cached ? attend_cached(m, cached, qkv) : fsdp_attention_packed(qkv, m->heads, m->heads, &options);
     outputs[0] = fsdp_call(m->resid_dropout, fsdp_call(m->c_proj, y));
     return FSDP_OK;
 }
@@ -152,16 +151,17 @@ static fsdp_tensor *add_norm(fsdp_module *norm, fsdp_tensor *x, fsdp_tensor *res
     return fsdp_call(norm, *sum);
 }
 
-/* Maps x (B,T,C) to (B,T,C). */
+/* Maps x (B,T,C), and positions if any, to (B,T,C). */
 static fsdp_status block_forward(fsdp_module *self, void *cached, fsdp_tensor *const *inputs, int count,
                                  fsdp_tensor **outputs, int output_count)
 {
     block *m = (block *)self;
-    fsdp_tensor *a = fsdp__call_with(m->attn, cached, fsdp_call(m->ln_1, inputs[0]));
+    fsdp_tensor *positions = fsdp__positions_of(inputs, count);
+    fsdp_tensor *a = fsdp__call_placed(m->attn, cached, fsdp_call(m->ln_1, inputs[0]), positions);
     fsdp_tensor *x = NULL; /* inputs[0] + a */
     fsdp_tensor *h = add_norm(m->ln_2, a, inputs[0], &x);
 
-    (void)count, (void)output_count;
+    (void)output_count;
     outputs[0] = fsdp_add(x, fsdp_call(m->mlp, h));
     return FSDP_OK;
 }
@@ -196,15 +196,20 @@ typedef struct body {
     fsdp_module *wte, *wpe, *drop, *h, *ln_f;
 } body;
 
-/* Runs as a method of the table of positions: x (B,T,C) -> x + T positions, after the tokens of `cache`. It returns the
- * sum and not the positions: as a view of the table they would have no bytes after a forward that reshards it. */
+/* Runs as a method of the table of positions: x (B,T,C) -> x + the given positions, or T positions after the tokens of
+ * `cache`. It returns the sum and not the positions: as a view of the table they would have no bytes after a forward
+ * that reshards it. */
 static fsdp_status add_positions(fsdp_module *self, void *cache, fsdp_tensor *const *inputs, int count,
                                  fsdp_tensor **outputs, int output_count)
 {
-    fsdp_tensor *positions = fsdp__layer(self)->weight; /* (P,C) */
+    fsdp_tensor *positions = fsdp__layer(self)->weight, *given = fsdp__positions_of(inputs, count); /* (P,C), (B,T) */
     int64_t first = fsdp__kv_cache_position(cache), T = fsdp_tensor_size(inputs[0], 1);
 
-    (void)count, (void)output_count;
+    (void)output_count;
+    if (given) {
+        outputs[0] = fsdp_add(inputs[0], fsdp_embedding(positions, given));
+        return FSDP_OK;
+    }
     if (first + T > fsdp_tensor_size(positions, 0))
         return FSDP_FAIL(FSDP_INVALID, "sequence of %lld tokens is longer than the model's %lld positions",
                          (long long)(first + T), (long long)fsdp_tensor_size(positions, 0));
@@ -212,19 +217,21 @@ static fsdp_status add_positions(fsdp_module *self, void *cache, fsdp_tensor *co
     return FSDP_OK;
 }
 
-/* Maps tokens (B,T) to (B,T,C). */
+/* Maps tokens (B,T), and positions if any, to (B,T,C). */
 static fsdp_status body_forward(fsdp_module *self, void *cache, fsdp_tensor *const *inputs, int count,
                                 fsdp_tensor **outputs, int output_count)
 {
     body *m = (body *)self;
     fsdp_tensor *x = fsdp_call(m->wte, inputs[0]); /* the backward reaches it last: DDP's buckets are in that order */
-    fsdp_tensor *placed;
+    fsdp_tensor *placed, *positions = fsdp__positions_of(inputs, count);
 
-    (void)count, (void)output_count;
-    FSDP_TRY(fsdp_module_call_method_many(m->wpe, add_positions, cache, &x, 1, &placed, 1));
+    (void)output_count;
+    FSDP_TRY(fsdp_module_call_method_many(m->wpe, add_positions, cache, (fsdp_tensor *const[]){x, positions}, count,
+                                          &placed, 1));
     x = fsdp_call(m->drop, placed);
     for (int64_t i = 0; i < fsdp_module_child_count(m->h); i++)
-        x = fsdp__call_with(fsdp_module_child_at(m->h, i, &(const char *){NULL}), fsdp__kv_cache_layer(cache, i), x);
+        x = fsdp__call_placed(fsdp_module_child_at(m->h, i, &(const char *){NULL}), fsdp__kv_cache_layer(cache, i), x,
+                              positions);
     outputs[0] = fsdp_call(m->ln_f, x);
     return FSDP_OK;
 }

@@ -2,8 +2,6 @@
 #include "base/alloc.h"
 #include "models/models.h"
 
-static const fsdp_attention_options causal = {.causal = true};
-
 /* The types of a part, by architecture: they differ in the names that transformers gives them. */
 #define TYPES_OF(part, ...)                                                                                         \
     {                                                                                                               \
@@ -75,24 +73,31 @@ typedef struct attention {
     int64_t heads, kv_heads, head_dim;
 } attention;
 
-/* Maps x (B,T,C) to (B,T,C), after the tokens of `cached`. */
+static fsdp_tensor *rotated(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t first)
+{
+    return positions ? fsdp_rope_at(x, frequencies, positions) : fsdp_rope(x, frequencies, first);
+}
+
+/* Maps x (B,T,C), and positions if any, to (B,T,C), after the tokens of `cached`. */
 static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tensor *const *inputs, int count,
                                      fsdp_tensor **outputs, int output_count)
 {
     attention *m = (attention *)self;
     fsdp_tensor *x = inputs[0], *frequencies = m->positions->inv_freq;
     int64_t B = fsdp_tensor_size(x, 0), T = fsdp_tensor_size(x, 1), D = m->head_dim;
-    int64_t position = fsdp__kv_layer_position(cached);
+    int64_t first = fsdp__kv_layer_position(cached);
+    fsdp_tensor *positions = fsdp__positions_of(inputs, count);
+    const fsdp_attention_options options = {.causal = true, .positions = positions};
     fsdp_tensor *q = fsdp_reshape(fsdp_call(m->q_proj, x), FSDP_SHAPE(B, T, m->heads, D));
     fsdp_tensor *k = fsdp_reshape(fsdp_call(m->k_proj, x), FSDP_SHAPE(B, T, m->kv_heads, D));
     fsdp_tensor *v = fsdp_reshape(fsdp_call(m->v_proj, x), FSDP_SHAPE(B, T, m->kv_heads, D));
     fsdp_tensor *y;
 
-    (void)count, (void)output_count;
-    q = fsdp_rope(q, frequencies, position);
-    k = fsdp_rope(k, frequencies, position);
+    (void)output_count;
+    q = rotated(q, frequencies, positions, first);
+    k = rotated(k, frequencies, positions, first);
     FSDP_TRY(fsdp__kv_layer_extend(cached, &k, &v));
-    y = fsdp_attention(q, k, v, &causal);
+    y = fsdp_attention(q, k, v, &options);
     outputs[0] = fsdp_call(m->o_proj, fsdp_reshape(y, FSDP_SHAPE(B, T, m->heads * D)));
     return FSDP_OK;
 }
@@ -189,16 +194,17 @@ static fsdp_tensor *add_norm(fsdp_module *norm, fsdp_tensor *x, fsdp_tensor *res
     return fsdp_call(norm, *sum);
 }
 
-/* Maps x (B,T,C) to (B,T,C). */
+/* Maps x (B,T,C), and positions if any, to (B,T,C). */
 static fsdp_status block_forward(fsdp_module *self, void *cached, fsdp_tensor *const *inputs, int count,
                                  fsdp_tensor **outputs, int output_count)
 {
     block *m = (block *)self;
-    fsdp_tensor *a = fsdp__call_with(m->self_attn, cached, fsdp_call(m->input_layernorm, inputs[0]));
+    fsdp_tensor *a = fsdp__call_placed(m->self_attn, cached, fsdp_call(m->input_layernorm, inputs[0]),
+                                       fsdp__positions_of(inputs, count));
     fsdp_tensor *x = NULL; /* inputs[0] + a */
     fsdp_tensor *h = add_norm(m->post_attention_layernorm, a, inputs[0], &x);
 
-    (void)count, (void)output_count;
+    (void)output_count;
     outputs[0] = fsdp_add(x, fsdp_call(m->mlp, h));
     return FSDP_OK;
 }
@@ -230,17 +236,17 @@ typedef struct body {
     fsdp_module *embed_tokens, *layers, *norm, *rotary_emb;
 } body;
 
-/* Maps tokens (B,T) to (B,T,C). */
+/* Maps tokens (B,T), and positions if any, to (B,T,C). */
 static fsdp_status body_forward(fsdp_module *self, void *cache, fsdp_tensor *const *inputs, int count,
                                 fsdp_tensor **outputs, int output_count)
 {
     body *m = (body *)self;
     fsdp_tensor *x = fsdp_call(m->embed_tokens, inputs[0]);
 
-    (void)count, (void)output_count;
+    (void)output_count;
     for (int64_t i = 0; i < fsdp_module_child_count(m->layers); i++)
-        x = fsdp__call_with(fsdp_module_child_at(m->layers, i, &(const char *){NULL}), fsdp__kv_cache_layer(cache, i),
-                            x);
+        x = fsdp__call_placed(fsdp_module_child_at(m->layers, i, &(const char *){NULL}), fsdp__kv_cache_layer(cache, i),
+                              x, fsdp__positions_of(inputs, count));
     outputs[0] = fsdp_call(m->norm, x);
     return FSDP_OK;
 }

@@ -14,7 +14,7 @@ typedef struct fsdp__model_plan {
 
 /* The parts of the body that the root needs; borrowed from it. */
 typedef struct fsdp__model_body {
-    fsdp_module *module;   /* tokens (B,T) -> hidden states (B,T,C), normalised */
+    fsdp_module *module;   /* tokens (B,T), and positions if any -> hidden states (B,T,C), normalised */
     fsdp_module *blocks;   /* ModuleList */
     fsdp_layer *embedding; /* its weight (V,C) is the head's when tied */
 } fsdp__model_body;
@@ -43,13 +43,26 @@ fsdp_status fsdp__kv_layer_extend(fsdp__kv_layer *layer, fsdp_tensor **keys, fsd
 fsdp_status fsdp__kv_cache_begin(fsdp_kv_cache *cache, const fsdp_module *model, const fsdp_tensor *tokens);
 void fsdp__kv_cache_end(fsdp_kv_cache *cache, const fsdp_tensor *tokens);
 
-/* Calls a module that has forward_many, as fsdp_call does, with such an argument. */
-static inline fsdp_tensor *fsdp__call_with(fsdp_module *module, void *cached, fsdp_tensor *x)
+/* Calls a module that has forward_many, as fsdp_call does, with such an argument and with positions (B,T), which are
+ * NULL if rows are documents. */
+static inline fsdp_tensor *fsdp__call_placed(fsdp_module *module, void *cached, fsdp_tensor *x, fsdp_tensor *positions)
 {
+    fsdp_tensor *const inputs[] = {x, positions};
     fsdp_tensor *output;
 
-    (void)fsdp_module_call_many(module, cached, &x, 1, &output, 1);
+    (void)fsdp_module_call_many(module, cached, inputs, positions ? 2 : 1, &output, 1);
     return output;
+}
+
+static inline fsdp_tensor *fsdp__call_with(fsdp_module *module, void *cached, fsdp_tensor *x)
+{
+    return fsdp__call_placed(module, cached, x, NULL);
+}
+
+/* Returns the positions that a module was called with by fsdp__call_placed. */
+static inline fsdp_tensor *fsdp__positions_of(fsdp_tensor *const *inputs, int count)
+{
+    return count > 1 ? inputs[1] : NULL;
 }
 
 /* Adds `made` (taken over, also on failure; NULL: the last error) under `name` and stores it in *slot. */

@@ -275,8 +275,8 @@ TEST(wrong_calls_say_what_is_wrong)
     CHECK_NULL(fsdp_call(model, CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(1, 4)))));
     CHECK_CONTAINS(fsdp_last_error(), "takes tokens as int32 (B,T)");
     tokens = some_tokens(context, 1, 4, 1);
-    CHECK_NULL(fsdp_call(model, tokens, tokens, tokens));
-    CHECK_CONTAINS(fsdp_last_error(), "not 3 inputs");
+    CHECK_NULL(fsdp_call(model, tokens, tokens, tokens, tokens));
+    CHECK_CONTAINS(fsdp_last_error(), "not 4 inputs");
     fsdp_scope_end(context, NULL);
     CHECK_NULL(fsdp_model_block(model, 2));
     CHECK_CONTAINS(fsdp_last_error(), "no block 2: the model has 2");
