@@ -45,12 +45,18 @@ size_t fsdp__utf8_mark(const char *text, size_t bytes)
     return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 }
 
+/* Returns whether a character turns the direction of its neighbours: all that Unicode's property Bidi_Control has. */
+static bool turns(uint32_t code)
+{
+    return code == 0x061C || code == 0x200E || code == 0x200F || (code >= 0x202A && code <= 0x202E) ||
+           (code >= 0x2066 && code <= 0x2069);
+}
+
 /* Returns whether a character moves the cursor, begins a line that looks like another message, or turns the direction
- * of what follows. */
+ * of its neighbours. */
 static bool moves(uint32_t code)
 {
-    return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029 ||
-           (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
+    return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029 || turns(code);
 }
 
 /* Shows the character that `*text` begins with, and goes on to the next; where `out` is NULL it only does that. Returns

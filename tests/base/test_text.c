@@ -20,6 +20,10 @@ TEST(what_moves_a_cursor_is_shown_as_bytes)
     CHECK_STRING(fsdp__shown("a\x1b[2J\r\n\t\x7f", out, sizeof out), "a\\x1b[2J\\x0d\\x0a\\x09\\x7f");
     CHECK_STRING(fsdp__shown("\xc2\x9b", out, sizeof out), "\\xc2\\x9b");              /* CSI, in UTF-8 */
     CHECK_STRING(fsdp__shown("x\xe2\x80\xaey", out, sizeof out), "x\\xe2\\x80\\xaey"); /* right to left */
+    CHECK_STRING(fsdp__shown("\xe2\x80\x8e\xe2\x80\x8f\xd8\x9c", out, sizeof out),     /* marks of direction */
+                 "\\xe2\\x80\\x8e\\xe2\\x80\\x8f\\xd8\\x9c");
+    CHECK_STRING(fsdp__shown("\xe2\x80\x8d\xd8\x9b", out, sizeof out),
+                 "\xe2\x80\x8d\xd8\x9b"); /* letters and joiners */
     CHECK_STRING(fsdp__shown("\xe2\x80\xa8\xe2\x81\xa7", out, sizeof out), "\\xe2\\x80\\xa8\\xe2\\x81\\xa7");
 }
 
