@@ -161,8 +161,9 @@ typedef struct fsdp_explanation {
 
 /* Explains a model. `model` NULL: the config's model (model.path, of which only config.json is read, or model.preset).
  * The config also gives strategy, units, dtypes, checkpoints, batches and optimizer; its data, metrics and export are
- * ignored. `config` NULL: every key has its default. `options` may be NULL. Errors are those of fsdp_train_run_create
- * and of the model. */
+ * ignored. `config` NULL: every key has its default. `options` may be NULL. FSDP_UNSUPPORTED: parallelism.schedule is
+ * plan, whose schedule depends on the times of a device; give the file that 'fsdp plan --schedule FILE' writes. Other
+ * errors are those of fsdp_train_run_create and of the model. */
 FSDP_API fsdp_status fsdp_explain(const fsdp_explain_model *model, const fsdp_train_config *config,
                                   const fsdp_explain_options *options, fsdp_explanation **out);
 /* Explains a module that is sharded already, in whichever way: its units and this rank's parts, but no step. A local

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "train/run_config.h"
 
 enum {
     MOST_PARTS = 4096 /* ranks whose parts are listed: each of them is built */
@@ -103,6 +104,11 @@ static fsdp_status check(const fsdp_explain_model *model, const fsdp__explain_so
     if (source->machines < 1 || source->world_size % source->machines != 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot explain %d rank%s on %d machines: each must have equally many",
                          source->world_size, source->world_size == 1 ? "" : "s", source->machines);
+    if (fsdp__train_plans_schedule(c) && !source->schedule)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "parallelism.schedule is plan, which a run answers when it starts, by the times of its "
+                         "device, and fsdp_explain knows none: write a schedule with 'fsdp plan --schedule FILE', "
+                         "and set parallelism.schedule to FILE");
     if (!model)
         return FSDP_OK;
     if (!model->build || !model->loss)

@@ -325,6 +325,11 @@ TEST(what_cannot_be_explained_is_refused)
     CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
     CHECK_OK(fsdp_train_config_set(config, "parallelism.strategy", "hsdp"));
     CHECK_ERROR(fsdp_explain(NULL, config, NULL, &e), FSDP_INVALID, "data_parallel_replicate_degree is 1");
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.strategy", "fsdp2"));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.wrap_policy", "blocks"));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.schedule", "plan"));
+    CHECK_ERROR(fsdp_explain(NULL, config, &(fsdp_explain_options){.world_size = 2}, &e), FSDP_UNSUPPORTED,
+                "write a schedule with 'fsdp plan --schedule FILE', and set parallelism.schedule to FILE");
     CHECK_ERROR(fsdp_explain_module(NULL, &e), FSDP_INVALID, "needs a module");
     CHECK_NULL(e);
     fsdp_explanation_free(NULL);
