@@ -6,12 +6,13 @@
 #include "base/file.h"
 #include "cli/cli.h"
 #include "cli/own_process.h"
+#include "cli/planned_advice.h"
 #include "report/report.h"
 #include "train/metrics.h"
 
 static void usage(void)
 {
-    puts("fsdp report RUN... [-o REPORT.html]\n"
+    puts("fsdp report RUN... [-o REPORT.html] [--device DEVICE]\n"
          "\n"
          "Shows what runs did: figures, what stands out and what could be done about it,\n"
          "which settings differ, and which rank is slow, and why. A RUN is the\n"
@@ -24,6 +25,11 @@ static void usage(void)
          "\n"
          "  -o, --output FILE    write a page with all pictures, too: one HTML file\n"
          "                       without scripts that needs no network\n"
+         "  --device DEVICE      plan what is advised, and tell its price, by rates of: cpu\n"
+         "                       or cuda (those here, measured for some seconds first),\n"
+         "                       cuda:CARD, or a file that 'fsdp plan --measure' wrote\n"
+         "                       (default: the run's GPU by its data sheet, or cpu)\n"
+         "  --network GBITS      with it: Gbit/s out of a machine, and into it\n"
          "  --svg FILE           draw one picture: units and memory of rank 0 in each\n"
          "                       trace's step; without a trace the losses of the runs, and\n"
          "                       how they differ from the first one's");
@@ -55,8 +61,10 @@ static fsdp_status check_output(const fsdp__sources *sources, const char *option
     return fsdp__output_check(&none, option, output, kind);
 }
 
-static fsdp_status show(fsdp__report *report, const char **paths, int count, const char *output, const char *svg)
+static fsdp_status show(fsdp__report *report, fsdp__planned_advice *where, const char **paths, int count,
+                        const char *output, const char *svg)
 {
+    const fsdp__advice_planner planner = fsdp__planned_advice_of(where);
     static const fsdp__output_kind page = {{"<!doctype html>", NULL}, "is no page of fsdp report"};
 
     for (int i = 0; i < count; i++)
@@ -64,7 +72,7 @@ static fsdp_status show(fsdp__report *report, const char **paths, int count, con
     FSDP_TRY(fsdp__sources_finish(&report->sources));
     FSDP_TRY(check_output(&report->sources, "--output", output, &page));
     FSDP_TRY(check_output(&report->sources, "--svg", svg, &fsdp__output_svg));
-    FSDP_TRY(fsdp__advices_of(&report->sources, &report->advices));
+    FSDP_TRY(fsdp__advices_of(&report->sources, &planner, &report->advices));
     FSDP_TRY(fsdp__report_text(report, stdout));
     FSDP_TRY(fsdp__output_write("--output", output, write_page, report));
     FSDP_TRY(fsdp__output_write("--svg", svg, write_svg, report));
@@ -76,7 +84,9 @@ static fsdp_status show(fsdp__report *report, const char **paths, int count, con
 static int with_line(const char **paths, int argc, char **argv)
 {
     const char *output = NULL, *svg = NULL;
-    const fsdp__option options[] = {{"output", 'o', &output, NULL}, {"svg", 0, &svg, NULL}, {0}};
+    fsdp__planned_advice where = {.opened = ""};
+    const fsdp__option options[] = {
+        {"output", 'o', &output, NULL}, {"svg", 0, &svg, NULL}, FSDP__ON_DEVICE_OPTIONS(&where.device), {0}};
     fsdp__args args = {.options = options, .list = paths};
     fsdp__report *report;
     fsdp_status status;
@@ -87,11 +97,13 @@ static int with_line(const char **paths, int argc, char **argv)
         return exit_status;
     if (args.positional_count == 0)
         return fsdp__usage_error("report: no run given: fsdp report demo/metrics.jsonl");
+    if (fsdp__on_device_numbers(&where.device) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
     report = fsdp__calloc(1, sizeof *report);
     if (!report)
         return fsdp__failure("%s", fsdp_last_error());
     report->sources.runs.usual = fsdp__train_usual_setting;
-    status = show(report, paths, args.positional_count, output, svg);
+    status = show(report, &where, paths, args.positional_count, output, svg);
     fsdp__advices_free(&report->advices);
     fsdp__sources_release(&report->sources);
     fsdp__free(report);

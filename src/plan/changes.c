@@ -20,7 +20,8 @@ typedef struct search {
     fsdp_train_config *config; /* with the changes that were kept */
     fsdp__plan_options options;
     fsdp__changes *out;
-    const fsdp__plan *plan; /* of the config as it was given */
+    fsdp__plan *plan; /* of the config as it was given */
+    bool waits;       /* gathers and reductions take a large part of the time */
     fsdp__change proposed[FSDP__CHANGES];
     int count;
 } search;
@@ -274,9 +275,9 @@ static void propose_arithmetic(search *s)
 }
 
 /* Returns whether gathers and reductions that are waited for are a fifth of the planned time. */
-static bool waits_long(const search *s)
+static bool waits_long(const fsdp__plan *plan)
 {
-    const fsdp__plan_time *time = &s->plan->time;
+    const fsdp__plan_time *time = &plan->time;
 
     return time->parts[FSDP__PLAN_GATHERS] + time->parts[FSDP__PLAN_REDUCTIONS] > 0.2 * time->step;
 }
@@ -300,7 +301,7 @@ static void propose_batches(search *s)
         with(change, "training.local_batch_size", "%lld", (long long)(batch / 2));
         with(change, "training.global_batch_size", "%lld", (long long)sequences);
     }
-    if (waits_long(s) && s->options.world_size > 1)
+    if (s->waits && s->options.world_size > 1)
         with(propose(s, "Four times as many microbatches in a step reduce once for all of them.",
                      "A step has four times the sequences: optimizer.lr and training.steps have to follow."),
              "training.global_batch_size", "%lld", (long long)(4 * sequences));
@@ -440,25 +441,79 @@ static fsdp_status look_at_padding(search *s, fsdp__padding *out)
 
 /* ---- all ---- */
 
+static void end(search *s)
+{
+    fsdp__plan_free(s->plan);
+    fsdp_train_config_free(s->config);
+}
+
+/* Plans the config as it is. End the search, also after a failure. */
+static fsdp_status begin(search *s, const fsdp_train_config *config, const fsdp__plan_options *options, double room,
+                         fsdp__changes *out)
+{
+    *s = (search){.options = *options, .out = out};
+    s->options.rank_alone = true;
+    *out = (fsdp__changes){.room = room, .several_machines = options->machines > 1};
+    FSDP_TRY(fsdp__train_config_copy(config, &s->config));
+    FSDP_TRY(fsdp__plan_make(config, &s->options, &s->plan));
+    out->first = out->last = figures_of(s->plan);
+    out->numel = s->plan->e->numel;
+    out->frozen = s->plan->e->numel - s->plan->e->trained_numel;
+    s->waits = waits_long(s->plan);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__changes_find(const fsdp_train_config *config, const fsdp__plan_options *options, double room,
                                fsdp__changes *out)
 {
-    search s = {.options = *options, .out = out};
-    fsdp__plan *plan = NULL;
+    search s;
     fsdp_status status;
 
-    s.options.rank_alone = true;
-    *out = (fsdp__changes){.room = room, .several_machines = options->machines > 1};
-    FSDP_TRY(fsdp__train_config_copy(config, &s.config));
-    FSDP_TRY_GOTO(status, fsdp__plan_make(config, &s.options, &plan), out);
-    s.plan = plan;
-    out->first = out->last = figures_of(plan);
-    out->numel = plan->e->numel;
-    out->frozen = plan->e->numel - plan->e->trained_numel;
+    FSDP_TRY_GOTO(status, begin(&s, config, options, room, out), out);
     FSDP_TRY_GOTO(status, look_at_padding(&s, &out->padding), out);
     FSDP_TRY_GOTO(status, search_all(&s), out);
 out:
-    fsdp__plan_free(plan);
-    fsdp_train_config_free(s.config);
+    end(&s);
+    return status;
+}
+
+fsdp_status fsdp__changes_of_wait(const fsdp_train_config *config, const fsdp__plan_options *options,
+                                  fsdp__change_wait wait, fsdp__changes *out)
+{
+    search s;
+    fsdp_status status;
+    int best;
+
+    FSDP_TRY_GOTO(status, begin(&s, config, options, 0, out), out);
+    if (wait == FSDP__CHANGE_GATHERS) {
+        propose_gathers(&s);
+        propose_units(&s);
+    } else {
+        s.waits = true;
+        propose_batches(&s);
+    }
+    propose_strategies(&s);
+    FSDP_TRY_GOTO(status, try_all(&s, &best), out);
+    if (best >= 0)
+        FSDP_TRY_GOTO(status, keep(&s, best), out);
+out:
+    end(&s);
+    return status;
+}
+
+fsdp_status fsdp__changes_of_setting(const fsdp_train_config *config, const fsdp__plan_options *options,
+                                     const char *key, const char *value, fsdp__changes *out)
+{
+    search s;
+    bool possible = false;
+    fsdp_status status;
+
+    FSDP_TRY_GOTO(status, begin(&s, config, options, 0, out), out);
+    with(propose(&s, "", NULL), key, "%s", value);
+    FSDP_TRY_GOTO(status, try_change(&s, &s.proposed[0], &possible), out);
+    if (possible)
+        FSDP_TRY_GOTO(status, keep(&s, 0), out);
+out:
+    end(&s);
     return status;
 }

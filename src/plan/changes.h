@@ -58,7 +58,24 @@ typedef struct fsdp__changes {
 fsdp_status fsdp__changes_find(const fsdp_train_config *config, const fsdp__plan_options *options, double room,
                                fsdp__changes *out);
 
+/* What a run waits for. */
+typedef enum fsdp__change_wait {
+    FSDP__CHANGE_GATHERS,
+    FSDP__CHANGE_REDUCTIONS
+} fsdp__change_wait;
+
+/* Tries what may shorten such waits, and keeps the best of it alone, if any is worth its price. */
+fsdp_status fsdp__changes_of_wait(const fsdp_train_config *config, const fsdp__plan_options *options,
+                                  fsdp__change_wait wait, fsdp__changes *out);
+/* Tries one setting, and keeps it whatever it costs, unless the engine refuses it. `key` is borrowed. */
+fsdp_status fsdp__changes_of_setting(const fsdp_train_config *config, const fsdp__plan_options *options,
+                                     const char *key, const char *value, fsdp__changes *out);
+
 /* ---- changes_text.c ---- */
+
+/* Writes a change's settings, its reason if it has one, and its figures as one paragraph: "a.b=c: Reason. Memory 12
+ * MiB, was 24 MiB; a step 3 ms, was 4 ms." Returns `text`. */
+const char *fsdp__change_text(const fsdp__changes *changes, int i, char *text, size_t bytes);
 
 /* Prints them as text of at most 100 columns, and the lines of all for a config. */
 fsdp_status fsdp__changes_print(const fsdp__changes *changes, FILE *out);

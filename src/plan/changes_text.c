@@ -84,6 +84,22 @@ static void put_change(const fsdp__changes *all, int i, FILE *out)
         put_words("Price:", c->price, out);
 }
 
+const char *fsdp__change_text(const fsdp__changes *changes, int i, char *text, size_t bytes)
+{
+    const fsdp__change *c = &changes->items[i];
+    char figures[400];
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int k = 0; k < c->setting_count && used < bytes; k++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s=%s", k > 0 ? ", " : "", c->settings[k].key,
+                                 c->settings[k].value);
+    if (used < bytes)
+        snprintf(text + used, bytes - used, ": %s%s%s", c->why, *c->why ? " " : "",
+                 figures_text(changes, &c->before, &c->after, figures, sizeof figures));
+    return text;
+}
+
 static void put_padding(const fsdp__padding *p, FILE *out)
 {
     char text[400];

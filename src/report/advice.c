@@ -81,6 +81,7 @@ static fsdp_status of_not_finite(fsdp__advices *all, const fsdp__recorded_run *r
 static fsdp_status of_skipped(fsdp__advices *all, const fsdp__recorded_run *run)
 {
     const fsdp__series *s = fsdp__series_of(run, "skipped");
+    char planned[FSDP__PLANNED_TEXT] = "";
     double skipped;
 
     if (!s || s->count == 0)
@@ -88,10 +89,12 @@ static fsdp_status of_skipped(fsdp__advices *all, const fsdp__recorded_run *run)
     skipped = s->points[s->count - 1].value;
     if (!(skipped >= 3 && skipped > 0.02 * (double)s->count))
         return FSDP_OK;
+    if (all->planner && strcmp(fsdp__setting(run, "training.mixed_precision_param"), "float16") == 0)
+        FSDP_TRY(all->planner->price(all->planner->arg, run, "training.mixed_precision_param", "bfloat16", planned));
     return fsdp__advise(all, run,
                         "%.0f of %lld steps were skipped. With float16 a few are usual while the loss scale is found; "
-                        "training.mixed_precision_param=bfloat16 needs no scale.",
-                        skipped, (long long)s->count);
+                        "training.mixed_precision_param=bfloat16 needs no scale.%s%s",
+                        skipped, (long long)s->count, *planned ? " " : "", planned);
 }
 
 /* Finds the largest jump above what the steps before have: at least six of their standard deviations, and a tenth of
@@ -187,16 +190,36 @@ static bool has_noticed(const fsdp__recorded_run *run, const char *what)
     return false;
 }
 
+static fsdp__rank_times times_of(const fsdp__recorded_run *run)
+{
+    return (fsdp__rank_times){.step = sum_of(fsdp__series_of(run, "step_ms")),
+                              .gather = sum_of(fsdp__series_of(run, "gather_ms")),
+                              .reduce = sum_of(fsdp__series_of(run, "reduce_ms"))};
+}
+
 static fsdp_status of_waiting(fsdp__advices *all, const fsdp__recorded_run *run)
 {
-    const fsdp__rank_times times = {.step = sum_of(fsdp__series_of(run, "step_ms")),
-                                    .gather = sum_of(fsdp__series_of(run, "gather_ms")),
-                                    .reduce = sum_of(fsdp__series_of(run, "reduce_ms"))};
+    const fsdp__rank_times times = times_of(run);
     char text[FSDP__SIGN_TEXT];
 
     if (has_noticed(run, "waiting") || !fsdp__sign_waiting(&times, 0.1, NULL, 0, text))
         return FSDP_OK;
     return fsdp__advise(all, run, "%s", text);
+}
+
+/* Says what would shorten the waits of a run that has no trace: that of a trace names what is waited for. */
+static fsdp_status of_shorter_waits(fsdp__advices *all, const fsdp__sources *sources, int64_t which)
+{
+    const fsdp__recorded_run *run = &sources->runs.runs[which];
+    const fsdp__rank_times times = times_of(run);
+    char sign[FSDP__SIGN_TEXT], text[FSDP__PLANNED_TEXT];
+
+    if (!all->planner || fsdp__source_of(sources, FSDP__SOURCE_TRACE, which, 0) ||
+        !(has_noticed(run, "waiting") || fsdp__sign_waiting(&times, 0.1, NULL, 0, sign)))
+        return FSDP_OK;
+    FSDP_TRY(all->planner->shorten(all->planner->arg, run, times.gather >= times.reduce, text));
+    return fsdp__advise(all, run, "To wait less for %s: %s", times.gather >= times.reduce ? "gathers" : "reductions",
+                        text);
 }
 
 static fsdp_status of_slow_steps(fsdp__advices *all, const fsdp__recorded_run *run)
@@ -413,20 +436,22 @@ static fsdp_status of_sources(fsdp__advices *out, const fsdp__sources *all, fsdp
     return FSDP_OK;
 }
 
-fsdp_status fsdp__advices_of(const fsdp__sources *sources, fsdp__advices *out)
+fsdp_status fsdp__advices_of(const fsdp__sources *sources, const fsdp__advice_planner *planner, fsdp__advices *out)
 {
     static fsdp_status (*const rules[])(fsdp__advices * all, const fsdp__recorded_run *run) = {
         of_not_finite, of_warnings, of_jump, of_validation, of_skipped, of_waiting, of_slow_steps, of_drift, of_memory};
     const fsdp__recorded_runs *all = &sources->runs;
 
-    *out = (fsdp__advices){0};
+    *out = (fsdp__advices){.planner = planner};
     FSDP_TRY(of_sources(out, sources, FSDP__SOURCE_FLIGHT, false, of_flight));
     for (int64_t i = 0; i < all->count; i++)
         FSDP_TRY(of_end(out, sources, i));
     FSDP_TRY(of_sources(out, sources, FSDP__SOURCE_TRACE, false, of_slow_rank));
-    for (int64_t i = 0; i < all->count; i++)
+    for (int64_t i = 0; i < all->count; i++) {
         for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
             FSDP_TRY(rules[r](out, &all->runs[i]));
+        FSDP_TRY(of_shorter_waits(out, sources, i));
+    }
     FSDP_TRY(of_several(out, all));
     return of_sources(out, sources, FSDP__SOURCE_TRACE, true, of_wait);
 }

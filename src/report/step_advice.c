@@ -84,7 +84,7 @@ static int awaited_rank(const fsdp__traced_step *step)
     return (double)step->ranks[most].caused >= 0.6 * all ? most : -1;
 }
 
-/* Returns what may shorten a wait whose ranks have all come. */
+/* Returns what may shorten a wait whose ranks have all come, where nothing is planned. */
 static const char *remedy(const fsdp__traced_step *step, int kind)
 {
     bool network = has_machines(step);
@@ -103,23 +103,39 @@ static const char *remedy(const fsdp__traced_step *step, int kind)
     }
 }
 
+/* Writes why the longest wait is as long as it is, or what would shorten it. */
+static fsdp_status explain_wait(const fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step,
+                                char text[FSDP__PLANNED_TEXT])
+{
+    const fsdp__step_wait *w = &step->waits[0];
+    bool gathers = w->kind == FSDP_ALL_GATHER, reduces = w->kind == FSDP_REDUCE_SCATTER || w->kind == FSDP_ALL_REDUCE;
+    int awaited = awaited_rank(step);
+
+    if (2 * w->for_others <= w->ns && all->planner && run && (gathers || reduces))
+        return all->planner->shorten(all->planner->arg, run, gathers, text);
+    if (2 * w->for_others <= w->ns)
+        snprintf(text, FSDP__PLANNED_TEXT, "%s.", remedy(step, w->kind));
+    else if (awaited >= 0)
+        snprintf(text, FSDP__PLANNED_TEXT, "most of that is waiting for ranks that come late, and mostly for rank %d.",
+                 awaited);
+    else
+        snprintf(text, FSDP__PLANNED_TEXT, "most of that is waiting for ranks that come late, now one, now another.");
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__advise_of_wait(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step)
 {
     const fsdp__step_wait *w = &step->waits[0];
-    int ranks = step->trace.rank_count, awaited = awaited_rank(step);
-    char which[FSDP__VALUE_TEXT], waited[FSDP__VALUE_TEXT], late[FSDP__VALUE_TEXT], whole[FSDP__VALUE_TEXT], why[160];
+    int ranks = step->trace.rank_count;
+    char which[FSDP__VALUE_TEXT], waited[FSDP__VALUE_TEXT], late[FSDP__VALUE_TEXT], whole[FSDP__VALUE_TEXT];
+    char why[FSDP__PLANNED_TEXT];
 
     if (step->wait_count == 0 || w->ns / ranks * 50 < step->ns)
         return FSDP_OK;
-    if (2 * w->for_others <= w->ns)
-        snprintf(why, sizeof why, "%s", remedy(step, w->kind));
-    else if (awaited >= 0)
-        snprintf(why, sizeof why, "most of that is waiting for ranks that come late, and mostly for rank %d", awaited);
-    else
-        snprintf(why, sizeof why, "most of that is waiting for ranks that come late, now one, now another");
+    FSDP_TRY(explain_wait(all, run, step, why));
     return fsdp__advise(all, run,
                         "Nothing hides %s in %s: a rank waits %s of %s for it on the average, %s of that until the "
-                        "last rank has come to it; %s.",
+                        "last rank has come to it; %s",
                         w->name, name_of(step, which), ms_text(w->ns / ranks, waited), ms_text(step->ns, whole),
                         ms_text(w->for_others / ranks, late), why);
 }

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "config/yaml.h"
 #include "train/metrics.h"
 #include "train/run_config.h"
 
@@ -47,6 +48,27 @@ fsdp_status fsdp__train_write_settings(const fsdp_train_config *config, FILE *ou
         FSDP_TRY(write_key(config, defaults, &fsdp__train_keys.keys[i], &first, out));
     fputc('}', out);
     return FSDP_OK;
+}
+
+fsdp_status fsdp__train_read_setting(fsdp_train_config *config, const char *name, const char *value)
+{
+    const char *dot = strchr(name, '.'), *within = dot ? strchr(dot + 1, '.') : NULL;
+    FSDP__FREED char *text = NULL;
+    FILE *out;
+    size_t bytes = 0;
+
+    if (!dot)
+        return FSDP_FAIL(FSDP_INVALID, "'%s' is no key of a run", name);
+    out = open_memstream(&text, &bytes);
+    if (!out)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "no memory for the value of %s", name);
+    fprintf(out, "%.*s:\n", (int)(dot - name), name);
+    if (within)
+        fprintf(out, "  %.*s:\n", (int)(within - dot - 1), dot + 1);
+    fprintf(out, "%s%s: %s\n", within ? "    " : "  ", (within ? within : dot) + 1, value);
+    if (fclose(out) != 0)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "no memory for the value of %s", name);
+    return fsdp__yaml_apply(&fsdp__train_keys, config, "the settings of a run", text, bytes);
 }
 
 /* Returns the key "section.name"; NULL: there is none. */

@@ -69,3 +69,44 @@ FIXTURE_TEST(a_report_refuses_what_it_cannot_show)
     CHECK_CONTAINS(p.output, "--output: cannot write");
     program_free(&p);
 }
+
+#define HEADER(settings)                                                                                        \
+    "{\"run\": \"1\", \"device\": \"cuda (NVIDIA H100 80GB HBM3, compute capability 9.0, 80 GiB of memory)\", " \
+    "\"machines\": 2, \"world_size\": 4, \"settings\": {" settings "}}\n"                                       \
+    "{\"step\": 1, \"step_ms\": 20, \"gather_ms\": 9, \"reduce_ms\": 1}\n"
+
+static void check_advice(fixture *f, const char *metrics, const char *network, const char *part)
+{
+    program p;
+
+    test_write_file(f->metrics, metrics, strlen(metrics));
+    p = program_run(
+        f->directory, 0,
+        (const char *const[]){PROGRAM, "report", f->metrics, "--device", "cuda:H100", "--network", network, NULL});
+    CHECK_CONTAINS(p.output, part);
+    program_free(&p);
+    p = RUN(0, "report", f->metrics); /* by the data sheet of the run's card */
+    CHECK(!strstr(p.output, "cannot be planned") == !strstr(part, "cannot be planned"));
+    program_free(&p);
+}
+
+/* What a report advises is planned with the run's settings, its ranks and its machines. */
+FIXTURE_TEST(advice_has_its_price)
+{
+    fixture *f = *state;
+    program p;
+
+    check_advice(f,
+                 HEADER("\"model.preset\": \"llama-1m\", \"training.device\": \"cuda\", \"training.seq_len\": \"32\", "
+                        "\"metrics.trace.path\": \"t.json\", \"parallelism.prefetch\": \"1\""),
+                 "1", "To wait less for gathers: parallelism.");
+    check_advice(f, HEADER("\"model.preset\": \"llama-1m\", \"training.seq_len\": \"32\""), "1",
+                 " dry runs at rates of NVIDIA H100");
+    check_advice(f, HEADER("\"model.preset\": \"no-such\""), "1",
+                 "To wait less for gathers: what would change it cannot be planned: ");
+    check_advice(f, HEADER(""), "1", "cannot be planned: its settings name no model.");
+    check_advice(f, HEADER("\"model.no_such_key\": \"1\""), "1", "cannot be planned: the settings of a run");
+    p = RUN(1, "report", f->metrics, "--network", "no");
+    CHECK_CONTAINS(p.output, "--network is 'no'");
+    program_free(&p);
+}

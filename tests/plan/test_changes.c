@@ -248,3 +248,41 @@ TEST(the_lines_are_a_config)
     free(path);
     test_directory_free(directory);
 }
+
+/* What shortens waits is one change, with the figures of a plan with it; a setting is told whatever it costs. */
+TEST(a_wait_and_a_setting_have_a_price)
+{
+    fsdp__plan_options options = {.world_size = 4, .machines = 2};
+    fsdp_train_config *config = configure("parallelism.prefetch=1");
+    fsdp__changes changes;
+    fsdp__prices prices;
+    char text[560];
+
+    CHECK_OK(fsdp__prices_of_card("H100", &prices));
+    prices.network.per_second = 1e8;
+    options.prices = &prices;
+    CHECK_OK(fsdp_train_config_set(config, "training.device", "cuda"));
+    for (int wait = 0; wait < 2; wait++) {
+        CHECK_OK(fsdp__changes_of_wait(config, &options, (fsdp__change_wait)wait, &changes));
+        CHECK_EQ(changes.count, 1);
+        CHECK(changes.tried > 2);
+        CHECK(changes.last.seconds / changes.last.tokens < changes.first.seconds / changes.first.tokens);
+        CHECK_EQ(changes.items[0].after.bytes, changes.last.bytes);
+        fsdp__change_text(&changes, 0, text, sizeof text);
+        CHECK_CONTAINS(text, "=");
+        CHECK_CONTAINS(text, "a step ");
+    }
+    CHECK_OK(fsdp__changes_of_setting(config, &options, "activation_checkpoint.mode", "full", &changes));
+    CHECK_EQ(changes.count, 1);
+    CHECK(changes.last.flops > changes.first.flops);
+    fsdp__change_text(&changes, 0, text, sizeof text);
+    CHECK_CONTAINS(text, "activation_checkpoint.mode=full: ");
+    CHECK_CONTAINS(text, "GFLOP");
+    CHECK_OK(fsdp__changes_of_setting(config, &options, "parallelism.strategy", "none", &changes));
+    CHECK_EQ(changes.count, 0);
+    fsdp__change_text(
+        &(fsdp__changes){.count = 1, .first.tokens = 1, .items[0] = {.why = "", .before.tokens = 1, .after.tokens = 1}},
+        0, text, 4); /* what has no room is cut */
+    CHECK(strlen(text) < 4);
+    fsdp_train_config_free(config);
+}

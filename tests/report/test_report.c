@@ -100,7 +100,7 @@ static char *shown(const shape *shapes, int count, fsdp_status (*show)(const fsd
 
     for (int i = 0; i < count; i++)
         items[i] = run_create(&shapes[i]);
-    CHECK_OK(fsdp__advices_of(&report.sources, &report.advices));
+    CHECK_OK(fsdp__advices_of(&report.sources, NULL, &report.advices));
     CHECK_OK(show(&report, out));
     fclose(out);
     fsdp__advices_free(&report.advices);

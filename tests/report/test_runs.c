@@ -97,7 +97,7 @@ TEST(warnings_of_a_run_become_advice)
 
     CHECK_OK(fsdp__recorded_runs_read(&f.runs, f.file));
     CHECK_OK(fsdp__recorded_runs_label(&f.runs));
-    CHECK_OK(fsdp__advices_of(&(fsdp__sources){.runs = f.runs}, &advices));
+    CHECK_OK(fsdp__advices_of(&(fsdp__sources){.runs = f.runs}, NULL, &advices));
     for (int64_t i = 0; i < advices.count; i++) {
         noticed += strcmp(advices.items[i].text, "Noticed at step 1: It waits.") == 0;
         CHECK(!strstr(advices.items[i].text, "starves") && !strstr(advices.items[i].text, "of its time"));
@@ -105,6 +105,66 @@ TEST(warnings_of_a_run_become_advice)
     CHECK_EQ(noticed, 1);
     fsdp__advices_free(&advices);
     folder_free(&f);
+}
+
+static fsdp_status shorten(void *arg, const fsdp__recorded_run *run, bool gathers, char *text)
+{
+    CHECK(!run->continued);
+    *(int *)arg += 1;
+    snprintf(text, FSDP__PLANNED_TEXT, "%s are shorter so.", gathers ? "gathers" : "reductions");
+    return FSDP_OK;
+}
+
+static fsdp_status price(void *arg, const fsdp__recorded_run *run, const char *key, const char *value, char *text)
+{
+    CHECK(!run->continued);
+    *(int *)arg += 100;
+    snprintf(text, FSDP__PLANNED_TEXT, "%s=%s costs that.", key, value);
+    return FSDP_OK;
+}
+
+static int count_of(const fsdp__advices *advices, const char *part)
+{
+    int count = 0;
+
+    for (int64_t i = 0; i < advices->count; i++)
+        count += strstr(advices->items[i].text, part) != NULL;
+    return count;
+}
+
+/* Where a key is advised that changes what a step costs, the planner says what. */
+TEST(what_is_advised_is_planned)
+{
+    static const struct {
+        const char *settings, *more, *advice;
+        int asked;
+    } cases[] = {
+        {"", "\"gather_ms\": 9, \"reduce_ms\": 1", "To wait less for gathers: gathers are shorter so.", 1},
+        {"", "\"gather_ms\": 1, \"reduce_ms\": 9", "To wait less for reductions: reductions are shorter so.", 1},
+        {"", "\"gather_ms\": 0.1, \"reduce_ms\": 0.1", NULL, 0},
+        {"\"training.mixed_precision_param\": \"float16\"", "\"skipped\": 4",
+         "needs no scale. training.mixed_precision_param=bfloat16 costs that.", 100},
+        {"\"training.mixed_precision_param\": \"bfloat16\"", "\"skipped\": 4", "needs no scale.", 0},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[400];
+        int asked = 0;
+        const fsdp__advice_planner planner = {shorten, price, &asked};
+        fsdp__advices advices;
+        folder f;
+
+        snprintf(text, sizeof text, "{\"run\": \"1\", \"settings\": {%s}}\n{\"step\": 1, \"step_ms\": 20, %s}\n",
+                 cases[i].settings, cases[i].more);
+        f = folder_create(text);
+        CHECK_OK(fsdp__recorded_runs_read(&f.runs, f.file));
+        CHECK_OK(fsdp__recorded_runs_label(&f.runs));
+        CHECK_OK(fsdp__advices_of(&(fsdp__sources){.runs = f.runs}, &planner, &advices));
+        CHECK_EQ(asked, cases[i].asked);
+        CHECK_EQ(count_of(&advices, cases[i].advice ? cases[i].advice : "shorter"), cases[i].advice != NULL);
+        fsdp__advices_free(&advices);
+        folder_free(&f);
+    }
 }
 
 #define START(id, hour, ranks, device)                                                             \

@@ -75,7 +75,7 @@ static char *shown(folder *f)
     FILE *out = open_memstream(&data, &bytes);
 
     CHECK_OK(fsdp__sources_finish(&f->report->sources));
-    CHECK_OK(fsdp__advices_of(&f->report->sources, &f->report->advices));
+    CHECK_OK(fsdp__advices_of(&f->report->sources, NULL, &f->report->advices));
     CHECK_OK(fsdp__report_text(f->report, out));
     CHECK_OK(fsdp__report_page(f->report, out));
     fclose(out);

@@ -154,7 +154,7 @@ TEST(the_slow_rank_is_named_with_what_it_does_longer)
     CHECK_OK(fsdp__sources_add(sources, path));
     CHECK_EQ(sources->items[0].of.step.slowest, 3);
     CHECK_EQ(sources->items[0].of.step.why, FSDP__SLOW_IN_COMPUTING);
-    CHECK_OK(fsdp__advices_of(sources, &advices));
+    CHECK_OK(fsdp__advices_of(sources, NULL, &advices));
     CHECK_EQ(advices.count, 2);
     CHECK_CONTAINS(advices.items[0].text, "Rank 3 is slow: in step 2 of 1 ms the others wait 0.4 ms for it on the "
                                           "average; it computes for 0.95 ms, the others for 0.55 ms: ");
@@ -186,7 +186,7 @@ static char *advice_of_wait(const char *name, int machine_ranks)
     }
     path = write_text(&t, folder, "trace.json");
     CHECK_OK(fsdp__sources_add(sources, path));
-    CHECK_OK(fsdp__advices_of(sources, &advices));
+    CHECK_OK(fsdp__advices_of(sources, NULL, &advices));
     CHECK_EQ(advices.count, 1);
     advice = strdup(advices.items[0].text);
     fsdp__advices_free(&advices);
@@ -398,7 +398,7 @@ static char *page_of(const char *path)
 
     CHECK_OK(fsdp__sources_add(&report->sources, path));
     CHECK_OK(fsdp__sources_finish(&report->sources));
-    CHECK_OK(fsdp__advices_of(&report->sources, &report->advices));
+    CHECK_OK(fsdp__advices_of(&report->sources, NULL, &report->advices));
     CHECK_OK(fsdp__report_page(report, out));
     CHECK_OK(fsdp__report_text(report, out));
     fclose(out);
