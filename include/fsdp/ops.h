@@ -129,6 +129,7 @@ FSDP_API fsdp_tensor *fsdp_to_device(fsdp_tensor *x, fsdp_device *device);
 /* The bias may be FSDP_NO_BIAS here and in fsdp_add_layernorm. */
 FSDP_API fsdp_tensor *fsdp_layernorm(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, float eps);
 FSDP_API fsdp_tensor *fsdp_rmsnorm(fsdp_tensor *x, fsdp_tensor *weight, float eps);
+FSDP_API fsdp_tensor *fsdp_rmsnorm_plus_one(fsdp_tensor *x, fsdp_tensor *weight, float eps); /* by 1 + weight, in f32 */
 /* Set *sum = x + residual and return norm(*sum), in one pass instead of two. */
 FSDP_API fsdp_tensor *fsdp_add_layernorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor *weight, fsdp_tensor *bias,
                                          float eps, fsdp_tensor **sum);

@@ -205,6 +205,7 @@ typedef struct fsdp__norm_forward_args {
     float eps;
     bool rms; /* 1 / sqrt(mean(s^2) + eps), no mean subtracted */
     fsdp_dtype dtype, weight_dtype;
+    bool plus_one; /* 1 + weight, in f32, counts as the weight, which is not NULL */
 } fsdp__norm_forward_args;
 
 /* dx = gradient of s [+ dsum, the gradient that reaches s directly]; dweight and dbias are [+]= column sums. */
@@ -217,6 +218,7 @@ typedef struct fsdp__norm_backward_args {
     int64_t rows, cols;
     bool rms, accumulate_weight, accumulate_bias;
     fsdp_dtype dtype, weight_dtype, dweight_dtype;
+    bool plus_one; /* as in the forward */
 } fsdp__norm_backward_args;
 
 /* Rotary position embedding as in Hugging Face's Llama (rotate_half): element i < R/2 of a head rotates with i + R/2 by

@@ -185,6 +185,14 @@ static fsdp_tensor *rmsnorm_forward(fsdp_module *self, fsdp_tensor *const *input
     return fsdp_rmsnorm(inputs[0], layer->weight, layer->eps);
 }
 
+static fsdp_tensor *rmsnorm_plus_one_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    const fsdp_layer *layer = (const fsdp_layer *)self;
+
+    (void)count;
+    return fsdp_rmsnorm_plus_one(inputs[0], layer->weight, layer->eps);
+}
+
 static void norm_describe(const fsdp_module *self, char *text, size_t bytes)
 {
     const sized_layer *m = (const sized_layer *)self;
@@ -198,12 +206,16 @@ static const fsdp_module_type layernorm_type = {
     .name = "LayerNorm", .forward = layernorm_forward, .describe = norm_describe};
 static const fsdp_module_type rmsnorm_type = {.name = "RMSNorm", .forward = rmsnorm_forward, .describe = norm_describe};
 
+static const fsdp_module_type rmsnorm_plus_one_type = {
+    .name = "RMSNorm", .forward = rmsnorm_plus_one_forward, .describe = norm_describe};
+
 static fsdp_status norm_build(sized_layer *m, fsdp_device *device)
 {
     const fsdp_init ones = {FSDP_INIT_ONES, 0.0f, 0.0f}, zeros = {FSDP_INIT_ZEROS, 0.0f, 0.0f};
+    bool plus_one = m->layer.base.type == &rmsnorm_plus_one_type;
 
     FSDP_TRY(fsdp_module_add_parameter(&m->layer.base, "weight", &m->layer.weight, device, FSDP_F32, FSDP_SHAPE(m->out),
-                                       ones));
+                                       plus_one ? zeros : ones));
     if (m->has_bias)
         FSDP_TRY(fsdp_module_add_parameter(&m->layer.base, "bias", &m->layer.bias, device, FSDP_F32, FSDP_SHAPE(m->out),
                                            zeros));
@@ -231,6 +243,11 @@ fsdp_module *fsdp_layernorm_create(fsdp_context *context, fsdp_device *device, i
 fsdp_module *fsdp_rmsnorm_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps)
 {
     return norm_create(context, &rmsnorm_type, device, dim, eps, false);
+}
+
+fsdp_module *fsdp__rmsnorm_plus_one_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps)
+{
+    return norm_create(context, &rmsnorm_plus_one_type, device, dim, eps, false);
 }
 
 /* ---- without parameters ---- */

@@ -12,4 +12,7 @@ fsdp_module *fsdp__module_built(fsdp_module *module, fsdp_status status);
 /* Returns a float as Python writes it: the shortest text that reads back as the same number, "1e-05", "0.0". */
 const char *fsdp__float_text(float value, char text[32]);
 
+/* Creates an RMSNorm that multiplies by 1 + weight, as Gemma has it; the weight begins with zeros. */
+fsdp_module *fsdp__rmsnorm_plus_one_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps);
+
 #endif

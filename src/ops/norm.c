@@ -26,7 +26,7 @@ typedef struct norm {
     const fsdp__op *op;
     fsdp_tensor *inputs[INPUTS]; /* x, residual (...,C), weight, bias (C); NULL if absent */
     float eps;
-    bool rms;
+    bool rms, plus_one;
 } norm;
 
 /* Finds where the gradient of x goes. `*dsum` is what it must be added to. With a residual, x and the residual get the
@@ -86,7 +86,8 @@ static fsdp_status backward(fsdp__node *node, fsdp_tensor *const *grads, int out
                                            .accumulate_bias = accumulate_bias,
                                            .dtype = s->dtype,
                                            .weight_dtype = weight->dtype,
-                                           .dweight_dtype = weight->dtype};
+                                           .dweight_dtype = weight->dtype,
+                                           .plus_one = *(const bool *)fsdp__node_state(node)};
     FSDP_TRY(fsdp__launch_norm_backward(fsdp__op_stream(s), &args));
     return give ? give_both(node, dx) : FSDP_OK;
 }
@@ -171,14 +172,16 @@ static fsdp_tensor *apply(const norm *n, fsdp_tensor **sum)
                                           .eps = n->eps,
                                           .rms = n->rms,
                                           .dtype = x->dtype,
-                                          .weight_dtype = in[WEIGHT]->dtype};
+                                          .weight_dtype = in[WEIGHT]->dtype,
+                                          .plus_one = n->plus_one};
     if (fsdp__launch_norm_forward(fsdp__op_stream(x), &args) != FSDP_OK)
         return NULL;
     saved[SUM] = residual ? outputs[ADDED] : in[X];
     saved[SAVED_WEIGHT] = in[WEIGHT];
     saved[MEAN] = mean;
     saved[RSTD] = rstd;
-    if (fsdp__record(n->op, n->inputs, INPUTS, outputs, residual ? OUTPUTS : 1, saved, SAVED, NULL, 0) != FSDP_OK)
+    if (fsdp__record(n->op, n->inputs, INPUTS, outputs, residual ? OUTPUTS : 1, saved, SAVED, &n->plus_one,
+                     sizeof n->plus_one) != FSDP_OK)
         return NULL;
     if (residual)
         *sum = outputs[ADDED];
@@ -187,14 +190,22 @@ static fsdp_tensor *apply(const norm *n, fsdp_tensor **sum)
 
 fsdp_tensor *fsdp_layernorm(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, float eps)
 {
-    const norm n = {"layernorm", &layernorm_op, {x, NULL, weight, bias == FSDP_NO_BIAS ? NULL : bias}, eps, false};
+    const norm n = {"layernorm", &layernorm_op, {x, NULL, weight, bias == FSDP_NO_BIAS ? NULL : bias},
+                    eps,         false,         false};
 
     return x && weight && bias ? apply(&n, NULL) : NULL;
 }
 
 fsdp_tensor *fsdp_rmsnorm(fsdp_tensor *x, fsdp_tensor *weight, float eps)
 {
-    const norm n = {"rmsnorm", &rmsnorm_op, {x, NULL, weight, NULL}, eps, true};
+    const norm n = {"rmsnorm", &rmsnorm_op, {x, NULL, weight, NULL}, eps, true, false};
+
+    return x && weight ? apply(&n, NULL) : NULL;
+}
+
+fsdp_tensor *fsdp_rmsnorm_plus_one(fsdp_tensor *x, fsdp_tensor *weight, float eps)
+{
+    const norm n = {"rmsnorm", &rmsnorm_op, {x, NULL, weight, NULL}, eps, true, true};
 
     return x && weight ? apply(&n, NULL) : NULL;
 }
@@ -202,8 +213,12 @@ fsdp_tensor *fsdp_rmsnorm(fsdp_tensor *x, fsdp_tensor *weight, float eps)
 fsdp_tensor *fsdp_add_layernorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor *weight, fsdp_tensor *bias,
                                 float eps, fsdp_tensor **sum)
 {
-    const norm n = {
-        "add_layernorm", &add_layernorm_op, {x, residual, weight, bias == FSDP_NO_BIAS ? NULL : bias}, eps, false};
+    const norm n = {"add_layernorm",
+                    &add_layernorm_op,
+                    {x, residual, weight, bias == FSDP_NO_BIAS ? NULL : bias},
+                    eps,
+                    false,
+                    false};
 
     *sum = NULL;
     return x && residual && weight && bias ? apply(&n, sum) : NULL;
@@ -211,7 +226,7 @@ fsdp_tensor *fsdp_add_layernorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tens
 
 fsdp_tensor *fsdp_add_rmsnorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor *weight, float eps, fsdp_tensor **sum)
 {
-    const norm n = {"add_rmsnorm", &add_rmsnorm_op, {x, residual, weight, NULL}, eps, true};
+    const norm n = {"add_rmsnorm", &add_rmsnorm_op, {x, residual, weight, NULL}, eps, true, false};
 
     *sum = NULL;
     return x && residual && weight ? apply(&n, sum) : NULL;

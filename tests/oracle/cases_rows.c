@@ -56,13 +56,14 @@ void norm_forward_case(test_case *c)
     }
     a.weight = between(c, 0, 3) ? an_input(c, a.weight_dtype, cols, -2.0, 2.0) : NULL;
     a.bias = !a.rms && between(c, 0, 3) ? an_input(c, a.weight_dtype, cols, -2.0, 2.0) : NULL;
+    a.plus_one = a.weight && coin(c);
     a.y = an_output(c, c->dtype, rows * cols, 2e-6, 4e-6);
     a.mean = !a.rms && coin(c) ? an_output(c, FSDP_F32, rows, 2e-6, 2e-6) : NULL;
     a.rstd = coin(c) ? an_output(c, FSDP_F32, rows, 4e-6, 0.0) : NULL;
     if (cols == 1 && !a.rms)
         a.eps = 0.5f; /* with one column the variance is rounding noise */
-    check(c, &a, "%ld x %ld, rms %d, residual %d, weight %d, bias %d", (long)rows, (long)cols, a.rms,
-          a.residual != NULL, a.weight != NULL, a.bias != NULL);
+    check(c, &a, "%ld x %ld, rms %d, residual %d, weight %d, bias %d, plus one %d", (long)rows, (long)cols, a.rms,
+          a.residual != NULL, a.weight != NULL, a.bias != NULL, a.plus_one);
 }
 
 void norm_backward_case(test_case *c)
@@ -81,6 +82,7 @@ void norm_backward_case(test_case *c)
     a.dy = an_input(c, c->dtype, rows * cols, -2.0, 2.0);
     a.dsum = coin(c) ? an_input(c, c->dtype, rows * cols, -2.0, 2.0) : NULL;
     a.weight = between(c, 0, 3) ? an_input(c, a.weight_dtype, cols, -2.0, 2.0) : NULL;
+    a.plus_one = a.weight && coin(c);
     a.mean = a.rms ? NULL : an_input(c, FSDP_F32, rows, -0.5, 0.5);
     a.rstd = an_input(c, FSDP_F32, rows, 0.5, 1.5);
     if (between(c, 0, 5)) {
@@ -90,8 +92,8 @@ void norm_backward_case(test_case *c)
     }
     a.dweight = coin(c) ? an_output(c, a.dweight_dtype, cols, 4e-6, 2e-7 * (double)(rows + 20)) : NULL;
     a.dbias = coin(c) ? an_output(c, a.dweight_dtype, cols, 4e-6, 2e-7 * (double)(rows + 20)) : NULL;
-    check(c, &a, "%ld x %ld, rms %d, dsum %d, weight %d, dx %d", (long)rows, (long)cols, a.rms, a.dsum != NULL,
-          a.weight != NULL, a.dx != NULL);
+    check(c, &a, "%ld x %ld, rms %d, dsum %d, weight %d, dx %d, plus one %d", (long)rows, (long)cols, a.rms,
+          a.dsum != NULL, a.weight != NULL, a.dx != NULL, a.plus_one);
 }
 
 void rope_case(test_case *c)

@@ -21,7 +21,7 @@ void oracle_norm_forward(const fsdp__norm_forward_args *k)
         rstd = 1.0 / sqrt(variance + (double)k->eps);
         for (int64_t c = 0; c < k->cols; c++) {
             double y = (oracle_get(k->dtype, s, r * k->cols + c) - mean) * rstd;
-            y = y * (k->weight ? oracle_get(k->weight_dtype, k->weight, c) : 1.0);
+            y = y * ((k->weight ? oracle_get(k->weight_dtype, k->weight, c) : 1.0) + (k->plus_one ? 1.0 : 0.0));
             oracle_put(k->dtype, k->y, r * k->cols + c, y + (k->bias ? oracle_get(k->weight_dtype, k->bias, c) : 0.0));
         }
         if (k->mean && !k->rms)
@@ -41,15 +41,15 @@ void oracle_norm_backward(const fsdp__norm_backward_args *k)
         for (int64_t c = 0; c < n; c++) {
             double dy = oracle_get(k->dtype, k->dy, r * n + c),
                    x = (oracle_get(k->dtype, k->s, r * n + c) - mean) * rstd;
-            double g = dy * (k->weight ? oracle_get(k->weight_dtype, k->weight, c) : 1.0);
+            double g = dy * ((k->weight ? oracle_get(k->weight_dtype, k->weight, c) : 1.0) + (k->plus_one ? 1.0 : 0.0));
             dw[c] += dy * x;
             db[c] += dy;
             sum += k->rms ? 0.0 : g / (double)n;
             dot += g * x / (double)n;
         }
         for (int64_t c = 0; k->dx && c < n; c++) {
-            double g =
-                oracle_get(k->dtype, k->dy, r * n + c) * (k->weight ? oracle_get(k->weight_dtype, k->weight, c) : 1.0);
+            double w = (k->weight ? oracle_get(k->weight_dtype, k->weight, c) : 1.0) + (k->plus_one ? 1.0 : 0.0);
+            double g = oracle_get(k->dtype, k->dy, r * n + c) * w;
             double x = (oracle_get(k->dtype, k->s, r * n + c) - mean) * rstd;
             double extra = k->dsum ? oracle_get(k->dtype, k->dsum, r * n + c) : 0.0;
             oracle_put(k->dtype, k->dx, r * n + c, (g - sum - x * dot) * rstd + extra);

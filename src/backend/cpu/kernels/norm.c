@@ -4,12 +4,14 @@
 #include "backend/cpu/kernels/dtype.h"
 #include "base/alloc.h"
 
-/* Converts weights to f32 in scratch, so that loops have one dtype. NULL stays NULL. */
-static const float *weights(fsdp_dtype dtype, const void *w, int64_t cols, float *scratch)
+/* Converts weights to f32 in scratch, so that loops have one dtype, and adds 1 if asked to. NULL stays NULL. */
+static const float *weights(fsdp_dtype dtype, const void *w, int64_t cols, bool plus_one, float *scratch)
 {
-    if (!w || dtype == FSDP_F32)
+    if (!w || (dtype == FSDP_F32 && !plus_one))
         return w;
     fsdp__widen(dtype, w, cols, scratch);
+    for (int64_t i = 0; plus_one && i < cols; i++)
+        scratch[i] += 1.0f;
     return scratch;
 }
 
@@ -102,10 +104,10 @@ fsdp_status KERNEL(norm_forward)(fsdp_stream *stream, const void *args)
     forward_plan plan = {.k = k};
     float *scratch = NULL;
 
-    if (k->weight_dtype != FSDP_F32 && (k->weight || k->bias))
+    if ((k->weight_dtype != FSDP_F32 || k->plus_one) && (k->weight || k->bias))
         FSDP__TRY_NEW(scratch = fsdp__stream_workspace(stream, 2 * (size_t)k->cols * sizeof(float)));
-    plan.weight = weights(k->weight_dtype, k->weight, k->cols, scratch);
-    plan.bias = weights(k->weight_dtype, k->bias, k->cols, scratch ? scratch + k->cols : NULL);
+    plan.weight = weights(k->weight_dtype, k->weight, k->cols, k->plus_one, scratch);
+    plan.bias = weights(k->weight_dtype, k->bias, k->cols, false, scratch ? scratch + k->cols : NULL);
     fsdp__for_ranges(k->rows, k->cols, forward_range, &plan);
     return FSDP_OK;
 }
@@ -241,7 +243,7 @@ fsdp_status KERNEL(norm_backward)(fsdp_stream *stream, const void *args)
     float *scratch = fsdp__stream_workspace(stream, (size_t)((2 * panels + 2) * n) * sizeof(float) + 1);
 
     FSDP__TRY_NEW(scratch);
-    plan.weight = weights(k->weight_dtype, k->weight, n, scratch);
+    plan.weight = weights(k->weight_dtype, k->weight, n, k->plus_one, scratch);
     if (k->dweight)
         plan.partial_weight = scratch + 2 * n;
     if (k->dbias)

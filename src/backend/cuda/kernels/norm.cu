@@ -10,9 +10,10 @@ enum {
     for (int64_t p = 0, col = (int64_t)(threadIdx.x % (unsigned)k.threads.group) * n; KEPT ? p < packs : col < cols; \
          p++, col += (int64_t)k.threads.group * n)
 
-/* Elements [i, i + N) of weights, as f32; `none` for each where there are no weights. */
+/* Elements [i, i + N) of weights, as f32, plus `offset`; `none` for each where there are no weights. */
 template <int N>
-DEVICE void get_weights(fsdp_dtype dtype, const void *p, int64_t i, int64_t cols, bool whole, float none, float *w)
+DEVICE void get_weights(fsdp_dtype dtype, const void *p, int64_t i, int64_t cols, bool whole, float none, float offset,
+                        float *w)
 {
     UNROLL
     for (int e = 0; e < N; e++)
@@ -24,7 +25,7 @@ DEVICE void get_weights(fsdp_dtype dtype, const void *p, int64_t i, int64_t cols
         pack<T, N> x = get<N>((const T *)p, i, cols, whole); \
         UNROLL                                               \
         for (int e = 0; e < N; e++)                          \
-            w[e] = to_float(x.at[e]);                        \
+            w[e] = to_float(x.at[e]) + offset;               \
     }
     EACH_FLOAT(dtype, GET)
 #undef GET
@@ -77,8 +78,9 @@ DEVICE void store_norm(const forward_plan &k, int64_t row, int64_t col, const pa
     float w[N], b[N];
     pack<T, N> y;
 
-    get_weights<N>(k.args.weight_dtype, k.args.weight, col, cols, k.weights_whole, 1.0f, w);
-    get_weights<N>(k.args.weight_dtype, k.args.bias, col, cols, k.weights_whole, 0.0f, b);
+    get_weights<N>(k.args.weight_dtype, k.args.weight, col, cols, k.weights_whole, 1.0f,
+                   k.args.plus_one ? 1.0f : 0.0f, w);
+    get_weights<N>(k.args.weight_dtype, k.args.bias, col, cols, k.weights_whole, 0.0f, 0.0f, b);
     UNROLL
     for (int e = 0; e < N; e++)
         y.at[e] = from_float<T>((to_float(s.at[e]) - mean) * rstd * w[e] + b[e]);
@@ -173,7 +175,8 @@ DEVICE backward_pack<N> get_backward(const backward_plan &k, int64_t row, int64_
     pack<T, N> dy = get<N>((const T *)k.args.dy + row * cols, col, cols, k.whole);
     backward_pack<N> x;
 
-    get_weights<N>(k.args.weight_dtype, k.args.weight, col, cols, k.weights_whole, 1.0f, x.w);
+    get_weights<N>(k.args.weight_dtype, k.args.weight, col, cols, k.weights_whole, 1.0f,
+                   k.args.plus_one ? 1.0f : 0.0f, x.w);
     UNROLL
     for (int e = 0; e < N; e++) {
         x.centred[e] = to_float(s.at[e]) - mean;
