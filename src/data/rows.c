@@ -3,6 +3,7 @@
 #include "data/rows.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
@@ -331,4 +332,14 @@ fsdp_status fsdp__rows_learned(const fsdp__rows *rows, int64_t row, int64_t firs
 fsdp_status fsdp__rows_check(const fsdp__rows *rows)
 {
     return compare(rows, 0, rows->sums.token_bytes);
+}
+
+void fsdp__rows_digest(const fsdp__rows *rows, uint64_t out[2])
+{
+    const unsigned char *sums = rows->map.data + FSDP__TOKEN_HEADER_BYTES + rows->sums.token_bytes;
+    uint64_t seed = (uint64_t)rows->count * 2 + (rows->width == 2);
+    XXH128_hash_t hash = XXH3_128bits_withSeed(sums, rows->sums.table_bytes, seed);
+
+    out[0] = hash.high64;
+    out[1] = hash.low64;
 }

@@ -67,6 +67,8 @@ fsdp_status fsdp__rows_get(const fsdp__rows *rows, int64_t row, int64_t first, i
 fsdp_status fsdp__rows_learned(const fsdp__rows *rows, int64_t row, int64_t first, int64_t count, int64_t *out);
 /* Returns the note of the writer; it belongs to the rows. */
 const char *fsdp__rows_note(const fsdp__rows *rows);
+/* Computes a hash of all rows, from their checksums: two files of one hash have the same rows. */
+void fsdp__rows_digest(const fsdp__rows *rows, uint64_t out[2]);
 /* Compares all of the file with its checksums. [blocks] */
 fsdp_status fsdp__rows_check(const fsdp__rows *rows);
 

@@ -191,6 +191,26 @@ TEST(files_of_another_name_or_kind_are_refused)
     test_directory_free(directory);
 }
 
+TEST(a_digest_is_that_of_the_rows)
+{
+    char *directory = test_directory();
+    uint64_t first[2], digest[2];
+
+    for (int i = 0; i < 3; i++) {
+        char *path = test_path(directory, i == 1 ? "b.rows" : "a.rows");
+        fsdp__rows *rows = NULL;
+
+        CHECK_OK(write_rows(path, 2, i < 2 ? 30 : 31));
+        CHECK_OK(fsdp__rows_open(path, &rows));
+        fsdp__rows_digest(rows, i == 0 ? first : digest);
+        if (i > 0)
+            CHECK_EQ(memcmp(first, digest, sizeof first) == 0, i == 1);
+        fsdp__rows_close(rows);
+        free(path);
+    }
+    test_directory_free(directory);
+}
+
 TEST(every_allocation_may_fail)
 {
     char *directory = test_directory(), *path = test_path(directory, "a.rows");

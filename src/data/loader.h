@@ -1,0 +1,23 @@
+/* loader.h - a loader of windows of any kind, and of a mixture of them. */
+#ifndef DATA_LOADER_H
+#define DATA_LOADER_H
+
+#include "data/windows.h"
+
+/* A part of what a loader gives. Each has an order and epochs of its own: a window comes again once all others of its
+ * part have come. */
+typedef struct fsdp__loader_part {
+    fsdp__windows windows;
+    double weight; /* its share of all windows, among those of the other parts; one part alone needs none */
+} fsdp__loader_part;
+
+/* Creates a loader that gives windows of all parts, in the order of mixture.h. options->token_count is not used. */
+fsdp_status fsdp__loader_create_of(const fsdp__loader_part *parts, int count, const fsdp_loader_options *options,
+                                   fsdp_loader **out);
+/* Counts the learned targets of the next `windows` windows of the order, which are those of all ranks: any rank can do
+ * that, because which windows they are does not depend on the ranks. */
+fsdp_status fsdp__loader_answers(fsdp_loader *loader, int64_t windows, int64_t *out);
+/* Returns how many windows of a part are among the first `position` of the order. */
+int64_t fsdp__loader_part_count(const fsdp_loader *loader, int part, int64_t position);
+
+#endif

@@ -1,0 +1,72 @@
+/* packing.h - which rows share a window of seq_len tokens, and what such a window is.
+ *
+ * Rows stand one after the other in a window and are not cut; what is left of it at its end is padding. Which rows are
+ * in which window depends on the lengths of the rows alone. Each row is a document of its own: positions begin at 0 in
+ * it, and the target of its last token is none. Padding is a document of one token at each place. */
+#ifndef DATA_PACKING_H
+#define DATA_PACKING_H
+
+#include "data/rows.h"
+
+typedef enum fsdp__packing {
+    FSDP__PAD,      /* one row in a window */
+    FSDP__NEXT_FIT, /* a row goes to the last window, or begins another: windows are in the order of the rows */
+    FSDP__BEST_FIT  /* the longest rows first, each to the fullest window that has room; windows by their first row */
+} fsdp__packing;
+
+/* Says what happens to a row of more than seq_len tokens. */
+typedef enum fsdp__long_row {
+    FSDP__LONG_REFUSED,
+    FSDP__LONG_TRUNCATED, /* its first seq_len tokens are used */
+    FSDP__LONG_SPLIT,     /* it becomes several rows of seq_len tokens, and one of the rest */
+    FSDP__LONG_SKIPPED    /* it is left out */
+} fsdp__long_row;
+
+typedef struct fsdp__packing_options {
+    int64_t seq_len;
+    fsdp__packing packing;
+    fsdp__long_row long_row;
+    bool all;                     /* all tokens are learned, whatever the rows say, but for the first of each */
+    int64_t first_row, row_count; /* use these rows; count 0: from the first to the end */
+} fsdp__packing_options;
+
+enum {
+    FSDP__NO_TARGET = -100 /* what losses ignore */
+};
+
+/* A row in a window, or a part of one that is too long. */
+typedef struct fsdp__packed_row {
+    int64_t row;
+    int64_t first; /* token of the row */
+    int64_t count;
+    bool goes_on; /* the next part begins with the target of the last token */
+} fsdp__packed_row;
+
+typedef struct fsdp__packed {
+    const fsdp__rows *rows; /* borrowed */
+    fsdp__packing_options options;
+    fsdp__packed_row *parts;
+    int64_t *begins; /* window w has the parts from begins[w] up to begins[w + 1] */
+    int64_t windows;
+    int64_t row_count; /* of rows that are used */
+    int64_t long_rows; /* thereof, or left out: longer than seq_len */
+    int64_t left_out;  /* tokens of these that are not used */
+    int64_t tokens;    /* in the windows, without padding */
+} fsdp__packed;
+
+/* Packs rows. A row that is too long is FSDP_INVALID where they are refused; the message names the first and says how
+ * many there are. `rows` must outlive the packed rows. */
+fsdp_status fsdp__pack(const fsdp__rows *rows, const fsdp__packing_options *options, fsdp__packed **out);
+void fsdp__packed_free(fsdp__packed *packed); /* NULL is allowed */
+
+/* Reads a window: three arrays of seq_len; `positions` may be NULL. Padding has token 0. Targets that are not learned
+ * are FSDP__NO_TARGET. A token of `vocab_size` or more is an error that names its row; 0: not checked.
+ * [thread-safe] */
+fsdp_status fsdp__packed_read(const fsdp__packed *packed, int64_t vocab_size, int64_t window, int32_t *inputs,
+                              int32_t *targets, int32_t *positions);
+/* Counts the targets of a window that are learned. [thread-safe] */
+fsdp_status fsdp__packed_answers(const fsdp__packed *packed, int64_t window, int64_t *out);
+/* Counts the tokens of a window that are no padding. */
+int64_t fsdp__packed_tokens(const fsdp__packed *packed, int64_t window);
+
+#endif

@@ -1,0 +1,34 @@
+/* source.c - asks tokens or rows. */
+#include "data/source.h"
+
+#include "data/digest.h"
+
+void fsdp__source_close(fsdp__source *source)
+{
+    fsdp_tokens_close(source->tokens);
+    fsdp__rows_close(source->rows);
+    *source = (fsdp__source){0};
+}
+
+int64_t fsdp__source_tokens(const fsdp__source *source)
+{
+    return source->rows ? source->rows->tokens : fsdp_tokens_count(source->tokens);
+}
+
+fsdp_status fsdp__source_digest(const fsdp__source *source, const _Atomic bool *stop, uint64_t out[2])
+{
+    if (!source->rows)
+        return fsdp__tokens_digest(source->tokens, 0, fsdp_tokens_count(source->tokens), stop, out);
+    fsdp__rows_digest(source->rows, out);
+    return FSDP_OK;
+}
+
+uint64_t fsdp__source_identity(const fsdp__source *source)
+{
+    uint64_t hash[2];
+
+    if (!source->rows)
+        return fsdp__tokens_identity(source->tokens);
+    fsdp__rows_digest(source->rows, hash); /* what it is made of is known as fast as which file it is */
+    return hash[0];
+}

@@ -1,0 +1,44 @@
+/* windows.c - windows of either kind. */
+#include "data/windows.h"
+
+#include "data/token_window.h"
+
+fsdp__windows fsdp__windows_of_tokens(const fsdp_tokens *tokens, int64_t token_count, int64_t seq_len)
+{
+    return (fsdp__windows){.tokens = tokens, .seq_len = seq_len, .count = (token_count - 1) / seq_len};
+}
+
+fsdp__windows fsdp__windows_of_packed(const fsdp__packed *packed)
+{
+    return (fsdp__windows){.packed = packed, .seq_len = packed->options.seq_len, .count = packed->windows};
+}
+
+bool fsdp__windows_have_documents(const fsdp__windows *windows)
+{
+    return windows->packed && windows->packed->options.packing != FSDP__PAD;
+}
+
+fsdp_status fsdp__windows_read(const fsdp__windows *windows, int64_t vocab_size, int64_t window, int32_t *inputs,
+                               int32_t *targets, int32_t *positions)
+{
+    int64_t length = windows->seq_len;
+
+    if (windows->packed)
+        return fsdp__packed_read(windows->packed, vocab_size, window, inputs, targets, positions);
+    for (int64_t i = 0; positions && i < length; i++)
+        positions[i] = (int32_t)i;
+    return fsdp__window_read(windows->tokens, vocab_size, window * length, length, inputs, targets);
+}
+
+fsdp_status fsdp__windows_answers(const fsdp__windows *windows, int64_t window, int64_t *out)
+{
+    if (windows->packed)
+        return fsdp__packed_answers(windows->packed, window, out);
+    *out = windows->seq_len;
+    return FSDP_OK;
+}
+
+int64_t fsdp__windows_tokens(const fsdp__windows *windows, int64_t window)
+{
+    return windows->packed ? fsdp__packed_tokens(windows->packed, window) : windows->seq_len;
+}
