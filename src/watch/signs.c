@@ -9,6 +9,8 @@
 
 /* ---- time ---- */
 
+#define LEAST_WAIT_MS 2 /* of a step for data; until a thread wakes up is no disk's fault */
+
 bool fsdp__sign_waiting(const fsdp__rank_times *t, double most, const char *unit, double unit_ms, char *text)
 {
     char longest[200] = "";
@@ -29,7 +31,7 @@ bool fsdp__sign_waiting(const fsdp__rank_times *t, double most, const char *unit
 
 bool fsdp__sign_starved(const fsdp__rank_times *t, int64_t workers, char *text)
 {
-    if (!(t->data > 0.1 * t->step))
+    if (!(t->data > 0.1 * t->step && t->data > LEAST_WAIT_MS * t->steps))
         return false;
     snprintf(text, FSDP__SIGN_TEXT, "%.0f %% of its time it waits for data, %.3g ms a step. %s",
              100 * t->data / t->step, t->data / t->steps,

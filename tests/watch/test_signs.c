@@ -29,6 +29,7 @@ TEST(data_that_are_waited_for_name_their_workers)
     CHECK(fsdp__sign_starved(&t, 2, text));
     CHECK_CONTAINS(text, "more data.workers");
     CHECK(!fsdp__sign_starved(&(fsdp__rank_times){.steps = 10, .step = 1000, .data = 90}, 0, text));
+    CHECK(!fsdp__sign_starved(&(fsdp__rank_times){.steps = 10, .step = 20, .data = 10}, 0, text));
 }
 
 TEST(a_slow_rank_is_one_that_the_others_wait_for)
