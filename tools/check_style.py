@@ -30,6 +30,7 @@ ALLOWED = {
     ("src/nn/print_module.c", "free"): "open_memstream hands out memory of the C library",
     ("src/shard/state/lazy_init.c", "free"): "open_memstream hands out memory of the C library",
     ("src/shard/doors/replicate.c", "free"): "open_memstream hands out memory of the C library",
+    ("src/backend/cuda/cuda_activity.c", "free"): "__cxa_demangle hands out memory of the C library",
     ("src/cli/output.c", "free"): "open_memstream hands out memory of the C library",
     ("src/cli/restarts.c", "free"): "fsdp_checkpoint_find hands out memory of the C library",
     ("src/train/checkpoint_values.c", "free"): "open_memstream hands out memory of the C library",

@@ -10,6 +10,7 @@
 #   use        what a user does: generate, eval, train on text, export, compare, recompute, offload, own kernels
 #   gathers    2 and 4 ranks on the one GPU: every strategy, gathers in one byte, and a rank that is killed
 #   reference  PyTorch's runs again (those of FSDP_REFERENCE where it was packed): losses, norms, weights, collectives
+#   profile    a trace with the GPU's own record (CUPTI): complete, on our clock, and nothing is slower after it
 #   oom        no memory: one message, and a smaller batch goes on; then a kernel that writes to a bad address
 #   sanitize   compute-sanitizer's memcheck over all kernels
 #   racecheck  its racecheck over the kernels with shared memory
@@ -25,7 +26,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 pack=${PACK:-build/gpu/pack.tar.xz} logs=${OUT:-gpu_logs}
-declare -A limit=([facts]=20 [hold]=120 [step]=60 [use]=120 [gathers]=120 [reference]=150 [oom]=60 [sanitize]=100
+declare -A limit=([facts]=20 [hold]=120 [step]=60 [use]=120 [gathers]=120 [reference]=150 [profile]=90 [oom]=60 [sanitize]=100
     [racecheck]=150 [initcheck]=60 [suites]=150 [resume]=60 [smol]=150 [llama]=90 [cpu]=240)
 listed=$(sed -n 's/^#   \([a-z]*\)  .*/\1/p' "$0")
 if [ "${1:-}" = --help ]; then
@@ -50,7 +51,10 @@ library=$(compgen -G '/opt/*/*/lib/python3*/site-packages/nvidia/*/lib/libcublas
     compgen -G '/usr/local/cuda/lib64/libcublasLt.so.1[0-9]' ||
     find /usr /opt -name 'libcublasLt.so.1[0-9]' 2>/dev/null)
 library=$(echo "$library" | head -n 1)
-export LD_LIBRARY_PATH="$work/lib${library:+:$(dirname "$library")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+cupti=$(compgen -G '/opt/*/*/lib/python3*/site-packages/nvidia/*/lib/libcupti.so.1[0-9]' ||
+    find -L /usr/local/cuda /usr/local/cuda-1* /usr/lib -name 'libcupti.so.1[0-9]' 2>/dev/null)
+cupti=$(echo "$cupti" | head -n 1)
+export LD_LIBRARY_PATH="$work/lib${library:+:$(dirname "$library")}${cupti:+:$(dirname "$cupti")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export FSDP_PLUGIN_PATH=$work XDG_CACHE_HOME=$work/cache
 fsdp=$work/fsdp
 # Tests look for the sources and for the program where they were compiled: links lead there until the end.
@@ -470,6 +474,69 @@ resumes() {
 stage_resume() {
     aside resumes cpu cuda
     aside resumes cuda cpu
+    finish
+}
+
+# What a trace has of the GPU's own record: as much as was issued, each with an arrow, and the kernels of calls that
+# launch one inside the times that events gave (or 20 us beside).
+read_record() {
+    python3 -c 'import collections, gzip, json, sys
+trace = json.load(gzip.open(sys.argv[1]))
+own = trace["otherData"]["ranks"][0].get("gpu_record", {"missing": "no GPU"})
+if "missing" in own: sys.exit(print(own["missing"]) or 1)
+events = trace["traceEvents"]
+gpu = [e for e in events if e.get("cat", "").startswith("gpu_") and e["ph"] == "X"]
+ends = collections.defaultdict(list)
+for e in events:
+    if e["ph"] in "sf": ends[e["id"]].append(e)
+at = lambda e: (e["tid"], e["ts"])
+rows = {at(e): e for e in events if e["ph"] == "X" and not e.get("cat", "").startswith("gpu_")}
+own_rows = {e["tid"] for e in gpu}
+runs, tells = {}, collections.defaultdict(list)
+for s, f in ([sorted(p, key=lambda e: e["ph"] != "s") for p in ends.values()]):
+    if f["tid"] in own_rows: tells[at(s)].append(f["ts"])
+    else: runs[at(s)] = rows.get(at(f))
+arrows = sum(len(t) for t in tells.values())
+alone = [(t[0], runs[k]) for k, t in tells.items() if len(t) == 1 and runs.get(k)]
+inside = sum(r["ts"] - 20 <= t <= r["ts"] + r["dur"] + 20 for t, r in alone)
+print("%d of at least %d, %d dropped, %d arrows, %d of %d begin inside the times of events" % (
+    own["told"], own["issued"], own["dropped"], arrows, inside, len(alone)))
+sys.exit(own["told"] < own["issued"] or own["dropped"] > 0 or len(gpu) != own["told"] or arrows < 0.95 * len(gpu) or
+         not alone or inside < 0.95 * len(alone))' "$1"
+}
+
+# The median time of a step in a run's second half, in ms.
+late_step() {
+    python3 -c 'import json, statistics, sys
+steps = [row["step_ms"] for row in map(json.loads, open(sys.argv[1])) if "step_ms" in row]
+print("%.6f" % statistics.median(steps[len(steps) // 2:]))' "$1"
+}
+
+stage_profile() {
+    local far
+    set -- $llama $tiny --training.device=cuda
+    train plain "$@" || say plain wrong "$(tail -n 1 "$work/plain.log")"
+    if train traced "$@" --metrics.trace.path="$work/trace.json.gz" --metrics.trace.steps=3-5; then
+        if read_record "$work/trace.json.gz" >"$work/record"; then
+            say record right "$(cat "$work/record")"
+        else
+            say record wrong "$(cat "$work/record")"
+        fi
+        grep -c 'has no record\|lacks some' "$work/traced.log"
+        if cmp "$work/plain.losses" "$work/traced.losses"; then
+            say same-bits right "with and without a trace"
+        else
+            say same-bits wrong "with and without a trace"
+        fi
+        far=$(echo "$(late_step "$work/traced.jsonl") $(late_step "$work/plain.jsonl")" | awk '{ printf "%.3f", $1 / $2 }')
+        if python3 -c "exit(0 if $far <= 1.1 else 1)"; then
+            say speed-after right "steps behind the trace take $far of those without one"
+        else
+            say speed-after wrong "steps behind the trace take $far of those without one"
+        fi
+    else
+        say traced wrong "$(tail -n 1 "$work/traced.log")"
+    fi
     finish
 }
 

@@ -40,7 +40,7 @@ find "$pack" -type f -exec strip {} +
 find "$pack" -type f -exec ldd {} + | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
     grep -vE '/(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|ld-linux[^/]*|libfsdp)\.' |
     xargs -I{} cp -L {} "$pack/lib"
-[ $plugins = . ] || cp "$build/tests/libcublasLt.so.13" "$pack"
+[ $plugins = . ] || cp "$build"/tests/libcu{blasLt,pti}.so.13 "$pack"
 [ -z "${FSDP_REFERENCE:-}" ] || cp -r "$FSDP_REFERENCE" "$pack/reference"
 # Tests find the sources and the build folder where they were when they were compiled.
 pwd >"$pack/sources"

@@ -93,6 +93,13 @@ typedef struct fsdp__backend {
      * runs in the work is done when it returns, and the device's clock is the host's. Not called on a device without
      * bytes, where nothing takes time. */
     fsdp_status (*stream_stamp)(fsdp_stream *stream, fsdp__device_moment **out);
+    /* Optional, all four. As fsdp__device_activities_start and what follows it have them; where a device keeps no
+     * record of its own, NULL. */
+    fsdp_status (*activities_start)(fsdp_device *device);
+    fsdp_status (*activities_stop)(fsdp_device *device, fsdp__activity_listener *tell, void *arg,
+                                   fsdp__activity_sum *out);
+    void (*activity_enter)(fsdp_device *device, uint64_t number);
+    void (*activity_leave)(fsdp_device *device);
     /* Optional. Returns the handle by which the device's own library knows the stream, when all that was queued has
      * been issued to it; NULL on failure. */
     void *(*stream_native)(fsdp_stream *stream);

@@ -239,3 +239,44 @@ void fsdp__device_account(fsdp_device *device, const void *owner, fsdp_memory_ki
 {
     tell_counted(device, owner, kind, fsdp__allocator_account(device->allocator, owner, kind, delta_bytes, shared));
 }
+
+/* ---- what a device says itself that it has run ---- */
+
+bool fsdp__device_has_activities(const fsdp_device *device)
+{
+    return device->backend->activities_start != NULL;
+}
+
+fsdp_status fsdp__device_activities_start(fsdp_device *device)
+{
+    fsdp_status status;
+
+    if (!device->backend->activities_start)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "device '%s' keeps no record of what it runs", device->name);
+    status = device->backend->activities_start(device);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
+}
+
+fsdp_status fsdp__device_activities_stop(fsdp_device *device, fsdp__activity_listener *tell, void *arg,
+                                         fsdp__activity_sum *out)
+{
+    fsdp_status status;
+
+    *out = (fsdp__activity_sum){.told = 0};
+    if (!device->backend->activities_stop)
+        return FSDP_OK;
+    status = device->backend->activities_stop(device, tell, arg, out);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
+}
+
+void fsdp__device_activity_enter(fsdp_device *device, uint64_t number)
+{
+    if (device->backend->activity_enter)
+        device->backend->activity_enter(device, number);
+}
+
+void fsdp__device_activity_leave(fsdp_device *device)
+{
+    if (device->backend->activity_leave)
+        device->backend->activity_leave(device);
+}

@@ -170,6 +170,47 @@ fsdp_status fsdp__stream_stamp(fsdp_stream *stream, fsdp__stamp *out);
  * of base/clock.h when a stamp was first taken. The stamp is spent, also on failure. [thread-safe] [blocks] */
 fsdp_status fsdp__stamp_read(fsdp__stamp *stamp, int64_t *ns);
 
+/* ---- what a device says itself that it has run ---- */
+
+typedef enum fsdp__activity_kind {
+    FSDP__ACTIVITY_KERNEL,
+    FSDP__ACTIVITY_COPY,
+    FSDP__ACTIVITY_FILL
+} fsdp__activity_kind;
+
+/* Something that a device has run, by its own record. */
+typedef struct fsdp__device_activity {
+    int64_t begin, end; /* by the clock of base/clock.h */
+    uint64_t issuer;    /* what was entered last, on the thread that issued it; 0: nothing, or it is not known */
+    uint64_t bytes;     /* of a copy or fill */
+    uint32_t stream;    /* the device's own number of the stream */
+    fsdp__activity_kind kind;
+    const char *name; /* of a kernel: its function; valid while it is told */
+} fsdp__device_activity;
+
+typedef struct fsdp__activity_sum {
+    int64_t told, issued; /* `issued`: at least so many kernels, copies and fills were */
+    int64_t dropped;      /* by the recorder, which had no room */
+} fsdp__activity_sum;
+
+typedef void fsdp__activity_listener(void *arg, const fsdp__device_activity *activity);
+
+/* Returns whether the device can keep a record of its own: GPUs, by a library that comes with them. */
+bool fsdp__device_has_activities(const fsdp_device *device);
+/* Starts the record of the device. Launches take longer until it stops. Fails, and says what to do, where the library
+ * is missing or the system refuses. */
+fsdp_status fsdp__device_activities_start(fsdp_device *device);
+/* Stops it, and tells all that the device has run since, in any order: on success and on failure, as far as it is
+ * known. Does nothing if it was not started. [blocks] */
+fsdp_status fsdp__device_activities_stop(fsdp_device *device, fsdp__activity_listener *tell, void *arg,
+                                         fsdp__activity_sum *out);
+/* Say, around what a thread issues, by which number (below 2^40) its activities are to be known. Calls may nest.
+ * [thread-safe] */
+void fsdp__device_activity_enter(fsdp_device *device, uint64_t number);
+void fsdp__device_activity_leave(fsdp_device *device);
+
+/* ---- scratch and work ---- */
+
 /* Returns grow-only scratch of a stream, counted as workspace; valid until the next call with the same stream. NULL and
  * a last error when out of memory. For kernels, from inside stream work. */
 void *fsdp__stream_workspace(fsdp_stream *stream, size_t bytes);

@@ -41,6 +41,7 @@ struct fsdp_trace {
 /* What rank 0 must know of a rank. */
 typedef struct facts {
     int64_t bytes, events, dropped;
+    fsdp__own_record own;
     int32_t machine;
     char host[FSDP__HOST_BYTES];
 } facts;
@@ -160,6 +161,18 @@ void fsdp_trace_pause(fsdp_trace *t, bool paused)
 
 /* ---- the file ---- */
 
+/* Writes how much of what its GPU ran a rank knows from the GPU itself. */
+static void write_own(FILE *out, const fsdp__own_record *own)
+{
+    fprintf(out, ",\"gpu_record\":{\"told\":%lld,\"issued\":%lld,\"dropped\":%lld", (long long)own->sum.told,
+            (long long)own->sum.issued, (long long)own->sum.dropped);
+    if (*own->missing) {
+        fputs(",\"missing\":", out);
+        fsdp__print_json_string(own->missing, out);
+    }
+    fputc('}', out);
+}
+
 static void write_rank(FILE *out, const fsdp_trace *t, const facts *f, int rank)
 {
     char host[FSDP__HOST_BYTES];
@@ -167,9 +180,12 @@ static void write_rank(FILE *out, const fsdp_trace *t, const facts *f, int rank)
     fprintf(out, "%s\n{\"rank\":%d,\"host\":", rank ? "," : "", rank);
     fsdp__print_json_string(fsdp__shown(f->host, host, sizeof host), out);
     fprintf(out,
-            ",\"machine\":%d,\"clock_offset_ns\":%lld,\"clock_uncertain_ns\":%lld,\"events\":%lld,\"dropped\":%lld}",
+            ",\"machine\":%d,\"clock_offset_ns\":%lld,\"clock_uncertain_ns\":%lld,\"events\":%lld,\"dropped\":%lld",
             f->machine, (long long)t->begun[rank].ns, (long long)t->begun[rank].uncertain, (long long)f->events,
             (long long)f->dropped);
+    if (f->own.wanted)
+        write_own(out, &f->own);
+    fputc('}', out);
 }
 
 /* Writes whose trace it is, and when it was begun. */
@@ -234,7 +250,8 @@ static fsdp_status make_text(const fsdp_trace *t, fsdp__memory_file *text)
 
 static facts facts_of(const fsdp_trace *t, const fsdp__memory_file *text)
 {
-    facts f = {.bytes = text->bytes, .dropped = fsdp__recorder_dropped(t->recorder)};
+    facts f = {
+        .bytes = text->bytes, .dropped = fsdp__recorder_dropped(t->recorder), .own = *fsdp__recorder_own(t->recorder)};
 
     f.machine = fsdp_context_machine(t->context);
     (void)fsdp__recorder_notes(t->recorder, &f.events);
@@ -283,6 +300,28 @@ static void warn_of_dropped(const fsdp_trace *t, void *const *all, int ranks)
     }
 }
 
+/* Says which GPU's own record is missing, or lacks something. */
+static void warn_of_own(const fsdp_trace *t, void *const *all, int ranks)
+{
+    for (int r = 0; r < ranks; r++) {
+        const fsdp__own_record *own = &((const facts *)all[r])->own;
+        bool lacks = own->sum.dropped > 0 || own->sum.told < own->sum.issued;
+
+        if (*own->missing)
+            fsdp_log(t->context, FSDP_LOG_WARNING,
+                     "the trace '%s' has no record of what the GPU itself ran, but only the times of what was issued "
+                     "(rank %d): %s",
+                     t->path, r, own->missing);
+        else if (lacks)
+            fsdp_log(t->context, FSDP_LOG_WARNING,
+                     "the trace '%s' lacks some of what the GPU of rank %d ran: its own record has %lld of at least "
+                     "%lld kernels, copies and fills, and %lld were dropped for want of memory: trace fewer steps",
+                     t->path, r, (long long)own->sum.told, (long long)own->sum.issued, (long long)own->sum.dropped);
+        if (*own->missing || lacks)
+            return;
+    }
+}
+
 /* Writes the file with the texts of all ranks, which meet here. */
 static fsdp_status collect(fsdp_trace *t, fsdp_process_group *world, const fsdp__memory_file *text, void *const *all)
 {
@@ -303,8 +342,10 @@ static fsdp_status collect(fsdp_trace *t, fsdp_process_group *world, const fsdp_
         mine = add_text(t, &file, NULL, 0, NULL);
     if (rank == 0 && mine == FSDP_OK)
         mine = fsdp__trace_file_finish(&file);
-    if (rank == 0 && mine == FSDP_OK)
+    if (rank == 0 && mine == FSDP_OK) {
         warn_of_dropped(t, all, ranks);
+        warn_of_own(t, all, ranks);
+    }
     status = fsdp_agree(world, mine);
 out:
     if (rank == 0)

@@ -9,23 +9,16 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/context.h"
-#include "base/hash.h"
 #include "base/pointer_table.h"
+#include "base/status.h"
+#include "base/text.h"
 #include "device/kernels.h"
 #include "device/owners.h"
 #include "fsdp/comm.h"
 
 enum {
-    NAMES = 8192, /* of which three quarters are used */
-    NAME_BYTES = 512 * 1024,
     SHORTEST_WAIT_NS = 1000 /* what is shorter waits for nothing */
 };
-
-typedef struct name {
-    uint64_t hash;
-    uint32_t at, number; /* 0: free */
-    fsdp__traced_ranks of;
-} name;
 
 struct fsdp__recorder {
     fsdp_context *context;
@@ -35,87 +28,35 @@ struct fsdp__recorder {
     fsdp__note *notes;       /* NULL: there is no room */
     int64_t capacity, timed; /* how many have their times */
     _Atomic int64_t count;   /* asked for, some of which may not have fitted */
+    fsdp__own_record own;
+    fsdp_device *recorded[FSDP__MOST_GPUS]; /* that keep a record of their own now */
+    int recorded_count;
     fsdp__lane lanes[FSDP__LANES];
-    pthread_mutex_t mutex; /* guards names and new lanes */
-    name *table;           /* of NAMES, by hash */
-    uint32_t *number_at;   /* index in the table by number */
-    char *text;
-    size_t text_used;
-    uint32_t name_count;
-    fsdp__pointer_table modules; /* numbers of the names of those that have taken memory, + 1; under the mutex */
+    fsdp__trace_names names;
+    pthread_mutex_t mutex;       /* guards what follows, and new lanes */
+    fsdp__pointer_table modules; /* numbers of the names of those that have taken memory, + 1 */
 };
 
 /* ---- names ---- */
 
-/* Returns the members of a group. `step` is a guess from the first two, which is_regular checks. */
-static fsdp__traced_ranks ranks_of(const fsdp_process_group *group)
-{
-    fsdp__traced_ranks ranks = {.count = fsdp_process_group_size(group)};
-
-    ranks.first = fsdp_process_group_global_rank(group, 0);
-    ranks.step = ranks.count > 1 ? fsdp_process_group_global_rank(group, 1) - ranks.first : 1;
-    return ranks;
-}
-
-static bool is_regular(const fsdp_process_group *group, const fsdp__traced_ranks *ranks)
-{
-    for (int i = 0; i < ranks->count; i++)
-        if (fsdp_process_group_global_rank(group, i) != ranks->first + i * ranks->step)
-            return false;
-    return ranks->step > 0;
-}
-
-static bool is_named(const fsdp__recorder *r, const name *n, const char *text, const fsdp__traced_ranks *of)
-{
-    return n->of.count == of->count && n->of.first == of->first && (n->of.step == of->step || n->of.step == 0) &&
-           strcmp(r->text + n->at, text) == 0;
-}
-
-/* Returns the number of a name, which gets one if it has none; 0: it has no room. `group`: whose name it is, or NULL.
- */
 static uint32_t number_of(fsdp__recorder *r, const char *text, const fsdp_process_group *group)
 {
-    fsdp__traced_ranks of = group ? ranks_of(group) : (fsdp__traced_ranks){0};
-    size_t length = text ? strlen(text) : 0;
-    uint64_t hash;
-    uint32_t number = 0;
-    name *n;
-
-    if (length == 0)
-        return 0;
-    hash = fsdp__mix(fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, length), (uint64_t)of.first);
-    pthread_mutex_lock(&r->mutex);
-    for (uint64_t i = hash % NAMES;; i = (i + 1) % NAMES) {
-        n = &r->table[i];
-        if (n->number == 0 || (n->hash == hash && is_named(r, n, text, &of)))
-            break;
-    }
-    if (n->number == 0 && r->name_count < NAMES * 3 / 4 && length < NAME_BYTES - r->text_used) {
-        if (group && !is_regular(group, &of))
-            of.step = 0;
-        *n = (name){.hash = hash, .at = (uint32_t)r->text_used, .number = ++r->name_count, .of = of};
-        r->number_at[n->number] = (uint32_t)(n - r->table);
-        memcpy(r->text + r->text_used, text, length + 1);
-        r->text_used += length + 1;
-    }
-    number = n->number;
-    pthread_mutex_unlock(&r->mutex);
-    return number;
+    return fsdp__trace_names_number(&r->names, text, group);
 }
 
 const char *fsdp__recorder_name(const fsdp__recorder *r, uint32_t number)
 {
-    return number ? r->text + r->table[r->number_at[number]].at : "";
+    return fsdp__trace_names_text(&r->names, number);
 }
 
 uint32_t fsdp__recorder_names(const fsdp__recorder *r)
 {
-    return r->name_count;
+    return r->names.count;
 }
 
 fsdp__traced_ranks fsdp__recorder_ranks(const fsdp__recorder *r, uint32_t number)
 {
-    return number ? r->table[r->number_at[number]].of : (fsdp__traced_ranks){0};
+    return fsdp__trace_names_ranks(&r->names, number);
 }
 
 /* Cuts the path of a module behind its first number: blocks have rows, and not all that is in them. */
@@ -157,32 +98,38 @@ static uint32_t module_number(fsdp__recorder *r, const void *owner)
 
 /* ---- lanes ---- */
 
-static uint16_t add_lane(fsdp__recorder *r, const void *key, const char *device)
+static uint16_t add_lane(fsdp__recorder *r, const void *key, uint32_t own, const char *device)
 {
     int i = 0;
 
     pthread_mutex_lock(&r->mutex);
-    while (i < FSDP__LANES - 1 && r->lanes[i].key && r->lanes[i].key != key)
+    while (i < FSDP__LANES - 1 && r->lanes[i].key && (r->lanes[i].key != key || r->lanes[i].own != own))
         i++;
     if (!r->lanes[i].key) {
         memccpy(r->lanes[i].device, device, '\0', sizeof r->lanes[i].device - 1);
+        r->lanes[i].own = own;
         r->lanes[i].key = key;
     }
     pthread_mutex_unlock(&r->mutex);
     return (uint16_t)i;
 }
 
-static uint16_t lane_of(fsdp__recorder *r, const void *key, const char *device)
+static uint16_t find_lane(fsdp__recorder *r, const void *key, uint32_t own, const char *device)
 {
     for (int i = 0; i < FSDP__LANES; i++) {
         const void *here = atomic_load_explicit(&r->lanes[i].key, memory_order_acquire);
 
-        if (here == key)
+        if (here == key && r->lanes[i].own == own)
             return (uint16_t)i;
         if (!here)
             break;
     }
-    return add_lane(r, key, device);
+    return add_lane(r, key, own, device);
+}
+
+static uint16_t lane_of(fsdp__recorder *r, const void *key, const char *device)
+{
+    return find_lane(r, key, 0, device);
 }
 
 static uint16_t this_thread(fsdp__recorder *r)
@@ -254,16 +201,35 @@ static void note_memory(fsdp__recorder *r, const fsdp__probe_event *e)
     fsdp_release_error(held);
 }
 
+/* Returns the device on which an event begins or ends behind the host; NULL: there is none. */
+static fsdp_device *device_behind(const fsdp__probe_event *e, uint16_t lane)
+{
+    fsdp_device *device =
+        lane > 0 && FSDP__POINT_BIT(e->point) & (BEGINS | ENDS) ? fsdp__stream_device(e->stream) : NULL;
+
+    return device && !fsdp__device_host_access(device) && fsdp__device_has_bytes(device) ? device : NULL;
+}
+
+/* Lets the device's own record know what is issued from here on, or no longer. */
+static void mark_issuer(const fsdp__recorder *r, const fsdp__probe_event *e, uint16_t lane, const fsdp__note *n)
+{
+    fsdp_device *device = r->recorded_count > 0 ? device_behind(e, lane) : NULL;
+
+    if (device && FSDP__POINT_BIT(e->point) & BEGINS)
+        fsdp__device_activity_enter(device, n ? (uint64_t)(n - r->notes) + 1 : 0);
+    else if (device)
+        fsdp__device_activity_leave(device);
+}
+
 /* Takes a stamp where a device runs behind the host. */
 static void set_time(fsdp__note *n, const fsdp__probe_event *e)
 {
-    const fsdp_device *device = n->lane > 0 ? fsdp__stream_device(e->stream) : NULL;
+    const fsdp_device *device = device_behind(e, n->lane);
     fsdp__stamp stamp;
     bool held;
 
     n->ns = e->ns ? e->ns : fsdp__clock_ns();
-    if (!device || !(FSDP__POINT_BIT(e->point) & (BEGINS | ENDS)) || fsdp__device_host_access(device) ||
-        !fsdp__device_has_bytes(device))
+    if (!device)
         return;
     held = fsdp_hold_error(true);
     if (fsdp__stream_stamp(e->stream, &stamp) == FSDP_OK) {
@@ -284,8 +250,10 @@ static void note_event(fsdp__recorder *r, const fsdp__probe_event *e)
     if (lane == 0 && bit & (ISSUES | BIT(EVENT_RECORDED)))
         return;
     n = take_place(r);
-    if (!n)
+    if (!n) {
+        mark_issuer(r, e, lane, NULL);
         return;
+    }
     *n = (fsdp__note){.bytes = e->bytes,
                       .number = e->number,
                       .label = number_of(r, e->point == FSDP__POINT_SHARD_CHANGED ? e->word : e->label, NULL),
@@ -302,6 +270,7 @@ static void note_event(fsdp__recorder *r, const fsdp__probe_event *e)
     if (e->point == FSDP__POINT_SHARD_CHANGED || e->point == FSDP__POINT_EVENT_RECORDED)
         n->number = (uint64_t)(uintptr_t)(e->event ? (const void *)e->event : e->object);
     set_time(n, e);
+    mark_issuer(r, e, lane, n);
 }
 
 static fsdp_status see(void *arg, fsdp__probe_event *e)
@@ -330,6 +299,7 @@ static void free_recorder(void *state)
 
     fsdp__listen(r->subscriber, 0);
     fsdp__recorder_close(r);
+    fsdp__trace_names_destroy(&r->names);
     pthread_mutex_destroy(&r->mutex);
     fsdp__free(r);
 }
@@ -345,9 +315,11 @@ fsdp__recorder *fsdp__recorder_of(fsdp_context *context)
         return NULL;
     r->context = context;
     pthread_mutex_init(&r->mutex, NULL);
+    fsdp__trace_names_init(&r->names);
     /* It is subscribed once, and stays: a thread may be about to tell it something at any time. */
     r->subscriber = fsdp__context_subscribe(context, 0, see, r);
     if (!r->subscriber) {
+        fsdp__trace_names_destroy(&r->names);
         pthread_mutex_destroy(&r->mutex);
         fsdp__free(r);
         return NULL;
@@ -362,10 +334,7 @@ fsdp_status fsdp__recorder_open(fsdp__recorder *r, int64_t most_bytes)
         return FSDP_FAIL(FSDP_STATE, "a trace is being recorded already");
     r->capacity = most_bytes / (int64_t)sizeof *r->notes;
     r->notes = fsdp__malloc((size_t)r->capacity * sizeof *r->notes); /* pages come as they are used */
-    r->table = fsdp__calloc(NAMES, sizeof *r->table);
-    r->number_at = fsdp__calloc(NAMES, sizeof *r->number_at);
-    r->text = fsdp__malloc(NAME_BYTES);
-    if (!r->notes || !r->table || !r->number_at || !r->text) {
+    if (!r->notes || fsdp__trace_names_open(&r->names) != FSDP_OK) {
         fsdp__recorder_close(r);
         return FSDP_NO_MEMORY;
     }
@@ -376,17 +345,11 @@ fsdp_status fsdp__recorder_open(fsdp__recorder *r, int64_t most_bytes)
 void fsdp__recorder_close(fsdp__recorder *r)
 {
     fsdp__free(r->notes);
-    fsdp__free(r->table);
-    fsdp__free(r->number_at);
-    fsdp__free(r->text);
+    fsdp__trace_names_close(&r->names);
     fsdp__pointer_table_release(&r->modules);
     r->notes = NULL;
-    r->table = NULL;
-    r->number_at = NULL;
-    r->text = NULL;
-    r->text_used = 0;
-    r->name_count = 0;
     r->count = r->timed = r->capacity = 0;
+    r->own = (fsdp__own_record){.wanted = false};
     memset(r->lanes, 0, sizeof r->lanes);
 }
 
@@ -434,6 +397,77 @@ static void note_ledger(fsdp__recorder *r, const fsdp_device *device, bool first
     fsdp_release_error(held);
 }
 
+/* ---- what GPUs record themselves ---- */
+
+/* Keeps the first reason why a GPU's own record is missing. */
+static void note_missing(fsdp__recorder *r, fsdp_status status)
+{
+    if (status != FSDP_OK && !*r->own.missing)
+        fsdp__shown(fsdp_last_error(), r->own.missing, sizeof r->own.missing);
+}
+
+static void start_own(fsdp__recorder *r)
+{
+    fsdp__error_aside aside;
+
+    fsdp__put_error_aside(&aside);
+    for (int i = 0; i < FSDP__MOST_GPUS; i++) {
+        fsdp_device *gpu = fsdp__device_find(r->context, "cuda", i);
+        fsdp_status status;
+
+        if (!gpu || !fsdp__device_has_activities(gpu))
+            continue;
+        r->own.wanted = true;
+        status = fsdp__device_activities_start(gpu);
+        note_missing(r, status);
+        if (status == FSDP_OK)
+            r->recorded[r->recorded_count++] = gpu;
+    }
+    fsdp__put_error_back(&aside);
+}
+
+typedef struct activity_noter {
+    fsdp__recorder *recorder;
+    fsdp_device *device;
+} activity_noter;
+
+/* Notes what a GPU has run. What was not complete when the record was stopped has no end. */
+static void note_activity(void *arg, const fsdp__device_activity *a)
+{
+    const activity_noter *noter = arg;
+    fsdp__recorder *r = noter->recorder;
+    uint32_t name = number_of(r, a->name, NULL);
+    fsdp__note *n = a->begin > 0 && a->end >= a->begin ? take_place(r) : NULL;
+
+    if (n)
+        *n = (fsdp__note){.ns = a->begin,
+                          .number = (uint64_t)a->end,
+                          .bytes = a->bytes,
+                          .name = name,
+                          .label = (uint32_t)a->issuer,
+                          .lane = find_lane(r, noter->device, a->stream + 1, fsdp_device_name(noter->device)),
+                          .point = FSDP__NOTE_ACTIVITY,
+                          .kind = (uint8_t)a->kind};
+}
+
+static void stop_own(fsdp__recorder *r)
+{
+    fsdp__error_aside aside;
+
+    fsdp__put_error_aside(&aside);
+    for (int i = 0; i < r->recorded_count; i++) {
+        fsdp__activity_sum sum;
+
+        note_missing(
+            r, fsdp__device_activities_stop(r->recorded[i], note_activity, &(activity_noter){r, r->recorded[i]}, &sum));
+        r->own.sum.told += sum.told;
+        r->own.sum.issued += sum.issued;
+        r->own.sum.dropped += sum.dropped;
+    }
+    r->recorded_count = 0;
+    fsdp__put_error_back(&aside);
+}
+
 void fsdp__recorder_start(fsdp__recorder *r)
 {
     const fsdp_device *cpu = fsdp__device_find(r->context, "cpu", 0), *front = NULL;
@@ -450,6 +484,7 @@ void fsdp__recorder_start(fsdp__recorder *r)
         if (gpu && gpu != front)
             note_ledger(r, gpu, false);
     }
+    start_own(r);
     atomic_store(&r->open, true);
     fsdp__listen(r->subscriber, HEARD);
 }
@@ -481,6 +516,7 @@ void fsdp__recorder_stop(fsdp__recorder *r)
         sched_yield();
     read_times(r);
     fsdp_release_error(held);
+    stop_own(r);
 }
 
 /* ---- reading ---- */
@@ -499,6 +535,11 @@ const fsdp__note *fsdp__recorder_notes(const fsdp__recorder *r, int64_t *count)
 int64_t fsdp__recorder_dropped(const fsdp__recorder *r)
 {
     return FSDP__MAX(r->count - r->capacity, 0);
+}
+
+const fsdp__own_record *fsdp__recorder_own(const fsdp__recorder *r)
+{
+    return &r->own;
 }
 
 const fsdp__lane *fsdp__recorder_lanes(const fsdp__recorder *r)

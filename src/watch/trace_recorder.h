@@ -6,14 +6,19 @@
 #define WATCH_TRACE_RECORDER_H
 
 #include "base/probe.h"
+#include "device/device.h"
 #include "device/worker.h"
 #include "fsdp/device.h"
+#include "watch/trace_names.h"
 
 enum {
     FSDP__LANES = 128, /* threads, streams and devices that are told apart; the last takes all others */
-    /* The points of notes that are none: what is live from here on, `bytes`, of a kind, and of a module. */
+    /* The points of notes that are none. What is live from here on, `bytes`, of a kind, and of a module: */
     FSDP__NOTE_LEDGER = FSDP__POINTS,
-    FSDP__NOTE_OWNED
+    FSDP__NOTE_OWNED,
+    /* What a GPU has run by its own record: from `ns` to `number`; kind: fsdp__activity_kind, label: 1 + the index of
+     * the note of what has issued it, 0: not known. */
+    FSDP__NOTE_ACTIVITY
 };
 
 typedef struct fsdp__note {
@@ -30,13 +35,16 @@ typedef struct fsdp__note {
 
 typedef struct fsdp__lane {
     const void *_Atomic key; /* a thread, a stream with a thread of its own, or a device */
+    uint32_t own;            /* of a device's own record: 1 + its number of the stream; 0: of ours */
     char device[24];         /* of a stream, or itself; "": a thread */
 } fsdp__lane;
 
-/* Members of a group: `first`, `first + step`, and so on, in that order. step 0: they follow no such rule. */
-typedef struct fsdp__traced_ranks {
-    int count, first, step;
-} fsdp__traced_ranks;
+/* What GPUs have recorded themselves. */
+typedef struct fsdp__own_record {
+    bool wanted;            /* there is a GPU */
+    fsdp__activity_sum sum; /* of all GPUs of the context, and all of the recording */
+    char missing[400];      /* why there is none, or not all; "": there is */
+} fsdp__own_record;
 
 typedef struct fsdp__recorder fsdp__recorder;
 
@@ -57,6 +65,7 @@ void fsdp__recorder_stop(fsdp__recorder *recorder);
 fsdp_context *fsdp__recorder_context(const fsdp__recorder *recorder);
 const fsdp__note *fsdp__recorder_notes(const fsdp__recorder *recorder, int64_t *count);
 int64_t fsdp__recorder_dropped(const fsdp__recorder *recorder); /* notes for which there was no room */
+const fsdp__own_record *fsdp__recorder_own(const fsdp__recorder *recorder);
 const fsdp__lane *fsdp__recorder_lanes(const fsdp__recorder *recorder);
 const char *fsdp__recorder_name(const fsdp__recorder *recorder, uint32_t number);         /* "" for 0 */
 uint32_t fsdp__recorder_names(const fsdp__recorder *recorder);                            /* so many: from 1 on */

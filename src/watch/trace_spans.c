@@ -33,9 +33,10 @@ typedef struct maker {
     lane_state lanes[FSDP__LANES];
     flow_end *ends;
     int64_t end_count, end_capacity;
-    fsdp__pointer_table whole;  /* from units to their spans, + 1; 0: not whole */
-    fsdp__pointer_table events; /* to the index of the note, + 1, that was issued last when they were recorded */
-    int64_t activations;        /* by which these have grown */
+    fsdp__pointer_table whole;   /* from units to their spans, + 1; 0: not whole */
+    fsdp__pointer_table issuers; /* from notes of work to spans, + 1: where it was issued, or ran */
+    fsdp__pointer_table events;  /* to the index of the note, + 1, that was issued last when they were recorded */
+    int64_t activations;         /* by which these have grown */
     const fsdp__note *notes;
 } maker;
 
@@ -194,6 +195,54 @@ static fsdp_status wait(maker *m, const fsdp__note *n)
     return FSDP_OK;
 }
 
+/* ---- a GPU's own record ---- */
+
+static fsdp_status add_activity(maker *m, const fsdp__note *n)
+{
+    int64_t index;
+
+    FSDP_TRY(add_span(m, n, FSDP__SPAN_ACTIVITY, n->lane, &index));
+    m->out->spans[index].end = (int64_t)n->number;
+    m->out->spans[index].unfinished = false;
+    return FSDP_OK;
+}
+
+static fsdp_status add_arrow(maker *m, int64_t from, int64_t to)
+{
+    fsdp__trace_spans *s = m->out;
+
+    if (fsdp__grow(&s->arrows, s->arrow_count, &s->arrow_capacity, sizeof *s->arrows))
+        return FSDP_NO_MEMORY;
+    s->arrows[s->arrow_count++] = (fsdp__trace_arrow){from, to};
+    return FSDP_OK;
+}
+
+/* Adds the arrows to a GPU's activities: from the slice of the host that issued them, where there is one, or from what
+ * ran in the stream. */
+static fsdp_status join_activities(maker *m)
+{
+    fsdp__trace_spans *s = m->out;
+    int64_t joined = s->arrow_count, *place;
+
+    for (int64_t i = 0; i < s->count; i++)
+        if (s->spans[i].kind == FSDP__SPAN_WORK) {
+            FSDP__TRY_NEW(place = fsdp__pointer_table_at(&m->issuers, s->spans[i].note));
+            *place = i + 1;
+        }
+    for (int64_t i = 0; i < joined; i++) {
+        FSDP__TRY_NEW(place = fsdp__pointer_table_at(&m->issuers, s->spans[s->arrows[i].to].note));
+        *place = s->arrows[i].from + 1;
+    }
+    for (int64_t i = 0; i < s->count; i++) {
+        uint32_t issuer = s->spans[i].kind == FSDP__SPAN_ACTIVITY ? s->spans[i].note->label : 0;
+        int64_t from = issuer > 0 ? fsdp__pointer_table_find(&m->issuers, &m->notes[issuer - 1]) : 0;
+
+        if (from > 0)
+            FSDP_TRY(add_arrow(m, from - 1, i));
+    }
+    return FSDP_OK;
+}
+
 /* ---- notes ---- */
 
 static fsdp_status read_note(maker *m, const fsdp__note *n)
@@ -230,6 +279,8 @@ static fsdp_status read_note(maker *m, const fsdp__note *n)
     case FSDP__POINT_BATCH_BEGUN:
     case FSDP__POINT_PART_BEGUN:
         return begin(m, n, FSDP__SPAN_WORK);
+    case FSDP__NOTE_ACTIVITY:
+        return add_activity(m, n);
     case FSDP__NOTE_LEDGER:
     case FSDP__NOTE_OWNED:
         return FSDP_OK;
@@ -308,8 +359,6 @@ static fsdp_status sort(maker *m)
 
 static fsdp_status join_ends(maker *m)
 {
-    fsdp__trace_spans *s = m->out;
-
     if (m->end_count > 0)
         qsort(m->ends, (size_t)m->end_count, sizeof *m->ends, compare_ends);
     for (int64_t i = 0; i + 1 < m->end_count; i++) {
@@ -317,9 +366,7 @@ static fsdp_status join_ends(maker *m)
 
         if (from->runs || !to->runs || from->lane != to->lane || from->item != to->item)
             continue;
-        if (fsdp__grow(&s->arrows, s->arrow_count, &s->arrow_capacity, sizeof *s->arrows))
-            return FSDP_NO_MEMORY;
-        s->arrows[s->arrow_count++] = (fsdp__trace_arrow){from->span, to->span};
+        FSDP_TRY(add_arrow(m, from->span, to->span));
     }
     return FSDP_OK;
 }
@@ -345,7 +392,8 @@ static fsdp_status make(maker *m)
         FSDP_TRY(read_note(m, &m->notes[i]));
     end_all(m->out);
     FSDP_TRY(sort(m));
-    return join_ends(m);
+    FSDP_TRY(join_ends(m));
+    return join_activities(m);
 }
 
 fsdp_status fsdp__trace_spans_create(const fsdp__recorder *recorder, fsdp__trace_spans *out)
@@ -360,6 +408,7 @@ fsdp_status fsdp__trace_spans_create(const fsdp__recorder *recorder, fsdp__trace
     status = make(m);
     fsdp__pointer_table_release(&m->whole);
     fsdp__pointer_table_release(&m->events);
+    fsdp__pointer_table_release(&m->issuers);
     fsdp__free(m->ends);
     fsdp__free(m);
     return status;

@@ -10,7 +10,8 @@ typedef enum fsdp__span_kind {
     FSDP__SPAN_WAIT,     /* of the host */
     FSDP__SPAN_FORWARD,  /* of a unit */
     FSDP__SPAN_BACKWARD, /* the same */
-    FSDP__SPAN_WHOLE     /* a unit's parameters are whole, or on their way: a row of its own */
+    FSDP__SPAN_WHOLE,    /* a unit's parameters are whole, or on their way: a row of its own */
+    FSDP__SPAN_ACTIVITY  /* of a GPU, by its own record */
 } fsdp__span_kind;
 
 typedef struct fsdp__trace_span {

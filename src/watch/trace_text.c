@@ -86,12 +86,15 @@ static void span_title(const writer *w, const fsdp__trace_span *s, char title[TI
                                         [FSDP__SPAN_WAIT] = "wait for ",
                                         [FSDP__SPAN_FORWARD] = "forward ",
                                         [FSDP__SPAN_BACKWARD] = "backward ",
-                                        [FSDP__SPAN_WHOLE] = "whole: "};
+                                        [FSDP__SPAN_WHOLE] = "whole: ",
+                                        [FSDP__SPAN_ACTIVITY] = ""};
     const char *unit = name_of(w, s->note->name);
     char what[TITLE - 16] = "the stream";
 
     if (s->kind == FSDP__SPAN_WORK || s->kind == FSDP__SPAN_ISSUE)
         work_title(w, s->note, what);
+    else if (s->kind == FSDP__SPAN_ACTIVITY)
+        snprintf(what, sizeof what, "%s", *unit ? unit : "a kernel without a name");
     else if (s->kind == FSDP__SPAN_WAIT && s->other)
         work_title(w, s->other, what);
     else if (s->kind != FSDP__SPAN_WAIT)
@@ -106,7 +109,12 @@ static const char *category(const fsdp__trace_span *s)
                                         [FSDP__SPAN_FORWARD] = "unit",
                                         [FSDP__SPAN_BACKWARD] = "unit",
                                         [FSDP__SPAN_WHOLE] = "whole"};
+    static const char *const activities[] = {[FSDP__ACTIVITY_KERNEL] = "gpu_kernel",
+                                             [FSDP__ACTIVITY_COPY] = "gpu_memcpy",
+                                             [FSDP__ACTIVITY_FILL] = "gpu_memset"};
 
+    if (s->kind == FSDP__SPAN_ACTIVITY)
+        return activities[s->note->kind];
     if (s->kind != FSDP__SPAN_WORK)
         return kinds[s->kind];
     switch (s->note->point) {
@@ -179,6 +187,8 @@ static void write_args(const writer *w, const fsdp__trace_span *s)
     fprintf(w->out, ",\"args\":{\"ns\":%lld", (long long)(s->end - s->begin));
     if (s->kind == FSDP__SPAN_WORK)
         write_work_args(w, s);
+    else if (s->kind == FSDP__SPAN_ACTIVITY && s->note->bytes > 0)
+        fprintf(w->out, ",\"bytes\":%llu", (unsigned long long)s->note->bytes);
     else if (s->kind == FSDP__SPAN_FORWARD)
         fprintf(w->out, ",\"activations_kept\":%lld", (long long)s->kept);
     if (s->unfinished)
@@ -395,10 +405,13 @@ static bool is_collective(const fsdp__trace_span *s)
 static void name_lane(const writer *w, int lane, const fsdp__trace_span *first)
 {
     const char *device = w->lanes[lane].device;
+    uint32_t own = w->lanes[lane].own;
     char title[TITLE];
 
     if (lane == 0)
         snprintf(title, sizeof title, "host");
+    else if (own > 0)
+        snprintf(title, sizeof title, "%s's own record: stream %u", device, own - 1);
     else if (*device)
         snprintf(title, sizeof title, "%s stream: %ss", device, category(first));
     else

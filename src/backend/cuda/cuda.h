@@ -57,6 +57,8 @@ typedef struct fsdp__cuda_state {
     struct fsdp__cuda_range *ranges; /* guarded by the mutex */
     pthread_mutex_t mutex;
     struct fsdp__cuda_moments *moments;
+    _Atomic uint64_t ticket;        /* of what CUPTI records for it (cuda_activity.c); 0: it does not */
+    _Atomic int64_t issued;         /* kernels, products, copies and fills since then */
     struct fsdp__cuda_clock *clock; /* NULL: no stamp was taken yet. Guarded by the mutex */
     fsdp__cuda_lost lost;
     /* State of the products by a library, and how it is freed; made when the first product runs, under the mutex. */
@@ -89,6 +91,15 @@ static inline cudaStream_t fsdp__cuda_native(const fsdp_stream *stream)
     return ((const fsdp__cuda_stream *)stream)->native;
 }
 
+/* Counts something that the device will run, where that is recorded. A product is one, whatever it launches. */
+static inline void fsdp__cuda_count_issued(const fsdp_device *device)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+
+    if (atomic_load_explicit(&state->ticket, memory_order_relaxed) > 0)
+        atomic_fetch_add_explicit(&state->issued, 1, memory_order_relaxed);
+}
+
 /* Makes the device the calling thread's own. Whoever calls CUDA calls this first. */
 fsdp_status fsdp__cuda_use(const fsdp_device *device);
 
@@ -119,6 +130,16 @@ void fsdp__cuda_moments_close(fsdp_device *device);
 fsdp_status fsdp__cuda_stream_stamp(fsdp_stream *stream, fsdp__device_moment **out);
 /* Frees what stamps were measured with; all of them have been read. */
 void fsdp__cuda_clock_close(fsdp_device *device);
+
+/* ---- cuda_activity.c ---- */
+
+fsdp_status fsdp__cuda_activities_start(fsdp_device *device);
+fsdp_status fsdp__cuda_activities_stop(fsdp_device *device, fsdp__activity_listener *tell, void *arg,
+                                       fsdp__activity_sum *out);
+void fsdp__cuda_activity_enter(fsdp_device *device, uint64_t number);
+void fsdp__cuda_activity_leave(fsdp_device *device);
+/* Ends the record of a device that is being closed, if there is one. */
+void fsdp__cuda_activities_close(fsdp_device *device);
 
 /* ---- cuda_pinned.c ---- */
 

@@ -26,6 +26,15 @@ typedef struct transfer {
     bool taken; /* the host's memory must have been read on return, even if it is pinned */
 } transfer;
 
+static fsdp_status issue(const fsdp__cuda_stream *stream, const transfer *t)
+{
+    const fsdp_device *device = stream->base.device;
+
+    FSDP__CUDA_TRY(device, cudaMemcpyAsync(t->dst, t->src, t->bytes, t->kind, stream->native));
+    fsdp__cuda_count_issued(device);
+    return FSDP_OK;
+}
+
 /* ---- pieces ---- */
 
 void fsdp__cuda_pieces_free(fsdp__cuda_stream *stream)
@@ -96,8 +105,7 @@ static fsdp_status pass_to_device(fsdp__cuda_stream *stream, char *dst, const ch
         piece = piece_at(stream, (size_t)p->now) + p->filled;
         run = FSDP__MIN(bytes - at, FSDP__CUDA_PIECE_BYTES - p->filled);
         memcpy(piece, src + at, run);
-        FSDP__CUDA_TRY(stream->base.device,
-                       cudaMemcpyAsync(dst + at, piece, run, cudaMemcpyHostToDevice, stream->native));
+        FSDP_TRY(issue(stream, &(transfer){dst + at, piece, run, cudaMemcpyHostToDevice, false}));
         p->filled += (run + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     }
     return FSDP_OK;
@@ -108,8 +116,8 @@ static fsdp_status fetch(fsdp__cuda_stream *stream, size_t number, const char *s
 {
     const fsdp_device *device = stream->base.device;
 
-    FSDP__CUDA_TRY(device, cudaMemcpyAsync(piece_at(stream, number), src, FSDP__MIN(bytes, FSDP__CUDA_PIECE_BYTES),
-                                           cudaMemcpyDeviceToHost, stream->native));
+    FSDP_TRY(issue(stream, &(transfer){piece_at(stream, number), src, FSDP__MIN(bytes, FSDP__CUDA_PIECE_BYTES),
+                                       cudaMemcpyDeviceToHost, false}));
     FSDP__CUDA_TRY(device, cudaEventRecord(stream->pieces.used[number % FSDP__CUDA_PIECES], stream->native));
     return FSDP_OK;
 }
@@ -166,7 +174,7 @@ static fsdp_status copy(fsdp_stream *stream, const transfer *t)
         if (!t->taken)
             FSDP_TRY(is_pinned(device, host, &pinned));
         if (pinned)
-            FSDP__CUDA_TRY(device, cudaMemcpyAsync(part.dst, part.src, run, t->kind, fsdp__cuda_native(stream)));
+            FSDP_TRY(issue((fsdp__cuda_stream *)stream, &part));
         else
             FSDP_TRY(pass((fsdp__cuda_stream *)stream, &part));
     }

@@ -86,6 +86,7 @@ static void cuda_close(fsdp_device *device)
 {
     fsdp__cuda_state *state = device->state;
 
+    fsdp__cuda_activities_close(device);
     if (state->products)
         state->products_free(state->products);
     fsdp__cuda_clock_close(device);
@@ -173,6 +174,10 @@ static const fsdp__backend backend = {
     .stream_mark = fsdp__cuda_stream_mark,
     .stream_await = fsdp__cuda_stream_await,
     .stream_stamp = fsdp__cuda_stream_stamp,
+    .activities_start = fsdp__cuda_activities_start,
+    .activities_stop = fsdp__cuda_activities_stop,
+    .activity_enter = fsdp__cuda_activity_enter,
+    .activity_leave = fsdp__cuda_activity_leave,
     .stream_enter = fsdp__cuda_stream_enter,
     .stream_leave = fsdp__cuda_stream_leave,
     .stream_native = fsdp__cuda_stream_native,

@@ -29,12 +29,17 @@ fsdp_status fsdp__cuda_launch(fsdp_stream *stream, const char *name, const void 
                        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
     status =
         FSDP__CUDA_CALL(device, cudaLaunchKernel(kernel, grid, threads, args, shared_bytes, fsdp__cuda_native(stream)));
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "kernel '%s'", name);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "kernel '%s'", name);
+    fsdp__cuda_count_issued(device);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__cuda_set_bytes(fsdp_stream *stream, void *device, int byte, size_t bytes)
 {
     FSDP_TRY(fsdp__cuda_use(stream->device));
     FSDP__CUDA_TRY(stream->device, cudaMemsetAsync(device, byte, bytes, fsdp__cuda_native(stream)));
+    if (bytes > 0)
+        fsdp__cuda_count_issued(stream->device);
     return FSDP_OK;
 }

@@ -88,9 +88,11 @@ static fsdp_status issue(products *p, fsdp_stream *stream, const fsdp__product_p
     if (k->bias)
         FSDP_TRY(FSDP__CUBLASLT(lt, MatmulDescSetAttribute, plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                 &k->bias, sizeof k->bias));
-    return FSDP__CUBLASLT(lt, Matmul, p->handle, plan->operation, &alpha, k->b, plan->first, k->a, plan->second, &beta,
-                          k->c, plan->out, k->c, plan->out, &plan->algorithm, workspace, plan->workspace_bytes,
-                          fsdp__cuda_native(stream));
+    FSDP_TRY(FSDP__CUBLASLT(lt, Matmul, p->handle, plan->operation, &alpha, k->b, plan->first, k->a, plan->second,
+                            &beta, k->c, plan->out, k->c, plan->out, &plan->algorithm, workspace, plan->workspace_bytes,
+                            fsdp__cuda_native(stream)));
+    fsdp__cuda_count_issued(stream->device);
+    return FSDP_OK;
 }
 
 /* Issues the product if cublasLt has an algorithm for it. */

@@ -2,7 +2,8 @@
  *
  * tests/backend/fakecuda is the part of NVIDIA's runtime that the plug-in calls, compiled against the real headers: its
  * devices are threads and memory of this machine. It is a library beside the tests (libfakecudart.so), and with the
- * plug-in's own files it makes a second libfsdp-cuda.so there. What a device is, it takes from the environment:
+ * plug-in's own files it makes a second libfsdp-cuda.so there. Products (fake_blas.c) and the record of what
+ * runs (fake_cupti.c) are libraries of their own, as NVIDIA's are. What a device is, it takes from the environment:
  *
  *   FSDP_FAKECUDA_DEVICES=2                  how many there are
  *   FSDP_FAKECUDA_DRIVER=13000               the driver's version; 0: there is none
@@ -18,63 +19,71 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The functions that can fail; `kernel` is a kernel when it runs. Those of cublasLt fail with a cublasStatus_t. */
-#define FAKECUDA_CALLS(X)                   \
-    X(cudaDriverGetVersion)                 \
-    X(cudaRuntimeGetVersion)                \
-    X(cudaGetDeviceCount)                   \
-    X(cudaGetDeviceProperties)              \
-    X(cudaDeviceGetAttribute)               \
-    X(cudaSetDevice)                        \
-    X(cudaMemGetInfo)                       \
-    X(cudaDeviceSynchronize)                \
-    X(cudaMalloc)                           \
-    X(cudaFree)                             \
-    X(cudaGetDriverEntryPointByVersion)     \
-    X(cuMemGetAllocationGranularity)        \
-    X(cuMemAddressReserve)                  \
-    X(cuMemAddressFree)                     \
-    X(cuMemCreate)                          \
-    X(cuMemRelease)                         \
-    X(cuMemMap)                             \
-    X(cuMemUnmap)                           \
-    X(cuMemSetAccess)                       \
-    X(cudaMallocAsync)                      \
-    X(cudaFreeAsync)                        \
-    X(cudaHostAlloc)                        \
-    X(cudaFreeHost)                         \
-    X(cudaHostRegister)                     \
-    X(cudaHostUnregister)                   \
-    X(cudaPointerGetAttributes)             \
-    X(cudaMemcpyAsync)                      \
-    X(cudaMemsetAsync)                      \
-    X(cudaStreamCreateWithPriority)         \
-    X(cudaDeviceGetStreamPriorityRange)     \
-    X(cudaStreamDestroy)                    \
-    X(cudaStreamSynchronize)                \
-    X(cudaStreamQuery)                      \
-    X(cudaStreamWaitEvent)                  \
-    X(cudaEventCreateWithFlags)             \
-    X(cudaEventDestroy)                     \
-    X(cudaEventRecord)                      \
-    X(cudaEventSynchronize)                 \
-    X(cudaEventQuery)                       \
-    X(cudaEventElapsedTime)                 \
-    X(cudaLaunchKernel)                     \
-    X(cudaFuncSetAttribute)                 \
-    X(cublasLtCreate)                       \
-    X(cublasLtDestroy)                      \
-    X(cublasLtMatmulDescCreate)             \
-    X(cublasLtMatmulDescDestroy)            \
-    X(cublasLtMatmulDescSetAttribute)       \
-    X(cublasLtMatrixLayoutCreate)           \
-    X(cublasLtMatrixLayoutDestroy)          \
-    X(cublasLtMatrixLayoutSetAttribute)     \
-    X(cublasLtMatmulPreferenceCreate)       \
-    X(cublasLtMatmulPreferenceDestroy)      \
-    X(cublasLtMatmulPreferenceSetAttribute) \
-    X(cublasLtMatmulAlgoGetHeuristic)       \
-    X(cublasLtMatmul)                       \
+/* The functions that can fail; `kernel` is a kernel when it runs. Those of cublasLt fail with a
+ * cublasStatus_t, those of CUPTI with a CUptiResult. A `record` of something that ran is dropped by error 1, which is
+ * counted, and lost by error 2, which nobody is told. */
+#define FAKECUDA_CALLS(X)                     \
+    X(cudaDriverGetVersion)                   \
+    X(cudaRuntimeGetVersion)                  \
+    X(cudaGetDeviceCount)                     \
+    X(cudaGetDeviceProperties)                \
+    X(cudaDeviceGetAttribute)                 \
+    X(cudaSetDevice)                          \
+    X(cudaMemGetInfo)                         \
+    X(cudaDeviceSynchronize)                  \
+    X(cudaMalloc)                             \
+    X(cudaFree)                               \
+    X(cudaGetDriverEntryPointByVersion)       \
+    X(cuMemGetAllocationGranularity)          \
+    X(cuMemAddressReserve)                    \
+    X(cuMemAddressFree)                       \
+    X(cuMemCreate)                            \
+    X(cuMemRelease)                           \
+    X(cuMemMap)                               \
+    X(cuMemUnmap)                             \
+    X(cuMemSetAccess)                         \
+    X(cudaMallocAsync)                        \
+    X(cudaFreeAsync)                          \
+    X(cudaHostAlloc)                          \
+    X(cudaFreeHost)                           \
+    X(cudaHostRegister)                       \
+    X(cudaHostUnregister)                     \
+    X(cudaPointerGetAttributes)               \
+    X(cudaMemcpyAsync)                        \
+    X(cudaMemsetAsync)                        \
+    X(cudaStreamCreateWithPriority)           \
+    X(cudaDeviceGetStreamPriorityRange)       \
+    X(cudaStreamDestroy)                      \
+    X(cudaStreamSynchronize)                  \
+    X(cudaStreamQuery)                        \
+    X(cudaStreamWaitEvent)                    \
+    X(cudaEventCreateWithFlags)               \
+    X(cudaEventDestroy)                       \
+    X(cudaEventRecord)                        \
+    X(cudaEventSynchronize)                   \
+    X(cudaEventQuery)                         \
+    X(cudaEventElapsedTime)                   \
+    X(cudaLaunchKernel)                       \
+    X(cudaFuncSetAttribute)                   \
+    X(cublasLtCreate)                         \
+    X(cublasLtDestroy)                        \
+    X(cublasLtMatmulDescCreate)               \
+    X(cublasLtMatmulDescDestroy)              \
+    X(cublasLtMatmulDescSetAttribute)         \
+    X(cublasLtMatrixLayoutCreate)             \
+    X(cublasLtMatrixLayoutDestroy)            \
+    X(cublasLtMatrixLayoutSetAttribute)       \
+    X(cublasLtMatmulPreferenceCreate)         \
+    X(cublasLtMatmulPreferenceDestroy)        \
+    X(cublasLtMatmulPreferenceSetAttribute)   \
+    X(cublasLtMatmulAlgoGetHeuristic)         \
+    X(cublasLtMatmul)                         \
+    X(cuptiActivityRegisterTimestampCallback) \
+    X(cuptiActivityRegisterCallbacks)         \
+    X(cuptiActivityEnable)                    \
+    X(cuptiActivityFlushAll)                  \
+    X(cuptiFinalize)                          \
+    X(record)                                 \
     X(kernel)
 
 typedef struct fakecuda_copies {

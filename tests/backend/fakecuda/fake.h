@@ -100,6 +100,30 @@ void fake_count_object(int change);
 fakecuda_copies fake_copies(bool pinned);
 void fake_stream_hold(void *stream, const atomic_int *open);
 
+/* ---- what records what runs ---- */
+
+typedef enum fake_sort {
+    FAKE_RUNS_KERNEL,
+    FAKE_COPIES_TO_DEVICE,
+    FAKE_COPIES_TO_HOST,
+    FAKE_FILLS
+} fake_sort;
+
+typedef struct fake_recorder {
+    /* The calling thread has given this to a stream: returns its number, which `ran` is called with when it is done on
+     * that stream's thread; 0: nobody wants to know. */
+    uint32_t (*issued)(fake_sort sort, cudaStream_t stream, size_t bytes);
+    void (*ran)(uint32_t number, int64_t begin, int64_t end); /* by CLOCK_MONOTONIC */
+} fake_recorder;
+
+/* Sets who records; NULL: nobody. No call is under way. */
+void fake_record(const fake_recorder *recorder);
+/* Queues work as fake_enqueue does, and lets it be recorded; `amount`: bytes of a copy or fill. */
+cudaError_t fake_enqueue_recorded(cudaStream_t stream, fake_sort sort, size_t amount, fake_work work,
+                                  const void *argument, size_t bytes);
+/* Returns a number that the stream has for itself. */
+uint32_t fake_stream_number(cudaStream_t stream);
+
 /* ---- kernels ---- */
 
 /* What a kernel is launched with in place of its arguments: the first is this, the second is its body, which is copied

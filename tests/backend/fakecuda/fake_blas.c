@@ -472,6 +472,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     t.workspace_bytes = chosen->workspace_bytes;
     if (!t.a || !t.b || !t.d || (has_bias && !t.bias) || (chosen->workspace_bytes && !t.workspace))
         return CUBLAS_STATUS_INVALID_VALUE;
-    return fake_enqueue(stream, run, &t, sizeof t, false) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
-                                                                         : CUBLAS_STATUS_ALLOC_FAILED;
+    return fake_enqueue_recorded(stream, FAKE_RUNS_KERNEL, 0, run, &t, sizeof t) == cudaSuccess
+               ? CUBLAS_STATUS_SUCCESS
+               : CUBLAS_STATUS_ALLOC_FAILED;
 }

@@ -2,8 +2,67 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "backend/fakecuda/fake.h"
+
+/* ---- what records what runs ---- */
+
+static const fake_recorder *_Atomic recorder;
+
+void fake_record(const fake_recorder *now)
+{
+    recorder = now;
+}
+
+/* Something that is recorded, from when it is issued until it has run. */
+typedef struct recorded {
+    const fake_recorder *by;
+    uint32_t number;
+    int64_t begin;
+} recorded;
+
+static int64_t clock_ns(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static void begin_recorded(const void *argument)
+{
+    recorded *const *r = argument;
+
+    (*r)->begin = clock_ns();
+}
+
+static void end_recorded(const void *argument)
+{
+    recorded *r = *(recorded *const *)argument;
+
+    if (r->begin > 0)
+        r->by->ran(r->number, r->begin, clock_ns());
+    free(r);
+}
+
+/* Queues work between two marks, if it is recorded. */
+cudaError_t fake_enqueue_recorded(cudaStream_t stream, fake_sort sort, size_t amount, fake_work work,
+                                  const void *argument, size_t bytes)
+{
+    const fake_recorder *by = recorder;
+    uint32_t number = by ? by->issued(sort, stream, amount) : 0;
+    recorded *r = number ? calloc(1, sizeof *r) : NULL;
+    cudaError_t status;
+
+    if (!r)
+        return fake_enqueue(stream, work, argument, bytes, false);
+    *r = (recorded){.by = by, .number = number};
+    (void)fake_enqueue(stream, begin_recorded, &r, sizeof r, false);
+    status = fake_enqueue(stream, work, argument, bytes, false);
+    (void)fake_enqueue(stream, end_recorded, &r, sizeof r, true);
+    return status;
+}
 
 /* ---- copies ---- */
 
@@ -85,7 +144,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
         memcpy(c.staged, src, bytes);
         c.from = c.staged;
     }
-    status = fake_enqueue(stream, run_copy, &c, sizeof c, false);
+    status = fake_enqueue_recorded(stream, kind == cudaMemcpyDeviceToHost ? FAKE_COPIES_TO_HOST : FAKE_COPIES_TO_DEVICE,
+                                   bytes, run_copy, &c, sizeof c);
     if (c.staged && fake_enqueue(stream, free_staged, &c, sizeof c, true) != cudaSuccess) {
         fake_stream_wait(stream);
         free(c.staged);
@@ -120,7 +180,7 @@ cudaError_t cudaMemsetAsync(void *dst, int byte, size_t bytes, cudaStream_t stre
         return cudaSuccess;
     if (!to.found || !to.whole)
         return fake_error(cudaErrorInvalidValue);
-    return fake_enqueue(stream, run_filling, &f, sizeof f, false);
+    return fake_enqueue_recorded(stream, FAKE_FILLS, bytes, run_filling, &f, sizeof f);
 }
 
 /* ---- what holds a stream up ---- */
@@ -235,7 +295,7 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
                     .device = fake_stream_device(stream),
                     .kind = kind};
     memcpy(l->body, args[1], kind->bytes);
-    status = fake_enqueue(stream, run_kernel, l, sizeof *l + kind->bytes, false);
+    status = fake_enqueue_recorded(stream, FAKE_RUNS_KERNEL, 0, run_kernel, l, sizeof *l + kind->bytes);
     free(l);
     return status;
 }

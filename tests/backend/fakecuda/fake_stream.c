@@ -37,6 +37,7 @@ typedef struct item {
 struct CUstream_st {
     struct CUstream_st *next; /* guarded by the list's lock */
     int device;
+    uint32_t number;
     uint64_t seed, pauses;
     pthread_mutex_t mutex;
     pthread_cond_t arrived, moved;
@@ -260,6 +261,11 @@ int fake_stream_device(cudaStream_t stream)
     return stream->device;
 }
 
+uint32_t fake_stream_number(cudaStream_t stream)
+{
+    return stream->number;
+}
+
 static void wait_until(struct CUstream_st *s, uint64_t number)
 {
     pthread_mutex_lock(&s->mutex);
@@ -331,7 +337,8 @@ static struct CUstream_st *stream_new(void)
     if (!s)
         return NULL;
     s->device = fake_current();
-    s->seed = (seed ? strtoull(seed, NULL, 10) : 1) << 32 ^ atomic_fetch_add(&created, 1) << 20;
+    s->number = (uint32_t)atomic_fetch_add(&created, 1) + 1;
+    s->seed = (seed ? strtoull(seed, NULL, 10) : 1) << 32 ^ (uint64_t)(s->number - 1) << 20;
     s->refs = 1;
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->arrived, NULL);
