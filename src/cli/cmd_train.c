@@ -42,6 +42,7 @@ typedef struct session {
     const char *run;      /* the name that `ps` shows */
     _Atomic int64_t step; /* the last one taken */
     _Atomic bool trained; /* all steps are taken */
+    int64_t resumed;      /* the step that it began behind */
     int64_t steps_fd;     /* of a rank whose launcher wants to know the step; -1 */
     char *flight;         /* the folder for the ranks' last calls */
     bool as_rank;         /* another process of this program started this one, and prints what went wrong */
@@ -125,15 +126,19 @@ static void last_words(void *arg)
     const session *s = arg;
     char lost[512];
 
-    if (*lost_text(s->config, s->step, s->trained, lost, sizeof lost))
+    /* For a started rank the launcher says what else is lost. */
+    if (!s->as_rank && *lost_text(s->config, s->step, s->trained, lost, sizeof lost))
         (void)fsdp__failure("interrupted%s", lost);
+    if (fsdp__trace_is_open(s->config, s->resumed, s->step))
+        (void)fsdp__failure("the trace '%s' was not written: the run has ended among the steps that it is of",
+                            s->config->metrics.trace.path);
 }
 
 static void started(void *arg, const fsdp_train_summary *summary)
 {
     session *s = arg;
 
-    s->step = summary->resumed_step;
+    s->step = s->resumed = summary->resumed_step;
     fsdp__progress_start(&s->progress, s->config, summary, fsdp_context_threads(s->context));
     fsdp__interrupt_asks(&s->interrupt, fsdp__train_saves(s->config));
 }
@@ -370,7 +375,7 @@ static int train(session *s)
         return FSDP__FAILED;
     }
     s->progress.prints = fsdp_context_rank(s->context) == 0;
-    if (s->progress.prints && !s->as_rank) /* for a started rank the launcher does that */
+    if (s->progress.prints)
         fsdp__interrupt_last_words(&s->interrupt, last_words, s);
     s->progress.bar.possible = s->progress.prints && fsdp__bar_possible(STDERR_FILENO);
     s->progress.on_terminal = isatty(STDOUT_FILENO);

@@ -373,6 +373,7 @@ static outcome save(fsdp_train_run *run)
     PART(stopped(status)); /* it settles the step first */
     if (!stop)
         return agreed(FSDP_OK);
+    PART(alone(fsdp__trace_after_steps(run)));
     PART(agreed(fsdp__saves_failure(run)));
     return agreed(FSDP_FAIL(FSDP_INTERRUPTED,
                             "interrupted after step %lld, which has a checkpoint: the same command continues from it",

@@ -72,6 +72,9 @@ fsdp_status fsdp__train_check_checkpoint(const fsdp_train_config *config);
 fsdp_status fsdp__step_ranges_check(const char *name, const char *text);
 /* Returns whether a step is one of such a text's; `*last` is the last one of all. */
 bool fsdp__step_ranges_have(const char *text, int64_t step, int64_t *last);
+/* Returns whether a run that began behind step `resumed`, and has taken `step`, is among the steps of its trace: a part
+ * is recorded, and the file is not written. */
+bool fsdp__trace_is_open(const fsdp_train_config *config, int64_t resumed, int64_t step);
 
 FSDP__SCOPED_POINTER(fsdp_train_config, fsdp_train_config_free)
 

@@ -18,15 +18,25 @@ enum {
 /* ---- which ---- */
 
 /* Returns whether a step is traced; `*last` is the last step that is. */
-static bool is_traced(const fsdp_train_run *run, int64_t step, int64_t *last)
+static bool is_traced(const fsdp_train_config *config, int64_t resumed, int64_t step, int64_t *last)
 {
-    const char *at = run->config->metrics.trace.steps;
+    const char *at = config->metrics.trace.steps;
 
     if (!at) {
-        *last = run->resume.step + USUAL_LAST;
-        return step >= run->resume.step + USUAL_FIRST && step <= *last;
+        *last = resumed + USUAL_LAST;
+        return step >= resumed + USUAL_FIRST && step <= *last;
     }
     return fsdp__step_ranges_have(at, step, last);
+}
+
+bool fsdp__trace_is_open(const fsdp_train_config *config, int64_t resumed, int64_t step)
+{
+    int64_t last = 0;
+    bool begun = false;
+
+    for (int64_t s = resumed + 1; config->metrics.trace.path && s <= step + 1 && !begun; s++)
+        begun = is_traced(config, resumed, s, &last);
+    return begun && step < last;
 }
 
 /* ---- recording ---- */
@@ -61,11 +71,18 @@ static fsdp_status note(fsdp_train_run *run, fsdp_status status)
     return FSDP_OK;
 }
 
+/* Waits for a device that the host is ahead of: a recording ends where nothing is under way. */
+static fsdp_status catch_up(const fsdp_train_run *run)
+{
+    return run->ahead.device ? fsdp_stream_synchronize(fsdp_device_stream(run->device)) : FSDP_OK;
+}
+
 static fsdp_status end(fsdp_train_run *run)
 {
     fsdp_trace *trace = run->trace;
     fsdp_status status;
 
+    FSDP_TRY(catch_up(run));
     run->trace = NULL;
     status = fsdp_trace_end(trace);
     if (status == FSDP_OK && fsdp_context_rank(run->context) == 0)
@@ -93,8 +110,12 @@ fsdp_status fsdp__trace_before_step(fsdp_train_run *run, fsdp__train_step_taker 
 {
     fsdp_trace_options options = {.run = fsdp__metrics_id(run->metrics)};
     int64_t last;
-    bool traced = run->config->metrics.trace.path && run->loader && is_traced(run, run->step + 1, &last);
+    bool possible = run->config->metrics.trace.path && run->loader,
+         traced = possible && is_traced(run->config, run->resume.step, run->step + 1, &last),
+         recorded = run->trace && is_traced(run->config, run->resume.step, run->step, &last);
 
+    if (traced || recorded) /* also between them, so that each has its own time */
+        FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));
     if (run->trace)
         fsdp_trace_pause(run->trace, !traced);
     if (!traced || run->traced)
@@ -115,7 +136,7 @@ fsdp_status fsdp__trace_after_step(fsdp_train_run *run)
 
     if (!run->trace)
         return FSDP_OK;
-    (void)is_traced(run, run->step, &last);
+    (void)is_traced(run->config, run->resume.step, run->step, &last);
     return run->step >= last ? end(run) : FSDP_OK;
 }
 

@@ -189,6 +189,47 @@ FIXTURE_TEST(a_run_that_keeps_nothing_says_so_and_what_was_lost)
     }
 }
 
+/* A run that saves writes the trace of all its ranks; one that does not says that it is lost. */
+FIXTURE_TEST(a_trace_that_a_signal_cuts_short_is_written_or_missed)
+{
+    fixture *f = *state;
+    char *path = test_path(f->directory, "trace.json"), *kept = test_path(f->directory, "kept"), trace[256],
+         folder[256];
+
+    snprintf(trace, sizeof trace, "--metrics.trace.path=%s", path);
+    snprintf(folder, sizeof folder, "--checkpoint.folder=%s", kept);
+    for (int i = 0; i < 4; i++) {
+        bool saves = i >= 2;
+        char n[16];
+        run r;
+
+        snprintf(n, sizeof n, "-n%d", 1 + i % 2);
+        r = START(ENDLESS, n, "--export.path=", trace, "--metrics.trace.steps=2-900000",
+                  saves ? folder : "--checkpoint.enable=false");
+        CHECK(run_await_output(&r, "step:  3"));
+        kill(r.program.pid, SIGINT);
+        run_wait(&r);
+        run_await_nothing(&r);
+        CHECK_EQ(r.program.status, 128 + SIGINT);
+        CHECK_EQ(occurrences(r.program.output, "was not written: the run has ended among the steps"), !saves);
+        CHECK_EQ(occurrences(r.program.output, "a trace was written to"), saves);
+        CHECK_EQ(access(path, F_OK) == 0, saves);
+        if (saves) {
+            size_t bytes;
+            char *text = test_read_file(path, &bytes);
+
+            CHECK_EQ(occurrences(text, "\"incomplete\""), 0);
+            CHECK_EQ(occurrences(text, "\"name\":\"step 3\""), 1 + i % 2);
+            free(text);
+            CHECK_EQ(unlink(path), 0);
+        }
+        run_free(&r);
+        test_remove_tree(kept);
+    }
+    free(path);
+    free(kept);
+}
+
 /* One step in the test's folder; how often it says that it keeps nothing. */
 static int count_keeps(const fixture *f, const char *export, const char *folder, const char *enable)
 {
