@@ -1,0 +1,101 @@
+/* jinja_call.c - looks up what is called, and checks the arguments. */
+#include "chat/jinja_call.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+
+const char *fsdp__jinja_name(fsdp__string string, char *out, size_t out_bytes)
+{
+    char text[64];
+
+    snprintf(text, sizeof text, "%.*s", (int)FSDP__MIN(string.bytes, sizeof text - 1), string.at);
+    return fsdp__shown(text, out, out_bytes);
+}
+
+const fsdp__callable *fsdp__callable_find(const fsdp__callable *table, size_t count, fsdp__string name)
+{
+    for (size_t i = 0; i < count; i++)
+        if (fsdp__string_is(name, table[i].name))
+            return &table[i];
+    return NULL;
+}
+
+/* Returns whether a list of words has this one, and counts the words. */
+static bool has_word(const char *words, fsdp__string word, int64_t *count)
+{
+    bool found = false;
+
+    *count = 0;
+    while (*words) {
+        size_t bytes = strcspn(words, " ");
+
+        found |= fsdp__strings_equal((fsdp__string){words, bytes}, word);
+        words += bytes + (words[bytes] != 0);
+        ++*count;
+    }
+    return found;
+}
+
+fsdp_status fsdp__callable_call(fsdp__render *r, const fsdp__callable *callable, const fsdp__value *of,
+                                const fsdp__arguments *arguments, fsdp__value *out)
+{
+    bool any = callable->parameters[0] == '*', any_name = any && callable->parameters[1] == '*';
+    int64_t most;
+
+    for (int64_t i = 0; i < arguments->named_count && !any_name; i++)
+        if (any || !has_word(callable->parameters, arguments->named[i].key.string, &most))
+            return FSDP__RENDER_FAIL(r, "%s() has no argument '%s' that is known here", callable->name,
+                                     FSDP__JINJA_NAME(arguments->named[i].key.string));
+    has_word(callable->parameters, (fsdp__string){"", 0}, &most);
+    if (!any && arguments->count > most)
+        return FSDP__RENDER_FAIL(r, "%s() takes %d arguments, not %d", callable->name, (int)most,
+                                 (int)arguments->count);
+    return callable->call(r, of, arguments, out);
+}
+
+const fsdp__value *fsdp__argument(const fsdp__arguments *arguments, int64_t index, const char *name)
+{
+    if (index < arguments->count)
+        return &arguments->values[index];
+    for (int64_t i = 0; i < arguments->named_count; i++)
+        if (fsdp__string_is(arguments->named[i].key.string, name))
+            return &arguments->named[i].value;
+    return NULL;
+}
+
+fsdp_status fsdp__argument_string(fsdp__render *r, const fsdp__arguments *arguments, int64_t index, const char *name,
+                                  fsdp__string *out)
+{
+    const fsdp__value *value = fsdp__argument(arguments, index, name);
+
+    if (!value)
+        return FSDP_OK;
+    if (value->kind == FSDP__VALUE_UNDEFINED)
+        return FSDP__RENDER_FAIL(r, "%s", value->string.at);
+    if (value->kind != FSDP__VALUE_STRING)
+        return FSDP__RENDER_FAIL(r, "the argument '%s' has to be a string, not %s", name, fsdp__value_type(value));
+    *out = value->string;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__argument_integer(fsdp__render *r, const fsdp__arguments *arguments, int64_t index, const char *name,
+                                   int64_t *out)
+{
+    const fsdp__value *value = fsdp__argument(arguments, index, name);
+
+    if (!value)
+        return FSDP_OK;
+    if (value->kind != FSDP__VALUE_INTEGER && value->kind != FSDP__VALUE_BOOL)
+        return FSDP__RENDER_FAIL(r, "the argument '%s' has to be an integer, not %s", name, fsdp__value_type(value));
+    *out = fsdp__value_integer(value);
+    return FSDP_OK;
+}
+
+bool fsdp__argument_truth(const fsdp__arguments *arguments, int64_t index, const char *name)
+{
+    const fsdp__value *value = fsdp__argument(arguments, index, name);
+
+    return value && fsdp__value_truth(value);
+}

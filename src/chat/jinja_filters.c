@@ -1,0 +1,301 @@
+/* jinja_filters.c - what may stand behind '|': of one value here, of lists in jinja_list_filters.c. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "chat/jinja_call.h"
+#include "chat/jinja_filters.h"
+#include "chat/jinja_operators.h"
+#include "chat/jinja_strings.h"
+#include "chat/jinja_text.h"
+
+static void release_builder(fsdp__builder *builder)
+{
+    fsdp__builder_release(builder);
+}
+#define BUILDER FSDP__SCOPED(release_builder) fsdp__builder
+
+/* ---- JSON ---- */
+
+/* Reads the option `indent`: a number of spaces, or a text. */
+static fsdp_status read_indent(fsdp__render *r, const fsdp__value *indent, fsdp__json_style *style)
+{
+    fsdp__value text;
+    int64_t spaces;
+
+    if (!indent || indent->kind == FSDP__VALUE_NONE)
+        return FSDP_OK;
+    style->item = (fsdp__string){",", 1};
+    if (indent->kind == FSDP__VALUE_STRING) {
+        FSDP_TRY(fsdp__value_copy_text(r, indent->string.at, indent->string.bytes, &text));
+    } else if (fsdp__value_is_number(indent)) {
+        spaces = FSDP__MAX(fsdp__value_integer(indent), 0);
+        FSDP_TRY(fsdp__value_copy_text(r, "                ", (size_t)FSDP__MIN(spaces, 16), &text));
+    } else {
+        return FSDP__RENDER_FAIL(r, "tojson: indent has to be a number or a text");
+    }
+    ((char *)text.string.at)[text.string.bytes] = 0;
+    style->indent = text.string.at;
+    return FSDP_OK;
+}
+
+static fsdp_status read_separators(fsdp__render *r, const fsdp__value *given, fsdp__json_style *style)
+{
+    if (!given || given->kind == FSDP__VALUE_NONE)
+        return FSDP_OK;
+    if (!fsdp__value_is_list(given) || given->list->count != 2 || given->list->items[0].kind != FSDP__VALUE_STRING ||
+        given->list->items[1].kind != FSDP__VALUE_STRING)
+        return FSDP__RENDER_FAIL(r, "tojson: separators has to be a pair of strings");
+    style->item = given->list->items[0].string;
+    style->key = given->list->items[1].string;
+    return FSDP_OK;
+}
+
+FSDP__FILTER(to_json)
+{
+    fsdp__json_style style = {.item = {", ", 2}, .key = {": ", 2}};
+    BUILDER text = {0};
+
+    style.ascii = fsdp__argument_truth(arguments, 0, "ensure_ascii");
+    FSDP_TRY(read_indent(r, fsdp__argument(arguments, 1, "indent"), &style));
+    FSDP_TRY(read_separators(r, fsdp__argument(arguments, 2, "separators"), &style));
+    style.sorted = fsdp__argument_truth(arguments, 3, "sort_keys");
+    FSDP_TRY(fsdp__value_json(r, of, &style, &text));
+    return fsdp__builder_value(r, &text, out);
+}
+
+/* ---- texts ---- */
+
+/* Applies a method of strings to what str() gives. */
+static fsdp_status as_string(fsdp__render *r, const fsdp__value *of, fsdp__value *out)
+{
+    fsdp__string text = {"", 0};
+
+    FSDP_TRY(fsdp__value_str(r, of, &text));
+    *out = fsdp__value_of_text(text.at, text.bytes);
+    return FSDP_OK;
+}
+
+static fsdp_status by_method(fsdp__render *r, const char *method, const fsdp__value *of,
+                             const fsdp__arguments *arguments, fsdp__value *out)
+{
+    fsdp__value text;
+
+    FSDP_TRY(as_string(r, of, &text));
+    return fsdp__jinja_method(r, (fsdp__string){method, strlen(method)}, &text, arguments, out);
+}
+
+FSDP__FILTER(trim)
+{
+    return by_method(r, "strip", of, arguments, out);
+}
+
+FSDP__FILTER(upper)
+{
+    return by_method(r, "upper", of, arguments, out);
+}
+
+FSDP__FILTER(lower)
+{
+    return by_method(r, "lower", of, arguments, out);
+}
+
+FSDP__FILTER(capitalize)
+{
+    return by_method(r, "capitalize", of, arguments, out);
+}
+
+FSDP__FILTER(replace)
+{
+    return by_method(r, "replace", of, arguments, out);
+}
+
+FSDP__FILTER(title)
+{
+    fsdp__value text;
+
+    FSDP_TRY(as_string(r, of, &text));
+    return fsdp__string_case(r, text.string, FSDP__CASE_TITLE_FILTER, out);
+}
+
+FSDP__FILTER(string)
+{
+    return as_string(r, of, out);
+}
+
+FSDP__FILTER(same)
+{
+    *out = *of;
+    return FSDP_OK;
+}
+
+FSDP__FILTER(format)
+{
+    const fsdp__list with = {(fsdp__value *)arguments->values, arguments->count};
+    fsdp__value text;
+
+    FSDP_TRY(as_string(r, of, &text));
+    return fsdp__string_fill(r, text.string, &with, out);
+}
+
+/* Reads what is put before each line: a text, or a number of spaces. */
+static fsdp_status read_width(fsdp__render *r, const fsdp__value *width, fsdp__value *out)
+{
+    int64_t spaces = 4;
+
+    if (width && width->kind == FSDP__VALUE_STRING) {
+        *out = *width;
+        return FSDP_OK;
+    }
+    if (width && fsdp__value_is_number(width))
+        spaces = FSDP__MIN(FSDP__MAX(fsdp__value_integer(width), 0), 1000);
+    *out = fsdp__value_of_text(" ", 1);
+    return fsdp__value_operate(r, (fsdp__string){"*", 1}, out, &(fsdp__value){FSDP__VALUE_INTEGER, {.integer = spaces}},
+                               out);
+}
+
+FSDP__FILTER(indent)
+{
+    bool first = fsdp__argument_truth(arguments, 1, "first"), blank = fsdp__argument_truth(arguments, 2, "blank");
+    fsdp__value text, lines, width;
+    BUILDER made = {0};
+
+    FSDP_TRY(as_string(r, of, &text));
+    FSDP_TRY(read_width(r, fsdp__argument(arguments, 0, "width"), &width));
+    FSDP_TRY(fsdp__string_lines(r, text.string, false, &lines));
+    for (int64_t i = 0; i < lines.list->count; i++) {
+        fsdp__string line = lines.list->items[i].string;
+
+        if (i > 0)
+            FSDP_TRY(fsdp__builder_add(r, &made, "\n", 1));
+        if (i == 0 ? first : blank || line.bytes > 0)
+            FSDP_TRY(fsdp__builder_add(r, &made, width.string.at, width.string.bytes));
+        FSDP_TRY(fsdp__builder_add(r, &made, line.at, line.bytes));
+    }
+    if (text.string.bytes && text.string.at[text.string.bytes - 1] == '\n')
+        FSDP_TRY(fsdp__builder_add(r, &made, "\n", 1));
+    return fsdp__builder_value(r, &made, out);
+}
+
+/* ---- numbers ---- */
+
+/* Reads a whole text as a number. */
+static bool read_number(fsdp__string text, char out[64], double *real)
+{
+    char *end;
+
+    text = fsdp__string_strip(text, FSDP__STRIP_BOTH, NULL);
+    if (text.bytes == 0 || text.bytes > 60)
+        return false;
+    memcpy(out, text.at, text.bytes);
+    out[text.bytes] = 0;
+    *real = strtod(out, &end);
+    return *end == 0 && !strpbrk(out, "xXnN");
+}
+
+FSDP__FILTER(integer)
+{
+    const fsdp__value *otherwise = fsdp__argument(arguments, 0, "default");
+    char text[64], *end;
+    double real;
+
+    *out = otherwise ? *otherwise : fsdp__value_of_integer(0);
+    if (fsdp__value_is_number(of))
+        *out = fsdp__value_of_integer(fsdp__value_integer(of));
+    else if (of->kind == FSDP__VALUE_STRING && read_number(of->string, text, &real)) {
+        int64_t whole = strtoll(text, &end, 10);
+
+        *out = fsdp__value_of_integer(*end == 0 ? whole : fabs(real) < 9e18 ? (int64_t)real : 0);
+    }
+    return FSDP_OK;
+}
+
+FSDP__FILTER(real)
+{
+    const fsdp__value *otherwise = fsdp__argument(arguments, 0, "default");
+    char text[64];
+    double number;
+
+    *out = otherwise ? *otherwise : fsdp__value_of_real(0);
+    if (fsdp__value_is_number(of))
+        *out = fsdp__value_of_real(fsdp__value_real(of));
+    else if (of->kind == FSDP__VALUE_STRING && read_number(of->string, text, &number))
+        *out = fsdp__value_of_real(number);
+    return FSDP_OK;
+}
+
+FSDP__FILTER(absolute)
+{
+    if (!fsdp__value_is_number(of))
+        return FSDP__RENDER_FAIL(r, "bad operand type for abs(): '%s'", fsdp__value_type(of));
+    *out = *of;
+    if (fsdp__value_real(of) < 0)
+        return fsdp__value_negate(r, of, out);
+    return FSDP_OK;
+}
+
+/* ---- any value ---- */
+
+FSDP__FILTER(otherwise)
+{
+    const fsdp__value *instead = fsdp__argument(arguments, 0, "default_value");
+    bool falsy = fsdp__argument_truth(arguments, 1, "boolean");
+    const fsdp__value empty = fsdp__value_of_text("", 0);
+
+    *out = of->kind == FSDP__VALUE_UNDEFINED || (falsy && !fsdp__value_truth(of)) ? (instead ? *instead : empty) : *of;
+    return FSDP_OK;
+}
+
+FSDP__FILTER(length)
+{
+    int64_t count;
+
+    FSDP_TRY(fsdp__value_length(r, of, &count));
+    *out = fsdp__value_of_integer(count);
+    return FSDP_OK;
+}
+
+FSDP__FILTER(attribute)
+{
+    fsdp__string name = {0};
+
+    FSDP_TRY(fsdp__argument_string(r, arguments, 0, "name", &name));
+    return fsdp__value_attribute(r, of, name, out);
+}
+
+static const fsdp__callable filters[] = {
+    {"tojson", "ensure_ascii indent separators sort_keys", to_json},
+    {"trim", "chars", trim},
+    {"upper", "", upper},
+    {"lower", "", lower},
+    {"capitalize", "", capitalize},
+    {"title", "", title},
+    {"replace", "old new count", replace},
+    {"string", "", string},
+    {"safe", "", same},
+    {"format", "*", format},
+    {"indent", "width first blank", indent},
+    {"int", "default base", integer},
+    {"float", "default", real},
+    {"abs", "", absolute},
+    {"default", "default_value boolean", otherwise},
+    {"d", "default_value boolean", otherwise},
+    {"length", "", length},
+    {"count", "", length},
+    {"attr", "name", attribute},
+};
+
+fsdp_status fsdp__jinja_filter(fsdp__render *r, fsdp__string name, const fsdp__value *of,
+                               const fsdp__arguments *arguments, fsdp__value *out)
+{
+    const fsdp__callable *filter = fsdp__callable_find(filters, FSDP__COUNT_OF(filters), name);
+
+    if (!filter)
+        filter = fsdp__list_filter(name);
+    if (filter)
+        return fsdp__callable_call(r, filter, of, arguments, out);
+    if (fsdp__maps(name))
+        return fsdp__map_filter(r, name, of, arguments, fsdp__jinja_filter, out);
+    return FSDP__RENDER_FAIL(r, "No filter named '%s'.", FSDP__JINJA_NAME(name));
+}

@@ -1,0 +1,354 @@
+/* jinja_list_filters.c - filters of lists: order, choice, and what is applied to each item. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "chat/jinja_filters.h"
+#include "chat/jinja_operators.h"
+#include "chat/jinja_strings.h"
+#include "chat/jinja_text.h"
+
+static void release_builder(fsdp__builder *builder)
+{
+    fsdp__builder_release(builder);
+}
+#define BUILDER FSDP__SCOPED(release_builder) fsdp__builder
+
+/* ---- helpers ---- */
+
+/* Copies what a value gives when it is iterated into a list of its own. */
+static fsdp_status copy_items(fsdp__render *r, const fsdp__value *of, fsdp__value *out)
+{
+    fsdp__list items;
+
+    FSDP_TRY(fsdp__value_items(r, of, &items));
+    FSDP_TRY(fsdp__value_new_list(r, FSDP__VALUE_LIST, items.count, out));
+    if (items.count)
+        memcpy(out->list->items, items.items, (size_t)items.count * sizeof *items.items);
+    return FSDP_OK;
+}
+
+/* Gets "a.b.0" of an item; `instead` (NULL: nothing) stands for what is not there. */
+static fsdp_status attribute_or(fsdp__render *r, const fsdp__value *item, fsdp__string path, const fsdp__value *instead,
+                                fsdp__value *out)
+{
+    *out = *item;
+    while (path.bytes > 0) {
+        size_t dot = fsdp__string_find(path, (fsdp__string){".", 1}, 0);
+        fsdp__string name = {path.at, dot == SIZE_MAX ? path.bytes : dot};
+        fsdp__value key = fsdp__value_of_text(name.at, name.bytes), of = *out;
+
+        if (name.bytes > 0 && name.bytes < 9 && strspn(name.at, "0123456789") >= name.bytes)
+            key = fsdp__value_of_integer(strtol(name.at, NULL, 10));
+        FSDP_TRY(fsdp__value_index(r, &of, &key, out));
+        if (instead && out->kind == FSDP__VALUE_UNDEFINED)
+            *out = *instead;
+        path.at += name.bytes + (dot != SIZE_MAX);
+        path.bytes -= name.bytes + (dot != SIZE_MAX);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status attribute_of(fsdp__render *r, const fsdp__value *item, fsdp__string path, fsdp__value *out)
+{
+    return attribute_or(r, item, path, NULL, out);
+}
+
+/* Gets what items are ordered by: an attribute, in small letters unless case counts. */
+static fsdp_status sort_key(fsdp__render *r, const fsdp__value *item, fsdp__string attribute, bool with_case,
+                            fsdp__value *out)
+{
+    FSDP_TRY(attribute_of(r, item, attribute, out));
+    if (out->kind == FSDP__VALUE_STRING && !with_case)
+        return fsdp__string_case(r, out->string, FSDP__CASE_LOWER, out);
+    return FSDP_OK;
+}
+
+/* Merges two sorted halves of `keys` and `items`, from `from` up to `middle` and `to`. */
+static fsdp_status merge(fsdp__render *r, fsdp__entry *at, fsdp__entry *space, int64_t middle, int64_t count, bool down)
+{
+    int64_t a = 0, b = middle;
+
+    for (int64_t i = 0; i < count; i++) {
+        int order = 0;
+
+        if (a < middle && b < count)
+            FSDP_TRY(fsdp__value_compare(r, &at[b].key, &at[a].key, "<", &order));
+        space[i] = a < middle && (b == count || (down ? order <= 0 : order >= 0)) ? at[a++] : at[b++];
+    }
+    memcpy(at, space, (size_t)count * sizeof *at);
+    return FSDP_OK;
+}
+
+static fsdp_status sort_entries(fsdp__render *r, fsdp__entry *at, fsdp__entry *space, int64_t count, bool down)
+{
+    if (count < 2)
+        return FSDP_OK;
+    FSDP_TRY(sort_entries(r, at, space, count / 2, down));
+    FSDP_TRY(sort_entries(r, at + count / 2, space, count - count / 2, down));
+    return merge(r, at, space, count / 2, count, down);
+}
+
+/* Sorts a list in place; equal items keep their order. */
+static fsdp_status sort_list(fsdp__render *r, fsdp__list *list, fsdp__string attribute, bool with_case, bool down)
+{
+    fsdp__entry *entries = fsdp__render_alloc(r, 2 * (size_t)list->count * sizeof *entries);
+
+    if (!entries)
+        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
+    for (int64_t i = 0; i < list->count; i++) {
+        entries[i].value = list->items[i];
+        FSDP_TRY(sort_key(r, &list->items[i], attribute, with_case, &entries[i].key));
+    }
+    FSDP_TRY(sort_entries(r, entries, entries + list->count, list->count, down));
+    for (int64_t i = 0; i < list->count; i++)
+        list->items[i] = entries[i].value;
+    return FSDP_OK;
+}
+
+/* ---- filters ---- */
+
+FSDP__FILTER(join)
+{
+    fsdp__string between = {"", 0}, attribute = {0};
+    fsdp__list items;
+    fsdp__value item;
+    BUILDER text = {0};
+
+    FSDP_TRY(fsdp__argument_string(r, arguments, 0, "d", &between));
+    FSDP_TRY(fsdp__argument_string(r, arguments, 1, "attribute", &attribute));
+    FSDP_TRY(fsdp__value_items(r, of, &items));
+    for (int64_t i = 0; i < items.count; i++) {
+        if (i > 0)
+            FSDP_TRY(fsdp__builder_add(r, &text, between.at, between.bytes));
+        FSDP_TRY(attribute_of(r, &items.items[i], attribute, &item));
+        FSDP_TRY(fsdp__value_print(r, &item, &text));
+    }
+    return fsdp__builder_value(r, &text, out);
+}
+
+FSDP__FILTER(list)
+{
+    return copy_items(r, of, out);
+}
+
+FSDP__FILTER(items)
+{
+    if (of->kind == FSDP__VALUE_UNDEFINED)
+        return fsdp__value_new_list(r, FSDP__VALUE_LIST, 0, out);
+    if (of->kind != FSDP__VALUE_MAP)
+        return FSDP__RENDER_FAIL(r, "Can only get item pairs from a mapping.");
+    return fsdp__jinja_method(r, (fsdp__string){"items", 5}, of, arguments, out);
+}
+
+FSDP__FILTER(dict_sort)
+{
+    fsdp__string by = {"key", 3};
+    bool with_case = fsdp__argument_truth(arguments, 0, "case_sensitive");
+
+    if (of->kind != FSDP__VALUE_MAP)
+        return FSDP__RENDER_FAIL(r, "dictsort of %s: a dict is needed", fsdp__value_type(of));
+    FSDP_TRY(fsdp__argument_string(r, arguments, 1, "by", &by));
+    FSDP_TRY(fsdp__jinja_method(r, (fsdp__string){"items", 5}, of, &(fsdp__arguments){0}, out));
+    return sort_list(r, out->list, (fsdp__string){fsdp__string_is(by, "value") ? "1" : "0", 1}, with_case,
+                     fsdp__argument_truth(arguments, 2, "reverse"));
+}
+
+FSDP__FILTER(sort)
+{
+    fsdp__string attribute = {0};
+
+    FSDP_TRY(fsdp__argument_string(r, arguments, 2, "attribute", &attribute));
+    FSDP_TRY(copy_items(r, of, out));
+    return sort_list(r, out->list, attribute, fsdp__argument_truth(arguments, 1, "case_sensitive"),
+                     fsdp__argument_truth(arguments, 0, "reverse"));
+}
+
+FSDP__FILTER(unique)
+{
+    fsdp__string attribute = {0};
+    fsdp__value keys, key;
+    int64_t count = 0;
+
+    FSDP_TRY(fsdp__argument_string(r, arguments, 1, "attribute", &attribute));
+    FSDP_TRY(copy_items(r, of, out));
+    FSDP_TRY(copy_items(r, of, &keys));
+    for (int64_t i = 0; i < out->list->count; i++) {
+        bool seen = false;
+
+        FSDP_TRY(
+            sort_key(r, &out->list->items[i], attribute, fsdp__argument_truth(arguments, 0, "case_sensitive"), &key));
+        for (int64_t k = 0; k < count && !seen; k++)
+            FSDP_TRY(fsdp__value_equal(r, &keys.list->items[k], &key, &seen));
+        if (seen)
+            continue;
+        keys.list->items[count] = key;
+        out->list->items[count++] = out->list->items[i];
+    }
+    out->list->count = count;
+    return FSDP_OK;
+}
+
+FSDP__FILTER(reverse)
+{
+    const fsdp__value back = fsdp__value_of_integer(-1);
+
+    if (of->kind == FSDP__VALUE_STRING)
+        return fsdp__value_slice(r, of, NULL, NULL, &back, out);
+    FSDP_TRY(copy_items(r, of, out));
+    return fsdp__value_slice(r, out, NULL, NULL, &back, out);
+}
+
+/* Gets the item at an end. */
+static fsdp_status item_of(fsdp__render *r, const fsdp__value *of, bool last, fsdp__value *out)
+{
+    fsdp__list items;
+
+    FSDP_TRY(fsdp__value_items(r, of, &items));
+    if (items.count == 0)
+        return fsdp__value_undefined(r, out, "No %s item, sequence was empty.", last ? "last" : "first");
+    *out = items.items[last ? items.count - 1 : 0];
+    return FSDP_OK;
+}
+
+FSDP__FILTER(first)
+{
+    return item_of(r, of, false, out);
+}
+
+FSDP__FILTER(last)
+{
+    return item_of(r, of, true, out);
+}
+
+/* Gets the smallest or the largest item. */
+static fsdp_status extreme(fsdp__render *r, const fsdp__value *of, const fsdp__arguments *arguments, bool largest,
+                           fsdp__value *out)
+{
+    fsdp__string attribute = {0};
+    fsdp__value list;
+
+    FSDP_TRY(fsdp__argument_string(r, arguments, 1, "attribute", &attribute));
+    FSDP_TRY(copy_items(r, of, &list));
+    FSDP_TRY(sort_list(r, list.list, attribute, fsdp__argument_truth(arguments, 0, "case_sensitive"), largest));
+    return item_of(r, &list, false, out);
+}
+
+FSDP__FILTER(smallest)
+{
+    return extreme(r, of, arguments, false, out);
+}
+
+FSDP__FILTER(largest)
+{
+    return extreme(r, of, arguments, true, out);
+}
+
+FSDP__FILTER(sum)
+{
+    fsdp__string attribute = {0};
+    fsdp__list items;
+    fsdp__value item, total;
+
+    FSDP_TRY(fsdp__argument_string(r, arguments, 0, "attribute", &attribute));
+    FSDP_TRY(fsdp__value_items(r, of, &items));
+    *out = fsdp__value_of_integer(0);
+    for (int64_t i = 0; i < items.count; i++) {
+        FSDP_TRY(attribute_of(r, &items.items[i], attribute, &item));
+        total = *out;
+        FSDP_TRY(fsdp__value_operate(r, (fsdp__string){"+", 1}, &total, &item, out));
+    }
+    return FSDP_OK;
+}
+
+static const fsdp__callable filters[] = {
+    {"join", "d attribute", join},
+    {"list", "", list},
+    {"items", "", items},
+    {"dictsort", "case_sensitive by reverse", dict_sort},
+    {"sort", "reverse case_sensitive attribute", sort},
+    {"unique", "case_sensitive attribute", unique},
+    {"reverse", "", reverse},
+    {"first", "", first},
+    {"last", "", last},
+    {"min", "case_sensitive attribute", smallest},
+    {"max", "case_sensitive attribute", largest},
+    {"sum", "attribute", sum},
+};
+
+const fsdp__callable *fsdp__list_filter(fsdp__string name)
+{
+    return fsdp__callable_find(filters, FSDP__COUNT_OF(filters), name);
+}
+
+/* ---- what is applied to each item ---- */
+
+bool fsdp__maps(fsdp__string name)
+{
+    return fsdp__string_is(name, "map") || fsdp__string_is(name, "select") || fsdp__string_is(name, "reject") ||
+           fsdp__string_is(name, "selectattr") || fsdp__string_is(name, "rejectattr");
+}
+
+/* Gets the name that the first arguments give, and leaves those behind it. */
+static fsdp_status take_name(fsdp__render *r, const fsdp__arguments *arguments, int64_t index, fsdp__string *name,
+                             fsdp__arguments *rest)
+{
+    *name = (fsdp__string){"", 0};
+    FSDP_TRY(fsdp__argument_string(r, arguments, index, "", name));
+    *rest = *arguments;
+    rest->values += FSDP__MIN(index + 1, arguments->count);
+    rest->count -= FSDP__MIN(index + 1, arguments->count);
+    return FSDP_OK;
+}
+
+static fsdp_status map_items(fsdp__render *r, const fsdp__value *of, const fsdp__arguments *arguments,
+                             fsdp__filter filter, fsdp__value *out)
+{
+    const fsdp__value *instead = fsdp__argument(arguments, INT64_MAX, "default");
+    fsdp__string attribute = {0}, name;
+    fsdp__arguments rest;
+
+    FSDP_TRY(fsdp__argument_string(r, arguments, INT64_MAX, "attribute", &attribute));
+    FSDP_TRY(take_name(r, arguments, 0, &name, &rest));
+    if (!name.bytes && !attribute.bytes)
+        return FSDP__RENDER_FAIL(r, "map requires a filter argument");
+    FSDP_TRY(copy_items(r, of, out));
+    for (int64_t i = 0; i < out->list->count; i++) {
+        fsdp__value item = out->list->items[i];
+
+        FSDP_TRY(attribute.bytes ? attribute_or(r, &item, attribute, instead, &out->list->items[i])
+                                 : filter(r, name, &item, &rest, &out->list->items[i]));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__map_filter(fsdp__render *r, fsdp__string name, const fsdp__value *of,
+                             const fsdp__arguments *arguments, fsdp__filter filter, fsdp__value *out)
+{
+    bool rejects = name.at[0] == 'r', by_attribute = fsdp__string_ends(name, (fsdp__string){"attr", 4});
+    fsdp__string attribute = {0}, test;
+    fsdp__arguments rest;
+    int64_t count = 0;
+
+    if (name.at[0] == 'm')
+        return map_items(r, of, arguments, filter, out);
+    if (by_attribute) {
+        FSDP_TRY(take_name(r, arguments, 0, &attribute, &rest));
+        if (!attribute.bytes)
+            return FSDP__RENDER_FAIL(r, "Missing parameter for attribute name");
+    }
+    FSDP_TRY(take_name(r, arguments, by_attribute ? 1 : 0, &test, &rest));
+    FSDP_TRY(copy_items(r, of, out));
+    for (int64_t i = 0; i < out->list->count; i++) {
+        fsdp__value item = out->list->items[i], asked;
+        bool is;
+
+        FSDP_TRY(attribute_of(r, &item, attribute, &asked));
+        is = fsdp__value_truth(&asked);
+        if (test.bytes)
+            FSDP_TRY(fsdp__jinja_test(r, test, &asked, &rest, &is));
+        if (is != rejects)
+            out->list->items[count++] = item;
+    }
+    out->list->count = count;
+    return FSDP_OK;
+}

@@ -1,0 +1,509 @@
+/* jinja_methods.c - methods of strings, dictionaries and lists; those that change a list or dictionary are refused, as
+ * the immutable sandbox does. */
+#include <string.h>
+
+#include "chat/jinja_call.h"
+#include "chat/jinja_strings.h"
+#include "chat/jinja_text.h"
+
+static void release_builder(fsdp__builder *builder)
+{
+    fsdp__builder_release(builder);
+}
+#define BUILDER FSDP__SCOPED(release_builder) fsdp__builder
+
+/* What a method is called with. */
+#define METHOD(name)                                                                          \
+    static fsdp_status name(FSDP__UNUSED fsdp__render *r, FSDP__UNUSED const fsdp__value *of, \
+                            FSDP__UNUSED const fsdp__arguments *arguments, FSDP__UNUSED fsdp__value *out)
+
+/* ---- strings ---- */
+
+/* Gets an argument that may be left out or None. */
+static fsdp_status optional_string(fsdp__render *r, const fsdp__arguments *arguments, const char *name,
+                                   fsdp__string *storage, const fsdp__string **out)
+{
+    const fsdp__value *value = fsdp__argument(arguments, 0, name);
+
+    *out = NULL;
+    if (!value || value->kind == FSDP__VALUE_NONE)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__argument_string(r, arguments, 0, name, storage));
+    *out = storage;
+    return FSDP_OK;
+}
+
+static fsdp_status strip(fsdp__render *r, const fsdp__value *of, const fsdp__arguments *arguments, int sides,
+                         fsdp__value *out)
+{
+    fsdp__string storage, text;
+    const fsdp__string *characters;
+
+    FSDP_TRY(optional_string(r, arguments, "chars", &storage, &characters));
+    FSDP_TRY(fsdp__render_work(r, of->string.bytes / 64));
+    text = fsdp__string_strip(of->string, sides, characters);
+    *out = fsdp__value_of_text(text.at, text.bytes);
+    return FSDP_OK;
+}
+
+METHOD(strip_both)
+{
+    return strip(r, of, arguments, FSDP__STRIP_BOTH, out);
+}
+
+METHOD(strip_left)
+{
+    return strip(r, of, arguments, FSDP__STRIP_LEFT, out);
+}
+
+METHOD(strip_right)
+{
+    return strip(r, of, arguments, FSDP__STRIP_RIGHT, out);
+}
+
+METHOD(split)
+{
+    fsdp__string storage;
+    const fsdp__string *separator;
+    int64_t most = -1;
+
+    FSDP_TRY(optional_string(r, arguments, "sep", &storage, &separator));
+    FSDP_TRY(fsdp__argument_integer(r, arguments, 1, "maxsplit", &most));
+    return fsdp__string_split(r, of->string, separator, most, out);
+}
+
+METHOD(split_right)
+{
+    fsdp__string storage;
+    const fsdp__string *separator;
+    int64_t most = -1;
+
+    FSDP_TRY(optional_string(r, arguments, "sep", &storage, &separator));
+    FSDP_TRY(fsdp__argument_integer(r, arguments, 1, "maxsplit", &most));
+    return fsdp__string_split_right(r, of->string, separator, most, out);
+}
+
+METHOD(lines)
+{
+    return fsdp__string_lines(r, of->string, fsdp__argument_truth(arguments, 0, "keepends"), out);
+}
+
+/* Asks about one string, or each of a tuple. */
+static fsdp_status any_of(fsdp__render *r, const fsdp__value *of, const fsdp__arguments *arguments,
+                          bool (*is)(fsdp__string, fsdp__string), fsdp__value *out)
+{
+    const fsdp__value *parts = fsdp__argument(arguments, 0, "prefix");
+    fsdp__list list = {(fsdp__value *)parts, 1};
+    bool found = false;
+
+    if (!parts)
+        return FSDP__RENDER_FAIL(r, "startswith and endswith need an argument");
+    if (arguments->count > 1)
+        return FSDP__RENDER_FAIL(r, "startswith and endswith with a place to begin are not known");
+    if (parts->kind == FSDP__VALUE_TUPLE)
+        list = *parts->list;
+    for (int64_t i = 0; i < list.count && !found; i++) {
+        if (list.items[i].kind != FSDP__VALUE_STRING)
+            return FSDP__RENDER_FAIL(r, "startswith and endswith take a str or a tuple of str, not %s",
+                                     fsdp__value_type(&list.items[i]));
+        found = is(of->string, list.items[i].string);
+    }
+    *out = fsdp__value_of_bool(found);
+    return FSDP_OK;
+}
+
+METHOD(begins)
+{
+    return any_of(r, of, arguments, fsdp__string_begins, out);
+}
+
+METHOD(ends)
+{
+    return any_of(r, of, arguments, fsdp__string_ends, out);
+}
+
+METHOD(upper)
+{
+    return fsdp__string_case(r, of->string, FSDP__CASE_UPPER, out);
+}
+
+METHOD(lower)
+{
+    return fsdp__string_case(r, of->string, FSDP__CASE_LOWER, out);
+}
+
+METHOD(capitalize)
+{
+    return fsdp__string_case(r, of->string, FSDP__CASE_CAPITALIZE, out);
+}
+
+METHOD(title)
+{
+    return fsdp__string_case(r, of->string, FSDP__CASE_TITLE, out);
+}
+
+METHOD(replace)
+{
+    fsdp__string old = {0}, by = {0};
+    int64_t most = -1;
+
+    if (arguments->count + arguments->named_count < 2)
+        return FSDP__RENDER_FAIL(r, "replace needs what to replace, and by what");
+    FSDP_TRY(fsdp__argument_string(r, arguments, 0, "old", &old));
+    FSDP_TRY(fsdp__argument_string(r, arguments, 1, "new", &by));
+    FSDP_TRY(fsdp__argument_integer(r, arguments, 2, "count", &most));
+    return fsdp__string_replace(r, of->string, old, by, most, out);
+}
+
+/* Gets the part that is looked for. */
+static fsdp_status needle(fsdp__render *r, const fsdp__arguments *arguments, fsdp__string *out)
+{
+    if (arguments->count != 1)
+        return FSDP__RENDER_FAIL(r, "one argument is needed: the text to look for");
+    return fsdp__argument_string(r, arguments, 0, "sub", out);
+}
+
+METHOD(find)
+{
+    fsdp__string part;
+    size_t at;
+
+    FSDP_TRY(needle(r, arguments, &part));
+    at = fsdp__string_find(of->string, part, 0);
+    *out = fsdp__value_of_integer(at == SIZE_MAX ? -1 : fsdp__string_length((fsdp__string){of->string.at, at}));
+    return FSDP_OK;
+}
+
+METHOD(count_of)
+{
+    fsdp__string part;
+    int64_t count = 0;
+
+    FSDP_TRY(needle(r, arguments, &part));
+    if (part.bytes == 0)
+        count = fsdp__string_length(of->string) + 1;
+    else
+        for (size_t at = 0; (at = fsdp__string_find(of->string, part, at)) != SIZE_MAX; at += part.bytes)
+            count++;
+    *out = fsdp__value_of_integer(count);
+    return FSDP_OK;
+}
+
+static fsdp_status without(fsdp__render *r, const fsdp__value *of, const fsdp__arguments *arguments, bool at_end,
+                           fsdp__value *out)
+{
+    fsdp__string part;
+
+    FSDP_TRY(needle(r, arguments, &part));
+    *out = *of;
+    if (at_end ? fsdp__string_ends(of->string, part) : fsdp__string_begins(of->string, part)) {
+        out->string.bytes -= part.bytes;
+        out->string.at += at_end ? 0 : part.bytes;
+    }
+    return FSDP_OK;
+}
+
+METHOD(without_prefix)
+{
+    return without(r, of, arguments, false, out);
+}
+
+METHOD(without_suffix)
+{
+    return without(r, of, arguments, true, out);
+}
+
+METHOD(is_digits)
+{
+    bool all = of->string.bytes > 0;
+
+    for (size_t i = 0; i < of->string.bytes; i++) {
+        if ((unsigned char)of->string.at[i] >= 0x80)
+            return FSDP__RENDER_FAIL(r, "isdigit is known for ASCII alone");
+        all = all && of->string.at[i] >= '0' && of->string.at[i] <= '9';
+    }
+    *out = fsdp__value_of_bool(all);
+    return FSDP_OK;
+}
+
+METHOD(is_space)
+{
+    *out =
+        fsdp__value_of_bool(of->string.bytes > 0 && fsdp__string_strip(of->string, FSDP__STRIP_LEFT, NULL).bytes == 0);
+    return FSDP_OK;
+}
+
+METHOD(join)
+{
+    const fsdp__value *what = fsdp__argument(arguments, 0, "iterable");
+    BUILDER text = {0};
+    fsdp__list items = {0};
+
+    if (!what)
+        return FSDP__RENDER_FAIL(r, "join needs a list");
+    FSDP_TRY(fsdp__value_items(r, what, &items));
+    for (int64_t i = 0; i < items.count; i++) {
+        if (items.items[i].kind != FSDP__VALUE_STRING)
+            return FSDP__RENDER_FAIL(r, "join: item %d is %s, not str", (int)i, fsdp__value_type(&items.items[i]));
+        if (i > 0)
+            FSDP_TRY(fsdp__builder_add(r, &text, of->string.at, of->string.bytes));
+        FSDP_TRY(fsdp__builder_add(r, &text, items.items[i].string.at, items.items[i].string.bytes));
+    }
+    return fsdp__builder_value(r, &text, out);
+}
+
+/* Finds the argument that a place "{}", "{2}" or "{name}" of str.format stands for. */
+static const fsdp__value *place_of(const fsdp__arguments *arguments, fsdp__string place, int64_t *next)
+{
+    int64_t index = 0;
+
+    if (place.bytes == 0)
+        return *next < arguments->count ? &arguments->values[(*next)++] : NULL;
+    for (size_t i = 0; i < place.bytes; i++) {
+        if (place.at[i] < '0' || place.at[i] > '9' || place.bytes > 4) {
+            for (int64_t k = 0; k < arguments->named_count; k++)
+                if (fsdp__strings_equal(arguments->named[k].key.string, place))
+                    return &arguments->named[k].value;
+            return NULL;
+        }
+        index = 10 * index + place.at[i] - '0';
+    }
+    return index < arguments->count ? &arguments->values[index] : NULL;
+}
+
+METHOD(format)
+{
+    BUILDER text = {0};
+    int64_t next = 0;
+    const fsdp__string s = of->string;
+
+    for (size_t at = 0; at < s.bytes;) {
+        const char c = s.at[at];
+        size_t close;
+        const fsdp__value *value;
+
+        if ((c != '{' && c != '}') || (at + 1 < s.bytes && s.at[at + 1] == c)) {
+            FSDP_TRY(fsdp__builder_add(r, &text, &s.at[at], 1));
+            at += c == '{' || c == '}' ? 2 : 1;
+            continue;
+        }
+        close = fsdp__string_find(s, (fsdp__string){"}", 1}, at);
+        value = c == '{' && close != SIZE_MAX
+                    ? place_of(arguments, (fsdp__string){s.at + at + 1, close - at - 1}, &next)
+                    : NULL;
+        if (!value)
+            return FSDP__RENDER_FAIL(r, "format: a place '{...}' that is not known, or has no argument");
+        FSDP_TRY(fsdp__value_print(r, value, &text));
+        at = close + 1;
+    }
+    return fsdp__builder_value(r, &text, out);
+}
+
+/* ---- dictionaries ---- */
+
+static fsdp_status list_entries(fsdp__render *r, const fsdp__map *map, bool keys, bool values, fsdp__value *out)
+{
+    FSDP_TRY(fsdp__value_new_list(r, FSDP__VALUE_LIST, map->count, out));
+    for (int64_t i = 0; i < map->count; i++) {
+        const fsdp__entry *entry = &map->entries[i];
+
+        if (keys && values)
+            FSDP_TRY(fsdp__value_pair(r, entry->key, entry->value, &out->list->items[i]));
+        else
+            out->list->items[i] = keys ? entry->key : entry->value;
+    }
+    return FSDP_OK;
+}
+
+METHOD(items)
+{
+    return list_entries(r, of->map, true, true, out);
+}
+
+METHOD(keys)
+{
+    return list_entries(r, of->map, true, false, out);
+}
+
+METHOD(values)
+{
+    return list_entries(r, of->map, false, true, out);
+}
+
+METHOD(get)
+{
+    const fsdp__value *key = fsdp__argument(arguments, 0, "key"), *otherwise = fsdp__argument(arguments, 1, "default");
+
+    if (!key)
+        return FSDP__RENDER_FAIL(r, "get needs a key");
+    *out = otherwise ? *otherwise : FSDP__NOTHING;
+    for (int64_t i = 0; i < of->map->count; i++) {
+        bool equal;
+
+        FSDP_TRY(fsdp__value_equal(r, &of->map->entries[i].key, key, &equal));
+        if (equal)
+            *out = of->map->entries[i].value;
+    }
+    return FSDP_OK;
+}
+
+/* ---- lists ---- */
+
+METHOD(index_of)
+{
+    const fsdp__value *what = fsdp__argument(arguments, 0, "value");
+
+    for (int64_t i = 0; what && i < of->list->count; i++) {
+        bool equal;
+
+        FSDP_TRY(fsdp__value_equal(r, &of->list->items[i], what, &equal));
+        if (equal) {
+            *out = fsdp__value_of_integer(i);
+            return FSDP_OK;
+        }
+    }
+    return FSDP__RENDER_FAIL(r, "index: the value is not in the list");
+}
+
+METHOD(count_items)
+{
+    const fsdp__value *what = fsdp__argument(arguments, 0, "value");
+    int64_t count = 0;
+
+    for (int64_t i = 0; what && i < of->list->count; i++) {
+        bool equal;
+
+        FSDP_TRY(fsdp__value_equal(r, &of->list->items[i], what, &equal));
+        count += equal;
+    }
+    *out = fsdp__value_of_integer(count);
+    return FSDP_OK;
+}
+
+/* ---- cyclers ---- */
+
+METHOD(next_turn)
+{
+    fsdp__turn *turn = of->turn;
+
+    *out = turn->items.items[turn->index];
+    turn->index = (turn->index + 1) % turn->items.count;
+    return FSDP_OK;
+}
+
+METHOD(first_turn)
+{
+    of->turn->index = 0;
+    *out = FSDP__NOTHING;
+    return FSDP_OK;
+}
+
+/* ---- the tables ---- */
+
+/* A method without a function is one of Python's that is not known, or changes its object. */
+static const fsdp__callable string_methods[] = {
+    {"strip", "chars", strip_both},
+    {"lstrip", "chars", strip_left},
+    {"rstrip", "chars", strip_right},
+    {"split", "sep maxsplit", split},
+    {"rsplit", "sep maxsplit", split_right},
+    {"splitlines", "keepends", lines},
+    {"startswith", "prefix", begins},
+    {"endswith", "prefix", ends},
+    {"upper", "", upper},
+    {"lower", "", lower},
+    {"capitalize", "", capitalize},
+    {"title", "", title},
+    {"replace", "old new count", replace},
+    {"find", "sub", find},
+    {"count", "sub", count_of},
+    {"removeprefix", "sub", without_prefix},
+    {"removesuffix", "sub", without_suffix},
+    {"isdigit", "", is_digits},
+    {"isspace", "", is_space},
+    {"join", "iterable", join},
+    {"format", "**", format},
+    {"casefold", "", NULL},
+    {"center", "", NULL},
+    {"encode", "", NULL},
+    {"expandtabs", "", NULL},
+    {"format_map", "", NULL},
+    {"index", "", NULL},
+    {"isalnum", "", NULL},
+    {"isalpha", "", NULL},
+    {"isascii", "", NULL},
+    {"isdecimal", "", NULL},
+    {"isidentifier", "", NULL},
+    {"islower", "", NULL},
+    {"isnumeric", "", NULL},
+    {"isprintable", "", NULL},
+    {"istitle", "", NULL},
+    {"isupper", "", NULL},
+    {"ljust", "", NULL},
+    {"maketrans", "", NULL},
+    {"partition", "", NULL},
+    {"rfind", "", NULL},
+    {"rindex", "", NULL},
+    {"rjust", "", NULL},
+    {"rpartition", "", NULL},
+    {"swapcase", "", NULL},
+    {"translate", "", NULL},
+    {"zfill", "", NULL},
+};
+static const fsdp__callable map_methods[] = {
+    {"items", "", items},     {"keys", "", keys},   {"values", "", values}, {"get", "key default", get},
+    {"copy", "", NULL},       {"clear", "", NULL},  {"pop", "", NULL},      {"popitem", "", NULL},
+    {"setdefault", "", NULL}, {"update", "", NULL}, {"fromkeys", "", NULL},
+};
+static const fsdp__callable list_methods[] = {
+    {"index", "value", index_of}, {"count", "value", count_items},
+    {"append", "", NULL},         {"clear", "", NULL},
+    {"copy", "", NULL},           {"extend", "", NULL},
+    {"insert", "", NULL},         {"pop", "", NULL},
+    {"remove", "", NULL},         {"reverse", "", NULL},
+    {"sort", "", NULL},
+};
+static const fsdp__callable tuple_methods[] = {{"index", "value", index_of}, {"count", "value", count_items}};
+static const fsdp__callable cycler_methods[] = {{"next", "", next_turn}, {"reset", "", first_turn}};
+
+static const fsdp__callable *find_method(const fsdp__value *of, fsdp__string name)
+{
+#define IN(table) fsdp__callable_find(table, FSDP__COUNT_OF(table), name)
+    switch (of->kind) {
+    case FSDP__VALUE_STRING:
+        return IN(string_methods);
+    case FSDP__VALUE_MAP:
+        return IN(map_methods);
+    case FSDP__VALUE_LIST:
+        return IN(list_methods);
+    case FSDP__VALUE_TUPLE:
+        return IN(tuple_methods);
+    case FSDP__VALUE_CYCLER:
+        return IN(cycler_methods);
+    default:
+        return NULL;
+    }
+#undef IN
+}
+
+bool fsdp__jinja_has_method(const fsdp__value *of, fsdp__string name)
+{
+    return find_method(of, name) != NULL;
+}
+
+fsdp_status fsdp__jinja_method(fsdp__render *r, fsdp__string name, const fsdp__value *of,
+                               const fsdp__arguments *arguments, fsdp__value *out)
+{
+    const fsdp__callable *method = find_method(of, name);
+    bool changes =
+        of->kind != FSDP__VALUE_STRING && !fsdp__string_is(name, "copy") && !fsdp__string_is(name, "fromkeys");
+
+    if (method && method->call)
+        return fsdp__callable_call(r, method, of, arguments, out);
+    if (method && changes)
+        return FSDP__RENDER_FAIL(r, "access to attribute '%s' of '%s' object is unsafe.", method->name,
+                                 fsdp__value_type(of));
+    if (method)
+        return FSDP__RENDER_FAIL(r, "the method '%s' of %s is not known", method->name, fsdp__value_type(of));
+    return FSDP__RENDER_FAIL(r, "'%s object' has no attribute '%s'", fsdp__value_type(of), FSDP__JINJA_NAME(name));
+}

@@ -1,0 +1,34 @@
+/* jinja_text.h - values as text: as Python prints them, and as its json module writes them. */
+#ifndef CHAT_JINJA_TEXT_H
+#define CHAT_JINJA_TEXT_H
+
+#include "chat/jinja_values.h"
+
+/* Appends bytes; a rendering that writes too much fails. */
+fsdp_status fsdp__builder_add(fsdp__render *r, fsdp__builder *builder, const char *text, size_t bytes);
+void fsdp__builder_release(fsdp__builder *builder);
+
+/* Appends what str() gives, or repr(): a string in quotes. Undefined is nothing. */
+fsdp_status fsdp__value_print(fsdp__render *r, const fsdp__value *value, fsdp__builder *out);
+fsdp_status fsdp__value_repr(fsdp__render *r, const fsdp__value *value, fsdp__builder *out);
+/* Makes a string of what str() gives; a string stays as it is. */
+fsdp_status fsdp__value_str(fsdp__render *r, const fsdp__value *value, fsdp__string *out);
+/* Makes a string value of what a builder holds. */
+fsdp_status fsdp__builder_value(fsdp__render *r, const fsdp__builder *builder, fsdp__value *out);
+
+/* Options of json.dumps. */
+typedef struct fsdp__json_style {
+    const char *indent;     /* NULL: all on one line; one level's white space */
+    fsdp__string item, key; /* separators: behind an item, behind a key */
+    bool ascii, sorted;
+} fsdp__json_style;
+fsdp_status fsdp__value_json(fsdp__render *r, const fsdp__value *value, const fsdp__json_style *style,
+                             fsdp__builder *out);
+
+/* Writes what Python's repr() gives of a float. */
+enum {
+    FSDP__REAL_TEXT = 40
+};
+void fsdp__real_text(double real, char out[FSDP__REAL_TEXT]);
+
+#endif

@@ -1,0 +1,482 @@
+/* jinja_values.c - makes values, in the memory of a rendering, and compares them. */
+#include "chat/jinja_values.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MAX_DEPTH = 600,
+    MAX_WORK = 20000000,
+    MAX_POOL = 128 << 20,
+    BLOCK_BYTES = 16 << 10,
+    WORK_BYTES = 64 /* that are made or compared in one step */
+};
+
+typedef struct fsdp__pool_block {
+    struct fsdp__pool_block *next;
+    size_t used, bytes;
+    _Alignas(16) char data[];
+} fsdp__pool_block;
+
+/* ---- the rendering's memory and limits ---- */
+
+fsdp_status fsdp__render_work(fsdp__render *r, size_t steps)
+{
+    r->work += (int64_t)steps + 1;
+    if (r->work > MAX_WORK)
+        return FSDP__RENDER_FAIL(r, "the template does not come to an end: stopped after %d steps", MAX_WORK);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__render_deeper(fsdp__render *r)
+{
+    if (r->depth >= MAX_DEPTH)
+        return FSDP__RENDER_FAIL(r, "nested over %d deep", MAX_DEPTH);
+    r->depth++;
+    return fsdp__render_work(r, 0);
+}
+
+void *fsdp__render_alloc(fsdp__render *r, size_t bytes)
+{
+    fsdp__pool_block *block = r->pool;
+    void *out;
+
+    if (bytes > MAX_POOL || r->taken + bytes > MAX_POOL) {
+        FSDP__RENDER_FAIL(r, "the template wants over %d MiB of memory", MAX_POOL >> 20);
+        return NULL;
+    }
+    bytes = (bytes + 15) / 16 * 16;
+    if (fsdp__render_work(r, bytes / WORK_BYTES) != FSDP_OK)
+        return NULL;
+    if (!block || block->bytes - block->used < bytes) {
+        size_t size = FSDP__MAX(bytes, BLOCK_BYTES);
+
+        if (!(block = fsdp__malloc(sizeof *block + size)))
+            return NULL;
+        *block = (fsdp__pool_block){.next = r->pool, .bytes = size};
+        r->pool = block;
+    }
+    out = block->data + block->used;
+    block->used += bytes;
+    r->taken += bytes;
+    return out;
+}
+
+void fsdp__render_release(fsdp__render *r)
+{
+    while (r->pool) {
+        fsdp__pool_block *next = r->pool->next;
+
+        fsdp__free(r->pool);
+        r->pool = next;
+    }
+}
+
+/* Returns the failure of an allocation of the pool: the limit's, or that there is no memory. */
+#define TRY_POOL(pointer)                                                 \
+    do {                                                                  \
+        if (!(pointer))                                                   \
+            return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__); \
+    } while (0)
+
+/* ---- making ---- */
+
+fsdp__value fsdp__value_of_bool(bool truth)
+{
+    return (fsdp__value){.kind = FSDP__VALUE_BOOL, .truth = truth};
+}
+
+fsdp__value fsdp__value_of_integer(int64_t integer)
+{
+    return (fsdp__value){.kind = FSDP__VALUE_INTEGER, .integer = integer};
+}
+
+fsdp__value fsdp__value_of_real(double real)
+{
+    return (fsdp__value){.kind = FSDP__VALUE_REAL, .real = real};
+}
+
+fsdp__value fsdp__value_of_text(const char *text, size_t bytes)
+{
+    return (fsdp__value){.kind = FSDP__VALUE_STRING, .string = {text, bytes}};
+}
+
+fsdp_status fsdp__value_copy_text(fsdp__render *r, const char *text, size_t bytes, fsdp__value *out)
+{
+    char *copy = fsdp__render_alloc(r, bytes + 1);
+
+    TRY_POOL(copy);
+    if (bytes)
+        memcpy(copy, text, bytes);
+    *out = fsdp__value_of_text(copy, bytes);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__value_undefined(fsdp__render *r, fsdp__value *out, const char *format, ...)
+{
+    char message[256];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    FSDP_TRY(fsdp__value_copy_text(r, message, strlen(message) + 1, out));
+    out->string.bytes--; /* a NUL follows it */
+    out->kind = FSDP__VALUE_UNDEFINED;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__value_new_list(fsdp__render *r, fsdp__kind kind, int64_t count, fsdp__value *out)
+{
+    fsdp__list *list = fsdp__render_alloc(r, sizeof *list);
+
+    TRY_POOL(list);
+    if (count > MAX_POOL / (int64_t)sizeof *list->items)
+        count = MAX_POOL; /* is refused */
+    list->items = fsdp__render_alloc(r, (size_t)count * sizeof *list->items);
+    TRY_POOL(list->items);
+    memset(list->items, 0, (size_t)count * sizeof *list->items);
+    list->count = count;
+    *out = (fsdp__value){.kind = kind, .list = list};
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__value_new_map(fsdp__render *r, fsdp__kind kind, fsdp__value *out)
+{
+    fsdp__map *map = fsdp__render_alloc(r, sizeof *map);
+
+    TRY_POOL(map);
+    *map = (fsdp__map){0};
+    *out = (fsdp__value){.kind = kind, .map = map};
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__value_pair(fsdp__render *r, fsdp__value first, fsdp__value second, fsdp__value *out)
+{
+    FSDP_TRY(fsdp__value_new_list(r, FSDP__VALUE_TUPLE, 2, out));
+    out->list->items[0] = first;
+    out->list->items[1] = second;
+    return FSDP_OK;
+}
+
+static fsdp_status add_entry(fsdp__render *r, fsdp__map *map, fsdp__value key, fsdp__value value)
+{
+    if (map->count == map->capacity) {
+        int64_t capacity = map->capacity ? 2 * map->capacity : 4;
+        fsdp__entry *entries = fsdp__render_alloc(r, (size_t)capacity * sizeof *entries);
+
+        TRY_POOL(entries);
+        if (map->count)
+            memcpy(entries, map->entries, (size_t)map->count * sizeof *entries);
+        map->entries = entries;
+        map->capacity = capacity;
+    }
+    map->entries[map->count++] = (fsdp__entry){key, value};
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__map_set(fsdp__render *r, fsdp__map *map, fsdp__value key, fsdp__value value)
+{
+    if (fsdp__value_is_list(&key) || key.kind == FSDP__VALUE_MAP)
+        return FSDP__RENDER_FAIL(r, "unhashable type: '%s'", fsdp__value_type(&key));
+    for (int64_t i = 0; i < map->count; i++) {
+        bool equal;
+
+        FSDP_TRY(fsdp__value_equal(r, &map->entries[i].key, &key, &equal));
+        if (equal) {
+            map->entries[i].value = value;
+            return FSDP_OK;
+        }
+    }
+    return add_entry(r, map, key, value);
+}
+
+const fsdp__value *fsdp__map_get(const fsdp__map *map, fsdp__string key)
+{
+    for (int64_t i = 0; i < map->count; i++)
+        if (map->entries[i].key.kind == FSDP__VALUE_STRING && fsdp__strings_equal(map->entries[i].key.string, key))
+            return &map->entries[i].value;
+    return NULL;
+}
+
+static fsdp_status list_of_json(fsdp__render *r, const json_t *json, fsdp__value *out)
+{
+    FSDP_TRY(fsdp__value_new_list(r, FSDP__VALUE_LIST, (int64_t)json_array_size(json), out));
+    for (size_t i = 0; i < json_array_size(json); i++)
+        FSDP_TRY(fsdp__value_of_json(r, json_array_get(json, i), &out->list->items[i]));
+    return FSDP_OK;
+}
+
+static fsdp_status map_of_json(fsdp__render *r, const json_t *json, fsdp__value *out)
+{
+    FSDP_TRY(fsdp__value_new_map(r, FSDP__VALUE_MAP, out));
+    for (void *at = json_object_iter((json_t *)json); at; at = json_object_iter_next((json_t *)json, at)) {
+        const char *key = json_object_iter_key(at);
+        fsdp__value value;
+
+        FSDP_TRY(fsdp__value_of_json(r, json_object_iter_value(at), &value));
+        FSDP_TRY(add_entry(r, out->map, fsdp__value_of_text(key, strlen(key)), value));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__value_of_json(fsdp__render *r, const json_t *json, fsdp__value *out)
+{
+    switch (json_typeof(json)) {
+    case JSON_OBJECT:
+        return map_of_json(r, json, out);
+    case JSON_ARRAY:
+        return list_of_json(r, json, out);
+    case JSON_STRING:
+        *out = fsdp__value_of_text(json_string_value(json), json_string_length(json));
+        break;
+    case JSON_INTEGER:
+        *out = fsdp__value_of_integer(json_integer_value(json));
+        break;
+    case JSON_REAL:
+        *out = fsdp__value_of_real(json_real_value(json));
+        break;
+    case JSON_NULL:
+        *out = FSDP__NOTHING;
+        break;
+    default:
+        *out = fsdp__value_of_bool(json_is_true(json));
+    }
+    return FSDP_OK;
+}
+
+/* ---- asking ---- */
+
+bool fsdp__string_is(fsdp__string string, const char *text)
+{
+    return string.bytes == strlen(text) && memcmp(string.at, text, string.bytes) == 0;
+}
+
+bool fsdp__strings_equal(fsdp__string a, fsdp__string b)
+{
+    return a.bytes == b.bytes && (a.bytes == 0 || memcmp(a.at, b.at, a.bytes) == 0);
+}
+
+bool fsdp__value_is_list(const fsdp__value *value)
+{
+    return value->kind == FSDP__VALUE_LIST || value->kind == FSDP__VALUE_TUPLE;
+}
+
+bool fsdp__value_is_number(const fsdp__value *value)
+{
+    return value->kind == FSDP__VALUE_BOOL || value->kind == FSDP__VALUE_INTEGER || value->kind == FSDP__VALUE_REAL;
+}
+
+int64_t fsdp__value_integer(const fsdp__value *value)
+{
+    if (value->kind == FSDP__VALUE_REAL)
+        return fabs(value->real) < 9e18 ? (int64_t)value->real : 0;
+    return value->kind == FSDP__VALUE_BOOL ? value->truth : value->integer;
+}
+
+double fsdp__value_real(const fsdp__value *value)
+{
+    return value->kind == FSDP__VALUE_REAL ? value->real : (double)fsdp__value_integer(value);
+}
+
+bool fsdp__value_truth(const fsdp__value *value)
+{
+    switch (value->kind) {
+    case FSDP__VALUE_UNDEFINED:
+    case FSDP__VALUE_NONE:
+        return false;
+    case FSDP__VALUE_BOOL:
+    case FSDP__VALUE_INTEGER:
+    case FSDP__VALUE_REAL:
+        return fsdp__value_real(value) != 0;
+    case FSDP__VALUE_STRING:
+        return value->string.bytes > 0;
+    case FSDP__VALUE_LIST:
+    case FSDP__VALUE_TUPLE:
+        return value->list->count > 0;
+    case FSDP__VALUE_MAP:
+        return value->map->count > 0;
+    default:
+        return true;
+    }
+}
+
+const char *fsdp__value_type(const fsdp__value *value)
+{
+    static const char *const names[] = {[FSDP__VALUE_UNDEFINED] = "Undefined",
+                                        [FSDP__VALUE_NONE] = "NoneType",
+                                        [FSDP__VALUE_BOOL] = "bool",
+                                        [FSDP__VALUE_INTEGER] = "int",
+                                        [FSDP__VALUE_BIG] = "int",
+                                        [FSDP__VALUE_REAL] = "float",
+                                        [FSDP__VALUE_STRING] = "str",
+                                        [FSDP__VALUE_LIST] = "list",
+                                        [FSDP__VALUE_TUPLE] = "tuple",
+                                        [FSDP__VALUE_MAP] = "dict",
+                                        [FSDP__VALUE_NAMESPACE] = "Namespace",
+                                        [FSDP__VALUE_LOOP] = "LoopContext",
+                                        [FSDP__VALUE_CYCLER] = "Cycler",
+                                        [FSDP__VALUE_JOINER] = "Joiner",
+                                        [FSDP__VALUE_MACRO] = "Macro",
+                                        [FSDP__VALUE_FUNCTION] = "function",
+                                        [FSDP__VALUE_METHOD] = "method"};
+
+    return names[value->kind];
+}
+
+static fsdp_status lists_equal(fsdp__render *r, const fsdp__list *a, const fsdp__list *b, bool *out)
+{
+    *out = a->count == b->count;
+    for (int64_t i = 0; i < a->count && *out; i++)
+        FSDP_TRY(fsdp__value_equal(r, &a->items[i], &b->items[i], out));
+    return FSDP_OK;
+}
+
+static fsdp_status maps_equal(fsdp__render *r, const fsdp__map *a, const fsdp__map *b, bool *out)
+{
+    *out = a->count == b->count;
+    for (int64_t i = 0; i < a->count && *out; i++) {
+        bool found = false;
+
+        for (int64_t j = 0; j < b->count && !found; j++) {
+            FSDP_TRY(fsdp__value_equal(r, &a->entries[i].key, &b->entries[j].key, &found));
+            if (found)
+                FSDP_TRY(fsdp__value_equal(r, &a->entries[i].value, &b->entries[j].value, out));
+        }
+        *out = *out && found;
+    }
+    return FSDP_OK;
+}
+
+static bool numbers_equal(const fsdp__value *a, const fsdp__value *b)
+{
+    if (a->kind == FSDP__VALUE_REAL || b->kind == FSDP__VALUE_REAL)
+        return fsdp__value_real(a) == fsdp__value_real(b);
+    return fsdp__value_integer(a) == fsdp__value_integer(b);
+}
+
+fsdp_status fsdp__value_equal(fsdp__render *r, const fsdp__value *a, const fsdp__value *b, bool *out)
+{
+    *out = false;
+    FSDP_TRY(fsdp__render_deeper(r));
+    if (fsdp__value_is_number(a) && fsdp__value_is_number(b))
+        *out = numbers_equal(a, b);
+    else if (a->kind != b->kind)
+        *out = false;
+    else if (a->kind == FSDP__VALUE_STRING || a->kind == FSDP__VALUE_BIG)
+        *out = fsdp__strings_equal(a->string, b->string);
+    else if (fsdp__value_is_list(a))
+        FSDP_TRY(lists_equal(r, a->list, b->list, out));
+    else if (a->kind == FSDP__VALUE_MAP)
+        FSDP_TRY(maps_equal(r, a->map, b->map, out));
+    else
+        *out = a->kind == FSDP__VALUE_NONE || a->kind == FSDP__VALUE_UNDEFINED || a->list == b->list;
+    r->depth--;
+    return FSDP_OK;
+}
+
+static int compare_strings(fsdp__string a, fsdp__string b)
+{
+    size_t both = FSDP__MIN(a.bytes, b.bytes);
+    int order = both ? memcmp(a.at, b.at, both) : 0;
+
+    return order ? order : (a.bytes > b.bytes) - (a.bytes < b.bytes);
+}
+
+static fsdp_status compare_lists(fsdp__render *r, const fsdp__list *a, const fsdp__list *b, const char *sign, int *out)
+{
+    for (int64_t i = 0; i < a->count && i < b->count; i++) {
+        bool equal;
+
+        FSDP_TRY(fsdp__value_equal(r, &a->items[i], &b->items[i], &equal));
+        if (!equal)
+            return fsdp__value_compare(r, &a->items[i], &b->items[i], sign, out);
+    }
+    *out = (a->count > b->count) - (a->count < b->count);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__value_compare(fsdp__render *r, const fsdp__value *a, const fsdp__value *b, const char *sign, int *out)
+{
+    if (a->kind == FSDP__VALUE_UNDEFINED || b->kind == FSDP__VALUE_UNDEFINED)
+        return FSDP__RENDER_FAIL(r, "%s", (a->kind == FSDP__VALUE_UNDEFINED ? a : b)->string.at);
+    FSDP_TRY(fsdp__render_deeper(r));
+    if (fsdp__value_is_number(a) && fsdp__value_is_number(b)) {
+        bool real = a->kind == FSDP__VALUE_REAL || b->kind == FSDP__VALUE_REAL;
+        double x = fsdp__value_real(a), y = fsdp__value_real(b);
+        int64_t i = fsdp__value_integer(a), j = fsdp__value_integer(b);
+
+        *out = real ? (x > y) - (x < y) : (i > j) - (i < j);
+    } else if (a->kind == FSDP__VALUE_STRING && b->kind == FSDP__VALUE_STRING) {
+        *out = compare_strings(a->string, b->string);
+    } else if (fsdp__value_is_list(a) && a->kind == b->kind) {
+        FSDP_TRY(compare_lists(r, a->list, b->list, sign, out));
+    } else {
+        return FSDP__RENDER_FAIL(r, "'%s' not supported between instances of '%s' and '%s'", sign, fsdp__value_type(a),
+                                 fsdp__value_type(b));
+    }
+    r->depth--;
+    return FSDP_OK;
+}
+
+int64_t fsdp__string_length(fsdp__string string)
+{
+    int64_t length = 0;
+
+    for (size_t i = 0; i < string.bytes; i++)
+        length += ((unsigned char)string.at[i] & 0xc0) != 0x80;
+    return length;
+}
+
+static fsdp_status characters_of(fsdp__render *r, fsdp__string string, fsdp__list *out)
+{
+    fsdp__value list;
+    int64_t count = 0;
+
+    FSDP_TRY(fsdp__value_new_list(r, FSDP__VALUE_LIST, fsdp__string_length(string), &list));
+    for (size_t i = 0; i < string.bytes; i++)
+        if (((unsigned char)string.at[i] & 0xc0) != 0x80)
+            list.list->items[count++] = fsdp__value_of_text(string.at + i, 1);
+        else if (count > 0)
+            list.list->items[count - 1].string.bytes++;
+    *out = *list.list;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__value_items(fsdp__render *r, const fsdp__value *value, fsdp__list *out)
+{
+    fsdp__value keys;
+
+    *out = (fsdp__list){0};
+    if (fsdp__value_is_list(value)) {
+        *out = *value->list;
+        return FSDP_OK;
+    }
+    if (value->kind == FSDP__VALUE_UNDEFINED)
+        return FSDP_OK;
+    if (value->kind == FSDP__VALUE_STRING)
+        return characters_of(r, value->string, out);
+    if (value->kind != FSDP__VALUE_MAP)
+        return FSDP__RENDER_FAIL(r, "'%s' object is not iterable", fsdp__value_type(value));
+    FSDP_TRY(fsdp__value_new_list(r, FSDP__VALUE_LIST, value->map->count, &keys));
+    for (int64_t i = 0; i < value->map->count; i++)
+        keys.list->items[i] = value->map->entries[i].key;
+    *out = *keys.list;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__value_length(fsdp__render *r, const fsdp__value *value, int64_t *out)
+{
+    *out = 0;
+    if (value->kind == FSDP__VALUE_STRING)
+        *out = fsdp__string_length(value->string);
+    else if (fsdp__value_is_list(value))
+        *out = value->list->count;
+    else if (value->kind == FSDP__VALUE_MAP)
+        *out = value->map->count;
+    else if (value->kind != FSDP__VALUE_UNDEFINED)
+        return FSDP__RENDER_FAIL(r, "object of type '%s' has no len()", fsdp__value_type(value));
+    return FSDP_OK;
+}
