@@ -24,27 +24,37 @@
 extern "C" {
 #endif
 
+/* All but GPT-2 are Llamas with some differences. */
 typedef enum fsdp_architecture {
     FSDP_GPT2,
     FSDP_LLAMA,   /* also SmolLM and SmolLM2 */
-    FSDP_MISTRAL, /* a Llama without a sliding window, or with one that covers all positions */
-    FSDP_QWEN2    /* a Llama with biases of query, key and value */
+    FSDP_MISTRAL, /* local layers */
+    FSDP_QWEN2,   /* biases of query, key and value */
+    FSDP_QWEN3,   /* norms of each head of query and key */
+    FSDP_OLMO2,   /* norms after attention and MLP instead of before; norms of the whole query and key */
+    FSDP_SMOLLM3, /* layers without rotary positions */
+    FSDP_PHI3,    /* query, key and value in one projection, and gate and up in one; also Phi-4 */
+    FSDP_GEMMA2,  /* norms before and after, by 1 + weight; scaled embeddings; gelu; soft caps; local layers */
+    FSDP_GEMMA3   /* a Gemma 2 (its text model) with Qwen3's norms and a second rope_theta instead of soft caps */
 } fsdp_architecture;
 
-/* Returns "GPT-2", "Llama", "Mistral" or "Qwen2". */
+/* Returns "GPT-2", "Llama", "Mistral", "Qwen2", ... */
 FSDP_API const char *fsdp_architecture_name(fsdp_architecture architecture);
 
 /* Says how the rotary frequencies are scaled for more positions. */
 typedef enum fsdp_rope_type {
     FSDP_ROPE_DEFAULT,
-    FSDP_ROPE_LINEAR, /* all are divided by rope_factor */
-    FSDP_ROPE_LLAMA3  /* low ones are divided, high ones kept */
+    FSDP_ROPE_LINEAR,  /* all are divided by rope_factor */
+    FSDP_ROPE_LLAMA3,  /* low ones are divided, high ones kept */
+    FSDP_ROPE_DYNAMIC, /* in calls longer than max_seq_len, rope_theta grows with their length */
+    FSDP_ROPE_YARN     /* low ones are divided, high ones kept, and attention is sharper */
 } fsdp_rope_type;
 
 FSDP_API const char *fsdp_rope_type_name(fsdp_rope_type type); /* as in config.json: "default", ... */
 
 enum {
-    FSDP_MODEL_MAX_EOS_TOKENS = 64
+    FSDP_MODEL_MAX_EOS_TOKENS = 64,
+    FSDP_MODEL_MAX_MARKED_LAYERS = 512 /* layers beyond it cannot differ from others */
 };
 typedef struct fsdp_model_config {
     fsdp_architecture architecture;
@@ -54,11 +64,11 @@ typedef struct fsdp_model_config {
     float norm_eps;
     float rope_theta; /* Llama, like the other rope fields */
     fsdp_rope_type rope_type;
-    float rope_factor;                                 /* linear and llama3 */
+    float rope_factor;                                 /* all but default */
     float rope_low_freq_factor, rope_high_freq_factor; /* llama3 */
-    int64_t rope_original_max_seq_len;
+    int64_t rope_original_max_seq_len;                 /* llama3 and yarn */
     bool tie_word_embeddings;
-    bool attention_bias, mlp_bias; /* Llama; GPT-2 always has them, Mistral and Qwen2 never */
+    bool attention_bias, mlp_bias; /* where the architecture lets one choose; GPT-2 always has them */
     bool gelu_erf;                 /* GPT-2: the erf form instead of the tanh form */
     float embd_dropout, dropout;   /* GPT-2: after the embeddings, and at the end of each residual branch */
     float attention_dropout;       /* above 0 the model can run, but training it is an error */
@@ -68,7 +78,23 @@ typedef struct fsdp_model_config {
     int64_t bos_token, pad_token, unk_token;
     int eos_token_count; /* tokens that end a text: one, several or none */
     int64_t eos_tokens[FSDP_MODEL_MAX_EOS_TOKENS];
+    /* Llama's like. Bit i % 64 of word i / 64 stands for layer i. */
+    int64_t window; /* a token of a local layer sees so many keys, its own is the last of them; 0: all are full */
+    uint64_t local_layers[FSDP_MODEL_MAX_MARKED_LAYERS / 64];
+    uint64_t no_rope_layers[FSDP_MODEL_MAX_MARKED_LAYERS / 64]; /* do not rotate queries and keys */
+    float rotary_fraction;                                      /* of each head that rotates; 0: all of it */
+    float local_rope_theta;                  /* Gemma 3: of local layers, which are not scaled; 0: as the others */
+    float query_scalar;                      /* attention's scale is 1 / sqrt(query_scalar); 0: head_dim */
+    float attention_softcap, logits_softcap; /* cap x tanh(scores / cap); 0: none */
+    float rope_attention_factor;             /* yarn: of queries and of keys. 0: follows from rope_factor */
+    float rope_mscale, rope_mscale_all_dim;  /* yarn: where both are given, that factor follows from them; or 0 */
+    float rope_beta_fast, rope_beta_slow;    /* yarn: turns in the original context from which, and below which */
+    bool rope_keep_ramp;                     /* yarn: the ends of the ramp between them are not rounded */
 } fsdp_model_config;
+
+/* Return whether this layer is local, and whether it has rotary positions. */
+FSDP_API bool fsdp_model_layer_is_local(const fsdp_model_config *config, int64_t layer);
+FSDP_API bool fsdp_model_layer_has_rope(const fsdp_model_config *config, int64_t layer);
 
 /* Returns a preset: gpt-10m gpt2-124m llama-1m llama-100m llama-1b llama-8b. An unknown name is an error that lists
  * them. */
@@ -78,7 +104,8 @@ FSDP_API const char *const *fsdp_model_preset_names(void); /* NULL-terminated */
 FSDP_API fsdp_status fsdp_model_config_check(const fsdp_model_config *config);
 FSDP_API int64_t fsdp_model_config_parameters(const fsdp_model_config *config); /* number of elements, tied ones once */
 /* Returns the FLOPs of forward and backward for one token in sequences of seq_len: 6 x (elements of weight matrices
- * that take part in products, the head once) + 6 x layers x heads x head_dim x seq_len for causal attention. */
+ * that take part in products, the head once) + 12 x layers x heads x head_dim x keys for attention, where a token sees
+ * seq_len / 2 keys, and fewer in local layers. */
 FSDP_API double fsdp_model_config_flops_per_token(const fsdp_model_config *config, int64_t seq_len);
 /* Returns the FLOPs for one token that others count for MFU (PaLM's appendix B): 6 x (parameters without the tables of
  * embeddings and positions; a table that is also the head counts) + 12 x layers x heads x head_dim x seq_len, as if

@@ -286,7 +286,7 @@ static void print_begin(const evaluation *e, fsdp_device *device)
     char parameters[40], tokens[40], text[160];
 
     printf("model:  %s (%s, %lld layer%s of %lld), %s parameters\n", e->folder.path,
-           e->config.architecture == FSDP_GPT2 ? "GPT-2" : "Llama", (long long)e->config.n_layers,
+           fsdp_architecture_name(e->config.architecture), (long long)e->config.n_layers,
            e->config.n_layers == 1 ? "" : "s", (long long)e->config.dim,
            fsdp__short_count(fsdp_model_config_parameters(&e->config), parameters, sizeof parameters));
     printf("data:   %s tokens, in windows of %lld, %lld a batch\n",

@@ -10,7 +10,10 @@
 static void print_config(const char *path, const fsdp_model_config *m)
 {
     char count[40];
+    int64_t local = 0;
 
+    for (int64_t i = 0; i < m->n_layers; i++)
+        local += fsdp_model_layer_is_local(m, i);
     printf("%s: %s, %s parameters\n", path, fsdp_architecture_name(m->architecture),
            fsdp__thousands(fsdp_model_config_parameters(m), count, sizeof count));
     printf("  n_layers             %lld\n", (long long)m->n_layers);
@@ -25,6 +28,8 @@ static void print_config(const char *path, const fsdp_model_config *m)
     if (m->architecture != FSDP_GPT2)
         printf("  rope_theta           %g\n  rope_type            %s\n", (double)m->rope_theta,
                fsdp_rope_type_name(m->rope_type));
+    if (local > 0)
+        printf("  local layers         %lld, which see %lld keys\n", (long long)local, (long long)m->window);
     printf("  tie_word_embeddings  %s\n", m->tie_word_embeddings ? "true" : "false");
 }
 

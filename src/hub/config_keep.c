@@ -70,7 +70,8 @@ static fsdp_status add_edit(change *c, const char *key, const json_t *value, boo
 /* ---- what has changed ---- */
 
 /* Keys that some version of transformers reads for the rotary positions. They are changed together. */
-static const char *const rope_keys[] = {"rope_theta", "rope_scaling", "rope_parameters", NULL};
+static const char *const rope_keys[] = {
+    "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_local_base_freq", NULL};
 
 static bool differs(const json_t *before, const json_t *now, const char *key)
 {

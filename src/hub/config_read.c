@@ -12,18 +12,20 @@
 #include "format/journal.h"
 #include "format/json.h"
 #include "format/safetensors.h"
+#include "hub/config_parts.h"
 #include "hub/hub.h"
+#include "models/models.h"
 
 /* ---- values of which only some are supported ---- */
 
-static fsdp_status unsupported(const fsdp__json_object *from, const char *key, const char *value, const char *known)
+fsdp_status fsdp__config_unsupported(const fsdp__json_object *from, const char *key, const char *value,
+                                     const char *known)
 {
     return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot use '%s': %s '%s' is not supported: %s", from->path, key,
                      FSDP__SHOWN_NAME(value), known);
 }
 
-/* Reads an integer. Python writes 4096.0 if a size was computed as a fraction. */
-static fsdp_status read_integer(const fsdp__json_object *from, const char *key, bool required, int64_t *out)
+fsdp_status fsdp__config_integer(const fsdp__json_object *from, const char *key, bool required, int64_t *out)
 {
     const json_t *value = json_object_get(from->object, key);
     double number = json_is_real(value) ? json_real_value(value) : NAN;
@@ -40,7 +42,7 @@ static fsdp_status need_bool(const fsdp__json_object *from, const char *key, boo
 
     FSDP_TRY(fsdp__json_bool(from, key, &value));
     if (value != needed)
-        return unsupported(from, key, value ? "true" : "false", needed ? "only true is" : "only false is");
+        return fsdp__config_unsupported(from, key, value ? "true" : "false", needed ? "only true is" : "only false is");
     return FSDP_OK;
 }
 
@@ -100,7 +102,7 @@ static fsdp_status read_tokens(const fsdp__json_object *from, fsdp_model_config 
 
 static fsdp_status read_common(const fsdp__json_object *from, fsdp_model_config *out)
 {
-    FSDP_TRY(read_integer(from, "vocab_size", true, &out->vocab_size));
+    FSDP_TRY(fsdp__config_integer(from, "vocab_size", true, &out->vocab_size));
     FSDP_TRY(fsdp__json_float(from, "initializer_range", false, &out->init_std));
     FSDP_TRY(fsdp__json_bool(from, "tie_word_embeddings", &out->tie_word_embeddings));
     FSDP_TRY(read_tokens(from, out));
@@ -123,7 +125,8 @@ static fsdp_status read_gpt2_activation(const fsdp__json_object *from, fsdp_mode
     FSDP_TRY(fsdp__json_string(from, "activation_function", false, &name));
     out->gelu_erf = fsdp__is_one_of(name, erf);
     if (!out->gelu_erf && !fsdp__is_one_of(name, tanh))
-        return unsupported(from, "activation_function", name, "gelu, gelu_new and other names of the two are");
+        return fsdp__config_unsupported(from, "activation_function", name,
+                                        "gelu, gelu_new and other names of the two are");
     return FSDP_OK;
 }
 
@@ -138,14 +141,14 @@ static fsdp_status read_gpt2(const fsdp__json_object *from, fsdp_model_config *o
                                .dropout = 0.1f,
                                .attention_dropout = 0.1f};
     FSDP_TRY(read_common(from, out));
-    FSDP_TRY(read_integer(from, "n_layer", true, &out->n_layers));
-    FSDP_TRY(read_integer(from, "n_embd", true, &out->dim));
-    FSDP_TRY(read_integer(from, "n_head", true, &out->n_heads));
-    FSDP_TRY(read_integer(from, "n_positions", false, &out->max_seq_len));
+    FSDP_TRY(fsdp__config_integer(from, "n_layer", true, &out->n_layers));
+    FSDP_TRY(fsdp__config_integer(from, "n_embd", true, &out->dim));
+    FSDP_TRY(fsdp__config_integer(from, "n_head", true, &out->n_heads));
+    FSDP_TRY(fsdp__config_integer(from, "n_positions", false, &out->max_seq_len));
     out->n_kv_heads = out->n_heads;
     out->head_dim = out->n_heads > 0 ? out->dim / out->n_heads : 0;
     out->ffn_dim = out->dim > 0 && out->dim < INT32_MAX ? 4 * out->dim : 0;
-    FSDP_TRY(read_integer(from, "n_inner", false, &out->ffn_dim));
+    FSDP_TRY(fsdp__config_integer(from, "n_inner", false, &out->ffn_dim));
     FSDP_TRY(fsdp__json_float(from, "layer_norm_epsilon", false, &out->norm_eps));
     FSDP_TRY(fsdp__json_float(from, "embd_pdrop", false, &out->embd_dropout));
     FSDP_TRY(fsdp__json_float(from, "resid_pdrop", false, &out->dropout));
@@ -156,254 +159,252 @@ static fsdp_status read_gpt2(const fsdp__json_object *from, fsdp_model_config *o
     return need_bool(from, "add_cross_attention", false);
 }
 
-/* ---- Llama ---- */
-
-/* The two keys under which versions of transformers look for the kind of rotary positions. */
-#define NEWER "rope_parameters"
-#define OLDER "rope_scaling"
-#define ORIGINAL "original_max_position_embeddings"
-
-static fsdp_status bad_rope(const fsdp__json_object *from, const char *what)
-{
-    return FSDP_FAIL(FSDP_UNSUPPORTED,
-                     "cannot use '%s': %s: one kind is supported, default, linear or llama3, in " NEWER " or " OLDER,
-                     from->path, what);
-}
-
-/* Refuses keys that this kind does not have. They would change the frequencies elsewhere, and would be ignored here. */
-static fsdp_status check_rope_keys(const fsdp__json_object *rope, fsdp_rope_type type)
-{
-    static const struct {
-        const char *name;
-        fsdp_rope_type least;
-    } keys[] = {
-        {"rope_theta", FSDP_ROPE_DEFAULT},     {"rope_type", FSDP_ROPE_DEFAULT},
-        {"type", FSDP_ROPE_DEFAULT},           {"partial_rotary_factor", FSDP_ROPE_DEFAULT},
-        {ORIGINAL, FSDP_ROPE_DEFAULT},         {"factor", FSDP_ROPE_LINEAR},
-        {"low_freq_factor", FSDP_ROPE_LLAMA3}, {"high_freq_factor", FSDP_ROPE_LLAMA3},
-    };
-    const char *key;
-    json_t *value;
-
-    json_object_foreach((json_t *)(uintptr_t)rope->object, key, value)
-    {
-        bool known = json_is_null(value);
-
-        for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++)
-            known = known || (type >= keys[i].least && strcmp(key, keys[i].name) == 0);
-        if (!known)
-            return FSDP_FAIL(FSDP_UNSUPPORTED,
-                             "cannot use '%s': '%s' does not belong to rope type %s: default, linear and llama3 are "
-                             "supported",
-                             rope->path, FSDP__SHOWN_NAME(key), fsdp_rope_type_name(type));
-    }
-    return FSDP_OK;
-}
-
-/* What one of these places says about the rotary positions. */
-typedef struct rope {
-    fsdp_rope_type type;
-    float theta; /* NAN: not given */
-    float factor, low_freq_factor, high_freq_factor;
-    int64_t original;
-} rope;
-
-/* Reads the kind; NULL leaves the default. Two spellings of the key contradict each other unless their values are the
- * same. */
-static fsdp_status read_rope_type(const fsdp__json_object *from, fsdp_rope_type *out)
-{
-    const char *older = NULL, *newer = NULL, *type;
-
-    FSDP_TRY(fsdp__json_string(from, "type", false, &older));
-    FSDP_TRY(fsdp__json_string(from, "rope_type", false, &newer));
-    if (older && newer && strcmp(older, newer) != 0)
-        return bad_rope(from, "its rope has a 'type' and another 'rope_type'");
-    type = newer ? newer : older ? older : "default";
-    for (*out = FSDP_ROPE_DEFAULT; *out <= FSDP_ROPE_LLAMA3; ++*out)
-        if (strcmp(type, fsdp_rope_type_name(*out)) == 0)
-            return FSDP_OK;
-    return unsupported(from, "rope type", type, "default, linear and llama3 are");
-}
-
-static fsdp_status need_whole(const fsdp__json_object *from)
-{
-    float partial = 1;
-
-    FSDP_TRY(fsdp__json_float(from, "partial_rotary_factor", false, &partial));
-    return partial == 1 ? FSDP_OK : unsupported(from, "partial_rotary_factor", "other than 1", "only 1 is");
-}
-
-static fsdp_status read_one_rope(const fsdp__json_object *from, rope *out)
-{
-    FSDP_TRY(fsdp__json_float(from, "rope_theta", false, &out->theta));
-    FSDP_TRY(need_whole(from));
-    FSDP_TRY(read_rope_type(from, &out->type));
-    FSDP_TRY(check_rope_keys(from, out->type));
-    if (out->type != FSDP_ROPE_DEFAULT)
-        FSDP_TRY(fsdp__json_float(from, "factor", true, &out->factor));
-    if (out->type != FSDP_ROPE_LLAMA3)
-        return FSDP_OK;
-    FSDP_TRY(fsdp__json_float(from, "low_freq_factor", true, &out->low_freq_factor));
-    FSDP_TRY(fsdp__json_float(from, "high_freq_factor", true, &out->high_freq_factor));
-    return read_integer(from, ORIGINAL, false, &out->original);
-}
-
-/* Reads the original length. Some files have it outside the other keys of rope, where newer versions of transformers
- * look first; if it is missing, they take all positions. */
-static fsdp_status read_original(const fsdp__json_object *from, int64_t max_seq_len, rope *found)
-{
-    int64_t at_top = 0;
-
-    FSDP_TRY(read_integer(from, ORIGINAL, false, &at_top));
-    if (found->type != FSDP_ROPE_LLAMA3)
-        return FSDP_OK;
-    if (at_top && found->original && at_top != found->original)
-        return bad_rope(from, "it has two values of " ORIGINAL);
-    found->original = found->original ? found->original : at_top ? at_top : max_seq_len;
-    return FSDP_OK;
-}
-
-static bool same_rope(const rope *a, const rope *b)
-{
-    return a->type == b->type && a->factor == b->factor && a->low_freq_factor == b->low_freq_factor &&
-           a->high_freq_factor == b->high_freq_factor && a->original == b->original;
-}
-
-/* Reads the rotary positions. Newer files have everything in rope_parameters. Older ones have rope_theta at the top and
- * the rest, or null, in rope_scaling. What is given twice must be the same, because which of the two wins has changed
- * between versions of transformers. */
-static fsdp_status read_rope(const fsdp__json_object *from, fsdp_model_config *out)
-{
-    static const char *const places[] = {NEWER, OLDER};
-    rope found = {.theta = NAN}, one;
-    int count = 0;
-
-    FSDP_TRY(fsdp__json_float(from, "rope_theta", false, &found.theta));
-    FSDP_TRY(need_whole(from));
-    for (int i = 0; i < 2; i++) {
-        fsdp__json_object place;
-
-        FSDP_TRY(fsdp__json_child(from, places[i], &place));
-        if (!place.object)
-            continue;
-        one = (rope){.theta = NAN};
-        FSDP_TRY(read_one_rope(&place, &one));
-        if (count++ && !same_rope(&found, &one))
-            return bad_rope(from, "its " NEWER " and " OLDER " differ");
-        if (!isnan(found.theta) && !isnan(one.theta) && found.theta != one.theta)
-            return bad_rope(from, "it has two values of rope_theta");
-        one.theta = isnan(one.theta) ? found.theta : one.theta;
-        found = one;
-    }
-    FSDP_TRY(read_original(from, out->max_seq_len, &found));
-    out->rope_theta = isnan(found.theta) ? out->rope_theta : found.theta;
-    out->rope_type = found.type;
-    out->rope_factor = found.factor;
-    out->rope_low_freq_factor = found.low_freq_factor;
-    out->rope_high_freq_factor = found.high_freq_factor;
-    out->rope_original_max_seq_len = found.original;
-    return FSDP_OK;
-}
+/* Which layers are local, where the file does not list them in layer_types. */
+typedef enum locals {
+    NONE_LOCAL,
+    ALL_LOCAL,
+    LAST_LOCAL,         /* from max_window_layers on */
+    WITHOUT_ROPE_LOCAL, /* those that have no rotary positions */
+    MOST_LOCAL,         /* all but every so-manieth: sliding_window_pattern */
+} locals;
 
 /* The values that transformers uses if config.json does not have the key. */
 typedef struct llama_kind {
     const char *model_type;
     fsdp_architecture architecture;
-    int64_t max_seq_len, n_kv_heads; /* n_kv_heads 0: as many as heads */
+    int64_t max_seq_len, n_kv_heads, head_dim; /* 0: as many as heads; dim / n_heads */
+    float norm_eps, theta, local_theta;        /* local_theta 0: local layers have no theta of their own */
+    bool tied;
+    int64_t window, pattern; /* window 0: none */
+    locals locals;
+    bool has_switch;                                       /* use_sliding_window has to be true */
+    float query_scalar, attention_softcap, logits_softcap; /* query_scalar 0: it has none of these keys */
 } llama_kind;
 
 static const llama_kind llama_kinds[] = {
-    {"llama", FSDP_LLAMA, 2048, 0},
-    {"mistral", FSDP_MISTRAL, 131072, 8},
-    {"qwen2", FSDP_QWEN2, 32768, 32},
+    {"llama", FSDP_LLAMA, 2048, 0, 0, 1e-6f, .theta = 1e4f},
+    {"mistral", FSDP_MISTRAL, 131072, 8, 0, 1e-6f, 1e4f, .window = 4096, .locals = ALL_LOCAL},
+    {"qwen2", FSDP_QWEN2, 32768, 32, 0, 1e-6f, 1e4f, .window = 4096, .locals = LAST_LOCAL, .has_switch = true},
+    {"qwen3", FSDP_QWEN3, 32768, 32, 128, 1e-6f, 1e4f, .window = 4096, .locals = LAST_LOCAL, .has_switch = true},
+    {"olmo2", FSDP_OLMO2, 2048, 0, 0, 1e-5f, .theta = 1e4f},
+    {"smollm3", FSDP_SMOLLM3, 32768, 4, 0, 1e-6f, 2e6f, .tied = true, .locals = WITHOUT_ROPE_LOCAL, .has_switch = true},
+    {"phi3", FSDP_PHI3, 4096, 0, 0, 1e-5f, 1e4f, .locals = ALL_LOCAL},
+    {"gemma2", FSDP_GEMMA2, 8192, 4, 256, 1e-6f, 1e4f, .tied = true, .window = 4096, .pattern = 2, .locals = MOST_LOCAL,
+     .query_scalar = 256, .attention_softcap = 50, .logits_softcap = 30},
+    {"gemma3_text", FSDP_GEMMA3, 131072, 4, 256, 1e-6f, 1e6f, 1e4f, .tied = true, .window = 4096, .pattern = 6,
+     .locals = MOST_LOCAL, .query_scalar = 256},
 };
 
-/* Refuses a window, unless it holds every position. */
-static fsdp_status check_window(const fsdp__json_object *from, int64_t max_seq_len)
-{
-    int64_t window = json_object_get(from->object, "sliding_window") ? INT64_MAX : 4096;
+/* ---- layers that differ ---- */
 
-    FSDP_TRY(read_integer(from, "sliding_window", false, &window));
-    if (window < max_seq_len)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "cannot use '%s': a sliding_window of %lld in %lld positions is not supported: it must be "
-                         "null, or hold all positions",
-                         from->path, (long long)window, (long long)max_seq_len);
-    return FSDP_OK;
+static void mark(uint64_t *layers, int64_t layer)
+{
+    layers[layer / 64] |= (uint64_t)1 << layer % 64;
 }
 
-/* Checks the types of the layers, if some layers look back less far than others. */
-static fsdp_status check_layer_types(const fsdp__json_object *from, int64_t max_seq_len)
+/* Reads the list of layer types, if there is one, and whether it has local layers. */
+static fsdp_status read_layer_types(const fsdp__json_object *from, fsdp_model_config *out, bool *listed)
 {
     json_t *types = json_object_get(from->object, "layer_types"), *type;
-    bool windows = false;
     size_t i;
 
+    *listed = json_is_array(types);
     json_array_foreach(types, i, type)
     {
         const char *name = json_string_value(type);
 
         if (!name || (strcmp(name, "full_attention") != 0 && strcmp(name, "sliding_attention") != 0))
-            return unsupported(from, "layer type", name ? name : "(no string)",
-                               "full_attention and sliding_attention are");
-        windows |= strcmp(name, "sliding_attention") == 0;
+            return fsdp__config_unsupported(from, "layer type", name ? name : "(no string)",
+                                            "full_attention and sliding_attention are");
+        if (strcmp(name, "sliding_attention") == 0 && i < FSDP_MODEL_MAX_MARKED_LAYERS)
+            mark(out->local_layers, (int64_t)i);
     }
-    return windows ? check_window(from, max_seq_len) : FSDP_OK;
+    return FSDP_OK;
 }
 
-static fsdp_status check_windows(const fsdp__json_object *from, const fsdp_model_config *config)
+/* Marks local layers by a rule. */
+static fsdp_status mark_local(const fsdp__json_object *from, const llama_kind *kind, fsdp_model_config *out)
 {
-    bool used = config->architecture == FSDP_MISTRAL;
-    int64_t first = 28; /* first layer with a window, in Qwen2 */
+    int64_t first = 28, pattern = kind->pattern;
 
-    FSDP_TRY(check_layer_types(from, config->max_seq_len));
-    if (config->architecture == FSDP_QWEN2) {
-        FSDP_TRY(fsdp__json_bool(from, "use_sliding_window", &used));
-        FSDP_TRY(read_integer(from, "max_window_layers", false, &first));
-        used = used && first < config->n_layers && !json_is_array(json_object_get(from->object, "layer_types"));
-    }
-    return used ? check_window(from, config->max_seq_len) : FSDP_OK;
+    FSDP_TRY(fsdp__config_integer(from, "max_window_layers", false, &first));
+    if (kind->architecture == FSDP_GEMMA3)
+        FSDP_TRY(fsdp__config_integer(from, "sliding_window_pattern", false, &pattern));
+    if (kind->locals == MOST_LOCAL && pattern < 1)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': key 'sliding_window_pattern' must be at least 1", from->path);
+    for (int64_t i = 0; i < FSDP_MODEL_MAX_MARKED_LAYERS; i++)
+        if (kind->locals == ALL_LOCAL || (kind->locals == LAST_LOCAL && i >= first) ||
+            (kind->locals == WITHOUT_ROPE_LOCAL && !fsdp_model_layer_has_rope(out, i)) ||
+            (kind->locals == MOST_LOCAL && (i + 1) % pattern != 0))
+            mark(out->local_layers, i);
+    return FSDP_OK;
 }
 
+static bool any_local(const fsdp_model_config *config)
+{
+    for (int64_t i = 0; i < config->n_layers && i < FSDP_MODEL_MAX_MARKED_LAYERS; i++)
+        if (fsdp_model_layer_is_local(config, i))
+            return true;
+    return false;
+}
+
+/* Reads which layers are local, and how far those see. A model without such layers may list all as full. */
+static fsdp_status read_windows(const fsdp__json_object *from, const llama_kind *kind, fsdp_model_config *out)
+{
+    bool used = !kind->has_switch, listed;
+    const json_t *window = json_object_get(from->object, "sliding_window");
+
+    out->window = json_is_null(window) ? 0 : kind->window;
+    FSDP_TRY(fsdp__config_integer(from, "sliding_window", false, &out->window));
+    FSDP_TRY(fsdp__json_bool(from, "use_sliding_window", kind->has_switch ? &used : &(bool){false}));
+    FSDP_TRY(read_layer_types(from, out, &listed));
+    if (listed && any_local(out) && (kind->locals == NONE_LOCAL || !used))
+        return fsdp__config_unsupported(from, "layer_types", "sliding_attention",
+                                        used ? "this model_type has no such layers" : "use_sliding_window is not true");
+    if (!listed || kind->locals == ALL_LOCAL)
+        FSDP_TRY(mark_local(from, kind, out));
+    if (!used || kind->locals == NONE_LOCAL || !any_local(out)) {
+        out->window = 0;
+        memset(out->local_layers, 0, sizeof out->local_layers);
+    }
+    return FSDP_OK;
+}
+
+/* Reads which layers have no rotary positions: those with a 0 in a list, or every so-manieth. */
+static fsdp_status read_no_rope(const fsdp__json_object *from, fsdp_model_config *out)
+{
+    json_t *list = json_object_get(from->object, "no_rope_layers"), *item;
+    int64_t interval = 4;
+    size_t i;
+
+    FSDP_TRY(fsdp__config_integer(from, "no_rope_layer_interval", false, &interval));
+    if (list && !json_is_null(list) && (!json_is_array(list) || json_array_size(list) < (size_t)out->n_layers))
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "cannot read '%s': key 'no_rope_layers' must be a list with 0 or 1 for each layer",
+                         from->path);
+    json_array_foreach(list, i, item) if (json_integer_value(item) == 0 && i < FSDP_MODEL_MAX_MARKED_LAYERS)
+        mark(out->no_rope_layers, (int64_t)i);
+    for (int64_t n = 0; !json_is_array(list) && interval > 0 && n < FSDP_MODEL_MAX_MARKED_LAYERS; n++)
+        if ((n + 1) % interval == 0)
+            mark(out->no_rope_layers, n);
+    return FSDP_OK;
+}
+
+/* ---- Llama's like ---- */
+
+/* Reads a cap; null is none. */
+static fsdp_status read_softcap(const fsdp__json_object *from, const char *key, float otherwise, float *out)
+{
+    *out = json_is_null(json_object_get(from->object, key)) ? 0 : otherwise;
+    return fsdp__json_float(from, key, false, out);
+}
+
+static fsdp_status read_gemma(const fsdp__json_object *from, const llama_kind *kind, fsdp_model_config *out)
+{
+    out->query_scalar = kind->query_scalar;
+    FSDP_TRY(fsdp__json_float(from, "query_pre_attn_scalar", false, &out->query_scalar));
+    FSDP_TRY(read_softcap(from, "attn_logit_softcapping", kind->attention_softcap, &out->attention_softcap));
+    FSDP_TRY(read_softcap(from, "final_logit_softcapping", kind->logits_softcap, &out->logits_softcap));
+    return need_bool(from, "use_bidirectional_attention", false);
+}
+
+static fsdp_status read_activation(const fsdp__json_object *from, const llama_kind *kind)
+{
+    static const char *const silu[] = {"silu", "swish", NULL}; /* swish is its other name */
+    static const char *const tanh[] = {"gelu_pytorch_tanh", "gelu_new", NULL};
+    bool gemma = kind->query_scalar > 0;
+    const char *key = gemma ? "hidden_activation" : "hidden_act", *name = gemma ? tanh[0] : silu[0];
+
+    FSDP_TRY(fsdp__json_string(from, key, false, &name));
+    if (!fsdp__is_one_of(name, gemma ? tanh : silu))
+        return fsdp__config_unsupported(from, key, name, gemma ? "only gelu_pytorch_tanh is" : "only silu is");
+    return FSDP_OK;
+}
+
+/* Reads the biases that one may choose; transformers ignores the keys in others. */
 static fsdp_status read_biases(const fsdp__json_object *from, fsdp_model_config *out)
 {
-    if (out->architecture != FSDP_LLAMA) /* transformers ignores it in the others */
-        return FSDP_OK;
-    FSDP_TRY(fsdp__json_bool(from, "attention_bias", &out->attention_bias));
-    return fsdp__json_bool(from, "mlp_bias", &out->mlp_bias);
+    const fsdp__family *family = fsdp__family_of(out->architecture);
+
+    if (family->may_bias)
+        FSDP_TRY(fsdp__json_bool(from, "attention_bias", &out->attention_bias));
+    return family->may_mlp_bias ? fsdp__json_bool(from, "mlp_bias", &out->mlp_bias) : FSDP_OK;
+}
+
+/* Refuses dropout in places that have none here. */
+static fsdp_status need_no_dropout(const fsdp__json_object *from, const char *key)
+{
+    float rate = 0;
+
+    FSDP_TRY(fsdp__json_float(from, key, false, &rate));
+    return rate == 0 ? FSDP_OK : fsdp__config_unsupported(from, key, "above 0", "only 0 is");
+}
+
+static fsdp_status read_sizes(const fsdp__json_object *from, const llama_kind *kind, fsdp_model_config *out)
+{
+    bool has_kv_heads = json_object_get(from->object, "num_key_value_heads") != NULL;
+
+    FSDP_TRY(fsdp__config_integer(from, "num_hidden_layers", true, &out->n_layers));
+    FSDP_TRY(fsdp__config_integer(from, "hidden_size", true, &out->dim));
+    FSDP_TRY(fsdp__config_integer(from, "num_attention_heads", true, &out->n_heads));
+    FSDP_TRY(fsdp__config_integer(from, "intermediate_size", true, &out->ffn_dim));
+    FSDP_TRY(fsdp__config_integer(from, "max_position_embeddings", false, &out->max_seq_len));
+    out->n_kv_heads = has_kv_heads || !kind->n_kv_heads ? out->n_heads : kind->n_kv_heads;
+    out->head_dim = kind->head_dim ? kind->head_dim : out->n_heads > 0 ? out->dim / out->n_heads : 0;
+    FSDP_TRY(fsdp__config_integer(from, "num_key_value_heads", false, &out->n_kv_heads));
+    return fsdp__config_integer(from, "head_dim", false, &out->head_dim);
 }
 
 static fsdp_status read_llama(const fsdp__json_object *from, const llama_kind *kind, fsdp_model_config *out)
 {
-    bool has_kv_heads = json_object_get(from->object, "num_key_value_heads") != NULL;
-    const char *activation = "silu";
-
     *out = (fsdp_model_config){.architecture = kind->architecture,
                                .max_seq_len = kind->max_seq_len,
-                               .norm_eps = 1e-6f,
-                               .rope_theta = 10000.0f,
+                               .norm_eps = kind->norm_eps,
+                               .rope_theta = kind->theta,
+                               .local_rope_theta = kind->local_theta,
+                               .tie_word_embeddings = kind->tied,
                                .init_std = 0.02f};
     FSDP_TRY(read_common(from, out));
-    FSDP_TRY(read_integer(from, "num_hidden_layers", true, &out->n_layers));
-    FSDP_TRY(read_integer(from, "hidden_size", true, &out->dim));
-    FSDP_TRY(read_integer(from, "num_attention_heads", true, &out->n_heads));
-    FSDP_TRY(read_integer(from, "intermediate_size", true, &out->ffn_dim));
-    FSDP_TRY(read_integer(from, "max_position_embeddings", false, &out->max_seq_len));
-    out->n_kv_heads = has_kv_heads || !kind->n_kv_heads ? out->n_heads : kind->n_kv_heads;
-    out->head_dim = out->n_heads > 0 ? out->dim / out->n_heads : 0;
-    FSDP_TRY(read_integer(from, "num_key_value_heads", false, &out->n_kv_heads));
-    FSDP_TRY(read_integer(from, "head_dim", false, &out->head_dim));
+    FSDP_TRY(read_sizes(from, kind, out));
     FSDP_TRY(fsdp__json_float(from, "rms_norm_eps", false, &out->norm_eps));
     FSDP_TRY(fsdp__json_float(from, "attention_dropout", false, &out->attention_dropout));
+    FSDP_TRY(need_no_dropout(from, "embd_pdrop"));
+    FSDP_TRY(need_no_dropout(from, "resid_pdrop"));
     FSDP_TRY(read_biases(from, out));
-    FSDP_TRY(check_windows(from, out));
-    FSDP_TRY(fsdp__json_string(from, "hidden_act", false, &activation));
-    if (strcmp(activation, "silu") != 0 && strcmp(activation, "swish") != 0) /* swish is its other name */
-        return unsupported(from, "hidden_act", activation, "only silu is");
-    return read_rope(from, out);
+    if (kind->architecture == FSDP_SMOLLM3)
+        FSDP_TRY(read_no_rope(from, out));
+    FSDP_TRY(read_windows(from, kind, out));
+    if (kind->query_scalar > 0)
+        FSDP_TRY(read_gemma(from, kind, out));
+    FSDP_TRY(read_activation(from, kind));
+    return fsdp__config_read_rope(from, out);
 }
 
 /* ---- all ---- */
+
+/* Refuses a type, and says what it is where people often have it. */
+static fsdp_status unknown_type(const fsdp__json_object *from, const char *type)
+{
+    static const char *const others[][2] = {
+        {"mixtral", ", and of a mixture of experts none"},
+        {"qwen3_moe", ", and of a mixture of experts none"},
+        {"gemma3", ", and of a gemma3, which also sees images, its text_config alone, as a gemma3_text"},
+        {"gemma", ", but not the first Gemma"},
+        {"phi", ", but not Phi before 3"},
+        {"olmo", ", but not OLMo before 2"},
+    };
+    const char *more = "";
+    char known[256] = "gpt2";
+    size_t length = strlen(known);
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(llama_kinds); i++)
+        length += (size_t)snprintf(known + length, sizeof known - length, "%s%s",
+                                   i + 1 < FSDP__COUNT_OF(llama_kinds) ? ", " : " and ", llama_kinds[i].model_type);
+    for (size_t i = 0; i < FSDP__COUNT_OF(others); i++)
+        more = strcmp(type, others[i][0]) == 0 ? others[i][1] : more;
+    snprintf(known + length, sizeof known - length, " are%s", more);
+    return fsdp__config_unsupported(from, "model_type", type, known);
+}
 
 static fsdp_status read_model(const fsdp__json_object *from, fsdp_model_config *out)
 {
@@ -415,7 +416,7 @@ static fsdp_status read_model(const fsdp__json_object *from, fsdp_model_config *
     for (size_t i = 0; i < FSDP__COUNT_OF(llama_kinds); i++)
         if (strcmp(type, llama_kinds[i].model_type) == 0)
             return read_llama(from, &llama_kinds[i], out);
-    return unsupported(from, "model_type", type, "gpt2, llama, mistral and qwen2 are");
+    return unknown_type(from, type);
 }
 
 static fsdp_status read_config(const fsdp__json_object *from, fsdp_model_config *out)

@@ -104,12 +104,11 @@ static fsdp_status causal_lm_forward(fsdp_module *self, void *cache, fsdp_tensor
     return FSDP_OK;
 }
 
-static const fsdp_module_type types[] = {
-    [FSDP_GPT2] = {.name = "GPT2LMHeadModel", .forward_many = causal_lm_forward},
-    [FSDP_LLAMA] = {.name = "LlamaForCausalLM", .forward_many = causal_lm_forward},
-    [FSDP_MISTRAL] = {.name = "MistralForCausalLM", .forward_many = causal_lm_forward},
-    [FSDP_QWEN2] = {.name = "Qwen2ForCausalLM", .forward_many = causal_lm_forward},
-};
+#define FAMILY(architecture, family, body, ...) \
+    [architecture] = {.name = family "ForCausalLM", .forward_many = causal_lm_forward},
+static const fsdp_module_type types[] = {[FSDP_GPT2] = {.name = "GPT2LMHeadModel", .forward_many = causal_lm_forward},
+                                         FSDP__FAMILIES(FAMILY, )};
+#undef FAMILY
 
 static fsdp_status build(causal_lm *m, const fsdp__model_plan *plan)
 {

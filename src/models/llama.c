@@ -1,13 +1,21 @@
-/* llama.c - the body of Llama and similar models: rotary positions, RMS norms, grouped key/value heads, gated MLP. */
+/* llama.c - the body of Llama and of families like it (families.c): rotary positions, RMS norms, grouped key/value
+ * heads, gated MLP. */
+#include <math.h>
+
 #include "base/alloc.h"
 #include "models/models.h"
 
 /* The types of a part, by architecture: they differ in the names that transformers gives them. */
-#define TYPES_OF(part, ...)                                                                                         \
-    {                                                                                                               \
-        [FSDP_LLAMA] = {.name = "Llama" part, __VA_ARGS__}, [FSDP_MISTRAL] = {.name = "Mistral" part, __VA_ARGS__}, \
-        [FSDP_QWEN2] = {.name = "Qwen2" part, __VA_ARGS__},                                                         \
+#define TYPE(architecture, family, body, part, ...) [architecture] = {.name = family part, __VA_ARGS__},
+#define TYPES_OF(...)                     \
+    {                                     \
+        FSDP__FAMILIES(TYPE, __VA_ARGS__) \
     }
+
+static const fsdp__family *family_of(const fsdp__model_plan *plan)
+{
+    return fsdp__family_of(plan->config->architecture);
+}
 
 /* Makes a layer that maps (B,T,in) to (B,T,out). */
 static fsdp_module *linear_create(const fsdp__model_plan *plan, int64_t in, int64_t out, bool bias)
@@ -18,41 +26,65 @@ static fsdp_module *linear_create(const fsdp__model_plan *plan, int64_t in, int6
     return fsdp_linear_create(plan->context, plan->device, in, out, &options);
 }
 
-static fsdp_module *norm_create(const fsdp__model_plan *plan)
+static fsdp_module *norm_create(const fsdp__model_plan *plan, int64_t dim)
 {
-    return fsdp_rmsnorm_create(plan->context, plan->device, plan->config->dim, plan->config->norm_eps);
+    float eps = plan->config->norm_eps;
+
+    return family_of(plan)->gemma ? fsdp__rmsnorm_plus_one_create(plan->context, plan->device, dim, eps)
+                                  : fsdp_rmsnorm_create(plan->context, plan->device, dim, eps);
 }
 
-/* ---- rotary positions: one table of frequencies for all blocks ---- */
+/* ---- rotary positions: tables of frequencies for all blocks ---- */
 
 typedef struct rotary {
     fsdp_module base;
-    fsdp_tensor *inv_freq; /* (D/2) f32 */
+    fsdp_tensor *inv_freq;       /* (fsdp__rotary_dim / 2) f32, as the others */
+    fsdp_tensor *local_inv_freq; /* of local layers; NULL: the same */
+    fsdp_tensor *long_inv_freq;  /* for calls of long_length tokens, if they need others; NULL before the first */
+    int64_t long_length;
     fsdp_model_config config;
 } rotary;
 
-static const fsdp_module_type rotary_types[] = TYPES_OF("RotaryEmbedding", .forward = NULL);
-
-static fsdp_status fill_frequencies(fsdp_module *module, fsdp_tensor *buffer)
+static void destroy_rotary(fsdp_module *self)
 {
-    rotary *m = (rotary *)module;
-    float *frequencies = fsdp__malloc((size_t)(m->config.head_dim / 2) * sizeof(float));
-    fsdp_status status;
+    fsdp_tensor_unref(((rotary *)self)->long_inv_freq);
+}
+
+static const fsdp_module_type rotary_types[] = TYPES_OF("RotaryEmbedding", .forward = NULL, .destroy = destroy_rotary);
+
+/* Writes the frequencies for calls of `length` tokens. */
+static fsdp_status write_frequencies(const rotary *m, int64_t length, bool local, fsdp_tensor *to)
+{
+    FSDP__FREED float *frequencies = fsdp__malloc((size_t)fsdp_tensor_numel(to) * sizeof(float));
 
     if (!frequencies)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make rotary frequencies");
-    fsdp__rope_frequencies(&m->config, frequencies);
-    status = fsdp_tensor_write(buffer, FSDP_F32, frequencies);
-    fsdp__free(frequencies);
-    return status;
+    fsdp__rope_frequencies(&m->config, length, local, frequencies);
+    return fsdp_tensor_write(to, FSDP_F32, frequencies);
+}
+
+static fsdp_status fill_frequencies(fsdp_module *module, fsdp_tensor *buffer)
+{
+    const rotary *m = (const rotary *)module;
+
+    return write_frequencies(m, 0, buffer == m->local_inv_freq, buffer);
+}
+
+static fsdp_status new_frequencies(const rotary *m, fsdp_device *device, fsdp_tensor **out)
+{
+    return fsdp_tensor_create(device, FSDP_F32, FSDP_SHAPE(fsdp__rotary_dim(&m->config) / 2), FSDP_MEMORY_WORKSPACE,
+                              out);
 }
 
 static fsdp_status build_rotary(rotary *m, const fsdp__model_plan *plan)
 {
     m->config = *plan->config;
-    FSDP_TRY(fsdp_tensor_create(plan->device, FSDP_F32, FSDP_SHAPE(m->config.head_dim / 2), FSDP_MEMORY_WORKSPACE,
-                                &m->inv_freq));
-    return fsdp__module_add_filled_buffer(&m->base, "inv_freq", &m->inv_freq, fill_frequencies);
+    FSDP_TRY(new_frequencies(m, plan->device, &m->inv_freq));
+    FSDP_TRY(fsdp__module_add_filled_buffer(&m->base, "inv_freq", &m->inv_freq, fill_frequencies));
+    if (!(m->config.local_rope_theta > 0))
+        return FSDP_OK;
+    FSDP_TRY(new_frequencies(m, plan->device, &m->local_inv_freq));
+    return fsdp__module_add_filled_buffer(&m->base, "local_inv_freq", &m->local_inv_freq, fill_frequencies);
 }
 
 static rotary *rotary_create(const fsdp__model_plan *plan)
@@ -64,13 +96,37 @@ static rotary *rotary_create(const fsdp__model_plan *plan)
     return (rotary *)fsdp__module_built(&m->base, build_rotary(m, plan));
 }
 
+/* Returns the frequencies for a call whose last token is number `length`. Those of long calls follow from that alone,
+ * so that a block which runs again gets the same. */
+static fsdp_tensor *frequencies_of(rotary *m, bool local, int64_t length)
+{
+    fsdp_tensor *made = NULL;
+
+    if (local && m->local_inv_freq)
+        return m->local_inv_freq;
+    if (m->config.rope_type != FSDP_ROPE_DYNAMIC || length <= m->config.max_seq_len)
+        return m->inv_freq;
+    if (m->long_inv_freq && m->long_length == length)
+        return m->long_inv_freq;
+    if (new_frequencies(m, fsdp_tensor_device(m->inv_freq), &made) != FSDP_OK)
+        return NULL;
+    /* The tensor of another length may still be part of a graph: it stays as it is. */
+    fsdp_tensor_unref(m->long_inv_freq);
+    m->long_inv_freq = made;
+    m->long_length = length;
+    return write_frequencies(m, length, false, made) == FSDP_OK ? made : NULL;
+}
+
 /* ---- attention ---- */
 
 typedef struct attention {
     fsdp_module base;
-    fsdp_module *q_proj, *k_proj, *v_proj, *o_proj;
-    rotary *positions; /* the body's; holds a reference */
+    fsdp_module *q_proj, *k_proj, *v_proj, *qkv_proj, *o_proj; /* either the first three, or qkv_proj */
+    fsdp_module *q_norm, *k_norm;                              /* NULL: none */
+    rotary *positions;                                         /* the body's; holds a reference */
     int64_t heads, kv_heads, head_dim;
+    bool local, has_rope, norm_whole;
+    fsdp_attention_options options;
 } attention;
 
 static fsdp_tensor *rotated(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t first)
@@ -78,27 +134,64 @@ static fsdp_tensor *rotated(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tenso
     return positions ? fsdp_rope_at(x, frequencies, positions) : fsdp_rope(x, frequencies, first);
 }
 
+/* Queries (B,T,H,D), keys and values (B,T,G,D). */
+typedef struct qkv {
+    fsdp_tensor *q, *k, *v;
+} qkv;
+
+static fsdp_tensor *normalised(fsdp_module *norm, bool now, fsdp_tensor *x)
+{
+    return norm && now ? fsdp_call(norm, x) : x;
+}
+
+/* Projects x (B,T,C) by three projections. */
+static qkv project(attention *m, fsdp_tensor *x, int64_t batch, int64_t time)
+{
+    fsdp_tensor *q = normalised(m->q_norm, m->norm_whole, fsdp_call(m->q_proj, x));
+    fsdp_tensor *k = normalised(m->k_norm, m->norm_whole, fsdp_call(m->k_proj, x));
+    fsdp_tensor *v = fsdp_call(m->v_proj, x);
+
+    return (qkv){.q = fsdp_reshape(q, FSDP_SHAPE(batch, time, m->heads, m->head_dim)),
+                 .k = fsdp_reshape(k, FSDP_SHAPE(batch, time, m->kv_heads, m->head_dim)),
+                 .v = fsdp_reshape(v, FSDP_SHAPE(batch, time, m->kv_heads, m->head_dim))};
+}
+
+/* Does the same by one. */
+static qkv project_fused(attention *m, fsdp_tensor *x, int64_t batch, int64_t time)
+{
+    int64_t sizes[] = {m->heads, m->kv_heads, m->kv_heads};
+    fsdp_tensor *all =
+        fsdp_reshape(fsdp_call(m->qkv_proj, x), FSDP_SHAPE(batch, time, m->heads + 2 * m->kv_heads, m->head_dim));
+    fsdp_tensor *parts[3] = {NULL};
+
+    (void)fsdp_split(all, 2, 3, sizes, parts);
+    return (qkv){.q = parts[0], .k = parts[1], .v = parts[2]};
+}
+
 /* Maps x (B,T,C), and positions if any, to (B,T,C), after the tokens of `cached`. */
 static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tensor *const *inputs, int count,
                                      fsdp_tensor **outputs, int output_count)
 {
     attention *m = (attention *)self;
-    fsdp_tensor *x = inputs[0], *frequencies = m->positions->inv_freq;
-    int64_t B = fsdp_tensor_size(x, 0), T = fsdp_tensor_size(x, 1), D = m->head_dim;
+    int64_t B = fsdp_tensor_size(inputs[0], 0), T = fsdp_tensor_size(inputs[0], 1);
     int64_t first = fsdp__kv_layer_position(cached);
-    fsdp_tensor *positions = fsdp__positions_of(inputs, count);
-    const fsdp_attention_options options = {.causal = true, .positions = positions};
-    fsdp_tensor *q = fsdp_reshape(fsdp_call(m->q_proj, x), FSDP_SHAPE(B, T, m->heads, D));
-    fsdp_tensor *k = fsdp_reshape(fsdp_call(m->k_proj, x), FSDP_SHAPE(B, T, m->kv_heads, D));
-    fsdp_tensor *v = fsdp_reshape(fsdp_call(m->v_proj, x), FSDP_SHAPE(B, T, m->kv_heads, D));
-    fsdp_tensor *y;
+    qkv x = m->qkv_proj ? project_fused(m, inputs[0], B, T) : project(m, inputs[0], B, T);
+    fsdp_tensor *positions = fsdp__positions_of(inputs, count), *y;
+    fsdp_attention_options options = m->options;
 
     (void)output_count;
-    q = rotated(q, frequencies, positions, first);
-    k = rotated(k, frequencies, positions, first);
-    FSDP_TRY(fsdp__kv_layer_extend(cached, &k, &v));
-    y = fsdp_attention(q, k, v, &options);
-    outputs[0] = fsdp_call(m->o_proj, fsdp_reshape(y, FSDP_SHAPE(B, T, m->heads * D)));
+    options.positions = positions;
+    x.q = normalised(m->q_norm, !m->norm_whole, x.q);
+    x.k = normalised(m->k_norm, !m->norm_whole, x.k);
+    if (m->has_rope) {
+        fsdp_tensor *frequencies = frequencies_of(m->positions, m->local, first + T);
+
+        x.q = rotated(x.q, frequencies, positions, first);
+        x.k = rotated(x.k, frequencies, positions, first);
+    }
+    FSDP_TRY(fsdp__kv_layer_extend(cached, &x.k, &x.v));
+    y = fsdp_attention(x.q, x.k, x.v, &options);
+    outputs[0] = fsdp_call(m->o_proj, fsdp_reshape(y, FSDP_SHAPE(B, T, m->heads * m->head_dim)));
     return FSDP_OK;
 }
 
@@ -113,46 +206,89 @@ static void destroy_attention(fsdp_module *self)
 static const fsdp_module_type attention_types[] =
     TYPES_OF("Attention", .forward_many = attention_forward, .destroy = destroy_attention);
 
-static fsdp_status build_attention(attention *m, const fsdp__model_plan *plan, rotary *positions)
+static fsdp_status add_projections(attention *m, const fsdp__model_plan *plan)
 {
     const fsdp_model_config *config = plan->config;
     int64_t q = config->n_heads * config->head_dim, kv = config->n_kv_heads * config->head_dim;
-    bool qkv_bias = config->attention_bias || config->architecture == FSDP_QWEN2;
+    bool bias = config->attention_bias, qkv_bias = bias || family_of(plan)->qkv_bias;
+
+    if (family_of(plan)->fused) {
+        FSDP_TRY(fsdp__add_part(&m->base, "o_proj", linear_create(plan, q, config->dim, bias), &m->o_proj));
+        return fsdp__add_part(&m->base, "qkv_proj", linear_create(plan, config->dim, q + 2 * kv, qkv_bias),
+                              &m->qkv_proj);
+    }
+    FSDP_TRY(fsdp__add_part(&m->base, "q_proj", linear_create(plan, config->dim, q, qkv_bias), &m->q_proj));
+    FSDP_TRY(fsdp__add_part(&m->base, "k_proj", linear_create(plan, config->dim, kv, qkv_bias), &m->k_proj));
+    FSDP_TRY(fsdp__add_part(&m->base, "v_proj", linear_create(plan, config->dim, kv, qkv_bias), &m->v_proj));
+    return fsdp__add_part(&m->base, "o_proj", linear_create(plan, q, config->dim, bias), &m->o_proj);
+}
+
+static fsdp_status add_norms(attention *m, const fsdp__model_plan *plan)
+{
+    int64_t q = m->norm_whole ? m->heads : 1, k = m->norm_whole ? m->kv_heads : 1;
+
+    if (!m->norm_whole && !family_of(plan)->norm_heads)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__add_part(&m->base, "q_norm", norm_create(plan, q * m->head_dim), &m->q_norm));
+    return fsdp__add_part(&m->base, "k_norm", norm_create(plan, k * m->head_dim), &m->k_norm);
+}
+
+/* What the blocks of a body share, and which of them is built. */
+typedef struct block_plan {
+    const fsdp__model_plan *plan;
+    rotary *positions;
+    int64_t layer;
+} block_plan;
+
+static fsdp_status build_attention(attention *m, const block_plan *b)
+{
+    const fsdp_model_config *config = b->plan->config;
 
     m->heads = config->n_heads;
     m->kv_heads = config->n_kv_heads;
     m->head_dim = config->head_dim;
-    m->positions = (rotary *)fsdp_module_ref(&positions->base);
-    FSDP_TRY(fsdp__add_part(&m->base, "q_proj", linear_create(plan, config->dim, q, qkv_bias), &m->q_proj));
-    FSDP_TRY(fsdp__add_part(&m->base, "k_proj", linear_create(plan, config->dim, kv, qkv_bias), &m->k_proj));
-    FSDP_TRY(fsdp__add_part(&m->base, "v_proj", linear_create(plan, config->dim, kv, qkv_bias), &m->v_proj));
-    return fsdp__add_part(&m->base, "o_proj", linear_create(plan, q, config->dim, config->attention_bias), &m->o_proj);
+    m->norm_whole = family_of(b->plan)->norm_whole;
+    m->local = fsdp_model_layer_is_local(config, b->layer);
+    m->has_rope = fsdp_model_layer_has_rope(config, b->layer);
+    m->options = (fsdp_attention_options){.causal = true, .scale = fsdp__attention_scale(config, b->layer)};
+    m->positions = (rotary *)fsdp_module_ref(&b->positions->base);
+    FSDP_TRY(add_projections(m, b->plan));
+    return add_norms(m, b->plan);
 }
 
-static fsdp_module *attention_create(const fsdp__model_plan *plan, rotary *positions)
+static fsdp_module *attention_create(const block_plan *b)
 {
     attention *m = NULL;
 
-    if (fsdp_module_create(plan->context, &attention_types[plan->config->architecture], sizeof *m, &m) != FSDP_OK)
+    if (fsdp_module_create(b->plan->context, &attention_types[b->plan->config->architecture], sizeof *m, &m) != FSDP_OK)
         return NULL;
-    return fsdp__module_built(&m->base, build_attention(m, plan, positions));
+    return fsdp__module_built(&m->base, build_attention(m, b));
 }
 
 /* ---- mlp ---- */
 
 typedef struct mlp {
     fsdp_module base;
-    fsdp_module *gate_proj, *up_proj, *down_proj, *act_fn; /* act_fn is only shown: the product is fused */
+    fsdp_module *gate_proj, *up_proj, *gate_up_proj, *down_proj; /* either the first two, or gate_up_proj */
+    fsdp_module *act_fn;                                         /* is only shown: the product is fused */
+    bool gelu;
 } mlp;
 
 /* Maps x (B,T,C) to (B,T,C). */
 static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     mlp *m = (mlp *)self;
-    fsdp_tensor *gate = fsdp_call(m->gate_proj, inputs[0]), *up = fsdp_call(m->up_proj, inputs[0]); /* (B,T,F) */
+    fsdp_tensor *parts[2] = {NULL}; /* gate, up (B,T,F) */
 
     (void)count;
-    return fsdp_call(m->down_proj, fsdp_swiglu(gate, up));
+    if (m->gate_up_proj) {
+        (void)fsdp_split(fsdp_call(m->gate_up_proj, inputs[0]), 2, 2, NULL, parts);
+    } else {
+        parts[0] = fsdp_call(m->gate_proj, inputs[0]);
+        parts[1] = fsdp_call(m->up_proj, inputs[0]);
+    }
+    return fsdp_call(m->down_proj,
+                     m->gelu ? fsdp_mul(fsdp_gelu_tanh(parts[0]), parts[1]) : fsdp_swiglu(parts[0], parts[1]));
 }
 
 static const fsdp_module_type mlp_types[] = TYPES_OF("MLP", .forward = mlp_forward);
@@ -160,13 +296,20 @@ static const fsdp_module_type mlp_types[] = TYPES_OF("MLP", .forward = mlp_forwa
 static fsdp_status build_mlp(mlp *m, const fsdp__model_plan *plan)
 {
     int64_t dim = plan->config->dim, ffn_dim = plan->config->ffn_dim;
-    bool bias = plan->config->mlp_bias;
+    bool bias = plan->config->mlp_bias, fused = family_of(plan)->fused;
 
-    FSDP_TRY(fsdp__add_part(&m->base, "gate_proj", linear_create(plan, dim, ffn_dim, bias), &m->gate_proj));
-    FSDP_TRY(fsdp__add_part(&m->base, "up_proj", linear_create(plan, dim, ffn_dim, bias), &m->up_proj));
+    m->gelu = family_of(plan)->gemma;
+    if (fused) {
+        FSDP_TRY(
+            fsdp__add_part(&m->base, "gate_up_proj", linear_create(plan, dim, 2 * ffn_dim, bias), &m->gate_up_proj));
+    } else {
+        FSDP_TRY(fsdp__add_part(&m->base, "gate_proj", linear_create(plan, dim, ffn_dim, bias), &m->gate_proj));
+        FSDP_TRY(fsdp__add_part(&m->base, "up_proj", linear_create(plan, dim, ffn_dim, bias), &m->up_proj));
+    }
     FSDP_TRY(fsdp__add_part(&m->base, "down_proj", linear_create(plan, ffn_dim, dim, bias), &m->down_proj));
-    FSDP_TRY(fsdp__add_part(&m->base, "act_fn", fsdp_silu_create(plan->context), &m->act_fn));
-    return FSDP_OK;
+    return fsdp__add_part(&m->base, fused ? "activation_fn" : "act_fn",
+                          m->gelu ? fsdp_gelu_create(plan->context, true) : fsdp_silu_create(plan->context),
+                          &m->act_fn);
 }
 
 static fsdp_module *mlp_create(const fsdp__model_plan *plan)
@@ -182,16 +325,20 @@ static fsdp_module *mlp_create(const fsdp__model_plan *plan)
 
 typedef struct block {
     fsdp_module base;
-    fsdp_module *self_attn, *mlp, *input_layernorm, *post_attention_layernorm;
+    fsdp_module *self_attn, *mlp;
+    fsdp_module *before_attn, *after_attn, *before_mlp, *after_mlp; /* norms; NULL: none */
+    bool gemma;
 } block;
 
-/* Adds and normalises, in one operation unless hooks need the norm to be called. */
-static fsdp_tensor *add_norm(fsdp_module *norm, fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor **sum)
+/* Adds and normalises, in one operation where there is one and no hooks need the norm to be called. */
+static fsdp_tensor *add_norm(const block *m, fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor **sum)
 {
-    if (!fsdp__has_hooks(norm))
+    fsdp_module *norm = m->before_mlp;
+
+    if (norm && !m->gemma && !fsdp__has_hooks(norm))
         return fsdp_add_rmsnorm(x, residual, fsdp__layer(norm)->weight, fsdp__layer(norm)->eps, sum);
     *sum = fsdp_add(x, residual);
-    return fsdp_call(norm, *sum);
+    return normalised(norm, true, *sum);
 }
 
 /* Maps x (B,T,C), and positions if any, to (B,T,C). */
@@ -199,34 +346,51 @@ static fsdp_status block_forward(fsdp_module *self, void *cached, fsdp_tensor *c
                                  fsdp_tensor **outputs, int output_count)
 {
     block *m = (block *)self;
-    fsdp_tensor *a = fsdp__call_placed(m->self_attn, cached, fsdp_call(m->input_layernorm, inputs[0]),
+    fsdp_tensor *a = fsdp__call_placed(m->self_attn, cached, normalised(m->before_attn, true, inputs[0]),
                                        fsdp__positions_of(inputs, count));
     fsdp_tensor *x = NULL; /* inputs[0] + a */
-    fsdp_tensor *h = add_norm(m->post_attention_layernorm, a, inputs[0], &x);
+    fsdp_tensor *h = add_norm(m, normalised(m->after_attn, true, a), inputs[0], &x);
 
     (void)output_count;
-    outputs[0] = fsdp_add(x, fsdp_call(m->mlp, h));
+    outputs[0] = fsdp_add(x, normalised(m->after_mlp, true, fsdp_call(m->mlp, h)));
     return FSDP_OK;
 }
 
 static const fsdp_module_type block_types[] = TYPES_OF("DecoderLayer", .forward_many = block_forward);
 
-static fsdp_status build_block(block *m, const fsdp__model_plan *plan, rotary *positions)
+static fsdp_status add_norm_part(block *m, const fsdp__model_plan *plan, const char *name, fsdp_module **slot)
 {
-    FSDP_TRY(fsdp__add_part(&m->base, "self_attn", attention_create(plan, positions), &m->self_attn));
-    FSDP_TRY(fsdp__add_part(&m->base, "mlp", mlp_create(plan), &m->mlp));
-    FSDP_TRY(fsdp__add_part(&m->base, "input_layernorm", norm_create(plan), &m->input_layernorm));
-    FSDP_TRY(fsdp__add_part(&m->base, "post_attention_layernorm", norm_create(plan), &m->post_attention_layernorm));
-    return FSDP_OK;
+    return fsdp__add_part(&m->base, name, norm_create(plan, plan->config->dim), slot);
 }
 
-static fsdp_module *block_create(const fsdp__model_plan *plan, rotary *positions)
+/* Adds the norms. The name of the one before the MLP depends on whether there is one after attention. */
+static fsdp_status add_block_norms(block *m, const fsdp__model_plan *plan)
+{
+    bool before = family_of(plan)->norm_before, after = family_of(plan)->norm_after;
+
+    if (before)
+        FSDP_TRY(add_norm_part(m, plan, "input_layernorm", &m->before_attn));
+    FSDP_TRY(add_norm_part(m, plan, "post_attention_layernorm", after ? &m->after_attn : &m->before_mlp));
+    if (before && after)
+        FSDP_TRY(add_norm_part(m, plan, "pre_feedforward_layernorm", &m->before_mlp));
+    return after ? add_norm_part(m, plan, "post_feedforward_layernorm", &m->after_mlp) : FSDP_OK;
+}
+
+static fsdp_status build_block(block *m, const block_plan *b)
+{
+    m->gemma = family_of(b->plan)->gemma;
+    FSDP_TRY(fsdp__add_part(&m->base, "self_attn", attention_create(b), &m->self_attn));
+    FSDP_TRY(fsdp__add_part(&m->base, "mlp", mlp_create(b->plan), &m->mlp));
+    return add_block_norms(m, b->plan);
+}
+
+static fsdp_module *block_create(const block_plan *b)
 {
     block *m = NULL;
 
-    if (fsdp_module_create(plan->context, &block_types[plan->config->architecture], sizeof *m, &m) != FSDP_OK)
+    if (fsdp_module_create(b->plan->context, &block_types[b->plan->config->architecture], sizeof *m, &m) != FSDP_OK)
         return NULL;
-    return fsdp__module_built(&m->base, build_block(m, plan, positions));
+    return fsdp__module_built(&m->base, build_block(m, b));
 }
 
 /* ---- body ---- */
@@ -234,14 +398,21 @@ static fsdp_module *block_create(const fsdp__model_plan *plan, rotary *positions
 typedef struct body {
     fsdp_module base;
     fsdp_module *embed_tokens, *layers, *norm, *rotary_emb;
+    float embedding_scale; /* 0: 1 */
 } body;
+
+/* Multiplies by the factor as it is in x's dtype. */
+static fsdp_tensor *scaled(fsdp_tensor *x, float factor)
+{
+    return factor > 0 ? fsdp_mul(x, fsdp_scalar(x, (double)factor)) : x;
+}
 
 /* Maps tokens (B,T), and positions if any, to (B,T,C). */
 static fsdp_status body_forward(fsdp_module *self, void *cache, fsdp_tensor *const *inputs, int count,
                                 fsdp_tensor **outputs, int output_count)
 {
     body *m = (body *)self;
-    fsdp_tensor *x = fsdp_call(m->embed_tokens, inputs[0]);
+    fsdp_tensor *x = scaled(fsdp_call(m->embed_tokens, inputs[0]), m->embedding_scale);
 
     (void)output_count;
     for (int64_t i = 0; i < fsdp_module_child_count(m->layers); i++)
@@ -251,21 +422,24 @@ static fsdp_status body_forward(fsdp_module *self, void *cache, fsdp_tensor *con
     return FSDP_OK;
 }
 
-static const fsdp_module_type body_types[] = TYPES_OF("Model", .forward_many = body_forward);
+#define BODY(architecture, family, body, ...) [architecture] = {.name = body, .forward_many = body_forward},
+static const fsdp_module_type body_types[] = {FSDP__FAMILIES(BODY, )};
+#undef BODY
 
 static fsdp_status build_layers(body *m, const fsdp__model_plan *plan, rotary *positions)
 {
     const fsdp_model_config *config = plan->config;
     fsdp_init normal = {.kind = FSDP_INIT_NORMAL, .b = config->init_std};
 
+    m->embedding_scale = family_of(plan)->gemma ? sqrtf((float)config->dim) : 0;
     FSDP_TRY(
         fsdp__add_part(&m->base, "embed_tokens",
                        fsdp_embedding_create(plan->context, plan->device, config->vocab_size, config->dim, &normal),
                        &m->embed_tokens));
     FSDP_TRY(fsdp__add_part(&m->base, "layers", fsdp_module_list_create(plan->context), &m->layers));
     for (int64_t layer = 0; layer < config->n_layers; layer++)
-        FSDP_TRY(fsdp_module_list_append(m->layers, block_create(plan, positions)));
-    return fsdp__add_part(&m->base, "norm", norm_create(plan), &m->norm);
+        FSDP_TRY(fsdp_module_list_append(m->layers, block_create(&(block_plan){plan, positions, layer})));
+    return fsdp__add_part(&m->base, "norm", norm_create(plan, config->dim), &m->norm);
 }
 
 /* Builds the table of frequencies first, since the blocks need it, and lists it last. */

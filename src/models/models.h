@@ -19,6 +19,36 @@ typedef struct fsdp__model_body {
     fsdp_layer *embedding; /* its weight (V,C) is the head's when tied */
 } fsdp__model_body;
 
+/* How a family of Llama's like differs from Llama. */
+typedef struct fsdp__family {
+    const char *name;             /* in front of the names of its parts, as transformers has them */
+    bool norm_before, norm_after; /* of what attention and MLP get, and of what they give */
+    bool norm_heads, norm_whole;  /* of query and key before rotation: each head, or all heads together */
+    bool qkv_bias;                /* always */
+    bool may_bias, may_mlp_bias;  /* if the config says so */
+    bool fused;                   /* query, key and value are one projection; so are gate and up */
+    bool gemma; /* norms multiply by 1 + weight, embeddings by sqrt(dim), and the gate is gelu (tanh form) */
+} fsdp__family;
+
+/* Calls X(architecture, name of the family, name of its body, ...) for each. */
+#define FSDP__FAMILIES(X, ...)                              \
+    X(FSDP_LLAMA, "Llama", "LlamaModel", __VA_ARGS__)       \
+    X(FSDP_MISTRAL, "Mistral", "MistralModel", __VA_ARGS__) \
+    X(FSDP_QWEN2, "Qwen2", "Qwen2Model", __VA_ARGS__)       \
+    X(FSDP_QWEN3, "Qwen3", "Qwen3Model", __VA_ARGS__)       \
+    X(FSDP_OLMO2, "Olmo2", "Olmo2Model", __VA_ARGS__)       \
+    X(FSDP_SMOLLM3, "SmolLM3", "SmolLM3Model", __VA_ARGS__) \
+    X(FSDP_PHI3, "Phi3", "Phi3Model", __VA_ARGS__)          \
+    X(FSDP_GEMMA2, "Gemma2", "Gemma2Model", __VA_ARGS__)    \
+    X(FSDP_GEMMA3, "Gemma3", "Gemma3TextModel", __VA_ARGS__)
+
+/* Returns the family; NULL for GPT-2, and for what is no architecture. */
+const fsdp__family *fsdp__family_of(fsdp_architecture architecture);
+/* Returns how many elements of a head rotate: the first ones. */
+int64_t fsdp__rotary_dim(const fsdp_model_config *config);
+/* Returns what attention of this layer multiplies scores by. */
+float fsdp__attention_scale(const fsdp_model_config *config, int64_t layer);
+
 /* Make a body; the caller owns out->module. */
 fsdp_status fsdp__gpt2_body_create(const fsdp__model_plan *plan, fsdp__model_body *out);
 fsdp_status fsdp__llama_body_create(const fsdp__model_plan *plan, fsdp__model_body *out);
@@ -86,7 +116,10 @@ static inline bool fsdp__has_hooks(const fsdp_module *module)
     return module->parts->hook_count > 0;
 }
 
-/* Computes Llama's rotary frequencies: head_dim / 2 of them, as transformers does. */
-void fsdp__rope_frequencies(const fsdp_model_config *config, float *out);
+/* Computes rotary frequencies as transformers does: fsdp__rotary_dim / 2 of them. `length` is the number of tokens up
+ * to the last one, on which those of the dynamic type depend; `local`: for local layers. */
+void fsdp__rope_frequencies(const fsdp_model_config *config, int64_t length, bool local, float *out);
+/* Returns what yarn multiplies rotated queries and keys by; 1 for others. */
+double fsdp__rope_attention_factor(const fsdp_model_config *config);
 
 #endif

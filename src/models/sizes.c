@@ -32,15 +32,11 @@ static const preset presets[] = {
 #undef PRESET
 };
 
-static const char *const architecture_names[] = {
-    [FSDP_GPT2] = "GPT-2", [FSDP_LLAMA] = "Llama", [FSDP_MISTRAL] = "Mistral", [FSDP_QWEN2] = "Qwen2"};
-static const char *const rope_type_names[] = {
-    [FSDP_ROPE_DEFAULT] = "default", [FSDP_ROPE_LINEAR] = "linear", [FSDP_ROPE_LLAMA3] = "llama3"};
-
-const char *fsdp_architecture_name(fsdp_architecture architecture)
-{
-    return (size_t)architecture < FSDP__COUNT_OF(architecture_names) ? architecture_names[architecture] : "unknown";
-}
+static const char *const rope_type_names[] = {[FSDP_ROPE_DEFAULT] = "default",
+                                              [FSDP_ROPE_LINEAR] = "linear",
+                                              [FSDP_ROPE_LLAMA3] = "llama3",
+                                              [FSDP_ROPE_DYNAMIC] = "dynamic",
+                                              [FSDP_ROPE_YARN] = "yarn"};
 
 const char *fsdp_rope_type_name(fsdp_rope_type type)
 {
@@ -117,6 +113,13 @@ static fsdp_status check_positive(const char *field, float value)
     return FSDP_OK;
 }
 
+static fsdp_status check_not_negative(const char *field, float value)
+{
+    if (!(value >= 0 && isfinite(value)))
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: %s is %g: it must not be negative", field, (double)value);
+    return FSDP_OK;
+}
+
 static fsdp_status check_sizes(const fsdp_model_config *c)
 {
     FSDP_TRY(check_range("n_layers", c->n_layers, 1, MAX_LAYERS));
@@ -145,36 +148,104 @@ static fsdp_status check_gpt2(const fsdp_model_config *c)
     return FSDP_OK;
 }
 
+static fsdp_status check_above(const char *high_field, float high, const char *low_field, float low)
+{
+    if (!(high > low))
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: %s %g must be above %s %g", high_field, (double)high,
+                         low_field, (double)low);
+    return FSDP_OK;
+}
+
+static fsdp_status check_yarn(const fsdp_model_config *c)
+{
+    FSDP_TRY(check_above("rope_theta", c->rope_theta, "the least for yarn,", 1));
+    FSDP_TRY(check_positive("rope_beta_fast", c->rope_beta_fast));
+    FSDP_TRY(check_positive("rope_beta_slow", c->rope_beta_slow));
+    FSDP_TRY(check_above("rope_beta_fast", c->rope_beta_fast, "rope_beta_slow", c->rope_beta_slow));
+    FSDP_TRY(check_not_negative("rope_attention_factor", c->rope_attention_factor));
+    FSDP_TRY(check_not_negative("rope_mscale", c->rope_mscale));
+    FSDP_TRY(check_not_negative("rope_mscale_all_dim", c->rope_mscale_all_dim));
+    if (fsdp__rotary_dim(c) < c->head_dim)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "bad model config: rope_type yarn needs a rotary_fraction of 1");
+    return FSDP_OK;
+}
+
 static fsdp_status check_rope(const fsdp_model_config *c)
 {
     FSDP_TRY(check_positive("rope_theta", c->rope_theta));
-    FSDP_TRY(check_range("rope_type", c->rope_type, FSDP_ROPE_DEFAULT, FSDP_ROPE_LLAMA3));
+    FSDP_TRY(check_range("rope_type", c->rope_type, FSDP_ROPE_DEFAULT, FSDP_ROPE_YARN));
     if (c->rope_type == FSDP_ROPE_DEFAULT)
         return FSDP_OK;
     FSDP_TRY(check_positive("rope_factor", c->rope_factor));
+    if (c->rope_type == FSDP_ROPE_DYNAMIC)
+        return check_range("the part of head_dim that rotates", fsdp__rotary_dim(c), 4, MAX_DIM);
     if (c->rope_type == FSDP_ROPE_LINEAR)
         return FSDP_OK;
+    FSDP_TRY(check_range("rope_original_max_seq_len", c->rope_original_max_seq_len, 1, INT32_MAX));
+    if (c->rope_type == FSDP_ROPE_YARN)
+        return check_yarn(c);
     FSDP_TRY(check_positive("rope_low_freq_factor", c->rope_low_freq_factor));
     FSDP_TRY(check_positive("rope_high_freq_factor", c->rope_high_freq_factor));
-    FSDP_TRY(check_range("rope_original_max_seq_len", c->rope_original_max_seq_len, 1, INT32_MAX));
-    if (!(c->rope_high_freq_factor > c->rope_low_freq_factor))
-        return FSDP_FAIL(FSDP_INVALID,
-                         "bad model config: rope_high_freq_factor %g must be above rope_low_freq_factor %g",
-                         (double)c->rope_high_freq_factor, (double)c->rope_low_freq_factor);
+    return check_above("rope_high_freq_factor", c->rope_high_freq_factor, "rope_low_freq_factor",
+                       c->rope_low_freq_factor);
+}
+
+static bool any_marked(const uint64_t *layers)
+{
+    uint64_t any = 0;
+
+    for (int i = 0; i < FSDP_MODEL_MAX_MARKED_LAYERS / 64; i++)
+        any |= layers[i];
+    return any != 0;
+}
+
+/* Refuses what attention cannot do. */
+static fsdp_status check_supported(const fsdp_model_config *c)
+{
+    if (any_marked(c->local_layers) && c->window > 0 && c->window < c->max_seq_len)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "bad model config: a window of %lld in %lld positions is not supported: it must hold all",
+                         (long long)c->window, (long long)c->max_seq_len);
+    if (c->attention_softcap > 0 || c->logits_softcap > 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "bad model config: soft caps of scores and logits are not supported");
+    if (c->rotary_fraction > 0 && c->rotary_fraction < 1)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "bad model config: rotary_fraction is %g: only 1 is supported",
+                         (double)c->rotary_fraction);
     return FSDP_OK;
+}
+
+static fsdp_status check_layers(const fsdp_model_config *c)
+{
+    FSDP_TRY(check_range("window", c->window, 0, INT32_MAX));
+    if ((any_marked(c->local_layers) || any_marked(c->no_rope_layers)) && c->n_layers > FSDP_MODEL_MAX_MARKED_LAYERS)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "bad model config: n_layers is %lld: layers can differ in up to %d layers",
+                         (long long)c->n_layers, FSDP_MODEL_MAX_MARKED_LAYERS);
+    FSDP_TRY(check_not_negative("query_scalar", c->query_scalar));
+    FSDP_TRY(check_not_negative("attention_softcap", c->attention_softcap));
+    FSDP_TRY(check_not_negative("logits_softcap", c->logits_softcap));
+    FSDP_TRY(check_not_negative("local_rope_theta", c->local_rope_theta));
+    if (!(c->rotary_fraction >= 0 && c->rotary_fraction <= 1) || fsdp__rotary_dim(c) < 2 || fsdp__rotary_dim(c) % 2)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "bad model config: rotary_fraction is %g of a head_dim of %lld: rotary positions need an even "
+                         "number, at least 2",
+                         (double)c->rotary_fraction, (long long)c->head_dim);
+    return check_supported(c);
 }
 
 static fsdp_status check_llama(const fsdp_model_config *c)
 {
+    const fsdp__family *family = fsdp__family_of(c->architecture);
+
     if (c->n_heads % c->n_kv_heads != 0)
         return FSDP_FAIL(FSDP_INVALID, "bad model config: n_heads %lld is not a multiple of n_kv_heads %lld",
                          (long long)c->n_heads, (long long)c->n_kv_heads);
     if (c->head_dim % 2 != 0)
         return FSDP_FAIL(FSDP_INVALID, "bad model config: head_dim is %lld: rotary positions need an even number",
                          (long long)c->head_dim);
-    if (c->architecture != FSDP_LLAMA && (c->attention_bias || c->mlp_bias))
+    if ((c->attention_bias && !family->may_bias) || (c->mlp_bias && !family->may_mlp_bias))
         return FSDP_FAIL(FSDP_INVALID, "bad model config: %s is true: %s has no such biases",
-                         c->attention_bias ? "attention_bias" : "mlp_bias", fsdp_architecture_name(c->architecture));
+                         c->attention_bias && !family->may_bias ? "attention_bias" : "mlp_bias", family->name);
+    FSDP_TRY(check_layers(c));
     return check_rope(c);
 }
 
@@ -187,16 +258,12 @@ fsdp_status fsdp_model_config_check(const fsdp_model_config *config)
     FSDP_TRY(check_fraction("embd_dropout", config->embd_dropout));
     FSDP_TRY(check_fraction("dropout", config->dropout));
     FSDP_TRY(check_fraction("attention_dropout", config->attention_dropout));
-    if (!(config->init_std >= 0 && isfinite(config->init_std)))
-        return FSDP_FAIL(FSDP_INVALID, "bad model config: init_std is %g: it must not be negative",
-                         (double)config->init_std);
+    FSDP_TRY(check_not_negative("init_std", config->init_std));
     if (config->architecture == FSDP_GPT2)
         return check_gpt2(config);
-    if ((size_t)config->architecture < FSDP__COUNT_OF(architecture_names))
+    if (fsdp__family_of(config->architecture))
         return check_llama(config);
-    return FSDP_FAIL(FSDP_INVALID,
-                     "bad model config: architecture is %d: there are FSDP_GPT2, FSDP_LLAMA, FSDP_MISTRAL and "
-                     "FSDP_QWEN2",
+    return FSDP_FAIL(FSDP_INVALID, "bad model config: architecture is %d: there are FSDP_GPT2 to FSDP_GEMMA3",
                      (int)config->architecture);
 }
 
@@ -215,13 +282,15 @@ static int64_t block_matrices(const fsdp_model_config *c)
 static int64_t block_vectors(const fsdp_model_config *c)
 {
     int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    int64_t qkv_bias = q + 2 * kv, attention_bias = qkv_bias + c->dim;
+    const fsdp__family *family = fsdp__family_of(c->architecture);
+    int64_t norms;
 
-    if (c->architecture == FSDP_GPT2)
-        return 4 * c->dim + attention_bias + c->ffn_dim + c->dim;
-    if (c->architecture == FSDP_QWEN2)
-        return 2 * c->dim + qkv_bias;
-    return 2 * c->dim + (c->attention_bias ? attention_bias : 0) + (c->mlp_bias ? 2 * c->ffn_dim + c->dim : 0);
+    if (!family)
+        return 4 * c->dim + q + 2 * kv + c->dim + c->ffn_dim + c->dim;
+    norms = (family->norm_before ? 2 : 0) * c->dim + (family->norm_after ? 2 : 0) * c->dim;
+    norms += family->norm_whole ? q + kv : family->norm_heads ? 2 * c->head_dim : 0;
+    norms += c->attention_bias || family->qkv_bias ? q + 2 * kv : 0;
+    return norms + (c->attention_bias ? c->dim : 0) + (c->mlp_bias ? 2 * c->ffn_dim + c->dim : 0);
 }
 
 int64_t fsdp_model_config_parameters(const fsdp_model_config *config)
@@ -233,12 +302,23 @@ int64_t fsdp_model_config_parameters(const fsdp_model_config *config)
     return outside + config->n_layers * (block_matrices(config) + block_vectors(config));
 }
 
+/* Adds up over all layers how many keys a token sees on average, as if half of all tokens came before it. */
+static double keys_per_token(const fsdp_model_config *c, int64_t seq_len)
+{
+    double full = (double)seq_len / 2, window = (double)FSDP__MIN(c->window, seq_len), sum = 0;
+    double local = window - window * window / (2 * (double)FSDP__MAX(seq_len, 1));
+
+    for (int64_t i = 0; i < c->n_layers; i++)
+        sum += fsdp_model_layer_is_local(c, i) ? local : full;
+    return sum;
+}
+
 double fsdp_model_config_flops_per_token(const fsdp_model_config *config, int64_t seq_len)
 {
     double matrices = (double)(config->n_layers * block_matrices(config) + config->vocab_size * config->dim);
-    double attention = (double)(config->n_layers * config->n_heads * config->head_dim) * (double)seq_len;
+    double attention = (double)(config->n_heads * config->head_dim) * keys_per_token(config, seq_len);
 
-    return 6 * matrices + 6 * attention;
+    return 6 * matrices + 12 * attention;
 }
 
 double fsdp_model_config_mfu_flops_per_token(const fsdp_model_config *config, int64_t seq_len)

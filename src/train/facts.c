@@ -37,6 +37,11 @@ void fsdp__facts_of_key(const fsdp_train_config *config, const fsdp__key *key, F
     fputc('\n', out);
 }
 
+static uint64_t mark_hash(const uint64_t layers[FSDP_MODEL_MAX_MARKED_LAYERS / 64])
+{
+    return fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, layers, FSDP_MODEL_MAX_MARKED_LAYERS / 8);
+}
+
 void fsdp__facts_of_model(const fsdp_model_config *m, FILE *out)
 {
     fprintf(
@@ -44,12 +49,19 @@ void fsdp__facts_of_model(const fsdp_model_config *m, FILE *out)
         "the model's architecture\t%s\nthe model's n_layers\t%lld\nthe model's dim\t%lld\nthe model's n_heads\t%lld\n"
         "the model's n_kv_heads\t%lld\nthe model's head_dim\t%lld\nthe model's ffn_dim\t%lld\n"
         "the model's vocab_size\t%lld\nthe model's max_seq_len\t%lld\nthe model's norm_eps\t%.9g\n"
-        "the model's rope\t%.9g %d %.9g %.9g %.9g %lld\nthe model's biases and ties\t%d %d %d %d\n",
+        "the model's rope\t%.9g %d %.9g %.9g %.9g %lld\nthe model's biases and ties\t%d %d %d %d\n"
+        "the model's local and bare layers\t%lld %016llx %016llx %.9g\n"
+        "the model's scales of attention\t%.9g %.9g %.9g\nthe model's yarn\t%.9g %.9g %.9g %.9g %.9g %d %.9g\n",
         fsdp_architecture_name(m->architecture), (long long)m->n_layers, (long long)m->dim, (long long)m->n_heads,
         (long long)m->n_kv_heads, (long long)m->head_dim, (long long)m->ffn_dim, (long long)m->vocab_size,
         (long long)m->max_seq_len, (double)m->norm_eps, (double)m->rope_theta, (int)m->rope_type,
         (double)m->rope_factor, (double)m->rope_low_freq_factor, (double)m->rope_high_freq_factor,
-        (long long)m->rope_original_max_seq_len, m->tie_word_embeddings, m->attention_bias, m->mlp_bias, m->gelu_erf);
+        (long long)m->rope_original_max_seq_len, m->tie_word_embeddings, m->attention_bias, m->mlp_bias, m->gelu_erf,
+        (long long)m->window, (unsigned long long)mark_hash(m->local_layers),
+        (unsigned long long)mark_hash(m->no_rope_layers), (double)m->local_rope_theta, (double)m->query_scalar,
+        (double)m->attention_softcap, (double)m->logits_softcap, (double)m->rope_attention_factor,
+        (double)m->rope_mscale, (double)m->rope_mscale_all_dim, (double)m->rope_beta_fast, (double)m->rope_beta_slow,
+        m->rope_keep_ramp, (double)m->rotary_fraction);
 }
 
 /* Returns where span `i` begins, of several of `length` of which the first and the last lie at the ends of `count`. */

@@ -13,14 +13,18 @@ import sys
 
 import torch
 from safetensors.torch import load_file
-from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM)
+from transformers import (AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel,
+                          LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
+                          Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                          SmolLM3Config, SmolLM3ForCausalLM)
 
 PROGRAM, FOLDER = sys.argv[1], sys.argv[2]
 SIZES = dict(vocab_size=99, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=64)
 LLAMA3 = dict(rope_type="llama3", rope_theta=5000.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
+YARN = dict(rope_type="yarn", rope_theta=5000.0, factor=4.0, original_max_position_embeddings=16)
+NO_PAD = dict(pad_token_id=None)
 MODELS = {
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config(vocab_size=99, n_embd=16, n_layer=2, n_head=4, n_positions=64)),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
@@ -31,6 +35,12 @@ MODELS = {
     "mistral": lambda: MistralForCausalLM(MistralConfig(**SIZES, head_dim=6, sliding_window=None)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
     "qwen2-untied": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, rope_parameters=LLAMA3)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=6, rope_parameters=YARN)),
+    "olmo2": lambda: Olmo2ForCausalLM(Olmo2Config(**SIZES, **NO_PAD)),
+    "smollm3": lambda: SmolLM3ForCausalLM(SmolLM3Config(**SIZES, no_rope_layer_interval=2, **NO_PAD)),
+    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**SIZES, **NO_PAD)),
+    "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(
+        **SIZES, head_dim=6, sliding_window=64, sliding_window_pattern=2, query_pre_attn_scalar=5)),
 }
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 failures = []

@@ -397,7 +397,7 @@ static const odd_model odd_models[] = {
     {.prefix = "module.", .part = "begin with what a wrapper puts before them"},
     {.prefix = "_orig_mod.", .part = "what torch.compile puts before them"},
     {.prefix = "another.", .part = "these are not the weights of a Llama, or they have other names"},
-    {.extra = "model.layers.0.self_attn.q_norm.weight", .part = "as Qwen3"},
+    {.extra = "model.layers.0.self_attn.q_norm.weight", .part = "(model_type qwen3, olmo2 or gemma3_text)"},
     {.extra = "model.layers.0.self_attn.rotary_emb.inv_freq", .dtype = "F64", .part = NULL}, /* nobody reads it */
     {.extra = "model.layers.99999999999999999999.x", .part = "belongs to no parameter"},
 };

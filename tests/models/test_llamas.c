@@ -4,6 +4,10 @@
 #include "fsdp/models.h"
 #include "support/numbers.h"
 
+enum {
+    MOST = 512 /* elements of a tensor */
+};
+
 static fsdp_model_config tiny(fsdp_architecture architecture)
 {
     return (fsdp_model_config){.architecture = architecture,
@@ -23,10 +27,10 @@ static fsdp_model_config tiny(fsdp_architecture architecture)
 static void fill(const fsdp_parameters *parameters)
 {
     for (int64_t p = 0; p < parameters->count; p++) {
-        float values[128], base = strstr(parameters->items[p].name, "norm") ? 1 : 0;
+        float values[MOST], base = strstr(parameters->items[p].name, "norm") ? 1 : 0;
         int64_t numel = fsdp_tensor_numel(parameters->items[p].tensor);
 
-        CHECK(numel <= 128);
+        CHECK(numel <= MOST);
         for (int64_t i = 0; i < numel; i++)
             values[i] = (float)(0.6 * sin(0.7 * (double)i + 1.3 * (double)p)) + base;
         CHECK_OK(fsdp_tensor_write(parameters->items[p].tensor, FSDP_F32, values));
@@ -46,7 +50,7 @@ static fsdp_tensor *ids(fsdp_context *context, int step, int first)
 static void check(const char *prefix, const char *name, const fsdp_tensor *tensor)
 {
     const number_tensor *expected = number_get("llamas", prefix, name);
-    float values[128];
+    float values[MOST];
 
     CHECK_EQ(fsdp_tensor_ndim(tensor), expected->ndim);
     for (int d = 0; d < expected->ndim; d++)
@@ -111,4 +115,86 @@ TEST(llama3_scaling)
     config.rope_low_freq_factor = 1;
     config.rope_original_max_seq_len = 32;
     check_model("llama3", &config);
+}
+
+/* The same with two layers. */
+static fsdp_model_config two(fsdp_architecture architecture)
+{
+    fsdp_model_config config = tiny(architecture);
+
+    config.n_layers = 2;
+    return config;
+}
+
+static void set_yarn(fsdp_model_config *config)
+{
+    config->rope_theta = 100;
+    config->rope_type = FSDP_ROPE_YARN;
+    config->rope_factor = 4;
+    config->rope_original_max_seq_len = 32;
+    config->rope_beta_fast = 32;
+    config->rope_beta_slow = 1;
+}
+
+TEST(yarn_scaling)
+{
+    fsdp_model_config config = tiny(FSDP_LLAMA);
+
+    set_yarn(&config);
+    config.rope_beta_fast = 4;
+    config.rope_beta_slow = 0.5f;
+    check_model("yarn", &config);
+}
+
+TEST(yarn_scaling_whose_factor_and_ramp_are_given)
+{
+    fsdp_model_config config = tiny(FSDP_LLAMA);
+
+    set_yarn(&config);
+    config.rope_mscale = 1.5f;
+    config.rope_mscale_all_dim = 0.5f;
+    config.rope_keep_ramp = true;
+    check_model("exact-yarn", &config);
+}
+
+TEST(dynamic_scaling_of_a_call_longer_than_all_positions)
+{
+    fsdp_model_config config = tiny(FSDP_LLAMA);
+
+    config.max_seq_len = 4;
+    config.rope_type = FSDP_ROPE_DYNAMIC;
+    config.rope_factor = 3;
+    check_model("dynamic", &config);
+}
+
+TEST(qwen3_normalises_each_head)
+{
+    fsdp_model_config config = two(FSDP_QWEN3);
+
+    check_model("qwen3", &config);
+}
+
+TEST(olmo2_normalises_after_attention_and_mlp)
+{
+    fsdp_model_config config = two(FSDP_OLMO2);
+
+    config.attention_bias = true;
+    check_model("olmo2", &config);
+}
+
+TEST(smollm3_has_layers_without_positions)
+{
+    fsdp_model_config config = two(FSDP_SMOLLM3);
+
+    set_yarn(&config);
+    config.tie_word_embeddings = true;
+    config.no_rope_layers[0] = 2;
+    check_model("smollm3", &config);
+}
+
+TEST(phi3_has_fused_projections)
+{
+    fsdp_model_config config = tiny(FSDP_PHI3);
+
+    check_model("phi3", &config);
 }

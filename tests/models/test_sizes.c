@@ -88,6 +88,39 @@ TEST(the_count_is_that_of_the_modules_parameters)
     }
 }
 
+TEST(the_count_is_that_of_each_family)
+{
+    for (int architecture = FSDP_LLAMA; architecture <= FSDP_GEMMA3; architecture++) {
+        fsdp_context *context = test_context();
+        fsdp_model_config config = preset("llama-1m");
+        fsdp_module *model;
+
+        config.architecture = (fsdp_architecture)architecture;
+        config.head_dim = 48; /* not dim / n_heads */
+        config.attention_bias = fsdp__family_of(config.architecture)->may_bias;
+        model = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
+        CHECK_EQ(parameters_of(model), fsdp_model_config_parameters(&config));
+        fsdp_module_unref(model);
+        fsdp_context_free(context);
+    }
+}
+
+TEST(local_layers_see_fewer_keys)
+{
+    fsdp_model_config config = preset("llama-1m");
+    double full = fsdp_model_config_flops_per_token(&config, 100);
+
+    config.window = 40;
+    CHECK_NEAR(fsdp_model_config_flops_per_token(&config, 100), full, 0);
+    config.local_layers[0] = 1; /* sees 40 - 40 * 40 / 200 = 32 keys instead of 50 */
+    CHECK_NEAR(fsdp_model_config_flops_per_token(&config, 100), full - 12.0 * 128 * (50 - 32), 1e-6);
+    CHECK_NEAR(fsdp_model_config_flops_per_token(&config, 40), fsdp_model_config_flops_per_token(&config, 40), 0);
+    CHECK(fsdp_model_layer_is_local(&config, 0) && !fsdp_model_layer_is_local(&config, 1));
+    CHECK(!fsdp_model_layer_is_local(&config, FSDP_MODEL_MAX_MARKED_LAYERS));
+    config.no_rope_layers[1] = 1;
+    CHECK(fsdp_model_layer_has_rope(&config, 0) && !fsdp_model_layer_has_rope(&config, 64));
+}
+
 TEST(flops_are_six_per_weight_and_those_of_attention)
 {
     fsdp_model_config config = preset("gpt-10m");
@@ -144,14 +177,21 @@ TEST(each_wrong_field_is_named)
     WRONG("gpt-10m", dropout, 1, "dropout is 1");
     WRONG("gpt-10m", embd_dropout, -0.5f, "embd_dropout is -0.5");
     WRONG("gpt-10m", init_std, -1, "init_std is -1");
-    WRONG("gpt-10m", architecture, (fsdp_architecture)7, "architecture is 7");
+    WRONG("gpt-10m", architecture, (fsdp_architecture)99, "architecture is 99");
     WRONG("llama-1m", n_kv_heads, 3, "n_heads 4 is not a multiple of n_kv_heads 3");
     WRONG("llama-1m", n_kv_heads, 8, "n_kv_heads is 8: it must be between 1 and 4");
     WRONG("llama-1m", head_dim, 33, "head_dim is 33: rotary positions need an even number");
     WRONG("llama-1m", n_heads, 1 << 20, "n_heads * head_dim");
     WRONG("llama-1m", rope_theta, 0, "rope_theta is 0");
     WRONG("llama-1m", rope_type, FSDP_ROPE_LINEAR, "rope_factor is 0");
-    WRONG("llama-1m", rope_type, (fsdp_rope_type)3, "rope_type is 3: it must be between 0 and 2");
+    WRONG("llama-1m", rope_type, (fsdp_rope_type)5, "rope_type is 5: it must be between 0 and 4");
+    WRONG("llama-1m", rotary_fraction, 2, "rotary_fraction is 2 of a head_dim of 32");
+    WRONG("llama-1m", rotary_fraction, 0.1f, "rotary_fraction is 0.1 of a head_dim of 32");
+    WRONG("llama-1m", window, -1, "window is -1");
+    WRONG("llama-1m", query_scalar, -1, "query_scalar is -1");
+    WRONG("llama-1m", attention_softcap, NAN, "attention_softcap is nan");
+    WRONG("llama-1m", logits_softcap, -1, "logits_softcap is -1");
+    WRONG("llama-1m", local_rope_theta, -1, "local_rope_theta is -1");
 #undef WRONG
     config = preset("llama-1m");
     config.architecture = FSDP_QWEN2;
@@ -177,17 +217,17 @@ TEST(rotary_frequencies_follow_transformers)
     float got[8];
 
     config.head_dim = 16;
-    fsdp__rope_frequencies(&config, got);
+    fsdp__rope_frequencies(&config, 0, false, got);
     CHECK_CLOSE(got, plain, 8, 1e-6, 0);
     config.rope_type = FSDP_ROPE_LLAMA3;
     config.rope_factor = 8;
     config.rope_low_freq_factor = 1;
     config.rope_high_freq_factor = 4;
     config.rope_original_max_seq_len = 256;
-    fsdp__rope_frequencies(&config, got);
+    fsdp__rope_frequencies(&config, 0, false, got);
     CHECK_CLOSE(got, scaled, 8, 1e-6, 0);
     config.rope_type = FSDP_ROPE_LINEAR;
-    fsdp__rope_frequencies(&config, got);
+    fsdp__rope_frequencies(&config, 0, false, got);
     for (int i = 0; i < 8; i++)
         CHECK_NEAR(got[i], plain[i] / 8, 1e-6 * plain[i]);
 }
@@ -196,7 +236,9 @@ TEST(every_value_has_a_name)
 {
     CHECK_STRING(fsdp_architecture_name(FSDP_GPT2), "GPT-2");
     CHECK_STRING(fsdp_architecture_name(FSDP_QWEN2), "Qwen2");
+    CHECK_STRING(fsdp_architecture_name(FSDP_GEMMA3), "Gemma3");
     CHECK_STRING(fsdp_architecture_name((fsdp_architecture)-1), "unknown");
     CHECK_STRING(fsdp_rope_type_name(FSDP_ROPE_LLAMA3), "llama3");
-    CHECK_STRING(fsdp_rope_type_name((fsdp_rope_type)3), "unknown");
+    CHECK_STRING(fsdp_rope_type_name(FSDP_ROPE_YARN), "yarn");
+    CHECK_STRING(fsdp_rope_type_name((fsdp_rope_type)5), "unknown");
 }

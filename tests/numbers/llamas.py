@@ -8,7 +8,10 @@ as here. The gradients are those of the mean cross-entropy."""
 import math
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig,
+                          LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Phi3Config,
+                          Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, SmolLM3Config,
+                          SmolLM3ForCausalLM)
 
 import tensors
 from tensors import put
@@ -20,6 +23,9 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=4.0, low_freq_factor=
               original_max_position_embeddings=32)
 LINEAR = dict(rope_type="linear", rope_theta=1000.0, factor=2.5)
 DEFAULT = dict(rope_type="default", rope_theta=1000.0)
+YARN = dict(rope_type="yarn", rope_theta=100.0, factor=4.0, original_max_position_embeddings=32)
+TWO = {**SIZES, "num_hidden_layers": 2}
+NO_PAD = dict(pad_token_id=None, bos_token_id=None, eos_token_id=None)
 
 
 def fill(model):
@@ -46,4 +52,25 @@ record("qwen2", Qwen2ForCausalLM, Qwen2Config(**SIZES, rope_parameters=DEFAULT, 
 record("mistral", MistralForCausalLM, MistralConfig(**SIZES, rope_parameters=DEFAULT, sliding_window=None))
 record("linear", LlamaForCausalLM, LlamaConfig(**SIZES, rope_parameters=LINEAR, attention_bias=True, mlp_bias=True))
 record("llama3", LlamaForCausalLM, LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True))
+record("yarn", LlamaForCausalLM, LlamaConfig(**SIZES, rope_parameters={**YARN, "beta_fast": 4.0, "beta_slow": 0.5}))
+record("exact-yarn", LlamaForCausalLM, LlamaConfig(**SIZES, rope_parameters={**YARN, "mscale": 1.5,
+                                                                            "mscale_all_dim": 0.5, "truncate": False}))
+record("dynamic", LlamaForCausalLM, LlamaConfig(**{**SIZES, "max_position_embeddings": 4}, rope_parameters=dict(
+    rope_type="dynamic", rope_theta=1000.0, factor=3.0)))
+record("qwen3", Qwen3ForCausalLM, Qwen3Config(**TWO, rope_parameters=DEFAULT))
+record("olmo2", Olmo2ForCausalLM, Olmo2Config(**TWO, rope_parameters=DEFAULT, attention_bias=True, **NO_PAD))
+record("smollm3", SmolLM3ForCausalLM, SmolLM3Config(**TWO, rope_parameters={**YARN}, no_rope_layer_interval=2, **NO_PAD))
+record("phi3", Phi3ForCausalLM, Phi3Config(**SIZES, rope_parameters=DEFAULT, **NO_PAD))
+record("partial-phi3", Phi3ForCausalLM, Phi3Config(**{**SIZES, "head_dim": 8, "hidden_size": 16}, sliding_window=4, rope_parameters={
+    **DEFAULT, "partial_rotary_factor": 0.75}, **NO_PAD))
+record("local-mistral", MistralForCausalLM, MistralConfig(**SIZES, rope_parameters=DEFAULT, sliding_window=3))
+record("local-qwen2", Qwen2ForCausalLM, Qwen2Config(**TWO, rope_parameters=DEFAULT, use_sliding_window=True,
+                                                     sliding_window=3, max_window_layers=1))
+record("gemma2", Gemma2ForCausalLM, Gemma2Config(
+    **TWO, rope_parameters=DEFAULT, sliding_window=3, query_pre_attn_scalar=5, attn_logit_softcapping=2.0,
+    final_logit_softcapping=1.5, **NO_PAD))
+record("gemma3", Gemma3ForCausalLM, Gemma3TextConfig(
+    **TWO, sliding_window=3, sliding_window_pattern=2, query_pre_attn_scalar=5, rope_parameters=dict(
+        full_attention=dict(rope_type="linear", rope_theta=1000.0, factor=2.0),
+        sliding_attention=dict(rope_type="default", rope_theta=100.0)), **NO_PAD))
 tensors.write("llamas")

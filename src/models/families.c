@@ -1,0 +1,68 @@
+/* families.c - how the families of Llama's like differ from Llama, and their layers from each other. */
+#include <math.h>
+
+#include "base/compiler.h"
+#include "models/models.h"
+
+static const fsdp__family families[] = {
+    [FSDP_LLAMA] = {"Llama", .norm_before = true, .may_bias = true, .may_mlp_bias = true},
+    [FSDP_MISTRAL] = {"Mistral", .norm_before = true},
+    [FSDP_QWEN2] = {"Qwen2", .norm_before = true, .qkv_bias = true},
+    [FSDP_QWEN3] = {"Qwen3", .norm_before = true, .norm_heads = true, .may_bias = true},
+    [FSDP_OLMO2] = {"Olmo2", .norm_after = true, .norm_whole = true, .may_bias = true},
+    [FSDP_SMOLLM3] = {"SmolLM3", .norm_before = true, .may_bias = true, .may_mlp_bias = true},
+    [FSDP_PHI3] = {"Phi3", .norm_before = true, .fused = true},
+    [FSDP_GEMMA2] = {"Gemma2", .norm_before = true, .norm_after = true, .may_bias = true, .gemma = true},
+    [FSDP_GEMMA3] = {"Gemma3", .norm_before = true, .norm_after = true, .norm_heads = true, .may_bias = true,
+                     .gemma = true},
+};
+
+const fsdp__family *fsdp__family_of(fsdp_architecture architecture)
+{
+    bool known = architecture != FSDP_GPT2 && (size_t)architecture < FSDP__COUNT_OF(families);
+
+    return known ? &families[architecture] : NULL;
+}
+
+const char *fsdp_architecture_name(fsdp_architecture architecture)
+{
+    const fsdp__family *family = fsdp__family_of(architecture);
+
+    return architecture == FSDP_GPT2 ? "GPT-2" : family ? family->name : "unknown";
+}
+
+/* ---- layers ---- */
+
+static bool is_marked(const uint64_t *layers, int64_t layer)
+{
+    return layer >= 0 && layer < FSDP_MODEL_MAX_MARKED_LAYERS && (layers[layer / 64] >> (layer % 64) & 1);
+}
+
+bool fsdp_model_layer_is_local(const fsdp_model_config *config, int64_t layer)
+{
+    return config->window > 0 && is_marked(config->local_layers, layer);
+}
+
+bool fsdp_model_layer_has_rope(const fsdp_model_config *config, int64_t layer)
+{
+    return !is_marked(config->no_rope_layers, layer);
+}
+
+/* ---- attention ---- */
+
+int64_t fsdp__rotary_dim(const fsdp_model_config *config)
+{
+    double fraction = config->rotary_fraction > 0 ? (double)config->rotary_fraction : 1;
+
+    return (int64_t)((double)config->head_dim * fraction + 1e-4); /* a float may lie below what was written */
+}
+
+float fsdp__attention_scale(const fsdp_model_config *config, int64_t layer)
+{
+    double scalar = config->query_scalar > 0 ? (double)config->query_scalar : (double)config->head_dim, factor = 1;
+
+    if (fsdp_model_layer_has_rope(config, layer) &&
+        !(config->local_rope_theta > 0 && fsdp_model_layer_is_local(config, layer)))
+        factor = fsdp__rope_attention_factor(config);
+    return factor == 1 && !(config->query_scalar > 0) ? 0 : (float)(factor * factor / sqrt(scalar));
+}
