@@ -166,8 +166,9 @@ typedef struct fsdp__stamp {
  * host. Each stamp is read once, and before its device is closed. Fails on a device without bytes, where nothing takes
  * time. */
 fsdp_status fsdp__stream_stamp(fsdp_stream *stream, fsdp__stamp *out);
-/* Waits until the device has got there, and gives when it did: nanoseconds of the device's clock, which was set by that
- * of base/clock.h when a stamp was first taken. The stamp is spent, also on failure. [thread-safe] [blocks] */
+/* Waits until the device has got there, and gives when it did: nanoseconds of the device's clock, which is set by that
+ * of base/clock.h when a stamp is first taken, and anew after a pause without any. The stamp is spent, also on failure.
+ * [thread-safe] [blocks] */
 fsdp_status fsdp__stamp_read(fsdp__stamp *stamp, int64_t *ns);
 
 /* ---- what a device says itself that it has run ---- */

@@ -3,12 +3,16 @@
 #include "support/test.h"
 
 #ifdef FSDP_HAVE_FAKECUDA
+#include <unistd.h>
+
 #include "backend/fakecuda/control.h"
+#include "base/clock.h"
 #include "device/device.h"
 #include "device/stamps.h"
 
 enum {
-    OUT_OF_MEMORY = 2 /* cudaError_t */
+    OUT_OF_MEMORY = 2, /* cudaError_t */
+    SLACK_NS = 20000000
 };
 
 static void check_nothing_lives(void)
@@ -83,6 +87,33 @@ TEST(a_stamp_that_cuda_refuses_is_none)
             fsdp_context_free(context);
             check_nothing_lives();
         }
+}
+
+/* Takes a stamp, and checks that the host's clock was so when the device was there. */
+static void check_on_time(fsdp_stream *stream)
+{
+    fsdp__stamp stamp = {.moment = NULL}, *out = &stamp;
+    int64_t before = fsdp__clock_ns(), ns = 0;
+
+    CHECK_OK(fsdp__stream_enqueue(stream, stamp_inside, &out, sizeof out));
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    CHECK_OK(fsdp__stamp_read(&stamp, &ns));
+    CHECK(ns > before - SLACK_NS && ns < fsdp__clock_ns() + SLACK_NS);
+}
+
+/* The device's clock runs one percent fast: over the pause that is more than twice the slack. */
+TEST(a_stamp_behind_a_pause_has_the_time_of_the_host)
+{
+    fsdp_context *context = test_context();
+    fsdp_stream *stream = fsdp_device_stream(open_gpu(context));
+
+    fakecuda.set_clock_rate(10000);
+    check_on_time(stream);
+    (void)usleep(5200000);
+    check_on_time(stream);
+    fakecuda.set_clock_rate(0);
+    fsdp_context_free(context);
+    check_nothing_lives();
 }
 
 #else

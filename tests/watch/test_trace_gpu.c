@@ -16,7 +16,7 @@
 enum {
     NUMEL = 40,
     ROUNDS = 5,
-    MANY = 6000, /* kernels, whose records no buffer can hold */
+    MANY = 5000, /* kernels, whose records no buffer can hold */
     DROPPED = 1, /* fates of a record */
     LOST = 2,
     NO_RIGHTS = 35, /* CUptiResult */

@@ -24,7 +24,10 @@ typedef struct fsdp__cuda_moment {
     fsdp__device_moment base;
     struct fsdp__cuda_moments *home;
     cudaEvent_t event;
-    struct fsdp__cuda_moment *next; /* of those that nobody uses */
+    bool timed;                       /* its time can be measured */
+    struct fsdp__cuda_moment *origin; /* of a stamp: from where it is measured; it is released with it. NULL: none */
+    int64_t ns;                       /* of an origin: its time */
+    struct fsdp__cuda_moment *next;   /* of those that nobody uses */
 } fsdp__cuda_moment;
 
 /* The driver's functions that map memory; see [Note: segments] in cuda_segments.c. */
@@ -120,6 +123,12 @@ void *fsdp__cuda_stream_native(fsdp_stream *stream);
 
 fsdp_status fsdp__cuda_stream_mark(fsdp_stream *stream, fsdp__mark *out);
 fsdp_status fsdp__cuda_stream_await(fsdp_stream *stream, fsdp__mark mark);
+/* Takes a moment that nobody uses, which the caller owns: one whose time can be measured, or not. */
+fsdp_status fsdp__cuda_moment_take(fsdp_device *device, bool timed, fsdp__cuda_moment **out);
+void fsdp__cuda_moment_drop(fsdp__cuda_moment *moment);
+/* Gives how much time lies between two timed moments, both of which the device has reached, in ns. CUDA has it as a
+ * float of milliseconds. */
+fsdp_status fsdp__cuda_moment_elapsed(const fsdp__cuda_moment *from, const fsdp__cuda_moment *to, int64_t *ns);
 /* Open and close the device's moments. Those that an event of another device still holds stay until it lets go of
  * them. */
 fsdp_status fsdp__cuda_moments_open(fsdp_device *device);
@@ -128,7 +137,7 @@ void fsdp__cuda_moments_close(fsdp_device *device);
 /* ---- cuda_stamp.c ---- */
 
 fsdp_status fsdp__cuda_stream_stamp(fsdp_stream *stream, fsdp__device_moment **out);
-/* Frees what stamps were measured with; all of them have been read. */
+/* Frees what stamps are measured with, before the moments are closed. */
 void fsdp__cuda_clock_close(fsdp_device *device);
 
 /* ---- cuda_activity.c ---- */

@@ -1,7 +1,8 @@
 /* cuda_event.c - marks in streams, and waits for the marks of streams of any device.
  *
  * Each mark has a CUDA event of its own, which goes back to the device's spare ones when nobody refers to the mark any
- * more: so a later record cannot move what somebody waits for, and a step makes no events. */
+ * more: so a later record cannot move what somebody waits for, and a step makes no events. The same is true of stamps
+ * (cuda_stamp.c), whose events take the time, which costs more. */
 #include "backend/cuda/cuda.h"
 
 #include "base/alloc.h"
@@ -11,11 +12,11 @@
 /* The moments of a device. An event of another device may hold one for longer than the device is there, even in
  * another context; so this lives as long as the last of them. */
 typedef struct fsdp__cuda_moments {
-    pthread_mutex_t mutex; /* guards what follows */
-    fsdp_device *device;   /* NULL: it has been closed, and has done all its work */
-    int ordinal;           /* never changed */
-    int refs;              /* the device, and all moments that were made and are not destroyed */
-    fsdp__cuda_moment *spare;
+    pthread_mutex_t mutex;       /* guards what follows */
+    fsdp_device *device;         /* NULL: it has been closed, and has done all its work */
+    int ordinal;                 /* never changed */
+    int refs;                    /* the device, and all moments that were made and are not destroyed */
+    fsdp__cuda_moment *spare[2]; /* [timed] */
 } moments;
 
 static void unref(moments *home)
@@ -61,11 +62,14 @@ static void moment_free(fsdp__device_moment *base)
     moments *home = moment->home;
     bool closed;
 
+    if (moment->origin)
+        fsdp__cuda_moment_drop(moment->origin);
+    moment->origin = NULL;
     pthread_mutex_lock(&home->mutex);
     closed = !home->device;
     if (!closed) {
-        moment->next = home->spare;
-        home->spare = moment;
+        moment->next = home->spare[moment->timed];
+        home->spare[moment->timed] = moment;
     }
     pthread_mutex_unlock(&home->mutex);
     if (!closed)
@@ -77,7 +81,7 @@ static void moment_free(fsdp__device_moment *base)
     unref(home);
 }
 
-static fsdp_status moment_make(fsdp_device *device, fsdp__cuda_moment **out)
+static fsdp_status moment_make(fsdp_device *device, bool timed, fsdp__cuda_moment **out)
 {
     fsdp__cuda_moment *moment = fsdp__calloc(1, sizeof *moment);
     fsdp_status status;
@@ -87,7 +91,9 @@ static fsdp_status moment_make(fsdp_device *device, fsdp__cuda_moment **out)
     moment->base.wait = moment_wait;
     moment->base.free = moment_free;
     moment->home = fsdp__cuda_state_of(device)->moments;
-    status = FSDP__CUDA_CALL(device, cudaEventCreateWithFlags(&moment->event, cudaEventDisableTiming));
+    moment->timed = timed;
+    status = FSDP__CUDA_CALL(
+        device, cudaEventCreateWithFlags(&moment->event, timed ? cudaEventDefault : cudaEventDisableTiming));
     if (status != FSDP_OK) {
         fsdp__free(moment);
         return status;
@@ -99,20 +105,35 @@ static fsdp_status moment_make(fsdp_device *device, fsdp__cuda_moment **out)
     return FSDP_OK;
 }
 
-static fsdp_status moment_take(fsdp_device *device, fsdp__cuda_moment **out)
+fsdp_status fsdp__cuda_moment_take(fsdp_device *device, bool timed, fsdp__cuda_moment **out)
 {
     moments *home = fsdp__cuda_state_of(device)->moments;
     fsdp__cuda_moment *moment;
 
     pthread_mutex_lock(&home->mutex);
-    moment = home->spare;
+    moment = home->spare[timed];
     if (moment)
-        home->spare = moment->next;
+        home->spare[timed] = moment->next;
     pthread_mutex_unlock(&home->mutex);
     if (!moment)
-        FSDP_TRY(moment_make(device, &moment));
+        FSDP_TRY(moment_make(device, timed, &moment));
     moment->base.refs = 1;
     *out = moment;
+    return FSDP_OK;
+}
+
+void fsdp__cuda_moment_drop(fsdp__cuda_moment *moment)
+{
+    fsdp__mark_unref((fsdp__mark){.moment = &moment->base});
+}
+
+fsdp_status fsdp__cuda_moment_elapsed(const fsdp__cuda_moment *from, const fsdp__cuda_moment *to, int64_t *ns)
+{
+    float ms = 0;
+
+    FSDP_TRY(check(to->home, cudaSetDevice(to->home->ordinal), "cudaSetDevice", __LINE__));
+    FSDP_TRY(check(to->home, cudaEventElapsedTime(&ms, from->event, to->event), "cudaEventElapsedTime", __LINE__));
+    *ns = (int64_t)((double)ms * 1e6);
     return FSDP_OK;
 }
 
@@ -130,25 +151,29 @@ fsdp_status fsdp__cuda_moments_open(fsdp_device *device)
     return FSDP_OK;
 }
 
-void fsdp__cuda_moments_close(fsdp_device *device)
+static void destroy_all(const fsdp_device *device, fsdp__cuda_moment *spare)
 {
-    moments *home = fsdp__cuda_state_of(device)->moments;
-    fsdp__cuda_moment *spare;
-
-    if (!home)
-        return;
-    pthread_mutex_lock(&home->mutex);
-    home->device = NULL;
-    spare = home->spare;
-    pthread_mutex_unlock(&home->mutex);
     while (spare) {
         fsdp__cuda_moment *moment = spare;
 
         spare = moment->next;
         FSDP__CUDA_GIVE_BACK(device, cudaEventDestroy(moment->event));
+        unref(moment->home);
         fsdp__free(moment);
-        unref(home);
     }
+}
+
+void fsdp__cuda_moments_close(fsdp_device *device)
+{
+    moments *home = fsdp__cuda_state_of(device)->moments;
+
+    if (!home)
+        return;
+    pthread_mutex_lock(&home->mutex);
+    home->device = NULL; /* nobody gives one back any more */
+    pthread_mutex_unlock(&home->mutex);
+    destroy_all(device, home->spare[false]);
+    destroy_all(device, home->spare[true]);
     unref(home);
 }
 
@@ -200,7 +225,7 @@ fsdp_status fsdp__cuda_stream_mark(fsdp_stream *base, fsdp__mark *out)
     fsdp_status status;
 
     FSDP_TRY(fsdp__cuda_use(base->device));
-    FSDP_TRY(moment_take(base->device, &moment));
+    FSDP_TRY(fsdp__cuda_moment_take(base->device, false, &moment));
     mark.moment = &moment->base;
     if (fsdp__worker_enter(&stream->worker)) {
         status = mark_now(stream, &mark);
@@ -210,7 +235,7 @@ fsdp_status fsdp__cuda_stream_mark(fsdp_stream *base, fsdp__mark *out)
     }
     if (status == FSDP_OK)
         *out = fsdp__mark_ref(mark);
-    fsdp__mark_unref((fsdp__mark){.moment = mark.moment}); /* the one of moment_take; the line is borrowed */
+    fsdp__cuda_moment_drop(moment); /* the mark has its own; the line is borrowed */
     return status;
 }
 

@@ -109,6 +109,8 @@ typedef struct fakecuda_control {
     /* Returns how many copies have gone to the device and to the host since this was last called for the same kind of
      * the host's memory. */
     fakecuda_copies (*copies)(bool pinned);
+    /* Lets the devices' clocks run so many millionths faster than the host's. */
+    void (*set_clock_rate)(long millionths);
     /* Makes a stream (a cudaStream_t) wait until `*open` is not 0. */
     void (*hold)(void *stream, const atomic_int *open);
 } fakecuda_control;

@@ -121,6 +121,9 @@ void fake_record(const fake_recorder *recorder);
 /* Queues work as fake_enqueue does, and lets it be recorded; `amount`: bytes of a copy or fill. */
 cudaError_t fake_enqueue_recorded(cudaStream_t stream, fake_sort sort, size_t amount, fake_work work,
                                   const void *argument, size_t bytes);
+/* Returns the time of the devices' clocks. */
+int64_t fake_clock_ns(void);
+void fake_set_clock_rate(long millionths);
 /* Returns a number that the stream has for itself. */
 uint32_t fake_stream_number(cudaStream_t stream);
 

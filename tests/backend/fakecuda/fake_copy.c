@@ -15,13 +15,6 @@ void fake_record(const fake_recorder *now)
     recorder = now;
 }
 
-/* Something that is recorded, from when it is issued until it has run. */
-typedef struct recorded {
-    const fake_recorder *by;
-    uint32_t number;
-    int64_t begin;
-} recorded;
-
 static int64_t clock_ns(void)
 {
     struct timespec now;
@@ -29,6 +22,27 @@ static int64_t clock_ns(void)
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
+
+static _Atomic int64_t rate; /* by how much the devices' clocks run ahead, in a million */
+
+void fake_set_clock_rate(long millionths)
+{
+    rate = millionths;
+}
+
+int64_t fake_clock_ns(void)
+{
+    int64_t now = clock_ns();
+
+    return now + now / 1000000 * rate;
+}
+
+/* Something that is recorded, from when it is issued until it has run. */
+typedef struct recorded {
+    const fake_recorder *by;
+    uint32_t number;
+    int64_t begin;
+} recorded;
 
 static void begin_recorded(const void *argument)
 {

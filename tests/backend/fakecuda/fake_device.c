@@ -365,5 +365,6 @@ const fakecuda_control fakecuda = {
     .live = live,
     .peak = fake_peak,
     .copies = fake_copies,
+    .set_clock_rate = fake_set_clock_rate,
     .hold = fake_stream_hold,
 };

@@ -104,12 +104,9 @@ static void moment_unref(moment *m)
 
 static void moment_reach(moment *m)
 {
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
     pthread_mutex_lock(&m->mutex);
     m->done = true;
-    m->ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+    m->ns = fake_clock_ns();
     pthread_cond_broadcast(&m->reached);
     pthread_mutex_unlock(&m->mutex);
 }
