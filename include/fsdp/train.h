@@ -279,6 +279,7 @@ typedef struct fsdp_train_summary {
     int64_t held_out_tokens;   /* tokens of data.path that are not trained on: validation.share */
     int64_t validation_tokens; /* predicted in a validation; 0: no validation */
     const char *device;        /* its name; of a GPU also the card, its memory and how much of that was free */
+    size_t device_bytes;       /* memory of a GPU; 0: the device is none, or does not say */
     size_t memory_bytes;       /* live on this rank when the run has been created, on its device and on the host */
     size_t optimizer_bytes;    /* thereof optimizer state, which at that time only a resumed run has */
     bool offloaded;            /* shards are on the host, away from the device: false if the run's device is the CPU */

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/compiler.h"
 #include "cli/cli.h"
 #include "cli/on_device.h"
 #include "config/size.h"
@@ -62,7 +63,8 @@ static void usage(void)
          "                          write the file that --device takes; as ranks on\n"
          "                          several machines: measure the network between them,\n"
          "                          and add it to that file\n"
-         "  --memory-svg FILE       draw what is live when, by kind\n"
+         "  --memory-svg FILE       draw what is live when, by kind, and a line at what a\n"
+         "                          rank has, or at the SIZE of --fit\n"
          "  --trace TRACE           in that picture, below it, what a step of a run had\n"
          "                          (metrics.trace.path)\n"
          "  --json                  print everything as JSON\n"
@@ -129,6 +131,9 @@ static int measure_device_to(request *r)
         fsdp__output_write("--measure", r->measure, print_prices, &r->device.prices) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     printf("%s: %d rates of %s\n", r->measure, r->device.prices.rate_count, r->device.prices.device);
+    if (r->device.prices.busy > FSDP__PRICES_BUSY)
+        printf("Caution: other work had the processor for %.0f %% of the time: measure again when it is idle\n",
+               100 * r->device.prices.busy);
     return 0;
 }
 
@@ -196,6 +201,7 @@ typedef struct picture {
     const fsdp__plan *plan;
     fsdp__traced_step step; /* if there is a trace */
     bool traced;
+    double limit; /* bytes of a rank; 0: not known */
 } picture;
 
 static double step_at(const void *of, int64_t i)
@@ -225,12 +231,12 @@ static fsdp_status print_picture(const void *arg, FILE *out)
 
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
         fills[kind] = fsdp__memory_fill(kind);
-    return fsdp__plan_memory_svg(p->plan, fills, p->traced ? &measured : NULL, out);
+    return fsdp__plan_memory_svg(p->plan, fills, p->traced ? &measured : NULL, p->limit, out);
 }
 
-static fsdp_status draw(const request *r, const fsdp__plan *plan)
+static fsdp_status draw(const request *r, const fsdp__plan *plan, double limit)
 {
-    picture p = {.plan = plan, .traced = r->trace != NULL};
+    picture p = {.plan = plan, .traced = r->trace != NULL, .limit = limit};
     fsdp_status status = p.traced ? fsdp__traced_step_read(r->trace, &p.step) : FSDP_OK;
 
     if (status == FSDP_OK && p.traced && p.step.first.count == 0)
@@ -241,14 +247,30 @@ static fsdp_status draw(const request *r, const fsdp__plan *plan)
     return status;
 }
 
+/* Makes the plan, draws it if that is asked for, and prints it, or with --fit what fits. */
+static int tell_plan(const request *r, const fsdp__plan_options *options, const fsdp__plan_question *question)
+{
+    fsdp__plan *plan = NULL;
+    int status = 0;
+
+    if (fsdp__plan_make(r->paper.config, options, &plan) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    if (r->memory_svg && draw(r, plan, r->fit ? (double)r->room : question->room) != FSDP_OK)
+        status = fsdp__failure("%s", fsdp_last_error());
+    if (r->fit)
+        status = FSDP__MAX(status, tell_fit(r, options));
+    else if ((r->json ? fsdp__plan_json : fsdp__plan_print)(plan, question, stdout) != FSDP_OK && !ferror(stdout))
+        status = fsdp__failure("%s", fsdp_last_error());
+    fsdp__plan_free(plan);
+    return status;
+}
+
 static int tell(request *r)
 {
     fsdp__plan_options options = {.world_size = (int)r->paper.world_size,
                                   .machines = (int)r->paper.machine_count,
                                   .one_level = r->paper.one_level};
     fsdp__plan_question question;
-    fsdp__plan *plan = NULL;
-    int status = 0;
 
     if (fsdp__output_check(r->paper.config, "--memory-svg", r->memory_svg, &fsdp__output_svg) != FSDP_OK ||
         open_device(r) != FSDP_OK)
@@ -259,19 +281,13 @@ static int tell(request *r)
         question.prices = NULL;
     options.prices = question.prices;
     options.moments = r->memory_svg != NULL;
-    if (r->fit)
+    if (r->fit && !r->memory_svg)
         return tell_fit(r, &options);
     if (r->schedule)
         return tell_schedule(r, &options, question.room);
-    if (fsdp__on_device_schedule(&options, question.room, r->paper.config) != FSDP_OK ||
-        fsdp__plan_make(r->paper.config, &options, &plan) != FSDP_OK)
+    if (fsdp__on_device_schedule(&options, question.room, r->paper.config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    if (r->memory_svg && draw(r, plan) != FSDP_OK)
-        status = fsdp__failure("%s", fsdp_last_error());
-    if ((r->json ? fsdp__plan_json : fsdp__plan_print)(plan, &question, stdout) != FSDP_OK && !ferror(stdout))
-        status = fsdp__failure("%s", fsdp_last_error());
-    fsdp__plan_free(plan);
-    return status;
+    return tell_plan(r, &options, &question);
 }
 
 static fsdp_status read_numbers(request *r)
@@ -312,8 +328,6 @@ static int with_config(request *r, int argc, char **argv)
         return measure_to(r);
     if (r->trace && !r->memory_svg)
         return fsdp__usage_error("plan: --trace is drawn by --memory-svg: give that, too");
-    if (r->memory_svg && r->fit)
-        return fsdp__usage_error("plan: --fit lists many plans, and --memory-svg draws one: give one of them");
     if (args.positional_count == 0)
         return fsdp__usage_error("plan: no model given: a folder, a preset such as llama-1m, or a config");
     if (fsdp__on_paper_numbers(&r->paper, 1000000) != FSDP_OK || read_numbers(r) != FSDP_OK)

@@ -15,7 +15,8 @@ const char fsdp__svg_style[] =
     "svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .strong{font-weight:600;fill:var(--text)}"
     ".e{text-anchor:end}.m{text-anchor:middle}"
     ".edge{stroke:var(--text);stroke-width:2;fill:none}.grid{stroke:var(--rule);fill:none}.mark{stroke:var(--soft);"
-    "stroke-dasharray:2 3;fill:none}"
+    "stroke-dasharray:2 3;fill:none}.limit{stroke:var(--nan);stroke-width:1.5;fill:none;"
+    "vector-effect:non-scaling-stroke}"
     ".line{fill:none;stroke-width:1.6;stroke-linejoin:round;stroke-linecap:round}"
     ".band{fill:none;stroke-width:2;opacity:.28}.dots{stroke-dasharray:2 4}.line.dash{stroke-dasharray:6 4}"
     ".pale{fill:none;stroke:var(--soft);opacity:.3}.nan{fill:var(--nan)}\n"
@@ -139,4 +140,21 @@ void fsdp__svg_stack(const fsdp__stack *s, const fsdp__range *x, double y, doubl
         }
         fprintf(out, "V%.1fz\"/>\n", y + height);
     }
+}
+
+double fsdp__svg_top(double most, double limit)
+{
+    return limit > 0 && limit <= 3 * most ? FSDP__MAX(most, 1.06 * limit) : most;
+}
+
+void fsdp__svg_limit(const fsdp__range *x, double limit, double top, double y, double height, const char *text,
+                     FILE *out)
+{
+    double at = y + height * (1 - limit / top);
+
+    if (limit <= 0 || limit > top)
+        return;
+    fsdp__svg_line("limit", x->left, at, x->left + x->width, at, out);
+    if (text)
+        fsdp__svg_text("e strong", x->left + x->width - 4, at - y < 14 ? at + 12 : at - 4, text, out);
 }

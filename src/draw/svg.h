@@ -53,4 +53,11 @@ typedef struct fsdp__stack {
 } fsdp__stack;
 void fsdp__svg_stack(const fsdp__stack *stack, const fsdp__range *x, double y, double height, FILE *out);
 
+/* Returns the top of a stack that reaches `most`, with room for the line of a limit, unless that is far above; 0: there
+ * is no limit. */
+double fsdp__svg_top(double most, double limit);
+/* Draws the line of a limit over such a stack, with a text, or NULL, unless it is above the top. */
+void fsdp__svg_limit(const fsdp__range *x, double limit, double top, double y, double height, const char *text,
+                     FILE *out);
+
 #endif

@@ -56,6 +56,7 @@ static void look(recorder *r)
     r->seen = memory.peak_without_workspace_bytes;
     memcpy(r->peak.bytes, memory.live_bytes, sizeof r->peak.bytes);
     r->peak.bytes[FSDP_MEMORY_WORKSPACE] = 0;
+    r->peak.workspace = memory.live_bytes[FSDP_MEMORY_WORKSPACE];
     memcpy(r->peak.by_op, r->by_op, sizeof r->peak.by_op);
     r->waiting = r->by_op[WAITING];
     r->events = r->plan->e->event_count;

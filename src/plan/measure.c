@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -49,7 +50,7 @@ typedef struct gauge {
     bool on;
     call *calls; /* of all steps; those of the step at hand begin at `first` */
     int64_t call_count, call_capacity, first;
-    double wall_ns, kernel_ns, kernels; /* of all steps that count */
+    double wall_ns, processor_ns, kernel_ns, kernels; /* of all steps that count; processor: of this thread */
     fsdp_status status;
 } gauge;
 
@@ -179,16 +180,26 @@ static fsdp_status step(const trainee *t)
     return fsdp_stream_synchronize(fsdp_device_stream(t->device));
 }
 
+/* Returns for how long this thread has had a core. */
+static int64_t processor_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 /* Takes steps until `until`, but two at least, the first of which does not count. */
 static fsdp_status take_steps(gauge *g, const trainee *t, int64_t until)
 {
     for (int i = 0; i < 2 || fsdp__clock_ns() < until; i++) {
-        int64_t start = fsdp__clock_ns();
+        int64_t start = fsdp__clock_ns(), ran = processor_ns();
 
         g->on = i > 0;
         FSDP_TRY(step(t));
         g->on = false;
         FSDP_TRY(g->status);
+        g->processor_ns += i > 0 ? (double)(processor_ns() - ran) : 0;
         if (i > 0)
             FSDP_TRY(add_step(g, (double)(fsdp__clock_ns() - start)));
     }
@@ -319,6 +330,8 @@ fsdp_status fsdp__prices_measure(const char *name, double seconds, fsdp__prices 
     if (status == FSDP_OK) {
         add_rates(&g, out);
         status = describe(device, options.threads, out);
+        /* This thread computes, or spins until the others have. So it wants a core all the time. */
+        out->busy = out->gpu ? 0 : fmax(0, 1 - g.processor_ns / fmax(g.wall_ns, 1));
     }
     fsdp__free(g.calls);
     fsdp_context_free(context);

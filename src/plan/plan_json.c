@@ -15,6 +15,7 @@ static json_t *peak_of(const fsdp__plan *plan)
                            json_integer((json_int_t)peak->by_op[op]));
     fsdp__json_put(&object, "bytes", json_integer((json_int_t)peak->total));
     fsdp__json_put(&object, "by_kind", fsdp__json_by_kind(peak->bytes));
+    fsdp__json_put(&object, "workspace_bytes", json_integer((json_int_t)peak->workspace));
     fsdp__json_put(&object, "phase", fsdp__json_text(fsdp__phase_name(peak->phase)));
     fsdp__json_put(&object, "microbatch", json_integer(peak->microbatch));
     fsdp__json_put(&object, "module", peak->unit < 0 ? json_null() : fsdp__json_text(plan->e->units[peak->unit].name));
@@ -50,6 +51,7 @@ static json_t *time_of(const fsdp__plan *plan, const fsdp__plan_question *q)
                        fsdp__json_real(t->parts[part]));
     fsdp__json_put(&object, "rates_of", fsdp__json_text(q->prices->device));
     fsdp__json_put(&object, "source", fsdp__json_text(q->prices->source));
+    fsdp__json_put(&object, "busy", fsdp__json_real(q->prices->busy));
     fsdp__json_put(&object, "step_seconds", fsdp__json_real(t->step));
     fsdp__json_put(&object, "parts_seconds", parts);
     fsdp__json_put(&object, "hidden_gathers_seconds", fsdp__json_real(t->hidden_gathers));

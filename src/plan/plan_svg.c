@@ -54,17 +54,21 @@ static fsdp__range range_of(const fsdp__stack *s)
     return (fsdp__range){.least = least, .most = most > least ? most : least + 1, .left = LEFT, .width = WIDTH};
 }
 
-static void put_panel(const fsdp__stack *s, const char *what, double y, FILE *out)
+static void put_panel(const fsdp__stack *s, const char *what, double limit, double y, FILE *out)
 {
     fsdp__range x = range_of(s);
     double most, at;
     int64_t peak = peak_of(s, &most);
-    char text[120], size[40];
+    char text[120], size[40], room[40] = "";
 
     at = fsdp__range_place(&x, s->at(s->of, peak));
-    snprintf(text, sizeof text, "%s: at most %s", what, fsdp__size_text(most, size, sizeof size));
+    if (limit > 0)
+        fsdp__size_text(limit, room, sizeof room);
+    snprintf(text, sizeof text, "%s: at most %s%s%s", what, fsdp__size_text(most, size, sizeof size),
+             *room ? " of " : "", room);
     fsdp__svg_text("strong", LEFT, y + 12, text, out);
     fsdp__svg_stack(s, &x, y + LABELS, PANEL, out);
+    fsdp__svg_limit(&x, limit, s->most, y + LABELS, PANEL, room, out);
     fsdp__svg_line("mark", at, y + LABELS - 6, at, y + LABELS + PANEL, out);
 }
 
@@ -98,7 +102,7 @@ static void put_keys(const int fills[FSDP_MEMORY_KINDS], bool workspace, double 
 }
 
 fsdp_status fsdp__plan_memory_svg(const fsdp__plan *plan, const int fills[FSDP_MEMORY_KINDS],
-                                  const fsdp__stack *measured, FILE *out)
+                                  const fsdp__stack *measured, double limit, FILE *out)
 {
     fsdp__stack planned = {.layers = FSDP_MEMORY_KINDS,
                            .fills = fills,
@@ -112,16 +116,16 @@ fsdp_status fsdp__plan_memory_svg(const fsdp__plan *plan, const int fills[FSDP_M
 
     (void)peak_of(&planned, &most);
     (void)peak_of(&real, &most_measured);
-    planned.most = real.most = FSDP__MAX(most, most_measured);
+    planned.most = real.most = fsdp__svg_top(FSDP__MAX(most, most_measured), limit);
     snprintf(text, sizeof text, "memory of a rank in a step of %s on %d rank%s", plan->e->model, plan->e->world_size,
              plan->e->world_size == 1 ? "" : "s");
     fsdp__svg_open_file(2 * LEFT + WIDTH, HEAD + (measured ? 2 : 1) * (LABELS + PANEL) + LEFT, out);
     fsdp__svg_text("strong", LEFT, 16, text, out);
     put_keys(fills, measured != NULL, 26, out);
-    put_panel(&planned, plan->time.step > 0 ? "planned, over time" : "planned, change by change", HEAD, out);
+    put_panel(&planned, plan->time.step > 0 ? "planned, over time" : "planned, change by change", limit, HEAD, out);
     put_phases(plan, &planned, HEAD, out);
     if (measured)
-        put_panel(&real, "measured, over time", HEAD + LABELS + PANEL, out);
+        put_panel(&real, "measured, over time", limit, HEAD + LABELS + PANEL, out);
     fsdp__svg_close(out);
     return ferror(out) ? FSDP_FAIL(FSDP_IO, "cannot draw the plan") : FSDP_OK;
 }

@@ -81,6 +81,8 @@ static void put_kinds(const fsdp__plan *plan, FILE *out)
     }
     fprintf(out, "  %-28s %14s %14s", "all together", size_text((double)plan->peak.total, TEXT(40)), "");
     fprintf(out, " %14s\n", size_text(between, TEXT(40)));
+    fprintf(out, "  %-28s %14s", "beside it, workspace", size_text((double)plan->peak.workspace, TEXT(40)));
+    fprintf(out, " %14s\n", size_text((double)s->peak_bytes[FSDP_MEMORY_WORKSPACE], TEXT(40)));
 }
 
 static void put_verdict(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
@@ -104,8 +106,9 @@ static void put_memory(const fsdp__plan *plan, const fsdp__plan_question *q, FIL
     put_kinds(plan, out);
     if (plan->host_bytes > 0)
         fprintf(out, "  %-28s %14s\n", "beside it, on the host", size_text((double)plan->host_bytes, TEXT(40)));
-    fputs("\n  On top of it come the kernels' scratch (\"workspace\" in the ledger), which depends on threads\n"
-          "  and card, and the program itself.\n",
+    fputs("\n  Workspace is what operations take for themselves. On top of all of it come the kernels' scratch,\n"
+          "  which a run's ledger counts with the workspace and which depends on threads and card, and the\n"
+          "  program itself.\n",
           out);
     put_verdict(plan, q, out);
 }
@@ -228,7 +231,13 @@ static void put_time(const fsdp__plan *plan, const fsdp__plan_question *q, FILE 
         return;
     fprintf(out, "\nTime of a step: %s, %s tokens/s", fsdp__plan_seconds(t->step, TEXT(40)),
             fsdp__thousands((int64_t)(plan->tokens_per_step / t->step), TEXT(40)));
-    fprintf(out, ";\nan estimate by rates of %s (%s)\n\n", q->prices->device, q->prices->source);
+    fprintf(out, ";\nan estimate by rates of %s (%s)\n", q->prices->device, q->prices->source);
+    if (q->prices->busy > FSDP__PRICES_BUSY)
+        fprintf(out,
+                "Caution: while they were measured other work had the processor for %.0f %% of the time,\n"
+                "and rates differ that much from one time to the next: measure again when it is idle\n",
+                100 * q->prices->busy);
+    fputc('\n', out);
     put_parts(t, out);
     put_run(plan, q, out);
 }

@@ -10,7 +10,8 @@
 /* The moment of the step at which most memory is live. */
 typedef struct fsdp__plan_peak {
     size_t bytes[FSDP_MEMORY_KINDS];
-    size_t total; /* of all kinds but WORKSPACE */
+    size_t total;     /* of all kinds but WORKSPACE */
+    size_t workspace; /* beside it, at that moment */
     fsdp_explained_phase phase;
     int64_t microbatch;
     int64_t unit;                    /* whose forward or backward is going on; -1: none */

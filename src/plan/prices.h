@@ -29,6 +29,9 @@ typedef struct fsdp__price_link {
     double per_second; /* bytes */
 } fsdp__price_link;
 
+/* Rates that were measured on a processor which was busier than this may be wrong by a factor. */
+#define FSDP__PRICES_BUSY 0.1
+
 /* A call of so many ranks of one machine. */
 typedef struct fsdp__price_world {
     int ranks;
@@ -40,6 +43,7 @@ typedef struct fsdp__prices {
     char source[FSDP__PRICE_NAME]; /* "measured", "data sheet" */
     bool gpu;                      /* each rank has one; otherwise the ranks of a machine share what is priced */
     int cores;                     /* that a CPU's rates are of; 0 for a GPU */
+    double busy;                   /* part of the time of measuring in which other work had the processor */
     double memory_bytes;           /* 0: not known */
     double launch;                 /* seconds of the host for a kernel */
     double per_second;             /* bytes, of kernels without products that have no rate of their own */

@@ -145,6 +145,8 @@ static fsdp_status read_all(const fsdp__json_object *from, fsdp__prices *out)
     out->cores = (int)number;
     if (!out->gpu && out->cores < 1)
         return FSDP_FAIL(FSDP_INVALID, "%s: \"cores\" is 0: rates of a CPU are of so many", from->path);
+    if (json_object_get(from->object, "busy"))
+        FSDP_TRY(read_number(from, "busy", 0, 1, &out->busy));
     FSDP_TRY(read_number(from, "memory_bytes", 0, 1e18, &out->memory_bytes));
     FSDP_TRY(read_number(from, "launch_seconds", 0, MOST_SECONDS, &out->launch));
     FSDP_TRY(read_number(from, "bytes_per_second", LEAST_RATE, MOST_RATE, &out->per_second));
@@ -219,6 +221,8 @@ fsdp_status fsdp__prices_print(const fsdp__prices *p, FILE *out)
     fsdp__json_put(&object, "source", fsdp__json_text(p->source));
     fsdp__json_put(&object, "gpu", json_boolean(p->gpu));
     fsdp__json_put(&object, "cores", json_integer(p->cores));
+    if (p->busy > 0)
+        fsdp__json_put(&object, "busy", fsdp__json_real(p->busy));
     fsdp__json_put(&object, "memory_bytes", fsdp__json_real(p->memory_bytes));
     fsdp__json_put(&object, "launch_seconds", fsdp__json_real(p->launch));
     fsdp__json_put(&object, "bytes_per_second", fsdp__json_real(p->per_second));

@@ -26,9 +26,10 @@ const char *fsdp__plan_seconds(double seconds, char *text, size_t bytes);
 /* ---- plan_svg.c ---- */
 
 /* Draws the plan's moments as a picture: what is live, by kind, over the step. `fills` are those of the kinds.
- * `measured`: the same of a real step, drawn below on the same scale; NULL: there is none. */
+ * `measured`: the same of a real step, drawn below on the same scale; NULL: there is none. `limit`: bytes of a rank,
+ * which have a line; 0: not known. */
 fsdp_status fsdp__plan_memory_svg(const fsdp__plan *plan, const int fills[FSDP_MEMORY_KINDS],
-                                  const fsdp__stack *measured, FILE *out);
+                                  const fsdp__stack *measured, double limit, FILE *out);
 
 /* ---- plan_text.c, plan_json.c ---- */
 

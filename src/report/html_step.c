@@ -215,7 +215,7 @@ static void put_memory(const fsdp__traced_step *step, const char *title, FILE *o
 {
     const fsdp__step_memory *peak = step->highest.moments;
     fsdp__range x = {0, step->highest.rank < 0 ? 1 : (double)step->ranks[step->highest.rank].ns, 0, STRIP};
-    char text[FSDP__VALUE_TEXT], key[120];
+    char text[FSDP__VALUE_TEXT], all[FSDP__VALUE_TEXT], key[120];
 
     if (step->highest.rank < 0 || step->highest.count == 0)
         return;
@@ -223,8 +223,11 @@ static void put_memory(const fsdp__traced_step *step, const char *title, FILE *o
         peak = step->highest.moments[i].all > peak->all ? &step->highest.moments[i] : peak;
     put_title("Memory within the step", title, out);
     fprintf(out,
-            "<div class=\"card\"><h3>Rank %d, which holds most: %s at its peak, after %s</h3>\n<div class=\"keys\">",
+            "<div class=\"card\"><h3>Rank %d, which holds most: %s%s%s at its peak, after %s</h3>\n"
+            "<div class=\"keys\">",
             step->highest.rank, fsdp__value_text(FSDP__UNIT_BYTES, (double)peak->all, text),
+            step->device_bytes > 0 ? " of its device's " : "",
+            step->device_bytes > 0 ? fsdp__value_text(FSDP__UNIT_BYTES, step->device_bytes, all) : "",
             fsdp__value_text(FSDP__UNIT_MS, ms(peak->at), key));
     for (int kind = FSDP_MEMORY_KINDS - 1; kind >= 0; kind--)
         if (peak->bytes[kind] > 0) {
@@ -234,7 +237,7 @@ static void put_memory(const fsdp__traced_step *step, const char *title, FILE *o
         }
     fputs("</div>\n", out);
     fsdp__svg_open_strip("tall", STRIP, 200, out);
-    fsdp__step_picture_memory(step, &step->highest, &x, 0, 200, out);
+    fsdp__step_picture_memory(step, &step->highest, &x, 0, 200, NULL, out);
     fsdp__svg_close(out);
     fprintf(out, "<div class=\"axis\"><span>0</span><span>%s</span></div></div>\n",
             fsdp__value_text(FSDP__UNIT_MS, ms(step->ranks[step->highest.rank].ns), text));

@@ -1,6 +1,7 @@
 /* sources.c - finds and reads what a report is made of. */
 #include "report/sources.h"
 
+#include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -421,8 +422,13 @@ static fsdp_status name_run(const fsdp__sources *all, fsdp__source *s)
 fsdp_status fsdp__sources_finish(fsdp__sources *all)
 {
     FSDP_TRY(fsdp__recorded_runs_label(&all->runs));
-    for (int i = 0; i < all->count; i++)
-        FSDP_TRY(name_run(all, &all->items[i]));
+    for (int i = 0; i < all->count; i++) {
+        fsdp__source *s = &all->items[i];
+
+        FSDP_TRY(name_run(all, s));
+        if (s->kind == FSDP__SOURCE_TRACE && s->run >= 0)
+            s->of.step.device_bytes = fmax(fsdp__header_number(&all->runs.runs[s->run], "device_bytes"), 0);
+    }
     return FSDP_OK;
 }
 

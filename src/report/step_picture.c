@@ -161,7 +161,7 @@ static double bytes_of(const void *of, int64_t i, int layer)
 }
 
 void fsdp__step_picture_memory(const fsdp__traced_step *step, const fsdp__step_device *device, const fsdp__range *x,
-                               double y, double height, FILE *out)
+                               double y, double height, const char *limit, FILE *out)
 {
     shown_memory shown = {device, step->ranks[device->rank].ns};
     int fills[FSDP_MEMORY_KINDS];
@@ -171,11 +171,12 @@ void fsdp__step_picture_memory(const fsdp__traced_step *step, const fsdp__step_d
                          .at = moment_of,
                          .value = bytes_of,
                          .of = &shown,
-                         .most = (double)FSDP__MAX(device->peak, 1)};
+                         .most = fsdp__svg_top((double)FSDP__MAX(device->peak, 1), step->device_bytes)};
 
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
         fills[kind] = fsdp__memory_fill(kind);
     fsdp__svg_stack(&stack, x, y, height, out);
+    fsdp__svg_limit(x, step->device_bytes, stack.most, y, height, limit, out);
 }
 
 /* ---- a file ---- */
@@ -221,6 +222,7 @@ static double draw_keys(const fsdp__traced_step *const *steps, int count, double
 /* Draws the step of rank 0. */
 static double draw_step(const fsdp__traced_step *step, const char *title, double y, FILE *out)
 {
+    double top = fsdp__svg_top((double)FSDP__MAX(step->first.peak, 1), step->device_bytes);
     fsdp__range x = {0, (double)step->ranks[0].ns, LEFT, WIDTH};
     char name[NAME + 1], text[FSDP__VALUE_TEXT];
 
@@ -236,9 +238,11 @@ static double draw_step(const fsdp__traced_step *step, const char *title, double
     }
     if (step->first.count > 0) {
         y += 10;
-        fsdp__svg_text("e", LEFT - 8, y + 10, fsdp__value_text(FSDP__UNIT_BYTES, (double)step->first.peak, text), out);
+        fsdp__svg_text("e", LEFT - 8, y + MEMORY * (1 - (double)step->first.peak / top) + 10,
+                       fsdp__value_text(FSDP__UNIT_BYTES, (double)step->first.peak, text), out);
         fsdp__svg_text("e", LEFT - 8, y + MEMORY, "0", out);
-        fsdp__step_picture_memory(step, &step->first, &x, y, MEMORY, out);
+        fsdp__step_picture_memory(step, &step->first, &x, y, MEMORY,
+                                  fsdp__value_text(FSDP__UNIT_BYTES, step->device_bytes, text), out);
         y += MEMORY;
     }
     fsdp__svg_text("", LEFT, y + 15, "0", out);

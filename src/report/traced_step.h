@@ -125,6 +125,7 @@ typedef struct fsdp__traced_step {
     bool matrix_of_machines;
     int64_t matrix_left_out;          /* calls whose members or senders are not known */
     fsdp__step_device highest, first; /* memory: of the rank whose memory peaks highest, and of rank 0 */
+    double device_bytes;              /* memory of a rank's device; 0: not known */
 } fsdp__traced_step;
 
 /* Reads a trace, and keeps of it the step that took as long as most. Release it, also after a failure. */

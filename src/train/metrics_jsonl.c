@@ -47,6 +47,8 @@ static fsdp_status write_header(const fsdp__metrics_lines *lines, const fsdp__me
     write_text(lines->file, "model", summary->model);
     if (summary->device)
         write_text(lines->file, "device", summary->device);
+    if (summary->device_bytes > 0)
+        fprintf(lines->file, ", \"device_bytes\": %zu", summary->device_bytes);
     if (summary->resumed_from)
         fprintf(lines->file, ", \"resumed_from\": %lld", (long long)summary->resumed_step);
     if (summary->machines > 1)

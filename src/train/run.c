@@ -272,6 +272,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .validation_tokens = fsdp__validation_tokens(run),
         .memory_bytes = memory.live_total_bytes + host.live_total_bytes,
         .device = run->device_text,
+        .device_bytes = fsdp__device_look(run->device).memory_bytes,
         .optimizer_bytes =
             memory.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE] + host.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE],
         .offloaded = run->offloaded,

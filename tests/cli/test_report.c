@@ -106,7 +106,7 @@ FIXTURE_TEST(advice_has_its_price)
                  "To wait less for gathers: what would change it cannot be planned: ");
     check_advice(f, HEADER(""), "1", "cannot be planned: its settings name no model.");
     check_advice(f, HEADER("\"model.no_such_key\": \"1\""), "1", "cannot be planned: the settings of a run");
-    p = RUN(1, "report", f->metrics, "--network", "no");
+    p = RUN(2, "report", f->metrics, "--network", "no");
     CHECK_CONTAINS(p.output, "--network is 'no'");
     program_free(&p);
 }

@@ -156,7 +156,6 @@ FIXTURE_TEST(plan_tells_and_refuses)
     SAYS(1, "its version is 9", "plan", "llama-1m", "--device", prices);
     SAYS(2, "no model given", "plan");
     SAYS(2, "--trace is drawn by --memory-svg", "plan", "llama-1m", "--trace", "trace.json");
-    SAYS(2, "give one of them", "plan", "llama-1m", "--memory-svg=memory.svg", "--fit=1GiB");
     SAYS(1, "prices.json'", "plan", "llama-1m", "--no-time", "--memory-svg", prices, "--trace=nothing");
     SAYS(2, "what can be measured is cpu or cuda", "plan", "--measure", prices, "--device=tpu");
     test_write_file(prices, "{\"mine\": 1}", 11);

@@ -288,14 +288,14 @@ static char *printed(const fsdp__plan *plan, const fsdp__plan_question *question
     return text;
 }
 
-static char *drawn(const fsdp__plan *plan, const fsdp__stack *measured)
+static char *drawn(const fsdp__plan *plan, const fsdp__stack *measured, double limit)
 {
     static const int fills[FSDP_MEMORY_KINDS] = {0, 1, 2, 3, 4, 5};
     char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
 
-    CHECK_OK(fsdp__plan_memory_svg(plan, fills, measured, out));
+    CHECK_OK(fsdp__plan_memory_svg(plan, fills, measured, limit, out));
     fclose(out);
     return text;
 }
@@ -337,13 +337,24 @@ TEST(a_plan_is_drawn_over_the_step)
             CHECK(i == 0 || plan->moments[i].at >= plan->moments[i - 1].at);
         }
         CHECK_EQ(most, plan->peak.total);
-        text = drawn(plan, NULL);
+        text = drawn(plan, NULL, 0);
         CHECK_CONTAINS(text, timed ? "planned, over time: at most " : "planned, change by change: at most ");
         CHECK_CONTAINS(text, ">backward</text>");
         CHECK(!strstr(text, "measured") && strstr(text, "</svg>"));
+        CHECK(!strstr(text, "\"limit\""));
         free(text);
-        text = drawn(plan, &measured);
-        CHECK_CONTAINS(text, "measured, over time: at most 3.0MiB");
+        text = drawn(plan, &measured, 0);
+        CHECK_CONTAINS(text, "measured, over time: at most 3.0MiB<");
+        free(text);
+        text = drawn(plan, &measured, (double)(2 * most)); /* a line in both panels */
+        CHECK_CONTAINS(text, "measured, over time: at most 3.0MiB of ");
+        CHECK(strstr(text, "class=\"limit\"") && strstr(strstr(text, "class=\"limit\"") + 1, "class=\"limit\""));
+        free(text);
+        text = drawn(plan, NULL, (double)most / 2); /* also where it does not fit */
+        CHECK_CONTAINS(text, "class=\"limit\"");
+        free(text);
+        text = drawn(plan, NULL, 100 * (double)most); /* far above: in words alone */
+        CHECK(!strstr(text, "class=\"limit\"") && strstr(text, " of "));
         free(text);
         fsdp__plan_free(plan);
     }
@@ -366,17 +377,23 @@ TEST(a_plan_says_whether_it_fits_what_it_takes_and_what_it_costs)
     CHECK_CONTAINS(text, "products");
     CHECK_CONTAINS(text, ", at 2 an hour for each machine");
     CHECK_CONTAINS(text, "\n  others ");
+    CHECK_CONTAINS(text, "\n  beside it, workspace ");
     CHECK_CONTAINS(text, "an estimate by rates of a test");
+    CHECK(!strstr(text, "Caution"));
     for (const char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
         CHECK(strcspn(line, "\n") <= 100);
     free(text);
     question.room = 1;
+    prices.busy = 0.4;
     text = printed(plan, &question, fsdp__plan_print);
     CHECK_CONTAINS(text, "It does not fit");
+    CHECK_CONTAINS(text, "Caution: while they were measured other work had the processor for 40 % of the time");
     free(text);
     text = printed(plan, &question, fsdp__plan_json);
     CHECK_CONTAINS(text, "\"fits\": false");
     CHECK_CONTAINS(text, "\"machine_least\"");
+    CHECK_CONTAINS(text, "\"workspace_bytes\": ");
+    CHECK_CONTAINS(text, "\"busy\": 0.4");
     CHECK_CONTAINS(text, "\"step_seconds\"");
     free(text);
     fsdp__plan_free(plan);

@@ -102,6 +102,7 @@ TEST(a_file_that_is_damaged_is_refused_with_its_place)
         {"{}", "\"fsdp_prices\" is missing"},
         {"{\"fsdp_prices\": 2}", "its version is 2"},
         {HEAD "\"cores\": 0, " RATES "[]}", "\"cores\" is 0"},
+        {HEAD "\"cores\": 1, \"busy\": 2, " RATES "[]}", "\"busy\" is 2"},
         {HEAD "\"cores\": -1, " RATES "[]}", "\"cores\" is -1"},
         {HEAD "\"cores\": 1, " RATES "{}}", "must be a list"},
         {HEAD "\"cores\": 1, " RATES "[7]}", "a rate is no object"},
@@ -123,6 +124,9 @@ TEST(a_file_that_is_damaged_is_refused_with_its_place)
         CHECK_CONTAINS(fsdp_last_error(), bad[i].message);
     }
     CHECK_OK(read_text(HEAD "\"cores\": 2, " RATES "[" RATE "]}", &prices));
+    CHECK_NEAR(prices.busy, 0, 0);
+    CHECK_OK(read_text(HEAD "\"cores\": 2, \"busy\": 0.25, " RATES "[" RATE "]}", &prices));
+    CHECK_NEAR(prices.busy, 0.25, 0);
     CHECK_EQ(prices.cores, 2);
     CHECK_EQ(prices.rate_count, 1);
 }
@@ -141,6 +145,8 @@ TEST(what_is_measured_can_be_printed_and_read_again)
     CHECK_OK(read_text(text, &read));
     free(text);
     CHECK_EQ(read.rate_count, measured.rate_count);
+    CHECK(measured.busy >= 0 && measured.busy < 1);
+    CHECK_NEAR(read.busy, measured.busy, 1e-9);
     CHECK_NEAR(seconds_of(&read, 512, FSDP_F32) / seconds_of(&measured, 512, FSDP_F32), 1, 1e-9);
     CHECK(read.rates[0].kernel == measured.rates[0].kernel);
     CHECK(measured.world_count >= 1 && measured.worlds[0].ranks == 2 && measured.worlds[0].link.per_second > 0);
