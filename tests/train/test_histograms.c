@@ -96,6 +96,70 @@ STORY_TEST(histograms_have_every_gradient_and_weight_once)
     }
 }
 
+/* Adds up what one tag after the other says of a step. */
+static double sum_of(const read_events *events, const char *what, int step, int *count)
+{
+    double sum = 0;
+
+    *count = 0;
+    for (int i = 0; i < events->count; i++)
+        if (events->items[i].step == step && strncmp(events->items[i].tag, what, strlen(what)) == 0) {
+            sum += events->items[i].number;
+            ++*count;
+        }
+    return sum;
+}
+
+/* A step that is left out has no finite gradient, and its weights are as they were: said so, and nothing else. */
+STORY_TEST(a_step_that_is_skipped_shows_what_is_not_finite)
+{
+    static const struct {
+        const char *dtype;
+        int world;
+    } cases[] = {{"float32", 1}, {"float32", 3}, {"float16", 2}};
+    story *s = *state;
+    fsdp_model_config model;
+    double parameters;
+
+    CHECK_OK(fsdp__train_model_config(s->config, &model));
+    parameters = (double)fsdp_model_config_parameters(&model);
+    story_set(s, "metrics.histogram_freq", "1");
+    story_set(s, "training.on_nan", "skip");
+    story_set(s, "optimizer.lr", "1e30"); /* the first step breaks the weights */
+    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
+        double elements, squares;
+        char name[20], *folder;
+        read_events events;
+        int count;
+
+        snprintf(name, sizeof name, "board%zu", i);
+        folder = set_board(s, name);
+        story_set(s, "training.mixed_precision_param", cases[i].dtype);
+        story_go(s, cases[i].world);
+        events = events_read_folder(folder, NULL, 0);
+        CHECK_NEAR(events_find(&events, "train/skipped", 2, true)->number, 1, 0);
+        CHECK_NEAR(events_find(&events, "train/skipped", STORY_STEPS, true)->number, STORY_STEPS - 1, 0);
+        for (int step = 1; step <= STORY_STEPS; step++) {
+            double lost = sum_of(&events, "gradient not finite/", step, &count);
+
+            add_up(&events, "gradient", step, &elements, &squares);
+            CHECK_NEAR(elements + lost, parameters, 0);
+            CHECK(step == 1 ? lost <= 0 : lost > 0);
+            CHECK(isfinite(squares));
+            add_up(&events, "weight", step, &elements, &squares);
+            CHECK_NEAR(elements + sum_of(&events, "weight not finite/", step, &count), parameters, 0);
+            if (step > 1) {
+                CHECK_NEAR(sum_of(&events, "update ratio/", step, &count), 0, 0);
+                CHECK_EQ(count, 3);
+            }
+        }
+        CHECK_CONTAINS(s->log, "of the gradients are NaN or infinite, in ");
+        CHECK(!strstr(s->log, "All gradients are 0"));
+        events_free(&events);
+        free(folder);
+    }
+}
+
 /* A run without them takes the same steps, to the bit. */
 STORY_TEST(histograms_change_no_bit)
 {

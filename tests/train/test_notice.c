@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "shard/group/param_group.h"
 #include "shard/state/module_state.h"
@@ -75,6 +76,89 @@ STORY_TEST(steps_that_are_too_large_are_said_once)
         CHECK_EQ(count(text, "\"of\": \"large updates\", \"text\": \"A step changes the weights of "), i + 1);
         CHECK_EQ(count(s->log, "step 2: A step changes the weights of "), 1);
         free(text);
+    }
+}
+
+/* ---- a rank that is slow ---- */
+
+typedef struct slow_world {
+    story *story;
+    int rank;   /* that is slow; -1: none */
+    char *told; /* rank 0's warnings */
+    size_t room;
+} slow_world;
+
+static void note_warning(void *arg, fsdp_log_level level, const char *line)
+{
+    slow_world *w = arg;
+    size_t used = strlen(w->told);
+
+    if (level == FSDP_LOG_WARNING)
+        snprintf(w->told + used, w->room - used, "%s\n", line);
+}
+
+static fsdp_status hold_up(void *arg, fsdp__probe_event *event)
+{
+    const struct timespec a_while = {.tv_nsec = 500000};
+
+    (void)arg;
+    (void)event;
+    (void)nanosleep(&a_while, NULL);
+    return FSDP_OK;
+}
+
+/* Trains for as long as two stretches and what is between them take; a slow rank sleeps in each of its kernels. */
+static void train_in_slow_world(fsdp_context *context, void *arg)
+{
+    slow_world *w = arg;
+    fsdp__subscriber *subscriber = NULL;
+    fsdp_train_run *run = NULL;
+
+    CHECK_OK(fsdp_train_run_create(context, w->story->config, &run));
+    if (fsdp_context_rank(context) == 0)
+        fsdp_context_set_log(context, FSDP_LOG_WARNING, note_warning, w);
+    if (fsdp_context_rank(context) == w->rank) {
+        subscriber = fsdp__context_subscribe(context, FSDP__POINT_BIT(FSDP__POINT_KERNEL_BEGUN), hold_up, NULL);
+        CHECK_PTR(subscriber);
+    }
+    for (int step = 0; step < 120; step++)
+        CHECK_OK(fsdp_train_step(run, NULL));
+    fsdp__unsubscribe(subscriber);
+    fsdp_context_set_log(context, FSDP_LOG_WARNING, NULL, NULL);
+    fsdp_train_run_free(run);
+}
+
+/* Ranks that train, one of which takes longer for what it computes. */
+STORY_TEST(the_slow_rank_of_a_real_run_is_named)
+{
+    static const struct {
+        const char *strategy;
+        int world, rank;
+    } cases[] = {{"fsdp2", 3, 2}, {"fsdp2", 4, 0}, {"ddp", 3, 1}, {"zero1", 3, 1}};
+    story *s = *state;
+    char told[4096];
+
+    story_set(s, "training.steps", "120");
+    story_set(s, "metrics.log_freq", "10");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += test_brief() ? 3 : 1) {
+        slow_world w = {s, cases[i].rank, told, sizeof told};
+        double own, others, waits;
+        const char *text;
+        int rank;
+
+        told[0] = '\0';
+        story_set(s, "parallelism.strategy", cases[i].strategy);
+        test_run_ranks(cases[i].world, train_in_slow_world, &w);
+        text = strstr(told, "is slow: it computes ");
+        CHECK_PTR(text);
+        CHECK_EQ(count(told, "is slow: "), 1);
+        CHECK_EQ(sscanf(strstr(told, "Rank "),
+                        "Rank %d is slow: it computes %lf ms of a step, the others %lf ms, and they "
+                        "wait %lf ms",
+                        &rank, &own, &others, &waits),
+                 4);
+        CHECK_EQ(rank, cases[i].rank);
+        CHECK(own > others && waits > 0.5 * (own - others));
     }
 }
 
