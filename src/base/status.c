@@ -127,6 +127,22 @@ fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ...)
     return status;
 }
 
+fsdp_status fsdp__fail_null(const char *file, int line, const char *format, ...)
+{
+    static const char before[] = "; the last error before that: ";
+    fsdp_status status = last.status == FSDP_OK ? FSDP_INVALID : last.status;
+    char front[MESSAGE_BYTES];
+    va_list arguments;
+
+    if (strstr(last.message, before)) /* it has gone on as NULL from call to call */
+        return fsdp_fail_hop(status, file, line);
+    va_start(arguments, format);
+    fsdp__shown_message(front, sizeof front, format, arguments);
+    va_end(arguments);
+    return fsdp_fail(status, file, line, "%s%s%s", front, last.status == FSDP_OK ? "" : before,
+                     last.status == FSDP_OK ? "" : last.message);
+}
+
 void fsdp__write_error(char *out, size_t out_bytes, const char *format, ...)
 {
     char front[MESSAGE_BYTES], whole[2 * MESSAGE_BYTES];

@@ -6,9 +6,10 @@
 
 /* Returns how many errors this thread has reported so far. */
 uint64_t fsdp__errors(void);
-/* Fails because of an argument that is NULL. If the call that should have made it has failed, that error is the one to
- * tell, and stays as it is. */
-#define FSDP__FAIL_NULL(...) (fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_FAIL(FSDP_INVALID, __VA_ARGS__))
+/* Fails because of an argument that is NULL. The call that should have made it may have failed: the last error stands
+ * behind the message, and its status counts. Whether that error has to do with it, only the reader can tell. */
+#define FSDP__FAIL_NULL(...) fsdp__fail_null(__FILE__, __LINE__, __VA_ARGS__)
+fsdp_status fsdp__fail_null(const char *file, int line, const char *format, ...) FSDP_PRINTF(3, 4);
 /* Cuts this many bytes from the front of the last message. */
 void fsdp__cut_error(size_t bytes);
 

@@ -13,6 +13,7 @@
 #include "base/compiler.h"
 #include "base/context.h"
 #include "base/limits.h"
+#include "base/status.h"
 #include "comm/health/dead_rank.h"
 #include "launch/descriptors.h"
 #include "launch/echo.h"
@@ -73,12 +74,13 @@ static void show_flight(const supervisor *s)
 /* Writes it at the end, if it tells anything: a rank has failed, or did not even end when it was told to. */
 static void end_flight(supervisor *s, bool failed, fsdp_launch_report *report)
 {
-    bool held = fsdp_hold_error(true);
+    fsdp__error_aside aside;
 
+    fsdp__put_error_aside(&aside);
     if (failed && (!s->interrupt || s->stage == STAGE_KILLED) && fsdp__flight_memory_tells(&s->flight) &&
         fsdp__flight_memory_write(&s->flight, report->flight) != FSDP_OK)
-        fsdp__warn("the last calls of the ranks could not be written: %s", strerrordesc_np(errno));
-    fsdp_release_error(held);
+        fsdp__warn("the last calls of the ranks could not be written: %s", fsdp_last_error());
+    fsdp__put_error_back(&aside);
     fsdp__flight_memory_free(&s->flight);
 }
 

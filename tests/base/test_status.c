@@ -1,6 +1,7 @@
 /* The last error: message, code, hops, prefix, one per thread. */
 #include <pthread.h>
 
+#include "base/status.h"
 #include "support/test.h"
 
 TEST(codes_have_texts)
@@ -20,6 +21,21 @@ TEST(an_error_has_code_message_and_place)
     CHECK_EQ(fsdp_last_status(), FSDP_OK);
     CHECK_STRING(fsdp_last_error(), "");
     CHECK_STRING(fsdp_last_error_trace(), "");
+}
+
+/* An argument that is NULL is told first; an error before it, which may have to do with it, stands behind, once. */
+TEST(an_argument_that_is_null_is_told_with_the_error_before)
+{
+    fsdp_clear_error();
+    CHECK_STATUS(FSDP__FAIL_NULL("cannot step: no optimizer"), FSDP_INVALID);
+    CHECK_STRING(fsdp_last_error(), "cannot step: no optimizer");
+    CHECK_STATUS(FSDP_FAIL(FSDP_IO, "cannot read 'x'"), FSDP_IO);
+    CHECK_STATUS(FSDP__FAIL_NULL("cannot %s: no optimizer", "step"), FSDP_IO);
+    CHECK_STRING(fsdp_last_error(), "cannot step: no optimizer; the last error before that: cannot read 'x'");
+    CHECK_STATUS(FSDP__FAIL_NULL("backward: no loss"), FSDP_IO); /* it has gone on as NULL */
+    CHECK_STRING(fsdp_last_error(), "cannot step: no optimizer; the last error before that: cannot read 'x'");
+    CHECK_CONTAINS(fsdp_last_error_trace(), " < ");
+    fsdp_clear_error();
 }
 
 static fsdp_status fail_at_depth(int depth)

@@ -1,4 +1,5 @@
 /* test_flight.c - fsdp flight: what ranks did last when one is killed, stopped or asked. */
+#include <errno.h>
 #include <sys/stat.h>
 
 #include "cli/fixture.h"
@@ -83,6 +84,26 @@ FIXTURE_TEST(a_rank_that_is_stuck_is_named_while_the_run_hangs_and_after_the_tim
     CHECK_EQ(p.status, 1);
     CHECK_CONTAINS(p.output, "for rank 2, which is stopped");
     check_report(f, folder, late, inside, " was the first to report: rank ");
+    program_free(&p);
+    free(folder);
+}
+
+FIXTURE_TEST(records_that_cannot_be_written_say_why)
+{
+    const fixture *f = *state;
+    char *folder = test_path(f->directory, "taken"), key[300];
+    program p;
+
+    snprintf(key, sizeof key, "--metrics.flight_recorder=%s", folder);
+    p = start(f, "2", "FSDP_TEST_FLIGHT", "taken", key);
+    fixture_await(&p, "step: 10 ");
+    CHECK(mkdir(folder, 0777) == 0 || errno == EEXIST);
+    CHECK_EQ(chmod(folder, 0777), 0);
+    CHECK_EQ(kill(fixture_rank("FSDP_TEST_FLIGHT=taken", 1), SIGKILL), 0);
+    program_wait(&p);
+    CHECK_EQ(p.status, 128 + SIGKILL);
+    CHECK_CONTAINS(p.output, "fsdp: warning: the last calls of the ranks could not be written: ");
+    CHECK_CONTAINS(p.output, "others may write to that folder");
     program_free(&p);
     free(folder);
 }
