@@ -80,7 +80,8 @@ FSDP_API void fsdp_device_memory(const fsdp_device *device, fsdp_memory_stats *o
 /* Writes whose memory is live on the device: its ten largest owners, a line each ("512.0MiB in 2 activation
  * layers.0.w1: linear"), with the module as named from the outermost one, and for activations the operation. When a
  * request was refused since the last call (FSDP_NO_MEMORY) it is what was live at that moment. `bytes`: 2,048 are
- * enough. Call it on the context's own thread; returns `text`. */
+ * enough; a text that does not fit is cut. Call it on the context's own thread; returns `text`, or "" if that is NULL.
+ */
 FSDP_API const char *fsdp_device_owners(fsdp_device *device, char *text, size_t bytes);
 /* Resets the peaks to what is live now. */
 FSDP_API void fsdp_device_reset_peak(fsdp_device *device);

@@ -29,8 +29,9 @@ extern "C" {
  * is written once the world breaks: when a rank fails, dies, is stuck for comm's timeout, or makes another call than
  * its peers. run: a name for people, cut to 63 bytes; NULL: none.
  *
- * A rank that records already gets this folder and name; with in_file FSDP_STATE, unless its record lies in memory of
- * the launcher's, which is as safe. FSDP_INVALID: the context is NULL, or in_file without a folder. */
+ * A rank that records already gets this folder and name. FSDP_STATE: its record lies in a file, and this is another
+ * folder; or with in_file, unless the record lies in memory of the launcher's, which is as safe. FSDP_INVALID: the
+ * context is NULL, or in_file without a folder. */
 FSDP_API fsdp_status fsdp_flight_start(fsdp_context *context, const char *folder, bool in_file, const char *run);
 
 /* Writes the record as it is now, on any thread, also while the rank's own thread hangs. FSDP_STATE: the rank does not

@@ -124,6 +124,11 @@ const char *fsdp_device_owners(fsdp_device *device, char *text, size_t bytes)
     fsdp__owners owners;
     char where[60];
 
+    if (!device || !text || bytes == 0) {
+        if (text && bytes > 0)
+            text[0] = '\0';
+        return text ? text : "";
+    }
     pthread_mutex_lock(&device->refusal_mutex);
     owners = device->refusal;
     if (!device->refused)

@@ -94,9 +94,10 @@ const char *fsdp__owners_text(const fsdp_context *context, const fsdp__owners *o
                               size_t bytes)
 {
     char name[NAME_SHOWN + 80], size[24];
-    FILE *out = fmemopen(text, bytes, "w");
+    FILE *out = bytes > 0 ? fmemopen(text, bytes, "w") : NULL;
 
-    text[0] = '\0';
+    if (bytes > 0)
+        text[0] = '\0';
     if (!out)
         return text;
     fprintf(out, "  %s: %s%s", where, fsdp__size_text((double)owners->live_bytes, size, sizeof size),
@@ -111,6 +112,7 @@ const char *fsdp__owners_text(const fsdp_context *context, const fsdp__owners *o
         fprintf(out, "\n  %10s in %-6lld others", fsdp__size_text((double)owners->other_bytes, size, sizeof size),
                 (long long)owners->other_count);
     fclose(out);
+    text[bytes - 1] = '\0'; /* a stream that is full ends without */
     return text;
 }
 

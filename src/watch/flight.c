@@ -454,6 +454,10 @@ fsdp_status fsdp_flight_start(fsdp_context *context, const char *folder, bool in
                          f->where == IN_FILE ? f->file->end.folder : "memory");
     if (folder)
         FSDP_TRY(fsdp__flight_folder(folder, absolute));
+    if (f && folder && f->where == IN_FILE && strcmp(absolute, f->file->end.folder) != 0)
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot record calls in '%s': they are recorded in a file of '%s', and it stays there", folder,
+                         f->file->end.folder);
     if (!f) {
         FSDP_TRY(in_file ? fsdp__flight_map_file(absolute, fsdp_context_rank(context), &file, &id) : own_memory(&file));
         FSDP_TRY(start(context, file, in_file ? IN_FILE : OWN_MEMORY, id, &f));

@@ -122,14 +122,15 @@ fsdp_status fsdp_trace_begin(fsdp_context *context, const char *path, const fsdp
 {
     fsdp_process_group *world = context ? fsdp_world(context) : NULL;
     fsdp_trace *t = NULL;
-    fsdp_status status;
+    fsdp_status status = FSDP_OK;
 
+    if (out)
+        *out = NULL;
     if (!context || !path || !*path || !out)
-        return FSDP_FAIL(FSDP_INVALID, "cannot begin a trace: a context, a path and a place for it are required");
-    *out = NULL;
+        status = FSDP_FAIL(FSDP_INVALID, "cannot begin a trace: a context, a path and a place for it are required");
     if (!world)
-        return fsdp_last_status();
-    status = fsdp_agree(world, prepare(context, path, options, &t));
+        return context ? fsdp_last_status() : status;
+    status = fsdp_agree(world, status == FSDP_OK ? prepare(context, path, options, &t) : status);
     if (status == FSDP_OK)
         status = agree_on_start(t, world);
     if (status != FSDP_OK) {

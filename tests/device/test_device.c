@@ -340,6 +340,15 @@ TEST(memory_that_is_refused_tells_its_ten_largest_owners)
     CHECK_EQ(rows, 1 + FSDP__OWNERS_SHOWN + 1);
     CHECK_NULL(fsdp__device_that_refused(context));
     CHECK_CONTAINS(fsdp_device_owners(cpu, text, sizeof text), "50.0KiB, most of it of"); /* now */
+    for (size_t room = 1; room < 40; room++) { /* a text that does not fit is cut */
+        memset(text, 'x', sizeof text);
+        CHECK_PTR(fsdp_device_owners(cpu, text, room));
+        CHECK(strlen(text) < room && text[room] == 'x');
+    }
+    text[0] = 'x';
+    CHECK(fsdp_device_owners(cpu, text, 0) == text && text[0] == 'x');
+    CHECK_STRING(fsdp_device_owners(cpu, NULL, 100), "");
+    CHECK_STRING(fsdp_device_owners(NULL, text, sizeof text), "");
     fsdp__device_account(cpu, &letters[2], FSDP_MEMORY_PARAMETER_SHARD, -(30 << 10), true);
     fsdp__device_free(cpu, blocks[13], 20 << 10, FSDP_MEMORY_GRADIENT);
     CHECK_CONTAINS(fsdp_device_owners(cpu, text, sizeof text), "0.0KiB");

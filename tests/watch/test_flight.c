@@ -357,6 +357,30 @@ TEST(a_rank_without_memory_for_its_record_goes_on_without)
 
 /* ---- what is wrong ---- */
 
+/* A record in a file stays in its folder, is written there and removed from there. */
+static void check_other_folder(const char *folder)
+{
+    fsdp_context *context = test_context(), *both = test_context();
+    char *first = test_path(folder, "first"), *second = test_path(folder, "second");
+    char *record = test_path(folder, "first/rank-0.flight");
+
+    CHECK_OK(fsdp_flight_start(context, first, true, "a"));
+    CHECK_ERROR(fsdp_flight_start(context, second, false, "b"), FSDP_STATE, "they are recorded in a file of '");
+    CHECK_ERROR(fsdp_flight_start(context, second, true, "b"), FSDP_STATE, "they are recorded already, in ");
+    CHECK_OK(fsdp_flight_start(context, first, false, "c")); /* another name alone */
+    CHECK_OK(fsdp_flight_write(context));
+    CHECK_EQ(access(record, F_OK), 0);
+    CHECK_OK(fsdp_flight_start(both, first, false, NULL)); /* in memory: this folder, then another */
+    CHECK_OK(fsdp_flight_start(both, second, false, NULL));
+    CHECK_OK(fsdp_flight_write(both));
+    fsdp_context_free(both);
+    fsdp_context_free(context);
+    CHECK(access(record, F_OK) != 0);
+    free(first);
+    free(second);
+    free(record);
+}
+
 TEST(what_cannot_be_recorded_is_refused)
 {
     fsdp_context *context = test_context();
@@ -384,6 +408,7 @@ TEST(what_cannot_be_recorded_is_refused)
     CHECK_OK(fsdp_flight_start(context, folder, false, NULL));
     CHECK_OK(fsdp_flight_write(context));
     fsdp_context_free(context);
+    check_other_folder(folder);
     free(open);
     free(link);
     free(file);

@@ -408,3 +408,39 @@ SCENE_TEST(without_the_other_ranks_rank_0_writes_what_it_has)
     CHECK_EQ(reading_count(&r, -1, "X", "kernel", NULL), 1);
     reading_release(&r);
 }
+
+/* ---- misuse ---- */
+
+/* What is wrong on one rank is an error of all, which go on. */
+static void misuse(fsdp_context *context, void *arg)
+{
+    const scene *s = arg;
+    bool last = fsdp_context_rank(context) == fsdp_context_world_size(context) - 1;
+    const fsdp_trace_options tiny = {.most_bytes = 1}, negative = {.most_bytes = INT64_MIN};
+    fsdp_trace *trace = NULL, *second = NULL;
+
+    CHECK_STATUS(fsdp_trace_begin(context, last ? NULL : s->path, NULL, &trace), FSDP_INVALID);
+    CHECK_STATUS(fsdp_trace_begin(context, last ? "" : s->path, NULL, &trace), FSDP_INVALID);
+    CHECK_STATUS(fsdp_trace_begin(context, s->path, NULL, last ? NULL : &trace), FSDP_INVALID);
+    CHECK_NULL(trace);
+    CHECK_STATUS(fsdp_trace_begin(context, s->path, last ? &tiny : NULL, &trace), FSDP_INVALID);
+    CHECK_STATUS(fsdp_trace_begin(context, s->path, &negative, &trace), FSDP_INVALID);
+    CHECK_OK(fsdp_trace_begin(context, s->path, NULL, &trace));
+    CHECK_STATUS(fsdp_trace_begin(context, s->path, NULL, &second), FSDP_STATE);
+    CHECK_NULL(second);
+    fsdp_trace_pause(trace, true);
+    fsdp_trace_pause(trace, true);
+    fsdp_trace_pause(NULL, true);
+    CHECK_OK(fsdp_trace_end(trace)); /* nothing was recorded, and while it pauses */
+    CHECK_OK(fsdp_trace_begin(context, s->path, NULL, &trace));
+    CHECK_OK(fsdp_trace_end(trace));
+}
+
+SCENE_TEST(a_trace_that_is_misused_on_one_rank_fails_on_all)
+{
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, misuse, *state);
+    CHECK_ERROR(fsdp_trace_begin(NULL, "x", NULL, &(fsdp_trace *){NULL}), FSDP_INVALID, "a context");
+    CHECK_STATUS(fsdp_trace_end(NULL), FSDP_INVALID);
+    fsdp_trace_abandon(NULL);
+}
