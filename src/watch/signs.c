@@ -9,17 +9,28 @@
 
 /* ---- time ---- */
 
+enum {
+    TIME_TEXT = 32
+};
+
+/* Writes milliseconds, or seconds where there are many. Returns `text`. */
+static const char *time_text(double ms, char text[TIME_TEXT])
+{
+    snprintf(text, TIME_TEXT, ms < 1000 ? "%.3g ms" : "%.3g s", ms < 1000 ? ms : ms / 1000);
+    return text;
+}
+
 #define LEAST_WAIT_MS 2 /* of a step for data; until a thread wakes up is no disk's fault */
 
 bool fsdp__sign_waiting(const fsdp__rank_times *t, double most, const char *unit, double unit_ms, char *text)
 {
-    char longest[200] = "";
+    char longest[200] = "", time[TIME_TEXT];
 
     if (!(t->gather + t->reduce > most * t->step))
         return false;
     if (unit && unit_ms > 0)
-        snprintf(longest, sizeof longest, " The longest of these waits is for %.100s, %.3g ms a step.",
-                 *unit ? unit : "the root", unit_ms / t->steps);
+        snprintf(longest, sizeof longest, " The longest of these waits is for %.100s, %s a step.",
+                 *unit ? unit : "the root", time_text(unit_ms / t->steps, time));
     snprintf(text, FSDP__SIGN_TEXT,
              "%.0f %% of its time it waits for gathers (%.0f %%) and reductions (%.0f %%).%s Larger batches "
              "(training.local_batch_size, or accumulation by training.global_batch_size) send less for each token; "
@@ -31,10 +42,12 @@ bool fsdp__sign_waiting(const fsdp__rank_times *t, double most, const char *unit
 
 bool fsdp__sign_starved(const fsdp__rank_times *t, int64_t workers, char *text)
 {
+    char time[TIME_TEXT];
+
     if (!(t->data > 0.1 * t->step && t->data > LEAST_WAIT_MS * t->steps))
         return false;
-    snprintf(text, FSDP__SIGN_TEXT, "%.0f %% of its time it waits for data, %.3g ms a step. %s",
-             100 * t->data / t->step, t->data / t->steps,
+    snprintf(text, FSDP__SIGN_TEXT, "%.0f %% of its time it waits for data, %s a step. %s", 100 * t->data / t->step,
+             time_text(t->data / t->steps, time),
              workers == 0 ? "data.workers is 0, so each batch is made when it is needed: data.workers=2 makes it ahead."
                           : "Copy the data to a disk of this machine, or give it more data.workers.");
     return true;
@@ -82,15 +95,16 @@ bool fsdp__sign_slow_rank(const fsdp__rank_times *ranks, int count, int rank, ch
 {
     double own = busy(&ranks[rank]), usual = median_of_others(ranks, count, rank, false);
     double waits = median_of_others(ranks, count, rank, true);
+    char its[TIME_TEXT], theirs[TIME_TEXT], waited[TIME_TEXT];
 
     if (!(own > 1.2 * usual && waits > 0.5 * (own - usual)))
         return false;
-    snprintf(text, FSDP__SIGN_TEXT,
-             "Rank %d is slow: it computes %.3g ms of a step, the others %.3g ms, and they wait %.3g ms for it%s. Look "
-             "at what else runs on its machine, at its cores (training.threads) and at its heat; metrics.trace shows "
-             "what takes it longer.",
-             rank, own, usual, waits,
-             ranks[rank].data / ranks[rank].steps > 0.5 * (own - usual) ? ", mostly for its data" : "");
+    snprintf(
+        text, FSDP__SIGN_TEXT,
+        "Rank %d is slow: it computes %s of a step, the others %s, and they wait %s for it%s. Look at what else runs "
+        "on its machine, at its cores (training.threads) and at its heat; metrics.trace shows what takes it longer.",
+        rank, time_text(own, its), time_text(usual, theirs), time_text(waits, waited),
+        ranks[rank].data / ranks[rank].steps > 0.5 * (own - usual) ? ", mostly for its data" : "");
     return true;
 }
 

@@ -44,6 +44,20 @@ TEST(a_slow_rank_is_one_that_the_others_wait_for)
     CHECK(fsdp__sign_slow_rank(ranks, 4, 2, text));
     CHECK_CONTAINS(text, "Rank 2 is slow: it computes 99 ms of a step, the others 70 ms, and they wait 30 ms for it");
     CHECK(!fsdp__sign_slow_rank(ranks, 4, 3, text)); /* as fast as the others */
+    for (int i = 0; i < 4; i++) /* of longer steps */
+        ranks[i].step *= 100;
+    CHECK(!fsdp__sign_slow_rank(ranks, 4, 2, text));
+    for (int i = 0; i < 4; i++) {
+        ranks[i].gather *= 100;
+        ranks[i].reduce *= 100;
+    }
+    CHECK(fsdp__sign_slow_rank(ranks, 4, 2, text));
+    CHECK_CONTAINS(text, "computes 9.9 s of a step, the others 7 s, and they wait 3 s for it");
+    for (int i = 0; i < 4; i++) {
+        ranks[i].step /= 100;
+        ranks[i].gather /= 100;
+        ranks[i].reduce /= 100;
+    }
     ranks[2].data = 250;
     CHECK(fsdp__sign_slow_rank(ranks, 4, 2, text));
     CHECK_CONTAINS(text, "for it, mostly for its data");
