@@ -1,5 +1,5 @@
 /* cmd_convert.c - fsdp convert FROM TO: converts a checkpoint to a Hugging Face folder and back, for another number of
- * ranks, or to another dtype. */
+ * ranks, or to another dtype; and either to a file of llama.cpp. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "cli/cli.h"
+#include "cli/convert_gguf.h"
 #include "cli/interrupt.h"
 #include "cli/own_process.h"
 #include "cli/spill.h"
@@ -28,6 +29,8 @@ enum {
 static void usage(void)
 {
     puts("fsdp convert FROM TO [--ranks N] [--dtype DTYPE] [--step S]\n"
+         "fsdp convert FROM --to gguf -o FILE.gguf [--dtype f32|f16|bf16|q8_0]\n"
+         "fsdp convert FILE.gguf -o FOLDER [--dtype DTYPE]\n"
          "\n"
          "Turns a checkpoint into a Hugging Face folder, or into a checkpoint for another\n"
          "number of ranks. FROM is a checkpoint (step-N, step-best for the best\n"
@@ -44,8 +47,13 @@ static void usage(void)
          "                   they are, but float32 in a Hugging Face folder if they differ\n"
          "  --step S         default: the step of FROM, or 0 if it is a Hugging Face\n"
          "                   folder\n"
+         "  -o, --output TO  the same as TO\n"
+         "  --to gguf        TO becomes a file of llama.cpp with weights, config, tokenizer\n"
+         "                   and chat template (GPT-2, Llama, Mistral, Qwen2). A FROM that\n"
+         "                   ends with .gguf becomes a Hugging Face folder. The model is in\n"
+         "                   memory then, in float32\n"
          "\n"
-         "Only a few MiB are in memory at a time. A temporary file beside TO takes as many\n"
+         "Otherwise only a few MiB are in memory at a time. A temporary file beside TO takes as many\n"
          "bytes as TO will have, and is removed at the end.");
 }
 
@@ -431,19 +439,38 @@ static fsdp_status read_line(conversion *c, const char *ranks, const char *dtype
     return dtype ? fsdp__dtype_option(dtype, &c->dtype) : FSDP_OK;
 }
 
+/* Converts to or from a file of llama.cpp, which has neither ranks nor steps. */
+static int convert_gguf(const char *from, const char *to, const char *kind, const char *dtype)
+{
+    fsdp_status status = kind ? fsdp__convert_to_gguf(from, to, dtype) : fsdp__convert_from_gguf(from, to, dtype);
+
+    return status == FSDP_OK ? 0 : fsdp__failure("%s", fsdp_last_error());
+}
+
 int fsdp__cmd_convert(int argc, char **argv)
 {
-    const char *ranks = NULL, *dtype = NULL, *step = NULL;
+    const char *ranks = NULL, *dtype = NULL, *step = NULL, *kind = NULL, *to = NULL;
     conversion c = {.step = -1};
-    const fsdp__option options[] = {
-        {"ranks", 'n', &ranks, NULL}, {"dtype", 0, &dtype, NULL}, {"step", 0, &step, NULL}, {0}};
+    const fsdp__option options[] = {{"ranks", 'n', &ranks, NULL}, {"dtype", 0, &dtype, NULL}, {"step", 0, &step, NULL},
+                                    {"to", 0, &kind, NULL},       {"output", 'o', &to, NULL}, {0}};
     fsdp__args args = {.options = options, .positional_most = 2};
     int status;
 
     if (!fsdp__take_line(&args, "convert", usage, argc, argv, &status))
         return status;
+    if (to && args.positional_count < 2)
+        args.positional[args.positional_count++] = to;
+    else if (to)
+        return fsdp__usage_error("convert: both '%s' and --output %s are given as TO", args.positional[1], to);
     if (args.positional_count < 2)
         return fsdp__usage_error("convert: name both folders: fsdp convert FROM TO");
+    if (kind && strcmp(kind, "gguf") != 0)
+        return fsdp__usage_error("convert: --to is '%s': expected gguf", kind);
+    if (kind || fsdp__is_gguf(args.positional[0])) {
+        if (ranks || step)
+            return fsdp__usage_error("convert: a GGUF file has no %s", ranks ? "ranks" : "step");
+        return convert_gguf(args.positional[0], args.positional[1], kind, dtype);
+    }
     if (read_line(&c, ranks, dtype, step) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
     c.from = args.positional[0];

@@ -539,3 +539,21 @@ FIXTURE_TEST(what_is_not_finite_is_said)
     free(file);
     free(to);
 }
+
+FIXTURE_TEST(a_folder_becomes_a_gguf_and_one_again)
+{
+    fixture *f = *state;
+    char *file = test_path(f->directory, "model.gguf"), *back = test_path(f->directory, "back");
+
+    SAYS(0, "model.gguf as float32, without a tokenizer", "convert", f->model, "--to", "gguf", "-o", file);
+    SAYS(1, "exists already", "convert", f->model, file, "--to", "gguf");
+    SAYS(0, "written to", "convert", file, "-o", back);
+    SAYS(0, "21 equal, 0 different, 0 only in A, 0 only in B", "diff", back, f->model);
+    SAYS(1, "exists already", "convert", file, back);
+    SAYS(1, "--dtype is 'q4_0': expected f32, f16, bf16 or q8_0", "convert", f->model, "x.gguf", "--to", "gguf",
+         "--dtype", "q4_0");
+    SAYS(2, "--to is 'onnx': expected gguf", "convert", f->model, "x", "--to", "onnx");
+    SAYS(2, "a GGUF file has no ranks", "convert", file, "x", "-n", "2");
+    free(file);
+    free(back);
+}

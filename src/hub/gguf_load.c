@@ -1,0 +1,241 @@
+/* gguf_load.c - reads a model from a file of llama.cpp. */
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "hub/gguf_names.h"
+#include "tensor/tensor.h"
+
+/* ---- config ---- */
+
+/* Reads {architecture}.{key}. */
+static fsdp_status size_of(const fsdp__gguf *file, const char *architecture, const char *key, bool required,
+                           int64_t *out)
+{
+    char text[128];
+
+    snprintf(text, sizeof text, "%s.%s", architecture, key);
+    return fsdp__gguf_integer(file, text, required, out);
+}
+
+static fsdp_status real_of(const fsdp__gguf *file, const char *architecture, const char *key, bool required, float *out)
+{
+    char text[128];
+    double value = (double)*out;
+
+    snprintf(text, sizeof text, "%s.%s", architecture, key);
+    FSDP_TRY(fsdp__gguf_number(file, text, required, &value));
+    *out = (float)value;
+    return FSDP_OK;
+}
+
+static bool has_tensor(const fsdp__gguf *file, const char *name)
+{
+    return fsdp__gguf_find_tensor(file, name);
+}
+
+/* The factors of llama3's scaling are there, but not what they were made of: they must be those of the usual numbers.
+ */
+static fsdp_status read_rope_factors(const fsdp__gguf *file, const fsdp__gguf_tensor *t, fsdp_model_config *c)
+{
+    FSDP__FREED float *expected = NULL;
+    float value;
+
+    if (t->type != FSDP__GGUF_F32 || t->numel != c->head_dim / 2)
+        return FSDP_FAIL(FSDP_FORMAT, "'%s': rope_freqs.weight is not float32 (%lld,)", file->path,
+                         (long long)(c->head_dim / 2));
+    c->rope_type = FSDP_ROPE_LLAMA3;
+    c->rope_factor = 1;
+    for (int64_t i = 0; i < t->numel; i++) {
+        memcpy(&value, t->data + 4 * i, sizeof value);
+        c->rope_factor = fmaxf(c->rope_factor, value);
+    }
+    c->rope_low_freq_factor = 1, c->rope_high_freq_factor = 4;
+    c->rope_original_max_seq_len = 8192;
+    FSDP__TRY_NEW(expected = fsdp__malloc((size_t)t->numel * sizeof *expected + 1));
+    fsdp__gguf_rope_factors(c, expected);
+    for (int64_t i = 0; i < t->numel; i++) {
+        memcpy(&value, t->data + 4 * i, sizeof value);
+        if (!(fabsf(value - expected[i]) <= 1e-4f * expected[i]))
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "'%s': rope_freqs.weight is not that of Llama 3 (factors 1 and 4, 8192 positions)",
+                             file->path);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status read_rope(const fsdp__gguf *file, const char *architecture, fsdp_model_config *c)
+{
+    const fsdp__gguf_tensor *factors = fsdp__gguf_find_tensor(file, "rope_freqs.weight");
+    FSDP__FREED char *type = NULL;
+    int64_t rotated = c->head_dim;
+    char text[128];
+
+    c->rope_theta = 10000;
+    FSDP_TRY(real_of(file, architecture, "rope.freq_base", false, &c->rope_theta));
+    FSDP_TRY(size_of(file, architecture, "rope.dimension_count", false, &rotated));
+    if (rotated != c->head_dim)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s': %lld of %lld dimensions of a head rotate: all must", file->path,
+                         (long long)rotated, (long long)c->head_dim);
+    snprintf(text, sizeof text, "%s.rope.scaling.type", architecture);
+    FSDP_TRY(fsdp__gguf_string(file, text, false, &type));
+    if (type && strcmp(type, "linear") == 0) {
+        c->rope_type = FSDP_ROPE_LINEAR;
+        return real_of(file, architecture, "rope.scaling.factor", true, &c->rope_factor);
+    }
+    if (type && strcmp(type, "none") != 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s': rope scaling of type '%s'", file->path, type);
+    return factors ? read_rope_factors(file, factors, c) : FSDP_OK;
+}
+
+static fsdp_status read_llama(const fsdp__gguf *file, const char *architecture, fsdp_model_config *c)
+{
+    c->n_kv_heads = c->n_heads;
+    FSDP_TRY(size_of(file, architecture, "attention.head_count_kv", false, &c->n_kv_heads));
+    FSDP_TRY(size_of(file, architecture, "attention.key_length", false, &c->head_dim));
+    FSDP_TRY(real_of(file, architecture, "attention.layer_norm_rms_epsilon", true, &c->norm_eps));
+    if (c->head_dim < 2 || c->head_dim > 1 << 16)
+        return FSDP_FAIL(FSDP_FORMAT, "'%s': heads of %lld dimensions", file->path, (long long)c->head_dim);
+    c->attention_bias = c->architecture == FSDP_LLAMA && has_tensor(file, "blk.0.attn_q.bias");
+    c->mlp_bias = c->architecture == FSDP_LLAMA && has_tensor(file, "blk.0.ffn_up.bias");
+    return read_rope(file, architecture, c);
+}
+
+static fsdp_status read_tokens(const fsdp__gguf *file, fsdp_model_config *c)
+{
+    int64_t bos = -1, eos = -1, pad = -1;
+
+    FSDP_TRY(fsdp__gguf_integer(file, "tokenizer.ggml.bos_token_id", false, &bos));
+    FSDP_TRY(fsdp__gguf_integer(file, "tokenizer.ggml.eos_token_id", false, &eos));
+    FSDP_TRY(fsdp__gguf_integer(file, "tokenizer.ggml.padding_token_id", false, &pad));
+    c->has_bos_token = bos >= 0 && bos < c->vocab_size, c->bos_token = c->has_bos_token ? bos : 0;
+    c->has_pad_token = pad >= 0 && pad < c->vocab_size, c->pad_token = c->has_pad_token ? pad : 0;
+    c->eos_token_count = eos >= 0 && eos < c->vocab_size;
+    c->eos_tokens[0] = c->eos_token_count ? eos : 0;
+    return FSDP_OK;
+}
+
+static fsdp_status read_sizes(const fsdp__gguf *file, const char *architecture, fsdp_model_config *c)
+{
+    const fsdp__gguf_tensor *table = fsdp__gguf_find_tensor(file, "token_embd.weight");
+
+    if (!table || table->ndim != 2)
+        return FSDP_FAIL(FSDP_FORMAT, "'%s' has no matrix token_embd.weight", file->path);
+    c->vocab_size = table->shape[0];
+    FSDP_TRY(size_of(file, architecture, "context_length", true, &c->max_seq_len));
+    FSDP_TRY(size_of(file, architecture, "embedding_length", true, &c->dim));
+    FSDP_TRY(size_of(file, architecture, "block_count", true, &c->n_layers));
+    FSDP_TRY(size_of(file, architecture, "feed_forward_length", true, &c->ffn_dim));
+    FSDP_TRY(size_of(file, architecture, "attention.head_count", true, &c->n_heads));
+    if (c->n_heads < 1 || c->n_layers < 1 || c->n_layers > file->tensor_count)
+        return FSDP_FAIL(FSDP_FORMAT, "'%s': %lld heads, %lld layers and %lld tensors do not go together", file->path,
+                         (long long)c->n_heads, (long long)c->n_layers, (long long)file->tensor_count);
+    c->n_kv_heads = c->n_heads;
+    c->head_dim = c->dim / c->n_heads;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__gguf_config(const fsdp__gguf *file, fsdp_model_config *out)
+{
+    FSDP__FREED char *architecture = NULL;
+
+    *out = (fsdp_model_config){.init_std = 0.02f, .norm_eps = 1e-5f};
+    FSDP_TRY(fsdp__gguf_string(file, "general.architecture", true, &architecture));
+    if (strcmp(architecture, "gpt2") == 0)
+        out->architecture = FSDP_GPT2;
+    else if (strcmp(architecture, "llama") == 0)
+        out->architecture = FSDP_LLAMA;
+    else if (strcmp(architecture, "qwen2") == 0)
+        out->architecture = FSDP_QWEN2;
+    else
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s' has a model of architecture '%s': gpt2, llama and qwen2 can be read",
+                         file->path, architecture);
+    FSDP_TRY(read_sizes(file, architecture, out));
+    FSDP_TRY(read_tokens(file, out));
+    if (out->architecture == FSDP_GPT2)
+        FSDP_TRY(real_of(file, architecture, "attention.layer_norm_epsilon", true, &out->norm_eps));
+    else
+        FSDP_TRY(read_llama(file, architecture, out));
+    out->tie_word_embeddings = !has_tensor(file, "output.weight");
+    return fsdp_model_config_check(out);
+}
+
+/* ---- tensors ---- */
+
+static fsdp_status check_shape(const fsdp__gguf *file, const fsdp__gguf_tensor *t, const fsdp__gguf_place *place,
+                               const fsdp_state_dict_entry *entry)
+{
+    char has[FSDP__SHAPE_TEXT], wants[FSDP__SHAPE_TEXT];
+    int64_t shape[FSDP_MAX_DIMS] = {0};
+
+    for (int d = 0; d < entry->ndim; d++)
+        shape[d] = entry->global_shape[place->transposed ? entry->ndim - 1 - d : d];
+    if (t->ndim == entry->ndim && memcmp(t->shape, shape, (size_t)t->ndim * sizeof *shape) == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_FORMAT, "'%s': tensor '%s' is %s, but the model needs %s", file->path, t->name,
+                     fsdp__shape_text(t->ndim, t->shape, has), fsdp__shape_text(entry->ndim, shape, wants));
+}
+
+/* Gives the elements as f32. */
+static fsdp_status decode(const fsdp__gguf_tensor *t, fsdp_device *device, float *out)
+{
+    fsdp_dtype dtype = t->type == FSDP__GGUF_F16 ? FSDP_F16 : FSDP_BF16;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *tensor = NULL;
+
+    if (t->type == FSDP__GGUF_F32) {
+        memcpy(out, t->data, t->bytes);
+        return FSDP_OK;
+    }
+    if (t->type == FSDP__GGUF_Q8_0) {
+        fsdp__gguf_from_blocks(t->data, t->numel, out);
+        return FSDP_OK;
+    }
+    FSDP_TRY(fsdp_tensor_create(device, dtype, 1, &t->numel, FSDP_MEMORY_WORKSPACE, &tensor));
+    FSDP_TRY(fsdp_tensor_write(tensor, dtype, t->data));
+    return fsdp_tensor_read(tensor, FSDP_F32, out);
+}
+
+static fsdp_status load_entry(const fsdp__gguf *file, const fsdp_model_config *config, fsdp_state_dict_entry *entry)
+{
+    FSDP__FREED float *values = NULL, *ordered = NULL;
+    const fsdp__gguf_tensor *t;
+    fsdp__gguf_place place;
+
+    if (!fsdp__gguf_place_of(config, entry->name, &place))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "a GGUF file has no name for parameter '%s'", entry->name);
+    t = fsdp__gguf_find_tensor(file, place.name);
+    if (!t)
+        return FSDP_FAIL(FSDP_FORMAT, "'%s' has no tensor '%s'", file->path, place.name);
+    FSDP_TRY(check_shape(file, t, &place, entry));
+    FSDP__TRY_NEW(values = fsdp__malloc((size_t)t->numel * sizeof *values));
+    FSDP_TRY(decode(t, fsdp_tensor_device(entry->tensor), values));
+    if (!place.transposed && place.heads == 0)
+        return fsdp_tensor_write(entry->tensor, FSDP_F32, values);
+    FSDP__TRY_NEW(ordered = fsdp__malloc((size_t)t->numel * sizeof *ordered));
+    fsdp__gguf_reorder(&place, t->shape, t->ndim, false, values, ordered);
+    return fsdp_tensor_write(entry->tensor, FSDP_F32, ordered);
+}
+
+/* Refuses a tensor that no parameter is read from. */
+static fsdp_status check_surplus(const fsdp__gguf *file, const fsdp_model_config *config, const fsdp_state_dict *state)
+{
+    for (int64_t i = 0; i < file->tensor_count; i++) {
+        const char *name = file->tensors[i].name;
+        bool used = strcmp(name, "rope_freqs.weight") == 0;
+        fsdp__gguf_place place;
+
+        for (int64_t e = 0; e < state->count && !used; e++)
+            used = fsdp__gguf_place_of(config, state->entries[e].name, &place) && strcmp(place.name, name) == 0;
+        if (!used)
+            return FSDP_FAIL(FSDP_FORMAT, "'%s': tensor '%s' is none of the model's", file->path, name);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__gguf_load(const fsdp__gguf *file, const fsdp_model_config *config, fsdp_state_dict *state)
+{
+    FSDP_TRY(check_surplus(file, config, state));
+    for (int64_t i = 0; i < state->count; i++)
+        FSDP_TRY(load_entry(file, config, &state->entries[i]));
+    return FSDP_OK;
+}

@@ -1,0 +1,233 @@
+/* gguf_save.c - writes a model as a file of llama.cpp. */
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/directory.h"
+#include "base/file.h"
+#include "hub/gguf_names.h"
+#include "tensor/tensor.h"
+
+/* ---- keys ---- */
+
+static void put_size(fsdp__gguf_header *h, const char *architecture, const char *key, int64_t value)
+{
+    char text[128];
+
+    snprintf(text, sizeof text, "%s.%s", architecture, key);
+    fsdp__gguf_put_integer(h, text, FSDP__GGUF_U32, value);
+}
+
+static void put_real(fsdp__gguf_header *h, const char *architecture, const char *key, float value)
+{
+    char text[128];
+
+    snprintf(text, sizeof text, "%s.%s", architecture, key);
+    fsdp__gguf_put_real(h, text, value);
+}
+
+static void put_llama(fsdp__gguf_header *h, const char *architecture, const fsdp_model_config *c)
+{
+    put_size(h, architecture, "attention.head_count_kv", c->n_kv_heads);
+    put_size(h, architecture, "attention.key_length", c->head_dim);
+    put_size(h, architecture, "attention.value_length", c->head_dim);
+    put_size(h, architecture, "vocab_size", c->vocab_size);
+    put_size(h, architecture, "rope.dimension_count", c->head_dim);
+    put_real(h, architecture, "rope.freq_base", c->rope_theta);
+    put_real(h, architecture, "attention.layer_norm_rms_epsilon", c->norm_eps);
+    if (c->rope_type == FSDP_ROPE_LINEAR) {
+        char text[128];
+
+        snprintf(text, sizeof text, "%s.rope.scaling.type", architecture);
+        fsdp__gguf_put_text(h, text, "linear");
+        put_real(h, architecture, "rope.scaling.factor", c->rope_factor);
+    }
+}
+
+static int64_t file_type(fsdp__gguf_type type)
+{
+    return type == FSDP__GGUF_F32 ? 0 : type == FSDP__GGUF_F16 ? 1 : type == FSDP__GGUF_Q8_0 ? 7 : 32;
+}
+
+static void put_keys(fsdp__gguf_header *h, const fsdp__gguf_model *model, const char *architecture)
+{
+    const fsdp_model_config *c = model->config;
+
+    fsdp__gguf_put_text(h, "general.architecture", architecture);
+    fsdp__gguf_put_text(h, "general.name", model->name);
+    fsdp__gguf_put_integer(h, "general.file_type", FSDP__GGUF_U32, file_type(model->type));
+    fsdp__gguf_put_integer(h, "general.quantization_version", FSDP__GGUF_U32, 2);
+    put_size(h, architecture, "context_length", c->max_seq_len);
+    put_size(h, architecture, "embedding_length", c->dim);
+    put_size(h, architecture, "block_count", c->n_layers);
+    put_size(h, architecture, "feed_forward_length", c->ffn_dim);
+    put_size(h, architecture, "attention.head_count", c->n_heads);
+    if (c->architecture == FSDP_GPT2)
+        put_real(h, architecture, "attention.layer_norm_epsilon", c->norm_eps);
+    else
+        put_llama(h, architecture, c);
+}
+
+/* ---- tensors ---- */
+
+/* One tensor of the file, and where it comes from. */
+typedef struct part {
+    fsdp__gguf_place place;
+    const fsdp_tensor *from; /* NULL: llama3's factors of frequencies */
+    int ndim;
+    int64_t shape[2];
+    fsdp__gguf_type type;
+    uint64_t offset;
+} part;
+
+static fsdp__gguf_type type_of(fsdp__gguf_type wanted, const part *p)
+{
+    if (p->ndim < 2 || strcmp(p->place.name, "position_embd.weight") == 0)
+        return FSDP__GGUF_F32;
+    return wanted == FSDP__GGUF_Q8_0 && p->shape[p->ndim - 1] % FSDP__GGUF_BLOCK != 0 ? FSDP__GGUF_F16 : wanted;
+}
+
+static fsdp_status plan_part(const fsdp__gguf_model *model, const fsdp_state_dict_entry *entry, part *p)
+{
+    *p = (part){.from = entry->tensor, .ndim = entry->ndim};
+    if (!fsdp__gguf_place_of(model->config, entry->name, &p->place))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "a GGUF file has no name for parameter '%s'", entry->name);
+    for (int d = 0; d < p->ndim; d++)
+        p->shape[d] = entry->global_shape[p->place.transposed ? p->ndim - 1 - d : d];
+    p->type = type_of(model->type, p);
+    return FSDP_OK;
+}
+
+/* Makes the list of tensors, and puts them into the header. */
+static fsdp_status plan_parts(const fsdp__gguf_model *model, fsdp__gguf_header *h, part *parts, int64_t *count)
+{
+    for (int64_t i = 0; i < model->state->count; i++)
+        FSDP_TRY(plan_part(model, &model->state->entries[i], &parts[(*count)++]));
+    if (model->config->rope_type == FSDP_ROPE_LLAMA3) {
+        part *p = &parts[(*count)++];
+
+        *p = (part){.ndim = 1, .shape = {model->config->head_dim / 2}, .type = FSDP__GGUF_F32};
+        snprintf(p->place.name, sizeof p->place.name, "rope_freqs.weight");
+    }
+    for (int64_t i = 0; i < *count; i++)
+        fsdp__gguf_add_tensor(h, parts[i].place.name, parts[i].ndim, parts[i].shape, parts[i].type, &parts[i].offset);
+    return FSDP_OK;
+}
+
+/* Gives the elements of a tensor in the file's order; fsdp__free them. */
+static fsdp_status values_of(const fsdp__gguf_model *model, const part *p, float **out)
+{
+    int64_t numel = p->shape[0] * (p->ndim > 1 ? p->shape[1] : 1);
+    FSDP__FREED float *values = fsdp__malloc((size_t)numel * sizeof(float) + 1), *ordered = NULL;
+
+    FSDP__TRY_NEW(values);
+    if (!p->from) {
+        fsdp__gguf_rope_factors(model->config, values);
+    } else {
+        FSDP_TRY(fsdp_tensor_read(p->from, FSDP_F32, values));
+        if (p->place.transposed || p->place.heads > 0) {
+            FSDP__TRY_NEW(ordered = fsdp__malloc((size_t)numel * sizeof(float) + 1));
+            fsdp__gguf_reorder(&p->place, p->shape, p->ndim, true, values, ordered);
+            *out = fsdp__take(&ordered);
+            return FSDP_OK;
+        }
+    }
+    *out = fsdp__take(&values);
+    return FSDP_OK;
+}
+
+/* Rounds values to a dtype by way of a tensor, as everything else here is rounded. */
+static fsdp_status round_to(const fsdp__gguf_model *model, fsdp_dtype dtype, const float *values, int64_t numel,
+                            void *out)
+{
+    fsdp_device *device = fsdp_tensor_device(model->state->entries[0].tensor);
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *tensor = NULL;
+
+    FSDP_TRY(fsdp_tensor_create(device, dtype, 1, &numel, FSDP_MEMORY_WORKSPACE, &tensor));
+    FSDP_TRY(fsdp_tensor_write(tensor, FSDP_F32, values));
+    return fsdp_tensor_read(tensor, dtype, out);
+}
+
+static fsdp_status write_part(const fsdp__gguf_model *model, const part *p, int fd, const char *path, uint64_t start)
+{
+    int64_t numel = p->shape[0] * (p->ndim > 1 ? p->shape[1] : 1);
+    size_t bytes = (size_t)fsdp__gguf_bytes(p->type, numel);
+    FSDP__FREED float *values = NULL;
+    FSDP__FREED unsigned char *coded = NULL;
+
+    FSDP_TRY(values_of(model, p, &values));
+    if (p->type == FSDP__GGUF_F32)
+        return fsdp__file_pwrite(fd, path, values, bytes, start + p->offset);
+    FSDP__TRY_NEW(coded = fsdp__malloc(bytes + 1));
+    if (p->type == FSDP__GGUF_Q8_0)
+        fsdp__gguf_to_blocks(values, numel, coded);
+    else
+        FSDP_TRY(round_to(model, p->type == FSDP__GGUF_F16 ? FSDP_F16 : FSDP_BF16, values, numel, coded));
+    return fsdp__file_pwrite(fd, path, coded, bytes, start + p->offset);
+}
+
+/* ---- the file ---- */
+
+static fsdp_status write_all(const fsdp__gguf_model *model, const fsdp__gguf_header *h, const part *parts,
+                             int64_t count, int fd, const char *path)
+{
+    static const char end[FSDP__GGUF_ALIGNMENT];
+    uint64_t all = (uint64_t)h->bytes + h->data_bytes;
+
+    FSDP_TRY(fsdp__file_pwrite(fd, path, h->data, (size_t)h->bytes, 0));
+    if (h->data_bytes > 0) /* the last tensor's padding */
+        FSDP_TRY(fsdp__file_pwrite(fd, path, end, sizeof end, all - sizeof end));
+    for (int64_t i = 0; i < count; i++)
+        FSDP_TRY(write_part(model, &parts[i], fd, path, (uint64_t)h->bytes));
+    return fsdp__file_sync(fd, path);
+}
+
+/* Writes the file under another name first, so that nobody takes a part of it for all. */
+static fsdp_status publish(const char *path, const fsdp__gguf_model *model, const fsdp__gguf_header *h,
+                           const part *parts, int64_t count)
+{
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory in = {0};
+    FSDP__FREED char *name = NULL, *unfinished = NULL;
+    fsdp_status status;
+    int fd = -1;
+
+    FSDP_TRY(fsdp__directory_of(path, &in, &name));
+    FSDP__TRY_NEW(unfinished = fsdp__sprintf("%s.writing", name));
+    FSDP_TRY(fsdp__directory_create(&in, unfinished, 0666, &fd));
+    status = write_all(model, h, parts, count, fd, path);
+    close(fd);
+    if (status == FSDP_OK)
+        status = fsdp__directory_rename(&in, unfinished, &in, name, FSDP__RENAME_NEW);
+    if (status == FSDP_OK)
+        return fsdp__directory_sync(&in);
+    (void)fsdp__directory_unlink(&in, unfinished);
+    return status;
+}
+
+fsdp_status fsdp__gguf_save(const char *path, const fsdp__gguf_model *model)
+{
+    const char *architecture = fsdp__gguf_architecture(model->config->architecture);
+    FSDP__SCOPED(fsdp__gguf_header_release) fsdp__gguf_header h;
+    FSDP__FREED part *parts = fsdp__calloc((size_t)model->state->count + 1, sizeof *parts);
+    int64_t count = 0;
+
+    fsdp__gguf_header_begin(&h);
+    FSDP__TRY_NEW(parts);
+    if (!architecture)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "%s cannot be written as GGUF: GPT-2, Llama, Mistral and Qwen2 can",
+                         fsdp_architecture_name(model->config->architecture));
+    if (model->config->architecture == FSDP_GPT2 && model->config->gelu_erf)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "a GPT-2 with the erf form of GELU cannot be written as GGUF: llama.cpp "
+                                           "computes the tanh form");
+    if (fsdp__path_exists(path))
+        return FSDP_FAIL(FSDP_IO, "'%s' exists already: name another file", path);
+    put_keys(&h, model, architecture);
+    if (model->tokenizer)
+        FSDP_TRY(fsdp__gguf_put_tokenizer(&h, model->tokenizer, model->config));
+    else
+        fsdp__gguf_put_text(&h, "tokenizer.ggml.model", "none");
+    FSDP_TRY(plan_parts(model, &h, parts, &count));
+    FSDP_TRY(fsdp__gguf_header_finish(&h));
+    return publish(path, model, &h, parts, count);
+}
