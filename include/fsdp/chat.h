@@ -1,0 +1,84 @@
+/* fsdp/chat.h - conversations as tokens: a model folder's chat template, and which tokens are learned.
+ *
+ *     fsdp_chat_open("SmolLM2", tokenizer, NULL, &chat);       // the folder's chat_template
+ *     fsdp_chat_encode(chat, encoder, row, bytes, NULL, &out); // {"messages": [{"role": "user", "content": "Hi"},
+ * ...]}
+ *
+ * Ids are those of transformers' apply_chat_template: the template is rendered, and its text encoded without what the
+ * tokenizer would put around it, since a template writes its own. Special tokens in the text of a message become
+ * tokens. Templates are in Jinja; docs/fine-tune.md says what is known of it.
+ *
+ * A row is one JSON object, and its fields say what it is:
+ *
+ *     messages         [{"role", "content", ...}]; also tools
+ *     conversations    [{"from", "value"}] (ShareGPT), or messages under this name; also system, tools
+ *     prompt           with completion: two texts, or two lists of messages
+ *     instruction      with input, output (Alpaca); also system, history: [[question, answer]]
+ *     text             a text, all of it learned
+ *
+ * What is learned: what the template's `generation` blocks enclose. A template without them is rendered again for each
+ * answer, once up to it, with what begins an answer, and once with it; what it adds is the answer. White space behind a
+ * special token at the answer's end is not learned: a model never writes it. Where a later message changes the text of
+ * an earlier one, or tokens cannot be found in the text, that is an error which says so. */
+#ifndef FSDP_CHAT_H
+#define FSDP_CHAT_H
+
+#include "fsdp/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fsdp_chat fsdp_chat; /* read-only once it is open; may be shared by threads */
+
+/* Reads the template of a model folder: chat_template.jinja, or chat_template of tokenizer_config.json (a text, or a
+ * list with `default` and `tool_use`, which is taken when a conversation has tools), or chat_template.json. `file`: a
+ * template to use in its place; NULL: none. A folder without a template opens, and conversations are refused; `folder`
+ * NULL: there is none. `tokenizer` is borrowed. */
+FSDP_API fsdp_status fsdp_chat_open(const char *folder, const fsdp_tokenizer *tokenizer, const char *file,
+                                    fsdp_chat **out);
+FSDP_API void fsdp_chat_close(fsdp_chat *chat); /* NULL is allowed */
+/* Returns whether there is a template. */
+FSDP_API bool fsdp_chat_has_template(const fsdp_chat *chat);
+
+typedef enum fsdp_chat_kind {
+    FSDP_CHAT_NONE, /* a row of none of these kinds */
+    FSDP_CHAT_MESSAGES,
+    FSDP_CHAT_SHAREGPT,
+    FSDP_CHAT_COMPLETION,
+    FSDP_CHAT_INSTRUCTION,
+    FSDP_CHAT_TEXT
+} fsdp_chat_kind;
+
+/* Returns what a row is by its fields; FSDP_CHAT_NONE also for what is no JSON object. */
+FSDP_API fsdp_chat_kind fsdp_chat_recognise(const char *row, size_t bytes);
+/* Returns "messages", "conversations (ShareGPT)", ... */
+FSDP_API const char *fsdp_chat_kind_name(fsdp_chat_kind kind);
+
+typedef struct fsdp_chat_options {
+    fsdp_chat_kind kind; /* what the row has to be; NONE: any kind */
+    bool prompt;         /* end with what begins an answer, for generation: nothing is learned then */
+    bool no_mask;        /* leave `learned` alone: no mask is needed (all is learned, or nothing) */
+    int64_t now;         /* the time for strftime_now, in seconds since 1970; 0: now */
+} fsdp_chat_options;
+
+/* A row as tokens. Memory is kept from one call to the next. */
+typedef struct fsdp_chat_row {
+    fsdp_token_list ids;
+    bool *learned; /* one for each id */
+    int64_t learned_capacity;
+    char *text; /* what was encoded, followed by a NUL */
+    size_t text_bytes;
+    int64_t answers; /* the number of tokens that are learned */
+} fsdp_chat_row;     /* an empty row is all zeros */
+FSDP_API void fsdp_chat_row_release(fsdp_chat_row *row);
+
+/* Encodes a row. A row that is not what it should be is FSDP_FORMAT, with a message without file and line, which the
+ * caller knows. `options` NULL: all zeros. */
+FSDP_API fsdp_status fsdp_chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, const char *row, size_t bytes,
+                                      const fsdp_chat_options *options, fsdp_chat_row *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

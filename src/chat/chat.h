@@ -1,0 +1,44 @@
+/* chat.h - the parts of a chat. */
+#ifndef CHAT_CHAT_H
+#define CHAT_CHAT_H
+
+#include <jansson.h>
+
+#include "chat/jinja.h"
+#include "fsdp/chat.h"
+
+struct fsdp_chat {
+    const fsdp_tokenizer *tokenizer;
+    fsdp__jinja *usual, *tool_use; /* the templates; NULL: none */
+    json_t *tokens;                /* the special tokens by their names: {"bos_token": "<s>"} */
+    char *folder;                  /* for messages; NULL: none */
+    uint64_t hash;                 /* of all that decides ids and masks beside the tokenizer */
+};
+
+/* Reads the templates and the special tokens of a folder. */
+fsdp_status fsdp__chat_read(fsdp_chat *chat, const char *folder, const char *file);
+
+/* Returns a hash of all that decides what a row becomes, but the tokenizer and the time. A template that asks for the
+ * time gives other ids tomorrow: the day is part of the hash then. */
+uint64_t fsdp__chat_hash(const fsdp_chat *chat);
+
+/* ---- formats ---- */
+
+/* Returns what a parsed row is. */
+fsdp_chat_kind fsdp__chat_kind_of(const json_t *row);
+/* Makes a conversation of a row: {"messages": [...], "tools": ..., "chat_template_kwargs": ..., "prompt_messages": N};
+ * the last is how many messages are a prompt, of which nothing is learned. The caller json_decref's it. */
+fsdp_status fsdp__chat_conversation(const json_t *row, fsdp_chat_kind kind, json_t **out);
+
+/* ---- encoding ---- */
+
+/* Renders the first `count` messages of a conversation. */
+fsdp_status fsdp__chat_render(const fsdp_chat *chat, const json_t *conversation, size_t count, bool prompt, int64_t now,
+                              fsdp__rendered *out);
+/* Encodes a conversation. */
+fsdp_status fsdp__chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, const json_t *conversation,
+                              const fsdp_chat_options *options, fsdp_chat_row *out);
+
+FSDP__SCOPED_POINTER(fsdp_chat, fsdp_chat_close)
+
+#endif

@@ -1,0 +1,337 @@
+/* encode.c - a conversation as tokens, and which of them are learned. */
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "chat/chat.h"
+#include "chat/jinja_strings.h"
+#include "format/json.h"
+#include "format/json_scan.h"
+#include "tokenizer/ends.h"
+#include "tokenizer/nfc.h"
+#include "tokenizer/tokenizer.h"
+
+FSDP__UNUSED static void release_rendered(fsdp__rendered *rendered)
+{
+    fsdp__rendered_release(rendered);
+}
+#define RENDERED FSDP__SCOPED(release_rendered) fsdp__rendered
+
+#define TRY_JSON(made)                                                      \
+    do {                                                                    \
+        if ((made) != 0)                                                    \
+            return FSDP_FAIL(FSDP_NO_MEMORY, "cannot hold a conversation"); \
+    } while (0)
+
+/* What is learned of a text, as ranges. */
+typedef struct ranges {
+    fsdp__range *at;
+    int64_t count, capacity;
+} ranges;
+
+static void release_ranges(ranges *r)
+{
+    fsdp__free(r->at);
+}
+
+static fsdp_status add_range(ranges *r, size_t begin, size_t end)
+{
+    FSDP_TRY(fsdp__grow(&r->at, r->count, &r->capacity, sizeof *r->at));
+    r->at[r->count++] = (fsdp__range){begin, end};
+    return FSDP_OK;
+}
+
+/* ---- rendering ---- */
+
+static fsdp_status set_variables(const fsdp_chat *chat, const json_t *conversation, size_t count, bool prompt,
+                                 json_t *to)
+{
+    const json_t *messages = json_object_get(conversation, "messages");
+    json_t *tools = json_object_get(conversation, "tools"), *part;
+
+    FSDP__TRY_NEW(part = json_array());
+    TRY_JSON(json_object_set_new(to, "messages", part));
+    for (size_t i = 0; i < count; i++)
+        TRY_JSON(json_array_append(part, json_array_get(messages, i)));
+    TRY_JSON(tools ? json_object_set(to, "tools", tools) : json_object_set_new(to, "tools", json_null()));
+    TRY_JSON(json_object_set_new(to, "documents", json_null()));
+    TRY_JSON(json_object_set_new(to, "add_generation_prompt", json_boolean(prompt)));
+    TRY_JSON(json_object_update(to, chat->tokens));
+    if (json_object_get(conversation, "chat_template_kwargs"))
+        TRY_JSON(json_object_update(to, json_object_get(conversation, "chat_template_kwargs")));
+    return FSDP_OK;
+}
+
+static const fsdp__jinja *template_of(const fsdp_chat *chat, const json_t *conversation)
+{
+    return (json_object_get(conversation, "tools") && chat->tool_use) || !chat->usual ? chat->tool_use : chat->usual;
+}
+
+fsdp_status fsdp__chat_render(const fsdp_chat *chat, const json_t *conversation, size_t count, bool prompt, int64_t now,
+                              fsdp__rendered *out)
+{
+    json_auto_t *variables = json_object();
+
+    *out = (fsdp__rendered){0};
+    if (!fsdp_chat_has_template(chat))
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "%s%s%s no chat template, which conversations need: name one with data.chat_template "
+                         "(--chat-template)",
+                         chat->folder ? "'" : "there is", chat->folder ? chat->folder : "",
+                         chat->folder ? "' has" : "");
+    FSDP__TRY_NEW(variables);
+    FSDP_TRY(set_variables(chat, conversation, count, prompt, variables));
+    return fsdp__jinja_render(template_of(chat, conversation), variables, now ? now : (int64_t)time(NULL), out);
+}
+
+/* ---- what is learned ---- */
+
+/* Takes white space behind a special token from the end of an answer. */
+static size_t without_space(const fsdp_chat *chat, const char *text, size_t begin, size_t end)
+{
+    fsdp__string answer = fsdp__string_strip((fsdp__string){text + begin, end - begin}, FSDP__STRIP_RIGHT, NULL);
+
+    for (int64_t i = 0; i < chat->tokenizer->raw.count; i++) {
+        const fsdp__added_token *token = &chat->tokenizer->raw.tokens[i];
+
+        if (token->special && fsdp__string_ends(answer, (fsdp__string){token->text, token->bytes}))
+            return begin + answer.bytes;
+    }
+    return end;
+}
+
+static fsdp_status no_mask(const char *why)
+{
+    return FSDP_FAIL(FSDP_UNSUPPORTED,
+                     "which tokens are answers cannot be told: the template has no 'generation' blocks, and %s: learn "
+                     "all tokens with data.train_on: all, or name a template with such blocks (data.chat_template)",
+                     why);
+}
+
+static bool begins_with(const fsdp__rendered *text, const fsdp__rendered *with)
+{
+    return with->bytes <= text->bytes && memcmp(text->text, with->text, with->bytes) == 0;
+}
+
+/* Finds the answer that is message `i` by rendering what comes before it, and up to it. */
+static fsdp_status find_answer(const fsdp_chat *chat, const json_t *conversation, size_t first, size_t behind,
+                               int64_t now, const fsdp__rendered *all, ranges *out)
+{
+    RENDERED before = {0}, with = {0};
+    char text[400];
+
+    if (first == 0)
+        return no_mask("the conversation begins with an answer");
+    if (fsdp__chat_render(chat, conversation, first, true, now, &before) != FSDP_OK ||
+        fsdp__chat_render(chat, conversation, behind, false, now, &with) != FSDP_OK) {
+        if (fsdp_last_status() == FSDP_NO_MEMORY)
+            return FSDP_NO_MEMORY;
+        fsdp__shown(fsdp_last_error(), text, sizeof text);
+        return no_mask(text);
+    }
+    if (!begins_with(all, &with) || !begins_with(&with, &before))
+        return no_mask("it changes the text of a conversation's beginning when more messages follow");
+    return add_range(out, before.bytes, without_space(chat, all->text, before.bytes, with.bytes));
+}
+
+static fsdp_status find_answers(const fsdp_chat *chat, const json_t *conversation, int64_t now,
+                                const fsdp__rendered *all, ranges *out)
+{
+    const json_t *messages = json_object_get(conversation, "messages");
+
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
+
+        if (role && strcmp(role, "assistant") == 0)
+            FSDP_TRY(find_answer(chat, conversation, i, i + 1, now, all, out));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status find_learned(const fsdp_chat *chat, const json_t *conversation, const fsdp_chat_options *options,
+                                const fsdp__rendered *all, ranges *out)
+{
+    const json_t *prompt = json_object_get(conversation, "prompt_messages");
+
+    if (prompt)
+        return find_answer(chat, conversation, (size_t)json_integer_value(prompt),
+                           json_array_size(json_object_get(conversation, "messages")), options->now, all, out);
+    if (!fsdp__jinja_marks(template_of(chat, conversation)))
+        return options->prompt ? FSDP_OK : find_answers(chat, conversation, options->now, all, out);
+    if (all->lost)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "which tokens are answers cannot be told: the template has a 'generation' block in a macro or "
+                         "a 'set' block: learn all tokens with data.train_on: all, or name another template "
+                         "(data.chat_template)");
+    for (int64_t i = 0; i < all->count; i++)
+        FSDP_TRY(add_range(out, all->marked[i].begin, all->marked[i].end));
+    return FSDP_OK;
+}
+
+/* ---- ranges to tokens ---- */
+
+/* Puts the text into form C, if the tokenizer does, and moves the ranges to where their text is then. */
+static fsdp_status compose(const fsdp_tokenizer *t, fsdp__text *memory, const char **text, size_t *bytes, ranges *r)
+{
+    fsdp__text scratch = {0};
+    fsdp_status status = FSDP_OK;
+    const char *from = *text, *made;
+
+    if (!t->nfc)
+        return FSDP_OK;
+    for (int64_t i = 0; i < 2 * r->count && status == FSDP_OK; i++) {
+        size_t *place = i % 2 ? &r->at[i / 2].end : &r->at[i / 2].begin;
+
+        status = fsdp__nfc(from, *place, &scratch, &made, place);
+    }
+    if (status == FSDP_OK)
+        status = fsdp__nfc(from, *bytes, memory, text, bytes);
+    fsdp__text_release(&scratch);
+    return status;
+}
+
+/* Marks the tokens that overlap a range. */
+static void mark(const ranges *r, const size_t *ends, fsdp_chat_row *out)
+{
+    for (int64_t i = 0; i < out->ids.count; i++) {
+        size_t begin = i > 0 ? ends[i - 1] : 0;
+
+        for (int64_t k = 0; k < r->count && !out->learned[i]; k++)
+            out->learned[i] = begin < r->at[k].end && ends[i] > r->at[k].begin;
+        out->answers += out->learned[i];
+    }
+}
+
+/* Says of each token whether it is learned. `skip` tokens before the text's are not of it, and have no learning. */
+static fsdp_status mark_tokens(const fsdp_chat *chat, const char *text, size_t bytes, ranges *r, fsdp_chat_row *out)
+{
+    FSDP__FREED size_t *ends = fsdp__calloc((size_t)out->ids.count + 1, sizeof *ends);
+    fsdp__text memory = {0};
+    fsdp_status status;
+
+    FSDP__TRY_NEW(ends);
+    FSDP_TRY(fsdp__grow(&out->learned, out->ids.count, &out->learned_capacity, sizeof *out->learned));
+    memset(out->learned, 0, (size_t)out->ids.count * sizeof *out->learned);
+    out->answers = 0;
+    if (r->count == 0)
+        return FSDP_OK;
+    status = compose(chat->tokenizer, &memory, &text, &bytes, r);
+    if (status == FSDP_OK)
+        status = fsdp__token_ends(chat->tokenizer, text, bytes, out->ids.ids, out->ids.count, ends);
+    fsdp__text_release(&memory);
+    FSDP_TRY(status);
+    mark(r, ends, out);
+    return FSDP_OK;
+}
+
+/* ---- a row ---- */
+
+static fsdp_status encode_text(const fsdp_chat *chat, fsdp_encoder *encoder, const char *text, size_t bytes,
+                               fsdp_chat_row *out)
+{
+    out->ids.count = 0;
+    if (encoder)
+        return fsdp_encoder_encode(encoder, text, bytes, NULL, &out->ids);
+    return fsdp_tokenizer_encode(chat->tokenizer, text, bytes, NULL, &out->ids);
+}
+
+/* Encodes a prompt and its completion, which are texts: what the tokenizer puts around a text stands around both, and a
+ * token that ends a text behind them. */
+static fsdp_status encode_completion(const fsdp_chat *chat, fsdp_encoder *encoder, const json_t *conversation,
+                                     const fsdp_chat_options *options, fsdp_chat_row *out)
+{
+    const fsdp_tokenizer *t = chat->tokenizer;
+    const json_t *prompt = json_object_get(conversation, "prompt");
+    const json_t *completion = json_object_get(conversation, "completion");
+    size_t prompt_bytes = json_string_length(prompt), begin = (size_t)t->prefix.count;
+    FSDP__SCOPED(release_ranges) ranges r = {0};
+    int32_t eos = fsdp_tokenizer_eos(t);
+    bool *learned;
+
+    FSDP__TRY_NEW(out->text = fsdp__sprintf("%s%s", json_string_value(prompt), json_string_value(completion)));
+    out->text_bytes = strlen(out->text);
+    FSDP_TRY(encode_text(chat, encoder, out->text, out->text_bytes, out));
+    FSDP_TRY(add_range(&r, prompt_bytes, out->text_bytes));
+    FSDP_TRY(mark_tokens(chat, out->text, out->text_bytes, &r, out));
+    if (eos >= 0 && (out->ids.count == 0 || out->ids.ids[out->ids.count - 1] != eos) && !options->prompt) {
+        FSDP_TRY(fsdp__token_list_add(&out->ids, eos));
+        FSDP_TRY(fsdp__grow(&out->learned, out->ids.count, &out->learned_capacity, sizeof *out->learned));
+        out->learned[out->ids.count - 1] = true;
+        out->answers++;
+    }
+    for (size_t i = 0; i < begin; i++)
+        FSDP_TRY(fsdp__token_list_add(&out->ids, 0));
+    FSDP_TRY(fsdp__grow(&out->learned, out->ids.count, &out->learned_capacity, sizeof *out->learned));
+    learned = out->learned;
+    memmove(out->ids.ids + begin, out->ids.ids, ((size_t)out->ids.count - begin) * sizeof *out->ids.ids);
+    memmove(learned + begin, learned, ((size_t)out->ids.count - begin) * sizeof *learned);
+    if (begin)
+        memcpy(out->ids.ids, t->prefix.ids, begin * sizeof *out->ids.ids);
+    memset(learned, 0, begin * sizeof *learned);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, const json_t *conversation,
+                              const fsdp_chat_options *options, fsdp_chat_row *out)
+{
+    size_t count = json_array_size(json_object_get(conversation, "messages"));
+    FSDP__SCOPED(release_ranges) ranges learned = {0};
+    RENDERED all = {0};
+
+    fsdp__free(fsdp__take(&out->text));
+    if (json_object_get(conversation, "prompt"))
+        return encode_completion(chat, encoder, conversation, options, out);
+    FSDP_TRY(fsdp__chat_render(chat, conversation, count, options->prompt, options->now, &all));
+    if (!options->no_mask)
+        FSDP_TRY(find_learned(chat, conversation, options, &all, &learned));
+    FSDP_TRY(encode_text(chat, encoder, all.text, all.bytes, out));
+    FSDP_TRY(mark_tokens(chat, all.text, all.bytes, &learned, out));
+    out->text = fsdp__take(&all.text);
+    out->text_bytes = all.bytes;
+    return FSDP_OK;
+}
+
+static fsdp_status check_kind(const json_t *row, const char *text, size_t bytes, fsdp_chat_kind wanted,
+                              fsdp_chat_kind *kind)
+{
+    char keys[100];
+
+    *kind = fsdp__chat_kind_of(row);
+    if (wanted != FSDP_CHAT_NONE && *kind != FSDP_CHAT_NONE && *kind != wanted)
+        return FSDP_FAIL(FSDP_FORMAT, "the row has %s, and the first one %s: all rows of the data must be of one kind",
+                         fsdp_chat_kind_name(*kind), fsdp_chat_kind_name(wanted));
+    if (*kind != FSDP_CHAT_NONE && *kind != FSDP_CHAT_TEXT)
+        return FSDP_OK;
+    fsdp__json_list_keys(text, bytes, keys, sizeof keys);
+    return FSDP_FAIL(FSDP_FORMAT,
+                     "the row has %s: what is read is messages, conversations, prompt with completion, or instruction "
+                     "with output",
+                     keys[0] ? keys : "no fields");
+}
+
+fsdp_status fsdp_chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, const char *row, size_t bytes,
+                             const fsdp_chat_options *options, fsdp_chat_row *out)
+{
+    static const fsdp_chat_options none = {0};
+    json_auto_t *parsed = NULL, *conversation = NULL;
+    fsdp_chat_kind kind;
+
+    if (!chat || !row || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot encode a conversation: chat, row and out are required");
+    options = options ? options : &none;
+    if (fsdp__json_begins_array(row, bytes))
+        return FSDP_FAIL(FSDP_FORMAT, "not a JSON object but an array: if the file is one, " FSDP__JSON_ARRAY_ADVICE);
+    FSDP_TRY(fsdp__json_parse_foreign("row", row, bytes, &parsed));
+    FSDP_TRY(check_kind(parsed, row, bytes, options->kind, &kind));
+    FSDP_TRY(fsdp__chat_conversation(parsed, kind, &conversation));
+    return fsdp__chat_encode(chat, encoder, conversation, options, out);
+}
+
+void fsdp_chat_row_release(fsdp_chat_row *row)
+{
+    fsdp_token_list_release(&row->ids);
+    fsdp__free(row->learned);
+    fsdp__free(row->text);
+    *row = (fsdp_chat_row){0};
+}

@@ -1,0 +1,283 @@
+/* formats.c - what a row is by its fields, and the messages that it stands for. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "chat/chat.h"
+#include "format/json.h"
+
+/* ---- what a row is ---- */
+
+static const char *const names[] = {
+    [FSDP_CHAT_NONE] = "nothing that is known",
+    [FSDP_CHAT_MESSAGES] = "messages",
+    [FSDP_CHAT_SHAREGPT] = "conversations (ShareGPT)",
+    [FSDP_CHAT_COMPLETION] = "prompt and completion",
+    [FSDP_CHAT_INSTRUCTION] = "instruction, input and output (Alpaca)",
+    [FSDP_CHAT_TEXT] = "text",
+};
+
+const char *fsdp_chat_kind_name(fsdp_chat_kind kind)
+{
+    return kind >= FSDP_CHAT_NONE && kind <= FSDP_CHAT_TEXT ? names[kind] : names[FSDP_CHAT_NONE];
+}
+
+fsdp_chat_kind fsdp__chat_kind_of(const json_t *row)
+{
+    if (json_object_get(row, "messages"))
+        return FSDP_CHAT_MESSAGES;
+    if (json_object_get(row, "conversations"))
+        return FSDP_CHAT_SHAREGPT;
+    if (json_object_get(row, "prompt") && json_object_get(row, "completion"))
+        return FSDP_CHAT_COMPLETION;
+    if (json_object_get(row, "instruction") && json_object_get(row, "output"))
+        return FSDP_CHAT_INSTRUCTION;
+    return json_object_get(row, "text") ? FSDP_CHAT_TEXT : FSDP_CHAT_NONE;
+}
+
+fsdp_chat_kind fsdp_chat_recognise(const char *row, size_t bytes)
+{
+    json_auto_t *parsed = NULL;
+    fsdp_chat_kind kind = FSDP_CHAT_NONE;
+
+    if (row && fsdp__json_parse_foreign("row", row, bytes, &parsed) == FSDP_OK)
+        kind = fsdp__chat_kind_of(parsed);
+    else
+        fsdp_clear_error();
+    return kind;
+}
+
+/* ---- messages ---- */
+
+#define TRY_JSON(made)                                                      \
+    do {                                                                    \
+        if ((made) != 0)                                                    \
+            return FSDP_FAIL(FSDP_NO_MEMORY, "cannot hold a conversation"); \
+    } while (0)
+
+static fsdp_status new_message(const char *role, const json_t *content, json_t *messages)
+{
+    json_t *message = json_object();
+
+    if (!message || json_object_set_new(message, "role", json_string(role)) != 0 ||
+        json_object_set(message, "content", (json_t *)content) != 0) {
+        json_decref(message);
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot read a message");
+    }
+    TRY_JSON(json_array_append_new(messages, message));
+    return FSDP_OK;
+}
+
+/* Adds a message as transformers gives it to a template: without keys that are null, and with reasoning_content where
+ * it has another name. */
+static fsdp_status copy_message(const json_t *from, const char *field, size_t number, json_t *messages)
+{
+    json_t *message, *thought, *value;
+    const char *key;
+
+    if (!json_is_object(from) || !json_is_string(json_object_get(from, "role")))
+        return FSDP_FAIL(FSDP_FORMAT, "field '%s': item %zu is no object with a 'role'", field, number + 1);
+    if (json_is_number(json_object_get(from, "content")) || json_is_boolean(json_object_get(from, "content")))
+        return FSDP_FAIL(FSDP_FORMAT, "field '%s': the content of item %zu is no text", field, number + 1);
+    FSDP__TRY_NEW(message = json_object());
+    TRY_JSON(json_array_append_new(messages, message));
+    json_object_foreach((json_t *)from, key, value) if (!json_is_null(value))
+        TRY_JSON(json_object_set(message, key, value));
+    thought = json_object_get(message, "thinking");
+    thought = thought ? thought : json_object_get(message, "reasoning");
+    if (thought && !json_object_get(message, "reasoning_content"))
+        TRY_JSON(json_object_set(message, "reasoning_content", thought));
+    return FSDP_OK;
+}
+
+static fsdp_status copy_messages(const json_t *from, const char *field, json_t *messages)
+{
+    if (!json_is_array(from))
+        return FSDP_FAIL(FSDP_FORMAT, "field '%s' is no list of messages", field);
+    for (size_t i = 0; i < json_array_size(from); i++)
+        FSDP_TRY(copy_message(json_array_get(from, i), field, i, messages));
+    return FSDP_OK;
+}
+
+/* Sets the tools: a list, or the text of one. */
+static fsdp_status copy_tools(const json_t *row, json_t *conversation)
+{
+    const json_t *tools = json_object_get(row, "tools");
+    json_t *parsed = NULL;
+
+    if (!tools || json_is_null(tools))
+        return FSDP_OK;
+    if (json_is_string(tools)) {
+        parsed = json_loadb(json_string_value(tools), json_string_length(tools), 0, NULL);
+        if (!json_is_array(parsed)) {
+            json_decref(parsed);
+            return json_string_length(tools) == 0 ? FSDP_OK
+                                                  : FSDP_FAIL(FSDP_FORMAT, "field 'tools' is a text, but no JSON list");
+        }
+        TRY_JSON(json_object_set_new(conversation, "tools", parsed));
+        return FSDP_OK;
+    }
+    if (!json_is_array(tools))
+        return FSDP_FAIL(FSDP_FORMAT, "field 'tools' is no list");
+    TRY_JSON(json_object_set(conversation, "tools", (json_t *)tools));
+    return FSDP_OK;
+}
+
+static fsdp_status add_system(const json_t *row, json_t *messages)
+{
+    const json_t *system = json_object_get(row, "system");
+
+    if (!system || json_is_null(system) || (json_is_string(system) && json_string_length(system) == 0))
+        return FSDP_OK;
+    if (!json_is_string(system))
+        return FSDP_FAIL(FSDP_FORMAT, "field 'system' is no text");
+    return new_message("system", system, messages);
+}
+
+/* ---- ShareGPT ---- */
+
+static const struct {
+    const char *from, *role;
+} roles[] = {{"human", "user"},        {"user", "user"},
+             {"gpt", "assistant"},     {"assistant", "assistant"},
+             {"chatgpt", "assistant"}, {"model", "assistant"},
+             {"system", "system"},     {"observation", "tool"},
+             {"tool", "tool"},         {"function_call", "assistant"}};
+
+/* Adds a call: {"name", "arguments"} as text. */
+static fsdp_status add_call(const json_t *value, json_t *messages)
+{
+    json_auto_t *call = json_loadb(json_string_value(value), json_string_length(value), 0, NULL);
+    json_t *message;
+
+    if (!json_is_string(json_object_get(call, "name")))
+        return new_message("assistant", value, messages);
+    FSDP__TRY_NEW(message = json_pack("{s:s, s:[{s:s, s:O}]}", "role", "assistant", "tool_calls", "type", "function",
+                                      "function", call));
+    TRY_JSON(json_array_append_new(messages, message));
+    return FSDP_OK;
+}
+
+static fsdp_status add_turn(const json_t *turn, size_t number, json_t *messages)
+{
+    const char *from = json_string_value(json_object_get(turn, "from"));
+    const json_t *value = json_object_get(turn, "value");
+
+    if (!from && json_object_get(turn, "role"))
+        return copy_message(turn, "conversations", number, messages);
+    if (!from || !json_is_string(value))
+        return FSDP_FAIL(FSDP_FORMAT, "field 'conversations': item %zu has no 'from' and 'value' that are texts",
+                         number + 1);
+    if (strcmp(from, "function_call") == 0)
+        return add_call(value, messages);
+    for (size_t i = 0; i < FSDP__COUNT_OF(roles); i++)
+        if (strcmp(roles[i].from, from) == 0)
+            return new_message(roles[i].role, value, messages);
+    return FSDP_FAIL(FSDP_FORMAT,
+                     "field 'conversations': item %zu is from '%s': known are human, gpt, system, observation and "
+                     "function_call",
+                     number + 1, FSDP__SHOWN_NAME(from));
+}
+
+static fsdp_status from_sharegpt(const json_t *row, json_t *messages)
+{
+    const json_t *turns = json_object_get(row, "conversations");
+
+    if (!json_is_array(turns))
+        return FSDP_FAIL(FSDP_FORMAT, "field 'conversations' is no list");
+    FSDP_TRY(add_system(row, messages));
+    for (size_t i = 0; i < json_array_size(turns); i++)
+        FSDP_TRY(add_turn(json_array_get(turns, i), i, messages));
+    return FSDP_OK;
+}
+
+/* ---- Alpaca ---- */
+
+static fsdp_status add_history(const json_t *history, json_t *messages)
+{
+    if (!history || json_is_null(history))
+        return FSDP_OK;
+    if (!json_is_array(history))
+        return FSDP_FAIL(FSDP_FORMAT, "field 'history' is no list of [question, answer]");
+    for (size_t i = 0; i < json_array_size(history); i++) {
+        const json_t *pair = json_array_get(history, i), *question = json_array_get(pair, 0);
+        const json_t *answer = json_array_get(pair, 1);
+
+        if (json_array_size(pair) != 2 || !json_is_string(question) || !json_is_string(answer))
+            return FSDP_FAIL(FSDP_FORMAT, "field 'history': item %zu is no [question, answer]", i + 1);
+        FSDP_TRY(new_message("user", question, messages));
+        FSDP_TRY(new_message("assistant", answer, messages));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status from_instruction(const json_t *row, json_t *messages)
+{
+    const json_t *instruction = json_object_get(row, "instruction"), *output = json_object_get(row, "output");
+    const char *input = json_string_value(json_object_get(row, "input"));
+    json_auto_t *question = NULL;
+
+    if (!json_is_string(instruction) || !json_is_string(output))
+        return FSDP_FAIL(FSDP_FORMAT, "field '%s' is no text", json_is_string(output) ? "instruction" : "output");
+    if (!input && json_object_get(row, "input") && !json_is_null(json_object_get(row, "input")))
+        return FSDP_FAIL(FSDP_FORMAT, "field 'input' is no text");
+    FSDP_TRY(add_system(row, messages));
+    FSDP_TRY(add_history(json_object_get(row, "history"), messages));
+    FSDP__TRY_NEW(question = input && *input ? json_sprintf("%s\n%s", json_string_value(instruction), input)
+                                             : json_incref((json_t *)instruction));
+    FSDP_TRY(new_message("user", question, messages));
+    return new_message("assistant", output, messages);
+}
+
+/* ---- prompt and completion ---- */
+
+static fsdp_status from_completion(const json_t *row, json_t *messages, json_t *conversation)
+{
+    const json_t *prompt = json_object_get(row, "prompt"), *completion = json_object_get(row, "completion");
+
+    if (json_is_string(prompt) && json_is_string(completion)) {
+        TRY_JSON(json_object_set(conversation, "prompt", (json_t *)prompt));
+        TRY_JSON(json_object_set(conversation, "completion", (json_t *)completion));
+        return FSDP_OK;
+    }
+    if (!json_is_array(prompt) || !json_is_array(completion))
+        return FSDP_FAIL(FSDP_FORMAT, "fields 'prompt' and 'completion' are not both texts, or both lists of messages");
+    FSDP_TRY(copy_messages(prompt, "prompt", messages));
+    TRY_JSON(json_object_set_new(conversation, "prompt_messages", json_integer((json_int_t)json_array_size(prompt))));
+    return copy_messages(completion, "completion", messages);
+}
+
+static fsdp_status convert(const json_t *row, fsdp_chat_kind kind, json_t *messages, json_t *conversation)
+{
+    const json_t *words = json_object_get(row, "chat_template_kwargs");
+
+    FSDP_TRY(copy_tools(row, conversation));
+    if (json_is_object(words))
+        TRY_JSON(json_object_set(conversation, "chat_template_kwargs", (json_t *)words));
+    switch (kind) {
+    case FSDP_CHAT_MESSAGES:
+        return copy_messages(json_object_get(row, "messages"), "messages", messages);
+    case FSDP_CHAT_SHAREGPT:
+        return from_sharegpt(row, messages);
+    case FSDP_CHAT_COMPLETION:
+        return from_completion(row, messages, conversation);
+    default:
+        return from_instruction(row, messages);
+    }
+}
+
+fsdp_status fsdp__chat_conversation(const json_t *row, fsdp_chat_kind kind, json_t **out)
+{
+    json_auto_t *conversation = json_object();
+    json_t *messages = json_array();
+
+    *out = NULL;
+    FSDP__TRY_NEW(conversation);
+    FSDP__TRY_NEW(messages);
+    TRY_JSON(json_object_set_new(conversation, "messages", messages));
+    FSDP_TRY(convert(row, kind, messages, conversation));
+    if (json_array_size(messages) == 0 && !json_object_get(conversation, "prompt"))
+        return FSDP_FAIL(FSDP_FORMAT, "the conversation has no messages");
+    *out = json_incref(conversation);
+    return FSDP_OK;
+}

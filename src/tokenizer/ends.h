@@ -1,0 +1,12 @@
+/* ends.h - where in a text each of its tokens ends. */
+#ifndef TOKENIZER_ENDS_H
+#define TOKENIZER_ENDS_H
+
+#include "fsdp/tokenizer.h"
+
+/* Finds for each of `count` ids, which are those of `text`, the offset behind it in the text. A tokenizer that puts its
+ * texts into form C (NFC) is given a text in that form. What cannot be found is FSDP_UNSUPPORTED. */
+fsdp_status fsdp__token_ends(const fsdp_tokenizer *tokenizer, const char *text, size_t bytes, const int32_t *ids,
+                             int64_t count, size_t *ends);
+
+#endif
