@@ -20,6 +20,7 @@
 #ifndef FSDP_TOKENIZE_H
 #define FSDP_TOKENIZE_H
 
+#include "fsdp/chat.h"
 #include "fsdp/tokenizer.h"
 
 #ifdef __cplusplus
@@ -40,6 +41,12 @@ typedef struct fsdp_tokenize_options {
      * compressed bytes), the total, and the tokens so far. NULL: not called. */
     void (*progress)(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens);
     void *progress_arg;
+    /* Every JSON line is a conversation of the kind `chat_kind` (NONE: of any kind), and becomes a row with a bit for
+     * each token that is learned; `out` is a file of rows, which the run of `fsdp train` reads. Other files are
+     * refused. NULL: lines are documents. */
+    const fsdp_chat *chat;
+    fsdp_chat_kind chat_kind;
+    bool learn_all; /* all tokens of a row are learned: for templates that give no mask */
 } fsdp_tokenize_options;
 
 enum {
@@ -52,6 +59,7 @@ typedef struct fsdp_tokenize_summary {
     int width;                                /* bytes per token: 2 if the vocabulary fits, otherwise 4 */
     int64_t lines, left_out_lines;            /* JSON lines that are not blank, and the bad ones among them */
     char first_left_out[FSDP_LEFT_OUT_BYTES]; /* the first bad line, "FILE:LINE: why" */
+    int64_t learned_tokens;                   /* of conversations */
 } fsdp_tokenize_summary;
 
 /* Tokenizes files into `out`, a token file with llm.c's header (fsdp/data.h), which is written beside it and renamed

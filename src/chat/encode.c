@@ -103,7 +103,7 @@ static size_t without_space(const fsdp_chat *chat, const char *text, size_t begi
 
 static fsdp_status no_mask(const char *why)
 {
-    return FSDP_FAIL(FSDP_UNSUPPORTED,
+    return FSDP_FAIL(FSDP_FORMAT,
                      "which tokens are answers cannot be told: the template has no 'generation' blocks, and %s: learn "
                      "all tokens with data.train_on: all, or name a template with such blocks (data.chat_template)",
                      why);

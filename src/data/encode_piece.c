@@ -190,17 +190,37 @@ static fsdp_status missing(const job *j, int64_t line, const char *text, size_t 
                     field_of(j), keys[0] ? keys : "none");
 }
 
+/* Encodes a line that is a conversation. What another line may do better is the line's fault, and the rest is not. */
+static fsdp_status encode_conversation(const job *j, int64_t line, const char *text, size_t bytes)
+{
+    const fsdp_tokenize_options *o = j->options;
+    const fsdp_chat_options options = {.kind = o->chat_kind, .no_mask = o->learn_all};
+    fsdp_status status =
+        fsdp__conversations_encode(o->chat, &options, j->encoder, text, bytes, &j->out->ids, &j->out->rows);
+    char why[sizeof j->out->why];
+
+    if (status == FSDP_FORMAT)
+        return bad_line(j, line, "%s", fsdp__shown(fsdp_last_error(), why, sizeof why));
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "cannot encode '%s', line %lld", j->piece->path, (long long)line);
+    j->out->documents++;
+    j->out->text_bytes += (int64_t)j->out->rows.row.text_bytes;
+    return FSDP_OK;
+}
+
 static fsdp_status encode_object(const job *j, int64_t line, const char *text, size_t bytes)
 {
     fsdp__json_member value;
     fsdp__json_fault fault;
-    fsdp_status status = fsdp__json_find(text, bytes, field_of(j), &value, &fault);
+    fsdp_status status = fsdp__json_find(text, bytes, j->options->chat ? "" : field_of(j), &value, &fault);
 
     if (status == FSDP_FORMAT && fsdp__json_begins_array(text, bytes))
         return bad_line(j, line, "not a JSON object but an array: if the file is one, " FSDP__JSON_ARRAY_ADVICE);
     if (status == FSDP_FORMAT)
         return bad_line(j, line, "%s at column %zu", fault.what, fault.offset + 1);
     FSDP_TRY(status);
+    if (j->options->chat)
+        return encode_conversation(j, line, text, bytes);
     if (!value.text)
         return missing(j, line, text, bytes);
     if (!value.is_string)
@@ -271,7 +291,11 @@ fsdp_status fsdp__encode_piece(fsdp_encoder *encoder, const fsdp_tokenize_option
     job j = {.encoder = encoder, .options = options, .eos = eos, .piece = piece, .out = out};
 
     out->ids.count = 0;
+    out->rows.count = out->rows.answers = 0;
     out->documents = out->text_bytes = out->lines = out->left_out_lines = out->replaced_bytes = 0;
+    if (options->chat && !piece->json_lines)
+        return FSDP_FAIL(FSDP_FORMAT, "'%s' is no file of JSON lines, and the others hold conversations: name one kind",
+                         piece->path);
     if (!piece->json_lines)
         FSDP_TRY(fsdp__content_check_text(piece->path, piece->offset, piece->text, piece->bytes));
     FSDP_TRY(piece->json_lines ? encode_lines(&j) : encode_texts(&j));

@@ -2,6 +2,7 @@
 #ifndef DATA_ENCODE_PIECE_H
 #define DATA_ENCODE_PIECE_H
 
+#include "data/conversations.h"
 #include "data/documents.h"
 
 typedef struct fsdp__encoded {
@@ -10,8 +11,9 @@ typedef struct fsdp__encoded {
     int64_t text_bytes;
     int64_t replaced_bytes;        /* bytes that are not UTF-8 */
     int64_t lines, left_out_lines; /* of JSON lines, those that are not blank */
-    char why[256];                 /* why the last bad line is bad */
+    char why[400];                 /* why the last bad line is bad */
     char first_left_out[FSDP_LEFT_OUT_BYTES];
+    fsdp__encoded_rows rows; /* of conversations */
 } fsdp__encoded;
 
 /* Encodes a piece. `options` are those of fsdp_tokenize_files. Errors name the file, and the line or offset. */

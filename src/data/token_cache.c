@@ -14,13 +14,17 @@
 #include "base/alloc.h"
 #include "base/directory.h"
 #include "base/file.h"
+#include "chat/chat.h"
 #include "data/encode_piece.h"
 #include "data/files.h"
+#include "data/rows.h"
 #include "data/text_file.h"
 #include "data/token_file.h"
 #include "data/token_header.h"
 #include "data/tokenize.h"
 #include "tokenizer/tokenizer.h"
+
+FSDP__SCOPED_POINTER(fsdp__rows, fsdp__rows_close)
 
 enum {
     NAME_VERSION = 3, /* change it when tokens are made in another way */
@@ -57,6 +61,15 @@ static void hash_text(XXH3_state_t *state, const char *text)
     XXH3_128bits_update(state, text ? "+" : "-", 1);
 }
 
+/* Hashes what decides the rows of conversations; nothing where there are none. */
+static void hash_chat(XXH3_state_t *state, const fsdp_tokenize_options *o)
+{
+    const uint64_t hashed[] = {o->chat ? fsdp__chat_hash(o->chat) : 0, (uint64_t)o->chat_kind, o->learn_all};
+
+    if (o->chat)
+        XXH3_128bits_update(state, hashed, sizeof hashed);
+}
+
 static fsdp_status hash_all(XXH3_state_t *state, const hashed_files *files, const fsdp_tokenize_options *o)
 {
     const unsigned char flags[] = {NAME_VERSION, o->no_eos, o->plain_specials, o->replace_invalid, o->skip_bad_lines};
@@ -66,6 +79,7 @@ static fsdp_status hash_all(XXH3_state_t *state, const hashed_files *files, cons
     XXH3_128bits_update(state, flags, sizeof flags);
     hash_text(state, o->field ? o->field : "text");
     hash_text(state, o->separator);
+    hash_chat(state, o);
     for (int64_t i = 0; i < files->list.count; i++) {
         XXH3_128bits_update(state, &files->hashes[i], sizeof files->hashes[i]);
         XXH3_128bits_update(state, &(unsigned char){fsdp__is_json_lines(files->list.paths[i])}, 1);
@@ -85,8 +99,9 @@ static fsdp_status find_name(const fsdp_tokenizer *tokenizer, const hashed_files
         hash = XXH3_128bits_digest(state);
     XXH3_freeState(state);
     FSDP_TRY(status);
-    snprintf(name, sizeof name, "text-%016llx%016llx-tokenizer-%016llx.bin", (unsigned long long)hash.high64,
-             (unsigned long long)hash.low64, (unsigned long long)fsdp__tokenizer_hash(tokenizer));
+    snprintf(name, sizeof name, "%s-%016llx%016llx-tokenizer-%016llx.bin", options->chat ? "rows" : "text",
+             (unsigned long long)hash.high64, (unsigned long long)hash.low64,
+             (unsigned long long)fsdp__tokenizer_hash(tokenizer));
     *out = fsdp__path_join(folder, name);
     return *out ? FSDP_OK : FSDP_NO_MEMORY;
 }
@@ -95,6 +110,16 @@ static fsdp_status find_name(const fsdp_tokenizer *tokenizer, const hashed_files
 
 /* Compares the whole file with its checksums and name, and takes over its note about its tokens, whoever has made
  * it. */
+static fsdp_status compare_rows(fsdp__cached_tokens *tokens)
+{
+    FSDP__SCOPED(fsdp__rows_close_at) fsdp__rows *rows = NULL;
+
+    FSDP_TRY(fsdp__rows_open_own(tokens->path, &rows));
+    FSDP_TRY(fsdp__rows_check(rows));
+    snprintf(tokens->left_out, sizeof tokens->left_out, "%s", fsdp__rows_note(rows));
+    return FSDP_OK;
+}
+
 static fsdp_status compare_whole(fsdp__cached_tokens *tokens)
 {
     FSDP__SCOPED(fsdp__token_file_close) fsdp__token_file file = {.path = tokens->path};
@@ -106,9 +131,9 @@ static fsdp_status compare_whole(fsdp__cached_tokens *tokens)
 }
 
 /* Looks whether intact tokens are there. A file that is damaged or another one does not count; that is noted. */
-static fsdp_status look(fsdp__cached_tokens *tokens, bool *out_there)
+static fsdp_status look(fsdp__cached_tokens *tokens, bool rows, bool *out_there)
 {
-    fsdp_status status = compare_whole(tokens);
+    fsdp_status status = rows ? compare_rows(tokens) : compare_whole(tokens);
 
     *out_there = status == FSDP_OK;
     tokens->damaged = tokens->damaged || status == FSDP_FORMAT;
@@ -240,7 +265,7 @@ static fsdp_status make_locked(const request *r, fsdp__cached_tokens *out, int f
         wait_for_leader(out->path, fd);
     while (!take_lock(fd, LOCK_EX))
         sleep_a_moment();
-    FSDP_TRY(look(out, &there));
+    FSDP_TRY(look(out, r->options->chat != NULL, &there));
     if (there) /* somebody made it in the meantime */
         return FSDP_OK;
     FSDP_TRY(
@@ -265,7 +290,7 @@ static fsdp_status find_or_make(const request *r, const char *folder, fsdp__cach
     bool there;
     fsdp_status status;
 
-    FSDP_TRY(look(out, &there));
+    FSDP_TRY(look(out, r->options->chat != NULL, &there));
     if (there)
         return FSDP_OK;
     FSDP_TRY(fsdp__make_directories(folder));

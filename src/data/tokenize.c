@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/limits.h"
 #include "data/encode_piece.h"
+#include "data/rows.h"
 #include "data/token_writer.h"
 
 typedef enum slot_state {
@@ -36,6 +37,7 @@ typedef struct tokenization {
     fsdp_tokenize_options options;
     fsdp__documents documents;
     fsdp__token_writer writer;
+    fsdp__rows_writer rows; /* in its place, for conversations */
     fsdp_tokenize_summary summary;
     slot *slots;
     int slot_count, started; /* `started`: threads that run */
@@ -89,11 +91,23 @@ static void *work(void *arg)
 
 /* ---- reading and writing ---- */
 
+static fsdp_status write_rows(tokenization *t, const fsdp__encoded *encoded)
+{
+    const fsdp__encoded_rows *rows = &encoded->rows;
+
+    for (int64_t i = 0, begin = 0; i < rows->count; begin = rows->ends[i++])
+        FSDP_TRY(
+            fsdp__rows_writer_add(&t->rows, encoded->ids.ids + begin, rows->learned + begin, rows->ends[i] - begin));
+    t->summary.learned_tokens = t->rows.learned;
+    return FSDP_OK;
+}
+
 static fsdp_status write_slot(tokenization *t, slot *s)
 {
     if (s->status != FSDP_OK)
         return FSDP_FAIL(s->status, "%s", s->message);
-    FSDP_TRY(fsdp__token_writer_add(&t->writer, s->encoded.ids.ids, s->encoded.ids.count));
+    FSDP_TRY(t->options.chat ? write_rows(t, &s->encoded)
+                             : fsdp__token_writer_add(&t->writer, s->encoded.ids.ids, s->encoded.ids.count));
     t->summary.documents += s->encoded.documents;
     t->summary.text_bytes += s->encoded.text_bytes;
     t->summary.tokens += s->encoded.ids.count;
@@ -196,6 +210,7 @@ static void stop(tokenization *t)
     for (int i = 0; t->slots && i < t->slot_count; i++) {
         fsdp__piece_release(&t->slots[i].piece);
         fsdp_token_list_release(&t->slots[i].encoded.ids);
+        fsdp__encoded_rows_release(&t->slots[i].encoded.rows);
     }
     fsdp__free(t->slots);
     fsdp__free(t->threads);
@@ -211,7 +226,7 @@ static fsdp_status check_options(const fsdp_tokenizer *tokenizer, const fsdp_tok
                          FSDP__THREADS_MOST);
     if (o->separator && !*o->separator)
         return FSDP_FAIL(FSDP_INVALID, "the separator between documents is empty");
-    if (!o->no_eos && fsdp_tokenizer_eos(tokenizer) < 0)
+    if (!o->no_eos && !o->chat && fsdp_tokenizer_eos(tokenizer) < 0)
         return FSDP_FAIL(FSDP_INVALID, "the tokenizer's files name no end-of-text token (eos_token), which is put "
                                        "after each document: ask for none");
     return FSDP_OK;
@@ -230,6 +245,25 @@ static fsdp_status spare_inputs(const fsdp__data_files *files, const char *out)
     return FSDP_OK;
 }
 
+/* Opens the file of rows. What has the name already is replaced if it is one, or of the cache. */
+static fsdp_status open_rows(tokenization *t, const char *out)
+{
+    fsdp__rows *old = NULL;
+    struct stat info;
+    bool held, is_rows;
+
+    if (!t->documents.hashes && stat(out, &info) == 0) {
+        held = fsdp_hold_error(true);
+        is_rows = fsdp__rows_open(out, &old) == FSDP_OK;
+        fsdp_release_error(held);
+        fsdp__rows_close(old);
+        if (!is_rows)
+            return FSDP_FAIL(FSDP_INVALID, "'%s' exists and is not a file of rows that fsdp made: name another file",
+                             out);
+    }
+    return fsdp__rows_writer_open(&t->rows, out, t->summary.width);
+}
+
 static fsdp_status tokenize(tokenization *t, const char *out)
 {
     const fsdp__data_files *files = t->documents.files;
@@ -238,7 +272,8 @@ static fsdp_status tokenize(tokenization *t, const char *out)
     FSDP_TRY(spare_inputs(files, out));
     t->summary.files = files->count;
     t->summary.width = fsdp_tokenizer_vocab_size(t->tokenizer) <= 1 << 16 ? 2 : 4;
-    FSDP_TRY(fsdp__token_writer_open(&t->writer, out, t->summary.width, t->documents.hashes != NULL));
+    FSDP_TRY(t->options.chat ? open_rows(t, out)
+                             : fsdp__token_writer_open(&t->writer, out, t->summary.width, t->documents.hashes != NULL));
     FSDP_TRY(start(t));
     FSDP_TRY(run(t));
     if (t->summary.tokens == 0 && t->summary.left_out_lines > 0)
@@ -246,7 +281,8 @@ static fsdp_status tokenize(tokenization *t, const char *out)
     if (t->summary.tokens == 0)
         return FSDP_FAIL(FSDP_FORMAT, "there is no text in '%s'%s", files->paths[0],
                          files->count > 1 ? " nor in the others" : "");
-    return fsdp__token_writer_finish(&t->writer, fsdp__left_out_text(&t->summary, text));
+    (void)fsdp__left_out_text(&t->summary, text);
+    return t->options.chat ? fsdp__rows_writer_finish(&t->rows, text) : fsdp__token_writer_finish(&t->writer, text);
 }
 
 fsdp_status fsdp__tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp__data_files *files,
@@ -255,6 +291,7 @@ fsdp_status fsdp__tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp__da
 {
     tokenization t = {.tokenizer = tokenizer,
                       .writer = {.fd = -1},
+                      .rows = {.file = {.fd = -1}},
                       .lock = PTHREAD_MUTEX_INITIALIZER,
                       .changed = PTHREAD_COND_INITIALIZER};
     fsdp_status status;
@@ -268,6 +305,7 @@ fsdp_status fsdp__tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp__da
     status = tokenize(&t, out);
     stop(&t);
     fsdp__token_writer_close(&t.writer);
+    fsdp__rows_writer_close(&t.rows);
     fsdp__documents_close(&t.documents);
     if (summary)
         *summary = t.summary;

@@ -1,0 +1,95 @@
+/* conversations.c - looks at the first rows of files, and encodes rows. */
+#include "data/conversations.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "data/files.h"
+#include "data/text_file.h"
+#include "tokenizer/bpe.h"
+
+enum {
+    LOOKED_AT = 1 << 20 /* bytes of a file */
+};
+
+FSDP__SCOPED_POINTER(fsdp__text_file, fsdp__text_file_close)
+
+/* ---- what files are ---- */
+
+static fsdp_status read_beginning(const char *path, char *text, size_t *bytes)
+{
+    FSDP__SCOPED(fsdp__text_file_close_at) fsdp__text_file *file = NULL;
+    size_t got = 1;
+
+    *bytes = 0;
+    FSDP_TRY(fsdp__text_file_open(path, &file));
+    while (got > 0 && *bytes < LOOKED_AT) {
+        FSDP_TRY(fsdp__text_file_read(file, text + *bytes, LOOKED_AT - *bytes, &got));
+        *bytes += got;
+    }
+    return FSDP_OK;
+}
+
+/* Returns what the first whole line with known fields is. */
+static fsdp_chat_kind kind_of_lines(const char *text, size_t bytes)
+{
+    fsdp_chat_kind kind = FSDP_CHAT_NONE;
+    const char *last = text + bytes;
+
+    for (const char *at = text; at < last && kind == FSDP_CHAT_NONE;) {
+        const char *end = memchr(at, '\n', (size_t)(last - at));
+
+        end = end ? end : last;
+        kind = fsdp_chat_recognise(at, (size_t)(end - at));
+        at = end + 1;
+    }
+    return kind == FSDP_CHAT_TEXT ? FSDP_CHAT_NONE : kind;
+}
+
+fsdp_status fsdp__conversations_kind(const char *const *paths, int64_t count, fsdp_chat_kind *out)
+{
+    FSDP__SCOPED(fsdp__data_files_release) fsdp__data_files files = {0};
+    FSDP__FREED char *text = fsdp__malloc(LOOKED_AT);
+    size_t bytes;
+
+    *out = FSDP_CHAT_NONE;
+    FSDP__TRY_NEW(text);
+    FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_ANY, &files));
+    for (int64_t i = 0; i < files.count; i++)
+        if (fsdp__is_json_lines(files.paths[i])) {
+            FSDP_TRY(read_beginning(files.paths[i], text, &bytes));
+            *out = kind_of_lines(text, bytes);
+            break;
+        }
+    return FSDP_OK;
+}
+
+/* ---- rows ---- */
+
+void fsdp__encoded_rows_release(fsdp__encoded_rows *rows)
+{
+    fsdp__free(rows->learned);
+    fsdp__free(rows->ends);
+    fsdp_chat_row_release(&rows->row);
+}
+
+fsdp_status fsdp__conversations_encode(const fsdp_chat *chat, const fsdp_chat_options *options, fsdp_encoder *encoder,
+                                       const char *line, size_t bytes, fsdp_token_list *ids, fsdp__encoded_rows *rows)
+{
+    const fsdp_chat_row *row = &rows->row;
+    int64_t before = ids->count;
+
+    FSDP_TRY(fsdp_chat_encode(chat, encoder, line, bytes, options, &rows->row));
+    if (row->ids.count == 0)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__grow(&rows->ends, rows->count, &rows->capacity, sizeof *rows->ends));
+    FSDP_TRY(fsdp__grow(&rows->learned, before + row->ids.count, &rows->learned_capacity, sizeof *rows->learned));
+    for (int64_t i = 0; i < row->ids.count; i++)
+        FSDP_TRY(fsdp__token_list_add(ids, row->ids.ids[i]));
+    for (int64_t i = 0; i < row->ids.count; i++)
+        rows->learned[before + i] = options->no_mask || row->learned[i];
+    rows->answers += options->no_mask ? row->ids.count : row->answers;
+    rows->ends[rows->count++] = ids->count;
+    return FSDP_OK;
+}
