@@ -21,11 +21,15 @@ typedef struct lm_head {
 /* Maps hidden (B,T,C) to logits (B,T,V), or hidden and targets (B,T) to the loss (). */
 static fsdp_tensor *head_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
-    const fsdp_layer *head = fsdp__layer(self);
+    const lm_head *head = (const lm_head *)self;
+    fsdp_tensor *logits;
 
     if (count == 2)
-        return fsdp_linear_cross_entropy_with(inputs[0], head->weight, inputs[1], &((lm_head *)self)->loss);
-    return fsdp_linear(inputs[0], head->weight, FSDP_NO_BIAS);
+        return fsdp_linear_cross_entropy_with(inputs[0], head->layer.weight, inputs[1], &head->loss);
+    logits = fsdp_linear(inputs[0], head->layer.weight, FSDP_NO_BIAS);
+    if (head->loss.softcap > 0)
+        logits = fsdp_scale(fsdp_tanh(fsdp_scale(logits, 1 / (double)head->loss.softcap)), (double)head->loss.softcap);
+    return logits;
 }
 
 static void describe_head(const fsdp_module *self, char *text, size_t text_bytes)
@@ -50,6 +54,7 @@ static fsdp_module *head_create(const fsdp__model_plan *plan, fsdp_tensor *tied)
         return NULL;
     head->dim = config->dim;
     head->vocab_size = config->vocab_size;
+    head->loss.softcap = config->logits_softcap;
     layer = &head->layer;
     if (tied)
         return fsdp__module_built(&layer->base,

@@ -65,9 +65,12 @@ static fsdp_status write_frequencies(const rotary *m, int64_t length, bool local
 
 static fsdp_status fill_frequencies(fsdp_module *module, fsdp_tensor *buffer)
 {
-    const rotary *m = (const rotary *)module;
+    return write_frequencies((const rotary *)module, 0, false, buffer);
+}
 
-    return write_frequencies(m, 0, buffer == m->local_inv_freq, buffer);
+static fsdp_status fill_local_frequencies(fsdp_module *module, fsdp_tensor *buffer)
+{
+    return write_frequencies((const rotary *)module, 0, true, buffer);
 }
 
 static fsdp_status new_frequencies(const rotary *m, fsdp_device *device, fsdp_tensor **out)
@@ -84,7 +87,7 @@ static fsdp_status build_rotary(rotary *m, const fsdp__model_plan *plan)
     if (!(m->config.local_rope_theta > 0))
         return FSDP_OK;
     FSDP_TRY(new_frequencies(m, plan->device, &m->local_inv_freq));
-    return fsdp__module_add_filled_buffer(&m->base, "local_inv_freq", &m->local_inv_freq, fill_frequencies);
+    return fsdp__module_add_filled_buffer(&m->base, "local_inv_freq", &m->local_inv_freq, fill_local_frequencies);
 }
 
 static rotary *rotary_create(const fsdp__model_plan *plan)
@@ -250,7 +253,10 @@ static fsdp_status build_attention(attention *m, const block_plan *b)
     m->norm_whole = family_of(b->plan)->norm_whole;
     m->local = fsdp_model_layer_is_local(config, b->layer);
     m->has_rope = fsdp_model_layer_has_rope(config, b->layer);
-    m->options = (fsdp_attention_options){.causal = true, .scale = fsdp__attention_scale(config, b->layer)};
+    m->options = (fsdp_attention_options){.causal = true,
+                                          .scale = fsdp__attention_scale(config, b->layer),
+                                          .window = m->local ? config->window : 0,
+                                          .softcap = config->attention_softcap};
     m->positions = (rotary *)fsdp_module_ref(&b->positions->base);
     FSDP_TRY(add_projections(m, b->plan));
     return add_norms(m, b->plan);
@@ -287,8 +293,7 @@ static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tensor *const *inputs, i
         parts[0] = fsdp_call(m->gate_proj, inputs[0]);
         parts[1] = fsdp_call(m->up_proj, inputs[0]);
     }
-    return fsdp_call(m->down_proj,
-                     m->gelu ? fsdp_mul(fsdp_gelu_tanh(parts[0]), parts[1]) : fsdp_swiglu(parts[0], parts[1]));
+    return fsdp_call(m->down_proj, m->gelu ? fsdp_geglu_tanh(parts[0], parts[1]) : fsdp_swiglu(parts[0], parts[1]));
 }
 
 static const fsdp_module_type mlp_types[] = TYPES_OF("MLP", .forward = mlp_forward);
@@ -415,6 +420,10 @@ static fsdp_status body_forward(fsdp_module *self, void *cache, fsdp_tensor *con
     fsdp_tensor *x = scaled(fsdp_call(m->embed_tokens, inputs[0]), m->embedding_scale);
 
     (void)output_count;
+    /* What a block writes while it runs the first time would be missing when it is computed again. */
+    if (!frequencies_of((rotary *)m->rotary_emb, false,
+                        fsdp__kv_cache_position(cache) + fsdp_tensor_size(inputs[0], 1)))
+        return fsdp_last_status();
     for (int64_t i = 0; i < fsdp_module_child_count(m->layers); i++)
         x = fsdp__call_placed(fsdp_module_child_at(m->layers, i, &(const char *){NULL}), fsdp__kv_cache_layer(cache, i),
                               x, fsdp__positions_of(inputs, count));

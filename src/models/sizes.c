@@ -199,21 +199,6 @@ static bool any_marked(const uint64_t *layers)
     return any != 0;
 }
 
-/* Refuses what attention cannot do. */
-static fsdp_status check_supported(const fsdp_model_config *c)
-{
-    if (any_marked(c->local_layers) && c->window > 0 && c->window < c->max_seq_len)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "bad model config: a window of %lld in %lld positions is not supported: it must hold all",
-                         (long long)c->window, (long long)c->max_seq_len);
-    if (c->attention_softcap > 0 || c->logits_softcap > 0)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "bad model config: soft caps of scores and logits are not supported");
-    if (c->rotary_fraction > 0 && c->rotary_fraction < 1)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "bad model config: rotary_fraction is %g: only 1 is supported",
-                         (double)c->rotary_fraction);
-    return FSDP_OK;
-}
-
 static fsdp_status check_layers(const fsdp_model_config *c)
 {
     FSDP_TRY(check_range("window", c->window, 0, INT32_MAX));
@@ -229,7 +214,7 @@ static fsdp_status check_layers(const fsdp_model_config *c)
                          "bad model config: rotary_fraction is %g of a head_dim of %lld: rotary positions need an even "
                          "number, at least 2",
                          (double)c->rotary_fraction, (long long)c->head_dim);
-    return check_supported(c);
+    return FSDP_OK;
 }
 
 static fsdp_status check_llama(const fsdp_model_config *c)

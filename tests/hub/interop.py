@@ -13,7 +13,8 @@ import sys
 
 import torch
 from safetensors.torch import load_file
-from transformers import (AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel,
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
+                          GPT2Config, GPT2LMHeadModel,
                           LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
                           Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                           SmolLM3Config, SmolLM3ForCausalLM)
@@ -38,9 +39,16 @@ MODELS = {
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=6, rope_parameters=YARN)),
     "olmo2": lambda: Olmo2ForCausalLM(Olmo2Config(**SIZES, **NO_PAD)),
     "smollm3": lambda: SmolLM3ForCausalLM(SmolLM3Config(**SIZES, no_rope_layer_interval=2, **NO_PAD)),
-    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**SIZES, **NO_PAD)),
+    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**{**SIZES, "hidden_size": 32}, **NO_PAD, sliding_window=5, rope_parameters=dict(
+        rope_type="default", rope_theta=5000.0, partial_rotary_factor=0.75))),
+    "mistral-local": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=3)),
+    "qwen2-local": lambda: Qwen2ForCausalLM(Qwen2Config(
+        **SIZES, use_sliding_window=True, sliding_window=3, max_window_layers=1)),
+    "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(
+        **SIZES, head_dim=6, sliding_window=3, query_pre_attn_scalar=5, attn_implementation="eager",
+        attn_logit_softcapping=2.0, final_logit_softcapping=1.5)),
     "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(
-        **SIZES, head_dim=6, sliding_window=64, sliding_window_pattern=2, query_pre_attn_scalar=5)),
+        **SIZES, head_dim=6, sliding_window=3, sliding_window_pattern=2, query_pre_attn_scalar=5)),
 }
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 failures = []

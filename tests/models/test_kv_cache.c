@@ -24,7 +24,34 @@ static const variant variants[] = {
     {"llama", FSDP_LLAMA, 4, false, false},
     {"llama, tied, grouped", FSDP_LLAMA, 2, true, false},
     {"llama, one key head, biases", FSDP_LLAMA, 1, false, true},
+    {"mistral, local", FSDP_MISTRAL, 2, false, false},
+    {"qwen3", FSDP_QWEN3, 2, false, false},
+    {"olmo2", FSDP_OLMO2, 2, false, false},
+    {"smollm3", FSDP_SMOLLM3, 2, true, false},
+    {"phi3", FSDP_PHI3, 2, false, false},
+    {"gemma2", FSDP_GEMMA2, 2, true, false},
+    {"gemma3", FSDP_GEMMA3, 2, true, false},
 };
+
+/* Gives a family what it may have: local layers, layers without positions, soft caps. */
+static void complete(fsdp_model_config *config)
+{
+    if (config->architecture == FSDP_MISTRAL || config->architecture >= FSDP_PHI3) {
+        config->window = 3;
+        config->local_layers[0] = config->architecture >= FSDP_GEMMA2 ? 1 : 3;
+    }
+    if (config->architecture == FSDP_SMOLLM3)
+        config->no_rope_layers[0] = 2;
+    if (config->architecture == FSDP_PHI3)
+        config->rotary_fraction = 0.5f;
+    if (config->architecture == FSDP_GEMMA2) {
+        config->query_scalar = 5;
+        config->attention_softcap = 2;
+        config->logits_softcap = 3;
+    }
+    if (config->architecture == FSDP_GEMMA3)
+        config->local_rope_theta = 20;
+}
 
 static fsdp_module *create(fsdp_context *context, const variant *v, fsdp_dtype dtype)
 {
@@ -45,8 +72,10 @@ static fsdp_module *create(fsdp_context *context, const variant *v, fsdp_dtype d
         .attention_bias = v->bias,
         .mlp_bias = v->bias,
     };
-    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, test_device(context), &config));
+    fsdp_module *model;
 
+    complete(&config);
+    model = CHECK_PTR(fsdp_model_create(context, test_device(context), &config));
     CHECK_OK(fsdp_module_initialize(model, 5));
     CHECK_OK(fsdp_module_to(model, dtype));
     fsdp_module_train(model, false);
@@ -186,7 +215,7 @@ static void check_sharded(fsdp_context *context, void *arg)
 TEST(sharded_models_take_one_too)
 {
     for (int world = 2; world <= 4; world++)
-        for (size_t i = 1; i < 4; i += 2)
+        for (size_t i = 1; i < sizeof variants / sizeof *variants; i += 2)
             test_run_ranks(world, check_sharded, (void *)&variants[i]);
 }
 

@@ -56,7 +56,7 @@ static void check(const char *prefix, const char *name, const fsdp_tensor *tenso
     for (int d = 0; d < expected->ndim; d++)
         CHECK_EQ(fsdp_tensor_size(tensor, d), expected->shape[d]);
     CHECK_OK(fsdp_tensor_read(tensor, FSDP_F32, values));
-    CHECK_CLOSE(values, expected->data, fsdp_tensor_numel(tensor), 1e-4, 1e-6);
+    CHECK_CLOSE(values, expected->data, fsdp_tensor_numel(tensor), 1e-4, 5e-6);
 }
 
 static void check_model(const char *prefix, const fsdp_model_config *config)
@@ -197,4 +197,61 @@ TEST(phi3_has_fused_projections)
     fsdp_model_config config = tiny(FSDP_PHI3);
 
     check_model("phi3", &config);
+}
+
+TEST(phi3_may_rotate_a_part_of_each_head)
+{
+    fsdp_model_config config = tiny(FSDP_PHI3);
+
+    config.dim = 16;
+    config.head_dim = 8;
+    config.rotary_fraction = 0.75f;
+    config.window = 4;
+    config.local_layers[0] = 1;
+    check_model("partial-phi3", &config);
+}
+
+TEST(mistral_has_local_layers)
+{
+    fsdp_model_config config = tiny(FSDP_MISTRAL);
+
+    config.window = 3;
+    config.local_layers[0] = 1;
+    check_model("local-mistral", &config);
+}
+
+TEST(qwen2_has_local_layers_at_the_end)
+{
+    fsdp_model_config config = two(FSDP_QWEN2);
+
+    config.window = 3;
+    config.local_layers[0] = 2;
+    check_model("local-qwen2", &config);
+}
+
+TEST(gemma2_has_soft_caps_and_a_local_layer_first)
+{
+    fsdp_model_config config = two(FSDP_GEMMA2);
+
+    config.tie_word_embeddings = true;
+    config.window = 3;
+    config.local_layers[0] = 1;
+    config.query_scalar = 5;
+    config.attention_softcap = 2;
+    config.logits_softcap = 1.5f;
+    check_model("gemma2", &config);
+}
+
+TEST(gemma3_has_two_thetas)
+{
+    fsdp_model_config config = two(FSDP_GEMMA3);
+
+    config.tie_word_embeddings = true;
+    config.window = 3;
+    config.local_layers[0] = 1;
+    config.query_scalar = 5;
+    config.local_rope_theta = 100;
+    config.rope_type = FSDP_ROPE_LINEAR;
+    config.rope_factor = 2;
+    check_model("gemma3", &config);
 }
