@@ -1,13 +1,16 @@
-/* fsdp/tokenizer.h - converts text to token ids and back, as Hugging Face's tokenizers does.
+/* fsdp/tokenizer.h - converts text to token ids and back, as Hugging Face's tokenizers and SentencePiece do.
  *
  *     fsdp_tokenizer_open("gpt2", &tokenizer);                  // the folder, or its tokenizer.json
  *     fsdp_tokenizer_encode(tokenizer, text, bytes, NULL, &ids); // fsdp_token_list ids = {0};
  *     fsdp_tokenizer_decode(tokenizer, ids.ids, ids.count, NULL, &out, &out_bytes);
  *
- * Byte-level BPE is supported, which GPT-2, Llama 3, SmolLM and Qwen use. The model is BPE (with or without
+ * Two kinds are supported. Byte-level BPE, which GPT-2, Llama 3, SmolLM and Qwen use: the model is BPE (with or without
  * ignore_merges; an unk_token), the normalizer none or NFC, the pre-tokenizer ByteLevel after any of Split and Digits,
- * the post-processor ByteLevel or TemplateProcessing, the decoder ByteLevel. Anything else is an error that names it,
- * because the ids would differ from those that the model was trained on.
+ * the post-processor ByteLevel or TemplateProcessing, the decoder ByteLevel. SentencePiece's BPE and Unigram, which
+ * Llama 2, Mistral, Phi-3 and Gemma use, where U+2581 stands for a space and <0x0A> for a byte: a tokenizer.model, or a
+ * tokenizer.json with the normalizers Prepend and Replace of a text, the pre-tokenizers Metaspace or Split, and the
+ * decoders Replace, ByteFallback, Fuse, Strip and Metaspace. Anything else is an error that names it, because the ids
+ * would differ from those that the model was trained on.
  *
  * Letters, digits and marks are those of Unicode 16 on every machine, as in tokenizers 0.21.2 and later. Patterns mean
  * what they mean in Oniguruma; an unknown construct is an error that names its place in the pattern. An added token
@@ -25,8 +28,9 @@ extern "C" {
 
 typedef struct fsdp_tokenizer fsdp_tokenizer; /* read-only once it is open; may be shared by threads */
 
-/* Opens a tokenizer. `path` is a tokenizer.json, or a folder with tokenizer.json, or else with vocab.json and
- * merges.txt (of GPT-2 or Qwen2, as tokenizer_config.json says). Added tokens of tokenizer_config.json are used besides
+/* Opens a tokenizer. `path` is a tokenizer.json, a file of SentencePiece whose name ends with ".model", or a folder
+ * with tokenizer.json, or else with tokenizer.model, or else with vocab.json and merges.txt (of GPT-2 or Qwen2, as
+ * tokenizer_config.json says). Added tokens of tokenizer_config.json are used besides
  * those of tokenizer.json; if both have a token, the former says how it is matched. Errors name the file, and the key
  * or line. */
 FSDP_API fsdp_status fsdp_tokenizer_open(const char *path, fsdp_tokenizer **out);

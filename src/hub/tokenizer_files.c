@@ -32,7 +32,8 @@ static bool has_file(const char *folder, const char *name)
 
 bool fsdp__hub_has_tokenizer(const char *folder)
 {
-    return has_file(folder, "tokenizer.json") || (has_file(folder, "vocab.json") && has_file(folder, "merges.txt"));
+    return has_file(folder, "tokenizer.json") || has_file(folder, "tokenizer.model") ||
+           (has_file(folder, "vocab.json") && has_file(folder, "merges.txt"));
 }
 
 static fsdp_status copy_file(const char *from, const fsdp__directory *to, const char *name)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "tokenizer/utf8.h"
 
 enum {
     SHORT_SYMBOLS = 48 /* up to here scanning all pairs is faster than a heap */
@@ -28,6 +29,42 @@ void fsdp_token_list_release(fsdp_token_list *list)
 static void add_symbol(fsdp__word_scratch *s, int32_t token)
 {
     s->symbols[s->count++] = (fsdp__symbol){.token = token};
+}
+
+/* Adds the tokens of the bytes of a character; false: one of them has none, and nothing was added. */
+static bool add_bytes(const fsdp__bpe *bpe, fsdp__word_scratch *s, const char *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (bpe->byte_tokens[(unsigned char)bytes[i]] == FSDP__NO_TOKEN)
+            return false;
+    for (size_t i = 0; i < count; i++)
+        add_symbol(s, bpe->byte_tokens[(unsigned char)bytes[i]]);
+    return true;
+}
+
+/* Reads characters instead of bytes. There is always an unknown token. */
+static fsdp_status read_characters(const fsdp__bpe *bpe, fsdp__word_scratch *s, const char *bytes, size_t count)
+{
+    bool after_unknown = false;
+
+    s->count = 0;
+    FSDP_TRY(fsdp__grow(&s->symbols, (int64_t)count, &s->capacity, sizeof *s->symbols));
+    for (size_t i = 0, length; i < count; i += length) {
+        uint32_t character;
+        int32_t token;
+        bool unknown;
+
+        length = (size_t)fsdp__utf8_at(bytes + i, count - i, &character);
+        length = length > 0 ? length : 1;
+        token = fsdp__vocabulary_find_bytes(&bpe->vocabulary, bytes + i, length);
+        if (token != FSDP__NO_TOKEN)
+            add_symbol(s, token);
+        unknown = token == FSDP__NO_TOKEN && !(bpe->byte_fallback && add_bytes(bpe, s, bytes + i, length));
+        if (unknown && (!after_unknown || !bpe->fuse_unknown))
+            add_symbol(s, bpe->unknown);
+        after_unknown = unknown;
+    }
+    return FSDP_OK;
 }
 
 static fsdp_status read_symbols(const fsdp__bpe *bpe, fsdp__word_scratch *s, const char *bytes, size_t count)
@@ -187,7 +224,7 @@ fsdp_status fsdp__word_tokens(const fsdp__bpe *bpe, fsdp__word_scratch *scratch,
         if (whole != FSDP__NO_TOKEN && !bpe->vocabulary.tokens[whole].added)
             return fsdp__token_list_add(out, whole);
     }
-    FSDP_TRY(read_symbols(bpe, scratch, bytes, count));
+    FSDP_TRY(bpe->characters ? read_characters(bpe, scratch, bytes, count) : read_symbols(bpe, scratch, bytes, count));
     if (scratch->count <= SHORT_SYMBOLS)
         merge_short(&bpe->merges, scratch);
     else

@@ -13,6 +13,8 @@ typedef struct fsdp__bpe {
     int32_t unknown;          /* FSDP__NO_TOKEN: there is none */
     bool fuse_unknown;        /* several unknown bytes in a row become one unknown token */
     bool ignore_merges;       /* a word that is a token becomes that token */
+    bool characters;          /* words begin as characters, not as bytes */
+    bool byte_fallback;       /* a character that is no token becomes the tokens of its bytes, if all are there */
 } fsdp__bpe;
 
 typedef struct fsdp__symbol {

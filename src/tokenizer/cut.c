@@ -15,7 +15,7 @@ bool fsdp__tokenizer_can_cut(const fsdp_tokenizer *tokenizer)
         cuts = cuts || p->steps[i].cut == FSDP__CUTS;
     }
     /* With a normalizer, those tokens are searched for in the normalized text, and not in the text that is cut. */
-    return cuts && (!tokenizer->nfc || tokenizer->normalized.count == 0);
+    return cuts && (tokenizer->normalizer.count == 0 || tokenizer->normalized.count == 0);
 }
 
 static bool is_letter(char byte)

@@ -1,4 +1,6 @@
 /* decoder.c - turns ids into text: the bytes of tokens, with U+FFFD for those that are not UTF-8. */
+#include <string.h>
+
 #include "base/alloc.h"
 #include "tokenizer/nfc.h"
 #include "tokenizer/tokenizer.h"
@@ -9,6 +11,7 @@
 struct fsdp_decoder {
     const fsdp_tokenizer *tokenizer;
     bool skip_specials;
+    bool begun;      /* something has been decoded */
     char waiting[4]; /* the bytes of a character that is not complete yet */
     size_t waiting_bytes;
     fsdp__text in, text; /* bytes that have come, and the text made of them */
@@ -43,18 +46,50 @@ static fsdp_status take_text(fsdp_decoder *d, bool last)
     return FSDP_OK;
 }
 
-/* Turns the bytes that came since the last call, after those that waited, into text. */
-static fsdp_status flush(fsdp_decoder *d, const char *bytes, size_t count, bool last, const char **text,
-                         size_t *text_bytes)
+/* Begins a call: the bytes that waited come first. */
+static fsdp_status begin(fsdp_decoder *d)
 {
     d->in.count = d->text.count = 0;
-    FSDP_TRY(fsdp__text_append(&d->in, d->waiting, d->waiting_bytes));
-    FSDP_TRY(fsdp__text_append(&d->in, bytes, count));
+    return fsdp__text_append(&d->in, d->waiting, d->waiting_bytes);
+}
+
+/* Turns the bytes that have come into text. */
+static fsdp_status flush(fsdp_decoder *d, bool last, const char **text, size_t *text_bytes)
+{
     FSDP_TRY(take_text(d, last));
     FSDP_TRY(fsdp__text_append(&d->text, "", 1));
     *text = d->text.bytes;
     *text_bytes = (size_t)d->text.count - 1;
     return FSDP_OK;
+}
+
+/* Adds bytes to `in`, but for spaces in front of all, where the decoder strips them. */
+static fsdp_status append(fsdp_decoder *d, const char *bytes, size_t count)
+{
+    while (!d->begun && count > 0 && d->tokenizer->strips && bytes[0] == ' ') {
+        bytes++;
+        count--;
+        d->begun = !d->tokenizer->strips_all;
+    }
+    d->begun = d->begun || count > 0;
+    return fsdp__text_append(&d->in, bytes, count);
+}
+
+/* Adds the text of a token in which U+2581 stands for a space. */
+static fsdp_status append_marked(fsdp_decoder *d, const char *bytes, size_t count)
+{
+    size_t mark = sizeof FSDP__SPACE_MARK - 1, done = 0;
+
+    for (size_t i = 0; i + mark <= count;) {
+        if (memcmp(bytes + i, FSDP__SPACE_MARK, mark) != 0) {
+            i++;
+            continue;
+        }
+        FSDP_TRY(append(d, bytes + done, i - done));
+        FSDP_TRY(append(d, " ", 1));
+        done = i += mark;
+    }
+    return append(d, bytes + done, count - done);
 }
 
 static fsdp_status token_bytes(const fsdp_tokenizer *tokenizer, bool skip_specials, int32_t id, const char **bytes,
@@ -71,6 +106,22 @@ static fsdp_status token_bytes(const fsdp_tokenizer *tokenizer, bool skip_specia
     return FSDP_OK;
 }
 
+/* Adds a token to `in`. */
+static fsdp_status append_token(fsdp_decoder *d, int32_t id)
+{
+    const fsdp__bpe *bpe = &d->tokenizer->bpe;
+    const char *bytes = NULL;
+    size_t count = 0;
+
+    FSDP_TRY(token_bytes(d->tokenizer, d->skip_specials, id, &bytes, &count));
+    if (!fsdp__tokenizer_has_marks(d->tokenizer))
+        return append(d, bytes, count);
+    for (int byte = 0; byte < 256 && count == 6 && bytes[0] == '<'; byte++) /* as "<0x0A>" has */
+        if (bpe->byte_tokens[byte] == id)
+            return append(d, &(char){(char)byte}, 1);
+    return append_marked(d, bytes, count);
+}
+
 fsdp_status fsdp_decoder_create(const fsdp_tokenizer *tokenizer, const fsdp_decode_options *options, fsdp_decoder **out)
 {
     if (!tokenizer || !out)
@@ -83,20 +134,20 @@ fsdp_status fsdp_decoder_create(const fsdp_tokenizer *tokenizer, const fsdp_deco
 
 fsdp_status fsdp_decoder_push(fsdp_decoder *decoder, int32_t id, const char **text, size_t *bytes)
 {
-    const char *token;
-    size_t count;
-
     if (!decoder || !text || !bytes)
         return FSDP_FAIL(FSDP_INVALID, "cannot decode: decoder, text and bytes are required");
-    FSDP_TRY(token_bytes(decoder->tokenizer, decoder->skip_specials, id, &token, &count));
-    return flush(decoder, token, count, false, text, bytes);
+    FSDP_TRY(begin(decoder));
+    FSDP_TRY(append_token(decoder, id));
+    return flush(decoder, false, text, bytes);
 }
 
 fsdp_status fsdp_decoder_finish(fsdp_decoder *decoder, const char **text, size_t *bytes)
 {
     if (!decoder || !text || !bytes)
         return FSDP_FAIL(FSDP_INVALID, "cannot decode: decoder, text and bytes are required");
-    return flush(decoder, "", 0, true, text, bytes);
+    FSDP_TRY(begin(decoder));
+    decoder->begun = false;
+    return flush(decoder, true, text, bytes);
 }
 
 void fsdp_decoder_free(fsdp_decoder *decoder)
@@ -111,20 +162,14 @@ void fsdp_decoder_free(fsdp_decoder *decoder)
 fsdp_status fsdp_tokenizer_decode(const fsdp_tokenizer *tokenizer, const int32_t *ids, int64_t count,
                                   const fsdp_decode_options *options, char **out, size_t *out_bytes)
 {
-    fsdp_decoder decoder = {.tokenizer = tokenizer};
+    fsdp_decoder decoder = {.tokenizer = tokenizer, .skip_specials = options && options->skip_specials};
     fsdp_status status = FSDP_OK;
 
     if (!tokenizer || (!ids && count > 0) || count < 0 || !out || !out_bytes)
         return FSDP_FAIL(FSDP_INVALID, "cannot decode: tokenizer, ids, out and out_bytes are required");
     *out = NULL;
-    for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
-        const char *token;
-        size_t bytes;
-
-        status = token_bytes(tokenizer, options && options->skip_specials, ids[i], &token, &bytes);
-        if (status == FSDP_OK)
-            status = fsdp__text_append(&decoder.in, token, bytes);
-    }
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++)
+        status = append_token(&decoder, ids[i]);
     if (status == FSDP_OK)
         status = take_text(&decoder, true);
     if (status == FSDP_OK)

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "tokenizer/nfc.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8.h"
 #include "tokenizer/word_cache.h"
@@ -12,12 +11,22 @@ struct fsdp_encoder {
     fsdp__matcher *matcher;
     fsdp__word_cache cache; /* `words` is NULL for a single text: not worth it */
     fsdp__word_scratch scratch;
-    fsdp__text normalized;
+    fsdp__unigram_scratch unigram;
+    fsdp__text normalized[2], marked;
     bool plain_specials; /* of the text being encoded; `out`: where its ids go */
+    bool begun;          /* something of it has been encoded */
     fsdp_token_list *out;
 };
 
 /* ---- words ---- */
+
+static fsdp_status word_tokens(fsdp_encoder *e, const char *word, size_t bytes)
+{
+    const fsdp_tokenizer *t = e->tokenizer;
+
+    return t->unigram.on ? fsdp__unigram_tokens(&t->unigram, &t->bpe, &e->unigram, word, bytes, e->out)
+                         : fsdp__word_tokens(&t->bpe, &e->scratch, word, bytes, e->out);
+}
 
 static fsdp_status add_word(void *arg, const char *word, size_t bytes)
 {
@@ -28,17 +37,72 @@ static fsdp_status add_word(void *arg, const char *word, size_t bytes)
     if (bytes >= INT32_MAX)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "a word of %zu bytes: at most %d", bytes, INT32_MAX - 1);
     if (bytes > FSDP__CACHED_BYTES || !e->cache.words)
-        return fsdp__word_tokens(&e->tokenizer->bpe, &e->scratch, word, bytes, e->out);
+        return word_tokens(e, word, bytes);
     cached = fsdp__word_cache_at(&e->cache, word, bytes);
     if (fsdp__cached_word_is(cached, word, bytes)) {
         for (int i = 0; i < cached->count; i++)
             FSDP_TRY(fsdp__token_list_add(e->out, cached->ids[i]));
         return FSDP_OK;
     }
-    FSDP_TRY(fsdp__word_tokens(&e->tokenizer->bpe, &e->scratch, word, bytes, e->out));
+    FSDP_TRY(word_tokens(e, word, bytes));
     if (left_out == e->scratch.left_out) /* bytes that are left out are counted every time */
         fsdp__cached_word_set(cached, word, bytes, e->out->ids + before, e->out->count - before);
     return FSDP_OK;
+}
+
+/* ---- words with marks for spaces ---- */
+
+enum {
+    MARK_BYTES = sizeof FSDP__SPACE_MARK - 1
+};
+
+static bool is_mark(const char *text, size_t bytes)
+{
+    return bytes >= MARK_BYTES && memcmp(text, FSDP__SPACE_MARK, MARK_BYTES) == 0;
+}
+
+/* Adds the words of a piece, each of which begins with a space mark: with every one, or with the first of several. */
+static fsdp_status add_marked_words(fsdp_encoder *e, const char *text, size_t bytes, bool every)
+{
+    size_t done = 0;
+    bool after_mark = true;
+
+    for (size_t i = 0; i < bytes;) {
+        bool mark = is_mark(text + i, bytes - i);
+
+        if (mark && i > done && (every || !after_mark)) {
+            FSDP_TRY(add_word(e, text + done, i - done));
+            done = i;
+        }
+        after_mark = mark;
+        i += mark ? MARK_BYTES : 1;
+    }
+    return bytes > done ? add_word(e, text + done, bytes - done) : FSDP_OK;
+}
+
+/* Receives what the pre-tokenizer has split. */
+static fsdp_status add_split_part(void *arg, const char *text, size_t bytes)
+{
+    fsdp_encoder *e = arg;
+
+    return e->tokenizer->words ? add_marked_words(e, text, bytes, false) : add_word(e, text, bytes);
+}
+
+/* Does what the pre-tokenizer Metaspace does. */
+static fsdp_status add_metaspaced(fsdp_encoder *e, const char *text, size_t bytes)
+{
+    fsdp__metaspace scheme = e->tokenizer->metaspace;
+    bool prepends = scheme == FSDP__METASPACE_ALWAYS || (scheme == FSDP__METASPACE_FIRST && !e->begun);
+
+    e->marked.count = 0;
+    if (prepends && bytes > 0 && text[0] != ' ' && !is_mark(text, bytes))
+        FSDP_TRY(fsdp__text_append(&e->marked, FSDP__SPACE_MARK, MARK_BYTES));
+    for (size_t i = 0; i < bytes; i++)
+        FSDP_TRY(text[i] == ' ' ? fsdp__text_append(&e->marked, FSDP__SPACE_MARK, MARK_BYTES)
+                                : fsdp__text_append(&e->marked, text + i, 1));
+    if (e->tokenizer->metaspace_splits)
+        return add_marked_words(e, e->marked.bytes, (size_t)e->marked.count, true);
+    return add_split_part(e, e->marked.bytes, (size_t)e->marked.count);
 }
 
 /* ---- pieces between added tokens ---- */
@@ -58,19 +122,24 @@ static fsdp_status add_pieces(fsdp_encoder *e, const fsdp__added_tokens *added, 
         if (!match.token)
             return FSDP_OK;
         FSDP_TRY(fsdp__token_list_add(e->out, match.token->id));
+        e->begun = true;
         done = match.end;
     }
 }
 
 static fsdp_status add_words(fsdp_encoder *e, const char *text, size_t bytes)
 {
-    return fsdp__pre_tokenize(&e->tokenizer->pre_tokenizer, e->matcher, text, bytes, add_word, e);
+    if (e->tokenizer->metaspace != FSDP__METASPACE_NONE)
+        FSDP_TRY(add_metaspaced(e, text, bytes));
+    else
+        FSDP_TRY(fsdp__pre_tokenize(&e->tokenizer->pre_tokenizer, e->matcher, text, bytes, add_split_part, e));
+    e->begun = true;
+    return FSDP_OK;
 }
 
 static fsdp_status add_raw_piece(fsdp_encoder *e, const char *text, size_t bytes)
 {
-    if (e->tokenizer->nfc)
-        FSDP_TRY(fsdp__nfc(text, bytes, &e->normalized, &text, &bytes));
+    FSDP_TRY(fsdp__normalize(&e->tokenizer->normalizer, !e->begun, text, bytes, e->normalized, &text, &bytes));
     return add_pieces(e, &e->tokenizer->normalized, text, bytes, add_words);
 }
 
@@ -98,6 +167,7 @@ fsdp_status fsdp_encoder_encode(fsdp_encoder *encoder, const char *text, size_t 
     tokenizer = encoder->tokenizer;
     encoder->plain_specials = options && options->plain_specials;
     encoder->out = out;
+    encoder->begun = false;
     if (options && options->add_specials)
         FSDP_TRY(add_list(&tokenizer->prefix, out));
     FSDP_TRY(add_pieces(encoder, &tokenizer->raw, text, bytes, add_raw_piece));
@@ -139,7 +209,10 @@ void fsdp_encoder_free(fsdp_encoder *encoder)
     fsdp__matcher_free(encoder->matcher);
     fsdp__word_cache_release(&encoder->cache);
     fsdp__word_scratch_release(&encoder->scratch);
-    fsdp__text_release(&encoder->normalized);
+    fsdp__unigram_scratch_release(&encoder->unigram);
+    for (int i = 0; i < 2; i++)
+        fsdp__text_release(&encoder->normalized[i]);
+    fsdp__text_release(&encoder->marked);
     fsdp__free(encoder);
 }
 

@@ -1,5 +1,5 @@
-/* open_tokenizer.c - reads the files of a tokenizer: tokenizer.json, or vocab.json and merges.txt; and finds what ends
- * a text. */
+/* open_tokenizer.c - reads the files of a tokenizer: tokenizer.json, or tokenizer.model, or vocab.json and merges.txt;
+ * and finds what ends a text. */
 #include <string.h>
 #include <sys/stat.h>
 
@@ -73,6 +73,7 @@ static fsdp_status read_folder(const char *folder, fsdp_tokenizer *t)
         if (id != FSDP__NO_TOKEN && t->bpe.vocabulary.tokens[id].special)
             t->eos = id;
     }
+    t->eos = t->eos == FSDP__NO_TOKEN ? t->model_eos : t->eos;
     fsdp__added_tokens_order(&t->raw);
     fsdp__added_tokens_order(&t->normalized);
     return FSDP_OK;
@@ -132,7 +133,7 @@ static fsdp_status set_class(const char *path, const json_t *config, fsdp_tokeni
         return fsdp__add_byte_level(path, space, true, &t->pre_tokenizer);
     if (strcmp(name, qwen2[0]) != 0 && strcmp(name, qwen2[1]) != 0)
         return fsdp__unsupported_part(path, "tokenizer_class without a tokenizer.json", name);
-    t->nfc = true;
+    FSDP_TRY(fsdp__normalizer_add(&t->normalizer, FSDP__NORMALIZE_NFC, NULL, 0, NULL));
     FSDP_TRY(fsdp__add_qwen2_split(path, &t->pre_tokenizer));
     return fsdp__add_byte_level(path, false, false, &t->pre_tokenizer);
 }
@@ -168,7 +169,9 @@ static fsdp_status read_pair(const char *folder, fsdp_tokenizer *t)
     t->bpe.unknown = FSDP__NO_TOKEN;
     FSDP_TRY(load_json(folder, "vocab.json", t, &path, &vocabulary));
     if (!vocabulary)
-        return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has neither a tokenizer.json nor a vocab.json and merges.txt", folder);
+        return FSDP_FAIL(FSDP_NOT_FOUND,
+                         "'%s' has neither a tokenizer.json nor a tokenizer.model nor a vocab.json and merges.txt",
+                         folder);
     FSDP_TRY(fsdp__parse_vocabulary(path, vocabulary, &t->bpe));
     t->next_id = t->bpe.vocabulary.used;
     FSDP__TRY_NEW(merges = fsdp__path_join(folder, "merges.txt"));
@@ -186,7 +189,10 @@ static fsdp_status open_file(const char *path, fsdp_tokenizer **out)
     size_t bytes = 0;
 
     FSDP_TRY(fsdp__file_read(path, LIMIT_BYTES, &text, &bytes));
-    FSDP_TRY(fsdp__tokenizer_parse(path, text, bytes, out));
+    if (fsdp__ends_with(path, ".model"))
+        FSDP_TRY(fsdp__tokenizer_parse_model(path, text, bytes, out));
+    else
+        FSDP_TRY(fsdp__tokenizer_parse(path, text, bytes, out));
     (*out)->hash = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, bytes);
     return FSDP_OK;
 }
@@ -196,18 +202,39 @@ static fsdp_status open_pair(const char *folder, fsdp_tokenizer **out)
     FSDP__SCOPED(fsdp_tokenizer_close_at) fsdp_tokenizer *t = fsdp__calloc(1, sizeof *t);
 
     FSDP__TRY_NEW(t);
-    t->eos = FSDP__NO_TOKEN;
+    t->eos = t->model_eos = FSDP__NO_TOKEN;
     FSDP_TRY(read_pair(folder, t));
     *out = fsdp__take(&t);
     return FSDP_OK;
 }
 
+/* Does what the config says of the tokens around a text, which a tokenizer.model does not know. */
+static fsdp_status set_ends(const char *folder, fsdp_tokenizer *t)
+{
+    json_auto_t *config = NULL;
+    FSDP__FREED char *path = NULL;
+
+    FSDP_TRY(load_json(folder, config_name, t, &path, &config));
+    if (json_is_false(json_object_get(config, "add_bos_token")))
+        t->prefix.count = 0;
+    if (json_is_true(json_object_get(config, "add_eos_token")) && t->model_eos != FSDP__NO_TOKEN)
+        return fsdp__token_list_add(&t->suffix, t->model_eos);
+    return FSDP_OK;
+}
+
 static fsdp_status open_folder(const char *folder, fsdp_tokenizer **out)
 {
-    FSDP__FREED char *path = fsdp__path_join(folder, "tokenizer.json");
+    FSDP__FREED char *json = fsdp__path_join(folder, "tokenizer.json");
+    FSDP__FREED char *model = fsdp__path_join(folder, "tokenizer.model");
 
-    FSDP__TRY_NEW(path);
-    return fsdp__path_exists(path) ? open_file(path, out) : open_pair(folder, out);
+    FSDP__TRY_NEW(json);
+    FSDP__TRY_NEW(model);
+    if (fsdp__path_exists(json))
+        return open_file(json, out);
+    if (!fsdp__path_exists(model))
+        return open_pair(folder, out);
+    FSDP_TRY(open_file(model, out));
+    return set_ends(folder, *out);
 }
 
 fsdp_status fsdp_tokenizer_open(const char *path, fsdp_tokenizer **out)

@@ -4,7 +4,6 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "tokenizer/nfc.h"
 #include "tokenizer/parse.h"
 
 /* ---- added tokens ---- */
@@ -12,15 +11,19 @@
 static fsdp_status look_for(const fsdp__added_token *token, bool normalized, fsdp_tokenizer *to)
 {
     fsdp__added_token looked_for = *token;
-    FSDP__SCOPED(fsdp__text_release) fsdp__text scratch = {0};
+    fsdp__text scratch[2] = {{0}};
     const char *text = token->text;
+    fsdp_status status;
 
     if (!normalized)
         return fsdp__added_tokens_add(&to->raw, token);
-    if (to->nfc)
-        FSDP_TRY(fsdp__nfc(token->text, token->bytes, &scratch, &text, &looked_for.bytes));
+    status = fsdp__normalize(&to->normalizer, true, token->text, token->bytes, scratch, &text, &looked_for.bytes);
     looked_for.text = (char *)text; /* will be copied */
-    return fsdp__added_tokens_add(&to->normalized, &looked_for);
+    if (status == FSDP_OK && looked_for.bytes > 0)
+        status = fsdp__added_tokens_add(&to->normalized, &looked_for);
+    for (int i = 0; i < 2; i++)
+        fsdp__text_release(&scratch[i]);
+    return status;
 }
 
 /* Checks the id of a token that is not in the vocabulary. Hugging Face's tokenizers number such a token themselves,
@@ -91,6 +94,14 @@ fsdp_status fsdp__add_special_token(const char *path, const char *content, int64
         if (out->raw.tokens[i].id == id)
             return FSDP_OK;
     return add_token(path, &added, false, id, out);
+}
+
+fsdp_status fsdp__add_searched_token(const char *path, const char *content, int64_t id, fsdp_tokenizer *out)
+{
+    fsdp__added_token added = {.text = (char *)content, .bytes = strlen(content), .id = (int32_t)id};
+    fsdp_status status = fsdp__added_tokens_add(&out->normalized, &added);
+
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot read '%s'", path);
 }
 
 /* ---- tokens by id, of other files than tokenizer.json ---- */

@@ -8,8 +8,8 @@
 fsdp_status fsdp__unsupported_part(const char *path, const char *part, const char *name)
 {
     return FSDP_FAIL(FSDP_UNSUPPORTED,
-                     "cannot read '%s': the %s '%s' is not supported: only byte-level BPE tokenizers are (GPT-2, Llama "
-                     "3, SmolLM, Qwen)",
+                     "cannot read '%s': the %s '%s' is not supported: byte-level BPE tokenizers are (GPT-2, Llama 3, "
+                     "SmolLM, Qwen), and SentencePiece's BPE and Unigram (Llama 2, Mistral, Phi-3, Gemma)",
                      path, part, FSDP__SHOWN_NAME(name));
 }
 
@@ -130,14 +130,10 @@ static fsdp_status refuse_text(const fsdp__json_object *model, const char *key)
 static fsdp_status refuse_settings(const fsdp__json_object *model)
 {
     float dropout = 0;
-    bool byte_fallback = false;
 
     FSDP_TRY(fsdp__json_float(model, "dropout", false, &dropout));
-    FSDP_TRY(fsdp__json_bool(model, "byte_fallback", &byte_fallback));
     if (dropout != 0)
         return fsdp__unsupported_part(model->path, "model's setting", "dropout");
-    if (byte_fallback)
-        return fsdp__unsupported_part(model->path, "model's setting", "byte_fallback");
     FSDP_TRY(refuse_text(model, "continuing_subword_prefix"));
     return refuse_text(model, "end_of_word_suffix");
 }
@@ -157,13 +153,108 @@ static fsdp_status find_unknown(const fsdp__json_object *model, fsdp__bpe *bpe)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__parse_model(const fsdp__json_object *model, fsdp__bpe *bpe)
+/* ---- SentencePiece's: tokens of bytes, pieces with scores ---- */
+
+fsdp_status fsdp__find_written_bytes(fsdp__bpe *bpe, int *count)
+{
+    char text[8];
+
+    *count = 0;
+    for (int byte = 0; byte < 256; byte++) {
+        snprintf(text, sizeof text, "<0x%02X>", (unsigned)byte);
+        FSDP_TRY(fsdp__vocabulary_find_text(&bpe->vocabulary, text, &bpe->byte_tokens[byte]));
+        *count += bpe->byte_tokens[byte] != FSDP__NO_TOKEN;
+    }
+    return FSDP_OK;
+}
+
+void fsdp__find_words(fsdp_tokenizer *tokenizer)
+{
+    const fsdp__vocabulary *v = &tokenizer->bpe.vocabulary;
+    size_t mark = sizeof FSDP__SPACE_MARK - 1;
+
+    tokenizer->words = v->plain && fsdp__vocabulary_find_bytes(v, FSDP__SPACE_MARK, mark) != FSDP__NO_TOKEN &&
+                       !tokenizer->bpe.ignore_merges;
+    for (int64_t id = 0; tokenizer->words && id < v->count; id++) {
+        size_t count = v->tokens[id].present ? v->tokens[id].bytes : 0;
+        const char *text = v->bytes + v->tokens[id].at;
+
+        for (size_t i = 1; tokenizer->words && i + mark <= count; i++)
+            if (memcmp(text + i, FSDP__SPACE_MARK, mark) == 0 &&
+                (i < mark || memcmp(text + i - mark, FSDP__SPACE_MARK, mark) != 0))
+                tokenizer->words = false;
+    }
+}
+
+static fsdp_status parse_piece(const char *path, const json_t *piece, int64_t id, fsdp_tokenizer *out)
+{
+    const char *text = json_string_value(json_array_get(piece, 0));
+    const json_t *score = json_array_get(piece, 1);
+    fsdp_status status;
+
+    if (json_array_size(piece) != 2 || !text || !*text || !json_is_number(score))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': piece %lld is not [\"a\", -1.5]", path, (long long)id);
+    status = fsdp__vocabulary_add(&out->bpe.vocabulary, text, id);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "cannot read '%s'", path);
+    out->unigram.scores[id] = json_number_value(score);
+    out->unigram.order[id] = (int32_t)id;
+    out->unigram.unknown_score = FSDP__MIN(out->unigram.unknown_score, out->unigram.scores[id]);
+    return FSDP_OK;
+}
+
+static fsdp_status parse_unigram(const fsdp__json_object *model, fsdp_tokenizer *out)
+{
+    const json_t *vocabulary = json_object_get(model->object, "vocab");
+    int64_t count = (int64_t)json_array_size(vocabulary), unknown = -1;
+    int bytes;
+
+    if (count == 0)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': 'vocab' is not a list of pieces and scores", model->path);
+    FSDP__TRY_NEW(out->unigram.scores = fsdp__calloc((size_t)count, sizeof *out->unigram.scores));
+    FSDP__TRY_NEW(out->unigram.order = fsdp__calloc((size_t)count, sizeof *out->unigram.order));
+    for (int64_t i = 0; i < count; i++)
+        FSDP_TRY(parse_piece(model->path, json_array_get(vocabulary, (size_t)i), i, out));
+    FSDP_TRY(fsdp__json_integer(model, "unk_id", false, &unknown));
+    if (unknown < 0 || unknown >= count)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': 'unk_id' is %lld: it must be the id of a piece", model->path,
+                         (long long)unknown);
+    out->bpe.unknown = (int32_t)unknown;
+    out->unigram.on = true;
+    out->unigram.count = count;
+    out->unigram.unknown_score -= 10; /* SentencePiece's penalty */
+    fsdp__unigram_sort(&out->unigram, &out->bpe.vocabulary);
+    return fsdp__find_written_bytes(&out->bpe, &bytes);
+}
+
+/* Finds the tokens of bytes. One of SentencePiece's has an unknown token, or one for each byte. */
+static fsdp_status find_bytes(const fsdp__json_object *model, fsdp__bpe *bpe)
+{
+    int bytes;
+
+    if (!bpe->vocabulary.plain) {
+        fsdp__find_byte_tokens(bpe);
+        return bpe->byte_fallback ? fsdp__unsupported_part(model->path, "model's setting", "byte_fallback") : FSDP_OK;
+    }
+    bpe->characters = true;
+    FSDP_TRY(fsdp__find_written_bytes(bpe, &bytes));
+    if (bpe->unknown == FSDP__NO_TOKEN && !(bpe->byte_fallback && bytes == 256))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the model has neither an unk_token nor a token for each byte",
+                         model->path);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__parse_model(const fsdp__json_object *model, fsdp_tokenizer *out)
 {
     const char *type = "BPE"; /* early files do not have it */
+    fsdp__bpe *bpe = &out->bpe;
 
     if (!model->object)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': key 'model' is missing", model->path);
     FSDP_TRY(fsdp__json_string(model, "type", false, &type));
+    FSDP_TRY(fsdp__json_bool(model, "byte_fallback", &bpe->byte_fallback));
+    if (strcmp(type, "Unigram") == 0 && bpe->vocabulary.plain)
+        return parse_unigram(model, out);
     if (strcmp(type, "BPE") != 0)
         return fsdp__unsupported_part(model->path, "model", type);
     FSDP_TRY(refuse_settings(model));
@@ -172,6 +263,5 @@ fsdp_status fsdp__parse_model(const fsdp__json_object *model, fsdp__bpe *bpe)
     FSDP_TRY(fsdp__parse_vocabulary(model->path, json_object_get(model->object, "vocab"), bpe));
     FSDP_TRY(parse_merges(model->path, json_object_get(model->object, "merges"), bpe));
     FSDP_TRY(find_unknown(model, bpe));
-    fsdp__find_byte_tokens(bpe);
-    return FSDP_OK;
+    return find_bytes(model, bpe);
 }

@@ -184,18 +184,111 @@ static fsdp_status parse_step(const char *path, const json_t *value, fsdp__pre_t
     return fsdp__unsupported_part(path, "pre-tokenizer", type);
 }
 
-fsdp_status fsdp__parse_pre_tokenizer(const char *path, const json_t *pre_tokenizer, fsdp__pre_tokenizer *out)
+bool fsdp__has_pre_tokenizer(const json_t *pre_tokenizer, const char *type)
 {
-    if (pre_tokenizer && !json_is_null(pre_tokenizer))
-        FSDP_TRY(parse_step(path, pre_tokenizer, out));
-    if (!out->byte_level)
+    const char *own = json_string_value(json_object_get(pre_tokenizer, "type"));
+    const json_t *list = json_object_get(pre_tokenizer, "pretokenizers");
+    bool has = own && strcmp(own, type) == 0;
+
+    for (size_t i = 0; !has && i < json_array_size(list); i++)
+        has = fsdp__has_pre_tokenizer(json_array_get(list, i), type);
+    return has;
+}
+
+/* ---- SentencePiece's: marks for spaces ---- */
+
+static fsdp_status need_mark(const fsdp__json_object *part, const char *key)
+{
+    const char *mark = FSDP__SPACE_MARK;
+
+    FSDP_TRY(fsdp__json_string(part, key, false, &mark));
+    return strcmp(mark, FSDP__SPACE_MARK) == 0 ? FSDP_OK : fsdp__unsupported_part(part->path, "mark of spaces", mark);
+}
+
+/* Reads where a space is put in front. Older files have add_prefix_space. */
+static fsdp_status parse_scheme(const fsdp__json_object *part, fsdp__metaspace *out)
+{
+    static const char *const names[] = {
+        [FSDP__METASPACE_NEVER] = "never", [FSDP__METASPACE_FIRST] = "first", [FSDP__METASPACE_ALWAYS] = "always"};
+    const char *name = NULL;
+    bool adds = true;
+
+    FSDP_TRY(fsdp__json_bool(part, "add_prefix_space", &adds));
+    FSDP_TRY(fsdp__json_string(part, "prepend_scheme", false, &name));
+    *out = adds ? FSDP__METASPACE_ALWAYS : FSDP__METASPACE_NEVER;
+    for (size_t i = FSDP__METASPACE_NEVER; name && i < FSDP__COUNT_OF(names); i++)
+        if (strcmp(name, names[i]) == 0) {
+            *out = (fsdp__metaspace)i;
+            return FSDP_OK;
+        }
+    return name ? fsdp__unsupported_part(part->path, "prepend_scheme", name) : FSDP_OK;
+}
+
+static fsdp_status parse_metaspace(const fsdp__json_object *part, fsdp_tokenizer *out)
+{
+    FSDP_TRY(need_mark(part, "replacement"));
+    FSDP_TRY(parse_scheme(part, &out->metaspace));
+    out->metaspace_splits = true;
+    return fsdp__json_bool(part, "split", &out->metaspace_splits);
+}
+
+fsdp_status fsdp__parse_pre_tokenizer(const char *path, const json_t *pre_tokenizer, fsdp_tokenizer *out)
+{
+    fsdp__json_object part = {.path = path, .object = pre_tokenizer};
+    bool marks = fsdp__tokenizer_has_marks(out);
+    const char *type;
+
+    if (pre_tokenizer && !json_is_null(pre_tokenizer)) {
+        FSDP_TRY(fsdp__part_type(&part, "pre-tokenizer", &type));
+        if (marks && strcmp(type, "Metaspace") == 0)
+            return parse_metaspace(&part, out);
+        FSDP_TRY(parse_step(path, pre_tokenizer, &out->pre_tokenizer));
+    }
+    if (!out->pre_tokenizer.byte_level && !marks)
         return fsdp__unsupported_part(path, "pre-tokenizer", "without ByteLevel");
     return FSDP_OK;
 }
 
 /* ---- normalizers, decoders ---- */
 
-fsdp_status fsdp__parse_normalizer(const char *path, const json_t *normalizer, bool *nfc)
+static fsdp_status add_normalizer(const char *path, fsdp__normalizer *to, fsdp__normalizer_kind kind, const char *what,
+                                  const char *with)
+{
+    fsdp_status status = fsdp__normalizer_add(to, kind, what, what ? strlen(what) : 0, with);
+
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot read '%s'", path);
+}
+
+/* Reads a pattern that is a text, and what it is replaced by. */
+static fsdp_status parse_replace(const fsdp__json_object *part, const char **what, const char **with)
+{
+    fsdp__json_object pattern;
+
+    *what = NULL;
+    FSDP_TRY(fsdp__json_child(part, "pattern", &pattern));
+    FSDP_TRY(fsdp__json_string(part, "content", true, with));
+    if (pattern.object)
+        FSDP_TRY(fsdp__json_string(&pattern, "String", false, what));
+    return *what && **what ? FSDP_OK : fsdp__unsupported_part(part->path, "Replace of", "a Regex");
+}
+
+static fsdp_status parse_normalizer_step(const fsdp__json_object *part, const char *type, fsdp__normalizer *out)
+{
+    const char *what = NULL, *with = NULL;
+
+    if (strcmp(type, "NFC") == 0)
+        return add_normalizer(part->path, out, FSDP__NORMALIZE_NFC, NULL, NULL);
+    if (strcmp(type, "Prepend") == 0) {
+        FSDP_TRY(fsdp__json_string(part, "prepend", true, &with));
+        return add_normalizer(part->path, out, FSDP__NORMALIZE_PREPEND, NULL, with);
+    }
+    if (strcmp(type, "Replace") != 0)
+        return fsdp__unsupported_part(part->path, "normalizer", type);
+    FSDP_TRY(parse_replace(part, &what, &with));
+    return add_normalizer(part->path, out, FSDP__NORMALIZE_REPLACE, what, with);
+}
+
+fsdp_status fsdp__parse_normalizer(const char *path, const json_t *normalizer, fsdp__normalizer *out)
 {
     fsdp__json_object part = {.path = path, .object = normalizer};
     const json_t *list;
@@ -204,37 +297,73 @@ fsdp_status fsdp__parse_normalizer(const char *path, const json_t *normalizer, b
     if (!normalizer || json_is_null(normalizer))
         return FSDP_OK;
     FSDP_TRY(fsdp__part_type(&part, "normalizer", &type));
-    if (strcmp(type, "NFC") == 0) {
-        *nfc = true;
-        return FSDP_OK;
-    }
     if (strcmp(type, "Sequence") != 0)
-        return fsdp__unsupported_part(path, "normalizer", type);
+        return parse_normalizer_step(&part, type, out);
     list = json_object_get(normalizer, "normalizers");
     if (!json_is_array(list))
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the normalizer 'Sequence' has no list 'normalizers'", path);
     for (size_t i = 0; i < json_array_size(list); i++)
-        FSDP_TRY(fsdp__parse_normalizer(path, json_array_get(list, i), nfc));
+        FSDP_TRY(fsdp__parse_normalizer(path, json_array_get(list, i), out));
     return FSDP_OK;
 }
 
-fsdp_status fsdp__parse_decoder(const char *path, const json_t *decoder)
+/* Reads a Strip, which may leave out one space in front. */
+static fsdp_status parse_strip(const fsdp__json_object *part, fsdp_tokenizer *out)
+{
+    const char *what = NULL;
+    int64_t start = 0, stop = 0;
+
+    FSDP_TRY(fsdp__json_string(part, "content", true, &what));
+    FSDP_TRY(fsdp__json_integer(part, "start", true, &start));
+    FSDP_TRY(fsdp__json_integer(part, "stop", true, &stop));
+    if (strcmp(what, " ") != 0 || start < 0 || start > 1 || stop != 0)
+        return fsdp__unsupported_part(part->path, "decoder", "Strip of more than a space in front");
+    out->strips = start == 1;
+    return FSDP_OK;
+}
+
+/* Reads a decoder of a tokenizer with marks for spaces. Spaces in their place and bytes go without saying. */
+static fsdp_status parse_mark_decoder(const fsdp__json_object *part, const char *type, fsdp_tokenizer *out)
+{
+    const char *what, *with;
+    fsdp__metaspace scheme;
+
+    if (strcmp(type, "ByteFallback") == 0 || strcmp(type, "Fuse") == 0)
+        return FSDP_OK;
+    if (strcmp(type, "Strip") == 0)
+        return parse_strip(part, out);
+    if (strcmp(type, "Metaspace") == 0) {
+        FSDP_TRY(need_mark(part, "replacement"));
+        FSDP_TRY(parse_scheme(part, &scheme));
+        out->strips = scheme != FSDP__METASPACE_NEVER;
+        return FSDP_OK;
+    }
+    if (strcmp(type, "Replace") != 0)
+        return fsdp__unsupported_part(part->path, "decoder", type);
+    FSDP_TRY(parse_replace(part, &what, &with));
+    if (strcmp(what, FSDP__SPACE_MARK) != 0 || strcmp(with, " ") != 0)
+        return fsdp__unsupported_part(part->path, "decoder's Replace of", what);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__parse_decoder(const char *path, const json_t *decoder, fsdp_tokenizer *out)
 {
     fsdp__json_object part = {.path = path, .object = decoder};
     const json_t *list;
     const char *type;
 
     if (!decoder || json_is_null(decoder))
-        return FSDP_OK;
+        return fsdp__tokenizer_has_marks(out) ? fsdp__unsupported_part(path, "decoder", "null") : FSDP_OK;
     FSDP_TRY(fsdp__part_type(&part, "decoder", &type));
-    if (strcmp(type, "ByteLevel") == 0)
-        return FSDP_OK;
-    if (strcmp(type, "Sequence") != 0)
-        return fsdp__unsupported_part(path, "decoder", type);
+    if (strcmp(type, "Sequence") != 0) {
+        if (fsdp__tokenizer_has_marks(out))
+            return parse_mark_decoder(&part, type, out);
+        return strcmp(type, "ByteLevel") == 0 ? FSDP_OK : fsdp__unsupported_part(path, "decoder", type);
+    }
     list = json_object_get(decoder, "decoders");
     if (!json_is_array(list))
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the decoder 'Sequence' has no list 'decoders'", path);
     for (size_t i = 0; i < json_array_size(list); i++)
-        FSDP_TRY(fsdp__parse_decoder(path, json_array_get(list, i)));
+        FSDP_TRY(fsdp__parse_decoder(path, json_array_get(list, i), out));
     return FSDP_OK;
 }

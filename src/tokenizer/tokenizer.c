@@ -40,6 +40,8 @@ void fsdp_tokenizer_close(fsdp_tokenizer *tokenizer)
         return;
     fsdp__vocabulary_release(&tokenizer->bpe.vocabulary);
     fsdp__merges_release(&tokenizer->bpe.merges);
+    fsdp__unigram_release(&tokenizer->unigram);
+    fsdp__normalizer_release(&tokenizer->normalizer);
     fsdp__added_tokens_release(&tokenizer->raw);
     fsdp__added_tokens_release(&tokenizer->normalized);
     fsdp__pre_tokenizer_release(&tokenizer->pre_tokenizer);

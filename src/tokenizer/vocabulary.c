@@ -29,10 +29,12 @@ static char *reserve(fsdp__vocabulary *v, size_t most)
     return fsdp__grow(&v->bytes, last, &v->byte_capacity, 1) == 0 ? v->bytes + v->byte_count : NULL;
 }
 
-static key read_key(const char *text, char *scratch)
+static key read_key(const fsdp__vocabulary *v, const char *text, char *scratch)
 {
     key k = {.bytes = scratch};
 
+    if (v->plain)
+        return (key){.bytes = text, .count = strlen(text)};
     if (!fsdp__byte_level_bytes(text, scratch, &k.count))
         k = (key){.bytes = text, .count = strlen(text), .literal = true};
     return k;
@@ -111,7 +113,7 @@ fsdp_status fsdp__vocabulary_find_text(const fsdp__vocabulary *vocabulary, const
     *out = FSDP__NO_TOKEN;
     if (bytes > sizeof small && !large)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look for the token '%s'", FSDP__SHOWN_NAME(text));
-    k = read_key(text, large ? large : small);
+    k = read_key(vocabulary, text, large ? large : small);
     *out = find(vocabulary, &k);
     return FSDP_OK;
 }
@@ -153,7 +155,7 @@ fsdp_status fsdp__vocabulary_add(fsdp__vocabulary *vocabulary, const char *text,
     if (id < 0 || id >= IDS_MOST)
         return FSDP_FAIL(FSDP_FORMAT, "the id of token '%s' is %lld: ids are from 0 to %d", FSDP__SHOWN_NAME(text),
                          (long long)id, IDS_MOST - 1);
-    k = read_key(text, scratch);
+    k = read_key(vocabulary, text, scratch);
     found = find(vocabulary, &k);
     if (found == id)
         return FSDP_OK;

@@ -16,6 +16,7 @@ typedef struct fsdp__token {
 } fsdp__token;
 
 typedef struct fsdp__vocabulary {
+    bool plain;          /* no token is byte-level: the texts of files stand for themselves. Set before the first */
     fsdp__token *tokens; /* by id */
     int64_t count, capacity;
     char *bytes; /* of all tokens, one after another */

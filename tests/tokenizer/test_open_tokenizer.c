@@ -57,7 +57,8 @@ TEST(broken_pairs_name_file_and_line)
     char *directory = test_directory(), *merges = test_path(directory, "merges.txt");
     fsdp_tokenizer *t = NULL;
 
-    CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_NOT_FOUND, "neither a tokenizer.json nor a vocab.json");
+    CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_NOT_FOUND,
+                "neither a tokenizer.json nor a tokenizer.model nor a vocab.json");
     write_text(directory, "vocab.json", VOCAB);
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_NOT_FOUND, "merges.txt");
     write_text(directory, "merges.txt", "#version\na b\nab\n");
@@ -118,7 +119,7 @@ TEST(what_is_not_supported_is_refused_by_name)
         {{.normalizer = "{\"type\": \"Lowercase\"}"}, "normalizer 'Lowercase'"},
         {{.normalizer = "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}, {\"type\": \"NFKC\"}]}"},
          "'NFKC'"},
-        {{.pre_tokenizer = "{\"type\": \"Metaspace\"}"}, "pre-tokenizer 'Metaspace'"},
+        {{.pre_tokenizer = "{\"type\": \"Whitespace\"}"}, "pre-tokenizer 'Whitespace'"},
         {{.pre_tokenizer = "null"}, "pre-tokenizer 'without ByteLevel'"},
         {{.pre_tokenizer = "{\"type\": \"Digits\"}"}, "pre-tokenizer 'without ByteLevel'"},
         {{.pre_tokenizer =
@@ -131,12 +132,12 @@ TEST(what_is_not_supported_is_refused_by_name)
         {{.model = "\"end_of_word_suffix\": \"</w>\", "}, "end_of_word_suffix '</w>'"},
         {{.model = "\"continuing_subword_prefix\": \"##\", "}, "continuing_subword_prefix '##'"},
     };
-    static const char unigram[] = "{\"model\": {\"type\": \"Unigram\", \"vocab\": []}}";
+    static const char pieces[] = "{\"model\": {\"type\": \"WordPiece\", \"vocab\": {}}}";
     fsdp_tokenizer *t = NULL;
 
     for (size_t i = 0; i < FSDP__COUNT_OF(refused); i++)
         check_refused(&refused[i].parts, FSDP_UNSUPPORTED, refused[i].named);
-    CHECK_ERROR(fsdp__tokenizer_parse("t.json", unigram, strlen(unigram), &t), FSDP_UNSUPPORTED, "the model 'Unigram'");
+    CHECK_ERROR(fsdp__tokenizer_parse("t.json", pieces, strlen(pieces), &t), FSDP_UNSUPPORTED, "the model 'WordPiece'");
 }
 
 TEST(what_is_malformed_is_refused)
