@@ -229,8 +229,27 @@ typedef struct fsdp_train_config {
         int which;              /* fsdp_train_which; -1: BEST with training.early_stop, if it is kept, otherwise LAST */
         int dtype;              /* fsdp_dtype: F32, BF16 or F16 */
         int64_t max_shard_size; /* maximum bytes of a file of weights */
+        int merge;              /* 1, 0, -1: 0. With an adapter: the model with the adapter in its weights */
     } save;                     /* section "export" */
-    char *loaded_from;          /* the file that was read last; NULL: none */
+    struct {
+        char *path;            /* peft's folder of an adapter to begin with; NULL: none */
+        int64_t rank;          /* of a new one; 0: there is none */
+        double alpha, dropout; /* NaN: the rank, none */
+        char **targets;        /* none, and no target_pattern: all-linear */
+        int64_t target_count;
+        char *target_pattern;
+        char **exclude;
+        int64_t exclude_count;
+        char **rank_pattern; /* "down_proj=6" */
+        int64_t rank_pattern_count;
+        char **alpha_pattern;
+        int64_t alpha_pattern_count;
+        char **modules_to_save;
+        int64_t modules_to_save_count;
+        int rslora, dora; /* 1, 0, -1: 0 */
+        int base_dtype;   /* fsdp_dtype: F32 or BF16, of the frozen parameters */
+    } adapter;
+    char *loaded_from; /* the file that was read last; NULL: none */
 } fsdp_train_config;
 
 /* Creates a config with every key at its default. */
@@ -296,6 +315,7 @@ typedef struct fsdp_train_summary {
     bool stopped_early;       /* because of training.early_stop, no steps are left */
     double checkpoint_bytes;  /* of each checkpoint, all ranks; 0: the run keeps none */
     double snapshot_bytes;    /* this rank's part, which asynchronous checkpoints copy in memory; otherwise 0 */
+    int64_t adapter_layers;   /* that have an adapter; 0: the model itself is trained */
 } fsdp_train_summary;
 
 /* Reports one step. metrics.jsonl has a JSON object per line, and every run appends to it: first a header, written when

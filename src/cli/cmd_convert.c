@@ -12,6 +12,7 @@
 #include "cli/cli.h"
 #include "cli/convert_gguf.h"
 #include "cli/interrupt.h"
+#include "cli/merged.h"
 #include "cli/own_process.h"
 #include "cli/spill.h"
 #include "dist/dist.h"
@@ -29,6 +30,7 @@ enum {
 static void usage(void)
 {
     puts("fsdp convert FROM TO [--ranks N] [--dtype DTYPE] [--step S]\n"
+         "                     [--adapter DIR]\n"
          "fsdp convert FROM --to gguf -o FILE.gguf [--dtype f32|f16|bf16|q8_0]\n"
          "fsdp convert FILE.gguf -o FOLDER [--dtype DTYPE]\n"
          "\n"
@@ -45,6 +47,8 @@ static void usage(void)
          "                   that FROM holds\n"
          "  --dtype DTYPE    write weights as float32, bfloat16 or float16; default: as\n"
          "                   they are, but float32 in a Hugging Face folder if they differ\n"
+         "  --adapter DIR    a folder of peft (LoRA): TO becomes the model of FROM with the\n"
+         "                   adapter in its weights, which are in memory meanwhile\n"
          "  --step S         default: the step of FROM, or 0 if it is a Hugging Face\n"
          "                   folder\n"
          "  -o, --output TO  the same as TO\n"
@@ -53,13 +57,13 @@ static void usage(void)
          "                   ends with .gguf becomes a Hugging Face folder. The model is in\n"
          "                   memory then, in float32\n"
          "\n"
-         "Otherwise only a few MiB are in memory at a time. A temporary file beside TO takes as many\n"
-         "bytes as TO will have, and is removed at the end.");
+         "Otherwise only a few MiB are in memory at a time. A temporary file beside TO\n"
+         "takes as many bytes as TO will have, and is removed at the end.");
 }
 
 typedef struct conversion {
-    const char *from, *to;
-    int ranks; /* 0: a Hugging Face folder */
+    const char *from, *to, *adapter; /* the last: to be merged; NULL: none */
+    int ranks;                       /* 0: a Hugging Face folder */
     fsdp_dtype dtype;
     int64_t step; /* -1: the step of FROM */
     fsdp__tensor_source source;
@@ -163,13 +167,15 @@ static fsdp_status write_folder(fsdp_context *context, void *arg)
 {
     conversion *c = arg;
     const fsdp__hub_target target = {.folder = c->to, .source = c->source.folder.path};
-    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL, *merged = NULL;
     FSDP__SCOPED(fsdp__hub_hold_free_at) fsdp_hub_hold *hold = fsdp__hub_hold_create(context, &target);
 
     if (!hold)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
     FSDP_TRY(make_state(c, context, FSDP__SECTION_MODEL, &state));
-    return write_held(c, context, hold, state);
+    if (c->adapter && fsdp__merge_adapter(context, &c->config, state, c->adapter, &merged) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "--adapter");
+    return write_held(c, context, hold, merged ? merged : state);
 }
 
 /* ---- to a checkpoint ---- */
@@ -363,7 +369,7 @@ static fsdp_status spill_to(conversion *c)
 
     if (!beside)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
-    status = fsdp__spill_make(&c->source, beside, c->dtype, advance, c, &c->spill);
+    status = fsdp__spill_make(&c->source, beside, c->adapter ? FSDP_DTYPE_NONE : c->dtype, advance, c, &c->spill);
     fsdp__bar_clear(&c->bar);
     return status;
 }
@@ -433,6 +439,8 @@ static fsdp_status read_line(conversion *c, const char *ranks, const char *dtype
         FSDP_TRY(fsdp__args_integer("--ranks", ranks, 1, MOST_RANKS, &count));
     if (step)
         FSDP_TRY(fsdp__args_integer("--step", step, 0, INT64_MAX, &c->step));
+    if (c->adapter && ranks)
+        return FSDP_FAIL(FSDP_INVALID, "convert: --adapter is merged into a Hugging Face folder: leave --ranks out");
     if (step && !ranks)
         return FSDP_FAIL(FSDP_INVALID, "convert: --step needs --ranks: only a checkpoint has a step");
     c->ranks = (int)count;
@@ -451,8 +459,13 @@ int fsdp__cmd_convert(int argc, char **argv)
 {
     const char *ranks = NULL, *dtype = NULL, *step = NULL, *kind = NULL, *to = NULL;
     conversion c = {.step = -1};
-    const fsdp__option options[] = {{"ranks", 'n', &ranks, NULL}, {"dtype", 0, &dtype, NULL}, {"step", 0, &step, NULL},
-                                    {"to", 0, &kind, NULL},       {"output", 'o', &to, NULL}, {0}};
+    const fsdp__option options[] = {{"ranks", 'n', &ranks, NULL},
+                                    {"dtype", 0, &dtype, NULL},
+                                    {"step", 0, &step, NULL},
+                                    {"adapter", 0, &c.adapter, NULL},
+                                    {"to", 0, &kind, NULL},
+                                    {"output", 'o', &to, NULL},
+                                    {0}};
     fsdp__args args = {.options = options, .positional_most = 2};
     int status;
 
@@ -469,6 +482,8 @@ int fsdp__cmd_convert(int argc, char **argv)
     if (kind || fsdp__is_gguf(args.positional[0])) {
         if (ranks || step)
             return fsdp__usage_error("convert: a GGUF file has no %s", ranks ? "ranks" : "step");
+        if (c.adapter)
+            return fsdp__usage_error("convert: --adapter is for folders: merge first, then convert the result");
         return convert_gguf(args.positional[0], args.positional[1], kind, dtype);
     }
     if (read_line(&c, ranks, dtype, step) != FSDP_OK)

@@ -35,7 +35,7 @@ enum {
 
 typedef struct evaluation {
     const char *path, *data, *seq_len_text, *batch_text, *steps_text, *format_text, *ranks_text, *dtype_text, *device,
-        *timeout_text, *cache, *tokenizer, *field, *bad_line_text;
+        *timeout_text, *cache, *tokenizer, *field, *bad_line_text, *adapters_text;
     /* Used in place of `path` and `data` by a rank that another process of this program has started; NULL: use
      * those. */
     const char *rank_path, *rank_data;
@@ -53,6 +53,8 @@ typedef struct evaluation {
     double comm_timeout;
     fsdp__bar bar;
     bool skips_bad_lines;
+    char *adapters; /* folders, each with a NUL behind it; NULL: none */
+    int adapter_count;
 } evaluation;
 
 static void usage(void)
@@ -83,6 +85,8 @@ static void usage(void)
          "                          default: all\n"
          "  --cache FOLDER          the folder that keeps tokens of text; default: the one\n"
          "                          of fsdp train\n"
+         "  --adapter DIR           a folder of peft (LoRA), whose adapter the model computes\n"
+         "                          with; of several (A,B,C) the loss of each is printed\n"
          "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
          "  --device DEVICE         cpu (the default), cuda (a GPU for each rank), cuda:N,\n"
          "                          or auto: a GPU if every rank has one;\n"
@@ -116,8 +120,38 @@ static fsdp_status read_format(const char *text, fsdp_token_format *out)
     return text ? FSDP_FAIL(FSDP_INVALID, "--format is '%s': expected auto, text or tokens", text) : FSDP_OK;
 }
 
+/* Returns the folder of an adapter; NULL: there are none. */
+static const char *adapter_at(const evaluation *e, int index)
+{
+    const char *at = e->adapters;
+
+    for (int i = 0; i < index; i++)
+        at += strlen(at) + 1;
+    return at;
+}
+
+/* Splits A,B,C into folders. */
+static fsdp_status read_adapters(evaluation *e)
+{
+    if (!e->adapters_text)
+        return FSDP_OK;
+    FSDP__TRY_NEW(e->adapters = fsdp__strdup(e->adapters_text));
+    e->adapter_count = 1;
+    for (char *at = e->adapters; *at; at++)
+        if (*at == ',') {
+            *at = '\0';
+            e->adapter_count++;
+        }
+    for (int i = 0; i < e->adapter_count; i++)
+        if (!*adapter_at(e, i))
+            return FSDP_FAIL(FSDP_INVALID, "--adapter is '%s': expected a folder, or several with commas between them",
+                             e->adapters_text);
+    return FSDP_OK;
+}
+
 static fsdp_status read_line(evaluation *e)
 {
+    FSDP_TRY(read_adapters(e));
     e->options.local_batch = USUAL_BATCH;
     e->dtype = FSDP_F32;
     if (e->rank_path)
@@ -319,25 +353,22 @@ static void write_facts(const void *arg, FILE *out)
 
     fsdp__facts_of_model(&e->config, out);
     fsdp__facts_of_weights(e->folder.path, e->folder.is_checkpoint, "the model's folder", out);
+    for (int i = 0; i < e->adapter_count; i++)
+        fsdp__facts_of_adapter(adapter_at(e, i), out);
     fsdp__facts_of_data(e->tokens, "--data", out);
     fprintf(out, "--seq-len\t%lld\n--batch-size\t%lld\n--steps\t%lld\n--dtype\t%s\n", (long long)e->options.seq_len,
             (long long)e->options.local_batch, (long long)e->options.steps, fsdp_dtype_name(e->dtype));
 }
 
-static fsdp_status evaluate(evaluation *e, fsdp_context *context)
+/* Evaluates the model, with an adapter if `adapter` is not NULL. */
+static fsdp_status evaluate_one(evaluation *e, fsdp_context *context, fsdp_device *device, const char *adapter)
 {
     bool prints = fsdp_context_rank(context) == 0;
-    fsdp_device *device = NULL;
     FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = NULL;
     fsdp_evaluation found;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__line_agree(&e->line, &e->ranks, context));
-    FSDP_TRY(fsdp__same_device(context, "--device", e->device, &device));
-    FSDP_TRY(fsdp__facts_agree(context, "evaluate different things", write_facts, e));
-    if (prints)
-        print_begin(e, device);
-    FSDP_TRY(fsdp__folder_model_load(context, e->folder.path, &e->config, e->dtype, device, &model));
+    FSDP_TRY(fsdp__folder_model_load(context, e->folder.path, &e->config, e->dtype, device, adapter, &model));
     fsdp__bar_begin(&e->bar);
     e->bar.possible = e->bar.possible && prints;
     e->options.progress = draw;
@@ -345,11 +376,27 @@ static fsdp_status evaluate(evaluation *e, fsdp_context *context)
     status = fsdp_evaluate(model, e->tokens, &e->options, &found);
     fsdp__bar_clear(&e->bar);
     FSDP_TRY(status);
+    if (prints && adapter)
+        printf("adapter: %s  ", adapter);
     if (prints)
         print_end(&found);
     if (isfinite(found.loss))
         return FSDP_OK;
     return fsdp__fail_not_finite(context, e->folder.path, isnan(found.loss) ? "the loss is nan" : "the loss is inf");
+}
+
+static fsdp_status evaluate(evaluation *e, fsdp_context *context)
+{
+    fsdp_device *device = NULL;
+
+    FSDP_TRY(fsdp__line_agree(&e->line, &e->ranks, context));
+    FSDP_TRY(fsdp__same_device(context, "--device", e->device, &device));
+    FSDP_TRY(fsdp__facts_agree(context, "evaluate different things", write_facts, e));
+    if (fsdp_context_rank(context) == 0)
+        print_begin(e, device);
+    for (int i = 0; i < FSDP__MAX(e->adapter_count, 1); i++)
+        FSDP_TRY(evaluate_one(e, context, device, adapter_at(e, i)));
+    return FSDP_OK;
 }
 
 /* ---- the two roles ---- */
@@ -412,7 +459,8 @@ static int with_line(evaluation *e, int argc, char **argv)
 
 int fsdp__cmd_eval(int argc, char **argv)
 {
-    static const char *const local[] = {"", "data", "cache", "tokenizer", NULL}; /* the contents are compared instead */
+    static const char *const local[] = {"",          "data",    "cache",
+                                        "tokenizer", "adapter", NULL}; /* the contents are compared instead */
     evaluation e = {.path = NULL};
     const fsdp__option options[] = {{"data", 0, &e.data, NULL},
                                     {"format", 0, &e.format_text, NULL},
@@ -425,6 +473,7 @@ int fsdp__cmd_eval(int argc, char **argv)
                                     {"on-bad-line", 0, &e.bad_line_text, NULL},
                                     {"dtype", 0, &e.dtype_text, NULL},
                                     {"device", 0, &e.device, NULL},
+                                    {"adapter", 0, &e.adapters_text, NULL},
                                     {"comm-timeout", 0, &e.timeout_text, NULL},
                                     {"ranks", 'n', &e.ranks_text, NULL},
                                     {"np", 0, &e.ranks_text, NULL},
@@ -446,6 +495,7 @@ int fsdp__cmd_eval(int argc, char **argv)
     status = with_line(&e, argc, argv);
     fsdp_tokens_close(e.tokens);
     fsdp__free(e.own_cache);
+    fsdp__free(e.adapters);
     fsdp__free(e.tokens_path);
     fsdp__model_folder_release(&e.folder);
     return status;

@@ -40,6 +40,8 @@ static void usage(void)
          "  --seed S                default 0\n"
          "  --ignore-eos            continue after the token that ends a text\n"
          "                          (eos_token_id)\n"
+         "  --adapter DIR           a folder of peft (LoRA): compute with the adapter in\n"
+         "                          it beside the model's weights\n"
          "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
          "  --device DEVICE         cpu (the default), cuda (a GPU for each rank), cuda:N,\n"
          "                          or auto: a GPU if every rank has one;\n"
@@ -57,7 +59,8 @@ static void usage(void)
 /* ---- the command line ---- */
 
 typedef struct texts {
-    const char *prompt, *file, *most, *temperature, *top_k, *top_p, *seed, *dtype, *device, *timeout, *ranks, *rank_fd;
+    const char *prompt, *file, *most, *temperature, *top_k, *top_p, *seed, *dtype, *device, *timeout, *ranks, *rank_fd,
+        *adapter;
     fsdp__torchrun torchrun;
 } texts;
 
@@ -82,6 +85,7 @@ static fsdp_status read_numbers(const texts *t, fsdp__continuation *c)
     c->options.seed = (uint64_t)seed;
     FSDP_TRY(fsdp__comm_timeout_option(t->timeout, &c->comm_timeout));
     c->device = t->device;
+    c->adapter = t->adapter;
     if (c->device)
         FSDP_TRY(fsdp__device_name_check("--device", c->device));
     c->dtype = FSDP_F32;
@@ -186,7 +190,8 @@ static int with_line(fsdp__continuation *c, texts *t, int argc, char **argv)
 
 int fsdp__cmd_generate(int argc, char **argv)
 {
-    static const char *const local[] = {"", "prompt-file", "tokenizer", NULL}; /* the contents are compared instead */
+    static const char *const local[] = {"", "prompt-file", "tokenizer", "adapter",
+                                        NULL}; /* the contents are compared instead */
     fsdp__continuation c = {.path = NULL};
     texts t = {.prompt = NULL};
     const fsdp__option options[] = {{"prompt", 'p', &t.prompt, NULL},
@@ -199,6 +204,7 @@ int fsdp__cmd_generate(int argc, char **argv)
                                     {"seed", 0, &t.seed, NULL},
                                     {"dtype", 0, &t.dtype, NULL},
                                     {"device", 0, &t.device, NULL},
+                                    {"adapter", 0, &t.adapter, NULL},
                                     {"tokenizer", 0, &c.tokenizer, NULL},
                                     {"ignore-eos", 0, NULL, &c.ignore_eos},
                                     {"comm-timeout", 0, &t.timeout, NULL},

@@ -142,6 +142,7 @@ static void write_facts(const void *arg, FILE *out)
 
     fsdp__facts_of_model(&c->config, out);
     fsdp__facts_of_weights(c->folder.path, c->folder.is_checkpoint, "the model's folder", out);
+    fsdp__facts_of_adapter(c->adapter, out);
     fprintf(out, "the prompt\t%lld tokens (%016llx)\n", (long long)c->count,
             (unsigned long long)fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, c->tokens, bytes));
     fprintf(out, "stop tokens\t");
@@ -194,7 +195,7 @@ fsdp_status fsdp__continuation_run(fsdp__continuation *c, const fsdp__ranks *ran
     if (status == FSDP_OK)
         status = fsdp__facts_agree(context, "generate different things", write_facts, c);
     if (status == FSDP_OK)
-        status = fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, device, &model);
+        status = fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, device, c->adapter, &model);
     if (status == FSDP_OK)
         status = generate(c, model);
     if (status == FSDP_NOT_FINITE) /* on every rank, because all have the same logits */

@@ -1,8 +1,15 @@
 /* folder_model.c - loads the model of a folder. */
 #include "cli/folder_model.h"
 
+#include "adapter/adapter.h"
+#include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/file.h"
+#include "base/hash.h"
 #include "fsdp/shard.h"
+#include "hub/hub.h"
+#include "state/entry.h"
+#include "train/facts.h"
 #include "train/model_folder.h"
 
 static fsdp_status shard(fsdp_module *model)
@@ -12,32 +19,52 @@ static fsdp_status shard(fsdp_module *model)
     return fsdp_fully_shard(model, NULL);
 }
 
-static fsdp_status load_weights(const fsdp__model_folder *folder, const fsdp_model_config *config, fsdp_module *model)
+/* Loads the model's weights, and then the adapter's, if there is one. */
+static fsdp_status load_parts(const fsdp__model_folder *folder, const fsdp_model_config *config, fsdp_module *model,
+                              fsdp_adapter *adapter, const char *adapter_folder)
 {
-    fsdp_state_dict *state;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
 
-    FSDP_TRY(fsdp_state_dict_from_module(model, &state));
-    status = fsdp__model_folder_load(folder, state, config);
-    fsdp_state_dict_free(state);
+    FSDP_TRY(adapter ? fsdp_adapter_base_state_dict(adapter, &state) : fsdp_state_dict_from_module(model, &state));
+    FSDP_TRY(fsdp__model_folder_load(folder, state, config));
+    return adapter ? fsdp_adapter_load(adapter, adapter_folder) : FSDP_OK;
+}
+
+static fsdp_status load_weights(const fsdp__model_folder *folder, const fsdp_model_config *config, fsdp_module *model,
+                                fsdp_adapter *adapter, const char *adapter_folder)
+{
+    fsdp_status status = load_parts(folder, config, model, adapter, adapter_folder);
+
     return fsdp_context_world_size(model->context) > 1 ? fsdp_agree(fsdp_world(model->context), status) : status;
 }
 
-static fsdp_status fill(const fsdp__model_folder *folder, const fsdp_model_config *config, fsdp_dtype dtype,
-                        fsdp_device *device, fsdp_module *model)
+static fsdp_status add_adapter(fsdp_module *model, const char *folder, fsdp_adapter **out)
 {
+    FSDP__SCOPED(fsdp_lora_options_free_at) fsdp_lora_options *options = NULL;
+
+    FSDP_TRY(fsdp_adapter_read_options(folder, &options));
+    return fsdp_adapter_add(model, options, out);
+}
+
+static fsdp_status fill(const fsdp__model_folder *folder, const fsdp_model_config *config, fsdp_dtype dtype,
+                        fsdp_device *device, const char *adapter_folder, fsdp_module *model)
+{
+    FSDP__SCOPED(fsdp_adapter_free_at) fsdp_adapter *adapter = NULL;
+
     if (dtype != FSDP_F32)
         FSDP_TRY(fsdp_module_to(model, dtype));
+    if (adapter_folder && add_adapter(model, adapter_folder, &adapter) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "--adapter");
     if (fsdp_context_world_size(model->context) > 1)
         FSDP_TRY(shard(model));
     FSDP_TRY(fsdp_module_materialize(model, device));
-    FSDP_TRY(load_weights(folder, config, model));
+    FSDP_TRY(load_weights(folder, config, model, adapter, adapter_folder));
     fsdp_module_train(model, false);
     return FSDP_OK;
 }
 
 static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder, const fsdp_model_config *config,
-                        fsdp_dtype dtype, fsdp_device *device, fsdp_module **out)
+                        fsdp_dtype dtype, fsdp_device *device, const char *adapter, fsdp_module **out)
 {
     fsdp_status status;
 
@@ -45,7 +72,7 @@ static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder,
     *out = fsdp_model_create(context, fsdp_meta(context), config);
     if (!*out)
         return fsdp_last_status();
-    status = fill(folder, config, dtype, device, *out);
+    status = fill(folder, config, dtype, device, adapter, *out);
     if (status == FSDP_OK)
         return FSDP_OK;
     fsdp_module_unref(*out);
@@ -54,11 +81,25 @@ static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder,
 }
 
 fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, const fsdp_model_config *config,
-                                    fsdp_dtype dtype, fsdp_device *device, fsdp_module **out)
+                                    fsdp_dtype dtype, fsdp_device *device, const char *adapter, fsdp_module **out)
 {
     FSDP__SCOPED(fsdp__model_folder_release) fsdp__model_folder folder = {0};
 
     *out = NULL;
     FSDP_TRY(fsdp__model_folder_find(path, &folder));
-    return make(context, &folder, config, dtype, device, out);
+    return make(context, &folder, config, dtype, device, adapter, out);
+}
+
+void fsdp__facts_of_adapter(const char *adapter, FILE *out)
+{
+    FSDP__FREED char *weights = adapter ? fsdp__path_join(adapter, FSDP__ADAPTER_WEIGHTS) : NULL;
+    FSDP__FREED char *config = adapter ? fsdp__path_join(adapter, FSDP__ADAPTER_CONFIG) : NULL, *text = NULL;
+    size_t bytes = 0;
+
+    if (!weights || !config)
+        return;
+    if (fsdp__file_read(config, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes) == FSDP_OK)
+        fprintf(out, "the adapter's config\t%016llx\n",
+                (unsigned long long)fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, bytes));
+    fsdp__facts_of_weights(weights, false, "the adapter's folder", out);
 }

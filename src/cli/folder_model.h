@@ -2,12 +2,18 @@
 #ifndef CLI_FOLDER_MODEL_H
 #define CLI_FOLDER_MODEL_H
 
+#include <stdio.h>
+
 #include "fsdp/fsdp.h"
 
 /* Loads the model of a Hugging Face folder or a checkpoint (model_folder.h), in evaluation mode, with parameters in
- * `dtype`, on `device`. If there are several ranks, each holds its part, block by block. `config` is the folder's. The
- * caller owns `*out`, which is NULL on failure. [collective] */
+ * `dtype`, on `device`. If there are several ranks, each holds its part, block by block. `config` is the folder's.
+ * `adapter` is the folder of an adapter that the model computes with, in float32; NULL: none. The caller owns `*out`,
+ * which is NULL on failure. [collective] */
 fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, const fsdp_model_config *config,
-                                    fsdp_dtype dtype, fsdp_device *device, fsdp_module **out);
+                                    fsdp_dtype dtype, fsdp_device *device, const char *adapter, fsdp_module **out);
+
+/* Writes what an adapter's folder has, which must be the same on all ranks; nothing for NULL. */
+void fsdp__facts_of_adapter(const char *adapter, FILE *out);
 
 #endif

@@ -17,8 +17,16 @@ fsdp_status fsdp__override_skip(void *arg, const char *key, const char *value)
  * list. */
 fsdp_status fsdp__override_set(void *arg, const char *key, const char *value)
 {
-    static const char *const lists[] = {"data.path", "model.frozen", "parallelism.wrap_classes", "validation.path",
-                                        "checkpoint.exclude_from_loading"};
+    static const char *const lists[] = {"data.path",
+                                        "model.frozen",
+                                        "parallelism.wrap_classes",
+                                        "validation.path",
+                                        "checkpoint.exclude_from_loading",
+                                        "adapter.targets",
+                                        "adapter.exclude",
+                                        "adapter.rank_pattern",
+                                        "adapter.alpha_pattern",
+                                        "adapter.modules_to_save"};
     fsdp__overrides *overrides = arg;
     bool adds = false;
     fsdp_status status;

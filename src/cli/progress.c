@@ -136,6 +136,23 @@ static void print_ranks(const fsdp_train_summary *summary, int threads)
            fsdp__size_text((double)(summary->memory_bytes - summary->optimizer_bytes), b, sizeof b), optimizer);
 }
 
+static void print_adapter(const fsdp_train_config *config, const fsdp_train_summary *summary)
+{
+    char a[40], rank[80] = "";
+
+    if (summary->adapter_layers == 0)
+        return;
+    if (config->adapter.path)
+        snprintf(rank, sizeof rank, "%s", config->adapter.path);
+    else
+        snprintf(rank, sizeof rank, "%s of rank %lld", config->adapter.dora == 1 ? "DoRA" : "LoRA",
+                 (long long)config->adapter.rank);
+    printf("adapter: %s, beside %lld layer%s: trains %s parameters, %.3g %% of the model's\n", rank,
+           (long long)summary->adapter_layers, plural(summary->adapter_layers),
+           fsdp__thousands(summary->trained_parameters, a, sizeof a),
+           100.0 * (double)summary->trained_parameters / (double)summary->parameters);
+}
+
 void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *config, const fsdp_train_summary *summary,
                           int threads)
 {
@@ -153,12 +170,13 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     progress->began_ns = progress->logged_ns = fsdp__clock_ns();
     if (!progress->prints)
         return;
-    if (summary->trained_parameters < summary->parameters)
+    if (summary->trained_parameters < summary->parameters && summary->adapter_layers == 0)
         snprintf(trained, sizeof trained, ", %s of them trained",
                  fsdp__short_count(summary->trained_parameters, a, sizeof a));
     printf("model:  %s (%s, %lld layer%s of %lld), %s parameters%s\n", summary->model,
            fsdp_architecture_name(m->architecture), (long long)m->n_layers, plural(m->n_layers), (long long)m->dim,
            fsdp__short_count(summary->parameters, a, sizeof a), trained);
+    print_adapter(config, summary);
     print_ranks(summary, threads);
     if (config->training.enable_cpu_offload)
         printf("host:   %s\n", summary->offloaded

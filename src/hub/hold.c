@@ -8,6 +8,9 @@
 
 static const char *const weights[] = {"model.safetensors", "model.safetensors.index.json", NULL};
 static const fsdp__folder_kind model_folder = {.noun = "model", .mark = "config.json", .alone = weights};
+static const char *const adapter_weights[] = {"adapter_model.safetensors", NULL};
+static const fsdp__folder_kind adapter_folder = {
+    .noun = "adapter", .mark = FSDP__HUB_ADAPTER_CONFIG, .alone = adapter_weights};
 
 enum {
     JSON_BYTES = 1 << 12 /* about the size of config.json and similar files */
@@ -28,7 +31,7 @@ fsdp_hub_hold *fsdp__hub_hold_create(fsdp_context *context, const fsdp__hub_targ
 fsdp_status fsdp__hub_hold_begin(fsdp_hub_hold *hold)
 {
     fsdp__publish_options options = {.folder = hold->target.folder,
-                                     .kind = &model_folder,
+                                     .kind = hold->target.adapter ? &adapter_folder : &model_folder,
                                      .source = hold->target.source,
                                      .overwrite_hint = hold->target.overwrite_hint,
                                      .overwrite = hold->target.overwrite};
@@ -41,6 +44,15 @@ fsdp_dtype fsdp__hub_dtype(const fsdp_state_dict_entry *entry, fsdp_dtype dtype)
     fsdp_dtype own = fsdp_tensor_dtype(entry->tensor);
 
     return dtype == FSDP_DTYPE_NONE || !fsdp_dtype_is_floating(own) ? own : dtype;
+}
+
+static fsdp_status name_for_adapter(fsdp__save_plan *plan)
+{
+    for (int64_t i = 0; i < plan->file_count; i++) { /* one, or none */
+        fsdp__free(plan->files[i].name);
+        FSDP__TRY_NEW(plan->files[i].name = fsdp__strdup(adapter_weights[0]));
+    }
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__hub_plan(const fsdp_state_dict *state, fsdp_dtype dtype, uint64_t limit_bytes, fsdp__save_plan *out)
@@ -58,7 +70,8 @@ fsdp_status fsdp__hub_plan(const fsdp_state_dict *state, fsdp_dtype dtype, uint6
         memcpy(entry->shape, from->global_shape, sizeof entry->shape);
         entry->bytes = (size_t)fsdp__shape_numel(entry->ndim, entry->shape) * fsdp_dtype_size(entry->dtype);
     }
-    return fsdp__save_plan_create(entries, state->count, limit_bytes, out);
+    FSDP_TRY(fsdp__save_plan_create(entries, state->count, limit_bytes, out));
+    return limit_bytes == FSDP__HUB_ONE_FILE ? name_for_adapter(out) : FSDP_OK;
 }
 
 static fsdp_status list_planned(const fsdp_hub_hold *hold, const fsdp__save_plan *plan, bool has_config,
@@ -70,6 +83,8 @@ static fsdp_status list_planned(const fsdp_hub_hold *hold, const fsdp__save_plan
         FSDP_TRY(fsdp__file_list_add(list, plan->files[i].name, plan->files[i].total_bytes));
     if (plan->index)
         FSDP_TRY(fsdp__file_list_add(list, weights[1], strlen(plan->index)));
+    if (hold->target.adapter)
+        FSDP_TRY(fsdp__file_list_add(list, FSDP__HUB_ADAPTER_CONFIG, JSON_BYTES));
     if (has_config) {
         FSDP_TRY(fsdp__file_list_add(list, "config.json", JSON_BYTES));
         FSDP_TRY(fsdp__file_list_add(list, "generation_config.json", JSON_BYTES));
@@ -92,6 +107,12 @@ fsdp_status fsdp__hub_hold_check(fsdp_hub_hold *hold, const fsdp_state_dict *sta
 
     FSDP_TRY(fsdp__hub_plan(state, dtype, limit_bytes, &plan));
     return fsdp__hub_hold_check_plan(hold, &plan, config != NULL);
+}
+
+void fsdp__hub_hold_describe(fsdp_hub_hold *hold, const char *adapter_config)
+{
+    if (hold)
+        hold->adapter_config = adapter_config;
 }
 
 void fsdp__hub_hold_free(fsdp_hub_hold *hold)

@@ -7,10 +7,13 @@
 #include "format/weights_plan.h"
 #include "hub/hub.h"
 
+#define FSDP__HUB_ADAPTER_CONFIG "adapter_config.json"
+
 struct fsdp_hub_hold {
     fsdp_context *context;
     fsdp__publication *publication;
     fsdp__hub_target target;
+    const char *adapter_config; /* its text; NULL until it is known, and for a model's folder */
 };
 
 /* Returns the dtype that an entry is stored in: `dtype`, but the entry's own if it is not floating or if `dtype` is

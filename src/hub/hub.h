@@ -48,6 +48,8 @@ const char *fsdp__embedding_name(fsdp_architecture architecture);
 /* ---- a folder that a model will be saved to, held by rank 0 ---- */
 
 #define FSDP__FILE_LIMIT_BYTES 5000000000u /* the size at which transformers splits */
+/* As a limit: there is one file, adapter_model.safetensors. (No public call takes it: they take bytes below it.) */
+#define FSDP__HUB_ONE_FILE UINT64_MAX
 
 typedef struct fsdp__hub_target {
     const char *folder;
@@ -58,6 +60,7 @@ typedef struct fsdp__hub_target {
     bool no_tokenizer;          /* none is copied along: the model's tokens are bytes */
     const char *overwrite_hint; /* see format/publish.h */
     bool overwrite;
+    bool adapter; /* the folder is to be an adapter's: adapter_config.json beside one file of weights */
     bool rescue; /* saving the weights matters most: a tokenizer that cannot be copied is left behind, with a warning */
 } fsdp__hub_target;
 
@@ -68,6 +71,8 @@ fsdp_status fsdp__hub_hold_begin(fsdp_hub_hold *hold);
 /* Checks that there is a place for what fsdp__hub_save_held will write: space, limits, names that are taken. */
 fsdp_status fsdp__hub_hold_check(fsdp_hub_hold *hold, const fsdp_state_dict *state, const fsdp_model_config *config,
                                  fsdp_dtype dtype, uint64_t limit_bytes);
+/* Says what adapter_config.json will have, for an adapter's folder. Borrowed until the save; NULL holds are allowed. */
+void fsdp__hub_hold_describe(fsdp_hub_hold *hold, const char *adapter_config);
 void fsdp__hub_hold_free(fsdp_hub_hold *hold); /* NULL is allowed */
 
 /* Does what fsdp_hub_save_split does, into the folder that rank 0 holds; the other ranks pass NULL. The hold ends with

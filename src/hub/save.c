@@ -157,6 +157,8 @@ static fsdp_status create_files(saver *s)
     FSDP_TRY(fsdp__publication_content(s->hold->publication, &s->staging));
     if (s->config)
         FSDP_TRY(create_config(s));
+    if (s->hold->adapter_config)
+        FSDP_TRY(create_text(s, FSDP__HUB_ADAPTER_CONFIG, s->hold->adapter_config));
     if (s->plan.index)
         FSDP_TRY(create_text(s, "model.safetensors.index.json", s->plan.index));
     FSDP_TRY(copy_tokenizer(s));
@@ -348,6 +350,7 @@ fsdp_status fsdp_hub_save_split(const char *folder, const fsdp_state_dict *state
     saver s = {.begins = true, .state = state, .config = config, .dtype = dtype, .group = group, .fd = -1};
     fsdp_status status;
 
+    limit_bytes = FSDP__MIN(limit_bytes, FSDP__HUB_ONE_FILE - 1);
     if (!folder || !state || !group) {
         status = FSDP_FAIL(FSDP_INVALID, "cannot write a model: folder, state and group are required");
         return group ? fsdp_agree(group, status) : status; /* the other ranks agree, too */

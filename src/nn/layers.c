@@ -134,6 +134,13 @@ fsdp_module *fsdp_conv1d_create(fsdp_context *context, fsdp_device *device, int6
     return fsdp__module_built(&m->layer.base, conv1d_build(m, device, weight_init));
 }
 
+fsdp__layer_form fsdp__layer_form_of(const fsdp_module *module)
+{
+    if (module->type == &linear_type)
+        return FSDP__LAYER_LINEAR;
+    return module->type == &conv1d_type ? FSDP__LAYER_CONV1D : FSDP__LAYER_OTHER;
+}
+
 /* ---- Embedding ---- */
 
 static fsdp_tensor *embedding_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)

@@ -9,6 +9,14 @@ extern const fsdp_module_type fsdp__module_list_type;
 /* Ends a constructor: returns `module`, or frees it and returns NULL if building it failed. */
 fsdp_module *fsdp__module_built(fsdp_module *module, fsdp_status status);
 
+/* Which of the layers that others may put something beside a module is. */
+typedef enum fsdp__layer_form {
+    FSDP__LAYER_OTHER,
+    FSDP__LAYER_LINEAR, /* made by fsdp_linear_create, fsdp_conv1d_create */
+    FSDP__LAYER_CONV1D
+} fsdp__layer_form;
+fsdp__layer_form fsdp__layer_form_of(const fsdp_module *module);
+
 /* Returns a float as Python writes it: the shortest text that reads back as the same number, "1e-05", "0.0". */
 const char *fsdp__float_text(float value, char text[32]);
 

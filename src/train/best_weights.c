@@ -62,7 +62,7 @@ static fsdp_status copy_model(fsdp_train_run *run)
 {
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
 
-    FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
+    FSDP_TRY(fsdp__train_state(run, &state));
     if (!run->best)
         FSDP_TRY(make_like(run->context, state, &run->best));
     return copy_values(state, run->best);

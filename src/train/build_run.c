@@ -55,6 +55,7 @@ fsdp_status fsdp__train_make_model(fsdp_train_run *run)
                                              : fsdp_model_create(run->context, meta, &run->model_config);
     if (!run->model)
         return fsdp_last_status();
+    FSDP_TRY(fsdp__train_add_adapter(run));
     FSDP_TRY(fsdp__train_freeze(run));
     return fsdp__train_choose_units(run);
 }
@@ -74,13 +75,55 @@ static fsdp_status load_by_leaders(fsdp_train_run *run, fsdp_state_dict *state)
     return fsdp_hub_load_by_leader(run->config->model.path, state, &run->model_config, group);
 }
 
+/* Loads the state from model.path's weights. [collective] with model.load leader */
+static fsdp_status load_pretrained(fsdp_train_run *run, fsdp_state_dict *state)
+{
+    const fsdp_train_config *c = run->config;
+    fsdp__activity before = fsdp__context_set_activity(run->context, FSDP__READING);
+    fsdp_status status =
+        c->model.load_by_leader ? load_by_leaders(run, state) : fsdp_hub_load(c->model.path, state, &run->model_config);
+
+    (void)fsdp__context_set_activity(run->context, before);
+    return status;
+}
+
+static fsdp_status fill_base(fsdp_train_run *run)
+{
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *base = NULL;
+
+    if (run->config->model.pretrained == 0 || !run->config->model.path)
+        return fsdp_module_initialize(run->model, (uint64_t)run->config->training.seed);
+    FSDP_TRY(fsdp_adapter_base_state_dict(run->adapter, &base));
+    return load_pretrained(run, base);
+}
+
+/* Every rank reads, so that none waits in a collective for one that could not. [collective] */
+static fsdp_status fill_adapter(fsdp_train_run *run)
+{
+    fsdp_status status;
+
+    if (run->resume.from)
+        return fsdp__resume_fill_model(run);
+    if (!run->config->adapter.path)
+        return fsdp_adapter_initialize(run->adapter, (uint64_t)run->config->training.seed);
+    status = fsdp_adapter_load(run->adapter, run->config->adapter.path);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "adapter.path");
+}
+
+/* Gives the model its values, and the adapter those that it begins with. [collective] */
+static fsdp_status fill_adapted(fsdp_train_run *run)
+{
+    FSDP_TRY(fsdp__train_agree(run, fill_base(run)));
+    return fill_adapter(run);
+}
+
 fsdp_status fsdp__train_fill_model(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
-    fsdp__activity before;
-    fsdp_status status;
 
+    if (run->adapter && fsdp__device_has_bytes(run->device))
+        return fill_adapted(run);
     if (run->resume.from)
         return fsdp__resume_fill_model(run);
     if (c->checkpoint.initial_load_path && fsdp__device_has_bytes(run->device))
@@ -88,11 +131,7 @@ fsdp_status fsdp__train_fill_model(fsdp_train_run *run)
     if (c->model.pretrained == 0 || !c->model.path || !fsdp__device_has_bytes(run->device))
         return fsdp_module_initialize(run->model, (uint64_t)c->training.seed);
     FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
-    before = fsdp__context_set_activity(run->context, FSDP__READING);
-    status =
-        c->model.load_by_leader ? load_by_leaders(run, state) : fsdp_hub_load(c->model.path, state, &run->model_config);
-    (void)fsdp__context_set_activity(run->context, before);
-    return status;
+    return load_pretrained(run, state);
 }
 
 /* ---- optimizer ---- */
@@ -200,6 +239,8 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp_optimizer_free(run->optimizer);
     fsdp_wrap_units_release(&run->units);
     fsdp__train_release_schedule(run);
+    fsdp_adapter_free(run->adapter);
+    fsdp_lora_options_free(run->lora);
     fsdp_module_unref(run->model);
     fsdp_mesh_unref(run->mesh);
     fsdp__free(run->losses);

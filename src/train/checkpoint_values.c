@@ -42,6 +42,12 @@ static void write_data(const fsdp_train_run *run, FILE *out)
     fsdp__facts_of_sampled_data(run->tokens, "data.path", out);
 }
 
+static void write_model(const fsdp_train_run *run, FILE *out)
+{
+    fsdp__facts_of_model(&run->model_config, out);
+    fsdp__train_facts_of_adapter(run, out);
+}
+
 char *fsdp__values_facts(const fsdp_train_run *run, const char *name)
 {
     size_t bytes;
@@ -49,7 +55,7 @@ char *fsdp__values_facts(const fsdp_train_run *run, const char *name)
     FILE *out = open_memstream(&text, &bytes);
 
     if (out && strcmp(name, FSDP__VALUE_MODEL) == 0)
-        fsdp__facts_of_model(&run->model_config, out);
+        write_model(run, out);
     else if (out && strcmp(name, FSDP__VALUE_DATA) == 0)
         write_data(run, out);
     else if (out)

@@ -33,6 +33,7 @@ static fsdp_status build(fsdp_train_run *run)
     }
     FSDP_TRY(fsdp__train_count_batches(run));
     FSDP_TRY(fsdp__train_read_schedule(run));
+    FSDP_TRY(fsdp__train_read_adapter(run));
     FSDP_TRY(fsdp__train_make_model(run));
     FSDP_TRY(fsdp__train_shard_model(run));
     FSDP_TRY(fsdp__train_fill_model(run));

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/file.h"
 #include "format/target.h"
@@ -10,6 +11,7 @@
 #include "state/entry.h"
 #include "train/inputs.h"
 #include "train/run.h"
+#include "train/run_config.h"
 
 static bool is_first(const fsdp_train_run *run)
 {
@@ -49,14 +51,15 @@ typedef struct place {
 static fsdp_status hold_place(fsdp_train_run *run, const place *p)
 {
     /* export.overwrite applies to export.path alone: for another folder setting it would not help. */
-    const fsdp__hub_target target = {.folder = p->path,
-                                     .source = run->config->model.path,
-                                     .tokenizer = fsdp__text_tokenizer_folder(run),
-                                     .no_tokenizer = fsdp__inputs_are_bytes(run->config),
-                                     .overwrite_hint =
-                                         p->path == run->config->save.path ? "export.overwrite: true" : NULL,
-                                     .overwrite = p->overwrite,
-                                     .rescue = p->rescue};
+    const fsdp__hub_target target = {
+        .folder = p->path,
+        .source = run->config->model.path,
+        .tokenizer = fsdp__text_tokenizer_folder(run),
+        .no_tokenizer = fsdp__inputs_are_bytes(run->config) || fsdp__train_exports_adapter(run->config),
+        .overwrite_hint = p->path == run->config->save.path ? "export.overwrite: true" : NULL,
+        .overwrite = p->overwrite,
+        .adapter = fsdp__train_exports_adapter(run->config),
+        .rescue = p->rescue};
     fsdp_status status;
 
     run->hold = fsdp__hub_hold_create(run->context, &target);
@@ -105,21 +108,51 @@ fsdp_status fsdp__export_hold(fsdp_train_run *run)
     return hold_place(run, &first) == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(fsdp_last_status(), "export.path");
 }
 
+/* Returns the limit for a file of weights. */
+static uint64_t limit_bytes(const fsdp_train_run *run)
+{
+    return fsdp__train_exports_adapter(run->config) ? FSDP__HUB_ONE_FILE : (uint64_t)run->config->save.max_shard_size;
+}
+
 fsdp_status fsdp__export_check(fsdp_train_run *run)
 {
+    bool adapter = fsdp__train_exports_adapter(run->config);
     fsdp_state_dict *state = NULL;
     fsdp_status status;
 
     if (!run->hold)
         return FSDP_OK;
-    FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
-    status = fsdp__hub_hold_check(run->hold, state, &run->model_config, (fsdp_dtype)run->config->save.dtype,
-                                  (uint64_t)run->config->save.max_shard_size);
+    FSDP_TRY(adapter        ? fsdp__adapter_peft_state(run->adapter, NULL, &state)
+             : run->adapter ? fsdp_adapter_base_state_dict(run->adapter, &state)
+                            : fsdp_state_dict_from_module(run->model, &state));
+    status = fsdp__hub_hold_check(run->hold, state, adapter ? NULL : &run->model_config,
+                                  (fsdp_dtype)run->config->save.dtype, limit_bytes(run));
     fsdp_state_dict_free(state);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "export.path");
 }
 
 /* ---- writing ---- */
+
+/* `config` is NULL for an adapter. [collective] */
+static fsdp_status save_state(fsdp_train_run *run, const fsdp_state_dict *state, const fsdp_model_config *config)
+{
+    return fsdp__hub_save_held(run->hold, state, config, (fsdp_dtype)run->config->save.dtype, fsdp_world(run->context),
+                               limit_bytes(run));
+}
+
+/* Writes the adapter alone, or the model with it in its weights. `trained` is the adapter's state. [collective] */
+static fsdp_status save_adapted(fsdp_train_run *run, const fsdp_state_dict *trained)
+{
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
+    FSDP__FREED char *config = NULL;
+
+    FSDP_TRY(fsdp__train_agree(run, fsdp__train_export_state(run, trained, &state)));
+    if (!fsdp__train_exports_adapter(run->config))
+        return save_state(run, state, &run->model_config);
+    FSDP_TRY(fsdp__train_agree(run, fsdp__train_adapter_config(run, &config)));
+    fsdp__hub_hold_describe(run->hold, config);
+    return save_state(run, state, NULL);
+}
 
 /* Writes into the held folder; a run that exports again takes hold of its path again. [collective] */
 static fsdp_status save_to(fsdp_train_run *run, const fsdp_state_dict *state, const place *p)
@@ -130,8 +163,7 @@ static fsdp_status save_to(fsdp_train_run *run, const fsdp_state_dict *state, co
         status = hold_place(run, p);
     status = fsdp__train_agree(run, status);
     if (status == FSDP_OK)
-        status = fsdp__hub_save_held(run->hold, state, &run->model_config, (fsdp_dtype)run->config->save.dtype,
-                                     fsdp_world(run->context), (uint64_t)run->config->save.max_shard_size);
+        status = run->adapter ? save_adapted(run, state) : save_state(run, state, &run->model_config);
     fsdp__export_release(run);
     return status;
 }
@@ -270,7 +302,7 @@ fsdp_status fsdp_train_export(fsdp_train_run *run)
         return FSDP_OK;
     /* A state consists of shards: gathered parameters would be refused. */
     FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model)));
-    FSDP_TRY(fsdp__train_agree(run, fsdp_state_dict_from_module(run->model, &state)));
+    FSDP_TRY(fsdp__train_agree(run, fsdp__train_state(run, &state)));
     if (fsdp__best_is_earlier(run))
         found = fsdp__train_agree(run, fsdp__best_state(run, state, &best));
     return found == FSDP_OK ? write(run, best ? best : state) : write_last(run, state, found);

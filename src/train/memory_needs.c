@@ -59,7 +59,7 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
     double copies = fsdp__train_replicas(c, fsdp_context_world_size(run->context));
     double part = copies * bytes * ranks / fsdp_context_world_size(run->context);
     /* Which parameters are trained is known only when the model is built. */
-    double trained = c->model.frozen_count > 0 ? (double)run->trained_parameters / (bytes / 4) : 1;
+    double trained = c->model.frozen_count > 0 || run->adapter ? (double)run->trained_parameters / (bytes / 4) : 1;
     double kept = (double)run->kept_parameters / (bytes / 4);
     double moments = fsdp__train_moments(c) * (trained + kept) * part;
     /* This is for an asynchronous checkpoint, where replicas have one writer. */

@@ -194,7 +194,7 @@ fsdp_status fsdp__resume_fill_model(fsdp_train_run *run)
     fsdp__activity before;
     fsdp_status status;
 
-    FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
+    FSDP_TRY(fsdp__train_state(run, &state));
     before = fsdp__context_set_activity(run->context, FSDP__READING);
     status = fsdp_checkpoint_load(run->resume.from, FSDP__SECTION_MODEL, state, NULL);
     (void)fsdp__context_set_activity(run->context, before);

@@ -64,6 +64,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     FSDP_TRY(fsdp__inputs_tokenizer(c, &run->tokenizer));
     FSDP_TRY(fsdp__train_model_config(c, &run->model_config));
     FSDP_TRY(fsdp__initial_check(run));
+    FSDP_TRY(fsdp__train_read_adapter(run));
     FSDP_TRY(fsdp__resume_check_model(run));
     FSDP_TRY(fsdp__train_check_model(run));
     FSDP_TRY(fsdp__train_count_batches(run));
@@ -85,7 +86,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
 static fsdp_status make_model(fsdp_train_run *run)
 {
     FSDP_TRY(fsdp__train_make_model(run));
-    return run->config->model.frozen_count > 0 ? fsdp__train_check_needs(run) : FSDP_OK;
+    return run->config->model.frozen_count > 0 || run->adapter ? fsdp__train_check_needs(run) : FSDP_OK;
 }
 
 /* ---- who knows of a failure ---- */
@@ -257,6 +258,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .model_config = run->model_config,
         .parameters = fsdp_model_config_parameters(&run->model_config),
         .trained_parameters = run->trained_parameters,
+        .adapter_layers = fsdp_adapter_count(run->adapter),
         .local_parameters = run->local_parameters,
         .world_size = fsdp_context_world_size(run->context),
         .machines = fsdp_context_machines(run->context),

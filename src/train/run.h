@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/probe.h"
 #include "format/staging.h"
+#include "fsdp/adapter.h"
 #include "fsdp/checkpoint.h"
 #include "fsdp/data.h"
 #include "fsdp/hub.h"
@@ -126,6 +127,8 @@ struct fsdp_train_run {
     fsdp_loader *loader; /* NULL in a dry run: tokens are zero */
     fsdp_mesh *mesh;     /* NULL: one dimension, with all ranks */
     fsdp_module *model;
+    fsdp_lora_options *lora; /* of the adapter that is trained; NULL: all of the model is */
+    fsdp_adapter *adapter;
     fsdp_wrap_units units; /* kept until they are sharded */
     int64_t unit_count;
     const fsdp__comm_schedule *comm_schedule; /* NULL: units as the config's policy says */
@@ -255,6 +258,22 @@ fsdp_status fsdp__train_run_create_dry(fsdp_context *context, const fsdp_train_c
 /* Decides, once the optimizer exists, whether its steps need no common decision, and are taken by a host that has
  * nothing else to do meanwhile; if so the model is told to take them in the backward. */
 fsdp_status fsdp__train_step_early(fsdp_train_run *run);
+
+/* ---- adapter.c ---- */
+
+/* Finds out what adapter the config asks for, before anything large is read. */
+fsdp_status fsdp__train_read_adapter(fsdp_train_run *run);
+/* Writes what a run that goes on must have: the adapter's options, and what its base is. */
+void fsdp__train_facts_of_adapter(const fsdp_train_run *run, FILE *out);
+/* Adds the adapter to the model, which is on the meta device. */
+fsdp_status fsdp__train_add_adapter(fsdp_train_run *run);
+/* Makes a state dict of what checkpoints keep of the model: all of it, or the adapter. */
+fsdp_status fsdp__train_state(const fsdp_train_run *run, fsdp_state_dict **out);
+/* Makes what is exported, with an adapter: it alone, by peft's names, or the merged model. `trained` has its values.
+ * [collective] */
+fsdp_status fsdp__train_export_state(const fsdp_train_run *run, const fsdp_state_dict *trained, fsdp_state_dict **out);
+/* Gives the text of adapter_config.json; free() it. */
+fsdp_status fsdp__train_adapter_config(const fsdp_train_run *run, char **out);
 
 /* ---- frozen.c ---- */
 

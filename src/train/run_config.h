@@ -52,6 +52,14 @@ bool fsdp__train_plans_schedule(const fsdp_train_config *config);
 /* Checks what the keys of parallelism.wrap_policy and parallelism.schedule exclude and need. */
 fsdp_status fsdp__train_check_units(const fsdp_train_config *config);
 
+/* ---- adapter.c ---- */
+
+/* Returns whether the run trains an adapter; and whether it exports that, not the model. */
+bool fsdp__train_adapts(const fsdp_train_config *config);
+bool fsdp__train_exports_adapter(const fsdp_train_config *config);
+/* Checks what the keys of section adapter exclude and need. */
+fsdp_status fsdp__train_check_adapter(const fsdp_train_config *config);
+
 /* ---- checkpoint_keys.c ---- */
 
 /* What checkpoint.exclude_from_loading may name. */

@@ -21,6 +21,7 @@ static const fsdp__choice param_choices[] = {
     {"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
 static const fsdp__choice export_choices[] = {
     {"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
+static const fsdp__choice base_choices[] = {{"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {NULL, 0}};
 static const fsdp__choice optimizer_choices[] = {
     {"adamw", FSDP_TRAIN_ADAMW}, {"adam", FSDP_TRAIN_ADAM}, {"sgd", FSDP_TRAIN_SGD}, {NULL, 0}};
 static const fsdp__choice decay_choices[] = {
@@ -256,12 +257,27 @@ static const fsdp__key keys[] = {
     SAVE_CHOICE(which, which_choices, NULL, "last: the weights of the last step\nbest: those of the step with the best validation, from its checkpoint, or, without checkpoint.folder, from a copy that each rank keeps of its shard in the host's memory\nnot set: best with training.early_stop (unless validation.keep_best is false), else last"),
     SAVE_CHOICE(dtype, export_choices, "float32", "the dtype of the exported weights"),
     SAVE_SIZE(max_shard_size, 1, "5GB", "the largest size of a file of weights; more weights are split over several files, with an index; a larger tensor gets a file of its own"),
+    SAVE_CHOICE(merge, bool_choices, NULL, "with an adapter: true: export.path gets the model, with the adapter in its weights\nfalse: it gets the adapter alone, a folder of peft; not set: false"),
+
+    TEXT(adapter, path, FSDP__LOCAL, "the folder of an adapter to train on, as peft writes it; it says what the keys below would, but for base_dtype"),
+    INTEGER(adapter, rank, 1, 1 << 16, 0, NULL, "train a new LoRA adapter of this rank beside the model's frozen weights, instead of the model"),
+    NUMBER(adapter, alpha, 0, FSDP__KEY_LARGE, FSDP__ABOVE, NULL, "the adapter's part is multiplied by alpha / rank; not set: by 1"),
+    NUMBER(adapter, dropout, 0, 1, FSDP__BELOW, NULL, "the rate at which the adapter's inputs are dropped in training; not set: 0"),
+    NAMES(adapter, targets, targets, "a name or a list of names of layers (q_proj): those get an adapter whose name ends so; not set: all-linear, all Linear and Conv1D layers but the head"),
+    TEXT(adapter, target_pattern, 0, "instead of adapter.targets: a regular expression for the whole name of a layer"),
+    NAMES(adapter, exclude, exclude, "names of layers that get no adapter, matched as adapter.targets"),
+    NAMES(adapter, rank_pattern, rank_pattern, "other ranks: the end of a layer's name, which may be a regular expression, and a rank (down_proj=6), or a list of them"),
+    NAMES(adapter, alpha_pattern, alpha_pattern, "other alphas, in the same way"),
+    NAMES(adapter, modules_to_save, modules_to_save, "names of modules (lm_head) that are trained whole, and saved with the adapter"),
+    CHOICE(adapter, rslora, rslora, bool_choices, NULL, "multiply by alpha / sqrt(rank) instead; not set: false"),
+    CHOICE(adapter, dora, dora, bool_choices, NULL, "train the length of each row of a weight by itself (DoRA); not set: false"),
+    CHOICE(adapter, base_dtype, base_dtype, base_choices, "float32", "the dtype in which the frozen weights are held; the adapter is in float32"),
 };
 /* clang-format on */
 
 static const char *const sections[] = {
     "model",      "data", "training", "optimizer",  "lr_scheduler", "parallelism", "activation_checkpoint",
-    "validation", "comm", "metrics",  "checkpoint", "export",       NULL};
+    "validation", "comm", "metrics",  "checkpoint", "export",       "adapter", NULL};
 
 _Static_assert(offsetof(fsdp_train_config, data.path_count) ==
                    offsetof(fsdp_train_config, data.paths) + sizeof(char **),
@@ -274,6 +290,10 @@ _Static_assert(offsetof(fsdp_train_config, parallelism.wrap_class_count) ==
                "the count of a list stands behind it");
 _Static_assert(offsetof(fsdp_train_config, checkpoint.exclude_count) ==
                    offsetof(fsdp_train_config, checkpoint.exclude_from_loading) + sizeof(char **),
+               "the count of a list stands behind it");
+
+_Static_assert(offsetof(fsdp_train_config, adapter.modules_to_save_count) ==
+                   offsetof(fsdp_train_config, adapter.modules_to_save) + sizeof(char **),
                "the count of a list stands behind it");
 
 const fsdp__key_table fsdp__train_keys = {

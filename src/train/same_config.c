@@ -3,6 +3,9 @@
  * or wait for each other. Each rank writes what must be the same as facts; all ranks compare them all. */
 #include <stdio.h>
 
+#include "adapter/adapter.h"
+#include "base/alloc.h"
+#include "base/file.h"
 #include "train/facts.h"
 #include "train/run.h"
 #include "train/run_config.h"
@@ -16,7 +19,10 @@ static void write_keys(const fsdp_train_config *config, FILE *out)
 static void write_first_weights(const fsdp_train_run *run, FILE *out)
 {
     const fsdp_train_config *c = run->config;
+    FSDP__FREED char *adapter = c->adapter.path ? fsdp__path_join(c->adapter.path, FSDP__ADAPTER_WEIGHTS) : NULL;
 
+    if (adapter)
+        fsdp__facts_of_weights(adapter, false, "adapter.path", out);
     if (run->resume.path)
         fsdp__facts_of_weights(run->resume.path, true, "checkpoint.folder", out);
     else if (run->initial.path)
@@ -32,6 +38,7 @@ static void write_model(const fsdp_train_run *run, FILE *out)
     fsdp__facts_of_model(m, out);
     fprintf(out, "the model's dropout\t%.9g %.9g\nthe model's init_std\t%.9g\n", (double)m->embd_dropout,
             (double)m->dropout, (double)m->init_std);
+    fsdp__train_facts_of_adapter(run, out);
     write_first_weights(run, out);
 }
 

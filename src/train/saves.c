@@ -118,7 +118,7 @@ static fsdp_status count_bytes(fsdp_train_run *run)
     double numel = 0, own_numel = 0, moments;
     fsdp_state_dict *state = NULL;
 
-    FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
+    FSDP_TRY(fsdp__train_state(run, &state));
     for (int64_t i = 0; i < state->count; i++) {
         const fsdp_state_dict_entry *entry = &state->entries[i];
         double whole = 1;
@@ -242,7 +242,7 @@ static fsdp_status collect(fsdp_train_run *run, content *c)
 {
     c->sections[0].name = FSDP__SECTION_MODEL;
     c->sections[1].name = FSDP__SECTION_OPTIMIZER;
-    FSDP_TRY(fsdp_state_dict_from_module(run->model, &c->sections[0].state));
+    FSDP_TRY(fsdp__train_state(run, &c->sections[0].state));
     FSDP_TRY(fsdp_optimizer_state_dict(run->optimizer, &c->sections[1].state));
     FSDP_TRY(fsdp__values_of(run, &c->values));
     c->whole = (fsdp_checkpoint_content){.step = run->step,

@@ -1,0 +1,121 @@
+/* fsdp/adapter.h - LoRA: small trained matrices beside the frozen weights of a model, and the folders of them that the
+ * package peft reads and writes.
+ *
+ *     fsdp_lora_options options = {.rank = 8, .alpha = 16, .target_count = 2,
+ *                                  .targets = (const char *[]){"q_proj", "v_proj"}};
+ *     fsdp_adapter_add(model, &options, &adapter);        // on the meta device, before the model is sharded
+ *     fsdp_fully_shard(...); fsdp_module_materialize(model, device);
+ *     fsdp_adapter_base_state_dict(adapter, &base);       // the model's own tensors
+ *     fsdp_hub_load("folder", base, config);
+ *     fsdp_adapter_initialize(adapter, seed);             // or fsdp_adapter_load
+ *     ... train ...
+ *     fsdp_adapter_save(adapter, "out", "folder", group);
+ *
+ * An adapted layer computes y = W x + bias + s B A drop(x), where A is (rank,in), B (out,rank), s = alpha / rank
+ * (rsLoRA: alpha / sqrt(rank)). With DoRA V = W + s B A is given the row norms m, which are trained, in place of its
+ * own n: y = bias + (m / n) V x; n counts as constant in the backward. A, B and m are parameters of child modules of
+ * the layer (lora_A, lora_B, lora_magnitude_vector), so they are sharded, reduced and stepped with the unit that the
+ * layer belongs to, by every front door. All other parameters are frozen: they have no gradients and no optimizer
+ * state.
+ *
+ * A, B and m are float32 unless the model is converted afterwards (fsdp_module_to). Over a base in bf16 the layer's
+ * input is cast to their dtype, the sum is taken in the wider of the two and cast back to the base's. */
+#ifndef FSDP_ADAPTER_H
+#define FSDP_ADAPTER_H
+
+#include "fsdp/nn.h"
+#include "fsdp/state.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A value for the layers whose names match `key`, a regular expression for the end of the name (after a dot, or all of
+ * it): "down_proj", "layers\\.0\\..*". Of several that match the first counts. */
+typedef struct fsdp_lora_pattern {
+    const char *key;
+    double value;
+} fsdp_lora_pattern;
+
+/* All zero with targets: what peft's LoraConfig has by default. */
+typedef struct fsdp_lora_options {
+    int64_t rank;   /* 0: 8 */
+    double alpha;   /* 0: 8 */
+    double dropout; /* of the input of A, in training */
+    bool rslora, dora;
+    /* Which layers (Linear, Conv1D): those whose name, or its end after a dot, is one of `targets`; "all-linear" alone:
+     * all of them but the model's head. */
+    const char *const *targets;
+    int64_t target_count;
+    const char *target_regex;   /* in place of `targets`: matches the whole name */
+    bool some_targets;          /* targets without a layer are allowed, if another has one */
+    const char *const *exclude; /* as `targets`: these are left out */
+    int64_t exclude_count;
+    const char *exclude_regex;
+    const fsdp_lora_pattern *rank_patterns, *alpha_patterns; /* other ranks and alphas */
+    int64_t rank_pattern_count, alpha_pattern_count;
+    const char *const *saved; /* peft's modules_to_save, matched as `targets`: trained whole, saved with the adapter */
+    int64_t saved_count;
+    uint64_t seed; /* of the dropout */
+} fsdp_lora_options;
+
+typedef struct fsdp_adapter fsdp_adapter;
+
+/* Freezes the model, and adds A, B (and m) to its layers. The model may be on the meta device, but must not be sharded
+ * yet. FSDP_NOT_FOUND: a target has no layer. FSDP_UNSUPPORTED: a target is another kind of module, or a weight is
+ * shared with another module (a tied head). After a failure the model may be frozen and adapted in part: drop it. The
+ * caller frees `*out`; the model keeps its adapter. */
+FSDP_API fsdp_status fsdp_adapter_add(fsdp_module *model, const fsdp_lora_options *options, fsdp_adapter **out);
+FSDP_API void fsdp_adapter_free(fsdp_adapter *adapter); /* NULL is allowed */
+
+/* Turn the adapter off and on: while it is off the model computes as its base does (the reference of DPO).
+ * FSDP_UNSUPPORTED: modules are trained whole, so the base's values are gone. */
+FSDP_API fsdp_status fsdp_adapter_set_enabled(fsdp_adapter *adapter, bool enabled);
+
+/* List the adapted layers, in the order of the tree. */
+FSDP_API int64_t fsdp_adapter_count(const fsdp_adapter *adapter);
+typedef struct fsdp_adapter_layer {
+    const char *name; /* of the layer in the model: "model.layers.0.self_attn.q_proj" */
+    int64_t rank, in, out;
+    double alpha;
+} fsdp_adapter_layer;
+FSDP_API fsdp_adapter_layer fsdp_adapter_layer_at(const fsdp_adapter *adapter, int64_t index);
+
+/* ---- values ---- */
+
+/* Make state dicts: of the adapter's parameters, with the modules that are trained whole; and of the model's own
+ * parameters and buffers, those modules included. Names are the model's. [as fsdp_state_dict_from_module] */
+FSDP_API fsdp_status fsdp_adapter_state_dict(const fsdp_adapter *adapter, fsdp_state_dict **out);
+FSDP_API fsdp_status fsdp_adapter_base_state_dict(const fsdp_adapter *adapter, fsdp_state_dict **out);
+
+/* Sets first values, the same in every world: A uniform in +-1/sqrt(in), B zero, m the row norms of W, which must have
+ * its values. [collective] */
+FSDP_API fsdp_status fsdp_adapter_initialize(fsdp_adapter *adapter, uint64_t seed);
+
+/* Makes a state dict of the model with the adapter in its weights, W + s B A or (m / n) V, under the base's names.
+ * Weights that change are copies on the host, distributed as they are in the model, and rounded to their dtype once;
+ * other entries are the model's tensors. `from` has the values: a state dict of the whole model; NULL: the model
+ * itself. Every rank holds one whole weight at a time. [collective] */
+FSDP_API fsdp_status fsdp_adapter_merge(const fsdp_adapter *adapter, const fsdp_state_dict *from,
+                                        fsdp_state_dict **out);
+
+/* ---- peft's folders ---- */
+
+/* Reads adapter_config.json; free `*out`, which has its strings, with fsdp_lora_options_free. Settings that
+ * change numbers and that the library does not have are refused by name. */
+FSDP_API fsdp_status fsdp_adapter_read_options(const char *folder, fsdp_lora_options **out);
+FSDP_API void fsdp_lora_options_free(fsdp_lora_options *options); /* NULL is allowed */
+
+/* Loads adapter_model.safetensors; every rank reads its rows. Missing, surplus or misshapen tensors are errors. Call
+ * fsdp_agree on the result. */
+FSDP_API fsdp_status fsdp_adapter_load(fsdp_adapter *adapter, const char *folder);
+
+/* Writes adapter_config.json and adapter_model.safetensors, as fsdp_hub_save writes a model. `base`, what the adapter
+ * is for (a folder or a name on the hub), is written into the config; NULL: null. [collective] */
+FSDP_API fsdp_status fsdp_adapter_save(const fsdp_adapter *adapter, const char *folder, const char *base,
+                                       fsdp_process_group *group);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,74 @@
+/* adapter.h - what the files of this layer share: the adapted layers of a model, and the names that are matched. */
+#ifndef ADAPTER_ADAPTER_H
+#define ADAPTER_ADAPTER_H
+
+#include "base/compiler.h"
+#include "fsdp/adapter.h"
+#include "nn/module.h"
+
+/* One adapted layer, the argument of its hook. The children belong to the layer. */
+typedef struct fsdp__lora {
+    fsdp_layer *layer;
+    fsdp_module *a, *b, *dropout, *magnitude; /* dropout, magnitude: NULL where there is none */
+    bool transposed;                          /* a Conv1D: its weight is (in,out) */
+    bool disabled;
+    float scaling;
+} fsdp__lora;
+
+typedef struct fsdp__adapted {
+    char *name;
+    fsdp_module *module; /* a reference */
+    fsdp__lora *lora;    /* lives as long as the module */
+    int64_t rank, in, out;
+    double alpha;
+} fsdp__adapted;
+
+struct fsdp_adapter {
+    fsdp_module *model; /* a reference */
+    fsdp_lora_options *options;
+    fsdp__adapted *items;
+    int64_t count, capacity;
+    char **saved; /* names of the modules that are trained whole */
+    int64_t saved_count, saved_capacity;
+};
+
+/* ---- lora.c ---- */
+
+/* Gives the layer its children and the hook that computes with them. `name` is the layer's in the model. */
+fsdp_status fsdp__lora_attach(fsdp_module *module, const fsdp_lora_options *options, fsdp__adapted *item);
+
+/* ---- match.c ---- */
+
+/* Returns whether a regular expression matches the whole name, or with `end` its end after a dot. */
+fsdp_status fsdp__adapter_regex(const char *regex, const char *name, bool end, bool *out);
+/* Returns whether a name, or its end after a dot, is `end`. */
+bool fsdp__adapter_ends(const char *name, const char *end);
+
+/* ---- options.c ---- */
+
+/* Makes a copy with strings of its own and defaults filled in. Refuses values that make no sense. */
+fsdp_status fsdp__lora_options_copy(const fsdp_lora_options *options, fsdp_lora_options **out);
+
+/* ---- state.c ---- */
+
+/* Does what fsdp_adapter_state_dict does, with the names that peft writes. */
+fsdp_status fsdp__adapter_peft_state(const fsdp_adapter *adapter, const fsdp_state_dict *from, fsdp_state_dict **out);
+/* Return whether the model's tensor of this name belongs to the adapter; whether it is an A, B or m. */
+bool fsdp__adapter_owns(const fsdp_adapter *adapter, const char *name);
+bool fsdp__adapter_is_low_rank(const char *name);
+
+/* ---- folder.c ---- */
+
+/* Does what fsdp_adapter_load does, into the tensors of a state dict of the model; NULL: those of the model. */
+fsdp_status fsdp__adapter_load_state(const fsdp_adapter *adapter, const fsdp_state_dict *to, const char *folder);
+#define FSDP__ADAPTER_CONFIG "adapter_config.json"
+#define FSDP__ADAPTER_WEIGHTS "adapter_model.safetensors"
+/* Gives the text of adapter_config.json; free() it. */
+fsdp_status fsdp__adapter_config_text(const fsdp_adapter *adapter, const char *base, char **out);
+/* Parses such a text. */
+fsdp_status fsdp__adapter_config_parse(const char *path, const void *text, size_t bytes, fsdp_lora_options **out);
+
+FSDP__SCOPED_POINTER(fsdp_lora_options, fsdp_lora_options_free)
+FSDP__SCOPED_POINTER(fsdp_adapter, fsdp_adapter_free)
+
+#endif

@@ -1,0 +1,278 @@
+/* merge.c - puts adapters into the weights of their layers. A, B and m are small and gathered whole; DoRA's norms need
+ * the whole weight, too. Each rank then calculates the part that it has. */
+#include "adapter/merge.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "state/entry.h"
+#include "tensor/tensor.h"
+
+/* What a layer's merged weight is calculated from, in the stored order of its weight (rows,cols): V = W + s left right.
+ */
+typedef struct factors {
+    int64_t rows, cols, rank;
+    bool transposed; /* a row is an input of the layer, and a column an output */
+    float scaling;
+    float *left, *right; /* (rows,rank), (rank,cols) */
+    float *ratio;        /* m / n of each output; NULL: no DoRA */
+} factors;
+
+static void factors_release(factors *f)
+{
+    fsdp__free(f->left);
+    fsdp__free(f->right);
+    fsdp__free(f->ratio);
+}
+
+/* ---- whole tensors ---- */
+
+static const fsdp_state_dict_entry *part_of(const fsdp_state_dict *state, const char *layer, const char *part)
+{
+    FSDP__FREED char *name = fsdp__sprintf("%s.%s", layer, part);
+    const fsdp_state_dict_entry *entry = name ? fsdp_state_dict_find(state, name) : NULL;
+
+    if (name && !entry)
+        (void)FSDP_FAIL(FSDP_NOT_FOUND, "the state has no '%s', which an adapter needs", name);
+    return entry;
+}
+
+/* Gets the whole tensor as floats, on every rank; fsdp__free it. [collective] */
+static fsdp_status gather(const fsdp_state_dict *state, const char *layer, const char *part, float **out)
+{
+    const fsdp_state_dict_entry *entry = part_of(state, layer, part);
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *one = NULL, *whole = NULL;
+    FSDP__FREED float *values = NULL;
+    const fsdp_tensor *t;
+
+    if (!entry)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp_state_dict_create(&one));
+    FSDP_TRY(fsdp_state_dict_add(one, entry->name, entry->tensor));
+    FSDP_TRY(fsdp_state_dict_gather(one, NULL, &whole));
+    t = whole->entries[0].tensor;
+    FSDP__TRY_NEW(values = fsdp__malloc((size_t)fsdp_tensor_numel(t) * sizeof *values + 1));
+    FSDP_TRY(fsdp_tensor_read(t, FSDP_F32, values));
+    *out = fsdp__take(&values);
+    return FSDP_OK;
+}
+
+static void transpose(const float *from, int64_t rows, int64_t cols, float *to)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++)
+            to[j * rows + i] = from[i * cols + j];
+}
+
+/* Gets A and B in the order that the weight is stored in. [collective] */
+static fsdp_status gather_factors(const fsdp_state_dict *state, const fsdp__adapted *item, factors *f)
+{
+    FSDP__FREED float *a = NULL, *b = NULL;
+
+    *f = (factors){.rows = item->out, .cols = item->in, .rank = item->rank, .scaling = item->lora->scaling};
+    FSDP_TRY(gather(state, item->name, "lora_A.weight", &a));
+    FSDP_TRY(gather(state, item->name, "lora_B.weight", &b));
+    if (!item->lora->transposed) {
+        f->left = fsdp__take(&b);
+        f->right = fsdp__take(&a);
+        return FSDP_OK;
+    }
+    f->transposed = true;
+    f->rows = item->in;
+    f->cols = item->out;
+    FSDP__TRY_NEW(f->left = fsdp__malloc((size_t)(f->rows * f->rank) * sizeof(float) + 1));
+    FSDP__TRY_NEW(f->right = fsdp__malloc((size_t)(f->rank * f->cols) * sizeof(float) + 1));
+    transpose(a, f->rank, f->rows, f->left);
+    transpose(b, f->cols, f->rank, f->right);
+    return FSDP_OK;
+}
+
+/* ---- arithmetic ---- */
+
+/* Adds s left right to `count` elements of a row, from column `first` on. */
+static void add_product(const factors *f, int64_t row, int64_t first, int64_t count, float *values)
+{
+    for (int64_t k = 0; k < f->rank; k++) {
+        float factor = f->scaling * f->left[row * f->rank + k];
+        const float *right = f->right + k * f->cols + first;
+
+        for (int64_t i = 0; i < count; i++)
+            values[i] += factor * right[i];
+    }
+}
+
+/* Calculates elements [first, first + count) of a row of the merged weight from those of W. */
+static void merge_row(const factors *f, int64_t row, int64_t first, int64_t count, float *values)
+{
+    add_product(f, row, first, count, values);
+    for (int64_t i = 0; f->ratio && i < count; i++)
+        values[i] *= f->ratio[f->transposed ? first + i : row];
+}
+
+/* Calculates the norms of V's outputs. `weight` is whole, and becomes V. */
+static fsdp_status norms(const factors *f, float *weight, float **out)
+{
+    int64_t outputs = f->transposed ? f->cols : f->rows;
+    FSDP__FREED double *squares = fsdp__calloc((size_t)outputs + 1, sizeof *squares);
+    FSDP__FREED float *n = fsdp__calloc((size_t)outputs + 1, sizeof *n);
+
+    FSDP__TRY_NEW(squares);
+    FSDP__TRY_NEW(n);
+    for (int64_t row = 0; row < f->rows; row++) {
+        float *v = weight + row * f->cols;
+
+        add_product(f, row, 0, f->cols, v);
+        for (int64_t i = 0; i < f->cols; i++)
+            squares[f->transposed ? i : row] += (double)v[i] * v[i];
+    }
+    for (int64_t i = 0; i < outputs; i++)
+        n[i] = (float)sqrt(squares[i]);
+    *out = fsdp__take(&n);
+    return FSDP_OK;
+}
+
+/* Gets the norms of a layer's outputs; fsdp__free them. [collective] */
+static fsdp_status layer_norms(const fsdp_state_dict *state, const fsdp__adapted *item, const factors *f, float **out)
+{
+    FSDP__FREED float *weight = NULL;
+
+    FSDP_TRY(gather(state, item->name, "weight", &weight));
+    return norms(f, weight, out);
+}
+
+/* ---- merging ---- */
+
+/* Gets everything that a layer's merged weight needs besides W. [collective] */
+static fsdp_status prepare(const fsdp_state_dict *state, const fsdp__adapted *item, factors *f)
+{
+    FSDP__FREED float *n = NULL;
+
+    FSDP_TRY(gather_factors(state, item, f));
+    if (!item->lora->magnitude)
+        return FSDP_OK;
+    FSDP_TRY(layer_norms(state, item, f, &n));
+    FSDP_TRY(gather(state, item->name, "lora_magnitude_vector.weight", &f->ratio));
+    for (int64_t i = 0; i < item->out; i++)
+        f->ratio[i] /= n[i];
+    return FSDP_OK;
+}
+
+typedef struct local_merge {
+    const factors *f;
+    float *values; /* this rank's part of W */
+} local_merge;
+
+/* Merges a run of elements, which may go over several rows. */
+static fsdp_status merge_run(void *arg, int64_t global, int64_t local, int64_t numel)
+{
+    const local_merge *m = arg;
+
+    while (numel > 0) {
+        int64_t row = global / m->f->cols, first = global % m->f->cols, count = FSDP__MIN(numel, m->f->cols - first);
+
+        merge_row(m->f, row, first, count, m->values + local);
+        global += count;
+        local += count;
+        numel -= count;
+    }
+    return FSDP_OK;
+}
+
+/* Makes a copy of this rank's part of W, merged, on the host. */
+static fsdp_status merge_part(const fsdp_state_dict_entry *entry, const factors *f, fsdp_tensor **out)
+{
+    const fsdp_tensor *w = entry->tensor;
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(w);
+    FSDP__FREED float *values = fsdp__malloc((size_t)fsdp_tensor_numel(w) * sizeof *values + 1);
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *copy = NULL;
+    local_merge m = {f, values};
+
+    FSDP__TRY_NEW(values);
+    FSDP_TRY(fsdp_tensor_read(w, FSDP_F32, values));
+    FSDP_TRY(fsdp_state_dict_entry_runs(entry, merge_run, &m));
+    FSDP_TRY(fsdp_tensor_create(fsdp_cpu(fsdp_device_context(fsdp_tensor_device(w))), fsdp_tensor_dtype(w),
+                                fsdp_tensor_ndim(w), fsdp_tensor_shape(w), FSDP_MEMORY_WORKSPACE, &copy));
+    if (distribution)
+        FSDP_TRY(fsdp_tensor_set_distribution(copy, distribution));
+    FSDP_TRY(fsdp_tensor_write(copy, FSDP_F32, values));
+    *out = fsdp__take(&copy);
+    return FSDP_OK;
+}
+
+static const fsdp__adapted *adapted_of(const fsdp_adapter *adapter, const char *weight)
+{
+    for (int64_t i = 0; i < adapter->count; i++) {
+        size_t length = strlen(adapter->items[i].name);
+
+        if (strncmp(weight, adapter->items[i].name, length) == 0 && strcmp(weight + length, ".weight") == 0)
+            return &adapter->items[i];
+    }
+    return NULL;
+}
+
+static fsdp_status merge_entry(const fsdp_adapter *adapter, const fsdp_state_dict *all,
+                               const fsdp_state_dict_entry *entry, fsdp_state_dict *out)
+{
+    const fsdp__adapted *item = adapted_of(adapter, entry->name);
+    FSDP__SCOPED(factors_release) factors f = {0};
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *merged = NULL;
+
+    if (!item)
+        return fsdp_state_dict_add(out, entry->name, entry->tensor);
+    FSDP_TRY(prepare(all, item, &f));
+    FSDP_TRY(merge_part(entry, &f, &merged));
+    return fsdp_state_dict_add(out, entry->name, merged);
+}
+
+fsdp_status fsdp_adapter_merge(const fsdp_adapter *adapter, const fsdp_state_dict *from, fsdp_state_dict **out)
+{
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *own = NULL, *merged = NULL;
+
+    *out = NULL;
+    if (!from)
+        FSDP_TRY(fsdp_state_dict_from_module(adapter->model, &own));
+    if (!from)
+        from = own;
+    FSDP_TRY(fsdp_state_dict_create(&merged));
+    for (int64_t i = 0; i < from->count; i++)
+        if (!fsdp__adapter_is_low_rank(from->entries[i].name))
+            FSDP_TRY(merge_entry(adapter, from, &from->entries[i], merged));
+    *out = fsdp__take(&merged);
+    return FSDP_OK;
+}
+
+/* ---- magnitudes ---- */
+
+/* Writes whole values into a layer's magnitude, which may be sharded. [collective] */
+static fsdp_status set_magnitude(const fsdp_state_dict *state, const fsdp__adapted *item, const float *values)
+{
+    const fsdp_state_dict_entry *entry = part_of(state, item->name, "lora_magnitude_vector.weight");
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *whole = NULL;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *to = NULL, *full = NULL;
+
+    if (!entry)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp_tensor_create(fsdp_cpu(item->module->context), FSDP_F32, FSDP_SHAPE(item->out), FSDP_MEMORY_WORKSPACE,
+                                &whole));
+    FSDP_TRY(fsdp_tensor_write(whole, FSDP_F32, values));
+    FSDP_TRY(fsdp_state_dict_create(&to));
+    FSDP_TRY(fsdp_state_dict_create(&full));
+    FSDP_TRY(fsdp_state_dict_add(to, entry->name, entry->tensor));
+    FSDP_TRY(fsdp_state_dict_add(full, entry->name, whole));
+    return fsdp_state_dict_load_full(to, full, NULL);
+}
+
+fsdp_status fsdp__adapter_set_magnitudes(const fsdp_adapter *adapter, const fsdp_state_dict *state)
+{
+    for (int64_t i = 0; i < adapter->count; i++) {
+        const fsdp__adapted *item = &adapter->items[i];
+        FSDP__SCOPED(factors_release) factors f = {0};
+        FSDP__FREED float *n = NULL;
+
+        FSDP_TRY(gather_factors(state, item, &f));
+        FSDP_TRY(layer_norms(state, item, &f, &n));
+        FSDP_TRY(set_magnitude(state, item, n));
+    }
+    return FSDP_OK;
+}
