@@ -171,24 +171,42 @@ static fsdp_status find_learned(const fsdp_chat *chat, const json_t *conversatio
 
 /* ---- ranges to tokens ---- */
 
-/* Puts the text into form C, if the tokenizer does, and moves the ranges to where their text is then. */
-static fsdp_status compose(const fsdp_tokenizer *t, fsdp__text *memory, const char **text, size_t *bytes, ranges *r)
+/* Returns the tokenizer's normalization without what it puts before texts, which a token's end does not need. It
+ * borrows from the tokenizer. */
+static fsdp__normalizer of_characters(const fsdp_tokenizer *t)
 {
-    fsdp__text scratch = {0};
-    fsdp_status status = FSDP_OK;
+    fsdp__normalizer out = {.count = 0};
+
+    for (int i = 0; i < t->normalizer.count; i++) {
+        fsdp__normalizer_kind kind = t->normalizer.steps[i].kind;
+
+        if (kind != FSDP__NORMALIZE_PREPEND && kind != FSDP__NORMALIZE_PREPEND_FIRST)
+            out.steps[out.count++] = t->normalizer.steps[i];
+    }
+    return out;
+}
+
+static void release_texts(fsdp__text (*texts)[2])
+{
+    fsdp__text_release(&(*texts)[0]);
+    fsdp__text_release(&(*texts)[1]);
+}
+
+/* Normalizes the text, and moves the ranges to where their text is then. The result is in `memory`, or unchanged. */
+static fsdp_status normalize(const fsdp_tokenizer *t, fsdp__text memory[2], const char **text, size_t *bytes, ranges *r)
+{
+    fsdp__normalizer normalizer = of_characters(t);
+    FSDP__SCOPED(release_texts) fsdp__text scratch[2] = {{0}};
     const char *from = *text, *made;
 
-    if (!t->nfc)
+    if (normalizer.count == 0)
         return FSDP_OK;
-    for (int64_t i = 0; i < 2 * r->count && status == FSDP_OK; i++) {
+    for (int64_t i = 0; i < 2 * r->count; i++) {
         size_t *place = i % 2 ? &r->at[i / 2].end : &r->at[i / 2].begin;
 
-        status = fsdp__nfc(from, *place, &scratch, &made, place);
+        FSDP_TRY(fsdp__normalize(&normalizer, true, from, *place, scratch, &made, place));
     }
-    if (status == FSDP_OK)
-        status = fsdp__nfc(from, *bytes, memory, text, bytes);
-    fsdp__text_release(&scratch);
-    return status;
+    return fsdp__normalize(&normalizer, true, from, *bytes, memory, text, bytes);
 }
 
 /* Marks the tokens that overlap a range. */
@@ -207,8 +225,7 @@ static void mark(const ranges *r, const size_t *ends, fsdp_chat_row *out)
 static fsdp_status mark_tokens(const fsdp_chat *chat, const char *text, size_t bytes, ranges *r, fsdp_chat_row *out)
 {
     FSDP__FREED size_t *ends = fsdp__calloc((size_t)out->ids.count + 1, sizeof *ends);
-    fsdp__text memory = {0};
-    fsdp_status status;
+    FSDP__SCOPED(release_texts) fsdp__text memory[2] = {{0}};
 
     FSDP__TRY_NEW(ends);
     FSDP_TRY(fsdp__grow(&out->learned, out->ids.count, &out->learned_capacity, sizeof *out->learned));
@@ -216,11 +233,8 @@ static fsdp_status mark_tokens(const fsdp_chat *chat, const char *text, size_t b
     out->answers = 0;
     if (r->count == 0)
         return FSDP_OK;
-    status = compose(chat->tokenizer, &memory, &text, &bytes, r);
-    if (status == FSDP_OK)
-        status = fsdp__token_ends(chat->tokenizer, text, bytes, out->ids.ids, out->ids.count, ends);
-    fsdp__text_release(&memory);
-    FSDP_TRY(status);
+    FSDP_TRY(normalize(chat->tokenizer, memory, &text, &bytes, r));
+    FSDP_TRY(fsdp__token_ends(chat->tokenizer, text, bytes, out->ids.ids, out->ids.count, ends));
     mark(r, ends, out);
     return FSDP_OK;
 }

@@ -49,7 +49,7 @@ static fsdp_status take_u64(cursor *c, uint64_t *out)
 
 static fsdp_status take_text(cursor *c, fsdp__gguf_text *out)
 {
-    uint64_t bytes;
+    uint64_t bytes = 0;
 
     FSDP_TRY(take_u64(c, &bytes));
     if (bytes > (uint64_t)(c->end - c->at))
@@ -63,7 +63,7 @@ static fsdp_status take_text(cursor *c, fsdp__gguf_text *out)
 
 static fsdp_status take_kind(cursor *c, fsdp__gguf_kind *out)
 {
-    uint32_t kind;
+    uint32_t kind = 0;
 
     FSDP_TRY(take_u32(c, &kind));
     if (kind >= FSDP__GGUF_KINDS)
@@ -388,7 +388,7 @@ fsdp_status fsdp__gguf_array(const fsdp__gguf *file, const char *key, fsdp__gguf
 fsdp__gguf_text fsdp__gguf_next_text(const unsigned char **at)
 {
     fsdp__gguf_text text;
-    uint64_t bytes;
+    uint64_t bytes = 0;
 
     memcpy(&bytes, *at, sizeof bytes);
     text = (fsdp__gguf_text){(const char *)*at + sizeof bytes, (size_t)bytes};

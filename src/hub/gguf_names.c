@@ -126,7 +126,7 @@ void fsdp__gguf_reorder(const fsdp__gguf_place *place, const int64_t *shape, int
 
 void fsdp__gguf_rope_factors(const fsdp_model_config *config, float *out)
 {
-    fsdp__rope_frequencies(config, out);
+    fsdp__rope_frequencies(config, config->max_seq_len, false, out);
     for (int64_t i = 0; i < config->head_dim / 2; i++)
         out[i] =
             (float)(1 / pow((double)config->rope_theta, (double)(2 * i) / (double)config->head_dim) / (double)out[i]);

@@ -37,6 +37,16 @@ static bool stands(const char *text, size_t bytes, size_t at, const char *token,
     return bytes - at >= token_bytes && memcmp(text + at, token, token_bytes) == 0;
 }
 
+/* Returns the bytes of the space with which a token begins, or of what stands for it; 0: none. */
+static size_t space_bytes(const char *token, size_t bytes)
+{
+    size_t mark = strlen(FSDP__SPACE_MARK);
+
+    if (bytes > 0 && token[0] == ' ')
+        return 1;
+    return bytes >= mark && memcmp(token, FSDP__SPACE_MARK, mark) == 0 ? mark : 0;
+}
+
 /* Goes over one token at `*at`. Returns false if it does not stand there. */
 static bool go_over(const fsdp_tokenizer *t, const char *text, size_t bytes, int32_t id, size_t *at)
 {
@@ -50,9 +60,11 @@ static bool go_over(const fsdp_tokenizer *t, const char *text, size_t bytes, int
         if (!stands(text, bytes, begin, token, token_bytes) && added->lstrip)
             begin = skip_space(text, bytes, begin);
     }
-    if (!stands(text, bytes, begin, token, token_bytes) && token_bytes > 0 && token[0] == ' ' && !added) {
-        token++; /* the space was put there */
-        token_bytes--;
+    if (!added && !stands(text, bytes, begin, token, token_bytes)) {
+        size_t space = space_bytes(token, token_bytes); /* it was put there */
+
+        token += space;
+        token_bytes -= space;
     }
     if (!stands(text, bytes, begin, token, token_bytes))
         return false;
