@@ -14,10 +14,21 @@ enum {
 typedef struct sizes {
     int64_t batch, q_time, kv_time, heads, kv_heads, head_dim;
     bool causal;
+    int64_t window, document; /* the length of all documents but the last; 0: none */
+    float softcap;
 } sizes;
 
 static const oracle_table table = {
     .name = "cudash", .kernels = fsdp__cuda_kernels, .most_threads = 1, .rounds_factors = true};
+
+static int32_t *positions_of(test_case *c, const sizes *s)
+{
+    int32_t *positions = an_input(c, FSDP_I32, s->batch * s->q_time, 0.0, 0.0);
+
+    for (int64_t i = 0; i < s->batch * s->q_time; i++)
+        positions[i] = (int32_t)(i % s->q_time % s->document);
+    return positions;
+}
 
 /* Makes contiguous q, k and v, but for `gap` elements between rows. A scale of 0 is the usual one. */
 static fsdp__attention_forward_args lay_out(test_case *c, const sizes *s, int64_t gap, float scale)
@@ -31,7 +42,9 @@ static fsdp__attention_forward_args lay_out(test_case *c, const sizes *s, int64_
                                       .head_dim = d,
                                       .scale = scale != 0.0f ? scale : 1.0f / sqrtf((float)d),
                                       .causal = s->causal,
-                                      .dtype = c->dtype};
+                                      .dtype = c->dtype,
+                                      .softcap = s->softcap,
+                                      .window = s->window};
 
     a.q_head = a.k_head = a.v_head = a.out_head = d;
     a.q_stride_time = a.out_stride_time = q_row, a.k_stride_time = a.v_stride_time = k_row;
@@ -39,6 +52,7 @@ static fsdp__attention_forward_args lay_out(test_case *c, const sizes *s, int64_
     a.q = an_input(c, c->dtype, s->batch * a.q_batch, -2.0, 2.0);
     a.k = an_input(c, c->dtype, s->batch * a.k_batch, -2.0, 2.0);
     a.v = an_input(c, c->dtype, s->batch * a.v_batch, -2.0, 2.0);
+    a.positions = s->document > 0 ? positions_of(c, s) : NULL;
     return a;
 }
 
@@ -83,49 +97,74 @@ TEST(every_multiple_of_8_is_a_head_dimension)
 
 TEST(long_sequences_span_many_tiles_of_both_sides)
 {
-    static const sizes list[] = {
-        {1, 140, 150, 1, 1, 64, true}, {1, 33, 200, 1, 1, 128, true}, {1, 140, 40, 1, 1, 32, false}};
+    static const sizes list[] = {{1, 140, 150, 1, 1, 64, .causal = true},
+                                 {1, 33, 200, 1, 1, 128, .causal = true},
+                                 {1, 140, 40, 1, 1, 32, .causal = false}};
 
     hold_all(list, FSDP__COUNT_OF(list), 0.0f);
 }
 
 TEST(query_heads_share_key_heads)
 {
-    static const sizes list[] = {{2, 10, 10, 8, 1, 64, true}, {1, 9, 40, 8, 2, 16, true}, {1, 40, 30, 4, 4, 96, false}};
+    static const sizes list[] = {{2, 10, 10, 8, 1, 64, .causal = true},
+                                 {1, 9, 40, 8, 2, 16, .causal = true},
+                                 {1, 40, 30, 4, 4, 96, .causal = false}};
 
     hold_all(list, FSDP__COUNT_OF(list), 0.0f);
 }
 
 TEST(wide_heads_are_cut_into_columns)
 {
-    static const sizes list[] = {{1, 20, 70, 2, 1, 136, true}, {1, 70, 20, 1, 1, 260, false}};
+    static const sizes list[] = {{1, 20, 70, 2, 1, 136, .causal = true}, {1, 70, 20, 1, 1, 260, .causal = false}};
 
     hold_all(list, FSDP__COUNT_OF(list), 0.0f);
 }
 
 TEST(one_query_reads_panels_of_keys)
 {
-    static const sizes list[] = {{2, 1, 1, 2, 1, 64, true},     {1, 1, 256, 2, 1, 64, true},
-                                 {3, 1, 257, 4, 2, 128, false}, {1, 1, 700, 8, 1, 33, false},
-                                 {1, 1, 520, 1, 1, 200, true},  {2, 1, 300, 2, 2, 8, false}};
+    static const sizes list[] = {{2, 1, 1, 2, 1, 64, .causal = true},     {1, 1, 256, 2, 1, 64, .causal = true},
+                                 {3, 1, 257, 4, 2, 128, .causal = false}, {1, 1, 700, 8, 1, 33, .causal = false},
+                                 {1, 1, 520, 1, 1, 200, .causal = true},  {2, 1, 300, 2, 2, 8, .causal = false}};
+
+    hold_all(list, FSDP__COUNT_OF(list), 0.0f);
+}
+
+/* Tiles have 32 and 64 rows. */
+TEST(windows_and_documents_begin_and_end_anywhere_in_a_tile)
+{
+    static const sizes list[] = {
+        {1, 140, 140, 1, 1, 64, true, .window = 1},
+        {1, 130, 190, 2, 1, 32, true, .window = 63},
+        {1, 130, 190, 1, 1, 128, true, .window = 64},
+        {1, 140, 140, 1, 1, 96, true, .window = 65},
+        {1, 60, 60, 1, 1, 16, true, .window = 500},
+        {2, 140, 140, 2, 2, 64, true, .document = 1},
+        {1, 140, 140, 1, 1, 32, true, .document = 32},
+        {1, 180, 180, 2, 1, 128, true, .document = 65},
+        {1, 150, 150, 1, 1, 96, true, .document = 63, .window = 20, .softcap = 5},
+        {1, 70, 70, 2, 1, 136, true, .document = 50, .window = 40},
+        {1, 70, 90, 1, 1, 64, false, .softcap = 3},
+        {2, 1, 600, 2, 1, 64, true, .window = 257, .softcap = 4},
+        {2, 1, 300, 2, 2, 33, true, .window = 7},
+    };
 
     hold_all(list, FSDP__COUNT_OF(list), 0.0f);
 }
 
 TEST(a_query_without_keys_gives_zeros)
 {
-    static const sizes list[] = {{1, 90, 20, 2, 1, 16, true},
-                                 {1, 3, 0, 2, 1, 16, false},
-                                 {1, 1, 0, 2, 1, 16, false},
-                                 {1, 0, 5, 2, 1, 16, false},
-                                 {0, 5, 5, 2, 1, 16, false}};
+    static const sizes list[] = {{1, 90, 20, 2, 1, 16, .causal = true},
+                                 {1, 3, 0, 2, 1, 16, .causal = false},
+                                 {1, 1, 0, 2, 1, 16, .causal = false},
+                                 {1, 0, 5, 2, 1, 16, .causal = false},
+                                 {0, 5, 5, 2, 1, 16, .causal = false}};
 
     hold_all(list, FSDP__COUNT_OF(list), 0.0f);
 }
 
 TEST(a_scale_may_be_negative_or_large)
 {
-    static const sizes list[] = {{1, 40, 70, 1, 1, 64, true}, {1, 70, 40, 1, 1, 16, false}};
+    static const sizes list[] = {{1, 40, 70, 1, 1, 64, .causal = true}, {1, 70, 40, 1, 1, 16, .causal = false}};
 
     hold_all(list, FSDP__COUNT_OF(list), -0.2f);
     hold_all(list, FSDP__COUNT_OF(list), 0.3f);
@@ -144,7 +183,7 @@ static bool row_has_nan(const fsdp__attention_forward_args *a, int64_t t)
 
 TEST(a_nan_reaches_all_who_see_it_and_nobody_else)
 {
-    static const sizes list[] = {{1, 80, 80, 1, 1, 64, true}, {1, 1, 300, 1, 1, 64, true}};
+    static const sizes list[] = {{1, 80, 80, 1, 1, 64, .causal = true}, {1, 1, 300, 1, 1, 64, .causal = true}};
     fsdp_context *context = test_context();
 
     for (size_t i = 0; i < FSDP__COUNT_OF(list); i++)

@@ -11,7 +11,7 @@
  * has a kernel of its own (attention_single.cuh). All take any stride and alignment.
  *
  * Where documents or a window hide the first keys, a walk begins at the first tile that somebody sees and ends at the
- * last. Tensor cores have kernels of their own for that and for capped scores (NARROW), so that others do not pay. */
+ * last. There are kernels of their own for that and for capped scores (NARROW), so that others do not pay. */
 #ifndef BACKEND_CUDA_ATTENTION_CUH
 #define BACKEND_CUDA_ATTENTION_CUH
 
@@ -90,18 +90,33 @@ DEVICE int64_t end_query(const fsdp__attention_forward_args &k, int64_t b, int64
     return end;
 }
 
+/* The same questions for kernels that are NARROW or not: the others have the answers of plain attention at once. */
+template <bool NARROW>
+DEVICE int64_t first_seen(const fsdp__attention_forward_args &k, int64_t b, int64_t t)
+{
+    return NARROW ? first_key(k, b, t) : 0;
+}
+
+template <bool NARROW>
+DEVICE int64_t end_seen(const fsdp__attention_forward_args &k, int64_t b, int64_t s, int64_t first)
+{
+    return NARROW ? end_query(k, b, s, first) : k.q_time;
+}
+
 /* Returns a score, made of the product of a query and a key. */
+template <bool NARROW>
 DEVICE float score_of(const fsdp__attention_forward_args &k, float product)
 {
     float score = product * k.scale;
 
-    return k.softcap > 0.0f ? k.softcap * tanhf(score / k.softcap) : score;
+    return NARROW && k.softcap > 0.0f ? k.softcap * tanhf(score / k.softcap) : score;
 }
 
 /* Returns the derivative of a capped score by what it was before. */
+template <bool NARROW>
 DEVICE float slope_of(const fsdp__attention_forward_args &k, float score)
 {
-    return k.softcap > 0.0f ? 1.0f - score / k.softcap * (score / k.softcap) : 1.0f;
+    return NARROW && k.softcap > 0.0f ? 1.0f - score / k.softcap * (score / k.softcap) : 1.0f;
 }
 
 /* Returns how many parts of `each` make up n. */

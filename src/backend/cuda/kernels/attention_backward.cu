@@ -32,17 +32,18 @@ static __global__ void sum_rows(const __grid_constant__ fsdp__attention_backward
 /* ---- by ordinary arithmetic ---- */
 
 /* Turns the score of query t and key s into the probability, and dP into dS. */
+template <bool NARROW>
 DEVICE void gradient_of_score(const fsdp__attention_forward_args &k, float lse, float delta, bool seen, float &p,
                               float &ds)
 {
-    float score = score_of(k, p);
+    float score = score_of<NARROW>(k, p);
 
     p = seen ? expf(score - lse) : 0.0f;
-    ds = seen ? p * (ds - delta) * slope_of(k, score) : 0.0f;
+    ds = seen ? p * (ds - delta) * slope_of<NARROW>(k, score) : 0.0f;
 }
 
 /* dK and dV of a tile of keys. */
-template <class T, int COLUMNS>
+template <class T, int COLUMNS, bool NARROW>
 static __global__ void __launch_bounds__(BLOCK)
     backward_keys(const __grid_constant__ fsdp__attention_backward_args a, const float *delta, int64_t tasks)
 {
@@ -53,7 +54,7 @@ static __global__ void __launch_bounds__(BLOCK)
         place p = place_of<COLUMNS>(task, k.kv_heads, k.batch, k.head_dim);
         int64_t s0 = p.tile * TILE, group = k.heads / k.kv_heads, first = first_query(k, s0) / TILE * TILE;
         int keys = (int)at_most(k.kv_time - s0, TILE);
-        int64_t end = end_query(k, p.batch, s0 + keys - 1, first);
+        int64_t end = end_seen<NARROW>(k, p.batch, s0 + keys - 1, first);
         square dk[COLUMNS / TILE] = {}, dv[COLUMNS / TILE] = {};
         const float scale[4] = {k.scale, k.scale, k.scale, k.scale}, one[4] = {1.0f, 1.0f, 1.0f, 1.0f};
 
@@ -68,12 +69,13 @@ static __global__ void __launch_bounds__(BLOCK)
                 for (int j = 0; j < 4; j++) {
                     int c = 4 * tile_x() + j;
                     int64_t row = (p.batch * k.heads + h) * k.q_time + t0 + c;
-                    int64_t seen = c < n ? keys_seen(k, t0 + c) - s0 : 0, from = first_key(k, p.batch, t0 + c) - s0;
+                    int64_t seen = c < n ? keys_seen(k, t0 + c) - s0 : 0,
+                            from = first_seen<NARROW>(k, p.batch, t0 + c) - s0;
                     float lse = c < n ? k.lse[row] : 0.0f, d = c < n ? delta[row] : 0.0f;
 
                     for (int i = 0; i < 4; i++) {
                         int r = 4 * tile_y() + i;
-                        gradient_of_score(k, lse, d, r < seen && r >= from, x[i][j], dx[i][j]);
+                        gradient_of_score<NARROW>(k, lse, d, r < seen && (!NARROW || r >= from), x[i][j], dx[i][j]);
                     }
                 }
                 keep_factor(s, x);
@@ -91,7 +93,7 @@ static __global__ void __launch_bounds__(BLOCK)
 }
 
 /* dQ of a tile of queries. */
-template <class T, int COLUMNS>
+template <class T, int COLUMNS, bool NARROW>
 static __global__ void __launch_bounds__(BLOCK)
     backward_queries(const __grid_constant__ fsdp__attention_backward_args a, const float *delta, int64_t tasks)
 {
@@ -107,7 +109,7 @@ static __global__ void __launch_bounds__(BLOCK)
         square dq[COLUMNS / TILE] = {};
         const float scale[4] = {k.scale, k.scale, k.scale, k.scale};
 
-        for (int64_t s0 = first_key(k, p.batch, t0) / TILE * TILE; s0 < end; s0 += TILE) {
+        for (int64_t s0 = first_seen<NARROW>(k, p.batch, t0) / TILE * TILE; s0 < end; s0 += TILE) {
             int n = (int)at_most(k.kv_time - s0, TILE);
             rows_of<const T> keys = K_ROWS(k, p.batch, s0, kv);
             square x, dx;
@@ -118,12 +120,12 @@ static __global__ void __launch_bounds__(BLOCK)
             for (int i = 0; i < 4; i++) {
                 int r = 4 * tile_y() + i;
                 int64_t seen = r < rows ? at_most(keys_seen(k, t0 + r) - s0, n) : 0;
-                int64_t from = first_key(k, p.batch, t0 + r) - s0;
+                int64_t from = first_seen<NARROW>(k, p.batch, t0 + r) - s0;
                 float lse = r < rows ? k.lse[row + r] : 0.0f, d = r < rows ? delta[row + r] : 0.0f;
 
                 for (int j = 0; j < 4; j++) {
                     int c = 4 * tile_x() + j;
-                    gradient_of_score(k, lse, d, c < seen && c >= from, x[i][j], dx[i][j]);
+                    gradient_of_score<NARROW>(k, lse, d, c < seen && (!NARROW || c >= from), x[i][j], dx[i][j]);
                 }
             }
             keep_factor(s, dx);
@@ -135,26 +137,33 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-template <class T, int COLUMNS>
+template <class T, int COLUMNS, bool NARROW>
 static fsdp_status launch_columns(fsdp_stream *stream, const fsdp__attention_backward_args *a, const float *delta)
 {
     const fsdp__attention_forward_args *k = &a->forward;
     int64_t each = k->batch * parts(k->head_dim, COLUMNS), key_tasks = parts(k->kv_time, TILE) * k->kv_heads * each;
     int64_t query_tasks = parts(k->q_time, TILE) * k->heads * each;
 
-    FSDP_TRY(launch(stream, "attention_backward", backward_keys<T, COLUMNS>, blocks_for(key_tasks, 1), BLOCK, 0, *a,
-                    delta, key_tasks));
-    return launch(stream, "attention_backward", backward_queries<T, COLUMNS>, blocks_for(query_tasks, 1), BLOCK, 0, *a,
-                  delta, query_tasks);
+    FSDP_TRY(launch(stream, "attention_backward", backward_keys<T, COLUMNS, NARROW>, blocks_for(key_tasks, 1), BLOCK, 0,
+                    *a, delta, key_tasks));
+    return launch(stream, "attention_backward", backward_queries<T, COLUMNS, NARROW>, blocks_for(query_tasks, 1), BLOCK,
+                  0, *a, delta, query_tasks);
+}
+
+template <class T, bool NARROW>
+static fsdp_status launch_tiles_of(fsdp_stream *stream, const fsdp__attention_backward_args *a, const float *delta)
+{
+    if constexpr (sizeof(T) == sizeof(float)) /* narrow heads of other types take tensor cores */
+        if (a->forward.head_dim <= TILE)
+            return launch_columns<T, TILE, NARROW>(stream, a, delta);
+    return launch_columns<T, MOST_COLUMNS, NARROW>(stream, a, delta);
 }
 
 template <class T>
 static fsdp_status launch_tiles(fsdp_stream *stream, const fsdp__attention_backward_args *a, const float *delta)
 {
-    if constexpr (sizeof(T) == sizeof(float)) /* narrow heads of other types take tensor cores */
-        if (a->forward.head_dim <= TILE)
-            return launch_columns<T, TILE>(stream, a, delta);
-    return launch_columns<T, MOST_COLUMNS>(stream, a, delta);
+    return is_narrow(a->forward) ? launch_tiles_of<T, true>(stream, a, delta)
+                                 : launch_tiles_of<T, false>(stream, a, delta);
 }
 
 /* ---- on tensor cores ---- */
@@ -166,10 +175,10 @@ DEVICE void gradient_of_power(const fsdp__attention_forward_args &k, float scale
                               float &ds)
 {
     if (S::NARROW && k.softcap > 0.0f) {
-        float score = score_of(k, p);
+        float score = score_of<true>(k, p);
 
         p = exp2_fast(score * LOG2_E - lse);
-        ds = p * (ds - delta) * slope_of(k, score);
+        ds = p * (ds - delta) * slope_of<true>(k, score);
     } else {
         p = exp2_fast(p * scale - lse);
         ds = p * (ds - delta);
@@ -201,19 +210,17 @@ DEVICE void hide_from_queries(const fsdp__attention_forward_args &k, int64_t bat
     int lane = lane_of_warp();
     int64_t seen = t0 + k.kv_time - k.q_time - s0; /* the first query sees the keys up to this one */
 
-    if (!k.causal || (seen >= S::WARP_ROWS - 1 && s0 >= first_seen<S>(k, batch, t0 + S::OTHERS - 1)))
+    if (!k.causal || (seen >= S::WARP_ROWS - 1 && s0 >= first_seen<S::NARROW>(k, batch, t0 + S::OTHERS - 1)))
         return;
-    for (int n = 0; n < S::OTHERS / 8; n++)
-        for (int i = 0; i < 4; i++) {
-            int column = 8 * n + lane % 4 * 2 + i % 2;
-            int first = (int)at_most(first_seen<S>(k, batch, t0 + column) - s0, S::WARP_ROWS);
+    for (int m = 0; m < S::FOLD; m++)
+        for (int n = 0; n < S::OTHERS / 8; n++)
+            for (int i = 0; i < 4; i++) {
+                int row = 16 * m + lane / 4 + i / 2 * 8, column = 8 * n + lane % 4 * 2 + i % 2;
+                bool early = S::NARROW && s0 + row < first_seen<S::NARROW>(k, batch, t0 + column);
 
-            for (int m = 0; m < S::FOLD; m++) {
-                int row = 16 * m + lane / 4 + i / 2 * 8;
-                if (row > column + (int)seen || (S::NARROW && row < first))
+                if (row > column + (int)seen || early)
                     p[m][n][i] = ds[m][n][i] = 0.0f;
             }
-        }
 }
 
 /* Adds what the queries from t0 on, in shared memory, give to the warp's keys, which begin at s0. */
@@ -275,7 +282,7 @@ static __global__ void __launch_bounds__(THREADS)
     EACH_ROW (task, tasks) {
         place p = place_of<S::WIDTH>(task, k.kv_heads, k.batch, dim);
         int64_t s0 = p.tile * S::ROWS, from = first_query(k, s0), group = k.heads / k.kv_heads;
-        int64_t end = S::NARROW ? end_query(k, p.batch, at_most(s0 + S::ROWS, k.kv_time) - 1, from) : k.q_time;
+        int64_t end = end_seen<S::NARROW>(k, p.batch, at_most(s0 + S::ROWS, k.kv_time) - 1, from);
         int64_t steps = parts(end - from, S::OTHERS) * group, head = p.head * group, t0 = from;
         typename S::sums dk = {}, dv = {};
         float scale[S::FOLD][2], one[S::FOLD][2];
@@ -367,7 +374,7 @@ static __global__ void __launch_bounds__(THREADS)
         int64_t kv = p.head / (k.heads / k.kv_heads),
                 place_of_sums = (p.batch * k.heads + p.head) * k.q_time + t0 + row;
         rows_of<const T> keys = K_ROWS(k, p.batch, 0, kv), values = V_ROWS(k, p.batch, 0, kv);
-        int64_t begin = first_seen<S>(k, p.batch, t0) / S::OTHERS * S::OTHERS;
+        int64_t begin = first_seen<S::NARROW>(k, p.batch, t0) / S::OTHERS * S::OTHERS;
         typename S::sums dq = {};
         own_sums<S> sums;
         float scale[S::FOLD][2];

@@ -14,18 +14,19 @@ struct running {
 };
 
 /* Turns scores into e^(score - running maximum), for `n` keys from s0 on, and scales what was summed before. */
-template <int PARTS>
+template <bool NARROW, int PARTS>
 DEVICE void softmax_tile(const fsdp__attention_forward_args &k, int64_t batch, square &x, running &w,
                          square (&out)[PARTS], int64_t t0, int64_t s0, int n)
 {
     for (int i = 0; i < 4; i++) {
-        int64_t t = t0 + 4 * tile_y() + i, seen = at_most(keys_seen(k, t) - s0, n), first = first_key(k, batch, t) - s0;
+        int64_t t = t0 + 4 * tile_y() + i, seen = at_most(keys_seen(k, t) - s0, n),
+                first = first_seen<NARROW>(k, batch, t) - s0;
         float top = w.top[i], base, scaled;
 
         for (int j = 0; j < 4; j++) {
             int s = 4 * tile_x() + j;
 
-            x[i][j] = s < seen && s >= first ? score_of(k, x[i][j]) : -INFINITY;
+            x[i][j] = s < seen && (!NARROW || s >= first) ? score_of<NARROW>(k, x[i][j]) : -INFINITY;
             top = larger(top, x[i][j]);
         }
         for (int step = SIDE / 2; step > 0; step /= 2)
@@ -60,7 +61,7 @@ DEVICE void finish_rows(const fsdp__attention_forward_args &k, const running &w,
     }
 }
 
-template <class T, int COLUMNS>
+template <class T, int COLUMNS, bool NARROW>
 static __global__ void __launch_bounds__(BLOCK)
     attend(const __grid_constant__ fsdp__attention_forward_args k, int64_t tasks)
 {
@@ -76,13 +77,13 @@ static __global__ void __launch_bounds__(BLOCK)
         running w = {{-INFINITY, -INFINITY, -INFINITY, -INFINITY}, {}};
         float factor[4];
 
-        for (int64_t s0 = first_key(k, p.batch, t0) / TILE * TILE; s0 < end; s0 += TILE) {
+        for (int64_t s0 = first_seen<NARROW>(k, p.batch, t0) / TILE * TILE; s0 < end; s0 += TILE) {
             int n = (int)at_most(k.kv_time - s0, TILE);
             square x;
 
             multiply_rows<T>(x, s, Q_ROWS(k, p.batch, t0, p.head), rows, K_ROWS(k, p.batch, s0, p.head / group), n,
                              k.head_dim);
-            softmax_tile(k, p.batch, x, w, out, t0, s0, n);
+            softmax_tile<NARROW>(k, p.batch, x, w, out, t0, s0, n);
             keep_factor(s, x);
             add_product<T, COLUMNS>(out, s, V_ROWS(k, p.batch, s0, p.head / group), n, p.column, k.head_dim);
         }
@@ -93,21 +94,21 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-template <class T, int COLUMNS>
+template <class T, int COLUMNS, bool NARROW>
 static fsdp_status launch_columns(fsdp_stream *stream, const fsdp__attention_forward_args *k)
 {
     int64_t tasks = parts(k->q_time, TILE) * k->batch * k->heads * parts(k->head_dim, COLUMNS);
 
-    return launch(stream, "attention_forward", attend<T, COLUMNS>, blocks_for(tasks, 1), BLOCK, 0, *k, tasks);
+    return launch(stream, "attention_forward", attend<T, COLUMNS, NARROW>, blocks_for(tasks, 1), BLOCK, 0, *k, tasks);
 }
 
-template <class T>
+template <class T, bool NARROW>
 static fsdp_status launch_tiles(fsdp_stream *stream, const fsdp__attention_forward_args *k)
 {
     if constexpr (sizeof(T) == sizeof(float)) /* narrow heads of other types take tensor cores */
         if (k->head_dim <= TILE)
-            return launch_columns<T, TILE>(stream, k);
-    return launch_columns<T, MOST_COLUMNS>(stream, k);
+            return launch_columns<T, TILE, NARROW>(stream, k);
+    return launch_columns<T, MOST_COLUMNS, NARROW>(stream, k);
 }
 
 /* ---- on tensor cores ---- */
@@ -182,7 +183,7 @@ DEVICE void attend_keys(const fsdp__attention_forward_args &k, int64_t batch, co
     for (int m = 0; m < S::FOLD; m++)
         for (int n = 0; n < S::OTHERS / 8; n++)
             for (int i = 0; i < 4; i++)
-                x[m][n][i] = S::NARROW ? score_of(k, x[m][n][i]) * LOG2_E : x[m][n][i] * scale;
+                x[m][n][i] = S::NARROW ? score_of<S::NARROW>(k, x[m][n][i]) * LOG2_E : x[m][n][i] * scale;
     hide_keys<S>(k, batch, x, -INFINITY, t0, s0);
     softmax_scores<S>(x, w, out);
     add_tile<S>(out, x, keys + S::OTHERS * S::ROW);
@@ -201,7 +202,7 @@ static __global__ void __launch_bounds__(THREADS)
         place p = place_of<S::WIDTH>(tasks - 1 - task, k.heads, k.batch, dim);
         int64_t t0 = p.tile * S::ROWS, first = t0 + (int)threadIdx.x / WARP * S::WARP_ROWS;
         int64_t end = keys_seen(k, at_most(t0 + S::ROWS, k.q_time) - 1), kv = p.head / (k.heads / k.kv_heads);
-        int64_t begin = first_seen<S>(k, p.batch, t0) / S::OTHERS * S::OTHERS;
+        int64_t begin = first_seen<S::NARROW>(k, p.batch, t0) / S::OTHERS * S::OTHERS;
         rows_of<const T> keys = K_ROWS(k, p.batch, 0, kv), values = V_ROWS(k, p.batch, 0, kv);
         typename S::sums out = {};
         warp_running<S> w;
@@ -258,7 +259,7 @@ ENTRY(attention_forward)
     const fsdp__attention_forward_args *k = (const fsdp__attention_forward_args *)args;
 
 #define SINGLE(T) return launch_single<T>(stream, k)
-#define BY_TILES(T) return launch_tiles<T>(stream, k)
+#define BY_TILES(T) return is_narrow(*k) ? launch_tiles<T, true>(stream, k) : launch_tiles<T, false>(stream, k)
 #define BY_WARPS(T) return is_narrow(*k) ? launch_warps<T, true>(stream, k) : launch_warps<T, false>(stream, k)
     if (k->q_time == 1)
         EACH_FLOAT(k->dtype, SINGLE)

@@ -71,7 +71,7 @@ DEVICE void score_keys(const fsdp__attention_forward_args &k, float *scores, row
         for (int step = TEAM / 2; step > 0; step /= 2)
             sum += __shfl_xor_sync(ALL_LANES, sum, step);
         if (threadIdx.x % TEAM == 0)
-            scores[s] = s < n ? score_of(k, sum) : -INFINITY;
+            scores[s] = s < n ? score_of<true>(k, sum) : -INFINITY;
     }
 }
 

@@ -152,13 +152,6 @@ DEVICE void add_tile(typename S::sums &sum, const typename S::scores &x, const T
     }
 }
 
-/* Returns the first key that a query sees: first_key() where there is anything to ask. */
-template <class S>
-DEVICE int64_t first_seen(const fsdp__attention_forward_args &k, int64_t batch, int64_t t)
-{
-    return S::NARROW ? first_key(k, batch, t) : 0;
-}
-
 /* Puts `hidden` where a row does not see a key; the warp's rows begin at query t0, and the keys at s0. */
 template <class S>
 DEVICE void hide_keys(const fsdp__attention_forward_args &k, int64_t batch, typename S::scores &x, float hidden,
@@ -167,13 +160,13 @@ DEVICE void hide_keys(const fsdp__attention_forward_args &k, int64_t batch, type
     int lane = lane_of_warp();
 
     /* The first row sees the fewest last keys, and the last row the fewest first ones. */
-    if (s0 + S::OTHERS <= keys_seen(k, t0) && s0 >= first_seen<S>(k, batch, t0 + S::WARP_ROWS - 1))
+    if (s0 + S::OTHERS <= keys_seen(k, t0) && s0 >= first_seen<S::NARROW>(k, batch, t0 + S::WARP_ROWS - 1))
         return;
     for (int m = 0; m < S::FOLD; m++)
         for (int i = 0; i < 4; i++) {
             int64_t t = t0 + 16 * m + lane / 4 + i / 2 * 8;
             int seen = (int)at_most(keys_seen(k, t) - s0, S::OTHERS);
-            int first = (int)at_most(first_seen<S>(k, batch, t) - s0, S::OTHERS);
+            int first = (int)at_most(first_seen<S::NARROW>(k, batch, t) - s0, S::OTHERS);
 
             for (int n = 0; n < S::OTHERS / 8; n++) {
                 int s = 8 * n + lane % 4 * 2 + i % 2;
