@@ -79,6 +79,7 @@
 #ifndef FSDP_FSDP_H
 #define FSDP_FSDP_H
 
+#include "fsdp/adapter.h"
 #include "fsdp/autograd.h"
 #include "fsdp/checkpoint.h"
 #include "fsdp/comm.h"

@@ -277,7 +277,7 @@ static const fsdp__key keys[] = {
 
 static const char *const sections[] = {
     "model",      "data", "training", "optimizer",  "lr_scheduler", "parallelism", "activation_checkpoint",
-    "validation", "comm", "metrics",  "checkpoint", "export",       "adapter", NULL};
+    "validation", "comm", "metrics",  "checkpoint", "export",       "adapter",     NULL};
 
 _Static_assert(offsetof(fsdp_train_config, data.path_count) ==
                    offsetof(fsdp_train_config, data.paths) + sizeof(char **),

@@ -205,7 +205,8 @@ bool story_has(const story *s, const char *name)
 
 char *story_weights(const story *s, size_t *bytes)
 {
-    char *path = test_path(s->model, "model.safetensors"), *data = test_read_file(path, bytes);
+    char *path = test_path(s->model, s->config->adapter.rank > 0 ? "adapter_model.safetensors" : "model.safetensors");
+    char *data = test_read_file(path, bytes);
 
     free(path);
     return data;

@@ -1,0 +1,56 @@
+/* initialize.c - first values of an adapter's tensors. */
+#include <math.h>
+
+#include "adapter/adapter.h"
+#include "adapter/merge.h"
+#include "base/text.h"
+#include "state/entry.h"
+
+typedef struct filler {
+    const fsdp_state_dict_entry *entry;
+    fsdp_init init;
+    uint64_t seed;
+} filler;
+
+static fsdp_status fill_run(void *arg, int64_t global, int64_t local, int64_t numel)
+{
+    const filler *f = arg;
+    fsdp_tensor *t = f->entry->tensor;
+    fsdp_dtype dtype = fsdp_tensor_dtype(t);
+    char *data = fsdp_tensor_data(t);
+
+    return fsdp__init_fill(fsdp_tensor_device(t), data + (size_t)local * fsdp_dtype_size(dtype), dtype, numel, f->init,
+                           f->seed, f->entry->name, global);
+}
+
+static fsdp_status fill(const fsdp_state_dict_entry *entry, fsdp_init init, uint64_t seed)
+{
+    filler f = {entry, init, seed};
+
+    FSDP_TRY(fsdp_tensor_begin_write(entry->tensor));
+    return fsdp_state_dict_entry_runs(entry, fill_run, &f);
+}
+
+static fsdp_status fill_entries(const fsdp_state_dict *state, uint64_t seed)
+{
+    for (int64_t i = 0; i < state->count; i++) {
+        const fsdp_state_dict_entry *entry = &state->entries[i];
+        float bound =
+            entry->global_shape[entry->ndim - 1] > 0 ? 1.0f / sqrtf((float)entry->global_shape[entry->ndim - 1]) : 0.0f;
+
+        if (fsdp__ends_with(entry->name, ".lora_A.weight"))
+            FSDP_TRY(fill(entry, (fsdp_init){FSDP_INIT_UNIFORM, -bound, bound}, seed));
+        else if (fsdp__ends_with(entry->name, ".lora_B.weight"))
+            FSDP_TRY(fill(entry, (fsdp_init){FSDP_INIT_ZEROS, 0.0f, 0.0f}, seed));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_adapter_initialize(fsdp_adapter *adapter, uint64_t seed)
+{
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
+
+    FSDP_TRY(fsdp_state_dict_from_module(adapter->model, &state));
+    FSDP_TRY(fill_entries(state, seed));
+    return adapter->options->dora ? fsdp__adapter_set_magnitudes(adapter, state) : FSDP_OK;
+}

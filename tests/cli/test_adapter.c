@@ -1,0 +1,95 @@
+/* `--adapter` of eval, generate and convert: one adapter, several, merged, and what is refused. */
+#include <stdlib.h>
+
+#include "cli/fixture.h"
+
+#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
+#define SAYS(expected, what, ...)                \
+    do {                                         \
+        program p_ = RUN(expected, __VA_ARGS__); \
+                                                 \
+        CHECK_CONTAINS(p_.output, what);         \
+        program_free(&p_);                       \
+    } while (0)
+
+#define LLAMA REFERENCE "/models/tiny-llama"
+#define DORA REFERENCE "/finetune/lora-llama-dora/final"
+#define START REFERENCE "/finetune/lora-llama-dora/initial"
+#define GPT2_ADAPTER REFERENCE "/finetune/lora-gpt2/final"
+#define TOKENS REFERENCE "/tokens.bin"
+
+static double loss_behind(const char *text, const char *name)
+{
+    const char *at = strstr(text, name), *loss = at ? strstr(at, "loss: ") : NULL;
+
+    if (!loss)
+        TEST_FAIL("no loss behind '%s' in:\n%s", name, text);
+    return strtod(loss + strlen("loss: "), NULL);
+}
+
+FIXTURE_TEST(eval_prints_the_loss_of_each_adapter)
+{
+    fixture *f = *state;
+    program base = RUN(0, "eval", LLAMA, "--data", TOKENS, "--seq-len=32", "--steps=20");
+    program two =
+        RUN(0, "eval", LLAMA, "--data", TOKENS, "--seq-len=32", "--steps=20", "-n", "2", "--adapter", START "," DORA);
+
+    CHECK_NEAR(loss_behind(two.output, "adapter: " START), loss_behind(base.output, "data:"), 2e-6);
+    CHECK(loss_behind(two.output, "adapter: " DORA) < loss_behind(base.output, "data:") - 0.01);
+    program_free(&base);
+    program_free(&two);
+}
+
+FIXTURE_TEST(the_merged_model_is_the_base_with_its_adapter)
+{
+    fixture *f = *state;
+    char *merged = test_path(f->directory, "merged");
+    program with, alone;
+
+    SAYS(0, "model written to", "convert", LLAMA, merged, "--adapter", DORA);
+    with = RUN(0, "eval", LLAMA, "--data", TOKENS, "--seq-len=32", "--steps=20", "--adapter=" DORA);
+    alone = RUN(0, "eval", merged, "--data", TOKENS, "--seq-len=32", "--steps=20");
+    CHECK_NEAR(loss_behind(with.output, "adapter:"), loss_behind(alone.output, "data:"), 2e-6);
+    program_free(&with);
+    program_free(&alone);
+    with = RUN(0, "generate", LLAMA, "--tokens=1,2,3", "--max-new-tokens=8", "--temperature=0", "--adapter", DORA);
+    alone = RUN(0, "generate", merged, "--tokens=1,2,3", "--max-new-tokens=8", "--temperature=0", "-n", "2");
+    CHECK_STRING(with.output, alone.output);
+    program_free(&with);
+    program_free(&alone);
+    free(merged);
+}
+
+FIXTURE_TEST(what_is_no_adapter_of_the_model_is_refused)
+{
+    fixture *f = *state;
+    char *out = test_path(f->directory, "out");
+
+    SAYS(1, "--adapter: there is no '/nowhere/at/all'", "eval", LLAMA, "--data", TOKENS, "--adapter=/nowhere/at/all");
+    SAYS(1, "is not the folder of an adapter", "eval", LLAMA, "--data", TOKENS, "--adapter=" LLAMA);
+    SAYS(1, "no layer for the adapter's targets 'c_attn'", "eval", LLAMA, "--data", TOKENS, "--adapter=" GPT2_ADAPTER);
+    SAYS(1, "no layer for the adapter's targets 'c_attn'", "convert", LLAMA, out, "--adapter=" GPT2_ADAPTER);
+    SAYS(1, "--adapter:", "generate", LLAMA, "--tokens=1", "--adapter=" GPT2_ADAPTER);
+    SAYS(2, "expected a folder, or several with commas", "eval", LLAMA, "--data", TOKENS, "--adapter=a,,b");
+    SAYS(2, "leave --ranks out", "convert", LLAMA, out, "--adapter", DORA, "-n", "2");
+    free(out);
+}
+
+/* A run says how little it trains, and the adapter that it leaves is that which eval reads. */
+FIXTURE_TEST(a_run_says_what_it_trains)
+{
+    fixture *f = *state;
+    char *out = test_path(f->directory, "adapter"), *path = malloc(400);
+    program p;
+
+    snprintf(path, 400, "--export.path=%s", out);
+    p = RUN(0, "train", "-n", "2", "--model.path=" LLAMA, "--data.path=" TOKENS, "--training.steps=2",
+            "--training.seq_len=16", "--training.local_batch_size=1", "--adapter.rank=4", "--adapter.targets=q_proj",
+            "--adapter.targets=v_proj", path);
+    CHECK_CONTAINS(p.output,
+                   "adapter: LoRA of rank 4, beside 6 layers: trains 2,688 parameters, 1.59 % of the model's");
+    program_free(&p);
+    SAYS(0, "adapter: ", "eval", LLAMA, "--data", TOKENS, "--seq-len=32", "--steps=2", "--adapter", out);
+    free(path);
+    free(out);
+}

@@ -1,0 +1,345 @@
+/* Runs that train an adapter: what their checkpoints and exports have, going on to the bit, memory, and refusals. What
+ * they compute is held in test_adapter_reference.c. */
+#include <math.h>
+#include <unistd.h>
+
+#include "fsdp/adapter.h"
+#include "fsdp/checkpoint.h"
+#include "fsdp/format.h"
+#include "fsdp/hub.h"
+#include "train/run.h"
+#include "train/story.h"
+
+/* ---- going on ---- */
+
+static void set_adapter(story *s)
+{
+    story_set(s, "adapter.rank", "3");
+    story_set(s, "adapter.alpha", "6");
+    story_set(s, "adapter.targets", "[q_proj, v_proj, down_proj]");
+    story_set(s, "adapter.dropout", "0.2");
+}
+
+/* In one piece, and in three: the same losses, and the same adapter. */
+static void in_pieces_as_in_one(story *s, int world)
+{
+    double losses[STORY_STEPS + 1];
+    size_t bytes, again_bytes;
+    char *weights, *again;
+
+    story_set(s, "export.path", s->model);
+    story_go(s, world);
+    memcpy(losses, s->losses, sizeof losses);
+    weights = story_weights(s, &bytes);
+    story_set(s, "checkpoint.folder", s->folder);
+    for (int piece = 0; piece < 2; piece++) {
+        s->end_after = 2 * piece + 2;
+        story_run(s, world);
+        CHECK_EQ(s->status, FSDP_INTERRUPTED);
+        CHECK_BYTES(s->losses + 2 * piece + 1, losses + 2 * piece + 1, 2 * sizeof *losses);
+    }
+    s->end_after = 0;
+    story_go(s, world);
+    CHECK_BYTES(s->losses + 5, losses + 5, 2 * sizeof *losses);
+    again = story_weights(s, &again_bytes);
+    CHECK_EQ(again_bytes, bytes);
+    CHECK_BYTES(again, weights, bytes);
+    free(weights);
+    free(again);
+}
+
+STORY_TEST(a_run_in_pieces_is_the_run_in_one)
+{
+    static const char *const keys[][2] = {{"adapter.dora", "true"},
+                                          {"parallelism.strategy", "ddp"},
+                                          {"parallelism.strategy", "zero1"},
+                                          {"adapter.base_dtype", "bfloat16"},
+                                          {"adapter.modules_to_save", "lm_head"},
+                                          {"activation_checkpoint.mode", "full"},
+                                          {"training.mixed_precision_param", "bfloat16"}};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
+        story_teardown(state);
+        story_setup(state);
+        set_adapter(*state);
+        story_set(*state, keys[i][0], keys[i][1]);
+        in_pieces_as_in_one(*state, 1 + (int)i % 3);
+    }
+}
+
+typedef struct passage {
+    story *story;
+    story_state left, found; /* of rank 0 */
+} passage;
+
+static void leave(fsdp_context *context, void *arg)
+{
+    passage *p = arg;
+    fsdp_train_run *run = NULL;
+    story_state state;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, p->story->config, &run));
+    for (int step = 0; step < 2; step++)
+        CHECK_OK(fsdp_train_step(run, NULL));
+    CHECK_OK(fsdp_train_save(run));
+    state = story_state_of(run);
+    if (fsdp_context_rank(context) == 0)
+        p->left = state;
+    fsdp_train_run_free(run);
+}
+
+static void find(fsdp_context *context, void *arg)
+{
+    passage *p = arg;
+    fsdp_train_run *run = NULL;
+    story_state state;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, p->story->config, &run));
+    state = story_state_of(run);
+    if (fsdp_context_rank(context) == 0)
+        p->found = state;
+    CHECK_OK(fsdp_train_step(run, NULL));
+    fsdp_train_run_free(run);
+}
+
+STORY_TEST(at_other_ranks_and_through_another_door_it_goes_on)
+{
+    static const struct {
+        int world;
+        const char *strategy;
+    } sides[] = {{2, "fsdp2"}, {3, "ddp"}, {1, "fsdp2"}, {4, "zero2"}, {8, "fsdp1"}, {3, "zero3"}};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(sides); i++) {
+        size_t next = (i + 1) % FSDP__COUNT_OF(sides);
+        passage p = {.left = {.step = -1}};
+
+        story_teardown(state);
+        story_setup(state);
+        p.story = *state;
+        set_adapter(p.story);
+        story_set(p.story, "adapter.dora", "true");
+        story_set(p.story, "parallelism.fsdp1_use_orig_params", "true");
+        story_set(p.story, "checkpoint.folder", p.story->folder);
+        for (int side = 0; side < 2; side++) {
+            const char *strategy = sides[side ? next : i].strategy;
+
+            story_set(p.story, "parallelism.strategy", strategy);
+            story_set(p.story, "parallelism.fsdp1_use_orig_params", strcmp(strategy, "fsdp1") == 0 ? "true" : "");
+            test_run_ranks(sides[side ? next : i].world, side ? find : leave, &p);
+        }
+        CHECK_EQ(p.left.model, p.found.model);
+        CHECK_EQ(p.left.optimizer, p.found.optimizer);
+        CHECK(p.left.optimizer != 0);
+        CHECK_EQ(p.found.step, 2);
+    }
+}
+
+/* ---- what is written ---- */
+
+STORY_TEST(a_checkpoint_has_the_adapter_alone)
+{
+    story *s = *state;
+    fsdp_checkpoint_reader *reader = NULL;
+    char *path;
+    int64_t model = 0;
+
+    set_adapter(s);
+    story_set(s, "checkpoint.folder", s->folder);
+    story_go(s, 2);
+    path = test_path(s->folder, "step-6");
+    CHECK_OK(fsdp_checkpoint_open(path, &reader));
+    for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++) {
+        const fsdp_checkpoint_tensor *t = fsdp_checkpoint_at(reader, i);
+
+        CHECK_CONTAINS(t->name, ".lora_");
+        model += strcmp(t->section, "model") == 0;
+    }
+    CHECK_EQ(model, 2 * 3 * 2); /* two blocks of three layers, A and B */
+    fsdp_checkpoint_close(reader);
+    free(path);
+}
+
+static int64_t tensors_with(const char *folder, const char *file, const char *part)
+{
+    char *path = test_path(folder, file);
+    fsdp_safetensors *weights = NULL;
+    int64_t count = 0;
+
+    CHECK_OK(fsdp_safetensors_open(path, &weights));
+    for (int64_t i = 0; i < fsdp_safetensors_count(weights); i++)
+        count += strstr(fsdp_safetensors_at(weights, i)->name, part) != NULL;
+    fsdp_safetensors_close(weights);
+    free(path);
+    return count;
+}
+
+STORY_TEST(the_export_is_a_folder_of_peft_or_the_merged_model)
+{
+    story *s = *state;
+    fsdp_lora_options *options = NULL;
+    fsdp_model_config config;
+    char *config_path;
+
+    set_adapter(s);
+    story_set(s, "export.path", s->model);
+    story_go(s, 2);
+    CHECK_EQ(tensors_with(s->model, "adapter_model.safetensors", "base_model.model.model.layers."), 12);
+    CHECK_EQ(tensors_with(s->model, "adapter_model.safetensors", ""), 12);
+    CHECK_OK(fsdp_adapter_read_options(s->model, &options));
+    CHECK_EQ(options->rank, 3);
+    CHECK_NEAR(options->alpha, 6, 0);
+    fsdp_lora_options_free(options);
+    config_path = test_path(s->model, "config.json");
+    CHECK(access(config_path, F_OK) != 0);
+    free(config_path);
+    story_set(s, "export.merge", "true");
+    story_set(s, "export.overwrite", "true");
+    test_remove_tree(s->model);
+    story_go(s, 3);
+    CHECK_EQ(tensors_with(s->model, "model.safetensors", "lora"), 0);
+    CHECK(tensors_with(s->model, "model.safetensors", "") > 12);
+    CHECK_OK(fsdp_hub_read_config(s->model, &config));
+}
+
+/* The best weights come from their checkpoint, or from a copy: of the adapter alone, and merged then. */
+STORY_TEST(the_best_adapter_is_exported)
+{
+    story *s = *state;
+
+    for (int saves = 0; saves < 2; saves++)
+        for (int merges = 0; merges < 2; merges++) {
+            story_teardown(state);
+            story_setup(state);
+            s = *state;
+            set_adapter(s);
+            story_set(s, "optimizer.lr", "3"); /* it gets worse */
+            story_set(s, "validation.share", "0.2");
+            story_set(s, "validation.freq", "1");
+            story_set(s, "export.which", "best");
+            story_set(s, "export.merge", merges ? "true" : "false");
+            story_set(s, "export.path", s->model);
+            if (saves)
+                story_set(s, "checkpoint.folder", s->folder);
+            story_go(s, 2);
+            CHECK(s->best_step < STORY_STEPS);
+            CHECK(tensors_with(s->model, merges ? "model.safetensors" : "adapter_model.safetensors", "") > 0);
+        }
+}
+
+/* ---- memory ---- */
+
+static void check_memory(fsdp_context *context, void *arg)
+{
+    story *s = arg;
+    fsdp_train_run *run = NULL;
+    fsdp_memory_stats memory;
+    fsdp_parameters parameters;
+    int64_t trained = 0, all = 0, bytes = 0, parameters_of_adapter = 0;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, s->config, &run));
+    CHECK_OK(fsdp_train_step(run, NULL));
+    CHECK_OK(fsdp_module_parameters(run->model, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++) {
+        all += fsdp_tensor_numel(parameters.items[i].tensor);
+        if (!fsdp_tensor_requires_grad(parameters.items[i].tensor))
+            continue;
+        trained += fsdp_tensor_numel(parameters.items[i].tensor);
+        parameters_of_adapter++;
+        bytes += (fsdp_tensor_numel(parameters.items[i].tensor) * 4 + 63) / 64 * 64;
+    }
+    fsdp_parameters_release(&parameters);
+    fsdp_device_memory(test_device(context), &memory);
+    CHECK(trained * 4 < all);
+    CHECK_EQ(memory.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE], 2 * bytes); /* two moments, in f32 */
+    CHECK_EQ(memory.peak_bytes[FSDP_MEMORY_OPTIMIZER_STATE], 2 * bytes);
+    /* Gradients of the microbatches before and of this one, whole ones on several ranks; none of frozen parameters. */
+    CHECK(memory.peak_bytes[FSDP_MEMORY_GRADIENT] <=
+          (size_t)(2 * fsdp_context_world_size(context) * (bytes + 64 * parameters_of_adapter)));
+    CHECK_EQ(memory.live_bytes[FSDP_MEMORY_GRADIENT], 0);
+    fsdp_train_run_free(run);
+}
+
+STORY_TEST(optimizer_state_is_that_of_the_adapter_alone)
+{
+    set_adapter(*state);
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, check_memory, *state);
+}
+
+/* ---- refusals ---- */
+
+static void check_refused(void **state, const char *const (*keys)[2], int count, const char *part)
+{
+    story *s;
+
+    story_teardown(state);
+    story_setup(state);
+    s = *state;
+    for (int i = 0; i < count; i++)
+        story_set(s, keys[i][0], keys[i][1]);
+    story_run(s, 1);
+    CHECK(s->status != FSDP_OK);
+    CHECK_CONTAINS(s->message, part);
+}
+
+STORY_TEST(keys_that_do_not_fit_are_refused)
+{
+    static const struct {
+        const char *keys[3][2];
+        const char *part;
+    } cases[] = {
+        {{{"adapter.alpha", "4"}}, "adapter.alpha is set, but there is no adapter"},
+        {{{"export.merge", "true"}}, "export.merge is true, but there is no adapter"},
+        {{{"adapter.base_dtype", "bfloat16"}}, "adapter.base_dtype is set, but there is no adapter"},
+        {{{"adapter.rank", "2"}, {"adapter.path", "x"}}, "adapter.rank is set, but adapter.path has it"},
+        {{{"adapter.path", "/nowhere/at/all"}}, "adapter.path: there is no '/nowhere/at/all'"},
+        {{{"adapter.rank", "2"}, {"model.frozen", "*norm*"}}, "model.frozen is set, but an adapter freezes"},
+        {{{"adapter.rank", "2"}, {"adapter.targets", "c_attn"}}, "adapter.targets: the model has no layer"},
+        {{{"adapter.rank", "2"}, {"adapter.targets", "lm_head"}}, "the head, which computes the loss"},
+        {{{"adapter.rank", "2"}, {"adapter.targets", "mlp"}}, "cannot adapt 'model.layers.0.mlp', of type LlamaMLP"},
+        {{{"adapter.rank", "2"}, {"adapter.rank_pattern", "q_proj"}}, "adapter.rank_pattern has 'q_proj': expected"},
+        {{{"adapter.rank", "2"}, {"adapter.target_pattern", "("}}, "is not a regular expression"},
+        {{{"adapter.rank", "2"}, {"adapter.targets", "q_proj"}, {"adapter.target_pattern", ".*"}},
+         "exclude each other"},
+        {{{"adapter.rank", "2"}, {"parallelism.strategy", "fsdp1"}}, "set parallelism.fsdp1_use_orig_params: true"},
+        {{{"adapter.rank", "2"}, {"checkpoint.initial_load_path", "x"}}, "name its base as model.path"},
+        {{{"adapter.rank", "2"}, {"adapter.modules_to_save", "embed_tokens"}, {"model.tie_word_embeddings", "true"}},
+         "modules_to_save: cannot train 'model.embed_tokens' by itself"},
+    };
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
+        int count = 0;
+
+        while (count < 3 && cases[i].keys[count][0])
+            count++;
+        check_refused(state, cases[i].keys, count, cases[i].part);
+    }
+}
+
+/* What a run goes on with must be the adapter of its checkpoint, beside the same base. */
+STORY_TEST(another_adapter_or_base_is_not_gone_on_with)
+{
+    static const char *const changes[][3] = {{"adapter.alpha", "7", "adapter.alpha is 6 and 7"},
+                                             {"adapter.rank", "4", "adapter.rank is 3 and 4"},
+                                             {"training.seed", "9", "the base's training.seed is"}};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(changes); i++) {
+        story *s;
+
+        story_teardown(state);
+        story_setup(state);
+        s = *state;
+        set_adapter(s);
+        story_set(s, "checkpoint.folder", s->folder);
+        s->end_after = 2;
+        story_run(s, 1);
+        CHECK_EQ(s->status, FSDP_INTERRUPTED);
+        story_set(s, changes[i][0], changes[i][1]);
+        story_run(s, 1);
+        CHECK(s->status != FSDP_OK && s->status != FSDP_INTERRUPTED);
+        CHECK_CONTAINS(s->message, changes[i][2]);
+    }
+}
