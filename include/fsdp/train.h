@@ -81,6 +81,30 @@ typedef enum fsdp_train_which {
     FSDP_TRAIN_BEST
 } fsdp_train_which;
 
+/* Says which tokens of rows are learned: those that the rows say, or all. */
+typedef enum fsdp_train_on {
+    FSDP_TRAIN_ON_ALL,
+    FSDP_TRAIN_ON_ANSWERS
+} fsdp_train_on;
+/* Says how rows share windows of training.seq_len tokens. */
+typedef enum fsdp_train_packing {
+    FSDP_TRAIN_PAD,      /* each row has a window of its own */
+    FSDP_TRAIN_NEXT_FIT, /* a window is filled with rows in their order, as long as they fit */
+    FSDP_TRAIN_BEST_FIT  /* the longest rows first, each where it leaves the least room */
+} fsdp_train_packing;
+/* Says what happens to a row of more than training.seq_len tokens. */
+typedef enum fsdp_train_long_row {
+    FSDP_TRAIN_LONG_ERROR,
+    FSDP_TRAIN_LONG_TRUNCATE, /* the rest is not used */
+    FSDP_TRAIN_LONG_SPLIT,    /* it becomes several rows */
+    FSDP_TRAIN_LONG_SKIP      /* it is left out */
+} fsdp_train_long_row;
+/* Has a source of a mixture. */
+typedef struct fsdp_train_source {
+    char *path;    /* as an entry of data.path */
+    double weight; /* its share of the windows is weight / the sum of all weights */
+} fsdp_train_source;
+
 /* Says by which peak of the devices a run tells its MFU. */
 typedef enum fsdp_train_mfu {
     FSDP_TRAIN_MFU_AUTO,     /* that of a known GPU's data sheet; none for others and for CPUs */
@@ -116,6 +140,12 @@ typedef struct fsdp_train_config {
         char *field;        /* for JSON lines; NULL: "text" */
         int skip_bad_lines; /* 0, 1: for JSON lines */
         char *cache;        /* folder for the tokens of text; must be set if a tokenizer makes them */
+        /* For rows, which are texts of unequal length (conversations): */
+        int train_on;               /* fsdp_train_on; -1: ANSWERS for rows, ALL for anything else */
+        int packing;                /* fsdp_train_packing; -1: NEXT_FIT for rows */
+        int long_row;               /* fsdp_train_long_row */
+        fsdp_train_source *mixture; /* in place of paths; none: paths */
+        int64_t mixture_count;
     } data;
     struct {
         int64_t steps, seq_len;
@@ -134,6 +164,7 @@ typedef struct fsdp_train_config {
         /* "cpu", "cuda" (each rank the GPU of its local rank), "cuda:N", or "auto" (GPUs if every rank has one, else
          * the CPU). All ranks give the same but for N. NULL: the CPU. */
         char *device;
+        double epochs; /* times that the data is gone through, in place of `steps`; NaN: not set */
     } training;
     struct {
         int name; /* fsdp_train_optimizer */
@@ -316,6 +347,7 @@ typedef struct fsdp_train_summary {
     double checkpoint_bytes;  /* of each checkpoint, all ranks; 0: the run keeps none */
     double snapshot_bytes;    /* this rank's part, which asynchronous checkpoints copy in memory; otherwise 0 */
     int64_t adapter_layers;   /* that have an adapter; 0: the model itself is trained */
+    int64_t steps;            /* that the run goes to: training.steps, or what training.epochs takes */
 } fsdp_train_summary;
 
 /* Reports one step. metrics.jsonl has a JSON object per line, and every run appends to it: first a header, written when
@@ -375,7 +407,9 @@ typedef struct fsdp_train_report {
     double mfu;                             /* share of the summary's peak_flops, from 0 to 1; 0: that is not known */
     int64_t network_sent, network_received; /* bytes of buffers, to and from other machines: docs/cluster.md */
     int64_t epoch;                          /* of the step's last microbatch, from 0 */
-    int64_t tokens;                         /* seen so far, all ranks */
+    int64_t tokens;                         /* seen so far, all ranks, without padding */
+    int64_t answer_tokens;                  /* learned in this step, all ranks, of data that has rows; otherwise 0 */
+    double padded_tokens_per_second;        /* the same data with its padding: what the device has computed with */
 } fsdp_train_report;
 
 /* Reports one validation: the mean loss of a stream's tokens, each predicted once from the tokens before it in its

@@ -355,7 +355,7 @@ static void write_facts(const void *arg, FILE *out)
     fsdp__facts_of_weights(e->folder.path, e->folder.is_checkpoint, "the model's folder", out);
     for (int i = 0; i < e->adapter_count; i++)
         fsdp__facts_of_adapter(adapter_at(e, i), out);
-    fsdp__facts_of_data(e->tokens, "--data", out);
+    fsdp__facts_of_data(&(fsdp__data_source){.tokens = e->tokens}, "--data", out);
     fprintf(out, "--seq-len\t%lld\n--batch-size\t%lld\n--steps\t%lld\n--dtype\t%s\n", (long long)e->options.seq_len,
             (long long)e->options.local_batch, (long long)e->options.steps, fsdp_dtype_name(e->dtype));
 }

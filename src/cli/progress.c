@@ -106,9 +106,9 @@ static void print_resume(const fsdp_train_config *config, const fsdp_train_summa
 
     printf("resume: from step %s of %s, of %d rank%s", fsdp__thousands(summary->resumed_step, step, sizeof step),
            summary->resumed_from, summary->resumed_ranks, plural(summary->resumed_ranks));
-    if (summary->resumed_step >= config->training.steps)
-        printf(": all steps are done (training.steps is %s)%s",
-               fsdp__thousands(config->training.steps, steps, sizeof steps), exported);
+    if (summary->resumed_step >= summary->steps)
+        printf(": all steps are done (training.steps is %s)%s", fsdp__thousands(summary->steps, steps, sizeof steps),
+               exported);
     else if (summary->stopped_early)
         printf(": it was stopped early (training.early_stop is %lld)%s", (long long)config->training.early_stop,
                exported);
@@ -159,7 +159,7 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     char a[40], b[40], c[40], trained[80] = "", checkpoints[160];
     const fsdp_model_config *m = &summary->model_config;
 
-    progress->steps = config->training.steps;
+    progress->steps = summary->steps;
     progress->log_freq = config->metrics.log_freq;
     progress->tokens_per_step = summary->tokens_per_step;
     progress->machines = summary->machines;
@@ -189,8 +189,8 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
            plural(config->training.local_batch_size), (long long)config->training.seq_len);
     print_text(summary);
     print_validation_data(config, summary);
-    printf("train:  %s step%s%s\n", fsdp__thousands(config->training.steps, c, sizeof c),
-           plural(config->training.steps), checkpoints_text(config, summary, checkpoints, sizeof checkpoints));
+    printf("train:  %s step%s%s\n", fsdp__thousands(summary->steps, c, sizeof c), plural(summary->steps),
+           checkpoints_text(config, summary, checkpoints, sizeof checkpoints));
     if (summary->peak_flops > 0)
         printf("peak:   %s (%s)\n", rate_text(summary->peak_flops, a, sizeof a), summary->peak_source);
     if (summary->checkpoint_bytes > 0)

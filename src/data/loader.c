@@ -13,11 +13,6 @@
 
 FSDP__SCOPED_POINTER(fsdp_loader, fsdp_loader_free)
 
-/* What is known of the batch in a slot. */
-typedef struct slot_facts {
-    int64_t answers, tokens;
-} slot_facts;
-
 struct fsdp_loader {
     fsdp__loader_part *parts;
     int part_count;
@@ -26,7 +21,7 @@ struct fsdp_loader {
     int64_t last;        /* microbatch after which positions would overflow */
     fsdp__order *orders; /* of each part, for each thread and for the caller */
     int32_t *memory;     /* of the slots: inputs, targets and positions, each (local_batch, seq_len) */
-    slot_facts *facts;   /* of the slots */
+    fsdp__load *loads;   /* of the batches in the slots */
     int64_t batch_numel; /* of each of these */
     bool has_positions;
     fsdp__ring *ring;
@@ -66,13 +61,13 @@ static fsdp_status read_sequence(const fsdp_loader *loader, int64_t position, in
     int64_t window, length = loader->options.seq_len;
     const fsdp__windows *windows = window_at(loader, thread, position, &window);
     int32_t *targets = array_of(loader, slot, 1) + b * length;
-    slot_facts *facts = &loader->facts[slot];
+    fsdp__load *load = &loader->loads[slot];
 
     FSDP_TRY(fsdp__windows_read(windows, loader->options.vocab_size, window, array_of(loader, slot, 0) + b * length,
                                 targets, loader->has_positions ? array_of(loader, slot, 2) + b * length : NULL));
     for (int64_t i = 0; i < length; i++)
-        facts->answers += targets[i] != FSDP__NO_TARGET;
-    facts->tokens += fsdp__windows_tokens(windows, window);
+        load->answers += targets[i] != FSDP__NO_TARGET;
+    load->tokens += fsdp__windows_tokens(windows, window);
     return FSDP_OK;
 }
 
@@ -83,7 +78,7 @@ static fsdp_status read_batch(void *arg, int64_t microbatch, int slot, int threa
     const fsdp_loader_options *options = &loader->options;
     int64_t first = position_of(loader, microbatch) + options->rank * options->local_batch;
 
-    loader->facts[slot] = (slot_facts){0};
+    loader->loads[slot] = (fsdp__load){0};
     for (int64_t b = 0; b < options->local_batch; b++)
         FSDP_TRY(read_sequence(loader, first + b, slot, b, thread));
     return FSDP_OK;
@@ -195,7 +190,7 @@ static fsdp_status make_ring(fsdp_loader *loader)
     size_t slots = (size_t)fsdp__ring_slots(options->workers);
 
     FSDP__TRY_NEW(loader->memory = fsdp__calloc(slots * ARRAYS, (size_t)loader->batch_numel * sizeof *loader->memory));
-    FSDP__TRY_NEW(loader->facts = fsdp__calloc(slots, sizeof *loader->facts));
+    FSDP__TRY_NEW(loader->loads = fsdp__calloc(slots, sizeof *loader->loads));
     FSDP_TRY(make_orders(loader));
     FSDP_TRY(fsdp__ring_create(options->context, "loader", options->workers, read_batch, loader, &loader->ring));
     fsdp__ring_begin(loader->ring, loader->last);
@@ -256,7 +251,7 @@ void fsdp_loader_free(fsdp_loader *loader)
     fsdp__mixture_release(&loader->mixture);
     fsdp__free(loader->orders);
     fsdp__free(loader->parts);
-    fsdp__free(loader->facts);
+    fsdp__free(loader->loads);
     fsdp__free(loader->memory);
     fsdp__free(loader);
 }
@@ -292,8 +287,8 @@ fsdp_status fsdp_loader_next(fsdp_loader *loader, fsdp_batch *out)
         .microbatch = microbatch,
         .epoch = epoch_of(loader, position_of(loader, microbatch)),
         .positions = loader->has_positions ? array_of(loader, slot, 2) : NULL,
-        .answers = loader->facts[slot].answers,
-        .tokens = loader->facts[slot].tokens,
+        .answers = loader->loads[slot].answers,
+        .tokens = loader->loads[slot].tokens,
     };
     return FSDP_OK;
 }
@@ -303,17 +298,18 @@ int64_t fsdp_loader_position(const fsdp_loader *loader)
     return position_of(loader, fsdp__ring_taken(loader->ring));
 }
 
-fsdp_status fsdp__loader_answers(fsdp_loader *loader, int64_t windows, int64_t *out)
+fsdp_status fsdp__loader_look_ahead(fsdp_loader *loader, int64_t windows, fsdp__load *out)
 {
     int64_t first = fsdp_loader_position(loader);
 
-    *out = 0;
+    *out = (fsdp__load){0};
     for (int64_t i = 0; i < windows; i++) {
         int64_t window, answers;
         const fsdp__windows *of = window_at(loader, FSDP__MAX(loader->options.workers, 1), first + i, &window);
 
         FSDP_TRY(fsdp__windows_answers(of, window, &answers));
-        *out += answers;
+        out->answers += answers;
+        out->tokens += fsdp__windows_tokens(of, window);
     }
     return FSDP_OK;
 }

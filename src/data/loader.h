@@ -14,9 +14,15 @@ typedef struct fsdp__loader_part {
 /* Creates a loader that gives windows of all parts, in the order of mixture.h. options->token_count is not used. */
 fsdp_status fsdp__loader_create_of(const fsdp__loader_part *parts, int count, const fsdp_loader_options *options,
                                    fsdp_loader **out);
-/* Counts the learned targets of the next `windows` windows of the order, which are those of all ranks: any rank can do
- * that, because which windows they are does not depend on the ranks. */
-fsdp_status fsdp__loader_answers(fsdp_loader *loader, int64_t windows, int64_t *out);
+/* What some windows hold. */
+typedef struct fsdp__load {
+    int64_t answers; /* targets that are learned */
+    int64_t tokens;  /* that are no padding */
+} fsdp__load;
+
+/* Finds what the next `windows` windows of the order hold, which are those of all ranks: any rank can tell, because
+ * which windows they are does not depend on the ranks. */
+fsdp_status fsdp__loader_look_ahead(fsdp_loader *loader, int64_t windows, fsdp__load *out);
 /* Returns how many windows of a part are among the first `position` of the order. */
 int64_t fsdp__loader_part_count(const fsdp_loader *loader, int part, int64_t position);
 

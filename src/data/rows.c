@@ -3,6 +3,7 @@
 #include "data/rows.h"
 
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #include "base/alloc.h"
@@ -139,6 +140,22 @@ void fsdp__rows_writer_close(fsdp__rows_writer *writer)
 bool fsdp__rows_begin(const void *data, size_t bytes)
 {
     return bytes >= sizeof mark && memcmp(data, mark, sizeof mark) == 0;
+}
+
+fsdp_status fsdp__rows_are_at(const char *path, bool *out)
+{
+    FSDP__CLOSED int fd = -1;
+    unsigned char begin[sizeof mark];
+    struct stat info;
+    size_t bytes = 0;
+
+    *out = false;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size < (off_t)sizeof begin)
+        return FSDP_OK; /* it may be a pattern; whoever opens it will tell */
+    FSDP_TRY(fsdp__file_open(path, &fd, &bytes));
+    FSDP_TRY(fsdp__file_pread(fd, path, begin, sizeof begin, 0));
+    *out = fsdp__rows_begin(begin, sizeof begin);
+    return FSDP_OK;
 }
 
 static fsdp_status refuse(const fsdp__rows *rows, const char *why)

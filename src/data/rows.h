@@ -49,6 +49,8 @@ typedef struct fsdp__rows {
 
 /* Returns whether these first bytes are those of a file of rows. */
 bool fsdp__rows_begin(const void *data, size_t bytes);
+/* Finds out whether a regular file begins so; nothing, or anything else, of that name does not. */
+fsdp_status fsdp__rows_are_at(const char *path, bool *out);
 /* Opens a file, and compares header and ends of rows with their checksums; rows are compared as they are read. A file
  * that is damaged, cut, or has something else in it is FSDP_FORMAT. */
 fsdp_status fsdp__rows_open(const char *path, fsdp__rows **out);

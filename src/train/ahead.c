@@ -150,14 +150,15 @@ static fsdp_status settle(fsdp_train_run *run, fsdp_train_report *report)
 
 /* After a step that ends the run: the one that was queued behind it has changed nothing, and is as if it had not been.
  */
-static fsdp_status leave_out_rest(fsdp_train_run *run)
+static fsdp_status leave_out_rest(fsdp_train_run *run, const fsdp_train_report *last)
 {
     fsdp__ahead *a = &run->ahead;
+
+    run->tokens_seen = last->tokens;
 
     for (; a->count > 0; a->count--) {
         fsdp__optimizer_settle(run->optimizer, true);
         run->step--;
-        run->tokens_seen -= run->sequences * run->config->training.seq_len;
     }
     return begin_anew(run);
 }
@@ -169,7 +170,7 @@ fsdp_status fsdp__ahead_settle(fsdp_train_run *run, int leave, fsdp_train_report
         fsdp_status status = settle(run, &report);
 
         if (status == FSDP_OK && report.not_finite && run->config->training.on_nan == FSDP_TRAIN_STOP)
-            status = leave_out_rest(run);
+            status = leave_out_rest(run, &report);
         if (status != FSDP_OK) {
             fsdp_abort(run->context, fsdp_last_error());
             return fsdp_fail_hop(status, __FILE__, __LINE__);

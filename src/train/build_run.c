@@ -234,7 +234,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp__validation_close(run);
     fsdp__digest_release(run);
     fsdp__best_release(run);
-    fsdp_tokens_close(run->tokens);
+    fsdp__train_close_data(run);
     fsdp_grad_scaler_free(run->scaler);
     fsdp_optimizer_free(run->optimizer);
     fsdp_wrap_units_release(&run->units);

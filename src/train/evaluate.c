@@ -1,4 +1,6 @@
-/* evaluate.c - computes the mean loss of a stream, with the same bits on any number of ranks. */
+/* evaluate.c - computes the mean loss of a stream or of rows, with the same bits on any number of ranks. */
+#include "train/evaluate.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -7,10 +9,7 @@
 #include "base/compiler.h"
 #include "data/token_window.h"
 #include "device/device.h"
-#include "fsdp/train.h"
 #include "nn/module.h"
-
-#define NO_TARGET (-100) /* of a place without a token */
 
 /* ---- modules as they were ---- */
 
@@ -70,12 +69,14 @@ typedef struct pass {
     fsdp_module *module;
     fsdp_device *device;
     const fsdp_tokens *tokens;
+    const fsdp__packed *packed; /* in place of tokens; otherwise NULL */
     const fsdp_evaluate_options *options;
     int rank, ranks;
-    int64_t count;             /* number of tokens to predict */
-    int64_t batches, rounds;   /* batches of all ranks; rounds of each rank */
-    int32_t *inputs, *targets; /* of one batch */
-    double *losses;            /* of this rank's batches */
+    int64_t count;                         /* number of tokens to predict; or of windows */
+    int64_t batches, rounds;               /* batches of all ranks; rounds of each rank */
+    int32_t *inputs, *targets, *positions; /* of one batch; without rows that share windows no positions: NULL */
+    int64_t *answers;                      /* of each batch of rows */
+    double *losses;                        /* of this rank's batches */
 } pass;
 
 /* Returns the number of tokens that the batch predicts. */
@@ -83,7 +84,24 @@ static int64_t predicted(const pass *p, int64_t batch)
 {
     int64_t size = p->options->local_batch * p->options->seq_len;
 
+    if (p->packed)
+        return p->answers[batch];
     return FSDP__MAX(FSDP__MIN(p->count - batch * size, size), 0);
+}
+
+/* Reads the windows of a batch of rows, as far as there are some; the rest is empty. */
+static fsdp_status read_windows(const pass *p, int64_t batch)
+{
+    const fsdp_evaluate_options *o = p->options;
+    int64_t first = batch * o->local_batch, end = FSDP__MIN(first + o->local_batch, p->count);
+
+    for (int64_t w = first; w < end; w++) {
+        int64_t at = (w - first) * o->seq_len;
+
+        FSDP_TRY(fsdp__packed_read(p->packed, o->vocab_size, w, p->inputs + at, p->targets + at,
+                                   p->positions ? p->positions + at : NULL));
+    }
+    return FSDP_OK;
 }
 
 /* Reads a batch. One beyond the last has no token at all. */
@@ -94,8 +112,12 @@ static fsdp_status read_batch(const pass *p, int64_t batch)
     int64_t start = o->first + batch * size;
 
     memset(p->inputs, 0, (size_t)size * sizeof *p->inputs);
+    if (p->positions)
+        memset(p->positions, 0, (size_t)size * sizeof *p->positions);
     for (int64_t i = 0; i < size; i++)
-        p->targets[i] = NO_TARGET;
+        p->targets[i] = FSDP__NO_TARGET;
+    if (p->packed)
+        return batch < p->batches ? read_windows(p, batch) : FSDP_OK;
     for (int64_t done = 0; done < left; done += o->seq_len)
         FSDP_TRY(fsdp__window_read(p->tokens, o->vocab_size, start + done, FSDP__MIN(left - done, o->seq_len),
                                    p->inputs + done, p->targets + done));
@@ -106,12 +128,15 @@ static fsdp_status run_batch(const pass *p, double *loss)
 {
     int64_t shape[] = {p->options->local_batch, p->options->seq_len};
     fsdp_context *context = p->module->context;
-    fsdp_tensor *mean;
+    fsdp_tensor *mean, *inputs, *targets;
     fsdp_status status;
 
     FSDP_TRY(fsdp_scope_begin(context));
-    mean = fsdp_call(p->module, fsdp_from_data(p->device, FSDP_I32, 2, shape, p->inputs),
-                     fsdp_from_data(p->device, FSDP_I32, 2, shape, p->targets));
+    inputs = fsdp_from_data(p->device, FSDP_I32, 2, shape, p->inputs);
+    targets = fsdp_from_data(p->device, FSDP_I32, 2, shape, p->targets);
+    mean = p->positions
+               ? fsdp_call(p->module, inputs, targets, fsdp_from_data(p->device, FSDP_I32, 2, shape, p->positions))
+               : fsdp_call(p->module, inputs, targets);
     status = mean ? fsdp_tensor_item(mean, loss) : fsdp_last_status();
     fsdp_scope_end(context, NULL);
     return status;
@@ -146,6 +171,8 @@ static void add_up(const pass *p, void *const *all, fsdp_evaluation *out)
     for (int64_t batch = 0; batch < p->batches; batch++) {
         const double *losses = all[batch % p->ranks];
 
+        if (predicted(p, batch) == 0) /* the mean of nothing is NaN */
+            continue;
         sum += losses[batch / p->ranks] * (double)predicted(p, batch);
         out->tokens += predicted(p, batch);
     }
@@ -180,12 +207,13 @@ static fsdp_status gather(const pass *p, fsdp_evaluation *out)
 
 /* ---- the call ---- */
 
-static fsdp_status check(const fsdp_module *module, const fsdp_tokens *tokens, const fsdp_evaluate_options *o,
-                         const fsdp_evaluation *out)
+static fsdp_status check(const pass *p, const fsdp_evaluation *out)
 {
+    const fsdp_evaluate_options *o = p->options;
+    const fsdp_tokens *tokens = p->tokens;
     int64_t size;
 
-    if (!module || !tokens || !o || !out)
+    if (!p->module || !(tokens || p->packed) || !o || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot evaluate: module, tokens, options and a place for the result are "
                                        "required");
     if (o->seq_len < 1 || o->local_batch < 1 || o->steps < 0 || o->first < 0 || o->vocab_size < 0)
@@ -197,7 +225,7 @@ static fsdp_status check(const fsdp_module *module, const fsdp_tokens *tokens, c
     if (__builtin_mul_overflow(o->seq_len, o->local_batch, &size) || size > INT32_MAX)
         return FSDP_FAIL(FSDP_INVALID, "cannot evaluate: %lld sequences of %lld tokens are too many for one batch",
                          (long long)o->local_batch, (long long)o->seq_len);
-    if (fsdp_tokens_count(tokens) - o->first >= 2)
+    if (p->packed || fsdp_tokens_count(tokens) - o->first >= 2)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
                      "cannot evaluate: two tokens are needed, one to predict from the other, and of %lld fewer are "
@@ -214,6 +242,35 @@ static fsdp_status find_device(pass *p)
     return p->device ? FSDP_OK : fsdp_last_status();
 }
 
+int64_t fsdp__evaluate_answers(const fsdp__packed *packed, int64_t windows)
+{
+    int64_t count = 0;
+
+    for (int64_t w = 0; w < packed->windows && (windows == 0 || w < windows); w++) {
+        int64_t answers = 0;
+
+        if (fsdp__packed_answers(packed, w, &answers) == FSDP_OK)
+            count += answers;
+    }
+    return count;
+}
+
+/* Counts the answers of each batch of rows, which every rank must know. */
+static fsdp_status count_answers(pass *p)
+{
+    FSDP__TRY_NEW(p->answers = fsdp__calloc((size_t)p->batches, sizeof *p->answers));
+    for (int64_t w = 0; w < FSDP__MIN(p->count, p->batches * p->options->local_batch); w++) {
+        int64_t answers;
+
+        FSDP_TRY(fsdp__packed_answers(p->packed, w, &answers));
+        p->answers[w / p->options->local_batch] += answers;
+    }
+    if (p->packed->options.packing == FSDP__PAD)
+        return FSDP_OK;
+    p->positions = fsdp__calloc((size_t)(p->options->local_batch * p->options->seq_len), sizeof *p->positions);
+    return p->positions ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
 static fsdp_status prepare(pass *p)
 {
     const fsdp_evaluate_options *o = p->options;
@@ -221,10 +278,12 @@ static fsdp_status prepare(pass *p)
 
     p->rank = fsdp_context_rank(p->module->context);
     p->ranks = fsdp_context_world_size(p->module->context);
-    p->count = fsdp_tokens_count(p->tokens) - o->first - 1;
-    p->batches = (p->count - 1) / size + 1;
+    p->count = p->packed ? p->packed->windows : fsdp_tokens_count(p->tokens) - o->first - 1;
+    p->batches = (p->count - 1) / (p->packed ? o->local_batch : size) + 1;
     if (o->steps > 0)
         p->batches = FSDP__MIN(p->batches, o->steps);
+    if (p->packed)
+        FSDP_TRY(count_answers(p));
     p->rounds = (p->batches - 1) / p->ranks + 1;
     p->inputs = fsdp__calloc((size_t)size, sizeof *p->inputs);
     p->targets = fsdp__calloc((size_t)size, sizeof *p->targets);
@@ -232,18 +291,16 @@ static fsdp_status prepare(pass *p)
     return p->inputs && p->targets && p->losses ? find_device(p) : FSDP_NO_MEMORY;
 }
 
-fsdp_status fsdp_evaluate(fsdp_module *module, const fsdp_tokens *tokens, const fsdp_evaluate_options *options,
-                          fsdp_evaluation *out)
+static fsdp_status evaluate(pass p, fsdp_evaluation *out)
 {
-    pass p = {.module = module, .tokens = tokens, .options = options};
     int64_t began_ns = fsdp__clock_ns();
     fsdp_status status = FSDP_OK;
     snapshot before = {.was = NULL};
 
-    FSDP_TRY(check(module, tokens, options, out));
+    FSDP_TRY(check(&p, out));
     FSDP_TRY_GOTO(status, prepare(&p), out);
-    FSDP_TRY_GOTO(status, take(&before, module), out);
-    fsdp_module_train(module, false);
+    FSDP_TRY_GOTO(status, take(&before, p.module), out);
+    fsdp_module_train(p.module, false);
     status = run_batches(&p);
     FSDP_KEEP_FIRST(status, restore(&before));
     release(&before);
@@ -253,9 +310,23 @@ fsdp_status fsdp_evaluate(fsdp_module *module, const fsdp_tokens *tokens, const 
         out->seconds = (double)(fsdp__clock_ns() - began_ns) * 1e-9;
 out:
     if (status != FSDP_OK)
-        fsdp_abort(module->context, fsdp_last_error()); /* otherwise peers would wait for this rank */
+        fsdp_abort(p.module->context, fsdp_last_error()); /* otherwise peers would wait for this rank */
     fsdp__free(p.inputs);
     fsdp__free(p.targets);
+    fsdp__free(p.positions);
+    fsdp__free(p.answers);
     fsdp__free(p.losses);
     return status;
+}
+
+fsdp_status fsdp_evaluate(fsdp_module *module, const fsdp_tokens *tokens, const fsdp_evaluate_options *options,
+                          fsdp_evaluation *out)
+{
+    return evaluate((pass){.module = module, .tokens = tokens, .options = options}, out);
+}
+
+fsdp_status fsdp__evaluate_packed(fsdp_module *module, const fsdp__packed *packed, const fsdp_evaluate_options *options,
+                                  fsdp_evaluation *out)
+{
+    return evaluate((pass){.module = module, .packed = packed, .options = options}, out);
 }

@@ -100,26 +100,38 @@ static fsdp_status hash_spans(const fsdp_tokens *stream, uint64_t *out)
     return FSDP_OK;
 }
 
-static void write_data(fsdp_status (*hash_of)(const fsdp_tokens *stream, uint64_t *out), const fsdp_tokens *stream,
-                       const char *key, FILE *out)
+/* Writes how many rows there are. */
+static void write_rows(const fsdp__rows *rows, const char *key, FILE *out)
+{
+    uint64_t hash[2];
+
+    fsdp__rows_digest(rows, hash);
+    fprintf(out, "what %s holds\t%lld rows of %lld tokens (%016llx)\n", key, (long long)rows->count,
+            (long long)rows->tokens, (unsigned long long)hash[0]);
+}
+
+static void write_data(fsdp_status (*hash_of)(const fsdp_tokens *stream, uint64_t *out),
+                       const fsdp__data_source *source, const char *key, FILE *out)
 {
     uint64_t hash = 0;
 
-    if (hash_of(stream, &hash) == FSDP_OK)
-        fprintf(out, "what %s holds\t%lld tokens (%016llx)\n", key, (long long)fsdp_tokens_count(stream),
+    if (source->rows)
+        write_rows(source->rows, key, out);
+    else if (hash_of(source->tokens, &hash) == FSDP_OK)
+        fprintf(out, "what %s holds\t%lld tokens (%016llx)\n", key, (long long)fsdp_tokens_count(source->tokens),
                 (unsigned long long)hash);
     else
         fprintf(out, "what %s holds\t%s\n", key, fsdp_last_error());
 }
 
-void fsdp__facts_of_data(const fsdp_tokens *stream, const char *key, FILE *out)
+void fsdp__facts_of_data(const fsdp__data_source *source, const char *key, FILE *out)
 {
-    write_data(hash_spans, stream, key, out);
+    write_data(hash_spans, source, key, out);
 }
 
-void fsdp__facts_of_sampled_data(const fsdp_tokens *stream, const char *key, FILE *out)
+void fsdp__facts_of_sampled_data(const fsdp__data_source *source, const char *key, FILE *out)
 {
-    write_data(fsdp__facts_hash_data, stream, key, out);
+    write_data(fsdp__facts_hash_data, source, key, out);
 }
 
 /* ---- the comparison ---- */

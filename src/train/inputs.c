@@ -137,6 +137,8 @@ static const char *folder_of(const struct stat *info, const fsdp_train_config *c
 
     for (int64_t i = 0; i < config->data.path_count && !what; i++)
         what = is_file(info, config->data.paths[i]) ? "the data" : NULL;
+    for (int64_t i = 0; i < config->data.mixture_count && !what; i++)
+        what = is_file(info, config->data.mixture[i].path) ? "the data" : NULL;
     for (int64_t i = 0; i < config->validation.path_count && !what; i++)
         what = is_file(info, config->validation.paths[i]) ? "the data" : NULL;
     return what;
@@ -162,6 +164,8 @@ fsdp_status fsdp__inputs_spare(const fsdp_train_config *config, const char *key,
         what = "model";
     else
         FSDP_TRY(find_in_data(&info, config, config->data.paths, config->data.path_count, &in_data));
+    for (int64_t i = 0; i < config->data.mixture_count && !what && !in_data; i++)
+        FSDP_TRY(find_in_data(&info, config, &config->data.mixture[i].path, 1, &in_data));
     if (!what && !in_data && config->validation.path_count > 0)
         FSDP_TRY(find_in_data(&info, config, config->validation.paths, config->validation.path_count, &in_data));
     if (in_data)

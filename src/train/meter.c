@@ -8,6 +8,7 @@ fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run)
     fsdp_context_comm_stats(run->context, &meter->comm);
     FSDP_TRY(fsdp_module_exposed_time(run->model, &meter->gather_ns, &meter->reduce_ns));
     meter->data_ns = run->data_ns;
+    meter->tokens = run->load.tokens;
     meter->began_ns = fsdp__clock_ns();
     return FSDP_OK;
 }
@@ -32,7 +33,9 @@ void fsdp__meter_time(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_
     double seconds = (double)(fsdp__clock_ns() - meter->began_ns) * 1e-9;
 
     report->step_ms = seconds * 1e3;
-    report->tokens_per_second = (double)(run->sequences * run->config->training.seq_len) / seconds;
+    report->tokens_per_second = (double)meter->tokens / seconds;
+    if (run->has_rows)
+        report->padded_tokens_per_second = (double)(run->sequences * run->config->training.seq_len) / seconds;
     if (run->peak_flops > 0)
         report->mfu = report->tokens_per_second / run->peak_flops *
                       fsdp_model_config_mfu_flops_per_token(&run->model_config, run->config->training.seq_len);

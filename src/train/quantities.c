@@ -53,6 +53,8 @@ static const fsdp__quantity of_step[] = {
     {"gather_ms", NULL, "communication", "ms", "waited by rank 0 for gathers in the step", NUMBER, OF_STEP(gather_ms), NETWORK},
     {"reduce_ms", NULL, "communication", "ms", "waited by rank 0 for reductions in the step", NUMBER, OF_STEP(reduce_ms), NETWORK},
     {"mfu", NULL, "speed", "", "model FLOPs utilization: a share of the devices' peak, from 0 to 1", NUMBER, OF_STEP(mfu), NOT_ZERO},
+    {"answer_tokens", NULL, "train", "tokens", "learned in the step by all ranks, of rows", INTEGER, OF_STEP(answer_tokens), NOT_ZERO},
+    {"padded_tokens_per_second", NULL, "speed", "tokens/s", "of all ranks, with the padding of rows", NUMBER, OF_STEP(padded_tokens_per_second), NOT_ZERO},
     FSDP_MEMORY_MAP(LIVE)
     FSDP_MEMORY_MAP(PEAK)
 };

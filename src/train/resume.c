@@ -267,7 +267,7 @@ static bool same_validation(const fsdp_train_run *run)
     const fsdp_checkpoint_reader *from = run->resume.from;
     int64_t theirs = 0, sampled = 0;
 
-    if (!run->validation.tokens)
+    if (!run->validation.on)
         return true;
     if (fsdp_checkpoint_get_integer(from, FSDP__VALUE_VALIDATED_ON, &theirs) == FSDP_OK)
         return theirs == run->validation.data;
@@ -289,8 +289,8 @@ static void take_validation(fsdp_train_run *run)
         fsdp_checkpoint_get_number(from, FSDP__VALUE_IMPROVED, &v.improved) == FSDP_OK &&
         fsdp_checkpoint_get_integer(from, FSDP__VALUE_WITHOUT, &v.without_improvement) == FSDP_OK) {
         same = same_validation(run);
-        v.stops = v.tokens && run->config->training.early_stop > 0 &&
-                  v.without_improvement >= run->config->training.early_stop;
+        v.stops =
+            v.on && run->config->training.early_stop > 0 && v.without_improvement >= run->config->training.early_stop;
         if (same)
             run->validation = v;
     }

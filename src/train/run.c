@@ -16,29 +16,6 @@
 
 /* ---- inputs: all that can be wrong without any other rank ---- */
 
-static fsdp_status open_data(fsdp_train_run *run)
-{
-    const fsdp_train_config *c = run->config;
-    fsdp_loader_options options = {
-        .seq_len = c->training.seq_len,
-        .local_batch = c->training.local_batch_size,
-        .microbatches = run->microbatches,
-        .rank = fsdp_context_rank(run->context),
-        .world_size = fsdp_context_world_size(run->context),
-        .shuffle = c->data.shuffle == 1,
-        .seed = (uint64_t)c->training.seed,
-        .vocab_size = run->model_config.vocab_size,
-        .workers = (int)c->data.workers,
-        .start_window = run->resume.window,
-        .context = run->context,
-    };
-
-    FSDP_TRY(fsdp__text_open(run, "data.path", c->data.paths, c->data.path_count, &run->tokens));
-    FSDP_TRY(fsdp__validation_open(run));
-    options.token_count = run->training_tokens;
-    return fsdp_loader_create(run->tokens, &options, &run->loader);
-}
-
 /* Holds the checkpoints. When all ranks have done this nobody else writes checkpoints there, so all of them find the
  * same ones. */
 static fsdp_status hold_checkpoints(fsdp_train_run *run)
@@ -70,7 +47,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     FSDP_TRY(fsdp__train_count_batches(run));
     FSDP_TRY(fsdp__train_read_schedule(run));
     FSDP_TRY(fsdp__train_check_needs(run));
-    FSDP_TRY(open_data(run));
+    FSDP_TRY(fsdp__train_open_data(run));
     FSDP_TRY(fsdp__digest_begin(run));
     FSDP_TRY(fsdp__resume_check_data(run));
     FSDP_TRY(fsdp__samples_open(run));
@@ -267,10 +244,10 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .replicas = fsdp__train_replicas(c, fsdp_context_world_size(run->context)),
         .microbatches = run->microbatches,
         .tokens_per_step = run->sequences * c->training.seq_len,
-        .data_tokens = run->training_tokens,
+        .data_tokens = fsdp__train_tokens(run),
         .tokenizer = run->tokenizes ? run->tokenizer : NULL,
-        .bytes = fsdp_tokens_have_text(run->tokens),
-        .held_out_tokens = fsdp_tokens_count(run->tokens) - run->training_tokens,
+        .bytes = fsdp__train_has_bytes(run),
+        .held_out_tokens = fsdp__train_held_out(run),
         .validation_tokens = fsdp__validation_tokens(run),
         .memory_bytes = memory.live_total_bytes + host.live_total_bytes,
         .device = run->device_text,
@@ -288,6 +265,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .stopped_early = run->validation.stops,
         .checkpoint_bytes = run->saves.bytes,
         .snapshot_bytes = c->checkpoint.async_mode == 1 ? run->saves.own_bytes : 0,
+        .steps = c->training.steps,
     };
 }
 

@@ -4,6 +4,8 @@
 
 #include "base/clock.h"
 #include "base/probe.h"
+#include "data/data_source.h"
+#include "data/loader.h"
 #include "format/staging.h"
 #include "fsdp/adapter.h"
 #include "fsdp/checkpoint.h"
@@ -27,11 +29,25 @@ typedef struct fsdp__train_own {
     const fsdp__comm_schedule *schedule; /* NULL: the config's */
 } fsdp__train_own;
 
+/* What a run is trained on: data.path, or an entry of data.mixture. */
+typedef struct fsdp__train_part {
+    char key[40];       /* "data.path", "data.mixture[0]" */
+    char *const *paths; /* borrowed */
+    int64_t path_count;
+    double weight;
+    fsdp__data_source source;
+    fsdp__packed *packed; /* of rows; NULL: tokens */
+    int64_t tokens;       /* that are trained on, from the first; the rest is held out */
+} fsdp__train_part;
+
 /* What validation.* asks for, and the results so far. */
 typedef struct fsdp__validation {
-    const fsdp_tokens *tokens; /* NULL: there is no validation */
-    fsdp_tokens *own;          /* of validation.path; NULL: the last ones of the run's tokens */
+    bool on;                   /* there is something to validate on: tokens or rows */
+    const fsdp_tokens *tokens; /* NULL: rows */
+    fsdp__packed *packed;      /* of rows; NULL: tokens */
+    fsdp__data_source own;     /* of validation.path; of zeros: the last ones of the run's data */
     int64_t first;             /* the first of the tokens */
+    int64_t held_rows_from;    /* the first row that is held out; 0: none is */
     int64_t data;              /* for a run that saves, a hash of the data that the losses are of; otherwise 0 */
     double best, improved;     /* the lowest loss, and that of the last improvement; infinite at first */
     int64_t best_step;
@@ -77,6 +93,7 @@ typedef struct fsdp__saves {
 
 /* What is counted over one step. */
 typedef struct fsdp__meter {
+    int64_t tokens; /* of all ranks, without padding */
     int64_t began_ns;
     int64_t gather_ns, reduce_ns, data_ns; /* their values at the beginning */
     fsdp_comm_stats comm;
@@ -120,11 +137,13 @@ struct fsdp_train_run {
     int64_t kept_parameters;    /* the same for frozen parameters whose optimizer state is kept */
     int64_t local_parameters;   /* elements on this rank */
 
-    fsdp_tokens *tokens;
-    int64_t training_tokens;   /* the first of the tokens; the rest is held out */
-    fsdp__data_digest *digest; /* of all tokens; NULL: nobody needs it */
+    fsdp__train_part *parts; /* NULL in a dry run */
+    int part_count;
+    bool has_rows;             /* some part has rows: a step's loss is the mean over all its answers */
+    fsdp__data_digest *digest; /* of all data; NULL: nobody needs it */
     fsdp__validation validation;
     fsdp_loader *loader; /* NULL in a dry run: tokens are zero */
+    fsdp__load load;     /* of the step, on all ranks */
     fsdp_mesh *mesh;     /* NULL: one dimension, with all ranks */
     fsdp_module *model;
     fsdp_lora_options *lora; /* of the adapter that is trained; NULL: all of the model is */
@@ -492,12 +511,30 @@ fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run,
  * with it: fsdp__notice_ranks. [collective] */
 fsdp_status fsdp__mean_loss(fsdp_train_run *run, double *mean);
 
+/* ---- run_data.c ---- */
+
+/* Opens what the run is trained and validated on, and makes its loader. With training.epochs the number of steps is
+ * known from here on. */
+fsdp_status fsdp__train_open_data(fsdp_train_run *run);
+void fsdp__train_close_data(fsdp_train_run *run);
+/* Counts the tokens that are trained on; and those of the data that are held out. */
+int64_t fsdp__train_tokens(const fsdp_train_run *run);
+int64_t fsdp__train_held_out(const fsdp_train_run *run);
+/* Returns whether bytes of text are tokens in some part. */
+bool fsdp__train_has_bytes(const fsdp_train_run *run);
+/* Writes what decides which rows are in which window, of data that has rows or is a mixture. */
+void fsdp__train_facts_of_windows(const fsdp_train_run *run, FILE *out);
+/* Packs rows as the config says: `count` of them from `first` on. */
+fsdp_status fsdp__train_pack(const fsdp_train_run *run, const char *key, const fsdp__rows *rows, int64_t first,
+                             int64_t count, fsdp__packed **out);
+
 /* ---- text_data.c ---- */
 
-/* Opens the tokens of `paths`, which `key` names: of token files their own tokens; of text that a tokenizer reads,
- * those of a file in the folder of data.cache, which is made when it is missing; of other text its bytes. Only rank 0
- * logs warnings and news. */
-fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *paths, int64_t count, fsdp_tokens **out);
+/* Opens what `paths` hold, which `key` names: of token files their own tokens; of text that a tokenizer reads, those of
+ * a file in the folder of data.cache, which is made when it is missing; of other text its bytes; of a file of rows its
+ * rows. Only rank 0 logs warnings and news. */
+fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
+                            fsdp__data_source *out);
 /* Returns the folder of the tokenizer that goes along with the model to checkpoints and exports; NULL: none does. */
 const char *fsdp__text_tokenizer_folder(const fsdp_train_run *run);
 

@@ -12,6 +12,10 @@
 #include "device/device.h"
 #include "train/inputs.h"
 
+enum {
+    MOST_SOURCES = 64 /* of a mixture */
+};
+
 /* ---- the table's calls ---- */
 
 fsdp_status fsdp_train_config_create(fsdp_train_config **out)
@@ -307,11 +311,35 @@ static fsdp_status check_metrics(const fsdp_train_config *config)
     return fsdp__inputs_spare(config, "metrics.tensorboard", tensorboard);
 }
 
+static fsdp_status check_data(const fsdp_train_config *config)
+{
+    bool mixed = config->data.mixture_count > 0;
+
+    if (!config->data.path_count && !mixed)
+        return FSDP_FAIL(FSDP_INVALID, "no data: set data.path (a file or a list of files)");
+    if (config->data.path_count && mixed)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "data.path and data.mixture exclude each other: '%s' and %lld sources: add the file to the "
+                         "mixture, or leave one of them out",
+                         config->data.paths[0], (long long)config->data.mixture_count);
+    if (config->data.mixture_count > MOST_SOURCES)
+        return FSDP_FAIL(FSDP_INVALID, "data.mixture has %lld sources: at most %d are mixed",
+                         (long long)config->data.mixture_count, (int)MOST_SOURCES);
+    if (mixed && config->validation.share > 0)
+        return FSDP_FAIL(FSDP_INVALID, "validation.share is a share of data.path, and there is data.mixture in its "
+                                       "place: name files for validation.path");
+    if (mixed && !isnan(config->training.epochs))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "training.epochs is %g, but each source of data.mixture has epochs of its own: "
+                         "set training.steps",
+                         config->training.epochs);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size)
 {
     FSDP_TRY(fsdp__train_config_check_model(config));
-    if (!config->data.path_count)
-        return FSDP_FAIL(FSDP_INVALID, "no data: set data.path (a file or a list of files)");
+    FSDP_TRY(check_data(config));
     if (config->data.format == FSDP_TRAIN_TEXT && config->data.token_bytes > 0)
         return FSDP_FAIL(FSDP_INVALID, "data.dtype is for tokens, but data.format is text: leave one of them out");
     FSDP_TRY(check_text(config));

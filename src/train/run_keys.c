@@ -16,6 +16,15 @@ static const fsdp__choice token_choices[] = {{"uint16", 2}, {"uint32", 4}, {NULL
 static const fsdp__choice on_nan_choices[] = {
     {"stop", FSDP_TRAIN_STOP}, {"skip", FSDP_TRAIN_SKIP}, {"continue", FSDP_TRAIN_CONTINUE}, {NULL, 0}};
 static const fsdp__choice bad_line_choices[] = {{"error", 0}, {"skip", 1}, {NULL, 0}};
+static const fsdp__choice train_on_choices[] = {
+    {"answers", FSDP_TRAIN_ON_ANSWERS}, {"all", FSDP_TRAIN_ON_ALL}, {NULL, 0}};
+static const fsdp__choice packing_choices[] = {
+    {"true", FSDP_TRAIN_NEXT_FIT}, {"best_fit", FSDP_TRAIN_BEST_FIT}, {"false", FSDP_TRAIN_PAD}, {NULL, 0}};
+static const fsdp__choice long_row_choices[] = {{"error", FSDP_TRAIN_LONG_ERROR},
+                                                {"truncate", FSDP_TRAIN_LONG_TRUNCATE},
+                                                {"split", FSDP_TRAIN_LONG_SPLIT},
+                                                {"skip", FSDP_TRAIN_LONG_SKIP},
+                                                {NULL, 0}};
 static const fsdp__choice order_choices[] = {{"sequential", 0}, {"shuffled", 1}, {NULL, 0}};
 static const fsdp__choice param_choices[] = {
     {"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
@@ -134,6 +143,15 @@ static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NUL
     }
 
 /* clang-format off */
+static const fsdp__key source_keys[] = {
+    {"data.mixture", "path", FSDP__KEY_TEXT, offsetof(fsdp_train_source, path), 0, 0, FSDP__REQUIRED, NULL, NULL, "a file, a folder or a pattern", NULL, NULL},
+    {"data.mixture", "weight", FSDP__KEY_NUMBER, offsetof(fsdp_train_source, weight), 0, INFINITY, FSDP__ABOVE, NULL, "1", "its share of the windows is this, divided by the sum of all weights", NULL, NULL},
+};
+static const char *const source_sections[] = {"data.mixture", NULL};
+static const fsdp__key_items source_items = {
+    .table = {.keys = source_keys, .count = (int)FSDP__COUNT_OF(source_keys), .sections = source_sections, .example = "data.mixture.path"},
+    .bytes = sizeof(fsdp_train_source)};
+
 static const fsdp__key keys[] = {
     TEXT(model, path, FSDP__LOCAL, "the Hugging Face folder to start from"),
     TEXT(model, preset, 0, "a model made from scratch, instead of a folder: gpt-10m, gpt2-124m, llama-1m, llama-100m, llama-1b or llama-8b"),
@@ -159,8 +177,13 @@ static const fsdp__key keys[] = {
     TEXT(data, field, 0, "the field of JSON lines that holds the text; not set: text"),
     CHOICE(data, on_bad_line, skip_bad_lines, bad_line_choices, "error", "what to do with a line that is not a JSON object or has no text in the field\nerror: end the run before training begins\nskip: leave the line out; the log says how many were"),
     TEXT(data, cache, FSDP__LOCAL, "the folder that keeps the tokens of text; not set: fsdp in $XDG_CACHE_HOME, or in ~/.cache"),
+    CHOICE(data, train_on, train_on, train_on_choices, NULL, "which tokens of conversations are learned\nanswers: those of the answers; the loss is the mean over all answers of a step\nall: all tokens\nnot set: answers"),
+    CHOICE(data, packing, packing, packing_choices, NULL, "how conversations share windows of training.seq_len tokens; attention and positions begin anew in each\ntrue: as many as fit, in their order\nbest_fit: the longest first, each where it leaves the least room, so that windows are fuller\nfalse: each has a window of its own, with padding behind it\nnot set: true"),
+    CHOICE(data, on_long_row, long_row, long_row_choices, "error", "what to do with a conversation of more than training.seq_len tokens\nerror: end the run before training begins\ntruncate: use its beginning\nsplit: use its parts as if they were several\nskip: leave it out"),
+    MAPS(data, mixture, mixture, FSDP__LOCAL, &source_items, "several sources in place of data.path, as [{path: a.jsonl, weight: 2}, {path: b.bin}]: each is gone through in its own epochs, and has its share of every stretch of windows"),
 
     INTEGER(training, steps, 1, FSDP__KEY_LARGE, 0, "1000", "number of optimizer steps"),
+    NUMBER(training, epochs, 0, 1e9, FSDP__ABOVE, NULL, "how often the data is gone through, in place of training.steps, which is set to as many steps as that takes"),
     INTEGER(training, seq_len, 1, 1 << 28, 0, "256", "tokens of a sequence"),
     INTEGER(training, global_batch_size, 1, 1 << 30, FSDP__OR_MINUS, "-1", "sequences of a step, over all ranks; -1: local_batch_size x ranks, or, if the run continues, as many as it had"),
     INTEGER(training, local_batch_size, 1, 1 << 24, 0, "8", "sequences of a microbatch on one rank; a step has global / (local x ranks) microbatches"),
@@ -281,6 +304,9 @@ static const char *const sections[] = {
 
 _Static_assert(offsetof(fsdp_train_config, data.path_count) ==
                    offsetof(fsdp_train_config, data.paths) + sizeof(char **),
+               "the count of a list stands behind it");
+_Static_assert(offsetof(fsdp_train_config, data.mixture_count) ==
+                   offsetof(fsdp_train_config, data.mixture) + sizeof(fsdp_train_source *),
                "the count of a list stands behind it");
 _Static_assert(offsetof(fsdp_train_config, validation.path_count) ==
                    offsetof(fsdp_train_config, validation.paths) + sizeof(char **),

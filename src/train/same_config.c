@@ -61,9 +61,11 @@ static void write_facts(const void *arg, FILE *out)
     write_keys(run->config, out);
     write_model(run, out);
     write_schedule(run, out);
-    fsdp__facts_of_data(run->tokens, "data.path", out);
-    if (run->validation.own)
-        fsdp__facts_of_data(run->validation.own, "validation.path", out);
+    for (int i = 0; i < run->part_count; i++)
+        fsdp__facts_of_data(&run->parts[i].source, run->parts[i].key, out);
+    if (run->validation.on && run->config->validation.path_count > 0)
+        fsdp__facts_of_data(&run->validation.own, "validation.path", out);
+    fsdp__train_facts_of_windows(run, out);
     fprintf(out, "the step to go on from\t%lld\n", (long long)run->step);
 }
 

@@ -11,8 +11,8 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
+#include "base/hash.h"
 #include "base/text.h"
-#include "data/digest.h"
 #include "train/checkpoint_values.h"
 #include "train/run.h"
 #include "train/run_config.h"
@@ -22,7 +22,7 @@ enum {
 };
 
 struct fsdp__data_digest {
-    const fsdp_tokens *tokens;
+    const fsdp_train_run *run;
     pthread_t thread;
     bool running; /* the thread has not been joined yet */
     _Atomic bool stop;
@@ -33,11 +33,49 @@ struct fsdp__data_digest {
     char text[FSDP__DIGEST_TEXT];
 };
 
+/* Hashes all parts; the hash of several is that of their hashes. */
+static fsdp_status hash_parts(fsdp__data_digest *d, uint64_t out[2])
+{
+    const fsdp_train_run *run = d->run;
+
+    FSDP_TRY(fsdp__data_source_digest(&run->parts[0].source, &d->stop, out));
+    for (int i = 1; i < run->part_count; i++) {
+        uint64_t next[2];
+
+        FSDP_TRY(fsdp__data_source_digest(&run->parts[i].source, &d->stop, next));
+        out[0] = fsdp__hash_bytes(out[0], next, sizeof next);
+        out[1] = fsdp__hash_bytes(out[1], next, sizeof next);
+    }
+    return FSDP_OK;
+}
+
+/* Returns which files the parts are, and in which state; 0: not certain. */
+static uint64_t identify_parts(const fsdp_train_run *run)
+{
+    uint64_t identity = fsdp__data_source_identity(&run->parts[0].source);
+
+    for (int i = 1; i < run->part_count; i++) {
+        uint64_t next = fsdp__data_source_identity(&run->parts[i].source);
+
+        identity = identity && next ? fsdp__hash_bytes(identity, &next, sizeof next) : 0;
+    }
+    return identity;
+}
+
+static int64_t tokens_of(const fsdp_train_run *run)
+{
+    int64_t count = 0;
+
+    for (int i = 0; i < run->part_count; i++)
+        count += fsdp__data_source_tokens(&run->parts[i].source);
+    return count;
+}
+
 static void compute(fsdp__data_digest *d)
 {
     uint64_t hash[2];
 
-    d->status = fsdp__tokens_digest(d->tokens, 0, fsdp_tokens_count(d->tokens), &d->stop, hash);
+    d->status = hash_parts(d, hash);
     if (d->status == FSDP_OK)
         snprintf(d->text, sizeof d->text, "%016llx%016llx", (unsigned long long)hash[0], (unsigned long long)hash[1]);
     else /* each thread has a last error of its own */
@@ -96,11 +134,11 @@ fsdp_status fsdp__digest_begin(fsdp_train_run *run)
     if (fsdp_context_rank(run->context) != 0 && (fsdp_context_local_rank(run->context) != 0 || !is_compared(run)))
         return FSDP_OK;
     FSDP__TRY_NEW(d = run->digest = fsdp__calloc(1, sizeof *d));
-    d->tokens = run->tokens;
-    d->identity = fsdp__tokens_identity(run->tokens);
+    d->run = run;
+    d->identity = identify_parts(run);
     if (take_over(run, d))
         d->made = true;
-    else if (fsdp_tokens_count(run->tokens) > FSDP__DIGEST_AT_ONCE)
+    else if (tokens_of(run) > FSDP__DIGEST_AT_ONCE)
         d->running = pthread_create(&d->thread, NULL, work, d) == 0;
     if (!d->made && !d->running)
         compute(d);

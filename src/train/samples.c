@@ -38,7 +38,7 @@ static fsdp_status encode(const fsdp_train_run *run, fsdp__samples *s)
     if (run->tokenizer) {
         FSDP_TRY(fsdp_tokenizer_open(run->tokenizer, &s->tokenizer));
         FSDP_TRY(fsdp_tokenizer_encode(s->tokenizer, prompt, bytes, &options, &s->prompt));
-    } else if (!fsdp_tokens_have_text(run->tokens)) {
+    } else if (!fsdp__train_has_bytes(run)) {
         return FSDP_FAIL(FSDP_INVALID, "metrics.sample_prompt: data.path has tokens, and there is no tokenizer to make "
                                        "them of the prompt: set model.path to a folder that has one");
     }

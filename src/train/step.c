@@ -17,20 +17,36 @@ static fsdp_status set_sync(fsdp_train_run *run, bool last)
     return fsdp_module_set_is_last_backward(run->model, last);
 }
 
-/* Computes the loss of sequences (B,T). A dry run has none, and may have another loss. */
+/* Makes a tensor of sequences (B,T); NULL: of zeros. */
+static fsdp_tensor *tensor_of(const fsdp_train_run *run, const int32_t *data)
+{
+    int64_t shape[2] = {run->config->training.local_batch_size, run->config->training.seq_len};
+
+    return data ? fsdp_from_data(run->device, FSDP_I32, 2, shape, data) : fsdp_zeros(run->device, FSDP_I32, 2, shape);
+}
+
+/* Weighs the mean over a microbatch's answers, so that the mean over all microbatches of all ranks, which accumulation
+ * and reductions take, is that over all answers of the step. */
+static fsdp_tensor *weigh(const fsdp_train_run *run, const fsdp_batch *batch, fsdp_tensor *mean)
+{
+    double microbatches = (double)run->microbatches * fsdp_context_world_size(run->context);
+
+    return fsdp_scale(mean, (double)batch->answers * microbatches / (double)run->load.answers);
+}
+
+/* Computes the loss of a microbatch. A dry run has no data, and may have another loss. One without answers gets targets
+ * of zeros, because the mean over none is not a number; then it weighs nothing. */
 static fsdp_tensor *loss_of(fsdp_train_run *run, const fsdp_batch *batch)
 {
-    fsdp_device *device = run->device;
-    int64_t shape[2] = {run->config->training.local_batch_size, run->config->training.seq_len};
-    fsdp_tensor *inputs, *targets;
+    fsdp_tensor *inputs, *targets, *loss;
 
     if (run->own && run->own->loss)
-        return run->own->loss(run->own->arg, run->model, device);
-    inputs = run->loader ? fsdp_from_data(device, FSDP_I32, 2, shape, batch->inputs)
-                         : fsdp_zeros(device, FSDP_I32, 2, shape);
-    targets = run->loader ? fsdp_from_data(device, FSDP_I32, 2, shape, batch->targets)
-                          : fsdp_zeros(device, FSDP_I32, 2, shape);
-    return fsdp_call(run->model, inputs, targets); /* hooks gather */
+        return run->own->loss(run->own->arg, run->model, run->device);
+    inputs = tensor_of(run, batch->inputs);
+    targets = tensor_of(run, run->has_rows && batch->answers == 0 ? NULL : batch->targets);
+    loss = batch->positions ? fsdp_call(run->model, inputs, targets, tensor_of(run, batch->positions))
+                            : fsdp_call(run->model, inputs, targets); /* hooks gather */
+    return run->has_rows && loss ? weigh(run, batch, loss) : loss;
 }
 
 static fsdp_tensor *forward(fsdp_train_run *run, const fsdp_batch *batch)
@@ -155,11 +171,58 @@ static fsdp_status look_at_units(fsdp_train_run *run, const fsdp_train_report *r
     return FSDP_OK;
 }
 
+/* Finds out what the step will hold. All ranks know it before the first backward, without a collective: the order is
+ * computed, and each rank has all rows. */
+static fsdp_status look_ahead(fsdp_train_run *run)
+{
+    int64_t began_ns = fsdp__clock_ns();
+
+    run->load = (fsdp__load){.tokens = run->sequences * run->config->training.seq_len};
+    if (!run->has_rows)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__loader_look_ahead(run->loader, run->sequences, &run->load));
+    run->data_ns += fsdp__clock_ns() - began_ns;
+    return FSDP_OK;
+}
+
+static bool has_nothing_to_learn(const fsdp_train_run *run)
+{
+    return run->has_rows && run->load.answers == 0;
+}
+
+/* Passes over a step in whose data no token is learned: there is no mean, and weights and optimizer stay. */
+static fsdp_status pass_over(fsdp_train_run *run, fsdp_train_report *report)
+{
+    fsdp__meter meter;
+    fsdp_batch batch;
+
+    FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));
+    FSDP_TRY(fsdp__meter_begin(&meter, run));
+    report->lr = set_learning_rate(run);
+    for (int64_t micro = 0; micro < run->microbatches; micro++)
+        FSDP_TRY(next_batch(run, &batch));
+    fsdp__meter_time(&meter, run, report);
+    FSDP_TRY(fsdp__meter_end(&meter, run, report));
+    report->step = ++run->step;
+    report->loss = NAN;
+    report->epoch = batch.epoch;
+    report->skipped = ++run->skipped;
+    report->tokens = run->tokens_seen += run->load.tokens;
+    if (fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_WARNING, "step %lld is left out: no token of it is an answer",
+                 (long long)run->step);
+    (void)fsdp__metrics_write(run->metrics, report);
+    return FSDP_OK;
+}
+
 static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
 {
     fsdp__meter meter;
     bool stepped;
 
+    FSDP_TRY(look_ahead(run));
+    if (has_nothing_to_learn(run))
+        return pass_over(run, report);
     if (has_histograms(run, run->step + 1))
         FSDP_TRY(fsdp__histograms_before(run->histograms, run->optimizer));
     FSDP_TRY(fsdp__meter_begin(&meter, run));
@@ -178,8 +241,9 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     report->step = ++run->step;
     FSDP_TRY(fsdp__meter_end(&meter, run, report));
 
-    run->tokens_seen += run->sequences * run->config->training.seq_len;
+    run->tokens_seen += run->load.tokens;
     report->tokens = run->tokens_seen;
+    report->answer_tokens = run->load.answers;
     if (run->ahead.device)
         return fsdp__ahead_queue(run, &meter, report);
     report->skipped = run->skipped;
@@ -240,7 +304,7 @@ fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report)
         status = fsdp__trace_after_step(run);
     if (status != FSDP_OK)
         return give_up(run, status);
-    if (run->ahead.device)
+    if (run->ahead.device && !has_nothing_to_learn(run))
         return end_ahead(run, report);
     if (report)
         *report = own;

@@ -10,7 +10,7 @@ bool fsdp__validation_due(const fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
 
-    return run->validation.tokens && (run->step % c->validation.freq == 0 || run->step == c->training.steps);
+    return run->validation.on && (run->step % c->validation.freq == 0 || run->step == c->training.steps);
 }
 
 /* Returns whether somebody will see the loss of the step that was just taken: a log, or a progress bar, for which one

@@ -170,9 +170,25 @@ static fsdp_status open_files(const fsdp_train_run *run, const char *key, char *
     return FSDP_OK;
 }
 
-fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *paths, int64_t count, fsdp_tokens **out)
+/* Opens rows where the only path is a file of them. */
+static fsdp_status open_rows(const char *key, char *const *paths, int64_t count, fsdp__data_source *out)
+{
+    bool are = false;
+    fsdp_status status = count == 1 ? fsdp__rows_are_at(paths[0], &are) : FSDP_OK;
+
+    if (status == FSDP_OK && are)
+        status = fsdp__rows_open(paths[0], &out->rows);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "%s", key);
+}
+
+fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
+                            fsdp__data_source *out)
 {
     int64_t text = 1, tokens = 0;
+
+    FSDP_TRY(open_rows(key, paths, count, out));
+    if (out->rows)
+        return FSDP_OK;
 
     if (run->config->data.field && !run->tokenizer)
         return FSDP_FAIL(FSDP_INVALID,
@@ -180,7 +196,7 @@ fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *p
                          "set data.tokenizer",
                          run->config->data.field);
     if (fsdp__inputs_are_bytes(run->config))
-        return open_files(run, key, paths, count, out);
+        return open_files(run, key, paths, count, &out->tokens);
     if (!run->config->data.tokenizer && run->tokenizer) {
         fsdp_status status = fsdp__token_files_count_text((const char *const *)paths, count,
                                                           fsdp__inputs_token_format(run->config), &text, &tokens);
@@ -193,6 +209,6 @@ fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *p
             FSDP_INVALID,
             "%s has %lld files of text, for the tokenizer of '%s', and %lld files of tokens: name only one kind", key,
             (long long)text, run->tokenizer, (long long)tokens);
-    return text > 0 && run->tokenizer ? open_text(run, key, paths, count, out)
-                                      : open_files(run, key, paths, count, out);
+    return text > 0 && run->tokenizer ? open_text(run, key, paths, count, &out->tokens)
+                                      : open_files(run, key, paths, count, &out->tokens);
 }

@@ -5,6 +5,7 @@
 #include "base/compiler.h"
 #include "base/hash.h"
 #include "data/digest.h"
+#include "train/evaluate.h"
 #include "train/facts.h"
 #include "train/run.h"
 #include "train/run_config.h"
@@ -19,10 +20,11 @@ static int64_t local_batch(const fsdp_train_config *config)
 
 /* Holds out the last windows of the stream, as the loader cuts it. The token at which the first of them begins is the
  * target of the last token that is trained on; it is not predicted here. */
-static fsdp_status hold_out(fsdp_train_run *run)
+static fsdp_status hold_out_windows(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
-    int64_t count = fsdp_tokens_count(run->tokens), length = c->training.seq_len, windows = (count - 1) / length;
+    fsdp__train_part *part = &run->parts[0];
+    int64_t length = c->training.seq_len, windows = (fsdp_tokens_count(part->source.tokens) - 1) / length;
     int64_t held = FSDP__MAX((int64_t)ceil((double)windows * c->validation.share), 1);
 
     if (held >= windows)
@@ -30,10 +32,33 @@ static fsdp_status hold_out(fsdp_train_run *run)
                          "validation.share %g of the data, %lld windows of %lld tokens, leaves none to train on: take "
                          "less, a smaller training.seq_len, more data, or validation.path",
                          c->validation.share, (long long)FSDP__MAX(windows, 0), (long long)length);
-    run->validation.tokens = run->tokens;
+    run->validation.tokens = part->source.tokens;
     run->validation.first = (windows - held) * length;
-    run->training_tokens = run->validation.first + 1;
+    part->tokens = run->validation.first + 1;
     return FSDP_OK;
+}
+
+/* Holds out the last rows. */
+static fsdp_status hold_out_rows(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    const fsdp__rows *rows = run->parts[0].source.rows;
+    int64_t count = fsdp__rows_count(rows);
+    int64_t held = FSDP__MAX((int64_t)ceil((double)count * c->validation.share), 1);
+
+    if (held >= count)
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "validation.share %g of the data, %lld rows, leaves none to train on: take less, more data, or "
+            "validation.path",
+            c->validation.share, (long long)count);
+    run->validation.held_rows_from = count - held;
+    return fsdp__train_pack(run, "validation.share", rows, count - held, held, &run->validation.packed);
+}
+
+static fsdp_status hold_out(fsdp_train_run *run)
+{
+    return run->has_rows ? hold_out_rows(run) : hold_out_windows(run);
 }
 
 static fsdp_status open_path(fsdp_train_run *run)
@@ -42,8 +67,10 @@ static fsdp_status open_path(fsdp_train_run *run)
 
     FSDP_TRY(
         fsdp__text_open(run, "validation.path", c->validation.paths, c->validation.path_count, &run->validation.own));
-    run->validation.tokens = run->validation.own;
-    if (fsdp_tokens_count(run->validation.own) >= 2)
+    if (run->validation.own.rows)
+        return fsdp__train_pack(run, "validation.path", run->validation.own.rows, 0, 0, &run->validation.packed);
+    run->validation.tokens = run->validation.own.tokens;
+    if (fsdp_tokens_count(run->validation.tokens) >= 2)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID, "validation.path: '%s' has only one token, and none to predict from it",
                      c->validation.paths[0]);
@@ -54,8 +81,8 @@ static fsdp_status open_path(fsdp_train_run *run)
 static int64_t name_of(const fsdp_train_run *run, uint64_t hash)
 {
     const fsdp__validation *v = &run->validation;
-    int64_t cut[] = {fsdp_tokens_count(v->tokens), v->first, run->config->training.seq_len,
-                     fsdp__validation_tokens(run)};
+    int64_t cut[] = {v->tokens ? fsdp_tokens_count(v->tokens) : v->packed->windows, v->first,
+                     run->config->training.seq_len, fsdp__validation_tokens(run)};
 
     return (int64_t)fsdp__hash_bytes(hash, cut, sizeof cut);
 }
@@ -66,7 +93,10 @@ static fsdp_status name_data(fsdp_train_run *run)
     fsdp__validation *v = &run->validation;
     uint64_t hash[2];
 
-    FSDP_TRY(fsdp__tokens_digest(v->tokens, v->first, fsdp__validation_tokens(run) + 1, NULL, hash));
+    if (v->packed)
+        fsdp__rows_digest(v->packed->rows, hash);
+    else
+        FSDP_TRY(fsdp__tokens_digest(v->tokens, v->first, fsdp__validation_tokens(run) + 1, NULL, hash));
     v->data = name_of(run, hash[0]);
     return FSDP_OK;
 }
@@ -75,6 +105,8 @@ fsdp_status fsdp__validation_sample(const fsdp_train_run *run, int64_t *out)
 {
     uint64_t hash = 0;
 
+    if (run->validation.packed)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "rows have no sample of tokens");
     FSDP_TRY(fsdp__facts_hash_data(run->validation.tokens, &hash));
     *out = name_of(run, hash);
     return FSDP_OK;
@@ -82,18 +114,19 @@ fsdp_status fsdp__validation_sample(const fsdp_train_run *run, int64_t *out)
 
 fsdp_status fsdp__validation_open(fsdp_train_run *run)
 {
-    run->training_tokens = fsdp_tokens_count(run->tokens);
     run->validation.best = run->validation.improved = INFINITY;
     if (!fsdp__train_validates(run->config))
         return FSDP_OK;
     FSDP_TRY(run->config->validation.path_count > 0 ? open_path(run) : hold_out(run));
+    run->validation.on = true;
     return fsdp__train_saves(run->config) ? name_data(run) : FSDP_OK;
 }
 
 void fsdp__validation_close(fsdp_train_run *run)
 {
-    fsdp_tokens_close(run->validation.own);
-    run->validation.own = NULL;
+    fsdp__packed_free(run->validation.packed);
+    run->validation.packed = NULL;
+    fsdp__data_source_close(&run->validation.own);
 }
 
 int64_t fsdp__validation_tokens(const fsdp_train_run *run)
@@ -101,8 +134,10 @@ int64_t fsdp__validation_tokens(const fsdp_train_run *run)
     const fsdp_train_config *c = run->config;
     int64_t batch = local_batch(c) * c->training.seq_len, count;
 
-    if (!run->validation.tokens)
+    if (!run->validation.on)
         return 0;
+    if (run->validation.packed)
+        return fsdp__evaluate_answers(run->validation.packed, FSDP__MAX(c->validation.steps, 0) * local_batch(c));
     count = fsdp_tokens_count(run->validation.tokens) - run->validation.first - 1;
     return c->validation.steps > 0 && c->validation.steps < count / batch ? c->validation.steps * batch : count;
 }
@@ -156,6 +191,12 @@ static void progress(void *arg, int64_t done, int64_t all)
         run->listener->validating(run->listener->arg, done, all);
 }
 
+static fsdp_status evaluate(fsdp_train_run *run, const fsdp_evaluate_options *options, fsdp_evaluation *out)
+{
+    return run->validation.packed ? fsdp__evaluate_packed(run->model, run->validation.packed, options, out)
+                                  : fsdp_evaluate(run->model, run->validation.tokens, options, out);
+}
+
 fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out)
 {
     const fsdp_train_config *c = run->config;
@@ -169,10 +210,10 @@ fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out)
     fsdp_train_validation own = {.step = run->step};
     fsdp_evaluation evaluation;
 
-    if (!run->validation.tokens)
+    if (!run->validation.on)
         return FSDP_FAIL(FSDP_INVALID, "cannot validate: set validation.path or validation.share before the run");
     FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));
-    if (fsdp_evaluate(run->model, run->validation.tokens, &options, &evaluation) != FSDP_OK)
+    if (evaluate(run, &options, &evaluation) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "validation after step %lld", (long long)run->step);
     own.loss = evaluation.loss;
     own.perplexity = evaluation.perplexity;

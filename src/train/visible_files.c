@@ -127,6 +127,8 @@ static fsdp_status list_all(const fsdp_train_config *c, sighting *s)
     FSDP_TRY(list_read(s, "data.tokenizer", fsdp__inputs_named_tokenizer(c)));
     for (int64_t i = 0; i < c->data.path_count; i++)
         FSDP_TRY(list_read(s, "data.path", c->data.paths[i]));
+    for (int64_t i = 0; i < c->data.mixture_count; i++)
+        FSDP_TRY(list_read(s, "data.mixture", c->data.mixture[i].path));
     for (int64_t i = 0; i < c->validation.path_count; i++)
         FSDP_TRY(list_read(s, "validation.path", c->validation.paths[i]));
     FSDP_TRY(list_initial(s, c->checkpoint.initial_load_path));

@@ -111,7 +111,7 @@ TEST_WITH(an_unknown_name_is_refused_with_the_nearest_one, setup, teardown)
     refuses("training:\n  lr: 3\n", ":2: training.lr is not a key of training; did you mean 'optimizer.lr'?");
     refuses(
         "training:\n  zzz: 3\n",
-        ":2: training.zzz is not a key of training, which has: steps, seq_len, global_batch_size, "
+        ":2: training.zzz is not a key of training, which has: steps, epochs, seq_len, global_batch_size, "
         "local_batch_size, max_norm, seed, device, threads, mixed_precision_param, mixed_precision_reduce, no_sync, "
         "enable_cpu_offload, on_nan, early_stop, early_stop_min_delta");
     refuses("training:\n  seed: 1\ntrainning:\n  steps: 10\n",

@@ -1,21 +1,21 @@
-/* source.c - asks tokens or rows. */
-#include "data/source.h"
+/* data_source.c - asks tokens or rows. */
+#include "data/data_source.h"
 
 #include "data/digest.h"
 
-void fsdp__source_close(fsdp__source *source)
+void fsdp__data_source_close(fsdp__data_source *source)
 {
     fsdp_tokens_close(source->tokens);
     fsdp__rows_close(source->rows);
-    *source = (fsdp__source){0};
+    *source = (fsdp__data_source){0};
 }
 
-int64_t fsdp__source_tokens(const fsdp__source *source)
+int64_t fsdp__data_source_tokens(const fsdp__data_source *source)
 {
     return source->rows ? source->rows->tokens : fsdp_tokens_count(source->tokens);
 }
 
-fsdp_status fsdp__source_digest(const fsdp__source *source, const _Atomic bool *stop, uint64_t out[2])
+fsdp_status fsdp__data_source_digest(const fsdp__data_source *source, const _Atomic bool *stop, uint64_t out[2])
 {
     if (!source->rows)
         return fsdp__tokens_digest(source->tokens, 0, fsdp_tokens_count(source->tokens), stop, out);
@@ -23,7 +23,7 @@ fsdp_status fsdp__source_digest(const fsdp__source *source, const _Atomic bool *
     return FSDP_OK;
 }
 
-uint64_t fsdp__source_identity(const fsdp__source *source)
+uint64_t fsdp__data_source_identity(const fsdp__data_source *source)
 {
     uint64_t hash[2];
 

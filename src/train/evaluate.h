@@ -1,0 +1,15 @@
+/* evaluate.h - the mean loss of rows. */
+#ifndef TRAIN_EVALUATE_H
+#define TRAIN_EVALUATE_H
+
+#include "data/packing.h"
+#include "fsdp/train.h"
+
+/* Does what fsdp_evaluate does, for windows of rows: the mean is that over all targets that are learned.
+ * options->first is not used. [collective] */
+fsdp_status fsdp__evaluate_packed(fsdp_module *module, const fsdp__packed *packed, const fsdp_evaluate_options *options,
+                                  fsdp_evaluation *out);
+/* Counts these targets in the first `windows` windows; 0: in all. What cannot be read counts as none. */
+int64_t fsdp__evaluate_answers(const fsdp__packed *packed, int64_t windows);
+
+#endif

@@ -1,0 +1,279 @@
+/* run_data.c - what a run is trained on: tokens or rows, one source or a mixture, and the loader of all that. */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "train/facts.h"
+#include "train/run.h"
+#include "train/run_config.h"
+
+/* ---- parts ---- */
+
+static fsdp_status list_parts(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    int count = c->data.mixture_count > 0 ? (int)c->data.mixture_count : 1;
+
+    FSDP__TRY_NEW(run->parts = fsdp__calloc((size_t)count, sizeof *run->parts));
+    run->part_count = count;
+    run->parts[0] =
+        (fsdp__train_part){.key = "data.path", .paths = c->data.paths, .path_count = c->data.path_count, .weight = 1};
+    for (int64_t i = 0; i < c->data.mixture_count; i++) {
+        fsdp__train_part *part = &run->parts[i];
+
+        snprintf(part->key, sizeof part->key, "data.mixture[%lld]", (long long)i);
+        part->paths = &c->data.mixture[i].path;
+        part->path_count = 1;
+        part->weight = c->data.mixture[i].weight;
+    }
+    return FSDP_OK;
+}
+
+/* Refuses keys of rows where there are none. */
+static fsdp_status check_keys(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    const char *key = c->data.train_on == FSDP_TRAIN_ON_ANSWERS   ? "data.train_on is answers"
+                      : c->data.packing >= 0                      ? "data.packing is set"
+                      : c->data.long_row != FSDP_TRAIN_LONG_ERROR ? "data.on_long_row is set"
+                                                                  : NULL;
+
+    for (int i = 0; i < run->part_count; i++)
+        run->has_rows = run->has_rows || run->parts[i].source.rows;
+    if (!key || run->has_rows)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "%s, which is for conversations, but %s is plain text or tokens: all of it is learned, in windows "
+                     "that are full: leave the key out",
+                     key, run->parts[0].key);
+}
+
+/* ---- rows ---- */
+
+static fsdp_status check_answers(const fsdp_train_run *run, const char *key, const fsdp__rows *rows)
+{
+    if (rows->learned > 0 || run->config->data.train_on == FSDP_TRAIN_ON_ALL)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "%s: no token of '%s' is an answer, so there is nothing to learn: data.train_on: all learns all "
+                     "tokens",
+                     key, rows->path);
+}
+
+fsdp_status fsdp__train_pack(const fsdp_train_run *run, const char *key, const fsdp__rows *rows, int64_t first,
+                             int64_t count, fsdp__packed **out)
+{
+    const fsdp_train_config *c = run->config;
+    fsdp__packing_options options = {
+        .seq_len = c->training.seq_len,
+        .packing = c->data.packing < 0 ? FSDP__NEXT_FIT : (fsdp__packing)c->data.packing,
+        .long_row = (fsdp__long_row)c->data.long_row,
+        .all = c->data.train_on == FSDP_TRAIN_ON_ALL,
+        .first_row = first,
+        .row_count = count,
+    };
+    fsdp_status status;
+
+    FSDP_TRY(check_answers(run, key, rows));
+    status = fsdp__pack(rows, &options, out);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "%s", key);
+}
+
+static fsdp_status count_answers(const fsdp__packed *packed, int64_t *out)
+{
+    *out = 0;
+    for (int64_t w = 0; w < packed->windows; w++) {
+        int64_t answers;
+
+        FSDP_TRY(fsdp__packed_answers(packed, w, &answers));
+        *out += answers;
+    }
+    return FSDP_OK;
+}
+
+/* Says what became of rows that are too long. */
+static void tell_long(const fsdp_train_run *run, const fsdp__train_part *part)
+{
+    static const char *const what[] = {"", "truncated", "split", "left out"};
+    const fsdp__packed *p = part->packed;
+    char rows[32], tokens[32];
+
+    if (p->long_rows > 0)
+        fsdp_log(run->context, FSDP_LOG_WARNING,
+                 "%s: %s row%s of more than training.seq_len %lld tokens %s %s (data.on_long_row): %s tokens are not "
+                 "used",
+                 part->key, fsdp__thousands(p->long_rows, rows, sizeof rows), p->long_rows == 1 ? "" : "s",
+                 (long long)p->options.seq_len, p->long_rows == 1 ? "is" : "are", what[p->options.long_row],
+                 fsdp__thousands(p->left_out, tokens, sizeof tokens));
+}
+
+/* Says what there is: rows, tokens, answers, windows, and how full they are. */
+static fsdp_status tell_rows(const fsdp_train_run *run, const fsdp__train_part *part)
+{
+    const fsdp__packed *p = part->packed;
+    double full = 100 * (double)p->tokens / ((double)p->windows * (double)p->options.seq_len);
+    char rows[32], tokens[32], learned[32], windows[32];
+    int64_t answers;
+
+    if (fsdp_context_rank(run->context) != 0)
+        return FSDP_OK;
+    FSDP_TRY(count_answers(p, &answers));
+    fsdp_log(
+        run->context, FSDP_LOG_INFO,
+        "%s: %s rows of %s tokens, of which %s are learned (%s), in %s windows of %lld, which are %.1f%% full (%s)",
+        part->key, fsdp__thousands(p->row_count, rows, sizeof rows), fsdp__thousands(p->tokens, tokens, sizeof tokens),
+        fsdp__thousands(answers, learned, sizeof learned), p->options.all ? "data.train_on: all" : "the answers",
+        fsdp__thousands(p->windows, windows, sizeof windows), (long long)p->options.seq_len, full,
+        p->options.packing == FSDP__PAD        ? "a row in each"
+        : p->options.packing == FSDP__BEST_FIT ? "packed by best fit"
+                                               : "packed");
+    tell_long(run, part);
+    return FSDP_OK;
+}
+
+/* Packs the rows that are not held out. */
+static fsdp_status pack_part(const fsdp_train_run *run, fsdp__train_part *part)
+{
+    if (!part->source.rows)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__train_pack(run, part->key, part->source.rows, 0, run->validation.held_rows_from, &part->packed));
+    part->tokens = part->packed->tokens;
+    return tell_rows(run, part);
+}
+
+/* ---- the loader ---- */
+
+/* Sets the number of steps that training.epochs takes. */
+static void resolve_epochs(fsdp_train_run *run, int64_t windows)
+{
+    double epochs = run->config->training.epochs;
+
+    if (isnan(epochs))
+        return;
+    if (run->config != &run->resolved)
+        run->resolved = *run->config;
+    run->config = &run->resolved;
+    run->resolved.training.steps = (int64_t)fmax(ceil(epochs * (double)windows / (double)run->sequences - 1e-9), 1);
+    if (fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_INFO,
+                 "training.epochs %g of %lld windows, %lld of them in a step, are %lld steps", epochs,
+                 (long long)windows, (long long)run->sequences, (long long)run->config->training.steps);
+}
+
+static fsdp_status list_windows(const fsdp_train_run *run, fsdp__loader_part *parts)
+{
+    int64_t length = run->config->training.seq_len;
+
+    for (int i = 0; i < run->part_count; i++) {
+        const fsdp__train_part *part = &run->parts[i];
+
+        parts[i].weight = part->weight;
+        parts[i].windows = part->packed ? fsdp__windows_of_packed(part->packed)
+                                        : fsdp__windows_of_tokens(part->source.tokens, part->tokens, length);
+        if (parts[i].windows.count < 1 && run->part_count > 1)
+            return FSDP_FAIL(FSDP_INVALID, "%s: '%s' has %lld tokens, not one window of training.seq_len %lld",
+                             part->key, part->paths[0], (long long)part->tokens, (long long)length);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status make_loader(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    FSDP__FREED fsdp__loader_part *parts = fsdp__calloc((size_t)run->part_count, sizeof *parts);
+    fsdp_loader_options options = {
+        .seq_len = c->training.seq_len,
+        .local_batch = c->training.local_batch_size,
+        .microbatches = run->microbatches,
+        .rank = fsdp_context_rank(run->context),
+        .world_size = fsdp_context_world_size(run->context),
+        .shuffle = c->data.shuffle == 1,
+        .seed = (uint64_t)c->training.seed,
+        .vocab_size = run->model_config.vocab_size,
+        .workers = (int)c->data.workers,
+        .start_window = run->resume.window,
+        .token_count = run->parts[0].tokens,
+        .context = run->context,
+    };
+
+    FSDP__TRY_NEW(parts);
+    FSDP_TRY(list_windows(run, parts));
+    resolve_epochs(run, parts[0].windows.count);
+    if (run->part_count == 1 && !run->has_rows) /* its message says how many tokens are needed */
+        return fsdp_loader_create(run->parts[0].source.tokens, &options, &run->loader);
+    return fsdp__loader_create_of(parts, run->part_count, &options, &run->loader);
+}
+
+fsdp_status fsdp__train_open_data(fsdp_train_run *run)
+{
+    FSDP_TRY(list_parts(run));
+    for (int i = 0; i < run->part_count; i++) {
+        fsdp__train_part *part = &run->parts[i];
+
+        FSDP_TRY(fsdp__text_open(run, part->key, part->paths, part->path_count, &part->source));
+        part->tokens = fsdp__data_source_tokens(&part->source);
+    }
+    FSDP_TRY(check_keys(run));
+    FSDP_TRY(fsdp__validation_open(run));
+    for (int i = 0; i < run->part_count; i++)
+        FSDP_TRY(pack_part(run, &run->parts[i]));
+    return make_loader(run);
+}
+
+void fsdp__train_close_data(fsdp_train_run *run)
+{
+    for (int i = 0; i < run->part_count; i++) {
+        fsdp__packed_free(run->parts[i].packed);
+        fsdp__data_source_close(&run->parts[i].source);
+    }
+    fsdp__free(run->parts);
+    run->parts = NULL;
+    run->part_count = 0;
+}
+
+/* ---- looking ---- */
+
+int64_t fsdp__train_tokens(const fsdp_train_run *run)
+{
+    int64_t count = 0;
+
+    for (int i = 0; i < run->part_count; i++)
+        count += run->parts[i].tokens;
+    return count;
+}
+
+int64_t fsdp__train_held_out(const fsdp_train_run *run)
+{
+    int64_t count = 0;
+
+    if (!run->validation.on || run->config->validation.path_count > 0)
+        return 0;
+    if (run->validation.packed)
+        return run->validation.packed->tokens;
+    for (int i = 0; i < run->part_count; i++)
+        count += fsdp__data_source_tokens(&run->parts[i].source) - run->parts[i].tokens;
+    return count;
+}
+
+bool fsdp__train_has_bytes(const fsdp_train_run *run)
+{
+    bool bytes = false;
+
+    for (int i = 0; i < run->part_count; i++)
+        bytes = bytes || (run->parts[i].source.tokens && fsdp_tokens_have_text(run->parts[i].source.tokens));
+    return bytes;
+}
+
+void fsdp__train_facts_of_windows(const fsdp_train_run *run, FILE *out)
+{
+    for (int i = 0; i < run->part_count && (run->has_rows || run->part_count > 1); i++) {
+        const fsdp__train_part *part = &run->parts[i];
+        const fsdp__packed *p = part->packed;
+
+        fprintf(out, "the weight of %s\t%.17g\n", part->key, part->weight);
+        if (p)
+            fprintf(out, "the windows of %s\t%lld: packing %d, long rows %d, all learned %d\n", part->key,
+                    (long long)p->windows, (int)p->options.packing, (int)p->options.long_row, (int)p->options.all);
+    }
+}
