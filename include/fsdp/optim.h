@@ -25,6 +25,9 @@ typedef struct fsdp_optimizer fsdp_optimizer;
 typedef struct fsdp_adam_options {
     double lr;
     double beta1, beta2, eps, weight_decay;
+    /* 8: moments are bytes, with a scale for every 256 elements of a row (bitsandbytes' dynamic codes), of parameters
+     * of two or more dimensions and 4096 or more elements; all others, and 0 or 32: moments are f32. */
+    int state_bits;
 } fsdp_adam_options;
 
 FSDP_API fsdp_adam_options fsdp_adam_options_default(void);
@@ -33,6 +36,33 @@ typedef struct fsdp_sgd_options {
     double lr, momentum, dampening, weight_decay;
     bool nesterov; /* requires momentum > 0 and dampening 0 */
 } fsdp_sgd_options;
+
+/* Lion (google/automl). fsdp_lion_options_default() has lr 1e-4, betas 0.9 0.99 and no decay. */
+typedef struct fsdp_lion_options {
+    double lr;
+    double beta1, beta2;
+    double weight_decay; /* decoupled */
+} fsdp_lion_options;
+
+FSDP_API fsdp_lion_options fsdp_lion_options_default(void);
+
+/* Says how Muon's learning rate depends on the shape of a matrix. */
+typedef enum fsdp_muon_adjust {
+    FSDP_MUON_ORIGINAL,       /* times sqrt(max(1, rows / columns)) */
+    FSDP_MUON_MATCH_RMS_ADAMW /* times 0.2 sqrt(max(rows, columns)): steps are as long as AdamW's */
+} fsdp_muon_adjust;
+
+/* Muon (torch.optim.Muon): momentum, made orthogonal by five steps of Newton and Schulz in bfloat16. For matrices, most
+ * of all those of hidden layers; add groups of AdamW (fsdp_adam_add_group) for what else there is.
+ * fsdp_muon_options_default() has PyTorch's lr 1e-3, momentum 0.95, nesterov, weight_decay 0.1, ORIGINAL. */
+typedef struct fsdp_muon_options {
+    double lr, momentum;
+    double weight_decay; /* decoupled */
+    bool nesterov;
+    fsdp_muon_adjust adjust;
+} fsdp_muon_options;
+
+FSDP_API fsdp_muon_options fsdp_muon_options_default(void);
 
 /* Create an optimizer, which holds references to the parameters (floating, contiguous; sharded ones as local shards).
  * State is allocated at the first step; if parameters are sharded later, it is cut to this rank's rows at the next
@@ -45,6 +75,13 @@ FSDP_API fsdp_status fsdp_adam_create(const fsdp_parameters *parameters, const f
                                       fsdp_optimizer **out);
 FSDP_API fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fsdp_sgd_options *options,
                                      fsdp_optimizer **out);
+FSDP_API fsdp_status fsdp_lion_create(const fsdp_parameters *parameters, const fsdp_lion_options *options,
+                                      fsdp_optimizer **out);
+/* A step of Muon over sharded matrices is [collective]: each matrix goes to one rank of those that share it, in
+ * bfloat16, and comes back orthogonal; 4 bytes an element in all, for any number of ranks. The bits are those of one
+ * rank. Errors name the parameter that is not a matrix. */
+FSDP_API fsdp_status fsdp_muon_create(const fsdp_parameters *parameters, const fsdp_muon_options *options,
+                                      fsdp_optimizer **out);
 FSDP_API void fsdp_optimizer_free(fsdp_optimizer *optimizer); /* NULL is allowed */
 
 /* Return or set a group's learning rate. If the group does not exist, 0 is returned and nothing is set. */
@@ -120,27 +157,46 @@ FSDP_API fsdp_status fsdp_grad_scaler_update(fsdp_grad_scaler *scaler);
 
 /* Describes a learning-rate schedule: the factor of the base rate at optimizer step `step` (from 0). Warm-up rises
  * linearly from 1 / (warmup + 1) to 1, which is reached at step `warmup_steps`. After it the factor is constant, or
- * decays linearly or as a cosine from 1 to min_factor, which is reached at step `total_steps` and kept. */
+ * decays linearly or as a cosine from 1 to min_factor, which is reached at step `total_steps` and kept.
+ *
+ * The last two are those of transformers (get_wsd_schedule, get_inverse_sqrt_schedule). WSD warms up from min_factor to
+ * 1, stays there, and falls to min_factor in the last `decay_steps` of `total_steps`. INVERSE_SQRT warms up from 0;
+ * then the factor is sqrt(T / (step + T - warmup_steps)), and at least min_factor. */
 typedef enum fsdp_decay {
     FSDP_DECAY_CONSTANT,
     FSDP_DECAY_LINEAR,
-    FSDP_DECAY_COSINE
+    FSDP_DECAY_COSINE,
+    FSDP_DECAY_WSD,
+    FSDP_DECAY_INVERSE_SQRT
 } fsdp_decay;
+/* Says how WSD falls. */
+typedef enum fsdp_fall {
+    FSDP_FALL_COSINE,
+    FSDP_FALL_LINEAR,
+    FSDP_FALL_SQRT /* 1 - sqrt(progress) */
+} fsdp_fall;
 typedef struct fsdp_schedule {
     int64_t warmup_steps, total_steps;
     fsdp_decay decay;
     double min_factor;
+    int64_t decay_steps; /* WSD */
+    fsdp_fall fall;      /* WSD */
+    int64_t timescale;   /* INVERSE_SQRT: T; 0: warmup_steps, or 10000 without warm-up */
 } fsdp_schedule;
 FSDP_API double fsdp_schedule_factor(const fsdp_schedule *schedule, int64_t step);
 
 /* ======== for experts: most programs need nothing below ======== */
 
-/* Add a parameter group with its own options, of the optimizer's kind. A parameter, and a name, may be in one group
- * only. Groups are numbered from 0. */
+/* Add a parameter group with its own options, of the optimizer's kind; groups of Muon and of AdamW may be in one
+ * optimizer. A parameter, and a name, may be in one group only. Groups are numbered from 0. */
 FSDP_API fsdp_status fsdp_adam_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                          const fsdp_adam_options *options);
 FSDP_API fsdp_status fsdp_sgd_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                         const fsdp_sgd_options *options);
+FSDP_API fsdp_status fsdp_lion_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
+                                         const fsdp_lion_options *options);
+FSDP_API fsdp_status fsdp_muon_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
+                                         const fsdp_muon_options *options);
 FSDP_API int fsdp_optimizer_group_count(const fsdp_optimizer *optimizer);
 
 /* Does the same as fsdp_clip_grad_norm for the p-norm with p = norm_type above 0, INFINITY for the largest magnitude.
@@ -159,10 +215,11 @@ FSDP_API fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, f
 
 /* ---- state ----
  *
- * State is named after the parameters: "state.<parameter>.exp_avg" and ".exp_avg_sq" (Adam), ".momentum_buffer" (SGD
- * with momentum), and ".step", the number of steps that the parameter has taken (int64, the same on all ranks). Moments
- * are f32, with the distribution of their parameter. Options (lr, betas, ...) are included if
- * fsdp_optimizer_add_param_groups has added them.
+ * State is named after the parameters: "state.<parameter>.exp_avg" and ".exp_avg_sq" (Adam), ".exp_avg" (Lion),
+ * ".momentum_buffer" (SGD with momentum, Muon), with state_bits 8 ".exp_avg_codes" and ".exp_avg_sq_codes" (u8) with
+ * ".exp_avg_scales" and ".exp_avg_sq_scales" (one for each block of 256 elements of a row), and ".step", the number of
+ * steps that the parameter has taken (int64, the same on all ranks). Moments are f32, with the distribution of their
+ * parameter. Options (lr, betas, ...) are included if fsdp_optimizer_add_param_groups has added them.
  *
  * FSDP1's functions correspond to these calls: full_optim_state_dict to the state dict and fsdp_state_dict_gather,
  * sharded_optim_state_dict to the state dict and fsdp_state_dict_shard_rows. shard_full_optim_state_dict,

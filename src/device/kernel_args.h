@@ -55,7 +55,10 @@
     X(POWER_SUM, power_sum, OPTIMIZER)                       \
     X(JUDGE_STEP, judge_step, OPTIMIZER)                     \
     X(ADAM, adam, OPTIMIZER)                                 \
-    X(SGD, sgd, OPTIMIZER)
+    X(SGD, sgd, OPTIMIZER)                                   \
+    X(LION, lion, OPTIMIZER)                                 \
+    X(BYTE_ADAM, byte_adam, OPTIMIZER)                       \
+    X(LERP_SPANS, lerp_spans, OPTIMIZER)
 
 typedef enum fsdp__kernel {
 #define FSDP__KERNEL_ENUM(NAME, name, class) FSDP__KERNEL_##NAME,
@@ -430,7 +433,7 @@ typedef struct fsdp__judge_step_args {
 typedef struct fsdp__optimizer_span {
     void *param;
     const void *grad;
-    float *moment1, *moment2; /* Adam: both; SGD: moment1 is the momentum buffer or NULL */
+    float *moment1, *moment2; /* Adam: both; Lion: moment1; SGD: moment1 is the momentum buffer or NULL */
     int64_t numel;
 } fsdp__optimizer_span;
 
@@ -467,5 +470,52 @@ typedef struct fsdp__sgd_args {
     int64_t step;                 /* t, from 1; with `behind` from 2 */
     bool nesterov, behind;
 } fsdp__sgd_args;
+
+/* Lion: g = grad_scale * grad; p *= 1 - lr * weight_decay; p -= lr * sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g. */
+typedef struct fsdp__lion_args {
+    const fsdp__optimizer_span *spans; /* a table; moment1 alone is used */
+    int64_t count;
+    fsdp_dtype param_dtype, grad_dtype;
+    double lr, beta1, beta2, weight_decay;
+    float grad_scale;
+    const fsdp__verdict *verdict; /* [Note: verdicts] */
+} fsdp__lion_args;
+
+enum {
+    FSDP__BYTE_BLOCK = 256, /* elements of a row that have one scale; the last of a row may have fewer */
+    FSDP__BYTE_CODES = 256
+};
+
+/* One tensor (rows, cols) of which the moments are bytes: a moment is scale * value of its code, by the map of its sign
+ * (base/byte_map.h), and the scale is the largest magnitude of its block. */
+typedef struct fsdp__byte_span {
+    void *param;
+    const void *grad;
+    uint8_t *codes1, *codes2; /* of m, with a sign, and of v */
+    float *scales1, *scales2; /* (rows, ceil(cols / FSDP__BYTE_BLOCK)) */
+    int64_t rows, cols;
+} fsdp__byte_span;
+
+/* Does what Adam does (fsdp__adam_args) with moments that are bytes: they are decoded, moved, used for the step as they
+ * are in f32, and encoded again by the nearest code. */
+typedef struct fsdp__byte_adam_args {
+    const fsdp__byte_span *spans; /* a table */
+    int64_t count;
+    fsdp_dtype param_dtype, grad_dtype;
+    double lr, beta1, beta2, eps, weight_decay;
+    float grad_scale;
+    const fsdp__verdict *verdict; /* [Note: verdicts] */
+    int64_t step;
+    bool decoupled, behind;
+} fsdp__byte_adam_args;
+
+/* Moves dst towards scale * src: dst += weight * (scale * src - dst), unless the verdict leaves the step out. */
+typedef struct fsdp__lerp_spans_args {
+    const fsdp__span *spans; /* a table */
+    int64_t count;
+    fsdp_dtype src_dtype, dst_dtype;
+    float weight, scale;
+    const fsdp__verdict *verdict; /* its scale does not matter; may be NULL */
+} fsdp__lerp_spans_args;
 
 #endif

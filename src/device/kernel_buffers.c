@@ -3,34 +3,9 @@
  *
  * A device whose memory only its kernels can touch moves their arguments by this list; tests compare it with what the
  * kernels do. */
-#include "device/kernel_buffers.h"
-
-/* The visiting function. The functions below put its answers into the arguments. */
-typedef struct visitor {
-    fsdp__buffer_visit visit;
-    void *arg;
-} visitor;
-
-static inline void *visit(const visitor *v, const char *name, const void *pointer, size_t bytes, fsdp__access access)
-{
-    const fsdp__buffer buffer = {name, pointer, bytes, access};
-
-    return pointer && bytes > 0 ? v->visit(v->arg, &buffer) : (void *)(uintptr_t)pointer;
-}
-
-#define READS(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__READS)
-#define WRITES(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__WRITES)
-#define CHANGES(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__READS_AND_WRITES)
-/* For a field that is added to (`adds`) or replaced. */
-#define ADDS(field, bytes, adds) \
-    a->field = visit(v, #field, a->field, (bytes), (adds) ? FSDP__READS_AND_WRITES : FSDP__WRITES)
+#include "device/kernel_visits.h"
 
 /* ---- sizes ---- */
-
-static inline size_t elements(fsdp_dtype dtype, int64_t numel)
-{
-    return numel > 0 ? (size_t)numel * fsdp_dtype_size(dtype) : 0;
-}
 
 /* One dimension. The function below counts from the first to the last element of several, with their strides. */
 typedef struct extent {
@@ -524,55 +499,16 @@ static void attention_backward(fsdp__attention_backward_args *a, const visitor *
                    : key_bytes(f, f->v_batch, f->v_stride_time, f->v_head));
 }
 
-/* ---- optimizers ---- */
-
-static void power_sum(fsdp__power_sum_args *a, const visitor *v)
-{
-    fsdp__span *spans = (fsdp__span *)(uintptr_t)a->spans;
-
-    for (int64_t i = 0; i < a->count; i++)
-        spans[i].src = visit(v, "src", spans[i].src, elements(a->dtype, spans[i].numel), FSDP__READS);
-    ADDS(sum, sizeof *a->sum, a->accumulate);
-    WRITES(largest, sizeof *a->largest);
-}
-
-static void judge_step(fsdp__judge_step_args *a, const visitor *v)
-{
-    READS(sum, sizeof *a->sum);
-    READS(losses, elements(FSDP_F32, a->count));
-    CHANGES(verdict, sizeof *a->verdict);
-}
-
-static void optimizer_spans(const fsdp__optimizer_span *table, int64_t count, fsdp_dtype param_dtype,
-                            fsdp_dtype grad_dtype, const visitor *v)
-{
-    fsdp__optimizer_span *spans = (fsdp__optimizer_span *)(uintptr_t)table;
-
-    for (int64_t i = 0; i < count; i++) {
-        fsdp__optimizer_span *a = &spans[i];
-
-        CHANGES(param, elements(param_dtype, a->numel));
-        READS(grad, elements(grad_dtype, a->numel));
-        CHANGES(moment1, elements(FSDP_F32, a->numel));
-        CHANGES(moment2, elements(FSDP_F32, a->numel));
-    }
-}
-
-static void adam(fsdp__adam_args *a, const visitor *v)
-{
-    optimizer_spans(a->spans, a->count, a->param_dtype, a->grad_dtype, v);
-    READS(verdict, sizeof *a->verdict);
-}
-
-static void sgd(fsdp__sgd_args *a, const visitor *v)
-{
-    optimizer_spans(a->spans, a->count, a->param_dtype, a->grad_dtype, v);
-    READS(verdict, sizeof *a->verdict);
-}
-
 /* ---- the list ---- */
 
 #define random random_ /* not the C library's */
+#define power_sum fsdp__visit_power_sum
+#define judge_step fsdp__visit_judge_step
+#define adam fsdp__visit_adam
+#define sgd fsdp__visit_sgd
+#define lion fsdp__visit_lion
+#define byte_adam fsdp__visit_byte_adam
+#define lerp_spans fsdp__visit_lerp_spans
 void fsdp__kernel_buffers(fsdp__kernel kernel, void *args, fsdp__buffer_visit visit_one, void *arg)
 {
     const visitor v = {visit_one, arg};

@@ -17,7 +17,10 @@ const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS] = {
     X(DEQUANTIZE, dequantize, spans)    \
     X(POWER_SUM, power_sum, spans)      \
     X(ADAM, adam, spans)                \
-    X(SGD, sgd, spans)
+    X(SGD, sgd, spans)                  \
+    X(LION, lion, spans)                \
+    X(BYTE_ADAM, byte_adam, spans)      \
+    X(LERP_SPANS, lerp_spans, spans)
 
 size_t fsdp__kernel_table(fsdp__kernel kernel, const void *args, const void **out)
 {

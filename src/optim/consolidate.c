@@ -32,21 +32,20 @@ static fsdp_status bring(const fsdp_optimizer *optimizer, const fsdp__optimizer_
     fsdp_process_group *group = optimizer->partition->group;
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *moved = NULL, *kept = NULL;
     const fsdp_tensor *like = param->tensor;
-    int rank = fsdp_process_group_rank(group);
+    int64_t shape[FSDP_MAX_DIMS];
+    int ndim = fsdp__optimizer_part_shape(like, part, shape), rank = fsdp_process_group_rank(group);
     fsdp_context *context = fsdp_process_group_context(group);
 
     if (rank == param->owner)
         moved = fsdp_tensor_ref(*part->moment);
     else if (param->owner != to)
-        FSDP_TRY(fsdp_tensor_create(like->storage->device, FSDP_F32, like->ndim, like->shape, FSDP_MEMORY_WORKSPACE,
-                                    &moved));
+        FSDP_TRY(fsdp_tensor_create(like->storage->device, part->dtype, ndim, shape, FSDP_MEMORY_WORKSPACE, &moved));
     if (param->owner != to)
-        FSDP_TRY(fsdp_broadcast(group, fsdp_tensor_data(moved), fsdp_tensor_numel(moved), FSDP_F32, param->owner,
+        FSDP_TRY(fsdp_broadcast(group, fsdp_tensor_data(moved), fsdp_tensor_numel(moved), part->dtype, param->owner,
                                 fsdp_device_stream(like->storage->device)));
     if (rank != to)
         return FSDP_OK;
-    FSDP_TRY(
-        fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, like->ndim, like->shape, FSDP_MEMORY_OPTIMIZER_STATE, &kept));
+    FSDP_TRY(fsdp_tensor_create(fsdp_cpu(context), part->dtype, ndim, shape, FSDP_MEMORY_OPTIMIZER_STATE, &kept));
     FSDP_TRY(fsdp__tensor_copy_across(kept, moved));
     return fsdp__optimizer_add_part(state, param, part->name, kept);
 }
@@ -55,15 +54,15 @@ static fsdp_status bring_param(const fsdp_optimizer *optimizer, const fsdp__opti
                                fsdp__optimizer_param *param, int64_t steps, int to, fsdp_state_dict *state)
 {
     fsdp_process_group *ranks = optimizer->partition->group;
-    fsdp__optimizer_part parts[2];
+    fsdp__optimizer_part parts[FSDP__OPTIMIZER_PARTS];
 
     FSDP_TRY(fsdp__partition_check(optimizer, param));
     if (steps == NO_STATE)
         return FSDP_OK;
-    fsdp__optimizer_parts(optimizer, group, param, parts);
+    fsdp__optimizer_parts(group, param, parts);
     if (fsdp_process_group_rank(ranks) == to)
         FSDP_TRY(fsdp__optimizer_add_step(state, param, fsdp_cpu(fsdp_process_group_context(ranks)), steps));
-    for (int p = 0; p < 2; p++)
+    for (int p = 0; p < FSDP__OPTIMIZER_PARTS; p++)
         if (parts[p].moment)
             FSDP_TRY(bring(optimizer, param, &parts[p], to, state));
     return FSDP_OK;

@@ -7,13 +7,116 @@
 #include "optim/optim.h"
 #include "tensor/tensor.h"
 
-static fsdp_status make_moment(const fsdp_tensor *like, fsdp_tensor **out)
+enum {
+    FEWEST_BYTES = 4096 /* elements of a parameter whose moments are bytes, as bitsandbytes has it */
+};
+
+/* ---- what there is ---- */
+
+/* Gives the shape of the whole parameter, and returns the number of its dimensions. */
+static int whole_shape(const fsdp_tensor *tensor, const int64_t **shape)
+{
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
+
+    *shape = distribution ? distribution->global_shape : tensor->shape;
+    return distribution ? distribution->ndim : tensor->ndim;
+}
+
+bool fsdp__optimizer_has_bytes(const fsdp__optimizer_group *group, const fsdp_tensor *tensor)
+{
+    const int64_t *shape;
+    int ndim = whole_shape(tensor, &shape);
+    int64_t numel = 1;
+
+    for (int d = 0; d < ndim; d++)
+        numel *= shape[d];
+    return group->kind <= FSDP__OPTIMIZER_ADAMW && group->options.adam.state_bits == 8 && ndim >= 2 &&
+           numel >= FEWEST_BYTES;
+}
+
+void fsdp__optimizer_parts(const fsdp__optimizer_group *group, fsdp__optimizer_param *param,
+                           fsdp__optimizer_part parts[FSDP__OPTIMIZER_PARTS])
+{
+    fsdp__optimizer_part first = {"exp_avg", &param->moment1, FSDP_F32, false};
+
+    memset(parts, 0, FSDP__OPTIMIZER_PARTS * sizeof *parts);
+    if (fsdp__optimizer_has_bytes(group, param->tensor)) {
+        parts[0] = (fsdp__optimizer_part){"exp_avg_codes", &param->moment1, FSDP_U8, false};
+        parts[1] = (fsdp__optimizer_part){"exp_avg_sq_codes", &param->moment2, FSDP_U8, false};
+        parts[2] = (fsdp__optimizer_part){"exp_avg_scales", &param->scale1, FSDP_F32, true};
+        parts[3] = (fsdp__optimizer_part){"exp_avg_sq_scales", &param->scale2, FSDP_F32, true};
+        return;
+    }
+    if (group->kind <= FSDP__OPTIMIZER_ADAMW)
+        parts[1] = (fsdp__optimizer_part){"exp_avg_sq", &param->moment2, FSDP_F32, false};
+    if (group->kind == FSDP__OPTIMIZER_SGD || group->kind == FSDP__OPTIMIZER_MUON)
+        first.name = "momentum_buffer";
+    if (group->kind != FSDP__OPTIMIZER_SGD || group->options.sgd.momentum != 0)
+        parts[0] = first;
+}
+
+/* Cuts the shape of a parameter, or of this rank's part of it, to rows of blocks. */
+static void shape_of_blocks(int ndim, int64_t *shape)
+{
+    int64_t cols = 1;
+
+    for (int d = 1; d < ndim; d++)
+        cols *= shape[d];
+    shape[1] = (cols + FSDP__BYTE_BLOCK - 1) / FSDP__BYTE_BLOCK;
+}
+
+int fsdp__optimizer_part_shape(const fsdp_tensor *tensor, const fsdp__optimizer_part *part,
+                               int64_t shape[FSDP_MAX_DIMS])
+{
+    memcpy(shape, tensor->shape, sizeof tensor->shape);
+    if (part->of_blocks)
+        shape_of_blocks(tensor->ndim, shape);
+    return part->of_blocks ? 2 : tensor->ndim;
+}
+
+/* Gives the distribution of a part of the state; returns false where the parameter has none. */
+static bool distribution_of(const fsdp_tensor *tensor, const fsdp__optimizer_part *part, fsdp_distribution *out)
+{
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
+
+    if (!distribution)
+        return false;
+    *out = *distribution;
+    if (part->of_blocks) {
+        shape_of_blocks(out->ndim, out->global_shape);
+        out->ndim = 2;
+    }
+    return true;
+}
+
+/* Checks that this rank has whole rows, so that no block of bytes is cut. */
+static fsdp_status check_rows(const fsdp__optimizer_param *param)
+{
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(param->tensor);
+
+    for (int i = 0; distribution && i < distribution->placement_count; i++) {
+        const fsdp_placement *p = &distribution->placements[i];
+
+        if (p->kind == FSDP_FLAT || (p->kind == FSDP_SHARD && p->dim != 0))
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "cannot keep moments of '%s' as bytes: its rows are cut between ranks, and blocks of 256 "
+                             "elements are of whole rows: shard dimension 0, or set state_bits to 32",
+                             param->name);
+    }
+    return FSDP_OK;
+}
+
+/* ---- how it follows the parameter ---- */
+
+static fsdp_status make_moment(const fsdp_tensor *like, const fsdp__optimizer_part *part, fsdp_tensor **out)
 {
     fsdp_context *context = fsdp_device_context(like->storage->device);
     fsdp__taker before = fsdp__context_enter(context, like->storage->owner);
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *moment = NULL;
-    fsdp_status status = fsdp_tensor_create(like->storage->device, FSDP_F32, like->ndim, like->shape,
-                                            FSDP_MEMORY_OPTIMIZER_STATE, &moment);
+    int64_t shape[FSDP_MAX_DIMS];
+    int ndim = fsdp__optimizer_part_shape(like, part, shape);
+    fsdp_status status =
+        fsdp_tensor_create(like->storage->device, part->dtype, ndim, shape, FSDP_MEMORY_OPTIMIZER_STATE, &moment);
 
     fsdp__context_set_taker(context, before);
     FSDP_TRY(status);
@@ -29,9 +132,9 @@ static bool has_shape(const fsdp_tensor *tensor, int ndim, const int64_t *shape)
 
 /* Cuts the state of a parameter that was sharded after its last step. The state is still unsharded, and every rank has
  * stepped alike so far, so this rank's rows are cut out of it. */
-static fsdp_status cut_moment(const fsdp__optimizer_param *param, fsdp_tensor **moment)
+static fsdp_status cut_moment(const fsdp__optimizer_param *param, const fsdp_distribution *distribution,
+                              fsdp_tensor **moment)
 {
-    const fsdp_distribution *distribution = fsdp_tensor_distribution(param->tensor);
     char made_for[FSDP__SHAPE_TEXT], shape[FSDP__SHAPE_TEXT];
     fsdp_tensor *rows;
 
@@ -49,50 +152,58 @@ static fsdp_status cut_moment(const fsdp__optimizer_param *param, fsdp_tensor **
 
 /* Moves the state of a parameter that was offloaded after its last step, which is still on the device. It is moved on
  * return. */
-static fsdp_status move_moment(const fsdp_tensor *like, fsdp_tensor **moment)
+static fsdp_status move_moment(const fsdp_tensor *like, const fsdp__optimizer_part *part)
 {
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *moved = NULL;
 
-    FSDP_TRY(make_moment(like, &moved));
-    FSDP_TRY(fsdp__tensor_copy_across(moved, *moment));
-    fsdp_tensor_unref(*moment);
-    *moment = fsdp__take(&moved);
+    FSDP_TRY(make_moment(like, part, &moved));
+    FSDP_TRY(fsdp__tensor_copy_across(moved, *part->moment));
+    fsdp_tensor_unref(*part->moment);
+    *part->moment = fsdp__take(&moved);
     return FSDP_OK;
 }
 
 /* Makes the moment fit the parameter; it is zero before the first step. */
-static fsdp_status fit_moment(const fsdp__optimizer_param *param, fsdp_tensor **moment)
+static fsdp_status fit_moment(const fsdp__optimizer_param *param, const fsdp__optimizer_part *part)
 {
-    const fsdp_distribution *distribution = fsdp_tensor_distribution(param->tensor);
+    fsdp_tensor **moment = part->moment;
+    fsdp_distribution its;
+    const fsdp_distribution *distribution = distribution_of(param->tensor, part, &its) ? &its : NULL;
+    int64_t shape[FSDP_MAX_DIMS];
+    int ndim = fsdp__optimizer_part_shape(param->tensor, part, shape);
 
     if (!*moment)
-        FSDP_TRY(make_moment(param->tensor, moment));
-    else if (!fsdp__shape_equal(*moment, param->tensor))
-        FSDP_TRY(cut_moment(param, moment));
+        FSDP_TRY(make_moment(param->tensor, part, moment));
+    else if (!has_shape(*moment, ndim, shape))
+        FSDP_TRY(cut_moment(param, distribution, moment));
     if ((*moment)->storage->device != param->tensor->storage->device)
-        FSDP_TRY(move_moment(param->tensor, moment));
+        FSDP_TRY(move_moment(param->tensor, part));
     /* Whoever looks at the state can see which part of it this is. */
     if (distribution && !fsdp_tensor_distribution(*moment))
         FSDP_TRY(fsdp_tensor_set_distribution(*moment, distribution));
     return FSDP_OK;
 }
 
-fsdp_status fsdp__optimizer_fit_state(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
-                                      fsdp__optimizer_param *param)
+fsdp_status fsdp__optimizer_fit_state(const fsdp__optimizer_group *group, fsdp__optimizer_param *param)
 {
-    bool adam = optimizer->kind != FSDP__OPTIMIZER_SGD;
+    fsdp__optimizer_part parts[FSDP__OPTIMIZER_PARTS];
 
-    if (adam || group->options.sgd.momentum != 0)
-        FSDP_TRY(fit_moment(param, &param->moment1));
-    if (adam)
-        FSDP_TRY(fit_moment(param, &param->moment2));
+    if (fsdp__optimizer_has_bytes(group, param->tensor))
+        FSDP_TRY(check_rows(param));
+    fsdp__optimizer_parts(group, param, parts);
+    for (int p = 0; p < FSDP__OPTIMIZER_PARTS; p++)
+        if (parts[p].moment)
+            FSDP_TRY(fit_moment(param, &parts[p]));
     return FSDP_OK;
 }
 
 void fsdp__optimizer_forget_state(fsdp__optimizer_param *param)
 {
-    fsdp_tensor_unref(param->moment1);
-    fsdp_tensor_unref(param->moment2);
-    param->moment1 = param->moment2 = NULL;
+    fsdp_tensor **const parts[] = {&param->moment1, &param->moment2, &param->scale1, &param->scale2};
+
+    for (size_t p = 0; p < FSDP__COUNT_OF(parts); p++) {
+        fsdp_tensor_unref(*parts[p]);
+        *parts[p] = NULL;
+    }
     param->steps = 0;
 }

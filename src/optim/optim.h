@@ -10,16 +10,24 @@
 typedef enum fsdp__optimizer_kind {
     FSDP__OPTIMIZER_ADAM,
     FSDP__OPTIMIZER_ADAMW,
-    FSDP__OPTIMIZER_SGD
+    FSDP__OPTIMIZER_SGD,
+    FSDP__OPTIMIZER_LION,
+    FSDP__OPTIMIZER_MUON
 } fsdp__optimizer_kind;
+
+enum {
+    FSDP__OPTIMIZER_PARTS = 4 /* tensors of a parameter's state, at most */
+};
 
 typedef struct fsdp__optimizer_param {
     char *name;
     fsdp_tensor *tensor;
     int64_t steps; /* number of steps taken with a gradient */
-    /* NULL before the first step. Adam: exp_avg and exp_avg_sq. SGD: the momentum buffer, if there is momentum. */
+    /* NULL before the first step. Adam: exp_avg and exp_avg_sq. Lion: exp_avg. SGD: the momentum buffer, if there is
+     * momentum. Muon: the momentum buffer. */
     fsdp_tensor *moment1, *moment2;
-    bool due;      /* in the running step: it has a gradient, and is not launched yet */
+    fsdp_tensor *scale1, *scale2; /* of moments that are bytes */
+    bool due;                     /* in the running step: it has a gradient, and is not launched yet */
     unsigned open; /* bit 0: the newest step that is not settled is counted in `steps`; bit 1: so is the one before */
     int owner;     /* with partitioned state: the rank that steps it and has its state */
     struct fsdp__optimizer_param *originals; /* of a flat parameter: originals.h */
@@ -28,10 +36,13 @@ typedef struct fsdp__optimizer_param {
 } fsdp__optimizer_param;
 
 typedef struct fsdp__optimizer_group {
+    fsdp__optimizer_kind kind;
     double lr;
     union {
         fsdp_adam_options adam;
         fsdp_sgd_options sgd;
+        fsdp_lion_options lion;
+        fsdp_muon_options muon;
     } options;
     fsdp__optimizer_param *params;
     int64_t count;
@@ -39,13 +50,13 @@ typedef struct fsdp__optimizer_group {
 } fsdp__optimizer_group;
 
 struct fsdp_optimizer {
-    fsdp__optimizer_kind kind;
     fsdp__optimizer_group *groups;
     int group_count;
     float grad_scale; /* from clipping, for the next step; otherwise 1 */
     /* One for every parameter, laid out launch by launch. They stay as they are until the next step. */
     fsdp__optimizer_span *spans;
-    int64_t span_capacity, span_count;
+    fsdp__byte_span *byte_spans; /* of parameters whose moments are bytes, in the same places */
+    int64_t span_capacity, byte_capacity, span_count;
     struct fsdp__partition *partition; /* NULL: this rank steps all parameters */
     const fsdp__verdict *verdict;      /* on the running step, on its device; NULL: it is taken */
     int open;                          /* number of steps that are not settled: 0 to 2 */
@@ -66,13 +77,21 @@ bool fsdp__next_original(const fsdp_optimizer *optimizer, fsdp__optimizer_walk *
 /* Returns the number of parameters of all groups. */
 int64_t fsdp__optimizer_count(const fsdp_optimizer *optimizer);
 /* Checks the options of a group; the error names the one that is wrong. */
-fsdp_status fsdp__optimizer_check_options(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group);
+fsdp_status fsdp__optimizer_check_options(const fsdp__optimizer_group *group);
 
-/* A part of a parameter's state, beside its step; NULL: not there. */
+/* A part of a parameter's state, beside its step; a NULL moment: not there. */
 typedef struct fsdp__optimizer_part {
     const char *name;
     fsdp_tensor **moment;
+    fsdp_dtype dtype;
+    bool of_blocks; /* it has a number for each block of a row, where others have one for each element */
 } fsdp__optimizer_part;
+
+/* Returns whether the parameter's moments are bytes. */
+bool fsdp__optimizer_has_bytes(const fsdp__optimizer_group *group, const fsdp_tensor *tensor);
+/* Gives the shape that this rank's part of the parameter's state has; and returns the number of its dimensions. */
+int fsdp__optimizer_part_shape(const fsdp_tensor *tensor, const fsdp__optimizer_part *part,
+                               int64_t shape[FSDP_MAX_DIMS]);
 
 /* Refuses an optimizer that is NULL; `what` was to be done with it. */
 fsdp_status fsdp__optimizer_check(const fsdp_optimizer *optimizer, const char *what);
@@ -83,8 +102,7 @@ fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor
 
 /* Makes the parameter's state fit it: zeros if it has no state, and this rank's rows of the state if it was sharded
  * since its last step. */
-fsdp_status fsdp__optimizer_fit_state(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
-                                      fsdp__optimizer_param *param);
+fsdp_status fsdp__optimizer_fit_state(const fsdp__optimizer_group *group, fsdp__optimizer_param *param);
 void fsdp__optimizer_forget_state(fsdp__optimizer_param *param);
 
 /* ---- steps of which the device decides what becomes of them: [Note: verdicts] in device/kernel_args.h ----
@@ -106,10 +124,22 @@ void fsdp__optimizer_settle(fsdp_optimizer *optimizer, bool left_out);
 fsdp_status fsdp__grad_scaler_unscale_unseen(const fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer);
 void fsdp__grad_scaler_hear(fsdp_grad_scaler *scaler, bool found_inf);
 
+/* ---- muon.c ---- */
+
+/* Checks that Muon can take the parameter. */
+fsdp_status fsdp__muon_check(const char *name, const fsdp_tensor *tensor);
+/* Takes the step of the group's parameters that are due, which have state and are being written. [collective] where
+ * they are sharded. */
+fsdp_status fsdp__muon_step(const fsdp_optimizer *optimizer, fsdp__optimizer_group *group);
+
+/* ---- moments.c ---- */
+
+/* Gives the parts of the parameter's state. */
+void fsdp__optimizer_parts(const fsdp__optimizer_group *group, fsdp__optimizer_param *param,
+                           fsdp__optimizer_part parts[FSDP__OPTIMIZER_PARTS]);
+
 /* ---- optimizer_state.c ---- */
 
-void fsdp__optimizer_parts(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
-                           fsdp__optimizer_param *param, fsdp__optimizer_part parts[2]);
 /* Add a part of the parameter's state under its name; and the number of its steps, as a tensor of the device. */
 fsdp_status fsdp__optimizer_add_part(fsdp_state_dict *state, const fsdp__optimizer_param *param, const char *what,
                                      fsdp_tensor *tensor);

@@ -45,6 +45,43 @@ static fsdp_status check_adam(const fsdp_adam_options *options)
     FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));
     FSDP_TRY(check_beta("beta1", options->beta1));
     FSDP_TRY(check_beta("beta2", options->beta2));
+    if (options->state_bits != 0 && options->state_bits != 8 && options->state_bits != 32)
+        return FSDP_FAIL(FSDP_INVALID, "optimizer option state_bits is %d: it must be 8 or 32", options->state_bits);
+    return FSDP_OK;
+}
+
+fsdp_lion_options fsdp_lion_options_default(void)
+{
+    return (fsdp_lion_options){.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99};
+}
+
+static fsdp_status check_lion(const fsdp_lion_options *options)
+{
+    if (!options)
+        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs options: fsdp_lion_options_default() has some");
+    if (options->beta1 == 0 && options->beta2 == 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "optimizer options beta1 and beta2 are both 0, as in a struct of which only some "
+                         "fields were set: begin with fsdp_lion_options_default()");
+    FSDP_TRY(check_at_least_zero("lr", options->lr));
+    FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));
+    FSDP_TRY(check_beta("beta1", options->beta1));
+    FSDP_TRY(check_beta("beta2", options->beta2));
+    return FSDP_OK;
+}
+
+fsdp_muon_options fsdp_muon_options_default(void)
+{
+    return (fsdp_muon_options){.lr = 1e-3, .momentum = 0.95, .weight_decay = 0.1, .nesterov = true};
+}
+
+static fsdp_status check_muon(const fsdp_muon_options *options)
+{
+    if (!options)
+        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs options: fsdp_muon_options_default() has some");
+    FSDP_TRY(check_at_least_zero("lr", options->lr));
+    FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));
+    FSDP_TRY(check_beta("momentum", options->momentum));
     return FSDP_OK;
 }
 
@@ -63,10 +100,19 @@ static fsdp_status check_sgd(const fsdp_sgd_options *options)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__optimizer_check_options(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group)
+fsdp_status fsdp__optimizer_check_options(const fsdp__optimizer_group *group)
 {
     FSDP_TRY(check_at_least_zero("lr", group->lr));
-    return optimizer->kind == FSDP__OPTIMIZER_SGD ? check_sgd(&group->options.sgd) : check_adam(&group->options.adam);
+    switch (group->kind) {
+    case FSDP__OPTIMIZER_SGD:
+        return check_sgd(&group->options.sgd);
+    case FSDP__OPTIMIZER_LION:
+        return check_lion(&group->options.lion);
+    case FSDP__OPTIMIZER_MUON:
+        return check_muon(&group->options.muon);
+    default:
+        return check_adam(&group->options.adam);
+    }
 }
 
 fsdp_status fsdp__optimizer_check(const fsdp_optimizer *optimizer, const char *what)
@@ -130,8 +176,7 @@ static fsdp_status check_new(const fsdp_optimizer *optimizer, const fsdp__optimi
 static void free_group(fsdp__optimizer_group *group)
 {
     for (int64_t i = 0; i < group->count; i++) {
-        fsdp_tensor_unref(group->params[i].moment1);
-        fsdp_tensor_unref(group->params[i].moment2);
+        fsdp__optimizer_forget_state(&group->params[i]);
         fsdp_tensor_unref(group->params[i].tensor);
         fsdp__originals_free(&group->params[i]);
         fsdp__free(group->params[i].name);
@@ -168,6 +213,8 @@ static fsdp_status fill_group(const fsdp_optimizer *optimizer, const fsdp_parame
         if (!from->name || !*from->name)
             return FSDP_FAIL(FSDP_INVALID, "cannot optimize parameter %lld of the list: it has no name", (long long)i);
         FSDP_TRY(fsdp__optimizer_check_param(from->name, from->tensor));
+        if (group->kind == FSDP__OPTIMIZER_MUON)
+            FSDP_TRY(fsdp__muon_check(from->name, from->tensor));
         FSDP_TRY(check_new(optimizer, group, from));
         FSDP__TRY_NEW(to->name = fsdp__strdup(from->name));
         to->tensor = fsdp_tensor_ref(from->tensor);
@@ -195,36 +242,59 @@ static fsdp_status add_group(fsdp_optimizer *optimizer, const fsdp_parameters *p
     return FSDP_OK;
 }
 
-static fsdp_status create(fsdp__optimizer_kind kind, const fsdp_parameters *parameters,
-                          const fsdp__optimizer_group *group, fsdp_optimizer **out)
+/* Makes an optimizer of one group, whose options are checked. */
+static fsdp_status create(const fsdp_parameters *parameters, fsdp__optimizer_group group, fsdp_optimizer **out)
 {
-    FSDP__SCOPED(fsdp_optimizer_free_at) fsdp_optimizer *optimizer = fsdp__calloc(1, sizeof *optimizer);
+    FSDP__SCOPED(fsdp_optimizer_free_at) fsdp_optimizer *optimizer = NULL;
 
-    FSDP__TRY_NEW(optimizer);
-    optimizer->kind = kind;
+    *out = NULL;
+    FSDP_TRY(fsdp__optimizer_check_options(&group));
+    FSDP__TRY_NEW(optimizer = fsdp__calloc(1, sizeof *optimizer));
     optimizer->grad_scale = 1;
-    FSDP_TRY(add_group(optimizer, parameters, *group));
+    FSDP_TRY(add_group(optimizer, parameters, group));
     *out = fsdp__take(&optimizer);
     return FSDP_OK;
 }
 
-static fsdp_status create_adam(fsdp__optimizer_kind kind, const fsdp_parameters *parameters,
-                               const fsdp_adam_options *options, fsdp_optimizer **out)
+static const char *name_of(fsdp__optimizer_kind kind)
 {
-    *out = NULL;
-    FSDP_TRY(check_adam(options));
-    return create(kind, parameters, &(fsdp__optimizer_group){.lr = options->lr, .options.adam = *options}, out);
+    static const char *const names[] = {[FSDP__OPTIMIZER_ADAM] = "Adam",
+                                        [FSDP__OPTIMIZER_ADAMW] = "AdamW",
+                                        [FSDP__OPTIMIZER_SGD] = "SGD",
+                                        [FSDP__OPTIMIZER_LION] = "Lion",
+                                        [FSDP__OPTIMIZER_MUON] = "Muon"};
+
+    return names[kind];
 }
+
+/* Adds a group to an optimizer whose first group is of the same kind; Muon and AdamW go together. */
+static fsdp_status add(fsdp_optimizer *optimizer, const fsdp_parameters *parameters, fsdp__optimizer_group group)
+{
+    fsdp__optimizer_kind kind = optimizer->groups[0].kind;
+    bool both = (kind == FSDP__OPTIMIZER_ADAMW && group.kind == FSDP__OPTIMIZER_MUON) ||
+                (kind == FSDP__OPTIMIZER_MUON && group.kind == FSDP__OPTIMIZER_ADAMW);
+
+    if (kind != group.kind && !both)
+        return FSDP_FAIL(FSDP_INVALID, "cannot add a group: the optimizer is not %s", name_of(group.kind));
+    FSDP_TRY(fsdp__optimizer_check_options(&group));
+    return add_group(optimizer, parameters, group);
+}
+
+#define GROUP(of, field, given) ((fsdp__optimizer_group){.kind = (of), .lr = (given)->lr, .options.field = *(given)})
 
 fsdp_status fsdp_adamw_create(const fsdp_parameters *parameters, const fsdp_adam_options *options, fsdp_optimizer **out)
 {
-    FSDP_TRY(create_adam(FSDP__OPTIMIZER_ADAMW, parameters, options, out));
+    *out = NULL;
+    FSDP_TRY(check_adam(options));
+    FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_ADAMW, adam, options), out));
     return FSDP_OK;
 }
 
 fsdp_status fsdp_adam_create(const fsdp_parameters *parameters, const fsdp_adam_options *options, fsdp_optimizer **out)
 {
-    FSDP_TRY(create_adam(FSDP__OPTIMIZER_ADAM, parameters, options, out));
+    *out = NULL;
+    FSDP_TRY(check_adam(options));
+    FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_ADAM, adam, options), out));
     return FSDP_OK;
 }
 
@@ -232,19 +302,35 @@ fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fsdp_sgd_op
 {
     *out = NULL;
     FSDP_TRY(check_sgd(options));
-    FSDP_TRY(create(FSDP__OPTIMIZER_SGD, parameters,
-                    &(fsdp__optimizer_group){.lr = options->lr, .options.sgd = *options}, out));
+    FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_SGD, sgd, options), out));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_lion_create(const fsdp_parameters *parameters, const fsdp_lion_options *options, fsdp_optimizer **out)
+{
+    *out = NULL;
+    FSDP_TRY(check_lion(options));
+    FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_LION, lion, options), out));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_muon_create(const fsdp_parameters *parameters, const fsdp_muon_options *options, fsdp_optimizer **out)
+{
+    *out = NULL;
+    FSDP_TRY(check_muon(options));
+    FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_MUON, muon, options), out));
     return FSDP_OK;
 }
 
 fsdp_status fsdp_adam_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                 const fsdp_adam_options *options)
 {
+    fsdp__optimizer_kind kind;
+
     FSDP_TRY(fsdp__optimizer_check(optimizer, "add a group"));
-    if (optimizer->kind == FSDP__OPTIMIZER_SGD)
-        return FSDP_FAIL(FSDP_INVALID, "cannot add a group: the optimizer is not Adam or AdamW");
     FSDP_TRY(check_adam(options));
-    FSDP_TRY(add_group(optimizer, parameters, (fsdp__optimizer_group){.lr = options->lr, .options.adam = *options}));
+    kind = optimizer->groups[0].kind == FSDP__OPTIMIZER_ADAM ? FSDP__OPTIMIZER_ADAM : FSDP__OPTIMIZER_ADAMW;
+    FSDP_TRY(add(optimizer, parameters, GROUP(kind, adam, options)));
     return FSDP_OK;
 }
 
@@ -252,10 +338,26 @@ fsdp_status fsdp_sgd_add_group(fsdp_optimizer *optimizer, const fsdp_parameters 
                                const fsdp_sgd_options *options)
 {
     FSDP_TRY(fsdp__optimizer_check(optimizer, "add a group"));
-    if (optimizer->kind != FSDP__OPTIMIZER_SGD)
-        return FSDP_FAIL(FSDP_INVALID, "cannot add a group: the optimizer is not SGD");
     FSDP_TRY(check_sgd(options));
-    FSDP_TRY(add_group(optimizer, parameters, (fsdp__optimizer_group){.lr = options->lr, .options.sgd = *options}));
+    FSDP_TRY(add(optimizer, parameters, GROUP(FSDP__OPTIMIZER_SGD, sgd, options)));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_lion_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
+                                const fsdp_lion_options *options)
+{
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "add a group"));
+    FSDP_TRY(check_lion(options));
+    FSDP_TRY(add(optimizer, parameters, GROUP(FSDP__OPTIMIZER_LION, lion, options)));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_muon_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
+                                const fsdp_muon_options *options)
+{
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "add a group"));
+    FSDP_TRY(check_muon(options));
+    FSDP_TRY(add(optimizer, parameters, GROUP(FSDP__OPTIMIZER_MUON, muon, options)));
     return FSDP_OK;
 }
 
@@ -268,6 +370,7 @@ void fsdp_optimizer_free(fsdp_optimizer *optimizer)
         free_group(&optimizer->groups[g]);
     fsdp__free(optimizer->groups);
     fsdp__free(optimizer->spans);
+    fsdp__free(optimizer->byte_spans);
     fsdp__free(optimizer);
 }
 

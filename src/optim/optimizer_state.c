@@ -13,18 +13,6 @@
 
 #define STEP "step"
 
-void fsdp__optimizer_parts(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
-                           fsdp__optimizer_param *param, fsdp__optimizer_part parts[2])
-{
-    bool sgd = optimizer->kind == FSDP__OPTIMIZER_SGD;
-
-    parts[0] = parts[1] = (fsdp__optimizer_part){NULL, NULL};
-    if (!sgd)
-        parts[1] = (fsdp__optimizer_part){"exp_avg_sq", &param->moment2};
-    if (!sgd || group->options.sgd.momentum != 0)
-        parts[0] = (fsdp__optimizer_part){sgd ? "momentum_buffer" : "exp_avg", &param->moment1};
-}
-
 static char *name_of(const fsdp__optimizer_param *param, const char *what)
 {
     return fsdp__sprintf("state.%s.%s", param->name, what);
@@ -39,7 +27,7 @@ fsdp_status fsdp_optimizer_init_state(fsdp_optimizer *optimizer)
         if (!fsdp__partition_owns(optimizer, w.param))
             continue;
         FSDP_TRY(fsdp__optimizer_check_param(w.param->name, w.param->tensor));
-        FSDP_TRY(fsdp__optimizer_fit_state(optimizer, w.group, w.param));
+        FSDP_TRY(fsdp__optimizer_fit_state(w.group, w.param));
     }
     return FSDP_OK;
 }
@@ -66,25 +54,23 @@ fsdp_status fsdp__optimizer_add_step(fsdp_state_dict *state, const fsdp__optimiz
 }
 
 /* Makes the state fit its parameter. An original's state is that of the flat parameter. */
-static fsdp_status fit_state(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
-                             fsdp__optimizer_param *param)
+static fsdp_status fit_state(const fsdp__optimizer_group *group, fsdp__optimizer_param *param)
 {
     if (fsdp__leaf_is_part(param->tensor))
         return FSDP_OK;
     FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
-    return fsdp__optimizer_fit_state(optimizer, group, param);
+    return fsdp__optimizer_fit_state(group, param);
 }
 
-static fsdp_status add_param(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
-                             fsdp__optimizer_param *param, fsdp_state_dict *state)
+static fsdp_status add_param(const fsdp__optimizer_group *group, fsdp__optimizer_param *param, fsdp_state_dict *state)
 {
-    fsdp__optimizer_part parts[2];
+    fsdp__optimizer_part parts[FSDP__OPTIMIZER_PARTS];
 
-    fsdp__optimizer_parts(optimizer, group, param, parts);
+    fsdp__optimizer_parts(group, param, parts);
     /* A parameter that was sharded since its last step has its state cut first. */
-    FSDP_TRY(fit_state(optimizer, group, param));
+    FSDP_TRY(fit_state(group, param));
     FSDP_TRY(fsdp__optimizer_add_step(state, param, param->tensor->storage->device, param->steps));
-    for (int p = 0; p < 2; p++)
+    for (int p = 0; p < FSDP__OPTIMIZER_PARTS; p++)
         if (parts[p].moment)
             FSDP_TRY(fsdp__optimizer_add_part(state, param, parts[p].name, *parts[p].moment));
     return FSDP_OK;
@@ -98,7 +84,7 @@ static fsdp_status make_state_dict(fsdp_optimizer *optimizer, bool all, fsdp_sta
     FSDP_TRY(fsdp_state_dict_create(&state));
     for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);)
         if (all || w.param->steps > 0 || w.param->moment1)
-            FSDP_TRY(add_param(optimizer, w.group, w.param, state));
+            FSDP_TRY(add_param(w.group, w.param, state));
     *out = fsdp__take(&state);
     return FSDP_OK;
 }
@@ -150,18 +136,19 @@ static fsdp_status find(const fsdp_state_dict *state, const fsdp__optimizer_para
 
 /* Checks that a parameter's state is there as a whole or not at all, and counts what is there. */
 static fsdp_status check_param_state(const fsdp_state_dict *state, const fsdp__optimizer_param *param,
-                                     const fsdp__optimizer_part parts[2], int64_t *count)
+                                     const fsdp__optimizer_part parts[FSDP__OPTIMIZER_PARTS], int64_t *count)
 {
-    const char *names[] = {STEP, parts[0].name, parts[1].name}, *missing = NULL, *there = NULL;
+    const char *missing = NULL, *there = NULL;
 
-    for (size_t p = 0; p < FSDP__COUNT_OF(names); p++) {
+    for (int p = -1; p < FSDP__OPTIMIZER_PARTS; p++) {
+        const char *name = p < 0 ? STEP : parts[p].name;
         const fsdp_state_dict_entry *entry;
 
-        if (!names[p])
+        if (!name)
             continue;
-        FSDP_TRY(find(state, param, names[p], &entry));
+        FSDP_TRY(find(state, param, name, &entry));
         *count += entry != NULL;
-        *(entry ? &there : &missing) = names[p];
+        *(entry ? &there : &missing) = name;
     }
     if (there && missing)
         return FSDP_FAIL(FSDP_INVALID, "cannot load the state of '%s': it has '%s' but no '%s'", param->name, there,
@@ -189,9 +176,9 @@ static fsdp_status check_state(fsdp_optimizer *optimizer, const fsdp_state_dict 
     if (!state)
         return FSDP_FAIL(FSDP_INVALID, "cannot load the state of an optimizer: the state dict is NULL");
     for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);) {
-        fsdp__optimizer_part parts[2];
+        fsdp__optimizer_part parts[FSDP__OPTIMIZER_PARTS];
 
-        fsdp__optimizer_parts(optimizer, w.group, w.param, parts);
+        fsdp__optimizer_parts(w.group, w.param, parts);
         FSDP_TRY(check_param_state(state, w.param, parts, &count));
     }
     for (int64_t i = 0; i < state->count && count < state->count && !partial; i++)
@@ -223,7 +210,7 @@ static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optim
 {
     const fsdp_state_dict_entry *step, *entry;
     int64_t steps;
-    fsdp__optimizer_part parts[2];
+    fsdp__optimizer_part parts[FSDP__OPTIMIZER_PARTS];
 
     FSDP_TRY(find(state, param, STEP, &step));
     if (!step || !fsdp__partition_owns(optimizer, param)) {
@@ -231,9 +218,9 @@ static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optim
         return FSDP_OK;
     }
     FSDP_TRY(read_step(param, step, &steps));
-    FSDP_TRY(fit_state(optimizer, group, param));
-    fsdp__optimizer_parts(optimizer, group, param, parts);
-    for (int p = 0; p < 2; p++) {
+    FSDP_TRY(fit_state(group, param));
+    fsdp__optimizer_parts(group, param, parts);
+    for (int p = 0; p < FSDP__OPTIMIZER_PARTS; p++) {
         if (!parts[p].moment)
             continue;
         FSDP_TRY(find(state, param, parts[p].name, &entry));
@@ -267,21 +254,24 @@ static fsdp_status check_step(const fsdp_state_dict *state, const fsdp__optimize
 }
 
 static fsdp_status check_moments(const fsdp_state_dict *state, const fsdp__optimizer_param *param,
-                                 const fsdp__optimizer_part parts[2])
+                                 const fsdp__optimizer_part parts[FSDP__OPTIMIZER_PARTS])
 {
     char got[FSDP__SHAPE_TEXT], wanted[FSDP__SHAPE_TEXT];
 
-    for (int p = 0; p < 2; p++) {
+    for (int p = 0; p < FSDP__OPTIMIZER_PARTS; p++) {
         const fsdp_state_dict_entry *entry = NULL;
         const fsdp_tensor *own = param->tensor;
+        int64_t shape[FSDP_MAX_DIMS];
+        int ndim = fsdp__optimizer_part_shape(own, &parts[p], shape);
 
         if (parts[p].moment)
             FSDP_TRY(find(state, param, parts[p].name, &entry));
-        if (entry && !fsdp__shape_equal(entry->tensor, own))
+        if (entry &&
+            (entry->tensor->ndim != ndim || memcmp(entry->tensor->shape, shape, (size_t)ndim * sizeof *shape) != 0))
             return FSDP_FAIL(FSDP_INVALID,
                              "cannot load '%s': it has shape %s, but this rank's part of the parameter has shape %s",
                              entry->name, fsdp__shape_text(entry->tensor->ndim, entry->tensor->shape, got),
-                             fsdp__shape_text(own->ndim, own->shape, wanted));
+                             fsdp__shape_text(ndim, shape, wanted));
         if (entry && fsdp_device_is_meta(entry->tensor->storage->device) && !fsdp_device_is_meta(own->storage->device))
             return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': it is on the meta device, but the parameter is on %s",
                              entry->name, fsdp_device_name(own->storage->device));
@@ -293,9 +283,9 @@ static fsdp_status check_moments(const fsdp_state_dict *state, const fsdp__optim
 static fsdp_status check_parts(const fsdp_optimizer *optimizer, const fsdp_state_dict *state)
 {
     for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);) {
-        fsdp__optimizer_part parts[2];
+        fsdp__optimizer_part parts[FSDP__OPTIMIZER_PARTS];
 
-        fsdp__optimizer_parts(optimizer, w.group, w.param, parts);
+        fsdp__optimizer_parts(w.group, w.param, parts);
         if (!fsdp__partition_owns(optimizer, w.param))
             continue;
         FSDP_TRY(check_moments(state, w.param, parts));

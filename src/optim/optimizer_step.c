@@ -52,6 +52,7 @@ static bool is_chosen(const chosen *c, const fsdp_tensor *tensor)
 static fsdp_status prepare(fsdp_optimizer *optimizer, const chosen *c)
 {
     int64_t total = fsdp__optimizer_count(optimizer);
+    bool bytes = false;
 
     for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
         fsdp_tensor *grad;
@@ -64,11 +65,15 @@ static fsdp_status prepare(fsdp_optimizer *optimizer, const chosen *c)
         FSDP_TRY(fsdp__optimizer_grad(w.param, &grad));
         if (!grad)
             continue;
-        FSDP_TRY(fsdp__optimizer_fit_state(optimizer, w.group, w.param));
+        FSDP_TRY(fsdp__optimizer_fit_state(w.group, w.param));
         w.param->due = true;
+        bytes = bytes || fsdp__optimizer_has_bytes(w.group, w.param->tensor);
     }
     optimizer->span_count = 0;
     if (total > 0 && fsdp__grow(&optimizer->spans, total - 1, &optimizer->span_capacity, sizeof *optimizer->spans) != 0)
+        return FSDP_NO_MEMORY;
+    if (bytes &&
+        fsdp__grow(&optimizer->byte_spans, total - 1, &optimizer->byte_capacity, sizeof *optimizer->byte_spans) != 0)
         return FSDP_NO_MEMORY;
     return FSDP_OK;
 }
@@ -91,64 +96,130 @@ static bool is_behind(const fsdp__optimizer_param *param)
 
 /* Returns how many steps a launch has to know of: Adam's bias correction depends on all of them, SGD's buffer on
  * whether it is new. */
-static int64_t steps_that_matter(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *param)
+static int64_t steps_that_matter(const fsdp__optimizer_group *group, const fsdp__optimizer_param *param)
 {
-    return optimizer->kind == FSDP__OPTIMIZER_SGD ? FSDP__MIN(param->steps, 1 + is_behind(param)) : param->steps;
+    return group->kind == FSDP__OPTIMIZER_SGD ? FSDP__MIN(param->steps, 1 + is_behind(param)) : param->steps;
 }
 
 /* Returns whether two parameters can share a launch. */
-static bool same_launch(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *a, const fsdp__optimizer_param *b)
+static bool same_launch(const fsdp__optimizer_group *group, const fsdp__optimizer_param *a,
+                        const fsdp__optimizer_param *b)
 {
-    return steps_that_matter(optimizer, a) == steps_that_matter(optimizer, b) && is_behind(a) == is_behind(b) &&
+    return steps_that_matter(group, a) == steps_that_matter(group, b) && is_behind(a) == is_behind(b) &&
            a->tensor->storage->device == b->tensor->storage->device && a->tensor->dtype == b->tensor->dtype &&
-           fsdp_tensor_grad(a->tensor)->dtype == fsdp_tensor_grad(b->tensor)->dtype;
+           fsdp_tensor_grad(a->tensor)->dtype == fsdp_tensor_grad(b->tensor)->dtype &&
+           fsdp__optimizer_has_bytes(group, a->tensor) == fsdp__optimizer_has_bytes(group, b->tensor);
 }
 
-static float *moment_data(const fsdp_tensor *moment)
+static void *data_of(const fsdp_tensor *moment)
 {
     return moment ? fsdp_tensor_data(moment) : NULL;
+}
+
+/* What all launches of a step have in common. */
+#define COMMON(table, number)                                                                                   \
+    .spans = (table), .count = (number), .param_dtype = first->tensor->dtype,                                   \
+    .grad_dtype = fsdp_tensor_grad(first->tensor)->dtype, .lr = group->lr, .grad_scale = optimizer->grad_scale, \
+    .verdict = optimizer->verdict
+
+static fsdp_status launch_sgd(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                              const fsdp__optimizer_span *spans, int64_t count, const fsdp__optimizer_param *first)
+{
+    const fsdp_sgd_options *sgd = &group->options.sgd;
+
+    return fsdp__launch_sgd(fsdp_device_stream(first->tensor->storage->device), &(fsdp__sgd_args){
+                                                                                    COMMON(spans, count),
+                                                                                    .momentum = sgd->momentum,
+                                                                                    .dampening = sgd->dampening,
+                                                                                    .weight_decay = sgd->weight_decay,
+                                                                                    .step = first->steps + 1,
+                                                                                    .nesterov = sgd->nesterov,
+                                                                                    .behind = is_behind(first),
+                                                                                });
+}
+
+static fsdp_status launch_lion(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                               const fsdp__optimizer_span *spans, int64_t count, const fsdp__optimizer_param *first)
+{
+    const fsdp_lion_options *lion = &group->options.lion;
+
+    return fsdp__launch_lion(fsdp_device_stream(first->tensor->storage->device), &(fsdp__lion_args){
+                                                                                     COMMON(spans, count),
+                                                                                     .beta1 = lion->beta1,
+                                                                                     .beta2 = lion->beta2,
+                                                                                     .weight_decay = lion->weight_decay,
+                                                                                 });
+}
+
+static fsdp_status launch_adam(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                               const fsdp__optimizer_span *spans, int64_t count, const fsdp__optimizer_param *first)
+{
+    fsdp_stream *stream = fsdp_device_stream(first->tensor->storage->device);
+    const fsdp_adam_options *adam = &group->options.adam;
+    bool decoupled = group->kind == FSDP__OPTIMIZER_ADAMW;
+
+    if (fsdp__optimizer_has_bytes(group, first->tensor))
+        return fsdp__launch_byte_adam(stream, &(fsdp__byte_adam_args){
+                                                  COMMON(optimizer->byte_spans + (spans - optimizer->spans), count),
+                                                  .beta1 = adam->beta1,
+                                                  .beta2 = adam->beta2,
+                                                  .eps = adam->eps,
+                                                  .weight_decay = adam->weight_decay,
+                                                  .step = first->steps + 1,
+                                                  .decoupled = decoupled,
+                                                  .behind = is_behind(first),
+                                              });
+    return fsdp__launch_adam(stream, &(fsdp__adam_args){
+                                         COMMON(spans, count),
+                                         .beta1 = adam->beta1,
+                                         .beta2 = adam->beta2,
+                                         .eps = adam->eps,
+                                         .weight_decay = adam->weight_decay,
+                                         .step = first->steps + 1,
+                                         .decoupled = decoupled,
+                                         .behind = is_behind(first),
+                                     });
 }
 
 static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
                           const fsdp__optimizer_span *spans, int64_t count, const fsdp__optimizer_param *first)
 {
-    fsdp_stream *stream = fsdp_device_stream(first->tensor->storage->device);
-    fsdp_dtype param_dtype = first->tensor->dtype, grad_dtype = fsdp_tensor_grad(first->tensor)->dtype;
-    const fsdp_adam_options *adam = &group->options.adam;
-    const fsdp_sgd_options *sgd = &group->options.sgd;
+    return (group->kind == FSDP__OPTIMIZER_SGD    ? launch_sgd
+            : group->kind == FSDP__OPTIMIZER_LION ? launch_lion
+                                                  : launch_adam)(optimizer, group, spans, count, first);
+}
 
-    if (optimizer->kind == FSDP__OPTIMIZER_SGD)
-        return fsdp__launch_sgd(stream, &(fsdp__sgd_args){
-                                            .spans = spans,
-                                            .count = count,
-                                            .param_dtype = param_dtype,
-                                            .grad_dtype = grad_dtype,
-                                            .lr = group->lr,
-                                            .momentum = sgd->momentum,
-                                            .dampening = sgd->dampening,
-                                            .weight_decay = sgd->weight_decay,
-                                            .grad_scale = optimizer->grad_scale,
-                                            .verdict = optimizer->verdict,
-                                            .step = first->steps + 1,
-                                            .nesterov = sgd->nesterov,
-                                            .behind = is_behind(first),
-                                        });
-    return fsdp__launch_adam(stream, &(fsdp__adam_args){
-                                         .spans = spans,
-                                         .count = count,
-                                         .param_dtype = param_dtype,
-                                         .grad_dtype = grad_dtype,
-                                         .lr = group->lr,
-                                         .beta1 = adam->beta1,
-                                         .beta2 = adam->beta2,
-                                         .eps = adam->eps,
-                                         .weight_decay = adam->weight_decay,
-                                         .grad_scale = optimizer->grad_scale,
-                                         .verdict = optimizer->verdict,
-                                         .step = first->steps + 1,
-                                         .decoupled = optimizer->kind == FSDP__OPTIMIZER_ADAMW,
-                                         .behind = is_behind(first),
-                                     });
+/* Fills the span of a parameter, and the one of bytes where its moments are bytes. */
+static void fill_span(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                      const fsdp__optimizer_param *param, fsdp__optimizer_span *span)
+{
+    int64_t numel = fsdp_tensor_numel(param->tensor), rows = param->tensor->shape[0];
+
+    *span = (fsdp__optimizer_span){.param = fsdp_tensor_data(param->tensor),
+                                   .grad = fsdp_tensor_data(fsdp_tensor_grad(param->tensor)),
+                                   .numel = numel};
+    if (fsdp__optimizer_has_bytes(group, param->tensor)) {
+        optimizer->byte_spans[span - optimizer->spans] = (fsdp__byte_span){.param = span->param,
+                                                                           .grad = span->grad,
+                                                                           .codes1 = data_of(param->moment1),
+                                                                           .codes2 = data_of(param->moment2),
+                                                                           .scales1 = data_of(param->scale1),
+                                                                           .scales2 = data_of(param->scale2),
+                                                                           .rows = rows,
+                                                                           .cols = numel / rows};
+        return;
+    }
+    span->moment1 = data_of(param->moment1);
+    span->moment2 = data_of(param->moment2);
+}
+
+/* Counts a step of a parameter. Shards without elements count, too: a parameter has taken the same number of steps on
+ * all ranks. */
+static void count_step(const fsdp_optimizer *optimizer, fsdp__optimizer_param *param)
+{
+    param->due = false;
+    param->steps++;
+    param->open |= optimizer->verdict != NULL;
 }
 
 /* Launches parameter `first` and all after it in the group that can share the launch. If that fails (a queue may be out
@@ -162,31 +233,26 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
 
     for (int64_t i = first; i < group->count; i++) {
         fsdp__optimizer_param *param = &group->params[i];
-        int64_t numel = fsdp_tensor_numel(param->tensor);
 
-        if (!param->due || !same_launch(optimizer, &leader, param) || numel == 0)
-            continue;
-        spans[count++] = (fsdp__optimizer_span){
-            .param = fsdp_tensor_data(param->tensor),
-            .grad = fsdp_tensor_data(fsdp_tensor_grad(param->tensor)),
-            .moment1 = moment_data(param->moment1),
-            .moment2 = moment_data(param->moment2),
-            .numel = numel,
-        };
+        if (param->due && same_launch(group, &leader, param) && fsdp_tensor_numel(param->tensor) > 0)
+            fill_span(optimizer, group, param, &spans[count++]);
     }
     optimizer->span_count += count;
     if (count > 0)
         FSDP_TRY(launch(optimizer, group, spans, count, &leader));
-    for (int64_t i = first; i < group->count; i++) {
-        fsdp__optimizer_param *param = &group->params[i];
+    for (int64_t i = first; i < group->count; i++)
+        if (group->params[i].due && same_launch(group, &leader, &group->params[i]))
+            count_step(optimizer, &group->params[i]);
+    return FSDP_OK;
+}
 
-        if (!param->due || !same_launch(optimizer, &leader, param))
-            continue;
-        /* Shards without elements count, too: a parameter has taken the same number of steps on all ranks. */
-        param->due = false;
-        param->steps++;
-        param->open |= optimizer->verdict != NULL;
-    }
+/* Takes the step of a group of matrices. */
+static fsdp_status step_matrices(fsdp_optimizer *optimizer, fsdp__optimizer_group *group)
+{
+    FSDP_TRY(fsdp__muon_step(optimizer, group));
+    for (int64_t i = 0; i < group->count; i++)
+        if (group->params[i].due)
+            count_step(optimizer, &group->params[i]);
     return FSDP_OK;
 }
 
@@ -194,9 +260,12 @@ static fsdp_status step_chosen(fsdp_optimizer *optimizer, const chosen *c)
 {
     FSDP_TRY(prepare(optimizer, c));
     FSDP_TRY(begin_writes(optimizer));
-    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
-        if (w.param->due)
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
+        if (w.param->due && w.group->kind == FSDP__OPTIMIZER_MUON)
+            FSDP_TRY(step_matrices(optimizer, w.group));
+        else if (w.param->due)
             FSDP_TRY(launch_alike(optimizer, w.group, w.param - w.group->params));
+    }
     optimizer->grad_scale = 1;
     return FSDP_OK;
 }

@@ -79,11 +79,10 @@ static fsdp_status view(const fsdp_tensor *moment, const fsdp__optimizer_param *
     return FSDP_OK;
 }
 
-static fsdp_status open(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
-                        fsdp__optimizer_param *param, bool make)
+static fsdp_status open(const fsdp__optimizer_group *group, fsdp__optimizer_param *param, bool make)
 {
     if (make || param->steps > 0 || param->moment1)
-        FSDP_TRY(fsdp__optimizer_fit_state(optimizer, group, param));
+        FSDP_TRY(fsdp__optimizer_fit_state(group, param));
     for (int64_t i = 0; i < param->original_count; i++) {
         fsdp__optimizer_param *original = &param->originals[i];
 
@@ -101,7 +100,7 @@ fsdp_status fsdp__originals_open(const fsdp_optimizer *optimizer, bool make)
 
     for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
         if (w.param->original_count > 0)
-            FSDP_TRY_GOTO(status, open(optimizer, w.group, w.param, make), out);
+            FSDP_TRY_GOTO(status, open(w.group, w.param, make), out);
     return FSDP_OK;
 out:
     (void)fsdp__originals_close(optimizer, false);

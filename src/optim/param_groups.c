@@ -16,25 +16,30 @@ enum {
     NOWHERE = -1
 };
 
-/* Where an option lies in a group, for Adam and for SGD. */
+#define PLACE(field) offsetof(fsdp__optimizer_group, field)
+
+/* Where an option lies in a group, by the kind of it. */
 static const struct option {
     const char *name;
-    ptrdiff_t adam, sgd;
+    ptrdiff_t adam, sgd, lion, muon;
 } options[] = {
-    {"lr", offsetof(fsdp__optimizer_group, lr), offsetof(fsdp__optimizer_group, lr)},
-    {"beta1", offsetof(fsdp__optimizer_group, options.adam.beta1), NOWHERE},
-    {"beta2", offsetof(fsdp__optimizer_group, options.adam.beta2), NOWHERE},
-    {"eps", offsetof(fsdp__optimizer_group, options.adam.eps), NOWHERE},
-    {"momentum", NOWHERE, offsetof(fsdp__optimizer_group, options.sgd.momentum)},
-    {"dampening", NOWHERE, offsetof(fsdp__optimizer_group, options.sgd.dampening)},
-    {"weight_decay", offsetof(fsdp__optimizer_group, options.adam.weight_decay),
-     offsetof(fsdp__optimizer_group, options.sgd.weight_decay)},
+    {"lr", PLACE(lr), PLACE(lr), PLACE(lr), PLACE(lr)},
+    {"beta1", PLACE(options.adam.beta1), NOWHERE, PLACE(options.lion.beta1), NOWHERE},
+    {"beta2", PLACE(options.adam.beta2), NOWHERE, PLACE(options.lion.beta2), NOWHERE},
+    {"eps", PLACE(options.adam.eps), NOWHERE, NOWHERE, NOWHERE},
+    {"momentum", NOWHERE, PLACE(options.sgd.momentum), NOWHERE, PLACE(options.muon.momentum)},
+    {"dampening", NOWHERE, PLACE(options.sgd.dampening), NOWHERE, NOWHERE},
+    {"weight_decay", PLACE(options.adam.weight_decay), PLACE(options.sgd.weight_decay),
+     PLACE(options.lion.weight_decay), PLACE(options.muon.weight_decay)},
 };
 
-/* Returns the address of the option's value; NULL if the optimizer has no such option. */
-static double *value_of(const fsdp_optimizer *optimizer, fsdp__optimizer_group *group, const struct option *option)
+/* Returns the address of the option's value; NULL if the group has no such option. */
+static double *value_of(fsdp__optimizer_group *group, const struct option *option)
 {
-    ptrdiff_t at = optimizer->kind == FSDP__OPTIMIZER_SGD ? option->sgd : option->adam;
+    ptrdiff_t at = group->kind == FSDP__OPTIMIZER_SGD    ? option->sgd
+                   : group->kind == FSDP__OPTIMIZER_LION ? option->lion
+                   : group->kind == FSDP__OPTIMIZER_MUON ? option->muon
+                                                         : option->adam;
 
     return at == NOWHERE ? NULL : (double *)(void *)((char *)group + at);
 }
@@ -70,7 +75,7 @@ fsdp_status fsdp_optimizer_add_param_groups(fsdp_optimizer *optimizer, fsdp_stat
     for (int g = 0; g < optimizer->group_count; g++)
         for (size_t o = 0; o < FSDP__COUNT_OF(options); o++) {
             fsdp__optimizer_group *group = &optimizer->groups[g];
-            const double *value = value_of(optimizer, group, &options[o]);
+            const double *value = value_of(group, &options[o]);
 
             for (fsdp__optimizer_walk w = {.next_group = g};
                  value && fsdp__next_original(optimizer, &w) && w.group == group;)
@@ -134,13 +139,13 @@ fsdp_status fsdp__optimizer_load_groups(fsdp_optimizer *optimizer, const fsdp_st
         fsdp__optimizer_group changed = optimizer->groups[g];
 
         for (size_t o = 0; o < FSDP__COUNT_OF(options); o++) {
-            double *value = value_of(optimizer, &changed, &options[o]);
+            double *value = value_of(&changed, &options[o]);
             bool found = false;
 
             if (value)
                 FSDP_TRY(find_value(optimizer, g, &options[o], state, &found, value));
         }
-        FSDP_TRY(fsdp__optimizer_check_options(optimizer, &changed));
+        FSDP_TRY(fsdp__optimizer_check_options(&changed));
         if (!check)
             optimizer->groups[g] = changed;
     }
@@ -170,11 +175,11 @@ bool fsdp__optimizer_split_key(const char *name, fsdp__optimizer_key *out)
 
 bool fsdp__optimizer_has_option(const fsdp_optimizer *optimizer, const char *name)
 {
-    fsdp__optimizer_group none = {.count = 0};
     bool has = false;
 
-    for (size_t o = 0; o < FSDP__COUNT_OF(options); o++)
-        has = has || (value_of(optimizer, &none, &options[o]) && strcmp(options[o].name, name) == 0);
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (size_t o = 0; o < FSDP__COUNT_OF(options); o++)
+            has = has || (value_of(&optimizer->groups[g], &options[o]) && strcmp(options[o].name, name) == 0);
     return has;
 }
 

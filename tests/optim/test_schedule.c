@@ -45,3 +45,39 @@ TEST(strange_lengths_are_harmless)
     CHECK_NEAR(fsdp_schedule_factor(&(fsdp_schedule){.total_steps = INT64_MAX, .decay = FSDP_DECAY_LINEAR}, 5), 1,
                1e-15);
 }
+
+TEST(wsd_stays_and_falls_at_the_end)
+{
+    /* 2 steps of warm-up from 0.1, 3 that stay, 4 that fall: factor 0.1 + 0.9 x. */
+    static const double cosine[] = {0.1, 0.55, 1, 1, 1, 1, 0.86819805153394642, 0.55, 0.23180194846605356, 0.1, 0.1};
+    static const double linear[] = {0, 0.5, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0, 0};
+    static const double root[] = {1, 1, 1, 0.5, 0.29289321881345254, 0.1339745962155614, 0};
+    static const double no_room[] = {0, 0.25, 0.5, 0.75, 1, 0.5, 0, 0};
+
+    check_factors(
+        (fsdp_schedule){
+            .warmup_steps = 2, .total_steps = 9, .decay = FSDP_DECAY_WSD, .decay_steps = 4, .min_factor = 0.1},
+        cosine, 11);
+    check_factors(
+        (fsdp_schedule){
+            .warmup_steps = 2, .total_steps = 9, .decay = FSDP_DECAY_WSD, .decay_steps = 4, .fall = FSDP_FALL_LINEAR},
+        linear, 11);
+    check_factors((fsdp_schedule){.total_steps = 6, .decay = FSDP_DECAY_WSD, .decay_steps = 4, .fall = FSDP_FALL_SQRT},
+                  root, 7);
+    check_factors(
+        (fsdp_schedule){
+            .warmup_steps = 4, .total_steps = 5, .decay = FSDP_DECAY_WSD, .decay_steps = 2, .fall = FSDP_FALL_LINEAR},
+        no_room, 8);
+}
+
+TEST(inverse_sqrt_falls_with_the_root_of_the_steps)
+{
+    static const double warm[] = {0, 0.25, 0.5, 0.75, 1, 0.89442719099991586, 0.81649658092772603, 0.7559289460184544};
+    static const double scaled[] = {0, 0.5, 1, 0.94868329805051377, 0.90453403373329089};
+    static const double floor[] = {1, 0.70710678118654757, 0.6, 0.6};
+
+    check_factors((fsdp_schedule){.warmup_steps = 4, .decay = FSDP_DECAY_INVERSE_SQRT}, warm, 8);
+    check_factors((fsdp_schedule){.warmup_steps = 2, .decay = FSDP_DECAY_INVERSE_SQRT, .timescale = 9}, scaled, 5);
+    check_factors((fsdp_schedule){.decay = FSDP_DECAY_INVERSE_SQRT, .timescale = 1, .min_factor = 0.6}, floor, 4);
+    CHECK_NEAR(fsdp_schedule_factor(&(fsdp_schedule){.decay = FSDP_DECAY_INVERSE_SQRT}, 30000), 0.5, 1e-15);
+}

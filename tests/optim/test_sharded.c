@@ -11,16 +11,20 @@
 
 enum {
     PARAMS = 5,
-    MAX_NUMEL = 512
+    MAX_NUMEL = 4500
 };
 
 typedef enum algorithm {
     SGD,
     ADAM,
-    ADAMW
+    ADAMW,
+    LION,
+    MUON,
+    BYTES, /* AdamW, of which one parameter is large enough */
+    ALGORITHMS
 } algorithm;
 
-static const int64_t shapes[PARAMS][2] = {{1, 3}, {17, 5}, {6, 1}, {40, 9}, {3, 7}};
+static const int64_t shapes[PARAMS][2] = {{1, 3}, {17, 5}, {6, 1}, {16, 280}, {3, 7}};
 
 /* Numbers between -1 and 1 that depend on their place alone. */
 static float value(int param, int step, int64_t i)
@@ -67,7 +71,10 @@ static fsdp_tensor *piece_of(const model *m, fsdp_context *context, int param, i
 static void model_init(model *m, fsdp_context *context, algorithm kind)
 {
     static const char *const names[PARAMS] = {"a", "b", "c", "d", "e"};
-    const fsdp_adam_options adam = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    const fsdp_adam_options adam = {
+        .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .state_bits = kind == BYTES ? 8 : 0};
+    const fsdp_lion_options lion = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1};
+    const fsdp_muon_options muon = {.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true};
     const fsdp_sgd_options sgd = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true};
     fsdp_parameter items[PARAMS];
     fsdp_parameters parameters = {PARAMS, items};
@@ -79,6 +86,10 @@ static void model_init(model *m, fsdp_context *context, algorithm kind)
     }
     if (kind == SGD)
         CHECK_OK(fsdp_sgd_create(&parameters, &sgd, &m->optimizer));
+    else if (kind == LION)
+        CHECK_OK(fsdp_lion_create(&parameters, &lion, &m->optimizer));
+    else if (kind == MUON)
+        CHECK_OK(fsdp_muon_create(&parameters, &muon, &m->optimizer));
     else
         CHECK_OK((kind == ADAM ? fsdp_adam_create : fsdp_adamw_create)(&parameters, &adam, &m->optimizer));
 }
@@ -167,7 +178,7 @@ static void check_rows(fsdp_context *context, void *arg)
 
     (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
-    for (algorithm kind = SGD; kind <= ADAMW; kind++)
+    for (algorithm kind = SGD; kind < ALGORITHMS; kind++)
         compare(context, mesh, rows, kind, world > 1);
     fsdp_mesh_unref(mesh);
     test_drop_workspace(context);
@@ -194,6 +205,7 @@ static void check_mixed(fsdp_context *context, void *arg)
     /* Four sets: (R, S), (S, S), (S, R), (R, R); 1 + 2 + 1 all-reduces. */
     static const fsdp_placement mixed[PARAMS][2] = {{R, S(0)}, {S(0), S(0)}, {S(0), R}, {S(1), S(0)}, {R, R}};
     static const fsdp_placement hybrid[PARAMS][2] = {{R, S(0)}, {R, S(0)}, {R, S(1)}, {R, S(0)}, {R, S(0)}};
+    static const fsdp_placement copies[PARAMS][2] = {{R, S(0)}, {R, S(0)}, {R, S(0)}, {R, S(0)}, {R, S(0)}};
     static const char *const names[] = {"replicate", "shard"};
     const int64_t *shape = arg;
     fsdp_mesh *mesh = NULL;
@@ -201,6 +213,8 @@ static void check_mixed(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_mesh_create(context, 2, shape, names, &mesh));
     compare(context, mesh, mixed, ADAMW, 4);
     compare(context, mesh, hybrid, SGD, 1);
+    compare(context, mesh, copies, MUON, 1);
+    compare(context, mesh, copies, BYTES, 1);
     fsdp_mesh_unref(mesh);
     test_drop_workspace(context);
 }

@@ -114,7 +114,7 @@ static int64_t check_local_moments(const fsdp_optimizer *optimizer)
         const fsdp__optimizer_param *p = &optimizer->groups[0].params[i];
         const fsdp_tensor *moments[] = {p->moment1, p->moment2};
 
-        for (int m = 0; m < (optimizer->kind == FSDP__OPTIMIZER_SGD ? 1 : 2); m++) {
+        for (int m = 0; m < (optimizer->groups[0].kind == FSDP__OPTIMIZER_SGD ? 1 : 2); m++) {
             CHECK(fsdp__shape_equal(moments[m], p->tensor));
             CHECK_EQ(moments[m]->storage->kind, FSDP_MEMORY_OPTIMIZER_STATE);
             CHECK_EQ(moments[m]->storage->bytes, (size_t)fsdp_tensor_numel(p->tensor) * sizeof(float));

@@ -1,47 +1,9 @@
-/* optimizer.c - Adam, AdamW and SGD over all tensors in one pass, and the sums from which norms are made. */
+/* optimizer.c - Adam, AdamW, SGD and Lion over all tensors in one pass, and the sums from which norms are made. */
 #include <math.h>
 
-#include "backend/cpu/kernels/dtype.h"
+#include "backend/cpu/kernels/judged.h"
 #include "backend/cpu/kernels/spans.h"
 #include "base/alloc.h"
-
-/* Expands to CALL(P, G) with the dtypes of parameter and gradient as constants. */
-#define EACH_PAIR(param_dtype, grad_dtype, CALL)   \
-    switch (param_dtype) {                         \
-    case FSDP_F32:                                 \
-        EACH_GRADIENT(FSDP_F32, grad_dtype, CALL)  \
-        break;                                     \
-    case FSDP_BF16:                                \
-        EACH_GRADIENT(FSDP_BF16, grad_dtype, CALL) \
-        break;                                     \
-    default:                                       \
-        EACH_GRADIENT(FSDP_F16, grad_dtype, CALL)  \
-    }
-#define EACH_GRADIENT(P, grad_dtype, CALL) \
-    switch (grad_dtype) {                  \
-    case FSDP_F32:                         \
-        CALL(P, FSDP_F32);                 \
-        break;                             \
-    case FSDP_BF16:                        \
-        CALL(P, FSDP_BF16);                \
-        break;                             \
-    default:                               \
-        CALL(P, FSDP_F16);                 \
-    }
-
-/* What [Note: verdicts] makes of a call. */
-typedef struct judged {
-    bool left_out;
-    float grad_scale;
-    int64_t step;
-} judged;
-
-static judged judged_of(const fsdp__verdict *verdict, float grad_scale, int64_t step, bool behind)
-{
-    if (!verdict)
-        return (judged){.grad_scale = grad_scale, .step = step};
-    return (judged){verdict->left_out != 0, verdict->scale, step - (behind && verdict->left_out_before)};
-}
 
 typedef struct adam_plan {
     const fsdp__adam_args *k;
@@ -171,6 +133,96 @@ fsdp_status KERNEL(sgd)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 
     if (!by.left_out)
         fsdp__for_spans(k->count, sgd_numel, sgd_piece, &p);
+    return FSDP_OK;
+}
+
+typedef struct lion_plan {
+    const fsdp__lion_args *k;
+    float grad_scale;
+} lion_plan;
+
+static int64_t lion_numel(const void *args, int64_t span)
+{
+    return ((const lion_plan *)args)->k->spans[span].numel;
+}
+
+FSDP__INLINE void lion_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const lion_plan *p, const fsdp__optimizer_span *s,
+                            int64_t begin, int64_t end)
+{
+    const fsdp__lion_args *k = p->k;
+    float *restrict m = s->moment1;
+    float scale = p->grad_scale, decay = (float)(k->lr * k->weight_decay), lr = (float)k->lr;
+    float take1 = (float)(1.0 - k->beta1), take2 = (float)(1.0 - k->beta2);
+    const void *grad = s->grad;
+    void *restrict param = s->param;
+
+#pragma omp simd
+    for (int64_t i = begin; i < end; i++) {
+        /* Each sum has one product, which no other sum has, so that no two loops can contract them in two ways. */
+        float g = fsdp__load(dtype, grad, i) * scale, w = fsdp__load(param_dtype, param, i);
+        float u = m[i] + take1 * (g - m[i]), step = u > 0.0f ? lr : u < 0.0f ? -lr : 0.0f * u;
+        m[i] += take2 * (g - m[i]);
+        w -= decay * w;
+        fsdp__store(param_dtype, param, i, w - step);
+    }
+}
+
+static void lion_piece(const void *args, int64_t span, int64_t begin, int64_t end)
+{
+    const lion_plan *p = args;
+
+#define LION(P, G) lion_loop(P, G, p, &p->k->spans[span], begin, end)
+    EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, LION)
+#undef LION
+}
+
+fsdp_status KERNEL(lion)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__lion_args *k = args;
+    judged by = judged_of(k->verdict, k->grad_scale, 1, false);
+    const lion_plan p = {.k = k, .grad_scale = by.grad_scale};
+
+    if (!by.left_out)
+        fsdp__for_spans(k->count, lion_numel, lion_piece, &p);
+    return FSDP_OK;
+}
+
+/* ---- averages ---- */
+
+static int64_t lerp_numel(const void *args, int64_t span)
+{
+    return ((const fsdp__lerp_spans_args *)args)->spans[span].numel;
+}
+
+FSDP__INLINE void lerp_loop(fsdp_dtype dst_dtype, fsdp_dtype dtype, const fsdp__lerp_spans_args *k, const fsdp__span *s,
+                            int64_t begin, int64_t end)
+{
+    const void *src = s->src;
+    void *restrict dst = s->dst;
+    float weight = k->weight, scale = k->scale;
+
+#pragma omp simd
+    for (int64_t i = begin; i < end; i++) {
+        float at = fsdp__load(dst_dtype, dst, i);
+        fsdp__store(dst_dtype, dst, i, at + weight * (scale * fsdp__load(dtype, src, i) - at));
+    }
+}
+
+static void lerp_piece(const void *args, int64_t span, int64_t begin, int64_t end)
+{
+    const fsdp__lerp_spans_args *k = args;
+
+#define LERP(P, G) lerp_loop(P, G, k, &k->spans[span], begin, end)
+    EACH_PAIR(k->dst_dtype, k->src_dtype, LERP)
+#undef LERP
+}
+
+fsdp_status KERNEL(lerp_spans)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__lerp_spans_args *k = args;
+
+    if (!k->verdict || !k->verdict->left_out)
+        fsdp__for_spans(k->count, lerp_numel, lerp_piece, k);
     return FSDP_OK;
 }
 

@@ -1,7 +1,8 @@
-/* optimizer.cu - Adam, AdamW and SGD over all tensors in one launch, or a few. A product is rounded by itself before it
- * is added, so that the bits are those of a CPU without fused multiply and add; divisions and roots are exact to the
- * last bit by CUDA's default. */
+/* optimizer.cu - Adam, AdamW, SGD and Lion over all tensors in one launch, or a few; Adam with moments of bytes. A
+ * product is rounded by itself before it is added, so that the bits are those of a CPU without fused multiply and add;
+ * divisions and roots are exact to the last bit by CUDA's default. */
 #include "backend/cuda/kernels/spans.cuh"
+#include "base/byte_map.h"
 
 /* A product that the compiler does not join with an addition. */
 DEVICE float times(float a, float b)
@@ -48,7 +49,8 @@ struct adam_plan {
     adam_corrections at, earlier; /* of t as the host has counted, and of one less */
 };
 
-static adam_corrections corrections_of(const fsdp__adam_args *k, int64_t t)
+template <class Args>
+static adam_corrections corrections_of(const Args *k, int64_t t)
 {
     adam_corrections c = {(float)(k->lr / (1.0 - pow(k->beta1, (double)t))),
                           (float)sqrt(1.0 - pow(k->beta2, (double)t))};
@@ -56,7 +58,8 @@ static adam_corrections corrections_of(const fsdp__adam_args *k, int64_t t)
     return c;
 }
 
-static adam_plan plan_of(const fsdp__adam_args *k)
+template <class Args>
+static adam_plan plan_of(const Args *k)
 {
     adam_plan p;
 
@@ -203,5 +206,227 @@ ENTRY(sgd)
 #define SGD(P) return sgd_of<P>(stream, k)
     EACH_FLOAT(k->param_dtype, SGD)
 #undef SGD
+    return FSDP_OK;
+}
+
+/* ---- Lion ---- */
+
+struct lion_plan {
+    verdict_on on;
+    float lr, take1, take2, decay;
+};
+
+template <class P, class G>
+static __global__ void lion_step(const __grid_constant__ span_list<fsdp__optimizer_span> list, const lion_plan p)
+{
+    const int N = pack_of<float, P>::length;
+    chunk c = chunk_of_block(list);
+    const fsdp__optimizer_span &s = list.spans[c.span];
+    float scale = scale_of(p.on);
+
+    if (is_left_out(p.on))
+        return;
+    EACH_PACK (at, c, N) {
+        int64_t n = c.end - at;
+        float w[N], g[N], m[N];
+
+        load_pack((const P *)s.param + at, n, w);
+        load_pack((const G *)s.grad + at, n, g);
+        load_pack(s.moment1 + at, n, m);
+        UNROLL
+        for (int i = 0; i < N; i++) {
+            float u;
+
+            g[i] = times(g[i], scale);
+            u = m[i] + times(p.take1, g[i] - m[i]);
+            m[i] += times(p.take2, g[i] - m[i]);
+            w[i] -= times(p.decay, w[i]);
+            w[i] -= u > 0.0f ? p.lr : u < 0.0f ? -p.lr : times(0.0f, u);
+        }
+        store_pack(s.moment1 + at, n, m);
+        store_pack((P *)s.param + at, n, w);
+    }
+}
+
+template <class P>
+static fsdp_status lion_of(fsdp_stream *stream, const fsdp__lion_args *k)
+{
+    span_lists<fsdp__optimizer_span> lists = lists_of(k->spans, k->count);
+    lion_plan plan = {{k->verdict, k->grad_scale, false},
+                      (float)k->lr,
+                      (float)(1.0 - k->beta1),
+                      (float)(1.0 - k->beta2),
+                      (float)(k->lr * k->weight_decay)};
+
+    while (next_list(&lists)) {
+#define STEP(G) FSDP_TRY(launch(stream, "lion", lion_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan))
+        EACH_FLOAT(k->grad_dtype, STEP)
+#undef STEP
+    }
+    return FSDP_OK;
+}
+
+ENTRY(lion)
+{
+    const fsdp__lion_args *k = (const fsdp__lion_args *)args;
+
+#define LION(P) return lion_of<P>(stream, k)
+    EACH_FLOAT(k->param_dtype, LION)
+#undef LION
+    return FSDP_OK;
+}
+
+/* ---- averages ---- */
+
+template <class D, class S>
+static __global__ void lerp(const __grid_constant__ span_list<fsdp__span> list, const fsdp__verdict *verdict,
+                            float weight, float scale)
+{
+    const int N = pack_of<D, S>::length;
+    chunk c = chunk_of_block(list);
+    D *dst = (D *)list.spans[c.span].dst;
+    const S *src = (const S *)list.spans[c.span].src;
+
+    if (verdict && verdict->left_out)
+        return;
+    EACH_PACK (at, c, N) {
+        float x[N], y[N];
+
+        load_pack(src + at, c.end - at, x);
+        load_pack((const D *)dst + at, c.end - at, y);
+        UNROLL
+        for (int i = 0; i < N; i++)
+            y[i] += times(weight, times(scale, x[i]) - y[i]);
+        store_pack(dst + at, c.end - at, y);
+    }
+}
+
+template <class D>
+static fsdp_status lerp_to(fsdp_stream *stream, const fsdp__lerp_spans_args *k)
+{
+    span_lists<fsdp__span> lists = lists_of(k->spans, k->count);
+
+    while (next_list(&lists)) {
+#define LERP(S) \
+    FSDP_TRY(   \
+        launch(stream, "lerp_spans", lerp<D, S>, lists.blocks, BLOCK, 0, lists.list, k->verdict, k->weight, k->scale))
+        EACH_FLOAT(k->src_dtype, LERP)
+#undef LERP
+    }
+    return FSDP_OK;
+}
+
+ENTRY(lerp_spans)
+{
+    const fsdp__lerp_spans_args *k = (const fsdp__lerp_spans_args *)args;
+
+#define LERP(D) return lerp_to<D>(stream, k)
+    EACH_FLOAT(k->dst_dtype, LERP)
+#undef LERP
+    return FSDP_OK;
+}
+
+/* ---- Adam with moments of bytes: each warp has a block of a row ---- */
+
+enum {
+    BYTES_A_LANE = FSDP__BYTE_BLOCK / WARP
+};
+
+/* The code of the nearest number; of two the lower. */
+DEVICE uint8_t encode(const float *map, float x)
+{
+    int low = 0;
+
+    for (int step = FSDP__BYTE_CODES / 2; step > 0; step /= 2)
+        low += x > times(0.5f, map[low + step - 1] + map[low + step]) ? step : 0;
+    return (uint8_t)low;
+}
+
+/* Encodes the `n` numbers that the warp has, of which lane i has i, i + WARP and so on. */
+DEVICE void store_block(const float *map, const float *x, int n, uint8_t *codes, float *scale)
+{
+    unsigned bits = 0;
+    float largest;
+
+    for (int i = 0; i < BYTES_A_LANE; i++)
+        if (lane_of_warp() + i * WARP < n)
+            bits = magnitude_bits(x[i]) > bits ? magnitude_bits(x[i]) : bits;
+    largest = bits_float(warp_largest(bits));
+    if (lane_of_warp() == 0)
+        *scale = largest;
+    for (int i = 0; i < BYTES_A_LANE; i++)
+        if (lane_of_warp() + i * WARP < n)
+            codes[lane_of_warp() + i * WARP] = encode(map, largest > 0.0f ? x[i] / largest : 0.0f);
+}
+
+template <class P, class G>
+static __global__ void byte_adam_step(const fsdp__byte_span s, const adam_plan p)
+{
+    __shared__ float first[FSDP__BYTE_CODES], second[FSDP__BYTE_CODES];
+    int64_t in_row = (s.cols + FSDP__BYTE_BLOCK - 1) / FSDP__BYTE_BLOCK;
+    int64_t block = (int64_t)blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP;
+    int64_t column = block % in_row * FSDP__BYTE_BLOCK, at = block / in_row * s.cols + column;
+    int n = s.cols - column < FSDP__BYTE_BLOCK ? (int)(s.cols - column) : (int)FSDP__BYTE_BLOCK;
+    float scale = scale_of(p.on), step_size = is_earlier(p.on) ? p.earlier.step_size : p.at.step_size,
+          root_correction = is_earlier(p.on) ? p.earlier.root_correction : p.at.root_correction;
+    float m[BYTES_A_LANE], v[BYTES_A_LANE], scale1, scale2;
+
+    if (is_left_out(p.on))
+        return;
+    for (int c = threadIdx.x; c < FSDP__BYTE_CODES; c += BLOCK) {
+        first[c] = fsdp__byte_map_value(c, 1);
+        second[c] = fsdp__byte_map_value(c, 0);
+    }
+    __syncthreads();
+    if (block >= s.rows * in_row)
+        return;
+    scale1 = s.scales1[block];
+    scale2 = s.scales2[block];
+    __syncwarp();
+    for (int i = 0; i < BYTES_A_LANE; i++) {
+        int64_t e = at + lane_of_warp() + i * WARP;
+        float w, g, old1, old2;
+
+        m[i] = v[i] = 0.0f;
+        if (lane_of_warp() + i * WARP >= n)
+            continue;
+        w = times(to_float(((const P *)s.param)[e]), p.decay_factor);
+        g = times(to_float(((const G *)s.grad)[e]), scale) + times(p.decay, w);
+        old1 = times(first[s.codes1[e]], scale1);
+        old2 = times(second[s.codes2[e]], scale2);
+        m[i] = old1 + times(p.one_minus_beta1, g - old1);
+        v[i] = times(p.beta2, old2) + times(times(p.one_minus_beta2, g), g);
+        ((P *)s.param)[e] = from_float<P>(w - times(step_size, m[i]) / (sqrtf(v[i]) / root_correction + p.eps));
+    }
+    store_block(first, m, n, s.codes1 + at, &s.scales1[block]);
+    store_block(second, v, n, s.codes2 + at, &s.scales2[block]);
+}
+
+template <class P>
+static fsdp_status byte_adam_of(fsdp_stream *stream, const fsdp__byte_adam_args *k)
+{
+    adam_plan plan = plan_of(k);
+
+    for (int64_t i = 0; i < k->count; i++) {
+        const fsdp__byte_span *s = &k->spans[i];
+        int64_t warps = s->rows * ((s->cols + FSDP__BYTE_BLOCK - 1) / FSDP__BYTE_BLOCK);
+        int64_t blocks = (warps + BLOCK / WARP - 1) / (BLOCK / WARP);
+
+        if (blocks == 0)
+            continue;
+#define STEP(G) FSDP_TRY(launch(stream, "byte_adam", byte_adam_step<P, G>, (unsigned)blocks, BLOCK, 0, *s, plan))
+        EACH_FLOAT(k->grad_dtype, STEP)
+#undef STEP
+    }
+    return FSDP_OK;
+}
+
+ENTRY(byte_adam)
+{
+    const fsdp__byte_adam_args *k = (const fsdp__byte_adam_args *)args;
+
+#define ADAM(P) return byte_adam_of<P>(stream, k)
+    EACH_FLOAT(k->param_dtype, ADAM)
+#undef ADAM
     return FSDP_OK;
 }

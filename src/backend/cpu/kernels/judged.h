@@ -1,0 +1,46 @@
+/* judged.h - what optimizers' kernels have in common: dtypes of two operands, and verdicts. */
+#ifndef BACKEND_CPU_JUDGED_H
+#define BACKEND_CPU_JUDGED_H
+
+#include "backend/cpu/kernels/dtype.h"
+#include "backend/cpu/kernels/kernel.h"
+
+/* Expands to CALL(P, G) with the dtypes of parameter and gradient as constants. */
+#define EACH_PAIR(param_dtype, grad_dtype, CALL)   \
+    switch (param_dtype) {                         \
+    case FSDP_F32:                                 \
+        EACH_GRADIENT(FSDP_F32, grad_dtype, CALL)  \
+        break;                                     \
+    case FSDP_BF16:                                \
+        EACH_GRADIENT(FSDP_BF16, grad_dtype, CALL) \
+        break;                                     \
+    default:                                       \
+        EACH_GRADIENT(FSDP_F16, grad_dtype, CALL)  \
+    }
+#define EACH_GRADIENT(P, grad_dtype, CALL) \
+    switch (grad_dtype) {                  \
+    case FSDP_F32:                         \
+        CALL(P, FSDP_F32);                 \
+        break;                             \
+    case FSDP_BF16:                        \
+        CALL(P, FSDP_BF16);                \
+        break;                             \
+    default:                               \
+        CALL(P, FSDP_F16);                 \
+    }
+
+/* What [Note: verdicts] makes of a call. */
+typedef struct judged {
+    bool left_out;
+    float grad_scale;
+    int64_t step;
+} judged;
+
+static inline judged judged_of(const fsdp__verdict *verdict, float grad_scale, int64_t step, bool behind)
+{
+    if (!verdict)
+        return (judged){.grad_scale = grad_scale, .step = step};
+    return (judged){verdict->left_out != 0, verdict->scale, step - (behind && verdict->left_out_before)};
+}
+
+#endif
