@@ -524,9 +524,15 @@ int64_t fsdp__train_held_out(const fsdp_train_run *run);
 bool fsdp__train_has_bytes(const fsdp_train_run *run);
 /* Writes what decides which rows are in which window, of data that has rows or is a mixture. */
 void fsdp__train_facts_of_windows(const fsdp_train_run *run, FILE *out);
-/* Packs rows as the config says: `count` of them from `first` on. */
+
+/* ---- pack_rows.c ---- */
+
+/* Packs rows as the config says: `count` of them from `first` on; 0: all up to the end. */
 fsdp_status fsdp__train_pack(const fsdp_train_run *run, const char *key, const fsdp__rows *rows, int64_t first,
                              int64_t count, fsdp__packed **out);
+/* Says on rank 0 what there is: rows, tokens, answers, windows, how full these are, and what became of rows that are
+ * too long. */
+void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__train_part *part);
 
 /* ---- text_data.c ---- */
 

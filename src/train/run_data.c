@@ -3,7 +3,6 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
-#include "base/text.h"
 #include "train/facts.h"
 #include "train/run.h"
 #include "train/run_config.h"
@@ -51,87 +50,6 @@ static fsdp_status check_keys(fsdp_train_run *run)
 
 /* ---- rows ---- */
 
-static fsdp_status check_answers(const fsdp_train_run *run, const char *key, const fsdp__rows *rows)
-{
-    if (rows->learned > 0 || run->config->data.train_on == FSDP_TRAIN_ON_ALL)
-        return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID,
-                     "%s: no token of '%s' is an answer, so there is nothing to learn: data.train_on: all learns all "
-                     "tokens",
-                     key, rows->path);
-}
-
-fsdp_status fsdp__train_pack(const fsdp_train_run *run, const char *key, const fsdp__rows *rows, int64_t first,
-                             int64_t count, fsdp__packed **out)
-{
-    const fsdp_train_config *c = run->config;
-    fsdp__packing_options options = {
-        .seq_len = c->training.seq_len,
-        .packing = c->data.packing < 0 ? FSDP__NEXT_FIT : (fsdp__packing)c->data.packing,
-        .long_row = (fsdp__long_row)c->data.long_row,
-        .all = c->data.train_on == FSDP_TRAIN_ON_ALL,
-        .first_row = first,
-        .row_count = count,
-    };
-    fsdp_status status;
-
-    FSDP_TRY(check_answers(run, key, rows));
-    status = fsdp__pack(rows, &options, out);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "%s", key);
-}
-
-static fsdp_status count_answers(const fsdp__packed *packed, int64_t *out)
-{
-    *out = 0;
-    for (int64_t w = 0; w < packed->windows; w++) {
-        int64_t answers;
-
-        FSDP_TRY(fsdp__packed_answers(packed, w, &answers));
-        *out += answers;
-    }
-    return FSDP_OK;
-}
-
-/* Says what became of rows that are too long. */
-static void tell_long(const fsdp_train_run *run, const fsdp__train_part *part)
-{
-    static const char *const what[] = {"", "truncated", "split", "left out"};
-    const fsdp__packed *p = part->packed;
-    char rows[32], tokens[32];
-
-    if (p->long_rows > 0)
-        fsdp_log(run->context, FSDP_LOG_WARNING,
-                 "%s: %s row%s of more than training.seq_len %lld tokens %s %s (data.on_long_row): %s tokens are not "
-                 "used",
-                 part->key, fsdp__thousands(p->long_rows, rows, sizeof rows), p->long_rows == 1 ? "" : "s",
-                 (long long)p->options.seq_len, p->long_rows == 1 ? "is" : "are", what[p->options.long_row],
-                 fsdp__thousands(p->left_out, tokens, sizeof tokens));
-}
-
-/* Says what there is: rows, tokens, answers, windows, and how full they are. */
-static fsdp_status tell_rows(const fsdp_train_run *run, const fsdp__train_part *part)
-{
-    const fsdp__packed *p = part->packed;
-    double full = 100 * (double)p->tokens / ((double)p->windows * (double)p->options.seq_len);
-    char rows[32], tokens[32], learned[32], windows[32];
-    int64_t answers;
-
-    if (fsdp_context_rank(run->context) != 0)
-        return FSDP_OK;
-    FSDP_TRY(count_answers(p, &answers));
-    fsdp_log(
-        run->context, FSDP_LOG_INFO,
-        "%s: %s rows of %s tokens, of which %s are learned (%s), in %s windows of %lld, which are %.1f%% full (%s)",
-        part->key, fsdp__thousands(p->row_count, rows, sizeof rows), fsdp__thousands(p->tokens, tokens, sizeof tokens),
-        fsdp__thousands(answers, learned, sizeof learned), p->options.all ? "data.train_on: all" : "the answers",
-        fsdp__thousands(p->windows, windows, sizeof windows), (long long)p->options.seq_len, full,
-        p->options.packing == FSDP__PAD        ? "a row in each"
-        : p->options.packing == FSDP__BEST_FIT ? "packed by best fit"
-                                               : "packed");
-    tell_long(run, part);
-    return FSDP_OK;
-}
-
 /* Packs the rows that are not held out. */
 static fsdp_status pack_part(const fsdp_train_run *run, fsdp__train_part *part)
 {
@@ -139,7 +57,8 @@ static fsdp_status pack_part(const fsdp_train_run *run, fsdp__train_part *part)
         return FSDP_OK;
     FSDP_TRY(fsdp__train_pack(run, part->key, part->source.rows, 0, run->validation.held_rows_from, &part->packed));
     part->tokens = part->packed->tokens;
-    return tell_rows(run, part);
+    fsdp__train_tell_rows(run, part);
+    return FSDP_OK;
 }
 
 /* ---- the loader ---- */

@@ -6,6 +6,7 @@
 
 #include "data/row_fixture.h"
 #include "support/program.h"
+#include "train/replay.h"
 #include "train/steps.h"
 
 enum {
@@ -17,11 +18,11 @@ enum {
 typedef struct repeated {
     json_t *file;
     const char *model;
-    int world, steps;
+    int world;
     const char *keys[KEYS]; /* pairs of key and value; NULL ends them */
     char texts[8][160];
     int key_count;
-    fsdp_train_report reports[STEPS + 2];
+    fsdp_train_report reports[STEPS];
 } repeated;
 
 static void set(repeated *r, const char *key, const char *value)
@@ -50,7 +51,7 @@ static void prepare(repeated *r, const char *name, const row_file *rows, int wor
     snprintf(path, sizeof path, "%s/finetune/%s.json", REFERENCE, name);
     if (access(path, R_OK) != 0 && all)
         snprintf(path, sizeof path, "%s/finetune/%s.json", all, name);
-    *r = (repeated){.file = json_load_file(path, 0, NULL), .world = world, .steps = STEPS};
+    *r = (repeated){.file = json_load_file(path, 0, NULL), .world = world};
     CHECK_PTR(r->file);
     r->model = json_string_value(json_object_get(r->file, "model"));
     snprintf(r->texts[0], sizeof r->texts[0], "%s/models/%s", REFERENCE, r->model);
@@ -85,8 +86,20 @@ static void take_steps(fsdp_context *context, void *arg)
     repeated *r = arg;
     fsdp_train_config *config = config_of(r);
 
+    fsdp_train_report report;
+    fsdp_train_run *run = NULL;
+
     fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL);
-    train_steps(context, config, r->steps, r->reports);
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, config, &run));
+    for (int step = 0; step < STEPS; step++) {
+        CHECK_OK(fsdp_train_step(run, &report));
+        if (fsdp_context_rank(context) == 0)
+            r->reports[step] = report;
+    }
+    if (config->parallelism.strategy == FSDP_TRAIN_FSDP2 && config->training.mixed_precision_param == FSDP_F32)
+        replay_check_weights(&(replay){.reference = r->file}, fsdp_train_run_model(run));
+    fsdp_train_run_free(run);
     fsdp_train_config_free(config);
 }
 
