@@ -412,6 +412,11 @@ static fsdp_status of_slow_rank(fsdp__advices *out, const fsdp__recorded_run *ru
     return fsdp__advise_of_slow_rank(out, run, &s->of.step);
 }
 
+static fsdp_status of_odd_steps(fsdp__advices *out, const fsdp__recorded_run *run, const fsdp__source *s)
+{
+    return fsdp__advise_of_odd_steps(out, run, &s->of.step);
+}
+
 static fsdp_status of_wait(fsdp__advices *out, const fsdp__recorded_run *run, const fsdp__source *s)
 {
     return fsdp__advise_of_wait(out, run, &s->of.step);
@@ -447,6 +452,7 @@ fsdp_status fsdp__advices_of(const fsdp__sources *sources, const fsdp__advice_pl
     for (int64_t i = 0; i < all->count; i++)
         FSDP_TRY(of_end(out, sources, i));
     FSDP_TRY(of_sources(out, sources, FSDP__SOURCE_TRACE, false, of_slow_rank));
+    FSDP_TRY(of_sources(out, sources, FSDP__SOURCE_TRACE, false, of_odd_steps));
     for (int64_t i = 0; i < all->count; i++) {
         for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
             FSDP_TRY(rules[r](out, &all->runs[i]));

@@ -1,5 +1,6 @@
 /* step_advice.c - what a traced step shows, said in words with figures. */
 #include "report/step_advice.h"
+#include "base/text.h"
 #include "report/chart.h"
 
 static const char *ms_text(int64_t ns, char text[FSDP__VALUE_TEXT])
@@ -25,8 +26,9 @@ static bool has_machines(const fsdp__traced_step *step)
     return false;
 }
 
-/* Writes what the slowest rank does longer than the others do. */
-static void reason_text(const fsdp__traced_step *step, char *text, size_t bytes)
+/* Writes what a slow rank does longer than the others do. */
+static void reason_text(const fsdp__traced_step *step, fsdp__step_reason why, int64_t its_ns, int64_t usual_ns,
+                        char *text, size_t bytes)
 {
     static const struct {
         const char *its, *usual, *so;
@@ -45,12 +47,12 @@ static void reason_text(const fsdp__traced_step *step, char *text, size_t bytes)
     };
     char its[FSDP__VALUE_TEXT], usual[FSDP__VALUE_TEXT];
 
-    if (step->why == FSDP__SLOW_IN_NOTHING)
+    if (why == FSDP__SLOW_IN_NOTHING)
         snprintf(text, bytes, "the trace shows nothing that it does longer than they do");
     else
-        snprintf(text, bytes, "%s %s, %s %s: %s%s", words[step->why].its, ms_text(step->its, its),
-                 words[step->why].usual, ms_text(step->usual, usual),
-                 step->why == FSDP__SLOW_IN_CALLS && has_machines(step) ? "its network or " : "", words[step->why].so);
+        snprintf(text, bytes, "%s %s, %s %s: %s%s", words[why].its, ms_text(its_ns, its), words[why].usual,
+                 ms_text(usual_ns, usual), why == FSDP__SLOW_IN_CALLS && has_machines(step) ? "its network or " : "",
+                 words[why].so);
 }
 
 fsdp_status fsdp__advise_of_slow_rank(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step)
@@ -61,13 +63,34 @@ fsdp_status fsdp__advise_of_slow_rank(fsdp__advices *all, const fsdp__recorded_r
 
     if (!slow)
         return FSDP_OK;
-    reason_text(step, why, sizeof why);
+    reason_text(step, step->why, step->its, step->usual, why, sizeof why);
     FSDP_TRY(fsdp__advise(all, run, "Rank %d is slow: in %s of %s the others wait %s for it on the average; %s.",
                           step->slowest, name_of(step, which), ms_text(step->ns, whole),
                           ms_text(slow->caused / (step->trace.rank_count - 1), waited), why));
     if (slow->checkpoint > 0)
         return fsdp__advise(all, run, "Rank %d writes its part of a checkpoint meanwhile, for %s of that step.",
                             step->slowest, ms_text(slow->checkpoint, written));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__advise_of_odd_steps(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step)
+{
+    char took[FSDP__VALUE_TEXT], whole[FSDP__VALUE_TEXT], which[FSDP__VALUE_TEXT], waited[FSDP__VALUE_TEXT], at[200],
+        shown[160], why[300];
+
+    for (int i = 0; i < step->odd_count; i++) {
+        const fsdp__odd_step *odd = &step->odd[i];
+
+        reason_text(step, odd->why, odd->its, odd->usual, why, sizeof why);
+        at[0] = '\0';
+        if (odd->at)
+            snprintf(at, sizeof at, ", longest at %s", fsdp__shown(odd->at, shown, sizeof shown));
+        FSDP_TRY(fsdp__advise(all, run,
+                              "Rank %d was slow in step %lld, which took %s (%s, in the middle of all, took %s): the "
+                              "others waited %s for it on the average%s; %s.",
+                              odd->rank, (long long)odd->number, ms_text(odd->ns, took), name_of(step, which),
+                              ms_text(step->ns, whole), ms_text(odd->waited, waited), at, why));
+    }
     return FSDP_OK;
 }
 

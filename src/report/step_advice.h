@@ -8,6 +8,8 @@
 /* Say which rank the others wait for, and what is waited for longest, if that is over a fiftieth of the step. `run`:
  * whose step it is, or NULL. */
 fsdp_status fsdp__advise_of_slow_rank(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step);
+/* Says which rank others waited for in some steps only. */
+fsdp_status fsdp__advise_of_odd_steps(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step);
 fsdp_status fsdp__advise_of_wait(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step);
 
 #endif

@@ -9,6 +9,7 @@
 #include "report/step_parts.h"
 
 enum {
+    LOOKS = 16,     /* steps that are looked at for a slow rank */
     MOMENTS = 2000, /* of the memory that are kept */
     UNITS = 4096    /* times that something is so of a unit */
 };
@@ -81,8 +82,8 @@ static int64_t whole_steps(const fsdp__trace *t, taken *steps)
     return whole;
 }
 
-/* Chooses the step whose time is the median of all. */
-static fsdp_status choose(fsdp__traced_step *step)
+/* Chooses the step whose time is the median of all. `*out` has all of them, by length; the caller frees it. */
+static fsdp_status choose(fsdp__traced_step *step, taken **out)
 {
     const fsdp__trace *t = &step->trace;
     int64_t count = 0;
@@ -90,14 +91,13 @@ static fsdp_status choose(fsdp__traced_step *step)
 
     for (int64_t i = 0; i < t->span_count; i++)
         count += step_number(t, &t->spans[i]) > 0;
-    steps = fsdp__malloc((size_t)FSDP__MAX(count, 1) * sizeof *steps);
+    *out = steps = fsdp__malloc((size_t)FSDP__MAX(count, 1) * sizeof *steps);
     FSDP__TRY_NEW(steps);
     step->traced = whole_steps(t, steps);
     if (step->traced > 0) {
         qsort(steps, (size_t)step->traced, sizeof *steps, by_ns);
         step->number = steps[(step->traced - 1) / 2].number;
     }
-    fsdp__free(steps);
     return FSDP_OK;
 }
 
@@ -237,15 +237,90 @@ static fsdp_status add_units(fsdp__step_parts *p)
     return FSDP_OK;
 }
 
+/* ---- steps in which one rank was slow ---- */
+
+static void free_ranks(fsdp__step_rank *ranks, int count)
+{
+    for (int r = 0; ranks && r < count; r++) {
+        fsdp__free(ranks[r].does.items);
+        fsdp__free(ranks[r].calls.items);
+    }
+    fsdp__free(ranks);
+}
+
+/* Notes another step if the others waited for one rank in it, and that explains a part of why it took longer. */
+static void note_odd(fsdp__traced_step *step, const fsdp__traced_step *other)
+{
+    int others = step->trace.rank_count - 1, slow = other->slowest;
+    int64_t waited = slow < 0 ? 0 : other->ranks[slow].caused / others,
+            more = slow < 0 ? 0 : waited - step->ranks[slow].caused / others;
+
+    if (more > (other->ns - step->ns) / 4 && more > step->ns / 10)
+        step->odd[step->odd_count++] = (fsdp__odd_step){.number = other->number,
+                                                        .ns = other->ns,
+                                                        .rank = slow,
+                                                        .waited = waited,
+                                                        .why = other->why,
+                                                        .its = other->its,
+                                                        .usual = other->usual,
+                                                        .at = other->wait_count > 0 ? other->waits[0].name : NULL};
+}
+
+/* Looks at another step of the same trace. */
+static fsdp_status look_at(const fsdp__step_parts *p, int64_t number, fsdp__traced_step *other)
+{
+    size_t ranks = (size_t)p->step->trace.rank_count;
+    fsdp__step_parts parts = {.step = other, .comers = p->comers};
+    fsdp_status status = FSDP_NO_MEMORY;
+
+    *other = (fsdp__traced_step){.trace = p->step->trace, .number = number};
+    other->ranks = fsdp__calloc(ranks, sizeof *other->ranks);
+    parts.places = fsdp__calloc(ranks, sizeof *parts.places);
+    if (other->ranks && parts.places)
+        status = place_ranks(&parts);
+    if (status == FSDP_OK)
+        status = fsdp__step_find_activities(&parts);
+    if (status == FSDP_OK)
+        status = fsdp__step_find_slowest(&parts);
+    if (status == FSDP_OK)
+        note_odd(p->step, other);
+    fsdp__free(parts.places);
+    free_ranks(other->ranks, p->step->trace.rank_count);
+    return status;
+}
+
+/* Finds the longest steps for which one rank is to blame, among those that are much longer than the one that is shown.
+ */
+static fsdp_status find_odd(const fsdp__step_parts *p, const taken *steps)
+{
+    fsdp__traced_step *step = p->step, *other;
+    int64_t usual = step->traced > 0 ? steps[(step->traced - 1) / 2].ns : 0, last = step->traced - 1;
+    fsdp_status status = FSDP_OK;
+
+    if (step->traced == 0 || step->trace.rank_count < 2)
+        return FSDP_OK;
+    other = fsdp__malloc(sizeof *other);
+    FSDP__TRY_NEW(other);
+    for (int64_t i = last; status == FSDP_OK && i > FSDP__MAX(last - LOOKS, -1) && steps[i].ns > usual + usual / 5 &&
+                           step->odd_count < FSDP__ODD_STEPS;
+         i--)
+        status = look_at(p, steps[i].number, other);
+    fsdp__free(other);
+    return status;
+}
+
 /* ---- all ---- */
 
 static fsdp_status make(fsdp__step_parts *p)
 {
-    FSDP_TRY(choose(p->step));
+    FSDP__FREED taken *steps = NULL;
+
+    FSDP_TRY(choose(p->step, &steps));
     FSDP_TRY(place_ranks(p));
     FSDP_TRY(fsdp__step_match_calls(p));
     FSDP_TRY(fsdp__step_find_activities(p));
     FSDP_TRY(fsdp__step_find_slowest(p));
+    FSDP_TRY(find_odd(p, steps));
     FSDP_TRY(fsdp__step_add_traffic(p));
     FSDP_TRY(add_units(p));
     FSDP_TRY(add_memory(p, p->step->trace.rank_count, &p->step->highest));
@@ -293,11 +368,7 @@ fsdp_status fsdp__traced_step_read(const char *path, fsdp__traced_step *out)
 
 void fsdp__traced_step_release(fsdp__traced_step *step)
 {
-    for (int r = 0; step->ranks && r < step->trace.rank_count; r++) {
-        fsdp__free(step->ranks[r].does.items);
-        fsdp__free(step->ranks[r].calls.items);
-    }
-    fsdp__free(step->ranks);
+    free_ranks(step->ranks, step->trace.rank_count);
     fsdp__free(step->units);
     fsdp__free(step->traffic);
     fsdp__free(step->highest.moments);

@@ -99,7 +99,18 @@ typedef struct fsdp__step_unit {
     fsdp__unit_state state;
 } fsdp__step_unit;
 
+/* A step in which the others waited for one rank, and much longer than in the one that is shown. */
+typedef struct fsdp__odd_step {
+    int64_t number, ns;
+    int rank;
+    int64_t waited; /* for it, by the others, on the average */
+    fsdp__step_reason why;
+    int64_t its, usual; /* as of the step that is shown */
+    const char *at;     /* the call that was waited for longest; borrowed from the trace. NULL: none */
+} fsdp__odd_step;
+
 enum {
+    FSDP__ODD_STEPS = 4,
     FSDP__MATRIX = 16, /* ranks, or machines, or sets of machines, on a side */
     FSDP__STEP_WAITS = 64
 };
@@ -112,7 +123,9 @@ typedef struct fsdp__traced_step {
     fsdp__step_rank *ranks;
     int slowest; /* for whom the others wait most; -1: for nobody in particular */
     fsdp__step_reason why;
-    int64_t its, usual;                      /* time of the reason, and its median on the others */
+    int64_t its, usual;                  /* time of the reason, and its median on the others */
+    fsdp__odd_step odd[FSDP__ODD_STEPS]; /* the longest first */
+    int odd_count;
     fsdp__step_wait waits[FSDP__STEP_WAITS]; /* the longest first */
     int wait_count;
     fsdp__step_unit *units; /* by beginning */

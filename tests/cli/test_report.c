@@ -43,6 +43,43 @@ FIXTURE_TEST(a_default_is_shown_with_its_value)
     program_free(&p);
 }
 
+/* A rank that is stopped for a while in one of the steps that are traced. */
+FIXTURE_TEST(the_rank_that_a_step_waited_for_is_named)
+{
+    fixture *f = *state;
+    char *trace = test_path(f->directory, "trace.json.gz"), set[300], mark[64];
+    const char *const argv[] = {PROGRAM,
+                                "train",
+                                f->config,
+                                "-n",
+                                "2",
+                                "--training.steps=400",
+                                set,
+                                "--metrics.log_freq=1",
+                                "--metrics.trace.steps=1-400",
+                                NULL};
+    program p;
+    pid_t rank;
+
+    snprintf(set, sizeof set, "--metrics.trace.path=%s", trace);
+    snprintf(mark, sizeof mark, "DELAYED_BY=%d", (int)getpid());
+    setenv("DELAYED_BY", strchr(mark, '=') + 1, 1);
+    p = program_start(f->directory, argv);
+    fixture_await(&p, "step: ");
+    rank = fixture_rank(mark, 1);
+    CHECK_EQ(kill(rank, SIGSTOP), 0);
+    (void)usleep(1000000);
+    CHECK_EQ(kill(rank, SIGCONT), 0);
+    program_wait(&p);
+    CHECK_EQ(p.status, 0);
+    program_free(&p);
+    p = RUN(0, "report", f->metrics);
+    CHECK_CONTAINS(p.output, "- Rank 1 was slow in step ");
+    CHECK_CONTAINS(p.output, "on the average, longest at ");
+    program_free(&p);
+    free(trace);
+}
+
 FIXTURE_TEST(a_report_refuses_what_it_cannot_show)
 {
     fixture *f = *state;

@@ -256,6 +256,45 @@ TEST(each_reason_of_a_slow_rank_is_told_from_the_others)
     test_directory_free(folder);
 }
 
+/* Six steps of three ranks: rank 1 is slow in the fourth, and all of them are in the fifth. */
+TEST(a_rank_that_is_slow_in_one_step_only_is_named_with_it)
+{
+    char *folder = test_directory(), *path;
+    fsdp__sources *sources = calloc(1, sizeof *sources);
+    fsdp__advices advices;
+    text t;
+
+    text_begin(&t, 3, 3);
+    for (int step = 1; step <= 6; step++, t.at += 10000)
+        for (int rank = 0; rank < 3; rank++) {
+            int64_t come = (step == 4 && rank == 1) || step == 5 ? 3800 : 100 + rank,
+                    end = step < 4 || step > 5 ? 900 : 4500;
+            char name[20];
+
+            snprintf(name, sizeof name, "step %d", step);
+            span(&t, rank, 0, "stage", name, 0, end, "");
+            span(&t, rank, 0, "kernel", "matmul", 0, come, "");
+            call(&t, rank, "all_gather x", "world", 3, 0, 1, step, 30, come, end);
+            span(&t, rank, 0, "wait", "wait for all_gather x", come, end, "");
+        }
+    path = write_text(&t, folder, "trace.json");
+    CHECK_OK(fsdp__sources_add(sources, path));
+    CHECK_EQ(sources->items[0].of.step.slowest, -1);
+    CHECK_EQ(sources->items[0].of.step.odd_count, 1);
+    CHECK_OK(fsdp__advices_of(sources, &advices));
+    CHECK_CONTAINS(
+        advices.items[0].text,
+        "Rank 1 was slow in step 4, which took 4.5 ms (step 3, in the middle of all, took 0.9 ms): the others "
+        "waited 3.7 ms for it on the average, longest at all_gather x; it computes for 3.8 ms, the others "
+        "for 0.1 ms: ");
+    CHECK(advices.count < 2 || !strstr(advices.items[1].text, "was slow"));
+    fsdp__advices_free(&advices);
+    fsdp__sources_release(sources);
+    free(sources);
+    free(path);
+    test_directory_free(folder);
+}
+
 TEST(a_rank_whose_calls_end_later_has_a_slow_network)
 {
     char *folder = test_directory(), *path;
