@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/text.h"
 #include "fsdp/dtype.h"
 #include "watch/flight_read.h"
@@ -12,6 +13,8 @@ enum {
     MOST_WAITS = 16,     /* of a rank: it has one for each stream */
     MOST_RANKS_SHOWN = 8
 };
+
+#define OLD_NS INT64_C(10000000000) /* so much older is a record that is not of the end */
 
 /* A group as all ranks know it. */
 typedef struct group {
@@ -299,11 +302,27 @@ static const wait *held_up(const wait *waits, int64_t count, int rank)
     return NULL;
 }
 
+/* Returns by how much a file was written before the last one of its machine; 0: it is no file of its own, or that is
+ * little. Such a one was asked for earlier, and the rank has left none in the end. */
+static int64_t age_of(const judge *j, const fsdp__flight_log *log)
+{
+    int64_t wall = fsdp__flight_wall(log, log->now), age = 0;
+
+    for (int i = 0; i < j->logs->count && log->end.written_ns > 0 && wall > 0; i++) {
+        const fsdp__flight_log *other = &j->logs->logs[i];
+
+        if (strcmp(other->head.host, log->head.host) == 0)
+            age = FSDP__MAX(age, fsdp__flight_wall(other, other->now) - wall);
+    }
+    return age > OLD_NS ? age : 0;
+}
+
 static void absent_text(const judge *j, const wait *w, int rank, char *text, size_t bytes)
 {
     const fsdp__flight_log *log = fsdp__flight_log_of(j->logs, rank);
     int at = log ? w->group->at[log - j->logs->logs] : -1;
-    char place[320];
+    int64_t age = log ? age_of(j, log) : 0;
+    char place[320], time[32];
 
     if (!log) {
         snprintf(text, bytes, "it has left no record: its process was killed, or its file lies elsewhere");
@@ -314,6 +333,12 @@ static void absent_text(const judge *j, const wait *w, int rank, char *text, siz
         return;
     }
     fsdp__flight_place_text(log, place, sizeof place);
+    if (age > 0) {
+        snprintf(text, bytes,
+                 "its record is %s older than the last, and there is none of what it did since; then it was %s",
+                 fsdp__flight_time_text(age, time, sizeof time), place);
+        return;
+    }
     snprintf(text, bytes, "%sit is %s",
              at >= 0 && log->groups[at].issued >= w->record->number
                  ? "it has issued the call, behind others that are not done; "

@@ -42,6 +42,26 @@ TEST(a_rank_without_a_record_is_named)
     test_directory_free((char *)(uintptr_t)b.folder);
 }
 
+/* As where a rank was asked for its record, and killed later on. */
+TEST(a_record_that_is_older_than_the_others_is_no_word_of_the_end)
+{
+    blame b = {.folder = test_directory(), .late = 1};
+    fsdp__flight_logs logs;
+    char *text;
+
+    test_run_ranks(3, one_does_not_come, &b);
+    logs = read_logs(b.folder);
+    CHECK(logs.logs[1].end.written_ns > 0);
+    logs.logs[1].now -= INT64_C(20000000000);
+    text = judge(&logs);
+    CHECK_CONTAINS(text, "the others wait for rank 1: it has not come to call ");
+    CHECK_CONTAINS(text, "; its record is 20");
+    CHECK_CONTAINS(text, " s older than the last, and there is none of what it did since; then it was in step 1");
+    free(text);
+    fsdp__flight_logs_release(&logs);
+    test_directory_free((char *)(uintptr_t)b.folder);
+}
+
 /* The last rank makes another call, or one of another size. */
 static void one_differs(fsdp_context *context, void *arg)
 {
