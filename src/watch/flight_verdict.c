@@ -416,6 +416,27 @@ static fsdp_status tell_inside(judge *j, const wait *waits, int64_t count)
     return add_line(j, line);
 }
 
+/* How a rank is waited for: one that has issued the call itself comes to it when others let it. */
+typedef enum absence {
+    ABSENT,  /* it has not issued some call that others are in */
+    DELAYED, /* it has issued them all */
+    PRESENT
+} absence;
+
+static absence absence_of(const judge *j, const wait *waits, int64_t count, int rank)
+{
+    const fsdp__flight_log *log = fsdp__flight_log_of(j->logs, rank);
+    absence found = PRESENT;
+
+    for (int64_t i = 0; i < count && found != ABSENT; i++) {
+        int at = log ? waits[i].group->at[log - j->logs->logs] : -1;
+
+        if (is_missing(j, &waits[i], rank))
+            found = at >= 0 && log->groups[at].issued >= waits[i].record->number ? DELAYED : ABSENT;
+    }
+    return found;
+}
+
 static fsdp_status find_missing(judge *j)
 {
     int64_t count = 0, missing = 0;
@@ -425,15 +446,14 @@ static fsdp_status find_missing(judge *j)
 
     FSDP_TRY(find_waits(j, &waits, &count));
     status = FSDP_OK;
-    for (int rank = 0; rank < j->logs->world && count > 0 && status == FSDP_OK; rank++) {
-        bool awaited = false;
+    for (int how = ABSENT; how < PRESENT && count > 0; how++)
+        for (int rank = 0; rank < j->logs->world && status == FSDP_OK; rank++) {
+            bool awaited = absence_of(j, waits, count, rank) == (absence)how;
 
-        for (int64_t i = 0; i < count && !awaited; i++)
-            awaited = is_missing(j, &waits[i], rank);
-        missing += awaited;
-        if (awaited && !held_up(waits, count, rank) && j->out->count < FSDP__FLIGHT_FINDINGS)
-            status = tell_missing(j, waits, count, rank);
-    }
+            missing += awaited;
+            if (awaited && !held_up(waits, count, rank) && j->out->count < FSDP__FLIGHT_FINDINGS)
+                status = tell_missing(j, waits, count, rank);
+        }
     if (status == FSDP_OK && missing > 0 && j->out->count == before)
         status = tell_circle(j, waits, count);
     if (status == FSDP_OK && count > 0 && j->out->count == 0)

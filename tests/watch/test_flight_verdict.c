@@ -62,6 +62,30 @@ TEST(a_record_that_is_older_than_the_others_is_no_word_of_the_end)
     test_directory_free((char *)(uintptr_t)b.folder);
 }
 
+/* Of two that are not in the call, the one comes later that has issued it: its machine waits for the other, too. */
+TEST(a_rank_that_has_issued_the_call_is_not_the_first_to_blame)
+{
+    blame b = {.folder = test_directory(), .late = 2};
+    fsdp__flight_logs logs;
+    fsdp__flight_log *first;
+    char *text;
+
+    test_run_ranks(4, one_does_not_come, &b);
+    logs = read_logs(b.folder);
+    first = &logs.logs[0];
+    first->records[first->count - 1].begun = 0;
+    for (int g = 0; g < first->group_count; g++)
+        first->groups[g].begun -= first->groups[g].begun == first->records[first->count - 1].number;
+    text = judge(&logs);
+    CHECK_CONTAINS(text, "the others wait for rank 0: it has not come to call ");
+    CHECK_CONTAINS(text, "it has issued the call, behind others that are not done; ");
+    CHECK(strstr(text, "the others wait for rank 2: ") < strstr(text, "the others wait for rank 0: "));
+    CHECK_CONTAINS(text, "the others wait for rank 2: ");
+    free(text);
+    fsdp__flight_logs_release(&logs);
+    test_directory_free((char *)(uintptr_t)b.folder);
+}
+
 /* The last rank makes another call, or one of another size. */
 static void one_differs(fsdp_context *context, void *arg)
 {
