@@ -246,6 +246,34 @@ status_of machines_on 0 srun --mpi="${mpis[0]}" -N2 -n3 "$fsdp" train "${options
 [ $status = 1 ] || fail "status $status"
 said "machine 'm0' has 2 ranks, machine 'm1' has 1"
 
+# ---- what ranks did last, for who asks by scancel, and of one that is killed ----
+
+for mpi in "${first[@]}"; do
+    name=flight-$mpi
+    srun_on "$mpi" "$fsdp" train "${options[@]}" --training.steps=1000000 --metrics.flight_recorder="$name" \
+        >"$name.txt" 2>&1 &
+    run=$!
+    until grep -qs '^step:  2' "$name.txt"; do
+        kill -0 "$run" 2>/dev/null || fail "has ended by itself"
+        sleep 0.05
+    done
+    machines_on 0 scancel --signal=USR2 "$(machines_on 0 squeue -h -s -o %i | grep '\.[0-9]*$' | head -n 1)"
+    until [ "$(grep -c "the last calls of rank [0-3] are in .*$name'" "$name.txt")" = 4 ]; do
+        kill -0 "$run" 2>/dev/null || fail "has ended by itself"
+        sleep 0.05
+    done
+    killed=$(ranks_of 1 | tail -n 1)
+    kill -9 "$killed"
+    end_stuck "Killed" eval '! kill -0 "$run" 2>/dev/null'
+    ! wait "$run"
+    nothing_left
+    name=read-$name
+    status_of "$fsdp" flight "${name#read-}" --calls 3
+    [ $status = 0 ] || fail "status $status"
+    said '^train, 4 ranks'
+    said "^rank [0-3] \\(machine 'm1', process [0-9]*\\): in step "
+done
+
 # ---- what ends a run ----
 
 is_over() { ! kill -0 "$run" 2>/dev/null; }

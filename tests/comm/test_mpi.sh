@@ -34,6 +34,34 @@ well() {
 brief=
 [ "${TEST_LONG:-}" = 1 ] || ! grep -q '^FSDP_SANITIZE:STRING=.' "$FSDP_BUILD/CMakeCache.txt" || brief=1
 
+# flight STARTER: what ranks did last is written when they are asked for it, and is there of one that is killed
+flight() {
+    local run pid pids killed records=$folder/flight
+    rm -rf "$records"
+    : >"$folder/out"
+    FLIGHT_OF=$records "$1" -n 3 "$FSDP" train --model.preset=llama-1m --data.path="$0" --training.seq_len=8 \
+        --training.steps=1000000 --metrics.log_freq=1 --metrics.flight_recorder="$records" >"$folder/out" 2>&1 &
+    run=$!
+    until grep -q '^step:  2' "$folder/out"; do
+        kill -0 $run 2>/dev/null || { cat "$folder/out"; exit 1; }
+        sleep 0.05
+    done
+    pids=$(for pid in $(pgrep -x fsdp); do
+        ! grep -qsz "^FLIGHT_OF=$records\$" "/proc/$pid/environ" || echo "$pid"
+    done)
+    # shellcheck disable=SC2086
+    kill -USR2 $pids
+    until [ "$(grep -c "the last calls of rank [0-2] are in '$records'" "$folder/out")" = 3 ]; do
+        kill -0 $run 2>/dev/null || { cat "$folder/out"; exit 1; }
+        sleep 0.05
+    done
+    killed=$(echo "$pids" | tail -n 1)
+    kill -9 "$killed"
+    ! wait $run
+    says "train, 3 ranks" "$FSDP" flight "$records" --calls 3
+    grep -q "^rank [0-2] (machine .*, process $killed): in step " "$folder/out" || { cat "$folder/out"; exit 1; }
+}
+
 tried=0
 try() { # STARTER PLUGIN TITLE
     local network=$FSDP_BUILD/tests/program_network ranks=$FSDP_BUILD/tests/program_ranks
@@ -59,6 +87,7 @@ try() { # STARTER PLUGIN TITLE
     well "" "$1" 1 "$ranks" both_leave
     # As on two machines. A starter may end the other rank before it has told what it was told.
     FSDP_ONE_LEVEL=1 says " was told" "$1" -n 2 "$ranks" circle
+    flight "$1"
     # Whom the program refuses to start with does not depend on the MPI: the second one in TEST_LONG.
     [ -z "$brief" ] || return 0
     [ $first = 1 ] || [ "${TEST_LONG:-}" = 1 ] || return 0
