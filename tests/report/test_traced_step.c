@@ -281,7 +281,7 @@ TEST(a_rank_that_is_slow_in_one_step_only_is_named_with_it)
     CHECK_OK(fsdp__sources_add(sources, path));
     CHECK_EQ(sources->items[0].of.step.slowest, -1);
     CHECK_EQ(sources->items[0].of.step.odd_count, 1);
-    CHECK_OK(fsdp__advices_of(sources, &advices));
+    CHECK_OK(fsdp__advices_of(sources, NULL, &advices));
     CHECK_CONTAINS(
         advices.items[0].text,
         "Rank 1 was slow in step 4, which took 4.5 ms (step 3, in the middle of all, took 0.9 ms): the others "
