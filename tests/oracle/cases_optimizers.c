@@ -230,3 +230,88 @@ void sgd_case(test_case *c)
     check(c, &a, "%ld spans, momentum %g, nesterov %d, step %ld, verdict %d, behind %d", (long)a.count, a.momentum,
           a.nesterov, (long)a.step, a.verdict != NULL, a.behind);
 }
+
+/* The sign of what decides is sure: gradients of a call have one sign, and outweigh the momentum. */
+void lion_case(test_case *c)
+{
+    fsdp__optimizer_span spans[SEGMENTS] = {{0}};
+    fsdp__lion_args a = {.spans = spans,
+                         .count = between(c, 0, 4),
+                         .param_dtype = any_float(c),
+                         .grad_dtype = c->dtype,
+                         .lr = 1e-2,
+                         .beta1 = coin(c) ? 0.5 : 0.3,
+                         .beta2 = 0.99,
+                         .weight_decay = coin(c) ? 0.1 : 0.0,
+                         .grad_scale = 0.7f,
+                         .verdict = a_verdict(c)};
+    double sign = coin(c) ? 1.0 : -1.0;
+
+    for (int64_t s = 0; s < a.count; s++) {
+        fsdp__optimizer_span *g = &spans[s];
+
+        g->numel = a_size(c, 20000);
+        g->param = an_output(c, a.param_dtype, g->numel, 1e-6, 1e-6);
+        g->grad = an_input(c, c->dtype, g->numel, sign > 0 ? 0.5 : -1.0, sign > 0 ? 1.0 : -0.5);
+        g->moment1 = a_buffer(c, FSDP_F32, g->numel, -0.05, 0.05, true, 1e-6, 1e-6);
+    }
+    check(c, &a, "%ld spans, decay %g, verdict %d", (long)a.count, a.weight_decay, a.verdict != NULL);
+}
+
+void lerp_spans_case(test_case *c)
+{
+    fsdp__span spans[SEGMENTS] = {{0}};
+    fsdp__lerp_spans_args a = {.spans = spans,
+                               .count = between(c, 0, 4),
+                               .src_dtype = c->dtype,
+                               .dst_dtype = any_float(c),
+                               .weight = coin(c) ? 1.0f : 0.125f,
+                               .scale = coin(c) ? 1.0f : 0.3f,
+                               .verdict = a_verdict(c)};
+
+    for (int64_t s = 0; s < a.count; s++) {
+        spans[s].numel = a_size(c, 20000);
+        spans[s].src = an_input(c, c->dtype, spans[s].numel, -1.0, 1.0);
+        spans[s].dst = an_output(c, a.dst_dtype, spans[s].numel, 1e-6, 1e-6);
+    }
+    check(c, &a, "%ld spans, weight %g, scale %g, verdict %d", (long)a.count, (double)a.weight, (double)a.scale,
+          a.verdict != NULL);
+}
+
+/* A number that lies between two codes may go to either. */
+void byte_adam_case(test_case *c)
+{
+    fsdp__byte_span spans[SEGMENTS] = {{0}};
+    fsdp__byte_adam_args a = {.spans = spans,
+                              .count = between(c, 0, 3),
+                              .param_dtype = any_float(c),
+                              .grad_dtype = c->dtype,
+                              .lr = 1e-3,
+                              .beta1 = 0.9,
+                              .beta2 = coin(c) ? 0.999 : 0.95,
+                              .eps = 1e-8,
+                              .weight_decay = coin(c) ? 0.1 : 0.0,
+                              .grad_scale = coin(c) ? 1.0f : 0.3f,
+                              .verdict = a_verdict(c),
+                              .step = coin(c) ? 1 : between(c, 2, 1000),
+                              .decoupled = coin(c)};
+
+    a.behind = a.step > 1 && coin(c);
+    for (int64_t s = 0; s < a.count; s++) {
+        fsdp__byte_span *g = &spans[s];
+        int64_t numel, scales;
+
+        g->rows = between(c, 0, 20);
+        g->cols = between(c, 1, 700);
+        numel = g->rows * g->cols;
+        scales = g->rows * ((g->cols + FSDP__BYTE_BLOCK - 1) / FSDP__BYTE_BLOCK);
+        g->param = an_output(c, a.param_dtype, numel, 2e-6, 2e-6);
+        g->grad = an_input(c, c->dtype, numel, -1.0, 1.0);
+        g->codes1 = a_buffer(c, FSDP_U8, numel, 0.0, 255.0, true, 0.0, 1.0);
+        g->codes2 = a_buffer(c, FSDP_U8, numel, 0.0, 255.0, true, 0.0, 1.0);
+        g->scales1 = a_buffer(c, FSDP_F32, scales, 0.01, 1.0, true, 1e-6, 1e-6);
+        g->scales2 = a_buffer(c, FSDP_F32, scales, 0.01, 1.0, true, 1e-6, 1e-6);
+    }
+    check(c, &a, "%ld spans, step %ld, decay %g, decoupled %d, verdict %d, behind %d", (long)a.count, (long)a.step,
+          a.weight_decay, a.decoupled, a.verdict != NULL, a.behind);
+}
