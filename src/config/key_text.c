@@ -7,11 +7,6 @@
 #include "config/keys.h"
 #include "config/size.h"
 
-bool fsdp__key_is_nothing(const char *text)
-{
-    return text[0] == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0;
-}
-
 /* Returns whether YAML reads the character only as an escape, or as the end of a line. A text without quotes has none
  * of these. */
 static bool needs_escape(uint32_t c)

@@ -16,6 +16,11 @@ const fsdp__key *fsdp__key_find(const fsdp__key_table *table, const char *sectio
     return NULL;
 }
 
+bool fsdp__key_is_nothing(const char *text)
+{
+    return text[0] == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0;
+}
+
 static void allowed_choices(const fsdp__key *key, char *text, size_t text_bytes)
 {
     bool or_integer = key->range & FSDP__OR_INTEGER;

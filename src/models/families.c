@@ -50,13 +50,6 @@ bool fsdp_model_layer_has_rope(const fsdp_model_config *config, int64_t layer)
 
 /* ---- attention ---- */
 
-int64_t fsdp__rotary_dim(const fsdp_model_config *config)
-{
-    double fraction = config->rotary_fraction > 0 ? (double)config->rotary_fraction : 1;
-
-    return (int64_t)((double)config->head_dim * fraction + 1e-4); /* a float may lie below what was written */
-}
-
 float fsdp__attention_scale(const fsdp_model_config *config, int64_t layer)
 {
     double scalar = config->query_scalar > 0 ? (double)config->query_scalar : (double)config->head_dim, factor = 1;

@@ -4,6 +4,13 @@
 #include "base/compiler.h"
 #include "models/models.h"
 
+int64_t fsdp__rotary_dim(const fsdp_model_config *config)
+{
+    double fraction = config->rotary_fraction > 0 ? (double)config->rotary_fraction : 1;
+
+    return (int64_t)((double)config->head_dim * fraction + 1e-4); /* a float may lie below what was written */
+}
+
 /* Scales as llama3 does: a wave that turns less than rope_low_freq_factor times in the original context is stretched by
  * rope_factor, one that turns more than rope_high_freq_factor times is kept, and those between are blended. */
 static double stretch(const fsdp_model_config *config, double frequency)

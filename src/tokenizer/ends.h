@@ -4,8 +4,8 @@
 
 #include "fsdp/tokenizer.h"
 
-/* Finds for each of `count` ids, which are those of `text`, the offset behind it in the text. The text is
- * normalized as the tokenizer does it, but without what is put before texts. What cannot be found is FSDP_UNSUPPORTED. */
+/* Finds for each of `count` ids, which are those of `text`, the offset behind it in the text. The text is normalized as
+ * the tokenizer does it, but without what is put before texts. What cannot be found is FSDP_UNSUPPORTED. */
 fsdp_status fsdp__token_ends(const fsdp_tokenizer *tokenizer, const char *text, size_t bytes, const int32_t *ids,
                              int64_t count, size_t *ends);
 
