@@ -192,6 +192,43 @@ FIXTURE_TEST(a_run_whose_gpu_is_lost_in_a_checkpoint_does_not_say_that_it_goes_o
     unsetenv("LOST");
 }
 
+/* Returns how often a text is in another one. */
+static int count_of(const char *text, const char *part)
+{
+    int count = 0;
+
+    for (const char *at = text; (at = strstr(at, part)) != NULL; at += strlen(part))
+        count++;
+    return count;
+}
+
+/* The host is a step ahead there: a trace begins and ends with the steps that it is of all the same. */
+FIXTURE_TEST(a_trace_has_all_that_a_gpu_ran_in_its_steps)
+{
+    fixture *f = *state;
+    char *path = test_path(f->directory, "trace.json"), set[300], steps[60];
+    int issued[3];
+
+    need_gpu();
+    snprintf(set, sizeof set, "--metrics.trace.path=%s", path);
+    for (int last = 2; last < 5; last++) { /* each step has the same kernels */
+        program p;
+        char *text;
+
+        snprintf(steps, sizeof steps, "--metrics.trace.steps=2-%d", last);
+        p = RUN(0, "train", f->config, "--training.device=cuda", "--training.steps=5", "--export.path=", set, steps);
+        CHECK_EQ(count_of(p.output, "a trace was written to"), 1);
+        program_free(&p);
+        text = test_read_file(path, NULL);
+        issued[last - 2] = count_of(text, "\"cat\":\"kernel\"");
+        free(text);
+    }
+    CHECK(issued[0] > 0);
+    CHECK_EQ(issued[1], 2 * issued[0]);
+    CHECK_EQ(issued[2], 3 * issued[0]);
+    free(path);
+}
+
 /* A library that cannot be opened is told when the first product needs it. */
 FIXTURE_TEST(a_library_of_nvidia_s_that_is_missing_is_named_by_every_command)
 {
