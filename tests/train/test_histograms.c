@@ -39,7 +39,7 @@ static void add_up(const read_events *events, const char *what, int step, double
             CHECK(b == 0 || e->limits[b] > e->limits[b - 1]);
             counted += e->buckets[b];
         }
-        CHECK(counted == e->num && e->min < e->max && e->max <= e->limits[e->bucket_count - 1]);
+        CHECK(counted == e->num && e->min <= e->max && e->max <= e->limits[e->bucket_count - 1]);
         *elements += e->num;
     }
 }
