@@ -53,7 +53,7 @@ static void usage(void)
          "                   folder\n"
          "  -o, --output TO  the same as TO\n"
          "  --to gguf        TO becomes a file of llama.cpp with weights, config, tokenizer\n"
-         "                   and chat template (GPT-2, Llama, Mistral, Qwen2). A FROM that\n"
+         "                   and chat template. A FROM that\n"
          "                   ends with .gguf becomes a Hugging Face folder. The model is in\n"
          "                   memory then, in float32\n"
          "\n"

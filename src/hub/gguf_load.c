@@ -98,6 +98,8 @@ static fsdp_status read_llama(const fsdp__gguf *file, const char *architecture, 
         return FSDP_FAIL(FSDP_FORMAT, "'%s': heads of %lld dimensions", file->path, (long long)c->head_dim);
     c->attention_bias = c->architecture == FSDP_LLAMA && has_tensor(file, "blk.0.attn_q.bias");
     c->mlp_bias = c->architecture == FSDP_LLAMA && has_tensor(file, "blk.0.ffn_up.bias");
+    for (int64_t i = 0; i < FSDP_MODEL_MAX_MARKED_LAYERS && i < c->n_layers && c->architecture == FSDP_SMOLLM3; i++)
+        c->no_rope_layers[i / 64] |= (uint64_t)fsdp__gguf_has_no_rope(i) << (i % 64);
     return read_rope(file, architecture, c);
 }
 
@@ -147,8 +149,16 @@ fsdp_status fsdp__gguf_config(const fsdp__gguf *file, fsdp_model_config *out)
         out->architecture = FSDP_LLAMA;
     else if (strcmp(architecture, "qwen2") == 0)
         out->architecture = FSDP_QWEN2;
+    else if (strcmp(architecture, "qwen3") == 0)
+        out->architecture = FSDP_QWEN3;
+    else if (strcmp(architecture, "olmo2") == 0)
+        out->architecture = FSDP_OLMO2;
+    else if (strcmp(architecture, "smollm3") == 0)
+        out->architecture = FSDP_SMOLLM3;
     else
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s' has a model of architecture '%s': gpt2, llama and qwen2 can be read",
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "'%s' has a model of architecture '%s': gpt2, llama, qwen2, qwen3, olmo2 and smollm3 can be "
+                         "read",
                          file->path, architecture);
     FSDP_TRY(read_sizes(file, architecture, out));
     FSDP_TRY(read_tokens(file, out));

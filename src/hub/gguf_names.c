@@ -37,8 +37,13 @@ static const name llama_blocks[] = {
     {"self_attn.k_proj", "attn_k", KEY},       {"self_attn.v_proj", "attn_v", SAME},
     {"self_attn.o_proj", "attn_output", SAME}, {"post_attention_layernorm", "ffn_norm", SAME},
     {"mlp.gate_proj", "ffn_gate", SAME},       {"mlp.up_proj", "ffn_up", SAME},
-    {"mlp.down_proj", "ffn_down", SAME},       {NULL, NULL, SAME},
+    {"mlp.down_proj", "ffn_down", SAME},       {"self_attn.q_norm", "attn_q_norm", SAME},
+    {"self_attn.k_norm", "attn_k_norm", SAME}, {NULL, NULL, SAME},
 };
+/* OLMo 2 has norms after attention and MLP. */
+static const name olmo2_blocks[] = {{"post_attention_layernorm", "post_attention_norm", SAME},
+                                    {"post_feedforward_layernorm", "post_ffw_norm", SAME},
+                                    {NULL, NULL, SAME}};
 static const name llama_others[] = {{"model.embed_tokens", "token_embd", SAME},
                                     {"model.norm", "output_norm", SAME},
                                     {"lm_head", "output", SAME},
@@ -54,9 +59,21 @@ const char *fsdp__gguf_architecture(fsdp_architecture architecture)
         return "llama";
     case FSDP_QWEN2:
         return "qwen2";
+    case FSDP_QWEN3:
+        return "qwen3";
+    case FSDP_OLMO2:
+        return "olmo2";
+    case FSDP_SMOLLM3:
+        return "smollm3";
     default:
         return NULL;
     }
+}
+
+/* Returns whether rows of query and key are ordered anew. */
+static bool is_paired(fsdp_architecture architecture)
+{
+    return architecture == FSDP_LLAMA || architecture == FSDP_MISTRAL || architecture == FSDP_SMOLLM3;
 }
 
 /* Finds the module of a parameter; what follows its name is `*rest`: ".weight". */
@@ -75,8 +92,7 @@ static const name *find(const name *list, const char *parameter, const char **re
 
 bool fsdp__gguf_place_of(const fsdp_model_config *config, const char *parameter, fsdp__gguf_place *out)
 {
-    bool gpt2 = config->architecture == FSDP_GPT2,
-         llama = strcmp(fsdp__gguf_architecture(config->architecture), "llama") == 0;
+    bool gpt2 = config->architecture == FSDP_GPT2;
     const char *blocks = gpt2 ? "transformer.h." : "model.layers.", *rest;
     const name *n;
     long layer;
@@ -88,11 +104,15 @@ bool fsdp__gguf_place_of(const fsdp_model_config *config, const char *parameter,
         return n && snprintf(out->name, sizeof out->name, "%s%s", n->file, rest) < (int)sizeof out->name;
     }
     layer = strtol(parameter + strlen(blocks), &end, 10);
-    n = *end == '.' ? find(gpt2 ? gpt2_blocks : llama_blocks, end + 1, &rest) : NULL;
+    n = NULL;
+    if (*end == '.' && config->architecture == FSDP_OLMO2)
+        n = find(olmo2_blocks, end + 1, &rest);
+    if (*end == '.' && !n)
+        n = find(gpt2 ? gpt2_blocks : llama_blocks, end + 1, &rest);
     if (!n)
         return false;
     out->transposed = n->order == TRANSPOSED && strcmp(rest, ".weight") == 0;
-    if (llama && (n->order == QUERY || n->order == KEY))
+    if (is_paired(config->architecture) && (n->order == QUERY || n->order == KEY))
         out->heads = n->order == QUERY ? config->n_heads : config->n_kv_heads;
     return snprintf(out->name, sizeof out->name, "blk.%ld.%s%s", layer, n->file, rest) < (int)sizeof out->name;
 }

@@ -13,6 +13,11 @@ typedef struct fsdp__gguf_place {
 
 /* Returns the file's name of an architecture, or NULL. */
 const char *fsdp__gguf_architecture(fsdp_architecture architecture);
+/* Returns whether this layer of a SmolLM3 has no rotary positions in llama.cpp. */
+static inline bool fsdp__gguf_has_no_rope(int64_t layer)
+{
+    return layer % 4 == 3;
+}
 /* Finds the place of a parameter. Returns false if there is none. */
 bool fsdp__gguf_place_of(const fsdp_model_config *config, const char *parameter, fsdp__gguf_place *out);
 /* Brings elements into the file's order, or back. `shape` is that of the file. */

@@ -205,6 +205,36 @@ static fsdp_status publish(const char *path, const fsdp__gguf_model *model, cons
     return status;
 }
 
+/* Refuses what llama.cpp has no key for: it would compute another model. */
+static fsdp_status check_config(const fsdp_model_config *c)
+{
+    const char *what = NULL;
+
+    if (!fsdp__gguf_architecture(c->architecture))
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "%s cannot be written as GGUF: GPT-2, Llama, Mistral, Qwen2, Qwen3, OLMo 2 and SmolLM3 can",
+                         fsdp_architecture_name(c->architecture));
+    if (c->architecture == FSDP_GPT2)
+        what = c->gelu_erf ? "the erf form of GELU" : NULL;
+    else if (c->rope_type == FSDP_ROPE_DYNAMIC || c->rope_type == FSDP_ROPE_YARN)
+        what = "dynamic or yarn rotary positions";
+    else if (c->attention_bias && c->architecture != FSDP_LLAMA)
+        what = "biases of attention";
+    for (int64_t i = 0; i < c->n_layers && c->architecture != FSDP_GPT2; i++) {
+        if (fsdp_model_layer_is_local(c, i))
+            what = "local layers";
+        if (fsdp_model_layer_has_rope(c, i) == (c->architecture == FSDP_SMOLLM3 && fsdp__gguf_has_no_rope(i)))
+            what = "rotary positions in other layers than llama.cpp has them";
+    }
+    if (c->rotary_fraction > 0 && c->rotary_fraction != 1)
+        what = "heads that rotate in part";
+    if (c->query_scalar > 0 || c->attention_softcap > 0 || c->logits_softcap > 0)
+        what = "a scale of its own, or soft caps";
+    return what ? FSDP_FAIL(FSDP_UNSUPPORTED, "a %s with %s cannot be written as GGUF",
+                            fsdp_architecture_name(c->architecture), what)
+                : FSDP_OK;
+}
+
 fsdp_status fsdp__gguf_save(const char *path, const fsdp__gguf_model *model)
 {
     const char *architecture = fsdp__gguf_architecture(model->config->architecture);
@@ -214,12 +244,7 @@ fsdp_status fsdp__gguf_save(const char *path, const fsdp__gguf_model *model)
 
     fsdp__gguf_header_begin(&h);
     FSDP__TRY_NEW(parts);
-    if (!architecture)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "%s cannot be written as GGUF: GPT-2, Llama, Mistral and Qwen2 can",
-                         fsdp_architecture_name(model->config->architecture));
-    if (model->config->architecture == FSDP_GPT2 && model->config->gelu_erf)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "a GPT-2 with the erf form of GELU cannot be written as GGUF: llama.cpp "
-                                           "computes the tanh form");
+    FSDP_TRY(check_config(model->config));
     if (fsdp__path_exists(path))
         return FSDP_FAIL(FSDP_IO, "'%s' exists already: name another file", path);
     put_keys(&h, model, architecture);

@@ -34,9 +34,9 @@ def main(path, folder):
     wrong = 0
     for name, x in safetensors(os.path.join(folder, "model.safetensors")):
         mapped = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if arch == "llama" and ".q_proj." in name:
+        if arch in ("llama", "smollm3") and ".q_proj." in name:
             x = permute(x, config["num_attention_heads"])
-        if arch == "llama" and ".k_proj." in name:
+        if arch in ("llama", "smollm3") and ".k_proj." in name:
             x = permute(x, config["num_key_value_heads"])
         if arch == "gpt2" and name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
             x = x.T

@@ -27,12 +27,15 @@ static const variant variants[] = {
     {"tied", FSDP_LLAMA, 1, true, false, FSDP_ROPE_LLAMA3},
     {"mistral", FSDP_MISTRAL, 4, false, false, FSDP_ROPE_LINEAR},
     {"qwen2", FSDP_QWEN2, 2, true, false, FSDP_ROPE_DEFAULT},
+    {"qwen3", FSDP_QWEN3, 2, false, false, FSDP_ROPE_DEFAULT},
+    {"olmo2", FSDP_OLMO2, 4, false, false, FSDP_ROPE_DEFAULT},
+    {"smollm3", FSDP_SMOLLM3, 2, true, false, FSDP_ROPE_DEFAULT},
 };
 
 static fsdp_model_config config_of(const variant *v)
 {
     return (fsdp_model_config){.architecture = v->architecture,
-                               .n_layers = 2,
+                               .n_layers = 4,
                                .dim = 64,
                                .n_heads = 4,
                                .n_kv_heads = v->kv_heads,
@@ -54,7 +57,8 @@ static fsdp_model_config config_of(const variant *v)
                                .has_bos_token = true,
                                .bos_token = 3,
                                .eos_token_count = 1,
-                               .eos_tokens = {5}};
+                               .eos_tokens = {5},
+                               .no_rope_layers = {v->architecture == FSDP_SMOLLM3 ? 8 : 0}};
 }
 
 /* A model and its state; its biases are no zeros. */
@@ -336,10 +340,40 @@ static void beyond_the_end(fsdp__gguf_header *h)
 TEST(what_is_wrong_with_a_file_is_said)
 {
     check_refused(twice, "bad GGUF file 'x.gguf': a key is given twice");
-    check_refused(other_model, "architecture 'mamba': gpt2, llama and qwen2 can be read");
+    check_refused(other_model, "architecture 'mamba': gpt2, llama, qwen2");
     check_refused(number_as_name, "'x.gguf': key 'general.architecture' is no text");
     check_refused(no_table, "has no matrix token_embd.weight");
     check_refused(beyond_the_end, "it ends before the end of tensor 'x'");
+}
+
+static void check_unsupported(const fsdp_model_config *config, const char *says)
+{
+    const fsdp_state_dict none = {.count = 0};
+    const fsdp__gguf_model model = {.state = &none, .config = config, .name = "x"};
+
+    CHECK_EQ(fsdp__gguf_save("/nowhere/x.gguf", &model), FSDP_UNSUPPORTED);
+    CHECK_CONTAINS(fsdp_last_error(), says);
+}
+
+TEST(what_llama_cpp_would_compute_otherwise_is_not_written)
+{
+    fsdp_model_config config = config_of(&variants[3]);
+
+    config.window = 8, config.local_layers[0] = 1;
+    check_unsupported(&config, "a Mistral with local layers cannot be written as GGUF");
+    config.window = 0, config.rope_type = FSDP_ROPE_YARN;
+    check_unsupported(&config, "dynamic or yarn rotary positions");
+    config = config_of(&variants[7]);
+    config.no_rope_layers[0] = 4;
+    check_unsupported(&config, "rotary positions in other layers");
+    config = config_of(&variants[5]);
+    config.attention_bias = true;
+    check_unsupported(&config, "a Qwen3 with biases of attention");
+    config.architecture = FSDP_GEMMA2;
+    check_unsupported(&config, "Gemma2 cannot be written as GGUF");
+    config = config_of(&variants[0]);
+    config.gelu_erf = true;
+    check_unsupported(&config, "the erf form of GELU");
 }
 
 /* ---- the package gguf ---- */
