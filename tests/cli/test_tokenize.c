@@ -60,5 +60,6 @@ FIXTURE_TEST(a_wrong_command_line_is_said_to_be)
     SAYS(2, "tokenize: --tokenizer FOLDER is missing", f->data, "-o", "x.bin");
     SAYS(2, "--threads", f->data, "-o", "x.bin", "--tokenizer", f->directory, "--threads", "0");
     SAYS(2, "bytes of text need no file of tokens", f->data, "-o", "x.bin", "--tokenizer", "bytes");
-    SAYS(1, "neither a tokenizer.json nor a tokenizer.model nor a vocab.json", f->data, "-o", "x.bin", "--tokenizer", f->directory);
+    SAYS(1, "neither a tokenizer.json nor a tokenizer.model nor a vocab.json", f->data, "-o", "x.bin", "--tokenizer",
+         f->directory);
 }

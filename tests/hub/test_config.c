@@ -133,7 +133,9 @@ TEST(local_layers_are_found_as_transformers_does)
         {"smollm3", ",\"use_sliding_window\":true,\"sliding_window\":512,\"no_rope_layers\":[1,0]", 512, 2},
         {"phi3", "", 0, 0},
         {"phi3", ",\"sliding_window\":2047", 2047, 63},
+        {"gemma2", "", 4096, 21},
         {"gemma3_text", "", 4096, 31},
+        {"gemma3_text", ",\"sliding_window\":8", 8, 31},
         {"gemma3_text", ",\"sliding_window_pattern\":2,\"sliding_window\":512", 512, 21},
         {"gemma3_text", ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]", 4096, 2},
     };
@@ -172,6 +174,14 @@ TEST(each_family_has_its_defaults)
     CHECK(config.tie_word_embeddings && config.rope_theta == 2e6f && config.no_rope_layers[0] == 0x8888888888888888u);
     CHECK_OK(parse_layers("smollm3", ",\"no_rope_layer_interval\":3", &config));
     CHECK_EQ(config.no_rope_layers[0] & 63, 36);
+    CHECK_OK(parse_layers("gemma2", "", &config));
+    CHECK(config.attention_softcap == 50 && config.logits_softcap == 30 && config.local_rope_theta == 0);
+    CHECK_OK(parse_layers("gemma2", ",\"final_logit_softcapping\":null,\"attn_logit_softcapping\":20", &config));
+    CHECK(config.attention_softcap == 20 && config.logits_softcap == 0 && config.rope_theta == 1e4f);
+    CHECK_OK(parse_layers("phi3", ",\"partial_rotary_factor\":0.75", &config));
+    CHECK(config.rotary_fraction == 0.75f);
+    CHECK_ERROR(parse_layers("phi3", ",\"partial_rotary_factor\":0.9", &config), FSDP_INVALID,
+                "rotary_fraction is 0.9 of a head_dim of 8");
     CHECK_OK(parse_layers("gemma3_text", ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8}", &config));
     CHECK(config.head_dim == 256 && config.query_scalar == 256 && config.tie_word_embeddings);
     CHECK(config.rope_theta == 1e6f && config.local_rope_theta == 1e4f && config.rope_factor == 8);
@@ -428,11 +438,17 @@ static int add_families(fsdp_model_config *configs)
         if (architecture == FSDP_SMOLLM3)
             config->no_rope_layers[0] = 6;
         if (architecture == FSDP_QWEN3 || architecture == FSDP_PHI3 || architecture == FSDP_GEMMA3) {
-            config->window = 256;
+            config->window = 17;
             config->local_layers[0] = architecture == FSDP_PHI3 ? 15 : 10;
         }
+        if (architecture == FSDP_PHI3)
+            config->rotary_fraction = 0.75f;
         if (architecture >= FSDP_GEMMA2)
             config->query_scalar = architecture == FSDP_GEMMA2 ? 144 : 7.5f;
+        if (architecture == FSDP_GEMMA2) {
+            config->attention_softcap = 50;
+            config->logits_softcap = 30.5f;
+        }
         if (architecture == FSDP_GEMMA3)
             config->local_rope_theta = 300;
     }

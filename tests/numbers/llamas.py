@@ -67,8 +67,8 @@ record("local-mistral", MistralForCausalLM, MistralConfig(**SIZES, rope_paramete
 record("local-qwen2", Qwen2ForCausalLM, Qwen2Config(**TWO, rope_parameters=DEFAULT, use_sliding_window=True,
                                                      sliding_window=3, max_window_layers=1))
 record("gemma2", Gemma2ForCausalLM, Gemma2Config(
-    **TWO, rope_parameters=DEFAULT, sliding_window=3, query_pre_attn_scalar=5, attn_logit_softcapping=2.0,
-    final_logit_softcapping=1.5, **NO_PAD))
+    **TWO, rope_parameters=DEFAULT, sliding_window=3, query_pre_attn_scalar=5, attn_logit_softcapping=8.0,
+    final_logit_softcapping=5.0, **NO_PAD))
 record("gemma3", Gemma3ForCausalLM, Gemma3TextConfig(
     **TWO, sliding_window=3, sliding_window_pattern=2, query_pre_attn_scalar=5, rope_parameters=dict(
         full_attention=dict(rope_type="linear", rope_theta=1000.0, factor=2.0),
