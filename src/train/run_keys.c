@@ -183,7 +183,7 @@ static const fsdp__key keys[] = {
     MAPS(data, mixture, mixture, FSDP__LOCAL, &source_items, "several sources in place of data.path, as [{path: a.jsonl, weight: 2}, {path: b.bin}]: each is gone through in its own epochs, and has its share of every stretch of windows"),
 
     INTEGER(training, steps, 1, FSDP__KEY_LARGE, 0, "1000", "number of optimizer steps"),
-    NUMBER(training, epochs, 0, 1e9, FSDP__ABOVE, NULL, "how often the data is gone through, in place of training.steps, which is set to as many steps as that takes"),
+    NUMBER(training, epochs, 0, 1e9, FSDP__ABOVE, NULL, "how often the data is gone through, in place of training.steps, which is set to as many steps as that takes (fsdp plan opens no data, and tells of training.steps)"),
     INTEGER(training, seq_len, 1, 1 << 28, 0, "256", "tokens of a sequence"),
     INTEGER(training, global_batch_size, 1, 1 << 30, FSDP__OR_MINUS, "-1", "sequences of a step, over all ranks; -1: local_batch_size x ranks, or, if the run continues, as many as it had"),
     INTEGER(training, local_batch_size, 1, 1 << 24, 0, "8", "sequences of a microbatch on one rank; a step has global / (local x ranks) microbatches"),
