@@ -34,7 +34,10 @@ extern "C" {
 typedef enum fsdp_train_optimizer {
     FSDP_TRAIN_ADAMW,
     FSDP_TRAIN_ADAM,
-    FSDP_TRAIN_SGD
+    FSDP_TRAIN_SGD,
+    FSDP_TRAIN_ADAMW8BIT, /* AdamW, whose moments of hidden matrices are bytes */
+    FSDP_TRAIN_LION,
+    FSDP_TRAIN_MUON /* for hidden matrices, and AdamW for all else */
 } fsdp_train_optimizer;
 typedef enum fsdp_train_format {
     FSDP_TRAIN_AUTO,
@@ -75,10 +78,12 @@ typedef enum fsdp_train_wrap {
     FSDP_TRAIN_WRAP_ALWAYS
 } fsdp_train_wrap;
 
-/* Says which weights are exported: of the last step, or of the step with the best validation. */
+/* Says which weights are exported: of the last step, of the step with the best validation, or the average of the
+ * weights over the steps (training.ema_decay). Also says which are validated: LAST or EMA. */
 typedef enum fsdp_train_which {
     FSDP_TRAIN_LAST,
-    FSDP_TRAIN_BEST
+    FSDP_TRAIN_BEST,
+    FSDP_TRAIN_EMA
 } fsdp_train_which;
 
 /* Says which tokens of rows are learned: those that the rows say, or all. */
@@ -111,6 +116,21 @@ typedef enum fsdp_train_mfu {
     FSDP_TRAIN_MFU_MEASURED, /* the rate of a large product, which the run measures at its start */
     FSDP_TRAIN_MFU_NONE
 } fsdp_train_mfu;
+
+/* Says which parameters optimizer.weight_decay is for. */
+typedef enum fsdp_train_decay {
+    FSDP_TRAIN_DECAY_ALL,
+    FSDP_TRAIN_DECAY_MATRICES /* those of two or more dimensions: neither biases nor the weights of norms */
+} fsdp_train_decay;
+
+/* Has what parameters whose names match have in place of the optimizer's values. */
+typedef struct fsdp_train_group {
+    char *pattern;       /* as in fnmatch(3) */
+    double weight_decay; /* NaN: the optimizer's */
+    double lr_scale;     /* factor of optimizer.lr */
+    double beta1, beta2; /* NaN: the optimizer's */
+    int hidden;          /* 1, 0: whether muon and adamw8bit take them as hidden matrices; -1: by name and shape */
+} fsdp_train_group;
 
 /* Has one field per key of the YAML file; `fsdp train --help` lists the keys with type, range and default. Strings and
  * lists belong to the config: change them with fsdp_train_config_set. "Not set" is NULL, 0 for the model's sizes, -1
@@ -164,19 +184,30 @@ typedef struct fsdp_train_config {
         /* "cpu", "cuda" (each rank the GPU of its local rank), "cuda:N", or "auto" (GPUs if every rank has one, else
          * the CPU). All ranks give the same but for N. NULL: the CPU. */
         char *device;
-        double epochs; /* times that the data is gone through, in place of `steps`; NaN: not set */
+        double epochs;    /* times that the data is gone through, in place of `steps`; NaN: not set */
+        double ema_decay; /* of the average of the weights; 0: there is none */
     } training;
     struct {
         int name; /* fsdp_train_optimizer */
-        double lr, beta1, beta2, eps;
-        double weight_decay; /* NaN: 0.1 for adamw, otherwise 0 */
-        double momentum;
+        double lr, beta1;
+        double beta2; /* NaN: 0.99 for lion, otherwise 0.95 */
+        double eps;
+        double weight_decay; /* NaN: 0.1 for adamw, adamw8bit and muon, otherwise 0 */
+        double momentum;     /* NaN: 0.95 for muon, otherwise 0 */
         bool nesterov;
+        int decay;                /* fsdp_train_decay */
+        fsdp_train_group *groups; /* the first one that matches a parameter is its own */
+        int64_t group_count;
+        int muon_adjust; /* fsdp_muon_adjust */
     } optimizer;
     struct {
         int64_t warmup_steps;
         int decay_type; /* fsdp_decay */
         double min_lr_factor;
+        int64_t warmup_tokens; /* in place of warmup_steps: as many steps as have them, rounded up; 0: not set */
+        int64_t decay_steps;   /* of WSD; 0: a tenth of training.steps, rounded up */
+        int decay_shape;       /* fsdp_fall of WSD */
+        int64_t timescale;     /* of INVERSE_SQRT; 0: as in fsdp_schedule */
     } lr_scheduler;
     struct {
         int strategy;                           /* fsdp_train_strategy */
@@ -217,6 +248,7 @@ typedef struct fsdp_train_config {
         int64_t steps;            /* batches, all ranks; -1: all there are */
         int64_t local_batch_size; /* sequences per batch; 0: training.local_batch_size */
         bool keep_best;           /* keep the checkpoint of the best validation so far */
+        int which;                /* fsdp_train_which: LAST or EMA */
     } validation;
     struct {
         double timeout; /* seconds to wait for a rank that is stuck; 0: for ever */

@@ -26,7 +26,8 @@ fsdp_status fsdp__override_set(void *arg, const char *key, const char *value)
                                         "adapter.exclude",
                                         "adapter.rank_pattern",
                                         "adapter.alpha_pattern",
-                                        "adapter.modules_to_save"};
+                                        "adapter.modules_to_save",
+                                        "optimizer.groups"};
     fsdp__overrides *overrides = arg;
     bool adds = false;
     fsdp_status status;

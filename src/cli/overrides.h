@@ -6,7 +6,7 @@
 
 typedef struct fsdp__overrides {
     fsdp_train_config *config;
-    bool has_lists[10]; /* the command line has named these lists */
+    bool has_lists[11]; /* the command line has named these lists */
 } fsdp__overrides;
 
 /* Do the two passes of fsdp__args.dotted, whose arg is an fsdp__overrides. Options may stand before the file and win

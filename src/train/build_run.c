@@ -1,6 +1,4 @@
 /* build_run.c - makes the model and the optimizer of a run, counts the microbatches of its steps, and frees it all. */
-#include <math.h>
-
 #include "base/alloc.h"
 #include "base/context.h"
 #include "device/device.h"
@@ -136,31 +134,6 @@ fsdp_status fsdp__train_fill_model(fsdp_train_run *run)
 
 /* ---- optimizer ---- */
 
-static fsdp_status create_optimizer(const fsdp_train_config *c, const fsdp_parameters *parameters, fsdp_optimizer **out)
-{
-    double decay = c->optimizer.weight_decay;
-    fsdp_adam_options adam = fsdp_adam_options_default();
-    fsdp_sgd_options sgd = {
-        .lr = (float)c->optimizer.lr, .momentum = (float)c->optimizer.momentum, .nesterov = c->optimizer.nesterov};
-
-    if (isnan(decay))
-        decay = c->optimizer.name == FSDP_TRAIN_ADAMW ? 0.1 : 0;
-    adam.lr = (float)c->optimizer.lr;
-    adam.beta1 = (float)c->optimizer.beta1;
-    adam.beta2 = (float)c->optimizer.beta2;
-    adam.eps = (float)c->optimizer.eps;
-    adam.weight_decay = (float)decay;
-    sgd.weight_decay = (float)decay;
-    switch (c->optimizer.name) {
-    case FSDP_TRAIN_SGD:
-        return fsdp_sgd_create(parameters, &sgd, out);
-    case FSDP_TRAIN_ADAM:
-        return fsdp_adam_create(parameters, &adam, out);
-    default:
-        return fsdp_adamw_create(parameters, &adam, out);
-    }
-}
-
 /* Makes the optimizer for the parameters that are trained, and for those whose state is only kept. */
 static fsdp_status optimize(fsdp_train_run *run, const fsdp_parameters *parameters)
 {
@@ -170,7 +143,7 @@ static fsdp_status optimize(fsdp_train_run *run, const fsdp_parameters *paramete
     FSDP__TRY_NEW(thawed);
     status = fsdp__train_thaw_kept(run, parameters, thawed);
     if (status == FSDP_OK)
-        status = create_optimizer(run->config, parameters, &run->optimizer);
+        status = fsdp__train_create_optimizer(run, parameters);
     FSDP_KEEP_FIRST(status, fsdp__train_freeze_kept(parameters, thawed));
     return status;
 }
@@ -186,14 +159,10 @@ fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run)
     FSDP_TRY(optimize(run, &parameters));
     if (c->training.mixed_precision_param == FSDP_F16 || c->training.mixed_precision_reduce == FSDP_F16)
         FSDP_TRY(fsdp_grad_scaler_create(fsdp_world(run->context), NULL, &run->scaler));
-    run->schedule = (fsdp_schedule){
-        .warmup_steps = c->lr_scheduler.warmup_steps,
-        .total_steps = c->training.steps - run->resume.schedule_step,
-        .decay = (fsdp_decay)c->lr_scheduler.decay_type,
-        .min_factor = c->lr_scheduler.min_lr_factor,
-    };
+    run->schedule = fsdp__train_schedule(run);
     FSDP_TRY(fsdp__train_step_early(run));
     FSDP_TRY(fsdp__ahead_begin(run));
+    FSDP_TRY(fsdp__ema_begin(run));
     FSDP_TRY(fsdp__resume_optimizer(run));
     return fsdp__export_check(run);
 }
@@ -234,6 +203,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp__validation_close(run);
     fsdp__digest_release(run);
     fsdp__best_release(run);
+    fsdp__ema_release(run);
     fsdp__train_close_data(run);
     fsdp_grad_scaler_free(run->scaler);
     fsdp_optimizer_free(run->optimizer);
@@ -244,5 +214,6 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp_module_unref(run->model);
     fsdp_mesh_unref(run->mesh);
     fsdp__free(run->losses);
+    fsdp__free(run->lr_scales);
     fsdp__free(run);
 }

@@ -8,6 +8,7 @@
 /* Sections. */
 #define FSDP__SECTION_MODEL "model"
 #define FSDP__SECTION_OPTIMIZER "optimizer"
+#define FSDP__SECTION_EMA "ema" /* with training.ema_decay */
 
 /* Values. */
 #define FSDP__VALUE_SEQUENCES "train.sequences_per_step"

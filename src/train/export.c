@@ -294,7 +294,7 @@ static fsdp_status write_last(fsdp_train_run *run, const fsdp_state_dict *state,
 fsdp_status fsdp_train_export(fsdp_train_run *run)
 {
     const fsdp_state_dict *best = NULL;
-    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL, *average = NULL;
     fsdp_status found = FSDP_OK;
 
     FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));
@@ -303,6 +303,10 @@ fsdp_status fsdp_train_export(fsdp_train_run *run)
     /* A state consists of shards: gathered parameters would be refused. */
     FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model)));
     FSDP_TRY(fsdp__train_agree(run, fsdp__train_state(run, &state)));
+    if (run->config->save.which == FSDP_TRAIN_EMA) {
+        FSDP_TRY(fsdp__train_agree(run, fsdp__ema_state(run, state, &average)));
+        return write(run, average);
+    }
     if (fsdp__best_is_earlier(run))
         found = fsdp__train_agree(run, fsdp__best_state(run, state, &best));
     return found == FSDP_OK ? write(run, best ? best : state) : write_last(run, state, found);

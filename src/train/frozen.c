@@ -17,8 +17,7 @@ static bool begins_like(const char *pattern, size_t length, const char *name)
     return begin && fnmatch(begin, name, 0) == 0;
 }
 
-/* Returns the parameter that matches the longest beginning of the pattern. */
-static const char *nearest(const char *pattern, const fsdp_parameters *parameters)
+const char *fsdp__train_nearest_parameter(const char *pattern, const fsdp_parameters *parameters)
 {
     for (size_t length = strlen(pattern); length > 0; length--)
         for (int64_t i = 0; i < parameters->count; i++)
@@ -40,7 +39,7 @@ static fsdp_status freeze_matching(const char *pattern, const fsdp_parameters *p
     if (any)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID, "model.frozen: '%s' matches no parameter; the nearest is '%s'", pattern,
-                     nearest(pattern, parameters));
+                     fsdp__train_nearest_parameter(pattern, parameters));
 }
 
 /* ---- state that was there before ---- */
@@ -133,6 +132,7 @@ fsdp_status fsdp__train_freeze(fsdp_train_run *run)
     for (int64_t i = 0; i < parameters.count; i++)
         if (fsdp_tensor_requires_grad(parameters.items[i].tensor))
             run->trained_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
+    FSDP_TRY(fsdp__train_check_groups(c, &parameters));
     note_kept(run, &parameters);
     if (run->trained_parameters == 0)
         return FSDP_FAIL(FSDP_INVALID, "model.frozen leaves no parameter to train");

@@ -46,9 +46,19 @@ static double activations(const fsdp_train_config *c, const fsdp_model_config *m
     return tokens * (double)all * (double)fsdp_dtype_size((fsdp_dtype)c->training.mixed_precision_param);
 }
 
-int fsdp__train_moments(const fsdp_train_config *c)
+double fsdp__train_moments(const fsdp_train_config *c)
 {
-    return c->optimizer.name != FSDP_TRAIN_SGD ? 2 : c->optimizer.momentum > 0 ? 1 : 0;
+    switch (c->optimizer.name) {
+    case FSDP_TRAIN_SGD:
+        return c->optimizer.momentum > 0 ? 1 : 0;
+    case FSDP_TRAIN_LION:
+    case FSDP_TRAIN_MUON: /* of hidden matrices; two of all else */
+        return 1;
+    case FSDP_TRAIN_ADAMW8BIT: /* two bytes an element of hidden matrices */
+        return 0.5;
+    default:
+        return 2;
+    }
 }
 
 /* Computes the needs of `ranks` of the world's ranks: each has its part of what is sharded, and its own activations. */
@@ -61,7 +71,7 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
     /* Which parameters are trained is known only when the model is built. */
     double trained = c->model.frozen_count > 0 || run->adapter ? (double)run->trained_parameters / (bytes / 4) : 1;
     double kept = (double)run->kept_parameters / (bytes / 4);
-    double moments = fsdp__train_moments(c) * (trained + kept) * part;
+    double moments = (fsdp__train_moments(c) * (trained + kept) + (c->training.ema_decay > 0 ? trained : 0)) * part;
     /* This is for an asynchronous checkpoint, where replicas have one writer. */
     bool async = fsdp__train_saves(c) && c->checkpoint.async_mode == 1;
     bool best = fsdp__train_exports_best(c) && !fsdp__train_saves(c);

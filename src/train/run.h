@@ -6,6 +6,7 @@
 #include "base/probe.h"
 #include "data/data_source.h"
 #include "data/loader.h"
+#include "device/kernels.h"
 #include "format/staging.h"
 #include "fsdp/adapter.h"
 #include "fsdp/checkpoint.h"
@@ -68,6 +69,13 @@ typedef struct fsdp__resume {
     int64_t draws;                /* number of draws for dropouts */
     int64_t finite_step;          /* step of the newest checkpoint whose weights are finite; -1: none is known */
 } fsdp__resume;
+
+/* The average of the weights over the steps. */
+typedef struct fsdp__ema {
+    fsdp_state_dict *average; /* NULL: there is none */
+    fsdp_state_dict *weights; /* of the model */
+    fsdp__span *spans;        /* one for each average */
+} fsdp__ema;
 
 typedef struct fsdp__data_digest fsdp__data_digest;
 typedef struct fsdp__samples fsdp__samples;
@@ -156,9 +164,11 @@ struct fsdp_train_run {
     size_t schedule_bytes;
     uint64_t model_hash; /* fsdp__comm_schedule_parameters */
     fsdp_optimizer *optimizer;
+    fsdp__ema ema;
     fsdp_grad_scaler *scaler; /* for float16; otherwise NULL */
     fsdp_schedule schedule;
-    bool offloaded; /* asked for, and there is somewhere to move to: see training.enable_cpu_offload */
+    double *lr_scales; /* factors of the learning rate, of each group of the optimizer */
+    bool offloaded;    /* asked for, and there is somewhere to move to: see training.enable_cpu_offload */
     fsdp__ahead ahead;
     bool steps_early;             /* each group steps in the backward, as soon as its gradients are ready */
     bool last_microbatch;         /* the step's last microbatch runs: after it the gradients are complete */
@@ -237,6 +247,19 @@ fsdp_status fsdp__train_make_model(fsdp_train_run *run);
 fsdp_status fsdp__train_fill_model(fsdp_train_run *run);
 fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run);
 
+/* ---- ema.c: does nothing without training.ema_decay ---- */
+
+/* Begins the average, once the model is filled: as the weights are, or as the checkpoint has it that the run goes on
+ * from. */
+fsdp_status fsdp__ema_begin(fsdp_train_run *run);
+void fsdp__ema_release(fsdp_train_run *run);
+/* Moves it after a step; not if the device leaves that out, by the verdict, which may be NULL. [stream] */
+fsdp_status fsdp__ema_step(const fsdp_train_run *run, const void *verdict);
+/* Has average and weights change places. */
+fsdp_status fsdp__ema_swap(const fsdp_train_run *run);
+/* Makes a state dict of the averages, and of `state`'s tensors where there are none. The caller owns `*out`. */
+fsdp_status fsdp__ema_state(const fsdp_train_run *run, const fsdp_state_dict *state, fsdp_state_dict **out);
+
 /* ---- run.c ---- */
 
 /* Does what fsdp_train_run_create does, for somebody who listens to what happens before the first step: parallelism.
@@ -305,6 +328,18 @@ fsdp_status fsdp__train_freeze(fsdp_train_run *run);
 fsdp_status fsdp__train_thaw_kept(const fsdp_train_run *run, const fsdp_parameters *parameters, bool *thawed);
 fsdp_status fsdp__train_freeze_kept(const fsdp_parameters *parameters, const bool *thawed);
 
+/* Returns the name of the parameter that matches the longest beginning of a pattern, for messages. */
+const char *fsdp__train_nearest_parameter(const char *pattern, const fsdp_parameters *parameters);
+
+/* ---- create_optimizer.c ---- */
+
+/* Checks that each pattern of optimizer.groups is the first to match some parameter. */
+fsdp_status fsdp__train_check_groups(const fsdp_train_config *config, const fsdp_parameters *parameters);
+/* Returns the schedule of the learning rate, once it is known how many tokens a step has. */
+fsdp_schedule fsdp__train_schedule(const fsdp_train_run *run);
+/* Makes the optimizer of the config for those of the parameters that require a gradient, and the factors of its groups'
+ * learning rates. */
+fsdp_status fsdp__train_create_optimizer(fsdp_train_run *run, const fsdp_parameters *parameters);
 /* ---- visible_files.c ---- */
 
 /* Checks that all machines see what the config names; does nothing on one machine. A failure of one rank is

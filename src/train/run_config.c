@@ -205,9 +205,7 @@ fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int w
     FSDP_TRY(fsdp__train_check_adapter(config));
     if (config->training.device)
         FSDP_TRY(fsdp__device_name_check("training.device", config->training.device));
-    if (config->optimizer.nesterov && !(config->optimizer.momentum > 0))
-        return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
-    return FSDP_OK;
+    return fsdp__train_check_optimizer(config);
 }
 
 bool fsdp__train_validates(const fsdp_train_config *config)
@@ -252,8 +250,27 @@ bool fsdp__train_exports_best(const fsdp_train_config *config)
     return config->training.early_stop > 0 && config->validation.keep_best;
 }
 
+/* Checks that there is an average where one is asked for, and that the best weights are those of the best validation.
+ */
+static fsdp_status check_average(const fsdp_train_config *config)
+{
+    bool validates = config->validation.which == FSDP_TRAIN_EMA;
+
+    if (config->training.ema_decay <= 0 && (validates || config->save.which == FSDP_TRAIN_EMA))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "%s.which is ema, but there is no average of the weights: set training.ema_decay (0.999)",
+                         validates ? "validation" : "export");
+    if (validates && fsdp__train_exports_best(config))
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "validation.which is ema, but the weights of the best validation are to be exported, which are "
+            "not what was validated: set export.which to ema or last");
+    return FSDP_OK;
+}
+
 static fsdp_status check_export(const fsdp_train_config *config)
 {
+    FSDP_TRY(check_average(config));
     if (config->save.which != FSDP_TRAIN_BEST || keeps_best(config))
         return FSDP_OK;
     if (!fsdp__train_validates(config))

@@ -44,8 +44,8 @@ bool fsdp__train_exports_best(const fsdp_train_config *config);
 /* Checks whether a step of `global` sequences can be divided among the ranks; -1: whatever the ranks take. `what` names
  * them in the message. */
 fsdp_status fsdp__train_check_batch(const fsdp_train_config *config, int world_size, int64_t global, const char *what);
-/* Returns the number of optimizer state tensors for each parameter. */
-int fsdp__train_moments(const fsdp_train_config *config);
+/* Returns how many float32 numbers of optimizer state each parameter has, at least. */
+double fsdp__train_moments(const fsdp_train_config *config);
 
 /* Returns whether the ranks plan a schedule when they start (parallelism.schedule plan). */
 bool fsdp__train_plans_schedule(const fsdp_train_config *config);
@@ -59,6 +59,11 @@ bool fsdp__train_adapts(const fsdp_train_config *config);
 bool fsdp__train_exports_adapter(const fsdp_train_config *config);
 /* Checks what the keys of section adapter exclude and need. */
 fsdp_status fsdp__train_check_adapter(const fsdp_train_config *config);
+
+/* ---- create_optimizer.c ---- */
+
+/* Checks what the keys of section optimizer exclude and need. */
+fsdp_status fsdp__train_check_optimizer(const fsdp_train_config *config);
 
 /* ---- checkpoint_keys.c ---- */
 

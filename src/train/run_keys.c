@@ -31,10 +31,25 @@ static const fsdp__choice param_choices[] = {
 static const fsdp__choice export_choices[] = {
     {"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
 static const fsdp__choice base_choices[] = {{"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {NULL, 0}};
-static const fsdp__choice optimizer_choices[] = {
-    {"adamw", FSDP_TRAIN_ADAMW}, {"adam", FSDP_TRAIN_ADAM}, {"sgd", FSDP_TRAIN_SGD}, {NULL, 0}};
-static const fsdp__choice decay_choices[] = {
-    {"constant", FSDP_DECAY_CONSTANT}, {"linear", FSDP_DECAY_LINEAR}, {"cosine", FSDP_DECAY_COSINE}, {NULL, 0}};
+static const fsdp__choice optimizer_choices[] = {{"adamw", FSDP_TRAIN_ADAMW},
+                                                 {"adam", FSDP_TRAIN_ADAM},
+                                                 {"sgd", FSDP_TRAIN_SGD},
+                                                 {"lion", FSDP_TRAIN_LION},
+                                                 {"adamw8bit", FSDP_TRAIN_ADAMW8BIT},
+                                                 {"muon", FSDP_TRAIN_MUON},
+                                                 {NULL, 0}};
+static const fsdp__choice adjust_choices[] = {
+    {"match_rms_adamw", FSDP_MUON_MATCH_RMS_ADAMW}, {"original", FSDP_MUON_ORIGINAL}, {NULL, 0}};
+static const fsdp__choice decayed_choices[] = {
+    {"all", FSDP_TRAIN_DECAY_ALL}, {"matrices", FSDP_TRAIN_DECAY_MATRICES}, {NULL, 0}};
+static const fsdp__choice decay_choices[] = {{"constant", FSDP_DECAY_CONSTANT},
+                                             {"linear", FSDP_DECAY_LINEAR},
+                                             {"cosine", FSDP_DECAY_COSINE},
+                                             {"wsd", FSDP_DECAY_WSD},
+                                             {"inverse_sqrt", FSDP_DECAY_INVERSE_SQRT},
+                                             {NULL, 0}};
+static const fsdp__choice fall_choices[] = {
+    {"cosine", FSDP_FALL_COSINE}, {"linear", FSDP_FALL_LINEAR}, {"1-sqrt", FSDP_FALL_SQRT}, {NULL, 0}};
 static const fsdp__choice reshard_choices[] = {
     {"default", -FSDP_RESHARD_AUTO}, {"always", -FSDP_RESHARD_ALWAYS}, {"never", -FSDP_RESHARD_NEVER}, {NULL, 0}};
 static const fsdp__choice strategy_choices[] = {
@@ -60,7 +75,9 @@ static const fsdp__choice checkpoint_choices[] = {{"none", FSDP_RECOMPUTE_NONE},
                                                   {"cheap", FSDP_RECOMPUTE_CHEAP},
                                                   {NULL, 0}};
 static const fsdp__choice selective_choices[] = {{"op", 0}, {NULL, 0}};
-static const fsdp__choice which_choices[] = {{"last", FSDP_TRAIN_LAST}, {"best", FSDP_TRAIN_BEST}, {NULL, 0}};
+static const fsdp__choice which_choices[] = {
+    {"last", FSDP_TRAIN_LAST}, {"best", FSDP_TRAIN_BEST}, {"ema", FSDP_TRAIN_EMA}, {NULL, 0}};
+static const fsdp__choice validated_choices[] = {{"last", FSDP_TRAIN_LAST}, {"ema", FSDP_TRAIN_EMA}, {NULL, 0}};
 static const fsdp__choice step_choices[] = {{"best", FSDP_CHECKPOINT_BEST}, {NULL, 0}};
 static const fsdp__choice mfu_choices[] = {
     {"auto", FSDP_TRAIN_MFU_AUTO}, {"measured", FSDP_TRAIN_MFU_MEASURED}, {"none", FSDP_TRAIN_MFU_NONE}, {NULL, 0}};
@@ -142,6 +159,29 @@ static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NUL
 #section, #name, FSDP__KEY_MAPS, AT(section, field), 0, 0, range, NULL, NULL, help, NULL, items \
     }
 
+/* What an entry of optimizer.groups may hold. */
+#define GROUP_NUMBER(name, most, range, initial, help)                                                                \
+    {                                                                                                                 \
+        "optimizer.groups", #name, FSDP__KEY_NUMBER, offsetof(fsdp_train_group, name), 0, most, range, NULL, initial, \
+            help, NULL, NULL                                                                                          \
+    }
+static const fsdp__key group_keys[] = {
+    {"optimizer.groups", "pattern", FSDP__KEY_TEXT, offsetof(fsdp_train_group, pattern), 0, 0, FSDP__REQUIRED, NULL,
+     NULL, "names of parameters ('*.bias'), as in model.frozen", NULL, NULL},
+    GROUP_NUMBER(weight_decay, INFINITY, 0, NULL, "not set: optimizer.weight_decay, where optimizer.decay has it"),
+    GROUP_NUMBER(lr_scale, INFINITY, 0, "1", "the factor of optimizer.lr"),
+    GROUP_NUMBER(beta1, 1, FSDP__BELOW, NULL, "not set: optimizer.beta1"),
+    GROUP_NUMBER(beta2, 1, FSDP__BELOW, NULL, "not set: optimizer.beta2"),
+    {"optimizer.groups", "hidden", FSDP__KEY_CHOICE, offsetof(fsdp_train_group, hidden), 0, 0, 0, bool_choices, NULL,
+     "whether muon and adamw8bit take them as hidden matrices; not set: by name and shape", NULL, NULL},
+};
+static const char *const group_sections[] = {"optimizer.groups", NULL};
+static const fsdp__key_items group_items = {.table = {.keys = group_keys,
+                                                      .count = (int)FSDP__COUNT_OF(group_keys),
+                                                      .sections = group_sections,
+                                                      .example = "optimizer.groups.pattern"},
+                                            .bytes = sizeof(fsdp_train_group)};
+
 /* clang-format off */
 static const fsdp__key source_keys[] = {
     {"data.mixture", "path", FSDP__KEY_TEXT, offsetof(fsdp_train_source, path), 0, 0, FSDP__REQUIRED, NULL, NULL, "a file, a folder or a pattern", NULL, NULL},
@@ -198,19 +238,27 @@ static const fsdp__key keys[] = {
     CHOICE(training, on_nan, on_nan, on_nan_choices, "stop", "what happens when the loss or the gradient norm of a step is NaN or infinite\nstop: the run ends and exports nothing (also if the loss of a validation is not finite)\nskip: the step is left out\ncontinue: the step is taken"),
     INTEGER(training, early_stop, 0, FSDP__KEY_LARGE, 0, "0", "the run ends after this many validations in a row without an improvement, and exports what export.which says; 0: never"),
     NUMBER(training, early_stop_min_delta, 0, INFINITY, 0, "0", "a validation is an improvement if its loss is lower than that of the last improvement by more than this"),
+    NUMBER(training, ema_decay, 0, 1, FSDP__BELOW, "0", "keep an average of the weights, in float32, beside them and in checkpoints: after each step average = ema_decay * average + (1 - ema_decay) * weights (0.999: of about a thousand steps); validation.which and export.which use it; 0: none"),
 
-    CHOICE(optimizer, name, name, optimizer_choices, "adamw", "as in torch.optim"),
+    CHOICE(optimizer, name, name, optimizer_choices, "adamw", "adamw, adam, sgd: as in torch.optim\nlion: the sign of a momentum\nadamw8bit: adamw, whose moments of hidden matrices (of 4096 or more elements) are bytes with a scale for each 256\nmuon: hidden matrices step by a momentum that is made orthogonal, all else by adamw\nhidden matrices: weights of two dimensions in a numbered list of layers (model.layers.0.*), so neither embeddings nor the head"),
     NUMBER(optimizer, lr, 0, INFINITY, FSDP__ABOVE, "3e-4", "the base learning rate"),
-    NUMBER(optimizer, beta1, 0, 1, FSDP__BELOW, "0.9", "of adamw and adam"),
-    NUMBER(optimizer, beta2, 0, 1, FSDP__BELOW, "0.95", "of adamw and adam"),
-    NUMBER(optimizer, eps, 0, INFINITY, 0, "1e-8", "of adamw and adam"),
-    NUMBER(optimizer, weight_decay, 0, INFINITY, 0, NULL, "decoupled for adamw, L2 for adam and sgd; not set: 0.1 for adamw, else 0"),
-    NUMBER(optimizer, momentum, 0, INFINITY, 0, "0", "of sgd"),
-    BOOL(optimizer, nesterov, "false", "of sgd; it needs a momentum"),
+    NUMBER(optimizer, beta1, 0, 1, FSDP__BELOW, "0.9", "of all but sgd"),
+    NUMBER(optimizer, beta2, 0, 1, FSDP__BELOW, NULL, "of all but sgd; not set: 0.99 for lion, else 0.95"),
+    NUMBER(optimizer, eps, 0, INFINITY, 0, "1e-8", "of all but sgd and lion"),
+    NUMBER(optimizer, weight_decay, 0, INFINITY, 0, NULL, "L2 for adam and sgd, else decoupled; not set: 0.1 for adamw, adamw8bit and muon, else 0"),
+    NUMBER(optimizer, momentum, 0, INFINITY, 0, NULL, "of sgd and muon; not set: 0 for sgd, 0.95 for muon"),
+    BOOL(optimizer, nesterov, "false", "of sgd, where it needs a momentum; muon always has it"),
+    CHOICE(optimizer, decay, decay, decayed_choices, "all", "what optimizer.weight_decay is for\nall: every parameter\nmatrices: parameters of two or more dimensions, so neither biases nor norms, as Trainer of transformers has it"),
+    CHOICE(optimizer, muon_adjust, muon_adjust, adjust_choices, "match_rms_adamw", "how muon's learning rate depends on the shape of a matrix\nmatch_rms_adamw: times 0.2 sqrt(max(rows, columns)), so that optimizer.lr is one for adamw\noriginal: times sqrt(max(1, rows / columns)), with optimizer.lr about 0.02"),
+    MAPS(optimizer, groups, groups, 0, &group_items, "parameters with values of their own; the first pattern that matches a name counts, and each must match one that no earlier one has"),
 
     INTEGER(lr_scheduler, warmup_steps, 0, FSDP__KEY_LARGE, 0, "0", "number of steps in which the learning rate rises linearly"),
-    CHOICE(lr_scheduler, decay_type, decay_type, decay_choices, "constant", "how the learning rate falls after the warm-up, until training.steps"),
+    CHOICE(lr_scheduler, decay_type, decay_type, decay_choices, "constant", "how the learning rate falls after the warm-up\nlinear, cosine: until training.steps\nwsd: it stays, and falls in the last decay_steps\ninverse_sqrt: with the root of the steps, never to an end\nthe last two are those of transformers, whose warm-up begins at min_lr_factor (inverse_sqrt: 0), so that the first step may change nothing"),
     NUMBER(lr_scheduler, min_lr_factor, 0, 1, 0, "0", "the fraction of the base learning rate that is left at the end"),
+    INTEGER(lr_scheduler, warmup_tokens, 1, FSDP__KEY_LARGE, 0, NULL, "tokens of all ranks in which the learning rate rises, in place of warmup_steps: the warm-up has as many steps as it takes to see them"),
+    INTEGER(lr_scheduler, decay_steps, 1, FSDP__KEY_LARGE, 0, NULL, "with decay_type wsd: number of steps in which the learning rate falls; not set: a tenth of training.steps"),
+    CHOICE(lr_scheduler, decay_shape, decay_shape, fall_choices, "cosine", "with decay_type wsd: how it falls"),
+    INTEGER(lr_scheduler, timescale, 1, FSDP__KEY_LARGE, 0, NULL, "with decay_type inverse_sqrt: the number of steps T in sqrt(T / (step + T - warm-up)); not set: those of the warm-up, or 10000 without one"),
 
     CHOICE(parallelism, strategy, strategy, strategy_choices, "fsdp2", "what is sharded while a step runs\nzero1: optimizer state; parameters are gathered once a step, and gradients reduced once\nzero2: gradients, too; every microbatch reduces them\nzero3: parameters, too\nfsdp2: as fsdp_reshard_after_forward and no_sync say\nhsdp: the same, over several copies (data_parallel_replicate_degree)\nfsdp1: as fsdp1_strategy says\nddp: nothing; gradients are all-reduced in buckets"),
     INTEGER(parallelism, data_parallel_replicate_degree, 1, 1 << 20, 0, "1", "number of copies of the parameters; if it is 1, strategy hsdp on several machines makes one copy on each; each copy is sharded over consecutive ranks: parameters, gradients and optimizer state take that many times the memory, gathers stay within a copy, and each reduction also sends 2 (copies - 1) / copies of a shard"),
@@ -245,6 +293,7 @@ static const fsdp__key keys[] = {
     INTEGER(validation, steps, 1, FSDP__KEY_LARGE, FSDP__OR_MINUS, "-1", "batches of a validation, over all ranks (the same tokens for any number of ranks); -1: all there are"),
     INTEGER(validation, local_batch_size, 1, 1 << 24, 0, NULL, "sequences of a batch on one rank; not set: training.local_batch_size"),
     BOOL(validation, keep_best, "true", "with checkpoint.enable: write a checkpoint after each validation that is the best so far, and keep it until there is a better one"),
+    CHOICE(validation, which, which, validated_choices, "last", "last: the weights are evaluated\nema: their average is (training.ema_decay)"),
 
     NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (a rank that computes may take longer); 0: for ever"),
     BOOL_LOCAL(comm, trace, "false", "every rank logs what happens to each group of parameters, and each collective"),
@@ -277,7 +326,7 @@ static const fsdp__key keys[] = {
     SAVE_TEXT(path, "the Hugging Face folder to write at the end; it must be new, empty, or written by an earlier export"),
     SAVE_BOOL(overwrite, "false", "write into any folder: files of the same names are replaced, and all others stay"),
     SAVE_TEXT(fallback_path, "the folder to write if export.path fails at the end; if it is not set, or fails, too: <name of export.path>-recovered beside metrics.jsonl, or in the working directory"),
-    SAVE_CHOICE(which, which_choices, NULL, "last: the weights of the last step\nbest: those of the step with the best validation, from its checkpoint, or, without checkpoint.folder, from a copy that each rank keeps of its shard in the host's memory\nnot set: best with training.early_stop (unless validation.keep_best is false), else last"),
+    SAVE_CHOICE(which, which_choices, NULL, "last: the weights of the last step\nbest: those of the step with the best validation, from its checkpoint, or, without checkpoint.folder, from a copy that each rank keeps of its shard in the host's memory\nema: the average of the weights (training.ema_decay)\nnot set: best with training.early_stop (unless validation.keep_best is false), else last"),
     SAVE_CHOICE(dtype, export_choices, "float32", "the dtype of the exported weights"),
     SAVE_SIZE(max_shard_size, 1, "5GB", "the largest size of a file of weights; more weights are split over several files, with an index; a larger tensor gets a file of its own"),
     SAVE_CHOICE(merge, bool_choices, NULL, "with an adapter: true: export.path gets the model, with the adapter in its weights\nfalse: it gets the adapter alone, a folder of peft; not set: false"),
@@ -313,6 +362,9 @@ _Static_assert(offsetof(fsdp_train_config, validation.path_count) ==
                "the count of a list stands behind it");
 _Static_assert(offsetof(fsdp_train_config, parallelism.wrap_class_count) ==
                    offsetof(fsdp_train_config, parallelism.wrap_classes) + sizeof(char **),
+               "the count of a list stands behind it");
+_Static_assert(offsetof(fsdp_train_config, optimizer.group_count) ==
+                   offsetof(fsdp_train_config, optimizer.groups) + sizeof(fsdp_train_group *),
                "the count of a list stands behind it");
 _Static_assert(offsetof(fsdp_train_config, checkpoint.exclude_count) ==
                    offsetof(fsdp_train_config, checkpoint.exclude_from_loading) + sizeof(char **),

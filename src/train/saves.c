@@ -132,6 +132,7 @@ static fsdp_status count_bytes(fsdp_train_run *run)
     fsdp_state_dict_free(state);
     /* This is for each parameter that is trained, or was; shards and state are float32. */
     moments = fsdp__train_moments(run->config) * (double)(run->trained_parameters + run->kept_parameters) / numel;
+    moments += run->ema.average ? (double)run->trained_parameters / numel : 0;
     run->saves.bytes = 4 * numel * (1 + moments);
     run->saves.own_bytes = 4 * own_numel * (1 + moments);
     return FSDP_OK;
@@ -233,7 +234,7 @@ void fsdp__saves_release(fsdp_train_run *run)
 
 /* All that goes into a checkpoint. */
 typedef struct content {
-    fsdp_checkpoint_section sections[2];
+    fsdp_checkpoint_section sections[3]; /* the last one belongs to the run */
     fsdp__values values;
     fsdp_checkpoint_content whole;
 } content;
@@ -243,11 +244,12 @@ static fsdp_status collect(fsdp_train_run *run, content *c)
     c->sections[0].name = FSDP__SECTION_MODEL;
     c->sections[1].name = FSDP__SECTION_OPTIMIZER;
     FSDP_TRY(fsdp__train_state(run, &c->sections[0].state));
+    c->sections[2] = (fsdp_checkpoint_section){.name = FSDP__SECTION_EMA, .state = run->ema.average};
     FSDP_TRY(fsdp_optimizer_state_dict(run->optimizer, &c->sections[1].state));
     FSDP_TRY(fsdp__values_of(run, &c->values));
     c->whole = (fsdp_checkpoint_content){.step = run->step,
                                          .sections = c->sections,
-                                         .section_count = 2,
+                                         .section_count = run->ema.average ? 3 : 2,
                                          .values = c->values.items,
                                          .value_count = c->values.count,
                                          .files = run->saves.extras.files,

@@ -118,7 +118,7 @@ static double set_learning_rate(fsdp_train_run *run)
     double lr = run->config->optimizer.lr * fsdp_schedule_factor(&run->schedule, run->step - run->resume.schedule_step);
 
     for (int group = 0; group < fsdp_optimizer_group_count(run->optimizer); group++)
-        fsdp_optimizer_set_lr(run->optimizer, group, (float)lr);
+        fsdp_optimizer_set_lr(run->optimizer, group, (float)(lr * run->lr_scales[group]));
     return lr;
 }
 
@@ -141,6 +141,7 @@ static fsdp_status take_step(fsdp_train_run *run, fsdp_train_report *report, boo
         report->loss_scale = fsdp_grad_scaler_get_state(run->scaler).scale;
     if (run->ahead.device) {
         FSDP_TRY(fsdp__ahead_step(run));
+        FSDP_TRY(fsdp__ema_step(run, run->ahead.device));
     } else if (run->scaler) {
         FSDP_TRY(fsdp_grad_scaler_unscale(run->scaler, optimizer));
         FSDP_TRY(fsdp_clip_grad_norm(optimizer, max_norm, &report->grad_norm));
@@ -155,6 +156,8 @@ static fsdp_status take_step(fsdp_train_run *run, fsdp_train_report *report, boo
             FSDP_TRY(fsdp_optimizer_step(optimizer));
     }
     run->skipped += !*stepped;
+    if (*stepped && !run->ahead.device)
+        FSDP_TRY(fsdp__ema_step(run, NULL));
     if (has_histograms(run, run->step + 1))
         FSDP_TRY(fsdp__histograms_take(run->histograms, optimizer));
     return fsdp_optimizer_zero_grad(optimizer);

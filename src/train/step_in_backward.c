@@ -15,8 +15,9 @@ fsdp_status fsdp__train_step_early(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
 
-    run->steps_early =
-        run->offloaded && c->training.max_norm <= 0 && !run->scaler && c->training.on_nan == FSDP_TRAIN_CONTINUE;
+    /* Ranks exchange the matrices of muon, all in one order. */
+    run->steps_early = c->optimizer.name != FSDP_TRAIN_MUON && run->offloaded && c->training.max_norm <= 0 &&
+                       !run->scaler && c->training.on_nan == FSDP_TRAIN_CONTINUE;
     if (!run->steps_early)
         return FSDP_OK;
     return fsdp_module_set_post_accumulate_grad_hook(run->model, step_landed, run, true);

@@ -191,10 +191,26 @@ static void progress(void *arg, int64_t done, int64_t all)
         run->listener->validating(run->listener->arg, done, all);
 }
 
-static fsdp_status evaluate(fsdp_train_run *run, const fsdp_evaluate_options *options, fsdp_evaluation *out)
+static fsdp_status evaluate_weights(fsdp_train_run *run, const fsdp_evaluate_options *options, fsdp_evaluation *out)
 {
     return run->validation.packed ? fsdp__evaluate_packed(run->model, run->validation.packed, options, out)
                                   : fsdp_evaluate(run->model, run->validation.tokens, options, out);
+}
+
+/* Evaluates the weights, or their average in their place. */
+static fsdp_status evaluate(fsdp_train_run *run, const fsdp_evaluate_options *options, fsdp_evaluation *out)
+{
+    bool swaps = run->config->validation.which == FSDP_TRAIN_EMA;
+    fsdp_status status;
+
+    if (swaps)
+        FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model)));
+    if (swaps)
+        FSDP_TRY(fsdp__train_agree(run, fsdp__ema_swap(run)));
+    status = evaluate_weights(run, options, out);
+    if (swaps && status == FSDP_OK)
+        status = fsdp__train_agree(run, fsdp_module_reshard_all(run->model));
+    return swaps && status == FSDP_OK ? fsdp__train_agree(run, fsdp__ema_swap(run)) : status;
 }
 
 fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out)

@@ -113,7 +113,7 @@ TEST_WITH(an_unknown_name_is_refused_with_the_nearest_one, setup, teardown)
         "training:\n  zzz: 3\n",
         ":2: training.zzz is not a key of training, which has: steps, epochs, seq_len, global_batch_size, "
         "local_batch_size, max_norm, seed, device, threads, mixed_precision_param, mixed_precision_reduce, no_sync, "
-        "enable_cpu_offload, on_nan, early_stop, early_stop_min_delta");
+        "enable_cpu_offload, on_nan, early_stop, early_stop_min_delta, ema_decay");
     refuses("training:\n  seed: 1\ntrainning:\n  steps: 10\n",
             ":3: trainning is not a section; did you mean 'training'?");
     refuses("zzz: 1\n", ":1: zzz is not a section: expected model, data, training, optimizer, lr_scheduler, "
@@ -127,7 +127,8 @@ TEST_WITH(a_wrong_value_is_refused_with_what_is_allowed, setup, teardown)
     refuses("optimizer:\n  lr: 0\n", ":2: optimizer.lr is '0': expected a number greater than 0");
     refuses("optimizer:\n  lr: nan\n", ":2: optimizer.lr is 'nan': expected a number greater than 0");
     refuses("optimizer:\n  beta1: 1\n", ":2: optimizer.beta1 is '1': expected a number from 0 to below 1");
-    refuses("optimizer:\n  name: lion\n", ":2: optimizer.name is 'lion': expected adamw, adam or sgd");
+    refuses("optimizer:\n  name: tiger\n",
+            ":2: optimizer.name is 'tiger': expected adamw, adam, sgd, lion, adamw8bit or muon");
     refuses("optimizer:\n  nesterov: yes\n", ":2: optimizer.nesterov is 'yes': expected true or false");
     refuses("training:\n  steps: 1.5\n", ":2: training.steps is '1.5': expected an integer from 1");
     refuses("training:\n  steps: 99999999999999999999\n",

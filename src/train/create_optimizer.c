@@ -1,0 +1,292 @@
+/* create_optimizer.c - makes a run's optimizer: which parameters are in which of its groups; and the schedule of its
+ * learning rate. */
+#include <fnmatch.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "fsdp/dist.h"
+#include "train/run.h"
+#include "train/run_config.h"
+
+/* ---- what the keys exclude ---- */
+
+/* Returns whether several parameters are one vector for the optimizer. */
+static bool is_flat(const fsdp_train_config *c)
+{
+    return c->parallelism.strategy == FSDP_TRAIN_FSDP1 && c->parallelism.fsdp1_use_orig_params != 1;
+}
+
+/* Refuses keys that the schedule of the config does not have. */
+static fsdp_status check_schedule(const fsdp_train_config *c)
+{
+    bool wsd = c->lr_scheduler.decay_type == FSDP_DECAY_WSD;
+
+    if (c->lr_scheduler.warmup_tokens > 0 && c->lr_scheduler.warmup_steps > 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "lr_scheduler.warmup_tokens and lr_scheduler.warmup_steps exclude each other: %lld and %lld",
+                         (long long)c->lr_scheduler.warmup_tokens, (long long)c->lr_scheduler.warmup_steps);
+    if (!wsd && (c->lr_scheduler.decay_steps > 0 || c->lr_scheduler.decay_shape != FSDP_FALL_COSINE))
+        return FSDP_FAIL(FSDP_INVALID, "lr_scheduler.%s is for decay_type wsd: set it, or leave this out",
+                         c->lr_scheduler.decay_steps > 0 ? "decay_steps" : "decay_shape");
+    if (c->lr_scheduler.timescale > 0 && c->lr_scheduler.decay_type != FSDP_DECAY_INVERSE_SQRT)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "lr_scheduler.timescale is for decay_type inverse_sqrt: set it, or leave this out");
+    if (wsd && c->lr_scheduler.decay_steps + c->lr_scheduler.warmup_steps > c->training.steps)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "lr_scheduler.decay_steps %lld and warmup_steps %lld are more than the %lld training.steps",
+                         (long long)c->lr_scheduler.decay_steps, (long long)c->lr_scheduler.warmup_steps,
+                         (long long)c->training.steps);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__train_check_optimizer(const fsdp_train_config *c)
+{
+    bool special = c->optimizer.name == FSDP_TRAIN_MUON || c->optimizer.name == FSDP_TRAIN_ADAMW8BIT;
+    bool grouped = special || c->optimizer.group_count > 0 || c->optimizer.decay != FSDP_TRAIN_DECAY_ALL;
+
+    if (c->optimizer.nesterov && !(c->optimizer.momentum > 0))
+        return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
+    if (grouped && is_flat(c))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "optimizer.%s is for single parameters, but with parallelism.strategy fsdp1 those of a unit "
+                         "are one vector: set parallelism.fsdp1_use_orig_params to true",
+                         special                        ? "name"
+                         : c->optimizer.group_count > 0 ? "groups"
+                                                        : "decay");
+    if (c->optimizer.name == FSDP_TRAIN_ADAMW8BIT && c->parallelism.strategy == FSDP_TRAIN_FSDP1)
+        return FSDP_FAIL(FSDP_INVALID, "optimizer.name adamw8bit needs whole rows of weights, which "
+                                       "parallelism.strategy fsdp1 cuts between ranks: fsdp2 does not");
+    return check_schedule(c);
+}
+
+/* ---- the groups ---- */
+
+enum {
+    OF_NO_GROUP = -1
+};
+
+/* Returns the number of the first group of the config whose pattern matches. */
+static int64_t group_of(const fsdp_train_config *c, const char *name)
+{
+    for (int64_t g = 0; g < c->optimizer.group_count; g++)
+        if (fnmatch(c->optimizer.groups[g].pattern, name, 0) == 0)
+            return g;
+    return OF_NO_GROUP;
+}
+
+fsdp_status fsdp__train_check_groups(const fsdp_train_config *c, const fsdp_parameters *parameters)
+{
+    for (int64_t g = 0; g < c->optimizer.group_count; g++) {
+        const char *pattern = c->optimizer.groups[g].pattern, *taken = NULL;
+        bool first = false;
+
+        for (int64_t i = 0; i < parameters->count && !first; i++) {
+            const char *name = parameters->items[i].name;
+
+            taken = fnmatch(pattern, name, 0) == 0 ? name : taken;
+            first = group_of(c, name) == g;
+        }
+        if (!first && taken)
+            return FSDP_FAIL(FSDP_INVALID,
+                             "optimizer.groups: '%s' matches '%s' and no parameter that an earlier pattern does not "
+                             "match: put it before that one",
+                             pattern, taken);
+        if (!first)
+            return FSDP_FAIL(FSDP_INVALID, "optimizer.groups: '%s' matches no parameter; the nearest is '%s'", pattern,
+                             fsdp__train_nearest_parameter(pattern, parameters));
+    }
+    return FSDP_OK;
+}
+
+/* Returns the number of dimensions of the parameter, whatever this rank has of it. */
+static int dimensions(const fsdp_tensor *tensor)
+{
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
+
+    return distribution ? distribution->ndim : fsdp_tensor_ndim(tensor);
+}
+
+static double or_else(double value, double otherwise)
+{
+    return isnan(value) ? otherwise : value;
+}
+
+/* Returns whether the optimizer decays weights if nothing is said. */
+static bool decays(const fsdp_train_config *c)
+{
+    return c->optimizer.name == FSDP_TRAIN_ADAMW || c->optimizer.name == FSDP_TRAIN_ADAMW8BIT ||
+           c->optimizer.name == FSDP_TRAIN_MUON;
+}
+
+/* Returns the weight decay of a parameter. */
+static double decay_of(const fsdp_train_config *c, int64_t group, const fsdp_tensor *tensor)
+{
+    double own = group == OF_NO_GROUP ? NAN : c->optimizer.groups[group].weight_decay;
+
+    if (!isnan(own))
+        return own;
+    if (c->optimizer.decay == FSDP_TRAIN_DECAY_MATRICES && dimensions(tensor) < 2)
+        return 0;
+    return or_else(c->optimizer.weight_decay, decays(c) ? 0.1 : 0);
+}
+
+/* Returns whether a part of the name is a number: the parameter is in one of a list of layers. */
+static bool is_numbered(const char *name)
+{
+    for (const char *at = name; at; at = strchr(at, '.') ? strchr(at, '.') + 1 : NULL) {
+        size_t digits = strspn(at, "0123456789");
+
+        if (digits > 0 && at[digits] == '.')
+            return true;
+    }
+    return false;
+}
+
+/* Returns whether an optimizer that treats hidden matrices otherwise does so with the parameter. */
+static bool is_special(const fsdp_train_config *c, int64_t group, const fsdp_parameter *p)
+{
+    int own = group == OF_NO_GROUP ? -1 : c->optimizer.groups[group].hidden;
+
+    if (c->optimizer.name != FSDP_TRAIN_MUON && c->optimizer.name != FSDP_TRAIN_ADAMW8BIT)
+        return false;
+    return own >= 0 ? own == 1 : dimensions(p->tensor) == 2 && is_numbered(p->name);
+}
+
+/* A group of the optimizer that is being made. */
+typedef struct made {
+    int64_t group; /* of the config */
+    double decay;
+    bool special;
+    fsdp_parameters parameters; /* items of the caller's list */
+} made;
+
+/* Returns a beta of the group; `own` is that of its entry in the config. */
+static float beta(double own, double whole, double usual)
+{
+    return (float)or_else(own, or_else(whole, usual));
+}
+
+static fsdp_status add_adam(const fsdp_train_config *c, const made *m, double beta1, double beta2,
+                            fsdp_optimizer **optimizer)
+{
+    fsdp_adam_options adam = {.lr = (float)c->optimizer.lr,
+                              .beta1 = beta(beta1, c->optimizer.beta1, 0.9),
+                              .beta2 = beta(beta2, c->optimizer.beta2, 0.95),
+                              .eps = (float)c->optimizer.eps,
+                              .weight_decay = (float)m->decay,
+                              .state_bits = c->optimizer.name == FSDP_TRAIN_ADAMW8BIT && m->special ? 8 : 32};
+
+    if (*optimizer)
+        return fsdp_adam_add_group(*optimizer, &m->parameters, &adam);
+    return (c->optimizer.name == FSDP_TRAIN_ADAM ? fsdp_adam_create : fsdp_adamw_create)(&m->parameters, &adam,
+                                                                                         optimizer);
+}
+
+static fsdp_status add_sgd(const fsdp_train_config *c, const made *m, fsdp_optimizer **optimizer)
+{
+    const fsdp_sgd_options sgd = {.lr = (float)c->optimizer.lr,
+                                  .momentum = (float)or_else(c->optimizer.momentum, 0),
+                                  .weight_decay = (float)m->decay,
+                                  .nesterov = c->optimizer.nesterov};
+
+    return *optimizer ? fsdp_sgd_add_group(*optimizer, &m->parameters, &sgd)
+                      : fsdp_sgd_create(&m->parameters, &sgd, optimizer);
+}
+
+static fsdp_status add_lion(const fsdp_train_config *c, const made *m, double beta1, double beta2,
+                            fsdp_optimizer **optimizer)
+{
+    const fsdp_lion_options lion = {.lr = (float)c->optimizer.lr,
+                                    .beta1 = beta(beta1, c->optimizer.beta1, 0.9),
+                                    .beta2 = beta(beta2, c->optimizer.beta2, 0.99),
+                                    .weight_decay = (float)m->decay};
+
+    return *optimizer ? fsdp_lion_add_group(*optimizer, &m->parameters, &lion)
+                      : fsdp_lion_create(&m->parameters, &lion, optimizer);
+}
+
+static fsdp_status add_muon(const fsdp_train_config *c, const made *m, fsdp_optimizer **optimizer)
+{
+    const fsdp_muon_options muon = {.lr = (float)c->optimizer.lr,
+                                    .momentum = or_else(c->optimizer.momentum, 0.95),
+                                    .weight_decay = (float)m->decay,
+                                    .nesterov = true,
+                                    .adjust = (fsdp_muon_adjust)c->optimizer.muon_adjust};
+
+    return *optimizer ? fsdp_muon_add_group(*optimizer, &m->parameters, &muon)
+                      : fsdp_muon_create(&m->parameters, &muon, optimizer);
+}
+
+/* Adds a group to the optimizer, and makes it with the first one. */
+static fsdp_status add(const fsdp_train_config *c, const made *m, fsdp_optimizer **optimizer)
+{
+    static const fsdp_train_group none = {.beta1 = NAN, .beta2 = NAN};
+    const fsdp_train_group *own = m->group == OF_NO_GROUP ? &none : &c->optimizer.groups[m->group];
+
+    if (c->optimizer.name == FSDP_TRAIN_SGD)
+        return add_sgd(c, m, optimizer);
+    if (c->optimizer.name == FSDP_TRAIN_LION)
+        return add_lion(c, m, own->beta1, own->beta2, optimizer);
+    if (c->optimizer.name == FSDP_TRAIN_MUON && m->special)
+        return add_muon(c, m, optimizer);
+    return add_adam(c, m, own->beta1, own->beta2, optimizer);
+}
+
+/* Collects, of the parameters from `first` on that no group has, those that belong together with it. */
+static void collect(const fsdp_train_config *c, const fsdp_parameters *all, int64_t first, bool *taken, made *m)
+{
+    m->group = group_of(c, all->items[first].name);
+    m->decay = decay_of(c, m->group, all->items[first].tensor);
+    m->special = is_special(c, m->group, &all->items[first]);
+    m->parameters.count = 0;
+    for (int64_t i = first; i < all->count; i++) {
+        const fsdp_parameter *p = &all->items[i];
+
+        if (taken[i] || !fsdp_tensor_requires_grad(p->tensor) || group_of(c, p->name) != m->group)
+            continue;
+        if (decay_of(c, m->group, p->tensor) != m->decay || is_special(c, m->group, p) != m->special)
+            continue;
+        taken[i] = true;
+        m->parameters.items[m->parameters.count++] = *p;
+    }
+}
+
+fsdp_status fsdp__train_create_optimizer(fsdp_train_run *run, const fsdp_parameters *parameters)
+{
+    const fsdp_train_config *c = run->config;
+    size_t count = (size_t)parameters->count + 1;
+    FSDP__FREED bool *taken = fsdp__calloc(count, sizeof *taken);
+    FSDP__FREED fsdp_parameter *items = fsdp__calloc(count, sizeof *items);
+    made m = {.parameters = {.items = items}};
+
+    FSDP__TRY_NEW(taken && items && (run->lr_scales = fsdp__calloc(count, sizeof *run->lr_scales)));
+    for (int64_t i = 0; i < parameters->count; i++) {
+        if (taken[i] || !fsdp_tensor_requires_grad(parameters->items[i].tensor))
+            continue;
+        collect(c, parameters, i, taken, &m);
+        FSDP_TRY(add(c, &m, &run->optimizer));
+        run->lr_scales[fsdp_optimizer_group_count(run->optimizer) - 1] =
+            m.group == OF_NO_GROUP ? 1 : c->optimizer.groups[m.group].lr_scale;
+    }
+    return FSDP_OK;
+}
+
+/* ---- the schedule ---- */
+
+fsdp_schedule fsdp__train_schedule(const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    int64_t tokens = FSDP__MAX(run->sequences * c->training.seq_len, 1), warmup = c->lr_scheduler.warmup_tokens;
+    int64_t decay = c->lr_scheduler.decay_steps;
+
+    return (fsdp_schedule){
+        .warmup_steps = warmup > 0 ? (warmup - 1) / tokens + 1 : c->lr_scheduler.warmup_steps,
+        .total_steps = c->training.steps - run->resume.schedule_step,
+        .decay = (fsdp_decay)c->lr_scheduler.decay_type,
+        .min_factor = c->lr_scheduler.min_lr_factor,
+        .decay_steps = decay > 0 ? decay : (c->training.steps - 1) / 10 + 1,
+        .fall = (fsdp_fall)c->lr_scheduler.decay_shape,
+        .timescale = c->lr_scheduler.timescale,
+    };
+}

@@ -1,0 +1,145 @@
+/* training.ema_decay: what the average is, that training does not change, and that it goes on anywhere. */
+#include <math.h>
+
+#include "train/story.h"
+
+static story *anew(void **state, const char *const (*keys)[2])
+{
+    story *s;
+
+    story_teardown(state);
+    story_setup(state);
+    s = *state;
+    story_set(s, "export.path", s->model);
+    for (int i = 0; i < 6 && keys[i][0]; i++)
+        story_set(s, keys[i][0], keys[i][1]);
+    return s;
+}
+
+static char *weights_with(void **state, const char *const (*keys)[2], int world, size_t *bytes)
+{
+    story *s = anew(state, keys);
+
+    story_go(s, world);
+    return story_weights(s, bytes);
+}
+
+STORY_TEST(the_average_moves_by_a_share)
+{
+    static const char *const first[6][2] = {{"training.steps", "1"}, {"optimizer.lr", "1e-30"}};
+    static const char *const last[6][2] = {{"training.steps", "1"}};
+    static const char *const mean[6][2] = {
+        {"training.steps", "1"}, {"training.ema_decay", "0.75"}, {"export.which", "ema"}};
+    size_t bytes, at;
+    char *p0 = weights_with(state, first, 2, &bytes), *p1 = weights_with(state, last, 2, &bytes);
+    char *ema = weights_with(state, mean, 2, &bytes);
+    uint64_t header;
+    double moved = 0;
+
+    memcpy(&header, p0, sizeof header);
+    for (at = 8 + header; at < bytes; at += sizeof(float)) {
+        float a, b, e;
+
+        memcpy(&a, p0 + at, sizeof a);
+        memcpy(&b, p1 + at, sizeof b);
+        memcpy(&e, ema + at, sizeof e);
+        CHECK_NEAR(e, a + 0.25 * (b - a), 1e-7);
+        moved = fmax(moved, fabs(b - a));
+    }
+    CHECK(moved > 1e-3);
+    free(p0);
+    free(p1);
+    free(ema);
+}
+
+STORY_TEST(strategies_and_pieces_change_nothing)
+{
+    static const char *const keys[6][2] = {{"training.ema_decay", "0.9"}, {"export.which", "ema"}};
+    static const char *const strategies[] = {"fsdp2", "ddp", "zero1", "fsdp1"};
+    size_t bytes, more;
+    char *whole = weights_with(state, keys, 3, &bytes), *weights;
+
+    for (int i = 0; i < 4; i++) {
+        story *s = anew(state, keys);
+
+        story_set(s, "parallelism.strategy", strategies[i]);
+        story_set(s, "checkpoint.folder", s->folder);
+        s->end_after = 3;
+        story_run(s, 3);
+        CHECK_EQ(s->status, FSDP_INTERRUPTED);
+        s->end_after = 0;
+        story_go(s, 3);
+        CHECK_EQ(s->resumed_step, 3);
+        weights = story_weights(s, &more);
+        CHECK_EQ(more, bytes);
+        CHECK_BYTES(whole, weights, bytes);
+        free(weights);
+    }
+    free(whole);
+}
+
+/* All steps are done, and the export is of the average that the checkpoint has, whatever the number of ranks. */
+STORY_TEST(other_ranks_export_the_same_average)
+{
+    static const char *const keys[6][2] = {{"training.ema_decay", "0.9"}, {"export.which", "ema"}};
+    static const int worlds[] = {1, 2, 4, 8};
+    size_t bytes, more;
+    story *s = anew(state, keys);
+    char *first, *weights;
+
+    story_set(s, "checkpoint.folder", s->folder);
+    story_go(s, 3);
+    first = story_weights(s, &bytes);
+    for (int i = 0; i < 4; i++) {
+        story_go(s, worlds[i]);
+        CHECK_EQ(s->resumed_step, STORY_STEPS);
+        weights = story_weights(s, &more);
+        CHECK_EQ(more, bytes);
+        CHECK_BYTES(first, weights, bytes);
+        free(weights);
+    }
+    free(first);
+}
+
+STORY_TEST(training_does_not_change_by_it)
+{
+    static const char *const plain[6][2] = {{"validation.share", "0.2"}, {"validation.freq", "2"}};
+    static const char *const averaged[6][2] = {{"validation.share", "0.2"},
+                                               {"validation.freq", "2"},
+                                               {"training.ema_decay", "0.9"},
+                                               {"validation.which", "ema"}};
+    static const char *const strategies[] = {"fsdp2", "ddp", "fsdp1", "zero1"};
+
+    for (int i = 0; i < 4; i++) {
+        char *weights[2];
+        size_t bytes[2];
+
+        for (int k = 0; k < 2; k++) {
+            story *s = anew(state, k ? averaged : plain);
+
+            story_set(s, "parallelism.strategy", strategies[i]);
+            story_go(s, 2);
+            weights[k] = story_weights(s, &bytes[k]);
+        }
+        CHECK_EQ(bytes[0], bytes[1]);
+        CHECK_BYTES(weights[0], weights[1], bytes[0]);
+        free(weights[0]);
+        free(weights[1]);
+    }
+}
+
+STORY_TEST(an_average_that_is_not_there_is_refused)
+{
+    static const char *const none[6][2] = {{"export.which", "ema"}};
+    static const char *const best[6][2] = {{"validation.share", "0.2"},
+                                           {"training.ema_decay", "0.9"},
+                                           {"validation.which", "ema"},
+                                           {"export.which", "best"}};
+    story *s = anew(state, none);
+
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "export.which is ema, but there is no average of the weights: set training.ema_decay");
+    s = anew(state, best);
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "validation.which is ema, but the weights of the best validation are to be exported");
+}

@@ -1,0 +1,145 @@
+/* Runs with lion, adamw8bit and muon: the same weights on any number of ranks, in pieces, and from the same checkpoint.
+ */
+#include "train/story.h"
+
+/* Sizes of which some weights have moments of bytes, in one block a row and in two. */
+static story *anew(void **state, const char *name)
+{
+    static const char *const keys[][2] = {{"model.dim", "48"},
+                                          {"model.ffn_dim", "300"},
+                                          {"lr_scheduler.decay_type", "wsd"},
+                                          {"lr_scheduler.decay_steps", "2"},
+                                          {"lr_scheduler.decay_shape", "1-sqrt"}};
+    story *s;
+
+    story_teardown(state);
+    story_setup(state);
+    s = *state;
+    for (int i = 0; i < 5; i++)
+        story_set(s, keys[i][0], keys[i][1]);
+    story_set(s, "optimizer.name", name);
+    story_set(s, "export.path", s->model);
+    return s;
+}
+
+static char *weights_of(void **state, const char *name, int world, const char *strategy, size_t *bytes)
+{
+    story *s = anew(state, name);
+
+    story_set(s, "parallelism.strategy", strategy);
+    if (strcmp(strategy, "hsdp") == 0)
+        story_set(s, "parallelism.data_parallel_replicate_degree", "2");
+    if (strcmp(strategy, "fsdp1") == 0)
+        story_set(s, "parallelism.fsdp1_use_orig_params", "true");
+    story_go(s, world);
+    return story_weights(s, bytes);
+}
+
+/* A run that is ended after three steps and goes on, on as many ranks and on others. */
+static void goes_on(void **state, const char *name)
+{
+    static const int worlds[] = {3, 1, 4};
+    size_t bytes, more;
+    char *whole = weights_of(state, name, 3, "fsdp2", &bytes), *weights;
+    double losses[STORY_STEPS + 1];
+
+    memcpy(losses, ((story *)*state)->losses, sizeof losses);
+    for (int i = 0; i < 3; i++) {
+        story *s = anew(state, name);
+
+        story_set(s, "checkpoint.folder", s->folder);
+        s->end_after = 3;
+        story_run(s, 3);
+        CHECK_EQ(s->status, FSDP_INTERRUPTED);
+        s->end_after = 0;
+        story_go(s, worlds[i]);
+        CHECK_EQ(s->resumed_step, 3);
+        for (int step = 4; step <= STORY_STEPS; step++)
+            CHECK_NEAR(s->losses[step], losses[step], i == 0 ? 0 : 2e-4);
+        if (i > 0)
+            continue;
+        weights = story_weights(s, &more);
+        CHECK_EQ(more, bytes);
+        CHECK_BYTES(whole, weights, bytes);
+        free(weights);
+    }
+    free(whole);
+}
+
+STORY_TEST(runs_go_on_with_their_state)
+{
+    goes_on(state, "lion");
+    goes_on(state, "adamw8bit");
+    goes_on(state, "muon");
+}
+
+STORY_TEST(strategies_give_the_same_weights)
+{
+    static const char *const names[] = {"lion", "adamw8bit", "muon"};
+    static const char *const strategies[] = {"ddp", "zero1", "hsdp", "fsdp1"};
+
+    for (int n = 0; n < 3; n++) {
+        size_t bytes, more;
+        char *first = weights_of(state, names[n], 4, "fsdp2", &bytes);
+
+        for (int i = 0; i < (n == 1 ? 3 : 4); i++) {
+            char *weights = weights_of(state, names[n], 4, strategies[i], &more);
+
+            CHECK_EQ(more, bytes);
+            CHECK_BYTES(first, weights, bytes);
+            free(weights);
+        }
+        free(first);
+    }
+}
+
+STORY_TEST(what_an_optimizer_cannot_have_is_refused)
+{
+    story *s = *state;
+
+    story_set(s, "optimizer.name", "muon");
+    story_set(s, "parallelism.strategy", "fsdp1");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "optimizer.name is for single parameters, but with parallelism.strategy fsdp1");
+    story_set(s, "optimizer.name", "adamw8bit");
+    story_set(s, "parallelism.fsdp1_use_orig_params", "true");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "optimizer.name adamw8bit needs whole rows of weights");
+    story_set(s, "parallelism.strategy", "fsdp2");
+    story_set(s, "parallelism.fsdp1_use_orig_params", "");
+    story_set(s, "optimizer.name", "muon");
+    story_set(s, "optimizer.groups", "[{pattern: '*norm*', hidden: true}]");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "by Muon: it has 1 dimension, and Muon is for matrices");
+}
+
+STORY_TEST(a_warm_up_may_be_of_tokens)
+{
+    static const char *const ways[][2] = {{"lr_scheduler.warmup_steps", "4"}, {"lr_scheduler.warmup_tokens", "600"}};
+    double losses[STORY_STEPS + 1];
+    story *s;
+
+    for (int i = 0; i < 2; i++) { /* a step has 192 tokens */
+        story_teardown(state);
+        story_setup(state);
+        s = *state;
+        story_set(s, "lr_scheduler.warmup_steps", "0");
+        story_set(s, ways[i][0], ways[i][1]);
+        story_go(s, 2);
+        if (i == 0)
+            memcpy(losses, s->losses, sizeof losses);
+    }
+    CHECK_BYTES(losses + 1, s->losses + 1, STORY_STEPS * sizeof *losses);
+    story_set(s, "lr_scheduler.warmup_steps", "3");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message,
+                   "lr_scheduler.warmup_tokens and lr_scheduler.warmup_steps exclude each other: 600 and 3");
+    story_set(s, "lr_scheduler.warmup_tokens", "");
+    story_set(s, "lr_scheduler.decay_shape", "linear");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "lr_scheduler.decay_shape is for decay_type wsd");
+    story_set(s, "lr_scheduler.decay_type", "wsd");
+    story_set(s, "lr_scheduler.decay_steps", "4");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "lr_scheduler.decay_steps 4 and warmup_steps 3 are more than the 6 training.steps");
+}
