@@ -17,6 +17,7 @@
 #include "cli/overrides.h"
 #include "cli/own_process.h"
 #include "cli/restarts.h"
+#include "cli/sweep.h"
 #include "cli/torchrun.h"
 #include "launch/launch.h"
 #include "launch/variables.h"
@@ -65,6 +66,12 @@ static void usage(void)
          "  --min-ranks M           if the same failure comes back, continue with fewer\n"
          "                          ranks, but at least M\n"
          "  --print-config          print the resulting config and stop\n"
+         "  --sweep section.key=value,value\n"
+         "                          a run for each value, or each combination if the option\n"
+         "                          is given several times; one after the other, each in a\n"
+         "                          folder of its own, with one table at the end. The same\n"
+         "                          command goes on with a sweep that was ended\n"
+         "  --sweep-folder FOLDER   where these folders are (default: sweep)\n"
          "  --section.key=value     replaces the file's value; there need not be a file.\n"
          "                          '--section.key value' is the same, unless the value\n"
          "                          begins with '--'. If a key is given twice, the last\n"
@@ -462,6 +469,7 @@ typedef struct texts {
     const char *ranks, *rank_fd, *steps_fd;
     fsdp__torchrun torchrun;
     bool print;
+    const char *sweep, *sweep_folder;
 } texts;
 
 /* Starts the ranks, or joins them. */
@@ -480,6 +488,33 @@ static int start(session *s, const texts *t)
     if (fsdp_train_config_check(s->config, ranks) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     return launch(s, ranks);
+}
+
+/* Makes a run for each combination of values. */
+static int sweep(const session *s, const texts *t, int argc, char **argv)
+{
+    fsdp__sweep all = {.folder = t->sweep_folder ? t->sweep_folder : "sweep"};
+    int count = 0;
+
+    if (s->ranks.joins)
+        return fsdp__usage_error("train: --sweep starts its runs itself, and %s has started this process: start it "
+                                 "without, with -n RANKS",
+                                 s->ranks.starter);
+    if (fsdp__sweep_collect(argc, argv, &all) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    if (t->ranks) {
+        all.rest[count++] = "--ranks";
+        all.rest[count++] = t->ranks;
+    }
+    if (s->restarts.most_text) {
+        all.rest[count++] = "--max-restarts";
+        all.rest[count++] = s->restarts.most_text;
+    }
+    if (s->restarts.least_text) {
+        all.rest[count++] = "--min-ranks";
+        all.rest[count++] = s->restarts.least_text;
+    }
+    return fsdp__sweep_run(&all, s->config);
 }
 
 static fsdp_status check_line(const fsdp__args *args, int argc)
@@ -501,6 +536,8 @@ static int with_config(session *s, int argc, char **argv)
                                     {RANK_OPTION, 0, &t.rank_fd, NULL},
                                     {STEPS_OPTION, 0, &t.steps_fd, NULL},
                                     {RUN_OPTION, 0, &s->run, NULL},
+                                    {"sweep", 0, &t.sweep, NULL},
+                                    {"sweep-folder", 0, &t.sweep_folder, NULL},
                                     {0}};
     fsdp__overrides over = {.config = s->config};
     fsdp__args args = {.options = options, .dotted = fsdp__line_key, .positional_most = 1, .arg = &s->line};
@@ -525,7 +562,7 @@ static int with_config(session *s, int argc, char **argv)
         return fsdp__ranks_refuse(&s->ranks, FSDP__FAILED);
     if (fsdp__args_parse(&again, "train", argc, argv) != FSDP_OK)
         return fsdp__ranks_refuse(&s->ranks, FSDP__USAGE);
-    return start(s, &t);
+    return t.sweep && !t.print ? sweep(s, &t, argc, argv) : start(s, &t);
 }
 
 int fsdp__cmd_train(int argc, char **argv)

@@ -1,0 +1,448 @@
+/* sweep.c - starts this program for each combination of values, and reads what the runs have left. A run is whatever
+ * 'fsdp train FOLDER/config.yaml' does: its failure is its own, and what it began it goes on with. */
+#include "cli/sweep.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "cli/cli.h"
+#include "cli/own_process.h"
+#include "report/figures.h"
+#include "train/run_config.h"
+
+/* One key and its values. */
+typedef struct axis {
+    char *text; /* a copy of the option, cut into key and values */
+    const char *key;
+    const char *values[FSDP__SWEEP_RUNS];
+    int count;
+} axis;
+
+typedef struct one_run {
+    char *folder, *name;
+    const char *values[FSDP__SWEEP_KEYS];
+    int status; /* exit status; -1: not started */
+    bool was_finished;
+} one_run;
+
+typedef struct plan {
+    const fsdp__sweep *sweep;
+    axis axes[FSDP__SWEEP_KEYS];
+    int axis_count;
+    one_run runs[FSDP__SWEEP_RUNS];
+    int run_count;
+} plan;
+
+/* ---- the options ---- */
+
+fsdp_status fsdp__sweep_collect(int argc, char **argv, fsdp__sweep *out)
+{
+    static const char option[] = "--sweep";
+    size_t length = strlen(option);
+
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const char *text = NULL;
+
+        if (strncmp(argv[i], option, length) == 0 && argv[i][length] == '=')
+            text = argv[i] + length + 1;
+        else if (strcmp(argv[i], option) == 0 && i + 1 < argc)
+            text = argv[++i];
+        if (text && out->count == FSDP__SWEEP_KEYS)
+            return FSDP_FAIL(FSDP_INVALID, "train: at most %d options --sweep", FSDP__SWEEP_KEYS);
+        if (text)
+            out->texts[out->count++] = text;
+    }
+    return FSDP_OK;
+}
+
+/* Returns the end of a value: the next comma that is in no brackets and no quotes, or the end of the text. */
+static char *end_of_value(char *at)
+{
+    int depth = 0;
+
+    for (char quote = 0; *at && (quote || depth > 0 || *at != ','); at++) {
+        if (quote)
+            quote = *at == quote ? 0 : quote;
+        else if (*at == '\'' || *at == '"')
+            quote = *at;
+        else
+            depth += strchr("[{", *at) ? 1 : strchr("]}", *at) ? -1 : 0;
+    }
+    return at;
+}
+
+static fsdp_status read_axis(const char *text, axis *out)
+{
+    char *equals, *at, *end;
+
+    FSDP__TRY_NEW(out->text = fsdp__strdup(text));
+    equals = strchr(out->text, '=');
+    if (!equals || equals == out->text || !equals[1])
+        return FSDP_FAIL(FSDP_INVALID, "--sweep '%s': expected section.key=value,value, such as optimizer.lr=1e-4,3e-4",
+                         text);
+    *equals = '\0';
+    out->key = out->text;
+    for (at = equals + 1; at; at = end) {
+        bool last;
+
+        end = end_of_value(at);
+        last = !*end;
+        *end = '\0';
+        end = last ? NULL : end + 1;
+        if (!*at || out->count == FSDP__SWEEP_RUNS)
+            return FSDP_FAIL(FSDP_INVALID, "--sweep '%s' has %s", text, *at ? "too many values" : "an empty value");
+        out->values[out->count++] = at;
+    }
+    return FSDP_OK;
+}
+
+/* ---- the runs ---- */
+
+/* Appends to the name of a run, with what a folder's name should not have replaced. */
+static void append_name(char *name, size_t bytes, const char *text)
+{
+    size_t used = strlen(name);
+
+    for (; *text && used + 1 < bytes; text++)
+        name[used++] =
+            strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._=,+-", *text) ? *text : '_';
+    name[used] = '\0';
+}
+
+/* Makes run `number`, of which the last key changes fastest. */
+static fsdp_status make_run(plan *p, int number)
+{
+    one_run *r = &p->runs[number];
+    char name[200] = "";
+    int left = number;
+
+    for (int a = p->axis_count - 1; a >= 0; a--) {
+        r->values[a] = p->axes[a].values[left % p->axes[a].count];
+        left /= p->axes[a].count;
+    }
+    for (int a = 0; a < p->axis_count; a++) {
+        append_name(name, sizeof name, a ? "," : "");
+        append_name(name, sizeof name, p->axes[a].key);
+        append_name(name, sizeof name, "=");
+        append_name(name, sizeof name, r->values[a]);
+    }
+    for (int i = 0; i < number; i++)
+        if (strcmp(p->runs[i].name, name) == 0)
+            return FSDP_FAIL(FSDP_INVALID, "--sweep: two runs would be called '%s': give each value once", name);
+    r->status = -1;
+    FSDP__TRY_NEW(r->name = fsdp__strdup(name));
+    FSDP__TRY_NEW(r->folder = fsdp__path_join(p->sweep->folder, name));
+    return FSDP_OK;
+}
+
+static fsdp_status make_plan(plan *p)
+{
+    int64_t runs = 1;
+
+    for (; p->axis_count < p->sweep->count; p->axis_count++) {
+        FSDP_TRY(read_axis(p->sweep->texts[p->axis_count], &p->axes[p->axis_count]));
+        runs *= p->axes[p->axis_count].count;
+        for (int a = 0; a < p->axis_count; a++)
+            if (strcmp(p->axes[a].key, p->axes[p->axis_count].key) == 0)
+                return FSDP_FAIL(FSDP_INVALID, "--sweep: %s is given twice", p->axes[a].key);
+        if (runs > FSDP__SWEEP_RUNS)
+            return FSDP_FAIL(FSDP_INVALID, "--sweep: more than %d runs", FSDP__SWEEP_RUNS);
+    }
+    for (; p->run_count < runs; p->run_count++)
+        FSDP_TRY(make_run(p, p->run_count));
+    return FSDP_OK;
+}
+
+static void release(plan *p)
+{
+    for (int a = 0; a < FSDP__SWEEP_KEYS; a++)
+        fsdp__free(p->axes[a].text);
+    for (int i = 0; i < FSDP__SWEEP_RUNS; i++) {
+        fsdp__free(p->runs[i].name);
+        fsdp__free(p->runs[i].folder);
+    }
+}
+
+/* ---- the config of a run ---- */
+
+/* Puts what a key names into the run's folder, under its own last name or the one given. */
+static fsdp_status put_into(const one_run *r, fsdp_train_config *config, const char *key, const char *value,
+                            const char *name)
+{
+    const char *slash = value ? strrchr(value, '/') : NULL;
+    FSDP__FREED char *path = fsdp__path_join(r->folder, name ? name : slash ? slash + 1 : value);
+
+    FSDP__TRY_NEW(path);
+    return fsdp_train_config_set(config, key, path);
+}
+
+/* Sets the run's own values, and paths that no two runs share. */
+static fsdp_status set_own(const plan *p, const one_run *r, fsdp_train_config *c)
+{
+    for (int a = 0; a < p->axis_count; a++)
+        if (fsdp_train_config_set(c, p->axes[a].key, r->values[a]) != FSDP_OK)
+            return fsdp_fail_prefix(fsdp_last_status(), "--sweep");
+    FSDP_TRY(put_into(r, c, "metrics.jsonl", NULL, "metrics.jsonl"));
+    if (c->metrics.csv)
+        FSDP_TRY(put_into(r, c, "metrics.csv", c->metrics.csv, NULL));
+    if (c->metrics.prometheus)
+        FSDP_TRY(put_into(r, c, "metrics.prometheus", c->metrics.prometheus, NULL));
+    if (c->metrics.tensorboard)
+        FSDP_TRY(put_into(r, c, "metrics.tensorboard", NULL, "tensorboard"));
+    if (c->metrics.trace.path)
+        FSDP_TRY(put_into(r, c, "metrics.trace.path", c->metrics.trace.path, NULL));
+    if (c->metrics.flight_recorder)
+        FSDP_TRY(put_into(r, c, "metrics.flight_recorder", NULL, "flight"));
+    if (c->checkpoint.folder)
+        FSDP_TRY(put_into(r, c, "checkpoint.folder", NULL, "checkpoints"));
+    if (c->save.path)
+        FSDP_TRY(put_into(r, c, "export.path", NULL, "model"));
+    if (c->save.fallback_path)
+        FSDP_TRY(put_into(r, c, "export.fallback_path", NULL, "model-fallback"));
+    return FSDP_OK;
+}
+
+/* Returns the text of the run's config; free() it. NULL and a last error: it has none. */
+static char *config_text(const plan *p, const one_run *r, const fsdp_train_config *config, size_t *bytes)
+{
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *own = NULL;
+    char *text = NULL;
+    FILE *out;
+    fsdp_status status;
+
+    if (fsdp__train_config_copy(config, &own) != FSDP_OK || set_own(p, r, own) != FSDP_OK)
+        return NULL;
+    out = open_memstream(&text, bytes);
+    status = out ? fsdp_train_config_print(own, out) : FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
+    if (out && fclose(out) != 0 && status == FSDP_OK)
+        status = FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
+    if (status == FSDP_OK)
+        return text;
+    fsdp__free(text);
+    return NULL;
+}
+
+static fsdp_status write_text(const char *path, const char *text, size_t bytes)
+{
+    FILE *out = fopen(path, "w");
+    bool written = out && fwrite(text, 1, bytes, out) == bytes;
+
+    if (out && fclose(out) != 0)
+        written = false;
+    return written ? FSDP_OK : fsdp__file_error("write", path);
+}
+
+static char *path_of(const one_run *r, const char *name)
+{
+    return fsdp__path_join(r->folder, name);
+}
+
+/* Prepares the folder of a run: its config, which must be that of an earlier start, and whether that has finished. */
+static fsdp_status prepare(const plan *p, one_run *r, const fsdp_train_config *config)
+{
+    size_t bytes = 0, there_bytes = 0;
+    FSDP__FREED char *path = path_of(r, "config.yaml"), *finished = path_of(r, "finished"), *there = NULL;
+    char *text = config_text(p, r, config, &bytes);
+    fsdp_status status = FSDP_OK;
+
+    if (!text)
+        return fsdp_last_status();
+    FSDP_TRY_GOTO(status, path && finished ? FSDP_OK : FSDP_NO_MEMORY, out);
+    FSDP_TRY_GOTO(status, fsdp__make_directories(r->folder), out);
+    if (fsdp__path_exists(path)) {
+        FSDP_TRY_GOTO(status, fsdp__file_read(path, (size_t)4 << 20, &there, &there_bytes), out);
+        if (there_bytes != bytes || memcmp(there, text, bytes) != 0)
+            status = FSDP_FAIL(FSDP_INVALID,
+                               "--sweep: '%s' is of a run with other keys: name another --sweep-folder, or remove it",
+                               r->folder);
+        r->was_finished = fsdp__path_exists(finished);
+    } else {
+        status = write_text(path, text, bytes);
+    }
+out:
+    fsdp__free(text);
+    return status;
+}
+
+/* ---- a start ---- */
+
+/* What the child does: it has a process group of its own, so that a Ctrl-C reaches it by this process alone. */
+static _Noreturn void be_child(char *const *argv, const sigset_t *mask)
+{
+    (void)setpgid(0, 0);
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    (void)sigprocmask(SIG_SETMASK, mask, NULL);
+    execv("/proc/self/exe", argv);
+    _exit(127);
+}
+
+/* Waits for the child, and passes signals on to it. Returns the first that has come; 0: none. */
+static int wait_for(pid_t child, const sigset_t *signals, int *status)
+{
+    int first = 0;
+
+    for (;;) {
+        siginfo_t info;
+        int number = sigwaitinfo(signals, &info);
+
+        if (number > 0 && number != SIGCHLD) {
+            first = first ? first : number;
+            (void)kill(child, number);
+        }
+        if (waitpid(child, status, WNOHANG) == child)
+            return first;
+    }
+}
+
+/* Runs 'fsdp train' with a config. Returns a signal that has come meanwhile; 0: none. */
+static int train(const plan *p, one_run *r, const char *config)
+{
+    const char *argv[FSDP__COUNT_OF(p->sweep->rest) + 4] = {"fsdp", "train", config};
+    sigset_t signals, before;
+    int count = 3, status = 0, signal;
+    pid_t child;
+
+    for (int i = 0; p->sweep->rest[i]; i++)
+        argv[count++] = p->sweep->rest[i];
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGCHLD);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGHUP);
+    sigprocmask(SIG_BLOCK, &signals, &before);
+    fflush(NULL);
+    child = fork();
+    if (child == 0)
+        be_child((char *const *)argv, &before);
+    signal = child > 0 ? wait_for(child, &signals, &status) : 0;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    r->status = child < 0 ? FSDP__FAILED : WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (child < 0)
+        fsdp__failure("cannot start a run: %s", strerrordesc_np(errno));
+    return signal;
+}
+
+static void take(const plan *p, int number)
+{
+    one_run *r = (one_run *)&p->runs[number];
+    FSDP__FREED char *config = path_of(r, "config.yaml"), *finished = path_of(r, "finished");
+    int signal;
+
+    printf("sweep:  run %d of %d: %s%s\n", number + 1, p->run_count, r->name, r->was_finished ? " (finished)" : "");
+    if (r->was_finished) {
+        r->status = 0;
+        return;
+    }
+    if (!config || !finished)
+        return;
+    signal = train(p, r, config);
+    if (signal) {
+        fsdp__failure("the sweep was interrupted in run %d of %d; the same command continues it", number + 1,
+                      p->run_count);
+        fsdp__die_of(signal);
+    }
+    if (r->status == 0 && write_text(finished, "", 0) != FSDP_OK)
+        fsdp__failure("%s", fsdp_last_error());
+}
+
+/* ---- the table ---- */
+
+static void print_cell(double value, const char *format, int width)
+{
+    char text[40] = "-";
+
+    if (!isnan(value))
+        snprintf(text, sizeof text, format, value);
+    printf("  %*s", width, text);
+}
+
+/* Gives the figures of what a run has left; NaN where it has left nothing. */
+static fsdp__run_figures figures_of(const one_run *r)
+{
+    fsdp__run_figures none = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    FSDP__FREED char *path = path_of(r, "metrics.jsonl");
+    FSDP__SCOPED(fsdp__recorded_runs_free) fsdp__recorded_runs runs = {.count = 0};
+    bool held = fsdp_hold_error(true);
+
+    if (path && fsdp__recorded_runs_read(&runs, path) == FSDP_OK && runs.count > 0)
+        none = fsdp__run_figures_of(&runs.runs[runs.count - 1]);
+    fsdp_release_error(held);
+    return none;
+}
+
+static void print_row(const plan *p, const one_run *r, const int *widths)
+{
+    fsdp__run_figures f = figures_of(r);
+    char size[24];
+
+    for (int a = 0; a < p->axis_count; a++)
+        printf("%s%-*s", a ? "  " : "", widths[a], r->values[a]);
+    print_cell(f.loss, "%.4f", 9);
+    print_cell(f.best_loss, "%.4f", 9);
+    print_cell(f.tokens_per_second, "%.0f", 10);
+    printf("  %9s", isnan(f.peak_bytes) ? "-" : fsdp__size_text(f.peak_bytes, size, sizeof size));
+    if (r->status > 0)
+        printf("  failed (exit status %d)", r->status);
+    putchar('\n');
+}
+
+static void print_table(const plan *p)
+{
+    int widths[FSDP__SWEEP_KEYS];
+
+    putchar('\n');
+    for (int a = 0; a < p->axis_count; a++) {
+        widths[a] = (int)strlen(p->axes[a].key);
+        for (int v = 0; v < p->axes[a].count; v++)
+            widths[a] = FSDP__MAX(widths[a], (int)strlen(p->axes[a].values[v]));
+        printf("%s%-*s", a ? "  " : "", widths[a], p->axes[a].key);
+    }
+    printf("  %9s  %9s  %10s  %9s\n", "loss", "best val.", "tokens/s", "peak");
+    for (int i = 0; i < p->run_count; i++)
+        print_row(p, &p->runs[i], widths);
+    printf("\nto compare them: fsdp report");
+    for (int i = 0; i < p->run_count; i++)
+        printf(" '%s'", p->runs[i].folder);
+    printf(" -o report.html\n");
+}
+
+static int run_all(plan *p, const fsdp_train_config *config)
+{
+    int failed = 0;
+
+    if (make_plan(p) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    for (int i = 0; i < p->run_count; i++) /* all of them first: a wrong value costs no run */
+        if (prepare(p, &p->runs[i], config) != FSDP_OK)
+            return fsdp__failure("%s", fsdp_last_error());
+    for (int i = 0; i < p->run_count; i++) {
+        take(p, i);
+        failed += p->runs[i].status != 0;
+    }
+    print_table(p);
+    return failed ? FSDP__FAILED : 0;
+}
+
+int fsdp__sweep_run(const fsdp__sweep *sweep, const fsdp_train_config *config)
+{
+    plan *p = fsdp__calloc(1, sizeof *p);
+    int status;
+
+    if (!p)
+        return fsdp__failure("%s", fsdp_last_error());
+    p->sweep = sweep;
+    status = run_all(p, config);
+    release(p);
+    fsdp__free(p);
+    return status;
+}

@@ -1,0 +1,25 @@
+/* sweep.h - fsdp train --sweep: runs that differ in some keys, one after the other, each in a folder of its own. */
+#ifndef CLI_SWEEP_H
+#define CLI_SWEEP_H
+
+#include "fsdp/train.h"
+
+enum {
+    FSDP__SWEEP_KEYS = 8,  /* options --sweep */
+    FSDP__SWEEP_RUNS = 256 /* combinations of their values */
+};
+
+typedef struct fsdp__sweep {
+    const char *texts[FSDP__SWEEP_KEYS]; /* "section.key=value,value", as they were given */
+    int count;
+    const char *folder;  /* that has the folders of the runs */
+    const char *rest[8]; /* options that each run gets, ends with NULL */
+} fsdp__sweep;
+
+/* Collects the options --sweep of a command line, of which a parser keeps the last one only. */
+fsdp_status fsdp__sweep_collect(int argc, char **argv, fsdp__sweep *out);
+/* Makes the runs, and prints a table of them. Returns the exit status; a signal ends this process, after the run that
+ * it came in. */
+int fsdp__sweep_run(const fsdp__sweep *sweep, const fsdp_train_config *config);
+
+#endif
