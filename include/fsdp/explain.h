@@ -46,7 +46,7 @@ typedef struct fsdp_explain_model {
 } fsdp_explain_model;
 
 typedef struct fsdp_explain_options {
-    int world_size; /* 0: 1 */
+    int world_size; /* 0: 1; at most 1,048,576 */
     int rank;       /* whose step is shown. Rank 0 has the most of everything */
     bool sweep;     /* also explain other units and DDP as `variants`, if they go with the config's other keys */
     int machines;   /* that the ranks are spread over evenly; 0: 1. With several, traffic between them is counted */

@@ -6,7 +6,8 @@
 #include "train/run_config.h"
 
 enum {
-    MOST_PARTS = 4096 /* ranks whose parts are listed: each of them is built */
+    MOST_PARTS = 4096,   /* ranks whose parts are listed: each of them is built */
+    MOST_RANKS = 1 << 20 /* which take seconds */
 };
 
 /* ---- dry ---- */
@@ -101,6 +102,8 @@ static fsdp_status check(const fsdp_explain_model *model, const fsdp__explain_so
 
     if (source->world_size < 1 || rank < 0 || rank >= source->world_size)
         return FSDP_FAIL(FSDP_INVALID, "cannot explain rank %d of %d", rank, source->world_size);
+    if (source->world_size > MOST_RANKS)
+        return FSDP_FAIL(FSDP_INVALID, "cannot explain %d ranks: at most %d", source->world_size, MOST_RANKS);
     if (source->machines < 1 || source->world_size % source->machines != 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot explain %d rank%s on %d machines: each must have equally many",
                          source->world_size, source->world_size == 1 ? "" : "s", source->machines);

@@ -318,6 +318,8 @@ TEST(what_cannot_be_explained_is_refused)
     CHECK_ERROR(fsdp_explain(&own_model, config, &(fsdp_explain_options){.world_size = 4, .machines = 3}, &e),
                 FSDP_INVALID, "cannot explain 4 ranks on 3 machines: each must have equally many");
     CHECK_ERROR(fsdp_explain(&own_model, config, &(fsdp_explain_options){.world_size = -1}, &e), FSDP_INVALID, "of -1");
+    CHECK_ERROR(fsdp_explain(&own_model, config, &(fsdp_explain_options){.world_size = 1 << 30}, &e), FSDP_INVALID,
+                "at most 1048576");
     model.build = no_model;
     CHECK_ERROR(fsdp_explain(&model, config, NULL, &e), FSDP_INVALID, "no model today");
     model.build = NULL;
