@@ -379,6 +379,7 @@ typedef struct fsdp_train_summary {
     double checkpoint_bytes;  /* of each checkpoint, all ranks; 0: the run keeps none */
     double snapshot_bytes;    /* this rank's part, which asynchronous checkpoints copy in memory; otherwise 0 */
     int64_t adapter_layers;   /* that have an adapter; 0: the model itself is trained */
+    int64_t resumed_tokens;   /* that the steps before took */
     int64_t steps;            /* that the run goes to: training.steps, or what training.epochs takes */
 } fsdp_train_summary;
 

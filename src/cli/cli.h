@@ -130,7 +130,7 @@ typedef struct fsdp__progress {
     bool on_terminal; /* stdout is a terminal: lines should fit it */
     fsdp__bar bar;
     int machines;
-    int64_t steps, log_freq, tokens_per_step;
+    int64_t steps, log_freq;
     int64_t step; /* the last one taken */
     double flops_per_token;
     double mfu_per_token; /* MFU of one token a second; 0: there is none */
@@ -138,10 +138,10 @@ typedef struct fsdp__progress {
     char news[40];        /* what the bar says about validations */
     int64_t began_ns, logged_ns;
     int64_t first_step; /* earlier runs have stopped before it */
-    int64_t logged_step;
+    int64_t logged_step, logged_tokens;
     bool has_loss;
     double first_loss, last_loss;
-    int64_t skipped, epoch, tokens;
+    int64_t skipped, epoch, tokens, first_tokens;
 } fsdp__progress;
 
 void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *config, const fsdp_train_summary *summary,

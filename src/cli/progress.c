@@ -161,12 +161,12 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
 
     progress->steps = summary->steps;
     progress->log_freq = config->metrics.log_freq;
-    progress->tokens_per_step = summary->tokens_per_step;
     progress->machines = summary->machines;
     progress->flops_per_token = summary->flops_per_token;
     if (summary->peak_flops > 0)
         progress->mfu_per_token = summary->mfu_flops_per_token / summary->peak_flops;
     progress->first_step = progress->logged_step = progress->step = summary->resumed_step;
+    progress->first_tokens = progress->logged_tokens = summary->resumed_tokens;
     progress->began_ns = progress->logged_ns = fsdp__clock_ns();
     if (!progress->prints)
         return;
@@ -223,7 +223,7 @@ static void network_line(const fsdp__progress *progress, const fsdp_train_report
 /* Returns the speed of all ranks since the last line. */
 static double tokens_a_second(const fsdp__progress *progress, int64_t now)
 {
-    return (double)((progress->step - progress->logged_step) * progress->tokens_per_step) /
+    return (double)(progress->first_tokens + progress->tokens - progress->logged_tokens) /
            ((double)(now - progress->logged_ns) * 1e-9);
 }
 
@@ -262,6 +262,7 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
     network_line(progress, report);
     progress->logged_ns = now;
     progress->logged_step = report->step;
+    progress->logged_tokens = report->tokens;
 }
 
 /* Says that the data begins again. */
@@ -304,7 +305,7 @@ void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *repo
         progress->last_loss = report->loss;
     }
     progress->skipped = report->skipped;
-    progress->tokens += progress->tokens_per_step;
+    progress->tokens = report->tokens - progress->first_tokens;
     if (report->step == progress->first_step + 1 && progress->first_step > 0)
         progress->epoch = report->epoch;
     if (report->epoch != progress->epoch)

@@ -265,6 +265,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .stopped_early = run->validation.stops,
         .checkpoint_bytes = run->saves.bytes,
         .snapshot_bytes = c->checkpoint.async_mode == 1 ? run->saves.own_bytes : 0,
+        .resumed_tokens = run->resume.tokens,
         .steps = c->training.steps,
     };
 }
