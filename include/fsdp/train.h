@@ -390,12 +390,12 @@ typedef struct fsdp_train_summary {
  *      "model": "llama-1m", "device": "cpu", "parameters": 985472, "world_size": 2, "steps": 1000,
  *      "tokens_per_step": 4096, "settings": {"model.preset": "llama-1m", ...}}
  *
- * where "run" is random, "config" is a hash of all keys, "device" is rank 0's as the summary describes it, and
- * "settings" has the keys that are not the default; then a line per step with the fields below, "step" first. The
- * header of a run that resumes from a checkpoint has "resumed_from", a step; earlier lines of later steps are of work
- * that was lost. A number that is NaN or infinite is written as null. A file with other contents, or one that is the
- * config or belongs to the data or the model, under any name, is refused before anything is written. Its folder is made
- * if there is none.
+ * where "run" is random, "config" is a hash of all keys, "device" is rank 0's as the summary describes it (of a GPU
+ * also its memory, "device_bytes"), and "settings" has the keys that are not the default; then a line per step with the
+ * fields below, "step" first. The header of a run that resumes from a checkpoint has "resumed_from", a step; earlier
+ * lines of later steps are of work that was lost. A number that is NaN or infinite is written as null. A file with
+ * other contents, or one that is the config or belongs to the data or the model, under any name, is refused before
+ * anything is written. Its folder is made if there is none.
  *
  * A run on several machines has "machines" in its header, and "network_sent", "network_received", "gather_ms" and
  * "reduce_ms" in each step's line: rank 0's traffic with other machines and its waiting times. "mfu" is there if it is

@@ -6,6 +6,7 @@
 #include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/status.h"
 #include "format/target.h"
 #include "hub/hub.h"
 #include "state/entry.h"
@@ -297,6 +298,8 @@ fsdp_status fsdp_train_export(fsdp_train_run *run)
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL, *average = NULL;
     fsdp_status found = FSDP_OK;
 
+    if (!run)
+        return FSDP__FAIL_NULL("cannot export: there is no run");
     FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));
     if (!run->config->save.path)
         return FSDP_OK;

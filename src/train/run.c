@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/probe.h"
+#include "base/status.h"
 #include "device/device.h"
 #include "hub/hub.h"
 #include "train/inputs.h"
@@ -208,10 +209,26 @@ fsdp_status fsdp__train_run_create_heard(fsdp_context *context, const fsdp_train
     return create(context, config, listener, NULL, out).status;
 }
 
+/* Refuses what is NULL. The others have begun, and must not wait for this rank. */
+static fsdp_status check_arguments(fsdp_context *context, bool has_rest)
+{
+    fsdp_status status;
+
+    if (context && has_rest)
+        return FSDP_OK;
+    status = FSDP__FAIL_NULL("cannot make a run: a context, a config and a place for the run are required");
+    if (context)
+        fsdp_abort(context, fsdp_last_error());
+    return status;
+}
+
 fsdp_status fsdp_train_run_create(fsdp_context *context, const fsdp_train_config *config, fsdp_train_run **out)
 {
     static const fsdp_train_listener nobody;
 
+    if (out)
+        *out = NULL;
+    FSDP_TRY(check_arguments(context, config && out));
     return create(context, config, &nobody, NULL, out).status;
 }
 
@@ -219,14 +236,17 @@ fsdp_status fsdp_train_run_create(fsdp_context *context, const fsdp_train_config
 
 fsdp_module *fsdp_train_run_model(fsdp_train_run *run)
 {
-    return run->model;
+    return run ? run->model : NULL;
 }
 
 void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
 {
-    const fsdp_train_config *c = run->config;
+    const fsdp_train_config *c = run ? run->config : NULL;
     fsdp_memory_stats memory, host = {.live_total_bytes = 0};
 
+    *out = (fsdp_train_summary){.model = NULL};
+    if (!run)
+        return;
     fsdp_device_memory(run->device, &memory);
     if (run->offloaded)
         fsdp_device_memory(fsdp_cpu(run->context), &host);
@@ -415,6 +435,7 @@ fsdp_status fsdp_train(fsdp_context *context, const fsdp_train_config *config, c
     char owners[FSDP__TRAIN_OWNERS] = "";
     outcome end;
 
+    FSDP_TRY(check_arguments(context, config));
     if (!listener)
         listener = &nobody;
     end = drive(context, config, listener, owners, &run);

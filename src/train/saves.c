@@ -382,6 +382,8 @@ fsdp_status fsdp_train_save(fsdp_train_run *run)
 {
     fsdp_status status;
 
+    if (!run)
+        return FSDP__FAIL_NULL("cannot save a checkpoint: there is no run");
     if (!run->saves.saver)
         return FSDP_FAIL(FSDP_STATE, "the run keeps no checkpoints: set checkpoint.folder");
     FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));

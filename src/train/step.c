@@ -1,6 +1,7 @@
 /* step.c - one optimizer step. Every line is a stage; details are one call down. */
 #include <math.h>
 
+#include "base/status.h"
 #include "train/run.h"
 #include "train/run_config.h"
 
@@ -296,9 +297,13 @@ static fsdp_status give_up(fsdp_train_run *run, fsdp_status status)
 fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report)
 {
     fsdp_train_report own = {0};
-    int64_t number = run->step + 1;
-    fsdp_status status = fsdp__trace_before_step(run, fsdp_train_step);
+    fsdp_status status;
+    int64_t number;
 
+    if (!run)
+        return FSDP__FAIL_NULL("cannot take a step: there is no run");
+    number = run->step + 1;
+    status = fsdp__trace_before_step(run, fsdp_train_step);
     FSDP__STAGE(run, BEGUN, "step", number);
     if (status == FSDP_OK)
         status = run_step(run, &own);

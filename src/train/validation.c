@@ -4,6 +4,7 @@
 
 #include "base/compiler.h"
 #include "base/hash.h"
+#include "base/status.h"
 #include "data/digest.h"
 #include "train/evaluate.h"
 #include "train/facts.h"
@@ -213,21 +214,31 @@ static fsdp_status evaluate(fsdp_train_run *run, const fsdp_evaluate_options *op
     return swaps && status == FSDP_OK ? fsdp__train_agree(run, fsdp__ema_swap(run)) : status;
 }
 
-fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out)
+static fsdp_evaluate_options options_of(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
-    fsdp_evaluate_options options = {.seq_len = c->training.seq_len,
-                                     .local_batch = local_batch(c),
-                                     .steps = FSDP__MAX(c->validation.steps, 0),
-                                     .first = run->validation.first,
-                                     .vocab_size = run->model_config.vocab_size,
-                                     .progress = progress,
-                                     .arg = run};
-    fsdp_train_validation own = {.step = run->step};
+
+    return (fsdp_evaluate_options){.seq_len = c->training.seq_len,
+                                   .local_batch = local_batch(c),
+                                   .steps = FSDP__MAX(c->validation.steps, 0),
+                                   .first = run->validation.first,
+                                   .vocab_size = run->model_config.vocab_size,
+                                   .progress = progress,
+                                   .arg = run};
+}
+
+fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out)
+{
+    fsdp_evaluate_options options;
+    fsdp_train_validation own;
     fsdp_evaluation evaluation;
 
+    if (!run)
+        return FSDP__FAIL_NULL("cannot validate: there is no run");
     if (!run->validation.on)
         return FSDP_FAIL(FSDP_INVALID, "cannot validate: set validation.path or validation.share before the run");
+    options = options_of(run);
+    own = (fsdp_train_validation){.step = run->step};
     FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));
     if (evaluate(run, &options, &evaluation) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "validation after step %lld", (long long)run->step);

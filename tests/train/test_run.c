@@ -552,3 +552,42 @@ TEST_WITH(a_failing_write_leaves_no_model_behind, setup, teardown)
     CHECK(access(f->model, F_OK) == 0);
     free(rescued);
 }
+
+static void create_without(fsdp_context *context, void *arg)
+{
+    bool last = fsdp_context_rank(context) == fsdp_context_world_size(context) - 1;
+    fsdp_train_config *config;
+    fsdp_train_run *run = NULL;
+
+    (void)arg;
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK(fsdp_train_run_create(context, last ? NULL : config, &run) != FSDP_OK);
+    CHECK_NULL(run);
+    fsdp_train_config_free(config);
+}
+
+/* What is NULL is said; a rank that misses its config ends the start of all. */
+TEST(a_run_that_is_null_is_refused)
+{
+    fsdp_train_config *config;
+    fsdp_train_run *run = NULL;
+    fsdp_train_summary summary;
+
+    fsdp_clear_error();
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_ERROR(fsdp_train_run_create(NULL, config, &run), FSDP_INVALID, "a context, a config and a place");
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_train(NULL, config, NULL), FSDP_INVALID, "a context, a config and a place");
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_train_step(NULL, NULL), FSDP_INVALID, "cannot take a step: there is no run");
+    CHECK_CONTAINS((fsdp_clear_error(), fsdp_train_validate(NULL, NULL), fsdp_last_error()), "cannot validate");
+    CHECK_CONTAINS((fsdp_clear_error(), fsdp_train_export(NULL), fsdp_last_error()), "cannot export");
+    CHECK_CONTAINS((fsdp_clear_error(), fsdp_train_save(NULL), fsdp_last_error()), "cannot save a checkpoint");
+    CHECK_NULL(fsdp_train_run_model(NULL));
+    fsdp_train_run_summary(NULL, &summary);
+    CHECK(!summary.model && summary.world_size == 0);
+    fsdp_train_run_free(NULL);
+    fsdp_train_config_free(config);
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, create_without, NULL);
+}
