@@ -20,6 +20,10 @@ typedef struct fsdp_generate_options {
      * model from the first token to the last, by fsdp_module_set_keep_unsharded. */
     bool reshard;
     bool no_cache; /* compute all tokens again for each new one: the same text up to rounding, but slow */
+    /* A cache of the caller's, in place of one for this call: it holds a beginning of the tokens (or nothing), with
+     * room for all that the model will see, and is kept for the next call. It is empty afterwards if the model did not
+     * see the first token any more. NULL: none. */
+    fsdp_kv_cache *cache;
 } fsdp_generate_options;
 
 /* Appends tokens to `tokens` (capacity count + max_new_tokens), one at a time, and increases *count. The first forward

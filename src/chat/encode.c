@@ -349,3 +349,23 @@ void fsdp_chat_row_release(fsdp_chat_row *row)
     fsdp__free(row->text);
     *row = (fsdp_chat_row){0};
 }
+
+int32_t fsdp_chat_end_of_turn(const fsdp_chat *chat)
+{
+    static const char talk[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
+                               "\"content\": \"an-answer-0\"}]}";
+    const fsdp_chat_options options = {.no_mask = true};
+    const fsdp__vocabulary *vocabulary = &chat->tokenizer->bpe.vocabulary;
+    FSDP__SCOPED(fsdp_chat_row_release) fsdp_chat_row row = {0};
+    bool held = fsdp_hold_error(true);
+    fsdp_status status = fsdp_chat_encode(chat, NULL, talk, sizeof talk - 1, &options, &row);
+    const char *answer = status == FSDP_OK ? strstr(row.text, "an-answer-0") : NULL;
+    int32_t found = -1;
+
+    if (answer && encode_text(chat, NULL, answer, strlen(answer), &row) == FSDP_OK)
+        for (int64_t i = 0; i < row.ids.count && found < 0; i++)
+            if (vocabulary->tokens[row.ids.ids[i]].special)
+                found = row.ids.ids[i];
+    fsdp_release_error(held);
+    return found;
+}

@@ -19,6 +19,7 @@
 static void usage(void)
 {
     puts("fsdp generate FOLDER --prompt TEXT | --prompt-file FILE | --tokens 1,2,3\n"
+         "fsdp generate FOLDER --chat [--system TEXT] [--prompt TEXT]\n"
          "\n"
          "Continues a text with a model. FOLDER is a Hugging Face folder or a checkpoint:\n"
          "step-N, step-best (the best validation), or a folder of checkpoints, whose\n"
@@ -29,6 +30,11 @@ static void usage(void)
          "  --prompt-file FILE      a file with the text; '-' is standard input\n"
          "  --tokenizer FOLDER      use the tokenizer of another folder, or a\n"
          "                          tokenizer.json; bytes: tokens are bytes\n"
+         "  --chat                  talk with the model, by FOLDER's chat template: each\n"
+         "                          line of standard input is a message, and its answer is\n"
+         "                          printed; with --prompt there is this one message\n"
+         "  --system TEXT           the system message of the talk\n"
+         "  --chat-template FILE    another template, in Jinja\n"
          "  --tokens IDS            the token ids to continue; all ids are printed on one\n"
          "                          line\n"
          "  --max-new-tokens N      number of tokens to add; default 200\n"
@@ -113,7 +119,11 @@ static fsdp_status check_line(const texts *t, const fsdp__continuation *c)
 {
     if (!c->path)
         return FSDP_FAIL(FSDP_INVALID, "generate: no model folder given; see 'fsdp generate --help'");
-    if (!t->rank_fd && !t->prompt + !t->file + !c->ids != 2)
+    if (!c->chat && (c->system || c->chat_template))
+        return FSDP_FAIL(FSDP_INVALID, "generate: %s is for --chat", c->system ? "--system" : "--chat-template");
+    if (c->chat && c->ids)
+        return FSDP_FAIL(FSDP_INVALID, "generate: --chat makes its own tokens: leave --tokens out");
+    if (!t->rank_fd && !t->prompt + !t->file + !c->ids != 2 && !(c->chat && !t->prompt && !t->file))
         return FSDP_FAIL(FSDP_INVALID, "generate: give either --prompt TEXT or --tokens 1,2,3, or --prompt-file FILE");
     if (t->prompt && !*t->prompt)
         return FSDP_FAIL(FSDP_INVALID, "generate: --prompt is empty: give at least one character");
@@ -178,6 +188,9 @@ static int with_line(fsdp__continuation *c, texts *t, int argc, char **argv)
     if (fsdp__torchrun_read("generate", &t->torchrun, &t->ranks) != FSDP_OK ||
         fsdp__ranks_read(t->ranks, &ranks) != FSDP_OK)
         return fsdp__line_refuse();
+    if (c->chat && !t->prompt && !t->file && (ranks.count > 1 || ranks.joins))
+        return fsdp__usage_error("generate: --chat reads messages line by line in one process: give --prompt TEXT to "
+                                 "ask several ranks, or leave -n out");
     if (ranks.over_mpi && ranks.count != 1 && t->file && strcmp(t->file, "-") == 0)
         return fsdp__usage_error("generate: --prompt-file - is standard input, but of the ranks that %s has started "
                                  "only rank 0 has one: name a file that all of them see",
@@ -207,6 +220,9 @@ int fsdp__cmd_generate(int argc, char **argv)
                                     {"adapter", 0, &t.adapter, NULL},
                                     {"tokenizer", 0, &c.tokenizer, NULL},
                                     {"ignore-eos", 0, NULL, &c.ignore_eos},
+                                    {"chat", 0, NULL, &c.chat},
+                                    {"system", 0, &c.system, NULL},
+                                    {"chat-template", 0, &c.chat_template, NULL},
                                     {"comm-timeout", 0, &t.timeout, NULL},
                                     {"ranks", 'n', &t.ranks, NULL},
                                     {"np", 0, &t.ranks, NULL},

@@ -7,6 +7,7 @@
 #include "base/cores.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/conversations.h"
 #include "cli/token_text.h"
 #include "data/encode_piece.h"
 #include "tokenizer/tokenizer.h"
@@ -14,7 +15,9 @@
 typedef struct request {
     const char **inputs;
     int input_count;
-    const char *output, *tokenizer, *threads, *separator_text, *on_bad_line;
+    const char *output, *tokenizer, *threads, *separator_text, *on_bad_line, *chat_template, *train_on, *show;
+    int64_t shown; /* how many conversations are to be shown */
+    fsdp_chat *chat;
     char *separator; /* with its escapes replaced */
     fsdp_tokenize_options options;
     fsdp__bar bar;
@@ -33,6 +36,11 @@ static void usage(void)
          "the tokenizer's end-of-text token. OUT.bin begins with llm.c's header; its\n"
          "tokens are uint16 if the vocabulary fits, otherwise uint32.\n"
          "\n"
+         "Rows of messages, ShareGPT's conversations, prompt and completion, or\n"
+         "instruction and output are conversations: each becomes a row of tokens by the\n"
+         "chat template of the tokenizer's folder, with the answers marked as what is\n"
+         "learned. fsdp train does this by itself, too.\n"
+         "\n"
          "  -o, --output OUT.bin    the file to write; it replaces a file made by fsdp\n"
          "                          tokenize, and no other\n"
          "  --tokenizer FOLDER      a folder with tokenizer.json, or with vocab.json and\n"
@@ -50,6 +58,11 @@ static void usage(void)
          "                          ordinary text\n"
          "  --replace-invalid       replace bytes that are not UTF-8 by U+FFFD; otherwise\n"
          "                          they end the command\n"
+         "  --chat-template FILE    the template of conversations, in Jinja\n"
+         "  --train-on WHAT         what is learned of conversations: answers (the default)\n"
+         "                          or all\n"
+         "  --show N                print the first N conversations as the model will see\n"
+         "                          them, with what is learned in \u27e6 \u27e7; -o may be left out\n"
          "  --threads N             default: one for each core");
 }
 
@@ -89,11 +102,15 @@ static void progress(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens
 static void report(const request *r, const fsdp_tokenize_summary *s)
 {
     double seconds = (double)(fsdp__clock_ns() - r->bar.began_ns) / 1e9;
-    char tokens[32], documents[32], size[32], rate[32], left_out[FSDP__LEFT_OUT_TEXT];
+    char tokens[32], documents[32], size[32], rate[32], learned[60] = "", left_out[FSDP__LEFT_OUT_TEXT];
+    const char *what = r->chat ? "conversation" : "document";
 
-    printf("%s: %s tokens (uint%d) of %s document%s, %s of text, %s/s\n", r->output,
-           fsdp__thousands(s->tokens, tokens, sizeof tokens), s->width * 8,
-           fsdp__thousands(s->documents, documents, sizeof documents), s->documents == 1 ? "" : "s",
+    if (r->chat)
+        snprintf(learned, sizeof learned, ", %s of them learned,",
+                 fsdp__thousands(s->learned_tokens, tokens, sizeof tokens));
+    printf("%s: %s tokens (uint%d)%s of %s %s%s, %s of text, %s/s\n", r->output,
+           fsdp__thousands(s->tokens, tokens, sizeof tokens), s->width * 8, learned,
+           fsdp__thousands(s->documents, documents, sizeof documents), what, s->documents == 1 ? "" : "s",
            fsdp__size_text((double)s->text_bytes, size, sizeof size),
            fsdp__size_text((double)s->text_bytes / (seconds > 0 ? seconds : 1), rate, sizeof rate));
     if (s->left_out_bytes > 0)
@@ -103,14 +120,11 @@ static void report(const request *r, const fsdp_tokenize_summary *s)
         (void)fsdp__failure("warning: %s", fsdp__left_out_text(s, left_out));
 }
 
-static int tokenize(request *r)
+static int write_tokens(request *r, const fsdp_tokenizer *tokenizer)
 {
-    FSDP__SCOPED(fsdp_tokenizer_close_at) fsdp_tokenizer *tokenizer = NULL;
     fsdp_tokenize_summary summary;
     fsdp_status status;
 
-    if (fsdp_tokenizer_open(r->tokenizer, &tokenizer) != FSDP_OK)
-        return fsdp__failure("%s", fsdp_last_error());
     fsdp__bar_begin(&r->bar);
     r->options.progress = progress;
     r->options.progress_arg = r;
@@ -120,6 +134,26 @@ static int tokenize(request *r)
         return fsdp__failure("%s", fsdp_last_error());
     report(r, &summary);
     return 0;
+}
+
+static int tokenize(request *r)
+{
+    FSDP__SCOPED(fsdp_tokenizer_close_at) fsdp_tokenizer *tokenizer = NULL;
+    const fsdp__shown_rows shown = {r->inputs, r->input_count, r->shown, r->options.learn_all};
+    int result = 0;
+
+    if (fsdp_tokenizer_open(r->tokenizer, &tokenizer) != FSDP_OK ||
+        fsdp__conversations_open(r->tokenizer, tokenizer, r->chat_template, r->inputs, r->input_count, &r->options,
+                                 &r->chat) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    if (r->shown > 0 && !r->chat)
+        result = fsdp__failure("--show shows conversations, and '%s' has none", r->inputs[0]);
+    else if (r->shown > 0 && fsdp__conversations_show(&shown, tokenizer, r->chat, stdout) != FSDP_OK)
+        result = fsdp__failure("%s", fsdp_last_error());
+    if (result == 0 && r->output)
+        result = write_tokens(r, tokenizer);
+    fsdp_chat_close(r->chat);
+    return result;
 }
 
 /* ---- the command line ---- */
@@ -132,6 +166,9 @@ static int with_line(request *r, int argc, char **argv)
                                     {"on-bad-line", 0, &r->on_bad_line, NULL},
                                     {"separator", 0, &r->separator_text, NULL},
                                     {"threads", 0, &r->threads, NULL},
+                                    {"chat-template", 0, &r->chat_template, NULL},
+                                    {"train-on", 0, &r->train_on, NULL},
+                                    {"show", 0, &r->show, NULL},
                                     {"no-eos", 0, NULL, &r->options.no_eos},
                                     {"plain-specials", 0, NULL, &r->options.plain_specials},
                                     {"replace-invalid", 0, NULL, &r->options.replace_invalid},
@@ -144,8 +181,13 @@ static int with_line(request *r, int argc, char **argv)
         return status;
     if (args.positional_count == 0)
         return fsdp__usage_error("tokenize: no file of text given");
-    if (!r->output || !r->tokenizer)
-        return fsdp__usage_error("tokenize: %s is missing", r->output ? "--tokenizer FOLDER" : "-o OUT.bin");
+    if ((!r->output && !r->show) || !r->tokenizer)
+        return fsdp__usage_error("tokenize: %s is missing", r->output || r->show ? "--tokenizer FOLDER" : "-o OUT.bin");
+    if (r->show && fsdp__args_integer("--show", r->show, 1, 1 << 20, &r->shown) != FSDP_OK)
+        return fsdp__usage_error("tokenize: %s", fsdp_last_error());
+    r->options.learn_all = r->train_on && strcmp(r->train_on, "all") == 0;
+    if (r->train_on && !r->options.learn_all && strcmp(r->train_on, "answers") != 0)
+        return fsdp__usage_error("tokenize: --train-on is '%s': expected answers or all", r->train_on);
     if (strcmp(r->tokenizer, "bytes") == 0)
         return fsdp__usage_error("tokenize: bytes of text need no file of tokens: train and eval read the text itself");
     if (r->threads && fsdp__args_integer("--threads", r->threads, 1, FSDP__THREADS_MOST, &threads) != FSDP_OK)

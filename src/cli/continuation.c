@@ -37,11 +37,39 @@ static fsdp_status read_ids(fsdp__continuation *c)
     return FSDP_OK;
 }
 
+/* Opens the talk; the prompt, if there is one, is its first message. */
+static fsdp_status read_message(fsdp__continuation *c)
+{
+    const char *folder = c->tokenizer ? c->tokenizer : c->folder.path;
+
+    if (!c->text.tokenizer)
+        return FSDP_FAIL(FSDP_NOT_FOUND, "--chat needs a tokenizer, and '%s' has none: give --tokenizer FOLDER",
+                         c->folder.path);
+    FSDP_TRY(fsdp__talk_open(folder, c->text.tokenizer, c->chat_template, c->system, &c->talk));
+    if (!c->prompt.text)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__talk_say(&c->talk, "user", c->prompt.text));
+    return fsdp__talk_tokens(&c->talk, c->options.max_new_tokens, &c->tokens, &c->count);
+}
+
 static fsdp_status read_prompt(fsdp__continuation *c)
 {
     FSDP_TRY(fsdp__token_text_open(c->folder.path, c->tokenizer, c->config.vocab_size, &c->text));
+    if (c->chat)
+        return read_message(c);
     return fsdp__token_text_encode(&c->text, c->prompt.text, c->prompt.bytes, c->options.max_new_tokens, &c->tokens,
                                    &c->count);
+}
+
+/* Adds a token at which to stop, unless it is none, or known. */
+static void add_stop(fsdp__continuation *c, int32_t id)
+{
+    bool known = id < 0 || c->stops.count == (int)FSDP__COUNT_OF(c->stops.ids);
+
+    for (int i = 0; i < c->stops.count; i++)
+        known = known || c->stops.ids[i] == id;
+    if (!known)
+        c->stops.ids[c->stops.count++] = id;
 }
 
 /* Reads the stop tokens of the model, or, if it has none, of the tokenizer. */
@@ -50,6 +78,10 @@ static fsdp_status read_stops(fsdp__continuation *c)
     FSDP_TRY(fsdp_hub_read_stop_tokens(c->folder.path, &c->stops));
     if (c->stops.count == 0 && c->text.tokenizer && fsdp_tokenizer_eos(c->text.tokenizer) >= 0)
         c->stops.ids[c->stops.count++] = fsdp_tokenizer_eos(c->text.tokenizer);
+    if (c->chat)
+        add_stop(c, fsdp_chat_end_of_turn(c->talk.chat));
+    if (c->chat && c->text.tokenizer)
+        add_stop(c, fsdp_tokenizer_eos(c->text.tokenizer));
     c->options.stop_tokens = c->stops.ids;
     c->options.stop_token_count = c->stops.count;
     return FSDP_OK;
@@ -71,6 +103,7 @@ fsdp_status fsdp__continuation_prepare(fsdp__continuation *c)
 void fsdp__continuation_release(fsdp__continuation *c)
 {
     fsdp__prompt_release(&c->prompt);
+    fsdp__talk_close(&c->talk);
     fsdp__token_text_close(&c->text);
     fsdp__model_folder_release(&c->folder);
     fsdp__free(c->tokens);
@@ -116,11 +149,48 @@ static void print_ids(const fsdp__continuation *c)
     putchar('\n');
 }
 
+/* Answers the messages that come line by line, until there are no more. */
+static fsdp_status talk_lines(fsdp__continuation *c, fsdp_module *model)
+{
+    FSDP__FREED char *line = NULL;
+    size_t room = 0;
+
+    while (fsdp__talk_read(&line, &room)) {
+        int64_t before;
+
+        FSDP_TRY(fsdp__talk_say(&c->talk, "user", line));
+        fsdp__free(fsdp__take(&c->tokens));
+        FSDP_TRY(fsdp__talk_tokens(&c->talk, c->options.max_new_tokens, &c->tokens, &c->count));
+        FSDP_TRY(fsdp__talk_cache(&c->talk, model, c->tokens, c->count + c->options.max_new_tokens));
+        before = c->count;
+        c->options.cache = c->talk.cache;
+        FSDP_TRY(fsdp_generate(model, c->tokens, &c->count, &c->options, print_token, c));
+        if (!fsdp__token_text_end(&c->text, stdout))
+            break;
+        putchar('\n');
+        FSDP_TRY(fsdp__talk_answer(&c->talk, c->text.tokenizer, c->tokens, before, c->count));
+    }
+    return check_output(c);
+}
+
+/* The cache ends before the model and its device do. */
+static fsdp_status talk(fsdp__continuation *c, fsdp_module *model)
+{
+    fsdp_status status = talk_lines(c, model);
+
+    fsdp_kv_cache_free(c->talk.cache);
+    c->talk.cache = NULL;
+    c->options.cache = NULL;
+    return status;
+}
+
 static fsdp_status generate(fsdp__continuation *c, fsdp_module *model)
 {
     bool prints = fsdp_context_rank(model->context) == 0, streams = prints && !c->ids;
 
-    if (streams)
+    if (c->chat && !c->prompt.text)
+        return talk(c, model);
+    if (streams && !c->chat)
         fsdp__token_text_echo(&c->text, c->prompt.text, c->prompt.bytes, stdout);
     FSDP_TRY(fsdp_generate(model, c->tokens, &c->count, &c->options, streams ? print_token : NULL, c));
     if (!prints)

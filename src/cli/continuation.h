@@ -5,6 +5,7 @@
 
 #include "cli/line.h"
 #include "cli/prompt.h"
+#include "cli/talk.h"
 #include "cli/token_text.h"
 #include "fsdp/generate.h"
 #include "train/model_folder.h"
@@ -18,6 +19,9 @@ typedef struct fsdp__continuation {
     const char *adapter; /* folder of one; NULL: none */
     double comm_timeout;
     bool ignore_eos;
+    bool chat;                          /* the prompt is a user's message; without one, they are read line by line */
+    const char *system, *chat_template; /* NULL: none; the folder's */
+    fsdp__talk talk;
     fsdp__line line;
     bool as_rank; /* another process of this program started this one, and prints what went wrong */
     bool joined;  /* the other ranks have been joined */

@@ -31,37 +31,54 @@ static fsdp_status read_beginning(const char *path, char *text, size_t *bytes)
     return FSDP_OK;
 }
 
-/* Returns what the first whole line with known fields is. */
-static fsdp_chat_kind kind_of_lines(const char *text, size_t bytes)
+static void each_of(const char *path, const char *text, size_t bytes, fsdp__each_line each, void *arg)
 {
-    fsdp_chat_kind kind = FSDP_CHAT_NONE;
-    const char *last = text + bytes;
+    const char *at = text, *last = text + bytes;
 
-    for (const char *at = text; at < last && kind == FSDP_CHAT_NONE;) {
+    for (int64_t line = 1; at < last; line++) {
         const char *end = memchr(at, '\n', (size_t)(last - at));
 
+        if (!end && bytes == LOOKED_AT)
+            return; /* the line may go on */
         end = end ? end : last;
-        kind = fsdp_chat_recognise(at, (size_t)(end - at));
+        if (!each(arg, path, line, at, (size_t)(end - at)))
+            return;
         at = end + 1;
     }
-    return kind == FSDP_CHAT_TEXT ? FSDP_CHAT_NONE : kind;
 }
 
-fsdp_status fsdp__conversations_kind(const char *const *paths, int64_t count, fsdp_chat_kind *out)
+fsdp_status fsdp__conversations_lines(const char *const *paths, int64_t count, fsdp__each_line each, void *arg)
 {
     FSDP__SCOPED(fsdp__data_files_release) fsdp__data_files files = {0};
     FSDP__FREED char *text = fsdp__malloc(LOOKED_AT);
     size_t bytes;
 
-    *out = FSDP_CHAT_NONE;
     FSDP__TRY_NEW(text);
     FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_ANY, &files));
     for (int64_t i = 0; i < files.count; i++)
         if (fsdp__is_json_lines(files.paths[i])) {
             FSDP_TRY(read_beginning(files.paths[i], text, &bytes));
-            *out = kind_of_lines(text, bytes);
+            each_of(files.paths[i], text, bytes, each, arg);
             break;
         }
+    return FSDP_OK;
+}
+
+static bool find_kind(void *arg, FSDP__UNUSED const char *path, FSDP__UNUSED int64_t line, const char *text,
+                      size_t bytes)
+{
+    fsdp_chat_kind *kind = arg;
+
+    *kind = fsdp_chat_recognise(text, bytes);
+    return *kind == FSDP_CHAT_NONE;
+}
+
+fsdp_status fsdp__conversations_kind(const char *const *paths, int64_t count, fsdp_chat_kind *out)
+{
+    *out = FSDP_CHAT_NONE;
+    FSDP_TRY(fsdp__conversations_lines(paths, count, find_kind, out));
+    if (*out == FSDP_CHAT_TEXT)
+        *out = FSDP_CHAT_NONE;
     return FSDP_OK;
 }
 

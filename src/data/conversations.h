@@ -7,6 +7,10 @@
 /* Finds out what the rows of JSON lines are, from the first rows of the first such file (with their fields as in
  * fsdp/chat.h). Other files, rows of other fields, and rows of `text` are FSDP_CHAT_NONE. */
 fsdp_status fsdp__conversations_kind(const char *const *paths, int64_t count, fsdp_chat_kind *out);
+/* Calls `each` with the first whole lines of the first file of JSON lines, at most those of its first MiB, until it
+ * returns false. Lines are counted from 1. */
+typedef bool (*fsdp__each_line)(void *arg, const char *path, int64_t line, const char *text, size_t bytes);
+fsdp_status fsdp__conversations_lines(const char *const *paths, int64_t count, fsdp__each_line each, void *arg);
 
 /* Rows of a piece, one behind the other. */
 typedef struct fsdp__encoded_rows {

@@ -156,7 +156,10 @@ static fsdp_status prepare(generator *g, int64_t count)
     g->scratch = g->logits ? fsdp__malloc(vocab_size * sizeof *g->scratch) : NULL;
     if (!g->scratch)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot generate");
-    if (!g->options->no_cache)
+    g->cache = g->options->cache;
+    if (g->cache && (g->first > 0 || fsdp_kv_cache_length(g->cache) >= count)) /* something is left to compute */
+        FSDP_TRY(fsdp_kv_cache_truncate(g->cache, g->first > 0 ? 0 : count - 1));
+    if (!g->options->no_cache && !g->cache)
         FSDP_TRY(fsdp_kv_cache_create(g->module, 1, FSDP__MIN(most, g->config->max_seq_len), &g->cache));
     FSDP_TRY(fsdp_model_set_last_logits_only(g->module, true));
     return g->options->reshard ? FSDP_OK : fsdp_module_set_keep_unsharded(g->module, true);
@@ -164,7 +167,10 @@ static fsdp_status prepare(generator *g, int64_t count)
 
 static void release(generator *g)
 {
-    fsdp_kv_cache_free(g->cache);
+    if (g->cache != g->options->cache)
+        fsdp_kv_cache_free(g->cache);
+    else if (g->cache && g->first > 0)
+        (void)fsdp_kv_cache_truncate(g->cache, 0);
     fsdp__free(g->scratch);
     fsdp__free(g->logits);
 }

@@ -1,0 +1,96 @@
+/* conversations.c - what a user needs to trust the mask. */
+#include "cli/conversations.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "data/conversations.h"
+
+#define BEGIN "\xe2\x9f\xa6"
+#define END "\xe2\x9f\xa7"
+
+fsdp_status fsdp__conversations_open(const char *folder, const fsdp_tokenizer *tokenizer, const char *file,
+                                     const char *const *paths, int count, fsdp_tokenize_options *options,
+                                     fsdp_chat **out)
+{
+    struct stat info;
+    bool is_folder = stat(folder, &info) == 0 && S_ISDIR(info.st_mode);
+
+    *out = NULL;
+    if (options->field)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__conversations_kind(paths, count, &options->chat_kind));
+    if (options->chat_kind == FSDP_CHAT_NONE)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_chat_open(is_folder ? folder : NULL, tokenizer, file, out));
+    options->chat = *out;
+    return FSDP_OK;
+}
+
+typedef struct showing {
+    const fsdp__shown_rows *shown;
+    const fsdp_tokenizer *tokenizer;
+    const fsdp_chat *chat;
+    FILE *to;
+    int64_t done;
+    fsdp_chat_row row;
+    fsdp_status status;
+} showing;
+
+static fsdp_status print_tokens(const showing *s, int64_t begin, int64_t end)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+
+    FSDP_TRY(fsdp_tokenizer_decode(s->tokenizer, s->row.ids.ids + begin, end - begin, NULL, &text, &bytes));
+    (void)fwrite(text, 1, bytes, s->to);
+    fsdp__free(text);
+    return FSDP_OK;
+}
+
+static fsdp_status show(showing *s, const char *path, int64_t line, const char *text, size_t bytes)
+{
+    const fsdp_chat_options options = {.no_mask = s->shown->learn_all};
+    const fsdp_chat_row *row = &s->row;
+    fsdp_status status = fsdp_chat_encode(s->chat, NULL, text, bytes, &options, &s->row);
+    bool all = options.no_mask;
+
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "cannot read '%s': line %lld", path, (long long)line);
+    fprintf(s->to, "%s:%lld: %lld tokens, %lld of them learned\n", path, (long long)line, (long long)row->ids.count,
+            (long long)(all ? row->ids.count - (row->ids.count > 0) : row->answers));
+    for (int64_t begin = 0, end; begin < row->ids.count; begin = end) {
+        bool learned = begin > 0 && (all || row->learned[begin]);
+
+        for (end = begin + 1; end < row->ids.count && (all || row->learned[end]) == learned;)
+            end++;
+        (void)fputs(learned ? BEGIN : "", s->to);
+        FSDP_TRY(print_tokens(s, begin, end));
+        (void)fputs(learned ? END : "", s->to);
+    }
+    (void)fputs(row->text_bytes && row->text[row->text_bytes - 1] == '\n' ? "\n" : "\n\n", s->to);
+    return FSDP_OK;
+}
+
+static bool show_next(void *arg, const char *path, int64_t line, const char *text, size_t bytes)
+{
+    showing *s = arg;
+
+    if (strspn(text, " \t\r\n") >= bytes)
+        return true;
+    s->status = show(s, path, line, text, bytes);
+    return s->status == FSDP_OK && ++s->done < s->shown->rows;
+}
+
+fsdp_status fsdp__conversations_show(const fsdp__shown_rows *shown, const fsdp_tokenizer *tokenizer,
+                                     const fsdp_chat *chat, FILE *to)
+{
+    showing s = {.shown = shown, .tokenizer = tokenizer, .chat = chat, .to = to};
+    fsdp_status status = fsdp__conversations_lines(shown->paths, shown->count, show_next, &s);
+
+    fsdp_chat_row_release(&s.row);
+    FSDP_TRY(status);
+    return s.status;
+}

@@ -1,0 +1,248 @@
+/* Files of conversations: what they are taken for, rows in a file and in the cache, and ten files that are wrong. */
+#include "data/conversations.h"
+
+#include <jansson.h>
+
+#include "base/alloc.h"
+#include "data/rows.h"
+#include "data/token_cache.h"
+#include "support/chat_folder.h"
+#include "support/test.h"
+
+typedef struct fixture {
+    char *folder, *data, *out;
+    fsdp_tokenizer *tokenizer;
+    fsdp_chat *chat;
+} fixture;
+
+static int setup(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+
+    f->folder = test_directory();
+    f->data = test_path(f->folder, "chat.jsonl");
+    f->out = test_path(f->folder, "rows.bin");
+    chat_folder_write(f->folder, chat_template_plain);
+    if (fsdp_tokenizer_open(f->folder, &f->tokenizer) != FSDP_OK ||
+        fsdp_chat_open(f->folder, f->tokenizer, NULL, &f->chat) != FSDP_OK)
+        return -1;
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+
+    fsdp_chat_close(f->chat);
+    fsdp_tokenizer_close(f->tokenizer);
+    test_directory_free(f->folder);
+    free(f->data);
+    free(f->out);
+    free(f);
+    return 0;
+}
+
+/* Writes the file, and makes rows of it as a run does. */
+static fsdp_status make(const fixture *f, const char *text, bool skip, fsdp_tokenize_summary *summary)
+{
+    fsdp_tokenize_options options = {.chat = f->chat, .skip_bad_lines = skip, .threads = 2};
+
+    test_write_file(f->data, text, strlen(text));
+    CHECK_OK(fsdp__conversations_kind((const char *const *)&f->data, 1, &options.chat_kind));
+    return fsdp_tokenize_files(f->tokenizer, (const char *const *)&f->data, 1, f->out, &options, summary);
+}
+
+#define TURN(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
+#define GOOD "{\"messages\": [" TURN("user", "a") ", " TURN("assistant", "b") "]}\n"
+
+TEST_WITH(files_are_what_their_first_rows_are, setup, teardown)
+{
+    static const struct {
+        const char *text;
+        fsdp_chat_kind kind;
+    } cases[] = {{GOOD, FSDP_CHAT_MESSAGES},
+                 {"\n{\"id\": 1}\n{\"conversations\": []}\n", FSDP_CHAT_SHAREGPT},
+                 {"{\"completion\": \"b\", \"prompt\": \"a\"}", FSDP_CHAT_COMPLETION},
+                 {"{\"instruction\": \"a\", \"output\": \"b\"}", FSDP_CHAT_INSTRUCTION},
+                 {"{\"text\": \"a\"}\n" GOOD, FSDP_CHAT_NONE},
+                 {"{\"prompt\": \"a\"}\nno JSON\n", FSDP_CHAT_NONE},
+                 {"", FSDP_CHAT_NONE}};
+    fixture *f = *state;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
+        fsdp_chat_kind kind;
+
+        test_write_file(f->data, cases[i].text, strlen(cases[i].text));
+        CHECK_OK(fsdp__conversations_kind((const char *const *)&f->data, 1, &kind));
+        CHECK_EQ(kind, cases[i].kind);
+    }
+}
+
+TEST_WITH(rows_keep_their_order_and_what_is_learned, setup, teardown)
+{
+    enum {
+        ROWS = 3000
+    };
+    fixture *f = *state;
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    fsdp_tokenize_summary summary;
+    fsdp__rows *rows = NULL;
+
+    for (int i = 0; i < ROWS; i++)
+        fprintf(file, "{\"messages\": [" TURN("user", "%d") ", " TURN("assistant", "%0*d") "]}\n", i, 1 + i % 40,
+                i % 10);
+    fclose(file);
+    CHECK_OK(make(f, text, false, &summary));
+    CHECK_OK(fsdp__rows_open(f->out, &rows));
+    CHECK_EQ(fsdp__rows_count(rows), ROWS);
+    CHECK_EQ(summary.documents, ROWS);
+    CHECK_EQ(summary.learned_tokens, rows->learned);
+    for (int i = 0; i < ROWS; i++) {
+        int64_t learned, length = fsdp__rows_length(rows, i);
+        bool bits[200];
+        int32_t ids[200];
+
+        CHECK(length < 200);
+        CHECK_OK(fsdp__rows_learned(rows, i, 0, length, &learned));
+        CHECK_EQ(learned, 1 + i % 40 + 1);
+        CHECK_OK(fsdp__rows_get(rows, i, 0, length, ids, bits));
+        CHECK(!bits[length - 1] && bits[length - 2] && ids[length - 2] == 2 && ids[0] == 1);
+    }
+    fsdp__rows_close(rows);
+    free(text);
+}
+
+TEST_WITH(the_cache_knows_template_and_mask, setup, teardown)
+{
+    fixture *f = *state;
+    fsdp_tokenize_options options = {.chat = f->chat, .chat_kind = FSDP_CHAT_MESSAGES, .threads = 1};
+    fsdp__cached_tokens first, again, all;
+    fsdp__rows *rows = NULL;
+
+    test_write_file(f->data, GOOD, strlen(GOOD));
+#define GET(out) \
+    CHECK_OK(fsdp__token_cache_get(f->tokenizer, (const char *const *)&f->data, 1, f->folder, true, &options, (out)))
+    GET(&first);
+    GET(&again);
+    CHECK(first.made && !again.made);
+    CHECK_STRING(first.path, again.path);
+    CHECK_OK(fsdp__rows_open_own(first.path, &rows));
+    CHECK_EQ(rows->learned, 2);
+    fsdp__rows_close(rows);
+    options.learn_all = true;
+    GET(&all);
+    CHECK(all.made && strcmp(all.path, first.path) != 0);
+    CHECK_OK(fsdp__rows_open_own(all.path, &rows));
+    CHECK_EQ(rows->learned, rows->tokens - 1);
+    fsdp__rows_close(rows);
+    fsdp__free(first.path);
+    fsdp__free(again.path);
+    fsdp__free(all.path);
+}
+
+/* ---- ten files that are wrong ---- */
+
+static const struct {
+    const char *text, *message;
+} wrong[] = {
+    {GOOD "{\"messages\": [" TURN("user", "a") "\n", "chat.jsonl': line 2: "},
+    {GOOD "\n{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}]}\n",
+     "chat.jsonl': line 3: the row has conversations (ShareGPT), and the first one messages"},
+    {GOOD "{\"id\": 5, \"body\": \"x\"}\n", "chat.jsonl': line 2: the row has 'id', 'body': what is read is messages"},
+    {GOOD "{\"messages\": \"a\"}\n", "chat.jsonl': line 2: field 'messages' is no list of messages"},
+    {GOOD "{\"messages\": []}\n", "chat.jsonl': line 2: the conversation has no messages"},
+    {GOOD GOOD "{\"messages\": [{\"content\": \"a\"}]}\n",
+     "chat.jsonl': line 3: field 'messages': item 1 is no object with a 'role'"},
+    {"{\"messages\": [" TURN("user", "a") ", {\"role\": \"assistant\"}]}\n",
+     "chat.jsonl': line 1: chat_template.jinja: line 1: 'dict object' has no attribute 'content'"},
+    {"{\"conversations\": [{\"from\": \"bob\", \"value\": \"a\"}]}\n",
+     "chat.jsonl': line 1: field 'conversations': item 1 is from 'bob': known are human, gpt"},
+    {"{\"instruction\": \"a\", \"output\": [1]}\n", "chat.jsonl': line 1: field 'output' is no text"},
+    {"{\"prompt\": [" TURN("user", "a") "], \"completion\": \"b\"}\n",
+     "chat.jsonl': line 1: fields 'prompt' and 'completion' are not both texts"},
+    {GOOD "{\"messages\": [" TURN("user", "\xff") "]}\n", "chat.jsonl': line 2: it is not UTF-8 at column"},
+    {"[" GOOD "]\n" GOOD, "chat.jsonl': line 1: "},
+};
+
+TEST_WITH(ten_wrong_files_have_one_clear_error_each, setup, teardown)
+{
+    fixture *f = *state;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(wrong); i++) {
+        const char *found, *message = wrong[i].message;
+
+        CHECK(make(f, wrong[i].text, false, NULL) == FSDP_FORMAT);
+        found = strstr(message, "chat_template"); /* whose folder differs from run to run */
+        CHECK_CONTAINS(fsdp_last_error(), found ? found : message);
+        CHECK_CONTAINS(fsdp_last_error(), "data.on_bad_line=skip (--on-bad-line=skip) leaves such lines out");
+    }
+}
+
+TEST_WITH(bad_rows_may_be_left_out, setup, teardown)
+{
+    fixture *f = *state;
+    fsdp_tokenize_summary summary;
+
+    CHECK_OK(make(f, GOOD "{\"messages\": []}\n" GOOD "x\n", true, &summary));
+    CHECK_EQ(summary.documents, 2);
+    CHECK_EQ(summary.left_out_lines, 2);
+    CHECK_CONTAINS(summary.first_left_out, "chat.jsonl:2: the conversation has no messages");
+}
+
+TEST_WITH(what_is_no_file_of_rows_is_not_replaced, setup, teardown)
+{
+    fixture *f = *state;
+
+    test_write_file(f->out, "mine", 4);
+    CHECK_ERROR(make(f, GOOD, false, NULL), FSDP_INVALID, "exists and is not a file of rows");
+}
+
+/* ---- the reference: ids and masks of transformers ---- */
+
+TEST_WITH(rows_of_the_reference_agree, setup, teardown)
+{
+    fixture *f = *state;
+    const char *root = getenv("FSDP_REFERENCE");
+    char data[4096], folder[4096], tokens[4096];
+    fsdp_tokenize_options options = {.chat_kind = FSDP_CHAT_MESSAGES};
+    fsdp_tokenizer *tokenizer = NULL;
+    fsdp_chat *chat = NULL;
+    fsdp__rows *rows = NULL;
+    json_t *file, *one;
+    size_t i;
+
+    if (!root)
+        skip();
+    snprintf(data, sizeof data, "%s/finetune/sft-train.jsonl", root);
+    snprintf(folder, sizeof folder, "%s/finetune/byte-chat", root);
+    snprintf(tokens, sizeof tokens, "%s/finetune/sft-tokens.json", root);
+    file = json_load_file(tokens, 0, NULL);
+    CHECK(file != NULL);
+    CHECK_OK(fsdp_tokenizer_open(folder, &tokenizer));
+    CHECK_OK(fsdp_chat_open(folder, tokenizer, NULL, &chat));
+    options.chat = chat;
+    CHECK_OK(fsdp_tokenize_files(tokenizer, (const char *const[]){data}, 1, f->out, &options, NULL));
+    CHECK_OK(fsdp__rows_open(f->out, &rows));
+    CHECK_EQ(fsdp__rows_count(rows), json_array_size(json_object_get(file, "conversations")));
+    json_array_foreach(json_object_get(file, "conversations"), i, one)
+    {
+        const char *mask = json_string_value(json_object_get(one, "mask"));
+        int64_t length = fsdp__rows_length(rows, (int64_t)i);
+        int32_t ids[1000];
+        bool learned[1000];
+
+        CHECK_EQ(length, strlen(mask));
+        CHECK_OK(fsdp__rows_get(rows, (int64_t)i, 0, length, ids, learned));
+        for (int64_t k = 0; k < length; k++) {
+            CHECK_EQ(ids[k], json_integer_value(json_array_get(json_object_get(one, "ids"), (size_t)k)));
+            CHECK_EQ(learned[k], mask[k] == '1');
+        }
+    }
+    fsdp__rows_close(rows);
+    fsdp_chat_close(chat);
+    fsdp_tokenizer_close(tokenizer);
+    json_decref(file);
+}
