@@ -166,6 +166,7 @@ typedef struct fsdp_train_config {
         int long_row;               /* fsdp_train_long_row */
         fsdp_train_source *mixture; /* in place of paths; none: paths */
         int64_t mixture_count;
+        char *chat_template; /* a file, for conversations; NULL: that of the tokenizer's folder */
     } data;
     struct {
         int64_t steps, seq_len;

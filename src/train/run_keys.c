@@ -217,6 +217,7 @@ static const fsdp__key keys[] = {
     TEXT(data, field, 0, "the field of JSON lines that holds the text; not set: text"),
     CHOICE(data, on_bad_line, skip_bad_lines, bad_line_choices, "error", "what to do with a line that is not a JSON object or has no text in the field\nerror: end the run before training begins\nskip: leave the line out; the log says how many were"),
     TEXT(data, cache, FSDP__LOCAL, "the folder that keeps the tokens of text; not set: fsdp in $XDG_CACHE_HOME, or in ~/.cache"),
+    TEXT(data, chat_template, FSDP__LOCAL, "a file with the template that makes a text of a conversation, in Jinja; not set: that of the tokenizer's folder"),
     CHOICE(data, train_on, train_on, train_on_choices, NULL, "which tokens of conversations are learned\nanswers: those of the answers; the loss is the mean over all answers of a step\nall: all tokens\nnot set: answers"),
     CHOICE(data, packing, packing, packing_choices, NULL, "how conversations share windows of training.seq_len tokens; attention and positions begin anew in each\ntrue: as many as fit, in their order\nbest_fit: the longest first, each where it leaves the least room, so that windows are fuller\nfalse: each has a window of its own, with padding behind it\nnot set: true"),
     CHOICE(data, on_long_row, long_row, long_row_choices, "error", "what to do with a conversation of more than training.seq_len tokens\nerror: end the run before training begins\ntruncate: use its beginning\nsplit: use its parts as if they were several\nskip: leave it out"),

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/text.h"
+#include "data/conversations.h"
 #include "data/token_cache.h"
 #include "data/token_file.h"
 #include "data/tokens.h"
@@ -90,31 +91,76 @@ static fsdp_status check_vocabulary(const fsdp_train_run *run, const fsdp_tokeni
                      run->tokenizer, (long long)needed, (long long)run->model_config.vocab_size, (long long)needed);
 }
 
-static fsdp_status open_cached(const fsdp_train_run *run, const char *key, const fsdp_tokenizer *tokenizer,
-                               char *const *paths, int64_t count, fsdp_tokens **out)
+/* What the files of a key are: texts, or conversations. */
+typedef struct text_files {
+    const char *key;
+    char *const *paths;
+    int64_t count;
+    fsdp_chat_kind kind; /* NONE: texts */
+    fsdp_chat *chat;     /* NULL: none is needed */
+} text_files;
+
+/* Opens the chat of the tokenizer's folder, and says what the rows are. */
+static fsdp_status open_chat(const fsdp_train_run *run, const fsdp_tokenizer *tokenizer, text_files *files)
 {
+    const char *folder = fsdp__text_tokenizer_folder(run), *file = run->config->data.chat_template;
+    fsdp_status status;
+
+    if (files->kind == FSDP_CHAT_NONE)
+        return FSDP_OK;
+    status = fsdp_chat_open(folder, tokenizer, file, &files->chat);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "%s", file ? "data.chat_template" : files->key);
+    if (fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_INFO, "%s: rows of %s; %s '%s'", files->key, fsdp_chat_kind_name(files->kind),
+                 fsdp_chat_has_template(files->chat) ? "the chat template is that of" : "there is no chat template in",
+                 file     ? file
+                 : folder ? folder
+                          : run->tokenizer);
+    return FSDP_OK;
+}
+
+/* Opens what the cache has. */
+static fsdp_status open_made(const text_files *files, const fsdp__cached_tokens *cached, fsdp__data_source *out)
+{
+    if (files->chat)
+        return fsdp__rows_open_own(cached->path, &out->rows);
+    FSDP_TRY(fsdp__tokens_open_own(cached->path, &out->tokens));
+    fsdp__tokens_name_text(out->tokens, files->paths[0], files->count > 1);
+    return FSDP_OK;
+}
+
+static fsdp_status open_cached(const fsdp_train_run *run, const fsdp_tokenizer *tokenizer, const text_files *files,
+                               fsdp__data_source *out)
+{
+    const char *key = files->key;
     const fsdp_train_config *c = run->config;
-    news n = {.run = run, .key = key, .no_eos = fsdp_tokenizer_eos(tokenizer) < 0, .said_ns = fsdp__clock_ns()};
+    news n = {.run = run,
+              .key = key,
+              .no_eos = fsdp_tokenizer_eos(tokenizer) < 0 && !files->chat,
+              .said_ns = fsdp__clock_ns()};
     fsdp_tokenize_options options = {.field = c->data.field,
                                      .no_eos = n.no_eos,
                                      .skip_bad_lines = c->data.skip_bad_lines == 1,
                                      .progress = tell_progress,
-                                     .progress_arg = &n};
+                                     .progress_arg = &n,
+                                     .chat = files->chat,
+                                     .chat_kind = files->kind,
+                                     .learn_all = c->data.train_on == FSDP_TRAIN_ON_ALL};
     fsdp__cached_tokens cached;
-    fsdp_status status = fsdp__token_cache_get(tokenizer, (const char *const *)paths, (int)count, c->data.cache,
-                                               fsdp_context_local_rank(run->context) == 0, &options, &cached);
+    fsdp_status status =
+        fsdp__token_cache_get(tokenizer, (const char *const *)files->paths, (int)files->count, c->data.cache,
+                              fsdp_context_local_rank(run->context) == 0, &options, &cached);
 
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "%s", key);
     tell_result(&n, &cached);
-    status = fsdp__tokens_open_own(cached.path, out);
-    if (status == FSDP_OK)
-        fsdp__tokens_name_text(*out, paths[0], count > 1);
+    status = open_made(files, &cached, out);
     fsdp__free(cached.path);
     return status;
 }
 
-static fsdp_status open_text(fsdp_train_run *run, const char *key, char *const *paths, int64_t count, fsdp_tokens **out)
+static fsdp_status open_text(fsdp_train_run *run, text_files *files, fsdp__data_source *out)
 {
     fsdp_tokenizer *tokenizer = NULL;
     fsdp_status status;
@@ -123,13 +169,16 @@ static fsdp_status open_text(fsdp_train_run *run, const char *key, char *const *
         return FSDP_FAIL(FSDP_INVALID,
                          "%s is text, which the tokenizer of '%s' turns into tokens, but data.cache is not set: name a "
                          "folder for them (data.tokenizer: bytes needs none)",
-                         key, run->tokenizer);
+                         files->key, run->tokenizer);
     status = fsdp_tokenizer_open(run->tokenizer, &tokenizer);
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "data.tokenizer");
     status = check_vocabulary(run, tokenizer);
     if (status == FSDP_OK)
-        status = open_cached(run, key, tokenizer, paths, count, out);
+        status = open_chat(run, tokenizer, files);
+    if (status == FSDP_OK)
+        status = open_cached(run, tokenizer, files, out);
+    fsdp_chat_close(files->chat);
     fsdp_tokenizer_close(tokenizer);
     run->tokenizes = status == FSDP_OK;
     return status;
@@ -181,15 +230,39 @@ static fsdp_status open_rows(const char *key, char *const *paths, int64_t count,
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "%s", key);
 }
 
+/* Finds out whether the files are conversations. Where they cannot be read, what opens them tells why. Conversations
+ * are never learned as bytes unless that was said. */
+static fsdp_status find_kind(const fsdp_train_run *run, text_files *files)
+{
+    const fsdp_train_config *c = run->config;
+    bool held;
+    fsdp_status status;
+
+    if (c->data.field || c->data.format == FSDP_TRAIN_TEXT || fsdp__inputs_are_bytes(c))
+        return FSDP_OK;
+    held = fsdp_hold_error(true);
+    status = fsdp__conversations_kind((const char *const *)files->paths, files->count, &files->kind);
+    fsdp_release_error(held);
+    if (status != FSDP_OK || files->kind == FSDP_CHAT_NONE || run->tokenizer)
+        return FSDP_OK;
+    return FSDP_FAIL(
+        FSDP_INVALID,
+        "%s: '%s' has rows of %s, which a tokenizer turns into tokens, and there is none: set "
+        "data.tokenizer to a folder with a tokenizer and a chat template (data.tokenizer: bytes learns the "
+        "bytes of the file, braces and all)",
+        files->key, files->paths[0], fsdp_chat_kind_name(files->kind));
+}
+
 fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
                             fsdp__data_source *out)
 {
+    text_files files = {.key = key, .paths = paths, .count = count};
     int64_t text = 1, tokens = 0;
 
     FSDP_TRY(open_rows(key, paths, count, out));
     if (out->rows)
         return FSDP_OK;
-
+    FSDP_TRY(find_kind(run, &files));
     if (run->config->data.field && !run->tokenizer)
         return FSDP_FAIL(FSDP_INVALID,
                          "data.field is '%s', a field of JSON lines, which only a tokenizer reads, and there is none: "
@@ -209,6 +282,5 @@ fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *p
             FSDP_INVALID,
             "%s has %lld files of text, for the tokenizer of '%s', and %lld files of tokens: name only one kind", key,
             (long long)text, run->tokenizer, (long long)tokens);
-    return text > 0 && run->tokenizer ? open_text(run, key, paths, count, &out->tokens)
-                                      : open_files(run, key, paths, count, &out->tokens);
+    return text > 0 && run->tokenizer ? open_text(run, &files, out) : open_files(run, key, paths, count, &out->tokens);
 }
