@@ -210,15 +210,14 @@ DEVICE void hide_from_queries(const fsdp__attention_forward_args &k, int64_t bat
     int lane = lane_of_warp();
     int64_t seen = t0 + k.kv_time - k.q_time - s0; /* the first query sees the keys up to this one */
 
-    if (!k.causal || (seen >= S::WARP_ROWS - 1 && s0 >= first_seen<S::NARROW>(k, batch, t0 + S::OTHERS - 1)))
+    if (!k.causal || (seen >= S::WARP_ROWS - 1 && (!S::NARROW || s0 >= first_key(k, batch, t0 + S::OTHERS - 1))))
         return;
     for (int m = 0; m < S::FOLD; m++)
         for (int n = 0; n < S::OTHERS / 8; n++)
             for (int i = 0; i < 4; i++) {
                 int row = 16 * m + lane / 4 + i / 2 * 8, column = 8 * n + lane % 4 * 2 + i % 2;
-                bool early = S::NARROW && s0 + row < first_seen<S::NARROW>(k, batch, t0 + column);
 
-                if (row > column + (int)seen || early)
+                if (row > column + (int)seen || (S::NARROW && s0 + row < first_key(k, batch, t0 + column)))
                     p[m][n][i] = ds[m][n][i] = 0.0f;
             }
 }

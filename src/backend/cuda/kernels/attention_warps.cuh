@@ -160,7 +160,7 @@ DEVICE void hide_keys(const fsdp__attention_forward_args &k, int64_t batch, type
     int lane = lane_of_warp();
 
     /* The first row sees the fewest last keys, and the last row the fewest first ones. */
-    if (s0 + S::OTHERS <= keys_seen(k, t0) && s0 >= first_seen<S::NARROW>(k, batch, t0 + S::WARP_ROWS - 1))
+    if (s0 + S::OTHERS <= keys_seen(k, t0) && (!S::NARROW || s0 >= first_key(k, batch, t0 + S::WARP_ROWS - 1)))
         return;
     for (int m = 0; m < S::FOLD; m++)
         for (int i = 0; i < 4; i++) {
