@@ -237,8 +237,7 @@ typedef struct fsdp_train_config {
     } parallelism;
     struct {
         int mode;                /* fsdp_recompute_mode of the blocks; SELECTIVE: see the next field */
-        int selective_ac_option; /* n: every n-th block, completely; 0 ("op"): all blocks, except expensive operations
-                                  */
+        int selective_ac_option; /* n: every n-th block, completely; 0 ("op"): all, except expensive operations */
     } activation_checkpoint;
     struct {
         int enable;   /* 1, 0, -1: enabled if path or share is set */
@@ -253,8 +252,7 @@ typedef struct fsdp_train_config {
     } validation;
     struct {
         double timeout; /* seconds to wait for a rank that is stuck; 0: for ever */
-        /* The program fsdp logs at level DEBUG: what happens to each group, and each collective. With your own context
-         * use fsdp_context_set_log. */
+        /* The program fsdp logs at level DEBUG, each group and collective. Your own context: fsdp_context_set_log. */
         bool trace;
     } comm;
     struct {
@@ -270,8 +268,7 @@ typedef struct fsdp_train_config {
             char *path;  /* file; NULL: none */
             char *steps; /* which, as "3-5, 100"; NULL: the second to the fourth that are taken */
         } trace;
-        /* The program fsdp has ranks record their last calls here; NULL: it chooses the folder. With your own context
-         * use fsdp_flight_start. */
+        /* Where fsdp has ranks record their last calls; NULL: it chooses. Your own context: fsdp_flight_start. */
         char *flight_recorder;
     } metrics;
     struct {
@@ -310,8 +307,7 @@ typedef struct fsdp_train_config {
         int64_t alpha_pattern_count;
         char **modules_to_save;
         int64_t modules_to_save_count;
-        int rslora, dora; /* 1, 0, -1: 0 */
-        int base_dtype;   /* fsdp_dtype: F32 or BF16, of the frozen parameters */
+        int rslora, dora, base_dtype; /* 1, 0, -1: 0; fsdp_dtype: F32 or BF16, of the frozen parameters */
     } adapter;
     char *loaded_from; /* the file that was read last; NULL: none */
 } fsdp_train_config;
@@ -368,8 +364,7 @@ typedef struct fsdp_train_summary {
     bool offloaded;            /* shards are on the host, away from the device: false if the run's device is the CPU */
     double flops_per_token;    /* forward and backward */
     /* FLOPs as MFU counts them (fsdp_model_config_mfu_flops_per_token), and the FLOP/s of all ranks' devices, of which
-     * it is a share; 0: they are not known. What says so: "NVIDIA H200: dense products of bfloat16, by its data
-     * sheet". */
+     * it is a share; 0: they are not known. What says so: "NVIDIA H200: dense products of bfloat16, ...". */
     double mfu_flops_per_token, peak_flops;
     const char *peak_source;
     /* The checkpoint from which the run is resumed; NULL: it starts from the beginning. */
