@@ -158,11 +158,12 @@ FSDP__INLINE void lion_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const lion
 
 #pragma omp simd
     for (int64_t i = begin; i < end; i++) {
-        /* Each sum has one product, which no other sum has, so that no two loops can contract them in two ways. */
-        float g = fsdp__load(dtype, grad, i) * scale, w = fsdp__load(param_dtype, param, i);
-        float u = m[i] + take1 * (g - m[i]), step = u > 0.0f ? lr : u < 0.0f ? -lr : 0.0f * u;
-        m[i] += take2 * (g - m[i]);
-        w -= decay * w;
+        /* A product of two floats is exact in double: it does not matter whether a loop joins it with a sum. */
+        double g = (double)fsdp__load(dtype, grad, i) * (double)scale, at = (double)m[i];
+        float away = (float)(g - at), w = fsdp__load(param_dtype, param, i);
+        float u = (float)(at + (double)take1 * (double)away), step = u > 0.0f ? lr : u < 0.0f ? -lr : 0.0f * u;
+        m[i] = (float)(at + (double)take2 * (double)away);
+        w = (float)((double)w - (double)decay * (double)w);
         fsdp__store(param_dtype, param, i, w - step);
     }
 }
@@ -203,8 +204,9 @@ FSDP__INLINE void lerp_loop(fsdp_dtype dst_dtype, fsdp_dtype dtype, const fsdp__
 
 #pragma omp simd
     for (int64_t i = begin; i < end; i++) {
-        float at = fsdp__load(dst_dtype, dst, i);
-        fsdp__store(dst_dtype, dst, i, at + weight * (scale * fsdp__load(dtype, src, i) - at));
+        double at = (double)fsdp__load(dst_dtype, dst, i); /* exact products, as above */
+        float away = (float)((double)scale * (double)fsdp__load(dtype, src, i) - at);
+        fsdp__store(dst_dtype, dst, i, (float)(at + (double)weight * (double)away));
     }
 }
 
