@@ -55,6 +55,7 @@ fsdp_status fsdp__train_make_model(fsdp_train_run *run)
         return fsdp_last_status();
     FSDP_TRY(fsdp__train_add_adapter(run));
     FSDP_TRY(fsdp__train_freeze(run));
+    FSDP_TRY(fsdp__train_check_groups(run));
     return fsdp__train_choose_units(run);
 }
 

@@ -75,7 +75,7 @@ static int64_t group_of(const fsdp_train_config *c, const char *name)
     return OF_NO_GROUP;
 }
 
-fsdp_status fsdp__train_check_groups(const fsdp_train_config *c, const fsdp_parameters *parameters)
+static fsdp_status check_patterns(const fsdp_train_config *c, const fsdp_parameters *parameters)
 {
     for (int64_t g = 0; g < c->optimizer.group_count; g++) {
         const char *pattern = c->optimizer.groups[g].pattern, *taken = NULL;
@@ -97,6 +97,16 @@ fsdp_status fsdp__train_check_groups(const fsdp_train_config *c, const fsdp_para
                              fsdp__train_nearest_parameter(pattern, parameters));
     }
     return FSDP_OK;
+}
+
+fsdp_status fsdp__train_check_groups(const fsdp_train_run *run)
+{
+    FSDP__SCOPED(fsdp_parameters_release) fsdp_parameters parameters = {0};
+
+    if (run->config->optimizer.group_count == 0)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
+    return check_patterns(run->config, &parameters);
 }
 
 /* Returns the number of dimensions of the parameter, whatever this rank has of it. */

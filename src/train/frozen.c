@@ -132,7 +132,6 @@ fsdp_status fsdp__train_freeze(fsdp_train_run *run)
     for (int64_t i = 0; i < parameters.count; i++)
         if (fsdp_tensor_requires_grad(parameters.items[i].tensor))
             run->trained_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
-    FSDP_TRY(fsdp__train_check_groups(c, &parameters));
     note_kept(run, &parameters);
     if (run->trained_parameters == 0)
         return FSDP_FAIL(FSDP_INVALID, "model.frozen leaves no parameter to train");

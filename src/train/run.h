@@ -334,7 +334,7 @@ const char *fsdp__train_nearest_parameter(const char *pattern, const fsdp_parame
 /* ---- create_optimizer.c ---- */
 
 /* Checks that each pattern of optimizer.groups is the first to match some parameter. */
-fsdp_status fsdp__train_check_groups(const fsdp_train_config *config, const fsdp_parameters *parameters);
+fsdp_status fsdp__train_check_groups(const fsdp_train_run *run);
 /* Returns the schedule of the learning rate, once it is known how many tokens a step has. */
 fsdp_schedule fsdp__train_schedule(const fsdp_train_run *run);
 /* Makes the optimizer of the config for those of the parameters that require a gradient, and the factors of its groups'
