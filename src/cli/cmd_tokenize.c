@@ -59,10 +59,10 @@ static void usage(void)
          "  --replace-invalid       replace bytes that are not UTF-8 by U+FFFD; otherwise\n"
          "                          they end the command\n"
          "  --chat-template FILE    the template of conversations, in Jinja\n"
-         "  --train-on WHAT         what is learned of conversations: answers (the default)\n"
+         "  --train-on WHAT         what is learned of conversations: answers (default),\n"
          "                          or all\n"
-         "  --show N                print the first N conversations as the model will see\n"
-         "                          them, with what is learned in \u27e6 \u27e7; -o may be left out\n"
+         "  --show N                print the first N conversations as a model sees them,\n"
+         "                          what is learned in \xe2\x9f\xa6 \xe2\x9f\xa7; -o may be left out\n"
          "  --threads N             default: one for each core");
 }
 
