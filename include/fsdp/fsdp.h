@@ -81,6 +81,7 @@
 
 #include "fsdp/adapter.h"
 #include "fsdp/autograd.h"
+#include "fsdp/chat.h"
 #include "fsdp/checkpoint.h"
 #include "fsdp/comm.h"
 #include "fsdp/context.h"

@@ -68,7 +68,6 @@ typedef enum fsdp_train_strategy {
     FSDP_TRAIN_FSDP1, /* fsdp_fsdp1_wrap */
     FSDP_TRAIN_DDP    /* fsdp_replicate */
 } fsdp_train_strategy;
-
 /* Says which modules are sharded together: see fsdp/wrap.h. */
 typedef enum fsdp_train_wrap {
     FSDP_TRAIN_WRAP_BLOCKS, /* every block, and the root */
@@ -109,7 +108,6 @@ typedef struct fsdp_train_source {
     char *path;    /* as an entry of data.path */
     double weight; /* its share of the windows is weight / the sum of all weights */
 } fsdp_train_source;
-
 /* Says by which peak of the devices a run tells its MFU. */
 typedef enum fsdp_train_mfu {
     FSDP_TRAIN_MFU_AUTO,     /* that of a known GPU's data sheet; none for others and for CPUs */

@@ -44,7 +44,7 @@ TEST(a_slow_rank_is_one_that_the_others_wait_for)
     CHECK(fsdp__sign_slow_rank(ranks, 4, 2, text));
     CHECK_CONTAINS(text, "Rank 2 is slow: it computes 99 ms of a step, the others 70 ms, and they wait 30 ms for it");
     CHECK(!fsdp__sign_slow_rank(ranks, 4, 3, text)); /* as fast as the others */
-    for (int i = 0; i < 4; i++) /* of longer steps */
+    for (int i = 0; i < 4; i++)                      /* of longer steps */
         ranks[i].step *= 100;
     CHECK(!fsdp__sign_slow_rank(ranks, 4, 2, text));
     for (int i = 0; i < 4; i++) {

@@ -78,8 +78,8 @@ DEVICE void store_norm(const forward_plan &k, int64_t row, int64_t col, const pa
     float w[N], b[N];
     pack<T, N> y;
 
-    get_weights<N>(k.args.weight_dtype, k.args.weight, col, cols, k.weights_whole, 1.0f,
-                   k.args.plus_one ? 1.0f : 0.0f, w);
+    get_weights<N>(k.args.weight_dtype, k.args.weight, col, cols, k.weights_whole, 1.0f, k.args.plus_one ? 1.0f : 0.0f,
+                   w);
     get_weights<N>(k.args.weight_dtype, k.args.bias, col, cols, k.weights_whole, 0.0f, 0.0f, b);
     UNROLL
     for (int e = 0; e < N; e++)
@@ -175,8 +175,8 @@ DEVICE backward_pack<N> get_backward(const backward_plan &k, int64_t row, int64_
     pack<T, N> dy = get<N>((const T *)k.args.dy + row * cols, col, cols, k.whole);
     backward_pack<N> x;
 
-    get_weights<N>(k.args.weight_dtype, k.args.weight, col, cols, k.weights_whole, 1.0f,
-                   k.args.plus_one ? 1.0f : 0.0f, x.w);
+    get_weights<N>(k.args.weight_dtype, k.args.weight, col, cols, k.weights_whole, 1.0f, k.args.plus_one ? 1.0f : 0.0f,
+                   x.w);
     UNROLL
     for (int e = 0; e < N; e++) {
         x.centred[e] = to_float(s.at[e]) - mean;
