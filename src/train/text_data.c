@@ -243,6 +243,8 @@ static fsdp_status find_kind(const fsdp_train_run *run, text_files *files)
     held = fsdp_hold_error(true);
     status = fsdp__conversations_kind((const char *const *)files->paths, files->count, &files->kind);
     fsdp_release_error(held);
+    if (status == FSDP_NO_MEMORY)
+        return FSDP_FAIL(status, "%s: no memory to look at '%s'", files->key, files->paths[0]);
     if (status != FSDP_OK || files->kind == FSDP_CHAT_NONE || run->tokenizer)
         return FSDP_OK;
     return FSDP_FAIL(

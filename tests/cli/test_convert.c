@@ -545,6 +545,7 @@ FIXTURE_TEST(a_folder_becomes_a_gguf_and_one_again)
     fixture *f = *state;
     char *file = test_path(f->directory, "model.gguf"), *back = test_path(f->directory, "back");
 
+    train(f);
     SAYS(0, "model.gguf as float32, without a tokenizer", "convert", f->model, "--to", "gguf", "-o", file);
     SAYS(1, "exists already", "convert", f->model, file, "--to", "gguf");
     SAYS(0, "written to", "convert", file, "-o", back);

@@ -481,7 +481,7 @@ static void survives(fixture *f, fsdp__fault_kind kind)
         run(f, 2);
         if (!f->fired)
             break;
-        CHECK(f->seen[0].status != FSDP_OK && f->seen[0].status != FSDP_OK);
+        CHECK(f->seen[0].status != FSDP_OK && f->seen[1].status != FSDP_OK);
         CHECK(f->seen[0].failed + f->seen[1].failed >= 1);
     }
     CHECK_OK(f->seen[0].status);

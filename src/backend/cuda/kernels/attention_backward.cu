@@ -6,6 +6,7 @@
  * See [Note: attention by tiles] in attention.cuh. */
 #include "backend/cuda/kernels/attention_tiles.cuh"
 #include "backend/cuda/kernels/attention_warps.cuh"
+#include "backend/cuda/kernels/pack.cuh"
 
 namespace attention
 {
@@ -212,8 +213,11 @@ DEVICE void hide_from_queries(const fsdp__attention_forward_args &k, int64_t bat
 
     if (!k.causal || (seen >= S::WARP_ROWS - 1 && (!S::NARROW || s0 >= first_key(k, batch, t0 + S::OTHERS - 1))))
         return;
+    UNROLL
     for (int m = 0; m < S::FOLD; m++)
+        UNROLL
         for (int n = 0; n < S::OTHERS / 8; n++)
+            UNROLL
             for (int i = 0; i < 4; i++) {
                 int row = 16 * m + lane / 4 + i / 2 * 8, column = 8 * n + lane % 4 * 2 + i % 2;
 
@@ -238,10 +242,13 @@ DEVICE void add_queries(const fsdp__attention_forward_args &k, int64_t batch, co
         return;
     multiply_tiles<S>(x, own, q);
     multiply_tiles<S>(dx, own + S::ROWS * S::ROW, dout);
+    UNROLL
     for (int n = 0; n < S::OTHERS / 8; n++) {
         float2 lse = *(const float2 *)&sums.lse[8 * n + column], delta = *(const float2 *)&sums.delta[8 * n + column];
 
+        UNROLL
         for (int m = 0; m < S::FOLD; m++)
+            UNROLL
             for (int i = 0; i < 4; i += 2) {
                 gradient_of_power<S>(k, scale, lse.x, delta.x, x[m][n][i], dx[m][n][i]);
                 gradient_of_power<S>(k, scale, lse.y, delta.y, x[m][n][i + 1], dx[m][n][i + 1]);
@@ -348,8 +355,11 @@ DEVICE void add_keys(const fsdp__attention_forward_args &k, int64_t batch, const
         return;
     multiply_tiles<S>(x, own, pair);
     multiply_tiles<S>(dx, own + S::ROWS * S::ROW, pair + S::OTHERS * S::ROW);
+    UNROLL
     for (int m = 0; m < S::FOLD; m++)
+        UNROLL
         for (int n = 0; n < S::OTHERS / 8; n++)
+            UNROLL
             for (int i = 0; i < 4; i++)
                 gradient_of_power<S>(k, scale, sums.lse[m][i / 2], sums.delta[m][i / 2], x[m][n][i], dx[m][n][i]);
     hide_keys<S>(k, batch, dx, 0.0f, t0, s0);
