@@ -34,6 +34,7 @@ LISTED = {
     "make test-long": "hours",
     "make test-interop": "needs PyTorch",
     "build/fsdp tokenize text/*.jsonl.zst -o tokens.bin --tokenizer path/to/folder": "needs a tokenizer",
+    "build/fsdp tokenize text.txt -o text.bin --tokenizer tokenizer.model": "needs a tokenizer",
     "build/fsdp tokenize chat.jsonl --tokenizer SmolLM2 --show 2": "needs a model's tokenizer",
     "build/fsdp generate tuned --chat --system \"Be brief.\"": "needs a model that talks",
     "build/fsdp generate tuned --chat --prompt \"What is the capital of Norway?\"": "needs a model that talks",
@@ -42,6 +43,8 @@ LISTED = {
     "make format": "changes the sources",
     "tests/tools/docs.py . build --write": "is this test",
     "tools/gpu_pack.sh": "needs nvcc",
+    "build/fsdp train config.yaml --training.device=cuda --metrics.trace.path=trace.json.gz --metrics.trace.steps=3-5":
+        "needs a GPU",
     "tools/gpu_check.sh [STAGE ..]": "needs a GPU",
     "tools/fuzz.sh build-fuzz 60": "minutes; make test-long runs it, for hours",
     ".ci/run": "is what runs this test",
@@ -63,8 +66,9 @@ LISTED = {
         "measures for minutes, beside PyTorch",
     "bench/grow.py": "measures for minutes",
     "bench/plan.py": "measures for minutes",
+    'bench/plan.py --repeats 2 --steps 3 --prefix "chrt -f 1"': "measures for minutes",
     "build/fsdp plan --measure prices.json": "measures for a minute",
-    'cmake --build build --target fsdp test_device && bench/plan.py --configs --repeats 2 --steps 2 --prefix "chrt -f 1"':
+    'cmake --build build --target fsdp test_device && bench/plan.py --configs --repeats 2 --steps 3 --prefix "chrt -f 1"':
         "measures for minutes",
     "mpirun --hostfile hosts -n 2 --map-by node fsdp plan --measure prices.json": "needs two machines",
     "build/fsdp plan llama-100m -n 1000000 --machines 125000 --no-time": "takes half a minute",
@@ -270,7 +274,7 @@ def unknown_keys(pages, build, folder):
     for key in sorted(keys - {"section.key"}):
         done = subprocess.run([os.path.join(build, "fsdp"), "train", "--print-config", "config.yaml", f"--{key}=?"],
                               cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if "is not a key" in done.stderr or "section" in done.stderr:
+        if f"{key} is not a key" in done.stderr or "section" in done.stderr:
             unknown.append(key)
     return unknown
 

@@ -6,7 +6,6 @@
  * See [Note: attention by tiles] in attention.cuh. */
 #include "backend/cuda/kernels/attention_tiles.cuh"
 #include "backend/cuda/kernels/attention_warps.cuh"
-#include "backend/cuda/kernels/pack.cuh"
 
 namespace attention
 {
@@ -216,14 +215,14 @@ DEVICE void hide_from_queries(const fsdp__attention_forward_args &k, int64_t bat
     UNROLL
     for (int m = 0; m < S::FOLD; m++)
         UNROLL
-        for (int n = 0; n < S::OTHERS / 8; n++)
-            UNROLL
-            for (int i = 0; i < 4; i++) {
-                int row = 16 * m + lane / 4 + i / 2 * 8, column = 8 * n + lane % 4 * 2 + i % 2;
+    for (int n = 0; n < S::OTHERS / 8; n++)
+        UNROLL
+    for (int i = 0; i < 4; i++) {
+        int row = 16 * m + lane / 4 + i / 2 * 8, column = 8 * n + lane % 4 * 2 + i % 2;
 
-                if (row > column + (int)seen || (S::NARROW && s0 + row < first_key(k, batch, t0 + column)))
-                    p[m][n][i] = ds[m][n][i] = 0.0f;
-            }
+        if (row > column + (int)seen || (S::NARROW && s0 + row < first_key(k, batch, t0 + column)))
+            p[m][n][i] = ds[m][n][i] = 0.0f;
+    }
 }
 
 /* Adds what the queries from t0 on, in shared memory, give to the warp's keys, which begin at s0. */
@@ -249,10 +248,10 @@ DEVICE void add_queries(const fsdp__attention_forward_args &k, int64_t batch, co
         UNROLL
         for (int m = 0; m < S::FOLD; m++)
             UNROLL
-            for (int i = 0; i < 4; i += 2) {
-                gradient_of_power<S>(k, scale, lse.x, delta.x, x[m][n][i], dx[m][n][i]);
-                gradient_of_power<S>(k, scale, lse.y, delta.y, x[m][n][i + 1], dx[m][n][i + 1]);
-            }
+        for (int i = 0; i < 4; i += 2) {
+            gradient_of_power<S>(k, scale, lse.x, delta.x, x[m][n][i], dx[m][n][i]);
+            gradient_of_power<S>(k, scale, lse.y, delta.y, x[m][n][i + 1], dx[m][n][i + 1]);
+        }
     }
     hide_from_queries<S>(k, batch, x, dx, s0, t0);
     add_tile<S>(dv, x, dout);
@@ -358,10 +357,10 @@ DEVICE void add_keys(const fsdp__attention_forward_args &k, int64_t batch, const
     UNROLL
     for (int m = 0; m < S::FOLD; m++)
         UNROLL
-        for (int n = 0; n < S::OTHERS / 8; n++)
-            UNROLL
-            for (int i = 0; i < 4; i++)
-                gradient_of_power<S>(k, scale, sums.lse[m][i / 2], sums.delta[m][i / 2], x[m][n][i], dx[m][n][i]);
+    for (int n = 0; n < S::OTHERS / 8; n++)
+        UNROLL
+    for (int i = 0; i < 4; i++)
+        gradient_of_power<S>(k, scale, sums.lse[m][i / 2], sums.delta[m][i / 2], x[m][n][i], dx[m][n][i]);
     hide_keys<S>(k, batch, dx, 0.0f, t0, s0);
     add_tile<S>(dq, dx, pair);
 }

@@ -180,10 +180,13 @@ DEVICE void attend_keys(const fsdp__attention_forward_args &k, int64_t batch, co
     if (S::NARROW && s0 + S::OTHERS <= first_key(k, batch, t0))
         return;
     multiply_tiles<S>(x, own, keys);
+    UNROLL
     for (int m = 0; m < S::FOLD; m++)
-        for (int n = 0; n < S::OTHERS / 8; n++)
-            for (int i = 0; i < 4; i++)
-                x[m][n][i] = S::NARROW ? score_of<S::NARROW>(k, x[m][n][i]) * LOG2_E : x[m][n][i] * scale;
+        UNROLL
+    for (int n = 0; n < S::OTHERS / 8; n++)
+        UNROLL
+    for (int i = 0; i < 4; i++)
+        x[m][n][i] = S::NARROW ? score_of<S::NARROW>(k, x[m][n][i]) * LOG2_E : x[m][n][i] * scale;
     hide_keys<S>(k, batch, x, -INFINITY, t0, s0);
     softmax_scores<S>(x, w, out);
     add_tile<S>(out, x, keys + S::OTHERS * S::ROW);

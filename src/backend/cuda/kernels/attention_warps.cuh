@@ -13,6 +13,7 @@
 
 #include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/intrinsics.cuh"
+#include "backend/cuda/kernels/pack.cuh"
 
 /* As EACH_FLOAT, for the types of 16 bits. */
 #define EACH_HALF(dtype, CALL) \
@@ -162,17 +163,20 @@ DEVICE void hide_keys(const fsdp__attention_forward_args &k, int64_t batch, type
     /* The first row sees the fewest last keys, and the last row the fewest first ones. */
     if (s0 + S::OTHERS <= keys_seen(k, t0) && (!S::NARROW || s0 >= first_key(k, batch, t0 + S::WARP_ROWS - 1)))
         return;
+    UNROLL
     for (int m = 0; m < S::FOLD; m++)
-        for (int i = 0; i < 4; i++) {
-            int64_t t = t0 + 16 * m + lane / 4 + i / 2 * 8;
-            int seen = (int)at_most(keys_seen(k, t) - s0, S::OTHERS);
-            int first = (int)at_most(first_seen<S::NARROW>(k, batch, t) - s0, S::OTHERS);
+        UNROLL
+    for (int i = 0; i < 4; i++) {
+        int64_t t = t0 + 16 * m + lane / 4 + i / 2 * 8;
+        int seen = (int)at_most(keys_seen(k, t) - s0, S::OTHERS);
+        int first = (int)at_most(first_seen<S::NARROW>(k, batch, t) - s0, S::OTHERS);
 
-            for (int n = 0; n < S::OTHERS / 8; n++) {
-                int s = 8 * n + lane % 4 * 2 + i % 2;
-                x[m][n][i] = s < seen && (!S::NARROW || s >= first) ? x[m][n][i] : hidden;
-            }
+        UNROLL
+        for (int n = 0; n < S::OTHERS / 8; n++) {
+            int s = 8 * n + lane % 4 * 2 + i % 2;
+            x[m][n][i] = s < seen && (!S::NARROW || s >= first) ? x[m][n][i] : hidden;
         }
+    }
 }
 
 /* Stores a warp's results, of which n rows are real, by way of `own`: the warp's rows in shared memory, which nobody
