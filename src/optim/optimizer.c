@@ -280,11 +280,20 @@ static fsdp_status add(fsdp_optimizer *optimizer, const fsdp_parameters *paramet
     return add_group(optimizer, parameters, group);
 }
 
+/* Begins to make an optimizer: there is none yet. */
+static fsdp_status begin(fsdp_optimizer **out)
+{
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs a place for the result");
+    *out = NULL;
+    return FSDP_OK;
+}
+
 #define GROUP(of, field, given) ((fsdp__optimizer_group){.kind = (of), .lr = (given)->lr, .options.field = *(given)})
 
 fsdp_status fsdp_adamw_create(const fsdp_parameters *parameters, const fsdp_adam_options *options, fsdp_optimizer **out)
 {
-    *out = NULL;
+    FSDP_TRY(begin(out));
     FSDP_TRY(check_adam(options));
     FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_ADAMW, adam, options), out));
     return FSDP_OK;
@@ -292,7 +301,7 @@ fsdp_status fsdp_adamw_create(const fsdp_parameters *parameters, const fsdp_adam
 
 fsdp_status fsdp_adam_create(const fsdp_parameters *parameters, const fsdp_adam_options *options, fsdp_optimizer **out)
 {
-    *out = NULL;
+    FSDP_TRY(begin(out));
     FSDP_TRY(check_adam(options));
     FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_ADAM, adam, options), out));
     return FSDP_OK;
@@ -300,7 +309,7 @@ fsdp_status fsdp_adam_create(const fsdp_parameters *parameters, const fsdp_adam_
 
 fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fsdp_sgd_options *options, fsdp_optimizer **out)
 {
-    *out = NULL;
+    FSDP_TRY(begin(out));
     FSDP_TRY(check_sgd(options));
     FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_SGD, sgd, options), out));
     return FSDP_OK;
@@ -308,7 +317,7 @@ fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fsdp_sgd_op
 
 fsdp_status fsdp_lion_create(const fsdp_parameters *parameters, const fsdp_lion_options *options, fsdp_optimizer **out)
 {
-    *out = NULL;
+    FSDP_TRY(begin(out));
     FSDP_TRY(check_lion(options));
     FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_LION, lion, options), out));
     return FSDP_OK;
@@ -316,7 +325,7 @@ fsdp_status fsdp_lion_create(const fsdp_parameters *parameters, const fsdp_lion_
 
 fsdp_status fsdp_muon_create(const fsdp_parameters *parameters, const fsdp_muon_options *options, fsdp_optimizer **out)
 {
-    *out = NULL;
+    FSDP_TRY(begin(out));
     FSDP_TRY(check_muon(options));
     FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_MUON, muon, options), out));
     return FSDP_OK;

@@ -1,7 +1,9 @@
-/* Lion, and AdamW with moments of bytes, against their formulas in f64. */
+/* Lion, and AdamW with moments of bytes, against their formulas in f64, and beside bitsandbytes. */
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/byte_map.h"
+#include "fsdp/format.h"
 #include "fsdp/optim.h"
 #include "optim/optim.h"
 #include "support/test.h"
@@ -196,4 +198,173 @@ TEST(small_parameters_keep_numbers)
     fsdp_optimizer_free(optimizer);
     fsdp_tensor_unref(tensor);
     fsdp_context_free(context);
+}
+
+/* ---- beside bitsandbytes (finetune/quant.safetensors of the folder that FSDP_REFERENCE names; skipped without) ----
+ */
+
+enum {
+    REFERENCE_NUMEL = 64 * 172,
+    REFERENCE_BLOCKS = REFERENCE_NUMEL / 256,
+    REFERENCE_STEPS = 4
+};
+
+static fsdp_safetensors *open_reference(const char *name)
+{
+    const char *reference = getenv("FSDP_REFERENCE");
+    fsdp_safetensors *file = NULL;
+    char *path;
+
+    if (!reference)
+        skip(); /* FSDP_REFERENCE has it */
+    path = test_path(reference, name);
+    CHECK_OK(fsdp_safetensors_open(path, &file));
+    free(path);
+    return file;
+}
+
+static const void *values_of(const fsdp_safetensors *file, const char *name, size_t bytes)
+{
+    const fsdp_safetensors_entry *entry = CHECK_PTR(fsdp_safetensors_find(file, name));
+
+    CHECK_EQ(entry->bytes, bytes);
+    return entry->data;
+}
+
+static const float *step_values(const fsdp_safetensors *file, const char *what, int step)
+{
+    char name[64];
+
+    snprintf(name, sizeof name, "adamw8bit.%s%d", what, step);
+    return values_of(file, name, REFERENCE_NUMEL * sizeof(float));
+}
+
+/* Checks the README's tolerances, which its encoder needs: 2e-5 on average, 1e-2 at most. */
+static void check_like(const float *actual, const float *expected, double mean, double most)
+{
+    double sum = 0, worst = 0;
+
+    for (int i = 0; i < REFERENCE_NUMEL; i++) {
+        double away = fabs((double)actual[i] - (double)expected[i]);
+
+        sum += away;
+        worst = fmax(worst, away);
+    }
+    CHECK_NEAR(sum / REFERENCE_NUMEL, 0, mean);
+    CHECK_NEAR(worst, 0, most);
+}
+
+/* Checks the codes of a moment: at most 3 % of elements may have another, and the scales of blocks are near. */
+static void check_codes(const fsdp_safetensors *file, const fsdp_tensor *codes, const fsdp_tensor *scales, int which)
+{
+    static float actual[REFERENCE_NUMEL], blocks[REFERENCE_BLOCKS];
+    const unsigned char *expected;
+    char state[40], absmax[40];
+    int off = 0;
+
+    snprintf(state, sizeof state, "adamw8bit.state%d", which);
+    snprintf(absmax, sizeof absmax, "adamw8bit.absmax%d", which);
+    expected = values_of(file, state, REFERENCE_NUMEL);
+    CHECK_OK(fsdp_tensor_read(codes, FSDP_F32, actual));
+    CHECK_OK(fsdp_tensor_read(scales, FSDP_F32, blocks));
+    CHECK_CLOSE(blocks, values_of(file, absmax, sizeof blocks), REFERENCE_BLOCKS, 1e-2, 0);
+    for (int i = 0; i < REFERENCE_NUMEL; i++)
+        off += (int)actual[i] != expected[i];
+    CHECK(off <= REFERENCE_NUMEL * 3 / 100);
+}
+
+TEST(codes_are_those_of_bitsandbytes)
+{
+    fsdp_safetensors *file = open_reference("finetune/quant.safetensors");
+    const float *with_sign = values_of(file, "dynamic.signed", 256 * sizeof(float));
+    const float *without = values_of(file, "dynamic.unsigned", 256 * sizeof(float));
+
+    for (int c = 0; c < 256; c++) {
+        CHECK_NEAR(fsdp__byte_map_value(c, 1), with_sign[c], 1e-7);
+        CHECK_NEAR(fsdp__byte_map_value(c, 0), without[c], 1e-7);
+    }
+    fsdp_safetensors_close(file);
+}
+
+/* Steps a weight of that shape from the reference's start. Its blocks of 256 go over rows, so rows of 256 have the
+ * same ones; those of rows of 172 are others, and agree as far as rounding to bytes does. */
+static void step_like_the_reference(int64_t rows, int64_t cols)
+{
+    static const char name[] = "model.layers.0.mlp.down_proj.weight";
+    const fsdp_adam_options options = {
+        .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .state_bits = 8};
+    fsdp_safetensors *file = open_reference("finetune/quant.safetensors");
+    fsdp_safetensors *model = open_reference("models/tiny-llama");
+    static float actual[REFERENCE_NUMEL];
+    fsdp_context *context = test_context();
+    fsdp_optimizer *optimizer = NULL;
+    fsdp_parameter item = {"weight", NULL};
+
+    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(rows, cols), FSDP_MEMORY_PARAMETER_SHARD,
+                                &item.tensor));
+    CHECK_OK(fsdp_tensor_write(item.tensor, FSDP_F32, values_of(model, name, sizeof actual)));
+    CHECK_OK(fsdp_tensor_set_requires_grad(item.tensor, true));
+    CHECK_OK(fsdp_adamw_create(&(fsdp_parameters){1, &item}, &options, &optimizer));
+    for (int step = 0; step < REFERENCE_STEPS; step++) {
+        fsdp_tensor *grad = NULL;
+
+        CHECK_OK(
+            fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(rows, cols), FSDP_MEMORY_GRADIENT, &grad));
+        CHECK_OK(fsdp_tensor_write(grad, FSDP_F32, step_values(file, "grad", step)));
+        CHECK_OK(fsdp_tensor_set_grad(item.tensor, grad));
+        fsdp_tensor_unref(grad);
+        CHECK_OK(fsdp_optimizer_step(optimizer));
+        CHECK_OK(fsdp_tensor_read(item.tensor, FSDP_F32, actual));
+        check_like(actual, step_values(file, "param", step), cols == 256 ? 2e-5 : 2e-4, 1e-2);
+    }
+    if (cols == 256) {
+        const fsdp__optimizer_param *p = &optimizer->groups[0].params[0];
+
+        check_codes(file, p->moment1, p->scale1, 1);
+        check_codes(file, p->moment2, p->scale2, 2);
+    }
+    fsdp_optimizer_free(optimizer);
+    fsdp_tensor_unref(item.tensor);
+    fsdp_context_free(context);
+    fsdp_safetensors_close(file);
+    fsdp_safetensors_close(model);
+}
+
+TEST(steps_are_those_of_bitsandbytes)
+{
+    step_like_the_reference(REFERENCE_BLOCKS, 256);
+    step_like_the_reference(64, 172);
+}
+
+/* ---- calls that make no sense ---- */
+
+TEST(optimizers_refuse_what_makes_no_sense)
+{
+    fsdp_lion_options lion = fsdp_lion_options_default();
+    fsdp_muon_options muon = fsdp_muon_options_default();
+    fsdp_adam_options adam = fsdp_adam_options_default();
+    fsdp_optimizer *optimizer = NULL;
+    fixture f;
+
+    setup(&f);
+    CHECK_ERROR(fsdp_lion_create(&f.parameters, &lion, NULL), FSDP_INVALID, "needs a place");
+    CHECK_ERROR(fsdp_muon_create(&f.parameters, &muon, NULL), FSDP_INVALID, "needs a place");
+    CHECK_ERROR(fsdp_adamw_create(&f.parameters, &adam, NULL), FSDP_INVALID, "needs a place");
+    CHECK_ERROR(fsdp_lion_create(&f.parameters, NULL, &optimizer), FSDP_INVALID, "needs options");
+    CHECK_ERROR(fsdp_lion_create(NULL, &lion, &optimizer), FSDP_INVALID, "needs parameters");
+    CHECK_ERROR(fsdp_muon_create(&f.parameters, NULL, &optimizer), FSDP_INVALID, "needs options");
+    lion.beta2 = NAN;
+    CHECK_ERROR(fsdp_lion_create(&f.parameters, &lion, &optimizer), FSDP_INVALID, "beta2 is nan");
+    adam.state_bits = 4;
+    CHECK_ERROR(fsdp_adamw_create(&f.parameters, &adam, &optimizer), FSDP_INVALID, "state_bits is 4");
+    muon.momentum = 1;
+    CHECK_ERROR(fsdp_muon_create(&f.parameters, &muon, &optimizer), FSDP_INVALID, "momentum is 1");
+    lion = fsdp_lion_options_default();
+    CHECK_OK(fsdp_lion_create(&f.parameters, &lion, &optimizer));
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_lion_add_group(NULL, &f.parameters, &lion), FSDP_INVALID, "optimizer is NULL");
+    CHECK_ERROR(fsdp_lion_add_group(optimizer, &f.parameters, &lion), FSDP_INVALID, "twice");
+    muon = fsdp_muon_options_default();
+    CHECK_ERROR(fsdp_muon_add_group(optimizer, &f.parameters, &muon), FSDP_INVALID, "is not Muon");
+    teardown(&f, optimizer);
 }

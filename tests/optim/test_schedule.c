@@ -46,6 +46,26 @@ TEST(strange_lengths_are_harmless)
                1e-15);
 }
 
+TEST(absurd_lengths_do_not_overflow)
+{
+    static const int64_t ends[] = {INT64_MIN, -1, 0, 1, INT64_MAX};
+    enum {
+        N = 5
+    };
+
+    CHECK_NEAR(fsdp_schedule_factor(NULL, 3), 1, 0);
+    for (int i = 0; i < (FSDP_DECAY_INVERSE_SQRT + 1) * N * N * N * N; i++) {
+        const fsdp_schedule schedule = {.decay = (fsdp_decay)(i / (N * N * N * N)),
+                                        .warmup_steps = ends[i % N],
+                                        .total_steps = ends[i / N % N],
+                                        .decay_steps = ends[i / (N * N) % N],
+                                        .timescale = ends[i / (N * N) % N]};
+        double factor = fsdp_schedule_factor(&schedule, ends[i / (N * N * N) % N]);
+
+        CHECK(factor >= 0 && factor <= 1);
+    }
+}
+
 TEST(wsd_stays_and_falls_at_the_end)
 {
     /* 2 steps of warm-up from 0.1, 3 that stay, 4 that fall: factor 0.1 + 0.9 x. */
