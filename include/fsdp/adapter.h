@@ -39,7 +39,7 @@ typedef struct fsdp_lora_pattern {
 
 /* All zero with targets: what peft's LoraConfig has by default. */
 typedef struct fsdp_lora_options {
-    int64_t rank;   /* 0: 8 */
+    int64_t rank;   /* 0: 8; at most 2^20 */
     double alpha;   /* 0: 8 */
     double dropout; /* of the input of A, in training */
     bool rslora, dora;
@@ -61,10 +61,11 @@ typedef struct fsdp_lora_options {
 
 typedef struct fsdp_adapter fsdp_adapter;
 
-/* Freezes the model, and adds A, B (and m) to its layers. The model may be on the meta device, but must not be sharded
- * yet. FSDP_NOT_FOUND: a target has no layer. FSDP_UNSUPPORTED: a target is another kind of module, or a weight is
- * shared with another module (a tied head). After a failure the model may be frozen and adapted in part: drop it. The
- * caller frees `*out`; the model keeps its adapter. */
+/* Freezes the model, and adds A, B (and m) to its layers. The model may be on the meta device. FSDP_STATE: it has an
+ * adapter, or it or a part of it is sharded or replicated already, and is unchanged. FSDP_NOT_FOUND: a target has no
+ * layer. FSDP_UNSUPPORTED: a target is another kind of module, or a weight is shared with another module (a tied head).
+ * After a failure the model may be frozen and adapted in part: drop it. The caller frees `*out`; the model keeps its
+ * adapter. */
 FSDP_API fsdp_status fsdp_adapter_add(fsdp_module *model, const fsdp_lora_options *options, fsdp_adapter **out);
 FSDP_API void fsdp_adapter_free(fsdp_adapter *adapter); /* NULL is allowed */
 
@@ -79,6 +80,7 @@ typedef struct fsdp_adapter_layer {
     int64_t rank, in, out;
     double alpha;
 } fsdp_adapter_layer;
+/* There is no layer of such an index: all zeros, and an error. */
 FSDP_API fsdp_adapter_layer fsdp_adapter_layer_at(const fsdp_adapter *adapter, int64_t index);
 
 /* ---- values ---- */
@@ -89,13 +91,14 @@ FSDP_API fsdp_status fsdp_adapter_state_dict(const fsdp_adapter *adapter, fsdp_s
 FSDP_API fsdp_status fsdp_adapter_base_state_dict(const fsdp_adapter *adapter, fsdp_state_dict **out);
 
 /* Sets first values, the same in every world: A uniform in +-1/sqrt(in), B zero, m the row norms of W, which must have
- * its values. [collective] */
+ * its values. FSDP_STATE: the adapter is on the meta device. [collective] */
 FSDP_API fsdp_status fsdp_adapter_initialize(fsdp_adapter *adapter, uint64_t seed);
 
 /* Makes a state dict of the model with the adapter in its weights, W + s B A or (m / n) V, under the base's names.
  * Weights that change are copies on the host, distributed as they are in the model, and rounded to their dtype once;
  * other entries are the model's tensors. `from` has the values: a state dict of the whole model; NULL: the model
- * itself. Every rank holds one whole weight at a time. [collective] */
+ * itself. Whether the adapter is on does not matter. Errors name the tensor that is missing, has another shape, or is
+ * on the meta device. Every rank holds one whole weight at a time. [collective] */
 FSDP_API fsdp_status fsdp_adapter_merge(const fsdp_adapter *adapter, const fsdp_state_dict *from,
                                         fsdp_state_dict **out);
 

@@ -32,8 +32,15 @@ struct fsdp_adapter {
     int64_t saved_count, saved_capacity;
 };
 
+/* ---- add.c ---- */
+
+/* Refuses an adapter that is NULL; `what` was to be done with it. */
+fsdp_status fsdp__adapter_check(const fsdp_adapter *adapter, const char *what);
+
 /* ---- lora.c ---- */
 
+/* Returns whether the module is an adapted layer. */
+bool fsdp__lora_is_on(const fsdp_module *module);
 /* Gives the layer its children and the hook that computes with them. `name` is the layer's in the model. */
 fsdp_status fsdp__lora_attach(fsdp_module *module, const fsdp_lora_options *options, fsdp__adapted *item);
 

@@ -3,6 +3,9 @@
 
 #include "adapter/adapter.h"
 #include "base/alloc.h"
+#include "base/status.h"
+#include "fsdp/replicate.h"
+#include "fsdp/shard.h"
 #include "nn/layers.h"
 
 #define ALL_LINEAR "all-linear"
@@ -72,9 +75,6 @@ static fsdp_status check_layer(const fsdp_named_modules *all, const fsdp_named_m
     shared = shared_with(all, m->module);
     if (shared)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot adapt '%s': its weight is that of '%s', too", m->name, shared);
-    if (fsdp_tensor_distribution(*m->module->parts->parameters[0].slot))
-        return FSDP_FAIL(FSDP_STATE, "cannot adapt '%s': the model is sharded already; add the adapter before",
-                         m->name);
     return FSDP_OK;
 }
 
@@ -183,11 +183,30 @@ static fsdp_status check_targets(const fsdp_adapter *adapter)
     return FSDP_OK;
 }
 
+/* Checks that the model can be changed: a second adapter would freeze the first, and what shards or replicates a model
+ * does not see parameters that are added later. */
+static fsdp_status check_model(const fsdp_named_modules *all)
+{
+    for (int64_t i = 0; i < all->count; i++) {
+        const fsdp_named_module *m = &all->items[i];
+        bool replicated = fsdp_module_is_replicated(m->module);
+
+        if (fsdp__lora_is_on(m->module))
+            return FSDP_FAIL(FSDP_STATE, "'%s' has an adapter already: a model has one", m->name);
+        if (fsdp_module_is_sharded(m->module) || replicated)
+            return FSDP_FAIL(FSDP_STATE, "cannot add an adapter: %s%s%s is %s already; add the adapter before",
+                             *m->name ? "'" : "the model", m->name, *m->name ? "'" : "",
+                             replicated ? "replicated" : "sharded");
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status add(fsdp_adapter *adapter)
 {
     FSDP__SCOPED(fsdp_named_modules_release) fsdp_named_modules all = {0};
 
     FSDP_TRY(fsdp_module_modules(adapter->model, NULL, &all));
+    FSDP_TRY(check_model(&all));
     FSDP_TRY(fsdp_module_set_requires_grad(adapter->model, false));
     FSDP_TRY(adapt_targets(adapter, &all));
     FSDP_TRY(check_targets(adapter));
@@ -228,8 +247,14 @@ void fsdp_adapter_free(fsdp_adapter *adapter)
     fsdp__free(adapter);
 }
 
+fsdp_status fsdp__adapter_check(const fsdp_adapter *adapter, const char *what)
+{
+    return adapter ? FSDP_OK : FSDP__FAIL_NULL("cannot %s: the adapter is NULL", what);
+}
+
 fsdp_status fsdp_adapter_set_enabled(fsdp_adapter *adapter, bool enabled)
 {
+    FSDP_TRY(fsdp__adapter_check(adapter, enabled ? "turn the adapter on" : "turn the adapter off"));
     if (!enabled && adapter->saved_count > 0)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "cannot turn the adapter off: '%s' is trained whole (modules_to_save), and its first values "
@@ -247,8 +272,14 @@ int64_t fsdp_adapter_count(const fsdp_adapter *adapter)
 
 fsdp_adapter_layer fsdp_adapter_layer_at(const fsdp_adapter *adapter, int64_t index)
 {
-    const fsdp__adapted *item = &adapter->items[index];
+    const fsdp__adapted *item;
 
+    if (index < 0 || index >= fsdp_adapter_count(adapter)) {
+        FSDP_FAIL(FSDP_INVALID, "there is no adapted layer %lld: the adapter has %lld", (long long)index,
+                  (long long)fsdp_adapter_count(adapter));
+        return (fsdp_adapter_layer){.name = NULL};
+    }
+    item = &adapter->items[index];
     return (fsdp_adapter_layer){
         .name = item->name, .rank = item->rank, .in = item->in, .out = item->out, .alpha = item->alpha};
 }

@@ -46,11 +46,26 @@ static fsdp_status fill_entries(const fsdp_state_dict *state, uint64_t seed)
     return FSDP_OK;
 }
 
+/* Checks that the adapter's tensors have memory. */
+static fsdp_status check_values(const fsdp_adapter *adapter, const fsdp_state_dict *state)
+{
+    for (int64_t i = 0; i < state->count; i++)
+        if (fsdp__adapter_owns(adapter, state->entries[i].name) &&
+            fsdp_device_is_meta(fsdp_tensor_device(state->entries[i].tensor)))
+            return FSDP_FAIL(FSDP_STATE,
+                             "cannot initialize the adapter: '%s' is on the meta device: call fsdp_module_materialize "
+                             "first",
+                             state->entries[i].name);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_adapter_initialize(fsdp_adapter *adapter, uint64_t seed)
 {
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
 
+    FSDP_TRY(fsdp__adapter_check(adapter, "initialize it"));
     FSDP_TRY(fsdp_state_dict_from_module(adapter->model, &state));
+    FSDP_TRY(check_values(adapter, state));
     FSDP_TRY(fill_entries(state, seed));
     return adapter->options->dora ? fsdp__adapter_set_magnitudes(adapter, state) : FSDP_OK;
 }

@@ -10,6 +10,11 @@
 
 static const char lora_key;
 
+bool fsdp__lora_is_on(const fsdp_module *module)
+{
+    return fsdp__module_hooks_arg(module, &lora_key) != NULL;
+}
+
 /* ---- forward ---- */
 
 static fsdp_tensor *weight_of(const fsdp_module *module)

@@ -38,8 +38,27 @@ static const fsdp_state_dict_entry *part_of(const fsdp_state_dict *state, const 
     return entry;
 }
 
-/* Gets the whole tensor as floats, on every rank; fsdp__free it. [collective] */
-static fsdp_status gather(const fsdp_state_dict *state, const char *layer, const char *part, float **out)
+/* Checks that an entry has values, and the shape that the adapter's layer gives it; `cols` -1: it is a vector. */
+static fsdp_status check_entry(const fsdp_state_dict_entry *entry, int64_t rows, int64_t cols)
+{
+    const int64_t shape[] = {rows, cols};
+    char expected[FSDP__SHAPE_TEXT], actual[FSDP__SHAPE_TEXT];
+    int ndim = cols < 0 ? 1 : 2;
+
+    if (fsdp_device_is_meta(fsdp_tensor_device(entry->tensor)))
+        return FSDP_FAIL(FSDP_STATE, "cannot merge '%s': it is on the meta device and has no values: load it first",
+                         entry->name);
+    if (entry->ndim == ndim && memcmp(entry->global_shape, shape, (size_t)ndim * sizeof *shape) == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "cannot merge '%s': its shape is %s, but the adapter's layer gives it %s",
+                     entry->name, fsdp__shape_text(entry->ndim, entry->global_shape, actual),
+                     fsdp__shape_text(ndim, shape, expected));
+}
+
+/* Gets the whole tensor (rows,cols), or a vector if `cols` is -1, as floats, on every rank; fsdp__free it. [collective]
+ */
+static fsdp_status gather(const fsdp_state_dict *state, const char *layer, const char *part, int64_t rows, int64_t cols,
+                          float **out)
 {
     const fsdp_state_dict_entry *entry = part_of(state, layer, part);
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *one = NULL, *whole = NULL;
@@ -48,6 +67,7 @@ static fsdp_status gather(const fsdp_state_dict *state, const char *layer, const
 
     if (!entry)
         return fsdp_last_status();
+    FSDP_TRY(check_entry(entry, rows, cols));
     FSDP_TRY(fsdp_state_dict_create(&one));
     FSDP_TRY(fsdp_state_dict_add(one, entry->name, entry->tensor));
     FSDP_TRY(fsdp_state_dict_gather(one, NULL, &whole));
@@ -71,8 +91,8 @@ static fsdp_status gather_factors(const fsdp_state_dict *state, const fsdp__adap
     FSDP__FREED float *a = NULL, *b = NULL;
 
     *f = (factors){.rows = item->out, .cols = item->in, .rank = item->rank, .scaling = item->lora->scaling};
-    FSDP_TRY(gather(state, item->name, "lora_A.weight", &a));
-    FSDP_TRY(gather(state, item->name, "lora_B.weight", &b));
+    FSDP_TRY(gather(state, item->name, "lora_A.weight", item->rank, item->in, &a));
+    FSDP_TRY(gather(state, item->name, "lora_B.weight", item->out, item->rank, &b));
     if (!item->lora->transposed) {
         f->left = fsdp__take(&b);
         f->right = fsdp__take(&a);
@@ -137,7 +157,7 @@ static fsdp_status layer_norms(const fsdp_state_dict *state, const fsdp__adapted
 {
     FSDP__FREED float *weight = NULL;
 
-    FSDP_TRY(gather(state, item->name, "weight", &weight));
+    FSDP_TRY(gather(state, item->name, "weight", f->rows, f->cols, &weight));
     return norms(f, weight, out);
 }
 
@@ -152,7 +172,7 @@ static fsdp_status prepare(const fsdp_state_dict *state, const fsdp__adapted *it
     if (!item->lora->magnitude)
         return FSDP_OK;
     FSDP_TRY(layer_norms(state, item, f, &n));
-    FSDP_TRY(gather(state, item->name, "lora_magnitude_vector.weight", &f->ratio));
+    FSDP_TRY(gather(state, item->name, "lora_magnitude_vector.weight", item->out, -1, &f->ratio));
     for (int64_t i = 0; i < item->out; i++)
         f->ratio[i] /= n[i];
     return FSDP_OK;
@@ -220,6 +240,8 @@ static fsdp_status merge_entry(const fsdp_adapter *adapter, const fsdp_state_dic
 
     if (!item)
         return fsdp_state_dict_add(out, entry->name, entry->tensor);
+    FSDP_TRY(item->lora->transposed ? check_entry(entry, item->in, item->out)
+                                    : check_entry(entry, item->out, item->in));
     FSDP_TRY(prepare(all, item, &f));
     FSDP_TRY(merge_part(entry, &f, &merged));
     return fsdp_state_dict_add(out, entry->name, merged);
@@ -229,7 +251,10 @@ fsdp_status fsdp_adapter_merge(const fsdp_adapter *adapter, const fsdp_state_dic
 {
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *own = NULL, *merged = NULL;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "a merge needs a place for the result");
     *out = NULL;
+    FSDP_TRY(fsdp__adapter_check(adapter, "merge it"));
     if (!from)
         FSDP_TRY(fsdp_state_dict_from_module(adapter->model, &own));
     if (!from)

@@ -1,4 +1,5 @@
 /* options.c - what an adapter is asked for: defaults, checks, and copies that own their strings. */
+#include <math.h>
 #include <string.h>
 
 #include "adapter/options.h"
@@ -84,26 +85,67 @@ fsdp_status fsdp__lora_options_patterns(fsdp_lora_options *options, const fsdp_l
 
 /* ---- checks ---- */
 
+enum {
+    MAX_RANK = 1 << 20 /* of a layer; far beyond what is of use, so that sizes can be multiplied */
+};
+
+/* Checks that a list has as many texts as its count says. */
+static fsdp_status check_list(const char *what, const char *const *list, int64_t count)
+{
+    if (count < 0 || (count > 0 && !list))
+        return FSDP_FAIL(FSDP_INVALID, "an adapter's %s: their number is %lld, but no list of them is given", what,
+                         (long long)count);
+    for (int64_t i = 0; i < count; i++)
+        if (!list[i] || !*list[i])
+            return FSDP_FAIL(FSDP_INVALID, "an adapter's %s: number %lld of %lld is empty", what, (long long)i,
+                             (long long)count);
+    return FSDP_OK;
+}
+
+static fsdp_status check_keys(const char *what, const fsdp_lora_pattern *patterns, int64_t count)
+{
+    if (count < 0 || (count > 0 && !patterns))
+        return FSDP_FAIL(FSDP_INVALID, "an adapter's %s: their number is %lld, but no list of them is given", what,
+                         (long long)count);
+    for (int64_t i = 0; i < count; i++)
+        if (!patterns[i].key)
+            return FSDP_FAIL(FSDP_INVALID, "an adapter's %s: number %lld of %lld has no key", what, (long long)i,
+                             (long long)count);
+    return FSDP_OK;
+}
+
+static bool is_rank(double value)
+{
+    return value >= 1 && value <= MAX_RANK && value == (double)(int64_t)value;
+}
+
 static fsdp_status check_patterns(const fsdp_lora_options *o)
 {
+    FSDP_TRY(check_keys("rank patterns", o->rank_patterns, o->rank_pattern_count));
+    FSDP_TRY(check_keys("alpha patterns", o->alpha_patterns, o->alpha_pattern_count));
     for (int64_t i = 0; i < o->rank_pattern_count; i++)
-        if (o->rank_patterns[i].value < 1 || o->rank_patterns[i].value != (double)(int64_t)o->rank_patterns[i].value)
-            return FSDP_FAIL(FSDP_INVALID, "an adapter's rank of '%s' is %g: it must be a whole number above 0",
-                             o->rank_patterns[i].key, o->rank_patterns[i].value);
+        if (!is_rank(o->rank_patterns[i].value))
+            return FSDP_FAIL(FSDP_INVALID, "an adapter's rank of '%s' is %g: it must be a whole number from 1 to %d",
+                             o->rank_patterns[i].key, o->rank_patterns[i].value, MAX_RANK);
     for (int64_t i = 0; i < o->alpha_pattern_count; i++)
-        if (!(o->alpha_patterns[i].value > 0))
-            return FSDP_FAIL(FSDP_INVALID, "an adapter's alpha of '%s' is %g: it must be above 0",
+        if (!(o->alpha_patterns[i].value > 0 && isfinite(o->alpha_patterns[i].value)))
+            return FSDP_FAIL(FSDP_INVALID, "an adapter's alpha of '%s' is %g: it must be above 0 and finite",
                              o->alpha_patterns[i].key, o->alpha_patterns[i].value);
     return FSDP_OK;
 }
 
 static fsdp_status check(const fsdp_lora_options *o)
 {
-    if (o->rank < 0 || !(o->alpha >= 0))
-        return FSDP_FAIL(FSDP_INVALID, "an adapter's rank is %lld and its alpha %g: neither may be negative",
-                         (long long)o->rank, o->alpha);
+    if (o->rank < 0 || o->rank > MAX_RANK)
+        return FSDP_FAIL(FSDP_INVALID, "an adapter's rank is %lld: it must be from 0 (the default) to %d",
+                         (long long)o->rank, MAX_RANK);
+    if (!(o->alpha >= 0 && isfinite(o->alpha)))
+        return FSDP_FAIL(FSDP_INVALID, "an adapter's alpha is %g: it must be finite and not negative", o->alpha);
     if (!(o->dropout >= 0 && o->dropout < 1))
         return FSDP_FAIL(FSDP_INVALID, "an adapter's dropout is %g: it must be in [0, 1)", o->dropout);
+    FSDP_TRY(check_list("targets", o->targets, o->target_count));
+    FSDP_TRY(check_list("excluded layers", o->exclude, o->exclude_count));
+    FSDP_TRY(check_list("modules_to_save", o->saved, o->saved_count));
     if (o->target_count == 0 && !o->target_regex)
         return FSDP_FAIL(FSDP_INVALID, "an adapter needs targets: names of layers (q_proj, v_proj), or all-linear");
     if (o->target_count > 0 && o->target_regex)

@@ -77,7 +77,10 @@ static fsdp_status select_from_model(const fsdp_adapter *adapter, part wanted, f
 {
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *all = NULL;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "an adapter's state dict needs a place for the result");
     *out = NULL;
+    FSDP_TRY(fsdp__adapter_check(adapter, "make a state dict"));
     FSDP_TRY(fsdp_state_dict_from_module(adapter->model, &all));
     return select_entries(adapter, all, wanted, out);
 }
