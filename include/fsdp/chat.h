@@ -38,7 +38,7 @@ typedef struct fsdp_chat fsdp_chat; /* read-only once it is open; may be shared 
 FSDP_API fsdp_status fsdp_chat_open(const char *folder, const fsdp_tokenizer *tokenizer, const char *file,
                                     fsdp_chat **out);
 FSDP_API void fsdp_chat_close(fsdp_chat *chat); /* NULL is allowed */
-/* Returns whether there is a template. */
+/* Returns whether there is a template; NULL: no. */
 FSDP_API bool fsdp_chat_has_template(const fsdp_chat *chat);
 
 /* Returns the token that the template puts behind an answer, at which generation has to stop; -1: none is known. */
@@ -72,9 +72,9 @@ typedef struct fsdp_chat_row {
     int64_t learned_capacity;
     char *text; /* what was encoded, followed by a NUL */
     size_t text_bytes;
-    int64_t answers; /* the number of tokens that are learned */
-} fsdp_chat_row;     /* an empty row is all zeros */
-FSDP_API void fsdp_chat_row_release(fsdp_chat_row *row);
+    int64_t answers;                                     /* the number of tokens that are learned */
+} fsdp_chat_row;                                         /* an empty row is all zeros */
+FSDP_API void fsdp_chat_row_release(fsdp_chat_row *row); /* NULL is allowed */
 
 /* Encodes a row. A row that is not what it should be is FSDP_FORMAT, with a message without file and line, which the
  * caller knows. `options` NULL: all zeros. */

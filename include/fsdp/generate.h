@@ -22,7 +22,8 @@ typedef struct fsdp_generate_options {
     bool no_cache; /* compute all tokens again for each new one: the same text up to rounding, but slow */
     /* A cache of the caller's, in place of one for this call: it holds a beginning of the tokens (or nothing), with
      * room for all that the model will see, and is kept for the next call. It is empty afterwards if the model did not
-     * see the first token any more. NULL: none. */
+     * see the first token any more. One of another model, or one together with no_cache, is an error. Free it before
+     * the model's context. NULL: none. */
     fsdp_kv_cache *cache;
 } fsdp_generate_options;
 

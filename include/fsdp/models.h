@@ -124,7 +124,7 @@ FSDP_API fsdp_status fsdp_model_set_last_logits_only(fsdp_module *model, bool on
 FSDP_API bool fsdp_model_last_logits_only(fsdp_module *model); /* false for other modules */
 
 /* Sets how the loss of calls with targets is reduced: to the mean (the default; scale is 0), or to a sum times `scale`,
- * as in fsdp_cross_entropy_options. */
+ * as in fsdp_cross_entropy_options. FSDP_INVALID: another reduction, a scale of a mean, or one that is not finite. */
 FSDP_API fsdp_status fsdp_model_set_loss(fsdp_module *model, fsdp_loss_reduction reduction, double scale);
 
 /* ---- a cache of keys and values ----
@@ -143,10 +143,11 @@ typedef struct fsdp_kv_cache fsdp_kv_cache;
 /* Creates an empty cache for `batch` sequences of at most `capacity` tokens each (for GPT-2 at most max_seq_len). At
  * the first call it allocates 2 x n_layers x batch x n_kv_heads x capacity x head_dim elements of the dtype that
  * attention computes in, counted as activations. It holds the model, which may be sharded; every rank has its own
- * cache. The caller owns `*out`. */
+ * cache. The caller owns `*out`, and frees it before the context of the model: the cache holds the model, so
+ * fsdp_context_free must come after both. */
 FSDP_API fsdp_status fsdp_kv_cache_create(fsdp_module *model, int64_t batch, int64_t capacity, fsdp_kv_cache **out);
 FSDP_API void fsdp_kv_cache_free(fsdp_kv_cache *cache);            /* NULL is allowed */
-FSDP_API int64_t fsdp_kv_cache_length(const fsdp_kv_cache *cache); /* tokens of each sequence in the cache */
+FSDP_API int64_t fsdp_kv_cache_length(const fsdp_kv_cache *cache); /* tokens of each sequence in it; NULL: 0 */
 /* Removes all tokens but the first `length`. */
 FSDP_API fsdp_status fsdp_kv_cache_truncate(fsdp_kv_cache *cache, int64_t length);
 /* Returns the logits of `tokens` (B,T), which follow those in the cache and are added to it. They equal those of a call

@@ -161,7 +161,7 @@ void fsdp_chat_close(fsdp_chat *chat)
 
 bool fsdp_chat_has_template(const fsdp_chat *chat)
 {
-    return chat->usual || chat->tool_use;
+    return chat && (chat->usual || chat->tool_use);
 }
 
 uint64_t fsdp__chat_hash(const fsdp_chat *chat)

@@ -344,6 +344,8 @@ fsdp_status fsdp_chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, const
 
 void fsdp_chat_row_release(fsdp_chat_row *row)
 {
+    if (!row)
+        return;
     fsdp_token_list_release(&row->ids);
     fsdp__free(row->learned);
     fsdp__free(row->text);
@@ -355,7 +357,6 @@ int32_t fsdp_chat_end_of_turn(const fsdp_chat *chat)
     static const char talk[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
                                "\"content\": \"an-answer-0\"}]}";
     const fsdp_chat_options options = {.no_mask = true};
-    const fsdp__vocabulary *vocabulary = &chat->tokenizer->bpe.vocabulary;
     FSDP__SCOPED(fsdp_chat_row_release) fsdp_chat_row row = {0};
     bool held = fsdp_hold_error(true);
     fsdp_status status = fsdp_chat_encode(chat, NULL, talk, sizeof talk - 1, &options, &row);
@@ -364,7 +365,7 @@ int32_t fsdp_chat_end_of_turn(const fsdp_chat *chat)
 
     if (answer && encode_text(chat, NULL, answer, strlen(answer), &row) == FSDP_OK)
         for (int64_t i = 0; i < row.ids.count && found < 0; i++)
-            if (vocabulary->tokens[row.ids.ids[i]].special)
+            if (chat->tokenizer->bpe.vocabulary.tokens[row.ids.ids[i]].special)
                 found = row.ids.ids[i];
     fsdp_release_error(held);
     return found;

@@ -9,6 +9,7 @@
 #include "fsdp/comm.h"
 #include "fsdp/shard.h"
 #include "generate/generate.h"
+#include "models/models.h"
 #include "nn/module.h"
 
 /* A generation in progress. */
@@ -44,6 +45,10 @@ static fsdp_status check(fsdp_module *module, const int32_t *tokens, const int64
         return FSDP_FAIL(FSDP_INVALID, "cannot generate: top_k %lld is negative", (long long)options->top_k);
     if (!(options->top_p >= 0 && options->top_p <= 1))
         return FSDP_FAIL(FSDP_INVALID, "cannot generate: top_p %g is not between 0 and 1", (double)options->top_p);
+    if (options->cache && options->no_cache)
+        return FSDP_FAIL(FSDP_INVALID, "cannot generate: a cache is given, and no_cache is set: choose one");
+    if (options->cache && !fsdp__kv_cache_is_of(options->cache, module))
+        return FSDP_FAIL(FSDP_INVALID, "cannot generate: the cache was made for another model");
     if (options->stop_token_count < 0 || (options->stop_token_count > 0 && !options->stop_tokens))
         return FSDP_FAIL(FSDP_INVALID,
                          "cannot generate: the number of stop tokens is %lld, but no list of them is given",

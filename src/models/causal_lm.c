@@ -1,4 +1,6 @@
 /* causal_lm.c - the root of all models: body, head, loss. */
+#include <math.h>
+
 #include "base/compiler.h"
 #include "models/models.h"
 #include "ops/op.h"
@@ -200,6 +202,11 @@ fsdp_status fsdp_model_set_loss(fsdp_module *model, fsdp_loss_reduction reductio
 
     if (!m)
         return FSDP_FAIL(FSDP_INVALID, "not a model made by fsdp_model_create");
+    if (reduction != FSDP_LOSS_MEAN && reduction != FSDP_LOSS_SUM)
+        return FSDP_FAIL(FSDP_INVALID, "a model's loss is FSDP_LOSS_MEAN or FSDP_LOSS_SUM, not %d", (int)reduction);
+    if (!isfinite(scale) || (reduction == FSDP_LOSS_MEAN && scale != 0))
+        return FSDP_FAIL(FSDP_INVALID, "the scale of a model's loss is %g: it must be %s", scale,
+                         reduction == FSDP_LOSS_MEAN ? "0 for a mean: take FSDP_LOSS_SUM" : "finite");
     loss = &((lm_head *)m->lm_head)->loss;
     loss->reduction = reduction;
     loss->scale = scale;
@@ -210,6 +217,8 @@ fsdp_status fsdp_kv_cache_create(fsdp_module *model, int64_t batch, int64_t capa
 {
     const fsdp_model_config *config = fsdp_model_get_config(model);
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "a cache needs a place for the result");
     *out = NULL;
     if (!config)
         return FSDP_FAIL(FSDP_INVALID, "a cache needs a model made by fsdp_model_create");

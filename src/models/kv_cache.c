@@ -1,5 +1,6 @@
 /* kv_cache.c - keys and values of the tokens that a model has seen. */
 #include "base/alloc.h"
+#include "base/status.h"
 #include "models/models.h"
 #include "tensor/tensor.h"
 
@@ -64,13 +65,20 @@ void fsdp_kv_cache_free(fsdp_kv_cache *cache)
     fsdp__free(cache);
 }
 
+bool fsdp__kv_cache_is_of(const fsdp_kv_cache *cache, const fsdp_module *model)
+{
+    return cache->model == model;
+}
+
 int64_t fsdp_kv_cache_length(const fsdp_kv_cache *cache)
 {
-    return cache->length;
+    return cache ? cache->length : 0;
 }
 
 fsdp_status fsdp_kv_cache_truncate(fsdp_kv_cache *cache, int64_t length)
 {
+    if (!cache)
+        return FSDP__FAIL_NULL("cannot truncate a cache: it is NULL");
     if (length < 0 || length > cache->length)
         return FSDP_FAIL(FSDP_INVALID, "cannot leave %lld tokens in a cache of %lld", (long long)length,
                          (long long)cache->length);
@@ -82,7 +90,9 @@ fsdp_status fsdp_kv_cache_truncate(fsdp_kv_cache *cache, int64_t length)
 
 fsdp_status fsdp__kv_cache_begin(fsdp_kv_cache *cache, const fsdp_module *model, const fsdp_tensor *tokens)
 {
-    if (!cache || cache->model != model)
+    if (!cache)
+        return FSDP__FAIL_NULL("a call with a cache needs one: it is NULL");
+    if (cache->model != model)
         return FSDP_FAIL(FSDP_INVALID, "the cache was made for another model");
     if (tokens->ndim != 2 || tokens->shape[0] != cache->batch || tokens->shape[1] < 1) {
         char text[FSDP__SHAPE_TEXT];

@@ -63,6 +63,8 @@ fsdp_status fsdp__kv_cache_create(fsdp_module *model, const fsdp_model_config *c
 typedef struct fsdp__kv_layer fsdp__kv_layer;
 /* Returns the part of the cache for block `layer`; NULL for no cache. */
 fsdp__kv_layer *fsdp__kv_cache_layer(fsdp_kv_cache *cache, int64_t layer);
+/* Returns whether the cache was made for the model. */
+bool fsdp__kv_cache_is_of(const fsdp_kv_cache *cache, const fsdp_module *model);
 /* Returns the position of the first of the tokens that are running. */
 int64_t fsdp__kv_cache_position(const fsdp_kv_cache *cache);
 int64_t fsdp__kv_layer_position(const fsdp__kv_layer *layer);

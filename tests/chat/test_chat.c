@@ -332,3 +332,45 @@ TEST(no_mask_can_be_had_where_the_text_changes)
     check_refused(f.chat, rows[0].row, "'generation' block in a macro");
     close_fixture(&f);
 }
+
+TEST(null_is_refused_or_empty)
+{
+    fixture f = open_fixture(chat_template_plain);
+    fsdp_chat *chat = NULL;
+    fsdp_chat_row row = {0};
+
+    CHECK_ERROR(fsdp_chat_open(f.folder, NULL, NULL, &chat), FSDP_INVALID, "are required");
+    CHECK_ERROR(fsdp_chat_open(f.folder, f.tokenizer, NULL, NULL), FSDP_INVALID, "are required");
+    CHECK_ERROR(fsdp_chat_encode(NULL, NULL, "{}", 2, NULL, &row), FSDP_INVALID, "are required");
+    CHECK_ERROR(fsdp_chat_encode(f.chat, NULL, NULL, 2, NULL, &row), FSDP_INVALID, "are required");
+    CHECK_ERROR(fsdp_chat_encode(f.chat, NULL, "{}", 2, NULL, NULL), FSDP_INVALID, "are required");
+    CHECK(fsdp_chat_encode(f.chat, NULL, "", 0, NULL, &row) != FSDP_OK);
+    CHECK_EQ(fsdp_chat_recognise(NULL, 0), FSDP_CHAT_NONE);
+    CHECK_EQ(fsdp_chat_recognise("", 0), FSDP_CHAT_NONE);
+    CHECK(fsdp_chat_kind_name((fsdp_chat_kind)99) != NULL);
+    CHECK(!fsdp_chat_has_template(NULL));
+    CHECK_EQ(fsdp_chat_end_of_turn(NULL), -1);
+    fsdp_chat_row_release(&row);
+    fsdp_chat_row_release(&row); /* it is empty */
+    fsdp_chat_row_release(NULL);
+    fsdp_chat_close(NULL);
+    close_fixture(&f);
+}
+
+TEST(a_failed_row_can_be_filled_again)
+{
+    fixture f = open_fixture(chat_template_marked);
+    fsdp_chat_row row = {0};
+
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_status status = FSDP_OK;
+
+        for (size_t i = 0; i < FSDP__COUNT_OF(rows) && status == FSDP_OK; i++)
+            status = fsdp_chat_encode(f.chat, NULL, rows[i].row, strlen(rows[i].row), NULL, &row);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+    }
+    CHECK_OK(fsdp_chat_encode(f.chat, NULL, rows[0].row, strlen(rows[0].row), NULL, &row));
+    CHECK(row.answers > 0);
+    fsdp_chat_row_release(&row);
+    close_fixture(&f);
+}

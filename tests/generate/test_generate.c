@@ -181,6 +181,26 @@ TEST(a_stop_token_is_the_last_one)
     fsdp_context_free(context);
 }
 
+/* A cache of another model keeps what it has. */
+static void check_wrong_caches(fsdp_context *context, fsdp_module *model, int32_t *tokens)
+{
+    fsdp_module *other = load(context, "tiny-llama");
+    fsdp_generate_options bad = {.max_new_tokens = 1};
+    int64_t count = 1;
+
+    CHECK_OK(fsdp_kv_cache_create(other, 1, 4, &bad.cache));
+    CHECK_ERROR(fsdp_generate(model, tokens, &count, &bad, NULL, NULL), FSDP_INVALID, "made for another model");
+    CHECK_OK(fsdp_generate(other, tokens, &count, &bad, NULL, NULL));
+    CHECK_EQ(fsdp_kv_cache_length(bad.cache), 1);
+    count = 1;
+    CHECK_ERROR(fsdp_generate(model, tokens, &count, &bad, NULL, NULL), FSDP_INVALID, "made for another model");
+    CHECK_EQ(fsdp_kv_cache_length(bad.cache), 1);
+    bad.no_cache = true;
+    CHECK_ERROR(fsdp_generate(other, tokens, &count, &bad, NULL, NULL), FSDP_INVALID, "and no_cache is set");
+    fsdp_kv_cache_free(bad.cache);
+    fsdp_module_unref(other);
+}
+
 TEST(wrong_options_are_refused)
 {
     fsdp_context *context = test_context();
@@ -202,6 +222,7 @@ TEST(wrong_options_are_refused)
     CHECK_ERROR(fsdp_generate(model, tokens, &count, &bad, NULL, NULL), FSDP_INVALID, "number of stop tokens is 2");
     CHECK_ERROR(fsdp_generate(fsdp_model_block(model, 0), tokens, &count, &good, NULL, NULL), FSDP_INVALID,
                 "cannot generate with a LlamaDecoderLayer");
+    check_wrong_caches(context, model, tokens);
     tokens[0] = VOCAB;
     CHECK(fsdp_generate(model, tokens, &count, &good, NULL, NULL) != FSDP_OK);
     CHECK_CONTAINS(fsdp_last_error(), "259");

@@ -236,7 +236,7 @@ TEST(what_does_not_fit_is_refused)
     CHECK_FAILS(fsdp_model_call_cached(model, cache, tokens(context, 1, 0, 2)), FSDP_STATE, "fsdp_no_grad_begin");
     fsdp_no_grad_begin(context);
     CHECK_INVALID(fsdp_model_call_cached(other, cache, tokens(context, 1, 0, 2)), "another model");
-    CHECK_INVALID(fsdp_model_call_cached(model, NULL, tokens(context, 1, 0, 2)), "another model");
+    CHECK_INVALID(fsdp_model_call_cached(model, NULL, tokens(context, 1, 0, 2)), "it is NULL");
     CHECK_INVALID(fsdp_model_call_cached(model, cache, tokens(context, 2, 0, 2)), "(2, 2) do not fit a cache of 1");
     CHECK_INVALID(fsdp_model_call_cached(model, cache, tokens(context, 1, 0, 5)), "0 of 4 tokens: 5 more");
     CHECK_PTR(fsdp_model_call_cached(model, cache, tokens(context, 1, 0, 3)));
@@ -284,5 +284,26 @@ TEST(a_call_that_failed_can_be_made_again)
     fsdp_no_grad_end(context);
     fsdp_module_unref(model);
     CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+TEST(null_is_refused_or_empty)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *model = create(context, &variants[2], FSDP_F32);
+    fsdp_kv_cache *cache = NULL;
+
+    CHECK_EQ(fsdp_kv_cache_length(NULL), 0);
+    CHECK_ERROR(fsdp_kv_cache_create(NULL, 1, 1, &cache), FSDP_INVALID, "needs a model");
+    CHECK_ERROR(fsdp_kv_cache_create(model, 1, 1, NULL), FSDP_INVALID, "needs a place");
+    CHECK_ERROR(fsdp_kv_cache_create(model, 1, 0, &cache), FSDP_INVALID, "expected at least 1");
+    CHECK_ERROR(fsdp_kv_cache_truncate(NULL, 0), FSDP_INVALID, "it is NULL");
+    fsdp_clear_error();
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_NULL(fsdp_model_call_cached(model, NULL, tokens(context, 1, 0, 1)));
+    CHECK_CONTAINS(fsdp_last_error(), "it is NULL");
+    fsdp_scope_end(context, NULL);
+    fsdp_kv_cache_free(NULL);
+    fsdp_module_unref(model);
     fsdp_context_free(context);
 }

@@ -164,6 +164,9 @@ TEST(what_is_wrong_with_a_row_is_said)
     CHECK_INVALID(fsdp_call(model, x, x, x, x), "takes tokens, targets and positions, not 4 inputs");
     fsdp_scope_end(context, NULL);
     CHECK_EQ(fsdp_model_set_loss(NULL, FSDP_LOSS_SUM, 1), FSDP_INVALID);
+    CHECK_ERROR(fsdp_model_set_loss(model, FSDP_LOSS_NONE, 0), FSDP_INVALID, "is FSDP_LOSS_MEAN or FSDP_LOSS_SUM");
+    CHECK_ERROR(fsdp_model_set_loss(model, FSDP_LOSS_MEAN, 2), FSDP_INVALID, "must be 0 for a mean");
+    CHECK_ERROR(fsdp_model_set_loss(model, FSDP_LOSS_SUM, (double)NAN), FSDP_INVALID, "is nan: it must be finite");
     fsdp_module_unref(model);
     fsdp_context_free(context);
 }

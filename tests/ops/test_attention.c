@@ -119,6 +119,18 @@ SCOPE_TEST(narrow_attention_is_what_masks_make_of_it)
         compare(&list[i]);
 }
 
+SCOPE_TEST(a_window_wider_than_all_hides_nothing)
+{
+    fsdp_tensor *q = make_random(device, 1, 4, (const int64_t[]){1, 5, 1, 4});
+    fsdp_attention_options options = {.causal = true};
+    float without[20], with[20];
+
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_attention(q, q, q, &options)), FSDP_F32, without));
+    options.window = INT64_MAX;
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_attention(q, q, q, &options)), FSDP_F32, with));
+    CHECK_CLOSE(with, without, 20, 1e-6, 1e-6);
+}
+
 SCOPE_TEST(one_query_after_a_cache_sees_its_window_only)
 {
     for (int64_t window = 1; window < 40; window += 9) {
