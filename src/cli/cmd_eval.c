@@ -9,22 +9,25 @@
 #include "base/compiler.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/conversations.h"
 #include "cli/finite_values.h"
 #include "cli/folder_model.h"
 #include "cli/line.h"
 #include "cli/own_process.h"
 #include "cli/token_text.h"
 #include "cli/torchrun.h"
+#include "data/data_source.h"
 #include "data/token_cache.h"
 #include "data/token_file.h"
 #include "data/tokens.h"
 #include "device/device.h"
 #include "nn/module.h"
+#include "train/evaluate.h"
 #include "train/facts.h"
 #include "train/model_folder.h"
 #include "train/same_device.h"
 
-/* Options by which the starting process tells a rank which model to read, and where the tokens are that were made. */
+/* Tell a rank which model to read, and where the tokens are that were made. */
 #define RANK_OPTION "as-rank"
 #define RANK_DATA_OPTION "rank-data"
 
@@ -35,9 +38,9 @@ enum {
 
 typedef struct evaluation {
     const char *path, *data, *seq_len_text, *batch_text, *steps_text, *format_text, *ranks_text, *dtype_text, *device,
-        *timeout_text, *cache, *tokenizer, *field, *bad_line_text, *adapters_text;
-    /* Used in place of `path` and `data` by a rank that another process of this program has started; NULL: use
-     * those. */
+        *timeout_text, *cache, *tokenizer, *field, *bad_line_text, *adapters_text, *chat_template, *train_on,
+        *long_row_text;
+    /* What a rank that was started uses in place of `path` and `data`; NULL: those. */
     const char *rank_path, *rank_data;
     fsdp__model_folder folder;
     fsdp__torchrun torchrun;
@@ -46,9 +49,11 @@ typedef struct evaluation {
     fsdp_token_format format;
     fsdp_evaluate_options options;
     fsdp_model_config config;
-    fsdp_tokens *tokens;
-    char *own_cache;   /* used if `cache` is not given */
-    char *tokens_path; /* of tokens that the model's tokenizer has made of text; NULL: the data is used as it is */
+    fsdp__data_source source; /* tokens, or rows: conversations */
+    fsdp__packing_options packing;
+    fsdp__packed *packed; /* of rows; otherwise NULL */
+    char *own_cache;      /* used if `cache` is not given */
+    char *tokens_path;    /* of tokens that the model's tokenizer has made of text; NULL: the data is used as it is */
     fsdp_dtype dtype;
     double comm_timeout;
     fsdp__bar bar;
@@ -64,7 +69,8 @@ static void usage(void)
          "Prints the mean loss of all tokens and the perplexity, exp(loss), of a model.\n"
          "FOLDER is a Hugging Face folder or a checkpoint: step-N, step-best (the best\n"
          "validation), or a folder of checkpoints, whose newest is used. Text (.txt,\n"
-         ".jsonl, also .gz and .zst) is read with the model's tokenizer.\n"
+         ".jsonl, also .gz and .zst) is read with the model's tokenizer. Of conversations\n"
+         "(JSON lines with messages and the like) the answers count.\n"
          "\n"
          "  --data FILE             what to predict: a file, a folder of files, or a\n"
          "                          pattern ('data/*.bin')\n"
@@ -75,6 +81,10 @@ static void usage(void)
          "                          FOLDER's, or bytes if the vocabulary is 256\n"
          "  --field NAME            the field of JSON lines that holds the text; default\n"
          "                          text\n"
+         "  --chat-template FILE    another template of conversations, in Jinja\n"
+         "  --train-on WHAT         what counts of conversations: answers (default), or all\n"
+         "  --on-long-row WHAT      what to do with a conversation of more than --seq-len\n"
+         "                          tokens: error (the default), truncate, split or skip\n"
          "  --on-bad-line WHAT      what to do with a line that is not a JSON object or\n"
          "                          has no text in the field; error (the default): end the\n"
          "                          command; skip: leave the line out and count it\n"
@@ -104,20 +114,41 @@ static void usage(void)
 
 /* ---- the command line ---- */
 
-static fsdp_status read_format(const char *text, fsdp_token_format *out)
+static fsdp_status read_choice(const char *option, const char *text, const char *const *choices, const char *expected,
+                               int *out)
 {
-    static const struct {
-        const char *name;
-        fsdp_token_format format;
-    } formats[] = {{"auto", FSDP_TOKENS_AUTO}, {"text", FSDP_TOKENS_TEXT}, {"tokens", FSDP_TOKENS_BINARY}};
-
-    *out = FSDP_TOKENS_AUTO;
-    for (size_t i = 0; text && i < FSDP__COUNT_OF(formats); i++)
-        if (strcmp(text, formats[i].name) == 0) {
-            *out = formats[i].format;
+    *out = 0;
+    for (int i = 0; text && choices[i]; i++)
+        if (strcmp(text, choices[i]) == 0) {
+            *out = i;
             return FSDP_OK;
         }
-    return text ? FSDP_FAIL(FSDP_INVALID, "--format is '%s': expected auto, text or tokens", text) : FSDP_OK;
+    return text ? FSDP_FAIL(FSDP_INVALID, "%s is '%s': expected %s", option, text, expected) : FSDP_OK;
+}
+
+static fsdp_status read_format(const char *text, fsdp_token_format *out)
+{
+    static const char *const names[] = {"auto", "text", "tokens", NULL};
+    static const fsdp_token_format formats[] = {FSDP_TOKENS_AUTO, FSDP_TOKENS_TEXT, FSDP_TOKENS_BINARY};
+    int chosen;
+
+    FSDP_TRY(read_choice("--format", text, names, "auto, text or tokens", &chosen));
+    *out = formats[chosen];
+    return FSDP_OK;
+}
+
+/* Reads what is said of conversations. */
+static fsdp_status read_packing(evaluation *e)
+{
+    static const char *const learned[] = {"answers", "all", NULL};
+    static const char *const long_rows[] = {"error", "truncate", "split", "skip", NULL};
+    int all, long_row;
+
+    FSDP_TRY(read_choice("--train-on", e->train_on, learned, "answers or all", &all));
+    FSDP_TRY(read_choice("--on-long-row", e->long_row_text, long_rows, "error, truncate, split or skip", &long_row));
+    e->packing =
+        (fsdp__packing_options){.packing = FSDP__NEXT_FIT, .long_row = (fsdp__long_row)long_row, .all = all == 1};
+    return FSDP_OK;
 }
 
 /* Returns the folder of an adapter; NULL: there are none. */
@@ -176,6 +207,7 @@ static fsdp_status read_line(evaluation *e)
         FSDP_TRY(fsdp__device_name_check("--device", e->device));
     FSDP_TRY(read_format(e->format_text, &e->format));
     FSDP_TRY(fsdp__bad_line_option(e->bad_line_text, &e->skips_bad_lines));
+    FSDP_TRY(read_packing(e));
     if (e->rank_data) {
         e->data = e->rank_data;
         e->format = FSDP_TOKENS_BINARY;
@@ -194,15 +226,39 @@ static void draw_tokens(void *arg, int64_t bytes, int64_t all_bytes, int64_t tok
         fsdp__bar_draw(&e->bar, bytes, all_bytes);
 }
 
-/* Makes tokens of the text. They are made once for the same text and tokenizer, and those that a training run has made
- * are found here, too. */
+/* Opens what the cache has, or what another process has found there. */
+static fsdp_status open_own(evaluation *e, const char *path)
+{
+    bool rows = false;
+
+    FSDP_TRY(fsdp__rows_are_at(path, &rows));
+    return rows ? fsdp__rows_open_own(path, &e->source.rows) : fsdp__tokens_open_own(path, &e->source.tokens);
+}
+
+/* Finds or makes the tokens of the text. Those that a training run has made are found, too. */
+static fsdp_status get_tokens(evaluation *e, const fsdp_tokenizer *tokenizer, fsdp__cached_tokens *cached)
+{
+    const char *folder = e->tokenizer ? e->tokenizer : e->folder.path;
+    fsdp_tokenize_options options = {.field = e->field,
+                                     .skip_bad_lines = e->skips_bad_lines,
+                                     .learn_all = e->packing.all,
+                                     .progress = draw_tokens,
+                                     .progress_arg = e};
+    fsdp_chat *chat = NULL;
+    fsdp_status status = FSDP_OK;
+
+    if (e->format != FSDP_TOKENS_TEXT)
+        status = fsdp__conversations_open(folder, tokenizer, e->chat_template, &e->data, 1, &options, &chat);
+    options.no_eos = fsdp_tokenizer_eos(tokenizer) < 0 && !chat;
+    if (status == FSDP_OK)
+        status =
+            fsdp__token_cache_get(tokenizer, &e->data, 1, e->cache ? e->cache : e->own_cache, true, &options, cached);
+    fsdp_chat_close(chat);
+    return status;
+}
+
 static fsdp_status tokenize(evaluation *e, const fsdp_tokenizer *tokenizer)
 {
-    const fsdp_tokenize_options options = {.field = e->field,
-                                           .no_eos = fsdp_tokenizer_eos(tokenizer) < 0,
-                                           .skip_bad_lines = e->skips_bad_lines,
-                                           .progress = draw_tokens,
-                                           .progress_arg = e};
     fsdp__cached_tokens cached;
     fsdp_status status;
 
@@ -212,7 +268,7 @@ static fsdp_status tokenize(evaluation *e, const fsdp_tokenizer *tokenizer)
         return FSDP_FAIL(FSDP_INVALID, "--data '%s' is text: name a folder for its tokens with --cache", e->data);
     snprintf(e->bar.note, sizeof e->bar.note, "bytes to tokens");
     fsdp__bar_begin(&e->bar);
-    status = fsdp__token_cache_get(tokenizer, &e->data, 1, e->cache ? e->cache : e->own_cache, true, &options, &cached);
+    status = get_tokens(e, tokenizer, &cached);
     fsdp__bar_clear(&e->bar);
     e->bar.note[0] = '\0';
     if (status != FSDP_OK)
@@ -223,20 +279,26 @@ static fsdp_status tokenize(evaluation *e, const fsdp_tokenizer *tokenizer)
                             cached.path);
     if (cached.left_out[0])
         (void)fsdp__failure("warning: --data: %s", cached.left_out);
-    return fsdp__tokens_open_own(cached.path, &e->tokens);
+    FSDP_TRY(open_own(e, cached.path));
+    if (e->source.rows)
+        fsdp__rows_name_text(e->source.rows, e->data);
+    return FSDP_OK;
 }
 
 static fsdp_status open_files(evaluation *e, fsdp_token_format format)
 {
-    fsdp_status status = e->rank_data ? fsdp__tokens_open_own(e->rank_data, &e->tokens)
-                                      : fsdp_tokens_open(&e->data, 1, format, &e->tokens);
+    bool rows = false;
+    fsdp_status status = e->rank_data ? open_own(e, e->rank_data) : fsdp__rows_are_at(e->data, &rows);
 
-    if (status == FSDP_OK)
-        status = fsdp__tokens_check_width(e->tokens, e->config.vocab_size);
+    if (status == FSDP_OK && !e->rank_data)
+        status =
+            rows ? fsdp__rows_open(e->data, &e->source.rows) : fsdp_tokens_open(&e->data, 1, format, &e->source.tokens);
+    if (status == FSDP_OK && e->source.tokens)
+        status = fsdp__tokens_check_width(e->source.tokens, e->config.vocab_size);
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "--data");
-    if (!e->rank_path && fsdp_tokens_warning(e->tokens))
-        (void)fsdp__failure("warning: --data: %s", fsdp_tokens_warning(e->tokens));
+    if (!e->rank_path && e->source.tokens && fsdp_tokens_warning(e->source.tokens))
+        (void)fsdp__failure("warning: --data: %s", fsdp_tokens_warning(e->source.tokens));
     return FSDP_OK;
 }
 
@@ -261,6 +323,26 @@ static fsdp_status read_text(evaluation *e)
 
 /* ---- what is there ---- */
 
+/* Packs conversations, and refuses what is said of them where there are none. */
+static fsdp_status pack(evaluation *e)
+{
+    const char *option = e->chat_template ? "chat-template" : e->train_on ? "train-on" : NULL;
+
+    option = option || !e->long_row_text ? option : "on-long-row";
+    if (!e->source.rows && option)
+        return FSDP_FAIL(FSDP_INVALID, "--%s is for conversations, but --data '%s' is text or tokens: leave it out",
+                         option, e->data);
+    if (!e->source.rows)
+        return FSDP_OK;
+    if (e->source.rows->learned == 0 && !e->packing.all)
+        return FSDP_FAIL(FSDP_INVALID, "no token of --data '%s' is an answer: --train-on all takes all tokens",
+                         e->data);
+    e->packing.seq_len = e->options.seq_len;
+    if (fsdp__pack(e->source.rows, &e->packing, &e->packed) == FSDP_OK)
+        return FSDP_OK;
+    return fsdp_fail_prefix(fsdp_last_status(), "--data");
+}
+
 static fsdp_status open_data(evaluation *e)
 {
     int64_t text, tokens;
@@ -275,7 +357,8 @@ static fsdp_status open_data(evaluation *e)
         return FSDP_FAIL(FSDP_INVALID, "--%s is for text, but --data '%s' is tokens: leave it out",
                          e->tokenizer ? "tokenizer" : "field", e->data);
     FSDP_TRY(text > 0 ? read_text(e) : open_files(e, e->format));
-    if (fsdp_tokens_count(e->tokens) >= 2)
+    FSDP_TRY(pack(e));
+    if (e->packed || fsdp_tokens_count(e->source.tokens) >= 2)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID, "--data '%s' has only one token, and none to predict from it", e->data);
 }
@@ -315,18 +398,28 @@ static void draw(void *arg, int64_t done, int64_t all)
     fsdp__bar_draw(&e->bar, done, all);
 }
 
+static void print_data(const evaluation *e)
+{
+    char tokens[40];
+
+    if (e->packed)
+        fsdp__conversations_describe(e->packed, e->options.local_batch);
+    else
+        printf("data:   %s tokens, in windows of %lld, %lld a batch\n",
+               fsdp__thousands(fsdp_tokens_count(e->source.tokens), tokens, sizeof tokens),
+               (long long)e->options.seq_len, (long long)e->options.local_batch);
+}
+
 static void print_begin(const evaluation *e, fsdp_device *device)
 {
-    char parameters[40], tokens[40], text[160];
+    char parameters[40], text[160];
 
     printf("model:  %s (%s, %lld layer%s of %lld), %s parameters\n", e->folder.path,
            fsdp_architecture_name(e->config.architecture), (long long)e->config.n_layers,
            e->config.n_layers == 1 ? "" : "s", (long long)e->config.dim,
            fsdp__short_count(fsdp_model_config_parameters(&e->config), parameters, sizeof parameters));
-    printf("data:   %s tokens, in windows of %lld, %lld a batch\n",
-           fsdp__thousands(fsdp_tokens_count(e->tokens), tokens, sizeof tokens), (long long)e->options.seq_len,
-           (long long)e->options.local_batch);
-    if (fsdp_tokens_have_text(e->tokens))
+    print_data(e);
+    if (e->source.tokens && fsdp_tokens_have_text(e->source.tokens))
         puts("text:   its bytes are its tokens");
     else if (e->tokens_path || e->rank_data)
         printf("text:   through the tokenizer of '%s'\n", e->tokenizer ? e->tokenizer : e->folder.path);
@@ -355,7 +448,8 @@ static void write_facts(const void *arg, FILE *out)
     fsdp__facts_of_weights(e->folder.path, e->folder.is_checkpoint, "the model's folder", out);
     for (int i = 0; i < e->adapter_count; i++)
         fsdp__facts_of_adapter(adapter_at(e, i), out);
-    fsdp__facts_of_data(&(fsdp__data_source){.tokens = e->tokens}, "--data", out);
+    fsdp__facts_of_data(&e->source, "--data", out);
+    fprintf(out, "--train-on\t%d\n--on-long-row\t%d\n", (int)e->packing.all, (int)e->packing.long_row);
     fprintf(out, "--seq-len\t%lld\n--batch-size\t%lld\n--steps\t%lld\n--dtype\t%s\n", (long long)e->options.seq_len,
             (long long)e->options.local_batch, (long long)e->options.steps, fsdp_dtype_name(e->dtype));
 }
@@ -373,7 +467,8 @@ static fsdp_status evaluate_one(evaluation *e, fsdp_context *context, fsdp_devic
     e->bar.possible = e->bar.possible && prints;
     e->options.progress = draw;
     e->options.arg = e;
-    status = fsdp_evaluate(model, e->tokens, &e->options, &found);
+    status = e->packed ? fsdp__evaluate_packed(model, e->packed, &e->options, &found)
+                       : fsdp_evaluate(model, e->source.tokens, &e->options, &found);
     fsdp__bar_clear(&e->bar);
     FSDP_TRY(status);
     if (prints && adapter)
@@ -459,8 +554,7 @@ static int with_line(evaluation *e, int argc, char **argv)
 
 int fsdp__cmd_eval(int argc, char **argv)
 {
-    static const char *const local[] = {"",          "data",    "cache",
-                                        "tokenizer", "adapter", NULL}; /* the contents are compared instead */
+    static const char *const local[] = {"", "data", "cache", "tokenizer", "adapter", "chat-template", NULL};
     evaluation e = {.path = NULL};
     const fsdp__option options[] = {{"data", 0, &e.data, NULL},
                                     {"format", 0, &e.format_text, NULL},
@@ -470,6 +564,9 @@ int fsdp__cmd_eval(int argc, char **argv)
                                     {"cache", 0, &e.cache, NULL},
                                     {"tokenizer", 0, &e.tokenizer, NULL},
                                     {"field", 0, &e.field, NULL},
+                                    {"chat-template", 0, &e.chat_template, NULL},
+                                    {"train-on", 0, &e.train_on, NULL},
+                                    {"on-long-row", 0, &e.long_row_text, NULL},
                                     {"on-bad-line", 0, &e.bad_line_text, NULL},
                                     {"dtype", 0, &e.dtype_text, NULL},
                                     {"device", 0, &e.device, NULL},
@@ -493,7 +590,8 @@ int fsdp__cmd_eval(int argc, char **argv)
     }
     e.path = args.positional_count > 0 ? args.positional[0] : NULL;
     status = with_line(&e, argc, argv);
-    fsdp_tokens_close(e.tokens);
+    fsdp__packed_free(e.packed);
+    fsdp__data_source_close(&e.source);
     fsdp__free(e.own_cache);
     fsdp__free(e.adapters);
     fsdp__free(e.tokens_path);

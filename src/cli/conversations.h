@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "data/packing.h"
 #include "fsdp/tokenize.h"
 
 /* Sets the options where the files are conversations: opens the chat of the tokenizer's folder, with `file` (NULL:
@@ -11,6 +12,9 @@
 fsdp_status fsdp__conversations_open(const char *folder, const fsdp_tokenizer *tokenizer, const char *file,
                                      const char *const *paths, int count, fsdp_tokenize_options *options,
                                      fsdp_chat **out);
+
+/* Prints what an evaluation sees: how many conversations, tokens, answers and windows, `batch` of these at a time. */
+void fsdp__conversations_describe(const fsdp__packed *packed, int64_t batch);
 
 typedef struct fsdp__shown_rows {
     const char *const *paths;

@@ -24,13 +24,13 @@ static fsdp_status refuse_long(const fsdp__packed *p, int64_t row, int64_t end)
 
     for (int64_t r = row; r < end; r++)
         count += fsdp__rows_length(p->rows, r) > length;
-    return FSDP_FAIL(
-        FSDP_INVALID,
-        "row %lld of '%s' has %lld tokens, which is more than training.seq_len %lld (%lld such row%s): take "
-        "a larger training.seq_len, or say what happens to such rows by data.on_long_row: truncate, split "
-        "or skip",
-        (long long)row + 1, p->rows->path, (long long)fsdp__rows_length(p->rows, row), (long long)length,
-        (long long)count, count == 1 ? "" : "s");
+    return FSDP_FAIL(FSDP_INVALID,
+                     "row %lld of '%s' has %lld tokens, which is more than training.seq_len (--seq-len) %lld (%lld "
+                     "such row%s): take "
+                     "a larger training.seq_len, or say what happens to such rows by data.on_long_row "
+                     "(--on-long-row): truncate, split or skip",
+                     (long long)row + 1, fsdp__rows_text(p->rows), (long long)fsdp__rows_length(p->rows, row),
+                     (long long)length, (long long)count, count == 1 ? "" : "s");
 }
 
 static fsdp_status add_part(packer *k, int64_t row, int64_t first, int64_t count, bool goes_on)
@@ -85,7 +85,7 @@ static fsdp_status add_parts(packer *k)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
                      "all %lld rows of '%s' have more tokens than training.seq_len %lld, and are left out",
-                     (long long)(end - o->first_row), p->rows->path, (long long)o->seq_len);
+                     (long long)(end - o->first_row), fsdp__rows_text(p->rows), (long long)o->seq_len);
 }
 
 /* ---- which window ---- */
@@ -291,7 +291,7 @@ static fsdp_status check_vocabulary(const fsdp__packed *p, const fsdp__packed_ro
     for (int64_t i = 0; i < part->count; i++)
         if (ids[i] >= vocabulary)
             return FSDP_FAIL(FSDP_FORMAT, "token %d of row %lld of '%s' is beyond the vocabulary of %lld", (int)ids[i],
-                             (long long)part->row + 1, p->rows->path, (long long)vocabulary);
+                             (long long)part->row + 1, fsdp__rows_text(p->rows), (long long)vocabulary);
     return FSDP_OK;
 }
 

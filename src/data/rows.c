@@ -258,10 +258,22 @@ void fsdp__rows_close(fsdp__rows *rows)
     fsdp__file_unmap(&rows->map);
     fsdp__token_sums_release(&rows->sums);
     fsdp__free(rows->path);
+    fsdp__free(rows->text);
     fsdp__free(rows);
 }
 
 /* ---- reading ---- */
+
+void fsdp__rows_name_text(fsdp__rows *rows, const char *path)
+{
+    fsdp__free(rows->text);
+    rows->text = fsdp__strdup(path); /* without memory the file is named */
+}
+
+const char *fsdp__rows_text(const fsdp__rows *rows)
+{
+    return rows->text ? rows->text : rows->path;
+}
 
 int64_t fsdp__rows_count(const fsdp__rows *rows)
 {

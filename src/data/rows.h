@@ -38,6 +38,7 @@ void fsdp__rows_writer_close(fsdp__rows_writer *writer); /* removes what is not 
 /* An open file, mapped; may be shared by threads. */
 typedef struct fsdp__rows {
     char *path;
+    char *text; /* the name of the text that the rows were made of; NULL: not known */
     fsdp__mapping map;
     fsdp__token_sums sums;
     int width;
@@ -57,6 +58,10 @@ fsdp_status fsdp__rows_open(const char *path, fsdp__rows **out);
 /* Opens a file of the cache: one made under this name, by this user or root (fsdp__token_file_open_own). */
 fsdp_status fsdp__rows_open_own(const char *path, fsdp__rows **out);
 void fsdp__rows_close(fsdp__rows *rows); /* NULL is allowed */
+
+/* Notes which text the rows were made of; and returns it, or the rows' own path, for messages about rows. */
+void fsdp__rows_name_text(fsdp__rows *rows, const char *path);
+const char *fsdp__rows_text(const fsdp__rows *rows);
 
 int64_t fsdp__rows_count(const fsdp__rows *rows);
 /* Returns the number of tokens of a row, which must exist. */

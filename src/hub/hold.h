@@ -8,6 +8,7 @@
 #include "hub/hub.h"
 
 #define FSDP__HUB_ADAPTER_CONFIG "adapter_config.json"
+#define FSDP__HUB_CHAT_TEMPLATE "chat_template.jinja"
 
 struct fsdp_hub_hold {
     fsdp_context *context;

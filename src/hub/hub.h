@@ -2,6 +2,8 @@
 #ifndef HUB_HUB_H
 #define HUB_HUB_H
 
+#include <jansson.h>
+
 #include "base/directory.h"
 #include "fsdp/format.h"
 #include "fsdp/hub.h"
@@ -32,11 +34,20 @@ fsdp_status fsdp__generation_config_text(const fsdp_model_config *config, char *
 /* Does the same as fsdp_hub_copy_tokenizer. */
 fsdp_status fsdp__hub_copy_tokenizer(const char *from, const fsdp__directory *to);
 
-/* Gives the text of the folder's generation_config.json, with a NUL; fsdp__free it. It is NULL if the folder has none,
- * or one that names tokens which are not in this config's vocabulary. A file that cannot be read is left behind, with a
- * warning. `folder` may be NULL. */
-fsdp_status fsdp__hub_keep_generation_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,
-                                             char **out);
+/* What a model has learned to talk by. */
+typedef struct fsdp__hub_talk {
+    const char *chat_template; /* its text, for chat_template.jinja; NULL: the tokenizer's folder has it */
+    int32_t end_of_turn;       /* the token behind an answer, at which generation stops; -1: none is known */
+} fsdp__hub_talk;
+
+/* Gives the text of the folder's generation_config.json, with a NUL; fsdp__free it. If the folder has none, or one that
+ * names tokens which are not in this config's vocabulary, it is that of the config. A file that cannot be read is left
+ * behind, with a warning. The tokens that end a text have the end of turn of `talk` among them. `folder` and `talk` may
+ * be NULL. */
+fsdp_status fsdp__hub_generation_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,
+                                        const fsdp__hub_talk *talk, char **out);
+/* Changes `text`, a JSON object, so that its eos_token_id is `value`; all else stays. fsdp__free `*out`. */
+fsdp_status fsdp__hub_set_eos(const char *text, const json_t *value, char **out);
 
 /* Returns the tensor of a folder's files for the parameter of this name, under any of the names that are known for it;
  * NULL: there is none. */
@@ -57,6 +68,7 @@ typedef struct fsdp__hub_target {
                                  * generation_config.json are copied along; NULL: none */
     const char *tokenizer;      /* a folder whose tokenizer is copied along in place of the source's; NULL, or a file:
                                  * the source's */
+    const fsdp__hub_talk *talk; /* NULL: it has not learned to */
     bool no_tokenizer;          /* none is copied along: the model's tokens are bytes */
     const char *overwrite_hint; /* see format/publish.h */
     bool overwrite;

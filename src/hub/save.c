@@ -127,9 +127,8 @@ static fsdp_status create_config(saver *s)
 
     FSDP_TRY(fsdp__hub_keep_config(s->hold->context, s->hold->target.source, s->config, s->dtype, &config));
     FSDP_TRY(create_text(s, "config.json", config));
-    FSDP_TRY(fsdp__hub_keep_generation_config(s->hold->context, s->hold->target.source, s->config, &generation));
-    if (!generation)
-        FSDP_TRY(fsdp__generation_config_text(s->config, &generation));
+    FSDP_TRY(fsdp__hub_generation_config(s->hold->context, s->hold->target.source, s->config, s->hold->target.talk,
+                                         &generation));
     return create_text(s, "generation_config.json", generation);
 }
 
@@ -143,6 +142,9 @@ static fsdp_status copy_tokenizer(saver *s)
     if (!tokenizer)
         return FSDP_OK;
     status = fsdp__hub_copy_tokenizer(tokenizer, &s->staging);
+    if (status == FSDP_OK && target->talk && target->talk->chat_template)
+        status = fsdp__directory_write_atomic(&s->staging, FSDP__HUB_CHAT_TEMPLATE, target->talk->chat_template,
+                                              strlen(target->talk->chat_template));
     if (status == FSDP_OK || !target->rescue)
         return status;
     fsdp_log(s->hold->context, FSDP_LOG_WARNING, "the tokenizer is not copied: %s", fsdp_last_error());

@@ -56,6 +56,7 @@ static fsdp_status hold_place(fsdp_train_run *run, const place *p)
         .folder = p->path,
         .source = run->config->model.path,
         .tokenizer = fsdp__text_tokenizer_folder(run),
+        .talk = run->talks ? &run->talk : NULL,
         .no_tokenizer = fsdp__inputs_are_bytes(run->config) || fsdp__train_exports_adapter(run->config),
         .overwrite_hint = p->path == run->config->save.path ? "export.overwrite: true" : NULL,
         .overwrite = p->overwrite,

@@ -50,8 +50,9 @@ static fsdp_status add_generation_config(const fsdp_train_run *run, fsdp__extras
 {
     FSDP__FREED char *text = NULL;
 
-    FSDP_TRY(fsdp__hub_keep_generation_config(run->context, run->config->model.path, &run->model_config, &text));
-    return text ? add(e, "generation_config.json", text, strlen(text)) : FSDP_OK;
+    FSDP_TRY(fsdp__hub_generation_config(run->context, run->config->model.path, &run->model_config,
+                                         run->talks ? &run->talk : NULL, &text));
+    return add(e, "generation_config.json", text, strlen(text));
 }
 
 static fsdp_status add_file(const char *folder, const fsdp__listed_file *file, fsdp__extras *e)
@@ -74,7 +75,10 @@ fsdp_status fsdp__extras_read(const fsdp_train_run *run, fsdp__extras *out)
     if (folder)
         FSDP_TRY(fsdp__hub_list_tokenizer(folder, &files));
     for (int64_t i = 0; i < files.count; i++)
-        FSDP_TRY(add_file(folder, &files.files[i], out));
+        if (!run->chat_template || strcmp(files.files[i].name, FSDP__HUB_CHAT_TEMPLATE) != 0)
+            FSDP_TRY(add_file(folder, &files.files[i], out));
+    if (run->chat_template && folder)
+        return add(out, FSDP__HUB_CHAT_TEMPLATE, run->chat_template, strlen(run->chat_template));
     return FSDP_OK;
 }
 

@@ -12,7 +12,7 @@ static fsdp_status check_answers(const fsdp_train_run *run, const char *key, con
     return FSDP_FAIL(FSDP_INVALID,
                      "%s: no token of '%s' is an answer, so there is nothing to learn: data.train_on: all learns all "
                      "tokens",
-                     key, rows->path);
+                     key, fsdp__rows_text(rows));
 }
 
 fsdp_status fsdp__train_pack(const fsdp_train_run *run, const char *key, const fsdp__rows *rows, int64_t first,

@@ -15,6 +15,7 @@
 #include "fsdp/trace.h"
 #include "fsdp/train.h"
 #include "fsdp/wrap.h"
+#include "hub/hub.h"
 #include "train/comm_schedule.h"
 #include "train/extras.h"
 #include "train/metrics.h"
@@ -185,8 +186,11 @@ struct fsdp_train_run {
     fsdp_hub_hold *hold;        /* on rank 0 only: holds export.path until it is written */
     fsdp__model_folder initial; /* of checkpoint.initial_load_path, unless the run goes on */
     fsdp__resume resume;
-    char *tokenizer; /* for text (text_data.c) */
-    bool tokenizes;  /* it has read text */
+    char *tokenizer;     /* for text (text_data.c) */
+    bool tokenizes;      /* it has read text */
+    char *chat_template; /* the text of data.chat_template; NULL: the tokenizer's folder has the template */
+    fsdp__hub_talk talk; /* for the model's folder and checkpoints; used if it `talks` */
+    bool talks;          /* it has read conversations */
     fsdp__saves saves;
 };
 

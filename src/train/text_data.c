@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "data/conversations.h"
 #include "data/token_cache.h"
@@ -17,6 +18,7 @@
 #include "train/inputs.h"
 
 enum {
+    MAX_TEMPLATE = 4 << 20, /* fsdp_chat_open has read it: it is smaller */
     NEWS_SECONDS = 5
 };
 
@@ -120,11 +122,30 @@ static fsdp_status open_chat(const fsdp_train_run *run, const fsdp_tokenizer *to
     return FSDP_OK;
 }
 
+/* Notes what the model learns to talk by: an export must have it, though the file may be gone by then. */
+static fsdp_status note_talk(fsdp_train_run *run, const fsdp_chat *chat)
+{
+    const char *file = run->config->data.chat_template;
+    size_t bytes = 0;
+
+    if (!chat || run->talks)
+        return FSDP_OK;
+    if (file)
+        FSDP_TRY(fsdp__file_read(file, MAX_TEMPLATE, &run->chat_template, &bytes));
+    run->talk = (fsdp__hub_talk){.chat_template = run->chat_template, .end_of_turn = fsdp_chat_end_of_turn(chat)};
+    run->talks = true;
+    return FSDP_OK;
+}
+
 /* Opens what the cache has. */
 static fsdp_status open_made(const text_files *files, const fsdp__cached_tokens *cached, fsdp__data_source *out)
 {
-    if (files->chat)
-        return fsdp__rows_open_own(cached->path, &out->rows);
+    if (files->chat) {
+        FSDP_TRY(fsdp__rows_open_own(cached->path, &out->rows));
+        if (files->count == 1)
+            fsdp__rows_name_text(out->rows, files->paths[0]);
+        return FSDP_OK;
+    }
     FSDP_TRY(fsdp__tokens_open_own(cached->path, &out->tokens));
     fsdp__tokens_name_text(out->tokens, files->paths[0], files->count > 1);
     return FSDP_OK;
@@ -176,6 +197,8 @@ static fsdp_status open_text(fsdp_train_run *run, text_files *files, fsdp__data_
     status = check_vocabulary(run, tokenizer);
     if (status == FSDP_OK)
         status = open_chat(run, tokenizer, files);
+    if (status == FSDP_OK)
+        status = note_talk(run, files->chat);
     if (status == FSDP_OK)
         status = open_cached(run, tokenizer, files, out);
     fsdp_chat_close(files->chat);

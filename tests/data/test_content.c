@@ -33,7 +33,10 @@ static const struct {
     {LITERAL("7z\xbc\xaf\x27\x1c\0\4"), "it is a 7z archive", false},
     {LITERAL("Rar!\x1a\x07\x01\0"), "it is a rar archive", false},
     {LITERAL("!<arch>\nabc"), "it is an ar archive", false},
-    {LITERAL("PAR1\x15\x04\x15"), "it is a Parquet file: write its text as .txt or .jsonl", false},
+    {LITERAL("PAR1\x15\x04\x15"),
+     "it is a Parquet file: write it as JSON lines: python3 -c \"import pandas; "
+     "pandas.read_parquet('IN')",
+     false},
     {LITERAL("ARROW1\0\0\xff\xff"), "it is an Arrow file", false},
     {LITERAL("\xff\xff\xff\xff\x70\1\0\0"), "it is an Arrow stream", true},
     {LITERAL("\xff\xff\xff\xff\x70\1\0\0\x10\0\0\0\0\0\x0a\0"), "it is an Arrow stream", false},

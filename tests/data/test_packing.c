@@ -113,7 +113,8 @@ TEST(rows_that_are_too_long)
 
     row_file_of_lengths(&f, lengths, 4);
     CHECK_ERROR(fsdp__pack(f.rows, &o, &none), FSDP_INVALID, "row 2 of '");
-    CHECK_CONTAINS(fsdp_last_error(), "has 40 tokens, which is more than training.seq_len 16 (2 such rows)");
+    CHECK_CONTAINS(fsdp_last_error(),
+                   "has 40 tokens, which is more than training.seq_len (--seq-len) 16 (2 such rows)");
     o.long_row = FSDP__LONG_TRUNCATED;
     row_file_pack(&f, &o);
     CHECK_EQ(f.packed->windows, 4);
