@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "data/row_fixture.h"
+#include "support/chat_folder.h"
 #include "support/program.h"
 #include "train/replay.h"
 #include "train/steps.h"
@@ -223,6 +224,83 @@ TEST(packed_rows_are_those_of_the_reference)
     };
 
     check_ways(ways, sizeof ways / sizeof ways[0]);
+}
+
+/* Gives the messages of a text: <|im_start|>role, a newline, the content, <|im_end|> and a newline, as the ids of
+ * chat_folder_write. */
+static json_t *messages_of(const json_t *ids)
+{
+    json_t *messages = json_array();
+    char text[1024];
+    size_t used = 0, i;
+    const json_t *id;
+
+    json_array_foreach(ids, i, id)
+    {
+        int token = (int)json_integer_value(id);
+
+        if (token == 1) {
+            used = 0;
+        } else if (token == 2) {
+            char *content = strchr(text, '\n');
+
+            text[used] = *content = '\0';
+            CHECK_EQ(json_array_append_new(messages, json_pack("{s:s, s:s}", "role", text, "content", content + 1)), 0);
+        } else {
+            CHECK(used < sizeof text - 1);
+            text[used++] = (char)(token - 3);
+        }
+    }
+    return json_pack("{s:o}", "messages", messages);
+}
+
+static void write_conversations(const char *path)
+{
+    json_t *reference = json_load_file(REFERENCE "/finetune/sft-tokens.json", 0, NULL), *row;
+    FILE *file = fopen(path, "w");
+    size_t i;
+
+    CHECK(file && reference);
+    json_array_foreach(json_object_get(reference, "conversations"), i, row)
+    {
+        json_t *line = messages_of(json_object_get(row, "ids"));
+
+        CHECK_EQ(json_dumpf(line, file, 0), 0);
+        fputc('\n', file);
+        json_decref(line);
+    }
+    fclose(file);
+    json_decref(reference);
+}
+
+/* The whole way, from a file of messages through the chat template: with a template that says what an answer is, and
+ * with one of which that is found out. */
+TEST(conversations_are_those_of_the_reference)
+{
+    static const way ways[] = {
+        {"sft-llama-accum3-ws2", 2, 3, NULL, NULL, NULL, NULL},
+        {"sft-llama-ws1", 1, 2, NULL, NULL, NULL, NULL},
+        {"sft-packed-llama-accum2-ws2", 2, 2, NULL, NULL, NULL, NULL},
+        {"sft-packed-llama-accum2-ws2", 4, 2, "parallelism.strategy", "zero2", NULL, NULL},
+        {"sft-packed-llama-ws1", 1, 1, NULL, NULL, NULL, NULL},
+    };
+    char *folder = test_directory(), *path = test_path(folder, "chat.jsonl");
+    row_file rows = {.path = path};
+
+    write_conversations(path);
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        repeated r;
+
+        chat_folder_write(folder, i % 2 == 0 ? chat_template_marked : chat_template_plain);
+        prepare(&r, ways[i].name, &rows, ways[i].world, ways[i].microbatches);
+        set(&r, "data.tokenizer", folder);
+        set(&r, "data.cache", folder);
+        if (ways[i].key)
+            set(&r, ways[i].key, ways[i].value);
+        check_run(&r);
+    }
+    free(path);
+    test_directory_free(folder);
 }
 
 /* float16's scale of the loss goes on top. */
