@@ -82,7 +82,7 @@ static void usage(void)
          "  --field NAME            the field of JSON lines that holds the text; default\n"
          "                          text\n"
          "  --chat-template FILE    another template of conversations, in Jinja\n"
-         "  --train-on WHAT         what counts of conversations: answers (default), or all\n"
+         "  --train-on WHAT         what counts of conversations: answers (default) or all\n"
          "  --on-long-row WHAT      what to do with a conversation of more than --seq-len\n"
          "                          tokens: error (the default), truncate, split or skip\n"
          "  --on-bad-line WHAT      what to do with a line that is not a JSON object or\n"
