@@ -124,7 +124,8 @@ FSDP_API fsdp_status fsdp_model_set_last_logits_only(fsdp_module *model, bool on
 FSDP_API bool fsdp_model_last_logits_only(fsdp_module *model); /* false for other modules */
 
 /* Sets how the loss of calls with targets is reduced: to the mean (the default; scale is 0), or to a sum times `scale`,
- * as in fsdp_cross_entropy_options. FSDP_INVALID: another reduction, a scale of a mean, or one that is not finite. */
+ * as in fsdp_cross_entropy_options; FSDP_LOSS_NONE (scale 0): the loss of each target (B,T) f32, 0 where it is ignored,
+ * for which all logits are held. FSDP_INVALID: another reduction, a scale of a mean, or one that is not finite. */
 FSDP_API fsdp_status fsdp_model_set_loss(fsdp_module *model, fsdp_loss_reduction reduction, double scale);
 
 /* ---- a cache of keys and values ----

@@ -20,18 +20,24 @@ typedef struct lm_head {
     fsdp_cross_entropy_options loss;
 } lm_head;
 
-/* Maps hidden (B,T,C) to logits (B,T,V), or hidden and targets (B,T) to the loss (). */
+/* Computes the loss of each target (B,T), from logits that exist as a whole. */
+static fsdp_tensor *loss_of_each(fsdp_tensor *logits, fsdp_tensor *targets)
+{
+    return fsdp_nll_loss(fsdp_log_softmax(fsdp_cast(logits, FSDP_F32)), targets, FSDP_LOSS_NONE);
+}
+
+/* Maps hidden (B,T,C) to logits (B,T,V), or hidden and targets (B,T) to the loss () or (B,T). */
 static fsdp_tensor *head_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     const lm_head *head = (const lm_head *)self;
     fsdp_tensor *logits;
 
-    if (count == 2)
+    if (count == 2 && head->loss.reduction != FSDP_LOSS_NONE)
         return fsdp_linear_cross_entropy_with(inputs[0], head->layer.weight, inputs[1], &head->loss);
     logits = fsdp_linear(inputs[0], head->layer.weight, FSDP_NO_BIAS);
     if (head->loss.softcap > 0)
         logits = fsdp_scale(fsdp_tanh(fsdp_scale(logits, 1 / (double)head->loss.softcap)), (double)head->loss.softcap);
-    return logits;
+    return count == 2 ? loss_of_each(logits, inputs[1]) : logits;
 }
 
 static void describe_head(const fsdp_module *self, char *text, size_t text_bytes)
@@ -202,11 +208,14 @@ fsdp_status fsdp_model_set_loss(fsdp_module *model, fsdp_loss_reduction reductio
 
     if (!m)
         return FSDP_FAIL(FSDP_INVALID, "not a model made by fsdp_model_create");
-    if (reduction != FSDP_LOSS_MEAN && reduction != FSDP_LOSS_SUM)
-        return FSDP_FAIL(FSDP_INVALID, "a model's loss is FSDP_LOSS_MEAN or FSDP_LOSS_SUM, not %d", (int)reduction);
-    if (!isfinite(scale) || (reduction == FSDP_LOSS_MEAN && scale != 0))
+    if (reduction != FSDP_LOSS_MEAN && reduction != FSDP_LOSS_SUM && reduction != FSDP_LOSS_NONE)
+        return FSDP_FAIL(FSDP_INVALID, "a model's loss is FSDP_LOSS_MEAN, FSDP_LOSS_SUM or FSDP_LOSS_NONE, not %d",
+                         (int)reduction);
+    if (!isfinite(scale) || (reduction != FSDP_LOSS_SUM && scale != 0))
         return FSDP_FAIL(FSDP_INVALID, "the scale of a model's loss is %g: it must be %s", scale,
-                         reduction == FSDP_LOSS_MEAN ? "0 for a mean: take FSDP_LOSS_SUM" : "finite");
+                         reduction == FSDP_LOSS_MEAN   ? "0 for a mean: take FSDP_LOSS_SUM"
+                         : reduction == FSDP_LOSS_NONE ? "0 without a sum"
+                                                       : "finite");
     loss = &((lm_head *)m->lm_head)->loss;
     loss->reduction = reduction;
     loss->scale = scale;

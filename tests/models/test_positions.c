@@ -82,6 +82,41 @@ static void take_gradient(fsdp_module *model, float *out)
     fsdp_module_zero_grad(model);
 }
 
+/* The losses of each target add up to their sum, with its gradient. */
+static void check_each(fsdp_architecture architecture)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *model = create(context, architecture);
+    float sum[MOST], each[MOST], values[LENGTH];
+    double loss = run(context, model, true), all = 0;
+    fsdp_tensor *losses;
+
+    take_gradient(model, sum);
+    CHECK_OK(fsdp_model_set_loss(model, FSDP_LOSS_NONE, 0));
+    CHECK_OK(fsdp_scope_begin(context));
+    losses = CHECK_PTR(fsdp_call(model, part(context, text, 0, LENGTH), part(context, answers, 0, LENGTH),
+                                 part(context, positions, 0, LENGTH)));
+    CHECK_EQ(fsdp_tensor_ndim(losses), 2);
+    CHECK_OK(fsdp_tensor_read(losses, FSDP_F32, values));
+    CHECK_OK(fsdp_backward(fsdp_scale(fsdp_sum(losses), 0.5)));
+    fsdp_scope_end(context, NULL);
+    for (int i = 0; i < LENGTH; i++) {
+        all += 0.5 * (double)values[i];
+        CHECK((values[i] > 0) == (answers[i] >= 0));
+    }
+    CHECK_NEAR(all, loss, 1e-5);
+    take_gradient(model, each);
+    CHECK_CLOSE(each, sum, MOST, 1e-4, 1e-5);
+    fsdp_module_unref(model);
+    fsdp_context_free(context);
+}
+
+TEST(the_loss_of_each_target_is_a_part_of_the_sum)
+{
+    check_each(FSDP_GPT2);
+    check_each(FSDP_LLAMA);
+}
+
 static void check_packed(fsdp_architecture architecture)
 {
     fsdp_context *context = test_context();
@@ -164,7 +199,8 @@ TEST(what_is_wrong_with_a_row_is_said)
     CHECK_INVALID(fsdp_call(model, x, x, x, x), "takes tokens, targets and positions, not 4 inputs");
     fsdp_scope_end(context, NULL);
     CHECK_EQ(fsdp_model_set_loss(NULL, FSDP_LOSS_SUM, 1), FSDP_INVALID);
-    CHECK_ERROR(fsdp_model_set_loss(model, FSDP_LOSS_NONE, 0), FSDP_INVALID, "is FSDP_LOSS_MEAN or FSDP_LOSS_SUM");
+    CHECK_ERROR(fsdp_model_set_loss(model, (fsdp_loss_reduction)7, 0), FSDP_INVALID, "or FSDP_LOSS_NONE, not 7");
+    CHECK_ERROR(fsdp_model_set_loss(model, FSDP_LOSS_NONE, 2), FSDP_INVALID, "must be 0 without a sum");
     CHECK_ERROR(fsdp_model_set_loss(model, FSDP_LOSS_MEAN, 2), FSDP_INVALID, "must be 0 for a mean");
     CHECK_ERROR(fsdp_model_set_loss(model, FSDP_LOSS_SUM, (double)NAN), FSDP_INVALID, "is nan: it must be finite");
     fsdp_module_unref(model);
