@@ -15,6 +15,8 @@
  *     prompt           with completion: two texts, or two lists of messages
  *     instruction      with input, output (Alpaca); also system, history: [[question, answer]]
  *     text             a text, all of it learned
+ *     chosen           with rejected: a better and a worse answer to one prompt, in one of the forms of completion;
+ * also prompt: without it, it is what both begin with
  *
  * What is learned: what the template's `generation` blocks enclose. A template without them is rendered again for each
  * answer, once up to it, with what begins an answer, and once with it; what it adds is the answer. White space behind a
@@ -50,7 +52,8 @@ typedef enum fsdp_chat_kind {
     FSDP_CHAT_SHAREGPT,
     FSDP_CHAT_COMPLETION,
     FSDP_CHAT_INSTRUCTION,
-    FSDP_CHAT_TEXT
+    FSDP_CHAT_TEXT,
+    FSDP_CHAT_PREFERENCE
 } fsdp_chat_kind;
 
 /* Returns what a row is by its fields; FSDP_CHAT_NONE also for what is no JSON object. */
@@ -63,6 +66,7 @@ typedef struct fsdp_chat_options {
     bool prompt;         /* end with what begins an answer, for generation: nothing is learned then */
     bool no_mask;        /* leave `learned` alone: no mask is needed (all is learned, or nothing) */
     int64_t now;         /* the time for strftime_now, in seconds since 1970; 0: now */
+    bool rejected;       /* of a pair, encode the rejected answer: the chosen one otherwise */
 } fsdp_chat_options;
 
 /* A row as tokens. Memory is kept from one call to the next. */

@@ -185,6 +185,7 @@ typedef struct fsdp_train_config {
         char *device;
         double epochs;    /* times that the data is gone through, in place of `steps`; NaN: not set */
         double ema_decay; /* of the average of the weights; 0: there is none */
+        int objective;    /* 0: next_token; 1: dpo */
     } training;
     struct {
         int name; /* fsdp_train_optimizer */
@@ -218,13 +219,11 @@ typedef struct fsdp_train_config {
         int fsdp1_backward_prefetch;            /* fsdp_backward_prefetch; -1: PRE */
         int fsdp1_forward_prefetch;             /* 1, 0, -1: 0 */
         double ddp_bucket_cap_mb;               /* as in fsdp_replicate_options; NaN: its default */
-        int ddp_find_unused_parameters;         /* 1, 0, -1: 0 */
-        int ddp_static_graph;                   /* 1, 0, -1: 0 */
-        int ddp_gradient_as_bucket_view;        /* 1, 0, -1: 0 */
-        int ddp_compress;                       /* fsdp_dtype: NONE, BF16, F16; -1: NONE */
-        int wrap_policy;                        /* fsdp_train_wrap */
-        int64_t wrap_min_num_params;            /* for SIZE; 0: its default */
-        char **wrap_classes;                    /* for CLASS: names of module types */
+        int ddp_find_unused_parameters, ddp_static_graph, ddp_gradient_as_bucket_view; /* 1, 0, -1: 0 */
+        int ddp_compress;            /* fsdp_dtype: NONE, BF16, F16; -1: NONE */
+        int wrap_policy;             /* fsdp_train_wrap */
+        int64_t wrap_min_num_params; /* for SIZE; 0: its default */
+        char **wrap_classes;         /* for CLASS: names of module types */
         int64_t wrap_class_count;
         int64_t prefetch;        /* units to gather ahead; 0: the engine's default */
         bool keep_last_unit;     /* keep it unsharded from a forward to its backward */
@@ -270,13 +269,12 @@ typedef struct fsdp_train_config {
         char *flight_recorder;
     } metrics;
     struct {
-        int enable;            /* 1, 0, -1: enabled if there is a folder */
-        char *folder;          /* NULL: none */
-        int64_t interval;      /* steps */
-        int64_t keep_latest_k; /* 0: keep all */
-        int64_t keep_every;    /* 0: none */
-        int async_mode;        /* 0, 1 */
-        int64_t load_step;     /* or FSDP_CHECKPOINT_NEWEST, FSDP_CHECKPOINT_BEST */
+        int enable;                        /* 1, 0, -1: enabled if there is a folder */
+        char *folder;                      /* NULL: none */
+        int64_t interval;                  /* steps */
+        int64_t keep_latest_k, keep_every; /* 0: keep all, none */
+        int async_mode;                    /* 0, 1 */
+        int64_t load_step;                 /* or FSDP_CHECKPOINT_NEWEST, FSDP_CHECKPOINT_BEST */
         char *initial_load_path;
         char **exclude_from_loading; /* some of "optimizer", "lr_scheduler", "dataloader" */
         int64_t exclude_count;
@@ -307,6 +305,9 @@ typedef struct fsdp_train_config {
         int64_t modules_to_save_count;
         int rslora, dora, base_dtype; /* 1, 0, -1: 0; fsdp_dtype: F32 or BF16, of the frozen parameters */
     } adapter;
+    struct {
+        double beta, label_smoothing; /* NaN: 0.1, 0 */
+    } dpo;
     char *loaded_from; /* the file that was read last; NULL: none */
 } fsdp_train_config;
 
@@ -421,22 +422,21 @@ typedef struct fsdp_train_report {
     int64_t skipped;   /* steps skipped so far, including this one */
     double loss_scale; /* for float16: the scale of this step's loss (fsdp_grad_scaler); otherwise 0 */
     double lr;
-    double tokens_per_second; /* all ranks */
-    double step_ms;
-    size_t memory_live_bytes;                       /* this rank's device, at the end of the step */
-    size_t memory_peak_bytes;                       /* the same, within the step */
+    double tokens_per_second, step_ms;              /* the first of all ranks */
+    size_t memory_live_bytes, memory_peak_bytes;    /* this rank's device: at the end of the step, and within it */
     int64_t all_gather, reduce_scatter, all_reduce; /* calls of this rank in the step */
     int64_t bytes_sent;                             /* by these calls, as a ring algorithm counts */
     fsdp_comm_stats comm;                           /* all collectives, by kind */
     fsdp_memory_stats memory;                       /* this rank's device: live at the end, peaks within the step */
-    double gather_ms, reduce_ms;                    /* parts of step_ms: fsdp_module_exposed_time */
-    double data_ms;                                 /* the same: waiting for batches */
+    double gather_ms, reduce_ms, data_ms;   /* parts of step_ms: fsdp_module_exposed_time; waiting for batches */
     double mfu;                             /* share of the summary's peak_flops, from 0 to 1; 0: that is not known */
     int64_t network_sent, network_received; /* bytes of buffers, to and from other machines: docs/cluster.md */
     int64_t epoch;                          /* of the step's last microbatch, from 0 */
     int64_t tokens;                         /* seen so far, all ranks, without padding */
     int64_t answer_tokens;                  /* learned in this step, all ranks, of data that has rows; otherwise 0 */
     double padded_tokens_per_second;        /* the same data with its padding: what the device has computed with */
+    int64_t pairs; /* of the step, with training.objective: dpo; otherwise 0. Means over them, known as the loss is: */
+    double reward_chosen, reward_rejected, reward_margin, reward_accuracy;
 } fsdp_train_report;
 
 /* Reports one validation: the mean loss of a stream's tokens, each predicted once from the tokens before it in its

@@ -26,9 +26,10 @@ uint64_t fsdp__chat_hash(const fsdp_chat *chat);
 
 /* Returns what a parsed row is. */
 fsdp_chat_kind fsdp__chat_kind_of(const json_t *row);
-/* Makes a conversation of a row: {"messages": [...], "tools": ..., "chat_template_kwargs": ..., "prompt_messages": N};
- * the last is how many messages are a prompt, of which nothing is learned. The caller json_decref's it. */
-fsdp_status fsdp__chat_conversation(const json_t *row, fsdp_chat_kind kind, json_t **out);
+/* Makes a conversation of a row, or one of the two of a pair: {"messages": [...], "tools": ..., "chat_template_kwargs":
+ * ..., "prompt_messages": N, "whole": true}. N is how many messages are a prompt, of which nothing is learned; `whole`
+ * says that of the rest white space at the end is learned, too. The caller json_decref's it. */
+fsdp_status fsdp__chat_conversation(const json_t *row, fsdp_chat_kind kind, bool rejected, json_t **out);
 
 /* ---- encoding ---- */
 

@@ -132,6 +132,8 @@ static fsdp_status find_answer(const fsdp_chat *chat, const json_t *conversation
     }
     if (!begins_with(all, &with) || !begins_with(&with, &before))
         return no_mask("it changes the text of a conversation's beginning when more messages follow");
+    if (json_object_get(conversation, "whole"))
+        return add_range(out, before.bytes, with.bytes);
     return add_range(out, before.bytes, without_space(chat, all->text, before.bytes, with.bytes));
 }
 
@@ -319,8 +321,8 @@ static fsdp_status check_kind(const json_t *row, const char *text, size_t bytes,
         return FSDP_OK;
     fsdp__json_list_keys(text, bytes, keys, sizeof keys);
     return FSDP_FAIL(FSDP_FORMAT,
-                     "the row has %s: what is read is messages, conversations, prompt with completion, or instruction "
-                     "with output",
+                     "the row has %s: what is read is messages, conversations, prompt with completion, instruction "
+                     "with output, or chosen with rejected",
                      keys[0] ? keys : "no fields");
 }
 
@@ -338,7 +340,7 @@ fsdp_status fsdp_chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, const
         return FSDP_FAIL(FSDP_FORMAT, "not a JSON object but an array: if the file is one, " FSDP__JSON_ARRAY_ADVICE);
     FSDP_TRY(fsdp__json_parse_foreign("row", row, bytes, &parsed));
     FSDP_TRY(check_kind(parsed, row, bytes, options->kind, &kind));
-    FSDP_TRY(fsdp__chat_conversation(parsed, kind, &conversation));
+    FSDP_TRY(fsdp__chat_conversation(parsed, kind, options->rejected, &conversation));
     return fsdp__chat_encode(chat, encoder, conversation, options, out);
 }
 

@@ -15,15 +15,18 @@ static const char *const names[] = {
     [FSDP_CHAT_COMPLETION] = "prompt and completion",
     [FSDP_CHAT_INSTRUCTION] = "instruction, input and output (Alpaca)",
     [FSDP_CHAT_TEXT] = "text",
+    [FSDP_CHAT_PREFERENCE] = "chosen and rejected answers",
 };
 
 const char *fsdp_chat_kind_name(fsdp_chat_kind kind)
 {
-    return kind >= FSDP_CHAT_NONE && kind <= FSDP_CHAT_TEXT ? names[kind] : names[FSDP_CHAT_NONE];
+    return kind >= FSDP_CHAT_NONE && kind <= FSDP_CHAT_PREFERENCE ? names[kind] : names[FSDP_CHAT_NONE];
 }
 
 fsdp_chat_kind fsdp__chat_kind_of(const json_t *row)
 {
+    if (json_object_get(row, "chosen") && json_object_get(row, "rejected"))
+        return FSDP_CHAT_PREFERENCE;
     if (json_object_get(row, "messages"))
         return FSDP_CHAT_MESSAGES;
     if (json_object_get(row, "conversations"))
@@ -231,23 +234,91 @@ static fsdp_status from_instruction(const json_t *row, json_t *messages)
 
 /* ---- prompt and completion ---- */
 
-static fsdp_status from_completion(const json_t *row, json_t *messages, json_t *conversation)
+/* Adds a prompt and its completion, whose field is `name`: two texts, or two lists of messages. */
+static fsdp_status add_completion(const json_t *prompt, const json_t *completion, const char *name, json_t *messages,
+                                  json_t *conversation)
 {
-    const json_t *prompt = json_object_get(row, "prompt"), *completion = json_object_get(row, "completion");
-
     if (json_is_string(prompt) && json_is_string(completion)) {
         TRY_JSON(json_object_set(conversation, "prompt", (json_t *)prompt));
         TRY_JSON(json_object_set(conversation, "completion", (json_t *)completion));
         return FSDP_OK;
     }
     if (!json_is_array(prompt) || !json_is_array(completion))
-        return FSDP_FAIL(FSDP_FORMAT, "fields 'prompt' and 'completion' are not both texts, or both lists of messages");
+        return FSDP_FAIL(FSDP_FORMAT, "fields 'prompt' and '%s' are not both texts, or both lists of messages", name);
     FSDP_TRY(copy_messages(prompt, "prompt", messages));
     TRY_JSON(json_object_set_new(conversation, "prompt_messages", json_integer((json_int_t)json_array_size(prompt))));
-    return copy_messages(completion, "completion", messages);
+    return copy_messages(completion, name, messages);
 }
 
-static fsdp_status convert(const json_t *row, fsdp_chat_kind kind, json_t *messages, json_t *conversation)
+/* ---- pairs ---- */
+
+/* Returns how many bytes two texts begin with in common: whole characters, and not the space before where they part,
+ * which belongs to the answers' first words. */
+static size_t common_bytes(const char *a, const char *b)
+{
+    size_t count = 0;
+
+    while (a[count] && a[count] == b[count])
+        count++;
+    while (count > 0 && ((unsigned char)a[count] & 0xc0) == 0x80)
+        count--;
+    return count > 0 && a[count - 1] == ' ' ? count - 1 : count;
+}
+
+static size_t common_turns(const json_t *a, const json_t *b)
+{
+    size_t count = 0;
+
+    while (count < json_array_size(a) && count < json_array_size(b) &&
+           json_equal(json_array_get(a, count), json_array_get(b, count)))
+        count++;
+    return count;
+}
+
+/* Takes what both answers begin with as their prompt, and leaves the rest of one as its answer. */
+static fsdp_status split_answer(const json_t *chosen, const json_t *rejected, const json_t *of, json_t **prompt,
+                                json_t **answer)
+{
+    size_t count;
+
+    if (json_is_string(chosen) && json_is_string(rejected)) {
+        count = common_bytes(json_string_value(chosen), json_string_value(rejected));
+        FSDP__TRY_NEW(*prompt = json_stringn(json_string_value(of), count));
+        FSDP__TRY_NEW(*answer = json_string(json_string_value(of) + count));
+        return FSDP_OK;
+    }
+    if (!json_is_array(chosen) || !json_is_array(rejected))
+        return FSDP_FAIL(FSDP_FORMAT, "fields 'chosen' and 'rejected' are not both texts, or both lists of messages");
+    count = common_turns(chosen, rejected);
+    FSDP__TRY_NEW(*prompt = json_array());
+    FSDP__TRY_NEW(*answer = json_array());
+    for (size_t i = 0; i < json_array_size(of); i++)
+        TRY_JSON(json_array_append(i < count ? *prompt : *answer, json_array_get(of, i)));
+    return FSDP_OK;
+}
+
+/* Sets one of the two conversations of a pair. What is learned of it is all that follows the prompt. */
+static fsdp_status from_pair(const json_t *row, bool is_rejected, json_t *messages, json_t *conversation)
+{
+    const json_t *chosen = json_object_get(row, "chosen"), *rejected = json_object_get(row, "rejected");
+    const json_t *prompt = json_object_get(row, "prompt"), *of = is_rejected ? rejected : chosen;
+    const char *name = is_rejected ? "rejected" : "chosen";
+    json_auto_t *own = NULL, *answer = NULL;
+
+    if (json_equal(chosen, rejected))
+        return FSDP_FAIL(FSDP_FORMAT, "fields 'chosen' and 'rejected' are the same: no answer is the better one");
+    TRY_JSON(json_object_set_new(conversation, "whole", json_true()));
+    if (prompt && !json_is_null(prompt))
+        return add_completion(prompt, of, name, messages, conversation);
+    FSDP_TRY(split_answer(chosen, rejected, of, &own, &answer));
+    if (json_is_string(own) ? json_string_length(own) == 0 : json_array_size(own) == 0)
+        return FSDP_FAIL(FSDP_FORMAT, "there is no field 'prompt', and 'chosen' and 'rejected' begin with nothing in "
+                                      "common that could be one");
+    return add_completion(own, answer, name, messages, conversation);
+}
+
+static fsdp_status convert(const json_t *row, fsdp_chat_kind kind, bool rejected, json_t *messages,
+                           json_t *conversation)
 {
     const json_t *words = json_object_get(row, "chat_template_kwargs");
 
@@ -260,13 +331,16 @@ static fsdp_status convert(const json_t *row, fsdp_chat_kind kind, json_t *messa
     case FSDP_CHAT_SHAREGPT:
         return from_sharegpt(row, messages);
     case FSDP_CHAT_COMPLETION:
-        return from_completion(row, messages, conversation);
+        return add_completion(json_object_get(row, "prompt"), json_object_get(row, "completion"), "completion",
+                              messages, conversation);
+    case FSDP_CHAT_PREFERENCE:
+        return from_pair(row, rejected, messages, conversation);
     default:
         return from_instruction(row, messages);
     }
 }
 
-fsdp_status fsdp__chat_conversation(const json_t *row, fsdp_chat_kind kind, json_t **out)
+fsdp_status fsdp__chat_conversation(const json_t *row, fsdp_chat_kind kind, bool rejected, json_t **out)
 {
     json_auto_t *conversation = json_object();
     json_t *messages = json_array();
@@ -275,7 +349,7 @@ fsdp_status fsdp__chat_conversation(const json_t *row, fsdp_chat_kind kind, json
     FSDP__TRY_NEW(conversation);
     FSDP__TRY_NEW(messages);
     TRY_JSON(json_object_set_new(conversation, "messages", messages));
-    FSDP_TRY(convert(row, kind, messages, conversation));
+    FSDP_TRY(convert(row, kind, rejected, messages, conversation));
     if (json_array_size(messages) == 0 && !json_object_get(conversation, "prompt"))
         return FSDP_FAIL(FSDP_FORMAT, "the conversation has no messages");
     *out = json_incref(conversation);

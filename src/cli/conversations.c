@@ -69,12 +69,12 @@ static fsdp_status print_tokens(const showing *s, int64_t begin, int64_t end)
     return FSDP_OK;
 }
 
-static fsdp_status show(showing *s, const char *path, int64_t line, const char *text, size_t bytes)
+static fsdp_status show(showing *s, const char *path, int64_t line, const char *text, size_t bytes, bool rejected)
 {
-    const fsdp_chat_options options = {.no_mask = s->shown->learn_all};
+    const fsdp_chat_options options = {.no_mask = s->shown->learn_all, .rejected = rejected};
     const fsdp_chat_row *row = &s->row;
     fsdp_status status = fsdp_chat_encode(s->chat, NULL, text, bytes, &options, &s->row);
-    bool all = options.no_mask;
+    bool all = options.no_mask && fsdp_chat_recognise(text, bytes) != FSDP_CHAT_PREFERENCE;
 
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "cannot read '%s': line %lld", path, (long long)line);
@@ -99,7 +99,9 @@ static bool show_next(void *arg, const char *path, int64_t line, const char *tex
 
     if (strspn(text, " \t\r\n") >= bytes)
         return true;
-    s->status = show(s, path, line, text, bytes);
+    s->status = show(s, path, line, text, bytes, false);
+    if (s->status == FSDP_OK && fsdp_chat_recognise(text, bytes) == FSDP_CHAT_PREFERENCE)
+        s->status = show(s, path, line, text, bytes, true);
     return s->status == FSDP_OK && ++s->done < s->shown->rows;
 }
 

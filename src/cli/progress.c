@@ -250,6 +250,8 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
     printf("step: %2lld  loss: %.4f  norm: %.2f", (long long)report->step, report->loss, report->grad_norm);
     if (report->loss_scale > 0)
         printf("  scale: %g", report->loss_scale);
+    if (report->pairs > 0)
+        printf("  margin: %.4f  accuracy: %.2f", report->reward_margin, report->reward_accuracy);
     printf("  %s  %s tok/s", fsdp__size_text((double)report->memory_peak_bytes, memory, sizeof memory),
            fsdp__thousands((int64_t)(progress->tps + 0.5), speed, sizeof speed));
     if (!progress->on_terminal || (report->loss_scale == 0 && progress->mfu_per_token == 0))

@@ -91,8 +91,9 @@ void fsdp__encoded_rows_release(fsdp__encoded_rows *rows)
     fsdp_chat_row_release(&rows->row);
 }
 
-fsdp_status fsdp__conversations_encode(const fsdp_chat *chat, const fsdp_chat_options *options, fsdp_encoder *encoder,
-                                       const char *line, size_t bytes, fsdp_token_list *ids, fsdp__encoded_rows *rows)
+/* Encodes a line, or one of the two conversations of a pair. */
+static fsdp_status encode_one(const fsdp_chat *chat, const fsdp_chat_options *options, fsdp_encoder *encoder,
+                              const char *line, size_t bytes, fsdp_token_list *ids, fsdp__encoded_rows *rows)
 {
     const fsdp_chat_row *row = &rows->row;
     int64_t before = ids->count;
@@ -109,4 +110,35 @@ fsdp_status fsdp__conversations_encode(const fsdp_chat *chat, const fsdp_chat_op
     rows->answers += options->no_mask ? row->ids.count : row->answers;
     rows->ends[rows->count++] = ids->count;
     return FSDP_OK;
+}
+
+/* Encodes both conversations of a pair, or takes back the first. */
+static fsdp_status encode_pair(const fsdp_chat *chat, const fsdp_chat_options *options, fsdp_encoder *encoder,
+                               const char *line, size_t bytes, fsdp_token_list *ids, fsdp__encoded_rows *rows)
+{
+    fsdp_chat_options own = *options;
+    int64_t first = rows->count, answers = rows->answers;
+    fsdp_status status;
+
+    own.no_mask = false;
+    own.rejected = false;
+    status = encode_one(chat, &own, encoder, line, bytes, ids, rows);
+    own.rejected = true;
+    if (status == FSDP_OK)
+        status = encode_one(chat, &own, encoder, line, bytes, ids, rows);
+    if (status == FSDP_OK && rows->count != first + 2)
+        status = FSDP_FAIL(FSDP_FORMAT, "an answer and its prompt have no tokens");
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    rows->count = first;
+    rows->answers = answers;
+    return status;
+}
+
+fsdp_status fsdp__conversations_encode(const fsdp_chat *chat, const fsdp_chat_options *options, fsdp_encoder *encoder,
+                                       const char *line, size_t bytes, fsdp_token_list *ids, fsdp__encoded_rows *rows)
+{
+    bool pairs = options->kind == FSDP_CHAT_PREFERENCE;
+
+    return (pairs ? encode_pair : encode_one)(chat, options, encoder, line, bytes, ids, rows);
 }

@@ -22,7 +22,8 @@ typedef struct fsdp__encoded_rows {
     fsdp_chat_row row; /* the one that is being made */
 } fsdp__encoded_rows;
 void fsdp__encoded_rows_release(fsdp__encoded_rows *rows);
-/* Encodes one line, and adds its ids to `ids` and the row to `rows`. A row without ids is left out. */
+/* Encodes one line, and adds its ids to `ids` and the row to `rows`: of a pair two, the chosen one first, always with
+ * their answers learned. A row without ids is left out. */
 fsdp_status fsdp__conversations_encode(const fsdp_chat *chat, const fsdp_chat_options *options, fsdp_encoder *encoder,
                                        const char *line, size_t bytes, fsdp_token_list *ids, fsdp__encoded_rows *rows);
 

@@ -313,3 +313,13 @@ fsdp_status fsdp__loader_look_ahead(fsdp_loader *loader, int64_t windows, fsdp__
     }
     return FSDP_OK;
 }
+
+int64_t fsdp__loader_window(const fsdp_loader *loader, int64_t position)
+{
+    int64_t window;
+    const fsdp__windows *of = window_at(loader, FSDP__MAX(loader->options.workers, 1), position, &window);
+
+    for (int part = 0; &loader->parts[part].windows != of; part++)
+        window += loader->parts[part].windows.count;
+    return window;
+}

@@ -43,6 +43,24 @@ static fsdp_status add_part(packer *k, int64_t row, int64_t first, int64_t count
     return FSDP_OK;
 }
 
+/* Refuses a pair, whose first row this is. */
+static fsdp_status refuse_pair(const fsdp__packed *p, int64_t row, bool fits)
+{
+    long long pair = (long long)row / 2 + 1, first = (long long)fsdp__rows_length(p->rows, row);
+    long long second = (long long)fsdp__rows_length(p->rows, row + 1);
+
+    if (fits)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "pair %lld of '%s' has %lld and %lld tokens, and the model has %lld positions: leave such "
+                         "pairs out with data.on_long_row: skip",
+                         pair, p->rows->path, first, second, (long long)p->options.row_most);
+    return FSDP_FAIL(
+        FSDP_INVALID,
+        "pair %lld of '%s' has %lld and %lld tokens, which do not fit training.seq_len %lld together: take "
+        "a larger training.seq_len, or leave such pairs out with data.on_long_row: skip",
+        pair, p->rows->path, first, second, (long long)p->options.seq_len);
+}
+
 /* Adds what is used of a row that is too long. */
 static fsdp_status add_long(packer *k, int64_t row, int64_t count)
 {
@@ -61,6 +79,38 @@ static fsdp_status add_long(packer *k, int64_t row, int64_t count)
         return FSDP_OK;
     p->left_out -= length;
     return add_part(k, row, 0, length, false);
+}
+
+/* Adds a pair, unless it is too long. */
+static fsdp_status add_pair(packer *k, int64_t row)
+{
+    fsdp__packed *p = k->packed;
+    int64_t first = fsdp__rows_length(p->rows, row), second = fsdp__rows_length(p->rows, row + 1);
+
+    int64_t most = p->options.row_most > 0 ? p->options.row_most : p->options.seq_len;
+
+    if (first + second > p->options.seq_len || FSDP__MAX(first, second) > most) {
+        p->long_rows += 2;
+        p->left_out += first + second;
+        return p->options.long_row == FSDP__LONG_REFUSED ? refuse_pair(p, row, first + second <= p->options.seq_len)
+                                                         : FSDP_OK;
+    }
+    p->row_count += 2;
+    FSDP_TRY(add_part(k, row, 0, first, false));
+    return add_part(k, row + 1, 0, second, false);
+}
+
+static fsdp_status add_pairs(packer *k)
+{
+    const fsdp__packed *p = k->packed;
+
+    for (int64_t row = 0; row + 1 < fsdp__rows_count(p->rows); row += 2)
+        FSDP_TRY(add_pair(k, row));
+    if (k->part_count > 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "all %lld pairs of '%s' have more tokens than training.seq_len %lld, and are left out",
+                     (long long)fsdp__rows_count(p->rows) / 2, p->rows->path, (long long)p->options.seq_len);
 }
 
 static fsdp_status add_parts(packer *k)
@@ -109,6 +159,13 @@ static void next_fit(packer *k)
         left -= p->parts[i].count;
         k->window_of[i] = k->windows - 1;
     }
+}
+
+static void pair(packer *k)
+{
+    for (int64_t i = 0; i < k->part_count; i++)
+        k->window_of[i] = i / 2;
+    k->windows = k->part_count / 2;
 }
 
 /* Windows by the room they have left: a stack for each number of tokens. */
@@ -239,7 +296,7 @@ static fsdp_status divide(packer *k)
 {
     FSDP__FREED int64_t *window_of = NULL;
 
-    FSDP_TRY(add_parts(k));
+    FSDP_TRY((k->packed->options.packing == FSDP__PAIRS ? add_pairs : add_parts)(k));
     FSDP__TRY_NEW(window_of = k->window_of = fsdp__calloc((size_t)k->part_count, sizeof *window_of));
     switch (k->packed->options.packing) {
     case FSDP__PAD:
@@ -250,6 +307,9 @@ static fsdp_status divide(packer *k)
         break;
     case FSDP__BEST_FIT:
         FSDP_TRY(best_fit(k));
+        break;
+    case FSDP__PAIRS:
+        pair(k);
         break;
     }
     return sort_by_window(k);

@@ -11,7 +11,8 @@
 typedef enum fsdp__packing {
     FSDP__PAD,      /* one row in a window */
     FSDP__NEXT_FIT, /* a row goes to the last window, or begins another: windows are in the order of the rows */
-    FSDP__BEST_FIT  /* the longest rows first, each to the fullest window that has room; windows by their first row */
+    FSDP__BEST_FIT, /* the longest rows first, each to the fullest window that has room; windows by their first row */
+    FSDP__PAIRS     /* two rows in a window: the rows are pairs. A pair that is too long is refused or skipped whole */
 } fsdp__packing;
 
 /* Says what happens to a row of more than seq_len tokens. */
@@ -28,6 +29,7 @@ typedef struct fsdp__packing_options {
     fsdp__long_row long_row;
     bool all;                     /* all tokens are learned, whatever the rows say, but for the first of each */
     int64_t first_row, row_count; /* use these rows; count 0: from the first to the end */
+    int64_t row_most;             /* of pairs: tokens of a row, at most; 0: seq_len */
 } fsdp__packing_options;
 
 enum {

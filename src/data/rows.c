@@ -17,6 +17,7 @@ enum {
     ROWS_AT = 24,
     TOKENS_AT = 32,
     LEARNED_AT = 40,
+    PAIRS_AT = 48,
     NOTE_AT = 256
 };
 
@@ -101,6 +102,7 @@ static void fill_header(const fsdp__rows_writer *w, const char *note, unsigned c
     memcpy(header + ROWS_AT, &w->rows, sizeof w->rows);
     memcpy(header + TOKENS_AT, &w->file.tokens, sizeof w->file.tokens);
     memcpy(header + LEARNED_AT, &w->learned, sizeof w->learned);
+    header[PAIRS_AT] = w->pairs;
     memcpy(header + NOTE_AT, note, FSDP__MIN(strlen(note), (size_t)FSDP__TOKEN_NOTE_BYTES - 1));
 }
 
@@ -179,8 +181,9 @@ static fsdp_status read_header(fsdp__rows *rows, size_t *data_bytes)
     memcpy(&rows->count, header + ROWS_AT, sizeof rows->count);
     memcpy(&rows->tokens, header + TOKENS_AT, sizeof rows->tokens);
     memcpy(&rows->learned, header + LEARNED_AT, sizeof rows->learned);
-    if ((width != 2 && width != 4) || (uint64_t)rows->count > limit / 8 || (uint64_t)rows->tokens > limit / 2 ||
-        rows->count < 1)
+    rows->pairs = header[PAIRS_AT] != 0;
+    if ((width != 2 && width != 4) || (rows->pairs && rows->count % 2 != 0) || (uint64_t)rows->count > limit / 8 ||
+        (uint64_t)rows->tokens > limit / 2 || rows->count < 1)
         return refuse(rows, "its header is damaged, or it is cut short");
     rows->width = width;
     rows->bits_at = aligned((size_t)rows->tokens * (size_t)width);

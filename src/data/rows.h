@@ -19,6 +19,7 @@ typedef struct fsdp__rows_writer {
     uint64_t *ends;
     int64_t bit_capacity, end_capacity;
     int64_t rows, learned;
+    bool pairs; /* to be set before the end: see fsdp__rows */
 } fsdp__rows_writer;
 
 /* Opens a writer for tokens of `width` bytes, 2 or 4. The file replaces whatever has its name when it is finished, and
@@ -45,6 +46,7 @@ typedef struct fsdp__rows {
     int64_t count;   /* of rows */
     int64_t tokens;  /* of all rows */
     int64_t learned; /* of these */
+    bool pairs;      /* rows 2 i and 2 i + 1 have a better and a worse answer to one prompt */
     size_t bits_at, ends_at;
 } fsdp__rows;
 

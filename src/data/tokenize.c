@@ -274,6 +274,7 @@ static fsdp_status tokenize(tokenization *t, const char *out)
     t->summary.width = fsdp_tokenizer_vocab_size(t->tokenizer) <= 1 << 16 ? 2 : 4;
     FSDP_TRY(t->options.chat ? open_rows(t, out)
                              : fsdp__token_writer_open(&t->writer, out, t->summary.width, t->documents.hashes != NULL));
+    t->rows.pairs = t->options.chat_kind == FSDP_CHAT_PREFERENCE;
     FSDP_TRY(start(t));
     FSDP_TRY(run(t));
     if (t->summary.tokens == 0 && t->summary.left_out_lines > 0)

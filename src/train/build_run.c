@@ -4,6 +4,7 @@
 #include "device/device.h"
 #include "dist/dist.h"
 #include "state/entry.h"
+#include "train/dpo.h"
 #include "train/run.h"
 #include "train/run_config.h"
 
@@ -13,9 +14,12 @@ fsdp_status fsdp__train_check_model(const fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
 
-    if (c->training.seq_len > run->model_config.max_seq_len)
-        return FSDP_FAIL(FSDP_INVALID, "training.seq_len %lld is more than the %lld positions of the model",
-                         (long long)c->training.seq_len, (long long)run->model_config.max_seq_len);
+    int rows = fsdp__train_is_dpo(c) ? 2 : 1; /* of a window that is full; each has the positions for itself */
+
+    if (c->training.seq_len > rows * run->model_config.max_seq_len)
+        return FSDP_FAIL(FSDP_INVALID, "training.seq_len %lld is more than %sthe %lld positions of the model",
+                         (long long)c->training.seq_len, rows == 2 ? "twice " : "",
+                         (long long)run->model_config.max_seq_len);
     if (run->model_config.attention_dropout > 0)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "the model's config.json asks for dropout %g in attention, which cannot be trained: set "
@@ -53,6 +57,8 @@ fsdp_status fsdp__train_make_model(fsdp_train_run *run)
                                              : fsdp_model_create(run->context, meta, &run->model_config);
     if (!run->model)
         return fsdp_last_status();
+    if (fsdp__train_is_dpo(run->config))
+        FSDP_TRY(fsdp_model_set_loss(run->model, FSDP_LOSS_NONE, 0));
     FSDP_TRY(fsdp__train_add_adapter(run));
     FSDP_TRY(fsdp__train_freeze(run));
     FSDP_TRY(fsdp__train_check_groups(run));
@@ -206,6 +212,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp__digest_release(run);
     fsdp__best_release(run);
     fsdp__ema_release(run);
+    fsdp__dpo_release(run);
     fsdp__train_close_data(run);
     fsdp_grad_scaler_free(run->scaler);
     fsdp_optimizer_free(run->optimizer);

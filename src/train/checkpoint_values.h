@@ -9,6 +9,7 @@
 #define FSDP__SECTION_MODEL "model"
 #define FSDP__SECTION_OPTIMIZER "optimizer"
 #define FSDP__SECTION_EMA "ema" /* with training.ema_decay */
+#define FSDP__SECTION_DPO "dpo" /* with training.objective: dpo */
 
 /* Values. */
 #define FSDP__VALUE_SEQUENCES "train.sequences_per_step"

@@ -76,7 +76,9 @@ typedef struct pass {
     int64_t batches, rounds;               /* batches of all ranks; rounds of each rank */
     int32_t *inputs, *targets, *positions; /* of one batch; without rows that share windows no positions: NULL */
     int64_t *answers;                      /* of each batch of rows */
-    double *losses;                        /* of this rank's batches */
+    float *pairs;                          /* two sums of each window are asked for; NULL: the mean loss is */
+    int64_t width;                         /* numbers of a batch: 1, or two of each window */
+    double *losses;                        /* `width` of each of this rank's batches */
 } pass;
 
 /* Returns the number of tokens that the batch predicts. */
@@ -124,6 +126,65 @@ static fsdp_status read_batch(const pass *p, int64_t batch)
     return FSDP_OK;
 }
 
+/* ---- pairs ---- */
+
+/* Makes the mask (B,T) of one answer of each window: the second begins at the second position 0. */
+static fsdp_tensor *mask_of(const fsdp_tensor *like, const int32_t *positions, int side)
+{
+    int64_t rows = like->shape[0], length = like->shape[1];
+    FSDP__FREED float *mask = fsdp__calloc((size_t)(rows * length) + 1, sizeof *mask);
+
+    for (int64_t b = 0; mask && positions && b < rows; b++) {
+        int64_t second = 1;
+
+        while (second < length && positions[b * length + second] != 0)
+            second++;
+        for (int64_t t = 0; t < length; t++)
+            mask[b * length + t] = (t >= second) == side;
+    }
+    return mask ? fsdp_from_data(fsdp_tensor_device(like), FSDP_F32, 2, like->shape, mask) : NULL;
+}
+
+fsdp_status fsdp__pair_sums(fsdp_tensor *losses, const int32_t *positions, fsdp_tensor *sums[2])
+{
+    for (int side = 0; side < 2; side++) {
+        sums[side] = fsdp_neg(fsdp_sum_dim(fsdp_mul(losses, mask_of(losses, positions, side)), 1, false));
+        if (!sums[side])
+            return fsdp_last_status();
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status read_pairs(const pass *p, fsdp_tensor *losses, double *out)
+{
+    int64_t size = p->options->local_batch;
+    FSDP__FREED float *values = fsdp__calloc((size_t)size, sizeof *values);
+    fsdp_tensor *sums[2];
+
+    FSDP__TRY_NEW(values);
+    FSDP_TRY(fsdp__pair_sums(losses, p->positions, sums));
+    for (int side = 0; side < 2; side++) {
+        FSDP_TRY(fsdp_tensor_read(sums[side], FSDP_F32, values));
+        for (int64_t b = 0; b < size; b++)
+            out[side * size + b] = (double)values[b];
+    }
+    return FSDP_OK;
+}
+
+/* Stores the sums of all windows; `all` has those of each rank. */
+static void store_pairs(const pass *p, void *const *all)
+{
+    int64_t size = p->options->local_batch;
+
+    for (int64_t w = 0; w < p->count; w++) {
+        int64_t batch = w / size;
+        const double *sums = (const double *)all[batch % p->ranks] + batch / p->ranks * p->width + w % size;
+
+        p->pairs[2 * w] = (float)sums[0];
+        p->pairs[2 * w + 1] = (float)sums[size];
+    }
+}
+
 static fsdp_status run_batch(const pass *p, double *loss)
 {
     int64_t shape[] = {p->options->local_batch, p->options->seq_len};
@@ -137,7 +198,10 @@ static fsdp_status run_batch(const pass *p, double *loss)
     mean = p->positions
                ? fsdp_call(p->module, inputs, targets, fsdp_from_data(p->device, FSDP_I32, 2, shape, p->positions))
                : fsdp_call(p->module, inputs, targets);
-    status = mean ? fsdp_tensor_item(mean, loss) : fsdp_last_status();
+    if (!mean)
+        status = fsdp_last_status();
+    else
+        status = p->pairs ? read_pairs(p, mean, loss) : fsdp_tensor_item(mean, loss);
     fsdp_scope_end(context, NULL);
     return status;
 }
@@ -152,7 +216,7 @@ static fsdp_status run_batches(const pass *p)
     for (int64_t round = 0; round < p->rounds && status == FSDP_OK; round++) {
         status = read_batch(p, round * p->ranks + p->rank);
         if (status == FSDP_OK)
-            status = run_batch(p, &p->losses[round]);
+            status = run_batch(p, &p->losses[round * p->width]);
         if (status == FSDP_OK && p->options->progress)
             p->options->progress(p->options->arg, FSDP__MIN((round + 1) * p->ranks, p->batches), p->batches);
     }
@@ -167,6 +231,10 @@ static void add_up(const pass *p, void *const *all, fsdp_evaluation *out)
 {
     double sum = 0;
 
+    if (p->pairs) {
+        store_pairs(p, all);
+        return;
+    }
     out->tokens = 0;
     for (int64_t batch = 0; batch < p->batches; batch++) {
         const double *losses = all[batch % p->ranks];
@@ -185,7 +253,7 @@ static void add_up(const pass *p, void *const *all, fsdp_evaluation *out)
 static fsdp_status gather(const pass *p, fsdp_evaluation *out)
 {
     fsdp_process_group *world = p->ranks > 1 ? fsdp_world(p->module->context) : NULL;
-    size_t bytes = (size_t)p->rounds * sizeof *p->losses, *sizes = NULL;
+    size_t bytes = (size_t)(p->rounds * p->width) * sizeof *p->losses, *sizes = NULL;
     void **all = NULL, *mine = p->losses;
 
     if (p->ranks == 1) {
@@ -287,7 +355,8 @@ static fsdp_status prepare(pass *p)
     p->rounds = (p->batches - 1) / p->ranks + 1;
     p->inputs = fsdp__calloc((size_t)size, sizeof *p->inputs);
     p->targets = fsdp__calloc((size_t)size, sizeof *p->targets);
-    p->losses = fsdp__calloc((size_t)p->rounds, sizeof *p->losses);
+    p->width = p->pairs ? 2 * o->local_batch : 1;
+    p->losses = fsdp__calloc((size_t)(p->rounds * p->width), sizeof *p->losses);
     return p->inputs && p->targets && p->losses ? find_device(p) : FSDP_NO_MEMORY;
 }
 
@@ -329,4 +398,12 @@ fsdp_status fsdp__evaluate_packed(fsdp_module *module, const fsdp__packed *packe
                                   fsdp_evaluation *out)
 {
     return evaluate((pass){.module = module, .packed = packed, .options = options}, out);
+}
+
+fsdp_status fsdp__evaluate_pairs(fsdp_module *module, const fsdp__packed *packed, const fsdp_evaluate_options *options,
+                                 float *out)
+{
+    fsdp_evaluation evaluation;
+
+    return evaluate((pass){.module = module, .packed = packed, .options = options, .pairs = out}, &evaluation);
 }

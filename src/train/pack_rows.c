@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "train/evaluate.h"
 #include "train/run.h"
+#include "train/run_config.h"
 
 static fsdp_status check_answers(const fsdp_train_run *run, const char *key, const fsdp__rows *rows)
 {
@@ -29,6 +30,10 @@ fsdp_status fsdp__train_pack(const fsdp_train_run *run, const char *key, const f
     };
     fsdp_status status;
 
+    if (fsdp__train_is_dpo(c)) {
+        options.packing = FSDP__PAIRS;
+        options.row_most = run->model_config.max_seq_len;
+    }
     FSDP_TRY(check_answers(run, key, rows));
     status = fsdp__pack(rows, &options, out);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "%s", key);
@@ -67,6 +72,7 @@ void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__train_part *pa
         fsdp__thousands(answers, learned, sizeof learned), p->options.all ? "data.train_on: all" : "the answers",
         fsdp__thousands(p->windows, windows, sizeof windows), (long long)p->options.seq_len, full,
         p->options.packing == FSDP__PAD        ? "a row in each"
+        : p->options.packing == FSDP__PAIRS    ? "a pair in each"
         : p->options.packing == FSDP__BEST_FIT ? "packed by best fit"
                                                : "packed");
     tell_long(run, part);

@@ -12,6 +12,7 @@
 #define NOT_ZERO FSDP__QUANTITY_NOT_ZERO
 #define NETWORK FSDP__QUANTITY_NETWORK
 #define MORE FSDP__QUANTITY_MORE
+#define PAIRS FSDP__QUANTITY_PAIRS
 #define LIVE(kind, text)                             \
     {"memory_live_bytes_of",                         \
      text,                                           \
@@ -55,6 +56,10 @@ static const fsdp__quantity of_step[] = {
     {"mfu", NULL, "speed", "", "model FLOPs utilization: a share of the devices' peak, from 0 to 1", NUMBER, OF_STEP(mfu), NOT_ZERO},
     {"answer_tokens", NULL, "train", "tokens", "learned in the step by all ranks, of rows", INTEGER, OF_STEP(answer_tokens), NOT_ZERO},
     {"padded_tokens_per_second", NULL, "speed", "tokens/s", "of all ranks, with the padding of rows", NUMBER, OF_STEP(padded_tokens_per_second), NOT_ZERO},
+    {"reward_chosen", NULL, "dpo", "", "mean reward of the chosen answers: beta times what their log-probability has grown by", NUMBER, OF_STEP(reward_chosen), PAIRS},
+    {"reward_rejected", NULL, "dpo", "", "mean reward of the rejected answers", NUMBER, OF_STEP(reward_rejected), PAIRS},
+    {"reward_margin", NULL, "dpo", "", "reward_chosen - reward_rejected", NUMBER, OF_STEP(reward_margin), PAIRS},
+    {"reward_accuracy", NULL, "dpo", "", "share of pairs whose chosen answer has the greater reward", NUMBER, OF_STEP(reward_accuracy), PAIRS},
     FSDP_MEMORY_MAP(LIVE)
     FSDP_MEMORY_MAP(PEAK)
 };
@@ -98,6 +103,8 @@ double fsdp__quantity_value(const fsdp__quantity *quantity, const void *report)
 
 bool fsdp__quantity_is_there(const fsdp__quantity *quantity, const void *report)
 {
+    if (quantity->when == FSDP__QUANTITY_PAIRS)
+        return ((const fsdp_train_report *)report)->pairs > 0;
     return quantity->when != FSDP__QUANTITY_NOT_ZERO || fsdp__quantity_value(quantity, report) != 0;
 }
 

@@ -1,5 +1,6 @@
 /* run.c - builds a run from the config, tears it down in reverse, and drives it from the first step to the export. */
 #include "train/run.h"
+#include "train/dpo.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -160,6 +161,7 @@ static outcome build(fsdp_train_run *run)
     PART(agreed(fsdp__train_agree(run, make_model(run))));
     PART(alone(fsdp__train_shard_model(run)));
     PART(agreed(fsdp__train_agree(run, fsdp__train_fill_model(run))));
+    PART(agreed(fsdp__train_agree(run, fsdp__dpo_begin(run))));
     PART(agreed(fsdp__train_agree(run, fsdp__train_make_optimizer(run))));
     PART(agreed(fsdp__train_agree(run, fsdp__best_check(run))));
     PART(agreed(fsdp__train_agree(run, fsdp__saves_begin(run))));

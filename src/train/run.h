@@ -78,6 +78,13 @@ typedef struct fsdp__ema {
     fsdp__span *spans;        /* one for each average */
 } fsdp__ema;
 
+/* What training.objective: dpo needs. */
+typedef struct fsdp__dpo {
+    fsdp_state_dict *state; /* has the reference (pairs,2); NULL: the objective is another */
+    float *values, *batch;  /* the reference's numbers; room for two numbers of each pair of a microbatch */
+    double sums[3];         /* over this rank's pairs in the step: chosen and rejected rewards, pairs in order */
+} fsdp__dpo;
+
 typedef struct fsdp__data_digest fsdp__data_digest;
 typedef struct fsdp__samples fsdp__samples;
 typedef struct fsdp__notice fsdp__notice;
@@ -166,6 +173,7 @@ struct fsdp_train_run {
     uint64_t model_hash; /* fsdp__comm_schedule_parameters */
     fsdp_optimizer *optimizer;
     fsdp__ema ema;
+    fsdp__dpo dpo;
     fsdp_grad_scaler *scaler; /* for float16; otherwise NULL */
     fsdp_schedule schedule;
     double *lr_scales; /* factors of the learning rate, of each group of the optimizer */

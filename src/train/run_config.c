@@ -203,6 +203,7 @@ fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int w
     FSDP_TRY(check_reshard(config, world_size / config->parallelism.data_parallel_replicate_degree));
     FSDP_TRY(fsdp__train_check_units(config));
     FSDP_TRY(fsdp__train_check_adapter(config));
+    FSDP_TRY(fsdp__train_check_dpo(config));
     if (config->training.device)
         FSDP_TRY(fsdp__device_name_check("training.device", config->training.device));
     return fsdp__train_check_optimizer(config);

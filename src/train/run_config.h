@@ -59,6 +59,9 @@ bool fsdp__train_adapts(const fsdp_train_config *config);
 bool fsdp__train_exports_adapter(const fsdp_train_config *config);
 /* Checks what the keys of section adapter exclude and need. */
 fsdp_status fsdp__train_check_adapter(const fsdp_train_config *config);
+bool fsdp__train_is_dpo(const fsdp_train_config *config);
+/* Checks the keys of training.objective: dpo. */
+fsdp_status fsdp__train_check_dpo(const fsdp_train_config *config);
 
 /* ---- create_optimizer.c ---- */
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "train/dpo.h"
 #include "train/facts.h"
 #include "train/run.h"
 #include "train/run_config.h"
@@ -132,6 +133,7 @@ fsdp_status fsdp__train_open_data(fsdp_train_run *run)
 
         FSDP_TRY(fsdp__text_open(run, part->key, part->paths, part->path_count, &part->source));
         part->tokens = fsdp__data_source_tokens(&part->source);
+        FSDP_TRY(fsdp__dpo_check_rows(run, part->key, part->source.rows));
     }
     FSDP_TRY(check_keys(run));
     FSDP_TRY(fsdp__validation_open(run));

@@ -16,6 +16,7 @@ static const fsdp__choice token_choices[] = {{"uint16", 2}, {"uint32", 4}, {NULL
 static const fsdp__choice on_nan_choices[] = {
     {"stop", FSDP_TRAIN_STOP}, {"skip", FSDP_TRAIN_SKIP}, {"continue", FSDP_TRAIN_CONTINUE}, {NULL, 0}};
 static const fsdp__choice bad_line_choices[] = {{"error", 0}, {"skip", 1}, {NULL, 0}};
+static const fsdp__choice objective_choices[] = {{"next_token", 0}, {"dpo", 1}, {NULL, 0}};
 static const fsdp__choice train_on_choices[] = {
     {"answers", FSDP_TRAIN_ON_ANSWERS}, {"all", FSDP_TRAIN_ON_ALL}, {NULL, 0}};
 static const fsdp__choice packing_choices[] = {
@@ -240,6 +241,7 @@ static const fsdp__key keys[] = {
     INTEGER(training, early_stop, 0, FSDP__KEY_LARGE, 0, "0", "the run ends after this many validations in a row without an improvement, and exports what export.which says; 0: never"),
     NUMBER(training, early_stop_min_delta, 0, INFINITY, 0, "0", "a validation is an improvement if its loss is lower than that of the last improvement by more than this"),
     NUMBER(training, ema_decay, 0, 1, FSDP__BELOW, "0", "keep an average of the weights, in float32, beside them and in checkpoints: after each step average = ema_decay * average + (1 - ema_decay) * weights (0.999: of about a thousand steps); validation.which and export.which use it; 0: none"),
+    CHOICE(training, objective, objective, objective_choices, "next_token", "what is learned\nnext_token: to predict each next token\ndpo: to prefer the chosen of two answers to the rejected one (section dpo; the data has chosen and rejected)"),
 
     CHOICE(optimizer, name, name, optimizer_choices, "adamw", "adamw, adam, sgd: as in torch.optim\nlion: the sign of a momentum\nadamw8bit: adamw, whose moments of hidden matrices (of 4096 or more elements) are bytes with a scale for each 256\nmuon: hidden matrices step by a momentum that is made orthogonal, all else by adamw\nhidden matrices: weights of two dimensions in a numbered list of layers (model.layers.0.*), so neither embeddings nor the head"),
     NUMBER(optimizer, lr, 0, INFINITY, FSDP__ABOVE, "3e-4", "the base learning rate"),
@@ -345,12 +347,15 @@ static const fsdp__key keys[] = {
     CHOICE(adapter, rslora, rslora, bool_choices, NULL, "multiply by alpha / sqrt(rank) instead; not set: false"),
     CHOICE(adapter, dora, dora, bool_choices, NULL, "train the length of each row of a weight by itself (DoRA); not set: false"),
     CHOICE(adapter, base_dtype, base_dtype, base_choices, "float32", "the dtype in which the frozen weights are held; the adapter is in float32"),
+    NUMBER(dpo, beta, 0, FSDP__KEY_LARGE, FSDP__ABOVE, NULL, "with training.objective dpo: what the difference in log-probability to the reference is multiplied by; the larger, the nearer the model stays to it; not set: 0.1"),
+    NUMBER(dpo, label_smoothing, 0, 0.5, FSDP__BELOW, NULL, "the share of pairs that is taken to be the wrong way round (conservative DPO); not set: 0"),
 };
 /* clang-format on */
 
 static const char *const sections[] = {
     "model",      "data", "training", "optimizer",  "lr_scheduler", "parallelism", "activation_checkpoint",
-    "validation", "comm", "metrics",  "checkpoint", "export",       "adapter",     NULL};
+    "validation", "comm", "metrics",  "checkpoint", "export",       "adapter",     "dpo",
+    NULL};
 
 _Static_assert(offsetof(fsdp_train_config, data.path_count) ==
                    offsetof(fsdp_train_config, data.paths) + sizeof(char **),

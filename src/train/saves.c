@@ -234,7 +234,8 @@ void fsdp__saves_release(fsdp_train_run *run)
 
 /* All that goes into a checkpoint. */
 typedef struct content {
-    fsdp_checkpoint_section sections[3]; /* the last one belongs to the run */
+    fsdp_checkpoint_section sections[4]; /* those from the third on belong to the run */
+    int count;
     fsdp__values values;
     fsdp_checkpoint_content whole;
 } content;
@@ -244,12 +245,16 @@ static fsdp_status collect(fsdp_train_run *run, content *c)
     c->sections[0].name = FSDP__SECTION_MODEL;
     c->sections[1].name = FSDP__SECTION_OPTIMIZER;
     FSDP_TRY(fsdp__train_state(run, &c->sections[0].state));
-    c->sections[2] = (fsdp_checkpoint_section){.name = FSDP__SECTION_EMA, .state = run->ema.average};
+    c->count = 2;
+    if (run->ema.average)
+        c->sections[c->count++] = (fsdp_checkpoint_section){.name = FSDP__SECTION_EMA, .state = run->ema.average};
+    if (run->dpo.state)
+        c->sections[c->count++] = (fsdp_checkpoint_section){.name = FSDP__SECTION_DPO, .state = run->dpo.state};
     FSDP_TRY(fsdp_optimizer_state_dict(run->optimizer, &c->sections[1].state));
     FSDP_TRY(fsdp__values_of(run, &c->values));
     c->whole = (fsdp_checkpoint_content){.step = run->step,
                                          .sections = c->sections,
-                                         .section_count = run->ema.average ? 3 : 2,
+                                         .section_count = c->count,
                                          .values = c->values.items,
                                          .value_count = c->values.count,
                                          .files = run->saves.extras.files,

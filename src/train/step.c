@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/status.h"
+#include "train/dpo.h"
 #include "train/run.h"
 #include "train/run_config.h"
 
@@ -47,6 +48,8 @@ static fsdp_tensor *loss_of(fsdp_train_run *run, const fsdp_batch *batch)
     targets = tensor_of(run, run->has_rows && batch->answers == 0 ? NULL : batch->targets);
     loss = batch->positions ? fsdp_call(run->model, inputs, targets, tensor_of(run, batch->positions))
                             : fsdp_call(run->model, inputs, targets); /* hooks gather */
+    if (fsdp__train_is_dpo(run->config))
+        return fsdp__dpo_loss(run, batch, loss);
     return run->has_rows && loss ? weigh(run, batch, loss) : loss;
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "train/dpo.h"
 #include "train/run.h"
 #include "train/run_config.h"
 
@@ -79,8 +80,9 @@ static fsdp_status find_loss(fsdp_train_run *run, bool stepped, fsdp_train_repor
     report->loss = NAN;
     report->grad_norm = unsigned_nan(report->grad_norm);
     if (!report->not_finite && stepped && !is_reported(run))
-        return FSDP_OK;
+        return fsdp__dpo_report(run, false, report);
     FSDP_TRY(fsdp__mean_loss(run, &report->loss));
+    FSDP_TRY(fsdp__dpo_report(run, true, report));
     report->loss = unsigned_nan(report->loss);
     report->not_finite = report->not_finite || !isfinite(report->loss);
     return FSDP_OK;

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 #include "data/digest.h"
+#include "train/dpo.h"
 #include "train/evaluate.h"
 #include "train/facts.h"
 #include "train/run.h"
@@ -68,6 +69,7 @@ static fsdp_status open_path(fsdp_train_run *run)
 
     FSDP_TRY(
         fsdp__text_open(run, "validation.path", c->validation.paths, c->validation.path_count, &run->validation.own));
+    FSDP_TRY(fsdp__dpo_check_rows(run, "validation.path", run->validation.own.rows));
     if (run->validation.own.rows)
         return fsdp__train_pack(run, "validation.path", run->validation.own.rows, 0, 0, &run->validation.packed);
     run->validation.tokens = run->validation.own.tokens;

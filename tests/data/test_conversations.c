@@ -64,6 +64,7 @@ TEST_WITH(files_are_what_their_first_rows_are, setup, teardown)
     } cases[] = {{GOOD, FSDP_CHAT_MESSAGES},
                  {"\n{\"id\": 1}\n{\"conversations\": []}\n", FSDP_CHAT_SHAREGPT},
                  {"{\"completion\": \"b\", \"prompt\": \"a\"}", FSDP_CHAT_COMPLETION},
+                 {"{\"chosen\": \"b\", \"prompt\": \"a\", \"rejected\": \"c\"}", FSDP_CHAT_PREFERENCE},
                  {"{\"instruction\": \"a\", \"output\": \"b\"}", FSDP_CHAT_INSTRUCTION},
                  {"{\"text\": \"a\"}\n" GOOD, FSDP_CHAT_NONE},
                  {"{\"prompt\": \"a\"}\nno JSON\n", FSDP_CHAT_NONE},
@@ -198,6 +199,78 @@ TEST_WITH(what_is_no_file_of_rows_is_not_replaced, setup, teardown)
 
     test_write_file(f->out, "mine", 4);
     CHECK_ERROR(make(f, GOOD, false, NULL), FSDP_INVALID, "exists and is not a file of rows");
+}
+
+/* ---- pairs ---- */
+
+/* A row as text, in which what is learned stands in brackets. */
+static void check_row(const fsdp__rows *rows, int64_t row, const char *expected)
+{
+    int64_t length = fsdp__rows_length(rows, row);
+    int32_t ids[200];
+    bool learned[200];
+    char text[400];
+    size_t used = 0;
+
+    CHECK(length <= 200);
+    CHECK_OK(fsdp__rows_get(rows, row, 0, length, ids, learned));
+    for (int64_t i = 0; i < length; i++)
+        used += (size_t)snprintf(
+            text + used, sizeof text - used, "%s%c%s", learned[i] && (i == 0 || !learned[i - 1]) ? "[" : "",
+            ids[i] < 3 ? '#' : (char)(ids[i] - 3), learned[i] && (i + 1 == length || !learned[i + 1]) ? "]" : "");
+    CHECK_STRING(text, expected);
+}
+
+/* All ways in which pairs are written. A prompt that is not there is what both begin with. */
+TEST_WITH(pairs_are_two_rows_each, setup, teardown)
+{
+    fixture *f = *state;
+    fsdp_tokenize_summary summary;
+    fsdp__rows *rows = NULL;
+
+    CHECK_OK(make(f,
+                  "{\"prompt\": \"ab\", \"chosen\": \" c\", \"rejected\": \"\"}\n"
+                  "{\"chosen\": \"say \\u00e4 b\", \"rejected\": \"say \\u00e5\"}\n"
+                  "{\"chosen\": \"one\", \"rejected\": \"one\"}\n",
+                  true, &summary));
+    CHECK_EQ(summary.documents, 2);
+    CHECK_CONTAINS(summary.first_left_out, "'chosen' and 'rejected' are the same");
+    CHECK_OK(fsdp__rows_open(f->out, &rows));
+    CHECK(rows->pairs);
+    CHECK_EQ(fsdp__rows_count(rows), 4);
+    check_row(rows, 0, "ab[ c#]");
+    check_row(rows, 1, "ab[#]");
+    check_row(rows, 2, "say[ \xc3\xa4 b#]");
+    check_row(rows, 3, "say[ \xc3\xa5#]");
+    fsdp__rows_close(rows);
+}
+
+TEST_WITH(pairs_of_messages_share_their_first_turns, setup, teardown)
+{
+#define USER "{\"role\": \"user\", \"content\": \"q\"}"
+#define SAYS(text) "{\"role\": \"assistant\", \"content\": \"" text "\"}"
+    static const char *const given =
+        "{\"prompt\": [" USER "], \"chosen\": [" SAYS("a") "], \"rejected\": [" SAYS("b") "]}\n";
+    static const char *const implied =
+        "{\"chosen\": [" USER ", " SAYS("a") "], \"rejected\": [" USER ", " SAYS("b") "]}\n";
+    fixture *f = *state;
+    char *text[2] = {NULL, NULL};
+    size_t bytes[2];
+
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(make(f, i ? implied : given, false, NULL));
+        text[i] = test_read_file(f->out, &bytes[i]);
+    }
+    CHECK_EQ(bytes[0], bytes[1]);
+    CHECK(memcmp(text[0], text[1], bytes[0]) == 0);
+    free(text[0]);
+    free(text[1]);
+    CHECK_ERROR(make(f, "{\"chosen\": [" USER "], \"rejected\": \"x\"}\n", false, NULL), FSDP_FORMAT,
+                "are not both texts, or both lists");
+    CHECK_ERROR(make(f, "{\"chosen\": [" SAYS("a") "], \"rejected\": [" SAYS("b") "]}\n", false, NULL), FSDP_FORMAT,
+                "there is no field 'prompt'");
+#undef USER
+#undef SAYS
 }
 
 /* ---- the reference: ids and masks of transformers ---- */

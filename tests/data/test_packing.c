@@ -41,6 +41,36 @@ TEST(rows_go_where_they_fit)
     check_windows((const int64_t[]){1, 1, 1}, 3, FSDP__NEXT_FIT, "0 1 2");
 }
 
+TEST(pairs_have_windows_of_their_own)
+{
+    static const int64_t lengths[] = {7, 9, 1, 10, 6, 11, 2, 2};
+    fsdp__packing_options options = {.seq_len = LENGTH, .packing = FSDP__PAIRS, .long_row = FSDP__LONG_SKIPPED};
+    int32_t inputs[LENGTH], targets[LENGTH], positions[LENGTH];
+    fsdp__packed *packed;
+    row_file f;
+
+    check_windows(lengths, 4, FSDP__PAIRS, "0 1 | 2 3");
+    row_file_of_lengths(&f, lengths, 8);
+    row_file_pack(&f, &options);
+    CHECK_EQ(f.packed->windows, 3);
+    CHECK_EQ(f.packed->long_rows, 2);
+    CHECK_EQ(f.packed->left_out, 17);
+    CHECK_OK(fsdp__packed_read(f.packed, 0, 1, inputs, targets, positions));
+    CHECK_EQ(positions[0], 0);
+    CHECK_EQ(positions[1], 0); /* the first row has one token */
+    CHECK_EQ(positions[10], 9);
+    options.row_most = 9;
+    row_file_pack(&f, &options);
+    CHECK_EQ(f.packed->windows, 2);
+    options.long_row = FSDP__LONG_REFUSED;
+    CHECK_ERROR(fsdp__pack(f.rows, &options, &packed), FSDP_INVALID,
+                "has 1 and 10 tokens, and the model has 9 positions");
+    options.row_most = 0;
+    CHECK_ERROR(fsdp__pack(f.rows, &options, &packed), FSDP_INVALID,
+                "has 6 and 11 tokens, which do not fit training.seq_len 16 together");
+    row_file_close(&f);
+}
+
 /* Every row is in one window, none is over-full, and the best fit is no worse than the next. */
 TEST(no_row_is_lost)
 {

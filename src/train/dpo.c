@@ -1,0 +1,205 @@
+/* dpo.c - preference tuning (training.objective: dpo): pairs of a better and a worse answer to one prompt. A window has
+ * a pair, one answer behind the other, each a document of its own. With lp the sum of the log-probabilities of an
+ * answer's tokens, and ref the same of the model as the run has begun with it (with an adapter: of the base alone)
+ *
+ *     z = beta ((lp_chosen - ref_chosen) - (lp_rejected - ref_rejected))
+ *     loss = -(1 - label_smoothing) log sigmoid(z) - label_smoothing log sigmoid(-z)
+ *
+ * and the mean over all pairs of a step. Every microbatch has as many pairs, so it is the mean of their means.
+ *
+ * The reference is two numbers for each pair. They are computed once, before the first step, and a checkpoint has them:
+ * so no second model is held, no step runs it, and a run that goes on has the same ones to the bit, whatever the
+ * weights are by then. That is the same with an adapter, which is off meanwhile. */
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "tensor/tensor.h"
+#include "train/checkpoint_values.h"
+#include "train/dpo.h"
+#include "train/evaluate.h"
+#include "train/run.h"
+#include "train/run_config.h"
+
+fsdp_status fsdp__dpo_check_rows(const fsdp_train_run *run, const char *key, const fsdp__rows *rows)
+{
+    bool pairs = rows && rows->pairs;
+
+    if (pairs == fsdp__train_is_dpo(run->config))
+        return FSDP_OK;
+    if (pairs)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "%s: '%s' has pairs of chosen and rejected answers, which training.objective: dpo compares: "
+                         "set it",
+                         key, rows->path);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "%s: training.objective is dpo, which compares answers, but there are no pairs: name JSON lines "
+                     "with chosen and rejected",
+                     key);
+}
+
+/* ---- the reference ---- */
+
+static int64_t count_pairs(const fsdp_train_run *run)
+{
+    int64_t count = 0;
+
+    for (int i = 0; i < run->part_count; i++)
+        count += run->parts[i].packed->windows;
+    return count;
+}
+
+/* Computes the log-probabilities of all pairs. [collective] */
+static fsdp_status compute(fsdp_train_run *run)
+{
+    const fsdp_evaluate_options options = {.seq_len = run->config->training.seq_len,
+                                           .local_batch = run->config->training.local_batch_size,
+                                           .vocab_size = run->model_config.vocab_size};
+    float *out = run->dpo.values;
+
+    for (int i = 0; i < run->part_count; i++) {
+        FSDP_TRY(fsdp__evaluate_pairs(run->model, run->parts[i].packed, &options, out));
+        out += 2 * run->parts[i].packed->windows;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status compute_reference(fsdp_train_run *run)
+{
+    fsdp_status status;
+
+    if (run->adapter)
+        FSDP_TRY(fsdp_adapter_set_enabled(run->adapter, false));
+    status = compute(run);
+    if (run->adapter)
+        FSDP_KEEP_FIRST(status, fsdp_adapter_set_enabled(run->adapter, true));
+    FSDP_TRY(status);
+    if (fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_INFO, "dpo: the reference has the log-probabilities of %lld pairs, of %s",
+                 (long long)count_pairs(run), run->adapter ? "the model without its adapter" : "the first weights");
+    return FSDP_OK;
+}
+
+static fsdp_status load_reference(fsdp_train_run *run)
+{
+    if (fsdp_checkpoint_has_section(run->resume.from, FSDP__SECTION_DPO))
+        return fsdp_checkpoint_load(run->resume.from, FSDP__SECTION_DPO, run->dpo.state, NULL);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "checkpoint.folder: '%s' has no reference: its run had another training.objective: name another "
+                     "folder, and begin with its weights by checkpoint.initial_load_path",
+                     run->resume.path);
+}
+
+/* Makes room on the host, in the form in which a checkpoint has it. */
+static fsdp_status make_room(fsdp_train_run *run)
+{
+    const int64_t shape[] = {count_pairs(run), 2};
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *tensor = NULL;
+
+    FSDP_TRY(fsdp_tensor_create(fsdp_cpu(run->context), FSDP_F32, 2, shape, FSDP_MEMORY_WORKSPACE, &tensor));
+    FSDP_TRY(fsdp_state_dict_create(&run->dpo.state));
+    FSDP_TRY(fsdp_state_dict_add(run->dpo.state, "reference", tensor));
+    run->dpo.values = fsdp_tensor_data(tensor);
+    FSDP__TRY_NEW(run->dpo.batch =
+                      fsdp__calloc(2 * (size_t)run->config->training.local_batch_size, sizeof *run->dpo.batch));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__dpo_begin(fsdp_train_run *run)
+{
+    if (!fsdp__train_is_dpo(run->config))
+        return FSDP_OK;
+    FSDP_TRY(make_room(run));
+    return run->resume.from ? load_reference(run) : compute_reference(run);
+}
+
+void fsdp__dpo_release(fsdp_train_run *run)
+{
+    fsdp_state_dict_free(run->dpo.state);
+    fsdp__free(run->dpo.batch);
+}
+
+/* ---- the loss ---- */
+
+/* Makes a column of the batch's reference: 0 the chosen, 1 the rejected answers; of zeros in a dry run. */
+static fsdp_tensor *reference_of(const fsdp_train_run *run, int side)
+{
+    int64_t count = run->config->training.local_batch_size, world = fsdp_context_world_size(run->context);
+    float *values = run->dpo.batch;
+    int64_t first;
+
+    if (!run->loader)
+        return fsdp_zeros(run->device, FSDP_F32, 1, &count);
+    /* The loader stands behind the batch of the last rank. */
+    first = fsdp_loader_position(run->loader) - (world - fsdp_context_rank(run->context)) * count;
+    for (int64_t b = 0; b < count; b++)
+        values[b] = run->dpo.values[2 * fsdp__loader_window(run->loader, first + b) + side];
+    return fsdp_from_data(run->device, FSDP_F32, 1, &count, values);
+}
+
+/* Adds what the pairs of a microbatch have been rewarded with. */
+static fsdp_status note(fsdp_train_run *run, const fsdp_tensor *chosen, const fsdp_tensor *rejected)
+{
+    int64_t count = run->config->training.local_batch_size;
+    float *c = run->dpo.batch, *r = c + count;
+    double *sums = run->dpo.sums;
+
+    FSDP_TRY(fsdp_tensor_read(chosen, FSDP_F32, c));
+    FSDP_TRY(fsdp_tensor_read(rejected, FSDP_F32, r));
+    for (int64_t b = 0; b < count; b++) {
+        sums[0] += c[b];
+        sums[1] += r[b];
+        sums[2] += c[b] > r[b];
+    }
+    return FSDP_OK;
+}
+
+fsdp_tensor *fsdp__dpo_loss(fsdp_train_run *run, const fsdp_batch *batch, fsdp_tensor *losses)
+{
+    const fsdp_train_config *c = run->config;
+    double beta = isnan(c->dpo.beta) ? 0.1 : c->dpo.beta;
+    double smoothing = isnan(c->dpo.label_smoothing) ? 0 : c->dpo.label_smoothing;
+    int64_t count = c->training.local_batch_size;
+    fsdp_tensor *sums[2], *z;
+
+    if (!losses || fsdp__pair_sums(losses, batch->positions, sums) != FSDP_OK)
+        return NULL;
+    for (int side = 0; side < 2; side++)
+        sums[side] = fsdp_scale(fsdp_sub(sums[side], reference_of(run, side)), beta);
+    z = fsdp_sub(sums[0], sums[1]);
+    if (!z || (run->loader && note(run, sums[0], sums[1]) != FSDP_OK))
+        return NULL;
+    return fsdp_binary_cross_entropy_with_logits(z, fsdp_full(run->device, FSDP_F32, 1, &count, 1 - smoothing),
+                                                 FSDP_LOSS_MEAN);
+}
+
+/* ---- the report ---- */
+
+fsdp_status fsdp__dpo_report(fsdp_train_run *run, bool wanted, fsdp_train_report *report)
+{
+    int ranks = fsdp_context_world_size(run->context);
+    double mine[3], all[3] = {0}, pairs = (double)run->sequences;
+    void **each = NULL;
+    size_t *bytes = NULL;
+
+    if (!fsdp__train_is_dpo(run->config))
+        return FSDP_OK;
+    report->pairs = run->sequences;
+    report->reward_chosen = report->reward_rejected = report->reward_margin = report->reward_accuracy = NAN;
+    memcpy(mine, run->dpo.sums, sizeof mine);
+    memset(run->dpo.sums, 0, sizeof run->dpo.sums);
+    if (!wanted)
+        return FSDP_OK;
+    if (ranks > 1)
+        FSDP_TRY(fsdp_gather_objects(fsdp_world(run->context), mine, sizeof mine, &each, &bytes));
+    for (int rank = 0; rank < ranks; rank++)
+        for (int i = 0; i < 3; i++)
+            all[i] += (each ? (const double *)each[rank] : mine)[i];
+    if (each)
+        fsdp_objects_free(fsdp_world(run->context), each, bytes);
+    report->reward_chosen = all[0] / pairs;
+    report->reward_rejected = all[1] / pairs;
+    report->reward_margin = report->reward_chosen - report->reward_rejected;
+    report->reward_accuracy = all[2] / pairs;
+    return FSDP_OK;
+}

@@ -1,0 +1,19 @@
+/* dpo.h - preference tuning: does nothing with another training.objective. */
+#ifndef TRAIN_DPO_H
+#define TRAIN_DPO_H
+
+#include "data/rows.h"
+#include "fsdp/data.h"
+#include "fsdp/train.h"
+
+/* Checks that rows are pairs, or are none, as the objective needs; `rows` NULL: there are none. */
+fsdp_status fsdp__dpo_check_rows(const fsdp_train_run *run, const char *key, const fsdp__rows *rows);
+/* Computes the reference, once the model is filled, or loads it from the run's checkpoint. [collective] */
+fsdp_status fsdp__dpo_begin(fsdp_train_run *run);
+void fsdp__dpo_release(fsdp_train_run *run);
+/* Returns the loss of a microbatch, from that of each token (B,T). */
+fsdp_tensor *fsdp__dpo_loss(fsdp_train_run *run, const fsdp_batch *batch, fsdp_tensor *losses);
+/* Completes the report of a step: if `wanted`, with the means over all pairs. [collective] */
+fsdp_status fsdp__dpo_report(fsdp_train_run *run, bool wanted, fsdp_train_report *report);
+
+#endif

@@ -1,0 +1,43 @@
+/* dpo_keys.c - what keys say of preference tuning. */
+#include <math.h>
+#include <string.h>
+
+#include "train/run_config.h"
+
+bool fsdp__train_is_dpo(const fsdp_train_config *config)
+{
+    return config->training.objective == 1;
+}
+
+/* ---- keys ---- */
+
+static fsdp_status refuse(const char *key, const char *why)
+{
+    return FSDP_FAIL(FSDP_INVALID, "%s, but training.objective is dpo, %s", key, why);
+}
+
+fsdp_status fsdp__train_check_dpo(const fsdp_train_config *c)
+{
+    const char *key = !isnan(c->dpo.beta) ? "beta" : !isnan(c->dpo.label_smoothing) ? "label_smoothing" : NULL;
+
+    if (!fsdp__train_is_dpo(c) && key)
+        return FSDP_FAIL(FSDP_INVALID, "dpo.%s is set, but training.objective is not dpo: set it, or leave the key out",
+                         key);
+    if (!fsdp__train_is_dpo(c))
+        return FSDP_OK;
+    if (c->data.packing >= 0)
+        return refuse("data.packing is set", "and a window has one pair: leave it out");
+    if (c->data.train_on == FSDP_TRAIN_ON_ALL)
+        return refuse("data.train_on is all", "which compares answers: leave it out");
+    if (c->data.long_row != FSDP_TRAIN_LONG_ERROR && c->data.long_row != FSDP_TRAIN_LONG_SKIP)
+        return refuse("data.on_long_row cuts rows", "and a pair is not cut: set error or skip");
+    if (c->validation.path_count > 0 || c->validation.share > 0)
+        return refuse("validation is asked for", "which is not validated: leave it out, and watch reward_accuracy");
+    if (c->adapter.modules_to_save_count > 0)
+        return refuse("adapter.modules_to_save is set", "whose reference is the model without its adapter: leave it "
+                                                        "out");
+    if (!fsdp__train_loads(c, FSDP__TRAIN_DATALOADER))
+        return refuse("checkpoint.exclude_from_loading has dataloader",
+                      "and a checkpoint's reference is of its data: leave it out");
+    return FSDP_OK;
+}
