@@ -15,7 +15,7 @@
 /* Writes keys that a run may change where it goes on, and that change its results. */
 static void write_keys(const fsdp_train_run *run, FILE *out)
 {
-    static const char *const sections[] = {"model", "training", "optimizer", "lr_scheduler"};
+    static const char *const sections[] = {"model", "training", "optimizer", "lr_scheduler", "dpo"};
 
     for (size_t s = 0; s < FSDP__COUNT_OF(sections); s++)
         for (int i = 0; i < fsdp__train_keys.count; i++) {
