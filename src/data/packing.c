@@ -320,6 +320,11 @@ fsdp_status fsdp__pack(const fsdp__rows *rows, const fsdp__packing_options *opti
     FSDP__SCOPED(fsdp__packed_free_at) fsdp__packed *packed = NULL;
 
     *out = NULL;
+    if (rows->pairs && options->packing != FSDP__PAIRS)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "'%s' has pairs of chosen and rejected answers, which are compared and have no loss of their "
+                         "own: training.objective: dpo of 'fsdp train' reads them",
+                         rows->path);
     FSDP__TRY_NEW(packed = fsdp__calloc(1, sizeof *packed));
     packed->rows = rows;
     packed->options = *options;

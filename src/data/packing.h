@@ -56,8 +56,8 @@ typedef struct fsdp__packed {
     int64_t tokens;    /* in the windows, without padding */
 } fsdp__packed;
 
-/* Packs rows. A row that is too long is FSDP_INVALID where they are refused; the message names the first and says how
- * many there are. `rows` must outlive the packed rows. */
+/* Packs rows; those that are pairs only by FSDP__PAIRS. A row that is too long is FSDP_INVALID where they are refused;
+ * the message names the first and says how many there are. `rows` must outlive the packed rows. */
 fsdp_status fsdp__pack(const fsdp__rows *rows, const fsdp__packing_options *options, fsdp__packed **out);
 void fsdp__packed_free(fsdp__packed *packed); /* NULL is allowed */
 

@@ -1,5 +1,6 @@
 /* Files of conversations: what they are taken for, rows in a file and in the cache, and ten files that are wrong. */
 #include "data/conversations.h"
+#include "data/packing.h"
 
 #include <jansson.h>
 
@@ -226,6 +227,7 @@ TEST_WITH(pairs_are_two_rows_each, setup, teardown)
 {
     fixture *f = *state;
     fsdp_tokenize_summary summary;
+    fsdp__packed *packed;
     fsdp__rows *rows = NULL;
 
     CHECK_OK(make(f,
@@ -242,6 +244,8 @@ TEST_WITH(pairs_are_two_rows_each, setup, teardown)
     check_row(rows, 1, "ab[#]");
     check_row(rows, 2, "say[ \xc3\xa4 b#]");
     check_row(rows, 3, "say[ \xc3\xa5#]");
+    CHECK_ERROR(fsdp__pack(rows, &(fsdp__packing_options){.seq_len = 64, .packing = FSDP__NEXT_FIT}, &packed),
+                FSDP_INVALID, "has pairs of chosen and rejected answers");
     fsdp__rows_close(rows);
 }
 
