@@ -119,7 +119,7 @@ FSDP_API int64_t fsdp_model_block_count(fsdp_module *model);               /* 0 
 FSDP_API fsdp_module *fsdp_model_block(fsdp_module *model, int64_t index); /* borrowed; out of range: NULL and error */
 FSDP_API const fsdp_model_config *fsdp_model_get_config(fsdp_module *model); /* NULL for other modules */
 /* Sets whether the model returns only the logits of the last position, (B,1,V), as generation needs them. Off by
- * default. */
+ * default. Rows without tokens are an error then. */
 FSDP_API fsdp_status fsdp_model_set_last_logits_only(fsdp_module *model, bool on);
 FSDP_API bool fsdp_model_last_logits_only(fsdp_module *model); /* false for other modules */
 

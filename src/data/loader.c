@@ -218,6 +218,8 @@ fsdp_status fsdp_loader_create(const fsdp_tokens *tokens, const fsdp_loader_opti
     fsdp__loader_part part = {.weight = 1};
     int64_t windows, needed;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "a loader needs a place for the result");
     *out = NULL;
     if (!tokens || !options)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: tokens and options are required");

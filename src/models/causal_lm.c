@@ -1,4 +1,5 @@
 /* causal_lm.c - the root of all models: body, head, loss. */
+#include <float.h>
 #include <math.h>
 
 #include "base/compiler.h"
@@ -85,6 +86,8 @@ static fsdp_status check_call(const causal_lm *m, const void *cache, fsdp_tensor
         if (fsdp_tensor_dtype(inputs[i]) != FSDP_I32 || fsdp_tensor_ndim(inputs[i]) != 2)
             return FSDP_FAIL(FSDP_INVALID, "%s takes %s as int32 (B,T), not as %s of %d dimensions", name, names[i],
                              fsdp_dtype_name(fsdp_tensor_dtype(inputs[i])), fsdp_tensor_ndim(inputs[i]));
+    if (m->last_logits_only && count == 1 && fsdp_tensor_size(inputs[0], 1) == 0)
+        return FSDP_FAIL(FSDP_INVALID, "%s: there is no last position of rows without tokens", name);
     if (count == 3 && cache)
         return FSDP_FAIL(FSDP_INVALID, "%s takes no positions with a cache: a row of it is one document", name);
     if (count == 3) {
@@ -211,11 +214,11 @@ fsdp_status fsdp_model_set_loss(fsdp_module *model, fsdp_loss_reduction reductio
     if (reduction != FSDP_LOSS_MEAN && reduction != FSDP_LOSS_SUM && reduction != FSDP_LOSS_NONE)
         return FSDP_FAIL(FSDP_INVALID, "a model's loss is FSDP_LOSS_MEAN, FSDP_LOSS_SUM or FSDP_LOSS_NONE, not %d",
                          (int)reduction);
-    if (!isfinite(scale) || (reduction != FSDP_LOSS_SUM && scale != 0))
+    if (!(fabs(scale) <= FLT_MAX) || (reduction != FSDP_LOSS_SUM && scale != 0))
         return FSDP_FAIL(FSDP_INVALID, "the scale of a model's loss is %g: it must be %s", scale,
                          reduction == FSDP_LOSS_MEAN   ? "0 for a mean: take FSDP_LOSS_SUM"
                          : reduction == FSDP_LOSS_NONE ? "0 without a sum"
-                                                       : "finite");
+                                                       : "finite in f32");
     loss = &((lm_head *)m->lm_head)->loss;
     loss->reduction = reduction;
     loss->scale = scale;

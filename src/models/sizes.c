@@ -136,6 +136,9 @@ static fsdp_status check_sizes(const fsdp_model_config *c)
 
 static fsdp_status check_gpt2(const fsdp_model_config *c)
 {
+    if (c->logits_softcap > 0)
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: logits_softcap is %g: GPT-2 has none",
+                         (double)c->logits_softcap);
     if (c->dim % c->n_heads != 0)
         return FSDP_FAIL(FSDP_INVALID, "bad model config: dim %lld is not a multiple of n_heads %lld",
                          (long long)c->dim, (long long)c->n_heads);
@@ -207,7 +210,6 @@ static fsdp_status check_layers(const fsdp_model_config *c)
                          (long long)c->n_layers, FSDP_MODEL_MAX_MARKED_LAYERS);
     FSDP_TRY(check_not_negative("query_scalar", c->query_scalar));
     FSDP_TRY(check_not_negative("attention_softcap", c->attention_softcap));
-    FSDP_TRY(check_not_negative("logits_softcap", c->logits_softcap));
     FSDP_TRY(check_not_negative("local_rope_theta", c->local_rope_theta));
     if (!(c->rotary_fraction >= 0 && c->rotary_fraction <= 1) || fsdp__rotary_dim(c) < 2 || fsdp__rotary_dim(c) % 2)
         return FSDP_FAIL(FSDP_INVALID,
@@ -244,6 +246,8 @@ fsdp_status fsdp_model_config_check(const fsdp_model_config *config)
     FSDP_TRY(check_fraction("dropout", config->dropout));
     FSDP_TRY(check_fraction("attention_dropout", config->attention_dropout));
     FSDP_TRY(check_not_negative("init_std", config->init_std));
+    FSDP_TRY(check_not_negative("logits_softcap", config->logits_softcap));
+    FSDP_TRY(check_range("eos_token_count", config->eos_token_count, 0, FSDP_MODEL_MAX_EOS_TOKENS));
     if (config->architecture == FSDP_GPT2)
         return check_gpt2(config);
     if (fsdp__family_of(config->architecture))

@@ -1,6 +1,7 @@
 /* cross_entropy.c - the mean of log(sum(exp(logits))) - logits[target]. */
 #include "ops/loss.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -84,8 +85,8 @@ fsdp_status fsdp__loss_scale(const char *op, const fsdp_cross_entropy_options *o
     if (reduction == FSDP_LOSS_MEAN && options && options->scale != 0)
         return FSDP_FAIL(FSDP_INVALID, "%s: a mean has no scale, but %g is given: take FSDP_LOSS_SUM", op,
                          options->scale);
-    if (options && !isfinite(options->scale))
-        return FSDP_FAIL(FSDP_INVALID, "%s: scale %g must be finite", op, options->scale);
+    if (options && !(fabs(options->scale) <= FLT_MAX))
+        return FSDP_FAIL(FSDP_INVALID, "%s: scale %g must be finite in f32", op, options->scale);
     if (options && !(options->softcap >= 0 && isfinite(options->softcap)))
         return FSDP_FAIL(FSDP_INVALID, "%s: softcap %g must not be negative", op, (double)options->softcap);
     if (reduction == FSDP_LOSS_SUM)

@@ -444,3 +444,13 @@ TEST(making_one_survives_every_failed_allocation)
         }
     stream_free(&s);
 }
+
+TEST(null_is_refused)
+{
+    fsdp_loader_options options = {.seq_len = 4, .local_batch = 1, .microbatches = 1, .world_size = 1};
+    fsdp_loader *loader = NULL;
+
+    CHECK_ERROR(fsdp_loader_create(NULL, &options, &loader), FSDP_INVALID, "tokens and options are required");
+    CHECK_ERROR(fsdp_loader_create(NULL, &options, NULL), FSDP_INVALID, "needs a place");
+    fsdp_loader_free(NULL);
+}

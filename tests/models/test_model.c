@@ -188,6 +188,8 @@ TEST(last_logits_only_are_the_last_of_all)
     CHECK_OK(fsdp_tensor_read(last, FSDP_F32, few));
     CHECK_CLOSE(few, some + 4 * 17, 17, 1e-5, 1e-6);
     CHECK_CLOSE(few + 17, some + 9 * 17, 17, 1e-5, 1e-6);
+    CHECK_NULL(fsdp_call(model, CHECK_PTR(fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(2, 0)))));
+    CHECK_CONTAINS(fsdp_last_error(), "there is no last position of rows without tokens");
     fsdp_scope_end(context, NULL);
     CHECK_ERROR(fsdp_model_set_last_logits_only(fsdp_model_block(model, 0), true), FSDP_INVALID, "not a model");
     fsdp_module_unref(model);

@@ -203,6 +203,7 @@ TEST(what_is_wrong_with_a_row_is_said)
     CHECK_ERROR(fsdp_model_set_loss(model, FSDP_LOSS_NONE, 2), FSDP_INVALID, "must be 0 without a sum");
     CHECK_ERROR(fsdp_model_set_loss(model, FSDP_LOSS_MEAN, 2), FSDP_INVALID, "must be 0 for a mean");
     CHECK_ERROR(fsdp_model_set_loss(model, FSDP_LOSS_SUM, (double)NAN), FSDP_INVALID, "is nan: it must be finite");
+    CHECK_ERROR(fsdp_model_set_loss(model, FSDP_LOSS_SUM, 1e39), FSDP_INVALID, "is 1e+39: it must be finite in f32");
     fsdp_module_unref(model);
     fsdp_context_free(context);
 }

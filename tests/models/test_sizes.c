@@ -178,6 +178,10 @@ TEST(each_wrong_field_is_named)
     WRONG("gpt-10m", embd_dropout, -0.5f, "embd_dropout is -0.5");
     WRONG("gpt-10m", init_std, -1, "init_std is -1");
     WRONG("gpt-10m", architecture, (fsdp_architecture)99, "architecture is 99");
+    WRONG("gpt-10m", logits_softcap, 3, "logits_softcap is 3: GPT-2 has none");
+    WRONG("gpt-10m", logits_softcap, NAN, "logits_softcap is nan");
+    WRONG("gpt-10m", eos_token_count, 65, "eos_token_count is 65: it must be between 0 and 64");
+    WRONG("llama-1m", eos_token_count, -1, "eos_token_count is -1");
     WRONG("llama-1m", n_kv_heads, 3, "n_heads 4 is not a multiple of n_kv_heads 3");
     WRONG("llama-1m", n_kv_heads, 8, "n_kv_heads is 8: it must be between 1 and 4");
     WRONG("llama-1m", head_dim, 33, "head_dim is 33: rotary positions need an even number");

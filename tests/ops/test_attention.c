@@ -131,6 +131,21 @@ SCOPE_TEST(a_window_wider_than_all_hides_nothing)
     CHECK_CLOSE(with, without, 20, 1e-6, 1e-6);
 }
 
+SCOPE_TEST(no_queries_have_no_gradients)
+{
+    fsdp_tensor *q = fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(1, 0, 2, 4));
+    fsdp_tensor *qkv = fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(1, 0, 24));
+
+    CHECK_OK(fsdp_tensor_set_requires_grad(q, true));
+    CHECK_OK(fsdp_tensor_set_requires_grad(qkv, true));
+    for (int64_t window = 0; window < 3; window += 2) {
+        const fsdp_attention_options options = {.causal = true, .window = window};
+
+        CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(fsdp_attention(q, q, q, &options)))));
+        CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(fsdp_attention_packed(qkv, 2, 2, &options)))));
+    }
+}
+
 SCOPE_TEST(one_query_after_a_cache_sees_its_window_only)
 {
     for (int64_t window = 1; window < 40; window += 9) {

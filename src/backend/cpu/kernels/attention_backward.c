@@ -99,6 +99,8 @@ static void load_queries(const plan *p, const work *w, int64_t b, int64_t h)
         FSDP__EACH_FLOAT(k->dtype, DELTA)
 #undef DELTA
     }
+    if (k->q_time == 0) /* there may be no memory */
+        return;
     memcpy(w->lse, k->lse + (b * k->heads + h) * k->q_time, (size_t)k->q_time * sizeof(float));
     memset(w->dq, 0, (size_t)(k->q_time * p->d_padded) * sizeof(float));
 }
