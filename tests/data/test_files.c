@@ -183,7 +183,7 @@ TEST_WITH(what_is_packed_or_a_table_is_not_passed_over, setup, teardown)
         {"b.zip", LITERAL("PK\x03\x04\x14\0"), "it is a zip archive"},
         {"b.rar", LITERAL("Rar!\x1a\x07\x01\0"), "it is a rar archive"},
         {"README.md", LITERAL("PK\x03\x04\x14\0"), "it is a zip archive"},
-        {"b.parquet", LITERAL("PAR1\x15\x04\x15"), "it is a Parquet file: write its text as .txt or .jsonl"},
+        {"b.parquet", LITERAL("PAR1\x15\x04\x15"), "it is a Parquet file: write it as JSON lines: python3 -c"},
         {"b.arrow", LITERAL("ARROW1\0\0\xff\xff"), "it is an Arrow file"},
         {"b.arrow", LITERAL("\xff\xff\xff\xff\x70\1\0\0"), "it is an Arrow stream"},
         {"b", LITERAL("\xff\xff\xff\xff\x70\1\0\0\x10\0\0\0\0\0\x0a\0"), "it is an Arrow stream"},
