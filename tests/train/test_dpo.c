@@ -320,3 +320,20 @@ STORY_TEST(keys_of_dpo_need_the_objective)
     story_run(s, 1);
     CHECK(strstr(s->message, "dpo.beta is set, but training.objective is not dpo") != NULL);
 }
+
+STORY_TEST(a_failing_allocation_ends_all_ranks)
+{
+    story *s = *state;
+
+    prefer(s);
+    story_set(s, "adapter.rank", "2");
+    story_set(s, "training.steps", "1");
+    s->kind = FSDP__FAULT_ALLOCATION;
+    s->fired = true;
+    for (s->nth = 1; s->fired; s->nth += test_brief() ? 1499 : 499) {
+        story_run(s, 2);
+        CHECK(!s->fired || s->status == FSDP_OK || *s->message);
+        CHECK_EQ(s->statuses[0] == FSDP_OK, s->statuses[1] == FSDP_OK);
+    }
+    CHECK_OK(s->status);
+}
