@@ -229,3 +229,59 @@ TEST(an_adapter_of_another_model_is_not_loaded)
     test_run_ranks(1, load_elsewhere, folder);
     test_directory_free(folder);
 }
+
+/* ---- allocations that fail ---- */
+
+/* Adds, initializes, saves, loads and merges an adapter with norms, for as long as nothing fails. */
+static fsdp_status use(fsdp_context *context, const char *folder, fsdp_module *model)
+{
+    fsdp_adapter *adapter = NULL;
+    fsdp_state_dict *merged = NULL, *base = NULL, *own = NULL;
+    fsdp_lora_options *read = NULL, o = usual();
+    fsdp_status status;
+
+    o.dora = true;
+    o.saved = (const char *const[]){"0"};
+    o.saved_count = 1;
+    o.targets = (const char *const[]){"1"};
+    FSDP_TRY_GOTO(status, fsdp_adapter_add(model, &o, &adapter), out);
+    FSDP_TRY_GOTO(status, fsdp_adapter_initialize(adapter, 1), out);
+    FSDP_TRY_GOTO(status, fsdp_adapter_state_dict(adapter, &own), out);
+    FSDP_TRY_GOTO(status, fsdp_adapter_base_state_dict(adapter, &base), out);
+    FSDP_TRY_GOTO(status, fsdp_adapter_save(adapter, folder, "base", fsdp_world(context)), out);
+    FSDP_TRY_GOTO(status, fsdp_adapter_read_options(folder, &read), out);
+    FSDP_TRY_GOTO(status, fsdp_adapter_load(adapter, folder), out);
+    FSDP_TRY_GOTO(status, fsdp_adapter_merge(adapter, NULL, &merged), out);
+out:
+    fsdp_lora_options_free(read);
+    fsdp_state_dict_free(merged);
+    fsdp_state_dict_free(base);
+    fsdp_state_dict_free(own);
+    fsdp_adapter_free(adapter);
+    return status;
+}
+
+/* A failed collective breaks its group, so each try has a context of its own. */
+TEST(whatever_allocation_fails_nothing_leaks)
+{
+    char *folder = test_directory();
+
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_context *context;
+        fsdp_module *model;
+        fsdp_status status;
+
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+        context = test_context();
+        model = tree(context, test_device(context), 6);
+        CHECK_PTR(fsdp_world(context));
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, n);
+        status = use(context, folder, model);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        fsdp_module_unref(model);
+        test_drop_workspace(context);
+        CHECK_EQ(test_live_bytes(context), 0);
+        fsdp_context_free(context);
+    }
+    test_directory_free(folder);
+}
