@@ -235,7 +235,8 @@ FSDP_API fsdp_status fsdp_optimizer_init_state(fsdp_optimizer *optimizer);
 /* Loads a state dict of this rank's parts, such as one from fsdp_optimizer_state_dict that a reader has filled; moments
  * that are not the optimizer's own memory are copied, from whatever device they are on. Parameters without entries have
  * no state afterwards. Errors name the parameter, before anything is changed: only some of a parameter's entries;
- * entries of no parameter; a part of another shape, or without bytes on the meta device; a step that is no count. */
+ * entries of no parameter, or of another kind of optimizer; a part of another shape, or without bytes on the meta
+ * device; a step that is no count. */
 FSDP_API fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *state);
 /* Does the same with whole tensors (fsdp_state_dict_gather), or with parts of another optimizer, as
  * fsdp_state_dict_load_full takes them. [collective] */

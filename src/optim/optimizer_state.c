@@ -111,6 +111,8 @@ fsdp_status fsdp_optimizer_state_dict(fsdp_optimizer *optimizer, fsdp_state_dict
 {
     fsdp_status status;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "an optimizer's state dict needs a place for the result");
     *out = NULL;
     FSDP_TRY(fsdp__optimizer_check(optimizer, "take the state"));
     if (optimizer->partition)
@@ -156,6 +158,18 @@ static fsdp_status check_param_state(const fsdp_state_dict *state, const fsdp__o
     return FSDP_OK;
 }
 
+/* Returns whether the parameter keeps such state, and not only another kind of optimizer's. */
+static bool keeps(const fsdp__optimizer_walk *w, const char *what)
+{
+    fsdp__optimizer_part parts[FSDP__OPTIMIZER_PARTS];
+
+    fsdp__optimizer_parts(w->group, w->param, parts);
+    for (int p = 0; p < FSDP__OPTIMIZER_PARTS; p++)
+        if (parts[p].name && strcmp(parts[p].name, what) == 0)
+            return true;
+    return strcmp(what, STEP) == 0;
+}
+
 static bool belongs(fsdp_optimizer *optimizer, const char *name)
 {
     fsdp__optimizer_key key;
@@ -165,7 +179,7 @@ static bool belongs(fsdp_optimizer *optimizer, const char *name)
         return false;
     for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);)
         if (strlen(w.param->name) == key.length && strncmp(w.param->name, key.parameter, key.length) == 0)
-            return true;
+            return strcmp(key.prefix, "state.") != 0 || keeps(&w, key.what);
     return false;
 }
 

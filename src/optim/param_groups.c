@@ -236,6 +236,8 @@ fsdp_status fsdp_optimizer_rekey_state_dict(const fsdp_optimizer *optimizer, con
 {
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *rekeyed = NULL;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "a rekeyed state dict needs a place for the result");
     *out = NULL;
     if (!optimizer || !state)
         return FSDP_FAIL(FSDP_INVALID, "cannot rekey the state of an optimizer: both are required");

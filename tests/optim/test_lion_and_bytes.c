@@ -368,3 +368,27 @@ TEST(optimizers_refuse_what_makes_no_sense)
     CHECK_ERROR(fsdp_muon_add_group(optimizer, &f.parameters, &muon), FSDP_INVALID, "is not Muon");
     teardown(&f, optimizer);
 }
+
+TEST(state_of_another_optimizer_is_not_loaded)
+{
+    const fsdp_adam_options adam = fsdp_adam_options_default();
+    const fsdp_lion_options options = fsdp_lion_options_default();
+    fsdp_optimizer *lion = NULL, *adamw = NULL;
+    fsdp_state_dict *dict = NULL;
+    static float values[NUMEL];
+    fixture f;
+
+    setup(&f);
+    CHECK_OK(fsdp_adamw_create(&f.parameters, &adam, &adamw));
+    CHECK_OK(fsdp_lion_create(&f.parameters, &options, &lion));
+    step_once(&f, adamw, 1, values);
+    CHECK_ERROR(fsdp_optimizer_state_dict(adamw, NULL), FSDP_INVALID, "needs a place");
+    CHECK_OK(fsdp_optimizer_state_dict(adamw, &dict));
+    /* Both keep exp_avg, but only AdamW a second moment. */
+    CHECK_ERROR(fsdp_optimizer_load_state_dict(lion, dict), FSDP_INVALID, "cannot load 'state.weight.exp_avg_sq'");
+    CHECK_EQ(lion->groups[0].params[0].steps, 0);
+    CHECK_ERROR(fsdp_optimizer_rekey_state_dict(adamw, dict, true, NULL), FSDP_INVALID, "needs a place");
+    fsdp_state_dict_free(dict);
+    fsdp_optimizer_free(adamw);
+    teardown(&f, lion);
+}
