@@ -35,9 +35,7 @@ LISTED = {
     "make test-interop": "needs PyTorch",
     "build/fsdp tokenize text/*.jsonl.zst -o tokens.bin --tokenizer path/to/folder": "needs a tokenizer",
     "build/fsdp tokenize text.txt -o text.bin --tokenizer tokenizer.model": "needs a tokenizer",
-    "build/fsdp tokenize chat.jsonl --tokenizer SmolLM2 --show 2": "needs a model's tokenizer",
-    "build/fsdp generate tuned --chat --system \"Be brief.\"": "needs a model that talks",
-    "build/fsdp generate tuned --chat --prompt \"What is the capital of Norway?\"": "needs a model that talks",
+    "build/fsdp train --model.path=SmolLM2 --data.path=chat.jsonl --training.epochs=2 -n 2": "needs a model's weights",
     "fsdp tokenize chat.jsonl --tokenizer FOLDER -o rows.bin": "needs a tokenizer",
     "tools/story.sh": "needs PyTorch",
     "make format": "changes the sources",
@@ -125,6 +123,24 @@ INSTEAD = {
     "--training.local_batch_size=1 --checkpoint.folder=once --checkpoint.interval=1000000":
         "fsdp train -n 2 --model.preset=llama-1m --data.path=text.txt --training.steps=3 --training.seq_len=32 "
         "--training.local_batch_size=1 --checkpoint.folder=once --checkpoint.interval=1000000",
+    "build/fsdp train -n 2 --model.preset=llama-1m --model.vocab_size=259 --data.path=demo/data.txt "
+    "--data.tokenizer=words --training.seq_len=128 --training.steps=400 --optimizer.lr=3e-3 "
+    "--export.path=base":
+    "build/fsdp train -n 2 --model.preset=llama-1m --model.vocab_size=259 --data.path=demo/data.txt "
+    "--data.tokenizer=words --training.seq_len=128 --training.steps=2 --optimizer.lr=3e-3 "
+    "--export.path=base",
+    "build/fsdp train -n 2 --model.path=base --data.path=chat.jsonl --data.order=shuffled "
+    "--training.seq_len=128 --training.local_batch_size=4 --training.epochs=16 --optimizer.lr=6e-3 "
+    "--lr_scheduler.decay_type=cosine --export.path=tuned":
+    "build/fsdp train -n 2 --model.path=base --data.path=chat.jsonl --data.order=shuffled "
+    "--training.seq_len=128 --training.local_batch_size=4 --training.epochs=0.1 --optimizer.lr=6e-3 "
+    "--lr_scheduler.decay_type=cosine --export.path=tuned",
+    "build/fsdp train -n 2 --model.path=base --data.path=chat.jsonl --data.order=shuffled "
+    "--training.seq_len=128 --training.local_batch_size=4 --training.epochs=48 --optimizer.lr=6e-3 "
+    "--lr_scheduler.decay_type=cosine --adapter.rank=32 --adapter.alpha=64 --export.path=lora":
+    "build/fsdp train -n 2 --model.path=base --data.path=chat.jsonl --data.order=shuffled "
+    "--training.seq_len=128 --training.local_batch_size=4 --training.epochs=0.1 --optimizer.lr=6e-3 "
+    "--lr_scheduler.decay_type=cosine --adapter.rank=32 --adapter.alpha=64 --export.path=lora",
 }
 
 # Pictures that do not depend on time.
