@@ -37,6 +37,9 @@ LISTED = {
     "build/fsdp tokenize text.txt -o text.bin --tokenizer tokenizer.model": "needs a tokenizer",
     "build/fsdp train --model.path=SmolLM2 --data.path=chat.jsonl --training.epochs=2 -n 2": "needs a model's weights",
     "fsdp tokenize chat.jsonl --tokenizer FOLDER -o rows.bin": "needs a tokenizer",
+    "build/fsdp train --model.path=tuned --data.path=pairs.jsonl --training.objective=dpo --optimizer.lr=1e-6 -n 2":
+        "needs pairs of answers",
+    "fsdp tokenize pairs.jsonl --show 2": "needs pairs of answers",
     "tools/story.sh": "needs PyTorch",
     "make format": "changes the sources",
     "tests/tools/docs.py . build --write": "is this test",
