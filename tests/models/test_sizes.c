@@ -153,16 +153,17 @@ TEST(flops_of_mfu_leave_out_tables_that_are_only_looked_up)
                6 * (124475904.0 - 1024 * 768) + 12 * 12.0 * 768 * 1024, 1);
 }
 
-TEST(each_wrong_field_is_named)
-{
-    fsdp_model_config config;
-
 #define WRONG(name, field, value, part)                                    \
     do {                                                                   \
         config = preset(name);                                             \
         config.field = (value);                                            \
         CHECK_ERROR(fsdp_model_config_check(&config), FSDP_INVALID, part); \
     } while (0)
+
+TEST(each_wrong_field_is_named)
+{
+    fsdp_model_config config;
+
     WRONG("gpt-10m", n_layers, 0, "n_layers is 0");
     WRONG("gpt-10m", n_layers, 1 << 20, "n_layers is 1048576: it must be between 1 and 16384");
     WRONG("gpt-10m", dim, -3, "dim is -3");
@@ -181,6 +182,12 @@ TEST(each_wrong_field_is_named)
     WRONG("gpt-10m", logits_softcap, 3, "logits_softcap is 3: GPT-2 has none");
     WRONG("gpt-10m", logits_softcap, NAN, "logits_softcap is nan");
     WRONG("gpt-10m", eos_token_count, 65, "eos_token_count is 65: it must be between 0 and 64");
+}
+
+TEST(each_wrong_field_of_a_llama_is_named)
+{
+    fsdp_model_config config;
+
     WRONG("llama-1m", eos_token_count, -1, "eos_token_count is -1");
     WRONG("llama-1m", n_kv_heads, 3, "n_heads 4 is not a multiple of n_kv_heads 3");
     WRONG("llama-1m", n_kv_heads, 8, "n_kv_heads is 8: it must be between 1 and 4");
@@ -196,8 +203,12 @@ TEST(each_wrong_field_is_named)
     WRONG("llama-1m", attention_softcap, NAN, "attention_softcap is nan");
     WRONG("llama-1m", logits_softcap, -1, "logits_softcap is -1");
     WRONG("llama-1m", local_rope_theta, -1, "local_rope_theta is -1");
-#undef WRONG
-    config = preset("llama-1m");
+}
+
+TEST(biases_that_a_family_has_not_are_named)
+{
+    fsdp_model_config config = preset("llama-1m");
+
     config.architecture = FSDP_QWEN2;
     CHECK_OK(fsdp_model_config_check(&config));
     config.attention_bias = true;
@@ -208,6 +219,7 @@ TEST(each_wrong_field_is_named)
     CHECK_ERROR(fsdp_model_config_check(&config), FSDP_INVALID, "mlp_bias is true: Mistral has no such biases");
     CHECK_ERROR(fsdp_model_config_check(NULL), FSDP_INVALID, "no model config");
 }
+#undef WRONG
 
 /* What transformers computes for theta 500000, 16 dimensions, Llama 3.1's scaling of 8, 1, 4, 256. */
 TEST(rotary_frequencies_follow_transformers)
