@@ -26,6 +26,8 @@ enum {
 
 fsdp_status fsdp__text_append(fsdp__text *text, const char *bytes, size_t count)
 {
+    if (count == 0) /* there may be no bytes at all */
+        return FSDP_OK;
     FSDP_TRY(fsdp__grow(&text->bytes, text->count + (int64_t)count, &text->capacity, 1));
     memcpy(text->bytes + text->count, bytes, count);
     text->count += (int64_t)count;
