@@ -137,7 +137,7 @@ static void failed(void *arg, fsdp_status status, const char *message)
 static void logged(void *arg, fsdp_log_level level, const char *line)
 {
     rank_of_story *r = arg;
-    size_t used = strlen(r->story->log);
+    size_t used = r->rank == 0 ? strlen(r->story->log) : 0;
 
     (void)level;
     if (r->rank == 0)
