@@ -1,8 +1,7 @@
 /* fsdp/chat.h - conversations as tokens: a model folder's chat template, and which tokens are learned.
  *
  *     fsdp_chat_open("SmolLM2", tokenizer, NULL, &chat);       // the folder's chat_template
- *     fsdp_chat_encode(chat, encoder, row, bytes, NULL, &out); // {"messages": [{"role": "user", "content": "Hi"},
- * ...]}
+ *     fsdp_chat_encode(chat, encoder, row, bytes, NULL, &out); // {"messages": [{"role": "user", "content": "Hi"}]}
  *
  * Ids are those of transformers' apply_chat_template: the template is rendered, and its text encoded without what the
  * tokenizer would put around it, since a template writes its own. Special tokens in the text of a message become
@@ -15,8 +14,8 @@
  *     prompt           with completion: two texts, or two lists of messages
  *     instruction      with input, output (Alpaca); also system, history: [[question, answer]]
  *     text             a text, all of it learned
- *     chosen           with rejected: a better and a worse answer to one prompt, in one of the forms of completion;
- * also prompt: without it, it is what both begin with
+ *     chosen           with rejected: a better and a worse answer to one prompt, two texts or two lists of messages;
+ *                      also prompt: what both begin with, if it is not there
  *
  * What is learned: what the template's `generation` blocks enclose. A template without them is rendered again for each
  * answer, once up to it, with what begins an answer, and once with it; what it adds is the answer. White space behind a
@@ -76,8 +75,9 @@ typedef struct fsdp_chat_row {
     int64_t learned_capacity;
     char *text; /* what was encoded, followed by a NUL */
     size_t text_bytes;
-    int64_t answers;                                     /* the number of tokens that are learned */
-} fsdp_chat_row;                                         /* an empty row is all zeros */
+    int64_t answers; /* the number of tokens that are learned */
+} fsdp_chat_row;     /* an empty row is all zeros */
+
 FSDP_API void fsdp_chat_row_release(fsdp_chat_row *row); /* NULL is allowed */
 
 /* Encodes a row. A row that is not what it should be is FSDP_FORMAT, with a message without file and line, which the

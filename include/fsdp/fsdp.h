@@ -73,8 +73,8 @@
  *     }
  *
  * The examples folder contains this program and others, ready to build. Read next: nn.h (modules), ops.h (the
- * operations of a forward), dataset.h (your own data), shard.h (what is gathered when), train.h (a whole run from a
- * config file), explain.h (what a strategy costs, before you run it).
+ * operations of a forward), dataset.h (your own data), chat.h (conversations), adapter.h (LoRA), shard.h (what is
+ * gathered when), train.h (a whole run from a config file), explain.h (what a strategy costs, before you run it).
  */
 #ifndef FSDP_FSDP_H
 #define FSDP_FSDP_H

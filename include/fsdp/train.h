@@ -103,7 +103,7 @@ typedef enum fsdp_train_long_row {
     FSDP_TRAIN_LONG_SPLIT,    /* it becomes several rows */
     FSDP_TRAIN_LONG_SKIP      /* it is left out */
 } fsdp_train_long_row;
-/* Has a source of a mixture. */
+/* Describes a source of a mixture. */
 typedef struct fsdp_train_source {
     char *path;    /* as an entry of data.path */
     double weight; /* its share of the windows is weight / the sum of all weights */
@@ -121,7 +121,7 @@ typedef enum fsdp_train_decay {
     FSDP_TRAIN_DECAY_MATRICES /* those of two or more dimensions: neither biases nor the weights of norms */
 } fsdp_train_decay;
 
-/* Has what parameters whose names match have in place of the optimizer's values. */
+/* Gives parameters whose names match values in place of the optimizer's. */
 typedef struct fsdp_train_group {
     char *pattern;       /* as in fnmatch(3) */
     double weight_decay; /* NaN: the optimizer's */
@@ -303,7 +303,7 @@ typedef struct fsdp_train_config {
         int64_t alpha_pattern_count;
         char **modules_to_save;
         int64_t modules_to_save_count;
-        int rslora, dora, base_dtype; /* 1, 0, -1: 0; fsdp_dtype: F32 or BF16, of the frozen parameters */
+        int rslora, dora, base_dtype; /* 1, 0, -1: 0, both; fsdp_dtype of the frozen parameters: F32 or BF16 */
     } adapter;
     struct {
         double beta, label_smoothing; /* NaN: 0.1, 0 */
@@ -422,7 +422,7 @@ typedef struct fsdp_train_report {
     int64_t skipped;   /* steps skipped so far, including this one */
     double loss_scale; /* for float16: the scale of this step's loss (fsdp_grad_scaler); otherwise 0 */
     double lr;
-    double tokens_per_second, step_ms;              /* the first of all ranks */
+    double tokens_per_second, step_ms;              /* tokens: of all ranks */
     size_t memory_live_bytes, memory_peak_bytes;    /* this rank's device: at the end of the step, and within it */
     int64_t all_gather, reduce_scatter, all_reduce; /* calls of this rank in the step */
     int64_t bytes_sent;                             /* by these calls, as a ring algorithm counts */
@@ -434,7 +434,7 @@ typedef struct fsdp_train_report {
     int64_t epoch;                          /* of the step's last microbatch, from 0 */
     int64_t tokens;                         /* seen so far, all ranks, without padding */
     int64_t answer_tokens;                  /* learned in this step, all ranks, of data that has rows; otherwise 0 */
-    double padded_tokens_per_second;        /* the same data with its padding: what the device has computed with */
+    double padded_tokens_per_second;        /* all ranks, with padding: what the devices have computed with */
     int64_t pairs; /* of the step, with training.objective: dpo; otherwise 0. Means over them, known as the loss is: */
     double reward_chosen, reward_rejected, reward_margin, reward_accuracy;
 } fsdp_train_report;

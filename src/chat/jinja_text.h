@@ -25,10 +25,10 @@ typedef struct fsdp__json_style {
 fsdp_status fsdp__value_json(fsdp__render *r, const fsdp__value *value, const fsdp__json_style *style,
                              fsdp__builder *out);
 
-/* Writes what Python's repr() gives of a float. */
 enum {
     FSDP__REAL_TEXT = 40
 };
+/* Writes what Python's repr() gives of a float. */
 void fsdp__real_text(double real, char out[FSDP__REAL_TEXT]);
 
 #endif

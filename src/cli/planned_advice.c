@@ -54,9 +54,9 @@ static fsdp_status config_of(const fsdp__recorded_run *run, fsdp_train_config **
     return FSDP_OK;
 }
 
-/* What is planned: one setting, or what shortens waits. */
+/* What is planned: one setting, or, where `key` is NULL, what shortens waits. */
 typedef struct question {
-    const char *key, *value; /* NULL: */
+    const char *key, *value;
     fsdp__change_wait wait;
 } question;
 

@@ -332,9 +332,10 @@ static int train(const plan *p, one_run *r, const char *config)
     return signal;
 }
 
-static void take(const plan *p, int number)
+/* Makes a run, or passes over one that has finished. */
+static void take(plan *p, int number)
 {
-    one_run *r = (one_run *)&p->runs[number];
+    one_run *r = &p->runs[number];
     FSDP__FREED char *config = path_of(r, "config.yaml"), *finished = path_of(r, "finished");
     int signal;
 

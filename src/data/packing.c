@@ -24,13 +24,13 @@ static fsdp_status refuse_long(const fsdp__packed *p, int64_t row, int64_t end)
 
     for (int64_t r = row; r < end; r++)
         count += fsdp__rows_length(p->rows, r) > length;
-    return FSDP_FAIL(FSDP_INVALID,
-                     "row %lld of '%s' has %lld tokens, which is more than training.seq_len (--seq-len) %lld (%lld "
-                     "such row%s): take "
-                     "a larger training.seq_len, or say what happens to such rows by data.on_long_row "
-                     "(--on-long-row): truncate, split or skip",
-                     (long long)row + 1, fsdp__rows_text(p->rows), (long long)fsdp__rows_length(p->rows, row),
-                     (long long)length, (long long)count, count == 1 ? "" : "s");
+    return FSDP_FAIL(
+        FSDP_INVALID,
+        "row %lld of '%s' has %lld tokens, which is more than training.seq_len (--seq-len) %lld (%lld "
+        "such row%s): take a larger training.seq_len, or say what happens to such rows by data.on_long_row "
+        "(--on-long-row): truncate, split or skip",
+        (long long)row + 1, fsdp__rows_text(p->rows), (long long)fsdp__rows_length(p->rows, row), (long long)length,
+        (long long)count, count == 1 ? "" : "s");
 }
 
 static fsdp_status add_part(packer *k, int64_t row, int64_t first, int64_t count, bool goes_on)

@@ -1,4 +1,4 @@
-/* dpo_keys.c - what keys say of preference tuning. */
+/* dpo_keys.c - checks the keys of preference tuning. */
 #include <math.h>
 #include <string.h>
 
@@ -8,8 +8,6 @@ bool fsdp__train_is_dpo(const fsdp_train_config *config)
 {
     return config->training.objective == 1;
 }
-
-/* ---- keys ---- */
 
 static fsdp_status refuse(const char *key, const char *why)
 {

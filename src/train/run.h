@@ -185,7 +185,7 @@ struct fsdp_train_run {
     fsdp__histograms *histograms; /* NULL: nobody asks for them */
     fsdp__notice *notice;         /* on rank 0 only; NULL in a dry run */
     int64_t data_ns;              /* spent waiting for batches */
-    fsdp__samples *samples;       /* the same */
+    fsdp__samples *samples;       /* NULL: nobody asks for them */
     fsdp_trace *trace;            /* of the steps that the config names, while it is recorded or paused */
     bool traced;                  /* it has begun, or was refused */
     fsdp_status trace_status;
@@ -352,6 +352,7 @@ fsdp_schedule fsdp__train_schedule(const fsdp_train_run *run);
 /* Makes the optimizer of the config for those of the parameters that require a gradient, and the factors of its groups'
  * learning rates. */
 fsdp_status fsdp__train_create_optimizer(fsdp_train_run *run, const fsdp_parameters *parameters);
+
 /* ---- visible_files.c ---- */
 
 /* Checks that all machines see what the config names; does nothing on one machine. A failure of one rank is

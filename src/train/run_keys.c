@@ -252,7 +252,7 @@ static const fsdp__key keys[] = {
     NUMBER(optimizer, momentum, 0, INFINITY, 0, NULL, "of sgd and muon; not set: 0 for sgd, 0.95 for muon"),
     BOOL(optimizer, nesterov, "false", "of sgd, where it needs a momentum; muon always has it"),
     CHOICE(optimizer, decay, decay, decayed_choices, "all", "what optimizer.weight_decay is for\nall: every parameter\nmatrices: parameters of two or more dimensions, so neither biases nor norms, as Trainer of transformers has it"),
-    CHOICE(optimizer, muon_adjust, muon_adjust, adjust_choices, "match_rms_adamw", "how muon's learning rate depends on the shape of a matrix\nmatch_rms_adamw: times 0.2 sqrt(max(rows, columns)), so that optimizer.lr is one for adamw\noriginal: times sqrt(max(1, rows / columns)), with optimizer.lr about 0.02"),
+    CHOICE(optimizer, muon_adjust, muon_adjust, adjust_choices, "match_rms_adamw", "how muon's learning rate depends on the shape of a matrix\nmatch_rms_adamw: times 0.2 sqrt(max(rows, columns)), so that steps are as long as those of adamw, and one optimizer.lr is for both\noriginal: times sqrt(max(1, rows / columns)), with optimizer.lr about 0.02"),
     MAPS(optimizer, groups, groups, 0, &group_items, "parameters with values of their own; the first pattern that matches a name counts, and each must match one that no earlier one has"),
 
     INTEGER(lr_scheduler, warmup_steps, 0, FSDP__KEY_LARGE, 0, "0", "number of steps in which the learning rate rises linearly"),
@@ -347,6 +347,7 @@ static const fsdp__key keys[] = {
     CHOICE(adapter, rslora, rslora, bool_choices, NULL, "multiply by alpha / sqrt(rank) instead; not set: false"),
     CHOICE(adapter, dora, dora, bool_choices, NULL, "train the length of each row of a weight by itself (DoRA); not set: false"),
     CHOICE(adapter, base_dtype, base_dtype, base_choices, "float32", "the dtype in which the frozen weights are held; the adapter is in float32"),
+
     NUMBER(dpo, beta, 0, FSDP__KEY_LARGE, FSDP__ABOVE, NULL, "with training.objective dpo: what the difference in log-probability to the reference is multiplied by; the larger, the nearer the model stays to it; not set: 0.1"),
     NUMBER(dpo, label_smoothing, 0, 0.5, FSDP__BELOW, NULL, "the share of pairs that is taken to be the wrong way round (conservative DPO); not set: 0"),
 };
