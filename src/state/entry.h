@@ -1,4 +1,4 @@
-/* entry.h - what a state dict says of one tensor. */
+/* entry.h - what a state dict says of one tensor, and which of two state dicts says it. */
 #ifndef STATE_ENTRY_H
 #define STATE_ENTRY_H
 
@@ -12,6 +12,10 @@ bool fsdp__entry_is_current(const fsdp_state_dict_entry *entry);
 /* Returns what a write to the tensor would return, without writing: FSDP_STATE while its module runs or is summoned.
  * Makes stale what was made from the old values. */
 fsdp_status fsdp__entry_ask_to_write(const fsdp_state_dict_entry *entry);
+
+/* Makes a state dict of the entries of `base`, with the tensors of `over` in place of those of the same names. The
+ * caller owns `*out`. */
+fsdp_status fsdp__state_dict_with(const fsdp_state_dict *base, const fsdp_state_dict *over, fsdp_state_dict **out);
 
 FSDP__SCOPED_POINTER(fsdp_state_dict, fsdp_state_dict_free)
 

@@ -99,3 +99,17 @@ fsdp_status fsdp_state_dict_add(fsdp_state_dict *list, const char *name, fsdp_te
     *table_at(s, name) = list->count;
     return FSDP_OK;
 }
+
+fsdp_status fsdp__state_dict_with(const fsdp_state_dict *base, const fsdp_state_dict *over, fsdp_state_dict **out)
+{
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *made = NULL;
+
+    FSDP_TRY(fsdp_state_dict_create(&made));
+    for (int64_t i = 0; i < base->count; i++) {
+        const fsdp_state_dict_entry *other = fsdp_state_dict_find(over, base->entries[i].name);
+
+        FSDP_TRY(fsdp_state_dict_add(made, base->entries[i].name, (other ? other : &base->entries[i])->tensor));
+    }
+    *out = fsdp__take(&made);
+    return FSDP_OK;
+}

@@ -242,30 +242,14 @@ bool fsdp__train_exports_adapter(const fsdp_train_config *config)
     return fsdp__train_adapts(config) && config->save.merge != 1;
 }
 
-/* Makes a state dict of the model with `trained` in place of the entries of these names. */
-static fsdp_status with_trained(const fsdp_train_run *run, const fsdp_state_dict *trained, fsdp_state_dict **out)
-{
-    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *all = NULL, *state = NULL;
-
-    FSDP_TRY(fsdp_state_dict_from_module(run->model, &all));
-    FSDP_TRY(fsdp_state_dict_create(&state));
-    for (int64_t i = 0; i < all->count; i++) {
-        const fsdp_state_dict_entry *entry = fsdp_state_dict_find(trained, all->entries[i].name);
-
-        entry = entry ? entry : &all->entries[i];
-        FSDP_TRY(fsdp_state_dict_add(state, entry->name, entry->tensor));
-    }
-    *out = fsdp__take(&state);
-    return FSDP_OK;
-}
-
 fsdp_status fsdp__train_export_state(const fsdp_train_run *run, const fsdp_state_dict *trained, fsdp_state_dict **out)
 {
-    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *all = NULL;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *model = NULL, *all = NULL;
 
     if (fsdp__train_exports_adapter(run->config))
         return fsdp__adapter_peft_state(run->adapter, trained, out);
-    FSDP_TRY(with_trained(run, trained, &all));
+    FSDP_TRY(fsdp_state_dict_from_module(run->model, &model));
+    FSDP_TRY(fsdp__state_dict_with(model, trained, &all));
     return fsdp_adapter_merge(run->adapter, all, out);
 }
 

@@ -134,17 +134,3 @@ fsdp_status fsdp__ema_swap(const fsdp_train_run *run)
     }
     return FSDP_OK;
 }
-
-fsdp_status fsdp__ema_state(const fsdp_train_run *run, const fsdp_state_dict *state, fsdp_state_dict **out)
-{
-    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *all = NULL;
-
-    FSDP_TRY(fsdp_state_dict_create(&all));
-    for (int64_t i = 0; i < state->count; i++) {
-        const fsdp_state_dict_entry *average = fsdp_state_dict_find(run->ema.average, state->entries[i].name);
-
-        FSDP_TRY(fsdp_state_dict_add(all, state->entries[i].name, (average ? average : &state->entries[i])->tensor));
-    }
-    *out = fsdp__take(&all);
-    return FSDP_OK;
-}

@@ -308,7 +308,7 @@ fsdp_status fsdp_train_export(fsdp_train_run *run)
     FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model)));
     FSDP_TRY(fsdp__train_agree(run, fsdp__train_state(run, &state)));
     if (run->config->save.which == FSDP_TRAIN_EMA) {
-        FSDP_TRY(fsdp__train_agree(run, fsdp__ema_state(run, state, &average)));
+        FSDP_TRY(fsdp__train_agree(run, fsdp__state_dict_with(state, run->ema.average, &average)));
         return write(run, average);
     }
     if (fsdp__best_is_earlier(run))

@@ -269,8 +269,6 @@ void fsdp__ema_release(fsdp_train_run *run);
 fsdp_status fsdp__ema_step(const fsdp_train_run *run, const void *verdict);
 /* Has average and weights change places. */
 fsdp_status fsdp__ema_swap(const fsdp_train_run *run);
-/* Makes a state dict of the averages, and of `state`'s tensors where there are none. The caller owns `*out`. */
-fsdp_status fsdp__ema_state(const fsdp_train_run *run, const fsdp_state_dict *state, fsdp_state_dict **out);
 
 /* ---- run.c ---- */
 
