@@ -186,7 +186,11 @@ static bool begins_with(const json_t *post, const char *token)
     json_t *step;
     size_t i;
 
-    json_array_foreach(json_object_get(post, "processors"), i, step) if (begins_with(step, token)) return true;
+    json_array_foreach(json_object_get(post, "processors"), i, step)
+    {
+        if (begins_with(step, token))
+            return true;
+    }
     return strcmp(text_of(json_object_get(first, "SpecialToken"), "id"), token) == 0;
 }
 
@@ -223,8 +227,11 @@ static fsdp_status put_template(fsdp__gguf_header *h, const char *folder, const 
         FSDP_TRY(fsdp__file_read(path, LIMIT_BYTES, &file, &bytes));
         text = file;
     }
-    json_array_foreach(given, i, one) if (!text || strcmp(text_of(one, "name"), "default") == 0) text =
-        json_string_value(json_object_get(one, "template"));
+    json_array_foreach(given, i, one)
+    {
+        if (!file && (!text || strcmp(text_of(one, "name"), "default") == 0))
+            text = json_string_value(json_object_get(one, "template"));
+    }
     if (text)
         fsdp__gguf_put_text(h, "tokenizer.chat_template", text);
     return FSDP_OK;
@@ -312,6 +319,14 @@ static json_t *post_processor(const char *token, int64_t id)
                      token);
 }
 
+/* Appends to the list of added tokens. Returns false when out of memory. */
+static bool add_added(json_t *added, uint64_t id, const char *token, bool special)
+{
+    return json_array_append_new(added, json_pack("{s:I,s:s,s:b,s:b,s:b,s:b,s:b}", "id", (json_int_t)id, "content",
+                                                  token, "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0,
+                                                  "special", special)) == 0;
+}
+
 /* Fills the vocabulary and the list of added tokens. */
 static fsdp_status take_tokens(const fsdp__gguf *file, json_t *vocabulary, json_t *added)
 {
@@ -337,10 +352,8 @@ static fsdp_status take_tokens(const fsdp__gguf *file, json_t *vocabulary, json_
             json_object_set_new(vocabulary, token, json_integer((json_int_t)i)) != 0)
             return FSDP_FAIL(FSDP_FORMAT, "'%s': token %llu is given twice, or is no UTF-8", file->path,
                              (unsigned long long)i);
-        if (type == CONTROL || type == USER_DEFINED)
-            json_array_append_new(added, json_pack("{s:I,s:s,s:b,s:b,s:b,s:b,s:b}", "id", (json_int_t)i, "content",
-                                                   token, "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0,
-                                                   "special", type == CONTROL));
+        if ((type == CONTROL || type == USER_DEFINED) && !add_added(added, i, token, type == CONTROL))
+            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make a tokenizer");
     }
     return FSDP_OK;
 }
@@ -371,8 +384,11 @@ static fsdp_status take_special(const fsdp__gguf *file, const char *key, const j
 
     *out = NULL;
     FSDP_TRY(fsdp__gguf_integer(file, key, false, &id));
-    json_object_foreach((json_t *)(uintptr_t)vocabulary, token, value) if (json_integer_value(value) == id) *out =
-        token;
+    json_object_foreach((json_t *)(uintptr_t)vocabulary, token, value)
+    {
+        if (json_integer_value(value) == id)
+            *out = token;
+    }
     if (id >= 0 && *out)
         json_object_set_new(config, name, json_string(*out));
     return FSDP_OK;
