@@ -344,8 +344,10 @@ static void take(plan *p, int number)
         r->status = 0;
         return;
     }
-    if (!config || !finished)
+    if (!config || !finished) {
+        r->status = fsdp__failure("%s", fsdp_last_error());
         return;
+    }
     signal = train(p, r, config);
     if (signal) {
         fsdp__failure("the sweep was interrupted in run %d of %d; the same command continues it", number + 1,
