@@ -267,14 +267,14 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
     progress->logged_tokens = report->tokens;
 }
 
-/* Says that the data begins again. */
-static void log_epoch(fsdp__progress *progress, const fsdp_train_report *report)
+/* Says that the data begins again in a step, before which the run took `before` tokens. */
+static void log_epoch(fsdp__progress *progress, const fsdp_train_report *report, int64_t before)
 {
     char tokens[40];
 
     fsdp__progress_clear(progress);
     printf("epoch: %2lld begins in step %lld, after %s tokens\n", (long long)report->epoch + 1, (long long)report->step,
-           fsdp__thousands(report->tokens, tokens, sizeof tokens));
+           fsdp__thousands(before, tokens, sizeof tokens));
     progress->epoch = report->epoch;
 }
 
@@ -295,6 +295,7 @@ static void draw(fsdp__progress *progress, int64_t now)
 void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *report)
 {
     int64_t now = fsdp__clock_ns();
+    int64_t before = progress->first_tokens + progress->tokens;
     bool last = report->step == progress->steps;
 
     progress->step = report->step;
@@ -311,7 +312,7 @@ void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *repo
     if (report->step == progress->first_step + 1 && progress->first_step > 0)
         progress->epoch = report->epoch;
     if (report->epoch != progress->epoch)
-        log_epoch(progress, report);
+        log_epoch(progress, report, before);
     if (report->step == progress->first_step + 1 || report->step % progress->log_freq == 0 || last)
         log_line(progress, report, now);
     if (progress->bar.possible && !last)
