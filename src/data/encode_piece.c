@@ -186,7 +186,9 @@ static fsdp_status missing(const job *j, int64_t line, const char *text, size_t 
 
     fsdp__json_list_keys(text, bytes, keys, sizeof keys);
     return bad_line(j, line,
-                    "field '%s' is missing, and the line has %s: name the field of the text with data.field (--field)",
+                    "field '%s' is missing, and the line has %s: name the field of the text with data.field (--field); "
+                    "fields of conversations are messages, conversations, prompt with completion, instruction with "
+                    "output, or chosen with rejected",
                     field_of(j), keys[0] ? keys : "none");
 }
 

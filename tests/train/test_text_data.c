@@ -230,6 +230,8 @@ TEST_WITH(what_does_not_fit_is_refused, setup, teardown)
     check_refused(f, "data.path: cannot read");
     CHECK_CONTAINS(fsdp_last_error(),
                    "data.jsonl': line 1: field 'text' is missing, and the line has 'body': name the");
+    CHECK_CONTAINS(fsdp_last_error(), "; fields of conversations are messages, conversations, prompt with completion, "
+                                      "instruction with output, or chosen with rejected");
     set(f, "data.dtype", "uint16");
     check_refused(f, "data.tokenizer is for text, but data.dtype is for tokens");
 }
