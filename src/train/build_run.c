@@ -17,9 +17,11 @@ fsdp_status fsdp__train_check_model(const fsdp_train_run *run)
     int rows = fsdp__train_is_dpo(c) ? 2 : 1; /* of a window that is full; each has the positions for itself */
 
     if (c->training.seq_len > rows * run->model_config.max_seq_len)
-        return FSDP_FAIL(FSDP_INVALID, "training.seq_len %lld is more than %sthe %lld positions of the model",
-                         (long long)c->training.seq_len, rows == 2 ? "twice " : "",
-                         (long long)run->model_config.max_seq_len);
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "training.seq_len %lld is more than %sthe %lld positions of the model: set training.seq_len=%lld",
+            (long long)c->training.seq_len, rows == 2 ? "twice " : "", (long long)run->model_config.max_seq_len,
+            (long long)(rows * run->model_config.max_seq_len));
     if (run->model_config.attention_dropout > 0)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "the model's config.json asks for dropout %g in attention, which cannot be trained: set "

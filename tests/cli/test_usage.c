@@ -345,7 +345,7 @@ FIXTURE_TEST(a_config_that_cannot_be_is_status_1)
          "--model.n_kv_heads=2");
     SAYS(1, "model.n_kv_heads is 4: expected at most the number of heads, 3", "train", f->config,
          "--model.n_kv_heads=4");
-    SAYS(1, "training.seq_len 65 is more than the 64 positions of the model", "train", f->config,
-         "--training.seq_len=65");
+    SAYS(1, "training.seq_len 65 is more than the 64 positions of the model: set training.seq_len=64", "train",
+         f->config, "--training.seq_len=65");
     free(other);
 }
