@@ -71,6 +71,18 @@ static fsdp_status new_message(const char *role, const json_t *content, json_t *
     return FSDP_OK;
 }
 
+/* Returns whether a message has what a template can write: content, or what an answer may have in its place. */
+static bool says_something(const json_t *message)
+{
+    static const char *const any[] = {"content",           "tool_calls", "function_call",
+                                      "reasoning_content", "thinking",   "reasoning"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(any); i++)
+        if (json_object_get(message, any[i]) && !json_is_null(json_object_get(message, any[i])))
+            return true;
+    return false;
+}
+
 /* Adds a message as transformers gives it to a template: without keys that are null, and with reasoning_content where
  * it has another name. */
 static fsdp_status copy_message(const json_t *from, const char *field, size_t number, json_t *messages)
@@ -82,6 +94,8 @@ static fsdp_status copy_message(const json_t *from, const char *field, size_t nu
         return FSDP_FAIL(FSDP_FORMAT, "field '%s': item %zu is no object with a 'role'", field, number + 1);
     if (json_is_number(json_object_get(from, "content")) || json_is_boolean(json_object_get(from, "content")))
         return FSDP_FAIL(FSDP_FORMAT, "field '%s': the content of item %zu is no text", field, number + 1);
+    if (!says_something(from))
+        return FSDP_FAIL(FSDP_FORMAT, "field '%s': item %zu has no 'content'", field, number + 1);
     FSDP__TRY_NEW(message = json_object());
     TRY_JSON(json_array_append_new(messages, message));
     json_object_foreach((json_t *)from, key, value) if (!json_is_null(value))

@@ -303,7 +303,10 @@ TEST(a_row_that_is_wrong_is_told)
     check_refused(f.chat, "{\"messages\": {}}", "field 'messages' is no list of messages");
     check_refused(f.chat, "{\"messages\": [{\"content\": \"x\"}]}", "item 1 is no object with a 'role'");
     check_refused(f.chat, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", "the content of item 1 is no text");
-    check_refused(f.chat, "{\"messages\": [{\"role\": \"user\"}]}", "has no attribute 'content'");
+    check_refused(f.chat, "{\"messages\": [{\"role\": \"user\"}]}", "field 'messages': item 1 has no 'content'");
+    check_refused(f.chat, "{\"messages\": [{\"role\": \"user\", \"content\": null}]}", "item 1 has no 'content'");
+    check_refused(f.chat, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": []}]}",
+                  "has no attribute 'content'");
     check_refused(f.chat, "{\"conversations\": [{\"from\": \"bob\", \"value\": \"\"}]}", "item 1 is from 'bob'");
     check_refused(f.chat, "{\"instruction\": 1, \"output\": \"x\"}", "field 'instruction' is no text");
     check_refused(f.chat, "{\"prompt\": \"a\", \"completion\": []}", "are not both texts");

@@ -159,7 +159,7 @@ static const struct {
     {GOOD GOOD "{\"messages\": [{\"content\": \"a\"}]}\n",
      "chat.jsonl': line 3: field 'messages': item 1 is no object with a 'role'"},
     {"{\"messages\": [" TURN("user", "a") ", {\"role\": \"assistant\"}]}\n",
-     "chat.jsonl': line 1: chat_template.jinja: line 1: 'dict object' has no attribute 'content'"},
+     "chat.jsonl': line 1: field 'messages': item 2 has no 'content'"},
     {"{\"conversations\": [{\"from\": \"bob\", \"value\": \"a\"}]}\n",
      "chat.jsonl': line 1: field 'conversations': item 1 is from 'bob': known are human, gpt"},
     {"{\"instruction\": \"a\", \"output\": [1]}\n", "chat.jsonl': line 1: field 'output' is no text"},
