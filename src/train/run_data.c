@@ -1,6 +1,7 @@
 /* run_data.c - what a run is trained on: tokens or rows, one source or a mixture, and the loader of all that. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/alloc.h"
 #include "train/dpo.h"
@@ -64,21 +65,34 @@ static fsdp_status pack_part(const fsdp_train_run *run, fsdp__train_part *part)
 
 /* ---- the loader ---- */
 
+/* Writes which training.steps the epochs replace, if it is not the default. */
+static const char *replaced_steps(int64_t steps, char text[60])
+{
+    const fsdp__key *key = fsdp__key_find(&fsdp__train_keys, "training", "steps");
+
+    *text = '\0';
+    if (steps != strtoll(key->initial, NULL, 10))
+        snprintf(text, 60, ", in place of training.steps %lld", (long long)steps);
+    return text;
+}
+
 /* Sets the number of steps that training.epochs takes. */
 static void resolve_epochs(fsdp_train_run *run, int64_t windows)
 {
     double epochs = run->config->training.epochs;
+    char replaced[60];
 
     if (isnan(epochs))
         return;
     if (run->config != &run->resolved)
         run->resolved = *run->config;
     run->config = &run->resolved;
+    replaced_steps(run->config->training.steps, replaced);
     run->resolved.training.steps = (int64_t)fmax(ceil(epochs * (double)windows / (double)run->sequences - 1e-9), 1);
     if (fsdp_context_rank(run->context) == 0)
         fsdp_log(run->context, FSDP_LOG_INFO,
-                 "training.epochs %g of %lld windows, %lld of them in a step, are %lld steps", epochs,
-                 (long long)windows, (long long)run->sequences, (long long)run->config->training.steps);
+                 "training.epochs %g of %lld windows, %lld of them in a step, are %lld steps%s", epochs,
+                 (long long)windows, (long long)run->sequences, (long long)run->config->training.steps, replaced);
 }
 
 static fsdp_status list_windows(const fsdp_train_run *run, fsdp__loader_part *parts)

@@ -173,7 +173,8 @@ TEST(epochs_are_steps)
     c.until = 1;
     test_run_ranks(2, go, &c);
     CHECK_EQ(c.summary.steps, 38); /* 37.5 */
-    CHECK_CONTAINS(c.log, "training.epochs 2.5 of 60 windows, 4 of them in a step, are 38 steps");
+    CHECK_CONTAINS(
+        c.log, "training.epochs 2.5 of 60 windows, 4 of them in a step, are 38 steps, in place of training.steps 12");
     row_file_close(&rows);
 }
 
