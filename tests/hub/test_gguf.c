@@ -253,6 +253,31 @@ TEST(a_tokenizer_goes_there_and_back)
     test_directory_free(directory);
 }
 
+/* transformers takes the file, too. */
+TEST(a_template_in_a_file_wins_over_a_list)
+{
+    char *directory = test_directory(), *json, *settings;
+    fsdp_model_config config = config_of(&variants[1]);
+    fsdp__gguf_header h;
+    fsdp__gguf file;
+
+    config.vocab_size = 9;
+    put_file(directory, "tokenizer.json", tokenizer_json);
+    put_file(directory, "tokenizer_config.json", settings_json);
+    put_file(directory, "chat_template.jinja", "{{ other }}");
+    fsdp__gguf_header_begin(&h);
+    CHECK_OK(fsdp__gguf_put_tokenizer(&h, directory, &config));
+    CHECK_OK(fsdp__gguf_header_finish(&h));
+    CHECK_OK(fsdp__gguf_parse("x.gguf", h.data, (size_t)h.bytes, &file));
+    CHECK_OK(fsdp__gguf_tokenizer(&file, &json, &settings));
+    CHECK_CONTAINS(settings, "\"chat_template\": \"{{ other }}\"");
+    fsdp__free(json);
+    fsdp__free(settings);
+    fsdp__gguf_release(&file);
+    fsdp__gguf_header_release(&h);
+    test_directory_free(directory);
+}
+
 /* ---- files that are not right ---- */
 
 /* Cuts a file at each byte, and changes each byte of its header. */
