@@ -45,7 +45,7 @@ fsdp_status fsdp__train_check_optimizer(const fsdp_train_config *c)
     bool special = c->optimizer.name == FSDP_TRAIN_MUON || c->optimizer.name == FSDP_TRAIN_ADAMW8BIT;
     bool grouped = special || c->optimizer.group_count > 0 || c->optimizer.decay != FSDP_TRAIN_DECAY_ALL;
 
-    if (c->optimizer.nesterov && !(c->optimizer.momentum > 0))
+    if (c->optimizer.nesterov && c->optimizer.name != FSDP_TRAIN_MUON && !(c->optimizer.momentum > 0))
         return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
     if (grouped && is_flat(c))
         return FSDP_FAIL(FSDP_INVALID,

@@ -253,6 +253,9 @@ TEST_WITH(keys_are_checked_against_each_other, setup, teardown)
     CHECK_OK(fsdp_train_config_set(config, "parallelism.data_parallel_replicate_degree", "1"));
     CHECK_OK(fsdp_train_config_set(config, "optimizer.nesterov", "true"));
     CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "optimizer.momentum");
+    CHECK_OK(fsdp_train_config_set(config, "optimizer.name", "muon"));
+    CHECK_OK(fsdp_train_config_check(config, 3));
+    CHECK_OK(fsdp_train_config_set(config, "optimizer.name", "adamw"));
     CHECK_OK(fsdp_train_config_set(config, "optimizer.nesterov", "false"));
     CHECK_OK(fsdp_train_config_set(config, "model.init", "pretrained"));
     CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "has no weights");
