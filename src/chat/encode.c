@@ -119,14 +119,17 @@ static fsdp_status find_answer(const fsdp_chat *chat, const json_t *conversation
                                int64_t now, const fsdp__rendered *all, ranges *out)
 {
     RENDERED before = {0}, with = {0};
+    fsdp_status status;
     char text[400];
 
     if (first == 0)
         return no_mask("the conversation begins with an answer");
-    if (fsdp__chat_render(chat, conversation, first, true, now, &before) != FSDP_OK ||
-        fsdp__chat_render(chat, conversation, behind, false, now, &with) != FSDP_OK) {
-        if (fsdp_last_status() == FSDP_NO_MEMORY)
-            return FSDP_NO_MEMORY;
+    status = fsdp__chat_render(chat, conversation, first, true, now, &before);
+    if (status == FSDP_OK)
+        status = fsdp__chat_render(chat, conversation, behind, false, now, &with);
+    if (status == FSDP_NO_MEMORY)
+        return status;
+    if (status != FSDP_OK) {
         fsdp__shown(fsdp_last_error(), text, sizeof text);
         return no_mask(text);
     }

@@ -14,7 +14,7 @@ fsdp_status fsdp__jinja_node_create(fsdp__parser *p, fsdp__jinja_node_kind kind,
 
     *out = node;
     if (!node)
-        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
+        return fsdp_fail_hop(p->r->failed, __FILE__, __LINE__);
     *node = (fsdp__jinja_node){.kind = kind, .line = p->word->line};
     return FSDP_OK;
 }
@@ -170,7 +170,7 @@ static fsdp_status parse_strings(fsdp__parser *p, fsdp__value *out)
         char *joined = fsdp__render_alloc(p->r, all.bytes + p->word->text.bytes + 1);
 
         if (!joined)
-            return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
+            return fsdp_fail_hop(p->r->failed, __FILE__, __LINE__);
         memcpy(joined, all.at, all.bytes);
         memcpy(joined + all.bytes, p->word->text.at, p->word->text.bytes);
         all = (fsdp__string){joined, all.bytes + p->word->text.bytes};

@@ -117,7 +117,7 @@ static fsdp_status make_turn(fsdp__render *r, fsdp__kind kind, const fsdp__value
     fsdp__value list;
 
     if (!turn)
-        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
+        return fsdp_fail_hop(r->failed, __FILE__, __LINE__);
     FSDP_TRY(fsdp__value_new_list(r, FSDP__VALUE_LIST, count, &list));
     memcpy(list.list->items, items, (size_t)count * sizeof *items);
     *turn = (fsdp__turn){.items = *list.list};

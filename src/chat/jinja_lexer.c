@@ -278,7 +278,7 @@ static fsdp_status copy_lines(fsdp__render *r, const char *text, size_t bytes, f
     size_t n = 0;
 
     if (!to)
-        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
+        return fsdp_fail_hop(r->failed, __FILE__, __LINE__);
     for (size_t i = 0; i < bytes; i++) {
         if (text[i] == '\r' && i + 1 < bytes && text[i + 1] == '\n')
             continue;

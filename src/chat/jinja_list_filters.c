@@ -94,7 +94,7 @@ static fsdp_status sort_list(fsdp__render *r, fsdp__list *list, fsdp__string att
     fsdp__entry *entries = fsdp__render_alloc(r, 2 * (size_t)list->count * sizeof *entries);
 
     if (!entries)
-        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
+        return fsdp_fail_hop(r->failed, __FILE__, __LINE__);
     for (int64_t i = 0; i < list->count; i++) {
         entries[i].value = list->items[i];
         FSDP_TRY(sort_key(r, &list->items[i], attribute, with_case, &entries[i].key));

@@ -95,7 +95,7 @@ static fsdp_status join_strings(fsdp__render *r, fsdp__string a, fsdp__string b,
     char *text = fsdp__render_alloc(r, a.bytes + b.bytes + 1);
 
     if (!text)
-        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
+        return fsdp_fail_hop(r->failed, __FILE__, __LINE__);
     if (a.bytes)
         memcpy(text, a.at, a.bytes);
     if (b.bytes)

@@ -26,7 +26,7 @@ static fsdp_status enter(fsdp__runner *run, fsdp__scope *around)
     fsdp__scope *scope = fsdp__render_alloc(&run->render, sizeof *scope);
 
     if (!scope)
-        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
+        return fsdp_fail_hop(run->render.failed, __FILE__, __LINE__);
     *scope = (fsdp__scope){.around = around};
     run->scope = scope;
     return FSDP_OK;
@@ -91,7 +91,7 @@ static fsdp_status execute_for(fsdp__runner *run, const fsdp__jinja_node *node)
     ending how = TO_ITS_END;
 
     if (!loop || !items)
-        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
+        return fsdp_fail_hop(run->render.failed, __FILE__, __LINE__);
     FSDP_TRY(fsdp__evaluate(run, node->b, &over));
     FSDP_TRY(fsdp__value_items(&run->render, &over, items));
     if (node->c)
@@ -181,7 +181,7 @@ static fsdp_status define_macro(fsdp__runner *run, const fsdp__jinja_node *node)
     struct fsdp__macro *macro = fsdp__render_alloc(&run->render, sizeof *macro);
 
     if (!macro)
-        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
+        return fsdp_fail_hop(run->render.failed, __FILE__, __LINE__);
     *macro = (struct fsdp__macro){node, run->scope};
     return fsdp__scope_set(run, node->name, (fsdp__value){.kind = FSDP__VALUE_MACRO, .macro = macro});
 }

@@ -41,20 +41,26 @@ fsdp_status fsdp__render_deeper(fsdp__render *r)
 void *fsdp__render_alloc(fsdp__render *r, size_t bytes)
 {
     fsdp__pool_block *block = r->pool;
+    fsdp_status status;
     void *out;
 
     if (bytes > MAX_POOL || r->taken + bytes > MAX_POOL) {
-        FSDP__RENDER_FAIL(r, "the template wants over %d MiB of memory", MAX_POOL >> 20);
+        r->failed = FSDP__RENDER_FAIL(r, "the template wants over %d MiB of memory", MAX_POOL >> 20);
         return NULL;
     }
     bytes = (bytes + 15) / 16 * 16;
-    if (fsdp__render_work(r, bytes / WORK_BYTES) != FSDP_OK)
+    status = fsdp__render_work(r, bytes / WORK_BYTES);
+    if (status != FSDP_OK) {
+        r->failed = status;
         return NULL;
+    }
     if (!block || block->bytes - block->used < bytes) {
         size_t size = FSDP__MAX(bytes, BLOCK_BYTES);
 
-        if (!(block = fsdp__malloc(sizeof *block + size)))
+        if (!(block = fsdp__malloc(sizeof *block + size))) {
+            r->failed = FSDP_NO_MEMORY;
             return NULL;
+        }
         *block = (fsdp__pool_block){.next = r->pool, .bytes = size};
         r->pool = block;
     }
@@ -75,10 +81,10 @@ void fsdp__render_release(fsdp__render *r)
 }
 
 /* Returns the failure of an allocation of the pool: the limit's, or that there is no memory. */
-#define TRY_POOL(pointer)                                                 \
-    do {                                                                  \
-        if (!(pointer))                                                   \
-            return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__); \
+#define TRY_POOL(pointer)                                        \
+    do {                                                         \
+        if (!(pointer))                                          \
+            return fsdp_fail_hop(r->failed, __FILE__, __LINE__); \
     } while (0)
 
 /* ---- making ---- */

@@ -98,6 +98,7 @@ typedef struct fsdp__render {
     int64_t work; /* what has been done so far, in steps of about a hundred instructions */
     size_t taken; /* bytes of the pool */
     struct fsdp__pool_block *pool;
+    fsdp_status failed; /* why the pool gave nothing; the last error does not tell while errors are held */
     int64_t now;
     fsdp__builder *out; /* where text goes now */
 } fsdp__render;
@@ -106,7 +107,8 @@ typedef struct fsdp__render {
 #define FSDP__RENDER_FAIL(r, ...) \
     fsdp_fail_prefix(FSDP_FAIL(FSDP_FORMAT, __VA_ARGS__), "%s: line %d", (r)->name, (r)->line)
 
-/* Returns memory of the pool, NULL if there is none or the template has had too much. */
+/* Returns memory of the pool, NULL if there is none or the template has had too much:
+ * `failed` says which. */
 void *fsdp__render_alloc(fsdp__render *r, size_t bytes);
 void fsdp__render_release(fsdp__render *r);
 /* Counts work; a template that does too much fails. */

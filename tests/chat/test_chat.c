@@ -360,6 +360,23 @@ TEST(null_is_refused_or_empty)
     close_fixture(&f);
 }
 
+/* The end of a turn is looked for while errors are held, so no failure may be known by the last error alone. */
+TEST(no_end_of_turn_is_known_when_an_allocation_fails)
+{
+    fixture f = open_fixture(chat_template_marked);
+    int32_t usual = fsdp_chat_end_of_turn(f.chat);
+
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        int32_t found;
+
+        fsdp_clear_error();
+        found = fsdp_chat_end_of_turn(f.chat);
+        CHECK_EQ(found, fsdp__fault_hit(FSDP__FAULT_ALLOCATION) ? -1 : usual);
+        CHECK_EQ(fsdp_last_status(), FSDP_OK);
+    }
+    close_fixture(&f);
+}
+
 TEST(a_failed_row_can_be_filled_again)
 {
     fixture f = open_fixture(chat_template_marked);
