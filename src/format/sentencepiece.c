@@ -29,7 +29,8 @@ static void take_back(void *unused, void *memory)
     fsdp__free(memory);
 }
 
-static ProtobufCAllocator allocator = {.alloc = give, .free = take_back};
+/* Such memory, for the time of a call. */
+#define ALLOCATOR (&(ProtobufCAllocator){.alloc = give, .free = take_back})
 
 /* ---- pieces ---- */
 
@@ -113,7 +114,7 @@ static fsdp_status read_normalizer(const char *path, const message *from, fsdp__
 
 fsdp_status fsdp__sentencepiece_parse(const char *path, const void *data, size_t bytes, fsdp__sentencepiece *out)
 {
-    message *model = fsdp__sentencepiece__model__unpack(&allocator, bytes, data);
+    message *model = fsdp__sentencepiece__model__unpack(ALLOCATOR, bytes, data);
 
     *out = (fsdp__sentencepiece){.message = model};
     if (!model)
@@ -127,7 +128,7 @@ fsdp_status fsdp__sentencepiece_parse(const char *path, const void *data, size_t
 void fsdp__sentencepiece_release(fsdp__sentencepiece *model)
 {
     if (model->message)
-        fsdp__sentencepiece__model__free_unpacked(model->message, &allocator);
+        fsdp__sentencepiece__model__free_unpacked(model->message, ALLOCATOR);
     fsdp__free(model->pieces);
     *model = (fsdp__sentencepiece){0};
 }
