@@ -130,6 +130,7 @@ static fsdp_status parse_split(const fsdp__json_object *part, fsdp__pre_tokenize
     fsdp__split_step step = {0};
     fsdp__json_object pattern;
     const char *regex = NULL, *literal = NULL;
+    fsdp_status status;
 
     FSDP_TRY(parse_behavior(part, &step.behavior));
     FSDP_TRY(fsdp__json_bool(part, "invert", &step.invert));
@@ -144,10 +145,10 @@ static fsdp_status parse_split(const fsdp__json_object *part, fsdp__pre_tokenize
     if (regex)
         return add_step(part->path, out, &step, regex);
     FSDP_TRY(fsdp__pattern_create_literal(part->path, literal, &step.pattern));
-    if (add_step(part->path, out, &step, NULL) == FSDP_OK)
-        return FSDP_OK;
-    fsdp__pattern_free(step.pattern);
-    return fsdp_last_status();
+    status = add_step(part->path, out, &step, NULL);
+    if (status != FSDP_OK)
+        fsdp__pattern_free(step.pattern);
+    return status;
 }
 
 static fsdp_status parse_step(const char *path, const json_t *value, fsdp__pre_tokenizer *out);
