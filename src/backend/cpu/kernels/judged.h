@@ -43,4 +43,12 @@ static inline judged judged_of(const fsdp__verdict *verdict, float grad_scale, i
     return (judged){verdict->left_out != 0, verdict->scale, step - (behind && verdict->left_out_before)};
 }
 
+/* Says what a step of Adam multiplies with, in the plan of a kernel: `k` are its arguments, `by` their verdict. */
+#define ADAM_FACTORS(k, by)                                                                                  \
+    .grad_scale = (by).grad_scale, .beta2 = (float)(k)->beta2, .one_minus_beta1 = (float)(1.0 - (k)->beta1), \
+    .one_minus_beta2 = (float)(1.0 - (k)->beta2),                                                            \
+    .step_size = (float)((k)->lr / (1.0 - pow((k)->beta1, (double)(by).step))),                              \
+    .root_correction = (float)sqrt(1.0 - pow((k)->beta2, (double)(by).step)),                                \
+    .decay_factor = (k)->decoupled ? (float)(1.0 - (k)->lr * (k)->weight_decay) : 1.0f
+
 #endif

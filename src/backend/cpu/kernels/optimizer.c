@@ -60,14 +60,7 @@ fsdp_status KERNEL(adam)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 {
     const fsdp__adam_args *k = args;
     judged by = judged_of(k->verdict, k->grad_scale, k->step, k->behind);
-    adam_plan p = {.k = k,
-                   .grad_scale = by.grad_scale,
-                   .beta2 = (float)k->beta2,
-                   .one_minus_beta1 = (float)(1.0 - k->beta1),
-                   .one_minus_beta2 = (float)(1.0 - k->beta2),
-                   .step_size = (float)(k->lr / (1.0 - pow(k->beta1, (double)by.step))),
-                   .root_correction = (float)sqrt(1.0 - pow(k->beta2, (double)by.step)),
-                   .decay_factor = k->decoupled ? (float)(1.0 - k->lr * k->weight_decay) : 1.0f};
+    adam_plan p = {.k = k, ADAM_FACTORS(k, by)};
 
     if (!by.left_out)
         fsdp__for_spans(k->count, adam_numel, adam_piece, &p);
