@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/directory.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -232,14 +233,14 @@ static char *config_text(const plan *p, const one_run *r, const fsdp_train_confi
     return NULL;
 }
 
-static fsdp_status write_text(const char *path, const char *text, size_t bytes)
+/* Writes a file of a run's folder: a sweep that is killed leaves none in part, which the next would take for another's.
+ */
+static fsdp_status write_text(const one_run *r, const char *name, const char *text, size_t bytes)
 {
-    FILE *out = fopen(path, "w");
-    bool written = out && fwrite(text, 1, bytes, out) == bytes;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder = {.path = NULL};
 
-    if (out && fclose(out) != 0)
-        written = false;
-    return written ? FSDP_OK : fsdp__file_error("write", path);
+    FSDP_TRY(fsdp__directory_open(r->folder, &folder));
+    return fsdp__directory_write_atomic(&folder, name, text, bytes);
 }
 
 static char *path_of(const one_run *r, const char *name)
@@ -267,7 +268,7 @@ static fsdp_status prepare(const plan *p, one_run *r, const fsdp_train_config *c
                                r->folder);
         r->was_finished = fsdp__path_exists(finished);
     } else {
-        status = write_text(path, text, bytes);
+        status = write_text(r, "config.yaml", text, bytes);
     }
 out:
     fsdp__free(text);
@@ -336,7 +337,7 @@ static int train(const plan *p, one_run *r, const char *config)
 static void take(plan *p, int number)
 {
     one_run *r = &p->runs[number];
-    FSDP__FREED char *config = path_of(r, "config.yaml"), *finished = path_of(r, "finished");
+    FSDP__FREED char *config = path_of(r, "config.yaml");
     int signal;
 
     printf("sweep:  run %d of %d: %s%s\n", number + 1, p->run_count, r->name, r->was_finished ? " (finished)" : "");
@@ -344,7 +345,7 @@ static void take(plan *p, int number)
         r->status = 0;
         return;
     }
-    if (!config || !finished) {
+    if (!config) {
         r->status = fsdp__failure("%s", fsdp_last_error());
         return;
     }
@@ -354,7 +355,7 @@ static void take(plan *p, int number)
                       p->run_count);
         fsdp__die_of(signal);
     }
-    if (r->status == 0 && write_text(finished, "", 0) != FSDP_OK)
+    if (r->status == 0 && write_text(r, "finished", "", 0) != FSDP_OK)
         fsdp__failure("%s", fsdp_last_error());
 }
 
