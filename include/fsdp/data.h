@@ -64,6 +64,21 @@ FSDP_API fsdp_status fsdp_tokens_digest(const fsdp_tokens *tokens, uint64_t out[
  * messages. */
 FSDP_API const char *fsdp_tokens_locate(const fsdp_tokens *tokens, int64_t position, int64_t *position_in_file);
 
+/* Says how rows, which are texts of unequal length (conversations), share windows. */
+typedef enum fsdp_packing {
+    FSDP_PACKING_PAD,      /* one row in a window, with padding behind it */
+    FSDP_PACKING_NEXT_FIT, /* a row goes to the last window, or begins another: windows are in the order of the rows */
+    FSDP_PACKING_BEST_FIT, /* the longest rows first, each to the fullest window that has room */
+    FSDP_PACKING_PAIRS     /* two rows in a window, which are compared */
+} fsdp_packing;
+/* Says what happens to a row that is longer than a window. */
+typedef enum fsdp_long_row {
+    FSDP_LONG_ROW_ERROR,
+    FSDP_LONG_ROW_TRUNCATE, /* its first seq_len tokens are used */
+    FSDP_LONG_ROW_SPLIT,    /* it becomes several rows of seq_len tokens, and one of the rest */
+    FSDP_LONG_ROW_SKIP      /* it is left out */
+} fsdp_long_row;
+
 typedef struct fsdp_loader_options {
     int64_t seq_len;
     int64_t local_batch;  /* sequences per microbatch and rank (B) */

@@ -111,6 +111,7 @@
 #include "fsdp/tokenizer.h"
 #include "fsdp/trace.h"
 #include "fsdp/train.h"
+#include "fsdp/train_config.h"
 #include "fsdp/watch.h"
 #include "fsdp/wrap.h"
 

@@ -147,7 +147,7 @@ static fsdp_status read_packing(evaluation *e)
     FSDP_TRY(read_choice("--train-on", e->train_on, learned, "answers or all", &all));
     FSDP_TRY(read_choice("--on-long-row", e->long_row_text, long_rows, "error, truncate, split or skip", &long_row));
     e->packing =
-        (fsdp__packing_options){.packing = FSDP__NEXT_FIT, .long_row = (fsdp__long_row)long_row, .all = all == 1};
+        (fsdp__packing_options){.packing = FSDP_PACKING_NEXT_FIT, .long_row = (fsdp_long_row)long_row, .all = all == 1};
     return FSDP_OK;
 }
 

@@ -68,14 +68,14 @@ static fsdp_status add_long(packer *k, int64_t row, int64_t count)
     int64_t length = p->options.seq_len;
 
     p->long_rows++;
-    p->row_count += p->options.long_row != FSDP__LONG_SKIPPED;
-    if (p->options.long_row == FSDP__LONG_SPLIT) {
+    p->row_count += p->options.long_row != FSDP_LONG_ROW_SKIP;
+    if (p->options.long_row == FSDP_LONG_ROW_SPLIT) {
         for (int64_t first = 0; first < count; first += length)
             FSDP_TRY(add_part(k, row, first, FSDP__MIN(count - first, length), first + length < count));
         return FSDP_OK;
     }
     p->left_out += count;
-    if (p->options.long_row == FSDP__LONG_SKIPPED)
+    if (p->options.long_row == FSDP_LONG_ROW_SKIP)
         return FSDP_OK;
     p->left_out -= length;
     return add_part(k, row, 0, length, false);
@@ -92,8 +92,8 @@ static fsdp_status add_pair(packer *k, int64_t row)
     if (first + second > p->options.seq_len || FSDP__MAX(first, second) > most) {
         p->long_rows += 2;
         p->left_out += first + second;
-        return p->options.long_row == FSDP__LONG_REFUSED ? refuse_pair(p, row, first + second <= p->options.seq_len)
-                                                         : FSDP_OK;
+        return p->options.long_row == FSDP_LONG_ROW_ERROR ? refuse_pair(p, row, first + second <= p->options.seq_len)
+                                                          : FSDP_OK;
     }
     p->row_count += 2;
     FSDP_TRY(add_part(k, row, 0, first, false));
@@ -122,7 +122,7 @@ static fsdp_status add_parts(packer *k)
     for (int64_t row = o->first_row; row < end; row++) {
         int64_t count = fsdp__rows_length(p->rows, row);
 
-        if (count > o->seq_len && o->long_row == FSDP__LONG_REFUSED)
+        if (count > o->seq_len && o->long_row == FSDP_LONG_ROW_ERROR)
             return refuse_long(p, row, end);
         if (count > o->seq_len) {
             FSDP_TRY(add_long(k, row, count));
@@ -296,19 +296,19 @@ static fsdp_status divide(packer *k)
 {
     FSDP__FREED int64_t *window_of = NULL;
 
-    FSDP_TRY((k->packed->options.packing == FSDP__PAIRS ? add_pairs : add_parts)(k));
+    FSDP_TRY((k->packed->options.packing == FSDP_PACKING_PAIRS ? add_pairs : add_parts)(k));
     FSDP__TRY_NEW(window_of = k->window_of = fsdp__calloc((size_t)k->part_count, sizeof *window_of));
     switch (k->packed->options.packing) {
-    case FSDP__PAD:
+    case FSDP_PACKING_PAD:
         pad(k);
         break;
-    case FSDP__NEXT_FIT:
+    case FSDP_PACKING_NEXT_FIT:
         next_fit(k);
         break;
-    case FSDP__BEST_FIT:
+    case FSDP_PACKING_BEST_FIT:
         FSDP_TRY(best_fit(k));
         break;
-    case FSDP__PAIRS:
+    case FSDP_PACKING_PAIRS:
         pair(k);
         break;
     }
@@ -320,7 +320,7 @@ fsdp_status fsdp__pack(const fsdp__rows *rows, const fsdp__packing_options *opti
     FSDP__SCOPED(fsdp__packed_free_at) fsdp__packed *packed = NULL;
 
     *out = NULL;
-    if (rows->pairs && options->packing != FSDP__PAIRS)
+    if (rows->pairs && options->packing != FSDP_PACKING_PAIRS)
         return FSDP_FAIL(FSDP_INVALID,
                          "'%s' has pairs of chosen and rejected answers, which are compared and have no loss of their "
                          "own: training.objective: dpo of 'fsdp train' reads them",

@@ -7,26 +7,12 @@
 #define DATA_PACKING_H
 
 #include "data/rows.h"
-
-typedef enum fsdp__packing {
-    FSDP__PAD,      /* one row in a window */
-    FSDP__NEXT_FIT, /* a row goes to the last window, or begins another: windows are in the order of the rows */
-    FSDP__BEST_FIT, /* the longest rows first, each to the fullest window that has room; windows by their first row */
-    FSDP__PAIRS     /* two rows in a window: the rows are pairs. A pair that is too long is refused or skipped whole */
-} fsdp__packing;
-
-/* Says what happens to a row of more than seq_len tokens. */
-typedef enum fsdp__long_row {
-    FSDP__LONG_REFUSED,
-    FSDP__LONG_TRUNCATED, /* its first seq_len tokens are used */
-    FSDP__LONG_SPLIT,     /* it becomes several rows of seq_len tokens, and one of the rest */
-    FSDP__LONG_SKIPPED    /* it is left out */
-} fsdp__long_row;
+#include "fsdp/data.h"
 
 typedef struct fsdp__packing_options {
     int64_t seq_len;
-    fsdp__packing packing;
-    fsdp__long_row long_row;
+    fsdp_packing packing; /* BEST_FIT: windows by their first row; PAIRS: the rows are pairs, and left out in pairs */
+    fsdp_long_row long_row;
     bool all;                     /* all tokens are learned, whatever the rows say, but for the first of each */
     int64_t first_row, row_count; /* use these rows; count 0: from the first to the end */
     int64_t row_most;             /* of pairs: tokens of a row, at most; 0: seq_len */
@@ -56,8 +42,8 @@ typedef struct fsdp__packed {
     int64_t tokens;    /* in the windows, without padding */
 } fsdp__packed;
 
-/* Packs rows; those that are pairs only by FSDP__PAIRS. A row that is too long is FSDP_INVALID where they are refused;
- * the message names the first and says how many there are. `rows` must outlive the packed rows. */
+/* Packs rows; those that are pairs only by FSDP_PACKING_PAIRS. A row that is too long is FSDP_INVALID where they are
+ * refused; the message names the first and says how many there are. `rows` must outlive the packed rows. */
 fsdp_status fsdp__pack(const fsdp__rows *rows, const fsdp__packing_options *options, fsdp__packed **out);
 void fsdp__packed_free(fsdp__packed *packed); /* NULL is allowed */
 

@@ -15,7 +15,7 @@ fsdp__windows fsdp__windows_of_packed(const fsdp__packed *packed)
 
 bool fsdp__windows_have_documents(const fsdp__windows *windows)
 {
-    return windows->packed && windows->packed->options.packing != FSDP__PAD;
+    return windows->packed && windows->packed->options.packing != FSDP_PACKING_PAD;
 }
 
 fsdp_status fsdp__windows_read(const fsdp__windows *windows, int64_t vocab_size, int64_t window, int32_t *inputs,

@@ -6,7 +6,7 @@
 
 bool fsdp__train_is_dpo(const fsdp_train_config *config)
 {
-    return config->training.objective == 1;
+    return config->training.objective == FSDP_TRAIN_DPO;
 }
 
 static fsdp_status refuse(const char *key, const char *why)
@@ -27,7 +27,7 @@ fsdp_status fsdp__train_check_dpo(const fsdp_train_config *c)
         return refuse("data.packing is set", "and a window has one pair: leave it out");
     if (c->data.train_on == FSDP_TRAIN_ON_ALL)
         return refuse("data.train_on is all", "which compares answers: leave it out");
-    if (c->data.long_row != FSDP_TRAIN_LONG_ERROR && c->data.long_row != FSDP_TRAIN_LONG_SKIP)
+    if (c->data.long_row != FSDP_LONG_ROW_ERROR && c->data.long_row != FSDP_LONG_ROW_SKIP)
         return refuse("data.on_long_row cuts rows", "and a pair is not cut: set error or skip");
     if (c->validation.path_count > 0 || c->validation.share > 0)
         return refuse("validation is asked for", "which is not validated: leave it out, and watch reward_accuracy");

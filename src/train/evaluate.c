@@ -333,7 +333,7 @@ static fsdp_status count_answers(pass *p)
         FSDP_TRY(fsdp__packed_answers(p->packed, w, &answers));
         p->answers[w / p->options->local_batch] += answers;
     }
-    if (p->packed->options.packing == FSDP__PAD)
+    if (p->packed->options.packing == FSDP_PACKING_PAD)
         return FSDP_OK;
     p->positions = fsdp__calloc((size_t)(p->options->local_batch * p->options->seq_len), sizeof *p->positions);
     return p->positions ? FSDP_OK : FSDP_NO_MEMORY;

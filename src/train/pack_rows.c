@@ -22,8 +22,8 @@ fsdp_status fsdp__train_pack(const fsdp_train_run *run, const char *key, const f
     const fsdp_train_config *c = run->config;
     fsdp__packing_options options = {
         .seq_len = c->training.seq_len,
-        .packing = c->data.packing < 0 ? FSDP__NEXT_FIT : (fsdp__packing)c->data.packing,
-        .long_row = (fsdp__long_row)c->data.long_row,
+        .packing = c->data.packing < 0 ? FSDP_PACKING_NEXT_FIT : (fsdp_packing)c->data.packing,
+        .long_row = (fsdp_long_row)c->data.long_row,
         .all = c->data.train_on == FSDP_TRAIN_ON_ALL,
         .first_row = first,
         .row_count = count,
@@ -31,7 +31,7 @@ fsdp_status fsdp__train_pack(const fsdp_train_run *run, const char *key, const f
     fsdp_status status;
 
     if (fsdp__train_is_dpo(c)) {
-        options.packing = FSDP__PAIRS;
+        options.packing = FSDP_PACKING_PAIRS;
         options.row_most = run->model_config.max_seq_len;
     }
     FSDP_TRY(check_answers(run, key, rows));
@@ -71,9 +71,9 @@ void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__train_part *pa
         part->key, fsdp__thousands(p->row_count, rows, sizeof rows), fsdp__thousands(p->tokens, tokens, sizeof tokens),
         fsdp__thousands(answers, learned, sizeof learned), p->options.all ? "data.train_on: all" : "the answers",
         fsdp__thousands(p->windows, windows, sizeof windows), (long long)p->options.seq_len, full,
-        p->options.packing == FSDP__PAD        ? "a row in each"
-        : p->options.packing == FSDP__PAIRS    ? "a pair in each"
-        : p->options.packing == FSDP__BEST_FIT ? "packed by best fit"
-                                               : "packed");
+        p->options.packing == FSDP_PACKING_PAD        ? "a row in each"
+        : p->options.packing == FSDP_PACKING_PAIRS    ? "a pair in each"
+        : p->options.packing == FSDP_PACKING_BEST_FIT ? "packed by best fit"
+                                                      : "packed");
     tell_long(run, part);
 }

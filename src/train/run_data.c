@@ -35,10 +35,10 @@ static fsdp_status list_parts(fsdp_train_run *run)
 static fsdp_status check_keys(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
-    const char *key = c->data.train_on == FSDP_TRAIN_ON_ANSWERS   ? "data.train_on is answers"
-                      : c->data.packing >= 0                      ? "data.packing is set"
-                      : c->data.long_row != FSDP_TRAIN_LONG_ERROR ? "data.on_long_row is set"
-                                                                  : NULL;
+    const char *key = c->data.train_on == FSDP_TRAIN_ON_ANSWERS ? "data.train_on is answers"
+                      : c->data.packing >= 0                    ? "data.packing is set"
+                      : c->data.long_row != FSDP_LONG_ROW_ERROR ? "data.on_long_row is set"
+                                                                : NULL;
 
     for (int i = 0; i < run->part_count; i++)
         run->has_rows = run->has_rows || run->parts[i].source.rows;

@@ -16,15 +16,16 @@ static const fsdp__choice token_choices[] = {{"uint16", 2}, {"uint32", 4}, {NULL
 static const fsdp__choice on_nan_choices[] = {
     {"stop", FSDP_TRAIN_STOP}, {"skip", FSDP_TRAIN_SKIP}, {"continue", FSDP_TRAIN_CONTINUE}, {NULL, 0}};
 static const fsdp__choice bad_line_choices[] = {{"error", 0}, {"skip", 1}, {NULL, 0}};
-static const fsdp__choice objective_choices[] = {{"next_token", 0}, {"dpo", 1}, {NULL, 0}};
+static const fsdp__choice objective_choices[] = {
+    {"next_token", FSDP_TRAIN_NEXT_TOKEN}, {"dpo", FSDP_TRAIN_DPO}, {NULL, 0}};
 static const fsdp__choice train_on_choices[] = {
     {"answers", FSDP_TRAIN_ON_ANSWERS}, {"all", FSDP_TRAIN_ON_ALL}, {NULL, 0}};
 static const fsdp__choice packing_choices[] = {
-    {"true", FSDP_TRAIN_NEXT_FIT}, {"best_fit", FSDP_TRAIN_BEST_FIT}, {"false", FSDP_TRAIN_PAD}, {NULL, 0}};
-static const fsdp__choice long_row_choices[] = {{"error", FSDP_TRAIN_LONG_ERROR},
-                                                {"truncate", FSDP_TRAIN_LONG_TRUNCATE},
-                                                {"split", FSDP_TRAIN_LONG_SPLIT},
-                                                {"skip", FSDP_TRAIN_LONG_SKIP},
+    {"true", FSDP_PACKING_NEXT_FIT}, {"best_fit", FSDP_PACKING_BEST_FIT}, {"false", FSDP_PACKING_PAD}, {NULL, 0}};
+static const fsdp__choice long_row_choices[] = {{"error", FSDP_LONG_ROW_ERROR},
+                                                {"truncate", FSDP_LONG_ROW_TRUNCATE},
+                                                {"split", FSDP_LONG_ROW_SPLIT},
+                                                {"skip", FSDP_LONG_ROW_SKIP},
                                                 {NULL, 0}};
 static const fsdp__choice order_choices[] = {{"sequential", 0}, {"shuffled", 1}, {NULL, 0}};
 static const fsdp__choice param_choices[] = {

@@ -244,7 +244,7 @@ TEST_WITH(pairs_are_two_rows_each, setup, teardown)
     check_row(rows, 1, "ab[#]");
     check_row(rows, 2, "say[ \xc3\xa4 b#]");
     check_row(rows, 3, "say[ \xc3\xa5#]");
-    CHECK_ERROR(fsdp__pack(rows, &(fsdp__packing_options){.seq_len = 64, .packing = FSDP__NEXT_FIT}, &packed),
+    CHECK_ERROR(fsdp__pack(rows, &(fsdp__packing_options){.seq_len = 64, .packing = FSDP_PACKING_NEXT_FIT}, &packed),
                 FSDP_INVALID, "has pairs of chosen and rejected answers");
     fsdp__rows_close(rows);
 }

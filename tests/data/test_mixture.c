@@ -29,7 +29,7 @@ static void open_mixed(mixed *m)
     test_write_file(m->path, tokens, sizeof tokens);
     CHECK_OK(fsdp_tokens_open((const char *const *)&m->path, 1, FSDP_TOKENS_AUTO, &m->tokens));
     row_file_of_lengths(&m->rows, (const int64_t[]){5, 8, 3, 4, 7, 2, 6}, 7);
-    row_file_pack(&m->rows, &(fsdp__packing_options){.seq_len = LENGTH, .packing = FSDP__NEXT_FIT});
+    row_file_pack(&m->rows, &(fsdp__packing_options){.seq_len = LENGTH, .packing = FSDP_PACKING_NEXT_FIT});
     m->parts[0] = (fsdp__loader_part){fsdp__windows_of_tokens(m->tokens, TOKENS, LENGTH), 1};
     m->parts[1] = (fsdp__loader_part){fsdp__windows_of_packed(m->rows.packed), 3};
 }

@@ -11,7 +11,7 @@ enum {
 };
 
 /* Windows of the rows whose lengths are given, as "0 1 | 2": numbers of rows. */
-static void check_windows(const int64_t *lengths, int count, fsdp__packing packing, const char *expected)
+static void check_windows(const int64_t *lengths, int count, fsdp_packing packing, const char *expected)
 {
     row_file f;
     char text[256];
@@ -34,22 +34,22 @@ TEST(rows_go_where_they_fit)
 {
     static const int64_t lengths[] = {7, 9, 1, 10, 6, 15, 2, 16, 1, 5};
 
-    check_windows(lengths, 10, FSDP__PAD, "0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9");
-    check_windows(lengths, 10, FSDP__NEXT_FIT, "0 1 | 2 3 | 4 | 5 | 6 | 7 | 8 9");
-    check_windows(lengths, 10, FSDP__BEST_FIT, "0 1 | 2 5 | 3 4 | 6 8 9 | 7");
-    check_windows((const int64_t[]){16}, 1, FSDP__BEST_FIT, "0");
-    check_windows((const int64_t[]){1, 1, 1}, 3, FSDP__NEXT_FIT, "0 1 2");
+    check_windows(lengths, 10, FSDP_PACKING_PAD, "0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9");
+    check_windows(lengths, 10, FSDP_PACKING_NEXT_FIT, "0 1 | 2 3 | 4 | 5 | 6 | 7 | 8 9");
+    check_windows(lengths, 10, FSDP_PACKING_BEST_FIT, "0 1 | 2 5 | 3 4 | 6 8 9 | 7");
+    check_windows((const int64_t[]){16}, 1, FSDP_PACKING_BEST_FIT, "0");
+    check_windows((const int64_t[]){1, 1, 1}, 3, FSDP_PACKING_NEXT_FIT, "0 1 2");
 }
 
 TEST(pairs_have_windows_of_their_own)
 {
     static const int64_t lengths[] = {7, 9, 1, 10, 6, 11, 2, 2};
-    fsdp__packing_options options = {.seq_len = LENGTH, .packing = FSDP__PAIRS, .long_row = FSDP__LONG_SKIPPED};
+    fsdp__packing_options options = {.seq_len = LENGTH, .packing = FSDP_PACKING_PAIRS, .long_row = FSDP_LONG_ROW_SKIP};
     int32_t inputs[LENGTH], targets[LENGTH], positions[LENGTH];
     fsdp__packed *packed;
     row_file f;
 
-    check_windows(lengths, 4, FSDP__PAIRS, "0 1 | 2 3");
+    check_windows(lengths, 4, FSDP_PACKING_PAIRS, "0 1 | 2 3");
     row_file_of_lengths(&f, lengths, 8);
     row_file_pack(&f, &options);
     CHECK_EQ(f.packed->windows, 3);
@@ -62,7 +62,7 @@ TEST(pairs_have_windows_of_their_own)
     options.row_most = 9;
     row_file_pack(&f, &options);
     CHECK_EQ(f.packed->windows, 2);
-    options.long_row = FSDP__LONG_REFUSED;
+    options.long_row = FSDP_LONG_ROW_ERROR;
     CHECK_ERROR(fsdp__pack(f.rows, &options, &packed), FSDP_INVALID,
                 "has 1 and 10 tokens, and the model has 9 positions");
     options.row_most = 0;
@@ -84,10 +84,10 @@ TEST(no_row_is_lost)
         for (int i = 0; i < count; i++)
             tokens += lengths[i] = 1 + dice_below(&dice, dice_chance(&dice, 50) ? LENGTH : 4);
         row_file_of_lengths(&f, lengths, count);
-        for (int packing = FSDP__PAD; packing <= FSDP__BEST_FIT; packing++) {
+        for (int packing = FSDP_PACKING_PAD; packing <= FSDP_PACKING_BEST_FIT; packing++) {
             bool seen[200] = {false};
 
-            row_file_pack(&f, &(fsdp__packing_options){.seq_len = LENGTH, .packing = (fsdp__packing)packing});
+            row_file_pack(&f, &(fsdp__packing_options){.seq_len = LENGTH, .packing = (fsdp_packing)packing});
             windows[packing] = f.packed->windows;
             CHECK_EQ(f.packed->tokens, tokens);
             CHECK_EQ(f.packed->row_count, count);
@@ -99,8 +99,9 @@ TEST(no_row_is_lost)
                 seen[f.packed->parts[i].row] = true;
             }
         }
-        CHECK_EQ(windows[FSDP__PAD], count);
-        CHECK(windows[FSDP__BEST_FIT] <= windows[FSDP__NEXT_FIT] && windows[FSDP__NEXT_FIT] <= count);
+        CHECK_EQ(windows[FSDP_PACKING_PAD], count);
+        CHECK(windows[FSDP_PACKING_BEST_FIT] <= windows[FSDP_PACKING_NEXT_FIT] &&
+              windows[FSDP_PACKING_NEXT_FIT] <= count);
         row_file_close(&f);
     }
 }
@@ -118,7 +119,7 @@ TEST(a_window_holds_rows_and_padding)
 
     row_file_of_lengths(&f, (const int64_t[]){5, 4}, 2);
     for (int trains_all = 0; trains_all < 2; trains_all++) {
-        row_file_pack(&f, &(fsdp__packing_options){.seq_len = 10, .packing = FSDP__NEXT_FIT, .all = trains_all});
+        row_file_pack(&f, &(fsdp__packing_options){.seq_len = 10, .packing = FSDP_PACKING_NEXT_FIT, .all = trains_all});
         CHECK_EQ(f.packed->windows, 1);
         CHECK_OK(fsdp__packed_read(f.packed, 300, 0, got[0], got[1], got[2]));
         CHECK_BYTES(got[0], inputs, sizeof inputs);
@@ -135,7 +136,7 @@ TEST(a_window_holds_rows_and_padding)
 TEST(rows_that_are_too_long)
 {
     static const int64_t lengths[] = {3, 40, 2, 17};
-    fsdp__packing_options o = {.seq_len = LENGTH, .packing = FSDP__NEXT_FIT, .all = true};
+    fsdp__packing_options o = {.seq_len = LENGTH, .packing = FSDP_PACKING_NEXT_FIT, .all = true};
     int32_t inputs[LENGTH], targets[LENGTH];
     int64_t answers = 0, counted;
     fsdp__packed *none;
@@ -145,7 +146,7 @@ TEST(rows_that_are_too_long)
     CHECK_ERROR(fsdp__pack(f.rows, &o, &none), FSDP_INVALID, "row 2 of '");
     CHECK_CONTAINS(fsdp_last_error(),
                    "has 40 tokens, which is more than training.seq_len (--seq-len) 16 (2 such rows)");
-    o.long_row = FSDP__LONG_TRUNCATED;
+    o.long_row = FSDP_LONG_ROW_TRUNCATE;
     row_file_pack(&f, &o);
     CHECK_EQ(f.packed->windows, 4);
     CHECK_EQ(f.packed->long_rows, 2);
@@ -153,13 +154,13 @@ TEST(rows_that_are_too_long)
     CHECK_OK(fsdp__packed_read(f.packed, 0, 1, inputs, targets, NULL));
     CHECK_EQ(inputs[15], 215);
     CHECK_EQ(targets[15], FSDP__NO_TARGET);
-    o.long_row = FSDP__LONG_SKIPPED;
+    o.long_row = FSDP_LONG_ROW_SKIP;
     row_file_pack(&f, &o);
     CHECK_EQ(f.packed->windows, 1);
     CHECK_EQ(f.packed->left_out, 57);
     CHECK_EQ(f.packed->row_count, 2);
     /* Nothing that a token predicts is lost where a row is split. */
-    o.long_row = FSDP__LONG_SPLIT;
+    o.long_row = FSDP_LONG_ROW_SPLIT;
     row_file_pack(&f, &o);
     CHECK_EQ(f.packed->tokens, 62);
     for (int64_t w = 0; w < f.packed->windows; w++) {
@@ -172,7 +173,7 @@ TEST(rows_that_are_too_long)
     CHECK_EQ(targets[15], 216);
     row_file_close(&f);
     row_file_of_lengths(&f, (const int64_t[]){30, 40}, 2);
-    o.long_row = FSDP__LONG_SKIPPED;
+    o.long_row = FSDP_LONG_ROW_SKIP;
     CHECK_ERROR(fsdp__pack(f.rows, &o, &none), FSDP_INVALID, "all 2 rows of");
     row_file_close(&f);
 }
@@ -199,7 +200,7 @@ TEST(next_fit_is_that_of_the_reference)
     row_file f;
 
     row_file_of_reference(&f);
-    row_file_pack(&f, &(fsdp__packing_options){.seq_len = 128, .packing = FSDP__NEXT_FIT});
+    row_file_pack(&f, &(fsdp__packing_options){.seq_len = 128, .packing = FSDP_PACKING_NEXT_FIT});
     CHECK_EQ(f.packed->windows, json_array_size(windows));
     json_array_foreach(windows, w, window)
     {
@@ -225,8 +226,8 @@ TEST(every_allocation_of_packing_may_fail)
     row_file f;
 
     row_file_of_lengths(&f, (const int64_t[]){9, 9, 3, 9, 9}, 5);
-    for (int packing = FSDP__PAD; packing <= FSDP__BEST_FIT; packing++) {
-        o.packing = (fsdp__packing)packing;
+    for (int packing = FSDP_PACKING_PAD; packing <= FSDP_PACKING_BEST_FIT; packing++) {
+        o.packing = (fsdp_packing)packing;
         for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
             fsdp__packed *packed = NULL;
 
