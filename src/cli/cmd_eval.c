@@ -16,7 +16,7 @@
 #include "cli/own_process.h"
 #include "cli/token_text.h"
 #include "cli/torchrun.h"
-#include "data/data_source.h"
+#include "data/open_data.h"
 #include "data/token_cache.h"
 #include "data/token_file.h"
 #include "data/tokens.h"
@@ -49,7 +49,7 @@ typedef struct evaluation {
     fsdp_token_format format;
     fsdp_evaluate_options options;
     fsdp_model_config config;
-    fsdp__data_source source; /* tokens, or rows: conversations */
+    fsdp__open_data source; /* tokens, or rows: conversations */
     fsdp__packing_options packing;
     fsdp__packed *packed; /* of rows; otherwise NULL */
     char *own_cache;      /* used if `cache` is not given */
@@ -591,7 +591,7 @@ int fsdp__cmd_eval(int argc, char **argv)
     e.path = args.positional_count > 0 ? args.positional[0] : NULL;
     status = with_line(&e, argc, argv);
     fsdp__packed_free(e.packed);
-    fsdp__data_source_close(&e.source);
+    fsdp__open_data_close(&e.source);
     fsdp__free(e.own_cache);
     fsdp__free(e.adapters);
     fsdp__free(e.tokens_path);

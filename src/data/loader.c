@@ -14,12 +14,12 @@
 FSDP__SCOPED_POINTER(fsdp_loader, fsdp_loader_free)
 
 struct fsdp_loader {
-    fsdp__loader_part *parts;
-    int part_count;
+    fsdp__loader_source *sources;
+    int source_count;
     fsdp__mixture mixture;
     fsdp_loader_options options;
     int64_t last;        /* microbatch after which positions would overflow */
-    fsdp__order *orders; /* of each part, for each thread and for the caller */
+    fsdp__order *orders; /* of each source, for each thread and for the caller */
     int32_t *memory;     /* of the slots: inputs, targets and positions, each (local_batch, seq_len) */
     fsdp__load *loads;   /* of the batches in the slots */
     int64_t batch_numel; /* of each of these */
@@ -49,10 +49,10 @@ static int32_t *array_of(const fsdp_loader *loader, int slot, int array)
 static const fsdp__windows *window_at(const fsdp_loader *loader, int thread, int64_t position, int64_t *window)
 {
     int64_t index;
-    int part = fsdp__mixture_at(&loader->mixture, position, &index);
+    int source = fsdp__mixture_at(&loader->mixture, position, &index);
 
-    *window = fsdp__order_at(&loader->orders[thread * loader->part_count + part], index);
-    return &loader->parts[part].windows;
+    *window = fsdp__order_at(&loader->orders[thread * loader->source_count + source], index);
+    return &loader->sources[source].windows;
 }
 
 /* Reads one sequence of a batch. */
@@ -95,7 +95,7 @@ static fsdp_status check_length(const fsdp_tokens *tokens, const fsdp_loader_opt
                                 int64_t needed)
 {
     int64_t all = fsdp_tokens_count(tokens), count = token_count(tokens, options), in_file;
-    char part[40] = "";
+    char of_all[40] = "";
     const char *first;
     bool several;
 
@@ -111,11 +111,11 @@ static fsdp_status check_length(const fsdp_tokens *tokens, const fsdp_loader_opt
         several = tokens->more_text;
     }
     if (count < all)
-        snprintf(part, sizeof part, " to read, of %lld", (long long)all);
+        snprintf(of_all, sizeof of_all, " to read, of %lld", (long long)all);
     return FSDP_FAIL(FSDP_INVALID,
                      "cannot make a loader: '%s'%s has %lld tokens%s, but one window of %lld for each of %lld "
                      "sequence%s (%d rank%s x %lld) needs %lld: take more data, or a smaller %straining.seq_len",
-                     first, several ? " with the files after it" : "", (long long)count, part,
+                     first, several ? " with the files after it" : "", (long long)count, of_all,
                      (long long)options->seq_len, (long long)windows, windows == 1 ? "" : "s", options->world_size,
                      options->world_size == 1 ? "" : "s", (long long)options->local_batch, (long long)needed,
                      options->local_batch > 1 ? "training.local_batch_size or " : "");
@@ -158,27 +158,27 @@ static fsdp_status make_orders(fsdp_loader *loader)
     const fsdp_loader_options *options = &loader->options;
     int users = FSDP__MAX(options->workers, 1) + 1;
 
-    FSDP__TRY_NEW(loader->orders = fsdp__calloc((size_t)users * (size_t)loader->part_count, sizeof *loader->orders));
-    for (int i = 0; i < users * loader->part_count; i++) {
-        int part = i % loader->part_count;
+    FSDP__TRY_NEW(loader->orders = fsdp__calloc((size_t)users * (size_t)loader->source_count, sizeof *loader->orders));
+    for (int i = 0; i < users * loader->source_count; i++) {
+        int source = i % loader->source_count;
 
-        fsdp__order_init(&loader->orders[i], loader->parts[part].windows.count, options->shuffle,
-                         options->seed + (uint64_t)part * 0x9e3779b97f4a7c15U);
+        fsdp__order_init(&loader->orders[i], loader->sources[source].windows.count, options->shuffle,
+                         options->seed + (uint64_t)source * 0x9e3779b97f4a7c15U);
     }
     return FSDP_OK;
 }
 
-static fsdp_status copy_parts(fsdp_loader *loader, const fsdp__loader_part *parts, int count)
+static fsdp_status copy_sources(fsdp_loader *loader, const fsdp__loader_source *sources, int count)
 {
     FSDP__FREED double *weights = fsdp__calloc((size_t)count, sizeof *weights);
 
     FSDP__TRY_NEW(weights);
-    FSDP__TRY_NEW(loader->parts = fsdp__calloc((size_t)count, sizeof *loader->parts));
-    memcpy(loader->parts, parts, (size_t)count * sizeof *parts);
-    loader->part_count = count;
+    FSDP__TRY_NEW(loader->sources = fsdp__calloc((size_t)count, sizeof *loader->sources));
+    memcpy(loader->sources, sources, (size_t)count * sizeof *sources);
+    loader->source_count = count;
     for (int i = 0; i < count; i++) {
-        weights[i] = count == 1 ? 1 : parts[i].weight;
-        loader->has_positions = loader->has_positions || fsdp__windows_have_documents(&parts[i].windows);
+        weights[i] = count == 1 ? 1 : sources[i].weight;
+        loader->has_positions = loader->has_positions || fsdp__windows_have_documents(&sources[i].windows);
     }
     return fsdp__mixture_init(&loader->mixture, weights, count);
 }
@@ -198,7 +198,7 @@ static fsdp_status make_ring(fsdp_loader *loader)
 }
 
 /* Makes a loader, once its options have been checked. */
-static fsdp_status create(const fsdp__loader_part *parts, int count, const fsdp_loader_options *options,
+static fsdp_status create(const fsdp__loader_source *sources, int count, const fsdp_loader_options *options,
                           fsdp_loader **out)
 {
     FSDP__SCOPED(fsdp_loader_free_at) fsdp_loader *loader = NULL;
@@ -207,7 +207,7 @@ static fsdp_status create(const fsdp__loader_part *parts, int count, const fsdp_
     loader->options = *options;
     loader->last = (INT64_MAX - options->start_window) / (options->local_batch * options->world_size) - 1;
     loader->batch_numel = options->local_batch * options->seq_len;
-    FSDP_TRY(copy_parts(loader, parts, count));
+    FSDP_TRY(copy_sources(loader, sources, count));
     FSDP_TRY(make_ring(loader));
     *out = fsdp__take(&loader);
     return FSDP_OK;
@@ -215,7 +215,7 @@ static fsdp_status create(const fsdp__loader_part *parts, int count, const fsdp_
 
 fsdp_status fsdp_loader_create(const fsdp_tokens *tokens, const fsdp_loader_options *options, fsdp_loader **out)
 {
-    fsdp__loader_part part = {.weight = 1};
+    fsdp__loader_source source = {.weight = 1};
     int64_t windows, needed;
 
     if (!out)
@@ -226,11 +226,11 @@ fsdp_status fsdp_loader_create(const fsdp_tokens *tokens, const fsdp_loader_opti
     FSDP_TRY(check_options(options, &windows, &needed));
     FSDP_TRY(check_length(tokens, options, windows, needed + 1));
     FSDP_TRY(check_start(options, windows));
-    part.windows = fsdp__windows_of_tokens(tokens, token_count(tokens, options), options->seq_len);
-    return create(&part, 1, options, out);
+    source.windows = fsdp__windows_of_tokens(tokens, token_count(tokens, options), options->seq_len);
+    return create(&source, 1, options, out);
 }
 
-fsdp_status fsdp__loader_create_of(const fsdp__loader_part *parts, int count, const fsdp_loader_options *options,
+fsdp_status fsdp__loader_create_of(const fsdp__loader_source *sources, int count, const fsdp_loader_options *options,
                                    fsdp_loader **out)
 {
     int64_t windows, needed;
@@ -239,10 +239,10 @@ fsdp_status fsdp__loader_create_of(const fsdp__loader_part *parts, int count, co
     FSDP_TRY(check_options(options, &windows, &needed));
     FSDP_TRY(check_start(options, windows));
     for (int i = 0; i < count; i++)
-        if (parts[i].windows.count < 1)
+        if (sources[i].windows.count < 1)
             return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: there is no whole window of %lld tokens",
                              (long long)options->seq_len);
-    return create(parts, count, options, out);
+    return create(sources, count, options, out);
 }
 
 void fsdp_loader_free(fsdp_loader *loader)
@@ -252,7 +252,7 @@ void fsdp_loader_free(fsdp_loader *loader)
     fsdp__ring_free(loader->ring);
     fsdp__mixture_release(&loader->mixture);
     fsdp__free(loader->orders);
-    fsdp__free(loader->parts);
+    fsdp__free(loader->sources);
     fsdp__free(loader->loads);
     fsdp__free(loader->memory);
     fsdp__free(loader);
@@ -260,18 +260,18 @@ void fsdp_loader_free(fsdp_loader *loader)
 
 /* ---- batches ---- */
 
-int64_t fsdp__loader_part_count(const fsdp_loader *loader, int part, int64_t position)
+int64_t fsdp__loader_source_count(const fsdp_loader *loader, int source, int64_t position)
 {
-    return fsdp__mixture_count(&loader->mixture, part, position);
+    return fsdp__mixture_count(&loader->mixture, source, position);
 }
 
-/* Returns how often all parts have been gone through where a position begins. */
+/* Returns how often all sources have been gone through where a position begins. */
 static int64_t epoch_of(const fsdp_loader *loader, int64_t position)
 {
     int64_t least = INT64_MAX;
 
-    for (int i = 0; i < loader->part_count; i++)
-        least = FSDP__MIN(least, fsdp__loader_part_count(loader, i, position) / loader->parts[i].windows.count);
+    for (int i = 0; i < loader->source_count; i++)
+        least = FSDP__MIN(least, fsdp__loader_source_count(loader, i, position) / loader->sources[i].windows.count);
     return least;
 }
 
@@ -321,7 +321,7 @@ int64_t fsdp__loader_window(const fsdp_loader *loader, int64_t position)
     int64_t window;
     const fsdp__windows *of = window_at(loader, FSDP__MAX(loader->options.workers, 1), position, &window);
 
-    for (int part = 0; &loader->parts[part].windows != of; part++)
-        window += loader->parts[part].windows.count;
+    for (int source = 0; &loader->sources[source].windows != of; source++)
+        window += loader->sources[source].windows.count;
     return window;
 }

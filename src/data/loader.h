@@ -4,15 +4,15 @@
 
 #include "data/windows.h"
 
-/* A part of what a loader gives. Each has an order and epochs of its own: a window comes again once all others of its
- * part have come. */
-typedef struct fsdp__loader_part {
+/* A source of what a loader gives. Each has an order and epochs of its own: a window comes again once all others of its
+ * source have come. */
+typedef struct fsdp__loader_source {
     fsdp__windows windows;
-    double weight; /* its share of all windows, among those of the other parts; one part alone needs none */
-} fsdp__loader_part;
+    double weight; /* its share of all windows, among those of the other sources; one source alone needs none */
+} fsdp__loader_source;
 
-/* Creates a loader that gives windows of all parts, in the order of mixture.h. options->token_count is not used. */
-fsdp_status fsdp__loader_create_of(const fsdp__loader_part *parts, int count, const fsdp_loader_options *options,
+/* Creates a loader that gives windows of all sources, in the order of mixture.h. options->token_count is not used. */
+fsdp_status fsdp__loader_create_of(const fsdp__loader_source *sources, int count, const fsdp_loader_options *options,
                                    fsdp_loader **out);
 /* What some windows hold. */
 typedef struct fsdp__load {
@@ -23,10 +23,11 @@ typedef struct fsdp__load {
 /* Finds what the next `windows` windows of the order hold, which are those of all ranks: any rank can tell, because
  * which windows they are does not depend on the ranks. */
 fsdp_status fsdp__loader_look_ahead(fsdp_loader *loader, int64_t windows, fsdp__load *out);
-/* Returns which window is at a position of the order: its number among those of all parts, one part behind the other.
+/* Returns which window is at a position of the order: its number among those of all sources, one source behind the
+ * other.
  */
 int64_t fsdp__loader_window(const fsdp_loader *loader, int64_t position);
-/* Returns how many windows of a part are among the first `position` of the order. */
-int64_t fsdp__loader_part_count(const fsdp_loader *loader, int part, int64_t position);
+/* Returns how many windows of a source are among the first `position` of the order. */
+int64_t fsdp__loader_source_count(const fsdp_loader *loader, int source, int64_t position);
 
 #endif

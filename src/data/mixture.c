@@ -1,4 +1,5 @@
-/* mixture.c - takes the parts one after the other: each gets its share of the windows that are left, evenly spread. */
+/* mixture.c - takes the sources one after the other: each gets its share of the windows that are left, evenly spread.
+ */
 #include "data/mixture.h"
 
 #include <math.h>
@@ -34,7 +35,7 @@ void fsdp__mixture_release(fsdp__mixture *mixture)
     *mixture = (fsdp__mixture){0};
 }
 
-/* Returns how many of `count` windows belong to a part of this share. */
+/* Returns how many of `count` windows belong to a source of this share. */
 static int64_t part_of(int64_t count, uint64_t share)
 {
     return (int64_t)((unsigned __int128)count * share >> SHARE_BITS);
@@ -52,9 +53,9 @@ int fsdp__mixture_at(const fsdp__mixture *mixture, int64_t position, int64_t *in
     return mixture->count - 1;
 }
 
-int64_t fsdp__mixture_count(const fsdp__mixture *mixture, int part, int64_t count)
+int64_t fsdp__mixture_count(const fsdp__mixture *mixture, int source, int64_t count)
 {
-    for (int i = 0; i < part; i++)
+    for (int i = 0; i < source; i++)
         count -= part_of(count, mixture->shares[i]);
-    return part_of(count, mixture->shares[part]);
+    return part_of(count, mixture->shares[source]);
 }

@@ -39,8 +39,8 @@ static void write_data(const fsdp_train_run *run, FILE *out)
             c->data.shuffle == 1 ? "shuffled" : "sequential");
     fprintf(out, "the shuffle's training.seed\t%lld\n", c->data.shuffle == 1 ? (long long)c->training.seed : 0);
     fprintf(out, "the tokens that are trained on\t%lld\n", (long long)fsdp__train_tokens(run));
-    for (int i = 0; i < run->part_count; i++)
-        fsdp__facts_of_sampled_data(&run->parts[i].source, run->parts[i].key, out);
+    for (int i = 0; i < run->source_count; i++)
+        fsdp__facts_of_sampled_data(&run->sources[i].data, run->sources[i].key, out);
     fsdp__train_facts_of_windows(run, out);
 }
 

@@ -44,8 +44,8 @@ static int64_t count_pairs(const fsdp_train_run *run)
 {
     int64_t count = 0;
 
-    for (int i = 0; i < run->part_count; i++)
-        count += run->parts[i].packed->windows;
+    for (int i = 0; i < run->source_count; i++)
+        count += run->sources[i].packed->windows;
     return count;
 }
 
@@ -57,9 +57,9 @@ static fsdp_status compute(fsdp_train_run *run)
                                            .vocab_size = run->model_config.vocab_size};
     float *out = run->dpo.values;
 
-    for (int i = 0; i < run->part_count; i++) {
-        FSDP_TRY(fsdp__evaluate_pairs(run->model, run->parts[i].packed, &options, out));
-        out += 2 * run->parts[i].packed->windows;
+    for (int i = 0; i < run->source_count; i++) {
+        FSDP_TRY(fsdp__evaluate_pairs(run->model, run->sources[i].packed, &options, out));
+        out += 2 * run->sources[i].packed->windows;
     }
     return FSDP_OK;
 }

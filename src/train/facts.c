@@ -110,28 +110,28 @@ static void write_rows(const fsdp__rows *rows, const char *key, FILE *out)
             (long long)rows->tokens, (unsigned long long)hash[0]);
 }
 
-static void write_data(fsdp_status (*hash_of)(const fsdp_tokens *stream, uint64_t *out),
-                       const fsdp__data_source *source, const char *key, FILE *out)
+static void write_data(fsdp_status (*hash_of)(const fsdp_tokens *stream, uint64_t *out), const fsdp__open_data *data,
+                       const char *key, FILE *out)
 {
     uint64_t hash = 0;
 
-    if (source->rows)
-        write_rows(source->rows, key, out);
-    else if (hash_of(source->tokens, &hash) == FSDP_OK)
-        fprintf(out, "what %s holds\t%lld tokens (%016llx)\n", key, (long long)fsdp_tokens_count(source->tokens),
+    if (data->rows)
+        write_rows(data->rows, key, out);
+    else if (hash_of(data->tokens, &hash) == FSDP_OK)
+        fprintf(out, "what %s holds\t%lld tokens (%016llx)\n", key, (long long)fsdp_tokens_count(data->tokens),
                 (unsigned long long)hash);
     else
         fprintf(out, "what %s holds\t%s\n", key, fsdp_last_error());
 }
 
-void fsdp__facts_of_data(const fsdp__data_source *source, const char *key, FILE *out)
+void fsdp__facts_of_data(const fsdp__open_data *data, const char *key, FILE *out)
 {
-    write_data(hash_spans, source, key, out);
+    write_data(hash_spans, data, key, out);
 }
 
-void fsdp__facts_of_sampled_data(const fsdp__data_source *source, const char *key, FILE *out)
+void fsdp__facts_of_sampled_data(const fsdp__open_data *data, const char *key, FILE *out)
 {
-    write_data(fsdp__facts_hash_data, source, key, out);
+    write_data(fsdp__facts_hash_data, data, key, out);
 }
 
 /* ---- the comparison ---- */

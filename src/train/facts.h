@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "config/keys.h"
-#include "data/data_source.h"
+#include "data/open_data.h"
 #include "fsdp/context.h"
 #include "fsdp/data.h"
 #include "fsdp/train.h"
@@ -22,10 +22,10 @@ void fsdp__facts_of_model(const fsdp_model_config *model, FILE *out);
 void fsdp__facts_of_key(const fsdp_train_config *config, const fsdp__key *key, FILE *out);
 /* Writes how many tokens `key` names, and a hash of them: of all up to four million, or else of that many from all
  * over. Of rows, how many they are and their digest. */
-void fsdp__facts_of_data(const fsdp__data_source *source, const char *key, FILE *out);
+void fsdp__facts_of_data(const fsdp__open_data *data, const char *key, FILE *out);
 /* Writes the same with a hash of a few tokens, as a checkpoint keeps it (fsdp__facts_hash_data): it shows another file
  * of the same size, or files in another order. */
-void fsdp__facts_of_sampled_data(const fsdp__data_source *source, const char *key, FILE *out);
+void fsdp__facts_of_sampled_data(const fsdp__open_data *data, const char *key, FILE *out);
 /* Writes what a folder has as weights: names, types and shapes of its tensors, and a hash of their contents, which for
  * tensors of more than 64 KiB covers that much from all over; for a checkpoint, its checksums. */
 void fsdp__facts_of_weights(const char *folder, bool is_checkpoint, const char *key, FILE *out);

@@ -40,24 +40,24 @@ fsdp_status fsdp__train_pack(const fsdp_train_run *run, const char *key, const f
 }
 
 /* Says what became of rows that are too long. */
-static void tell_long(const fsdp_train_run *run, const fsdp__train_part *part)
+static void tell_long(const fsdp_train_run *run, const fsdp__run_source *source)
 {
     static const char *const what[] = {"", "truncated", "split", "left out"};
-    const fsdp__packed *p = part->packed;
+    const fsdp__packed *p = source->packed;
     char rows[32], tokens[32];
 
     if (p->long_rows > 0)
         fsdp_log(run->context, FSDP_LOG_WARNING,
                  "%s: %s row%s of more than training.seq_len %lld tokens %s %s (data.on_long_row): %s tokens are not "
                  "used",
-                 part->key, fsdp__thousands(p->long_rows, rows, sizeof rows), p->long_rows == 1 ? "" : "s",
+                 source->key, fsdp__thousands(p->long_rows, rows, sizeof rows), p->long_rows == 1 ? "" : "s",
                  (long long)p->options.seq_len, p->long_rows == 1 ? "is" : "are", what[p->options.long_row],
                  fsdp__thousands(p->left_out, tokens, sizeof tokens));
 }
 
-void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__train_part *part)
+void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__run_source *source)
 {
-    const fsdp__packed *p = part->packed;
+    const fsdp__packed *p = source->packed;
     double full = 100 * (double)p->tokens / ((double)p->windows * (double)p->options.seq_len);
     char rows[32], tokens[32], learned[32], windows[32];
     int64_t answers;
@@ -68,12 +68,13 @@ void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__train_part *pa
     fsdp_log(
         run->context, FSDP_LOG_INFO,
         "%s: %s rows of %s tokens, of which %s are learned (%s), in %s windows of %lld, which are %.1f%% full (%s)",
-        part->key, fsdp__thousands(p->row_count, rows, sizeof rows), fsdp__thousands(p->tokens, tokens, sizeof tokens),
-        fsdp__thousands(answers, learned, sizeof learned), p->options.all ? "data.train_on: all" : "the answers",
-        fsdp__thousands(p->windows, windows, sizeof windows), (long long)p->options.seq_len, full,
+        source->key, fsdp__thousands(p->row_count, rows, sizeof rows),
+        fsdp__thousands(p->tokens, tokens, sizeof tokens), fsdp__thousands(answers, learned, sizeof learned),
+        p->options.all ? "data.train_on: all" : "the answers", fsdp__thousands(p->windows, windows, sizeof windows),
+        (long long)p->options.seq_len, full,
         p->options.packing == FSDP_PACKING_PAD        ? "a row in each"
         : p->options.packing == FSDP_PACKING_PAIRS    ? "a pair in each"
         : p->options.packing == FSDP_PACKING_BEST_FIT ? "packed by best fit"
                                                       : "packed");
-    tell_long(run, part);
+    tell_long(run, source);
 }

@@ -4,8 +4,8 @@
 
 #include "base/clock.h"
 #include "base/probe.h"
-#include "data/data_source.h"
 #include "data/loader.h"
+#include "data/open_data.h"
 #include "device/kernels.h"
 #include "format/staging.h"
 #include "fsdp/adapter.h"
@@ -32,22 +32,22 @@ typedef struct fsdp__train_own {
 } fsdp__train_own;
 
 /* What a run is trained on: data.path, or an entry of data.mixture. */
-typedef struct fsdp__train_part {
+typedef struct fsdp__run_source {
     char key[40];       /* "data.path", "data.mixture[0]" */
     char *const *paths; /* borrowed */
     int64_t path_count;
     double weight;
-    fsdp__data_source source;
+    fsdp__open_data data;
     fsdp__packed *packed; /* of rows; NULL: tokens */
     int64_t tokens;       /* that are trained on, from the first; the rest is held out */
-} fsdp__train_part;
+} fsdp__run_source;
 
 /* What validation.* asks for, and the results so far. */
 typedef struct fsdp__validation {
     bool on;                   /* there is something to validate on: tokens or rows */
     const fsdp_tokens *tokens; /* NULL: rows */
     fsdp__packed *packed;      /* of rows; NULL: tokens */
-    fsdp__data_source own;     /* of validation.path; of zeros: the last ones of the run's data */
+    fsdp__open_data own;       /* of validation.path; of zeros: the last ones of the run's data */
     int64_t first;             /* the first of the tokens */
     int64_t held_rows_from;    /* the first row that is held out; 0: none is */
     int64_t data;              /* for a run that saves, a hash of the data that the losses are of; otherwise 0 */
@@ -153,9 +153,9 @@ struct fsdp_train_run {
     int64_t kept_parameters;    /* the same for frozen parameters whose optimizer state is kept */
     int64_t local_parameters;   /* elements on this rank */
 
-    fsdp__train_part *parts; /* NULL in a dry run */
-    int part_count;
-    bool has_rows;             /* some part has rows: a step's loss is the mean over all its answers */
+    fsdp__run_source *sources; /* NULL in a dry run */
+    int source_count;
+    bool has_rows;             /* some source has rows: a step's loss is the mean over all its answers */
     fsdp__data_digest *digest; /* of all data; NULL: nobody needs it */
     fsdp__validation validation;
     fsdp_loader *loader; /* NULL in a dry run: tokens are zero */
@@ -566,7 +566,7 @@ void fsdp__train_close_data(fsdp_train_run *run);
 /* Counts the tokens that are trained on; and those of the data that are held out. */
 int64_t fsdp__train_tokens(const fsdp_train_run *run);
 int64_t fsdp__train_held_out(const fsdp_train_run *run);
-/* Returns whether bytes of text are tokens in some part. */
+/* Returns whether bytes of text are tokens in some source. */
 bool fsdp__train_has_bytes(const fsdp_train_run *run);
 /* Writes what decides which rows are in which window, of data that has rows or is a mixture. */
 void fsdp__train_facts_of_windows(const fsdp_train_run *run, FILE *out);
@@ -578,7 +578,7 @@ fsdp_status fsdp__train_pack(const fsdp_train_run *run, const char *key, const f
                              int64_t count, fsdp__packed **out);
 /* Says on rank 0 what there is: rows, tokens, answers, windows, how full these are, and what became of rows that are
  * too long. */
-void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__train_part *part);
+void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__run_source *source);
 
 /* ---- text_data.c ---- */
 
@@ -586,7 +586,7 @@ void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__train_part *pa
  * a file in the folder of data.cache, which is made when it is missing; of other text its bytes; of a file of rows its
  * rows. Only rank 0 logs warnings and news. */
 fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
-                            fsdp__data_source *out);
+                            fsdp__open_data *out);
 /* Returns the folder of the tokenizer that goes along with the model to checkpoints and exports; NULL: none does. */
 const char *fsdp__text_tokenizer_folder(const fsdp_train_run *run);
 

@@ -9,24 +9,24 @@
 #include "train/run.h"
 #include "train/run_config.h"
 
-/* ---- parts ---- */
+/* ---- sources ---- */
 
-static fsdp_status list_parts(fsdp_train_run *run)
+static fsdp_status list_sources(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
     int count = c->data.mixture_count > 0 ? (int)c->data.mixture_count : 1;
 
-    FSDP__TRY_NEW(run->parts = fsdp__calloc((size_t)count, sizeof *run->parts));
-    run->part_count = count;
-    run->parts[0] =
-        (fsdp__train_part){.key = "data.path", .paths = c->data.paths, .path_count = c->data.path_count, .weight = 1};
+    FSDP__TRY_NEW(run->sources = fsdp__calloc((size_t)count, sizeof *run->sources));
+    run->source_count = count;
+    run->sources[0] =
+        (fsdp__run_source){.key = "data.path", .paths = c->data.paths, .path_count = c->data.path_count, .weight = 1};
     for (int64_t i = 0; i < c->data.mixture_count; i++) {
-        fsdp__train_part *part = &run->parts[i];
+        fsdp__run_source *source = &run->sources[i];
 
-        snprintf(part->key, sizeof part->key, "data.mixture[%lld]", (long long)i);
-        part->paths = &c->data.mixture[i].path;
-        part->path_count = 1;
-        part->weight = c->data.mixture[i].weight;
+        snprintf(source->key, sizeof source->key, "data.mixture[%lld]", (long long)i);
+        source->paths = &c->data.mixture[i].path;
+        source->path_count = 1;
+        source->weight = c->data.mixture[i].weight;
     }
     return FSDP_OK;
 }
@@ -40,26 +40,26 @@ static fsdp_status check_keys(fsdp_train_run *run)
                       : c->data.long_row != FSDP_LONG_ROW_ERROR ? "data.on_long_row is set"
                                                                 : NULL;
 
-    for (int i = 0; i < run->part_count; i++)
-        run->has_rows = run->has_rows || run->parts[i].source.rows;
+    for (int i = 0; i < run->source_count; i++)
+        run->has_rows = run->has_rows || run->sources[i].data.rows;
     if (!key || run->has_rows)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
                      "%s, which is for conversations, but %s is plain text or tokens: all of it is learned, in windows "
                      "that are full: leave the key out",
-                     key, run->parts[0].key);
+                     key, run->sources[0].key);
 }
 
 /* ---- rows ---- */
 
 /* Packs the rows that are not held out. */
-static fsdp_status pack_part(const fsdp_train_run *run, fsdp__train_part *part)
+static fsdp_status pack_source(const fsdp_train_run *run, fsdp__run_source *source)
 {
-    if (!part->source.rows)
+    if (!source->data.rows)
         return FSDP_OK;
-    FSDP_TRY(fsdp__train_pack(run, part->key, part->source.rows, 0, run->validation.held_rows_from, &part->packed));
-    part->tokens = part->packed->tokens;
-    fsdp__train_tell_rows(run, part);
+    FSDP_TRY(fsdp__train_pack(run, source->key, source->data.rows, 0, run->validation.held_rows_from, &source->packed));
+    source->tokens = source->packed->tokens;
+    fsdp__train_tell_rows(run, source);
     return FSDP_OK;
 }
 
@@ -95,19 +95,19 @@ static void resolve_epochs(fsdp_train_run *run, int64_t windows)
                  (long long)windows, (long long)run->sequences, (long long)run->config->training.steps, replaced);
 }
 
-static fsdp_status list_windows(const fsdp_train_run *run, fsdp__loader_part *parts)
+static fsdp_status list_windows(const fsdp_train_run *run, fsdp__loader_source *sources)
 {
     int64_t length = run->config->training.seq_len;
 
-    for (int i = 0; i < run->part_count; i++) {
-        const fsdp__train_part *part = &run->parts[i];
+    for (int i = 0; i < run->source_count; i++) {
+        const fsdp__run_source *source = &run->sources[i];
 
-        parts[i].weight = part->weight;
-        parts[i].windows = part->packed ? fsdp__windows_of_packed(part->packed)
-                                        : fsdp__windows_of_tokens(part->source.tokens, part->tokens, length);
-        if (parts[i].windows.count < 1 && run->part_count > 1)
+        sources[i].weight = source->weight;
+        sources[i].windows = source->packed ? fsdp__windows_of_packed(source->packed)
+                                            : fsdp__windows_of_tokens(source->data.tokens, source->tokens, length);
+        if (sources[i].windows.count < 1 && run->source_count > 1)
             return FSDP_FAIL(FSDP_INVALID, "%s: '%s' has %lld tokens, not one window of training.seq_len %lld",
-                             part->key, part->paths[0], (long long)part->tokens, (long long)length);
+                             source->key, source->paths[0], (long long)source->tokens, (long long)length);
     }
     return FSDP_OK;
 }
@@ -115,7 +115,7 @@ static fsdp_status list_windows(const fsdp_train_run *run, fsdp__loader_part *pa
 static fsdp_status make_loader(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
-    FSDP__FREED fsdp__loader_part *parts = fsdp__calloc((size_t)run->part_count, sizeof *parts);
+    FSDP__FREED fsdp__loader_source *sources = fsdp__calloc((size_t)run->source_count, sizeof *sources);
     fsdp_loader_options options = {
         .seq_len = c->training.seq_len,
         .local_batch = c->training.local_batch_size,
@@ -127,44 +127,44 @@ static fsdp_status make_loader(fsdp_train_run *run)
         .vocab_size = run->model_config.vocab_size,
         .workers = (int)c->data.workers,
         .start_window = run->resume.window,
-        .token_count = run->parts[0].tokens,
+        .token_count = run->sources[0].tokens,
         .context = run->context,
     };
 
-    FSDP__TRY_NEW(parts);
-    FSDP_TRY(list_windows(run, parts));
-    resolve_epochs(run, parts[0].windows.count);
-    if (run->part_count == 1 && !run->has_rows) /* its message says how many tokens are needed */
-        return fsdp_loader_create(run->parts[0].source.tokens, &options, &run->loader);
-    return fsdp__loader_create_of(parts, run->part_count, &options, &run->loader);
+    FSDP__TRY_NEW(sources);
+    FSDP_TRY(list_windows(run, sources));
+    resolve_epochs(run, sources[0].windows.count);
+    if (run->source_count == 1 && !run->has_rows) /* its message says how many tokens are needed */
+        return fsdp_loader_create(run->sources[0].data.tokens, &options, &run->loader);
+    return fsdp__loader_create_of(sources, run->source_count, &options, &run->loader);
 }
 
 fsdp_status fsdp__train_open_data(fsdp_train_run *run)
 {
-    FSDP_TRY(list_parts(run));
-    for (int i = 0; i < run->part_count; i++) {
-        fsdp__train_part *part = &run->parts[i];
+    FSDP_TRY(list_sources(run));
+    for (int i = 0; i < run->source_count; i++) {
+        fsdp__run_source *source = &run->sources[i];
 
-        FSDP_TRY(fsdp__text_open(run, part->key, part->paths, part->path_count, &part->source));
-        part->tokens = fsdp__data_source_tokens(&part->source);
-        FSDP_TRY(fsdp__dpo_check_rows(run, part->key, part->source.rows));
+        FSDP_TRY(fsdp__text_open(run, source->key, source->paths, source->path_count, &source->data));
+        source->tokens = fsdp__open_data_tokens(&source->data);
+        FSDP_TRY(fsdp__dpo_check_rows(run, source->key, source->data.rows));
     }
     FSDP_TRY(check_keys(run));
     FSDP_TRY(fsdp__validation_open(run));
-    for (int i = 0; i < run->part_count; i++)
-        FSDP_TRY(pack_part(run, &run->parts[i]));
+    for (int i = 0; i < run->source_count; i++)
+        FSDP_TRY(pack_source(run, &run->sources[i]));
     return make_loader(run);
 }
 
 void fsdp__train_close_data(fsdp_train_run *run)
 {
-    for (int i = 0; i < run->part_count; i++) {
-        fsdp__packed_free(run->parts[i].packed);
-        fsdp__data_source_close(&run->parts[i].source);
+    for (int i = 0; i < run->source_count; i++) {
+        fsdp__packed_free(run->sources[i].packed);
+        fsdp__open_data_close(&run->sources[i].data);
     }
-    fsdp__free(run->parts);
-    run->parts = NULL;
-    run->part_count = 0;
+    fsdp__free(run->sources);
+    run->sources = NULL;
+    run->source_count = 0;
 }
 
 /* ---- looking ---- */
@@ -173,8 +173,8 @@ int64_t fsdp__train_tokens(const fsdp_train_run *run)
 {
     int64_t count = 0;
 
-    for (int i = 0; i < run->part_count; i++)
-        count += run->parts[i].tokens;
+    for (int i = 0; i < run->source_count; i++)
+        count += run->sources[i].tokens;
     return count;
 }
 
@@ -186,8 +186,8 @@ int64_t fsdp__train_held_out(const fsdp_train_run *run)
         return 0;
     if (run->validation.packed)
         return run->validation.packed->tokens;
-    for (int i = 0; i < run->part_count; i++)
-        count += fsdp__data_source_tokens(&run->parts[i].source) - run->parts[i].tokens;
+    for (int i = 0; i < run->source_count; i++)
+        count += fsdp__open_data_tokens(&run->sources[i].data) - run->sources[i].tokens;
     return count;
 }
 
@@ -195,20 +195,20 @@ bool fsdp__train_has_bytes(const fsdp_train_run *run)
 {
     bool bytes = false;
 
-    for (int i = 0; i < run->part_count; i++)
-        bytes = bytes || (run->parts[i].source.tokens && fsdp_tokens_have_text(run->parts[i].source.tokens));
+    for (int i = 0; i < run->source_count; i++)
+        bytes = bytes || (run->sources[i].data.tokens && fsdp_tokens_have_text(run->sources[i].data.tokens));
     return bytes;
 }
 
 void fsdp__train_facts_of_windows(const fsdp_train_run *run, FILE *out)
 {
-    for (int i = 0; i < run->part_count && (run->has_rows || run->part_count > 1); i++) {
-        const fsdp__train_part *part = &run->parts[i];
-        const fsdp__packed *p = part->packed;
+    for (int i = 0; i < run->source_count && (run->has_rows || run->source_count > 1); i++) {
+        const fsdp__run_source *source = &run->sources[i];
+        const fsdp__packed *p = source->packed;
 
-        fprintf(out, "the weight of %s\t%.17g\n", part->key, part->weight);
+        fprintf(out, "the weight of %s\t%.17g\n", source->key, source->weight);
         if (p)
-            fprintf(out, "the windows of %s\t%lld: packing %d, long rows %d, all learned %d\n", part->key,
+            fprintf(out, "the windows of %s\t%lld: packing %d, long rows %d, all learned %d\n", source->key,
                     (long long)p->windows, (int)p->options.packing, (int)p->options.long_row, (int)p->options.all);
     }
 }

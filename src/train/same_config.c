@@ -61,8 +61,8 @@ static void write_facts(const void *arg, FILE *out)
     write_keys(run->config, out);
     write_model(run, out);
     write_schedule(run, out);
-    for (int i = 0; i < run->part_count; i++)
-        fsdp__facts_of_data(&run->parts[i].source, run->parts[i].key, out);
+    for (int i = 0; i < run->source_count; i++)
+        fsdp__facts_of_data(&run->sources[i].data, run->sources[i].key, out);
     if (run->validation.on && run->config->validation.path_count > 0)
         fsdp__facts_of_data(&run->validation.own, "validation.path", out);
     fsdp__train_facts_of_windows(run, out);

@@ -33,29 +33,29 @@ struct fsdp__data_digest {
     char text[FSDP__DIGEST_TEXT];
 };
 
-/* Hashes all parts; the hash of several is that of their hashes. */
-static fsdp_status hash_parts(fsdp__data_digest *d, uint64_t out[2])
+/* Hashes all sources; the hash of several is that of their hashes. */
+static fsdp_status hash_sources(fsdp__data_digest *d, uint64_t out[2])
 {
     const fsdp_train_run *run = d->run;
 
-    FSDP_TRY(fsdp__data_source_digest(&run->parts[0].source, &d->stop, out));
-    for (int i = 1; i < run->part_count; i++) {
+    FSDP_TRY(fsdp__open_data_digest(&run->sources[0].data, &d->stop, out));
+    for (int i = 1; i < run->source_count; i++) {
         uint64_t next[2];
 
-        FSDP_TRY(fsdp__data_source_digest(&run->parts[i].source, &d->stop, next));
+        FSDP_TRY(fsdp__open_data_digest(&run->sources[i].data, &d->stop, next));
         out[0] = fsdp__hash_bytes(out[0], next, sizeof next);
         out[1] = fsdp__hash_bytes(out[1], next, sizeof next);
     }
     return FSDP_OK;
 }
 
-/* Returns which files the parts are, and in which state; 0: not certain. */
-static uint64_t identify_parts(const fsdp_train_run *run)
+/* Returns which files the sources are, and in which state; 0: not certain. */
+static uint64_t identify_sources(const fsdp_train_run *run)
 {
-    uint64_t identity = fsdp__data_source_identity(&run->parts[0].source);
+    uint64_t identity = fsdp__open_data_identity(&run->sources[0].data);
 
-    for (int i = 1; i < run->part_count; i++) {
-        uint64_t next = fsdp__data_source_identity(&run->parts[i].source);
+    for (int i = 1; i < run->source_count; i++) {
+        uint64_t next = fsdp__open_data_identity(&run->sources[i].data);
 
         identity = identity && next ? fsdp__hash_bytes(identity, &next, sizeof next) : 0;
     }
@@ -66,8 +66,8 @@ static int64_t tokens_of(const fsdp_train_run *run)
 {
     int64_t count = 0;
 
-    for (int i = 0; i < run->part_count; i++)
-        count += fsdp__data_source_tokens(&run->parts[i].source);
+    for (int i = 0; i < run->source_count; i++)
+        count += fsdp__open_data_tokens(&run->sources[i].data);
     return count;
 }
 
@@ -75,7 +75,7 @@ static void compute(fsdp__data_digest *d)
 {
     uint64_t hash[2];
 
-    d->status = hash_parts(d, hash);
+    d->status = hash_sources(d, hash);
     if (d->status == FSDP_OK)
         snprintf(d->text, sizeof d->text, "%016llx%016llx", (unsigned long long)hash[0], (unsigned long long)hash[1]);
     else /* each thread has a last error of its own */
@@ -135,7 +135,7 @@ fsdp_status fsdp__digest_begin(fsdp_train_run *run)
         return FSDP_OK;
     FSDP__TRY_NEW(d = run->digest = fsdp__calloc(1, sizeof *d));
     d->run = run;
-    d->identity = identify_parts(run);
+    d->identity = identify_sources(run);
     if (take_over(run, d))
         d->made = true;
     else if (tokens_of(run) > FSDP__DIGEST_AT_ONCE)

@@ -138,7 +138,7 @@ static fsdp_status note_talk(fsdp_train_run *run, const fsdp_chat *chat)
 }
 
 /* Opens what the cache has. */
-static fsdp_status open_made(const text_files *files, const fsdp__cached_tokens *cached, fsdp__data_source *out)
+static fsdp_status open_made(const text_files *files, const fsdp__cached_tokens *cached, fsdp__open_data *out)
 {
     if (files->chat) {
         FSDP_TRY(fsdp__rows_open_own(cached->path, &out->rows));
@@ -152,7 +152,7 @@ static fsdp_status open_made(const text_files *files, const fsdp__cached_tokens 
 }
 
 static fsdp_status open_cached(const fsdp_train_run *run, const fsdp_tokenizer *tokenizer, const text_files *files,
-                               fsdp__data_source *out)
+                               fsdp__open_data *out)
 {
     const char *key = files->key;
     const fsdp_train_config *c = run->config;
@@ -181,7 +181,7 @@ static fsdp_status open_cached(const fsdp_train_run *run, const fsdp_tokenizer *
     return status;
 }
 
-static fsdp_status open_text(fsdp_train_run *run, text_files *files, fsdp__data_source *out)
+static fsdp_status open_text(fsdp_train_run *run, text_files *files, fsdp__open_data *out)
 {
     fsdp_tokenizer *tokenizer = NULL;
     fsdp_status status;
@@ -243,7 +243,7 @@ static fsdp_status open_files(const fsdp_train_run *run, const char *key, char *
 }
 
 /* Opens rows where the only path is a file of them. */
-static fsdp_status open_rows(const char *key, char *const *paths, int64_t count, fsdp__data_source *out)
+static fsdp_status open_rows(const char *key, char *const *paths, int64_t count, fsdp__open_data *out)
 {
     bool are = false;
     fsdp_status status = count == 1 ? fsdp__rows_are_at(paths[0], &are) : FSDP_OK;
@@ -279,7 +279,7 @@ static fsdp_status find_kind(const fsdp_train_run *run, text_files *files)
 }
 
 fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
-                            fsdp__data_source *out)
+                            fsdp__open_data *out)
 {
     text_files files = {.key = key, .paths = paths, .count = count};
     int64_t text = 1, tokens = 0;

@@ -25,8 +25,8 @@ static int64_t local_batch(const fsdp_train_config *config)
 static fsdp_status hold_out_windows(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
-    fsdp__train_part *part = &run->parts[0];
-    int64_t length = c->training.seq_len, windows = (fsdp_tokens_count(part->source.tokens) - 1) / length;
+    fsdp__run_source *source = &run->sources[0];
+    int64_t length = c->training.seq_len, windows = (fsdp_tokens_count(source->data.tokens) - 1) / length;
     int64_t held = FSDP__MAX((int64_t)ceil((double)windows * c->validation.share), 1);
 
     if (held >= windows)
@@ -34,9 +34,9 @@ static fsdp_status hold_out_windows(fsdp_train_run *run)
                          "validation.share %g of the data, %lld windows of %lld tokens, leaves none to train on: take "
                          "less, a smaller training.seq_len, more data, or validation.path",
                          c->validation.share, (long long)FSDP__MAX(windows, 0), (long long)length);
-    run->validation.tokens = part->source.tokens;
+    run->validation.tokens = source->data.tokens;
     run->validation.first = (windows - held) * length;
-    part->tokens = run->validation.first + 1;
+    source->tokens = run->validation.first + 1;
     return FSDP_OK;
 }
 
@@ -44,7 +44,7 @@ static fsdp_status hold_out_windows(fsdp_train_run *run)
 static fsdp_status hold_out_rows(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
-    const fsdp__rows *rows = run->parts[0].source.rows;
+    const fsdp__rows *rows = run->sources[0].data.rows;
     int64_t count = fsdp__rows_count(rows);
     int64_t held = FSDP__MAX((int64_t)ceil((double)count * c->validation.share), 1);
 
@@ -129,7 +129,7 @@ void fsdp__validation_close(fsdp_train_run *run)
 {
     fsdp__packed_free(run->validation.packed);
     run->validation.packed = NULL;
-    fsdp__data_source_close(&run->validation.own);
+    fsdp__open_data_close(&run->validation.own);
 }
 
 int64_t fsdp__validation_tokens(const fsdp_train_run *run)

@@ -15,7 +15,7 @@ typedef struct mixed {
     char *folder, *path;
     fsdp_tokens *tokens;
     row_file rows;
-    fsdp__loader_part parts[2];
+    fsdp__loader_source sources[2];
 } mixed;
 
 static void open_mixed(mixed *m)
@@ -30,8 +30,8 @@ static void open_mixed(mixed *m)
     CHECK_OK(fsdp_tokens_open((const char *const *)&m->path, 1, FSDP_TOKENS_AUTO, &m->tokens));
     row_file_of_lengths(&m->rows, (const int64_t[]){5, 8, 3, 4, 7, 2, 6}, 7);
     row_file_pack(&m->rows, &(fsdp__packing_options){.seq_len = LENGTH, .packing = FSDP_PACKING_NEXT_FIT});
-    m->parts[0] = (fsdp__loader_part){fsdp__windows_of_tokens(m->tokens, TOKENS, LENGTH), 1};
-    m->parts[1] = (fsdp__loader_part){fsdp__windows_of_packed(m->rows.packed), 3};
+    m->sources[0] = (fsdp__loader_source){fsdp__windows_of_tokens(m->tokens, TOKENS, LENGTH), 1};
+    m->sources[1] = (fsdp__loader_source){fsdp__windows_of_packed(m->rows.packed), 3};
 }
 
 static void close_mixed(mixed *m)
@@ -66,7 +66,7 @@ static int64_t take(const mixed *m, int world, int64_t batch, int64_t start, int
         fsdp_loader *loader = NULL;
         fsdp_batch got;
 
-        CHECK_OK(fsdp__loader_create_of(m->parts, 2, &options, &loader));
+        CHECK_OK(fsdp__loader_create_of(m->sources, 2, &options, &loader));
         for (int i = 0; i < batches; i++) {
             int64_t answers = 0;
 
@@ -104,8 +104,8 @@ TEST(a_mixture_goes_on_with_other_ranks)
     close_mixed(&m);
 }
 
-/* Each part has its share of any beginning, and each of its windows once before any comes again. */
-TEST(parts_have_their_shares_and_epochs)
+/* Each source has its share of any beginning, and each of its windows once before any comes again. */
+TEST(sources_have_their_shares_and_epochs)
 {
     int32_t firsts[MOST];
     mixed m;
@@ -134,9 +134,9 @@ TEST(shares_are_those_of_the_weights)
 
     CHECK_OK(fsdp__mixture_init(&mixture, weights, 5));
     for (int64_t i = 0; i < n; i++) {
-        int part = fsdp__mixture_at(&mixture, i, &index);
+        int source = fsdp__mixture_at(&mixture, i, &index);
 
-        CHECK_EQ(index, counts[part]++);
+        CHECK_EQ(index, counts[source]++);
         for (int p = 0; p < 5 && i % 997 == 0; p++)
             CHECK_EQ(fsdp__mixture_count(&mixture, p, i + 1), counts[p]);
     }
@@ -162,7 +162,7 @@ TEST(answers_of_a_step_are_known_before_it)
         for (int r = 0; r < world; r++) {
             fsdp_loader_options options = options_of(r, world, 2, 5);
 
-            CHECK_OK(fsdp__loader_create_of(m.parts, 2, &options, &loaders[r]));
+            CHECK_OK(fsdp__loader_create_of(m.sources, 2, &options, &loaders[r]));
         }
         for (int step = 0; step < 9; step++) {
             fsdp__load expected[3], sum = {0};
@@ -193,11 +193,11 @@ TEST(every_allocation_of_a_mixture_may_fail)
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_loader *loader = NULL;
 
-        CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__loader_create_of(m.parts, 2, &options, &loader));
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__loader_create_of(m.sources, 2, &options, &loader));
         fsdp_loader_free(loader);
     }
-    m.parts[0].windows.count = 0;
-    CHECK_ERROR(fsdp__loader_create_of(m.parts, 2, &options, &(fsdp_loader *){NULL}), FSDP_INVALID,
+    m.sources[0].windows.count = 0;
+    CHECK_ERROR(fsdp__loader_create_of(m.sources, 2, &options, &(fsdp_loader *){NULL}), FSDP_INVALID,
                 "there is no whole window of 8 tokens");
     close_mixed(&m);
 }
