@@ -136,14 +136,15 @@ typedef struct fsdp_train_report {
 } fsdp_train_report;
 
 /* Reports one validation: the mean loss of a stream's tokens, each predicted once from the tokens before it in its
- * window; the last window may be shorter. In metrics.jsonl its line follows that of its step:
+ * window; the last window may be shorter. Of pairs it is the mean loss of all of them. In metrics.jsonl its line
+ * follows that of its step:
  *
  *     {"validation": 100, "loss": 3.21, "perplexity": 24.8, "tokens": 40960, "best": true, ...}
  */
 typedef struct fsdp_train_validation {
     int64_t step;      /* steps taken before it */
     double loss;       /* mean over the tokens; the same bits for every world size if the parameters are the same */
-    double perplexity; /* exp(loss) */
+    double perplexity; /* exp(loss); 0 of pairs */
     int64_t tokens;    /* predicted, all ranks */
     bool best;         /* lower than in all earlier validations */
     double best_loss;  /* lowest of those and this one */
@@ -151,6 +152,8 @@ typedef struct fsdp_train_validation {
     int64_t without_improvement; /* validations in a row, including this one: see training.early_stop */
     bool stops;                  /* training.early_stop ends the run here */
     double ms, tokens_per_second;
+    int64_t pairs; /* compared, with training.objective: dpo; otherwise 0. Means over them, as in the report: */
+    double reward_chosen, reward_rejected, reward_margin, reward_accuracy;
 } fsdp_train_validation;
 
 /* Creates a run: the model on the meta device, sharded by parallelism.strategy and parallelism.wrap_policy, with this

@@ -353,9 +353,14 @@ void fsdp__progress_validation(fsdp__progress *progress, const fsdp_train_config
     if (!progress->prints)
         return;
     fsdp__progress_clear(progress);
-    printf("valid: %2lld  loss: %.4f  perplexity: %.4g  tokens: %s%s\n", (long long)validation->step, validation->loss,
-           validation->perplexity, fsdp__thousands(validation->tokens, tokens, sizeof tokens),
-           validation->best ? "  best" : "");
+    printf("valid: %2lld  loss: %.4f", (long long)validation->step, validation->loss);
+    if (validation->pairs > 0)
+        printf("  margin: %.4f  accuracy: %.2f  pairs: %s", validation->reward_margin, validation->reward_accuracy,
+               fsdp__thousands(validation->pairs, tokens, sizeof tokens));
+    else
+        printf("  perplexity: %.4g  tokens: %s", validation->perplexity,
+               fsdp__thousands(validation->tokens, tokens, sizeof tokens));
+    puts(validation->best ? "  best" : "");
     if (!validation->stops)
         return;
     printf("stop:   %lld validation%s in a row without an improvement (training.early_stop: %lld); ",

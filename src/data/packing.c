@@ -53,12 +53,12 @@ static fsdp_status refuse_pair(const fsdp__packed *p, int64_t row, bool fits)
         return FSDP_FAIL(FSDP_INVALID,
                          "pair %lld of '%s' has %lld and %lld tokens, and the model has %lld positions: leave such "
                          "pairs out with data.on_long_row: skip",
-                         pair, p->rows->path, first, second, (long long)p->options.row_most);
+                         pair, fsdp__rows_text(p->rows), first, second, (long long)p->options.row_most);
     return FSDP_FAIL(
         FSDP_INVALID,
         "pair %lld of '%s' has %lld and %lld tokens, which do not fit training.seq_len %lld together: take "
         "a larger training.seq_len, or leave such pairs out with data.on_long_row: skip",
-        pair, p->rows->path, first, second, (long long)p->options.seq_len);
+        pair, fsdp__rows_text(p->rows), first, second, (long long)p->options.seq_len);
 }
 
 /* Adds what is used of a row that is too long. */
@@ -79,6 +79,12 @@ static fsdp_status add_long(packer *k, int64_t row, int64_t count)
         return FSDP_OK;
     p->left_out -= length;
     return add_part(k, row, 0, length, false);
+}
+
+/* Returns the row behind the last that is used. */
+static int64_t end_of(const fsdp__packed *p)
+{
+    return p->options.row_count > 0 ? p->options.first_row + p->options.row_count : fsdp__rows_count(p->rows);
 }
 
 /* Adds a pair, unless it is too long. */
@@ -103,21 +109,22 @@ static fsdp_status add_pair(packer *k, int64_t row)
 static fsdp_status add_pairs(packer *k)
 {
     const fsdp__packed *p = k->packed;
+    int64_t first = p->options.first_row, end = end_of(p);
 
-    for (int64_t row = 0; row + 1 < fsdp__rows_count(p->rows); row += 2)
+    for (int64_t row = first; row + 1 < end; row += 2)
         FSDP_TRY(add_pair(k, row));
     if (k->part_count > 0)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
                      "all %lld pairs of '%s' have more tokens than training.seq_len %lld, and are left out",
-                     (long long)fsdp__rows_count(p->rows) / 2, p->rows->path, (long long)p->options.seq_len);
+                     (long long)(end - first) / 2, fsdp__rows_text(p->rows), (long long)p->options.seq_len);
 }
 
 static fsdp_status add_parts(packer *k)
 {
     fsdp__packed *p = k->packed;
     const fsdp__packing_options *o = &p->options;
-    int64_t end = o->row_count > 0 ? o->first_row + o->row_count : fsdp__rows_count(p->rows);
+    int64_t end = end_of(p);
 
     for (int64_t row = o->first_row; row < end; row++) {
         int64_t count = fsdp__rows_length(p->rows, row);
@@ -324,7 +331,7 @@ fsdp_status fsdp__pack(const fsdp__rows *rows, const fsdp__packing_options *opti
         return FSDP_FAIL(FSDP_INVALID,
                          "'%s' has pairs of chosen and rejected answers, which are compared and have no loss of their "
                          "own: training.objective: dpo of 'fsdp train' reads them",
-                         rows->path);
+                         fsdp__rows_text(rows));
     FSDP__TRY_NEW(packed = fsdp__calloc(1, sizeof *packed));
     packed->rows = rows;
     packed->options = *options;

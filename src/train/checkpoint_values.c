@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "train/dpo.h"
 #include "train/facts.h"
 #include "train/run.h"
 #include "train/run_config.h"
@@ -135,6 +136,8 @@ fsdp_status fsdp__values_of(fsdp_train_run *run, fsdp__values *out)
         add_integer(out, FSDP__VALUE_WITHOUT, run->validation.without_improvement);
         add_integer(out, FSDP__VALUE_VALIDATED_ON, run->validation.data);
     }
+    if (run->dpo.validated.state)
+        add_integer(out, FSDP__VALUE_DPO_VALIDATED_ON, fsdp__dpo_validated_on(run));
     if (!run->saves.finite)
         add_integer(out, FSDP__VALUE_FINITE, run->saves.finite_step);
     if (fsdp_context_rank(run->context) == 0) /* this is the rank whose values are written */

@@ -8,8 +8,9 @@
 /* Sections. */
 #define FSDP__SECTION_MODEL "model"
 #define FSDP__SECTION_OPTIMIZER "optimizer"
-#define FSDP__SECTION_EMA "ema" /* with training.ema_decay */
-#define FSDP__SECTION_DPO "dpo" /* with training.objective: dpo */
+#define FSDP__SECTION_EMA "ema"                     /* with training.ema_decay */
+#define FSDP__SECTION_DPO "dpo"                     /* with training.objective: dpo */
+#define FSDP__SECTION_DPO_VALIDATED "dpo_validated" /* the same of what is validated on */
 
 /* Values. */
 #define FSDP__VALUE_SEQUENCES "train.sequences_per_step"
@@ -24,10 +25,11 @@
 #define FSDP__VALUE_BEST_STEP FSDP_CHECKPOINT_BEST_STEP
 #define FSDP__VALUE_IMPROVED "validation.improved_loss"
 #define FSDP__VALUE_WITHOUT "validation.without_improvement"
-#define FSDP__VALUE_VALIDATED_ON "validation.tokens" /* a hash of the data that these losses are of */
-#define FSDP__VALUE_SAMPLED_ON "validation.data"     /* in older checkpoints: a hash of some of it */
-#define FSDP__VALUE_DIGEST "data.digest"             /* of all tokens; missing if it was not ready yet */
-#define FSDP__VALUE_FILES "data.files"               /* fsdp__tokens_identity, if it is certain */
+#define FSDP__VALUE_VALIDATED_ON "validation.tokens"    /* a hash of the data that these losses are of */
+#define FSDP__VALUE_SAMPLED_ON "validation.data"        /* in older checkpoints: a hash of some of it */
+#define FSDP__VALUE_DPO_VALIDATED_ON "dpo.validated_on" /* fsdp__dpo_validated_on */
+#define FSDP__VALUE_DIGEST "data.digest"                /* of all tokens; missing if it was not ready yet */
+#define FSDP__VALUE_FILES "data.files"                  /* fsdp__tokens_identity, if it is certain */
 /* the newest checkpoint whose weights are finite, if these are not */
 #define FSDP__VALUE_FINITE "checkpoint.finite_step"
 #define FSDP__VALUE_MODEL "facts.model" /* facts.h: what a run that goes on must have, too */

@@ -7,17 +7,14 @@
  *
  * and the mean over all pairs of a step. Every microbatch has as many pairs, so it is the mean of their means.
  *
- * The reference is two numbers for each pair. They are computed once, before the first step, and a checkpoint has them:
- * so no second model is held, no step runs it, and a run that goes on has the same ones to the bit, whatever the
- * weights are by then. That is the same with an adapter, which is off meanwhile. */
+ * A validation takes the same mean over other pairs. The reference of both is in dpo_reference.c. */
 #include <math.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "tensor/tensor.h"
-#include "train/checkpoint_values.h"
 #include "train/dpo.h"
 #include "train/evaluate.h"
+#include "train/rewards.h"
 #include "train/run.h"
 #include "train/run_config.h"
 
@@ -31,92 +28,11 @@ fsdp_status fsdp__dpo_check_rows(const fsdp_train_run *run, const char *key, con
         return FSDP_FAIL(FSDP_INVALID,
                          "%s: '%s' has pairs of chosen and rejected answers, which training.objective: dpo compares: "
                          "set it",
-                         key, rows->path);
+                         key, fsdp__rows_text(rows));
     return FSDP_FAIL(FSDP_INVALID,
                      "%s: training.objective is dpo, which compares answers, but there are no pairs: name JSON lines "
                      "with chosen and rejected",
                      key);
-}
-
-/* ---- the reference ---- */
-
-static int64_t count_pairs(const fsdp_train_run *run)
-{
-    int64_t count = 0;
-
-    for (int i = 0; i < run->source_count; i++)
-        count += run->sources[i].packed->windows;
-    return count;
-}
-
-/* Computes the log-probabilities of all pairs. [collective] */
-static fsdp_status compute(fsdp_train_run *run)
-{
-    const fsdp_evaluate_options options = {.seq_len = run->config->training.seq_len,
-                                           .local_batch = run->config->training.local_batch_size,
-                                           .vocab_size = run->model_config.vocab_size};
-    float *out = run->dpo.values;
-
-    for (int i = 0; i < run->source_count; i++) {
-        FSDP_TRY(fsdp__evaluate_pairs(run->model, run->sources[i].packed, &options, out));
-        out += 2 * run->sources[i].packed->windows;
-    }
-    return FSDP_OK;
-}
-
-static fsdp_status compute_reference(fsdp_train_run *run)
-{
-    fsdp_status status;
-
-    if (run->adapter)
-        FSDP_TRY(fsdp_adapter_set_enabled(run->adapter, false));
-    status = compute(run);
-    if (run->adapter)
-        FSDP_KEEP_FIRST(status, fsdp_adapter_set_enabled(run->adapter, true));
-    FSDP_TRY(status);
-    if (fsdp_context_rank(run->context) == 0)
-        fsdp_log(run->context, FSDP_LOG_INFO, "dpo: the reference has the log-probabilities of %lld pairs, of %s",
-                 (long long)count_pairs(run), run->adapter ? "the model without its adapter" : "the first weights");
-    return FSDP_OK;
-}
-
-static fsdp_status load_reference(fsdp_train_run *run)
-{
-    if (fsdp_checkpoint_has_section(run->resume.from, FSDP__SECTION_DPO))
-        return fsdp_checkpoint_load(run->resume.from, FSDP__SECTION_DPO, run->dpo.state, NULL);
-    return FSDP_FAIL(FSDP_INVALID,
-                     "checkpoint.folder: '%s' has no reference: its run had another training.objective: name another "
-                     "folder, and begin with its weights by checkpoint.initial_load_path",
-                     run->resume.path);
-}
-
-/* Makes room on the host, in the form in which a checkpoint has it. */
-static fsdp_status make_room(fsdp_train_run *run)
-{
-    const int64_t shape[] = {count_pairs(run), 2};
-    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *tensor = NULL;
-
-    FSDP_TRY(fsdp_tensor_create(fsdp_cpu(run->context), FSDP_F32, 2, shape, FSDP_MEMORY_WORKSPACE, &tensor));
-    FSDP_TRY(fsdp_state_dict_create(&run->dpo.state));
-    FSDP_TRY(fsdp_state_dict_add(run->dpo.state, "reference", tensor));
-    run->dpo.values = fsdp_tensor_data(tensor);
-    FSDP__TRY_NEW(run->dpo.batch =
-                      fsdp__calloc(2 * (size_t)run->config->training.local_batch_size, sizeof *run->dpo.batch));
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__dpo_begin(fsdp_train_run *run)
-{
-    if (!fsdp__train_is_dpo(run->config))
-        return FSDP_OK;
-    FSDP_TRY(make_room(run));
-    return run->resume.from ? load_reference(run) : compute_reference(run);
-}
-
-void fsdp__dpo_release(fsdp_train_run *run)
-{
-    fsdp_state_dict_free(run->dpo.state);
-    fsdp__free(run->dpo.batch);
 }
 
 /* ---- the loss ---- */
@@ -133,7 +49,7 @@ static fsdp_tensor *reference_of(const fsdp_train_run *run, int side)
     /* The loader stands behind the batch of the last rank. */
     first = fsdp_loader_position(run->loader) - (world - fsdp_context_rank(run->context)) * count;
     for (int64_t b = 0; b < count; b++)
-        values[b] = run->dpo.values[2 * fsdp__loader_window(run->loader, first + b) + side];
+        values[b] = run->dpo.trained.values[2 * fsdp__loader_window(run->loader, first + b) + side];
     return fsdp_from_data(run->device, FSDP_F32, 1, &count, values);
 }
 
@@ -157,8 +73,7 @@ static fsdp_status note(fsdp_train_run *run, const fsdp_tensor *chosen, const fs
 fsdp_tensor *fsdp__dpo_loss(fsdp_train_run *run, const fsdp_batch *batch, fsdp_tensor *losses)
 {
     const fsdp_train_config *c = run->config;
-    double beta = isnan(c->dpo.beta) ? 0.1 : c->dpo.beta;
-    double smoothing = isnan(c->dpo.label_smoothing) ? 0 : c->dpo.label_smoothing;
+    double beta = fsdp__train_beta(c), smoothing = fsdp__train_label_smoothing(c);
     int64_t count = c->training.local_batch_size;
     fsdp_tensor *sums[2], *z;
 
@@ -171,6 +86,28 @@ fsdp_tensor *fsdp__dpo_loss(fsdp_train_run *run, const fsdp_batch *batch, fsdp_t
         return NULL;
     return fsdp_binary_cross_entropy_with_logits(z, fsdp_full(run->device, FSDP_F32, 1, &count, 1 - smoothing),
                                                  FSDP_LOSS_MEAN);
+}
+
+/* ---- validations ---- */
+
+fsdp_status fsdp__dpo_validate(fsdp_train_run *run, const fsdp_evaluate_options *options, fsdp_evaluation *found,
+                               fsdp_train_validation *out)
+{
+    const fsdp_train_config *c = run->config;
+    const fsdp__packed *packed = run->validation.packed;
+    fsdp__rewards r;
+
+    FSDP_TRY(fsdp__evaluate_pairs(run->model, packed, options, run->dpo.validated_sums, found));
+    out->pairs = fsdp__evaluate_windows(packed, options);
+    r = fsdp__rewards_of(run->dpo.validated_sums, run->dpo.validated.values, out->pairs, fsdp__train_beta(c),
+                         fsdp__train_label_smoothing(c));
+    found->loss = r.loss;
+    found->perplexity = 0;
+    out->reward_chosen = r.chosen;
+    out->reward_rejected = r.rejected;
+    out->reward_margin = r.margin;
+    out->reward_accuracy = r.accuracy;
+    return FSDP_OK;
 }
 
 /* ---- the report ---- */

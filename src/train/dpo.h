@@ -8,12 +8,21 @@
 
 /* Checks that rows are pairs, or are none, as the objective needs; `rows` NULL: there are none. */
 fsdp_status fsdp__dpo_check_rows(const fsdp_train_run *run, const char *key, const fsdp__rows *rows);
-/* Computes the reference, once the model is filled, or loads it from the run's checkpoint. [collective] */
-fsdp_status fsdp__dpo_begin(fsdp_train_run *run);
-void fsdp__dpo_release(fsdp_train_run *run);
+/* Evaluates the run's pairs: `found` gets the loss, no perplexity, tokens and seconds; `out` the number of pairs and
+ * their rewards. [collective] */
+fsdp_status fsdp__dpo_validate(fsdp_train_run *run, const fsdp_evaluate_options *options, fsdp_evaluation *found,
+                               fsdp_train_validation *out);
 /* Returns the loss of a microbatch, from that of each token (B,T). */
 fsdp_tensor *fsdp__dpo_loss(fsdp_train_run *run, const fsdp_batch *batch, fsdp_tensor *losses);
 /* Completes the report of a step: if `wanted`, with the means over all pairs. [collective] */
 fsdp_status fsdp__dpo_report(fsdp_train_run *run, bool wanted, fsdp_train_report *report);
+
+/* ---- dpo_reference.c ---- */
+
+/* Computes the reference, once the model is filled, or loads it from the run's checkpoint. [collective] */
+fsdp_status fsdp__dpo_begin(fsdp_train_run *run);
+void fsdp__dpo_release(fsdp_train_run *run);
+/* Returns a name for the pairs that are validated on, and for their order. */
+int64_t fsdp__dpo_validated_on(const fsdp_train_run *run);
 
 #endif

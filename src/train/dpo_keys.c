@@ -9,6 +9,16 @@ bool fsdp__train_is_dpo(const fsdp_train_config *config)
     return config->training.objective == FSDP_TRAIN_DPO;
 }
 
+double fsdp__train_beta(const fsdp_train_config *config)
+{
+    return isnan(config->dpo.beta) ? 0.1 : config->dpo.beta;
+}
+
+double fsdp__train_label_smoothing(const fsdp_train_config *config)
+{
+    return isnan(config->dpo.label_smoothing) ? 0 : config->dpo.label_smoothing;
+}
+
 static fsdp_status refuse(const char *key, const char *why)
 {
     return FSDP_FAIL(FSDP_INVALID, "%s, but training.objective is dpo, %s", key, why);
@@ -29,8 +39,6 @@ fsdp_status fsdp__train_check_dpo(const fsdp_train_config *c)
         return refuse("data.train_on is all", "which compares answers: leave it out");
     if (c->data.long_row != FSDP_LONG_ROW_ERROR && c->data.long_row != FSDP_LONG_ROW_SKIP)
         return refuse("data.on_long_row cuts rows", "and a pair is not cut: set error or skip");
-    if (c->validation.path_count > 0 || c->validation.share > 0)
-        return refuse("validation is asked for", "which is not validated: leave it out, and watch reward_accuracy");
     if (c->adapter.modules_to_save_count > 0)
         return refuse("adapter.modules_to_save is set", "whose reference is the model without its adapter: leave it "
                                                         "out");

@@ -176,7 +176,7 @@ static void store_pairs(const pass *p, void *const *all)
 {
     int64_t size = p->options->local_batch;
 
-    for (int64_t w = 0; w < p->count; w++) {
+    for (int64_t w = 0; w < fsdp__evaluate_windows(p->packed, p->options); w++) {
         int64_t batch = w / size;
         const double *sums = (const double *)all[batch % p->ranks] + batch / p->ranks * p->width + w % size;
 
@@ -231,18 +231,17 @@ static void add_up(const pass *p, void *const *all, fsdp_evaluation *out)
 {
     double sum = 0;
 
-    if (p->pairs) {
-        store_pairs(p, all);
-        return;
-    }
     out->tokens = 0;
     for (int64_t batch = 0; batch < p->batches; batch++) {
         const double *losses = all[batch % p->ranks];
 
-        if (predicted(p, batch) == 0) /* the mean of nothing is NaN */
-            continue;
-        sum += losses[batch / p->ranks] * (double)predicted(p, batch);
         out->tokens += predicted(p, batch);
+        if (predicted(p, batch) > 0 && !p->pairs) /* the mean of nothing is NaN */
+            sum += losses[batch / p->ranks] * (double)predicted(p, batch);
+    }
+    if (p->pairs) {
+        store_pairs(p, all);
+        return;
     }
     out->loss = sum / (double)out->tokens;
     if (isnan(out->loss)) /* NaN has a sign, which must not be printed */
@@ -310,6 +309,13 @@ static fsdp_status find_device(pass *p)
     return p->device ? FSDP_OK : fsdp_last_status();
 }
 
+int64_t fsdp__evaluate_windows(const fsdp__packed *packed, const fsdp_evaluate_options *options)
+{
+    if (options->steps > 0 && options->steps < (packed->windows - 1) / options->local_batch + 1)
+        return options->steps * options->local_batch;
+    return packed->windows;
+}
+
 int64_t fsdp__evaluate_answers(const fsdp__packed *packed, int64_t windows)
 {
     int64_t count = 0;
@@ -327,7 +333,7 @@ int64_t fsdp__evaluate_answers(const fsdp__packed *packed, int64_t windows)
 static fsdp_status count_answers(pass *p)
 {
     FSDP__TRY_NEW(p->answers = fsdp__calloc((size_t)p->batches, sizeof *p->answers));
-    for (int64_t w = 0; w < FSDP__MIN(p->count, p->batches * p->options->local_batch); w++) {
+    for (int64_t w = 0; w < fsdp__evaluate_windows(p->packed, p->options); w++) {
         int64_t answers;
 
         FSDP_TRY(fsdp__packed_answers(p->packed, w, &answers));
@@ -401,9 +407,8 @@ fsdp_status fsdp__evaluate_packed(fsdp_module *module, const fsdp__packed *packe
 }
 
 fsdp_status fsdp__evaluate_pairs(fsdp_module *module, const fsdp__packed *packed, const fsdp_evaluate_options *options,
-                                 float *out)
+                                 float *out, fsdp_evaluation *found)
 {
-    fsdp_evaluation evaluation;
-
-    return evaluate((pass){.module = module, .packed = packed, .options = options, .pairs = out}, &evaluation);
+    *found = (fsdp_evaluation){.loss = NAN, .perplexity = NAN};
+    return evaluate((pass){.module = module, .packed = packed, .options = options, .pairs = out}, found);
 }

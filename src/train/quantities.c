@@ -13,6 +13,7 @@
 #define NETWORK FSDP__QUANTITY_NETWORK
 #define MORE FSDP__QUANTITY_MORE
 #define PAIRS FSDP__QUANTITY_PAIRS
+#define VALIDATED_PAIRS FSDP__QUANTITY_VALIDATED_PAIRS
 #define LIVE(kind, text)                             \
     {"memory_live_bytes_of",                         \
      text,                                           \
@@ -66,7 +67,7 @@ static const fsdp__quantity of_step[] = {
 
 static const fsdp__quantity of_validation[] = {
     {"loss", NULL, "validation", "", "mean loss of the tokens", NUMBER, OF_VALIDATION(loss), ALWAYS},
-    {"perplexity", NULL, "validation", "", "exp(loss)", NUMBER, OF_VALIDATION(perplexity), ALWAYS},
+    {"perplexity", NULL, "validation", "", "exp(loss)", NUMBER, OF_VALIDATION(perplexity), NOT_ZERO},
     {"tokens", NULL, "validation", "tokens", "predicted by all ranks", INTEGER, OF_VALIDATION(tokens), ALWAYS},
     {"best", NULL, "validation", "", "whether it is the best so far", FSDP__QUANTITY_BOOL, OF_VALIDATION(best), ALWAYS},
     {"best_loss", NULL, "validation", "", "lowest loss so far", NUMBER, OF_VALIDATION(best_loss), ALWAYS},
@@ -74,6 +75,11 @@ static const fsdp__quantity of_validation[] = {
     {"without_improvement", NULL, "validation", "validations", "in a row without an improvement", INTEGER, OF_VALIDATION(without_improvement), ALWAYS},
     {"tokens_per_second", NULL, "validation", "tokens/s", "of all ranks", NUMBER, OF_VALIDATION(tokens_per_second), ALWAYS},
     {"ms", NULL, "validation", "ms", "time of the validation", NUMBER, OF_VALIDATION(ms), ALWAYS},
+    {"pairs", NULL, "validation", "pairs", "compared by all ranks", INTEGER, OF_VALIDATION(pairs), VALIDATED_PAIRS},
+    {"reward_chosen", NULL, "validation", "", "mean reward of the chosen answers", NUMBER, OF_VALIDATION(reward_chosen), VALIDATED_PAIRS},
+    {"reward_rejected", NULL, "validation", "", "mean reward of the rejected answers", NUMBER, OF_VALIDATION(reward_rejected), VALIDATED_PAIRS},
+    {"reward_margin", NULL, "validation", "", "reward_chosen - reward_rejected", NUMBER, OF_VALIDATION(reward_margin), VALIDATED_PAIRS},
+    {"reward_accuracy", NULL, "validation", "", "share of pairs whose chosen answer has the greater reward", NUMBER, OF_VALIDATION(reward_accuracy), VALIDATED_PAIRS},
 };
 /* clang-format on */
 
@@ -105,6 +111,8 @@ bool fsdp__quantity_is_there(const fsdp__quantity *quantity, const void *report)
 {
     if (quantity->when == FSDP__QUANTITY_PAIRS)
         return ((const fsdp_train_report *)report)->pairs > 0;
+    if (quantity->when == FSDP__QUANTITY_VALIDATED_PAIRS)
+        return ((const fsdp_train_validation *)report)->pairs > 0;
     return quantity->when != FSDP__QUANTITY_NOT_ZERO || fsdp__quantity_value(quantity, report) != 0;
 }
 

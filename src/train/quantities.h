@@ -16,10 +16,11 @@ typedef enum fsdp__quantity_type {
 /* When a quantity is told. */
 typedef enum fsdp__quantity_when {
     FSDP__QUANTITY_ALWAYS,
-    FSDP__QUANTITY_NOT_ZERO, /* 0 means that there is none */
-    FSDP__QUANTITY_NETWORK,  /* in metrics.jsonl: on several machines; elsewhere always */
-    FSDP__QUANTITY_MORE,     /* not in metrics.jsonl; elsewhere always */
-    FSDP__QUANTITY_PAIRS     /* of a step: with training.objective: dpo */
+    FSDP__QUANTITY_NOT_ZERO,       /* 0 means that there is none */
+    FSDP__QUANTITY_NETWORK,        /* in metrics.jsonl: on several machines; elsewhere always */
+    FSDP__QUANTITY_MORE,           /* not in metrics.jsonl; elsewhere always */
+    FSDP__QUANTITY_PAIRS,          /* of a step: with training.objective: dpo */
+    FSDP__QUANTITY_VALIDATED_PAIRS /* the same of a validation */
 } fsdp__quantity_when;
 
 typedef struct fsdp__quantity {

@@ -78,11 +78,18 @@ typedef struct fsdp__ema {
     fsdp__span *spans;        /* one for each average */
 } fsdp__ema;
 
-/* What training.objective: dpo needs. */
+/* The log-probabilities of pairs, by the model that others are compared with. */
+typedef struct fsdp__reference {
+    fsdp_state_dict *state; /* has them (pairs,2); NULL: there are none */
+    float *values;          /* the same */
+} fsdp__reference;
+
+/* What training.objective: dpo needs; all zero with another. */
 typedef struct fsdp__dpo {
-    fsdp_state_dict *state; /* has the reference (pairs,2); NULL: the objective is another */
-    float *values, *batch;  /* the reference's numbers; room for two numbers of each pair of a microbatch */
-    double sums[3];         /* over this rank's pairs in the step: chosen and rejected rewards, pairs in order */
+    fsdp__reference trained, validated; /* of the pairs that are trained on, and validated on */
+    float *batch;                       /* room for two numbers of each pair of a microbatch */
+    float *validated_sums;              /* and of each pair that is validated on */
+    double sums[3]; /* over this rank's pairs in the step: chosen and rejected rewards, pairs in order */
 } fsdp__dpo;
 
 typedef struct fsdp__data_digest fsdp__data_digest;

@@ -59,7 +59,13 @@ bool fsdp__train_adapts(const fsdp_train_config *config);
 bool fsdp__train_exports_adapter(const fsdp_train_config *config);
 /* Checks what the keys of section adapter exclude and need. */
 fsdp_status fsdp__train_check_adapter(const fsdp_train_config *config);
+
+/* ---- dpo_keys.c ---- */
+
 bool fsdp__train_is_dpo(const fsdp_train_config *config);
+/* Return what dpo.beta and dpo.label_smoothing are, or stand for where they are not set. */
+double fsdp__train_beta(const fsdp_train_config *config);
+double fsdp__train_label_smoothing(const fsdp_train_config *config);
 /* Checks the keys of training.objective: dpo. */
 fsdp_status fsdp__train_check_dpo(const fsdp_train_config *config);
 

@@ -234,7 +234,7 @@ void fsdp__saves_release(fsdp_train_run *run)
 
 /* All that goes into a checkpoint. */
 typedef struct content {
-    fsdp_checkpoint_section sections[4]; /* those from the third on belong to the run */
+    fsdp_checkpoint_section sections[5]; /* those from the third on belong to the run */
     int count;
     fsdp__values values;
     fsdp_checkpoint_content whole;
@@ -248,8 +248,11 @@ static fsdp_status collect(fsdp_train_run *run, content *c)
     c->count = 2;
     if (run->ema.average)
         c->sections[c->count++] = (fsdp_checkpoint_section){.name = FSDP__SECTION_EMA, .state = run->ema.average};
-    if (run->dpo.state)
-        c->sections[c->count++] = (fsdp_checkpoint_section){.name = FSDP__SECTION_DPO, .state = run->dpo.state};
+    if (run->dpo.trained.state)
+        c->sections[c->count++] = (fsdp_checkpoint_section){.name = FSDP__SECTION_DPO, .state = run->dpo.trained.state};
+    if (run->dpo.validated.state)
+        c->sections[c->count++] =
+            (fsdp_checkpoint_section){.name = FSDP__SECTION_DPO_VALIDATED, .state = run->dpo.validated.state};
     FSDP_TRY(fsdp_optimizer_state_dict(run->optimizer, &c->sections[1].state));
     FSDP_TRY(fsdp__values_of(run, &c->values));
     c->whole = (fsdp_checkpoint_content){.step = run->step,

@@ -45,15 +45,14 @@ static fsdp_status hold_out_rows(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
     const fsdp__rows *rows = run->sources[0].data.rows;
-    int64_t count = fsdp__rows_count(rows);
-    int64_t held = FSDP__MAX((int64_t)ceil((double)count * c->validation.share), 1);
+    int64_t size = rows->pairs ? 2 : 1, count = fsdp__rows_count(rows); /* a pair is held out as a whole */
+    int64_t held = FSDP__MAX((int64_t)ceil((double)(count / size) * c->validation.share), 1) * size;
 
     if (held >= count)
-        return FSDP_FAIL(
-            FSDP_INVALID,
-            "validation.share %g of the data, %lld rows, leaves none to train on: take less, more data, or "
-            "validation.path",
-            c->validation.share, (long long)count);
+        return FSDP_FAIL(FSDP_INVALID,
+                         "validation.share %g of the data, %lld %s, leaves none to train on: take less, more data, or "
+                         "validation.path",
+                         c->validation.share, (long long)(count / size), rows->pairs ? "pairs" : "rows");
     run->validation.held_rows_from = count - held;
     return fsdp__train_pack(run, "validation.share", rows, count - held, held, &run->validation.packed);
 }
@@ -194,14 +193,27 @@ static void progress(void *arg, int64_t done, int64_t all)
         run->listener->validating(run->listener->arg, done, all);
 }
 
-static fsdp_status evaluate_weights(fsdp_train_run *run, const fsdp_evaluate_options *options, fsdp_evaluation *out)
+static fsdp_status evaluate_weights(fsdp_train_run *run, const fsdp_evaluate_options *options,
+                                    fsdp_train_validation *out)
 {
-    return run->validation.packed ? fsdp__evaluate_packed(run->model, run->validation.packed, options, out)
-                                  : fsdp_evaluate(run->model, run->validation.tokens, options, out);
+    fsdp_evaluation found;
+
+    if (fsdp__train_is_dpo(run->config))
+        FSDP_TRY(fsdp__dpo_validate(run, options, &found, out));
+    else if (run->validation.packed)
+        FSDP_TRY(fsdp__evaluate_packed(run->model, run->validation.packed, options, &found));
+    else
+        FSDP_TRY(fsdp_evaluate(run->model, run->validation.tokens, options, &found));
+    out->loss = found.loss;
+    out->perplexity = found.perplexity;
+    out->tokens = found.tokens;
+    out->ms = found.seconds * 1e3;
+    out->tokens_per_second = (double)found.tokens / found.seconds;
+    return FSDP_OK;
 }
 
 /* Evaluates the weights, or their average in their place. */
-static fsdp_status evaluate(fsdp_train_run *run, const fsdp_evaluate_options *options, fsdp_evaluation *out)
+static fsdp_status evaluate(fsdp_train_run *run, const fsdp_evaluate_options *options, fsdp_train_validation *out)
 {
     bool swaps = run->config->validation.which == FSDP_TRAIN_EMA;
     fsdp_status status;
@@ -233,7 +245,6 @@ fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out)
 {
     fsdp_evaluate_options options;
     fsdp_train_validation own;
-    fsdp_evaluation evaluation;
 
     if (!run)
         return FSDP__FAIL_NULL("cannot validate: there is no run");
@@ -242,13 +253,8 @@ fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out)
     options = options_of(run);
     own = (fsdp_train_validation){.step = run->step};
     FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));
-    if (evaluate(run, &options, &evaluation) != FSDP_OK)
+    if (evaluate(run, &options, &own) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "validation after step %lld", (long long)run->step);
-    own.loss = evaluation.loss;
-    own.perplexity = evaluation.perplexity;
-    own.tokens = evaluation.tokens;
-    own.ms = evaluation.seconds * 1e3;
-    own.tokens_per_second = (double)evaluation.tokens / evaluation.seconds;
     judge(run, &own);
     (void)fsdp__metrics_write_validation(run->metrics, &own);
     if (own.best)

@@ -2,128 +2,26 @@
  * microbatches and the strategy; a run that goes on has the same reference; what is refused. */
 #include <jansson.h>
 #include <math.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "support/chat_folder.h"
 #include "support/program.h"
 #include "train/story.h"
-
-enum {
-    STEPS = 5
-};
-
-/* The path of a file of the reference, which may be kept elsewhere; skips the test where it is not. */
-static void find(const char *name, char path[512])
-{
-    const char *all = getenv("FSDP_REFERENCE");
-
-    snprintf(path, 512, "%s/finetune/%s", REFERENCE, name);
-    if (access(path, R_OK) != 0 && all)
-        snprintf(path, 512, "%s/finetune/%s", all, name);
-    if (access(path, R_OK) != 0)
-        skip();
-}
-
-typedef struct tuning {
-    char *directory;
-    const char *name; /* of the reference */
-    int world, microbatches;
-    const char *key, *value; /* one more; NULL: none */
-    fsdp_train_report reports[STEPS];
-} tuning;
-
-static void set(fsdp_train_config *config, const char *key, const char *value)
-{
-    CHECK_OK(fsdp_train_config_set(config, key, value));
-}
-
-static void set_path(fsdp_train_config *config, const char *key, const char *name)
-{
-    char path[512];
-
-    find(name, path);
-    set(config, key, path);
-}
-
-static fsdp_train_config *config_of(const tuning *t)
-{
-    fsdp_train_config *config = NULL;
-    char text[512];
-
-    CHECK_OK(fsdp_train_config_create(&config));
-    set(config, "model.path", REFERENCE "/models/tiny-llama");
-    set_path(config, "data.path", "dpo-train.jsonl");
-    set_path(config, "data.tokenizer", "byte-chat");
-    snprintf(text, sizeof text, "%s/cache", t->directory);
-    set(config, "data.cache", text);
-    snprintf(text, sizeof text, "%d", 8 / t->world / t->microbatches);
-    set(config, "training.local_batch_size", text);
-    snprintf(text, sizeof text, "%d", 8 / t->world / t->microbatches * t->world * t->microbatches);
-    set(config, "training.global_batch_size", text);
-    set(config, "training.seq_len", "200");
-    set(config, "training.steps", "5");
-    set(config, "training.max_norm", "1");
-    set(config, "training.objective", "dpo");
-    set(config, "optimizer.lr", strstr(t->name, "lora") ? "0.01" : "0.001");
-    set(config, "optimizer.weight_decay", "0");
-    set(config, "lr_scheduler.decay_type", "constant");
-    set(config, "metrics.log_freq", "1");
-    if (strstr(t->name, "-ls"))
-        set(config, "dpo.label_smoothing", "0.2");
-    if (strstr(t->name, "lora"))
-        set_path(config, "adapter.path", "dpo-lora-llama/initial");
-    if (t->key)
-        set(config, t->key, t->value);
-    return config;
-}
-
-static void take_steps(fsdp_context *context, void *arg)
-{
-    tuning *t = arg;
-    fsdp_train_config *config = config_of(t);
-    fsdp_train_run *run = NULL;
-    fsdp_train_report report;
-
-    fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL);
-    CHECK_PTR(test_device(context));
-    CHECK_OK(fsdp_train_run_create(context, config, &run));
-    for (int step = 0; step < STEPS; step++) {
-        CHECK_OK(fsdp_train_step(run, &report));
-        if (fsdp_context_rank(context) == 0)
-            t->reports[step] = report;
-    }
-    fsdp_train_run_free(run);
-    fsdp_train_config_free(config);
-}
-
-static void check_near(const tuning *t, const json_t *file, const char *list, int step, double value, double tolerance)
-{
-    double expected = json_number_value(json_array_get(json_object_get(file, list), (size_t)step));
-
-    if (!(fabs(value - expected) <= tolerance * fmax(fabs(expected), 0.1)))
-        TEST_FAIL("%s, world %d, %s of step %d: %.9g, not %.9g", t->name, t->world, list, step + 1, value, expected);
-}
+#include "train/tuning.h"
 
 static void check_tuning(tuning *t)
 {
-    char path[512], name[80];
-    json_t *file;
+    json_t *file = tuning_reference(t);
 
-    snprintf(name, sizeof name, "%s.json", t->name);
-    find(name, path);
-    file = CHECK_PTR(json_load_file(path, 0, NULL));
-    test_run_ranks(t->world, take_steps, t);
-    for (int step = 0; step < STEPS; step++) {
+    tuning_run(t);
+    for (int step = 0; step < TUNING_STEPS; step++) {
         const fsdp_train_report *r = &t->reports[step];
 
-        CHECK_EQ(r->pairs, 8);
-        check_near(t, file, "loss", step, r->loss, 1e-5);
-        check_near(t, file, "grad_norm", step, r->grad_norm, 1e-4);
-        check_near(t, file, "rewards_chosen", step, r->reward_chosen, 2e-5);
-        check_near(t, file, "rewards_rejected", step, r->reward_rejected, 2e-5);
-        check_near(t, file, "rewards_margin", step, r->reward_margin, 2e-5);
-        check_near(t, file, "accuracy", step, r->reward_accuracy, 0);
+        CHECK_EQ(r->pairs, TUNING_PAIRS);
+        tuning_near(t, file, "loss", step, r->loss, 1e-5);
+        tuning_near(t, file, "grad_norm", step, r->grad_norm, 1e-4);
+        tuning_near(t, file, "rewards_chosen", step, r->reward_chosen, 2e-5);
+        tuning_near(t, file, "rewards_rejected", step, r->reward_rejected, 2e-5);
+        tuning_near(t, file, "rewards_margin", step, r->reward_margin, 2e-5);
+        tuning_near(t, file, "accuracy", step, r->reward_accuracy, 0);
     }
     json_decref(file);
 }
@@ -185,39 +83,6 @@ TEST(every_strategy_has_the_same_losses)
 
 /* ---- a run in pieces, on pairs of its own ---- */
 
-static void write_pairs(const story *s, const char *text)
-{
-    char *data = test_path(s->directory, "pairs.jsonl"), *folder = test_path(s->directory, "tokenizer");
-    FILE *file = CHECK_PTR(fopen(data, "w"));
-
-    CHECK(mkdir(folder, 0700) == 0 || access(folder, R_OK) == 0);
-    chat_folder_write(folder, chat_template_plain);
-    for (int i = 0; !text && i < 30; i++)
-        fprintf(file, "{\"prompt\": \"count %d\", \"chosen\": \" up %d\", \"rejected\": \" down %.*s\"}\n", i, i + 1,
-                i % 7, "xxxxxxx");
-    fputs(text ? text : "", file);
-    fclose(file);
-    free(data);
-    free(folder);
-}
-
-static void prefer(story *s)
-{
-    char *data = test_path(s->directory, "pairs.jsonl"), *folder = test_path(s->directory, "tokenizer");
-    char *cache = test_path(s->directory, "cache");
-
-    write_pairs(s, NULL);
-    story_set(s, "data.path", data);
-    story_set(s, "data.tokenizer", folder);
-    story_set(s, "data.cache", cache);
-    story_set(s, "model.vocab_size", "259");
-    story_set(s, "training.seq_len", "64");
-    story_set(s, "training.objective", "dpo");
-    free(data);
-    free(folder);
-    free(cache);
-}
-
 /* The losses of a run that does not stop, and of one that goes on after three steps at another world. */
 static void go_on(story *s, int first, int second, double *whole, double *pieces)
 {
@@ -237,7 +102,7 @@ STORY_TEST(a_run_that_goes_on_has_the_same_reference_to_the_bit)
 {
     double whole[STORY_STEPS + 1], pieces[STORY_STEPS + 1];
 
-    prefer(*state);
+    tuning_prefer(*state);
     go_on(*state, 2, 2, whole, pieces);
     CHECK(fabs(whole[1] - log(2)) < 1e-6);
     CHECK(whole[6] < 0.69);
@@ -249,7 +114,7 @@ STORY_TEST(an_adapter_goes_on_at_another_world)
 {
     double whole[STORY_STEPS + 1], pieces[STORY_STEPS + 1];
 
-    prefer(*state);
+    tuning_prefer(*state);
     story_set(*state, "adapter.rank", "2");
     go_on(*state, 3, 2, whole, pieces);
     for (int step = 4; step <= 6; step++)
@@ -261,12 +126,12 @@ STORY_TEST(a_checkpoint_of_another_objective_has_no_reference)
     story *s = *state;
     char *data = test_path(s->directory, "pairs.jsonl");
 
-    prefer(s);
+    tuning_prefer(s);
     story_set(s, "training.objective", "next_token");
-    write_pairs(s, "{\"prompt\": \"count\", \"completion\": \" up\"}\n");
+    tuning_write_pairs(s, "{\"prompt\": \"count\", \"completion\": \" up\"}\n");
     story_set(s, "checkpoint.folder", s->folder);
     story_go(s, 1);
-    write_pairs(s, NULL);
+    tuning_write_pairs(s, NULL);
     story_set(s, "training.objective", "dpo");
     story_set(s, "training.steps", "7");
     story_run(s, 1);
@@ -283,7 +148,7 @@ STORY_TEST(keys_and_rows_that_do_not_fit_are_refused)
         {"data.packing", "true", NULL, "data.packing is set, but training.objective is dpo"},
         {"data.train_on", "all", NULL, "data.train_on is all, but"},
         {"data.on_long_row", "split", NULL, "data.on_long_row cuts rows, but"},
-        {"validation.share", "0.1", NULL, "validation is asked for, but"},
+        {"validation.share", "0.99", NULL, "validation.share 0.99 of the data, 30 pairs, leaves none to train on"},
         {"training.seq_len", "16", NULL, "pair 1 of"},
         {"adapter.rank", "2", "{\"prompt\": \"a\", \"completion\": \"b\"}\n", "but there are no pairs"},
         {"adapter.rank", "2", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"b\"}\n", "are the same"},
@@ -298,11 +163,11 @@ STORY_TEST(keys_and_rows_that_do_not_fit_are_refused)
 
         story_setup(&own);
         s = own;
-        prefer(s);
+        tuning_prefer(s);
         if (strcmp(all[i].key, "adapter.modules_to_save") == 0)
             story_set(s, "adapter.rank", "2");
         if (all[i].rows)
-            write_pairs(s, all[i].rows);
+            tuning_write_pairs(s, all[i].rows);
         story_set(s, all[i].key, all[i].value);
         story_run(s, 1);
         if (s->status == FSDP_OK || !strstr(s->message, all[i].message))
@@ -325,7 +190,7 @@ STORY_TEST(a_failing_allocation_ends_all_ranks)
 {
     story *s = *state;
 
-    prefer(s);
+    tuning_prefer(s);
     story_set(s, "adapter.rank", "2");
     story_set(s, "training.steps", "1");
     s->kind = FSDP__FAULT_ALLOCATION;
