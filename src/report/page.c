@@ -273,28 +273,37 @@ static void put_apart(const fsdp__recorded_runs *runs, fsdp__chart *chart, FILE 
     }
 }
 
+/* Returns what validations say of a key of steps; NULL: nothing. */
+static const fsdp__series *validations_of(const fsdp__recorded_run *run, const char *name)
+{
+    char key[FSDP__VALIDATION_KEY];
+
+    if (strcmp(name, "loss") == 0)
+        return run->validation.count > 0 ? &run->validation : NULL;
+    return fsdp__series_of(run, fsdp__validation_key(name, key));
+}
+
 static void put_chart(const fsdp__recorded_runs *runs, const char *name, FILE *out)
 {
     fsdp__chart_style q = fsdp__chart_style_of(name);
     fsdp__curve curves[2 * FSDP__MOST_RUNS];
     fsdp__chart chart = {.title = q.title, .unit = q.unit, .from_zero = q.from_zero, .curves = curves};
-    bool is_loss = strcmp(name, "loss") == 0, validated = false;
+    bool validated = false;
 
     for (int64_t i = 0; i < runs->count; i++) {
-        const fsdp__series *s = fsdp__series_of(&runs->runs[i], name);
+        const fsdp__series *s = fsdp__series_of(&runs->runs[i], name), *v = validations_of(&runs->runs[i], name);
 
         if (s && s->count > 0)
             curves[chart.count++] = (fsdp__curve){s, runs->runs[i].label, (int)i, false};
-        if (is_loss && runs->runs[i].validation.count > 0) {
-            curves[chart.count++] = (fsdp__curve){&runs->runs[i].validation, "validation", (int)i, true};
-            validated = true;
-        }
+        if (v)
+            curves[chart.count++] = (fsdp__curve){v, "validation", (int)i, true};
+        validated = validated || v;
     }
     fputs("<div class=\"card\"><h3>", out);
     fsdp__html_text(q.title, out);
     fputs(validated ? " <span class=\"soft\">and of validations, dotted</span></h3>\n" : "</h3>\n", out);
     draw(&chart, out);
-    if (is_loss && runs->count >= MANY_RUNS)
+    if (strcmp(name, "loss") == 0 && runs->count >= MANY_RUNS)
         put_apart(runs, &chart, out);
 }
 
@@ -343,7 +352,7 @@ static void each_key(const fsdp__recorded_runs *runs, bool drawn, FILE *out,
             const char *name = runs->runs[i].series[k].name;
 
             if (!is_of_earlier_run(runs, i, name) && is_worth_drawing(runs, name) == drawn &&
-                strcmp(name, "tokens") != 0 && !fsdp__is_peak_key(name))
+                strcmp(name, "tokens") != 0 && !fsdp__is_peak_key(name) && !fsdp__is_validation_key(name))
                 show(runs, name, out);
         }
 }

@@ -103,6 +103,41 @@ static fsdp_status add_step(fsdp__recorded_run *run, const json_t *line, double 
     return FSDP_OK;
 }
 
+#define VALIDATION_KEY "validation_"
+
+const char *fsdp__validation_key(const char *name, char text[FSDP__VALIDATION_KEY])
+{
+    snprintf(text, FSDP__VALIDATION_KEY, VALIDATION_KEY "%s", name);
+    return text;
+}
+
+bool fsdp__is_validation_key(const char *name)
+{
+    return strncmp(name, VALIDATION_KEY, strlen(VALIDATION_KEY)) == 0;
+}
+
+/* Adds a validation: its loss, and the rewards of pairs. */
+static fsdp_status add_validation(fsdp__recorded_run *run, const json_t *line, double step)
+{
+    const json_t *loss = json_object_get(line, "loss");
+    char key[FSDP__VALIDATION_KEY];
+    const char *name;
+    json_t *value;
+
+    json_object_foreach((json_t *)line, name, value)
+    {
+        fsdp__series *series;
+
+        if (strncmp(name, "reward_", strlen("reward_")) != 0 || !json_is_number(value))
+            continue;
+        series = series_for(run, fsdp__validation_key(name, key), run->count);
+        if (!series)
+            return fsdp_last_status();
+        FSDP_TRY(add_point(series, step, json_number_value(value)));
+    }
+    return add_point(&run->validation, step, json_is_number(loss) ? json_number_value(loss) : NAN);
+}
+
 static fsdp__recorded_run *last_run(fsdp__recorded_runs *all, int64_t first)
 {
     return all->count > first ? &all->runs[all->count - 1] : NULL;
@@ -199,7 +234,7 @@ static fsdp_status continue_run(fsdp__recorded_run *run, const json_t *header, d
 static fsdp_status add_line(fsdp__recorded_runs *all, int64_t first, const char *path, const json_t *line)
 {
     const json_t *step = json_object_get(line, "step"), *validation = json_object_get(line, "validation");
-    const json_t *resumed = json_object_get(line, "resumed_from"), *loss = json_object_get(line, "loss");
+    const json_t *resumed = json_object_get(line, "resumed_from");
     bool warns = json_is_number(json_object_get(line, "warning"));
 
     if (json_object_get(line, "run")) {
@@ -215,8 +250,7 @@ static fsdp_status add_line(fsdp__recorded_runs *all, int64_t first, const char 
         return add_warning(last_run(all, first), line);
     if (json_is_number(step))
         return add_step(last_run(all, first), line, json_number_value(step));
-    return add_point(&last_run(all, first)->validation, json_number_value(validation),
-                     json_is_number(loss) ? json_number_value(loss) : NAN);
+    return add_validation(last_run(all, first), line, json_number_value(validation));
 }
 
 /* ---- files ---- */

@@ -26,10 +26,12 @@ typedef struct fsdp__series {
 
 /* A run, from its header to the next one that does not continue it. */
 typedef struct fsdp__recorded_run {
-    char *path;           /* of the file */
-    char *label;          /* what tells it from the other runs of a report */
-    json_t *header;       /* what was said last, but "started" of the first start */
-    fsdp__series *series; /* the numbers of each step, in the order of the first line that has them */
+    char *path;     /* of the file */
+    char *label;    /* what tells it from the other runs of a report */
+    json_t *header; /* what was said last, but "started" of the first start */
+    /* The numbers of each step, in the order of the first line that has them; and rewards of validations, by
+     * fsdp__validation_key. */
+    fsdp__series *series;
     int64_t count, capacity;
     json_t *starts;          /* the headers of its starts as they were, the first one first */
     fsdp__series validation; /* its losses */
@@ -53,6 +55,12 @@ fsdp_status fsdp__recorded_runs_read(fsdp__recorded_runs *all, const char *path)
 fsdp_status fsdp__recorded_runs_label(fsdp__recorded_runs *all);
 void fsdp__recorded_runs_free(fsdp__recorded_runs *all);
 
+enum {
+    FSDP__VALIDATION_KEY = 80 /* bytes of the longest that there is */
+};
+/* Writes the key of what validations say, of a key of steps: "validation_reward_margin". */
+const char *fsdp__validation_key(const char *name, char text[FSDP__VALIDATION_KEY]);
+bool fsdp__is_validation_key(const char *name);
 /* Returns the series of a key; NULL: the run has none. */
 const fsdp__series *fsdp__series_of(const fsdp__recorded_run *run, const char *name);
 /* Return a number or a text of a run's header; NaN and NULL: it has none. */

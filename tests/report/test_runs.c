@@ -61,6 +61,25 @@ TEST(a_run_has_a_series_for_each_number_of_its_steps)
     folder_free(&f);
 }
 
+TEST(rewards_of_validations_stand_beside_those_of_steps)
+{
+    folder f = folder_create(HEADER "{\"step\": 1, \"loss\": 5, \"reward_margin\": 0.5}\n"
+                                    "{\"validation\": 1, \"loss\": 4, \"pairs\": 7, \"reward_margin\": 0.25}\n"
+                                    "{\"step\": 2, \"loss\": 4, \"reward_margin\": 0.75}\n"
+                                    "{\"validation\": 2, \"loss\": 3, \"pairs\": 7, \"reward_margin\": 0.125}\n");
+    char key[FSDP__VALIDATION_KEY];
+    const fsdp__series *margin;
+
+    CHECK_OK(fsdp__recorded_runs_read(&f.runs, f.file));
+    CHECK_EQ(f.runs.runs[0].count, 3);
+    margin = fsdp__series_of(&f.runs.runs[0], fsdp__validation_key("reward_margin", key));
+    CHECK_EQ(margin->count, 2);
+    CHECK_NEAR(margin->points[1].value, 0.125, 0);
+    CHECK(fsdp__is_validation_key(margin->name) && !fsdp__is_validation_key("reward_margin"));
+    CHECK_EQ(f.runs.runs[0].validation.count, 2);
+    folder_free(&f);
+}
+
 TEST(a_resumed_run_goes_on_and_the_later_line_of_a_step_counts)
 {
     folder f = folder_create(
