@@ -26,7 +26,7 @@ FSDP__UNUSED static void release_rendered(fsdp__rendered *rendered)
 
 /* What is learned of a text, as ranges. */
 typedef struct ranges {
-    fsdp__range *at;
+    fsdp__jinja_range *at;
     int64_t count, capacity;
 } ranges;
 
@@ -38,7 +38,7 @@ static void release_ranges(ranges *r)
 static fsdp_status add_range(ranges *r, size_t begin, size_t end)
 {
     FSDP_TRY(fsdp__grow(&r->at, r->count, &r->capacity, sizeof *r->at));
-    r->at[r->count++] = (fsdp__range){begin, end};
+    r->at[r->count++] = (fsdp__jinja_range){begin, end};
     return FSDP_OK;
 }
 
@@ -90,12 +90,13 @@ fsdp_status fsdp__chat_render(const fsdp_chat *chat, const json_t *conversation,
 /* Takes white space behind a special token from the end of an answer. */
 static size_t without_space(const fsdp_chat *chat, const char *text, size_t begin, size_t end)
 {
-    fsdp__string answer = fsdp__string_strip((fsdp__string){text + begin, end - begin}, FSDP__STRIP_RIGHT, NULL);
+    fsdp__jinja_string answer =
+        fsdp__jinja_string_strip((fsdp__jinja_string){text + begin, end - begin}, FSDP__STRIP_RIGHT, NULL);
 
     for (int64_t i = 0; i < chat->tokenizer->raw.count; i++) {
         const fsdp__added_token *token = &chat->tokenizer->raw.tokens[i];
 
-        if (token->special && fsdp__string_ends(answer, (fsdp__string){token->text, token->bytes}))
+        if (token->special && fsdp__jinja_string_ends(answer, (fsdp__jinja_string){token->text, token->bytes}))
             return begin + answer.bytes;
     }
     return end;

@@ -22,15 +22,15 @@ void fsdp__jinja_free(fsdp__jinja *jinja); /* NULL is allowed */
 bool fsdp__jinja_marks(const fsdp__jinja *jinja);
 
 /* A range of bytes of a text. */
-typedef struct fsdp__range {
+typedef struct fsdp__jinja_range {
     size_t begin, end;
-} fsdp__range;
+} fsdp__jinja_range;
 
 /* What a rendering gives. */
 typedef struct fsdp__rendered {
     char *text; /* followed by a NUL */
     size_t bytes;
-    fsdp__range *marked; /* what `generation` blocks enclose, in order; none of them is empty */
+    fsdp__jinja_range *marked; /* what `generation` blocks enclose, in order; none of them is empty */
     int64_t count, capacity;
     bool lost; /* a block lay in a macro or a `set` block: where its text comes to lie is not known */
 } fsdp__rendered;

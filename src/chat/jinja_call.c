@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 
-const char *fsdp__jinja_name(fsdp__string string, char *out, size_t out_bytes)
+const char *fsdp__jinja_name(fsdp__jinja_string string, char *out, size_t out_bytes)
 {
     char text[64];
 
@@ -14,16 +14,16 @@ const char *fsdp__jinja_name(fsdp__string string, char *out, size_t out_bytes)
     return fsdp__shown(text, out, out_bytes);
 }
 
-const fsdp__callable *fsdp__callable_find(const fsdp__callable *table, size_t count, fsdp__string name)
+const fsdp__callable *fsdp__callable_find(const fsdp__callable *table, size_t count, fsdp__jinja_string name)
 {
     for (size_t i = 0; i < count; i++)
-        if (fsdp__string_is(name, table[i].name))
+        if (fsdp__jinja_string_is(name, table[i].name))
             return &table[i];
     return NULL;
 }
 
 /* Returns whether a list of words has this one, and counts the words. */
-static bool has_word(const char *words, fsdp__string word, int64_t *count)
+static bool has_word(const char *words, fsdp__jinja_string word, int64_t *count)
 {
     bool found = false;
 
@@ -31,15 +31,15 @@ static bool has_word(const char *words, fsdp__string word, int64_t *count)
     while (*words) {
         size_t bytes = strcspn(words, " ");
 
-        found |= fsdp__strings_equal((fsdp__string){words, bytes}, word);
+        found |= fsdp__jinja_strings_equal((fsdp__jinja_string){words, bytes}, word);
         words += bytes + (words[bytes] != 0);
         ++*count;
     }
     return found;
 }
 
-fsdp_status fsdp__callable_call(fsdp__render *r, const fsdp__callable *callable, const fsdp__value *of,
-                                const fsdp__arguments *arguments, fsdp__value *out)
+fsdp_status fsdp__callable_call(fsdp__render *r, const fsdp__callable *callable, const fsdp__jinja_value *of,
+                                const fsdp__arguments *arguments, fsdp__jinja_value *out)
 {
     bool any = callable->parameters[0] == '*', any_name = any && callable->parameters[1] == '*';
     int64_t most;
@@ -48,34 +48,35 @@ fsdp_status fsdp__callable_call(fsdp__render *r, const fsdp__callable *callable,
         if (any || !has_word(callable->parameters, arguments->named[i].key.string, &most))
             return FSDP__RENDER_FAIL(r, "%s() has no argument '%s' that is known here", callable->name,
                                      FSDP__JINJA_NAME(arguments->named[i].key.string));
-    has_word(callable->parameters, (fsdp__string){"", 0}, &most);
+    has_word(callable->parameters, (fsdp__jinja_string){"", 0}, &most);
     if (!any && arguments->count > most)
         return FSDP__RENDER_FAIL(r, "%s() takes %d arguments, not %d", callable->name, (int)most,
                                  (int)arguments->count);
     return callable->call(r, of, arguments, out);
 }
 
-const fsdp__value *fsdp__argument(const fsdp__arguments *arguments, int64_t index, const char *name)
+const fsdp__jinja_value *fsdp__argument(const fsdp__arguments *arguments, int64_t index, const char *name)
 {
     if (index < arguments->count)
         return &arguments->values[index];
     for (int64_t i = 0; i < arguments->named_count; i++)
-        if (fsdp__string_is(arguments->named[i].key.string, name))
+        if (fsdp__jinja_string_is(arguments->named[i].key.string, name))
             return &arguments->named[i].value;
     return NULL;
 }
 
 fsdp_status fsdp__argument_string(fsdp__render *r, const fsdp__arguments *arguments, int64_t index, const char *name,
-                                  fsdp__string *out)
+                                  fsdp__jinja_string *out)
 {
-    const fsdp__value *value = fsdp__argument(arguments, index, name);
+    const fsdp__jinja_value *value = fsdp__argument(arguments, index, name);
 
     if (!value)
         return FSDP_OK;
-    if (value->kind == FSDP__VALUE_UNDEFINED)
+    if (value->kind == FSDP__JINJA_VALUE_UNDEFINED)
         return FSDP__RENDER_FAIL(r, "%s", value->string.at);
-    if (value->kind != FSDP__VALUE_STRING)
-        return FSDP__RENDER_FAIL(r, "the argument '%s' has to be a string, not %s", name, fsdp__value_type(value));
+    if (value->kind != FSDP__JINJA_VALUE_STRING)
+        return FSDP__RENDER_FAIL(r, "the argument '%s' has to be a string, not %s", name,
+                                 fsdp__jinja_value_type(value));
     *out = value->string;
     return FSDP_OK;
 }
@@ -83,19 +84,20 @@ fsdp_status fsdp__argument_string(fsdp__render *r, const fsdp__arguments *argume
 fsdp_status fsdp__argument_integer(fsdp__render *r, const fsdp__arguments *arguments, int64_t index, const char *name,
                                    int64_t *out)
 {
-    const fsdp__value *value = fsdp__argument(arguments, index, name);
+    const fsdp__jinja_value *value = fsdp__argument(arguments, index, name);
 
     if (!value)
         return FSDP_OK;
-    if (value->kind != FSDP__VALUE_INTEGER && value->kind != FSDP__VALUE_BOOL)
-        return FSDP__RENDER_FAIL(r, "the argument '%s' has to be an integer, not %s", name, fsdp__value_type(value));
-    *out = fsdp__value_integer(value);
+    if (value->kind != FSDP__JINJA_VALUE_INTEGER && value->kind != FSDP__JINJA_VALUE_BOOL)
+        return FSDP__RENDER_FAIL(r, "the argument '%s' has to be an integer, not %s", name,
+                                 fsdp__jinja_value_type(value));
+    *out = fsdp__jinja_value_integer(value);
     return FSDP_OK;
 }
 
 bool fsdp__argument_truth(const fsdp__arguments *arguments, int64_t index, const char *name)
 {
-    const fsdp__value *value = fsdp__argument(arguments, index, name);
+    const fsdp__jinja_value *value = fsdp__argument(arguments, index, name);
 
-    return value && fsdp__value_truth(value);
+    return value && fsdp__jinja_value_truth(value);
 }

@@ -6,9 +6,9 @@
 
 /* The arguments of a call. */
 typedef struct fsdp__arguments {
-    const fsdp__value *values; /* by position */
+    const fsdp__jinja_value *values; /* by position */
     int64_t count;
-    const fsdp__entry *named; /* their keys are strings */
+    const fsdp__jinja_entry *named; /* their keys are strings */
     int64_t named_count;
 } fsdp__arguments;
 
@@ -17,7 +17,8 @@ typedef struct fsdp__arguments {
 typedef struct fsdp__callable {
     const char *name;
     const char *parameters; /* "width first blank"; "*": any number without names; "**": any with names, too */
-    fsdp_status (*call)(fsdp__render *r, const fsdp__value *of, const fsdp__arguments *arguments, fsdp__value *out);
+    fsdp_status (*call)(fsdp__render *r, const fsdp__jinja_value *of, const fsdp__arguments *arguments,
+                        fsdp__jinja_value *out);
 } fsdp__callable;
 
 struct fsdp__function {
@@ -25,33 +26,33 @@ struct fsdp__function {
 };
 
 /* Returns the entry of a table, NULL if there is none. */
-const fsdp__callable *fsdp__callable_find(const fsdp__callable *table, size_t count, fsdp__string name);
+const fsdp__callable *fsdp__callable_find(const fsdp__callable *table, size_t count, fsdp__jinja_string name);
 /* Calls it, if it takes these arguments. */
-fsdp_status fsdp__callable_call(fsdp__render *r, const fsdp__callable *callable, const fsdp__value *of,
-                                const fsdp__arguments *arguments, fsdp__value *out);
+fsdp_status fsdp__callable_call(fsdp__render *r, const fsdp__callable *callable, const fsdp__jinja_value *of,
+                                const fsdp__arguments *arguments, fsdp__jinja_value *out);
 /* Returns an argument by its place from 0 on, or by its name; NULL if it was not given. */
-const fsdp__value *fsdp__argument(const fsdp__arguments *arguments, int64_t index, const char *name);
+const fsdp__jinja_value *fsdp__argument(const fsdp__arguments *arguments, int64_t index, const char *name);
 /* Read an argument. One that was not given leaves `*out` as it is; one of another type is an error. */
 fsdp_status fsdp__argument_string(fsdp__render *r, const fsdp__arguments *arguments, int64_t index, const char *name,
-                                  fsdp__string *out);
+                                  fsdp__jinja_string *out);
 fsdp_status fsdp__argument_integer(fsdp__render *r, const fsdp__arguments *arguments, int64_t index, const char *name,
                                    int64_t *out);
 bool fsdp__argument_truth(const fsdp__arguments *arguments, int64_t index, const char *name);
 
 /* Copies a name for a message. */
 #define FSDP__JINJA_NAME(string) fsdp__jinja_name((string), (char[64]){0}, 64)
-const char *fsdp__jinja_name(fsdp__string string, char *out, size_t out_bytes);
+const char *fsdp__jinja_name(fsdp__jinja_string string, char *out, size_t out_bytes);
 
 /* Apply a filter, a test or a method by its name. */
-fsdp_status fsdp__jinja_filter(fsdp__render *r, fsdp__string name, const fsdp__value *of,
-                               const fsdp__arguments *arguments, fsdp__value *out);
-fsdp_status fsdp__jinja_test(fsdp__render *r, fsdp__string name, const fsdp__value *of,
+fsdp_status fsdp__jinja_filter(fsdp__render *r, fsdp__jinja_string name, const fsdp__jinja_value *of,
+                               const fsdp__arguments *arguments, fsdp__jinja_value *out);
+fsdp_status fsdp__jinja_test(fsdp__render *r, fsdp__jinja_string name, const fsdp__jinja_value *of,
                              const fsdp__arguments *arguments, bool *out);
-fsdp_status fsdp__jinja_method(fsdp__render *r, fsdp__string name, const fsdp__value *of,
-                               const fsdp__arguments *arguments, fsdp__value *out);
+fsdp_status fsdp__jinja_method(fsdp__render *r, fsdp__jinja_string name, const fsdp__jinja_value *of,
+                               const fsdp__arguments *arguments, fsdp__jinja_value *out);
 /* Returns whether a value has a method of this name: called or not, known here or not. */
-bool fsdp__jinja_has_method(const fsdp__value *of, fsdp__string name);
+bool fsdp__jinja_has_method(const fsdp__jinja_value *of, fsdp__jinja_string name);
 /* Returns a function that every template has, NULL if there is none of this name. */
-const struct fsdp__function *fsdp__jinja_function(fsdp__string name);
+const struct fsdp__function *fsdp__jinja_function(fsdp__jinja_string name);
 
 #endif

@@ -28,12 +28,12 @@ void fsdp__parser_next(fsdp__parser *p)
 
 bool fsdp__parser_sees(const fsdp__parser *p, const char *sign)
 {
-    return p->word->kind == FSDP__WORD_SIGN && fsdp__string_is(p->word->text, sign);
+    return p->word->kind == FSDP__WORD_SIGN && fsdp__jinja_string_is(p->word->text, sign);
 }
 
 bool fsdp__parser_sees_name(const fsdp__parser *p, const char *name)
 {
-    return p->word->kind == FSDP__WORD_NAME && fsdp__string_is(p->word->text, name);
+    return p->word->kind == FSDP__WORD_NAME && fsdp__jinja_string_is(p->word->text, name);
 }
 
 bool fsdp__parser_takes(fsdp__parser *p, const char *sign)
@@ -74,7 +74,7 @@ fsdp_status fsdp__parser_expect(fsdp__parser *p, const char *sign)
     return fsdp__parser_unexpected(p, wanted);
 }
 
-fsdp_status fsdp__parser_name(fsdp__parser *p, fsdp__string *out)
+fsdp_status fsdp__parser_name(fsdp__parser *p, fsdp__jinja_string *out)
 {
     if (p->word->kind != FSDP__WORD_NAME)
         return fsdp__parser_unexpected(p, "a name");
@@ -137,7 +137,7 @@ static fsdp_status parse_brackets(fsdp__parser *p, char bracket, fsdp__jinja_nod
     return FSDP_OK;
 }
 
-static fsdp_status parse_number(fsdp__parser *p, fsdp__string word, fsdp__value *out)
+static fsdp_status parse_number(fsdp__parser *p, fsdp__jinja_string word, fsdp__jinja_value *out)
 {
     char text[64], *end;
     size_t n = 0;
@@ -150,21 +150,21 @@ static fsdp_status parse_number(fsdp__parser *p, fsdp__string word, fsdp__value 
     if (text[0] == '0' && n > 2)
         base = (text[1] | 32) == 'x' ? 16 : (text[1] | 32) == 'o' ? 8 : (text[1] | 32) == 'b' ? 2 : 10;
     errno = 0;
-    *out = fsdp__value_of_integer(strtoll(text + (base == 10 ? 0 : 2), &end, base));
+    *out = fsdp__jinja_value_of_integer(strtoll(text + (base == 10 ? 0 : 2), &end, base));
     if (*end == 0 && errno == 0)
         return FSDP_OK;
     if (*end == 0 && base == 10) {
-        FSDP_TRY(fsdp__value_copy_text(p->r, text, n, out));
-        out->kind = FSDP__VALUE_BIG;
+        FSDP_TRY(fsdp__jinja_value_copy_text(p->r, text, n, out));
+        out->kind = FSDP__JINJA_VALUE_BIG;
         return FSDP_OK;
     }
-    *out = fsdp__value_of_real(strtod(text, &end));
+    *out = fsdp__jinja_value_of_real(strtod(text, &end));
     return *end == 0 && base == 10 ? FSDP_OK : FSDP__RENDER_FAIL(p->r, "'%s' is no number", FSDP__SHOWN_NAME(text));
 }
 
-static fsdp_status parse_strings(fsdp__parser *p, fsdp__value *out)
+static fsdp_status parse_strings(fsdp__parser *p, fsdp__jinja_value *out)
 {
-    fsdp__string all = p->word->text;
+    fsdp__jinja_string all = p->word->text;
 
     for (fsdp__parser_next(p); p->word->kind == FSDP__WORD_STRING; fsdp__parser_next(p)) {
         char *joined = fsdp__render_alloc(p->r, all.bytes + p->word->text.bytes + 1);
@@ -173,20 +173,20 @@ static fsdp_status parse_strings(fsdp__parser *p, fsdp__value *out)
             return fsdp_fail_hop(p->r->failed, __FILE__, __LINE__);
         memcpy(joined, all.at, all.bytes);
         memcpy(joined + all.bytes, p->word->text.at, p->word->text.bytes);
-        all = (fsdp__string){joined, all.bytes + p->word->text.bytes};
+        all = (fsdp__jinja_string){joined, all.bytes + p->word->text.bytes};
     }
-    *out = fsdp__value_of_text(all.at, all.bytes);
+    *out = fsdp__jinja_value_of_text(all.at, all.bytes);
     return FSDP_OK;
 }
 
 /* Gets the value of a name that is a constant. */
-static bool constant_of(fsdp__string name, fsdp__value *out)
+static bool constant_of(fsdp__jinja_string name, fsdp__jinja_value *out)
 {
-    if (fsdp__string_is(name, "true") || fsdp__string_is(name, "True"))
-        *out = fsdp__value_of_bool(true);
-    else if (fsdp__string_is(name, "false") || fsdp__string_is(name, "False"))
-        *out = fsdp__value_of_bool(false);
-    else if (fsdp__string_is(name, "none") || fsdp__string_is(name, "None"))
+    if (fsdp__jinja_string_is(name, "true") || fsdp__jinja_string_is(name, "True"))
+        *out = fsdp__jinja_value_of_bool(true);
+    else if (fsdp__jinja_string_is(name, "false") || fsdp__jinja_string_is(name, "False"))
+        *out = fsdp__jinja_value_of_bool(false);
+    else if (fsdp__jinja_string_is(name, "none") || fsdp__jinja_string_is(name, "None"))
         *out = FSDP__NOTHING;
     else
         return false;
@@ -225,8 +225,8 @@ static fsdp_status parse_arguments(fsdp__parser *p, fsdp__jinja_node **out)
 
     while (!fsdp__parser_takes(p, ")")) {
         bool keyword = p->word->kind == FSDP__WORD_NAME && p->word[1].kind == FSDP__WORD_SIGN &&
-                       fsdp__string_is(p->word[1].text, "=");
-        fsdp__string name = {0};
+                       fsdp__jinja_string_is(p->word[1].text, "=");
+        fsdp__jinja_string name = {0};
 
         if (fsdp__parser_sees(p, "*") || fsdp__parser_sees(p, "**"))
             return FSDP__RENDER_FAIL(p->r, "'*' and '**' before an argument are not known");
@@ -348,7 +348,7 @@ static fsdp_status parse_test(fsdp__parser *p, fsdp__jinja_node **node)
     test->a = *node;
     *node = test;
     if (fsdp__parser_takes_name(p, "in"))
-        test->name = (fsdp__string){"in", 2};
+        test->name = (fsdp__jinja_string){"in", 2};
     else
         FSDP_TRY(fsdp__parser_name(p, &test->name));
     if (fsdp__parser_takes(p, "(")) {
@@ -435,24 +435,24 @@ static fsdp_status parse_level(fsdp__parser *p, size_t level, fsdp__jinja_node *
 }
 
 /* Takes a sign that compares. */
-static bool takes_comparison(fsdp__parser *p, fsdp__string *sign)
+static bool takes_comparison(fsdp__parser *p, fsdp__jinja_string *sign)
 {
     static const char *const compare[] = {"==", "!=", "<", "<=", ">", ">="};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(compare); i++)
         if (fsdp__parser_takes(p, compare[i])) {
-            *sign = (fsdp__string){compare[i], strlen(compare[i])};
+            *sign = (fsdp__jinja_string){compare[i], strlen(compare[i])};
             return true;
         }
     if (fsdp__parser_takes_name(p, "in")) {
-        *sign = (fsdp__string){"in", 2};
+        *sign = (fsdp__jinja_string){"in", 2};
         return true;
     }
     if (fsdp__parser_sees_name(p, "not") && p->word[1].kind == FSDP__WORD_NAME &&
-        fsdp__string_is(p->word[1].text, "in")) {
+        fsdp__jinja_string_is(p->word[1].text, "in")) {
         fsdp__parser_next(p);
         fsdp__parser_next(p);
-        *sign = (fsdp__string){"not in", 6};
+        *sign = (fsdp__jinja_string){"not in", 6};
         return true;
     }
     return false;
@@ -461,7 +461,7 @@ static bool takes_comparison(fsdp__parser *p, fsdp__string *sign)
 static fsdp_status parse_comparison(fsdp__parser *p, fsdp__jinja_node **out)
 {
     fsdp__jinja_node *node = NULL, **at = NULL;
-    fsdp__string sign;
+    fsdp__jinja_string sign;
 
     FSDP_TRY(parse_level(p, 0, out));
     while (takes_comparison(p, &sign)) {

@@ -19,19 +19,19 @@ static void release_builder(fsdp__builder *builder)
 /* ---- JSON ---- */
 
 /* Reads the option `indent`: a number of spaces, or a text. */
-static fsdp_status read_indent(fsdp__render *r, const fsdp__value *indent, fsdp__json_style *style)
+static fsdp_status read_indent(fsdp__render *r, const fsdp__jinja_value *indent, fsdp__json_style *style)
 {
-    fsdp__value text;
+    fsdp__jinja_value text;
     int64_t spaces;
 
-    if (!indent || indent->kind == FSDP__VALUE_NONE)
+    if (!indent || indent->kind == FSDP__JINJA_VALUE_NONE)
         return FSDP_OK;
-    style->item = (fsdp__string){",", 1};
-    if (indent->kind == FSDP__VALUE_STRING) {
-        FSDP_TRY(fsdp__value_copy_text(r, indent->string.at, indent->string.bytes, &text));
-    } else if (fsdp__value_is_number(indent)) {
-        spaces = FSDP__MAX(fsdp__value_integer(indent), 0);
-        FSDP_TRY(fsdp__value_copy_text(r, "                ", (size_t)FSDP__MIN(spaces, 16), &text));
+    style->item = (fsdp__jinja_string){",", 1};
+    if (indent->kind == FSDP__JINJA_VALUE_STRING) {
+        FSDP_TRY(fsdp__jinja_value_copy_text(r, indent->string.at, indent->string.bytes, &text));
+    } else if (fsdp__jinja_value_is_number(indent)) {
+        spaces = FSDP__MAX(fsdp__jinja_value_integer(indent), 0);
+        FSDP_TRY(fsdp__jinja_value_copy_text(r, "                ", (size_t)FSDP__MIN(spaces, 16), &text));
     } else {
         return FSDP__RENDER_FAIL(r, "tojson: indent has to be a number or a text");
     }
@@ -40,12 +40,13 @@ static fsdp_status read_indent(fsdp__render *r, const fsdp__value *indent, fsdp_
     return FSDP_OK;
 }
 
-static fsdp_status read_separators(fsdp__render *r, const fsdp__value *given, fsdp__json_style *style)
+static fsdp_status read_separators(fsdp__render *r, const fsdp__jinja_value *given, fsdp__json_style *style)
 {
-    if (!given || given->kind == FSDP__VALUE_NONE)
+    if (!given || given->kind == FSDP__JINJA_VALUE_NONE)
         return FSDP_OK;
-    if (!fsdp__value_is_list(given) || given->list->count != 2 || given->list->items[0].kind != FSDP__VALUE_STRING ||
-        given->list->items[1].kind != FSDP__VALUE_STRING)
+    if (!fsdp__jinja_value_is_list(given) || given->list->count != 2 ||
+        given->list->items[0].kind != FSDP__JINJA_VALUE_STRING ||
+        given->list->items[1].kind != FSDP__JINJA_VALUE_STRING)
         return FSDP__RENDER_FAIL(r, "tojson: separators has to be a pair of strings");
     style->item = given->list->items[0].string;
     style->key = given->list->items[1].string;
@@ -61,29 +62,29 @@ FSDP__FILTER(to_json)
     FSDP_TRY(read_indent(r, fsdp__argument(arguments, 1, "indent"), &style));
     FSDP_TRY(read_separators(r, fsdp__argument(arguments, 2, "separators"), &style));
     style.sorted = fsdp__argument_truth(arguments, 3, "sort_keys");
-    FSDP_TRY(fsdp__value_json(r, of, &style, &text));
+    FSDP_TRY(fsdp__jinja_value_json(r, of, &style, &text));
     return fsdp__builder_value(r, &text, out);
 }
 
 /* ---- texts ---- */
 
 /* Applies a method of strings to what str() gives. */
-static fsdp_status as_string(fsdp__render *r, const fsdp__value *of, fsdp__value *out)
+static fsdp_status as_string(fsdp__render *r, const fsdp__jinja_value *of, fsdp__jinja_value *out)
 {
-    fsdp__string text = {"", 0};
+    fsdp__jinja_string text = {"", 0};
 
-    FSDP_TRY(fsdp__value_str(r, of, &text));
-    *out = fsdp__value_of_text(text.at, text.bytes);
+    FSDP_TRY(fsdp__jinja_value_str(r, of, &text));
+    *out = fsdp__jinja_value_of_text(text.at, text.bytes);
     return FSDP_OK;
 }
 
-static fsdp_status by_method(fsdp__render *r, const char *method, const fsdp__value *of,
-                             const fsdp__arguments *arguments, fsdp__value *out)
+static fsdp_status by_method(fsdp__render *r, const char *method, const fsdp__jinja_value *of,
+                             const fsdp__arguments *arguments, fsdp__jinja_value *out)
 {
-    fsdp__value text;
+    fsdp__jinja_value text;
 
     FSDP_TRY(as_string(r, of, &text));
-    return fsdp__jinja_method(r, (fsdp__string){method, strlen(method)}, &text, arguments, out);
+    return fsdp__jinja_method(r, (fsdp__jinja_string){method, strlen(method)}, &text, arguments, out);
 }
 
 FSDP__FILTER(trim)
@@ -113,10 +114,10 @@ FSDP__FILTER(replace)
 
 FSDP__FILTER(title)
 {
-    fsdp__value text;
+    fsdp__jinja_value text;
 
     FSDP_TRY(as_string(r, of, &text));
-    return fsdp__string_case(r, text.string, FSDP__CASE_TITLE_FILTER, out);
+    return fsdp__jinja_string_case(r, text.string, FSDP__CASE_TITLE_FILTER, out);
 }
 
 FSDP__FILTER(string)
@@ -132,40 +133,40 @@ FSDP__FILTER(same)
 
 FSDP__FILTER(format)
 {
-    const fsdp__list with = {(fsdp__value *)arguments->values, arguments->count};
-    fsdp__value text;
+    const fsdp__jinja_list with = {(fsdp__jinja_value *)arguments->values, arguments->count};
+    fsdp__jinja_value text;
 
     FSDP_TRY(as_string(r, of, &text));
-    return fsdp__string_fill(r, text.string, &with, out);
+    return fsdp__jinja_string_fill(r, text.string, &with, out);
 }
 
 /* Reads what is put before each line: a text, or a number of spaces. */
-static fsdp_status read_width(fsdp__render *r, const fsdp__value *width, fsdp__value *out)
+static fsdp_status read_width(fsdp__render *r, const fsdp__jinja_value *width, fsdp__jinja_value *out)
 {
     int64_t spaces = 4;
 
-    if (width && width->kind == FSDP__VALUE_STRING) {
+    if (width && width->kind == FSDP__JINJA_VALUE_STRING) {
         *out = *width;
         return FSDP_OK;
     }
-    if (width && fsdp__value_is_number(width))
-        spaces = FSDP__MIN(FSDP__MAX(fsdp__value_integer(width), 0), 1000);
-    *out = fsdp__value_of_text(" ", 1);
-    return fsdp__value_operate(r, (fsdp__string){"*", 1}, out, &(fsdp__value){FSDP__VALUE_INTEGER, {.integer = spaces}},
-                               out);
+    if (width && fsdp__jinja_value_is_number(width))
+        spaces = FSDP__MIN(FSDP__MAX(fsdp__jinja_value_integer(width), 0), 1000);
+    *out = fsdp__jinja_value_of_text(" ", 1);
+    return fsdp__jinja_value_operate(r, (fsdp__jinja_string){"*", 1}, out,
+                                     &(fsdp__jinja_value){FSDP__JINJA_VALUE_INTEGER, {.integer = spaces}}, out);
 }
 
 FSDP__FILTER(indent)
 {
     bool first = fsdp__argument_truth(arguments, 1, "first"), blank = fsdp__argument_truth(arguments, 2, "blank");
-    fsdp__value text, lines, width;
+    fsdp__jinja_value text, lines, width;
     BUILDER made = {0};
 
     FSDP_TRY(as_string(r, of, &text));
     FSDP_TRY(read_width(r, fsdp__argument(arguments, 0, "width"), &width));
-    FSDP_TRY(fsdp__string_lines(r, text.string, false, &lines));
+    FSDP_TRY(fsdp__jinja_string_lines(r, text.string, false, &lines));
     for (int64_t i = 0; i < lines.list->count; i++) {
-        fsdp__string line = lines.list->items[i].string;
+        fsdp__jinja_string line = lines.list->items[i].string;
 
         if (i > 0)
             FSDP_TRY(fsdp__builder_add(r, &made, "\n", 1));
@@ -181,11 +182,11 @@ FSDP__FILTER(indent)
 /* ---- numbers ---- */
 
 /* Reads a whole text as a number. */
-static bool read_number(fsdp__string text, char out[64], double *real)
+static bool read_number(fsdp__jinja_string text, char out[64], double *real)
 {
     char *end;
 
-    text = fsdp__string_strip(text, FSDP__STRIP_BOTH, NULL);
+    text = fsdp__jinja_string_strip(text, FSDP__STRIP_BOTH, NULL);
     if (text.bytes == 0 || text.bytes > 60)
         return false;
     memcpy(out, text.at, text.bytes);
@@ -196,42 +197,42 @@ static bool read_number(fsdp__string text, char out[64], double *real)
 
 FSDP__FILTER(integer)
 {
-    const fsdp__value *otherwise = fsdp__argument(arguments, 0, "default");
+    const fsdp__jinja_value *otherwise = fsdp__argument(arguments, 0, "default");
     char text[64], *end;
     double real;
 
-    *out = otherwise ? *otherwise : fsdp__value_of_integer(0);
-    if (fsdp__value_is_number(of))
-        *out = fsdp__value_of_integer(fsdp__value_integer(of));
-    else if (of->kind == FSDP__VALUE_STRING && read_number(of->string, text, &real)) {
+    *out = otherwise ? *otherwise : fsdp__jinja_value_of_integer(0);
+    if (fsdp__jinja_value_is_number(of))
+        *out = fsdp__jinja_value_of_integer(fsdp__jinja_value_integer(of));
+    else if (of->kind == FSDP__JINJA_VALUE_STRING && read_number(of->string, text, &real)) {
         int64_t whole = strtoll(text, &end, 10);
 
-        *out = fsdp__value_of_integer(*end == 0 ? whole : fabs(real) < 9e18 ? (int64_t)real : 0);
+        *out = fsdp__jinja_value_of_integer(*end == 0 ? whole : fabs(real) < 9e18 ? (int64_t)real : 0);
     }
     return FSDP_OK;
 }
 
 FSDP__FILTER(real)
 {
-    const fsdp__value *otherwise = fsdp__argument(arguments, 0, "default");
+    const fsdp__jinja_value *otherwise = fsdp__argument(arguments, 0, "default");
     char text[64];
     double number;
 
-    *out = otherwise ? *otherwise : fsdp__value_of_real(0);
-    if (fsdp__value_is_number(of))
-        *out = fsdp__value_of_real(fsdp__value_real(of));
-    else if (of->kind == FSDP__VALUE_STRING && read_number(of->string, text, &number))
-        *out = fsdp__value_of_real(number);
+    *out = otherwise ? *otherwise : fsdp__jinja_value_of_real(0);
+    if (fsdp__jinja_value_is_number(of))
+        *out = fsdp__jinja_value_of_real(fsdp__jinja_value_real(of));
+    else if (of->kind == FSDP__JINJA_VALUE_STRING && read_number(of->string, text, &number))
+        *out = fsdp__jinja_value_of_real(number);
     return FSDP_OK;
 }
 
 FSDP__FILTER(absolute)
 {
-    if (!fsdp__value_is_number(of))
-        return FSDP__RENDER_FAIL(r, "bad operand type for abs(): '%s'", fsdp__value_type(of));
+    if (!fsdp__jinja_value_is_number(of))
+        return FSDP__RENDER_FAIL(r, "bad operand type for abs(): '%s'", fsdp__jinja_value_type(of));
     *out = *of;
-    if (fsdp__value_real(of) < 0)
-        return fsdp__value_negate(r, of, out);
+    if (fsdp__jinja_value_real(of) < 0)
+        return fsdp__jinja_value_negate(r, of, out);
     return FSDP_OK;
 }
 
@@ -239,11 +240,13 @@ FSDP__FILTER(absolute)
 
 FSDP__FILTER(otherwise)
 {
-    const fsdp__value *instead = fsdp__argument(arguments, 0, "default_value");
+    const fsdp__jinja_value *instead = fsdp__argument(arguments, 0, "default_value");
     bool falsy = fsdp__argument_truth(arguments, 1, "boolean");
-    const fsdp__value empty = fsdp__value_of_text("", 0);
+    const fsdp__jinja_value empty = fsdp__jinja_value_of_text("", 0);
 
-    *out = of->kind == FSDP__VALUE_UNDEFINED || (falsy && !fsdp__value_truth(of)) ? (instead ? *instead : empty) : *of;
+    *out = of->kind == FSDP__JINJA_VALUE_UNDEFINED || (falsy && !fsdp__jinja_value_truth(of))
+               ? (instead ? *instead : empty)
+               : *of;
     return FSDP_OK;
 }
 
@@ -251,17 +254,17 @@ FSDP__FILTER(length)
 {
     int64_t count;
 
-    FSDP_TRY(fsdp__value_length(r, of, &count));
-    *out = fsdp__value_of_integer(count);
+    FSDP_TRY(fsdp__jinja_value_length(r, of, &count));
+    *out = fsdp__jinja_value_of_integer(count);
     return FSDP_OK;
 }
 
 FSDP__FILTER(attribute)
 {
-    fsdp__string name = {0};
+    fsdp__jinja_string name = {0};
 
     FSDP_TRY(fsdp__argument_string(r, arguments, 0, "name", &name));
-    return fsdp__value_attribute(r, of, name, out);
+    return fsdp__jinja_value_attribute(r, of, name, out);
 }
 
 static const fsdp__callable filters[] = {
@@ -286,16 +289,16 @@ static const fsdp__callable filters[] = {
     {"attr", "name", attribute},
 };
 
-fsdp_status fsdp__jinja_filter(fsdp__render *r, fsdp__string name, const fsdp__value *of,
-                               const fsdp__arguments *arguments, fsdp__value *out)
+fsdp_status fsdp__jinja_filter(fsdp__render *r, fsdp__jinja_string name, const fsdp__jinja_value *of,
+                               const fsdp__arguments *arguments, fsdp__jinja_value *out)
 {
     const fsdp__callable *filter = fsdp__callable_find(filters, FSDP__COUNT_OF(filters), name);
 
     if (!filter)
-        filter = fsdp__list_filter(name);
+        filter = fsdp__jinja_list_filter(name);
     if (filter)
         return fsdp__callable_call(r, filter, of, arguments, out);
     if (fsdp__maps(name))
-        return fsdp__map_filter(r, name, of, arguments, fsdp__jinja_filter, out);
+        return fsdp__jinja_map_filter(r, name, of, arguments, fsdp__jinja_filter, out);
     return FSDP__RENDER_FAIL(r, "No filter named '%s'.", FSDP__JINJA_NAME(name));
 }

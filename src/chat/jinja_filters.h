@@ -5,19 +5,19 @@
 #include "chat/jinja_call.h"
 
 /* Begins a filter. */
-#define FSDP__FILTER(name)                                                                    \
-    static fsdp_status name(FSDP__UNUSED fsdp__render *r, FSDP__UNUSED const fsdp__value *of, \
-                            FSDP__UNUSED const fsdp__arguments *arguments, FSDP__UNUSED fsdp__value *out)
+#define FSDP__FILTER(name)                                                                          \
+    static fsdp_status name(FSDP__UNUSED fsdp__render *r, FSDP__UNUSED const fsdp__jinja_value *of, \
+                            FSDP__UNUSED const fsdp__arguments *arguments, FSDP__UNUSED fsdp__jinja_value *out)
 
 /* Returns a filter of lists, NULL if there is none of this name. */
-const fsdp__callable *fsdp__list_filter(fsdp__string name);
+const fsdp__callable *fsdp__jinja_list_filter(fsdp__jinja_string name);
 
-typedef fsdp_status (*fsdp__filter)(fsdp__render *r, fsdp__string name, const fsdp__value *of,
-                                    const fsdp__arguments *arguments, fsdp__value *out);
+typedef fsdp_status (*fsdp__filter)(fsdp__render *r, fsdp__jinja_string name, const fsdp__jinja_value *of,
+                                    const fsdp__arguments *arguments, fsdp__jinja_value *out);
 /* Returns whether this is a filter that applies another one, or a test, to each item. */
-bool fsdp__maps(fsdp__string name);
+bool fsdp__maps(fsdp__jinja_string name);
 /* Applies map, select, reject, selectattr or rejectattr; `filter` applies a filter by its name. */
-fsdp_status fsdp__map_filter(fsdp__render *r, fsdp__string name, const fsdp__value *of,
-                             const fsdp__arguments *arguments, fsdp__filter filter, fsdp__value *out);
+fsdp_status fsdp__jinja_map_filter(fsdp__render *r, fsdp__jinja_string name, const fsdp__jinja_value *of,
+                                   const fsdp__arguments *arguments, fsdp__filter filter, fsdp__jinja_value *out);
 
 #endif

@@ -11,21 +11,21 @@ enum {
     MAX_RANGE = 100000 /* as in the sandbox */
 };
 
-#define FUNCTION(name)                                                                        \
-    static fsdp_status name(FSDP__UNUSED fsdp__render *r, FSDP__UNUSED const fsdp__value *of, \
-                            FSDP__UNUSED const fsdp__arguments *arguments, FSDP__UNUSED fsdp__value *out)
+#define FUNCTION(name)                                                                              \
+    static fsdp_status name(FSDP__UNUSED fsdp__render *r, FSDP__UNUSED const fsdp__jinja_value *of, \
+                            FSDP__UNUSED const fsdp__arguments *arguments, FSDP__UNUSED fsdp__jinja_value *out)
 
 /* Copies a string argument with a NUL behind it. */
 static fsdp_status text_argument(fsdp__render *r, const fsdp__arguments *arguments, const char *name, const char **out)
 {
-    const fsdp__value *value = fsdp__argument(arguments, 0, name);
-    fsdp__string text;
-    fsdp__value copy;
+    const fsdp__jinja_value *value = fsdp__argument(arguments, 0, name);
+    fsdp__jinja_string text;
+    fsdp__jinja_value copy;
 
     if (!value)
         return FSDP__RENDER_FAIL(r, "the argument '%s' is missing", name);
-    FSDP_TRY(fsdp__value_str(r, value, &text));
-    FSDP_TRY(fsdp__value_copy_text(r, text.at, text.bytes + 0, &copy));
+    FSDP_TRY(fsdp__jinja_value_str(r, value, &text));
+    FSDP_TRY(fsdp__jinja_value_copy_text(r, text.at, text.bytes + 0, &copy));
     ((char *)copy.string.at)[copy.string.bytes] = 0;
     *out = copy.string.at;
     return FSDP_OK;
@@ -55,33 +55,33 @@ FUNCTION(strftime_now)
 #pragma GCC diagnostic pop
         return FSDP__RENDER_FAIL(r, "strftime_now: the format '%s' gives nothing, or over 500 bytes",
                                  FSDP__SHOWN_NAME(format));
-    return fsdp__value_copy_text(r, text, *format ? strlen(text) : 0, out);
+    return fsdp__jinja_value_copy_text(r, text, *format ? strlen(text) : 0, out);
 }
 
-static fsdp_status add_named(fsdp__render *r, const fsdp__arguments *arguments, fsdp__map *to)
+static fsdp_status add_named(fsdp__render *r, const fsdp__arguments *arguments, fsdp__jinja_map *to)
 {
     for (int64_t i = 0; i < arguments->count; i++) {
-        const fsdp__value *from = &arguments->values[i];
+        const fsdp__jinja_value *from = &arguments->values[i];
 
-        if (from->kind != FSDP__VALUE_MAP)
+        if (from->kind != FSDP__JINJA_VALUE_MAP)
             return FSDP__RENDER_FAIL(r, "namespace and dict take a dict, and arguments with names");
         for (int64_t k = 0; k < from->map->count; k++)
-            FSDP_TRY(fsdp__map_set(r, to, from->map->entries[k].key, from->map->entries[k].value));
+            FSDP_TRY(fsdp__jinja_map_set(r, to, from->map->entries[k].key, from->map->entries[k].value));
     }
     for (int64_t i = 0; i < arguments->named_count; i++)
-        FSDP_TRY(fsdp__map_set(r, to, arguments->named[i].key, arguments->named[i].value));
+        FSDP_TRY(fsdp__jinja_map_set(r, to, arguments->named[i].key, arguments->named[i].value));
     return FSDP_OK;
 }
 
 FUNCTION(make_namespace)
 {
-    FSDP_TRY(fsdp__value_new_map(r, FSDP__VALUE_NAMESPACE, out));
+    FSDP_TRY(fsdp__jinja_value_new_map(r, FSDP__JINJA_VALUE_NAMESPACE, out));
     return add_named(r, arguments, out->map);
 }
 
 FUNCTION(make_dict)
 {
-    FSDP_TRY(fsdp__value_new_map(r, FSDP__VALUE_MAP, out));
+    FSDP_TRY(fsdp__jinja_value_new_map(r, FSDP__JINJA_VALUE_MAP, out));
     return add_named(r, arguments, out->map);
 }
 
@@ -104,39 +104,39 @@ FUNCTION(range)
         step > 0 ? (end > begin ? (end - begin - 1) / step + 1 : 0) : (begin > end ? (begin - end - 1) / -step + 1 : 0);
     if (count > MAX_RANGE)
         return FSDP__RENDER_FAIL(r, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", MAX_RANGE);
-    FSDP_TRY(fsdp__value_new_list(r, FSDP__VALUE_LIST, count, out));
+    FSDP_TRY(fsdp__jinja_value_new_list(r, FSDP__JINJA_VALUE_LIST, count, out));
     for (int64_t i = 0; i < count; i++)
-        out->list->items[i] = fsdp__value_of_integer(begin + i * step);
+        out->list->items[i] = fsdp__jinja_value_of_integer(begin + i * step);
     return FSDP_OK;
 }
 
-static fsdp_status make_turn(fsdp__render *r, fsdp__kind kind, const fsdp__value *items, int64_t count,
-                             fsdp__value *out)
+static fsdp_status make_turn(fsdp__render *r, fsdp__jinja_kind kind, const fsdp__jinja_value *items, int64_t count,
+                             fsdp__jinja_value *out)
 {
-    fsdp__turn *turn = fsdp__render_alloc(r, sizeof *turn);
-    fsdp__value list;
+    fsdp__jinja_turn *turn = fsdp__render_alloc(r, sizeof *turn);
+    fsdp__jinja_value list;
 
     if (!turn)
         return fsdp_fail_hop(r->failed, __FILE__, __LINE__);
-    FSDP_TRY(fsdp__value_new_list(r, FSDP__VALUE_LIST, count, &list));
+    FSDP_TRY(fsdp__jinja_value_new_list(r, FSDP__JINJA_VALUE_LIST, count, &list));
     memcpy(list.list->items, items, (size_t)count * sizeof *items);
-    *turn = (fsdp__turn){.items = *list.list};
-    *out = (fsdp__value){.kind = kind, .turn = turn};
+    *turn = (fsdp__jinja_turn){.items = *list.list};
+    *out = (fsdp__jinja_value){.kind = kind, .turn = turn};
     return FSDP_OK;
 }
 
 FUNCTION(joiner)
 {
-    const fsdp__value comma = fsdp__value_of_text(", ", 2), *between = fsdp__argument(arguments, 0, "sep");
+    const fsdp__jinja_value comma = fsdp__jinja_value_of_text(", ", 2), *between = fsdp__argument(arguments, 0, "sep");
 
-    return make_turn(r, FSDP__VALUE_JOINER, between ? between : &comma, 1, out);
+    return make_turn(r, FSDP__JINJA_VALUE_JOINER, between ? between : &comma, 1, out);
 }
 
 FUNCTION(cycler)
 {
     if (arguments->count == 0)
         return FSDP__RENDER_FAIL(r, "at least one item has to be provided");
-    return make_turn(r, FSDP__VALUE_CYCLER, arguments->values, arguments->count, out);
+    return make_turn(r, FSDP__JINJA_VALUE_CYCLER, arguments->values, arguments->count, out);
 }
 
 FUNCTION(lipsum)
@@ -153,10 +153,10 @@ static const struct fsdp__function functions[] = {{{"raise_exception", "message"
                                                   {{"cycler", "*", cycler}},
                                                   {{"lipsum", "**", lipsum}}};
 
-const struct fsdp__function *fsdp__jinja_function(fsdp__string name)
+const struct fsdp__function *fsdp__jinja_function(fsdp__jinja_string name)
 {
     for (size_t i = 0; i < FSDP__COUNT_OF(functions); i++)
-        if (fsdp__string_is(name, functions[i].callable.name))
+        if (fsdp__jinja_string_is(name, functions[i].callable.name))
             return &functions[i];
     return NULL;
 }

@@ -17,7 +17,7 @@ typedef struct lexer {
     int depth;        /* brackets that are open */
 } lexer;
 
-static fsdp_status add_word(lexer *l, fsdp__word_kind kind, fsdp__string text)
+static fsdp_status add_word(lexer *l, fsdp__word_kind kind, fsdp__jinja_string text)
 {
     FSDP_TRY(fsdp__render_work(l->r, 0));
     FSDP_TRY(fsdp__grow(&l->words, l->count, &l->capacity, sizeof *l->words));
@@ -61,10 +61,10 @@ static size_t next_tag(const lexer *l)
 /* Adds the text before a tag, without what the tag takes away of it. */
 static fsdp_status add_text(lexer *l, size_t end, char sign, bool is_print)
 {
-    fsdp__string text = {l->text + l->at, end - l->at};
+    fsdp__jinja_string text = {l->text + l->at, end - l->at};
 
     if (sign == '-') {
-        text = fsdp__string_strip(text, FSDP__STRIP_RIGHT, NULL);
+        text = fsdp__jinja_string_strip(text, FSDP__STRIP_RIGHT, NULL);
     } else if (sign != '+' && !is_print) {
         size_t line = text.bytes;
 
@@ -83,9 +83,9 @@ static void take_end(lexer *l, size_t at, bool takes_newline)
     size_t end = at + (sign ? 3 : 2);
 
     if (sign == '-') {
-        fsdp__string rest = {l->text + end, l->bytes - end};
+        fsdp__jinja_string rest = {l->text + end, l->bytes - end};
 
-        end += rest.bytes - fsdp__string_strip(rest, FSDP__STRIP_LEFT, NULL).bytes;
+        end += rest.bytes - fsdp__jinja_string_strip(rest, FSDP__STRIP_LEFT, NULL).bytes;
     } else if (!sign && takes_newline && end < l->bytes && l->text[end] == '\n') {
         end++;
     }
@@ -162,7 +162,7 @@ static fsdp_status add_number(lexer *l)
         for (end++; end < l->bytes && isdigit((unsigned char)t[end]);)
             end++;
     (void)behind;
-    FSDP_TRY(add_word(l, FSDP__WORD_NUMBER, (fsdp__string){t + l->at, end - l->at}));
+    FSDP_TRY(add_word(l, FSDP__WORD_NUMBER, (fsdp__jinja_string){t + l->at, end - l->at}));
     advance(l, end);
     return FSDP_OK;
 }
@@ -171,13 +171,13 @@ static fsdp_status add_string(lexer *l)
 {
     char quote = l->text[l->at];
     size_t end = l->at + 1;
-    fsdp__value value;
+    fsdp__jinja_value value;
 
     while (end < l->bytes && l->text[end] != quote)
         end += l->text[end] == '\\' ? 2 : 1;
     if (end >= l->bytes)
         return FSDP__RENDER_FAIL(l->r, "a string that does not end");
-    FSDP_TRY(fsdp__string_unescape(l->r, (fsdp__string){l->text + l->at + 1, end - l->at - 1}, &value));
+    FSDP_TRY(fsdp__jinja_string_unescape(l->r, (fsdp__jinja_string){l->text + l->at + 1, end - l->at - 1}, &value));
     FSDP_TRY(add_word(l, FSDP__WORD_STRING, value.string));
     advance(l, end + 1);
     return FSDP_OK;
@@ -194,7 +194,7 @@ static fsdp_status add_name(lexer *l)
 
     while (end < l->bytes && is_name(l->text[end]))
         end++;
-    FSDP_TRY(add_word(l, FSDP__WORD_NAME, (fsdp__string){l->text + l->at, end - l->at}));
+    FSDP_TRY(add_word(l, FSDP__WORD_NAME, (fsdp__jinja_string){l->text + l->at, end - l->at}));
     advance(l, end);
     return FSDP_OK;
 }
@@ -208,7 +208,7 @@ static fsdp_status add_sign(lexer *l)
         if (begins(l, l->at, signs[i])) {
             l->depth += strchr("([{", signs[i][0]) != NULL;
             l->depth -= strchr(")]}", signs[i][0]) != NULL;
-            FSDP_TRY(add_word(l, FSDP__WORD_SIGN, (fsdp__string){l->text + l->at, strlen(signs[i])}));
+            FSDP_TRY(add_word(l, FSDP__WORD_SIGN, (fsdp__jinja_string){l->text + l->at, strlen(signs[i])}));
             advance(l, l->at + strlen(signs[i]));
             return FSDP_OK;
         }
@@ -231,7 +231,7 @@ static fsdp_status add_tag(lexer *l, bool is_print)
 {
     const char *end = is_print ? "}}" : "%}";
 
-    FSDP_TRY(add_word(l, is_print ? FSDP__WORD_PRINT_BEGIN : FSDP__WORD_TAG_BEGIN, (fsdp__string){end, 0}));
+    FSDP_TRY(add_word(l, is_print ? FSDP__WORD_PRINT_BEGIN : FSDP__WORD_TAG_BEGIN, (fsdp__jinja_string){end, 0}));
     advance(l, l->at + 2 + (sign_at(l, l->at + 2) != 0));
     l->depth = 0;
     for (;;) {
@@ -240,7 +240,7 @@ static fsdp_status add_tag(lexer *l, bool is_print)
         if (l->at >= l->bytes)
             return FSDP__RENDER_FAIL(l->r, "the template ends inside of a tag: '%s' is missing", end);
         if (l->depth <= 0 && (begins(l, l->at, end) || (sign_at(l, l->at) && begins(l, l->at + 1, end)))) {
-            FSDP_TRY(add_word(l, is_print ? FSDP__WORD_PRINT_END : FSDP__WORD_TAG_END, (fsdp__string){end, 2}));
+            FSDP_TRY(add_word(l, is_print ? FSDP__WORD_PRINT_END : FSDP__WORD_TAG_END, (fsdp__jinja_string){end, 2}));
             take_end(l, l->at, !is_print);
             return FSDP_OK;
         }
@@ -255,7 +255,7 @@ static fsdp_status cut(lexer *l)
         char kind = tag < l->bytes ? l->text[tag + 1] : 0;
 
         if (!kind) {
-            fsdp__string rest = {l->text + l->at, l->bytes - l->at};
+            fsdp__jinja_string rest = {l->text + l->at, l->bytes - l->at};
 
             return add_word(l, FSDP__WORD_TEXT, rest);
         }
@@ -272,7 +272,7 @@ static fsdp_status cut(lexer *l)
 }
 
 /* Copies the template with '\n' for all ends of lines, and without that of the last line. */
-static fsdp_status copy_lines(fsdp__render *r, const char *text, size_t bytes, fsdp__value *out)
+static fsdp_status copy_lines(fsdp__render *r, const char *text, size_t bytes, fsdp__jinja_value *out)
 {
     char *to = fsdp__render_alloc(r, bytes + 1);
     size_t n = 0;
@@ -286,14 +286,14 @@ static fsdp_status copy_lines(fsdp__render *r, const char *text, size_t bytes, f
     }
     n -= n > 0 && to[n - 1] == '\n';
     to[n] = 0;
-    *out = fsdp__value_of_text(to, n);
+    *out = fsdp__jinja_value_of_text(to, n);
     return FSDP_OK;
 }
 
 fsdp_status fsdp__jinja_cut(fsdp__render *r, const char *text, size_t bytes, fsdp__word **out, int64_t *count)
 {
     lexer l = {.r = r, .line_begins = true};
-    fsdp__value lines;
+    fsdp__jinja_value lines;
     fsdp_status status;
 
     *out = NULL;
@@ -303,7 +303,7 @@ fsdp_status fsdp__jinja_cut(fsdp__render *r, const char *text, size_t bytes, fsd
     l.bytes = lines.string.bytes;
     status = cut(&l);
     if (status == FSDP_OK)
-        status = add_word(&l, FSDP__WORD_END, (fsdp__string){"", 0});
+        status = add_word(&l, FSDP__WORD_END, (fsdp__jinja_string){"", 0});
     if (status != FSDP_OK)
         fsdp__free(l.words);
     else

@@ -20,7 +20,7 @@ typedef enum fsdp__word_kind {
 typedef struct fsdp__word {
     fsdp__word_kind kind;
     int line;
-    fsdp__string text; /* of a string: what it stands for */
+    fsdp__jinja_string text; /* of a string: what it stands for */
 } fsdp__word;
 
 /* Cuts a whole template. Texts lie in the pool of `r`, whose line is that of an error. */

@@ -13,36 +13,36 @@ static void release_builder(fsdp__builder *builder)
 #define BUILDER FSDP__SCOPED(release_builder) fsdp__builder
 
 /* What a method is called with. */
-#define METHOD(name)                                                                          \
-    static fsdp_status name(FSDP__UNUSED fsdp__render *r, FSDP__UNUSED const fsdp__value *of, \
-                            FSDP__UNUSED const fsdp__arguments *arguments, FSDP__UNUSED fsdp__value *out)
+#define METHOD(name)                                                                                \
+    static fsdp_status name(FSDP__UNUSED fsdp__render *r, FSDP__UNUSED const fsdp__jinja_value *of, \
+                            FSDP__UNUSED const fsdp__arguments *arguments, FSDP__UNUSED fsdp__jinja_value *out)
 
 /* ---- strings ---- */
 
 /* Gets an argument that may be left out or None. */
 static fsdp_status optional_string(fsdp__render *r, const fsdp__arguments *arguments, const char *name,
-                                   fsdp__string *storage, const fsdp__string **out)
+                                   fsdp__jinja_string *storage, const fsdp__jinja_string **out)
 {
-    const fsdp__value *value = fsdp__argument(arguments, 0, name);
+    const fsdp__jinja_value *value = fsdp__argument(arguments, 0, name);
 
     *out = NULL;
-    if (!value || value->kind == FSDP__VALUE_NONE)
+    if (!value || value->kind == FSDP__JINJA_VALUE_NONE)
         return FSDP_OK;
     FSDP_TRY(fsdp__argument_string(r, arguments, 0, name, storage));
     *out = storage;
     return FSDP_OK;
 }
 
-static fsdp_status strip(fsdp__render *r, const fsdp__value *of, const fsdp__arguments *arguments, int sides,
-                         fsdp__value *out)
+static fsdp_status strip(fsdp__render *r, const fsdp__jinja_value *of, const fsdp__arguments *arguments, int sides,
+                         fsdp__jinja_value *out)
 {
-    fsdp__string storage, text;
-    const fsdp__string *characters;
+    fsdp__jinja_string storage, text;
+    const fsdp__jinja_string *characters;
 
     FSDP_TRY(optional_string(r, arguments, "chars", &storage, &characters));
     FSDP_TRY(fsdp__render_work(r, of->string.bytes / 64));
-    text = fsdp__string_strip(of->string, sides, characters);
-    *out = fsdp__value_of_text(text.at, text.bytes);
+    text = fsdp__jinja_string_strip(of->string, sides, characters);
+    *out = fsdp__jinja_value_of_text(text.at, text.bytes);
     return FSDP_OK;
 }
 
@@ -63,88 +63,88 @@ METHOD(strip_right)
 
 METHOD(split)
 {
-    fsdp__string storage;
-    const fsdp__string *separator;
+    fsdp__jinja_string storage;
+    const fsdp__jinja_string *separator;
     int64_t most = -1;
 
     FSDP_TRY(optional_string(r, arguments, "sep", &storage, &separator));
     FSDP_TRY(fsdp__argument_integer(r, arguments, 1, "maxsplit", &most));
-    return fsdp__string_split(r, of->string, separator, most, out);
+    return fsdp__jinja_string_split(r, of->string, separator, most, out);
 }
 
 METHOD(split_right)
 {
-    fsdp__string storage;
-    const fsdp__string *separator;
+    fsdp__jinja_string storage;
+    const fsdp__jinja_string *separator;
     int64_t most = -1;
 
     FSDP_TRY(optional_string(r, arguments, "sep", &storage, &separator));
     FSDP_TRY(fsdp__argument_integer(r, arguments, 1, "maxsplit", &most));
-    return fsdp__string_split_right(r, of->string, separator, most, out);
+    return fsdp__jinja_string_split_right(r, of->string, separator, most, out);
 }
 
 METHOD(lines)
 {
-    return fsdp__string_lines(r, of->string, fsdp__argument_truth(arguments, 0, "keepends"), out);
+    return fsdp__jinja_string_lines(r, of->string, fsdp__argument_truth(arguments, 0, "keepends"), out);
 }
 
 /* Asks about one string, or each of a tuple. */
-static fsdp_status any_of(fsdp__render *r, const fsdp__value *of, const fsdp__arguments *arguments,
-                          bool (*is)(fsdp__string, fsdp__string), fsdp__value *out)
+static fsdp_status any_of(fsdp__render *r, const fsdp__jinja_value *of, const fsdp__arguments *arguments,
+                          bool (*is)(fsdp__jinja_string, fsdp__jinja_string), fsdp__jinja_value *out)
 {
-    const fsdp__value *parts = fsdp__argument(arguments, 0, "prefix");
-    fsdp__list list = {(fsdp__value *)parts, 1};
+    const fsdp__jinja_value *parts = fsdp__argument(arguments, 0, "prefix");
+    fsdp__jinja_list list = {(fsdp__jinja_value *)parts, 1};
     bool found = false;
 
     if (!parts)
         return FSDP__RENDER_FAIL(r, "startswith and endswith need an argument");
     if (arguments->count > 1)
         return FSDP__RENDER_FAIL(r, "startswith and endswith with a place to begin are not known");
-    if (parts->kind == FSDP__VALUE_TUPLE)
+    if (parts->kind == FSDP__JINJA_VALUE_TUPLE)
         list = *parts->list;
     for (int64_t i = 0; i < list.count && !found; i++) {
-        if (list.items[i].kind != FSDP__VALUE_STRING)
+        if (list.items[i].kind != FSDP__JINJA_VALUE_STRING)
             return FSDP__RENDER_FAIL(r, "startswith and endswith take a str or a tuple of str, not %s",
-                                     fsdp__value_type(&list.items[i]));
+                                     fsdp__jinja_value_type(&list.items[i]));
         found = is(of->string, list.items[i].string);
     }
-    *out = fsdp__value_of_bool(found);
+    *out = fsdp__jinja_value_of_bool(found);
     return FSDP_OK;
 }
 
 METHOD(begins)
 {
-    return any_of(r, of, arguments, fsdp__string_begins, out);
+    return any_of(r, of, arguments, fsdp__jinja_string_begins, out);
 }
 
 METHOD(ends)
 {
-    return any_of(r, of, arguments, fsdp__string_ends, out);
+    return any_of(r, of, arguments, fsdp__jinja_string_ends, out);
 }
 
 METHOD(upper)
 {
-    return fsdp__string_case(r, of->string, FSDP__CASE_UPPER, out);
+    return fsdp__jinja_string_case(r, of->string, FSDP__CASE_UPPER, out);
 }
 
 METHOD(lower)
 {
-    return fsdp__string_case(r, of->string, FSDP__CASE_LOWER, out);
+    return fsdp__jinja_string_case(r, of->string, FSDP__CASE_LOWER, out);
 }
 
 METHOD(capitalize)
 {
-    return fsdp__string_case(r, of->string, FSDP__CASE_CAPITALIZE, out);
+    return fsdp__jinja_string_case(r, of->string, FSDP__CASE_CAPITALIZE, out);
 }
 
 METHOD(title)
 {
-    return fsdp__string_case(r, of->string, FSDP__CASE_TITLE, out);
+    return fsdp__jinja_string_case(r, of->string, FSDP__CASE_TITLE, out);
 }
 
 METHOD(replace)
 {
-    fsdp__string old = {0}, by = {0};
+    fsdp__jinja_string old = {0}, by = {0};
     int64_t most = -1;
 
     if (arguments->count + arguments->named_count < 2)
@@ -152,11 +152,11 @@ METHOD(replace)
     FSDP_TRY(fsdp__argument_string(r, arguments, 0, "old", &old));
     FSDP_TRY(fsdp__argument_string(r, arguments, 1, "new", &by));
     FSDP_TRY(fsdp__argument_integer(r, arguments, 2, "count", &most));
-    return fsdp__string_replace(r, of->string, old, by, most, out);
+    return fsdp__jinja_string_replace(r, of->string, old, by, most, out);
 }
 
 /* Gets the part that is looked for. */
-static fsdp_status needle(fsdp__render *r, const fsdp__arguments *arguments, fsdp__string *out)
+static fsdp_status needle(fsdp__render *r, const fsdp__arguments *arguments, fsdp__jinja_string *out)
 {
     if (arguments->count != 1)
         return FSDP__RENDER_FAIL(r, "one argument is needed: the text to look for");
@@ -165,38 +165,39 @@ static fsdp_status needle(fsdp__render *r, const fsdp__arguments *arguments, fsd
 
 METHOD(find)
 {
-    fsdp__string part;
+    fsdp__jinja_string part;
     size_t at;
 
     FSDP_TRY(needle(r, arguments, &part));
-    at = fsdp__string_find(of->string, part, 0);
-    *out = fsdp__value_of_integer(at == SIZE_MAX ? -1 : fsdp__string_length((fsdp__string){of->string.at, at}));
+    at = fsdp__jinja_string_find(of->string, part, 0);
+    *out = fsdp__jinja_value_of_integer(
+        at == SIZE_MAX ? -1 : fsdp__jinja_string_length((fsdp__jinja_string){of->string.at, at}));
     return FSDP_OK;
 }
 
 METHOD(count_of)
 {
-    fsdp__string part;
+    fsdp__jinja_string part;
     int64_t count = 0;
 
     FSDP_TRY(needle(r, arguments, &part));
     if (part.bytes == 0)
-        count = fsdp__string_length(of->string) + 1;
+        count = fsdp__jinja_string_length(of->string) + 1;
     else
-        for (size_t at = 0; (at = fsdp__string_find(of->string, part, at)) != SIZE_MAX; at += part.bytes)
+        for (size_t at = 0; (at = fsdp__jinja_string_find(of->string, part, at)) != SIZE_MAX; at += part.bytes)
             count++;
-    *out = fsdp__value_of_integer(count);
+    *out = fsdp__jinja_value_of_integer(count);
     return FSDP_OK;
 }
 
-static fsdp_status without(fsdp__render *r, const fsdp__value *of, const fsdp__arguments *arguments, bool at_end,
-                           fsdp__value *out)
+static fsdp_status without(fsdp__render *r, const fsdp__jinja_value *of, const fsdp__arguments *arguments, bool at_end,
+                           fsdp__jinja_value *out)
 {
-    fsdp__string part;
+    fsdp__jinja_string part;
 
     FSDP_TRY(needle(r, arguments, &part));
     *out = *of;
-    if (at_end ? fsdp__string_ends(of->string, part) : fsdp__string_begins(of->string, part)) {
+    if (at_end ? fsdp__jinja_string_ends(of->string, part) : fsdp__jinja_string_begins(of->string, part)) {
         out->string.bytes -= part.bytes;
         out->string.at += at_end ? 0 : part.bytes;
     }
@@ -222,29 +223,30 @@ METHOD(is_digits)
             return FSDP__RENDER_FAIL(r, "isdigit is known for ASCII alone");
         all = all && of->string.at[i] >= '0' && of->string.at[i] <= '9';
     }
-    *out = fsdp__value_of_bool(all);
+    *out = fsdp__jinja_value_of_bool(all);
     return FSDP_OK;
 }
 
 METHOD(is_space)
 {
-    *out =
-        fsdp__value_of_bool(of->string.bytes > 0 && fsdp__string_strip(of->string, FSDP__STRIP_LEFT, NULL).bytes == 0);
+    *out = fsdp__jinja_value_of_bool(of->string.bytes > 0 &&
+                                     fsdp__jinja_string_strip(of->string, FSDP__STRIP_LEFT, NULL).bytes == 0);
     return FSDP_OK;
 }
 
 METHOD(join)
 {
-    const fsdp__value *what = fsdp__argument(arguments, 0, "iterable");
+    const fsdp__jinja_value *what = fsdp__argument(arguments, 0, "iterable");
     BUILDER text = {0};
-    fsdp__list items = {0};
+    fsdp__jinja_list items = {0};
 
     if (!what)
         return FSDP__RENDER_FAIL(r, "join needs a list");
-    FSDP_TRY(fsdp__value_items(r, what, &items));
+    FSDP_TRY(fsdp__jinja_value_items(r, what, &items));
     for (int64_t i = 0; i < items.count; i++) {
-        if (items.items[i].kind != FSDP__VALUE_STRING)
-            return FSDP__RENDER_FAIL(r, "join: item %d is %s, not str", (int)i, fsdp__value_type(&items.items[i]));
+        if (items.items[i].kind != FSDP__JINJA_VALUE_STRING)
+            return FSDP__RENDER_FAIL(r, "join: item %d is %s, not str", (int)i,
+                                     fsdp__jinja_value_type(&items.items[i]));
         if (i > 0)
             FSDP_TRY(fsdp__builder_add(r, &text, of->string.at, of->string.bytes));
         FSDP_TRY(fsdp__builder_add(r, &text, items.items[i].string.at, items.items[i].string.bytes));
@@ -253,7 +255,7 @@ METHOD(join)
 }
 
 /* Finds the argument that a place "{}", "{2}" or "{name}" of str.format stands for. */
-static const fsdp__value *place_of(const fsdp__arguments *arguments, fsdp__string place, int64_t *next)
+static const fsdp__jinja_value *place_of(const fsdp__arguments *arguments, fsdp__jinja_string place, int64_t *next)
 {
     int64_t index = 0;
 
@@ -262,7 +264,7 @@ static const fsdp__value *place_of(const fsdp__arguments *arguments, fsdp__strin
     for (size_t i = 0; i < place.bytes; i++) {
         if (place.at[i] < '0' || place.at[i] > '9' || place.bytes > 4) {
             for (int64_t k = 0; k < arguments->named_count; k++)
-                if (fsdp__strings_equal(arguments->named[k].key.string, place))
+                if (fsdp__jinja_strings_equal(arguments->named[k].key.string, place))
                     return &arguments->named[k].value;
             return NULL;
         }
@@ -275,25 +277,25 @@ METHOD(format)
 {
     BUILDER text = {0};
     int64_t next = 0;
-    const fsdp__string s = of->string;
+    const fsdp__jinja_string s = of->string;
 
     for (size_t at = 0; at < s.bytes;) {
         const char c = s.at[at];
         size_t close;
-        const fsdp__value *value;
+        const fsdp__jinja_value *value;
 
         if ((c != '{' && c != '}') || (at + 1 < s.bytes && s.at[at + 1] == c)) {
             FSDP_TRY(fsdp__builder_add(r, &text, &s.at[at], 1));
             at += c == '{' || c == '}' ? 2 : 1;
             continue;
         }
-        close = fsdp__string_find(s, (fsdp__string){"}", 1}, at);
+        close = fsdp__jinja_string_find(s, (fsdp__jinja_string){"}", 1}, at);
         value = c == '{' && close != SIZE_MAX
-                    ? place_of(arguments, (fsdp__string){s.at + at + 1, close - at - 1}, &next)
+                    ? place_of(arguments, (fsdp__jinja_string){s.at + at + 1, close - at - 1}, &next)
                     : NULL;
         if (!value)
             return FSDP__RENDER_FAIL(r, "format: a place '{...}' that is not known, or has no argument");
-        FSDP_TRY(fsdp__value_print(r, value, &text));
+        FSDP_TRY(fsdp__jinja_value_print(r, value, &text));
         at = close + 1;
     }
     return fsdp__builder_value(r, &text, out);
@@ -301,14 +303,15 @@ METHOD(format)
 
 /* ---- dictionaries ---- */
 
-static fsdp_status list_entries(fsdp__render *r, const fsdp__map *map, bool keys, bool values, fsdp__value *out)
+static fsdp_status list_entries(fsdp__render *r, const fsdp__jinja_map *map, bool keys, bool values,
+                                fsdp__jinja_value *out)
 {
-    FSDP_TRY(fsdp__value_new_list(r, FSDP__VALUE_LIST, map->count, out));
+    FSDP_TRY(fsdp__jinja_value_new_list(r, FSDP__JINJA_VALUE_LIST, map->count, out));
     for (int64_t i = 0; i < map->count; i++) {
-        const fsdp__entry *entry = &map->entries[i];
+        const fsdp__jinja_entry *entry = &map->entries[i];
 
         if (keys && values)
-            FSDP_TRY(fsdp__value_pair(r, entry->key, entry->value, &out->list->items[i]));
+            FSDP_TRY(fsdp__jinja_value_pair(r, entry->key, entry->value, &out->list->items[i]));
         else
             out->list->items[i] = keys ? entry->key : entry->value;
     }
@@ -332,7 +335,8 @@ METHOD(values)
 
 METHOD(get)
 {
-    const fsdp__value *key = fsdp__argument(arguments, 0, "key"), *otherwise = fsdp__argument(arguments, 1, "default");
+    const fsdp__jinja_value *key = fsdp__argument(arguments, 0, "key"),
+                            *otherwise = fsdp__argument(arguments, 1, "default");
 
     if (!key)
         return FSDP__RENDER_FAIL(r, "get needs a key");
@@ -340,7 +344,7 @@ METHOD(get)
     for (int64_t i = 0; i < of->map->count; i++) {
         bool equal;
 
-        FSDP_TRY(fsdp__value_equal(r, &of->map->entries[i].key, key, &equal));
+        FSDP_TRY(fsdp__jinja_value_equal(r, &of->map->entries[i].key, key, &equal));
         if (equal)
             *out = of->map->entries[i].value;
     }
@@ -351,14 +355,14 @@ METHOD(get)
 
 METHOD(index_of)
 {
-    const fsdp__value *what = fsdp__argument(arguments, 0, "value");
+    const fsdp__jinja_value *what = fsdp__argument(arguments, 0, "value");
 
     for (int64_t i = 0; what && i < of->list->count; i++) {
         bool equal;
 
-        FSDP_TRY(fsdp__value_equal(r, &of->list->items[i], what, &equal));
+        FSDP_TRY(fsdp__jinja_value_equal(r, &of->list->items[i], what, &equal));
         if (equal) {
-            *out = fsdp__value_of_integer(i);
+            *out = fsdp__jinja_value_of_integer(i);
             return FSDP_OK;
         }
     }
@@ -367,16 +371,16 @@ METHOD(index_of)
 
 METHOD(count_items)
 {
-    const fsdp__value *what = fsdp__argument(arguments, 0, "value");
+    const fsdp__jinja_value *what = fsdp__argument(arguments, 0, "value");
     int64_t count = 0;
 
     for (int64_t i = 0; what && i < of->list->count; i++) {
         bool equal;
 
-        FSDP_TRY(fsdp__value_equal(r, &of->list->items[i], what, &equal));
+        FSDP_TRY(fsdp__jinja_value_equal(r, &of->list->items[i], what, &equal));
         count += equal;
     }
-    *out = fsdp__value_of_integer(count);
+    *out = fsdp__jinja_value_of_integer(count);
     return FSDP_OK;
 }
 
@@ -384,7 +388,7 @@ METHOD(count_items)
 
 METHOD(next_turn)
 {
-    fsdp__turn *turn = of->turn;
+    fsdp__jinja_turn *turn = of->turn;
 
     *out = turn->items.items[turn->index];
     turn->index = (turn->index + 1) % turn->items.count;
@@ -466,19 +470,19 @@ static const fsdp__callable list_methods[] = {
 static const fsdp__callable tuple_methods[] = {{"index", "value", index_of}, {"count", "value", count_items}};
 static const fsdp__callable cycler_methods[] = {{"next", "", next_turn}, {"reset", "", first_turn}};
 
-static const fsdp__callable *find_method(const fsdp__value *of, fsdp__string name)
+static const fsdp__callable *find_method(const fsdp__jinja_value *of, fsdp__jinja_string name)
 {
 #define IN(table) fsdp__callable_find(table, FSDP__COUNT_OF(table), name)
     switch (of->kind) {
-    case FSDP__VALUE_STRING:
+    case FSDP__JINJA_VALUE_STRING:
         return IN(string_methods);
-    case FSDP__VALUE_MAP:
+    case FSDP__JINJA_VALUE_MAP:
         return IN(map_methods);
-    case FSDP__VALUE_LIST:
+    case FSDP__JINJA_VALUE_LIST:
         return IN(list_methods);
-    case FSDP__VALUE_TUPLE:
+    case FSDP__JINJA_VALUE_TUPLE:
         return IN(tuple_methods);
-    case FSDP__VALUE_CYCLER:
+    case FSDP__JINJA_VALUE_CYCLER:
         return IN(cycler_methods);
     default:
         return NULL;
@@ -486,24 +490,25 @@ static const fsdp__callable *find_method(const fsdp__value *of, fsdp__string nam
 #undef IN
 }
 
-bool fsdp__jinja_has_method(const fsdp__value *of, fsdp__string name)
+bool fsdp__jinja_has_method(const fsdp__jinja_value *of, fsdp__jinja_string name)
 {
     return find_method(of, name) != NULL;
 }
 
-fsdp_status fsdp__jinja_method(fsdp__render *r, fsdp__string name, const fsdp__value *of,
-                               const fsdp__arguments *arguments, fsdp__value *out)
+fsdp_status fsdp__jinja_method(fsdp__render *r, fsdp__jinja_string name, const fsdp__jinja_value *of,
+                               const fsdp__arguments *arguments, fsdp__jinja_value *out)
 {
     const fsdp__callable *method = find_method(of, name);
-    bool changes =
-        of->kind != FSDP__VALUE_STRING && !fsdp__string_is(name, "copy") && !fsdp__string_is(name, "fromkeys");
+    bool changes = of->kind != FSDP__JINJA_VALUE_STRING && !fsdp__jinja_string_is(name, "copy") &&
+                   !fsdp__jinja_string_is(name, "fromkeys");
 
     if (method && method->call)
         return fsdp__callable_call(r, method, of, arguments, out);
     if (method && changes)
         return FSDP__RENDER_FAIL(r, "access to attribute '%s' of '%s' object is unsafe.", method->name,
-                                 fsdp__value_type(of));
+                                 fsdp__jinja_value_type(of));
     if (method)
-        return FSDP__RENDER_FAIL(r, "the method '%s' of %s is not known", method->name, fsdp__value_type(of));
-    return FSDP__RENDER_FAIL(r, "'%s object' has no attribute '%s'", fsdp__value_type(of), FSDP__JINJA_NAME(name));
+        return FSDP__RENDER_FAIL(r, "the method '%s' of %s is not known", method->name, fsdp__jinja_value_type(of));
+    return FSDP__RENDER_FAIL(r, "'%s object' has no attribute '%s'", fsdp__jinja_value_type(of),
+                             FSDP__JINJA_NAME(name));
 }

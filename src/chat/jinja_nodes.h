@@ -43,8 +43,8 @@ typedef struct fsdp__jinja_node fsdp__jinja_node;
 struct fsdp__jinja_node {
     fsdp__jinja_node_kind kind;
     int line;
-    fsdp__string name;
-    fsdp__value constant;
+    fsdp__jinja_string name;
+    fsdp__jinja_value constant;
     fsdp__jinja_node *a, *b, *c, *d;
     fsdp__jinja_node *items, *body, *other; /* lists */
     fsdp__jinja_node *next;                 /* in the list that it is in */
@@ -76,7 +76,7 @@ bool fsdp__parser_takes(fsdp__parser *p, const char *sign);
 bool fsdp__parser_takes_name(fsdp__parser *p, const char *name);
 fsdp_status fsdp__parser_expect(fsdp__parser *p, const char *sign);
 /* Takes a name, whatever it is. */
-fsdp_status fsdp__parser_name(fsdp__parser *p, fsdp__string *out);
+fsdp_status fsdp__parser_name(fsdp__parser *p, fsdp__jinja_string *out);
 /* Fails because of the word that comes. */
 fsdp_status fsdp__parser_unexpected(fsdp__parser *p, const char *wanted);
 

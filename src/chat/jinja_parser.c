@@ -172,7 +172,7 @@ static const struct {
 
 static fsdp_status parse_statement(fsdp__parser *p, fsdp__jinja_node **out)
 {
-    fsdp__string name;
+    fsdp__jinja_string name;
     char text[64];
 
     for (size_t i = 0; i < FSDP__COUNT_OF(statements); i++)
@@ -201,7 +201,7 @@ static fsdp_status parse_one(fsdp__parser *p, fsdp__jinja_node **out)
 {
     if (p->word->kind == FSDP__WORD_TEXT) {
         FSDP_TRY(fsdp__jinja_node_create(p, FSDP__JINJA_TEXT, out));
-        (*out)->constant = fsdp__value_of_text(p->word->text.at, p->word->text.bytes);
+        (*out)->constant = fsdp__jinja_value_of_text(p->word->text.at, p->word->text.bytes);
         fsdp__parser_next(p);
         return FSDP_OK;
     }

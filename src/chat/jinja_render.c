@@ -33,24 +33,24 @@ static fsdp_status enter(fsdp__runner *run, fsdp__scope *around)
 }
 
 /* Assigns to a name, to several, or to an attribute of a namespace. */
-static fsdp_status assign(fsdp__runner *run, const fsdp__jinja_node *target, fsdp__value value)
+static fsdp_status assign(fsdp__runner *run, const fsdp__jinja_node *target, fsdp__jinja_value value)
 {
     fsdp__render *r = &run->render;
-    fsdp__list items;
-    fsdp__value of;
+    fsdp__jinja_list items;
+    fsdp__jinja_value of;
     int64_t i = 0;
 
     if (target->kind == FSDP__JINJA_NAME)
         return fsdp__scope_set(run, target->name, value);
     if (target->kind == FSDP__JINJA_ATTRIBUTE) {
         FSDP_TRY(fsdp__evaluate(run, target->a, &of));
-        if (of.kind != FSDP__VALUE_NAMESPACE)
+        if (of.kind != FSDP__JINJA_VALUE_NAMESPACE)
             return FSDP__RENDER_FAIL(r, "cannot assign attribute on non-namespace object");
         if (target->name.at[0] == '_')
             return FSDP__RENDER_FAIL(r, "an attribute of a namespace cannot begin with '_'");
-        return fsdp__map_set(r, of.map, fsdp__value_of_text(target->name.at, target->name.bytes), value);
+        return fsdp__jinja_map_set(r, of.map, fsdp__jinja_value_of_text(target->name.at, target->name.bytes), value);
     }
-    FSDP_TRY(fsdp__value_items(r, &value, &items));
+    FSDP_TRY(fsdp__jinja_value_items(r, &value, &items));
     for (const fsdp__jinja_node *name = target->items; name; name = name->next, i++) {
         if (i >= items.count)
             return FSDP__RENDER_FAIL(r, "not enough values to unpack (got %d)", (int)items.count);
@@ -62,18 +62,18 @@ static fsdp_status assign(fsdp__runner *run, const fsdp__jinja_node *target, fsd
 /* ---- loops ---- */
 
 /* Leaves out the items for which the loop's condition does not hold. */
-static fsdp_status choose(fsdp__runner *run, const fsdp__jinja_node *node, fsdp__list *items)
+static fsdp_status choose(fsdp__runner *run, const fsdp__jinja_node *node, fsdp__jinja_list *items)
 {
     fsdp__scope *outer = run->scope;
-    fsdp__value kept, is;
+    fsdp__jinja_value kept, is;
     int64_t count = 0;
 
-    FSDP_TRY(fsdp__value_new_list(&run->render, FSDP__VALUE_LIST, items->count, &kept));
+    FSDP_TRY(fsdp__jinja_value_new_list(&run->render, FSDP__JINJA_VALUE_LIST, items->count, &kept));
     for (int64_t i = 0; i < items->count; i++) {
         FSDP_TRY(enter(run, outer));
         FSDP_TRY(assign(run, node->a, items->items[i]));
         FSDP_TRY(fsdp__evaluate(run, node->c, &is));
-        if (fsdp__value_truth(&is))
+        if (fsdp__jinja_value_truth(&is))
             kept.list->items[count++] = items->items[i];
     }
     run->scope = outer;
@@ -85,23 +85,23 @@ static fsdp_status choose(fsdp__runner *run, const fsdp__jinja_node *node, fsdp_
 static fsdp_status execute_for(fsdp__runner *run, const fsdp__jinja_node *node)
 {
     fsdp__scope *outer = run->scope;
-    fsdp__loop *loop = fsdp__render_alloc(&run->render, sizeof *loop);
-    fsdp__list *items = fsdp__render_alloc(&run->render, sizeof *items);
-    fsdp__value over;
+    fsdp__jinja_loop *loop = fsdp__render_alloc(&run->render, sizeof *loop);
+    fsdp__jinja_list *items = fsdp__render_alloc(&run->render, sizeof *items);
+    fsdp__jinja_value over;
     ending how = TO_ITS_END;
 
     if (!loop || !items)
         return fsdp_fail_hop(run->render.failed, __FILE__, __LINE__);
     FSDP_TRY(fsdp__evaluate(run, node->b, &over));
-    FSDP_TRY(fsdp__value_items(&run->render, &over, items));
+    FSDP_TRY(fsdp__jinja_value_items(&run->render, &over, items));
     if (node->c)
         FSDP_TRY(choose(run, node, items));
-    *loop = (fsdp__loop){.items = items};
+    *loop = (fsdp__jinja_loop){.items = items};
     for (int64_t i = 0; i < items->count && how != BY_BREAK; i++) {
         FSDP_TRY(enter(run, outer));
         loop->index = i;
-        FSDP_TRY(
-            fsdp__scope_set(run, (fsdp__string){"loop", 4}, (fsdp__value){.kind = FSDP__VALUE_LOOP, .loop = loop}));
+        FSDP_TRY(fsdp__scope_set(run, (fsdp__jinja_string){"loop", 4},
+                                 (fsdp__jinja_value){.kind = FSDP__JINJA_VALUE_LOOP, .loop = loop}));
         FSDP_TRY(assign(run, node->a, items->items[i]));
         FSDP_TRY(execute(run, node->body, &how));
     }
@@ -117,7 +117,7 @@ static fsdp_status execute_for(fsdp__runner *run, const fsdp__jinja_node *node)
 /* ---- macros and blocks ---- */
 
 /* Executes a body in a scope of its own inside of `around`, and makes a string of what it writes. */
-static fsdp_status capture(fsdp__runner *run, const fsdp__jinja_node *body, fsdp__value *out)
+static fsdp_status capture(fsdp__runner *run, const fsdp__jinja_node *body, fsdp__jinja_value *out)
 {
     fsdp__builder *outer = run->render.out;
     BUILDER text = {0};
@@ -129,12 +129,12 @@ static fsdp_status capture(fsdp__runner *run, const fsdp__jinja_node *body, fsdp
     return fsdp__builder_value(&run->render, &text, out);
 }
 
-static const fsdp__value *macro_argument(const fsdp__arguments *arguments, int64_t i, fsdp__string name)
+static const fsdp__jinja_value *macro_argument(const fsdp__arguments *arguments, int64_t i, fsdp__jinja_string name)
 {
     if (i < arguments->count)
         return &arguments->values[i];
     for (int64_t k = 0; k < arguments->named_count; k++)
-        if (fsdp__strings_equal(arguments->named[k].key.string, name))
+        if (fsdp__jinja_strings_equal(arguments->named[k].key.string, name))
             return &arguments->named[k].value;
     return NULL;
 }
@@ -145,8 +145,8 @@ static fsdp_status bind(fsdp__runner *run, const fsdp__jinja_node *macro, const 
     int64_t i = 0, named = 0;
 
     for (const fsdp__jinja_node *parameter = macro->items; parameter; parameter = parameter->next, i++) {
-        const fsdp__value *given = macro_argument(arguments, i, parameter->name);
-        fsdp__value value;
+        const fsdp__jinja_value *given = macro_argument(arguments, i, parameter->name);
+        fsdp__jinja_value value;
 
         named += given && i >= arguments->count;
         if (given)
@@ -154,8 +154,8 @@ static fsdp_status bind(fsdp__runner *run, const fsdp__jinja_node *macro, const 
         else if (parameter->a)
             FSDP_TRY(fsdp__evaluate(run, parameter->a, &value));
         else
-            FSDP_TRY(fsdp__value_undefined(&run->render, &value, "parameter '%s' was not provided",
-                                           FSDP__JINJA_NAME(parameter->name)));
+            FSDP_TRY(fsdp__jinja_value_undefined(&run->render, &value, "parameter '%s' was not provided",
+                                                 FSDP__JINJA_NAME(parameter->name)));
         FSDP_TRY(fsdp__scope_set(run, parameter->name, value));
     }
     if (arguments->count > i || named < arguments->named_count)
@@ -165,7 +165,7 @@ static fsdp_status bind(fsdp__runner *run, const fsdp__jinja_node *macro, const 
 }
 
 static fsdp_status call_macro(fsdp__runner *run, const struct fsdp__macro *macro, const fsdp__arguments *arguments,
-                              fsdp__value *out)
+                              fsdp__jinja_value *out)
 {
     fsdp__scope *caller = run->scope;
 
@@ -183,13 +183,13 @@ static fsdp_status define_macro(fsdp__runner *run, const fsdp__jinja_node *node)
     if (!macro)
         return fsdp_fail_hop(run->render.failed, __FILE__, __LINE__);
     *macro = (struct fsdp__macro){node, run->scope};
-    return fsdp__scope_set(run, node->name, (fsdp__value){.kind = FSDP__VALUE_MACRO, .macro = macro});
+    return fsdp__scope_set(run, node->name, (fsdp__jinja_value){.kind = FSDP__JINJA_VALUE_MACRO, .macro = macro});
 }
 
 static fsdp_status execute_set_block(fsdp__runner *run, const fsdp__jinja_node *node)
 {
     fsdp__scope *outer = run->scope;
-    fsdp__value value;
+    fsdp__jinja_value value;
 
     FSDP_TRY(enter(run, outer));
     FSDP_TRY(capture(run, node->body, &value));
@@ -216,7 +216,7 @@ static fsdp_status execute_generation(fsdp__runner *run, const fsdp__jinja_node 
     if (end == begin)
         return FSDP_OK;
     FSDP_TRY(fsdp__grow(&result->marked, result->count, &result->capacity, sizeof *result->marked));
-    result->marked[result->count++] = (fsdp__range){begin, end};
+    result->marked[result->count++] = (fsdp__jinja_range){begin, end};
     return FSDP_OK;
 }
 
@@ -225,10 +225,10 @@ static fsdp_status execute_generation(fsdp__runner *run, const fsdp__jinja_node 
 static fsdp_status execute_if(fsdp__runner *run, const fsdp__jinja_node *node, ending *how)
 {
     for (;;) {
-        fsdp__value is;
+        fsdp__jinja_value is;
 
         FSDP_TRY(fsdp__evaluate(run, node->a, &is));
-        if (fsdp__value_truth(&is))
+        if (fsdp__jinja_value_truth(&is))
             return execute(run, node->body, how);
         if (!node->other || node->other->kind != FSDP__JINJA_IF || node->other->next)
             return execute(run, node->other, how);
@@ -238,16 +238,16 @@ static fsdp_status execute_if(fsdp__runner *run, const fsdp__jinja_node *node, e
 
 static fsdp_status print(fsdp__runner *run, const fsdp__jinja_node *node)
 {
-    fsdp__value value;
+    fsdp__jinja_value value;
 
     FSDP_TRY(fsdp__evaluate(run, node->a, &value));
     run->render.line = node->line;
-    return fsdp__value_print(&run->render, &value, run->render.out);
+    return fsdp__jinja_value_print(&run->render, &value, run->render.out);
 }
 
 static fsdp_status set(fsdp__runner *run, const fsdp__jinja_node *node)
 {
-    fsdp__value value;
+    fsdp__jinja_value value;
 
     FSDP_TRY(fsdp__evaluate(run, node->b, &value));
     run->render.line = node->line;
@@ -296,11 +296,11 @@ static fsdp_status execute(fsdp__runner *run, const fsdp__jinja_node *body, endi
 
 static fsdp_status render(fsdp__runner *run, const fsdp__jinja *jinja, const json_t *variables)
 {
-    fsdp__value all;
+    fsdp__jinja_value all;
     ending how;
 
     FSDP_TRY(enter(run, NULL));
-    FSDP_TRY(fsdp__value_of_json(&run->render, variables, &all));
+    FSDP_TRY(fsdp__jinja_value_of_json(&run->render, variables, &all));
     run->scope->names = *all.map;
     FSDP_TRY(fsdp__builder_add(&run->render, &run->text, "", 0));
     return execute(run, jinja->body, &how);

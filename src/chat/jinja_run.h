@@ -9,7 +9,7 @@
  * with it. */
 typedef struct fsdp__scope {
     struct fsdp__scope *around;
-    fsdp__map names;
+    fsdp__jinja_map names;
 } fsdp__scope;
 
 struct fsdp__macro {
@@ -23,11 +23,11 @@ typedef struct fsdp__runner {
     fsdp__builder text;     /* all that is written */
     fsdp__rendered *result; /* where `generation` blocks are noted */
     fsdp_status (*call_macro)(struct fsdp__runner *run, const struct fsdp__macro *macro,
-                              const fsdp__arguments *arguments, fsdp__value *out);
+                              const fsdp__arguments *arguments, fsdp__jinja_value *out);
 } fsdp__runner;
 
-fsdp_status fsdp__evaluate(fsdp__runner *run, const fsdp__jinja_node *node, fsdp__value *out);
+fsdp_status fsdp__evaluate(fsdp__runner *run, const fsdp__jinja_node *node, fsdp__jinja_value *out);
 /* Sets a name in the innermost scope. */
-fsdp_status fsdp__scope_set(fsdp__runner *run, fsdp__string name, fsdp__value value);
+fsdp_status fsdp__scope_set(fsdp__runner *run, fsdp__jinja_string name, fsdp__jinja_value value);
 
 #endif

@@ -24,7 +24,7 @@ static bool is_space(uint32_t character)
 }
 
 /* Returns the character at an offset, and its length, which is at least 1. */
-static int character_at(fsdp__string string, size_t at, uint32_t *character)
+static int character_at(fsdp__jinja_string string, size_t at, uint32_t *character)
 {
     int length = fsdp__utf8_at(string.at + at, string.bytes - at, character);
 
@@ -33,14 +33,14 @@ static int character_at(fsdp__string string, size_t at, uint32_t *character)
 
 /* ---- ends ---- */
 
-static bool goes(const char *at, int length, uint32_t character, const fsdp__string *characters)
+static bool goes(const char *at, int length, uint32_t character, const fsdp__jinja_string *characters)
 {
     if (!characters)
         return is_space(character);
-    return fsdp__string_find(*characters, (fsdp__string){at, (size_t)length}, 0) != SIZE_MAX;
+    return fsdp__jinja_string_find(*characters, (fsdp__jinja_string){at, (size_t)length}, 0) != SIZE_MAX;
 }
 
-fsdp__string fsdp__string_strip(fsdp__string string, int sides, const fsdp__string *characters)
+fsdp__jinja_string fsdp__jinja_string_strip(fsdp__jinja_string string, int sides, const fsdp__jinja_string *characters)
 {
     uint32_t character = 0;
 
@@ -65,18 +65,18 @@ fsdp__string fsdp__string_strip(fsdp__string string, int sides, const fsdp__stri
     return string;
 }
 
-bool fsdp__string_begins(fsdp__string string, fsdp__string part)
+bool fsdp__jinja_string_begins(fsdp__jinja_string string, fsdp__jinja_string part)
 {
     return part.bytes <= string.bytes && (part.bytes == 0 || memcmp(string.at, part.at, part.bytes) == 0);
 }
 
-bool fsdp__string_ends(fsdp__string string, fsdp__string part)
+bool fsdp__jinja_string_ends(fsdp__jinja_string string, fsdp__jinja_string part)
 {
     return part.bytes <= string.bytes &&
            (part.bytes == 0 || memcmp(string.at + string.bytes - part.bytes, part.at, part.bytes) == 0);
 }
 
-size_t fsdp__string_find(fsdp__string string, fsdp__string part, size_t from)
+size_t fsdp__jinja_string_find(fsdp__jinja_string string, fsdp__jinja_string part, size_t from)
 {
     const char *end = string.at + string.bytes, *at = string.at + from;
 
@@ -95,7 +95,7 @@ size_t fsdp__string_find(fsdp__string string, fsdp__string part, size_t from)
 /* ---- literals ---- */
 
 /* Reads up to `most` digits of a base. Returns how many there are. */
-static int read_digits(fsdp__string text, size_t at, int most, int base, uint32_t *out)
+static int read_digits(fsdp__jinja_string text, size_t at, int most, int base, uint32_t *out)
 {
     char digits[9] = "", *end;
 
@@ -108,7 +108,7 @@ static int read_digits(fsdp__string text, size_t at, int most, int base, uint32_
 }
 
 /* Reads the escape whose backslash is at `at`, and returns where it ends. */
-static fsdp_status escape(fsdp__render *r, fsdp__string text, size_t *at, fsdp__builder *out)
+static fsdp_status escape(fsdp__render *r, fsdp__jinja_string text, size_t *at, fsdp__builder *out)
 {
     static const char letters[] = "ntr\\'\"abfv", meant[] = "\n\t\r\\'\"\a\b\f\v";
     char c = text.at[*at + 1], bytes[4];
@@ -140,7 +140,7 @@ static fsdp_status escape(fsdp__render *r, fsdp__string text, size_t *at, fsdp__
     return fsdp__builder_add(r, out, bytes, fsdp__utf8_of(character, bytes));
 }
 
-fsdp_status fsdp__string_unescape(fsdp__render *r, fsdp__string text, fsdp__value *out)
+fsdp_status fsdp__jinja_string_unescape(fsdp__render *r, fsdp__jinja_string text, fsdp__jinja_value *out)
 {
     BUILDER made = {0};
 
@@ -161,7 +161,7 @@ fsdp_status fsdp__string_unescape(fsdp__render *r, fsdp__string text, fsdp__valu
 /* A list that grows item by item. */
 typedef struct parts {
     fsdp__render *r;
-    fsdp__value list;
+    fsdp__jinja_value list;
     int64_t capacity;
 } parts;
 
@@ -170,29 +170,29 @@ static fsdp_status add_part(parts *p, const char *at, size_t bytes)
     int64_t count = p->list.list ? p->list.list->count : 0;
 
     if (count == p->capacity) {
-        fsdp__value grown;
+        fsdp__jinja_value grown;
 
         p->capacity = p->capacity ? 2 * p->capacity : 4;
-        FSDP_TRY(fsdp__value_new_list(p->r, FSDP__VALUE_LIST, p->capacity, &grown));
+        FSDP_TRY(fsdp__jinja_value_new_list(p->r, FSDP__JINJA_VALUE_LIST, p->capacity, &grown));
         if (count)
             memcpy(grown.list->items, p->list.list->items, (size_t)count * sizeof *grown.list->items);
         grown.list->count = count;
         p->list = grown;
     }
-    p->list.list->items[p->list.list->count++] = fsdp__value_of_text(at, bytes);
+    p->list.list->items[p->list.list->count++] = fsdp__jinja_value_of_text(at, bytes);
     return FSDP_OK;
 }
 
-static fsdp_status end_parts(parts *p, fsdp__value *out)
+static fsdp_status end_parts(parts *p, fsdp__jinja_value *out)
 {
     if (!p->list.list)
-        return fsdp__value_new_list(p->r, FSDP__VALUE_LIST, 0, out);
+        return fsdp__jinja_value_new_list(p->r, FSDP__JINJA_VALUE_LIST, 0, out);
     *out = p->list;
     return FSDP_OK;
 }
 
 /* Returns how many bytes from `at` on are white space, or are not. */
-static size_t run_of(fsdp__string s, size_t at, bool space)
+static size_t run_of(fsdp__jinja_string s, size_t at, bool space)
 {
     size_t begin = at;
 
@@ -207,7 +207,7 @@ static size_t run_of(fsdp__string s, size_t at, bool space)
     return at - begin;
 }
 
-static fsdp_status split_at_space(parts *p, fsdp__string s, int64_t most)
+static fsdp_status split_at_space(parts *p, fsdp__jinja_string s, int64_t most)
 {
     size_t at = run_of(s, 0, true);
 
@@ -223,8 +223,8 @@ static fsdp_status split_at_space(parts *p, fsdp__string s, int64_t most)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__string_split(fsdp__render *r, fsdp__string string, const fsdp__string *separator, int64_t most,
-                               fsdp__value *out)
+fsdp_status fsdp__jinja_string_split(fsdp__render *r, fsdp__jinja_string string, const fsdp__jinja_string *separator,
+                                     int64_t most, fsdp__jinja_value *out)
 {
     parts p = {.r = r};
     size_t at = 0, found;
@@ -236,7 +236,7 @@ fsdp_status fsdp__string_split(fsdp__render *r, fsdp__string string, const fsdp_
     if (separator->bytes == 0)
         return FSDP__RENDER_FAIL(r, "empty separator");
     FSDP_TRY(fsdp__render_work(r, string.bytes / 64));
-    for (; most != 0 && (found = fsdp__string_find(string, *separator, at)) != SIZE_MAX; most--) {
+    for (; most != 0 && (found = fsdp__jinja_string_find(string, *separator, at)) != SIZE_MAX; most--) {
         FSDP_TRY(add_part(&p, string.at + at, found - at));
         at = found + separator->bytes;
     }
@@ -244,18 +244,18 @@ fsdp_status fsdp__string_split(fsdp__render *r, fsdp__string string, const fsdp_
     return end_parts(&p, out);
 }
 
-fsdp_status fsdp__string_split_right(fsdp__render *r, fsdp__string string, const fsdp__string *separator, int64_t most,
-                                     fsdp__value *out)
+fsdp_status fsdp__jinja_string_split_right(fsdp__render *r, fsdp__jinja_string string,
+                                           const fsdp__jinja_string *separator, int64_t most, fsdp__jinja_value *out)
 {
-    fsdp__value all;
+    fsdp__jinja_value all;
     int64_t joined; /* parts that stay together at the beginning */
 
-    FSDP_TRY(fsdp__string_split(r, string, separator, -1, &all));
+    FSDP_TRY(fsdp__jinja_string_split(r, string, separator, -1, &all));
     joined = most < 0 ? 0 : all.list->count - 1 - most;
     if (joined > 0) {
-        const fsdp__string last = all.list->items[joined].string, first = all.list->items[0].string;
+        const fsdp__jinja_string last = all.list->items[joined].string, first = all.list->items[0].string;
 
-        all.list->items[joined].string = (fsdp__string){
+        all.list->items[joined].string = (fsdp__jinja_string){
             separator ? string.at : first.at, (size_t)(last.at + last.bytes - (separator ? string.at : first.at))};
         all.list->items += joined;
         all.list->count -= joined;
@@ -269,7 +269,7 @@ static bool ends_line(uint32_t c)
     return (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
 }
 
-fsdp_status fsdp__string_lines(fsdp__render *r, fsdp__string string, bool keep_ends, fsdp__value *out)
+fsdp_status fsdp__jinja_string_lines(fsdp__render *r, fsdp__jinja_string string, bool keep_ends, fsdp__jinja_value *out)
 {
     parts p = {.r = r};
     size_t begin = 0;
@@ -291,13 +291,13 @@ fsdp_status fsdp__string_lines(fsdp__render *r, fsdp__string string, bool keep_e
     return end_parts(&p, out);
 }
 
-fsdp_status fsdp__string_replace(fsdp__render *r, fsdp__string string, fsdp__string old, fsdp__string by, int64_t most,
-                                 fsdp__value *out)
+fsdp_status fsdp__jinja_string_replace(fsdp__render *r, fsdp__jinja_string string, fsdp__jinja_string old,
+                                       fsdp__jinja_string by, int64_t most, fsdp__jinja_value *out)
 {
     BUILDER made = {0};
     size_t at = 0, found;
 
-    for (; most != 0 && (found = fsdp__string_find(string, old, at)) != SIZE_MAX; most--) {
+    for (; most != 0 && (found = fsdp__jinja_string_find(string, old, at)) != SIZE_MAX; most--) {
         FSDP_TRY(fsdp__builder_add(r, &made, string.at + at, found - at));
         FSDP_TRY(fsdp__builder_add(r, &made, by.at, by.bytes));
         at = found + old.bytes;
@@ -354,7 +354,7 @@ static bool begins_word(locale_t locale, fsdp__case to, uint32_t before)
            (to == FSDP__CASE_TITLE_FILTER && (is_space(before) || (before < 0x80 && strchr("-({[<", (int)before))));
 }
 
-static fsdp_status add_all_cased(fsdp__render *r, locale_t locale, fsdp__string string, fsdp__case to,
+static fsdp_status add_all_cased(fsdp__render *r, locale_t locale, fsdp__jinja_string string, fsdp__case to,
                                  fsdp__builder *out)
 {
     uint32_t before = 0, character = 0;
@@ -368,7 +368,7 @@ static fsdp_status add_all_cased(fsdp__render *r, locale_t locale, fsdp__string 
     return FSDP_OK;
 }
 
-fsdp_status fsdp__string_case(fsdp__render *r, fsdp__string string, fsdp__case to, fsdp__value *out)
+fsdp_status fsdp__jinja_string_case(fsdp__render *r, fsdp__jinja_string string, fsdp__case to, fsdp__jinja_value *out)
 {
     locale_t locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
     BUILDER made = {0};
@@ -384,14 +384,14 @@ fsdp_status fsdp__string_case(fsdp__render *r, fsdp__string string, fsdp__case t
 
 /* ---- slices ---- */
 
-static fsdp_status slice_bound(fsdp__render *r, const fsdp__value *value, int64_t otherwise, int64_t *out)
+static fsdp_status slice_bound(fsdp__render *r, const fsdp__jinja_value *value, int64_t otherwise, int64_t *out)
 {
     *out = otherwise;
-    if (!value || value->kind == FSDP__VALUE_NONE)
+    if (!value || value->kind == FSDP__JINJA_VALUE_NONE)
         return FSDP_OK;
-    if (value->kind != FSDP__VALUE_INTEGER && value->kind != FSDP__VALUE_BOOL)
+    if (value->kind != FSDP__JINJA_VALUE_INTEGER && value->kind != FSDP__JINJA_VALUE_BOOL)
         return FSDP__RENDER_FAIL(r, "slice indices must be integers or None");
-    *out = fsdp__value_integer(value);
+    *out = fsdp__jinja_value_integer(value);
     return FSDP_OK;
 }
 
@@ -403,19 +403,19 @@ static int64_t clamp(int64_t at, int64_t count, int64_t low, int64_t high)
     return at < low ? low : at > high ? high : at;
 }
 
-static fsdp_status slice_list(fsdp__render *r, const fsdp__list *from, int64_t begin, int64_t end, int64_t step,
-                              fsdp__kind kind, fsdp__value *out)
+static fsdp_status slice_list(fsdp__render *r, const fsdp__jinja_list *from, int64_t begin, int64_t end, int64_t step,
+                              fsdp__jinja_kind kind, fsdp__jinja_value *out)
 {
     int64_t count =
         step > 0 ? (end > begin ? (end - begin - 1) / step + 1 : 0) : (begin > end ? (begin - end - 1) / -step + 1 : 0);
 
-    FSDP_TRY(fsdp__value_new_list(r, kind, count, out));
+    FSDP_TRY(fsdp__jinja_value_new_list(r, kind, count, out));
     for (int64_t i = 0; i < count; i++)
         out->list->items[i] = from->items[begin + i * step];
     return FSDP_OK;
 }
 
-static fsdp_status join_characters(fsdp__render *r, const fsdp__list *characters, fsdp__value *out)
+static fsdp_status join_characters(fsdp__render *r, const fsdp__jinja_list *characters, fsdp__jinja_value *out)
 {
     BUILDER made = {0};
 
@@ -424,20 +424,20 @@ static fsdp_status join_characters(fsdp__render *r, const fsdp__list *characters
     return fsdp__builder_value(r, &made, out);
 }
 
-fsdp_status fsdp__value_slice(fsdp__render *r, const fsdp__value *value, const fsdp__value *begin,
-                              const fsdp__value *end, const fsdp__value *step, fsdp__value *out)
+fsdp_status fsdp__jinja_value_slice(fsdp__render *r, const fsdp__jinja_value *value, const fsdp__jinja_value *begin,
+                                    const fsdp__jinja_value *end, const fsdp__jinja_value *step, fsdp__jinja_value *out)
 {
-    bool is_string = value->kind == FSDP__VALUE_STRING;
+    bool is_string = value->kind == FSDP__JINJA_VALUE_STRING;
     int64_t by, first, last, count;
-    fsdp__list items;
-    fsdp__value characters;
+    fsdp__jinja_list items;
+    fsdp__jinja_value characters;
 
-    if (!is_string && !fsdp__value_is_list(value))
-        return FSDP__RENDER_FAIL(r, "'%s' object cannot be sliced", fsdp__value_type(value));
+    if (!is_string && !fsdp__jinja_value_is_list(value))
+        return FSDP__RENDER_FAIL(r, "'%s' object cannot be sliced", fsdp__jinja_value_type(value));
     FSDP_TRY(slice_bound(r, step, 1, &by));
     if (by == 0 || by < -INT32_MAX || by > INT32_MAX)
         return FSDP__RENDER_FAIL(r, by ? "a slice's step is too large" : "slice step cannot be zero");
-    FSDP_TRY(fsdp__value_items(r, value, &items));
+    FSDP_TRY(fsdp__jinja_value_items(r, value, &items));
     count = items.count;
     FSDP_TRY(slice_bound(r, begin, by > 0 ? 0 : INT64_MAX, &first));
     FSDP_TRY(slice_bound(r, end, by > 0 ? INT64_MAX : INT64_MIN, &last));
@@ -445,6 +445,6 @@ fsdp_status fsdp__value_slice(fsdp__render *r, const fsdp__value *value, const f
     last = by > 0 ? clamp(last, count, 0, count) : clamp(last, count, -1, count - 1);
     if (!is_string)
         return slice_list(r, &items, first, last, by, value->kind, out);
-    FSDP_TRY(slice_list(r, &items, first, last, by, FSDP__VALUE_LIST, &characters));
+    FSDP_TRY(slice_list(r, &items, first, last, by, FSDP__JINJA_VALUE_LIST, &characters));
     return join_characters(r, characters.list, out);
 }

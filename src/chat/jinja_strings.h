@@ -11,23 +11,24 @@ enum {
 };
 
 /* Takes characters of the set `characters`, or white space where that is NULL, from the ends. */
-fsdp__string fsdp__string_strip(fsdp__string string, int sides, const fsdp__string *characters);
+fsdp__jinja_string fsdp__jinja_string_strip(fsdp__jinja_string string, int sides, const fsdp__jinja_string *characters);
 /* Makes a string of a literal's text, with Python's escapes. */
-fsdp_status fsdp__string_unescape(fsdp__render *r, fsdp__string text, fsdp__value *out);
+fsdp_status fsdp__jinja_string_unescape(fsdp__render *r, fsdp__jinja_string text, fsdp__jinja_value *out);
 /* Returns whether `part` is at the beginning, or at the end. */
-bool fsdp__string_begins(fsdp__string string, fsdp__string part);
-bool fsdp__string_ends(fsdp__string string, fsdp__string part);
+bool fsdp__jinja_string_begins(fsdp__jinja_string string, fsdp__jinja_string part);
+bool fsdp__jinja_string_ends(fsdp__jinja_string string, fsdp__jinja_string part);
 /* Returns where `part` begins, in bytes from `from` on; SIZE_MAX: nowhere. */
-size_t fsdp__string_find(fsdp__string string, fsdp__string part, size_t from);
+size_t fsdp__jinja_string_find(fsdp__jinja_string string, fsdp__jinja_string part, size_t from);
 
 /* Cut at every `separator` (NULL: at white space), `most` times at most (-1: as often as it goes). */
-fsdp_status fsdp__string_split(fsdp__render *r, fsdp__string string, const fsdp__string *separator, int64_t most,
-                               fsdp__value *out);
-fsdp_status fsdp__string_split_right(fsdp__render *r, fsdp__string string, const fsdp__string *separator, int64_t most,
-                                     fsdp__value *out);
-fsdp_status fsdp__string_lines(fsdp__render *r, fsdp__string string, bool keep_ends, fsdp__value *out);
-fsdp_status fsdp__string_replace(fsdp__render *r, fsdp__string string, fsdp__string old, fsdp__string by, int64_t most,
-                                 fsdp__value *out);
+fsdp_status fsdp__jinja_string_split(fsdp__render *r, fsdp__jinja_string string, const fsdp__jinja_string *separator,
+                                     int64_t most, fsdp__jinja_value *out);
+fsdp_status fsdp__jinja_string_split_right(fsdp__render *r, fsdp__jinja_string string,
+                                           const fsdp__jinja_string *separator, int64_t most, fsdp__jinja_value *out);
+fsdp_status fsdp__jinja_string_lines(fsdp__render *r, fsdp__jinja_string string, bool keep_ends,
+                                     fsdp__jinja_value *out);
+fsdp_status fsdp__jinja_string_replace(fsdp__render *r, fsdp__jinja_string string, fsdp__jinja_string old,
+                                       fsdp__jinja_string by, int64_t most, fsdp__jinja_value *out);
 
 typedef enum fsdp__case {
     FSDP__CASE_UPPER,
@@ -36,10 +37,11 @@ typedef enum fsdp__case {
     FSDP__CASE_TITLE,       /* of strings: a letter behind none is a capital */
     FSDP__CASE_TITLE_FILTER /* of Jinja's filter: the first letter of words between blanks, dashes and brackets */
 } fsdp__case;
-fsdp_status fsdp__string_case(fsdp__render *r, fsdp__string string, fsdp__case to, fsdp__value *out);
+fsdp_status fsdp__jinja_string_case(fsdp__render *r, fsdp__jinja_string string, fsdp__case to, fsdp__jinja_value *out);
 
 /* Gets items `begin` to `end` in steps (Python's slice; NULL: left out) of a string, by characters, or of a list. */
-fsdp_status fsdp__value_slice(fsdp__render *r, const fsdp__value *value, const fsdp__value *begin,
-                              const fsdp__value *end, const fsdp__value *step, fsdp__value *out);
+fsdp_status fsdp__jinja_value_slice(fsdp__render *r, const fsdp__jinja_value *value, const fsdp__jinja_value *begin,
+                                    const fsdp__jinja_value *end, const fsdp__jinja_value *step,
+                                    fsdp__jinja_value *out);
 
 #endif

@@ -6,8 +6,8 @@
 #include "chat/jinja_strings.h"
 
 /* Gets the argument of a test that needs one. */
-static fsdp_status only_argument(fsdp__render *r, fsdp__string name, const fsdp__arguments *arguments,
-                                 const fsdp__value **out)
+static fsdp_status only_argument(fsdp__render *r, fsdp__jinja_string name, const fsdp__arguments *arguments,
+                                 const fsdp__jinja_value **out)
 {
     if (arguments->count != 1 || arguments->named_count)
         return FSDP__RENDER_FAIL(r, "the test '%s' needs one argument", FSDP__JINJA_NAME(name));
@@ -20,28 +20,29 @@ static const struct {
 } relations[] = {{"equalto", "=="}, {"eq", "=="}, {"ne", "!="}, {"lt", "<"},          {"le", "<="},
                  {"gt", ">"},       {"ge", ">="}, {"in", "in"}, {"greaterthan", ">"}, {"lessthan", "<"}};
 
-static bool is_kind(const fsdp__value *of, const char *name, bool *known)
+static bool is_kind(const fsdp__jinja_value *of, const char *name, bool *known)
 {
-    const bool iterable = of->kind == FSDP__VALUE_STRING || fsdp__value_is_list(of) || of->kind == FSDP__VALUE_MAP;
-    const bool whole = of->kind == FSDP__VALUE_INTEGER || of->kind == FSDP__VALUE_BIG;
-    const bool truth = of->kind == FSDP__VALUE_BOOL;
+    const bool iterable =
+        of->kind == FSDP__JINJA_VALUE_STRING || fsdp__jinja_value_is_list(of) || of->kind == FSDP__JINJA_VALUE_MAP;
+    const bool whole = of->kind == FSDP__JINJA_VALUE_INTEGER || of->kind == FSDP__JINJA_VALUE_BIG;
+    const bool truth = of->kind == FSDP__JINJA_VALUE_BOOL;
     const struct {
         const char *name;
         bool is;
-    } kinds[] = {{"defined", of->kind != FSDP__VALUE_UNDEFINED},
-                 {"undefined", of->kind == FSDP__VALUE_UNDEFINED},
-                 {"none", of->kind == FSDP__VALUE_NONE},
-                 {"string", of->kind == FSDP__VALUE_STRING},
-                 {"mapping", of->kind == FSDP__VALUE_MAP},
-                 {"iterable", iterable || of->kind == FSDP__VALUE_UNDEFINED},
-                 {"sequence", iterable || of->kind == FSDP__VALUE_UNDEFINED},
+    } kinds[] = {{"defined", of->kind != FSDP__JINJA_VALUE_UNDEFINED},
+                 {"undefined", of->kind == FSDP__JINJA_VALUE_UNDEFINED},
+                 {"none", of->kind == FSDP__JINJA_VALUE_NONE},
+                 {"string", of->kind == FSDP__JINJA_VALUE_STRING},
+                 {"mapping", of->kind == FSDP__JINJA_VALUE_MAP},
+                 {"iterable", iterable || of->kind == FSDP__JINJA_VALUE_UNDEFINED},
+                 {"sequence", iterable || of->kind == FSDP__JINJA_VALUE_UNDEFINED},
                  {"boolean", truth},
                  {"true", truth && of->truth},
                  {"false", truth && !of->truth},
                  {"integer", whole},
-                 {"float", of->kind == FSDP__VALUE_REAL},
-                 {"number", whole || truth || of->kind == FSDP__VALUE_REAL},
-                 {"callable", of->kind >= FSDP__VALUE_JOINER}};
+                 {"float", of->kind == FSDP__JINJA_VALUE_REAL},
+                 {"number", whole || truth || of->kind == FSDP__JINJA_VALUE_REAL},
+                 {"callable", of->kind >= FSDP__JINJA_VALUE_JOINER}};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(kinds); i++)
         if (strcmp(kinds[i].name, name) == 0) {
@@ -53,34 +54,35 @@ static bool is_kind(const fsdp__value *of, const char *name, bool *known)
 }
 
 /* Tests of numbers: their remainder. */
-static fsdp_status divides(fsdp__render *r, const fsdp__value *of, int64_t by, bool *out)
+static fsdp_status divides(fsdp__render *r, const fsdp__jinja_value *of, int64_t by, bool *out)
 {
-    if (of->kind == FSDP__VALUE_UNDEFINED)
+    if (of->kind == FSDP__JINJA_VALUE_UNDEFINED)
         return FSDP__RENDER_FAIL(r, "%s", of->string.at);
-    if (!fsdp__value_is_number(of) || by == 0)
-        return FSDP__RENDER_FAIL(r, "a remainder of %s", by ? fsdp__value_type(of) : "a division by zero");
-    *out = by == -1 || fsdp__value_integer(of) % by == 0;
+    if (!fsdp__jinja_value_is_number(of) || by == 0)
+        return FSDP__RENDER_FAIL(r, "a remainder of %s", by ? fsdp__jinja_value_type(of) : "a division by zero");
+    *out = by == -1 || fsdp__jinja_value_integer(of) % by == 0;
     return FSDP_OK;
 }
 
-static fsdp_status is_cased(fsdp__render *r, const fsdp__value *of, fsdp__case to, bool *out)
+static fsdp_status is_cased(fsdp__render *r, const fsdp__jinja_value *of, fsdp__case to, bool *out)
 {
-    fsdp__value same, other;
+    fsdp__jinja_value same, other;
 
     *out = false;
-    if (of->kind != FSDP__VALUE_STRING)
+    if (of->kind != FSDP__JINJA_VALUE_STRING)
         return FSDP_OK;
-    FSDP_TRY(fsdp__string_case(r, of->string, to, &same));
-    FSDP_TRY(fsdp__string_case(r, of->string, to == FSDP__CASE_UPPER ? FSDP__CASE_LOWER : FSDP__CASE_UPPER, &other));
-    *out = fsdp__strings_equal(same.string, of->string) && !fsdp__strings_equal(other.string, of->string);
+    FSDP_TRY(fsdp__jinja_string_case(r, of->string, to, &same));
+    FSDP_TRY(
+        fsdp__jinja_string_case(r, of->string, to == FSDP__CASE_UPPER ? FSDP__CASE_LOWER : FSDP__CASE_UPPER, &other));
+    *out = fsdp__jinja_strings_equal(same.string, of->string) && !fsdp__jinja_strings_equal(other.string, of->string);
     return FSDP_OK;
 }
 
-fsdp_status fsdp__jinja_test(fsdp__render *r, fsdp__string name, const fsdp__value *of,
+fsdp_status fsdp__jinja_test(fsdp__render *r, fsdp__jinja_string name, const fsdp__jinja_value *of,
                              const fsdp__arguments *arguments, bool *out)
 {
     char text[64];
-    const fsdp__value *argument;
+    const fsdp__jinja_value *argument;
     bool known;
 
     fsdp__jinja_name(name, text, sizeof text);
@@ -97,12 +99,12 @@ fsdp_status fsdp__jinja_test(fsdp__render *r, fsdp__string name, const fsdp__val
     for (size_t i = 0; i < FSDP__COUNT_OF(relations); i++)
         if (strcmp(relations[i].name, text) == 0) {
             FSDP_TRY(only_argument(r, name, arguments, &argument));
-            return fsdp__value_relate(r, (fsdp__string){relations[i].sign, strlen(relations[i].sign)}, of, argument,
-                                      out);
+            return fsdp__jinja_value_relate(r, (fsdp__jinja_string){relations[i].sign, strlen(relations[i].sign)}, of,
+                                            argument, out);
         }
     if (strcmp(text, "divisibleby") == 0) {
         FSDP_TRY(only_argument(r, name, arguments, &argument));
-        return divides(r, of, fsdp__value_is_number(argument) ? fsdp__value_integer(argument) : 0, out);
+        return divides(r, of, fsdp__jinja_value_is_number(argument) ? fsdp__jinja_value_integer(argument) : 0, out);
     }
     return FSDP__RENDER_FAIL(r, "No test named '%s'.", text);
 }

@@ -40,9 +40,9 @@ void fsdp__builder_release(fsdp__builder *builder)
     *builder = (fsdp__builder){0};
 }
 
-fsdp_status fsdp__builder_value(fsdp__render *r, const fsdp__builder *builder, fsdp__value *out)
+fsdp_status fsdp__builder_value(fsdp__render *r, const fsdp__builder *builder, fsdp__jinja_value *out)
 {
-    return fsdp__value_copy_text(r, builder->text, (size_t)builder->bytes, out);
+    return fsdp__jinja_value_copy_text(r, builder->text, (size_t)builder->bytes, out);
 }
 
 /* ---- numbers ---- */
@@ -91,13 +91,13 @@ void fsdp__real_text(double real, char out[FSDP__REAL_TEXT])
     lay_out(signbit(real), digits, count, atoi(strchr(text, 'e') + 1), out);
 }
 
-static fsdp_status print_number(fsdp__render *r, const fsdp__value *value, fsdp__builder *out)
+static fsdp_status print_number(fsdp__render *r, const fsdp__jinja_value *value, fsdp__builder *out)
 {
     char text[FSDP__REAL_TEXT];
 
-    if (value->kind == FSDP__VALUE_BIG)
+    if (value->kind == FSDP__JINJA_VALUE_BIG)
         return fsdp__builder_add(r, out, value->string.at, value->string.bytes);
-    if (value->kind == FSDP__VALUE_REAL)
+    if (value->kind == FSDP__JINJA_VALUE_REAL)
         fsdp__real_text(value->real, text);
     else
         snprintf(text, sizeof text, "%lld", (long long)value->integer);
@@ -133,7 +133,7 @@ static fsdp_status repr_character(fsdp__render *r, const char *at, int length, u
     return add(r, out, text);
 }
 
-static fsdp_status repr_string(fsdp__render *r, fsdp__string string, fsdp__builder *out)
+static fsdp_status repr_string(fsdp__render *r, fsdp__jinja_string string, fsdp__builder *out)
 {
     bool has_single = string.bytes && memchr(string.at, '\'', string.bytes);
     char quote = has_single && !memchr(string.at, '"', string.bytes) ? '"' : '\'';
@@ -151,65 +151,65 @@ static fsdp_status repr_string(fsdp__render *r, fsdp__string string, fsdp__build
     return fsdp__builder_add(r, out, &quote, 1);
 }
 
-static fsdp_status repr_list(fsdp__render *r, const fsdp__value *value, fsdp__builder *out)
+static fsdp_status repr_list(fsdp__render *r, const fsdp__jinja_value *value, fsdp__builder *out)
 {
-    bool tuple = value->kind == FSDP__VALUE_TUPLE;
+    bool tuple = value->kind == FSDP__JINJA_VALUE_TUPLE;
 
     FSDP_TRY(add(r, out, tuple ? "(" : "["));
     for (int64_t i = 0; i < value->list->count; i++) {
         if (i > 0)
             FSDP_TRY(add(r, out, ", "));
-        FSDP_TRY(fsdp__value_repr(r, &value->list->items[i], out));
+        FSDP_TRY(fsdp__jinja_value_repr(r, &value->list->items[i], out));
     }
     return add(r, out, !tuple ? "]" : value->list->count == 1 ? ",)" : ")");
 }
 
-static fsdp_status repr_map(fsdp__render *r, const fsdp__value *value, fsdp__builder *out)
+static fsdp_status repr_map(fsdp__render *r, const fsdp__jinja_value *value, fsdp__builder *out)
 {
-    FSDP_TRY(add(r, out, value->kind == FSDP__VALUE_NAMESPACE ? "<Namespace {" : "{"));
+    FSDP_TRY(add(r, out, value->kind == FSDP__JINJA_VALUE_NAMESPACE ? "<Namespace {" : "{"));
     for (int64_t i = 0; i < value->map->count; i++) {
         if (i > 0)
             FSDP_TRY(add(r, out, ", "));
-        FSDP_TRY(fsdp__value_repr(r, &value->map->entries[i].key, out));
+        FSDP_TRY(fsdp__jinja_value_repr(r, &value->map->entries[i].key, out));
         FSDP_TRY(add(r, out, ": "));
-        FSDP_TRY(fsdp__value_repr(r, &value->map->entries[i].value, out));
+        FSDP_TRY(fsdp__jinja_value_repr(r, &value->map->entries[i].value, out));
     }
-    return add(r, out, value->kind == FSDP__VALUE_NAMESPACE ? "}>" : "}");
+    return add(r, out, value->kind == FSDP__JINJA_VALUE_NAMESPACE ? "}>" : "}");
 }
 
-static fsdp_status print(fsdp__render *r, const fsdp__value *value, bool quoted, fsdp__builder *out)
+static fsdp_status print(fsdp__render *r, const fsdp__jinja_value *value, bool quoted, fsdp__builder *out)
 {
     switch (value->kind) {
-    case FSDP__VALUE_UNDEFINED:
+    case FSDP__JINJA_VALUE_UNDEFINED:
         return quoted ? add(r, out, "Undefined") : FSDP_OK;
-    case FSDP__VALUE_NONE:
+    case FSDP__JINJA_VALUE_NONE:
         return add(r, out, "None");
-    case FSDP__VALUE_BOOL:
+    case FSDP__JINJA_VALUE_BOOL:
         return add(r, out, value->truth ? "True" : "False");
-    case FSDP__VALUE_INTEGER:
-    case FSDP__VALUE_BIG:
-    case FSDP__VALUE_REAL:
+    case FSDP__JINJA_VALUE_INTEGER:
+    case FSDP__JINJA_VALUE_BIG:
+    case FSDP__JINJA_VALUE_REAL:
         return print_number(r, value, out);
-    case FSDP__VALUE_STRING:
+    case FSDP__JINJA_VALUE_STRING:
         return quoted ? repr_string(r, value->string, out)
                       : fsdp__builder_add(r, out, value->string.at, value->string.bytes);
-    case FSDP__VALUE_LIST:
-    case FSDP__VALUE_TUPLE:
+    case FSDP__JINJA_VALUE_LIST:
+    case FSDP__JINJA_VALUE_TUPLE:
         return repr_list(r, value, out);
-    case FSDP__VALUE_MAP:
-    case FSDP__VALUE_NAMESPACE:
+    case FSDP__JINJA_VALUE_MAP:
+    case FSDP__JINJA_VALUE_NAMESPACE:
         return repr_map(r, value, out);
     default:
-        return FSDP__RENDER_FAIL(r, "a %s is printed; call it", fsdp__value_type(value));
+        return FSDP__RENDER_FAIL(r, "a %s is printed; call it", fsdp__jinja_value_type(value));
     }
 }
 
-fsdp_status fsdp__value_print(fsdp__render *r, const fsdp__value *value, fsdp__builder *out)
+fsdp_status fsdp__jinja_value_print(fsdp__render *r, const fsdp__jinja_value *value, fsdp__builder *out)
 {
     return print(r, value, false, out);
 }
 
-fsdp_status fsdp__value_repr(fsdp__render *r, const fsdp__value *value, fsdp__builder *out)
+fsdp_status fsdp__jinja_value_repr(fsdp__render *r, const fsdp__jinja_value *value, fsdp__builder *out)
 {
     FSDP_TRY(fsdp__render_deeper(r));
     FSDP_TRY(print(r, value, true, out));
@@ -222,15 +222,15 @@ FSDP__UNUSED static void release_builder(fsdp__builder *builder)
     fsdp__builder_release(builder);
 }
 
-fsdp_status fsdp__value_str(fsdp__render *r, const fsdp__value *value, fsdp__string *out)
+fsdp_status fsdp__jinja_value_str(fsdp__render *r, const fsdp__jinja_value *value, fsdp__jinja_string *out)
 {
     FSDP__SCOPED(release_builder) fsdp__builder text = {0};
-    fsdp__value made;
+    fsdp__jinja_value made;
 
     *out = value->string;
-    if (value->kind == FSDP__VALUE_STRING || value->kind == FSDP__VALUE_BIG)
+    if (value->kind == FSDP__JINJA_VALUE_STRING || value->kind == FSDP__JINJA_VALUE_BIG)
         return FSDP_OK;
-    FSDP_TRY(fsdp__value_print(r, value, &text));
+    FSDP_TRY(fsdp__jinja_value_print(r, value, &text));
     FSDP_TRY(fsdp__builder_value(r, &text, &made));
     *out = made.string;
     return FSDP_OK;
@@ -257,7 +257,7 @@ static fsdp_status json_character(fsdp__render *r, const char *at, int length, u
     return add(r, out, text);
 }
 
-static fsdp_status json_string_of(fsdp__render *r, fsdp__string string, bool ascii, fsdp__builder *out)
+static fsdp_status json_string_of(fsdp__render *r, fsdp__jinja_string string, bool ascii, fsdp__builder *out)
 {
     FSDP_TRY(add(r, out, "\""));
     for (size_t i = 0; i < string.bytes;) {
@@ -283,7 +283,7 @@ static fsdp_status json_line(fsdp__render *r, const fsdp__json_style *style, int
     return FSDP_OK;
 }
 
-static fsdp_status json_value(fsdp__render *r, const fsdp__value *value, const fsdp__json_style *style, int level,
+static fsdp_status json_value(fsdp__render *r, const fsdp__jinja_value *value, const fsdp__json_style *style, int level,
                               fsdp__builder *out);
 
 static fsdp_status json_separator(fsdp__render *r, const fsdp__json_style *style, int64_t i, fsdp__builder *out)
@@ -291,7 +291,7 @@ static fsdp_status json_separator(fsdp__render *r, const fsdp__json_style *style
     return i > 0 ? fsdp__builder_add(r, out, style->item.at, style->item.bytes) : FSDP_OK;
 }
 
-static fsdp_status json_list(fsdp__render *r, const fsdp__list *list, const fsdp__json_style *style, int level,
+static fsdp_status json_list(fsdp__render *r, const fsdp__jinja_list *list, const fsdp__json_style *style, int level,
                              fsdp__builder *out)
 {
     FSDP_TRY(add(r, out, "["));
@@ -305,12 +305,13 @@ static fsdp_status json_list(fsdp__render *r, const fsdp__list *list, const fsdp
     return add(r, out, "]");
 }
 
-static fsdp_status json_key(fsdp__render *r, const fsdp__value *key, const fsdp__json_style *style, fsdp__builder *out)
+static fsdp_status json_key(fsdp__render *r, const fsdp__jinja_value *key, const fsdp__json_style *style,
+                            fsdp__builder *out)
 {
-    if (key->kind == FSDP__VALUE_STRING)
+    if (key->kind == FSDP__JINJA_VALUE_STRING)
         return json_string_of(r, key->string, style->ascii, out);
-    if (!fsdp__value_is_number(key) && key->kind != FSDP__VALUE_NONE)
-        return FSDP__RENDER_FAIL(r, "keys must be str, int, float, bool or None, not %s", fsdp__value_type(key));
+    if (!fsdp__jinja_value_is_number(key) && key->kind != FSDP__JINJA_VALUE_NONE)
+        return FSDP__RENDER_FAIL(r, "keys must be str, int, float, bool or None, not %s", fsdp__jinja_value_type(key));
     FSDP_TRY(add(r, out, "\""));
     FSDP_TRY(json_value(r, key, style, 0, out));
     return add(r, out, "\"");
@@ -318,21 +319,22 @@ static fsdp_status json_key(fsdp__render *r, const fsdp__value *key, const fsdp_
 
 static int by_key(const void *a, const void *b)
 {
-    const fsdp__string x = ((const fsdp__entry *)a)->key.string, y = ((const fsdp__entry *)b)->key.string;
+    const fsdp__jinja_string x = ((const fsdp__jinja_entry *)a)->key.string,
+                             y = ((const fsdp__jinja_entry *)b)->key.string;
     int order = memcmp(x.at, y.at, FSDP__MIN(x.bytes, y.bytes));
 
     return order ? order : (x.bytes > y.bytes) - (x.bytes < y.bytes);
 }
 
-static fsdp_status sorted_entries(fsdp__render *r, const fsdp__map *map, fsdp__map *out)
+static fsdp_status sorted_entries(fsdp__render *r, const fsdp__jinja_map *map, fsdp__jinja_map *out)
 {
-    fsdp__value copy;
+    fsdp__jinja_value copy;
 
-    FSDP_TRY(fsdp__value_new_map(r, FSDP__VALUE_MAP, &copy));
+    FSDP_TRY(fsdp__jinja_value_new_map(r, FSDP__JINJA_VALUE_MAP, &copy));
     for (int64_t i = 0; i < map->count; i++) {
-        if (map->entries[i].key.kind != FSDP__VALUE_STRING)
+        if (map->entries[i].key.kind != FSDP__JINJA_VALUE_STRING)
             return FSDP__RENDER_FAIL(r, "sort_keys with keys that are not strings");
-        FSDP_TRY(fsdp__map_set(r, copy.map, map->entries[i].key, map->entries[i].value));
+        FSDP_TRY(fsdp__jinja_map_set(r, copy.map, map->entries[i].key, map->entries[i].value));
     }
     if (map->count)
         qsort(copy.map->entries, (size_t)copy.map->count, sizeof *copy.map->entries, by_key);
@@ -340,10 +342,10 @@ static fsdp_status sorted_entries(fsdp__render *r, const fsdp__map *map, fsdp__m
     return FSDP_OK;
 }
 
-static fsdp_status json_map(fsdp__render *r, const fsdp__map *map, const fsdp__json_style *style, int level,
+static fsdp_status json_map(fsdp__render *r, const fsdp__jinja_map *map, const fsdp__json_style *style, int level,
                             fsdp__builder *out)
 {
-    fsdp__map sorted = *map;
+    fsdp__jinja_map sorted = *map;
 
     if (style->sorted)
         FSDP_TRY(sorted_entries(r, map, &sorted));
@@ -360,34 +362,34 @@ static fsdp_status json_map(fsdp__render *r, const fsdp__map *map, const fsdp__j
     return add(r, out, "}");
 }
 
-static fsdp_status json_value(fsdp__render *r, const fsdp__value *value, const fsdp__json_style *style, int level,
+static fsdp_status json_value(fsdp__render *r, const fsdp__jinja_value *value, const fsdp__json_style *style, int level,
                               fsdp__builder *out)
 {
     fsdp_status status = FSDP_OK;
 
     FSDP_TRY(fsdp__render_deeper(r));
-    if (value->kind == FSDP__VALUE_STRING)
+    if (value->kind == FSDP__JINJA_VALUE_STRING)
         status = json_string_of(r, value->string, style->ascii, out);
-    else if (fsdp__value_is_list(value))
+    else if (fsdp__jinja_value_is_list(value))
         status = json_list(r, value->list, style, level, out);
-    else if (value->kind == FSDP__VALUE_MAP)
+    else if (value->kind == FSDP__JINJA_VALUE_MAP)
         status = json_map(r, value->map, style, level, out);
-    else if (value->kind == FSDP__VALUE_NONE)
+    else if (value->kind == FSDP__JINJA_VALUE_NONE)
         status = add(r, out, "null");
-    else if (value->kind == FSDP__VALUE_BOOL)
+    else if (value->kind == FSDP__JINJA_VALUE_BOOL)
         status = add(r, out, value->truth ? "true" : "false");
-    else if (value->kind == FSDP__VALUE_REAL && !isfinite(value->real))
+    else if (value->kind == FSDP__JINJA_VALUE_REAL && !isfinite(value->real))
         status = add(r, out, isnan(value->real) ? "NaN" : value->real < 0 ? "-Infinity" : "Infinity");
-    else if (fsdp__value_is_number(value) || value->kind == FSDP__VALUE_BIG)
+    else if (fsdp__jinja_value_is_number(value) || value->kind == FSDP__JINJA_VALUE_BIG)
         status = print_number(r, value, out);
     else
-        status = FSDP__RENDER_FAIL(r, "Object of type %s is not JSON serializable", fsdp__value_type(value));
+        status = FSDP__RENDER_FAIL(r, "Object of type %s is not JSON serializable", fsdp__jinja_value_type(value));
     r->depth--;
     return status;
 }
 
-fsdp_status fsdp__value_json(fsdp__render *r, const fsdp__value *value, const fsdp__json_style *style,
-                             fsdp__builder *out)
+fsdp_status fsdp__jinja_value_json(fsdp__render *r, const fsdp__jinja_value *value, const fsdp__json_style *style,
+                                   fsdp__builder *out)
 {
     return json_value(r, value, style, 0, out);
 }

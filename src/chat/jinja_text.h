@@ -9,21 +9,21 @@ fsdp_status fsdp__builder_add(fsdp__render *r, fsdp__builder *builder, const cha
 void fsdp__builder_release(fsdp__builder *builder);
 
 /* Appends what str() gives, or repr(): a string in quotes. Undefined is nothing. */
-fsdp_status fsdp__value_print(fsdp__render *r, const fsdp__value *value, fsdp__builder *out);
-fsdp_status fsdp__value_repr(fsdp__render *r, const fsdp__value *value, fsdp__builder *out);
+fsdp_status fsdp__jinja_value_print(fsdp__render *r, const fsdp__jinja_value *value, fsdp__builder *out);
+fsdp_status fsdp__jinja_value_repr(fsdp__render *r, const fsdp__jinja_value *value, fsdp__builder *out);
 /* Makes a string of what str() gives; a string stays as it is. */
-fsdp_status fsdp__value_str(fsdp__render *r, const fsdp__value *value, fsdp__string *out);
+fsdp_status fsdp__jinja_value_str(fsdp__render *r, const fsdp__jinja_value *value, fsdp__jinja_string *out);
 /* Makes a string value of what a builder holds. */
-fsdp_status fsdp__builder_value(fsdp__render *r, const fsdp__builder *builder, fsdp__value *out);
+fsdp_status fsdp__builder_value(fsdp__render *r, const fsdp__builder *builder, fsdp__jinja_value *out);
 
 /* Options of json.dumps. */
 typedef struct fsdp__json_style {
-    const char *indent;     /* NULL: all on one line; one level's white space */
-    fsdp__string item, key; /* separators: behind an item, behind a key */
+    const char *indent;           /* NULL: all on one line; one level's white space */
+    fsdp__jinja_string item, key; /* separators: behind an item, behind a key */
     bool ascii, sorted;
 } fsdp__json_style;
-fsdp_status fsdp__value_json(fsdp__render *r, const fsdp__value *value, const fsdp__json_style *style,
-                             fsdp__builder *out);
+fsdp_status fsdp__jinja_value_json(fsdp__render *r, const fsdp__jinja_value *value, const fsdp__json_style *style,
+                                   fsdp__builder *out);
 
 enum {
     FSDP__REAL_TEXT = 40

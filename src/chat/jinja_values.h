@@ -11,77 +11,78 @@
 #include "base/compiler.h"
 #include "fsdp/status.h"
 
-typedef enum fsdp__kind {
-    FSDP__VALUE_UNDEFINED,
-    FSDP__VALUE_NONE,
-    FSDP__VALUE_BOOL,
-    FSDP__VALUE_INTEGER,
-    FSDP__VALUE_BIG, /* an integer beyond 64 bits: it prints, and does nothing else */
-    FSDP__VALUE_REAL,
-    FSDP__VALUE_STRING,
-    FSDP__VALUE_LIST,
-    FSDP__VALUE_TUPLE,
-    FSDP__VALUE_MAP,
-    FSDP__VALUE_NAMESPACE,
-    FSDP__VALUE_LOOP,
-    FSDP__VALUE_CYCLER,
-    FSDP__VALUE_JOINER,
-    FSDP__VALUE_MACRO,
-    FSDP__VALUE_FUNCTION,
-    FSDP__VALUE_METHOD /* of a value, and not called */
-} fsdp__kind;
+typedef enum fsdp__jinja_kind {
+    FSDP__JINJA_VALUE_UNDEFINED,
+    FSDP__JINJA_VALUE_NONE,
+    FSDP__JINJA_VALUE_BOOL,
+    FSDP__JINJA_VALUE_INTEGER,
+    FSDP__JINJA_VALUE_BIG, /* an integer beyond 64 bits: it prints, and does nothing else */
+    FSDP__JINJA_VALUE_REAL,
+    FSDP__JINJA_VALUE_STRING,
+    FSDP__JINJA_VALUE_LIST,
+    FSDP__JINJA_VALUE_TUPLE,
+    FSDP__JINJA_VALUE_MAP,
+    FSDP__JINJA_VALUE_NAMESPACE,
+    FSDP__JINJA_VALUE_LOOP,
+    FSDP__JINJA_VALUE_CYCLER,
+    FSDP__JINJA_VALUE_JOINER,
+    FSDP__JINJA_VALUE_MACRO,
+    FSDP__JINJA_VALUE_FUNCTION,
+    FSDP__JINJA_VALUE_METHOD /* of a value, and not called */
+} fsdp__jinja_kind;
 
-typedef struct fsdp__string {
+typedef struct fsdp__jinja_string {
     const char *at; /* UTF-8 without NULs; no NUL follows it */
     size_t bytes;
-} fsdp__string;
+} fsdp__jinja_string;
 
-typedef struct fsdp__value fsdp__value;
+typedef struct fsdp__jinja_value fsdp__jinja_value;
 
-typedef struct fsdp__list {
-    fsdp__value *items;
+typedef struct fsdp__jinja_list {
+    fsdp__jinja_value *items;
     int64_t count;
-} fsdp__list;
+} fsdp__jinja_list;
 
-typedef struct fsdp__entry fsdp__entry;
-typedef struct fsdp__map {
-    fsdp__entry *entries; /* in the order in which they were added */
+typedef struct fsdp__jinja_entry fsdp__jinja_entry;
+typedef struct fsdp__jinja_map {
+    fsdp__jinja_entry *entries; /* in the order in which they were added */
     int64_t count, capacity;
-} fsdp__map;
+} fsdp__jinja_map;
 
 /* Where a `for` is. */
-typedef struct fsdp__loop {
-    const fsdp__list *items;
+typedef struct fsdp__jinja_loop {
+    const fsdp__jinja_list *items;
     int64_t index; /* from 0 */
-} fsdp__loop;
+} fsdp__jinja_loop;
 
 /* A cycler or a joiner. */
-typedef struct fsdp__turn {
-    fsdp__list items; /* of a joiner: what is put between */
+typedef struct fsdp__jinja_turn {
+    fsdp__jinja_list items; /* of a joiner: what is put between */
     int64_t index;
-} fsdp__turn;
+} fsdp__jinja_turn;
 
 struct fsdp__macro;
 struct fsdp__function;
 
-struct fsdp__value {
-    fsdp__kind kind;
+struct fsdp__jinja_value {
+    fsdp__jinja_kind kind;
     union {
         bool truth;
         int64_t integer;
         double real;
-        fsdp__string string; /* also: why a value is undefined, the digits of a big integer, the name of a method */
-        fsdp__list *list;
-        fsdp__map *map;
-        fsdp__loop *loop;
-        fsdp__turn *turn;
+        fsdp__jinja_string
+            string; /* also: why a value is undefined, the digits of a big integer, the name of a method */
+        fsdp__jinja_list *list;
+        fsdp__jinja_map *map;
+        fsdp__jinja_loop *loop;
+        fsdp__jinja_turn *turn;
         const struct fsdp__macro *macro;
         const struct fsdp__function *function;
     };
 };
 
-struct fsdp__entry {
-    fsdp__value key, value;
+struct fsdp__jinja_entry {
+    fsdp__jinja_value key, value;
 };
 
 /* A text that grows. */
@@ -118,48 +119,50 @@ fsdp_status fsdp__render_deeper(fsdp__render *r);
 
 /* ---- making values ---- */
 
-#define FSDP__NOTHING ((fsdp__value){.kind = FSDP__VALUE_NONE})
-fsdp__value fsdp__value_of_bool(bool truth);
-fsdp__value fsdp__value_of_integer(int64_t integer);
-fsdp__value fsdp__value_of_real(double real);
+#define FSDP__NOTHING ((fsdp__jinja_value){.kind = FSDP__JINJA_VALUE_NONE})
+fsdp__jinja_value fsdp__jinja_value_of_bool(bool truth);
+fsdp__jinja_value fsdp__jinja_value_of_integer(int64_t integer);
+fsdp__jinja_value fsdp__jinja_value_of_real(double real);
 /* Borrows the text. */
-fsdp__value fsdp__value_of_text(const char *text, size_t bytes);
+fsdp__jinja_value fsdp__jinja_value_of_text(const char *text, size_t bytes);
 /* Copies the text to the pool. */
-fsdp_status fsdp__value_copy_text(fsdp__render *r, const char *text, size_t bytes, fsdp__value *out);
+fsdp_status fsdp__jinja_value_copy_text(fsdp__render *r, const char *text, size_t bytes, fsdp__jinja_value *out);
 /* Makes an undefined value with a message that says why. */
-fsdp_status fsdp__value_undefined(fsdp__render *r, fsdp__value *out, const char *format, ...) FSDP_PRINTF(3, 4);
+fsdp_status fsdp__jinja_value_undefined(fsdp__render *r, fsdp__jinja_value *out, const char *format, ...)
+    FSDP_PRINTF(3, 4);
 /* Makes a list, or a tuple, of `count` items, which are undefined. */
-fsdp_status fsdp__value_new_list(fsdp__render *r, fsdp__kind kind, int64_t count, fsdp__value *out);
-fsdp_status fsdp__value_new_map(fsdp__render *r, fsdp__kind kind, fsdp__value *out);
+fsdp_status fsdp__jinja_value_new_list(fsdp__render *r, fsdp__jinja_kind kind, int64_t count, fsdp__jinja_value *out);
+fsdp_status fsdp__jinja_value_new_map(fsdp__render *r, fsdp__jinja_kind kind, fsdp__jinja_value *out);
 /* Makes a tuple of two. */
-fsdp_status fsdp__value_pair(fsdp__render *r, fsdp__value first, fsdp__value second, fsdp__value *out);
+fsdp_status fsdp__jinja_value_pair(fsdp__render *r, fsdp__jinja_value first, fsdp__jinja_value second,
+                                   fsdp__jinja_value *out);
 /* Adds an entry, or sets that of an equal key. */
-fsdp_status fsdp__map_set(fsdp__render *r, fsdp__map *map, fsdp__value key, fsdp__value value);
+fsdp_status fsdp__jinja_map_set(fsdp__render *r, fsdp__jinja_map *map, fsdp__jinja_value key, fsdp__jinja_value value);
 /* Returns the value of a key, NULL if there is none. */
-const fsdp__value *fsdp__map_get(const fsdp__map *map, fsdp__string key);
-fsdp_status fsdp__value_of_json(fsdp__render *r, const json_t *json, fsdp__value *out);
+const fsdp__jinja_value *fsdp__jinja_map_get(const fsdp__jinja_map *map, fsdp__jinja_string key);
+fsdp_status fsdp__jinja_value_of_json(fsdp__render *r, const json_t *json, fsdp__jinja_value *out);
 
 /* ---- asking them ---- */
 
-bool fsdp__string_is(fsdp__string string, const char *text);
-bool fsdp__strings_equal(fsdp__string a, fsdp__string b);
-bool fsdp__value_is_list(const fsdp__value *value);   /* or a tuple */
-bool fsdp__value_is_number(const fsdp__value *value); /* or a bool, as in Python; not a big one */
+bool fsdp__jinja_string_is(fsdp__jinja_string string, const char *text);
+bool fsdp__jinja_strings_equal(fsdp__jinja_string a, fsdp__jinja_string b);
+bool fsdp__jinja_value_is_list(const fsdp__jinja_value *value);   /* or a tuple */
+bool fsdp__jinja_value_is_number(const fsdp__jinja_value *value); /* or a bool, as in Python; not a big one */
 /* Returns the number as an integer: 1 for True. Of a real its whole part. */
-int64_t fsdp__value_integer(const fsdp__value *value);
-double fsdp__value_real(const fsdp__value *value);
-bool fsdp__value_truth(const fsdp__value *value);
+int64_t fsdp__jinja_value_integer(const fsdp__jinja_value *value);
+double fsdp__jinja_value_real(const fsdp__jinja_value *value);
+bool fsdp__jinja_value_truth(const fsdp__jinja_value *value);
 /* Returns Python's name of its type: "str", "dict". */
-const char *fsdp__value_type(const fsdp__value *value);
-fsdp_status fsdp__value_equal(fsdp__render *r, const fsdp__value *a, const fsdp__value *b, bool *out);
+const char *fsdp__jinja_value_type(const fsdp__jinja_value *value);
+fsdp_status fsdp__jinja_value_equal(fsdp__render *r, const fsdp__jinja_value *a, const fsdp__jinja_value *b, bool *out);
 /* Compares as Python orders them: negative, 0 or positive; what has no order is an error. `sign` is for the message. */
-fsdp_status fsdp__value_compare(fsdp__render *r, const fsdp__value *a, const fsdp__value *b, const char *sign,
-                                int *out);
+fsdp_status fsdp__jinja_value_compare(fsdp__render *r, const fsdp__jinja_value *a, const fsdp__jinja_value *b,
+                                      const char *sign, int *out);
 /* Lists what a value gives when it is iterated: items, keys, characters. */
-fsdp_status fsdp__value_items(fsdp__render *r, const fsdp__value *value, fsdp__list *out);
+fsdp_status fsdp__jinja_value_items(fsdp__render *r, const fsdp__jinja_value *value, fsdp__jinja_list *out);
 /* Counts them without listing them. */
-fsdp_status fsdp__value_length(fsdp__render *r, const fsdp__value *value, int64_t *out);
+fsdp_status fsdp__jinja_value_length(fsdp__render *r, const fsdp__jinja_value *value, int64_t *out);
 /* Returns the number of characters. */
-int64_t fsdp__string_length(fsdp__string string);
+int64_t fsdp__jinja_string_length(fsdp__jinja_string string);
 
 #endif

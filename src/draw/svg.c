@@ -113,30 +113,30 @@ int fsdp__memory_fill(int kind)
 
 /* ---- ranges ---- */
 
-double fsdp__range_place(const fsdp__range *range, double value)
+double fsdp__svg_range_place(const fsdp__svg_range *range, double value)
 {
     return range->left + range->width * (value - range->least) / (range->most - range->least);
 }
 
-void fsdp__svg_bar(int fill, const fsdp__range *x, double begin, double end, double y, double height, FILE *out)
+void fsdp__svg_bar(int fill, const fsdp__svg_range *x, double begin, double end, double y, double height, FILE *out)
 {
-    double from = fsdp__range_place(x, begin);
+    double from = fsdp__svg_range_place(x, begin);
 
-    fsdp__svg_rect(fill, from, y, FSDP__MAX(fsdp__range_place(x, end) - from, 1), height, out);
+    fsdp__svg_rect(fill, from, y, FSDP__MAX(fsdp__svg_range_place(x, end) - from, 1), height, out);
 }
 
 /* Draws from the top layer on, each down to the ground: the lower ones cover it. */
-void fsdp__svg_stack(const fsdp__stack *s, const fsdp__range *x, double y, double height, FILE *out)
+void fsdp__svg_stack(const fsdp__stack *s, const fsdp__svg_range *x, double y, double height, FILE *out)
 {
     for (int top = s->layers - 1; top >= 0; top--) {
-        fprintf(out, "<path class=\"f%d\" d=\"M%.1f %.1f", s->fills[top], fsdp__range_place(x, s->at(s->of, 0)),
+        fprintf(out, "<path class=\"f%d\" d=\"M%.1f %.1f", s->fills[top], fsdp__svg_range_place(x, s->at(s->of, 0)),
                 y + height);
         for (int64_t i = 0; i < s->count; i++) {
             double sum = 0;
 
             for (int layer = 0; layer <= top; layer++)
                 sum += s->value(s->of, i, layer);
-            fprintf(out, "V%.1fH%.1f", y + height * (1 - sum / s->most), fsdp__range_place(x, s->at(s->of, i + 1)));
+            fprintf(out, "V%.1fH%.1f", y + height * (1 - sum / s->most), fsdp__svg_range_place(x, s->at(s->of, i + 1)));
         }
         fprintf(out, "V%.1fz\"/>\n", y + height);
     }
@@ -147,7 +147,7 @@ double fsdp__svg_top(double most, double limit)
     return limit > 0 && limit <= 3 * most ? FSDP__MAX(most, 1.06 * limit) : most;
 }
 
-void fsdp__svg_limit(const fsdp__range *x, double limit, double top, double y, double height, const char *text,
+void fsdp__svg_limit(const fsdp__svg_range *x, double limit, double top, double y, double height, const char *text,
                      FILE *out)
 {
     double at = y + height * (1 - limit / top);

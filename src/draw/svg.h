@@ -33,13 +33,13 @@ int fsdp__memory_fill(int kind);
 /* ---- what lies side by side ---- */
 
 /* A range of values from left to right. */
-typedef struct fsdp__range {
+typedef struct fsdp__svg_range {
     double least, most, left, width;
-} fsdp__range;
-double fsdp__range_place(const fsdp__range *range, double value);
+} fsdp__svg_range;
+double fsdp__svg_range_place(const fsdp__svg_range *range, double value);
 
 /* Draws a bar from `begin` to `end`, which is visible however short that is. */
-void fsdp__svg_bar(int fill, const fsdp__range *x, double begin, double end, double y, double height, FILE *out);
+void fsdp__svg_bar(int fill, const fsdp__svg_range *x, double begin, double end, double y, double height, FILE *out);
 
 /* Layers that lie on each other; at(i) to at(i + 1) has value(i, layer), and at(count) is the end. */
 typedef struct fsdp__stack {
@@ -51,13 +51,13 @@ typedef struct fsdp__stack {
     const void *of;
     double most; /* at the top */
 } fsdp__stack;
-void fsdp__svg_stack(const fsdp__stack *stack, const fsdp__range *x, double y, double height, FILE *out);
+void fsdp__svg_stack(const fsdp__stack *stack, const fsdp__svg_range *x, double y, double height, FILE *out);
 
 /* Returns the top of a stack that reaches `most`, with room for the line of a limit, unless that is far above; 0: there
  * is no limit. */
 double fsdp__svg_top(double most, double limit);
 /* Draws the line of a limit over such a stack, with a text, or NULL, unless it is above the top. */
-void fsdp__svg_limit(const fsdp__range *x, double limit, double top, double y, double height, const char *text,
+void fsdp__svg_limit(const fsdp__svg_range *x, double limit, double top, double y, double height, const char *text,
                      FILE *out);
 
 #endif

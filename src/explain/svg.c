@@ -83,21 +83,21 @@ static int put_parts(const fsdp_explanation *e, int y, FILE *out)
 
 /* ---- the step ---- */
 
-static fsdp__range range_of(const fsdp_explanation *e)
+static fsdp__svg_range range_of(const fsdp_explanation *e)
 {
-    return (fsdp__range){0, (double)FSDP__MAX(e->event_count, 1), LEFT, WIDTH};
+    return (fsdp__svg_range){0, (double)FSDP__MAX(e->event_count, 1), LEFT, WIDTH};
 }
 
 static double x_of(const fsdp_explanation *e, int64_t event)
 {
-    fsdp__range x = range_of(e);
+    fsdp__svg_range x = range_of(e);
 
-    return fsdp__range_place(&x, (double)event);
+    return fsdp__svg_range_place(&x, (double)event);
 }
 
 static int put_lives(const fsdp_explanation *e, int y, FILE *out)
 {
-    fsdp__range x = range_of(e);
+    fsdp__svg_range x = range_of(e);
     int rows = 0;
 
     fsdp__svg_text("", 8, y, "which unit is whole when", out);
@@ -137,7 +137,7 @@ static double live_at(const void *of, int64_t i, int kind)
 
 static int put_memory(const fsdp_explanation *e, int y, FILE *out)
 {
-    fsdp__range x = range_of(e);
+    fsdp__svg_range x = range_of(e);
     int fills[FSDP_MEMORY_KINDS];
     fsdp__stack stack = {FSDP_MEMORY_KINDS, fills, e->event_count, event_at, live_at, e, 1};
     char text[64], size[24];

@@ -47,21 +47,21 @@ static int64_t peak_of(const fsdp__stack *s, double *most)
     return at;
 }
 
-static fsdp__range range_of(const fsdp__stack *s)
+static fsdp__svg_range range_of(const fsdp__stack *s)
 {
     double least = s->at(s->of, 0), most = s->at(s->of, s->count);
 
-    return (fsdp__range){.least = least, .most = most > least ? most : least + 1, .left = LEFT, .width = WIDTH};
+    return (fsdp__svg_range){.least = least, .most = most > least ? most : least + 1, .left = LEFT, .width = WIDTH};
 }
 
 static void put_panel(const fsdp__stack *s, const char *what, double limit, double y, FILE *out)
 {
-    fsdp__range x = range_of(s);
+    fsdp__svg_range x = range_of(s);
     double most, at;
     int64_t peak = peak_of(s, &most);
     char text[120], size[40], room[40] = "";
 
-    at = fsdp__range_place(&x, s->at(s->of, peak));
+    at = fsdp__svg_range_place(&x, s->at(s->of, peak));
     if (limit > 0)
         fsdp__size_text(limit, room, sizeof room);
     snprintf(text, sizeof text, "%s: at most %s%s%s", what, fsdp__size_text(most, size, sizeof size),
@@ -76,16 +76,16 @@ static void put_panel(const fsdp__stack *s, const char *what, double limit, doub
 static void put_phases(const fsdp__plan *plan, const fsdp__stack *s, double y, FILE *out)
 {
     const fsdp_explanation *e = plan->e;
-    fsdp__range x = range_of(s);
+    fsdp__svg_range x = range_of(s);
 
     for (int64_t i = 0, event = 0; event < e->event_count; event++) {
         while (i + 1 < plan->moment_count && plan->moments[i].events <= event)
             i++;
         if (!fsdp__begins_phase(e, event))
             continue;
-        fsdp__svg_line("mark", fsdp__range_place(&x, plan->moments[i].at), y + LABELS - 14,
-                       fsdp__range_place(&x, plan->moments[i].at), y + LABELS + PANEL, out);
-        fsdp__svg_text("", fsdp__range_place(&x, plan->moments[i].at) + 3, y + LABELS - 5,
+        fsdp__svg_line("mark", fsdp__svg_range_place(&x, plan->moments[i].at), y + LABELS - 14,
+                       fsdp__svg_range_place(&x, plan->moments[i].at), y + LABELS + PANEL, out);
+        fsdp__svg_text("", fsdp__svg_range_place(&x, plan->moments[i].at) + 3, y + LABELS - 5,
                        fsdp__phase_name(e->events[event].phase), out);
     }
 }

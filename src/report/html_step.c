@@ -75,7 +75,7 @@ static void put_activities(const fsdp__traced_step *step, FILE *out)
 
 static void put_lane(const fsdp__traced_step *step, int rank, FILE *out)
 {
-    fsdp__range x = {0, (double)step->ns, 0, STRIP};
+    fsdp__svg_range x = {0, (double)step->ns, 0, STRIP};
 
     fprintf(out, "<div class=\"lane\"><span>%srank %d%s</span>", rank == step->slowest ? "<b>" : "", rank,
             rank == step->slowest ? "</b>" : "");
@@ -182,7 +182,7 @@ static void put_waits(const fsdp__traced_step *step, FILE *out)
 /* Draws a unit, if it is the first time that its name comes. */
 static void put_unit(const fsdp__traced_step *step, int64_t first, FILE *out)
 {
-    fsdp__range x = {0, (double)step->ranks[0].ns, 0, STRIP};
+    fsdp__svg_range x = {0, (double)step->ranks[0].ns, 0, STRIP};
 
     for (int64_t i = 0; i < first; i++)
         if (strcmp(step->units[i].name, step->units[first].name) == 0)
@@ -214,7 +214,7 @@ static void put_units(const fsdp__traced_step *step, FILE *out)
 static void put_memory(const fsdp__traced_step *step, const char *title, FILE *out)
 {
     const fsdp__step_memory *peak = step->highest.moments;
-    fsdp__range x = {0, step->highest.rank < 0 ? 1 : (double)step->ranks[step->highest.rank].ns, 0, STRIP};
+    fsdp__svg_range x = {0, step->highest.rank < 0 ? 1 : (double)step->ranks[step->highest.rank].ns, 0, STRIP};
     char text[FSDP__VALUE_TEXT], all[FSDP__VALUE_TEXT], key[120];
 
     if (step->highest.rank < 0 || step->highest.count == 0)

@@ -83,7 +83,7 @@ static int fill_of_column(const row *r, int column)
     return all < 0.5 ? -1 : most;
 }
 
-static void draw_row(const row *r, const fsdp__range *x, double y, double height, FILE *out)
+static void draw_row(const row *r, const fsdp__svg_range *x, double y, double height, FILE *out)
 {
     double column = x->width / COLUMNS;
 
@@ -97,7 +97,7 @@ static void draw_row(const row *r, const fsdp__range *x, double y, double height
     }
 }
 
-static void draw_stretches(const fsdp__traced_step *step, int rank, bool calls, const fsdp__range *x, double y,
+static void draw_stretches(const fsdp__traced_step *step, int rank, bool calls, const fsdp__svg_range *x, double y,
                            double height, FILE *out)
 {
     const fsdp__stretches *all = calls ? &step->ranks[rank].calls : &step->ranks[rank].does;
@@ -113,15 +113,15 @@ static void draw_stretches(const fsdp__traced_step *step, int rank, bool calls, 
     draw_row(&r, x, y, height, out);
 }
 
-void fsdp__step_picture_rank(const fsdp__traced_step *step, int rank, const fsdp__range *x, double y, double height,
+void fsdp__step_picture_rank(const fsdp__traced_step *step, int rank, const fsdp__svg_range *x, double y, double height,
                              FILE *out)
 {
     draw_stretches(step, rank, false, x, y, 0.72 * height, out);
     draw_stretches(step, rank, true, x, y + 0.8 * height, 0.2 * height, out);
 }
 
-void fsdp__step_picture_unit(const fsdp__traced_step *step, int64_t n, const fsdp__range *x, double y, double height,
-                             FILE *out)
+void fsdp__step_picture_unit(const fsdp__traced_step *step, int64_t n, const fsdp__svg_range *x, double y,
+                             double height, FILE *out)
 {
     for (int state = 0; state <= FSDP__UNIT_REDUCED; state++)
         for (int64_t i = n; i < step->unit_count; i++) {
@@ -160,7 +160,7 @@ static double bytes_of(const void *of, int64_t i, int layer)
     return (double)shown->device->moments[i].bytes[layer];
 }
 
-void fsdp__step_picture_memory(const fsdp__traced_step *step, const fsdp__step_device *device, const fsdp__range *x,
+void fsdp__step_picture_memory(const fsdp__traced_step *step, const fsdp__step_device *device, const fsdp__svg_range *x,
                                double y, double height, const char *limit, FILE *out)
 {
     shown_memory shown = {device, step->ranks[device->rank].ns};
@@ -223,7 +223,7 @@ static double draw_keys(const fsdp__traced_step *const *steps, int count, double
 static double draw_step(const fsdp__traced_step *step, const char *title, double y, FILE *out)
 {
     double top = fsdp__svg_top((double)FSDP__MAX(step->first.peak, 1), step->device_bytes);
-    fsdp__range x = {0, (double)step->ranks[0].ns, LEFT, WIDTH};
+    fsdp__svg_range x = {0, (double)step->ranks[0].ns, LEFT, WIDTH};
     char name[NAME + 1], text[FSDP__VALUE_TEXT];
 
     if (*title)
