@@ -1,8 +1,9 @@
 /* gguf.h - models as files of llama.cpp: tensors, keys and tokenizers under the names that it knows.
  *
- * GPT-2, Llama, Mistral, Qwen2, Qwen3, OLMo 2 and SmolLM3. Rows of Llama's query and key are in the file's order, where
- * the two elements that rotate together lie side by side; GPT-2's matrices are transposed; a tied head is left out.
- * Vectors and GPT-2's positions are float32 whatever the type of the matrices. */
+ * GPT-2, Llama, Mistral, Qwen2, Qwen3, OLMo 2, SmolLM3, Phi-3, Gemma 2 and Gemma 3. Rows of the query and key of Llama,
+ * Mistral and SmolLM3 are in the file's order, where the two elements that rotate together lie side by side; GPT-2's
+ * matrices are transposed; Gemma's norms are what they multiply by; a tied head is left out. Vectors and GPT-2's
+ * positions are float32 whatever the type of the matrices. */
 #ifndef HUB_GGUF_H
 #define HUB_GGUF_H
 

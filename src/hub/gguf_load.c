@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "hub/gguf_names.h"
+#include "models/models.h"
 #include "tensor/tensor.h"
 
 /* ---- config ---- */
@@ -75,8 +76,10 @@ static fsdp_status read_rope(const fsdp__gguf *file, const char *architecture, f
     FSDP_TRY(real_of(file, architecture, "rope.freq_base", false, &c->rope_theta));
     FSDP_TRY(size_of(file, architecture, "rope.dimension_count", false, &rotated));
     if (rotated != c->head_dim)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s': %lld of %lld dimensions of a head rotate: all must", file->path,
-                         (long long)rotated, (long long)c->head_dim);
+        c->rotary_fraction = (float)((double)rotated / (double)c->head_dim);
+    if (rotated < 1 || fsdp__rotary_dim(c) != rotated || (rotated != c->head_dim && c->architecture != FSDP_PHI3))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s': %lld of %lld dimensions of a head rotate: all must%s", file->path,
+                         (long long)rotated, (long long)c->head_dim, c->architecture == FSDP_PHI3 ? " at most" : "");
     snprintf(text, sizeof text, "%s.rope.scaling.type", architecture);
     FSDP_TRY(fsdp__gguf_string(file, text, false, &type));
     if (type && strcmp(type, "linear") == 0) {
@@ -88,8 +91,50 @@ static fsdp_status read_rope(const fsdp__gguf *file, const char *architecture, f
     return factors ? read_rope_factors(file, factors, c) : FSDP_OK;
 }
 
-static fsdp_status read_llama(const fsdp__gguf *file, const char *architecture, fsdp_model_config *c)
+/* Reads which layers are local. */
+static fsdp_status read_layers(const fsdp__gguf *file, const fsdp__gguf_family *family, fsdp_model_config *c)
 {
+    int64_t most = FSDP__MIN(c->n_layers, FSDP_MODEL_MAX_MARKED_LAYERS), period = family->period;
+    float theta = family->local_theta;
+    bool phi3 = c->architecture == FSDP_PHI3;
+
+    for (int64_t i = 0; i < most; i++)
+        c->no_rope_layers[i / 64] |= (uint64_t)!fsdp__gguf_has_rope(family, i) << (i % 64);
+    if (!phi3 && period == 0)
+        return FSDP_OK;
+    FSDP_TRY(size_of(file, family->name, "attention.sliding_window", !phi3, &c->window));
+    FSDP_TRY(size_of(file, family->name, "attention.sliding_window_pattern", false, &period));
+    FSDP_TRY(real_of(file, family->name, "rope.freq_base_swa", false, &theta));
+    if (c->window < (phi3 ? 0 : 1) || period != family->period)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "'%s': local layers with a window of %lld, each %lldth layer full: a %s has "
+                         "a window, and each %lldth",
+                         file->path, (long long)c->window, (long long)period, family->name, (long long)family->period);
+    if (family->local_theta == 0 && theta != 0 && theta != c->rope_theta)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s': a rope.freq_base_swa of %g, beside a freq_base of %g, in a %s",
+                         file->path, (double)theta, (double)c->rope_theta, family->name);
+    for (int64_t i = 0; i < most && c->window > 0; i++)
+        c->local_layers[i / 64] |= (uint64_t)(phi3 || fsdp__gguf_is_local(family, i)) << (i % 64);
+    c->local_rope_theta = family->local_theta > 0 ? theta : 0;
+    return FSDP_OK;
+}
+
+/* Reads what scores are divided by, and soft caps. */
+static fsdp_status read_scores(const fsdp__gguf *file, const fsdp__gguf_family *family, fsdp_model_config *c)
+{
+    if (fsdp__gguf_is_gemma(c->architecture))
+        c->query_scalar = (float)fsdp__gguf_query_scalar(family, c);
+    if (!family->soft_caps)
+        return FSDP_OK;
+    c->attention_softcap = 50, c->logits_softcap = 30;
+    FSDP_TRY(real_of(file, family->name, "attn_logit_softcapping", false, &c->attention_softcap));
+    return real_of(file, family->name, "final_logit_softcapping", false, &c->logits_softcap);
+}
+
+static fsdp_status read_llama(const fsdp__gguf *file, const fsdp__gguf_family *family, fsdp_model_config *c)
+{
+    const char *architecture = family->name;
+
     c->n_kv_heads = c->n_heads;
     FSDP_TRY(size_of(file, architecture, "attention.head_count_kv", false, &c->n_kv_heads));
     FSDP_TRY(size_of(file, architecture, "attention.key_length", false, &c->head_dim));
@@ -98,9 +143,9 @@ static fsdp_status read_llama(const fsdp__gguf *file, const char *architecture, 
         return FSDP_FAIL(FSDP_FORMAT, "'%s': heads of %lld dimensions", file->path, (long long)c->head_dim);
     c->attention_bias = c->architecture == FSDP_LLAMA && has_tensor(file, "blk.0.attn_q.bias");
     c->mlp_bias = c->architecture == FSDP_LLAMA && has_tensor(file, "blk.0.ffn_up.bias");
-    for (int64_t i = 0; i < FSDP_MODEL_MAX_MARKED_LAYERS && i < c->n_layers && c->architecture == FSDP_SMOLLM3; i++)
-        c->no_rope_layers[i / 64] |= (uint64_t)fsdp__gguf_has_no_rope(i) << (i % 64);
-    return read_rope(file, architecture, c);
+    FSDP_TRY(read_rope(file, architecture, c));
+    FSDP_TRY(read_layers(file, family, c));
+    return read_scores(file, family, c);
 }
 
 static fsdp_status read_tokens(const fsdp__gguf *file, fsdp_model_config *c)
@@ -140,32 +185,23 @@ static fsdp_status read_sizes(const fsdp__gguf *file, const char *architecture, 
 fsdp_status fsdp__gguf_config(const fsdp__gguf *file, fsdp_model_config *out)
 {
     FSDP__FREED char *architecture = NULL;
+    const fsdp__gguf_family *family;
 
     *out = (fsdp_model_config){.init_std = 0.02f, .norm_eps = 1e-5f};
     FSDP_TRY(fsdp__gguf_string(file, "general.architecture", true, &architecture));
-    if (strcmp(architecture, "gpt2") == 0)
-        out->architecture = FSDP_GPT2;
-    else if (strcmp(architecture, "llama") == 0)
-        out->architecture = FSDP_LLAMA;
-    else if (strcmp(architecture, "qwen2") == 0)
-        out->architecture = FSDP_QWEN2;
-    else if (strcmp(architecture, "qwen3") == 0)
-        out->architecture = FSDP_QWEN3;
-    else if (strcmp(architecture, "olmo2") == 0)
-        out->architecture = FSDP_OLMO2;
-    else if (strcmp(architecture, "smollm3") == 0)
-        out->architecture = FSDP_SMOLLM3;
-    else
+    family = fsdp__gguf_family_named(architecture);
+    if (!family)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "'%s' has a model of architecture '%s': gpt2, llama, qwen2, qwen3, olmo2 and smollm3 can be "
-                         "read",
+                         "'%s' has a model of architecture '%s': gpt2, llama, qwen2, qwen3, olmo2, smollm3, phi3, "
+                         "gemma2 and gemma3 can be read",
                          file->path, architecture);
+    out->architecture = family->architecture;
     FSDP_TRY(read_sizes(file, architecture, out));
     FSDP_TRY(read_tokens(file, out));
     if (out->architecture == FSDP_GPT2)
         FSDP_TRY(real_of(file, architecture, "attention.layer_norm_epsilon", true, &out->norm_eps));
     else
-        FSDP_TRY(read_llama(file, architecture, out));
+        FSDP_TRY(read_llama(file, family, out));
     out->tie_word_embeddings = !has_tensor(file, "output.weight");
     return fsdp_model_config_check(out);
 }
@@ -205,46 +241,57 @@ static fsdp_status decode(const fsdp__gguf_tensor *t, fsdp_device *device, float
     return fsdp_tensor_read(tensor, FSDP_F32, out);
 }
 
+/* Finds the tensor of a parameter. */
+static fsdp_status find_tensor(const fsdp__gguf *file, const fsdp_model_config *config,
+                               const fsdp_state_dict_entry *entry, fsdp__gguf_place *place,
+                               const fsdp__gguf_tensor **out)
+{
+    if (!fsdp__gguf_place_of(config, entry->name, place))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "a GGUF file has no name for parameter '%s'", entry->name);
+    *out = fsdp__gguf_find_tensor(file, place->name);
+    return *out ? check_shape(file, *out, place, entry)
+                : FSDP_FAIL(FSDP_FORMAT, "'%s' has no tensor '%s'", file->path, place->name);
+}
+
+/* Checks that the file has the tensors of the parameters, and no others. */
+static fsdp_status check_tensors(const fsdp__gguf *file, const fsdp_model_config *config, const fsdp_state_dict *state)
+{
+    FSDP__FREED bool *used = fsdp__calloc((size_t)file->tensor_count + 1, sizeof *used);
+    const fsdp__gguf_tensor *t;
+    fsdp__gguf_place place;
+
+    FSDP__TRY_NEW(used);
+    for (int64_t i = 0; i < state->count; i++) {
+        FSDP_TRY(find_tensor(file, config, &state->entries[i], &place, &t));
+        used[t - file->tensors] = true;
+    }
+    for (int64_t i = 0; i < file->tensor_count; i++)
+        if (!used[i] && strcmp(file->tensors[i].name, "rope_freqs.weight") != 0)
+            return FSDP_FAIL(FSDP_FORMAT, "'%s': tensor '%s' is none of the model's", file->path,
+                             file->tensors[i].name);
+    return FSDP_OK;
+}
+
 static fsdp_status load_entry(const fsdp__gguf *file, const fsdp_model_config *config, fsdp_state_dict_entry *entry)
 {
     FSDP__FREED float *values = NULL, *ordered = NULL;
     const fsdp__gguf_tensor *t;
     fsdp__gguf_place place;
 
-    if (!fsdp__gguf_place_of(config, entry->name, &place))
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "a GGUF file has no name for parameter '%s'", entry->name);
-    t = fsdp__gguf_find_tensor(file, place.name);
-    if (!t)
-        return FSDP_FAIL(FSDP_FORMAT, "'%s' has no tensor '%s'", file->path, place.name);
-    FSDP_TRY(check_shape(file, t, &place, entry));
+    FSDP_TRY(find_tensor(file, config, entry, &place, &t));
     FSDP__TRY_NEW(values = fsdp__malloc((size_t)t->numel * sizeof *values));
     FSDP_TRY(decode(t, fsdp_tensor_device(entry->tensor), values));
-    if (!place.transposed && place.heads == 0)
+    fsdp__gguf_shift(&place, false, t->numel, values);
+    if (!fsdp__gguf_is_reordered(&place))
         return fsdp_tensor_write(entry->tensor, FSDP_F32, values);
     FSDP__TRY_NEW(ordered = fsdp__malloc((size_t)t->numel * sizeof *ordered));
     fsdp__gguf_reorder(&place, t->shape, t->ndim, false, values, ordered);
     return fsdp_tensor_write(entry->tensor, FSDP_F32, ordered);
 }
 
-/* Refuses a tensor that no parameter is read from. */
-static fsdp_status check_surplus(const fsdp__gguf *file, const fsdp_model_config *config, const fsdp_state_dict *state)
-{
-    for (int64_t i = 0; i < file->tensor_count; i++) {
-        const char *name = file->tensors[i].name;
-        bool used = strcmp(name, "rope_freqs.weight") == 0;
-        fsdp__gguf_place place;
-
-        for (int64_t e = 0; e < state->count && !used; e++)
-            used = fsdp__gguf_place_of(config, state->entries[e].name, &place) && strcmp(place.name, name) == 0;
-        if (!used)
-            return FSDP_FAIL(FSDP_FORMAT, "'%s': tensor '%s' is none of the model's", file->path, name);
-    }
-    return FSDP_OK;
-}
-
 fsdp_status fsdp__gguf_load(const fsdp__gguf *file, const fsdp_model_config *config, fsdp_state_dict *state)
 {
-    FSDP_TRY(check_surplus(file, config, state));
+    FSDP_TRY(check_tensors(file, config, state));
     for (int64_t i = 0; i < state->count; i++)
         FSDP_TRY(load_entry(file, config, &state->entries[i]));
     return FSDP_OK;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "base/text.h"
 #include "models/models.h"
 
 typedef enum order {
@@ -38,10 +39,12 @@ static const name llama_blocks[] = {
     {"self_attn.o_proj", "attn_output", SAME}, {"post_attention_layernorm", "ffn_norm", SAME},
     {"mlp.gate_proj", "ffn_gate", SAME},       {"mlp.up_proj", "ffn_up", SAME},
     {"mlp.down_proj", "ffn_down", SAME},       {"self_attn.q_norm", "attn_q_norm", SAME},
-    {"self_attn.k_norm", "attn_k_norm", SAME}, {NULL, NULL, SAME},
+    {"self_attn.k_norm", "attn_k_norm", SAME}, {"self_attn.qkv_proj", "attn_qkv", SAME}, /* of Phi-3, as the next */
+    {"mlp.gate_up_proj", "ffn_up", SAME},      {NULL, NULL, SAME},
 };
-/* OLMo 2 has norms after attention and MLP. */
-static const name olmo2_blocks[] = {{"post_attention_layernorm", "post_attention_norm", SAME},
+/* OLMo 2 and Gemma have norms after attention and MLP. */
+static const name after_blocks[] = {{"post_attention_layernorm", "post_attention_norm", SAME},
+                                    {"pre_feedforward_layernorm", "ffn_norm", SAME},
                                     {"post_feedforward_layernorm", "post_ffw_norm", SAME},
                                     {NULL, NULL, SAME}};
 static const name llama_others[] = {{"model.embed_tokens", "token_embd", SAME},
@@ -49,31 +52,50 @@ static const name llama_others[] = {{"model.embed_tokens", "token_embd", SAME},
                                     {"lm_head", "output", SAME},
                                     {NULL, NULL, SAME}};
 
-const char *fsdp__gguf_architecture(fsdp_architecture architecture)
+static const fsdp__gguf_family families[] = {
+    {.architecture = FSDP_GPT2, .name = "gpt2"},
+    {.architecture = FSDP_LLAMA, .name = "llama", .paired = true}, /* before Mistral: a file is read as this */
+    {.architecture = FSDP_MISTRAL, .name = "llama", .paired = true},
+    {.architecture = FSDP_QWEN2, .name = "qwen2"},
+    {.architecture = FSDP_QWEN3, .name = "qwen3"},
+    {.architecture = FSDP_OLMO2, .name = "olmo2"},
+    {.architecture = FSDP_SMOLLM3, .name = "smollm3", .paired = true, .no_rope = 4},
+    {.architecture = FSDP_PHI3, .name = "phi3"},
+    {.architecture = FSDP_GEMMA2,
+     .name = "gemma2",
+     .period = 2,
+     .soft_caps = true,
+     .must_tie = true,
+     .large_layers = 46},
+    {.architecture = FSDP_GEMMA3, .name = "gemma3", .period = 6, .local_theta = 10000, .large_layers = 62},
+};
+
+const fsdp__gguf_family *fsdp__gguf_family_of(fsdp_architecture architecture)
 {
-    switch (architecture) {
-    case FSDP_GPT2:
-        return "gpt2";
-    case FSDP_LLAMA:
-    case FSDP_MISTRAL:
-        return "llama";
-    case FSDP_QWEN2:
-        return "qwen2";
-    case FSDP_QWEN3:
-        return "qwen3";
-    case FSDP_OLMO2:
-        return "olmo2";
-    case FSDP_SMOLLM3:
-        return "smollm3";
-    default:
-        return NULL;
-    }
+    for (size_t i = 0; i < FSDP__COUNT_OF(families); i++)
+        if (families[i].architecture == architecture)
+            return &families[i];
+    return NULL;
 }
 
-/* Returns whether rows of query and key are ordered anew. */
-static bool is_paired(fsdp_architecture architecture)
+const fsdp__gguf_family *fsdp__gguf_family_named(const char *wanted)
 {
-    return architecture == FSDP_LLAMA || architecture == FSDP_MISTRAL || architecture == FSDP_SMOLLM3;
+    for (size_t i = 0; i < FSDP__COUNT_OF(families); i++)
+        if (strcmp(families[i].name, wanted) == 0)
+            return &families[i];
+    return NULL;
+}
+
+bool fsdp__gguf_is_gemma(fsdp_architecture architecture)
+{
+    return architecture == FSDP_GEMMA2 || architecture == FSDP_GEMMA3;
+}
+
+int64_t fsdp__gguf_query_scalar(const fsdp__gguf_family *family, const fsdp_model_config *config)
+{
+    bool large = family->large_layers > 0 && config->n_layers == family->large_layers;
+
+    return large ? config->dim / config->n_heads : config->head_dim;
 }
 
 /* Finds the module of a parameter; what follows its name is `*rest`: ".weight". */
@@ -92,29 +114,35 @@ static const name *find(const name *list, const char *parameter, const char **re
 
 bool fsdp__gguf_place_of(const fsdp_model_config *config, const char *parameter, fsdp__gguf_place *out)
 {
-    bool gpt2 = config->architecture == FSDP_GPT2;
+    bool gpt2 = config->architecture == FSDP_GPT2, gemma = fsdp__gguf_is_gemma(config->architecture);
     const char *blocks = gpt2 ? "transformer.h." : "model.layers.", *rest;
     const name *n;
     long layer;
     char *end;
 
-    *out = (fsdp__gguf_place){.transposed = false};
+    *out = (fsdp__gguf_place){.plus_one = gemma && fsdp__ends_with(parameter, "norm.weight")};
     if (strncmp(parameter, blocks, strlen(blocks)) != 0) {
         n = find(gpt2 ? gpt2_others : llama_others, parameter, &rest);
         return n && snprintf(out->name, sizeof out->name, "%s%s", n->file, rest) < (int)sizeof out->name;
     }
     layer = strtol(parameter + strlen(blocks), &end, 10);
     n = NULL;
-    if (*end == '.' && config->architecture == FSDP_OLMO2)
-        n = find(olmo2_blocks, end + 1, &rest);
+    if (*end == '.' && (gemma || config->architecture == FSDP_OLMO2))
+        n = find(after_blocks, end + 1, &rest);
     if (*end == '.' && !n)
         n = find(gpt2 ? gpt2_blocks : llama_blocks, end + 1, &rest);
     if (!n)
         return false;
     out->transposed = n->order == TRANSPOSED && strcmp(rest, ".weight") == 0;
-    if (is_paired(config->architecture) && (n->order == QUERY || n->order == KEY))
+    if (fsdp__gguf_family_of(config->architecture)->paired && (n->order == QUERY || n->order == KEY))
         out->heads = n->order == QUERY ? config->n_heads : config->n_kv_heads;
     return snprintf(out->name, sizeof out->name, "blk.%ld.%s%s", layer, n->file, rest) < (int)sizeof out->name;
+}
+
+void fsdp__gguf_shift(const fsdp__gguf_place *place, bool to_file, int64_t numel, float *values)
+{
+    for (int64_t i = 0; i < numel && place->plus_one; i++)
+        values[i] += to_file ? 1.0f : -1.0f;
 }
 
 static void transpose(const int64_t *shape, bool to_file, const float *from, float *to)

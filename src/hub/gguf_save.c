@@ -7,6 +7,7 @@
 #include "base/directory.h"
 #include "base/file.h"
 #include "hub/gguf_names.h"
+#include "models/models.h"
 #include "tensor/tensor.h"
 
 /* ---- keys ---- */
@@ -27,13 +28,28 @@ static void put_real(fsdp__gguf_header *h, const char *architecture, const char 
     fsdp__gguf_put_real(h, text, value);
 }
 
+/* Puts what only some have. llama.cpp knows which layers are local, and what Phi-3's window of 0 is. */
+static void put_attention(fsdp__gguf_header *h, const char *architecture, const fsdp_model_config *c)
+{
+    bool phi3 = c->architecture == FSDP_PHI3, local = fsdp_model_layer_is_local(c, 0);
+
+    if (local || phi3)
+        put_size(h, architecture, "attention.sliding_window", local ? c->window : 0);
+    if (phi3)
+        put_size(h, architecture, "rope.scaling.original_context_length", c->max_seq_len);
+    if (c->attention_softcap > 0)
+        put_real(h, architecture, "attn_logit_softcapping", c->attention_softcap);
+    if (c->logits_softcap > 0)
+        put_real(h, architecture, "final_logit_softcapping", c->logits_softcap);
+}
+
 static void put_llama(fsdp__gguf_header *h, const char *architecture, const fsdp_model_config *c)
 {
     put_size(h, architecture, "attention.head_count_kv", c->n_kv_heads);
     put_size(h, architecture, "attention.key_length", c->head_dim);
     put_size(h, architecture, "attention.value_length", c->head_dim);
     put_size(h, architecture, "vocab_size", c->vocab_size);
-    put_size(h, architecture, "rope.dimension_count", c->head_dim);
+    put_size(h, architecture, "rope.dimension_count", fsdp__rotary_dim(c));
     put_real(h, architecture, "rope.freq_base", c->rope_theta);
     put_real(h, architecture, "attention.layer_norm_rms_epsilon", c->norm_eps);
     if (c->rope_type == FSDP_ROPE_LINEAR) {
@@ -43,6 +59,7 @@ static void put_llama(fsdp__gguf_header *h, const char *architecture, const fsdp
         fsdp__gguf_put_text(h, text, "linear");
         put_real(h, architecture, "rope.scaling.factor", c->rope_factor);
     }
+    put_attention(h, architecture, c);
 }
 
 static int64_t file_type(fsdp__gguf_type type)
@@ -126,7 +143,8 @@ static fsdp_status values_of(const fsdp__gguf_model *model, const part *p, float
         fsdp__gguf_rope_factors(model->config, values);
     } else {
         FSDP_TRY(fsdp_tensor_read(p->from, FSDP_F32, values));
-        if (p->place.transposed || p->place.heads > 0) {
+        fsdp__gguf_shift(&p->place, true, numel, values);
+        if (fsdp__gguf_is_reordered(&p->place)) {
             FSDP__TRY_NEW(ordered = fsdp__malloc((size_t)numel * sizeof(float) + 1));
             fsdp__gguf_reorder(&p->place, p->shape, p->ndim, true, values, ordered);
             *out = fsdp__take(&ordered);
@@ -205,39 +223,81 @@ static fsdp_status publish(const char *path, const fsdp__gguf_model *model, cons
     return status;
 }
 
+/* ---- what llama.cpp would compute otherwise ---- */
+
+static const char *wrong_rope(const fsdp_model_config *c)
+{
+    if (c->rope_type == FSDP_ROPE_LLAMA3)
+        return c->architecture == FSDP_LLAMA || c->architecture == FSDP_MISTRAL ? NULL : "llama3 rotary positions";
+    if (c->rope_type != FSDP_ROPE_DEFAULT && c->rope_type != FSDP_ROPE_LINEAR)
+        return "dynamic or yarn rotary positions";
+    return fsdp__rotary_dim(c) != c->head_dim && c->architecture != FSDP_PHI3 ? "heads that rotate in part" : NULL;
+}
+
+static const char *wrong_scores(const fsdp__gguf_family *family, const fsdp_model_config *c)
+{
+    float scalar = (float)fsdp__gguf_query_scalar(family, c);
+
+    if (family->soft_caps ? !(c->attention_softcap > 0 && c->logits_softcap > 0)
+                          : c->attention_softcap > 0 || c->logits_softcap > 0)
+        return family->soft_caps ? "attn_logit_softcapping or final_logit_softcapping of null" : "soft caps";
+    return (c->query_scalar > 0 ? c->query_scalar : (float)c->head_dim) != scalar ? "another query_pre_attn_scalar"
+                                                                                  : NULL;
+}
+
+/* Returns what of a layer there is no key for. Phi-3's window has one, though llama.cpp only warns that it does not do
+ * it. */
+static const char *wrong_layer(const fsdp__gguf_family *family, const fsdp_model_config *c, int64_t layer)
+{
+    if (fsdp_model_layer_has_rope(c, layer) != fsdp__gguf_has_rope(family, layer))
+        return family->no_rope > 0 ? "no_rope_layers other than every fourth" : "no_rope_layers";
+    if (c->architecture == FSDP_PHI3)
+        return fsdp_model_layer_is_local(c, layer) != fsdp_model_layer_is_local(c, 0) ? "layer_types that differ"
+                                                                                      : NULL;
+    if (fsdp_model_layer_is_local(c, layer) == fsdp__gguf_is_local(family, layer))
+        return NULL;
+    return family->period > 0 ? "layer_types other than the usual" : "local layers (sliding_window)";
+}
+
+static const char *wrong_rest(const fsdp__gguf_family *family, const fsdp_model_config *c)
+{
+    if (c->attention_bias && c->architecture != FSDP_LLAMA)
+        return "biases of attention";
+    if (c->mlp_bias && c->architecture != FSDP_LLAMA)
+        return "biases of the MLP";
+    if (c->local_rope_theta != family->local_theta)
+        return "another rope_theta of local layers";
+    if (c->architecture == FSDP_PHI3 && c->n_heads * c->head_dim != c->dim)
+        return "heads that are not as wide as the model together";
+    return family->must_tie && !c->tie_word_embeddings ? "a head of its own" : NULL;
+}
+
 /* Refuses what llama.cpp has no key for: it would compute another model. */
 static fsdp_status check_config(const fsdp_model_config *c)
 {
-    const char *what = NULL;
+    const fsdp__gguf_family *family = fsdp__gguf_family_of(c->architecture);
+    const char *name = fsdp_architecture_name(c->architecture), *what = c->gelu_erf ? "the erf form of GELU" : NULL;
 
-    if (!fsdp__gguf_architecture(c->architecture))
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "%s cannot be written as GGUF: GPT-2, Llama, Mistral, Qwen2, Qwen3, OLMo 2 and SmolLM3 can",
-                         fsdp_architecture_name(c->architecture));
-    if (c->architecture == FSDP_GPT2)
-        what = c->gelu_erf ? "the erf form of GELU" : NULL;
-    else if (c->rope_type == FSDP_ROPE_DYNAMIC || c->rope_type == FSDP_ROPE_YARN)
-        what = "dynamic or yarn rotary positions";
-    else if (c->attention_bias && c->architecture != FSDP_LLAMA)
-        what = "biases of attention";
-    for (int64_t i = 0; i < c->n_layers && c->architecture != FSDP_GPT2; i++) {
-        if (fsdp_model_layer_is_local(c, i))
-            what = "local layers";
-        if (fsdp_model_layer_has_rope(c, i) == (c->architecture == FSDP_SMOLLM3 && fsdp__gguf_has_no_rope(i)))
-            what = "rotary positions in other layers than llama.cpp has them";
+    if (!family)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "%s cannot be written as GGUF", name);
+    if (c->architecture != FSDP_GPT2) {
+        what = wrong_rope(c);
+        what = what ? what : wrong_scores(family, c);
+        what = what ? what : wrong_rest(family, c);
     }
-    if (c->rotary_fraction > 0 && c->rotary_fraction != 1)
-        what = "heads that rotate in part";
-    if (c->query_scalar > 0 || c->attention_softcap > 0 || c->logits_softcap > 0)
-        what = "a scale of its own, or soft caps";
-    return what ? FSDP_FAIL(FSDP_UNSUPPORTED, "a %s with %s cannot be written as GGUF",
-                            fsdp_architecture_name(c->architecture), what)
+    for (int64_t i = 0; i < c->n_layers && !what && c->architecture != FSDP_GPT2; i++)
+        if ((what = wrong_layer(family, c, i)) != NULL)
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "a %s with %s cannot be written as GGUF (layer %lld): llama.cpp has no "
+                             "key for it",
+                             name, what, (long long)i);
+    return what ? FSDP_FAIL(FSDP_UNSUPPORTED, "a %s with %s cannot be written as GGUF: llama.cpp has no key for it",
+                            name, what)
                 : FSDP_OK;
 }
 
 fsdp_status fsdp__gguf_save(const char *path, const fsdp__gguf_model *model)
 {
-    const char *architecture = fsdp__gguf_architecture(model->config->architecture);
     FSDP__SCOPED(fsdp__gguf_header_release) fsdp__gguf_header h;
     FSDP__FREED part *parts = fsdp__calloc((size_t)model->state->count + 1, sizeof *parts);
     int64_t count = 0;
@@ -247,7 +307,7 @@ fsdp_status fsdp__gguf_save(const char *path, const fsdp__gguf_model *model)
     FSDP_TRY(check_config(model->config));
     if (fsdp__path_exists(path))
         return FSDP_FAIL(FSDP_IO, "'%s' exists already: name another file", path);
-    put_keys(&h, model, architecture);
+    put_keys(&h, model, fsdp__gguf_family_of(model->config->architecture)->name);
     if (model->tokenizer)
         FSDP_TRY(fsdp__gguf_put_tokenizer(&h, model->tokenizer, model->config));
     else

@@ -40,6 +40,8 @@ def main(path, folder):
             x = permute(x, config["num_key_value_heads"])
         if arch == "gpt2" and name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
             x = x.T
+        if arch in ("gemma2", "gemma3") and name.endswith("norm.weight"):
+            x = x + np.float32(1)
         t = tensors.pop(mapped)
         kind = gguf.GGMLQuantizationType(t.tensor_type)
         coded = gguf.quants.quantize(np.ascontiguousarray(x), kind)

@@ -30,35 +30,58 @@ static const variant variants[] = {
     {"qwen3", FSDP_QWEN3, 2, false, false, FSDP_ROPE_DEFAULT},
     {"olmo2", FSDP_OLMO2, 4, false, false, FSDP_ROPE_DEFAULT},
     {"smollm3", FSDP_SMOLLM3, 2, true, false, FSDP_ROPE_DEFAULT},
+    {"phi3", FSDP_PHI3, 2, false, false, FSDP_ROPE_DEFAULT},
+    {"gemma2", FSDP_GEMMA2, 2, true, false, FSDP_ROPE_DEFAULT},
+    {"gemma3", FSDP_GEMMA3, 1, true, false, FSDP_ROPE_LINEAR},
 };
+
+/* Adds what the numbers of a variant do not say. */
+static void set_family(fsdp_model_config *c)
+{
+    bool gemma2 = c->architecture == FSDP_GEMMA2, gemma3 = c->architecture == FSDP_GEMMA3;
+
+    if (c->architecture == FSDP_PHI3)
+        c->window = 8, c->local_layers[0] = 15, c->rotary_fraction = 0.75f;
+    if (c->architecture == FSDP_SMOLLM3)
+        c->no_rope_layers[0] = 8;
+    if (!gemma2 && !gemma3)
+        return;
+    c->window = 8;
+    c->local_layers[0] = gemma2 ? 5 : 15;
+    c->query_scalar = (float)c->head_dim;
+    c->attention_softcap = gemma2 ? 40 : 0, c->logits_softcap = gemma2 ? 20 : 0;
+    c->local_rope_theta = gemma3 ? 10000 : 0;
+}
 
 static fsdp_model_config config_of(const variant *v)
 {
-    return (fsdp_model_config){.architecture = v->architecture,
-                               .n_layers = 4,
-                               .dim = 64,
-                               .n_heads = 4,
-                               .n_kv_heads = v->kv_heads,
-                               .head_dim = 16,
-                               .ffn_dim = 48, /* rows that are no blocks of q8_0 */
-                               .vocab_size = 70,
-                               .max_seq_len = 32,
-                               .norm_eps = 1e-5f,
-                               .rope_theta = v->architecture == FSDP_GPT2 ? 0 : 500000,
-                               .rope_type = v->rope,
-                               .rope_factor = v->rope ? 8 : 0,
-                               .rope_low_freq_factor = v->rope == FSDP_ROPE_LLAMA3 ? 1 : 0,
-                               .rope_high_freq_factor = v->rope == FSDP_ROPE_LLAMA3 ? 4 : 0,
-                               .rope_original_max_seq_len = v->rope == FSDP_ROPE_LLAMA3 ? 8192 : 0,
-                               .tie_word_embeddings = v->tied,
-                               .attention_bias = v->bias,
-                               .mlp_bias = v->bias,
-                               .init_std = 0.02f,
-                               .has_bos_token = true,
-                               .bos_token = 3,
-                               .eos_token_count = 1,
-                               .eos_tokens = {5},
-                               .no_rope_layers = {v->architecture == FSDP_SMOLLM3 ? 8 : 0}};
+    fsdp_model_config config = {.architecture = v->architecture,
+                                .n_layers = 4,
+                                .dim = 64,
+                                .n_heads = 4,
+                                .n_kv_heads = v->kv_heads,
+                                .head_dim = 16,
+                                .ffn_dim = 48, /* rows that are no blocks of q8_0 */
+                                .vocab_size = 70,
+                                .max_seq_len = 32,
+                                .norm_eps = 1e-5f,
+                                .rope_theta = v->architecture == FSDP_GPT2 ? 0 : 500000,
+                                .rope_type = v->rope,
+                                .rope_factor = v->rope ? 8 : 0,
+                                .rope_low_freq_factor = v->rope == FSDP_ROPE_LLAMA3 ? 1 : 0,
+                                .rope_high_freq_factor = v->rope == FSDP_ROPE_LLAMA3 ? 4 : 0,
+                                .rope_original_max_seq_len = v->rope == FSDP_ROPE_LLAMA3 ? 8192 : 0,
+                                .tie_word_embeddings = v->tied,
+                                .attention_bias = v->bias,
+                                .mlp_bias = v->bias,
+                                .init_std = 0.02f,
+                                .has_bos_token = true,
+                                .bos_token = 3,
+                                .eos_token_count = 1,
+                                .eos_tokens = {5}};
+
+    set_family(&config);
+    return config;
 }
 
 /* A model and its state; its biases are no zeros. */
@@ -124,10 +147,63 @@ static double difference(const made *a, const made *b)
     return worst;
 }
 
+static float *logits_of(const made *m, int64_t numel)
+{
+    int32_t ids[24];
+    fsdp_tensor *tokens = NULL, *logits;
+    float *out = malloc((size_t)numel * sizeof *out);
+
+    for (int i = 0; i < 24; i++)
+        ids[i] = i * i % 70;
+    CHECK_OK(fsdp_tensor_create(test_device(m->context), FSDP_I32, FSDP_SHAPE(1, 24), FSDP_MEMORY_WORKSPACE, &tokens));
+    CHECK_OK(fsdp_tensor_write(tokens, FSDP_I32, ids));
+    logits = CHECK_PTR(fsdp_call(m->model, tokens));
+    CHECK_EQ(fsdp_tensor_numel(logits), numel);
+    CHECK_OK(fsdp_tensor_read(logits, FSDP_F32, out));
+    fsdp_tensor_unref(tokens);
+    return out;
+}
+
+/* The largest difference of logits, relative to the largest logit. */
+static double difference_of_logits(const made *a, const made *b)
+{
+    enum {
+        NUMEL = 24 * 70
+    };
+    float *x = logits_of(a, NUMEL), *y = logits_of(b, NUMEL);
+    double worst = 0, largest = 0;
+
+    for (int i = 0; i < NUMEL; i++) {
+        worst = fmax(worst, (double)fabsf(x[i] - y[i]));
+        largest = fmax(largest, (double)fabsf(x[i]));
+    }
+    free(x);
+    free(y);
+    return worst / largest;
+}
+
+/* What was read is written as it was. */
+static void check_same_again(const char *path, const fsdp__gguf_model *model)
+{
+    size_t bytes, again_bytes;
+    char *directory = test_directory(), *other = test_path(directory, "again.gguf");
+    char *file = test_read_file(path, &bytes), *again;
+
+    CHECK_OK(fsdp__gguf_save(other, model));
+    again = test_read_file(other, &again_bytes);
+    CHECK_EQ(bytes, again_bytes);
+    CHECK_BYTES(again, file, bytes);
+    free(file);
+    free(again);
+    free(other);
+    test_directory_free(directory);
+}
+
 static void check_round_trip(const variant *v, fsdp__gguf_type type, double most)
 {
     char *directory = test_directory(), *path = test_path(directory, "model.gguf");
     fsdp_model_config config = config_of(v), read;
+    bool gemma = v->architecture == FSDP_GEMMA2 || v->architecture == FSDP_GEMMA3;
     made a = make(&config), b;
     const fsdp__gguf_model model = {.state = a.state, .config = &config, .name = v->name, .type = type};
     fsdp__mapping mapping;
@@ -147,7 +223,10 @@ static void check_round_trip(const variant *v, fsdp__gguf_type type, double most
     for (int64_t i = 0; i < b.state->count; i++)
         CHECK_OK(fsdp_tensor_fill_(b.state->entries[i].tensor, 9));
     CHECK_OK(fsdp__gguf_load(&file, &read, b.state));
-    CHECK(difference(&a, &b) <= most);
+    CHECK(difference(&a, &b) <= fmax(most, gemma ? 0x1p-24 : 0)); /* of norms 1 more is written */
+    if (type == FSDP__GGUF_F32)
+        CHECK(difference_of_logits(&a, &b) == 0);
+    check_same_again(path, &(fsdp__gguf_model){.state = b.state, .config = &read, .name = v->name, .type = type});
     CHECK((fsdp__gguf_find_tensor(&file, "output.weight") == NULL) == v->tied);
     fsdp__gguf_release(&file);
     fsdp__file_unmap(&mapping);
@@ -385,20 +464,53 @@ TEST(what_llama_cpp_would_compute_otherwise_is_not_written)
     fsdp_model_config config = config_of(&variants[3]);
 
     config.window = 8, config.local_layers[0] = 1;
-    check_unsupported(&config, "a Mistral with local layers cannot be written as GGUF");
+    check_unsupported(&config, "a Mistral with local layers (sliding_window) cannot be written as GGUF (layer 0)");
     config.window = 0, config.rope_type = FSDP_ROPE_YARN;
     check_unsupported(&config, "dynamic or yarn rotary positions");
     config = config_of(&variants[7]);
     config.no_rope_layers[0] = 4;
-    check_unsupported(&config, "rotary positions in other layers");
+    check_unsupported(&config, "a SmolLM3 with no_rope_layers other than every fourth");
+    check_unsupported(&config, "(layer 2)");
     config = config_of(&variants[5]);
     config.attention_bias = true;
     check_unsupported(&config, "a Qwen3 with biases of attention");
-    config.architecture = FSDP_GEMMA2;
-    check_unsupported(&config, "Gemma2 cannot be written as GGUF");
+    config.attention_bias = false, config.rope_type = FSDP_ROPE_LLAMA3;
+    check_unsupported(&config, "a Qwen3 with llama3 rotary positions");
     config = config_of(&variants[0]);
     config.gelu_erf = true;
     check_unsupported(&config, "the erf form of GELU");
+}
+
+TEST(gemma_and_phi3_that_llama_cpp_does_not_know_are_not_written)
+{
+    fsdp_model_config config = config_of(&variants[8]);
+
+    config.local_layers[0] = 14;
+    check_unsupported(&config, "a Phi3 with layer_types that differ");
+    config = config_of(&variants[8]);
+    config.head_dim = 32;
+    check_unsupported(&config, "heads that are not as wide as the model together");
+    config = config_of(&variants[9]);
+    config.local_layers[0] = 10;
+    check_unsupported(&config, "a Gemma2 with layer_types other than the usual cannot be written as GGUF (layer 0)");
+    config = config_of(&variants[9]);
+    config.logits_softcap = 0;
+    check_unsupported(&config, "final_logit_softcapping of null");
+    config = config_of(&variants[9]);
+    config.tie_word_embeddings = false;
+    check_unsupported(&config, "a Gemma2 with a head of its own");
+    config.n_layers = 46; /* a 27B model, whose scores are scaled by dim / n_heads: here 16, too */
+    config.query_scalar = 24;
+    check_unsupported(&config, "another query_pre_attn_scalar");
+    config = config_of(&variants[10]);
+    config.attention_softcap = 50;
+    check_unsupported(&config, "a Gemma3 with soft caps");
+    config = config_of(&variants[10]);
+    config.local_rope_theta = 500000;
+    check_unsupported(&config, "another rope_theta of local layers");
+    config = config_of(&variants[10]);
+    config.window = 0;
+    check_unsupported(&config, "layer_types other than the usual");
 }
 
 /* ---- the package gguf ---- */
