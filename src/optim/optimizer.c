@@ -34,13 +34,10 @@ static fsdp_status check_beta(const char *name, double value)
 
 static fsdp_status check_adam(const fsdp_adam_options *options)
 {
-    if (!options)
-        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs options: fsdp_adam_options_default() has some");
     if (options->beta1 == 0 && options->beta2 == 0 && options->eps == 0)
         return FSDP_FAIL(FSDP_INVALID,
                          "optimizer options beta1, beta2 and eps are all 0, as in a struct of which only some fields "
                          "were set: begin with fsdp_adam_options_default()");
-    FSDP_TRY(check_at_least_zero("lr", options->lr));
     FSDP_TRY(check_at_least_zero("eps", options->eps));
     FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));
     FSDP_TRY(check_beta("beta1", options->beta1));
@@ -57,13 +54,10 @@ fsdp_lion_options fsdp_lion_options_default(void)
 
 static fsdp_status check_lion(const fsdp_lion_options *options)
 {
-    if (!options)
-        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs options: fsdp_lion_options_default() has some");
     if (options->beta1 == 0 && options->beta2 == 0)
         return FSDP_FAIL(FSDP_INVALID,
                          "optimizer options beta1 and beta2 are both 0, as in a struct of which only some "
                          "fields were set: begin with fsdp_lion_options_default()");
-    FSDP_TRY(check_at_least_zero("lr", options->lr));
     FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));
     FSDP_TRY(check_beta("beta1", options->beta1));
     FSDP_TRY(check_beta("beta2", options->beta2));
@@ -77,9 +71,6 @@ fsdp_muon_options fsdp_muon_options_default(void)
 
 static fsdp_status check_muon(const fsdp_muon_options *options)
 {
-    if (!options)
-        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs options: fsdp_muon_options_default() has some");
-    FSDP_TRY(check_at_least_zero("lr", options->lr));
     FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));
     FSDP_TRY(check_beta("momentum", options->momentum));
     return FSDP_OK;
@@ -87,9 +78,6 @@ static fsdp_status check_muon(const fsdp_muon_options *options)
 
 static fsdp_status check_sgd(const fsdp_sgd_options *options)
 {
-    if (!options)
-        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs options");
-    FSDP_TRY(check_at_least_zero("lr", options->lr));
     FSDP_TRY(check_at_least_zero("momentum", options->momentum));
     FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));
     if (options->nesterov && (options->momentum <= 0 || options->dampening != 0))
@@ -242,13 +230,39 @@ static fsdp_status add_group(fsdp_optimizer *optimizer, const fsdp_parameters *p
     return FSDP_OK;
 }
 
-/* Makes an optimizer of one group, whose options are checked. */
-static fsdp_status create(const fsdp_parameters *parameters, fsdp__optimizer_group group, fsdp_optimizer **out)
+/* What an error says of a kind of optimizer, and its options. */
+static const struct kind {
+    const char *name, *defaults;
+    size_t bytes; /* of the options, of which the learning rate comes first */
+} kinds[] = {
+    [FSDP__OPTIMIZER_ADAM] = {"Adam", ": fsdp_adam_options_default() has some", sizeof(fsdp_adam_options)},
+    [FSDP__OPTIMIZER_ADAMW] = {"AdamW", ": fsdp_adam_options_default() has some", sizeof(fsdp_adam_options)},
+    [FSDP__OPTIMIZER_SGD] = {"SGD", "", sizeof(fsdp_sgd_options)},
+    [FSDP__OPTIMIZER_LION] = {"Lion", ": fsdp_lion_options_default() has some", sizeof(fsdp_lion_options)},
+    [FSDP__OPTIMIZER_MUON] = {"Muon", ": fsdp_muon_options_default() has some", sizeof(fsdp_muon_options)},
+};
+
+/* Begins a group without parameters; checks its options. */
+static fsdp_status begin_group(fsdp__optimizer_kind kind, const void *options, fsdp__optimizer_group *out)
+{
+    *out = (fsdp__optimizer_group){.kind = kind};
+    if (!options)
+        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs options%s", kinds[kind].defaults);
+    memcpy(&out->options, options, kinds[kind].bytes);
+    memcpy(&out->lr, options, sizeof out->lr);
+    return fsdp__optimizer_check_options(out);
+}
+
+static fsdp_status create(fsdp__optimizer_kind kind, const fsdp_parameters *parameters, const void *options,
+                          fsdp_optimizer **out)
 {
     FSDP__SCOPED(fsdp_optimizer_free_at) fsdp_optimizer *optimizer = NULL;
+    fsdp__optimizer_group group;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs a place for the result");
     *out = NULL;
-    FSDP_TRY(fsdp__optimizer_check_options(&group));
+    FSDP_TRY(begin_group(kind, options, &group));
     FSDP__TRY_NEW(optimizer = fsdp__calloc(1, sizeof *optimizer));
     optimizer->grad_scale = 1;
     FSDP_TRY(add_group(optimizer, parameters, group));
@@ -256,117 +270,79 @@ static fsdp_status create(const fsdp_parameters *parameters, fsdp__optimizer_gro
     return FSDP_OK;
 }
 
-static const char *name_of(fsdp__optimizer_kind kind)
-{
-    static const char *const names[] = {[FSDP__OPTIMIZER_ADAM] = "Adam",
-                                        [FSDP__OPTIMIZER_ADAMW] = "AdamW",
-                                        [FSDP__OPTIMIZER_SGD] = "SGD",
-                                        [FSDP__OPTIMIZER_LION] = "Lion",
-                                        [FSDP__OPTIMIZER_MUON] = "Muon"};
-
-    return names[kind];
-}
-
-/* Adds a group to an optimizer whose first group is of the same kind; Muon and AdamW go together. */
-static fsdp_status add(fsdp_optimizer *optimizer, const fsdp_parameters *parameters, fsdp__optimizer_group group)
-{
-    fsdp__optimizer_kind kind = optimizer->groups[0].kind;
-    bool both = (kind == FSDP__OPTIMIZER_ADAMW && group.kind == FSDP__OPTIMIZER_MUON) ||
-                (kind == FSDP__OPTIMIZER_MUON && group.kind == FSDP__OPTIMIZER_ADAMW);
-
-    if (kind != group.kind && !both)
-        return FSDP_FAIL(FSDP_INVALID, "cannot add a group: the optimizer is not %s", name_of(group.kind));
-    FSDP_TRY(fsdp__optimizer_check_options(&group));
-    return add_group(optimizer, parameters, group);
-}
-
-/* Begins to make an optimizer: there is none yet. */
-static fsdp_status begin(fsdp_optimizer **out)
-{
-    if (!out)
-        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs a place for the result");
-    *out = NULL;
-    return FSDP_OK;
-}
-
-#define GROUP(of, field, given) ((fsdp__optimizer_group){.kind = (of), .lr = (given)->lr, .options.field = *(given)})
-
 fsdp_status fsdp_adamw_create(const fsdp_parameters *parameters, const fsdp_adam_options *options, fsdp_optimizer **out)
 {
-    FSDP_TRY(begin(out));
-    FSDP_TRY(check_adam(options));
-    FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_ADAMW, adam, options), out));
+    FSDP_TRY(create(FSDP__OPTIMIZER_ADAMW, parameters, options, out));
     return FSDP_OK;
 }
 
 fsdp_status fsdp_adam_create(const fsdp_parameters *parameters, const fsdp_adam_options *options, fsdp_optimizer **out)
 {
-    FSDP_TRY(begin(out));
-    FSDP_TRY(check_adam(options));
-    FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_ADAM, adam, options), out));
+    FSDP_TRY(create(FSDP__OPTIMIZER_ADAM, parameters, options, out));
     return FSDP_OK;
 }
 
 fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fsdp_sgd_options *options, fsdp_optimizer **out)
 {
-    FSDP_TRY(begin(out));
-    FSDP_TRY(check_sgd(options));
-    FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_SGD, sgd, options), out));
+    FSDP_TRY(create(FSDP__OPTIMIZER_SGD, parameters, options, out));
     return FSDP_OK;
 }
 
 fsdp_status fsdp_lion_create(const fsdp_parameters *parameters, const fsdp_lion_options *options, fsdp_optimizer **out)
 {
-    FSDP_TRY(begin(out));
-    FSDP_TRY(check_lion(options));
-    FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_LION, lion, options), out));
+    FSDP_TRY(create(FSDP__OPTIMIZER_LION, parameters, options, out));
     return FSDP_OK;
 }
 
 fsdp_status fsdp_muon_create(const fsdp_parameters *parameters, const fsdp_muon_options *options, fsdp_optimizer **out)
 {
-    FSDP_TRY(begin(out));
-    FSDP_TRY(check_muon(options));
-    FSDP_TRY(create(parameters, GROUP(FSDP__OPTIMIZER_MUON, muon, options), out));
+    FSDP_TRY(create(FSDP__OPTIMIZER_MUON, parameters, options, out));
     return FSDP_OK;
+}
+
+/* Adds a group to an optimizer whose first group is of the same kind; Muon and AdamW go together, and Adam's options
+ * are also AdamW's. */
+static fsdp_status add(fsdp_optimizer *optimizer, fsdp__optimizer_kind kind, const fsdp_parameters *parameters,
+                       const void *options)
+{
+    fsdp__optimizer_kind first;
+    fsdp__optimizer_group group;
+
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "add a group"));
+    first = optimizer->groups[0].kind;
+    kind = kind == FSDP__OPTIMIZER_ADAMW && first == FSDP__OPTIMIZER_ADAM ? first : kind;
+    FSDP_TRY(begin_group(kind, options, &group));
+    if (first != kind && !(first == FSDP__OPTIMIZER_ADAMW && kind == FSDP__OPTIMIZER_MUON) &&
+        !(first == FSDP__OPTIMIZER_MUON && kind == FSDP__OPTIMIZER_ADAMW))
+        return FSDP_FAIL(FSDP_INVALID, "cannot add a group: the optimizer is not %s", kinds[kind].name);
+    return add_group(optimizer, parameters, group);
 }
 
 fsdp_status fsdp_adam_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                 const fsdp_adam_options *options)
 {
-    fsdp__optimizer_kind kind;
-
-    FSDP_TRY(fsdp__optimizer_check(optimizer, "add a group"));
-    FSDP_TRY(check_adam(options));
-    kind = optimizer->groups[0].kind == FSDP__OPTIMIZER_ADAM ? FSDP__OPTIMIZER_ADAM : FSDP__OPTIMIZER_ADAMW;
-    FSDP_TRY(add(optimizer, parameters, GROUP(kind, adam, options)));
+    FSDP_TRY(add(optimizer, FSDP__OPTIMIZER_ADAMW, parameters, options));
     return FSDP_OK;
 }
 
 fsdp_status fsdp_sgd_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                const fsdp_sgd_options *options)
 {
-    FSDP_TRY(fsdp__optimizer_check(optimizer, "add a group"));
-    FSDP_TRY(check_sgd(options));
-    FSDP_TRY(add(optimizer, parameters, GROUP(FSDP__OPTIMIZER_SGD, sgd, options)));
+    FSDP_TRY(add(optimizer, FSDP__OPTIMIZER_SGD, parameters, options));
     return FSDP_OK;
 }
 
 fsdp_status fsdp_lion_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                 const fsdp_lion_options *options)
 {
-    FSDP_TRY(fsdp__optimizer_check(optimizer, "add a group"));
-    FSDP_TRY(check_lion(options));
-    FSDP_TRY(add(optimizer, parameters, GROUP(FSDP__OPTIMIZER_LION, lion, options)));
+    FSDP_TRY(add(optimizer, FSDP__OPTIMIZER_LION, parameters, options));
     return FSDP_OK;
 }
 
 fsdp_status fsdp_muon_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                 const fsdp_muon_options *options)
 {
-    FSDP_TRY(fsdp__optimizer_check(optimizer, "add a group"));
-    FSDP_TRY(check_muon(options));
-    FSDP_TRY(add(optimizer, parameters, GROUP(FSDP__OPTIMIZER_MUON, muon, options)));
+    FSDP_TRY(add(optimizer, FSDP__OPTIMIZER_MUON, parameters, options));
     return FSDP_OK;
 }
 
