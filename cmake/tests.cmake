@@ -134,6 +134,12 @@ if(FSDP_CUDA_HEADERS)
   endif()
 endif()
 
+# What stands in for Arrow GLib.
+add_library(fakearrow MODULE ${PROJECT_SOURCE_DIR}/tests/data/fakearrow/fake_parquet.c)
+target_link_libraries(fakearrow PRIVATE fsdp_common)
+set_target_properties(fakearrow PROPERTIES OUTPUT_NAME parquet-glib SUFFIX .so.2300 C_VISIBILITY_PRESET default
+                                           LIBRARY_OUTPUT_DIRECTORY ${test_dir}/arrow)
+
 # No test depends on a time: this ends those that hang, and is far from what any takes on a busy machine.
 set(FSDP_TEST_TIMEOUT "" CACHE STRING "seconds after which a test is ended; empty: 1800")
 if(NOT FSDP_TEST_TIMEOUT)
@@ -454,6 +460,9 @@ foreach(layer IN LISTS fsdp_test_folders)
   endforeach()
 endforeach()
 
+if(TARGET test_data)
+  add_dependencies(test_data fakearrow)
+endif()
 foreach(program test_shard test_train test_watch)
   if(TARGET ${program} AND FSDP_CUDA_HEADERS)
     target_link_libraries(${program} PRIVATE fakecudart)

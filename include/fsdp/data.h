@@ -7,10 +7,10 @@
  *
  * A path is a file, a folder, or, if nothing has that name, a shell pattern (`*`, `?`, `[a-z]`). A folder stands for
  * the files directly in it that are not hidden and whose names match the format (.txt; or .bin, .u16, .u32; not both;
- * JSON lines only if a tokenizer reads them: fsdp/tokenize.h); a pattern stands for all files that match. Both are read
- * in bytewise order of their names. Other files of a folder are skipped, unless they may hold data, which is
- * FSDP_FORMAT: files that are, by their first bytes or name, packed, an archive or a table (Parquet, Arrow, ORC, Avro,
- * NumPy, HDF5, SQLite), and files named like "a.jsonl.br" that are not text. Hidden files are always skipped.
+ * JSON lines and Parquet only if a tokenizer reads them: fsdp/tokenize.h); a pattern stands for all files that match.
+ * Both are read in bytewise order of their names. Other files of a folder are skipped, unless they may hold data, which
+ * is FSDP_FORMAT: files that are, by their first bytes or name, packed, an archive or a table (Parquet, Arrow, ORC,
+ * Avro, NumPy, HDF5, SQLite), and files named like "a.jsonl.br" that are not text. Hidden files are always skipped.
  *
  * A window is seq_len tokens, with the same shifted by one as targets. In sequential order, with A microbatches per
  * step, W ranks and B sequences per microbatch and rank, sequence b of rank r in microbatch a of step s (from 0) starts

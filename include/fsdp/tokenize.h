@@ -1,18 +1,20 @@
 /* fsdp/tokenize.h - converts text files to a token file, on all cores.
  *
  * Files are plain, gzip or zstd, according to their first bytes. Several members or frames are allowed, and zeros after
- * those of gzip. Files that are packed in another way, or twice, that are known not to be text (archives, Parquet,
- * pickles, PDF, UTF-16, programs, ...), or that have a packed file's name but are not packed, are refused; the error
- * names the kind and what to do. Text with a NUL byte is refused, too.
+ * those of gzip. Files that are packed in another way, or twice, that are known not to be text (archives, pickles, PDF,
+ * UTF-16, programs, ...), or that have a packed file's name but are not packed, are refused; the error names the kind
+ * and what to do. Text with a NUL byte is refused, too.
  *
  * A file named .jsonl, .ndjson or .json (before .gz or .zst) contains JSON lines: each line is an object, whose text
  * field is a document. Lines are read as by Python's json module: other fields may contain NaN, Infinity, numbers of
  * any size, unpaired surrogates and any depth, and of a repeated key the last one counts. A line is bad if it is not
  * such an object, lacks the field, has something other than a string in it, is not UTF-8, or has an unpaired surrogate
- * in that field. Any other file is text: one document, or several if a separator is given. It is used unchanged,
- * including CRLF, except for a byte order mark at its beginning (also at the beginning of a JSON line). A folder stands
- * for its files named .txt, .jsonl or .ndjson, also with .gz or .zst, and a packed file of another name (a.json.gz) in
- * it is refused; otherwise paths are as in fsdp/data.h.
+ * in that field. The rows of a Parquet file named .parquet are such lines; libparquet-glib of Arrow reads it, and
+ * without that library it is FSDP_UNSUPPORTED (docs/data.md has the types). Any other file is text: one document, or
+ * several if a separator is given. It is used unchanged, including CRLF, except for a byte order mark at its beginning
+ * (also at the beginning of a JSON line). A folder stands for its files named .txt, .jsonl or .ndjson, also with .gz or
+ * .zst, or .parquet, and a packed file of another name (a.json.gz) in it is refused; otherwise paths are as in
+ * fsdp/data.h.
  *
  * The ids are those of each whole document, whatever the number of threads, and each document is followed by the
  * end-of-text token. Documents without text are skipped. Memory is a few MiB per thread, whatever the size of the

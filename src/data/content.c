@@ -13,9 +13,6 @@
 #define UNPACK(command) "unpack it with '" command "'"
 #define TO_UTF8(encoding) "convert it with 'iconv -f " encoding " -t UTF-8'"
 #define TO_TEXT "write its text as .txt or .jsonl"
-#define TO_LINES                                                                                          \
-    "write it as JSON lines: python3 -c \"import pandas; pandas.read_parquet('IN').to_json('OUT.jsonl', " \
-    "orient='records', lines=True)\""
 #define NONE "name another file"
 
 typedef struct mark {
@@ -59,7 +56,7 @@ static const mark data_marks[] = {
     TAR("ustar\0"),
     TAR("ustar  \0"),
     MARK("an ar archive", UNPACK("ar x"), "!<arch>\n"),
-    MARK("a Parquet file", TO_LINES, "PAR1\x15"),
+    MARK("a Parquet file", FSDP__CONTENT_TO_LINES, "PAR1\x15"),
     MARK("an Arrow file", TO_TEXT, "ARROW1\0\0"),
     WEAK("an Arrow stream", TO_TEXT, "\xff\xff\xff\xff"),
     MARK("a Feather file", TO_TEXT, "FEA1\0\0\0\0"),

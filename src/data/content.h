@@ -8,6 +8,11 @@ enum {
     FSDP__CONTENT_BYTES = 4096 /* how much of a file's beginning is looked at */
 };
 
+/* What the owner of a Parquet file can do. */
+#define FSDP__CONTENT_TO_LINES                                                                            \
+    "write it as JSON lines: python3 -c \"import pandas; pandas.read_parquet('IN').to_json('OUT.jsonl', " \
+    "orient='records', lines=True)\""
+
 /* Refuses contents that their first bytes show to be neither text nor tokens, and says what the owner can do; a pointer
  * of Git LFS is refused too. `in` says where the contents are packed ("its gzip data"); NULL: they are the file itself.
  * `tokens`: the file is read as numbers, so a mark that numbers may well begin with is a reason to refuse only where

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "data/content.h"
+#include "data/parquet.h"
 #include "format/json_scan.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/utf8.h"
@@ -140,6 +141,12 @@ static fsdp_status encode_texts(const job *j)
 
 /* ---- JSON lines ---- */
 
+/* Returns what messages call a line: those of Parquet are rows. */
+static const char *line_word(const job *j)
+{
+    return fsdp__parquet_is_named(j->piece->path) ? "row" : "line";
+}
+
 __attribute__((format(printf, 3, 4))) static fsdp_status bad_line(const job *j, int64_t line, const char *format, ...)
 {
     va_list args;
@@ -147,10 +154,9 @@ __attribute__((format(printf, 3, 4))) static fsdp_status bad_line(const job *j, 
     va_start(args, format);
     vsnprintf(j->out->why, sizeof j->out->why, format, args);
     va_end(args);
-    return FSDP_FAIL(
-        FSDP_FORMAT,
-        "cannot read '%s': line %lld: %s; data.on_bad_line=skip (--on-bad-line=skip) leaves such lines out",
-        j->piece->path, (long long)line, j->out->why);
+    return FSDP_FAIL(FSDP_FORMAT,
+                     "cannot read '%s': %s %lld: %s; data.on_bad_line=skip (--on-bad-line=skip) leaves such lines out",
+                     j->piece->path, line_word(j), (long long)line, j->out->why);
 }
 
 /* Decodes the escapes of a string. An escape may stand for half a surrogate pair, which no encoding of text has. */
@@ -176,7 +182,7 @@ static fsdp_status encode_string(const job *j, int64_t line, const fsdp__json_me
         FSDP_TRY(unescape(j, line, value, &plain, &bytes));
     status = encode(j, plain ? plain : value->text, bytes);
     if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot encode '%s', line %lld", j->piece->path, (long long)line);
+        return fsdp_fail_prefix(status, "cannot encode '%s', %s %lld", j->piece->path, line_word(j), (long long)line);
     return end_document(j);
 }
 
@@ -204,7 +210,7 @@ static fsdp_status encode_conversation(const job *j, int64_t line, const char *t
     if (status == FSDP_FORMAT)
         return bad_line(j, line, "%s", fsdp__shown(fsdp_last_error(), why, sizeof why));
     if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot encode '%s', line %lld", j->piece->path, (long long)line);
+        return fsdp_fail_prefix(status, "cannot encode '%s', %s %lld", j->piece->path, line_word(j), (long long)line);
     j->out->documents++;
     j->out->text_bytes += (int64_t)j->out->rows.row.text_bytes;
     return FSDP_OK;

@@ -183,8 +183,8 @@ static fsdp_status check_folder(const folder *f)
                  f->format <= FSDP_TOKENS_TEXT && fsdp__is_document(f->other) ? ", which a tokenizer reads" : "");
     return FSDP_FAIL(FSDP_FORMAT, "the folder '%s' holds no file named %s%s", f->path,
                      f->format == FSDP_TOKENS_TEXT       ? ".txt"
-                     : f->format == FSDP__LIST_DOCUMENTS ? ".txt, .jsonl or .ndjson, packed or not"
-                     : f->format == FSDP__LIST_ANY       ? ".txt, .jsonl, .ndjson, .bin, .u16 or .u32"
+                     : f->format == FSDP__LIST_DOCUMENTS ? ".txt, .jsonl or .ndjson, packed or not, or .parquet"
+                     : f->format == FSDP__LIST_ANY       ? ".txt, .jsonl, .ndjson, .parquet, .bin, .u16 or .u32"
                      : f->format == FSDP_TOKENS_AUTO     ? ".txt, .bin, .u16 or .u32"
                                                          : ".bin, .u16 or .u32",
                      such_as);

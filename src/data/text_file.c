@@ -1,4 +1,4 @@
-/* text_file.c - reads text as it lies in a file, or as zlib and libzstd unpack it. */
+/* text_file.c - reads text as it lies in a file, as zlib and libzstd unpack it, or as Arrow gives it. */
 #include "data/text_file.h"
 
 #include <errno.h>
@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "data/content.h"
+#include "data/parquet.h"
 
 FSDP__SCOPED_POINTER(fsdp__text_file, fsdp__text_file_close)
 
@@ -27,7 +28,8 @@ enum {
 typedef enum packing {
     PLAIN,
     GZIP,
-    ZSTD
+    ZSTD,
+    PARQUET
 } packing;
 
 struct fsdp__text_file {
@@ -36,8 +38,10 @@ struct fsdp__text_file {
     packing packing;
     z_stream inflate;
     ZSTD_DStream *zstd;
-    bool inside; /* within a part (a member of gzip, a frame of zstd) */
-    bool ended;  /* the end of the file was reached */
+    fsdp__parquet *parquet;
+    int64_t bytes; /* of the file when it was opened */
+    bool inside;   /* within a part (a member of gzip, a frame of zstd) */
+    bool ended;    /* the end of the file was reached */
     int64_t position;
     XXH3_state_t *hash; /* of all bytes up to `position` */
     size_t head_count;  /* of a part's unpacked contents, the first bytes */
@@ -67,12 +71,14 @@ static bool is_named(const char *path, const char *ending)
 
 bool fsdp__is_json_lines(const char *path)
 {
-    return is_named(path, ".jsonl") || is_named(path, ".ndjson") || is_named(path, ".json");
+    return is_named(path, ".jsonl") || is_named(path, ".ndjson") || is_named(path, ".json") ||
+           fsdp__parquet_is_named(path);
 }
 
 bool fsdp__is_document(const char *path)
 {
-    return is_named(path, ".txt") || is_named(path, ".jsonl") || is_named(path, ".ndjson");
+    return is_named(path, ".txt") || is_named(path, ".jsonl") || is_named(path, ".ndjson") ||
+           fsdp__parquet_is_named(path);
 }
 
 bool fsdp__is_packed(const char *path)
@@ -120,7 +126,7 @@ static packing packing_of(const unsigned char *at, size_t bytes)
     return (at[0] & 0xf0) == 0x50 && memcmp(at + 1, "\x2a\x4d\x18", MAGIC_BYTES - 1) == 0 ? ZSTD : PLAIN;
 }
 
-/* Returns how the next bytes are packed. */
+/* Returns how the next bytes are packed, which is never as Parquet. */
 static packing find_packing(const fsdp__text_file *f)
 {
     return packing_of(f->input + f->at, f->count);
@@ -149,7 +155,7 @@ static fsdp_status prepare(fsdp__text_file *f)
             return FSDP_FAIL(FSDP_NO_MEMORY, "cannot read '%s': out of memory", f->path);
         ZSTD_DCtx_setParameter(f->zstd, ZSTD_d_windowLogMax, WINDOW_LOG_MOST);
     }
-    return FSDP_OK;
+    return f->packing == PARQUET ? fsdp__parquet_open(f->path, &f->parquet) : FSDP_OK;
 }
 
 fsdp_status fsdp__text_file_open(const char *path, fsdp__text_file **out)
@@ -170,8 +176,9 @@ fsdp_status fsdp__text_file_open(const char *path, fsdp__text_file **out)
                          strerrordesc_np(errno));
     if (!S_ISREG(info.st_mode))
         return FSDP_FAIL(FSDP_IO, "cannot read '%s': it is not a regular file", path);
+    f->bytes = info.st_size;
     FSDP_TRY(fill(f));
-    f->packing = find_packing(f);
+    f->packing = fsdp__parquet_is_named(path) && fsdp__parquet_begins(f->input, f->count) ? PARQUET : find_packing(f);
     FSDP_TRY(f->packing == PLAIN ? refuse_strange(f) : prepare(f));
     *out = fsdp__take(&f);
     return FSDP_OK;
@@ -233,6 +240,21 @@ static fsdp_status read_zstd(fsdp__text_file *f, char *into, size_t room, size_t
     return FSDP_OK;
 }
 
+/* Reads rows. The bytes of the file are hashed as far as its rows have gone, and at their end to the last. */
+static fsdp_status read_parquet(fsdp__text_file *f, char *into, size_t room, size_t *got)
+{
+    double until;
+
+    FSDP_TRY(fsdp__parquet_read(f->parquet, into, room, got));
+    until = fsdp__parquet_progress(f->parquet) * (double)f->bytes;
+    while (!f->ended && (*got == 0 || (double)f->position < until)) {
+        f->count = 0;
+        FSDP_TRY(fill(f));
+    }
+    f->count = 0;
+    return FSDP_OK;
+}
+
 static const char *packed_name(const fsdp__text_file *f)
 {
     return f->packing == GZIP ? "its gzip data" : "its zstd data";
@@ -275,6 +297,8 @@ static fsdp_status look_inside(fsdp__text_file *f, const char *bytes, size_t cou
 fsdp_status fsdp__text_file_read(fsdp__text_file *file, char *into, size_t room, size_t *got)
 {
     *got = 0;
+    if (file->packing == PARQUET)
+        return read_parquet(file, into, room, got);
     while (*got == 0) {
         size_t before;
 
@@ -330,6 +354,7 @@ void fsdp__text_file_close(fsdp__text_file *file)
     if (file->packing == GZIP)
         inflateEnd(&file->inflate);
     ZSTD_freeDStream(file->zstd);
+    fsdp__parquet_close(file->parquet);
     XXH3_freeState(file->hash);
     if (file->fd >= 0)
         close(file->fd);

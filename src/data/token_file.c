@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "data/content.h"
 #include "data/files.h"
+#include "data/parquet.h"
 #include "data/text_file.h"
 #include "data/token_header.h"
 #include "format/json_scan.h"
@@ -83,7 +84,7 @@ static int width_of(const fsdp__token_file *file, fsdp_token_format format)
 
 static fsdp_status refuse_as_text(const fsdp__token_file *file)
 {
-    bool json = fsdp__is_json_lines(file->path);
+    bool json = fsdp__is_json_lines(file->path) && !fsdp__parquet_is_named(file->path);
 
     if (json && fsdp__json_begins_array(file->map.data, sniffed(file)))
         return FSDP_FAIL(FSDP_FORMAT,
