@@ -74,7 +74,7 @@ EXPORT Object *garrow_table_batch_reader_new(Object *object)
 
 EXPORT ArrowArrayStream *garrow_record_batch_reader_export(Object *object, Error **)
 {
-    auto *stream = static_cast<ArrowArrayStream *>(calloc(1, sizeof(ArrowArrayStream)));
+    auto *stream = static_cast<ArrowArrayStream *>(calloc(1, sizeof(struct ArrowArrayStream)));
 
     return arrow::ExportRecordBatchReader(object->batches, stream).ok() ? stream : nullptr;
 }
