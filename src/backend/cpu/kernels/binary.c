@@ -20,107 +20,6 @@ static void powers(const float *a, const float *b, float less, float *y, int64_t
         y[i] = fsdp__pow_of(a[i], b[i] - less, fsdp__exp2f(high[i], low[i]));
 }
 
-/* ---- one element ---- */
-
-/* Bounds a logarithm from below by -100, as PyTorch does. */
-FSDP__INLINE float bounded(float log)
-{
-    return log < -100.0f ? -100.0f : log;
-}
-
-FSDP__INLINE float value(fsdp__binary_op op, float a, float b, float beta)
-{
-    float d = a - b;
-
-    switch (op) {
-    case FSDP__ADD:
-        return a + b;
-    case FSDP__MUL:
-        return a * b;
-    case FSDP__SUB:
-        return d;
-    case FSDP__DIV:
-        return a / b;
-    case FSDP__MAXIMUM:
-        return a > b || a != a ? a : b;
-    case FSDP__MINIMUM:
-        return a < b || a != a ? a : b;
-    case FSDP__SQUARED_ERROR:
-        return d * d;
-    case FSDP__ABSOLUTE_ERROR:
-        return fabsf(d);
-    case FSDP__SMOOTH_ERROR:
-        d = fabsf(d);
-        return d < beta ? 0.5f * d * d / beta : d - 0.5f * beta;
-    case FSDP__BCE:
-        return (b - 1.0f) * bounded(fsdp__log1pf(-a)) - b * bounded(fsdp__logf(a));
-    default: /* FSDP__BCE_LOGITS */
-        return (1.0f - b) * a + fsdp__log1pf(fsdp__expf(-fabsf(a))) + (a < 0.0f ? -a : 0.0f);
-    }
-}
-
-FSDP__INLINE float sign(float x)
-{
-    return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x;
-}
-
-/* Computes the gradient of a. `power` is used by POW only: a^(b - 1). */
-FSDP__INLINE float left(fsdp__binary_op op, float a, float b, float power, float dy, float beta)
-{
-    float d = a - b;
-
-    switch (op) {
-    case FSDP__MUL:
-        return dy * b;
-    case FSDP__DIV:
-        return dy / b;
-    case FSDP__POW:
-        return b == 0.0f ? 0.0f : dy * (b * power);
-    case FSDP__MAXIMUM:
-        return a == b ? 0.5f * dy : a < b ? 0.0f : dy;
-    case FSDP__MINIMUM:
-        return a == b ? 0.5f * dy : a > b ? 0.0f : dy;
-    case FSDP__SQUARED_ERROR:
-        return 2.0f * d * dy;
-    case FSDP__ABSOLUTE_ERROR:
-        return sign(d) * dy;
-    case FSDP__SMOOTH_ERROR:
-        return (d >= beta ? 1.0f : d <= -beta ? -1.0f : d / beta) * dy;
-    case FSDP__BCE:
-        d *= dy;
-        a = (1.0f - a) * a;
-        return d / (a < 1e-12f ? 1e-12f : a);
-    default: /* FSDP__BCE_LOGITS */
-        return (fsdp__sigmoidf(a) - b) * dy;
-    }
-}
-
-/* Computes the gradient of b. `power` is used by POW only: a^b. */
-FSDP__INLINE float right(fsdp__binary_op op, float a, float b, float power, float dy, float beta)
-{
-    float y;
-
-    switch (op) {
-    case FSDP__MUL:
-        return dy * a;
-    case FSDP__DIV:
-        return -dy * (a / b / b);
-    case FSDP__POW: /* 0 for 0 to a power that is not negative */
-        y = dy * (power * fsdp__logf(a));
-        return a == 0.0f && b >= 0.0f ? 0.0f : y;
-    case FSDP__MAXIMUM:
-        return a == b ? 0.5f * dy : a > b ? 0.0f : dy;
-    case FSDP__MINIMUM:
-        return a == b ? 0.5f * dy : a < b ? 0.0f : dy;
-    case FSDP__BCE:
-        return dy * (fsdp__log1pf(-a) - fsdp__logf(a));
-    case FSDP__BCE_LOGITS:
-        return -dy * a;
-    default: /* functions of the difference alone */
-        return -left(op, a, b, 0.0f, dy, beta);
-    }
-}
-
 FSDP__INLINE void value_loop(fsdp__binary_op op, const float *a, const float *b, float beta, float *y, int64_t n)
 {
     if (op == FSDP__POW) {
@@ -129,7 +28,7 @@ FSDP__INLINE void value_loop(fsdp__binary_op op, const float *a, const float *b,
     }
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        y[i] = value(op, a[i], b[i], beta);
+        y[i] = fsdp__binary_value(op, a[i], b[i], beta);
 }
 
 FSDP__INLINE void left_loop(fsdp__binary_op op, const float *a, const float *b, const float *dy, float beta, float *out,
@@ -141,7 +40,7 @@ FSDP__INLINE void left_loop(fsdp__binary_op op, const float *a, const float *b, 
         powers(a, b, 1.0f, power, n);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        out[i] = left(op, a[i], b[i], op == FSDP__POW ? power[i] : 0.0f, dy[i], beta);
+        out[i] = fsdp__left_gradient(op, a[i], b[i], op == FSDP__POW ? power[i] : 0.0f, dy[i], beta);
 }
 
 FSDP__INLINE void right_loop(fsdp__binary_op op, const float *a, const float *b, const float *dy, float beta,
@@ -153,88 +52,51 @@ FSDP__INLINE void right_loop(fsdp__binary_op op, const float *a, const float *b,
         powers(a, b, 0.0f, power, n);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        out[i] = right(op, a[i], b[i], op == FSDP__POW ? power[i] : 0.0f, dy[i], beta);
+        out[i] = fsdp__right_gradient(op, a[i], b[i], op == FSDP__POW ? power[i] : 0.0f, dy[i], beta);
 }
 
-/* Expands to CALL(op) with op constant, for functions that have a derivative of their own. */
-#define EACH_CURVE(op, CALL)        \
-    case FSDP__MUL:                 \
-        CALL(FSDP__MUL);            \
-        break;                      \
-    case FSDP__DIV:                 \
-        CALL(FSDP__DIV);            \
-        break;                      \
-    case FSDP__POW:                 \
-        CALL(FSDP__POW);            \
-        break;                      \
-    case FSDP__MAXIMUM:             \
-        CALL(FSDP__MAXIMUM);        \
-        break;                      \
-    case FSDP__MINIMUM:             \
-        CALL(FSDP__MINIMUM);        \
-        break;                      \
-    case FSDP__SQUARED_ERROR:       \
-        CALL(FSDP__SQUARED_ERROR);  \
-        break;                      \
-    case FSDP__ABSOLUTE_ERROR:      \
-        CALL(FSDP__ABSOLUTE_ERROR); \
-        break;                      \
-    case FSDP__SMOOTH_ERROR:        \
-        CALL(FSDP__SMOOTH_ERROR);   \
-        break;                      \
-    case FSDP__BCE:                 \
-        CALL(FSDP__BCE);            \
-        break;                      \
-    default:                        \
-        CALL(FSDP__BCE_LOGITS);
+/* Expands to CASE(op) for each function that has a derivative of its own. */
+#define EACH_CURVE(CASE)                                                                                         \
+    CASE(FSDP__MUL)                                                                                              \
+    CASE(FSDP__DIV)                                                                                              \
+    CASE(FSDP__POW) CASE(FSDP__MAXIMUM) CASE(FSDP__MINIMUM) CASE(FSDP__SQUARED_ERROR) CASE(FSDP__ABSOLUTE_ERROR) \
+        CASE(FSDP__SMOOTH_ERROR) CASE(FSDP__BCE) CASE(FSDP__BCE_LOGITS)
 
 static void value_piece(const fsdp__binary_args *k, const float *a, const float *b, float *y, int64_t n)
 {
-#define LOOP(op) value_loop(op, a, b, k->beta, y, n)
+#define LOOP(op)                             \
+    case op:                                 \
+        value_loop(op, a, b, k->beta, y, n); \
+        break;
     switch (k->op) {
-    case FSDP__ADD:
-        LOOP(FSDP__ADD);
+        EACH_CURVE(LOOP)
+        LOOP(FSDP__ADD)
+        LOOP(FSDP__SUB)
+    default:
         break;
-    case FSDP__SUB:
-        LOOP(FSDP__SUB);
-        break;
-        EACH_CURVE(k->op, LOOP)
     }
 #undef LOOP
 }
 
 /* ---- comparisons: of floats, and of integers ---- */
 
-#define COMPARE(expression)             \
-    do {                                \
+#define COMPARE(op, expression)         \
+    case op:                            \
         for (int64_t i = 0; i < n; i++) \
             y[i] = (expression);        \
-    } while (0)
-#define COMPARISONS(op)                               \
-    switch (op) {                                     \
-    case FSDP__EQ:                                    \
-        COMPARE(a[i] == b[i]);                        \
-        break;                                        \
-    case FSDP__NE:                                    \
-        COMPARE(a[i] != b[i]);                        \
-        break;                                        \
-    case FSDP__LT:                                    \
-        COMPARE(a[i] < b[i]);                         \
-        break;                                        \
-    case FSDP__LE:                                    \
-        COMPARE(a[i] <= b[i]);                        \
-        break;                                        \
-    case FSDP__GT:                                    \
-        COMPARE(a[i] > b[i]);                         \
-        break;                                        \
-    case FSDP__GE:                                    \
-        COMPARE(a[i] >= b[i]);                        \
-        break;                                        \
-    case FSDP__AND:                                   \
-        COMPARE((unsigned)(a[i] != 0) & (b[i] != 0)); \
-        break;                                        \
-    default:                                          \
-        COMPARE((unsigned)(a[i] != 0) | (b[i] != 0)); \
+        break;
+#define COMPARISONS(op)                                         \
+    switch (op) {                                               \
+        COMPARE(FSDP__EQ, a[i] == b[i])                         \
+        COMPARE(FSDP__NE, a[i] != b[i])                         \
+        COMPARE(FSDP__LT, a[i] < b[i])                          \
+        COMPARE(FSDP__LE, a[i] <= b[i])                         \
+        COMPARE(FSDP__GT, a[i] > b[i])                          \
+        COMPARE(FSDP__GE, a[i] >= b[i])                         \
+        COMPARE(FSDP__AND, (unsigned)(a[i] != 0) & (b[i] != 0)) \
+        COMPARE(FSDP__OR, (unsigned)(a[i] != 0) | (b[i] != 0))  \
+    default:                                                    \
+        break;                                                  \
     }
 
 static void compare_floats(fsdp__binary_op op, const float *a, const float *b, uint8_t *y, int64_t n)
@@ -292,34 +154,37 @@ FSDP__INLINE void packed_loop(fsdp_dtype dtype, fsdp__binary_op op, const binary
         int64_t pairs = (end - begin) / 2;
 #pragma omp simd
         for (int64_t i = 0; i < pairs; i++)
-            ys[i] = fsdp__pair_of(dtype, value(op, fsdp__low(dtype, as[i]), fsdp__low(dtype, bs[i]), 0.0f),
-                                  value(op, fsdp__high(dtype, as[i]), fsdp__high(dtype, bs[i]), 0.0f));
+            ys[i] = fsdp__pair_of(dtype, fsdp__binary_value(op, fsdp__low(dtype, as[i]), fsdp__low(dtype, bs[i]), 0.0f),
+                                  fsdp__binary_value(op, fsdp__high(dtype, as[i]), fsdp__high(dtype, bs[i]), 0.0f));
         begin += 2 * pairs;
     }
 #pragma omp simd
     for (int64_t i = begin; i < end; i++)
-        fsdp__store(dtype, y, i, value(op, fsdp__load(dtype, a, i), fsdp__load(dtype, b, i), 0.0f));
+        fsdp__store(dtype, y, i, fsdp__binary_value(op, fsdp__load(dtype, a, i), fsdp__load(dtype, b, i), 0.0f));
 }
 
 static void packed_range(const void *args, int64_t begin, int64_t end)
 {
     const binary_job *j = args;
 
-#define LOOP(T)                                   \
-    switch (j->k->op) {                           \
-    case FSDP__ADD:                               \
-        packed_loop(T, FSDP__ADD, j, begin, end); \
-        break;                                    \
-    case FSDP__MUL:                               \
-        packed_loop(T, FSDP__MUL, j, begin, end); \
-        break;                                    \
-    case FSDP__SUB:                               \
-        packed_loop(T, FSDP__SUB, j, begin, end); \
-        break;                                    \
-    default:                                      \
-        packed_loop(T, FSDP__DIV, j, begin, end); \
-    }
-    FSDP__EACH_FLOAT(j->k->dtype, LOOP)
+#define LOOP(op)                           \
+    case op:                               \
+        packed_loop(T, op, j, begin, end); \
+        break;
+#define LOOPS(type)                \
+    do {                           \
+        const fsdp_dtype T = type; \
+        switch (j->k->op) {        \
+            LOOP(FSDP__ADD)        \
+            LOOP(FSDP__MUL)        \
+            LOOP(FSDP__SUB)        \
+            LOOP(FSDP__DIV)        \
+        default:                   \
+            break;                 \
+        }                          \
+    } while (0)
+    FSDP__EACH_FLOAT(j->k->dtype, LOOPS)
+#undef LOOPS
 #undef LOOP
 }
 
@@ -382,19 +247,19 @@ static void backward_range(const void *args, int64_t begin, int64_t end)
             if (!outs[side])
                 continue;
             float *out = fsdp__place_floats(f->dtype, outs[side], at, out_buffer);
-#define LEFT(op) left_loop(op, a, b, dy, f->beta, out, n)
-#define RIGHT(op) right_loop(op, a, b, dy, f->beta, out, n)
-            if (side == 1) {
-                switch (f->op) {
-                    EACH_CURVE(f->op, LEFT)
-                }
-            } else {
-                switch (f->op) {
-                    EACH_CURVE(f->op, RIGHT)
-                }
+#define CURVE(op)                                      \
+    case op:                                           \
+        if (side == 1)                                 \
+            left_loop(op, a, b, dy, f->beta, out, n);  \
+        else                                           \
+            right_loop(op, a, b, dy, f->beta, out, n); \
+        break;
+            switch (f->op) {
+                EACH_CURVE(CURVE)
+            default:
+                break;
             }
-#undef LEFT
-#undef RIGHT
+#undef CURVE
             fsdp__put_floats(f->dtype, outs[side], at, n, out);
         }
     }

@@ -29,11 +29,6 @@ FSDP__INLINE float fsdp__expf(float x)
     return fsdp__expf_low(x > 89.0f ? 89.0f : x);
 }
 
-FSDP__INLINE float fsdp__sigmoidf(float x)
-{
-    return 1.0f / (1.0f + fsdp__expf(-x));
-}
-
 /* Computes tanh within 2 ulp: near 0 by a polynomial, since the quotient loses the digits there. */
 FSDP__INLINE float fsdp__tanhf(float x)
 {
@@ -206,5 +201,8 @@ FSDP__INLINE void fsdp__sincosf(float x, float *sine, float *cosine)
     *sine = quadrant & 2 ? -a : a;
     *cosine = (quadrant + 1) & 2 ? -b : b;
 }
+
+#define FSDP__FORMULA FSDP__INLINE
+#include "device/formulas.h"
 
 #endif

@@ -1,18 +1,12 @@
 /* swiglu.c - the gated pair of a feed-forward: silu(gate) * up, Llama's, or gelu(gate) * up, Gemma's. */
 #include "backend/cpu/kernels/mathf.h"
 
-/* sqrt(2 / pi) (x + 0.044715 x^3), doubled: (1 + tanh u) / 2 is sigmoid(2 u). */
-FSDP__INLINE float gelu_argument(float x)
-{
-    return 1.5957691216f * (x + 0.044715f * x * x * x);
-}
-
 FSDP__INLINE void forward_row(fsdp_dtype dtype, bool gelu, const void *gate, const void *up, void *y, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         float g = fsdp__load(dtype, gate, i);
-        fsdp__store(dtype, y, i, g * fsdp__sigmoidf(gelu ? gelu_argument(g) : g) * fsdp__load(dtype, up, i));
+        fsdp__store(dtype, y, i, g * fsdp__sigmoidf(gelu ? fsdp__gelu_argument(g) : g) * fsdp__load(dtype, up, i));
     }
 }
 
@@ -22,7 +16,7 @@ FSDP__INLINE void gelu_backward_row(fsdp_dtype dtype, const void *gate, const vo
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         float g = fsdp__load(dtype, gate, i), u = fsdp__load(dtype, up, i), d = fsdp__load(dtype, dy, i);
-        float s = fsdp__sigmoidf(gelu_argument(g)), slope = 1.5957691216f * (1.0f + 3.0f * 0.044715f * g * g);
+        float s = fsdp__sigmoidf(fsdp__gelu_argument(g)), slope = 1.5957691216f * (1.0f + 3.0f * 0.044715f * g * g);
         fsdp__store(dtype, dgate, i, d * u * s * (1.0f + g * (1.0f - s) * slope));
         fsdp__store(dtype, dup, i, d * g * s);
     }

@@ -2,103 +2,13 @@
 #include "backend/cpu/kernels/mathf.h"
 #include "backend/cpu/kernels/operand.h"
 
-#include <math.h>
-
-FSDP__INLINE float value(fsdp__unary_op op, float x, float low, float high)
-{
-    switch (op) {
-    case FSDP__EXP:
-        return fsdp__expf(x);
-    case FSDP__SQRT:
-        return sqrtf(x);
-    case FSDP__RSQRT:
-        return 1.0f / sqrtf(x);
-    case FSDP__RECIPROCAL:
-        return 1.0f / x;
-    case FSDP__TANH:
-        return fsdp__tanhf(x);
-    case FSDP__SIGMOID:
-        return fsdp__sigmoidf(x);
-    case FSDP__LOG:
-        return fsdp__logf(x);
-    case FSDP__ABS:
-        return fsdp__bits_float(fsdp__float_bits(x) & 0x7fffffffu);
-    case FSDP__SQUARE:
-        return x * x;
-    default:
-        x = x < low ? low : x;
-        return x > high ? high : x;
-    }
-}
-
-/* Computes the derivative times dy. `s` is y or x: see kernels.h. */
-FSDP__INLINE float gradient(fsdp__unary_op op, float s, float dy, float low, float high)
-{
-    switch (op) {
-    case FSDP__EXP:
-        return dy * s;
-    case FSDP__SQRT:
-        return dy / (2.0f * s);
-    case FSDP__RSQRT:
-        return -0.5f * dy * (s * s * s);
-    case FSDP__RECIPROCAL:
-        return -dy * (s * s);
-    case FSDP__TANH:
-        return dy * (1.0f - s * s);
-    case FSDP__SIGMOID:
-        return dy * (1.0f - s) * s;
-    case FSDP__LOG:
-        return dy / s;
-    case FSDP__ABS:
-        return s > 0.0f ? dy : s < 0.0f ? -dy : dy * 0.0f;
-    case FSDP__SQUARE:
-        return dy * (2.0f * s);
-    default:
-        return (s > low || low == -INFINITY) && (s < high || high == INFINITY) && s == s ? dy : 0.0f;
-    }
-}
-
-/* Expands to CALL(op) with op constant. */
-#define EACH_OP(op, CALL)       \
-    switch (op) {               \
-    case FSDP__EXP:             \
-        CALL(FSDP__EXP);        \
-        break;                  \
-    case FSDP__SQRT:            \
-        CALL(FSDP__SQRT);       \
-        break;                  \
-    case FSDP__RSQRT:           \
-        CALL(FSDP__RSQRT);      \
-        break;                  \
-    case FSDP__RECIPROCAL:      \
-        CALL(FSDP__RECIPROCAL); \
-        break;                  \
-    case FSDP__TANH:            \
-        CALL(FSDP__TANH);       \
-        break;                  \
-    case FSDP__SIGMOID:         \
-        CALL(FSDP__SIGMOID);    \
-        break;                  \
-    case FSDP__LOG:             \
-        CALL(FSDP__LOG);        \
-        break;                  \
-    case FSDP__ABS:             \
-        CALL(FSDP__ABS);        \
-        break;                  \
-    case FSDP__SQUARE:          \
-        CALL(FSDP__SQUARE);     \
-        break;                  \
-    default:                    \
-        CALL(FSDP__CLAMP);      \
-    }
-
 /* ---- forward ---- */
 
 FSDP__INLINE void forward_floats(fsdp__unary_op op, const float *x, float *y, float low, float high, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        y[i] = value(op, x[i], low, high);
+        y[i] = fsdp__unary_value(op, x[i], low, high);
 }
 
 /* Computes with floats in registers only: through the cache it takes half as long again. */
@@ -107,8 +17,8 @@ FSDP__INLINE void forward_pairs(fsdp_dtype dtype, fsdp__unary_op op, const fsdp_
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        y[i] = fsdp__pair_of(dtype, value(op, fsdp__low(dtype, x[i]), low, high),
-                             value(op, fsdp__high(dtype, x[i]), low, high));
+        y[i] = fsdp__pair_of(dtype, fsdp__unary_value(op, fsdp__low(dtype, x[i]), low, high),
+                             fsdp__unary_value(op, fsdp__high(dtype, x[i]), low, high));
 }
 
 /* Computes functions that need all registers themselves. */
@@ -145,7 +55,7 @@ FSDP__INLINE void forward_loop(fsdp_dtype dtype, fsdp__unary_op op, const fsdp__
     else
         forward_pairs(dtype, op, x, y, k->low, k->high, n / 2);
     if (n % 2 == 1)
-        fsdp__store(dtype, y, n - 1, value(op, fsdp__load(dtype, x, n - 1), k->low, k->high));
+        fsdp__store(dtype, y, n - 1, fsdp__unary_value(op, fsdp__load(dtype, x, n - 1), k->low, k->high));
 }
 
 static void absolute_halves(const uint16_t *x, uint16_t *y, int64_t n)
@@ -163,11 +73,16 @@ static void forward_range(const void *args, int64_t begin, int64_t end)
         absolute_halves((const uint16_t *)k->x + begin, (uint16_t *)k->y + begin, end - begin);
         return;
     }
-#define LOOP(op) forward_loop(T, op, k, begin, end)
+#define LOOP(op)                            \
+    case op:                                \
+        forward_loop(T, op, k, begin, end); \
+        break;
 #define FORWARD(type)              \
     do {                           \
         const fsdp_dtype T = type; \
-        EACH_OP(k->op, LOOP)       \
+        switch (k->op) {           \
+            FSDP__EACH_UNARY(LOOP) \
+        }                          \
     } while (0)
     FSDP__EACH_FLOAT(k->dtype, FORWARD)
 #undef FORWARD
@@ -193,7 +108,8 @@ FSDP__INLINE void backward_floats(fsdp_dtype dtype, fsdp__unary_op op, const fsd
 
 #pragma omp simd
     for (int64_t i = begin; i < end; i++)
-        fsdp__store(dtype, dx, i, gradient(op, fsdp__load(dtype, saved, i), fsdp__load(dtype, dy, i), low, high));
+        fsdp__store(dtype, dx, i,
+                    fsdp__unary_gradient(op, fsdp__load(dtype, saved, i), fsdp__load(dtype, dy, i), low, high));
 }
 
 FSDP__INLINE void backward_pairs(fsdp_dtype dtype, fsdp__unary_op op, const fsdp__unary_backward_args *k, int64_t begin,
@@ -205,8 +121,9 @@ FSDP__INLINE void backward_pairs(fsdp_dtype dtype, fsdp__unary_op op, const fsdp
 
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        dx[i] = fsdp__pair_of(dtype, gradient(op, fsdp__low(dtype, saved[i]), fsdp__low(dtype, dy[i]), low, high),
-                              gradient(op, fsdp__high(dtype, saved[i]), fsdp__high(dtype, dy[i]), low, high));
+        dx[i] = fsdp__pair_of(
+            dtype, fsdp__unary_gradient(op, fsdp__low(dtype, saved[i]), fsdp__low(dtype, dy[i]), low, high),
+            fsdp__unary_gradient(op, fsdp__high(dtype, saved[i]), fsdp__high(dtype, dy[i]), low, high));
 }
 
 FSDP__INLINE void backward_loop(fsdp_dtype dtype, fsdp__unary_op op, const fsdp__unary_backward_args *k, int64_t begin,
@@ -223,11 +140,16 @@ static void backward_range(const void *args, int64_t begin, int64_t end)
 {
     const fsdp__unary_backward_args *k = args;
 
-#define LOOP(op) backward_loop(T, op, k, begin, end)
+#define LOOP(op)                             \
+    case op:                                 \
+        backward_loop(T, op, k, begin, end); \
+        break;
 #define BACKWARD(type)             \
     do {                           \
         const fsdp_dtype T = type; \
-        EACH_OP(k->op, LOOP)       \
+        switch (k->op) {           \
+            FSDP__EACH_UNARY(LOOP) \
+        }                          \
     } while (0)
     FSDP__EACH_FLOAT(k->dtype, BACKWARD)
 #undef BACKWARD

@@ -1,57 +1,13 @@
 /* activation.cu - y = f(x + bias), and the gated pair of Llama's feed-forward, silu(gate) * up. */
+#include "backend/cuda/kernels/formulas.cuh"
 #include "backend/cuda/kernels/pack.cuh"
-
-DEVICE float sigmoid(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
-
-/* sqrt(2 / pi) (x + 0.044715 x^3), doubled: (1 + tanh u) / 2 is sigmoid(2 u). */
-DEVICE float gelu_argument(float x)
-{
-    return 2.0f * 0.7978845608f * (x + 0.044715f * x * x * x);
-}
-
-template <fsdp__activation KIND>
-DEVICE float activate(float x)
-{
-    switch (KIND) {
-    case FSDP__GELU_TANH:
-        return x / (1.0f + expf(-gelu_argument(x)));
-    case FSDP__GELU_ERF:
-        return 0.5f * x * (1.0f + erff(x * 0.70710678f));
-    case FSDP__SILU:
-        return x / (1.0f + expf(-x));
-    default:
-        return x < 0.0f ? 0.0f : x;
-    }
-}
-
-template <fsdp__activation KIND>
-DEVICE float derivative(float x)
-{
-    float s;
-
-    switch (KIND) {
-    case FSDP__GELU_TANH:
-        s = sigmoid(gelu_argument(x));
-        return s + x * s * (1.0f - s) * (2.0f * 0.7978845608f) * (1.0f + 3.0f * 0.044715f * x * x);
-    case FSDP__GELU_ERF:
-        return 0.5f * (1.0f + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
-    case FSDP__SILU:
-        s = sigmoid(x);
-        return s * (1.0f + x * (1.0f - s));
-    default:
-        return x > 0.0f ? 1.0f : 0.0f;
-    }
-}
 
 /* in: x [, bias]. */
 template <fsdp__activation KIND, bool BIASED>
 struct activation_value {
     DEVICE void operator()(const float *in, float *out) const
     {
-        out[0] = activate<KIND>(BIASED ? in[0] + in[1] : in[0]);
+        out[0] = fsdp__activate(KIND, BIASED ? in[0] + in[1] : in[0]);
     }
 };
 
@@ -60,22 +16,9 @@ template <fsdp__activation KIND, bool BIASED>
 struct activation_gradient {
     DEVICE void operator()(const float *in, float *out) const
     {
-        out[0] = in[0] * derivative<KIND>(BIASED ? in[1] + in[2] : in[1]);
+        out[0] = in[0] * fsdp__activation_derivative(KIND, BIASED ? in[1] + in[2] : in[1]);
     }
 };
-
-/* Expands to CALL(kind) with kind constant; CALL returns. */
-#define EACH_KIND(kind, CALL)  \
-    switch (kind) {            \
-    case FSDP__GELU_TANH:      \
-        CALL(FSDP__GELU_TANH); \
-    case FSDP__GELU_ERF:       \
-        CALL(FSDP__GELU_ERF);  \
-    case FSDP__SILU:           \
-        CALL(FSDP__SILU);      \
-    default:                   \
-        CALL(FSDP__RELU);      \
-    }
 
 template <class T, fsdp__activation KIND>
 static fsdp_status forward(fsdp_stream *stream, const fsdp__activation_forward_args *k)
@@ -105,16 +48,27 @@ static fsdp_status backward(fsdp_stream *stream, const fsdp__activation_backward
 template <class T>
 static fsdp_status forward_any(fsdp_stream *stream, const fsdp__activation_forward_args *k)
 {
-#define FORWARD(kind) return forward<T, kind>(stream, k)
-    EACH_KIND(k->kind, FORWARD)
+#define FORWARD(kind) \
+    case kind:        \
+        return forward<T, kind>(stream, k);
+    switch (k->kind) {
+        FSDP__EACH_ACTIVATION(FORWARD)
+    }
 #undef FORWARD
+    return FSDP_OK;
 }
 
 template <class T>
-static fsdp_status backward_any(fsdp_stream *stream, const fsdp__activation_backward_args *k){
-#define BACKWARD(kind) return backward<T, kind>(stream, k)
-    EACH_KIND(k->kind, BACKWARD)
+static fsdp_status backward_any(fsdp_stream *stream, const fsdp__activation_backward_args *k)
+{
+#define BACKWARD(kind) \
+    case kind:         \
+        return backward<T, kind>(stream, k);
+    switch (k->kind) {
+        FSDP__EACH_ACTIVATION(BACKWARD)
+    }
 #undef BACKWARD
+    return FSDP_OK;
 }
 
 ENTRY(activation_forward)
@@ -143,7 +97,7 @@ ENTRY(activation_backward)
 struct swiglu_value {
     DEVICE void operator()(const float *in, float *out) const
     {
-        out[0] = in[0] * sigmoid(in[0]) * in[1];
+        out[0] = in[0] * fsdp__sigmoidf(in[0]) * in[1];
     }
 };
 
@@ -151,7 +105,7 @@ struct swiglu_value {
 struct swiglu_gradient {
     DEVICE void operator()(const float *in, float *out) const
     {
-        float gate = in[0], up = in[1], dy = in[2], s = sigmoid(gate);
+        float gate = in[0], up = in[1], dy = in[2], s = fsdp__sigmoidf(gate);
 
         out[0] = dy * up * s * (1.0f + gate * (1.0f - s));
         out[1] = dy * gate * s;
@@ -162,15 +116,15 @@ struct swiglu_gradient {
 struct geglu_value {
     DEVICE void operator()(const float *in, float *out) const
     {
-        out[0] = activate<FSDP__GELU_TANH>(in[0]) * in[1];
+        out[0] = fsdp__activate(FSDP__GELU_TANH, in[0]) * in[1];
     }
 };
 
 struct geglu_gradient {
     DEVICE void operator()(const float *in, float *out) const
     {
-        out[0] = in[2] * in[1] * derivative<FSDP__GELU_TANH>(in[0]);
-        out[1] = in[2] * activate<FSDP__GELU_TANH>(in[0]);
+        out[0] = in[2] * in[1] * fsdp__activation_derivative(FSDP__GELU_TANH, in[0]);
+        out[1] = in[2] * fsdp__activate(FSDP__GELU_TANH, in[0]);
     }
 };
 

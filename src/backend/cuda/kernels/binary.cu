@@ -2,6 +2,7 @@
  *
  * Operands whose rows are contiguous go through map_rows, which is fast: sums, products and the like of whole tensors,
  * or of a tensor and a row. All else is made element by element (places.cuh), the function chosen at run time. */
+#include "backend/cuda/kernels/formulas.cuh"
 #include "backend/cuda/kernels/places.cuh"
 
 /* The strides of an operand that is one number. */
@@ -9,102 +10,19 @@ static const int64_t nowhere[6] = {};
 
 /* ---- one element ---- */
 
-/* Bounds a logarithm from below by -100, as PyTorch does. */
-DEVICE float bounded(float log)
-{
-    return log < -100.0f ? -100.0f : log;
-}
-
 DEVICE float value(fsdp__binary_op op, float a, float b, float beta)
 {
-    float d = a - b;
-
-    switch (op) {
-    case FSDP__ADD:
-        return a + b;
-    case FSDP__MUL:
-        return a * b;
-    case FSDP__SUB:
-        return d;
-    case FSDP__DIV:
-        return a / b;
-    case FSDP__POW:
-        return powf(a, b);
-    case FSDP__MAXIMUM:
-        return a > b || a != a ? a : b;
-    case FSDP__MINIMUM:
-        return a < b || a != a ? a : b;
-    case FSDP__SQUARED_ERROR:
-        return d * d;
-    case FSDP__ABSOLUTE_ERROR:
-        return fabsf(d);
-    case FSDP__SMOOTH_ERROR:
-        d = fabsf(d);
-        return d < beta ? 0.5f * d * d / beta : d - 0.5f * beta;
-    case FSDP__BCE:
-        return (b - 1.0f) * bounded(log1pf(-a)) - b * bounded(logf(a));
-    default: /* FSDP__BCE_LOGITS */
-        return (1.0f - b) * a + log1pf(expf(-fabsf(a))) + (a < 0.0f ? -a : 0.0f);
-    }
+    return op == FSDP__POW ? powf(a, b) : fsdp__binary_value(op, a, b, beta);
 }
 
-DEVICE float sign(float x)
-{
-    return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x;
-}
-
-/* The gradient of a. */
 DEVICE float left(fsdp__binary_op op, float a, float b, float dy, float beta)
 {
-    float d = a - b;
-
-    switch (op) {
-    case FSDP__MUL:
-        return dy * b;
-    case FSDP__DIV:
-        return dy / b;
-    case FSDP__POW:
-        return b == 0.0f ? 0.0f : dy * (b * powf(a, b - 1.0f));
-    case FSDP__MAXIMUM:
-        return a == b ? 0.5f * dy : a < b ? 0.0f : dy;
-    case FSDP__MINIMUM:
-        return a == b ? 0.5f * dy : a > b ? 0.0f : dy;
-    case FSDP__SQUARED_ERROR:
-        return 2.0f * d * dy;
-    case FSDP__ABSOLUTE_ERROR:
-        return sign(d) * dy;
-    case FSDP__SMOOTH_ERROR:
-        return (d >= beta ? 1.0f : d <= -beta ? -1.0f : d / beta) * dy;
-    case FSDP__BCE:
-        d *= dy;
-        a = (1.0f - a) * a;
-        return d / (a < 1e-12f ? 1e-12f : a);
-    default: /* FSDP__BCE_LOGITS */
-        return (1.0f / (1.0f + expf(-a)) - b) * dy;
-    }
+    return fsdp__left_gradient(op, a, b, op == FSDP__POW ? powf(a, b - 1.0f) : 0.0f, dy, beta);
 }
 
-/* The gradient of b. */
 DEVICE float right(fsdp__binary_op op, float a, float b, float dy, float beta)
 {
-    switch (op) {
-    case FSDP__MUL:
-        return dy * a;
-    case FSDP__DIV:
-        return -dy * (a / b / b);
-    case FSDP__POW: /* 0 for 0 to a power that is not negative */
-        return a == 0.0f && b >= 0.0f ? 0.0f : dy * (powf(a, b) * logf(a));
-    case FSDP__MAXIMUM:
-        return a == b ? 0.5f * dy : a > b ? 0.0f : dy;
-    case FSDP__MINIMUM:
-        return a == b ? 0.5f * dy : a < b ? 0.0f : dy;
-    case FSDP__BCE:
-        return dy * (log1pf(-a) - logf(a));
-    case FSDP__BCE_LOGITS:
-        return -dy * a;
-    default: /* functions of the difference alone */
-        return -left(op, a, b, dy, beta);
-    }
+    return fsdp__right_gradient(op, a, b, op == FSDP__POW ? powf(a, b) : 0.0f, dy, beta);
 }
 
 template <class T>

@@ -1,4 +1,5 @@
 /* elementwise.cu - fill, scale, and functions of one number with their derivatives. */
+#include "backend/cuda/kernels/formulas.cuh"
 #include "backend/cuda/kernels/pack.cuh"
 
 /* ---- fill ---- */
@@ -116,41 +117,7 @@ struct unary_value {
 
     DEVICE void operator()(const float *in, float *out) const
     {
-        float x = in[0];
-
-        switch (OP) {
-        case FSDP__EXP:
-            x = expf(x);
-            break;
-        case FSDP__SQRT:
-            x = sqrtf(x);
-            break;
-        case FSDP__RSQRT:
-            x = 1.0f / sqrtf(x);
-            break;
-        case FSDP__RECIPROCAL:
-            x = 1.0f / x;
-            break;
-        case FSDP__TANH:
-            x = tanhf(x);
-            break;
-        case FSDP__SIGMOID:
-            x = 1.0f / (1.0f + expf(-x));
-            break;
-        case FSDP__LOG:
-            x = logf(x);
-            break;
-        case FSDP__ABS:
-            x = bits_float(float_bits(x) & 0x7fffffffu);
-            break;
-        case FSDP__SQUARE:
-            x = x * x;
-            break;
-        default: /* a NaN stays */
-            x = x < low ? low : x;
-            x = x > high ? high : x;
-        }
-        out[0] = x;
+        out[0] = fsdp__unary_value(OP, in[0], low, high);
     }
 };
 
@@ -161,66 +128,9 @@ struct unary_gradient {
 
     DEVICE void operator()(const float *in, float *out) const
     {
-        float s = in[0], dy = in[1];
-
-        switch (OP) {
-        case FSDP__EXP:
-            out[0] = dy * s;
-            break;
-        case FSDP__SQRT:
-            out[0] = dy / (2.0f * s);
-            break;
-        case FSDP__RSQRT:
-            out[0] = -0.5f * dy * (s * s * s);
-            break;
-        case FSDP__RECIPROCAL:
-            out[0] = -dy * (s * s);
-            break;
-        case FSDP__TANH:
-            out[0] = dy * (1.0f - s * s);
-            break;
-        case FSDP__SIGMOID:
-            out[0] = dy * (1.0f - s) * s;
-            break;
-        case FSDP__LOG:
-            out[0] = dy / s;
-            break;
-        case FSDP__ABS:
-            out[0] = s > 0.0f ? dy : s < 0.0f ? -dy : dy * 0.0f;
-            break;
-        case FSDP__SQUARE:
-            out[0] = dy * (2.0f * s);
-            break;
-        default:
-            out[0] = (s > low || low == -INFINITY) && (s < high || high == INFINITY) && s == s ? dy : 0.0f;
-        }
+        out[0] = fsdp__unary_gradient(OP, in[0], in[1], low, high);
     }
 };
-
-/* Expands to CALL(op) with op constant; CALL returns. */
-#define EACH_UNARY(op, CALL)    \
-    switch (op) {               \
-    case FSDP__EXP:             \
-        CALL(FSDP__EXP);        \
-    case FSDP__SQRT:            \
-        CALL(FSDP__SQRT);       \
-    case FSDP__RSQRT:           \
-        CALL(FSDP__RSQRT);      \
-    case FSDP__RECIPROCAL:      \
-        CALL(FSDP__RECIPROCAL); \
-    case FSDP__TANH:            \
-        CALL(FSDP__TANH);       \
-    case FSDP__SIGMOID:         \
-        CALL(FSDP__SIGMOID);    \
-    case FSDP__LOG:             \
-        CALL(FSDP__LOG);        \
-    case FSDP__ABS:             \
-        CALL(FSDP__ABS);        \
-    case FSDP__SQUARE:          \
-        CALL(FSDP__SQUARE);     \
-    default:                    \
-        CALL(FSDP__CLAMP);      \
-    }
 
 template <class T>
 static fsdp_status unary_forward(fsdp_stream *stream, const fsdp__unary_forward_args *k)
@@ -229,9 +139,14 @@ static fsdp_status unary_forward(fsdp_stream *stream, const fsdp__unary_forward_
 
     if (k->op == FSDP__ABS && sizeof(T) == sizeof(upper_half))
         return launch_rows<upper_half>(stream, "unary_forward", rows, unary_value<FSDP__ABS>{});
-#define FORWARD(op) return launch_rows<T>(stream, "unary_forward", rows, unary_value<op>{k->low, k->high})
-    EACH_UNARY(k->op, FORWARD)
+#define FORWARD(op) \
+    case op:        \
+        return launch_rows<T>(stream, "unary_forward", rows, unary_value<op>{k->low, k->high});
+    switch (k->op) {
+        FSDP__EACH_UNARY(FORWARD)
+    }
 #undef FORWARD
+    return FSDP_OK;
 }
 
 ENTRY(unary_forward)
@@ -249,9 +164,14 @@ static fsdp_status unary_backward(fsdp_stream *stream, const fsdp__unary_backwar
 {
     rows_args<2, 1> rows = {{k->saved, k->dy}, {k->dx}, {}, {}, 1, k->numel};
 
-#define BACKWARD(op) return launch_rows<T>(stream, "unary_backward", rows, unary_gradient<op>{k->low, k->high})
-    EACH_UNARY(k->op, BACKWARD)
+#define BACKWARD(op) \
+    case op:         \
+        return launch_rows<T>(stream, "unary_backward", rows, unary_gradient<op>{k->low, k->high});
+    switch (k->op) {
+        FSDP__EACH_UNARY(BACKWARD)
+    }
 #undef BACKWARD
+    return FSDP_OK;
 }
 
 ENTRY(unary_backward)
