@@ -64,6 +64,22 @@ typedef struct fsdp_muon_options {
 
 FSDP_API fsdp_muon_options fsdp_muon_options_default(void);
 
+/* Adafactor (torch.optim.Adafactor). Of the squares of a gradient of two or more dimensions only the means of the rows
+ * and of the columns of its last two dimensions are kept; of vectors all. At step t the averages move by
+ * t^beta2_decay, and the learning rate is at most 1 / sqrt(t), times the root mean square of the parameter, of which at
+ * least eps2 counts. fsdp_adafactor_options_default() has PyTorch's lr 1e-2, beta2_decay -0.8, eps (None, 1e-3), d 1
+ * and no decay. */
+typedef struct fsdp_adafactor_options {
+    double lr;
+    double weight_decay; /* decoupled */
+    double beta2_decay;  /* at most 0 */
+    double eps1;         /* the least root of a mean that counts; 0: the eps of the parameter's dtype */
+    double eps2;
+    double d; /* updates whose root mean square is above it are scaled down to it; at least 1 */
+} fsdp_adafactor_options;
+
+FSDP_API fsdp_adafactor_options fsdp_adafactor_options_default(void);
+
 /* Create an optimizer, which holds references to the parameters (floating, contiguous; sharded ones as local shards).
  * State is allocated at the first step; if parameters are sharded later, it is cut to this rank's rows at the next
  * step. Parameters that require no gradient are left out. State is kept under names, so each name must stand for one
@@ -82,6 +98,13 @@ FSDP_API fsdp_status fsdp_lion_create(const fsdp_parameters *parameters, const f
  * rank. Errors name the parameter that is not a matrix. */
 FSDP_API fsdp_status fsdp_muon_create(const fsdp_parameters *parameters, const fsdp_muon_options *options,
                                       fsdp_optimizer **out);
+/* A step of Adafactor over sharded parameters is [collective], and all ranks must have the same gradients: it makes two
+ * all-reduces for each sharded mesh dimension, one of the f32 means of all rows and columns, and one of 1328 bytes for
+ * each parameter. Parameters may be cut anywhere. Means of rows that ranks share, and of columns, are added in the
+ * order of ranks, so that other numbers of ranks give other last bits. Flat parameters (FSDP1 without original ones)
+ * are FSDP_UNSUPPORTED, and so are partial ones. */
+FSDP_API fsdp_status fsdp_adafactor_create(const fsdp_parameters *parameters, const fsdp_adafactor_options *options,
+                                           fsdp_optimizer **out);
 FSDP_API void fsdp_optimizer_free(fsdp_optimizer *optimizer); /* NULL is allowed */
 
 /* Return or set a group's learning rate. If the group does not exist, 0 is returned and nothing is set. */
@@ -198,6 +221,8 @@ FSDP_API fsdp_status fsdp_lion_add_group(fsdp_optimizer *optimizer, const fsdp_p
                                          const fsdp_lion_options *options);
 FSDP_API fsdp_status fsdp_muon_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                          const fsdp_muon_options *options);
+FSDP_API fsdp_status fsdp_adafactor_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
+                                              const fsdp_adafactor_options *options);
 FSDP_API int fsdp_optimizer_group_count(const fsdp_optimizer *optimizer);
 
 /* Does the same as fsdp_clip_grad_norm for the p-norm with p = norm_type above 0, INFINITY for the largest magnitude.
@@ -217,10 +242,12 @@ FSDP_API fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, f
 /* ---- state ----
  *
  * State is named after the parameters: "state.<parameter>.exp_avg" and ".exp_avg_sq" (Adam), ".exp_avg" (Lion),
- * ".momentum_buffer" (SGD with momentum, Muon), with state_bits 8 ".exp_avg_codes" and ".exp_avg_sq_codes" (u8) with
- * ".exp_avg_scales" and ".exp_avg_sq_scales" (one for each block of 256 elements of a row), and ".step", the number of
- * steps that the parameter has taken (int64, the same on all ranks). Moments are f32, with the distribution of their
- * parameter. Options (lr, betas, ...) are included if fsdp_optimizer_add_param_groups has added them.
+ * ".momentum_buffer" (SGD with momentum, Muon), ".row_var" and ".col_var" or, of vectors, ".variance" (Adafactor), with
+ * state_bits 8 ".exp_avg_codes" and ".exp_avg_sq_codes" (u8) with ".exp_avg_scales" and ".exp_avg_sq_scales" (one for
+ * each block of 256 elements of a row), and ".step", the number of steps that the parameter has taken (int64, the same
+ * on all ranks). Moments are f32, with the distribution of their parameter; but every rank has all of row_var (...,
+ * rows, 1) and col_var (..., 1, columns). Options (lr, betas, ...) are included if fsdp_optimizer_add_param_groups has
+ * added them.
  *
  * FSDP1's functions correspond to these calls: full_optim_state_dict to the state dict and fsdp_state_dict_gather,
  * sharded_optim_state_dict to the state dict and fsdp_state_dict_shard_rows. shard_full_optim_state_dict,

@@ -15,12 +15,6 @@
 #include "optim/optim.h"
 #include "tensor/tensor.h"
 
-typedef struct norm_set {
-    fsdp_device *device;
-    fsdp_mesh *mesh;  /* NULL if nothing is split */
-    unsigned sharded; /* bit i: mesh dimension i splits the tensors */
-} norm_set;
-
 /* For the infinite norm `largest` counts, otherwise `sum`. */
 typedef struct norm_result {
     fsdp__digit_sum sum;
@@ -31,44 +25,26 @@ typedef struct norm_result {
 typedef struct norm_job {
     const fsdp_optimizer *optimizer;
     double p; /* above 0; may be infinite */
-    norm_set *sets;
+    fsdp__spread *sets;
     int64_t set_count;
     fsdp__span *spans;
     norm_result *work; /* on the device of the set at hand: the result of a kernel or collective */
 } norm_job;
 
-static bool same_set(const norm_set *a, const norm_set *b)
+static fsdp_status set_of(const fsdp__optimizer_param *param, fsdp__spread *out)
 {
-    return a->device == b->device && a->sharded == b->sharded &&
-           (a->mesh == b->mesh || fsdp_mesh_equal(a->mesh, b->mesh));
-}
-
-static fsdp_status set_of(const fsdp__optimizer_param *param, norm_set *out)
-{
-    const fsdp_distribution *distribution = fsdp_tensor_distribution(param->tensor);
-
-    *out = (norm_set){.device = fsdp_tensor_device(param->tensor)};
-    for (int i = 0; distribution && i < distribution->placement_count; i++) {
-        if (distribution->placements[i].kind == FSDP_PARTIAL)
-            return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot take the norm of '%s': it is partial over mesh dimension '%s'",
-                             param->name, fsdp_mesh_dim_name(distribution->mesh, i));
-        if (distribution->placements[i].kind != FSDP_REPLICATE)
-            out->sharded |= 1u << i;
-    }
-    if (out->sharded)
-        out->mesh = distribution->mesh;
-    return FSDP_OK;
+    return fsdp__spread_of(param->name, param->tensor, "take the norm of", out);
 }
 
 /* Finds the sets, in the order in which the parameters show them; it is the same on all ranks. */
 static fsdp_status find_sets(norm_job *n)
 {
     for (fsdp__optimizer_walk w = {0}; fsdp__next_param(n->optimizer, &w);) {
-        norm_set set;
+        fsdp__spread set;
         int64_t known = 0;
 
         FSDP_TRY(set_of(w.param, &set));
-        while (known < n->set_count && !same_set(&n->sets[known], &set))
+        while (known < n->set_count && !fsdp__spread_equal(&n->sets[known], &set))
             known++;
         if (known == n->set_count)
             n->sets[n->set_count++] = set;
@@ -96,23 +72,23 @@ static fsdp_status read_result(const norm_job *n, fsdp_stream *stream, norm_resu
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16}; /* a kernel takes gradients of one */
 
 /* Makes spans of this rank's gradients of one set and dtype. */
-static fsdp_status find_spans(const norm_job *n, const norm_set *set, fsdp_dtype dtype, int64_t *count)
+static fsdp_status find_spans(const norm_job *n, const fsdp__spread *set, fsdp_dtype dtype, int64_t *count)
 {
     *count = 0;
     for (fsdp__optimizer_walk w = {0}; fsdp__next_param(n->optimizer, &w);) {
-        norm_set its;
+        fsdp__spread its;
         fsdp_tensor *grad;
 
         FSDP_TRY(fsdp__optimizer_grad(w.param, &grad));
         FSDP_TRY(set_of(w.param, &its));
-        if (grad && grad->dtype == dtype && fsdp_tensor_numel(grad) > 0 && same_set(&its, set))
+        if (grad && grad->dtype == dtype && fsdp_tensor_numel(grad) > 0 && fsdp__spread_equal(&its, set))
             n->spans[(*count)++] = (fsdp__span){.src = fsdp_tensor_data(grad), .numel = fsdp_tensor_numel(grad)};
     }
     return FSDP_OK;
 }
 
 /* Adds the powers of this rank's gradients of one set and dtype. */
-static fsdp_status add_powers(const norm_job *n, const norm_set *set, fsdp_dtype dtype, norm_result *result)
+static fsdp_status add_powers(const norm_job *n, const fsdp__spread *set, fsdp_dtype dtype, norm_result *result)
 {
     fsdp__power_sum_args args = {
         .spans = n->spans, .dtype = dtype, .p = n->p, .sum = &n->work->sum, .largest = &n->work->largest};
@@ -149,7 +125,7 @@ static fsdp_status reduce_over(const norm_job *n, fsdp_process_group *group, fsd
 }
 
 /* Reduces over the ranks that hold the other parts. */
-static fsdp_status reduce_result(const norm_job *n, const norm_set *set, norm_result *result)
+static fsdp_status reduce_result(const norm_job *n, const fsdp__spread *set, norm_result *result)
 {
     for (int i = 0; set->mesh && i < fsdp_mesh_ndim(set->mesh); i++)
         if (set->sharded >> i & 1 && fsdp_mesh_size(set->mesh, i) > 1)
@@ -158,7 +134,7 @@ static fsdp_status reduce_result(const norm_job *n, const norm_set *set, norm_re
 }
 
 /* Adds the result of a set over all ranks. */
-static fsdp_status add_set(norm_job *n, const norm_set *set, norm_result *total)
+static fsdp_status add_set(norm_job *n, const fsdp__spread *set, norm_result *total)
 {
     norm_result result = {.largest = 0};
     FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace work = {0};

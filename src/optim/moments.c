@@ -13,19 +13,10 @@ enum {
 
 /* ---- what there is ---- */
 
-/* Gives the shape of the whole parameter, and returns the number of its dimensions. */
-static int whole_shape(const fsdp_tensor *tensor, const int64_t **shape)
-{
-    const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
-
-    *shape = distribution ? distribution->global_shape : tensor->shape;
-    return distribution ? distribution->ndim : tensor->ndim;
-}
-
 bool fsdp__optimizer_has_bytes(const fsdp__optimizer_group *group, const fsdp_tensor *tensor)
 {
     const int64_t *shape;
-    int ndim = whole_shape(tensor, &shape);
+    int ndim = fsdp__optimizer_whole_shape(tensor, &shape);
     int64_t numel = 1;
 
     for (int d = 0; d < ndim; d++)
@@ -34,21 +25,38 @@ bool fsdp__optimizer_has_bytes(const fsdp__optimizer_group *group, const fsdp_te
            numel >= FEWEST_BYTES;
 }
 
+/* Gives the parts of a parameter whose second moment is made of its rows and columns, and whole for a vector. */
+static void parts_of_factors(fsdp__optimizer_param *param, fsdp__optimizer_part *parts)
+{
+    const int64_t *shape;
+
+    if (fsdp__optimizer_whole_shape(param->tensor, &shape) < 2) {
+        parts[0] = (fsdp__optimizer_part){"variance", &param->moment1, FSDP_F32, FSDP__PART_ELEMENTS};
+        return;
+    }
+    parts[0] = (fsdp__optimizer_part){"row_var", &param->moment1, FSDP_F32, FSDP__PART_ROWS};
+    parts[1] = (fsdp__optimizer_part){"col_var", &param->moment2, FSDP_F32, FSDP__PART_COLUMNS};
+}
+
 void fsdp__optimizer_parts(const fsdp__optimizer_group *group, fsdp__optimizer_param *param,
                            fsdp__optimizer_part parts[FSDP__OPTIMIZER_PARTS])
 {
-    fsdp__optimizer_part first = {"exp_avg", &param->moment1, FSDP_F32, false};
+    fsdp__optimizer_part first = {"exp_avg", &param->moment1, FSDP_F32, FSDP__PART_ELEMENTS};
 
     memset(parts, 0, FSDP__OPTIMIZER_PARTS * sizeof *parts);
+    if (group->kind == FSDP__OPTIMIZER_ADAFACTOR) {
+        parts_of_factors(param, parts);
+        return;
+    }
     if (fsdp__optimizer_has_bytes(group, param->tensor)) {
-        parts[0] = (fsdp__optimizer_part){"exp_avg_codes", &param->moment1, FSDP_U8, false};
-        parts[1] = (fsdp__optimizer_part){"exp_avg_sq_codes", &param->moment2, FSDP_U8, false};
-        parts[2] = (fsdp__optimizer_part){"exp_avg_scales", &param->scale1, FSDP_F32, true};
-        parts[3] = (fsdp__optimizer_part){"exp_avg_sq_scales", &param->scale2, FSDP_F32, true};
+        parts[0] = (fsdp__optimizer_part){"exp_avg_codes", &param->moment1, FSDP_U8, FSDP__PART_ELEMENTS};
+        parts[1] = (fsdp__optimizer_part){"exp_avg_sq_codes", &param->moment2, FSDP_U8, FSDP__PART_ELEMENTS};
+        parts[2] = (fsdp__optimizer_part){"exp_avg_scales", &param->scale1, FSDP_F32, FSDP__PART_BLOCKS};
+        parts[3] = (fsdp__optimizer_part){"exp_avg_sq_scales", &param->scale2, FSDP_F32, FSDP__PART_BLOCKS};
         return;
     }
     if (group->kind <= FSDP__OPTIMIZER_ADAMW)
-        parts[1] = (fsdp__optimizer_part){"exp_avg_sq", &param->moment2, FSDP_F32, false};
+        parts[1] = (fsdp__optimizer_part){"exp_avg_sq", &param->moment2, FSDP_F32, FSDP__PART_ELEMENTS};
     if (group->kind == FSDP__OPTIMIZER_SGD || group->kind == FSDP__OPTIMIZER_MUON)
         first.name = "momentum_buffer";
     if (group->kind != FSDP__OPTIMIZER_SGD || group->options.sgd.momentum != 0)
@@ -65,24 +73,35 @@ static void shape_of_blocks(int ndim, int64_t *shape)
     shape[1] = (cols + FSDP__BYTE_BLOCK - 1) / FSDP__BYTE_BLOCK;
 }
 
+/* Returns whether every rank has all of the part, however the parameter is spread. */
+static bool is_whole(const fsdp__optimizer_part *part)
+{
+    return part->extent == FSDP__PART_ROWS || part->extent == FSDP__PART_COLUMNS;
+}
+
 int fsdp__optimizer_part_shape(const fsdp_tensor *tensor, const fsdp__optimizer_part *part,
                                int64_t shape[FSDP_MAX_DIMS])
 {
-    memcpy(shape, tensor->shape, sizeof tensor->shape);
-    if (part->of_blocks)
+    const int64_t *own = tensor->shape;
+    int ndim = is_whole(part) ? fsdp__optimizer_whole_shape(tensor, &own) : tensor->ndim;
+
+    memcpy(shape, own, sizeof tensor->shape);
+    if (is_whole(part))
+        shape[ndim - (part->extent == FSDP__PART_ROWS ? 1 : 2)] = 1;
+    if (part->extent == FSDP__PART_BLOCKS)
         shape_of_blocks(tensor->ndim, shape);
-    return part->of_blocks ? 2 : tensor->ndim;
+    return part->extent == FSDP__PART_BLOCKS ? 2 : ndim;
 }
 
-/* Gives the distribution of a part of the state; returns false where the parameter has none. */
+/* Gives the distribution of a part of the state; returns false where it has none. */
 static bool distribution_of(const fsdp_tensor *tensor, const fsdp__optimizer_part *part, fsdp_distribution *out)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
 
-    if (!distribution)
+    if (!distribution || is_whole(part))
         return false;
     *out = *distribution;
-    if (part->of_blocks) {
+    if (part->extent == FSDP__PART_BLOCKS) {
         shape_of_blocks(out->ndim, out->global_shape);
         out->ndim = 2;
     }

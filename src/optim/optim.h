@@ -12,7 +12,8 @@ typedef enum fsdp__optimizer_kind {
     FSDP__OPTIMIZER_ADAMW,
     FSDP__OPTIMIZER_SGD,
     FSDP__OPTIMIZER_LION,
-    FSDP__OPTIMIZER_MUON
+    FSDP__OPTIMIZER_MUON,
+    FSDP__OPTIMIZER_ADAFACTOR
 } fsdp__optimizer_kind;
 
 enum {
@@ -24,7 +25,7 @@ typedef struct fsdp__optimizer_param {
     fsdp_tensor *tensor;
     int64_t steps; /* number of steps taken with a gradient */
     /* NULL before the first step. Adam: exp_avg and exp_avg_sq. Lion: exp_avg. SGD: the momentum buffer, if there is
-     * momentum. Muon: the momentum buffer. */
+     * momentum. Muon: the momentum buffer. Adafactor: row_var and col_var, or variance of a vector. */
     fsdp_tensor *moment1, *moment2;
     fsdp_tensor *scale1, *scale2; /* of moments that are bytes */
     bool due;                     /* in the running step: it has a gradient, and is not launched yet */
@@ -43,6 +44,7 @@ typedef struct fsdp__optimizer_group {
         fsdp_sgd_options sgd;
         fsdp_lion_options lion;
         fsdp_muon_options muon;
+        fsdp_adafactor_options adafactor;
     } options;
     fsdp__optimizer_param *params;
     int64_t count;
@@ -79,12 +81,20 @@ int64_t fsdp__optimizer_count(const fsdp_optimizer *optimizer);
 /* Checks the options of a group; the error names the one that is wrong. */
 fsdp_status fsdp__optimizer_check_options(const fsdp__optimizer_group *group);
 
+/* What a part of a parameter's state has a number for. */
+typedef enum fsdp__part_extent {
+    FSDP__PART_ELEMENTS,
+    FSDP__PART_BLOCKS, /* blocks of rows */
+    FSDP__PART_ROWS,   /* of the last two dimensions, of the whole parameter: every rank has all of it */
+    FSDP__PART_COLUMNS /* the same of columns */
+} fsdp__part_extent;
+
 /* A part of a parameter's state, beside its step; a NULL moment: not there. */
 typedef struct fsdp__optimizer_part {
     const char *name;
     fsdp_tensor **moment;
     fsdp_dtype dtype;
-    bool of_blocks; /* it has a number for each block of a row, where others have one for each element */
+    fsdp__part_extent extent;
 } fsdp__optimizer_part;
 
 /* Returns whether the parameter's moments are bytes. */
@@ -131,6 +141,29 @@ fsdp_status fsdp__muon_check(const char *name, const fsdp_tensor *tensor);
 /* Takes the step of the group's parameters that are due, which have state and are being written. [collective] where
  * they are sharded. */
 fsdp_status fsdp__muon_step(const fsdp_optimizer *optimizer, fsdp__optimizer_group *group);
+
+/* ---- adafactor.c ---- */
+
+/* Checks that Adafactor can take the parameter. */
+fsdp_status fsdp__adafactor_check(const char *name, const fsdp_tensor *tensor);
+/* Takes the step of the group's parameters that are due, which have state and are being written. [collective] where
+ * they are sharded. */
+fsdp_status fsdp__adafactor_step(const fsdp_optimizer *optimizer, fsdp__optimizer_group *group);
+
+/* ---- spread.c ---- */
+
+/* Gives the shape of the whole parameter, and returns the number of its dimensions. */
+int fsdp__optimizer_whole_shape(const fsdp_tensor *tensor, const int64_t **shape);
+
+typedef struct fsdp__spread {
+    fsdp_device *device;
+    fsdp_mesh *mesh;  /* NULL if nothing is split */
+    unsigned sharded; /* bit i: mesh dimension i splits the tensors */
+} fsdp__spread;
+
+bool fsdp__spread_equal(const fsdp__spread *a, const fsdp__spread *b);
+/* Gives the spread of the parameter; `what` is to be done with it, for an error, which names one that is partial. */
+fsdp_status fsdp__spread_of(const char *name, const fsdp_tensor *tensor, const char *what, fsdp__spread *out);
 
 /* ---- moments.c ---- */
 

@@ -76,6 +76,26 @@ static fsdp_status check_muon(const fsdp_muon_options *options)
     return FSDP_OK;
 }
 
+fsdp_adafactor_options fsdp_adafactor_options_default(void)
+{
+    return (fsdp_adafactor_options){.lr = 1e-2, .beta2_decay = -0.8, .eps2 = 1e-3, .d = 1};
+}
+
+static fsdp_status check_adafactor(const fsdp_adafactor_options *options)
+{
+    FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));
+    FSDP_TRY(check_at_least_zero("eps1", options->eps1));
+    FSDP_TRY(check_at_least_zero("eps2", options->eps2));
+    if (!(options->beta2_decay <= 0) || isinf(options->beta2_decay))
+        return FSDP_FAIL(FSDP_INVALID, "optimizer option beta2_decay is %g: it must be finite and not above 0",
+                         options->beta2_decay);
+    if (!(options->d >= 1))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "optimizer option d is %g: it must be at least 1 (fsdp_adafactor_options_default() has 1)",
+                         options->d);
+    return FSDP_OK;
+}
+
 static fsdp_status check_sgd(const fsdp_sgd_options *options)
 {
     FSDP_TRY(check_at_least_zero("momentum", options->momentum));
@@ -98,6 +118,8 @@ fsdp_status fsdp__optimizer_check_options(const fsdp__optimizer_group *group)
         return check_lion(&group->options.lion);
     case FSDP__OPTIMIZER_MUON:
         return check_muon(&group->options.muon);
+    case FSDP__OPTIMIZER_ADAFACTOR:
+        return check_adafactor(&group->options.adafactor);
     default:
         return check_adam(&group->options.adam);
     }
@@ -203,6 +225,8 @@ static fsdp_status fill_group(const fsdp_optimizer *optimizer, const fsdp_parame
         FSDP_TRY(fsdp__optimizer_check_param(from->name, from->tensor));
         if (group->kind == FSDP__OPTIMIZER_MUON)
             FSDP_TRY(fsdp__muon_check(from->name, from->tensor));
+        if (group->kind == FSDP__OPTIMIZER_ADAFACTOR)
+            FSDP_TRY(fsdp__adafactor_check(from->name, from->tensor));
         FSDP_TRY(check_new(optimizer, group, from));
         FSDP__TRY_NEW(to->name = fsdp__strdup(from->name));
         to->tensor = fsdp_tensor_ref(from->tensor);
@@ -240,6 +264,8 @@ static const struct kind {
     [FSDP__OPTIMIZER_SGD] = {"SGD", "", sizeof(fsdp_sgd_options)},
     [FSDP__OPTIMIZER_LION] = {"Lion", ": fsdp_lion_options_default() has some", sizeof(fsdp_lion_options)},
     [FSDP__OPTIMIZER_MUON] = {"Muon", ": fsdp_muon_options_default() has some", sizeof(fsdp_muon_options)},
+    [FSDP__OPTIMIZER_ADAFACTOR] = {"Adafactor", ": fsdp_adafactor_options_default() has some",
+                                   sizeof(fsdp_adafactor_options)},
 };
 
 /* Begins a group without parameters; checks its options. */
@@ -300,6 +326,13 @@ fsdp_status fsdp_muon_create(const fsdp_parameters *parameters, const fsdp_muon_
     return FSDP_OK;
 }
 
+fsdp_status fsdp_adafactor_create(const fsdp_parameters *parameters, const fsdp_adafactor_options *options,
+                                  fsdp_optimizer **out)
+{
+    FSDP_TRY(create(FSDP__OPTIMIZER_ADAFACTOR, parameters, options, out));
+    return FSDP_OK;
+}
+
 /* Adds a group to an optimizer whose first group is of the same kind; Muon and AdamW go together, and Adam's options
  * are also AdamW's. */
 static fsdp_status add(fsdp_optimizer *optimizer, fsdp__optimizer_kind kind, const fsdp_parameters *parameters,
@@ -343,6 +376,13 @@ fsdp_status fsdp_muon_add_group(fsdp_optimizer *optimizer, const fsdp_parameters
                                 const fsdp_muon_options *options)
 {
     FSDP_TRY(add(optimizer, FSDP__OPTIMIZER_MUON, parameters, options));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_adafactor_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
+                                     const fsdp_adafactor_options *options)
+{
+    FSDP_TRY(add(optimizer, FSDP__OPTIMIZER_ADAFACTOR, parameters, options));
     return FSDP_OK;
 }
 

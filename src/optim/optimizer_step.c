@@ -246,10 +246,15 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
     return FSDP_OK;
 }
 
-/* Takes the step of a group of matrices. */
-static fsdp_status step_matrices(fsdp_optimizer *optimizer, fsdp__optimizer_group *group)
+/* Returns whether a step takes the parameters of the group together, and may have to communicate. */
+static bool steps_together(const fsdp__optimizer_group *group)
 {
-    FSDP_TRY(fsdp__muon_step(optimizer, group));
+    return group->kind == FSDP__OPTIMIZER_MUON || group->kind == FSDP__OPTIMIZER_ADAFACTOR;
+}
+
+static fsdp_status step_together(fsdp_optimizer *optimizer, fsdp__optimizer_group *group)
+{
+    FSDP_TRY((group->kind == FSDP__OPTIMIZER_MUON ? fsdp__muon_step : fsdp__adafactor_step)(optimizer, group));
     for (int64_t i = 0; i < group->count; i++)
         if (group->params[i].due)
             count_step(optimizer, &group->params[i]);
@@ -261,8 +266,8 @@ static fsdp_status step_chosen(fsdp_optimizer *optimizer, const chosen *c)
     FSDP_TRY(prepare(optimizer, c));
     FSDP_TRY(begin_writes(optimizer));
     for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
-        if (w.param->due && w.group->kind == FSDP__OPTIMIZER_MUON)
-            FSDP_TRY(step_matrices(optimizer, w.group));
+        if (w.param->due && steps_together(w.group))
+            FSDP_TRY(step_together(optimizer, w.group));
         else if (w.param->due)
             FSDP_TRY(launch_alike(optimizer, w.group, w.param - w.group->params));
     }

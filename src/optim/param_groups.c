@@ -21,25 +21,30 @@ enum {
 /* Where an option lies in a group, by the kind of it. */
 static const struct option {
     const char *name;
-    ptrdiff_t adam, sgd, lion, muon;
+    ptrdiff_t adam, sgd, lion, muon, adafactor;
 } options[] = {
-    {"lr", PLACE(lr), PLACE(lr), PLACE(lr), PLACE(lr)},
-    {"beta1", PLACE(options.adam.beta1), NOWHERE, PLACE(options.lion.beta1), NOWHERE},
-    {"beta2", PLACE(options.adam.beta2), NOWHERE, PLACE(options.lion.beta2), NOWHERE},
-    {"eps", PLACE(options.adam.eps), NOWHERE, NOWHERE, NOWHERE},
-    {"momentum", NOWHERE, PLACE(options.sgd.momentum), NOWHERE, PLACE(options.muon.momentum)},
-    {"dampening", NOWHERE, PLACE(options.sgd.dampening), NOWHERE, NOWHERE},
+    {"lr", PLACE(lr), PLACE(lr), PLACE(lr), PLACE(lr), PLACE(lr)},
+    {"beta1", PLACE(options.adam.beta1), NOWHERE, PLACE(options.lion.beta1), NOWHERE, NOWHERE},
+    {"beta2", PLACE(options.adam.beta2), NOWHERE, PLACE(options.lion.beta2), NOWHERE, NOWHERE},
+    {"eps", PLACE(options.adam.eps), NOWHERE, NOWHERE, NOWHERE, NOWHERE},
+    {"momentum", NOWHERE, PLACE(options.sgd.momentum), NOWHERE, PLACE(options.muon.momentum), NOWHERE},
+    {"dampening", NOWHERE, PLACE(options.sgd.dampening), NOWHERE, NOWHERE, NOWHERE},
     {"weight_decay", PLACE(options.adam.weight_decay), PLACE(options.sgd.weight_decay),
-     PLACE(options.lion.weight_decay), PLACE(options.muon.weight_decay)},
+     PLACE(options.lion.weight_decay), PLACE(options.muon.weight_decay), PLACE(options.adafactor.weight_decay)},
+    {"beta2_decay", NOWHERE, NOWHERE, NOWHERE, NOWHERE, PLACE(options.adafactor.beta2_decay)},
+    {"eps1", NOWHERE, NOWHERE, NOWHERE, NOWHERE, PLACE(options.adafactor.eps1)},
+    {"eps2", NOWHERE, NOWHERE, NOWHERE, NOWHERE, PLACE(options.adafactor.eps2)},
+    {"d", NOWHERE, NOWHERE, NOWHERE, NOWHERE, PLACE(options.adafactor.d)},
 };
 
 /* Returns the address of the option's value; NULL if the group has no such option. */
 static double *value_of(fsdp__optimizer_group *group, const struct option *option)
 {
-    ptrdiff_t at = group->kind == FSDP__OPTIMIZER_SGD    ? option->sgd
-                   : group->kind == FSDP__OPTIMIZER_LION ? option->lion
-                   : group->kind == FSDP__OPTIMIZER_MUON ? option->muon
-                                                         : option->adam;
+    ptrdiff_t at = group->kind == FSDP__OPTIMIZER_SGD         ? option->sgd
+                   : group->kind == FSDP__OPTIMIZER_LION      ? option->lion
+                   : group->kind == FSDP__OPTIMIZER_MUON      ? option->muon
+                   : group->kind == FSDP__OPTIMIZER_ADAFACTOR ? option->adafactor
+                                                              : option->adam;
 
     return at == NOWHERE ? NULL : (double *)(void *)((char *)group + at);
 }
