@@ -8,59 +8,23 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/text.h"
-#include "cli/cli.h"
-#include "cli/conversations.h"
+#include "cli/eval.h"
 #include "cli/finite_values.h"
 #include "cli/folder_model.h"
-#include "cli/line.h"
 #include "cli/own_process.h"
 #include "cli/token_text.h"
-#include "cli/torchrun.h"
-#include "data/open_data.h"
-#include "data/token_cache.h"
-#include "data/token_file.h"
-#include "data/tokens.h"
 #include "device/device.h"
 #include "nn/module.h"
 #include "train/evaluate.h"
 #include "train/facts.h"
-#include "train/model_folder.h"
 #include "train/same_device.h"
 
-/* Tell a rank which model to read, and where the tokens are that were made. */
+/* Tells a rank which model to read. */
 #define RANK_OPTION "as-rank"
-#define RANK_DATA_OPTION "rank-data"
 
 enum {
-    USUAL_WINDOW = 1024, /* in tokens, if the model takes that many */
     USUAL_BATCH = 8
 };
-
-typedef struct evaluation {
-    const char *path, *data, *seq_len_text, *batch_text, *steps_text, *format_text, *ranks_text, *dtype_text, *device,
-        *timeout_text, *cache, *tokenizer, *field, *bad_line_text, *adapters_text, *chat_template, *train_on,
-        *long_row_text;
-    /* What a rank that was started uses in place of `path` and `data`; NULL: those. */
-    const char *rank_path, *rank_data;
-    fsdp__model_folder folder;
-    fsdp__torchrun torchrun;
-    fsdp__ranks ranks;
-    fsdp__line line;
-    fsdp_token_format format;
-    fsdp_evaluate_options options;
-    fsdp_model_config config;
-    fsdp__open_data source; /* tokens, or rows: conversations */
-    fsdp__packing_options packing;
-    fsdp__packed *packed; /* of rows; otherwise NULL */
-    char *own_cache;      /* used if `cache` is not given */
-    char *tokens_path;    /* of tokens that the model's tokenizer has made of text; NULL: the data is used as it is */
-    fsdp_dtype dtype;
-    double comm_timeout;
-    fsdp__bar bar;
-    bool skips_bad_lines;
-    char *adapters; /* folders, each with a NUL behind it; NULL: none */
-    int adapter_count;
-} evaluation;
 
 static void usage(void)
 {
@@ -70,7 +34,8 @@ static void usage(void)
          "FOLDER is a Hugging Face folder or a checkpoint: step-N, step-best (the best\n"
          "validation), or a folder of checkpoints, whose newest is used. Text (.txt,\n"
          ".jsonl, also .gz and .zst) is read with the model's tokenizer. Of conversations\n"
-         "(JSON lines with messages and the like) the answers count.\n"
+         "(JSON lines with messages and the like) the answers count; pairs of answers\n"
+         "(chosen, rejected) are compared: DPO's loss, rewards, margin and accuracy.\n"
          "\n"
          "  --data FILE             what to predict: a file, a folder of files, or a\n"
          "                          pattern ('data/*.bin')\n"
@@ -91,12 +56,14 @@ static void usage(void)
          "  --seq-len N             tokens of a window; each is predicted from those\n"
          "                          before it; default 1024, or as many as the model takes\n"
          "  --batch-size N          windows that a rank computes together; default 8\n"
-         "  --steps N               use only the first N batches, counted over all ranks;\n"
-         "                          default: all\n"
+         "  --steps N               only the first N batches of all ranks; default all\n"
          "  --cache FOLDER          the folder that keeps tokens of text; default: the one\n"
          "                          of fsdp train\n"
          "  --adapter DIR           a folder of peft (LoRA): the model computes with it;\n"
          "                          of several (A,B,C) the loss of each is printed\n"
+         "  --reference FOLDER      of pairs: the model to compare with; with --adapter it\n"
+         "                          is the model without it if no other is named\n"
+         "  --beta NUMBER           what differences to it are multiplied by; default 0.1\n"
          "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
          "  --device DEVICE         cpu (the default), cuda (a GPU for each rank), cuda:N,\n"
          "                          or auto: a GPU if every rank has one;\n"
@@ -138,7 +105,7 @@ static fsdp_status read_format(const char *text, fsdp_token_format *out)
 }
 
 /* Reads what is said of conversations. */
-static fsdp_status read_packing(evaluation *e)
+static fsdp_status read_packing(fsdp__eval *e)
 {
     static const char *const learned[] = {"answers", "all", NULL};
     static const char *const long_rows[] = {"error", "truncate", "split", "skip", NULL};
@@ -151,8 +118,7 @@ static fsdp_status read_packing(evaluation *e)
     return FSDP_OK;
 }
 
-/* Returns the folder of an adapter; NULL: there are none. */
-static const char *adapter_at(const evaluation *e, int index)
+const char *fsdp__eval_adapter(const fsdp__eval *e, int index)
 {
     const char *at = e->adapters;
 
@@ -162,7 +128,7 @@ static const char *adapter_at(const evaluation *e, int index)
 }
 
 /* Splits A,B,C into folders. */
-static fsdp_status read_adapters(evaluation *e)
+static fsdp_status read_adapters(fsdp__eval *e)
 {
     if (!e->adapters_text)
         return FSDP_OK;
@@ -174,17 +140,18 @@ static fsdp_status read_adapters(evaluation *e)
             e->adapter_count++;
         }
     for (int i = 0; i < e->adapter_count; i++)
-        if (!*adapter_at(e, i))
+        if (!*fsdp__eval_adapter(e, i))
             return FSDP_FAIL(FSDP_INVALID, "--adapter is '%s': expected a folder, or several with commas between them",
                              e->adapters_text);
     return FSDP_OK;
 }
 
-static fsdp_status read_line(evaluation *e)
+static fsdp_status read_line(fsdp__eval *e)
 {
     FSDP_TRY(read_adapters(e));
     e->options.local_batch = USUAL_BATCH;
     e->dtype = FSDP_F32;
+    e->beta = 0.1;
     if (e->rank_path)
         e->path = e->rank_path;
     if (!e->path)
@@ -205,6 +172,8 @@ static fsdp_status read_line(evaluation *e)
         FSDP_TRY(fsdp__dtype_option(e->dtype_text, &e->dtype));
     if (e->device)
         FSDP_TRY(fsdp__device_name_check("--device", e->device));
+    if (e->beta_text)
+        FSDP_TRY(fsdp__args_number("--beta", e->beta_text, 0, 1e9, &e->beta));
     FSDP_TRY(read_format(e->format_text, &e->format));
     FSDP_TRY(fsdp__bad_line_option(e->bad_line_text, &e->skips_bad_lines));
     FSDP_TRY(read_packing(e));
@@ -215,156 +184,8 @@ static fsdp_status read_line(evaluation *e)
     return FSDP_OK;
 }
 
-/* ---- text of a model that has a tokenizer ---- */
-
-static void draw_tokens(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens)
-{
-    evaluation *e = arg;
-
-    (void)tokens;
-    if (bytes > 0)
-        fsdp__bar_draw(&e->bar, bytes, all_bytes);
-}
-
-/* Opens what the cache has, or what another process has found there. */
-static fsdp_status open_own(evaluation *e, const char *path)
-{
-    bool rows = false;
-
-    FSDP_TRY(fsdp__rows_are_at(path, &rows));
-    return rows ? fsdp__rows_open_own(path, &e->source.rows) : fsdp__tokens_open_own(path, &e->source.tokens);
-}
-
-/* Finds or makes the tokens of the text. Those that a training run has made are found, too. */
-static fsdp_status get_tokens(evaluation *e, const fsdp_tokenizer *tokenizer, fsdp__cached_tokens *cached)
-{
-    const char *folder = e->tokenizer ? e->tokenizer : e->folder.path;
-    fsdp_tokenize_options options = {.field = e->field,
-                                     .skip_bad_lines = e->skips_bad_lines,
-                                     .learn_all = e->packing.all,
-                                     .progress = draw_tokens,
-                                     .progress_arg = e};
-    fsdp_chat *chat = NULL;
-    fsdp_status status = FSDP_OK;
-
-    if (e->format != FSDP_TOKENS_TEXT)
-        status = fsdp__conversations_open(folder, tokenizer, e->chat_template, &e->data, 1, &options, &chat);
-    options.no_eos = fsdp_tokenizer_eos(tokenizer) < 0 && !chat;
-    if (status == FSDP_OK)
-        status =
-            fsdp__token_cache_get(tokenizer, &e->data, 1, e->cache ? e->cache : e->own_cache, true, &options, cached);
-    fsdp_chat_close(chat);
-    return status;
-}
-
-static fsdp_status tokenize(evaluation *e, const fsdp_tokenizer *tokenizer)
-{
-    fsdp__cached_tokens cached;
-    fsdp_status status;
-
-    if (!e->cache)
-        FSDP_TRY(fsdp__cache_folder(&e->own_cache));
-    if (!e->cache && !e->own_cache)
-        return FSDP_FAIL(FSDP_INVALID, "--data '%s' is text: name a folder for its tokens with --cache", e->data);
-    snprintf(e->bar.note, sizeof e->bar.note, "bytes to tokens");
-    fsdp__bar_begin(&e->bar);
-    status = get_tokens(e, tokenizer, &cached);
-    fsdp__bar_clear(&e->bar);
-    e->bar.note[0] = '\0';
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "--data");
-    e->tokens_path = cached.path;
-    if (cached.made && cached.damaged)
-        (void)fsdp__failure("--data: its tokens were made again, because the file of them was damaged: '%s'",
-                            cached.path);
-    if (cached.left_out[0])
-        (void)fsdp__failure("warning: --data: %s", cached.left_out);
-    FSDP_TRY(open_own(e, cached.path));
-    if (e->source.rows)
-        fsdp__rows_name_text(e->source.rows, e->data);
-    return FSDP_OK;
-}
-
-static fsdp_status open_files(evaluation *e, fsdp_token_format format)
-{
-    bool rows = false;
-    fsdp_status status = e->rank_data ? open_own(e, e->rank_data) : fsdp__rows_are_at(e->data, &rows);
-
-    if (status == FSDP_OK && !e->rank_data)
-        status =
-            rows ? fsdp__rows_open(e->data, &e->source.rows) : fsdp_tokens_open(&e->data, 1, format, &e->source.tokens);
-    if (status == FSDP_OK && e->source.tokens)
-        status = fsdp__tokens_check_width(e->source.tokens, e->config.vocab_size);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "--data");
-    if (!e->rank_path && e->source.tokens && fsdp_tokens_warning(e->source.tokens))
-        (void)fsdp__failure("warning: --data: %s", fsdp_tokens_warning(e->source.tokens));
-    return FSDP_OK;
-}
-
-static fsdp_status read_text(evaluation *e)
-{
-    fsdp__token_text text;
-    fsdp_status status = fsdp__token_text_open(e->folder.path, e->tokenizer, e->config.vocab_size, &text);
-
-    if (status != FSDP_OK && e->tokenizer)
-        return fsdp_fail_prefix(status, "--tokenizer");
-    if (status == FSDP_NOT_FOUND)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "--data '%s' is text, but '%s' has neither a tokenizer (tokenizer.json, or vocab.json and "
-                         "merges.txt) nor a vocabulary of bytes, but one of %lld: give a file of its tokens, or name a "
-                         "tokenizer with --tokenizer (bytes: its bytes are its tokens)",
-                         e->data, e->folder.path, (long long)e->config.vocab_size);
-    if (status == FSDP_OK)
-        status = text.tokenizer ? tokenize(e, text.tokenizer) : open_files(e, FSDP_TOKENS_TEXT);
-    fsdp__token_text_close(&text);
-    return status;
-}
-
-/* ---- what is there ---- */
-
-/* Packs conversations, and refuses what is said of them where there are none. */
-static fsdp_status pack(evaluation *e)
-{
-    const char *option = e->chat_template ? "chat-template" : e->train_on ? "train-on" : NULL;
-
-    option = option || !e->long_row_text ? option : "on-long-row";
-    if (!e->source.rows && option)
-        return FSDP_FAIL(FSDP_INVALID, "--%s is for conversations, but --data '%s' is text or tokens: leave it out",
-                         option, e->data);
-    if (!e->source.rows)
-        return FSDP_OK;
-    if (e->source.rows->learned == 0 && !e->packing.all)
-        return FSDP_FAIL(FSDP_INVALID, "no token of --data '%s' is an answer: --train-on all takes all tokens",
-                         e->data);
-    e->packing.seq_len = e->options.seq_len;
-    if (fsdp__pack(e->source.rows, &e->packing, &e->packed) == FSDP_OK)
-        return FSDP_OK;
-    return fsdp_fail_prefix(fsdp_last_status(), "--data");
-}
-
-static fsdp_status open_data(evaluation *e)
-{
-    int64_t text, tokens;
-    fsdp_status status = fsdp__token_files_count_text(&e->data, 1, e->format, &text, &tokens);
-
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "--data");
-    if (text > 0 && tokens > 0)
-        return FSDP_FAIL(FSDP_INVALID, "--data '%s' is %lld files of text and %lld of tokens: name only one kind",
-                         e->data, (long long)text, (long long)tokens);
-    if (text == 0 && !e->rank_data && (e->tokenizer || e->field))
-        return FSDP_FAIL(FSDP_INVALID, "--%s is for text, but --data '%s' is tokens: leave it out",
-                         e->tokenizer ? "tokenizer" : "field", e->data);
-    FSDP_TRY(text > 0 ? read_text(e) : open_files(e, e->format));
-    FSDP_TRY(pack(e));
-    if (e->packed || fsdp_tokens_count(e->source.tokens) >= 2)
-        return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID, "--data '%s' has only one token, and none to predict from it", e->data);
-}
-
 /* Checks that there is a GPU if one was named: its text may take long to read. */
-static fsdp_status check_device(const evaluation *e)
+static fsdp_status check_device(const fsdp__eval *e)
 {
     char kind[FSDP__DEVICE_KIND];
     int ordinal, count;
@@ -375,42 +196,25 @@ static fsdp_status check_device(const evaluation *e)
 }
 
 /* Checks everything that can be wrong without the other ranks. */
-static fsdp_status prepare(evaluation *e)
+static fsdp_status prepare(fsdp__eval *e)
 {
     FSDP_TRY(check_device(e));
     FSDP_TRY(fsdp__model_folder_find(e->path, &e->folder));
     FSDP_TRY(fsdp_hub_read_config(e->folder.path, &e->config));
-    if (e->options.seq_len == 0)
-        e->options.seq_len = FSDP__MIN(e->config.max_seq_len, (int64_t)USUAL_WINDOW);
-    if (e->options.seq_len > e->config.max_seq_len)
-        return FSDP_FAIL(FSDP_INVALID, "--seq-len %lld is more than the %lld positions of '%s'",
-                         (long long)e->options.seq_len, (long long)e->config.max_seq_len, e->folder.path);
     e->options.vocab_size = e->config.vocab_size;
-    return open_data(e);
+    return fsdp__eval_open_data(e);
 }
 
 /* ---- the evaluation ---- */
 
 static void draw(void *arg, int64_t done, int64_t all)
 {
-    evaluation *e = arg;
+    fsdp__eval *e = arg;
 
     fsdp__bar_draw(&e->bar, done, all);
 }
 
-static void print_data(const evaluation *e)
-{
-    char tokens[40];
-
-    if (e->packed)
-        fsdp__conversations_describe(e->packed, e->options.local_batch);
-    else
-        printf("data:   %s tokens, in windows of %lld, %lld a batch\n",
-               fsdp__thousands(fsdp_tokens_count(e->source.tokens), tokens, sizeof tokens),
-               (long long)e->options.seq_len, (long long)e->options.local_batch);
-}
-
-static void print_begin(const evaluation *e, fsdp_device *device)
+static void print_begin(const fsdp__eval *e, fsdp_device *device)
 {
     char parameters[40], text[160];
 
@@ -418,8 +222,8 @@ static void print_begin(const evaluation *e, fsdp_device *device)
            fsdp_architecture_name(e->config.architecture), (long long)e->config.n_layers,
            e->config.n_layers == 1 ? "" : "s", (long long)e->config.dim,
            fsdp__short_count(fsdp_model_config_parameters(&e->config), parameters, sizeof parameters));
-    print_data(e);
-    if (e->source.tokens && fsdp_tokens_have_text(e->source.tokens))
+    fsdp__eval_print_data(e);
+    if (e->opened.tokens && fsdp_tokens_have_text(e->opened.tokens))
         puts("text:   its bytes are its tokens");
     else if (e->tokens_path || e->rank_data)
         printf("text:   through the tokenizer of '%s'\n", e->tokenizer ? e->tokenizer : e->folder.path);
@@ -429,12 +233,17 @@ static void print_begin(const evaluation *e, fsdp_device *device)
     (void)fflush(stdout); /* if stdout is a file, too: what comes next may take long */
 }
 
-static void print_end(const fsdp_evaluation *found)
+static void print_end(const fsdp__eval *e, const fsdp_evaluation *found, const fsdp__rewards *rewards)
 {
     char tokens[40], speed[40];
 
-    printf("loss: %.6f  perplexity: %.6g  tokens: %s  tps: %s\n", found->loss, found->perplexity,
-           fsdp__thousands(found->tokens, tokens, sizeof tokens),
+    printf("loss: %.6f", found->loss);
+    if (fsdp__eval_is_pairs(e))
+        printf("  margin: %.6f  accuracy: %.4f  chosen: %.6f  rejected: %.6f", rewards->margin, rewards->accuracy,
+               rewards->chosen, rewards->rejected);
+    else
+        printf("  perplexity: %.6g", found->perplexity);
+    printf("  tokens: %s  tps: %s\n", fsdp__thousands(found->tokens, tokens, sizeof tokens),
            fsdp__thousands((int64_t)((double)found->tokens / found->seconds + 0.5), speed, sizeof speed));
 }
 
@@ -442,23 +251,25 @@ static void print_end(const fsdp_evaluation *found)
  * mixed. */
 static void write_facts(const void *arg, FILE *out)
 {
-    const evaluation *e = arg;
+    const fsdp__eval *e = arg;
 
     fsdp__facts_of_model(&e->config, out);
     fsdp__facts_of_weights(e->folder.path, e->folder.is_checkpoint, "the model's folder", out);
     for (int i = 0; i < e->adapter_count; i++)
-        fsdp__facts_of_adapter(adapter_at(e, i), out);
-    fsdp__facts_of_data(&e->source, "--data", out);
+        fsdp__facts_of_adapter(fsdp__eval_adapter(e, i), out);
+    fsdp__eval_facts_of_reference(e, out);
+    fsdp__facts_of_data(&e->opened, "--data", out);
     fprintf(out, "--train-on\t%d\n--on-long-row\t%d\n", (int)e->packing.all, (int)e->packing.long_row);
     fprintf(out, "--seq-len\t%lld\n--batch-size\t%lld\n--steps\t%lld\n--dtype\t%s\n", (long long)e->options.seq_len,
             (long long)e->options.local_batch, (long long)e->options.steps, fsdp_dtype_name(e->dtype));
 }
 
 /* Evaluates the model, with an adapter if `adapter` is not NULL. */
-static fsdp_status evaluate_one(evaluation *e, fsdp_context *context, fsdp_device *device, const char *adapter)
+static fsdp_status evaluate_one(fsdp__eval *e, fsdp_context *context, fsdp_device *device, const char *adapter)
 {
     bool prints = fsdp_context_rank(context) == 0;
     FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = NULL;
+    fsdp__rewards rewards;
     fsdp_evaluation found;
     fsdp_status status;
 
@@ -467,20 +278,21 @@ static fsdp_status evaluate_one(evaluation *e, fsdp_context *context, fsdp_devic
     e->bar.possible = e->bar.possible && prints;
     e->options.progress = draw;
     e->options.arg = e;
-    status = e->packed ? fsdp__evaluate_packed(model, e->packed, &e->options, &found)
-                       : fsdp_evaluate(model, e->source.tokens, &e->options, &found);
+    status = fsdp__eval_is_pairs(e) ? fsdp__eval_compare(e, model, &found, &rewards)
+             : e->packed            ? fsdp__evaluate_packed(model, e->packed, &e->options, &found)
+                                    : fsdp_evaluate(model, e->opened.tokens, &e->options, &found);
     fsdp__bar_clear(&e->bar);
     FSDP_TRY(status);
     if (prints && adapter)
         printf("adapter: %s  ", adapter);
     if (prints)
-        print_end(&found);
+        print_end(e, &found, &rewards);
     if (isfinite(found.loss))
         return FSDP_OK;
     return fsdp__fail_not_finite(context, e->folder.path, isnan(found.loss) ? "the loss is nan" : "the loss is inf");
 }
 
-static fsdp_status evaluate(evaluation *e, fsdp_context *context)
+static fsdp_status evaluate(fsdp__eval *e, fsdp_context *context)
 {
     fsdp_device *device = NULL;
 
@@ -489,14 +301,15 @@ static fsdp_status evaluate(evaluation *e, fsdp_context *context)
     FSDP_TRY(fsdp__facts_agree(context, "evaluate different things", write_facts, e));
     if (fsdp_context_rank(context) == 0)
         print_begin(e, device);
+    FSDP_TRY(fsdp__eval_reference(e, context, device));
     for (int i = 0; i < FSDP__MAX(e->adapter_count, 1); i++)
-        FSDP_TRY(evaluate_one(e, context, device, adapter_at(e, i)));
+        FSDP_TRY(evaluate_one(e, context, device, fsdp__eval_adapter(e, i)));
     return FSDP_OK;
 }
 
 /* ---- the two roles ---- */
 
-static void title(const evaluation *e, const fsdp_context *context)
+static void title(const fsdp__eval *e, const fsdp_context *context)
 {
     char run[200];
 
@@ -504,7 +317,7 @@ static void title(const evaluation *e, const fsdp_context *context)
     fsdp__ranks_title(context, run);
 }
 
-static int run(evaluation *e)
+static int run(fsdp__eval *e)
 {
     fsdp_context *context = NULL;
     fsdp_status status;
@@ -526,10 +339,10 @@ static int run(evaluation *e)
 }
 
 /* Starts the ranks. They get the command line as it is, and all read the same step-N of a folder of checkpoints. */
-static int launch(const evaluation *e, int argc, char **argv)
+static int launch(const fsdp__eval *e, int argc, char **argv)
 {
     FSDP__FREED const char **line = fsdp__calloc((size_t)argc + 4, sizeof *line); /* ends with NULL */
-    FSDP__FREED char *data = e->tokens_path ? fsdp__sprintf("--" RANK_DATA_OPTION "=%s", e->tokens_path) : NULL;
+    FSDP__FREED char *data = e->tokens_path ? fsdp__sprintf("--" FSDP__EVAL_RANK_DATA "=%s", e->tokens_path) : NULL;
     FSDP__FREED char *as_rank = fsdp__sprintf("--" RANK_OPTION "=%s", e->folder.path);
     fsdp_launch_options options = {.ranks = (int)e->ranks.count, .argv = line};
 
@@ -543,7 +356,7 @@ static int launch(const evaluation *e, int argc, char **argv)
     return fsdp__launch_ranks(&options);
 }
 
-static int with_line(evaluation *e, int argc, char **argv)
+static int with_line(fsdp__eval *e, int argc, char **argv)
 {
     if (read_line(e) != FSDP_OK)
         return fsdp__line_refuse();
@@ -554,8 +367,9 @@ static int with_line(evaluation *e, int argc, char **argv)
 
 int fsdp__cmd_eval(int argc, char **argv)
 {
-    static const char *const local[] = {"", "data", "cache", "tokenizer", "adapter", "chat-template", NULL};
-    evaluation e = {.path = NULL};
+    static const char *const local[] = {"",        "data",          "cache",     "tokenizer",
+                                        "adapter", "chat-template", "reference", NULL};
+    fsdp__eval e = {.path = NULL};
     const fsdp__option options[] = {{"data", 0, &e.data, NULL},
                                     {"format", 0, &e.format_text, NULL},
                                     {"seq-len", 0, &e.seq_len_text, NULL},
@@ -571,12 +385,14 @@ int fsdp__cmd_eval(int argc, char **argv)
                                     {"dtype", 0, &e.dtype_text, NULL},
                                     {"device", 0, &e.device, NULL},
                                     {"adapter", 0, &e.adapters_text, NULL},
+                                    {"reference", 0, &e.reference, NULL},
+                                    {"beta", 0, &e.beta_text, NULL},
                                     {"comm-timeout", 0, &e.timeout_text, NULL},
                                     {"ranks", 'n', &e.ranks_text, NULL},
                                     {"np", 0, &e.ranks_text, NULL},
                                     FSDP__TORCHRUN_OPTIONS(&e.torchrun),
                                     {RANK_OPTION, 0, &e.rank_path, NULL},
-                                    {RANK_DATA_OPTION, 0, &e.rank_data, NULL},
+                                    {FSDP__EVAL_RANK_DATA, 0, &e.rank_data, NULL},
                                     {0}};
     fsdp__args args = {.options = options, .positional_most = 1};
     int status;
@@ -591,10 +407,13 @@ int fsdp__cmd_eval(int argc, char **argv)
     e.path = args.positional_count > 0 ? args.positional[0] : NULL;
     status = with_line(&e, argc, argv);
     fsdp__packed_free(e.packed);
-    fsdp__open_data_close(&e.source);
+    fsdp__open_data_close(&e.opened);
     fsdp__free(e.own_cache);
     fsdp__free(e.adapters);
     fsdp__free(e.tokens_path);
+    fsdp__free(e.reference_sums);
+    fsdp__free(e.sums);
     fsdp__model_folder_release(&e.folder);
+    fsdp__model_folder_release(&e.reference_folder);
     return status;
 }

@@ -1,0 +1,132 @@
+/* fsdp eval on pairs of a chosen and a rejected answer: the numbers of the training's validations, on any ranks. */
+#include <math.h>
+
+#include "cli/fixture.h"
+
+#define LLAMA REFERENCE "/models/tiny-llama"
+#define PAIRS REFERENCE "/finetune/dpo-train.jsonl"
+#define TOKENIZER REFERENCE "/finetune/byte-chat"
+
+#define EVAL(expected, ...) \
+    program_run(f->directory, (expected), (const char *const[]){PROGRAM, "eval", __VA_ARGS__, NULL})
+#define SAYS(what, ...)                    \
+    do {                                   \
+        program p_ = EVAL(1, __VA_ARGS__); \
+                                           \
+        CHECK_CONTAINS(p_.output, what);   \
+        program_free(&p_);                 \
+    } while (0)
+
+static double number_behind(const char *text, const char *name)
+{
+    const char *at = text ? strstr(text, name) : NULL;
+
+    if (!at)
+        TEST_FAIL("no '%s' in:\n%s", name, text);
+    return strtod(at + strlen(name), NULL);
+}
+
+/* Trains three steps on the pairs, all of them or an adapter, and validates on the same. */
+static void train(const fixture *f, const char *key, const char *to)
+{
+    char path[600], cache[600], metrics[600];
+    program p;
+
+    snprintf(path, sizeof path, "--export.path=%s", to);
+    snprintf(metrics, sizeof metrics, "--metrics.jsonl=%s/m.jsonl", f->directory);
+    snprintf(cache, sizeof cache, "--data.cache=%s/c", f->directory);
+    p = program_run(f->directory, 0,
+                    (const char *const[]){PROGRAM, "train", "--model.path=" LLAMA, "--data.path=" PAIRS,
+                                          "--data.tokenizer=" TOKENIZER, "--validation.path=" PAIRS,
+                                          "--training.objective=dpo", "--training.seq_len=200",
+                                          "--training.local_batch_size=8", "--training.steps=3", "--optimizer.lr=0.003",
+                                          metrics, cache, path, key, NULL});
+
+    CHECK_CONTAINS(p.output, "valid:  3  loss: 0.");
+    CHECK_CONTAINS(p.output, "  accuracy: 1.00  pairs: 8  best\n");
+    program_free(&p);
+}
+
+/* What the training has said of its last validation. */
+static char *last_validation(const fixture *f)
+{
+    char *path = test_path(f->directory, "m.jsonl");
+    char *text = test_read_file(path, NULL), *line = strstr(text, "{\"validation\": 3"), *copy;
+
+    copy = strdup(CHECK_PTR(line));
+    CHECK_EQ(remove(path), 0);
+    free(text);
+    free(path);
+    return copy;
+}
+
+static void check_line(const char *line, const char *output)
+{
+    CHECK_NEAR(number_behind(output, "\nloss: "), number_behind(line, "\"loss\": "), 1e-5);
+    CHECK_NEAR(number_behind(output, "  margin: "), number_behind(line, "\"reward_margin\": "), 1e-5);
+    CHECK_NEAR(number_behind(output, "  chosen: "), number_behind(line, "\"reward_chosen\": "), 1e-5);
+    CHECK_NEAR(number_behind(output, "  rejected: "), number_behind(line, "\"reward_rejected\": "), 1e-5);
+    CHECK_NEAR(number_behind(output, "  tokens: "), number_behind(line, "\"tokens\": "), 0);
+    CHECK_CONTAINS(output, "  accuracy: 1.0000  ");
+    CHECK_CONTAINS(output, "data:   8 pairs of ");
+}
+
+FIXTURE_TEST(a_tuned_model_is_compared_with_its_reference)
+{
+    static const char *const ranks[] = {"1", "2", "3"};
+    fixture *f = *state;
+    char *tuned = test_path(f->directory, "tuned"), *line;
+
+    train(f, NULL, tuned);
+    line = last_validation(f);
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        program p = EVAL(0, tuned, "--data", PAIRS, "--reference", LLAMA, "--batch-size=3", "-n", ranks[i]);
+
+        check_line(line, p.output);
+        program_free(&p);
+    }
+    free(line);
+    free(tuned);
+}
+
+FIXTURE_TEST(an_adapter_is_compared_with_its_base)
+{
+    fixture *f = *state;
+    char *lora = test_path(f->directory, "lora"), *line;
+    program p;
+
+    train(f, "--adapter.rank=4", lora);
+    line = last_validation(f);
+    p = EVAL(0, LLAMA, "--adapter", lora, "--data", PAIRS, "--tokenizer", TOKENIZER);
+    CHECK_CONTAINS(p.output, " loss: ");
+    *strstr(p.output, " loss: ") = '\n'; /* behind the adapter's name */
+    check_line(line, p.output);
+    program_free(&p);
+    free(line);
+    free(lora);
+}
+
+FIXTURE_TEST(a_model_is_no_better_than_itself)
+{
+    fixture *f = *state;
+    program p = EVAL(0, LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER, "--reference", LLAMA, "--beta=0.5");
+
+    CHECK_CONTAINS(p.output, "loss: 0.693147  margin: 0.000000  accuracy: 0.0000  chosen: 0.000000");
+    program_free(&p);
+}
+
+FIXTURE_TEST(what_pairs_need_is_said)
+{
+    fixture *f = *state;
+
+    SAYS("has pairs, on which a model is compared with another: name that with --reference FOLDER", LLAMA, "--data",
+         PAIRS, "--tokenizer", TOKENIZER);
+    SAYS("--reference is for pairs of chosen and rejected answers, and --data '", LLAMA, "--data",
+         REFERENCE "/tokens.bin", "--reference", LLAMA);
+    SAYS("--train-on is all, but --data '", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER, "--train-on=all",
+         "--reference", LLAMA);
+    SAYS("--on-long-row is split, but --data '", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER,
+         "--on-long-row=split", "--reference", LLAMA);
+    SAYS("--reference: ", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER, "--reference", "none");
+    SAYS("pair 1 of '", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER, "--reference", LLAMA, "--seq-len=90");
+}
