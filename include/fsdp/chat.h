@@ -66,6 +66,8 @@ typedef struct fsdp_chat_options {
     bool no_mask;        /* leave `learned` alone: no mask is needed (all is learned, or nothing) */
     int64_t now;         /* the time for strftime_now, in seconds since 1970; 0: now */
     bool rejected;       /* of a pair, encode the rejected answer: the chosen one otherwise */
+    /* Halves of surrogate pairs and \u0000, which stand for no text, become U+FFFD; otherwise they are an error. */
+    bool replace_invalid;
 } fsdp_chat_options;
 
 /* A row as tokens. Memory is kept from one call to the next. */

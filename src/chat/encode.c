@@ -292,6 +292,34 @@ static fsdp_status encode_completion(const fsdp_chat *chat, fsdp_encoder *encode
     return FSDP_OK;
 }
 
+/* Refuses a message of a role that templates mostly do not know, and of which this one has written nothing: what is
+ * left out so is missed by nobody. */
+static fsdp_status check_roles(const json_t *conversation, const fsdp__rendered *all)
+{
+    static const char *const usual[] = {"system", "user", "assistant", "tool"};
+    const json_t *message;
+    size_t number;
+
+    json_array_foreach(json_object_get(conversation, "messages"), number, message)
+    {
+        const char *role = json_string_value(json_object_get(message, "role"));
+        const char *content = json_string_value(json_object_get(message, "content"));
+        bool known = false;
+
+        for (size_t i = 0; i < FSDP__COUNT_OF(usual); i++)
+            known = known || strcmp(usual[i], role) == 0;
+        if (known || !content)
+            continue;
+        content += strspn(content, " \t\r\n");
+        if (!memmem(all->text, all->bytes, content, strcspn(content, "\r\n")))
+            return FSDP_FAIL(FSDP_FORMAT,
+                             "message %zu has the role '%s', of which the chat template writes nothing: "
+                             "it may know %s, %s, %s and %s only",
+                             number + 1, FSDP__SHOWN_NAME(role), usual[0], usual[1], usual[2], usual[3]);
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, const json_t *conversation,
                               const fsdp_chat_options *options, fsdp_chat_row *out)
 {
@@ -303,6 +331,7 @@ fsdp_status fsdp__chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, cons
     if (json_object_get(conversation, "prompt"))
         return encode_completion(chat, encoder, conversation, options, out);
     FSDP_TRY(fsdp__chat_render(chat, conversation, count, options->prompt, options->now, &all));
+    FSDP_TRY(check_roles(conversation, &all));
     if (!options->no_mask)
         FSDP_TRY(find_learned(chat, conversation, options, &all, &learned));
     FSDP_TRY(encode_text(chat, encoder, all.text, all.bytes, out));
@@ -330,6 +359,21 @@ static fsdp_status check_kind(const json_t *row, const char *text, size_t bytes,
                      keys[0] ? keys : "no fields");
 }
 
+/* Refuses escapes that stand for no text, in the fields that a conversation is made of. */
+static fsdp_status check_text(const char *row, size_t bytes)
+{
+    static const char *const keys[] = {"messages", "conversations", "prompt", "completion", "chosen",
+                                       "rejected", "instruction",   "input",  "output",     "history",
+                                       "system",   "tools",         NULL};
+    fsdp__json_no_text found;
+
+    FSDP_TRY(fsdp__json_find_no_text(row, bytes, keys, &found));
+    if (!found.key)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_FORMAT, "field '%s' has %s at column %zu, which is not a character", found.key,
+                     found.nul ? "a NUL (\\u0000)" : "half a surrogate pair (as \\ud83d alone)", found.offset + 1);
+}
+
 fsdp_status fsdp_chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, const char *row, size_t bytes,
                              const fsdp_chat_options *options, fsdp_chat_row *out)
 {
@@ -342,8 +386,10 @@ fsdp_status fsdp_chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, const
     options = options ? options : &none;
     if (fsdp__json_begins_array(row, bytes))
         return FSDP_FAIL(FSDP_FORMAT, "not a JSON object but an array: if the file is one, " FSDP__JSON_ARRAY_ADVICE);
-    FSDP_TRY(fsdp__json_parse_foreign("row", row, bytes, &parsed));
+    FSDP_TRY(fsdp__json_parse_row(row, bytes, &parsed));
     FSDP_TRY(check_kind(parsed, row, bytes, options->kind, &kind));
+    if (!options->replace_invalid)
+        FSDP_TRY(check_text(row, bytes));
     FSDP_TRY(fsdp__chat_conversation(parsed, kind, options->rejected, &conversation));
     return fsdp__chat_encode(chat, encoder, conversation, options, out);
 }

@@ -43,7 +43,7 @@ fsdp_chat_kind fsdp_chat_recognise(const char *row, size_t bytes)
     json_auto_t *parsed = NULL;
     fsdp_chat_kind kind = FSDP_CHAT_NONE;
 
-    if (row && fsdp__json_parse_foreign("row", row, bytes, &parsed) == FSDP_OK)
+    if (row && fsdp__json_parse_row(row, bytes, &parsed) == FSDP_OK)
         kind = fsdp__chat_kind_of(parsed);
     else
         fsdp_clear_error();
@@ -83,6 +83,32 @@ static bool says_something(const json_t *message)
     return false;
 }
 
+/* Checks a message's calls of tools: arguments that are a text are the text of JSON, which a model would learn to write
+ * wrongly from one that is not. */
+static fsdp_status check_calls(const json_t *message, const char *field, size_t number)
+{
+    const json_t *calls = json_object_get(message, "tool_calls"), *call;
+    size_t i;
+
+    json_array_foreach(calls, i, call)
+    {
+        const json_t *function = json_object_get(call, "function");
+        const json_t *arguments = json_object_get(function ? function : call, "arguments");
+        const char *text = json_string_value(arguments);
+        json_auto_t *parsed = NULL;
+
+        if (!text || text[strspn(text, " \t\r\n")] == '\0')
+            continue;
+        parsed = json_loadb(text, json_string_length(arguments), JSON_DECODE_ANY, NULL);
+        if (!parsed)
+            return FSDP_FAIL(FSDP_FORMAT,
+                             "field '%s': the arguments of tool call %zu of item %zu are a text that is no "
+                             "JSON",
+                             field, i + 1, number + 1);
+    }
+    return FSDP_OK;
+}
+
 /* Adds a message as transformers gives it to a template: without keys that are null, and with reasoning_content where
  * it has another name. */
 static fsdp_status copy_message(const json_t *from, const char *field, size_t number, json_t *messages)
@@ -96,6 +122,7 @@ static fsdp_status copy_message(const json_t *from, const char *field, size_t nu
         return FSDP_FAIL(FSDP_FORMAT, "field '%s': the content of item %zu is no text", field, number + 1);
     if (!says_something(from))
         return FSDP_FAIL(FSDP_FORMAT, "field '%s': item %zu has no 'content'", field, number + 1);
+    FSDP_TRY(check_calls(from, field, number));
     FSDP__TRY_NEW(message = json_object());
     TRY_JSON(json_array_append_new(messages, message));
     json_object_foreach((json_t *)from, key, value) if (!json_is_null(value))

@@ -7,39 +7,67 @@
 #include "base/compiler.h"
 #include "data/files.h"
 #include "data/text_file.h"
+#include "format/json_scan.h"
 #include "tokenizer/bpe.h"
 
 enum {
-    LOOKED_AT = 1 << 20 /* bytes of a file */
+    LOOKED_AT = 1 << 20, /* bytes of a file; more if its first line goes on behind them */
+    LINE_MOST = FSDP__JSON_ROW_TEXT
 };
 
 FSDP__SCOPED_POINTER(fsdp__text_file, fsdp__text_file_close)
 
 /* ---- what files are ---- */
 
-static fsdp_status read_beginning(const char *path, char *text, size_t *bytes)
+/* The beginning of a file. */
+typedef struct beginning {
+    char *text;
+    size_t bytes;
+    bool goes_on; /* the file does, perhaps within a line */
+} beginning;
+
+static void release_beginning(beginning *b)
 {
-    FSDP__SCOPED(fsdp__text_file_close_at) fsdp__text_file *file = NULL;
+    fsdp__free(b->text);
+}
+
+/* Reads up to so many bytes. */
+static fsdp_status read_up_to(fsdp__text_file *file, size_t most, beginning *b)
+{
+    char *longer = fsdp__realloc(b->text, most);
     size_t got = 1;
 
-    *bytes = 0;
-    FSDP_TRY(fsdp__text_file_open(path, &file));
-    while (got > 0 && *bytes < LOOKED_AT) {
-        FSDP_TRY(fsdp__text_file_read(file, text + *bytes, LOOKED_AT - *bytes, &got));
-        *bytes += got;
+    FSDP__TRY_NEW(longer);
+    b->text = longer;
+    while (got > 0 && b->bytes < most) {
+        FSDP_TRY(fsdp__text_file_read(file, b->text + b->bytes, most - b->bytes, &got));
+        b->bytes += got;
     }
+    b->goes_on = b->bytes == most;
     return FSDP_OK;
 }
 
-static void each_of(const char *path, const char *text, size_t bytes, fsdp__each_line each, void *arg)
+static fsdp_status read_beginning(const char *path, beginning *b)
 {
-    const char *at = text, *last = text + bytes;
+    FSDP__SCOPED(fsdp__text_file_close_at) fsdp__text_file *file = NULL;
+    size_t most = LOOKED_AT;
+
+    FSDP_TRY(fsdp__text_file_open(path, &file));
+    FSDP_TRY(read_up_to(file, most, b));
+    while (b->goes_on && most < LINE_MOST && !memchr(b->text, '\n', b->bytes))
+        FSDP_TRY(read_up_to(file, most *= 2, b));
+    return FSDP_OK;
+}
+
+static void each_of(const char *path, const beginning *b, fsdp__each_line each, void *arg)
+{
+    const char *at = b->text, *last = at + b->bytes;
 
     for (int64_t line = 1; at < last; line++) {
         const char *end = memchr(at, '\n', (size_t)(last - at));
 
-        if (!end && bytes == LOOKED_AT)
-            return; /* the line may go on */
+        if (!end && b->goes_on)
+            return; /* perhaps this line does */
         end = end ? end : last;
         if (!each(arg, path, line, at, (size_t)(end - at)))
             return;
@@ -50,15 +78,13 @@ static void each_of(const char *path, const char *text, size_t bytes, fsdp__each
 fsdp_status fsdp__conversations_lines(const char *const *paths, int64_t count, fsdp__each_line each, void *arg)
 {
     FSDP__SCOPED(fsdp__data_files_release) fsdp__data_files files = {0};
-    FSDP__FREED char *text = fsdp__malloc(LOOKED_AT);
-    size_t bytes;
+    FSDP__SCOPED(release_beginning) beginning b = {0};
 
-    FSDP__TRY_NEW(text);
     FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_ANY, &files));
     for (int64_t i = 0; i < files.count; i++)
         if (fsdp__is_json_lines(files.paths[i])) {
-            FSDP_TRY(read_beginning(files.paths[i], text, &bytes));
-            each_of(files.paths[i], text, bytes, each, arg);
+            FSDP_TRY(read_beginning(files.paths[i], &b));
+            each_of(files.paths[i], &b, each, arg);
             break;
         }
     return FSDP_OK;

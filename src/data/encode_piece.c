@@ -202,7 +202,8 @@ static fsdp_status missing(const job *j, int64_t line, const char *text, size_t 
 static fsdp_status encode_conversation(const job *j, int64_t line, const char *text, size_t bytes)
 {
     const fsdp_tokenize_options *o = j->options;
-    const fsdp_chat_options options = {.kind = o->chat_kind, .no_mask = o->learn_all};
+    const fsdp_chat_options options = {
+        .kind = o->chat_kind, .no_mask = o->learn_all, .replace_invalid = o->replace_invalid};
     fsdp_status status =
         fsdp__conversations_encode(o->chat, &options, j->encoder, text, bytes, &j->out->ids, &j->out->rows);
     char why[sizeof j->out->why];
@@ -225,7 +226,11 @@ static fsdp_status encode_object(const job *j, int64_t line, const char *text, s
     if (status == FSDP_FORMAT && fsdp__json_begins_array(text, bytes))
         return bad_line(j, line, "not a JSON object but an array: if the file is one, " FSDP__JSON_ARRAY_ADVICE);
     if (status == FSDP_FORMAT)
-        return bad_line(j, line, "%s at column %zu", fault.what, fault.offset + 1);
+        return bad_line(j, line, "%s at column %zu%s", fault.what, fault.offset + 1,
+                        fault.offset >= bytes        ? ", where the line ends: a line is a whole object (jq -c . makes "
+                                                       "lines of objects that go over several)"
+                        : text[fault.offset] == '\0' ? " (a NUL byte)"
+                                                     : "");
     FSDP_TRY(status);
     if (j->options->chat)
         return encode_conversation(j, line, text, bytes);

@@ -280,7 +280,7 @@ static fsdp_status tokenize(tokenization *t, const char *out)
     if (t->summary.tokens == 0 && t->summary.left_out_lines > 0)
         return FSDP_FAIL(FSDP_FORMAT, "there is no text: %s", fsdp__left_out_text(&t->summary, text));
     if (t->summary.tokens == 0)
-        return FSDP_FAIL(FSDP_FORMAT, "there is no text in '%s'%s", files->paths[0],
+        return FSDP_FAIL(FSDP_FORMAT, "there is no text in '%s'%s: name data that has some", files->paths[0],
                          files->count > 1 ? " nor in the others" : "");
     (void)fsdp__left_out_text(&t->summary, text);
     return t->options.chat ? fsdp__rows_writer_finish(&t->rows, text) : fsdp__token_writer_finish(&t->writer, text);

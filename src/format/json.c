@@ -27,15 +27,27 @@ static int64_t units(char c)
     return c == '{' ? 8 : c == '[' ? 4 : c == ',' || c == ':' ? 2 : 0;
 }
 
+/* Of a text. */
+typedef struct limits {
+    int64_t values; /* in units of memory */
+    size_t string_bytes;
+} limits;
+
+static const limits usual = {MAX_UNITS, MAX_STRING_BYTES}, large = {4 * MAX_UNITS, MAX_STRING_BYTES};
+
+/* `path` NULL: a row, whose caller knows the place. */
 static fsdp_status too_much(const char *path, const char *what, size_t offset)
 {
+    if (!path)
+        return FSDP_FAIL(FSDP_FORMAT, "%s at column %zu: more than a row may have: make several of it", what,
+                         offset + 1);
     return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': %s at offset %zu: more than the files of any model have", path,
                      what, offset);
 }
 
 /* Checks the text before memory is allocated for it: small texts can ask for much memory, since an object takes two
  * bytes. */
-static fsdp_status check_extent(const char *path, const char *text, size_t bytes, int64_t most)
+static fsdp_status check_extent(const char *path, const char *text, size_t bytes, const limits *most)
 {
     int64_t depth = 0, taken = 0;
 
@@ -45,16 +57,20 @@ static fsdp_status check_extent(const char *path, const char *text, size_t bytes
         if (text[i] == '"') {
             for (i++; i < bytes && text[i] != '"'; i++)
                 i += text[i] == '\\'; /* skip what it escapes */
-            if (i - begin > MAX_STRING_BYTES)
-                return too_much(path, "a string of over a million bytes", begin);
+            if (i - begin > most->string_bytes)
+                return too_much(path,
+                                most->string_bytes > MAX_STRING_BYTES ? "a text of over 32 MiB"
+                                                                      : "a string of over a million bytes",
+                                begin);
             continue;
         }
         taken += units(text[i]);
         depth += (text[i] == '{' || text[i] == '[') - (text[i] == '}' || text[i] == ']');
         if (depth > MAX_DEPTH)
             return too_much(path, "JSON nested over 900 deep", i);
-        if (taken > most)
-            return too_much(path, most > MAX_UNITS ? "over four million JSON values" : "over a million JSON values", i);
+        if (taken > most->values)
+            return too_much(
+                path, most->values > MAX_UNITS ? "over four million JSON values" : "over a million JSON values", i);
     }
     return FSDP_OK;
 }
@@ -76,7 +92,8 @@ static fsdp_status refuse(const char *path, const json_error_t *error)
                      FSDP__SHOWN_NAME(error->text));
 }
 
-static fsdp_status parse(const char *path, const void *text, size_t bytes, int64_t most, size_t flags, json_t **out)
+static fsdp_status parse(const char *path, const void *text, size_t bytes, const limits *most, size_t flags,
+                         json_t **out)
 {
     json_error_t error;
     json_auto_t *value = NULL;
@@ -94,15 +111,15 @@ static fsdp_status parse(const char *path, const void *text, size_t bytes, int64
 
 fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, json_t **out)
 {
-    return parse(path, text, bytes, MAX_UNITS, JSON_REJECT_DUPLICATES, out);
+    return parse(path, text, bytes, &usual, JSON_REJECT_DUPLICATES, out);
 }
 
 fsdp_status fsdp__json_parse_large(const char *path, const void *text, size_t bytes, json_t **out)
 {
-    return parse(path, text, bytes, 4 * MAX_UNITS, JSON_REJECT_DUPLICATES, out);
+    return parse(path, text, bytes, &large, JSON_REJECT_DUPLICATES, out);
 }
 
-static fsdp_status parse_foreign(const char *path, const void *text, size_t bytes, int64_t most, size_t flags,
+static fsdp_status parse_foreign(const char *path, const void *text, size_t bytes, const limits *most, size_t flags,
                                  json_t **out)
 {
     FSDP__FREED char *strict = NULL;
@@ -116,12 +133,20 @@ static fsdp_status parse_foreign(const char *path, const void *text, size_t byte
 
 fsdp_status fsdp__json_parse_foreign(const char *path, const void *text, size_t bytes, json_t **out)
 {
-    return parse_foreign(path, text, bytes, MAX_UNITS, 0, out);
+    return parse_foreign(path, text, bytes, &usual, 0, out);
 }
 
 fsdp_status fsdp__json_parse_as_reals(const char *path, const void *text, size_t bytes, json_t **out)
 {
-    return parse_foreign(path, text, bytes, 4 * MAX_UNITS, JSON_DECODE_INT_AS_REAL, out);
+    return parse_foreign(path, text, bytes, &large, JSON_DECODE_INT_AS_REAL, out);
+}
+
+fsdp_status fsdp__json_parse_row(const void *text, size_t bytes, json_t **out)
+{
+    static const limits row = {MAX_UNITS, FSDP__JSON_ROW_TEXT};
+
+    FSDP_TRY(check_extent(NULL, text, bytes, &row));
+    return parse_foreign("row", text, bytes, &row, 0, out);
 }
 
 static fsdp_status check_owner(const fsdp__directory *in, const char *name, const struct stat *info)

@@ -20,6 +20,10 @@ fsdp_status fsdp__json_parse_foreign(const char *path, const void *text, size_t 
  * with all its digits. */
 fsdp_status fsdp__json_parse_as_reals(const char *path, const void *text, size_t bytes, json_t **out);
 
+/* Parses a row of data, as fsdp__json_parse_foreign does; texts in it may have up to FSDP__JSON_ROW_TEXT bytes
+ * (json_scan.h). Messages have no path. */
+fsdp_status fsdp__json_parse_row(const void *text, size_t bytes, json_t **out);
+
 /* Reads a file that fsdp wrote, of at most `limit_bytes`. Refuses another "version", and a file that another user may
  * have put there (fsdp__directory_trusts), since what it says is done to the user's files. The caller json_decref's
  * `*out`. */

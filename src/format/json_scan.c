@@ -29,6 +29,10 @@ typedef struct scan {
     /* Where keys of the outermost object are listed; NULL: nowhere. */
     char *keys;
     size_t keys_bytes;
+    /* Where an escape that stands for no text is noted; NULL: nowhere. `top` is the outermost member that is open. */
+    const char *const *text_keys;
+    fsdp__json_member top;
+    fsdp__json_no_text *no_text;
     /* Where a strict text is made: `written` bytes so far, which stand for everything before `copied`. */
     char *out;
     size_t written;
@@ -122,6 +126,16 @@ static int32_t escaped_character(const char *at, const char *end, int *bytes)
     return 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
 }
 
+/* Notes an escape that stands for no text, if it is the first in a member that is looked at. */
+static void note_no_text(const scan *s, const char *begin, bool nul)
+{
+    if (!s->no_text || s->no_text->key)
+        return;
+    for (const char *const *key = s->text_keys; *key; key++)
+        if (s->top.bytes == strlen(*key) && memcmp(s->top.text, *key, s->top.bytes) == 0)
+            *s->no_text = (fsdp__json_no_text){*key, (size_t)(begin - s->text), nul};
+}
+
 /* Scans an escape, from its backslash on. */
 static bool scan_escape(scan *s)
 {
@@ -141,8 +155,10 @@ static bool scan_escape(scan *s)
     if (character < 0)
         return fail(s, "\\u without four hexadecimal digits");
     s->at += 1 + bytes;
-    if (character == 0 || is_first_half(character) || is_second_half(character))
+    if (character == 0 || is_first_half(character) || is_second_half(character)) {
         replace(s, begin, "\\ufffd", 6);
+        note_no_text(s, begin, character == 0);
+    }
     return true;
 }
 
@@ -352,6 +368,8 @@ static bool scan_key(scan *s)
     s->is_key = s->key && s->depth == 1 && is_wanted(s, &key);
     if (s->keys && s->depth == 1)
         list_key(s, &key);
+    if (s->depth == 1)
+        s->top = key;
     return true;
 }
 
@@ -459,6 +477,18 @@ void fsdp__json_list_keys(const char *text, size_t bytes, char *out, size_t out_
     out[0] = '\0';
     (void)scan_text(&s);
     fsdp__free(s.levels);
+}
+
+fsdp_status fsdp__json_find_no_text(const char *text, size_t bytes, const char *const *keys, fsdp__json_no_text *out)
+{
+    scan s = {.text = text, .at = text, .end = text + bytes, .text_keys = keys, .no_text = out};
+
+    *out = (fsdp__json_no_text){.key = NULL};
+    if (!memmem(text, bytes, "\\u", 2)) /* as almost always */
+        return FSDP_OK;
+    (void)scan_text(&s);
+    fsdp__free(s.levels);
+    return s.no_memory ? FSDP_NO_MEMORY : FSDP_OK;
 }
 
 static fsdp_status refuse(const char *path, const scan *s)

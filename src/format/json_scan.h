@@ -43,6 +43,21 @@ void fsdp__json_list_keys(const char *text, size_t bytes, char *out, size_t out_
  * character: U+FFFD stands for it. Returns how many bytes were written; `*halves` is how many halves there were. */
 size_t fsdp__json_unescape(const char *text, size_t bytes, char *out, int64_t *halves);
 
+enum {
+    FSDP__JSON_ROW_TEXT = 32 << 20 /* bytes of a text in a row of data, at most */
+};
+
+/* An escape that stands for no text: half a surrogate pair, or \u0000. */
+typedef struct fsdp__json_no_text {
+    const char *key; /* the member of the outermost object that it is in, one of `keys`; NULL: there is none */
+    size_t offset;
+    bool nul;
+} fsdp__json_no_text;
+
+/* Finds the first such escape in the members named `keys`, which end with NULL, of the object that is the whole text.
+ * The text must be good: fsdp__json_to_strict has taken it. */
+fsdp_status fsdp__json_find_no_text(const char *text, size_t bytes, const char *const *keys, fsdp__json_no_text *out);
+
 /* Makes a text that jansson takes and that has the same keys and values, except for what jansson cannot hold: NaN,
  * infinities and numbers that overflow a double become strings of their name ("NaN"), integers beyond 64 bits become
  * doubles, half a surrogate pair and \u0000 become U+FFFD. A byte order mark at the beginning is left out. The caller

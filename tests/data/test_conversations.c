@@ -1,4 +1,4 @@
-/* Files of conversations: what they are taken for, rows in a file and in the cache, and ten files that are wrong. */
+/* Files of conversations: what they are taken for, rows in a file and in the cache, and files that are wrong. */
 #include "data/conversations.h"
 #include "data/packing.h"
 
@@ -145,7 +145,7 @@ TEST_WITH(the_cache_knows_template_and_mask, setup, teardown)
     fsdp__free(all.path);
 }
 
-/* ---- ten files that are wrong ---- */
+/* ---- files that are wrong ---- */
 
 static const struct {
     const char *text, *message;
@@ -166,10 +166,23 @@ static const struct {
     {"{\"prompt\": [" TURN("user", "a") "], \"completion\": \"b\"}\n",
      "chat.jsonl': line 1: fields 'prompt' and 'completion' are not both texts"},
     {GOOD "{\"messages\": [" TURN("user", "\xff") "]}\n", "chat.jsonl': line 2: it is not UTF-8 at column"},
-    {"[" GOOD "]\n" GOOD, "chat.jsonl': line 1: "},
+    {"[" GOOD "]\n" GOOD,
+     "chat.jsonl': line 1: not a JSON object but an array: if the file is one, make JSON lines of it"},
+    {GOOD "{\"messages\": [" TURN("user", "a\\ud83d") "]}\n",
+     "chat.jsonl': line 2: field 'messages' has half a surrogate pair (as \\ud83d alone) at column "},
+    {GOOD "{\"messages\": [" TURN("user", "a\\u0000") "]}\n",
+     "chat.jsonl': line 2: field 'messages' has a NUL (\\u0000) at column "},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": 5}]}\n",
+     "chat.jsonl': line 1: field 'messages': the content of item 1 is no text"},
+    {GOOD "{\"messages\": [" TURN("user", "a") ", {\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": "
+                                               "\"f\", \"arguments\": \"{\\\"a\\\": \"}}]}]}\n",
+     "chat.jsonl': line 2: field 'messages': the arguments of tool call 1 of item 2 are a text that is no JSON"},
+    {"{\n \"messages\": []\n}\n", "chat.jsonl': line 1: no key in quotes at column 2, where the line ends: a line is"},
+    {GOOD "{\"messages\": [" TURN("user", "a") ", {\"role\": \"assist",
+     "chat.jsonl': line 2: a string does not end at column "},
 };
 
-TEST_WITH(ten_wrong_files_have_one_clear_error_each, setup, teardown)
+TEST_WITH(wrong_files_have_one_clear_error_each, setup, teardown)
 {
     fixture *f = *state;
 
@@ -181,6 +194,88 @@ TEST_WITH(ten_wrong_files_have_one_clear_error_each, setup, teardown)
         CHECK_CONTAINS(fsdp_last_error(), found ? found : message);
         CHECK_CONTAINS(fsdp_last_error(), "data.on_bad_line=skip (--on-bad-line=skip) leaves such lines out");
     }
+}
+
+/* Of each of these the good row is read. */
+TEST_WITH(what_other_programs_write_is_read, setup, teardown)
+{
+    static const char *const texts[] = {
+        "\xef\xbb\xbf" GOOD, "{\"messages\": [" TURN("user", "a") ", " TURN("assistant", "b") "]}\r\n\r\n",
+        "{\"id\": \"\\ud83d\", \"score\": NaN, \"messages\": [" TURN("user", "a") ", " TURN("assistant", "b") "]}\n",
+        "{\"messages\": 5, \"messages\": [" TURN("user", "a") ", " TURN("assistant", "b") "]}\n"};
+    fixture *f = *state;
+    fsdp_tokenize_summary first, summary;
+
+    CHECK_OK(make(f, GOOD, false, &first));
+    for (size_t i = 0; i < FSDP__COUNT_OF(texts); i++) {
+        CHECK_OK(make(f, texts[i], false, &summary));
+        CHECK_EQ(summary.tokens, first.tokens);
+        CHECK_EQ(summary.learned_tokens, first.learned_tokens);
+    }
+}
+
+TEST_WITH(a_byte_of_zero_is_named, setup, teardown)
+{
+    static const char text[] = GOOD "{\"messages\": [\0\0\0]}\n";
+    fixture *f = *state;
+    fsdp_tokenize_options options = {.chat = f->chat, .chat_kind = FSDP_CHAT_MESSAGES};
+
+    test_write_file(f->data, text, sizeof text - 1);
+    CHECK_ERROR(fsdp_tokenize_files(f->tokenizer, (const char *const *)&f->data, 1, f->out, &options, NULL),
+                FSDP_FORMAT, "chat.jsonl': line 2: no value at column 15 (a NUL byte)");
+}
+
+/* Makes a row whose question has so many bytes. free() it. */
+static char *long_row(size_t bytes)
+{
+    char *text = malloc(bytes + 200), *at = text;
+
+    at += sprintf(at, "{\"messages\": [{\"role\": \"user\", \"content\": \"");
+    memset(at, ' ', bytes);
+    strcpy(at + bytes, "\"}, " TURN("assistant", "b") "]}\n");
+    return text;
+}
+
+TEST_WITH(a_row_may_be_long_and_has_an_end, setup, teardown)
+{
+    fixture *f = *state;
+    char *fits = long_row(3 << 20), *beyond = long_row((32 << 20) + 1), *both = malloc(strlen(beyond) + 100);
+    fsdp_tokenize_summary summary;
+
+    CHECK_OK(make(f, fits, false, &summary));
+    CHECK_EQ(summary.documents, 1);
+    sprintf(both, "%s%s", GOOD, beyond);
+    CHECK_ERROR(
+        make(f, both, false, NULL), FSDP_FORMAT,
+        "chat.jsonl': line 2: a text of over 32 MiB at column 43: more than a row may have: make several of it");
+    free(fits);
+    free(beyond);
+    free(both);
+}
+
+TEST_WITH(a_role_of_which_the_template_writes_nothing_is_refused, setup, teardown)
+{
+    static const char template[] =
+        "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+        "<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    fixture *f = *state;
+
+    fsdp_chat_close(f->chat);
+    chat_folder_write(f->folder, template);
+    CHECK_OK(fsdp_chat_open(f->folder, f->tokenizer, NULL, &f->chat));
+    CHECK_OK(make(f, GOOD, false, NULL));
+    CHECK_ERROR(make(f, GOOD "{\"messages\": [" TURN("human", " why") ", " TURN("assistant", "b") "]}\n", false, NULL),
+                FSDP_FORMAT, "chat.jsonl': line 2: message 1 has the role 'human', of which the chat template writes");
+}
+
+TEST_WITH(halves_of_pairs_may_be_replaced, setup, teardown)
+{
+    fixture *f = *state;
+    fsdp_tokenize_options options = {.chat = f->chat, .chat_kind = FSDP_CHAT_MESSAGES, .replace_invalid = true};
+    const char text[] = "{\"messages\": [" TURN("user", "a\\ud83d") ", " TURN("assistant", "b") "]}\n";
+
+    test_write_file(f->data, text, sizeof text - 1);
+    CHECK_OK(fsdp_tokenize_files(f->tokenizer, (const char *const *)&f->data, 1, f->out, &options, NULL));
 }
 
 TEST_WITH(bad_rows_may_be_left_out, setup, teardown)

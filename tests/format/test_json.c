@@ -173,6 +173,25 @@ TEST(what_is_no_json_is_placed)
     }
 }
 
+TEST(escapes_that_stand_for_no_text_are_found_in_the_members_that_count)
+{
+    static const char text[] = "{\"id\": \"\\ud83d\", \"b\": [{\"c\": \"\\ud83d\\ude00\"}, \"x\\u0000\\udc00\"]}";
+    static const char *const both[] = {"b", "id", NULL}, *const one[] = {"b", NULL}, *const none[] = {"c", NULL};
+    fsdp__json_no_text found;
+
+    CHECK_OK(fsdp__json_find_no_text(text, sizeof text - 1, both, &found));
+    CHECK_STRING(found.key, "id");
+    CHECK_EQ(found.offset, 8);
+    CHECK(!found.nul);
+    CHECK_OK(fsdp__json_find_no_text(text, sizeof text - 1, one, &found));
+    CHECK_STRING(found.key, "b");
+    CHECK(found.nul && strncmp(text + found.offset, "\\u0000", 6) == 0);
+    CHECK_OK(fsdp__json_find_no_text(text, sizeof text - 1, none, &found));
+    CHECK_NULL(found.key);
+    CHECK_OK(fsdp__json_find_no_text("{}", 2, both, &found));
+    CHECK_NULL(found.key);
+}
+
 TEST(half_a_pair_is_counted)
 {
     static const char text[] = "\\ud83d\\ud83d\\ude00\\udc00x\\ud800\\u0041";
