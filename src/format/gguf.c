@@ -381,7 +381,10 @@ fsdp_status fsdp__gguf_array(const fsdp__gguf *file, const char *key, fsdp__gguf
     if (!*out)
         return fail_kind(file, key, "is missing");
     if (!(*out)->array || (*out)->kind != kind)
-        return fail_kind(file, key, kind == FSDP__GGUF_TEXT ? "is no array of texts" : "is no array of i32");
+        return fail_kind(file, key,
+                         kind == FSDP__GGUF_TEXT   ? "is no array of texts"
+                         : kind == FSDP__GGUF_REAL ? "is no array of float32"
+                                                   : "is no array of i32");
     return FSDP_OK;
 }
 
@@ -399,6 +402,14 @@ fsdp__gguf_text fsdp__gguf_next_text(const unsigned char **at)
 int32_t fsdp__gguf_i32_at(const fsdp__gguf_value *value, uint64_t index)
 {
     int32_t out;
+
+    memcpy(&out, value->data + index * sizeof out, sizeof out);
+    return out;
+}
+
+float fsdp__gguf_real_at(const fsdp__gguf_value *value, uint64_t index)
+{
+    float out;
 
     memcpy(&out, value->data + index * sizeof out, sizeof out);
     return out;

@@ -91,8 +91,9 @@ fsdp_status fsdp__gguf_array(const fsdp__gguf *file, const char *key, fsdp__gguf
                              const fsdp__gguf_value **out);
 /* Takes the text at `*at` of an array, and moves `*at` behind it. */
 fsdp__gguf_text fsdp__gguf_next_text(const unsigned char **at);
-/* Returns element `index` of an array of i32. */
+/* Return element `index` of an array of i32, or of float32. */
 int32_t fsdp__gguf_i32_at(const fsdp__gguf_value *value, uint64_t index);
+float fsdp__gguf_real_at(const fsdp__gguf_value *value, uint64_t index);
 
 /* Returns the type's name: "float16", "q8_0". */
 const char *fsdp__gguf_type_name(fsdp__gguf_type type);
@@ -125,6 +126,7 @@ void fsdp__gguf_put_text(fsdp__gguf_header *header, const char *key, const char 
 void fsdp__gguf_put_array(fsdp__gguf_header *header, const char *key, fsdp__gguf_kind kind, uint64_t count);
 void fsdp__gguf_add_text(fsdp__gguf_header *header, const char *text, size_t bytes);
 void fsdp__gguf_add_i32(fsdp__gguf_header *header, int32_t value);
+void fsdp__gguf_add_real(fsdp__gguf_header *header, float value);
 /* Adds a tensor, and gives where its bytes go behind the header. */
 void fsdp__gguf_add_tensor(fsdp__gguf_header *header, const char *name, int ndim, const int64_t *shape,
                            fsdp__gguf_type type, uint64_t *offset);

@@ -127,6 +127,11 @@ void fsdp__gguf_add_i32(fsdp__gguf_header *h, int32_t value)
     put(h, &value, sizeof value);
 }
 
+void fsdp__gguf_add_real(fsdp__gguf_header *h, float value)
+{
+    put(h, &value, sizeof value);
+}
+
 void fsdp__gguf_header_begin(fsdp__gguf_header *h)
 {
     *h = (fsdp__gguf_header){.bytes = 0};

@@ -29,9 +29,10 @@ fsdp_status fsdp__gguf_config(const fsdp__gguf *file, fsdp_model_config *out);
  * is an error that names it. */
 fsdp_status fsdp__gguf_load(const fsdp__gguf *file, const fsdp_model_config *config, fsdp_state_dict *state);
 
-/* ---- gguf_tokenizer.c ---- */
+/* ---- gguf_tokenizer.c, gguf_tokenizer_load.c ---- */
 
-/* Puts the tokenizer of a folder into a header. Only byte-level BPE with a known way of splitting text is done. */
+/* Puts the tokenizer of a folder into a header: byte-level BPE with a known way of splitting text, or SentencePiece's
+ * BPE. What llama.cpp would cut otherwise is refused. */
 fsdp_status fsdp__gguf_put_tokenizer(fsdp__gguf_header *header, const char *folder, const fsdp_model_config *config);
 /* Gives tokenizer.json and tokenizer_config.json of a file; fsdp__free them. NULL if the file has no tokenizer. */
 fsdp_status fsdp__gguf_tokenizer(const fsdp__gguf *file, char **json, char **config_json);

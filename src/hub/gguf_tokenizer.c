@@ -1,21 +1,17 @@
-/* gguf_tokenizer.c - byte-level BPE of a tokenizer.json in files of llama.cpp, and back.
+/* gguf_tokenizer.c - writes a folder's tokenizer into a file of llama.cpp: byte-level BPE of a tokenizer.json, or
+ * SentencePiece's BPE of a tokenizer.json or tokenizer.model.
  *
  * llama.cpp has names for ways of splitting text where a tokenizer.json has patterns; those of GPT-2, SmolLM, Llama 3
  * and Qwen2 are known here. */
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/file.h"
-#include "format/json.h"
-#include "hub/gguf.h"
-
-enum {
-    NORMAL = 1,
-    CONTROL = 3,
-    USER_DEFINED = 4,
-    UNUSED = 5
-};
+#include "base/text.h"
+#include "hub/gguf_tokenizer.h"
 
 #define LIMIT_BYTES ((size_t)256 << 20)
 
@@ -27,23 +23,29 @@ static const char qwen2_split[] =
 
 /* ---- ways of splitting ---- */
 
-typedef struct splitting {
-    const char *pre;   /* llama.cpp's name */
-    const char *regex; /* of a Split before the bytes; NULL: GPT-2's own */
-    bool digits;       /* each digit is by itself */
-} splitting;
+static const fsdp__gguf_splitting splittings[] = {
+    {.pre = "gpt-2"},
+    {.pre = "smollm", .digits = true},
+    {.pre = "llama-bpe", .regex = llama3_split, .whole_words = true},
+    {.pre = "qwen2", .regex = qwen2_split, .nfc = true},
+};
 
-static const splitting splittings[] = {
-    {"gpt-2", NULL, false}, {"smollm", NULL, true}, {"llama-bpe", llama3_split, false}, {"qwen2", qwen2_split, false}};
+const fsdp__gguf_splitting *fsdp__gguf_splitting_named(const char *pre)
+{
+    for (size_t i = 0; i < FSDP__COUNT_OF(splittings); i++)
+        if (strcmp(splittings[i].pre, pre) == 0)
+            return &splittings[i];
+    return NULL;
+}
 
-static const char *text_of(const json_t *object, const char *key)
+const char *fsdp__gguf_json_text(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
 
     return text ? text : "";
 }
 
-static bool is_true(const json_t *object, const char *key, bool otherwise)
+bool fsdp__gguf_json_true(const json_t *object, const char *key, bool otherwise)
 {
     const json_t *value = json_object_get(object, key);
 
@@ -51,23 +53,26 @@ static bool is_true(const json_t *object, const char *key, bool otherwise)
 }
 
 /* Returns whether a pre-tokenizer, of one or several steps, splits in this way. */
-static bool splits_so(const json_t *pre, const splitting *s)
+static bool splits_so(const json_t *pre, const fsdp__gguf_splitting *s)
 {
     const json_t *list = json_object_get(pre, "pretokenizers");
     const json_t *last = list ? json_array_get(list, json_array_size(list) - 1) : pre, *first = json_array_get(list, 0);
     bool two = s->regex || s->digits;
 
-    if (strcmp(text_of(last, "type"), "ByteLevel") != 0 || is_true(last, "use_regex", true) != !s->regex ||
-        is_true(last, "add_prefix_space", true) || (list ? json_array_size(list) : 1) != (two ? 2u : 1u))
+    if (strcmp(fsdp__gguf_json_text(last, "type"), "ByteLevel") != 0 ||
+        fsdp__gguf_json_true(last, "use_regex", true) != !s->regex ||
+        fsdp__gguf_json_true(last, "add_prefix_space", true) || (list ? json_array_size(list) : 1) != (two ? 2u : 1u))
         return false;
     if (s->digits)
-        return strcmp(text_of(first, "type"), "Digits") == 0 && is_true(first, "individual_digits", false);
-    return !s->regex || (strcmp(text_of(first, "type"), "Split") == 0 &&
-                         strcmp(text_of(first, "behavior"), "Isolated") == 0 && !is_true(first, "invert", false) &&
-                         strcmp(text_of(json_object_get(first, "pattern"), "Regex"), s->regex) == 0);
+        return strcmp(fsdp__gguf_json_text(first, "type"), "Digits") == 0 &&
+               fsdp__gguf_json_true(first, "individual_digits", false);
+    return !s->regex || (strcmp(fsdp__gguf_json_text(first, "type"), "Split") == 0 &&
+                         strcmp(fsdp__gguf_json_text(first, "behavior"), "Isolated") == 0 &&
+                         !fsdp__gguf_json_true(first, "invert", false) &&
+                         strcmp(fsdp__gguf_json_text(json_object_get(first, "pattern"), "Regex"), s->regex) == 0);
 }
 
-static const splitting *find_splitting(const json_t *pre)
+static const fsdp__gguf_splitting *find_splitting(const json_t *pre)
 {
     for (size_t i = 0; i < FSDP__COUNT_OF(splittings); i++)
         if (splits_so(pre, &splittings[i]))
@@ -77,63 +82,138 @@ static const splitting *find_splitting(const json_t *pre)
 
 /* ---- out ---- */
 
-/* The tokens by their ids; texts are borrowed from the JSON. */
-typedef struct tokens {
-    const char **texts; /* NULL: no token has this id */
-    int32_t *types;
-    int64_t count;
-} tokens;
+fsdp_status fsdp__gguf_tokens_init(fsdp__gguf_tokens *t, int64_t count)
+{
+    t->count = count;
+    t->texts = fsdp__calloc((size_t)count + 1, sizeof *t->texts);
+    t->types = fsdp__calloc((size_t)count + 1, sizeof *t->types);
+    t->scores = fsdp__calloc((size_t)count + 1, sizeof *t->scores);
+    FSDP__TRY_NEW(t->texts && t->types && t->scores);
+    return FSDP_OK;
+}
 
-static void release_tokens(tokens *t)
+void fsdp__gguf_tokens_release(fsdp__gguf_tokens *t)
 {
     fsdp__free(t->texts);
     fsdp__free(t->types);
+    fsdp__free(t->scores);
+    *t = (fsdp__gguf_tokens){.count = 0};
 }
 
-static fsdp_status add_token(tokens *t, const char *path, const char *text, const json_t *id, int32_t type)
+fsdp_status fsdp__gguf_tokens_set(fsdp__gguf_tokens *t, const char *path, const char *text, int64_t id, int32_t type,
+                                  float score)
 {
-    if (!text || !json_is_integer(id) || json_integer_value(id) < 0)
+    if (!text || id < 0)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': a token without a text or an id", path);
-    if (json_integer_value(id) >= t->count)
-        return FSDP_FAIL(FSDP_INVALID, "'%s' has token %lld, but the model has %lld", path,
-                         (long long)json_integer_value(id), (long long)t->count);
-    t->texts[json_integer_value(id)] = text;
-    t->types[json_integer_value(id)] = type;
+    if (id >= t->count)
+        return FSDP_FAIL(FSDP_INVALID, "'%s' has token %lld, but the model has %lld", path, (long long)id,
+                         (long long)t->count);
+    t->texts[id] = text;
+    t->types[id] = type;
+    t->scores[id] = score;
     return FSDP_OK;
 }
 
-static fsdp_status list_tokens(const char *path, const json_t *root, tokens *t)
+static int64_t id_in(const json_t *id)
 {
-    const char *text;
+    return json_is_integer(id) ? json_integer_value(id) : -1;
+}
+
+/* Returns whether a token is a control token for llama.cpp's converter, though its file does not say so. */
+static bool looks_special(const char *text)
+{
+    static const char *const known[] = {"<pad>", "<mask>", "<2mass>", "[@BOS@]"};
+    size_t bytes = strlen(text);
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(known); i++)
+        if (strcmp(text, known[i]) == 0)
+            return true;
+    return (strncmp(text, "<|", 2) == 0 && bytes > 3 && fsdp__ends_with(text, "|>")) ||
+           (strncmp(text, "<unused", 7) == 0 && fsdp__ends_with(text, ">"));
+}
+
+static fsdp_status add_added(fsdp__gguf_tokens *t, const char *path, const char *text, int64_t id, bool special)
+{
+    bool control = special || (text && looks_special(text));
+
+    return fsdp__gguf_tokens_set(t, path, text, id, control ? FSDP__PIECE_CONTROL : FSDP__PIECE_USER_DEFINED,
+                                 FSDP__GGUF_ADDED_SCORE);
+}
+
+/* Returns whether a token stands for a byte: "<0x0A>". */
+static bool is_byte(const char *text)
+{
+    return strlen(text) == 6 && strncmp(text, "<0x", 3) == 0 && text[5] == '>' && isxdigit((unsigned char)text[3]) &&
+           isxdigit((unsigned char)text[4]);
+}
+
+/* Lists the tokens of a tokenizer.json. */
+static fsdp_status list_tokens(const char *path, const json_t *root, fsdp__gguf_tokens *t)
+{
+    const json_t *model = json_object_get(root, "model");
+    const char *text, *unknown = fsdp__gguf_json_text(model, "unk_token");
     json_t *value;
     size_t i;
 
-    t->texts = fsdp__calloc((size_t)t->count + 1, sizeof *t->texts);
-    t->types = fsdp__calloc((size_t)t->count + 1, sizeof *t->types);
-    FSDP__TRY_NEW(t->texts && t->types);
-    json_object_foreach(json_object_get(json_object_get(root, "model"), "vocab"), text, value)
-        FSDP_TRY(add_token(t, path, text, value, NORMAL));
+    json_object_foreach(json_object_get(model, "vocab"), text, value)
+    {
+        int32_t type = !t->pieces                   ? FSDP__PIECE_NORMAL
+                       : strcmp(text, unknown) == 0 ? FSDP__PIECE_UNKNOWN
+                       : is_byte(text)              ? FSDP__PIECE_BYTE
+                                                    : FSDP__PIECE_NORMAL;
+
+        FSDP_TRY(fsdp__gguf_tokens_set(t, path, text, id_in(value), type, 0));
+    }
     json_array_foreach(json_object_get(root, "added_tokens"), i, value)
-        FSDP_TRY(add_token(t, path, json_string_value(json_object_get(value, "content")), json_object_get(value, "id"),
-                           is_true(value, "special", false) ? CONTROL : USER_DEFINED));
+        FSDP_TRY(add_added(t, path, json_string_value(json_object_get(value, "content")),
+                           id_in(json_object_get(value, "id")), fsdp__gguf_json_true(value, "special", false)));
     return FSDP_OK;
 }
 
-static void put_tokens(fsdp__gguf_header *h, const tokens *t)
+/* Writes a text with spaces in place of marks: so llama.cpp finds it in a text before that is cut. */
+static void put_spaced(fsdp__gguf_header *h, const char *text)
+{
+    size_t mark = strlen(FSDP__GGUF_MARK);
+    FSDP__FREED char *copy = fsdp__strdup(text);
+    char *to = copy;
+
+    h->failed |= !copy;
+    if (!copy)
+        return;
+    for (const char *from = copy; *from;) {
+        bool marked = strncmp(from, FSDP__GGUF_MARK, mark) == 0;
+
+        *to++ = marked ? ' ' : *from;
+        from += marked ? mark : 1;
+    }
+    fsdp__gguf_add_text(h, copy, (size_t)(to - copy));
+}
+
+static void put_token(fsdp__gguf_header *h, const fsdp__gguf_tokens *t, int64_t id)
 {
     char pad[32];
 
-    fsdp__gguf_put_array(h, "tokenizer.ggml.tokens", FSDP__GGUF_TEXT, (uint64_t)t->count);
-    for (int64_t i = 0; i < t->count; i++) {
-        const char *text = t->texts[i];
+    snprintf(pad, sizeof pad, "[PAD%lld]", (long long)id);
+    if (!t->texts[id])
+        fsdp__gguf_add_text(h, pad, strlen(pad));
+    else if (t->pieces && t->types[id] == FSDP__PIECE_USER_DEFINED)
+        put_spaced(h, t->texts[id]);
+    else
+        fsdp__gguf_add_text(h, t->texts[id], strlen(t->texts[id]));
+}
 
-        snprintf(pad, sizeof pad, "[PAD%lld]", (long long)i);
-        text = text ? text : pad;
-        fsdp__gguf_add_text(h, text, strlen(text));
-    }
+static void put_tokens(fsdp__gguf_header *h, const fsdp__gguf_tokens *t)
+{
+    fsdp__gguf_put_array(h, "tokenizer.ggml.tokens", FSDP__GGUF_TEXT, (uint64_t)t->count);
+    for (int64_t i = 0; i < t->count; i++)
+        put_token(h, t, i);
+    if (t->pieces)
+        fsdp__gguf_put_array(h, "tokenizer.ggml.scores", FSDP__GGUF_REAL, (uint64_t)t->count);
+    for (int64_t i = 0; i < t->count && t->pieces; i++)
+        fsdp__gguf_add_real(h, t->texts[i] ? t->scores[i] : FSDP__GGUF_PADDING_SCORE);
     fsdp__gguf_put_array(h, "tokenizer.ggml.token_type", FSDP__GGUF_I32, (uint64_t)t->count);
     for (int64_t i = 0; i < t->count; i++)
-        fsdp__gguf_add_i32(h, t->texts[i] ? t->types[i] : UNUSED);
+        fsdp__gguf_add_i32(h, t->texts[i] ? t->types[i] : FSDP__PIECE_UNUSED);
 }
 
 /* Puts merges, each "left right" or [left, right]. */
@@ -165,7 +245,7 @@ static const char *special_text(const json_t *config, const char *key)
     return json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
 }
 
-static int64_t id_of(const tokens *t, const char *text)
+static int64_t id_of(const fsdp__gguf_tokens *t, const char *text)
 {
     for (int64_t i = 0; text && i < t->count; i++)
         if (t->texts[i] && strcmp(t->texts[i], text) == 0)
@@ -179,38 +259,68 @@ static void put_id(fsdp__gguf_header *h, const char *key, int64_t id)
         fsdp__gguf_put_integer(h, key, FSDP__GGUF_U32, id);
 }
 
-/* Returns whether a post-processor puts this token in front of a text. */
-static bool begins_with(const json_t *post, const char *token)
+/* Returns whether a post-processor puts this token in front of a text, or behind it. */
+static bool goes_around(const json_t *post, const char *token, bool behind)
 {
-    const json_t *first = json_array_get(json_object_get(post, "single"), 0);
+    const json_t *single = json_object_get(post, "single");
+    const json_t *end = json_array_get(single, behind ? json_array_size(single) - 1 : 0);
     json_t *step;
     size_t i;
 
     json_array_foreach(json_object_get(post, "processors"), i, step)
     {
-        if (begins_with(step, token))
+        if (goes_around(step, token, behind))
             return true;
     }
-    return strcmp(text_of(json_object_get(first, "SpecialToken"), "id"), token) == 0;
+    return strcmp(fsdp__gguf_json_text(json_object_get(end, "SpecialToken"), "id"), token) == 0;
 }
 
-static void put_specials(fsdp__gguf_header *h, const tokens *t, const json_t *root, const json_t *config,
-                         const fsdp_model_config *model)
-{
-    const char *bos = special_text(config, "bos_token");
-    int64_t begin = id_of(t, bos), end = id_of(t, special_text(config, "eos_token"));
+/* A folder's files, and what a tokenizer.model says. */
+typedef struct source {
+    const char *folder;
+    const fsdp_model_config *config;
+    char *path, *model_path;
+    char *model_data;
+    json_t *root, *settings, *added; /* tokenizer.json, tokenizer_config.json, added_tokens.json; NULL: there is none */
+    bool has_model;
+    fsdp__sentencepiece model;
+} source;
 
-    if (begin < 0 && model->has_bos_token && model->bos_token < t->count)
-        begin = model->bos_token, bos = t->texts[begin];
-    if (end < 0 && model->eos_token_count > 0)
-        end = model->eos_tokens[0];
+/* Returns the id of a special token: as tokenizer_config.json says, or else as a file with less says. */
+static int64_t special_id(const source *s, const fsdp__gguf_tokens *t, const char *key, int64_t of_model, int64_t other)
+{
+    int64_t id = id_of(t, special_text(s->settings, key));
+
+    id = id < 0 && s->has_model ? of_model : id;
+    id = id < 0 ? other : id;
+    return id < t->count ? id : -1;
+}
+
+/* Returns whether a token goes around every text. A tokenizer.model alone has `usual`. */
+static bool is_put(const source *s, const fsdp__gguf_tokens *t, int64_t id, bool behind, bool usual)
+{
+    const char *key = behind ? "add_eos_token" : "add_bos_token";
+
+    if (id < 0 || !t->texts[id])
+        return false;
+    return s->root ? goes_around(json_object_get(s->root, "post_processor"), t->texts[id], behind) ||
+                         fsdp__gguf_json_true(s->settings, key, false)
+                   : fsdp__gguf_json_true(s->settings, key, usual);
+}
+
+static void put_specials(fsdp__gguf_header *h, const source *s, const fsdp__gguf_tokens *t)
+{
+    const fsdp_model_config *c = s->config;
+    int64_t begin = special_id(s, t, "bos_token", s->model.bos, c->has_bos_token ? c->bos_token : -1);
+    int64_t end = special_id(s, t, "eos_token", s->model.eos, c->eos_token_count > 0 ? c->eos_tokens[0] : -1);
+    int64_t unknown = id_of(t, fsdp__gguf_json_text(json_object_get(s->root, "model"), "unk_token"));
+
     put_id(h, "tokenizer.ggml.bos_token_id", begin);
     put_id(h, "tokenizer.ggml.eos_token_id", end);
-    put_id(h, "tokenizer.ggml.unknown_token_id", id_of(t, special_text(config, "unk_token")));
-    put_id(h, "tokenizer.ggml.padding_token_id", id_of(t, special_text(config, "pad_token")));
-    fsdp__gguf_put_integer(
-        h, "tokenizer.ggml.add_bos_token", FSDP__GGUF_BOOL,
-        bos && (begins_with(json_object_get(root, "post_processor"), bos) || is_true(config, "add_bos_token", false)));
+    put_id(h, "tokenizer.ggml.unknown_token_id", special_id(s, t, "unk_token", s->model.unknown, unknown));
+    put_id(h, "tokenizer.ggml.padding_token_id", special_id(s, t, "pad_token", -1, -1));
+    fsdp__gguf_put_integer(h, "tokenizer.ggml.add_bos_token", FSDP__GGUF_BOOL, is_put(s, t, begin, false, true));
+    fsdp__gguf_put_integer(h, "tokenizer.ggml.add_eos_token", FSDP__GGUF_BOOL, is_put(s, t, end, true, false));
 }
 
 /* Puts the chat template: chat_template.jinja, or of tokenizer_config.json a text or the default of a list. */
@@ -229,7 +339,7 @@ static fsdp_status put_template(fsdp__gguf_header *h, const char *folder, const 
     }
     json_array_foreach(given, i, one)
     {
-        if (!file && (!text || strcmp(text_of(one, "name"), "default") == 0))
+        if (!file && (!text || strcmp(fsdp__gguf_json_text(one, "name"), "default") == 0))
             text = json_string_value(json_object_get(one, "template"));
     }
     if (text)
@@ -237,26 +347,68 @@ static fsdp_status put_template(fsdp__gguf_header *h, const char *folder, const 
     return FSDP_OK;
 }
 
-static fsdp_status put_parsed(fsdp__gguf_header *h, const char *folder, const char *path, const json_t *root,
-                              const json_t *config, const fsdp_model_config *model)
-{
-    const json_t *bpe = json_object_get(root, "model");
-    const splitting *s = find_splitting(json_object_get(root, "pre_tokenizer"));
-    FSDP__SCOPED(release_tokens) tokens t = {.count = model->vocab_size};
+/* ---- kinds ---- */
 
-    if (strcmp(text_of(bpe, "type"), "BPE") != 0 || is_true(bpe, "byte_fallback", false) || !s)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "'%s' cannot be written as GGUF: only byte-level BPE that splits text as GPT-2, SmolLM, "
-                         "Llama 3 or Qwen2 does",
-                         path);
-    FSDP_TRY(list_tokens(path, root, &t));
+static fsdp_status put_bytes(fsdp__gguf_header *h, const source *s)
+{
+    const json_t *bpe = json_object_get(s->root, "model");
+    const fsdp__gguf_splitting *way = find_splitting(json_object_get(s->root, "pre_tokenizer"));
+    FSDP__SCOPED(fsdp__gguf_tokens_release) fsdp__gguf_tokens t = {.pieces = false};
+
+    if (strcmp(fsdp__gguf_json_text(bpe, "type"), "BPE") != 0 || !way)
+        return FSDP_FAIL(
+            FSDP_UNSUPPORTED,
+            "'%s' cannot be written as GGUF: only SentencePiece's BPE, and byte-level BPE that splits text "
+            "as GPT-2, SmolLM, Llama 3 or Qwen2 does",
+            s->path);
+    FSDP_TRY(fsdp__gguf_tokens_init(&t, s->config->vocab_size));
+    FSDP_TRY(list_tokens(s->path, s->root, &t));
     fsdp__gguf_put_text(h, "tokenizer.ggml.model", "gpt2");
-    fsdp__gguf_put_text(h, "tokenizer.ggml.pre", s->pre);
+    fsdp__gguf_put_text(h, "tokenizer.ggml.pre", way->pre);
     put_tokens(h, &t);
-    FSDP_TRY(put_merges(h, path, json_object_get(bpe, "merges")));
-    put_specials(h, &t, root, config, model);
-    return put_template(h, folder, config);
+    FSDP_TRY(put_merges(h, s->path, json_object_get(bpe, "merges")));
+    put_specials(h, s, &t);
+    return FSDP_OK;
 }
+
+/* Adds the tokens that a folder has beside a tokenizer.model. */
+static fsdp_status list_added(const source *s, fsdp__gguf_tokens *t)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(s->added, key, value) FSDP_TRY(add_added(t, "added_tokens.json", key, id_in(value), false));
+    json_object_foreach(json_object_get(s->settings, "added_tokens_decoder"), key, value)
+        FSDP_TRY(add_added(t, "tokenizer_config.json", json_string_value(json_object_get(value, "content")),
+                           strtoll(key, NULL, 10), fsdp__gguf_json_true(value, "special", false)));
+    return FSDP_OK;
+}
+
+static fsdp_status put_pieces(fsdp__gguf_header *h, const source *s)
+{
+    FSDP__SCOPED(fsdp__gguf_tokens_release) fsdp__gguf_tokens t = {.pieces = true};
+    bool in_front = s->model.space_in_front;
+
+    FSDP_TRY(fsdp__gguf_tokens_init(&t, s->config->vocab_size));
+    if (s->root) {
+        FSDP_TRY(list_tokens(s->path, s->root, &t));
+        FSDP_TRY(fsdp__gguf_space_in_front(s->path, s->root, &in_front));
+    }
+    if (s->has_model)
+        FSDP_TRY(fsdp__gguf_list_pieces(s->model_path, &s->model, &t));
+    else
+        FSDP_TRY(fsdp__gguf_score_by_merges(s->path, json_object_get(s->root, "model"), &t));
+    if (!s->root)
+        FSDP_TRY(list_added(s, &t));
+    fsdp__gguf_put_text(h, "tokenizer.ggml.model", "llama");
+    fsdp__gguf_put_text(h, "tokenizer.ggml.pre", "default");
+    put_tokens(h, &t);
+    put_specials(h, s, &t);
+    fsdp__gguf_put_integer(h, "tokenizer.ggml.add_space_prefix", FSDP__GGUF_BOOL, in_front);
+    return FSDP_OK;
+}
+
+/* ---- the folder ---- */
 
 /* Reads a JSON file of the folder. `*out` stays NULL if it does not exist. */
 static fsdp_status load(const char *folder, const char *name, char **path, json_t **out)
@@ -271,216 +423,52 @@ static fsdp_status load(const char *folder, const char *name, char **path, json_
     return fsdp__json_parse_large(*path, text, bytes, out);
 }
 
+static fsdp_status load_model(source *s)
+{
+    size_t bytes;
+
+    FSDP__TRY_NEW(s->model_path = fsdp__path_join(s->folder, "tokenizer.model"));
+    s->has_model = fsdp__path_exists(s->model_path);
+    if (!s->has_model)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__file_read(s->model_path, LIMIT_BYTES, &s->model_data, &bytes));
+    return fsdp__sentencepiece_parse(s->model_path, s->model_data, bytes, &s->model);
+}
+
+static fsdp_status put_all(fsdp__gguf_header *h, source *s)
+{
+    FSDP__FREED char *settings = NULL, *added = NULL;
+    const json_t *model;
+
+    FSDP_TRY(load(s->folder, "tokenizer.json", &s->path, &s->root));
+    FSDP_TRY(load(s->folder, "tokenizer_config.json", &settings, &s->settings));
+    FSDP_TRY(load(s->folder, "added_tokens.json", &added, &s->added));
+    model = json_object_get(s->root, "model");
+    if (s->root && !fsdp__gguf_json_true(model, "byte_fallback", false)) {
+        FSDP_TRY(put_bytes(h, s));
+    } else {
+        FSDP_TRY(load_model(s));
+        if (!s->root && !s->has_model)
+            return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no tokenizer.json, and no tokenizer.model", s->folder);
+        FSDP_TRY(put_pieces(h, s));
+    }
+    return put_template(h, s->folder, s->settings);
+}
+
+static void release_source(source *s)
+{
+    json_decref(s->root);
+    json_decref(s->settings);
+    json_decref(s->added);
+    fsdp__sentencepiece_release(&s->model);
+    fsdp__free(s->path);
+    fsdp__free(s->model_path);
+    fsdp__free(s->model_data);
+}
+
 fsdp_status fsdp__gguf_put_tokenizer(fsdp__gguf_header *header, const char *folder, const fsdp_model_config *config)
 {
-    FSDP__FREED char *path = NULL, *config_path = NULL;
-    json_t *root = NULL, *settings = NULL;
-    fsdp_status status = load(folder, "tokenizer.json", &path, &root);
+    FSDP__SCOPED(release_source) source s = {.folder = folder, .config = config};
 
-    if (status == FSDP_OK && !root)
-        status = FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no tokenizer.json", folder);
-    if (status == FSDP_OK)
-        status = load(folder, "tokenizer_config.json", &config_path, &settings);
-    if (status == FSDP_OK)
-        status = put_parsed(header, folder, path, root, settings, config);
-    json_decref(root);
-    json_decref(settings);
-    return status;
-}
-
-/* ---- in ---- */
-
-static json_t *byte_level(bool regex)
-{
-    return json_pack("{s:s,s:b,s:b,s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1, "use_regex",
-                     regex);
-}
-
-static json_t *pre_tokenizer(const splitting *s)
-{
-    if (s->digits)
-        return json_pack("{s:s,s:[{s:s,s:b},o]}", "type", "Sequence", "pretokenizers", "type", "Digits",
-                         "individual_digits", 1, byte_level(true));
-    if (!s->regex)
-        return byte_level(true);
-    return json_pack("{s:s,s:[{s:s,s:{s:s},s:s,s:b},o]}", "type", "Sequence", "pretokenizers", "type", "Split",
-                     "pattern", "Regex", s->regex, "behavior", "Isolated", "invert", 0, byte_level(false));
-}
-
-/* Puts a token in front of a text. */
-static json_t *post_processor(const char *token, int64_t id)
-{
-    json_t *special = json_pack("{s:{s:s,s:i}}", "SpecialToken", "id", token, "type_id", 0);
-    json_t *a = json_pack("{s:{s:s,s:i}}", "Sequence", "id", "A", "type_id", 0);
-    json_t *b = json_pack("{s:{s:s,s:i}}", "Sequence", "id", "B", "type_id", 1);
-
-    return json_pack("{s:s,s:[O,O],s:[o,o,o],s:{s:{s:s,s:[I],s:[s]}}}", "type", "TemplateProcessing", "single", special,
-                     a, "pair", special, a, b, "special_tokens", token, "id", token, "ids", (json_int_t)id, "tokens",
-                     token);
-}
-
-/* Appends to the list of added tokens. Returns false when out of memory. */
-static bool add_added(json_t *added, uint64_t id, const char *token, bool special)
-{
-    return json_array_append_new(added, json_pack("{s:I,s:s,s:b,s:b,s:b,s:b,s:b}", "id", (json_int_t)id, "content",
-                                                  token, "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0,
-                                                  "special", special)) == 0;
-}
-
-/* Fills the vocabulary and the list of added tokens. */
-static fsdp_status take_tokens(const fsdp__gguf *file, json_t *vocabulary, json_t *added)
-{
-    const fsdp__gguf_value *texts, *types = fsdp__gguf_find(file, "tokenizer.ggml.token_type");
-    const unsigned char *at;
-
-    FSDP_TRY(fsdp__gguf_array(file, "tokenizer.ggml.tokens", FSDP__GGUF_TEXT, &texts));
-    if (types)
-        FSDP_TRY(fsdp__gguf_array(file, "tokenizer.ggml.token_type", FSDP__GGUF_I32, &types));
-    if (types && types->count != texts->count)
-        return FSDP_FAIL(FSDP_FORMAT, "'%s': there are %llu tokens, but %llu types of tokens", file->path,
-                         (unsigned long long)texts->count, (unsigned long long)types->count);
-    at = texts->data;
-    for (uint64_t i = 0; i < texts->count; i++) {
-        fsdp__gguf_text text = fsdp__gguf_next_text(&at);
-        int32_t type = types ? fsdp__gguf_i32_at(types, i) : NORMAL;
-        FSDP__FREED char *token = fsdp__sprintf("%.*s", (int)text.bytes, text.data);
-
-        FSDP__TRY_NEW(token);
-        if (type == UNUSED)
-            continue;
-        if (strlen(token) != text.bytes || json_object_get(vocabulary, token) ||
-            json_object_set_new(vocabulary, token, json_integer((json_int_t)i)) != 0)
-            return FSDP_FAIL(FSDP_FORMAT, "'%s': token %llu is given twice, or is no UTF-8", file->path,
-                             (unsigned long long)i);
-        if ((type == CONTROL || type == USER_DEFINED) && !add_added(added, i, token, type == CONTROL))
-            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make a tokenizer");
-    }
-    return FSDP_OK;
-}
-
-static fsdp_status take_merges(const fsdp__gguf *file, json_t *merges)
-{
-    const fsdp__gguf_value *texts;
-    const unsigned char *at;
-
-    FSDP_TRY(fsdp__gguf_array(file, "tokenizer.ggml.merges", FSDP__GGUF_TEXT, &texts));
-    at = texts->data;
-    for (uint64_t i = 0; i < texts->count; i++) {
-        fsdp__gguf_text text = fsdp__gguf_next_text(&at);
-
-        if (json_array_append_new(merges, json_stringn(text.data, text.bytes)) != 0)
-            return FSDP_FAIL(FSDP_FORMAT, "'%s': merge %llu is no UTF-8", file->path, (unsigned long long)i);
-    }
-    return FSDP_OK;
-}
-
-/* Sets a special token of tokenizer_config.json. `*out` becomes its text, borrowed, or NULL. */
-static fsdp_status take_special(const fsdp__gguf *file, const char *key, const json_t *vocabulary, json_t *config,
-                                const char *name, const char **out)
-{
-    int64_t id = -1;
-    const char *token;
-    json_t *value;
-
-    *out = NULL;
-    FSDP_TRY(fsdp__gguf_integer(file, key, false, &id));
-    json_object_foreach((json_t *)(uintptr_t)vocabulary, token, value)
-    {
-        if (json_integer_value(value) == id)
-            *out = token;
-    }
-    if (id >= 0 && *out)
-        json_object_set_new(config, name, json_string(*out));
-    return FSDP_OK;
-}
-
-static fsdp_status take_config(const fsdp__gguf *file, json_t *root, const json_t *vocabulary, json_t *config)
-{
-    FSDP__FREED char *template = NULL;
-    const char *bos, *other;
-    int64_t add_bos = 0;
-
-    FSDP_TRY(take_special(file, "tokenizer.ggml.bos_token_id", vocabulary, config, "bos_token", &bos));
-    FSDP_TRY(take_special(file, "tokenizer.ggml.eos_token_id", vocabulary, config, "eos_token", &other));
-    FSDP_TRY(take_special(file, "tokenizer.ggml.unknown_token_id", vocabulary, config, "unk_token", &other));
-    FSDP_TRY(take_special(file, "tokenizer.ggml.padding_token_id", vocabulary, config, "pad_token", &other));
-    FSDP_TRY(fsdp__gguf_integer(file, "tokenizer.ggml.add_bos_token", false, &add_bos));
-    if (bos && add_bos)
-        json_object_set_new(root, "post_processor",
-                            post_processor(bos, json_integer_value(json_object_get(vocabulary, bos))));
-    FSDP_TRY(fsdp__gguf_string(file, "tokenizer.chat_template", false, &template));
-    if (template && json_object_set_new(config, "chat_template", json_string(template)) != 0)
-        return FSDP_FAIL(FSDP_FORMAT, "'%s': tokenizer.chat_template is no UTF-8", file->path);
-    return FSDP_OK;
-}
-
-static const splitting *splitting_named(const char *pre)
-{
-    for (size_t i = 0; i < FSDP__COUNT_OF(splittings); i++)
-        if (strcmp(splittings[i].pre, pre) == 0)
-            return &splittings[i];
-    return NULL;
-}
-
-static fsdp_status take_all(const fsdp__gguf *file, const splitting *s, json_t *root, json_t *config)
-{
-    json_t *vocabulary = json_object(), *added = json_array(), *merges = json_array();
-    bool llama3 = s->regex == llama3_split;
-
-    json_object_update_new(
-        root, json_pack("{s:s,s:n,s:n,s:o,s:o?,s:o,s:n,s:o}", "version", "1.0", "truncation", "padding", "added_tokens",
-                        added, "normalizer", s->regex == qwen2_split ? json_pack("{s:s}", "type", "NFC") : NULL,
-                        "pre_tokenizer", pre_tokenizer(s), "post_processor", "decoder", byte_level(true)));
-    json_object_set_new(root, "model",
-                        json_pack("{s:s,s:n,s:n,s:n,s:n,s:b,s:b,s:b,s:o,s:o}", "type", "BPE", "dropout", "unk_token",
-                                  "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
-                                  "ignore_merges", llama3, "vocab", vocabulary, "merges", merges));
-    if (!json_object_get(root, "model") || !json_object_get(root, "added_tokens"))
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make a tokenizer");
-    FSDP_TRY(take_tokens(file, vocabulary, added));
-    FSDP_TRY(take_merges(file, merges));
-    return take_config(file, root, vocabulary, config);
-}
-
-/* Gives a JSON's text in memory of ours. */
-static fsdp_status dump(const json_t *value, char **out)
-{
-    size_t bytes = json_dumpb(value, NULL, 0, JSON_INDENT(1));
-
-    *out = bytes > 0 ? fsdp__calloc(bytes + 1, 1) : NULL;
-    if (!*out)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make a tokenizer");
-    json_dumpb(value, *out, bytes, JSON_INDENT(1));
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__gguf_tokenizer(const fsdp__gguf *file, char **json, char **config_json)
-{
-    FSDP__FREED char *model = NULL, *pre = NULL;
-    const splitting *s;
-    json_t *root, *config;
-    fsdp_status status;
-
-    *json = *config_json = NULL;
-    FSDP_TRY(fsdp__gguf_string(file, "tokenizer.ggml.model", false, &model));
-    if (!model || strcmp(model, "none") == 0 || strcmp(model, "no_vocab") == 0)
-        return FSDP_OK;
-    FSDP_TRY(fsdp__gguf_string(file, "tokenizer.ggml.pre", false, &pre));
-    s = splitting_named(pre ? pre : "gpt-2");
-    if (strcmp(model, "gpt2") != 0 || !s)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "'%s' has a tokenizer of kind '%s'%s%s: byte-level BPE (gpt2) that splits as gpt-2, smollm, "
-                         "llama-bpe or qwen2 can be read",
-                         file->path, model, pre ? ", which splits as " : "", pre ? pre : "");
-    root = json_object();
-    config = json_pack("{s:s,s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "clean_up_tokenization_spaces", 0);
-    status =
-        root && config ? take_all(file, s, root, config) : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make a tokenizer");
-    if (status == FSDP_OK)
-        status = dump(root, json);
-    if (status == FSDP_OK)
-        status = dump(config, config_json);
-    json_decref(root);
-    json_decref(config);
-    return status;
+    return put_all(header, &s);
 }

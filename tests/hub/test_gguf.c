@@ -1,5 +1,5 @@
 /* Files of llama.cpp: what is written is read back, in every type; rows of query and key, transposed matrices and tied
- * heads; tokenizers there and back; files that are not right. Where a python has the package gguf (FSDP_GGUF_PYTHON
+ * heads; files that are not right. Where a python has the package gguf (FSDP_GGUF_PYTHON
  * names one), it reads the same numbers. */
 #include "hub/gguf.h"
 
@@ -271,89 +271,6 @@ TEST(rows_of_query_lie_in_pairs)
     fsdp__file_unmap(&mapping);
     unmake(&a);
     free(path);
-    test_directory_free(directory);
-}
-
-/* ---- tokenizers ---- */
-
-static const char tokenizer_json[] =
-    "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":5,\"content\":\"<|end|>\",\"special\":true},{\"id\":6,\"content\":"
-    "\"<|call|>\",\"special\":false}],\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\","
-    "\"individual_digits\":true},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}]},"
-    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<|end|>\",\"type_id\":"
-    "0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,"
-    "\"\\u0120\":"
-    "2,\"ab\":3,\"\\u0120ab\":4},\"merges\":[\"a b\",[\"\\u0120\",\"ab\"]]}}";
-static const char settings_json[] =
-    "{\"bos_token\":\"<|end|>\",\"eos_token\":{\"content\":\"<|end|>\"},\"chat_template\":[{\"name\":\"tool_use\","
-    "\"template\":\"T\"},{\"name\":\"default\",\"template\":\"{{ messages }}\"}]}";
-
-static void put_file(const char *directory, const char *name, const char *text)
-{
-    char *path = test_path(directory, name);
-    FILE *file = CHECK_PTR(fopen(path, "w"));
-
-    fputs(text, file);
-    fclose(file);
-    free(path);
-}
-
-TEST(a_tokenizer_goes_there_and_back)
-{
-    char *directory = test_directory(), *json, *settings;
-    fsdp_model_config config = config_of(&variants[1]);
-    fsdp__gguf_header h;
-    fsdp__gguf file;
-
-    config.vocab_size = 9;
-    put_file(directory, "tokenizer.json", tokenizer_json);
-    put_file(directory, "tokenizer_config.json", settings_json);
-    fsdp__gguf_header_begin(&h);
-    CHECK_OK(fsdp__gguf_put_tokenizer(&h, directory, &config));
-    CHECK_OK(fsdp__gguf_header_finish(&h));
-    CHECK_OK(fsdp__gguf_parse("x.gguf", h.data, (size_t)h.bytes, &file));
-    CHECK_OK(fsdp__gguf_tokenizer(&file, &json, &settings));
-    CHECK_CONTAINS(json, "\"individual_digits\": true");
-    CHECK_CONTAINS(json, "\"<|end|>\": 5");
-    CHECK_CONTAINS(json, "\"\u0120ab\": 4");
-    CHECK_CONTAINS(json, "TemplateProcessing");
-    CHECK_CONTAINS(settings, "\"chat_template\": \"{{ messages }}\"");
-    CHECK_CONTAINS(settings, "\"eos_token\": \"<|end|>\"");
-    CHECK(strstr(json, "[PAD") == NULL);
-    fsdp__free(json);
-    fsdp__free(settings);
-    fsdp__gguf_release(&file);
-    fsdp__gguf_header_release(&h);
-    config.vocab_size = 6;
-    fsdp__gguf_header_begin(&h);
-    CHECK_EQ(fsdp__gguf_put_tokenizer(&h, directory, &config), FSDP_INVALID);
-    CHECK_CONTAINS(fsdp_last_error(), "has token 6, but the model has 6");
-    fsdp__gguf_header_release(&h);
-    test_directory_free(directory);
-}
-
-/* transformers takes the file, too. */
-TEST(a_template_in_a_file_wins_over_a_list)
-{
-    char *directory = test_directory(), *json, *settings;
-    fsdp_model_config config = config_of(&variants[1]);
-    fsdp__gguf_header h;
-    fsdp__gguf file;
-
-    config.vocab_size = 9;
-    put_file(directory, "tokenizer.json", tokenizer_json);
-    put_file(directory, "tokenizer_config.json", settings_json);
-    put_file(directory, "chat_template.jinja", "{{ other }}");
-    fsdp__gguf_header_begin(&h);
-    CHECK_OK(fsdp__gguf_put_tokenizer(&h, directory, &config));
-    CHECK_OK(fsdp__gguf_header_finish(&h));
-    CHECK_OK(fsdp__gguf_parse("x.gguf", h.data, (size_t)h.bytes, &file));
-    CHECK_OK(fsdp__gguf_tokenizer(&file, &json, &settings));
-    CHECK_CONTAINS(settings, "\"chat_template\": \"{{ other }}\"");
-    fsdp__free(json);
-    fsdp__free(settings);
-    fsdp__gguf_release(&file);
-    fsdp__gguf_header_release(&h);
     test_directory_free(directory);
 }
 
