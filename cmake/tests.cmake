@@ -223,6 +223,7 @@ set(FSDP_SIM_EXCEPT
   test_dist_mesh          # ranks and groups, and collectives of host memory
   test_dist_submesh
   test_hub_config         # config.json
+  test_hub_gguf_hostile
   test_hub_gguf_tokenizer # files
   test_hub_power_cut
   test_hub_transformers   # what another program says of a saved folder

@@ -21,7 +21,8 @@ bool fsdp__is_gguf(const char *path)
 {
     struct stat info;
 
-    return fsdp__ends_with(path, ".gguf") && stat(path, &info) == 0 && S_ISREG(info.st_mode);
+    return fsdp__gguf_is_file(path) ||
+           (fsdp__ends_with(path, ".gguf") && stat(path, &info) == 0 && S_ISREG(info.st_mode));
 }
 
 /* ---- out ---- */
@@ -81,6 +82,8 @@ fsdp_status fsdp__convert_to_gguf(const char *from, const char *to, const char *
         return FSDP_FAIL(FSDP_INVALID, "--dtype is '%s': expected f32, f16, bf16 or q8_0", dtype);
     if (fsdp__path_exists(to))
         return FSDP_FAIL(FSDP_IO, "'%s' exists already: name another file", to);
+    if (fsdp__is_gguf(from))
+        return FSDP_FAIL(FSDP_INVALID, "'%s' is a GGUF file: make a folder of it first (-o FOLDER without --to)", from);
     FSDP_TRY(fsdp__model_folder_find(from, &folder));
     return write_file(&folder, to, dtype ? type : own_type(&folder));
 }
@@ -94,6 +97,18 @@ typedef struct reading {
     char *tokenizer; /* a folder with its files, while they are not in `to` yet; NULL: the file has none */
 } reading;
 
+/* Checks the file against a model without bytes: one that claims sizes which it has not gets no memory for them. */
+static fsdp_status check_file(fsdp_context *context, const fsdp__gguf *file, const fsdp_model_config *config)
+{
+    FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = fsdp_model_create(context, fsdp_meta(context), config);
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
+
+    if (!model)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp_state_dict_from_module(model, &state));
+    return fsdp__gguf_check(file, config, state);
+}
+
 static fsdp_status write_folder(fsdp_context *context, void *arg)
 {
     const reading *r = arg;
@@ -106,6 +121,7 @@ static fsdp_status write_folder(fsdp_context *context, void *arg)
     if (!hold)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
     FSDP_TRY(fsdp__gguf_config(r->file, &config));
+    FSDP_TRY(check_file(context, r->file, &config));
     FSDP_TRY(fsdp__hub_hold_begin(hold));
     model = fsdp_model_create(context, fsdp_cpu(context), &config);
     if (!model)

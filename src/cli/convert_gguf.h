@@ -4,7 +4,8 @@
 
 #include "fsdp/fsdp.h"
 
-/* Returns whether a path names a GGUF file. */
+/* Returns whether a path names a GGUF file: one that begins as such, or a file whose name ends so, which must be one.
+ */
 bool fsdp__is_gguf(const char *path);
 /* Writes the model of a Hugging Face folder or checkpoint as the file `to`. `dtype` is a type of tensors, or NULL: that
  * of the weights. */

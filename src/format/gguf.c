@@ -2,8 +2,10 @@
 #include "format/gguf.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 
@@ -12,9 +14,11 @@ enum {
     LEAST_PAIR = 8 + 4 + 1, /* bytes of a pair, and of a tensor, at least */
     LEAST_TENSOR = 8 + 4 + 8 + 4 + 8,
     MOST_KEY_BYTES = 65535,
+    MOST_KEYS = 1 << 16,
     MOST_ALIGNMENT = 1 << 20
 };
 
+static const char magic_bytes[] = "GGUF";
 static const size_t kind_bytes[FSDP__GGUF_KINDS] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 0, 8, 8, 8}; /* text: of its length */
 
 /* What is left of the file. */
@@ -100,22 +104,31 @@ static fsdp_status take_value(cursor *c, fsdp__gguf_value *v)
     return FSDP_OK;
 }
 
-static bool same_text(fsdp__gguf_text a, fsdp__gguf_text b)
+static int compare_text(fsdp__gguf_text a, fsdp__gguf_text b)
 {
-    return a.bytes == b.bytes && memcmp(a.data, b.data, a.bytes) == 0;
+    int order = memcmp(a.data, b.data, FSDP__MIN(a.bytes, b.bytes));
+
+    return order != 0 ? order : a.bytes < b.bytes ? -1 : a.bytes > b.bytes;
 }
 
+static int by_key(const void *a, const void *b)
+{
+    return compare_text(((const fsdp__gguf_value *)a)->key, ((const fsdp__gguf_value *)b)->key);
+}
+
+/* Takes all keys with their values, and leaves them in order. */
 static fsdp_status take_values(cursor *c, fsdp__gguf *file, uint64_t count)
 {
-    if (count > (uint64_t)(c->end - c->at) / LEAST_PAIR || count > 1 << 16)
+    if (count > (uint64_t)(c->end - c->at) / LEAST_PAIR || count > MOST_KEYS)
         return bad(c, "it claims more keys than it can hold");
     FSDP__TRY_NEW(file->values = fsdp__calloc((size_t)count + 1, sizeof *file->values));
-    for (; file->value_count < (int64_t)count; file->value_count++) {
+    for (; file->value_count < (int64_t)count; file->value_count++)
         FSDP_TRY(take_value(c, &file->values[file->value_count]));
-        for (int64_t i = 0; i < file->value_count; i++)
-            if (same_text(file->values[i].key, file->values[file->value_count].key))
-                return bad(c, "a key is given twice");
-    }
+    qsort(file->values, (size_t)count, sizeof *file->values, by_key);
+    for (int64_t i = 1; i < file->value_count; i++)
+        if (by_key(&file->values[i - 1], &file->values[i]) == 0)
+            return FSDP_FAIL(FSDP_FORMAT, "bad GGUF file '%s': key '%.*s' is given twice", file->path,
+                             (int)FSDP__MIN(file->values[i].key.bytes, 100), file->values[i].key.data);
     return FSDP_OK;
 }
 
@@ -230,7 +243,7 @@ static fsdp_status parse(cursor *c, fsdp__gguf *file)
     uint32_t version;
     char magic[4];
 
-    if (c->end - c->at < 4 || memcmp(c->at, "GGUF", 4) != 0)
+    if (c->end - c->at < 4 || memcmp(c->at, magic_bytes, 4) != 0)
         return FSDP_FAIL(FSDP_FORMAT, "'%s' is no GGUF file: it does not begin with GGUF", c->path);
     FSDP_TRY(take(c, magic, sizeof magic));
     FSDP_TRY(take_u32(c, &version));
@@ -247,8 +260,23 @@ static fsdp_status parse(cursor *c, fsdp__gguf *file)
         FSDP_TRY(take_tensor(c, &file->tensors[file->tensor_count]));
     FSDP_TRY(fsdp__gguf_integer(file, "general.alignment", false, &alignment));
     if (alignment < 8 || alignment > MOST_ALIGNMENT || alignment % 8 != 0)
-        return bad(c, "general.alignment is no multiple of 8, or too large");
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "bad GGUF file '%s': general.alignment is %lld: expected a multiple of 8, at most %d", c->path,
+                         (long long)alignment, MOST_ALIGNMENT);
     return place_tensors(c, file, (uint64_t)alignment);
+}
+
+bool fsdp__gguf_is_file(const char *path)
+{
+    char magic[4] = {0};
+    struct stat info;
+    FILE *file = stat(path, &info) == 0 && S_ISREG(info.st_mode) ? fopen(path, "rbe") : NULL;
+    bool is =
+        file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, magic_bytes, sizeof magic) == 0;
+
+    if (file)
+        fclose(file);
+    return is;
 }
 
 fsdp_status fsdp__gguf_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__gguf *out)
@@ -276,10 +304,11 @@ void fsdp__gguf_release(fsdp__gguf *file)
 
 const fsdp__gguf_value *fsdp__gguf_find(const fsdp__gguf *file, const char *key)
 {
-    for (int64_t i = 0; i < file->value_count; i++)
-        if (same_text(file->values[i].key, (fsdp__gguf_text){key, strlen(key)}))
-            return &file->values[i];
-    return NULL;
+    const fsdp__gguf_value wanted = {.key = {key, strlen(key)}};
+
+    if (file->value_count == 0)
+        return NULL;
+    return bsearch(&wanted, file->values, (size_t)file->value_count, sizeof wanted, by_key);
 }
 
 const fsdp__gguf_tensor *fsdp__gguf_find_tensor(const fsdp__gguf *file, const char *name)

@@ -74,6 +74,8 @@ typedef struct fsdp__gguf {
     int64_t tensor_count;
 } fsdp__gguf;
 
+/* Returns whether a regular file begins as a GGUF file does, whatever its name. */
+bool fsdp__gguf_is_file(const char *path);
 /* Parses a file whose bytes are in memory, and stay there. */
 fsdp_status fsdp__gguf_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__gguf *out);
 void fsdp__gguf_release(fsdp__gguf *file);

@@ -8,6 +8,7 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "format/gguf.h"
 #include "format/journal.h"
 #include "format/safetensors.h"
 #include "format/torch_file.h"
@@ -195,6 +196,12 @@ static fsdp_status open_any(fsdp_weights *weights, const char *path)
         FSDP_TRY(fsdp__journal_check(path));
         return open_folder(weights, path);
     }
+    if (fsdp__gguf_is_file(path))
+        return FSDP_FAIL(
+            FSDP_UNSUPPORTED,
+            "cannot read '%s': it is a GGUF file, of llama.cpp: fsdp convert %s -o FOLDER makes a folder of "
+            "it",
+            path, path);
     if (fsdp__ends_with(path, ".bin.index.json"))
         return open_torch_index(weights, path);
     if (fsdp__ends_with(path, ".bin") || fsdp__ends_with(path, ".pt") || fsdp__ends_with(path, ".pth"))

@@ -17,7 +17,7 @@ static const struct {
     {"model-", ".safetensors", ": it has parts of a model" GET_INDEX},
     {"pytorch_model-", ".bin", ": it has parts of a model" GET_INDEX},
     {"consolidated", "", ": its weights have the names of the model's maker" GET_OTHER},
-    {"", ".gguf", ": its weights are in GGUF" GET_OTHER},
+    {"", ".gguf", ": its weights are in GGUF: fsdp convert FILE.gguf -o FOLDER makes a folder of them"},
     {"tf_model", ".h5", ": its weights are for TensorFlow" GET_OTHER},
     {"flax_model", ".msgpack", ": its weights are for Flax" GET_OTHER},
 };

@@ -25,8 +25,10 @@ fsdp_status fsdp__gguf_save(const char *path, const fsdp__gguf_model *model);
 
 /* Reads the config from the keys and tensors of a file. The result has been checked. */
 fsdp_status fsdp__gguf_config(const fsdp__gguf *file, fsdp_model_config *out);
-/* Reads all tensors of a state of such a model. A tensor that is missing, has another shape, or is none of the model's
- * is an error that names it. */
+/* Checks that the file has the tensors of the state, which may be on the meta device: one that is missing, has another
+ * shape, or is none of the model's is an error that names it. */
+fsdp_status fsdp__gguf_check(const fsdp__gguf *file, const fsdp_model_config *config, const fsdp_state_dict *state);
+/* Reads all tensors of a state of such a model. */
 fsdp_status fsdp__gguf_load(const fsdp__gguf *file, const fsdp_model_config *config, fsdp_state_dict *state);
 
 /* ---- gguf_tokenizer.c, gguf_tokenizer_load.c ---- */

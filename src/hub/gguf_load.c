@@ -186,6 +186,7 @@ fsdp_status fsdp__gguf_config(const fsdp__gguf *file, fsdp_model_config *out)
 {
     FSDP__FREED char *architecture = NULL;
     const fsdp__gguf_family *family;
+    fsdp_status status;
 
     *out = (fsdp_model_config){.init_std = 0.02f, .norm_eps = 1e-5f};
     FSDP_TRY(fsdp__gguf_string(file, "general.architecture", true, &architecture));
@@ -203,7 +204,8 @@ fsdp_status fsdp__gguf_config(const fsdp__gguf *file, fsdp_model_config *out)
     else
         FSDP_TRY(read_llama(file, family, out));
     out->tie_word_embeddings = !has_tensor(file, "output.weight");
-    return fsdp_model_config_check(out);
+    status = fsdp_model_config_check(out);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "'%s'", file->path);
 }
 
 /* ---- tensors ---- */
@@ -253,8 +255,7 @@ static fsdp_status find_tensor(const fsdp__gguf *file, const fsdp_model_config *
                 : FSDP_FAIL(FSDP_FORMAT, "'%s' has no tensor '%s'", file->path, place->name);
 }
 
-/* Checks that the file has the tensors of the parameters, and no others. */
-static fsdp_status check_tensors(const fsdp__gguf *file, const fsdp_model_config *config, const fsdp_state_dict *state)
+fsdp_status fsdp__gguf_check(const fsdp__gguf *file, const fsdp_model_config *config, const fsdp_state_dict *state)
 {
     FSDP__FREED bool *used = fsdp__calloc((size_t)file->tensor_count + 1, sizeof *used);
     const fsdp__gguf_tensor *t;
@@ -291,7 +292,7 @@ static fsdp_status load_entry(const fsdp__gguf *file, const fsdp_model_config *c
 
 fsdp_status fsdp__gguf_load(const fsdp__gguf *file, const fsdp_model_config *config, fsdp_state_dict *state)
 {
-    FSDP_TRY(check_tensors(file, config, state));
+    FSDP_TRY(fsdp__gguf_check(file, config, state));
     for (int64_t i = 0; i < state->count; i++)
         FSDP_TRY(load_entry(file, config, &state->entries[i]));
     return FSDP_OK;

@@ -1,4 +1,5 @@
 /* gguf_tokenizer_load.c - makes tokenizer.json and tokenizer_config.json of the tokenizer of a file of llama.cpp. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -161,6 +162,8 @@ static fsdp_status take_token(making *m, int64_t id, fsdp__gguf_text text, int32
     FSDP__TRY_NEW(token);
     if (type == FSDP__PIECE_UNUSED)
         return FSDP_OK;
+    if (!isfinite(score))
+        return FSDP_FAIL(FSDP_FORMAT, "'%s': the score of token %lld is not finite", m->file->path, (long long)id);
     if (text.bytes == 0 || memchr(text.data, 0, text.bytes) || json_object_get(m->vocabulary, token) ||
         json_object_set_new(m->vocabulary, token, json_integer((json_int_t)id)) != 0)
         return FSDP_FAIL(FSDP_FORMAT, "'%s': token %lld is empty, is given twice, or is no UTF-8", m->file->path,

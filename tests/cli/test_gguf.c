@@ -113,3 +113,33 @@ TEST(tokenizers_of_sentencepiece_go_there_and_back)
         test_directory_free(directory);
     }
 }
+
+/* ---- what is a file of llama.cpp ---- */
+
+#define SAYS(expected, part, ...)                                                                              \
+    do {                                                                                                       \
+        program p_ = program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL}); \
+        CHECK_CONTAINS(p_.output, (part));                                                                     \
+        program_free(&p_);                                                                                     \
+    } while (0)
+
+FIXTURE_TEST(a_file_is_known_by_its_content)
+{
+    fixture *f = *state;
+    char *file = test_path(f->directory, "model.bin"), *back = test_path(f->directory, "back");
+    char *text = test_path(f->directory, "text.gguf"), *empty = test_path(f->directory, "empty.gguf");
+
+    SAYS(0, "", "train", f->config, "--training.steps=1");
+    SAYS(0, "model.bin as float16", "convert", f->model, "--to", "gguf", "-o", file, "--dtype", "f16");
+    SAYS(0, "model written to", "convert", file, "-o", back);
+    SAYS(1, "it is a GGUF file, of llama.cpp: fsdp convert", "inspect", file);
+    SAYS(1, "is a GGUF file: make a folder of it first", "convert", file, "--to", "gguf", "-o", empty);
+    put_file(f->directory, "text.gguf", "a text\n");
+    SAYS(1, "text.gguf' is no GGUF file: it does not begin with GGUF", "convert", text, "-o", "/nowhere");
+    put_file(f->directory, "empty.gguf", "");
+    SAYS(1, "empty.gguf' is no GGUF file", "convert", empty, "-o", "/nowhere");
+    free(file);
+    free(back);
+    free(text);
+    free(empty);
+}

@@ -360,7 +360,7 @@ static void beyond_the_end(fsdp__gguf_header *h)
 
 TEST(what_is_wrong_with_a_file_is_said)
 {
-    check_refused(twice, "bad GGUF file 'x.gguf': a key is given twice");
+    check_refused(twice, "bad GGUF file 'x.gguf': key 'a' is given twice");
     check_refused(other_model, "architecture 'mamba': gpt2, llama, qwen2");
     check_refused(number_as_name, "'x.gguf': key 'general.architecture' is no text");
     check_refused(no_table, "has no matrix token_embd.weight");
