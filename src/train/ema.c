@@ -125,12 +125,27 @@ static fsdp_status swap_one(fsdp_tensor *weights, fsdp_tensor *average)
     return fsdp__tensor_copy_across(average, kept);
 }
 
-fsdp_status fsdp__ema_swap(const fsdp_train_run *run)
+/* Swaps the first `count` of them; `*done` are, also when one fails. */
+static fsdp_status swap_first(const fsdp_train_run *run, int64_t count, int64_t *done)
 {
-    for (int64_t i = 0; run->ema.average && i < run->ema.average->count; i++) {
-        const fsdp_state_dict_entry *entry = &run->ema.average->entries[i];
+    for (*done = 0; *done < count; ++*done) {
+        const fsdp_state_dict_entry *entry = &run->ema.average->entries[*done];
 
         FSDP_TRY(swap_one(weights_of(run, entry), entry->tensor));
     }
     return FSDP_OK;
+}
+
+fsdp_status fsdp__ema_swap(const fsdp_train_run *run)
+{
+    int64_t done = 0;
+    fsdp_status status = swap_first(run, run->ema.average ? run->ema.average->count : 0, &done);
+    bool held;
+
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    held = fsdp_hold_error(true);
+    (void)swap_first(run, done, &done);
+    fsdp_release_error(held);
+    return status;
 }

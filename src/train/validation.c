@@ -212,20 +212,50 @@ static fsdp_status evaluate_weights(fsdp_train_run *run, const fsdp_evaluate_opt
     return FSDP_OK;
 }
 
+/* Puts the weights back in their place after a failure, whose error stays: nobody shall take the average for them. If
+ * the world has ended, peers may still read what lies in memory of all; then it stays as it is, and so does the run. */
+static void put_back(fsdp_train_run *run)
+{
+    bool held = fsdp_hold_error(true);
+
+    if (fsdp_module_reshard_all(run->model) == FSDP_OK)
+        (void)fsdp__ema_swap(run);
+    fsdp_release_error(held);
+}
+
+/* Has the weights come back. If only peers fail, they are back here. */
+static fsdp_status end_average(fsdp_train_run *run)
+{
+    fsdp_status status = fsdp__train_agree(run, fsdp_module_reshard_all(run->model)), own = status;
+
+    if (status == FSDP_OK)
+        own = fsdp__ema_swap(run);
+    if (own != FSDP_OK)
+        put_back(run);
+    return status == FSDP_OK ? fsdp__train_agree(run, own) : status;
+}
+
+static fsdp_status evaluate_average(fsdp_train_run *run, const fsdp_evaluate_options *options,
+                                    fsdp_train_validation *out)
+{
+    fsdp_status own, status;
+
+    FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model)));
+    own = fsdp__ema_swap(run);
+    status = fsdp__train_agree(run, own);
+    if (status == FSDP_OK)
+        status = evaluate_weights(run, options, out);
+    if (status == FSDP_OK)
+        return end_average(run);
+    if (own == FSDP_OK)
+        put_back(run);
+    return status;
+}
+
 /* Evaluates the weights, or their average in their place. */
 static fsdp_status evaluate(fsdp_train_run *run, const fsdp_evaluate_options *options, fsdp_train_validation *out)
 {
-    bool swaps = run->config->validation.which == FSDP_TRAIN_EMA;
-    fsdp_status status;
-
-    if (swaps)
-        FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model)));
-    if (swaps)
-        FSDP_TRY(fsdp__train_agree(run, fsdp__ema_swap(run)));
-    status = evaluate_weights(run, options, out);
-    if (swaps && status == FSDP_OK)
-        status = fsdp__train_agree(run, fsdp_module_reshard_all(run->model));
-    return swaps && status == FSDP_OK ? fsdp__train_agree(run, fsdp__ema_swap(run)) : status;
+    return (run->config->validation.which == FSDP_TRAIN_EMA ? evaluate_average : evaluate_weights)(run, options, out);
 }
 
 static fsdp_evaluate_options options_of(fsdp_train_run *run)

@@ -1,6 +1,7 @@
 /* training.ema_decay: what the average is, that training does not change, and that it goes on anywhere. */
 #include <math.h>
 
+#include "train/run.h"
 #include "train/story.h"
 
 static story *anew(void **state, const char *const (*keys)[2])
@@ -126,6 +127,73 @@ STORY_TEST(training_does_not_change_by_it)
         free(weights[0]);
         free(weights[1]);
     }
+}
+
+/* What there is of the weights and, behind them, of the average. */
+static double *values_of(fsdp_train_run *run, size_t *count)
+{
+    double *values = NULL;
+
+    *count = 0;
+    for (int which = 0; which < 2; which++)
+        for (int64_t i = 0; i < run->ema.average->count; i++) {
+            const fsdp_state_dict_entry *entry = &run->ema.average->entries[i];
+            const fsdp_tensor *tensor =
+                which ? entry->tensor : fsdp_state_dict_find(run->ema.weights, entry->name)->tensor;
+            size_t numel = (size_t)fsdp_tensor_numel(tensor);
+            float *read = malloc((numel + 1) * sizeof *read);
+
+            CHECK_OK(fsdp_tensor_read(tensor, FSDP_F32, read));
+            values = realloc(values, (*count + numel + 1) * sizeof *values);
+            for (size_t k = 0; k < numel; k++)
+                values[(*count)++] = read[k];
+            free(read);
+        }
+    return values;
+}
+
+/* A validation whose n-th allocation fails. */
+typedef struct failing {
+    const story *story;
+    long n;
+    bool hit;
+} failing;
+
+static void fail_at(fsdp_context *context, void *arg)
+{
+    failing *f = arg;
+    fsdp_train_run *run = NULL;
+    double *before, *after;
+    fsdp_status status;
+    size_t count;
+
+    CHECK_OK(fsdp_train_run_create(context, f->story->config, &run));
+    CHECK_OK(fsdp_train_step(run, NULL));
+    before = values_of(run, &count);
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, f->n);
+    status = fsdp_train_validate(run, NULL);
+    CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+    f->hit = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    after = values_of(run, &count);
+    CHECK(memcmp(before, before + count / 2, count / 2 * sizeof *before) != 0);
+    CHECK_BYTES(before, after, count * sizeof *before);
+    free(before);
+    free(after);
+    fsdp_train_run_free(run);
+    test_drop_workspace(context);
+}
+
+STORY_TEST(a_validation_that_fails_puts_the_weights_back)
+{
+    static const char *const keys[6][2] = {{"validation.share", "0.2"},
+                                           {"validation.steps", "1"},
+                                           {"training.ema_decay", "0.9"},
+                                           {"validation.which", "ema"}};
+    failing f = {.story = anew(state, keys), .n = 1, .hit = true};
+
+    for (; f.hit; f.n += test_brief() ? 7 : 1)
+        test_run_ranks(1, fail_at, &f);
 }
 
 STORY_TEST(an_average_that_is_not_there_is_refused)
