@@ -20,7 +20,8 @@ typedef enum fsdp_train_optimizer {
     FSDP_TRAIN_SGD,
     FSDP_TRAIN_ADAMW8BIT, /* AdamW, whose moments of hidden matrices are bytes */
     FSDP_TRAIN_LION,
-    FSDP_TRAIN_MUON /* for hidden matrices, and AdamW for all else */
+    FSDP_TRAIN_MUON, /* for hidden matrices, and AdamW for all else */
+    FSDP_TRAIN_ADAFACTOR
 } fsdp_train_optimizer;
 typedef enum fsdp_train_format {
     FSDP_TRAIN_AUTO,

@@ -42,9 +42,9 @@ fsdp_status fsdp__ahead_begin(fsdp_train_run *run)
     fsdp__ahead *a = &run->ahead;
 
     if (fsdp__device_host_access(run->device) || fsdp_context_world_size(run->context) > 1 ||
-        !fsdp__optimizer_is_on(run->optimizer, run->device) || run->config->optimizer.name == FSDP_TRAIN_MUON ||
+        !fsdp__optimizer_is_on(run->optimizer, run->device) || fsdp__train_steps_together(run->config) ||
         fsdp__train_is_dpo(run->config))
-        return FSDP_OK; /* muon's own norms and dpo's rewards are looked at by the host */
+        return FSDP_OK; /* norms inside the step and dpo's rewards are looked at by the host */
     a->bytes = sizeof(fsdp__verdict) + (size_t)run->microbatches * sizeof(float);
     FSDP_TRY(fsdp__device_alloc(run->device, a->bytes, FSDP_MEMORY_WORKSPACE, &a->device));
     for (int i = 0; i < FSDP__AHEAD; i++) {

@@ -168,7 +168,7 @@ fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run)
     FSDP_TRY(optimize(run, &parameters));
     if (c->training.mixed_precision_param == FSDP_F16 || c->training.mixed_precision_reduce == FSDP_F16)
         FSDP_TRY(fsdp_grad_scaler_create(fsdp_world(run->context), NULL, &run->scaler));
-    run->schedule = fsdp__train_schedule(run);
+    FSDP_TRY(fsdp__train_make_schedule(run));
     FSDP_TRY(fsdp__train_step_early(run));
     FSDP_TRY(fsdp__ahead_begin(run));
     FSDP_TRY(fsdp__ema_begin(run));

@@ -17,6 +17,71 @@ static bool is_flat(const fsdp_train_config *c)
     return c->parallelism.strategy == FSDP_TRAIN_FSDP1 && c->parallelism.fsdp1_use_orig_params != 1;
 }
 
+bool fsdp__train_steps_together(const fsdp_train_config *c)
+{
+    return c->optimizer.name == FSDP_TRAIN_MUON || c->optimizer.name == FSDP_TRAIN_ADAFACTOR;
+}
+
+static const char with_betas[] = "adamw, adam, adamw8bit, lion and muon";
+
+/* Returns whether the optimizer has betas. */
+static bool has_betas(const fsdp_train_config *c)
+{
+    return c->optimizer.name != FSDP_TRAIN_SGD && c->optimizer.name != FSDP_TRAIN_ADAFACTOR;
+}
+
+/* Refuses a key with a value of its own that the optimizer does not look at; `whose` do. */
+static fsdp_status check_unused(bool unused, const char *key, const char *whose)
+{
+    if (!unused)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "optimizer.%s is for optimizer.name %s: set it, or leave this out", key, whose);
+}
+
+static fsdp_status check_unused_of_groups(const fsdp_train_config *c)
+{
+    bool hides = c->optimizer.name == FSDP_TRAIN_MUON || c->optimizer.name == FSDP_TRAIN_ADAMW8BIT;
+
+    for (int64_t g = 0; g < c->optimizer.group_count; g++) {
+        const fsdp_train_group *group = &c->optimizer.groups[g];
+        const char *key = !has_betas(c) && !isnan(group->beta1)   ? "beta1"
+                          : !has_betas(c) && !isnan(group->beta2) ? "beta2"
+                          : !hides && group->hidden >= 0          ? "hidden"
+                                                                  : NULL;
+
+        if (key)
+            return FSDP_FAIL(FSDP_INVALID,
+                             "optimizer.groups: '%s' has %s, which is for optimizer.name %s: set it, or leave this out",
+                             group->pattern, key, strcmp(key, "hidden") == 0 ? "muon and adamw8bit" : with_betas);
+    }
+    return FSDP_OK;
+}
+
+/* Refuses keys that the optimizer of the config does not have. */
+static fsdp_status check_unused_keys(const fsdp_train_config *c)
+{
+    bool muon = c->optimizer.name == FSDP_TRAIN_MUON, buffered = muon || c->optimizer.name == FSDP_TRAIN_SGD;
+    bool has_eps = has_betas(c) && c->optimizer.name != FSDP_TRAIN_LION;
+
+    FSDP_TRY(check_unused(!has_betas(c) && fabs(c->optimizer.beta1 - 0.9) > 0, "beta1", with_betas));
+    FSDP_TRY(check_unused(!has_betas(c) && !isnan(c->optimizer.beta2), "beta2", with_betas));
+    FSDP_TRY(check_unused(!has_eps && fabs(c->optimizer.eps - 1e-8) > 0, "eps", "adamw, adam, adamw8bit and muon"));
+    FSDP_TRY(check_unused(!buffered && c->optimizer.momentum > 0, "momentum", "sgd and muon"));
+    FSDP_TRY(check_unused(!buffered && c->optimizer.nesterov, "nesterov", "sgd"));
+    FSDP_TRY(check_unused(!muon && c->optimizer.muon_adjust != FSDP_MUON_MATCH_RMS_ADAMW, "muon_adjust", "muon"));
+    return check_unused_of_groups(c);
+}
+
+/* Checks that a fall has room behind a warm-up of so many steps; `of_warmup` and `of_steps` name the keys. */
+static fsdp_status check_fall(const fsdp_train_config *c, int64_t warmup, const char *of_warmup, int64_t steps,
+                              const char *of_steps)
+{
+    if (c->lr_scheduler.decay_type != FSDP_DECAY_WSD || c->lr_scheduler.decay_steps + warmup <= steps)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "lr_scheduler.decay_steps %lld and %s %lld are more than the %lld %s",
+                     (long long)c->lr_scheduler.decay_steps, of_warmup, (long long)warmup, (long long)steps, of_steps);
+}
+
 /* Refuses keys that the schedule of the config does not have. */
 static fsdp_status check_schedule(const fsdp_train_config *c)
 {
@@ -32,20 +97,18 @@ static fsdp_status check_schedule(const fsdp_train_config *c)
     if (c->lr_scheduler.timescale > 0 && c->lr_scheduler.decay_type != FSDP_DECAY_INVERSE_SQRT)
         return FSDP_FAIL(FSDP_INVALID,
                          "lr_scheduler.timescale is for decay_type inverse_sqrt: set it, or leave this out");
-    if (wsd && c->lr_scheduler.decay_steps + c->lr_scheduler.warmup_steps > c->training.steps)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "lr_scheduler.decay_steps %lld and warmup_steps %lld are more than the %lld training.steps",
-                         (long long)c->lr_scheduler.decay_steps, (long long)c->lr_scheduler.warmup_steps,
-                         (long long)c->training.steps);
-    return FSDP_OK;
+    if (!isnan(c->training.epochs)) /* it is not known yet how many steps they take */
+        return FSDP_OK;
+    return check_fall(c, c->lr_scheduler.warmup_steps, "warmup_steps", c->training.steps, "training.steps");
 }
 
 fsdp_status fsdp__train_check_optimizer(const fsdp_train_config *c)
 {
-    bool special = c->optimizer.name == FSDP_TRAIN_MUON || c->optimizer.name == FSDP_TRAIN_ADAMW8BIT;
+    bool special = fsdp__train_steps_together(c) || c->optimizer.name == FSDP_TRAIN_ADAMW8BIT;
     bool grouped = special || c->optimizer.group_count > 0 || c->optimizer.decay != FSDP_TRAIN_DECAY_ALL;
 
-    if (c->optimizer.nesterov && c->optimizer.name != FSDP_TRAIN_MUON && !(c->optimizer.momentum > 0))
+    FSDP_TRY(check_unused_keys(c));
+    if (c->optimizer.nesterov && c->optimizer.name == FSDP_TRAIN_SGD && !(c->optimizer.momentum > 0))
         return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
     if (grouped && is_flat(c))
         return FSDP_FAIL(FSDP_INVALID,
@@ -97,16 +160,6 @@ static fsdp_status check_patterns(const fsdp_train_config *c, const fsdp_paramet
                              fsdp__train_nearest_parameter(pattern, parameters));
     }
     return FSDP_OK;
-}
-
-fsdp_status fsdp__train_check_groups(const fsdp_train_run *run)
-{
-    FSDP__SCOPED(fsdp_parameters_release) fsdp_parameters parameters = {0};
-
-    if (run->config->optimizer.group_count == 0)
-        return FSDP_OK;
-    FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
-    return check_patterns(run->config, &parameters);
 }
 
 /* Returns the number of dimensions of the parameter, whatever this rank has of it. */
@@ -161,6 +214,35 @@ static bool is_special(const fsdp_train_config *c, int64_t group, const fsdp_par
     if (c->optimizer.name != FSDP_TRAIN_MUON && c->optimizer.name != FSDP_TRAIN_ADAMW8BIT)
         return false;
     return own >= 0 ? own == 1 : dimensions(p->tensor) == 2 && is_numbered(p->name);
+}
+
+/* Refuses betas of a group all of whose parameters are muon's. */
+static fsdp_status check_betas(const fsdp_train_config *c, const fsdp_parameters *parameters)
+{
+    for (int64_t g = 0; g < c->optimizer.group_count && c->optimizer.name == FSDP_TRAIN_MUON; g++) {
+        const fsdp_train_group *group = &c->optimizer.groups[g];
+        bool used = isnan(group->beta1) && isnan(group->beta2);
+
+        for (int64_t i = 0; i < parameters->count && !used; i++)
+            used = group_of(c, parameters->items[i].name) == g && !is_special(c, g, &parameters->items[i]);
+        if (!used)
+            return FSDP_FAIL(FSDP_INVALID,
+                             "optimizer.groups: '%s' has %s, but all that it matches are hidden matrices, which muon "
+                             "steps without betas: leave it out",
+                             group->pattern, isnan(group->beta1) ? "beta2" : "beta1");
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__train_check_groups(const fsdp_train_run *run)
+{
+    FSDP__SCOPED(fsdp_parameters_release) fsdp_parameters parameters = {0};
+
+    if (run->config->optimizer.group_count == 0)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
+    FSDP_TRY(check_patterns(run->config, &parameters));
+    return check_betas(run->config, &parameters);
 }
 
 /* A group of the optimizer that is being made. */
@@ -228,6 +310,16 @@ static fsdp_status add_muon(const fsdp_train_config *c, const made *m, fsdp_opti
                       : fsdp_muon_create(&m->parameters, &muon, optimizer);
 }
 
+static fsdp_status add_adafactor(const fsdp_train_config *c, const made *m, fsdp_optimizer **optimizer)
+{
+    fsdp_adafactor_options adafactor = fsdp_adafactor_options_default();
+
+    adafactor.lr = c->optimizer.lr;
+    adafactor.weight_decay = m->decay;
+    return *optimizer ? fsdp_adafactor_add_group(*optimizer, &m->parameters, &adafactor)
+                      : fsdp_adafactor_create(&m->parameters, &adafactor, optimizer);
+}
+
 /* Adds a group to the optimizer, and makes it with the first one. */
 static fsdp_status add(const fsdp_train_config *c, const made *m, fsdp_optimizer **optimizer)
 {
@@ -238,6 +330,8 @@ static fsdp_status add(const fsdp_train_config *c, const made *m, fsdp_optimizer
         return add_sgd(c, m, optimizer);
     if (c->optimizer.name == FSDP_TRAIN_LION)
         return add_lion(c, m, own->beta1, own->beta2, optimizer);
+    if (c->optimizer.name == FSDP_TRAIN_ADAFACTOR)
+        return add_adafactor(c, m, optimizer);
     if (c->optimizer.name == FSDP_TRAIN_MUON && m->special)
         return add_muon(c, m, optimizer);
     return add_adam(c, m, own->beta1, own->beta2, optimizer);
@@ -284,13 +378,13 @@ fsdp_status fsdp__train_create_optimizer(fsdp_train_run *run, const fsdp_paramet
 
 /* ---- the schedule ---- */
 
-fsdp_schedule fsdp__train_schedule(const fsdp_train_run *run)
+fsdp_status fsdp__train_make_schedule(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
     int64_t tokens = FSDP__MAX(run->sequences * c->training.seq_len, 1), warmup = c->lr_scheduler.warmup_tokens;
     int64_t decay = c->lr_scheduler.decay_steps;
 
-    return (fsdp_schedule){
+    run->schedule = (fsdp_schedule){
         .warmup_steps = warmup > 0 ? (warmup - 1) / tokens + 1 : c->lr_scheduler.warmup_steps,
         .total_steps = c->training.steps - run->resume.schedule_step,
         .decay = (fsdp_decay)c->lr_scheduler.decay_type,
@@ -299,4 +393,10 @@ fsdp_schedule fsdp__train_schedule(const fsdp_train_run *run)
         .fall = (fsdp_fall)c->lr_scheduler.decay_shape,
         .timescale = c->lr_scheduler.timescale,
     };
+    return check_fall(c, run->schedule.warmup_steps,
+                      warmup > 0 ? "the warm-up of warmup_tokens, in steps," : "warmup_steps",
+                      run->schedule.total_steps,
+                      run->resume.schedule_step > 0 ? "steps that are left"
+                      : isnan(c->training.epochs)   ? "training.steps"
+                                                    : "steps of training.epochs");
 }

@@ -54,6 +54,8 @@ double fsdp__train_moments(const fsdp_train_config *c)
     case FSDP_TRAIN_LION:
     case FSDP_TRAIN_MUON: /* of hidden matrices; two of all else */
         return 1;
+    case FSDP_TRAIN_ADAFACTOR: /* of vectors one; of matrices a number for each row and column */
+        return 0;
     case FSDP_TRAIN_ADAMW8BIT: /* two bytes an element of hidden matrices */
         return 0.5;
     default:

@@ -274,7 +274,7 @@ fsdp_status fsdp__ema_begin(fsdp_train_run *run);
 void fsdp__ema_release(fsdp_train_run *run);
 /* Moves it after a step; not if the device leaves that out, by the verdict, which may be NULL. [stream] */
 fsdp_status fsdp__ema_step(const fsdp_train_run *run, const void *verdict);
-/* Has average and weights change places. */
+/* Has average and weights change places; if that fails, those that have go back. */
 fsdp_status fsdp__ema_swap(const fsdp_train_run *run);
 
 /* ---- run.c ---- */
@@ -352,8 +352,8 @@ const char *fsdp__train_nearest_parameter(const char *pattern, const fsdp_parame
 
 /* Checks that each pattern of optimizer.groups is the first to match some parameter. */
 fsdp_status fsdp__train_check_groups(const fsdp_train_run *run);
-/* Returns the schedule of the learning rate, once it is known how many tokens a step has. */
-fsdp_schedule fsdp__train_schedule(const fsdp_train_run *run);
+/* Makes the schedule of the learning rate, once it is known how many steps there are, and tokens in each. */
+fsdp_status fsdp__train_make_schedule(fsdp_train_run *run);
 /* Makes the optimizer of the config for those of the parameters that require a gradient, and the factors of its groups'
  * learning rates. */
 fsdp_status fsdp__train_create_optimizer(fsdp_train_run *run, const fsdp_parameters *parameters);

@@ -46,6 +46,8 @@ bool fsdp__train_exports_best(const fsdp_train_config *config);
 fsdp_status fsdp__train_check_batch(const fsdp_train_config *config, int world_size, int64_t global, const char *what);
 /* Returns how many float32 numbers of optimizer state each parameter has, at least. */
 double fsdp__train_moments(const fsdp_train_config *config);
+/* Returns whether a step takes all parameters together: ranks communicate in it, and the host looks at sums. */
+bool fsdp__train_steps_together(const fsdp_train_config *config);
 
 /* Returns whether the ranks plan a schedule when they start (parallelism.schedule plan). */
 bool fsdp__train_plans_schedule(const fsdp_train_config *config);

@@ -39,6 +39,7 @@ static const fsdp__choice optimizer_choices[] = {{"adamw", FSDP_TRAIN_ADAMW},
                                                  {"lion", FSDP_TRAIN_LION},
                                                  {"adamw8bit", FSDP_TRAIN_ADAMW8BIT},
                                                  {"muon", FSDP_TRAIN_MUON},
+                                                 {"adafactor", FSDP_TRAIN_ADAFACTOR},
                                                  {NULL, 0}};
 static const fsdp__choice adjust_choices[] = {
     {"match_rms_adamw", FSDP_MUON_MATCH_RMS_ADAMW}, {"original", FSDP_MUON_ORIGINAL}, {NULL, 0}};
@@ -244,11 +245,11 @@ static const fsdp__key keys[] = {
     NUMBER(training, ema_decay, 0, 1, FSDP__BELOW, "0", "keep an average of the weights, in float32, beside them and in checkpoints: after each step average = ema_decay * average + (1 - ema_decay) * weights (0.999: of about a thousand steps); validation.which and export.which use it; 0: none"),
     CHOICE(training, objective, objective, objective_choices, "next_token", "what is learned\nnext_token: to predict each next token\ndpo: to prefer the chosen of two answers to the rejected one (section dpo; the data has chosen and rejected)"),
 
-    CHOICE(optimizer, name, name, optimizer_choices, "adamw", "adamw, adam, sgd: as in torch.optim\nlion: the sign of a momentum\nadamw8bit: adamw, whose moments of hidden matrices (of 4096 or more elements) are bytes with a scale for each 256\nmuon: hidden matrices step by a momentum that is made orthogonal, all else by adamw\nhidden matrices: weights of two dimensions in a numbered list of layers (model.layers.0.*), so neither embeddings nor the head"),
+    CHOICE(optimizer, name, name, optimizer_choices, "adamw", "adamw, adam, sgd: as in torch.optim\nlion: the sign of a momentum\nadamw8bit: adamw, whose moments of hidden matrices (of 4096 or more elements) are bytes with a scale for each 256\nmuon: hidden matrices step by a momentum that is made orthogonal, all else by adamw\nadafactor: as in torch.optim; of second moments the means of rows and columns, of first ones nothing\nhidden matrices: weights of two dimensions in a numbered list of layers (model.layers.0.*), so neither embeddings nor the head"),
     NUMBER(optimizer, lr, 0, INFINITY, FSDP__ABOVE, "3e-4", "the base learning rate"),
-    NUMBER(optimizer, beta1, 0, 1, FSDP__BELOW, "0.9", "of all but sgd"),
-    NUMBER(optimizer, beta2, 0, 1, FSDP__BELOW, NULL, "of all but sgd; not set: 0.99 for lion, else 0.95"),
-    NUMBER(optimizer, eps, 0, INFINITY, 0, "1e-8", "of all but sgd and lion"),
+    NUMBER(optimizer, beta1, 0, 1, FSDP__BELOW, "0.9", "of all but sgd and adafactor"),
+    NUMBER(optimizer, beta2, 0, 1, FSDP__BELOW, NULL, "of all but sgd and adafactor; not set: 0.99 for lion, else 0.95"),
+    NUMBER(optimizer, eps, 0, INFINITY, 0, "1e-8", "of all but sgd, lion and adafactor"),
     NUMBER(optimizer, weight_decay, 0, INFINITY, 0, NULL, "L2 for adam and sgd, else decoupled; not set: 0.1 for adamw, adamw8bit and muon, else 0"),
     NUMBER(optimizer, momentum, 0, INFINITY, 0, NULL, "of sgd and muon; not set: 0 for sgd, 0.95 for muon"),
     BOOL(optimizer, nesterov, "false", "of sgd, where it needs a momentum; muon always has it"),

@@ -3,6 +3,7 @@
  * gradients together first: no clipping, no loss scale, no check whether the step is finite. The bits are those of one
  * step at the end. */
 #include "train/run.h"
+#include "train/run_config.h"
 
 static fsdp_status step_landed(void *arg, fsdp_tensor *const *parameters, int64_t count)
 {
@@ -15,9 +16,8 @@ fsdp_status fsdp__train_step_early(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
 
-    /* Ranks exchange the matrices of muon, all in one order. */
-    run->steps_early = c->optimizer.name != FSDP_TRAIN_MUON && run->offloaded && c->training.max_norm <= 0 &&
-                       !run->scaler && c->training.on_nan == FSDP_TRAIN_CONTINUE;
+    run->steps_early = !fsdp__train_steps_together(c) && run->offloaded && c->training.max_norm <= 0 && !run->scaler &&
+                       c->training.on_nan == FSDP_TRAIN_CONTINUE;
     if (!run->steps_early)
         return FSDP_OK;
     return fsdp_module_set_post_accumulate_grad_hook(run->model, step_landed, run, true);

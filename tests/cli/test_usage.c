@@ -22,7 +22,7 @@ FIXTURE_TEST(help_and_version_are_no_errors)
     SAYS(0, "fsdp train CONFIG.yaml", "help");
     SAYS(0, "fsdp train CONFIG.yaml", "--help");
     SAYS(0, "global_batch_size", "train", "--help");
-    SAYS(0, "adamw, adam, sgd, lion, adamw8bit or muon; default", "help", "train");
+    SAYS(0, "adafactor: as in torch.optim;", "help", "train");
     SAYS(0, "fsdp train CONFIG.yaml", "train", "config.yaml", "--help");
     SAYS(2, "fsdp: chekpoint is not a section; did you mean 'checkpoint'?", "train", "--help", "chekpoint");
     p = program_run(f->directory, 0, (const char *const[]){PROGRAM, "train", "--help", "checkpoint", NULL});

@@ -128,6 +128,7 @@ TEST_WITH(every_way_of_a_strategy_costs_what_is_said, open_fixture, close_fixtur
         {2, "activation_checkpoint.mode=cheap"},
         {2, "optimizer.name=sgd optimizer.momentum=0.9"},
         {3, "optimizer.name=muon optimizer.decay=matrices"},
+        {3, "optimizer.name=adafactor optimizer.decay=matrices"},
         {3, "optimizer.name=lion training.ema_decay=0.9"},
         {2, "optimizer.name=adamw8bit model.ffn_dim=600"},
         {2, "training.max_norm=0 model.frozen=model.embed_tokens.weight"},

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/compiler.h"
+#include "device/device.h"
 #include "fsdp/dist.h"
 #include "fsdp/fsdp1.h"
 #include "fsdp/nn.h"
@@ -164,6 +165,26 @@ static void check_state(const model *m, const expected *run)
 
 /* ---- whole ---- */
 
+/* The state takes a number for each row and column, or each element of a vector. */
+static void check_memory(const model *m)
+{
+    fsdp_memory_stats stats;
+    size_t bytes = 0;
+
+    for (int i = 0; i < PARAMS; i++) {
+        const int64_t *shape = params[i].shape;
+        int64_t last = shape[params[i].ndim - 1], outer = 1;
+
+        for (int d = 0; d < params[i].ndim - 2; d++)
+            outer *= shape[d];
+        bytes += fsdp__device_rounded((size_t)(outer * last) * sizeof(float));
+        if (params[i].ndim > 1)
+            bytes += fsdp__device_rounded((size_t)(outer * shape[params[i].ndim - 2]) * sizeof(float));
+    }
+    fsdp_device_memory(test_device(m->context), &stats);
+    CHECK_EQ(stats.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE], bytes);
+}
+
 TEST(adafactor_is_pytorchs)
 {
     for (int r = 0; r < 2; r++) {
@@ -175,6 +196,7 @@ TEST(adafactor_is_pytorchs)
             if (s == 0 || s == STEPS - 1)
                 check_params(&m, &runs[r], s > 0);
         }
+        check_memory(&m);
         check_state(&m, &runs[r]);
         end(&m);
         test_drop_workspace(m.context);

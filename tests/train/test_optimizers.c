@@ -1,5 +1,5 @@
-/* Runs with lion, adamw8bit and muon: the same weights on any number of ranks, in pieces, and from the same checkpoint.
- */
+/* Runs with lion, adamw8bit, muon and adafactor: the same weights on any number of ranks, in pieces, and from the same
+ * checkpoint. */
 #include "train/story.h"
 
 /* Sizes of which some weights have moments of bytes, in one block a row and in two. */
@@ -69,6 +69,39 @@ STORY_TEST(runs_go_on_with_their_state)
     goes_on(state, "lion");
     goes_on(state, "adamw8bit");
     goes_on(state, "muon");
+    goes_on(state, "adafactor");
+}
+
+static void check_near(const char *first, const char *weights, size_t bytes)
+{
+    uint64_t header;
+
+    memcpy(&header, first, sizeof header);
+    for (size_t at = 8 + header; at < bytes; at += sizeof(float)) {
+        float a, b;
+
+        memcpy(&a, first + at, sizeof a);
+        memcpy(&b, weights + at, sizeof b);
+        CHECK_NEAR(a, b, 1e-5);
+    }
+}
+
+/* Sums of columns are added rank by rank. */
+STORY_TEST(adafactor_gives_the_same_weights_but_for_the_last_bits)
+{
+    static const char *const strategies[] = {"ddp", "zero1", "zero3", "fsdp1", "fsdp2", "fsdp2", "fsdp2", "fsdp2"};
+    static const int worlds[] = {4, 4, 4, 4, 1, 2, 3, 8};
+    size_t bytes, more;
+    char *first = weights_of(state, "adafactor", 4, "fsdp2", &bytes);
+
+    for (int i = 0; i < 8; i++) {
+        char *weights = weights_of(state, "adafactor", worlds[i], strategies[i], &more);
+
+        CHECK_EQ(more, bytes);
+        check_near(first, weights, bytes);
+        free(weights);
+    }
+    free(first);
 }
 
 STORY_TEST(strategies_give_the_same_weights)
@@ -99,6 +132,9 @@ STORY_TEST(what_an_optimizer_cannot_have_is_refused)
     story_set(s, "parallelism.strategy", "fsdp1");
     story_run(s, 2);
     CHECK_CONTAINS(s->message, "optimizer.name is for single parameters, but with parallelism.strategy fsdp1");
+    story_set(s, "optimizer.name", "adafactor");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "optimizer.name is for single parameters, but with parallelism.strategy fsdp1");
     story_set(s, "optimizer.name", "adamw8bit");
     story_set(s, "parallelism.fsdp1_use_orig_params", "true");
     story_run(s, 2);
@@ -109,6 +145,10 @@ STORY_TEST(what_an_optimizer_cannot_have_is_refused)
     story_set(s, "optimizer.groups", "[{pattern: '*norm*', hidden: true}]");
     story_run(s, 2);
     CHECK_CONTAINS(s->message, "by Muon: it has 1 dimension, and Muon is for matrices");
+    story_set(s, "optimizer.groups", "");
+    story_set(s, "optimizer.groups", "[{pattern: '*.mlp.*', beta2: 0.9}]");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "optimizer.groups: '*.mlp.*' has beta2, but all that it matches are hidden matrices");
 }
 
 STORY_TEST(a_warm_up_may_be_of_tokens)
@@ -140,4 +180,23 @@ STORY_TEST(a_warm_up_may_be_of_tokens)
     story_set(s, "lr_scheduler.decay_steps", "4");
     story_run(s, 2);
     CHECK_CONTAINS(s->message, "lr_scheduler.decay_steps 4 and warmup_steps 3 are more than the 6 training.steps");
+}
+
+/* How long the warm-up is, and the run, is known when the data is. */
+STORY_TEST(a_fall_has_room_behind_a_warm_up_of_tokens)
+{
+    story *s = *state;
+
+    story_set(s, "lr_scheduler.decay_type", "wsd");
+    story_set(s, "lr_scheduler.decay_steps", "3");
+    story_set(s, "lr_scheduler.warmup_steps", "0");
+    story_set(s, "lr_scheduler.warmup_tokens", "600");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "lr_scheduler.decay_steps 3 and the warm-up of warmup_tokens, in steps, 4 are more than "
+                               "the 6 training.steps");
+    story_set(s, "training.epochs", "2"); /* more steps than training.steps says */
+    story_go(s, 2);
+    story_set(s, "training.epochs", "0.5");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "4 are more than the 3 steps of training.epochs");
 }

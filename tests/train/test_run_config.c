@@ -129,7 +129,7 @@ TEST_WITH(a_wrong_value_is_refused_with_what_is_allowed, setup, teardown)
     refuses("optimizer:\n  lr: nan\n", ":2: optimizer.lr is 'nan': expected a number greater than 0");
     refuses("optimizer:\n  beta1: 1\n", ":2: optimizer.beta1 is '1': expected a number from 0 to below 1");
     refuses("optimizer:\n  name: tiger\n",
-            ":2: optimizer.name is 'tiger': expected adamw, adam, sgd, lion, adamw8bit or muon");
+            ":2: optimizer.name is 'tiger': expected adamw, adam, sgd, lion, adamw8bit, muon or adafactor");
     refuses("optimizer:\n  nesterov: yes\n", ":2: optimizer.nesterov is 'yes': expected true or false");
     refuses("training:\n  steps: 1.5\n", ":2: training.steps is '1.5': expected an integer from 1");
     refuses("training:\n  steps: 99999999999999999999\n",
@@ -252,6 +252,7 @@ TEST_WITH(keys_are_checked_against_each_other, setup, teardown)
     CHECK_OK(fsdp_train_config_check(config, 2));
     CHECK_OK(fsdp_train_config_set(config, "parallelism.data_parallel_replicate_degree", "1"));
     CHECK_OK(fsdp_train_config_set(config, "optimizer.nesterov", "true"));
+    CHECK_OK(fsdp_train_config_set(config, "optimizer.name", "sgd"));
     CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "optimizer.momentum");
     CHECK_OK(fsdp_train_config_set(config, "optimizer.name", "muon"));
     CHECK_OK(fsdp_train_config_check(config, 3));
@@ -267,6 +268,41 @@ TEST_WITH(keys_are_checked_against_each_other, setup, teardown)
                 "model.dim changes the model, but the weights of 'folder' fit its own config.json: set");
     CHECK_OK(fsdp_train_config_set(config, "model.init", "random"));
     CHECK_OK(fsdp_train_config_check(config, 3));
+}
+
+TEST_WITH(keys_of_other_optimizers_are_refused, setup, teardown)
+{
+    static const struct {
+        const char *name, *key, *value, *back, *message;
+    } cases[] = {
+        {"sgd", "beta1", "0.8", "0.9", "optimizer.beta1 is for optimizer.name adamw, adam, adamw8bit, lion and muon"},
+        {"adafactor", "beta2", "0.8", "",
+         "optimizer.beta2 is for optimizer.name adamw, adam, adamw8bit, lion and muon"},
+        {"lion", "eps", "1e-6", "1e-8", "optimizer.eps is for optimizer.name adamw, adam, adamw8bit and muon: set it"},
+        {"adamw", "momentum", "0.9", "",
+         "optimizer.momentum is for optimizer.name sgd and muon: set it, or leave this"},
+        {"lion", "nesterov", "true", "false",
+         "optimizer.nesterov is for optimizer.name sgd: set it, or leave this out"},
+        {"adamw", "muon_adjust", "original", "match_rms_adamw", "optimizer.muon_adjust is for optimizer.name muon"},
+        {"sgd", "groups", "[{pattern: '*', beta2: 0.8}]", "", "optimizer.groups: '*' has beta2, which is for"},
+        {"adafactor", "groups", "[{pattern: '*', beta1: 0.8}]", "", "optimizer.groups: '*' has beta1, which is for"},
+        {"adamw", "groups", "[{pattern: 'a', hidden: true}]", "",
+         "optimizer.groups: 'a' has hidden, which is for optimizer.name muon and adamw8bit: set it, or leave this out"},
+    };
+    char key[40];
+
+    (void)state;
+
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    CHECK_OK(fsdp_train_config_set(config, "data.path", "data"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(key, sizeof key, "optimizer.%s", cases[i].key);
+        CHECK_OK(fsdp_train_config_set(config, "optimizer.name", cases[i].name));
+        CHECK_OK(fsdp_train_config_check(config, 2));
+        CHECK_OK(fsdp_train_config_set(config, key, cases[i].value));
+        CHECK_ERROR(fsdp_train_config_check(config, 2), FSDP_INVALID, cases[i].message);
+        CHECK_OK(fsdp_train_config_set(config, key, cases[i].back));
+    }
 }
 
 TEST_WITH(checkpoints_have_a_folder_of_their_own, setup, teardown)
