@@ -68,6 +68,15 @@ def check_file(path, layer, rules):
             yield f"{relative}:{line}: {problem}"
 
 
+def check_vendors(vendor):
+    """A folder that may include a vendor's header does so."""
+    for header, places in vendor.items():
+        for place in places:
+            files = (path for path in (ROOT / "src" / place).rglob("*") if path.suffix in {".c", ".h", ".cu", ".cuh"})
+            if not any(f"#include <{header}>" in path.read_text() for path in files):
+                yield f"src/LAYERS: '{header}' may be included in {place}, where no file does"
+
+
 def main():
     rules = read_rules()
     layers, public = rules[:2]
@@ -85,6 +94,7 @@ def main():
             problems.append(f"{path.relative_to(ROOT)}: has no line in src/LAYERS")
         else:
             problems += check_file(path, public[path.name][0], rules)
+    problems += check_vendors(rules[2])
     print("\n".join(problems) if problems else f"layers: ok ({count} files)")
     return 1 if problems else 0
 
