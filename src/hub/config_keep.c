@@ -235,13 +235,13 @@ fsdp_status fsdp__config_change(const char *path, const char *text, size_t bytes
     return status;
 }
 
-fsdp_status fsdp__hub_set_eos(const char *text, const json_t *value, char **out)
+fsdp_status fsdp__hub_set_key(const char *text, const char *key, const json_t *value, char **out)
 {
     size_t bytes = strlen(text), mark = fsdp__utf8_mark(text, bytes);
     change c = {.text = text + mark, .bytes = bytes - mark};
 
     *out = NULL;
-    FSDP_TRY(add_edit(&c, "eos_token_id", value, true));
+    FSDP_TRY(add_edit(&c, key, value, true));
     (void)make_text(&c, out);
     fsdp__free(c.edits[0].value);
     return *out ? FSDP_OK : FSDP_NO_MEMORY;

@@ -73,7 +73,7 @@ static fsdp_status add_end_of_turn(const fsdp_model_config *config, int32_t end_
         return FSDP_OK;
     stops.ids[stops.count++] = end_of_turn;
     FSDP__TRY_NEW(list = list_stops(&stops));
-    FSDP_TRY(fsdp__hub_set_eos(*text, list, &changed));
+    FSDP_TRY(fsdp__hub_set_key(*text, "eos_token_id", list, &changed));
     fsdp__free(*text);
     *text = fsdp__take(&changed);
     return FSDP_OK;

@@ -33,6 +33,9 @@ fsdp_status fsdp__generation_config_text(const fsdp_model_config *config, char *
 
 /* Does the same as fsdp_hub_copy_tokenizer. */
 fsdp_status fsdp__hub_copy_tokenizer(const char *from, const fsdp__directory *to);
+/* Puts the template of a folder's chat_template.jinja into its tokenizer_config.json, if that has another: transformers
+ * takes the former, llama.cpp's converter the latter. */
+fsdp_status fsdp__hub_agree_on_template(const fsdp__directory *folder);
 
 /* What a model has learned to talk by. */
 typedef struct fsdp__hub_talk {
@@ -46,8 +49,8 @@ typedef struct fsdp__hub_talk {
  * be NULL. */
 fsdp_status fsdp__hub_generation_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,
                                         const fsdp__hub_talk *talk, char **out);
-/* Changes `text`, a JSON object, so that its eos_token_id is `value`; all else stays. fsdp__free `*out`. */
-fsdp_status fsdp__hub_set_eos(const char *text, const json_t *value, char **out);
+/* Changes `text`, a JSON object, so that `key` is `value`; all else stays. fsdp__free `*out`. */
+fsdp_status fsdp__hub_set_key(const char *text, const char *key, const json_t *value, char **out);
 
 /* Returns the tensor of a folder's files for the parameter of this name, under any of the names that are known for it;
  * NULL: there is none. */

@@ -145,6 +145,8 @@ static fsdp_status copy_tokenizer(saver *s)
     if (status == FSDP_OK && target->talk && target->talk->chat_template)
         status = fsdp__directory_write_atomic(&s->staging, FSDP__HUB_CHAT_TEMPLATE, target->talk->chat_template,
                                               strlen(target->talk->chat_template));
+    if (status == FSDP_OK)
+        status = fsdp__hub_agree_on_template(&s->staging);
     if (status == FSDP_OK || !target->rescue)
         return status;
     fsdp_log(s->hold->context, FSDP_LOG_WARNING, "the tokenizer is not copied: %s", fsdp_last_error());

@@ -1,9 +1,11 @@
 /* tokenizer_files.c - the files of a model folder that belong to its tokenizer. */
+#include <string.h>
 #include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/file.h"
+#include "format/json_scan.h"
 #include "hub/hold.h"
 
 #define LIMIT_BYTES ((size_t)1 << 30)
@@ -57,6 +59,46 @@ fsdp_status fsdp__hub_copy_tokenizer(const char *from, const fsdp__directory *to
         FSDP_TRY(copy_file(source, to, files[i]));
     }
     return FSDP_OK;
+}
+
+/* Reads a file of a folder. `*out` stays NULL if there is none. */
+static fsdp_status read_file(const fsdp__directory *folder, const char *name, char **out)
+{
+    FSDP__FREED char *path = fsdp__path_join(folder->path, name);
+    size_t bytes;
+
+    FSDP__TRY_NEW(path);
+    return fsdp__path_exists(path) ? fsdp__file_read(path, LIMIT_BYTES, out, &bytes) : FSDP_OK;
+}
+
+/* Returns whether a member is this text. */
+static bool is_text(const fsdp__json_member *member, const char *text)
+{
+    FSDP__FREED char *own = member->is_string ? fsdp__calloc(member->bytes + 1, 1) : NULL;
+    int64_t halves;
+
+    return own && fsdp__json_unescape(member->text, member->bytes, own, &halves) == strlen(text) &&
+           memcmp(own, text, strlen(text)) == 0;
+}
+
+fsdp_status fsdp__hub_agree_on_template(const fsdp__directory *folder)
+{
+    static const char config_name[] = "tokenizer_config.json", key[] = "chat_template";
+    FSDP__FREED char *template = NULL, *config = NULL, *changed = NULL;
+    fsdp__json_member member = {.text = NULL};
+    fsdp__json_fault fault;
+    json_auto_t *value = NULL;
+
+    FSDP_TRY(read_file(folder, FSDP__HUB_CHAT_TEMPLATE, &template));
+    FSDP_TRY(read_file(folder, config_name, &config));
+    if (!template || !config || fsdp__json_find(config, strlen(config), key, &member, &fault) != FSDP_OK ||
+        !member.text || is_text(&member, template))
+        return FSDP_OK;
+    value = json_string(template);
+    if (!value) /* no UTF-8: nobody reads it */
+        return FSDP_OK;
+    FSDP_TRY(fsdp__hub_set_key(config, key, value, &changed));
+    return fsdp__directory_write_atomic(folder, config_name, changed, strlen(changed));
 }
 
 fsdp_status fsdp_hub_copy_tokenizer(const char *from, const char *to)
