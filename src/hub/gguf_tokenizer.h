@@ -9,6 +9,8 @@
 /* SentencePiece's mark of a space, U+2581. */
 #define FSDP__GGUF_MARK "\xe2\x96\x81"
 
+/* ---- gguf_tokens.c ---- */
+
 enum {
     FSDP__GGUF_ADDED_SCORE = -1000, /* as llama.cpp's converter has it */
     FSDP__GGUF_PADDING_SCORE = -10000
@@ -31,18 +33,6 @@ void fsdp__gguf_tokens_release(fsdp__gguf_tokens *tokens);
 fsdp_status fsdp__gguf_tokens_set(fsdp__gguf_tokens *tokens, const char *path, const char *text, int64_t id,
                                   int32_t type, float score);
 
-/* A way of splitting text for which llama.cpp has a name. */
-typedef struct fsdp__gguf_splitting {
-    const char *pre;   /* llama.cpp's name */
-    const char *regex; /* of a Split before the bytes; NULL: GPT-2's own */
-    bool digits;       /* each digit is by itself */
-    bool nfc;          /* the normalizer is NFC */
-    bool whole_words;  /* a word that is a token needs no merges */
-} fsdp__gguf_splitting;
-
-/* Finds a way of splitting by llama.cpp's name; NULL: there is none. */
-const fsdp__gguf_splitting *fsdp__gguf_splitting_named(const char *pre);
-
 /* Return the text of a key, "" if there is none; and whether a key is true, if it is a boolean. */
 const char *fsdp__gguf_json_text(const json_t *object, const char *key);
 bool fsdp__gguf_json_true(const json_t *object, const char *key, bool otherwise);
@@ -60,5 +50,19 @@ fsdp_status fsdp__gguf_score_by_merges(const char *path, const json_t *model, fs
 /* Makes merges of tokens with scores: all ways to make a token, the one of the highest score first. */
 fsdp_status fsdp__gguf_merges_of_scores(const char *path, const fsdp__gguf_tokens *tokens, const json_t *vocabulary,
                                         json_t *merges);
+
+/* ---- gguf_tokenizer.c ---- */
+
+/* A way of splitting text for which llama.cpp has a name. */
+typedef struct fsdp__gguf_splitting {
+    const char *pre;   /* llama.cpp's name */
+    const char *regex; /* of a Split before the bytes; NULL: GPT-2's own */
+    bool digits;       /* each digit is by itself */
+    bool nfc;          /* the normalizer is NFC */
+    bool whole_words;  /* a word that is a token needs no merges */
+} fsdp__gguf_splitting;
+
+/* Finds a way of splitting by llama.cpp's name; NULL: there is none. */
+const fsdp__gguf_splitting *fsdp__gguf_splitting_named(const char *pre);
 
 #endif

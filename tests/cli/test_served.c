@@ -1,12 +1,11 @@
 /* Every kind of folder that is written starts in the loaders of others: it has each file of their lists, and no file
  * that they would take for something else.
  *
- * transformers   config.json, generation_config.json, model.safetensors or its index with all parts, the tokenizer's
- * vLLM           all *.safetensors, and of them those that the index names; for LoRA adapter_config.json with r,
- *                lora_alpha and target_modules, and adapter_model.safetensors with lora_A and lora_B alone (its tokenizer is
- *                the base's)
- * llama.cpp      model*.safetensors, whose tensors must be exactly the index's; architectures of config.json;
- *                tokenizer.model, tokenizer.json or vocab.json and merges.txt; one chat template */
+ * transformers takes config.json, generation_config.json, model.safetensors or its index with all parts, and the
+ * tokenizer's files. vLLM takes all *.safetensors, and of them those that the index names; of an adapter, r, lora_alpha
+ * and target_modules, and a file with lora_A and lora_B alone; its tokenizer is the base's. llama.cpp's converter takes
+ * model*.safetensors, whose tensors must be those of the index, the class in architectures, and the chat template of
+ * tokenizer_config.json. */
 #include <dirent.h>
 #include <jansson.h>
 #include <stdlib.h>
