@@ -289,6 +289,37 @@ TEST(what_is_wrong_with_pieces_of_a_file_is_said)
     check_file_refused(nothing, "key 'tokenizer.ggml.tokens' is missing");
 }
 
+/* ---- memory ---- */
+
+/* Writes the tokenizer of a folder and reads it again; one of the allocations may fail. */
+static fsdp_status there_and_back(const char *directory)
+{
+    const fsdp_model_config config = config_of(425);
+    FSDP__SCOPED(fsdp__gguf_header_release) fsdp__gguf_header h;
+    FSDP__SCOPED(fsdp__gguf_release) fsdp__gguf file = {0};
+    FSDP__FREED char *json = NULL, *settings = NULL;
+
+    fsdp__gguf_header_begin(&h);
+    FSDP_TRY(fsdp__gguf_put_tokenizer(&h, directory, &config));
+    FSDP_TRY(fsdp__gguf_header_finish(&h));
+    FSDP_TRY(fsdp__gguf_parse("x.gguf", h.data, (size_t)h.bytes, &file));
+    return fsdp__gguf_tokenizer(&file, &json, &settings);
+}
+
+TEST(every_allocation_that_fails_is_told)
+{
+    static const char *const ways[][2] = {{"across.model", "tokenizer.model"}, {"llama.json", "tokenizer.json"}};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(ways); i++) {
+        char *directory = test_directory();
+
+        copy_piece_file(ways[i][0], directory, ways[i][1]);
+        for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
+            CHECK_FAULT(FSDP__FAULT_ALLOCATION, there_and_back(directory));
+        test_directory_free(directory);
+    }
+}
+
 /* ---- the package gguf ---- */
 
 TEST(the_package_gguf_has_the_same_tokens)
