@@ -101,13 +101,12 @@ static bool is_byte(const char *text)
            isxdigit((unsigned char)text[4]);
 }
 
-/* Lists the tokens of a tokenizer.json. */
-static fsdp_status list_tokens(const char *path, const json_t *root, fsdp__gguf_tokens *t)
+/* Lists the vocabulary of a tokenizer.json. */
+static fsdp_status list_vocabulary(const char *path, const json_t *root, fsdp__gguf_tokens *t)
 {
     const json_t *model = json_object_get(root, "model");
     const char *text, *unknown = fsdp__gguf_json_text(model, "unk_token");
     json_t *value;
-    size_t i;
 
     json_object_foreach(json_object_get(model, "vocab"), text, value)
     {
@@ -118,9 +117,6 @@ static fsdp_status list_tokens(const char *path, const json_t *root, fsdp__gguf_
 
         FSDP_TRY(fsdp__gguf_tokens_set(t, path, text, id_in(value), type, 0));
     }
-    json_array_foreach(json_object_get(root, "added_tokens"), i, value)
-        FSDP_TRY(add_added(t, path, json_string_value(json_object_get(value, "content")),
-                           id_in(json_object_get(value, "id")), fsdp__gguf_json_true(value, "special", false)));
     return FSDP_OK;
 }
 
@@ -238,6 +234,7 @@ typedef struct source {
     json_t *root, *settings, *added; /* tokenizer.json, tokenizer_config.json, added_tokens.json; NULL: there is none */
     bool has_model;
     fsdp__sentencepiece model;
+    const fsdp__gguf_splitting *way; /* of a vocab.json: root was made of that */
 } source;
 
 /* Returns the id of a special token: as tokenizer_config.json says, or else as a file with less says. */
@@ -303,10 +300,38 @@ static fsdp_status put_template(fsdp__gguf_header *h, const char *folder, const 
 
 /* ---- kinds ---- */
 
+/* Returns the id that a key is, -1: none. */
+static int64_t id_of_key(const char *key)
+{
+    char *end;
+    long long id = strtoll(key, &end, 10);
+
+    return end > key && *end == '\0' ? id : -1;
+}
+
+/* Lists the tokens of all files but a tokenizer.model; of a token in several of them tokenizer.json says the type. */
+static fsdp_status list_tokens(const source *s, fsdp__gguf_tokens *t)
+{
+    const char *key;
+    json_t *value;
+    size_t i;
+
+    if (s->root)
+        FSDP_TRY(list_vocabulary(s->path, s->root, t));
+    json_object_foreach(s->added, key, value) FSDP_TRY(add_added(t, "added_tokens.json", key, id_in(value), false));
+    json_object_foreach(json_object_get(s->settings, "added_tokens_decoder"), key, value)
+        FSDP_TRY(add_added(t, "tokenizer_config.json", json_string_value(json_object_get(value, "content")),
+                           id_of_key(key), fsdp__gguf_json_true(value, "special", false)));
+    json_array_foreach(json_object_get(s->root, "added_tokens"), i, value)
+        FSDP_TRY(add_added(t, s->path, json_string_value(json_object_get(value, "content")),
+                           id_in(json_object_get(value, "id")), fsdp__gguf_json_true(value, "special", false)));
+    return FSDP_OK;
+}
+
 static fsdp_status put_bytes(fsdp__gguf_header *h, const source *s)
 {
     const json_t *bpe = json_object_get(s->root, "model");
-    const fsdp__gguf_splitting *way = find_splitting(json_object_get(s->root, "pre_tokenizer"));
+    const fsdp__gguf_splitting *way = s->way ? s->way : find_splitting(json_object_get(s->root, "pre_tokenizer"));
     FSDP__SCOPED(fsdp__gguf_tokens_release) fsdp__gguf_tokens t = {.pieces = false};
 
     if (strcmp(fsdp__gguf_json_text(bpe, "type"), "BPE") != 0 || !way)
@@ -316,25 +341,12 @@ static fsdp_status put_bytes(fsdp__gguf_header *h, const source *s)
             "as GPT-2, SmolLM, Llama 3 or Qwen2 does",
             s->path);
     FSDP_TRY(fsdp__gguf_tokens_init(&t, s->config->vocab_size));
-    FSDP_TRY(list_tokens(s->path, s->root, &t));
+    FSDP_TRY(list_tokens(s, &t));
     fsdp__gguf_put_text(h, "tokenizer.ggml.model", "gpt2");
     fsdp__gguf_put_text(h, "tokenizer.ggml.pre", way->pre);
     put_tokens(h, &t);
     FSDP_TRY(put_merges(h, s->path, json_object_get(bpe, "merges")));
     put_specials(h, s, &t);
-    return FSDP_OK;
-}
-
-/* Adds the tokens that a folder has beside a tokenizer.model. */
-static fsdp_status list_added(const source *s, fsdp__gguf_tokens *t)
-{
-    const char *key;
-    json_t *value;
-
-    json_object_foreach(s->added, key, value) FSDP_TRY(add_added(t, "added_tokens.json", key, id_in(value), false));
-    json_object_foreach(json_object_get(s->settings, "added_tokens_decoder"), key, value)
-        FSDP_TRY(add_added(t, "tokenizer_config.json", json_string_value(json_object_get(value, "content")),
-                           strtoll(key, NULL, 10), fsdp__gguf_json_true(value, "special", false)));
     return FSDP_OK;
 }
 
@@ -344,16 +356,13 @@ static fsdp_status put_pieces(fsdp__gguf_header *h, const source *s)
     bool in_front = s->model.space_in_front;
 
     FSDP_TRY(fsdp__gguf_tokens_init(&t, s->config->vocab_size));
-    if (s->root) {
-        FSDP_TRY(list_tokens(s->path, s->root, &t));
+    FSDP_TRY(list_tokens(s, &t));
+    if (s->root)
         FSDP_TRY(fsdp__gguf_space_in_front(s->path, s->root, &in_front));
-    }
     if (s->has_model)
         FSDP_TRY(fsdp__gguf_list_pieces(s->model_path, &s->model, &t));
     else
         FSDP_TRY(fsdp__gguf_score_by_merges(s->path, json_object_get(s->root, "model"), &t));
-    if (!s->root)
-        FSDP_TRY(list_added(s, &t));
     fsdp__gguf_put_text(h, "tokenizer.ggml.model", "llama");
     fsdp__gguf_put_text(h, "tokenizer.ggml.pre", "default");
     put_tokens(h, &t);
@@ -389,23 +398,64 @@ static fsdp_status load_model(source *s)
     return fsdp__sentencepiece_parse(s->model_path, s->model_data, bytes, &s->model);
 }
 
+/* ---- vocab.json and merges.txt ---- */
+
+/* Adds the lines of a merges.txt but its first, which says a version. */
+static fsdp_status read_merges(const source *s, json_t *merges)
+{
+    FSDP__FREED char *path = fsdp__path_join(s->folder, "merges.txt"), *text = NULL;
+    size_t bytes;
+
+    FSDP__TRY_NEW(path);
+    FSDP_TRY(fsdp__file_read(path, LIMIT_BYTES, &text, &bytes));
+    for (char *line = text, *end; *line; line = end) {
+        size_t length = strcspn(line, "\r\n");
+
+        end = line + length + strspn(line + length, "\r\n");
+        if (length > 0 && strncmp(line, "#version", 8) != 0 &&
+            json_array_append_new(merges, json_stringn(line, length)) != 0)
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is no UTF-8", path);
+    }
+    return FSDP_OK;
+}
+
+/* Makes of the two files what a tokenizer.json would say, by the class that tokenizer_config.json names. */
+static fsdp_status load_pair(source *s)
+{
+    const char *kind = fsdp__gguf_json_text(s->settings, "tokenizer_class");
+    bool qwen2 = strncmp(kind, "Qwen2Tokenizer", 14) == 0;
+    json_t *vocabulary = NULL;
+
+    fsdp__free(s->path);
+    FSDP_TRY(load(s->folder, "vocab.json", &s->path, &vocabulary));
+    if (!vocabulary)
+        return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no tokenizer.json, no tokenizer.model, and no vocab.json",
+                         s->folder);
+    s->root = json_pack("{s:{s:s,s:o,s:[]}}", "model", "type", "BPE", "vocab", vocabulary, "merges");
+    FSDP__TRY_NEW(s->root);
+    s->way = fsdp__gguf_splitting_named(qwen2 ? "qwen2" : "gpt-2");
+    if (*kind && !qwen2 && strncmp(kind, "GPT2Tokenizer", 13) != 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "'%s' cannot be written as GGUF: how a '%s' without a tokenizer.json splits "
+                         "text is not known",
+                         s->folder, kind);
+    return read_merges(s, json_object_get(json_object_get(s->root, "model"), "merges"));
+}
+
 static fsdp_status put_all(fsdp__gguf_header *h, source *s)
 {
     FSDP__FREED char *settings = NULL, *added = NULL;
-    const json_t *model;
+    bool pieces;
 
     FSDP_TRY(load(s->folder, "tokenizer.json", &s->path, &s->root));
     FSDP_TRY(load(s->folder, "tokenizer_config.json", &settings, &s->settings));
     FSDP_TRY(load(s->folder, "added_tokens.json", &added, &s->added));
-    model = json_object_get(s->root, "model");
-    if (s->root && !fsdp__gguf_json_true(model, "byte_fallback", false)) {
-        FSDP_TRY(put_bytes(h, s));
-    } else {
+    pieces = !s->root || fsdp__gguf_json_true(json_object_get(s->root, "model"), "byte_fallback", false);
+    if (pieces)
         FSDP_TRY(load_model(s));
-        if (!s->root && !s->has_model)
-            return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no tokenizer.json, and no tokenizer.model", s->folder);
-        FSDP_TRY(put_pieces(h, s));
-    }
+    if (!s->root && !s->has_model)
+        FSDP_TRY(load_pair(s));
+    FSDP_TRY(pieces && !s->way ? put_pieces(h, s) : put_bytes(h, s));
     return put_template(h, s->folder, s->settings);
 }
 

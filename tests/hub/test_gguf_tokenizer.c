@@ -76,6 +76,38 @@ TEST(a_tokenizer_goes_there_and_back)
     test_directory_free(directory);
 }
 
+TEST(a_vocabulary_and_merges_are_written_as_they_are)
+{
+    char *directory = test_directory();
+    const fsdp__gguf_value *merges, *types;
+    fsdp_model_config config = config_of(9);
+    char *pre = NULL;
+    fsdp__gguf_header h;
+    fsdp__gguf file;
+
+    put_file(directory, "vocab.json", "{\"a\":0,\"b\":1,\"ab\":2,\"<|endoftext|>\":3}");
+    put_file(directory, "merges.txt", "#version: 0.2\r\na b\r\n");
+    put_file(directory, "tokenizer_config.json",
+             "{\"tokenizer_class\":\"Qwen2Tokenizer\",\"added_tokens_decoder\":{\"3\":{\"content\":\"<|endoftext|>\","
+             "\"special\":true},\"4\":{\"content\":\"<think>\"}}}");
+    fsdp__gguf_header_begin(&h);
+    CHECK_OK(fsdp__gguf_put_tokenizer(&h, directory, &config));
+    CHECK_OK(fsdp__gguf_header_finish(&h));
+    CHECK_OK(fsdp__gguf_parse("x.gguf", h.data, (size_t)h.bytes, &file));
+    CHECK_OK(fsdp__gguf_string(&file, "tokenizer.ggml.pre", true, &pre));
+    CHECK_STRING(pre, "qwen2");
+    CHECK_OK(fsdp__gguf_array(&file, "tokenizer.ggml.merges", FSDP__GGUF_TEXT, &merges));
+    CHECK_OK(fsdp__gguf_array(&file, "tokenizer.ggml.token_type", FSDP__GGUF_I32, &types));
+    CHECK_EQ(merges->count, 1);
+    CHECK_EQ(fsdp__gguf_i32_at(types, 2), 1);
+    CHECK_EQ(fsdp__gguf_i32_at(types, 3), 3);
+    CHECK_EQ(fsdp__gguf_i32_at(types, 4), 4);
+    fsdp__free(pre);
+    fsdp__gguf_release(&file);
+    fsdp__gguf_header_release(&h);
+    test_directory_free(directory);
+}
+
 /* transformers takes the file, too. */
 TEST(a_template_in_a_file_wins_over_a_list)
 {
