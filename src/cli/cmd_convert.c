@@ -53,9 +53,9 @@ static void usage(void)
          "                   folder\n"
          "  -o, --output TO  the same as TO\n"
          "  --to gguf        TO becomes a file of llama.cpp with weights, config,\n"
-         "                   tokenizer and chat template. A FROM that ends with\n"
-         "                   .gguf becomes a Hugging Face folder. The model is in\n"
-         "                   memory then, in float32\n"
+         "                   tokenizer and chat template. A FROM that is such a file\n"
+         "                   becomes a Hugging Face folder. The model is in memory\n"
+         "                   then, in float32\n"
          "\n"
          "Otherwise only a few MiB are in memory at a time. A temporary file beside TO\n"
          "takes as many bytes as TO will have, and is removed at the end.");
