@@ -43,6 +43,14 @@ fsdp_status fsdp__record_with(const fsdp__traits *traits, const fsdp__op *op, fs
 typedef bool (*fsdp__storage_namer)(const fsdp_context *context, const fsdp__storage *storage, char *text,
                                     size_t bytes);
 fsdp_status fsdp__set_storage_namer(fsdp_context *context, fsdp__storage_namer namer);
+/* Says which rows of a larger batch forwards have from here on: rows [first, first + count), in the first dimension of
+ * what they compute. Dropouts then draw for an element by its place in that batch, so that their masks do not depend on
+ * how it is divided. count 0, as at first: nothing is said, and they draw by the element's place in its tensor. */
+typedef struct fsdp__rows_of_batch {
+    int64_t first, count;
+} fsdp__rows_of_batch;
+fsdp_status fsdp__set_rows_of_batch(fsdp_context *context, fsdp__rows_of_batch rows);
+fsdp__rows_of_batch fsdp__get_rows_of_batch(const fsdp_context *context);
 /* Returns whether fsdp__record would record. A forward can skip what only a backward needs. */
 bool fsdp__will_record(fsdp_tensor *const *inputs, int input_count);
 

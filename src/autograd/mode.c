@@ -35,6 +35,22 @@ fsdp_status fsdp__set_storage_namer(fsdp_context *context, fsdp__storage_namer n
     return FSDP_OK;
 }
 
+fsdp_status fsdp__set_rows_of_batch(fsdp_context *context, fsdp__rows_of_batch rows)
+{
+    fsdp__autograd *autograd = fsdp__autograd_make(context);
+
+    FSDP__TRY_NEW(autograd);
+    autograd->rows = rows;
+    return FSDP_OK;
+}
+
+fsdp__rows_of_batch fsdp__get_rows_of_batch(const fsdp_context *context)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    return autograd ? autograd->rows : (fsdp__rows_of_batch){0};
+}
+
 /* If memory runs out here, a forward only records what it need not. */
 void fsdp_no_grad_begin(fsdp_context *context)
 {

@@ -130,6 +130,7 @@ typedef struct fsdp__autograd {
     int64_t no_grad;  /* depth, inside the innermost enable_grad */
     int64_t *outside; /* depths around each enable_grad, the outermost first */
     int64_t outside_count, outside_capacity;
+    fsdp__rows_of_batch rows;
     uint64_t sequence;
     uint64_t backwards;        /* begun so far */
     fsdp__storage_namer namer; /* or NULL */

@@ -4,12 +4,13 @@
 #include "base/rng.h"
 #include "models/models.h"
 
-/* Makes a dropout, whose draws differ from rank to rank, as the data does, and from place to place. */
+/* Makes a dropout, whose draws differ from place to place, and, where nobody says which rows of a batch a rank has,
+ * from rank to rank. */
 static fsdp_module *dropout_create(const fsdp__model_plan *plan, const char *name, int64_t layer, float p)
 {
-    uint64_t place = (uint64_t)fsdp_context_rank(plan->context) << 32 | (uint64_t)layer;
+    uint64_t place = (uint64_t)layer, own = (uint64_t)fsdp_context_rank(plan->context) << 32 | place;
 
-    return fsdp_dropout_create(plan->context, p, fsdp__rng_key(place, name));
+    return fsdp__dropout_create(plan->context, p, fsdp__rng_key(own, name), fsdp__rng_key(place, name));
 }
 
 static fsdp_init normal(float deviation)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/autograd.h"
 #include "base/rng.h"
 #include "fsdp/layers.h"
 
@@ -345,18 +346,20 @@ fsdp_module *fsdp_tanh_create(fsdp_context *context)
 typedef struct dropout {
     fsdp_module base;
     float p;
-    uint64_t seed, calls;
+    uint64_t seed, seed_of_all, calls;
 } dropout;
 
 static fsdp_tensor *dropout_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     dropout *m = (dropout *)self;
+    bool placed = fsdp__get_rows_of_batch(self->context).count > 0;
     uint32_t words[4];
 
     (void)count;
     if (!self->training || m->p == 0.0f)
         return inputs[0];
-    fsdp__philox(m->seed, m->calls, words); /* a recomputation repeats the first draws, whatever this gives */
+    fsdp__philox(placed ? m->seed_of_all : m->seed, m->calls,
+                 words); /* a recomputation repeats the first draws, whatever this gives */
     m->calls += !fsdp_recomputing(self->context);
     return fsdp_dropout(inputs[0], m->p, (uint64_t)words[0] << 32 | words[1]);
 }
@@ -378,6 +381,11 @@ static const fsdp_module_type dropout_type = {
 
 fsdp_module *fsdp_dropout_create(fsdp_context *context, float p, uint64_t seed)
 {
+    return fsdp__dropout_create(context, p, seed, seed);
+}
+
+fsdp_module *fsdp__dropout_create(fsdp_context *context, float p, uint64_t seed, uint64_t seed_of_all)
+{
     dropout *m = NULL;
 
     if (!(p >= 0.0f && p < 1.0f)) {
@@ -388,5 +396,6 @@ fsdp_module *fsdp_dropout_create(fsdp_context *context, float p, uint64_t seed)
         return NULL;
     m->p = p;
     m->seed = seed;
+    m->seed_of_all = seed_of_all;
     return &m->base;
 }

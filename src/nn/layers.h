@@ -20,6 +20,10 @@ fsdp__layer_form fsdp__layer_form_of(const fsdp_module *module);
 /* Returns a float as Python writes it: the shortest text that reads back as the same number, "1e-05", "0.0". */
 const char *fsdp__float_text(float value, char text[32]);
 
+/* Creates a dropout that draws by `seed`, and by `seed_of_all` where it is said which rows of a batch a forward has
+ * (fsdp__set_rows_of_batch): a seed of its own for each rank, and one for all. */
+fsdp_module *fsdp__dropout_create(fsdp_context *context, float p, uint64_t seed, uint64_t seed_of_all);
+
 /* Creates an RMSNorm that multiplies by 1 + weight, as Gemma has it; the weight begins with zeros. */
 fsdp_module *fsdp__rmsnorm_plus_one_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps);
 

@@ -105,7 +105,7 @@ fsdp_tensor *fsdp_relu(fsdp_tensor *x)
 
 typedef struct dropout_state {
     float p;
-    uint64_t key;
+    uint64_t key, offset; /* of the draw for the first element */
 } dropout_state;
 
 static fsdp_status drop(const fsdp_tensor *x, fsdp_tensor *y, const dropout_state *state)
@@ -114,6 +114,7 @@ static fsdp_status drop(const fsdp_tensor *x, fsdp_tensor *y, const dropout_stat
                                      .y = fsdp_tensor_data(y),
                                      .numel = fsdp_tensor_numel(x),
                                      .key = state->key,
+                                     .offset = state->offset,
                                      .p = state->p,
                                      .dtype = x->dtype};
 
@@ -132,9 +133,25 @@ static fsdp_status dropout_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
 static const fsdp__op dropout_op = {.name = "dropout", .backward = dropout_backward};
 
+/* Returns how many elements of the batch lie before those of the tensor, where it is said which rows it has. */
+static uint64_t elements_before(const fsdp_context *context, int64_t numel)
+{
+    fsdp__rows_of_batch rows = fsdp__get_rows_of_batch(context);
+
+    return rows.count > 0 ? (uint64_t)rows.first * (uint64_t)(numel / rows.count) : 0;
+}
+
+/* Chooses the draws; in a recomputation those of the first run. */
+static fsdp_status choose_draws(fsdp_context *context, int64_t numel, dropout_state *state)
+{
+    state->offset = elements_before(context, numel);
+    FSDP_TRY(fsdp__recomputation_number(context, &state->key));
+    return fsdp__recomputation_number(context, &state->offset);
+}
+
 fsdp_tensor *fsdp_dropout(fsdp_tensor *x, float p, uint64_t key)
 {
-    dropout_state state = {p, key};
+    dropout_state state = {.p = p, .key = key};
     fsdp_tensor *from, *y;
 
     if (!x || !fsdp__op_inputs("dropout", &x, 1) || !fsdp__op_same_dtype("dropout", &x, 1))
@@ -145,7 +162,7 @@ fsdp_tensor *fsdp_dropout(fsdp_tensor *x, float p, uint64_t key)
     }
     if (p == 0.0f)
         return x;
-    if (fsdp__recomputation_number(fsdp_device_context(x->storage->device), &state.key) != FSDP_OK)
+    if (choose_draws(fsdp_device_context(x->storage->device), fsdp_tensor_numel(x), &state) != FSDP_OK)
         return NULL;
     from = fsdp__op_contiguous(x);
     y = fsdp__empty_like(x, x->dtype);

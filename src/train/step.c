@@ -1,6 +1,7 @@
 /* step.c - one optimizer step. Every line is a stage; details are one call down. */
 #include <math.h>
 
+#include "autograd/autograd.h"
 #include "base/status.h"
 #include "train/dpo.h"
 #include "train/run.h"
@@ -82,6 +83,19 @@ static fsdp_status next_batch(fsdp_train_run *run, fsdp_batch *batch)
     return status;
 }
 
+/* Says which of the step's sequences the microbatch has, so that each is dropped alike in any microbatch of any rank.
+ * All microbatches draw as the first one does, for other sequences. */
+static fsdp_status place_draws(fsdp_train_run *run, int64_t number)
+{
+    int64_t count = run->config->training.local_batch_size;
+    int64_t before = number * fsdp_context_world_size(run->context) + fsdp_context_rank(run->context);
+
+    if (number == 0)
+        FSDP_TRY(fsdp_module_draws(run->model, &run->draws));
+    FSDP_TRY(fsdp_module_set_draws(run->model, run->draws));
+    return fsdp__set_rows_of_batch(run->context, (fsdp__rows_of_batch){before * count, count});
+}
+
 /* Runs forward and backward; run->losses gets the loss before it is divided by the number of microbatches, which would
  * round it. If the device looks at it, the host does not see it yet. */
 static fsdp_status microbatch(fsdp_train_run *run, int64_t number, int64_t *epoch)
@@ -94,6 +108,7 @@ static fsdp_status microbatch(fsdp_train_run *run, int64_t number, int64_t *epoc
 
     if (run->loader)
         FSDP_TRY(next_batch(run, &batch));
+    FSDP_TRY(place_draws(run, number));
     FSDP_TRY(fsdp_scope_begin(run->context));
     loss = forward(run, &batch);
     if (!loss) {
@@ -113,6 +128,7 @@ static fsdp_status microbatch(fsdp_train_run *run, int64_t number, int64_t *epoc
     FSDP_TRY_GOTO(status, backward(run, loss), out);
     *epoch = batch.epoch;
 out:
+    (void)fsdp__set_rows_of_batch(run->context, (fsdp__rows_of_batch){0}); /* has memory by now */
     fsdp_scope_end(run->context, NULL);
     return status;
 }

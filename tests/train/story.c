@@ -247,6 +247,7 @@ story_state story_state_of(fsdp_train_run *run)
     CHECK_OK(fsdp_optimizer_state_dict(run->optimizer, &state));
     out.optimizer = state->count > 0 ? digest_of(state) : 0;
     fsdp_state_dict_free(state);
+    out.ema = run->ema.average ? digest_of(run->ema.average) : 0;
     if (run->scaler)
         out.scale = fsdp_grad_scaler_get_state(run->scaler).scale;
     return out;

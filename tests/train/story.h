@@ -46,10 +46,10 @@ bool story_has(const story *s, const char *name);
 /* What the export has written. free() it. */
 char *story_weights(const story *s, size_t *bytes);
 
-/* A digest of all that a run which stands has: model, optimizer state (0: none of it), both whole, and its place in the
- * data. The same on every rank. [collective] */
+/* A digest of all that a run which stands has: model, optimizer state, average of the weights (0: none of it), all
+ * whole, and its place in the data. The same on every rank. [collective] */
 typedef struct story_state {
-    uint64_t model, optimizer;
+    uint64_t model, optimizer, ema;
     int64_t step, window;
     double scale;
 } story_state;

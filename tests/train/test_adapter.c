@@ -214,7 +214,7 @@ STORY_TEST(the_best_adapter_is_exported)
             story_setup(state);
             s = *state;
             set_adapter(s);
-            story_set(s, "optimizer.lr", "3"); /* it gets worse */
+            story_set(s, "optimizer.lr", "10"); /* it gets worse */
             story_set(s, "validation.share", "0.2");
             story_set(s, "validation.freq", "1");
             story_set(s, "export.which", "best");

@@ -125,11 +125,11 @@ STORY_TEST(at_another_number_of_ranks_it_goes_on)
         CHECK_EQ(s->status, FSDP_INTERRUPTED);
         CHECK_EQ(s->resumed_step, i == 0 ? -1 : i);
         CHECK_EQ(s->resumed_ranks, i == 0 ? 0 : worlds[i - 1]);
-        CHECK_NEAR(s->losses[i + 1], alone[i + 1], 1e-4);
+        CHECK_NEAR(s->losses[i + 1], alone[i + 1], 2e-6);
     }
     s->end_after = 0;
     story_go(s, 2);
-    CHECK_NEAR(s->losses[STORY_STEPS], alone[STORY_STEPS], 1e-4);
+    CHECK_NEAR(s->losses[STORY_STEPS], alone[STORY_STEPS], 2e-6);
 }
 
 /* The saved batch stands where no other is asked for. */

@@ -1,0 +1,269 @@
+/* A run on conversations, of any kind, that goes on at the same number of ranks is the run that never stopped, to the
+ * bit; at another number it has the same state to the bit, the same global batches token by token, and the same losses
+ * but for the order of sums. */
+#include <math.h>
+
+#include "base/file.h"
+#include "support/chat_folder.h"
+#include "train/run.h"
+#include "train/story.h"
+
+enum {
+    BATCH = 12, /* sequences a step, on all ranks */
+    SAVED = 3,  /* the step that is saved */
+    AFTER = STORY_STEPS - SAVED,
+    LONGEST = 128,
+    KEYS = 4
+};
+
+/* Losses in float32 differ by a few units in their last place. Muon makes momenta orthogonal, which multiplies what
+ * differs in directions that hardly matter, and bfloat16 rounds the gradients of each microbatch. */
+#define BOUND 2e-6
+#define WIDE_BOUND 1e-4
+
+typedef struct kind {
+    const char *name;
+    const char *keys[KEYS][2];
+    double bound;
+} kind;
+
+static const kind kinds[] = {
+    {"packed", {{NULL}}, BOUND},
+    {"padded, all learned", {{"data.packing", "false"}, {"data.train_on", "all"}}, BOUND},
+    {"split", {{"training.seq_len", "24"}, {"data.on_long_row", "split"}}, BOUND},
+    {"mixed", {{"data.mixture", "chat.jsonl data.txt"}}, BOUND},
+    {"pairs", {{"data.path", "pairs.jsonl"}, {"training.objective", "dpo"}, {"training.seq_len", "128"}}, BOUND},
+    {"LoRA with dropout", {{"adapter.rank", "4"}, {"adapter.dropout", "0.2"}}, BOUND},
+    {"DoRA", {{"adapter.rank", "4"}, {"adapter.dora", "true"}}, BOUND},
+    {"dropout", {{"model.preset", "gpt-10m"}, {"model.n_kv_heads", "3"}, {"model.dropout", "0.2"}}, BOUND},
+    {"dropout, recomputed",
+     {{"model.preset", "gpt-10m"},
+      {"model.n_kv_heads", "3"},
+      {"model.dropout", "0.2"},
+      {"activation_checkpoint.mode", "full"}},
+     BOUND},
+    {"an average", {{"training.ema_decay", "0.9"}}, BOUND},
+    {"sgd", {{"optimizer.name", "sgd"}, {"optimizer.momentum", "0.9"}, {"optimizer.lr", "0.1"}}, BOUND},
+    {"lion", {{"optimizer.name", "lion"}, {"optimizer.lr", "1e-4"}}, BOUND},
+    {"moments of 8 bits", {{"optimizer.name", "adamw8bit"}}, BOUND},
+    {"muon", {{"optimizer.name", "muon"}}, WIDE_BOUND},
+    {"bfloat16", {{"training.mixed_precision_param", "bfloat16"}}, WIDE_BOUND},
+};
+
+/* ---- what is trained on ---- */
+
+static void write_rows(const story *s, const char *name, bool pairs)
+{
+    char *path = test_path(s->directory, name);
+    FILE *out = fopen(path, "w");
+
+    for (int i = 0; i < 50; i++) {
+        if (pairs)
+            fprintf(out, "{\"prompt\": \"%d?\", \"chosen\": \"%.*s\", \"rejected\": \"%d\"}\n", i, 1 + i * 7 % 23,
+                    "every word of it is true", 1000 - i);
+        else
+            fprintf(out,
+                    "{\"messages\": [{\"role\": \"user\", \"content\": \"%d\"}, {\"role\": \"assistant\", "
+                    "\"content\": \"%.*s\"}]}\n",
+                    i, 1 + i * 5 % 17, "so many bottles.");
+    }
+    fclose(out);
+    free(path);
+}
+
+static void set_path(story *s, const char *key, const char *name)
+{
+    char *path = test_path(s->directory, name);
+
+    story_set(s, key, path);
+    free(path);
+}
+
+static void set_kind(story *s, const kind *k)
+{
+    char text[1024];
+
+    for (int i = 0; i < KEYS && k->keys[i][0]; i++)
+        if (strcmp(k->keys[i][0], "data.path") == 0) {
+            set_path(s, "data.path", k->keys[i][1]);
+        } else if (strcmp(k->keys[i][0], "data.mixture") == 0) {
+            snprintf(text, sizeof text, "[{path: %s/chat.jsonl, weight: 2}, {path: %s/data.txt}]", s->directory,
+                     s->directory);
+            story_set(s, "data.path", "");
+            story_set(s, "data.mixture", text);
+        } else {
+            story_set(s, k->keys[i][0], k->keys[i][1]);
+        }
+}
+
+static void set_all(story *s, const kind *k)
+{
+    static const char *const keys[][2] = {{"model.dim", "48"},          {"model.ffn_dim", "96"},
+                                          {"model.vocab_size", "260"},  {"training.seq_len", "64"},
+                                          {"model.max_seq_len", "128"}, {"training.global_batch_size", "12"},
+                                          {"optimizer.lr", "0.001"},    {"lr_scheduler.warmup_steps", "0"}};
+    char *tokenizer = test_path(s->directory, "tokenizer");
+
+    CHECK_OK(fsdp__make_directories(tokenizer));
+    chat_folder_write(tokenizer, chat_template_marked);
+    free(tokenizer);
+    write_rows(s, "chat.jsonl", false);
+    write_rows(s, "pairs.jsonl", true);
+    set_path(s, "data.path", "chat.jsonl");
+    set_path(s, "data.tokenizer", "tokenizer");
+    set_path(s, "data.cache", "cache");
+    story_set(s, "checkpoint.folder", s->folder);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        story_set(s, keys[i][0], keys[i][1]);
+    set_kind(s, k);
+}
+
+/* ---- a run ---- */
+
+/* Of a run that stands at the saved step, and of the steps from there on. */
+typedef struct course {
+    story *story;
+    story_state at, end;
+    double losses[AFTER];
+    int32_t batches[AFTER][BATCH][3][LONGEST]; /* inputs, targets, positions, by their place in the global batch */
+} course;
+
+static fsdp_train_run *start(fsdp_context *context, course *c)
+{
+    fsdp_train_run *run = NULL;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, c->story->config, &run));
+    return run;
+}
+
+/* Takes the steps after the saved one. */
+static void end(fsdp_context *context, course *c, fsdp_train_run *run)
+{
+    bool first = fsdp_context_rank(context) == 0;
+    story_state state = story_state_of(run);
+
+    if (first)
+        c->at = state;
+    for (int i = 0; i < AFTER; i++) {
+        fsdp_train_report report;
+
+        CHECK_OK(fsdp_train_step(run, &report));
+        CHECK_EQ(report.step, SAVED + i + 1);
+        if (first)
+            c->losses[i] = report.loss;
+    }
+    state = story_state_of(run);
+    if (first)
+        c->end = state;
+    fsdp_train_run_free(run);
+}
+
+static void go_all(fsdp_context *context, void *arg)
+{
+    fsdp_train_run *run = start(context, arg);
+
+    for (int i = 0; i < SAVED; i++)
+        CHECK_OK(fsdp_train_step(run, NULL));
+    CHECK_OK(fsdp_train_save(run));
+    end(context, arg, run);
+}
+
+static void go_on(fsdp_context *context, void *arg)
+{
+    end(context, arg, start(context, arg));
+}
+
+/* Takes the batches of the steps to come, in place of the run. */
+static void look(fsdp_context *context, void *arg)
+{
+    course *c = arg;
+    fsdp_train_run *run = start(context, c);
+    int64_t local = run->config->training.local_batch_size, length = run->config->training.seq_len;
+
+    CHECK_EQ(run->sequences, BATCH);
+    for (int64_t i = 0; i < AFTER * run->microbatches; i++) {
+        int64_t step = i / run->microbatches, micro = i % run->microbatches;
+        int64_t before = (micro * fsdp_context_world_size(context) + fsdp_context_rank(context)) * local;
+        fsdp_batch b;
+
+        CHECK_OK(fsdp_loader_next(run->loader, &b));
+        for (int64_t row = 0; row < local; row++) {
+            int32_t(*to)[LONGEST] = c->batches[step][before + row];
+            size_t bytes = (size_t)length * sizeof **to;
+
+            memcpy(to[0], b.inputs + row * length, bytes);
+            memcpy(to[1], b.targets + row * length, bytes);
+            if (b.positions)
+                memcpy(to[2], b.positions + row * length, bytes);
+        }
+    }
+    fsdp_train_run_free(run);
+}
+
+/* ---- comparing ---- */
+
+static void check_state(const kind *k, const char *when, const story_state *a, const story_state *b)
+{
+    if (a->model != b->model || a->optimizer != b->optimizer || a->ema != b->ema || a->step != b->step ||
+        a->window != b->window)
+        TEST_FAIL("%s, %s: weights %s, optimizer state %s, average %s, step %d and %d, window %d and %d", k->name, when,
+                  a->model == b->model ? "the same" : "differ", a->optimizer == b->optimizer ? "the same" : "differs",
+                  a->ema == b->ema ? "the same" : "differs", (int)a->step, (int)b->step, (int)a->window,
+                  (int)b->window);
+}
+
+static void check_losses(const kind *k, int from, int to, const course *a, const course *b, double bound)
+{
+    for (int i = 0; i < AFTER; i++)
+        if (!(fabs(a->losses[i] - b->losses[i]) <= bound))
+            TEST_FAIL("%s, %d -> %d ranks, step %d: loss %.9g and %.9g", k->name, from, to, SAVED + i + 1, a->losses[i],
+                      b->losses[i]);
+}
+
+static void set_ranks(story *s, int world, int microbatches)
+{
+    char text[12];
+
+    snprintf(text, sizeof text, "%d", BATCH / world / microbatches);
+    story_set(s, "training.local_batch_size", text);
+}
+
+static void go_between(void **state, const kind *k, int from, int to)
+{
+    course *all = calloc(1, sizeof *all), *same = calloc(1, sizeof *same), *other = calloc(1, sizeof *other);
+
+    story_teardown(state);
+    story_setup(state);
+    all->story = same->story = other->story = *state;
+    set_all(*state, k);
+    set_ranks(*state, from, 1);
+    test_run_ranks(from, go_all, all);
+    test_run_ranks(from, go_on, same);
+    CHECK(all->at.optimizer != 0 && all->at.model != all->end.model);
+    CHECK_EQ(all->at.ema != 0, strcmp(k->name, "an average") == 0);
+    check_state(k, "saved and gone on from", &all->at, &same->at);
+    check_losses(k, from, from, all, same, 0);
+    check_state(k, "at the end", &all->end, &same->end);
+    test_run_ranks(from, look, same);
+    CHECK(same->batches[0][0][0][0] != 0 && same->batches[AFTER - 1][BATCH - 1][0][0] != 0);
+    set_ranks(*state, to, to < 4 ? 2 : 1);
+    test_run_ranks(to, look, other);
+    CHECK_BYTES(other->batches, same->batches, sizeof same->batches);
+    test_run_ranks(to, go_on, other);
+    check_state(k, "at another number of ranks", &all->at, &other->at);
+    check_losses(k, from, to, all, other, k->bound);
+    free(all);
+    free(same);
+    free(other);
+}
+
+STORY_TEST(conversations_go_on_at_any_number_of_ranks)
+{
+    static const int worlds[][2] = {{1, 2}, {2, 3}, {4, 1}};
+
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++)
+            if (test_long() || !test_brief() || (i + w) % 9 == 0)
+                go_between(state, &kinds[i], worlds[w][0], worlds[w][1]);
+}
