@@ -132,6 +132,7 @@ static fsdp_train_run *start(fsdp_context *context, course *c)
 {
     fsdp_train_run *run = NULL;
 
+    fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL);
     CHECK_PTR(test_device(context));
     CHECK_OK(fsdp_train_run_create(context, c->story->config, &run));
     return run;
