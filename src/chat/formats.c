@@ -23,19 +23,27 @@ const char *fsdp_chat_kind_name(fsdp_chat_kind kind)
     return kind >= FSDP_CHAT_NONE && kind <= FSDP_CHAT_PREFERENCE ? names[kind] : names[FSDP_CHAT_NONE];
 }
 
+/* Returns whether a row has a field. A null is none: where rows are a table, each has a place for every field. */
+static bool has(const json_t *row, const char *field)
+{
+    const json_t *value = json_object_get(row, field);
+
+    return value && !json_is_null(value);
+}
+
 fsdp_chat_kind fsdp__chat_kind_of(const json_t *row)
 {
-    if (json_object_get(row, "chosen") && json_object_get(row, "rejected"))
+    if (has(row, "chosen") && has(row, "rejected"))
         return FSDP_CHAT_PREFERENCE;
-    if (json_object_get(row, "messages"))
+    if (has(row, "messages"))
         return FSDP_CHAT_MESSAGES;
-    if (json_object_get(row, "conversations"))
+    if (has(row, "conversations"))
         return FSDP_CHAT_SHAREGPT;
-    if (json_object_get(row, "prompt") && json_object_get(row, "completion"))
+    if (has(row, "prompt") && has(row, "completion"))
         return FSDP_CHAT_COMPLETION;
-    if (json_object_get(row, "instruction") && json_object_get(row, "output"))
+    if (has(row, "instruction") && has(row, "output"))
         return FSDP_CHAT_INSTRUCTION;
-    return json_object_get(row, "text") ? FSDP_CHAT_TEXT : FSDP_CHAT_NONE;
+    return has(row, "text") ? FSDP_CHAT_TEXT : FSDP_CHAT_NONE;
 }
 
 fsdp_chat_kind fsdp_chat_recognise(const char *row, size_t bytes)

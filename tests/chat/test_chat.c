@@ -338,6 +338,7 @@ TEST(no_mask_can_be_had_where_the_text_changes)
 
 TEST(null_is_refused_or_empty)
 {
+    static const char nulls[] = "{\"messages\": null, \"chosen\": null, \"prompt\": \"a\", \"completion\": \"b\"}";
     fixture f = open_fixture(chat_template_plain);
     fsdp_chat *chat = NULL;
     fsdp_chat_row row = {0};
@@ -350,6 +351,7 @@ TEST(null_is_refused_or_empty)
     CHECK(fsdp_chat_encode(f.chat, NULL, "", 0, NULL, &row) != FSDP_OK);
     CHECK_EQ(fsdp_chat_recognise(NULL, 0), FSDP_CHAT_NONE);
     CHECK_EQ(fsdp_chat_recognise("", 0), FSDP_CHAT_NONE);
+    CHECK_EQ(fsdp_chat_recognise(nulls, strlen(nulls)), FSDP_CHAT_COMPLETION);
     CHECK(fsdp_chat_kind_name((fsdp_chat_kind)99) != NULL);
     CHECK(!fsdp_chat_has_template(NULL));
     CHECK_EQ(fsdp_chat_end_of_turn(NULL), -1);
