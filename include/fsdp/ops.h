@@ -23,6 +23,12 @@ extern "C" {
 /* ---- matrix products ---- */
 /* Multiplies x (...,C) by weight (O,C) and adds bias (O), or FSDP_NO_BIAS -> (...,O): x weight^T + bias */
 FSDP_API fsdp_tensor *fsdp_linear(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias);
+/* Multiplies one x (...,C) by `count` weights (O_i,C), and adds biases (O_i), or FSDP_NO_BIAS -> outputs[i] (...,O_i).
+ * It is fsdp_linear for each of them. On a GPU it is one product, forward and backward, where the weights lie side by
+ * side in memory, as those of a sharded module do; so do the outputs then, and each is a strided view. 1 to 8 of them;
+ * the scope owns the outputs. */
+FSDP_API fsdp_status fsdp_linear_group(fsdp_tensor *x, int count, fsdp_tensor *const *weights,
+                                       fsdp_tensor *const *biases, fsdp_tensor **outputs);
 /* Does the same as GPT-2's Conv1D, with weight (C,O): x weight + bias */
 FSDP_API fsdp_tensor *fsdp_conv1d(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias);
 /* Stands for "no bias", the only tensor argument that may be left out. */

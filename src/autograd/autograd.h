@@ -19,6 +19,9 @@ typedef fsdp_operation fsdp__op;
 
 /* What some of the library's own operations need beside fsdp_operation. */
 typedef struct fsdp__traits {
+    /* Or NULL. Gives the tensor, which may be strided, in which the node reads the gradient of an output without moving
+     * it: of the output's shape and dtype, owned by the caller. NULL in `*out`: any place will do. */
+    fsdp_status (*place)(fsdp__node *node, int output, fsdp_tensor **out);
     bool always;                       /* backward also runs when no gradient has arrived */
     void (*reached)(fsdp__node *node); /* called when a backward begins that will come to the node; or NULL */
     fsdp__dear dear;                   /* expensive to compute again; such an operation calls fsdp__recall first */
@@ -82,6 +85,10 @@ fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad);
  * already, if nobody else sees that, or a fresh activation. It is contiguous and borrowed. The gradient counts as given
  * when the op's backward returns OK. Only for inputs that fsdp__node_needs. */
 fsdp_status fsdp__node_target(fsdp__node *node, int input, fsdp_tensor **out, bool *accumulate);
+/* Gives a tensor of the input's shape and dtype, from the scope, that the op may write the gradient to and then give:
+ * the operation that made the input reads it there (a traits->place). It may be strided. NULL in `*out`: there is none,
+ * and the op makes its own. Call it at most once per input. */
+fsdp_status fsdp__node_place(fsdp__node *node, int input, fsdp_tensor **out);
 /* Returns whether the graph is kept. Then an op must leave what it saved as it is. */
 bool fsdp__node_keeps(const fsdp__node *node);
 /* Returns whether only the running op sees this output gradient: then it is contiguous, and may be overwritten and

@@ -73,3 +73,17 @@ fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad)
     edge->given = fsdp_tensor_ref(grad); /* whether it can be adopted shows once the node has dropped it */
     return FSDP_OK;
 }
+
+fsdp_status fsdp__node_place(fsdp__node *node, int input, fsdp_tensor **out)
+{
+    const fsdp__edge *edge = &node->inputs[input];
+    fsdp__node *producer = edge->node;
+
+    *out = NULL;
+    if (!producer || !producer->traits->place || producer->grads[edge->output] || producer->outputs[edge->output].hooks)
+        return FSDP_OK;
+    FSDP_TRY(producer->traits->place(producer, edge->output, out));
+    if (*out)
+        FSDP__TRY_NEW(*out = fsdp__scope_adopt(*out));
+    return FSDP_OK;
+}

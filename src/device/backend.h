@@ -17,6 +17,9 @@ typedef struct fsdp__backend {
     /* It computes on memory that the ranks of a machine share: parameters may lie there in place or be cast into it.
      * Without this each rank gathers a copy (shard/group/residence.h). */
     bool shared_memory;
+    /* One product of several weights that lie side by side takes less time than a product of each
+     * (fsdp_linear_group). */
+    bool joins_products;
 
     /* Optional. Counts the devices that there are, of which ranks take turns; fails, and says why, where there is none.
      * NULL: a rank takes the first. [thread-safe] */

@@ -50,6 +50,11 @@ bool fsdp__device_shared_memory(const fsdp_device *device)
     return device->backend->shared_memory;
 }
 
+bool fsdp__device_joins_products(const fsdp_device *device)
+{
+    return device->backend->joins_products;
+}
+
 fsdp_stream *fsdp_device_stream(fsdp_device *device)
 {
     return device->stream;

@@ -75,6 +75,8 @@ bool fsdp__device_has_bytes(const fsdp_device *device); /* false: meta or dry */
 bool fsdp__device_host_access(const fsdp_device *device);
 /* Returns whether the device computes on memory that the ranks of a machine share. */
 bool fsdp__device_shared_memory(const fsdp_device *device);
+/* Returns whether one product of several weights is better than several. */
+bool fsdp__device_joins_products(const fsdp_device *device);
 
 /* ---- memory ---- */
 

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "models/models.h"
+#include "ops/op.h"
 
 /* The types of a part, by architecture: they differ in the names that transformers gives them. */
 #define TYPE(architecture, family, body, part, ...) [architecture] = {.name = family part, __VA_ARGS__},
@@ -132,14 +133,18 @@ typedef struct attention {
     fsdp_attention_options options;
 } attention;
 
-static fsdp_tensor *rotated(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t first)
+/* With `over` the result may take the place of x. */
+static fsdp_tensor *rotated(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t first, bool over)
 {
+    if (over)
+        return fsdp__rope_over(x, frequencies, positions, first);
     return positions ? fsdp_rope_at(x, frequencies, positions) : fsdp_rope(x, frequencies, first);
 }
 
 /* Queries (B,T,H,D), keys and values (B,T,G,D). */
 typedef struct qkv {
     fsdp_tensor *q, *k, *v;
+    bool joined; /* they are strided parts of one tensor, and q and k are needed by nobody but rope */
 } qkv;
 
 static fsdp_tensor *normalised(fsdp_module *norm, bool now, fsdp_tensor *x)
@@ -150,13 +155,17 @@ static fsdp_tensor *normalised(fsdp_module *norm, bool now, fsdp_tensor *x)
 /* Projects x (B,T,C) by three projections. */
 static qkv project(attention *m, fsdp_tensor *x, int64_t batch, int64_t time)
 {
-    fsdp_tensor *q = normalised(m->q_norm, m->norm_whole, fsdp_call(m->q_proj, x));
-    fsdp_tensor *k = normalised(m->k_norm, m->norm_whole, fsdp_call(m->k_proj, x));
-    fsdp_tensor *v = fsdp_call(m->v_proj, x);
+    fsdp_module *const projections[] = {m->q_proj, m->k_proj, m->v_proj};
+    fsdp_tensor *parts[3];
+    bool joined = !m->q_norm && fsdp__linears_joined(projections, 3, x, parts); /* norms would copy their parts */
+    fsdp_tensor *q = normalised(m->q_norm, m->norm_whole, joined ? parts[0] : fsdp_call(m->q_proj, x));
+    fsdp_tensor *k = normalised(m->k_norm, m->norm_whole, joined ? parts[1] : fsdp_call(m->k_proj, x));
+    fsdp_tensor *v = joined ? parts[2] : fsdp_call(m->v_proj, x);
 
     return (qkv){.q = fsdp_reshape(q, FSDP_SHAPE(batch, time, m->heads, m->head_dim)),
                  .k = fsdp_reshape(k, FSDP_SHAPE(batch, time, m->kv_heads, m->head_dim)),
-                 .v = fsdp_reshape(v, FSDP_SHAPE(batch, time, m->kv_heads, m->head_dim))};
+                 .v = fsdp_reshape(v, FSDP_SHAPE(batch, time, m->kv_heads, m->head_dim)),
+                 .joined = joined};
 }
 
 /* Does the same by one. */
@@ -189,8 +198,8 @@ static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tenso
     if (m->has_rope) {
         fsdp_tensor *frequencies = frequencies_of(m->positions, m->local, first + T);
 
-        x.q = rotated(x.q, frequencies, positions, first);
-        x.k = rotated(x.k, frequencies, positions, first);
+        x.q = rotated(x.q, frequencies, positions, first, x.joined);
+        x.k = rotated(x.k, frequencies, positions, first, x.joined);
     }
     FSDP_TRY(fsdp__kv_layer_extend(cached, &x.k, &x.v));
     y = fsdp_attention(x.q, x.k, x.v, &options);
@@ -289,7 +298,7 @@ static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tensor *const *inputs, i
     (void)count;
     if (m->gate_up_proj) {
         (void)fsdp_split(fsdp_call(m->gate_up_proj, inputs[0]), 2, 2, NULL, parts);
-    } else {
+    } else if (!fsdp__linears_joined((fsdp_module *const[]){m->gate_proj, m->up_proj}, 2, inputs[0], parts)) {
         parts[0] = fsdp_call(m->gate_proj, inputs[0]);
         parts[1] = fsdp_call(m->up_proj, inputs[0]);
     }

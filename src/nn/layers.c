@@ -6,8 +6,11 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
+#include "base/compiler.h"
 #include "base/rng.h"
+#include "device/device.h"
 #include "fsdp/layers.h"
+#include "ops/op.h"
 
 fsdp_module *fsdp__module_built(fsdp_module *module, fsdp_status status)
 {
@@ -92,6 +95,26 @@ fsdp_module *fsdp_linear_create(fsdp_context *context, fsdp_device *device, int6
     m->out = out_features;
     m->has_bias = !(options && options->no_bias);
     return fsdp__module_built(&m->layer.base, linear_build(m, device, options));
+}
+
+bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x, fsdp_tensor **outputs)
+{
+    fsdp_tensor *weights[8], *biases[8];
+
+    if (!x || count > (int)FSDP__COUNT_OF(weights) || !fsdp__device_joins_products(x->storage->device))
+        return false;
+    for (int i = 0; i < count; i++) {
+        const fsdp_layer *layer = (const fsdp_layer *)modules[i];
+
+        if (layer->base.type != &linear_type || layer->base.parts->hook_count > 0 || layer->base.parts->recompute)
+            return false;
+        weights[i] = layer->weight;
+        biases[i] = bias_of(layer);
+    }
+    if (!fsdp__linear_group_joins(x, count, weights, biases))
+        return false;
+    (void)fsdp_linear_group(x, count, weights, biases, outputs);
+    return true;
 }
 
 /* ---- Conv1D ---- */

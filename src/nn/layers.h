@@ -17,6 +17,10 @@ typedef enum fsdp__layer_form {
 } fsdp__layer_form;
 fsdp__layer_form fsdp__layer_form_of(const fsdp_module *module);
 
+/* Calls several Linears with one input as one product (fsdp_linear_group), if nothing acts around any of them and their
+ * weights lie side by side on a device that gains by it. Returns whether it did; `outputs` are NULL on failure. */
+bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x, fsdp_tensor **outputs);
+
 /* Returns a float as Python writes it: the shortest text that reads back as the same number, "1e-05", "0.0". */
 const char *fsdp__float_text(float value, char text[32]);
 

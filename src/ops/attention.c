@@ -100,8 +100,8 @@ static fsdp_status attention_backward(fsdp__node *node, fsdp_tensor *const *grad
     fsdp_tensor *out = fsdp__node_saved(node, 3), *lse = fsdp__node_saved(node, 4);
     fsdp_tensor *positions = fsdp__node_saved(node, 5);
     fsdp_tensor *dout = fsdp__op_contiguous(grads[0]); /* (B,T,H,D) */
-    fsdp_tensor *dq = fsdp__empty_like(q, q->dtype), *dk = fsdp__empty_like(k, k->dtype);
-    fsdp_tensor *dv = fsdp__empty_like(v, v->dtype);
+    fsdp_tensor *dq = fsdp__op_gradient(node, 0, q), *dk = fsdp__op_gradient(node, 1, k);
+    fsdp_tensor *dv = fsdp__op_gradient(node, 2, v);
     fsdp__attention_backward_args args = {.forward = state->args};
 
     if (!dout || !dq || !dk || !dv)

@@ -251,6 +251,15 @@ int64_t fsdp__op_last(const fsdp_tensor *tensor)
     return tensor->ndim > 0 ? tensor->shape[tensor->ndim - 1] : 1;
 }
 
+fsdp_tensor *fsdp__op_gradient(fsdp__node *node, int input, const fsdp_tensor *like)
+{
+    fsdp_tensor *place;
+
+    if (fsdp__node_place(node, input, &place) != FSDP_OK)
+        return NULL;
+    return place ? place : fsdp__empty_like(like, like->dtype);
+}
+
 int64_t fsdp__op_rows(const fsdp_tensor *tensor)
 {
     return tensor->ndim > 0 ? fsdp__shape_numel(tensor->ndim - 1, tensor->shape) : 1;

@@ -34,6 +34,9 @@ fsdp_tensor *fsdp__op_contiguous(fsdp_tensor *tensor);
 fsdp_tensor *fsdp__op_of_one(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor **y);
 /* Returns where an element-wise backward writes: `grad` itself if nobody else sees it, else a new tensor like it. */
 fsdp_tensor *fsdp__op_reuse(fsdp_tensor *grad);
+/* Makes the tensor that a backward writes the gradient of input `input` to, like the tensor `like`: where the operation
+ * that made the input reads it, or a new one. From the scope; may be strided. NULL on failure. */
+fsdp_tensor *fsdp__op_gradient(fsdp__node *node, int input, const fsdp_tensor *like);
 /* Returns the product of all dimensions but the last. */
 int64_t fsdp__op_rows(const fsdp_tensor *tensor);
 int64_t fsdp__op_last(const fsdp_tensor *tensor); /* size of the last dimension; 1 for () */
@@ -60,6 +63,13 @@ fsdp_status fsdp__op_check_indices(const char *op, const char *what, const fsdp_
  * host has written them and nobody since, or they were checked before. */
 fsdp_status fsdp__op_check_positions(const char *op, fsdp_tensor *positions, int64_t batch, int64_t time,
                                      fsdp_tensor **contiguous, int64_t *pairs);
+
+/* Does what fsdp_rope does, or with positions fsdp_rope_at, and writes the result over x where it can. Nobody else may
+ * need x. */
+fsdp_tensor *fsdp__rope_over(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t position0);
+
+/* Returns whether fsdp_linear_group computes these by one product. */
+bool fsdp__linear_group_joins(const fsdp_tensor *x, int count, fsdp_tensor *const *weights, fsdp_tensor *const *biases);
 
 /* ---- matrix products (gemm.c) ---- */
 

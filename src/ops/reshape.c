@@ -5,50 +5,86 @@
 
 #include <string.h>
 
+static const fsdp__traits no_traits = {0};
+
 /* Records a view under `op` and gives it to the scope. Takes ownership of `view`. */
-static fsdp_tensor *finish(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *view, const void *state, size_t state_bytes)
+static fsdp_tensor *finish(const fsdp__traits *traits, const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *view,
+                           const void *state, size_t state_bytes)
 {
     fsdp_tensor *y = fsdp__scope_adopt(view);
 
-    if (!y || fsdp__record(op, &x, 1, &y, 1, NULL, 0, state, state_bytes) != FSDP_OK)
+    if (!y || fsdp__record_with(traits, op, &x, 1, &y, 1, NULL, 0, state, state_bytes) != FSDP_OK)
         return NULL;
     return y;
 }
 
 /* ---- reshape ---- */
 
+typedef struct reshape_state {
+    fsdp__shape from, to;
+    const fsdp__storage *placed; /* where the gradient's place is, to be passed on as it lies there; or NULL */
+} reshape_state;
+
 static fsdp_status reshape_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
-    const fsdp__shape *shape = fsdp__node_state(node);
-    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx = NULL;
+    reshape_state *state = fsdp__node_state(node);
+    bool placed = grads[0]->storage == state->placed;
+    fsdp_tensor *dy = placed ? grads[0] : fsdp__op_contiguous(grads[0]), *dx = NULL;
     fsdp_status status;
 
+    state->placed = NULL;
     if (!dy)
         return fsdp_last_status();
-    FSDP_TRY(fsdp__view_reshape(dy, shape->ndim, shape->sizes, &dx));
+    FSDP_TRY(fsdp__view_reshape(dy, state->from.ndim, state->from.sizes, &dx));
     status = fsdp__node_give(node, 0, dx);
     fsdp_tensor_unref(dx);
     return status;
 }
 
+/* Gives the input's place in the output's shape. */
+static fsdp_status reshape_place(fsdp__node *node, int output, fsdp_tensor **out)
+{
+    reshape_state *state = fsdp__node_state(node);
+    fsdp_tensor *place;
+    fsdp_status status;
+
+    (void)output;
+    FSDP_TRY(fsdp__node_place(node, 0, &place));
+    if (!place)
+        return FSDP_OK;
+    status = fsdp__view_reshape(place, state->to.ndim, state->to.sizes, out);
+    if (status == FSDP_OK)
+        state->placed = place->storage;
+    if (status != FSDP_INVALID)
+        return status;
+    fsdp_clear_error(); /* its strides do not allow that */
+    return FSDP_OK;
+}
+
 static const fsdp__op reshape_op = {.name = "reshape", .backward = reshape_backward};
+static const fsdp__traits reshape_traits = {.place = reshape_place};
+
+static fsdp_tensor *finish_reshape(fsdp_tensor *x, fsdp_tensor *view)
+{
+    const reshape_state state = {.from = fsdp__shape_of(x), .to = fsdp__shape_of(view)};
+
+    return finish(&reshape_traits, &reshape_op, x, view, &state, sizeof state);
+}
 
 fsdp_tensor *fsdp_reshape(fsdp_tensor *x, int ndim, const int64_t *shape)
 {
     fsdp_tensor *view = NULL, *copy;
-    fsdp__shape state;
 
     if (!x || !fsdp__op_inputs("reshape", &x, 1))
         return NULL;
-    state = fsdp__shape_of(x);
     if (fsdp__view_reshape(x, ndim, shape, &view) == FSDP_OK)
-        return finish(&reshape_op, x, view, &state, sizeof state);
+        return finish_reshape(x, view);
     if (fsdp_tensor_is_contiguous(x)) /* then the strides were not the reason */
         return NULL;
     copy = fsdp__op_contiguous(x);
     if (!copy || fsdp__view_reshape(copy, ndim, shape, &view) != FSDP_OK)
         return NULL;
-    return finish(&reshape_op, x, view, &state, sizeof state);
+    return finish_reshape(x, view);
 }
 
 /* ---- transpose ---- */
@@ -74,7 +110,7 @@ fsdp_tensor *fsdp_transpose(fsdp_tensor *x, int dim0, int dim1)
 
     if (!x || !fsdp__op_inputs("transpose", &x, 1) || fsdp__view_transpose(x, dim0, dim1, &view) != FSDP_OK)
         return NULL;
-    return finish(&transpose_op, x, view, dims, sizeof dims);
+    return finish(&no_traits, &transpose_op, x, view, dims, sizeof dims);
 }
 
 /* ---- slice ---- */
@@ -111,7 +147,7 @@ fsdp_tensor *fsdp_slice(fsdp_tensor *x, int dim, int64_t start, int64_t length)
 
     if (!x || !fsdp__op_inputs("slice", &x, 1) || fsdp__view_narrow(x, dim, start, length, &view) != FSDP_OK)
         return NULL;
-    return finish(&slice_op, x, view, &state, sizeof state);
+    return finish(&no_traits, &slice_op, x, view, &state, sizeof state);
 }
 
 /* ---- concat ---- */

@@ -30,9 +30,11 @@ static fsdp_status rotate(const fsdp_tensor *x, const fsdp_tensor *frequencies, 
 static fsdp_status rope_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     int64_t position0 = *(const int64_t *)fsdp__node_state(node);
-    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx = fsdp__op_reuse(dy); /* (B,T,H,D) */
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx; /* (B,T,H,D) */
 
-    if (!dx)
+    FSDP_TRY(fsdp__node_place(node, 0, &dx));
+    dx = dx ? dx : fsdp__op_reuse(dy);
+    if (!dy || !dx)
         return fsdp_last_status();
     FSDP_TRY(rotate(dy, fsdp__node_saved(node, 0), fsdp__node_saved(node, 1), dx, position0, true));
     return fsdp__node_give(node, 0, dx);
@@ -40,8 +42,20 @@ static fsdp_status rope_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
 static const fsdp__op rope_op = {.name = "rope", .backward = rope_backward};
 
+/* Makes the result: new, or on the bytes of x. */
+static fsdp_tensor *make_result(fsdp_tensor *x, bool over)
+{
+    fsdp_tensor *y;
+
+    if (!over)
+        return fsdp__empty_like(x, x->dtype);
+    if (fsdp_tensor_begin_write(x) != FSDP_OK || fsdp__tensor_alias(x, &y) != FSDP_OK)
+        return NULL;
+    return fsdp__scope_adopt(y);
+}
+
 /* Positions may be NULL. */
-static fsdp_tensor *rope(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t position0)
+static fsdp_tensor *rope(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t position0, bool over)
 {
     fsdp_tensor *inputs[] = {x, frequencies, positions}, *saved[] = {frequencies, NULL}, *from, *y;
     int64_t pairs;
@@ -58,7 +72,7 @@ static fsdp_tensor *rope(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *
         fsdp__op_check_positions("rope", positions, x->shape[0], x->shape[1], &saved[1], &pairs) != FSDP_OK)
         return NULL;
     from = x->strides[3] == 1 ? x : fsdp__op_contiguous(x);
-    y = fsdp__empty_like(x, x->dtype);
+    y = make_result(x, over && from == x);
     if (!from || !y || rotate(from, frequencies, saved[1], y, position0, false) != FSDP_OK ||
         fsdp__record(&rope_op, &x, 1, &y, 1, saved, 2, &position0, sizeof position0) != FSDP_OK)
         return NULL;
@@ -67,10 +81,16 @@ static fsdp_tensor *rope(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *
 
 fsdp_tensor *fsdp_rope(fsdp_tensor *x, fsdp_tensor *frequencies, int64_t position0)
 {
-    return rope(x, frequencies, NULL, position0);
+    return rope(x, frequencies, NULL, position0, false);
 }
 
 fsdp_tensor *fsdp_rope_at(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions)
 {
-    return positions ? rope(x, frequencies, positions, 0) : NULL;
+    return positions ? rope(x, frequencies, positions, 0, false) : NULL;
+}
+
+fsdp_tensor *fsdp__rope_over(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t position0)
+{
+    /* A recomputation may have kept x, and would rotate it again. */
+    return rope(x, frequencies, positions, positions ? 0 : position0, x && !fsdp__origin_runs(x->storage));
 }

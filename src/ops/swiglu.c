@@ -11,15 +11,28 @@ static fsdp_status rows_of(fsdp_tensor *tensor, fsdp__matrix *out)
     return tensor ? fsdp__matrix_of(tensor, out) : fsdp_last_status();
 }
 
+/* Makes the tensor for the gradient of an input, and views it in the same way. */
+static fsdp_status gradient_rows(fsdp__node *node, int input, const fsdp_tensor *like, fsdp_tensor **grad,
+                                 fsdp__matrix *out)
+{
+    *grad = fsdp__op_gradient(node, input, like);
+    if (!*grad)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp__matrix_of(*grad, out));
+    if (out->data == fsdp_tensor_data(*grad) && out->col == 1)
+        return FSDP_OK;
+    *grad = fsdp__empty_like(like, like->dtype); /* the place's rows are not evenly spaced */
+    return *grad ? fsdp__matrix_of(*grad, out) : fsdp_last_status();
+}
+
 static fsdp_status swiglu_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
-    fsdp_tensor *dgate = fsdp__empty_like(grads[0], grads[0]->dtype);
-    fsdp_tensor *dup = fsdp__empty_like(grads[0], grads[0]->dtype);
+    fsdp_tensor *dgate, *dup;
     bool needs_up = fsdp__node_needs(node, 0);
-    fsdp__matrix gate, up, dy; /* (rows,C) */
+    fsdp__matrix gate, up, dy, to_gate, to_up; /* (rows,C) */
 
-    if (!dgate || !dup)
-        return fsdp_last_status();
+    FSDP_TRY(gradient_rows(node, 0, grads[0], &dgate, &to_gate));
+    FSDP_TRY(gradient_rows(node, 1, grads[0], &dup, &to_up));
     FSDP_TRY(rows_of(fsdp__node_saved(node, 0), &gate));
     FSDP_TRY(rows_of(fsdp__node_saved(node, needs_up ? 1 : 0), &up)); /* if up was not saved, any numbers will do */
     FSDP_TRY(rows_of(grads[0], &dy));
@@ -33,8 +46,8 @@ static fsdp_status swiglu_backward(fsdp__node *node, fsdp_tensor *const *grads)
                                              .gate_row = gate.row,
                                              .up_row = up.row,
                                              .dy_row = dy.row,
-                                             .dgate_row = gate.cols,
-                                             .dup_row = gate.cols,
+                                             .dgate_row = to_gate.row,
+                                             .dup_row = to_up.row,
                                              .dtype = grads[0]->dtype,
                                              .gelu = *(const bool *)fsdp__node_state(node)};
     FSDP_TRY(fsdp__launch_swiglu_backward(fsdp__op_stream(dgate), &args));

@@ -145,6 +145,7 @@ static const fsdp__backend backend = {
     .has_bytes = true,
     .host_access = false,
     .shared_memory = false,
+    .joins_products = true,
     .count = cuda_count,
     .open = cuda_open,
     .close = cuda_close,

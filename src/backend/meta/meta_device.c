@@ -110,6 +110,7 @@ static fsdp_status dry_gpu_copy_to_host(fsdp_stream *stream, void *host, const v
 
 const fsdp__backend fsdp__backend_dry_gpu = {
     .name = "dry-gpu",
+    .joins_products = true,
     .copy_to_host = dry_gpu_copy_to_host,
     .stream_create = behind_stream_create,
     WITHOUT_BYTES,

@@ -118,6 +118,11 @@ const fsdp__cut fsdp__cut_flat = {
 
 /* ---- all of it ---- */
 
+bool fsdp__param_lies_last(const fsdp__param *param)
+{
+    return param->extent.outer == 1 && param->extent.inner == 1;
+}
+
 /* Parts are counted in elements, but parameters have dtypes of their own. So the buffers' places are added up in
  * bytes, each rounded up as the allocator does, to make the ledger's counts add up. */
 static void lay_out_buffers(fsdp__param_group *group)
@@ -129,10 +134,17 @@ static void lay_out_buffers(fsdp__param_group *group)
         fsdp__param *p = &group->buffers[i];
 
         p->shard_offset = r->shard_bytes;
-        p->unsharded_offset = r->unsharded_bytes;
         r->shard_bytes += fsdp__param_padded_bytes(p, 1, p->orig_dtype);
-        r->unsharded_bytes += fsdp__param_padded_bytes(p, r->mesh.ranks, p->param_dtype);
     }
+    for (int last = 0; last < 2; last++)
+        for (int64_t i = 0; i < group->buffer_count; i++) {
+            fsdp__param *p = &group->buffers[i];
+
+            if (fsdp__param_lies_last(p) != last)
+                continue;
+            p->unsharded_offset = r->unsharded_bytes;
+            r->unsharded_bytes += fsdp__param_padded_bytes(p, r->mesh.ranks, p->param_dtype);
+        }
 }
 
 void fsdp__param_group_lay_out(fsdp__param_group *group)

@@ -34,11 +34,16 @@ static size_t place_bytes(const fsdp__param_group *group, int64_t buffer, fsdp__
 static size_t place_of(const fsdp__param *param, fsdp__gradient_use use)
 {
     const fsdp__param_group *group = param->group;
+    int64_t index = fsdp__param_buffer_index(param);
+    bool last = fsdp__param_lies_last(&group->buffers[index]);
     size_t offset = (size_t)param->placement.first * fsdp_dtype_size(dtype_of(param, use));
 
-    for (int64_t i = 0; i < fsdp__param_buffer_index(param); i++)
-        if (group->gradients[use].has_place[i])
+    for (int64_t i = 0; i < group->buffer_count; i++) {
+        bool i_last = fsdp__param_lies_last(&group->buffers[i]);
+
+        if (group->gradients[use].has_place[i] && (i_last == last ? i < index : last))
             offset += place_bytes(group, i, use);
+    }
     return offset;
 }
 

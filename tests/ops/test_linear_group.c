@@ -1,0 +1,449 @@
+/* Linears of one input as one product: how many products a step of sharded models has, and that their numbers are those
+ * of single products. On a CPU nothing is joined, and the bits are the same. Links: models shard adapter */
+#include <math.h>
+
+#include "base/probe.h"
+#include "device/dry.h"
+#include "fsdp/adapter.h"
+#include "fsdp/models.h"
+#include "fsdp/shard.h"
+#include "ops/op.h"
+#include "support/ranks.h"
+
+enum {
+    LAYERS = 2,
+    MOST = 64 * 64, /* elements of a parameter */
+    PARAMETERS = 64
+};
+
+typedef struct counts {
+    int forward, backward;
+} counts;
+
+typedef struct variant {
+    const char *name;
+    fsdp_architecture architecture;
+    counts joined, apart; /* products of a step */
+    bool bias;            /* of all projections */
+    fsdp_shard_options options;
+    fsdp_recompute_mode recompute;
+    const char *frozen;  /* parameters whose name has it */
+    const char *adapted; /* a module that has an adapter */
+} variant;
+
+typedef struct outcome {
+    const variant *v;
+    bool apart; /* a hook on a projection has it called by itself */
+    bool dry;
+    counts products;
+    int64_t peak; /* bytes */
+    float loss;
+    int64_t count, numel[PARAMETERS];
+    float *gradients[PARAMETERS]; /* of this rank's shards; NULL: none */
+} outcome;
+
+static fsdp_model_config tiny(const variant *v)
+{
+    return (fsdp_model_config){.architecture = v->architecture,
+                               .n_layers = LAYERS,
+                               .dim = 16,
+                               .n_heads = 4,
+                               .n_kv_heads = 2,
+                               .head_dim = 8,
+                               .ffn_dim = 32,
+                               .vocab_size = 16,
+                               .max_seq_len = 32,
+                               .norm_eps = 1e-5f,
+                               .rope_theta = 1000,
+                               .attention_bias = v->bias,
+                               .mlp_bias = v->bias};
+}
+
+static void fill(fsdp_module *model, const variant *v)
+{
+    fsdp_parameters parameters;
+
+    CHECK_OK(fsdp_module_parameters(model, &parameters));
+    for (int64_t p = 0; p < parameters.count; p++) {
+        fsdp_tensor *tensor = parameters.items[p].tensor;
+        float values[MOST], base = strstr(parameters.items[p].name, "norm") ? 1 : 0;
+
+        CHECK(fsdp_tensor_numel(tensor) <= MOST);
+        for (int64_t i = 0; i < fsdp_tensor_numel(tensor); i++)
+            values[i] = (float)(0.3 * sin(0.7 * (double)i + 1.3 * (double)p)) + base;
+        CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, values));
+        if (v->frozen && strstr(parameters.items[p].name, v->frozen))
+            CHECK_OK(fsdp_tensor_set_requires_grad(tensor, false));
+    }
+    fsdp_parameters_release(&parameters);
+}
+
+static fsdp_status look_on(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+{
+    (void)arg, (void)module, (void)inputs, (void)count;
+    return FSDP_OK;
+}
+
+static fsdp_module *part(fsdp_module *block, const char *path)
+{
+    fsdp_module *module = NULL;
+    char name[64];
+
+    for (const char *at = path; *at; at += strlen(name) + (at[strlen(name)] == '.')) {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "."), at);
+        module = CHECK_PTR(fsdp_module_child(module ? module : block, name));
+    }
+    return module;
+}
+
+static fsdp_device *device_of(fsdp_context *context, const outcome *o)
+{
+    return CHECK_PTR(o->dry ? fsdp__dry_gpu(context) : test_device(context));
+}
+
+static fsdp_module *build(fsdp_context *context, const outcome *o, fsdp_adapter **adapter)
+{
+    const fsdp_module_hooks hooks = {.pre_forward = look_on};
+    const fsdp_lora_options lora = {.rank = 2, .targets = &o->v->adapted, .target_count = 1};
+    const fsdp_model_config config = tiny(o->v);
+    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, device_of(context, o), &config));
+
+    *adapter = NULL;
+    if (o->v->adapted)
+        CHECK_OK(fsdp_adapter_add(model, &lora, adapter));
+    fill(model, o->v);
+    for (int64_t i = 0; i < LAYERS; i++) {
+        fsdp_module *block = fsdp_model_block(model, i);
+
+        if (o->apart) {
+            CHECK_OK(fsdp_module_add_hooks(part(block, "self_attn.k_proj"), &hooks, NULL));
+            CHECK_OK(fsdp_module_add_hooks(part(block, "mlp.up_proj"), &hooks, NULL));
+        }
+        CHECK_OK(fsdp_module_set_recompute(block, o->v->recompute));
+        CHECK_OK(fsdp_fully_shard(block, &o->v->options));
+    }
+    CHECK_OK(fsdp_fully_shard(model, &o->v->options));
+    return model;
+}
+
+static fsdp_status count_products(void *arg, fsdp__probe_event *event)
+{
+    *(int *)arg += event->kind == FSDP__KERNEL_MATMUL;
+    return FSDP_OK;
+}
+
+static fsdp_tensor *ids(fsdp_context *context, const outcome *o, int step)
+{
+    int32_t values[2 * 6];
+
+    for (int i = 0; i < 12; i++)
+        values[i] = (i * step + i / 6 + fsdp_context_rank(context)) % 16;
+    return CHECK_PTR(fsdp_from_data(device_of(context, o), FSDP_I32, FSDP_SHAPE(2, 6), values));
+}
+
+static void keep_gradients(fsdp_module *model, outcome *o)
+{
+    fsdp_parameters parameters;
+
+    CHECK_OK(fsdp_module_parameters(model, &parameters));
+    CHECK(parameters.count <= PARAMETERS);
+    o->count = parameters.count;
+    for (int64_t i = 0; i < parameters.count; i++) {
+        const fsdp_tensor *grad = fsdp_tensor_grad(parameters.items[i].tensor);
+
+        if (!grad)
+            continue;
+        o->numel[i] = fsdp_tensor_numel(grad);
+        o->gradients[i] = malloc((size_t)(o->numel[i] + 1) * sizeof(float));
+        CHECK_OK(fsdp_tensor_read(grad, FSDP_F32, o->gradients[i]));
+    }
+    fsdp_parameters_release(&parameters);
+}
+
+/* Two backwards, the second of which adds. */
+static void take(fsdp_context *context, outcome *o)
+{
+    fsdp_adapter *adapter;
+    fsdp_module *model = build(context, o, &adapter);
+    fsdp_memory_stats memory;
+    fsdp__subscriber *subscriber;
+    int products = 0;
+    double loss;
+
+    subscriber = CHECK_PTR(
+        fsdp__context_subscribe(context, FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), count_products, &products));
+    fsdp_device_reset_peak(device_of(context, o));
+    for (int step = 0; step < 2; step++) {
+        fsdp_tensor *out;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        products = 0;
+        out = CHECK_PTR(fsdp_call(model, ids(context, o, 5 + step), ids(context, o, 3)));
+        o->products.forward = products;
+        CHECK_OK(fsdp_backward(out));
+        o->products.backward = products - o->products.forward;
+        CHECK_OK(fsdp_tensor_item(out, &loss));
+        o->loss = (float)loss;
+        fsdp_scope_end(context, NULL);
+    }
+    fsdp__unsubscribe(subscriber);
+    fsdp_device_memory(device_of(context, o), &memory);
+    o->peak = (int64_t)memory.peak_without_workspace_bytes;
+    keep_gradients(model, o);
+    fsdp_adapter_free(adapter);
+    fsdp_module_unref(model);
+}
+
+static bool joins(fsdp_context *context)
+{
+    return fsdp__device_joins_products(test_device(context));
+}
+
+static void check_close(const outcome *a, const outcome *b, bool same_bits)
+{
+    float tolerance = a->v->options.mp_policy.param_dtype == FSDP_BF16 ? 2e-2f : 1e-5f;
+
+    CHECK_NEAR(a->loss, b->loss, same_bits ? 0 : tolerance);
+    CHECK_EQ(a->count, b->count);
+    for (int64_t p = 0; p < a->count; p++) {
+        CHECK_EQ(a->numel[p], b->numel[p]);
+        if (a->numel[p] > 0 && same_bits)
+            CHECK(memcmp(a->gradients[p], b->gradients[p], (size_t)a->numel[p] * sizeof(float)) == 0);
+        else if (a->numel[p] > 0)
+            CHECK_CLOSE(a->gradients[p], b->gradients[p], a->numel[p], tolerance, tolerance);
+    }
+}
+
+static void forget(outcome *o)
+{
+    for (int64_t i = 0; i < o->count; i++)
+        free(o->gradients[i]);
+}
+
+static void check_counts(const char *what, const outcome *o, counts expected)
+{
+    if (o->products.forward != expected.forward || o->products.backward != expected.backward)
+        TEST_FAIL("%s, %s: %d + %d products, expected %d + %d", o->v->name, what, o->products.forward,
+                  o->products.backward, expected.forward, expected.backward);
+}
+
+/* Where the ranks do not divide the rows of a weight there is room between it and the next. */
+static void compare(fsdp_context *context, void *arg)
+{
+    const variant *v = arg;
+    outcome joined = {.v = v}, apart = {.v = v, .apart = true};
+    bool joins_here = joins(context) && fsdp_context_world_size(context) != 3;
+
+    take(context, &joined);
+    take(context, &apart);
+    check_close(&joined, &apart, !joins_here);
+    check_counts("as they are", &joined, joins_here ? v->joined : v->apart);
+    check_counts("with hooks", &apart, v->apart);
+    /* A recomputation does not rotate in place: a block has q and k twice while it runs again. */
+    CHECK(joined.peak <= apart.peak + (v->recompute ? 2 * 6 * (4 + 2) * 8 * (int64_t)sizeof(float) : 0));
+    forget(&joined);
+    forget(&apart);
+}
+
+/* The head and its loss are three products; a block's seven linears one each forward and two each backward. */
+static const variant variants[] = {
+    {.name = "llama", .architecture = FSDP_LLAMA, .joined = {11, 16}, .apart = {17, 28}},
+    {.name = "qwen2", .architecture = FSDP_QWEN2, .joined = {11, 16}, .apart = {17, 28}},
+    {.name = "biases", .architecture = FSDP_LLAMA, .bias = true, .joined = {11, 16}, .apart = {17, 28}},
+    {.name = "qwen3", .architecture = FSDP_QWEN3, .joined = {15, 24}, .apart = {17, 28}},
+    {.name = "bf16",
+     .architecture = FSDP_LLAMA,
+     .joined = {11, 16},
+     .apart = {17, 28},
+     .options = {.mp_policy = {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}}},
+    {.name = "stays",
+     .architecture = FSDP_LLAMA,
+     .joined = {11, 16},
+     .apart = {17, 28},
+     .options = {.reshard_after_forward = FSDP_RESHARD_NEVER}},
+    {.name = "frozen", .architecture = FSDP_LLAMA, .joined = {11, 18}, .apart = {17, 26}, .frozen = "k_proj"},
+    {.name = "all frozen", .architecture = FSDP_LLAMA, .joined = {11, 8}, .apart = {17, 14}, .frozen = "_proj"},
+    {.name = "full",
+     .architecture = FSDP_LLAMA,
+     .joined = {11, 22},
+     .apart = {17, 40},
+     .recompute = FSDP_RECOMPUTE_FULL},
+    {.name = "cheap",
+     .architecture = FSDP_LLAMA,
+     .joined = {11, 16},
+     .apart = {17, 28},
+     .recompute = FSDP_RECOMPUTE_CHEAP},
+    {.name = "selective",
+     .architecture = FSDP_LLAMA,
+     .joined = {11, 18},
+     .apart = {17, 34},
+     .recompute = FSDP_RECOMPUTE_SELECTIVE},
+    {.name = "adapted", .architecture = FSDP_LLAMA, .joined = {18, 16}, .apart = {20, 18}, .adapted = "k_proj"}};
+
+TEST(linears_of_one_input_are_one_product_where_their_weights_touch)
+{
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+        for (int world = 1; world <= 4; world++)
+            test_run_ranks(world, compare, (void *)(uintptr_t)&variants[i]);
+}
+
+static void compare_dry(fsdp_context *context, void *arg)
+{
+    const variant *v = arg;
+    outcome real = {.v = v}, dry = {.v = v, .dry = true};
+
+    take(context, &real);
+    take(context, &dry);
+    check_counts("dry", &dry, real.products);
+    CHECK_EQ(dry.peak, real.peak);
+    forget(&real);
+    forget(&dry);
+}
+
+TEST(a_dry_step_has_the_products_and_the_memory_of_a_step_on_a_gpu)
+{
+    const char *device = getenv("FSDP_TEST_DEVICE");
+
+    if (!device || strcmp(device, "cuda") != 0)
+        skip();
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+        test_run_ranks(1, compare_dry, (void *)(uintptr_t)&variants[i]);
+}
+
+/* ---- the operation ---- */
+
+enum {
+    ROWS = 5,
+    IN = 16,
+    OUT = 16, /* of each of three */
+    GROUP = 3
+};
+
+static void release(void *arg, void *data)
+{
+    (void)data;
+    fsdp_tensor_unref(arg);
+}
+
+/* A leaf on the bytes of `all` from element `at` on, as the parameters of a region lie. */
+static fsdp_tensor *leaf_in(fsdp_tensor *all, int64_t at, int ndim, const int64_t *shape)
+{
+    fsdp__storage *storage;
+    fsdp_tensor *leaf;
+    size_t bytes = (size_t)(ndim == 2 ? OUT * IN : OUT) * sizeof(float);
+
+    CHECK_OK(fsdp__storage_create(all->storage->device, bytes, FSDP_MEMORY_ACTIVATION, false, &storage));
+    fsdp__storage_adopt(storage, (float *)fsdp_tensor_data(all) + at, release, fsdp_tensor_ref(all));
+    CHECK_OK(fsdp__tensor_create_view(storage, FSDP_F32, ndim, shape, NULL, 0, &leaf));
+    fsdp__storage_unref(storage);
+    CHECK_OK(fsdp_tensor_set_requires_grad(leaf, true));
+    return leaf;
+}
+
+/* Of three outputs one is used twice, once through other shapes, one once, and one not at all. */
+static void use(fsdp_tensor *x, fsdp_tensor *const *weights, fsdp_tensor *const *biases, bool group, bool again)
+{
+    fsdp_tensor *y[GROUP], *sum, *loss;
+
+    if (group) {
+        CHECK_OK(fsdp_linear_group(x, GROUP, weights, biases, y));
+    } else {
+        for (int i = 0; i < GROUP; i++)
+            y[i] = CHECK_PTR(fsdp_linear(x, weights[i], biases[i]));
+    }
+    sum = CHECK_PTR(
+        fsdp_mul(fsdp_reshape(fsdp_tanh(y[0]), FSDP_SHAPE(ROWS, 4, 4)),
+                 fsdp_swiglu(fsdp_reshape(y[0], FSDP_SHAPE(ROWS, 4, 4)), fsdp_reshape(y[2], FSDP_SHAPE(ROWS, 4, 4)))));
+    loss = CHECK_PTR(fsdp_mean(sum));
+    CHECK_OK(fsdp_backward_from(&loss, NULL, 1, again));
+    if (again)
+        CHECK_OK(fsdp_backward(loss));
+}
+
+/* The gradients of x, and of the weights and biases that have one. */
+static int gradients_of(fsdp_tensor *x, fsdp_tensor *const *weights, fsdp_tensor *const *biases, float *out)
+{
+    int at = ROWS * IN;
+
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_tensor_grad(x)), FSDP_F32, out));
+    for (int i = 0; i < GROUP; i++) {
+        const fsdp_tensor *both[] = {weights[i], biases[i]};
+
+        for (int b = 0; b < (biases[0] == FSDP_NO_BIAS ? 1 : 2); b++) {
+            CHECK_EQ(!fsdp_tensor_grad(both[b]), i == 1);
+            if (i == 1)
+                continue;
+            CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(both[b]), FSDP_F32, out + at));
+            at += (int)fsdp_tensor_numel(both[b]);
+        }
+    }
+    return at;
+}
+
+static int compute(fsdp_context *context, bool bias, bool group, bool again, float *out)
+{
+    fsdp_device *device = test_device(context);
+    fsdp_tensor *x, *all, *weights[GROUP], *biases[GROUP];
+    float values[GROUP * OUT * (IN + 1)];
+    int count;
+
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        values[i] = (float)sin(0.37 * (double)i);
+    CHECK_OK(fsdp_scope_begin(context));
+    x = CHECK_PTR(fsdp_from_data(device, FSDP_F32, FSDP_SHAPE(ROWS, IN), values + 7));
+    CHECK_OK(fsdp_tensor_set_requires_grad(x, true));
+    all = CHECK_PTR(fsdp_from_data(device, FSDP_F32, FSDP_SHAPE(GROUP * OUT * (IN + 1)), values));
+    for (int i = 0; i < GROUP; i++) {
+        weights[i] = leaf_in(all, i * OUT * IN, 2, (const int64_t[]){OUT, IN});
+        biases[i] = bias ? leaf_in(all, GROUP * OUT * IN + i * OUT, 1, (const int64_t[]){OUT}) : FSDP_NO_BIAS;
+    }
+    /* The same bytes: `release_arg` is one tensor. */
+    CHECK_EQ(fsdp__linear_group_joins(x, GROUP, weights, biases), joins(context));
+    use(x, weights, biases, group, again);
+    count = gradients_of(x, weights, biases, out);
+    for (int i = 0; i < GROUP; i++) {
+        fsdp_tensor_unref(weights[i]);
+        if (bias)
+            fsdp_tensor_unref(biases[i]);
+    }
+    fsdp_scope_end(context, NULL);
+    return count;
+}
+
+TEST(outputs_may_be_used_twice_or_not_at_all)
+{
+    fsdp_context *context = test_context();
+    float joined[ROWS * IN + GROUP * OUT * (IN + 1)], apart[ROWS * IN + GROUP * OUT * (IN + 1)];
+
+    CHECK_PTR(test_device(context));
+    for (int i = 0; i < 4; i++) {
+        int count = compute(context, i & 1, true, i & 2, joined);
+
+        CHECK_EQ(compute(context, i & 1, false, i & 2, apart), count);
+        CHECK_CLOSE(joined, apart, count, 1e-5, 1e-6);
+    }
+    fsdp_context_free(context);
+}
+
+TEST(a_group_that_does_not_fit_is_an_error_that_says_so)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *x, *weights[9], *biases[9], *out[9];
+
+    CHECK_OK(fsdp_scope_begin(context));
+    x = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, 3), 1));
+    for (int i = 0; i < 9; i++) {
+        weights[i] = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, i < 2 ? 3 : 4), 1));
+        biases[i] = FSDP_NO_BIAS;
+    }
+    CHECK_STATUS(fsdp_linear_group(x, 9, weights, biases, out), FSDP_INVALID);
+    CHECK_CONTAINS(fsdp_last_error(), "linear_group: 9 linears: expected 1 to 8");
+    CHECK_STATUS(fsdp_linear_group(x, 0, weights, biases, out), FSDP_INVALID);
+    CHECK_OK(fsdp_linear_group(x, 2, weights, biases, out));
+    CHECK(fsdp_linear_group(x, 3, weights, biases, out) != FSDP_OK);
+    CHECK_CONTAINS(fsdp_last_error(), "linear: input (2, 3) does not fit weight (2, 4)");
+    for (int i = 0; i < 3; i++)
+        CHECK_NULL(out[i]);
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
