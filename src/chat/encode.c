@@ -404,21 +404,32 @@ void fsdp_chat_row_release(fsdp_chat_row *row)
     *row = (fsdp_chat_row){0};
 }
 
-int32_t fsdp_chat_end_of_turn(const fsdp_chat *chat)
+/* Renders a talk, and encodes what stands behind its answer. A template that cannot do it has no end of turn. */
+static fsdp_status encode_end(const fsdp_chat *chat, fsdp_chat_row *row)
 {
     static const char talk[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
                                "\"content\": \"an-answer-0\"}]}";
     const fsdp_chat_options options = {.no_mask = true};
+    const char *answer;
+
+    FSDP_TRY(fsdp_chat_encode(chat, NULL, talk, sizeof talk - 1, &options, row));
+    answer = strstr(row->text, "an-answer-0");
+    row->ids.count = 0;
+    return answer ? encode_text(chat, NULL, answer, strlen(answer), row) : FSDP_OK;
+}
+
+fsdp_status fsdp_chat_end_of_turn(const fsdp_chat *chat, int32_t *out)
+{
     FSDP__SCOPED(fsdp_chat_row_release) fsdp_chat_row row = {0};
     bool held = fsdp_hold_error(true);
-    fsdp_status status = fsdp_chat_encode(chat, NULL, talk, sizeof talk - 1, &options, &row);
-    const char *answer = status == FSDP_OK ? strstr(row.text, "an-answer-0") : NULL;
-    int32_t found = -1;
+    fsdp_status status = fsdp_chat_has_template(chat) ? encode_end(chat, &row) : FSDP_NOT_FOUND;
 
-    if (answer && encode_text(chat, NULL, answer, strlen(answer), &row) == FSDP_OK)
-        for (int64_t i = 0; i < row.ids.count && found < 0; i++)
-            if (chat->tokenizer->bpe.vocabulary.tokens[row.ids.ids[i]].special)
-                found = row.ids.ids[i];
     fsdp_release_error(held);
-    return found;
+    *out = -1;
+    if (status == FSDP_NO_MEMORY)
+        return FSDP_FAIL(status, "no memory to find the end of a turn");
+    for (int64_t i = 0; status == FSDP_OK && i < row.ids.count && *out < 0; i++)
+        if (chat->tokenizer->bpe.vocabulary.tokens[row.ids.ids[i]].special)
+            *out = row.ids.ids[i];
+    return FSDP_OK;
 }

@@ -14,6 +14,7 @@
 #include "cli/folder_model.h"
 #include "cli/own_process.h"
 #include "device/device.h"
+#include "hub/hold.h"
 #include "launch/launch.h"
 #include "nn/module.h"
 #include "train/facts.h"
@@ -37,6 +38,13 @@ static fsdp_status read_ids(fsdp__continuation *c)
     return FSDP_OK;
 }
 
+/* Chooses whose tokenizer and template a talk has: an adapter's, where that has brought its own. */
+static void choose_tokenizer(fsdp__continuation *c)
+{
+    if (c->chat && !c->tokenizer && c->adapter && fsdp__hub_has_tokenizer(c->adapter))
+        c->tokenizer = c->adapter;
+}
+
 /* Opens the talk; the prompt, if there is one, is its first message. */
 static fsdp_status read_message(fsdp__continuation *c)
 {
@@ -54,6 +62,7 @@ static fsdp_status read_message(fsdp__continuation *c)
 
 static fsdp_status read_prompt(fsdp__continuation *c)
 {
+    choose_tokenizer(c);
     FSDP_TRY(fsdp__token_text_open(c->folder.path, c->tokenizer, c->config.vocab_size, &c->text));
     if (c->chat)
         return read_message(c);
@@ -75,11 +84,14 @@ static void add_stop(fsdp__continuation *c, int32_t id)
 /* Reads the stop tokens of the model, or, if it has none, of the tokenizer. */
 static fsdp_status read_stops(fsdp__continuation *c)
 {
+    int32_t end = -1;
+
     FSDP_TRY(fsdp_hub_read_stop_tokens(c->folder.path, &c->stops));
     if (c->stops.count == 0 && c->text.tokenizer && fsdp_tokenizer_eos(c->text.tokenizer) >= 0)
         c->stops.ids[c->stops.count++] = fsdp_tokenizer_eos(c->text.tokenizer);
     if (c->chat)
-        add_stop(c, fsdp_chat_end_of_turn(c->talk.chat));
+        FSDP_TRY(fsdp_chat_end_of_turn(c->talk.chat, &end));
+    add_stop(c, end);
     if (c->chat && c->text.tokenizer)
         add_stop(c, fsdp_tokenizer_eos(c->text.tokenizer));
     c->options.stop_tokens = c->stops.ids;

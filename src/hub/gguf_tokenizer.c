@@ -11,6 +11,7 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "chat/templates.h"
 #include "hub/gguf_tokenizer.h"
 
 #define LIMIT_BYTES ((size_t)256 << 20)
@@ -274,27 +275,13 @@ static void put_specials(fsdp__gguf_header *h, const source *s, const fsdp__gguf
     fsdp__gguf_put_integer(h, "tokenizer.ggml.add_eos_token", FSDP__GGUF_BOOL, is_put(s, t, end, true, false));
 }
 
-/* Puts the chat template: chat_template.jinja, or of tokenizer_config.json a text or the default of a list. */
-static fsdp_status put_template(fsdp__gguf_header *h, const char *folder, const json_t *config)
+static fsdp_status put_template(fsdp__gguf_header *h, const char *folder)
 {
-    const json_t *given = json_object_get(config, "chat_template");
-    const char *text = json_string_value(given);
-    FSDP__FREED char *path = fsdp__path_join(folder, "chat_template.jinja"), *file = NULL;
-    size_t bytes, i;
-    json_t *one;
+    FSDP__SCOPED(fsdp__templates_release) fsdp__templates all = {0};
 
-    FSDP__TRY_NEW(path);
-    if (fsdp__path_exists(path)) {
-        FSDP_TRY(fsdp__file_read(path, LIMIT_BYTES, &file, &bytes));
-        text = file;
-    }
-    json_array_foreach(given, i, one)
-    {
-        if (!file && (!text || strcmp(fsdp__gguf_json_text(one, "name"), "default") == 0))
-            text = json_string_value(json_object_get(one, "template"));
-    }
-    if (text)
-        fsdp__gguf_put_text(h, "tokenizer.chat_template", text);
+    FSDP_TRY(fsdp__templates_read(folder, &all));
+    if (all.usual.text)
+        fsdp__gguf_put_text(h, "tokenizer.chat_template", all.usual.text);
     return FSDP_OK;
 }
 
@@ -456,7 +443,7 @@ static fsdp_status put_all(fsdp__gguf_header *h, source *s)
     if (!s->root && !s->has_model)
         FSDP_TRY(load_pair(s));
     FSDP_TRY(pieces && !s->way ? put_pieces(h, s) : put_bytes(h, s));
-    return put_template(h, s->folder, s->settings);
+    return put_template(h, s->folder);
 }
 
 static void release_source(source *s)

@@ -49,19 +49,26 @@ typedef struct place {
     bool rescue; /* a rescue: what counts is to save the weights */
 } place;
 
+/* Returns whether no tokenizer goes along: tokens are bytes, or it is an adapter, whose base has it. One that has
+ * learned to talk has tokenizer and template in its folder, as peft's trainers put them there. */
+static bool leaves_tokenizer(const fsdp_train_run *run)
+{
+    return fsdp__inputs_are_bytes(run->config) || (fsdp__train_exports_adapter(run->config) && !run->talks);
+}
+
 static fsdp_status hold_place(fsdp_train_run *run, const place *p)
 {
     /* export.overwrite applies to export.path alone: for another folder setting it would not help. */
-    const fsdp__hub_target target = {
-        .folder = p->path,
-        .source = run->config->model.path,
-        .tokenizer = fsdp__text_tokenizer_folder(run),
-        .talk = run->talks ? &run->talk : NULL,
-        .no_tokenizer = fsdp__inputs_are_bytes(run->config) || fsdp__train_exports_adapter(run->config),
-        .overwrite_hint = p->path == run->config->save.path ? "export.overwrite: true" : NULL,
-        .overwrite = p->overwrite,
-        .adapter = fsdp__train_exports_adapter(run->config),
-        .rescue = p->rescue};
+    const fsdp__hub_target target = {.folder = p->path,
+                                     .source = run->config->model.path,
+                                     .tokenizer = fsdp__text_tokenizer_folder(run),
+                                     .talk = run->talks ? &run->talk : NULL,
+                                     .no_tokenizer = leaves_tokenizer(run),
+                                     .overwrite_hint =
+                                         p->path == run->config->save.path ? "export.overwrite: true" : NULL,
+                                     .overwrite = p->overwrite,
+                                     .adapter = fsdp__train_exports_adapter(run->config),
+                                     .rescue = p->rescue};
     fsdp_status status;
 
     run->hold = fsdp__hub_hold_create(run->context, &target);

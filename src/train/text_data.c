@@ -127,12 +127,14 @@ static fsdp_status note_talk(fsdp_train_run *run, const fsdp_chat *chat)
 {
     const char *file = run->config->data.chat_template;
     size_t bytes = 0;
+    int32_t end_of_turn;
 
     if (!chat || run->talks)
         return FSDP_OK;
     if (file)
         FSDP_TRY(fsdp__file_read(file, MAX_TEMPLATE, &run->chat_template, &bytes));
-    run->talk = (fsdp__hub_talk){.chat_template = run->chat_template, .end_of_turn = fsdp_chat_end_of_turn(chat)};
+    FSDP_TRY(fsdp_chat_end_of_turn(chat, &end_of_turn));
+    run->talk = (fsdp__hub_talk){.chat_template = run->chat_template, .end_of_turn = end_of_turn};
     run->talks = true;
     return FSDP_OK;
 }
@@ -253,6 +255,49 @@ static fsdp_status open_rows(const char *key, char *const *paths, int64_t count,
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "%s", key);
 }
 
+/* Opens the chat of the tokenizer's folder; NULL: it has no template, or cannot be read. */
+static fsdp_status open_template(const fsdp_train_run *run, fsdp_tokenizer **tokenizer, fsdp_chat **chat)
+{
+    const char *file = run->config->data.chat_template;
+    fsdp_status status = FSDP_OK;
+
+    if (run->tokenizer)
+        status = fsdp_tokenizer_open(run->tokenizer, tokenizer);
+    if (status == FSDP_OK && *tokenizer)
+        status = fsdp_chat_open(fsdp__text_tokenizer_folder(run), *tokenizer, file, chat);
+    if (status == FSDP_NO_MEMORY || (status != FSDP_OK && file))
+        return file ? fsdp_fail_prefix(status, "data.chat_template") : status;
+    if (fsdp_chat_has_template(*chat))
+        return FSDP_OK;
+    fsdp_chat_close(fsdp__take(chat));
+    return FSDP_OK;
+}
+
+/* Notes what the model learns to talk by, of rows that are ready: they do not say how they were made, so the
+ * tokenizer's folder, or data.chat_template, is taken at its word. */
+static fsdp_status note_talk_of_rows(fsdp_train_run *run, const char *key)
+{
+    fsdp_tokenizer *tokenizer = NULL;
+    fsdp_chat *chat = NULL;
+    fsdp_status status = run->talks ? FSDP_OK : open_template(run, &tokenizer, &chat);
+
+    if (status == FSDP_OK)
+        status = note_talk(run, chat);
+    if (status == FSDP_OK && fsdp_context_rank(run->context) == 0 && chat)
+        fsdp_log(run->context, FSDP_LOG_INFO,
+                 "%s: rows do not say by which chat template they were made: the model is left with that of '%s' "
+                 "(data.chat_template names another)",
+                 key, run->config->data.chat_template ? run->config->data.chat_template : run->tokenizer);
+    else if (status == FSDP_OK && fsdp_context_rank(run->context) == 0 && !run->talks)
+        fsdp_log(run->context, FSDP_LOG_INFO,
+                 "%s: rows do not say by which chat template they were made, and none is known: the model is left "
+                 "without one, and without an end of turn (data.tokenizer and data.chat_template name them)",
+                 key);
+    fsdp_chat_close(chat);
+    fsdp_tokenizer_close(tokenizer);
+    return status;
+}
+
 /* Finds out whether the files are conversations. Where they cannot be read, what opens them tells why. Conversations
  * are never learned as bytes unless that was said. */
 static fsdp_status find_kind(const fsdp_train_run *run, text_files *files)
@@ -286,7 +331,7 @@ fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *p
 
     FSDP_TRY(open_rows(key, paths, count, out));
     if (out->rows)
-        return FSDP_OK;
+        return note_talk_of_rows(run, key);
     FSDP_TRY(find_kind(run, &files));
     if (run->config->data.field && !run->tokenizer)
         return FSDP_FAIL(FSDP_INVALID,

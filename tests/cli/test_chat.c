@@ -165,6 +165,61 @@ CHAT_TEST(eval_takes_the_mean_over_all_answers)
     free(all);
 }
 
+/* An adapter of a run on conversations has tokenizer and template beside it, and talks by them. */
+CHAT_TEST(an_adapter_that_learned_to_talk_has_tokenizer_and_template)
+{
+    fixture *f = *state;
+    static const char other[] = "{% for m in messages %}{{ m.role + ': ' + m.content + '<|endoftext|>' }}{% endfor %}"
+                                "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
+    static const char *const files[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+                                        "adapter_config.json", "adapter_model.safetensors"};
+    char *bare = test_path(f->directory, "bare");
+
+    CHECK_EQ(mkdir(bare, 0700), 0);
+    chat_folder_write(bare, NULL);
+    write_text(f, "other.jinja", other);
+    SAYS(0, "done:", "train", SMALL, "--data.path=data.txt", "--data.tokenizer=bare", "--training.seq_len=64",
+         "--training.steps=1", "--export.path=base");
+    for (int again = 0; again < 2; again++) /* over its own folder, too */
+        SAYS(0, "adapter: LoRA of rank 16", "train", "--model.path=base", "--data.path=chat.jsonl",
+             "--data.chat_template=other.jinja", "--training.seq_len=64", "--training.local_batch_size=4",
+             "--training.steps=2", "--adapter.rank=16", "--export.path=lora");
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *path = malloc(600);
+
+        snprintf(path, 600, "%s/lora/%s", f->directory, files[i]);
+        if (access(path, R_OK) != 0)
+            TEST_FAIL("there is no '%s'", path);
+        free(path);
+    }
+    SAYS(1, "'base' has no chat template", "generate", "base", "--chat", "--prompt", "One?");
+    SAYS(0, "", "generate", "base", "--adapter=lora", "--chat", "--prompt", "One?", "--max-new-tokens=5");
+    SAYS(0, "done:", "train", "--model.path=base", "--data.path=data.txt", "--training.seq_len=64",
+         "--training.steps=1", "--adapter.rank=2", "--export.path=plain");
+    CHECK(access("plain/adapter_config.json", R_OK) == 0 && access("plain/tokenizer.json", R_OK) != 0);
+    free(bare);
+}
+
+/* Rows that are ready do not say by which template they were made. */
+CHAT_TEST(a_run_on_ready_rows_says_which_template_its_model_is_left_with)
+{
+    fixture *f = *state;
+    char *path = test_path(f->directory, "talker/generation_config.json"), *text;
+
+    SAYS(0, "of 40 conversations", "tokenize", "chat.jsonl", "--tokenizer=words", "-o", "rows.bin");
+    SAYS(0, "rows do not say by which chat template they were made: the model is left with that of 'words'", "train",
+         SMALL, "--data.path=rows.bin", "--data.tokenizer=words", "--training.seq_len=64",
+         "--training.local_batch_size=4", "--training.steps=1", "--export.path=talker");
+    text = test_read_file(path, NULL);
+    CHECK_CONTAINS(text, "\"eos_token_id\": 2");
+    free(text);
+    free(path);
+    SAYS(0, "and none is known: the model is left without one, and without an end of turn", "train", SMALL,
+         "--data.path=rows.bin", "--training.seq_len=64", "--training.local_batch_size=4", "--training.steps=1");
+    SAYS(1, "data.chat_template: cannot open 'none.jinja'", "train", SMALL, "--data.path=rows.bin",
+         "--data.tokenizer=words", "--data.chat_template=none.jinja", "--training.seq_len=64", "--training.steps=1");
+}
+
 CHAT_TEST(what_is_wrong_with_conversations_is_said_once)
 {
     fixture *f = *state;
