@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""make_chat.py: writes what docs/fine-tune.md trains with: conversations, and a folder with a tokenizer of bytes.
+"""make_chat.py: writes what docs/fine-tune.md and docs/dpo.md train with: conversations, pairs of answers, and a folder
+with a tokenizer of bytes.
 
-chat.jsonl has 120 conversations about capitals, held_out.jsonl 30 others with the same answers. The folder `words` has
-tokenizer.json (259 tokens: three special ones and 256 bytes), tokenizer_config.json and chat_template.jinja."""
+chat.jsonl has 120 conversations about capitals, held_out.jsonl 30 others with the same answers, pairs.jsonl 60 pairs of
+a right and a wrong answer. The folder `words` has tokenizer.json (259 tokens: three special ones and 256 bytes),
+tokenizer_config.json and chat_template.jinja."""
 import json
 import os
 import random
@@ -51,6 +53,13 @@ def conversation(dice):
     return {"messages": messages}
 
 
+def pair(dice):
+    country, other = dice.sample(sorted(CAPITALS), 2)
+    return {"prompt": [{"role": "user", "content": dice.choice(ASKED).format(country)}],
+            "chosen": [{"role": "assistant", "content": f"{CAPITALS[country]}."}],
+            "rejected": [{"role": "assistant", "content": f"{CAPITALS[other]}."}]}
+
+
 def write(name, text):
     with open(name, "w", encoding="utf-8") as file:
         file.write(text)
@@ -64,6 +73,7 @@ def main():
     write("words/chat_template.jinja", TEMPLATE)
     for name, count in (("chat.jsonl", 120), ("held_out.jsonl", 30)):
         write(name, "".join(json.dumps(conversation(dice)) + "\n" for _ in range(count)))
+    write("pairs.jsonl", "".join(json.dumps(pair(dice)) + "\n" for _ in range(60)))
 
 
 if __name__ == "__main__":

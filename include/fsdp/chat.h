@@ -5,7 +5,7 @@
  *
  * Ids are those of transformers' apply_chat_template: the template is rendered, and its text encoded without what the
  * tokenizer would put around it, since a template writes its own. Special tokens in the text of a message become
- * tokens. Templates are in Jinja; docs/fine-tune.md says what is known of it.
+ * tokens. Templates are in Jinja; docs/chat-data.md says what is known of it.
  *
  * A row is one JSON object, and its fields say what it is:
  *

@@ -65,16 +65,15 @@ void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__run_source *so
     if (fsdp_context_rank(run->context) != 0)
         return;
     answers = fsdp__evaluate_answers(p, 0);
-    fsdp_log(
-        run->context, FSDP_LOG_INFO,
-        "%s: %s rows of %s tokens, of which %s are learned (%s), in %s windows of %lld, which are %.1f%% full (%s)",
-        source->key, fsdp__thousands(p->row_count, rows, sizeof rows),
-        fsdp__thousands(p->tokens, tokens, sizeof tokens), fsdp__thousands(answers, learned, sizeof learned),
-        p->options.all ? "data.train_on: all" : "the answers", fsdp__thousands(p->windows, windows, sizeof windows),
-        (long long)p->options.seq_len, full,
-        p->options.packing == FSDP_PACKING_PAD        ? "a row in each"
-        : p->options.packing == FSDP_PACKING_PAIRS    ? "a pair in each"
-        : p->options.packing == FSDP_PACKING_BEST_FIT ? "packed by best fit"
-                                                      : "packed");
+    fsdp_log(run->context, FSDP_LOG_INFO,
+             "%s: %s %s of %s tokens, of which %s are learned (%s), in %s windows of %lld, which are %.1f%% full (%s)",
+             source->key, fsdp__thousands(p->row_count / (p->rows->pairs ? 2 : 1), rows, sizeof rows),
+             p->rows->pairs ? "pairs" : "rows", fsdp__thousands(p->tokens, tokens, sizeof tokens),
+             fsdp__thousands(answers, learned, sizeof learned), p->options.all ? "data.train_on: all" : "the answers",
+             fsdp__thousands(p->windows, windows, sizeof windows), (long long)p->options.seq_len, full,
+             p->options.packing == FSDP_PACKING_PAD        ? "a row in each"
+             : p->options.packing == FSDP_PACKING_PAIRS    ? "a pair in each"
+             : p->options.packing == FSDP_PACKING_BEST_FIT ? "packed by best fit"
+                                                           : "packed");
     tell_long(run, source);
 }

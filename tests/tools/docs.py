@@ -37,9 +37,7 @@ LISTED = {
     "build/fsdp tokenize text.txt -o text.bin --tokenizer tokenizer.model": "needs a tokenizer",
     "build/fsdp train --model.path=SmolLM2 --data.path=chat.jsonl --training.epochs=2 -n 2": "needs a model's weights",
     "fsdp tokenize chat.jsonl --tokenizer FOLDER -o rows.bin": "needs a tokenizer",
-    "build/fsdp train --model.path=tuned --data.path=pairs.jsonl --training.objective=dpo --optimizer.lr=1e-6 -n 2":
-        "needs pairs of answers",
-    "fsdp tokenize pairs.jsonl --show 2": "needs pairs of answers",
+    "fsdp eval MODEL --data PAIRS --reference OTHER": "stands for any names",
     "tools/story.sh": "needs PyTorch",
     "make format": "changes the sources",
     "tests/tools/docs.py . build --write": "is this test",
@@ -132,18 +130,20 @@ INSTEAD = {
     "build/fsdp train -n 2 --model.preset=llama-1m --model.vocab_size=259 --data.path=demo/data.txt "
     "--data.tokenizer=words --training.seq_len=128 --training.steps=2 --optimizer.lr=3e-3 "
     "--export.path=base",
-    "build/fsdp train -n 2 --model.path=base --data.path=chat.jsonl --data.order=shuffled "
-    "--training.seq_len=128 --training.local_batch_size=4 --training.epochs=16 --optimizer.lr=6e-3 "
-    "--lr_scheduler.decay_type=cosine --export.path=tuned":
-    "build/fsdp train -n 2 --model.path=base --data.path=chat.jsonl --data.order=shuffled "
-    "--training.seq_len=128 --training.local_batch_size=4 --training.epochs=0.1 --optimizer.lr=6e-3 "
-    "--lr_scheduler.decay_type=cosine --export.path=tuned",
-    "build/fsdp train -n 2 --model.path=base --data.path=chat.jsonl --data.order=shuffled "
-    "--training.seq_len=128 --training.local_batch_size=4 --training.epochs=48 --optimizer.lr=6e-3 "
-    "--lr_scheduler.decay_type=cosine --adapter.rank=32 --adapter.alpha=64 --export.path=lora":
-    "build/fsdp train -n 2 --model.path=base --data.path=chat.jsonl --data.order=shuffled "
-    "--training.seq_len=128 --training.local_batch_size=4 --training.epochs=0.1 --optimizer.lr=6e-3 "
-    "--lr_scheduler.decay_type=cosine --adapter.rank=32 --adapter.alpha=64 --export.path=lora",
+    "build/fsdp train -n 2 --model.path=base --data.path=chat.jsonl --data.order=shuffled --training.seq_len=128 "
+    "--training.local_batch_size=4 --training.epochs=16 --optimizer.lr=6e-3 --lr_scheduler.decay_type=cosine "
+    "--validation.path=held_out.jsonl --validation.freq=40 --metrics.jsonl=tuned.jsonl --export.path=tuned":
+    "build/fsdp train -n 2 --model.path=base --data.path=chat.jsonl --data.order=shuffled --training.seq_len=128 "
+    "--training.local_batch_size=4 --training.epochs=1 --optimizer.lr=6e-3 --lr_scheduler.decay_type=cosine "
+    "--validation.path=held_out.jsonl --validation.freq=40 --metrics.jsonl=tuned.jsonl --export.path=tuned",
+    "build/fsdp train -n 2 --model.path=base --data.path=chat.jsonl --data.order=shuffled --training.seq_len=128 "
+    "--training.local_batch_size=4 --training.epochs=48 --optimizer.lr=6e-3 --lr_scheduler.decay_type=cosine "
+    "--validation.path=held_out.jsonl --validation.freq=40 --metrics.jsonl=lora.jsonl --export.path=lora "
+    "--adapter.rank=32 --adapter.alpha=64":
+    "build/fsdp train -n 2 --model.path=base --data.path=chat.jsonl --data.order=shuffled --training.seq_len=128 "
+    "--training.local_batch_size=4 --training.epochs=1 --optimizer.lr=6e-3 --lr_scheduler.decay_type=cosine "
+    "--validation.path=held_out.jsonl --validation.freq=40 --metrics.jsonl=lora.jsonl --export.path=lora "
+    "--adapter.rank=32 --adapter.alpha=64",
 }
 
 # Pictures that do not depend on time.
@@ -300,8 +300,9 @@ def unknown_keys(pages, build, folder):
 
 def main(source, build, write, measure):
     pages = [os.path.join(source, name) for name in ("README.md", "CONTRIBUTING.md")]
-    pages += sorted(os.path.join(source, "docs", name) for name in os.listdir(os.path.join(source, "docs"))
-                    if name.endswith(".md"))
+    names = sorted(name for name in os.listdir(os.path.join(source, "docs")) if name.endswith(".md"))
+    names.insert(0, names.pop(names.index("fine-tune.md")))  # its commands make what other pages use
+    pages += [os.path.join(source, "docs", name) for name in names]
     commands, measured = [], []
     for page in pages:
         commands += [command for command in commands_of(page) if command not in commands]

@@ -128,7 +128,7 @@ STORY_TEST(pairs_that_are_held_out_have_the_same_bits_in_any_world)
     test_run_ranks(1, look, &first);
     CHECK_EQ(first.found[0].pairs, 7);
     CHECK(first.found[0].reward_margin != 0 && first.found[0].loss < log(2));
-    CHECK_CONTAINS(s->log, "data.path: 46 rows of");
+    CHECK_CONTAINS(s->log, "data.path: 23 pairs of");
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
         test_run_ranks(worlds[i], look, &l);
         for (int rank = 0; rank < worlds[i]; rank++) {
