@@ -28,6 +28,7 @@ FSDP__SCOPED_POINTER(fsdp__rows, fsdp__rows_close)
 
 enum {
     NAME_VERSION = 3, /* change it when tokens are made in another way */
+    ROWS_VERSION = 1, /* change it when rows are, or other rows are refused */
     WAIT_NS = 20 * 1000 * 1000
 };
 #define LEADER_NS ((int64_t)10 * 1000 * 1000 * 1000)
@@ -64,7 +65,8 @@ static void hash_text(XXH3_state_t *state, const char *text)
 /* Hashes what decides the rows of conversations; nothing where there are none. */
 static void hash_chat(XXH3_state_t *state, const fsdp_tokenize_options *o)
 {
-    const uint64_t hashed[] = {o->chat ? fsdp__chat_hash(o->chat) : 0, (uint64_t)o->chat_kind, o->learn_all};
+    const uint64_t hashed[] = {o->chat ? fsdp__chat_hash(o->chat) : 0, (uint64_t)o->chat_kind, o->learn_all,
+                               ROWS_VERSION};
 
     if (o->chat)
         XXH3_128bits_update(state, hashed, sizeof hashed);
