@@ -35,7 +35,8 @@ typedef struct fsdp_generate_options {
  * same tokens.
  *
  * The model sees at most max_seq_len tokens, of a longer prompt the last ones. When that many are reached, generation
- * continues with the later half of them, which is computed like a prompt and grows again.
+ * continues with the later half of them, which is computed like a prompt and grows again. Where a text becomes longer
+ * than rope_original_max_seq_len with FSDP_ROPE_LONGROPE, all of it is computed once more, with the other frequencies.
  *
  * The model runs in evaluation mode (fsdp_module_train false) without gradients. Afterwards each module is in its
  * former mode, the settings of fsdp_module_set_keep_unsharded and fsdp_model_set_last_logits_only apply again, and a

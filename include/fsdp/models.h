@@ -12,7 +12,8 @@
  * Positions (B,T) i32 say where each token stands in its document: 0 begins one, every other is one more than the token
  * before, and each row begins with 0; other values are an error that names the first. A token sees only its own
  * document, and attention takes time for what is seen only. So a row has the losses that its documents have alone, and
- * may be longer than GPT-2's max_seq_len if none of its documents is.
+ * may be longer than GPT-2's max_seq_len if none of its documents is. Where rotary frequencies depend on the length
+ * (FSDP_ROPE_DYNAMIC, FSDP_ROPE_LONGROPE), that of the longest document of the call counts for all of them.
  */
 #ifndef FSDP_MODELS_H
 #define FSDP_MODELS_H
@@ -47,14 +48,17 @@ typedef enum fsdp_rope_type {
     FSDP_ROPE_LINEAR,  /* all are divided by rope_factor */
     FSDP_ROPE_LLAMA3,  /* low ones are divided, high ones kept */
     FSDP_ROPE_DYNAMIC, /* in calls longer than max_seq_len, rope_theta grows with their length */
-    FSDP_ROPE_YARN     /* low ones are divided, high ones kept, and attention is sharper */
+    FSDP_ROPE_YARN,    /* low ones are divided, high ones kept, and attention is sharper */
+    FSDP_ROPE_LONGROPE /* each is divided by a factor of its own; in calls of more than rope_original_max_seq_len
+                        * tokens by another; and attention is sharper */
 } fsdp_rope_type;
 
 FSDP_API const char *fsdp_rope_type_name(fsdp_rope_type type); /* as in config.json: "default", ... */
 
 enum {
     FSDP_MODEL_MAX_EOS_TOKENS = 64,
-    FSDP_MODEL_MAX_MARKED_LAYERS = 512 /* layers beyond it cannot differ from others */
+    FSDP_MODEL_MAX_MARKED_LAYERS = 512, /* layers beyond it cannot differ from others */
+    FSDP_MODEL_MAX_ROPE_FACTORS = 128   /* of longrope: a head that rotates has at most twice as many elements */
 };
 typedef struct fsdp_model_config {
     fsdp_architecture architecture;
@@ -66,7 +70,7 @@ typedef struct fsdp_model_config {
     fsdp_rope_type rope_type;
     float rope_factor;                                 /* all but default */
     float rope_low_freq_factor, rope_high_freq_factor; /* llama3 */
-    int64_t rope_original_max_seq_len;                 /* llama3 and yarn */
+    int64_t rope_original_max_seq_len;                 /* llama3, yarn and longrope */
     bool tie_word_embeddings;
     bool attention_bias, mlp_bias; /* where the architecture lets one choose; GPT-2 always has them */
     bool gelu_erf;                 /* GPT-2: the erf form instead of the tanh form */
@@ -86,10 +90,12 @@ typedef struct fsdp_model_config {
     float local_rope_theta;                  /* Gemma 3: of local layers, which are not scaled; 0: as the others */
     float query_scalar;                      /* attention's scale is 1 / sqrt(query_scalar); 0: head_dim */
     float attention_softcap, logits_softcap; /* cap x tanh(scores / cap); 0: none */
-    float rope_attention_factor;             /* yarn: of queries and of keys. 0: follows from rope_factor */
+    float rope_attention_factor;             /* yarn, longrope: of queries and of keys. 0: follows from rope_factor */
     float rope_mscale, rope_mscale_all_dim;  /* yarn: where both are given, that factor follows from them; or 0 */
     float rope_beta_fast, rope_beta_slow;    /* yarn: turns in the original context from which, and below which */
     bool rope_keep_ramp;                     /* yarn: the ends of the ramp between them are not rounded */
+    /* longrope: what frequency i is divided by. */
+    float rope_short_factors[FSDP_MODEL_MAX_ROPE_FACTORS], rope_long_factors[FSDP_MODEL_MAX_ROPE_FACTORS];
 } fsdp_model_config;
 
 /* Return whether this layer is local, and whether it has rotary positions. */
@@ -134,6 +140,9 @@ FSDP_API fsdp_status fsdp_model_set_loss(fsdp_module *model, fsdp_loss_reduction
  *
  *     fsdp_model_call_cached(model, cache, prompt)    (1,T) -> logits (1,T,V)
  *     fsdp_model_call_cached(model, cache, token)     (1,1) -> logits (1,1,V), as with all T + 1
+ *
+ * A call that makes the text longer than rope_original_max_seq_len, where FSDP_ROPE_LONGROPE changes the frequencies,
+ * is FSDP_STATE unless the cache is empty: keys in it are rotated otherwise. Truncate it to 0 and give all tokens.
  *
  * Its contents were computed with the weights of that time and do not follow later changes: after a load or an
  * optimizer step clear it with fsdp_kv_cache_truncate(cache, 0), or logits will mix old and new weights. After

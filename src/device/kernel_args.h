@@ -237,6 +237,7 @@ typedef struct fsdp__rope_args {
     bool inverse, accumulate;
     const int32_t *positions; /* (batch, time): each takes the place of position0 + t. NULL: none */
     int64_t rotated;          /* R, even; 0: D */
+    float scale;              /* of what rotates; 0: 1 */
 } fsdp__rope_args;
 
 /* Softmax(scale * Q K^T [causal]) V, tiled: there is no (time, time) matrix. q, out (batch, q_time, heads, D); k, v

@@ -82,6 +82,10 @@ static fsdp_status forward(generator *g, const int32_t *tokens, int64_t count)
 
     FSDP_TRY(make_room(g, count));
     known = g->first + (g->cache ? fsdp_kv_cache_length(g->cache) : 0);
+    if (g->cache && !fsdp__kv_cache_can_grow(g->cache, count - known)) {
+        FSDP_TRY(fsdp_kv_cache_truncate(g->cache, 0));
+        known = g->first;
+    }
     FSDP_TRY(fsdp_scope_begin(g->context));
     input = fsdp_from_data(g->device, FSDP_I32, FSDP_SHAPE(1, count - known), tokens + known);
     logits = g->cache ? fsdp_model_call_cached(g->module, g->cache, input) : fsdp_call(g->module, input);

@@ -5,19 +5,22 @@
 #include "base/compiler.h"
 #include "base/text.h"
 #include "hub/config_parts.h"
+#include "models/models.h"
 
 /* The two keys under which versions of transformers look for the kind of rotary positions. */
 #define NEWER "rope_parameters"
 #define OLDER "rope_scaling"
 #define ORIGINAL "original_max_position_embeddings"
 #define PARTIAL "partial_rotary_factor"
+#define SHORT "short_factor"
+#define LONG "long_factor"
 /* The objects in the newer one, where local layers have rotary positions of their own, and the older key of their
  * theta. */
 #define FULL "full_attention"
 #define LOCAL "sliding_attention"
 #define LOCAL_THETA "rope_local_base_freq"
 
-#define KNOWN "default, linear, llama3, dynamic and yarn"
+#define KNOWN "default, linear, llama3, dynamic, yarn and longrope"
 
 static fsdp_status bad_rope(const fsdp__json_object *from, const char *what)
 {
@@ -33,7 +36,8 @@ enum {
     OF_LLAMA3 = 1 << FSDP_ROPE_LLAMA3,
     OF_DYNAMIC = 1 << FSDP_ROPE_DYNAMIC,
     OF_YARN = 1 << FSDP_ROPE_YARN,
-    OF_ALL = OF_LINEAR | OF_LLAMA3 | OF_DYNAMIC | OF_YARN | 1 << FSDP_ROPE_DEFAULT
+    OF_LONGROPE = 1 << FSDP_ROPE_LONGROPE,
+    OF_ALL = OF_LINEAR | OF_LLAMA3 | OF_DYNAMIC | OF_YARN | OF_LONGROPE | 1 << FSDP_ROPE_DEFAULT
 };
 
 static const struct {
@@ -45,10 +49,12 @@ static const struct {
     {"type", OF_ALL},
     {PARTIAL, OF_ALL},
     {ORIGINAL, OF_ALL},
-    {"factor", OF_LINEAR | OF_LLAMA3 | OF_DYNAMIC | OF_YARN},
+    {"factor", OF_ALL & ~(1 << FSDP_ROPE_DEFAULT)},
+    {SHORT, OF_LONGROPE},
+    {LONG, OF_LONGROPE},
     {"low_freq_factor", OF_LLAMA3},
     {"high_freq_factor", OF_LLAMA3},
-    {"attention_factor", OF_YARN},
+    {"attention_factor", OF_YARN | OF_LONGROPE},
     {"mscale", OF_YARN},
     {"mscale_all_dim", OF_YARN},
     {"beta_fast", OF_YARN},
@@ -83,7 +89,8 @@ typedef struct rope {
     float factor, low_freq_factor, high_freq_factor;
     float attention_factor, mscale, mscale_all_dim, beta_fast, beta_slow;
     bool truncate;
-    int64_t original;
+    int64_t original, short_count, long_count;
+    float short_factors[FSDP_MODEL_MAX_ROPE_FACTORS], long_factors[FSDP_MODEL_MAX_ROPE_FACTORS];
 } rope;
 
 static const rope nothing = {.theta = NAN, .partial = NAN, .truncate = true};
@@ -99,7 +106,8 @@ static fsdp_status read_type(const fsdp__json_object *from, fsdp_rope_type *out)
     if (older && newer && strcmp(older, newer) != 0)
         return bad_rope(from, "its rope has a 'type' and another 'rope_type'");
     type = newer ? newer : older ? older : "default";
-    for (*out = FSDP_ROPE_DEFAULT; *out <= FSDP_ROPE_YARN; ++*out)
+    type = strcmp(type, "su") == 0 ? "longrope" : type; /* the first Phi-3 have that name */
+    for (*out = FSDP_ROPE_DEFAULT; *out <= FSDP_ROPE_LONGROPE; ++*out)
         if (strcmp(type, fsdp_rope_type_name(*out)) == 0)
             return FSDP_OK;
     return fsdp__config_unsupported(from, "rope type", type, KNOWN " are");
@@ -120,6 +128,38 @@ static fsdp_status read_yarn(const fsdp__json_object *from, rope *out)
     return fsdp__config_integer(from, ORIGINAL, false, &out->original);
 }
 
+/* Reads a list of factors. */
+static fsdp_status read_factors(const fsdp__json_object *from, const char *key, int64_t *count, float *out)
+{
+    json_t *list = json_object_get(from->object, key), *item;
+    size_t i;
+
+    if (!json_is_array(list))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': key '%s' of rope type longrope must be a list of numbers",
+                         from->path, key);
+    if (json_array_size(list) > FSDP_MODEL_MAX_ROPE_FACTORS)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot use '%s': key '%s' has %zu numbers: %d are the most", from->path,
+                         key, json_array_size(list), FSDP_MODEL_MAX_ROPE_FACTORS);
+    json_array_foreach(list, i, item)
+    {
+        if (!json_is_number(item) || !(json_number_value(item) > 0 && json_number_value(item) < 1e30))
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': number %zu of key '%s' must be above 0", from->path, i + 1,
+                             key);
+        out[i] = (float)json_number_value(item);
+    }
+    *count = (int64_t)json_array_size(list);
+    return FSDP_OK;
+}
+
+static fsdp_status read_longrope(const fsdp__json_object *from, rope *out)
+{
+    FSDP_TRY(fsdp__json_float(from, "factor", false, &out->factor));
+    FSDP_TRY(fsdp__json_float(from, "attention_factor", false, &out->attention_factor));
+    FSDP_TRY(read_factors(from, SHORT, &out->short_count, out->short_factors));
+    FSDP_TRY(read_factors(from, LONG, &out->long_count, out->long_factors));
+    return fsdp__config_integer(from, ORIGINAL, false, &out->original);
+}
+
 static fsdp_status read_one(const fsdp__json_object *from, rope *out)
 {
     *out = nothing;
@@ -129,6 +169,8 @@ static fsdp_status read_one(const fsdp__json_object *from, rope *out)
     FSDP_TRY(check_keys(from, out->type));
     if (out->type == FSDP_ROPE_YARN)
         return read_yarn(from, out);
+    if (out->type == FSDP_ROPE_LONGROPE)
+        return read_longrope(from, out);
     if (out->type != FSDP_ROPE_DEFAULT)
         FSDP_TRY(fsdp__json_float(from, "factor", true, &out->factor));
     if (out->type != FSDP_ROPE_LLAMA3)
@@ -146,7 +188,9 @@ static bool same_rope(const rope *a, const rope *b)
            a->high_freq_factor == b->high_freq_factor && a->original == b->original &&
            a->attention_factor == b->attention_factor && a->mscale == b->mscale &&
            a->mscale_all_dim == b->mscale_all_dim && a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
-           a->truncate == b->truncate;
+           a->truncate == b->truncate && a->short_count == b->short_count && a->long_count == b->long_count &&
+           memcmp(a->short_factors, b->short_factors, sizeof a->short_factors) == 0 &&
+           memcmp(a->long_factors, b->long_factors, sizeof a->long_factors) == 0;
 }
 
 /* Makes a number that may be given in several places one: all of them must have the same. */
@@ -172,18 +216,18 @@ static fsdp_status take(const fsdp__json_object *place, const fsdp__json_object 
 }
 
 /* Reads the original length. Some files have it outside the other keys of rope, where newer versions of transformers
- * look first; if it is missing, they take all positions. */
-static fsdp_status read_original(const fsdp__json_object *from, int64_t max_seq_len, rope *found)
+ * look first; if it is missing, they take all positions, and in a Phi-3 4096. */
+static fsdp_status read_original(const fsdp__json_object *from, const fsdp_model_config *out, rope *found)
 {
-    int64_t at_top = 0;
+    int64_t at_top = out->architecture == FSDP_PHI3 ? 4096 : 0, max_seq_len = out->max_seq_len;
 
     FSDP_TRY(fsdp__config_integer(from, ORIGINAL, false, &at_top));
-    if (found->type != FSDP_ROPE_LLAMA3 && found->type != FSDP_ROPE_YARN)
+    if (found->type != FSDP_ROPE_LLAMA3 && found->type != FSDP_ROPE_YARN && found->type != FSDP_ROPE_LONGROPE)
         return FSDP_OK;
     if (at_top && found->original && at_top != found->original)
         return bad_rope(from, "it has two values of " ORIGINAL);
     found->original = found->original ? found->original : at_top ? at_top : max_seq_len;
-    if (found->type == FSDP_ROPE_YARN && found->factor == 0 && found->original > 0)
+    if (found->type != FSDP_ROPE_LLAMA3 && found->factor == 0 && found->original > 0)
         found->factor = (float)max_seq_len / (float)found->original;
     return FSDP_OK;
 }
@@ -218,16 +262,29 @@ static fsdp_status find_newer(const fsdp__json_object *from, bool two, fsdp__jso
     return fsdp__json_child(&all, LOCAL, local);
 }
 
-/* Stores what was found. Only Phi-3 rotates a part of each head, and it scales in ways of its own. */
+/* Checks the lists against the part of a head that rotates. */
+static fsdp_status check_factors(const fsdp__json_object *from, const rope *found, const fsdp_model_config *config)
+{
+    int64_t pairs = fsdp__rotary_dim(config) / 2;
+    bool is_short = found->short_count != pairs;
+
+    if (found->type != FSDP_ROPE_LONGROPE || (!is_short && found->long_count == pairs))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': key '%s' has %lld numbers: %lld pairs of each head rotate",
+                     from->path, is_short ? SHORT : LONG,
+                     (long long)(is_short ? found->short_count : found->long_count), (long long)pairs);
+}
+
+/* Stores what was found. Only Phi-3 rotates a part of each head, and it scales in no other way than longrope. */
 static fsdp_status store(const fsdp__json_object *from, const rope *found, fsdp_model_config *out)
 {
     bool phi3 = out->architecture == FSDP_PHI3;
 
     if (!isnan(found->partial) && found->partial != 1 && !phi3)
         return fsdp__config_unsupported(from, PARTIAL, "other than 1", "only 1 is");
-    if (phi3 && found->type != FSDP_ROPE_DEFAULT)
+    if (phi3 && found->type != FSDP_ROPE_DEFAULT && found->type != FSDP_ROPE_LONGROPE)
         return fsdp__config_unsupported(from, "rope type", fsdp_rope_type_name(found->type),
-                                        "of a phi3 only default is");
+                                        "of a phi3 default and longrope are");
     out->rotary_fraction = isnan(found->partial) || found->partial == 1 ? 0 : found->partial;
     out->rope_theta = isnan(found->theta) ? out->rope_theta : found->theta;
     out->rope_type = found->type;
@@ -241,7 +298,9 @@ static fsdp_status store(const fsdp__json_object *from, const rope *found, fsdp_
     out->rope_beta_fast = found->beta_fast;
     out->rope_beta_slow = found->beta_slow;
     out->rope_keep_ramp = !found->truncate;
-    return FSDP_OK;
+    memcpy(out->rope_short_factors, found->short_factors, sizeof out->rope_short_factors);
+    memcpy(out->rope_long_factors, found->long_factors, sizeof out->rope_long_factors);
+    return check_factors(from, found, out);
 }
 
 /* Newer files have everything in rope_parameters. Older ones have rope_theta at the top and the rest, or null, in
@@ -261,7 +320,7 @@ fsdp_status fsdp__config_read_rope(const fsdp__json_object *from, fsdp_model_con
         FSDP_TRY(take(&newer, from, true, &found));
     if (older.object)
         FSDP_TRY(take(&older, from, !newer.object, &found));
-    FSDP_TRY(read_original(from, out->max_seq_len, &found));
+    FSDP_TRY(read_original(from, out, &found));
     if (two)
         FSDP_TRY(read_local(from, &local, out));
     return store(from, &found, out);
@@ -274,6 +333,15 @@ static void put_given(fsdp__config_writer *w, const char *key, float value)
 {
     if (value != 0)
         fsdp__config_put_float(w, key, value);
+}
+
+static void put_factors(fsdp__config_writer *w, const char *key, const float *factors, int64_t count)
+{
+    json_t *list = json_array();
+
+    for (int64_t i = 0; i < count; i++)
+        w->failed |= json_array_append_new(list, json_real(fsdp__json_shortest(factors[i]))) != 0;
+    fsdp__config_put(w, key, list);
 }
 
 /* Makes the object of the older style. */
@@ -297,7 +365,13 @@ static fsdp__config_writer scaling_of(const fsdp_model_config *config)
         if (config->rope_keep_ramp)
             fsdp__config_put_bool(&w, "truncate", false);
     }
-    if (config->rope_type == FSDP_ROPE_LLAMA3 || config->rope_type == FSDP_ROPE_YARN)
+    if (config->rope_type == FSDP_ROPE_LONGROPE) {
+        put_given(&w, "attention_factor", config->rope_attention_factor);
+        put_factors(&w, SHORT, config->rope_short_factors, fsdp__rotary_dim(config) / 2);
+        put_factors(&w, LONG, config->rope_long_factors, fsdp__rotary_dim(config) / 2);
+    }
+    if (config->rope_type == FSDP_ROPE_LLAMA3 || config->rope_type == FSDP_ROPE_YARN ||
+        config->rope_type == FSDP_ROPE_LONGROPE)
         fsdp__config_put_integer(&w, ORIGINAL, config->rope_original_max_seq_len);
     return w;
 }
@@ -335,5 +409,7 @@ void fsdp__config_put_rope(fsdp__config_writer *w, const fsdp_model_config *conf
         fsdp__config_put_float(w, LOCAL_THETA, config->local_rope_theta);
     if (config->rope_type != FSDP_ROPE_DEFAULT)
         fsdp__config_put(w, OLDER, json_incref(scaling.object));
+    if (config->rope_type == FSDP_ROPE_LONGROPE) /* where a Phi-3 has it */
+        fsdp__config_put_integer(w, ORIGINAL, config->rope_original_max_seq_len);
     json_decref(scaling.object);
 }

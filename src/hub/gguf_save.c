@@ -230,7 +230,7 @@ static const char *wrong_rope(const fsdp_model_config *c)
     if (c->rope_type == FSDP_ROPE_LLAMA3)
         return c->architecture == FSDP_LLAMA || c->architecture == FSDP_MISTRAL ? NULL : "llama3 rotary positions";
     if (c->rope_type != FSDP_ROPE_DEFAULT && c->rope_type != FSDP_ROPE_LINEAR)
-        return "dynamic or yarn rotary positions";
+        return "dynamic, yarn or longrope rotary positions";
     return fsdp__rotary_dim(c) != c->head_dim && c->architecture != FSDP_PHI3 ? "heads that rotate in part" : NULL;
 }
 

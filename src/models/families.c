@@ -50,12 +50,28 @@ bool fsdp_model_layer_has_rope(const fsdp_model_config *config, int64_t layer)
 
 /* ---- attention ---- */
 
+/* Returns what rotated queries and keys of this layer are multiplied by; not all layers rotate, or are scaled. */
+static double factor_of(const fsdp_model_config *config, int64_t layer)
+{
+    bool own = config->local_rope_theta > 0 && fsdp_model_layer_is_local(config, layer);
+
+    return own || !fsdp_model_layer_has_rope(config, layer) ? 1 : fsdp__rope_attention_factor(config);
+}
+
+static bool rotates_whole(const fsdp_model_config *config)
+{
+    return fsdp__rotary_dim(config) == config->head_dim;
+}
+
 float fsdp__attention_scale(const fsdp_model_config *config, int64_t layer)
 {
-    double scalar = config->query_scalar > 0 ? (double)config->query_scalar : (double)config->head_dim, factor = 1;
+    double scalar = config->query_scalar > 0 ? (double)config->query_scalar : (double)config->head_dim;
+    double factor = rotates_whole(config) ? factor_of(config, layer) : 1;
 
-    if (fsdp_model_layer_has_rope(config, layer) &&
-        !(config->local_rope_theta > 0 && fsdp_model_layer_is_local(config, layer)))
-        factor = fsdp__rope_attention_factor(config);
     return factor == 1 && !(config->query_scalar > 0) ? 0 : (float)(factor * factor / sqrt(scalar));
+}
+
+float fsdp__rope_scale(const fsdp_model_config *config, int64_t layer)
+{
+    return rotates_whole(config) ? 1 : (float)factor_of(config, layer);
 }

@@ -10,8 +10,10 @@ struct fsdp__kv_layer {
 };
 
 struct fsdp_kv_cache {
-    fsdp_module *model; /* held */
+    fsdp_module *model;              /* held */
+    const fsdp_model_config *config; /* the model's */
     int64_t batch, capacity, length, layer_count;
+    int64_t rotated_for; /* the fsdp__rope_length of the last call */
     fsdp__kv_layer *layers;
 };
 
@@ -46,6 +48,7 @@ fsdp_status fsdp__kv_cache_create(fsdp_module *model, const fsdp_model_config *c
     for (int64_t i = 0; i < cache->layer_count; i++)
         cache->layers[i].cache = cache;
     cache->model = fsdp_module_ref(model);
+    cache->config = config;
     cache->batch = batch;
     cache->capacity = capacity;
     *out = cache;
@@ -88,6 +91,13 @@ fsdp_status fsdp_kv_cache_truncate(fsdp_kv_cache *cache, int64_t length)
 
 /* ---- a call ---- */
 
+/* With dynamic positions keys keep the rotation that they got, as transformers keeps them. */
+bool fsdp__kv_cache_can_grow(const fsdp_kv_cache *cache, int64_t count)
+{
+    return cache->length == 0 || cache->config->rope_type != FSDP_ROPE_LONGROPE ||
+           fsdp__rope_length(cache->config, cache->length + count) == cache->rotated_for;
+}
+
 fsdp_status fsdp__kv_cache_begin(fsdp_kv_cache *cache, const fsdp_module *model, const fsdp_tensor *tokens)
 {
     if (!cache)
@@ -103,6 +113,12 @@ fsdp_status fsdp__kv_cache_begin(fsdp_kv_cache *cache, const fsdp_module *model,
     if (tokens->shape[1] > cache->capacity - cache->length)
         return FSDP_FAIL(FSDP_INVALID, "the cache holds %lld of %lld tokens: %lld more do not fit",
                          (long long)cache->length, (long long)cache->capacity, (long long)tokens->shape[1]);
+    if (!fsdp__kv_cache_can_grow(cache, tokens->shape[1]))
+        return FSDP_FAIL(
+            FSDP_STATE,
+            "the cache has %lld tokens, and %lld more change the model's rotary positions (longrope): empty "
+            "it with fsdp_kv_cache_truncate and give all tokens",
+            (long long)cache->length, (long long)tokens->shape[1]);
     if (fsdp_grad_enabled(model->context))
         return FSDP_FAIL(FSDP_STATE, "a call with a cache has no gradients: call fsdp_no_grad_begin before");
     return FSDP_OK;
@@ -111,6 +127,7 @@ fsdp_status fsdp__kv_cache_begin(fsdp_kv_cache *cache, const fsdp_module *model,
 void fsdp__kv_cache_end(fsdp_kv_cache *cache, const fsdp_tensor *tokens)
 {
     cache->length += tokens->shape[1];
+    cache->rotated_for = fsdp__rope_length(cache->config, cache->length);
 }
 
 int64_t fsdp__kv_cache_position(const fsdp_kv_cache *cache)

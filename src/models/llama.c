@@ -41,8 +41,8 @@ typedef struct rotary {
     fsdp_module base;
     fsdp_tensor *inv_freq;       /* (fsdp__rotary_dim / 2) f32, as the others */
     fsdp_tensor *local_inv_freq; /* of local layers; NULL: the same */
-    fsdp_tensor *long_inv_freq;  /* for calls of long_length tokens, if they need others; NULL before the first */
-    int64_t long_length;
+    fsdp_tensor *long_inv_freq;  /* for long calls (fsdp__rope_length); NULL before the first */
+    int64_t long_length;         /* of which */
     fsdp_model_config config;
 } rotary;
 
@@ -100,15 +100,22 @@ static rotary *rotary_create(const fsdp__model_plan *plan)
     return (rotary *)fsdp__module_built(&m->base, build_rotary(m, plan));
 }
 
-/* Returns the frequencies for a call whose last token is number `length`. Those of long calls follow from that alone,
- * so that a block which runs again gets the same. */
-static fsdp_tensor *frequencies_of(rotary *m, bool local, int64_t length)
+/* Returns the frequencies for a call whose last token is number `last`, or that has these positions. Those of long
+ * calls follow from that alone, so that a block which runs again gets the same. */
+static fsdp_tensor *frequencies_of(rotary *m, bool local, int64_t last, const fsdp_tensor *positions)
 {
+    int64_t length = fsdp__rope_length(&m->config, last);
     fsdp_tensor *made = NULL;
 
     if (local && m->local_inv_freq)
         return m->local_inv_freq;
-    if (m->config.rope_type != FSDP_ROPE_DYNAMIC || length <= m->config.max_seq_len)
+    if (length > 0 && positions) {
+        last = fsdp__op_longest_document(positions);
+        if (last == 0)
+            return NULL;
+        length = fsdp__rope_length(&m->config, last);
+    }
+    if (length == 0)
         return m->inv_freq;
     if (m->long_inv_freq && m->long_length == length)
         return m->long_inv_freq;
@@ -130,16 +137,9 @@ typedef struct attention {
     rotary *positions;                                         /* the body's; holds a reference */
     int64_t heads, kv_heads, head_dim;
     bool local, has_rope, norm_whole;
+    float rope_scale; /* of the part that rotates */
     fsdp_attention_options options;
 } attention;
-
-/* With `over` the result may take the place of x. */
-static fsdp_tensor *rotated(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t first, bool over)
-{
-    if (over)
-        return fsdp__rope_over(x, frequencies, positions, first);
-    return positions ? fsdp_rope_at(x, frequencies, positions) : fsdp_rope(x, frequencies, first);
-}
 
 /* Queries (B,T,H,D), keys and values (B,T,G,D). */
 typedef struct qkv {
@@ -196,10 +196,10 @@ static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tenso
     x.q = normalised(m->q_norm, !m->norm_whole, x.q);
     x.k = normalised(m->k_norm, !m->norm_whole, x.k);
     if (m->has_rope) {
-        fsdp_tensor *frequencies = frequencies_of(m->positions, m->local, first + T);
+        fsdp_tensor *frequencies = frequencies_of(m->positions, m->local, first + T, positions);
 
-        x.q = rotated(x.q, frequencies, positions, first, x.joined);
-        x.k = rotated(x.k, frequencies, positions, first, x.joined);
+        x.q = fsdp__op_rope(x.q, frequencies, positions, first, m->rope_scale, x.joined);
+        x.k = fsdp__op_rope(x.k, frequencies, positions, first, m->rope_scale, x.joined);
     }
     FSDP_TRY(fsdp__kv_layer_extend(cached, &x.k, &x.v));
     y = fsdp_attention(x.q, x.k, x.v, &options);
@@ -262,6 +262,7 @@ static fsdp_status build_attention(attention *m, const block_plan *b)
     m->norm_whole = family_of(b->plan)->norm_whole;
     m->local = fsdp_model_layer_is_local(config, b->layer);
     m->has_rope = fsdp_model_layer_has_rope(config, b->layer);
+    m->rope_scale = fsdp__rope_scale(config, b->layer);
     m->options = (fsdp_attention_options){.causal = true,
                                           .scale = fsdp__attention_scale(config, b->layer),
                                           .window = m->local ? config->window : 0,
@@ -430,8 +431,8 @@ static fsdp_status body_forward(fsdp_module *self, void *cache, fsdp_tensor *con
 
     (void)output_count;
     /* What a block writes while it runs the first time would be missing when it is computed again. */
-    if (!frequencies_of((rotary *)m->rotary_emb, false,
-                        fsdp__kv_cache_position(cache) + fsdp_tensor_size(inputs[0], 1)))
+    if (!frequencies_of((rotary *)m->rotary_emb, false, fsdp__kv_cache_position(cache) + fsdp_tensor_size(inputs[0], 1),
+                        fsdp__positions_of(inputs, count)))
         return fsdp_last_status();
     for (int64_t i = 0; i < fsdp_module_child_count(m->layers); i++)
         x = fsdp__call_placed(fsdp_module_child_at(m->layers, i, &(const char *){NULL}), fsdp__kv_cache_layer(cache, i),

@@ -46,8 +46,11 @@ typedef struct fsdp__family {
 const fsdp__family *fsdp__family_of(fsdp_architecture architecture);
 /* Returns how many elements of a head rotate: the first ones. */
 int64_t fsdp__rotary_dim(const fsdp_model_config *config);
-/* Returns what attention of this layer multiplies scores by. */
+/* Returns what attention of this layer multiplies scores by. The square of fsdp__rope_attention_factor is in it, unless
+ * only a part of each head rotates. */
 float fsdp__attention_scale(const fsdp_model_config *config, int64_t layer);
+/* Returns what this layer multiplies the part of queries and keys that rotates by: that factor, or 1. */
+float fsdp__rope_scale(const fsdp_model_config *config, int64_t layer);
 
 /* Make a body; the caller owns out->module. */
 fsdp_status fsdp__gpt2_body_create(const fsdp__model_plan *plan, fsdp__model_body *out);
@@ -56,7 +59,7 @@ fsdp_status fsdp__llama_body_create(const fsdp__model_plan *plan, fsdp__model_bo
 /* ---- kv_cache.c ---- Modules of a body get what they need of a cache as the argument of their call; NULL: there is
  * none. */
 
-/* Makes a cache for a model of this config. */
+/* Makes a cache for a model, whose config this is. */
 fsdp_status fsdp__kv_cache_create(fsdp_module *model, const fsdp_model_config *config, int64_t batch, int64_t capacity,
                                   fsdp_kv_cache **out);
 /* One layer's keys and values. */
@@ -71,6 +74,8 @@ int64_t fsdp__kv_layer_position(const fsdp__kv_layer *layer);
 /* Appends *keys and *values (B,T,G,D) of the tokens that are running to those of the layer, and makes them all of the
  * layer's (B,S,G,D), views of the cache. Does nothing if `layer` is NULL. */
 fsdp_status fsdp__kv_layer_extend(fsdp__kv_layer *layer, fsdp_tensor **keys, fsdp_tensor **values);
+/* Returns whether keys in the cache are rotated as a call with `count` more tokens rotates. */
+bool fsdp__kv_cache_can_grow(const fsdp_kv_cache *cache, int64_t count);
 /* Checks whether a call of the model with these tokens fits. The second function ends the call: it counts them. */
 fsdp_status fsdp__kv_cache_begin(fsdp_kv_cache *cache, const fsdp_module *model, const fsdp_tensor *tokens);
 void fsdp__kv_cache_end(fsdp_kv_cache *cache, const fsdp_tensor *tokens);
@@ -118,10 +123,13 @@ static inline bool fsdp__has_hooks(const fsdp_module *module)
     return module->parts->hook_count > 0;
 }
 
+/* Returns 0 if a call whose last token is number `length` has the frequencies of all short ones, or else a length that
+ * has the same: for long calls of the types dynamic and longrope. */
+int64_t fsdp__rope_length(const fsdp_model_config *config, int64_t length);
 /* Computes rotary frequencies as transformers does: fsdp__rotary_dim / 2 of them. `length` is the number of tokens up
- * to the last one, on which those of the dynamic type depend; `local`: for local layers. */
+ * to the last one; `local`: for local layers. */
 void fsdp__rope_frequencies(const fsdp_model_config *config, int64_t length, bool local, float *out);
-/* Returns what yarn multiplies rotated queries and keys by; 1 for others. */
+/* Returns what yarn and longrope multiply rotated queries and keys by; 1 for others. */
 double fsdp__rope_attention_factor(const fsdp_model_config *config);
 
 #endif

@@ -51,13 +51,25 @@ static double ramp(const fsdp_model_config *config, int64_t i, double frequency)
     return frequency / (double)config->rope_factor * divided + frequency * (1 - divided);
 }
 
-static double scale(const fsdp_model_config *config, int64_t i, double frequency)
+static double scale(const fsdp_model_config *config, int64_t i, int64_t length, double frequency)
 {
+    if (config->rope_type == FSDP_ROPE_LONGROPE)
+        return frequency /
+               (double)(fsdp__rope_length(config, length) ? config->rope_long_factors : config->rope_short_factors)[i];
     if (config->rope_type == FSDP_ROPE_LLAMA3)
         return stretch(config, frequency);
     if (config->rope_type == FSDP_ROPE_YARN)
         return ramp(config, i, frequency);
     return config->rope_type == FSDP_ROPE_LINEAR ? frequency / (double)config->rope_factor : frequency;
+}
+
+int64_t fsdp__rope_length(const fsdp_model_config *config, int64_t length)
+{
+    int64_t original = config->rope_original_max_seq_len;
+
+    if (config->rope_type == FSDP_ROPE_LONGROPE)
+        return length > original ? original + 1 : 0;
+    return config->rope_type == FSDP_ROPE_DYNAMIC && length > config->max_seq_len ? length : 0;
 }
 
 /* Returns theta, which grows with the calls that are longer than all positions. */
@@ -80,7 +92,7 @@ void fsdp__rope_frequencies(const fsdp_model_config *config, int64_t length, boo
     for (int64_t i = 0; i < dim / 2; i++) {
         double frequency = 1 / pow(theta, (double)(2 * i) / (double)dim);
 
-        out[i] = (float)(own ? frequency : scale(config, i, frequency));
+        out[i] = (float)(own ? frequency : scale(config, i, length, frequency));
     }
 }
 
@@ -91,10 +103,14 @@ static double sharper(const fsdp_model_config *config, float by)
 
 double fsdp__rope_attention_factor(const fsdp_model_config *config)
 {
-    if (config->rope_type != FSDP_ROPE_YARN)
+    if (config->rope_type != FSDP_ROPE_YARN && config->rope_type != FSDP_ROPE_LONGROPE)
         return 1;
     if (config->rope_attention_factor > 0)
         return (double)config->rope_attention_factor;
+    if (config->rope_type == FSDP_ROPE_LONGROPE)
+        return config->rope_factor <= 1
+                   ? 1
+                   : sqrt(1 + log((double)config->rope_factor) / log((double)config->rope_original_max_seq_len));
     if (config->rope_mscale != 0 && config->rope_mscale_all_dim != 0)
         return sharper(config, config->rope_mscale) / sharper(config, config->rope_mscale_all_dim);
     return sharper(config, 1);

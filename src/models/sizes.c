@@ -32,11 +32,9 @@ static const preset presets[] = {
 #undef PRESET
 };
 
-static const char *const rope_type_names[] = {[FSDP_ROPE_DEFAULT] = "default",
-                                              [FSDP_ROPE_LINEAR] = "linear",
-                                              [FSDP_ROPE_LLAMA3] = "llama3",
-                                              [FSDP_ROPE_DYNAMIC] = "dynamic",
-                                              [FSDP_ROPE_YARN] = "yarn"};
+static const char *const rope_type_names[] = {
+    [FSDP_ROPE_DEFAULT] = "default", [FSDP_ROPE_LINEAR] = "linear", [FSDP_ROPE_LLAMA3] = "llama3",
+    [FSDP_ROPE_DYNAMIC] = "dynamic", [FSDP_ROPE_YARN] = "yarn",     [FSDP_ROPE_LONGROPE] = "longrope"};
 
 const char *fsdp_rope_type_name(fsdp_rope_type type)
 {
@@ -167,16 +165,28 @@ static fsdp_status check_yarn(const fsdp_model_config *c)
     FSDP_TRY(check_above("rope_beta_fast", c->rope_beta_fast, "rope_beta_slow", c->rope_beta_slow));
     FSDP_TRY(check_not_negative("rope_attention_factor", c->rope_attention_factor));
     FSDP_TRY(check_not_negative("rope_mscale", c->rope_mscale));
-    FSDP_TRY(check_not_negative("rope_mscale_all_dim", c->rope_mscale_all_dim));
-    if (fsdp__rotary_dim(c) < c->head_dim)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "bad model config: rope_type yarn needs a rotary_fraction of 1");
+    return check_not_negative("rope_mscale_all_dim", c->rope_mscale_all_dim);
+}
+
+static fsdp_status check_longrope(const fsdp_model_config *c)
+{
+    int64_t pairs = fsdp__rotary_dim(c) / 2;
+
+    FSDP_TRY(check_range("the part of head_dim that rotates", 2 * pairs, 2, 2 * FSDP_MODEL_MAX_ROPE_FACTORS));
+    FSDP_TRY(
+        check_range("rope_original_max_seq_len", c->rope_original_max_seq_len, 2, INT32_MAX)); /* its log divides */
+    FSDP_TRY(check_not_negative("rope_attention_factor", c->rope_attention_factor));
+    for (int64_t i = 0; i < pairs; i++) {
+        FSDP_TRY(check_positive("a factor of rope_short_factors", c->rope_short_factors[i]));
+        FSDP_TRY(check_positive("a factor of rope_long_factors", c->rope_long_factors[i]));
+    }
     return FSDP_OK;
 }
 
 static fsdp_status check_rope(const fsdp_model_config *c)
 {
     FSDP_TRY(check_positive("rope_theta", c->rope_theta));
-    FSDP_TRY(check_range("rope_type", c->rope_type, FSDP_ROPE_DEFAULT, FSDP_ROPE_YARN));
+    FSDP_TRY(check_range("rope_type", c->rope_type, FSDP_ROPE_DEFAULT, FSDP_ROPE_LONGROPE));
     if (c->rope_type == FSDP_ROPE_DEFAULT)
         return FSDP_OK;
     FSDP_TRY(check_positive("rope_factor", c->rope_factor));
@@ -187,6 +197,8 @@ static fsdp_status check_rope(const fsdp_model_config *c)
     FSDP_TRY(check_range("rope_original_max_seq_len", c->rope_original_max_seq_len, 1, INT32_MAX));
     if (c->rope_type == FSDP_ROPE_YARN)
         return check_yarn(c);
+    if (c->rope_type == FSDP_ROPE_LONGROPE)
+        return check_longrope(c);
     FSDP_TRY(check_positive("rope_low_freq_factor", c->rope_low_freq_factor));
     FSDP_TRY(check_positive("rope_high_freq_factor", c->rope_high_freq_factor));
     return check_above("rope_high_freq_factor", c->rope_high_freq_factor, "rope_low_freq_factor",

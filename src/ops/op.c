@@ -184,6 +184,7 @@ fsdp_status fsdp__op_check_positions(const char *op, fsdp_tensor *positions, int
                                      fsdp_tensor **contiguous, int64_t *pairs)
 {
     FSDP__FREED int32_t *values = NULL;
+    const fsdp__documents *known;
     fsdp__documents found;
     char text[FSDP__SHAPE_TEXT];
 
@@ -197,9 +198,9 @@ fsdp_status fsdp__op_check_positions(const char *op, fsdp_tensor *positions, int
     *contiguous = fsdp__op_contiguous(positions);
     if (!*contiguous)
         return fsdp_last_status();
-    *pairs = 0;
-    if (fsdp_tensor_numel(positions) == 0 || !fsdp__device_has_bytes(positions->storage->device) ||
-        fsdp__tensor_documents(positions, pairs))
+    known = fsdp__tensor_documents(positions);
+    *pairs = known ? known->pairs : 0;
+    if (known || fsdp_tensor_numel(positions) == 0 || !fsdp__device_has_bytes(positions->storage->device))
         return FSDP_OK;
     FSDP__TRY_NEW(values = fsdp__malloc((size_t)fsdp_tensor_numel(positions) * sizeof *values));
     FSDP_TRY(fsdp_tensor_read(positions, FSDP_I32, values));
@@ -209,6 +210,26 @@ fsdp_status fsdp__op_check_positions(const char *op, fsdp_tensor *positions, int
     *pairs = found.pairs;
     fsdp__tensor_note_documents(positions, found);
     return FSDP_OK;
+}
+
+int64_t fsdp__op_longest_document(const fsdp_tensor *positions)
+{
+    const fsdp__documents *known = fsdp__tensor_documents(positions);
+    size_t bytes = (size_t)fsdp_tensor_numel(positions) * sizeof(int32_t);
+    FSDP__FREED int32_t *values = NULL;
+
+    if (known)
+        return known->longest;
+    if (bytes == 0 || !fsdp__device_has_bytes(positions->storage->device))
+        return positions->shape[1];
+    values = fsdp__malloc(bytes);
+    if (!values) {
+        (void)fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read positions");
+        return 0;
+    }
+    if (fsdp_tensor_read(positions, FSDP_I32, values) != FSDP_OK)
+        return 0;
+    return fsdp__documents_of(values, positions->shape[0], positions->shape[1]).longest;
 }
 
 /* ---- small computations ---- */

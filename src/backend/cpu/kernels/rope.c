@@ -44,12 +44,13 @@ typedef struct angles {
 
 static void turn(const fsdp__rope_args *k, int64_t position, angles *a)
 {
-    float at = (float)position, direction = k->inverse ? -1.0f : 1.0f;
+    float at = (float)position, scale = k->scale != 0 ? k->scale : 1.0f, direction = k->inverse ? -scale : scale;
 
 #pragma omp simd
     for (int64_t i = 0; i < a->n; i++) {
         fsdp__sincosf(at * k->frequency[a->first + i], &a->sine[i], &a->cosine[i]);
         a->sine[i] *= direction;
+        a->cosine[i] *= scale;
     }
 }
 

@@ -85,7 +85,8 @@ static __global__ void rotate(const __grid_constant__ rope_plan k)
                 float frequency = i < pairs ? k.args.frequency[from + i] : 0.0f;
 
                 sine_and_cosine(position * frequency, &sine[i], &cosine[i]);
-                sine[i] = k.args.inverse ? -sine[i] : sine[i];
+                sine[i] *= k.args.inverse ? -k.args.scale : k.args.scale;
+                cosine[i] *= k.args.scale;
             }
             __syncthreads();
             for (unsigned item = threadIdx.x; item < k.args.heads * packs; item += blockDim.x) {
@@ -107,6 +108,7 @@ ENTRY(rope)
 
     if (a->heads == 0 || a->head_dim == 0)
         return FSDP_OK;
+    k.args.scale = a->scale != 0 ? a->scale : 1.0f;
 #define ROTATE(T)                                                                    \
     k.whole = is_aligned(a->x, strides * (int64_t)sizeof(T)) && is_aligned(a->y, 0); \
     FSDP_TRY(launch(stream, "rope", rotate<T>, blocks_for(a->batch * a->time, 1), BLOCK / 2, 0, k))
