@@ -47,6 +47,13 @@ static fsdp_tensor *ids(fsdp_context *context, int step, int first)
     return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(2, 6), values));
 }
 
+/* The numbers are exact. In Gemma, whose norms multiply by up to 2.6 here, gradients are sums of large numbers that
+ * cancel each other: float32 is off by 1e-4 of the largest of them here, and by 4e-5 in PyTorch. */
+static double slack_of(const char *prefix)
+{
+    return strcmp(prefix, "gemma2") == 0 ? 2e-4 : strcmp(prefix, "gemma3") == 0 ? 3e-5 : 0;
+}
+
 static void check(const char *prefix, const char *name, const fsdp_tensor *tensor)
 {
     const number_tensor *expected = number_get("llamas", prefix, name);
@@ -56,11 +63,9 @@ static void check(const char *prefix, const char *name, const fsdp_tensor *tenso
     for (int d = 0; d < expected->ndim; d++)
         CHECK_EQ(fsdp_tensor_size(tensor, d), expected->shape[d]);
     CHECK_OK(fsdp_tensor_read(tensor, FSDP_F32, values));
-    /* In Gemma, whose norms multiply by up to 2.6 here, gradients are sums of large numbers that cancel each other:
-     * float32 is as far from float64. */
-    for (int64_t i = 0; strncmp(prefix, "gemma", 5) == 0 && i < fsdp_tensor_numel(tensor); i++)
+    for (int64_t i = 0; i < fsdp_tensor_numel(tensor); i++)
         most = fmaxf(most, fabsf(expected->data[i]));
-    CHECK_CLOSE(values, expected->data, fsdp_tensor_numel(tensor), 1e-4, 1e-6 + 5e-4 * (double)most);
+    CHECK_CLOSE(values, expected->data, fsdp_tensor_numel(tensor), 1e-5, 1e-6 + slack_of(prefix) * (double)most);
 }
 
 static void check_model(const char *prefix, const fsdp_model_config *config)

@@ -3,9 +3,11 @@
     python tests/numbers/llamas.py
 
 A parameter's values follow from its place in the order of names and from its elements' numbers alone (fill below), in C
-as here. The gradients are those of the mean cross-entropy."""
+as here. The gradients are those of the mean cross-entropy. All is computed in float64, also the norms and softmax
+that transformers computes in float32, so that a difference is ours."""
 
 import math
+from unittest.mock import patch
 
 import torch
 from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig,
@@ -37,13 +39,33 @@ def fill(model):
             parameter.copy_((numbers + (1 if "norm" in name else 0)).reshape(parameter.shape))
 
 
+def stays(cast):
+    """Makes a cast leave float64 as it is where it would become float32."""
+    def call(tensor, *args, **options):
+        becomes = [*args, *options.values()] or [torch.float32]
+        if tensor.dtype == torch.float64 and any(wanted is torch.float32 for wanted in becomes):
+            return tensor
+        return cast(tensor, *args, **options)
+    return call
+
+
+def loss_and_logits(model):
+    tokens = torch.tensor([[(5 * t + b) % 7 for t in range(6)] for b in range(2)])
+    targets = torch.tensor([[(3 * t + b + 1) % 7 for t in range(6)] for b in range(2)])
+    softmax = torch.nn.functional.softmax
+    with (patch.object(torch.Tensor, "float", stays(torch.Tensor.float)),
+          patch.object(torch.Tensor, "to", stays(torch.Tensor.to)),
+          patch.object(torch.nn.functional, "softmax", lambda scores, dim, dtype: softmax(scores, dim=dim))):
+        logits = model(tokens).logits
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, 7), targets.reshape(-1)), logits
+
+
 def record(name, kind, config):
     model = kind(config).float().eval()
     fill(model)
-    tokens = torch.tensor([[(5 * t + b) % 7 for t in range(6)] for b in range(2)])
-    targets = torch.tensor([[(3 * t + b + 1) % 7 for t in range(6)] for b in range(2)])
-    logits = model(tokens).logits
-    torch.nn.functional.cross_entropy(logits.reshape(-1, 7), targets.reshape(-1)).backward()
+    loss, logits = loss_and_logits(model.double())
+    assert logits.dtype == torch.float64
+    loss.backward()
     put(f"{name}.logits", logits)
     for key, parameter in model.named_parameters():
         put(f"{name}.{key}", parameter.grad)
