@@ -25,6 +25,10 @@ const char *fsdp__shown(const char *text, char *out, size_t out_bytes);
 const char *fsdp__shown_message(char *out, size_t out_bytes, const char *format, va_list arguments)
     __attribute__((format(printf, 3, 0)));
 
+/* Passes room for a text of fewer than `size` bytes, until the end of the block that the call stands in:
+ * fsdp__size_text(bytes, FSDP__ROOM(24)). */
+#define FSDP__ROOM(size) ((char[size]){0}), (size)
+
 /* Writes a number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB", "37B". Returns `out`. */
 const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);
 
@@ -72,6 +76,6 @@ const char *fsdp__names_text(fsdp__names *names);
 /* For messages: the most bytes that are shown of a name from somebody else's file, so that there is room for the
  * rest. */
 #define FSDP__NAME_TEXT 200
-#define FSDP__SHOWN_NAME(name) fsdp__shown((name), (char[FSDP__NAME_TEXT]){0}, FSDP__NAME_TEXT)
+#define FSDP__SHOWN_NAME(name) fsdp__shown((name), FSDP__ROOM(FSDP__NAME_TEXT))
 
 #endif

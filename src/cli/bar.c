@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/compiler.h"
+#include "base/text.h"
 #include "cli/bar.h"
 
 enum {
@@ -42,11 +43,11 @@ const char *fsdp__left_text(double seconds, char *text, size_t bytes)
 static void bar_text(int64_t step, int64_t steps, double seconds_left, const char *note, int columns, char *text,
                      size_t text_bytes)
 {
-    char numbers[160], bar[WIDEST + 1], left[40];
+    char numbers[160], bar[WIDEST + 1];
     int length, width, done;
 
     length = snprintf(numbers, sizeof numbers, "%lld/%lld  %s left%s%s", (long long)step, (long long)steps,
-                      fsdp__left_text(seconds_left, left, sizeof left), *note ? "  " : "", note);
+                      fsdp__left_text(seconds_left, FSDP__ROOM(40)), *note ? "  " : "", note);
     /* The last column stays free, because some terminals wrap a line that fills it. */
     width = FSDP__MIN(columns - 1 - length - 3, (int)WIDEST);
     if (width < NARROWEST && *note) {

@@ -50,7 +50,6 @@ static void print_value(const fsdp_checkpoint_value *v, int width)
 static void print_values(const fsdp_checkpoint_reader *reader)
 {
     int width = 0, count = fsdp_checkpoint_value_count(reader), files = fsdp_checkpoint_file_count(reader);
-    char bytes[40];
 
     for (int i = 0; i < count; i++)
         width = FSDP__MAX(width, (int)strlen(FSDP__SHOWN_NAME(fsdp_checkpoint_value_at(reader, i)->name)));
@@ -64,7 +63,7 @@ static void print_values(const fsdp_checkpoint_reader *reader)
         puts("files:");
     for (int i = 0; i < files; i++)
         printf("  %-*s  %s bytes\n", width, fsdp_checkpoint_file_at(reader, i)->name,
-               fsdp__thousands((int64_t)fsdp_checkpoint_file_at(reader, i)->bytes, bytes, sizeof bytes));
+               fsdp__thousands((int64_t)fsdp_checkpoint_file_at(reader, i)->bytes, FSDP__ROOM(40)));
 }
 
 /* Writes who holds a tensor: "ranks 0 to 3", "rank 2", "4 of ranks 0 to 7". */
@@ -87,20 +86,18 @@ static const char *holders_text(const fsdp_checkpoint_tensor *t, char *text, siz
 
 static void print_part(const fsdp_checkpoint_tensor *t, const fsdp_checkpoint_part *part)
 {
-    char offset[FSDP__LISTED_SHAPE], size[FSDP__LISTED_SHAPE], bytes[40], begin[40];
     int ndim = part->flat ? 1 : t->ndim;
 
     printf("    rank %d: %s%s at %s; %s bytes of %s, from byte %s on\n", part->rank, part->flat ? "elements " : "",
-           fsdp__listed_shape(part->size, ndim, size, sizeof size),
-           fsdp__listed_shape(part->offset, ndim, offset, sizeof offset),
-           fsdp__thousands((int64_t)part->bytes, bytes, sizeof bytes), part->file,
-           fsdp__thousands((int64_t)part->begin, begin, sizeof begin));
+           fsdp__listed_shape(part->size, ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)),
+           fsdp__listed_shape(part->offset, ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)),
+           fsdp__thousands((int64_t)part->bytes, FSDP__ROOM(40)), part->file,
+           fsdp__thousands((int64_t)part->begin, FSDP__ROOM(40)));
 }
 
 static void print_tensors(const fsdp_checkpoint_reader *reader, bool parts)
 {
     const char *section = NULL;
-    char a[FSDP__LISTED_SHAPE], b[40], c[80];
     int width = 0;
 
     for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++)
@@ -112,8 +109,8 @@ static void print_tensors(const fsdp_checkpoint_reader *reader, bool parts)
             printf("%s:\n", t->section);
         section = t->section;
         printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, FSDP__SHOWN_NAME(t->name), fsdp_dtype_name(t->dtype),
-               fsdp__listed_shape(t->shape, t->ndim, a, sizeof a), fsdp__thousands((int64_t)bytes_of(t), b, sizeof b),
-               holders_text(t, c, sizeof c));
+               fsdp__listed_shape(t->shape, t->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)),
+               fsdp__thousands((int64_t)bytes_of(t), FSDP__ROOM(40)), holders_text(t, FSDP__ROOM(80)));
         for (int64_t k = 0; k < t->part_count && parts; k++)
             print_part(t, &t->parts[k]);
     }
@@ -125,7 +122,6 @@ void fsdp__list_checkpoint(const fsdp_checkpoint_reader *reader, bool parts)
     int ranks = fsdp_checkpoint_world_size(reader);
     const char *mesh = fsdp_checkpoint_mesh(reader);
     uint64_t bytes = 0;
-    char a[40], b[40], c[40], d[40];
 
     printf("%s: step %lld, saved by %d rank%s%s%s\n", fsdp_checkpoint_path(reader),
            (long long)fsdp_checkpoint_step(reader), ranks, ranks == 1 ? "" : "s", *mesh ? ", " : "", mesh);
@@ -135,9 +131,9 @@ void fsdp__list_checkpoint(const fsdp_checkpoint_reader *reader, bool parts)
         bytes += bytes_of(fsdp_checkpoint_at(reader, i));
         all_parts += fsdp_checkpoint_at(reader, i)->part_count;
     }
-    printf("total: %s tensors in %s parts, %s bytes (%s)\n", fsdp__thousands(count, a, sizeof a),
-           fsdp__thousands(all_parts, b, sizeof b), fsdp__thousands((int64_t)bytes, c, sizeof c),
-           fsdp__size_text((double)bytes, d, sizeof d));
+    printf("total: %s tensors in %s parts, %s bytes (%s)\n", fsdp__thousands(count, FSDP__ROOM(40)),
+           fsdp__thousands(all_parts, FSDP__ROOM(40)), fsdp__thousands((int64_t)bytes, FSDP__ROOM(40)),
+           fsdp__size_text((double)bytes, FSDP__ROOM(40)));
 }
 
 /* ---- as JSON ---- */
@@ -169,21 +165,19 @@ static void print_values_as_json(const fsdp_checkpoint_reader *reader)
 
 static void print_tensor_as_json(const fsdp_checkpoint_tensor *t)
 {
-    char offset[FSDP__LISTED_SHAPE], size[FSDP__LISTED_SHAPE];
-
     printf("{\"section\": ");
     fsdp__print_json_string(t->section, stdout);
     printf(", \"name\": ");
     fsdp__print_json_string(t->name, stdout);
     printf(", \"dtype\": \"%s\", \"shape\": %s, \"bytes\": %llu, \"parts\": [", fsdp_dtype_name(t->dtype),
-           fsdp__listed_shape(t->shape, t->ndim, size, sizeof size), (unsigned long long)bytes_of(t));
+           fsdp__listed_shape(t->shape, t->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)), (unsigned long long)bytes_of(t));
     for (int64_t k = 0; k < t->part_count; k++) {
         const fsdp_checkpoint_part *part = &t->parts[k];
         int ndim = part->flat ? 1 : t->ndim;
 
         printf("%s{\"rank\": %d, \"flat\": %s, \"offset\": %s, \"size\": %s, \"file\": ", k ? ", " : "", part->rank,
-               part->flat ? "true" : "false", fsdp__listed_shape(part->offset, ndim, offset, sizeof offset),
-               fsdp__listed_shape(part->size, ndim, size, sizeof size));
+               part->flat ? "true" : "false", fsdp__listed_shape(part->offset, ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)),
+               fsdp__listed_shape(part->size, ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)));
         fsdp__print_json_string(part->file, stdout);
         printf(", \"begin\": %llu, \"bytes\": %llu}", (unsigned long long)part->begin, (unsigned long long)part->bytes);
     }

@@ -58,21 +58,17 @@ static void begin_line(comparison *c, const char *what, const fsdp__source_tenso
 
 static void print_alone(comparison *c, int side, const fsdp__source_tensor *t)
 {
-    char shape[FSDP__LISTED_SHAPE];
-
     c->only[side]++;
     begin_line(c, side == 0 ? "only in A" : "only in B", t);
-    printf("  %s %s\n", t->dtype_name, fsdp__listed_shape(t->shape, t->ndim, shape, sizeof shape));
+    printf("  %s %s\n", t->dtype_name, fsdp__listed_shape(t->shape, t->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)));
 }
 
 static void print_shapes(comparison *c, const fsdp__source_tensor *const t[2])
 {
-    char a[FSDP__LISTED_SHAPE], b[FSDP__LISTED_SHAPE];
-
     c->different++;
     begin_line(c, "shape", t[0]);
-    printf("  %s and %s\n", fsdp__listed_shape(t[0]->shape, t[0]->ndim, a, sizeof a),
-           fsdp__listed_shape(t[1]->shape, t[1]->ndim, b, sizeof b));
+    printf("  %s and %s\n", fsdp__listed_shape(t[0]->shape, t[0]->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)),
+           fsdp__listed_shape(t[1]->shape, t[1]->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)));
 }
 
 static void print_unread(comparison *c, const fsdp__source_tensor *const t[2])
@@ -97,7 +93,7 @@ static const char *place_text(const fsdp__source_tensor *t, int64_t element, cha
 static void print_difference(comparison *c, const fsdp__source_tensor *const t[2], const fsdp__difference *d)
 {
     bool same_dtype = t[0]->dtype == t[1]->dtype;
-    char place[FSDP__LISTED_SHAPE], count[40], all[40];
+    char place[FSDP__LISTED_SHAPE];
 
     c->equal += d->count == 0 && same_dtype;
     c->different += d->count > 0 || !same_dtype;
@@ -108,19 +104,17 @@ static void print_difference(comparison *c, const fsdp__source_tensor *const t[2
         printf("  %s and %s", t[0]->dtype_name, t[1]->dtype_name);
     if (d->count > 0)
         printf("  by %.9g at most, at %s: %.9g and %.9g; %s of %s elements", d->most,
-               place_text(t[0], d->element, place), d->a, d->b, fsdp__thousands(d->count, count, sizeof count),
-               fsdp__thousands(t[0]->numel, all, sizeof all));
+               place_text(t[0], d->element, place), d->a, d->b, fsdp__thousands(d->count, FSDP__ROOM(40)),
+               fsdp__thousands(t[0]->numel, FSDP__ROOM(40)));
     putchar('\n');
 }
 
 static void print_sum(comparison *c)
 {
-    char equal[40], different[40], a[40], b[40];
-
     fsdp__bar_clear(&c->bar);
-    printf("%s equal, %s different, %s only in A, %s only in B\n", fsdp__thousands(c->equal, equal, sizeof equal),
-           fsdp__thousands(c->different, different, sizeof different), fsdp__thousands(c->only[0], a, sizeof a),
-           fsdp__thousands(c->only[1], b, sizeof b));
+    printf("%s equal, %s different, %s only in A, %s only in B\n", fsdp__thousands(c->equal, FSDP__ROOM(40)),
+           fsdp__thousands(c->different, FSDP__ROOM(40)), fsdp__thousands(c->only[0], FSDP__ROOM(40)),
+           fsdp__thousands(c->only[1], FSDP__ROOM(40)));
 }
 
 /* ---- the comparison ---- */

@@ -96,14 +96,13 @@ static void say_whether_it_fits(const fsdp_explanation *e)
     fsdp__memory_limit limit = fsdp__memory_limit_of_all();
     int64_t ranks = e->world_size / FSDP__MAX(e->machines, 1);
     double bytes = (double)e->step.peak_total_bytes * (double)ranks;
-    char text[40], most[40];
 
     if (e->microbatches == 0 || limit.bytes == FSDP__NO_LIMIT || bytes <= (double)limit.bytes)
         return;
     (void)fsdp__failure("does not fit here: %lld rank%s of one machine take%s %s at the peak of a step, and %s is %s",
                         (long long)ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "",
-                        fsdp__size_text(bytes, text, sizeof text), limit.name,
-                        fsdp__size_text((double)limit.bytes, most, sizeof most));
+                        fsdp__size_text(bytes, FSDP__ROOM(40)), limit.name,
+                        fsdp__size_text((double)limit.bytes, FSDP__ROOM(40)));
 }
 
 /* Prints everything, the file first: whoever reads the rest may close it before the end. If output is lost, main says

@@ -94,26 +94,24 @@ static fsdp_status read_separator(request *r)
 static void progress(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens)
 {
     request *r = arg;
-    char count[32];
 
-    snprintf(r->bar.note, sizeof r->bar.note, "MiB, %s tokens", fsdp__short_count(tokens, count, sizeof count));
+    snprintf(r->bar.note, sizeof r->bar.note, "MiB, %s tokens", fsdp__short_count(tokens, FSDP__ROOM(32)));
     fsdp__bar_draw_bytes(&r->bar, (uint64_t)bytes, (uint64_t)all_bytes);
 }
 
 static void report(const request *r, const fsdp_tokenize_summary *s)
 {
     double seconds = (double)(fsdp__clock_ns() - r->bar.began_ns) / 1e9;
-    char tokens[32], documents[32], size[32], rate[32], learned[60] = "", left_out[FSDP__LEFT_OUT_TEXT];
+    char learned[60] = "", left_out[FSDP__LEFT_OUT_TEXT];
     const char *what = r->chat ? "conversation" : "document";
 
     if (r->chat)
-        snprintf(learned, sizeof learned, ", %s of them learned,",
-                 fsdp__thousands(s->learned_tokens, tokens, sizeof tokens));
+        snprintf(learned, sizeof learned, ", %s of them learned,", fsdp__thousands(s->learned_tokens, FSDP__ROOM(32)));
     printf("%s: %s tokens (uint%d)%s of %s %s%s, %s of text, %s/s\n", r->output,
-           fsdp__thousands(s->tokens, tokens, sizeof tokens), s->width * 8, learned,
-           fsdp__thousands(s->documents, documents, sizeof documents), what, s->documents == 1 ? "" : "s",
-           fsdp__size_text((double)s->text_bytes, size, sizeof size),
-           fsdp__size_text((double)s->text_bytes / (seconds > 0 ? seconds : 1), rate, sizeof rate));
+           fsdp__thousands(s->tokens, FSDP__ROOM(32)), s->width * 8, learned,
+           fsdp__thousands(s->documents, FSDP__ROOM(32)), what, s->documents == 1 ? "" : "s",
+           fsdp__size_text((double)s->text_bytes, FSDP__ROOM(32)),
+           fsdp__size_text((double)s->text_bytes / (seconds > 0 ? seconds : 1), FSDP__ROOM(32)));
     if (s->left_out_bytes > 0)
         (void)fsdp__failure("warning: %lld bytes of the text have no token in this vocabulary, and were left out",
                             (long long)s->left_out_bytes);

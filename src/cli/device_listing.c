@@ -45,27 +45,24 @@ static void visit_gpus(fsdp_context *context, void (*print)(const char *name, co
 
 static void print_gpu(const char *name, const fsdp__device_facts *f)
 {
-    char all[16], unused[16];
-
     if (!f) {
         printf("%-8scannot be used: %s\n", name, fsdp_last_error());
         return;
     }
     printf("%-8s%s, compute capability %d.%d, %s of memory, %s of it free; its driver is for CUDA %d.%d\n", name,
-           f->card, f->capability / 10, f->capability % 10, fsdp__size_text((double)f->memory_bytes, all, sizeof all),
-           fsdp__size_text((double)f->free_bytes, unused, sizeof unused), f->driver / 1000, f->driver % 1000 / 10);
+           f->card, f->capability / 10, f->capability % 10, fsdp__size_text((double)f->memory_bytes, FSDP__ROOM(16)),
+           fsdp__size_text((double)f->free_bytes, FSDP__ROOM(16)), f->driver / 1000, f->driver % 1000 / 10);
 }
 
 void fsdp__list_devices(fsdp_context *context)
 {
     cpu c = look_at_cpu();
-    char size[16];
 
     printf("%-8s%d core%s", "cpu", c.cores, c.cores == 1 ? "" : "s");
     if (c.memory.bytes != FSDP__NO_LIMIT)
-        printf(", %s of %s", fsdp__size_text((double)c.memory.bytes, size, sizeof size), c.memory.name);
+        printf(", %s of %s", fsdp__size_text((double)c.memory.bytes, FSDP__ROOM(16)), c.memory.name);
     if (c.free_bytes != FSDP__NO_LIMIT)
-        printf(", %s free", fsdp__size_text((double)c.free_bytes, size, sizeof size));
+        printf(", %s free", fsdp__size_text((double)c.free_bytes, FSDP__ROOM(16)));
     printf("\n");
     visit_gpus(context, print_gpu);
 }

@@ -75,39 +75,36 @@ static void print_text(const fsdp_train_summary *summary)
 
 static void print_validation_data(const fsdp_train_config *config, const fsdp_train_summary *summary)
 {
-    char tokens[40], held[40], freq[40];
-
     if (summary->validation_tokens == 0)
         return;
-    printf("valid:  %s tokens", fsdp__thousands(summary->validation_tokens, tokens, sizeof tokens));
+    printf("valid:  %s tokens", fsdp__thousands(summary->validation_tokens, FSDP__ROOM(40)));
     if (summary->held_out_tokens > 0)
-        printf("; the last %s of the data are held out", fsdp__thousands(summary->held_out_tokens, held, sizeof held));
-    printf("; after every %s step%s and the last one\n", fsdp__thousands(config->validation.freq, freq, sizeof freq),
+        printf("; the last %s of the data are held out", fsdp__thousands(summary->held_out_tokens, FSDP__ROOM(40)));
+    printf("; after every %s step%s and the last one\n", fsdp__thousands(config->validation.freq, FSDP__ROOM(40)),
            plural(config->validation.freq));
 }
 
 /* Prints what each save costs on disk, and in memory. */
 static void print_checkpoints(const fsdp_train_config *config, const fsdp_train_summary *summary)
 {
-    char each[40], copy[40], memory[80] = "";
+    char memory[80] = "";
 
     if (summary->snapshot_bytes > 0)
         snprintf(memory, sizeof memory, ", and %s of this rank's memory",
-                 fsdp__size_text(summary->snapshot_bytes, copy, sizeof copy));
+                 fsdp__size_text(summary->snapshot_bytes, FSDP__ROOM(40)));
     printf("saves:  every %lld step%s to %s, %s each%s\n", (long long)config->checkpoint.interval,
            plural(config->checkpoint.interval), config->checkpoint.folder,
-           fsdp__size_text(summary->checkpoint_bytes, each, sizeof each), memory);
+           fsdp__size_text(summary->checkpoint_bytes, FSDP__ROOM(40)), memory);
 }
 
 static void print_resume(const fsdp_train_config *config, const fsdp_train_summary *summary)
 {
     const char *exported = config->save.path ? ", and the model is exported" : "";
-    char step[40], steps[40];
 
-    printf("resume: from step %s of %s, of %d rank%s", fsdp__thousands(summary->resumed_step, step, sizeof step),
+    printf("resume: from step %s of %s, of %d rank%s", fsdp__thousands(summary->resumed_step, FSDP__ROOM(40)),
            summary->resumed_from, summary->resumed_ranks, plural(summary->resumed_ranks));
     if (summary->resumed_step >= summary->steps)
-        printf(": all steps are done (training.steps is %s)%s", fsdp__thousands(summary->steps, steps, sizeof steps),
+        printf(": all steps are done (training.steps is %s)%s", fsdp__thousands(summary->steps, FSDP__ROOM(40)),
                exported);
     else if (summary->stopped_early)
         printf(": it was stopped early (training.early_stop is %lld)%s", (long long)config->training.early_stop,
@@ -118,7 +115,7 @@ static void print_resume(const fsdp_train_config *config, const fsdp_train_summa
 /* Prints the ranks. Optimizer state, which a resumed run already has, is shown separately from the parameters. */
 static void print_ranks(const fsdp_train_summary *summary, int threads)
 {
-    char a[40], b[40], c[40], copies[80] = "", machines[40] = "", optimizer[60] = "";
+    char copies[80] = "", machines[40] = "", optimizer[60] = "";
 
     if (summary->replicas > 1)
         snprintf(copies, sizeof copies, " (%d copies of the model, sharded over %d each)", summary->replicas,
@@ -127,18 +124,18 @@ static void print_ranks(const fsdp_train_summary *summary, int threads)
         snprintf(machines, sizeof machines, " on %d machines", summary->machines);
     if (summary->optimizer_bytes > 0)
         snprintf(optimizer, sizeof optimizer, ", and %s of optimizer state",
-                 fsdp__size_text((double)summary->optimizer_bytes, c, sizeof c));
+                 fsdp__size_text((double)summary->optimizer_bytes, FSDP__ROOM(40)));
     if (strcmp(summary->device, "cpu") != 0)
         printf("device: %s%s\n", summary->device, summary->world_size > 1 ? " (rank 0's)" : "");
     printf("ranks:  %d%s%s, %d thread%s each; %lld unit%s; this one holds %s parameters, %s%s\n", summary->world_size,
            machines, copies, threads, plural(threads), (long long)summary->units, plural(summary->units),
-           fsdp__short_count(summary->local_parameters, a, sizeof a),
-           fsdp__size_text((double)(summary->memory_bytes - summary->optimizer_bytes), b, sizeof b), optimizer);
+           fsdp__short_count(summary->local_parameters, FSDP__ROOM(40)),
+           fsdp__size_text((double)(summary->memory_bytes - summary->optimizer_bytes), FSDP__ROOM(40)), optimizer);
 }
 
 static void print_adapter(const fsdp_train_config *config, const fsdp_train_summary *summary)
 {
-    char a[40], rank[80] = "";
+    char rank[80] = "";
 
     if (summary->adapter_layers == 0)
         return;
@@ -149,14 +146,14 @@ static void print_adapter(const fsdp_train_config *config, const fsdp_train_summ
                  (long long)config->adapter.rank);
     printf("adapter: %s, beside %lld layer%s: trains %s parameters, %.3g %% of the model's\n", rank,
            (long long)summary->adapter_layers, plural(summary->adapter_layers),
-           fsdp__thousands(summary->trained_parameters, a, sizeof a),
+           fsdp__thousands(summary->trained_parameters, FSDP__ROOM(40)),
            100.0 * (double)summary->trained_parameters / (double)summary->parameters);
 }
 
 void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *config, const fsdp_train_summary *summary,
                           int threads)
 {
-    char a[40], b[40], c[40], trained[80] = "", checkpoints[160];
+    char trained[80] = "";
     const fsdp_model_config *m = &summary->model_config;
 
     progress->steps = summary->steps;
@@ -172,10 +169,10 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
         return;
     if (summary->trained_parameters < summary->parameters && summary->adapter_layers == 0)
         snprintf(trained, sizeof trained, ", %s of them trained",
-                 fsdp__short_count(summary->trained_parameters, a, sizeof a));
+                 fsdp__short_count(summary->trained_parameters, FSDP__ROOM(40)));
     printf("model:  %s (%s, %lld layer%s of %lld), %s parameters%s\n", summary->model,
            fsdp_architecture_name(m->architecture), (long long)m->n_layers, plural(m->n_layers), (long long)m->dim,
-           fsdp__short_count(summary->parameters, a, sizeof a), trained);
+           fsdp__short_count(summary->parameters, FSDP__ROOM(40)), trained);
     print_adapter(config, summary);
     print_ranks(summary, threads);
     if (config->training.enable_cpu_offload)
@@ -183,16 +180,17 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
                                    ? "has parameters, gradients and optimizer state, and takes the steps"
                                    : "is what computes: training.enable_cpu_offload has nothing to move");
     printf("data:   %s tokens; a step takes %s (%d rank%s x %lld microbatch%s x %lld sequence%s x %lld)\n",
-           fsdp__thousands(summary->data_tokens, a, sizeof a), fsdp__thousands(summary->tokens_per_step, b, sizeof b),
-           summary->world_size, plural(summary->world_size), (long long)summary->microbatches,
-           summary->microbatches == 1 ? "" : "es", (long long)config->training.local_batch_size,
-           plural(config->training.local_batch_size), (long long)config->training.seq_len);
+           fsdp__thousands(summary->data_tokens, FSDP__ROOM(40)),
+           fsdp__thousands(summary->tokens_per_step, FSDP__ROOM(40)), summary->world_size, plural(summary->world_size),
+           (long long)summary->microbatches, summary->microbatches == 1 ? "" : "es",
+           (long long)config->training.local_batch_size, plural(config->training.local_batch_size),
+           (long long)config->training.seq_len);
     print_text(summary);
     print_validation_data(config, summary);
-    printf("train:  %s step%s%s\n", fsdp__thousands(summary->steps, c, sizeof c), plural(summary->steps),
-           checkpoints_text(config, summary, checkpoints, sizeof checkpoints));
+    printf("train:  %s step%s%s\n", fsdp__thousands(summary->steps, FSDP__ROOM(40)), plural(summary->steps),
+           checkpoints_text(config, summary, FSDP__ROOM(160)));
     if (summary->peak_flops > 0)
-        printf("peak:   %s (%s)\n", rate_text(summary->peak_flops, a, sizeof a), summary->peak_source);
+        printf("peak:   %s (%s)\n", rate_text(summary->peak_flops, FSDP__ROOM(40)), summary->peak_source);
     if (summary->checkpoint_bytes > 0)
         print_checkpoints(config, summary);
     if (summary->checkpoint_bytes == 0 && !config->save.path)
@@ -211,12 +209,10 @@ void fsdp__progress_clear(fsdp__progress *progress)
 /* Prints what the step alone has sent between this rank and other machines, and what it waited for. */
 static void network_line(const fsdp__progress *progress, const fsdp_train_report *report)
 {
-    char sent[40], received[40];
-
     if (progress->machines > 1)
         printf("net:    sent: %s  received: %s  exposed: %.1f ms\n",
-               fsdp__size_text((double)report->network_sent, sent, sizeof sent),
-               fsdp__size_text((double)report->network_received, received, sizeof received),
+               fsdp__size_text((double)report->network_sent, FSDP__ROOM(40)),
+               fsdp__size_text((double)report->network_received, FSDP__ROOM(40)),
                report->gather_ms + report->reduce_ms);
 }
 
@@ -234,17 +230,15 @@ static void print_times(const fsdp__progress *progress, const fsdp_train_report 
     double left = each * (double)(progress->steps - progress->step);
     time_t clock = time(NULL);
     struct tm local;
-    char text[40] = "?", rest[40];
+    char text[40] = "?";
 
     if (localtime_r(&clock, &local))
         strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
-    printf("  lr: %.4g  left: %s  time: %s", report->lr, fsdp__left_text(left, rest, sizeof rest), text);
+    printf("  lr: %.4g  left: %s  time: %s", report->lr, fsdp__left_text(left, FSDP__ROOM(40)), text);
 }
 
 static void log_line(fsdp__progress *progress, const fsdp_train_report *report, int64_t now)
 {
-    char memory[40], speed[40], rate[40];
-
     progress->tps = tokens_a_second(progress, now);
     fsdp__progress_clear(progress);
     printf("step: %2lld  loss: %.4f  norm: %.2f", (long long)report->step, report->loss, report->grad_norm);
@@ -252,10 +246,10 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
         printf("  scale: %g", report->loss_scale);
     if (report->pairs > 0)
         printf("  margin: %.4f  accuracy: %.2f", report->reward_margin, report->reward_accuracy);
-    printf("  %s  %s tok/s", fsdp__size_text((double)report->memory_peak_bytes, memory, sizeof memory),
-           fsdp__thousands((int64_t)(progress->tps + 0.5), speed, sizeof speed));
+    printf("  %s  %s tok/s", fsdp__size_text((double)report->memory_peak_bytes, FSDP__ROOM(40)),
+           fsdp__thousands((int64_t)(progress->tps + 0.5), FSDP__ROOM(40)));
     if (!progress->on_terminal || (report->loss_scale == 0 && progress->mfu_per_token == 0))
-        printf("  %s", rate_text(progress->tps * progress->flops_per_token, rate, sizeof rate));
+        printf("  %s", rate_text(progress->tps * progress->flops_per_token, FSDP__ROOM(40)));
     if (progress->mfu_per_token > 0)
         printf("  mfu: %.1f%%", 100 * progress->tps * progress->mfu_per_token);
     if (!progress->on_terminal)
@@ -270,11 +264,9 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
 /* Says that the data begins again in a step, before which the run took `before` tokens. */
 static void log_epoch(fsdp__progress *progress, const fsdp_train_report *report, int64_t before)
 {
-    char tokens[40];
-
     fsdp__progress_clear(progress);
     printf("epoch: %2lld begins in step %lld, after %s tokens\n", (long long)report->epoch + 1, (long long)report->step,
-           fsdp__thousands(before, tokens, sizeof tokens));
+           fsdp__thousands(before, FSDP__ROOM(40)));
     progress->epoch = report->epoch;
 }
 
@@ -282,13 +274,12 @@ static void log_epoch(fsdp__progress *progress, const fsdp_train_report *report,
 static void draw(fsdp__progress *progress, int64_t now)
 {
     double done = (double)(progress->step - progress->first_step), all = (double)progress->step;
-    char speed[40];
 
     progress->bar.began_ns = now - (int64_t)((double)(now - progress->began_ns) * (all / done));
     if (progress->step > progress->logged_step)
         progress->tps = tokens_a_second(progress, now);
     snprintf(progress->bar.note, sizeof progress->bar.note, "loss %.4f  %s tok/s%s", progress->last_loss,
-             fsdp__thousands((int64_t)(progress->tps + 0.5), speed, sizeof speed), progress->news);
+             fsdp__thousands((int64_t)(progress->tps + 0.5), FSDP__ROOM(40)), progress->news);
     fsdp__bar_draw(&progress->bar, progress->step, progress->steps);
 }
 
@@ -321,7 +312,7 @@ void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *repo
 
 void fsdp__progress_saved(fsdp__progress *progress, const fsdp_train_saved *saved)
 {
-    char size[40], waited[60] = "";
+    char waited[60] = "";
 
     if (!progress->prints)
         return;
@@ -329,7 +320,7 @@ void fsdp__progress_saved(fsdp__progress *progress, const fsdp_train_saved *save
     if (saved->waited_seconds < 0.9 * saved->seconds)
         snprintf(waited, sizeof waited, ", of which training waited %.1f s", saved->waited_seconds);
     printf("saved:  step %lld in %s, %s in %.1f s%s\n", (long long)saved->step, saved->path,
-           fsdp__size_text(saved->bytes, size, sizeof size), saved->seconds, waited);
+           fsdp__size_text(saved->bytes, FSDP__ROOM(40)), saved->seconds, waited);
     fflush(stdout);
 }
 
@@ -346,8 +337,6 @@ void fsdp__progress_validating(fsdp__progress *progress, int64_t done, int64_t a
 void fsdp__progress_validation(fsdp__progress *progress, const fsdp_train_config *config,
                                const fsdp_train_validation *validation)
 {
-    char tokens[40];
-
     progress->logged_ns += (int64_t)(validation->ms * 1e6); /* not counted as time of the steps between two lines */
     snprintf(progress->news, sizeof progress->news, "  valid %.4f", validation->loss);
     if (!progress->prints)
@@ -356,10 +345,10 @@ void fsdp__progress_validation(fsdp__progress *progress, const fsdp_train_config
     printf("valid: %2lld  loss: %.4f", (long long)validation->step, validation->loss);
     if (validation->pairs > 0)
         printf("  margin: %.4f  accuracy: %.2f  pairs: %s", validation->reward_margin, validation->reward_accuracy,
-               fsdp__thousands(validation->pairs, tokens, sizeof tokens));
+               fsdp__thousands(validation->pairs, FSDP__ROOM(40)));
     else
         printf("  perplexity: %.4g  tokens: %s", validation->perplexity,
-               fsdp__thousands(validation->tokens, tokens, sizeof tokens));
+               fsdp__thousands(validation->tokens, FSDP__ROOM(40)));
     puts(validation->best ? "  best" : "");
     if (!validation->stops)
         return;
@@ -377,7 +366,7 @@ void fsdp__progress_validation(fsdp__progress *progress, const fsdp_train_config
 void fsdp__progress_end(fsdp__progress *progress)
 {
     double seconds = (double)(fsdp__clock_ns() - progress->began_ns) * 1e-9;
-    char tokens[40], skipped[60] = "";
+    char skipped[60] = "";
 
     fsdp__progress_clear(progress);
     if (progress->skipped)
@@ -385,6 +374,6 @@ void fsdp__progress_end(fsdp__progress *progress)
     if (progress->prints && progress->step > progress->first_step)
         printf("done:   %lld step%s%s, %s tokens in %.1f s; loss %.4f -> %.4f\n",
                (long long)(progress->step - progress->first_step), plural(progress->step - progress->first_step),
-               skipped, fsdp__thousands(progress->tokens, tokens, sizeof tokens), seconds, progress->first_loss,
+               skipped, fsdp__thousands(progress->tokens, FSDP__ROOM(40)), seconds, progress->first_loss,
                progress->last_loss);
 }

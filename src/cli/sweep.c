@@ -387,14 +387,13 @@ static fsdp__run_figures figures_of(const one_run *r)
 static void print_row(const plan *p, const one_run *r, const int *widths)
 {
     fsdp__run_figures f = figures_of(r);
-    char size[24];
 
     for (int a = 0; a < p->axis_count; a++)
         printf("%s%-*s", a ? "  " : "", widths[a], r->values[a]);
     print_cell(f.loss, "%.4f", 9);
     print_cell(f.best_loss, "%.4f", 9);
     print_cell(f.tokens_per_second, "%.0f", 10);
-    printf("  %9s", isnan(f.peak_bytes) ? "-" : fsdp__size_text(f.peak_bytes, size, sizeof size));
+    printf("  %9s", isnan(f.peak_bytes) ? "-" : fsdp__size_text(f.peak_bytes, FSDP__ROOM(24)));
     if (r->status > 0)
         printf("  failed (exit status %d)", r->status);
     putchar('\n');

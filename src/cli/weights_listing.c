@@ -9,13 +9,12 @@
 
 static void print_config(const char *path, const fsdp_model_config *m)
 {
-    char count[40];
     int64_t local = 0;
 
     for (int64_t i = 0; i < m->n_layers; i++)
         local += fsdp_model_layer_is_local(m, i);
     printf("%s: %s, %s parameters\n", path, fsdp_architecture_name(m->architecture),
-           fsdp__thousands(fsdp_model_config_parameters(m), count, sizeof count));
+           fsdp__thousands(fsdp_model_config_parameters(m), FSDP__ROOM(40)));
     printf("  n_layers             %lld\n", (long long)m->n_layers);
     printf("  dim                  %lld\n", (long long)m->dim);
     printf("  n_heads              %lld\n", (long long)m->n_heads);
@@ -37,7 +36,6 @@ void fsdp__list_weights(const char *path, const fsdp_model_config *config, const
 {
     int64_t elements = 0, bytes = 0, files = fsdp_weights_file_count(weights), count = fsdp_weights_count(weights);
     int width = 0;
-    char a[FSDP__LISTED_SHAPE], b[40], c[40], d[40];
 
     if (config)
         print_config(path, config);
@@ -54,12 +52,12 @@ void fsdp__list_weights(const char *path, const fsdp_model_config *config, const
         elements += fsdp__shape_numel(e->ndim, e->shape);
         bytes += (int64_t)e->bytes;
         printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, FSDP__SHOWN_NAME(e->name), e->dtype_name,
-               fsdp__listed_shape(e->shape, e->ndim, a, sizeof a), fsdp__thousands((int64_t)e->bytes, b, sizeof b),
-               FSDP__SHOWN_NAME(fsdp__listed_file(e->file)));
+               fsdp__listed_shape(e->shape, e->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)),
+               fsdp__thousands((int64_t)e->bytes, FSDP__ROOM(40)), FSDP__SHOWN_NAME(fsdp__listed_file(e->file)));
     }
-    printf("total: %s tensors, %s elements, %s bytes (%s) in %lld file%s\n", fsdp__thousands(count, a, sizeof a),
-           fsdp__thousands(elements, b, sizeof b), fsdp__thousands(bytes, c, sizeof c),
-           fsdp__size_text((double)bytes, d, sizeof d), (long long)files, files == 1 ? "" : "s");
+    printf("total: %s tensors, %s elements, %s bytes (%s) in %lld file%s\n", fsdp__thousands(count, FSDP__ROOM(40)),
+           fsdp__thousands(elements, FSDP__ROOM(40)), fsdp__thousands(bytes, FSDP__ROOM(40)),
+           fsdp__size_text((double)bytes, FSDP__ROOM(40)), (long long)files, files == 1 ? "" : "s");
 }
 
 /* ---- as JSON ---- */
@@ -79,8 +77,6 @@ static void print_config_as_json(const fsdp_model_config *m)
 
 void fsdp__list_weights_as_json(const char *path, const fsdp_model_config *config, const fsdp_weights *weights)
 {
-    char shape[FSDP__LISTED_SHAPE];
-
     printf("{\"kind\": \"weights\", \"path\": ");
     fsdp__print_json_string(path, stdout);
     if (config)
@@ -92,7 +88,7 @@ void fsdp__list_weights_as_json(const char *path, const fsdp_model_config *confi
         printf("%s\n{\"name\": ", i ? "," : "");
         fsdp__print_json_string(e->name, stdout);
         printf(", \"dtype\": \"%s\", \"shape\": %s, \"bytes\": %zu, \"file\": ", e->dtype_name,
-               fsdp__listed_shape(e->shape, e->ndim, shape, sizeof shape), e->bytes);
+               fsdp__listed_shape(e->shape, e->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)), e->bytes);
         fsdp__print_json_string(fsdp__listed_file(e->file), stdout);
         printf("}");
     }

@@ -63,11 +63,9 @@ static double sent_of(const fsdp__figures *f, double *parts, char *text, size_t 
 /* Fills the kinds, each of which peaks at a time of its own; so the bar is longer than what was ever there at once. */
 static double memory_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
 {
-    char all[40];
-
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
         parts[kind] = (double)f->memory.peak_bytes[kind];
-    snprintf(text, bytes, "%s all at once", fsdp__size_text((double)f->memory.peak_total_bytes, all, sizeof all));
+    snprintf(text, bytes, "%s all at once", fsdp__size_text((double)f->memory.peak_total_bytes, FSDP__ROOM(40)));
     return (double)f->memory.peak_total_bytes;
 }
 
@@ -86,11 +84,10 @@ static double largest(const fsdp__comparison *c, const chart *shown)
 
     for (int v = 0; v < c->variants.count; v++) {
         double parts[PARTS] = {0};
-        char text[60];
 
         if (!c->figures[v].has)
             continue;
-        shown->value(&c->figures[v], parts, text, sizeof text);
+        shown->value(&c->figures[v], parts, FSDP__ROOM(60));
         most = FSDP__MAX(most, sum_of(parts, shown->count));
     }
     return most;

@@ -211,15 +211,13 @@ static void print_head(const fsdp__comparison *c, FILE *out)
 
 static void print_reasons(const fsdp__comparison *c, const char *bullet, FILE *out)
 {
-    char shown[1200];
-
     for (int i = 0; i < c->variants.count; i++) {
         const fsdp__variant *v = &c->variants.items[i];
         bool refused = v->refused[0] != '\0';
 
         if (!c->figures[i].has)
             fprintf(out, "%s%s %s: %s\n", bullet, v->label, refused ? "is left out" : "has failed",
-                    fsdp__shown(refused ? v->refused : c->figures[i].failure, shown, sizeof shown));
+                    fsdp__shown(refused ? v->refused : c->figures[i].failure, FSDP__ROOM(1200)));
         else if (!c->figures[i].starts_agree)
             fprintf(out, "%s%s: its losses differ from start to start\n", bullet, v->label);
     }
@@ -291,10 +289,9 @@ static int column_width(const fsdp__comparison *c, const table_row *rows, int co
 {
     const fsdp__variant *v = &c->variants.items[variant];
     size_t width = FSDP__MAX(strlen(v->strategy), strlen(policy_of(v)));
-    char text[CELL];
 
     for (int i = 0; i < count; i++)
-        width = FSDP__MAX(width, strlen(cell_text(c, &rows[i], variant, text, sizeof text)));
+        width = FSDP__MAX(width, strlen(cell_text(c, &rows[i], variant, FSDP__ROOM(CELL))));
     return (int)width + 2;
 }
 
@@ -304,7 +301,6 @@ static void print_block(const fsdp__comparison *c, const table_row *rows, int co
 {
     int left = label_width(rows, count);
     bool policies = false;
-    char text[CELL];
 
     fprintf(out, "\n%-*s", left, "");
     for (int v = begin; v < end; v++) {
@@ -320,7 +316,7 @@ static void print_block(const fsdp__comparison *c, const table_row *rows, int co
             fprintf(out, "\n\n%s", rows[i].section);
         fprintf(out, "\n%-*s", left, rows[i].label);
         for (int v = begin; v < end; v++)
-            fprintf(out, "%*s", widths[v], cell_text(c, &rows[i], v, text, sizeof text));
+            fprintf(out, "%*s", widths[v], cell_text(c, &rows[i], v, FSDP__ROOM(CELL)));
     }
     fputc('\n', out);
 }
@@ -351,7 +347,6 @@ void fsdp__comparison_print_markdown(const fsdp__comparison *c, FILE *out)
 {
     table_row rows[MOST_ROWS];
     int count = rows_of(c, rows);
-    char text[CELL];
 
     print_head(c, out);
     fputs("\n| |", out);
@@ -368,7 +363,7 @@ void fsdp__comparison_print_markdown(const fsdp__comparison *c, FILE *out)
         }
         fprintf(out, "\n| %s |", rows[i].label + strspn(rows[i].label, " "));
         for (int v = 0; v < c->variants.count; v++)
-            fprintf(out, " %s |", cell_text(c, &rows[i], v, text, sizeof text));
+            fprintf(out, " %s |", cell_text(c, &rows[i], v, FSDP__ROOM(CELL)));
     }
     fputs("\n\n", out);
     print_reasons(c, "- ", out);

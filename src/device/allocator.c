@@ -404,13 +404,12 @@ bool fsdp__allocator_shrink(fsdp__allocator *a)
 fsdp_status fsdp__allocator_refuse(fsdp__allocator *a, fsdp_status status, size_t bytes, fsdp_memory_kind kind)
 {
     fsdp_memory_stats stats;
-    char size[24], live[24], reserved[24];
 
     fsdp__allocator_stats(a, &stats);
     return fsdp_fail_prefix(status, "cannot allocate %s of %s on device '%s' (%s live, %s reserved)",
-                            fsdp__size_text((double)bytes, size, sizeof size), fsdp_memory_kind_name(kind),
-                            a->source.name, fsdp__size_text((double)stats.live_total_bytes, live, sizeof live),
-                            fsdp__size_text((double)stats.reserved_bytes, reserved, sizeof reserved));
+                            fsdp__size_text((double)bytes, FSDP__ROOM(24)), fsdp_memory_kind_name(kind), a->source.name,
+                            fsdp__size_text((double)stats.live_total_bytes, FSDP__ROOM(24)),
+                            fsdp__size_text((double)stats.reserved_bytes, FSDP__ROOM(24)));
 }
 
 /* Merges `left` with its free right neighbour; neither is in the free array. */

@@ -68,13 +68,12 @@ fsdp_status fsdp__device_alive(const fsdp_device *device)
 void fsdp__device_describe(fsdp_device *device, char *text, size_t bytes)
 {
     const fsdp__device_facts facts = fsdp__device_look(device);
-    char all[16], unused[16];
 
     if (!facts.card[0])
         snprintf(text, bytes, "%s", device->name);
     else
         snprintf(text, bytes, "%s (%s, compute capability %d.%d, %s of memory, %s of it free)", device->name,
                  facts.card, facts.capability / 10, facts.capability % 10,
-                 fsdp__size_text((double)facts.memory_bytes, all, sizeof all),
-                 fsdp__size_text((double)facts.free_bytes, unused, sizeof unused));
+                 fsdp__size_text((double)facts.memory_bytes, FSDP__ROOM(16)),
+                 fsdp__size_text((double)facts.free_bytes, FSDP__ROOM(16)));
 }

@@ -82,10 +82,10 @@ void fsdp__owners_of(fsdp__owned *items, int64_t count, size_t live_bytes, fsdp_
 
 static const char *name_of(const fsdp_context *context, const fsdp__owned *o, char *text, size_t bytes)
 {
-    char name[256], shown[NAME_SHOWN + 1];
+    char shown[NAME_SHOWN + 1];
     const char *op = op_of(o);
 
-    fsdp__shown(fsdp__context_owner_name(context, o->taker.owner, name, sizeof name), shown, sizeof shown);
+    fsdp__shown(fsdp__context_owner_name(context, o->taker.owner, FSDP__ROOM(256)), shown, sizeof shown);
     snprintf(text, bytes, "%s%s%s%s", shown, *shown && *op ? ": " : "", op, is_backward(o) ? " (backward)" : "");
     return *text ? text : "-";
 }
@@ -93,23 +93,22 @@ static const char *name_of(const fsdp_context *context, const fsdp__owned *o, ch
 const char *fsdp__owners_text(const fsdp_context *context, const fsdp__owners *owners, const char *where, char *text,
                               size_t bytes)
 {
-    char name[NAME_SHOWN + 80], size[24];
     FILE *out = bytes > 0 ? fmemopen(text, bytes, "w") : NULL;
 
     if (bytes > 0)
         text[0] = '\0';
     if (!out)
         return text;
-    fprintf(out, "  %s: %s%s", where, fsdp__size_text((double)owners->live_bytes, size, sizeof size),
+    fprintf(out, "  %s: %s%s", where, fsdp__size_text((double)owners->live_bytes, FSDP__ROOM(24)),
             owners->count > 0 ? ", most of it of" : "");
     for (int i = 0; i < owners->count; i++) {
         const fsdp__owned *o = &owners->rows[i];
 
-        fprintf(out, "\n  %10s in %-6lld %-20s %s", fsdp__size_text((double)o->bytes, size, sizeof size),
-                (long long)o->count, fsdp_memory_kind_name(o->kind), name_of(context, o, name, sizeof name));
+        fprintf(out, "\n  %10s in %-6lld %-20s %s", fsdp__size_text((double)o->bytes, FSDP__ROOM(24)),
+                (long long)o->count, fsdp_memory_kind_name(o->kind), name_of(context, o, FSDP__ROOM(NAME_SHOWN + 80)));
     }
     if (owners->other_count > 0)
-        fprintf(out, "\n  %10s in %-6lld others", fsdp__size_text((double)owners->other_bytes, size, sizeof size),
+        fprintf(out, "\n  %10s in %-6lld others", fsdp__size_text((double)owners->other_bytes, FSDP__ROOM(24)),
                 (long long)owners->other_count);
     fclose(out);
     text[bytes - 1] = '\0'; /* a stream that is full ends without */

@@ -6,7 +6,7 @@
 #include "comm/transport/network/shape.h"
 #include "explain/show.h"
 
-#define TEXT(size) ((char[size]){0}), (size)
+#define FSDP__ROOM(size) ((char[size]){0}), (size)
 
 enum {
     NAME_COLUMNS = 30,
@@ -22,7 +22,7 @@ static const char *plural(int64_t count)
 
 static void put_head(const fsdp_explanation *e, FILE *out)
 {
-    fprintf(out, "%s: %s parameters in %lld unit%s, %d rank%s", e->model, fsdp__thousands(e->numel, TEXT(40)),
+    fprintf(out, "%s: %s parameters in %lld unit%s, %d rank%s", e->model, fsdp__thousands(e->numel, FSDP__ROOM(40)),
             (long long)e->unit_count, plural(e->unit_count), e->world_size, plural(e->world_size));
     if (e->machines > 1)
         fprintf(out, " on %d machines", e->machines);
@@ -59,9 +59,9 @@ static void put_tree(const fsdp_explanation *e, FILE *out)
 
 static void put_name(const fsdp_explanation *e, int64_t first, int64_t count, FILE *out)
 {
-    char name[120], shown[NAME_COLUMNS + 1];
+    char shown[NAME_COLUMNS + 1];
 
-    fsdp__name_end(fsdp__units_name(e, first, count, name, sizeof name), NAME_COLUMNS, shown);
+    fsdp__name_end(fsdp__units_name(e, first, count, FSDP__ROOM(120)), NAME_COLUMNS, shown);
     fprintf(out, "  %-*s", NAME_COLUMNS, shown);
 }
 
@@ -71,9 +71,9 @@ static void put_unit(const fsdp_explanation *e, int64_t first, int64_t count, FI
 
     put_name(e, first, count, out);
     fprintf(out, " %-22.22s %6lld", u->type, (long long)u->parameter_count);
-    fprintf(out, " %13s", fsdp__thousands(u->numel, TEXT(40)));
-    fprintf(out, " %8s", fsdp__thousands(u->padded_numel - u->numel, TEXT(40)));
-    fprintf(out, " %13s\n", fsdp__thousands(u->shard_numel, TEXT(40)));
+    fprintf(out, " %13s", fsdp__thousands(u->numel, FSDP__ROOM(40)));
+    fprintf(out, " %8s", fsdp__thousands(u->padded_numel - u->numel, FSDP__ROOM(40)));
+    fprintf(out, " %13s\n", fsdp__thousands(u->shard_numel, FSDP__ROOM(40)));
 }
 
 static const char *bytes_text(int64_t bytes, char *text, size_t text_bytes)
@@ -114,10 +114,10 @@ static void put_costs(const fsdp_explanation *e, int64_t first, int64_t count, F
     const fsdp_explained_unit *u = &e->units[first];
 
     put_name(e, first, count, out);
-    fprintf(out, " %7lld %9s", (long long)u->gathers, bytes_text(u->gathered_bytes, TEXT(40)));
-    fprintf(out, " %7lld %9s", (long long)u->reductions, bytes_text(u->reduced_bytes, TEXT(40)));
-    fprintf(out, " %8s", flops_text(u->flops, TEXT(40)));
-    fprintf(out, " %10s", u->gathered_bytes ? flops_text(u->flops / (double)u->gathered_bytes, TEXT(40)) : "-");
+    fprintf(out, " %7lld %9s", (long long)u->gathers, bytes_text(u->gathered_bytes, FSDP__ROOM(40)));
+    fprintf(out, " %7lld %9s", (long long)u->reductions, bytes_text(u->reduced_bytes, FSDP__ROOM(40)));
+    fprintf(out, " %8s", flops_text(u->flops, FSDP__ROOM(40)));
+    fprintf(out, " %10s", u->gathered_bytes ? flops_text(u->flops / (double)u->gathered_bytes, FSDP__ROOM(40)) : "-");
     if (u->life_count > 0)
         fprintf(out, " %5.1f%%\n", share_of_step(e, u));
     else
@@ -176,11 +176,11 @@ static void put_memory(const fsdp_explanation *e, FILE *out)
         if (!names[kind])
             continue;
         between += s->live_bytes[kind];
-        fprintf(out, "  %-30s %16s", names[kind], bytes_text((int64_t)s->live_bytes[kind], TEXT(40)));
-        fprintf(out, " %16s\n", bytes_text((int64_t)s->peak_bytes[kind], TEXT(40)));
+        fprintf(out, "  %-30s %16s", names[kind], bytes_text((int64_t)s->live_bytes[kind], FSDP__ROOM(40)));
+        fprintf(out, " %16s\n", bytes_text((int64_t)s->peak_bytes[kind], FSDP__ROOM(40)));
     }
-    fprintf(out, "  %-30s %16s", "all together", bytes_text((int64_t)between, TEXT(40)));
-    fprintf(out, " %16s\n", bytes_text((int64_t)s->peak_total_bytes, TEXT(40)));
+    fprintf(out, "  %-30s %16s", "all together", bytes_text((int64_t)between, FSDP__ROOM(40)));
+    fprintf(out, " %16s\n", bytes_text((int64_t)s->peak_total_bytes, FSDP__ROOM(40)));
     fputs("\n  Peaks of kinds need not fall together. Kernels' scratch, which the machine decides, is left out.\n",
           out);
 }
@@ -200,9 +200,9 @@ static void put_traffic(const fsdp_explained_network *n, const char *name, int f
 {
     if (sum_of(n->messages, first, last) + sum_of(n->received, first, last) == 0)
         return;
-    fprintf(out, "  %-30s %16s", name, bytes_text(sum_of(n->sent, first, last), TEXT(40)));
-    fprintf(out, " %16s", bytes_text(sum_of(n->received, first, last), TEXT(40)));
-    fprintf(out, " %16s\n", fsdp__thousands(sum_of(n->messages, first, last), TEXT(40)));
+    fprintf(out, "  %-30s %16s", name, bytes_text(sum_of(n->sent, first, last), FSDP__ROOM(40)));
+    fprintf(out, " %16s", bytes_text(sum_of(n->received, first, last), FSDP__ROOM(40)));
+    fprintf(out, " %16s\n", fsdp__thousands(sum_of(n->messages, first, last), FSDP__ROOM(40)));
 }
 
 static void put_network_of(const fsdp_explained_network *n, const char *who, FILE *out)
@@ -238,12 +238,12 @@ static void put_variant(const fsdp_explained_variant *v, FILE *out)
     int64_t bytes = v->step.bytes_sent[FSDP_REDUCE_SCATTER] + v->step.bytes_sent[FSDP_ALL_REDUCE];
 
     fprintf(out, "%c %-16.16s %5lld", v->asked ? '>' : ' ', v->policy, (long long)v->units);
-    fprintf(out, " %14s", fsdp__thousands(v->largest, TEXT(40)));
+    fprintf(out, " %14s", fsdp__thousands(v->largest, FSDP__ROOM(40)));
     fprintf(out, " %7lld %9s", (long long)v->step.calls[FSDP_ALL_GATHER],
-            bytes_text(v->step.bytes_sent[FSDP_ALL_GATHER], TEXT(40)));
-    fprintf(out, " %7lld %9s", (long long)reductions, bytes_text(bytes, TEXT(40)));
-    fprintf(out, " %10s", bytes_text((int64_t)fsdp__parameter_bytes(&v->step), TEXT(40)));
-    fprintf(out, " %9s\n", bytes_text((int64_t)v->step.peak_total_bytes, TEXT(40)));
+            bytes_text(v->step.bytes_sent[FSDP_ALL_GATHER], FSDP__ROOM(40)));
+    fprintf(out, " %7lld %9s", (long long)reductions, bytes_text(bytes, FSDP__ROOM(40)));
+    fprintf(out, " %10s", bytes_text((int64_t)fsdp__parameter_bytes(&v->step), FSDP__ROOM(40)));
+    fprintf(out, " %9s\n", bytes_text((int64_t)v->step.peak_total_bytes, FSDP__ROOM(40)));
 }
 
 static const fsdp_explained_variant *find_variant(const fsdp_explanation *e, const char *policy)
@@ -274,17 +274,17 @@ static void put_root_alone(const fsdp_explanation *e, FILE *out)
     if (!root || e->world_size == 1 || root->step.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER] == 0)
         return;
     fprintf(out, "\n  The root alone rests sharded, %s of parameters on this rank, but it is one unit: a forward\n",
-            fsdp__size_text((double)shard, TEXT(40)));
+            fsdp__size_text((double)shard, FSDP__ROOM(40)));
     fprintf(out, "  gathers all of it, %s, and %s.",
-            fsdp__size_text((double)root->step.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], TEXT(40)),
+            fsdp__size_text((double)root->step.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], FSDP__ROOM(40)),
             root->step.calls[FSDP_ALL_GATHER] > e->microbatches ? "a backward does so again"
                                                                 : "that stays until the last gradient is there");
     if (ddp)
         fprintf(out, " ddp holds %s all\n  the time: at its peak the root alone has no less.",
-                fsdp__size_text((double)fsdp__parameter_bytes(&ddp->step), TEXT(40)));
+                fsdp__size_text((double)fsdp__parameter_bytes(&ddp->step), FSDP__ROOM(40)));
     if (best != root && best != ddp)
         fprintf(out, " With the units of '%s' only a\n  few are whole at a time, which take %s.", best->policy,
-                fsdp__size_text((double)fsdp__parameter_bytes(&best->step), TEXT(40)));
+                fsdp__size_text((double)fsdp__parameter_bytes(&best->step), FSDP__ROOM(40)));
     fputc('\n', out);
 }
 

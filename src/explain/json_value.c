@@ -28,9 +28,8 @@ void fsdp__json_append(json_t **array, json_t *value)
 json_t *fsdp__json_text(const char *text)
 {
     json_t *value = text ? json_string(text) : json_null();
-    char shown[1024];
 
-    return value ? value : json_string(fsdp__shown(text, shown, sizeof shown));
+    return value ? value : json_string(fsdp__shown(text, FSDP__ROOM(1024)));
 }
 
 json_t *fsdp__json_real(double value)
@@ -41,10 +40,10 @@ json_t *fsdp__json_real(double value)
 json_t *fsdp__json_by_kind(const size_t bytes[FSDP_MEMORY_KINDS])
 {
     json_t *object = json_object();
-    char key[FSDP__JSON_NAME];
 
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
-        fsdp__json_put(&object, fsdp__json_name(fsdp_memory_kind_name((fsdp_memory_kind)kind), key, sizeof key),
+        fsdp__json_put(&object,
+                       fsdp__json_name(fsdp_memory_kind_name((fsdp_memory_kind)kind), FSDP__ROOM(FSDP__JSON_NAME)),
                        json_integer((json_int_t)bytes[kind]));
     return object;
 }

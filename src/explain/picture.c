@@ -36,7 +36,6 @@ static void put_sizes(const fsdp_explanation *e, const fsdp_explained_parameter 
 {
     const char *what = p->dim == 0 ? "row" : p->dim < 0 ? "element" : "column";
     int64_t most = 0;
-    char text[24];
     int less = 0;
 
     for (int i = 0; i < e->part_count; i++)
@@ -46,10 +45,10 @@ static void put_sizes(const fsdp_explanation *e, const fsdp_explained_parameter 
     if (fsdp__is_whole(e, p))
         fputs("all of it", out);
     else
-        fprintf(out, "%s %s%s", count_text(most, text, sizeof text), what, most == 1 ? "" : "s");
+        fprintf(out, "%s %s%s", count_text(most, FSDP__ROOM(24)), what, most == 1 ? "" : "s");
     if (less < e->part_count)
         fprintf(out, "; %d: %s", e->first_part + less,
-                count_text(p->parts[less].numel > 0 ? p->parts[less].count : 0, text, sizeof text));
+                count_text(p->parts[less].numel > 0 ? p->parts[less].count : 0, FSDP__ROOM(24)));
 }
 
 static void put_parameter(const fsdp_explanation *e, int64_t index, int64_t alike, FILE *out)
@@ -101,11 +100,10 @@ void fsdp__picture_parts(const fsdp_explanation *e, FILE *out)
 
     put_legend(e, out);
     for (int64_t first = 0, count; first < e->unit_count; first += count) {
-        char text[80];
 
         count = fsdp__alike_units(e, first);
         if (count > 1 && rows < MOST_ROWS)
-            fprintf(out, "  %s, of which the first:\n", fsdp__units_name(e, first, count, text, sizeof text));
+            fprintf(out, "  %s, of which the first:\n", fsdp__units_name(e, first, count, FSDP__ROOM(80)));
         put_parameters(e, first, &rows, out);
     }
     put_parameters(e, -1, &rows, out);

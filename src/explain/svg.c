@@ -140,7 +140,7 @@ static int put_memory(const fsdp_explanation *e, int y, FILE *out)
     fsdp__svg_range x = range_of(e);
     int fills[FSDP_MEMORY_KINDS];
     fsdp__stack stack = {FSDP_MEMORY_KINDS, fills, e->event_count, event_at, live_at, e, 1};
-    char text[64], size[24];
+    char text[64];
 
     for (int64_t i = 0; i < e->event_count; i++) {
         double sum = 0;
@@ -149,7 +149,7 @@ static int put_memory(const fsdp_explanation *e, int y, FILE *out)
             sum += live_at(e, i, kind);
         stack.most = FSDP__MAX(stack.most, sum);
     }
-    snprintf(text, sizeof text, "bytes that live then, up to %s", fsdp__size_text(stack.most, size, sizeof size));
+    snprintf(text, sizeof text, "bytes that live then, up to %s", fsdp__size_text(stack.most, FSDP__ROOM(24)));
     fsdp__svg_text("", 8, y, text, out);
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++) {
         fills[kind] = fsdp__memory_fill(kind);

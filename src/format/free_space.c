@@ -18,7 +18,6 @@ static fsdp_status check_largest(const char *folder, const fsdp__listed_file *fi
 {
     uint64_t limit = fsdp__file_size_limit();
     struct statfs system;
-    char size[40];
 
     if (file->bytes > limit)
         return FSDP_FAIL(FSDP_IO, "'%s' has %llu bytes, and a file may have %llu: raise the limit (ulimit -f)",
@@ -27,7 +26,7 @@ static fsdp_status check_largest(const char *folder, const fsdp__listed_file *fi
         return FSDP_FAIL(FSDP_IO,
                          "'%s' has %s, and its file system (FAT) holds files of less than 4 GiB: name a folder on "
                          "another",
-                         file->name, fsdp__size_text((double)file->bytes, size, sizeof size));
+                         file->name, fsdp__size_text((double)file->bytes, FSDP__ROOM(40)));
     return FSDP_OK;
 }
 
@@ -35,7 +34,6 @@ fsdp_status fsdp__room_check(const char *folder, const fsdp__file_list *files)
 {
     uint64_t needed = 0, available;
     struct statvfs system;
-    char needed_text[40], free_text[40];
 
     for (int64_t i = 0; i < files->count; i++) {
         FSDP_TRY(check_largest(folder, &files->files[i]));
@@ -47,7 +45,7 @@ fsdp_status fsdp__room_check(const char *folder, const fsdp__file_list *files)
     /* Some network and user-space file systems do not know their size. */
     if (system.f_blocks != 0 && needed > available)
         return FSDP_FAIL(FSDP_IO, "it needs %s, and its file system has %s free: make room, or name another folder",
-                         fsdp__size_text((double)needed, needed_text, sizeof needed_text),
-                         fsdp__size_text((double)available, free_text, sizeof free_text));
+                         fsdp__size_text((double)needed, FSDP__ROOM(40)),
+                         fsdp__size_text((double)available, FSDP__ROOM(40)));
     return FSDP_OK;
 }

@@ -8,7 +8,7 @@
 #include "plan/changes.h"
 #include "plan/show_plan.h"
 
-#define TEXT(size) ((char[size]){0}), (size)
+#define FSDP__ROOM(size) ((char[size]){0}), (size)
 
 enum {
     COLUMNS = 100,
@@ -40,9 +40,10 @@ static void add_figure(char *text, size_t bytes, const char *what, double after,
 
     if (fabs(after - before) <= 0.005 * before)
         return;
-    snprintf(text + used, bytes - used, "%s%s %s, was %s", used > 0 ? "; " : "", what,
-             is_bytes ? fsdp__size_text(after, TEXT(40)) : fsdp__thousands((int64_t)llround(after), TEXT(40)),
-             is_bytes ? fsdp__size_text(before, TEXT(40)) : fsdp__thousands((int64_t)llround(before), TEXT(40)));
+    snprintf(
+        text + used, bytes - used, "%s%s %s, was %s", used > 0 ? "; " : "", what,
+        is_bytes ? fsdp__size_text(after, FSDP__ROOM(40)) : fsdp__thousands((int64_t)llround(after), FSDP__ROOM(40)),
+        is_bytes ? fsdp__size_text(before, FSDP__ROOM(40)) : fsdp__thousands((int64_t)llround(before), FSDP__ROOM(40)));
 }
 
 /* Writes the figures that differ, both for as many tokens as a step of the config as it is has. */
@@ -61,8 +62,8 @@ static const char *figures_text(const fsdp__changes *c, const fsdp__change_figur
     used = strlen(text);
     if (before->seconds > 0)
         snprintf(text + used, bytes - used, "%sa step %s, was %s", used > 0 ? "; " : "",
-                 fsdp__plan_seconds(after->seconds * is, TEXT(40)),
-                 fsdp__plan_seconds(before->seconds * was, TEXT(40)));
+                 fsdp__plan_seconds(after->seconds * is, FSDP__ROOM(40)),
+                 fsdp__plan_seconds(before->seconds * was, FSDP__ROOM(40)));
     used = strlen(text);
     snprintf(text + used, bytes - used, ".");
     text[0] = (char)toupper((unsigned char)text[0]); /* "sent", "calls" or whichever is first */
@@ -72,14 +73,13 @@ static const char *figures_text(const fsdp__changes *c, const fsdp__change_figur
 static void put_change(const fsdp__changes *all, int i, FILE *out)
 {
     const fsdp__change *c = &all->items[i];
-    char figures[400];
 
     fprintf(out, "\n  %d  ", i + 1);
     for (int k = 0; k < c->setting_count; k++)
         fprintf(out, "%s%s: %s", k > 0 ? ", " : "", c->settings[k].key, c->settings[k].value);
     fputc('\n', out);
     put_words("", c->why, out);
-    put_words("", figures_text(all, &c->before, &c->after, figures, sizeof figures), out);
+    put_words("", figures_text(all, &c->before, &c->after, FSDP__ROOM(400)), out);
     if (c->price)
         put_words("Price:", c->price, out);
 }
@@ -87,7 +87,6 @@ static void put_change(const fsdp__changes *all, int i, FILE *out)
 const char *fsdp__change_text(const fsdp__changes *changes, int i, char *text, size_t bytes)
 {
     const fsdp__change *c = &changes->items[i];
-    char figures[400];
     size_t used = 0;
 
     text[0] = '\0';
@@ -96,7 +95,7 @@ const char *fsdp__change_text(const fsdp__changes *changes, int i, char *text, s
                                  c->settings[k].value);
     if (used < bytes)
         snprintf(text + used, bytes - used, ": %s%s%s", c->why, *c->why ? " " : "",
-                 figures_text(changes, &c->before, &c->after, figures, sizeof figures));
+                 figures_text(changes, &c->before, &c->after, FSDP__ROOM(400)));
     return text;
 }
 
@@ -177,21 +176,19 @@ static void put_head(const fsdp__changes *c, FILE *out)
                 c->tried, tight);
     if (changes_tokens(c))
         fprintf(out, "All figures but memory are for %s tokens, as many as a step has now.\n",
-                fsdp__thousands((int64_t)llround(c->first.tokens), TEXT(40)));
+                fsdp__thousands((int64_t)llround(c->first.tokens), FSDP__ROOM(40)));
     if (c->room > 0 && (double)c->last.bytes > c->room)
         fprintf(out, "No change makes it fit: 'fsdp plan --fit' looks further.\n");
 }
 
 fsdp_status fsdp__changes_print(const fsdp__changes *c, FILE *out)
 {
-    char figures[400];
-
     put_head(c, out);
     for (int i = 0; i < c->count; i++)
         put_change(c, i, out);
     if (c->count > 1) {
         fputs("\n  All of them together\n", out);
-        put_words("", figures_text(c, &c->first, &c->last, figures, sizeof figures), out);
+        put_words("", figures_text(c, &c->first, &c->last, FSDP__ROOM(400)), out);
     }
     if (c->count > 0)
         put_lines(c, out);

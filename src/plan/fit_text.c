@@ -5,7 +5,7 @@
 #include "explain/json_value.h"
 #include "plan/show_plan.h"
 
-#define TEXT(size) ((char[size]){0}), (size)
+#define FSDP__ROOM(size) ((char[size]){0}), (size)
 
 static const char *strategy_text(const fsdp__fit_row *row, char *text, size_t bytes)
 {
@@ -16,11 +16,11 @@ static const char *strategy_text(const fsdp__fit_row *row, char *text, size_t by
 
 static void put_row(const fsdp__fit_row *row, FILE *out)
 {
-    fprintf(out, "  %-22s %-10s %-8s %5lld x %-4lld", strategy_text(row, TEXT(48)), fsdp__fit_recompute_word(row),
+    fprintf(out, "  %-22s %-10s %-8s %5lld x %-4lld", strategy_text(row, FSDP__ROOM(48)), fsdp__fit_recompute_word(row),
             row->offload ? "yes" : "no", (long long)row->microbatches, (long long)row->batch);
-    fprintf(out, " %10s", fsdp__size_text((double)row->bytes, TEXT(24)));
+    fprintf(out, " %10s", fsdp__size_text((double)row->bytes, FSDP__ROOM(24)));
     if (row->seconds > 0)
-        fprintf(out, " %12s", fsdp__plan_seconds(row->seconds, TEXT(40)));
+        fprintf(out, " %12s", fsdp__plan_seconds(row->seconds, FSDP__ROOM(40)));
     fputc('\n', out);
 }
 
@@ -41,7 +41,6 @@ static void put_lines(const fsdp__fit_row *row, int world_size, FILE *out)
 fsdp_status fsdp__fit_check(const fsdp__fit *fit)
 {
     const fsdp__fit_row *row = &fit->least;
-    char room[24], least[24], text[48];
 
     if (fit->count > 0)
         return FSDP_OK;
@@ -49,10 +48,9 @@ fsdp_status fsdp__fit_check(const fsdp__fit *fit)
         FSDP_NO_MEMORY,
         "nothing fits into %s for a rank: the least of %d settings needs %s (%s, recomputation %s, offload "
         "%s, %lld microbatches of %lld): take more ranks, a smaller model or shorter sequences",
-        fsdp__size_text(fit->room, room, sizeof room), fit->tried,
-        fsdp__size_text((double)row->bytes, least, sizeof least), strategy_text(row, text, sizeof text),
-        fsdp__fit_recompute_word(row), row->offload ? "yes" : "no", (long long)row->microbatches,
-        (long long)row->batch);
+        fsdp__size_text(fit->room, FSDP__ROOM(24)), fit->tried, fsdp__size_text((double)row->bytes, FSDP__ROOM(24)),
+        strategy_text(row, FSDP__ROOM(48)), fsdp__fit_recompute_word(row), row->offload ? "yes" : "no",
+        (long long)row->microbatches, (long long)row->batch);
 }
 
 fsdp_status fsdp__fit_print(const fsdp__fit *fit, const fsdp__plan_options *options, FILE *out)
@@ -60,7 +58,8 @@ fsdp_status fsdp__fit_print(const fsdp__fit *fit, const fsdp__plan_options *opti
     FSDP_TRY(fsdp__fit_check(fit));
     fprintf(out,
             "What fits into %s for each of %d rank%s, the fastest first; %d settings were tried, each a dry run\n\n",
-            fsdp__size_text(fit->room, TEXT(24)), options->world_size, options->world_size == 1 ? "" : "s", fit->tried);
+            fsdp__size_text(fit->room, FSDP__ROOM(24)), options->world_size, options->world_size == 1 ? "" : "s",
+            fit->tried);
     fprintf(out, "  %-22s %-10s %-8s %12s %10s", "strategy", "recompute", "offload", "microbatches", "memory");
     fprintf(out, options->prices ? " %12s\n" : "%s\n", options->prices ? "a step" : "");
     for (int i = 0; i < fit->count; i++)

@@ -44,10 +44,10 @@ static json_t *time_of(const fsdp__plan *plan, const fsdp__plan_question *q)
     const fsdp__plan_time *t = &plan->time;
     json_t *object = json_object(), *parts = json_object();
     double seconds = t->step * (double)plan->steps;
-    char key[FSDP__JSON_NAME];
 
     for (int part = 0; part < FSDP__PLAN_PARTS; part++)
-        fsdp__json_put(&parts, fsdp__json_name(fsdp__plan_part_name((fsdp__plan_part)part), key, sizeof key),
+        fsdp__json_put(&parts,
+                       fsdp__json_name(fsdp__plan_part_name((fsdp__plan_part)part), FSDP__ROOM(FSDP__JSON_NAME)),
                        fsdp__json_real(t->parts[part]));
     fsdp__json_put(&object, "rates_of", fsdp__json_text(q->prices->device));
     fsdp__json_put(&object, "source", fsdp__json_text(q->prices->source));

@@ -6,7 +6,7 @@
 #include "plan/schedule.h"
 #include "plan/show_plan.h"
 
-#define TEXT(size) ((char[size]){0}), (size)
+#define FSDP__ROOM(size) ((char[size]){0}), (size)
 
 static fsdp_status find_prices(const fsdp_context *context, const fsdp_train_config *config, int ranks,
                                fsdp__prices *out)
@@ -30,10 +30,12 @@ static void tell(fsdp_context *context, const fsdp__scheduled *found)
     fsdp_log(context, FSDP_LOG_INFO,
              "parallelism.schedule plan: %lld units, by %d dry runs at rates of %s: a step of %s, %s of it exposed, in "
              "%s of a rank; in blocks it would be %s, %s and %s",
-             (long long)plan->unit_count + 1, found->tried, plan->prices, fsdp__plan_seconds(plan->step, TEXT(40)),
-             fsdp__plan_seconds(plan->exposed, TEXT(40)), fsdp__size_text((double)plan->peak_bytes, TEXT(24)),
-             fsdp__plan_seconds(found->rows[0].step, TEXT(40)), fsdp__plan_seconds(found->rows[0].exposed, TEXT(40)),
-             fsdp__size_text((double)found->rows[0].bytes, TEXT(24)));
+             (long long)plan->unit_count + 1, found->tried, plan->prices,
+             fsdp__plan_seconds(plan->step, FSDP__ROOM(40)), fsdp__plan_seconds(plan->exposed, FSDP__ROOM(40)),
+             fsdp__size_text((double)plan->peak_bytes, FSDP__ROOM(24)),
+             fsdp__plan_seconds(found->rows[0].step, FSDP__ROOM(40)),
+             fsdp__plan_seconds(found->rows[0].exposed, FSDP__ROOM(40)),
+             fsdp__size_text((double)found->rows[0].bytes, FSDP__ROOM(24)));
 }
 
 fsdp_status fsdp__schedule_plan_run(fsdp_context *context, const fsdp_train_config *config, FILE *out)

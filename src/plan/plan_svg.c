@@ -59,13 +59,13 @@ static void put_panel(const fsdp__stack *s, const char *what, double limit, doub
     fsdp__svg_range x = range_of(s);
     double most, at;
     int64_t peak = peak_of(s, &most);
-    char text[120], size[40], room[40] = "";
+    char text[120], room[40] = "";
 
     at = fsdp__svg_range_place(&x, s->at(s->of, peak));
     if (limit > 0)
         fsdp__size_text(limit, room, sizeof room);
-    snprintf(text, sizeof text, "%s: at most %s%s%s", what, fsdp__size_text(most, size, sizeof size),
-             *room ? " of " : "", room);
+    snprintf(text, sizeof text, "%s: at most %s%s%s", what, fsdp__size_text(most, FSDP__ROOM(40)), *room ? " of " : "",
+             room);
     fsdp__svg_text("strong", LEFT, y + 12, text, out);
     fsdp__svg_stack(s, &x, y + LABELS, PANEL, out);
     fsdp__svg_limit(&x, limit, s->most, y + LABELS, PANEL, room, out);

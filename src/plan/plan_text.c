@@ -6,7 +6,7 @@
 #include "explain/show.h"
 #include "plan/show_plan.h"
 
-#define TEXT(size) ((char[size]){0}), (size)
+#define FSDP__ROOM(size) ((char[size]){0}), (size)
 
 enum {
     MOST_OPS = 8 /* rows of the table of activations */
@@ -30,7 +30,7 @@ static const char *size_text(double bytes, char *text, size_t text_bytes)
 
 static void put_head(const fsdp_explanation *e, FILE *out)
 {
-    fprintf(out, "%s: %s parameters, %s, units by %s, %d rank%s", e->model, fsdp__thousands(e->numel, TEXT(40)),
+    fprintf(out, "%s: %s parameters, %s, units by %s, %d rank%s", e->model, fsdp__thousands(e->numel, FSDP__ROOM(40)),
             e->strategy, e->policy, e->world_size, plural(e->world_size));
     if (e->machines > 1)
         fprintf(out, " on %d machines", e->machines);
@@ -47,13 +47,12 @@ static void put_head(const fsdp_explanation *e, FILE *out)
 static void put_moment(const fsdp__plan *plan, FILE *out)
 {
     const fsdp__plan_peak *peak = &plan->peak;
-    char name[120];
 
     fprintf(out, "  reached in the %s", fsdp__phase_name(peak->phase));
     if (plan->e->microbatches > 1)
         fprintf(out, " of microbatch %lld", (long long)peak->microbatch + 1);
     if (peak->unit >= 0)
-        fprintf(out, ", in %s", fsdp__units_name(plan->e, peak->unit, 1, name, sizeof name));
+        fprintf(out, ", in %s", fsdp__units_name(plan->e, peak->unit, 1, FSDP__ROOM(120)));
     if (peak->op)
         fprintf(out, ", before %s", peak->op);
     fputs("\n\n", out);
@@ -75,14 +74,14 @@ static void put_kinds(const fsdp__plan *plan, FILE *out)
         if (!names[kind])
             continue;
         between += (double)s->live_bytes[kind];
-        fprintf(out, "  %-28s %14s", names[kind], size_text((double)plan->peak.bytes[kind], TEXT(40)));
-        fprintf(out, " %14s", size_text((double)s->peak_bytes[kind], TEXT(40)));
-        fprintf(out, " %14s\n", size_text((double)s->live_bytes[kind], TEXT(40)));
+        fprintf(out, "  %-28s %14s", names[kind], size_text((double)plan->peak.bytes[kind], FSDP__ROOM(40)));
+        fprintf(out, " %14s", size_text((double)s->peak_bytes[kind], FSDP__ROOM(40)));
+        fprintf(out, " %14s\n", size_text((double)s->live_bytes[kind], FSDP__ROOM(40)));
     }
-    fprintf(out, "  %-28s %14s %14s", "all together", size_text((double)plan->peak.total, TEXT(40)), "");
-    fprintf(out, " %14s\n", size_text(between, TEXT(40)));
-    fprintf(out, "  %-28s %14s", "beside it, workspace", size_text((double)plan->peak.workspace, TEXT(40)));
-    fprintf(out, " %14s\n", size_text((double)s->peak_bytes[FSDP_MEMORY_WORKSPACE], TEXT(40)));
+    fprintf(out, "  %-28s %14s %14s", "all together", size_text((double)plan->peak.total, FSDP__ROOM(40)), "");
+    fprintf(out, " %14s\n", size_text(between, FSDP__ROOM(40)));
+    fprintf(out, "  %-28s %14s", "beside it, workspace", size_text((double)plan->peak.workspace, FSDP__ROOM(40)));
+    fprintf(out, " %14s\n", size_text((double)s->peak_bytes[FSDP_MEMORY_WORKSPACE], FSDP__ROOM(40)));
 }
 
 static void put_verdict(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
@@ -92,7 +91,8 @@ static void put_verdict(const fsdp__plan *plan, const fsdp__plan_question *q, FI
     if (q->room <= 0)
         return;
     fprintf(out, "\n%s: a rank has %s (%s), %s ", left >= 0 ? "It fits" : "It does not fit",
-            fsdp__size_text(q->room, TEXT(40)), q->room_name, fsdp__size_text(left >= 0 ? left : -left, TEXT(40)));
+            fsdp__size_text(q->room, FSDP__ROOM(40)), q->room_name,
+            fsdp__size_text(left >= 0 ? left : -left, FSDP__ROOM(40)));
     fputs(left >= 0 ? "are left\n" : "are missing: 'fsdp plan --fit SIZE' lists settings that fit\n", out);
 }
 
@@ -101,11 +101,12 @@ static void put_memory(const fsdp__plan *plan, const fsdp__plan_question *q, FIL
     fprintf(
         out,
         "\nMemory of a rank at its peak: %s (%s bytes),\nto the byte what a run's ledger will show without workspace\n",
-        fsdp__size_text((double)plan->peak.total, TEXT(40)), fsdp__thousands((int64_t)plan->peak.total, TEXT(40)));
+        fsdp__size_text((double)plan->peak.total, FSDP__ROOM(40)),
+        fsdp__thousands((int64_t)plan->peak.total, FSDP__ROOM(40)));
     put_moment(plan, out);
     put_kinds(plan, out);
     if (plan->host_bytes > 0)
-        fprintf(out, "  %-28s %14s\n", "beside it, on the host", size_text((double)plan->host_bytes, TEXT(40)));
+        fprintf(out, "  %-28s %14s\n", "beside it, on the host", size_text((double)plan->host_bytes, FSDP__ROOM(40)));
     fputs("\n  Workspace is what operations take for themselves. On top of all of it come the kernels' scratch,\n"
           "  which a run's ledger counts with the workspace and which depends on threads and card, and the\n"
           "  program itself.\n",
@@ -132,7 +133,7 @@ static int next_op(const fsdp__plan_peak *peak, int before)
 
 static void put_op(const char *name, double bytes, double all, FILE *out)
 {
-    fprintf(out, "  %-28s %14s %6.1f%%\n", name, size_text(bytes, TEXT(40)), 100 * bytes / all);
+    fprintf(out, "  %-28s %14s %6.1f%%\n", name, size_text(bytes, FSDP__ROOM(40)), 100 * bytes / all);
 }
 
 static void put_activations(const fsdp__plan *plan, FILE *out)
@@ -165,11 +166,11 @@ static void put_call(const fsdp__plan *plan, const char *name, int first, int la
         received += s->network.received[kind];
         messages += s->network.messages[kind];
     }
-    fprintf(out, "  %-28s %9lld %14s", name, (long long)calls, size_text((double)bytes, TEXT(40)));
+    fprintf(out, "  %-28s %9lld %14s", name, (long long)calls, size_text((double)bytes, FSDP__ROOM(40)));
     if (plan->e->machines > 1) {
-        fprintf(out, " %12s", size_text((double)sent, TEXT(40)));
-        fprintf(out, " %12s", size_text((double)received, TEXT(40)));
-        fprintf(out, " %10s", fsdp__thousands(messages, TEXT(40)));
+        fprintf(out, " %12s", size_text((double)sent, FSDP__ROOM(40)));
+        fprintf(out, " %12s", size_text((double)received, FSDP__ROOM(40)));
+        fprintf(out, " %10s", fsdp__thousands(messages, FSDP__ROOM(40)));
     }
     fputc('\n', out);
 }
@@ -187,10 +188,10 @@ static void put_calls(const fsdp__plan *plan, FILE *out)
     put_call(plan, "other calls", FSDP_BROADCAST, FSDP_OBJECTS, out);
     if (plan->e->machines == 1)
         return;
-    fprintf(out, "\n  Its machine, all ranks: %s in,", fsdp__size_text((double)c->in, TEXT(40)));
-    fprintf(out, " %s out", fsdp__size_text((double)c->out, TEXT(40)));
+    fprintf(out, "\n  Its machine, all ranks: %s in,", fsdp__size_text((double)c->in, FSDP__ROOM(40)));
+    fprintf(out, " %s out", fsdp__size_text((double)c->out, FSDP__ROOM(40)));
     if (c->least > 0)
-        fprintf(out, "; the least possible is %s", fsdp__size_text((double)c->least, TEXT(40)));
+        fprintf(out, "; the least possible is %s", fsdp__size_text((double)c->least, FSDP__ROOM(40)));
     fputc('\n', out);
 }
 
@@ -204,9 +205,9 @@ static void put_parts(const fsdp__plan_time *t, FILE *out)
         if (t->parts[part] + hidden <= 0)
             continue;
         fprintf(out, "  %-28s %14s %6.1f%%", fsdp__plan_part_name((fsdp__plan_part)part),
-                fsdp__plan_seconds(t->parts[part], TEXT(40)), 100 * t->parts[part] / t->step);
+                fsdp__plan_seconds(t->parts[part], FSDP__ROOM(40)), 100 * t->parts[part] / t->step);
         if (hidden > 0)
-            fprintf(out, "  and %s hidden behind other work", fsdp__plan_seconds(hidden, TEXT(40)));
+            fprintf(out, "  and %s hidden behind other work", fsdp__plan_seconds(hidden, FSDP__ROOM(40)));
         fputc('\n', out);
     }
 }
@@ -215,8 +216,8 @@ static void put_run(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *
 {
     double seconds = plan->time.step * (double)plan->steps;
 
-    fprintf(out, "\n%s steps (training.steps): %s", fsdp__thousands(plan->steps, TEXT(40)),
-            fsdp__plan_seconds(seconds, TEXT(40)));
+    fprintf(out, "\n%s steps (training.steps): %s", fsdp__thousands(plan->steps, FSDP__ROOM(40)),
+            fsdp__plan_seconds(seconds, FSDP__ROOM(40)));
     if (q->price > 0)
         fprintf(out, "; they cost %.2f, at %g an hour for each %s", fsdp__plan_price(plan, q), q->price,
                 plan->gpu ? "GPU" : "machine");
@@ -229,8 +230,8 @@ static void put_time(const fsdp__plan *plan, const fsdp__plan_question *q, FILE 
 
     if (!q->prices || t->step <= 0)
         return;
-    fprintf(out, "\nTime of a step: %s, %s tokens/s", fsdp__plan_seconds(t->step, TEXT(40)),
-            fsdp__thousands((int64_t)(plan->tokens_per_step / t->step), TEXT(40)));
+    fprintf(out, "\nTime of a step: %s, %s tokens/s", fsdp__plan_seconds(t->step, FSDP__ROOM(40)),
+            fsdp__thousands((int64_t)(plan->tokens_per_step / t->step), FSDP__ROOM(40)));
     fprintf(out, ";\nan estimate by rates of %s (%s)\n", q->prices->device, q->prices->source);
     if (q->prices->busy > FSDP__PRICES_BUSY)
         fprintf(out,

@@ -345,13 +345,11 @@ static void prefer_leaner(search *s)
 
 static fsdp_status fail_to_fit(const search *s)
 {
-    char room[24], least[24];
-
     return FSDP_FAIL(FSDP_NO_MEMORY,
                      "no schedule fits into %s for a rank: the leanest of %d that were tried needs %s: give more "
                      "memory, or see what 'fsdp plan --fit' finds",
-                     fsdp__size_text(s->out->room, room, sizeof room), s->out->tried,
-                     fsdp__size_text((double)s->best.bytes, least, sizeof least));
+                     fsdp__size_text(s->out->room, FSDP__ROOM(24)), s->out->tried,
+                     fsdp__size_text((double)s->best.bytes, FSDP__ROOM(24)));
 }
 
 /* Describes the best draft as a schedule. */

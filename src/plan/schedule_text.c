@@ -8,7 +8,7 @@
 #include "plan/schedule.h"
 #include "plan/show_plan.h"
 
-#define TEXT(size) ((char[size]){0}), (size)
+#define FSDP__ROOM(size) ((char[size]){0}), (size)
 
 enum {
     NAME = 46 /* columns of a unit's name */
@@ -17,8 +17,8 @@ enum {
 static void put_row(const fsdp__schedule_row *row, FILE *out)
 {
     fprintf(out, "  %-20s %6lld %11s %11s %11s\n", row->name, (long long)row->units,
-            fsdp__size_text((double)row->bytes, TEXT(24)), fsdp__plan_seconds(row->step, TEXT(40)),
-            fsdp__plan_seconds(row->exposed, TEXT(40)));
+            fsdp__size_text((double)row->bytes, FSDP__ROOM(24)), fsdp__plan_seconds(row->step, FSDP__ROOM(40)),
+            fsdp__plan_seconds(row->exposed, FSDP__ROOM(40)));
 }
 
 /* ---- units ---- */
@@ -101,7 +101,7 @@ static void put_units(const fsdp__comm_schedule *s, FILE *out)
             put_unit(s, u, out);
         if (times > 1)
             fprintf(out, "         and so on, %lld times, up to %s\n", (long long)times,
-                    name_of(&s->units[i + length * times - 1], TEXT(80)));
+                    name_of(&s->units[i + length * times - 1], FSDP__ROOM(80)));
     }
 }
 
@@ -126,7 +126,7 @@ fsdp_status fsdp__scheduled_print(const fsdp__scheduled *scheduled, FILE *out)
     fprintf(out, "%s: when parameters and gradients travel, %s, %d rank%s on %d machine%s", s->model, s->strategy,
             s->world_size, s->world_size == 1 ? "" : "s", s->machines, s->machines == 1 ? "" : "s");
     if (isfinite(scheduled->room))
-        fprintf(out, ", in %s of a rank", fsdp__size_text(scheduled->room, TEXT(24)));
+        fprintf(out, ", in %s of a rank", fsdp__size_text(scheduled->room, FSDP__ROOM(24)));
     fprintf(out, ";\nby %d dry runs, at rates of %s\n\n", scheduled->tried, s->prices);
     fprintf(out, "  %-20s %6s %11s %11s %11s\n", "units", "", "memory", "a step", "exposed");
     for (int i = 0; i < scheduled->row_count; i++)

@@ -226,7 +226,6 @@ static fsdp_status of_slow_steps(fsdp__advices *all, const fsdp__recorded_run *r
 {
     const fsdp__series *s = fsdp__series_of(run, "step_ms");
     double median = s ? fsdp__median(s, 1, s->count) : NAN, lost = 0, worst = 0, at = 0;
-    char usual[FSDP__VALUE_TEXT], slowest[FSDP__VALUE_TEXT], sum[FSDP__VALUE_TEXT];
     int64_t count = 0;
 
     for (int64_t i = 1; s && i < s->count; i++)
@@ -245,14 +244,13 @@ static fsdp_status of_slow_steps(fsdp__advices *all, const fsdp__recorded_run *r
         "%lld of %lld steps take over twice the median of %s, and cost %s beyond it; the slowest is step %.0f, "
         "%s. Look at what else runs on the machine then: a checkpoint being written, slow storage of the data, "
         "another job.",
-        (long long)count, (long long)s->count, fsdp__value_text(FSDP__UNIT_MS, median, usual),
-        fsdp__value_text(FSDP__UNIT_MS, lost, sum), at, fsdp__value_text(FSDP__UNIT_MS, worst, slowest));
+        (long long)count, (long long)s->count, FSDP__VALUE(FSDP__UNIT_MS, median), FSDP__VALUE(FSDP__UNIT_MS, lost), at,
+        FSDP__VALUE(FSDP__UNIT_MS, worst));
 }
 
 static fsdp_status of_drift(fsdp__advices *all, const fsdp__recorded_run *run)
 {
     const fsdp__series *s = fsdp__series_of(run, "tokens_per_second");
-    char before[FSDP__VALUE_TEXT], now[FSDP__VALUE_TEXT];
     double first, last;
 
     if (!s || s->count < FEWEST)
@@ -265,13 +263,12 @@ static fsdp_status of_drift(fsdp__advices *all, const fsdp__recorded_run *run)
         all, run,
         "It became slower: %s tokens a second in its first quarter, %s in its last. A hot processor or card, or "
         "another job beside it, does that.",
-        fsdp__value_text(FSDP__UNIT_COUNT, first, before), fsdp__value_text(FSDP__UNIT_COUNT, last, now));
+        FSDP__VALUE(FSDP__UNIT_COUNT, first), FSDP__VALUE(FSDP__UNIT_COUNT, last));
 }
 
 static fsdp_status of_memory(fsdp__advices *all, const fsdp__recorded_run *run)
 {
     const fsdp__series *s = fsdp__series_of(run, "memory_live_bytes");
-    char first[FSDP__VALUE_TEXT], last[FSDP__VALUE_TEXT];
     double early, late;
 
     if (!s || s->count < FEWEST)
@@ -281,8 +278,7 @@ static fsdp_status of_memory(fsdp__advices *all, const fsdp__recorded_run *run)
     if (!(late > 1.02 * early))
         return FSDP_OK;
     return fsdp__advise(all, run, "Its memory at the end of a step grows: %s in its second quarter, %s in its last.",
-                        fsdp__value_text(FSDP__UNIT_BYTES, early, first),
-                        fsdp__value_text(FSDP__UNIT_BYTES, late, last));
+                        FSDP__VALUE(FSDP__UNIT_BYTES, early), FSDP__VALUE(FSDP__UNIT_BYTES, late));
 }
 
 /* ---- of several ---- */
@@ -334,19 +330,18 @@ static fsdp_status compare(fsdp__advices *all, const fsdp__recorded_run *a, cons
 {
     fsdp__run_figures of_a = fsdp__run_figures_of(a), of_b = fsdp__run_figures_of(b);
     double loss = tail_loss(a), until = seconds_until(b, loss), ratio = of_b.tokens_per_second / of_a.tokens_per_second;
-    char text_a[FSDP__VALUE_TEXT], text_b[FSDP__VALUE_TEXT];
 
     if (ratio > 1.02 || ratio < 0.98)
         FSDP_TRY(fsdp__advise(all, NULL, "%s makes %.2f times as many tokens a second as %s: %s and %s.", b->label,
-                              ratio, a->label, fsdp__value_text(FSDP__UNIT_COUNT, of_b.tokens_per_second, text_b),
-                              fsdp__value_text(FSDP__UNIT_COUNT, of_a.tokens_per_second, text_a)));
+                              ratio, a->label, FSDP__VALUE(FSDP__UNIT_COUNT, of_b.tokens_per_second),
+                              FSDP__VALUE(FSDP__UNIT_COUNT, of_a.tokens_per_second)));
     if (isfinite(until) && of_a.seconds > 0)
         return fsdp__advise(
             all, NULL,
             "%s reaches what %s ends with, %.4g, the mean loss of its last %d steps, in %s of its steps; %s "
             "took %s.",
-            b->label, a->label, loss, WINDOW, fsdp__value_text(FSDP__UNIT_MS, 1000 * until, text_b), a->label,
-            fsdp__value_text(FSDP__UNIT_MS, 1000 * of_a.seconds, text_a));
+            b->label, a->label, loss, WINDOW, FSDP__VALUE(FSDP__UNIT_MS, 1000 * until), a->label,
+            FSDP__VALUE(FSDP__UNIT_MS, 1000 * of_a.seconds));
     return FSDP_OK;
 }
 
@@ -355,7 +350,6 @@ static fsdp_status name_best(fsdp__advices *all, const fsdp__recorded_runs *runs
 {
     const fsdp__recorded_run *first = &runs->runs[0], *fastest = first, *earliest = NULL;
     double most = fsdp__run_figures_of(first).tokens_per_second, usual = most, least = INFINITY;
-    char speed[FSDP__VALUE_TEXT], until[FSDP__VALUE_TEXT];
 
     for (int64_t i = 1; i < runs->count; i++) {
         double tokens = fsdp__run_figures_of(&runs->runs[i]).tokens_per_second;
@@ -374,14 +368,13 @@ static fsdp_status name_best(fsdp__advices *all, const fsdp__recorded_runs *runs
     }
     if (most > 1.02 * usual)
         FSDP_TRY(fsdp__advise(all, NULL, "%s makes most tokens a second: %s, %.2f times those of %s.", fastest->label,
-                              fsdp__value_text(FSDP__UNIT_COUNT, most, speed), most / usual, first->label));
+                              FSDP__VALUE(FSDP__UNIT_COUNT, most), most / usual, first->label));
     if (earliest)
         return fsdp__advise(
             all, NULL,
             "%s is the first to reach what %s ends with, %.4g, the mean loss of its last %d steps: in %s of "
             "its steps.",
-            earliest->label, first->label, tail_loss(first), WINDOW,
-            fsdp__value_text(FSDP__UNIT_MS, 1000 * least, until));
+            earliest->label, first->label, tail_loss(first), WINDOW, FSDP__VALUE(FSDP__UNIT_MS, 1000 * least));
     return FSDP_OK;
 }
 

@@ -152,7 +152,6 @@ static axis values_axis(const fsdp__chart *chart)
 static void put_values(const axis *x, const axis *y, fsdp__unit unit, FILE *out)
 {
     double distance = tick_distance(y->most - y->least, 4, unit);
-    char text[FSDP__VALUE_TEXT];
 
     for (int i = 0; i < MOST_TICKS; i++) {
         double value = (ceil(y->least / distance) + i) * distance;
@@ -160,17 +159,15 @@ static void put_values(const axis *x, const axis *y, fsdp__unit unit, FILE *out)
         if (!(value <= y->most))
             break;
         fprintf(out, "<path class=\"grid\" d=\"M%d %.1fH%.0f\"/>", LEFT, place(y, value), x->end);
-        fsdp__svg_text("e", LEFT - 6, place(y, value) + 4, fsdp__value_text(unit, value, text), out);
+        fsdp__svg_text("e", LEFT - 6, place(y, value) + 4, FSDP__VALUE(unit, value), out);
     }
     fputc('\n', out);
 }
 
 static void put_step(const axis *x, const axis *y, double step, FILE *out)
 {
-    char text[FSDP__VALUE_TEXT];
-
     fprintf(out, "<path class=\"grid\" d=\"M%.1f %.0fv4\"/>", place(x, step), y->begin);
-    fsdp__svg_text("m", place(x, step), y->begin + 17, fsdp__value_text(FSDP__UNIT_COUNT, step, text), out);
+    fsdp__svg_text("m", place(x, step), y->begin + 17, FSDP__VALUE(FSDP__UNIT_COUNT, step), out);
 }
 
 static void put_steps(const axis *x, const axis *y, FILE *out)
@@ -295,14 +292,13 @@ static void put_not_finite(const fsdp__curve *curve, const axis *x, FILE *out)
 static void put_dots(const fsdp__curve *curve, const axis *x, const axis *y, FILE *out)
 {
     const fsdp__series *s = curve->series;
-    char text[FSDP__VALUE_TEXT];
 
     for (int64_t i = 0; i < s->count && s->count <= columns_of(x); i++)
         if (isfinite(s->points[i].value))
             fprintf(out,
                     "<circle class=\"dot c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\"><title>step %.0f: %s</title></circle>",
                     curve->color % COLORS, place(x, s->points[i].step), place(y, drawable(s->points[i].value)),
-                    s->points[i].step, fsdp__value_text(FSDP__UNIT_NONE, s->points[i].value, text));
+                    s->points[i].step, FSDP__VALUE(FSDP__UNIT_NONE, s->points[i].value));
     fputc('\n', out);
 }
 

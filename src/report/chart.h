@@ -22,6 +22,8 @@ enum {
 };
 /* Writes a number of this unit. Returns `text`. */
 const char *fsdp__value_text(fsdp__unit unit, double value, char text[FSDP__VALUE_TEXT]);
+/* Does it in room that lasts until the end of the block that it stands in. */
+#define FSDP__VALUE(unit, value) fsdp__value_text((unit), (value), (char[FSDP__VALUE_TEXT]){0})
 
 typedef struct fsdp__curve {
     const fsdp__series *series;

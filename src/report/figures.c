@@ -52,10 +52,8 @@ fsdp__chart_style fsdp__chart_style_of(const char *name)
 
 const char *fsdp__peak_key(int kind, char *text, size_t bytes)
 {
-    char name[FSDP__JSON_NAME];
-
     snprintf(text, bytes, PEAK_KEY "%s",
-             fsdp__json_name(fsdp_memory_kind_name((fsdp_memory_kind)kind), name, sizeof name));
+             fsdp__json_name(fsdp_memory_kind_name((fsdp_memory_kind)kind), FSDP__ROOM(FSDP__JSON_NAME)));
     return text;
 }
 

@@ -77,9 +77,7 @@ void fsdp__html_cell(const char *class, const char *text, FILE *out)
 
 void fsdp__html_number(fsdp__unit unit, double value, FILE *out)
 {
-    char text[FSDP__VALUE_TEXT];
-
-    fprintf(out, "<td class=\"number\">%s</td>", isnan(value) ? "" : fsdp__value_text(unit, value, text));
+    fprintf(out, "<td class=\"number\">%s</td>", isnan(value) ? "" : FSDP__VALUE(unit, value));
 }
 
 void fsdp__html_key(int fill, const char *text, FILE *out)

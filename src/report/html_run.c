@@ -16,15 +16,15 @@ enum {
 
 static void put_call(const fsdp__flight_log *log, const fsdp__flight_record *r, FILE *out)
 {
-    char call[320], age[32], took[32];
+    char call[320];
     int64_t end = r->done ? r->done : log->now;
 
     fsdp__flight_call_text(log, r, call, sizeof call);
     fprintf(out, "<tr%s>", r->done ? "" : " class=\"hot\"");
     fsdp__html_cell("", r->done ? "done" : r->begun ? "begun" : "issued", out);
     fprintf(out, "<td class=\"number\">%s ago</td><td class=\"number\">%s</td>",
-            fsdp__flight_time_text(FSDP__MAX(log->now - r->issued, 0), age, sizeof age),
-            r->begun ? fsdp__flight_time_text(FSDP__MAX(end - r->begun, 0), took, sizeof took) : "");
+            fsdp__flight_time_text(FSDP__MAX(log->now - r->issued, 0), FSDP__ROOM(32)),
+            r->begun ? fsdp__flight_time_text(FSDP__MAX(end - r->begun, 0), FSDP__ROOM(32)) : "");
     fsdp__html_cell("wide", call, out);
     fputs("</tr>\n", out);
 }

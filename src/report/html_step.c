@@ -49,12 +49,10 @@ static bool is_shown(const fsdp__traced_step *step, int rank)
 
 static void put_axis(int64_t ns, FILE *out)
 {
-    char half[FSDP__VALUE_TEXT], whole[FSDP__VALUE_TEXT];
-
     fprintf(out,
             "<div class=\"lane axis-row\"><span></span><div class=\"axis\"><span>0</span><span>%s</span><span>%s"
             "</span></div></div>\n",
-            fsdp__value_text(FSDP__UNIT_MS, ms(ns / 2), half), fsdp__value_text(FSDP__UNIT_MS, ms(ns), whole));
+            FSDP__VALUE(FSDP__UNIT_MS, ms(ns / 2)), FSDP__VALUE(FSDP__UNIT_MS, ms(ns)));
 }
 
 /* ---- what each rank does ---- */
@@ -215,7 +213,7 @@ static void put_memory(const fsdp__traced_step *step, const char *title, FILE *o
 {
     const fsdp__step_memory *peak = step->highest.moments;
     fsdp__svg_range x = {0, step->highest.rank < 0 ? 1 : (double)step->ranks[step->highest.rank].ns, 0, STRIP};
-    char text[FSDP__VALUE_TEXT], all[FSDP__VALUE_TEXT], key[120];
+    char key[120];
 
     if (step->highest.rank < 0 || step->highest.count == 0)
         return;
@@ -225,14 +223,14 @@ static void put_memory(const fsdp__traced_step *step, const char *title, FILE *o
     fprintf(out,
             "<div class=\"card\"><h3>Rank %d, which holds most: %s%s%s at its peak, after %s</h3>\n"
             "<div class=\"keys\">",
-            step->highest.rank, fsdp__value_text(FSDP__UNIT_BYTES, (double)peak->all, text),
+            step->highest.rank, FSDP__VALUE(FSDP__UNIT_BYTES, (double)peak->all),
             step->device_bytes > 0 ? " of its device's " : "",
-            step->device_bytes > 0 ? fsdp__value_text(FSDP__UNIT_BYTES, step->device_bytes, all) : "",
+            step->device_bytes > 0 ? FSDP__VALUE(FSDP__UNIT_BYTES, step->device_bytes) : "",
             fsdp__value_text(FSDP__UNIT_MS, ms(peak->at), key));
     for (int kind = FSDP_MEMORY_KINDS - 1; kind >= 0; kind--)
         if (peak->bytes[kind] > 0) {
             snprintf(key, sizeof key, "%s %s", fsdp_memory_kind_name((fsdp_memory_kind)kind),
-                     fsdp__value_text(FSDP__UNIT_BYTES, (double)peak->bytes[kind], text));
+                     FSDP__VALUE(FSDP__UNIT_BYTES, (double)peak->bytes[kind]));
             fsdp__html_key(fsdp__memory_fill(kind), key, out);
         }
     fputs("</div>\n", out);
@@ -240,7 +238,7 @@ static void put_memory(const fsdp__traced_step *step, const char *title, FILE *o
     fsdp__step_picture_memory(step, &step->highest, &x, 0, 200, NULL, out);
     fsdp__svg_close(out);
     fprintf(out, "<div class=\"axis\"><span>0</span><span>%s</span></div></div>\n",
-            fsdp__value_text(FSDP__UNIT_MS, ms(step->ranks[step->highest.rank].ns), text));
+            FSDP__VALUE(FSDP__UNIT_MS, ms(step->ranks[step->highest.rank].ns)));
 }
 
 /* ---- what moves ---- */
@@ -291,7 +289,6 @@ static void put_matrix(const fsdp__traced_step *step, FILE *out)
 {
     const char *what = step->matrix_of_machines ? "machine" : "rank";
     double most = largest(step);
-    char text[FSDP__VALUE_TEXT];
 
     if (most <= 0)
         return;
@@ -310,7 +307,7 @@ static void put_matrix(const fsdp__traced_step *step, FILE *out)
         fputs("</th>", out);
         for (int k = 0; k < step->matrix_sides; k++)
             fprintf(out, "<td style=\"--heat:%.0f\">%s</td>", 60 * step->matrix[i][k] / most,
-                    step->matrix[i][k] > 0 ? fsdp__value_text(FSDP__UNIT_BYTES, step->matrix[i][k], text) : "");
+                    step->matrix[i][k] > 0 ? FSDP__VALUE(FSDP__UNIT_BYTES, step->matrix[i][k]) : "");
         fputs("</tr>\n", out);
     }
     fputs(

@@ -60,7 +60,7 @@ static int shown_of(const char *label)
 static void draw_legend(const fsdp__recorded_run *run, const means *m, int number, double y, FILE *out)
 {
     const fsdp__series *sent = fsdp__series_of(run, "bytes_sent");
-    char class[24], text[300], bytes[FSDP__VALUE_TEXT];
+    char class[24], text[300];
     int64_t last = m->losses.count - 1;
 
     snprintf(class, sizeof class, "line c%d", number % 8);
@@ -68,7 +68,7 @@ static void draw_legend(const fsdp__recorded_run *run, const means *m, int numbe
              last < 0 ? NAN : m->losses.points[last].value);
     if (sent && sent->count > 0)
         snprintf(text + strlen(text), sizeof text - strlen(text), ", %s sent in a step",
-                 fsdp__value_text(FSDP__UNIT_BYTES, sent->points[sent->count - 1].value, bytes));
+                 FSDP__VALUE(FSDP__UNIT_BYTES, sent->points[sent->count - 1].value));
     fsdp__svg_line(class, 58, y - 4, 76, y - 4, out);
     fsdp__svg_text("", 84, y, text, out);
 }

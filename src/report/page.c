@@ -93,7 +93,6 @@ static double figure_of(const fsdp__recorded_run *run, size_t offset)
 static void put_bars(const fsdp__recorded_runs *runs, const char *title, fsdp__unit unit, size_t offset, FILE *out)
 {
     double most = 0;
-    char text[FSDP__VALUE_TEXT];
 
     for (int64_t i = 0; i < runs->count; i++)
         most = fmax(most, figure_of(&runs->runs[i], offset));
@@ -108,7 +107,7 @@ static void put_bars(const fsdp__recorded_runs *runs, const char *title, fsdp__u
         fprintf(out,
                 "</span><div><i class=\"chip c%d\" style=\"width:%.1f%%\"></i></div><span class=\"number\">%s</span>\n",
                 (int)(i % 8), isfinite(value) ? 100 * fmax(value, 0) / most : 0,
-                isnan(value) ? "" : fsdp__value_text(unit, value, text));
+                isnan(value) ? "" : FSDP__VALUE(unit, value));
     }
     fputs("</div></div>\n", out);
 }

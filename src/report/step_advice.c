@@ -3,10 +3,7 @@
 #include "base/text.h"
 #include "report/chart.h"
 
-static const char *ms_text(int64_t ns, char text[FSDP__VALUE_TEXT])
-{
-    return fsdp__value_text(FSDP__UNIT_MS, (double)ns / 1e6, text);
-}
+#define MS(ns) FSDP__VALUE(FSDP__UNIT_MS, (double)(ns) / 1e6)
 
 /* Writes which step it is. */
 static const char *name_of(const fsdp__traced_step *step, char text[FSDP__VALUE_TEXT])
@@ -45,38 +42,33 @@ static void reason_text(const fsdp__traced_step *step, fsdp__step_reason why, in
         [FSDP__SLOW_BETWEEN_STEPS] = {"it begins after the first rank by", "the others by",
                                       "it does more between steps, as logging or saving"},
     };
-    char its[FSDP__VALUE_TEXT], usual[FSDP__VALUE_TEXT];
-
     if (why == FSDP__SLOW_IN_NOTHING)
         snprintf(text, bytes, "the trace shows nothing that it does longer than they do");
     else
-        snprintf(text, bytes, "%s %s, %s %s: %s%s", words[why].its, ms_text(its_ns, its), words[why].usual,
-                 ms_text(usual_ns, usual), why == FSDP__SLOW_IN_CALLS && has_machines(step) ? "its network or " : "",
-                 words[why].so);
+        snprintf(text, bytes, "%s %s, %s %s: %s%s", words[why].its, MS(its_ns), words[why].usual, MS(usual_ns),
+                 why == FSDP__SLOW_IN_CALLS && has_machines(step) ? "its network or " : "", words[why].so);
 }
 
 fsdp_status fsdp__advise_of_slow_rank(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step)
 {
     const fsdp__step_rank *slow = step->slowest < 0 ? NULL : &step->ranks[step->slowest];
-    char waited[FSDP__VALUE_TEXT], whole[FSDP__VALUE_TEXT], which[FSDP__VALUE_TEXT], written[FSDP__VALUE_TEXT],
-        why[300];
+    char which[FSDP__VALUE_TEXT], why[300];
 
     if (!slow)
         return FSDP_OK;
     reason_text(step, step->why, step->its, step->usual, why, sizeof why);
     FSDP_TRY(fsdp__advise(all, run, "Rank %d is slow: in %s of %s the others wait %s for it on the average; %s.",
-                          step->slowest, name_of(step, which), ms_text(step->ns, whole),
-                          ms_text(slow->caused / (step->trace.rank_count - 1), waited), why));
+                          step->slowest, name_of(step, which), MS(step->ns),
+                          MS(slow->caused / (step->trace.rank_count - 1)), why));
     if (slow->checkpoint > 0)
         return fsdp__advise(all, run, "Rank %d writes its part of a checkpoint meanwhile, for %s of that step.",
-                            step->slowest, ms_text(slow->checkpoint, written));
+                            step->slowest, MS(slow->checkpoint));
     return FSDP_OK;
 }
 
 fsdp_status fsdp__advise_of_odd_steps(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step)
 {
-    char took[FSDP__VALUE_TEXT], whole[FSDP__VALUE_TEXT], which[FSDP__VALUE_TEXT], waited[FSDP__VALUE_TEXT], at[200],
-        shown[160], why[300];
+    char which[FSDP__VALUE_TEXT], at[200], why[300];
 
     for (int i = 0; i < step->odd_count; i++) {
         const fsdp__odd_step *odd = &step->odd[i];
@@ -84,12 +76,12 @@ fsdp_status fsdp__advise_of_odd_steps(fsdp__advices *all, const fsdp__recorded_r
         reason_text(step, odd->why, odd->its, odd->usual, why, sizeof why);
         at[0] = '\0';
         if (odd->at)
-            snprintf(at, sizeof at, ", longest at %s", fsdp__shown(odd->at, shown, sizeof shown));
+            snprintf(at, sizeof at, ", longest at %s", fsdp__shown(odd->at, FSDP__ROOM(160)));
         FSDP_TRY(fsdp__advise(all, run,
                               "Rank %d was slow in step %lld, which took %s (%s, in the middle of all, took %s): the "
                               "others waited %s for it on the average%s; %s.",
-                              odd->rank, (long long)odd->number, ms_text(odd->ns, took), name_of(step, which),
-                              ms_text(step->ns, whole), ms_text(odd->waited, waited), at, why));
+                              odd->rank, (long long)odd->number, MS(odd->ns), name_of(step, which), MS(step->ns),
+                              MS(odd->waited), at, why));
     }
     return FSDP_OK;
 }
@@ -150,7 +142,7 @@ fsdp_status fsdp__advise_of_wait(fsdp__advices *all, const fsdp__recorded_run *r
 {
     const fsdp__step_wait *w = &step->waits[0];
     int ranks = step->trace.rank_count;
-    char which[FSDP__VALUE_TEXT], waited[FSDP__VALUE_TEXT], late[FSDP__VALUE_TEXT], whole[FSDP__VALUE_TEXT];
+    char which[FSDP__VALUE_TEXT];
     char why[FSDP__PLANNED_TEXT];
 
     if (step->wait_count == 0 || w->ns / ranks * 50 < step->ns)
@@ -159,6 +151,5 @@ fsdp_status fsdp__advise_of_wait(fsdp__advices *all, const fsdp__recorded_run *r
     return fsdp__advise(all, run,
                         "Nothing hides %s in %s: a rank waits %s of %s for it on the average, %s of that until the "
                         "last rank has come to it; %s",
-                        w->name, name_of(step, which), ms_text(w->ns / ranks, waited), ms_text(step->ns, whole),
-                        ms_text(w->for_others / ranks, late), why);
+                        w->name, name_of(step, which), MS(w->ns / ranks), MS(step->ns), MS(w->for_others / ranks), why);
 }

@@ -224,7 +224,7 @@ static double draw_step(const fsdp__traced_step *step, const char *title, double
 {
     double top = fsdp__svg_top((double)FSDP__MAX(step->first.peak, 1), step->device_bytes);
     fsdp__svg_range x = {0, (double)step->ranks[0].ns, LEFT, WIDTH};
-    char name[NAME + 1], text[FSDP__VALUE_TEXT];
+    char name[NAME + 1];
 
     if (*title)
         fsdp__svg_text("strong", LEFT, y - 6, title, out);
@@ -239,15 +239,15 @@ static double draw_step(const fsdp__traced_step *step, const char *title, double
     if (step->first.count > 0) {
         y += 10;
         fsdp__svg_text("e", LEFT - 8, y + MEMORY * (1 - (double)step->first.peak / top) + 10,
-                       fsdp__value_text(FSDP__UNIT_BYTES, (double)step->first.peak, text), out);
+                       FSDP__VALUE(FSDP__UNIT_BYTES, (double)step->first.peak), out);
         fsdp__svg_text("e", LEFT - 8, y + MEMORY, "0", out);
-        fsdp__step_picture_memory(step, &step->first, &x, y, MEMORY,
-                                  fsdp__value_text(FSDP__UNIT_BYTES, step->device_bytes, text), out);
+        fsdp__step_picture_memory(step, &step->first, &x, y, MEMORY, FSDP__VALUE(FSDP__UNIT_BYTES, step->device_bytes),
+                                  out);
         y += MEMORY;
     }
     fsdp__svg_text("", LEFT, y + 15, "0", out);
     fsdp__svg_text("e", LEFT - 8, y + 15, "rank 0", out);
-    fsdp__svg_text("e", LEFT + WIDTH, y + 15, fsdp__value_text(FSDP__UNIT_MS, x.most / 1e6, text), out);
+    fsdp__svg_text("e", LEFT + WIDTH, y + 15, FSDP__VALUE(FSDP__UNIT_MS, x.most / 1e6), out);
     return y + 2 * ROW;
 }
 

@@ -12,15 +12,12 @@ enum {
 
 static void put_figure(const char *what, fsdp__unit unit, double value, FILE *out)
 {
-    char text[FSDP__VALUE_TEXT];
-
     if (!isnan(value))
-        fprintf(out, "  %-20s%s\n", what, fsdp__value_text(unit, value, text));
+        fprintf(out, "  %-20s%s\n", what, FSDP__VALUE(unit, value));
 }
 
 static void put_run(const fsdp__recorded_run *run, FILE *out)
 {
-    char step[FSDP__VALUE_TEXT];
     fsdp__run_figures f = fsdp__run_figures_of(run);
     const char *model = fsdp__header_text(run, "model"), *started = fsdp__header_text(run, "started");
 
@@ -41,7 +38,7 @@ static void put_run(const fsdp__recorded_run *run, FILE *out)
     put_figure("best validation", FSDP__UNIT_NONE, f.best_loss, out);
     put_figure("tokens a second", FSDP__UNIT_COUNT, f.tokens_per_second, out);
     if (!isnan(f.step_ms))
-        fprintf(out, "  %-20s%s (median)\n", "a usual step", fsdp__value_text(FSDP__UNIT_MS, f.step_ms, step));
+        fprintf(out, "  %-20s%s (median)\n", "a usual step", FSDP__VALUE(FSDP__UNIT_MS, f.step_ms));
     put_figure("peak memory", FSDP__UNIT_BYTES, f.peak_bytes, out);
     put_figure("all steps", FSDP__UNIT_MS, 1000 * f.seconds, out);
     fputc('\n', out);
@@ -75,8 +72,6 @@ static fsdp_status put_differences(const fsdp__recorded_runs *runs, FILE *out)
 
 static void put_step(const fsdp__traced_step *step, FILE *out)
 {
-    char did[FSDP__VALUE_TEXT], waited[FSDP__VALUE_TEXT], late[FSDP__VALUE_TEXT], caused[FSDP__VALUE_TEXT];
-
     if (step->number > 0)
         fprintf(out, "Step %lld", (long long)step->number);
     else
@@ -91,10 +86,10 @@ static void put_step(const fsdp__traced_step *step, FILE *out)
             computes += a <= FSDP__DOES_COPIES ? rank->parts[a] : 0;
             waits += fsdp__activity_is_wait((fsdp__activity)a) ? rank->parts[a] : 0;
         }
-        fprintf(out, "  %-6d%12s%12s%24s%22s\n", r, fsdp__value_text(FSDP__UNIT_MS, (double)computes / 1e6, did),
-                fsdp__value_text(FSDP__UNIT_MS, (double)waits / 1e6, waited),
-                fsdp__value_text(FSDP__UNIT_MS, (double)rank->for_others / 1e6, late),
-                fsdp__value_text(FSDP__UNIT_MS, (double)rank->caused / 1e6, caused));
+        fprintf(out, "  %-6d%12s%12s%24s%22s\n", r, FSDP__VALUE(FSDP__UNIT_MS, (double)computes / 1e6),
+                FSDP__VALUE(FSDP__UNIT_MS, (double)waits / 1e6),
+                FSDP__VALUE(FSDP__UNIT_MS, (double)rank->for_others / 1e6),
+                FSDP__VALUE(FSDP__UNIT_MS, (double)rank->caused / 1e6));
     }
     if (step->trace.rank_count > MOST_RANKS)
         fprintf(out, "  and %d more\n", step->trace.rank_count - MOST_RANKS);
@@ -106,12 +101,12 @@ static void put_step(const fsdp__traced_step *step, FILE *out)
 static void put_flight(const fsdp__source *source, FILE *out)
 {
     const fsdp__flight_logs *logs = &source->of.flight.logs;
-    char place[512], shown[512];
+    char place[512];
 
     fprintf(out, "What each rank did last (its calls: fsdp flight %s)\n", FSDP__SHOWN_NAME(source->path));
     for (int i = 0; i < logs->count && i < MOST_RANKS; i++) {
         fsdp__flight_place_text(&logs->logs[i], place, sizeof place);
-        fprintf(out, "  rank %-4d %s\n", logs->logs[i].head.rank, fsdp__shown(place, shown, sizeof shown));
+        fprintf(out, "  rank %-4d %s\n", logs->logs[i].head.rank, fsdp__shown(place, FSDP__ROOM(512)));
     }
     if (logs->count > MOST_RANKS)
         fprintf(out, "  and %d more\n", logs->count - MOST_RANKS);
@@ -122,12 +117,11 @@ static void put_plan(const fsdp__source *source, const fsdp__recorded_run *run, 
 {
     fsdp__planned rows[FSDP__PLANNED_ROWS];
     int count = fsdp__planned_rows(source->of.plan, run, rows);
-    char planned[FSDP__VALUE_TEXT], measured[FSDP__VALUE_TEXT];
 
     fprintf(out, "%-42s%14s%14s\n", "Planned and measured", "planned", "measured");
     for (int i = 0; i < count; i++)
-        fprintf(out, "  %-40s%14s%14s\n", rows[i].what, fsdp__value_text(rows[i].unit, rows[i].planned, planned),
-                isnan(rows[i].measured) ? "-" : fsdp__value_text(rows[i].unit, rows[i].measured, measured));
+        fprintf(out, "  %-40s%14s%14s\n", rows[i].what, FSDP__VALUE(rows[i].unit, rows[i].planned),
+                isnan(rows[i].measured) ? "-" : FSDP__VALUE(rows[i].unit, rows[i].measured));
     fputc('\n', out);
 }
 
@@ -148,7 +142,6 @@ static void put_source(const fsdp__sources *sources, const fsdp__source *s, FILE
 static void put_advice(const fsdp__report *report, FILE *out)
 {
     const fsdp__advices *advices = &report->advices;
-    char shown[FSDP__ADVICE_TEXT];
 
     if (advices->count == 0)
         fputs("Nothing stands out: no step was lost, none was slow, and the loss had no jump.\n", out);
@@ -157,16 +150,14 @@ static void put_advice(const fsdp__report *report, FILE *out)
         bool named = a->run && report->sources.runs.count > 1;
 
         fprintf(out, "- %s%s%s\n", named ? a->run->label : "", named ? ": " : "",
-                fsdp__shown(a->text, shown, sizeof shown));
+                fsdp__shown(a->text, FSDP__ROOM(FSDP__ADVICE_TEXT)));
     }
 }
 
 static void put_missing(const fsdp__sources *sources, FILE *out)
 {
-    char shown[FSDP__ADVICE_TEXT];
-
     for (int i = 0; i < sources->unread_count; i++)
-        fprintf(out, "\nLeft out: %s\n", fsdp__shown(sources->unread[i], shown, sizeof shown));
+        fprintf(out, "\nLeft out: %s\n", fsdp__shown(sources->unread[i], FSDP__ROOM(FSDP__ADVICE_TEXT)));
     if (sources->runs.count > 0 && !fsdp__source_of(sources, FSDP__SOURCE_TRACE, -1, 0))
         fputs("\nWhat each rank does in a step, and for whom it waits, is shown for runs with\n"
               "metrics.trace.path=trace.json.gz.\n",

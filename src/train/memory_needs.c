@@ -115,20 +115,20 @@ static needs needs_of_host(const fsdp_train_run *run, int ranks, bool gpu)
 /* Writes "9.60GiB (parameters 2.40GiB, optimizer state 4.80GiB, ...)". */
 static void describe(const needs *n, char *text, size_t text_bytes)
 {
-    char all[24], a[24], b[24], c[24], d[24], e[24], copy[80] = "";
+    char copy[80] = "";
 
     if (n->copy > 0)
-        snprintf(copy, sizeof copy, "the copy of %s %s, ", n->copy_for, fsdp__size_text(n->copy, e, sizeof e));
+        snprintf(copy, sizeof copy, "the copy of %s %s, ", n->copy_for, fsdp__size_text(n->copy, FSDP__ROOM(24)));
     snprintf(text, text_bytes,
              "%s (parameters %s, optimizer state %s, %sthe larger of gradients %s and activations %s)",
-             fsdp__size_text(sum(n), all, sizeof all), fsdp__size_text(n->parameters, a, sizeof a),
-             fsdp__size_text(n->optimizer, b, sizeof b), copy, fsdp__size_text(n->gradients, c, sizeof c),
-             fsdp__size_text(n->activations, d, sizeof d));
+             fsdp__size_text(sum(n), FSDP__ROOM(24)), fsdp__size_text(n->parameters, FSDP__ROOM(24)),
+             fsdp__size_text(n->optimizer, FSDP__ROOM(24)), copy, fsdp__size_text(n->gradients, FSDP__ROOM(24)),
+             fsdp__size_text(n->activations, FSDP__ROOM(24)));
 }
 
 static fsdp_status check(const needs *n, const char *whose, const fsdp__memory_limit *limit, const char *otherwise)
 {
-    char text[320], most[24];
+    char text[320];
 
     if (sum(n) <= (double)limit->bytes)
         return FSDP_OK;
@@ -136,7 +136,7 @@ static fsdp_status check(const needs *n, const char *whose, const fsdp__memory_l
     return FSDP_FAIL(FSDP_NO_MEMORY,
                      "%s at least %s, but %s is %s: take a smaller model, training.local_batch_size or "
                      "training.seq_len, or %s",
-                     whose, text, limit->name, fsdp__size_text((double)limit->bytes, most, sizeof most), otherwise);
+                     whose, text, limit->name, fsdp__size_text((double)limit->bytes, FSDP__ROOM(24)), otherwise);
 }
 
 /* Checks this rank's own limits. A single process has everything in its own address space; with several, the parameters
@@ -146,7 +146,6 @@ static fsdp_status check_own(const fsdp_train_run *run, bool gpu)
     const uint64_t spare = (uint64_t)64 << 20;
     fsdp__memory_limit limit = fsdp__memory_limit_of_one();
     needs own = needs_of_host(run, 1, gpu);
-    char text[24];
 
     if (limit.bytes == FSDP__NO_LIMIT)
         return FSDP_OK;
@@ -154,7 +153,7 @@ static fsdp_status check_own(const fsdp_train_run *run, bool gpu)
         own.parameters = 0;
     if (limit.bytes < spare)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%s is %s, less than the program itself needs: raise the limit", limit.name,
-                         fsdp__size_text((double)limit.bytes, text, sizeof text));
+                         fsdp__size_text((double)limit.bytes, FSDP__ROOM(24)));
     limit.bytes -= spare;
     return check(&own, "this rank needs", &limit, raise_limit);
 }
@@ -190,7 +189,7 @@ fsdp_status fsdp__train_check_needs(const fsdp_train_run *run)
     needs all = needs_of_host(run, fsdp_context_local_world_size(run->context), gpu);
     fsdp__memory_limit limit = fsdp__memory_limit_of_all();
     uint64_t available = fsdp__memory_available();
-    char text[320], now[24];
+    char text[320];
 
     if (gpu) {
         FSDP_TRY(fsdp__device_alive(run->device));
@@ -204,7 +203,7 @@ fsdp_status fsdp__train_check_needs(const fsdp_train_run *run)
     if (sum(&all) > (double)available && fsdp_context_rank(run->context) == 0) {
         describe(&all, text, sizeof text);
         fsdp_log(run->context, FSDP_LOG_WARNING, "the run needs at least %s, and only %s of memory are free now", text,
-                 fsdp__size_text((double)available, now, sizeof now));
+                 fsdp__size_text((double)available, FSDP__ROOM(24)));
     }
     return FSDP_OK;
 }

@@ -18,14 +18,12 @@ typedef struct csv {
 
 static void write_names(FILE *file, const char *prefix, const fsdp__quantities *quantities)
 {
-    char part[FSDP__JSON_NAME];
-
     for (size_t i = 0; i < quantities->count; i++) {
         const fsdp__quantity *q = &quantities->items[i];
 
         fprintf(file, ",%s%s", prefix, q->name);
         if (q->part)
-            fprintf(file, "_%s", fsdp__json_name(q->part, part, sizeof part));
+            fprintf(file, "_%s", fsdp__json_name(q->part, FSDP__ROOM(FSDP__JSON_NAME)));
     }
 }
 

@@ -93,10 +93,9 @@ static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void **
 static void write_value(FILE *file, const fsdp__quantity *q, const void *report)
 {
     double value = fsdp__quantity_value(q, report);
-    char part[FSDP__JSON_NAME];
 
     fprintf(file, ", \"%s%s%s\": ", q->name, q->part ? "_" : "",
-            q->part ? fsdp__json_name(q->part, part, sizeof part) : "");
+            q->part ? fsdp__json_name(q->part, FSDP__ROOM(FSDP__JSON_NAME)) : "");
     if (q->type == FSDP__QUANTITY_BOOL)
         fputs(value != 0 ? "true" : "false", file);
     else if (isfinite(value))

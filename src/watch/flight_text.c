@@ -26,7 +26,7 @@ static const char *state_of(const fsdp__flight_record *r)
 
 static void print_call(const fsdp__flight_log *log, const fsdp__flight_record *r, FILE *out)
 {
-    char age[32], lasts[32] = "-", size[64], call[64], module[2 * FSDP__FLIGHT_NAME];
+    char lasts[32] = "-", call[64], module[2 * FSDP__FLIGHT_NAME];
     int64_t end = r->done ? r->done : log->now;
 
     if (r->begun)
@@ -34,20 +34,20 @@ static void print_call(const fsdp__flight_log *log, const fsdp__flight_record *r
     snprintf(call, sizeof call, "%.30s %llu", FSDP__SHOWN_NAME(log->groups[r->group].name),
              (unsigned long long)r->number);
     fprintf(out, "  %-6s %9s ago  %9s  %-22s %-26s %-18s %s%s\n", state_of(r),
-            fsdp__flight_time_text(log->now > r->issued ? log->now - r->issued : 0, age, sizeof age), lasts, call,
-            FSDP__SHOWN_NAME(r->name), fsdp__flight_bytes_text(r, size, sizeof size),
+            fsdp__flight_time_text(log->now > r->issued ? log->now - r->issued : 0, FSDP__ROOM(32)), lasts, call,
+            FSDP__SHOWN_NAME(r->name), fsdp__flight_bytes_text(r, FSDP__ROOM(64)),
             r->module[0] ? (r->labelled ? "for " : "in ") : "", fsdp__shown(r->module, module, sizeof module));
 }
 
 /* Prints the lines of a text. */
 static void print_lines(const char *text, FILE *out)
 {
-    char line[256], shown[1024];
+    char line[256];
 
     for (size_t length = 0; *text; text += length + (text[length] == '\n')) {
         length = strcspn(text, "\n");
         snprintf(line, sizeof line, "%.*s", (int)length, text);
-        fprintf(out, "%s\n", fsdp__shown(line, shown, sizeof shown));
+        fprintf(out, "%s\n", fsdp__shown(line, FSDP__ROOM(1024)));
     }
 }
 
@@ -101,11 +101,10 @@ static void print_heading(const fsdp__flight_logs *logs, FILE *out)
 fsdp_status fsdp__flight_print(const fsdp__flight_logs *logs, int calls, FILE *out)
 {
     fsdp__flight_verdict verdict;
-    char line[2048];
 
     FSDP_TRY(fsdp__flight_judge(logs, &verdict));
     for (int i = 0; i < verdict.count; i++)
-        fprintf(out, "%s\n", fsdp__shown(verdict.lines[i], line, sizeof line));
+        fprintf(out, "%s\n", fsdp__shown(verdict.lines[i], FSDP__ROOM(2048)));
     fsdp__flight_verdict_release(&verdict);
     print_heading(logs, out);
     for (int i = 0; i < logs->count; i++)
@@ -179,7 +178,7 @@ static void put_call(const fsdp__flight_log *log, const fsdp__flight_record *r, 
 /* Puts the lines of the table of owners as a list. */
 static void put_owners(const char *text, FILE *out)
 {
-    char line[256], shown[1024];
+    char line[256];
 
     key("owners", out);
     fputc('[', out);
@@ -187,7 +186,7 @@ static void put_owners(const char *text, FILE *out)
         length = strcspn(text, "\n");
         snprintf(line, sizeof line, "%.*s", (int)length, text);
         fputs(n ? ", " : "", out);
-        fsdp__print_json_string(fsdp__shown(line, shown, sizeof shown), out);
+        fsdp__print_json_string(fsdp__shown(line, FSDP__ROOM(1024)), out);
     }
     fputs("],\n     ", out);
 }
@@ -234,10 +233,9 @@ fsdp_status fsdp__flight_print_json(const fsdp__flight_logs *logs, FILE *out)
     FSDP_TRY(fsdp__flight_judge(logs, &verdict));
     fputs("{\"verdict\": [", out);
     for (int i = 0; i < verdict.count; i++) {
-        char line[2048];
 
         fputs(i ? ", " : "", out);
-        fsdp__print_json_string(fsdp__shown(verdict.lines[i], line, sizeof line), out);
+        fsdp__print_json_string(fsdp__shown(verdict.lines[i], FSDP__ROOM(2048)), out);
     }
     fsdp__flight_verdict_release(&verdict);
     fputs("],\n ", out);

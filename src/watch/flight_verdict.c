@@ -178,7 +178,7 @@ static bool differ(const fsdp__flight_record *a, const fsdp__flight_record *b)
 
 static fsdp_status tell_difference(judge *j, const group *g, uint64_t number, const told *first)
 {
-    char line[LINE_BYTES], mine[320], theirs[320], ranks_a[160], ranks_b[160];
+    char line[LINE_BYTES], mine[320], theirs[320];
     ranks with = {.count = 0}, against = {.count = 0};
     told t, other = {NULL, NULL};
 
@@ -200,8 +200,8 @@ static fsdp_status tell_difference(judge *j, const group *g, uint64_t number, co
     fsdp__flight_call_text(first->log, first->record, mine, sizeof mine);
     fsdp__flight_call_text(other.log, other.record, theirs, sizeof theirs);
     snprintf(line, sizeof line, "ranks make different calls: %s make%s %s, but %s make%s %s",
-             ranks_text(&with, ranks_a, sizeof ranks_a), with.count == 1 ? "s" : "", mine,
-             ranks_text(&against, ranks_b, sizeof ranks_b), against.count == 1 ? "s" : "", theirs);
+             ranks_text(&with, FSDP__ROOM(160)), with.count == 1 ? "s" : "", mine,
+             ranks_text(&against, FSDP__ROOM(160)), against.count == 1 ? "s" : "", theirs);
     return add_line(j, line);
 }
 
@@ -322,7 +322,7 @@ static void absent_text(const judge *j, const wait *w, int rank, char *text, siz
     const fsdp__flight_log *log = fsdp__flight_log_of(j->logs, rank);
     int at = log ? w->group->at[log - j->logs->logs] : -1;
     int64_t age = log ? age_of(j, log) : 0;
-    char place[320], time[32];
+    char place[320];
 
     if (!log) {
         snprintf(text, bytes, "it has left no record: its process was killed, or its file lies elsewhere");
@@ -336,7 +336,7 @@ static void absent_text(const judge *j, const wait *w, int rank, char *text, siz
     if (age > 0) {
         snprintf(text, bytes,
                  "its record is %s older than the last, and there is none of what it did since; then it was %s",
-                 fsdp__flight_time_text(age, time, sizeof time), place);
+                 fsdp__flight_time_text(age, FSDP__ROOM(32)), place);
         return;
     }
     snprintf(text, bytes, "%sit is %s",
@@ -349,7 +349,7 @@ static void absent_text(const judge *j, const wait *w, int rank, char *text, siz
 /* Says of a rank which is held up by nobody that others wait for it. */
 static fsdp_status tell_missing(judge *j, const wait *waits, int64_t count, int rank)
 {
-    char line[LINE_BYTES], call[320], text[160], time[32], does[480];
+    char line[LINE_BYTES], call[320], does[480];
     const wait *longest = NULL;
     ranks waiting = {.count = 0};
     int64_t most = -1;
@@ -367,8 +367,8 @@ static fsdp_status tell_missing(judge *j, const wait *waits, int64_t count, int 
     fsdp__flight_call_text(longest->log, longest->record, call, sizeof call);
     absent_text(j, longest, rank, does, sizeof does);
     snprintf(line, sizeof line, "the others wait for rank %d: it has not come to %s, where %s %s waited %s; %s", rank,
-             call, ranks_text(&waiting, text, sizeof text), waiting.count == 1 ? "has" : "have",
-             fsdp__flight_time_text(most, time, sizeof time), does);
+             call, ranks_text(&waiting, FSDP__ROOM(160)), waiting.count == 1 ? "has" : "have",
+             fsdp__flight_time_text(most, FSDP__ROOM(32)), does);
     return add_line(j, line);
 }
 
@@ -403,7 +403,7 @@ static fsdp_status tell_circle(judge *j, const wait *waits, int64_t count)
 /* Says that all have come to a call which is not done. Somebody may be stuck in it, which the records do not show. */
 static fsdp_status tell_inside(judge *j, const wait *waits, int64_t count)
 {
-    char line[LINE_BYTES], call[320], time[32];
+    char line[LINE_BYTES], call[320];
     const wait *longest = &waits[0];
 
     for (int64_t i = 1; i < count; i++)
@@ -412,7 +412,7 @@ static fsdp_status tell_inside(judge *j, const wait *waits, int64_t count)
     fsdp__flight_call_text(longest->log, longest->record, call, sizeof call);
     snprintf(line, sizeof line, "no rank is missing: all have come to %s, in which rank %d has been for %s", call,
              longest->log->head.rank,
-             fsdp__flight_time_text(longest->log->now - longest->record->begun, time, sizeof time));
+             fsdp__flight_time_text(longest->log->now - longest->record->begun, FSDP__ROOM(32)));
     return add_line(j, line);
 }
 

@@ -20,11 +20,9 @@ const char *fsdp__flight_time_text(int64_t ns, char *text, size_t bytes)
 
 const char *fsdp__flight_bytes_text(const fsdp__flight_record *r, char *text, size_t bytes)
 {
-    char size[32];
-
     text[0] = '\0';
     if (r->bytes > 0 || r->dtype != FSDP_DTYPE_NONE)
-        snprintf(text, bytes, "%s %s", fsdp__size_text((double)r->bytes, size, sizeof size),
+        snprintf(text, bytes, "%s %s", fsdp__size_text((double)r->bytes, FSDP__ROOM(32)),
                  r->dtype == FSDP_DTYPE_NONE ? "" : fsdp_dtype_name((fsdp_dtype)r->dtype));
     return text;
 }
@@ -79,7 +77,7 @@ static void doing_text(const fsdp__flight_place *place, char *text, size_t bytes
 void fsdp__flight_place_text(const fsdp__flight_log *log, char *text, size_t bytes)
 {
     const fsdp__flight_place *place = &log->place;
-    char step[64] = "", doing[256], age[32];
+    char step[64] = "", doing[256];
 
     if (place->turn == 0) {
         const fsdp__flight_record *last = log->count > 0 ? &log->records[log->count - 1] : NULL;
@@ -99,5 +97,5 @@ void fsdp__flight_place_text(const fsdp__flight_log *log, char *text, size_t byt
         snprintf(step, sizeof step, "in step %llu, ", (unsigned long long)place->step);
     doing_text(place, doing, sizeof doing);
     snprintf(text, bytes, "%s%s, for %s", step, doing,
-             fsdp__flight_time_text(log->now > place->ns ? log->now - place->ns : 0, age, sizeof age));
+             fsdp__flight_time_text(log->now > place->ns ? log->now - place->ns : 0, FSDP__ROOM(32)));
 }

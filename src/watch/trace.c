@@ -176,10 +176,8 @@ static void write_own(FILE *out, const fsdp__own_record *own)
 
 static void write_rank(FILE *out, const fsdp_trace *t, const facts *f, int rank)
 {
-    char host[FSDP__HOST_BYTES];
-
     fprintf(out, "%s\n{\"rank\":%d,\"host\":", rank ? "," : "", rank);
-    fsdp__print_json_string(fsdp__shown(f->host, host, sizeof host), out);
+    fsdp__print_json_string(fsdp__shown(f->host, FSDP__ROOM(FSDP__HOST_BYTES)), out);
     fprintf(out,
             ",\"machine\":%d,\"clock_offset_ns\":%lld,\"clock_uncertain_ns\":%lld,\"events\":%lld,\"dropped\":%lld",
             f->machine, (long long)t->begun[rank].ns, (long long)t->begun[rank].uncertain, (long long)f->events,
@@ -193,12 +191,12 @@ static void write_rank(FILE *out, const fsdp_trace *t, const facts *f, int rank)
 static void write_origin(FILE *out, const fsdp_trace *t)
 {
     time_t begun = time(NULL) - (time_t)((fsdp__clock_ns() - t->clock.start) / 1000000000);
-    char shown[FSDP__NAME_TEXT], started[40] = "";
+    char started[40] = "";
     struct tm utc;
 
     if (t->run) {
         fputs(",\"run\":", out);
-        fsdp__print_json_string(fsdp__shown(t->run, shown, sizeof shown), out);
+        fsdp__print_json_string(fsdp__shown(t->run, FSDP__ROOM(FSDP__NAME_TEXT)), out);
     }
     if (gmtime_r(&begun, &utc))
         strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", &utc);

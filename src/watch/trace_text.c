@@ -151,10 +151,8 @@ static void begin_event(const writer *w, const char *phase, int lane, int64_t at
 
 static void write_text(const writer *w, const char *before, const char *text)
 {
-    char shown[TITLE];
-
     fputs(before, w->out);
-    fsdp__print_json_string(fsdp__shown(text, shown, sizeof shown), w->out);
+    fsdp__print_json_string(fsdp__shown(text, FSDP__ROOM(TITLE)), w->out);
 }
 
 /* ---- slices ---- */

@@ -147,11 +147,11 @@ void fsdp__board_abort(fsdp__board *board, fsdp_status status, int rank, const c
 
 void fsdp__board_fail(fsdp__board *board, fsdp_status status, int rank, const char *why)
 {
-    char whole[2 * FSDP__ABORT_BYTES], text[FSDP__ABORT_BYTES];
+    char whole[2 * FSDP__ABORT_BYTES];
 
     why = fsdp__text_behind_rank(why, &rank);
     snprintf(whole, sizeof whole, "rank %d failed: %s", rank, why);
-    fsdp__board_abort(board, status, rank, fsdp__shown(whole, text, sizeof text));
+    fsdp__board_abort(board, status, rank, fsdp__shown(whole, FSDP__ROOM(FSDP__ABORT_BYTES)));
 }
 
 bool fsdp__board_aborted(const fsdp__board *board)
