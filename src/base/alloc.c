@@ -76,6 +76,26 @@ char *fsdp__sprintf(const char *format, ...)
     return text;
 }
 
+FILE *fsdp__begin_text(char **text, size_t *bytes)
+{
+    FILE *out = open_memstream(text, bytes);
+
+    if (out)
+        return out;
+    *text = NULL;
+    *bytes = 0;
+    (void)FSDP_FAIL(FSDP_NO_MEMORY, "out of memory for a text");
+    return NULL;
+}
+
+fsdp_status fsdp__end_text(FILE *out)
+{
+    bool whole = out && !ferror(out);
+
+    whole = out && fclose(out) == 0 && whole;
+    return whole ? FSDP_OK : FSDP_FAIL(FSDP_NO_MEMORY, "out of memory for a text");
+}
+
 void fsdp__free(void *pointer)
 {
     free(pointer);

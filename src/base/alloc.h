@@ -3,6 +3,8 @@
 #ifndef BASE_ALLOC_H
 #define BASE_ALLOC_H
 
+#include <stdio.h>
+
 #include "base/compiler.h"
 #include "fsdp/status.h"
 
@@ -11,7 +13,13 @@ void *fsdp__calloc(size_t count, size_t bytes); /* zeroed, overflow checked */
 void *fsdp__realloc(void *pointer, size_t bytes);
 char *fsdp__strdup(const char *text);
 char *fsdp__sprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void fsdp__free(void *pointer); /* of a call above, or of the C library (open_memstream, json_dumps) */
+void fsdp__free(void *pointer); /* of a call above, or of the C library (json_dumps) */
+
+/* Opens a stream that writes `*text`, of `*bytes` bytes and a NUL. Both are there when it is closed; fsdp__free the
+ * text, after a failure too. */
+FILE *fsdp__begin_text(char **text, size_t *bytes);
+/* Closes it. NULL, a stream that could not be opened, or one that is not whole is FSDP_NO_MEMORY. */
+fsdp_status fsdp__end_text(FILE *out);
 
 /* Returns FSDP_NO_MEMORY to the caller if what a call has given is NULL: FSDP__TRY_NEW(text = fsdp__strdup(name)); */
 #define FSDP__TRY_NEW(pointer)                                 \

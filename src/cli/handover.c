@@ -62,11 +62,10 @@ static fsdp_status send_config(fsdp_process_group *world, const fsdp_train_confi
     FSDP__FREED char *text = NULL;
     FSDP__FREED void *own = NULL;
     size_t bytes = 0, own_bytes = 0;
-    FILE *file = texts && sizes ? open_memstream(&text, &bytes) : NULL;
-    fsdp_status status = file ? fsdp_train_config_print(config, file) : FSDP_NO_MEMORY;
+    FILE *file = texts && sizes ? fsdp__begin_text(&text, &bytes) : NULL;
+    fsdp_status status = file ? fsdp_train_config_print(config, file) : FSDP_OK;
 
-    if (file && fclose(file) != 0 && status == FSDP_OK)
-        status = FSDP_FAIL(FSDP_NO_MEMORY, "cannot hand the config to the ranks: %s", strerror(errno));
+    FSDP_KEEP_FIRST(status, fsdp__end_text(file));
     FSDP_TRY(status);
     for (int r = 0; r < ranks; r++) {
         texts[r] = text;

@@ -128,26 +128,20 @@ fsdp_status fsdp__output_write(const char *option, const char *path, fsdp_status
                                const void *what)
 {
     place p = {.name = NULL};
-    char *text = NULL;
-    size_t bytes = 0;
-    fsdp_status status = FSDP_OK;
-    bool complete;
+    FSDP__FREED char *text = NULL;
+    size_t bytes;
+    fsdp_status status;
     FILE *out;
 
     if (!path)
         return FSDP_OK;
-    out = open_memstream(&text, &bytes);
-    if (out)
-        status = print(what, out);
-    complete = out && !ferror(out);
-    complete = out && fclose(out) == 0 && complete;
-    if (!complete && status == FSDP_OK)
-        status = FSDP_FAIL(FSDP_NO_MEMORY, "%s: cannot write '%s': out of memory", option, path);
+    out = fsdp__begin_text(&text, &bytes);
+    status = out ? print(what, out) : FSDP_OK;
+    FSDP_KEEP_FIRST(status, fsdp__end_text(out));
     if (status == FSDP_OK)
         status = find_place(option, path, &p);
     if (status == FSDP_OK && fsdp__directory_write_atomic(&p.folder, p.name, text, bytes) != FSDP_OK)
         status = fsdp_fail_prefix(fsdp_last_status(), "%s", option);
     release_place(&p);
-    free(text);
     return status;
 }

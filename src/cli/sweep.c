@@ -217,20 +217,16 @@ static fsdp_status set_own(const plan *p, const one_run *r, fsdp_train_config *c
 static char *config_text(const plan *p, const one_run *r, const fsdp_train_config *config, size_t *bytes)
 {
     FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *own = NULL;
-    char *text = NULL;
+    FSDP__FREED char *text = NULL;
     FILE *out;
     fsdp_status status;
 
     if (fsdp__train_config_copy(config, &own) != FSDP_OK || set_own(p, r, own) != FSDP_OK)
         return NULL;
-    out = open_memstream(&text, bytes);
-    status = out ? fsdp_train_config_print(own, out) : FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
-    if (out && fclose(out) != 0 && status == FSDP_OK)
-        status = FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
-    if (status == FSDP_OK)
-        return text;
-    fsdp__free(text);
-    return NULL;
+    out = fsdp__begin_text(&text, bytes);
+    status = out ? fsdp_train_config_print(own, out) : FSDP_OK;
+    FSDP_KEEP_FIRST(status, fsdp__end_text(out));
+    return status == FSDP_OK ? fsdp__take(&text) : NULL;
 }
 
 /* Writes a file of a run's folder: a sweep that is killed leaves none in part, which the next would take for another's.

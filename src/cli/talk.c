@@ -56,21 +56,17 @@ bool fsdp__talk_read(char **line, size_t *room)
 
 fsdp_status fsdp__talk_say(fsdp__talk *talk, const char *role, const char *text)
 {
-    char *made = NULL;
-    size_t bytes = 0;
-    FILE *to = open_memstream(&made, &bytes);
+    FSDP__FREED char *made = NULL;
+    size_t bytes;
+    FILE *to = fsdp__begin_text(&made, &bytes);
 
-    if (!to)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot hold a message");
+    FSDP__TRY_NEW(to);
     fprintf(to, "%s%s{\"role\": \"%s\", \"content\": ", talk->messages, *talk->messages ? ", " : "", role);
     fsdp__print_json_string(text, to);
     (void)fputs("}", to);
-    if (fclose(to) != 0) {
-        fsdp__free(made);
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot hold a message");
-    }
+    FSDP_TRY(fsdp__end_text(to));
     fsdp__free(talk->messages);
-    talk->messages = made;
+    talk->messages = fsdp__take(&made);
     return FSDP_OK;
 }
 

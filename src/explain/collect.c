@@ -128,16 +128,12 @@ fsdp_status fsdp__explain_parts(fsdp_explanation *e, fsdp_module *module, int ra
 
 fsdp_status fsdp__explain_tree(fsdp_explanation *e, fsdp_module *module)
 {
-    char *text = NULL;
+    char *text;
     size_t bytes;
-    FILE *stream = open_memstream(&text, &bytes);
-    fsdp_status status;
+    FILE *stream = fsdp__begin_text(&text, &bytes);
+    fsdp_status status = stream ? fsdp_module_print(module, stream) : FSDP_OK;
 
-    FSDP__TRY_NEW(stream);
-    status = fsdp_module_print(module, stream);
-    if (fclose(stream) != 0 && status == FSDP_OK)
-        status = FSDP_NO_MEMORY;
-    e->tree = status == FSDP_OK ? fsdp__strdup(text) : NULL;
-    free(text);
-    return status == FSDP_OK && !e->tree ? FSDP_NO_MEMORY : status;
+    FSDP_KEEP_FIRST(status, fsdp__end_text(stream));
+    e->tree = text;
+    return status;
 }

@@ -27,12 +27,11 @@ static fsdp_status add(fsdp__extras *e, const char *name, const char *data, size
 static fsdp_status add_config(const fsdp_train_run *run, fsdp__extras *e)
 {
     FSDP__FREED char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    fsdp_status status = out ? fsdp_train_config_print(run->config, out) : FSDP_NO_MEMORY;
+    size_t bytes;
+    FILE *out = fsdp__begin_text(&text, &bytes);
+    fsdp_status status = out ? fsdp_train_config_print(run->config, out) : FSDP_OK;
 
-    if (out && fclose(out) != 0 && status == FSDP_OK)
-        status = FSDP_NO_MEMORY;
+    FSDP_KEEP_FIRST(status, fsdp__end_text(out));
     if (status == FSDP_OK)
         status = add(e, "config.yaml", text, bytes);
     return status == FSDP_OK ? FSDP_OK : FSDP_FAIL(status, "cannot print the config for a checkpoint");

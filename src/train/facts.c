@@ -267,7 +267,7 @@ void fsdp__facts_of_weights(const char *folder, bool is_checkpoint, const char *
 static char *facts_of(void (*write)(const void *arg, FILE *out), const void *arg, size_t *bytes)
 {
     FSDP__FREED char *text = NULL;
-    FILE *out = open_memstream(&text, bytes);
+    FILE *out = fsdp__begin_text(&text, bytes);
     char host[FSDP__HOST_BYTES];
 
     fsdp__host_name(host);
@@ -275,10 +275,7 @@ static char *facts_of(void (*write)(const void *arg, FILE *out), const void *arg
         fwrite(host, 1, strlen(host) + 1, out);
         write(arg, out);
     }
-    if (out && fclose(out) == 0 && text)
-        return fsdp__take(&text);
-    (void)FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
-    return NULL;
+    return fsdp__end_text(out) == FSDP_OK ? fsdp__take(&text) : NULL;
 }
 
 static fsdp_status compare(const char *what, void *const *all, const size_t *bytes, int ranks)

@@ -80,8 +80,11 @@ fsdp_status fsdp__metrics_begin(fsdp_context *context, const fsdp_train_config *
         memcpy(metrics->id, run.id, sizeof metrics->id);
     }
     for (size_t i = 0; status == FSDP_OK && i < FSDP__COUNT_OF(places); i++)
-        if (path_of(places[i], config))
-            status = places[i]->begin(&run, path_of(places[i], config), &metrics->open[i].place);
+        if (path_of(places[i], config)) {
+            metrics->open[i].place = fsdp__calloc(1, places[i]->bytes);
+            status = metrics->open[i].place ? places[i]->begin(&run, path_of(places[i], config), metrics->open[i].place)
+                                            : FSDP_NO_MEMORY;
+        }
     if (status == FSDP_OK)
         *out = metrics;
     else
@@ -154,8 +157,11 @@ fsdp_status fsdp__metrics_end(fsdp__metrics *metrics)
 
     if (!metrics)
         return FSDP_OK;
-    for (size_t i = 0; i < FSDP__COUNT_OF(places); i++)
-        FSDP_KEEP_FIRST(status, places[i]->end(metrics->open[i].place));
+    for (size_t i = 0; i < FSDP__COUNT_OF(places); i++) {
+        if (metrics->open[i].place)
+            FSDP_KEEP_FIRST(status, places[i]->end(metrics->open[i].place));
+        fsdp__free(metrics->open[i].place);
+    }
     if (metrics->failure != FSDP_OK)
         status = FSDP_FAIL(metrics->failure, "%s; the lines from there on are missing", metrics->message);
     fsdp__free(metrics);

@@ -32,7 +32,7 @@ static char *make_header(void)
 {
     FSDP__FREED char *text = NULL;
     size_t bytes;
-    FILE *file = open_memstream(&text, &bytes);
+    FILE *file = fsdp__begin_text(&text, &bytes);
 
     if (file) {
         fputs("run,step", file);
@@ -40,10 +40,7 @@ static char *make_header(void)
         write_names(file, "validation_", &fsdp__validation_quantities);
         fputc('\n', file);
     }
-    if (file && fclose(file) == 0 && text)
-        return fsdp__take(&text);
-    (void)FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
-    return NULL;
+    return fsdp__end_text(file) == FSDP_OK ? fsdp__take(&text) : NULL;
 }
 
 static fsdp_status check_with(fsdp_status (*look)(const char *key, const char *path, const char *const *firsts,
@@ -65,11 +62,7 @@ static fsdp_status check(const char *path)
 
 static fsdp_status end(void *place)
 {
-    csv *own = place;
-    fsdp_status status = own ? fsdp__metrics_lines_close(&own->lines) : FSDP_OK;
-
-    fsdp__free(own);
-    return status;
+    return fsdp__metrics_lines_close(&((csv *)place)->lines);
 }
 
 /* Writes the names of the columns into a file that has none. */
@@ -84,21 +77,13 @@ static fsdp_status write_header(const fsdp__metrics_lines *lines)
     return fsdp__metrics_lines_written(lines);
 }
 
-static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void **out)
+static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void *place)
 {
-    csv *own = fsdp__calloc(1, sizeof *own);
-    fsdp_status status;
+    csv *own = place;
 
-    FSDP__TRY_NEW(own);
     snprintf(own->id, sizeof own->id, "%s", run->id);
-    status = fsdp__metrics_lines_open(KEY, path, &own->lines);
-    if (status == FSDP_OK)
-        status = write_header(&own->lines);
-    if (status == FSDP_OK)
-        *out = own;
-    else
-        FSDP_KEEP_FIRST(status, end(own));
-    return status;
+    FSDP_TRY(fsdp__metrics_lines_open(KEY, path, &own->lines));
+    return write_header(&own->lines);
 }
 
 /* Writes a place for each quantity, which is empty where there is no report or no number. */
@@ -140,6 +125,7 @@ const fsdp__metrics_place fsdp__metrics_csv = {
     .what = KEY,
     .path = offsetof(fsdp_train_config, metrics.csv),
     .every_step = true,
+    .bytes = sizeof(csv),
     .check = check,
     .begin = begin,
     .step = step,

@@ -65,28 +65,16 @@ static fsdp_status write_header(const fsdp__metrics_lines *lines, const fsdp__me
 
 static fsdp_status end(void *place)
 {
-    jsonl *own = place;
-    fsdp_status status = own ? fsdp__metrics_lines_close(&own->lines) : FSDP_OK;
-
-    fsdp__free(own);
-    return status;
+    return fsdp__metrics_lines_close(&((jsonl *)place)->lines);
 }
 
-static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void **out)
+static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void *place)
 {
-    jsonl *own = fsdp__calloc(1, sizeof *own);
-    fsdp_status status;
+    jsonl *own = place;
 
-    FSDP__TRY_NEW(own);
     own->machines = run->summary->machines;
-    status = fsdp__metrics_lines_open("metrics.jsonl", path, &own->lines);
-    if (status == FSDP_OK)
-        status = write_header(&own->lines, run);
-    if (status == FSDP_OK)
-        *out = own;
-    else
-        FSDP_KEEP_FIRST(status, end(own));
-    return status;
+    FSDP_TRY(fsdp__metrics_lines_open("metrics.jsonl", path, &own->lines));
+    return write_header(&own->lines, run);
 }
 
 /* Writes a value; JSON has no word for infinity and NaN. */
@@ -153,6 +141,7 @@ const fsdp__metrics_place fsdp__metrics_jsonl = {
     .what = "metrics",
     .path = offsetof(fsdp_train_config, metrics.jsonl),
     .every_step = true,
+    .bytes = sizeof(jsonl),
     .check = check,
     .begin = begin,
     .step = step,

@@ -42,11 +42,8 @@ static fsdp_status end(void *place)
 {
     prometheus *own = place;
 
-    if (!own)
-        return FSDP_OK;
     fsdp__directory_close(&own->folder);
     fsdp__free(own->name);
-    fsdp__free(own);
     return FSDP_OK;
 }
 
@@ -113,15 +110,14 @@ static fsdp_status write_file(const prometheus *own)
 {
     FSDP__FREED char *text = NULL;
     size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
+    FILE *file = fsdp__begin_text(&text, &bytes);
     fsdp_status status;
 
     if (file)
         write_all(own, file);
-    if (file && fclose(file) == 0 && text)
+    status = fsdp__end_text(file);
+    if (status == FSDP_OK)
         status = fsdp__directory_replace(&own->folder, own->name, text, bytes);
-    else
-        status = FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, KEY);
 }
 
@@ -142,27 +138,17 @@ static fsdp_status check_again(const prometheus *own, const char *path)
     return check(path);
 }
 
-static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void **out)
+static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void *place)
 {
-    prometheus *own = fsdp__calloc(1, sizeof *own);
-    fsdp_status status;
+    prometheus *own = place;
 
-    FSDP__TRY_NEW(own);
     snprintf(own->id, sizeof own->id, "%s", run->id);
     own->log_freq = run->config->metrics.log_freq;
     own->steps = run->config->training.steps;
-    status = fsdp__directory_of(path, &own->folder, &own->name);
-    if (status != FSDP_OK)
-        fsdp_fail_prefix(status, KEY);
-    if (status == FSDP_OK)
-        status = check_again(own, path);
-    if (status == FSDP_OK)
-        status = write_file(own); /* what cannot be written is known before the first step */
-    if (status == FSDP_OK)
-        *out = own;
-    else
-        FSDP_KEEP_FIRST(status, end(own));
-    return status;
+    if (fsdp__directory_of(path, &own->folder, &own->name) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), KEY);
+    FSDP_TRY(check_again(own, path));
+    return write_file(own); /* what cannot be written is known before the first step */
 }
 
 static fsdp_status step(void *place, const fsdp_train_report *report)
@@ -189,6 +175,7 @@ const fsdp__metrics_place fsdp__metrics_prometheus = {
     .key = KEY,
     .what = KEY,
     .path = offsetof(fsdp_train_config, metrics.prometheus),
+    .bytes = sizeof(prometheus),
     .check = check,
     .begin = begin,
     .step = step,

@@ -49,13 +49,9 @@ static fsdp_status check(const char *path)
 static fsdp_status end(void *place)
 {
     tensorboard *own = place;
-    fsdp_status status;
+    fsdp_status status = fsdp__event_file_close(own->file);
 
-    if (!own)
-        return FSDP_OK;
-    status = fsdp__event_file_close(own->file);
     fsdp__directory_close(&own->folder);
-    fsdp__free(own);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, KEY);
 }
 
@@ -65,7 +61,7 @@ static fsdp_status write_text(const tensorboard *own, int64_t at, const char *ta
 {
     FSDP__FREED char *lines = NULL;
     size_t bytes;
-    FILE *indented = open_memstream(&lines, &bytes);
+    FILE *indented = fsdp__begin_text(&lines, &bytes);
 
     if (indented)
         fputs("    ", indented);
@@ -76,8 +72,7 @@ static fsdp_status write_text(const tensorboard *own, int64_t at, const char *ta
         fprintf(indented, "%.*s%s", length > 0 ? length : 1, length > 0 ? text : "?", *text == '\n' ? "    " : "");
         text += length > 0 ? length : 1;
     }
-    if (!indented || fclose(indented) != 0 || !lines)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
+    FSDP_TRY(fsdp__end_text(indented));
     return fsdp__event_file_add(own->file, at, &(fsdp__event_value){.tag = tag, .text = lines}, 1);
 }
 
@@ -85,36 +80,29 @@ static fsdp_status write_config(const tensorboard *own, const fsdp__metrics_run 
 {
     FSDP__FREED char *text = NULL;
     size_t bytes;
-    FILE *file = open_memstream(&text, &bytes);
+    FILE *file = fsdp__begin_text(&text, &bytes);
     fsdp_status status = file ? fsdp_train_config_print(run->config, file) : FSDP_OK;
 
-    if ((!file || fclose(file) != 0) && status == FSDP_OK)
-        status = FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
+    FSDP_KEEP_FIRST(status, fsdp__end_text(file));
     FSDP_TRY(status);
     return write_text(own, run->summary->resumed_step + 1, "config", text);
 }
 
-static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void **out)
+static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void *place)
 {
-    tensorboard *own = fsdp__calloc(1, sizeof *own);
-    fsdp_status status;
+    tensorboard *own = place;
     int made = 0;
+    fsdp_status status = fsdp__directory_make_path(path, &own->folder, &made);
 
-    FSDP__TRY_NEW(own);
-    status = fsdp__directory_make_path(path, &own->folder, &made);
     if (status == FSDP_OK)
         status = fsdp__event_file_create(&own->folder, run->summary->resumed_step + 1, &own->file);
     if (status == FSDP_OK)
         status = write_config(own, run);
-    if (status == FSDP_OK) {
-        *out = own;
+    if (status == FSDP_OK)
         return FSDP_OK;
-    }
-    fsdp_fail_prefix(status, KEY);
     if (own->folder.path)
         fsdp__directory_unmake(&own->folder, made); /* unless there is a file now */
-    FSDP_KEEP_FIRST(status, end(own));
-    return status;
+    return fsdp_fail_prefix(status, KEY);
 }
 
 /* ---- numbers ---- */
@@ -214,6 +202,7 @@ const fsdp__metrics_place fsdp__metrics_tensorboard = {
     .what = KEY,
     .path = offsetof(fsdp_train_config, metrics.tensorboard),
     .every_step = true,
+    .bytes = sizeof(tensorboard),
     .check = check,
     .begin = begin,
     .step = step,

@@ -79,12 +79,9 @@ fsdp_status fsdp__train_plan_schedule(fsdp_train_run *run)
 
     if (fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
-    out = open_memstream(&run->schedule_text, &run->schedule_bytes);
-    if (!out)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot plan a schedule: out of memory");
-    status = run->listener->plan(run->listener->arg, out);
-    if (fclose(out) != 0 && status == FSDP_OK)
-        status = FSDP_FAIL(FSDP_NO_MEMORY, "cannot plan a schedule: out of memory");
+    out = fsdp__begin_text(&run->schedule_text, &run->schedule_bytes);
+    status = out ? run->listener->plan(run->listener->arg, out) : FSDP_OK;
+    FSDP_KEEP_FIRST(status, fsdp__end_text(out));
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "parallelism.schedule plan");
 }
 

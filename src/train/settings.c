@@ -10,15 +10,13 @@
 /* Returns the key's value as YAML, "" where it is not set; NULL when out of memory. fsdp__free it. */
 static char *value_of(const fsdp_train_config *config, const fsdp__key *key)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    FSDP__FREED char *text = NULL;
+    size_t bytes;
+    FILE *out = fsdp__begin_text(&text, &bytes);
 
-    if (!out)
-        return NULL;
-    if (fsdp__key_is_set(config, key))
+    if (out && fsdp__key_is_set(config, key))
         fsdp__key_print(config, key, out);
-    return fclose(out) == 0 ? text : NULL;
+    return fsdp__end_text(out) == FSDP_OK ? fsdp__take(&text) : NULL;
 }
 
 static fsdp_status write_key(const fsdp_train_config *config, const fsdp_train_config *defaults, const fsdp__key *key,
@@ -27,8 +25,8 @@ static fsdp_status write_key(const fsdp_train_config *config, const fsdp_train_c
     FSDP__FREED char *value = value_of(config, key);
     FSDP__FREED char *usual = value_of(defaults, key);
 
-    if (!value || !usual)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "no memory for the value of %s.%s", key->section, key->name);
+    FSDP__TRY_NEW(value);
+    FSDP__TRY_NEW(usual);
     if (strcmp(value, usual) != 0) {
         fprintf(out, "%s\"%s.%s\": ", *first ? "" : ", ", key->section, key->name);
         fsdp__print_json_string(value, out);
@@ -54,21 +52,14 @@ fsdp_status fsdp__train_read_setting(fsdp_train_config *config, const char *name
 {
     const char *dot = strchr(name, '.'), *within = dot ? strchr(dot + 1, '.') : NULL;
     FSDP__FREED char *text = NULL;
-    FILE *out;
-    size_t bytes = 0;
 
     if (!dot)
         return FSDP_FAIL(FSDP_INVALID, "'%s' is no key of a run", name);
-    out = open_memstream(&text, &bytes);
-    if (!out)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "no memory for the value of %s", name);
-    fprintf(out, "%.*s:\n", (int)(dot - name), name);
-    if (within)
-        fprintf(out, "  %.*s:\n", (int)(within - dot - 1), dot + 1);
-    fprintf(out, "%s%s: %s\n", within ? "    " : "  ", (within ? within : dot) + 1, value);
-    if (fclose(out) != 0)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "no memory for the value of %s", name);
-    return fsdp__yaml_apply(&fsdp__train_keys, config, "the settings of a run", text, bytes);
+    text = within ? fsdp__sprintf("%.*s:\n  %.*s:\n    %s: %s\n", (int)(dot - name), name, (int)(within - dot - 1),
+                                  dot + 1, within + 1, value)
+                  : fsdp__sprintf("%.*s:\n  %s: %s\n", (int)(dot - name), name, dot + 1, value);
+    FSDP__TRY_NEW(text);
+    return fsdp__yaml_apply(&fsdp__train_keys, config, "the settings of a run", text, strlen(text));
 }
 
 /* Returns the key "section.name"; NULL: there is none. */

@@ -191,14 +191,11 @@ static fsdp_status make_list(const fsdp_train_run *run, sighting *s, char **text
     char host[FSDP__HOST_BYTES];
     fsdp_status status;
 
-    s->out = open_memstream(text, bytes);
-    if (!s->out)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
+    FSDP__TRY_NEW(s->out = fsdp__begin_text(text, bytes));
     fsdp__host_name(host);
     fwrite(host, 1, strlen(host) + 1, s->out);
     status = list_all(run->config, s);
-    if (fclose(s->out) != 0 && status == FSDP_OK)
-        status = FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
+    FSDP_KEEP_FIRST(status, fsdp__end_text(s->out));
     return status;
 }
 
