@@ -23,8 +23,11 @@ verdicts=$build/Testing/verdicts.log
 mkdir -p "$build/Testing"
 rm -f "$log"
 set -o pipefail
-# Three more than there are processors: in many tests ranks wait for each other, awake where nobody else has work to do.
-"${runner[@]}" ctest --test-dir "$build" --output-on-failure -j"$(($(nproc) + 3))" "$@" </dev/null 2>&1 |
+# More than there are processors: in many tests ranks wait for each other, awake where nobody else has work to do. Two
+# more still where clusters are tested: two of those tests at a time, which wait for processes and networks.
+lanes=$(($(nproc) + 4))
+grep -q '^FSDP_SANITIZE:STRING=$' "$build/CMakeCache.txt" && lanes=$((lanes + 2))
+"${runner[@]}" ctest --test-dir "$build" --output-on-failure -j"$lanes" "$@" </dev/null 2>&1 |
     tee "$verdicts"
 status=$?
 
