@@ -24,13 +24,7 @@ static void scale_range(const void *args, int64_t begin, int64_t end)
 #undef ROW
 }
 
-fsdp_status KERNEL(scale)(fsdp_stream *stream FSDP__UNUSED, const void *args)
-{
-    const fsdp__scale_args *k = args;
-
-    fsdp__for_ranges(k->numel, 1, scale_range, k);
-    return FSDP_OK;
-}
+FSDP__RANGE_KERNEL(scale, scale_range, k->numel, 1)
 
 static void fill_range(const void *args, int64_t begin, int64_t end)
 {
@@ -67,10 +61,4 @@ static void fill_range(const void *args, int64_t begin, int64_t end)
 #undef FILL
 }
 
-fsdp_status KERNEL(fill)(fsdp_stream *stream FSDP__UNUSED, const void *args)
-{
-    const fsdp__fill_args *k = args;
-
-    fsdp__for_ranges(k->numel, 1, fill_range, k);
-    return FSDP_OK;
-}
+FSDP__RANGE_KERNEL(fill, fill_range, k->numel, 1)

@@ -105,4 +105,14 @@ static inline void fsdp__for_ranges(int64_t n, int64_t unit, fsdp__range_body bo
         body(args, c * chunk, FSDP__MIN((c + 1) * chunk, n));
 }
 
+/* Defines the kernel that calls `body` for pieces of [0, n), with its arguments as `k` in `n` and `unit`. */
+#define FSDP__RANGE_KERNEL(name, body, n, unit)                                   \
+    fsdp_status KERNEL(name)(fsdp_stream * stream FSDP__UNUSED, const void *args) \
+    {                                                                             \
+        const fsdp__##name##_args *k = args;                                      \
+                                                                                  \
+        fsdp__for_ranges((n), (unit), body, k);                                   \
+        return FSDP_OK;                                                           \
+    }
+
 #endif

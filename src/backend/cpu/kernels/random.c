@@ -101,13 +101,7 @@ static void random_range(const void *args, int64_t begin, int64_t end)
     draw(k->key, k->offset, k->distribution == FSDP__NORMAL, begin, end, use_random, k);
 }
 
-fsdp_status KERNEL(random)(fsdp_stream *stream FSDP__UNUSED, const void *args)
-{
-    const fsdp__random_args *k = args;
-
-    fsdp__for_ranges(k->numel, 1, random_range, k);
-    return FSDP_OK;
-}
+FSDP__RANGE_KERNEL(random, random_range, k->numel, 1)
 
 static void use_dropout(const void *args, const float *draws, int64_t at, int64_t n)
 {
@@ -128,10 +122,4 @@ static void dropout_range(const void *args, int64_t begin, int64_t end)
     draw(k->key, k->offset, false, begin, end, use_dropout, k);
 }
 
-fsdp_status KERNEL(dropout)(fsdp_stream *stream FSDP__UNUSED, const void *args)
-{
-    const fsdp__dropout_args *k = args;
-
-    fsdp__for_ranges(k->numel, 1, dropout_range, k);
-    return FSDP_OK;
-}
+FSDP__RANGE_KERNEL(dropout, dropout_range, k->numel, 1)

@@ -101,18 +101,5 @@ static void backward_range(const void *args, int64_t begin, int64_t end)
     }
 }
 
-fsdp_status KERNEL(softmax_forward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
-{
-    const fsdp__softmax_forward_args *k = args;
-
-    fsdp__for_ranges(k->rows, k->cols, forward_range, k);
-    return FSDP_OK;
-}
-
-fsdp_status KERNEL(softmax_backward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
-{
-    const fsdp__softmax_backward_args *k = args;
-
-    fsdp__for_ranges(k->rows, k->cols, backward_range, k);
-    return FSDP_OK;
-}
+FSDP__RANGE_KERNEL(softmax_forward, forward_range, k->rows, k->cols)
+FSDP__RANGE_KERNEL(softmax_backward, backward_range, k->rows, k->cols)

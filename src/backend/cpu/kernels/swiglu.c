@@ -75,18 +75,5 @@ static void backward_range(const void *args, int64_t begin, int64_t end)
     }
 }
 
-fsdp_status KERNEL(swiglu_forward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
-{
-    const fsdp__swiglu_forward_args *a = args;
-
-    fsdp__for_ranges(a->rows, a->cols, forward_range, a);
-    return FSDP_OK;
-}
-
-fsdp_status KERNEL(swiglu_backward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
-{
-    const fsdp__swiglu_backward_args *a = args;
-
-    fsdp__for_ranges(a->rows, a->cols, backward_range, a);
-    return FSDP_OK;
-}
+FSDP__RANGE_KERNEL(swiglu_forward, forward_range, k->rows, k->cols)
+FSDP__RANGE_KERNEL(swiglu_backward, backward_range, k->rows, k->cols)

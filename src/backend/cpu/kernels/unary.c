@@ -89,13 +89,7 @@ static void forward_range(const void *args, int64_t begin, int64_t end)
 #undef LOOP
 }
 
-fsdp_status KERNEL(unary_forward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
-{
-    const fsdp__unary_forward_args *k = args;
-
-    fsdp__for_ranges(k->numel, 1, forward_range, k);
-    return FSDP_OK;
-}
+FSDP__RANGE_KERNEL(unary_forward, forward_range, k->numel, 1)
 
 /* ---- backward ---- */
 
@@ -156,10 +150,4 @@ static void backward_range(const void *args, int64_t begin, int64_t end)
 #undef LOOP
 }
 
-fsdp_status KERNEL(unary_backward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
-{
-    const fsdp__unary_backward_args *k = args;
-
-    fsdp__for_ranges(k->numel, 1, backward_range, k);
-    return FSDP_OK;
-}
+FSDP__RANGE_KERNEL(unary_backward, backward_range, k->numel, 1)

@@ -71,25 +71,8 @@ static fsdp_status backward_any(fsdp_stream *stream, const fsdp__activation_back
     return FSDP_OK;
 }
 
-ENTRY(activation_forward)
-{
-    const fsdp__activation_forward_args *k = (const fsdp__activation_forward_args *)args;
-
-#define FORWARD(T) return forward_any<T>(stream, k)
-    EACH_FLOAT(k->dtype, FORWARD)
-#undef FORWARD
-    return FSDP_OK;
-}
-
-ENTRY(activation_backward)
-{
-    const fsdp__activation_backward_args *k = (const fsdp__activation_backward_args *)args;
-
-#define BACKWARD(T) return backward_any<T>(stream, k)
-    EACH_FLOAT(k->dtype, BACKWARD)
-#undef BACKWARD
-    return FSDP_OK;
-}
+FLOAT_ENTRY(activation_forward, forward_any)
+FLOAT_ENTRY(activation_backward, backward_any)
 
 /* ---- swiglu ---- */
 

@@ -81,15 +81,7 @@ static fsdp_status scale(fsdp_stream *stream, const fsdp__scale_args *k)
                           scaled<false>{k->scalar, k->alpha});
 }
 
-ENTRY(scale)
-{
-    const fsdp__scale_args *k = (const fsdp__scale_args *)args;
-
-#define SCALE(T) return scale<T>(stream, k)
-    EACH_FLOAT(k->dtype, SCALE)
-#undef SCALE
-    return FSDP_OK;
-}
+FLOAT_ENTRY(scale, scale)
 
 /* ---- functions of one number ---- */
 
@@ -149,15 +141,7 @@ static fsdp_status unary_forward(fsdp_stream *stream, const fsdp__unary_forward_
     return FSDP_OK;
 }
 
-ENTRY(unary_forward)
-{
-    const fsdp__unary_forward_args *k = (const fsdp__unary_forward_args *)args;
-
-#define FORWARD(T) return unary_forward<T>(stream, k)
-    EACH_FLOAT(k->dtype, FORWARD)
-#undef FORWARD
-    return FSDP_OK;
-}
+FLOAT_ENTRY(unary_forward, unary_forward)
 
 template <class T>
 static fsdp_status unary_backward(fsdp_stream *stream, const fsdp__unary_backward_args *k)
@@ -174,12 +158,4 @@ static fsdp_status unary_backward(fsdp_stream *stream, const fsdp__unary_backwar
     return FSDP_OK;
 }
 
-ENTRY(unary_backward)
-{
-    const fsdp__unary_backward_args *k = (const fsdp__unary_backward_args *)args;
-
-#define BACKWARD(T) return unary_backward<T>(stream, k)
-    EACH_FLOAT(k->dtype, BACKWARD)
-#undef BACKWARD
-    return FSDP_OK;
-}
+FLOAT_ENTRY(unary_backward, unary_backward)

@@ -230,6 +230,17 @@ static inline bool is_float(fsdp_dtype dtype)
         break;                  \
     }
 
+/* Defines the entry that calls function<T>(stream, arguments) for the type of the kernel's dtype. */
+#define FLOAT_ENTRY(name, function)                                                          \
+    ENTRY(name)                                                                              \
+    {                                                                                        \
+        const fsdp__##name##_args *k = (const fsdp__##name##_args *)args;                    \
+                                                                                             \
+        if (k->dtype == FSDP_F32)                                                            \
+            return function<float>(stream, k);                                               \
+        return k->dtype == FSDP_BF16 ? function<bf16>(stream, k) : function<f16>(stream, k); \
+    }
+
 /* ---- warps and blocks ---- */
 
 #define ALL_LANES 0xffffffffu

@@ -111,15 +111,7 @@ static fsdp_status random_elements(fsdp_stream *stream, const fsdp__random_args 
                   draw_blocks(draws, ACCESS / (int)sizeof(T)), BLOCK, 0, (T *)k->dst, draws, k->a, k->b);
 }
 
-ENTRY(random)
-{
-    const fsdp__random_args *k = (const fsdp__random_args *)args;
-
-#define RANDOM(T) return random_elements<T>(stream, k)
-    EACH_FLOAT(k->dtype, RANDOM)
-#undef RANDOM
-    return FSDP_OK;
-}
+FLOAT_ENTRY(random, random_elements)
 
 template <class T>
 static __global__ void drop(const T *x, T *y, const draw_args k, float p, float scale)
