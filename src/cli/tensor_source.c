@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "base/sort.h"
 #include "base/text.h"
 #include "hub/hub.h"
 #include "nn/module.h"
@@ -38,11 +39,6 @@ void fsdp__tensor_source_release(fsdp__tensor_source *source)
 }
 
 /* ---- the list ---- */
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const fsdp__source_tensor *)a)->name, ((const fsdp__source_tensor *)b)->name);
-}
 
 /* Adds a tensor. `name` is taken over; NULL: out of memory. */
 static fsdp_status add(fsdp__tensor_source *s, char *name, fsdp__source_tensor tensor)
@@ -103,7 +99,7 @@ fsdp_status fsdp__tensor_source_list(fsdp__tensor_source *source, bool weights_o
     FSDP_TRY(make_room(source,
                        source->reader ? fsdp_checkpoint_count(source->reader) : fsdp_weights_count(source->weights)));
     FSDP_TRY(source->reader ? list_checkpoint(source, weights_only) : list_weights(source));
-    qsort(source->tensors, (size_t)source->count, sizeof *source->tensors, by_name);
+    qsort(source->tensors, (size_t)source->count, sizeof *source->tensors, fsdp__by_name);
     return FSDP_OK;
 }
 
@@ -116,7 +112,7 @@ static fsdp_status list_parameters(fsdp__tensor_source *s, const fsdp_state_dict
 
         FSDP_TRY(add_weights(s, name, fsdp__hub_find(s->weights, config, name)));
     }
-    qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, by_name);
+    qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, fsdp__by_name);
     return FSDP_OK;
 }
 

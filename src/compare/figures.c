@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/sort.h"
 
 /* ---- over ranks ---- */
 
@@ -85,13 +86,6 @@ fsdp_status fsdp__figures_add(fsdp__figures *f, const fsdp__start_record *record
 
 /* ---- medians ---- */
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Returns a quantile of sorted values, interpolated between two neighbours. */
 static double at_part(const double *values, int64_t count, double part)
 {
@@ -108,7 +102,7 @@ static void sort_field(const fsdp__figures *f, size_t offset, double *values)
 {
     for (int64_t i = 0; i < f->step_count; i++)
         values[i] = *(const double *)((const char *)&f->steps[i] + offset);
-    qsort(values, (size_t)f->step_count, sizeof *values, by_size);
+    qsort(values, (size_t)f->step_count, sizeof *values, fsdp__by_value);
 }
 
 fsdp_status fsdp__figures_finish(fsdp__figures *f)

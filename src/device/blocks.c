@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sort.h"
 
 #define BLOCKS_A_CHUNK 64
 
@@ -109,7 +110,7 @@ static fsdp_status live_grow(fsdp__blocks *all)
 
 static int compare_uint(uint64_t x, uint64_t y)
 {
-    return (x > y) - (x < y);
+    return FSDP__COMPARE(x, y);
 }
 
 static int compare(const block *x, const block *y)

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/sort.h"
 #include "format/file_digest.h"
 #include "format/json.h"
 
@@ -34,11 +35,6 @@ const fsdp__listed_file *fsdp__file_list_find(const fsdp__file_list *list, const
         if (strcmp(list->files[i].name, name) == 0)
             return &list->files[i];
     return NULL;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const fsdp__listed_file *)a)->name, ((const fsdp__listed_file *)b)->name);
 }
 
 static fsdp_status add_found(fsdp__file_list *list, const fsdp__directory *folder, const char *name, uint64_t bytes)
@@ -68,7 +64,7 @@ fsdp_status fsdp__file_list_scan(fsdp__file_list *list, const fsdp__directory *f
     }
     closedir(directory);
     if (list->count > 1)
-        qsort(list->files, (size_t)list->count, sizeof *list->files, by_name);
+        qsort(list->files, (size_t)list->count, sizeof *list->files, fsdp__by_name);
     return status;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/sort.h"
 #include "base/text.h"
 #include "format/journal.h"
 
@@ -118,11 +119,6 @@ static fsdp_status open_folder(fsdp_safetensors *all, const char *folder)
 
 /* ---- public ---- */
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const fsdp_safetensors_entry *)a)->name, ((const fsdp_safetensors_entry *)b)->name);
-}
-
 static fsdp_status open_any(fsdp_safetensors *all, const char *path)
 {
     struct stat info;
@@ -138,7 +134,7 @@ static fsdp_status sort(fsdp__tensor_list *list)
 {
     if (list->count < 2)
         return FSDP_OK;
-    qsort(list->entries, (size_t)list->count, sizeof *list->entries, by_name);
+    qsort(list->entries, (size_t)list->count, sizeof *list->entries, fsdp__by_name);
     return fsdp__index_check_names(&list->entries->name, &list->entries->file, sizeof *list->entries, list->count);
 }
 
@@ -211,5 +207,5 @@ const fsdp_safetensors_entry *fsdp_safetensors_find(const fsdp_safetensors *file
 
     if (file->tensors.count == 0)
         return NULL;
-    return bsearch(&key, file->tensors.entries, (size_t)file->tensors.count, sizeof key, by_name);
+    return bsearch(&key, file->tensors.entries, (size_t)file->tensors.count, sizeof key, fsdp__by_name);
 }

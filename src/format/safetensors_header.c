@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/sort.h"
 #include "base/text.h"
 #include "format/json.h"
 #include "format/lfs_pointer.h"
@@ -179,14 +180,8 @@ static int by_offset(const void *a, const void *b)
     const fsdp_safetensors_entry *x = a, *y = b;
     uintptr_t begin_x = (uintptr_t)x->data, begin_y = (uintptr_t)y->data;
 
-    if (begin_x != begin_y)
-        return begin_x < begin_y ? -1 : 1;
-    return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty tensors first: they end where they begin */
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const fsdp_safetensors_entry *)a)->name, ((const fsdp_safetensors_entry *)b)->name);
+    FSDP__ORDER_BY(begin_x, begin_y);
+    return FSDP__COMPARE(x->bytes, y->bytes); /* empty tensors first: they end where they begin */
 }
 
 /* Checks that the tensors from `first` on cover the data from its first byte to its last, each byte once. */
@@ -214,7 +209,7 @@ static fsdp_status check_coverage(const header *h, const fsdp__tensor_list *list
                          (unsigned long long)(h->data_bytes - covered));
     /* Sort them in the order in which an index lists them: the two are compared side by side (safetensors.c). */
     if (count > 1)
-        qsort(entries, (size_t)count, sizeof *entries, by_name);
+        qsort(entries, (size_t)count, sizeof *entries, fsdp__by_name);
     return FSDP_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/file.h"
+#include "base/sort.h"
 #include "base/text.h"
 #include "format/archive.h"
 #include "format/lfs_pointer.h"
@@ -206,11 +207,6 @@ static fsdp_status add_tensor(reader *r, value *key, value *call)
     return read_tensor(r, call, &file->tensors[file->count - 1]);
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const fsdp__torch_tensor *)a)->name, ((const fsdp__torch_tensor *)b)->name);
-}
-
 static fsdp_status read_state_dict(reader *r)
 {
     value *result = r->pickle.result, *key = NULL;
@@ -226,7 +222,7 @@ static fsdp_status read_state_dict(reader *r)
         key = key ? NULL : item;
     }
     if (file->count > 1)
-        qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, by_name);
+        qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, fsdp__by_name);
     for (int64_t i = 1; i < file->count; i++)
         if (strcmp(file->tensors[i - 1].name, file->tensors[i].name) == 0)
             return BAD_TENSOR(file, FSDP__SHOWN_NAME(file->tensors[i].name), "%s", "it is there twice");

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/file.h"
+#include "base/sort.h"
 #include "base/text.h"
 #include "format/gguf.h"
 #include "format/journal.h"
@@ -37,11 +38,6 @@ struct fsdp_weights {
 static fsdp_status out_of_memory(const char *path)
 {
     return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", path);
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const fsdp_weights_entry *)a)->name, ((const fsdp_weights_entry *)b)->name);
 }
 
 static fsdp_status add_entry(fsdp_weights *weights, const fsdp_weights_entry *entry)
@@ -217,7 +213,7 @@ static fsdp_status sort(fsdp_weights *weights)
 
     if (weights->count < 2)
         return FSDP_OK;
-    qsort(first, (size_t)weights->count, sizeof *first, by_name);
+    qsort(first, (size_t)weights->count, sizeof *first, fsdp__by_name);
     return fsdp__index_check_names(&first->name, &first->file, sizeof *first, weights->count);
 }
 
@@ -274,7 +270,7 @@ const fsdp_weights_entry *fsdp_weights_find(const fsdp_weights *weights, const c
 
     if (weights->count == 0)
         return NULL;
-    return bsearch(&key, weights->entries, (size_t)weights->count, sizeof key, by_name);
+    return bsearch(&key, weights->entries, (size_t)weights->count, sizeof key, fsdp__by_name);
 }
 
 fsdp_status fsdp_weights_read(fsdp_weights *weights, const fsdp_weights_entry *entry, int64_t first, int64_t numel,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "base/sort.h"
 #include "plan/plan.h"
 #include "train/run_config.h"
 #include "train/strategy_word.h"
@@ -146,9 +147,8 @@ static int by_speed(const void *a, const void *b)
     const fsdp__fit_row *x = a, *y = b;
     double left = x->seconds > 0 ? x->seconds : x->flops, right = y->seconds > 0 ? y->seconds : y->flops;
 
-    if (left != right)
-        return left < right ? -1 : 1;
-    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+    FSDP__ORDER_BY(left, right);
+    return FSDP__COMPARE(x->bytes, y->bytes);
 }
 
 fsdp_status fsdp__fit_find(const fsdp_train_config *config, const fsdp__plan_options *options, double room,

@@ -13,6 +13,7 @@
 #include "base/cores.h"
 #include "base/limits.h"
 #include "base/probe.h"
+#include "base/sort.h"
 #include "device/device.h"
 #include "fsdp/models.h"
 #include "fsdp/optim.h"
@@ -248,12 +249,9 @@ static int by_rate(const void *a, const void *b)
     const call *x = a, *y = b;
     double left = x->work * y->ns, right = y->work * x->ns;
 
-    if (x->kernel != y->kernel)
-        return x->kernel < y->kernel ? -1 : 1;
-    if (x->dtype != y->dtype)
-        return x->dtype < y->dtype ? -1 : 1;
-    if (x->class != y->class)
-        return x->class < y->class ? -1 : 1;
+    FSDP__ORDER_BY(x->kernel, y->kernel);
+    FSDP__ORDER_BY(x->dtype, y->dtype);
+    FSDP__ORDER_BY(x->class, y->class);
     return (left < right) - (left > right);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sort.h"
 #include "device/kernel_buffers.h"
 
 /* ---- the work of a call ---- */
@@ -74,11 +75,9 @@ static int by_kernel(const void *a, const void *b)
 {
     const fsdp__price_rate *x = a, *y = b;
 
-    if (x->kernel != y->kernel)
-        return x->kernel < y->kernel ? -1 : 1;
-    if (x->dtype != y->dtype)
-        return x->dtype < y->dtype ? -1 : 1;
-    return (x->size > y->size) - (x->size < y->size);
+    FSDP__ORDER_BY(x->kernel, y->kernel);
+    FSDP__ORDER_BY(x->dtype, y->dtype);
+    return FSDP__COMPARE(x->size, y->size);
 }
 
 void fsdp__prices_sort(fsdp__prices *prices)

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/sort.h"
 #include "base/text.h"
 #include "fsdp/context.h"
 #include "fsdp/device.h"
@@ -64,13 +65,6 @@ bool fsdp__is_peak_key(const char *name)
 
 /* ---- figures ---- */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 double fsdp__median(const fsdp__series *series, int64_t begin, int64_t end)
 {
     int64_t count = 0;
@@ -85,7 +79,7 @@ double fsdp__median(const fsdp__series *series, int64_t begin, int64_t end)
         if (isfinite(series->points[i].value))
             values[count++] = series->points[i].value;
     if (count > 0) {
-        qsort(values, (size_t)count, sizeof *values, by_value);
+        qsort(values, (size_t)count, sizeof *values, fsdp__by_value);
         median = (values[(count - 1) / 2] + values[count / 2]) / 2;
     }
     fsdp__free(values);

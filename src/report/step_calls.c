@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/sort.h"
 #include "report/step_parts.h"
 
 /* ---- who comes last ---- */
@@ -13,11 +14,9 @@ static int by_call(const void *a, const void *b)
 {
     const fsdp__traced_span *x = *(const fsdp__traced_span *const *)a, *y = *(const fsdp__traced_span *const *)b;
 
-    if (x->group != y->group)
-        return x->group < y->group ? -1 : 1;
-    if (x->number != y->number)
-        return x->number < y->number ? -1 : 1;
-    return (x->rank > y->rank) - (x->rank < y->rank);
+    FSDP__ORDER_BY(x->group, y->group);
+    FSDP__ORDER_BY(x->number, y->number);
+    return FSDP__COMPARE(x->rank, y->rank);
 }
 
 static bool is_same_call(const fsdp__traced_span *a, const fsdp__traced_span *b)
@@ -89,11 +88,9 @@ static int by_traffic(const void *a, const void *b)
 {
     const fsdp__traced_span *x = *(const fsdp__traced_span *const *)a, *y = *(const fsdp__traced_span *const *)b;
 
-    if (x->rank != y->rank)
-        return x->rank < y->rank ? -1 : 1;
-    if (x->group != y->group)
-        return x->group < y->group ? -1 : 1;
-    return (x->kind > y->kind) - (x->kind < y->kind);
+    FSDP__ORDER_BY(x->rank, y->rank);
+    FSDP__ORDER_BY(x->group, y->group);
+    return FSDP__COMPARE(x->kind, y->kind);
 }
 
 /* Returns how many times a member's part of a call becomes each other member's: a reduction scatters parts of sums, and
@@ -183,7 +180,7 @@ static int by_bytes(const void *a, const void *b)
 {
     const fsdp__step_traffic *x = a, *y = b;
 
-    return x->bytes > y->bytes ? -1 : x->bytes < y->bytes;
+    return FSDP__COMPARE(y->bytes, x->bytes);
 }
 
 static void finish_table(fsdp__traced_step *step)

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/sort.h"
 #include "device/kernel_args.h"
 #include "report/step_parts.h"
 
@@ -231,8 +232,7 @@ static int by_time(const void *a, const void *b)
 {
     const edge *x = a, *y = b;
 
-    if (x->at != y->at)
-        return x->at < y->at ? -1 : 1;
+    FSDP__ORDER_BY(x->at, y->at);
     return (int)x->begins - (int)y->begins;
 }
 
@@ -350,7 +350,7 @@ static int by_length(const void *a, const void *b)
 {
     const fsdp__step_wait *x = a, *y = b;
 
-    return x->ns > y->ns ? -1 : x->ns < y->ns;
+    return FSDP__COMPARE(y->ns, x->ns);
 }
 
 fsdp_status fsdp__step_find_activities(fsdp__step_parts *p)
@@ -404,7 +404,7 @@ static int by_value(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
 
-    return (x > y) - (x < y);
+    return FSDP__COMPARE(x, y);
 }
 
 /* Returns the median over all ranks but one. */

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/sort.h"
 #include "report/step_parts.h"
 
 enum {
@@ -26,10 +27,8 @@ static int by_rank(const void *a, const void *b)
 {
     const fsdp__traced_span *x = a, *y = b;
 
-    if (x->rank != y->rank)
-        return x->rank < y->rank ? -1 : 1;
-    if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
+    FSDP__ORDER_BY(x->rank, y->rank);
+    FSDP__ORDER_BY(x->begin, y->begin);
     return (x->end < y->end) - (x->end > y->end);
 }
 
@@ -48,7 +47,7 @@ static int by_number(const void *a, const void *b)
 {
     const taken *x = a, *y = b;
 
-    return (x->number > y->number) - (x->number < y->number);
+    return FSDP__COMPARE(x->number, y->number);
 }
 
 static int by_ns(const void *a, const void *b)

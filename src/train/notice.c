@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/sort.h"
 #include "device/device.h"
 #include "nn/module.h"
 #include "train/run.h"
@@ -119,19 +120,12 @@ static int64_t taken(const fsdp_train_run *run)
 
 /* ---- loss and norm ---- */
 
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
 static double median_norm(const fsdp__notice *n)
 {
     double sorted[WINDOW];
 
     memcpy(sorted, n->norms, sizeof sorted);
-    qsort(sorted, WINDOW, sizeof *sorted, by_value);
+    qsort(sorted, WINDOW, sizeof *sorted, fsdp__by_value);
     return sorted[WINDOW / 2];
 }
 

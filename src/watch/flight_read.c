@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/directory.h"
 #include "base/file.h"
+#include "base/sort.h"
 #include "base/text.h"
 #include "fsdp/comm.h"
 
@@ -124,7 +125,7 @@ static int by_turn(const void *a, const void *b)
 {
     const fsdp__flight_record *x = a, *y = b;
 
-    return x->turn < y->turn ? -1 : x->turn > y->turn;
+    return FSDP__COMPARE(x->turn, y->turn);
 }
 
 static fsdp_status take_records(const char *data, size_t bytes, fsdp__flight_log *out)
@@ -337,9 +338,8 @@ static int by_rank(const void *a, const void *b)
     const fsdp__flight_log *x = a, *y = b;
     int64_t newer = fsdp__flight_wall(y, y->now), older = fsdp__flight_wall(x, x->now);
 
-    if (x->head.rank != y->head.rank)
-        return x->head.rank < y->head.rank ? -1 : 1;
-    return newer < older ? -1 : newer > older;
+    FSDP__ORDER_BY(x->head.rank, y->head.rank);
+    return FSDP__COMPARE(newer, older);
 }
 
 /* Leaves out what is not of the newest run: files that were written before a rank of it had started, or are of another

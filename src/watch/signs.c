@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/sort.h"
 
 /* ---- time ---- */
 
@@ -69,13 +70,6 @@ int fsdp__slowest_rank(const fsdp__rank_times *ranks, int count)
     return slowest >= 0 && busy(&ranks[slowest]) > 0 ? slowest : -1;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
 /* Returns the median of what the other ranks spend, or wait; NaN when out of memory. */
 static double median_of_others(const fsdp__rank_times *ranks, int count, int rank, bool waiting)
 {
@@ -87,7 +81,7 @@ static double median_of_others(const fsdp__rank_times *ranks, int count, int ran
     for (int i = 0; i < count; i++)
         if (i != rank)
             values[used++] = waiting ? (ranks[i].gather + ranks[i].reduce) / ranks[i].steps : busy(&ranks[i]);
-    qsort(values, (size_t)used, sizeof *values, by_value);
+    qsort(values, (size_t)used, sizeof *values, fsdp__by_value);
     return values[used / 2];
 }
 

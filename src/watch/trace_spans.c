@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/pointer_table.h"
+#include "base/sort.h"
 
 /* One end of an arrow. */
 typedef struct flow_end {
@@ -296,13 +297,10 @@ static int compare_spans(const void *a, const void *b)
 {
     const fsdp__trace_span *x = a, *y = b;
 
-    if (x->lane != y->lane)
-        return x->lane < y->lane ? -1 : 1;
-    if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
-    if (x->end != y->end)
-        return x->end > y->end ? -1 : 1;
-    return x->note < y->note ? -1 : x->note > y->note;
+    FSDP__ORDER_BY(x->lane, y->lane);
+    FSDP__ORDER_BY(x->begin, y->begin);
+    FSDP__ORDER_BY(y->end, x->end);
+    return FSDP__COMPARE(x->note, y->note);
 }
 
 /* Finds those that overlap others without lying in them: a row cannot show both. */
@@ -330,10 +328,8 @@ static int compare_ends(const void *a, const void *b)
 {
     const flow_end *x = a, *y = b;
 
-    if (x->lane != y->lane)
-        return x->lane < y->lane ? -1 : 1;
-    if (x->item != y->item)
-        return x->item < y->item ? -1 : 1;
+    FSDP__ORDER_BY(x->lane, y->lane);
+    FSDP__ORDER_BY(x->item, y->item);
     return (int)x->runs - (int)y->runs;
 }
 

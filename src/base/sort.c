@@ -1,0 +1,14 @@
+/* sort.c - compares numbers and names. */
+#include "base/sort.h"
+
+#include <string.h>
+
+int fsdp__by_value(const void *a, const void *b)
+{
+    return FSDP__COMPARE(*(const double *)a, *(const double *)b);
+}
+
+int fsdp__by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
