@@ -10,6 +10,8 @@
 /* Fails because the value of `key` is none of the `known` ones. */
 fsdp_status fsdp__config_unsupported(const fsdp__json_object *from, const char *key, const char *value,
                                      const char *known);
+fsdp_status fsdp__config_unsupported_number(const fsdp__json_object *from, const char *key, double value,
+                                            const char *known);
 /* Reads an integer. Python writes 4096.0 if a size was computed as a fraction. */
 fsdp_status fsdp__config_integer(const fsdp__json_object *from, const char *key, bool required, int64_t *out);
 /* Reads the rotary positions. out->rope_theta and out->local_rope_theta are those that hold if none is given. */

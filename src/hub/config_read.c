@@ -81,16 +81,46 @@ static fsdp_status read_tokens(const fsdp__json_object *from, fsdp_model_config 
     return read_eos_tokens(from, out);
 }
 
+/* Refuses quantized weights, by what those who write them call their way. */
+static fsdp_status need_no_quantization(const fsdp__json_object *from)
+{
+    static const char *const keys[] = {"quantization_config", "compression_config", "quantization"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
+        json_t *way = json_object_get(from->object, keys[i]);
+        const char *name = json_string_value(json_object_get(way, "quant_method"));
+
+        if (json_is_object(way))
+            return fsdp__config_unsupported(from, keys[i], name ? name : "(no quant_method)",
+                                            "weights must be float32, bfloat16 or float16, as they were before");
+    }
+    return FSDP_OK;
+}
+
+/* Refuses mixtures of experts, which some call by the name of another model_type. */
+static fsdp_status need_no_experts(const fsdp__json_object *from)
+{
+    static const char *const keys[] = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
+        int64_t count = 0;
+
+        FSDP_TRY(fsdp__config_integer(from, keys[i], false, &count));
+        if (count > 0)
+            return fsdp__config_unsupported_number(from, keys[i], (double)count, "of a mixture of experts none is");
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status read_common(const fsdp__json_object *from, fsdp_model_config *out)
 {
     FSDP_TRY(fsdp__config_integer(from, "vocab_size", true, &out->vocab_size));
     FSDP_TRY(fsdp__json_float(from, "initializer_range", false, &out->init_std));
     FSDP_TRY(fsdp__json_bool(from, "tie_word_embeddings", &out->tie_word_embeddings));
     FSDP_TRY(read_tokens(from, out));
-    if (json_is_object(json_object_get(from->object, "quantization_config")))
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot use '%s': quantized weights (quantization_config) are not supported",
-                         from->path);
-    return FSDP_OK;
+    FSDP_TRY(need_no_quantization(from));
+    FSDP_TRY(need_no_experts(from));
+    return need_bool(from, "is_causal", true);
 }
 
 /* ---- GPT-2 ---- */
@@ -302,14 +332,28 @@ static fsdp_status read_activation(const fsdp__json_object *from, const llama_ki
     return FSDP_OK;
 }
 
-/* Reads the biases that one may choose; transformers ignores the keys in others. */
+/* Reads a bias that one may choose. transformers ignores the key in other families. */
+static fsdp_status read_bias(const fsdp__json_object *from, const char *key, bool may, const char *family, bool *out)
+{
+    bool asked = false;
+    char why[80];
+
+    FSDP_TRY(fsdp__json_bool(from, key, &asked));
+    snprintf(why, sizeof why, "a %s has no such biases", family);
+    if (asked && !may)
+        return fsdp__config_unsupported(from, key, "true", why);
+    *out = asked;
+    return FSDP_OK;
+}
+
+/* Qwen2 has biases of query, key and value whatever its file says. */
 static fsdp_status read_biases(const fsdp__json_object *from, fsdp_model_config *out)
 {
     const fsdp__family *family = fsdp__family_of(out->architecture);
 
-    if (family->may_bias)
-        FSDP_TRY(fsdp__json_bool(from, "attention_bias", &out->attention_bias));
-    return family->may_mlp_bias ? fsdp__json_bool(from, "mlp_bias", &out->mlp_bias) : FSDP_OK;
+    if (!family->qkv_bias)
+        FSDP_TRY(read_bias(from, "attention_bias", family->may_bias, family->name, &out->attention_bias));
+    return read_bias(from, "mlp_bias", family->may_mlp_bias, family->name, &out->mlp_bias);
 }
 
 /* Refuses dropout in places that have none here. */
@@ -318,7 +362,7 @@ static fsdp_status need_no_dropout(const fsdp__json_object *from, const char *ke
     float rate = 0;
 
     FSDP_TRY(fsdp__json_float(from, key, false, &rate));
-    return rate == 0 ? FSDP_OK : fsdp__config_unsupported(from, key, "above 0", "only 0 is");
+    return rate == 0 ? FSDP_OK : fsdp__config_unsupported_number(from, key, (double)rate, "only 0 is");
 }
 
 static fsdp_status read_sizes(const fsdp__json_object *from, const llama_kind *kind, fsdp_model_config *out)

@@ -281,7 +281,7 @@ static fsdp_status store(const fsdp__json_object *from, const rope *found, fsdp_
     bool phi3 = out->architecture == FSDP_PHI3;
 
     if (!isnan(found->partial) && found->partial != 1 && !phi3)
-        return fsdp__config_unsupported(from, PARTIAL, "other than 1", "only 1 is");
+        return fsdp__config_unsupported_number(from, PARTIAL, (double)found->partial, "only 1 is");
     if (phi3 && found->type != FSDP_ROPE_DEFAULT && found->type != FSDP_ROPE_LONGROPE)
         return fsdp__config_unsupported(from, "rope type", fsdp_rope_type_name(found->type),
                                         "of a phi3 default and longrope are");

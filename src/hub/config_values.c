@@ -1,5 +1,6 @@
 /* config_values.c - values of a config.json, read as all its parts read them. */
 #include <math.h>
+#include <stdio.h>
 
 #include "base/text.h"
 #include "hub/config_parts.h"
@@ -9,6 +10,15 @@ fsdp_status fsdp__config_unsupported(const fsdp__json_object *from, const char *
 {
     return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot use '%s': %s '%s' is not supported: %s", from->path, key,
                      FSDP__SHOWN_NAME(value), known);
+}
+
+fsdp_status fsdp__config_unsupported_number(const fsdp__json_object *from, const char *key, double value,
+                                            const char *known)
+{
+    char text[32];
+
+    snprintf(text, sizeof text, "%g", value);
+    return fsdp__config_unsupported(from, key, text, known);
 }
 
 fsdp_status fsdp__config_integer(const fsdp__json_object *from, const char *key, bool required, int64_t *out)

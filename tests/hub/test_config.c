@@ -233,7 +233,7 @@ TEST(every_fault_of_a_config_is_named)
          "gemma3_text are"},
         {"{\"model_type\":\"mixtral\"}", FSDP_UNSUPPORTED, "gemma3_text are, and of a mixture of experts none"},
         {"{\"model_type\":\"gemma3\"}", FSDP_UNSUPPORTED, "its text_config alone, as a gemma3_text"},
-        {"{" LLAMA_SIZES ",\"resid_pdrop\":0.1}", FSDP_UNSUPPORTED, "resid_pdrop 'above 0' is not supported"},
+        {"{" LLAMA_SIZES ",\"resid_pdrop\":0.1}", FSDP_UNSUPPORTED, "resid_pdrop '0.1' is not supported"},
         {"{\"model_type\":\"gpt2\"}", FSDP_FORMAT, "key 'vocab_size' is missing"},
         {"{" GPT2_SIZES ",\"n_inner\":1.5}", FSDP_FORMAT, "key 'n_inner' is a fraction, not an integer"},
         {"{" GPT2_SIZES ",\"n_inner\":-4}", FSDP_INVALID, "cannot use 'config.json': bad model config: ffn_dim is -4"},
@@ -249,7 +249,8 @@ TEST(every_fault_of_a_config_is_named)
         {"{" GPT2_SIZES ",\"bos_token_id\":\"x\"}", FSDP_FORMAT, "key 'bos_token_id' is neither"},
         {"{" GPT2_SIZES ",\"eos_token_id\":[1,null]}", FSDP_FORMAT, "key 'eos_token_id' is neither"},
         {"{" GPT2_SIZES ",\"pad_token_id\":1.5}", FSDP_FORMAT, "key 'pad_token_id' is neither"},
-        {"{" GPT2_SIZES ",\"quantization_config\":{}}", FSDP_UNSUPPORTED, "quantized weights"},
+        {"{" GPT2_SIZES ",\"quantization_config\":{}}", FSDP_UNSUPPORTED,
+         "quantization_config '(no quant_method)' is not supported: weights must be float32, bfloat16 or float16"},
         {"{" LLAMA_SIZES ",\"hidden_act\":\"gelu\"}", FSDP_UNSUPPORTED,
          "hidden_act 'gelu' is not supported: only silu is"},
         {"{" LLAMA_SIZES ",\"num_key_value_heads\":3}", FSDP_INVALID, "n_heads 4 is not a multiple of n_kv_heads 3"},
@@ -257,6 +258,53 @@ TEST(every_fault_of_a_config_is_named)
     };
 
     check_faults(cases, sizeof cases / sizeof cases[0]);
+}
+
+/* Folders that people have, and that would be other models here: one error each, with the key and its value. */
+TEST(twenty_configs_of_models_that_are_not_done_name_key_and_value)
+{
+    static const char *const cases[][3] = {
+        {"llama", ",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}", "quantization_config 'gptq'"},
+        {"qwen2", ",\"quantization_config\":{\"quant_method\":\"awq\"}", "quantization_config 'awq'"},
+        {"mistral", ",\"quantization_config\":{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":true}",
+         "quantization_config 'bitsandbytes' is not supported: weights must be float32"},
+        {"llama", ",\"compression_config\":{\"quant_method\":\"compressed-tensors\"}",
+         "compression_config 'compressed-tensors'"},
+        {"llama", ",\"quantization\":{\"group_size\":64,\"bits\":4}", "quantization '(no quant_method)'"},
+        {"mixtral", ",\"num_local_experts\":8", "model_type 'mixtral' is not supported"},
+        {"llama", ",\"num_local_experts\":8",
+         "num_local_experts '8' is not supported: of a mixture of experts none is"},
+        {"qwen3", ",\"num_experts\":128", "num_experts '128'"},
+        {"llama", ",\"n_routed_experts\":64", "n_routed_experts '64'"},
+        {"mistral", ",\"attention_bias\":true", "attention_bias 'true' is not supported: a Mistral has no such biases"},
+        {"phi3", ",\"attention_bias\":true", "attention_bias 'true' is not supported: a Phi3 has no such biases"},
+        {"qwen2", ",\"mlp_bias\":true", "mlp_bias 'true' is not supported: a Qwen2 has no such biases"},
+        {"gemma2", ",\"mlp_bias\":true", "mlp_bias 'true'"},
+        {"llama", ",\"hidden_act\":\"relu2\"", "hidden_act 'relu2' is not supported: only silu is"},
+        {"gemma2", ",\"hidden_activation\":\"gelu\"", "hidden_activation 'gelu'"},
+        {"llama", ",\"is_causal\":false", "is_causal 'false' is not supported: only true is"},
+        {"gemma3_text", ",\"use_bidirectional_attention\":true", "use_bidirectional_attention 'true'"},
+        {"qwen3", ",\"layer_types\":[\"linear_attention\"]", "layer type 'linear_attention'"},
+        {"qwen2", ",\"sliding_window\":64,\"use_sliding_window\":false,\"layer_types\":[\"sliding_attention\"]",
+         "layer_types 'sliding_attention' is not supported: use_sliding_window is not true"},
+        {"qwen2", ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,1,1]}", "rope type 'mrope'"},
+        {"llama", ",\"partial_rotary_factor\":0.5", "partial_rotary_factor '0.5'"},
+        {"phi3", ",\"resid_pdrop\":0.1", "resid_pdrop '0.1'"},
+        {"phi3", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}", "rope type 'linear'"},
+    };
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
+        fsdp_model_config config;
+
+        CHECK_ERROR(parse_layers(cases[i][0], cases[i][1], &config), FSDP_UNSUPPORTED, cases[i][2]);
+        CHECK_CONTAINS(fsdp_last_error(), "cannot use 'config.json': ");
+    }
+    /* What is off, or says what is so anyway, is taken. */
+    CHECK_OK(parse_layers("qwen2", ",\"attention_bias\":true,\"mlp_bias\":false,\"num_experts\":0",
+                          &(fsdp_model_config){0}));
+    CHECK_OK(
+        parse_layers("mistral", ",\"attention_bias\":false,\"quantization_config\":null", &(fsdp_model_config){0}));
+    CHECK_OK(parse_layers("qwen2", ",\"use_sliding_window\":false,\"sliding_window\":64", &(fsdp_model_config){0}));
 }
 
 /* What Python writes and reads: in keys that nobody asks for it may be anything. */
