@@ -26,6 +26,7 @@
     X(AMAX, amax, COMMUNICATION)                             \
     X(QUANTIZE, quantize, COMMUNICATION)                     \
     X(DEQUANTIZE, dequantize, COMMUNICATION)                 \
+    X(DECODE_WEIGHT, decode_weight, ELEMENTWISE)             \
     X(BINARY, binary, ELEMENTWISE)                           \
     X(BINARY_BACKWARD, binary_backward, ELEMENTWISE)         \
     X(WHERE, where, ELEMENTWISE)                             \
@@ -195,6 +196,33 @@ typedef struct fsdp__dequantize_args {
     fsdp_dtype dtype; /* of values */
     fsdp__code code;
 } fsdp__dequantize_args;
+
+/* How a frozen weight is held in fewer bits: as rows of bytes, each of which has a scale, an f32, and then codes. The
+ * scale is the largest magnitude of the row's values. */
+typedef enum fsdp__weight_code {
+    FSDP__WEIGHT_PLAIN, /* it is not */
+    /* Two codes in each byte, the first in the high half. A value is scale * FSDP__NF4_LEVELS[code]. */
+    FSDP__WEIGHT_NF4,
+    /* A signed byte for each value, which is (code * scale) * FSDP__INT8_STEP. */
+    FSDP__WEIGHT_INT8
+} fsdp__weight_code;
+
+#define FSDP__INT8_STEP 7.87401571869850159e-3f /* 1 / 127, as bitsandbytes has it */
+/* Quantiles of the normal distribution (QLoRA's NormalFloat), as bitsandbytes has them. */
+#define FSDP__NF4_LEVELS                                                                                            \
+    {                                                                                                               \
+        -1.0f, -0.696192801f, -0.525073051f, -0.394917488f, -0.284441382f, -0.18477343f, -0.0910500363f, 0.0f,      \
+            0.0795802996f, 0.160930201f, 0.246112302f, 0.337915242f, 0.440709829f, 0.562617004f, 0.722956836f, 1.0f \
+    }
+
+/* values = codes. Each row has those of `row_numel` values, the last row of those that are left. */
+typedef struct fsdp__decode_weight_args {
+    const uint8_t *rows; /* `row_bytes` apart, on multiples of 4 bytes */
+    void *values;
+    int64_t numel, row_numel, row_bytes; /* NF4: row_numel is even */
+    fsdp__weight_code code;
+    fsdp_dtype dtype; /* of values */
+} fsdp__decode_weight_args;
 
 /* LayerNorm (mean and weight, bias) or RMSNorm over the last dimension of x (rows,cols), with an optional addition
  * before it: s = x + residual, y = norm(s). Statistics are f32. */

@@ -160,6 +160,14 @@ static void dequantize(fsdp__dequantize_args *args, const visitor *v)
     }
 }
 
+static void decode_weight(fsdp__decode_weight_args *a, const visitor *v)
+{
+    int64_t rows = (a->numel + a->row_numel - 1) / a->row_numel;
+
+    READS(rows, elements(FSDP_U8, rows * a->row_bytes));
+    WRITES(values, elements(a->dtype, a->numel));
+}
+
 /* ---- elementwise ---- */
 
 /* Returns the bytes of an operand of `shape` with strides. The other function is for a whole result. */

@@ -1,4 +1,6 @@
 /* cases_codes.c - the calls of kernels for weights in fewer bits. */
+#include <string.h>
+
 #include "oracle/cases.h"
 
 void amax_case(test_case *c)
@@ -62,4 +64,22 @@ void dequantize_case(test_case *c)
         span->scales = an_input(c, FSDP_F32, scale_count(a.code, numel), 0.01, 100.0);
     }
     check(c, &a, "%ld spans, code %d", (long)a.count, a.code);
+}
+
+void decode_weight_case(test_case *c)
+{
+    fsdp__decode_weight_args a = {.numel = a_size(c, 40000), .dtype = c->dtype};
+    int64_t rows;
+    uint8_t *bytes;
+
+    a.code = coin(c) ? FSDP__WEIGHT_NF4 : FSDP__WEIGHT_INT8;
+    a.row_numel = a.code == FSDP__WEIGHT_NF4 ? 64 : between(c, 1, 300);
+    a.row_bytes = 4 + (a.code == FSDP__WEIGHT_NF4 ? 32 : (a.row_numel + 3) / 4 * 4);
+    rows = (a.numel + a.row_numel - 1) / a.row_numel;
+    bytes = (uint8_t *)(uintptr_t)an_input(c, FSDP_U8, rows * a.row_bytes, 0.0, 255.0);
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(bytes + r * a.row_bytes, &(float){(float)real(c, 0.0, 3.0)}, sizeof(float));
+    a.rows = bytes;
+    a.values = an_output(c, c->dtype, a.numel, 0.0, 0.0);
+    check(c, &a, "%ld values, %ld in a row, code %d", (long)a.numel, (long)a.row_numel, a.code);
 }

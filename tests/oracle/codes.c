@@ -2,6 +2,7 @@
 #include "oracle/oracle.h"
 
 #include <math.h>
+#include <string.h>
 
 double oracle_float8_value(uint8_t code)
 {
@@ -98,4 +99,23 @@ void oracle_dequantize(const fsdp__dequantize_args *k)
             oracle_put(k->dtype, span->values, i / span->run * span->stride + i % span->run, (double)(float)x);
         }
     }
+}
+
+static double decoded(const fsdp__decode_weight_args *k, int64_t i)
+{
+    static const float levels[16] = FSDP__NF4_LEVELS;
+    const uint8_t *row = k->rows + i / k->row_numel * k->row_bytes, *codes = row + sizeof(float);
+    int64_t at = i % k->row_numel;
+    float scale;
+
+    memcpy(&scale, row, sizeof scale);
+    if (k->code == FSDP__WEIGHT_INT8)
+        return (double)((float)(int8_t)codes[at] * scale) * (double)FSDP__INT8_STEP;
+    return (double)scale * (double)levels[at % 2 == 0 ? codes[at / 2] / 16 : codes[at / 2] % 16];
+}
+
+void oracle_decode_weight(const fsdp__decode_weight_args *k)
+{
+    for (int64_t i = 0; i < k->numel; i++)
+        oracle_put(k->dtype, k->values, i, (double)(float)decoded(k, i));
 }

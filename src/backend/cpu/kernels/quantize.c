@@ -1,5 +1,5 @@
-/* quantize.c - weights in fewer bits, for gathers: e4m3 with one scale, or int8 with one scale for each block. The
- * loops are memory-bound. */
+/* quantize.c - weights in fewer bits. For gathers: e4m3 with one scale, or int8 with one scale for each block. Frozen
+ * ones, which are kept so: NF4, or int8 by rows. The loops are memory-bound. */
 #include "backend/cpu/kernels/dtype.h"
 #include "backend/cpu/kernels/spans.h"
 
@@ -241,5 +241,54 @@ fsdp_status KERNEL(dequantize)(fsdp_stream *stream FSDP__UNUSED, const void *arg
     const fsdp__dequantize_args *k = args;
 
     fsdp__for_spans(k->count, coded_numel, dequantize_piece, k);
+    return FSDP_OK;
+}
+
+/* ---- frozen weights ---- */
+
+FSDP__INLINE void decode_nf4(fsdp_dtype dtype, const uint8_t *codes, float scale, void *values, int64_t at, int64_t n)
+{
+    static const float levels[16] = FSDP__NF4_LEVELS;
+    float scaled[16];
+
+    for (int i = 0; i < 16; i++)
+        scaled[i] = scale * levels[i];
+    for (int64_t i = 0; i < n; i++)
+        fsdp__store(dtype, values, at + i, scaled[codes[i / 2] >> (i % 2 == 0 ? 4 : 0) & 15]);
+}
+
+FSDP__INLINE void decode_row(fsdp_dtype dtype, const uint8_t *codes, float scale, void *values, int64_t at, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        fsdp__store(dtype, values, at + i, (float)(int8_t)codes[i] * scale * FSDP__INT8_STEP);
+}
+
+static void decode_weight_rows(const void *args, int64_t begin, int64_t end)
+{
+    const fsdp__decode_weight_args *k = args;
+
+    for (int64_t r = begin; r < end; r++) {
+        const uint8_t *row = k->rows + r * k->row_bytes, *codes = row + sizeof(float);
+        int64_t at = r * k->row_numel, n = FSDP__MIN(k->numel - at, k->row_numel);
+        float scale;
+
+        memcpy(&scale, row, sizeof scale);
+#define NF4(T) decode_nf4(T, codes, scale, k->values, at, n)
+#define INT8(T) decode_row(T, codes, scale, k->values, at, n)
+        if (k->code == FSDP__WEIGHT_NF4) {
+            FSDP__EACH_FLOAT(k->dtype, NF4)
+        } else {
+            FSDP__EACH_FLOAT(k->dtype, INT8)
+        }
+#undef INT8
+#undef NF4
+    }
+}
+
+fsdp_status KERNEL(decode_weight)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__decode_weight_args *k = args;
+
+    fsdp__for_ranges(fsdp__ceil_div(k->numel, k->row_numel), k->row_numel, decode_weight_rows, k);
     return FSDP_OK;
 }

@@ -1,5 +1,5 @@
-/* codes.cu - weights in fewer bits, for gathers: e4m3 with one scale, or int8 with one scale for each block. The codes
- * and scales have the CPU's bits. */
+/* codes.cu - weights in fewer bits. For gathers: e4m3 with one scale, or int8 with one scale for each block; the codes
+ * and scales have the CPU's bits. Frozen ones, which are kept so: NF4, or int8 by rows. */
 #include "backend/cuda/kernels/spans.cuh"
 
 /* ---- the largest magnitude ---- */
@@ -234,5 +234,63 @@ ENTRY(dequantize)
         EACH_FLOAT(k->dtype, DECODE)
 #undef DECODE
     }
+    return FSDP_OK;
+}
+
+/* ---- frozen weights ---- */
+
+/* The value of one code. NF4's levels are in shared memory, since each lane asks for another one. */
+DEVICE float decoded(const uint8_t *codes, int64_t in_row, float scale, const float *levels)
+{
+    if (levels)
+        return scale * levels[codes[in_row / 2] >> (in_row % 2 == 0 ? 4 : 0) & 15];
+    return (float)(int8_t)codes[in_row] * scale * FSDP__INT8_STEP;
+}
+
+struct nf4_levels {
+    float at[16];
+};
+
+/* Each thread decodes one pack of values after the other; a pack may have the end of a row in it. */
+template <class T>
+static __global__ void decode_rows(const fsdp__decode_weight_args k, const divisor by_row,
+                                   const __grid_constant__ nf4_levels nf4)
+{
+    const int N = pack_of<T, T>::length;
+    __shared__ float levels[16];
+
+    if (threadIdx.x < 16)
+        levels[threadIdx.x] = nf4.at[threadIdx.x];
+    __syncthreads();
+    EACH_ITEM (item, (k.numel + N - 1) / N) {
+        int64_t at = item * N, row = quotient(at, by_row), in_row = at - row * k.row_numel;
+        float x[N];
+
+        UNROLL
+        for (int i = 0; i < N; i++) {
+            const uint8_t *from = k.rows + row * k.row_bytes;
+
+            x[i] = at + i < k.numel ? decoded(from + sizeof(float), in_row, *(const float *)from,
+                                              k.code == FSDP__WEIGHT_NF4 ? levels : NULL)
+                                    : 0.0f;
+            row += in_row + 1 == k.row_numel;
+            in_row = in_row + 1 == k.row_numel ? 0 : in_row + 1;
+        }
+        store_pack((T *)k.values + at, k.numel - at, x);
+    }
+}
+
+ENTRY(decode_weight)
+{
+    const fsdp__decode_weight_args *k = (const fsdp__decode_weight_args *)args;
+    const nf4_levels nf4 = {FSDP__NF4_LEVELS};
+
+    if (k->numel == 0)
+        return FSDP_OK;
+#define DECODE(T)                                                                                                \
+    FSDP_TRY(launch(stream, "decode_weight", decode_rows<T>, blocks_for(k->numel, BLOCK *pack_of<T, T>::length), \
+                    BLOCK, 0, *k, divisor_of(k->row_numel, k->numel), nf4))
+    EACH_FLOAT(k->dtype, DECODE)
+#undef DECODE
     return FSDP_OK;
 }
