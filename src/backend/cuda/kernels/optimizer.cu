@@ -75,15 +75,28 @@ static adam_plan plan_of(const Args *k)
     return p;
 }
 
-/* Updates as torch.optim does: m by lerp, denominator sqrt(v) / sqrt(1 - b2^t) + eps. */
+DEVICE const adam_corrections &corrections_at(const adam_plan &p)
+{
+    return is_earlier(p.on) ? p.earlier : p.at;
+}
+
+/* Moves both moments by a gradient, as torch.optim does: m by lerp, denominator sqrt(v) / sqrt(1 - b2^t) + eps. Returns
+ * the weight `w`, which is decayed, after its step. */
+DEVICE float adam_moves(const adam_plan &p, const adam_corrections &at, float w, float g, float *m, float *v)
+{
+    *m += times(p.one_minus_beta1, g - *m);
+    *v = times(p.beta2, *v) + times(times(p.one_minus_beta2, g), g);
+    return w - times(at.step_size, *m) / (sqrtf(*v) / at.root_correction + p.eps);
+}
+
 template <class P, class G>
 static __global__ void adam_step(const __grid_constant__ span_list<fsdp__optimizer_span> list, const adam_plan p)
 {
     const int N = pack_of<float, P>::length;
     chunk c = chunk_of_block(list);
     const fsdp__optimizer_span &s = list.spans[c.span];
-    float scale = scale_of(p.on), step_size = is_earlier(p.on) ? p.earlier.step_size : p.at.step_size,
-          root_correction = is_earlier(p.on) ? p.earlier.root_correction : p.at.root_correction;
+    const adam_corrections corrections = corrections_at(p);
+    float scale = scale_of(p.on);
 
     if (is_left_out(p.on))
         return;
@@ -101,9 +114,7 @@ static __global__ void adam_step(const __grid_constant__ span_list<fsdp__optimiz
             w[i] = times(w[i], p.decay_factor);
             if (p.decay != 0.0f)
                 g[i] += times(p.decay, w[i]);
-            m[i] += times(p.one_minus_beta1, g[i] - m[i]);
-            v[i] = times(p.beta2, v[i]) + times(times(p.one_minus_beta2, g[i]), g[i]);
-            w[i] -= times(step_size, m[i]) / (sqrtf(v[i]) / root_correction + p.eps);
+            w[i] = adam_moves(p, corrections, w[i], g[i], &m[i], &v[i]);
         }
         store_pack(s.moment1 + at, n, m);
         store_pack(s.moment2 + at, n, v);
@@ -367,9 +378,8 @@ static __global__ void byte_adam_step(const fsdp__byte_span s, const adam_plan p
     int64_t block = (int64_t)blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP;
     int64_t column = block % in_row * FSDP__BYTE_BLOCK, at = block / in_row * s.cols + column;
     int n = s.cols - column < FSDP__BYTE_BLOCK ? (int)(s.cols - column) : (int)FSDP__BYTE_BLOCK;
-    float scale = scale_of(p.on), step_size = is_earlier(p.on) ? p.earlier.step_size : p.at.step_size,
-          root_correction = is_earlier(p.on) ? p.earlier.root_correction : p.at.root_correction;
-    float m[BYTES_A_LANE], v[BYTES_A_LANE], scale1, scale2;
+    const adam_corrections corrections = corrections_at(p);
+    float scale = scale_of(p.on), m[BYTES_A_LANE], v[BYTES_A_LANE], scale1, scale2;
 
     if (is_left_out(p.on))
         return;
@@ -385,18 +395,16 @@ static __global__ void byte_adam_step(const fsdp__byte_span s, const adam_plan p
     __syncwarp();
     for (int i = 0; i < BYTES_A_LANE; i++) {
         int64_t e = at + lane_of_warp() + i * WARP;
-        float w, g, old1, old2;
+        float w, g;
 
         m[i] = v[i] = 0.0f;
         if (lane_of_warp() + i * WARP >= n)
             continue;
         w = times(to_float(((const P *)s.param)[e]), p.decay_factor);
         g = times(to_float(((const G *)s.grad)[e]), scale) + times(p.decay, w);
-        old1 = times(first[s.codes1[e]], scale1);
-        old2 = times(second[s.codes2[e]], scale2);
-        m[i] = old1 + times(p.one_minus_beta1, g - old1);
-        v[i] = times(p.beta2, old2) + times(times(p.one_minus_beta2, g), g);
-        ((P *)s.param)[e] = from_float<P>(w - times(step_size, m[i]) / (sqrtf(v[i]) / root_correction + p.eps));
+        m[i] = times(first[s.codes1[e]], scale1);
+        v[i] = times(second[s.codes2[e]], scale2);
+        ((P *)s.param)[e] = from_float<P>(adam_moves(p, corrections, w, g, &m[i], &v[i]));
     }
     store_block(first, m, n, s.codes1 + at, &s.scales1[block]);
     store_block(second, v, n, s.codes2 + at, &s.scales2[block]);
