@@ -167,7 +167,6 @@ struct fsdp_train_run {
     fsdp__validation validation;
     fsdp_loader *loader; /* NULL in a dry run: tokens are zero */
     fsdp__load load;     /* of the step, on all ranks */
-    uint64_t draws;      /* that dropouts had drawn before the step */
     fsdp_mesh *mesh;     /* NULL: one dimension, with all ranks */
     fsdp_module *model;
     fsdp_lora_options *lora; /* of the adapter that is trained; NULL: all of the model is */

@@ -84,21 +84,19 @@ static fsdp_status next_batch(fsdp_train_run *run, fsdp_batch *batch)
 }
 
 /* Says which of the step's sequences the microbatch has, so that each is dropped alike in any microbatch of any rank.
- * All microbatches draw as the first one does, for other sequences. */
-static fsdp_status place_draws(fsdp_train_run *run, int64_t number)
+ * All microbatches draw as the first one does, for other sequences; `draws` are those before the step. */
+static fsdp_status place_draws(const fsdp_train_run *run, int64_t number, uint64_t draws)
 {
     int64_t count = run->config->training.local_batch_size;
     int64_t before = number * fsdp_context_world_size(run->context) + fsdp_context_rank(run->context);
 
-    if (number == 0)
-        FSDP_TRY(fsdp_module_draws(run->model, &run->draws));
-    FSDP_TRY(fsdp_module_set_draws(run->model, run->draws));
+    FSDP_TRY(fsdp_module_set_draws(run->model, draws));
     return fsdp__set_rows_of_batch(run->context, (fsdp__rows_of_batch){before * count, count});
 }
 
 /* Runs forward and backward; run->losses gets the loss before it is divided by the number of microbatches, which would
  * round it. If the device looks at it, the host does not see it yet. */
-static fsdp_status microbatch(fsdp_train_run *run, int64_t number, int64_t *epoch)
+static fsdp_status microbatch(fsdp_train_run *run, int64_t number, uint64_t draws, int64_t *epoch)
 {
     const fsdp_train_config *config = run->config;
     double *value = &run->losses[number];
@@ -108,7 +106,7 @@ static fsdp_status microbatch(fsdp_train_run *run, int64_t number, int64_t *epoc
 
     if (run->loader)
         FSDP_TRY(next_batch(run, &batch));
-    FSDP_TRY(place_draws(run, number));
+    FSDP_TRY(place_draws(run, number, draws));
     FSDP_TRY(fsdp_scope_begin(run->context));
     loss = forward(run, &batch);
     if (!loss) {
@@ -241,6 +239,7 @@ static fsdp_status pass_over(fsdp_train_run *run, fsdp_train_report *report)
 static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
 {
     fsdp__meter meter;
+    uint64_t draws;
     bool stepped;
 
     FSDP_TRY(look_ahead(run));
@@ -250,10 +249,11 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
         FSDP_TRY(fsdp__histograms_before(run->histograms, run->optimizer));
     FSDP_TRY(fsdp__meter_begin(&meter, run));
     report->lr = set_learning_rate(run);
+    FSDP_TRY(fsdp_module_draws(run->model, &draws));
     for (int64_t micro = 0; micro < run->microbatches; micro++) {
         run->last_microbatch = micro == run->microbatches - 1;
         FSDP_TRY(set_sync(run, micro == run->microbatches - 1));
-        FSDP_TRY(microbatch(run, micro, &report->epoch));
+        FSDP_TRY(microbatch(run, micro, draws, &report->epoch));
     }
     FSDP_TRY(take_step(run, report, &stepped));
     if (!run->ahead.device) {
