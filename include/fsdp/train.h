@@ -58,8 +58,8 @@ typedef struct fsdp_train_summary {
     size_t optimizer_bytes;    /* thereof optimizer state, which at that time only a resumed run has */
     bool offloaded;            /* shards are on the host, away from the device: false if the run's device is the CPU */
     double flops_per_token;    /* forward and backward */
-    /* FLOPs as MFU counts them (fsdp_model_config_mfu_flops_per_token), and the FLOP/s of all ranks' devices, of which
-     * it is a share; 0: they are not known. What says so: "NVIDIA H200: dense products of bfloat16, ...". */
+    /* FLOPs as MFU counts them (fsdp_model_config_mfu_flops_per_token, less where parameters are frozen), and the
+     * FLOP/s of all ranks' devices, of which it is a share; 0: not known. What says so, or why: "NVIDIA H200: ...". */
     double mfu_flops_per_token, peak_flops;
     const char *peak_source;
     /* The checkpoint from which the run is resumed; NULL: it starts from the beginning. */

@@ -230,13 +230,13 @@ typedef struct fsdp_train_config {
     } comm;
     struct {
         int64_t log_freq;
-        char *jsonl, *csv, *prometheus;     /* files; NULL: none */
-        char *tensorboard;                  /* folder; NULL: none */
-        bool exact;                         /* wait for the numbers of each step: see fsdp_train_step */
-        int64_t histogram_freq;             /* steps between looks at gradients and weights; 0: none */
-        int mfu;                            /* fsdp_train_mfu */
-        char *sample_prompt;                /* text to continue; NULL: none */
-        int64_t sample_freq, sample_tokens; /* steps; new tokens */
+        char *jsonl, *csv, *prometheus, *tensorboard; /* three files and a folder; NULL: none */
+        bool exact;                                   /* wait for the numbers of each step: see fsdp_train_step */
+        int64_t histogram_freq;                       /* steps between looks at gradients and weights; 0: none */
+        int mfu;                                      /* fsdp_train_mfu */
+        double peak_tflops;                           /* of a device, for MFU, in place of the table's; 0: not set */
+        char *sample_prompt;                          /* text to continue; NULL: none */
+        int64_t sample_freq, sample_tokens;           /* steps; new tokens */
         struct {
             char *path;  /* file; NULL: none */
             char *steps; /* which, as "3-5, 100"; NULL: the second to the fourth that are taken */

@@ -191,6 +191,8 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
            checkpoints_text(config, summary, FSDP__ROOM(160)));
     if (summary->peak_flops > 0)
         printf("peak:   %s (%s)\n", rate_text(summary->peak_flops, FSDP__ROOM(40)), summary->peak_source);
+    else if (summary->peak_source[0])
+        printf("peak:   not known, so there is no MFU: %s\n", summary->peak_source);
     if (summary->checkpoint_bytes > 0)
         print_checkpoints(config, summary);
     if (summary->checkpoint_bytes == 0 && !config->save.path)

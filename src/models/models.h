@@ -132,4 +132,9 @@ void fsdp__rope_frequencies(const fsdp_model_config *config, int64_t length, boo
 /* Returns what yarn and longrope multiply rotated queries and keys by; 1 for others. */
 double fsdp__rope_attention_factor(const fsdp_model_config *config);
 
+/* Returns how many parameters MFU counts: without tables that are only looked up. */
+int64_t fsdp__mfu_parameters(const fsdp_model_config *config);
+/* Returns whether this parameter is such a table. */
+bool fsdp__is_looked_up(const fsdp_model_config *config, const char *name);
+
 #endif

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "base/text.h"
 #include "models/models.h"
 
 enum {
@@ -322,12 +323,25 @@ double fsdp_model_config_flops_per_token(const fsdp_model_config *config, int64_
     return 6 * matrices + 12 * attention;
 }
 
-double fsdp_model_config_mfu_flops_per_token(const fsdp_model_config *config, int64_t seq_len)
+int64_t fsdp__mfu_parameters(const fsdp_model_config *config)
 {
     int64_t tables = config->tie_word_embeddings ? 0 : config->vocab_size * config->dim;
-    double attention = (double)(config->n_layers * config->n_heads * config->head_dim) * (double)seq_len;
 
     if (config->architecture == FSDP_GPT2)
         tables += config->max_seq_len * config->dim;
-    return 6 * (double)(fsdp_model_config_parameters(config) - tables) + 12 * attention;
+    return fsdp_model_config_parameters(config) - tables;
+}
+
+bool fsdp__is_looked_up(const fsdp_model_config *config, const char *name)
+{
+    bool embedding = fsdp__ends_with(name, "wte.weight") || fsdp__ends_with(name, "embed_tokens.weight");
+
+    return fsdp__ends_with(name, "wpe.weight") || (embedding && !config->tie_word_embeddings);
+}
+
+double fsdp_model_config_mfu_flops_per_token(const fsdp_model_config *config, int64_t seq_len)
+{
+    double attention = (double)(config->n_layers * config->n_heads * config->head_dim) * (double)seq_len;
+
+    return 6 * (double)fsdp__mfu_parameters(config) + 12 * attention;
 }

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "models/models.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
 #include "train/run.h"
@@ -120,6 +121,17 @@ fsdp_status fsdp__train_freeze_kept(const fsdp_parameters *parameters, const boo
 
 /* ---- all of it ---- */
 
+static void count_trained(fsdp_train_run *run, const fsdp_parameter *p)
+{
+    int64_t numel = fsdp_tensor_numel(p->tensor);
+
+    run->trained_parameters += numel;
+    if (strstr(p->name, ".lora_"))
+        run->adapter_products += numel;
+    else if (!fsdp__is_looked_up(&run->model_config, p->name))
+        run->trained_products += numel;
+}
+
 fsdp_status fsdp__train_freeze(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
@@ -128,10 +140,10 @@ fsdp_status fsdp__train_freeze(fsdp_train_run *run)
     FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
     for (int64_t i = 0; i < c->model.frozen_count; i++)
         FSDP_TRY(freeze_matching(c->model.frozen[i], &parameters));
-    run->trained_parameters = 0;
+    run->trained_parameters = run->trained_products = run->adapter_products = 0;
     for (int64_t i = 0; i < parameters.count; i++)
         if (fsdp_tensor_requires_grad(parameters.items[i].tensor))
-            run->trained_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
+            count_trained(run, &parameters.items[i]);
     note_kept(run, &parameters);
     if (run->trained_parameters == 0)
         return FSDP_FAIL(FSDP_INVALID, "model.frozen leaves no parameter to train");

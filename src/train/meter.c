@@ -38,7 +38,8 @@ void fsdp__meter_time(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_
         report->padded_tokens_per_second = (double)(run->sequences * run->config->training.seq_len) / seconds;
     if (run->peak_flops > 0)
         report->mfu = report->tokens_per_second / run->peak_flops *
-                      fsdp_model_config_mfu_flops_per_token(&run->model_config, run->config->training.seq_len);
+                      fsdp__mfu_of_trained(run, fsdp_model_config_mfu_flops_per_token(&run->model_config,
+                                                                                      run->config->training.seq_len));
 }
 
 fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_train_report *report)

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "device/known_cards.h"
 #include "fsdp/ops.h"
+#include "models/models.h"
 
 enum {
     FIRST_SIZE = 256,
@@ -21,7 +22,8 @@ bool fsdp__mfu_is_asked(const fsdp_train_run *run)
     int mfu = run->config->metrics.mfu;
 
     return mfu == FSDP_TRAIN_MFU_MEASURED ||
-           (mfu == FSDP_TRAIN_MFU_AUTO && fsdp__device_look(run->device).card[0] != '\0');
+           (mfu == FSDP_TRAIN_MFU_AUTO &&
+            (run->config->metrics.peak_tflops > 0 || fsdp__device_look(run->device).card[0] != '\0'));
 }
 
 static fsdp_dtype compute_dtype(const fsdp_train_run *run)
@@ -99,10 +101,16 @@ fsdp_status fsdp__mfu_look(fsdp_train_run *run)
         snprintf(run->peak_source, sizeof run->peak_source, "measured by products of %s", dtype);
         return measure(run, &run->peak_flops);
     }
-    if (card) {
+    if (run->config->metrics.peak_tflops > 0) {
+        run->peak_flops = run->config->metrics.peak_tflops * 1e12;
+        snprintf(run->peak_source, sizeof run->peak_source, "metrics.peak_tflops %g", run->config->metrics.peak_tflops);
+    } else if (card) {
         run->peak_flops = fsdp__known_card_flops(card, compute_dtype(run));
         snprintf(run->peak_source, sizeof run->peak_source, "%s: dense products of %s, by its data sheet", card->name,
                  dtype);
+    } else {
+        snprintf(run->peak_source, sizeof run->peak_source,
+                 "'%.40s' is in no table: set metrics.peak_tflops, or metrics.mfu=measured", facts.card);
     }
     return FSDP_OK;
 }
@@ -151,7 +159,21 @@ fsdp_status fsdp__mfu_add_up(fsdp_train_run *run)
             run->peak_flops += its->flops;
     }
     fsdp_objects_free(world, all, bytes);
-    if (!known)
-        run->peak_flops = 0;
+    if (known)
+        return FSDP_OK;
+    run->peak_flops = 0;
+    if (mine.flops > 0)
+        snprintf(run->peak_source, sizeof run->peak_source,
+                 "another rank's card is in no table: set metrics.peak_tflops, or metrics.mfu=measured");
     return FSDP_OK;
+}
+
+/* ---- what is counted ---- */
+
+double fsdp__mfu_of_trained(const fsdp_train_run *run, double flops_per_token)
+{
+    double frozen = (double)(fsdp__mfu_parameters(&run->model_config) - run->trained_products);
+    bool all = run->config->model.frozen_count == 0 && !run->adapter;
+
+    return all ? flops_per_token : flops_per_token - 2 * frozen + 6 * (double)run->adapter_products;
 }

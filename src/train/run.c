@@ -277,8 +277,10 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .optimizer_bytes =
             memory.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE] + host.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE],
         .offloaded = run->offloaded,
-        .flops_per_token = fsdp_model_config_flops_per_token(&run->model_config, c->training.seq_len),
-        .mfu_flops_per_token = fsdp_model_config_mfu_flops_per_token(&run->model_config, c->training.seq_len),
+        .flops_per_token =
+            fsdp__mfu_of_trained(run, fsdp_model_config_flops_per_token(&run->model_config, c->training.seq_len)),
+        .mfu_flops_per_token =
+            fsdp__mfu_of_trained(run, fsdp_model_config_mfu_flops_per_token(&run->model_config, c->training.seq_len)),
         .peak_flops = run->peak_flops,
         .peak_source = run->peak_source,
         .resumed_from = run->resume.path,

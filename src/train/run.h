@@ -157,6 +157,8 @@ struct fsdp_train_run {
     int64_t tokens_seen;        /* tokens in these steps, on all ranks */
     bool not_finite;            /* the last step was not finite */
     int64_t trained_parameters; /* elements, on all ranks; 0 until the model is built */
+    int64_t trained_products;   /* those of the model that MFU counts */
+    int64_t adapter_products;   /* those of adapters */
     int64_t kept_parameters;    /* the same for frozen parameters whose optimizer state is kept */
     int64_t local_parameters;   /* elements on this rank */
 
@@ -439,10 +441,13 @@ fsdp_status fsdp__trace_failure(const fsdp_train_run *run);
 /* Returns whether there may be a peak of the devices to find, of which MFU (model FLOPs utilization) is a share: the
  * same on all ranks, which all have the same kind of device. */
 bool fsdp__mfu_is_asked(const fsdp_train_run *run);
-/* Finds the peak of this rank's device, as metrics.mfu says; 0: the card is not known. */
+/* Finds the peak of this rank's device, as metrics.mfu and metrics.peak_tflops say; 0: the card is not known. */
 fsdp_status fsdp__mfu_look(fsdp_train_run *run);
 /* Adds up the peaks of all ranks' devices; 0, if one is not known. [collective] */
 fsdp_status fsdp__mfu_add_up(fsdp_train_run *run);
+/* Takes off the FLOPs for one token what a backward leaves out, since weights of frozen parameters have no gradients,
+ * and adds what adapters take: 6 for each of their parameters. */
+double fsdp__mfu_of_trained(const fsdp_train_run *run, double flops_per_token);
 
 /* ---- samples.c ---- */
 

@@ -317,6 +317,12 @@ static fsdp_status check_metrics(const fsdp_train_config *config)
     const char *tensorboard = config->metrics.tensorboard, *folder = config->checkpoint.folder;
     const char *model = config->save.path;
 
+    if (config->metrics.peak_tflops > 0 && config->metrics.mfu != FSDP_TRAIN_MFU_AUTO)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "metrics.peak_tflops %g says what the peak is, and metrics.mfu=%s is something "
+                         "else: leave one out",
+                         config->metrics.peak_tflops,
+                         config->metrics.mfu == FSDP_TRAIN_MFU_MEASURED ? "measured" : "none");
     if (config->metrics.sample_prompt && !tensorboard)
         return FSDP_FAIL(FSDP_INVALID, "metrics.sample_prompt is set, but there is nowhere to write texts: set "
                                        "metrics.tensorboard (a folder)");

@@ -108,6 +108,29 @@ FIXTURE_TEST(programs_get_the_devices_as_json)
     program_free(&p);
 }
 
+/* ---- what the card can do ---- */
+
+FIXTURE_TEST(the_peak_is_that_of_the_card_or_of_the_config)
+{
+    fixture *f = *state;
+
+    need_gpu();
+    SAYS(0, "peak:   not known, so there is no MFU: 'fake GPU' is in no table: set metrics.peak_tflops", "train",
+         f->config, "--training.device=cuda", "--training.steps=1", "--metrics.jsonl=");
+    SAYS(0, " (metrics.peak_tflops 50)", "train", f->config, "--training.device=cuda", "--training.steps=1",
+         "--metrics.jsonl=", "--metrics.peak_tflops=50");
+    setenv("FSDP_FAKECUDA_NAME", "NVIDIA H200", 1);
+    SAYS(0, "peak:   67.0 TFLOP/s (NVIDIA H200: dense products of float32, by its data sheet)", "train", f->config,
+         "--training.device=cuda", "--training.steps=1", "--metrics.jsonl=");
+    SAYS(0, "peak:   989 TFLOP/s (NVIDIA H200: dense products of bfloat16, by its data sheet)", "train", f->config,
+         "--training.device=cuda", "--training.steps=1",
+         "--metrics.jsonl=", "--training.mixed_precision_param=bfloat16");
+    setenv("FSDP_FAKECUDA_NAME", "NVIDIA H200 MIG 1g.18gb", 1);
+    SAYS(0, "'NVIDIA H200 MIG 1g.18gb' is in no table", "train", f->config, "--training.device=cuda",
+         "--training.steps=1", "--metrics.jsonl=");
+    unsetenv("FSDP_FAKECUDA_NAME");
+}
+
 /* ---- what keeps a GPU from being used ---- */
 
 FIXTURE_TEST(every_reason_against_a_gpu_is_told_by_every_command)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "format/event_reader.h"
+#include "models/models.h"
 #include "train/quantities.h"
 #include "train/story.h"
 
@@ -475,6 +476,8 @@ STORY_TEST(a_full_disk_is_told_at_the_start)
 typedef struct mfu_run {
     story *story;
     double peak, flops, mfu[STORY_STEPS + 1], speed[STORY_STEPS + 1];
+    fsdp_model_config config;
+    int64_t trained;
     char source[120];
 } mfu_run;
 
@@ -484,6 +487,8 @@ static void note_start(void *arg, const fsdp_train_summary *summary)
 
     m->peak = summary->peak_flops;
     m->flops = summary->mfu_flops_per_token;
+    m->config = summary->model_config;
+    m->trained = summary->trained_parameters;
     snprintf(m->source, sizeof m->source, "%s", summary->peak_source);
 }
 
@@ -519,5 +524,56 @@ STORY_TEST(mfu_is_a_share_of_what_was_measured)
         CHECK_NEAR(m.mfu[step], m.speed[step] * m.flops / m.peak, 1e-9 * m.mfu[step]);
     story_set(s, "metrics.mfu", "auto"); /* no data sheet says what this device can do */
     test_run_ranks(2, run_mfu, &none);
-    CHECK(none.peak == 0 && none.mfu[1] == 0 && none.source[0] == '\0');
+    CHECK(none.peak == 0 && none.mfu[1] == 0);
+    CHECK(none.source[0] == '\0' || strstr(none.source, "is in no table: set metrics.peak_tflops"));
+}
+
+STORY_TEST(mfu_is_a_share_of_what_the_config_says)
+{
+    story *s = *state;
+    mfu_run m = {.story = s};
+
+    story_set(s, "metrics.peak_tflops", "2.5");
+    test_run_ranks(1, run_mfu, &m);
+    CHECK(m.peak == 2.5e12);
+    CHECK_STRING(m.source, "metrics.peak_tflops 2.5");
+    for (int step = 1; step <= STORY_STEPS; step++)
+        CHECK_NEAR(m.mfu[step], m.speed[step] * m.flops / 2.5e12, 1e-9 * m.mfu[step]);
+    story_set(s, "metrics.mfu", "measured");
+    CHECK_ERROR(fsdp_train_config_check(s->config, 1), FSDP_INVALID,
+                "metrics.peak_tflops 2.5 says what the peak is, and metrics.mfu=measured is something else");
+}
+
+/* A frozen parameter counts 4 instead of 6; an adapter adds its own. */
+static void check_counted(story *s, const mfu_run *m, double frozen, double added)
+{
+    double all = fsdp_model_config_mfu_flops_per_token(&m->config, s->config->training.seq_len);
+
+    CHECK_NEAR(m->flops, all - 2 * frozen + 6 * added, 1);
+}
+
+STORY_TEST(frozen_parameters_count_for_less)
+{
+    story *s = *state;
+    mfu_run m = {.story = s};
+
+    story_set(s, "training.steps", "1");
+    test_run_ranks(1, run_mfu, &m);
+    check_counted(s, &m, 0, 0);
+    story_set(s, "model.frozen", "model.*"); /* the head is trained */
+    test_run_ranks(2, run_mfu, &m);
+    CHECK_EQ(m.trained, m.config.vocab_size * m.config.dim);
+    check_counted(s, &m, (double)(fsdp__mfu_parameters(&m.config) - m.trained), 0);
+}
+
+STORY_TEST(adapters_count_beside_a_frozen_base)
+{
+    story *s = *state;
+    mfu_run m = {.story = s};
+
+    story_set(s, "training.steps", "1");
+    story_set(s, "adapter.rank", "2");
+    test_run_ranks(2, run_mfu, &m);
+    CHECK(m.trained > 0);
+    check_counted(s, &m, (double)fsdp__mfu_parameters(&m.config), (double)m.trained);
 }

@@ -8,6 +8,7 @@
  *   FSDP_FAKECUDA_DEVICES=2                  how many there are
  *   FSDP_FAKECUDA_DRIVER=13000               the driver's version; 0: there is none
  *   FSDP_FAKECUDA_CAPABILITY=90              the compute capability, ten times
+ *   FSDP_FAKECUDA_NAME="NVIDIA H200"         its name
  *   FSDP_FAKECUDA_MEMORY=N                   bytes of each device
  *   FSDP_FAKECUDA_MAPPING=0                  the driver cannot map memory
  *   FSDP_FAKECUDA_FAIL=call:n:error[:lost]   fail_call below, for programs

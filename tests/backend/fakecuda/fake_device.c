@@ -228,12 +228,13 @@ cudaError_t cudaGetDeviceCount(int *out)
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 {
     long capability = setting("FSDP_FAKECUDA_CAPABILITY", 90);
+    const char *name = getenv("FSDP_FAKECUDA_NAME");
 
     FACT_BEGIN(cudaGetDeviceProperties);
     if (device < 0 || device >= count())
         return fake_error(cudaErrorInvalidDevice);
     memset(prop, 0, sizeof *prop);
-    snprintf(prop->name, sizeof prop->name, "fake GPU");
+    snprintf(prop->name, sizeof prop->name, "%s", name ? name : "fake GPU");
     prop->totalGlobalMem = fake_capacity(device);
     prop->major = (int)capability / 10;
     prop->minor = (int)capability % 10;
