@@ -13,6 +13,7 @@ enum {
     STRIP = 1000,    /* width of a strip, in its own units */
     MOST_RANKS = 16, /* that are shown */
     MOST_WAITS = 12,
+    MOST_KERNELS = 12,
     MOST_TRAFFIC = 16
 };
 
@@ -172,6 +173,59 @@ static void put_waits(const fsdp__traced_step *step, FILE *out)
         put_ms((w->ns - w->for_others) / ranks, out);
         fputs("</tr>\n", out);
     }
+    fputs("</table></div>\n", out);
+}
+
+/* ---- kernels ---- */
+
+static void put_kernels(const fsdp__traced_step *step, FILE *out)
+{
+    double ranks = step->trace.rank_count;
+
+    if (step->kernel_count == 0)
+        return;
+    fputs("<div class=\"card scroll\"><h3>Kernels that take most time, on the average of the ranks</h3><table><tr>"
+          "<th>kernel</th><th class=\"number\">calls</th><th class=\"number\">time</th>"
+          "<th class=\"number\">of the step</th><th class=\"number\">GFLOP/s</th></tr>\n",
+          out);
+    for (int i = 0; i < step->kernel_count && i < MOST_KERNELS; i++) {
+        const fsdp__step_kernel *k = &step->kernels[i];
+
+        fputs("<tr>", out);
+        fsdp__html_cell("", k->name, out);
+        fsdp__html_number(FSDP__UNIT_COUNT, (double)k->calls / ranks, out);
+        fsdp__html_number(FSDP__UNIT_MS, ms(k->ns) / ranks, out);
+        fsdp__html_number(FSDP__UNIT_FRACTION, (double)k->ns / ranks / (double)step->ns, out);
+        fsdp__html_number(FSDP__UNIT_COUNT, k->flops > 0 ? k->flops / (double)k->ns : NAN, out);
+        fputs("</tr>\n", out);
+    }
+    fputs("</table></div>\n", out);
+}
+
+static void put_gap(const fsdp__step_rank *rank, int number, FILE *out)
+{
+    fprintf(out, "<tr><td>%d</td>", number);
+    fsdp__html_number(FSDP__UNIT_COUNT, (double)rank->gaps, out);
+    put_ms(rank->gap_ns, out);
+    fsdp__html_number(FSDP__UNIT_FRACTION, (double)rank->gap_ns / (double)FSDP__MAX(rank->ns, 1), out);
+    put_ms(rank->longest_gap, out);
+    fsdp__html_cell("", rank->gap_after, out);
+    fsdp__html_cell("", rank->gap_before, out);
+    fputs("</tr>\n", out);
+}
+
+static void put_gaps(const fsdp__traced_step *step, FILE *out)
+{
+    if (step->kernel_count == 0)
+        return;
+    fputs("<div class=\"card scroll\"><h3>Gaps between kernels, in which nothing is computed</h3><table><tr>"
+          "<th>rank</th><th class=\"number\">gaps</th><th class=\"number\">in all</th>"
+          "<th class=\"number\">of the step</th><th class=\"number\">the longest</th><th>after</th><th>before</th>"
+          "</tr>\n",
+          out);
+    for (int r = 0; r < step->trace.rank_count; r++)
+        if (is_shown(step, r))
+            put_gap(&step->ranks[r], r, out);
     fputs("</table></div>\n", out);
 }
 
@@ -363,6 +417,8 @@ fsdp_status fsdp__html_step(const fsdp__traced_step *step, const char *title, FI
     put_lanes(step, out);
     put_ranks(step, out);
     put_waits(step, out);
+    put_kernels(step, out);
+    put_gaps(step, out);
     put_units(step, out);
     put_memory(step, title, out);
     put_title("Communication within the step", title, out);

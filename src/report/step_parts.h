@@ -31,9 +31,16 @@ fsdp_status fsdp__step_add_traffic(fsdp__step_parts *parts);
 
 /* ---- step_ranks.c ---- */
 
+/* Returns the lane on which the rank's kernels take most time. */
+int fsdp__step_computing_lane(const fsdp__step_parts *parts, int rank);
 /* Finds what each rank does when, and for what and whom it waits. */
 fsdp_status fsdp__step_find_activities(fsdp__step_parts *parts);
 /* Names the rank for which others wait most, and what it does longer than they do. */
 fsdp_status fsdp__step_find_slowest(fsdp__step_parts *parts);
+
+/* ---- step_kernels.c ---- */
+
+/* Finds which kernels take the time, and the gaps between them. */
+void fsdp__step_find_kernels(fsdp__step_parts *parts);
 
 #endif

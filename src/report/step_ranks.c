@@ -152,8 +152,7 @@ static int going_of(const sweep *s, const fsdp__traced_span *span)
     }
 }
 
-/* Returns the lane on which kernels take most time. */
-static int computing_lane(const fsdp__step_parts *p, int rank)
+int fsdp__step_computing_lane(const fsdp__step_parts *p, int rank)
 {
     const fsdp__step_place *place = &p->places[rank];
     double busy[LANES] = {0};
@@ -305,7 +304,7 @@ static fsdp_status sweep_rank(sweep *s)
 
     s->rank->ns = place->end - place->begin;
     s->rank->after = place->begin - first_begin(s->parts);
-    s->compute = computing_lane(s->parts, s->number);
+    s->compute = fsdp__step_computing_lane(s->parts, s->number);
     status = list_edges(s, &edges, &count);
     for (int64_t i = 0; status == FSDP_OK && i < count; i++) {
         status = pass(s, at, edges[i].at);

@@ -7,7 +7,8 @@
 #include "report/report.h"
 
 enum {
-    MOST_RANKS = 32 /* that are listed */
+    MOST_RANKS = 32, /* that are listed */
+    MOST_KERNELS = 8
 };
 
 static void put_figure(const char *what, fsdp__unit unit, double value, FILE *out)
@@ -70,6 +71,30 @@ static fsdp_status put_differences(const fsdp__recorded_runs *runs, FILE *out)
 
 /* ---- traces, records and plans ---- */
 
+/* Lists the kernels that take most time, and what lies between them. */
+static void put_kernels(const fsdp__traced_step *step, FILE *out)
+{
+    double ranks = step->trace.rank_count, gaps = 0;
+    char took[FSDP__VALUE_TEXT], share[FSDP__VALUE_TEXT];
+
+    if (step->kernel_count == 0)
+        return;
+    fprintf(out, "Kernels that take most time, on the average of the ranks\n  %-32s%10s%12s%14s\n", "kernel", "calls",
+            "time", "of the step");
+    for (int i = 0; i < step->kernel_count && i < MOST_KERNELS; i++) {
+        const fsdp__step_kernel *k = &step->kernels[i];
+
+        fprintf(out, "  %-32s%10.4g%12s%14s\n", FSDP__SHOWN_NAME(k->name), (double)k->calls / ranks,
+                fsdp__value_text(FSDP__UNIT_MS, (double)k->ns / ranks / 1e6, took),
+                fsdp__value_text(FSDP__UNIT_FRACTION, (double)k->ns / ranks / (double)step->ns, share));
+    }
+    for (int r = 0; r < step->trace.rank_count; r++)
+        gaps += (double)step->ranks[r].gap_ns / ranks;
+    fprintf(out, "  %-42s%12s%14s\n\n", "gaps between kernels, nothing is computed",
+            fsdp__value_text(FSDP__UNIT_MS, gaps / 1e6, took),
+            fsdp__value_text(FSDP__UNIT_FRACTION, gaps / (double)step->ns, share));
+}
+
 static void put_step(const fsdp__traced_step *step, FILE *out)
 {
     if (step->number > 0)
@@ -96,6 +121,7 @@ static void put_step(const fsdp__traced_step *step, FILE *out)
     fputs("  (\"until the last came\" is a part of \"waits\"; \"others wait for it\" is the sum over the other "
           "ranks)\n\n",
           out);
+    put_kernels(step, out);
 }
 
 static void put_flight(const fsdp__source *source, FILE *out)

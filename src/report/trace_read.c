@@ -202,7 +202,7 @@ static fsdp_status take_kind(fsdp__trace *t, const json_t *event, const char *na
     const json_t *args = json_object_get(event, "args");
 
     FSDP_TRY(bytes_of(args, &span->bytes));
-    span->number = integer_of(args, "number");
+    span->number = integer_of(args, span->sort == FSDP__TRACED_KERNEL ? "flops" : "number");
     if (span->sort == FSDP__TRACED_KERNEL)
         span->kind = class_of(name);
     if (span->sort == FSDP__TRACED_WAIT)

@@ -24,8 +24,8 @@ typedef enum fsdp__traced_sort {
 } fsdp__traced_sort;
 
 typedef struct fsdp__traced_span {
-    int64_t begin, end; /* nanoseconds from the beginning of the trace */
-    int64_t bytes, number;
+    int64_t begin, end;    /* nanoseconds from the beginning of the trace */
+    int64_t bytes, number; /* number: of a kernel its FLOPs */
     int32_t rank, lane;
     uint32_t name;
     int32_t group; /* of a collective; -1: it has none */

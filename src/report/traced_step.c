@@ -320,6 +320,7 @@ static fsdp_status make(fsdp__step_parts *p)
     FSDP_TRY(fsdp__step_find_activities(p));
     FSDP_TRY(fsdp__step_find_slowest(p));
     FSDP_TRY(find_odd(p, steps));
+    fsdp__step_find_kernels(p);
     FSDP_TRY(fsdp__step_add_traffic(p));
     FSDP_TRY(add_units(p));
     FSDP_TRY(add_memory(p, p->step->trace.rank_count, &p->step->highest));

@@ -44,6 +44,10 @@ typedef struct fsdp__step_rank {
     int64_t caused;                  /* how long others waited for it, all together */
     int64_t checkpoint;              /* a thread of it wrote a checkpoint meanwhile */
     fsdp__stretches does, calls;     /* calls: collectives in progress, hidden or not */
+    /* Between two kernels or copies of its device: gaps, all together, and the longest, with what comes before and
+     * after it (borrowed; NULL: there is no gap). */
+    int64_t gaps, gap_ns, longest_gap;
+    const char *gap_after, *gap_before;
 } fsdp__step_rank;
 
 /* What the slowest rank does longer than the others do. */
@@ -63,6 +67,14 @@ typedef struct fsdp__step_wait {
     int kind;   /* fsdp_collective */
     int64_t ns, for_others;
 } fsdp__step_wait;
+
+/* Kernels of one name, over all ranks. */
+typedef struct fsdp__step_kernel {
+    const char *name; /* borrowed */
+    int kind;         /* fsdp__kernel_class */
+    int64_t calls, ns;
+    double flops; /* 0: not known, as of what is bound by memory */
+} fsdp__step_kernel;
 
 /* What calls of one kind and group move in the step. */
 typedef struct fsdp__step_traffic {
@@ -112,7 +124,8 @@ typedef struct fsdp__odd_step {
 enum {
     FSDP__ODD_STEPS = 4,
     FSDP__MATRIX = 16, /* ranks, or machines, or sets of machines, on a side */
-    FSDP__STEP_WAITS = 64
+    FSDP__STEP_WAITS = 64,
+    FSDP__STEP_KERNELS = 64
 };
 
 typedef struct fsdp__traced_step {
@@ -128,6 +141,8 @@ typedef struct fsdp__traced_step {
     int odd_count;
     fsdp__step_wait waits[FSDP__STEP_WAITS]; /* the longest first */
     int wait_count;
+    fsdp__step_kernel kernels[FSDP__STEP_KERNELS]; /* those that take most time first */
+    int kernel_count;
     fsdp__step_unit *units; /* by beginning */
     int64_t unit_count, unit_capacity;
     fsdp__step_traffic *traffic;
