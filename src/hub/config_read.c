@@ -120,6 +120,7 @@ static fsdp_status read_common(const fsdp__json_object *from, fsdp_model_config 
     FSDP_TRY(read_tokens(from, out));
     FSDP_TRY(need_no_quantization(from));
     FSDP_TRY(need_no_experts(from));
+    FSDP_TRY(need_bool(from, "lm_head_bias", false));
     return need_bool(from, "is_causal", true);
 }
 

@@ -261,7 +261,7 @@ TEST(every_fault_of_a_config_is_named)
 }
 
 /* Folders that people have, and that would be other models here: one error each, with the key and its value. */
-TEST(twenty_configs_of_models_that_are_not_done_name_key_and_value)
+TEST(configs_of_models_that_are_not_done_name_key_and_value)
 {
     static const char *const cases[][3] = {
         {"llama", ",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}", "quantization_config 'gptq'"},
@@ -289,6 +289,7 @@ TEST(twenty_configs_of_models_that_are_not_done_name_key_and_value)
          "layer_types 'sliding_attention' is not supported: use_sliding_window is not true"},
         {"qwen2", ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,1,1]}", "rope type 'mrope'"},
         {"llama", ",\"partial_rotary_factor\":0.5", "partial_rotary_factor '0.5'"},
+        {"phi3", ",\"lm_head_bias\":true", "lm_head_bias 'true' is not supported: only false is"},
         {"phi3", ",\"resid_pdrop\":0.1", "resid_pdrop '0.1'"},
         {"phi3", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}", "rope type 'linear'"},
     };
