@@ -37,6 +37,7 @@ typedef struct sized_layer {
     fsdp_layer layer;
     int64_t in, out;
     bool has_bias;
+    fsdp__layer_code code; /* of a Linear, Conv1D */
 } sized_layer;
 
 static const char *truth(bool value)
@@ -51,12 +52,20 @@ static fsdp_tensor *bias_of(const fsdp_layer *layer)
     return layer->bias ? layer->bias : FSDP_NO_BIAS;
 }
 
+/* Returns the product with a weight that may be in fewer bits. */
+static fsdp_tensor *linear_product(const fsdp_module *self, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias)
+{
+    const fsdp__coded_weight *coded = &((const sized_layer *)self)->code.weight;
+
+    return coded->code ? fsdp__coded_linear(x, coded, weight, bias, false) : fsdp_linear(x, weight, bias);
+}
+
 static fsdp_tensor *linear_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     const fsdp_layer *layer = (const fsdp_layer *)self;
 
     (void)count;
-    return fsdp_linear(inputs[0], layer->weight, bias_of(layer));
+    return linear_product(self, inputs[0], layer->weight, bias_of(layer));
 }
 
 static void linear_describe(const fsdp_module *self, char *text, size_t bytes)
@@ -119,12 +128,19 @@ bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x
 
 /* ---- Conv1D ---- */
 
+static fsdp_tensor *conv1d_product(const fsdp_module *self, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias)
+{
+    const fsdp__coded_weight *coded = &((const sized_layer *)self)->code.weight;
+
+    return coded->code ? fsdp__coded_linear(x, coded, weight, bias, true) : fsdp_conv1d(x, weight, bias);
+}
+
 static fsdp_tensor *conv1d_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     const fsdp_layer *layer = (const fsdp_layer *)self;
 
     (void)count;
-    return fsdp_conv1d(inputs[0], layer->weight, bias_of(layer));
+    return conv1d_product(self, inputs[0], layer->weight, bias_of(layer));
 }
 
 static void conv1d_describe(const fsdp_module *self, char *text, size_t bytes)
@@ -163,6 +179,58 @@ fsdp__layer_form fsdp__layer_form_of(const fsdp_module *module)
     if (module->type == &linear_type)
         return FSDP__LAYER_LINEAR;
     return module->type == &conv1d_type ? FSDP__LAYER_CONV1D : FSDP__LAYER_OTHER;
+}
+
+/* ---- a weight in fewer bits ---- */
+
+const fsdp__layer_code *fsdp__layer_code_of(const fsdp_module *layer)
+{
+    return &((const sized_layer *)layer)->code;
+}
+
+fsdp_tensor *fsdp__layer_weight_field(const fsdp_module *layer)
+{
+    return ((const fsdp_layer *)layer)->weight;
+}
+
+fsdp_status fsdp__layer_code_weight(fsdp_module *layer, fsdp__weight_code code)
+{
+    sized_layer *m = (sized_layer *)layer;
+    fsdp__parameter_slot *slot = &layer->parts->parameters[0];
+    fsdp_tensor *weight = m->layer.weight, *bytes = NULL;
+    fsdp__layer_code made = {
+        .weight = {code, weight->shape[0], weight->shape[1]}, .init = slot->init, .dtype = weight->dtype};
+
+    FSDP_TRY(fsdp_tensor_create(weight->storage->device, FSDP_U8,
+                                FSDP_SHAPE(fsdp__coded_rows(&made.weight), fsdp__coded_row_bytes(&made.weight)),
+                                FSDP_MEMORY_PARAMETER_SHARD, &bytes));
+    slot->init = (fsdp_init){.kind = FSDP_INIT_ZEROS};
+    fsdp_tensor_unref(weight);
+    m->layer.weight = bytes;
+    m->code = made;
+    return FSDP_OK;
+}
+
+fsdp_tensor *fsdp__layer_weight(const fsdp_module *layer, fsdp_dtype dtype)
+{
+    const sized_layer *m = (const sized_layer *)layer;
+    fsdp_tensor *decoded = NULL;
+
+    if (!m->code.weight.code)
+        return fsdp_cast(m->layer.weight, dtype);
+    if (fsdp__decode_weight(&m->code.weight, m->layer.weight, dtype, &decoded) != FSDP_OK)
+        return NULL;
+    return fsdp__scope_adopt(decoded);
+}
+
+fsdp_tensor *fsdp__layer_product(const fsdp_module *layer, fsdp_tensor *x, fsdp_tensor *bias)
+{
+    fsdp_tensor *weight = ((const fsdp_layer *)layer)->weight;
+
+    if (!fsdp__layer_code_of(layer)->weight.code)
+        weight = fsdp_cast(weight, fsdp_tensor_dtype(x));
+    return layer->type == &conv1d_type ? conv1d_product(layer, x, weight, bias)
+                                       : linear_product(layer, x, weight, bias);
 }
 
 /* ---- Embedding ---- */

@@ -3,6 +3,7 @@
 #define NN_LAYERS_H
 
 #include "nn/module.h"
+#include "ops/coded_weight.h"
 
 extern const fsdp_module_type fsdp__module_list_type;
 
@@ -20,6 +21,26 @@ fsdp__layer_form fsdp__layer_form_of(const fsdp_module *module);
 /* Calls several Linears with one input as one product (fsdp_linear_group), if nothing acts around any of them and their
  * weights lie side by side on a device that gains by it. Returns whether it did; `outputs` are NULL on failure. */
 bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x, fsdp_tensor **outputs);
+
+/* ---- a weight in fewer bits: of Linear and Conv1D ---- */
+
+/* Replaces the layer's weight, which is on the meta device, by the tensor of its bytes there. They have no gradient,
+ * and are zeros when the module is initialized. */
+fsdp_status fsdp__layer_code_weight(fsdp_module *layer, fsdp__weight_code code);
+/* What such a layer's weight was. */
+typedef struct fsdp__layer_code {
+    fsdp__coded_weight weight; /* PLAIN: it has not been replaced */
+    fsdp_init init;
+    fsdp_dtype dtype;
+} fsdp__layer_code;
+/* Returns what is known of the weight of a Linear or Conv1D. */
+const fsdp__layer_code *fsdp__layer_code_of(const fsdp_module *layer);
+/* Returns the tensor that the layer's field of its weight names: W, or its bytes. */
+fsdp_tensor *fsdp__layer_weight_field(const fsdp_module *layer);
+/* Returns W in `dtype`, as it is stored, without a graph if it is decoded; its product with x, of that dtype, plus the
+ * bias, which may be FSDP_NO_BIAS. The parameters are gathered. */
+fsdp_tensor *fsdp__layer_weight(const fsdp_module *layer, fsdp_dtype dtype);
+fsdp_tensor *fsdp__layer_product(const fsdp_module *layer, fsdp_tensor *x, fsdp_tensor *bias);
 
 /* Returns a float as Python writes it: the shortest text that reads back as the same number, "1e-05", "0.0". */
 const char *fsdp__float_text(float value, char text[32]);
