@@ -34,7 +34,7 @@ fsdp_status fsdp__check_parameter(const char *what, const char *name, const fsdp
         return FSDP_FAIL(FSDP_INVALID, "cannot %s '%s': it has no dimensions: give it shape (1)", what, name);
     if (!fsdp_tensor_is_contiguous(t))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot %s '%s': it is not contiguous", what, name);
-    if (!fsdp_dtype_is_floating(t->dtype))
+    if (!fsdp_dtype_is_floating(t->dtype) && t->dtype != FSDP_U8)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot %s '%s': its dtype %s is not floating", what, name,
                          fsdp_dtype_name(t->dtype));
     if (fsdp_tensor_grad(t))
@@ -131,7 +131,7 @@ static fsdp_status choose_extension(const selection *sel, const fsdp_module *mod
     const fsdp_tensor *t = *slot->slot;
     char *full;
 
-    if (!o->gather_extension)
+    if (!o->gather_extension || !fsdp_dtype_is_floating(t->dtype))
         return FSDP_OK;
     if (!o->extends) {
         bool linear = strcmp(module->type->name, "Linear") == 0 || strcmp(module->type->name, "Conv1D") == 0;
@@ -163,8 +163,8 @@ static fsdp_status select_new(selection *sel, const fsdp_module *module, const f
     FSDP_TRY(choose_group(sel, placement.mesh, &group));
     FSDP_TRY(fsdp__param_group_add(group, t, out));
     fsdp__param_set_dim(*out, placement.dim);
-    (*out)->param_dtype = policy->param_dtype ? policy->param_dtype : t->dtype;
-    (*out)->reduce_dtype = policy->reduce_dtype ? policy->reduce_dtype : t->dtype;
+    (*out)->param_dtype = fsdp__param_dtype_by(policy->param_dtype, t->dtype);
+    (*out)->reduce_dtype = fsdp__param_dtype_by(policy->reduce_dtype, t->dtype);
     if (sel->flat) {
         (*out)->unit_name = fsdp__dotted(sel->path, slot->name);
         if (!(*out)->unit_name)

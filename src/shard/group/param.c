@@ -79,6 +79,11 @@ const char *fsdp__param_text(const fsdp__param *param, char *text, size_t bytes)
 
 /* ---- life cycle ---- */
 
+fsdp_dtype fsdp__param_dtype_by(fsdp_dtype wanted, fsdp_dtype own)
+{
+    return wanted && fsdp_dtype_is_floating(own) ? wanted : own;
+}
+
 void fsdp__param_init(fsdp__param *param, fsdp_tensor *tensor)
 {
     *param = (fsdp__param){.sharded = fsdp_tensor_ref(tensor), .orig_dtype = tensor->dtype};

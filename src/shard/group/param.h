@@ -62,6 +62,9 @@ typedef struct fsdp__param {
 /* Initializes a parameter of a group that is being formed. Takes a reference to `tensor`, the one the model was built
  * with, which is to be sharded in dimension 0. */
 void fsdp__param_init(fsdp__param *param, fsdp_tensor *tensor);
+/* Returns the dtype that a policy's `wanted` (NONE: as it is) gives to something of a parameter of dtype `own`: bytes
+ * (U8) are codes, which travel as they are. */
+fsdp_dtype fsdp__param_dtype_by(fsdp_dtype wanted, fsdp_dtype own);
 /* Chooses another dimension to shard; before the group is laid out. */
 void fsdp__param_set_dim(fsdp__param *param, int dim);
 /* Turns the model's tensor into its distributed self: it gets the shape and distribution of this rank's rows, but not

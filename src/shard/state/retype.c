@@ -113,6 +113,9 @@ static fsdp_status check_param(const retyping *r, const fsdp__param *p)
 
     if (p->group->cut->no_retype)
         return fail(p, p->group->cut->no_retype);
+    if (!fsdp_dtype_is_floating(p->orig_dtype))
+        return fail(p,
+                    "its bytes are codes, and its group is changed as a whole; change the dtype before it is sharded");
     if (p->unsharded && (fsdp__param_unreduced(p) || p->partial_used))
         return fail(p, "gradients wait to be reduced; call fsdp_module_synchronize_gradients, or drop them");
     if (is_held(p))
