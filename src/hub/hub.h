@@ -52,6 +52,16 @@ fsdp_status fsdp__hub_generation_config(fsdp_context *context, const char *folde
 /* Changes `text`, a JSON object, so that `key` is `value`; all else stays. fsdp__free `*out`. */
 fsdp_status fsdp__hub_set_key(const char *text, const char *key, const json_t *value, char **out);
 
+/* Who is told of each entry of a state as soon as it has its values, before the next one gets any. */
+typedef struct fsdp__hub_listener {
+    fsdp_status (*arrived)(void *arg, const fsdp_state_dict_entry *entry);
+    void *arg;
+} fsdp__hub_listener;
+/* Does the same as fsdp_hub_load, or with a group as fsdp_hub_load_by_leader, for a listener. [collective with a group]
+ */
+fsdp_status fsdp__hub_load_each(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config,
+                                fsdp_process_group *group, const fsdp__hub_listener *listener);
+
 /* Returns the tensor of a folder's files for the parameter of this name, under any of the names that are known for it;
  * NULL: there is none. */
 const fsdp_weights_entry *fsdp__hub_find(const fsdp_weights *files, const fsdp_model_config *config, const char *name);

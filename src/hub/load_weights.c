@@ -15,9 +15,10 @@ typedef struct loader {
     const char *folder;
     const fsdp_model_config *config; /* NULL: names are taken as they are */
     const fsdp_state_dict *state;
-    fsdp_state_dict_keys *keys; /* collects the names that are skipped; NULL: they are an error */
-    bool headers_only;          /* no values will be read: the state may be on the meta device */
-    fsdp_process_group *group;  /* its rank 0 reads for all; NULL: each rank reads for itself */
+    fsdp_state_dict_keys *keys;         /* collects the names that are skipped; NULL: they are an error */
+    bool headers_only;                  /* no values will be read: the state may be on the meta device */
+    fsdp_process_group *group;          /* its rank 0 reads for all; NULL: each rank reads for itself */
+    const fsdp__hub_listener *listener; /* NULL: nobody listens */
     fsdp__hub_reader reader;
     fsdp__mismatch mismatch;
     fsdp_weights *files;
@@ -205,6 +206,13 @@ static fsdp_status prepare(loader *l)
     return find_sources(l);
 }
 
+/* Fills an entry, and tells the listener. */
+static fsdp_status read_entry(loader *l, const fsdp_state_dict_entry *entry, const fsdp_weights_entry *source)
+{
+    FSDP_TRY(fsdp__hub_read_part(&l->reader, entry, source));
+    return l->listener && !l->reader.ended ? l->listener->arrived(l->listener->arg, entry) : FSDP_OK;
+}
+
 static fsdp_status read_all(loader *l)
 {
     fsdp_status status = FSDP_OK;
@@ -212,7 +220,7 @@ static fsdp_status read_all(loader *l)
     /* With a leader the other ranks are in the same collectives, whatever has failed here. */
     for (int64_t i = 0; i < l->state->count && !l->reader.ended && (l->group || status == FSDP_OK); i++)
         if (l->sources[i])
-            FSDP_KEEP_FIRST(status, fsdp__hub_read_part(&l->reader, &l->state->entries[i], l->sources[i]));
+            FSDP_KEEP_FIRST(status, read_entry(l, &l->state->entries[i], l->sources[i]));
     return status;
 }
 
@@ -237,13 +245,6 @@ static fsdp_status load(loader *l)
     return status;
 }
 
-fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config)
-{
-    if (!folder || !state)
-        return FSDP_FAIL(FSDP_INVALID, "cannot load a model: folder and state are required");
-    return load(&(loader){.folder = folder, .config = config, .state = state});
-}
-
 /* [collective] */
 static fsdp_status load_by_leader(loader *l)
 {
@@ -259,14 +260,29 @@ static fsdp_status load_by_leader(loader *l)
     return status;
 }
 
+fsdp_status fsdp__hub_load_each(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config,
+                                fsdp_process_group *group, const fsdp__hub_listener *listener)
+{
+    loader l = {.folder = folder, .config = config, .state = state, .group = group, .listener = listener};
+
+    if (!folder || !state)
+        return group ? fsdp_agree(group, FSDP_FAIL(FSDP_INVALID, "cannot load a model: folder, state and group are "
+                                                                 "required"))
+                     : FSDP_FAIL(FSDP_INVALID, "cannot load a model: folder and state are required");
+    return group ? load_by_leader(&l) : load(&l);
+}
+
+fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config)
+{
+    return fsdp__hub_load_each(folder, state, config, NULL, NULL);
+}
+
 fsdp_status fsdp_hub_load_by_leader(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config,
                                     fsdp_process_group *group)
 {
     if (!group)
         return FSDP_FAIL(FSDP_INVALID, "cannot load a model: folder, state and group are required");
-    if (!folder || !state)
-        return fsdp_agree(group, FSDP_FAIL(FSDP_INVALID, "cannot load a model: folder, state and group are required"));
-    return load_by_leader(&(loader){.folder = folder, .config = config, .state = state, .group = group});
+    return fsdp__hub_load_each(folder, state, config, group, NULL);
 }
 
 fsdp_status fsdp_hub_load_partly(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config,
