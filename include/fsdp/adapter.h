@@ -4,9 +4,9 @@
  *     fsdp_lora_options options = {.rank = 8, .alpha = 16, .target_count = 2,
  *                                  .targets = (const char *[]){"q_proj", "v_proj"}};
  *     fsdp_adapter_add(model, &options, &adapter);        // on the meta device, before the model is sharded
+ *     fsdp_adapter_quantize(adapter, FSDP_QUANTIZE_NF4);  // QLoRA
  *     fsdp_fully_shard(...); fsdp_module_materialize(model, device);
- *     fsdp_adapter_base_state_dict(adapter, &base);       // the model's own tensors
- *     fsdp_hub_load("folder", base, config);
+ *     fsdp_adapter_load_base(adapter, "folder", config);  // the model's own values
  *     fsdp_adapter_initialize(adapter, seed);             // or fsdp_adapter_load
  *     ... train ...
  *     fsdp_adapter_save(adapter, "out", "folder", group);
@@ -23,6 +23,7 @@
 #ifndef FSDP_ADAPTER_H
 #define FSDP_ADAPTER_H
 
+#include "fsdp/models.h"
 #include "fsdp/nn.h"
 #include "fsdp/state.h"
 
@@ -73,6 +74,29 @@ FSDP_API void fsdp_adapter_free(fsdp_adapter *adapter); /* NULL is allowed */
  * FSDP_UNSUPPORTED: modules are trained whole, so the base's values are gone. */
 FSDP_API fsdp_status fsdp_adapter_set_enabled(fsdp_adapter *adapter, bool enabled);
 
+/* How frozen weights are held in fewer bits, with bitsandbytes' numbers. */
+typedef enum fsdp_quantization {
+    FSDP_QUANTIZE_NONE,
+    FSDP_QUANTIZE_NF4, /* 4 bits: blocks of 64 elements of the weight as it is stored, row-major, with a scale in f32 */
+    FSDP_QUANTIZE_INT8 /* 8 bits: rows of the weight as it is stored, with a scale in f32 */
+} fsdp_quantization;
+
+/* Holds the frozen weights of all Linear and Conv1D layers but the head and what is trained whole in fewer bits
+ * (QLoRA), whether they are adapted or not: a weight becomes a U8 tensor of two dimensions, of which each row has a
+ * scale and the codes of a block, or of a row of the weight. So it is sharded, in dimension 0, between blocks: each
+ * world has the same numbers, and gathers move the codes. Forwards and backwards decode a weight to the dtype of the
+ * layer's input where they use it, and let it go. FSDP_STATE: a layer is not on the meta device, is sharded or
+ * replicated, or quantized already; nothing is changed then. The fsdp1 door refuses such a model, since its units have
+ * one dtype. */
+FSDP_API fsdp_status fsdp_adapter_quantize(fsdp_adapter *adapter, fsdp_quantization kind);
+
+/* Loads the model's own values as fsdp_hub_load does, quantized or not. Of a weight that is quantized each rank reads
+ * the elements whose codes it has, in float32 on the host, one weight at a time. Call fsdp_agree on the result. */
+FSDP_API fsdp_status fsdp_adapter_load_base(fsdp_adapter *adapter, const char *folder, const fsdp_model_config *config);
+/* Does what fsdp_module_initialize does with the model; a weight that is quantized gets the codes of the values that it
+ * would have got. [collective] */
+FSDP_API fsdp_status fsdp_adapter_initialize_base(fsdp_adapter *adapter, uint64_t seed);
+
 /* List the adapted layers, in the order of the tree. */
 FSDP_API int64_t fsdp_adapter_count(const fsdp_adapter *adapter);
 typedef struct fsdp_adapter_layer {
@@ -86,7 +110,8 @@ FSDP_API fsdp_adapter_layer fsdp_adapter_layer_at(const fsdp_adapter *adapter, i
 /* ---- values ---- */
 
 /* Make state dicts: of the adapter's parameters, with the modules that are trained whole; and of the model's own
- * parameters and buffers, those modules included. Names are the model's. [as fsdp_state_dict_from_module] */
+ * parameters and buffers, those modules included, but not weights that are quantized. Names are the model's. [as
+ * fsdp_state_dict_from_module] */
 FSDP_API fsdp_status fsdp_adapter_state_dict(const fsdp_adapter *adapter, fsdp_state_dict **out);
 FSDP_API fsdp_status fsdp_adapter_base_state_dict(const fsdp_adapter *adapter, fsdp_state_dict **out);
 
@@ -97,7 +122,8 @@ FSDP_API fsdp_status fsdp_adapter_initialize(fsdp_adapter *adapter, uint64_t see
 /* Makes a state dict of the model with the adapter in its weights, W + s B A or (m / n) V, under the base's names.
  * Weights that change are copies on the host, distributed as they are in the model, and rounded to their dtype once;
  * other entries are the model's tensors. `from` has the values: a state dict of the whole model; NULL: the model
- * itself. Whether the adapter is on does not matter. Errors name the tensor that is missing, has another shape, or is
+ * itself, of which weights that are quantized are decoded, and have the dtype that they had before. Whether the adapter
+ * is on does not matter. Errors name the tensor that is missing, has another shape, or is
  * on the meta device. Every rank holds one whole weight at a time. [collective] */
 FSDP_API fsdp_status fsdp_adapter_merge(const fsdp_adapter *adapter, const fsdp_state_dict *from,
                                         fsdp_state_dict **out);

@@ -23,6 +23,12 @@ typedef struct fsdp__adapted {
     double alpha;
 } fsdp__adapted;
 
+/* A layer whose frozen weight is held in fewer bits. */
+typedef struct fsdp__coded_layer {
+    char *name;          /* of its weight */
+    fsdp_module *module; /* a reference */
+} fsdp__coded_layer;
+
 struct fsdp_adapter {
     fsdp_module *model; /* a reference */
     fsdp_lora_options *options;
@@ -30,12 +36,19 @@ struct fsdp_adapter {
     int64_t count, capacity;
     char **saved; /* names of the modules that are trained whole */
     int64_t saved_count, saved_capacity;
+    fsdp__coded_layer *coded;
+    int64_t coded_count, coded_capacity;
 };
 
 /* ---- add.c ---- */
 
 /* Refuses an adapter that is NULL; `what` was to be done with it. */
 fsdp_status fsdp__adapter_check(const fsdp_adapter *adapter, const char *what);
+/* Returns another name of the weight of a module that has one: the model uses it elsewhere, too. NULL: there is none.
+ */
+const char *fsdp__adapter_shared_with(const fsdp_named_modules *all, const fsdp_module *module);
+/* What the output head is called, which gets no adapter and keeps its dtype. */
+#define FSDP__ADAPTER_HEAD "lm_head"
 
 /* ---- lora.c ---- */
 
@@ -63,6 +76,8 @@ fsdp_status fsdp__adapter_peft_state(const fsdp_adapter *adapter, const fsdp_sta
 /* Return whether the model's tensor of this name belongs to the adapter; whether it is an A, B or m. */
 bool fsdp__adapter_owns(const fsdp_adapter *adapter, const char *name);
 bool fsdp__adapter_is_low_rank(const char *name);
+/* Returns the layer whose weight of this name is held in fewer bits; NULL: it is not. */
+const fsdp__coded_layer *fsdp__adapter_coded(const fsdp_adapter *adapter, const char *name);
 
 /* ---- folder.c ---- */
 

@@ -9,7 +9,6 @@
 #include "nn/layers.h"
 
 #define ALL_LINEAR "all-linear"
-#define HEAD "lm_head"
 
 /* ---- which layers ---- */
 
@@ -44,13 +43,13 @@ static fsdp_status is_target(const fsdp_lora_options *o, const fsdp_named_module
         return FSDP_OK;
     if (o->target_regex)
         return fsdp__adapter_regex(o->target_regex, m->name, false, out);
-    *out = is_all_linear(o) ? fsdp__layer_form_of(m->module) != FSDP__LAYER_OTHER && !fsdp__adapter_ends(m->name, HEAD)
-                            : is_in(m->name, o->targets, o->target_count);
+    *out = is_all_linear(o)
+               ? fsdp__layer_form_of(m->module) != FSDP__LAYER_OTHER && !fsdp__adapter_ends(m->name, FSDP__ADAPTER_HEAD)
+               : is_in(m->name, o->targets, o->target_count);
     return FSDP_OK;
 }
 
-/* Finds another name of the module's weight: the model uses it elsewhere, too. */
-static const char *shared_with(const fsdp_named_modules *all, const fsdp_module *module)
+const char *fsdp__adapter_shared_with(const fsdp_named_modules *all, const fsdp_module *module)
 {
     const fsdp_tensor *weight = *module->parts->parameters[0].slot;
 
@@ -66,13 +65,13 @@ static fsdp_status check_layer(const fsdp_named_modules *all, const fsdp_named_m
     const char *shared;
 
     if (fsdp__layer_form_of(m->module) == FSDP__LAYER_OTHER)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "cannot adapt '%s', of type %s%s: adapters go beside layers of type Linear and Conv1D",
-                         m->name, m->module->type->name,
-                         fsdp__adapter_ends(m->name, HEAD) ? ", the head, which computes the loss (modules_to_save "
-                                                             "trains it whole)"
-                                                           : "");
-    shared = shared_with(all, m->module);
+        return FSDP_FAIL(
+            FSDP_UNSUPPORTED, "cannot adapt '%s', of type %s%s: adapters go beside layers of type Linear and Conv1D",
+            m->name, m->module->type->name,
+            fsdp__adapter_ends(m->name, FSDP__ADAPTER_HEAD) ? ", the head, which computes the loss (modules_to_save "
+                                                              "trains it whole)"
+                                                            : "");
+    shared = fsdp__adapter_shared_with(all, m->module);
     if (shared)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot adapt '%s': its weight is that of '%s', too", m->name, shared);
     return FSDP_OK;
@@ -128,7 +127,7 @@ static fsdp_status adapt_targets(fsdp_adapter *adapter, const fsdp_named_modules
 
 static fsdp_status keep_module(fsdp_adapter *adapter, const fsdp_named_modules *all, const fsdp_named_module *m)
 {
-    const char *shared = m->module->parts->parameter_count > 0 ? shared_with(all, m->module) : NULL;
+    const char *shared = m->module->parts->parameter_count > 0 ? fsdp__adapter_shared_with(all, m->module) : NULL;
 
     if (shared)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
@@ -240,6 +239,11 @@ void fsdp_adapter_free(fsdp_adapter *adapter)
     }
     for (int64_t i = 0; i < adapter->saved_count; i++)
         fsdp__free(adapter->saved[i]);
+    for (int64_t i = 0; i < adapter->coded_count; i++) {
+        fsdp__free(adapter->coded[i].name);
+        fsdp_module_unref(adapter->coded[i].module);
+    }
+    fsdp__free(adapter->coded);
     fsdp__free(adapter->items);
     fsdp__free(adapter->saved);
     fsdp_lora_options_free(adapter->options);

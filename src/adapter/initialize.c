@@ -1,9 +1,11 @@
-/* initialize.c - first values of an adapter's tensors. */
+/* initialize.c - first values of an adapter's tensors, and of a base in fewer bits. */
 #include <math.h>
 
 #include "adapter/adapter.h"
 #include "adapter/merge.h"
+#include "adapter/quantize.h"
 #include "base/text.h"
+#include "nn/layers.h"
 #include "state/entry.h"
 
 typedef struct filler {
@@ -68,4 +70,23 @@ fsdp_status fsdp_adapter_initialize(fsdp_adapter *adapter, uint64_t seed)
     FSDP_TRY(check_values(adapter, state));
     FSDP_TRY(fill_entries(state, seed));
     return adapter->options->dora ? fsdp__adapter_set_magnitudes(adapter, state) : FSDP_OK;
+}
+
+/* What a weight in fewer bits would have got is made as any other's, and encoded. */
+fsdp_status fsdp_adapter_initialize_base(fsdp_adapter *adapter, uint64_t seed)
+{
+    FSDP__SCOPED(fsdp__base_values_release) fsdp__base_values values = {0};
+
+    FSDP_TRY(fsdp__adapter_check(adapter, "initialize its base"));
+    FSDP_TRY(fsdp_module_initialize(adapter->model, seed));
+    FSDP_TRY(fsdp__base_values_begin(adapter, &values));
+    for (int64_t i = 0; i < values.state->count; i++) {
+        const fsdp_state_dict_entry *entry = &values.state->entries[i];
+        const fsdp__coded_layer *layer = fsdp__adapter_coded(adapter, entry->name);
+
+        if (layer)
+            FSDP_TRY(fill(entry, fsdp__layer_code_of(layer->module)->init, seed));
+        FSDP_TRY(fsdp__base_values_arrived(&values, entry));
+    }
+    return FSDP_OK;
 }

@@ -31,7 +31,7 @@ static fsdp_tensor *low_rank(const fsdp__lora *l, fsdp_tensor *x)
 /* Returns W (out,in) in the adapter's dtype, a view where it can be one. */
 static fsdp_tensor *base_weight(const fsdp__lora *l, fsdp_dtype dtype)
 {
-    fsdp_tensor *w = fsdp_cast(l->layer->weight, dtype);
+    fsdp_tensor *w = fsdp__layer_weight(&l->layer->base, dtype);
 
     return l->transposed ? fsdp_transpose(w, 0, 1) : w;
 }
@@ -56,12 +56,10 @@ static fsdp_tensor *row_norms(const fsdp__lora *l)
 static fsdp_tensor *base_product(const fsdp__lora *l, fsdp_tensor *x, fsdp_tensor *output, bool dropped)
 {
     fsdp_dtype dtype = fsdp_tensor_dtype(x);
-    fsdp_tensor *weight = l->layer->weight, *bias = l->layer->bias;
+    fsdp_tensor *bias = l->layer->bias;
 
-    if (dropped && l->transposed)
-        return fsdp_conv1d(x, fsdp_cast(weight, dtype), FSDP_NO_BIAS);
     if (dropped)
-        return fsdp_linear(x, fsdp_cast(weight, dtype), FSDP_NO_BIAS);
+        return fsdp__layer_product(&l->layer->base, x, FSDP_NO_BIAS);
     output = fsdp_cast(output, dtype);
     return bias ? fsdp_sub(output, fsdp_cast(bias, dtype)) : output;
 }

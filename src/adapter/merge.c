@@ -5,7 +5,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "adapter/quantize.h"
 #include "base/alloc.h"
+#include "nn/layers.h"
 #include "state/entry.h"
 #include "tensor/tensor.h"
 
@@ -24,6 +26,27 @@ static void factors_release(factors *f)
     fsdp__free(f->left);
     fsdp__free(f->right);
     fsdp__free(f->ratio);
+}
+
+/* Where the values come from. */
+typedef struct source {
+    const fsdp_adapter *adapter;
+    const fsdp_state_dict *state;
+} source;
+
+/* Makes a state dict of one entry, a weight in fewer bits decoded. */
+static fsdp_status decoded(const source *from, const fsdp_state_dict_entry *entry, fsdp_state_dict **out)
+{
+    const fsdp__coded_layer *layer = fsdp__adapter_coded(from->adapter, entry->name);
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *one = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *part = NULL;
+
+    if (layer && fsdp_tensor_dtype(entry->tensor) == FSDP_U8 && !fsdp_device_is_meta(fsdp_tensor_device(entry->tensor)))
+        FSDP_TRY(fsdp__coded_layer_decode(layer, entry->tensor, &part));
+    FSDP_TRY(fsdp_state_dict_create(&one));
+    FSDP_TRY(fsdp_state_dict_add(one, entry->name, part ? part : entry->tensor));
+    *out = fsdp__take(&one);
+    return FSDP_OK;
 }
 
 /* ---- whole tensors ---- */
@@ -57,19 +80,18 @@ static fsdp_status check_entry(const fsdp_state_dict_entry *entry, int64_t rows,
 
 /* Gets the whole tensor (rows,cols), or a vector if `cols` is -1, as floats, on every rank; fsdp__free it. [collective]
  */
-static fsdp_status gather(const fsdp_state_dict *state, const char *layer, const char *part, int64_t rows, int64_t cols,
+static fsdp_status gather(const source *from, const char *layer, const char *part, int64_t rows, int64_t cols,
                           float **out)
 {
-    const fsdp_state_dict_entry *entry = part_of(state, layer, part);
+    const fsdp_state_dict_entry *entry = part_of(from->state, layer, part);
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *one = NULL, *whole = NULL;
     FSDP__FREED float *values = NULL;
     const fsdp_tensor *t;
 
     if (!entry)
         return fsdp_last_status();
-    FSDP_TRY(check_entry(entry, rows, cols));
-    FSDP_TRY(fsdp_state_dict_create(&one));
-    FSDP_TRY(fsdp_state_dict_add(one, entry->name, entry->tensor));
+    FSDP_TRY(decoded(from, entry, &one));
+    FSDP_TRY(check_entry(one->entries, rows, cols));
     FSDP_TRY(fsdp_state_dict_gather(one, NULL, &whole));
     t = whole->entries[0].tensor;
     FSDP__TRY_NEW(values = fsdp__malloc((size_t)fsdp_tensor_numel(t) * sizeof *values + 1));
@@ -86,13 +108,13 @@ static void transpose(const float *from, int64_t rows, int64_t cols, float *to)
 }
 
 /* Gets A and B in the order that the weight is stored in. [collective] */
-static fsdp_status gather_factors(const fsdp_state_dict *state, const fsdp__adapted *item, factors *f)
+static fsdp_status gather_factors(const source *from, const fsdp__adapted *item, factors *f)
 {
     FSDP__FREED float *a = NULL, *b = NULL;
 
     *f = (factors){.rows = item->out, .cols = item->in, .rank = item->rank, .scaling = item->lora->scaling};
-    FSDP_TRY(gather(state, item->name, "lora_A.weight", item->rank, item->in, &a));
-    FSDP_TRY(gather(state, item->name, "lora_B.weight", item->out, item->rank, &b));
+    FSDP_TRY(gather(from, item->name, "lora_A.weight", item->rank, item->in, &a));
+    FSDP_TRY(gather(from, item->name, "lora_B.weight", item->out, item->rank, &b));
     if (!item->lora->transposed) {
         f->left = fsdp__take(&b);
         f->right = fsdp__take(&a);
@@ -153,26 +175,26 @@ static fsdp_status norms(const factors *f, float *weight, float **out)
 }
 
 /* Gets the norms of a layer's outputs; fsdp__free them. [collective] */
-static fsdp_status layer_norms(const fsdp_state_dict *state, const fsdp__adapted *item, const factors *f, float **out)
+static fsdp_status layer_norms(const source *from, const fsdp__adapted *item, const factors *f, float **out)
 {
     FSDP__FREED float *weight = NULL;
 
-    FSDP_TRY(gather(state, item->name, "weight", f->rows, f->cols, &weight));
+    FSDP_TRY(gather(from, item->name, "weight", f->rows, f->cols, &weight));
     return norms(f, weight, out);
 }
 
 /* ---- merging ---- */
 
 /* Gets everything that a layer's merged weight needs besides W. [collective] */
-static fsdp_status prepare(const fsdp_state_dict *state, const fsdp__adapted *item, factors *f)
+static fsdp_status prepare(const source *from, const fsdp__adapted *item, factors *f)
 {
     FSDP__FREED float *n = NULL;
 
-    FSDP_TRY(gather_factors(state, item, f));
+    FSDP_TRY(gather_factors(from, item, f));
     if (!item->lora->magnitude)
         return FSDP_OK;
-    FSDP_TRY(layer_norms(state, item, f, &n));
-    FSDP_TRY(gather(state, item->name, "lora_magnitude_vector.weight", item->out, -1, &f->ratio));
+    FSDP_TRY(layer_norms(from, item, f, &n));
+    FSDP_TRY(gather(from, item->name, "lora_magnitude_vector.weight", item->out, -1, &f->ratio));
     for (int64_t i = 0; i < item->out; i++)
         f->ratio[i] /= n[i];
     return FSDP_OK;
@@ -199,8 +221,8 @@ static fsdp_status merge_run(void *arg, int64_t global, int64_t local, int64_t n
     return FSDP_OK;
 }
 
-/* Makes a copy of this rank's part of W, merged, on the host. */
-static fsdp_status merge_part(const fsdp_state_dict_entry *entry, const factors *f, fsdp_tensor **out)
+/* Makes a copy of this rank's part of W on the host, merged, in `dtype`. Without factors it is merged with nothing. */
+static fsdp_status merge_part(const fsdp_state_dict_entry *entry, const factors *f, fsdp_dtype dtype, fsdp_tensor **out)
 {
     const fsdp_tensor *w = entry->tensor;
     const fsdp_distribution *distribution = fsdp_tensor_distribution(w);
@@ -210,9 +232,10 @@ static fsdp_status merge_part(const fsdp_state_dict_entry *entry, const factors 
 
     FSDP__TRY_NEW(values);
     FSDP_TRY(fsdp_tensor_read(w, FSDP_F32, values));
-    FSDP_TRY(fsdp_state_dict_entry_runs(entry, merge_run, &m));
-    FSDP_TRY(fsdp_tensor_create(fsdp_cpu(fsdp_device_context(fsdp_tensor_device(w))), fsdp_tensor_dtype(w),
-                                fsdp_tensor_ndim(w), fsdp_tensor_shape(w), FSDP_MEMORY_WORKSPACE, &copy));
+    if (f)
+        FSDP_TRY(fsdp_state_dict_entry_runs(entry, merge_run, &m));
+    FSDP_TRY(fsdp_tensor_create(fsdp_cpu(fsdp_device_context(fsdp_tensor_device(w))), dtype, fsdp_tensor_ndim(w),
+                                fsdp_tensor_shape(w), FSDP_MEMORY_WORKSPACE, &copy));
     if (distribution)
         FSDP_TRY(fsdp_tensor_set_distribution(copy, distribution));
     FSDP_TRY(fsdp_tensor_write(copy, FSDP_F32, values));
@@ -231,19 +254,24 @@ static const fsdp__adapted *adapted_of(const fsdp_adapter *adapter, const char *
     return NULL;
 }
 
-static fsdp_status merge_entry(const fsdp_adapter *adapter, const fsdp_state_dict *all,
-                               const fsdp_state_dict_entry *entry, fsdp_state_dict *out)
+static fsdp_status merge_entry(const source *from, const fsdp_state_dict_entry *entry, fsdp_state_dict *out)
 {
-    const fsdp__adapted *item = adapted_of(adapter, entry->name);
+    const fsdp__adapted *item = adapted_of(from->adapter, entry->name);
+    const fsdp__coded_layer *coded = fsdp__adapter_coded(from->adapter, entry->name);
+    fsdp_dtype dtype = coded ? fsdp__layer_code_of(coded->module)->dtype : fsdp_tensor_dtype(entry->tensor);
     FSDP__SCOPED(factors_release) factors f = {0};
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *base = NULL;
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *merged = NULL;
 
-    if (!item)
+    if (!item && !coded)
         return fsdp_state_dict_add(out, entry->name, entry->tensor);
-    FSDP_TRY(item->lora->transposed ? check_entry(entry, item->in, item->out)
-                                    : check_entry(entry, item->out, item->in));
-    FSDP_TRY(prepare(all, item, &f));
-    FSDP_TRY(merge_part(entry, &f, &merged));
+    FSDP_TRY(decoded(from, entry, &base));
+    if (item) {
+        FSDP_TRY(item->lora->transposed ? check_entry(base->entries, item->in, item->out)
+                                        : check_entry(base->entries, item->out, item->in));
+        FSDP_TRY(prepare(from, item, &f));
+    }
+    FSDP_TRY(merge_part(base->entries, item ? &f : NULL, dtype, &merged));
     return fsdp_state_dict_add(out, entry->name, merged);
 }
 
@@ -262,7 +290,7 @@ fsdp_status fsdp_adapter_merge(const fsdp_adapter *adapter, const fsdp_state_dic
     FSDP_TRY(fsdp_state_dict_create(&merged));
     for (int64_t i = 0; i < from->count; i++)
         if (!fsdp__adapter_is_low_rank(from->entries[i].name))
-            FSDP_TRY(merge_entry(adapter, from, &from->entries[i], merged));
+            FSDP_TRY(merge_entry(&(source){adapter, from}, &from->entries[i], merged));
     *out = fsdp__take(&merged);
     return FSDP_OK;
 }
@@ -290,13 +318,15 @@ static fsdp_status set_magnitude(const fsdp_state_dict *state, const fsdp__adapt
 
 fsdp_status fsdp__adapter_set_magnitudes(const fsdp_adapter *adapter, const fsdp_state_dict *state)
 {
+    const source from = {adapter, state};
+
     for (int64_t i = 0; i < adapter->count; i++) {
         const fsdp__adapted *item = &adapter->items[i];
         FSDP__SCOPED(factors_release) factors f = {0};
         FSDP__FREED float *n = NULL;
 
-        FSDP_TRY(gather_factors(state, item, &f));
-        FSDP_TRY(layer_norms(state, item, &f, &n));
+        FSDP_TRY(gather_factors(&from, item, &f));
+        FSDP_TRY(layer_norms(&from, item, &f, &n));
         FSDP_TRY(set_magnitude(state, item, n));
     }
     return FSDP_OK;

@@ -38,6 +38,14 @@ bool fsdp__adapter_owns(const fsdp_adapter *adapter, const char *name)
     return fsdp__adapter_is_low_rank(name) || is_saved(adapter, name);
 }
 
+const fsdp__coded_layer *fsdp__adapter_coded(const fsdp_adapter *adapter, const char *name)
+{
+    for (int64_t i = 0; i < adapter->coded_count; i++)
+        if (strcmp(adapter->coded[i].name, name) == 0)
+            return &adapter->coded[i];
+    return NULL;
+}
+
 /* ---- state dicts ---- */
 
 typedef enum part {
@@ -65,7 +73,8 @@ static fsdp_status select_entries(const fsdp_adapter *adapter, const fsdp_state_
     for (int64_t i = 0; i < all->count; i++) {
         const fsdp_state_dict_entry *entry = &all->entries[i];
 
-        if (wanted == BASE ? fsdp__adapter_is_low_rank(entry->name) : !fsdp__adapter_owns(adapter, entry->name))
+        if (wanted == BASE ? fsdp__adapter_is_low_rank(entry->name) || fsdp__adapter_coded(adapter, entry->name) != NULL
+                           : !fsdp__adapter_owns(adapter, entry->name))
             continue;
         FSDP_TRY(wanted == PEFT ? add_peft(state, entry) : fsdp_state_dict_add(state, entry->name, entry->tensor));
     }
