@@ -292,30 +292,60 @@ static fsdp_status encode_completion(const fsdp_chat *chat, fsdp_encoder *encode
     return FSDP_OK;
 }
 
+static const char *const usual_roles[] = {"system", "user", "assistant", "tool"};
+
+static bool is_usual(const char *role)
+{
+    for (size_t i = 0; i < FSDP__COUNT_OF(usual_roles); i++)
+        if (strcmp(usual_roles[i], role) == 0)
+            return true;
+    return false;
+}
+
+/* Finds out whether a conversation has the same text without a message. One that cannot be rendered has not. */
+static fsdp_status is_left_out(const fsdp_chat *chat, const json_t *conversation, size_t number,
+                               const fsdp_chat_options *options, const fsdp__rendered *all, bool *out)
+{
+    json_auto_t *without = json_copy((json_t *)conversation);
+    json_auto_t *messages = json_copy(json_object_get(conversation, "messages"));
+    RENDERED text = {0};
+    fsdp_status status;
+    bool held;
+
+    *out = false;
+    if (!without || !messages || json_object_set(without, "messages", messages) != 0)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot hold a conversation");
+    (void)json_array_remove(messages, number);
+    held = fsdp_hold_error(true);
+    status = fsdp__chat_render(chat, without, json_array_size(messages), options->prompt, options->now, &text);
+    fsdp_release_error(held);
+    if (status == FSDP_NO_MEMORY)
+        return FSDP_FAIL(status, "cannot render a conversation");
+    *out = status == FSDP_OK && text.bytes == all->bytes && memcmp(text.text, all->text, all->bytes) == 0;
+    return FSDP_OK;
+}
+
 /* Refuses a message of a role that templates mostly do not know, and of which this one has written nothing: what is
  * left out so is missed by nobody. */
-static fsdp_status check_roles(const json_t *conversation, const fsdp__rendered *all)
+static fsdp_status check_roles(const fsdp_chat *chat, const json_t *conversation, const fsdp_chat_options *options,
+                               const fsdp__rendered *all)
 {
-    static const char *const usual[] = {"system", "user", "assistant", "tool"};
     const json_t *message;
     size_t number;
 
     json_array_foreach(json_object_get(conversation, "messages"), number, message)
     {
         const char *role = json_string_value(json_object_get(message, "role"));
-        const char *content = json_string_value(json_object_get(message, "content"));
-        bool known = false;
+        bool left_out = false;
 
-        for (size_t i = 0; i < FSDP__COUNT_OF(usual); i++)
-            known = known || strcmp(usual[i], role) == 0;
-        if (known || !content)
-            continue;
-        content += strspn(content, " \t\r\n");
-        if (!memmem(all->text, all->bytes, content, strcspn(content, "\r\n")))
+        if (!is_usual(role))
+            FSDP_TRY(is_left_out(chat, conversation, number, options, all, &left_out));
+        if (left_out)
             return FSDP_FAIL(FSDP_FORMAT,
-                             "message %zu has the role '%s', of which the chat template writes nothing: "
-                             "it may know %s, %s, %s and %s only",
-                             number + 1, FSDP__SHOWN_NAME(role), usual[0], usual[1], usual[2], usual[3]);
+                             "message %zu has the role '%s', of which the chat template writes nothing: it may know "
+                             "%s, %s, %s and %s only",
+                             number + 1, FSDP__SHOWN_NAME(role), usual_roles[0], usual_roles[1], usual_roles[2],
+                             usual_roles[3]);
     }
     return FSDP_OK;
 }
@@ -331,7 +361,7 @@ fsdp_status fsdp__chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, cons
     if (json_object_get(conversation, "prompt"))
         return encode_completion(chat, encoder, conversation, options, out);
     FSDP_TRY(fsdp__chat_render(chat, conversation, count, options->prompt, options->now, &all));
-    FSDP_TRY(check_roles(conversation, &all));
+    FSDP_TRY(check_roles(chat, conversation, options, &all));
     if (!options->no_mask)
         FSDP_TRY(find_learned(chat, conversation, options, &all, &learned));
     FSDP_TRY(encode_text(chat, encoder, all.text, all.bytes, out));

@@ -257,13 +257,15 @@ TEST_WITH(a_role_of_which_the_template_writes_nothing_is_refused, setup, teardow
 {
     static const char template[] =
         "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-        "<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+        "<|im_end|>\n{% elif m.role == 'ipython' %}{{ m.content | tojson }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
     fixture *f = *state;
 
     fsdp_chat_close(f->chat);
     chat_folder_write(f->folder, template);
     CHECK_OK(fsdp_chat_open(f->folder, f->tokenizer, NULL, &f->chat));
     CHECK_OK(make(f, GOOD, false, NULL));
+    CHECK_OK(make(f, "{\"messages\": [" TURN("ipython", "\\\"a\\\"") ", " TURN("assistant", "b") "]}\n", false, NULL));
     CHECK_ERROR(make(f, GOOD "{\"messages\": [" TURN("human", " why") ", " TURN("assistant", "b") "]}\n", false, NULL),
                 FSDP_FORMAT, "chat.jsonl': line 2: message 1 has the role 'human', of which the chat template writes");
 }
