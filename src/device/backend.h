@@ -20,6 +20,9 @@ typedef struct fsdp__backend {
     /* One product of several weights that lie side by side takes less time than a product of each
      * (fsdp_linear_group). */
     bool joins_products;
+    /* A head and its loss take at least so many rows at a time; 0: as few as are worth reading the weight for. */
+    int head_rows;
+    bool narrow_logits; /* their logits are in the dtype of the weight, which may have 16 bits; otherwise in f32 */
 
     /* Optional. Counts the devices that there are, of which ranks take turns; fails, and says why, where there is none.
      * NULL: a rank takes the first. [thread-safe] */

@@ -55,6 +55,16 @@ bool fsdp__device_joins_products(const fsdp_device *device)
     return device->backend->joins_products;
 }
 
+int64_t fsdp__device_head_rows(const fsdp_device *device)
+{
+    return device->backend->head_rows;
+}
+
+bool fsdp__device_narrow_logits(const fsdp_device *device)
+{
+    return device->backend->narrow_logits;
+}
+
 fsdp_stream *fsdp_device_stream(fsdp_device *device)
 {
     return device->stream;

@@ -77,6 +77,9 @@ bool fsdp__device_host_access(const fsdp_device *device);
 bool fsdp__device_shared_memory(const fsdp_device *device);
 /* Returns whether one product of several weights is better than several. */
 bool fsdp__device_joins_products(const fsdp_device *device);
+/* Return how many rows a head and its loss take at a time at least, and whether logits have the dtype of its weight. */
+int64_t fsdp__device_head_rows(const fsdp_device *device);
+bool fsdp__device_narrow_logits(const fsdp_device *device);
 
 /* ---- memory ---- */
 

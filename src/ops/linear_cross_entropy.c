@@ -1,15 +1,17 @@
 /* linear_cross_entropy.c - the head and its loss, computed a few rows at a time.
  *
- * Only the logits of one chunk exist at a time, in f32. If gradients are wanted they are made before the next chunk: dx
- * chunk by chunk, the weight's by accumulating products, straight into the tensor that will be its gradient. If the
- * weight has 16 bits so has the gradient of the logits, rounded once: matrix units multiply it as it is. */
+ * Only the logits of one chunk exist at a time, in f32, or on a device that says so in the dtype of the weight. If
+ * gradients are wanted they are made before the next chunk: dx chunk by chunk, the weight's by accumulating products,
+ * straight into the tensor that will be its gradient. If the weight has 16 bits so has the gradient of the logits,
+ * rounded once: matrix units multiply it as it is. The gradient takes the place of logits of its dtype. */
 #include "ops/loss.h"
 
 #include <math.h>
 
 #include "base/compiler.h"
 
-/* A chunk's logits take about CHUNK_BYTES, but a product needs some rows to be worth reading the weight for. */
+/* Logits of a chunk take about CHUNK_BYTES, but a product needs some rows to be worth reading the weight for: those of
+ * the device, or CHUNK_MIN_ROWS. */
 enum {
     CHUNK_BYTES = 64 << 20,
     CHUNK_MIN_ROWS = 128
@@ -18,8 +20,9 @@ enum {
 typedef struct head {
     fsdp_tensor *x, *targets; /* (N,C), (N) */
     fsdp__matrix weight;      /* (V,C) */
-    fsdp_tensor *logits;      /* (chunk,V) f32 */
-    fsdp_tensor *dlogits; /* (chunk,V), in the dtype of the weight; if that is f32, the logits are overwritten by it */
+    fsdp_dtype logits_dtype;
+    fsdp_tensor *logits;  /* (chunk,V) */
+    fsdp_tensor *dlogits; /* (chunk,V), in the dtype of the weight; may be the logits */
     fsdp_tensor *dx;      /* (N,C) or NULL */
     fsdp_tensor *dweight; /* (V,C) or NULL; f32 if the sum needs it */
     fsdp_tensor *loss;    /* () f32 */
@@ -47,7 +50,7 @@ static fsdp_status chunk_loss(const head *h, const fsdp_tensor *logits, const fs
                                            .cols = logits->shape[1],
                                            .loss_scale = h->scale * h->unit,
                                            .ignore_index = FSDP_IGNORE_TARGET,
-                                           .dtype = FSDP_F32,
+                                           .dtype = logits->dtype,
                                            .dlogits_dtype = dlogits ? dlogits->dtype : FSDP_F32,
                                            .accumulate_loss = !first,
                                            .softcap = h->softcap};
@@ -77,12 +80,13 @@ static fsdp_status chunk(const head *h, int64_t first, int64_t rows)
     return FSDP_OK;
 }
 
-/* Returns the number of rows in a chunk. */
+/* Returns the number of rows in a chunk. The device's are of f32: of half as many bytes there may be twice as many. */
 static int64_t chunk_rows(const head *h)
 {
     int64_t rows = CHUNK_BYTES / (4 * FSDP__MAX(h->weight.rows, 1));
+    int64_t least = fsdp__device_head_rows(h->x->storage->device) * 4 / (int64_t)fsdp_dtype_size(h->logits_dtype);
 
-    return FSDP__MIN(FSDP__MAX(rows, CHUNK_MIN_ROWS), h->x->shape[0]);
+    return FSDP__MIN(FSDP__MAX(rows, FSDP__MAX(least, (int64_t)CHUNK_MIN_ROWS)), h->x->shape[0]);
 }
 
 /* Makes the workspace of a chunk, which all chunks use in turn. */
@@ -91,10 +95,10 @@ static fsdp_status make_logits(head *h, int64_t rows)
     fsdp_device *device = h->x->storage->device;
     const int64_t shape[] = {rows, h->weight.rows};
 
-    FSDP_TRY(fsdp_tensor_create(device, FSDP_F32, 2, shape, FSDP_MEMORY_WORKSPACE, &h->logits));
+    FSDP_TRY(fsdp_tensor_create(device, h->logits_dtype, 2, shape, FSDP_MEMORY_WORKSPACE, &h->logits));
     if (!h->dx && !h->dweight)
         return FSDP_OK;
-    if (h->weight.dtype == FSDP_F32)
+    if (h->weight.dtype == h->logits_dtype)
         h->dlogits = fsdp_tensor_ref(h->logits);
     else
         FSDP_TRY(fsdp_tensor_create(device, h->weight.dtype, 2, shape, FSDP_MEMORY_WORKSPACE, &h->dlogits));
@@ -189,6 +193,7 @@ fsdp_tensor *fsdp_linear_cross_entropy_with(fsdp_tensor *x, fsdp_tensor *weight,
     h.loss = fsdp_empty(x->storage->device, FSDP_F32, 0, NULL); /* () */
     if (!from || !h.loss || fsdp__matrix_of(weight, &h.weight) != FSDP_OK)
         return NULL;
+    h.logits_dtype = fsdp__device_narrow_logits(x->storage->device) ? weight->dtype : FSDP_F32;
     recording = fsdp__will_record(inputs, 2);
     if (recording)
         h.unit = state.unit = fsdp__loss_unit(weight->dtype);

@@ -111,6 +111,8 @@ static fsdp_status dry_gpu_copy_to_host(fsdp_stream *stream, void *host, const v
 const fsdp__backend fsdp__backend_dry_gpu = {
     .name = "dry-gpu",
     .joins_products = true,
+    .head_rows = 2048,
+    .narrow_logits = true,
     .copy_to_host = dry_gpu_copy_to_host,
     .stream_create = behind_stream_create,
     WITHOUT_BYTES,
