@@ -200,12 +200,9 @@ static fsdp_status read_numbers(session *s, texts *t)
     int64_t ranks = 1, steps = STEPS, rounds = ROUNDS;
 
     FSDP_TRY(fsdp__torchrun_read("compare", &t->torchrun, &t->ranks));
-    if (t->ranks)
-        FSDP_TRY(fsdp__args_integer("-n", t->ranks, 1, FSDP__MOST_RANKS, &ranks));
-    if (t->steps)
-        FSDP_TRY(fsdp__args_integer("--steps", t->steps, 1, FSDP__MEASURED_STEPS, &steps));
-    if (t->rounds)
-        FSDP_TRY(fsdp__args_integer("--rounds", t->rounds, 1, 1000, &rounds));
+    FSDP_TRY(fsdp__args_integer("-n", t->ranks, 1, FSDP__MOST_RANKS, &ranks));
+    FSDP_TRY(fsdp__args_integer("--steps", t->steps, 1, FSDP__MEASURED_STEPS, &steps));
+    FSDP_TRY(fsdp__args_integer("--rounds", t->rounds, 1, 1000, &rounds));
     s->comparison.ranks = (int)ranks;
     s->comparison.steps = (int)steps;
     s->comparison.rounds = (int)rounds;

@@ -435,10 +435,8 @@ static fsdp_status read_line(conversion *c, const char *ranks, const char *dtype
 {
     int64_t count = 0;
 
-    if (ranks)
-        FSDP_TRY(fsdp__args_integer("--ranks", ranks, 1, MOST_RANKS, &count));
-    if (step)
-        FSDP_TRY(fsdp__args_integer("--step", step, 0, INT64_MAX, &c->step));
+    FSDP_TRY(fsdp__args_integer("--ranks", ranks, 1, MOST_RANKS, &count));
+    FSDP_TRY(fsdp__args_integer("--step", step, 0, INT64_MAX, &c->step));
     if (c->adapter && ranks)
         return FSDP_FAIL(FSDP_INVALID, "convert: --adapter is merged into a Hugging Face folder: leave --ranks out");
     if (step && !ranks)

@@ -133,8 +133,7 @@ static fsdp_status read_numbers(request *r)
 
     FSDP_TRY(fsdp__on_paper_numbers(&r->paper, 1 << 16));
     FSDP_TRY(fsdp__on_device_numbers(&r->device));
-    if (r->rank)
-        FSDP_TRY(fsdp__args_integer("--rank", r->rank, 0, r->paper.world_size - 1, &rank));
+    FSDP_TRY(fsdp__args_integer("--rank", r->rank, 0, r->paper.world_size - 1, &rank));
     r->options = (fsdp_explain_options){.world_size = (int)r->paper.world_size,
                                         .rank = (int)rank,
                                         .sweep = true,

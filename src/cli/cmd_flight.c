@@ -46,7 +46,7 @@ static int with_paths(const char **paths, int argc, char **argv)
 
     if (!fsdp__take_line(&args, "flight", usage, argc, argv, &status))
         return status;
-    if (calls_text && fsdp__args_integer("--calls", calls_text, 0, FSDP__FLIGHT_RECORDS, &calls) != FSDP_OK)
+    if (fsdp__args_integer("--calls", calls_text, 0, FSDP__FLIGHT_RECORDS, &calls) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
     if (args.positional_count == 0)
         return fsdp__usage_error("flight: no folder with the records of ranks given; see 'fsdp flight --help'");

@@ -76,16 +76,11 @@ static fsdp_status read_numbers(const texts *t, fsdp__continuation *c)
     int64_t seed = 0;
 
     c->options.max_new_tokens = 200;
-    if (t->most)
-        FSDP_TRY(fsdp__args_integer("--max-new-tokens", t->most, 0, 1 << 24, &c->options.max_new_tokens));
-    if (t->temperature)
-        FSDP_TRY(fsdp__args_number("--temperature", t->temperature, 0, 1000, &temperature));
-    if (t->top_k)
-        FSDP_TRY(fsdp__args_integer("--top-k", t->top_k, 0, 1 << 24, &c->options.top_k));
-    if (t->top_p)
-        FSDP_TRY(fsdp__args_number("--top-p", t->top_p, 0, 1, &top_p));
-    if (t->seed)
-        FSDP_TRY(fsdp__args_integer("--seed", t->seed, 0, INT64_MAX, &seed));
+    FSDP_TRY(fsdp__args_integer("--max-new-tokens", t->most, 0, 1 << 24, &c->options.max_new_tokens));
+    FSDP_TRY(fsdp__args_number("--temperature", t->temperature, 0, 1000, &temperature));
+    FSDP_TRY(fsdp__args_integer("--top-k", t->top_k, 0, 1 << 24, &c->options.top_k));
+    FSDP_TRY(fsdp__args_number("--top-p", t->top_p, 0, 1, &top_p));
+    FSDP_TRY(fsdp__args_integer("--seed", t->seed, 0, INT64_MAX, &seed));
     c->options.temperature = (float)temperature;
     c->options.top_p = (float)top_p;
     c->options.seed = (uint64_t)seed;

@@ -298,8 +298,7 @@ static fsdp_status read_numbers(request *r)
         return FSDP_FAIL(FSDP_INVALID, "--fit is '%s', which has no unit: is it %sGiB?", r->fit, r->fit);
     if (r->fit && r->price_text)
         return FSDP_FAIL(FSDP_INVALID, "--fit lists settings without their price: leave --price out, or --fit");
-    if (r->price_text)
-        FSDP_TRY(fsdp__args_number("--price", r->price_text, 0, 1e6, &r->price));
+    FSDP_TRY(fsdp__args_number("--price", r->price_text, 0, 1e6, &r->price));
     return fsdp__on_device_numbers(&r->device);
 }
 

@@ -182,14 +182,14 @@ static int with_line(request *r, int argc, char **argv)
         return fsdp__usage_error("tokenize: no file of text given");
     if ((!r->output && !r->show) || !r->tokenizer)
         return fsdp__usage_error("tokenize: %s is missing", r->output || r->show ? "--tokenizer FOLDER" : "-o OUT.bin");
-    if (r->show && fsdp__args_integer("--show", r->show, 1, 1 << 20, &r->shown) != FSDP_OK)
+    if (fsdp__args_integer("--show", r->show, 1, 1 << 20, &r->shown) != FSDP_OK)
         return fsdp__usage_error("tokenize: %s", fsdp_last_error());
     r->options.learn_all = r->train_on && strcmp(r->train_on, "all") == 0;
     if (r->train_on && !r->options.learn_all && strcmp(r->train_on, "answers") != 0)
         return fsdp__usage_error("tokenize: --train-on is '%s': expected answers or all", r->train_on);
     if (strcmp(r->tokenizer, "bytes") == 0)
         return fsdp__usage_error("tokenize: bytes of text need no file of tokens: train and eval read the text itself");
-    if (r->threads && fsdp__args_integer("--threads", r->threads, 1, FSDP__THREADS_MOST, &threads) != FSDP_OK)
+    if (fsdp__args_integer("--threads", r->threads, 1, FSDP__THREADS_MOST, &threads) != FSDP_OK)
         return fsdp__usage_error("tokenize: %s", fsdp_last_error());
     if (fsdp__bad_line_option(r->on_bad_line, &r->options.skip_bad_lines) != FSDP_OK)
         return fsdp__usage_error("tokenize: %s", fsdp_last_error());

@@ -451,7 +451,7 @@ static int be_rank(session *s, const char *fd_text, const char *steps_text)
 
     s->as_rank = true;
     if (fsdp__args_integer("--" RANK_OPTION, fd_text, 3, INT_MAX, &fd) != FSDP_OK ||
-        (steps_text && fsdp__args_integer("--" STEPS_OPTION, steps_text, -1, INT_MAX, &s->steps_fd) != FSDP_OK))
+        fsdp__args_integer("--" STEPS_OPTION, steps_text, -1, INT_MAX, &s->steps_fd) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
     if (fsdp__take_over((int)fd, s->config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());

@@ -16,7 +16,7 @@
 
 fsdp_status fsdp__on_device_numbers(fsdp__on_device *d)
 {
-    return d->network_text ? fsdp__args_number("--network", d->network_text, 1e-6, 1e6, &d->network) : FSDP_OK;
+    return fsdp__args_number("--network", d->network_text, 1e-6, 1e6, &d->network);
 }
 
 fsdp_status fsdp__on_device_measure(fsdp__on_device *d, const char *name, double seconds)

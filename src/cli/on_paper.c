@@ -15,10 +15,8 @@ fsdp_status fsdp__on_paper_numbers(fsdp__on_paper *p, int64_t most)
 {
     int64_t ranks = 2, machines = 1;
 
-    if (p->ranks)
-        FSDP_TRY(fsdp__args_integer("-n", p->ranks, 1, most, &ranks));
-    if (p->machines)
-        FSDP_TRY(fsdp__args_integer("--machines", p->machines, 1, most, &machines));
+    FSDP_TRY(fsdp__args_integer("-n", p->ranks, 1, most, &ranks));
+    FSDP_TRY(fsdp__args_integer("--machines", p->machines, 1, most, &machines));
     if (machines > ranks)
         return FSDP_FAIL(FSDP_INVALID, "--machines is %lld, more than the %lld ranks: give more ranks with -n",
                          (long long)machines, (long long)ranks);

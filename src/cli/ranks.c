@@ -17,8 +17,7 @@ fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out)
     fsdp__starter s;
 
     *out = (fsdp__ranks){.count = 1};
-    if (text)
-        FSDP_TRY(fsdp__args_integer("-n", text, 1, FSDP__MOST_RANKS, &out->count));
+    FSDP_TRY(fsdp__args_integer("-n", text, 1, FSDP__MOST_RANKS, &out->count));
     FSDP_TRY(fsdp__starter_read(&s));
     if (s.kind == FSDP__BY_NOBODY || (s.kind == FSDP__BY_LAUNCH && s.size <= 1 && out->count > 1))
         return FSDP_OK;
@@ -36,7 +35,7 @@ fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out)
 fsdp_status fsdp__comm_timeout_option(const char *text, double *out)
 {
     *out = FSDP__TIMEOUT_MS / 1000.0;
-    return text ? fsdp__args_number("--comm-timeout", text, 0, 1e9, out) : FSDP_OK;
+    return fsdp__args_number("--comm-timeout", text, 0, 1e9, out);
 }
 
 int fsdp__rank_failure(const fsdp__ranks *ranks)

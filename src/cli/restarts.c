@@ -26,10 +26,8 @@ fsdp_status fsdp__restarts_read(fsdp__restarts *r, const fsdp_train_config *conf
 {
     char step[24] = "best";
 
-    if (r->most_text)
-        FSDP_TRY(fsdp__args_integer("--max-restarts", r->most_text, 0, 1000000, &r->most));
-    if (r->least_text)
-        FSDP_TRY(fsdp__args_integer("--min-ranks", r->least_text, 1, ranks, &r->least));
+    FSDP_TRY(fsdp__args_integer("--max-restarts", r->most_text, 0, 1000000, &r->most));
+    FSDP_TRY(fsdp__args_integer("--min-ranks", r->least_text, 1, ranks, &r->least));
     if (r->least_text && !r->most_text)
         return FSDP_FAIL(FSDP_INVALID, "--min-ranks is for runs that are restarted: give --max-restarts, too");
     if (r->most == 0)

@@ -21,7 +21,7 @@ static fsdp_status check(const char *command, const fsdp__torchrun *w)
                          "%s: --node-rank is '%s', but there is only one machine: expected 0; for several, use MPI: "
                          "mpirun -n RANKS PROGRAM, or srun",
                          command, w->node_rank);
-    return w->port ? fsdp__args_integer("--master-port", w->port, 0, 65535, &number) : FSDP_OK;
+    return fsdp__args_integer("--master-port", w->port, 0, 65535, &number);
 }
 
 /* Writes one rank for each GPU. */

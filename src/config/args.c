@@ -125,6 +125,8 @@ fsdp_status fsdp__args_integer(const char *name, const char *text, int64_t least
     char *end;
     long long value;
 
+    if (!text)
+        return FSDP_OK;
     errno = 0;
     value = strtoll(text, &end, 10);
     if (end == text || *end || errno || value < least || value > most)
@@ -137,8 +139,10 @@ fsdp_status fsdp__args_integer(const char *name, const char *text, int64_t least
 fsdp_status fsdp__args_number(const char *name, const char *text, double least, double most, double *out)
 {
     char *end;
-    double value = strtod(text, &end);
+    double value = text ? strtod(text, &end) : 0;
 
+    if (!text)
+        return FSDP_OK;
     if (end == text || *end || !(value >= least && value <= most))
         return FSDP_FAIL(FSDP_INVALID, "%s is '%s': expected a number from %g to %g", name, text, least, most);
     *out = value;

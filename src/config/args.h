@@ -32,7 +32,8 @@ typedef struct fsdp__args {
 
 /* Parses the command line. `command` is for messages. */
 fsdp_status fsdp__args_parse(fsdp__args *args, const char *command, int argc, char **argv);
-/* Parse the value of an option, a whole number or any number; `name` is for messages. */
+/* Parse the value of an option, a whole number or any number; `name` is for messages. Without one (NULL) `*out` stays.
+ */
 fsdp_status fsdp__args_integer(const char *name, const char *text, int64_t least, int64_t most, int64_t *out);
 fsdp_status fsdp__args_number(const char *name, const char *text, double least, double most, double *out);
 
