@@ -1,5 +1,6 @@
 /* probe.c - the subscribers. */
 #include "base/probe.h"
+#include "base/lock.h"
 
 #include <pthread.h>
 #include <stddef.h>
@@ -13,7 +14,7 @@ void fsdp__listen(fsdp__subscriber *subscriber, uint64_t points)
 {
     uint64_t before, probed = 0;
 
-    pthread_mutex_lock(&mutex);
+    FSDP__HELD(&mutex);
     before = atomic_exchange(&subscriber->points, points);
     for (int point = 0; point < FSDP__POINTS; point++) {
         listeners[point] += (int)(points >> point & 1) - (int)(before >> point & 1);
@@ -21,7 +22,6 @@ void fsdp__listen(fsdp__subscriber *subscriber, uint64_t points)
             probed |= FSDP__POINT_BIT(point);
     }
     atomic_store_explicit(&fsdp__probed, probed, memory_order_relaxed);
-    pthread_mutex_unlock(&mutex);
 }
 
 void fsdp__subscribe(fsdp__subscriber *subscriber)

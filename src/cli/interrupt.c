@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/limits.h"
+#include "base/lock.h"
 #include "cli/cli.h"
 #include "cli/own_process.h"
 #include "launch/echo.h"
@@ -29,7 +30,7 @@ static bool is_left_to_the_run(fsdp__interrupt *interrupt, int signal)
 {
     bool ends = signal != SIGUSR1 && signal != SIGUSR2, left, first;
 
-    pthread_mutex_lock(&interrupt->mutex);
+    FSDP__HELD(&interrupt->mutex);
     first = ends && interrupt->asks && interrupt->signal == 0;
     left = !ends || first || (interrupt->asks && fsdp__is_echo(interrupt->signal, interrupt->signal_ns, signal));
     if (signal == SIGUSR2)
@@ -40,7 +41,6 @@ static bool is_left_to_the_run(fsdp__interrupt *interrupt, int signal)
         interrupt->signal = signal;
         interrupt->signal_ns = fsdp__clock_ns();
     }
-    pthread_mutex_unlock(&interrupt->mutex);
     return left;
 }
 
@@ -102,33 +102,29 @@ fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt, bool saves, bool s
 
 void fsdp__interrupt_holds(fsdp__interrupt *interrupt, fsdp_hub_hold *hold)
 {
-    pthread_mutex_lock(&interrupt->mutex);
+    FSDP__HELD(&interrupt->mutex);
     interrupt->hold = hold;
-    pthread_mutex_unlock(&interrupt->mutex);
 }
 
 void fsdp__interrupt_shows(fsdp__interrupt *interrupt, fsdp_context *context)
 {
-    pthread_mutex_lock(&interrupt->mutex);
+    FSDP__HELD(&interrupt->mutex);
     interrupt->recorded = context;
-    pthread_mutex_unlock(&interrupt->mutex);
 }
 
 void fsdp__interrupt_saver(fsdp__interrupt *interrupt, fsdp_checkpoint_saver *saver)
 {
-    pthread_mutex_lock(&interrupt->mutex);
+    FSDP__HELD(&interrupt->mutex);
     interrupt->saver = saver;
-    pthread_mutex_unlock(&interrupt->mutex);
 }
 
 fsdp_train_demand fsdp__interrupt_demand(fsdp__interrupt *interrupt)
 {
     fsdp_train_demand demand;
 
-    pthread_mutex_lock(&interrupt->mutex);
+    FSDP__HELD(&interrupt->mutex);
     demand = interrupt->signal ? FSDP_TRAIN_END : interrupt->save ? FSDP_TRAIN_SAVE : FSDP_TRAIN_GO_ON;
     interrupt->save = false;
-    pthread_mutex_unlock(&interrupt->mutex);
     return demand;
 }
 
@@ -146,19 +142,17 @@ void fsdp__interrupt_asks(fsdp__interrupt *interrupt, bool asks)
 
 void fsdp__interrupt_last_words(fsdp__interrupt *interrupt, void (*last_words)(void *arg), void *arg)
 {
-    pthread_mutex_lock(&interrupt->mutex);
+    FSDP__HELD(&interrupt->mutex);
     interrupt->last_words = last_words;
     interrupt->arg = arg;
-    pthread_mutex_unlock(&interrupt->mutex);
 }
 
 int fsdp__interrupt_signal(fsdp__interrupt *interrupt)
 {
     int signal;
 
-    pthread_mutex_lock(&interrupt->mutex);
+    FSDP__HELD(&interrupt->mutex);
     signal = interrupt->signal;
-    pthread_mutex_unlock(&interrupt->mutex);
     return signal;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/lock.h"
 #include "comm/internal.h"
 #include "comm/memory.h"
 #include "comm/turns.h"
@@ -47,23 +48,21 @@ void fsdp__process_group_list(fsdp_process_group *group)
 {
     fsdp__comm *comm = group->comm;
 
-    pthread_mutex_lock(&comm->mutex);
+    FSDP__HELD(&comm->mutex);
     group->next = comm->groups;
     comm->groups = group;
-    pthread_mutex_unlock(&comm->mutex);
 }
 
 static void unlist(const fsdp_process_group *group)
 {
     fsdp__comm *comm = group->comm;
 
-    pthread_mutex_lock(&comm->mutex);
+    FSDP__HELD(&comm->mutex);
     for (fsdp_process_group **link = &comm->groups; *link; link = &(*link)->next)
         if (*link == group) {
             *link = group->next;
             break;
         }
-    pthread_mutex_unlock(&comm->mutex);
 }
 
 void fsdp__process_group_destroy(fsdp_process_group *group)

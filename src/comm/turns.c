@@ -1,6 +1,7 @@
 /* turns.c - the calls of a group run one at a time, in the order in which they were issued: see [Note: turns]. */
 #include "comm/turns.h"
 
+#include "base/lock.h"
 #include "base/probe.h"
 
 void fsdp__comm_wait_done(fsdp_process_group *group, uint64_t sequence, fsdp_stream *stream)
@@ -17,8 +18,7 @@ void fsdp__turn_end(fsdp_process_group *group, fsdp_stream *stream)
     /* Nobody else changes `done` now: calls run one at a time. */
     FSDP__TELL(ORDER_PUBLISHED, .context = group->comm->context, .stream = stream, .object = group,
                .number = group->done + 1);
-    pthread_mutex_lock(&group->mutex);
+    FSDP__HELD(&group->mutex);
     group->done++;
     pthread_cond_broadcast(&group->moved); /* each stream waits for another number */
-    pthread_mutex_unlock(&group->mutex);
 }

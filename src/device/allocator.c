@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/lock.h"
 #include "base/text.h"
 #include "device/blocks.h"
 #include "device/device.h"
@@ -316,11 +317,10 @@ fsdp_status fsdp__allocator_create(const fsdp__segment_source *source, fsdp__all
 
 void fsdp__allocator_runs_behind(fsdp__allocator *allocator)
 {
-    pthread_mutex_lock(&allocator->mutex);
+    FSDP__HELD(&allocator->mutex);
     allocator->behind = true;
     for (segment *s = allocator->segments; s; s = s->next)
         unpoison(allocator, s->data, s->bytes);
-    pthread_mutex_unlock(&allocator->mutex);
 }
 
 void fsdp__allocator_free(fsdp__allocator *a)
@@ -393,12 +393,8 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_k
 
 bool fsdp__allocator_shrink(fsdp__allocator *a)
 {
-    bool any;
-
-    pthread_mutex_lock(&a->mutex);
-    any = shrink(a);
-    pthread_mutex_unlock(&a->mutex);
-    return any;
+    FSDP__HELD(&a->mutex);
+    return shrink(a);
 }
 
 fsdp_status fsdp__allocator_refuse(fsdp__allocator *a, fsdp_status status, size_t bytes, fsdp_memory_kind kind)
@@ -428,7 +424,7 @@ bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
     uint64_t used_until = a->source.queued ? a->source.queued(a->source.arg) : 0;
     block *b;
 
-    pthread_mutex_lock(&a->mutex);
+    FSDP__HELD(&a->mutex);
     b = fsdp__blocks_live_remove(&a->blocks, pointer);
     if (b) {
         count(a, b->kind, -(int64_t)b->bytes);
@@ -447,7 +443,6 @@ bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
         }
         fsdp__blocks_free_insert(&a->blocks, b);
     }
-    pthread_mutex_unlock(&a->mutex);
     return b != NULL;
 }
 
@@ -471,13 +466,10 @@ static const block *block_around(const fsdp__allocator *a, const void *pointer)
 bool fsdp__allocator_covers(fsdp__allocator *a, const void *pointer, size_t bytes)
 {
     const block *b;
-    bool covers;
 
-    pthread_mutex_lock(&a->mutex);
+    FSDP__HELD(&a->mutex);
     b = block_around(a, pointer);
-    covers = b && b->live && bytes <= (uintptr_t)fsdp__block_address(b) + b->bytes - (uintptr_t)pointer;
-    pthread_mutex_unlock(&a->mutex);
-    return covers;
+    return b && b->live && bytes <= (uintptr_t)fsdp__block_address(b) + b->bytes - (uintptr_t)pointer;
 }
 
 size_t fsdp__allocator_recount(fsdp__allocator *a, const void *pointer, fsdp_memory_kind kind, fsdp_memory_kind *before)
@@ -485,7 +477,7 @@ size_t fsdp__allocator_recount(fsdp__allocator *a, const void *pointer, fsdp_mem
     size_t bytes = 0;
     block *b;
 
-    pthread_mutex_lock(&a->mutex);
+    FSDP__HELD(&a->mutex);
     b = fsdp__blocks_live_at(&a->blocks, pointer);
     if (b) {
         count(a, b->kind, -(int64_t)b->bytes);
@@ -494,7 +486,6 @@ size_t fsdp__allocator_recount(fsdp__allocator *a, const void *pointer, fsdp_mem
         *before = b->kind;
         b->kind = kind;
     }
-    pthread_mutex_unlock(&a->mutex);
     return bytes;
 }
 
@@ -505,43 +496,39 @@ int64_t fsdp__allocator_account(fsdp__allocator *a, const void *owner, fsdp_memo
     int64_t delta = (int64_t)fsdp__device_rounded(magnitude);
 
     delta = delta_bytes < 0 ? -delta : delta;
-    pthread_mutex_lock(&a->mutex);
+    FSDP__HELD(&a->mutex);
     count(a, kind, delta);
     fsdp__accounts_add(&a->accounts, owner, kind, delta);
     if (shared)
         a->stats.shared_bytes += (size_t)delta;
-    pthread_mutex_unlock(&a->mutex);
     return delta;
 }
 
 void fsdp__allocator_stats(fsdp__allocator *a, fsdp_memory_stats *out)
 {
-    pthread_mutex_lock(&a->mutex);
+    FSDP__HELD(&a->mutex);
     *out = a->stats;
-    pthread_mutex_unlock(&a->mutex);
 }
 
 void fsdp__allocator_reset_peak(fsdp__allocator *a)
 {
-    pthread_mutex_lock(&a->mutex);
+    FSDP__HELD(&a->mutex);
     memcpy(a->stats.peak_bytes, a->stats.live_bytes, sizeof a->stats.peak_bytes);
     a->stats.peak_total_bytes = a->stats.live_total_bytes;
     a->stats.peak_without_workspace_bytes = without_workspace(&a->stats);
-    pthread_mutex_unlock(&a->mutex);
 }
 
 /* ---- who owns what ---- */
 
 void fsdp__allocator_each(fsdp__allocator *a, void (*visit)(void *arg, const fsdp__owned *owned), void *arg)
 {
-    pthread_mutex_lock(&a->mutex);
+    FSDP__HELD(&a->mutex);
     for (const segment *s = a->segments; s; s = s->next)
         for (const block *b = s->first; b; b = b->after)
             if (b->live)
                 visit(arg, &(fsdp__owned){.kind = b->kind, .taker = b->taker, .bytes = b->bytes, .count = 1});
     for (int64_t i = 0; i < a->accounts.count; i++)
         visit(arg, &a->accounts.items[i]);
-    pthread_mutex_unlock(&a->mutex);
 }
 
 const void *fsdp__allocator_owner(fsdp__allocator *a, const void *pointer)
@@ -549,10 +536,9 @@ const void *fsdp__allocator_owner(fsdp__allocator *a, const void *pointer)
     const block *b;
     const void *owner;
 
-    pthread_mutex_lock(&a->mutex);
+    FSDP__HELD(&a->mutex);
     b = fsdp__blocks_live_at(&a->blocks, pointer);
     owner = b ? b->taker.owner : NULL;
-    pthread_mutex_unlock(&a->mutex);
     return owner;
 }
 
@@ -560,9 +546,8 @@ void fsdp__allocator_set_owner(fsdp__allocator *a, const void *pointer, const vo
 {
     block *b;
 
-    pthread_mutex_lock(&a->mutex);
+    FSDP__HELD(&a->mutex);
     b = fsdp__blocks_live_at(&a->blocks, pointer);
     if (b)
         b->taker.owner = owner;
-    pthread_mutex_unlock(&a->mutex);
 }

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
+#include "base/lock.h"
 #include "base/probe.h"
 #include "base/text.h"
 
@@ -128,10 +129,9 @@ static void sum_up(const fsdp_device *device, fsdp__owners *out)
 
 void fsdp__device_note_refusal(fsdp_device *device)
 {
-    pthread_mutex_lock(&device->refusal_mutex);
+    FSDP__HELD(&device->refusal_mutex);
     sum_up(device, &device->refusal);
     device->refused = true;
-    pthread_mutex_unlock(&device->refusal_mutex);
 }
 
 const char *fsdp_device_owners(fsdp_device *device, char *text, size_t bytes)

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/context.h"
+#include "base/lock.h"
 #include "base/probe.h"
 #include "base/text.h"
 
@@ -209,9 +210,8 @@ fsdp_device *fsdp__device_that_refused(const fsdp_context *context)
     fsdp_device *found = NULL;
 
     for (fsdp_device *device = list ? list->first : NULL; device && !found; device = device->next) {
-        pthread_mutex_lock(&device->refusal_mutex);
+        FSDP__HELD(&device->refusal_mutex);
         found = device->refused ? device : NULL;
-        pthread_mutex_unlock(&device->refusal_mutex);
     }
     return found;
 }

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/find_plugin.h"
+#include "base/lock.h"
 #include "base/text.h"
 #include "device/impl.h"
 
@@ -75,11 +76,10 @@ fsdp_status fsdp__device_plugin_backend(const char *name, const fsdp__backend **
     for (size_t i = 0; i < FSDP__COUNT_OF(plugins); i++) {
         if (strcmp(plugins[i].name, name) != 0)
             continue;
-        pthread_mutex_lock(&mutex);
+        FSDP__HELD(&mutex);
         if (!loaded[i])
             status = load(&plugins[i], &loaded[i]);
         *out = loaded[i];
-        pthread_mutex_unlock(&mutex);
     }
     return status;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/lock.h"
 #include "base/probe.h"
 #include "device/impl.h"
 
@@ -49,9 +50,8 @@ static fsdp__line *line_create(void)
 
 static void line_ref(fsdp__line *l)
 {
-    pthread_mutex_lock(&l->mutex);
+    FSDP__HELD(&l->mutex);
     l->refs++;
-    pthread_mutex_unlock(&l->mutex);
 }
 
 static void line_unref(fsdp__line *l)
@@ -71,23 +71,21 @@ static void line_unref(fsdp__line *l)
 /* Makes the line that of the calling thread. */
 static void line_begin(fsdp__line *l)
 {
-    pthread_mutex_lock(&l->mutex);
+    FSDP__HELD(&l->mutex);
     l->thread = pthread_self();
     l->begun = true;
-    pthread_mutex_unlock(&l->mutex);
 }
 
 static void line_step(fsdp__line *l)
 {
-    pthread_mutex_lock(&l->mutex);
+    FSDP__HELD(&l->mutex);
     l->done++;
     pthread_cond_broadcast(&l->moved);
-    pthread_mutex_unlock(&l->mutex);
 }
 
 static void keep_failure(fsdp__line *l, fsdp_status status)
 {
-    pthread_mutex_lock(&l->mutex);
+    FSDP__HELD(&l->mutex);
     if (l->failure == FSDP_OK) {
         l->failure = status;
         l->failed = l->done + 1;
@@ -95,7 +93,6 @@ static void keep_failure(fsdp__line *l, fsdp_status status)
         snprintf(l->message, sizeof l->message, "%s",
                  fsdp_last_status() == status ? fsdp_last_error() : fsdp_status_text(status));
     }
-    pthread_mutex_unlock(&l->mutex);
 }
 
 /* Returns the failure of what was done up to the mark. Call it under the line's mutex. */
@@ -128,26 +125,18 @@ void fsdp__mark_unref(fsdp__mark mark)
 
 bool fsdp__mark_is_passed(fsdp__mark mark)
 {
-    bool passed;
-
     if (!mark.line)
         return true;
-    pthread_mutex_lock(&mark.line->mutex);
-    passed = mark.line->done >= mark.number;
-    pthread_mutex_unlock(&mark.line->mutex);
-    return passed;
+    FSDP__HELD(&mark.line->mutex);
+    return mark.line->done >= mark.number;
 }
 
 bool fsdp__mark_awaits_caller(fsdp__mark mark)
 {
-    bool awaits;
-
     if (!mark.line)
         return false;
-    pthread_mutex_lock(&mark.line->mutex);
-    awaits = mark.line->done < mark.number && mark.line->begun && pthread_equal(mark.line->thread, pthread_self());
-    pthread_mutex_unlock(&mark.line->mutex);
-    return awaits;
+    FSDP__HELD(&mark.line->mutex);
+    return mark.line->done < mark.number && mark.line->begun && pthread_equal(mark.line->thread, pthread_self());
 }
 
 fsdp_status fsdp__mark_pass(fsdp__mark mark)
@@ -157,11 +146,10 @@ fsdp_status fsdp__mark_pass(fsdp__mark mark)
 
     if (!mark.line)
         return FSDP_OK;
-    pthread_mutex_lock(&mark.line->mutex);
+    FSDP__HELD(&mark.line->mutex);
     while (mark.line->done < mark.number)
         pthread_cond_wait(&mark.line->moved, &mark.line->mutex);
     status = failure_before(mark, message);
-    pthread_mutex_unlock(&mark.line->mutex);
     return status == FSDP_OK ? FSDP_OK : FSDP_FAIL(status, "%s", message);
 }
 
@@ -181,13 +169,12 @@ static item *take_items(fsdp__worker *worker)
 {
     item *first;
 
-    pthread_mutex_lock(&worker->mutex);
+    FSDP__HELD(&worker->mutex);
     /* What was queued before the stream was freed still runs: the end comes when nothing is left. */
     while (!worker->first && !worker->stop)
         pthread_cond_wait(&worker->arrived, &worker->mutex);
     first = worker->first;
     worker->first = worker->last = NULL;
-    pthread_mutex_unlock(&worker->mutex);
     return first;
 }
 
@@ -251,12 +238,8 @@ static fsdp_status start(fsdp__worker *worker)
 
 fsdp_status fsdp__worker_start(fsdp__worker *worker)
 {
-    fsdp_status status;
-
-    pthread_mutex_lock(&worker->mutex);
-    status = start(worker);
-    pthread_mutex_unlock(&worker->mutex);
-    return status;
+    FSDP__HELD(&worker->mutex);
+    return start(worker);
 }
 
 void fsdp__worker_close(fsdp__worker *worker)
@@ -334,9 +317,8 @@ fsdp__mark fsdp__worker_mark(fsdp__worker *worker)
 {
     fsdp__mark m = {.line = worker->line};
 
-    pthread_mutex_lock(&worker->mutex);
+    FSDP__HELD(&worker->mutex);
     m.number = worker->queued;
-    pthread_mutex_unlock(&worker->mutex);
     return m;
 }
 
@@ -349,9 +331,8 @@ uint64_t fsdp__worker_done(const fsdp__worker *worker)
 {
     uint64_t done;
 
-    pthread_mutex_lock(&worker->line->mutex);
+    FSDP__HELD(&worker->line->mutex);
     done = worker->line->done;
-    pthread_mutex_unlock(&worker->line->mutex);
     return done;
 }
 
@@ -366,11 +347,10 @@ fsdp_status fsdp__worker_check(fsdp__worker *worker)
     char message[MESSAGE_BYTES];
     fsdp_status status;
 
-    pthread_mutex_lock(&l->mutex);
+    FSDP__HELD(&l->mutex);
     status = l->failure;
     memcpy(message, l->message, sizeof message);
     l->failure = FSDP_OK;
-    pthread_mutex_unlock(&l->mutex);
     return status == FSDP_OK ? FSDP_OK : FSDP_FAIL(status, "%s", message);
 }
 

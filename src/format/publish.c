@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/lock.h"
 #include "format/folder_contents.h"
 #include "format/free_space.h"
 #include "format/journal.h"
@@ -218,20 +219,18 @@ void fsdp__publication_end(fsdp__publication *p)
 {
     if (!p)
         return;
-    pthread_mutex_lock(&p->mutex);
+    FSDP__HELD(&p->mutex);
     if (p->held)
         let_go(p);
     p->options = (fsdp__publish_options){.folder = NULL};
-    pthread_mutex_unlock(&p->mutex);
 }
 
 void fsdp__publication_abandon(fsdp__publication *p)
 {
-    pthread_mutex_lock(&p->mutex);
+    FSDP__HELD(&p->mutex);
     p->given_up = true;
     if (p->held)
         let_go(p);
-    pthread_mutex_unlock(&p->mutex);
 }
 
 void fsdp__publication_free(fsdp__publication *p)
@@ -250,38 +249,29 @@ static fsdp_status given_up(void)
 
 fsdp_status fsdp__publication_held(fsdp__publication *p)
 {
-    fsdp_status status;
-
-    pthread_mutex_lock(&p->mutex);
-    status = p->given_up ? name_failure(p, given_up()) : FSDP_OK;
-    pthread_mutex_unlock(&p->mutex);
-    return status;
+    FSDP__HELD(&p->mutex);
+    return p->given_up ? name_failure(p, given_up()) : FSDP_OK;
 }
 
 fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_options *options)
 {
     fsdp_status status;
 
-    pthread_mutex_lock(&p->mutex);
+    FSDP__HELD(&p->mutex);
     p->options = *options;
     p->held = !p->given_up;
     p->committed = p->unfinished = false;
     status = name_failure(p, p->held ? begin(p) : given_up());
     if (status != FSDP_OK && p->held)
         let_go(p);
-    pthread_mutex_unlock(&p->mutex);
     return status;
 }
 
 static fsdp_status share(fsdp__publication *p, const fsdp__directory *directory, fsdp__directory *out)
 {
-    fsdp_status status;
-
     *out = (fsdp__directory){.path = NULL};
-    pthread_mutex_lock(&p->mutex);
-    status = name_failure(p, p->held ? fsdp__directory_share(directory, out) : given_up());
-    pthread_mutex_unlock(&p->mutex);
-    return status;
+    FSDP__HELD(&p->mutex);
+    return name_failure(p, p->held ? fsdp__directory_share(directory, out) : given_up());
 }
 
 fsdp_status fsdp__publication_content(fsdp__publication *p, fsdp__directory *out)
@@ -296,13 +286,9 @@ fsdp_status fsdp__publication_parent(fsdp__publication *p, fsdp__directory *out)
 
 fsdp_status fsdp__publication_scratch(fsdp__publication *p, const char *name, fsdp__directory *out)
 {
-    fsdp_status status;
-
     *out = (fsdp__directory){.path = NULL};
-    pthread_mutex_lock(&p->mutex);
-    status = name_failure(p, p->held ? make_folder(&p->staging, name, out) : given_up());
-    pthread_mutex_unlock(&p->mutex);
-    return status;
+    FSDP__HELD(&p->mutex);
+    return name_failure(p, p->held ? make_folder(&p->staging, name, out) : given_up());
 }
 
 /* ---- check ---- */
@@ -311,7 +297,7 @@ fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list 
 {
     fsdp_status status;
 
-    pthread_mutex_lock(&p->mutex);
+    FSDP__HELD(&p->mutex);
     status = p->held ? fsdp__room_check(p->staging.folder.path, files) : given_up();
     if (status == FSDP_OK && exists(p)) {
         fsdp__content_rules r = rules(p);
@@ -319,7 +305,6 @@ fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list 
         status = fsdp__contents_check_new(&r, files);
     }
     status = name_failure(p, status);
-    pthread_mutex_unlock(&p->mutex);
     return status;
 }
 
@@ -426,11 +411,10 @@ fsdp_status fsdp__publication_commit(fsdp__publication *p)
 {
     fsdp_status status;
 
-    pthread_mutex_lock(&p->mutex);
+    FSDP__HELD(&p->mutex);
     status = name_failure(p, p->held ? commit(p) : given_up());
     if (status == FSDP_OK)
         let_go(p);
-    pthread_mutex_unlock(&p->mutex);
     return status;
 }
 

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/context.h"
+#include "base/lock.h"
 #include "base/status.h"
 #include "fsdp/comm.h"
 
@@ -433,11 +434,10 @@ static fsdp_status own_memory(fsdp__flight_file **out)
 /* Names the folder and the run from now on. A folder that is NULL leaves that of the launcher. */
 static void set_names(flight *f, const char *folder, const char *run)
 {
-    pthread_mutex_lock(&f->mutex);
+    FSDP__HELD(&f->mutex);
     if (folder)
         put_text(f->file->end.folder, sizeof f->file->end.folder, folder);
     put_text(f->file->end.run, sizeof f->file->end.run, run);
-    pthread_mutex_unlock(&f->mutex);
 }
 
 fsdp_status fsdp_flight_start(fsdp_context *context, const char *folder, bool in_file, const char *run)
@@ -481,8 +481,7 @@ const char *fsdp__flight_where(fsdp_context *context, char *folder)
 {
     flight *f = fsdp__context_get(context, FSDP__SLOT_FLIGHT);
 
-    pthread_mutex_lock(&f->mutex);
+    FSDP__HELD(&f->mutex);
     memcpy(folder, f->file->end.folder, FSDP__FLIGHT_TEXT);
-    pthread_mutex_unlock(&f->mutex);
     return folder;
 }

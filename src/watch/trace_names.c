@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/lock.h"
 
 enum {
     NAMES = 8192, /* of which three quarters are used */
@@ -82,7 +83,7 @@ uint32_t fsdp__trace_names_number(fsdp__trace_names *names, const char *text, co
     if (length == 0)
         return 0;
     hash = fsdp__mix(fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, length), (uint64_t)of.first);
-    pthread_mutex_lock(&names->mutex);
+    FSDP__HELD(&names->mutex);
     for (uint64_t i = hash % NAMES;; i = (i + 1) % NAMES) {
         n = &names->table[i];
         if (n->number == 0 || (n->hash == hash && is_named(names, n, text, &of)))
@@ -97,7 +98,6 @@ uint32_t fsdp__trace_names_number(fsdp__trace_names *names, const char *text, co
         names->text_used += length + 1;
     }
     number = n->number;
-    pthread_mutex_unlock(&names->mutex);
     return number;
 }
 

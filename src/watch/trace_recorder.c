@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/context.h"
+#include "base/lock.h"
 #include "base/pointer_table.h"
 #include "base/status.h"
 #include "base/text.h"
@@ -102,7 +103,7 @@ static uint16_t add_lane(fsdp__recorder *r, const void *key, uint32_t own, const
 {
     int i = 0;
 
-    pthread_mutex_lock(&r->mutex);
+    FSDP__HELD(&r->mutex);
     while (i < FSDP__LANES - 1 && r->lanes[i].key && (r->lanes[i].key != key || r->lanes[i].own != own))
         i++;
     if (!r->lanes[i].key) {
@@ -110,7 +111,6 @@ static uint16_t add_lane(fsdp__recorder *r, const void *key, uint32_t own, const
         r->lanes[i].own = own;
         r->lanes[i].key = key;
     }
-    pthread_mutex_unlock(&r->mutex);
     return (uint16_t)i;
 }
 

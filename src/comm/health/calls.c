@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/compiler.h"
+#include "base/lock.h"
 
 enum {
     LEAST_TICKS = 2 /* at least, in a timeout: what one look shows may be chance */
@@ -44,9 +45,8 @@ static void begin(fsdp__health *health, int index, const char *group, int tag, c
     if (index >= 0) {
         fsdp__cell_write(fsdp__desk_at(health->board, index, health->rank)->doing, &doing, sizeof doing);
     } else {
-        pthread_mutex_lock(&health->mutex);
+        FSDP__HELD(&health->mutex);
         fsdp__cell_write(row->elsewhere, &doing, sizeof doing);
-        pthread_mutex_unlock(&health->mutex);
     }
     atomic_store_explicit(&row->last, index < 0 ? FSDP__IN_ELSEWHERE : (uint32_t)index + 1, memory_order_release);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/context.h"
+#include "base/lock.h"
 #include "base/probe.h"
 
 void fsdp__comm_break(fsdp__comm *comm, fsdp_status status, const char *text)
@@ -32,10 +33,9 @@ fsdp_status fsdp__comm_fail_broken(fsdp_process_group *group)
     fsdp_status status;
     char text[sizeof comm->broken_text];
 
-    pthread_mutex_lock(&comm->mutex);
+    FSDP__HELD(&comm->mutex);
     status = comm->broken_status;
     memcpy(text, comm->broken_text, sizeof text);
-    pthread_mutex_unlock(&comm->mutex);
     return FSDP_FAIL(status, "group '%s' is broken: %s", group->name, text);
 }
 

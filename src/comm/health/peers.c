@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/lock.h"
 #include "comm/health/waits.h"
 
 enum {
@@ -117,7 +118,7 @@ void fsdp__peers_hear(fsdp__peers *peers, int rank, const fsdp__said *said)
     fsdp__known *known = &peers->known[rank];
     fsdp__said before = {0}, now = *said;
 
-    pthread_mutex_lock(&peers->mutex);
+    FSDP__HELD(&peers->mutex);
     (void)fsdp__board_said(peers->own->board, rank, &before);
     now.beats = known->beats = before.beats + 1;
     now.still = said->still > 0 ? before.still + FSDP__MAX(known->silent, 1) : 0; /* since the previous news */
@@ -128,7 +129,6 @@ void fsdp__peers_hear(fsdp__peers *peers, int rank, const fsdp__said *said)
     }
     known->silent = 0;
     fsdp__board_say(peers->own->board, rank, &now);
-    pthread_mutex_unlock(&peers->mutex);
 }
 
 void fsdp__peers_met(fsdp__peers *peers, int rank, const char *group, int tag, const fsdp__signature *theirs)
@@ -137,22 +137,20 @@ void fsdp__peers_met(fsdp__peers *peers, int rank, const char *group, int tag, c
 
     if (!fsdp__are_counterparts(peers->places, peers->places->rank, rank))
         return;
-    pthread_mutex_lock(&peers->mutex);
+    FSDP__HELD(&peers->mutex);
     if (fsdp__board_said(peers->own->board, rank, &said)) {
         fsdp__doing_set(&said.doing, group, tag, theirs->sequence, theirs->name, theirs->label);
         said.in = 1;
         fsdp__board_say(peers->own->board, rank, &said);
     }
-    pthread_mutex_unlock(&peers->mutex);
 }
 
 fsdp__known fsdp__peers_known(fsdp__peers *peers, int rank)
 {
     fsdp__known known;
 
-    pthread_mutex_lock(&peers->mutex);
+    FSDP__HELD(&peers->mutex);
     known = peers->known[rank];
-    pthread_mutex_unlock(&peers->mutex);
     return known;
 }
 

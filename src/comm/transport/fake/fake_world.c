@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/lock.h"
 #include "comm/transport/arena/shown.h"
 #include "comm/transport/network/meeting.h"
 #include "comm/transport/network/network_calls.h"
@@ -26,10 +27,9 @@ static bool would_share(fsdp__fake *fake, const void *memory, size_t bytes)
     const char *at = memory;
     bool shares = false;
 
-    pthread_mutex_lock(&fake->mutex);
+    FSDP__HELD(&fake->mutex);
     for (const region *r = fake->regions; r && !shares; r = r->next)
         shares = at >= r->start && bytes <= r->bytes && (size_t)(at - r->start) <= r->bytes - bytes;
-    pthread_mutex_unlock(&fake->mutex);
     return shares;
 }
 
@@ -271,13 +271,12 @@ void fsdp__fake_free(void *f, void *pointer)
 {
     fsdp__fake *fake = f;
 
-    pthread_mutex_lock(&fake->mutex);
+    FSDP__HELD(&fake->mutex);
     for (region **link = &fake->regions; *link; link = &(*link)->next)
         if ((*link)->start == pointer) {
             drop(link);
             break;
         }
-    pthread_mutex_unlock(&fake->mutex);
 }
 
 fsdp_status fsdp__fake_alloc_shared(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out)

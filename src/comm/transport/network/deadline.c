@@ -11,6 +11,7 @@
 #include "base/context.h"
 #include "base/host.h"
 #include "base/limits.h"
+#include "base/lock.h"
 #include "base/text.h"
 #include "comm/health/dead_rank.h"
 
@@ -278,7 +279,7 @@ static void *count_main(void *argument)
     char host[FSDP__HOST_BYTES];
 
     fsdp__host_name(host);
-    pthread_mutex_lock(&d->mutex);
+    FSDP__HELD(&d->mutex);
     for (int64_t turns = 1; !d->stop; turns++) {
         int64_t call_ms;
 
@@ -291,7 +292,6 @@ static void *count_main(void *argument)
         else
             check_leaving(d, call_ms);
     }
-    pthread_mutex_unlock(&d->mutex);
     return NULL;
 }
 
@@ -369,16 +369,15 @@ fsdp__deadline *fsdp__deadline_of(const fsdp__network_ops *ops, void *network)
 
 void fsdp__deadline_joined(fsdp__deadline *deadline, fsdp__peers *peers)
 {
-    pthread_mutex_lock(&deadline->mutex);
+    FSDP__HELD(&deadline->mutex);
     deadline->phase = JOINED;
     deadline->peers = peers;
     deadline->rank = peers->places->rank;
-    pthread_mutex_unlock(&deadline->mutex);
 }
 
 void fsdp__deadline_leaving(fsdp__deadline *deadline)
 {
-    pthread_mutex_lock(&deadline->mutex);
+    FSDP__HELD(&deadline->mutex);
     if (deadline->peers)
         note_break(deadline);
     if (!deadline->peers)
@@ -389,7 +388,6 @@ void fsdp__deadline_leaving(fsdp__deadline *deadline)
         deadline->leaving_ms = FSDP__MIN(FSDP__MAX(timeout_of(deadline), LEAST_LEAVING_MS), MOST_LEAVING_MS);
     deadline->phase = LEAVING;
     deadline->peers = NULL;
-    pthread_mutex_unlock(&deadline->mutex);
 }
 
 const fsdp__network_ops fsdp__deadline_ops = {
