@@ -89,26 +89,16 @@ static void *box_at(const step *s, void *boxes, const box *shape, int64_t index)
     return (char *)boxes + (size_t)(index * box_numel(s, shape)) * fsdp_dtype_size(s->dtype);
 }
 
-/* Packs `boxes`, which has room for one box of `one`'s shape for every rank: rank r's part of `from` along `dim`. */
-static fsdp_status pack(const step *s, int dim, void *boxes, box one)
+/* Moves the parts along `dim` between the tensor and `boxes`, which has room for one box of `one`'s shape for every
+ * rank: packs `from` into them, or unpacks them into `to`. */
+static fsdp_status move_parts(const step *s, int dim, void *boxes, box one, bool packs)
 {
     for (int64_t r = 0; r < s->ranks; r++) {
         int64_t start, size = fsdp_shard_range(s->full[dim], s->ranks, r, &start);
 
         one.data = box_at(s, boxes, &one, r);
-        FSDP_TRY(copy_part(s, &s->from, start, &one, 0, dim, size));
-    }
-    return FSDP_OK;
-}
-
-/* Does the reverse, into `to`. */
-static fsdp_status unpack(const step *s, int dim, void *boxes, box one)
-{
-    for (int64_t r = 0; r < s->ranks; r++) {
-        int64_t start, size = fsdp_shard_range(s->full[dim], s->ranks, r, &start);
-
-        one.data = box_at(s, boxes, &one, r);
-        FSDP_TRY(copy_part(s, &one, 0, &s->to, start, dim, size));
+        FSDP_TRY(packs ? copy_part(s, &s->from, start, &one, 0, dim, size)
+                       : copy_part(s, &one, 0, &s->to, start, dim, size));
     }
     return FSDP_OK;
 }
@@ -158,7 +148,7 @@ static fsdp_status all_gather(const step *s, int dim)
         FSDP_TRY(copy_part(s, &s->from, 0, &one, 0, dim, s->from.shape[dim]));
     }
     FSDP_TRY(fsdp_all_gather(s->group, send, recv, numel, s->dtype, s->stream));
-    return in_place ? FSDP_OK : unpack(s, dim, recv, one);
+    return in_place ? FSDP_OK : move_parts(s, dim, recv, one, false);
 }
 
 /* Changes Partial(op) to Shard(dim). */
@@ -174,7 +164,7 @@ static fsdp_status reduce_scatter(const step *s, int dim, fsdp_reduce_op op)
     if (!boxes_are_full(s, dim)) {
         FSDP_TRY(take_workspace(s, numel * s->ranks, &send));
         FSDP_TRY(fsdp__launch_fill_run(s->stream, send.data, s->dtype, numel * s->ranks, 0));
-        FSDP_TRY(pack(s, dim, send.data, one));
+        FSDP_TRY(move_parts(s, dim, send.data, one, true));
     }
     if (!recv_in_place)
         FSDP_TRY(take_workspace(s, numel, &recv));
@@ -196,9 +186,9 @@ static fsdp_status all_to_all(const step *s, int from_dim, int to_dim)
     numel = box_numel(s, &one);
     FSDP_TRY(take_workspace(s, numel * s->ranks, &send));
     FSDP_TRY(take_workspace(s, numel * s->ranks, &recv));
-    FSDP_TRY(pack(s, to_dim, send.data, one));
+    FSDP_TRY(move_parts(s, to_dim, send.data, one, true));
     FSDP_TRY(fsdp_all_to_all(s->group, send.data, recv.data, numel, s->dtype, s->stream));
-    return unpack(s, from_dim, recv.data, one);
+    return move_parts(s, from_dim, recv.data, one, false);
 }
 
 /* Changes Replicate to Shard(dim). */

@@ -2,7 +2,7 @@
 #include "explain/json_value.h"
 #include "explain/show.h"
 
-static json_t *network_of(const fsdp_explained_network *network)
+json_t *fsdp__json_network(const fsdp_explained_network *network)
 {
     json_t *object = json_object();
 
@@ -21,7 +21,7 @@ static json_t *step_of(const fsdp_explained_step *step)
     fsdp__json_put(&object, "peak_total_bytes", json_integer((json_int_t)step->peak_total_bytes));
     fsdp__json_put(&object, "calls", fsdp__json_by_collective(step->calls, FSDP_COLLECTIVES));
     fsdp__json_put(&object, "bytes_sent", fsdp__json_by_collective(step->bytes_sent, FSDP_COLLECTIVES));
-    fsdp__json_put(&object, "network", network_of(&step->network));
+    fsdp__json_put(&object, "network", fsdp__json_network(&step->network));
     fsdp__json_put(&object, "flops", json_real(step->flops));
     return object;
 }
@@ -160,7 +160,7 @@ json_t *fsdp__explanation_object(const fsdp_explanation *e)
     if (e->microbatches > 0)
         fsdp__json_put(&object, "step", step_of(&e->step));
     if (e->machines > 1 && e->microbatches > 0)
-        fsdp__json_put(&object, "machine_network", network_of(&e->machine));
+        fsdp__json_put(&object, "machine_network", fsdp__json_network(&e->machine));
     put_lists(&object, e);
     return object;
 }

@@ -22,6 +22,9 @@ json_t *fsdp__json_by_kind(const size_t bytes[FSDP_MEMORY_KINDS]);
 /* Returns an object with one number for each of the first `count` kinds of collectives. */
 json_t *fsdp__json_by_collective(const int64_t *numbers, int count);
 
+/* Returns what crosses between machines, by collective. */
+json_t *fsdp__json_network(const fsdp_explained_network *network);
+
 /* Returns all of an explanation as an object (explain_json.c). */
 json_t *fsdp__explanation_object(const fsdp_explanation *e);
 

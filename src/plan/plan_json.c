@@ -26,12 +26,8 @@ static json_t *peak_of(const fsdp__plan *plan)
 
 static json_t *network_of(const fsdp__plan *plan)
 {
-    const fsdp_explained_network *n = &plan->e->step.network;
-    json_t *object = json_object();
+    json_t *object = fsdp__json_network(&plan->e->step.network);
 
-    fsdp__json_put(&object, "sent", fsdp__json_by_collective(n->sent, FSDP_COLLECTIVES));
-    fsdp__json_put(&object, "received", fsdp__json_by_collective(n->received, FSDP_COLLECTIVES));
-    fsdp__json_put(&object, "messages", fsdp__json_by_collective(n->messages, FSDP_COLLECTIVES));
     fsdp__json_put(&object, "machine_in", json_integer(plan->crossing.in));
     fsdp__json_put(&object, "machine_out", json_integer(plan->crossing.out));
     fsdp__json_put(&object, "machine_least",

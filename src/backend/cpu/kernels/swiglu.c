@@ -10,26 +10,15 @@ FSDP__INLINE void forward_row(fsdp_dtype dtype, bool gelu, const void *gate, con
     }
 }
 
-FSDP__INLINE void gelu_backward_row(fsdp_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
-                                    void *dup, int64_t n)
+FSDP__INLINE void backward_row(fsdp_dtype dtype, bool gelu, const void *gate, const void *up, const void *dy,
+                               void *dgate, void *dup, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         float g = fsdp__load(dtype, gate, i), u = fsdp__load(dtype, up, i), d = fsdp__load(dtype, dy, i);
-        float s = fsdp__sigmoidf(fsdp__gelu_argument(g)), slope = 1.5957691216f * (1.0f + 3.0f * 0.044715f * g * g);
+        float s = fsdp__sigmoidf(gelu ? fsdp__gelu_argument(g) : g);
+        float slope = gelu ? 1.5957691216f * (1.0f + 3.0f * 0.044715f * g * g) : 1.0f;
         fsdp__store(dtype, dgate, i, d * u * s * (1.0f + g * (1.0f - s) * slope));
-        fsdp__store(dtype, dup, i, d * g * s);
-    }
-}
-
-FSDP__INLINE void backward_row(fsdp_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
-                               void *dup, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float g = fsdp__load(dtype, gate, i), u = fsdp__load(dtype, up, i), d = fsdp__load(dtype, dy, i);
-        float s = fsdp__sigmoidf(g);
-        fsdp__store(dtype, dgate, i, d * u * s * (1.0f + g * (1.0f - s)));
         fsdp__store(dtype, dup, i, d * g * s);
     }
 }
@@ -59,12 +48,12 @@ static void backward_range(const void *args, int64_t begin, int64_t end)
     const fsdp__swiglu_backward_args *a = args;
 
     for (int64_t r = begin; r < end; r++) {
-#define ROW(row, T)                                                                  \
-    row(T, fsdp__at(T, a->gate, r * a->gate_row), fsdp__at(T, a->up, r * a->up_row), \
-        fsdp__at(T, a->dy, r * a->dy_row), fsdp__at(T, a->dgate, r * a->dgate_row),  \
-        fsdp__at(T, a->dup, r * a->dup_row), a->cols)
-#define SILU(T) ROW(backward_row, T)
-#define GELU(T) ROW(gelu_backward_row, T)
+#define ROW(T, gelu)                                                                                \
+    backward_row(T, gelu, fsdp__at(T, a->gate, r * a->gate_row), fsdp__at(T, a->up, r * a->up_row), \
+                 fsdp__at(T, a->dy, r * a->dy_row), fsdp__at(T, a->dgate, r * a->dgate_row),        \
+                 fsdp__at(T, a->dup, r * a->dup_row), a->cols)
+#define SILU(T) ROW(T, false)
+#define GELU(T) ROW(T, true)
         if (a->gelu)
             FSDP__EACH_FLOAT(a->dtype, GELU)
         else

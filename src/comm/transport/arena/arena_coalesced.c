@@ -135,8 +135,10 @@ static passage passage_of(fsdp__rows *x)
 
 /* ---- in place ---- */
 
+/* Copies what the peers have of a gather, or of what each has for this rank. */
 static fsdp_status copy_peers_rows(const fsdp__rows *x)
 {
+    bool swaps = x->pattern == FSDP__SWAPS;
     fsdp__copies rows;
 
     fsdp__copies_begin(&rows, x->traffic);
@@ -144,10 +146,13 @@ static fsdp_status copy_peers_rows(const fsdp__rows *x)
         const fsdp_sharded_buffer *b = &x->call->buffers[i];
 
         FSDP_TRY(fsdp__copies_set(&rows, b->unsharded_dtype, b->unsharded_dtype));
-        for (int p = 1; p < x->group->size; p++) {
+        for (int p = !swaps; p < x->group->size; p++) {
             int r = (x->self + p) % x->group->size; /* so that not all read from the same rank at once */
+            const void *theirs = peer_unsharded(x, r, i);
 
-            FSDP_TRY(fsdp__copies_mirror(&rows, b, peer_unsharded(x, r, i), r));
+            FSDP_TRY(swaps ? fsdp__copies_collect(&rows, b, theirs, x->self, 0, fsdp__part_numel(b, x->self),
+                                                  fsdp__place(b->shard, r * b->chunk, b->shard_dtype))
+                           : fsdp__copies_mirror(&rows, b, theirs, r));
         }
     }
     return fsdp__copies_flush(&rows);
@@ -232,25 +237,6 @@ static fsdp_status reduce_peers_rows(const fsdp__rows *x)
     return FSDP_OK;
 }
 
-static fsdp_status swap_peers_rows(const fsdp__rows *x)
-{
-    fsdp__copies rows;
-
-    fsdp__copies_begin(&rows, x->traffic);
-    for (int64_t i = 0; i < x->call->buffer_count; i++) {
-        const fsdp_sharded_buffer *b = &x->call->buffers[i];
-
-        FSDP_TRY(fsdp__copies_set(&rows, b->unsharded_dtype, b->unsharded_dtype));
-        for (int p = 0; p < x->group->size; p++) {
-            int r = (x->self + p) % x->group->size;
-
-            FSDP_TRY(fsdp__copies_collect(&rows, b, peer_unsharded(x, r, i), x->self, 0, fsdp__part_numel(b, x->self),
-                                          fsdp__place(b->shard, r * b->chunk, b->shard_dtype)));
-        }
-    }
-    return fsdp__copies_flush(&rows);
-}
-
 /* ---- an exchange ---- */
 
 /* Ends an exchange: after this nobody reads what was lent. */
@@ -274,7 +260,7 @@ fsdp__rows fsdp__rows_of(void *group, const fsdp__call *call, fsdp__pattern patt
 fsdp_status fsdp__rows_exchange(fsdp__rows *x)
 {
     static fsdp_status (*const in_place[])(const fsdp__rows *) = {
-        [FSDP__GATHERS] = copy_peers_rows, [FSDP__REDUCES] = reduce_peers_rows, [FSDP__SWAPS] = swap_peers_rows};
+        [FSDP__GATHERS] = copy_peers_rows, [FSDP__REDUCES] = reduce_peers_rows, [FSDP__SWAPS] = copy_peers_rows};
     bool readable =
         fsdp__shown_is_readable(x->group, x->call, fsdp__device_host_access(fsdp__stream_device(x->traffic->stream)));
     passage s = passage_of(x);
