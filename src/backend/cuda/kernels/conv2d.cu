@@ -30,9 +30,17 @@ HOST_DEVICE int64_t taps_of(const sizes &s, int64_t channels)
     return channels / s.groups * s.kernel_height * s.kernel_width;
 }
 
-/* What all operands have beside their elements. */
-#define OPERAND                                                                             \
+/* What all operands have beside their elements: the matrix they are found in, of `sides` rows or columns in a group. A
+ * deep one has neighbours in memory along the sum. */
+#define OPERAND(is_deep)                                                                    \
+    const T *data;                                                                          \
+    const sizes &s;                                                                         \
+    int64_t group, sides;                                                                   \
     static constexpr int AT_ONCE = 1;                                                       \
+    DEVICE bool deep() const                                                                \
+    {                                                                                       \
+        return is_deep;                                                                     \
+    }                                                                                       \
     DEVICE void read(int64_t i0, int64_t p0, int64_t end, float4(*slice)[TILE_PITCH]) const \
     {                                                                                       \
         read_slice(*this, i0, p0, end, slice);                                              \
@@ -41,39 +49,23 @@ HOST_DEVICE int64_t taps_of(const sizes &s, int64_t channels)
 /* weight (channels of y, taps of x). */
 template <class T>
 struct weight_rows {
-    const T *weight;
-    const sizes &s;
-    int64_t group, sides;
-
-    DEVICE bool deep() const
-    {
-        return true;
-    }
+    OPERAND(true)
     DEVICE float get(int64_t i, int64_t p) const
     {
-        return load(weight, (group * sides + i) * taps_of(s, s.in) + p);
+        return load(data, (group * sides + i) * taps_of(s, s.in) + p);
     }
-    OPERAND
 };
 
 /* weight (channels of x, taps of y). */
 template <class T>
 struct weight_cols {
-    const T *weight;
-    const sizes &s;
-    int64_t group, sides;
-
-    DEVICE bool deep() const
-    {
-        return true;
-    }
+    OPERAND(true)
     DEVICE float get(int64_t i, int64_t p) const
     {
         int64_t area = s.kernel_height * s.kernel_width, channel = group * (s.out / s.groups) + p / area;
 
-        return load(weight, (channel * sides + i) * area + p % area);
+        return load(data, (channel * sides + i) * area + p % area);
     }
-    OPERAND
 };
 
 /* Element of x that a tap on a place of y reads; 0 outside. */
@@ -92,37 +84,23 @@ DEVICE float x_at(const T *x, const sizes &s, int64_t group, place to, place tap
 /* x (places of y, taps). */
 template <class T>
 struct x_of_places {
-    const T *x;
-    const sizes &s;
-    int64_t group, sides;
-
-    DEVICE bool deep() const
-    {
-        return false;
-    }
+    OPERAND(false)
     DEVICE float get(int64_t i, int64_t p) const
     {
-        return x_at(x, s, group, place_of(i, s.out_height, s.out_width), place_of(p, s.kernel_height, s.kernel_width));
+        return x_at(data, s, group, place_of(i, s.out_height, s.out_width),
+                    place_of(p, s.kernel_height, s.kernel_width));
     }
-    OPERAND
 };
 
 /* x (taps, places of y). */
 template <class T>
 struct x_of_taps {
-    const T *x;
-    const sizes &s;
-    int64_t group, sides;
-
-    DEVICE bool deep() const
-    {
-        return true;
-    }
+    OPERAND(true)
     DEVICE float get(int64_t i, int64_t p) const
     {
-        return x_at(x, s, group, place_of(p, s.out_height, s.out_width), place_of(i, s.kernel_height, s.kernel_width));
+        return x_at(data, s, group, place_of(p, s.out_height, s.out_width),
+                    place_of(i, s.kernel_height, s.kernel_width));
     }
-    OPERAND
 };
 
 /* Returns the row of y whose window has row `at` of x at the tap; -1 if there is none. */
@@ -136,14 +114,7 @@ DEVICE int64_t window_at(int64_t at, int64_t tap, const sizes &s, int side, int6
 /* dy (places of x, taps). */
 template <class T>
 struct dy_of_places {
-    const T *dy;
-    const sizes &s;
-    int64_t group, sides;
-
-    DEVICE bool deep() const
-    {
-        return false;
-    }
+    OPERAND(false)
     DEVICE float get(int64_t i, int64_t p) const
     {
         place to = place_of(i, s.in_height, s.in_width), tap = place_of(p, s.kernel_height, s.kernel_width);
@@ -151,29 +122,20 @@ struct dy_of_places {
         int64_t col = window_at(to.col, tap.col, s, 1, s.out_width);
         int64_t plane = to.first * s.out + group * (s.out / s.groups) + tap.first;
 
-        return row < 0 || col < 0 ? 0.0f : load(dy, (plane * s.out_height + row) * s.out_width + col);
+        return row < 0 || col < 0 ? 0.0f : load(data, (plane * s.out_height + row) * s.out_width + col);
     }
-    OPERAND
 };
 
 /* dy (channels, places of y). */
 template <class T>
 struct dy_of_channels {
-    const T *dy;
-    const sizes &s;
-    int64_t group, sides;
-
-    DEVICE bool deep() const
-    {
-        return true;
-    }
+    OPERAND(true)
     DEVICE float get(int64_t i, int64_t p) const
     {
         int64_t area = s.out_height * s.out_width;
 
-        return load(dy, (p / area * s.out + group * sides + i) * area + p % area);
+        return load(data, (p / area * s.out + group * sides + i) * area + p % area);
     }
-    OPERAND
 };
 
 /* Runs `body` for each element of the thread's part that is in the matrix: row, col and sum. */
