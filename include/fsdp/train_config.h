@@ -279,7 +279,7 @@ typedef struct fsdp_train_config {
         int64_t alpha_pattern_count;
         char **modules_to_save;
         int64_t modules_to_save_count;
-        int rslora, dora, base_dtype; /* 1, 0, -1: 0, both; fsdp_dtype of the frozen parameters: F32 or BF16 */
+        int rslora, dora, base_dtype, quantize; /* 1, 0, -1: 0, both; of the frozen: fsdp_dtype, fsdp_quantization */
     } adapter;
     struct {
         double beta, label_smoothing; /* NaN: 0.1, 0 */

@@ -135,6 +135,9 @@ static void print_ranks(const fsdp_train_summary *summary, int threads)
 
 static void print_adapter(const fsdp_train_config *config, const fsdp_train_summary *summary)
 {
+    static const char *const bases[] = {
+        [FSDP_QUANTIZE_NF4] = ", over a base in NF4", [FSDP_QUANTIZE_INT8] = ", over a base in int8"};
+    const char *base = bases[config->adapter.quantize];
     char rank[80] = "";
 
     if (summary->adapter_layers == 0)
@@ -144,7 +147,7 @@ static void print_adapter(const fsdp_train_config *config, const fsdp_train_summ
     else
         snprintf(rank, sizeof rank, "%s of rank %lld", config->adapter.dora == 1 ? "DoRA" : "LoRA",
                  (long long)config->adapter.rank);
-    printf("adapter: %s, beside %lld layer%s: trains %s parameters, %.3g %% of the model's\n", rank,
+    printf("adapter: %s%s, beside %lld layer%s: trains %s parameters, %.3g %% of the model's\n", rank, base ? base : "",
            (long long)summary->adapter_layers, plural(summary->adapter_layers),
            fsdp__thousands(summary->trained_parameters, FSDP__ROOM(40)),
            100.0 * (double)summary->trained_parameters / (double)summary->parameters);

@@ -45,6 +45,10 @@ static fsdp_status check_strategy(const fsdp_train_config *c)
     if (c->parallelism.fsdp1_use_orig_params != 1)
         return FSDP_FAIL(FSDP_INVALID, "adapter: with parallelism.strategy fsdp1, whose units have frozen parameters "
                                        "beside the adapter's, set parallelism.fsdp1_use_orig_params: true");
+    if (c->adapter.quantize != FSDP_QUANTIZE_NONE)
+        return FSDP_FAIL(FSDP_INVALID, "adapter.quantize is set, but with parallelism.strategy fsdp1 all parameters of "
+                                       "a unit have one dtype, and codes are bytes: choose another strategy, for "
+                                       "example fsdp2");
     if (c->adapter.base_dtype != FSDP_F32)
         return FSDP_FAIL(FSDP_INVALID,
                          "adapter.base_dtype is %s, but with parallelism.strategy fsdp1 all parameters of a unit have "
@@ -68,7 +72,10 @@ fsdp_status fsdp__train_check_adapter(const fsdp_train_config *c)
     const char *key = described(c);
 
     if (!fsdp__train_adapts(c)) {
-        key = key ? key : c->adapter.base_dtype != FSDP_F32 ? "base_dtype" : NULL;
+        key = key                                         ? key
+              : c->adapter.base_dtype != FSDP_F32         ? "base_dtype"
+              : c->adapter.quantize != FSDP_QUANTIZE_NONE ? "quantize"
+                                                          : NULL;
         if (key)
             return FSDP_FAIL(FSDP_INVALID,
                              "adapter.%s is set, but there is no adapter: set adapter.rank (a new one) or "
@@ -195,6 +202,7 @@ static void write_patterns(const char *name, const fsdp_lora_pattern *patterns, 
 
 void fsdp__train_facts_of_adapter(const fsdp_train_run *run, FILE *out)
 {
+    static const char *const quantizations[] = {"none", "nf4", "int8"};
     const fsdp_train_config *c = run->config;
     const fsdp_lora_options *o = run->lora;
 
@@ -209,6 +217,7 @@ void fsdp__train_facts_of_adapter(const fsdp_train_run *run, FILE *out)
     write_patterns("adapter.rank_pattern", o->rank_patterns, o->rank_pattern_count, out);
     write_patterns("adapter.alpha_pattern", o->alpha_patterns, o->alpha_pattern_count, out);
     fprintf(out, "adapter.base_dtype\t%s\n", fsdp_dtype_name((fsdp_dtype)c->adapter.base_dtype));
+    fprintf(out, "adapter.quantize\t%s\n", quantizations[c->adapter.quantize]);
     if (c->model.path && c->model.pretrained != 0)
         fsdp__facts_of_weights(c->model.path, false, "model.path", out);
     else
@@ -220,14 +229,15 @@ void fsdp__train_facts_of_adapter(const fsdp_train_run *run, FILE *out)
 fsdp_status fsdp__train_add_adapter(fsdp_train_run *run)
 {
     fsdp_dtype base = (fsdp_dtype)run->config->adapter.base_dtype;
+    fsdp_quantization kind = (fsdp_quantization)run->config->adapter.quantize;
 
     if (!run->lora)
         return FSDP_OK;
     if (base != FSDP_F32)
         FSDP_TRY(fsdp_module_to(run->model, base));
-    return fsdp_adapter_add(run->model, run->lora, &run->adapter) == FSDP_OK
-               ? FSDP_OK
-               : fsdp_fail_prefix(fsdp_last_status(), run->config->adapter.path ? "adapter.path" : "adapter.targets");
+    if (fsdp_adapter_add(run->model, run->lora, &run->adapter) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), run->config->adapter.path ? "adapter.path" : "adapter.targets");
+    return kind == FSDP_QUANTIZE_NONE ? FSDP_OK : fsdp_adapter_quantize(run->adapter, kind);
 }
 
 /* ---- what is kept and exported ---- */

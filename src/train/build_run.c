@@ -1,8 +1,10 @@
 /* build_run.c - makes the model and the optimizer of a run, counts the microbatches of its steps, and frees it all. */
+#include "adapter/quantize.h"
 #include "base/alloc.h"
 #include "base/context.h"
 #include "device/device.h"
 #include "dist/dist.h"
+#include "hub/hub.h"
 #include "state/entry.h"
 #include "train/dpo.h"
 #include "train/run.h"
@@ -68,7 +70,7 @@ fsdp_status fsdp__train_make_model(fsdp_train_run *run)
 }
 
 /* Loads through one leader on each machine, so that what it reads crosses no network again. */
-static fsdp_status load_by_leaders(fsdp_train_run *run, fsdp_state_dict *state)
+static fsdp_status load_by_leaders(fsdp_train_run *run, fsdp_state_dict *state, const fsdp__hub_listener *listener)
 {
     int machines = fsdp_context_machines(run->context), ranks = fsdp_context_world_size(run->context);
     const int64_t shape[] = {machines, ranks / machines};
@@ -79,16 +81,17 @@ static fsdp_status load_by_leaders(fsdp_train_run *run, fsdp_state_dict *state)
         FSDP_TRY(fsdp_mesh_create(run->context, 2, shape, (const char *const[]){"machine", "local"}, &mesh));
         group = fsdp_mesh_process_group(mesh, 1);
     }
-    return fsdp_hub_load_by_leader(run->config->model.path, state, &run->model_config, group);
+    return fsdp__hub_load_each(run->config->model.path, state, &run->model_config, group, listener);
 }
 
-/* Loads the state from model.path's weights. [collective] with model.load leader */
-static fsdp_status load_pretrained(fsdp_train_run *run, fsdp_state_dict *state)
+/* Loads the state from model.path's weights. `listener` may be NULL. [collective] with model.load leader */
+static fsdp_status load_pretrained(fsdp_train_run *run, fsdp_state_dict *state, const fsdp__hub_listener *listener)
 {
     const fsdp_train_config *c = run->config;
     fsdp__activity before = fsdp__context_set_activity(run->context, FSDP__READING);
-    fsdp_status status =
-        c->model.load_by_leader ? load_by_leaders(run, state) : fsdp_hub_load(c->model.path, state, &run->model_config);
+    fsdp_status status = c->model.load_by_leader
+                             ? load_by_leaders(run, state, listener)
+                             : fsdp__hub_load_each(c->model.path, state, &run->model_config, NULL, listener);
 
     (void)fsdp__context_set_activity(run->context, before);
     return status;
@@ -96,12 +99,12 @@ static fsdp_status load_pretrained(fsdp_train_run *run, fsdp_state_dict *state)
 
 static fsdp_status fill_base(fsdp_train_run *run)
 {
-    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *base = NULL;
+    FSDP__SCOPED(fsdp__base_values_release) fsdp__base_values base = {0};
 
     if (run->config->model.pretrained == 0 || !run->config->model.path)
-        return fsdp_module_initialize(run->model, (uint64_t)run->config->training.seed);
-    FSDP_TRY(fsdp_adapter_base_state_dict(run->adapter, &base));
-    return load_pretrained(run, base);
+        return fsdp_adapter_initialize_base(run->adapter, (uint64_t)run->config->training.seed);
+    FSDP_TRY(fsdp__base_values_begin(run->adapter, &base));
+    return load_pretrained(run, base.state, &(fsdp__hub_listener){fsdp__base_values_arrived, &base});
 }
 
 /* Every rank reads, so that none waits in a collective for one that could not. [collective] */
@@ -138,7 +141,7 @@ fsdp_status fsdp__train_fill_model(fsdp_train_run *run)
     if (c->model.pretrained == 0 || !c->model.path || !fsdp__device_has_bytes(run->device))
         return fsdp_module_initialize(run->model, (uint64_t)c->training.seed);
     FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
-    return load_pretrained(run, state);
+    return load_pretrained(run, state, NULL);
 }
 
 /* ---- optimizer ---- */
@@ -164,7 +167,7 @@ fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run)
 
     FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
     for (int64_t i = 0; i < parameters.count; i++)
-        run->local_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
+        run->local_parameters += fsdp__adapter_numel(run->adapter, &parameters.items[i]);
     FSDP_TRY(optimize(run, &parameters));
     if (c->training.mixed_precision_param == FSDP_F16 || c->training.mixed_precision_reduce == FSDP_F16)
         FSDP_TRY(fsdp_grad_scaler_create(fsdp_world(run->context), NULL, &run->scaler));

@@ -9,7 +9,7 @@
 #include "device/kernels.h"
 #include "train/run.h"
 
-/* Looks at a parameter; `work` is on its device. */
+/* Looks at a parameter; `work` is on its device. Codes of frozen weights have not changed. */
 static fsdp_status look_at(const fsdp_parameter *parameter, double *work, bool *out_finite)
 {
     fsdp_stream *stream = fsdp_device_stream(fsdp_tensor_device(parameter->tensor));
@@ -19,7 +19,7 @@ static fsdp_status look_at(const fsdp_parameter *parameter, double *work, bool *
     double largest = 0;
 
     *out_finite = true;
-    if (span.numel == 0)
+    if (span.numel == 0 || !fsdp_dtype_is_floating(args.dtype))
         return FSDP_OK;
     FSDP_TRY(fsdp__launch_power_sum(stream, &args));
     FSDP_TRY(fsdp__copy_to_host(stream, &largest, work, sizeof largest));

@@ -141,9 +141,14 @@ fsdp_status fsdp__train_freeze(fsdp_train_run *run)
     for (int64_t i = 0; i < c->model.frozen_count; i++)
         FSDP_TRY(freeze_matching(c->model.frozen[i], &parameters));
     run->trained_parameters = run->trained_products = run->adapter_products = 0;
-    for (int64_t i = 0; i < parameters.count; i++)
-        if (fsdp_tensor_requires_grad(parameters.items[i].tensor))
+    run->parameter_bytes = 0;
+    for (int64_t i = 0; i < parameters.count; i++) {
+        const fsdp_tensor *t = parameters.items[i].tensor;
+
+        run->parameter_bytes += (double)fsdp_tensor_numel(t) * (double)fsdp_dtype_size(fsdp_tensor_dtype(t));
+        if (fsdp_tensor_requires_grad(t))
             count_trained(run, &parameters.items[i]);
+    }
     note_kept(run, &parameters);
     if (run->trained_parameters == 0)
         return FSDP_FAIL(FSDP_INVALID, "model.frozen leaves no parameter to train");

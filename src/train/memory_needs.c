@@ -63,22 +63,35 @@ double fsdp__train_moments(const fsdp_train_config *c)
     }
 }
 
+/* Returns the bytes of all parameters as they are held. Until the model is built, it is the least that they may be. */
+static double bytes_held(const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    double numel = (double)fsdp_model_config_parameters(&run->model_config);
+    double each = c->adapter.quantize == FSDP_QUANTIZE_NF4 ? 0.5
+                  : c->adapter.quantize == FSDP_QUANTIZE_INT8
+                      ? 1
+                      : (double)fsdp_dtype_size((fsdp_dtype)c->adapter.base_dtype);
+
+    return run->parameter_bytes > 0 ? run->parameter_bytes : each * numel;
+}
+
 /* Computes the needs of `ranks` of the world's ranks: each has its part of what is sharded, and its own activations. */
 static needs needs_of(const fsdp_train_run *run, int ranks)
 {
     const fsdp_train_config *c = run->config;
-    double bytes = 4 * (double)fsdp_model_config_parameters(&run->model_config); /* shards are float32 */
+    double bytes = 4 * (double)fsdp_model_config_parameters(&run->model_config); /* if shards are float32 */
     double copies = fsdp__train_replicas(c, fsdp_context_world_size(run->context));
     double part = copies * bytes * ranks / fsdp_context_world_size(run->context);
     /* Which parameters are trained is known only when the model is built. */
-    double trained = c->model.frozen_count > 0 || run->adapter ? (double)run->trained_parameters / (bytes / 4) : 1;
+    double trained = c->model.frozen_count > 0 || run->lora ? (double)run->trained_parameters / (bytes / 4) : 1;
     double kept = (double)run->kept_parameters / (bytes / 4);
     double moments = (fsdp__train_moments(c) * (trained + kept) + (c->training.ema_decay > 0 ? trained : 0)) * part;
     /* This is for an asynchronous checkpoint, where replicas have one writer. */
     bool async = fsdp__train_saves(c) && c->checkpoint.async_mode == 1;
     bool best = fsdp__train_exports_best(c) && !fsdp__train_saves(c);
 
-    return (needs){.parameters = part,
+    return (needs){.parameters = part * bytes_held(run) / bytes,
                    .gradients = trained * part,
                    .optimizer = moments,
                    .activations = ranks * activations(c, &run->model_config),

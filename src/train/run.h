@@ -161,6 +161,7 @@ struct fsdp_train_run {
     int64_t adapter_products;   /* those of adapters */
     int64_t kept_parameters;    /* the same for frozen parameters whose optimizer state is kept */
     int64_t local_parameters;   /* elements on this rank */
+    double parameter_bytes;     /* of the whole model as it is held; 0 before it is built */
 
     fsdp__run_source *sources; /* NULL in a dry run */
     int source_count;

@@ -6,6 +6,7 @@
 
 #include "base/cores.h"
 #include "device/device.h"
+#include "fsdp/adapter.h"
 
 static const fsdp__choice load_choices[] = {{"each", 0}, {"leader", 1}, {NULL, 0}};
 static const fsdp__choice init_choices[] = {{"pretrained", 1}, {"random", 0}, {NULL, 0}};
@@ -33,6 +34,8 @@ static const fsdp__choice param_choices[] = {
 static const fsdp__choice export_choices[] = {
     {"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
 static const fsdp__choice base_choices[] = {{"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {NULL, 0}};
+static const fsdp__choice quantize_choices[] = {
+    {"none", FSDP_QUANTIZE_NONE}, {"nf4", FSDP_QUANTIZE_NF4}, {"int8", FSDP_QUANTIZE_INT8}, {NULL, 0}};
 static const fsdp__choice optimizer_choices[] = {{"adamw", FSDP_TRAIN_ADAMW},
                                                  {"adam", FSDP_TRAIN_ADAM},
                                                  {"sgd", FSDP_TRAIN_SGD},
@@ -337,7 +340,7 @@ static const fsdp__key keys[] = {
     SAVE_SIZE(max_shard_size, 1, "5GB", "the largest size of a file of weights; more weights are split over several files, with an index; a larger tensor gets a file of its own"),
     SAVE_CHOICE(merge, bool_choices, NULL, "with an adapter: true: export.path gets the model, with the adapter in its weights\nfalse: it gets the adapter alone, a folder of peft; not set: false"),
 
-    TEXT(adapter, path, FSDP__LOCAL, "the folder of an adapter to train on, as peft writes it; it says what the keys below would, but for base_dtype"),
+    TEXT(adapter, path, FSDP__LOCAL, "the folder of an adapter to train on, as peft writes it; it says what the keys below would, but for base_dtype and quantize"),
     INTEGER(adapter, rank, 1, 1 << 16, 0, NULL, "train a new LoRA adapter of this rank beside the model's frozen weights, instead of the model"),
     NUMBER(adapter, alpha, 0, FSDP__KEY_LARGE, FSDP__ABOVE, NULL, "the adapter's part is multiplied by alpha / rank; not set: by 1"),
     NUMBER(adapter, dropout, 0, 1, FSDP__BELOW, NULL, "the rate at which the adapter's inputs are dropped in training; not set: 0"),
@@ -350,6 +353,7 @@ static const fsdp__key keys[] = {
     CHOICE(adapter, rslora, rslora, bool_choices, NULL, "multiply by alpha / sqrt(rank) instead; not set: false"),
     CHOICE(adapter, dora, dora, bool_choices, NULL, "train the length of each row of a weight by itself (DoRA); not set: false"),
     CHOICE(adapter, base_dtype, base_dtype, base_choices, "float32", "the dtype in which the frozen weights are held; the adapter is in float32"),
+    CHOICE(adapter, quantize, quantize, quantize_choices, "none", "QLoRA: the frozen weights of linear layers but the head are held in 4 bits (nf4, blocks of 64) or 8 (int8, rows), each with a scale, and decoded where they are used; the others have base_dtype"),
 
     NUMBER(dpo, beta, 0, FSDP__KEY_LARGE, FSDP__ABOVE, NULL, "with training.objective dpo: what the difference in log-probability to the reference is multiplied by; the larger, the nearer the model stays to it; not set: 0.1"),
     NUMBER(dpo, label_smoothing, 0, 0.5, FSDP__BELOW, NULL, "the share of pairs that is taken to be the wrong way round (conservative DPO); not set: 0"),

@@ -54,6 +54,8 @@ STORY_TEST(a_run_in_pieces_is_the_run_in_one)
                                           {"parallelism.strategy", "ddp"},
                                           {"parallelism.strategy", "zero1"},
                                           {"adapter.base_dtype", "bfloat16"},
+                                          {"adapter.quantize", "nf4"},
+                                          {"adapter.quantize", "int8"},
                                           {"adapter.modules_to_save", "lm_head"},
                                           {"activation_checkpoint.mode", "full"},
                                           {"training.mixed_precision_param", "bfloat16"}};
@@ -104,35 +106,40 @@ static void find(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
+/* From one world and door to another; `quantize` is that of the base. */
+static void check_passage(void **state, const char *const strategies[2], const int worlds[2], const char *quantize)
+{
+    passage p = {.left = {.step = -1}};
+
+    story_teardown(state);
+    story_setup(state);
+    p.story = *state;
+    set_adapter(p.story);
+    story_set(p.story, "adapter.dora", "true");
+    story_set(p.story, "adapter.quantize", quantize);
+    story_set(p.story, "checkpoint.folder", p.story->folder);
+    for (int side = 0; side < 2; side++) {
+        bool fsdp1 = strcmp(strategies[side], "fsdp1") == 0;
+
+        story_set(p.story, "parallelism.strategy", strategies[side]);
+        story_set(p.story, "parallelism.fsdp1_use_orig_params", fsdp1 ? "true" : "");
+        test_run_ranks(worlds[side], side ? find : leave, &p);
+    }
+    CHECK_EQ(p.left.model, p.found.model);
+    CHECK_EQ(p.left.optimizer, p.found.optimizer);
+    CHECK(p.left.optimizer != 0);
+    CHECK_EQ(p.found.step, 2);
+}
+
 STORY_TEST(at_other_ranks_and_through_another_door_it_goes_on)
 {
-    static const struct {
-        int world;
-        const char *strategy;
-    } sides[] = {{2, "fsdp2"}, {3, "ddp"}, {1, "fsdp2"}, {4, "zero2"}, {8, "fsdp1"}, {3, "zero3"}};
+    static const char *const strategies[] = {"fsdp2", "ddp", "fsdp2", "zero2", "fsdp1", "zero3", "fsdp2"};
+    static const int worlds[] = {2, 3, 1, 4, 8, 3, 2};
 
-    for (size_t i = 0; i < FSDP__COUNT_OF(sides); i++) {
-        size_t next = (i + 1) % FSDP__COUNT_OF(sides);
-        passage p = {.left = {.step = -1}};
-
-        story_teardown(state);
-        story_setup(state);
-        p.story = *state;
-        set_adapter(p.story);
-        story_set(p.story, "adapter.dora", "true");
-        story_set(p.story, "parallelism.fsdp1_use_orig_params", "true");
-        story_set(p.story, "checkpoint.folder", p.story->folder);
-        for (int side = 0; side < 2; side++) {
-            const char *strategy = sides[side ? next : i].strategy;
-
-            story_set(p.story, "parallelism.strategy", strategy);
-            story_set(p.story, "parallelism.fsdp1_use_orig_params", strcmp(strategy, "fsdp1") == 0 ? "true" : "");
-            test_run_ranks(sides[side ? next : i].world, side ? find : leave, &p);
-        }
-        CHECK_EQ(p.left.model, p.found.model);
-        CHECK_EQ(p.left.optimizer, p.found.optimizer);
-        CHECK(p.left.optimizer != 0);
-        CHECK_EQ(p.found.step, 2);
+    for (int i = 0; i < 6; i++) {
+        check_passage(state, strategies + i, worlds + i, "none");
+        if (i < 3) /* fsdp1 has no codes */
+            check_passage(state, strategies + i, worlds + i, i % 2 ? "int8" : "nf4");
     }
 }
 
@@ -201,6 +208,42 @@ STORY_TEST(the_export_is_a_folder_of_peft_or_the_merged_model)
     CHECK_EQ(tensors_with(s->model, "model.safetensors", "lora"), 0);
     CHECK(tensors_with(s->model, "model.safetensors", "") > 12);
     CHECK_OK(fsdp_hub_read_config(s->model, &config));
+}
+
+/* What a merged model computes is what was trained: the decoded weights with the adapter in them. */
+STORY_TEST(a_quantized_base_is_decoded_when_it_is_merged)
+{
+    static const char *const kinds[] = {"nf4", "int8"};
+    static const char *const own[] = {"model.preset",  "model.n_layers",   "model.dim",
+                                      "model.n_heads", "model.n_kv_heads", "model.ffn_dim"};
+
+    for (int i = 0; i < 2; i++) {
+        double trained;
+        story *s;
+
+        story_teardown(state);
+        story_setup(state);
+        s = *state;
+        set_adapter(s);
+        story_set(s, "adapter.dropout", "0");
+        story_set(s, "adapter.quantize", kinds[i]);
+        story_set(s, "adapter.modules_to_save", "lm_head");
+        story_set(s, "optimizer.lr", "1e-12"); /* so the last step has the loss of what is exported */
+        story_set(s, "optimizer.weight_decay", "0");
+        story_set(s, "export.merge", "true");
+        story_set(s, "export.path", s->model);
+        story_go(s, 3);
+        trained = s->losses[1];
+        CHECK_EQ(tensors_with(s->model, "model.safetensors", "lora"), 0);
+        for (size_t k = 0; k < FSDP__COUNT_OF(own); k++)
+            story_set(s, own[k], "");
+        story_set(s, "model.path", s->model);
+        story_set(s, "adapter.quantize", "none");
+        story_set(s, "export.path", "");
+        story_set(s, "export.merge", "");
+        story_go(s, 2);
+        CHECK_NEAR(s->losses[1], trained, 1e-5 * trained);
+    }
 }
 
 /* The best weights come from their checkpoint, or from a copy: of the adapter alone, and merged then. */
@@ -288,12 +331,13 @@ static void check_refused(void **state, const char *const (*keys)[2], int count,
 STORY_TEST(keys_that_do_not_fit_are_refused)
 {
     static const struct {
-        const char *keys[3][2];
+        const char *keys[4][2];
         const char *part;
     } cases[] = {
         {{{"adapter.alpha", "4"}}, "adapter.alpha is set, but there is no adapter"},
         {{{"export.merge", "true"}}, "export.merge is true, but there is no adapter"},
         {{{"adapter.base_dtype", "bfloat16"}}, "adapter.base_dtype is set, but there is no adapter"},
+        {{{"adapter.quantize", "nf4"}}, "adapter.quantize is set, but there is no adapter"},
         {{{"adapter.rank", "2"}, {"adapter.path", "x"}}, "adapter.rank is set, but adapter.path has it"},
         {{{"adapter.path", "/nowhere/at/all"}}, "adapter.path: there is no '/nowhere/at/all'"},
         {{{"adapter.rank", "2"}, {"model.frozen", "*norm*"}}, "model.frozen is set, but an adapter freezes"},
@@ -305,6 +349,11 @@ STORY_TEST(keys_that_do_not_fit_are_refused)
         {{{"adapter.rank", "2"}, {"adapter.targets", "q_proj"}, {"adapter.target_pattern", ".*"}},
          "exclude each other"},
         {{{"adapter.rank", "2"}, {"parallelism.strategy", "fsdp1"}}, "set parallelism.fsdp1_use_orig_params: true"},
+        {{{"adapter.rank", "2"},
+          {"adapter.quantize", "nf4"},
+          {"parallelism.strategy", "fsdp1"},
+          {"parallelism.fsdp1_use_orig_params", "true"}},
+         "adapter.quantize is set, but with parallelism.strategy fsdp1"},
         {{{"adapter.rank", "2"}, {"checkpoint.initial_load_path", "x"}}, "name its base as model.path"},
         {{{"adapter.rank", "2"}, {"adapter.modules_to_save", "embed_tokens"}, {"model.tie_word_embeddings", "true"}},
          "modules_to_save: cannot train 'model.embed_tokens' by itself"},
@@ -313,7 +362,7 @@ STORY_TEST(keys_that_do_not_fit_are_refused)
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         int count = 0;
 
-        while (count < 3 && cases[i].keys[count][0])
+        while (count < 4 && cases[i].keys[count][0])
             count++;
         check_refused(state, cases[i].keys, count, cases[i].part);
     }
@@ -324,6 +373,7 @@ STORY_TEST(another_adapter_or_base_is_not_gone_on_with)
 {
     static const char *const changes[][3] = {{"adapter.alpha", "7", "adapter.alpha is 6 and 7"},
                                              {"adapter.rank", "4", "adapter.rank is 3 and 4"},
+                                             {"adapter.quantize", "nf4", "adapter.quantize is none and nf4"},
                                              {"training.seed", "9", "the base's training.seed is"}};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(changes); i++) {

@@ -88,6 +88,33 @@ TEST_WITH(what_no_machine_has_is_refused_with_the_sum, setup, teardown)
     CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "activations");
 }
 
+/* Before the model is built, no more of an adapter's base counts than it has for certain. */
+TEST_WITH(a_frozen_base_counts_as_it_is_held, setup, teardown)
+{
+    static const struct {
+        const char *key, *value;
+        double bytes;
+    } cases[] = {
+        {"adapter.base_dtype", "bfloat16", 2}, {"adapter.quantize", "int8", 1}, {"adapter.quantize", "nf4", 0.5}};
+    fixture *f = *state;
+    char text[64], size[24];
+    double numel;
+
+    take_model(f, 20000);
+    f->run.lora = (fsdp_lora_options *)(uintptr_t)1; /* there is one */
+    set_key(f, "adapter.rank", "4");
+    numel = (double)fsdp_model_config_parameters(&f->run.model_config);
+    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
+        set_key(f, cases[i].key, cases[i].value);
+        snprintf(text, sizeof text, "(parameters %s, optimizer state 0.0KiB",
+                 fsdp__size_text(cases[i].bytes * numel, size, sizeof size));
+        CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, text);
+    }
+    f->run.parameter_bytes = 0.6 * numel;
+    snprintf(text, sizeof text, "(parameters %s,", fsdp__size_text(0.6 * numel, size, sizeof size));
+    CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, text);
+}
+
 static void limit(int resource, rlim_t bytes)
 {
     struct rlimit l;
