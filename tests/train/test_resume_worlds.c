@@ -30,6 +30,7 @@ typedef struct kind {
 static const kind kinds[] = {
     {"packed", {{NULL}}, BOUND},
     {"padded, all learned", {{"data.packing", "false"}, {"data.train_on", "all"}}, BOUND},
+    {"two epochs", {{"training.steps", "500"}, {"training.epochs", "2"}}, BOUND},
     {"split", {{"training.seq_len", "24"}, {"data.on_long_row", "split"}}, BOUND},
     {"mixed", {{"data.mixture", "chat.jsonl data.txt"}}, BOUND},
     {"pairs", {{"data.path", "pairs.jsonl"}, {"training.objective", "dpo"}, {"training.seq_len", "128"}}, BOUND},
