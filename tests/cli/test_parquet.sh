@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Reads real Parquet files, written by Python's package pyarrow. Its C++ libraries, with the few functions of Arrow GLib
-# over them (arrow_shim.cpp), are the library that reads. It is skipped without pyarrow (FSDP_PYARROW names a python3
-# that has it), or without a compiler of C++20.
+# Reads real Parquet files, written by Python's package pyarrow. The library that reads is Arrow GLib where
+# FSDP_ARROW_LIBRARIES names its folder; otherwise pyarrow's C++ libraries, with the few functions of Arrow GLib over
+# them (arrow_shim.cpp). It is skipped without pyarrow (FSDP_PYARROW names a python3 that has it), or without a compiler
+# of C++20.
 set -eu
 python=${FSDP_PYARROW:-python3}
 here=$FSDP_SOURCE/tests/cli
@@ -14,13 +15,15 @@ skip() {
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
-libraries=$("$python" -c 'import pyarrow; print(pyarrow.get_library_dirs()[0])')
-headers=$("$python" -c 'import pyarrow; print(pyarrow.get_include())')
-version=$(basename "$libraries"/libparquet.so.* | sed 's/.*so\.//')
-"${CXX:-g++}" -std=c++20 -shared -fPIC -isystem "$headers" "$here/arrow_shim.cpp" -o "libparquet-glib.so.$version" \
-    "$libraries/libarrow.so.$version" "$libraries/libparquet.so.$version" -Wl,-rpath,"$libraries" ||
-    skip "the compiler does not build arrow_shim.cpp"
-export FSDP_ARROW_LIBRARIES=$folder
+if [ -z "${FSDP_ARROW_LIBRARIES:-}" ]; then
+    libraries=$("$python" -c 'import pyarrow; print(pyarrow.get_library_dirs()[0])')
+    headers=$("$python" -c 'import pyarrow; print(pyarrow.get_include())')
+    version=$(basename "$libraries"/libparquet.so.* | sed 's/.*so\.//')
+    "${CXX:-g++}" -std=c++20 -shared -fPIC -isystem "$headers" "$here/arrow_shim.cpp" -Wl,-rpath,"$libraries" \
+        -o "libparquet-glib.so.$version" "$libraries/libarrow.so.$version" "$libraries/libparquet.so.$version" ||
+        skip "the compiler does not build arrow_shim.cpp"
+    export FSDP_ARROW_LIBRARIES=$folder
+fi
 "$python" "$here/write_parquet.py"
 echo '{% for message in messages %}{{ message | tojson }}{% endfor %}' >json.jinja
 
