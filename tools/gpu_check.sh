@@ -399,6 +399,7 @@ stage_use() {
     aside beside accumulate 2e-3 $llama $tiny --training.global_batch_size=12
     aside beside clip 2e-3 $gpt2 $tiny --training.max_norm=0.05
     aside beside sgd 2e-3 $gpt2 $tiny --optimizer.name=sgd --optimizer.momentum=0.9
+    aside beside adafactor 2e-3 $llama $tiny --optimizer.name=adafactor -n 2
     aside beside dropout 2e-3 $gpt2 $tiny --model.dropout=0.1
     aside beside float16 5e-3 $llama $tiny --training.mixed_precision_param=float16
     aside beside float16-reduce 5e-3 $llama $tiny --training.mixed_precision_param=float16 \

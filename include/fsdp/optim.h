@@ -98,11 +98,11 @@ FSDP_API fsdp_status fsdp_lion_create(const fsdp_parameters *parameters, const f
  * rank. Errors name the parameter that is not a matrix. */
 FSDP_API fsdp_status fsdp_muon_create(const fsdp_parameters *parameters, const fsdp_muon_options *options,
                                       fsdp_optimizer **out);
-/* A step of Adafactor over sharded parameters is [collective], and all ranks must have the same gradients: it makes two
- * all-reduces for each sharded mesh dimension, one of the f32 means of all rows and columns, and one of 1328 bytes for
- * each parameter. Parameters may be cut anywhere. Means of rows that ranks share, and of columns, are added in the
- * order of ranks, so that other numbers of ranks give other last bits. Flat parameters (FSDP1 without original ones)
- * are FSDP_UNSUPPORTED, and so are partial ones. */
+/* A step of Adafactor over sharded parameters is [collective], and each has a gradient on all ranks or on none. It
+ * makes two all-reduces for each sharded mesh dimension: one of the f32 means of all rows and columns, and one of 1328
+ * bytes for each parameter. Parameters may be cut anywhere. Means of rows that ranks share, and of columns, are added
+ * in the order of ranks, so that other numbers of ranks give other last bits. Flat parameters (FSDP1 without original
+ * ones) are FSDP_UNSUPPORTED, and so are partial ones. */
 FSDP_API fsdp_status fsdp_adafactor_create(const fsdp_parameters *parameters, const fsdp_adafactor_options *options,
                                            fsdp_optimizer **out);
 FSDP_API void fsdp_optimizer_free(fsdp_optimizer *optimizer); /* NULL is allowed */
@@ -235,7 +235,8 @@ FSDP_API fsdp_status fsdp_clip_grad_norm_type(fsdp_optimizer *optimizer, double 
 
 /* Steps those of `parameters` that belong to the optimizer and have a gradient, for hooks that step parameters as soon
  * as their gradients are ready (fsdp_module_set_post_accumulate_grad_hook). Steps of single parameters, in any order,
- * give the same bits as one step of all. FSDP_STATE: after a clip, whose factor is for a step of all. */
+ * give the same bits as one step of all. Where a step is [collective], ranks give the same ones in the same order.
+ * FSDP_STATE: after a clip, whose factor is for a step of all. */
 FSDP_API fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, fsdp_tensor *const *parameters,
                                                     int64_t count);
 
