@@ -300,18 +300,13 @@ static fsdp_status gradients(const job *j, const member *m, const piece *p, cons
             .x = scaled, .y = scaled, .alpha = j->optimizer->grad_scale, .numel = span.numel, .dtype = FSDP_F32});
 }
 
-/* Adds the squares of a piece's gradients to the means of its rows and columns; those of a vector move its state. */
+/* Adds the squares of a piece's gradients to the means of its rows and columns. */
 static fsdp_status add_means(const job *j, const member *m, const piece *p)
 {
     const share *s = &m->has;
     const float *g, *zeros = fsdp_tensor_data(j->zeros);
-    float *squares = fsdp_tensor_data(j->update);
 
     FSDP_TRY(gradients(j, m, p, &g));
-    if (!s->factored) {
-        FSDP_TRY(apply_to(j, FSDP__SQUARE, 0, g, squares, p->cols));
-        return move(j, squares, m->variance + p->at, p->cols, weight_of(j, m));
-    }
     FSDP_TRY(sum(j, (fsdp__reduce_args){.x = g,
                                         .center = zeros,
                                         .y = m->rows + p->row,
@@ -328,13 +323,29 @@ static fsdp_status add_means(const job *j, const member *m, const piece *p)
                                       .alpha = 1 / (float)s->rows});
 }
 
+/* Moves the state of a vector by the squares of its gradients. */
+static fsdp_status move_variance(const job *j, const member *m)
+{
+    float *squares = fsdp_tensor_data(j->update);
+
+    EACH_PIECE(p, &m->has)
+    {
+        const float *g;
+
+        FSDP_TRY(gradients(j, m, &p, &g));
+        FSDP_TRY(apply_to(j, FSDP__SQUARE, 0, g, squares, p.cols));
+        FSDP_TRY(move(j, squares, m->variance + p.at, p.cols, weight_of(j, m)));
+    }
+    return FSDP_OK;
+}
+
 /* Moves the state of a matrix by its means, in whose place come: among the rows, the state's rows divided by their mean
  * of each matrix, of which at least `eps` counts; among the columns, these means of rows. */
 static fsdp_status factor(const job *j, const member *m, double eps)
 {
     const share *s = &m->has;
 
-    if (!s->factored || s->outer * s->rows * s->cols == 0)
+    if (s->outer * s->rows * s->cols == 0)
         return FSDP_OK;
     FSDP_TRY(move(j, m->rows, m->row_var, s->outer * s->rows, weight_of(j, m)));
     FSDP_TRY(move(j, m->cols, m->col_var, s->outer * s->cols, weight_of(j, m)));
@@ -404,18 +415,26 @@ static fsdp_status add_squares(const job *j, const void *x, fsdp_dtype dtype, in
         &(fsdp__power_sum_args){.spans = &span, .count = 1, .dtype = dtype, .p = 2, .sum = out, .accumulate = true});
 }
 
-static fsdp_status add_norms(const job *j, int64_t i)
+static fsdp__digit_sum *sums_of(const job *j, int64_t i)
 {
-    const member *m = &j->members[i];
-    const fsdp_tensor *tensor = m->param->tensor;
-    fsdp__digit_sum *sums = (fsdp__digit_sum *)fsdp_tensor_data(j->norms) + 2 * i;
+    return (fsdp__digit_sum *)fsdp_tensor_data(j->norms) + 2 * i;
+}
 
-    if (m->has.numel > 0)
-        FSDP_TRY(add_squares(j, fsdp_tensor_data(tensor), tensor->dtype, m->has.numel, &sums[0]));
-    EACH_PIECE(p, &m->has)
+static fsdp_status add_norm_of_param(const job *j, int64_t i)
+{
+    const fsdp_tensor *tensor = j->members[i].param->tensor;
+
+    if (fsdp_tensor_numel(tensor) == 0)
+        return FSDP_OK;
+    return add_squares(j, fsdp_tensor_data(tensor), tensor->dtype, fsdp_tensor_numel(tensor), &sums_of(j, i)[0]);
+}
+
+static fsdp_status add_norm_of_update(const job *j, int64_t i)
+{
+    EACH_PIECE(p, &j->members[i].has)
     {
-        FSDP_TRY(make_update(j, m, &p));
-        FSDP_TRY(add_squares(j, fsdp_tensor_data(j->update), FSDP_F32, numel_of(&p), &sums[1]));
+        FSDP_TRY(make_update(j, &j->members[i], &p));
+        FSDP_TRY(add_squares(j, fsdp_tensor_data(j->update), FSDP_F32, numel_of(&p), &sums_of(j, i)[1]));
     }
     return FSDP_OK;
 }
@@ -464,16 +483,28 @@ static fsdp_status apply_all(const job *j)
     return FSDP_OK;
 }
 
+/* What needs memory of its own comes before the state moves: later sums are of fewer elements. */
+static fsdp_status sum_up(const job *j)
+{
+    for (int64_t i = 0; i < j->count; i++) {
+        FSDP_TRY(add_norm_of_param(j, i));
+        if (j->members[i].has.factored)
+            EACH_PIECE(p, &j->members[i].has)
+        FSDP_TRY(add_means(j, &j->members[i], &p));
+    }
+    return add_over_ranks(j, j->means);
+}
+
 static fsdp_status take_step(const job *j)
 {
+    FSDP_TRY(sum_up(j));
+    for (int64_t i = 0; i < j->count; i++) {
+        const member *m = &j->members[i];
+
+        FSDP_TRY(m->has.factored ? factor(j, m, eps_of(j, m)) : move_variance(j, m));
+    }
     for (int64_t i = 0; i < j->count; i++)
-        EACH_PIECE(p, &j->members[i].has)
-    FSDP_TRY(add_means(j, &j->members[i], &p));
-    FSDP_TRY(add_over_ranks(j, j->means));
-    for (int64_t i = 0; i < j->count; i++)
-        FSDP_TRY(factor(j, &j->members[i], eps_of(j, &j->members[i])));
-    for (int64_t i = 0; i < j->count; i++)
-        FSDP_TRY(add_norms(j, i));
+        FSDP_TRY(add_norm_of_update(j, i));
     FSDP_TRY(add_over_ranks(j, j->norms));
     return apply_all(j);
 }

@@ -512,14 +512,16 @@ TEST(empty_parameters_and_numbers_step)
 
 /* ---- what cannot be ---- */
 
-TEST(a_step_of_adafactor_survives_every_failed_allocation)
+/* A step that fails changes neither a parameter nor its state. */
+static void fail_everywhere(int ndim, const int64_t *shape)
 {
     for (long n = 1, hit = 1; hit; n++) {
         fsdp_context *context = test_context();
         fsdp_tensor *tensor = NULL;
-        fsdp_optimizer *optimizer = one(context, FSDP_SHAPE(3, 4), "p", &tensor);
+        fsdp_optimizer *optimizer = one(context, ndim, shape, "p", &tensor);
+        const fsdp__optimizer_param *param = &optimizer->groups[0].params[0];
         fsdp_status status;
-        float after[12];
+        float after[12], state[12] = {0};
 
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, n);
         status = fsdp_optimizer_step(optimizer);
@@ -528,10 +530,20 @@ TEST(a_step_of_adafactor_survives_every_failed_allocation)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
         CHECK_OK(fsdp_tensor_read(tensor, FSDP_F32, after));
         CHECK_NEAR(after[5], status == FSDP_OK ? 1 - 1e-2 : 1, 1e-6);
+        if (param->moment1)
+            CHECK_OK(fsdp_tensor_read(param->moment1, FSDP_F32, state));
+        if (test_device(context) == fsdp_cpu(context) || status == FSDP_OK) /* elsewhere a queue may have no room */
+            CHECK_NEAR(state[2], status == FSDP_OK ? 4 : 0, 0);
         fsdp_optimizer_free(optimizer);
         fsdp_tensor_unref(tensor);
         fsdp_context_free(context);
     }
+}
+
+TEST(a_step_of_adafactor_survives_every_failed_allocation)
+{
+    fail_everywhere(FSDP_SHAPE(3, 4));
+    fail_everywhere(FSDP_SHAPE(12));
 }
 
 TEST(adafactor_refuses_what_makes_no_sense)
