@@ -65,6 +65,37 @@ static fsdp_status read_rope_factors(const fsdp__gguf *file, const fsdp__gguf_te
     return FSDP_OK;
 }
 
+/* Reads one of longrope's lists of factors. */
+static fsdp_status read_list(const fsdp__gguf *file, const char *name, const fsdp_model_config *c, float *out)
+{
+    const fsdp__gguf_tensor *t = fsdp__gguf_find_tensor(file, name);
+    int64_t count = fsdp__rotary_dim(c) / 2;
+
+    if (!t || t->type != FSDP__GGUF_F32 || t->numel != count || count > FSDP_MODEL_MAX_ROPE_FACTORS)
+        return FSDP_FAIL(FSDP_FORMAT, "'%s': %s is no vector of %lld float32", file->path, name, (long long)count);
+    memcpy(out, t->data, t->bytes);
+    return FSDP_OK;
+}
+
+static fsdp_status read_longrope(const fsdp__gguf *file, const char *architecture, fsdp_model_config *c)
+{
+    float factor = 1;
+
+    if (c->architecture != FSDP_PHI3)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s': %s in a %s", file->path, FSDP__GGUF_LONG, architecture);
+    c->rope_type = FSDP_ROPE_LONGROPE;
+    FSDP_TRY(size_of(file, architecture, "rope.scaling.original_context_length", true, &c->rope_original_max_seq_len));
+    if (c->rope_original_max_seq_len < 2)
+        return FSDP_FAIL(FSDP_FORMAT, "'%s': a rope.scaling.original_context_length of %lld", file->path,
+                         (long long)c->rope_original_max_seq_len);
+    c->rope_factor = (float)((double)c->max_seq_len / (double)c->rope_original_max_seq_len);
+    FSDP_TRY(real_of(file, architecture, "rope.scaling.attn_factor", false, &factor));
+    if (factor != (float)fsdp__rope_attention_factor(c))
+        c->rope_attention_factor = factor;
+    FSDP_TRY(read_list(file, FSDP__GGUF_LONG, c, c->rope_long_factors));
+    return read_list(file, FSDP__GGUF_SHORT, c, c->rope_short_factors);
+}
+
 static fsdp_status read_rope(const fsdp__gguf *file, const char *architecture, fsdp_model_config *c)
 {
     const fsdp__gguf_tensor *factors = fsdp__gguf_find_tensor(file, "rope_freqs.weight");
@@ -80,6 +111,8 @@ static fsdp_status read_rope(const fsdp__gguf *file, const char *architecture, f
     if (rotated < 1 || fsdp__rotary_dim(c) != rotated || (rotated != c->head_dim && c->architecture != FSDP_PHI3))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s': %lld of %lld dimensions of a head rotate: all must%s", file->path,
                          (long long)rotated, (long long)c->head_dim, c->architecture == FSDP_PHI3 ? " at most" : "");
+    if (has_tensor(file, FSDP__GGUF_LONG))
+        return read_longrope(file, architecture, c);
     snprintf(text, sizeof text, "%s.rope.scaling.type", architecture);
     FSDP_TRY(fsdp__gguf_string(file, text, false, &type));
     if (type && strcmp(type, "linear") == 0) {
@@ -255,6 +288,13 @@ static fsdp_status find_tensor(const fsdp__gguf *file, const fsdp_model_config *
                 : FSDP_FAIL(FSDP_FORMAT, "'%s' has no tensor '%s'", file->path, place->name);
 }
 
+/* Returns whether the config was read from this tensor. */
+static bool holds_factors(const char *name)
+{
+    return strcmp(name, "rope_freqs.weight") == 0 || strcmp(name, FSDP__GGUF_LONG) == 0 ||
+           strcmp(name, FSDP__GGUF_SHORT) == 0;
+}
+
 fsdp_status fsdp__gguf_check(const fsdp__gguf *file, const fsdp_model_config *config, const fsdp_state_dict *state)
 {
     FSDP__FREED bool *used = fsdp__calloc((size_t)file->tensor_count + 1, sizeof *used);
@@ -267,7 +307,7 @@ fsdp_status fsdp__gguf_check(const fsdp__gguf *file, const fsdp_model_config *co
         used[t - file->tensors] = true;
     }
     for (int64_t i = 0; i < file->tensor_count; i++)
-        if (!used[i] && strcmp(file->tensors[i].name, "rope_freqs.weight") != 0)
+        if (!used[i] && !holds_factors(file->tensors[i].name))
             return FSDP_FAIL(FSDP_FORMAT, "'%s': tensor '%s' is none of the model's", file->path,
                              file->tensors[i].name);
     return FSDP_OK;

@@ -4,6 +4,10 @@
 
 #include "hub/gguf.h"
 
+/* Tensors of longrope's factors. */
+#define FSDP__GGUF_LONG "rope_factors_long.weight"
+#define FSDP__GGUF_SHORT "rope_factors_short.weight"
+
 typedef struct fsdp__gguf_place {
     char name[FSDP__GGUF_NAME_BYTES]; /* in the file */
     bool transposed;                  /* the file has columns as rows */

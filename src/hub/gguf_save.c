@@ -32,11 +32,15 @@ static void put_real(fsdp__gguf_header *h, const char *architecture, const char 
 static void put_attention(fsdp__gguf_header *h, const char *architecture, const fsdp_model_config *c)
 {
     bool phi3 = c->architecture == FSDP_PHI3, local = fsdp_model_layer_is_local(c, 0);
+    bool longrope = c->rope_type == FSDP_ROPE_LONGROPE;
 
     if (local || phi3)
         put_size(h, architecture, "attention.sliding_window", local ? c->window : 0);
     if (phi3)
-        put_size(h, architecture, "rope.scaling.original_context_length", c->max_seq_len);
+        put_size(h, architecture, "rope.scaling.original_context_length",
+                 longrope ? c->rope_original_max_seq_len : c->max_seq_len);
+    if (longrope)
+        put_real(h, architecture, "rope.scaling.attn_factor", (float)fsdp__rope_attention_factor(c));
     if (c->attention_softcap > 0)
         put_real(h, architecture, "attn_logit_softcapping", c->attention_softcap);
     if (c->logits_softcap > 0)
@@ -91,7 +95,8 @@ static void put_keys(fsdp__gguf_header *h, const fsdp__gguf_model *model, const 
 /* One tensor of the file, and where it comes from. */
 typedef struct part {
     fsdp__gguf_place place;
-    const fsdp_tensor *from; /* NULL: llama3's factors of frequencies */
+    const fsdp_tensor *from; /* NULL: factors of frequencies */
+    const float *factors;    /* longrope's; NULL: llama3's */
     int ndim;
     int64_t shape[2];
     fsdp__gguf_type type;
@@ -116,16 +121,24 @@ static fsdp_status plan_part(const fsdp__gguf_model *model, const fsdp_state_dic
     return FSDP_OK;
 }
 
+static void plan_factors(const fsdp_model_config *c, const char *name, const float *factors, part *p)
+{
+    *p = (part){.ndim = 1, .shape = {fsdp__rotary_dim(c) / 2}, .type = FSDP__GGUF_F32, .factors = factors};
+    snprintf(p->place.name, sizeof p->place.name, "%s", name);
+}
+
 /* Makes the list of tensors, and puts them into the header. */
 static fsdp_status plan_parts(const fsdp__gguf_model *model, fsdp__gguf_header *h, part *parts, int64_t *count)
 {
+    const fsdp_model_config *c = model->config;
+
     for (int64_t i = 0; i < model->state->count; i++)
         FSDP_TRY(plan_part(model, &model->state->entries[i], &parts[(*count)++]));
-    if (model->config->rope_type == FSDP_ROPE_LLAMA3) {
-        part *p = &parts[(*count)++];
-
-        *p = (part){.ndim = 1, .shape = {model->config->head_dim / 2}, .type = FSDP__GGUF_F32};
-        snprintf(p->place.name, sizeof p->place.name, "rope_freqs.weight");
+    if (c->rope_type == FSDP_ROPE_LLAMA3)
+        plan_factors(c, "rope_freqs.weight", NULL, &parts[(*count)++]);
+    if (c->rope_type == FSDP_ROPE_LONGROPE) {
+        plan_factors(c, FSDP__GGUF_LONG, c->rope_long_factors, &parts[(*count)++]);
+        plan_factors(c, FSDP__GGUF_SHORT, c->rope_short_factors, &parts[(*count)++]);
     }
     for (int64_t i = 0; i < *count; i++)
         fsdp__gguf_add_tensor(h, parts[i].place.name, parts[i].ndim, parts[i].shape, parts[i].type, &parts[i].offset);
@@ -139,7 +152,9 @@ static fsdp_status values_of(const fsdp__gguf_model *model, const part *p, float
     FSDP__FREED float *values = fsdp__malloc((size_t)numel * sizeof(float) + 1), *ordered = NULL;
 
     FSDP__TRY_NEW(values);
-    if (!p->from) {
+    if (p->factors) {
+        memcpy(values, p->factors, (size_t)numel * sizeof *values);
+    } else if (!p->from) {
         fsdp__gguf_rope_factors(model->config, values);
     } else {
         FSDP_TRY(fsdp_tensor_read(p->from, FSDP_F32, values));
@@ -229,8 +244,10 @@ static const char *wrong_rope(const fsdp_model_config *c)
 {
     if (c->rope_type == FSDP_ROPE_LLAMA3)
         return c->architecture == FSDP_LLAMA || c->architecture == FSDP_MISTRAL ? NULL : "llama3 rotary positions";
+    if (c->rope_type == FSDP_ROPE_LONGROPE)
+        return c->architecture == FSDP_PHI3 ? NULL : "longrope rotary positions";
     if (c->rope_type != FSDP_ROPE_DEFAULT && c->rope_type != FSDP_ROPE_LINEAR)
-        return "dynamic, yarn or longrope rotary positions";
+        return "dynamic or yarn rotary positions";
     return fsdp__rotary_dim(c) != c->head_dim && c->architecture != FSDP_PHI3 ? "heads that rotate in part" : NULL;
 }
 
@@ -299,7 +316,7 @@ static fsdp_status check_config(const fsdp_model_config *c)
 fsdp_status fsdp__gguf_save(const char *path, const fsdp__gguf_model *model)
 {
     FSDP__SCOPED(fsdp__gguf_header_release) fsdp__gguf_header h;
-    FSDP__FREED part *parts = fsdp__calloc((size_t)model->state->count + 1, sizeof *parts);
+    FSDP__FREED part *parts = fsdp__calloc((size_t)model->state->count + 2, sizeof *parts);
     int64_t count = 0;
 
     fsdp__gguf_header_begin(&h);

@@ -49,6 +49,12 @@ def main(path, folder):
             print(f"{mapped}: {kind.name} differs")
             wrong = 1
     tensors.pop("rope_freqs.weight", None)
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    for kind in ("long", "short") if scaling.get("rope_type") == "longrope" else ():
+        factors = np.float32(scaling[f"{kind}_factor"])
+        if not np.array_equal(tensors.pop(f"rope_factors_{kind}.weight").data, factors):
+            print(f"factors of {kind} texts differ")
+            wrong = 1
     for name in tensors:
         print(f"{name}: nothing like it in the folder")
         wrong = 1

@@ -31,6 +31,7 @@ static const variant variants[] = {
     {"olmo2", FSDP_OLMO2, 4, false, false, FSDP_ROPE_DEFAULT},
     {"smollm3", FSDP_SMOLLM3, 2, true, false, FSDP_ROPE_DEFAULT},
     {"phi3", FSDP_PHI3, 2, false, false, FSDP_ROPE_DEFAULT},
+    {"phi3 long", FSDP_PHI3, 4, true, false, FSDP_ROPE_LONGROPE},
     {"gemma2", FSDP_GEMMA2, 2, true, false, FSDP_ROPE_DEFAULT},
     {"gemma3", FSDP_GEMMA3, 1, true, false, FSDP_ROPE_LINEAR},
 };
@@ -42,6 +43,12 @@ static void set_family(fsdp_model_config *c)
 
     if (c->architecture == FSDP_PHI3)
         c->window = 8, c->local_layers[0] = 15, c->rotary_fraction = 0.75f;
+    if (c->rope_type == FSDP_ROPE_LONGROPE) {
+        c->window = 0, c->local_layers[0] = 0;
+        c->rope_original_max_seq_len = 16, c->rope_factor = 2; /* of max_seq_len */
+        for (int i = 0; i < 6; i++)
+            c->rope_short_factors[i] = 1 + (float)i / 8, c->rope_long_factors[i] = 2 + (float)i;
+    }
     if (c->architecture == FSDP_SMOLLM3)
         c->no_rope_layers[0] = 8;
     if (!gemma2 && !gemma3)
@@ -383,7 +390,9 @@ TEST(what_llama_cpp_would_compute_otherwise_is_not_written)
     config.window = 8, config.local_layers[0] = 1;
     check_unsupported(&config, "a Mistral with local layers (sliding_window) cannot be written as GGUF (layer 0)");
     config.window = 0, config.rope_type = FSDP_ROPE_YARN;
-    check_unsupported(&config, "dynamic, yarn or longrope rotary positions");
+    check_unsupported(&config, "dynamic or yarn rotary positions");
+    config.rope_type = FSDP_ROPE_LONGROPE;
+    check_unsupported(&config, "a Mistral with longrope rotary positions");
     config = config_of(&variants[7]);
     config.no_rope_layers[0] = 4;
     check_unsupported(&config, "a SmolLM3 with no_rope_layers other than every fourth");
@@ -407,25 +416,25 @@ TEST(gemma_and_phi3_that_llama_cpp_does_not_know_are_not_written)
     config = config_of(&variants[8]);
     config.head_dim = 32;
     check_unsupported(&config, "heads that are not as wide as the model together");
-    config = config_of(&variants[9]);
+    config = config_of(&variants[10]);
     config.local_layers[0] = 10;
     check_unsupported(&config, "a Gemma2 with layer_types other than the usual cannot be written as GGUF (layer 0)");
-    config = config_of(&variants[9]);
+    config = config_of(&variants[10]);
     config.logits_softcap = 0;
     check_unsupported(&config, "final_logit_softcapping of null");
-    config = config_of(&variants[9]);
+    config = config_of(&variants[10]);
     config.tie_word_embeddings = false;
     check_unsupported(&config, "a Gemma2 with a head of its own");
     config.n_layers = 46; /* a 27B model, whose scores are scaled by dim / n_heads: here 16, too */
     config.query_scalar = 24;
     check_unsupported(&config, "another query_pre_attn_scalar");
-    config = config_of(&variants[10]);
+    config = config_of(&variants[11]);
     config.attention_softcap = 50;
     check_unsupported(&config, "a Gemma3 with soft caps");
-    config = config_of(&variants[10]);
+    config = config_of(&variants[11]);
     config.local_rope_theta = 500000;
     check_unsupported(&config, "another rope_theta of local layers");
-    config = config_of(&variants[10]);
+    config = config_of(&variants[11]);
     config.window = 0;
     check_unsupported(&config, "layer_types other than the usual");
 }
