@@ -83,8 +83,7 @@ static int run(words *w, char **program)
 {
     fsdp__ranks ranks;
     fsdp_launch_options launch = {0};
-    char *flight;
-    int status;
+    FSDP__FREED char *flight = NULL;
 
     if (check_restarts(w) != FSDP_OK || fsdp__torchrun_read("run", &w->torchrun, &w->ranks) != FSDP_OK ||
         fsdp__ranks_read(w->ranks, &ranks) != FSDP_OK)
@@ -102,9 +101,7 @@ static int run(words *w, char **program)
     launch.ranks = (int)ranks.count;
     launch.argv = (const char *const *)program;
     launch.flight = flight;
-    status = fsdp__launch_ranks(&launch);
-    fsdp__free(flight);
-    return status;
+    return fsdp__launch_ranks(&launch);
 }
 
 int fsdp__cmd_run(int argc, char **argv)

@@ -85,15 +85,16 @@ static fsdp_status look_at(look *l, const fsdp__source_tensor *t)
 fsdp_status fsdp__check_finite_weights(fsdp__tensor_source *source,
                                        void (*progress)(void *arg, uint64_t done, uint64_t all), void *arg)
 {
-    look l = {.source = source, .window = fsdp__malloc(WINDOW_BYTES), .progress = progress, .arg = arg};
-    fsdp_status status = l.window ? fsdp__tensor_source_list(source, true) : FSDP_NO_MEMORY;
+    FSDP__FREED void *window = fsdp__malloc(WINDOW_BYTES);
+    look l = {.source = source, .window = window, .progress = progress, .arg = arg};
 
+    FSDP__TRY_NEW(window);
+    FSDP_TRY(fsdp__tensor_source_list(source, true));
     for (int64_t i = 0; i < source->count; i++)
         l.all += source->tensors[i].bytes;
-    for (int64_t i = 0; i < source->count && status == FSDP_OK; i++)
-        status = look_at(&l, &source->tensors[i]);
-    fsdp__free(l.window);
-    return status;
+    for (int64_t i = 0; i < source->count; i++)
+        FSDP_TRY(look_at(&l, &source->tensors[i]));
+    return FSDP_OK;
 }
 
 static fsdp_status explain(const char *path, const char *what)

@@ -51,7 +51,7 @@ static fsdp_status explain(const fsdp_train_config *config, int world, fsdp__els
 
 fsdp_status fsdp__elsewhere_find(const fsdp_train_config *config, int ranks, int world, fsdp__elsewhere *out)
 {
-    fsdp_train_config *other = NULL;
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *other = NULL;
     fsdp_status status;
 
     *out = (fsdp__elsewhere){.peak_bytes = -1, .sent_bytes = -1};
@@ -62,6 +62,5 @@ fsdp_status fsdp__elsewhere_find(const fsdp_train_config *config, int ranks, int
     status = fsdp_train_config_check(other, world);
     if (status == FSDP_OK)
         status = explain(other, world, out);
-    fsdp_train_config_free(other);
     return status == FSDP_INVALID ? FSDP_OK : status;
 }

@@ -168,13 +168,10 @@ out:
 /* Reads a path as it is written; "[a, b]" in quotes is not a list. */
 static fsdp_status read_path(reader *r, const fsdp__key *key)
 {
-    char *path = NULL;
-    fsdp_status status;
+    FSDP__FREED char *path = NULL;
 
     FSDP_TRY(read_entry(r, key, &path));
-    status = fsdp__key_set_paths(r->config, key, (const char *const *)&path, 1);
-    fsdp__free(path);
-    return status;
+    return fsdp__key_set_paths(r->config, key, (const char *const *)&path, 1);
 }
 
 /* ---- lists of maps ---- */

@@ -299,22 +299,18 @@ static fsdp_status sweep_rank(sweep *s)
 {
     const fsdp__step_place *place = &s->parts->places[s->number];
     int64_t count = 0, at = place->begin;
-    edge *edges = NULL;
-    fsdp_status status;
+    FSDP__FREED edge *edges = NULL;
 
     s->rank->ns = place->end - place->begin;
     s->rank->after = place->begin - first_begin(s->parts);
     s->compute = fsdp__step_computing_lane(s->parts, s->number);
-    status = list_edges(s, &edges, &count);
-    for (int64_t i = 0; status == FSDP_OK && i < count; i++) {
-        status = pass(s, at, edges[i].at);
+    FSDP_TRY(list_edges(s, &edges, &count));
+    for (int64_t i = 0; i < count; i++) {
+        FSDP_TRY(pass(s, at, edges[i].at));
         turn(s, &edges[i]);
         at = edges[i].at;
     }
-    if (status == FSDP_OK)
-        status = pass(s, at, place->end);
-    fsdp__free(edges);
-    return status;
+    return pass(s, at, place->end);
 }
 
 /* Adds what the rank waited for others to what they have caused. */

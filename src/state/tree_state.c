@@ -14,13 +14,10 @@ static bool is_added(const fsdp_state_dict *state, const fsdp_tensor *tensor)
 
 static fsdp_status add_named(fsdp_state_dict *state, const char *module, const char *name, fsdp_tensor *tensor)
 {
-    char *full = fsdp__dotted(module, name);
-    fsdp_status status;
+    FSDP__FREED char *full = fsdp__dotted(module, name);
 
     FSDP__TRY_NEW(full);
-    status = fsdp_state_dict_add(state, full, tensor);
-    fsdp__free(full);
-    return status;
+    return fsdp_state_dict_add(state, full, tensor);
 }
 
 static fsdp_status visit(void *arg, fsdp_module *module, const char *name)

@@ -47,8 +47,7 @@ static fsdp_status launch(fsdp__host_kernel *kernel, fsdp_tensor *const *reads, 
                           fsdp_tensor *const *writes, int write_count)
 {
     fsdp_device *device = (read_count > 0 ? reads[0] : writes[0])->storage->device;
-    fsdp__buffer *buffers = fsdp__calloc((size_t)kernel->count, sizeof *buffers);
-    fsdp_status status;
+    FSDP__FREED fsdp__buffer *buffers = fsdp__calloc((size_t)kernel->count, sizeof *buffers);
 
     FSDP__TRY_NEW(buffers);
     for (int i = 0; i < read_count; i++)
@@ -56,9 +55,7 @@ static fsdp_status launch(fsdp__host_kernel *kernel, fsdp_tensor *const *reads, 
     for (int i = 0; i < write_count; i++)
         buffers[read_count + i] = buffer_of(writes[i], FSDP__WRITES);
     kernel->buffers = buffers;
-    status = fsdp__launch_host_kernel(fsdp_device_stream(device), kernel);
-    fsdp__free(buffers);
-    return status;
+    return fsdp__launch_host_kernel(fsdp_device_stream(device), kernel);
 }
 
 /* Launches the kernel, whose function and argument are set. */
