@@ -6,6 +6,20 @@
 #include "fsdp/data.h"
 #include "fsdp/train.h"
 
+/* The log-probabilities of pairs, by the model that others are compared with. */
+typedef struct fsdp__reference {
+    fsdp_state_dict *state; /* has them (pairs,2); NULL: there are none */
+    float *values;          /* the same */
+} fsdp__reference;
+
+/* What training.objective: dpo needs; all zero with another. */
+typedef struct fsdp__dpo {
+    fsdp__reference trained, validated; /* of the pairs that are trained on, and validated on */
+    float *batch;                       /* room for two numbers of each pair of a microbatch */
+    float *validated_sums;              /* and of each pair that is validated on */
+    double sums[3]; /* over this rank's pairs in the step: chosen and rejected rewards, pairs in order */
+} fsdp__dpo;
+
 /* Checks that rows are pairs, or are none, as the objective needs; `rows` NULL: there are none. */
 fsdp_status fsdp__dpo_check_rows(const fsdp_train_run *run, const char *key, const fsdp__rows *rows);
 /* Evaluates the run's pairs: `found` gets the loss, no perplexity, tokens and seconds; `out` the number of pairs and

@@ -17,6 +17,7 @@
 #include "fsdp/wrap.h"
 #include "hub/hub.h"
 #include "train/comm_schedule.h"
+#include "train/dpo.h"
 #include "train/extras.h"
 #include "train/metrics.h"
 #include "train/model_folder.h"
@@ -77,20 +78,6 @@ typedef struct fsdp__ema {
     fsdp_state_dict *weights; /* of the model */
     fsdp__span *spans;        /* one for each average */
 } fsdp__ema;
-
-/* The log-probabilities of pairs, by the model that others are compared with. */
-typedef struct fsdp__reference {
-    fsdp_state_dict *state; /* has them (pairs,2); NULL: there are none */
-    float *values;          /* the same */
-} fsdp__reference;
-
-/* What training.objective: dpo needs; all zero with another. */
-typedef struct fsdp__dpo {
-    fsdp__reference trained, validated; /* of the pairs that are trained on, and validated on */
-    float *batch;                       /* room for two numbers of each pair of a microbatch */
-    float *validated_sums;              /* and of each pair that is validated on */
-    double sums[3]; /* over this rank's pairs in the step: chosen and rejected rewards, pairs in order */
-} fsdp__dpo;
 
 typedef struct fsdp__data_digest fsdp__data_digest;
 typedef struct fsdp__samples fsdp__samples;
