@@ -36,6 +36,7 @@ static const kind kinds[] = {
     {"pairs", {{"data.path", "pairs.jsonl"}, {"training.objective", "dpo"}, {"training.seq_len", "128"}}, BOUND},
     {"LoRA with dropout", {{"adapter.rank", "4"}, {"adapter.dropout", "0.2"}}, BOUND},
     {"DoRA", {{"adapter.rank", "4"}, {"adapter.dora", "true"}}, BOUND},
+    {"QLoRA", {{"adapter.rank", "4"}, {"adapter.quantize", "nf4"}}, BOUND},
     {"dropout", {{"model.preset", "gpt-10m"}, {"model.n_kv_heads", "3"}, {"model.dropout", "0.2"}}, BOUND},
     {"dropout, recomputed",
      {{"model.preset", "gpt-10m"},
@@ -47,6 +48,7 @@ static const kind kinds[] = {
     {"sgd", {{"optimizer.name", "sgd"}, {"optimizer.momentum", "0.9"}, {"optimizer.lr", "0.1"}}, BOUND},
     {"lion", {{"optimizer.name", "lion"}, {"optimizer.lr", "1e-4"}}, BOUND},
     {"moments of 8 bits", {{"optimizer.name", "adamw8bit"}}, BOUND},
+    {"adafactor", {{"optimizer.name", "adafactor"}, {"optimizer.lr", "0.01"}}, BOUND},
     {"muon", {{"optimizer.name", "muon"}}, WIDE_BOUND},
     {"bfloat16", {{"training.mixed_precision_param", "bfloat16"}}, WIDE_BOUND},
 };
