@@ -19,11 +19,12 @@ FSDP__FORMULA float fsdp__sigmoidf(float x)
 /* ---- of one number ---- */
 
 /* Expands to CASE(op) for each function. */
-#define FSDP__EACH_UNARY(CASE)                                                                                    \
-    CASE(FSDP__EXP)                                                                                               \
-    CASE(FSDP__SQRT)                                                                                              \
-    CASE(FSDP__RSQRT) CASE(FSDP__RECIPROCAL) CASE(FSDP__TANH) CASE(FSDP__SIGMOID) CASE(FSDP__LOG) CASE(FSDP__ABS) \
-        CASE(FSDP__SQUARE) CASE(FSDP__CLAMP)
+#define FSDP__EACH_UNARY(CASE) \
+    CASE(FSDP__EXP)            \
+    CASE(FSDP__SQRT)           \
+    CASE(FSDP__RSQRT)          \
+    CASE(FSDP__RECIPROCAL)     \
+    CASE(FSDP__TANH) CASE(FSDP__SIGMOID) CASE(FSDP__LOG) CASE(FSDP__ABS) CASE(FSDP__SQUARE) CASE(FSDP__CLAMP)
 
 FSDP__FORMULA float fsdp__unary_value(fsdp__unary_op op, float x, float low, float high)
 {

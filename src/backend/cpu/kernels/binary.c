@@ -56,11 +56,13 @@ FSDP__INLINE void right_loop(fsdp__binary_op op, const float *a, const float *b,
 }
 
 /* Expands to CASE(op) for each function that has a derivative of its own. */
-#define EACH_CURVE(CASE)                                                                                         \
-    CASE(FSDP__MUL)                                                                                              \
-    CASE(FSDP__DIV)                                                                                              \
-    CASE(FSDP__POW) CASE(FSDP__MAXIMUM) CASE(FSDP__MINIMUM) CASE(FSDP__SQUARED_ERROR) CASE(FSDP__ABSOLUTE_ERROR) \
-        CASE(FSDP__SMOOTH_ERROR) CASE(FSDP__BCE) CASE(FSDP__BCE_LOGITS)
+#define EACH_CURVE(CASE) \
+    CASE(FSDP__MUL)      \
+    CASE(FSDP__DIV)      \
+    CASE(FSDP__POW)      \
+    CASE(FSDP__MAXIMUM)  \
+    CASE(FSDP__MINIMUM)  \
+    CASE(FSDP__SQUARED_ERROR) CASE(FSDP__ABSOLUTE_ERROR) CASE(FSDP__SMOOTH_ERROR) CASE(FSDP__BCE) CASE(FSDP__BCE_LOGITS)
 
 static void value_piece(const fsdp__binary_args *k, const float *a, const float *b, float *y, int64_t n)
 {
