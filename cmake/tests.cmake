@@ -316,10 +316,12 @@ if(FSDP_SANITIZE MATCHES "thread")
          test_shard_summon test_shard_tied test_shard_unused test_shard_wrap)
     # The threads of a run are those of its step, of its saver and of its digest, whatever it trains, on what rows and
     # by which optimizer, and whatever it tells.
-    list(APPEND FSDP_EXCEPT test_train_adapter test_train_adapter_reference test_train_dpo test_train_early_stop
+    list(APPEND FSDP_EXCEPT test_train_adapter test_train_adapter_reference test_train_dpo test_train_dpo_validation
+         test_train_early_stop
          test_train_ema test_train_export test_train_float16 test_train_groups test_train_histograms
          test_train_late_sharding test_train_metrics_places test_train_mixture test_train_notice test_train_optimizers
-         test_train_replay test_train_resume test_train_resume_matrix test_train_resume_worlds test_train_rows test_train_samples
+         test_train_replay test_train_resume test_train_resume_matrix test_train_resume_worlds
+         test_train_rewards test_train_rows test_train_samples
          test_train_strategy test_train_units test_train_validation)
     set(FSDP_EXCEPT_LAYERS ${fsdp_test_folders})
     list(REMOVE_ITEM FSDP_EXCEPT_LAYERS backend device comm watch shard data checkpoint launch train)

@@ -1,5 +1,6 @@
 /* meter.c - measures what a step costs, and computes its loss over all ranks. */
 #include "base/clock.h"
+#include "train/mfu.h"
 #include "train/run.h"
 
 fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run)

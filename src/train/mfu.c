@@ -1,5 +1,5 @@
 /* mfu.c - finds the peak of the run's devices: in a table of cards, or by a product that it measures. */
-#include "train/run.h"
+#include "train/mfu.h"
 
 #include <stdio.h>
 #include <string.h>

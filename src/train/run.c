@@ -1,6 +1,7 @@
 /* run.c - builds a run from the config, tears it down in reverse, and drives it from the first step to the export. */
 #include "train/run.h"
 #include "train/dpo.h"
+#include "train/mfu.h"
 
 #include <stdio.h>
 #include <string.h>
