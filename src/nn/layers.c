@@ -45,6 +45,15 @@ static const char *truth(bool value)
     return value ? "True" : "False";
 }
 
+/* A layer that was not made here, with the type of one that was, has no more than fsdp_layer has. */
+const fsdp__layer_code *fsdp__layer_code_of(const fsdp_module *layer)
+{
+    static const fsdp__layer_code plain = {.weight.code = FSDP__WEIGHT_PLAIN};
+    const fsdp_tensor *weight = ((const fsdp_layer *)layer)->weight;
+
+    return weight && weight->dtype == FSDP_U8 ? &((const sized_layer *)layer)->code : &plain;
+}
+
 /* ---- Linear ---- */
 
 static fsdp_tensor *bias_of(const fsdp_layer *layer)
@@ -52,10 +61,10 @@ static fsdp_tensor *bias_of(const fsdp_layer *layer)
     return layer->bias ? layer->bias : FSDP_NO_BIAS;
 }
 
-/* Returns the product with a weight that may be in fewer bits. */
+/* Return the product with a weight that may be in fewer bits. */
 static fsdp_tensor *linear_product(const fsdp_module *self, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias)
 {
-    const fsdp__coded_weight *coded = &((const sized_layer *)self)->code.weight;
+    const fsdp__coded_weight *coded = &fsdp__layer_code_of(self)->weight;
 
     return coded->code ? fsdp__coded_linear(x, coded, weight, bias, false) : fsdp_linear(x, weight, bias);
 }
@@ -130,7 +139,7 @@ bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x
 
 static fsdp_tensor *conv1d_product(const fsdp_module *self, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias)
 {
-    const fsdp__coded_weight *coded = &((const sized_layer *)self)->code.weight;
+    const fsdp__coded_weight *coded = &fsdp__layer_code_of(self)->weight;
 
     return coded->code ? fsdp__coded_linear(x, coded, weight, bias, true) : fsdp_conv1d(x, weight, bias);
 }
@@ -183,11 +192,6 @@ fsdp__layer_form fsdp__layer_form_of(const fsdp_module *module)
 
 /* ---- a weight in fewer bits ---- */
 
-const fsdp__layer_code *fsdp__layer_code_of(const fsdp_module *layer)
-{
-    return &((const sized_layer *)layer)->code;
-}
-
 fsdp_tensor *fsdp__layer_weight_field(const fsdp_module *layer)
 {
     return ((const fsdp_layer *)layer)->weight;
@@ -201,6 +205,11 @@ fsdp_status fsdp__layer_code_weight(fsdp_module *layer, fsdp__weight_code code)
     fsdp__layer_code made = {
         .weight = {code, weight->shape[0], weight->shape[1]}, .init = slot->init, .dtype = weight->dtype};
 
+    if (layer->parts->bytes < sizeof *m)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "the weight of a %s that fsdp_linear_create or fsdp_conv1d_create has not made cannot be held "
+                         "in fewer bits",
+                         layer->type->name);
     FSDP_TRY(fsdp_tensor_create(weight->storage->device, FSDP_U8,
                                 FSDP_SHAPE(fsdp__coded_rows(&made.weight), fsdp__coded_row_bytes(&made.weight)),
                                 FSDP_MEMORY_PARAMETER_SHARD, &bytes));
@@ -213,12 +222,12 @@ fsdp_status fsdp__layer_code_weight(fsdp_module *layer, fsdp__weight_code code)
 
 fsdp_tensor *fsdp__layer_weight(const fsdp_module *layer, fsdp_dtype dtype)
 {
-    const sized_layer *m = (const sized_layer *)layer;
-    fsdp_tensor *decoded = NULL;
+    const fsdp__coded_weight *coded = &fsdp__layer_code_of(layer)->weight;
+    fsdp_tensor *weight = fsdp__layer_weight_field(layer), *decoded = NULL;
 
-    if (!m->code.weight.code)
-        return fsdp_cast(m->layer.weight, dtype);
-    if (fsdp__decode_weight(&m->code.weight, m->layer.weight, dtype, &decoded) != FSDP_OK)
+    if (!coded->code)
+        return fsdp_cast(weight, dtype);
+    if (fsdp__decode_weight(coded, weight, dtype, &decoded) != FSDP_OK)
         return NULL;
     return fsdp__scope_adopt(decoded);
 }
