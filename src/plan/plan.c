@@ -37,8 +37,9 @@ static bool has_least(const fsdp_explanation *e, const fsdp_train_config *c)
 {
     int machine_ranks = e->world_size / e->machines, ranks = e->world_size / FSDP__MAX(e->replicas, 1);
 
-    return c->parallelism.gather_dtype == FSDP_TRAIN_GATHER_NONE && c->parallelism.reshard_after_forward <= 0 &&
-           c->parallelism.ddp_compress <= FSDP_DTYPE_NONE && (ranks < machine_ranks || ranks % machine_ranks == 0);
+    return c->parallelism.gather_dtype == FSDP_TRAIN_GATHER_NONE && !c->adapter.quantize &&
+           c->parallelism.reshard_after_forward <= 0 && c->parallelism.ddp_compress <= FSDP_DTYPE_NONE &&
+           (ranks < machine_ranks || ranks % machine_ranks == 0);
 }
 
 static int64_t least_of(const fsdp_explanation *e)
