@@ -124,7 +124,8 @@ bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x
     for (int i = 0; i < count; i++) {
         const fsdp_layer *layer = (const fsdp_layer *)modules[i];
 
-        if (layer->base.type != &linear_type || layer->base.parts->hook_count > 0 || layer->base.parts->recompute)
+        if (layer->base.type != &linear_type || layer->base.parts->hook_count > 0 || layer->base.parts->recompute ||
+            fsdp__layer_code_of(&layer->base)->weight.code)
             return false;
         weights[i] = layer->weight;
         biases[i] = bias_of(layer);
