@@ -6,8 +6,6 @@
 #include "comm/transport/network/shape.h"
 #include "explain/show.h"
 
-#define FSDP__ROOM(size) ((char[size]){0}), (size)
-
 enum {
     NAME_COLUMNS = 30,
     MOST_UNITS = 40 /* rows of a table */

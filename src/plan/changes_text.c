@@ -8,8 +8,6 @@
 #include "plan/changes.h"
 #include "plan/show_plan.h"
 
-#define FSDP__ROOM(size) ((char[size]){0}), (size)
-
 enum {
     COLUMNS = 100,
     INDENT = 5

@@ -5,8 +5,6 @@
 #include "explain/json_value.h"
 #include "plan/show_plan.h"
 
-#define FSDP__ROOM(size) ((char[size]){0}), (size)
-
 static const char *strategy_text(const fsdp__fit_row *row, char *text, size_t bytes)
 {
     snprintf(text, bytes, "%s%s%s", row->strategy, row->never_reshards ? ", kept whole" : "",

@@ -6,8 +6,6 @@
 #include "plan/schedule.h"
 #include "plan/show_plan.h"
 
-#define FSDP__ROOM(size) ((char[size]){0}), (size)
-
 static fsdp_status find_prices(const fsdp_context *context, const fsdp_train_config *config, int ranks,
                                fsdp__prices *out)
 {

@@ -6,8 +6,6 @@
 #include "explain/show.h"
 #include "plan/show_plan.h"
 
-#define FSDP__ROOM(size) ((char[size]){0}), (size)
-
 enum {
     MOST_OPS = 8 /* rows of the table of activations */
 };

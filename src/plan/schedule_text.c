@@ -8,8 +8,6 @@
 #include "plan/schedule.h"
 #include "plan/show_plan.h"
 
-#define FSDP__ROOM(size) ((char[size]){0}), (size)
-
 enum {
     NAME = 46 /* columns of a unit's name */
 };
