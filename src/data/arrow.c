@@ -178,8 +178,8 @@ static fsdp_status check_children(const place *p, const type *t, const fsdp__arr
     return FSDP_OK;
 }
 
-/* Checks that a map's values are pairs whose first is text that is never null. */
-static fsdp_status check_map(const place *p, const fsdp__arrow_array *array)
+/* Checks that a map's values are pairs whose first is text. */
+static fsdp_status check_map(const place *p)
 {
     const fsdp__arrow_schema *pair = p->schema->children[0];
     type key;
@@ -189,7 +189,7 @@ static fsdp_status check_map(const place *p, const fsdp__arrow_array *array)
     if (!find_type(pair->children[0]->format, &key) || pair->children[0]->dictionary ||
         (key.kind != TEXT && key.kind != VIEW))
         return refuse(p, FSDP_UNSUPPORTED, "is a map whose keys are not texts, which has no place in JSON");
-    return array->children[0]->children[0]->null_count > 0 ? broken(p) : FSDP_OK;
+    return FSDP_OK;
 }
 
 static fsdp_status check_dictionary(const place *p, const type *t, const fsdp__arrow_array *array)
@@ -226,7 +226,7 @@ static fsdp_status check_array(const place *p, const fsdp__arrow_array *array)
     if (p->schema->dictionary)
         return check_dictionary(p, &t, array);
     FSDP_TRY(check_children(p, &t, array));
-    return t.kind == MAP ? check_map(p, array) : FSDP_OK;
+    return t.kind == MAP ? check_map(p) : FSDP_OK;
 }
 
 fsdp_status fsdp__arrow_check(const fsdp__arrow_rows *rows)
@@ -306,6 +306,12 @@ static fsdp_status add_value(const place *p, const fsdp__arrow_array *array, int
 static bool bit_at(const void *bits, int64_t at)
 {
     return ((const unsigned char *)bits)[at / 8] >> at % 8 & 1;
+}
+
+/* Returns whether the value at `at`, which counts from before the array's offset, is null. */
+static bool is_null(const fsdp__arrow_array *array, int64_t at)
+{
+    return array->null_count != 0 && array->buffers[0] && !bit_at(array->buffers[0], at);
 }
 
 static int64_t signed_at(const void *data, int width, int64_t at)
@@ -425,7 +431,7 @@ static fsdp_status add_struct(const place *p, const fsdp__arrow_array *array, in
 static fsdp_status add_map(const place *p, const type *t, const fsdp__arrow_array *array, int64_t at,
                            fsdp__arrow_text *out)
 {
-    const fsdp__arrow_array *pairs = array->children[0];
+    const fsdp__arrow_array *pairs = array->children[0], *keys = pairs->children[0];
     place pair = within(p, p->schema->children[0]);
     place key = within(&pair, pair.schema->children[0]), value = within(&pair, pair.schema->children[1]);
     int64_t ends[2];
@@ -433,9 +439,11 @@ static fsdp_status add_map(const place *p, const type *t, const fsdp__arrow_arra
     FSDP_TRY(get_ends(p, t, array->buffers[1], at, pairs->length, ends));
     FSDP_TRY(add_word(out, "{"));
     for (int64_t i = ends[0]; i < ends[1]; i++) {
+        if (is_null(keys, keys->offset + pairs->offset + i)) /* never, says the interface */
+            return broken(p);
         if (i > ends[0])
             FSDP_TRY(add_word(out, ","));
-        FSDP_TRY(add_value(&key, pairs->children[0], pairs->offset + i, out));
+        FSDP_TRY(add_value(&key, keys, pairs->offset + i, out));
         FSDP_TRY(add_word(out, ":"));
         FSDP_TRY(add_value(&value, pairs->children[1], pairs->offset + i, out));
     }
@@ -462,7 +470,7 @@ static fsdp_status add_value(const place *p, const fsdp__arrow_array *array, int
 
     if (!find_type(p->schema->format, &t) || index >= array->length)
         return broken(p);
-    if (t.kind == NOTHING || (array->null_count != 0 && array->buffers[0] && !bit_at(array->buffers[0], at)))
+    if (t.kind == NOTHING || is_null(array, at))
         return add_word(out, "null");
     if (p->schema->dictionary)
         return add_from_dictionary(p, &t, array, at, out);

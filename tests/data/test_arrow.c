@@ -227,6 +227,9 @@ TEST(maps_are_objects)
     array.n_children = 1;
     array.children = ARRAY_OF(fsdp__arrow_array *, &pairs);
     check_rows(schema, array, "{\"c\":{\"y\":null,\"z\":3}}\n{\"c\":{}}\n");
+    keys.buffers[0] = "\x03";
+    keys.null_count = -1;
+    check_refused(schema, array, FSDP_FORMAT, "row 11, column 'c' is not laid out");
     key.format = "c";
     check_refused(schema, array, FSDP_UNSUPPORTED, "column 'c' is a map whose keys are not texts");
 }
