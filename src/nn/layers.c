@@ -61,7 +61,7 @@ static fsdp_tensor *bias_of(const fsdp_layer *layer)
     return layer->bias ? layer->bias : FSDP_NO_BIAS;
 }
 
-/* Return the product with a weight that may be in fewer bits. */
+/* Returns the product with a weight that may be in fewer bits. */
 static fsdp_tensor *linear_product(const fsdp_module *self, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias)
 {
     const fsdp__coded_weight *coded = &fsdp__layer_code_of(self)->weight;
@@ -117,9 +117,9 @@ fsdp_module *fsdp_linear_create(fsdp_context *context, fsdp_device *device, int6
 
 bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x, fsdp_tensor **outputs)
 {
-    fsdp_tensor *weights[8], *biases[8];
+    fsdp_tensor *weights[FSDP__LINEARS_MOST], *biases[FSDP__LINEARS_MOST];
 
-    if (!x || count > (int)FSDP__COUNT_OF(weights) || !fsdp__device_joins_products(x->storage->device))
+    if (!x || count > FSDP__LINEARS_MOST || !fsdp__device_joins_products(x->storage->device))
         return false;
     for (int i = 0; i < count; i++) {
         const fsdp_layer *layer = (const fsdp_layer *)modules[i];

@@ -11,16 +11,12 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 
-enum {
-    MOST = 8 /* linears of a group */
-};
-
 typedef struct group_state {
     int count;
     bool has_bias;
     fsdp_tensor *dy; /* owned; NULL: nobody has asked for a place yet */
-    bool placed[MOST];
-    int64_t at[MOST + 1]; /* where each output begins in a row of y, and the end */
+    bool placed[FSDP__LINEARS_MOST];
+    int64_t at[FSDP__LINEARS_MOST + 1]; /* where each output begins in a row of y, and the end */
     fsdp_device *device;
     fsdp_dtype dtype;
     int ndim;
@@ -67,7 +63,7 @@ static bool weights_join(const fsdp_tensor *x, int count, fsdp_tensor *const *we
 
 bool fsdp__linear_group_joins(const fsdp_tensor *x, int count, fsdp_tensor *const *weights, fsdp_tensor *const *biases)
 {
-    return x && count >= 2 && count <= MOST && x->ndim >= 1 && fsdp_tensor_numel(x) > 0 &&
+    return x && count >= 2 && count <= FSDP__LINEARS_MOST && x->ndim >= 1 && fsdp_tensor_numel(x) > 0 &&
            fsdp__device_joins_products(x->storage->device) && weights_join(x, count, weights) &&
            biases_join(count, weights, biases);
 }
@@ -135,7 +131,7 @@ static fsdp_status columns(const group_state *s, int from, int to, fsdp__matrix 
     return fsdp__matrix_of(part, out);
 }
 
-/* The weights, or biases, of the linears [from, to). */
+/* Returns which input of the node is weight i, or bias i. */
 static int input_of(int i, bool bias)
 {
     return 1 + 2 * i + bias;
@@ -168,8 +164,8 @@ static int run_end(const group_state *s, fsdp_tensor *const *grads, fsdp_tensor 
 /* Computes dx [+]= dy W, (rows,C), by as few products as there are runs of weights. */
 static fsdp_status input_gradient(fsdp__node *node, const group_state *s, fsdp_tensor *const *grads)
 {
-    const bool no[MOST] = {false};
-    fsdp_tensor *weights[MOST], *dx;
+    const bool no[FSDP__LINEARS_MOST] = {false};
+    fsdp_tensor *weights[FSDP__LINEARS_MOST], *dx;
     bool accumulate;
 
     for (int i = 0; i < s->count; i++)
@@ -204,8 +200,8 @@ static fsdp_status bias_gradient(const group_state *s, int from, int to, fsdp_te
 /* Computes dW [+]= dy^T x, (O,C), or the gradients of the biases, straight into the leaves' gradients. */
 static fsdp_status leaf_gradients(fsdp__node *node, const group_state *s, fsdp_tensor *const *grads, bool bias)
 {
-    fsdp_tensor *targets[MOST] = {NULL};
-    bool accumulate[MOST] = {false};
+    fsdp_tensor *targets[FSDP__LINEARS_MOST] = {NULL};
+    bool accumulate[FSDP__LINEARS_MOST] = {false};
     fsdp__matrix x = {0}, dy; /* (rows,C), (rows,O) */
 
     for (int i = 0; i < s->count; i++)
@@ -274,7 +270,7 @@ static fsdp_status product(fsdp_tensor *x, const group_state *s, const fsdp_tens
 static fsdp_status joined(fsdp_tensor *x, int count, fsdp_tensor *const *weights, fsdp_tensor *const *biases,
                           fsdp_tensor **outputs)
 {
-    fsdp_tensor *inputs[1 + 2 * MOST] = {x}, *saved[1 + MOST] = {NULL};
+    fsdp_tensor *inputs[1 + 2 * FSDP__LINEARS_MOST] = {x}, *saved[1 + FSDP__LINEARS_MOST] = {NULL};
     group_state state = {.count = count,
                          .has_bias = biases[0] != FSDP_NO_BIAS,
                          .device = x->storage->device,
@@ -306,8 +302,8 @@ fsdp_status fsdp_linear_group(fsdp_tensor *x, int count, fsdp_tensor *const *wei
 {
     fsdp_status status = FSDP_OK;
 
-    if (count < 1 || count > MOST)
-        return FSDP_FAIL(FSDP_INVALID, "linear_group: %d linears: expected 1 to %d", count, MOST);
+    if (count < 1 || count > FSDP__LINEARS_MOST)
+        return FSDP_FAIL(FSDP_INVALID, "linear_group: %d linears: expected 1 to %d", count, FSDP__LINEARS_MOST);
     memset(outputs, 0, (size_t)count * sizeof *outputs);
     if (fsdp__linear_group_joins(x, count, weights, biases)) {
         status = joined(x, count, weights, biases, outputs);

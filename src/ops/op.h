@@ -64,6 +64,9 @@ fsdp_status fsdp__op_check_indices(const char *op, const char *what, const fsdp_
 fsdp_status fsdp__op_check_positions(const char *op, fsdp_tensor *positions, int64_t batch, int64_t time,
                                      fsdp_tensor **contiguous, int64_t *pairs);
 
+enum {
+    FSDP__LINEARS_MOST = 8 /* linears of a group */
+};
 /* Returns whether fsdp_linear_group computes these by one product. */
 bool fsdp__linear_group_joins(const fsdp_tensor *x, int count, fsdp_tensor *const *weights, fsdp_tensor *const *biases);
 
