@@ -483,14 +483,22 @@ static fsdp_status apply_all(const job *j)
     return FSDP_OK;
 }
 
+static fsdp_status add_all_means(const job *j, const member *m)
+{
+    EACH_PIECE(p, &m->has)
+    {
+        FSDP_TRY(add_means(j, m, &p));
+    }
+    return FSDP_OK;
+}
+
 /* What needs memory of its own comes before the state moves: later sums are of fewer elements. */
 static fsdp_status sum_up(const job *j)
 {
     for (int64_t i = 0; i < j->count; i++) {
         FSDP_TRY(add_norm_of_param(j, i));
         if (j->members[i].has.factored)
-            EACH_PIECE(p, &j->members[i].has)
-        FSDP_TRY(add_means(j, &j->members[i], &p));
+            FSDP_TRY(add_all_means(j, &j->members[i]));
     }
     return add_over_ranks(j, j->means);
 }
