@@ -464,6 +464,7 @@ typedef struct fsdp__optimizer_span {
     const void *grad;
     float *moment1, *moment2; /* Adam: both; Lion: moment1; SGD: moment1 is the momentum buffer or NULL */
     int64_t numel;
+    void *copy; /* Adam: where the parameter also goes, as it is after the step, left out or not; NULL: nowhere */
 } fsdp__optimizer_span;
 
 /* [Note: verdicts]
@@ -485,6 +486,7 @@ typedef struct fsdp__adam_args {
     int64_t step;                 /* t, from 1; with `behind` from 2 */
     bool decoupled;               /* AdamW */
     bool behind;
+    fsdp_dtype copy_dtype; /* of all copies, which are rounded to it; NONE: there are none */
 } fsdp__adam_args;
 
 /* PyTorch's SGD: g = grad_scale * grad + weight_decay p; buf = t is 1 ? g : momentum buf + (1 - dampening) g;

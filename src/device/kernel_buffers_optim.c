@@ -19,7 +19,7 @@ void fsdp__visit_judge_step(fsdp__judge_step_args *a, const visitor *v)
 }
 
 static void optimizer_spans(const fsdp__optimizer_span *table, int64_t count, fsdp_dtype param_dtype,
-                            fsdp_dtype grad_dtype, const visitor *v)
+                            fsdp_dtype grad_dtype, fsdp_dtype copy_dtype, const visitor *v)
 {
     fsdp__optimizer_span *spans = (fsdp__optimizer_span *)(uintptr_t)table;
 
@@ -30,19 +30,20 @@ static void optimizer_spans(const fsdp__optimizer_span *table, int64_t count, fs
         READS(grad, elements(grad_dtype, a->numel));
         CHANGES(moment1, elements(FSDP_F32, a->numel));
         CHANGES(moment2, elements(FSDP_F32, a->numel));
+        WRITES(copy, a->copy ? elements(copy_dtype, a->numel) : 0);
     }
 }
 
 /* Of optimizers that have one kind of span. */
-#define STEP(name)                                                             \
-    void fsdp__visit_##name(fsdp__##name##_args *a, const visitor *v)          \
-    {                                                                          \
-        optimizer_spans(a->spans, a->count, a->param_dtype, a->grad_dtype, v); \
-        READS(verdict, sizeof *a->verdict);                                    \
+#define STEP(name, copy_dtype)                                                             \
+    void fsdp__visit_##name(fsdp__##name##_args *a, const visitor *v)                      \
+    {                                                                                      \
+        optimizer_spans(a->spans, a->count, a->param_dtype, a->grad_dtype, copy_dtype, v); \
+        READS(verdict, sizeof *a->verdict);                                                \
     }
-STEP(adam)
-STEP(sgd)
-STEP(lion)
+STEP(adam, a->copy_dtype)
+STEP(sgd, FSDP_DTYPE_NONE)
+STEP(lion, FSDP_DTYPE_NONE)
 
 void fsdp__visit_byte_adam(fsdp__byte_adam_args *args, const visitor *v)
 {

@@ -101,12 +101,30 @@ static int64_t steps_that_matter(const fsdp__optimizer_group *group, const fsdp_
     return group->kind == FSDP__OPTIMIZER_SGD ? FSDP__MIN(param->steps, 1 + is_behind(param)) : param->steps;
 }
 
+/* Returns where the step also writes the parameter, and in which dtype; NULL: nowhere. Only Adam with moments of floats
+ * can. */
+static void *copy_of(const fsdp__optimizer_group *group, const fsdp__optimizer_param *param, fsdp_dtype *dtype)
+{
+    bool adam = group->kind == FSDP__OPTIMIZER_ADAM || group->kind == FSDP__OPTIMIZER_ADAMW;
+    void *place = NULL;
+
+    *dtype = FSDP_DTYPE_NONE;
+    if (adam && !fsdp__optimizer_has_bytes(group, param->tensor))
+        place = fsdp__tensor_copy_place(param->tensor, dtype);
+    return place;
+}
+
 /* Returns whether two parameters can share a launch. */
 static bool same_launch(const fsdp__optimizer_group *group, const fsdp__optimizer_param *a,
                         const fsdp__optimizer_param *b)
 {
-    return steps_that_matter(group, a) == steps_that_matter(group, b) && is_behind(a) == is_behind(b) &&
-           a->tensor->storage->device == b->tensor->storage->device && a->tensor->dtype == b->tensor->dtype &&
+    fsdp_dtype copy_a, copy_b;
+
+    (void)copy_of(group, a, &copy_a);
+    (void)copy_of(group, b, &copy_b);
+    return copy_a == copy_b && steps_that_matter(group, a) == steps_that_matter(group, b) &&
+           is_behind(a) == is_behind(b) && a->tensor->storage->device == b->tensor->storage->device &&
+           a->tensor->dtype == b->tensor->dtype &&
            fsdp_tensor_grad(a->tensor)->dtype == fsdp_tensor_grad(b->tensor)->dtype &&
            fsdp__optimizer_has_bytes(group, a->tensor) == fsdp__optimizer_has_bytes(group, b->tensor);
 }
@@ -157,7 +175,9 @@ static fsdp_status launch_adam(const fsdp_optimizer *optimizer, const fsdp__opti
     fsdp_stream *stream = fsdp_device_stream(first->tensor->storage->device);
     const fsdp_adam_options *adam = &group->options.adam;
     bool decoupled = group->kind == FSDP__OPTIMIZER_ADAMW;
+    fsdp_dtype copy_dtype;
 
+    (void)copy_of(group, first, &copy_dtype);
     if (fsdp__optimizer_has_bytes(group, first->tensor))
         return fsdp__launch_byte_adam(stream, &(fsdp__byte_adam_args){
                                                   COMMON(optimizer->byte_spans + (spans - optimizer->spans), count),
@@ -178,6 +198,7 @@ static fsdp_status launch_adam(const fsdp_optimizer *optimizer, const fsdp__opti
                                          .step = first->steps + 1,
                                          .decoupled = decoupled,
                                          .behind = is_behind(first),
+                                         .copy_dtype = copy_dtype,
                                      });
 }
 
@@ -194,6 +215,7 @@ static void fill_span(const fsdp_optimizer *optimizer, const fsdp__optimizer_gro
                       const fsdp__optimizer_param *param, fsdp__optimizer_span *span)
 {
     int64_t numel = fsdp_tensor_numel(param->tensor), rows = param->tensor->shape[0];
+    fsdp_dtype copy_dtype;
 
     *span = (fsdp__optimizer_span){.param = fsdp_tensor_data(param->tensor),
                                    .grad = fsdp_tensor_data(fsdp_tensor_grad(param->tensor)),
@@ -211,6 +233,7 @@ static void fill_span(const fsdp_optimizer *optimizer, const fsdp__optimizer_gro
     }
     span->moment1 = data_of(param->moment1);
     span->moment2 = data_of(param->moment2);
+    span->copy = copy_of(group, param, &copy_dtype);
 }
 
 /* Counts a step of a parameter. Shards without elements count, too: a parameter has taken the same number of steps on
@@ -229,6 +252,7 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
     fsdp__optimizer_span *spans = optimizer->spans + optimizer->span_count;
     /* A copy, since it is compared with while steps are counted up below, its own among them. */
     fsdp__optimizer_param leader = group->params[first];
+    fsdp_dtype copy_dtype;
     int64_t count = 0;
 
     for (int64_t i = first; i < group->count; i++) {
@@ -241,8 +265,11 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
     if (count > 0)
         FSDP_TRY(launch(optimizer, group, spans, count, &leader));
     for (int64_t i = first; i < group->count; i++)
-        if (group->params[i].due && same_launch(group, &leader, &group->params[i]))
+        if (group->params[i].due && same_launch(group, &leader, &group->params[i])) {
+            if (copy_of(group, &group->params[i], &copy_dtype))
+                fsdp__tensor_copied(group->params[i].tensor);
             count_step(optimizer, &group->params[i]);
+        }
     return FSDP_OK;
 }
 

@@ -87,6 +87,24 @@ fsdp_status fsdp_tensor_begin_write(fsdp_tensor *tensor)
     return FSDP_OK;
 }
 
+void *fsdp__tensor_copy_place(const fsdp_tensor *tensor, fsdp_dtype *dtype)
+{
+    const fsdp__storage *storage = tensor->storage;
+
+    if (!storage->guard.copy_place || !fsdp_tensor_is_contiguous(tensor) ||
+        (size_t)fsdp__shape_numel(tensor->ndim, tensor->shape) * fsdp_dtype_size(tensor->dtype) != storage->bytes)
+        return NULL;
+    return storage->guard.copy_place(storage->guard.arg, storage, dtype);
+}
+
+void fsdp__tensor_copied(const fsdp_tensor *tensor)
+{
+    const fsdp__storage *storage = tensor->storage;
+
+    if (storage->guard.copied)
+        storage->guard.copied(storage->guard.arg, storage);
+}
+
 void fsdp__storage_await(fsdp__storage *storage)
 {
     if (fsdp_stream_wait_event(fsdp_device_stream(storage->device), storage->written) != FSDP_OK)

@@ -16,6 +16,10 @@ typedef struct fsdp__storage fsdp__storage;
 typedef struct fsdp__storage_guard {
     fsdp_status (*before_write)(void *arg, fsdp__storage *storage);
     void *arg;
+    /* Or NULL. Returns where a copy of the bytes in another dtype lies, which who writes all of them may write, too, in
+     * the order of the device's stream; NULL: there is none. */
+    void *(*copy_place)(void *arg, const fsdp__storage *storage, fsdp_dtype *dtype);
+    void (*copied)(void *arg, const fsdp__storage *storage); /* that has been done: the copy is what the bytes are */
 } fsdp__storage_guard;
 
 /* What the host knows of integers that lie on a device, since they came from it. */
@@ -75,6 +79,10 @@ fsdp_status fsdp__storage_restore(fsdp__storage *storage);
 void fsdp__storage_adopt(fsdp__storage *storage, void *data, void (*release)(void *arg, void *data), void *arg);
 /* Waits for `storage->written` on the device's stream, and clears it. */
 void fsdp__storage_await(fsdp__storage *storage);
+/* Return the place of a copy beside the tensor, which must be all of its storage, and say that it was written: see
+ * fsdp__storage_guard. Between the two there may be no other write. */
+void *fsdp__tensor_copy_place(const fsdp_tensor *tensor, fsdp_dtype *dtype);
+void fsdp__tensor_copied(const fsdp_tensor *tensor);
 /* Lets the bytes go, by `release` or to the device. Does nothing if the storage has none. */
 void fsdp__storage_drop(fsdp__storage *storage);
 

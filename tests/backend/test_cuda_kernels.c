@@ -159,7 +159,8 @@ static void step_many(test_case *c)
                                .decoupled = true};
 
     for (int s = 0; s < MANY; at += numel[s++])
-        spans[s] = (fsdp__optimizer_span){param + at, piece(grad, c->dtype, at), moment1 + at, moment2 + at, numel[s]};
+        spans[s] =
+            (fsdp__optimizer_span){param + at, piece(grad, c->dtype, at), moment1 + at, moment2 + at, numel[s], NULL};
     check(c, &a, "%d spans", MANY);
 }
 

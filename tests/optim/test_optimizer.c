@@ -378,8 +378,8 @@ TEST(a_step_tells_before_it_writes)
         give_gradient(&f, 2, step_gradients());
         CHECK_OK(fsdp_tensor_set_grad(empty, empty));
         for (int i = 0; i < PARAMS; i++)
-            f.tensors[i]->storage->guard = (fsdp__storage_guard){note_write, &log};
-        empty->storage->guard = (fsdp__storage_guard){note_write, &log};
+            f.tensors[i]->storage->guard = (fsdp__storage_guard){.before_write = note_write, .arg = &log};
+        empty->storage->guard = (fsdp__storage_guard){.before_write = note_write, .arg = &log};
         if (refuse_at == 0) {
             CHECK_OK(fsdp_optimizer_step(optimizer));
             CHECK_EQ(log.count, 3); /* 'bias' has no gradient */

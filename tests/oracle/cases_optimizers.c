@@ -182,6 +182,7 @@ static int64_t optimizer_segments(test_case *c, fsdp__optimizer_span *spans, fsd
         g->grad = an_input(c, c->dtype, g->numel, -1.0, 1.0);
         g->moment1 = an_output(c, FSDP_F32, g->numel, 1e-6, 1e-6);
         g->moment2 = second ? a_buffer(c, FSDP_F32, g->numel, 0.01, 1.0, true, 1e-6, 1e-6) : NULL;
+        g->copy = NULL;
     }
     return count;
 }
@@ -204,8 +205,12 @@ void adam_case(test_case *c)
 
     a.behind = a.step > 1 && coin(c);
     a.count = optimizer_segments(c, spans, a.param_dtype, true, 1e-6);
-    check(c, &a, "%ld spans, step %ld, decay %g, decoupled %d, verdict %d, behind %d", (long)a.count, (long)a.step,
-          a.weight_decay, a.decoupled, a.verdict != NULL, a.behind);
+    a.copy_dtype = coin(c) ? any_float(c) : FSDP_DTYPE_NONE;
+    for (int64_t s = 0; s < a.count && a.copy_dtype != FSDP_DTYPE_NONE; s++)
+        if (between(c, 0, 3) > 0)
+            spans[s].copy = an_output(c, a.copy_dtype, spans[s].numel, 1e-6, 1e-6);
+    check(c, &a, "%ld spans, step %ld, decay %g, decoupled %d, verdict %d, behind %d, copy %d", (long)a.count,
+          (long)a.step, a.weight_decay, a.decoupled, a.verdict != NULL, a.behind, (int)a.copy_dtype);
 }
 
 void sgd_case(test_case *c)

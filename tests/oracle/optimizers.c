@@ -58,11 +58,15 @@ void oracle_adam(const fsdp__adam_args *k)
     double correction1 = 1.0 - pow(k->beta1, (double)t), correction2 = 1.0 - pow(k->beta2, (double)t);
     double scale = (double)(k->verdict ? k->verdict->scale : k->grad_scale);
 
-    for (int64_t s = 0; s < k->count && !(k->verdict && k->verdict->left_out); s++)
+    for (int64_t s = 0; s < k->count; s++)
         for (int64_t i = 0; i < k->spans[s].numel; i++) {
             const fsdp__optimizer_span *g = &k->spans[s];
             double p = oracle_get(k->param_dtype, g->param, i), m, v;
             double grad = scale * oracle_get(k->grad_dtype, g->grad, i);
+            if (g->copy)
+                oracle_put(k->copy_dtype, g->copy, i, p);
+            if (k->verdict && k->verdict->left_out)
+                continue;
             if (k->decoupled)
                 p *= 1.0 - k->lr * k->weight_decay;
             else
@@ -73,6 +77,8 @@ void oracle_adam(const fsdp__adam_args *k)
             g->moment2[i] = (float)v;
             oracle_put(k->param_dtype, g->param, i,
                        p - k->lr / correction1 * m / (sqrt(v) / sqrt(correction2) + k->eps));
+            if (g->copy)
+                oracle_put(k->copy_dtype, g->copy, i, oracle_get(k->param_dtype, g->param, i));
         }
 }
 

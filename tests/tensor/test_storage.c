@@ -146,7 +146,7 @@ TEST(who_writes_says_so_first)
     guarded g = {.tensor = t};
 
     CHECK_OK(fsdp__view_narrow(t, 0, 0, 2, &rows)); /* a write through any view counts */
-    t->storage->guard = (fsdp__storage_guard){before_write, &g};
+    t->storage->guard = (fsdp__storage_guard){.before_write = before_write, .arg = &g};
     CHECK_OK(fsdp_tensor_write(t, FSDP_F32, values));
     CHECK_EQ(g.writes, 1);
     CHECK_NEAR(g.seen, 1, 0);
@@ -179,7 +179,7 @@ TEST(a_write_of_no_elements_is_told_too)
     fsdp_tensor *t = CHECK_PTR(fsdp_empty(test_device(context), FSDP_F32, FSDP_SHAPE(0, 5)));
     guarded g = {.writes = 0};
 
-    t->storage->guard = (fsdp__storage_guard){before_write, &g};
+    t->storage->guard = (fsdp__storage_guard){.before_write = before_write, .arg = &g};
     CHECK_OK(fsdp_tensor_write(t, FSDP_F32, NULL));
     CHECK_OK(fsdp_tensor_fill_(t, 1));
     CHECK_OK(fsdp_tensor_copy_(t, t));

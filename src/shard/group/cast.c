@@ -34,6 +34,57 @@ void *fsdp__cast_of(const fsdp__residence *residence, const fsdp__param *param)
     return (char *)residence->cast->data + param->cast_offset;
 }
 
+/* Returns the parameter whose shard lies in the storage; NULL if it keeps no cast. */
+static fsdp__param *cast_param_of(fsdp__param_group *group, const fsdp__storage *storage)
+{
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param *p = &group->params[i];
+
+        if (p->sharded && p->sharded->storage == storage)
+            return fsdp__param_keeps_cast(p) && fsdp__param_shard_numel(p) > 0 ? p : NULL;
+    }
+    return NULL;
+}
+
+static void *copy_place(void *arg, const fsdp__storage *storage, fsdp_dtype *dtype)
+{
+    fsdp__param_group *group = arg;
+    const fsdp__residence *r = &group->residence;
+    const fsdp__param *p = r->casts && !fsdp__residence_is_offloaded(r) && !fsdp__residence_is_shared(r)
+                               ? cast_param_of(group, storage)
+                               : NULL;
+
+    if (!p || p->sharded->dtype != p->orig_dtype)
+        return NULL;
+    *dtype = p->param_dtype;
+    return fsdp__cast_of(r, p);
+}
+
+static void copied(void *arg, const fsdp__storage *storage)
+{
+    fsdp__param *p = cast_param_of(arg, storage);
+
+    if (p)
+        p->copied = true;
+}
+
+void fsdp__cast_serve_writers(fsdp__param_group *group)
+{
+    fsdp__region *shards = group->residence.shards;
+
+    if (!shards)
+        return;
+    shards->copy_place = copy_place;
+    shards->copied = copied;
+}
+
+void fsdp__cast_before_write(fsdp__param_group *group)
+{
+    group->residence.has_cast = false;
+    for (int64_t i = 0; i < group->param_count; i++)
+        group->params[i].copied = false;
+}
+
 fsdp_status fsdp__cast_shards(fsdp__param_group *group, fsdp_stream *stream)
 {
     fsdp__residence *residence = &group->residence;
@@ -48,7 +99,7 @@ fsdp_status fsdp__cast_shards(fsdp__param_group *group, fsdp_stream *stream)
     args.spans = spans;
     for (int64_t i = 0; i <= count; i++) { /* one more round, to launch what is left */
         const fsdp__param *p = i < count ? &group->params[i] : NULL;
-        bool keeps = p && fsdp__param_keeps_cast(p) && fsdp__param_shard_numel(p) > 0;
+        bool keeps = p && fsdp__param_keeps_cast(p) && fsdp__param_shard_numel(p) > 0 && !p->copied;
 
         if (args.count > 0 &&
             (!p || (keeps && (p->orig_dtype != args.src_dtype || p->param_dtype != args.dst_dtype)))) {

@@ -18,6 +18,11 @@ bool fsdp__param_keeps_cast(const fsdp__param *param);
 void fsdp__cast_lay_out(fsdp__residence *residence, fsdp__param *params, int64_t count);
 /* Returns where the cast of a parameter or vector that keeps one lies: what its gather reads. */
 void *fsdp__cast_of(const fsdp__residence *residence, const fsdp__param *param);
+/* Lets who writes a whole shard, as an optimizer does, write its cast in the same pass, where no peer reads that. Call
+ * it when the residence has its writer. */
+void fsdp__cast_serve_writers(struct fsdp__param_group *group);
+/* Notes a write: no cast is current any more. */
+void fsdp__cast_before_write(struct fsdp__param_group *group);
 /* Casts the shards, unless nothing was written since the last cast. A cast that another stream has made must be
  * complete in the order of this one. [stream] */
 fsdp_status fsdp__cast_shards(struct fsdp__param_group *group, fsdp_stream *stream);

@@ -77,7 +77,7 @@ static void arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 
 static fsdp_status before_write(fsdp__param_group *group)
 {
-    group->residence.has_cast = false;
+    fsdp__cast_before_write(group);
     return fsdp__offload_await_read(group);
 }
 

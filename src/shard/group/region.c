@@ -164,8 +164,23 @@ static fsdp_status before_write(void *arg, fsdp__storage *storage)
     return fsdp__process_group_await_readers(region->pg, region->data, fsdp_device_stream(region->device));
 }
 
+static void *copy_place(void *arg, const fsdp__storage *storage, fsdp_dtype *dtype)
+{
+    const fsdp__region *region = arg;
+
+    return region->writer && region->copy_place ? region->copy_place(region->writer, storage, dtype) : NULL;
+}
+
+static void copied(void *arg, const fsdp__storage *storage)
+{
+    const fsdp__region *region = arg;
+
+    if (region->writer && region->copied)
+        region->copied(region->writer, storage);
+}
+
 void fsdp__region_lend_guarded(fsdp__region *region, size_t offset, fsdp__storage *storage)
 {
     fsdp__region_lend(region, offset, storage);
-    storage->guard = (fsdp__storage_guard){before_write, region};
+    storage->guard = (fsdp__storage_guard){before_write, region, copy_place, copied};
 }

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/context.h"
 #include "device/kernels.h"
+#include "shard/group/cast.h"
 #include "shard/reduce/buckets.h"
 #include "shard/reduce/gradients.h"
 #include "shard/reduce/owner.h"
@@ -92,7 +93,7 @@ static fsdp_status make_unsharded(fsdp__param_group *group, fsdp__param *param)
     fsdp_status status;
 
     FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
-    storage->guard = (fsdp__storage_guard){refuse_write, group};
+    storage->guard = (fsdp__storage_guard){.before_write = refuse_write, .arg = group};
     storage->renewed = !group->buckets; /* backwards gather the shards as they are then; replicas are plain */
     status = fsdp__tensor_create_view(storage, param->param_dtype, distribution->ndim, distribution->global_shape, NULL,
                                       0, &param->unsharded);
@@ -272,6 +273,7 @@ fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_
     for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
         move_shards(groups[i], storages[i]);
         fsdp__residence_set_writer(&groups[i]->residence, before_write, groups[i]);
+        fsdp__cast_serve_writers(groups[i]);
     }
     for (int64_t i = 0; i < count && status != FSDP_OK; i++)
         undo(groups[i]);

@@ -40,6 +40,21 @@ FSDP__INLINE void adam_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const adam
     }
 }
 
+/* Copies what parameters are now. */
+static void copy_piece(const void *args, int64_t span, int64_t begin, int64_t end)
+{
+    const fsdp__adam_args *k = ((const adam_plan *)args)->k;
+    const fsdp__optimizer_span *s = &k->spans[span];
+    void *restrict copy = s->copy;
+    const void *param = s->param;
+
+#define COPY(P, C) \
+    _Pragma("omp simd") for (int64_t i = begin; i < end; i++) fsdp__store(C, copy, i, fsdp__load(P, param, i))
+    if (copy)
+        EACH_PAIR(k->param_dtype, k->copy_dtype, COPY)
+#undef COPY
+}
+
 static void adam_piece(const void *args, int64_t span, int64_t begin, int64_t end)
 {
     const adam_plan *p = args;
@@ -54,6 +69,7 @@ static void adam_piece(const void *args, int64_t span, int64_t begin, int64_t en
         EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, PLAIN)
 #undef PLAIN
     }
+    copy_piece(args, span, begin, end);
 }
 
 fsdp_status KERNEL(adam)(fsdp_stream *stream FSDP__UNUSED, const void *args)
@@ -62,8 +78,8 @@ fsdp_status KERNEL(adam)(fsdp_stream *stream FSDP__UNUSED, const void *args)
     judged by = judged_of(k->verdict, k->grad_scale, k->step, k->behind);
     adam_plan p = {.k = k, ADAM_FACTORS(k, by)};
 
-    if (!by.left_out)
-        fsdp__for_spans(k->count, adam_numel, adam_piece, &p);
+    if (!by.left_out || k->copy_dtype != FSDP_DTYPE_NONE)
+        fsdp__for_spans(k->count, adam_numel, by.left_out ? copy_piece : adam_piece, &p);
     return FSDP_OK;
 }
 

@@ -47,6 +47,7 @@ struct adam_plan {
     verdict_on on;
     float eps, decay, beta2, one_minus_beta1, one_minus_beta2, decay_factor;
     adam_corrections at, earlier; /* of t as the host has counted, and of one less */
+    fsdp_dtype copy_dtype;
 };
 
 template <class Args>
@@ -89,6 +90,32 @@ DEVICE float adam_moves(const adam_plan &p, const adam_corrections &at, float w,
     return w - times(at.step_size, *m) / (sqrtf(*v) / at.root_correction + p.eps);
 }
 
+/* Stores what the parameter, of P, has become, in another dtype. */
+template <class P, int N>
+DEVICE void store_copy(const fsdp__optimizer_span &s, fsdp_dtype dtype, int64_t at, int64_t n, float (&w)[N])
+{
+    UNROLL
+    for (int i = 0; i < N; i++)
+        w[i] = to_float(from_float<P>(w[i]));
+#define TO(T) store_pack((T *)s.copy + at, n, w)
+    EACH_FLOAT(dtype, TO)
+#undef TO
+}
+
+/* Copies the chunk of a parameter that no step is taken of. */
+template <class P>
+DEVICE void copy_chunk(const fsdp__optimizer_span &s, fsdp_dtype dtype, chunk c)
+{
+    const int N = pack_of<float, P>::length;
+
+    EACH_PACK (at, c, N) {
+        float w[N];
+
+        load_pack((const P *)s.param + at, c.end - at, w);
+        store_copy<P>(s, dtype, at, c.end - at, w);
+    }
+}
+
 template <class P, class G>
 static __global__ void adam_step(const __grid_constant__ span_list<fsdp__optimizer_span> list, const adam_plan p)
 {
@@ -98,8 +125,11 @@ static __global__ void adam_step(const __grid_constant__ span_list<fsdp__optimiz
     const adam_corrections corrections = corrections_at(p);
     float scale = scale_of(p.on);
 
-    if (is_left_out(p.on))
+    if (is_left_out(p.on)) {
+        if (s.copy)
+            copy_chunk<P>(s, p.copy_dtype, c);
         return;
+    }
     EACH_PACK (at, c, N) {
         int64_t n = c.end - at;
         float w[N], g[N], m[N], v[N];
@@ -119,6 +149,8 @@ static __global__ void adam_step(const __grid_constant__ span_list<fsdp__optimiz
         store_pack(s.moment1 + at, n, m);
         store_pack(s.moment2 + at, n, v);
         store_pack((P *)s.param + at, n, w);
+        if (s.copy)
+            store_copy<P>(s, p.copy_dtype, at, n, w);
     }
 }
 
@@ -128,6 +160,7 @@ static fsdp_status adam_of(fsdp_stream *stream, const fsdp__adam_args *k)
     span_lists<fsdp__optimizer_span> lists = lists_of(k->spans, k->count);
     adam_plan plan = plan_of(k);
 
+    plan.copy_dtype = k->copy_dtype;
     while (next_list(&lists)) {
 #define STEP(G) FSDP_TRY(launch(stream, "adam", adam_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan))
         EACH_FLOAT(k->grad_dtype, STEP)
