@@ -9,6 +9,7 @@
 #include "device/known_cards.h"
 #include "fsdp/ops.h"
 #include "models/models.h"
+#include "train/run.h"
 
 enum {
     FIRST_SIZE = 256,

@@ -2,7 +2,7 @@
 #ifndef TRAIN_MFU_H
 #define TRAIN_MFU_H
 
-#include "train/run.h"
+#include "fsdp/train.h"
 
 /* Returns whether there may be a peak of the devices to find, of which MFU (model FLOPs utilization) is a share: the
  * same on all ranks, which all have the same kind of device. */
