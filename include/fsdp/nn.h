@@ -220,7 +220,8 @@ FSDP_API fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool req
  * sharded modules: FSDP_STATE for a part of one. Given a NULL module or device, they return the last error, if there is
  * one, so that what failed to make it needs no check. */
 FSDP_API fsdp_status fsdp_module_materialize(fsdp_module *module, fsdp_device *device);
-/* Sets the initial values of every parameter, the same for every world size. */
+/* Sets the initial values of every parameter, the same for every world size. FSDP_STATE: a weight is held in fewer bits
+ * (fsdp_adapter_quantize), of which fsdp_adapter_initialize_base makes the codes; nothing is changed then. */
 FSDP_API fsdp_status fsdp_module_initialize(fsdp_module *module, uint64_t seed);
 /* Converts every parameter of the subtree, its gradient if it has one, and every floating-point buffer to `dtype` (f32,
  * bf16 or f16), as PyTorch's module.to(dtype) does; each number is rounded once. Tables that a layer computes itself

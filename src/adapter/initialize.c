@@ -78,8 +78,8 @@ fsdp_status fsdp_adapter_initialize_base(fsdp_adapter *adapter, uint64_t seed)
     FSDP__SCOPED(fsdp__base_values_release) fsdp__base_values values = {0};
 
     FSDP_TRY(fsdp__adapter_check(adapter, "initialize its base"));
-    FSDP_TRY(fsdp_module_initialize(adapter->model, seed));
-    FSDP_TRY(fsdp__base_values_begin(adapter, &values));
+    FSDP_TRY(fsdp__base_values_begin(adapter, &values)); /* before anything is changed: it may refuse */
+    FSDP_TRY(fsdp__module_initialize_coded(adapter->model, seed));
     for (int64_t i = 0; i < values.state->count; i++) {
         const fsdp_state_dict_entry *entry = &values.state->entries[i];
         const fsdp__coded_layer *layer = fsdp__adapter_coded(adapter, entry->name);

@@ -34,6 +34,19 @@ typedef struct source {
     const fsdp_state_dict *state;
 } source;
 
+/* Checks that an entry has the shape of a weight's bytes. */
+static fsdp_status check_codes(const fsdp_state_dict_entry *entry, const fsdp__coded_weight *weight)
+{
+    const int64_t shape[] = {fsdp__coded_rows(weight), fsdp__coded_row_bytes(weight)};
+    char expected[FSDP__SHAPE_TEXT], actual[FSDP__SHAPE_TEXT];
+
+    if (entry->ndim == 2 && memcmp(entry->global_shape, shape, sizeof shape) == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(
+        FSDP_INVALID, "cannot merge '%s': it is uint8 of shape %s, but the codes of the adapter's layer have %s",
+        entry->name, fsdp__shape_text(entry->ndim, entry->global_shape, actual), fsdp__shape_text(2, shape, expected));
+}
+
 /* Makes a state dict of one entry, a weight in fewer bits decoded. */
 static fsdp_status decoded(const source *from, const fsdp_state_dict_entry *entry, fsdp_state_dict **out)
 {
@@ -41,8 +54,11 @@ static fsdp_status decoded(const source *from, const fsdp_state_dict_entry *entr
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *one = NULL;
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *part = NULL;
 
-    if (layer && fsdp_tensor_dtype(entry->tensor) == FSDP_U8 && !fsdp_device_is_meta(fsdp_tensor_device(entry->tensor)))
+    if (layer && fsdp_tensor_dtype(entry->tensor) == FSDP_U8 &&
+        !fsdp_device_is_meta(fsdp_tensor_device(entry->tensor))) {
+        FSDP_TRY(check_codes(entry, &fsdp__layer_code_of(layer->module)->weight));
         FSDP_TRY(fsdp__coded_layer_decode(layer, entry->tensor, &part));
+    }
     FSDP_TRY(fsdp_state_dict_create(&one));
     FSDP_TRY(fsdp_state_dict_add(one, entry->name, part ? part : entry->tensor));
     *out = fsdp__take(&one);

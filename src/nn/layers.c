@@ -215,6 +215,7 @@ fsdp_status fsdp__layer_code_weight(fsdp_module *layer, fsdp__weight_code code)
                                 FSDP_SHAPE(fsdp__coded_rows(&made.weight), fsdp__coded_row_bytes(&made.weight)),
                                 FSDP_MEMORY_PARAMETER_SHARD, &bytes));
     slot->init = (fsdp_init){.kind = FSDP_INIT_ZEROS};
+    slot->coded = true;
     fsdp_tensor_unref(weight);
     m->layer.weight = bytes;
     m->code = made;

@@ -25,7 +25,7 @@ bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x
 /* ---- a weight in fewer bits: of Linear and Conv1D ---- */
 
 /* Replaces the layer's weight, which is on the meta device, by the tensor of its bytes there. They have no gradient,
- * and are zeros when the module is initialized. */
+ * and fsdp_module_initialize refuses them. */
 fsdp_status fsdp__layer_code_weight(fsdp_module *layer, fsdp__weight_code code);
 /* What such a layer's weight was. */
 typedef struct fsdp__layer_code {

@@ -141,7 +141,7 @@ static fsdp_status initialize_plain(void *arg, fsdp_module *module, const char *
     return FSDP_OK;
 }
 
-fsdp_status fsdp_module_initialize(fsdp_module *module, uint64_t seed)
+fsdp_status fsdp__module_initialize_coded(fsdp_module *module, uint64_t seed)
 {
     initialization init = {.seed = seed};
     fsdp_status status;
@@ -152,4 +152,25 @@ fsdp_status fsdp_module_initialize(fsdp_module *module, uint64_t seed)
 out:
     fsdp__free(init.managers.hooks);
     return status;
+}
+
+/* Refuses bytes that are codes: zeros in their place would be weights that are zero. */
+static fsdp_status check_no_codes(void *arg, fsdp_module *module, const char *name)
+{
+    (void)arg;
+    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
+        const fsdp__parameter_slot *slot = &module->parts->parameters[i];
+
+        if (slot->coded)
+            return FSDP_FAIL(FSDP_STATE,
+                             "cannot initialize '%s%s%s': it is held in fewer bits: call fsdp_adapter_initialize_base",
+                             name, *name ? "." : "", slot->name);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_initialize(fsdp_module *module, uint64_t seed)
+{
+    FSDP_TRY(fsdp__module_walk(module, check_no_codes, NULL));
+    return fsdp__module_initialize_coded(module, seed);
 }

@@ -46,7 +46,8 @@ typedef struct fsdp__parameter_slot {
     char *name;
     fsdp_tensor **slot; /* the module owns one reference to *slot */
     fsdp_init init;
-    bool tied; /* registered first elsewhere */
+    bool tied;  /* registered first elsewhere */
+    bool coded; /* its bytes are codes of what was registered (nn/layers.h) */
 } fsdp__parameter_slot;
 
 typedef struct fsdp__buffer_slot {
@@ -139,6 +140,9 @@ char *fsdp__dotted(const char *module, const char *name);
 
 /* Finds the device of the module's first parameter; NULL if it has none. */
 fsdp_status fsdp__module_device(fsdp_module *module, fsdp_device **out);
+
+/* Does what fsdp_module_initialize does, but where weights are in fewer bits their bytes become zeros. */
+fsdp_status fsdp__module_initialize_coded(fsdp_module *module, uint64_t seed);
 
 /* Fills elements [first, first + numel) of the parameter's global row-major order, which is what fsdp_module_initialize
  * does for a shard. `data` is f32, bf16 or f16 on `device`. */

@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "dist/dist.h"
 #include "hub/hub.h"
+#include "nn/module.h"
 #include "state/entry.h"
 #include "train/dpo.h"
 #include "train/run.h"
@@ -139,7 +140,7 @@ fsdp_status fsdp__train_fill_model(fsdp_train_run *run)
     if (c->checkpoint.initial_load_path && fsdp__device_has_bytes(run->device))
         return fsdp__initial_fill_model(run);
     if (c->model.pretrained == 0 || !c->model.path || !fsdp__device_has_bytes(run->device))
-        return fsdp_module_initialize(run->model, (uint64_t)c->training.seed);
+        return fsdp__module_initialize_coded(run->model, (uint64_t)c->training.seed); /* codes have no bytes here */
     FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
     return load_pretrained(run, state, NULL);
 }

@@ -381,6 +381,86 @@ TEST(a_rank_with_other_codes_is_found_out)
     test_run_ranks(3, check_difference, NULL);
 }
 
+/* A call that would put zeros, or other bytes, in the place of codes is refused, and changes nothing. */
+static void check_codes(fsdp_context *context, void *arg)
+{
+    fsdp_module *model = tree(context, fsdp_meta(context));
+    fsdp_adapter *adapter = adapted(model);
+    fsdp_tensor *bytes;
+    uint8_t before[36 * 5], after[36 * 5];
+    size_t part;
+
+    (void)arg;
+    CHECK_OK(fsdp_adapter_quantize(adapter, FSDP_QUANTIZE_NF4));
+    CHECK_ERROR(fsdp_module_initialize(model, 1), FSDP_STATE, "'0.weight': it is held in fewer bits");
+    CHECK_OK(fsdp_fully_shard(model, NULL));
+    CHECK_OK(fsdp_module_materialize(model, test_device(context)));
+    CHECK_OK(fsdp_adapter_initialize_base(adapter, 1));
+    bytes = fsdp_module_parameter(model, "1.weight");
+    part = (size_t)fsdp_tensor_numel(bytes);
+    CHECK_OK(fsdp_tensor_read(bytes, FSDP_U8, before));
+    CHECK_ERROR(fsdp_module_initialize(model, 2), FSDP_STATE, "call fsdp_adapter_initialize_base");
+    CHECK_OK(fsdp_module_summon_full_params(model, NULL));
+    CHECK_ERROR(fsdp_adapter_initialize_base(adapter, 2), FSDP_STATE, "is gathered");
+    CHECK_OK(fsdp_module_end_summon(model));
+    CHECK_OK(fsdp_tensor_read(bytes, FSDP_U8, after));
+    CHECK_BYTES(after, before, part);
+    fsdp_adapter_free(adapter);
+    fsdp_module_unref(model);
+}
+
+TEST(codes_are_not_overwritten_by_a_call_that_cannot_make_them)
+{
+    test_run_ranks(1, check_codes, NULL);
+    test_run_ranks(2, check_codes, NULL);
+}
+
+/* Copies a state, but for 1.weight, in whose place come bytes of another shape. */
+static fsdp_state_dict *with_other_bytes(const fsdp_state_dict *state, fsdp_context *context, int64_t rows)
+{
+    fsdp_state_dict *out = NULL;
+    fsdp_tensor *bytes = NULL;
+
+    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_U8, FSDP_SHAPE(rows, 36), FSDP_MEMORY_WORKSPACE, &bytes));
+    CHECK_OK(fsdp_tensor_fill_(bytes, 0));
+    CHECK_OK(fsdp_state_dict_create(&out));
+    for (int64_t i = 0; i < state->count; i++) {
+        const fsdp_state_dict_entry *e = &state->entries[i];
+
+        CHECK_OK(fsdp_state_dict_add(out, e->name, strcmp(e->name, "1.weight") == 0 ? bytes : e->tensor));
+    }
+    fsdp_tensor_unref(bytes);
+    return out;
+}
+
+TEST(bytes_of_another_shape_are_not_merged)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *model = tree(context, fsdp_meta(context));
+    fsdp_adapter *adapter = adapted(model);
+    fsdp_state_dict *own = NULL, *merged = NULL;
+
+    CHECK_OK(fsdp_adapter_quantize(adapter, FSDP_QUANTIZE_NF4));
+    CHECK_OK(fsdp_module_materialize(model, test_device(context)));
+    CHECK_OK(fsdp_adapter_initialize_base(adapter, 1));
+    CHECK_OK(fsdp_adapter_initialize(adapter, 1));
+    CHECK_OK(fsdp_state_dict_from_module(model, &own));
+    for (int64_t rows = 4; rows <= 6; rows++) { /* of 280 elements: 5 blocks */
+        fsdp_state_dict *other = with_other_bytes(own, context, rows);
+
+        if (rows == 5)
+            CHECK_OK(fsdp_adapter_merge(adapter, other, &merged));
+        else
+            CHECK_ERROR(fsdp_adapter_merge(adapter, other, &merged), FSDP_INVALID, "cannot merge '1.weight': it is");
+        fsdp_state_dict_free(merged);
+        fsdp_state_dict_free(other);
+    }
+    fsdp_state_dict_free(own);
+    fsdp_adapter_free(adapter);
+    fsdp_module_unref(model);
+    fsdp_context_free(context);
+}
+
 static fsdp_status use(fsdp_context *context, fsdp_module *model)
 {
     FSDP__SCOPED(fsdp_adapter_free_at) fsdp_adapter *adapter = NULL;
