@@ -69,6 +69,9 @@ typedef struct fsdp_chat_options {
     bool rejected;       /* of a pair, encode the rejected answer: the chosen one otherwise */
     /* Halves of surrogate pairs and \u0000, which stand for no text, become U+FFFD; otherwise they are an error. */
     bool replace_invalid;
+    /* Refuse a message whose role is none of system, user, assistant and tool, and of which the template writes
+     * nothing. Otherwise it is left out without a word, as transformers does. */
+    bool refuse_unwritten;
 } fsdp_chat_options;
 
 /* A row as tokens. Memory is kept from one call to the next. */

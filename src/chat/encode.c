@@ -361,7 +361,8 @@ fsdp_status fsdp__chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, cons
     if (json_object_get(conversation, "prompt"))
         return encode_completion(chat, encoder, conversation, options, out);
     FSDP_TRY(fsdp__chat_render(chat, conversation, count, options->prompt, options->now, &all));
-    FSDP_TRY(check_roles(chat, conversation, options, &all));
+    if (options->refuse_unwritten)
+        FSDP_TRY(check_roles(chat, conversation, options, &all));
     if (!options->no_mask)
         FSDP_TRY(find_learned(chat, conversation, options, &all, &learned));
     FSDP_TRY(encode_text(chat, encoder, all.text, all.bytes, out));

@@ -72,7 +72,7 @@ static fsdp_status print_tokens(const showing *s, int64_t begin, int64_t end)
 static fsdp_status show(showing *s, const char *path, int64_t line, const char *text, size_t bytes, bool rejected)
 {
     bool all = s->shown->learn_all && fsdp_chat_recognise(text, bytes) != FSDP_CHAT_PREFERENCE;
-    const fsdp_chat_options options = {.no_mask = all, .rejected = rejected};
+    const fsdp_chat_options options = {.no_mask = all, .rejected = rejected, .refuse_unwritten = true};
     const fsdp_chat_row *row = &s->row;
     fsdp_status status = fsdp_chat_encode(s->chat, NULL, text, bytes, &options, &s->row);
 

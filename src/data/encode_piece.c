@@ -203,7 +203,7 @@ static fsdp_status encode_conversation(const job *j, int64_t line, const char *t
 {
     const fsdp_tokenize_options *o = j->options;
     const fsdp_chat_options options = {
-        .kind = o->chat_kind, .no_mask = o->learn_all, .replace_invalid = o->replace_invalid};
+        .kind = o->chat_kind, .no_mask = o->learn_all, .replace_invalid = o->replace_invalid, .refuse_unwritten = true};
     fsdp_status status =
         fsdp__conversations_encode(o->chat, &options, j->encoder, text, bytes, &j->out->ids, &j->out->rows);
     char why[sizeof j->out->why];

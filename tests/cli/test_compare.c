@@ -80,8 +80,8 @@ FIXTURE_TEST(every_strategy_has_its_figures)
         CHECK(json_is_true(at(v, "starts_agree")));
         CHECK(json_is_true(at(v, "same_bits"))); /* of two ranks gradients add up in one order */
         CHECK_EQ(json_integer_value(at(v, "tokens_per_step")), 2 * 4 * 32);
-        CHECK(json_real_value(at(v, "step_ms")) >=
-              json_real_value(at(v, "gather_ms")) + json_real_value(at(v, "reduce_ms")));
+        CHECK(json_real_value(at(v, "step_ms")) > 0); /* each is a median of its own, so their sum may be more */
+        CHECK(json_real_value(at(v, "gather_ms")) >= 0 && json_real_value(at(v, "reduce_ms")) >= 0);
         check_dry_run(v, 2);
         CHECK(json_integer_value(at(v, "resident_bytes")) > json_integer_value(at(at(v, "memory_rest"), "total")));
     }
