@@ -82,12 +82,12 @@ typedef enum fsdp_quantization {
 } fsdp_quantization;
 
 /* Holds the frozen weights of all Linear and Conv1D layers but the head and what is trained whole in fewer bits
- * (QLoRA), whether they are adapted or not: a weight becomes a U8 tensor of two dimensions, of which each row has a
- * scale and the codes of a block, or of a row of the weight. So it is sharded, in dimension 0, between blocks: each
- * world has the same numbers, and gathers move the codes. Forwards and backwards decode a weight to the dtype of the
- * layer's input where they use it, and let it go. FSDP_STATE: a layer is not on the meta device, is sharded or
- * replicated, or quantized already; nothing is changed then. The fsdp1 door refuses such a model, since its units have
- * one dtype. */
+ * (QLoRA), whether they are adapted or not. A weight becomes a U8 tensor (rows,bytes): each row has a scale and the
+ * codes of one block of the weight (NF4), or of one row of it (INT8). It must be sharded in dimension 0, so no block is
+ * cut, every world has the same numbers, and gathers move the codes. Forwards and backwards decode a weight to the
+ * dtype of the layer's input where they use it, and drop it after that. FSDP_STATE: a layer is not on the meta device,
+ * is sharded or replicated, or is quantized already; then nothing is changed. The fsdp1 door refuses such a model,
+ * since its units have one dtype. */
 FSDP_API fsdp_status fsdp_adapter_quantize(fsdp_adapter *adapter, fsdp_quantization kind);
 
 /* Loads the model's own values as fsdp_hub_load does, quantized or not. Of a weight that is quantized each rank reads
@@ -122,9 +122,9 @@ FSDP_API fsdp_status fsdp_adapter_initialize(fsdp_adapter *adapter, uint64_t see
 /* Makes a state dict of the model with the adapter in its weights, W + s B A or (m / n) V, under the base's names.
  * Weights that change are copies on the host, distributed as they are in the model, and rounded to their dtype once;
  * other entries are the model's tensors. `from` has the values: a state dict of the whole model; NULL: the model
- * itself, of which weights that are quantized are decoded, and have the dtype that they had before. Whether the adapter
- * is on does not matter. Errors name the tensor that is missing, has another shape, or is
- * on the meta device. Every rank holds one whole weight at a time. [collective] */
+ * itself. Quantized weights are decoded, to the dtype that they had before. Whether the adapter is on does not matter.
+ * Errors name the tensor that is missing, has another shape, or is on the meta device. Every rank holds one whole
+ * weight at a time. [collective] */
 FSDP_API fsdp_status fsdp_adapter_merge(const fsdp_adapter *adapter, const fsdp_state_dict *from,
                                         fsdp_state_dict **out);
 

@@ -42,7 +42,7 @@ FSDP_API void fsdp_chat_close(fsdp_chat *chat); /* NULL is allowed */
 /* Returns whether there is a template; NULL: no. */
 FSDP_API bool fsdp_chat_has_template(const fsdp_chat *chat);
 
-/* Gets the token that the template puts behind an answer, at which generation has to stop; -1: none is known, as where
+/* Gets the token that the template puts after an answer, at which generation has to stop; -1: none is known, as where
  * there is no template, or `chat` is NULL. It fails only for want of memory. */
 FSDP_API fsdp_status fsdp_chat_end_of_turn(const fsdp_chat *chat, int32_t *out);
 

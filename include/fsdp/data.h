@@ -66,7 +66,7 @@ FSDP_API const char *fsdp_tokens_locate(const fsdp_tokens *tokens, int64_t posit
 
 /* Says how rows, which are texts of unequal length (conversations), share windows. */
 typedef enum fsdp_packing {
-    FSDP_PACKING_PAD,      /* one row in a window, with padding behind it */
+    FSDP_PACKING_PAD,      /* one row in a window, with padding after it */
     FSDP_PACKING_NEXT_FIT, /* a row goes to the last window, or begins another: windows are in the order of the rows */
     FSDP_PACKING_BEST_FIT, /* the longest rows first, each to the fullest window that has room */
     FSDP_PACKING_PAIRS     /* two rows in a window, which are compared */

@@ -64,11 +64,11 @@ typedef struct fsdp_muon_options {
 
 FSDP_API fsdp_muon_options fsdp_muon_options_default(void);
 
-/* Adafactor (torch.optim.Adafactor). Of the squares of a gradient of two or more dimensions only the means of the rows
- * and of the columns of its last two dimensions are kept; of vectors all. At step t the averages move by
- * t^beta2_decay, and the learning rate is at most 1 / sqrt(t), times the root mean square of the parameter, of which at
- * least eps2 counts. fsdp_adafactor_options_default() has PyTorch's lr 1e-2, beta2_decay -0.8, eps (None, 1e-3), d 1
- * and no decay. */
+/* Adafactor (torch.optim.Adafactor). Where a gradient has two or more dimensions it keeps only the means of its squares
+ * over the rows and over the columns of the last two; of vectors it keeps all squares. At step t the averages move by
+ * t^beta2_decay, and the step is as long as min(lr, 1 / sqrt(t)) times the root mean square of the parameter, or times
+ * eps2 if that is larger. fsdp_adafactor_options_default() has PyTorch's lr 1e-2, beta2_decay -0.8, eps (None, 1e-3), no
+ * decay and d 1. */
 typedef struct fsdp_adafactor_options {
     double lr;
     double weight_decay; /* decoupled */

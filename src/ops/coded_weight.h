@@ -27,7 +27,8 @@ int64_t fsdp__coded_row_numel(const fsdp__coded_weight *weight);
  * scales. A row with a value that is not finite decodes to values that are not, either. */
 void fsdp__encode_weight(const fsdp__coded_weight *weight, const float *values, int64_t numel, uint8_t *bytes);
 
-/* Decodes `numel` elements from the first row of `bytes` on, which are on the host. */
+/* Decodes `numel` elements from the first row of `bytes` on to `values`, both of which the stream's device can reach.
+ * [stream] */
 fsdp_status fsdp__decode_weight_rows(fsdp_stream *stream, const fsdp__coded_weight *weight, const void *bytes,
                                      int64_t numel, fsdp_dtype dtype, void *values);
 /* Decodes the weight to a new tensor (rows,cols) of a floating dtype. The caller owns `*out`. */
