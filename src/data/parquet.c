@@ -21,7 +21,7 @@
 #define LIBRARY "libparquet-glib.so"
 
 enum {
-    OLDEST = 600, /* the number behind the library's name is 100 times Arrow's version; 6.0 brought the functions */
+    OLDEST = 600, /* the number after the library's name is 100 times Arrow's version; 6.0 brought the functions */
     NEWEST = 9900,
     MAGIC_BYTES = 4,
     LEAST_BYTES = 12, /* two marks, and the size of what describes the file */
@@ -271,7 +271,7 @@ static fsdp_status stream_failed(const fsdp__parquet *p, const char *what, int c
     const char *why = p->stream->get_last_error ? p->stream->get_last_error(p->stream) : NULL;
     char shown[600];
 
-    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': Arrow cannot %s behind row %lld: %s", p->path, what,
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': Arrow cannot %s after row %lld: %s", p->path, what,
                      (long long)p->rows, fsdp__shown(why ? why : strerrordesc_np(code), shown, sizeof shown));
 }
 
@@ -296,7 +296,7 @@ static fsdp_status open_group(fsdp__parquet *p)
     return stream_failed(p, "name the columns of rows", code);
 }
 
-/* Gets the next batch; `*more` is false behind the last of the group. */
+/* Gets the next batch; `*more` is false after the last of the group. */
 static fsdp_status next_batch(fsdp__parquet *p, bool *more)
 {
     const fsdp__arrow_rows rows = {.path = p->path, .schema = &p->schema, .array = &p->batch, .before = p->rows};

@@ -110,8 +110,8 @@ TEST(failures_of_arrow_are_told)
         {FILE_OF("bad-group", "he\n-\nin\n"), "Arrow cannot read group 2 of 2 of its rows: IOError: damaged"},
         {FILE_OF("no-batches", "he\n"), "Arrow cannot read group 1 of 1 of its rows: Arrow does not say why"},
         {FILE_OF("no-stream", "he\n"), "Arrow cannot read group 1 of 1 of its rows: NotImplemented"},
-        {FILE_OF("no-schema", "he\n"), "Arrow cannot name the columns of rows behind row 0: Input/output error"},
-        {FILE_OF("bad-batch", "he\n|\nin\n"), "Arrow cannot read rows behind row 1: OSError: gone"},
+        {FILE_OF("no-schema", "he\n"), "Arrow cannot name the columns of rows after row 0: Input/output error"},
+        {FILE_OF("bad-batch", "he\n|\nin\n"), "Arrow cannot read rows after row 1: OSError: gone"},
         {FILE_OF("decimal", "he\n"), "a.parquet': column 'text' is of Arrow's type 'd:9,2'"},
     };
     text_fixture f = text_fixture_make();
