@@ -3,6 +3,7 @@
 #include "optim/partition.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -267,6 +268,11 @@ static const struct kind {
     [FSDP__OPTIMIZER_ADAFACTOR] = {"Adafactor", ": fsdp_adafactor_options_default() has some",
                                    sizeof(fsdp_adafactor_options)},
 };
+
+_Static_assert(offsetof(fsdp_adam_options, lr) == 0 && offsetof(fsdp_sgd_options, lr) == 0 &&
+                   offsetof(fsdp_lion_options, lr) == 0 && offsetof(fsdp_muon_options, lr) == 0 &&
+                   offsetof(fsdp_adafactor_options, lr) == 0,
+               "begin_group takes the learning rate from there");
 
 /* Begins a group without parameters; checks its options. */
 static fsdp_status begin_group(fsdp__optimizer_kind kind, const void *options, fsdp__optimizer_group *out)
