@@ -156,7 +156,8 @@ static fsdp_status append_parameter(fsdp_module *module, const char *name, fsdp_
     FSDP_TRY(
         fsdp__grow(&parts->parameters, parts->parameter_count, &parts->parameter_capacity, sizeof *parts->parameters));
     FSDP_TRY(check_name(module, name, &copy));
-    parts->parameters[parts->parameter_count++] = (fsdp__parameter_slot){copy, slot, init, tied};
+    parts->parameters[parts->parameter_count++] =
+        (fsdp__parameter_slot){.name = copy, .slot = slot, .init = init, .tied = tied};
     return FSDP_OK;
 }
 
