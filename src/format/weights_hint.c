@@ -13,7 +13,8 @@ static const struct {
     const char *begin, *end, *hint;
 } others[] = {
     {"adapter_", "",
-     ": it is an adapter (LoRA) for another model: merge it into that (merge_and_unload of peft), and save the result"},
+     ": it is an adapter (LoRA) for another model: name that model, and this folder with --adapter (adapter.path to "
+     "train on); fsdp convert MODEL MERGED --adapter FOLDER makes one model of both"},
     {"model-", ".safetensors", ": it has parts of a model" GET_INDEX},
     {"pytorch_model-", ".bin", ": it has parts of a model" GET_INDEX},
     {"consolidated", "", ": its weights have the names of the model's maker" GET_OTHER},

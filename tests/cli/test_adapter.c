@@ -66,6 +66,8 @@ FIXTURE_TEST(what_is_no_adapter_of_the_model_is_refused)
     char *out = test_path(f->directory, "out");
 
     SAYS(1, "--adapter: there is no '/nowhere/at/all'", "eval", LLAMA, "--data", TOKENS, "--adapter=/nowhere/at/all");
+    SAYS(1, "is an adapter (LoRA) for another model: name that model, and this folder with --adapter", "generate", DORA,
+         "--tokens=1");
     SAYS(1, "is not the folder of an adapter", "eval", LLAMA, "--data", TOKENS, "--adapter=" LLAMA);
     SAYS(1, "no layer for the adapter's targets 'c_attn'", "eval", LLAMA, "--data", TOKENS, "--adapter=" GPT2_ADAPTER);
     SAYS(1, "no layer for the adapter's targets 'c_attn'", "convert", LLAMA, out, "--adapter=" GPT2_ADAPTER);
@@ -92,4 +94,25 @@ FIXTURE_TEST(a_run_says_what_it_trains)
     SAYS(0, "adapter: ", "eval", LLAMA, "--data", TOKENS, "--seq-len=32", "--steps=2", "--adapter", out);
     free(path);
     free(out);
+}
+
+#define TRAIN                                                                                             \
+    "train", "--model.path=" LLAMA, "--data.path=" TOKENS, "--training.steps=2", "--training.seq_len=16", \
+        "--training.local_batch_size=1", "--adapter.rank=4", "--checkpoint.folder", checkpoint
+
+/* The checkpoint of an adapter is no model and no adapter's folder, and says how to get one. */
+FIXTURE_TEST(an_adapter_comes_out_of_a_checkpoint_by_the_same_command)
+{
+    fixture *f = *state;
+    char *checkpoint = test_path(f->directory, "ckpt"), *taken = test_path(f->directory, "taken");
+
+    SAYS(0, "saved:", TRAIN, "-n", "2");
+    SAYS(1, "of a checkpoint, the run's command with export.path makes that folder", "eval", checkpoint, "--data",
+         TOKENS);
+    SAYS(1, "of a checkpoint, the run's command with export.path makes that folder", "eval", LLAMA, "--data", TOKENS,
+         "--adapter", checkpoint);
+    SAYS(0, "all steps are done", TRAIN, "--export.path", taken);
+    SAYS(0, "adapter: ", "eval", LLAMA, "--data", TOKENS, "--seq-len=32", "--steps=2", "--adapter", taken);
+    free(checkpoint);
+    free(taken);
 }

@@ -393,7 +393,7 @@ static const odd_model odd_models[] = {
      .extra = "model.norm.weight",
      .dtype = "F8_E4M3",
      .part = "tensor 'model.norm.weight' is F8_E4M3, but float32, bfloat16 or float16 is needed; quantized"},
-    {.extra = "model.layers.0.mlp.up_proj.lora_A.weight", .part = "weights of an adapter (LoRA): merge it into"},
+    {.extra = "model.layers.0.mlp.up_proj.lora_A.weight", .part = "weights of an adapter (LoRA): name its model, and its folder"},
     {.prefix = "module.", .part = "begin with what a wrapper puts before them"},
     {.prefix = "_orig_mod.", .part = "what torch.compile puts before them"},
     {.prefix = "another.", .part = "these are not the weights of a Llama, or they have other names"},
