@@ -170,7 +170,9 @@ static fsdp_status pack(fsdp__eval *e)
     if (!e->opened.rows)
         return fsdp__eval_find_reference(e);
     if (e->opened.rows->learned == 0 && !e->packing.all)
-        return FSDP_FAIL(FSDP_INVALID, "no token of --data '%s' is an answer: --train-on all takes all tokens",
+        return FSDP_FAIL(FSDP_INVALID,
+                         "no token of --data '%s' is an answer, which the role assistant gives in messages, and gpt in "
+                         "conversations: --train-on all takes all tokens",
                          e->data);
     FSDP_TRY(check_pairs(e));
     FSDP_TRY(fsdp__eval_find_reference(e));

@@ -10,10 +10,11 @@ static fsdp_status check_answers(const fsdp_train_run *run, const char *key, con
 {
     if (rows->learned > 0 || run->config->data.train_on == FSDP_TRAIN_ON_ALL)
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID,
-                     "%s: no token of '%s' is an answer, so there is nothing to learn: data.train_on: all learns all "
-                     "tokens",
-                     key, fsdp__rows_text(rows));
+    return FSDP_FAIL(
+        FSDP_INVALID,
+        "%s: no token of '%s' is an answer, so there is nothing to learn: answers are what the role assistant "
+        "says in messages, and gpt in conversations; data.train_on: all learns all tokens",
+        key, fsdp__rows_text(rows));
 }
 
 fsdp_status fsdp__train_pack(const fsdp_train_run *run, const char *key, const fsdp__rows *rows, int64_t first,

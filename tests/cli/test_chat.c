@@ -242,6 +242,14 @@ CHAT_TEST(what_is_wrong_with_conversations_is_said_once)
                "\"content\": \"b\"}]}\n{\"messages\": 3}\n");
     SAYS(1, "bad.jsonl': line 2", "eval", "talker", "--data", "bad.jsonl");
     write_text(f, "silent.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n");
-    SAYS(1, "no token of --data 'silent.jsonl' is an answer", "eval", "talker", "--data", "silent.jsonl");
+    SAYS(1, "no token of --data 'silent.jsonl' is an answer, which the role assistant gives in messages", "eval",
+         "talker", "--data", "silent.jsonl");
+    SAYS(1, "(hf download owner/talks --repo-type dataset --local-dir talks)", "train", "--model.path=talker",
+         "--data.path=owner/talks");
+    write_text(
+        f, "human.jsonl",
+        "{\"messages\": [{\"role\": \"human\", \"content\": \"a\"}, {\"role\": \"gpt\", \"content\": \"b\"}]}\n");
+    SAYS(1, "nothing to learn: answers are what the role assistant says in messages", "train", "--model.path=talker",
+         "--data.path=human.jsonl", "--training.seq_len=64", "--training.steps=1");
     SAYS(1, "--data: cannot open 'none.jinja'", "eval", "talker", "--data", "chat.jsonl", "--chat-template=none.jinja");
 }
