@@ -35,8 +35,21 @@ int fsdp__data_width_by_name(const char *path)
 
 /* ---- the list ---- */
 
+/* Returns whether the path could be a data set's name on the hub, as load_dataset takes it: "owner/name". */
+static bool may_be_on_the_hub(const char *path)
+{
+    const char *slash = strchr(path, '/');
+
+    return path[0] != '/' && slash && slash[1] && !strpbrk(slash + 1, "/.");
+}
+
 static fsdp_status cannot_open(const char *path)
 {
+    if (errno == ENOENT && may_be_on_the_hub(path))
+        return FSDP_FAIL(FSDP_NOT_FOUND,
+                         "cannot open '%s': there is no such file; if it is a data set of the Hugging Face hub, "
+                         "download it first (hf download %s --repo-type dataset --local-dir %s) and name its files",
+                         path, path, strchr(path, '/') + 1);
     return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot open '%s': %s", path, strerrordesc_np(errno));
 }
 

@@ -7,6 +7,7 @@
 #include "format/safetensors.h"
 
 #define GET_INDEX ", but not the index that says what is in them: get that file of the model, too"
+#define CONVERT ": its weights are in GGUF: fsdp convert FILE.gguf -o FOLDER makes a folder of them"
 #define GET_OTHER ": get the model's model.safetensors, as transformers writes it"
 
 static const struct {
@@ -18,7 +19,7 @@ static const struct {
     {"model-", ".safetensors", ": it has parts of a model" GET_INDEX},
     {"pytorch_model-", ".bin", ": it has parts of a model" GET_INDEX},
     {"consolidated", "", ": its weights have the names of the model's maker" GET_OTHER},
-    {"", ".gguf", ": its weights are in GGUF: fsdp convert FILE.gguf -o FOLDER makes a folder of them"},
+    {"", ".gguf", CONVERT},
     {"tf_model", ".h5", ": its weights are for TensorFlow" GET_OTHER},
     {"flax_model", ".msgpack", ": its weights are for Flax" GET_OTHER},
 };
@@ -43,7 +44,7 @@ const char *fsdp__weights_hint(const char *folder)
     size_t found;
 
     if (!directory)
-        return "";
+        return fsdp__ends_with(folder, ".gguf") ? CONVERT : "";
     found = find(directory);
     closedir(directory);
     return found < FSDP__COUNT_OF(others) ? others[found].hint : "";

@@ -499,6 +499,9 @@ fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)
     path = fsdp__path_join(folder, "config.json");
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read the config of '%s'", folder);
+    if (stat(folder, &info) == 0 && S_ISREG(info.st_mode))
+        return FSDP_FAIL(FSDP_INVALID, "'%s' is a file: a model folder is expected%s", folder,
+                         fsdp__weights_hint(folder));
     if (lstat(path, &info) != 0 && errno == ENOENT) /* neither a file nor a dangling link */
         return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no config.json, which says what model it holds%s", folder,
                          fsdp__weights_hint(folder));

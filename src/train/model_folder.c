@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
+#include "format/safetensors.h"
 #include "hub/hub.h"
 #include "hub/mismatch.h"
 #include "train/checkpoint_values.h"
@@ -70,8 +71,8 @@ fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out)
     if (!fsdp__path_exists(path))
         return fsdp__hub_fail_missing(path);
     if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
-        return FSDP_FAIL(FSDP_INVALID, "'%s' is %s: a model folder or a checkpoint is expected", path,
-                         S_ISREG(info.st_mode) ? "a file" : "not a folder");
+        return FSDP_FAIL(FSDP_INVALID, "'%s' is %s: a model folder or a checkpoint is expected%s", path,
+                         S_ISREG(info.st_mode) ? "a file" : "not a folder", fsdp__weights_hint(path));
     FSDP_TRY(has_file(path, FSDP__MANIFEST_NAME, &out->is_checkpoint));
     if (!out->is_checkpoint)
         FSDP_TRY(check_manifest(path));

@@ -135,6 +135,10 @@ FIXTURE_TEST(a_file_is_known_by_its_content)
     SAYS(1, "it is a GGUF file, of llama.cpp: fsdp convert", "inspect", file);
     SAYS(1, "is a GGUF file: make a folder of it first", "convert", file, "--to", "gguf", "-o", empty);
     put_file(f->directory, "text.gguf", "a text\n");
+    SAYS(1, "text.gguf' is a file: a model folder or a checkpoint is expected: its weights are in GGUF: fsdp convert",
+         "generate", text, "--tokens=1");
+    SAYS(1, "text.gguf' is a file: a model folder is expected: its weights are in GGUF: fsdp convert", "train",
+         "--data.path=none", "--model.path", text);
     SAYS(1, "text.gguf' is no GGUF file: it does not begin with GGUF", "convert", text, "-o", "/nowhere");
     put_file(f->directory, "empty.gguf", "");
     SAYS(1, "empty.gguf' is no GGUF file", "convert", empty, "-o", "/nowhere");
