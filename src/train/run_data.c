@@ -38,7 +38,9 @@ static fsdp_status check_keys(fsdp_train_run *run)
     const char *key = c->data.train_on == FSDP_TRAIN_ON_ANSWERS ? "data.train_on is answers"
                       : c->data.packing >= 0                    ? "data.packing is set"
                       : c->data.long_row != FSDP_LONG_ROW_ERROR ? "data.on_long_row is set"
-                                                                : NULL;
+                      : c->data.chat_template && c->validation.path_count == 0 /* which may have conversations */
+                          ? "data.chat_template is set"
+                          : NULL;
 
     for (int i = 0; i < run->source_count; i++)
         run->has_rows = run->has_rows || run->sources[i].data.rows;

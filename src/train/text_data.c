@@ -261,6 +261,11 @@ static fsdp_status open_template(const fsdp_train_run *run, fsdp_tokenizer **tok
     const char *file = run->config->data.chat_template;
     fsdp_status status = FSDP_OK;
 
+    if (file && !run->tokenizer)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "data.chat_template is '%s', but there is no tokenizer for it: set data.tokenizer to that of "
+                         "the rows, or leave this out",
+                         file);
     if (run->tokenizer)
         status = fsdp_tokenizer_open(run->tokenizer, tokenizer);
     if (status == FSDP_OK && *tokenizer)

@@ -216,6 +216,8 @@ CHAT_TEST(a_run_on_ready_rows_says_which_template_its_model_is_left_with)
     free(path);
     SAYS(0, "and none is known: the model is left without one, and without an end of turn", "train", SMALL,
          "--data.path=rows.bin", "--training.seq_len=64", "--training.local_batch_size=4", "--training.steps=1");
+    SAYS(1, "data.chat_template is 'none.jinja', but there is no tokenizer for it", "train", SMALL,
+         "--data.path=rows.bin", "--data.chat_template=none.jinja", "--training.seq_len=64", "--training.steps=1");
     SAYS(1, "data.chat_template: cannot open 'none.jinja'", "train", SMALL, "--data.path=rows.bin",
          "--data.tokenizer=words", "--data.chat_template=none.jinja", "--training.seq_len=64", "--training.steps=1");
 }
