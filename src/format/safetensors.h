@@ -55,8 +55,8 @@ fsdp_status fsdp__index_file(const char *index_path, const char *directory, cons
  * files' paths do. */
 fsdp_status fsdp__index_check_names(const char *const *names, const char *const *files, size_t stride, int64_t count);
 
-/* Returns, for a folder without weights that can be read, or a file in its place, what it has instead and what to do: a text for the end of a
- * message, from ": " on; "" where nothing is known of it. */
+/* Returns, for a folder without weights that can be read, or a file in its place, what it has instead and what to do: a
+ * text for the end of a message, from ": " on; "" where nothing is known of it. */
 const char *fsdp__weights_hint(const char *folder);
 
 FSDP__SCOPED_POINTER(fsdp_safetensors, fsdp_safetensors_close)
