@@ -44,6 +44,20 @@ TEST(a_kernel_without_products_costs_its_bytes)
     CHECK_NEAR(fsdp__price_kernel(&prices, FSDP__KERNEL_FILL, &args), 4e-3, 1e-12);
 }
 
+TEST(what_lies_between_the_parts_of_a_tensor_costs_nothing)
+{
+    fsdp__prices prices = {.per_second = 1e6};
+    float x[8 * 30];
+    fsdp__swiglu_forward_args s = {.gate = x, .up = x, .y = x, .rows = 8, .cols = 10, .dtype = FSDP_F32};
+    fsdp__rope_args r = {
+        .x = x, .y = x, .frequency = x, .batch = 2, .time = 4, .heads = 1, .head_dim = 10, .dtype = FSDP_F32};
+
+    s.gate_row = s.up_row = s.y_row = 30;
+    r.x_head = r.y_head = 10, r.x_time = r.y_time = 30, r.x_batch = r.y_batch = 120;
+    CHECK_NEAR(fsdp__price_kernel(&prices, FSDP__KERNEL_SWIGLU_FORWARD, &s), 3 * 320e-6, 1e-12);
+    CHECK_NEAR(fsdp__price_kernel(&prices, FSDP__KERNEL_ROPE, &r), (2 * 320 + 20) * 1e-6, 1e-12);
+}
+
 TEST(a_reduction_costs_by_how_many_ranks_share_the_machine)
 {
     const fsdp__prices prices = {.per_second = 1e9, .world_count = 2, .worlds = {{2, {1e-6, 4e9}}, {4, {5e-6, 2e9}}}};

@@ -264,6 +264,7 @@ def run(command, build, folder):
     if re.fullmatch(r"fsdp [a-z]+", command):  # a command by its name
         command += " --help"
     if re.match(r"(build/)?fsdp train .*(yaml|--model)", command) and "--training.steps" not in command:
+        command = re.sub("(warmup_tokens)=[0-9]+", r"\1=1", command)  # a run has room for its warm-up
         command += " --training.steps=1 --training.global_batch_size=-1"
     if re.match(r"(build/)?fsdp compare .* -n", command) and "--steps" not in command and command not in LISTED:
         command += " --steps=1 --rounds=1 --training.seq_len=32"
