@@ -541,7 +541,8 @@ static int with_config(session *s, int argc, char **argv)
                                     {"sweep-folder", 0, &t.sweep_folder, NULL},
                                     {0}};
     fsdp__overrides over = {.config = s->config};
-    fsdp__args args = {.options = options, .dotted = fsdp__line_key, .positional_most = 1, .arg = &s->line};
+    fsdp__args args = {
+        .options = options, .dotted = fsdp__line_key, .positional_most = 1, .arg = &s->line, .keys = &fsdp__train_keys};
     fsdp__args again = {.options = options, .dotted = fsdp__override_set, .positional_most = 1, .arg = &over};
     static const char *const local[] = {RUN_OPTION, NULL}; /* a name for people, made from the file's name */
 

@@ -22,6 +22,9 @@ static fsdp_status unknown_option(const fsdp__args *args, const char *command, c
     near = text[1] == '-' ? fsdp__nearest(name, names) : NULL;
     if (near)
         return FSDP_FAIL(FSDP_INVALID, "%s: unknown option '%s'; did you mean '--%s'?", command, text, near);
+    if (text[1] == '-' && args->keys && fsdp__key_of_word(args->keys, name))
+        return FSDP_FAIL(FSDP_INVALID, "%s: unknown option '%s': here it is --%s", command, text,
+                         fsdp__key_of_word(args->keys, name));
     return FSDP_FAIL(FSDP_INVALID, "%s: unknown option '%s'; see 'fsdp %s --help'", command, text, command);
 }
 

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "config/keys.h"
 #include "fsdp/status.h"
 
 typedef struct fsdp__option {
@@ -22,6 +23,7 @@ typedef struct fsdp__args {
     /* Gets "--section.key=value" and "--section.key value" (key, value) in order; NULL: they are unknown options. */
     fsdp_status (*dotted)(void *arg, const char *key, const char *value);
     void *arg;
+    const fsdp__key_table *keys; /* whose keys an unknown option may mean; NULL: none */
     const char *positional[2];
     int positional_count, positional_most;
     const char **list; /* room for argc words, used in place of `positional`; NULL: none */

@@ -112,11 +112,21 @@ static void list_sections(const fsdp__key_table *table, char *text, size_t text_
     }
 }
 
+const char *fsdp__key_of_word(const fsdp__key_table *table, const char *word)
+{
+    for (const fsdp__key_word *w = table->words; w && w->word; w++)
+        if (strcmp(w->word, word) == 0)
+            return w->here;
+    return NULL;
+}
+
 static fsdp_status unknown_section(const fsdp__key_table *table, const char *section)
 {
-    const char *near = fsdp__nearest(section, table->sections);
+    const char *near = fsdp__nearest(section, table->sections), *here = fsdp__key_of_word(table, section);
     char list[512];
 
+    if (here)
+        return FSDP_FAIL(FSDP_INVALID, "%s is not a section: here it is %s", section, here);
     if (near)
         return FSDP_FAIL(FSDP_INVALID, "%s is not a section; did you mean '%s'?", section, near);
     list_sections(table, list, sizeof list);
@@ -133,11 +143,13 @@ bool fsdp__key_is_section(const fsdp__key_table *table, const char *section)
 
 fsdp_status fsdp__key_unknown(const fsdp__key_table *table, const char *section, const char *name)
 {
-    const char *names[FSDP__KEYS_PER_SECTION + 1], *near;
+    const char *names[FSDP__KEYS_PER_SECTION + 1], *near, *here = name ? fsdp__key_of_word(table, name) : NULL;
     char list[512] = "";
     size_t used = 0;
     int count = 0;
 
+    if (here)
+        return FSDP_FAIL(FSDP_INVALID, "%s.%s is not a key: here it is %s", section, name, here);
     if (!name || !fsdp__key_is_section(table, section))
         return unknown_section(table, section);
     for (int i = 0; i < table->count && count < FSDP__KEYS_PER_SECTION; i++)

@@ -63,11 +63,17 @@ enum {
 };
 #define FSDP__KEY_LARGE 9e18 /* `most` of an integer without an upper limit */
 
+/* What other programs call a key, and what it is here: "section.name", and a text behind it if that is not all. */
+typedef struct fsdp__key_word {
+    const char *word, *here;
+} fsdp__key_word;
+
 typedef struct fsdp__key_table {
     const fsdp__key *keys; /* section by section */
     int count;
     const char *const *sections; /* NULL-terminated, in the order of the file */
     const char *example;         /* "section.name" of a key, for messages */
+    const fsdp__key_word *words; /* up to one whose word is NULL; or NULL */
 } fsdp__key_table;
 
 /* Describes the maps of a list, such as "optimizer.groups: [{pattern: '*.bias', weight_decay: 0}]". The table's only
@@ -109,6 +115,8 @@ bool fsdp__key_is_set(const void *config, const fsdp__key *key);
 void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out);
 
 bool fsdp__key_is_section(const fsdp__key_table *table, const char *section);
+/* Returns what the word of another program is here, or NULL. */
+const char *fsdp__key_of_word(const fsdp__key_table *table, const char *word);
 /* Fails with "<key> is not a key of training; did you mean 'steps'?", or with a message about the section if there is
  * no section of that name, or if `name` is NULL. */
 fsdp_status fsdp__key_unknown(const fsdp__key_table *table, const char *section, const char *name);

@@ -365,6 +365,63 @@ static const char *const sections[] = {
     "validation", "comm", "metrics",  "checkpoint", "export",       "adapter",     "dpo",
     NULL};
 
+/* Of transformers' TrainingArguments, TRL's configs, peft's LoraConfig and bitsandbytes' config, where the nearest name
+ * does not say it. */
+static const fsdp__key_word words[] = {
+    {"learning_rate", "optimizer.lr"},
+    {"optim", "optimizer.name"},
+    {"adam_beta1", "optimizer.beta1"},
+    {"adam_beta2", "optimizer.beta2"},
+    {"adam_epsilon", "optimizer.eps"},
+    {"num_train_epochs", "training.epochs"},
+    {"max_steps", "training.steps"},
+    {"per_device_train_batch_size", "training.local_batch_size"},
+    {"gradient_accumulation_steps", "training.global_batch_size, the sequences of a step over all ranks"},
+    {"max_grad_norm", "training.max_norm"},
+    {"max_length", "training.seq_len"},
+    {"max_seq_length", "training.seq_len"},
+    {"bf16", "training.mixed_precision_param=bfloat16"},
+    {"fp16", "training.mixed_precision_param=float16"},
+    {"gradient_checkpointing", "activation_checkpoint.mode"},
+    {"lr_scheduler_type", "lr_scheduler.decay_type"},
+    {"warmup_ratio", "lr_scheduler.warmup_steps, a number of steps"},
+    {"eval_dataset", "validation.path"},
+    {"eval_steps", "validation.freq"},
+    {"per_device_eval_batch_size", "validation.local_batch_size"},
+    {"early_stopping_patience", "training.early_stop"},
+    {"save_steps", "checkpoint.interval"},
+    {"save_total_limit", "checkpoint.keep_latest_k"},
+    {"resume_from_checkpoint", "checkpoint.folder, whose newest checkpoint a run goes on from by itself"},
+    {"output_dir", "export.path for the model, and checkpoint.folder for checkpoints"},
+    {"logging_steps", "metrics.log_freq"},
+    {"model_name_or_path", "model.path"},
+    {"dataset_name", "data.path"},
+    {"train_dataset", "data.path"},
+    {"dataset_text_field", "data.field"},
+    {"dataloader_num_workers", "data.workers"},
+    {"assistant_only_loss", "data.train_on"},
+    {"completion_only_loss", "data.train_on"},
+    {"train_on_inputs", "data.train_on"},
+    {"packing_strategy", "data.packing"},
+    {"loss_type", "training.objective"},
+    {"lora", "adapter"},
+    {"peft", "adapter"},
+    {"qlora", "adapter, with adapter.quantize"},
+    {"r", "adapter.rank"},
+    {"lora_r", "adapter.rank"},
+    {"lora_alpha", "adapter.alpha"},
+    {"lora_dropout", "adapter.dropout"},
+    {"target_modules", "adapter.targets"},
+    {"lora_target_modules", "adapter.targets"},
+    {"exclude_modules", "adapter.exclude"},
+    {"use_rslora", "adapter.rslora"},
+    {"use_dora", "adapter.dora"},
+    {"load_in_4bit", "adapter.quantize=nf4"},
+    {"load_in_8bit", "adapter.quantize=int8"},
+    {"bnb_4bit_quant_type", "adapter.quantize"},
+    {NULL, NULL},
+};
+
 _Static_assert(offsetof(fsdp_train_config, data.path_count) ==
                    offsetof(fsdp_train_config, data.paths) + sizeof(char **),
                "the count of a list stands behind it");
@@ -389,4 +446,4 @@ _Static_assert(offsetof(fsdp_train_config, adapter.modules_to_save_count) ==
                "the count of a list stands behind it");
 
 const fsdp__key_table fsdp__train_keys = {
-    .keys = keys, .count = (int)FSDP__COUNT_OF(keys), .sections = sections, .example = "training.steps"};
+    .keys = keys, .count = (int)FSDP__COUNT_OF(keys), .sections = sections, .example = "training.steps", .words = words};

@@ -24,6 +24,8 @@ FIXTURE_TEST(help_and_version_are_no_errors)
     SAYS(0, "global_batch_size", "train", "--help");
     SAYS(0, "adafactor: as in torch.optim;", "help", "train");
     SAYS(0, "fsdp train CONFIG.yaml", "train", "config.yaml", "--help");
+    SAYS(2, "train: unknown option '--learning_rate=1': here it is --optimizer.lr", "train", "--learning_rate=1");
+    SAYS(2, "--adapter.r: adapter.r is not a key: here it is adapter.rank", "train", "--adapter.r=8");
     SAYS(2, "fsdp: chekpoint is not a section; did you mean 'checkpoint'?", "train", "--help", "chekpoint");
     p = program_run(f->directory, 0, (const char *const[]){PROGRAM, "train", "--help", "checkpoint", NULL});
     CHECK(strncmp(p.output, "checkpoint:\n  ", 14) == 0);

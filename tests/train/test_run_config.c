@@ -122,6 +122,32 @@ TEST_WITH(an_unknown_name_is_refused_with_the_nearest_one, setup, teardown)
     refuses("training: {seed: 3,\n  stepz: 3}\n", ":2: training.stepz is not a key of training; did you mean 'steps'?");
 }
 
+/* Each is told as a key that exists, and no key of ours is taken for one. */
+TEST_WITH(a_word_of_another_program_is_refused_with_the_key_here, setup, teardown)
+{
+    const fsdp__key_table *table = &fsdp__train_keys;
+
+    for (const fsdp__key_word *w = table->words; w->word; w++) {
+        const char *dot = strchr(w->here, '.');
+        char section[64], name[64];
+
+        for (int k = 0; k < table->count; k++)
+            CHECK(strcmp(table->keys[k].name, w->word) != 0);
+        snprintf(section, sizeof section, "%.*s", (int)strcspn(w->here, "., "), w->here);
+        CHECK(fsdp__key_is_section(table, section));
+        if (!dot || dot[-1] == ' ')
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(dot + 1, "=, "), dot + 1);
+        if (strlen(section) == (size_t)(dot - w->here))
+            CHECK(fsdp__key_find(table, section, name) != NULL);
+    }
+    refuses("adapter:\n  lora_alpha: 3\n", ":2: adapter.lora_alpha is not a key: here it is adapter.alpha");
+    refuses("lora: {r: 8}\n", ":1: lora is not a section: here it is adapter");
+    refuses("learning_rate: 1e-4\n", ":1: learning_rate is not a section: here it is optimizer.lr");
+    CHECK_ERROR(fsdp_train_config_set(config, "lora.r", "8"), FSDP_INVALID,
+                "lora.r is not a key: here it is adapter.rank");
+}
+
 TEST_WITH(a_wrong_value_is_refused_with_what_is_allowed, setup, teardown)
 {
     refuses("optimizer:\n  name: sgd\n\n  lr: abc\n", ":4: optimizer.lr is 'abc': expected a number greater than 0");
