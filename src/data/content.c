@@ -235,6 +235,7 @@ static const char *const data_endings[] = {".gz",  ".zst",  ".xz",  ".bz2",   ".
                                            ".z",   ".sz",   ".7z",  ".zip",   ".rar",     ".tar",    ".tgz",  ".npz",
                                            ".npy", ".avro", ".orc", ".arrow", ".feather", ".parquet"};
 static const char *const other_endings[] = {".pkl", ".pdf"};
+static const char *const table_endings[] = {".csv", ".tsv"};
 
 /* Returns the ending that the name has, or NULL if it has none of them. */
 static const char *ending_among(const char *const *endings, size_t count, const char *path)
@@ -255,7 +256,14 @@ bool fsdp__content_is_named_data(const char *path)
 fsdp_status fsdp__content_refuse_name(const char *path, size_t bytes)
 {
     const char *ending = ending_among(data_endings, FSDP__COUNT_OF(data_endings), path);
+    const char *table = ending_among(table_endings, FSDP__COUNT_OF(table_endings), path);
 
+    if (table)
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "cannot read '%s': it is a table by its name, whose rows would be learned with commas and "
+                         "all: write them as JSON lines: python3 -c \"import pandas; pandas.read_csv('IN', sep=%s)"
+                         ".to_json('OUT.jsonl', orient='records', lines=True)\"; if it is text, take %s off its name",
+                         path, strcasecmp(table, ".tsv") == 0 ? "'\\t'" : "','", table);
     if (!ending)
         ending = ending_among(other_endings, FSDP__COUNT_OF(other_endings), path);
     if (!ending)

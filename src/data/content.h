@@ -20,7 +20,7 @@ enum {
 fsdp_status fsdp__content_refuse(const char *path, const char *in, const void *data, size_t bytes, bool tokens);
 
 /* Refuses a file that is not packed, as its first bytes show, but has a name that says it is ("a.gz"): it may be
- * damaged. */
+ * damaged. Refuses a table of text, too (.csv, .tsv), which is no text to learn. */
 fsdp_status fsdp__content_refuse_name(const char *path, size_t bytes);
 
 /* Refuses a file in a folder that nobody would read, because its name fits no format, if it may hold data: either its
