@@ -5,9 +5,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "config/config.h"
 #include "device/device.h"
 #include "train/inputs.h"
@@ -51,11 +53,30 @@ fsdp_status fsdp__train_config_copy(const fsdp_train_config *config, fsdp_train_
     return status;
 }
 
+/* Refuses what is named in place of a config, but has a key: a folder of a model, and data. */
+static fsdp_status check_is_config(const char *path)
+{
+    static const char *const data[] = {".jsonl", ".ndjson", ".parquet"};
+    struct stat info;
+
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "'%s' is a folder and no config: name a model with --model.path=%s, data with "
+                         "--data.path=%s",
+                         path, path, path);
+    for (size_t i = 0; i < FSDP__COUNT_OF(data); i++)
+        if (fsdp__ends_with(path, data[i]))
+            return FSDP_FAIL(FSDP_INVALID, "'%s' has the name of data and is no config: name it with --data.path=%s",
+                             path, path);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path)
 {
-    char *copy = fsdp__strdup(path);
+    char *copy;
 
-    FSDP__TRY_NEW(copy);
+    FSDP_TRY(check_is_config(path));
+    FSDP__TRY_NEW(copy = fsdp__strdup(path));
     fsdp__free(config->loaded_from);
     config->loaded_from = copy;
     return fsdp__config_load(&fsdp__train_keys, config, path);

@@ -148,6 +148,14 @@ TEST_WITH(a_word_of_another_program_is_refused_with_the_key_here, setup, teardow
                 "lora.r is not a key: here it is adapter.rank");
 }
 
+TEST_WITH(a_folder_and_data_are_no_configs, setup, teardown)
+{
+    CHECK_ERROR(fsdp_train_config_load(config, directory), FSDP_INVALID,
+                "is a folder and no config: name a model with --model.path=");
+    CHECK_ERROR(fsdp_train_config_load(config, "chat.jsonl"), FSDP_INVALID,
+                "'chat.jsonl' has the name of data and is no config: name it with --data.path=chat.jsonl");
+}
+
 TEST_WITH(a_wrong_value_is_refused_with_what_is_allowed, setup, teardown)
 {
     refuses("optimizer:\n  name: sgd\n\n  lr: abc\n", ":4: optimizer.lr is 'abc': expected a number greater than 0");
