@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/status.h"
 
 typedef struct group_state {
     int count;
@@ -297,6 +298,20 @@ static fsdp_status joined(fsdp_tensor *x, int count, fsdp_tensor *const *weights
                              sizeof state);
 }
 
+/* Checks that nothing is NULL: what should have made it may have failed. */
+static fsdp_status check_given(const fsdp_tensor *x, int count, fsdp_tensor *const *weights, fsdp_tensor *const *biases)
+{
+    if (!x)
+        return FSDP__FAIL_NULL("linear_group: the input is missing");
+    if (!weights || !biases)
+        return FSDP_FAIL(FSDP_INVALID, "linear_group: the %s are missing", weights ? "biases" : "weights");
+    for (int i = 0; i < count; i++)
+        if (!weights[i] || !biases[i])
+            return FSDP__FAIL_NULL("linear_group: %s %d of %d is missing%s", weights[i] ? "bias" : "weight", i, count,
+                                   weights[i] ? " (FSDP_NO_BIAS: there is none)" : "");
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_linear_group(fsdp_tensor *x, int count, fsdp_tensor *const *weights, fsdp_tensor *const *biases,
                               fsdp_tensor **outputs)
 {
@@ -304,7 +319,10 @@ fsdp_status fsdp_linear_group(fsdp_tensor *x, int count, fsdp_tensor *const *wei
 
     if (count < 1 || count > FSDP__LINEARS_MOST)
         return FSDP_FAIL(FSDP_INVALID, "linear_group: %d linears: expected 1 to %d", count, FSDP__LINEARS_MOST);
+    if (!outputs)
+        return FSDP_FAIL(FSDP_INVALID, "linear_group needs a place for its outputs");
     memset(outputs, 0, (size_t)count * sizeof *outputs);
+    FSDP_TRY(check_given(x, count, weights, biases));
     if (fsdp__linear_group_joins(x, count, weights, biases)) {
         status = joined(x, count, weights, biases, outputs);
     } else {

@@ -447,3 +447,28 @@ TEST(a_group_that_does_not_fit_is_an_error_that_says_so)
     fsdp_scope_end(context, NULL);
     fsdp_context_free(context);
 }
+
+TEST(null_in_a_group_is_refused)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *x, *weights[2], *biases[2] = {FSDP_NO_BIAS, FSDP_NO_BIAS}, *out[2];
+
+    CHECK_OK(fsdp_scope_begin(context));
+    x = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, 3), 1));
+    weights[0] = weights[1] = x;
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_linear_group(NULL, 2, weights, biases, out), FSDP_INVALID, "linear_group: the input is missing");
+    CHECK_NULL(out[0]);
+    CHECK_ERROR(fsdp_linear_group(x, 2, NULL, biases, out), FSDP_INVALID, "the weights are missing");
+    CHECK_ERROR(fsdp_linear_group(x, 2, weights, NULL, out), FSDP_INVALID, "the biases are missing");
+    CHECK_ERROR(fsdp_linear_group(x, 2, weights, biases, NULL), FSDP_INVALID, "needs a place for its outputs");
+    weights[1] = NULL;
+    fsdp_clear_error(); /* it would stand behind the next */
+    CHECK_ERROR(fsdp_linear_group(x, 2, weights, biases, out), FSDP_INVALID, "weight 1 of 2 is missing");
+    weights[1] = x;
+    biases[0] = NULL;
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_linear_group(x, 2, weights, biases, out), FSDP_INVALID, "bias 0 of 2 is missing (FSDP_NO_BIAS");
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
