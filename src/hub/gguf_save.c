@@ -1,6 +1,8 @@
 /* gguf_save.c - writes a model as a file of llama.cpp. */
 #include <math.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -216,6 +218,53 @@ static fsdp_status write_all(const fsdp__gguf_model *model, const fsdp__gguf_hea
     return fsdp__file_sync(fd, path);
 }
 
+/* Takes the lock of an unfinished file, and makes sure that the name still stands for it. */
+static fsdp_status hold(const fsdp__directory *in, const char *name, int fd)
+{
+    struct stat held, there;
+
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &held) == 0 && fsdp__directory_look(in, name, &there) &&
+        held.st_dev == there.st_dev && held.st_ino == there.st_ino)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_STATE, "another process writes to '%s/%s': wait for it, or name another file", in->path,
+                     name);
+}
+
+/* Removes what a writer has left that was killed: nobody holds its lock, and it begins as such a file does. */
+static fsdp_status remove_left(const fsdp__directory *in, const char *name)
+{
+    char begin[4];
+    struct stat info;
+    ssize_t bytes;
+    fsdp_status status;
+    int fd;
+
+    if (!fsdp__directory_look(in, name, &info))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__directory_open_file(in, name, &fd, &info));
+    bytes = pread(fd, begin, sizeof begin, 0);
+    status =
+        fsdp__directory_owns(in, &info) && (bytes == 0 || (bytes == 4 && memcmp(begin, "GGUF", 4) == 0))
+            ? hold(in, name, fd)
+            : FSDP_FAIL(FSDP_INVALID, "'%s/%s', where the file would be written first, is another file: move it away",
+                        in->path, name);
+    if (status == FSDP_OK)
+        status = fsdp__directory_unlink(in, name);
+    close(fd);
+    return status;
+}
+
+/* Makes the file that is written to, and holds its lock. */
+static fsdp_status begin(const fsdp__directory *in, const char *name, int *out_fd)
+{
+    FSDP_TRY(remove_left(in, name));
+    FSDP_TRY(fsdp__directory_create(in, name, 0666, out_fd));
+    if (hold(in, name, *out_fd) == FSDP_OK)
+        return FSDP_OK;
+    close(*out_fd);
+    return fsdp_last_status();
+}
+
 /* Writes the file under another name first, so that nobody takes a part of it for all. */
 static fsdp_status publish(const char *path, const fsdp__gguf_model *model, const fsdp__gguf_header *h,
                            const part *parts, int64_t count)
@@ -227,15 +276,14 @@ static fsdp_status publish(const char *path, const fsdp__gguf_model *model, cons
 
     FSDP_TRY(fsdp__directory_of(path, &in, &name));
     FSDP__TRY_NEW(unfinished = fsdp__sprintf("%s.writing", name));
-    FSDP_TRY(fsdp__directory_create(&in, unfinished, 0666, &fd));
+    FSDP_TRY(begin(&in, unfinished, &fd));
     status = write_all(model, h, parts, count, fd, path);
-    close(fd);
     if (status == FSDP_OK)
         status = fsdp__directory_rename(&in, unfinished, &in, name, FSDP__RENAME_NEW);
-    if (status == FSDP_OK)
-        return fsdp__directory_sync(&in);
-    (void)fsdp__directory_unlink(&in, unfinished);
-    return status;
+    if (status != FSDP_OK)
+        (void)fsdp__directory_unlink(&in, unfinished);
+    close(fd);
+    return status == FSDP_OK ? fsdp__directory_sync(&in) : status;
 }
 
 /* ---- what llama.cpp would compute otherwise ---- */

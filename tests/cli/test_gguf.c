@@ -1,6 +1,9 @@
 /* Files of llama.cpp from folders and back: tokenizers give the same ids. */
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
@@ -146,4 +149,28 @@ FIXTURE_TEST(a_file_is_known_by_its_content)
     free(back);
     free(text);
     free(empty);
+}
+
+/* What a killed writer has left has a name in the way of the next one. */
+FIXTURE_TEST(a_writer_that_was_killed_is_in_nobodys_way)
+{
+    fixture *f = *state;
+    char *file = test_path(f->directory, "m.gguf"), *left = test_path(f->directory, "m.gguf.writing");
+    int held;
+
+    SAYS(0, "", "train", f->config, "--training.steps=1");
+    put_file(f->directory, "m.gguf.writing", "GGUF and then it was killed");
+    held = open(left, O_RDONLY | O_CLOEXEC);
+    CHECK(held >= 0 && flock(held, LOCK_EX) == 0); /* as if it still wrote */
+    SAYS(1, "another process writes to '", "convert", f->model, "--to", "gguf", "-o", file);
+    close(held);
+    SAYS(0, "model written to", "convert", f->model, "--to", "gguf", "-o", file);
+    CHECK(access(left, F_OK) != 0);
+    CHECK_EQ(unlink(file), 0);
+    put_file(f->directory, "m.gguf.writing", "mine");
+    SAYS(1, "is another file: move it away", "convert", f->model, "--to", "gguf", "-o", file);
+    CHECK_EQ(access(left, F_OK), 0);
+    CHECK(access(file, F_OK) != 0);
+    free(file);
+    free(left);
 }
