@@ -158,11 +158,22 @@ static fsdp_status read_number(const fsdp__json_object *from, const char *key, d
     return FSDP_OK;
 }
 
+/* Refuses zeros, which the file means, and options take for what is not set. */
+static fsdp_status check_zeros(const fsdp__json_object *from, const fsdp_lora_options *o)
+{
+    if (o->rank == 0 && json_is_integer(json_object_get(from->object, "r")))
+        return wrong(from, "r", "a rank: it is 0, and must be 1 or more");
+    if (o->alpha == 0 && json_is_number(json_object_get(from->object, "lora_alpha")))
+        return wrong(from, "lora_alpha", "above 0: with 0 the adapter would do nothing, and never learn");
+    return FSDP_OK;
+}
+
 static fsdp_status read_options(const fsdp__json_object *from, fsdp_lora_options *o)
 {
     o->some_targets = true;
     FSDP_TRY(fsdp__json_integer(from, "r", false, &o->rank));
     FSDP_TRY(read_number(from, "lora_alpha", &o->alpha));
+    FSDP_TRY(check_zeros(from, o));
     FSDP_TRY(read_number(from, "lora_dropout", &o->dropout));
     FSDP_TRY(fsdp__json_bool(from, "use_rslora", &o->rslora));
     FSDP_TRY(fsdp__json_bool(from, "use_dora", &o->dora));

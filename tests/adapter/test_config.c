@@ -71,6 +71,10 @@ TEST(settings_that_change_numbers_and_are_unknown_are_refused_by_name)
         CHECK_ERROR(parse("{\"peft_type\": \"LOHA\"}", &o), FSDP_UNSUPPORTED, "peft_type is \"LOHA\"");
         CHECK_STATUS(parse("{}", &o), FSDP_FORMAT);
         CHECK_ERROR(parse("{\"peft_type\": \"LORA\"}", &o), FSDP_FORMAT, "no target_modules");
+        CHECK_ERROR(parse("{\"peft_type\": \"LORA\", \"target_modules\": [\"q\"], \"r\": 0}", &o), FSDP_FORMAT,
+                    "r is not a rank: it is 0, and must be 1 or more");
+        CHECK_ERROR(parse("{\"peft_type\": \"LORA\", \"target_modules\": [\"q\"], \"lora_alpha\": 0}", &o), FSDP_FORMAT,
+                    "lora_alpha is not above 0");
         CHECK_ERROR(parse("{\"peft_type\": \"LORA\", \"target_modules\": 3}", &o), FSDP_FORMAT,
                     "target_modules is not a list of strings, or a string");
         CHECK_ERROR(parse("{\"peft_type\": \"LORA\", \"target_modules\": [1]}", &o), FSDP_FORMAT,
