@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,6 +43,7 @@ typedef struct plan {
     int axis_count;
     one_run runs[FSDP__SWEEP_RUNS];
     int run_count;
+    fsdp__directory folder; /* locked while the sweep runs; no path: not yet */
 } plan;
 
 /* ---- the options ---- */
@@ -166,6 +168,7 @@ static fsdp_status make_plan(plan *p)
 
 static void release(plan *p)
 {
+    fsdp__directory_close(&p->folder);
     for (int a = 0; a < FSDP__SWEEP_KEYS; a++)
         fsdp__free(p->axes[a].text);
     for (int i = 0; i < FSDP__SWEEP_RUNS; i++) {
@@ -244,8 +247,24 @@ static char *path_of(const one_run *r, const char *name)
     return fsdp__path_join(r->folder, name);
 }
 
+/* Takes the sweep's folder for this process alone: of two sweeps each would write into the other's runs. A file system
+ * without locks does not keep a sweep from running. */
+static fsdp_status hold_folder(plan *p)
+{
+    const char *path = p->sweep->folder;
+
+    if (p->folder.path)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__make_directories(path));
+    FSDP_TRY(fsdp__directory_open(path, &p->folder));
+    if (flock(p->folder.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return FSDP_FAIL(FSDP_STATE, "--sweep: another sweep runs in '%s': wait for it, or name another --sweep-folder",
+                         path);
+    return FSDP_OK;
+}
+
 /* Prepares the folder of a run: its config, which must be that of an earlier start, and whether that has finished. */
-static fsdp_status prepare(const plan *p, one_run *r, const fsdp_train_config *config)
+static fsdp_status prepare(plan *p, one_run *r, const fsdp_train_config *config)
 {
     size_t bytes = 0, there_bytes = 0;
     FSDP__FREED char *path = path_of(r, "config.yaml"), *finished = path_of(r, "finished"), *there = NULL;
@@ -255,6 +274,7 @@ static fsdp_status prepare(const plan *p, one_run *r, const fsdp_train_config *c
     if (!text)
         return fsdp_last_status();
     FSDP_TRY_GOTO(status, path && finished ? FSDP_OK : FSDP_NO_MEMORY, out);
+    FSDP_TRY_GOTO(status, hold_folder(p), out);
     FSDP_TRY_GOTO(status, fsdp__make_directories(r->folder), out);
     if (fsdp__path_exists(path)) {
         FSDP_TRY_GOTO(status, fsdp__file_read(path, (size_t)4 << 20, &there, &there_bytes), out);

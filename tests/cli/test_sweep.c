@@ -1,5 +1,10 @@
 /* fsdp train --sweep: runs in folders of their own, one table, a run that fails, one that is ended, and wrong values.
  */
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "cli/fixture.h"
 
 static char *folder_of(const fixture *f)
@@ -141,4 +146,19 @@ FIXTURE_TEST(a_folder_of_other_keys_is_refused)
     program_free(&p);
     refuses(f, 1, "--sweep=optimizer.lr=1e-3", "--training.seed=7", "is of a run with other keys");
     free(folder);
+}
+
+FIXTURE_TEST(a_folder_of_another_sweep_that_runs_is_refused)
+{
+    fixture *f = *state;
+    char *path = test_path(f->directory, "sweep");
+    int held;
+
+    CHECK_EQ(mkdir(path, 0700), 0);
+    held = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(held >= 0 && flock(held, LOCK_EX) == 0); /* as if it still ran */
+    refuses(f, 1, "--sweep=optimizer.lr=1e-3", "--training.steps=2", "--sweep: another sweep runs in '");
+    CHECK(!has(f, "sweep/optimizer.lr=1e-3"));
+    close(held);
+    free(path);
 }
