@@ -18,11 +18,19 @@ static void release_builder(fsdp__builder *builder)
 
 /* ---- JSON ---- */
 
+/* Makes a text of so many spaces, within the bounds of a product. */
+static fsdp_status spaces(fsdp__render *r, int64_t count, fsdp__jinja_value *out)
+{
+    *out = fsdp__jinja_value_of_text(" ", 1);
+    return fsdp__jinja_value_operate(r, (fsdp__jinja_string){"*", 1}, out,
+                                     &(fsdp__jinja_value){FSDP__JINJA_VALUE_INTEGER, {.integer = FSDP__MAX(count, 0)}},
+                                     out);
+}
+
 /* Reads the option `indent`: a number of spaces, or a text. */
 static fsdp_status read_indent(fsdp__render *r, const fsdp__jinja_value *indent, fsdp__json_style *style)
 {
     fsdp__jinja_value text;
-    int64_t spaces;
 
     if (!indent || indent->kind == FSDP__JINJA_VALUE_NONE)
         return FSDP_OK;
@@ -30,8 +38,8 @@ static fsdp_status read_indent(fsdp__render *r, const fsdp__jinja_value *indent,
     if (indent->kind == FSDP__JINJA_VALUE_STRING) {
         FSDP_TRY(fsdp__jinja_value_copy_text(r, indent->string.at, indent->string.bytes, &text));
     } else if (fsdp__jinja_value_is_number(indent)) {
-        spaces = FSDP__MAX(fsdp__jinja_value_integer(indent), 0);
-        FSDP_TRY(fsdp__jinja_value_copy_text(r, "                ", (size_t)FSDP__MIN(spaces, 16), &text));
+        FSDP_TRY(spaces(r, fsdp__jinja_value_integer(indent), &text));
+        FSDP_TRY(fsdp__jinja_value_copy_text(r, text.string.at, text.string.bytes, &text));
     } else {
         return FSDP__RENDER_FAIL(r, "tojson: indent has to be a number or a text");
     }
@@ -143,17 +151,11 @@ FSDP__FILTER(format)
 /* Reads what is put before each line: a text, or a number of spaces. */
 static fsdp_status read_width(fsdp__render *r, const fsdp__jinja_value *width, fsdp__jinja_value *out)
 {
-    int64_t spaces = 4;
-
     if (width && width->kind == FSDP__JINJA_VALUE_STRING) {
         *out = *width;
         return FSDP_OK;
     }
-    if (width && fsdp__jinja_value_is_number(width))
-        spaces = FSDP__MIN(FSDP__MAX(fsdp__jinja_value_integer(width), 0), 1000);
-    *out = fsdp__jinja_value_of_text(" ", 1);
-    return fsdp__jinja_value_operate(r, (fsdp__jinja_string){"*", 1}, out,
-                                     &(fsdp__jinja_value){FSDP__JINJA_VALUE_INTEGER, {.integer = spaces}}, out);
+    return spaces(r, width && fsdp__jinja_value_is_number(width) ? fsdp__jinja_value_integer(width) : 4, out);
 }
 
 FSDP__FILTER(indent)

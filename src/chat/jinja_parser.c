@@ -232,6 +232,8 @@ static fsdp_status parse_body(fsdp__parser *p, const char *const *ends, fsdp__ji
         }
         FSDP_TRY(parse_statement(p, out));
     }
+    while (ends && ends[1])
+        ends++;
     if (ends)
         return FSDP__RENDER_FAIL(p->r, "the template ends before '%s'", ends[0]);
     p->r->depth--;
