@@ -171,6 +171,15 @@ static bool same(const char *a, int a_bytes, const char *b, int b_bytes)
     return a_bytes == b_bytes && memcmp(a, b, (size_t)a_bytes) == 0;
 }
 
+/* Says which fact only one side has: of an adapter, for example. */
+static void say_missing(fact first, fact second, char *text)
+{
+    fact one = second.name ? second : first;
+
+    snprintf(text, FSDP__FACTS_TEXT, "only one of them has %.*s (or they are of different versions of fsdp)",
+             FSDP__MIN(one.name_bytes, 60), one.name);
+}
+
 int fsdp__facts_differ(const char *a, size_t a_bytes, const char *b, size_t b_bytes, char *text)
 {
     const char *a_end = a + a_bytes, *b_end = b + b_bytes;
@@ -185,7 +194,7 @@ int fsdp__facts_differ(const char *a, size_t a_bytes, const char *b, size_t b_by
             break;
         if (!first.name || !second.name || !same(first.name, first.name_bytes, second.name, second.name_bytes)) {
             if (!count)
-                snprintf(text, text_bytes, "they are of different versions of fsdp");
+                say_missing(first, second, text);
             return FSDP__MAX(count, 1);
         }
         if (same(first.value, first.value_bytes, second.value, second.value_bytes))

@@ -139,6 +139,14 @@ fsdp_status fsdp__resume_check_model(const fsdp_train_run *run)
                      run->resume.path, text);
 }
 
+/* Returns what else can be done where the data are others: not with pairs, whose reference is of the old ones. */
+static const char *or_again(const fsdp_train_run *run)
+{
+    return fsdp__train_is_dpo(run->config)
+               ? ""
+               : ", or begin the data again with checkpoint.exclude_from_loading: dataloader";
+}
+
 /* Compares every token, by the digest, which one rank on each machine has; a checkpoint may have none
  * (checkpoint_values.h). */
 static fsdp_status check_digest(fsdp_train_run *run)
@@ -154,9 +162,8 @@ static fsdp_status check_digest(fsdp_train_run *run)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
                      "checkpoint.folder: '%s' and this run go through different data: data.path holds as many tokens, "
-                     "but not the same ones (digest %.40s and %s): set it back, or begin the data again with "
-                     "checkpoint.exclude_from_loading: dataloader",
-                     run->resume.path, theirs, ours);
+                     "but not the same ones (digest %.40s and %s): set it back%s",
+                     run->resume.path, theirs, ours, or_again(run));
 }
 
 fsdp_status fsdp__resume_check_data(fsdp_train_run *run)
@@ -170,13 +177,12 @@ fsdp_status fsdp__resume_check_data(fsdp_train_run *run)
         FSDP_TRY(differences(run, FSDP__VALUE_DATA, text, &count));
     if (count > 0)
         return FSDP_FAIL(
-            FSDP_INVALID,
-            "checkpoint.folder: '%s' and this run go through different data: %s: set it back%s, or begin the data "
-            "again with checkpoint.exclude_from_loading: dataloader",
+            FSDP_INVALID, "checkpoint.folder: '%s' and this run go through different data: %s: set it back%s%s",
             run->resume.path, text,
             run->tokenizer && !run->config->data.tokenizer
                 ? " (text goes through the model's tokenizer; with data.tokenizer: bytes, its bytes are the tokens)"
-                : "");
+                : "",
+            or_again(run));
     if (fsdp__train_loads(run->config, FSDP__TRAIN_DATALOADER))
         FSDP_TRY(check_digest(run));
     FSDP_TRY(differences(run, FSDP__VALUE_KEYS, text, &count));

@@ -139,6 +139,23 @@ STORY_TEST(a_checkpoint_of_another_objective_has_no_reference)
     free(data);
 }
 
+/* What is advised of other data must not be refused then: a reference is of its data. */
+STORY_TEST(other_pairs_cannot_begin_again)
+{
+    story *s = *state;
+
+    tuning_prefer(s);
+    story_set(s, "checkpoint.folder", s->folder);
+    story_go(s, 1);
+    story_set(s, "training.seed", "43");
+    story_set(s, "data.order", "shuffled");
+    story_set(s, "training.steps", "7");
+    story_run(s, 1);
+    CHECK_CONTAINS(s->message, "go through different data: ");
+    CHECK_CONTAINS(s->message, ": set it back");
+    CHECK_NULL(strstr(s->message, "exclude_from_loading"));
+}
+
 STORY_TEST(keys_and_rows_that_do_not_fit_are_refused)
 {
     static const struct {

@@ -197,6 +197,9 @@ STORY_TEST(what_does_not_fit_is_refused)
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_INTERRUPTED);
     CHECK_EQ(s->resumed_step, 2);
+    story_set(s, "adapter.rank", "2");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "have different models: only one of them has adapter.rank (or they are of");
     free(other);
     free(data);
 }
