@@ -301,7 +301,8 @@ FSDP_API fsdp_status fsdp_train_config_load(fsdp_train_config *config, const cha
 FSDP_API fsdp_status fsdp_train_config_set(fsdp_train_config *config, const char *key, const char *value);
 /* Does the same, but appends `value` to a list (data.path, model.frozen, ...). */
 FSDP_API fsdp_status fsdp_train_config_add(fsdp_train_config *config, const char *key, const char *value);
-/* Checks what a single key cannot show: batch sizes against the number of ranks, that a model and data are given, keys
+/* Checks the fields, which a program may have written itself, as if they had been set by their keys, and what a single
+ * key cannot show: batch sizes against the number of ranks, that a model and data are given, keys
  * that exclude each other, and metrics that would be written into a file that is read. */
 FSDP_API fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size);
 

@@ -49,6 +49,13 @@ void fsdp__config_release(const fsdp__key_table *table, void *config)
         fsdp__key_release(config, &table->keys[i]);
 }
 
+fsdp_status fsdp__config_check(const fsdp__key_table *table, const void *config)
+{
+    for (int i = 0; i < table->count; i++)
+        FSDP_TRY(fsdp__key_check(config, &table->keys[i]));
+    return FSDP_OK;
+}
+
 /* ---- setting ---- */
 
 static fsdp_status copy_text(char *const *from, char **to)

@@ -14,6 +14,9 @@ void fsdp__config_release(const fsdp__key_table *table, void *config);
 /* Copies the value of every key from `from` to `to`. After a failure some may have been copied. */
 fsdp_status fsdp__config_copy(const fsdp__key_table *table, const void *from, void *to);
 
+/* Checks the value of every key, for fields that a program has written itself. */
+fsdp_status fsdp__config_check(const fsdp__key_table *table, const void *config);
+
 /* Sets the keys that the YAML file names. */
 fsdp_status fsdp__config_load(const fsdp__key_table *table, void *config, const char *path);
 /* Sets a key. `key` is "section.name"; `value` is written as in the file. */

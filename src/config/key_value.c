@@ -328,3 +328,104 @@ void fsdp__key_release(void *config, const fsdp__key *key)
         unset(field, key->type);
     }
 }
+
+/* ---- values that were not set by text ---- */
+
+static bool is_choice(const fsdp__key *key, int64_t value)
+{
+    for (const fsdp__choice *c = key->choices; c && c->text; c++)
+        if (c->value == value)
+            return true;
+    return false;
+}
+
+/* Fails with what a number is and what is allowed. */
+static fsdp_status check_number(const fsdp__key *key, bool good, double value)
+{
+    char allowed[256];
+
+    if (good)
+        return FSDP_OK;
+    fsdp__key_allowed(key, allowed, sizeof allowed);
+    return FSDP_FAIL(FSDP_INVALID, "%s.%s is %.17g: expected %s", key->section, key->name, value, allowed);
+}
+
+static fsdp_status check_entries(const fsdp__key *key, char *const *entries, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (!entries[i] || !entries[i][0])
+            return FSDP_FAIL(FSDP_INVALID, "%s.%s: entry %lld of %lld is %s", key->section, key->name, (long long)i,
+                             (long long)count, entries[i] ? "empty" : "NULL");
+        FSDP_TRY(check_text(key, entries[i]));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status check_maps(const fsdp__key *key, void *maps, int64_t count)
+{
+    const fsdp__key_table *table = &key->items->table;
+
+    for (int64_t i = 0; i < count; i++)
+        for (int k = 0; k < table->count; k++) {
+            const fsdp__key *item = &table->keys[k];
+            const void *map = fsdp__key_map(key, maps, i);
+
+            if (item->range & FSDP__REQUIRED && !fsdp__key_is_set(map, item))
+                return FSDP_FAIL(FSDP_INVALID, "%s.%s: entry %lld has no %s", key->section, key->name, (long long)i,
+                                 item->name);
+            FSDP_TRY(fsdp__key_check(map, item));
+        }
+    return FSDP_OK;
+}
+
+/* Checks a list, whose number of entries follows it. */
+static fsdp_status check_list(const fsdp__key *key, void *list, int64_t count)
+{
+    if (count < 0 || (count > 0 && !list))
+        return FSDP_FAIL(FSDP_INVALID, "%s.%s: its number of entries is %lld, but %s", key->section, key->name,
+                         (long long)count, count < 0 ? "it must not be negative" : "there is no list");
+    return key->type == FSDP__KEY_MAPS ? check_maps(key, list, count) : check_entries(key, list, count);
+}
+
+static fsdp_status check_word(const fsdp__key *key, const char *text)
+{
+    char name[80];
+
+    if (!text)
+        return FSDP_OK;
+    FSDP_TRY(check_text(key, text));
+    snprintf(name, sizeof name, "%s.%s", key->section, key->name);
+    return key->check ? key->check(name, text) : FSDP_OK;
+}
+
+fsdp_status fsdp__key_check(const void *config, const fsdp__key *key)
+{
+    const void *field = (const char *)config + key->offset;
+    bool unset = !key->initial && !fsdp__key_is_set(config, key);
+    int64_t count;
+    void *list;
+
+    switch (key->type) {
+    case FSDP__KEY_INTEGER:
+    case FSDP__KEY_SIZE:
+        count = *(const int64_t *)field;
+        return check_number(key, unset || is_choice(key, count) || in_range(key, (double)count), (double)count);
+    case FSDP__KEY_NUMBER: {
+        double value = *(const double *)field;
+
+        return check_number(key, unset || (isfinite(value) && in_range(key, value)), value);
+    }
+    case FSDP__KEY_CHOICE:
+        count = *(const int *)field;
+        return check_number(
+            key, unset || is_choice(key, count) || (key->range & FSDP__OR_INTEGER && in_range(key, (double)count)),
+            (double)count);
+    case FSDP__KEY_BOOL:
+        return FSDP_OK;
+    case FSDP__KEY_TEXT:
+        return check_word(key, *(char *const *)field);
+    default:
+        list = fsdp__key_maps(config, key, &count);
+        return check_list(key, list, count);
+    }
+}

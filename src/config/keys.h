@@ -97,6 +97,9 @@ void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes);
 bool fsdp__key_is_nothing(const char *text);
 /* Sets the key's field from text. The error names the key, the text and what is allowed, but no place. */
 fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text);
+/* Checks a value that may have been written into the field without fsdp__key_set, which would have refused it: what is
+ * out of range, a list that is not there, an entry that is NULL. */
+fsdp_status fsdp__key_check(const void *config, const fsdp__key *key);
 /* Replaces the entries of a list by copies of `count` entries. */
 fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *const *paths, int64_t count);
 /* Appends what `text` names to the entries of a list; `text` is read as by fsdp__key_set. */

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "config/config.h"
 #include "device/device.h"
@@ -94,6 +95,7 @@ fsdp_status fsdp_train_config_add(fsdp_train_config *config, const char *key, co
 
 fsdp_status fsdp_train_config_print(const fsdp_train_config *config, FILE *stream)
 {
+    FSDP_TRY(fsdp__config_check(&fsdp__train_keys, config)); /* what it prints is read back */
     return fsdp__config_print(&fsdp__train_keys, config, stream);
 }
 
@@ -383,6 +385,9 @@ static fsdp_status check_data(const fsdp_train_config *config)
 
 fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size)
 {
+    if (!config)
+        return FSDP__FAIL_NULL("cannot check a run's config: it is NULL");
+    FSDP_TRY(fsdp__config_check(&fsdp__train_keys, config));
     FSDP_TRY(fsdp__train_config_check_model(config));
     FSDP_TRY(check_data(config));
     if (config->data.format == FSDP_TRAIN_TEXT && config->data.token_bytes > 0)

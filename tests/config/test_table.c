@@ -127,3 +127,33 @@ TEST(a_table_that_is_too_large_is_refused)
     large.sections = names;
     CHECK_ERROR(fsdp__config_default(&large, &p), FSDP_UNSUPPORTED, "a config has 17 sections: at most 16");
 }
+
+TEST(fields_that_were_written_by_hand_are_checked_as_text_is)
+{
+    char *hole[] = {"a", NULL};
+    pool_ticket ticket = {.name = NULL, .price = NAN, .hours = 2};
+    pool p = {0}, q;
+
+    CHECK_OK(fsdp__config_default(&pool_table, &p));
+    CHECK_OK(fsdp__config_check(&pool_table, &p));
+#define REFUSED(change, message) q = p, change, CHECK_ERROR(fsdp__config_check(&pool_table, &q), FSDP_INVALID, message)
+    REFUSED(q.water.length = 51, "water.length is 51: expected an integer from 1 to 50");
+    REFUSED(q.water.depth = 0, "water.depth is 0: expected a number greater than 0");
+    REFUSED(q.water.depth = INFINITY, "water.depth is inf: expected a number");
+    REFUSED(q.water.shape = 6, "water.shape is 6: expected round or square");
+    REFUSED(q.water.slide = 1, "water.slide is 1: expected none, some or an integer");
+    REFUSED(q.water.name = "\xff", "water.name is not text in UTF-8");
+    REFUSED(q.water.lane_count = 2, "water.lanes: its number of entries is 2, but there is no list");
+    REFUSED(q.water.lane_count = -1, "water.lanes: its number of entries is -1, but it must not be negative");
+    REFUSED((q.water.lanes = hole, q.water.lane_count = 2), "water.lanes: entry 1 of 2 is NULL");
+    REFUSED(q.attendants = -2, "people.attendants is -2: expected -1 or an integer from 0");
+    REFUSED(q.photos = 1, "people.photos is 1: expected a size");
+    REFUSED(q.ticket_count = 1, "people.tickets: its number of entries is 1, but there is no list");
+    REFUSED((q.tickets = &ticket, q.ticket_count = 1), "people.tickets: entry 0 has no name");
+    ticket.name = "day";
+    CHECK_OK(fsdp__config_check(&pool_table, &q));
+    ticket.price = 101;
+    CHECK_ERROR(fsdp__config_check(&pool_table, &q), FSDP_INVALID, "people.tickets.price is 101: expected a number");
+#undef REFUSED
+    fsdp__config_release(&pool_table, &p);
+}

@@ -456,6 +456,33 @@ TEST_WITH(a_copy_has_the_same_values_and_is_its_own, setup, teardown)
     free(before);
 }
 
+/* A program may write the fields itself. */
+TEST_WITH(fields_out_of_range_are_refused_before_a_run, setup, teardown)
+{
+    fsdp_train_config saved;
+    FILE *nowhere = CHECK_PTR(fopen("/dev/null", "w"));
+
+    CHECK_OK(load("model: {preset: llama-1m}\ndata: {path: a.bin}\n"));
+    saved = *config;
+    CHECK_OK(fsdp_train_config_check(config, 1));
+    config->training.objective = 77;
+    CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "training.objective is 77: expected");
+    *config = saved;
+    config->training.ema_decay = NAN;
+    CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "training.ema_decay is nan: expected");
+    *config = saved;
+    config->training.epochs = INFINITY;
+    CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "training.epochs is inf: expected");
+    *config = saved;
+    config->optimizer.group_count = 2;
+    CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "optimizer.groups: its number of entries is 2");
+    CHECK_ERROR(fsdp_train_config_print(config, nowhere), FSDP_INVALID, "optimizer.groups");
+    *config = saved;
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_train_config_check(NULL, 1), FSDP_INVALID, "it is NULL");
+    fclose(nowhere);
+}
+
 TEST_WITH(a_failed_allocation_leaves_nothing_behind, setup, teardown)
 {
     static const char text[] = "model:\n  preset: a\ndata:\n  path: [a, b]\ntraining:\n  steps: 3\n";
