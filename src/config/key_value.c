@@ -347,7 +347,7 @@ static fsdp_status check_number(const fsdp__key *key, bool good, double value)
     if (good)
         return FSDP_OK;
     fsdp__key_allowed(key, allowed, sizeof allowed);
-    return FSDP_FAIL(FSDP_INVALID, "%s.%s is %.17g: expected %s", key->section, key->name, value, allowed);
+    return FSDP_FAIL(FSDP_INVALID, "%s.%s is %.15g: expected %s", key->section, key->name, value, allowed);
 }
 
 static fsdp_status check_entries(const fsdp__key *key, char *const *entries, int64_t count)
