@@ -445,5 +445,8 @@ _Static_assert(offsetof(fsdp_train_config, adapter.modules_to_save_count) ==
                    offsetof(fsdp_train_config, adapter.modules_to_save) + sizeof(char **),
                "the count of a list stands behind it");
 
-const fsdp__key_table fsdp__train_keys = {
-    .keys = keys, .count = (int)FSDP__COUNT_OF(keys), .sections = sections, .example = "training.steps", .words = words};
+const fsdp__key_table fsdp__train_keys = {.keys = keys,
+                                          .count = (int)FSDP__COUNT_OF(keys),
+                                          .sections = sections,
+                                          .example = "training.steps",
+                                          .words = words};

@@ -180,7 +180,8 @@ TEST(what_is_packed_twice_is_refused)
     text_write(&f, "a.gz", "", 0);
     text_refused(&f, "a.gz", NULL, "its name ends in .gz, but it is empty");
     text_write(&f, "a.csv", "question,answer\na,b\n", 20);
-    text_refused(&f, "a.csv", NULL, "it is a table by its name, whose rows would be learned with commas and all: write");
+    text_refused(&f, "a.csv", NULL,
+                 "it is a table by its name, whose rows would be learned with commas and all: write");
     text_fixture_free(&f);
 }
 
