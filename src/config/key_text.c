@@ -89,31 +89,6 @@ static void print_number(double value, FILE *out)
     fputs(text, out);
 }
 
-bool fsdp__key_is_set(const void *config, const fsdp__key *key)
-{
-    const void *field = (const char *)config + key->offset;
-
-    switch (key->type) {
-    case FSDP__KEY_INTEGER:
-    case FSDP__KEY_SIZE:
-        return key->initial || *(const int64_t *)field != 0;
-    case FSDP__KEY_NUMBER:
-        return !isnan(*(const double *)field);
-    case FSDP__KEY_BOOL:
-        return true;
-    case FSDP__KEY_CHOICE:
-        return key->initial || *(const int *)field != -1;
-    case FSDP__KEY_TEXT:
-        return *(char *const *)field != NULL;
-    case FSDP__KEY_PATHS:
-    case FSDP__KEY_PATTERNS:
-    case FSDP__KEY_NAMES:
-    case FSDP__KEY_MAPS:
-        return *(const int64_t *)((char **const *)field + 1) != 0;
-    }
-    return false;
-}
-
 /* Prints a choice. An integer may have no words. */
 static void print_choice(const fsdp__key *key, int64_t value, FILE *out)
 {

@@ -281,6 +281,31 @@ fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *
 
 /* ---- maps ---- */
 
+bool fsdp__key_is_set(const void *config, const fsdp__key *key)
+{
+    const void *field = (const char *)config + key->offset;
+
+    switch (key->type) {
+    case FSDP__KEY_INTEGER:
+    case FSDP__KEY_SIZE:
+        return key->initial || *(const int64_t *)field != 0;
+    case FSDP__KEY_NUMBER:
+        return !isnan(*(const double *)field);
+    case FSDP__KEY_BOOL:
+        return true;
+    case FSDP__KEY_CHOICE:
+        return key->initial || *(const int *)field != -1;
+    case FSDP__KEY_TEXT:
+        return *(char *const *)field != NULL;
+    case FSDP__KEY_PATHS:
+    case FSDP__KEY_PATTERNS:
+    case FSDP__KEY_NAMES:
+    case FSDP__KEY_MAPS:
+        return *(const int64_t *)((char **const *)field + 1) != 0;
+    }
+    return false;
+}
+
 void *fsdp__key_maps(const void *config, const fsdp__key *key, int64_t *count)
 {
     void *const *field = (void *const *)((const char *)config + key->offset);
