@@ -25,9 +25,10 @@ static bool is_in(const char *name, const char *const *ends, int64_t count)
     return false;
 }
 
+/* A module that is trained whole gets no adapter, as in peft. */
 static fsdp_status is_excluded(const fsdp_lora_options *o, const char *name, bool *out)
 {
-    *out = is_in(name, o->exclude, o->exclude_count);
+    *out = is_in(name, o->exclude, o->exclude_count) || is_in(name, o->saved, o->saved_count);
     return *out || !o->exclude_regex ? FSDP_OK : fsdp__adapter_regex(o->exclude_regex, name, false, out);
 }
 

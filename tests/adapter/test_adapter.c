@@ -80,6 +80,7 @@ TEST(layers_are_chosen_by_name_pattern_and_kind)
         {targets(two, 2), 2, "0"},
         {{.target_regex = "[23]"}, 2, "2"},
         {{.target_regex = ".*", .exclude_regex = "1|2", .exclude = three, .exclude_count = 1}, 1, "0"},
+        {{.targets = all, .target_count = 1, .saved = two, .saved_count = 2}, 1, "3"}, /* trained whole */
     };
 
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
