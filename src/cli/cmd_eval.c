@@ -118,37 +118,9 @@ static fsdp_status read_packing(fsdp__eval *e)
     return FSDP_OK;
 }
 
-const char *fsdp__eval_adapter(const fsdp__eval *e, int index)
-{
-    const char *at = e->adapters;
-
-    for (int i = 0; i < index; i++)
-        at += strlen(at) + 1;
-    return at;
-}
-
-/* Splits A,B,C into folders. */
-static fsdp_status read_adapters(fsdp__eval *e)
-{
-    if (!e->adapters_text)
-        return FSDP_OK;
-    FSDP__TRY_NEW(e->adapters = fsdp__strdup(e->adapters_text));
-    e->adapter_count = 1;
-    for (char *at = e->adapters; *at; at++)
-        if (*at == ',') {
-            *at = '\0';
-            e->adapter_count++;
-        }
-    for (int i = 0; i < e->adapter_count; i++)
-        if (!*fsdp__eval_adapter(e, i))
-            return FSDP_FAIL(FSDP_INVALID, "--adapter is '%s': expected a folder, or several with commas between them",
-                             e->adapters_text);
-    return FSDP_OK;
-}
-
 static fsdp_status read_line(fsdp__eval *e)
 {
-    FSDP_TRY(read_adapters(e));
+    FSDP_TRY(fsdp__adapters_read(e->adapters_text, &e->adapters));
     e->options.local_batch = USUAL_BATCH;
     e->dtype = FSDP_F32;
     e->beta = 0.1;
@@ -255,8 +227,7 @@ static void write_facts(const void *arg, FILE *out)
 
     fsdp__facts_of_model(&e->config, out);
     fsdp__facts_of_weights(e->folder.path, e->folder.is_checkpoint, "the model's folder", out);
-    for (int i = 0; i < e->adapter_count; i++)
-        fsdp__facts_of_adapter(fsdp__eval_adapter(e, i), out);
+    fsdp__facts_of_adapters(&e->adapters, out);
     fsdp__eval_facts_of_reference(e, out);
     fsdp__facts_of_data(&e->opened, "--data", out);
     fprintf(out, "--train-on\t%d\n--on-long-row\t%d\n", (int)e->packing.all, (int)e->packing.long_row);
@@ -302,8 +273,8 @@ static fsdp_status evaluate(fsdp__eval *e, fsdp_context *context)
     if (fsdp_context_rank(context) == 0)
         print_begin(e, device);
     FSDP_TRY(fsdp__eval_reference(e, context, device));
-    for (int i = 0; i < FSDP__MAX(e->adapter_count, 1); i++)
-        FSDP_TRY(evaluate_one(e, context, device, fsdp__eval_adapter(e, i)));
+    for (int i = 0; i < FSDP__MAX(e->adapters.count, 1); i++)
+        FSDP_TRY(evaluate_one(e, context, device, fsdp__adapters_at(&e->adapters, i)));
     return FSDP_OK;
 }
 
@@ -409,7 +380,7 @@ int fsdp__cmd_eval(int argc, char **argv)
     fsdp__packed_free(e.packed);
     fsdp__open_data_close(&e.opened);
     fsdp__free(e.own_cache);
-    fsdp__free(e.adapters);
+    fsdp__adapters_release(&e.adapters);
     fsdp__free(e.tokens_path);
     fsdp__free(e.reference_sums);
     fsdp__free(e.sums);

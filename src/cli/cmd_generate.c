@@ -47,7 +47,8 @@ static void usage(void)
          "  --ignore-eos            continue after the token that ends a text\n"
          "                          (eos_token_id)\n"
          "  --adapter DIR           a folder of peft (LoRA): compute with the adapter in\n"
-         "                          it beside the model's weights\n"
+         "                          it beside the model's weights; DIR,DIR: each of\n"
+         "                          several continues the text\n"
          "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
          "  --device DEVICE         cpu (the default), cuda (a GPU for each rank), cuda:N,\n"
          "                          or auto: a GPU if every rank has one;\n"
@@ -86,7 +87,9 @@ static fsdp_status read_numbers(const texts *t, fsdp__continuation *c)
     c->options.seed = (uint64_t)seed;
     FSDP_TRY(fsdp__comm_timeout_option(t->timeout, &c->comm_timeout));
     c->device = t->device;
-    c->adapter = t->adapter;
+    FSDP_TRY(fsdp__adapters_read(t->adapter, &c->adapters));
+    if (c->adapters.count > 1 && c->chat && !t->prompt && !t->file && !t->rank_fd)
+        return FSDP_FAIL(FSDP_INVALID, "generate: --chat talks with one adapter: give --prompt TEXT to ask several");
     if (c->device)
         FSDP_TRY(fsdp__device_name_check("--device", c->device));
     c->dtype = FSDP_F32;

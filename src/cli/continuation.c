@@ -38,11 +38,13 @@ static fsdp_status read_ids(fsdp__continuation *c)
     return FSDP_OK;
 }
 
-/* Chooses whose tokenizer and template a talk has: an adapter's, where that has brought its own. */
+/* Chooses whose tokenizer and template a talk has: the first adapter's, where that has brought its own. */
 static void choose_tokenizer(fsdp__continuation *c)
 {
-    if (c->chat && !c->tokenizer && c->adapter && fsdp__hub_has_tokenizer(c->adapter))
-        c->tokenizer = c->adapter;
+    const char *first = fsdp__adapters_at(&c->adapters, 0);
+
+    if (c->chat && !c->tokenizer && first && fsdp__hub_has_tokenizer(first))
+        c->tokenizer = first;
 }
 
 /* Opens the talk; the prompt, if there is one, is its first message. */
@@ -118,6 +120,7 @@ void fsdp__continuation_release(fsdp__continuation *c)
     fsdp__talk_close(&c->talk);
     fsdp__token_text_close(&c->text);
     fsdp__model_folder_release(&c->folder);
+    fsdp__adapters_release(&c->adapters);
     fsdp__free(c->tokens);
 }
 
@@ -224,7 +227,7 @@ static void write_facts(const void *arg, FILE *out)
 
     fsdp__facts_of_model(&c->config, out);
     fsdp__facts_of_weights(c->folder.path, c->folder.is_checkpoint, "the model's folder", out);
-    fsdp__facts_of_adapter(c->adapter, out);
+    fsdp__facts_of_adapters(&c->adapters, out);
     fprintf(out, "the prompt\t%lld tokens (%016llx)\n", (long long)c->count,
             (unsigned long long)fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, c->tokens, bytes));
     fprintf(out, "stop tokens\t");
@@ -257,11 +260,32 @@ static fsdp_status explain(const fsdp__continuation *c, fsdp_context *context)
     return fsdp__fail_not_finite(context, c->folder.path, what);
 }
 
+/* Continues the prompt with an adapter, or without one if that is NULL. */
+static fsdp_status run_one(fsdp__continuation *c, fsdp_context *context, fsdp_device *device, const char *adapter)
+{
+    FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = NULL;
+
+    FSDP_TRY(fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, device, adapter, &model));
+    if (c->adapters.count > 1 && fsdp_context_rank(context) == 0)
+        printf("adapter: %s\n", adapter);
+    return generate(c, model);
+}
+
+static fsdp_status run_each(fsdp__continuation *c, fsdp_context *context, fsdp_device *device)
+{
+    int64_t prompt = c->count;
+
+    for (int i = 0; i < FSDP__MAX(c->adapters.count, 1) && !c->left; i++) {
+        c->count = prompt;
+        FSDP_TRY(run_one(c, context, device, fsdp__adapters_at(&c->adapters, i)));
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__continuation_run(fsdp__continuation *c, const fsdp__ranks *ranks)
 {
     FSDP__SCOPED(fsdp_context_free_at) fsdp_context *context = NULL;
     fsdp_device *device = NULL;
-    FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = NULL;
     fsdp_status status;
     char run[200];
 
@@ -277,9 +301,7 @@ fsdp_status fsdp__continuation_run(fsdp__continuation *c, const fsdp__ranks *ran
     if (status == FSDP_OK)
         status = fsdp__facts_agree(context, "generate different things", write_facts, c);
     if (status == FSDP_OK)
-        status = fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, device, c->adapter, &model);
-    if (status == FSDP_OK)
-        status = generate(c, model);
+        status = run_each(c, context, device);
     if (status == FSDP_NOT_FINITE) /* on every rank, because all have the same logits */
         status = explain(c, context);
     if (status != FSDP_OK)

@@ -3,6 +3,7 @@
 #ifndef CLI_CONTINUATION_H
 #define CLI_CONTINUATION_H
 
+#include "cli/folder_model.h"
 #include "cli/line.h"
 #include "cli/prompt.h"
 #include "cli/talk.h"
@@ -16,7 +17,7 @@ typedef struct fsdp__continuation {
     fsdp__prompt prompt;
     fsdp_dtype dtype;    /* of the weights */
     const char *device;  /* NULL: the CPU */
-    const char *adapter; /* folder of one; NULL: none */
+    fsdp__adapters adapters; /* each continues the prompt; none: the model does */
     double comm_timeout;
     bool ignore_eos;
     bool chat;                          /* the prompt is a user's message; without one, they are read line by line */

@@ -3,6 +3,7 @@
 #define CLI_EVAL_H
 
 #include "cli/cli.h"
+#include "cli/folder_model.h"
 #include "cli/line.h"
 #include "cli/torchrun.h"
 #include "data/open_data.h"
@@ -35,17 +36,13 @@ typedef struct fsdp__eval {
     double comm_timeout;
     fsdp__bar bar;
     bool skips_bad_lines;
-    char *adapters; /* folders, each with a NUL behind it; NULL: none */
-    int adapter_count;
+    fsdp__adapters adapters;
     /* Of pairs. */
     fsdp__model_folder reference_folder;
     fsdp_model_config reference_config;
     float *reference_sums, *sums; /* two numbers for each pair: fsdp__evaluate_pairs */
     double beta;
 } fsdp__eval;
-
-/* Returns the folder of an adapter; NULL: there are none. */
-const char *fsdp__eval_adapter(const fsdp__eval *e, int index);
 
 /* ---- eval_data.c ---- */
 

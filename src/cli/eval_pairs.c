@@ -38,7 +38,7 @@ fsdp_status fsdp__eval_find_reference(fsdp__eval *e)
                          option, e->data);
     if (!fsdp__eval_is_pairs(e))
         return FSDP_OK;
-    if (!e->reference && e->adapter_count == 0)
+    if (!e->reference && e->adapters.count == 0)
         return FSDP_FAIL(FSDP_INVALID,
                          "--data '%s' has pairs, on which a model is compared with another: name that with --reference "
                          "FOLDER, or an adapter with --adapter, which is compared with the model without it",

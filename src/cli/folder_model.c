@@ -1,6 +1,8 @@
 /* folder_model.c - loads the model of a folder. */
 #include "cli/folder_model.h"
 
+#include <string.h>
+
 #include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/compiler.h"
@@ -90,10 +92,46 @@ fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, con
     return make(context, &folder, config, dtype, device, adapter, out);
 }
 
-void fsdp__facts_of_adapter(const char *adapter, FILE *out)
+/* ---- adapters ---- */
+
+fsdp_status fsdp__adapters_read(const char *text, fsdp__adapters *out)
 {
-    FSDP__FREED char *weights = adapter ? fsdp__path_join(adapter, FSDP__ADAPTER_WEIGHTS) : NULL;
-    FSDP__FREED char *config = adapter ? fsdp__path_join(adapter, FSDP__ADAPTER_CONFIG) : NULL, *text = NULL;
+    *out = (fsdp__adapters){.folders = NULL};
+    if (!text)
+        return FSDP_OK;
+    FSDP__TRY_NEW(out->folders = fsdp__strdup(text));
+    out->count = 1;
+    for (char *at = out->folders; *at; at++)
+        if (*at == ',') {
+            *at = '\0';
+            out->count++;
+        }
+    for (int i = 0; i < out->count; i++)
+        if (!*fsdp__adapters_at(out, i))
+            return FSDP_FAIL(FSDP_INVALID, "--adapter is '%s': expected a folder, or several with commas between them",
+                             text);
+    return FSDP_OK;
+}
+
+void fsdp__adapters_release(fsdp__adapters *adapters)
+{
+    fsdp__free(fsdp__take(&adapters->folders));
+    adapters->count = 0;
+}
+
+const char *fsdp__adapters_at(const fsdp__adapters *adapters, int index)
+{
+    const char *at = adapters->folders;
+
+    for (int i = 0; i < index; i++)
+        at += strlen(at) + 1;
+    return at;
+}
+
+static void write_adapter(const char *adapter, FILE *out)
+{
+    FSDP__FREED char *weights = fsdp__path_join(adapter, FSDP__ADAPTER_WEIGHTS);
+    FSDP__FREED char *config = fsdp__path_join(adapter, FSDP__ADAPTER_CONFIG), *text = NULL;
     size_t bytes = 0;
 
     if (!weights || !config)
@@ -102,4 +140,10 @@ void fsdp__facts_of_adapter(const char *adapter, FILE *out)
         fprintf(out, "the adapter's config\t%016llx\n",
                 (unsigned long long)fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, bytes));
     fsdp__facts_of_weights(weights, false, "the adapter's folder", out);
+}
+
+void fsdp__facts_of_adapters(const fsdp__adapters *adapters, FILE *out)
+{
+    for (int i = 0; i < adapters->count; i++)
+        write_adapter(fsdp__adapters_at(adapters, i), out);
 }

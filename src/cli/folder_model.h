@@ -13,7 +13,18 @@
 fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, const fsdp_model_config *config,
                                     fsdp_dtype dtype, fsdp_device *device, const char *adapter, fsdp_module **out);
 
-/* Writes what an adapter's folder has, which must be the same on all ranks; nothing for NULL. */
-void fsdp__facts_of_adapter(const char *adapter, FILE *out);
+/* The folders of --adapter A,B,C. */
+typedef struct fsdp__adapters {
+    char *folders; /* each with a NUL after it; NULL: there are none */
+    int count;
+} fsdp__adapters;
+
+/* Splits the option's text; NULL: it was not given. */
+fsdp_status fsdp__adapters_read(const char *text, fsdp__adapters *out);
+void fsdp__adapters_release(fsdp__adapters *adapters);
+/* Returns the folder of an adapter; NULL: there are none. */
+const char *fsdp__adapters_at(const fsdp__adapters *adapters, int index);
+/* Writes what their folders have, which must be the same on all ranks. */
+void fsdp__facts_of_adapters(const fsdp__adapters *adapters, FILE *out);
 
 #endif

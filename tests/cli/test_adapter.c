@@ -60,6 +60,27 @@ FIXTURE_TEST(the_merged_model_is_the_base_with_its_adapter)
     free(merged);
 }
 
+FIXTURE_TEST(generate_prints_what_each_adapter_continues)
+{
+    fixture *f = *state;
+    char both[4096];
+    program one = RUN(0, "generate", LLAMA, "--tokens=1,2,3", "--max-new-tokens=8", "--adapter", START);
+    program other = RUN(0, "generate", LLAMA, "--tokens=1,2,3", "--max-new-tokens=8", "--adapter", DORA);
+    program all;
+
+    snprintf(both, sizeof both, "adapter: %s\n%sadapter: %s\n%s", START, one.output, DORA, other.output);
+    all = RUN(0, "generate", LLAMA, "--tokens=1,2,3", "--max-new-tokens=8", "--adapter", START "," DORA);
+    CHECK_STRING(all.output, both);
+    program_free(&all);
+    all = RUN(0, "generate", LLAMA, "--tokens=1,2,3", "--max-new-tokens=8", "--adapter", START "," DORA, "-n", "2");
+    CHECK_STRING(all.output, both);
+    program_free(&all);
+    SAYS(2, "--chat talks with one adapter", "generate", LLAMA, "--chat", "--adapter", START "," DORA);
+    SAYS(2, "expected a folder, or several with commas", "generate", LLAMA, "--tokens=1", "--adapter=a,");
+    program_free(&one);
+    program_free(&other);
+}
+
 FIXTURE_TEST(what_is_no_adapter_of_the_model_is_refused)
 {
     fixture *f = *state;
