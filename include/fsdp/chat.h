@@ -43,7 +43,7 @@ FSDP_API void fsdp_chat_close(fsdp_chat *chat); /* NULL is allowed */
 FSDP_API bool fsdp_chat_has_template(const fsdp_chat *chat);
 
 /* Gets the token that the template puts after an answer, at which generation has to stop; -1: none is known, as where
- * there is no template, or `chat` is NULL. It fails only for want of memory. */
+ * there is no template, or `chat` is NULL. Without a mistake in the call it fails only for want of memory. */
 FSDP_API fsdp_status fsdp_chat_end_of_turn(const fsdp_chat *chat, int32_t *out);
 
 typedef enum fsdp_chat_kind {

@@ -452,9 +452,14 @@ static fsdp_status encode_end(const fsdp_chat *chat, fsdp_chat_row *row)
 fsdp_status fsdp_chat_end_of_turn(const fsdp_chat *chat, int32_t *out)
 {
     FSDP__SCOPED(fsdp_chat_row_release) fsdp_chat_row row = {0};
-    bool held = fsdp_hold_error(true);
-    fsdp_status status = fsdp_chat_has_template(chat) ? encode_end(chat, &row) : FSDP_NOT_FOUND;
+    fsdp_status status = FSDP_NOT_FOUND;
+    bool held;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "the end of a turn needs a place for the result");
+    held = fsdp_hold_error(true);
+    if (fsdp_chat_has_template(chat))
+        status = encode_end(chat, &row);
     fsdp_release_error(held);
     *out = -1;
     if (status == FSDP_NO_MEMORY)

@@ -357,6 +357,7 @@ TEST(null_is_refused_or_empty)
     CHECK(!fsdp_chat_has_template(NULL));
     CHECK_OK(fsdp_chat_end_of_turn(NULL, &end));
     CHECK_EQ(end, -1);
+    CHECK_ERROR(fsdp_chat_end_of_turn(f.chat, NULL), FSDP_INVALID, "needs a place");
     fsdp_chat_row_release(&row);
     fsdp_chat_row_release(&row); /* it is empty */
     fsdp_chat_row_release(NULL);
