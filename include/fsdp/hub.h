@@ -38,7 +38,8 @@ FSDP_API fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, c
  * the files of a folder (a few renames) leaves a journal in it, unfinished-save.json; every reader refuses the folder
  * until fsdp_hub_repair, or the next save, has finished the replacement. The next save also removes what a dead process
  * left beside or in the folder (`<folder>.saving`, `.saving`). `dtype` is F32, BF16 or F16; without a config it may be
- * NONE, which keeps each tensor's dtype. Integers and booleans are saved unchanged. [collective] */
+ * NONE, which keeps each tensor's dtype, and integers and booleans are saved unchanged; with one they are
+ * FSDP_UNSUPPORTED (weights in fewer bits: save the state of fsdp_adapter_merge). [collective] */
 FSDP_API fsdp_status fsdp_hub_save(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                                    fsdp_dtype dtype, fsdp_process_group *group);
 

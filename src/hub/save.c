@@ -106,13 +106,30 @@ static fsdp_status check_values(const fsdp_state_dict *state)
     return fsdp__state_dict_check_current(state, "write");
 }
 
+/* Refuses integers in a model that a config describes, which has none: they are codes, that nobody else could read. */
+static fsdp_status check_numbers(const fsdp_state_dict *state)
+{
+    for (int64_t i = 0; i < state->count; i++) {
+        const fsdp_state_dict_entry *e = &state->entries[i];
+
+        if (!fsdp_dtype_is_floating(fsdp_tensor_dtype(e->tensor)))
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "cannot write '%s' of a model with a config.json: it is %s (a weight in fewer bits is "
+                             "written from the state of fsdp_adapter_merge)",
+                             e->name, fsdp_dtype_name(fsdp_tensor_dtype(e->tensor)));
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status check_arguments(const saver *s)
 {
     if (s->dtype != FSDP_F32 && s->dtype != FSDP_BF16 && s->dtype != FSDP_F16 && (s->config || s->dtype))
         return FSDP_FAIL(FSDP_INVALID, "cannot write a model as %s: float32, bfloat16 and float16 are possible",
                          fsdp_dtype_name(s->dtype));
-    if (s->config)
+    if (s->config) {
         FSDP_TRY(fsdp_model_config_check(s->config));
+        FSDP_TRY(check_numbers(s->state));
+    }
     return check_values(s->state);
 }
 

@@ -89,6 +89,7 @@ TEST(a_model_has_the_codes_scales_and_values_of_bitsandbytes)
     char *path = CHECK_PTR(find_reference()), *folder = test_path(REFERENCE, "models/tiny-llama");
     fsdp_lora_options o = usual();
     fsdp_safetensors *reference = NULL;
+    fsdp_state_dict *codes = NULL;
     fsdp_adapter *adapter = NULL;
     fsdp_model_config config;
     fsdp_module *model;
@@ -105,6 +106,11 @@ TEST(a_model_has_the_codes_scales_and_values_of_bitsandbytes)
         found += check_weight(reference, adapter->items[i].name, adapter->coded[i].module);
     CHECK_EQ(adapter->coded_count, adapter->count);
     CHECK(found > 0);
+    CHECK_OK(fsdp_state_dict_from_module(model, &codes));
+    CHECK_ERROR(fsdp_hub_save("/nowhere/at/all", codes, &config, FSDP_F32, fsdp_world(context)), FSDP_UNSUPPORTED,
+                "self_attn.q_proj.weight' of a model with a config.json: it is uint8");
+    fsdp_state_dict_free(codes);
+    fsdp_clear_error(); /* it would stand behind the next case's */
     fsdp_adapter_free(adapter);
     fsdp_module_unref(model);
     fsdp_safetensors_close(reference);
