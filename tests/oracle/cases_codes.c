@@ -76,7 +76,8 @@ void decode_weight_case(test_case *c)
     a.row_numel = a.code == FSDP__WEIGHT_NF4 ? 64 : between(c, 1, 300);
     a.row_bytes = 4 + (a.code == FSDP__WEIGHT_NF4 ? 32 : (a.row_numel + 3) / 4 * 4);
     rows = (a.numel + a.row_numel - 1) / a.row_numel;
-    bytes = (uint8_t *)(uintptr_t)an_input(c, FSDP_U8, rows * a.row_bytes, 0.0, 255.0);
+    /* Any bytes, on a multiple of 4. */
+    bytes = (uint8_t *)(uintptr_t)an_input(c, FSDP_I32, rows * a.row_bytes / 4, INT32_MIN, INT32_MAX);
     for (int64_t r = 0; r < rows; r++)
         memcpy(bytes + r * a.row_bytes, &(float){(float)real(c, 0.0, 3.0)}, sizeof(float));
     a.rows = bytes;
