@@ -15,8 +15,8 @@ typedef struct fsdp__continuation {
     const char *path, *tokenizer; /* as given; the second may be NULL */
     const char *ids;              /* NULL: the prompt is text */
     fsdp__prompt prompt;
-    fsdp_dtype dtype;    /* of the weights */
-    const char *device;  /* NULL: the CPU */
+    fsdp_dtype dtype;        /* of the weights */
+    const char *device;      /* NULL: the CPU */
     fsdp__adapters adapters; /* each continues the prompt; none: the model does */
     double comm_timeout;
     bool ignore_eos;
