@@ -80,13 +80,17 @@ static fsdp_status check_layer(const fsdp_named_modules *all, const fsdp_named_m
 
 /* ---- adding ---- */
 
-/* Finds the value of the first pattern that matches. */
-static fsdp_status by_pattern(const fsdp_lora_pattern *patterns, int64_t count, const char *name, double *value)
+/* Finds the value of the first pattern that matches; `option` is what they were given as. */
+static fsdp_status by_pattern(const char *option, const fsdp_lora_pattern *patterns, int64_t count, const char *name,
+                              double *value)
 {
     bool found = false;
 
     for (int64_t i = 0; i < count && !found; i++) {
-        FSDP_TRY(fsdp__adapter_regex(patterns[i].key, name, true, &found));
+        fsdp_status status = fsdp__adapter_regex(patterns[i].key, name, true, &found);
+
+        if (status != FSDP_OK)
+            return fsdp_fail_prefix(status, "%s", option);
         if (found)
             *value = patterns[i].value;
     }
@@ -99,8 +103,8 @@ static fsdp_status adapt(fsdp_adapter *adapter, const fsdp_named_module *m)
     double rank = (double)o->rank, alpha = o->alpha;
     fsdp__adapted *item;
 
-    FSDP_TRY(by_pattern(o->rank_patterns, o->rank_pattern_count, m->name, &rank));
-    FSDP_TRY(by_pattern(o->alpha_patterns, o->alpha_pattern_count, m->name, &alpha));
+    FSDP_TRY(by_pattern("rank_pattern", o->rank_patterns, o->rank_pattern_count, m->name, &rank));
+    FSDP_TRY(by_pattern("alpha_pattern", o->alpha_patterns, o->alpha_pattern_count, m->name, &alpha));
     FSDP_TRY(fsdp__grow(&adapter->items, adapter->count, &adapter->capacity, sizeof *adapter->items));
     item = &adapter->items[adapter->count];
     *item = (fsdp__adapted){.rank = (int64_t)rank, .alpha = alpha};

@@ -236,7 +236,7 @@ fsdp_status fsdp__train_add_adapter(fsdp_train_run *run)
     if (base != FSDP_F32)
         FSDP_TRY(fsdp_module_to(run->model, base));
     if (fsdp_adapter_add(run->model, run->lora, &run->adapter) != FSDP_OK)
-        return fsdp_fail_prefix(fsdp_last_status(), run->config->adapter.path ? "adapter.path" : "adapter.targets");
+        return fsdp_fail_prefix(fsdp_last_status(), run->config->adapter.path ? "adapter.path" : "adapter");
     return kind == FSDP_QUANTIZE_NONE ? FSDP_OK : fsdp_adapter_quantize(run->adapter, kind);
 }
 
