@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "fsdp/dist.h"
+#include "optim/optim.h"
 #include "train/run.h"
 #include "train/run_config.h"
 
@@ -72,7 +72,8 @@ static fsdp_status check_unused_keys(const fsdp_train_config *c)
     return check_unused_of_groups(c);
 }
 
-/* Checks that a fall has room behind a warm-up of so many steps; `of_warmup` and `of_steps` name the keys. */
+/* Checks that the decay of a wsd schedule has room after a warm-up of so many steps; `of_warmup` and `of_steps` name
+ * the keys. */
 static fsdp_status check_fall(const fsdp_train_config *c, int64_t warmup, const char *of_warmup, int64_t steps,
                               const char *of_steps)
 {
@@ -165,9 +166,9 @@ static fsdp_status check_patterns(const fsdp_train_config *c, const fsdp_paramet
 /* Returns the number of dimensions of the parameter, whatever this rank has of it. */
 static int dimensions(const fsdp_tensor *tensor)
 {
-    const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
+    const int64_t *shape;
 
-    return distribution ? distribution->ndim : fsdp_tensor_ndim(tensor);
+    return fsdp__optimizer_whole_shape(tensor, &shape);
 }
 
 static double or_else(double value, double otherwise)

@@ -32,12 +32,7 @@ FSDP__INLINE void backward_row(fsdp_dtype dtype, fsdp__activation kind, const vo
     }
 }
 
-static void forward_any(fsdp_dtype dtype, fsdp__activation kind, const void *x, const void *bias, void *y, int64_t n)
-{
-#define ROW(K)                            \
-    case K:                               \
-        forward_row(T, K, x, bias, y, n); \
-        break;
+/* Does what ROW does for each kind, with T for the dtype. */
 #define KINDS(type)                    \
     do {                               \
         const fsdp_dtype T = type;     \
@@ -45,9 +40,15 @@ static void forward_any(fsdp_dtype dtype, fsdp__activation kind, const void *x, 
             FSDP__EACH_ACTIVATION(ROW) \
         }                              \
     } while (0)
+
+static void forward_any(fsdp_dtype dtype, fsdp__activation kind, const void *x, const void *bias, void *y, int64_t n)
+{
+#define ROW(K)                            \
+    case K:                               \
+        forward_row(T, K, x, bias, y, n); \
+        break;
     FSDP__EACH_FLOAT(dtype, KINDS)
 #undef ROW
-#undef KINDS
 }
 
 static void backward_any(fsdp_dtype dtype, fsdp__activation kind, const void *x, const void *bias, const void *dy,
@@ -57,17 +58,10 @@ static void backward_any(fsdp_dtype dtype, fsdp__activation kind, const void *x,
     case K:                                     \
         backward_row(T, K, x, bias, dy, dx, n); \
         break;
-#define KINDS(type)                    \
-    do {                               \
-        const fsdp_dtype T = type;     \
-        switch (kind) {                \
-            FSDP__EACH_ACTIVATION(ROW) \
-        }                              \
-    } while (0)
     FSDP__EACH_FLOAT(dtype, KINDS)
 #undef ROW
-#undef KINDS
 }
+#undef KINDS
 
 /* Computes a range. Without a bias rows do not matter: begin and end count elements, otherwise rows. */
 static void forward_range(const void *args, int64_t begin, int64_t end)
