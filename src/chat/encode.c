@@ -435,7 +435,7 @@ void fsdp_chat_row_release(fsdp_chat_row *row)
     *row = (fsdp_chat_row){0};
 }
 
-/* Renders a talk, and encodes what stands behind its answer. A template that cannot do it has no end of turn. */
+/* Renders a talk, and encodes what comes after its answer. A template that cannot do it has no end of turn. */
 static fsdp_status encode_end(const fsdp_chat *chat, fsdp_chat_row *row)
 {
     static const char talk[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "

@@ -19,7 +19,7 @@ fsdp_status fsdp__builder_value(fsdp__render *r, const fsdp__builder *builder, f
 /* Options of json.dumps. */
 typedef struct fsdp__json_style {
     const char *indent;           /* NULL: all on one line; one level's white space */
-    fsdp__jinja_string item, key; /* separators: behind an item, behind a key */
+    fsdp__jinja_string item, key; /* separators: after an item, after a key */
     bool ascii, sorted;
 } fsdp__json_style;
 fsdp_status fsdp__jinja_value_json(fsdp__render *r, const fsdp__jinja_value *value, const fsdp__json_style *style,

@@ -11,7 +11,7 @@
 #include "tokenizer/bpe.h"
 
 enum {
-    LOOKED_AT = 1 << 20, /* bytes of a file; more if its first line goes on behind them */
+    LOOKED_AT = 1 << 20, /* bytes of a file; more if its first line goes on after them */
     LINE_MOST = FSDP__JSON_ROW_TEXT
 };
 

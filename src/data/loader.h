@@ -23,7 +23,7 @@ typedef struct fsdp__load {
 /* Finds what the next `windows` windows of the order hold, which are those of all ranks: any rank can tell, because
  * which windows they are does not depend on the ranks. */
 fsdp_status fsdp__loader_look_ahead(fsdp_loader *loader, int64_t windows, fsdp__load *out);
-/* Returns which window is at a position of the order: its number among those of all sources, one source behind the
+/* Returns which window is at a position of the order: its number among those of all sources, one source after the
  * other.
  */
 int64_t fsdp__loader_window(const fsdp_loader *loader, int64_t position);

@@ -81,7 +81,7 @@ static fsdp_status add_long(packer *k, int64_t row, int64_t count)
     return add_part(k, row, 0, length, false);
 }
 
-/* Returns the row behind the last that is used. */
+/* Returns the row after the last that is used. */
 static int64_t end_of(const fsdp__packed *p)
 {
     return p->options.row_count > 0 ? p->options.first_row + p->options.row_count : fsdp__rows_count(p->rows);

@@ -210,7 +210,7 @@ static void put_id(fsdp__gguf_header *h, const char *key, int64_t id)
         fsdp__gguf_put_integer(h, key, FSDP__GGUF_U32, id);
 }
 
-/* Returns whether a post-processor puts this token in front of a text, or behind it. */
+/* Returns whether a post-processor puts this token before a text, or after it. */
 static bool goes_around(const json_t *post, const char *token, bool behind)
 {
     const json_t *single = json_object_get(post, "single");

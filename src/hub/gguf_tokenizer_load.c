@@ -97,7 +97,7 @@ static fsdp_status add_sequence(const char *name, int type, json_t *list)
     return one && json_array_append_new(list, one) == 0 ? FSDP_OK : no_memory();
 }
 
-/* Puts tokens in front of a text, or of two, and behind; NULL: none. */
+/* Puts tokens before a text, or two, and after; NULL: none. */
 static fsdp_status put_post_processor(making *m, const char *begin, const char *end)
 {
     json_t *all = json_pack("{s:s,s:[],s:[],s:{}}", "type", "TemplateProcessing", "single", "pair", "special_tokens");

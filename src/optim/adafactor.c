@@ -98,7 +98,7 @@ static int64_t matrix_of(const share *s, int64_t o)
     return number;
 }
 
-/* Gives the piece that begins at this rank's element `at`; returns false behind the last. */
+/* Gives the piece that begins at this rank's element `at`; returns false after the last. */
 static bool piece_at(const share *s, int64_t at, piece *out)
 {
     int64_t rows = s->factored ? s->size[s->ndim - 2] : 1, cols = s->factored ? s->size[s->ndim - 1] : s->numel;

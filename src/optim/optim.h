@@ -71,7 +71,7 @@ typedef struct fsdp__optimizer_walk {
     int next_group;
     int64_t next, next_original;
 } fsdp__optimizer_walk;
-/* Goes on to the next parameter; returns false behind the last. */
+/* Goes on to the next parameter; returns false after the last. */
 bool fsdp__next_param(const fsdp_optimizer *optimizer, fsdp__optimizer_walk *walk);
 /* Does the same with the parameters under the names of their state: originals take the place of flat ones. */
 bool fsdp__next_original(const fsdp_optimizer *optimizer, fsdp__optimizer_walk *walk);

@@ -40,7 +40,7 @@ typedef struct fsdp__flat {
  * It has no bytes yet; the caller owns `*out`. */
 fsdp_status fsdp__flat_tensor(const struct fsdp__param_group *group, fsdp_device *device, int64_t global,
                               fsdp_tensor **out);
-/* Returns whether the buffer is a vector: these lie behind the others, so that weights lie side by side, and so do
+/* Returns whether the buffer is a vector: these lie after the others, so that weights lie side by side, and so do
  * their biases (fsdp_linear_group). */
 bool fsdp__param_lies_last(const fsdp__param *param);
 /* Gives each of the group's parameters its place, from their extents and dtypes, and the group its way of a gather.
