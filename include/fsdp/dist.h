@@ -6,6 +6,10 @@
  *
  * Shard(d) over W ranks follows PyTorch's chunk rule: c = ceil(n / W); rank r holds [min(n, r c), min(n, (r + 1) c)).
  * The last ranks may hold a shorter part or none.
+ *
+ * Several mesh dimensions may shard one tensor dimension. They cut one after the other, each what the ones before left
+ * over: from left to right, except that a placement with a split factor cuts after dimensions to its right. So tensor
+ * parallel ("tp") cuts a weight first, although "dp" is left of it, and fully_shard then cuts each rank's part.
  */
 #ifndef FSDP_DIST_H
 #define FSDP_DIST_H
@@ -47,10 +51,20 @@ typedef enum fsdp_placement_kind {
     FSDP_PARTIAL,
     FSDP_FLAT /* a part of a flat vector that contains the tensor, row-major, among others (FSDP1's FlatParameter) */
 } fsdp_placement_kind;
+#define FSDP_MAX_SEGMENTS 4
 typedef struct fsdp_placement {
     fsdp_placement_kind kind;
     int dim;           /* FSDP_SHARD: tensor dimension */
     fsdp_reduce_op op; /* FSDP_PARTIAL */
+    /* FSDP_SHARD: the number of parts into which mesh dimensions to the right cut the tensor dimension before this one
+     * does (PyTorch's _StridedShard): the product of the sizes of the first of them that do. 0 or 1: none does. */
+    int64_t split_factor;
+    /* FSDP_SHARD: the tensor dimension is so many segments, one after the other (0: it is one), such as the queries,
+     * keys and values of a fused projection. Each is cut by the chunk rule by itself, and a rank's parts of them lie
+     * one after the other. The sizes add up to the tensor's, no mesh dimension cuts it before, and one placement of a
+     * tensor at most has segments. */
+    int segment_count;
+    int64_t segments[FSDP_MAX_SEGMENTS];
     /* FSDP_FLAT: coordinate r holds elements [r * chunk, (r + 1) * chunk) of the vector, in which the tensor begins at
      * `first`. It thus holds a run of the tensor's elements, all of them, or none. The local tensor has one dimension.
      * All other mesh dimensions replicate. */
@@ -63,6 +77,9 @@ typedef struct fsdp_distribution {
     fsdp_placement placements[FSDP_MAX_MESH_DIMS];
     int ndim;
     int64_t global_shape[FSDP_MAX_DIMS];
+    /* Bit d: the gradient that a rank has of this tensor is its own contribution, and the gradient is the sum over mesh
+     * dimension d, which replicates the tensor. */
+    unsigned partial_gradients;
 } fsdp_distribution;
 
 /* Returns the tensor's distribution, borrowed; NULL for a plain tensor. */
@@ -75,9 +92,8 @@ FSDP_API fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh
 FSDP_API fsdp_status fsdp_full_tensor(const fsdp_tensor *tensor, fsdp_tensor **out);
 /* Changes placements to any others, by all-gather, slice, all-reduce, reduce-scatter or all-to-all per mesh dimension.
  * Shard to Partial goes through Replicate, and so does any change from or to Flat. Replicate to Partial(sum) keeps the
- * value on coordinate 0 and sets zeros elsewhere; to other partial operations it keeps the value everywhere. Several
- * mesh dimensions may shard one tensor dimension: each splits what the dimension to its left has left over. There is no
- * autograd. On the meta device nothing is communicated. The caller owns `*out`. [collective] */
+ * value on coordinate 0 and sets zeros elsewhere; to other partial operations it keeps the value everywhere. There is
+ * no autograd. On the meta device nothing is communicated. The caller owns `*out`. [collective] */
 FSDP_API fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_placement *placements, fsdp_tensor **out);
 
 /* ======== for experts: most programs need nothing below ======== */
@@ -107,11 +123,25 @@ FSDP_API fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp
 /* Returns whether the distribution has a flat placement. */
 FSDP_API bool fsdp_distribution_is_flat(const fsdp_distribution *distribution);
 /* Returns offset and size of this rank's part in the global tensor; for a plain tensor zeros and its shape. A flat
- * tensor has no box but a run of elements: offset[0] and size[0]. */
+ * tensor has no box but a run of elements: offset[0] and size[0]. A part may be several boxes if a placement has
+ * segments (fsdp_distribution_pieces): then this is where the first begins, and the shape of the local tensor. */
 FSDP_API void fsdp_tensor_box(const fsdp_tensor *tensor, int64_t *offset, int64_t *size);
 /* Does the same for any coordinates of the mesh. */
 FSDP_API void fsdp_distribution_box(const fsdp_distribution *distribution, const int *coordinates, int64_t *offset,
                                     int64_t *size);
+
+/* One box of a rank's part: where it is in the local tensor, and in the global one. */
+typedef struct fsdp_piece {
+    int64_t local_offset[FSDP_MAX_DIMS], offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
+} fsdp_piece;
+
+/* Lists the boxes that the part at these coordinates of the mesh consists of, in the order in which they lie in the
+ * local tensor: none if it is empty, one unless a placement has segments, FSDP_MAX_SEGMENTS at most. A flat part is one
+ * run, as in fsdp_tensor_box. Returns their number; `pieces` has room for FSDP_MAX_SEGMENTS. */
+FSDP_API int fsdp_distribution_pieces(const fsdp_distribution *distribution, const int *coordinates,
+                                      fsdp_piece *pieces);
+/* Does the same for this rank's part of a tensor; a plain tensor is one piece. */
+FSDP_API int fsdp_tensor_pieces(const fsdp_tensor *tensor, fsdp_piece *pieces);
 
 #ifdef __cplusplus
 }

@@ -57,13 +57,41 @@ typedef struct fsdp__mesh_names {
 fsdp_status fsdp__mesh_part(fsdp_mesh *mesh, const char *what, int ndim, const fsdp__mesh_names *dims,
                             const char *const *names, fsdp_mesh **out);
 
+/* Makes the mesh of all dimensions of two parts of one mesh, in that mesh's order and under their names. Others have
+ * no dimensions in common that could be ordered: an error that names both. The caller owns `*out`. */
+fsdp_status fsdp__mesh_join(fsdp_mesh *a, fsdp_mesh *b, fsdp_mesh **out);
+
 /* ---- distribution.c ---- */
 
-/* Checks that `placements` (one per mesh dimension) fit a tensor of `ndim` dimensions. */
-fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *placements, int ndim);
+/* Checks that `placements` (one per mesh dimension) fit a tensor. */
+fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *placements, int ndim,
+                                   const int64_t *shape);
 bool fsdp__placement_equal(fsdp_placement a, fsdp_placement b);
 /* Returns the mesh dimension of the flat placement, or -1 if there is none. */
 int fsdp__flat_dim(const fsdp_placement *placements, int count);
+
+#define FSDP__PLACEMENTS_TEXT 512
+/* Writes placements as PyTorch prints them: "(_StridedShard(dim=0, sf=2), Shard(dim=0))". Returns `text`. */
+const char *fsdp__placements_text(const fsdp_placement *placements, int count, char text[FSDP__PLACEMENTS_TEXT]);
+#define FSDP__MESH_TEXT 256
+/* Writes the dimensions of a mesh: "(dp=2, tp=4)". Returns `text`. */
+const char *fsdp__mesh_text(const fsdp_mesh *mesh, char text[FSDP__MESH_TEXT]);
+
+/* ---- pieces.c ---- */
+
+/* Lists the mesh dimensions in the order in which they cut, where those that do not cut are anywhere. Returns -1, or a
+ * dimension whose split factor is not the product of the first cuts of dimensions to its right. */
+int fsdp__cut_order(const fsdp_mesh *mesh, const fsdp_placement *placements, int *order);
+/* Gives what rank `rank` of `ranks` gets of `length` indices that a placement cuts: FSDP_MAX_SEGMENTS runs at most.
+ * Returns their number; those may be empty. */
+int fsdp__placement_parts(fsdp_placement placement, int64_t length, int64_t ranks, int64_t rank, int64_t *start,
+                          int64_t *size);
+/* Gives the shape of this rank's part where the mesh dimensions cut in this order. */
+void fsdp__cut_shape(const fsdp_mesh *mesh, const fsdp_placement *placements, const int *order, int ndim,
+                     const int64_t *shape, int64_t *out);
+/* Makes views of a piece in a rank's part and in the whole tensor. The caller owns both. */
+fsdp_status fsdp__piece_views(const fsdp_piece *piece, const fsdp_tensor *local, const fsdp_tensor *whole,
+                              fsdp_tensor **out_local, fsdp_tensor **out_whole);
 
 /* ---- flat_runs.c ---- */
 

@@ -165,6 +165,78 @@ fsdp_status fsdp_mesh_flatten(fsdp_mesh *mesh, int count, const char *const *dim
     return fsdp__mesh_part(mesh, "flatten a mesh", 1, &(fsdp__mesh_names){count, dims}, &name, out);
 }
 
+/* ---- two parts together ---- */
+
+/* A dimension of one of two parts. */
+typedef struct joined_dim {
+    const fsdp__mesh_axes *axes;
+    const char *name;
+    int place; /* the first dimension of the whole that it is made of; of none: that of the dimension before it */
+} joined_dim;
+
+static fsdp_status cannot_join(const fsdp_mesh *a, const fsdp_mesh *b, const char *why)
+{
+    char first[FSDP__MESH_TEXT], second[FSDP__MESH_TEXT];
+
+    return FSDP_FAIL(FSDP_INVALID, "cannot combine mesh %s with mesh %s: %s", fsdp__mesh_text(a, first),
+                     fsdp__mesh_text(b, second), why);
+}
+
+/* Adds the dimensions of a part, where they are in the whole. */
+static int add_dims(const fsdp_mesh *part, joined_dim *dims, int count)
+{
+    int place = -1;
+
+    for (int d = 0; d < part->ndim; d++) {
+        const fsdp__mesh_axes *axes = &part->axes[d];
+        int at = count++;
+
+        place = axes->count > 0 ? axes->axes[0] : place;
+        for (; at > 0 && dims[at - 1].place > place; at--)
+            dims[at] = dims[at - 1];
+        dims[at] = (joined_dim){axes, part->names[d], place};
+    }
+    return count;
+}
+
+static bool meet(const joined_dim *dims, int count)
+{
+    bool seen[FSDP_MAX_MESH_DIMS] = {false};
+
+    for (int d = 0; d < count; d++)
+        for (int a = 0; a < dims[d].axes->count; a++) {
+            if (seen[dims[d].axes->axes[a]])
+                return true;
+            seen[dims[d].axes->axes[a]] = true;
+        }
+    return false;
+}
+
+fsdp_status fsdp__mesh_join(fsdp_mesh *a, fsdp_mesh *b, fsdp_mesh **out)
+{
+    fsdp_mesh *whole = a->is_part ? a->held : a;
+    joined_dim dims[2 * FSDP_MAX_MESH_DIMS];
+    const char *own[FSDP_MAX_MESH_DIMS][FSDP_MAX_MESH_DIMS], *names[FSDP_MAX_MESH_DIMS];
+    fsdp__mesh_names parts[FSDP_MAX_MESH_DIMS];
+    int count;
+
+    *out = NULL;
+    if (whole != (b->is_part ? b->held : b))
+        return cannot_join(a, b, "they are parts of two meshes: slice both from one (fsdp_mesh_slice)");
+    count = add_dims(b, dims, add_dims(a, dims, 0));
+    if (meet(dims, count))
+        return cannot_join(a, b, "they have a dimension in common");
+    if (count > FSDP_MAX_MESH_DIMS)
+        return cannot_join(a, b, "they have more dimensions than a mesh can have");
+    for (int d = 0; d < count; d++) {
+        for (int i = 0; i < dims[d].axes->count; i++)
+            own[d][i] = whole->names[dims[d].axes->axes[i]];
+        parts[d] = (fsdp__mesh_names){dims[d].axes->count, own[d]};
+        names[d] = dims[d].name;
+    }
+    return fsdp__mesh_part(whole, "combine two meshes", count, parts, names, out);
+}
+
 /* ---- one dimension into several ---- */
 
 static fsdp_status check_cut(const fsdp_mesh *mesh, int dim, int count, const int64_t *sizes)

@@ -239,3 +239,47 @@ TEST(parts_survive_every_failed_allocation)
         fsdp_context_free(context);
     }
 }
+
+/* ---- two parts together ---- */
+
+/* 2 x 2 x 2: pp, dp, tp. */
+static void check_join(fsdp_context *context, void *arg)
+{
+    static const int64_t shape[] = {2, 2, 2};
+    const char *const pp_dp[] = {"pp", "dp"}, *const tp_name[] = {"tp"};
+    fsdp_mesh *mesh = NULL, *other = NULL, *dp = NULL, *tp = NULL, *tp2 = NULL, *flat = NULL, *joint = NULL;
+
+    (void)arg;
+    CHECK_OK(fsdp_mesh_create(context, 3, shape, names, &mesh));
+    CHECK_OK(fsdp_mesh_create(context, 3, shape, names, &other));
+    CHECK_OK(fsdp_mesh_slice(mesh, 2, pp_dp, &dp));
+    CHECK_OK(fsdp_mesh_slice(mesh, 1, tp_name, &tp));
+    CHECK_OK(fsdp_mesh_slice(other, 1, tp_name, &tp2));
+    CHECK_OK(fsdp__mesh_join(tp, dp, &joint));
+    CHECK(fsdp_mesh_equal(joint, mesh));
+    fsdp_mesh_unref(joint);
+    CHECK_OK(fsdp_mesh_flatten(mesh, 2, pp_dp, "shards", &flat));
+    CHECK_OK(fsdp__mesh_join(flat, tp, &joint));
+    CHECK_EQ(fsdp_mesh_ndim(joint), 2);
+    CHECK_STRING(fsdp_mesh_dim_name(joint, 0), "shards");
+    CHECK_EQ(fsdp_mesh_size(joint, 0), 4);
+    CHECK(fsdp_mesh_process_group(joint, 0) == fsdp_mesh_process_group(flat, 0));
+    CHECK(fsdp_mesh_process_group(joint, 1) == fsdp_mesh_process_group(mesh, 2));
+    fsdp_mesh_unref(joint);
+    CHECK_ERROR(fsdp__mesh_join(dp, tp2, &joint), FSDP_INVALID,
+                "cannot combine mesh (pp=2, dp=2) with mesh (tp=2): they are parts of two meshes");
+    CHECK_NULL(joint);
+    CHECK_ERROR(fsdp__mesh_join(mesh, tp, &joint), FSDP_INVALID,
+                "cannot combine mesh (pp=2, dp=2, tp=2) with mesh (tp=2): they have a dimension in common");
+    fsdp_mesh_unref(mesh);
+    fsdp_mesh_unref(other);
+    fsdp_mesh_unref(dp);
+    fsdp_mesh_unref(tp);
+    fsdp_mesh_unref(tp2);
+    fsdp_mesh_unref(flat);
+}
+
+TEST(two_parts_of_one_mesh_make_a_third)
+{
+    test_run_ranks(8, check_join, NULL);
+}
