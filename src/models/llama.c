@@ -197,9 +197,11 @@ static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tenso
     x.k = normalised(m->k_norm, !m->norm_whole, x.k);
     if (m->has_rope) {
         fsdp_tensor *frequencies = frequencies_of(m->positions, m->local, first + T, positions);
+        fsdp_tensor *both[] = {x.q, x.k};
 
-        x.q = fsdp__op_rope(x.q, frequencies, positions, first, m->rope_scale, x.joined);
-        x.k = fsdp__op_rope(x.k, frequencies, positions, first, m->rope_scale, x.joined);
+        FSDP_TRY(fsdp__op_rope(2, both, frequencies, positions, first, m->rope_scale, x.joined));
+        x.q = both[0];
+        x.k = both[1];
     }
     FSDP_TRY(fsdp__kv_layer_extend(cached, &x.k, &x.v));
     y = fsdp_attention(x.q, x.k, x.v, &options);

@@ -73,10 +73,11 @@ bool fsdp__linear_group_joins(const fsdp_tensor *x, int count, fsdp_tensor *cons
 /* Returns how many tokens the longest document of such positions (batch,time) has; 0: they cannot be read. On a device
  * without bytes it is taken to be a whole row. Blocks as the check does. */
 int64_t fsdp__op_longest_document(const fsdp_tensor *positions);
-/* Computes what fsdp_rope and, where `positions` is not NULL, fsdp_rope_at do. What rotates is multiplied by `scale`,
- * too. With `over` the result is written over x where it can be: nobody else may need x. */
-fsdp_tensor *fsdp__op_rope(fsdp_tensor *x, fsdp_tensor *frequencies, fsdp_tensor *positions, int64_t position0,
-                           float scale, bool over);
+/* Replaces each of x, one tensor or queries and keys of the same tokens, by what fsdp_rope and, where `positions` is
+ * not NULL, fsdp_rope_at make of it. What rotates is multiplied by `scale`, too. With `over` the results are written
+ * over x where they can be: nobody else may need x. A NULL in x is somebody's failure, which has a last error. */
+fsdp_status fsdp__op_rope(int count, fsdp_tensor **x, fsdp_tensor *frequencies, fsdp_tensor *positions,
+                          int64_t position0, float scale, bool over);
 
 /* ---- matrix products (gemm.c) ---- */
 

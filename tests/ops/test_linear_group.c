@@ -35,7 +35,7 @@ typedef struct outcome {
     const variant *v;
     bool apart; /* a hook on a projection has it called by itself */
     bool dry;
-    counts products;
+    counts products, ropes;
     int64_t peak; /* bytes */
     float loss;
     int64_t count, numel[PARAMETERS];
@@ -126,9 +126,9 @@ static fsdp_module *build(fsdp_context *context, const outcome *o, fsdp_adapter 
     return model;
 }
 
-static fsdp_status count_products(void *arg, fsdp__probe_event *event)
+static fsdp_status count_launches(void *arg, fsdp__probe_event *event)
 {
-    *(int *)arg += event->kind == FSDP__KERNEL_MATMUL;
+    ((int *)arg)[event->kind]++;
     return FSDP_OK;
 }
 
@@ -167,21 +167,23 @@ static void take(fsdp_context *context, outcome *o)
     fsdp_module *model = build(context, o, &adapter);
     fsdp_memory_stats memory;
     fsdp__subscriber *subscriber;
-    int products = 0;
+    int launches[FSDP__KERNELS];
     double loss;
 
     subscriber = CHECK_PTR(
-        fsdp__context_subscribe(context, FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), count_products, &products));
+        fsdp__context_subscribe(context, FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), count_launches, launches));
     fsdp_device_reset_peak(device_of(context, o));
     for (int step = 0; step < 2; step++) {
         fsdp_tensor *out;
 
         CHECK_OK(fsdp_scope_begin(context));
-        products = 0;
+        memset(launches, 0, sizeof launches);
         out = CHECK_PTR(fsdp_call(model, ids(context, o, 5 + step), ids(context, o, 3)));
-        o->products.forward = products;
+        o->products.forward = launches[FSDP__KERNEL_MATMUL];
+        o->ropes.forward = launches[FSDP__KERNEL_ROPE];
         CHECK_OK(fsdp_backward(out));
-        o->products.backward = products - o->products.forward;
+        o->products.backward = launches[FSDP__KERNEL_MATMUL] - o->products.forward;
+        o->ropes.backward = launches[FSDP__KERNEL_ROPE] - o->ropes.forward;
         CHECK_OK(fsdp_tensor_item(out, &loss));
         o->loss = (float)loss;
         fsdp_scope_end(context, NULL);
@@ -227,6 +229,16 @@ static void check_counts(const char *what, const outcome *o, counts expected)
                   o->products.backward, expected.forward, expected.backward);
 }
 
+/* q and k of a block are rotated by one launch where they lie side by side, forward and back, and again where the block
+ * runs again. With an adapter the first block's q needs no gradient. */
+static void check_ropes(const outcome *o, bool joined)
+{
+    int launches = LAYERS * (joined ? 1 : 2);
+
+    CHECK_EQ(o->ropes.forward, launches);
+    CHECK_EQ(o->ropes.backward, launches * (o->v->recompute ? 2 : 1) - (o->v->adapted ? 1 : 0));
+}
+
 /* Where the ranks do not divide the rows of a weight there is room between it and the next. */
 static void compare(fsdp_context *context, void *arg)
 {
@@ -239,6 +251,8 @@ static void compare(fsdp_context *context, void *arg)
     check_close(&joined, &apart, !joins_here);
     check_counts("as they are", &joined, joins_here ? v->joined : v->apart);
     check_counts("with hooks", &apart, v->apart);
+    check_ropes(&joined, joins_here && v->architecture != FSDP_QWEN3 && !v->adapted);
+    check_ropes(&apart, false);
     /* A recomputation does not rotate in place: a block has q and k twice while it runs again. */
     CHECK(joined.peak <= apart.peak + (v->recompute ? 2 * 6 * (4 + 2) * 8 * (int64_t)sizeof(float) : 0));
     forget(&joined);
