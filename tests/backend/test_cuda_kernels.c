@@ -53,7 +53,7 @@ FSDP__KERNEL_MAP(CASE)
 /* ---- more spans or ranks than a launch takes, and dtypes that the oracle does not draw ---- */
 
 enum {
-    MANY = 300, /* spans: several launches */
+    MANY = 1200, /* spans: several launches */
     MANY_RANKS = 1000,
     MOST_NUMEL = 40
 };

@@ -216,7 +216,7 @@ void fake_stream_hold(void *stream, const atomic_int *open)
 
 enum {
     SHARED_BYTES = 48 << 10, /* of a kernel that has not asked for more */
-    ARGUMENT_BYTES = 4096,
+    ARGUMENT_BYTES = 32764,  /* of CUDA 12.1 and later, for GPUs of 7.0 and later */
     THREADS_MOST = 1024,
     GRID_MOST = 65535, /* in y and z */
     KERNELS = 1024

@@ -70,11 +70,13 @@ struct just {
 
 /* Issues `kernel` on the stream: grid blocks of `block` threads, with `shared` bytes of dynamic shared memory
  * (SHARED_BYTES). An empty grid is no launch. The arguments are copied; tables that the kernel reads go by value, as a
- * struct of at most 4,000 bytes. */
+ * struct; all arguments together take at most 32,764 bytes. */
 template <class... Parameters>
 static fsdp_status launch(fsdp_stream *stream, const char *name, void (*kernel)(Parameters...), dim3 grid,
                           unsigned block, size_t shared, typename just<Parameters>::type... args)
 {
+    static_assert((0 + ... + sizeof(typename just<Parameters>::type)) <= 32700, "a launch has too many arguments");
+
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return FSDP_OK;
 #ifdef FSDP_CUDASH

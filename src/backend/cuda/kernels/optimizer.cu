@@ -117,7 +117,7 @@ DEVICE void copy_chunk(const fsdp__optimizer_span &s, fsdp_dtype dtype, chunk c)
 }
 
 template <class P, class G>
-static __global__ void adam_step(const __grid_constant__ span_list<fsdp__optimizer_span> list, const adam_plan p)
+static __global__ void adam_step(const __grid_constant__ long_list<fsdp__optimizer_span> list, const adam_plan p)
 {
     const int N = pack_of<float, P>::length;
     chunk c = chunk_of_block(list);
@@ -157,7 +157,7 @@ static __global__ void adam_step(const __grid_constant__ span_list<fsdp__optimiz
 template <class P>
 static fsdp_status adam_of(fsdp_stream *stream, const fsdp__adam_args *k)
 {
-    span_lists<fsdp__optimizer_span> lists = lists_of(k->spans, k->count);
+    long_lists<fsdp__optimizer_span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
     adam_plan plan = plan_of(k);
 
     plan.copy_dtype = k->copy_dtype;
@@ -188,7 +188,7 @@ struct sgd_plan {
 
 /* Without a buffer the momentum is 0. */
 template <class P, class G>
-static __global__ void sgd_step(const __grid_constant__ span_list<fsdp__optimizer_span> list, const sgd_plan p)
+static __global__ void sgd_step(const __grid_constant__ long_list<fsdp__optimizer_span> list, const sgd_plan p)
 {
     const int N = pack_of<float, P>::length;
     chunk c = chunk_of_block(list);
@@ -226,7 +226,7 @@ static __global__ void sgd_step(const __grid_constant__ span_list<fsdp__optimize
 template <class P>
 static fsdp_status sgd_of(fsdp_stream *stream, const fsdp__sgd_args *k)
 {
-    span_lists<fsdp__optimizer_span> lists = lists_of(k->spans, k->count);
+    long_lists<fsdp__optimizer_span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
     sgd_plan plan = {{k->verdict, k->grad_scale, k->behind},
                      (float)k->weight_decay,
                      (float)k->lr,
@@ -261,7 +261,7 @@ struct lion_plan {
 };
 
 template <class P, class G>
-static __global__ void lion_step(const __grid_constant__ span_list<fsdp__optimizer_span> list, const lion_plan p)
+static __global__ void lion_step(const __grid_constant__ long_list<fsdp__optimizer_span> list, const lion_plan p)
 {
     const int N = pack_of<float, P>::length;
     chunk c = chunk_of_block(list);
@@ -295,7 +295,7 @@ static __global__ void lion_step(const __grid_constant__ span_list<fsdp__optimiz
 template <class P>
 static fsdp_status lion_of(fsdp_stream *stream, const fsdp__lion_args *k)
 {
-    span_lists<fsdp__optimizer_span> lists = lists_of(k->spans, k->count);
+    long_lists<fsdp__optimizer_span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
     lion_plan plan = {{k->verdict, k->grad_scale, false},
                       (float)k->lr,
                       (float)(1.0 - k->beta1),
@@ -323,7 +323,7 @@ ENTRY(lion)
 /* ---- averages ---- */
 
 template <class D, class S>
-static __global__ void lerp(const __grid_constant__ span_list<fsdp__span> list, const fsdp__verdict *verdict,
+static __global__ void lerp(const __grid_constant__ long_list<fsdp__span> list, const fsdp__verdict *verdict,
                             float weight, float scale)
 {
     const int N = pack_of<D, S>::length;
@@ -348,7 +348,7 @@ static __global__ void lerp(const __grid_constant__ span_list<fsdp__span> list, 
 template <class D>
 static fsdp_status lerp_to(fsdp_stream *stream, const fsdp__lerp_spans_args *k)
 {
-    span_lists<fsdp__span> lists = lists_of(k->spans, k->count);
+    long_lists<fsdp__span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
 
     while (next_list(&lists)) {
 #define LERP(S) \
@@ -404,11 +404,13 @@ DEVICE void store_block(const float *map, const float *x, int n, uint8_t *codes,
 }
 
 template <class P, class G>
-static __global__ void byte_adam_step(const fsdp__byte_span s, const adam_plan p)
+static __global__ void byte_adam_step(const __grid_constant__ long_list<fsdp__byte_span> list, const adam_plan p)
 {
     __shared__ float first[FSDP__BYTE_CODES], second[FSDP__BYTE_CODES];
-    int64_t in_row = (s.cols + FSDP__BYTE_BLOCK - 1) / FSDP__BYTE_BLOCK;
-    int64_t block = (int64_t)blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP;
+    int span;
+    int64_t block = number_of_chunk(list, &span) * BYTE_ROWS + threadIdx.x / WARP;
+    const fsdp__byte_span &s = list.spans[span];
+    int64_t in_row = blocks_in_row(s);
     int64_t column = block % in_row * FSDP__BYTE_BLOCK, at = block / in_row * s.cols + column;
     int n = s.cols - column < FSDP__BYTE_BLOCK ? (int)(s.cols - column) : (int)FSDP__BYTE_BLOCK;
     const adam_corrections corrections = corrections_at(p);
@@ -446,16 +448,11 @@ static __global__ void byte_adam_step(const fsdp__byte_span s, const adam_plan p
 template <class P>
 static fsdp_status byte_adam_of(fsdp_stream *stream, const fsdp__byte_adam_args *k)
 {
+    long_lists<fsdp__byte_span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
     adam_plan plan = plan_of(k);
 
-    for (int64_t i = 0; i < k->count; i++) {
-        const fsdp__byte_span *s = &k->spans[i];
-        int64_t warps = s->rows * ((s->cols + FSDP__BYTE_BLOCK - 1) / FSDP__BYTE_BLOCK);
-        int64_t blocks = (warps + BLOCK / WARP - 1) / (BLOCK / WARP);
-
-        if (blocks == 0)
-            continue;
-#define STEP(G) FSDP_TRY(launch(stream, "byte_adam", byte_adam_step<P, G>, (unsigned)blocks, BLOCK, 0, *s, plan))
+    while (next_list(&lists)) {
+#define STEP(G) FSDP_TRY(launch(stream, "byte_adam", byte_adam_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan))
         EACH_FLOAT(k->grad_dtype, STEP)
 #undef STEP
     }

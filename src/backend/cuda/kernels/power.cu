@@ -58,7 +58,7 @@ DEVICE bool has_no_digits(double largest, fsdp__digit_sum *sum)
 
 /* Each block cuts the powers of its chunk into digits at the same places. */
 template <class T, int P>
-static __global__ void sum_powers(const __grid_constant__ span_list<fsdp__span> list, double p, fsdp__digit_sum *sum)
+static __global__ void sum_powers(const __grid_constant__ long_list<fsdp__span> list, double p, fsdp__digit_sum *sum)
 {
     const int N = pack_of<T, T>::length, RUNS = CHUNK / (N * BLOCK); /* of a thread */
     const double place = 1 << FSDP__DIGIT_SUM_BITS;
@@ -107,7 +107,7 @@ static __global__ void sum_powers(const __grid_constant__ span_list<fsdp__span> 
 
 /* The bits of doubles that are not negative have their order, with those of a NaN as the largest. */
 template <class T>
-static __global__ void find_largest(const __grid_constant__ span_list<fsdp__span> list, double *largest)
+static __global__ void find_largest(const __grid_constant__ long_list<fsdp__span> list, double *largest)
 {
     chunk c = chunk_of_block(list);
     unsigned bits = chunk_largest((const T *)list.spans[c.span].src, c);
@@ -122,7 +122,7 @@ static __global__ void find_largest(const __grid_constant__ span_list<fsdp__span
 }
 
 template <class T>
-static fsdp_status sum_list(fsdp_stream *stream, const fsdp__power_sum_args *k, const span_lists<fsdp__span> &lists)
+static fsdp_status sum_list(fsdp_stream *stream, const fsdp__power_sum_args *k, const long_lists<fsdp__span> &lists)
 {
     const char *name = "power_sum";
 
@@ -138,7 +138,7 @@ static fsdp_status sum_list(fsdp_stream *stream, const fsdp__power_sum_args *k, 
 ENTRY(power_sum)
 {
     const fsdp__power_sum_args *k = (const fsdp__power_sum_args *)args;
-    span_lists<fsdp__span> lists = lists_of(k->spans, k->count);
+    long_lists<fsdp__span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
 
     if (isinf(k->p))
         FSDP_TRY(fsdp__cuda_set_bytes(stream, k->largest, 0, sizeof *k->largest));

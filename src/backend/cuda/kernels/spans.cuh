@@ -7,8 +7,10 @@
 #include "backend/cuda/kernels/pack.cuh"
 
 enum {
-    CHUNK = 8192, /* elements; a multiple of FSDP__CODE_BLOCK */
-    SPAN_LIST_BYTES = 3900
+    CHUNK = 8192,             /* elements; a multiple of FSDP__CODE_BLOCK */
+    BYTE_ROWS = BLOCK / WARP, /* blocks of a byte span (FSDP__BYTE_BLOCK) that are one chunk: a warp has each */
+    SPAN_LIST_BYTES = 3900,   /* of a short list */
+    LONG_LIST_BYTES = 32400   /* of one that takes all arguments of a launch: it costs more to issue */
 };
 
 HOST_DEVICE int64_t numel_of(const fsdp__span &s)
@@ -26,29 +28,54 @@ HOST_DEVICE int64_t numel_of(const fsdp__coded_span &s)
     return s.runs * s.run;
 }
 
+/* Returns how many chunks a span is cut into. */
 template <class Span>
+HOST_DEVICE int64_t chunks_of(const Span &s)
+{
+    return (numel_of(s) + CHUNK - 1) / CHUNK;
+}
+
+/* The blocks of a byte span, row after row. */
+HOST_DEVICE int64_t blocks_in_row(const fsdp__byte_span &s)
+{
+    return (s.cols + FSDP__BYTE_BLOCK - 1) / FSDP__BYTE_BLOCK;
+}
+
+HOST_DEVICE int64_t chunks_of(const fsdp__byte_span &s)
+{
+    return (s.rows * blocks_in_row(s) + BYTE_ROWS - 1) / BYTE_ROWS;
+}
+
+template <class Span, int BYTES = SPAN_LIST_BYTES>
 struct span_list {
     enum {
-        MOST = SPAN_LIST_BYTES / (sizeof(Span) + sizeof(unsigned))
+        MOST = BYTES / (sizeof(Span) + sizeof(unsigned))
     };
     Span spans[MOST];
     unsigned chunks[MOST]; /* of this span and all before it */
     int count;
 };
 
-/* What is left of a table, and the list that was taken from it last. */
+/* For kernels of which a step has few: 500 spans and more are one launch. */
 template <class Span>
+using long_list = span_list<Span, LONG_LIST_BYTES>;
+
+/* What is left of a table, and the list that was taken from it last. */
+template <class Span, int BYTES = SPAN_LIST_BYTES>
 struct span_lists {
     const Span *spans;
     int64_t count;
-    span_list<Span> list;
+    span_list<Span, BYTES> list;
     unsigned blocks; /* chunks of the list */
 };
 
 template <class Span>
-static inline span_lists<Span> lists_of(const Span *spans, int64_t count)
+using long_lists = span_lists<Span, LONG_LIST_BYTES>;
+
+template <int BYTES = SPAN_LIST_BYTES, class Span>
+static inline span_lists<Span, BYTES> lists_of(const Span *spans, int64_t count)
 {
-    span_lists<Span> lists;
+    span_lists<Span, BYTES> lists;
 
     memset(&lists, 0, sizeof lists);
     lists.spans = spans;
@@ -57,15 +84,15 @@ static inline span_lists<Span> lists_of(const Span *spans, int64_t count)
 }
 
 /* Takes the next list; returns false if there is none. Empty spans are in the lists, and have no chunk. */
-template <class Span>
-static inline bool next_list(span_lists<Span> *lists)
+template <class Span, int BYTES>
+static inline bool next_list(span_lists<Span, BYTES> *lists)
 {
-    span_list<Span> *list = &lists->list;
+    span_list<Span, BYTES> *list = &lists->list;
 
     lists->blocks = 0;
     list->count = 0;
     for (; lists->count > 0 && list->count < list->MOST; lists->count--) {
-        int64_t chunks = (numel_of(*lists->spans) + CHUNK - 1) / CHUNK;
+        int64_t chunks = chunks_of(*lists->spans);
 
         if (lists->blocks + chunks > 0x7fffffff)
             break;
@@ -82,12 +109,11 @@ struct chunk {
     int64_t begin, end;
 };
 
-/* Finds the block's chunk. */
-template <class Span>
-DEVICE chunk chunk_of_block(const span_list<Span> &list)
+/* Finds the span that the block's chunk is of. Returns the chunk's number in it. */
+template <class Span, int BYTES>
+DEVICE int64_t number_of_chunk(const span_list<Span, BYTES> &list, int *span)
 {
     int low = 0, high = list.count - 1;
-    chunk c;
 
     while (low < high) {
         int middle = (low + high) / 2;
@@ -97,9 +123,18 @@ DEVICE chunk chunk_of_block(const span_list<Span> &list)
         else
             low = middle + 1;
     }
-    c.span = low;
-    c.begin = (int64_t)(blockIdx.x - (low > 0 ? list.chunks[low - 1] : 0)) * CHUNK;
-    c.end = c.begin + CHUNK < numel_of(list.spans[low]) ? c.begin + CHUNK : numel_of(list.spans[low]);
+    *span = low;
+    return blockIdx.x - (low > 0 ? list.chunks[low - 1] : 0);
+}
+
+/* Finds the block's chunk. */
+template <class Span, int BYTES>
+DEVICE chunk chunk_of_block(const span_list<Span, BYTES> &list)
+{
+    chunk c;
+
+    c.begin = number_of_chunk(list, &c.span) * CHUNK;
+    c.end = c.begin + CHUNK < numel_of(list.spans[c.span]) ? c.begin + CHUNK : numel_of(list.spans[c.span]);
     return c;
 }
 
