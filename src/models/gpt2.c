@@ -28,16 +28,23 @@ static fsdp_init residual_init(const fsdp_model_config *config)
 typedef struct attention {
     fsdp_module base;
     fsdp_module *c_attn, *c_proj, *attn_dropout, *resid_dropout;
-    int64_t heads;
+    int64_t head_dim;
 } attention;
+
+/* Returns how many heads qkv (B,T,3C) has: if c_attn is cut by heads, this rank's. */
+static int64_t heads_of(const attention *m, const fsdp_tensor *qkv)
+{
+    return fsdp_tensor_size(qkv, 2) / 3 / m->head_dim;
+}
 
 /* Maps qkv (B,T,3C) to (B,T,C), after the tokens of `cached`. */
 static fsdp_tensor *attend_cached(const attention *m, fsdp__kv_layer *cached, fsdp_tensor *qkv)
 {
     int64_t B = fsdp_tensor_size(qkv, 0), T = fsdp_tensor_size(qkv, 1), C = fsdp_tensor_size(qkv, 2) / 3;
-    fsdp_tensor *heads = fsdp_reshape(qkv, FSDP_SHAPE(B, T, 3 * m->heads, C / m->heads));
-    fsdp_tensor *q = fsdp_slice(heads, 2, 0, m->heads), *k = fsdp_slice(heads, 2, m->heads, m->heads);
-    fsdp_tensor *v = fsdp_slice(heads, 2, 2 * m->heads, m->heads);
+    int64_t count = heads_of(m, qkv);
+    fsdp_tensor *heads = fsdp_reshape(qkv, FSDP_SHAPE(B, T, 3 * count, m->head_dim));
+    fsdp_tensor *q = fsdp_slice(heads, 2, 0, count), *k = fsdp_slice(heads, 2, count, count);
+    fsdp_tensor *v = fsdp_slice(heads, 2, 2 * count, count);
 
     if (fsdp__kv_layer_extend(cached, &k, &v) != FSDP_OK)
         return NULL;
@@ -55,7 +62,8 @@ static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tenso
     (void)output_count;
     if (!qkv)
         return fsdp_last_status();
-    y = cached ? attend_cached(m, cached, qkv) : fsdp_attention_packed(qkv, m->heads, m->heads, &options);
+    y = cached ? attend_cached(m, cached, qkv)
+               : fsdp_attention_packed(qkv, heads_of(m, qkv), heads_of(m, qkv), &options);
     outputs[0] = fsdp_call(m->resid_dropout, fsdp_call(m->c_proj, y));
     return FSDP_OK;
 }
@@ -68,7 +76,7 @@ static fsdp_status build_attention(attention *m, const fsdp__model_plan *plan, i
     fsdp_init matrix = normal(config->init_std), residual = residual_init(config);
     int64_t dim = config->dim;
 
-    m->heads = config->n_heads;
+    m->head_dim = config->head_dim;
     FSDP_TRY(fsdp__add_part(&m->base, "c_attn", fsdp_conv1d_create(plan->context, plan->device, dim, 3 * dim, &matrix),
                             &m->c_attn));
     FSDP_TRY(fsdp__add_part(&m->base, "c_proj", fsdp_conv1d_create(plan->context, plan->device, dim, dim, &residual),

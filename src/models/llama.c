@@ -135,7 +135,7 @@ typedef struct attention {
     fsdp_module *q_proj, *k_proj, *v_proj, *qkv_proj, *o_proj; /* either the first three, or qkv_proj */
     fsdp_module *q_norm, *k_norm;                              /* NULL: none */
     rotary *positions;                                         /* the body's; holds a reference */
-    int64_t heads, kv_heads, head_dim;
+    int64_t heads, kv_heads, head_dim;                         /* of the whole layer: projections may be cut by heads */
     bool local, has_rope, norm_whole;
     float rope_scale; /* of the part that rotates */
     fsdp_attention_options options;
@@ -152,8 +152,14 @@ static fsdp_tensor *normalised(fsdp_module *norm, bool now, fsdp_tensor *x)
     return norm && now ? fsdp_call(norm, x) : x;
 }
 
+/* Views x (B,T,heads*D) as heads, as many as it has: of projections that are cut, this rank's. */
+static fsdp_tensor *by_heads(fsdp_tensor *x, int64_t head_dim)
+{
+    return x ? fsdp_reshape(x, FSDP_SHAPE(x->shape[0], x->shape[1], x->shape[2] / head_dim, head_dim)) : NULL;
+}
+
 /* Projects x (B,T,C) by three projections. */
-static qkv project(attention *m, fsdp_tensor *x, int64_t batch, int64_t time)
+static qkv project(attention *m, fsdp_tensor *x)
 {
     fsdp_module *const projections[] = {m->q_proj, m->k_proj, m->v_proj};
     fsdp_tensor *parts[3];
@@ -162,21 +168,17 @@ static qkv project(attention *m, fsdp_tensor *x, int64_t batch, int64_t time)
     fsdp_tensor *k = normalised(m->k_norm, m->norm_whole, joined ? parts[1] : fsdp_call(m->k_proj, x));
     fsdp_tensor *v = joined ? parts[2] : fsdp_call(m->v_proj, x);
 
-    return (qkv){.q = fsdp_reshape(q, FSDP_SHAPE(batch, time, m->heads, m->head_dim)),
-                 .k = fsdp_reshape(k, FSDP_SHAPE(batch, time, m->kv_heads, m->head_dim)),
-                 .v = fsdp_reshape(v, FSDP_SHAPE(batch, time, m->kv_heads, m->head_dim)),
-                 .joined = joined};
+    return (qkv){
+        .q = by_heads(q, m->head_dim), .k = by_heads(k, m->head_dim), .v = by_heads(v, m->head_dim), .joined = joined};
 }
 
 /* Does the same by one. */
-static qkv project_fused(attention *m, fsdp_tensor *x, int64_t batch, int64_t time)
+static qkv project_fused(attention *m, fsdp_tensor *x)
 {
-    int64_t sizes[] = {m->heads, m->kv_heads, m->kv_heads};
-    fsdp_tensor *all =
-        fsdp_reshape(fsdp_call(m->qkv_proj, x), FSDP_SHAPE(batch, time, m->heads + 2 * m->kv_heads, m->head_dim));
-    fsdp_tensor *parts[3] = {NULL};
+    fsdp_tensor *all = by_heads(fsdp_call(m->qkv_proj, x), m->head_dim), *parts[3] = {NULL};
+    int64_t kv = all ? all->shape[2] * m->kv_heads / (m->heads + 2 * m->kv_heads) : 0;
 
-    (void)fsdp_split(all, 2, 3, sizes, parts);
+    (void)fsdp_split(all, 2, 3, (const int64_t[]){all ? all->shape[2] - 2 * kv : 0, kv, kv}, parts);
     return (qkv){.q = parts[0], .k = parts[1], .v = parts[2]};
 }
 
@@ -185,9 +187,8 @@ static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tenso
                                      fsdp_tensor **outputs, int output_count)
 {
     attention *m = (attention *)self;
-    int64_t B = fsdp_tensor_size(inputs[0], 0), T = fsdp_tensor_size(inputs[0], 1);
-    int64_t first = fsdp__kv_layer_position(cached);
-    qkv x = m->qkv_proj ? project_fused(m, inputs[0], B, T) : project(m, inputs[0], B, T);
+    int64_t T = fsdp_tensor_size(inputs[0], 1), first = fsdp__kv_layer_position(cached);
+    qkv x = m->qkv_proj ? project_fused(m, inputs[0]) : project(m, inputs[0]);
     fsdp_tensor *positions = fsdp__positions_of(inputs, count), *y;
     fsdp_attention_options options = m->options;
 
@@ -205,7 +206,7 @@ static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tenso
     }
     FSDP_TRY(fsdp__kv_layer_extend(cached, &x.k, &x.v));
     y = fsdp_attention(x.q, x.k, x.v, &options);
-    outputs[0] = fsdp_call(m->o_proj, fsdp_reshape(y, FSDP_SHAPE(B, T, m->heads * m->head_dim)));
+    outputs[0] = fsdp_call(m->o_proj, fsdp_flatten(y, 2, 3));
     return FSDP_OK;
 }
 

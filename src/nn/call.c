@@ -36,13 +36,21 @@ static void fail(fsdp_module *module, fsdp_status status, int64_t began, int64_t
 
 /* ---- before the first call ---- */
 
-/* Returns the hooks of the module that bring ranks together. */
-static const fsdp__module_hooks *agreeing(const fsdp_module *module)
+/* Returns whether hooks of the module bring ranks together. */
+static bool agrees(const fsdp_module *module)
 {
     for (int64_t i = 0; i < module->parts->hook_count; i++)
         if (module->parts->hooks[i].agree)
-            return &module->parts->hooks[i];
-    return NULL;
+            return true;
+    return false;
+}
+
+static fsdp_status agree(fsdp_module *module, fsdp_status mine)
+{
+    for (int64_t i = 0; i < module->parts->hook_count; i++)
+        if (module->parts->hooks[i].agree)
+            mine = module->parts->hooks[i].agree(module->parts->hooks[i].arg, module, mine);
+    return mine;
 }
 
 /* Checks that all parameters have values, and names those that have none. With `whole` it checks only those that lie on
@@ -72,14 +80,14 @@ static void set_ready(fsdp_module *module, bool all)
 {
     module->parts->ready = true;
     for (int64_t i = 0; i < module->parts->child_count; i++)
-        if (all || !agreeing(module->parts->children[i].module))
+        if (all || !agrees(module->parts->children[i].module))
             set_ready(module->parts->children[i].module, all);
 }
 
 /* Checks all parameters below the module that is called first: the outermost. */
 fsdp_status fsdp__module_need_ready(fsdp_module *module, fsdp_tensor *const *inputs, int count)
 {
-    const fsdp__module_hooks *hooks = agreeing(module);
+    bool together = agrees(module);
     fsdp_parameters parameters;
     fsdp_status status;
 
@@ -87,11 +95,11 @@ fsdp_status fsdp__module_need_ready(fsdp_module *module, fsdp_tensor *const *inp
         return FSDP_OK;
     status = fsdp_module_parameters(module, &parameters);
     if (status == FSDP_OK) {
-        status = check_values(&parameters, !hooks);
+        status = check_values(&parameters, !together);
         fsdp_parameters_release(&parameters);
     }
-    FSDP_TRY(hooks ? hooks->agree(hooks->arg, module, status) : status);
-    set_ready(module, hooks != NULL);
+    FSDP_TRY(agree(module, status));
+    set_ready(module, together);
     return FSDP_OK;
 }
 
@@ -210,8 +218,8 @@ fsdp_tensor *fsdp_module_call(fsdp_module *module, fsdp_tensor *const *inputs, i
 
     if (check_callable(module, count) != FSDP_OK)
         return NULL;
-    (void)invoke(module, (fsdp__forward){module->type->forward, module->type->forward_many, NULL, true}, inputs, count,
-                 &output, 1);
+    (void)invoke(module, (fsdp__forward){module->type->forward, module->type->forward_many, NULL, true, true}, inputs,
+                 count, &output, 1);
     return output;
 }
 
@@ -227,7 +235,7 @@ fsdp_status fsdp_module_call_many(fsdp_module *module, void *arg, fsdp_tensor *c
                          module->type->name);
     return invoke(module,
                   (fsdp__forward){module->type->forward_many ? NULL : module->type->forward, module->type->forward_many,
-                                  arg, false},
+                                  arg, false, true},
                   inputs, count, outputs, output_count);
 }
 

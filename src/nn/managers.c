@@ -18,12 +18,12 @@ fsdp_status fsdp__add_managers(void *arg, fsdp_module *module, const char *name)
     return FSDP_OK;
 }
 
-bool fsdp__is_managed(const fsdp__managers *managers, const fsdp_tensor *parameter)
+const fsdp__module_hooks *fsdp__manager_of(const fsdp__managers *managers, const fsdp_tensor *parameter)
 {
     for (int64_t i = 0; i < managers->count; i++)
         if (managers->hooks[i].manages(managers->hooks[i].arg, parameter))
-            return true;
-    return false;
+            return &managers->hooks[i];
+    return NULL;
 }
 
 fsdp_status fsdp__check_not_elsewhere(const fsdp_tensor *parameter, const char *what, const char *module,

@@ -13,6 +13,10 @@ typedef struct fsdp__module_hooks {
     void *arg;       /* what that layer keeps with the module: fsdp__module_hooks_arg gives it back */
     /* May replace inputs. */
     fsdp_status (*pre_forward)(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count);
+    /* Runs in place of the module's own forward (not of methods), inside the other hooks and inside recomputation, with
+     * the argument of the call. Of several hooks those added last are taken. */
+    fsdp_status (*forward)(void *arg, fsdp_module *module, void *call_arg, fsdp_tensor *const *inputs, int count,
+                           fsdp_tensor **outputs, int output_count);
     /* May replace outputs, some of which may be NULL. Runs only when the forward succeeded. */
     fsdp_status (*post_forward)(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
                                 fsdp_tensor **outputs, int output_count);
@@ -27,9 +31,10 @@ typedef struct fsdp__module_hooks {
      * failed before (`so_far`). */
     fsdp_status (*retype)(fsdp_module *root, fsdp_dtype dtype, fsdp_status so_far);
     /* Agrees with all ranks that share parameters of `module`, or of modules below it: an error on this rank (`mine`)
-     * becomes one on all of them. Called before the first forward of `module`. */
+     * becomes one on all of them. Called before the first forward of `module`, for each of its hooks in turn. */
     fsdp_status (*agree)(void *arg, fsdp_module *module, fsdp_status mine);
-    /* Returns whether the hook is responsible for the bytes, first values and dtype of `parameter`. */
+    /* Returns whether the hook is responsible for `parameter`: for its bytes and dtype, if it has `materialize` and
+     * `retype` (otherwise they are given as to plain ones), and for its first values. */
     bool (*manages)(void *arg, const fsdp_tensor *parameter);
     /* Returns what optimizers get instead of parameters below the module that are its parts (FSDP1's FlatParameter). */
     fsdp_tensor *(*flat_parameter)(void *arg, const fsdp_module *module);
@@ -100,6 +105,7 @@ typedef struct fsdp__forward {
     fsdp_module_function_many many;
     void *arg;
     bool needs_first; /* `many` must not leave the first output out */
+    bool own;         /* it is the module's forward, which a hook may replace, and no method */
 } fsdp__forward;
 /* Checks, before the first call, that all parameters have values; sharded modules check theirs when they are called
  * themselves. A call with a tensor without bytes asks for shapes alone. */

@@ -166,6 +166,70 @@ TEST(hooks_run_in_order_and_may_replace_inputs_and_output)
     end(context);
 }
 
+/* Notes the call, and gives the square of three times the input, or nothing. */
+static fsdp_status in_place(void *arg, fsdp_module *module, void *call_arg, fsdp_tensor *const *inputs, int count,
+                            fsdp_tensor **outputs, int output_count)
+{
+    const spy *s = arg;
+
+    (void)module, (void)call_arg;
+    CHECK(count == 1 && output_count == 1);
+    note(s, '=');
+    if (!s->fail_before)
+        outputs[0] = fsdp_square(fsdp_scale(inputs[0], 3));
+    return FSDP_OK;
+}
+
+static fsdp_tensor *doubled(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)self, (void)count;
+    return fsdp_scale(inputs[0], 2);
+}
+
+TEST(a_hook_may_run_in_place_of_the_forward_but_not_of_methods)
+{
+    char log[64] = "";
+    spy a = {.name = 'a', .log = log}, b = {.name = 'b', .log = log};
+    const fsdp__module_hooks hooks = {.arg = &b, .forward = in_place};
+    fsdp_context *context = begin();
+    fsdp_module *relu = fsdp_relu_create(context);
+    fsdp_tensor *x = make_floats(test_device(context), 1, (const float[]){-5}), *y;
+
+    spy_on(relu, &a);
+    CHECK_OK(fsdp__module_add_hooks(relu, &hooks));
+    CHECK_NEAR(first_of(CHECK_PTR(fsdp_call(relu, x))), 225, 0);
+    CHECK_STRING(log, "<a=b>a");
+    CHECK_OK(fsdp_module_call_many(relu, NULL, &x, 1, &y, 1));
+    CHECK_NEAR(first_of(y), 225, 0);
+    CHECK_NEAR(first_of(CHECK_PTR(fsdp_module_call_method(relu, doubled, &x, 1))), -10, 0);
+    CHECK_STRING(log, "<a=b>a<a=b>a<a>a");
+    b.fail_before = true;
+    fsdp_clear_error();
+    CHECK_NULL(fsdp_call(relu, x));
+    CHECK_CONTAINS(fsdp_last_error(), "the forward gave no output and no reason");
+    fsdp_module_unref(relu);
+    end(context);
+}
+
+TEST(a_hook_in_place_of_the_forward_is_recomputed)
+{
+    char log[64] = "";
+    spy b = {.name = 'b', .log = log};
+    const fsdp__module_hooks hooks = {.arg = &b, .forward = in_place};
+    fsdp_context *context = begin();
+    fsdp_module *relu = fsdp_relu_create(context);
+    fsdp_tensor *x = make_floats(test_device(context), 1, (const float[]){-5});
+
+    CHECK_OK(fsdp_tensor_set_requires_grad(x, true));
+    CHECK_OK(fsdp__module_add_hooks(relu, &hooks));
+    CHECK_OK(fsdp_module_set_recompute(relu, FSDP_RECOMPUTE_FULL));
+    CHECK_OK(fsdp_backward(fsdp_sum(CHECK_PTR(fsdp_call(relu, x)))));
+    CHECK_NEAR(first_of(fsdp_tensor_grad(x)), -90, 0);
+    CHECK_STRING(log, "=b=b");
+    fsdp_module_unref(relu);
+    end(context);
+}
+
 TEST(a_failure_undoes_what_hooks_began)
 {
     char log[64] = "";
