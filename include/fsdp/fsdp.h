@@ -101,6 +101,7 @@
 #include "fsdp/nn.h"
 #include "fsdp/ops.h"
 #include "fsdp/optim.h"
+#include "fsdp/parallel.h"
 #include "fsdp/replicate.h"
 #include "fsdp/shard.h"
 #include "fsdp/shard_map.h"

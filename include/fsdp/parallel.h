@@ -1,0 +1,63 @@
+/* fsdp/parallel.h - tensor parallelism: collectives that have gradients.
+ *
+ * The functions below are operations, as those of fsdp/ops.h: they return a tensor of the scope, or NULL and a last
+ * error, and NULL for a NULL tensor. Every rank of the group must call them in the same order, and must run the same
+ * backward, in which their transposes communicate. They run on the device's own stream, in the order of its work. The
+ * group must live as long as the graph. Any dtype can be moved; what is added up must be floating to have a gradient.
+ * A sum is added in rank order with an f32 accumulator and rounded once, so every run gives the same bits.
+ *
+ * [Note: whose gradient]
+ * The gradient of a tensor that all ranks hold alike (replicated) is the whole gradient, and all ranks hold it alike.
+ * That of a tensor of which each rank holds a part is a part. That of a tensor that is the sum of what the ranks hold
+ * (partial) is whole, on every rank. So where a replicated tensor goes into a computation that differs from rank to
+ * rank, each rank's backward has only its own contribution, and fsdp_parallel_copy stands in front, to add them up.
+ *
+ * Parts follow the chunk rule of fsdp/dist.h: they may be uneven or empty. On the wire they are padded to the chunk.
+ * Negative dimensions count from the end.
+ *
+ * | function       | forward                              | backward              | input -> result        |
+ * |----------------|--------------------------------------|-----------------------|------------------------|
+ * | copy           | nothing                              | all-reduce            | replicated -> differs  |
+ * | all_reduce     | all-reduce (sum)                     | nothing               | partial -> replicated  |
+ * | all_gather     | all-gather                           | reduce-scatter (sum)  | part -> differs        |
+ * | collect        | all-gather                           | slice                 | part -> replicated     |
+ * | reduce_scatter | reduce-scatter (sum)                 | all-gather            | partial -> part        |
+ * | split          | slice                                | all-gather            | replicated -> part     |
+ * | all_to_all     | all-to-all                           | all-to-all            | part -> part           |
+ */
+#ifndef FSDP_PARALLEL_H
+#define FSDP_PARALLEL_H
+
+#include "fsdp/autograd.h"
+#include "fsdp/dist.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Returns x, which is equal on all ranks and goes into a computation that differs from rank to rank. The backward adds
+ * up the gradients of all ranks. [collective] in the backward */
+FSDP_API fsdp_tensor *fsdp_parallel_copy(fsdp_tensor *x, fsdp_process_group *group);
+/* Returns the sum of all ranks' x, of one shape. The gradient is passed on as it is. [collective] */
+FSDP_API fsdp_tensor *fsdp_parallel_all_reduce(fsdp_tensor *x, fsdp_process_group *group);
+/* Puts the ranks' parts together: x is this rank's part of dimension `dim`, which is `whole` long. FSDP_INVALID: x has
+ * another size than the chunk rule gives this rank. What follows may differ from rank to rank: the backward adds up
+ * their gradients, and each rank keeps its part. [collective] */
+FSDP_API fsdp_tensor *fsdp_parallel_all_gather(fsdp_tensor *x, int dim, int64_t whole, fsdp_process_group *group);
+/* Does the same for a computation that is the same on all ranks: the backward takes this rank's part of the gradient,
+ * without communication. [collective] */
+FSDP_API fsdp_tensor *fsdp_parallel_collect(fsdp_tensor *x, int dim, int64_t whole, fsdp_process_group *group);
+/* Returns this rank's part, in dimension `dim`, of the sum of all ranks' x. [collective] */
+FSDP_API fsdp_tensor *fsdp_parallel_reduce_scatter(fsdp_tensor *x, int dim, fsdp_process_group *group);
+/* Returns this rank's part, a view, of x, which is equal on all ranks. The backward gathers the gradient. [collective]
+ * in the backward */
+FSDP_API fsdp_tensor *fsdp_parallel_split(fsdp_tensor *x, int dim, fsdp_process_group *group);
+/* Cuts dimension `split_dim` and puts the parts of dimension `concat_dim`, which is `whole` long, together: x is this
+ * rank's part of the one, the result its part of the other. [collective] */
+FSDP_API fsdp_tensor *fsdp_parallel_all_to_all(fsdp_tensor *x, int split_dim, int concat_dim, int64_t whole,
+                                               fsdp_process_group *group);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,23 @@
+/* wire.h - collectives on tensors, without gradients: parts are packed into boxes of one size, padded to the chunk.
+ *
+ * The results are new tensors of the scope, contiguous; NULL and a last error on failure. In a group of one rank they
+ * are views of the input. Dimensions are not negative. */
+#ifndef PARALLEL_WIRE_H
+#define PARALLEL_WIRE_H
+
+#include "fsdp/dist.h"
+#include "tensor/tensor.h"
+
+/* Reduces x over all ranks; with `over`, the result may be written over x, which then nobody else needs. */
+fsdp_tensor *fsdp__wire_all_reduce(fsdp_tensor *x, fsdp_reduce_op op, bool over, fsdp_process_group *group);
+/* Puts the ranks' parts of dimension `dim`, `whole` long, together. */
+fsdp_tensor *fsdp__wire_all_gather(fsdp_tensor *x, int dim, int64_t whole, fsdp_process_group *group);
+/* Returns this rank's part of the reduction of all ranks' x. */
+fsdp_tensor *fsdp__wire_reduce_scatter(fsdp_tensor *x, int dim, fsdp_reduce_op op, fsdp_process_group *group);
+/* Cuts `split_dim` and puts the parts of `concat_dim`, `whole` long, together. */
+fsdp_tensor *fsdp__wire_all_to_all(fsdp_tensor *x, int split_dim, int concat_dim, int64_t whole,
+                                   fsdp_process_group *group);
+/* Returns this rank's part of x, a view. */
+fsdp_tensor *fsdp__wire_slice(fsdp_tensor *x, int dim, fsdp_process_group *group);
+
+#endif
