@@ -6,7 +6,6 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "base/text.h"
 #include "format/json.h"
 
 void fsdp__template_release(fsdp__template *one)

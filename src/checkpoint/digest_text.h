@@ -3,7 +3,6 @@
 #define CHECKPOINT_DIGEST_TEXT_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #define FSDP__MANIFEST_FORMAT "fsdp checkpoint"

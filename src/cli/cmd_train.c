@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "base/context.h"
 #include "base/file.h"
 #include "base/text.h"

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/context.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "cli/finite_values.h"

@@ -1,5 +1,4 @@
 /* init.c - runs the program as process 1. */
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -6,7 +6,6 @@
 #ifndef DATA_RING_H
 #define DATA_RING_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "fsdp/context.h"

@@ -3,7 +3,6 @@
 #ifndef DRAW_SVG_H
 #define DRAW_SVG_H
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 

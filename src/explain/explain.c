@@ -2,7 +2,6 @@
 #include "explain/explain.h"
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "train/run_config.h"
 
 enum {

@@ -1,7 +1,6 @@
 /* explain_text.c - prints an explanation as text of at most 100 columns. */
 #include <string.h>
 
-#include "base/compiler.h"
 #include "base/text.h"
 #include "comm/transport/network/shape.h"
 #include "explain/show.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "hub/gguf_tokenizer.h"
 
 /* ---- what is done to a text before it is cut ---- */

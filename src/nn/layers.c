@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
-#include "base/compiler.h"
 #include "base/rng.h"
 #include "device/device.h"
 #include "fsdp/layers.h"

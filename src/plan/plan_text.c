@@ -1,7 +1,6 @@
 /* plan_text.c - prints a plan as text of at most 100 columns. */
 #include <string.h>
 
-#include "base/compiler.h"
 #include "base/text.h"
 #include "explain/show.h"
 #include "plan/show_plan.h"

@@ -4,7 +4,6 @@
 
 #include "base/text.h"
 #include "explain/json_value.h"
-#include "explain/show.h"
 #include "plan/schedule.h"
 #include "plan/show_plan.h"
 

@@ -3,7 +3,6 @@
 #define REPORT_CHART_H
 
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 
 #include "report/run_file.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/text.h"
 #include "fsdp/context.h"

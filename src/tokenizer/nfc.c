@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/unicode_data.h"
-#include "tokenizer/utf8.h"
 
 enum {
     FIRST_COMBINING = 0x300, /* every character below it begins a new stretch */

@@ -5,7 +5,6 @@
 #include "base/alloc.h"
 #include "format/sentencepiece.h"
 #include "tokenizer/parse.h"
-#include "tokenizer/utf8.h"
 
 static bool is_text(const fsdp__piece *piece)
 {

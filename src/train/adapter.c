@@ -6,7 +6,6 @@
 
 #include "adapter/adapter.h"
 #include "base/alloc.h"
-#include "base/context.h"
 #include "base/text.h"
 #include "hub/hub.h"
 #include "state/entry.h"

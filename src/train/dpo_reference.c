@@ -6,7 +6,6 @@
  * bit, whatever the weights are by then. That is the same with an adapter, which is off meanwhile. */
 #include "base/alloc.h"
 #include "base/hash.h"
-#include "base/status.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
 #include "train/dpo.h"

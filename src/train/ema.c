@@ -8,7 +8,6 @@
 #include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
 #include "train/run.h"
-#include "train/run_config.h"
 
 /* Returns whether the weights of an entry are trained. A part of a flat parameter has no gradient of its own. */
 static bool is_trained(const fsdp_state_dict_entry *entry)

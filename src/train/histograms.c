@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "device/device.h"
 #include "fsdp/comm.h"
 #include "fsdp/dist.h"

@@ -5,7 +5,6 @@
  * of a step. */
 #include <stdio.h>
 
-#include "base/compiler.h"
 #include "base/text.h"
 #include "device/device.h"
 #include "train/dry_memory.h"

@@ -3,7 +3,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/alloc.h"
 #include "base/text.h"
 #include "train/metrics.h"
 #include "train/metrics_lines.h"

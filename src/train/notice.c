@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "base/sort.h"
 #include "device/device.h"
 #include "nn/module.h"

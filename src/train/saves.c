@@ -1,5 +1,4 @@
 /* saves.c - the checkpoints that a run writes: when, what, and what happens when one fails. */
-#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

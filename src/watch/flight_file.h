@@ -8,7 +8,6 @@
 #define WATCH_FLIGHT_FILE_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

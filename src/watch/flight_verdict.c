@@ -4,7 +4,6 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/text.h"
-#include "fsdp/dtype.h"
 #include "watch/flight_read.h"
 
 enum {

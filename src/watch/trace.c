@@ -10,7 +10,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
-#include "base/context.h"
 #include "base/host.h"
 #include "base/status.h"
 #include "base/text.h"

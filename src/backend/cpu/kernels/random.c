@@ -2,7 +2,6 @@
 #include <math.h>
 
 #include "backend/cpu/kernels/dtype.h"
-#include "base/rng.h"
 
 /* Counters made at a time, on the stack. Their words are stored word by word, so that the rounds are plain vector
  * loops. */

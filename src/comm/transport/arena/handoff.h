@@ -8,7 +8,6 @@
 #ifndef COMM_ARENA_HANDOFF_H
 #define COMM_ARENA_HANDOFF_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "fsdp/status.h"
