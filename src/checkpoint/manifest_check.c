@@ -156,8 +156,7 @@ static fsdp_status check_ranges(const checker *c, const range *ranges, int64_t c
 static fsdp_status check_bytes(const checker *c)
 {
     int64_t count = 0, filled = 0;
-    fsdp_status status;
-    range *ranges;
+    FSDP__FREED range *ranges = NULL;
 
     for (int64_t i = 0; i < c->m->tensor_count; i++)
         count += c->m->tensors[i].part_count;
@@ -176,9 +175,7 @@ static fsdp_status check_bytes(const checker *c)
     }
     if (count > 1)
         qsort(ranges, (size_t)count, sizeof *ranges, by_place);
-    status = check_ranges(c, ranges, count);
-    fsdp__free(ranges);
-    return status;
+    return check_ranges(c, ranges, count);
 }
 
 fsdp_status fsdp__manifest_check(const char *path, fsdp__manifest *m)

@@ -321,15 +321,12 @@ fsdp_status fsdp__manifest_parse(const char *path, const char *text, size_t byte
 
 fsdp_status fsdp__manifest_load(const char *path, fsdp__manifest *out)
 {
-    fsdp_status status;
+    FSDP__FREED char *text = NULL;
     size_t bytes = 0;
-    char *text = NULL;
 
     *out = (fsdp__manifest){0};
     FSDP_TRY(fsdp__file_read(path, LIMIT_BYTES, &text, &bytes));
-    status = fsdp__manifest_parse(path, text, bytes, out);
-    fsdp__free(text);
-    return status;
+    return fsdp__manifest_parse(path, text, bytes, out);
 }
 
 fsdp_status fsdp__manifest_load_in(const fsdp__directory *in, const char *name, fsdp__manifest *out)

@@ -23,22 +23,20 @@ static bool is_out_of_reach(fsdp_status status)
 /* Checks the size of a file; `path` is that of the checkpoint. */
 static fsdp_status check_size(const char *path, const char *name, uint64_t bytes)
 {
-    char *file = fsdp__path_join(path, name);
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED char *file = fsdp__path_join(path, name);
     struct stat info;
 
     if (!file)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
     if (stat(file, &info) != 0)
-        status = FSDP_FAIL(errno == ENOENT ? FSDP_FORMAT : FSDP_IO, "cannot read '%s': %s", file,
-                           errno == ENOENT ? "the manifest lists it, but it is not there" : strerrordesc_np(errno));
-    else if (!S_ISREG(info.st_mode))
-        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is not a regular file", file);
-    else if ((uint64_t)info.st_size != bytes)
-        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it has %llu bytes, but the manifest says %llu", file,
-                           (unsigned long long)info.st_size, (unsigned long long)bytes);
-    fsdp__free(file);
-    return status;
+        return FSDP_FAIL(errno == ENOENT ? FSDP_FORMAT : FSDP_IO, "cannot read '%s': %s", file,
+                         errno == ENOENT ? "the manifest lists it, but it is not there" : strerrordesc_np(errno));
+    if (!S_ISREG(info.st_mode))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is not a regular file", file);
+    if ((uint64_t)info.st_size != bytes)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it has %llu bytes, but the manifest says %llu", file,
+                         (unsigned long long)info.st_size, (unsigned long long)bytes);
+    return FSDP_OK;
 }
 
 /* Checks the step. The folder may have any name except that of another step. */

@@ -146,14 +146,11 @@ fsdp_status fsdp__rank_data_describe(const fsdp_checkpoint_content *content, con
 /* Reads elements [first, first + numel) of a part. */
 static fsdp_status read_elements(const fsdp_tensor *tensor, int64_t first, int64_t numel, void *out)
 {
-    fsdp_tensor *view = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *view = NULL;
 
     FSDP_TRY(fsdp__tensor_create_view(tensor->storage, tensor->dtype, FSDP_SHAPE(numel), NULL, tensor->offset + first,
                                       &view));
-    status = fsdp_tensor_read(view, tensor->dtype, out);
-    fsdp_tensor_unref(view);
-    return status;
+    return fsdp_tensor_read(view, tensor->dtype, out);
 }
 
 /* Reads whole elements to a place that need not be aligned. */

@@ -107,13 +107,10 @@ static fsdp_status write_parts(fsdp__stage *stage)
 /* Writes the manifest of one rank into scratch, or that of all into the checkpoint. */
 static fsdp_status write_manifest(const fsdp__stage *stage, const fsdp__directory *folder, const char *name)
 {
-    fsdp_status status;
-    char *text = NULL;
+    FSDP__FREED char *text = NULL;
 
     FSDP_TRY(fsdp__manifest_text(&stage->manifest, &text));
-    status = fsdp__directory_write_new(folder, name, text, strlen(text));
-    fsdp__free(text);
-    return status;
+    return fsdp__directory_write_new(folder, name, text, strlen(text));
 }
 
 static const char *scratch_name(int rank, char name[FSDP__RANK_FILE_NAME])
@@ -141,15 +138,11 @@ fsdp_status fsdp__stage_write(fsdp__stage *stage)
 /* Parses the manifest before it is written: a text beyond the reader's limits must fail now, not when it is loaded. */
 static fsdp_status check_readable(const fsdp__stage *stage)
 {
-    fsdp__manifest again = {0};
-    fsdp_status status;
-    char *text = NULL;
+    FSDP__SCOPED(fsdp__manifest_release) fsdp__manifest again = {0};
+    FSDP__FREED char *text = NULL;
 
     FSDP_TRY(fsdp__manifest_text(&stage->manifest, &text));
-    status = fsdp__manifest_parse(FSDP__MANIFEST_NAME, text, strlen(text), &again);
-    fsdp__manifest_release(&again);
-    fsdp__free(text);
-    return status;
+    return fsdp__manifest_parse(FSDP__MANIFEST_NAME, text, strlen(text), &again);
 }
 
 static fsdp_status append_rank(fsdp__stage *stage, int rank)

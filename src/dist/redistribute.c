@@ -247,17 +247,14 @@ static fsdp_status make_target(const walk *w, const step *s, fsdp_placement from
 {
     fsdp_device *device = w->local->storage->device;
     box padded = s->to;
-    fsdp__storage *storage;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = NULL;
 
     if (from.kind != FSDP_SHARD || to.kind != FSDP_REPLICATE || !boxes_begin_full(s, from))
         return fsdp_tensor_create(device, s->dtype, s->ndim, s->to.shape, w->kind, out);
     padded.shape[from.dim] = chunk_of(s, from) * s->ranks;
     FSDP_TRY(fsdp__storage_create(device, (size_t)box_numel(s, &padded) * fsdp_dtype_size(s->dtype), w->kind, true,
                                   &storage));
-    status = fsdp__tensor_create_view(storage, s->dtype, s->ndim, s->to.shape, NULL, 0, out);
-    fsdp__storage_unref(storage);
-    return status;
+    return fsdp__tensor_create_view(storage, s->dtype, s->ndim, s->to.shape, NULL, 0, out);
 }
 
 /* Makes mesh dimension `i` the last to cut. */
@@ -414,15 +411,12 @@ static const fsdp_placement replicated[FSDP_MAX_MESH_DIMS] = {{.kind = FSDP_REPL
 
 static fsdp_status cut_flat(const fsdp_tensor *whole, const fsdp_distribution *distribution, fsdp_tensor **out)
 {
-    fsdp_tensor *together = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *together = NULL;
 
     if (fsdp_tensor_is_contiguous(whole))
         return fsdp__flat_cut(whole, distribution, out);
     FSDP_TRY(copy_tensor(whole, &together));
-    status = fsdp__flat_cut(together, distribution, out);
-    fsdp_tensor_unref(together);
-    return status;
+    return fsdp__flat_cut(together, distribution, out);
 }
 
 static fsdp_status make_whole(const fsdp_tensor *tensor, fsdp_tensor **out)

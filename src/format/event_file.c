@@ -61,26 +61,22 @@ static void put(unsigned char *at, uint64_t value, size_t bytes)
 static fsdp_status write_record(fsdp__event_file *file, Fsdp__Event__Event *event)
 {
     size_t bytes, all;
-    unsigned char *record;
+    FSDP__FREED unsigned char *record = NULL;
     struct timespec now;
-    fsdp_status status;
 
     clock_gettime(CLOCK_REALTIME, &now);
     event->has_wall_time = true;
     event->wall_time = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     bytes = fsdp__event__event__get_packed_size(event);
     all = HEAD_BYTES + bytes + sizeof(uint32_t);
-    record = fsdp__malloc(all);
-    FSDP__TRY_NEW(record);
+    FSDP__TRY_NEW(record = fsdp__malloc(all));
     put(record, bytes, sizeof(uint64_t));
     put(record + sizeof(uint64_t), masked(record, sizeof(uint64_t)), sizeof(uint32_t));
     fsdp__event__event__pack(event, record + HEAD_BYTES);
     put(record + HEAD_BYTES + bytes, masked(record + HEAD_BYTES, bytes), sizeof(uint32_t));
-    status = fsdp__file_pwrite(file->fd, file->path, record, all, file->bytes);
-    if (status == FSDP_OK)
-        file->bytes += all;
-    fsdp__free(record);
-    return status;
+    FSDP_TRY(fsdp__file_pwrite(file->fd, file->path, record, all, file->bytes));
+    file->bytes += all;
+    return FSDP_OK;
 }
 
 /* ---- a file ---- */

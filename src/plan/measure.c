@@ -128,8 +128,7 @@ static fsdp_status open_trainee(trainee *t)
     const sample_model *m = t->model;
     fsdp_adam_options adam = fsdp_adam_options_default();
     fsdp_model_config config;
-    fsdp_parameters parameters;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_parameters_release) fsdp_parameters parameters = {.count = 0};
 
     FSDP_TRY(fsdp_model_preset(m->preset, &config));
     config.n_layers = m->layers;
@@ -148,9 +147,7 @@ static fsdp_status open_trainee(trainee *t)
     FSDP_TRY(fsdp_module_materialize(t->module, t->device));
     FSDP_TRY(fsdp_module_initialize(t->module, 0));
     FSDP_TRY(fsdp_module_parameters(t->module, &parameters));
-    status = fsdp_adamw_create(&parameters, &adam, &t->optimizer);
-    fsdp_parameters_release(&parameters);
-    return status;
+    return fsdp_adamw_create(&parameters, &adam, &t->optimizer);
 }
 
 static fsdp_status forward_and_backward(const trainee *t)

@@ -159,19 +159,14 @@ static fsdp_status read_all(const fsdp__json_object *from, fsdp__prices *out)
 
 fsdp_status fsdp__prices_read(const char *path, fsdp__prices *out)
 {
-    char *text = NULL;
+    FSDP__FREED char *text = NULL;
     size_t bytes = 0;
-    json_t *root = NULL;
-    fsdp_status status;
+    json_auto_t *root = NULL;
 
     *out = (fsdp__prices){.rate_count = 0};
     FSDP_TRY(fsdp__file_read(path, MOST_BYTES, &text, &bytes));
-    status = fsdp__json_parse(path, text, bytes, &root);
-    fsdp__free(text);
-    if (status == FSDP_OK)
-        status = read_all(&(fsdp__json_object){path, root}, out);
-    json_decref(root);
-    return status;
+    FSDP_TRY(fsdp__json_parse(path, text, bytes, &root));
+    return read_all(&(fsdp__json_object){path, root}, out);
 }
 
 /* ---- printing ---- */

@@ -339,24 +339,18 @@ static fsdp_status read_file(fsdp__recorded_runs *all, const char *path)
 
 fsdp_status fsdp__recorded_runs_read(fsdp__recorded_runs *all, const char *path)
 {
-    fsdp_status status;
+    FSDP__FREED char *inside = NULL;
     struct stat info;
-    char *inside;
 
     if (stat(path, &info) != 0)
         return fsdp__file_error("read", path);
     if (!S_ISDIR(info.st_mode))
         return read_file(all, path);
-    inside = fsdp__path_join(path, "metrics.jsonl");
-    FSDP__TRY_NEW(inside);
+    FSDP__TRY_NEW(inside = fsdp__path_join(path, "metrics.jsonl"));
     if (fsdp__path_exists(inside))
-        status = read_file(all, inside);
-    else
-        status =
-            FSDP_FAIL(FSDP_NOT_FOUND,
-                      "'%s' has no metrics.jsonl: name the file that metrics.jsonl of the run's config names", path);
-    fsdp__free(inside);
-    return status;
+        return read_file(all, inside);
+    return FSDP_FAIL(FSDP_NOT_FOUND,
+                     "'%s' has no metrics.jsonl: name the file that metrics.jsonl of the run's config names", path);
 }
 
 /* ---- labels ---- */

@@ -88,17 +88,15 @@ static fsdp_status read_flight(fsdp__source *s)
 
 static fsdp_status read_plan(fsdp__source *s)
 {
-    char *text = NULL;
+    FSDP__FREED char *text = NULL;
     size_t bytes = 0;
-    fsdp_status status;
 
     FSDP_TRY(fsdp__file_read(s->path, PLAN_BYTES, &text, &bytes));
-    status = fsdp__json_parse(s->path, text, bytes, &s->of.plan);
-    fsdp__free(text);
-    if (status == FSDP_OK && (!json_is_object(json_object_get(s->of.plan, "peak")) ||
-                              !json_is_integer(json_object_get(s->of.plan, "world_size"))))
-        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is JSON, but no plan of fsdp plan --json", s->path);
-    return status;
+    FSDP_TRY(fsdp__json_parse(s->path, text, bytes, &s->of.plan));
+    if (!json_is_object(json_object_get(s->of.plan, "peak")) ||
+        !json_is_integer(json_object_get(s->of.plan, "world_size")))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is JSON, but no plan of fsdp plan --json", s->path);
+    return FSDP_OK;
 }
 
 static bool is_there(const fsdp__sources *all, const char *path)

@@ -351,22 +351,21 @@ static int by_length(const void *a, const void *b)
 fsdp_status fsdp__step_find_activities(fsdp__step_parts *p)
 {
     fsdp__traced_step *step = p->step;
-    int64_t *late = fsdp__malloc((size_t)step->trace.rank_count * sizeof *late);
-    fsdp_status status = late ? FSDP_OK : FSDP_NO_MEMORY;
+    FSDP__FREED int64_t *late = fsdp__malloc((size_t)step->trace.rank_count * sizeof *late);
 
-    for (int r = 0; status == FSDP_OK && r < step->trace.rank_count; r++) {
+    FSDP__TRY_NEW(late);
+    for (int r = 0; r < step->trace.rank_count; r++) {
         sweep s = {.parts = p, .rank = &step->ranks[r], .number = r, .late = late};
 
         memset(late, 0, (size_t)step->trace.rank_count * sizeof *late);
-        status = sweep_rank(&s);
+        FSDP_TRY(sweep_rank(&s));
         charge(step, &s);
         add_checkpoint(p, r);
         step->ns = FSDP__MAX(step->ns, step->ranks[r].after + step->ranks[r].ns);
     }
     if (step->wait_count > 0)
         qsort(step->waits, (size_t)step->wait_count, sizeof *step->waits, by_length);
-    fsdp__free(late);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- who is slow, and in what ---- */

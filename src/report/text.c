@@ -48,12 +48,13 @@ static void put_run(const fsdp__recorded_run *run, FILE *out)
 static fsdp_status put_differences(const fsdp__recorded_runs *runs, FILE *out)
 {
     char usual[FSDP__USUAL_TEXT];
-    fsdp__keys keys;
-    fsdp_status status = fsdp__keys_of(runs, &keys);
+    FSDP__SCOPED(fsdp__keys_free) fsdp__keys keys = {.count = 0};
 
-    if (status == FSDP_OK && runs->count > 1)
-        fputs(keys.count ? "Settings that differ\n" : "No recorded setting differs.\n\n", out);
-    for (int64_t k = 0; status == FSDP_OK && runs->count > 1 && k < keys.count; k++) {
+    FSDP_TRY(fsdp__keys_of(runs, &keys));
+    if (runs->count < 2)
+        return FSDP_OK;
+    fputs(keys.count ? "Settings that differ\n" : "No recorded setting differs.\n\n", out);
+    for (int64_t k = 0; k < keys.count; k++) {
         fprintf(out, "  %s\n", FSDP__SHOWN_NAME(keys.names[k]));
         for (int64_t i = 0; i < runs->count; i++) {
             const fsdp__recorded_run *run = &runs->runs[i];
@@ -63,10 +64,9 @@ static fsdp_status put_differences(const fsdp__recorded_runs *runs, FILE *out)
                     *value ? FSDP__SHOWN_NAME(value) : fsdp__usual_setting(runs, run, keys.names[k], usual));
         }
     }
-    if (status == FSDP_OK && runs->count > 1 && keys.count)
+    if (keys.count)
         fputc('\n', out);
-    fsdp__keys_free(&keys);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- traces, records and plans ---- */

@@ -292,20 +292,17 @@ static fsdp_status look_at(const fsdp__step_parts *p, int64_t number, fsdp__trac
  */
 static fsdp_status find_odd(const fsdp__step_parts *p, const taken *steps)
 {
-    fsdp__traced_step *step = p->step, *other;
+    fsdp__traced_step *step = p->step;
+    FSDP__FREED fsdp__traced_step *other = NULL;
     int64_t usual = step->traced > 0 ? steps[(step->traced - 1) / 2].ns : 0, last = step->traced - 1;
-    fsdp_status status = FSDP_OK;
 
     if (step->traced == 0 || step->trace.rank_count < 2)
         return FSDP_OK;
-    other = fsdp__malloc(sizeof *other);
-    FSDP__TRY_NEW(other);
-    for (int64_t i = last; status == FSDP_OK && i > FSDP__MAX(last - LOOKS, -1) && steps[i].ns > usual + usual / 5 &&
-                           step->odd_count < FSDP__ODD_STEPS;
-         i--)
-        status = look_at(p, steps[i].number, other);
-    fsdp__free(other);
-    return status;
+    FSDP__TRY_NEW(other = fsdp__malloc(sizeof *other));
+    for (int64_t i = last;
+         i > FSDP__MAX(last - LOOKS, -1) && steps[i].ns > usual + usual / 5 && step->odd_count < FSDP__ODD_STEPS; i--)
+        FSDP_TRY(look_at(p, steps[i].number, other));
+    return FSDP_OK;
 }
 
 /* ---- all ---- */

@@ -257,7 +257,7 @@ static void settled(const flight *f)
 
 static fsdp_status write_now(flight *f)
 {
-    fsdp__flight_file *copy = NULL;
+    FSDP__FREED fsdp__flight_file *copy = NULL;
     fsdp_status status = FSDP_OK;
 
     if (f->where == IN_FILE)
@@ -269,10 +269,7 @@ static fsdp_status write_now(flight *f)
     else
         status = fsdp__flight_copy(f->file, &copy);
     pthread_mutex_unlock(&f->mutex); /* calls need not wait for the disk */
-    if (status == FSDP_OK)
-        status = fsdp__flight_save(copy);
-    fsdp__free(copy);
-    return status;
+    return status == FSDP_OK ? fsdp__flight_save(copy) : status;
 }
 
 /* Writes what led to the end of the world, whose failure is the one to report: not one to write. */

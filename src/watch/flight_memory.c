@@ -78,24 +78,20 @@ fsdp_status fsdp__flight_folder_check(const char *path)
 /* Opens a folder, which is made if it is missing, and refuses one into which others may put names. */
 static fsdp_status open_folder(const char *path, fsdp__directory *out)
 {
-    fsdp__directory parent = {.path = NULL};
-    char *above = fsdp__path_parent(path), *name = NULL;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory above_it = {.path = NULL}, parent = {.path = NULL};
+    FSDP__FREED char *above = fsdp__path_parent(path), *name = NULL;
     struct stat info;
-    fsdp_status status = above ? fsdp__directory_make_path(above, &parent, NULL) : FSDP_NO_MEMORY;
+    fsdp_status status;
 
-    fsdp__directory_close(&parent);
-    FSDP_TRY_GOTO(status, status, out);
-    FSDP_TRY_GOTO(status, fsdp__directory_of(path, &parent, &name), out);
+    FSDP__TRY_NEW(above);
+    FSDP_TRY(fsdp__directory_make_path(above, &above_it, NULL));
+    FSDP_TRY(fsdp__directory_of(path, &parent, &name));
     if (!fsdp__directory_look(&parent, name, &info))
-        FSDP_TRY_GOTO(status, make_folder(&parent, name), out);
-    FSDP_TRY_GOTO(status, fsdp__directory_open(path, out), out);
+        FSDP_TRY(make_folder(&parent, name));
+    FSDP_TRY(fsdp__directory_open(path, out));
     status = check_shared(out, path);
     if (status != FSDP_OK)
         fsdp__directory_close(out);
-out:
-    fsdp__directory_close(&parent);
-    fsdp__free(name);
-    fsdp__free(above);
     return status;
 }
 
@@ -119,14 +115,11 @@ fsdp_status fsdp__flight_copy(const fsdp__flight_file *file, fsdp__flight_file *
 
 fsdp_status fsdp__flight_save(const fsdp__flight_file *file)
 {
-    fsdp__directory folder = {.path = NULL};
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder = {.path = NULL};
     char name[32];
-    fsdp_status status;
 
     FSDP_TRY(open_folder(file->end.folder, &folder));
-    status = fsdp__directory_write_atomic(&folder, name_of(file->head.rank, name), file, sizeof *file);
-    fsdp__directory_close(&folder);
-    return status;
+    return fsdp__directory_write_atomic(&folder, name_of(file->head.rank, name), file, sizeof *file);
 }
 
 /* ---- a record in a file ---- */
@@ -286,17 +279,16 @@ bool fsdp__flight_memory_tells(const fsdp__flight_memory *memory)
 /* Writes one. A rank may have written anything into its memory: the folder must end, and its file has its number. */
 static fsdp_status write_one(const fsdp__flight_memory *memory, int rank, char *folder)
 {
-    fsdp__flight_file *copy = NULL;
-    fsdp_status status;
+    FSDP__FREED fsdp__flight_file *copy = NULL;
 
     FSDP_TRY(fsdp__flight_copy(part_of(memory, rank), &copy));
     copy->end.folder[FSDP__FLIGHT_TEXT - 1] = '\0';
-    status = copy->head.rank == rank ? fsdp__flight_save(copy)
-                                     : FSDP_FAIL(FSDP_STATE, "the flight record of rank %d is damaged", rank);
-    if (status == FSDP_OK && folder[0] == '\0')
+    if (copy->head.rank != rank)
+        return FSDP_FAIL(FSDP_STATE, "the flight record of rank %d is damaged", rank);
+    FSDP_TRY(fsdp__flight_save(copy));
+    if (folder[0] == '\0')
         memcpy(folder, copy->end.folder, FSDP__FLIGHT_TEXT);
-    fsdp__free(copy);
-    return status;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__flight_memory_write(const fsdp__flight_memory *memory, char *folder)

@@ -184,28 +184,26 @@ static int64_t moment_of(const fsdp__flight_log *log)
     return last;
 }
 
+static fsdp_status take_all(const char *path, const void *data, size_t bytes, fsdp__flight_log *out)
+{
+    FSDP_TRY(take_head(path, data, bytes, out));
+    FSDP_TRY(take_end(path, data, out));
+    FSDP_TRY(take_groups(path, data, out));
+    FSDP_TRY(take_records(data, bytes, out));
+    FSDP__TRY_NEW(out->path = fsdp__strdup(path));
+    out->now = moment_of(out);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__flight_log_parse(const char *path, const void *data, size_t bytes, fsdp__flight_log *out)
 {
     fsdp_status status;
 
     memset(out, 0, sizeof *out);
-    status = take_head(path, data, bytes, out);
-    if (status == FSDP_OK)
-        status = take_end(path, data, out);
-    if (status == FSDP_OK)
-        status = take_groups(path, data, out);
-    if (status == FSDP_OK)
-        status = take_records(data, bytes, out);
-    if (status == FSDP_OK)
-        out->path = fsdp__sprintf("%s", path);
-    if (status == FSDP_OK && !out->path)
-        status = FSDP_NO_MEMORY;
-    if (status != FSDP_OK) {
+    status = take_all(path, data, bytes, out);
+    if (status != FSDP_OK)
         fsdp__flight_log_release(out);
-        return status;
-    }
-    out->now = moment_of(out);
-    return FSDP_OK;
+    return status;
 }
 
 void fsdp__flight_log_release(fsdp__flight_log *log)
@@ -263,10 +261,9 @@ static bool is_record_name(const char *name)
 /* Reads a file of a folder. What is wrong with it is kept, for the case that there is no other. */
 static fsdp_status read_entry(const char *folder, const char *name, fsdp__flight_logs *out)
 {
-    char *path = fsdp__path_join(folder, name);
+    FSDP__FREED char *path = fsdp__path_join(folder, name);
     fsdp_status status = path ? read_one(path, out) : FSDP_NO_MEMORY;
 
-    fsdp__free(path);
     if (status == FSDP_OK || status == FSDP_NO_MEMORY)
         return status;
     if (out->failed++ == 0)
@@ -298,21 +295,19 @@ static fsdp_status read_inner(const char *path, const char *name, fsdp__flight_l
  * metrics.jsonl.flight/ or, of checkpoints, flight/. */
 static fsdp_status read_names(const char *path, bool inner, fsdp__flight_logs *out)
 {
-    fsdp__directory folder = {.path = NULL};
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder = {.path = NULL};
     DIR *names = NULL;
     const struct dirent *entry;
-    fsdp_status status;
+    fsdp_status status = FSDP_OK;
 
     FSDP_TRY(fsdp__directory_open(path, &folder));
-    status = fsdp__directory_list(&folder, &names);
+    FSDP_TRY(fsdp__directory_list(&folder, &names));
     while (status == FSDP_OK && (entry = fsdp__directory_next(names, path, &status)) != NULL)
         if (inner && is_records_folder(path, entry->d_name))
             status = read_inner(path, entry->d_name, out);
         else if (!inner && is_record_name(entry->d_name))
             status = read_entry(path, entry->d_name, out);
-    if (names)
-        closedir(names);
-    fsdp__directory_close(&folder);
+    closedir(names);
     return status;
 }
 

@@ -208,15 +208,14 @@ static fsdp_status tell_difference(judge *j, const group *g, uint64_t number, co
 static fsdp_status find_difference(judge *j, const group *g)
 {
     uint64_t last = 0, worst = 0;
-    told *seen, first = {NULL, NULL};
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED told *seen = NULL;
+    told first = {NULL, NULL};
 
     for (int i = 0; i < j->logs->count; i++)
         for (int64_t k = 0; k < j->logs->logs[i].count; k++)
             if ((int)j->logs->logs[i].records[k].group == g->at[i] && j->logs->logs[i].records[k].number > last)
                 last = j->logs->logs[i].records[k].number;
-    seen = fsdp__calloc(MOST_SPAN, sizeof *seen);
-    FSDP__TRY_NEW(seen);
+    FSDP__TRY_NEW(seen = fsdp__calloc(MOST_SPAN, sizeof *seen));
     for (int i = 0; i < j->logs->count; i++)
         for (int64_t k = 0; k < j->logs->logs[i].count; k++) {
             const fsdp__flight_record *r = &j->logs->logs[i].records[k];
@@ -231,10 +230,7 @@ static fsdp_status find_difference(judge *j, const group *g)
                 first = *before;
             }
         }
-    if (worst > 0)
-        status = tell_difference(j, g, worst, &first);
-    fsdp__free(seen);
-    return status;
+    return worst > 0 ? tell_difference(j, g, worst, &first) : FSDP_OK;
 }
 
 /* ---- calls that some have not come to ---- */
@@ -439,26 +435,21 @@ static absence absence_of(const judge *j, const wait *waits, int64_t count, int 
 static fsdp_status find_missing(judge *j)
 {
     int64_t count = 0, missing = 0;
-    wait *waits = NULL;
+    FSDP__FREED wait *waits = NULL;
     int before = j->out->count;
-    fsdp_status status;
 
     FSDP_TRY(find_waits(j, &waits, &count));
-    status = FSDP_OK;
     for (int how = ABSENT; how < PRESENT && count > 0; how++)
-        for (int rank = 0; rank < j->logs->world && status == FSDP_OK; rank++) {
+        for (int rank = 0; rank < j->logs->world; rank++) {
             bool awaited = absence_of(j, waits, count, rank) == (absence)how;
 
             missing += awaited;
             if (awaited && !held_up(waits, count, rank) && j->out->count < FSDP__FLIGHT_FINDINGS)
-                status = tell_missing(j, waits, count, rank);
+                FSDP_TRY(tell_missing(j, waits, count, rank));
         }
-    if (status == FSDP_OK && missing > 0 && j->out->count == before)
-        status = tell_circle(j, waits, count);
-    if (status == FSDP_OK && count > 0 && j->out->count == 0)
-        status = tell_inside(j, waits, count);
-    fsdp__free(waits);
-    return status;
+    if (missing > 0 && j->out->count == before)
+        FSDP_TRY(tell_circle(j, waits, count));
+    return count > 0 && j->out->count == 0 ? tell_inside(j, waits, count) : FSDP_OK;
 }
 
 /* ---- what ranks said ---- */

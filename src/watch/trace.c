@@ -222,20 +222,16 @@ static void write_head(FILE *out, const fsdp_trace *t, void *const *all, int ran
 static fsdp_status add_text(const fsdp_trace *t, fsdp__trace_file *file, void *const *all, int ranks,
                             const char *missing)
 {
-    fsdp__memory_file text;
-    fsdp_status status = fsdp__memory_file_open(&text, t->packs, ranks > 0 ? FSDP__TRACE_FORMAT : NULL);
+    FSDP__SCOPED(fsdp__memory_file_release) fsdp__memory_file text = {.data = NULL};
 
-    if (status == FSDP_OK && ranks > 0)
+    FSDP_TRY(fsdp__memory_file_open(&text, t->packs, ranks > 0 ? FSDP__TRACE_FORMAT : NULL));
+    if (ranks > 0)
         write_head(text.stream, t, all, ranks, missing);
-    else if (status == FSDP_OK) /* the last event has no comma */
+    else /* the last event has no comma */
         fputs("{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":1}}\n]}\n",
               text.stream);
-    if (status == FSDP_OK)
-        status = fsdp__memory_file_finish(&text);
-    if (status == FSDP_OK)
-        status = fsdp__trace_file_add(file, text.data, (size_t)text.bytes);
-    fsdp__memory_file_release(&text);
-    return status;
+    FSDP_TRY(fsdp__memory_file_finish(&text));
+    return fsdp__trace_file_add(file, text.data, (size_t)text.bytes);
 }
 
 /* Makes the text of this rank's events. */
@@ -372,23 +368,18 @@ static fsdp_status end(fsdp_trace *t, fsdp_process_group *world, fsdp__memory_fi
 /* Writes the file with what rank 0 has. */
 static fsdp_status write_alone(fsdp_trace *t)
 {
-    fsdp__trace_file file = {.fd = -1};
-    fsdp__memory_file text = {.data = NULL};
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__trace_file_release) fsdp__trace_file file = {.fd = -1};
+    FSDP__SCOPED(fsdp__memory_file_release) fsdp__memory_file text = {.data = NULL};
     facts mine;
     void *all[] = {&mine};
 
-    FSDP_TRY_GOTO(status, make_text(t, &text), out);
+    FSDP_TRY(make_text(t, &text));
     mine = facts_of(t, &text);
-    FSDP_TRY_GOTO(status, fsdp__trace_file_open(t->path, &file), out);
-    FSDP_TRY_GOTO(status, add_text(t, &file, all, 1, "the other ranks have not come: only rank 0 is here"), out);
-    FSDP_TRY_GOTO(status, fsdp__trace_file_add(&file, text.data, (size_t)text.bytes), out);
-    FSDP_TRY_GOTO(status, add_text(t, &file, NULL, 0, NULL), out);
-    status = fsdp__trace_file_finish(&file);
-out:
-    fsdp__trace_file_release(&file);
-    fsdp__memory_file_release(&text);
-    return status;
+    FSDP_TRY(fsdp__trace_file_open(t->path, &file));
+    FSDP_TRY(add_text(t, &file, all, 1, "the other ranks have not come: only rank 0 is here"));
+    FSDP_TRY(fsdp__trace_file_add(&file, text.data, (size_t)text.bytes));
+    FSDP_TRY(add_text(t, &file, NULL, 0, NULL));
+    return fsdp__trace_file_finish(&file);
 }
 
 void fsdp_trace_abandon(fsdp_trace *t)

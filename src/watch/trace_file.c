@@ -50,17 +50,12 @@ static fsdp_status check_place(const fsdp__directory *folder, const char *name, 
 
 fsdp_status fsdp__trace_file_check(const char *path)
 {
-    fsdp__directory folder = {.path = NULL};
-    char *name = NULL;
-    fsdp_status status = fsdp__directory_of_target(path, &folder, &name);
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder = {.path = NULL};
+    FSDP__FREED char *name = NULL;
 
-    if (status == FSDP_OK)
-        status = check_place(&folder, name, path);
-    if (status == FSDP_OK && faccessat(folder.fd, ".", W_OK | X_OK, AT_EACCESS) != 0)
-        status = fsdp__file_error("write", path);
-    fsdp__free(name);
-    fsdp__directory_close(&folder);
-    return status;
+    FSDP_TRY(fsdp__directory_of_target(path, &folder, &name));
+    FSDP_TRY(check_place(&folder, name, path));
+    return faccessat(folder.fd, ".", W_OK | X_OK, AT_EACCESS) == 0 ? FSDP_OK : fsdp__file_error("write", path);
 }
 
 /* ---- writing ---- */
