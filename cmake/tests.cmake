@@ -229,7 +229,7 @@ set(FSDP_SIM_EXCEPT
   test_hub_transformers   # what another program says of a saved folder
   test_models_sizes       # sizes
   test_nn_print_module    # names and shapes
-  test_state_box          # boxes
+  test_dist_box           # boxes
   test_checkpoint_crash   # files
   test_nn_gpu             # opens its device itself
   test_checkpoint_power_cut
@@ -275,7 +275,7 @@ else()
   set(FSDP_FAKE_LAYERS ${FSDP_SIM_LAYERS})
 endif()
 if(NOT FSDP_TEST_LONG)
-  list(APPEND FSDP_FAKE_EXCEPT test_autograd_backward test_autograd_node test_dist_redistribute test_hub_packed
+  list(APPEND FSDP_FAKE_EXCEPT test_autograd_backward test_autograd_node test_dist_pieces test_dist_redistribute test_hub_packed
        test_models_families test_models_kv_cache
        test_nn_module_recompute test_ops_gradients test_ops_step test_optim_clip test_optim_partition
        test_optim_param_groups test_optim_sharded test_shard_batch_norm test_shard_cast test_shard_comm_hooks test_shard_communication

@@ -143,6 +143,21 @@ FSDP_API int fsdp_distribution_pieces(const fsdp_distribution *distribution, con
 /* Does the same for this rank's part of a tensor; a plain tensor is one piece. */
 FSDP_API int fsdp_tensor_pieces(const fsdp_tensor *tensor, fsdp_piece *pieces);
 
+/* ---- box arithmetic ---- */
+
+/* Computes the intersection of two boxes. Returns false if it is empty (then a size is 0). */
+FSDP_API bool fsdp_box_intersect(int ndim, const int64_t *offset_a, const int64_t *size_a, const int64_t *offset_b,
+                                 const int64_t *size_b, int64_t *offset, int64_t *size);
+/* Calls `run` for each maximal contiguous run of the box in a row-major tensor of `shape`. `global` is the index of the
+ * run's first element in the whole tensor, `local` its index in the box (row-major, of the given size), `numel` the
+ * run's length. A box of full rows is one run, an empty box none. Stops at the first failure and returns it. */
+typedef fsdp_status (*fsdp_box_run)(void *arg, int64_t global, int64_t local, int64_t numel);
+FSDP_API fsdp_status fsdp_box_runs(int ndim, const int64_t *shape, const int64_t *offset, const int64_t *size,
+                                   fsdp_box_run run, void *arg);
+/* Calls `run` for each maximal run of this rank's part of a tensor, flat or not, that is contiguous in both: `global`
+ * in the whole tensor, `local` in the local one, as if that were contiguous; in the order of `local`. */
+FSDP_API fsdp_status fsdp_tensor_runs(const fsdp_tensor *tensor, fsdp_box_run run, void *arg);
+
 #ifdef __cplusplus
 }
 #endif

@@ -18,11 +18,15 @@ typedef struct fsdp_state_dict_entry {
     fsdp_tensor *tensor; /* local part, contiguous; the state dict holds a reference */
     int ndim;
     int64_t global_shape[FSDP_MAX_DIMS];
-    int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS]; /* this rank's box; a size is 0 if it is empty */
+    /* Where this rank's box begins, and the local shape; a size is 0 if it is empty. A part may be several boxes. */
+    int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
+    fsdp_piece pieces[FSDP_MAX_SEGMENTS]; /* the boxes (fsdp_distribution_pieces) */
+    int piece_count;
     bool flat;       /* a run of the tensor's elements, row-major, instead of a box: offset[0], size[0] (FSDP_FLAT) */
     bool replicated; /* every rank of the world holds this box, and one of them writes it */
     bool writer; /* this rank writes its box; false for an empty one. Of a mesh's replicas the first writes (coordinate
-                  * 0 in every replicated dimension), a plain tensor is written by rank 0 */
+                  * 0 in every replicated dimension), a plain tensor is written by rank 0. A slice of a mesh has its own
+                  * writers; if ranks of several slices save together, only the first of them writes */
 } fsdp_state_dict_entry;
 
 typedef struct fsdp_state_dict {
@@ -53,10 +57,9 @@ FSDP_API void fsdp_state_dict_keys_release(fsdp_state_dict_keys *keys); /* NULL 
 /* ---- whole tensors ----
  *
  * These functions process one tensor at a time: besides what is kept, no rank holds more than one whole tensor (with
- * rows padded to a multiple of the ranks if it is gathered; a second one if another dimension than the first is split).
- * All ranks of the context must make the call, with the same entries in the same order; FSDP_MISMATCH names a rank that
- * has others.
- */
+ * rows padded to a multiple of the ranks if it is gathered; a second one if another dimension than the first is split,
+ * or one by segments). All ranks of the context must make the call, with the same entries in the same order;
+ * FSDP_MISMATCH names a rank that has others. */
 
 typedef struct fsdp_full_state_options {
     bool cpu_offload; /* gather: into host memory, on rank 0 only; the others get an empty state dict */
@@ -124,17 +127,8 @@ typedef struct fsdp_state_dict_config {
 FSDP_API fsdp_status fsdp_state_dict_of_type(const fsdp_state_dict *state, const fsdp_state_dict_config *config,
                                              fsdp_state_dict **out);
 
-/* ---- box arithmetic ---- */
-/* Computes the intersection of two boxes. Returns false if it is empty (then a size is 0). */
-FSDP_API bool fsdp_box_intersect(int ndim, const int64_t *offset_a, const int64_t *size_a, const int64_t *offset_b,
-                                 const int64_t *size_b, int64_t *offset, int64_t *size);
-/* Calls `run` for each maximal contiguous run of the box in a row-major tensor of `shape`. `global` is the index of the
- * run's first element in the whole tensor, `local` its index in the box (row-major, of the given size), `numel` the
- * run's length. A box of full rows is one run, an empty box none. Stops at the first failure and returns it. */
-typedef fsdp_status (*fsdp_box_run)(void *arg, int64_t global, int64_t local, int64_t numel);
-FSDP_API fsdp_status fsdp_box_runs(int ndim, const int64_t *shape, const int64_t *offset, const int64_t *size,
-                                   fsdp_box_run run, void *arg);
-/* Does the same for what this rank holds of an entry, flat or not. */
+/* Calls `run` (fsdp/dist.h) for each maximal run of elements of what this rank holds of an entry that are contiguous in
+ * the whole tensor and in the local one, in the local tensor's order. Stops at the first failure and returns it. */
 FSDP_API fsdp_status fsdp_state_dict_entry_runs(const fsdp_state_dict_entry *entry, fsdp_box_run run, void *arg);
 
 #ifdef __cplusplus

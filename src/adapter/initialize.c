@@ -8,29 +8,10 @@
 #include "nn/layers.h"
 #include "state/entry.h"
 
-typedef struct filler {
-    const fsdp_state_dict_entry *entry;
-    fsdp_init init;
-    uint64_t seed;
-} filler;
-
-static fsdp_status fill_run(void *arg, int64_t global, int64_t local, int64_t numel)
-{
-    const filler *f = arg;
-    fsdp_tensor *t = f->entry->tensor;
-    fsdp_dtype dtype = fsdp_tensor_dtype(t);
-    char *data = fsdp_tensor_data(t);
-
-    return fsdp__init_fill(fsdp_tensor_device(t), data + (size_t)local * fsdp_dtype_size(dtype), dtype, numel, f->init,
-                           f->seed, f->entry->name, global);
-}
-
 static fsdp_status fill(const fsdp_state_dict_entry *entry, fsdp_init init, uint64_t seed)
 {
-    filler f = {entry, init, seed};
-
     FSDP_TRY(fsdp_tensor_begin_write(entry->tensor));
-    return fsdp_state_dict_entry_runs(entry, fill_run, &f);
+    return fsdp__init_tensor(entry->tensor, init, seed, entry->name);
 }
 
 static fsdp_status fill_entries(const fsdp_state_dict *state, uint64_t seed)

@@ -126,6 +126,7 @@ typedef struct fsdp__leaf_owner {
     bool (*part)(const void *arg, int64_t index, fsdp__leaf_part *out);
 } fsdp__leaf_owner;
 fsdp_status fsdp__set_leaf_owner(fsdp_tensor *leaf, const fsdp__leaf_owner *owner, void *arg);
+bool fsdp__leaf_is_owned(const fsdp_tensor *leaf);
 bool fsdp__leaf_is_part(const fsdp_tensor *leaf);
 bool fsdp__leaf_part_at(const fsdp_tensor *leaf, int64_t index, fsdp__leaf_part *out);
 /* Returns how many uses of the leaf the running backwards have yet to come through. It is known from their beginning

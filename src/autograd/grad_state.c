@@ -31,7 +31,7 @@ fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out)
     if (!state) {
         FSDP__TRY_NEW(state = fsdp__calloc(1, sizeof *state));
         state->tensor = tensor;
-        tensor->autograd = (fsdp__attachment){state, grad_state_free};
+        tensor->autograd = (fsdp__attachment){.state = state, .free_state = grad_state_free};
     }
     *out = state;
     return FSDP_OK;
@@ -102,6 +102,13 @@ void *fsdp__leaf_owner_arg(const fsdp_tensor *leaf, const fsdp__leaf_owner *owne
     const fsdp__grad_state *state = fsdp__grad_state_get(leaf);
 
     return state && state->owner == owner ? state->owner_arg : NULL;
+}
+
+bool fsdp__leaf_is_owned(const fsdp_tensor *leaf)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(leaf);
+
+    return state && state->owner;
 }
 
 bool fsdp__leaf_is_part(const fsdp_tensor *leaf)

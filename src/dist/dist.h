@@ -61,11 +61,8 @@ fsdp_status fsdp__mesh_part(fsdp_mesh *mesh, const char *what, int ndim, const f
  * no dimensions in common that could be ordered: an error that names both. The caller owns `*out`. */
 fsdp_status fsdp__mesh_join(fsdp_mesh *a, fsdp_mesh *b, fsdp_mesh **out);
 
-/* ---- distribution.c ---- */
+/* ---- placements.c ---- */
 
-/* Checks that `placements` (one per mesh dimension) fit a tensor. */
-fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *placements, int ndim,
-                                   const int64_t *shape);
 bool fsdp__placement_equal(fsdp_placement a, fsdp_placement b);
 /* Returns the mesh dimension of the flat placement, or -1 if there is none. */
 int fsdp__flat_dim(const fsdp_placement *placements, int count);
@@ -76,6 +73,12 @@ const char *fsdp__placements_text(const fsdp_placement *placements, int count, c
 #define FSDP__MESH_TEXT 256
 /* Writes the dimensions of a mesh: "(dp=2, tp=4)". Returns `text`. */
 const char *fsdp__mesh_text(const fsdp_mesh *mesh, char text[FSDP__MESH_TEXT]);
+
+/* ---- distribution.c ---- */
+
+/* Checks that `placements` (one per mesh dimension) fit a tensor. */
+fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *placements, int ndim,
+                                   const int64_t *shape);
 
 /* ---- pieces.c ---- */
 
@@ -92,6 +95,18 @@ void fsdp__cut_shape(const fsdp_mesh *mesh, const fsdp_placement *placements, co
 /* Makes views of a piece in a rank's part and in the whole tensor. The caller owns both. */
 fsdp_status fsdp__piece_views(const fsdp_piece *piece, const fsdp_tensor *local, const fsdp_tensor *whole,
                               fsdp_tensor **out_local, fsdp_tensor **out_whole);
+
+/* ---- box.c ---- */
+
+/* How a piece lies in a rank's part: element e at (e / inner) * stride + first + e % inner. */
+typedef struct fsdp__piece_place {
+    int64_t outer, inner, stride, first;
+} fsdp__piece_place;
+/* Returns that of piece `k` of those of one part, which is not flat. */
+fsdp__piece_place fsdp__piece_place_of(const fsdp_piece *pieces, int count, int ndim, int k);
+/* Does what fsdp_tensor_runs does, for a part that is not flat. */
+fsdp_status fsdp__pieces_runs(int ndim, const int64_t *shape, const fsdp_piece *pieces, int count, fsdp_box_run run,
+                              void *arg);
 
 /* ---- flat_runs.c ---- */
 

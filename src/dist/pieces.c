@@ -237,17 +237,6 @@ int fsdp_distribution_pieces(const fsdp_distribution *distribution, const int *c
     return pieces[0].size[0] > 0;
 }
 
-int fsdp_tensor_pieces(const fsdp_tensor *tensor, fsdp_piece *pieces)
-{
-    const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
-
-    if (distribution)
-        return fsdp_distribution_pieces(distribution, distribution->mesh->coordinate, pieces);
-    pieces[0] = (fsdp_piece){.local_offset = {0}};
-    memcpy(pieces[0].size, tensor->shape, (size_t)tensor->ndim * sizeof *tensor->shape);
-    return fsdp_tensor_numel(tensor) > 0;
-}
-
 /* ---- copies ---- */
 
 static fsdp_status narrow(const fsdp_tensor *tensor, const int64_t *offset, const int64_t *size, fsdp_tensor **out)

@@ -1,6 +1,7 @@
 /* managers.c - finds out who manages which parameter. */
 #include "nn/managers.h"
 
+#include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "nn/module.h"
 
@@ -29,7 +30,7 @@ const fsdp__module_hooks *fsdp__manager_of(const fsdp__managers *managers, const
 fsdp_status fsdp__check_not_elsewhere(const fsdp_tensor *parameter, const char *what, const char *module,
                                       const char *name)
 {
-    if (!parameter->distribution.state)
+    if (!parameter->distribution.state || !fsdp__leaf_is_owned(parameter)) /* nobody but this tree has it */
         return FSDP_OK;
     return FSDP_FAIL(FSDP_STATE, "cannot %s '%s%s%s': it is sharded with an outer module; %s that", what, module,
                      *module ? "." : "", name, what);

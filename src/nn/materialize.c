@@ -136,8 +136,7 @@ static fsdp_status initialize_plain(void *arg, fsdp_module *module, const char *
         FSDP_TRY(fsdp__check_not_elsewhere(parameter, "initialize", name, slot->name));
         FSDP_TRY(fsdp_tensor_begin_write(parameter));
         FSDP__TRY_NEW(full = fsdp__dotted(name, slot->name));
-        status = fsdp__init_fill(parameter->storage->device, fsdp_tensor_data(parameter), parameter->dtype,
-                                 fsdp_tensor_numel(parameter), slot->init, init->seed, full, 0);
+        status = fsdp__init_tensor(parameter, slot->init, init->seed, full);
         fsdp__free(full);
         FSDP_TRY(status);
     }

@@ -182,6 +182,30 @@ fsdp_status fsdp__init_fill(fsdp_device *device, void *data, fsdp_dtype dtype, i
     return constant ? fsdp__launch_fill(stream, &fill) : fsdp__launch_random(stream, &random);
 }
 
+typedef struct filling {
+    const fsdp_tensor *tensor;
+    fsdp_init init;
+    uint64_t seed;
+    const char *full_name;
+} filling;
+
+static fsdp_status fill_run(void *arg, int64_t global, int64_t local, int64_t numel)
+{
+    const filling *f = arg;
+    fsdp_dtype dtype = f->tensor->dtype;
+    char *data = (char *)fsdp_tensor_data(f->tensor) + (size_t)local * fsdp_dtype_size(dtype);
+
+    return fsdp__init_fill(f->tensor->storage->device, data, dtype, numel, f->init, f->seed, f->full_name, global);
+}
+
+fsdp_status fsdp__init_tensor(const fsdp_tensor *tensor, fsdp_init init, uint64_t seed, const char *full_name)
+{
+    filling f = {tensor, init, seed, full_name};
+
+    return tensor->distribution.runs ? tensor->distribution.runs(tensor, fill_run, &f)
+                                     : fill_run(&f, 0, 0, fsdp_tensor_numel(tensor));
+}
+
 fsdp_status fsdp_module_add_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot, fsdp_device *device,
                                       fsdp_dtype dtype, int ndim, const int64_t *shape, fsdp_init init)
 {

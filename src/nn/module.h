@@ -154,6 +154,9 @@ fsdp_status fsdp__module_initialize_coded(fsdp_module *module, uint64_t seed);
  * does for a shard. `data` is f32, bf16 or f16 on `device`. */
 fsdp_status fsdp__init_fill(fsdp_device *device, void *data, fsdp_dtype dtype, int64_t numel, fsdp_init init,
                             uint64_t seed, const char *full_name, int64_t first);
+/* Fills a contiguous tensor so: of one that is a part of a larger one, each element gets the value that it has in the
+ * whole, whoever holds it. */
+fsdp_status fsdp__init_tensor(const fsdp_tensor *tensor, fsdp_init init, uint64_t seed, const char *full_name);
 
 FSDP__SCOPED_POINTER(fsdp_module, fsdp_module_unref)
 

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "dist/dist.h"
 #include "tensor/tensor.h"
 
 /* Sets what the entry says of its tensor. Among the ranks that hold the same box, the one whose coordinate is 0 in
@@ -15,6 +16,7 @@ fsdp_status fsdp__entry_describe(fsdp_state_dict_entry *entry)
 
     entry->ndim = fsdp_tensor_ndim(entry->tensor);
     fsdp_tensor_box(entry->tensor, entry->offset, entry->size);
+    entry->piece_count = fsdp_tensor_pieces(entry->tensor, entry->pieces);
     if (!distribution) {
         memcpy(entry->global_shape, fsdp_tensor_shape(entry->tensor), (size_t)entry->ndim * sizeof(int64_t));
         entry->replicated = true;
@@ -39,6 +41,23 @@ fsdp_status fsdp__entry_describe(fsdp_state_dict_entry *entry)
     return FSDP_OK;
 }
 
+/* Returns whether both consist of the same boxes. */
+static bool same_pieces(const fsdp_state_dict_entry *a, const fsdp_state_dict_entry *b)
+{
+    bool same = a->piece_count == b->piece_count;
+
+    for (int i = 0; same && i < a->piece_count; i++)
+        same = memcmp(&a->pieces[i], &b->pieces[i], sizeof a->pieces[i]) == 0;
+    return same;
+}
+
+fsdp_status fsdp_state_dict_entry_runs(const fsdp_state_dict_entry *entry, fsdp_box_run run, void *arg)
+{
+    if (!entry->flat)
+        return fsdp__pieces_runs(entry->ndim, entry->global_shape, entry->pieces, entry->piece_count, run, arg);
+    return entry->size[0] > 0 ? run(arg, entry->offset[0], 0, entry->size[0]) : FSDP_OK;
+}
+
 bool fsdp__entry_is_current(const fsdp_state_dict_entry *entry)
 {
     fsdp_state_dict_entry now = {.name = entry->name, .tensor = entry->tensor};
@@ -46,7 +65,49 @@ bool fsdp__entry_is_current(const fsdp_state_dict_entry *entry)
 
     return fsdp__entry_describe(&now) == FSDP_OK && now.ndim == entry->ndim && now.flat == entry->flat &&
            now.writer == entry->writer && memcmp(now.global_shape, entry->global_shape, bytes) == 0 &&
-           memcmp(now.offset, entry->offset, bytes) == 0 && memcmp(now.size, entry->size, bytes) == 0;
+           memcmp(now.offset, entry->offset, bytes) == 0 && memcmp(now.size, entry->size, bytes) == 0 &&
+           same_pieces(&now, entry);
+}
+
+/* Finds which dimensions of the whole mesh cut the tensor. */
+static void find_cuts(const fsdp_distribution *d, bool *cuts)
+{
+    for (int i = 0; i < d->placement_count; i++)
+        for (int a = 0; a < d->mesh->axes[i].count; a++)
+            cuts[d->mesh->axes[i].axes[a]] = d->placements[i].kind != FSDP_REPLICATE;
+}
+
+/* Returns whether a rank of the world has the same coordinates in the whole mesh as this one where `cuts` says so. */
+static bool has_same(const fsdp_mesh *whole, const bool *cuts, int rank)
+{
+    int64_t count = fsdp_mesh_size(whole, -1), index = 0;
+    int coordinates[FSDP_MAX_MESH_DIMS];
+    bool same = true;
+
+    while (index < count && whole->ranks[index] != rank)
+        index++;
+    if (index == count)
+        return false;
+    fsdp__mesh_coordinates(whole, index, coordinates);
+    for (int d = 0; d < whole->ndim; d++)
+        same = same && (!cuts[d] || coordinates[d] == whole->coordinate[d]);
+    return same;
+}
+
+bool fsdp__entry_writes(const fsdp_state_dict_entry *entry, const fsdp_process_group *group)
+{
+    const fsdp_distribution *d = fsdp_tensor_distribution(entry->tensor);
+    bool cuts[FSDP_MAX_MESH_DIMS] = {false};
+    int before;
+
+    if (!entry->writer || !d || !d->mesh->is_part)
+        return entry->writer;
+    find_cuts(d, cuts);
+    before = group ? fsdp_process_group_rank(group) : fsdp_context_rank(d->mesh->context);
+    for (int r = 0; r < before; r++)
+        if (has_same(d->mesh->held, cuts, group ? fsdp_process_group_global_rank(group, r) : r))
+            return false;
+    return true;
 }
 
 fsdp_status fsdp__entry_ask_to_write(const fsdp_state_dict_entry *entry)

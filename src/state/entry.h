@@ -9,6 +9,9 @@
 fsdp_status fsdp__entry_describe(fsdp_state_dict_entry *entry);
 /* Returns whether these are the same as when the tensor was added: it may have been sharded since. */
 bool fsdp__entry_is_current(const fsdp_state_dict_entry *entry);
+/* Returns whether this rank writes its part when the ranks of a group (NULL: the world) save together: of those that
+ * hold the same part, in whichever slice of the mesh, only the first does. */
+bool fsdp__entry_writes(const fsdp_state_dict_entry *entry, const fsdp_process_group *group);
 /* Returns what a write to the tensor would return, without writing: FSDP_STATE while its module runs or is summoned.
  * Makes stale what was made from the old values. */
 fsdp_status fsdp__entry_ask_to_write(const fsdp_state_dict_entry *entry);

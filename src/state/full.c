@@ -166,35 +166,34 @@ static fsdp_status check_all(const loading *l)
     return fsdp_agree(l->world, ask_to_write(l));
 }
 
-/* Gives this rank's box of a whole tensor; the caller owns `*out`. */
-static fsdp_status narrow(const fsdp_tensor *whole, const fsdp_state_dict_entry *entry, fsdp_tensor **out)
+/* Copies a run of a whole tensor to a flat part. */
+static fsdp_status take_run(const fsdp_state_dict_entry *entry, const fsdp_tensor *whole)
 {
-    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *view = NULL;
-    fsdp_tensor *next;
-    int64_t numel = fsdp_tensor_numel(whole);
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *line = NULL, *own = NULL;
 
-    if (entry->flat)
-        FSDP_TRY(fsdp__view_reshape(whole, 1, &numel, &view));
-    else
-        FSDP_TRY(fsdp__tensor_alias(whole, &view));
-    for (int d = 0; d < (entry->flat ? 1 : entry->ndim); d++) {
-        FSDP_TRY(fsdp__view_narrow(view, d, entry->offset[d], entry->size[d], &next));
-        fsdp_tensor_unref(view);
-        view = next;
-    }
-    *out = fsdp__take(&view);
-    return FSDP_OK;
+    FSDP_TRY(fsdp__view_reshape(whole, FSDP_SHAPE(fsdp_tensor_numel(whole)), &line));
+    FSDP_TRY(fsdp__view_narrow(line, 0, entry->offset[0], entry->size[0], &own));
+    return fsdp__tensor_copy_across(entry->tensor, own);
 }
 
+static fsdp_status take_piece(const fsdp_state_dict_entry *entry, const fsdp_piece *piece, const fsdp_tensor *whole)
+{
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *to = NULL, *from = NULL;
+
+    FSDP_TRY(fsdp__piece_views(piece, entry->tensor, whole, &to, &from));
+    return fsdp__tensor_copy_across(entry->piece_count == 1 ? entry->tensor : to, from);
+}
+
+/* Copies this rank's part of a whole tensor. */
 static fsdp_status take_own(const fsdp_state_dict_entry *entry, const fsdp_tensor *whole)
 {
-    fsdp_tensor *own = NULL;
-    fsdp_status status;
-
-    FSDP_TRY(narrow(whole, entry, &own));
-    status = fsdp__tensor_copy_across(entry->tensor, own);
-    fsdp_tensor_unref(own);
-    return status;
+    if (entry->flat)
+        return take_run(entry, whole);
+    if (entry->piece_count == 0)
+        return fsdp_tensor_begin_write(entry->tensor);
+    for (int i = 0; i < entry->piece_count; i++)
+        FSDP_TRY(take_piece(entry, &entry->pieces[i], whole));
+    return FSDP_OK;
 }
 
 /* Gives the whole tensor as it is sent: on the entry's device, in its dtype. On rank 0 it is that of the full state

@@ -122,6 +122,10 @@ void fsdp__origin_count_write(fsdp__storage *storage);
 typedef struct fsdp__attachment {
     void *state;
     void (*free_state)(void *state);
+    /* Set where the tensor is a part of a larger one: calls `run` for each run of its elements, with the place of the
+     * first in the whole and in the tensor (fsdp_tensor_runs). */
+    fsdp_status (*runs)(const fsdp_tensor *tensor,
+                        fsdp_status (*run)(void *arg, int64_t global, int64_t local, int64_t numel), void *arg);
 } fsdp__attachment;
 
 struct fsdp_tensor {

@@ -21,7 +21,7 @@ static const mesh_case cases[] = {
     {8, 2, {2, 4}}, {5, 2, {5, 1}}, {4, 2, {1, 4}}, {8, 3, {2, 2, 2}}, {6, 3, {1, 3, 2}}, {8, 3, {2, 1, 4}},
 };
 
-static fsdp_distribution distribution_of(fsdp_mesh *mesh, const layout *l)
+static fsdp_distribution distribution_of(fsdp_mesh *mesh, const drawn_layout *l)
 {
     fsdp_distribution d = {.mesh = mesh, .placement_count = l->mesh_ndim, .ndim = l->ndim};
 
@@ -40,7 +40,7 @@ static void draw_shape(uint64_t *dice, int *ndim, int64_t *shape)
 /* ---- boxes ---- */
 
 /* The pieces, element by element, are the part; local offsets are where they lie in it. */
-static void check_pieces(const fsdp_distribution *d, const layout *l, const int *at)
+static void check_pieces(const fsdp_distribution *d, const drawn_layout *l, const int *at)
 {
     fsdp_piece pieces[FSDP_MAX_SEGMENTS];
     int64_t elements[MAX_NUMEL], shape[FSDP_MAX_DIMS], seen = 0, offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
@@ -79,7 +79,7 @@ static void check_boxes(fsdp_context *context, void *arg)
     for (int round = 0; round < 300; round++) {
         int64_t shape[3], held = 0;
         int ndim, at[FSDP_MAX_MESH_DIMS];
-        layout l;
+        drawn_layout l;
         fsdp_distribution d;
 
         draw_shape(&dice, &ndim, shape);
@@ -154,7 +154,7 @@ static fsdp_tensor *counting(fsdp_context *context, fsdp_dtype dtype, int ndim, 
     return tensor;
 }
 
-static void check_holds(const fsdp_tensor *tensor, const layout *l)
+static void check_holds(const fsdp_tensor *tensor, const drawn_layout *l)
 {
     const fsdp_mesh *mesh = fsdp_tensor_distribution(tensor)->mesh;
     int64_t elements[MAX_NUMEL], shape[FSDP_MAX_DIMS], count = layout_elements(l, mesh->coordinate, elements, shape);
@@ -167,7 +167,7 @@ static void check_holds(const fsdp_tensor *tensor, const layout *l)
         CHECK_EQ(values[i], elements[i]);
 }
 
-static void check_whole(const fsdp_tensor *tensor, const layout *l)
+static void check_whole(const fsdp_tensor *tensor, const drawn_layout *l)
 {
     fsdp_tensor *full = NULL;
     float values[MAX_NUMEL];
@@ -181,7 +181,7 @@ static void check_whole(const fsdp_tensor *tensor, const layout *l)
 }
 
 /* Now and then a sum, of which one rank has all. */
-static void make_partial(uint64_t *dice, layout *l)
+static void make_partial(uint64_t *dice, drawn_layout *l)
 {
     int i = dice_below(dice, l->mesh_ndim);
 
@@ -199,7 +199,7 @@ static void check_moves(fsdp_context *context, void *arg)
     for (int round = 0; round < 60; round++) {
         int64_t shape[3];
         int ndim;
-        layout from, to, back;
+        drawn_layout from, to, back;
         fsdp_tensor *whole, *piece = NULL, *moved = NULL, *returned = NULL;
 
         draw_shape(&dice, &ndim, shape);

@@ -27,7 +27,7 @@ static void draw_segments(uint64_t *dice, int64_t length, fsdp_placement *p)
 }
 
 /* Shards a drawn dimension on mesh dimension order[k]: after those that come before in the order. */
-static void draw_shard(uint64_t *dice, layout *l, int k, bool *segments)
+static void draw_shard(uint64_t *dice, drawn_layout *l, int k, bool *segments)
 {
     fsdp_placement *p = &l->placements[l->order[k]];
     bool first = true;
@@ -48,11 +48,11 @@ static void draw_shard(uint64_t *dice, layout *l, int k, bool *segments)
     }
 }
 
-void layout_draw(uint64_t *dice, int mesh_ndim, const int64_t *mesh, int ndim, const int64_t *shape, layout *out)
+void layout_draw(uint64_t *dice, int mesh_ndim, const int64_t *mesh, int ndim, const int64_t *shape, drawn_layout *out)
 {
     bool segments = false;
 
-    *out = (layout){.mesh_ndim = mesh_ndim, .ndim = ndim};
+    *out = (drawn_layout){.mesh_ndim = mesh_ndim, .ndim = ndim};
     memcpy(out->mesh, mesh, (size_t)mesh_ndim * sizeof *mesh);
     memcpy(out->shape, shape, (size_t)ndim * sizeof *shape);
     draw_order(dice, mesh_ndim, out->order);
@@ -94,7 +94,7 @@ static void cut(const fsdp_placement *p, int64_t ranks, int64_t rank, indices *h
     *held = left;
 }
 
-int64_t layout_elements(const layout *l, const int *coordinates, int64_t *elements, int64_t *local_shape)
+int64_t layout_elements(const drawn_layout *l, const int *coordinates, int64_t *elements, int64_t *local_shape)
 {
     indices held[FSDP_MAX_DIMS];
     int64_t count = 1;
@@ -123,7 +123,7 @@ int64_t layout_elements(const layout *l, const int *coordinates, int64_t *elemen
     return count;
 }
 
-int64_t layout_copies(const layout *l)
+int64_t layout_copies(const drawn_layout *l)
 {
     int64_t copies = 1;
 

@@ -1,5 +1,5 @@
 /* Intersections and runs of boxes, against counting element by element. */
-#include "fsdp/state.h"
+#include "fsdp/dist.h"
 #include "support/test.h"
 
 enum {
