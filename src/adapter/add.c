@@ -44,9 +44,8 @@ static fsdp_status is_target(const fsdp_lora_options *o, const fsdp_named_module
         return FSDP_OK;
     if (o->target_regex)
         return fsdp__adapter_regex(o->target_regex, m->name, false, out);
-    *out = is_all_linear(o)
-               ? fsdp__layer_form_of(m->module) != FSDP__LAYER_OTHER && !fsdp__adapter_ends(m->name, FSDP__ADAPTER_HEAD)
-               : is_in(m->name, o->targets, o->target_count);
+    *out = is_all_linear(o) ? fsdp__layer_is_product(m->module) && !fsdp__adapter_ends(m->name, FSDP__ADAPTER_HEAD)
+                            : is_in(m->name, o->targets, o->target_count);
     return FSDP_OK;
 }
 
@@ -65,7 +64,7 @@ static fsdp_status check_layer(const fsdp_named_modules *all, const fsdp_named_m
 {
     const char *shared;
 
-    if (fsdp__layer_form_of(m->module) == FSDP__LAYER_OTHER)
+    if (!fsdp__layer_is_product(m->module))
         return FSDP_FAIL(
             FSDP_UNSUPPORTED, "cannot adapt '%s', of type %s%s: adapters go beside layers of type Linear and Conv1D",
             m->name, m->module->type->name,

@@ -37,7 +37,7 @@ static fsdp_status check_layer(const fsdp_named_module *m)
  * the weight for itself. A, B and modules that are trained whole are not frozen. */
 static bool is_quantized(const fsdp_named_modules *all, const fsdp_named_module *m)
 {
-    return fsdp__layer_form_of(m->module) != FSDP__LAYER_OTHER && !fsdp__adapter_ends(m->name, FSDP__ADAPTER_HEAD) &&
+    return fsdp__layer_is_product(m->module) && !fsdp__adapter_ends(m->name, FSDP__ADAPTER_HEAD) &&
            !fsdp_tensor_requires_grad(fsdp__layer_weight_field(m->module)) &&
            !fsdp__adapter_shared_with(all, m->module);
 }

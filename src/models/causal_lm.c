@@ -21,10 +21,14 @@ typedef struct lm_head {
     fsdp_cross_entropy_options loss;
 } lm_head;
 
-/* Computes the loss of each target (B,T), from logits that exist as a whole. */
-static fsdp_tensor *loss_of_each(fsdp_tensor *logits, fsdp_tensor *targets)
+fsdp_tensor *fsdp__loss_of_each(fsdp_tensor *logits, fsdp_tensor *targets)
 {
     return fsdp_nll_loss(fsdp_log_softmax(fsdp_cast(logits, FSDP_F32)), targets, FSDP_LOSS_NONE);
+}
+
+fsdp_tensor *fsdp__softcapped(fsdp_tensor *logits, float softcap)
+{
+    return softcap > 0 ? fsdp_scale(fsdp_tanh(fsdp_scale(logits, 1 / (double)softcap)), (double)softcap) : logits;
 }
 
 /* Maps hidden (B,T,C) to logits (B,T,V), or hidden and targets (B,T) to the loss () or (B,T). */
@@ -35,10 +39,8 @@ static fsdp_tensor *head_forward(fsdp_module *self, fsdp_tensor *const *inputs, 
 
     if (count == 2 && head->loss.reduction != FSDP_LOSS_NONE)
         return fsdp_linear_cross_entropy_with(inputs[0], head->layer.weight, inputs[1], &head->loss);
-    logits = fsdp_linear(inputs[0], head->layer.weight, FSDP_NO_BIAS);
-    if (head->loss.softcap > 0)
-        logits = fsdp_scale(fsdp_tanh(fsdp_scale(logits, 1 / (double)head->loss.softcap)), (double)head->loss.softcap);
-    return count == 2 ? loss_of_each(logits, inputs[1]) : logits;
+    logits = fsdp__softcapped(fsdp_linear(inputs[0], head->layer.weight, FSDP_NO_BIAS), head->loss.softcap);
+    return count == 2 ? fsdp__loss_of_each(logits, inputs[1]) : logits;
 }
 
 static void describe_head(const fsdp_module *self, char *text, size_t text_bytes)
@@ -50,6 +52,11 @@ static void describe_head(const fsdp_module *self, char *text, size_t text_bytes
 }
 
 static const fsdp_module_type head_type = {.name = "Linear", .forward = head_forward, .describe = describe_head};
+
+const fsdp_cross_entropy_options *fsdp__head_loss(const fsdp_module *head)
+{
+    return head->type == &head_type ? &((const lm_head *)head)->loss : NULL;
+}
 
 /* Makes the head. `tied` is NULL, or the embedding's weight. */
 static fsdp_module *head_create(const fsdp__model_plan *plan, fsdp_tensor *tied)

@@ -56,6 +56,15 @@ float fsdp__rope_scale(const fsdp_model_config *config, int64_t layer);
 fsdp_status fsdp__gpt2_body_create(const fsdp__model_plan *plan, fsdp__model_body *out);
 fsdp_status fsdp__llama_body_create(const fsdp__model_plan *plan, fsdp__model_body *out);
 
+/* ---- causal_lm.c: for those that compute a head in another way ---- */
+
+/* Returns how a model's head reduces its loss, and the soft cap of its logits; NULL for other modules. */
+const fsdp_cross_entropy_options *fsdp__head_loss(const fsdp_module *head);
+/* Returns softcap tanh(logits / softcap), or the logits if it is 0. */
+fsdp_tensor *fsdp__softcapped(fsdp_tensor *logits, float softcap);
+/* Computes the loss of each target (B,T), from logits (B,T,V) that exist as a whole. */
+fsdp_tensor *fsdp__loss_of_each(fsdp_tensor *logits, fsdp_tensor *targets);
+
 /* ---- kv_cache.c ---- Modules of a body get what they need of a cache as the argument of their call; NULL: there is
  * none. */
 

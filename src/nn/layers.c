@@ -183,13 +183,6 @@ fsdp_module *fsdp_conv1d_create(fsdp_context *context, fsdp_device *device, int6
     return fsdp__module_built(&m->layer.base, conv1d_build(m, device, weight_init));
 }
 
-fsdp__layer_form fsdp__layer_form_of(const fsdp_module *module)
-{
-    if (module->type == &linear_type)
-        return FSDP__LAYER_LINEAR;
-    return module->type == &conv1d_type ? FSDP__LAYER_CONV1D : FSDP__LAYER_OTHER;
-}
-
 /* ---- a weight in fewer bits ---- */
 
 fsdp_tensor *fsdp__layer_weight_field(const fsdp_module *layer)
@@ -450,19 +443,24 @@ typedef struct dropout {
     uint64_t seed, seed_of_all, calls;
 } dropout;
 
-static fsdp_tensor *dropout_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+fsdp_tensor *fsdp__dropout_part(fsdp_module *self, fsdp_tensor *x, fsdp__op_part part)
 {
     dropout *m = (dropout *)self;
     bool placed = fsdp__get_rows_of_batch(self->context).count > 0;
     uint32_t words[4];
 
-    (void)count;
     if (!self->training || m->p == 0.0f)
-        return inputs[0];
+        return x;
     fsdp__philox(placed ? m->seed_of_all : m->seed, m->calls,
                  words); /* a recomputation repeats the first draws, whatever this gives */
     m->calls += !fsdp_recomputing(self->context);
-    return fsdp_dropout(inputs[0], m->p, (uint64_t)words[0] << 32 | words[1]);
+    return fsdp__op_dropout_part(x, m->p, (uint64_t)words[0] << 32 | words[1], part);
+}
+
+static fsdp_tensor *dropout_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)count;
+    return fsdp__dropout_part(self, inputs[0], (fsdp__op_part){.whole = -1});
 }
 
 static void dropout_describe(const fsdp_module *self, char *text, size_t bytes)
@@ -479,6 +477,11 @@ static uint64_t *dropout_draws(fsdp_module *self)
 
 static const fsdp_module_type dropout_type = {
     .name = "Dropout", .forward = dropout_forward, .describe = dropout_describe, .draws = dropout_draws};
+
+uint64_t *fsdp__dropout_seed(fsdp_module *module)
+{
+    return module->type == &dropout_type ? &((dropout *)module)->seed : NULL;
+}
 
 fsdp_module *fsdp_dropout_create(fsdp_context *context, float p, uint64_t seed)
 {
@@ -499,4 +502,27 @@ fsdp_module *fsdp__dropout_create(fsdp_context *context, float p, uint64_t seed,
     m->seed = seed;
     m->seed_of_all = seed_of_all;
     return &m->base;
+}
+
+/* ---- which layer a module is ---- */
+
+fsdp__layer_form fsdp__layer_form_of(const fsdp_module *module)
+{
+    static const struct {
+        const fsdp_module_type *type;
+        fsdp__layer_form form;
+    } forms[] = {{&linear_type, FSDP__LAYER_LINEAR},       {&conv1d_type, FSDP__LAYER_CONV1D},
+                 {&embedding_type, FSDP__LAYER_EMBEDDING}, {&layernorm_type, FSDP__LAYER_LAYERNORM},
+                 {&rmsnorm_type, FSDP__LAYER_RMSNORM},     {&rmsnorm_plus_one_type, FSDP__LAYER_RMSNORM},
+                 {&dropout_type, FSDP__LAYER_DROPOUT}};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(forms); i++)
+        if (module->type == forms[i].type)
+            return forms[i].form;
+    return FSDP__LAYER_OTHER;
+}
+
+bool fsdp__layer_is_product(const fsdp_module *module)
+{
+    return module->type == &linear_type || module->type == &conv1d_type;
 }

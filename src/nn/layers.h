@@ -4,6 +4,7 @@
 
 #include "nn/module.h"
 #include "ops/coded_weight.h"
+#include "ops/op.h"
 
 extern const fsdp_module_type fsdp__module_list_type;
 
@@ -13,10 +14,15 @@ fsdp_module *fsdp__module_built(fsdp_module *module, fsdp_status status);
 /* Which of the layers that others may put something beside a module is. */
 typedef enum fsdp__layer_form {
     FSDP__LAYER_OTHER,
-    FSDP__LAYER_LINEAR, /* made by fsdp_linear_create, fsdp_conv1d_create */
-    FSDP__LAYER_CONV1D
+    FSDP__LAYER_LINEAR, /* made by fsdp_linear_create, fsdp_conv1d_create, ... */
+    FSDP__LAYER_CONV1D,
+    FSDP__LAYER_EMBEDDING,
+    FSDP__LAYER_LAYERNORM,
+    FSDP__LAYER_RMSNORM, /* also the one that multiplies by 1 + weight */
+    FSDP__LAYER_DROPOUT
 } fsdp__layer_form;
 fsdp__layer_form fsdp__layer_form_of(const fsdp_module *module);
+bool fsdp__layer_is_product(const fsdp_module *module); /* a Linear or Conv1D */
 
 /* Calls several Linears with one input as one product (fsdp_linear_group), if nothing acts around any of them and their
  * weights lie side by side on a device that gains by it. Returns whether it did; `outputs` are NULL on failure. */
@@ -48,6 +54,10 @@ const char *fsdp__float_text(float value, char text[32]);
 /* Creates a dropout that draws by `seed`, and by `seed_of_all` where it is said which rows of a batch a forward has
  * (fsdp__set_rows_of_batch): a seed of its own for each rank, and one for all. */
 fsdp_module *fsdp__dropout_create(fsdp_context *context, float p, uint64_t seed, uint64_t seed_of_all);
+/* Returns the place of a dropout's own seed; NULL for other modules. */
+uint64_t *fsdp__dropout_seed(fsdp_module *module);
+/* Does what the dropout's forward does with a part of its input: the mask is that part of the whole one's. */
+fsdp_tensor *fsdp__dropout_part(fsdp_module *dropout, fsdp_tensor *x, fsdp__op_part part);
 
 /* Creates an RMSNorm that multiplies by 1 + weight, as Gemma has it; the weight begins with zeros. */
 fsdp_module *fsdp__rmsnorm_plus_one_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps);

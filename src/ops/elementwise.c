@@ -106,19 +106,27 @@ fsdp_tensor *fsdp_relu(fsdp_tensor *x)
 typedef struct dropout_state {
     float p;
     uint64_t key, offset; /* of the draw for the first element */
+    int64_t run, stride; /* so many elements draw one after the other, and the next run so many draws after the first */
 } dropout_state;
 
 static fsdp_status drop(const fsdp_tensor *x, fsdp_tensor *y, const dropout_state *state)
 {
-    const fsdp__dropout_args args = {.x = fsdp_tensor_data(x),
-                                     .y = fsdp_tensor_data(y),
-                                     .numel = fsdp_tensor_numel(x),
-                                     .key = state->key,
-                                     .offset = state->offset,
-                                     .p = state->p,
-                                     .dtype = x->dtype};
+    int64_t numel = fsdp_tensor_numel(x), bytes = (int64_t)fsdp_dtype_size(x->dtype);
+    const char *from = fsdp_tensor_data(x); /* NULL on a device without bytes */
+    char *to = fsdp_tensor_data(y);
 
-    return fsdp__launch_dropout(fsdp__op_stream(y), &args);
+    for (int64_t at = 0, run = 0; at < numel; at += state->run, run++) {
+        const fsdp__dropout_args args = {.x = from ? from + at * bytes : NULL,
+                                         .y = to ? to + at * bytes : NULL,
+                                         .numel = state->run,
+                                         .key = state->key,
+                                         .offset = state->offset + (uint64_t)(run * state->stride),
+                                         .p = state->p,
+                                         .dtype = x->dtype};
+
+        FSDP_TRY(fsdp__launch_dropout(fsdp__op_stream(y), &args));
+    }
+    return FSDP_OK;
 }
 
 static fsdp_status dropout_backward(fsdp__node *node, fsdp_tensor *const *grads)
@@ -142,14 +150,26 @@ static uint64_t elements_before(const fsdp_context *context, int64_t numel)
 }
 
 /* Chooses the draws; in a recomputation those of the first run. */
-static fsdp_status choose_draws(fsdp_context *context, int64_t numel, dropout_state *state)
+static fsdp_status choose_draws(const fsdp_tensor *x, fsdp__op_part part, dropout_state *state)
 {
-    state->offset = elements_before(context, numel);
+    fsdp_context *context = fsdp_device_context(x->storage->device);
+    int64_t inner = fsdp__shape_numel(x->ndim - part.dim - 1, x->shape + part.dim + 1);
+    int64_t outer = fsdp__shape_numel(part.dim, x->shape);
+
+    state->run = part.whole < 0 ? fsdp_tensor_numel(x) : x->shape[part.dim] * inner;
+    state->stride = part.whole < 0 ? 0 : part.whole * inner;
+    state->offset = part.whole < 0 ? elements_before(context, state->run)
+                                   : elements_before(context, outer * state->stride) + (uint64_t)(part.first * inner);
     FSDP_TRY(fsdp__recomputation_number(context, &state->key));
     return fsdp__recomputation_number(context, &state->offset);
 }
 
 fsdp_tensor *fsdp_dropout(fsdp_tensor *x, float p, uint64_t key)
+{
+    return fsdp__op_dropout_part(x, p, key, (fsdp__op_part){.dim = x ? x->ndim - 1 : 0, .whole = -1});
+}
+
+fsdp_tensor *fsdp__op_dropout_part(fsdp_tensor *x, float p, uint64_t key, fsdp__op_part part)
 {
     dropout_state state = {.p = p, .key = key};
     fsdp_tensor *from, *y;
@@ -162,7 +182,7 @@ fsdp_tensor *fsdp_dropout(fsdp_tensor *x, float p, uint64_t key)
     }
     if (p == 0.0f)
         return x;
-    if (choose_draws(fsdp_device_context(x->storage->device), fsdp_tensor_numel(x), &state) != FSDP_OK)
+    if (choose_draws(x, part, &state) != FSDP_OK)
         return NULL;
     from = fsdp__op_contiguous(x);
     y = fsdp__empty_like(x, x->dtype);

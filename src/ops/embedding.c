@@ -27,7 +27,28 @@ static fsdp_status embedding_backward(fsdp__node *node, fsdp_tensor *const *grad
 
 static const fsdp__op embedding_op = {.name = "embedding", .backward = embedding_backward};
 
+/* Returns ids as they count from `first` on: those of other rows lie outside the table. There are no sums of integers,
+ * but f32 holds numbers below 2^24 exactly. */
+static fsdp_tensor *counted_from(fsdp_tensor *ids, int64_t first)
+{
+    return first == 0 ? ids : fsdp_cast(fsdp_add_scalar(fsdp_cast(ids, FSDP_F32), -(double)first), FSDP_I32);
+}
+
+fsdp_tensor *fsdp__op_ids_from(fsdp_tensor *ids, int64_t first, int64_t count)
+{
+    if (count <= 1 << 24)
+        return counted_from(ids, first);
+    FSDP_FAIL(FSDP_UNSUPPORTED, "%lld rows cannot be divided among ranks: ids are counted below 2^24 only",
+              (long long)count);
+    return NULL;
+}
+
 fsdp_tensor *fsdp_embedding(fsdp_tensor *table, fsdp_tensor *ids)
+{
+    return fsdp__op_embedding_part(table, ids, 0, table ? table->shape[0] : 0);
+}
+
+fsdp_tensor *fsdp__op_embedding_part(fsdp_tensor *table, fsdp_tensor *ids, int64_t first, int64_t count)
 {
     fsdp_tensor *inputs[] = {table, ids}, *y, *rows, *wanted;
     int64_t shape[FSDP_MAX_DIMS], valid;
@@ -38,12 +59,12 @@ fsdp_tensor *fsdp_embedding(fsdp_tensor *table, fsdp_tensor *ids)
         return fsdp__op_bad("embedding", "table", "a floating matrix", table);
     if (ids->dtype != FSDP_I32 || ids->ndim >= FSDP_MAX_DIMS)
         return fsdp__op_bad("embedding", "ids", "int32 of at most 5 dimensions", ids);
-    if (fsdp__op_check_indices("embedding", "id", ids, table->shape[0], table->shape[0], &valid) != FSDP_OK)
+    if (fsdp__op_check_indices("embedding", "id", ids, count, count, &valid) != FSDP_OK)
         return NULL;
     memcpy(shape, ids->shape, sizeof shape);
     shape[ids->ndim] = table->shape[1];
     rows = fsdp__op_contiguous(table);
-    wanted = fsdp__op_contiguous(ids);
+    wanted = fsdp__op_contiguous(fsdp__op_ids_from(ids, first, count));
     y = fsdp_empty(table->storage->device, table->dtype, ids->ndim + 1, shape); /* (...,C) */
     if (!rows || !wanted || !y)
         return NULL;

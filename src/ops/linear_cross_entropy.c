@@ -29,6 +29,7 @@ typedef struct head {
     float scale;          /* of the loss; its gradients are for `unit` of it (ops/loss.h) */
     float unit;
     float softcap;
+    const fsdp__chunk_loss *part; /* how chunks make the loss where ranks have parts of the vocabulary; NULL: alone */
 } head;
 
 /* Views rows [first, first + rows) as a matrix. `*view` keeps them alive: the caller unrefs it. */
@@ -55,6 +56,14 @@ static fsdp_status chunk_loss(const head *h, const fsdp_tensor *logits, const fs
                                            .accumulate_loss = !first,
                                            .softcap = h->softcap};
 
+    if (h->part)
+        return h->part->compute(h->part->arg, &(const fsdp__loss_chunk){.logits = logits,
+                                                                        .targets = targets,
+                                                                        .dlogits = dlogits,
+                                                                        .loss = h->loss,
+                                                                        .scale = args.loss_scale,
+                                                                        .softcap = args.softcap,
+                                                                        .first = first});
     return fsdp__launch_cross_entropy(fsdp__op_stream(logits), &args);
 }
 
@@ -80,10 +89,12 @@ static fsdp_status chunk(const head *h, int64_t first, int64_t rows)
     return FSDP_OK;
 }
 
-/* Returns the number of rows in a chunk. The device's are of f32: of half as many bytes there may be twice as many. */
+/* Returns the number of rows in a chunk, the same on all ranks. The device's are of f32: of half as many bytes there
+ * may be twice as many. */
 static int64_t chunk_rows(const head *h)
 {
-    int64_t rows = CHUNK_BYTES / (4 * FSDP__MAX(h->weight.rows, 1));
+    int64_t cols = h->part ? h->part->most : h->weight.rows;
+    int64_t rows = CHUNK_BYTES / (4 * FSDP__MAX(cols, 1));
     int64_t least = fsdp__device_head_rows(h->x->storage->device) * 4 / (int64_t)fsdp_dtype_size(h->logits_dtype);
 
     return FSDP__MIN(FSDP__MAX(rows, FSDP__MAX(least, (int64_t)CHUNK_MIN_ROWS)), h->x->shape[0]);
@@ -170,11 +181,17 @@ fsdp_tensor *fsdp_linear_cross_entropy(fsdp_tensor *x, fsdp_tensor *weight, fsdp
 fsdp_tensor *fsdp_linear_cross_entropy_with(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *targets,
                                             const fsdp_cross_entropy_options *options)
 {
+    return fsdp__linear_cross_entropy_part(x, weight, targets, options, NULL);
+}
+
+fsdp_tensor *fsdp__linear_cross_entropy_part(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *targets,
+                                             const fsdp_cross_entropy_options *options, const fsdp__chunk_loss *part)
+{
     const char *name = linear_cross_entropy_op.name;
     fsdp_tensor *inputs[] = {x, weight, targets}, *from, *wanted;
     fsdp__loss_state state = {.unit = 1.0f};
     fsdp_status status;
-    head h = {.unit = 1.0f, .softcap = options ? options->softcap : 0.0f};
+    head h = {.unit = 1.0f, .softcap = options ? options->softcap : 0.0f, .part = part};
     bool recording;
     int64_t count;
 
@@ -186,7 +203,7 @@ fsdp_tensor *fsdp_linear_cross_entropy_with(fsdp_tensor *x, fsdp_tensor *weight,
         return fsdp__op_bad(name, "weight", "a matrix", weight);
     if (x->ndim < 1 || fsdp__op_last(x) != weight->shape[1])
         return fsdp__op_misfit(name, "input", x, "weight", weight);
-    if (fsdp__loss_targets(name, x, weight->shape[0], targets, &wanted, &count) != FSDP_OK ||
+    if (fsdp__loss_targets(name, x, part ? part->classes : weight->shape[0], targets, &wanted, &count) != FSDP_OK ||
         fsdp__loss_scale(name, options, count, &h.scale) != FSDP_OK)
         return NULL;
     from = fsdp__op_contiguous(x);

@@ -32,4 +32,25 @@ fsdp_status fsdp__loss_targets(const char *op, const fsdp_tensor *x, int64_t cla
 /* Gets what a sum over `count` targets is multiplied by; a mean over none: NaN. NULL options: those of a mean. */
 fsdp_status fsdp__loss_scale(const char *op, const fsdp_cross_entropy_options *options, int64_t count, float *scale);
 
+/* ---- a vocabulary that ranks have parts of ---- */
+
+/* Rows of a linear_cross_entropy: what fsdp__cross_entropy_args says of all of them. */
+typedef struct fsdp__loss_chunk {
+    const fsdp_tensor *logits, *targets, *dlogits; /* (rows,cols), (rows), like logits or NULL; logits may be dlogits */
+    fsdp_tensor *loss;                             /* () */
+    float scale, softcap;
+    bool first; /* the loss is set, not added to */
+} fsdp__loss_chunk;
+
+/* Makes the loss of chunks: `weight` has some rows of a vocabulary, and other ranks have the others. */
+typedef struct fsdp__chunk_loss {
+    fsdp_status (*compute)(const void *arg, const fsdp__loss_chunk *chunk);
+    const void *arg;
+    int64_t classes, most; /* rows of the vocabulary; the most that a rank has */
+} fsdp__chunk_loss;
+/* Does what fsdp_linear_cross_entropy_with does with such a weight. The gradient of x is this rank's contribution. NULL
+ * `part`: the weight is whole. */
+fsdp_tensor *fsdp__linear_cross_entropy_part(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *targets,
+                                             const fsdp_cross_entropy_options *options, const fsdp__chunk_loss *part);
+
 #endif

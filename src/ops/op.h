@@ -58,6 +58,20 @@ fsdp_status fsdp__op_broadcast(fsdp_tensor *dst, const fsdp_tensor *src, const i
  * all are taken for valid. Blocks, unless the host knows them: fsdp__tensor_range. */
 fsdp_status fsdp__op_check_indices(const char *op, const char *what, const fsdp_tensor *indices, int64_t limit,
                                    int64_t ignore, int64_t *valid);
+/* Returns ids (int32) that count from row `first` of `count` on: outside [0, rows) they are others' rows. */
+fsdp_tensor *fsdp__op_ids_from(fsdp_tensor *ids, int64_t first, int64_t count);
+/* Does what fsdp_embedding does with a table of which `table` has the rows from `first` on; the whole one has `count`.
+ * Ids of other rows give zeros, and no gradient. */
+fsdp_tensor *fsdp__op_embedding_part(fsdp_tensor *table, fsdp_tensor *ids, int64_t first, int64_t count);
+
+/* A part of dimension `dim`, which is `whole` long: the elements from `first` on. whole -1: it is no part. */
+typedef struct fsdp__op_part {
+    int dim;
+    int64_t first, whole;
+} fsdp__op_part;
+/* Does what fsdp_dropout does with a part of a tensor: the mask is that part of the whole one's. */
+fsdp_tensor *fsdp__op_dropout_part(fsdp_tensor *x, float p, uint64_t key, fsdp__op_part part);
+
 /* Checks positions in documents: int32 (batch,time), each 0 or one more than the token before. Gives them in contiguous
  * memory, and how many pairs of a token and one that it sees there are; 0 if the host does not know. Blocks, unless the
  * host has written them and nobody since, or they were checked before. */
