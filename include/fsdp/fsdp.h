@@ -102,6 +102,7 @@
 #include "fsdp/ops.h"
 #include "fsdp/optim.h"
 #include "fsdp/parallel.h"
+#include "fsdp/parallelize.h"
 #include "fsdp/replicate.h"
 #include "fsdp/shard.h"
 #include "fsdp/shard_map.h"

@@ -1,0 +1,140 @@
+/* fsdp/parallelize.h - tensor parallelism of modules: whose weights are cut, and how, by the names of modules.
+ *
+ *     const fsdp_parallel_entry plan[] = {
+ *         {"layers.*.mlp", {FSDP_PREPARE_INPUT, .to = {{FSDP_LAYOUT_COPIED}}}},
+ *         {"layers.*.mlp.up", {FSDP_COLUMN_WISE, .from = {{FSDP_LAYOUT_COPIED}}}},
+ *         {"layers.*.mlp.down", {FSDP_ROW_WISE}},
+ *     };
+ *
+ *     fsdp_mesh_slice(mesh, 1, (const char *const[]){"tp"}, &tp);
+ *     fsdp_parallelize_module(model, tp, plan, 3);
+ *     fsdp_fully_shard(model, ...);                              over "dp", if at all, after that
+ *
+ * A model of fsdp/models.h has a plan already: fsdp_model_parallelize.
+ *
+ * [Note: layouts]
+ * A module computes on plain tensors, as ever. What they are to the ranks of the mesh is said by the plan, which puts
+ * collectives (fsdp/parallel.h) between modules where one's result lies otherwise than the next one needs it:
+ *
+ * | from \ to  | replicated | copied              | sharded (other dim)  |
+ * |------------|------------|---------------------|----------------------|
+ * | replicated | -          | copy                | split                |
+ * | copied     | refused    | -                   | slice                |
+ * | sharded    | collect    | all_gather          | (all_to_all)         |
+ * | partial    | all_reduce | all_reduce, copy    | reduce_scatter       |
+ *
+ * Parts of a dimension follow the chunk rule (fsdp/dist.h) and may be uneven. How long a dimension is of which a module
+ * is given a part follows from what the same plan has cut last in that dimension; a part that does not fit that is
+ * taken for one of equal parts. Two sequences that differ in length, as of an encoder and a decoder, need a plan each.
+ */
+#ifndef FSDP_PARALLELIZE_H
+#define FSDP_PARALLELIZE_H
+
+#include "fsdp/dist.h"
+#include "fsdp/nn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fsdp_layout_kind {
+    FSDP_LAYOUT_DEFAULT,    /* what the style says; of inputs and outputs to prepare: they are left alone */
+    FSDP_LAYOUT_REPLICATED, /* all ranks hold it alike, and compute the same with it */
+    FSDP_LAYOUT_COPIED,     /* all ranks hold it alike, and each computes something else with it: it is ready for a
+                             * column-wise product, and its gradients are added up */
+    FSDP_LAYOUT_SHARDED,    /* each rank has a part of dimension `dim`, which may count from the end */
+    FSDP_LAYOUT_PARTIAL     /* it is the sum of what the ranks have */
+} fsdp_layout_kind;
+typedef struct fsdp_layout {
+    fsdp_layout_kind kind;
+    int dim;
+} fsdp_layout;
+
+typedef enum fsdp_parallel_kind {
+    /* Cuts what a Linear, Conv1D or Embedding gives: its output features, and those of its bias. from[0]: the input
+     * (replicated); to[0]: the output (sharded in the last dimension). It may be the head of a model, whose outputs are
+     * the vocabulary; see loss_parallel. */
+    FSDP_COLUMN_WISE,
+    /* Cuts what a Linear or Conv1D takes: its input features; or the rows of an Embedding. The products are added up
+     * over the ranks, and then the bias is added, once. from[0]: the input (sharded in the last dimension; ids are
+     * replicated); to[0]: the output (replicated). */
+    FSDP_ROW_WISE,
+    /* Lets a LayerNorm, RMSNorm or Dropout work on parts of a sequence, in dimension `dim` (0 stands for 1). Weights
+     * stay whole, their gradients are added up; a dropout's mask is the part of the one that a single rank would draw.
+     * from[0] and to[0]: input and output (sharded in that dimension). */
+    FSDP_SEQUENCE_PARALLEL,
+    FSDP_PREPARE_INPUT,  /* makes input i of any module to[i] from from[i] (replicated) */
+    FSDP_PREPARE_OUTPUT, /* makes output i to[i] from from[i] (replicated) */
+    FSDP_CUSTOM_PARALLEL /* calls `apply` */
+} fsdp_parallel_kind;
+
+enum {
+    FSDP_PARALLEL_TENSORS = 4 /* inputs or outputs that a style can prepare */
+};
+typedef struct fsdp_parallel_style {
+    fsdp_parallel_kind kind;
+    fsdp_layout from[FSDP_PARALLEL_TENSORS], to[FSDP_PARALLEL_TENSORS];
+    int dim; /* FSDP_SEQUENCE_PARALLEL */
+    /* FSDP_COLUMN_WISE: the outputs are so many segments one after the other, such as queries, keys and values, each of
+     * which is cut by itself (fsdp/dist.h). 0: they are one. */
+    int segment_count;
+    int64_t segments[FSDP_MAX_SEGMENTS];
+    /* FSDP_COLUMN_WISE, of a model's head: called with targets it makes the loss from logits that stay cut: of each row
+     * only a maximum, a sum and the target's logit are sent. Otherwise logits are put together first. */
+    bool loss_parallel;
+    /* FSDP_CUSTOM_PARALLEL: does what it likes with the module, with hooks (fsdp/nn.h), fsdp_parallel_place and the
+     * collectives. It is called after all checks, in the order of the plan. */
+    fsdp_status (*apply)(void *arg, fsdp_module *module, const char *name, fsdp_mesh *mesh);
+    void *arg;
+} fsdp_parallel_style;
+
+typedef struct fsdp_parallel_entry {
+    /* Names modules: dotted, relative to the module of the call, each name by itself a pattern of fnmatch, as in
+     * PyTorch: "layers.*.mlp.up". "" is the module of the call. */
+    const char *pattern;
+    fsdp_parallel_style style;
+} fsdp_parallel_entry;
+
+/* Applies a plan to the modules below `module`, over a mesh of one dimension. Weights are cut in place: parameters stay
+ * the same objects, hold this rank's part, and have a distribution (fsdp/dist.h), the same as the ranks of the mesh had
+ * before; on the meta device they are cut as well, and fsdp_module_initialize gives values that do not depend on the
+ * cut. Gradients of a parameter are those of this rank's part, whole. Several plans may be applied one after the other,
+ * over the same mesh or to other parts of the model.
+ *
+ * FSDP_INVALID: the mesh has several dimensions or is another context's, a pattern matches nothing (the nearest module
+ * is named), a style does not fit the type of a module, a dimension cannot be cut; FSDP_STATE: a parameter is
+ * distributed already (parallelize first, then shard), has a gradient, or is held in fewer bits; FSDP_MISMATCH: ranks
+ * differ in their plan. An error of one rank becomes one of all. Nothing is changed then; after FSDP_NO_MEMORY free the
+ * module. [collective] of the mesh [blocks] */
+FSDP_API fsdp_status fsdp_parallelize_module(fsdp_module *module, fsdp_mesh *mesh, const fsdp_parallel_entry *plan,
+                                             int count);
+
+typedef struct fsdp_model_parallel_options {
+    /* Between attention and MLP each rank has a part of the sequence: norms, dropouts and sums take less memory and
+     * time, and all-reduces become a reduce-scatter and an all-gather. */
+    bool sequence_parallel;
+    bool loss_parallel; /* the loss is made without gathering logits */
+    /* Each projection prepares its own input, as in PyTorch's plans: as many all-reduces in the backward as there are
+     * projections. Otherwise attention and MLP prepare it once. */
+    bool per_projection;
+} fsdp_model_parallel_options;
+/* Applies the plan of a model made by fsdp_model_create, of any architecture: embedding and head are cut in the
+ * vocabulary, attention by heads, MLPs in ffn_dim, which may be cut unevenly. The model is called as before and returns
+ * the same: logits are whole, and so is the loss. NULL options: zeros. FSDP_INVALID: the size of the mesh does not
+ * divide n_heads and n_kv_heads; the degrees that would do are named. [collective] of the mesh [blocks] */
+FSDP_API fsdp_status fsdp_model_parallelize(fsdp_module *model, fsdp_mesh *mesh,
+                                            const fsdp_model_parallel_options *options);
+
+/* ======== for experts: most programs need nothing below ======== */
+
+/* Does for a custom style what others do with a parameter of a module ("weight"): cuts it as `placement` says, or, if
+ * that replicates, leaves it whole. With `partial_gradients`, its gradient on each rank is only that rank's
+ * contribution, and is added up. A tied parameter may be placed again in the same way. FSDP_STATE and FSDP_INVALID as
+ * above. */
+FSDP_API fsdp_status fsdp_parallel_place(fsdp_module *module, const char *parameter, fsdp_mesh *mesh,
+                                         fsdp_placement placement, bool partial_gradients);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

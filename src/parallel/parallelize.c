@@ -1,0 +1,218 @@
+/* parallelize.c - applies a plan: everything is checked first, then ranks agree, and only then something changes. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "dist/dist.h"
+#include "fsdp/comm.h"
+#include "parallel/plan.h"
+
+/* ---- planning ---- */
+
+static void release(fsdp__tp_planning *p)
+{
+    for (int64_t i = 0; i < p->job_count; i++)
+        fsdp__free(p->jobs[i].name);
+    fsdp__free(p->jobs);
+    fsdp__free(p->claims);
+    fsdp__tp_unref(p->plan);
+}
+
+static fsdp_status check_all(fsdp__tp_planning *p, const fsdp__tp_entry *entries, int count)
+{
+    for (int i = 0; i < count; i++)
+        FSDP_TRY(fsdp__tp_match(p, &entries[i]));
+    for (int64_t i = 0; i < p->job_count; i++)
+        FSDP_TRY(p->jobs[i].kind->check(p, &p->jobs[i]));
+    return FSDP_OK;
+}
+
+/* ---- what ranks must have alike ---- */
+
+static void print_job(const fsdp__job *job, FILE *out)
+{
+    char from[FSDP__LAYOUT_TEXT], to[FSDP__LAYOUT_TEXT];
+
+    fprintf(out, "'%s' %s", job->name, job->kind->name);
+    for (int i = 0; i < FSDP_PARALLEL_TENSORS; i++)
+        if (job->style.from[i].kind || job->style.to[i].kind)
+            fprintf(out, ", %s to %s", fsdp__layout_text(job->style.from[i], from),
+                    fsdp__layout_text(job->style.to[i], to));
+    fprintf(out, "%s\n", job->style.loss_parallel ? ", loss parallel" : "");
+}
+
+static void print_claim(const fsdp__claim *claim, FILE *out)
+{
+    char text[FSDP__PLACEMENTS_TEXT];
+
+    fprintf(out, "'%s' of a %s of shape (", claim->slot, claim->module->type->name);
+    for (int d = 0; d < claim->tensor->ndim; d++)
+        fprintf(out, "%s%lld", d > 0 ? ", " : "", (long long)claim->tensor->shape[d]);
+    fprintf(out, ") as %s\n", fsdp__placements_text(&claim->placement, 1, text));
+}
+
+/* Writes the plan as text, a line for each job and claim. The caller frees it; NULL when out of memory. */
+static char *plan_text(const fsdp__tp_planning *p)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = fsdp__begin_text(&text, &bytes);
+
+    if (!out)
+        return NULL;
+    for (int64_t i = 0; i < p->job_count; i++)
+        print_job(&p->jobs[i], out);
+    for (int64_t i = 0; i < p->claim_count; i++)
+        print_claim(&p->claims[i], out);
+    if (fclose(out) == 0)
+        return text;
+    fsdp__free(text);
+    return NULL;
+}
+
+/* Gives the first lines in which two texts differ. */
+static void first_difference(const char **a, const char **b, int *a_length, int *b_length)
+{
+    for (;;) {
+        size_t la = strcspn(*a, "\n"), lb = strcspn(*b, "\n");
+
+        *a_length = (int)la;
+        *b_length = (int)lb;
+        if (la != lb || memcmp(*a, *b, la) != 0 || !(*a)[la] || !(*b)[lb])
+            return;
+        *a += la + 1;
+        *b += lb + 1;
+    }
+}
+
+static fsdp_status compare(int ranks, void *const *texts)
+{
+    for (int r = 1; r < ranks; r++) {
+        const char *a = texts[0], *b = texts[r];
+        int a_length, b_length;
+
+        if (strcmp(a, b) == 0)
+            continue;
+        first_difference(&a, &b, &a_length, &b_length);
+        return FSDP_FAIL(FSDP_MISMATCH,
+                         "ranks do not have the same plan: rank 0 of the mesh has %.*s, rank %d has %.*s",
+                         a_length > 0 ? a_length : 7, a_length > 0 ? a : "nothing", r, b_length > 0 ? b_length : 7,
+                         b_length > 0 ? b : "nothing");
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status check_alike(const fsdp__tp_planning *p)
+{
+    FSDP__FREED char *text = plan_text(p);
+    void **texts = NULL;
+    size_t *bytes = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_agree(p->plan->group, text ? FSDP_OK : FSDP_FAIL(FSDP_NO_MEMORY, "cannot write a plan")));
+    FSDP_TRY(fsdp_gather_objects(p->plan->group, text, strlen(text) + 1, &texts, &bytes));
+    status = compare(p->plan->ranks, texts);
+    fsdp_objects_free(p->plan->group, texts, bytes);
+    return status;
+}
+
+/* ---- dropouts ---- */
+
+/* The seeds of dropouts, which are those of the first rank: what is replicated is dropped alike, and parts of one
+ * tensor by one mask. */
+typedef struct seeds {
+    uint64_t **places, *values;
+    int64_t count, capacity;
+} seeds;
+
+static fsdp_status add_seed(void *arg, fsdp_module *module, const char *name)
+{
+    seeds *s = arg;
+    uint64_t *place = fsdp__dropout_seed(module);
+
+    (void)name;
+    if (!place)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__grow(&s->places, s->count, &s->capacity, sizeof(uint64_t *)));
+    s->places[s->count++] = place;
+    return FSDP_OK;
+}
+
+static fsdp_status share_seeds(const fsdp__tp_planning *p)
+{
+    FSDP__FREED uint64_t *values = NULL;
+    seeds s = {0};
+    void **objects = NULL;
+    size_t *bytes = NULL;
+    fsdp_status status = fsdp__module_walk(p->module, add_seed, &s);
+
+    if (status == FSDP_OK && !(values = fsdp__calloc((size_t)s.count + 1, sizeof *values)))
+        status = FSDP_NO_MEMORY;
+    for (int64_t i = 0; status == FSDP_OK && i < s.count; i++)
+        values[i] = *s.places[i];
+    FSDP_TRY_GOTO(status, fsdp_agree(p->plan->group, status), out);
+    FSDP_TRY_GOTO(status,
+                  fsdp_gather_objects(p->plan->group, values, (size_t)s.count * sizeof *values, &objects, &bytes), out);
+    if (bytes[0] == (size_t)s.count * sizeof *values)
+        for (int64_t i = 0; i < s.count; i++)
+            memcpy(s.places[i], (char *)objects[0] + (size_t)i * sizeof *values, sizeof *values);
+    fsdp_objects_free(p->plan->group, objects, bytes);
+out:
+    fsdp__free(s.places);
+    return status;
+}
+
+/* ---- the call ---- */
+
+static fsdp_status apply_all(const fsdp__tp_planning *p)
+{
+    for (int64_t i = 0; i < p->claim_count; i++)
+        FSDP_TRY(fsdp__tp_place(p->plan, &p->claims[i]));
+    for (int64_t i = 0; i < p->job_count; i++)
+        if (p->jobs[i].kind->apply && p->jobs[i].kind->apply(&p->jobs[i], p->plan) != FSDP_OK)
+            return fsdp_fail_prefix(fsdp_last_status(), "'%s'", p->jobs[i].name);
+    return fsdp__tp_manage(p->module, p->plan);
+}
+
+fsdp_status fsdp__parallelize(fsdp_module *module, fsdp_mesh *mesh, const fsdp__tp_entry *entries, int count,
+                              fsdp_status so_far)
+{
+    fsdp__tp_planning planning = {.module = module};
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__tp_create(module, mesh, &planning.plan));
+    status = so_far == FSDP_OK ? check_all(&planning, entries, count) : so_far;
+    FSDP_TRY_GOTO(status, fsdp_agree(planning.plan->group, status), out);
+    FSDP_TRY_GOTO(status, check_alike(&planning), out);
+    FSDP_TRY_GOTO(status, share_seeds(&planning), out);
+    FSDP_TRY_GOTO(status, fsdp_agree(planning.plan->group, apply_all(&planning)), out);
+out:
+    release(&planning);
+    return status;
+}
+
+static const fsdp__style_kind *kind_of(fsdp_parallel_kind kind)
+{
+    static const fsdp__style_kind *const kinds[] = {&fsdp__column_wise,       &fsdp__row_wise,
+                                                    &fsdp__sequence_parallel, &fsdp__prepare_input,
+                                                    &fsdp__prepare_output,    &fsdp__custom_style};
+
+    return kind >= FSDP_COLUMN_WISE && kind <= FSDP_CUSTOM_PARALLEL ? kinds[kind] : NULL;
+}
+
+fsdp_status fsdp_parallelize_module(fsdp_module *module, fsdp_mesh *mesh, const fsdp_parallel_entry *plan, int count)
+{
+    FSDP__FREED fsdp__tp_entry *entries = NULL;
+    fsdp_status status = FSDP_OK;
+
+    if (count < 0 || (count > 0 && !plan))
+        return FSDP_FAIL(FSDP_INVALID, "a plan of %d entries, but no list of them", count);
+    FSDP__TRY_NEW(entries = fsdp__calloc((size_t)count + 1, sizeof *entries));
+    for (int i = 0; i < count; i++) {
+        entries[i] = (fsdp__tp_entry){plan[i].pattern, kind_of(plan[i].style.kind), plan[i].style};
+        if (!entries[i].kind)
+            status = FSDP_FAIL(FSDP_INVALID, "'%s': %d is no parallel style", plan[i].pattern ? plan[i].pattern : "",
+                               (int)plan[i].style.kind);
+    }
+    return fsdp__parallelize(module, mesh, entries, count, status);
+}

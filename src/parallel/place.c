@@ -1,0 +1,283 @@
+/* place.c - cuts parameters: they stay the same objects and get this rank's part. First values follow the cut. */
+#include <string.h>
+
+#include "autograd/autograd.h"
+#include "base/alloc.h"
+#include "base/status.h"
+#include "dist/dist.h"
+#include "fsdp/comm.h"
+#include "parallel/plan.h"
+#include "parallel/wire.h"
+
+static const fsdp__parameter_slot *find_slot(const fsdp_module *module, const char *name)
+{
+    for (int64_t i = 0; i < module->parts->parameter_count; i++)
+        if (strcmp(module->parts->parameters[i].name, name) == 0 && *module->parts->parameters[i].slot)
+            return &module->parts->parameters[i];
+    return NULL;
+}
+
+/* ---- claims ---- */
+
+static fsdp_status check_tensor(const fsdp__claim *claim, const char *name, const fsdp_mesh *mesh)
+{
+    const fsdp_tensor *t = claim->tensor;
+    const fsdp_distribution *d = fsdp_tensor_distribution(t);
+    const char *dot = *name ? "." : "";
+    char text[FSDP__PLACEMENTS_TEXT];
+
+    if (d)
+        return FSDP_FAIL(FSDP_STATE,
+                         "'%s%s%s' is a distributed tensor already, %s: a parameter is cut once, and before it is "
+                         "sharded",
+                         name, dot, claim->slot, fsdp__placements_text(d->placements, d->placement_count, text));
+    if (fsdp_tensor_grad(t))
+        return FSDP_FAIL(FSDP_STATE, "'%s%s%s' has a gradient of all of it: call zero_grad first", name, dot,
+                         claim->slot);
+    if (t->dtype == FSDP_U8)
+        return FSDP_FAIL(FSDP_STATE, "'%s%s%s' is held in fewer bits, which cannot be cut: cut it before", name, dot,
+                         claim->slot);
+    if (fsdp__placements_check(mesh, &claim->placement, t->ndim, t->shape) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "'%s%s%s'", name, dot, claim->slot);
+    return FSDP_OK;
+}
+
+/* Checks it against one that the plan has already: a tied parameter is placed twice in the same way, others once. */
+static fsdp_status check_twice(const fsdp__claim *a, const fsdp__claim *b)
+{
+    if (a->module != b->module && fsdp__placement_equal(a->placement, b->placement) && a->partial == b->partial)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "the patterns '%s' and '%s' place the same parameter '%s'%s", a->pattern, b->pattern,
+                     b->slot, a->module == b->module ? "" : ", which is tied, in two ways");
+}
+
+fsdp_status fsdp__tp_claim(fsdp__tp_planning *planning, const fsdp__job *job, const char *slot,
+                           fsdp_placement placement, bool partial)
+{
+    const fsdp__parameter_slot *found = find_slot(job->module, slot);
+    fsdp__claim claim = {.module = job->module,
+                         .pattern = job->pattern,
+                         .tensor = found ? *found->slot : NULL,
+                         .placement = placement,
+                         .partial = partial};
+
+    if (!found)
+        return FSDP_OK;
+    claim.slot = found->name;
+    if (partial && planning->plan->ranks == 1)
+        claim.partial = false;
+    FSDP_TRY(check_tensor(&claim, job->name, planning->plan->mesh));
+    for (int64_t i = 0; i < planning->claim_count; i++)
+        if (planning->claims[i].tensor == claim.tensor)
+            FSDP_TRY(check_twice(&planning->claims[i], &claim));
+    FSDP_TRY(fsdp__grow(&planning->claims, planning->claim_count, &planning->claim_capacity, sizeof claim));
+    planning->claims[planning->claim_count++] = claim;
+    return FSDP_OK;
+}
+
+/* ---- placing ---- */
+
+/* Adds up the gradients of all ranks, as each arrives, unless somebody has sharded the parameter since, and does. */
+static fsdp_status add_up(void *arg, fsdp_tensor *parameter, fsdp_tensor **grad)
+{
+    const fsdp__tp_plan *plan = arg;
+    const fsdp_distribution *d = parameter ? fsdp_tensor_distribution(parameter) : NULL;
+
+    if (!*grad || !d || d->mesh != plan->mesh)
+        return FSDP_OK;
+    *grad = fsdp__wire_all_reduce(*grad, FSDP_SUM, false, plan->group);
+    return *grad ? FSDP_OK : fsdp_last_status();
+}
+
+static void forget_plan(void *plan)
+{
+    fsdp__tp_unref(plan);
+}
+
+/* Puts the part in the place of the whole. */
+static fsdp_status take_part(fsdp_tensor *tensor, fsdp_mesh *mesh, fsdp_placement placement)
+{
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *part = NULL;
+
+    if (placement.kind != FSDP_SHARD)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_distribute_tensor(tensor, mesh, &placement, &part));
+    part->storage->unwritten = tensor->storage->unwritten;
+    memcpy(tensor->shape, part->shape, sizeof tensor->shape);
+    fsdp__tensor_take(tensor, part);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__tp_place(fsdp__tp_plan *plan, const fsdp__claim *claim)
+{
+    fsdp_tensor *tensor = claim->tensor;
+    fsdp_distribution distribution = {.mesh = plan->mesh,
+                                      .placement_count = 1,
+                                      .placements = {claim->placement},
+                                      .ndim = tensor->ndim,
+                                      .partial_gradients = claim->partial};
+
+    if (fsdp_tensor_distribution(tensor)) /* it is tied, and was placed under its other name */
+        return FSDP_OK;
+    memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof *tensor->shape);
+    FSDP_TRY(take_part(tensor, plan->mesh, claim->placement));
+    FSDP_TRY(fsdp_tensor_set_distribution(tensor, &distribution));
+    if (!claim->partial)
+        return FSDP_OK;
+    if (fsdp__add_grad_hook(tensor, add_up, fsdp__tp_ref(plan), forget_plan) == FSDP_OK)
+        return FSDP_OK;
+    fsdp__tp_unref(plan);
+    return fsdp_last_status();
+}
+
+fsdp_status fsdp_parallel_place(fsdp_module *module, const char *parameter, fsdp_mesh *mesh, fsdp_placement placement,
+                                bool partial_gradients)
+{
+    const fsdp__parameter_slot *slot = module && parameter ? find_slot(module, parameter) : NULL;
+    const fsdp_distribution *d = slot ? fsdp_tensor_distribution(*slot->slot) : NULL;
+    fsdp__tp_plan *plan = NULL;
+    fsdp__claim claim = {.module = module, .placement = placement, .partial = partial_gradients};
+    fsdp_status status;
+
+    if (!slot)
+        return FSDP_FAIL(FSDP_INVALID, "parallel_place: the %s has no parameter '%s'",
+                         module ? module->type->name : "module", parameter ? parameter : "");
+    if (d && d->mesh == mesh && fsdp__placement_equal(d->placements[0], placement))
+        return FSDP_OK;
+    claim.slot = slot->name;
+    claim.tensor = *slot->slot;
+    FSDP_TRY(fsdp__tp_create(module, mesh, &plan));
+    status = check_tensor(&claim, module->type->name, mesh);
+    if (status == FSDP_OK)
+        status = fsdp__tp_place(plan, &claim);
+    fsdp__tp_unref(plan);
+    return status;
+}
+
+/* ---- first values ---- */
+
+typedef struct filling {
+    const fsdp__tp_plan *plan;
+    uint64_t seed;
+    const char *prefix;
+} filling;
+
+static bool is_placed(const fsdp__tp_plan *plan, const fsdp_tensor *parameter)
+{
+    const fsdp_distribution *d = fsdp_tensor_distribution(parameter);
+
+    return d && d->mesh == plan->mesh;
+}
+
+static bool manages(void *arg, const fsdp_tensor *parameter)
+{
+    return is_placed(arg, parameter);
+}
+
+enum {
+    ROWS_BYTES = 16 << 20 /* whole rows that are filled at a time, for a part of them to be taken */
+};
+
+/* Fills `rows` whole rows from `first` on, in a tensor of their own, and copies the piece's part of them. */
+static fsdp_status fill_rows(fsdp_tensor *tensor, const fsdp_piece *piece, const int64_t *global, fsdp_init init,
+                             uint64_t seed, const char *name, int64_t first, int64_t rows)
+{
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *whole = NULL, *from = NULL, *to = NULL;
+    int64_t shape[FSDP_MAX_DIMS], row = fsdp__shape_numel(tensor->ndim - 1, global + 1);
+    fsdp_piece part = *piece;
+
+    memcpy(shape, global, (size_t)tensor->ndim * sizeof *shape);
+    shape[0] = part.size[0] = rows;
+    part.local_offset[0] += first;
+    part.offset[0] = 0;
+    FSDP_TRY(
+        fsdp_tensor_create(tensor->storage->device, tensor->dtype, tensor->ndim, shape, FSDP_MEMORY_WORKSPACE, &whole));
+    FSDP_TRY(fsdp__init_fill(tensor->storage->device, fsdp_tensor_data(whole), tensor->dtype, rows * row, init, seed,
+                             name, (piece->offset[0] + first) * row));
+    FSDP_TRY(fsdp__piece_views(&part, tensor, whole, &to, &from));
+    return fsdp__tensor_copy(to, from, false);
+}
+
+static fsdp_status fill_piece(fsdp_tensor *tensor, const fsdp_piece *piece, const int64_t *global, fsdp_init init,
+                              uint64_t seed, const char *name)
+{
+    int64_t row = fsdp__shape_numel(tensor->ndim - 1, global + 1);
+    int64_t step = ROWS_BYTES / ((int64_t)fsdp_dtype_size(tensor->dtype) * (row > 0 ? row : 1)) + 1;
+
+    for (int64_t first = 0; first < piece->size[0]; first += step) {
+        int64_t left = piece->size[0] - first;
+
+        FSDP_TRY(fill_rows(tensor, piece, global, init, seed, name, first, left < step ? left : step));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status fill_parameter(fsdp_tensor *tensor, fsdp_init init, uint64_t seed, const char *name)
+{
+    const fsdp_distribution *d = fsdp_tensor_distribution(tensor);
+    fsdp_piece pieces[FSDP_MAX_SEGMENTS];
+    int count = fsdp_tensor_pieces(tensor, pieces);
+
+    if (fsdp_device_is_meta(tensor->storage->device))
+        return FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", name);
+    FSDP_TRY(fsdp_tensor_begin_write(tensor));
+    for (int i = 0; i < count; i++)
+        FSDP_TRY(fill_piece(tensor, &pieces[i], d->global_shape, init, seed, name));
+    return FSDP_OK;
+}
+
+static fsdp_status fill_module(void *arg, fsdp_module *module, const char *name)
+{
+    const filling *f = arg;
+    FSDP__FREED char *path = *name ? fsdp__dotted(f->prefix, name) : fsdp__strdup(f->prefix);
+
+    FSDP__TRY_NEW(path);
+    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
+        const fsdp__parameter_slot *slot = &module->parts->parameters[i];
+        FSDP__FREED char *full = NULL;
+
+        if (slot->tied || !*slot->slot || !is_placed(f->plan, *slot->slot))
+            continue;
+        FSDP__TRY_NEW(full = fsdp__dotted(path, slot->name));
+        FSDP_TRY(fill_parameter(*slot->slot, slot->init, f->seed, full));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status initialize(void *arg, fsdp_module *module, uint64_t seed, const char *module_name)
+{
+    filling f = {.plan = arg, .seed = seed, .prefix = module_name};
+
+    return fsdp__module_walk(module, fill_module, &f);
+}
+
+static fsdp_status agree(void *arg, fsdp_module *module, fsdp_status mine)
+{
+    const fsdp__tp_plan *plan = arg;
+
+    (void)module;
+    return fsdp_agree(plan->group, mine);
+}
+
+static void describe(void *arg, char *text, size_t bytes)
+{
+    const fsdp__tp_plan *plan = arg;
+
+    snprintf(text, bytes, "tensor parallel over %d rank%s", plan->ranks, plan->ranks == 1 ? "" : "s");
+}
+
+static void leave(void *arg, fsdp_module *module)
+{
+    (void)module;
+    fsdp__tp_unref(arg);
+}
+
+fsdp_status fsdp__tp_manage(fsdp_module *module, fsdp__tp_plan *plan)
+{
+    return fsdp__module_add_hooks(module, &(fsdp__module_hooks){.arg = fsdp__tp_ref(plan),
+                                                                .initialize = initialize,
+                                                                .agree = agree,
+                                                                .manages = manages,
+                                                                .describe = describe,
+                                                                .free_arg = leave});
+}

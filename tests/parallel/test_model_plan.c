@@ -1,0 +1,262 @@
+/* Each family cut over 1 to 4 ranks: losses, logits and gradients are those of one rank, by any plan. */
+#include <math.h>
+
+#include "device/device.h"
+#include "fsdp/models.h"
+#include "fsdp/parallelize.h"
+#include "support/ranks.h"
+#include "tensor/tensor.h"
+
+enum {
+    BATCH = 2,
+    VOCAB = 37, /* cut unevenly, as the length is */
+    LENGTH = 7,
+    MAX_PARAMETERS = 64,
+    MAX_NUMEL = 8192
+};
+
+/* What one rank computes. */
+typedef struct result {
+    int count;
+    char names[MAX_PARAMETERS][96];
+    float grads[MAX_PARAMETERS][MAX_NUMEL];
+    float loss, logits[BATCH * LENGTH * VOCAB];
+} result;
+
+typedef struct job {
+    fsdp_architecture architecture;
+    int degree; /* that heads are to be divided by */
+    fsdp_model_parallel_options options;
+    bool parallel, softcap, sum, each, meta;
+    fsdp_recompute_mode recompute;
+    float dropout;
+    result *out; /* set where it is not parallel, else compared with */
+} job;
+
+/* Everything that a family may have is there. Heads of a degree that is not the number of key/value heads. */
+static fsdp_model_config config_of(const job *j)
+{
+    fsdp_architecture a = j->architecture;
+    bool gemma = a == FSDP_GEMMA2 || a == FSDP_GEMMA3, gpt2 = a == FSDP_GPT2;
+    int64_t heads = 2 * j->degree;
+
+    return (fsdp_model_config){
+        .architecture = a,
+        .n_layers = 2,
+        .dim = gpt2 ? 6 * heads : 20,
+        .n_heads = heads,
+        .n_kv_heads = gpt2 ? heads : j->degree,
+        .head_dim = 6,
+        .ffn_dim = 21,
+        .vocab_size = VOCAB,
+        .max_seq_len = 64,
+        .norm_eps = 1e-5f,
+        .rope_theta = 100,
+        .rope_type = FSDP_ROPE_DEFAULT,
+        .init_std = 0.3f,
+        .tie_word_embeddings = gemma || gpt2 || a == FSDP_SMOLLM3,
+        .attention_bias = a == FSDP_LLAMA,
+        .mlp_bias = a == FSDP_LLAMA,
+        .embd_dropout = gpt2 ? j->dropout : 0,
+        .dropout = gpt2 ? j->dropout : 0,
+        .window = 4,
+        .local_layers = {a == FSDP_OLMO2 || a == FSDP_LLAMA ? 0 : 1},
+        .no_rope_layers = {a == FSDP_SMOLLM3 ? 2 : 0},
+        .rotary_fraction = a == FSDP_PHI3 ? 0.7f : 0,
+        .local_rope_theta = a == FSDP_GEMMA3 ? 30 : 0,
+        .query_scalar = gemma ? 5 : 0,
+        .attention_softcap = a == FSDP_GEMMA2 ? 2 : 0,
+        .logits_softcap = a == FSDP_GEMMA2 ? 3 : 0,
+    };
+}
+
+static fsdp_tensor *ids(fsdp_context *context, int step, bool targets)
+{
+    int32_t values[BATCH * LENGTH];
+
+    for (int i = 0; i < BATCH * LENGTH; i++)
+        values[i] = targets && i % 5 == 1 ? FSDP_IGNORE_TARGET : (step * i + 3) % VOCAB;
+    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(BATCH, LENGTH), values));
+}
+
+static void parallelize(fsdp_context *context, fsdp_module *model, const job *j)
+{
+    fsdp_mesh *mesh;
+
+    CHECK_OK(fsdp_mesh_create(context, FSDP_SHAPE(j->degree), (const char *const[]){"tp"}, &mesh));
+    CHECK_OK(fsdp_model_parallelize(model, mesh, &j->options));
+    fsdp_mesh_unref(mesh);
+}
+
+static fsdp_module *create(fsdp_context *context, const job *j)
+{
+    fsdp_model_config config = config_of(j);
+    fsdp_device *device = j->meta ? fsdp_meta(context) : test_device(context);
+    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, device, &config));
+
+    if (j->parallel)
+        parallelize(context, model, j);
+    CHECK_OK(fsdp_module_materialize(model, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(model, 5));
+    for (int64_t i = 0; i < fsdp_model_block_count(model); i++)
+        CHECK_OK(fsdp_module_set_recompute(fsdp_model_block(model, i), j->recompute));
+    if (j->sum)
+        CHECK_OK(fsdp_model_set_loss(model, FSDP_LOSS_SUM, 0.25));
+    if (j->each)
+        CHECK_OK(fsdp_model_set_loss(model, FSDP_LOSS_NONE, 0));
+    return model;
+}
+
+/* ---- comparing ---- */
+
+static void check_close(const char *what, const float *got, const float *wanted, int64_t at, int64_t from)
+{
+    float a = got[at], b = wanted[from];
+
+    if (!(fabsf(a - b) <= 2e-5f + 2e-4f * fabsf(b)))
+        TEST_FAIL("%s: element %lld is %g, and %g on one rank", what, (long long)from, (double)a, (double)b);
+}
+
+static void compare_piece(const char *name, const fsdp_piece *p, const fsdp_tensor *local, const int64_t *global,
+                          const float *got, const float *wanted)
+{
+    int64_t cols = local->ndim > 1 ? local->shape[1] : 1, global_cols = local->ndim > 1 ? global[1] : 1;
+    int64_t wide = local->ndim > 1 ? p->size[1] : 1;
+
+    for (int64_t r = 0; r < p->size[0]; r++)
+        for (int64_t c = 0; c < wide; c++)
+            check_close(name, got, wanted,
+                        (p->local_offset[0] + r) * cols + (local->ndim > 1 ? p->local_offset[1] + c : 0),
+                        (p->offset[0] + r) * global_cols + (local->ndim > 1 ? p->offset[1] + c : 0));
+}
+
+static void compare_gradient(const result *want, const char *name, const fsdp_tensor *parameter)
+{
+    const fsdp_distribution *d = fsdp_tensor_distribution(parameter);
+    const int64_t *global = d ? d->global_shape : parameter->shape;
+    fsdp_piece pieces[FSDP_MAX_SEGMENTS];
+    int count = fsdp_tensor_pieces(parameter, pieces), at = 0;
+    float got[MAX_NUMEL] = {0};
+
+    while (at < want->count && strcmp(want->names[at], name) != 0)
+        at++;
+    CHECK(at < want->count);
+    if (fsdp_tensor_grad(parameter))
+        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(parameter), FSDP_F32, got));
+    for (int i = 0; i < count; i++)
+        compare_piece(name, &pieces[i], parameter, global, got, want->grads[at]);
+}
+
+static void note_gradient(result *out, const char *name, const fsdp_tensor *parameter)
+{
+    int at = out->count++;
+
+    CHECK(at < MAX_PARAMETERS && fsdp_tensor_numel(parameter) <= MAX_NUMEL);
+    snprintf(out->names[at], sizeof out->names[at], "%s", name);
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_tensor_grad(parameter)), FSDP_F32, out->grads[at]));
+}
+
+static void settle(const job *j, float loss, const float *logits, fsdp_module *model)
+{
+    fsdp_parameters parameters = {0};
+
+    if (j->parallel) {
+        check_close("loss", &loss, &j->out->loss, 0, 0);
+        for (int64_t i = 0; i < BATCH * LENGTH * VOCAB; i++)
+            check_close("logits", logits, j->out->logits, i, i);
+    } else {
+        j->out->loss = loss;
+        memcpy(j->out->logits, logits, sizeof j->out->logits);
+    }
+    CHECK_OK(fsdp_module_parameters(model, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++)
+        if (j->parallel)
+            compare_gradient(j->out, parameters.items[i].name, parameters.items[i].tensor);
+        else
+            note_gradient(j->out, parameters.items[i].name, parameters.items[i].tensor);
+    fsdp_parameters_release(&parameters);
+}
+
+/* Computes a loss with its gradients, and logits. */
+static void run(fsdp_context *context, void *arg)
+{
+    const job *j = arg;
+    fsdp_module *model = create(context, j);
+    float logits[BATCH * LENGTH * VOCAB], value;
+    fsdp_tensor *loss;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    loss = CHECK_PTR(fsdp_call(model, ids(context, 5, false), ids(context, 3, true)));
+    if (j->each)
+        loss = CHECK_PTR(fsdp_mean(fsdp_square(loss)));
+    CHECK_OK(fsdp_tensor_read(loss, FSDP_F32, &value));
+    CHECK_OK(fsdp_backward(loss));
+    fsdp_module_train(model, false);
+    fsdp_no_grad_begin(context);
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_call(model, ids(context, 5, false))), FSDP_F32, logits));
+    fsdp_no_grad_end(context);
+    settle(j, value, logits, model);
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(model);
+}
+
+/* Runs it on one rank, and then by these plans. */
+static void compare(job j, int count, const fsdp_model_parallel_options *plans)
+{
+    result *alone = CHECK_PTR(calloc(1, sizeof *alone));
+
+    j.out = alone;
+    j.parallel = false;
+    test_run_ranks(1, run, &j);
+    j.parallel = true;
+    for (int i = 0; i < count; i++) {
+        j.options = plans[i];
+        test_run_ranks(j.degree, run, &j);
+    }
+    free(alone);
+}
+
+static const fsdp_model_parallel_options plans[] = {
+    {0},
+    {.loss_parallel = true},
+    {.sequence_parallel = true},
+    {.sequence_parallel = true, .loss_parallel = true},
+    {.per_projection = true},
+};
+
+TEST(every_family_is_the_model_of_one_rank)
+{
+    for (int degree = 1; degree <= 4; degree++)
+        for (int a = FSDP_GPT2; a <= FSDP_GEMMA3; a++)
+            compare((job){.architecture = (fsdp_architecture)a, .degree = degree}, 5, plans);
+}
+
+TEST(losses_are_reduced_as_those_of_one_rank)
+{
+    for (int way = 0; way < 2; way++)
+        for (int a = 0; a < 2; a++)
+            compare((job){.architecture = a ? FSDP_GEMMA2 : FSDP_LLAMA, .degree = 3, .sum = way == 0, .each = way == 1},
+                    4, plans);
+}
+
+TEST(blocks_that_are_computed_again_give_the_same)
+{
+    for (int mode = FSDP_RECOMPUTE_FULL; mode <= FSDP_RECOMPUTE_CHEAP; mode++)
+        for (int a = FSDP_GPT2; a <= FSDP_GEMMA3; a += 5) /* also OLMo 2 */
+            compare((job){.architecture = (fsdp_architecture)a,
+                          .degree = 2,
+                          .recompute = (fsdp_recompute_mode)mode,
+                          .dropout = a == FSDP_GPT2 ? 0.2f : 0},
+                    4, plans);
+}
+
+TEST(dropouts_draw_as_on_one_rank)
+{
+    compare((job){.architecture = FSDP_GPT2, .degree = 3, .dropout = 0.3f}, 4, plans);
+}
+
+TEST(a_model_may_be_cut_on_the_meta_device)
+{
+    compare((job){.architecture = FSDP_PHI3, .degree = 2, .meta = true}, 4, plans);
+    compare((job){.architecture = FSDP_GPT2, .degree = 3, .meta = true}, 4, plans);
+}
