@@ -1,12 +1,13 @@
 /* clip.c - computes the norm of all gradients, and the factor by which the next step scales them.
  *
  * Gradients are put in sets that lie on one device and are spread over the same dimensions of the same mesh. A set's
- * powers are summed on this rank, and then over each of those dimensions by one all-reduce, as in PyTorch. But the bits
- * of the sum do not depend on who adds what (base/digit_sum.h), so the norm is the same number however the gradients
- * are sharded. For the infinite norm the largest is taken instead. A set that is not split counts once and is not
- * communicated. The sets follow from the parameters alone, not from who has a gradient, so all ranks make the same
- * calls. */
+ * powers are summed on this rank, and then over each of those dimensions, as in PyTorch: by one all-reduce for all sets
+ * that are spread over it, whatever else they are spread over. But the bits of the sum do not depend on who adds what
+ * (base/digit_sum.h), so the norm is the same number however the gradients are sharded. For the infinite norm the
+ * largest is taken instead. A set that is not split counts once and is not communicated. The sets follow from the
+ * parameters alone, not from who has a gradient, so all ranks make the same calls. */
 #include <math.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
@@ -21,12 +22,22 @@ typedef struct norm_result {
     double largest;
 } norm_result;
 
+/* What this rank knows of one set, or of several, and the groups that it must still be reduced over. */
+typedef struct norm_part {
+    norm_result result;
+    fsdp_device *device;
+    fsdp_process_group *groups[FSDP_MAX_MESH_DIMS];
+    int group_count;
+} norm_part;
+
 /* Everything one norm needs; the arrays have room for every parameter. */
 typedef struct norm_job {
     const fsdp_optimizer *optimizer;
     double p; /* above 0; may be infinite */
     fsdp__spread *sets;
     int64_t set_count;
+    norm_part *parts, *taken; /* taken: scratch */
+    int64_t part_count;
     fsdp__span *spans;
     norm_result *work; /* on the device of the set at hand: the result of a kernel or collective */
 } norm_job;
@@ -104,47 +115,127 @@ static fsdp_status add_powers(const norm_job *n, const fsdp__spread *set, fsdp_d
     return FSDP_OK;
 }
 
-/* Reduces over the ranks of one dimension. The largest is an f32 number, so nothing is lost. */
-static fsdp_status reduce_over(const norm_job *n, fsdp_process_group *group, fsdp_stream *stream, norm_result *result)
+/* Computes this rank's part of a set. */
+static fsdp_status make_part(norm_job *n, const fsdp__spread *set)
 {
-    float largest = (float)result->largest;
-    void *host = isinf(n->p) ? (void *)&largest : &result->sum, *work = n->work;
-    size_t bytes = isinf(n->p) ? sizeof largest : sizeof result->sum;
-    fsdp_status status;
-
-    FSDP_TRY(fsdp__copy_to_device(stream, work, host, bytes));
-    status = isinf(n->p) ? fsdp_all_reduce(group, work, work, 1, FSDP_F32, FSDP_MAX, stream)
-                         : fsdp_all_reduce(group, work, work, FSDP__DIGIT_SUM_WORDS, FSDP_I64, FSDP_SUM, stream);
-    if (status == FSDP_OK)
-        status = fsdp__copy_to_host(stream, host, work, bytes);
-    /* Even after a failure: queued work reads and writes variables of the host. */
-    FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream));
-    FSDP_TRY(status);
-    result->largest = largest;
-    return FSDP_OK;
-}
-
-/* Reduces over the ranks that hold the other parts. */
-static fsdp_status reduce_result(const norm_job *n, const fsdp__spread *set, norm_result *result)
-{
-    for (int i = 0; set->mesh && i < fsdp_mesh_ndim(set->mesh); i++)
-        if (set->sharded >> i & 1 && fsdp_mesh_size(set->mesh, i) > 1)
-            FSDP_TRY(reduce_over(n, fsdp_mesh_process_group(set->mesh, i), fsdp_device_stream(set->device), result));
-    return FSDP_OK;
-}
-
-/* Adds the result of a set over all ranks. */
-static fsdp_status add_set(norm_job *n, const fsdp__spread *set, norm_result *total)
-{
-    norm_result result = {.largest = 0};
+    norm_part *part = &n->parts[n->part_count++];
     FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace work = {0};
 
+    *part = (norm_part){.device = set->device};
+    for (int i = 0; set->mesh && i < fsdp_mesh_ndim(set->mesh); i++)
+        if (set->sharded >> i & 1 && fsdp_mesh_size(set->mesh, i) > 1)
+            part->groups[part->group_count++] = fsdp_mesh_process_group(set->mesh, i);
     FSDP_TRY(fsdp__workspace_take(set->device, sizeof *n->work, &work));
     n->work = work.data;
     for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
-        FSDP_TRY(add_powers(n, set, dtypes[d], &result));
-    FSDP_TRY(reduce_result(n, set, &result));
-    add_result(total, &result);
+        FSDP_TRY(add_powers(n, set, dtypes[d], &part->result));
+    return FSDP_OK;
+}
+
+/* ---- over ranks ---- */
+
+/* Takes the group off those that the part must be reduced over; returns false if it is none of them. */
+static bool take_group(norm_part *part, const fsdp_process_group *group)
+{
+    int kept = 0, before = part->group_count;
+
+    for (int i = 0; i < before; i++)
+        if (part->groups[i] != group)
+            part->groups[kept++] = part->groups[i];
+    part->group_count = kept;
+    return kept < before;
+}
+
+static bool have_same_groups(const norm_part *a, const norm_part *b)
+{
+    bool same = a->group_count == b->group_count;
+
+    for (int i = 0; i < a->group_count && same; i++)
+        same = a->groups[i] == b->groups[i];
+    return same;
+}
+
+/* Moves the parts that are to be reduced over the group to the end, where those that have the same groups left become
+ * one. Returns their number; parts that have become another are gone. */
+static int64_t take_parts(norm_job *n, const fsdp_process_group *group)
+{
+    int64_t kept = 0, taken = 0;
+
+    for (int64_t i = 0; i < n->part_count; i++) {
+        norm_part part = n->parts[i];
+        int64_t same = 0;
+
+        if (!take_group(&part, group)) {
+            n->parts[kept++] = part;
+            continue;
+        }
+        while (same < taken && !have_same_groups(&n->taken[same], &part))
+            same++;
+        if (same < taken)
+            add_result(&n->taken[same].result, &part.result);
+        else
+            n->taken[taken++] = part;
+    }
+    memcpy(n->parts + kept, n->taken, (size_t)taken * sizeof *n->parts);
+    n->part_count = kept + taken;
+    return taken;
+}
+
+/* Reduces parts over the ranks of a group. The largest is an f32 number, so nothing is lost. */
+static fsdp_status reduce_over(const norm_job *n, fsdp_process_group *group, norm_part *parts, int64_t count)
+{
+    bool largest = isinf(n->p);
+    size_t size = largest ? sizeof(float) : sizeof(fsdp__digit_sum), bytes = (size_t)count * size;
+    fsdp_stream *stream = fsdp_device_stream(parts[0].device);
+    FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace work = {0};
+    FSDP__FREED char *host = fsdp__malloc(bytes);
+    fsdp_status status;
+
+    FSDP__TRY_NEW(host);
+    for (int64_t i = 0; i < count; i++)
+        memcpy(host + (size_t)i * size, largest ? (void *)&(float){(float)parts[i].result.largest} : &parts[i].result.sum,
+               size);
+    FSDP_TRY(fsdp__workspace_take(parts[0].device, bytes, &work));
+    FSDP_TRY(fsdp__copy_to_device(stream, work.data, host, bytes));
+    status = largest ? fsdp_all_reduce(group, work.data, work.data, count, FSDP_F32, FSDP_MAX, stream)
+                     : fsdp_all_reduce(group, work.data, work.data, count * FSDP__DIGIT_SUM_WORDS, FSDP_I64, FSDP_SUM,
+                                       stream);
+    if (status == FSDP_OK)
+        status = fsdp__copy_to_host(stream, host, work.data, bytes);
+    /* Even after a failure: queued work reads and writes memory of the host. */
+    FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream));
+    FSDP_TRY(status);
+    for (int64_t i = 0; i < count; i++) {
+        float found;
+
+        memcpy(largest ? (void *)&found : &parts[i].result.sum, host + (size_t)i * size, size);
+        if (largest)
+            parts[i].result.largest = found;
+    }
+    return FSDP_OK;
+}
+
+/* Returns the last group of the first part that has the most, so that parts become alike; NULL if none has any. */
+static fsdp_process_group *next_group(const norm_job *n)
+{
+    const norm_part *most = NULL;
+
+    for (int64_t i = 0; i < n->part_count; i++)
+        if (n->parts[i].group_count > (most ? most->group_count : 0))
+            most = &n->parts[i];
+    return most ? most->groups[most->group_count - 1] : NULL;
+}
+
+/* Reduces all parts over the ranks that hold the others, by one call a group. */
+static fsdp_status reduce_parts(norm_job *n)
+{
+    fsdp_process_group *group;
+
+    while ((group = next_group(n))) {
+        int64_t count = take_parts(n, group);
+
+        FSDP_TRY(reduce_over(n, group, n->parts + n->part_count - count, count));
+    }
     return FSDP_OK;
 }
 
@@ -162,7 +253,9 @@ static fsdp_status prepare(norm_job *n)
 
     n->sets = fsdp__malloc((size_t)count * sizeof *n->sets + 1);
     n->spans = fsdp__malloc((size_t)count * sizeof *n->spans + 1);
-    FSDP__TRY_NEW(n->sets && n->spans);
+    n->parts = fsdp__malloc((size_t)count * sizeof *n->parts + 1);
+    n->taken = fsdp__malloc((size_t)count * sizeof *n->taken + 1);
+    FSDP__TRY_NEW(n->sets && n->spans && n->parts && n->taken);
     return find_sets(n);
 }
 
@@ -170,6 +263,8 @@ static void release(norm_job *n)
 {
     fsdp__free(n->spans);
     fsdp__free(n->sets);
+    fsdp__free(n->parts);
+    fsdp__free(n->taken);
 }
 
 static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double p, double *out)
@@ -179,7 +274,10 @@ static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double p, double *
 
     FSDP_TRY(prepare(&n));
     for (int64_t s = 0; s < n.set_count; s++)
-        FSDP_TRY(add_set(&n, &n.sets[s], &total));
+        FSDP_TRY(make_part(&n, &n.sets[s]));
+    FSDP_TRY(reduce_parts(&n));
+    for (int64_t i = 0; i < n.part_count; i++)
+        add_result(&total, &n.parts[i].result);
     *out = norm_of(&total, p);
     return FSDP_OK;
 }

@@ -196,9 +196,9 @@ static void check_meshes(fsdp_context *context, void *arg)
     check_everywhere(context, meshes, hybrid, 1);
     check_everywhere(context, meshes, both, 2);
     meshes[4] = part;
-    check_everywhere(context, meshes, mixed, 1 + 1 + 2 + 1);
+    check_everywhere(context, meshes, mixed, 2);
     meshes[0] = NULL;
-    check_everywhere(context, meshes, mixed, 1 + 2 + 1);
+    check_everywhere(context, meshes, mixed, 2);
     fsdp_mesh_unref(part);
     fsdp_mesh_unref(mesh);
     test_drop_workspace(context);
