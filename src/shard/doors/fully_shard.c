@@ -147,6 +147,28 @@ static fsdp_status choose_extension(const selection *sel, const fsdp_module *mod
     return FSDP_OK;
 }
 
+/* Takes a parameter that another mesh has cut before: tensor parallel. */
+static fsdp_status choose_parallel(const selection *sel, const char *name, fsdp__param *param)
+{
+    const fsdp_distribution *before = fsdp_tensor_distribution(param->sharded);
+
+    if (!before)
+        return FSDP_OK;
+    if (sel->door->kind != FSDP_DOOR_FULLY_SHARD)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot shard '%s' by %s: it is a distributed tensor already, over mesh dimension '%s': use "
+                         "fsdp_fully_shard",
+                         name, sel->door->call, fsdp_mesh_dim_name(before->mesh, 0));
+    if (fsdp__param_join(param, &param->group->residence.mesh) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "cannot shard '%s', a distributed tensor already", name);
+    if (param->extension.pre)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot shard '%s' with a gather extension: it is cut over mesh dimension '%s' already, and "
+                         "its codes would depend on that: leave it out in `extends`",
+                         name, fsdp_mesh_dim_name(before->mesh, 0));
+    return FSDP_OK;
+}
+
 static fsdp_status select_new(selection *sel, const fsdp_module *module, const fsdp__parameter_slot *slot,
                               fsdp__param **out)
 {
@@ -155,13 +177,12 @@ static fsdp_status select_new(selection *sel, const fsdp_module *module, const f
     fsdp_shard_placement placement;
     fsdp__param_group *group;
 
-    if (fsdp_tensor_distribution(t))
-        return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s': it is a distributed tensor already", slot->name);
     FSDP_TRY(fsdp__check_parameter("shard", slot->name, t,
                                    sel->state->group_count > 0 ? sel->state->groups[0]->params[0].sharded : NULL));
     FSDP_TRY(choose_placement(sel, slot->name, t, &placement));
     FSDP_TRY(choose_group(sel, placement.mesh, &group));
     FSDP_TRY(fsdp__param_group_add(group, t, out));
+    (*out)->group = group;
     fsdp__param_set_dim(*out, placement.dim);
     (*out)->param_dtype = fsdp__param_dtype_by(policy->param_dtype, t->dtype);
     (*out)->reduce_dtype = fsdp__param_dtype_by(policy->reduce_dtype, t->dtype);
@@ -170,7 +191,8 @@ static fsdp_status select_new(selection *sel, const fsdp_module *module, const f
         if (!(*out)->unit_name)
             return FSDP_NO_MEMORY;
     }
-    return choose_extension(sel, module, slot, &(*out)->extension);
+    FSDP_TRY(choose_extension(sel, module, slot, &(*out)->extension));
+    return choose_parallel(sel, slot->name, *out);
 }
 
 static bool is_ignored(const fsdp_shard_options *options, const fsdp_tensor *t)
@@ -331,11 +353,27 @@ static fsdp_status check_alike(const selection *sel, const fsdp__mesh_info *mesh
     return FSDP_OK;
 }
 
+/* Adds the meshes over which parameters at and below the module were cut before. They are looked for apart from the
+ * selection, which may have ended early on this rank. */
+static void add_parallel(const fsdp_module *module, fsdp__mesh_info *mesh)
+{
+    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
+        const fsdp_tensor *t = *module->parts->parameters[i].slot;
+
+        if (t && !fsdp__param_of(t) && fsdp_tensor_distribution(t))
+            fsdp__mesh_info_add_parallel(mesh, fsdp_tensor_distribution(t)->mesh);
+    }
+    for (int64_t i = 0; i < module->parts->child_count; i++)
+        add_parallel(module->parts->children[i].module, mesh);
+}
+
 /* Agrees with all ranks on what is wrong on one: a parameter that has a gradient, a module that is sharded already. */
-static fsdp_status agree(const selection *sel, fsdp_status mine)
+static fsdp_status agree(const selection *sel, fsdp_module *const *modules, int count, fsdp_status mine)
 {
     FSDP__SCOPED(fsdp__mesh_info_release) fsdp__mesh_info mesh = fsdp__mesh_info_of(sel->mesh);
 
+    for (int i = 0; i < count; i++)
+        add_parallel(modules[i], &mesh);
     FSDP_TRY(fsdp__mesh_info_agree(&mesh, mine));
     return check_alike(sel, &mesh);
 }
@@ -348,7 +386,7 @@ fsdp_status fsdp__fully_shard(const fsdp__door *door, fsdp_module *const *module
 
     FSDP_TRY(check_list(modules, count));
     FSDP_TRY(choose_mesh(&sel, modules[0]->context, options));
-    FSDP_TRY_GOTO(status, agree(&sel, select_all(&sel, modules, count)), out);
+    FSDP_TRY_GOTO(status, agree(&sel, modules, count, select_all(&sel, modules, count)), out);
     status = fsdp__module_state_attach(sel.state);
 out:
     fsdp__free(sel.seen);

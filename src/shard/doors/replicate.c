@@ -135,7 +135,10 @@ static bool is_ignored(const selection *sel, const fsdp_tensor *t)
 static fsdp_status check_parameter(const selection *sel, const char *name, const fsdp_tensor *t)
 {
     if (fsdp__param_of(t) || fsdp_tensor_distribution(t))
-        return FSDP_FAIL(FSDP_STATE, "cannot replicate '%s': it is a distributed tensor already", name);
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot replicate '%s': it is a distributed tensor already: give fsdp_fully_shard a mesh of "
+                         "replicas x 1",
+                         name);
     return fsdp__check_parameter("replicate", name, t, sel->group ? sel->group->params[0].sharded : NULL);
 }
 

@@ -5,18 +5,23 @@
 
 #include "base/hash.h"
 #include "comm/internal.h"
+#include "dist/dist.h"
 
 void fsdp__write_parameters(FILE *text, const fsdp__param_group *group)
 {
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
         const fsdp_distribution *d = fsdp_tensor_distribution(p->sharded);
-        char shape[FSDP__SHAPE_TEXT], name[256];
+        char shape[FSDP__SHAPE_TEXT], name[256], mesh[FSDP__MESH_TEXT], placements[FSDP__PLACEMENTS_TEXT];
 
         fprintf(text, "parameter %s: %s %s", fsdp__param_text(p, name, sizeof name), fsdp_dtype_name(p->orig_dtype),
                 fsdp__shape_text(d ? d->ndim : p->sharded->ndim, d ? d->global_shape : p->sharded->shape, shape));
         if (p->dim > 0)
             fprintf(text, ", sharded in dimension %d", p->dim);
+        if (p->parallel)
+            fprintf(text, ", over %s as %s%s before", fsdp__mesh_text(p->parallel->mesh, mesh),
+                    fsdp__placements_text(p->parallel->placements, p->parallel->placement_count, placements),
+                    fsdp__param_is_contributed(p) ? " with partial gradients" : "");
         fprintf(text, "%s%s\n", fsdp_tensor_requires_grad(p->sharded) ? "" : ", frozen",
                 fsdp_device_is_meta(fsdp_tensor_device(p->sharded)) ? ", on meta" : "");
     }
@@ -82,5 +87,7 @@ fsdp_status fsdp__compare_texts(const fsdp__mesh_info *mesh, const char *text)
         status = compare(mesh->shard_pg, text);
     if (mesh->replicas > 1) /* in any case: other shard groups may have found nothing */
         FSDP_KEEP_FIRST(status, compare(mesh->replicate_pg, text));
+    for (int i = 0; i < mesh->parallel_count; i++)
+        FSDP_KEEP_FIRST(status, compare(mesh->parallel_pgs[i], text));
     return status;
 }

@@ -26,6 +26,19 @@ void fsdp__mesh_info_release(fsdp__mesh_info *info)
     *info = (fsdp__mesh_info){0};
 }
 
+void fsdp__mesh_info_add_parallel(fsdp__mesh_info *info, const fsdp_mesh *mesh)
+{
+    for (int d = 0; d < fsdp_mesh_ndim(mesh); d++) {
+        fsdp_process_group *pg = fsdp_mesh_process_group(mesh, d);
+        bool known = fsdp_process_group_size(pg) == 1;
+
+        for (int i = 0; i < info->parallel_count; i++)
+            known = known || info->parallel_pgs[i] == pg;
+        if (!known && info->parallel_count < FSDP_MAX_MESH_DIMS)
+            info->parallel_pgs[info->parallel_count++] = pg;
+    }
+}
+
 void fsdp__mesh_info_place(const fsdp__mesh_info *info, fsdp_placement placement, fsdp_distribution *out)
 {
     out->mesh = info->mesh;
@@ -41,7 +54,20 @@ fsdp_status fsdp__mesh_info_agree(const fsdp__mesh_info *info, fsdp_status mine)
         mine = fsdp_agree(info->shard_pg, mine);
     if (info->replicas > 1) /* all ranks of a shard group have the same status by now */
         mine = fsdp_agree(info->replicate_pg, mine);
+    for (int i = 0; i < info->parallel_count; i++)
+        mine = fsdp_agree(info->parallel_pgs[i], mine);
     return mine;
+}
+
+/* Returns whether both have the same ranks. */
+static bool have_same_ranks(const fsdp__mesh_info *a, const fsdp__mesh_info *b)
+{
+    bool same =
+        a->shard_pg == b->shard_pg && a->replicate_pg == b->replicate_pg && a->parallel_count == b->parallel_count;
+
+    for (int i = 0; i < a->parallel_count && same; i++)
+        same = a->parallel_pgs[i] == b->parallel_pgs[i];
+    return same;
 }
 
 fsdp_status fsdp__mesh_info_agree_after(const fsdp__mesh_info **last, const fsdp__mesh_info *info, fsdp_status mine)
@@ -49,7 +75,7 @@ fsdp_status fsdp__mesh_info_agree_after(const fsdp__mesh_info **last, const fsdp
     const fsdp__mesh_info *before = *last;
 
     *last = info;
-    if (before && before->shard_pg == info->shard_pg && before->replicate_pg == info->replicate_pg)
+    if (before && have_same_ranks(before, info))
         return mine;
     return fsdp__mesh_info_agree(info, mine);
 }

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "device/device.h"
+#include "dist/dist.h"
 
 void fsdp__param_name_memory(const fsdp__param *param)
 {
@@ -107,19 +108,130 @@ static void set_strides(fsdp_tensor *tensor)
         fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, tensor->strides);
 }
 
+/* ---- parts of parameters that another mesh cuts ---- */
+
+/* Checks that what the other mesh has done to the tensor can be said with the dimensions of both meshes in the order of
+ * `joint`, where the left one of two that cut the same dimension cuts first. */
+static fsdp_status check_parallel(const fsdp_distribution *parallel, const fsdp_mesh *joint)
+{
+    for (int i = 0; i < parallel->placement_count; i++) {
+        const fsdp_placement *p = &parallel->placements[i];
+        const char *name = fsdp_mesh_dim_name(parallel->mesh, i);
+
+        if (p->kind != FSDP_SHARD && p->kind != FSDP_REPLICATE)
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "it is %s over mesh dimension '%s': only what is cut or replicated there "
+                             "can be sharded as well",
+                             p->kind == FSDP_PARTIAL ? "partial" : "a part of a flat vector", name);
+        for (int j = 0; j < i; j++)
+            if (fsdp_mesh_find_dim(joint, fsdp_mesh_dim_name(parallel->mesh, j)) > fsdp_mesh_find_dim(joint, name))
+                return FSDP_FAIL(
+                    FSDP_UNSUPPORTED,
+                    "its mesh has dimension '%s' before '%s', and the mesh that both are of has it behind: "
+                    "slice it in that order",
+                    fsdp_mesh_dim_name(parallel->mesh, j), name);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__param_join(fsdp__param *param, fsdp__mesh_info *mesh)
+{
+    const fsdp_distribution *parallel = fsdp_tensor_distribution(param->sharded);
+
+    FSDP_TRY(fsdp__mesh_join(mesh->mesh, parallel->mesh, &param->joint));
+    FSDP_TRY(check_parallel(parallel, param->joint));
+    param->parallel = parallel;
+    fsdp__mesh_info_add_parallel(mesh, parallel->mesh);
+    return FSDP_OK;
+}
+
+bool fsdp__param_is_contributed(const fsdp__param *param)
+{
+    const fsdp_distribution *d = param->parallel;
+    bool contributed = false;
+
+    for (int i = 0; d && i < d->placement_count; i++)
+        contributed = contributed || (d->partial_gradients >> i & 1 && fsdp_mesh_size(d->mesh, i) > 1);
+    return contributed;
+}
+
+/* Adds the placements of the mesh that cut the tensor before. The group's own placement cuts after those, also where
+ * they are to its right. */
+static void place_in_joint(const fsdp__param *param, fsdp_distribution *out)
+{
+    const fsdp_distribution *parallel = param->parallel;
+    fsdp_distribution own = *out;
+    int64_t parts = 1;
+
+    out->mesh = param->joint;
+    out->placement_count = fsdp_mesh_ndim(param->joint);
+    memcpy(out->global_shape, parallel->global_shape, sizeof out->global_shape);
+    for (int i = out->placement_count - 1; i >= 0; i--) {
+        const char *name = fsdp_mesh_dim_name(param->joint, i);
+        int before = fsdp_mesh_find_dim(parallel->mesh, name);
+        fsdp_placement *p = &out->placements[i];
+
+        *p = before >= 0 ? parallel->placements[before] : own.placements[fsdp_mesh_find_dim(own.mesh, name)];
+        if (p->kind != FSDP_SHARD || p->dim != param->dim)
+            continue;
+        if (before >= 0)
+            parts *= fsdp_mesh_size(param->joint, i);
+        else
+            p->split_factor = parts > 1 ? parts : 0;
+    }
+}
+
+/* Describes the parameter's distribution over all meshes. */
+static void place(const fsdp__param *param, const fsdp__mesh_info *mesh, fsdp_distribution *out)
+{
+    *out = (fsdp_distribution){.ndim = param->sharded->ndim};
+    fsdp__mesh_info_place(mesh, param->placement, out);
+    memcpy(out->global_shape, param->sharded->shape, (size_t)out->ndim * sizeof *out->global_shape);
+    if (param->parallel)
+        place_in_joint(param, out);
+}
+
+int fsdp__param_whole_shape(const fsdp__param *param, int64_t shape[FSDP_MAX_DIMS])
+{
+    const fsdp_tensor *tensor = param->sharded;
+    const fsdp_distribution *d = fsdp_tensor_distribution(tensor);
+
+    if (d && fsdp_distribution_is_flat(d)) {
+        memcpy(shape, d->global_shape, sizeof d->global_shape);
+        return d->ndim;
+    }
+    memcpy(shape, tensor->shape, sizeof tensor->shape);
+    shape[param->dim] = param->extent.rows;
+    return tensor->ndim;
+}
+
+/* ---- sharded, and whole again ---- */
+
 /* Restores the tensor as it was before, from the distribution that it was to get. */
 static void set_whole(fsdp__param *param, const fsdp_distribution *distribution)
 {
     fsdp_tensor *tensor = param->sharded;
-    bool flat = fsdp_distribution_is_flat(distribution);
 
+    tensor->offset -= param->part.at;
+    if (!fsdp_distribution_is_flat(distribution)) {
+        tensor->shape[param->dim] = param->extent.rows;
+        set_strides(tensor);
+        return;
+    }
     tensor->ndim = distribution->ndim;
     memcpy(tensor->shape, distribution->global_shape, (size_t)tensor->ndim * sizeof(int64_t));
-    tensor->offset -= param->part.at;
-    if (flat)
-        fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, tensor->strides);
-    else
-        set_strides(tensor);
+    fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, tensor->strides);
+}
+
+/* Gives the tensor the distribution that it had. */
+static void set_before(fsdp__param *param)
+{
+    fsdp__attachment *now = &param->sharded->distribution;
+
+    if (now->state)
+        now->free_state(now->state);
+    *now = param->before;
+    param->before = (fsdp__attachment){0};
 }
 
 /* Narrows the tensor to this rank's part: rows, or a run. */
@@ -143,29 +255,32 @@ static void set_part(fsdp__param *param, const fsdp__mesh_info *mesh)
 fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh)
 {
     fsdp_tensor *tensor = param->sharded;
-    fsdp_distribution distribution = {.ndim = tensor->ndim};
+    fsdp_distribution distribution;
     fsdp_status status;
 
-    fsdp__mesh_info_place(mesh, param->placement, &distribution);
-    memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof(int64_t));
+    place(param, mesh, &distribution);
     set_part(param, mesh);
+    param->before = tensor->distribution;
+    tensor->distribution = (fsdp__attachment){0};
     status = fsdp_tensor_set_distribution(tensor, &distribution);
-    if (status != FSDP_OK)
-        set_whole(param, &distribution);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    set_whole(param, &distribution);
+    set_before(param);
     return status;
 }
 
 void fsdp__param_unwrap(fsdp__param *param)
 {
-    fsdp_tensor *tensor = param->sharded;
-
-    set_whole(param, fsdp_tensor_distribution(tensor));
-    tensor->distribution.free_state(tensor->distribution.state);
-    tensor->distribution = (fsdp__attachment){0};
+    set_whole(param, fsdp_tensor_distribution(param->sharded));
+    set_before(param);
 }
 
 void fsdp__param_release(fsdp__param *param)
 {
+    if (param->before.state)
+        param->before.free_state(param->before.state);
+    fsdp_mesh_unref(param->joint);
     fsdp_tensor_unref(param->accumulated_grad);
     fsdp_tensor_unref(param->summoned);
     fsdp_tensor_unref(param->unsharded);

@@ -42,6 +42,11 @@ typedef struct fsdp__param {
     char *unit_name;        /* of a flat group: dotted, from the module of the call */
     fsdp__param_field *fields;
     int64_t field_count, field_capacity;
+    /* What `sharded` was before, if it was a part of a parameter that another mesh cuts (tensor parallel): the engine
+     * takes that part for the whole parameter, but `sharded` tells its place in all of it. NULL: it was whole. */
+    const fsdp_distribution *parallel; /* the tensor's; once that is sharded, `before` holds it */
+    fsdp__attachment before;
+    fsdp_mesh *joint;                      /* the group's mesh beside that one; a reference */
     int dim;                               /* the dimension that is sharded */
     fsdp__extent extent;                   /* of the unsharded parameter */
     fsdp__part part;                       /* this rank's */
@@ -66,6 +71,14 @@ void fsdp__param_init(fsdp__param *param, fsdp_tensor *tensor);
 /* Returns the dtype that a policy's `wanted` (NONE: as it is) gives to something of a parameter of dtype `own`: bytes
  * (U8) are codes, which travel as they are. */
 fsdp_dtype fsdp__param_dtype_by(fsdp_dtype wanted, fsdp_dtype own);
+/* Takes a tensor into account that was cut over another mesh: see fsdp__param.parallel; before the group is laid out.
+ * Two meshes must be parts of one mesh, and have no dimension in common. */
+fsdp_status fsdp__param_join(fsdp__param *param, fsdp__mesh_info *mesh);
+/* Returns whether a gradient of the parameter is this rank's contribution only, and has to be added up over the mesh
+ * that cut it before. */
+bool fsdp__param_is_contributed(const fsdp__param *param);
+/* Gives the shape of the unsharded parameter, and returns the number of its dimensions. */
+int fsdp__param_whole_shape(const fsdp__param *param, int64_t shape[FSDP_MAX_DIMS]);
 /* Chooses another dimension to shard; before the group is laid out. */
 void fsdp__param_set_dim(fsdp__param *param, int dim);
 /* Turns the model's tensor into its distributed self: it gets the shape and distribution of this rank's rows, but not

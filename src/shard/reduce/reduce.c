@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/context.h"
 #include "comm/internal.h"
+#include "shard/reduce/contributions.h"
 #include "shard/reduce/low_gradients.h"
 #include "shard/reduce/partial.h"
 #include "shard/reduce/results.h"
@@ -319,8 +320,10 @@ static fsdp_status bring(const fsdp__reduction *r)
 static fsdp_status issue(fsdp__reduction *r)
 {
     FSDP_TRY(describe_gradients(r));
+    FSDP_TRY(fsdp__contributions_prepare(r));
     /* The device's stream computes the gradients, and the memory of the results comes from there, too. */
     FSDP_TRY(fsdp__comm_context_follow_compute_on(r->comm, r->group->residence.device, r->stream));
+    FSDP_TRY(fsdp__contributions_add(r));
     FSDP_TRY(scatter(r));
     if (r->partial && r->complete)
         FSDP_TRY(finish_partial(r));

@@ -88,17 +88,19 @@ static fsdp_status refuse_write(void *arg, fsdp__storage *storage)
 static fsdp_status make_unsharded(fsdp__param_group *group, fsdp__param *param)
 {
     size_t bytes = (size_t)fsdp__param_numel(param) * fsdp_dtype_size(param->param_dtype);
-    const fsdp_distribution *distribution = fsdp_tensor_distribution(param->sharded);
+    int64_t shape[FSDP_MAX_DIMS];
+    int ndim = fsdp__param_whole_shape(param, shape);
     fsdp__storage *storage;
     fsdp_status status;
 
     FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
     storage->guard = (fsdp__storage_guard){.before_write = refuse_write, .arg = group};
     storage->renewed = !group->buckets; /* backwards gather the shards as they are then; replicas are plain */
-    status = fsdp__tensor_create_view(storage, param->param_dtype, distribution->ndim, distribution->global_shape, NULL,
-                                      0, &param->unsharded);
+    status = fsdp__tensor_create_view(storage, param->param_dtype, ndim, shape, NULL, 0, &param->unsharded);
     fsdp__storage_unref(storage);
     FSDP_TRY(status);
+    if (param->parallel) /* for operations on distributed tensors */
+        FSDP_TRY(fsdp_tensor_set_distribution(param->unsharded, param->parallel));
     FSDP_TRY(fsdp_tensor_set_requires_grad(param->unsharded, fsdp_tensor_requires_grad(param->sharded)));
     return fsdp__param_own_unsharded(param);
 }

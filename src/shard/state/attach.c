@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "dist/dist.h"
 #include "shard/reduce/owner.h"
 #include "shard/state/allocate.h"
 #include "shard/state/forward.h"
@@ -55,6 +56,21 @@ typedef struct initialization {
     const char *prefix; /* dotted name of that module */
 } initialization;
 
+/* Fills a part that is boxes of the whole parameter. */
+static fsdp_status fill_boxes(const initialization *in, const fsdp__param *p, fsdp_init init, const char *full_name)
+{
+    char *data = p->sharded->storage->data;
+    fsdp_piece pieces[FSDP_MAX_SEGMENTS];
+    int count = fsdp_tensor_pieces(p->sharded, pieces);
+
+    for (int i = 0; i < count; i++)
+        for (fsdp__piece_run run = {0}; fsdp__next_run(p->sharded, &pieces[i], &run);)
+            FSDP_TRY(fsdp__init_fill(p->sharded->storage->device,
+                                     data + (size_t)run.local * fsdp_dtype_size(p->orig_dtype), p->orig_dtype,
+                                     run.numel, init, in->seed, full_name, run.global));
+    return FSDP_OK;
+}
+
 /* Fills each run by itself: element i of the whole parameter gets the same value wherever it lies. */
 static fsdp_status fill_runs(const initialization *in, const fsdp__param *p, fsdp_init init, const char *full_name)
 {
@@ -81,7 +97,7 @@ static fsdp_status initialize_param(const initialization *in, const fsdp__param 
     if (param->group->residence.kind == FSDP__RESIDENCE_NONE)
         return FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", full);
     FSDP_TRY(fsdp_tensor_begin_write(param->sharded));
-    return fill_runs(in, param, init, full);
+    return param->parallel ? fill_boxes(in, param, init, full) : fill_runs(in, param, init, full);
 }
 
 /* Returns whether `state` initializes the slot's parameter: whichever state owns it, that is done where it was
@@ -267,6 +283,24 @@ static fsdp_device *device_of(const fsdp__module_state *state)
     return fsdp_tensor_device(state->groups[0]->params[0].sharded);
 }
 
+/* Checks that the group can keep slices of 1/k. */
+static fsdp_status check_slices_of(const fsdp__param_group *group, int k)
+{
+    char text[256];
+
+    if (group->cut->no_slices)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "reshard_after_forward_ranks %d: %s", k, group->cut->no_slices);
+    for (int64_t i = 0; i < group->param_count; i++)
+        if (group->params[i].parallel)
+            return FSDP_FAIL(
+                FSDP_UNSUPPORTED,
+                "reshard_after_forward_ranks %d: parameter %s is cut over mesh dimension '%s' as well, and "
+                "keeps no slices: set reshard_after_forward",
+                k, fsdp__param_text(&group->params[i], text, sizeof text),
+                fsdp_mesh_dim_name(group->params[i].parallel->mesh, 0));
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__module_state_check_slices(const fsdp__module_state *state)
 {
     int k = state->slice_ranks;
@@ -281,8 +315,8 @@ fsdp_status fsdp__module_state_check_slices(const fsdp__module_state *state)
             return FSDP_FAIL(FSDP_INVALID,
                              "reshard_after_forward_ranks %d does not divide the %d ranks of the shard group", k,
                              ranks);
-        if (k > 1 && k < ranks && group->cut->no_slices)
-            return FSDP_FAIL(FSDP_UNSUPPORTED, "reshard_after_forward_ranks %d: %s", k, group->cut->no_slices);
+        if (k > 1 && k < ranks)
+            FSDP_TRY(check_slices_of(group, k));
     }
     return FSDP_OK;
 }

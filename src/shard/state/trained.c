@@ -8,7 +8,8 @@ static bool is_trained(const fsdp__param *param)
 {
     const fsdp__mesh_info *mesh = &param->group->residence.mesh;
 
-    return (mesh->ranks * mesh->replicas > 1 || param->group->buckets) && fsdp_tensor_requires_grad(param->sharded);
+    return (mesh->ranks * mesh->replicas > 1 || param->group->buckets || fsdp__param_is_contributed(param)) &&
+           fsdp_tensor_requires_grad(param->sharded);
 }
 
 /* A look at the parameters that are trained now. */
