@@ -36,15 +36,16 @@ fsdp_status fsdp__adafactor_check(const char *name, const fsdp_tensor *tensor)
 /* ---- what a rank has of a parameter ---- */
 
 /* The whole is (outer, rows, cols), where `outer` stands for all dimensions but the last two; a vector is one row. This
- * rank's elements are those of a box, or of a run in the whole. */
+ * rank's elements are those of boxes, or of a run in the whole. */
 typedef struct share {
     int ndim;
-    bool factored;                                      /* two or more dimensions */
-    int64_t whole[FSDP_MAX_DIMS];                       /* the shape of all */
-    int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS]; /* the box; of a run: the whole */
-    int64_t outer, rows, cols;                          /* of the whole */
-    int64_t numel, first;                               /* of this rank; first: where a run begins */
-    bool follows;                                       /* the box's matrices follow one another in the whole */
+    bool factored;                /* two or more dimensions */
+    int64_t whole[FSDP_MAX_DIMS]; /* the shape of all */
+    int64_t size[FSDP_MAX_DIMS];  /* of this rank's tensor; of a run: of the whole */
+    fsdp_piece boxes[FSDP_MAX_SEGMENTS];
+    int64_t outer, rows, cols; /* of the whole */
+    int64_t numel, first;      /* of this rank; first: where a run begins */
+    bool follows;              /* there is one box, and its matrices follow one another in the whole */
 } share;
 
 /* A part of the elements of this rank, from its element `at` on: a contiguous tensor (outer, rows, cols). */
@@ -65,17 +66,19 @@ static int64_t product(const int64_t *sizes, int count)
 static share share_of(const fsdp_tensor *tensor)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
-    share s = {.numel = fsdp_tensor_numel(tensor), .follows = true};
+    share s = {.numel = fsdp_tensor_numel(tensor)};
     const int64_t *whole;
 
     s.ndim = fsdp__optimizer_whole_shape(tensor, &whole);
     s.factored = s.ndim >= 2;
     memcpy(s.whole, whole, sizeof s.whole);
-    fsdp_tensor_box(tensor, s.offset, s.size);
+    memcpy(s.size, tensor->shape, sizeof s.size);
+    s.follows = fsdp_tensor_pieces(tensor, s.boxes) <= 1;
     if (distribution && fsdp_distribution_is_flat(distribution)) {
-        s.first = s.factored ? s.offset[0] : 0;
-        memset(s.offset, 0, sizeof s.offset);
+        s.first = s.factored ? s.boxes[0].offset[0] : 0;
         memcpy(s.size, s.whole, sizeof s.size);
+        s.boxes[0] = (fsdp_piece){.local_offset = {0}};
+        memcpy(s.boxes[0].size, s.whole, sizeof s.whole);
     }
     s.outer = s.factored ? product(s.whole, s.ndim - 2) : 1;
     s.rows = s.factored ? s.whole[s.ndim - 2] : 1;
@@ -85,39 +88,53 @@ static share share_of(const fsdp_tensor *tensor)
     return s;
 }
 
-/* Returns the number in the whole of the box's matrix `o`. */
-static int64_t matrix_of(const share *s, int64_t o)
+/* Gives the indices of an element of this rank's tensor. */
+static void indices_of(const share *s, int64_t element, int64_t *at)
 {
-    int64_t number = 0, times = 1;
-
-    for (int d = s->ndim - 3; d >= 0; d--) {
-        number += (s->offset[d] + o % s->size[d]) * times;
-        o /= s->size[d];
-        times *= s->whole[d];
+    for (int d = s->ndim - 1; d >= 0; d--) {
+        at[d] = element % s->size[d];
+        element /= s->size[d];
     }
-    return number;
+}
+
+/* Returns the box that has the element with these indices; they become those in the whole. */
+static const fsdp_piece *box_of(const share *s, int64_t *at)
+{
+    const fsdp_piece *box = s->boxes;
+
+    for (int d = 0; d < s->ndim; d++)
+        while (at[d] >= box->local_offset[d] + box->size[d]) /* boxes lie one after the other, in one dimension */
+            box++;
+    for (int d = 0; d < s->ndim; d++)
+        at[d] += box->offset[d] - box->local_offset[d];
+    return box;
 }
 
 /* Gives the piece that begins at this rank's element `at`; returns false after the last. */
 static bool piece_at(const share *s, int64_t at, piece *out)
 {
-    int64_t rows = s->factored ? s->size[s->ndim - 2] : 1, cols = s->factored ? s->size[s->ndim - 1] : s->numel;
-    int64_t left = s->numel - at, e = s->first + at, row, col, matrix;
+    int last = s->ndim - 1;
+    int64_t left = s->numel - at, index[FSDP_MAX_DIMS], rows, cols, matrix = 0;
+    const fsdp_piece *box;
 
     if (left <= 0)
         return false;
-    col = e % cols;
-    row = e / cols % rows;
-    *out = (piece){.at = at, .outer = 1, .rows = 1, .cols = FSDP__MIN(FSDP__MIN(cols - col, left), PIECE)};
-    if (out->cols == cols)
-        out->rows = FSDP__MAX(FSDP__MIN(FSDP__MIN(rows - row, left / cols), PIECE / cols), 1);
-    if (out->cols * out->rows == rows * cols && s->follows)
-        out->outer = FSDP__MAX(FSDP__MIN(left, PIECE) / (rows * cols), 1);
+    *out = (piece){.at = at, .outer = 1, .rows = 1, .cols = FSDP__MIN(left, PIECE)};
     if (!s->factored)
         return true;
-    matrix = matrix_of(s, e / (rows * cols));
-    out->row = matrix * s->rows + s->offset[s->ndim - 2] + row;
-    out->col = matrix * s->cols + s->offset[s->ndim - 1] + col;
+    indices_of(s, s->first + at, index);
+    box = box_of(s, index);
+    rows = box->offset[last - 1] + box->size[last - 1] - index[last - 1]; /* from here on */
+    cols = box->offset[last] + box->size[last] - index[last];
+    out->cols = FSDP__MIN(FSDP__MIN(cols, left), PIECE);
+    if (out->cols == s->size[last])
+        out->rows = FSDP__MAX(FSDP__MIN(FSDP__MIN(rows, left / out->cols), PIECE / out->cols), 1);
+    if (out->cols * out->rows == s->size[last] * s->size[last - 1] && s->follows)
+        out->outer = FSDP__MAX(FSDP__MIN(left, PIECE) / (out->rows * out->cols), 1);
+    for (int d = 0; d < last - 1; d++)
+        matrix = matrix * s->whole[d] + index[d];
+    out->row = matrix * s->rows + index[last - 1];
+    out->col = matrix * s->cols + index[last];
     return true;
 }
 

@@ -193,8 +193,8 @@ static fsdp_status reduce_over(const norm_job *n, fsdp_process_group *group, nor
 
     FSDP__TRY_NEW(host);
     for (int64_t i = 0; i < count; i++)
-        memcpy(host + (size_t)i * size, largest ? (void *)&(float){(float)parts[i].result.largest} : &parts[i].result.sum,
-               size);
+        memcpy(host + (size_t)i * size,
+               largest ? (void *)&(float){(float)parts[i].result.largest} : &parts[i].result.sum, size);
     FSDP_TRY(fsdp__workspace_take(parts[0].device, bytes, &work));
     FSDP_TRY(fsdp__copy_to_device(stream, work.data, host, bytes));
     status = largest ? fsdp_all_reduce(group, work.data, work.data, count, FSDP_F32, FSDP_MAX, stream)

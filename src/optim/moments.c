@@ -93,6 +93,19 @@ int fsdp__optimizer_part_shape(const fsdp_tensor *tensor, const fsdp__optimizer_
     return part->extent == FSDP__PART_BLOCKS ? 2 : ndim;
 }
 
+/* Makes the distribution of a parameter that of its blocks. Columns that are cut by segments have whole blocks. */
+static void distribute_blocks(fsdp_distribution *d)
+{
+    for (int i = 0; i < d->placement_count; i++) {
+        fsdp_placement *p = &d->placements[i];
+
+        for (int s = 0; s < p->segment_count && p->dim == 1; s++)
+            p->segments[s] = (p->segments[s] + FSDP__BYTE_BLOCK - 1) / FSDP__BYTE_BLOCK;
+    }
+    shape_of_blocks(d->ndim, d->global_shape);
+    d->ndim = 2;
+}
+
 /* Gives the distribution of a part of the state; returns false where it has none. */
 static bool distribution_of(const fsdp_tensor *tensor, const fsdp__optimizer_part *part, fsdp_distribution *out)
 {
@@ -101,28 +114,60 @@ static bool distribution_of(const fsdp_tensor *tensor, const fsdp__optimizer_par
     if (!distribution || is_whole(part))
         return false;
     *out = *distribution;
-    if (part->extent == FSDP__PART_BLOCKS) {
-        shape_of_blocks(out->ndim, out->global_shape);
-        out->ndim = 2;
-    }
+    if (part->extent == FSDP__PART_BLOCKS)
+        distribute_blocks(out);
     return true;
 }
 
-/* Checks that this rank has whole rows, so that no block of bytes is cut. */
+/* Returns whether a rank's part of a matrix, and its part of the blocks, have the same blocks, all of them whole. */
+static bool has_whole_blocks(const fsdp_distribution *elements, const fsdp_distribution *blocks, const int *coordinates)
+{
+    fsdp_piece piece[FSDP_MAX_SEGMENTS], its[FSDP_MAX_SEGMENTS];
+    int count = fsdp_distribution_pieces(elements, coordinates, piece);
+    bool whole = fsdp_distribution_pieces(blocks, coordinates, its) == count;
+
+    for (int i = 0; i < count && whole; i++)
+        whole = piece[i].offset[1] == its[i].offset[1] * FSDP__BYTE_BLOCK &&
+                piece[i].local_offset[1] == its[i].local_offset[1] * FSDP__BYTE_BLOCK &&
+                (piece[i].size[1] + FSDP__BYTE_BLOCK - 1) / FSDP__BYTE_BLOCK == its[i].size[1];
+    return whole;
+}
+
+/* Returns whether that holds on all ranks. */
+static bool all_have_whole_blocks(const fsdp_distribution *elements)
+{
+    fsdp_distribution blocks = *elements;
+    int64_t ranks = fsdp_mesh_size(elements->mesh, -1);
+    bool whole = true;
+
+    distribute_blocks(&blocks);
+    for (int64_t i = 0; i < ranks && whole; i++) {
+        int coordinates[FSDP_MAX_MESH_DIMS];
+        int64_t rest = i;
+
+        for (int d = elements->placement_count - 1; d >= 0; d--) {
+            coordinates[d] = (int)(rest % fsdp_mesh_size(elements->mesh, d));
+            rest /= fsdp_mesh_size(elements->mesh, d);
+        }
+        whole = has_whole_blocks(elements, &blocks, coordinates);
+    }
+    return whole;
+}
+
+/* Checks that no block of bytes is cut: ranks have whole rows, or the rows of a matrix are cut between blocks. */
 static fsdp_status check_rows(const fsdp__optimizer_param *param)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(param->tensor);
+    bool rows = true, flat = distribution && fsdp_distribution_is_flat(distribution);
 
-    for (int i = 0; distribution && i < distribution->placement_count; i++) {
-        const fsdp_placement *p = &distribution->placements[i];
-
-        if (p->kind == FSDP_FLAT || (p->kind == FSDP_SHARD && p->dim != 0))
-            return FSDP_FAIL(FSDP_UNSUPPORTED,
-                             "cannot keep moments of '%s' as bytes: its rows are cut between ranks, and blocks of 256 "
-                             "elements are of whole rows: shard dimension 0, or set state_bits to 32",
-                             param->name);
-    }
-    return FSDP_OK;
+    for (int i = 0; distribution && i < distribution->placement_count; i++)
+        rows = rows && (distribution->placements[i].kind != FSDP_SHARD || distribution->placements[i].dim == 0);
+    if (!flat && (rows || (distribution->ndim == 2 && all_have_whole_blocks(distribution))))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_UNSUPPORTED,
+                     "cannot keep moments of '%s' as bytes: its rows are cut between ranks, and blocks of %d elements "
+                     "are of whole rows: shard dimension 0, cut columns at multiples of %d, or set state_bits to 32",
+                     param->name, FSDP__BYTE_BLOCK, FSDP__BYTE_BLOCK);
 }
 
 /* ---- how it follows the parameter ---- */

@@ -3,8 +3,9 @@
  * Momentum is kept by shards. To be made orthogonal a matrix must be whole, so matrices are divided among the ranks
  * that share them: of each batch every rank gets the parts of one matrix from all others, makes it orthogonal, and
  * sends the parts back. Both ways it is bfloat16, in which the result is computed anyway. That is 4 bytes an element
- * and a share of the work, where gathering each matrix on every rank would be 2 bytes times the number of ranks, and
- * all of the work on each. What one rank computes of a whole matrix does not depend on how it was cut. */
+ * (over each mesh dimension that splits the matrix) and a share of the work, where gathering each matrix on every rank
+ * would be 2 bytes times the number of ranks, and all of the work on each. What one rank computes of a whole matrix
+ * does not depend on how it was cut. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,13 +23,30 @@ static const double A = 3.4445, B = -4.775, C = 2.0315; /* of X = A X + (B G + C
 
 /* ---- who has what ---- */
 
-/* Returns the number of the mesh dimension that splits the tensor; -1: none does. */
-static int split_by(const fsdp_distribution *distribution)
+/* The mesh dimensions that split a matrix; its ranks are numbered row-major over them. */
+typedef struct split {
+    int count, dims[FSDP_MAX_MESH_DIMS], sizes[FSDP_MAX_MESH_DIMS];
+    fsdp_process_group *groups[FSDP_MAX_MESH_DIMS];
+    int ranks, rank; /* 1 and 0 if it is whole */
+} split;
+
+static split split_of(const fsdp_tensor *tensor)
 {
-    for (int i = 0; distribution && i < distribution->placement_count; i++)
-        if (distribution->placements[i].kind != FSDP_REPLICATE && fsdp_mesh_size(distribution->mesh, i) > 1)
-            return i;
-    return -1;
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
+    split s = {.ranks = 1};
+
+    for (int i = 0; distribution && i < distribution->placement_count; i++) {
+        int size = (int)fsdp_mesh_size(distribution->mesh, i);
+
+        if (distribution->placements[i].kind == FSDP_REPLICATE || size == 1)
+            continue;
+        s.dims[s.count] = i;
+        s.sizes[s.count] = size;
+        s.groups[s.count++] = fsdp_mesh_process_group(distribution->mesh, i);
+        s.ranks *= size;
+        s.rank = s.rank * size + fsdp_mesh_coordinate(distribution->mesh, i);
+    }
+    return s;
 }
 
 /* Gives the rows and columns of the whole matrix. */
@@ -44,44 +62,70 @@ static void matrix_shape(const fsdp_tensor *tensor, int64_t *rows, int64_t *cols
 fsdp_status fsdp__muon_check(const char *name, const fsdp_tensor *tensor)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
-    int ndim = distribution ? distribution->ndim : tensor->ndim, split = 0;
+    int ndim = distribution ? distribution->ndim : tensor->ndim;
+    fsdp__spread spread;
 
     if (ndim != 2)
         return FSDP_FAIL(FSDP_INVALID,
                          "cannot optimize '%s' by Muon: it has %d dimension%s, and Muon is for matrices: add it as a "
                          "group of AdamW (fsdp_adam_add_group)",
                          name, ndim, ndim == 1 ? "" : "s");
-    for (int i = 0; distribution && i < distribution->placement_count; i++) {
-        const fsdp_placement *p = &distribution->placements[i];
-
-        split += p->kind != FSDP_REPLICATE && fsdp_mesh_size(distribution->mesh, i) > 1;
-        if ((p->kind == FSDP_SHARD && p->dim != 0) || split > 1)
-            return FSDP_FAIL(FSDP_UNSUPPORTED,
-                             "cannot optimize '%s' by Muon: it is split by more than its rows over one mesh dimension",
-                             name);
-    }
-    return FSDP_OK;
+    return fsdp__spread_of(name, tensor, "optimize", &spread);
 }
 
-/* Gives the run of the whole matrix's elements that a rank of the group has. */
-static int64_t run_of(const fsdp_tensor *tensor, int rank, int64_t *first)
-{
-    const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
-    int coordinates[FSDP_MAX_MESH_DIMS] = {0}, split = split_by(distribution);
-    int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
+/* Elements that follow one another with equal strides: `rows` runs of `cols`. */
+typedef struct block {
+    int64_t rows, cols;
+    int64_t in_part, part_stride;   /* where the first lies in a rank's part, and how far apart runs are there */
+    int64_t in_whole, whole_stride; /* the same in the whole matrix */
+} block;
 
-    *first = 0;
-    if (split < 0)
-        return fsdp_tensor_numel(tensor);
-    for (int i = 0; i < distribution->placement_count; i++)
-        coordinates[i] = i == split ? rank : fsdp_mesh_coordinate(distribution->mesh, i);
-    fsdp_distribution_box(distribution, coordinates, offset, size);
-    if (fsdp_distribution_is_flat(distribution)) {
-        *first = offset[0];
-        return size[0];
+/* Gives the blocks that the rank of this number has; returns how many they are. */
+static int blocks_of(const fsdp_tensor *tensor, int number, block blocks[FSDP_MAX_SEGMENTS])
+{
+    const fsdp_distribution *d = fsdp_tensor_distribution(tensor);
+    int64_t numel = fsdp_tensor_numel(tensor), offset[FSDP_MAX_DIMS], shape[FSDP_MAX_DIMS];
+    int coordinates[FSDP_MAX_MESH_DIMS] = {0}, count;
+    fsdp_piece pieces[FSDP_MAX_SEGMENTS];
+    split s = split_of(tensor);
+
+    blocks[0] = (block){.rows = 1, .cols = numel, .part_stride = numel, .whole_stride = numel};
+    if (s.count == 0)
+        return numel > 0;
+    for (int i = 0; i < d->placement_count; i++)
+        coordinates[i] = fsdp_mesh_coordinate(d->mesh, i);
+    for (int i = s.count - 1; i >= 0; i--) {
+        coordinates[s.dims[i]] = number % s.sizes[i];
+        number /= s.sizes[i];
     }
-    *first = offset[0] * distribution->global_shape[1];
-    return size[0] * distribution->global_shape[1];
+    count = fsdp_distribution_pieces(d, coordinates, pieces);
+    fsdp_distribution_box(d, coordinates, offset, shape);
+    for (int i = 0; i < count; i++) {
+        const fsdp_piece *p = &pieces[i];
+
+        if (fsdp_distribution_is_flat(d))
+            blocks[i] = (block){.rows = 1, .cols = p->size[0], .in_whole = p->offset[0]};
+        else
+            blocks[i] = (block){.rows = p->size[0],
+                                .cols = p->size[1],
+                                .in_part = p->local_offset[0] * shape[1] + p->local_offset[1],
+                                .part_stride = shape[1],
+                                .in_whole = p->offset[0] * d->global_shape[1] + p->offset[1],
+                                .whole_stride = d->global_shape[1]};
+    }
+    return count;
+}
+
+/* Returns how many elements of the matrix the rank of this number has. */
+static int64_t part_of(const fsdp_tensor *tensor, int number)
+{
+    block blocks[FSDP_MAX_SEGMENTS];
+    int count = blocks_of(tensor, number, blocks);
+    int64_t numel = 0;
+
+    for (int i = 0; i < count; i++)
+        numel += blocks[i].rows * blocks[i].cols;
+    return numel;
 }
 
 /* ---- one matrix ---- */
@@ -255,18 +299,18 @@ typedef struct batch {
     const fsdp_optimizer *optimizer;
     const fsdp__optimizer_group *group;
     fsdp__optimizer_param **params; /* matrix i is rank i's */
-    int count, ranks, rank;
-    fsdp_process_group *comm; /* NULL: matrices are whole */
+    int count;
+    split split; /* of all of them; its ranks share them */
     fsdp_device *device;
     fsdp_stream *stream;
-    int64_t part;             /* elements of the largest part of any matrix by any rank */
-    fsdp_tensor *send, *recv; /* bfloat16, (ranks, part) */
+    int64_t part;               /* elements of the largest part of any matrix by any rank */
+    fsdp_tensor *slots, *other; /* bfloat16, (ranks, part) */
 } batch;
 
 static void release_batch(batch *r)
 {
-    fsdp_tensor_unref(r->send);
-    fsdp_tensor_unref(r->recv);
+    fsdp_tensor_unref(r->slots);
+    fsdp_tensor_unref(r->other);
 }
 
 static char *slot(const fsdp_tensor *buffer, const batch *r, int i)
@@ -310,53 +354,72 @@ static fsdp_status prepare(const batch *r, int i)
     } else {
         FSDP_TRY(lerp(r, m, FSDP_F32, fsdp_tensor_data(u), numel, 1, 1));
     }
-    span = (fsdp__span){.src = fsdp_tensor_data(u), .dst = slot(r->send, r, i), .numel = numel};
+    span = (fsdp__span){.src = fsdp_tensor_data(u), .dst = slot(r->slots, r, i), .numel = numel};
     return fsdp__launch_cast_spans(
         r->stream, &(fsdp__cast_spans_args){.spans = &span, .count = 1, .src_dtype = FSDP_F32, .dst_dtype = FSDP_BF16});
+}
+
+/* Copies a block from its slot to its place in the matrix, or back. */
+static fsdp_status move_block(const batch *r, const block *b, char *in_slot, char *whole, bool back)
+{
+    size_t size = fsdp_dtype_size(FSDP_BF16);
+    char *part = in_slot + (size_t)b->in_part * size, *place = whole + (size_t)b->in_whole * size;
+    bool together = b->rows == 1 || (b->cols == b->part_stride && b->cols == b->whole_stride);
+    const fsdp__span span = {.src = back ? place : part, .dst = back ? part : place, .numel = b->rows * b->cols};
+    fsdp__copy_args args = {.src = span.src,
+                            .dst = (void *)(uintptr_t)span.dst,
+                            .src_dtype = FSDP_BF16,
+                            .dst_dtype = FSDP_BF16,
+                            .ndim = 2,
+                            .shape = {b->rows, b->cols},
+                            .src_strides = {back ? b->whole_stride : b->part_stride, 1},
+                            .dst_strides = {back ? b->part_stride : b->whole_stride, 1}};
+
+    if (!together)
+        return fsdp__launch_copy(r->stream, &args);
+    return fsdp__launch_cast_spans(
+        r->stream,
+        &(fsdp__cast_spans_args){.spans = &span, .count = 1, .src_dtype = FSDP_BF16, .dst_dtype = FSDP_BF16});
 }
 
 /* Copies the parts of this rank's matrix from their slots to their places in it, or back. */
 static fsdp_status move_parts(const batch *r, const fsdp_tensor *slots, const fsdp_tensor *whole, bool back)
 {
-    FSDP__FREED fsdp__span *spans = fsdp__calloc((size_t)r->ranks, sizeof *spans);
-    fsdp__cast_spans_args args = {.spans = spans, .src_dtype = FSDP_BF16, .dst_dtype = FSDP_BF16};
+    block blocks[FSDP_MAX_SEGMENTS];
 
-    FSDP__TRY_NEW(spans);
-    for (int i = 0; i < r->ranks; i++) {
-        int64_t first, numel = run_of(r->params[r->rank]->tensor, i, &first);
-        char *place = (char *)fsdp_tensor_data(whole) + (size_t)first * fsdp_dtype_size(FSDP_BF16);
+    for (int i = 0; i < r->split.ranks; i++) {
+        int count = blocks_of(r->params[r->split.rank]->tensor, i, blocks);
 
-        if (numel > 0)
-            spans[args.count++] = (fsdp__span){
-                .src = back ? place : slot(slots, r, i), .dst = back ? slot(slots, r, i) : place, .numel = numel};
+        for (int k = 0; k < count; k++)
+            FSDP_TRY(move_block(r, &blocks[k], slot(slots, r, i), fsdp_tensor_data(whole), back));
     }
-    return fsdp__launch_cast_spans(r->stream, &args);
+    return FSDP_OK;
 }
 
-/* Makes this rank's matrix of the batch orthogonal: from what was received, into what is sent back. */
-static fsdp_status own_matrix(const batch *r, const fsdp_tensor *from, const fsdp_tensor *to)
+/* Makes this rank's matrix of the batch orthogonal: its parts are in the slots, and come back there. */
+static fsdp_status own_matrix(const batch *r)
 {
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *whole = NULL;
     int64_t rows, cols;
 
-    if (r->rank >= r->count)
+    if (r->split.rank >= r->count)
         return FSDP_OK;
-    matrix_shape(r->params[r->rank]->tensor, &rows, &cols);
+    matrix_shape(r->params[r->split.rank]->tensor, &rows, &cols);
     if (rows * cols == 0)
         return FSDP_OK;
     FSDP_TRY(create(r->device, FSDP_BF16, rows * cols, &whole));
-    FSDP_TRY(move_parts(r, from, whole, false));
+    FSDP_TRY(move_parts(r, r->slots, whole, false));
     FSDP_TRY(orthogonalize(whole, rows, cols));
-    return move_parts(r, to, whole, true);
+    return move_parts(r, r->slots, whole, true);
 }
 
 /* Steps this rank's part of a matrix: p = (1 - lr decay) p - adjusted lr * orthogonal. */
-static fsdp_status apply(const batch *r, int i, const fsdp_tensor *orthogonal)
+static fsdp_status apply(const batch *r, int i)
 {
     const fsdp__optimizer_param *p = r->params[i];
     const fsdp_muon_options *options = &r->group->options.muon;
     const fsdp__optimizer_span span = {
-        .param = fsdp_tensor_data(p->tensor), .grad = slot(orthogonal, r, i), .numel = fsdp_tensor_numel(p->tensor)};
+        .param = fsdp_tensor_data(p->tensor), .grad = slot(r->slots, r, i), .numel = fsdp_tensor_numel(p->tensor)};
     int64_t rows, cols;
     double factor;
 
@@ -375,33 +438,64 @@ static fsdp_status apply(const batch *r, int i, const fsdp_tensor *orthogonal)
                                                          .step = 1});
 }
 
-/* Exchanges the slots: those of matrix i go to rank i, or come back from it. */
-static fsdp_status exchange(const batch *r, const fsdp_tensor *send, const fsdp_tensor *recv)
+static void swap(batch *r)
 {
-    return fsdp_all_to_all(r->comm, fsdp_tensor_data(send), fsdp_tensor_data(recv), r->part, FSDP_BF16, r->stream);
+    fsdp_tensor *slots = r->slots;
+
+    r->slots = r->other;
+    r->other = slots;
+}
+
+/* Moves the first of the dimensions that slots are numbered by, which has `size` ranks, behind the others. */
+static fsdp_status rotate(batch *r, int size)
+{
+    int64_t rest = r->split.ranks / size;
+    const fsdp__copy_args args = {.src = fsdp_tensor_data(r->slots),
+                                  .dst = fsdp_tensor_data(r->other),
+                                  .src_dtype = FSDP_BF16,
+                                  .dst_dtype = FSDP_BF16,
+                                  .ndim = 3,
+                                  .shape = {rest, size, r->part},
+                                  .src_strides = {r->part, rest * r->part, 1},
+                                  .dst_strides = {size * r->part, r->part, 1}};
+
+    if (r->part > 0)
+        FSDP_TRY(fsdp__launch_copy(r->stream, &args));
+    swap(r);
+    return FSDP_OK;
+}
+
+/* Exchanges the slots: those of matrix i go to rank i, or come back from it. That is done over one mesh dimension after
+ * the other, each time for all ranks that differ in the others: so it needs no groups but the mesh's. */
+static fsdp_status exchange(batch *r)
+{
+    for (int i = 0; i < r->split.count; i++) {
+        int size = r->split.sizes[i];
+
+        FSDP_TRY(fsdp_all_to_all(r->split.groups[i], fsdp_tensor_data(r->slots), fsdp_tensor_data(r->other),
+                                 r->split.ranks / size * r->part, FSDP_BF16, r->stream));
+        swap(r);
+        if (r->split.count > 1)
+            FSDP_TRY(rotate(r, size));
+    }
+    return FSDP_OK;
 }
 
 static fsdp_status take_batch(batch *r)
 {
     for (int i = 0; i < r->count; i++)
-        for (int rank = 0; rank < r->ranks; rank++) {
-            int64_t first, numel = run_of(r->params[i]->tensor, rank, &first);
-
-            r->part = FSDP__MAX(r->part, numel);
-        }
-    FSDP_TRY(create(r->device, FSDP_BF16, r->ranks * r->part, &r->send));
+        for (int rank = 0; rank < r->split.ranks; rank++)
+            r->part = FSDP__MAX(r->part, part_of(r->params[i]->tensor, rank));
+    FSDP_TRY(create(r->device, FSDP_BF16, r->split.ranks * r->part, &r->slots));
     for (int i = 0; i < r->count; i++)
         FSDP_TRY(prepare(r, i));
-    if (!r->comm) {
-        FSDP_TRY(own_matrix(r, r->send, r->send));
-        return apply(r, 0, r->send);
-    }
-    FSDP_TRY(create(r->device, FSDP_BF16, r->ranks * r->part, &r->recv));
-    FSDP_TRY(exchange(r, r->send, r->recv));
-    FSDP_TRY(own_matrix(r, r->recv, r->send));
-    FSDP_TRY(exchange(r, r->send, r->recv));
+    if (r->split.count > 0)
+        FSDP_TRY(create(r->device, FSDP_BF16, r->split.ranks * r->part, &r->other));
+    FSDP_TRY(exchange(r));
+    FSDP_TRY(own_matrix(r));
+    FSDP_TRY(exchange(r));
     for (int i = 0; i < r->count; i++)
-        FSDP_TRY(apply(r, i, r->recv));
+        FSDP_TRY(apply(r, i));
     return FSDP_OK;
 }
 
@@ -415,18 +509,15 @@ static int64_t elements_of(const fsdp__optimizer_param *param)
     return rows * cols;
 }
 
-static fsdp_process_group *comm_of(const fsdp__optimizer_param *param)
-{
-    const fsdp_distribution *distribution = fsdp_tensor_distribution(param->tensor);
-    int split = split_by(distribution);
-
-    return split < 0 ? NULL : fsdp_mesh_process_group(distribution->mesh, split);
-}
-
 /* Returns whether both can be in one batch. */
 static bool go_together(const fsdp__optimizer_param *a, const fsdp__optimizer_param *b)
 {
-    return comm_of(a) == comm_of(b) && a->tensor->storage->device == b->tensor->storage->device;
+    split x = split_of(a->tensor), y = split_of(b->tensor);
+    bool same = x.count == y.count && a->tensor->storage->device == b->tensor->storage->device;
+
+    for (int i = 0; i < x.count && same; i++)
+        same = x.groups[i] == y.groups[i];
+    return same;
 }
 
 /* Lists the matrices that are due, the largest first, so that those of a batch take about as long. */
@@ -452,14 +543,12 @@ static fsdp_status take_some(batch *r, fsdp__optimizer_param **due, int64_t *cou
 {
     int64_t left = 0;
 
-    r->comm = comm_of(due[0]);
+    r->split = split_of(due[0]->tensor);
     r->device = due[0]->tensor->storage->device;
     r->stream = fsdp_device_stream(r->device);
-    r->ranks = r->comm ? fsdp_process_group_size(r->comm) : 1;
-    r->rank = r->comm ? fsdp_process_group_rank(r->comm) : 0;
-    FSDP__TRY_NEW(r->params = fsdp__calloc((size_t)r->ranks, sizeof *r->params));
+    FSDP__TRY_NEW(r->params = fsdp__calloc((size_t)r->split.ranks, sizeof *r->params));
     for (int64_t i = 0; i < *count; i++) {
-        bool goes = r->count < r->ranks && (r->count == 0 || go_together(r->params[0], due[i]));
+        bool goes = r->count < r->split.ranks && (r->count == 0 || go_together(r->params[0], due[i]));
 
         *(goes ? &r->params[r->count++] : &due[left++]) = due[i];
     }
