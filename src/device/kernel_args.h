@@ -464,7 +464,7 @@ typedef struct fsdp__optimizer_span {
     const void *grad;
     float *moment1, *moment2; /* Adam: both; Lion: moment1; SGD: moment1 is the momentum buffer or NULL */
     int64_t numel;
-    void *copy; /* Adam: where the parameter also goes, as it is after the step, left out or not; NULL: nowhere */
+    void *copy; /* where the parameter also goes, as it is after the step, left out or not; NULL: nowhere */
 } fsdp__optimizer_span;
 
 /* [Note: verdicts]
@@ -500,6 +500,7 @@ typedef struct fsdp__sgd_args {
     const fsdp__verdict *verdict; /* [Note: verdicts] */
     int64_t step;                 /* t, from 1; with `behind` from 2 */
     bool nesterov, behind;
+    fsdp_dtype copy_dtype; /* as Adam's */
 } fsdp__sgd_args;
 
 /* Lion: g = grad_scale * grad; p *= 1 - lr * weight_decay; p -= lr * sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g. */
@@ -510,6 +511,7 @@ typedef struct fsdp__lion_args {
     double lr, beta1, beta2, weight_decay;
     float grad_scale;
     const fsdp__verdict *verdict; /* [Note: verdicts] */
+    fsdp_dtype copy_dtype;        /* as Adam's */
 } fsdp__lion_args;
 
 enum {

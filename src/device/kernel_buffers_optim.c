@@ -35,15 +35,15 @@ static void optimizer_spans(const fsdp__optimizer_span *table, int64_t count, fs
 }
 
 /* Of optimizers that have one kind of span. */
-#define STEP(name, copy_dtype)                                                             \
-    void fsdp__visit_##name(fsdp__##name##_args *a, const visitor *v)                      \
-    {                                                                                      \
-        optimizer_spans(a->spans, a->count, a->param_dtype, a->grad_dtype, copy_dtype, v); \
-        READS(verdict, sizeof *a->verdict);                                                \
+#define STEP(name)                                                                            \
+    void fsdp__visit_##name(fsdp__##name##_args *a, const visitor *v)                         \
+    {                                                                                         \
+        optimizer_spans(a->spans, a->count, a->param_dtype, a->grad_dtype, a->copy_dtype, v); \
+        READS(verdict, sizeof *a->verdict);                                                   \
     }
-STEP(adam, a->copy_dtype)
-STEP(sgd, FSDP_DTYPE_NONE)
-STEP(lion, FSDP_DTYPE_NONE)
+STEP(adam)
+STEP(sgd)
+STEP(lion)
 
 void fsdp__visit_byte_adam(fsdp__byte_adam_args *args, const visitor *v)
 {

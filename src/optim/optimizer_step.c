@@ -101,30 +101,39 @@ static int64_t steps_that_matter(const fsdp__optimizer_group *group, const fsdp_
     return group->kind == FSDP__OPTIMIZER_SGD ? FSDP__MIN(param->steps, 1 + is_behind(param)) : param->steps;
 }
 
-/* Returns where the step also writes the parameter, and in which dtype; NULL: nowhere. Only Adam with moments of floats
- * can. */
+/* Returns whether a step takes the parameters of the group together, and may have to communicate. */
+static bool steps_together(const fsdp__optimizer_group *group)
+{
+    return group->kind == FSDP__OPTIMIZER_MUON || group->kind == FSDP__OPTIMIZER_ADAFACTOR;
+}
+
+/* Returns where the step also writes the parameter, and in which dtype; NULL: nowhere. A kernel of whole tensors
+ * cannot, nor Adam with moments of bytes. */
 static void *copy_of(const fsdp__optimizer_group *group, const fsdp__optimizer_param *param, fsdp_dtype *dtype)
 {
-    bool adam = group->kind == FSDP__OPTIMIZER_ADAM || group->kind == FSDP__OPTIMIZER_ADAMW;
     void *place = NULL;
 
     *dtype = FSDP_DTYPE_NONE;
-    if (adam && !fsdp__optimizer_has_bytes(group, param->tensor))
+    if (!steps_together(group) && !fsdp__optimizer_has_bytes(group, param->tensor))
         place = fsdp__tensor_copy_place(param->tensor, dtype);
     return place;
+}
+
+static fsdp_dtype copy_dtype_of(const fsdp__optimizer_group *group, const fsdp__optimizer_param *param)
+{
+    fsdp_dtype dtype;
+
+    (void)copy_of(group, param, &dtype);
+    return dtype;
 }
 
 /* Returns whether two parameters can share a launch. */
 static bool same_launch(const fsdp__optimizer_group *group, const fsdp__optimizer_param *a,
                         const fsdp__optimizer_param *b)
 {
-    fsdp_dtype copy_a, copy_b;
-
-    (void)copy_of(group, a, &copy_a);
-    (void)copy_of(group, b, &copy_b);
-    return copy_a == copy_b && steps_that_matter(group, a) == steps_that_matter(group, b) &&
-           is_behind(a) == is_behind(b) && a->tensor->storage->device == b->tensor->storage->device &&
-           a->tensor->dtype == b->tensor->dtype &&
+    return copy_dtype_of(group, a) == copy_dtype_of(group, b) &&
+           steps_that_matter(group, a) == steps_that_matter(group, b) && is_behind(a) == is_behind(b) &&
+           a->tensor->storage->device == b->tensor->storage->device && a->tensor->dtype == b->tensor->dtype &&
            fsdp_tensor_grad(a->tensor)->dtype == fsdp_tensor_grad(b->tensor)->dtype &&
            fsdp__optimizer_has_bytes(group, a->tensor) == fsdp__optimizer_has_bytes(group, b->tensor);
 }
@@ -145,15 +154,17 @@ static fsdp_status launch_sgd(const fsdp_optimizer *optimizer, const fsdp__optim
 {
     const fsdp_sgd_options *sgd = &group->options.sgd;
 
-    return fsdp__launch_sgd(fsdp_device_stream(first->tensor->storage->device), &(fsdp__sgd_args){
-                                                                                    COMMON(spans, count),
-                                                                                    .momentum = sgd->momentum,
-                                                                                    .dampening = sgd->dampening,
-                                                                                    .weight_decay = sgd->weight_decay,
-                                                                                    .step = first->steps + 1,
-                                                                                    .nesterov = sgd->nesterov,
-                                                                                    .behind = is_behind(first),
-                                                                                });
+    return fsdp__launch_sgd(fsdp_device_stream(first->tensor->storage->device),
+                            &(fsdp__sgd_args){
+                                COMMON(spans, count),
+                                .momentum = sgd->momentum,
+                                .dampening = sgd->dampening,
+                                .weight_decay = sgd->weight_decay,
+                                .step = first->steps + 1,
+                                .nesterov = sgd->nesterov,
+                                .behind = is_behind(first),
+                                .copy_dtype = copy_dtype_of(group, first),
+                            });
 }
 
 static fsdp_status launch_lion(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
@@ -161,12 +172,14 @@ static fsdp_status launch_lion(const fsdp_optimizer *optimizer, const fsdp__opti
 {
     const fsdp_lion_options *lion = &group->options.lion;
 
-    return fsdp__launch_lion(fsdp_device_stream(first->tensor->storage->device), &(fsdp__lion_args){
-                                                                                     COMMON(spans, count),
-                                                                                     .beta1 = lion->beta1,
-                                                                                     .beta2 = lion->beta2,
-                                                                                     .weight_decay = lion->weight_decay,
-                                                                                 });
+    return fsdp__launch_lion(fsdp_device_stream(first->tensor->storage->device),
+                             &(fsdp__lion_args){
+                                 COMMON(spans, count),
+                                 .beta1 = lion->beta1,
+                                 .beta2 = lion->beta2,
+                                 .weight_decay = lion->weight_decay,
+                                 .copy_dtype = copy_dtype_of(group, first),
+                             });
 }
 
 static fsdp_status launch_adam(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
@@ -175,9 +188,7 @@ static fsdp_status launch_adam(const fsdp_optimizer *optimizer, const fsdp__opti
     fsdp_stream *stream = fsdp_device_stream(first->tensor->storage->device);
     const fsdp_adam_options *adam = &group->options.adam;
     bool decoupled = group->kind == FSDP__OPTIMIZER_ADAMW;
-    fsdp_dtype copy_dtype;
 
-    (void)copy_of(group, first, &copy_dtype);
     if (fsdp__optimizer_has_bytes(group, first->tensor))
         return fsdp__launch_byte_adam(stream, &(fsdp__byte_adam_args){
                                                   COMMON(optimizer->byte_spans + (spans - optimizer->spans), count),
@@ -198,7 +209,7 @@ static fsdp_status launch_adam(const fsdp_optimizer *optimizer, const fsdp__opti
                                          .step = first->steps + 1,
                                          .decoupled = decoupled,
                                          .behind = is_behind(first),
-                                         .copy_dtype = copy_dtype,
+                                         .copy_dtype = copy_dtype_of(group, first),
                                      });
 }
 
@@ -271,12 +282,6 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
             count_step(optimizer, &group->params[i]);
         }
     return FSDP_OK;
-}
-
-/* Returns whether a step takes the parameters of the group together, and may have to communicate. */
-static bool steps_together(const fsdp__optimizer_group *group)
-{
-    return group->kind == FSDP__OPTIMIZER_MUON || group->kind == FSDP__OPTIMIZER_ADAFACTOR;
 }
 
 static fsdp_status step_together(fsdp_optimizer *optimizer, fsdp__optimizer_group *group)

@@ -187,6 +187,17 @@ static int64_t optimizer_segments(test_case *c, fsdp__optimizer_span *spans, fsd
     return count;
 }
 
+/* Draws copies of some of the parameters, and gives their dtype. */
+static fsdp_dtype draw_copies(test_case *c, fsdp__optimizer_span *spans, int64_t count)
+{
+    fsdp_dtype dtype = coin(c) ? any_float(c) : FSDP_DTYPE_NONE;
+
+    for (int64_t s = 0; s < count && dtype != FSDP_DTYPE_NONE; s++)
+        if (between(c, 0, 3) > 0)
+            spans[s].copy = an_output(c, dtype, spans[s].numel, 1e-6, 1e-6);
+    return dtype;
+}
+
 void adam_case(test_case *c)
 {
     fsdp__optimizer_span spans[SEGMENTS];
@@ -205,10 +216,7 @@ void adam_case(test_case *c)
 
     a.behind = a.step > 1 && coin(c);
     a.count = optimizer_segments(c, spans, a.param_dtype, true, 1e-6);
-    a.copy_dtype = coin(c) ? any_float(c) : FSDP_DTYPE_NONE;
-    for (int64_t s = 0; s < a.count && a.copy_dtype != FSDP_DTYPE_NONE; s++)
-        if (between(c, 0, 3) > 0)
-            spans[s].copy = an_output(c, a.copy_dtype, spans[s].numel, 1e-6, 1e-6);
+    a.copy_dtype = draw_copies(c, spans, a.count);
     check(c, &a, "%ld spans, step %ld, decay %g, decoupled %d, verdict %d, behind %d, copy %d", (long)a.count,
           (long)a.step, a.weight_decay, a.decoupled, a.verdict != NULL, a.behind, (int)a.copy_dtype);
 }
@@ -232,8 +240,9 @@ void sgd_case(test_case *c)
     a.count = optimizer_segments(c, spans, a.param_dtype, false, 1e-6);
     for (int64_t s = 0; a.momentum == 0.0 && s < a.count; s++)
         spans[s].moment1 = NULL;
-    check(c, &a, "%ld spans, momentum %g, nesterov %d, step %ld, verdict %d, behind %d", (long)a.count, a.momentum,
-          a.nesterov, (long)a.step, a.verdict != NULL, a.behind);
+    a.copy_dtype = draw_copies(c, spans, a.count);
+    check(c, &a, "%ld spans, momentum %g, nesterov %d, step %ld, verdict %d, behind %d, copy %d", (long)a.count,
+          a.momentum, a.nesterov, (long)a.step, a.verdict != NULL, a.behind, (int)a.copy_dtype);
 }
 
 /* The sign of what decides is sure: gradients of a call have one sign, and outweigh the momentum. */
@@ -260,7 +269,9 @@ void lion_case(test_case *c)
         g->grad = an_input(c, c->dtype, g->numel, sign > 0 ? 0.5 : -1.0, sign > 0 ? 1.0 : -0.5);
         g->moment1 = a_buffer(c, FSDP_F32, g->numel, -0.05, 0.05, true, 1e-6, 1e-6);
     }
-    check(c, &a, "%ld spans, decay %g, verdict %d", (long)a.count, a.weight_decay, a.verdict != NULL);
+    a.copy_dtype = draw_copies(c, spans, a.count);
+    check(c, &a, "%ld spans, decay %g, verdict %d, copy %d", (long)a.count, a.weight_decay, a.verdict != NULL,
+          (int)a.copy_dtype);
 }
 
 void lerp_spans_case(test_case *c)

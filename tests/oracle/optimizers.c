@@ -52,6 +52,13 @@ void oracle_judge_step(const fsdp__judge_step_args *k)
     v->left_out_before = before.left_out;
 }
 
+/* Writes the copy of element i, from what the parameter is now. */
+static void put_copy(const fsdp__optimizer_span *g, fsdp_dtype param_dtype, fsdp_dtype copy_dtype, int64_t i)
+{
+    if (g->copy)
+        oracle_put(copy_dtype, g->copy, i, oracle_get(param_dtype, g->param, i));
+}
+
 void oracle_adam(const fsdp__adam_args *k)
 {
     int64_t t = k->step - (k->verdict && k->behind && k->verdict->left_out_before ? 1 : 0);
@@ -63,8 +70,7 @@ void oracle_adam(const fsdp__adam_args *k)
             const fsdp__optimizer_span *g = &k->spans[s];
             double p = oracle_get(k->param_dtype, g->param, i), m, v;
             double grad = scale * oracle_get(k->grad_dtype, g->grad, i);
-            if (g->copy)
-                oracle_put(k->copy_dtype, g->copy, i, p);
+            put_copy(g, k->param_dtype, k->copy_dtype, i);
             if (k->verdict && k->verdict->left_out)
                 continue;
             if (k->decoupled)
@@ -77,8 +83,7 @@ void oracle_adam(const fsdp__adam_args *k)
             g->moment2[i] = (float)v;
             oracle_put(k->param_dtype, g->param, i,
                        p - k->lr / correction1 * m / (sqrt(v) / sqrt(correction2) + k->eps));
-            if (g->copy)
-                oracle_put(k->copy_dtype, g->copy, i, oracle_get(k->param_dtype, g->param, i));
+            put_copy(g, k->param_dtype, k->copy_dtype, i);
         }
 }
 
@@ -87,17 +92,21 @@ void oracle_sgd(const fsdp__sgd_args *k)
     int64_t t = k->step - (k->verdict && k->behind && k->verdict->left_out_before ? 1 : 0);
     double scale = (double)(k->verdict ? k->verdict->scale : k->grad_scale);
 
-    for (int64_t s = 0; s < k->count && !(k->verdict && k->verdict->left_out); s++)
+    for (int64_t s = 0; s < k->count; s++)
         for (int64_t i = 0; i < k->spans[s].numel; i++) {
             const fsdp__optimizer_span *g = &k->spans[s];
             double p = oracle_get(k->param_dtype, g->param, i);
             double grad = scale * oracle_get(k->grad_dtype, g->grad, i) + k->weight_decay * p;
+            put_copy(g, k->param_dtype, k->copy_dtype, i);
+            if (k->verdict && k->verdict->left_out)
+                continue;
             if (g->moment1 && k->momentum != 0.0) {
                 double buffer = t == 1 ? grad : k->momentum * (double)g->moment1[i] + (1.0 - k->dampening) * grad;
                 g->moment1[i] = (float)buffer;
                 grad = k->nesterov ? grad + k->momentum * buffer : buffer;
             }
             oracle_put(k->param_dtype, g->param, i, p - k->lr * grad);
+            put_copy(g, k->param_dtype, k->copy_dtype, i);
         }
 }
 
@@ -105,15 +114,19 @@ void oracle_lion(const fsdp__lion_args *k)
 {
     double scale = (double)(k->verdict ? k->verdict->scale : k->grad_scale);
 
-    for (int64_t s = 0; s < k->count && !(k->verdict && k->verdict->left_out); s++)
+    for (int64_t s = 0; s < k->count; s++)
         for (int64_t i = 0; i < k->spans[s].numel; i++) {
             const fsdp__optimizer_span *g = &k->spans[s];
             double p = oracle_get(k->param_dtype, g->param, i) * (1.0 - k->lr * k->weight_decay);
             double grad = scale * oracle_get(k->grad_dtype, g->grad, i), m = (double)g->moment1[i];
             double u = k->beta1 * m + (1.0 - k->beta1) * grad;
 
+            put_copy(g, k->param_dtype, k->copy_dtype, i);
+            if (k->verdict && k->verdict->left_out)
+                continue;
             g->moment1[i] = (float)(k->beta2 * m + (1.0 - k->beta2) * grad);
             oracle_put(k->param_dtype, g->param, i, p - k->lr * (double)((u > 0.0) - (u < 0.0)));
+            put_copy(g, k->param_dtype, k->copy_dtype, i);
         }
 }
 

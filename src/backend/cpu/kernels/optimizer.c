@@ -40,13 +40,23 @@ FSDP__INLINE void adam_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const adam
     }
 }
 
+/* The copies that a step leaves of its parameters. */
+typedef struct copies {
+    const fsdp__optimizer_span *spans;
+    fsdp_dtype param_dtype, copy_dtype;
+} copies;
+
+static int64_t copy_numel(const void *args, int64_t span)
+{
+    return ((const copies *)args)->spans[span].numel;
+}
+
 /* Copies what parameters are now. */
 static void copy_piece(const void *args, int64_t span, int64_t begin, int64_t end)
 {
-    const fsdp__adam_args *k = ((const adam_plan *)args)->k;
-    const fsdp__optimizer_span *s = &k->spans[span];
-    void *restrict copy = s->copy;
-    const void *param = s->param;
+    const copies *k = args;
+    void *restrict copy = k->spans[span].copy;
+    const void *param = k->spans[span].param;
 
 #define COPY(P, C) \
     _Pragma("omp simd") for (int64_t i = begin; i < end; i++) fsdp__store(C, copy, i, fsdp__load(P, param, i))
@@ -54,6 +64,20 @@ static void copy_piece(const void *args, int64_t span, int64_t begin, int64_t en
         EACH_PAIR(k->param_dtype, k->copy_dtype, COPY)
 #undef COPY
 }
+
+/* Of a step that is left out the copies alone are written. */
+#define COPIES(k)                                     \
+    &(const copies)                                   \
+    {                                                 \
+        (k)->spans, (k)->param_dtype, (k)->copy_dtype \
+    }
+#define RUN(k, left_out, numel, piece, plan)                                \
+    do {                                                                    \
+        if (!(left_out))                                                    \
+            fsdp__for_spans((k)->count, numel, piece, plan);                \
+        else if ((k)->copy_dtype != FSDP_DTYPE_NONE)                        \
+            fsdp__for_spans((k)->count, copy_numel, copy_piece, COPIES(k)); \
+    } while (0)
 
 static void adam_piece(const void *args, int64_t span, int64_t begin, int64_t end)
 {
@@ -69,7 +93,7 @@ static void adam_piece(const void *args, int64_t span, int64_t begin, int64_t en
         EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, PLAIN)
 #undef PLAIN
     }
-    copy_piece(args, span, begin, end);
+    copy_piece(COPIES(p->k), span, begin, end);
 }
 
 fsdp_status KERNEL(adam)(fsdp_stream *stream FSDP__UNUSED, const void *args)
@@ -78,8 +102,7 @@ fsdp_status KERNEL(adam)(fsdp_stream *stream FSDP__UNUSED, const void *args)
     judged by = judged_of(k->verdict, k->grad_scale, k->step, k->behind);
     adam_plan p = {.k = k, ADAM_FACTORS(k, by)};
 
-    if (!by.left_out || k->copy_dtype != FSDP_DTYPE_NONE)
-        fsdp__for_spans(k->count, adam_numel, by.left_out ? copy_piece : adam_piece, &p);
+    RUN(k, by.left_out, adam_numel, adam_piece, &p);
     return FSDP_OK;
 }
 
@@ -132,6 +155,7 @@ static void sgd_piece(const void *args, int64_t span, int64_t begin, int64_t end
         EACH_PAIR(k->param_dtype, k->grad_dtype, PLAIN)
 #undef PLAIN
     }
+    copy_piece(COPIES(k), span, begin, end);
 }
 
 fsdp_status KERNEL(sgd)(fsdp_stream *stream FSDP__UNUSED, const void *args)
@@ -140,8 +164,7 @@ fsdp_status KERNEL(sgd)(fsdp_stream *stream FSDP__UNUSED, const void *args)
     judged by = judged_of(k->verdict, k->grad_scale, k->step, k->behind);
     const sgd_plan p = {.k = k, .grad_scale = by.grad_scale, .first = by.step == 1};
 
-    if (!by.left_out)
-        fsdp__for_spans(k->count, sgd_numel, sgd_piece, &p);
+    RUN(k, by.left_out, sgd_numel, sgd_piece, &p);
     return FSDP_OK;
 }
 
@@ -184,6 +207,7 @@ static void lion_piece(const void *args, int64_t span, int64_t begin, int64_t en
 #define LION(P, G) lion_loop(P, G, p, &p->k->spans[span], begin, end)
     EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, LION)
 #undef LION
+    copy_piece(COPIES(p->k), span, begin, end);
 }
 
 fsdp_status KERNEL(lion)(fsdp_stream *stream FSDP__UNUSED, const void *args)
@@ -192,8 +216,7 @@ fsdp_status KERNEL(lion)(fsdp_stream *stream FSDP__UNUSED, const void *args)
     judged by = judged_of(k->verdict, k->grad_scale, 1, false);
     const lion_plan p = {.k = k, .grad_scale = by.grad_scale};
 
-    if (!by.left_out)
-        fsdp__for_spans(k->count, lion_numel, lion_piece, &p);
+    RUN(k, by.left_out, lion_numel, lion_piece, &p);
     return FSDP_OK;
 }
 

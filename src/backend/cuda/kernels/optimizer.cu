@@ -116,6 +116,15 @@ DEVICE void copy_chunk(const fsdp__optimizer_span &s, fsdp_dtype dtype, chunk c)
     }
 }
 
+/* Returns whether the step is left out; then the copy alone is written. */
+template <class P>
+DEVICE bool left_out(const verdict_on &on, const fsdp__optimizer_span &s, fsdp_dtype copy_dtype, chunk c)
+{
+    if (is_left_out(on) && s.copy)
+        copy_chunk<P>(s, copy_dtype, c);
+    return is_left_out(on);
+}
+
 template <class P, class G>
 static __global__ void adam_step(const __grid_constant__ long_list<fsdp__optimizer_span> list, const adam_plan p)
 {
@@ -125,11 +134,8 @@ static __global__ void adam_step(const __grid_constant__ long_list<fsdp__optimiz
     const adam_corrections corrections = corrections_at(p);
     float scale = scale_of(p.on);
 
-    if (is_left_out(p.on)) {
-        if (s.copy)
-            copy_chunk<P>(s, p.copy_dtype, c);
+    if (left_out<P>(p.on, s, p.copy_dtype, c))
         return;
-    }
     EACH_PACK (at, c, N) {
         int64_t n = c.end - at;
         float w[N], g[N], m[N], v[N];
@@ -184,6 +190,7 @@ struct sgd_plan {
     float decay, lr, momentum, take; /* take: from the second step on */
     int64_t step;
     bool nesterov;
+    fsdp_dtype copy_dtype;
 };
 
 /* Without a buffer the momentum is 0. */
@@ -196,7 +203,7 @@ static __global__ void sgd_step(const __grid_constant__ long_list<fsdp__optimize
     bool buffered = s.moment1 && p.momentum != 0.0f, first = p.step - is_earlier(p.on) == 1;
     float scale = scale_of(p.on), take = first ? 1.0f : p.take;
 
-    if (is_left_out(p.on))
+    if (left_out<P>(p.on, s, p.copy_dtype, c))
         return;
     EACH_PACK (at, c, N) {
         int64_t n = c.end - at;
@@ -220,6 +227,8 @@ static __global__ void sgd_step(const __grid_constant__ long_list<fsdp__optimize
         for (int i = 0; i < N; i++)
             w[i] -= times(p.lr, g[i]);
         store_pack((P *)s.param + at, n, w);
+        if (s.copy)
+            store_copy<P>(s, p.copy_dtype, at, n, w);
     }
 }
 
@@ -233,7 +242,8 @@ static fsdp_status sgd_of(fsdp_stream *stream, const fsdp__sgd_args *k)
                      (float)k->momentum,
                      (float)(1.0 - k->dampening),
                      k->step,
-                     k->nesterov};
+                     k->nesterov,
+                     k->copy_dtype};
 
     while (next_list(&lists)) {
 #define STEP(G) FSDP_TRY(launch(stream, "sgd", sgd_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan))
@@ -258,6 +268,7 @@ ENTRY(sgd)
 struct lion_plan {
     verdict_on on;
     float lr, take1, take2, decay;
+    fsdp_dtype copy_dtype;
 };
 
 template <class P, class G>
@@ -268,7 +279,7 @@ static __global__ void lion_step(const __grid_constant__ long_list<fsdp__optimiz
     const fsdp__optimizer_span &s = list.spans[c.span];
     float scale = scale_of(p.on);
 
-    if (is_left_out(p.on))
+    if (left_out<P>(p.on, s, p.copy_dtype, c))
         return;
     EACH_PACK (at, c, N) {
         int64_t n = c.end - at;
@@ -289,6 +300,8 @@ static __global__ void lion_step(const __grid_constant__ long_list<fsdp__optimiz
         }
         store_pack(s.moment1 + at, n, m);
         store_pack((P *)s.param + at, n, w);
+        if (s.copy)
+            store_copy<P>(s, p.copy_dtype, at, n, w);
     }
 }
 
@@ -300,7 +313,8 @@ static fsdp_status lion_of(fsdp_stream *stream, const fsdp__lion_args *k)
                       (float)k->lr,
                       (float)(1.0 - k->beta1),
                       (float)(1.0 - k->beta2),
-                      (float)(k->lr * k->weight_decay)};
+                      (float)(k->lr * k->weight_decay),
+                      k->copy_dtype};
 
     while (next_list(&lists)) {
 #define STEP(G) FSDP_TRY(launch(stream, "lion", lion_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan))
