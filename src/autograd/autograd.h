@@ -85,6 +85,8 @@ fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad);
  * already, if nobody else sees that, or a fresh activation. It is contiguous and borrowed. The gradient counts as given
  * when the op's backward returns OK. Only for inputs that fsdp__node_needs. */
 fsdp_status fsdp__node_target(fsdp__node *node, int input, fsdp_tensor **out, bool *accumulate);
+/* Does the same for an op whose kernel writes to other dtypes, too: the target of a leaf has that of its gradient. */
+fsdp_status fsdp__node_target_of_any(fsdp__node *node, int input, fsdp_tensor **out, bool *accumulate);
 /* Gives a tensor of the input's shape and dtype, from the scope, that the op may write the gradient to and then give:
  * the operation that made the input reads it there (a traits->place). It may be strided. NULL in `*out`: there is none,
  * and the op makes its own. Call it at most once per input. */
@@ -103,6 +105,8 @@ bool fsdp__grad_is_one(const fsdp_tensor *grad);
  * gradient is made. A NULL source removes it. */
 typedef fsdp_status (*fsdp__grad_source)(void *arg, fsdp_tensor *leaf, fsdp_tensor **out);
 fsdp_status fsdp__set_grad_source(fsdp_tensor *leaf, fsdp__grad_source source, void *arg);
+/* Says that the source gives gradients of `dtype`, a floating one; NONE: of that of the leaf. */
+fsdp_status fsdp__set_grad_dtype(fsdp_tensor *leaf, fsdp_dtype dtype);
 /* One of the tensors that lie in a leaf one after the other (FSDP1's flat parameter). Borrowed. */
 typedef struct fsdp__leaf_part {
     const char *name;    /* dotted; begins where the leaf's own name does */

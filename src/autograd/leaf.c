@@ -7,12 +7,25 @@
 
 /* ---- the tensor that becomes the gradient ---- */
 
+/* Returns the dtype of a gradient that the leaf is yet to get. */
+static fsdp_dtype dtype_of(const fsdp_tensor *leaf, const fsdp__grad_state *state)
+{
+    return state->source && state->source_dtype != FSDP_DTYPE_NONE ? state->source_dtype : leaf->dtype;
+}
+
+bool fsdp__leaf_takes(const fsdp_tensor *leaf, const fsdp_tensor *grad)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(leaf);
+
+    return grad->dtype == leaf->dtype || (state && state->reserved && state->reserved->tensor == grad);
+}
+
 static fsdp_status plain_grad(fsdp_tensor *leaf, const fsdp__grad_state *state, fsdp_tensor **out)
 {
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *made = NULL;
 
-    FSDP_TRY(
-        fsdp_tensor_create(leaf->storage->device, leaf->dtype, leaf->ndim, leaf->shape, FSDP_MEMORY_GRADIENT, &made));
+    FSDP_TRY(fsdp_tensor_create(leaf->storage->device, dtype_of(leaf, state), leaf->ndim, leaf->shape,
+                                FSDP_MEMORY_GRADIENT, &made));
     if (state->owner)
         FSDP_TRY(state->owner->grad_made(state->owner_arg, leaf, made));
     *out = fsdp__take(&made);
@@ -28,7 +41,8 @@ static fsdp_status new_grad(fsdp_tensor *leaf, fsdp__grad_state *state, fsdp_ten
     if (!state->source || state->reserved)
         return plain_grad(leaf, state, out);
     FSDP_TRY(state->source(state->source_arg, leaf, &grad));
-    if (!grad || !fsdp__shape_equal(grad, leaf) || grad->dtype != leaf->dtype || !fsdp_tensor_is_contiguous(grad)) {
+    if (!grad || !fsdp__shape_equal(grad, leaf) || grad->dtype != dtype_of(leaf, state) ||
+        !fsdp_tensor_is_contiguous(grad)) {
         fsdp_tensor_unref(grad);
         return FSDP_FAIL(FSDP_STATE, "the gradient source of a leaf gave a tensor that does not fit the leaf");
     }
@@ -43,6 +57,15 @@ fsdp_status fsdp__set_grad_source(fsdp_tensor *leaf, fsdp__grad_source source, v
     FSDP_TRY(fsdp__grad_state_make(leaf, &state));
     state->source = source;
     state->source_arg = arg;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__set_grad_dtype(fsdp_tensor *leaf, fsdp_dtype dtype)
+{
+    fsdp__grad_state *state;
+
+    FSDP_TRY(fsdp__grad_state_make(leaf, &state));
+    state->source_dtype = dtype;
     return FSDP_OK;
 }
 
@@ -112,7 +135,7 @@ fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad)
 
     FSDP_TRY(fsdp__hooks_run(state->hooks, leaf, &grad));
     if (state->reserved && state->reserved->tensor == grad) {
-        if (grad->dtype == leaf->dtype)
+        if (grad->dtype == dtype_of(leaf, state))
             return take_reserved(state, grad);
         state->reserved->reserved_for = NULL;
         state->reserved = NULL;
@@ -157,13 +180,15 @@ static bool is_saved(const fsdp__node *node, const fsdp_tensor *grad)
     return false;
 }
 
-static fsdp_status leaf_target(fsdp__node *node, fsdp__edge *edge, bool *accumulate)
+static fsdp_status leaf_target(fsdp__node *node, fsdp__edge *edge, bool any, bool *accumulate)
 {
     fsdp__grad_state *state = fsdp__grad_state_get(edge->leaf);
+    fsdp_dtype dtype = state->grad ? state->grad->dtype : dtype_of(edge->leaf, state);
 
     /* A temporary if the op cannot write in place: hooks see each gradient before it is added, and the leaf's dtype may
      * have changed since the forward. */
     if (state->hooks || handed_out(node, edge->leaf) || edge->leaf->dtype != edge->dtype ||
+        (!any && dtype != edge->dtype) ||
         (state->grad && (!fsdp_tensor_is_contiguous(state->grad) || is_saved(node, state->grad))))
         return fsdp_tensor_create(edge->device, edge->dtype, edge->ndim, edge->shape, FSDP_MEMORY_ACTIVATION,
                                   &edge->target);
@@ -179,7 +204,7 @@ static fsdp_status leaf_target(fsdp__node *node, fsdp__edge *edge, bool *accumul
     return FSDP_OK;
 }
 
-fsdp_status fsdp__node_target(fsdp__node *node, int input, fsdp_tensor **out, bool *accumulate)
+static fsdp_status target_of(fsdp__node *node, int input, bool any, fsdp_tensor **out, bool *accumulate)
 {
     fsdp__edge *edge = &node->inputs[input];
 
@@ -189,7 +214,7 @@ fsdp_status fsdp__node_target(fsdp__node *node, int input, fsdp_tensor **out, bo
                          "there is no target for the gradient of input %d: it is not wanted, or was given already",
                          input);
     if (edge->leaf) {
-        FSDP_TRY(leaf_target(node, edge, accumulate));
+        FSDP_TRY(leaf_target(node, edge, any, accumulate));
     } else if (edge->node->grads[edge->output] && fsdp__grad_exclusive(edge->node->grads[edge->output])) {
         edge->target = fsdp_tensor_ref(edge->node->grads[edge->output]);
         edge->target_direct = true;
@@ -200,6 +225,16 @@ fsdp_status fsdp__node_target(fsdp__node *node, int input, fsdp_tensor **out, bo
     }
     *out = edge->target;
     return FSDP_OK;
+}
+
+fsdp_status fsdp__node_target(fsdp__node *node, int input, fsdp_tensor **out, bool *accumulate)
+{
+    return target_of(node, input, false, out, accumulate);
+}
+
+fsdp_status fsdp__node_target_of_any(fsdp__node *node, int input, fsdp_tensor **out, bool *accumulate)
+{
+    return target_of(node, input, true, out, accumulate);
 }
 
 fsdp_status fsdp__node_commit_targets(fsdp__node *node)

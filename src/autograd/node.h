@@ -42,6 +42,7 @@ struct fsdp__grad_state {
     fsdp__hook *hooks;    /* of leaves; hooks of other tensors live on their node */
     fsdp__grad_source source;
     void *source_arg;
+    fsdp_dtype source_dtype; /* NONE: that of the leaf */
     const fsdp__leaf_owner *owner;
     void *owner_arg;
     int64_t uses; /* uses of a leaf that running backwards have not come through; for owners that ask */
@@ -174,6 +175,8 @@ void fsdp__node_release(fsdp__node *node);
 fsdp_status fsdp__node_add_grad(fsdp__node *node, int output, fsdp_tensor *grad);
 
 /* ---- leaf.c ---- */
+/* Returns whether the tensor may become the gradient of the leaf as it is: by its dtype. */
+bool fsdp__leaf_takes(const fsdp_tensor *leaf, const fsdp_tensor *grad);
 /* Pass the targets on after an op's backward has returned. Leaf gradients that were given wait for the second call. */
 fsdp_status fsdp__node_commit_targets(fsdp__node *node);
 fsdp_status fsdp__node_commit_leaves(fsdp__node *node);

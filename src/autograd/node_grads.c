@@ -61,8 +61,8 @@ fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad)
         return FSDP_FAIL(FSDP_INVALID, "a gradient on %s does not fit input %d, which is on %s%s",
                          fsdp_device_name(grad->storage->device), input, fsdp_device_name(edge->device),
                          fsdp__device_elsewhere(edge->device, grad->storage->device));
-    if (grad->dtype != edge->dtype || grad->ndim != edge->ndim ||
-        memcmp(grad->shape, edge->shape, (size_t)edge->ndim * sizeof *edge->shape) != 0)
+    if ((edge->leaf ? grad->dtype != edge->dtype && !fsdp__leaf_takes(edge->leaf, grad) : grad->dtype != edge->dtype) ||
+        grad->ndim != edge->ndim || memcmp(grad->shape, edge->shape, (size_t)edge->ndim * sizeof *edge->shape) != 0)
         return FSDP_FAIL(FSDP_INVALID, "a %s gradient %s does not fit input %d, which is %s %s",
                          fsdp_dtype_name(grad->dtype), fsdp__shape_text(grad->ndim, grad->shape, have), input,
                          fsdp_dtype_name(edge->dtype), fsdp__shape_text(edge->ndim, edge->shape, want));

@@ -22,6 +22,8 @@ typedef struct fsdp__backend {
     bool joins_products;
     /* A head and its loss take at least so many rows at a time; 0: as few as are worth reading the weight for. */
     int head_rows;
+    /* Its products of 16-bit matrices write f32 in as little time. Gradients that are reduced in f32 are made so. */
+    bool wide_gradients;
     bool narrow_logits; /* their logits are in the dtype of the weight, which may have 16 bits; otherwise in f32 */
 
     /* Optional. Counts the devices that there are, of which ranks take turns; fails, and says why, where there is none.

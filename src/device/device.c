@@ -66,6 +66,11 @@ bool fsdp__device_narrow_logits(const fsdp_device *device)
     return device->backend->narrow_logits;
 }
 
+bool fsdp__device_wide_gradients(const fsdp_device *device)
+{
+    return device->backend->wide_gradients;
+}
+
 fsdp_stream *fsdp_device_stream(fsdp_device *device)
 {
     return device->stream;

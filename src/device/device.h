@@ -80,6 +80,8 @@ bool fsdp__device_joins_products(const fsdp_device *device);
 /* Return how many rows a head and its loss take at a time at least, and whether logits have the dtype of its weight. */
 int64_t fsdp__device_head_rows(const fsdp_device *device);
 bool fsdp__device_narrow_logits(const fsdp_device *device);
+/* Returns whether gradients of 16-bit weights are best computed in f32, where they are reduced in it. */
+bool fsdp__device_wide_gradients(const fsdp_device *device);
 
 /* ---- memory ---- */
 

@@ -12,7 +12,7 @@ static fsdp_status embedding_backward(fsdp__node *node, fsdp_tensor *const *grad
 
     if (!dy)
         return fsdp_last_status();
-    FSDP_TRY(fsdp__node_target(node, 0, &dtable, &accumulate));
+    FSDP_TRY(fsdp__node_target_of_any(node, 0, &dtable, &accumulate));
     const fsdp__embedding_backward_args args = {.ids = fsdp_tensor_data(ids),
                                                 .dy = fsdp_tensor_data(dy),
                                                 .dtable = fsdp_tensor_data(dtable),

@@ -28,7 +28,7 @@ static fsdp_status weight_gradient(fsdp__node *node, fsdp__matrix dy, bool conv1
     bool accumulate;
 
     FSDP_TRY(fsdp__matrix_of(fsdp__node_saved(node, 0), &x));
-    FSDP_TRY(fsdp__node_target(node, 1, &dweight, &accumulate));
+    FSDP_TRY(fsdp__node_target_of_any(node, 1, &dweight, &accumulate));
     return conv1d ? fsdp__gemm(fsdp__matrix_transposed(x), dy, NULL, dweight, accumulate)
                   : fsdp__gemm(fsdp__matrix_transposed(dy), x, NULL, dweight, accumulate);
 }
@@ -63,7 +63,7 @@ static fsdp_status linear_backward(fsdp__node *node, fsdp_tensor *const *grads)
         fsdp_tensor *dbias; /* (O) */
         bool accumulate;
 
-        FSDP_TRY(fsdp__node_target(node, 2, &dbias, &accumulate));
+        FSDP_TRY(fsdp__node_target_of_any(node, 2, &dbias, &accumulate));
         FSDP_TRY(fsdp__op_reduce(grad, 1, dy.rows, dy.cols, 1.0f, dbias, accumulate));
     }
     return FSDP_OK;

@@ -207,7 +207,7 @@ static fsdp_status leaf_gradients(fsdp__node *node, const group_state *s, fsdp_t
 
     for (int i = 0; i < s->count; i++)
         if (grads[i] && fsdp__node_needs(node, input_of(i, bias)))
-            FSDP_TRY(fsdp__node_target(node, input_of(i, bias), &targets[i], &accumulate[i]));
+            FSDP_TRY(fsdp__node_target_of_any(node, input_of(i, bias), &targets[i], &accumulate[i]));
     if (!bias && fsdp__node_saved(node, 0))
         FSDP_TRY(fsdp__matrix_of(fsdp__node_saved(node, 0), &x));
     for (int from = 0, to; from < s->count; from = to) {

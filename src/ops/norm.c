@@ -54,6 +54,32 @@ static fsdp_status give_both(fsdp__node *node, fsdp_tensor *dx)
     return fsdp__node_give(node, RESIDUAL, dx);
 }
 
+/* Gives the target of the weight or bias, if it has a gradient. */
+static fsdp_status scale_target(fsdp__node *node, int input, fsdp_tensor **out, bool *accumulate)
+{
+    return fsdp__node_needs(node, input) ? fsdp__node_target_of_any(node, input, out, accumulate) : FSDP_OK;
+}
+
+/* Runs the kernel, which gives the gradients of weight and bias one dtype. Where they have two, the bias has a launch
+ * of its own, before dx takes the place of what both read. */
+static fsdp_status launch_backward(fsdp_stream *stream, fsdp__norm_backward_args *args, const fsdp_tensor *dweight,
+                                   const fsdp_tensor *dbias)
+{
+    const fsdp_tensor *first = dweight ? dweight : dbias;
+
+    args->dweight_dtype = first ? first->dtype : args->weight_dtype;
+    if (dweight && dbias && dweight->dtype != dbias->dtype) {
+        fsdp__norm_backward_args of_bias = *args;
+
+        of_bias.dx = of_bias.dweight = NULL;
+        of_bias.dsum = NULL;
+        of_bias.dweight_dtype = dbias->dtype;
+        FSDP_TRY(fsdp__launch_norm_backward(stream, &of_bias));
+        args->dbias = NULL;
+    }
+    return fsdp__launch_norm_backward(stream, args);
+}
+
 static fsdp_status backward(fsdp__node *node, fsdp_tensor *const *grads, int output_count)
 {
     fsdp_tensor *s = fsdp__node_saved(node, SUM), *weight = fsdp__node_saved(node, SAVED_WEIGHT);
@@ -66,29 +92,26 @@ static fsdp_status backward(fsdp__node *node, fsdp_tensor *const *grads, int out
     if (!dy)
         return dsum ? give_both(node, dsum) : fsdp_last_status();
     FSDP_TRY(gradient_place(node, dy, &dsum, &dx, &give));
-    if (fsdp__node_needs(node, WEIGHT))
-        FSDP_TRY(fsdp__node_target(node, WEIGHT, &dweight, &accumulate_weight));
-    if (fsdp__node_needs(node, BIAS))
-        FSDP_TRY(fsdp__node_target(node, BIAS, &dbias, &accumulate_bias));
-    const fsdp__norm_backward_args args = {.s = fsdp_tensor_data(s),
-                                           .dy = fsdp_tensor_data(dy),
-                                           .dsum = dsum ? fsdp_tensor_data(dsum) : NULL,
-                                           .weight = fsdp_tensor_data(weight),
-                                           .mean = mean ? fsdp_tensor_data(mean) : NULL,
-                                           .rstd = fsdp_tensor_data(rstd),
-                                           .dx = dx ? fsdp_tensor_data(dx) : NULL,
-                                           .dweight = dweight ? fsdp_tensor_data(dweight) : NULL,
-                                           .dbias = dbias ? fsdp_tensor_data(dbias) : NULL,
-                                           .rows = fsdp__op_rows(s),
-                                           .cols = fsdp__op_last(s),
-                                           .rms = !mean,
-                                           .accumulate_weight = accumulate_weight,
-                                           .accumulate_bias = accumulate_bias,
-                                           .dtype = s->dtype,
-                                           .weight_dtype = weight->dtype,
-                                           .dweight_dtype = weight->dtype,
-                                           .plus_one = *(const bool *)fsdp__node_state(node)};
-    FSDP_TRY(fsdp__launch_norm_backward(fsdp__op_stream(s), &args));
+    FSDP_TRY(scale_target(node, WEIGHT, &dweight, &accumulate_weight));
+    FSDP_TRY(scale_target(node, BIAS, &dbias, &accumulate_bias));
+    fsdp__norm_backward_args args = {.s = fsdp_tensor_data(s),
+                                     .dy = fsdp_tensor_data(dy),
+                                     .dsum = dsum ? fsdp_tensor_data(dsum) : NULL,
+                                     .weight = fsdp_tensor_data(weight),
+                                     .mean = mean ? fsdp_tensor_data(mean) : NULL,
+                                     .rstd = fsdp_tensor_data(rstd),
+                                     .dx = dx ? fsdp_tensor_data(dx) : NULL,
+                                     .dweight = dweight ? fsdp_tensor_data(dweight) : NULL,
+                                     .dbias = dbias ? fsdp_tensor_data(dbias) : NULL,
+                                     .rows = fsdp__op_rows(s),
+                                     .cols = fsdp__op_last(s),
+                                     .rms = !mean,
+                                     .accumulate_weight = accumulate_weight,
+                                     .accumulate_bias = accumulate_bias,
+                                     .dtype = s->dtype,
+                                     .weight_dtype = weight->dtype,
+                                     .plus_one = *(const bool *)fsdp__node_state(node)};
+    FSDP_TRY(launch_backward(fsdp__op_stream(s), &args, dweight, dbias));
     return give ? give_both(node, dx) : FSDP_OK;
 }
 

@@ -73,6 +73,8 @@ static void check_stages(fsdp_context *context, void *arg)
         if (replicas > 1) {
             before_last += rounded(block.partial);
             last += rounded(root.partial);
+        } else if (world == 1) { /* gradients of a rank that is alone are its shards' as they are */
+            before_last = last = shards;
         }
         fsdp_device_reset_peak(device);
         net_forward_backward(module, step, 0, 1);

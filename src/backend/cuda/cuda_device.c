@@ -148,6 +148,7 @@ static const fsdp__backend backend = {
     .joins_products = true,
     .head_rows = 2048,
     .narrow_logits = true,
+    .wide_gradients = true,
     .count = cuda_count,
     .open = cuda_open,
     .close = cuda_close,

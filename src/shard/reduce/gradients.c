@@ -11,15 +11,26 @@
 
 /* ---- memory ---- */
 
+fsdp_dtype fsdp__param_grad_dtype(const fsdp__param *param)
+{
+    const fsdp__param_group *group = param->group;
+    const fsdp__residence *r = &group->residence;
+    bool wide = r->mesh.ranks == 1 && !group->buckets && group->buffers != &group->vector && r->device &&
+                fsdp__device_wide_gradients(r->device) && fsdp_dtype_size(param->param_dtype) == 2 &&
+                param->reduce_dtype == FSDP_F32 && param->orig_dtype == FSDP_F32;
+
+    return wide ? FSDP_F32 : param->param_dtype;
+}
+
 /* Returns whether unreduced gradients add up in another dtype than they are computed in. */
 static bool is_folded(const fsdp__param *param)
 {
-    return param->reduce_dtype != param->param_dtype;
+    return param->reduce_dtype != fsdp__param_grad_dtype(param);
 }
 
 static fsdp_dtype dtype_of(const fsdp__param *param, fsdp__gradient_use use)
 {
-    return use == FSDP__GRADIENT_ACCUMULATED ? param->reduce_dtype : param->param_dtype;
+    return use == FSDP__GRADIENT_ACCUMULATED ? param->reduce_dtype : fsdp__param_grad_dtype(param);
 }
 
 /* Returns the bytes of the place of one of the group's buffers, among those for `use`. */

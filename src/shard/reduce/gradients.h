@@ -7,6 +7,9 @@
 /* Makes a new gradient of the shard `like` a distributed tensor as that is; after a failure it is gone, and `*gradient`
  * NULL. */
 fsdp_status fsdp__distribute_like(const fsdp_tensor *like, fsdp_tensor **gradient);
+/* Returns the dtype that the parameter's gradients are computed in. Where nobody else adds to them, on a device that
+ * does so as fast, that is the dtype of the shard: they are its gradients as they are. */
+fsdp_dtype fsdp__param_grad_dtype(const fsdp__param *param);
 /* Returns the unsharded gradient to reduce; NULL if the parameter has none. */
 fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param);
 /* Returns whether the param takes part in the next reduction: this rank has a gradient of it, or another rank may have

@@ -168,7 +168,8 @@ fsdp_status fsdp__param_own_sharded(fsdp__param *param)
 fsdp_status fsdp__param_own_unsharded(fsdp__param *param)
 {
     FSDP_TRY(fsdp__set_leaf_owner(param->unsharded, &leaf_owner, param));
-    return fsdp__set_grad_source(param->unsharded, fsdp__param_gradient_source, param);
+    FSDP_TRY(fsdp__set_grad_source(param->unsharded, fsdp__param_gradient_source, param));
+    return fsdp__set_grad_dtype(param->unsharded, fsdp__param_grad_dtype(param));
 }
 
 void fsdp__param_disown(fsdp__param *param)

@@ -191,7 +191,7 @@ static fsdp_status describe_gradients(fsdp__reduction *r)
         *b = fsdp__param_buffer(p);
         b->unsharded = address_of(unsharded[i]);
         b->shard = target_of(r, i);
-        b->unsharded_dtype = r->accumulated ? p->reduce_dtype : p->param_dtype;
+        b->unsharded_dtype = unsharded[i] ? unsharded[i]->dtype : r->accumulated ? p->reduce_dtype : p->param_dtype;
         b->shard_dtype = r->partial ? fsdp__param_sent_dtype(p) : fsdp__result_dtype(r, i);
         b->reduce_dtype = fsdp__param_sent_dtype(p);
     }

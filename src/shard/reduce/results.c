@@ -57,6 +57,18 @@ static bool arrives(const fsdp__reduction *r, int64_t i)
     return r->hooked || (maybe_none && (r->partial || !fsdp_tensor_grad(fsdp__result_shard(r, i))));
 }
 
+/* Returns whether the gradient of a rank that is alone is the result as it is, and nobody else holds it. */
+static bool is_result(const fsdp__reduction *r, int64_t i)
+{
+    const fsdp__param *p = r->params[i];
+    const fsdp_tensor *grad = fsdp__param_unreduced(p);
+
+    return grad && r->group->residence.mesh.ranks == 1 && !r->partial && !r->add &&
+           r->division.before * r->division.after == 1.0f && grad->dtype == p->orig_dtype &&
+           fsdp__param_sent_dtype(p) == p->orig_dtype && !fsdp__residence_is_offloaded(&r->group->residence) &&
+           fsdp_tensor_is_contiguous(grad) && fsdp__grad_exclusive(grad);
+}
+
 /* Makes one storage for the results whose shards have no gradient; NULL if all have one. */
 static fsdp_status make_storage(fsdp__reduction *r, fsdp__storage **out)
 {
@@ -66,7 +78,7 @@ static fsdp_status make_storage(fsdp__reduction *r, fsdp__storage **out)
     *out = NULL;
     for (int64_t i = 0; i < r->count; i++) {
         FSDP_TRY(fsdp__param_make_grad_contiguous(r->params[i]));
-        if (fsdp_tensor_grad(r->params[i]->sharded) || arrives(r, i))
+        if (fsdp_tensor_grad(r->params[i]->sharded) || arrives(r, i) || is_result(r, i))
             continue;
         any = true;
         bytes += fsdp__param_padded_bytes(r->params[i], 1, r->params[i]->orig_dtype);
@@ -84,7 +96,12 @@ static fsdp_status make_in_place(fsdp__reduction *r, int64_t i, fsdp__storage *s
     fsdp_tensor *grad = fsdp_tensor_ref(fsdp_tensor_grad(p->sharded));
     bool made = !grad;
 
-    if (made) {
+    if (is_result(r, i)) {
+        fsdp__storage *there = fsdp__param_unreduced(p)->storage;
+
+        FSDP_TRY(make_gradient(p->sharded, there,
+                               (size_t)fsdp__param_unreduced(p)->offset * fsdp_dtype_size(p->orig_dtype), &grad));
+    } else if (made) {
         FSDP_TRY(make_gradient(p->sharded, storage, *offset, &grad));
         *offset += fsdp__param_padded_bytes(p, 1, p->orig_dtype);
     }

@@ -132,6 +132,14 @@ static fsdp_status fake_all_gather_coalesced(void *g, const fsdp__call *call, fs
     return fsdp__copies_flush(&copies);
 }
 
+/* Returns whether the sum of a rank that is alone lies where it goes. */
+static bool lies_there(const fsdp__call *call, const fsdp_sharded_buffer *b)
+{
+    return b->unsharded == b->shard && b->unsharded_dtype == b->shard_dtype &&
+           fsdp__wire_dtype(call, b) == b->shard_dtype && call->predivide == 1.0f && call->divisor == 1.0f &&
+           !call->accumulate;
+}
+
 /* Writes this rank's contribution, from element `index` on, as the sum of all, as if there were no others. */
 static fsdp_status sum_run(fsdp_stream *stream, const fsdp__call *call, const fsdp_sharded_buffer *b, int64_t index,
                            int64_t at, int64_t numel)
@@ -171,7 +179,7 @@ static fsdp_status fake_reduce_scatter_coalesced(void *g, const fsdp__call *call
         int64_t rows = fsdp__part_numel(b, group->rank);
 
         fsdp__contributed(call, i, b->unsharded, group->size, traffic);
-        if (!b->unsharded)
+        if (!b->unsharded || (group->size == 1 && lies_there(call, b)))
             continue;
         traffic->moved_bytes += rows * (int64_t)fsdp_dtype_size(b->unsharded_dtype);
         for (int64_t at = 0, index, n; at < rows; at += n) {
