@@ -1,0 +1,225 @@
+/* What the kernels of a step read and write on one GPU, counted on a device without bytes and on the GPU that is not
+ * there: no less than a closed form says, and no more. Links: shard optim */
+#include "base/probe.h"
+#include "check/kernel_copy.h"
+#include "device/dry.h"
+#include "fsdp/models.h"
+#include "fsdp/optim.h"
+#include "fsdp/shard.h"
+#include "support/ranks.h"
+
+typedef struct sizes {
+    int64_t layers, dim, heads, kv_heads, head_dim, ffn, vocab, batch, time;
+    bool dry; /* on the dry device; otherwise on the test's */
+} sizes;
+
+typedef struct count {
+    int64_t calls[FSDP__KERNELS], bytes[FSDP__KERNELS];
+} count;
+
+/* ---- counting ---- */
+
+static void *add_buffer(void *arg, const fsdp__buffer *buffer)
+{
+    *(int64_t *)arg += (int64_t)buffer->bytes * (buffer->access == FSDP__READS_AND_WRITES ? 2 : 1);
+    return (void *)(uintptr_t)buffer->pointer;
+}
+
+/* Returns the bytes of so many tensors as large as q, and as many as large as k, and of the sums of each row. */
+static int64_t attention_bytes(const fsdp__attention_forward_args *a, int64_t each)
+{
+    int64_t q = a->q_time * a->heads, k = a->kv_time * a->kv_heads;
+
+    return a->batch * (each * (q + k) * a->head_dim * (int64_t)fsdp_dtype_size(a->dtype) + 4 * q);
+}
+
+/* Rows that are parts of a wider matrix are moved without what lies between them. */
+static int64_t bytes_of(fsdp__kernel kernel, const void *args)
+{
+    const fsdp__rope_args *rope = args;
+    const fsdp__swiglu_forward_args *forward = args;
+    const fsdp__swiglu_backward_args *backward = args;
+    int64_t bytes = 0;
+
+    switch (kernel) {
+    case FSDP__KERNEL_ROPE:
+        return 2 * rope->batch * rope->time * rope->heads * rope->head_dim * (int64_t)fsdp_dtype_size(rope->dtype);
+    case FSDP__KERNEL_SWIGLU_FORWARD:
+        return 3 * forward->rows * forward->cols * (int64_t)fsdp_dtype_size(forward->dtype);
+    case FSDP__KERNEL_SWIGLU_BACKWARD:
+        return 5 * backward->rows * backward->cols * (int64_t)fsdp_dtype_size(backward->dtype);
+    case FSDP__KERNEL_ATTENTION_FORWARD:
+        return attention_bytes(args, 2);
+    case FSDP__KERNEL_ATTENTION_BACKWARD: /* the gradients, too */
+        return attention_bytes(&((const fsdp__attention_backward_args *)args)->forward, 4);
+    default:
+        CHECK_OK(fsdp__kernel_copied(kernel, args, add_buffer, NULL, &bytes));
+        return bytes;
+    }
+}
+
+static fsdp_status add_call(void *arg, fsdp__probe_event *event)
+{
+    count *c = arg;
+
+    c->calls[event->kind]++;
+    c->bytes[event->kind] += bytes_of((fsdp__kernel)event->kind, event->object);
+    return FSDP_OK;
+}
+
+/* ---- the step ---- */
+
+static fsdp_device *device_of(fsdp_context *context, const sizes *s)
+{
+    return CHECK_PTR(s->dry ? fsdp__dry_gpu(context) : test_device(context));
+}
+
+static fsdp_module *build(fsdp_context *context, const sizes *s)
+{
+    const fsdp_shard_options options = {.mp_policy = {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}};
+    const fsdp_model_config config = {.architecture = FSDP_LLAMA,
+                                      .n_layers = s->layers,
+                                      .dim = s->dim,
+                                      .n_heads = s->heads,
+                                      .n_kv_heads = s->kv_heads,
+                                      .head_dim = s->head_dim,
+                                      .ffn_dim = s->ffn,
+                                      .vocab_size = s->vocab,
+                                      .max_seq_len = s->time,
+                                      .norm_eps = 1e-5f,
+                                      .rope_theta = 10000};
+    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, device_of(context, s), &config));
+
+    for (int64_t i = 0; i < s->layers; i++)
+        CHECK_OK(fsdp_fully_shard(fsdp_model_block(model, i), &options));
+    CHECK_OK(fsdp_fully_shard(model, &options));
+    return model;
+}
+
+static fsdp_tensor *ids(fsdp_context *context, const sizes *s)
+{
+    return CHECK_PTR(fsdp_zeros(device_of(context, s), FSDP_I32, FSDP_SHAPE(s->batch, s->time)));
+}
+
+static void step(fsdp_context *context, const sizes *s, fsdp_module *model, fsdp_optimizer *optimizer)
+{
+    fsdp_tensor *tokens, *targets;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    tokens = ids(context, s);
+    targets = ids(context, s);
+    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_call(model, tokens, targets))));
+    fsdp_scope_end(context, NULL);
+    CHECK_OK(fsdp_optimizer_step(optimizer));
+    CHECK_OK(fsdp_optimizer_zero_grad(optimizer));
+    CHECK_OK(fsdp_stream_synchronize(fsdp_device_stream(device_of(context, s))));
+}
+
+/* Counts the second step: the first makes the casts, and the optimizer's state. */
+static void take(fsdp_context *context, const sizes *s, count *out)
+{
+    fsdp__point point = s->dry ? FSDP__POINT_KERNEL_ISSUED : FSDP__POINT_KERNEL_BEGUN;
+    const fsdp_adam_options adam = fsdp_adam_options_default();
+    fsdp_module *model = build(context, s);
+    fsdp_parameters parameters;
+    fsdp_optimizer *optimizer;
+    fsdp__subscriber *subscriber;
+
+    CHECK_OK(fsdp_module_parameters(model, &parameters));
+    CHECK_OK(fsdp_adamw_create(&parameters, &adam, &optimizer));
+    fsdp_parameters_release(&parameters);
+    step(context, s, model, optimizer);
+    *out = (count){0};
+    subscriber = CHECK_PTR(fsdp__context_subscribe(context, FSDP__POINT_BIT(point), add_call, out));
+    step(context, s, model, optimizer);
+    fsdp__unsubscribe(subscriber);
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(model);
+}
+
+/* ---- the closed form ---- */
+
+enum {
+    HALF = 2, /* bytes */
+    WHOLE = 4
+};
+
+/* Returns the bytes of the three products of a linear (rows, in) -> (rows, out): y, dx, and dW in f32. */
+static int64_t linear(int64_t rows, int64_t in, int64_t out)
+{
+    return HALF * 3 * (rows * in + rows * out) + (2 * HALF + WHOLE) * in * out;
+}
+
+/* Each chunk of the head has the three products; from the second on the gradient of the weight is read, too. */
+static int64_t head(const sizes *s, int64_t tokens, int64_t chunk)
+{
+    int64_t chunks = (tokens + chunk - 1) / chunk, weight = s->vocab * s->dim;
+
+    return HALF * 3 * tokens * (s->dim + s->vocab) + chunks * (2 * HALF + WHOLE) * weight +
+           (chunks - 1) * WHOLE * weight;
+}
+
+static void expect(const sizes *s, count *out)
+{
+    int64_t n = s->batch * s->time, x = HALF * n * s->dim, q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
+    int64_t norms = 2 * s->layers + 1, row = WHOLE * n, weight = HALF * s->dim;
+    int64_t block = s->dim * (q + 2 * kv) + q * s->dim + 3 * s->dim * s->ffn + 2 * s->dim;
+    int64_t parameters = s->layers * block + 2 * s->vocab * s->dim + s->dim, chunk = n < 4096 ? n : 4096;
+    int64_t *bytes = out->bytes;
+
+    *out = (count){0};
+    bytes[FSDP__KERNEL_MATMUL] = s->layers * (linear(n, s->dim, q + 2 * kv) + linear(n, q, s->dim) +
+                                              linear(n, s->dim, 2 * s->ffn) + linear(n, s->ffn, s->dim)) +
+                                 head(s, n, chunk);
+    /* q, k, v and the result; then those again, with the gradients of all four. */
+    bytes[FSDP__KERNEL_ATTENTION_FORWARD] = s->layers * (HALF * n * (2 * q + 2 * kv) + WHOLE * n * s->heads);
+    bytes[FSDP__KERNEL_ATTENTION_BACKWARD] = s->layers * (HALF * n * (4 * q + 4 * kv) + WHOLE * n * s->heads);
+    bytes[FSDP__KERNEL_ROPE] = s->layers * 2 * 2 * HALF * n * (q + kv);
+    bytes[FSDP__KERNEL_SWIGLU_FORWARD] = s->layers * 3 * HALF * n * s->ffn;
+    bytes[FSDP__KERNEL_SWIGLU_BACKWARD] = s->layers * 5 * HALF * n * s->ffn;
+    /* Half of a block's norms add a residual first: x, residual, sum, y. The others have x, y. */
+    bytes[FSDP__KERNEL_NORM_FORWARD] = s->layers * 6 * x + 2 * x + norms * (weight + row);
+    /* s, dy, what comes along the residual, dx; the last norm has no residual. */
+    bytes[FSDP__KERNEL_NORM_BACKWARD] = (4 * 2 * s->layers + 3) * x + norms * (weight + row + WHOLE * s->dim);
+    bytes[FSDP__KERNEL_BINARY] = s->layers * 3 * x;
+    bytes[FSDP__KERNEL_CROSS_ENTROPY] = 2 * HALF * n * s->vocab;
+    bytes[FSDP__KERNEL_EMBEDDING_FORWARD] = x + HALF * s->vocab * s->dim;
+    bytes[FSDP__KERNEL_EMBEDDING_BACKWARD] = x + WHOLE * s->vocab * s->dim;
+    /* The f32 parameter and two moments are read and written, the gradient is read, the bf16 copy written. */
+    bytes[FSDP__KERNEL_ADAM] = (3 * 2 * WHOLE + WHOLE + HALF) * parameters;
+}
+
+/* Small things that no table has: ids and losses are not worth counting. */
+static bool is_near(int64_t bytes, int64_t expected, const sizes *s)
+{
+    int64_t n = s->batch * s->time, room = WHOLE * 4 * n + 4096;
+
+    return bytes >= expected && bytes <= expected + room;
+}
+
+static void check_step(fsdp_context *context, void *arg)
+{
+    const sizes *s = arg;
+    count real, closed;
+
+    if (!s->dry && !fsdp__device_joins_products(test_device(context)))
+        return; /* no GPU */
+    take(context, s, &real);
+    expect(s, &closed);
+    for (int k = 0; k < FSDP__KERNELS; k++)
+        if (!is_near(real.bytes[k], closed.bytes[k], s))
+            TEST_FAIL("%s: %lld calls move %lld bytes, expected %lld", fsdp__kernel_infos[k].name,
+                      (long long)real.calls[k], (long long)real.bytes[k], (long long)closed.bytes[k]);
+}
+
+TEST(a_step_on_one_gpu_moves_what_its_closed_form_says)
+{
+    /* Llama of 1.5 billion parameters, 8 x 2,048 tokens; and one that a fake can compute. */
+    sizes large = {16, 2048, 32, 8, 64, 8192, 128256, 8, 2048, true};
+    sizes small = {2, 32, 4, 2, 8, 64, 48, 2, 8, false}, dry = small;
+
+    dry.dry = true;
+    test_run_ranks(1, check_step, &large);
+    test_run_ranks(1, check_step, &dry);
+    test_run_ranks(1, check_step, &small);
+}
