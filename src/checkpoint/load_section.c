@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "checkpoint/overlap.h"
 #include "checkpoint/reader.h"
+#include "dist/dist.h"
 #include "state/check.h"
 #include "state/entry.h"
 #include "tensor/tensor.h"
@@ -122,7 +123,8 @@ typedef struct filling {
     fsdp_tensor *tensor;
     fsdp_dtype dtype; /* of the file */
     const fsdp_checkpoint_part *part;
-    int64_t first, count; /* the elements in the chunk, by their place in the tensor */
+    fsdp__piece_place place; /* of the box that is filled */
+    int64_t first, count;    /* the elements in the chunk, by their place in the tensor */
 } filling;
 
 static fsdp_status flush(filling *f)
@@ -140,10 +142,12 @@ static fsdp_status flush(filling *f)
     return status;
 }
 
-static fsdp_status fill_run(void *arg, int64_t in_part, int64_t in_own, int64_t numel)
+/* Takes a run. Where boxes lie beside each other in the tensor, it ends with a row of its box at the latest. */
+static fsdp_status fill_run(void *arg, int64_t in_part, int64_t in_box, int64_t numel)
 {
     filling *f = arg;
     int64_t size = (int64_t)fsdp_dtype_size(f->dtype), room = CHUNK_BYTES / size;
+    int64_t in_own = in_box / f->place.inner * f->place.stride + f->place.first + in_box % f->place.inner;
 
     while (numel > 0) {
         int64_t some;
@@ -163,20 +167,31 @@ static fsdp_status fill_run(void *arg, int64_t in_part, int64_t in_own, int64_t 
     return FSDP_OK;
 }
 
-static fsdp_status load_entry(loader *l, const fsdp_state_dict_entry *entry, const fsdp_checkpoint_tensor *source)
+/* Fills one box of an entry. */
+static fsdp_status load_piece(filling *f, const fsdp_state_dict_entry *entry, int k,
+                              const fsdp_checkpoint_tensor *source)
 {
-    fsdp__extent own = {.flat = entry->flat, .offset = entry->offset, .size = entry->size};
-    filling f = {.l = l, .tensor = entry->tensor, .dtype = source->dtype};
+    fsdp__extent own = {.flat = entry->flat, .offset = entry->pieces[k].offset, .size = entry->pieces[k].size};
 
-    if (fsdp_tensor_numel(entry->tensor) == 0) /* other ranks write their rows of it */
-        return fsdp_tensor_begin_write(entry->tensor);
+    f->place = fsdp__piece_place_of(entry->pieces, entry->piece_count, entry->flat ? 1 : entry->ndim, k);
     for (int64_t i = 0; i < source->part_count; i++) {
         fsdp__extent part = {
             .flat = source->parts[i].flat, .offset = source->parts[i].offset, .size = source->parts[i].size};
 
-        f.part = &source->parts[i];
-        FSDP_TRY(fsdp__overlap_runs(source->ndim, source->shape, &part, &own, fill_run, &f));
+        f->part = &source->parts[i];
+        FSDP_TRY(fsdp__overlap_runs(source->ndim, source->shape, &part, &own, fill_run, f));
     }
+    return FSDP_OK;
+}
+
+static fsdp_status load_entry(loader *l, const fsdp_state_dict_entry *entry, const fsdp_checkpoint_tensor *source)
+{
+    filling f = {.l = l, .tensor = entry->tensor, .dtype = source->dtype};
+
+    if (fsdp_tensor_numel(entry->tensor) == 0) /* other ranks write their rows of it */
+        return fsdp_tensor_begin_write(entry->tensor);
+    for (int k = 0; k < entry->piece_count; k++)
+        FSDP_TRY(load_piece(&f, entry, k, source));
     return flush(&f);
 }
 

@@ -9,7 +9,8 @@
  *      "files": [{"rank": 0, "bytes": 4096, "header_bytes": 96, "header": "...", "block_bytes": 1048576,
  *                 "blocks": "..."}],                               16 digits a block
  *      "tensors": {"model": {"up.weight": {"dtype": "F32", "shape": [4, 8],
- *                  "boxes": [[0, 96, 0, 0, 2, 8]],                 rank, first byte in its file, offset, size
+ *                  "boxes": [[0, 96, 0, 0, 2, 8]],                 rank, first byte in its file, offset, size; a
+ *                                                                  rank may have several
  *                  "runs": [[1, 96, 16, 16]]}}},                   of a flat vector: rank, first byte, first, count
  *      "digest": "..."}
  *

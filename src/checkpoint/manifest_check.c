@@ -82,7 +82,12 @@ static bool lies_behind(const fsdp_checkpoint_tensor *tensor, const fsdp_checkpo
     return behind;
 }
 
-/* Checks a tensor. Its parts are in the order of their ranks, so it has at most as many as there are files. */
+static bool is_later(const fsdp_checkpoint_part *part, const fsdp_checkpoint_part *than)
+{
+    return part->rank > than->rank || (part->rank == than->rank && part->begin > than->begin);
+}
+
+/* Checks a tensor. Its parts are in the order of ranks, and of bytes in a rank's file. */
 static fsdp_status check_tensor(const checker *c, fsdp_checkpoint_tensor *tensor)
 {
     fsdp_checkpoint_part *parts = (fsdp_checkpoint_part *)tensor->parts;
@@ -93,8 +98,8 @@ static fsdp_status check_tensor(const checker *c, fsdp_checkpoint_tensor *tensor
         int64_t compared = i;
 
         FSDP_TRY(check_place(c, tensor, &parts[i]));
-        if (i > 0 && parts[i].rank <= parts[i - 1].rank)
-            return fsdp__manifest_wrong(c->path, tensor, "has two parts of one rank");
+        if (i > 0 && !is_later(&parts[i], &parts[i - 1]))
+            return fsdp__manifest_wrong(c->path, tensor, "has parts that are not in the order of the files");
         if (lies_behind(tensor, &parts[i], ends))
             compared = 0;
         for (int64_t j = 0; j < compared; j++)

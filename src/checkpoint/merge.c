@@ -27,9 +27,13 @@ static bool same_name(const fsdp_checkpoint_tensor *a, const fsdp_checkpoint_ten
     return strcmp(a->section, b->section) == 0 && strcmp(a->name, b->name) == 0;
 }
 
-static int by_rank(const void *a, const void *b)
+static int by_place(const void *a, const void *b)
 {
-    return ((const fsdp_checkpoint_part *)a)->rank - ((const fsdp_checkpoint_part *)b)->rank;
+    const fsdp_checkpoint_part *x = a, *y = b;
+
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
 /* Moves the parts of tensors[0 .. count) into the first one, and frees the names of the others. */
@@ -52,7 +56,7 @@ static fsdp_status join(fsdp_checkpoint_tensor *tensors, int64_t count)
         for (int64_t k = 0; k < tensors[i].part_count; k++)
             parts[filled++] = tensors[i].parts[k];
     if (part_count > 1)
-        qsort(parts, (size_t)part_count, sizeof *parts, by_rank);
+        qsort(parts, (size_t)part_count, sizeof *parts, by_place);
     for (int64_t i = 0; i < count; i++) {
         fsdp__free((fsdp_checkpoint_part *)tensors[i].parts);
         tensors[i].parts = NULL;

@@ -4,13 +4,17 @@
 #define CHECKPOINT_RANK_DATA_H
 
 #include "checkpoint/manifest.h"
+#include "dist/dist.h"
 #include "format/weights_plan.h"
 
-/* A part of this rank. */
+/* A part of this rank: one box of an entry, or a run. */
 typedef struct fsdp__own_part {
     const char *section;
     const fsdp_state_dict_entry *entry;
-    uint64_t begin, bytes; /* in the rank's file */
+    int piece; /* of the entry's */
+    int64_t numel;
+    fsdp__piece_place place; /* in the entry's tensor */
+    uint64_t begin, bytes;   /* in the rank's file */
 } fsdp__own_part;
 
 typedef struct fsdp__rank_data {
@@ -19,8 +23,10 @@ typedef struct fsdp__rank_data {
     fsdp__save_plan plan; /* of one file, if there are parts */
 } fsdp__rank_data;
 
-/* Makes the data; content and its state dicts are borrowed. Release it, also after a failure. */
-fsdp_status fsdp__rank_data_create(const fsdp_checkpoint_content *content, fsdp__rank_data *out);
+/* Makes the data of a save by a group (NULL: the world); content and its state dicts are borrowed. Release it, also
+ * after a failure. */
+fsdp_status fsdp__rank_data_create(const fsdp_checkpoint_content *content, const fsdp_process_group *group,
+                                   fsdp__rank_data *out);
 void fsdp__rank_data_release(fsdp__rank_data *data);
 /* Returns the bytes of the parts alone. */
 uint64_t fsdp__rank_data_bytes(const fsdp__rank_data *data);

@@ -220,7 +220,7 @@ static fsdp_status prepare(fsdp_checkpoint_saver *s, const fsdp_checkpoint_conte
     if (!content)
         return FSDP_FAIL(FSDP_INVALID, "cannot save a checkpoint: its content is required");
     s->step = content->step;
-    FSDP_TRY(fsdp__stage_create(content, rank, fsdp_process_group_size(s->group), &s->stage));
+    FSDP_TRY(fsdp__stage_create(content, s->group, &s->stage));
     s->path = fsdp__step_path(s->folder, content->step, "");
     if (!s->path)
         return out_of_memory();

@@ -54,12 +54,15 @@ static fsdp_status describe_mesh(const fsdp_mesh *mesh, char **out)
     return text ? FSDP_OK : out_of_memory();
 }
 
-fsdp_status fsdp__stage_create(const fsdp_checkpoint_content *content, int rank, int world_size, fsdp__stage *out)
+fsdp_status fsdp__stage_create(const fsdp_checkpoint_content *content, const fsdp_process_group *group,
+                               fsdp__stage *out)
 {
+    int rank = fsdp_process_group_rank(group), world_size = fsdp_process_group_size(group);
+
     out->rank = rank;
     out->world_size = world_size;
     FSDP_TRY(fsdp__content_check(content, rank == 0));
-    FSDP_TRY(fsdp__rank_data_create(content, &out->data));
+    FSDP_TRY(fsdp__rank_data_create(content, group, &out->data));
     out->manifest.step = content->step;
     out->manifest.world_size = world_size;
     FSDP_TRY(describe_mesh(content->mesh, &out->manifest.mesh));

@@ -21,7 +21,8 @@ typedef struct fsdp__stage {
 } fsdp__stage;
 
 /* Makes all that is known before there is a folder; the content has been checked. Release it, also after a failure. */
-fsdp_status fsdp__stage_create(const fsdp_checkpoint_content *content, int rank, int world_size, fsdp__stage *out);
+fsdp_status fsdp__stage_create(const fsdp_checkpoint_content *content, const fsdp_process_group *group,
+                               fsdp__stage *out);
 void fsdp__stage_release(fsdp__stage *stage);
 /* Writes this rank's files and syncs them. May be called on any thread. */
 fsdp_status fsdp__stage_write(fsdp__stage *stage);

@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "hub/hold.h"
 #include "state/check.h"
+#include "state/entry.h"
 #include "state/joint_save.h"
 #include "tensor/tensor.h"
 
@@ -215,9 +216,9 @@ static uint64_t fingerprint(const fsdp__save_plan *plan)
     return hash;
 }
 
-static bool writes(const fsdp_state_dict_entry *entry)
+static bool writes(const saver *s, const fsdp_state_dict_entry *entry)
 {
-    return entry->writer && fsdp_tensor_numel(entry->tensor) > 0;
+    return fsdp__entry_writes(entry, s->group);
 }
 
 static fsdp__joint_share share_of(const saver *s)
@@ -228,7 +229,7 @@ static fsdp__joint_share share_of(const saver *s)
         const fsdp_state_dict_entry *entry = &s->state->entries[i];
 
         mine.numel += fsdp__shape_numel(entry->ndim, entry->global_shape);
-        mine.written += writes(entry) ? fsdp_tensor_numel(entry->tensor) : 0;
+        mine.written += writes(s, entry) ? fsdp_tensor_numel(entry->tensor) : 0;
     }
     return mine;
 }
@@ -287,7 +288,7 @@ static fsdp_status write_entries(saver *s, const fsdp__save_file *file)
         const fsdp_state_dict_entry *entry = &s->state->entries[i];
         run_writer w = {.s = s, .entry = entry, .offset = s->plan.offsets[i]};
 
-        if (writes(entry))
+        if (writes(s, entry))
             FSDP_TRY(fsdp_state_dict_entry_runs(entry, write_run, &w));
     }
     return FSDP_OK;
@@ -300,7 +301,7 @@ static fsdp_status write_file(saver *s, const fsdp__save_file *file)
     fsdp_status status;
 
     for (int64_t i = file->first; i < file->first + file->count; i++)
-        mine |= writes(&s->state->entries[i]);
+        mine |= writes(s, &s->state->entries[i]);
     if (!mine)
         return FSDP_OK;
     /* Rank 0 has made the file, with its header and at its full length. */

@@ -15,6 +15,7 @@
 #include "checkpoint/superseded.h"
 #include "device/device.h"
 #include "format/free_space.h"
+#include "state/entry.h"
 #include "train/checkpoint_values.h"
 #include "train/extras.h"
 #include "train/run.h"
@@ -125,7 +126,7 @@ static fsdp_status count_bytes(fsdp_train_run *run)
         for (int d = 0; d < entry->ndim; d++)
             whole *= (double)entry->global_shape[d];
         numel += whole;
-        if (entry->writer)
+        if (fsdp__entry_writes(entry, NULL))
             own_numel += (double)fsdp_tensor_numel(entry->tensor);
     }
     fsdp_state_dict_free(state);

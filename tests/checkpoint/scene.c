@@ -2,7 +2,10 @@
 #include "checkpoint/scene.h"
 
 #include <dirent.h>
+#include <string.h>
 #include <unistd.h>
+
+#include "support/layouts.h"
 
 static const struct {
     const char *name;
@@ -45,13 +48,15 @@ static int64_t numel_of(int index)
 
 static fsdp_mesh *make_mesh(fsdp_context *context, scene_layout layout)
 {
-    int64_t world = fsdp_context_world_size(context), shape[2] = {2, world / 2};
-    bool two = layout == SCENE_HYBRID && world % 2 == 0;
-    static const char *const names[] = {"dp_replicate", "dp_shard"};
+    static const char *const names[][3] = {{"dp_replicate", "dp_shard"}, {"dp", "tp"}, {"dp_replicate", "dp", "tp"}};
+    int64_t world = fsdp_context_world_size(context);
+    const int64_t shapes[][3] = {{2, world / 2}, {world / 2, 2}, {2, world / 4, 2}};
+    int kind = layout == SCENE_HYBRID ? 0 : layout == SCENE_DRAWN && world % 4 == 0 ? 2 : 1;
+    bool one = (layout != SCENE_HYBRID && layout != SCENE_DRAWN && layout != SCENE_SLICED) || world % 2 != 0;
     fsdp_mesh *mesh = NULL;
 
-    CHECK_OK(two ? fsdp_mesh_create(context, 2, shape, names, &mesh)
-                 : fsdp_mesh_create(context, 1, &world, NULL, &mesh));
+    CHECK_OK(one ? fsdp_mesh_create(context, 1, &world, NULL, &mesh)
+                 : fsdp_mesh_create(context, kind == 2 ? 3 : 2, shapes[kind], names[kind], &mesh));
     return mesh;
 }
 
@@ -79,21 +84,61 @@ static fsdp_tensor *make_whole(fsdp_context *context, int index, fsdp_dtype dtyp
     return whole;
 }
 
+/* A fused projection, of rows or columns, that "tp" cuts by segments, and "dp" after it. */
+static void fuse(int index, int dims, fsdp_placement *placements)
+{
+    int dim = index == 0 ? 0 : 1;
+
+    placements[0] = (fsdp_placement){.kind = FSDP_REPLICATE};
+    placements[dims - 1] = (fsdp_placement){.kind = FSDP_SHARD, .dim = dim, .segment_count = 3, .segments = {4, 2, 1}};
+    if (dim == 1)
+        memcpy(placements[dims - 1].segments, (int64_t[]){20, 10, 10}, 3 * sizeof(int64_t));
+    if (dims > 1)
+        placements[dims - 2] = (fsdp_placement){.kind = FSDP_SHARD, .dim = dim, .split_factor = 2};
+}
+
+static fsdp_tensor *distribute(const fsdp_tensor *whole, fsdp_mesh *mesh, scene_layout layout, int index)
+{
+    fsdp_placement placements[FSDP_MAX_MESH_DIMS] = {{.kind = FSDP_REPLICATE}};
+    int dims = fsdp_mesh_ndim(mesh);
+    uint64_t dice = (uint64_t)index * 31 + (uint64_t)fsdp_mesh_size(mesh, -1);
+    int64_t shape[FSDP_MAX_MESH_DIMS];
+    fsdp_tensor *local = NULL;
+    drawn_layout drawn;
+
+    for (int d = 0; d < dims; d++)
+        shape[d] = fsdp_mesh_size(mesh, d);
+    placements[dims - 1] = placement_of(layout, index, shape[dims - 1]);
+    layout_draw(&dice, dims, shape, tensors[index].ndim, tensors[index].shape, &drawn);
+    if (index == 0 || index == SCENE_TENSORS - 1)
+        fuse(index, dims, drawn.placements);
+    CHECK_OK(fsdp_distribute_tensor(whole, mesh, layout == SCENE_DRAWN ? drawn.placements : placements, &local));
+    return local;
+}
+
+static fsdp_tensor *make_local(const fsdp_tensor *whole, fsdp_mesh *mesh, scene_layout layout, int index)
+{
+    const char *dim = index % 2 ? "tp" : "dp";
+    fsdp_mesh *slice = NULL;
+    fsdp_tensor *local;
+
+    if (layout != SCENE_SLICED || fsdp_mesh_ndim(mesh) == 1)
+        return distribute(whole, mesh, layout, index);
+    CHECK_OK(fsdp_mesh_slice(mesh, 1, &dim, &slice));
+    local = distribute(whole, slice, layout, index);
+    fsdp_mesh_unref(slice);
+    return local;
+}
+
 scene scene_create(fsdp_context *context, scene_layout layout, fsdp_dtype dtype, int salt, bool values)
 {
     scene s = {.mesh = make_mesh(context, layout)};
-    int dims = fsdp_mesh_ndim(s.mesh);
 
     CHECK_OK(fsdp_state_dict_create(&s.state));
     for (int i = 0; i < SCENE_TENSORS; i++) {
-        fsdp_placement placements[2] = {{.kind = FSDP_REPLICATE}};
-        fsdp_tensor *whole = make_whole(context, i, dtype, salt, values), *local = NULL;
+        fsdp_tensor *whole = make_whole(context, i, dtype, salt, values), *local;
 
-        placements[dims - 1] = placement_of(layout, i, fsdp_mesh_size(s.mesh, dims - 1));
-        if (layout == SCENE_PLAIN)
-            local = fsdp_tensor_ref(whole);
-        else
-            CHECK_OK(fsdp_distribute_tensor(whole, s.mesh, placements, &local));
+        local = layout == SCENE_PLAIN ? fsdp_tensor_ref(whole) : make_local(whole, s.mesh, layout, i);
         CHECK_OK(fsdp_state_dict_add(s.state, tensors[i].name, local));
         fsdp_tensor_unref(local);
         fsdp_tensor_unref(whole);
@@ -243,7 +288,7 @@ int scene_each_saving(int (*sweep)(const scene_saving *what, int *seen))
         for (int i = 0; i < 8; i++)
             tried += sweep(
                 &(scene_saving){
-                    .world = world, .layout = i & 4 ? SCENE_FLAT : SCENE_ROWS, .async = i & 1, .later = i & 2},
+                    .world = world, .layout = i & 4 ? SCENE_FLAT : SCENE_DRAWN, .async = i & 1, .later = i & 2},
                 &seen);
     return tried;
 }

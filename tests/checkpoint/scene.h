@@ -12,6 +12,8 @@ typedef enum scene_layout {
     SCENE_REPLICATED, /* whole on every rank of a mesh */
     SCENE_PLAIN,      /* whole, and of no mesh */
     SCENE_HYBRID,     /* rows over half of the ranks, each row twice, where their number is even */
+    SCENE_DRAWN,      /* any shards, strided ones and segments too, over a mesh of two or three dimensions */
+    SCENE_SLICED,     /* over "dp" or "tp" alone, whole along the other */
     SCENE_LAYOUTS
 } scene_layout;
 

@@ -287,7 +287,7 @@ TEST(a_manifest_that_cannot_be_is_refused)
         {"\"tensors\":", "\"tensor\":", "no sections of tensors"},
         {"\"boxes\":", "\"box\":", "has no parts"},
         {"\"boxes\":[[0,", "\"boxes\":[[7,", "of a rank that does not exist"},
-        {"\"boxes\":[[0,", "\"boxes\":[[1,", "of one rank"},
+        {"\"boxes\":[[0,", "\"boxes\":[[1,", "not in the order of the files"},
         {"\"boxes\":[[0,", "\"boxes\":[[0.5,", "an impossible place"},
         {"\"boxes\":[[0,", "\"boxes\":[[0,0,", "a part without a place"},
     };

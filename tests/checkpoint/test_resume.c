@@ -55,6 +55,67 @@ TEST(any_ranks_load_what_any_ranks_saved)
     test_directory_free(directory);
 }
 
+/* ---- several boxes of one rank ---- */
+
+static void save_drawn(fsdp_context *context, void *arg)
+{
+    fsdp_checkpoint_saver *saver = NULL;
+
+    CHECK_OK(fsdp_checkpoint_saver_create(arg, &(fsdp_checkpoint_saver_options){.async = true}, fsdp_world(context),
+                                          &saver));
+    CHECK_OK(scene_save(saver, context, SCENE_DRAWN, 1, 1));
+    CHECK_OK(fsdp_checkpoint_saver_wait(saver, NULL));
+    fsdp_checkpoint_saver_free(saver);
+}
+
+/* The most parts that one rank has of one tensor. */
+static int most_parts(const char *folder)
+{
+    fsdp_checkpoint_reader *reader = NULL;
+    int most = 0;
+
+    CHECK_OK(fsdp_checkpoint_open(folder, &reader));
+    for (int i = 0; i < SCENE_TENSORS; i++) {
+        const fsdp_checkpoint_tensor *t = CHECK_PTR(fsdp_checkpoint_tensor_find(reader, "model", scene_name(i)));
+
+        for (int64_t k = 0, same = 0; k < t->part_count; k++) {
+            same = k > 0 && t->parts[k].rank == t->parts[k - 1].rank ? same + 1 : 1;
+            most = same > most ? (int)same : most;
+        }
+    }
+    fsdp_checkpoint_close(reader);
+    return most;
+}
+
+/* A load that fails on this rank at its n-th allocation says so; the last one works. */
+static void load_failing(fsdp_context *context, void *arg)
+{
+    scene s = scene_create(context, SCENE_DRAWN, FSDP_F32, 0, false);
+
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_checkpoint_reader *reader = NULL;
+        fsdp_status status = fsdp_checkpoint_open(arg, &reader);
+
+        if (status == FSDP_OK)
+            status = fsdp_checkpoint_load(reader, "model", s.state, NULL);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        fsdp_checkpoint_close(reader);
+    }
+    scene_check(&s, 1);
+    scene_free(&s);
+}
+
+TEST(a_rank_may_have_several_boxes)
+{
+    char *directory = test_directory(), *folder = test_path(directory, "checkpoints");
+
+    test_run_ranks(8, save_drawn, folder);
+    CHECK(most_parts(folder) > 1);
+    test_run_ranks(4, load_failing, folder);
+    free(folder);
+    test_directory_free(directory);
+}
+
 /* ---- large tensors: many blocks, and runs that cross them ---- */
 
 enum {
