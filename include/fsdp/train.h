@@ -45,6 +45,7 @@ typedef struct fsdp_train_summary {
     int64_t units;             /* modules that are sharded together, including the root */
     int64_t checkpointed;      /* blocks that recompute their forward in the backward */
     int replicas;              /* copies of the parameters, each on world_size / replicas ranks */
+    int team;                  /* consecutive ranks that compute each layer together (tensor parallel) */
     int64_t microbatches;      /* per step and rank */
     int64_t tokens_per_step;   /* all ranks */
     int64_t data_tokens;       /* that are used for training */
@@ -122,6 +123,7 @@ typedef struct fsdp_train_report {
     size_t memory_live_bytes, memory_peak_bytes;    /* this rank's device: at the end of the step, and within it */
     int64_t all_gather, reduce_scatter, all_reduce; /* calls of this rank in the step */
     int64_t bytes_sent;                             /* by these calls, as a ring algorithm counts */
+    int64_t team_bytes_sent;                        /* of these, within a tensor parallel team */
     fsdp_comm_stats comm;                           /* all collectives, by kind */
     fsdp_memory_stats memory;                       /* this rank's device: live at the end, peaks within the step */
     double gather_ms, reduce_ms, data_ms;   /* parts of step_ms: fsdp_module_exposed_time; waiting for batches */
@@ -269,6 +271,7 @@ typedef struct fsdp_evaluate_options {
     int64_t vocab_size;  /* a token id this high is an error that names file and position; 0: not checked */
     void (*progress)(void *arg, int64_t done, int64_t all); /* of all batches; may be NULL */
     void *arg;
+    int ranks_per_batch; /* consecutive ranks that compute each batch together (tensor parallel); 0: 1 */
 } fsdp_evaluate_options;
 
 typedef struct fsdp_evaluation {
@@ -279,11 +282,11 @@ typedef struct fsdp_evaluation {
 
 /* Computes the mean cross-entropy of `module` over the stream, window after window, each once. The module is called
  * with tokens and targets (B,T) on its own device, like the models of fsdp/models.h. Batch k belongs to rank k modulo
- * the number of ranks; places without a token have the target -100, which a loss ignores. The mean of each batch is
- * float32; they are added in double, in the order of the batches, so that the sum does not depend on the ranks. The
- * evaluation runs in evaluation mode and without a graph. Afterwards modules are in the mode in which they were, and
- * sharded ones are sharded; one that was gathered is as a forward leaves it. Invalid options are refused; on another
- * failure the world is aborted. [collective] */
+ * the number of ranks (of teams of ranks_per_batch ranks, which divides the world); places without a token have the
+ * target -100, which a loss ignores. The mean of each batch is float32; they are added in double, in the order of the
+ * batches, so that the sum does not depend on the ranks. The evaluation runs in evaluation mode and without a graph.
+ * Afterwards modules are in the mode in which they were, and sharded ones are sharded; one that was gathered is as a
+ * forward leaves it. Invalid options are refused; on another failure the world is aborted. [collective] */
 FSDP_API fsdp_status fsdp_evaluate(fsdp_module *module, const fsdp_tokens *tokens, const fsdp_evaluate_options *options,
                                    fsdp_evaluation *out);
 

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "fsdp/hub.h"
+#include "train/run_config.h"
 #include "train/strategy_word.h"
 
 fsdp_status fsdp__on_paper_numbers(fsdp__on_paper *p, int64_t most)
@@ -83,7 +84,8 @@ static fsdp_status set_microbatches(const fsdp__on_paper *p)
     if (!p->microbatches)
         return FSDP_OK;
     FSDP_TRY(fsdp__args_integer("--microbatches", p->microbatches, 1, 1 << 16, &count));
-    p->config->training.global_batch_size = count * p->config->training.local_batch_size * p->world_size;
+    p->config->training.global_batch_size =
+        count * p->config->training.local_batch_size * fsdp__train_data_ranks(p->config, (int)p->world_size);
     return FSDP_OK;
 }
 

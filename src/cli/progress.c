@@ -115,11 +115,14 @@ static void print_resume(const fsdp_train_config *config, const fsdp_train_summa
 /* Prints the ranks. Optimizer state, which a resumed run already has, is shown separately from the parameters. */
 static void print_ranks(const fsdp_train_summary *summary, int threads)
 {
-    char copies[80] = "", machines[40] = "", optimizer[60] = "";
+    char copies[80] = "", machines[40] = "", optimizer[60] = "", teams[80] = "";
 
     if (summary->replicas > 1)
         snprintf(copies, sizeof copies, " (%d copies of the model, sharded over %d each)", summary->replicas,
                  summary->world_size / summary->replicas);
+    if (summary->team > 1)
+        snprintf(teams, sizeof teams, " in %d team%s that compute each layer together",
+                 summary->world_size / summary->team, plural(summary->world_size / summary->team));
     if (summary->machines > 1)
         snprintf(machines, sizeof machines, " on %d machines", summary->machines);
     if (summary->optimizer_bytes > 0)
@@ -127,8 +130,8 @@ static void print_ranks(const fsdp_train_summary *summary, int threads)
                  fsdp__size_text((double)summary->optimizer_bytes, FSDP__ROOM(40)));
     if (strcmp(summary->device, "cpu") != 0)
         printf("device: %s%s\n", summary->device, summary->world_size > 1 ? " (rank 0's)" : "");
-    printf("ranks:  %d%s%s, %d thread%s each; %lld unit%s; this one holds %s parameters, %s%s\n", summary->world_size,
-           machines, copies, threads, plural(threads), (long long)summary->units, plural(summary->units),
+    printf("ranks:  %d%s%s%s, %d thread%s each; %lld unit%s; this one holds %s parameters, %s%s\n", summary->world_size,
+           machines, copies, teams, threads, plural(threads), (long long)summary->units, plural(summary->units),
            fsdp__short_count(summary->local_parameters, FSDP__ROOM(40)),
            fsdp__size_text((double)(summary->memory_bytes - summary->optimizer_bytes), FSDP__ROOM(40)), optimizer);
 }
@@ -182,9 +185,10 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
         printf("host:   %s\n", summary->offloaded
                                    ? "has parameters, gradients and optimizer state, and takes the steps"
                                    : "is what computes: training.enable_cpu_offload has nothing to move");
-    printf("data:   %s tokens; a step takes %s (%d rank%s x %lld microbatch%s x %lld sequence%s x %lld)\n",
+    printf("data:   %s tokens; a step takes %s (%d %s%s x %lld microbatch%s x %lld sequence%s x %lld)\n",
            fsdp__thousands(summary->data_tokens, FSDP__ROOM(40)),
-           fsdp__thousands(summary->tokens_per_step, FSDP__ROOM(40)), summary->world_size, plural(summary->world_size),
+           fsdp__thousands(summary->tokens_per_step, FSDP__ROOM(40)), summary->world_size / summary->team,
+           summary->team > 1 ? "team" : "rank", plural(summary->world_size / summary->team),
            (long long)summary->microbatches, summary->microbatches == 1 ? "" : "es",
            (long long)config->training.local_batch_size, plural(config->training.local_batch_size),
            (long long)config->training.seq_len);

@@ -125,7 +125,7 @@ static bool fits(const fsdp_train_config *config, int64_t sequences, int ranks)
     if (fsdp_train_config_check(config, ranks) != FSDP_OK)
         return false;
     return config->training.global_batch_size != -1 || sequences == 0 ||
-           fsdp__train_check_batch(config, ranks, sequences, "") == FSDP_OK;
+           fsdp__train_check_batch(config, fsdp__train_data_ranks(config, ranks), sequences, "") == FSDP_OK;
 }
 
 static int fewer_ranks(const fsdp__restarts *r, const fsdp_train_config *config, const char *checkpoint, int ranks)

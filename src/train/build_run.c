@@ -36,7 +36,7 @@ fsdp_status fsdp__train_check_model(const fsdp_train_run *run)
 fsdp_status fsdp__train_count_batches(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
-    int ranks = fsdp_context_world_size(run->context);
+    int ranks = run->data_ranks;
 
     run->sequences = c->training.global_batch_size;
     if (run->sequences == -1)
@@ -180,6 +180,12 @@ fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run)
     return fsdp__export_check(run);
 }
 
+void fsdp__train_count_ranks(fsdp_train_run *run)
+{
+    run->data_ranks = fsdp__train_data_ranks(run->config, fsdp_context_world_size(run->context));
+    run->data_rank = fsdp_context_rank(run->context) / fsdp__train_team(run->config);
+}
+
 void fsdp__train_resolve_replicas(fsdp_train_run *run)
 {
     int machines = fsdp_context_machines(run->context), ranks = fsdp_context_world_size(run->context);
@@ -227,6 +233,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp_adapter_free(run->adapter);
     fsdp_lora_options_free(run->lora);
     fsdp_module_unref(run->model);
+    fsdp_mesh_unref(run->team);
     fsdp_mesh_unref(run->mesh);
     fsdp__free(run->losses);
     fsdp__free(run->lr_scales);

@@ -40,14 +40,14 @@ fsdp_status fsdp__dpo_check_rows(const fsdp_train_run *run, const char *key, con
 /* Makes a column of the batch's reference: 0 the chosen, 1 the rejected answers; of zeros in a dry run. */
 static fsdp_tensor *reference_of(const fsdp_train_run *run, int side)
 {
-    int64_t count = run->config->training.local_batch_size, world = fsdp_context_world_size(run->context);
+    int64_t count = run->config->training.local_batch_size, ranks = run->data_ranks;
     float *values = run->dpo.batch;
     int64_t first;
 
     if (!run->loader)
         return fsdp_zeros(run->device, FSDP_F32, 1, &count);
     /* The loader stands behind the batch of the last rank. */
-    first = fsdp_loader_position(run->loader) - (world - fsdp_context_rank(run->context)) * count;
+    first = fsdp_loader_position(run->loader) - (ranks - run->data_rank) * count;
     for (int64_t b = 0; b < count; b++)
         values[b] = run->dpo.trained.values[2 * fsdp__loader_window(run->loader, first + b) + side];
     return fsdp_from_data(run->device, FSDP_F32, 1, &count, values);
@@ -129,7 +129,7 @@ fsdp_status fsdp__dpo_report(fsdp_train_run *run, bool wanted, fsdp_train_report
         return FSDP_OK;
     if (ranks > 1)
         FSDP_TRY(fsdp_gather_objects(fsdp_world(run->context), mine, sizeof mine, &each, &bytes));
-    for (int rank = 0; rank < ranks; rank++)
+    for (int rank = 0; rank < ranks; rank += ranks / run->data_ranks)
         for (int i = 0; i < 3; i++)
             all[i] += (each ? (const double *)each[rank] : mine)[i];
     if (each)

@@ -26,6 +26,7 @@ static fsdp_status build(fsdp_train_run *run)
         return fsdp_last_status();
     fsdp__train_resolve_replicas(run);
     FSDP_TRY(fsdp__train_config_check_step(run->config, ranks));
+    fsdp__train_count_ranks(run);
     if (!own_model(run)) {
         FSDP_TRY(fsdp__train_config_check_model(run->config));
         FSDP_TRY(fsdp__train_model_config(run->config, &run->model_config));

@@ -71,9 +71,9 @@ typedef struct pass {
     const fsdp_tokens *tokens;
     const fsdp__packed *packed; /* in place of tokens; otherwise NULL */
     const fsdp_evaluate_options *options;
-    int rank, ranks;
-    int64_t count;                         /* number of tokens to predict; or of windows */
-    int64_t batches, rounds;               /* batches of all ranks; rounds of each rank */
+    int together, rank, ranks; /* ranks of a team that computes a batch; this team, and how many there are */
+    int64_t count;             /* number of tokens to predict; or of windows */
+    int64_t batches, rounds;   /* batches of all ranks; rounds of each rank */
     int32_t *inputs, *targets, *positions; /* of one batch; without rows that share windows no positions: NULL */
     int64_t *answers;                      /* of each batch of rows */
     float *pairs;                          /* two sums of each window are asked for; NULL: the mean loss is */
@@ -178,7 +178,8 @@ static void store_pairs(const pass *p, void *const *all)
 
     for (int64_t w = 0; w < fsdp__evaluate_windows(p->packed, p->options); w++) {
         int64_t batch = w / size;
-        const double *sums = (const double *)all[batch % p->ranks] + batch / p->ranks * p->width + w % size;
+        const double *sums =
+            (const double *)all[batch % p->ranks * p->together] + batch / p->ranks * p->width + w % size;
 
         p->pairs[2 * w] = (float)sums[0];
         p->pairs[2 * w + 1] = (float)sums[size];
@@ -233,7 +234,7 @@ static void add_up(const pass *p, void *const *all, fsdp_evaluation *out)
 
     out->tokens = 0;
     for (int64_t batch = 0; batch < p->batches; batch++) {
-        const double *losses = all[batch % p->ranks];
+        const double *losses = all[batch % p->ranks * p->together];
 
         out->tokens += predicted(p, batch);
         if (predicted(p, batch) > 0 && !p->pairs) /* the mean of nothing is NaN */
@@ -251,18 +252,19 @@ static void add_up(const pass *p, void *const *all, fsdp_evaluation *out)
 
 static fsdp_status gather(const pass *p, fsdp_evaluation *out)
 {
-    fsdp_process_group *world = p->ranks > 1 ? fsdp_world(p->module->context) : NULL;
+    int ranks = p->ranks * p->together;
+    fsdp_process_group *world = ranks > 1 ? fsdp_world(p->module->context) : NULL;
     size_t bytes = (size_t)(p->rounds * p->width) * sizeof *p->losses, *sizes = NULL;
     void **all = NULL, *mine = p->losses;
 
-    if (p->ranks == 1) {
+    if (ranks == 1) {
         add_up(p, &mine, out);
         return FSDP_OK;
     }
     if (!world)
         return fsdp_last_status();
     FSDP_TRY(fsdp_gather_objects(world, p->losses, bytes, &all, &sizes));
-    for (int r = 0; r < p->ranks; r++)
+    for (int r = 0; r < ranks; r++)
         if (sizes[r] != bytes) {
             fsdp_objects_free(world, all, sizes);
             return FSDP_FAIL(FSDP_MISMATCH, "cannot evaluate: rank %d was given another stream or other batches", r);
@@ -283,6 +285,9 @@ static fsdp_status check(const pass *p, const fsdp_evaluation *out)
     if (!p->module || !(tokens || p->packed) || !o || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot evaluate: module, tokens, options and a place for the result are "
                                        "required");
+    if (o->ranks_per_batch < 0 || fsdp_context_world_size(p->module->context) % FSDP__MAX(o->ranks_per_batch, 1) != 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot evaluate: ranks_per_batch %d must divide the %d ranks",
+                         o->ranks_per_batch, fsdp_context_world_size(p->module->context));
     if (o->seq_len < 1 || o->local_batch < 1 || o->steps < 0 || o->first < 0 || o->vocab_size < 0)
         return FSDP_FAIL(FSDP_INVALID,
                          "cannot evaluate: seq_len %lld and local batch %lld must be positive, and neither %lld steps "
@@ -350,8 +355,9 @@ static fsdp_status prepare(pass *p)
     const fsdp_evaluate_options *o = p->options;
     int64_t size = o->local_batch * o->seq_len;
 
-    p->rank = fsdp_context_rank(p->module->context);
-    p->ranks = fsdp_context_world_size(p->module->context);
+    p->together = FSDP__MAX(o->ranks_per_batch, 1);
+    p->rank = fsdp_context_rank(p->module->context) / p->together;
+    p->ranks = fsdp_context_world_size(p->module->context) / p->together;
     p->count = p->packed ? p->packed->windows : fsdp_tokens_count(p->tokens) - o->first - 1;
     p->batches = (p->count - 1) / (p->packed ? o->local_batch : size) + 1;
     if (o->steps > 0)

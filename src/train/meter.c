@@ -14,6 +14,13 @@ fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run)
     return FSDP_OK;
 }
 
+void fsdp__team_stats(const fsdp_train_run *run, fsdp_comm_stats *out)
+{
+    *out = (fsdp_comm_stats){.calls = {0}};
+    if (run->team)
+        fsdp_process_group_stats(fsdp_mesh_process_group(run->team, 0), out);
+}
+
 /* Subtracts what was before, so that the step alone is left. */
 static void subtract(fsdp_comm_stats *stats, const fsdp_comm_stats *before)
 {
@@ -48,11 +55,14 @@ fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run,
     static const fsdp_collective counted[] = {FSDP_ALL_GATHER, FSDP_REDUCE_SCATTER, FSDP_ALL_REDUCE, FSDP_BROADCAST,
                                               FSDP_ALL_TO_ALL};
     int64_t gather_ns, reduce_ns;
+    fsdp_comm_stats team;
 
     FSDP_TRY(fsdp_module_exposed_time(run->model, &gather_ns, &reduce_ns));
     fsdp_device_memory(run->device, &report->memory);
     fsdp_context_comm_stats(run->context, &report->comm);
     subtract(&report->comm, &meter->comm);
+    fsdp__team_stats(run, &team);
+    subtract(&team, &meter->team);
     report->gather_ms = (double)(gather_ns - meter->gather_ns) * 1e-6;
     report->reduce_ms = (double)(reduce_ns - meter->reduce_ns) * 1e-6;
     report->data_ms = (double)(run->data_ns - meter->data_ns) * 1e-6;
@@ -61,9 +71,11 @@ fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run,
     report->all_gather = report->comm.calls[FSDP_ALL_GATHER];
     report->reduce_scatter = report->comm.calls[FSDP_REDUCE_SCATTER];
     report->all_reduce = report->comm.calls[FSDP_ALL_REDUCE];
-    report->bytes_sent = report->network_sent = report->network_received = 0;
-    for (size_t i = 0; i < sizeof counted / sizeof counted[0]; i++)
+    report->bytes_sent = report->team_bytes_sent = report->network_sent = report->network_received = 0;
+    for (size_t i = 0; i < sizeof counted / sizeof counted[0]; i++) {
         report->bytes_sent += report->comm.bytes_sent[counted[i]];
+        report->team_bytes_sent += team.bytes_sent[counted[i]];
+    }
     for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
         report->network_sent += report->comm.network_sent[kind];
         report->network_received += report->comm.network_received[kind];
@@ -71,16 +83,17 @@ fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run,
     return FSDP_OK;
 }
 
-/* Computes the mean; `all` begins with the losses of each rank. The loader gives the microbatches of one number to the
- * ranks in turn. */
-static double mean_of(void *const *all, int64_t microbatches, int ranks)
+/* Computes the mean; `all` begins with the losses of each of `ranks` ranks. The loader gives the microbatches of one
+ * number to those that have data of their own in turn. */
+static double mean_of(const fsdp_train_run *run, void *const *all, int ranks)
 {
+    int together = ranks / run->data_ranks; /* have the same losses, as their microbatches are the same */
     double sum = 0;
 
-    for (int64_t micro = 0; micro < microbatches; micro++)
-        for (int rank = 0; rank < ranks; rank++)
+    for (int64_t micro = 0; micro < run->microbatches; micro++)
+        for (int rank = 0; rank < ranks; rank += together)
             sum += ((const double *)all[rank])[micro];
-    return sum / ((double)microbatches * ranks);
+    return sum / ((double)run->microbatches * run->data_ranks);
 }
 
 fsdp_status fsdp__mean_loss(fsdp_train_run *run, double *mean)
@@ -91,7 +104,7 @@ fsdp_status fsdp__mean_loss(fsdp_train_run *run, double *mean)
     size_t *bytes = NULL;
 
     if (ranks == 1) {
-        *mean = mean_of(&mine, run->microbatches, 1);
+        *mean = mean_of(run, &mine, 1);
         fsdp__notice_ranks(run, &mine, 1);
         return FSDP_OK;
     }
@@ -99,7 +112,7 @@ fsdp_status fsdp__mean_loss(fsdp_train_run *run, double *mean)
         return fsdp_last_status();
     FSDP_TRY(fsdp_gather_objects(world, mine, (size_t)(run->microbatches + FSDP__RANK_TIMES) * sizeof(double), &all,
                                  &bytes));
-    *mean = mean_of(all, run->microbatches, ranks);
+    *mean = mean_of(run, all, ranks);
     fsdp__notice_ranks(run, all, ranks);
     fsdp_objects_free(world, all, bytes);
     return FSDP_OK;

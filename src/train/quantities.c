@@ -50,6 +50,7 @@ static const fsdp__quantity of_step[] = {
     {"reduce_scatter", NULL, "communication", "calls", "reduce-scatters of rank 0 in the step", INTEGER, OF_STEP(reduce_scatter), ALWAYS},
     {"all_reduce", NULL, "communication", "calls", "all-reduces of rank 0 in the step", INTEGER, OF_STEP(all_reduce), ALWAYS},
     {"bytes_sent", NULL, "communication", "bytes", "sent by rank 0 in the step, as a ring algorithm counts", INTEGER, OF_STEP(bytes_sent), ALWAYS},
+    {"team_bytes_sent", NULL, "communication", "bytes", "of these, within a tensor parallel team", INTEGER, OF_STEP(team_bytes_sent), NOT_ZERO},
     {"network_sent", NULL, "communication", "bytes", "sent by rank 0 to other machines in the step", INTEGER, OF_STEP(network_sent), NETWORK},
     {"network_received", NULL, "communication", "bytes", "received by rank 0 from other machines in the step", INTEGER, OF_STEP(network_received), NETWORK},
     {"gather_ms", NULL, "communication", "ms", "waited by rank 0 for gathers in the step", NUMBER, OF_STEP(gather_ms), NETWORK},

@@ -100,7 +100,7 @@ fsdp_status fsdp__resume_check_batch(const fsdp_train_run *run)
     if (!run->resume.from)
         return FSDP_OK;
     if (wanted == -1)
-        return fsdp__train_check_batch(run->config, fsdp_context_world_size(run->context), run->resume.sequences,
+        return fsdp__train_check_batch(run->config, run->data_ranks, run->resume.sequences,
                                        "training.global_batch_size is not set, and the checkpoint's of");
     if (wanted != run->resume.sequences && fsdp_context_rank(run->context) == 0)
         fsdp_log(run->context, FSDP_LOG_WARNING,

@@ -24,6 +24,7 @@
 static fsdp_status hold_checkpoints(fsdp_train_run *run)
 {
     FSDP_TRY(fsdp_train_config_check(run->config, fsdp_context_world_size(run->context)));
+    fsdp__train_count_ranks(run);
     return fsdp__saves_hold(run);
 }
 
@@ -265,6 +266,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .units = run->unit_count,
         .checkpointed = fsdp__train_recomputed(c, run->model_config.n_layers),
         .replicas = fsdp__train_replicas(c, fsdp_context_world_size(run->context)),
+        .team = fsdp__train_team(c),
         .microbatches = run->microbatches,
         .tokens_per_step = run->sequences * c->training.seq_len,
         .data_tokens = fsdp__train_tokens(run),

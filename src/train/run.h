@@ -106,7 +106,7 @@ typedef struct fsdp__meter {
     int64_t tokens; /* of all ranks, without padding */
     int64_t began_ns;
     int64_t gather_ns, reduce_ns, data_ns; /* their values at the beginning */
-    fsdp_comm_stats comm;
+    fsdp_comm_stats comm, team;            /* of all groups; of the run's team */
 } fsdp__meter;
 
 enum {
@@ -136,6 +136,7 @@ struct fsdp_train_run {
     const fsdp_train_listener *listener;
     const fsdp__train_own *own; /* borrowed; NULL: the config decides everything */
     fsdp_model_config model_config;
+    int data_ranks, data_rank;  /* teams (fsdp__train_team), each of which has data of its own; and this rank's */
     int64_t microbatches;       /* per step */
     double *losses;             /* of this rank's microbatches in the last step, and behind them its fsdp__rank_times */
     int64_t sequences;          /* per step, on all ranks */
@@ -157,7 +158,8 @@ struct fsdp_train_run {
     fsdp__validation validation;
     fsdp_loader *loader; /* NULL in a dry run: tokens are zero */
     fsdp__load load;     /* of the step, on all ranks */
-    fsdp_mesh *mesh;     /* NULL: one dimension, with all ranks */
+    fsdp_mesh *mesh;     /* over which FSDP shards; NULL: one dimension, with all ranks */
+    fsdp_mesh *team;     /* ranks that compute each layer together; NULL: this one alone */
     fsdp_module *model;
     fsdp_lora_options *lora; /* of the adapter that is trained; NULL: all of the model is */
     fsdp_adapter *adapter;
@@ -247,6 +249,8 @@ void fsdp__best_release(fsdp_train_run *run);
 fsdp_status fsdp__train_check_model(const fsdp_train_run *run);
 /* Counts the microbatches, and allocates room for their losses. */
 fsdp_status fsdp__train_count_batches(fsdp_train_run *run);
+/* Counts data_ranks, once the config is known to fit the ranks. */
+void fsdp__train_count_ranks(fsdp_train_run *run);
 /* Sets the number of copies for hsdp on several machines, if none is given: one copy on each machine, since what is
  * gathered inside a machine crosses no network. */
 void fsdp__train_resolve_replicas(fsdp_train_run *run);
@@ -534,6 +538,8 @@ void fsdp__notice_units(fsdp_train_run *run, const fsdp_train_report *report);
 
 /* ---- meter.c ---- */
 
+/* Gets the counters of the ranks that compute each layer together; zeros if this rank computes alone. */
+void fsdp__team_stats(const fsdp_train_run *run, fsdp_comm_stats *out);
 fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run);
 /* Fills in the report's time, once the device has done the step's work. */
 void fsdp__meter_time(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_train_report *report);

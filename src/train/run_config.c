@@ -163,10 +163,25 @@ fsdp_status fsdp__train_config_check_model(const fsdp_train_config *config)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__train_check_batch(const fsdp_train_config *config, int world_size, int64_t global, const char *what)
+enum {
+    RANKS_TEXT = 60
+};
+/* Writes "4 ranks", or "2 teams of 4 ranks" where tensor parallel ranks have the same data. */
+static const char *ranks_text(const fsdp_train_config *config, int count, char text[RANKS_TEXT])
 {
-    int64_t local = config->training.local_batch_size, together = local * world_size, below = global / together;
-    char nearest[80];
+    int team = fsdp__train_team(config);
+
+    if (team > 1)
+        snprintf(text, RANKS_TEXT, "%d team%s of %d ranks", count, count == 1 ? "" : "s", team);
+    else
+        snprintf(text, RANKS_TEXT, "%d rank%s", count, count == 1 ? "" : "s");
+    return text;
+}
+
+fsdp_status fsdp__train_check_batch(const fsdp_train_config *config, int data_ranks, int64_t global, const char *what)
+{
+    int64_t local = config->training.local_batch_size, together = local * data_ranks, below = global / together;
+    char nearest[80], ranks[RANKS_TEXT];
 
     if (global == -1 || global % together == 0)
         return FSDP_OK;
@@ -175,11 +190,9 @@ fsdp_status fsdp__train_check_batch(const fsdp_train_config *config, int world_s
     else
         snprintf(nearest, sizeof nearest, "are: %lld and %lld", (long long)(below * together),
                  (long long)((below + 1) * together));
-    return FSDP_FAIL(FSDP_INVALID,
-                     "%s %lld is not a multiple of %lld (training.local_batch_size %lld x %d rank%s): the nearest that "
-                     "%s",
-                     what, (long long)global, (long long)together, (long long)local, world_size,
-                     world_size == 1 ? "" : "s", nearest);
+    return FSDP_FAIL(
+        FSDP_INVALID, "%s %lld is not a multiple of %lld (training.local_batch_size %lld x %s): the nearest that %s",
+        what, (long long)global, (long long)together, (long long)local, ranks_text(config, data_ranks, ranks), nearest);
 }
 
 static fsdp_status check_reshard(const fsdp_train_config *config, int64_t ranks)
@@ -193,37 +206,66 @@ static fsdp_status check_reshard(const fsdp_train_config *config, int64_t ranks)
                      (long long)ranks);
 }
 
-/* Checks that the copies of the parameters times the ranks of each are all ranks. */
-static fsdp_status check_degrees(const fsdp_train_config *config, int world_size)
+/* Checks that the copies of the parameters times the ranks of each are all ranks that have data of their own. */
+static fsdp_status check_degrees(const fsdp_train_config *config, int data_ranks)
 {
     int64_t replicas = config->parallelism.data_parallel_replicate_degree;
     int64_t degree = config->parallelism.data_parallel_shard_degree;
-    const char *verb = world_size == 1 ? "is" : "are", *plural = world_size == 1 ? "" : "s";
-    char copies[40] = "";
+    const char *verb = data_ranks == 1 ? "is" : "are";
+    char copies[40] = "", ranks[RANKS_TEXT];
 
-    if (world_size % replicas != 0)
-        return FSDP_FAIL(
-            FSDP_INVALID,
-            "parallelism.data_parallel_replicate_degree is %lld, but there %s %d rank%s: expected a number "
-            "that divides them",
-            (long long)replicas, verb, world_size, plural);
-    if (degree == -1 || degree == world_size / replicas)
+    if (data_ranks % replicas != 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "parallelism.data_parallel_replicate_degree is %lld, but there %s %s: expected a number that "
+                         "divides them",
+                         (long long)replicas, verb, ranks_text(config, data_ranks, ranks));
+    if (degree == -1 || degree == data_ranks / replicas)
         return FSDP_OK;
     if (replicas > 1)
         snprintf(copies, sizeof copies, " for %lld copies", (long long)replicas);
-    return FSDP_FAIL(FSDP_INVALID,
-                     "parallelism.data_parallel_shard_degree is %lld, but there %s %d rank%s%s: expected -1 or %lld",
-                     (long long)degree, verb, world_size, plural, copies, (long long)(world_size / replicas));
+    return FSDP_FAIL(
+        FSDP_INVALID, "parallelism.data_parallel_shard_degree is %lld, but there %s %s%s: expected -1 or %lld",
+        (long long)degree, verb, ranks_text(config, data_ranks, ranks), copies, (long long)(data_ranks / replicas));
+}
+
+/* Checks that the ranks make up whole teams, and what else tensor parallel excludes. */
+static fsdp_status check_team(const fsdp_train_config *config, int world_size)
+{
+    int team = fsdp__train_team(config);
+    const char *key = config->parallelism.strategy == FSDP_TRAIN_FSDP1 ? "parallelism.strategy fsdp1"
+                      : config->parallelism.strategy == FSDP_TRAIN_DDP ? "parallelism.strategy ddp"
+                      : fsdp__train_zero_stage(config) > 0             ? "parallelism.strategy zero1, zero2 or zero3"
+                      : fsdp__train_adapts(config)                     ? "adapter"
+                      : config->parallelism.schedule                   ? "parallelism.schedule"
+                      : config->parallelism.reshard_after_forward > 0  ? "a number of ranks in "
+                                                                         "parallelism.fsdp_reshard_after_forward"
+                      : config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE ? "parallelism.gather_dtype"
+                                                                                   : NULL;
+
+    if (team == 1)
+        return FSDP_OK;
+    if (world_size % team != 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "parallelism.tensor_parallel_degree is %d, but there %s %d rank%s: expected a number that "
+                         "divides them",
+                         team, world_size == 1 ? "is" : "are", world_size, world_size == 1 ? "" : "s");
+    return key ? FSDP_FAIL(FSDP_UNSUPPORTED,
+                           "parallelism.tensor_parallel_degree %d does not go with %s: leave one of them out", team,
+                           key)
+               : FSDP_OK;
 }
 
 fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int world_size)
 {
-    FSDP_TRY(
-        fsdp__train_check_batch(config, world_size, config->training.global_batch_size, "training.global_batch_size"));
+    int ranks;
+
+    FSDP_TRY(check_team(config, world_size));
+    ranks = fsdp__train_data_ranks(config, world_size);
+    FSDP_TRY(fsdp__train_check_batch(config, ranks, config->training.global_batch_size, "training.global_batch_size"));
     if (!fsdp__train_holds_all(config))
-        FSDP_TRY(check_degrees(config, world_size));
+        FSDP_TRY(check_degrees(config, ranks));
     FSDP_TRY(fsdp__train_check_strategy(config, world_size));
-    FSDP_TRY(check_reshard(config, world_size / config->parallelism.data_parallel_replicate_degree));
+    FSDP_TRY(check_reshard(config, ranks / config->parallelism.data_parallel_replicate_degree));
     FSDP_TRY(fsdp__train_check_units(config));
     FSDP_TRY(fsdp__train_check_adapter(config));
     FSDP_TRY(fsdp__train_check_dpo(config));

@@ -20,6 +20,10 @@ fsdp_status fsdp__train_config_hash(const fsdp_train_config *config, uint64_t *o
 fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int world_size);
 /* Returns whether every rank holds everything: nothing is sharded. */
 bool fsdp__train_holds_all(const fsdp_train_config *config);
+/* Returns how many ranks compute a microbatch together; and how many of such teams there are, whose data differ. Teams
+ * are consecutive ranks. */
+int fsdp__train_team(const fsdp_train_config *config);
+int fsdp__train_data_ranks(const fsdp_train_config *config, int world_size);
 /* Returns the number of copies of the parameters. */
 int fsdp__train_replicas(const fsdp_train_config *config, int world_size);
 fsdp_sharding_strategy fsdp__train_fsdp1_strategy(const fsdp_train_config *config);
@@ -43,7 +47,7 @@ bool fsdp__train_validates(const fsdp_train_config *config);
 bool fsdp__train_exports_best(const fsdp_train_config *config);
 /* Checks whether a step of `global` sequences can be divided among the ranks; -1: whatever the ranks take. `what` names
  * them in the message. */
-fsdp_status fsdp__train_check_batch(const fsdp_train_config *config, int world_size, int64_t global, const char *what);
+fsdp_status fsdp__train_check_batch(const fsdp_train_config *config, int data_ranks, int64_t global, const char *what);
 /* Returns how many float32 numbers of optimizer state each parameter has, at least. */
 double fsdp__train_moments(const fsdp_train_config *config);
 /* Returns whether a step takes all parameters together: ranks communicate in it, and the host looks at sums. */

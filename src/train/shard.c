@@ -1,21 +1,52 @@
 /* shard.c - shards the model by the public function that parallelism.strategy selects, as the other keys say. */
 #include <math.h>
 
+#include "dist/dist.h"
 #include "fsdp/fsdp1.h"
+#include "fsdp/parallelize.h"
 #include "fsdp/replicate.h"
 #include "shard/doors/fsdp1_unit.h"
 #include "train/run.h"
 #include "train/run_config.h"
 
-/* Makes the mesh; the ranks of one copy of the parameters are consecutive. */
+/* Makes the mesh over which FSDP shards, and that of a team. Ranks of a team are consecutive, and so are the teams of
+ * one copy of the parameters. */
 static fsdp_status make_mesh(fsdp_train_run *run)
 {
-    int64_t replicas = run->config->parallelism.data_parallel_replicate_degree;
-    const int64_t shape[] = {replicas, fsdp_context_world_size(run->context) / replicas};
+    static const char *const names[] = {"dp_replicate", "dp_shard", "tp"};
+    int64_t replicas = run->config->parallelism.data_parallel_replicate_degree, team = fsdp__train_team(run->config);
+    const int64_t shape[] = {replicas, run->data_ranks / replicas, team};
+    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *whole = NULL;
+    int first = replicas == 1; /* of the dimensions */
 
-    if (replicas == 1 || fsdp__train_holds_all(run->config))
+    if (team == 1 && (replicas == 1 || fsdp__train_holds_all(run->config)))
         return FSDP_OK;
-    return fsdp_mesh_create(run->context, 2, shape, (const char *const[]){"dp_replicate", "dp_shard"}, &run->mesh);
+    if (team == 1)
+        return fsdp_mesh_create(run->context, 2, shape, names, &run->mesh);
+    FSDP_TRY(fsdp_mesh_create(run->context, 3 - first, shape + first, names + first, &whole));
+    FSDP_TRY(fsdp_mesh_slice(whole, 2 - first, names + first, &run->mesh));
+    return fsdp_mesh_slice(whole, 1, &names[2], &run->team);
+}
+
+/* Cuts the model's layers over the ranks of a team. [collective] */
+static fsdp_status parallelize(const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    int local = fsdp_context_local_world_size(run->context);
+    fsdp_model_parallel_options options = {.sequence_parallel = c->parallelism.sequence_parallel,
+                                           .loss_parallel = c->parallelism.loss_parallel};
+    fsdp_status status;
+
+    if (!run->team)
+        return FSDP_OK;
+    if (local % fsdp__train_team(c) != 0 && fsdp_context_machines(run->context) > 1 &&
+        fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_WARNING,
+                 "parallelism.tensor_parallel_degree %d does not divide the %d ranks of a machine: results of layers "
+                 "travel between machines",
+                 fsdp__train_team(c), local);
+    status = fsdp_model_parallelize(run->model, run->team, &options);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "parallelism.tensor_parallel_degree");
 }
 
 static fsdp_shard_options shard_options(const fsdp_train_run *run)
@@ -98,6 +129,7 @@ fsdp_status fsdp__train_shard_model(fsdp_train_run *run)
     fsdp_replicate_options options = ddp_options(run->config);
 
     FSDP_TRY(make_mesh(run));
+    FSDP_TRY(parallelize(run));
     FSDP_TRY(ddp ? fsdp_replicate(run->model, &options) : shard_units(run));
     run->unit_count = ddp ? 1 : run->comm_schedule ? run->comm_schedule->unit_count + 1 : run->units.count;
     if (run->config->metrics.histogram_freq > 0 && run->loader)

@@ -32,7 +32,7 @@ static fsdp_tensor *tensor_of(const fsdp_train_run *run, const int32_t *data)
  * and reductions take, is that over all answers of the step. */
 static fsdp_tensor *weigh(const fsdp_train_run *run, const fsdp_batch *batch, fsdp_tensor *mean)
 {
-    double microbatches = (double)run->microbatches * fsdp_context_world_size(run->context);
+    double microbatches = (double)run->microbatches * run->data_ranks;
 
     return fsdp_scale(mean, (double)batch->answers * microbatches / (double)run->load.answers);
 }
@@ -88,7 +88,7 @@ static fsdp_status next_batch(fsdp_train_run *run, fsdp_batch *batch)
 static fsdp_status place_draws(const fsdp_train_run *run, int64_t number, uint64_t draws)
 {
     int64_t count = run->config->training.local_batch_size;
-    int64_t before = number * fsdp_context_world_size(run->context) + fsdp_context_rank(run->context);
+    int64_t before = number * run->data_ranks + run->data_rank;
 
     FSDP_TRY(fsdp_module_set_draws(run->model, draws));
     return fsdp__set_rows_of_batch(run->context, (fsdp__rows_of_batch){before * count, count});

@@ -80,6 +80,16 @@ int fsdp__train_replicas(const fsdp_train_config *config, int world_size)
     return fsdp__train_holds_all(config) ? world_size : (int)config->parallelism.data_parallel_replicate_degree;
 }
 
+int fsdp__train_team(const fsdp_train_config *config)
+{
+    return (int)config->parallelism.tensor_parallel_degree;
+}
+
+int fsdp__train_data_ranks(const fsdp_train_config *config, int world_size)
+{
+    return world_size / fsdp__train_team(config);
+}
+
 /* Refuses keys of strategies other than the one in use. */
 static fsdp_status refuse_key(bool set, const char *strategy, const char *key, const char *why)
 {

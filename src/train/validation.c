@@ -268,7 +268,8 @@ static fsdp_evaluate_options options_of(fsdp_train_run *run)
                                    .first = run->validation.first,
                                    .vocab_size = run->model_config.vocab_size,
                                    .progress = progress,
-                                   .arg = run};
+                                   .arg = run,
+                                   .ranks_per_batch = fsdp_context_world_size(run->context) / run->data_ranks};
 }
 
 fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out)
