@@ -60,9 +60,16 @@ typedef struct fsdp_explain_options {
 
 /* Describes one rank's part of one parameter. */
 typedef struct fsdp_explained_part {
-    int64_t first, count; /* range in dimension `dim`, or in the parameter as one run */
+    int64_t first, count; /* range in dimension `dim`, or in the parameter as one run; of several boxes, the first's
+                           * beginning and the sum */
     int64_t numel;
+    int64_t across_first, across_count; /* range in dimension `across`, if there is one; of the first box */
 } fsdp_explained_part;
+
+/* A box of a part. */
+typedef struct fsdp_explained_box {
+    int64_t first, count, across_first, across_count;
+} fsdp_explained_box;
 
 typedef struct fsdp_explained_parameter {
     const char *name; /* dotted, from the root; tied ones under their first name */
@@ -72,7 +79,12 @@ typedef struct fsdp_explained_parameter {
     int ndim;
     int64_t shape[FSDP_MAX_DIMS], numel;
     int dim;                          /* the sharded dimension; -1: a run of elements (FSDP1) */
+    int across;                       /* another that tensor parallel has cut; -1: none */
     const fsdp_explained_part *parts; /* for ranks first_part, first_part + 1, ...: explanation.part_count of them */
+    /* Where a part is several boxes, as of fused projections that tensor parallel has cut by heads: box_count of them
+     * for each rank, perhaps empty, those of a rank one after the other. Otherwise NULL and 1. */
+    const fsdp_explained_box *boxes;
+    int box_count;
 } fsdp_explained_parameter;
 
 /* Describes the time from a gather until the gathered parameters are freed. */
@@ -89,7 +101,7 @@ typedef struct fsdp_explained_unit {
     int64_t parameter_count, numel;
     int64_t padded_numel; /* with rows, or the flat vector, rounded up to a multiple of the ranks */
     int64_t shard_numel;  /* of this rank, without padding */
-    int64_t gathers, gathered_bytes, reductions, reduced_bytes;
+    int64_t gathers, gathered_bytes, reductions, reduced_bytes; /* without what is sent within a team */
     double flops; /* of its own products, forward and backward, without nested units */
     int64_t life_count;
     const fsdp_explained_life *lives;
@@ -121,7 +133,8 @@ typedef struct fsdp_explained_step {
     size_t live_bytes[FSDP_MEMORY_KINDS]; /* between two steps */
     size_t peak_bytes[FSDP_MEMORY_KINDS]; /* within the step; they need not occur at the same time */
     size_t peak_total_bytes;              /* of all kinds together except WORKSPACE */
-    int64_t calls[FSDP_COLLECTIVES], bytes_sent[FSDP_COLLECTIVES]; /* as in fsdp_comm_stats */
+    int64_t calls[FSDP_COLLECTIVES], bytes_sent[FSDP_COLLECTIVES];           /* as in fsdp_comm_stats */
+    int64_t team_calls[FSDP_COLLECTIVES], team_bytes_sent[FSDP_COLLECTIVES]; /* of these, within a team */
     fsdp_explained_network network;
     double flops;
 } fsdp_explained_step;
@@ -142,6 +155,7 @@ typedef struct fsdp_explanation {
     bool one_level;
     fsdp_explained_network machine;       /* one step of all ranks on `rank`'s machine; only with several machines */
     int replicas;                         /* copies of the parameters */
+    int team;                             /* consecutive ranks that compute each layer together (tensor parallel) */
     int64_t microbatches;                 /* of a step; 0: no step was run (fsdp_explain_module) */
     int64_t local_batch, seq_len;         /* of a microbatch; 0: the model is not the config's */
     fsdp_dtype param_dtype, reduce_dtype; /* for computation and gathers; for reductions */

@@ -40,6 +40,11 @@ typedef struct fsdp_shard_map_entry {
      * elements of the parameter as one run. */
     int dim;
     int64_t first, count;
+    /* The same as boxes of the parameter: several where fused projections are cut by heads, none where the part is
+     * empty or a run of a flat group. Tensor parallel may cut another dimension too: `across`; -1: there is none. */
+    int piece_count, across;
+    int piece_most; /* of any rank, at most */
+    fsdp_piece pieces[FSDP_MAX_SEGMENTS];
     /* In a flat group: the position of this part in this rank's part of the flat vector, which has flat_numel elements
      * with padding. -1: not flat, or this rank has no part. */
     int64_t in_flat, flat_numel;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "explain/explain.h"
 #include "nn/module.h"
 #include "shard/state/module_state.h"
@@ -80,7 +81,11 @@ static fsdp_status add_parameter(fsdp_explanation *e, const fsdp_shard_map_entry
                                     .ndim = from->ndim,
                                     .numel = from->numel,
                                     .dim = from->dim,
+                                    .across = from->across,
+                                    .box_count = FSDP__MAX(from->piece_most, 1),
                                     .parts = fsdp__calloc((size_t)e->part_count, sizeof *p->parts)};
+    if (p->box_count > 1)
+        FSDP__TRY_NEW(p->boxes = fsdp__calloc((size_t)(e->part_count * p->box_count), sizeof *p->boxes));
     memcpy(p->shape, from->shape, sizeof p->shape);
     e->numel += p->numel;
     e->trained_numel += p->trained ? p->numel : 0;
@@ -105,6 +110,27 @@ fsdp_status fsdp__explain_parameters(fsdp_explanation *e, fsdp_module *module)
     return FSDP_OK;
 }
 
+static fsdp_explained_box box_of(const fsdp_explained_parameter *p, const fsdp_piece *piece)
+{
+    bool cut = p->across >= 0;
+
+    return (fsdp_explained_box){piece->offset[p->dim], piece->size[p->dim], cut ? piece->offset[p->across] : 0,
+                                cut ? piece->size[p->across] : 0};
+}
+
+static void set_part(const fsdp_explained_parameter *p, int index, const fsdp_shard_map_entry *from)
+{
+    fsdp_explained_part *part = &((fsdp_explained_part *)(uintptr_t)p->parts)[index];
+    fsdp_explained_box *boxes = (fsdp_explained_box *)(uintptr_t)p->boxes;
+    fsdp_explained_box first = {0};
+
+    if (from->piece_count > 0)
+        first = box_of(p, &from->pieces[0]);
+    *part = (fsdp_explained_part){from->first, from->count, from->local_numel, first.across_first, first.across_count};
+    for (int i = 0; boxes && i < FSDP__MIN(from->piece_count, p->box_count); i++)
+        boxes[index * p->box_count + i] = box_of(p, &from->pieces[i]);
+}
+
 fsdp_status fsdp__explain_parts(fsdp_explanation *e, fsdp_module *module, int rank)
 {
     int index = rank - e->first_part;
@@ -116,8 +142,7 @@ fsdp_status fsdp__explain_parts(fsdp_explanation *e, fsdp_module *module, int ra
     FSDP_TRY(fsdp_module_shard_map(module, &map));
     same = map.count == e->parameter_count;
     for (int64_t i = 0; same && i < map.count; i++)
-        ((fsdp_explained_part *)(uintptr_t)e->parameters[i].parts)[index] =
-            (fsdp_explained_part){map.items[i].first, map.items[i].count, map.items[i].local_numel};
+        set_part(&e->parameters[i], index, &map.items[i]);
     fsdp_shard_map_release(&map);
     return same ? FSDP_OK
                 : FSDP_FAIL(FSDP_INVALID,

@@ -20,7 +20,8 @@ typedef struct recorder {
     int64_t *open, open_count; /* units whose forward or backward is going on, the innermost last */
     int64_t microbatch;
     fsdp_explained_phase phase;
-    fsdp_comm_stats comm; /* at the previous event */
+    const fsdp_train_run *run;
+    fsdp_comm_stats comm; /* at the previous event, without the team's */
     int64_t flops, charged;
     fsdp_status status;
 } recorder;
@@ -80,13 +81,26 @@ static void drop_lives(const recorder *r)
 
 /* ---- what has happened since the previous event ---- */
 
+/* Gets the counters of what is sent for units: not for activations that ranks of a team exchange. */
+static void count_units(const recorder *r, fsdp_comm_stats *out)
+{
+    fsdp_comm_stats team;
+
+    fsdp_context_comm_stats(r->context, out);
+    fsdp__team_stats(r->run, &team);
+    for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
+        out->calls[kind] -= team.calls[kind];
+        out->bytes_sent[kind] -= team.bytes_sent[kind];
+    }
+}
+
 /* Charges what has happened to its unit. A gather is issued after its event, a reduction before it. */
 static void charge(recorder *r, int64_t unit, fsdp_shard_event event)
 {
     bool reduces = event == FSDP_EVENT_REDUCE || r->phase == FSDP_PHASE_BACKWARD;
     fsdp_comm_stats now;
 
-    fsdp_context_comm_stats(r->context, &now);
+    count_units(r, &now);
     if (r->open_count > 0)
         unit_of(r, r->open[r->open_count - 1])->flops += (double)(r->flops - r->charged);
     r->charged = r->flops;
@@ -242,19 +256,23 @@ static fsdp_status step(fsdp_train_run *run, double *flops)
 static fsdp_status measure(fsdp_train_run *run, fsdp_explained_step *out)
 {
     fsdp_memory_stats memory;
-    fsdp_comm_stats before, after;
+    fsdp_comm_stats before, after, team_before, team_after;
 
     fsdp_device_memory(run->device, &memory);
     fsdp_context_comm_stats(run->context, &before);
+    fsdp__team_stats(run, &team_before);
     memcpy(out->live_bytes, memory.live_bytes, sizeof out->live_bytes);
     FSDP_TRY(step(run, &out->flops));
     fsdp_device_memory(run->device, &memory);
     fsdp_context_comm_stats(run->context, &after);
+    fsdp__team_stats(run, &team_after);
     memcpy(out->peak_bytes, memory.peak_bytes, sizeof out->peak_bytes);
     out->peak_total_bytes = memory.peak_without_workspace_bytes;
     for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
         out->calls[kind] = after.calls[kind] - before.calls[kind];
         out->bytes_sent[kind] = after.bytes_sent[kind] - before.bytes_sent[kind];
+        out->team_calls[kind] = team_after.calls[kind] - team_before.calls[kind];
+        out->team_bytes_sent[kind] = team_after.bytes_sent[kind] - team_before.bytes_sent[kind];
         out->network.sent[kind] = after.network_sent[kind] - before.network_sent[kind];
         out->network.received[kind] = after.network_received[kind] - before.network_received[kind];
         out->network.messages[kind] = after.network_messages[kind] - before.network_messages[kind];
@@ -288,13 +306,13 @@ static fsdp_status open_recorder(recorder *r, fsdp_train_run *run)
     FSDP__TRY_NEW(r->states && r->life_capacity && r->open);
     FSDP_TRY(fsdp__module_walk(run->model, add_module, r));
     r->open_count = 0;
-    fsdp_context_comm_stats(r->context, &r->comm);
+    count_units(r, &r->comm);
     return FSDP_OK;
 }
 
 fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e)
 {
-    recorder r = {.e = e, .context = run->context, .device = run->device, .microbatch = -1};
+    recorder r = {.e = e, .run = run, .context = run->context, .device = run->device, .microbatch = -1};
     fsdp__subscriber *subscriber = NULL;
     fsdp_status status;
 

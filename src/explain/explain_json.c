@@ -12,6 +12,14 @@ json_t *fsdp__json_network(const fsdp_explained_network *network)
     return object;
 }
 
+static bool is_sent(const int64_t *calls)
+{
+    for (int kind = 0; kind < FSDP_COLLECTIVES; kind++)
+        if (calls[kind] > 0)
+            return true;
+    return false;
+}
+
 static json_t *step_of(const fsdp_explained_step *step)
 {
     json_t *object = json_object();
@@ -21,6 +29,10 @@ static json_t *step_of(const fsdp_explained_step *step)
     fsdp__json_put(&object, "peak_total_bytes", json_integer((json_int_t)step->peak_total_bytes));
     fsdp__json_put(&object, "calls", fsdp__json_by_collective(step->calls, FSDP_COLLECTIVES));
     fsdp__json_put(&object, "bytes_sent", fsdp__json_by_collective(step->bytes_sent, FSDP_COLLECTIVES));
+    if (is_sent(step->team_calls)) {
+        fsdp__json_put(&object, "team_calls", fsdp__json_by_collective(step->team_calls, FSDP_COLLECTIVES));
+        fsdp__json_put(&object, "team_bytes_sent", fsdp__json_by_collective(step->team_bytes_sent, FSDP_COLLECTIVES));
+    }
     fsdp__json_put(&object, "network", fsdp__json_network(&step->network));
     fsdp__json_put(&object, "flops", json_real(step->flops));
     return object;
@@ -63,6 +75,20 @@ static json_t *unit_of(const fsdp_explained_unit *u)
     return object;
 }
 
+/* Lists [first, count, first across, count across] of each box of a part. */
+static json_t *boxes_of(const fsdp_explained_parameter *p, int part)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < p->box_count; i++) {
+        fsdp_explained_box b = fsdp__part_box(p, part, i);
+
+        json_array_append_new(list, json_pack("[I, I, I, I]", (json_int_t)b.first, (json_int_t)b.count,
+                                              (json_int_t)b.across_first, (json_int_t)b.across_count));
+    }
+    return list;
+}
+
 static json_t *parts_of(const fsdp_explanation *e, const fsdp_explained_parameter *p)
 {
     json_t *array = json_array();
@@ -74,6 +100,12 @@ static json_t *parts_of(const fsdp_explanation *e, const fsdp_explained_paramete
         fsdp__json_put(&object, "first", json_integer(p->parts[i].first));
         fsdp__json_put(&object, "count", json_integer(p->parts[i].count));
         fsdp__json_put(&object, "elements", json_integer(p->parts[i].numel));
+        if (p->across >= 0) {
+            fsdp__json_put(&object, "across_first", json_integer(p->parts[i].across_first));
+            fsdp__json_put(&object, "across_count", json_integer(p->parts[i].across_count));
+        }
+        if (p->boxes)
+            fsdp__json_put(&object, "boxes", boxes_of(p, i));
         fsdp__json_append(&array, object);
     }
     return array;
@@ -91,6 +123,8 @@ static json_t *parameter_of(const fsdp_explanation *e, const fsdp_explained_para
     fsdp__json_put(&object, "trained", json_boolean(p->trained));
     fsdp__json_put(&object, "shape", shape);
     fsdp__json_put(&object, "dim", p->dim < 0 ? json_null() : json_integer(p->dim));
+    if (p->across >= 0)
+        fsdp__json_put(&object, "across", json_integer(p->across));
     fsdp__json_put(&object, "parts", parts_of(e, p));
     return object;
 }
@@ -152,6 +186,7 @@ json_t *fsdp__explanation_object(const fsdp_explanation *e)
     fsdp__json_put(&object, "machines", json_integer(e->machines));
     fsdp__json_put(&object, "one_level", json_boolean(e->one_level));
     fsdp__json_put(&object, "replicas", json_integer(e->replicas));
+    fsdp__json_put(&object, "team", json_integer(e->team));
     fsdp__json_put(&object, "microbatches", json_integer(e->microbatches));
     fsdp__json_put(&object, "local_batch", json_integer(e->local_batch));
     fsdp__json_put(&object, "seq_len", json_integer(e->seq_len));

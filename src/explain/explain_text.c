@@ -25,6 +25,8 @@ static void put_head(const fsdp_explanation *e, FILE *out)
         fprintf(out, " on %d machines", e->machines);
     if (e->replicas > 1 && e->replicas < e->world_size)
         fprintf(out, " in %d copies", e->replicas);
+    if (e->team > 1)
+        fprintf(out, ", %d for each layer", e->team);
     if (!e->strategy) {
         fprintf(out, "; this is rank %d\n", e->rank);
         return;
@@ -37,7 +39,7 @@ static void put_head(const fsdp_explanation *e, FILE *out)
     if (e->local_batch)
         fprintf(out, " of %lld sequence%s of %lld tokens", (long long)e->local_batch, plural(e->local_batch),
                 (long long)e->seq_len);
-    fprintf(out, " on each rank, as rank %d takes it\n", e->rank);
+    fprintf(out, " on each %s, as rank %d takes it\n", e->team > 1 ? "team of ranks" : "rank", e->rank);
     fputs("Counted by the engine itself, in a step without bytes: no rank was started, no weights were read.\n", out);
 }
 
@@ -144,6 +146,19 @@ static void put_units(const fsdp_explanation *e, FILE *out)
     put_rows(e, put_unit, out);
 }
 
+/* Says what the ranks of a team send each other: mostly activations. */
+static void put_team(const fsdp_explanation *e, FILE *out)
+{
+    const fsdp_explained_step *s = &e->step;
+    int64_t reduced = s->team_bytes_sent[FSDP_REDUCE_SCATTER] + s->team_bytes_sent[FSDP_ALL_REDUCE];
+
+    fprintf(out, "  Beside that, within its team: %lld gathers, %s;", (long long)s->team_calls[FSDP_ALL_GATHER],
+            bytes_text(s->team_bytes_sent[FSDP_ALL_GATHER], FSDP__ROOM(40)));
+    fprintf(out, " %lld reductions, %s\n",
+            (long long)(s->team_calls[FSDP_REDUCE_SCATTER] + s->team_calls[FSDP_ALL_REDUCE]),
+            bytes_text(reduced, FSDP__ROOM(40)));
+}
+
 static void put_unit_costs(const fsdp_explanation *e, FILE *out)
 {
     fprintf(out, "\nWhat each costs in a step; bytes are what this rank sends%s%s\n\n",
@@ -153,6 +168,8 @@ static void put_unit_costs(const fsdp_explanation *e, FILE *out)
             "FLOPs", "FLOPs/byte", "whole");
     put_rows(e, put_costs, out);
     fputs("\n  FLOPs/byte: of its products, to a byte gathered; whole: while so much of the step is computed\n", out);
+    if (e->team > 1)
+        put_team(e, out);
 }
 
 /* ---- memory ---- */

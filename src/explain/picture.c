@@ -51,20 +51,48 @@ static void put_sizes(const fsdp_explanation *e, const fsdp_explained_parameter 
                 count_text(p->parts[less].numel > 0 ? p->parts[less].count : 0, FSDP__ROOM(24)));
 }
 
+/* Prints who has each row, at one index of the other dimension that is cut. */
+static void put_holders(const fsdp_explanation *e, const fsdp_explained_parameter *p, int64_t across, FILE *out)
+{
+    char bar[PART_COLUMNS + 1] = "";
+    bool whole = fsdp__is_whole(e, p) && e->world_size > 1;
+
+    for (int i = 0; i < PART_COLUMNS; i++)
+        bar[i] = whole ? '=' : digit_of(fsdp__holder(e, p, (i + 0.5) / PART_COLUMNS, across));
+    fprintf(out, "%s ", bar);
+}
+
+/* Prints a line for the other columns of a parameter of which rows and columns are cut. */
+static void put_more_columns(const fsdp_explanation *e, const fsdp_explained_parameter *p, FILE *out)
+{
+    int64_t all = p->across < 0 ? 0 : p->shape[p->across];
+
+    for (int64_t at = fsdp__next_across(e, p, 0), next; at < all; at = next) {
+        char what[48];
+
+        next = fsdp__next_across(e, p, at);
+        snprintf(what, sizeof what, "%s from %lld on", p->across == 0 ? "rows" : "columns", (long long)at);
+        fprintf(out, "  %*s ", NAME_COLUMNS, what);
+        put_holders(e, p, at, out);
+        fprintf(out, "%lld of them\n", (long long)(next - at));
+    }
+}
+
 static void put_parameter(const fsdp_explanation *e, int64_t index, int64_t alike, FILE *out)
 {
     const fsdp_explained_parameter *p = &e->parameters[index];
-    char bar[PART_COLUMNS + 1] = "", name[NAME_COLUMNS + 1];
-    bool whole = fsdp__is_whole(e, p) && e->world_size > 1;
+    char name[NAME_COLUMNS + 1];
 
     fsdp__name_end(p->name, NAME_COLUMNS, name);
-    for (int i = 0; i < PART_COLUMNS; i++)
-        bar[i] = whole ? '=' : digit_of(fsdp__holder(e, p, (i + 0.5) / PART_COLUMNS));
-    fprintf(out, "  %-*s %s ", NAME_COLUMNS, name, bar);
+    fprintf(out, "  %-*s ", NAME_COLUMNS, name);
+    put_holders(e, p, 0, out);
     put_sizes(e, p, out);
+    if (p->across >= 0)
+        fprintf(out, " of %lld %s", (long long)fsdp__next_across(e, p, 0), p->across == 0 ? "rows" : "columns");
     if (alike > 1)
         fprintf(out, ", x %lld", (long long)alike);
     fputc('\n', out);
+    put_more_columns(e, p, out);
 }
 
 static void put_legend(const fsdp_explanation *e, FILE *out)
@@ -78,6 +106,8 @@ static void put_legend(const fsdp_explanation *e, FILE *out)
         fprintf(out, "\n(a to z: 10 to 35)");
     if (e->replicas > 1 && e->replicas < e->world_size)
         fprintf(out, "\n(the first of the %d ranks that hold the same)", e->replicas);
+    if (e->team > 1)
+        fprintf(out, "\n(the first one where the %d ranks of a team hold the same)", e->team);
     if (e->part_count < e->world_size)
         fprintf(out, "\n(this is rank %d; what others have is a dot)", e->rank);
     fputs("\n\n", out);

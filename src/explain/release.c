@@ -22,6 +22,7 @@ static void free_parameters(fsdp_explanation *e)
     for (int64_t i = 0; i < e->parameter_count; i++) {
         free_text(e->parameters[i].name);
         fsdp__free((fsdp_explained_part *)(uintptr_t)e->parameters[i].parts);
+        fsdp__free((fsdp_explained_box *)(uintptr_t)e->parameters[i].boxes);
     }
     fsdp__free((fsdp_explained_parameter *)(uintptr_t)e->parameters);
 }

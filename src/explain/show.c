@@ -4,6 +4,8 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "base/compiler.h"
+
 static bool same_figures(const fsdp_explained_unit *a, const fsdp_explained_unit *b)
 {
     return strcmp(a->type, b->type) == 0 && a->parameter_count == b->parameter_count && a->numel == b->numel &&
@@ -64,8 +66,8 @@ static bool same_names(const char *a, const char *b)
 static bool same_parameters(const fsdp_explanation *e, const fsdp_explained_parameter *a,
                             const fsdp_explained_parameter *b)
 {
-    return a->unit == b->unit && a->dim == b->dim && a->ndim == b->ndim &&
-           memcmp(a->shape, b->shape, sizeof a->shape) == 0 &&
+    return a->unit == b->unit && a->dim == b->dim && a->across == b->across && a->box_count == b->box_count &&
+           a->ndim == b->ndim && memcmp(a->shape, b->shape, sizeof a->shape) == 0 &&
            memcmp(a->parts, b->parts, (size_t)e->part_count * sizeof *a->parts) == 0 && same_names(a->name, b->name);
 }
 
@@ -83,15 +85,46 @@ int64_t fsdp__alike_parameters(const fsdp_explanation *e, int64_t index)
     return count;
 }
 
-int fsdp__holder(const fsdp_explanation *e, const fsdp_explained_parameter *p, double place)
+fsdp_explained_box fsdp__part_box(const fsdp_explained_parameter *p, int part, int box)
+{
+    const fsdp_explained_part *own = &p->parts[part];
+
+    return p->boxes ? p->boxes[part * p->box_count + box]
+                    : (fsdp_explained_box){own->first, own->count, own->across_first, own->across_count};
+}
+
+/* Returns whether a part has these indices of the dimensions that are cut. */
+static bool has(const fsdp_explained_parameter *p, int part, int64_t at, int64_t across)
+{
+    for (int i = 0; i < p->box_count && p->parts[part].numel > 0; i++) {
+        fsdp_explained_box box = fsdp__part_box(p, part, i);
+
+        if (box.first <= at && at < box.first + box.count &&
+            (p->across < 0 || (box.across_first <= across && across < box.across_first + box.across_count)))
+            return true;
+    }
+    return false;
+}
+
+int fsdp__holder(const fsdp_explanation *e, const fsdp_explained_parameter *p, double place, int64_t across)
 {
     int64_t all = p->dim < 0 ? p->numel : p->ndim ? p->shape[p->dim] : 1;
-    int64_t at = (int64_t)(place * (double)all);
 
     for (int i = 0; i < e->part_count; i++)
-        if (p->parts[i].numel > 0 && p->parts[i].first <= at && at < p->parts[i].first + p->parts[i].count)
+        if (has(p, i, (int64_t)(place * (double)all), across))
             return e->first_part + i;
     return -1;
+}
+
+int64_t fsdp__next_across(const fsdp_explanation *e, const fsdp_explained_parameter *p, int64_t from)
+{
+    int64_t next = p->across < 0 ? 1 : p->shape[p->across];
+
+    for (int i = 0; i < e->part_count && p->across >= 0; i++)
+        for (int k = 0; k < p->box_count && p->parts[i].numel > 0; k++)
+            if (fsdp__part_box(p, i, k).across_first > from)
+                next = FSDP__MIN(next, fsdp__part_box(p, i, k).across_first);
+    return next;
 }
 
 bool fsdp__is_whole(const fsdp_explanation *e, const fsdp_explained_parameter *p)

@@ -37,11 +37,19 @@ static void put_name(const char *name, int y, FILE *out)
 
 /* ---- who holds which rows ---- */
 
-static void put_bar(const fsdp_explanation *e, const fsdp_explained_parameter *p, int y, FILE *out)
+/* Draws a box: from left to right its range of the sharded dimension, from top to bottom that of another. */
+static void put_box(const fsdp_explained_parameter *p, fsdp_explained_box box, int fill, int y, FILE *out)
 {
     int64_t all = p->dim < 0 ? p->numel : p->ndim ? p->shape[p->dim] : 1;
-    double unit = (double)WIDTH / (double)FSDP__MAX(all, 1);
+    double unit = (double)WIDTH / (double)FSDP__MAX(all, 1), height = ROW - 4;
+    double line = p->across < 0 ? 0 : height / (double)FSDP__MAX(p->shape[p->across], 1);
 
+    fsdp__svg_rect(fill, LEFT + unit * (double)box.first, y + line * (double)box.across_first, unit * (double)box.count,
+                   p->across < 0 ? height : line * (double)box.across_count, out);
+}
+
+static void put_bar(const fsdp_explanation *e, const fsdp_explained_parameter *p, int y, FILE *out)
+{
     put_name(p->name, y, out);
     if (fsdp__is_whole(e, p) && e->world_size > 1) {
         fsdp__svg_rect(GREY, LEFT, y + 2, WIDTH, ROW - 4, out);
@@ -49,9 +57,8 @@ static void put_bar(const fsdp_explanation *e, const fsdp_explained_parameter *p
     }
     fsdp__svg_line("grid", LEFT, y + ROW / 2, LEFT + WIDTH, y + ROW / 2, out);
     for (int i = e->part_count - 1; i >= 0; i--) /* if several hold the same, the first is visible */
-        if (p->parts[i].numel > 0)
-            fsdp__svg_rect(fill_of(e->first_part + i), LEFT + unit * (double)p->parts[i].first, y + 2,
-                           unit * (double)p->parts[i].count, ROW - 4, out);
+        for (int k = 0; k < p->box_count && p->parts[i].numel > 0; k++)
+            put_box(p, fsdp__part_box(p, i, k), fill_of(e->first_part + i), y + 2, out);
 }
 
 /* Returns whether the unit is the first of those that are alike. */

@@ -286,7 +286,7 @@ static void propose_batches(search *s)
 {
     const fsdp_train_config *c = s->config;
     int64_t batch = c->training.local_batch_size, micro = s->plan->e->microbatches;
-    int64_t sequences = batch * micro * s->options.world_size;
+    int64_t sequences = batch * micro * fsdp__train_data_ranks(c, s->options.world_size);
 
     if (micro % 2 == 0)
         with(propose(s, "Half as many microbatches, of twice the size, gather half as often.", NULL),

@@ -45,7 +45,8 @@ fsdp_status fsdp__fit_apply(const fsdp__fit_row *row, int world_size, fsdp_train
     if (row->units_always)
         FSDP_TRY(fsdp__train_set_policy(config, "always"));
     FSDP_TRY(set_integer(config, "training.local_batch_size", row->batch));
-    return set_integer(config, "training.global_batch_size", row->batch * row->microbatches * world_size);
+    return set_integer(config, "training.global_batch_size",
+                       row->batch * row->microbatches * fsdp__train_data_ranks(config, world_size));
 }
 
 typedef struct search {
@@ -157,16 +158,17 @@ fsdp_status fsdp__fit_find(const fsdp_train_config *config, const fsdp__plan_opt
     fsdp__plan_options alone = *options;
     search s = {.config = config, .options = &alone, .fit = out};
     int64_t global = config->training.global_batch_size;
+    int ranks = fsdp__train_data_ranks(config, options->world_size);
 
     if (config->parallelism.schedule)
         return FSDP_FAIL(FSDP_INVALID,
                          "--fit chooses the units, and so does parallelism.schedule: leave one of them out");
     alone.rank_alone = true;
     *out = (fsdp__fit){.room = room};
-    s.sequences = global > 0 ? global / options->world_size : config->training.local_batch_size;
+    s.sequences = global > 0 ? global / ranks : config->training.local_batch_size;
     if (s.sequences < 1)
         return FSDP_FAIL(FSDP_INVALID, "a step of %lld sequences leaves none for some of %d ranks", (long long)global,
-                         options->world_size);
+                         ranks);
     FSDP_TRY(try_all(&s));
     if (out->tried == 0)
         return FSDP_FAIL(FSDP_INVALID, "no strategy goes with this config: 'fsdp plan' without --fit says why");

@@ -172,6 +172,21 @@ static void put_call(const fsdp__plan *plan, const char *name, int first, int la
     fputc('\n', out);
 }
 
+/* Says what of a row is sent within a team, if there are teams. */
+static void put_team(const fsdp__plan *plan, int first, int last, FILE *out)
+{
+    const fsdp_explained_step *s = &plan->e->step;
+    int64_t calls = 0, bytes = 0;
+
+    for (int kind = first; kind <= last; kind++) {
+        calls += s->team_calls[kind];
+        bytes += s->team_bytes_sent[kind];
+    }
+    if (plan->e->team > 1)
+        fprintf(out, "  %-28s %9lld %14s\n", "  of them within its team", (long long)calls,
+                size_text((double)bytes, FSDP__ROOM(40)));
+}
+
 static void put_calls(const fsdp__plan *plan, FILE *out)
 {
     const fsdp__plan_crossing *c = &plan->crossing;
@@ -181,7 +196,9 @@ static void put_calls(const fsdp__plan *plan, FILE *out)
         fprintf(out, " %12s %12s %10s", "to machines", "from them", "messages");
     fputc('\n', out);
     put_call(plan, "gathers", FSDP_ALL_GATHER, FSDP_ALL_GATHER, out);
+    put_team(plan, FSDP_ALL_GATHER, FSDP_ALL_GATHER, out);
     put_call(plan, "reductions", FSDP_REDUCE_SCATTER, FSDP_ALL_REDUCE, out);
+    put_team(plan, FSDP_REDUCE_SCATTER, FSDP_ALL_REDUCE, out);
     put_call(plan, "other calls", FSDP_BROADCAST, FSDP_OBJECTS, out);
     if (plan->e->machines == 1)
         return;

@@ -2,7 +2,9 @@
 #include "fsdp/shard_map.h"
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/pointer_table.h"
+#include "dist/dist.h"
 #include "shard/reduce/owner.h"
 #include "shard/state/module_state.h"
 
@@ -18,14 +20,42 @@ static void set_shape(fsdp_shard_map_entry *e, int ndim, const int64_t *shape)
     }
 }
 
-/* Describes a parameter that no front door has taken: all of it, as it is. */
+/* Returns a dimension other than `dim` that the placements cut; -1: there is none. */
+static int across(const fsdp_distribution *d, int dim)
+{
+    for (int i = 0; i < d->placement_count; i++)
+        if (d->placements[i].kind == FSDP_SHARD && d->placements[i].dim != dim)
+            return d->placements[i].dim;
+    return -1;
+}
+
+/* Describes this rank's boxes, in dimension e->dim too. */
+static void set_pieces(fsdp_shard_map_entry *e, const fsdp_distribution *d)
+{
+    e->piece_count = fsdp_distribution_pieces(d, d->mesh->coordinate, e->pieces);
+    e->across = across(d, e->dim);
+    e->piece_most = 1;
+    for (int i = 0; i < d->placement_count; i++)
+        if (d->placements[i].kind == FSDP_SHARD)
+            e->piece_most = FSDP__MAX(e->piece_most, d->placements[i].segment_count);
+    e->first = e->piece_count > 0 ? e->pieces[0].offset[e->dim] : e->shape[e->dim];
+    e->count = 0;
+    for (int i = 0; i < e->piece_count; i++)
+        e->count += e->across >= 0 && i > 0 && e->pieces[i].offset[e->dim] == e->first ? 0 : e->pieces[i].size[e->dim];
+}
+
+/* Describes a parameter that no front door has taken: all of it, as it is, or its part of a team's. */
 static void set_plain(fsdp_shard_map_entry *e, const fsdp_tensor *t)
 {
-    set_shape(e, fsdp_tensor_ndim(t), fsdp_tensor_shape(t));
-    e->local_numel = e->numel;
+    const fsdp_distribution *d = fsdp_tensor_distribution(t);
+
+    set_shape(e, d ? d->ndim : fsdp_tensor_ndim(t), d ? d->global_shape : fsdp_tensor_shape(t));
+    e->local_numel = fsdp_tensor_numel(t);
     e->ranks = e->replicas = 1;
     e->count = e->ndim > 0 ? e->shape[0] : 1;
-    e->in_flat = -1;
+    e->in_flat = e->across = -1;
+    if (d && e->ndim > 0)
+        set_pieces(e, d);
 }
 
 static void set_managed(fsdp_shard_map_entry *e, const fsdp__param *p)
@@ -40,7 +70,11 @@ static void set_managed(fsdp_shard_map_entry *e, const fsdp__param *p)
     e->rank = mesh->rank;
     e->replicas = mesh->replicas;
     e->dim = p->dim;
-    e->in_flat = -1;
+    e->in_flat = e->across = -1;
+    if (!fsdp_distribution_is_flat(whole) && e->ndim > 0) {
+        set_pieces(e, whole);
+        return;
+    }
     e->count = fsdp_shard_range(p->extent.rows, mesh->ranks, mesh->rank, &e->first);
     if (!fsdp_distribution_is_flat(whole))
         return;
