@@ -70,6 +70,8 @@ static void usage(void)
          "                          'fsdp inspect --devices' lists what is here\n"
          "  -n, -np, --ranks RANKS  number of processes to start; each holds a part\n"
          "                          of the weights until they are used\n"
+         "  --tensor-parallel N     N consecutive ranks compute each layer together, of\n"
+         "                          which each has a part; default 1\n"
          "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of\n"
          "                          torchrun that are accepted\n"
          "  --comm-timeout SECONDS  how long to wait for a rank that stands still; default\n"
@@ -142,6 +144,7 @@ static fsdp_status read_line(fsdp__eval *e)
         FSDP_TRY(fsdp__args_integer("--steps", e->steps_text, 1, INT64_MAX, &e->options.steps));
     if (e->dtype_text)
         FSDP_TRY(fsdp__dtype_option(e->dtype_text, &e->dtype));
+    FSDP_TRY(fsdp__team_option(e->team_text, &e->options.ranks_per_batch));
     if (e->device)
         FSDP_TRY(fsdp__device_name_check("--device", e->device));
     if (e->beta_text)
@@ -244,7 +247,9 @@ static fsdp_status evaluate_one(fsdp__eval *e, fsdp_context *context, fsdp_devic
     fsdp_evaluation found;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__folder_model_load(context, e->folder.path, &e->config, e->dtype, device, adapter, &model));
+    FSDP_TRY(fsdp__folder_model_load(
+        context, e->folder.path, &e->config,
+        &(fsdp__folder_model_options){e->dtype, device, adapter, e->options.ranks_per_batch}, &model));
     fsdp__bar_begin(&e->bar);
     e->bar.possible = e->bar.possible && prints;
     e->options.progress = draw;
@@ -359,6 +364,7 @@ int fsdp__cmd_eval(int argc, char **argv)
                                     {"reference", 0, &e.reference, NULL},
                                     {"beta", 0, &e.beta_text, NULL},
                                     {"comm-timeout", 0, &e.timeout_text, NULL},
+                                    {"tensor-parallel", 0, &e.team_text, NULL},
                                     {"ranks", 'n', &e.ranks_text, NULL},
                                     {"np", 0, &e.ranks_text, NULL},
                                     FSDP__TORCHRUN_OPTIONS(&e.torchrun),

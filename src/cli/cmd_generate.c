@@ -55,6 +55,8 @@ static void usage(void)
          "                          'fsdp inspect --devices' lists what is here\n"
          "  -n, -np, --ranks RANKS  number of processes to start; each holds a part\n"
          "                          of the weights until they are used\n"
+         "  --tensor-parallel N     N consecutive ranks compute each layer together, of\n"
+         "                          which each has a part; default 1\n"
          "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of\n"
          "                          torchrun that are accepted\n"
          "  --comm-timeout SECONDS  how long to wait for a rank that stands still; default\n"
@@ -67,7 +69,7 @@ static void usage(void)
 
 typedef struct texts {
     const char *prompt, *file, *most, *temperature, *top_k, *top_p, *seed, *dtype, *device, *timeout, *ranks, *rank_fd,
-        *adapter;
+        *adapter, *team;
     fsdp__torchrun torchrun;
 } texts;
 
@@ -87,6 +89,7 @@ static fsdp_status read_numbers(const texts *t, fsdp__continuation *c)
     c->options.seed = (uint64_t)seed;
     FSDP_TRY(fsdp__comm_timeout_option(t->timeout, &c->comm_timeout));
     c->device = t->device;
+    FSDP_TRY(fsdp__team_option(t->team, &c->team));
     FSDP_TRY(fsdp__adapters_read(t->adapter, &c->adapters));
     if (c->adapters.count > 1 && c->chat && !t->prompt && !t->file && !t->rank_fd)
         return FSDP_FAIL(FSDP_INVALID, "generate: --chat talks with one adapter: give --prompt TEXT to ask several");
@@ -222,6 +225,7 @@ int fsdp__cmd_generate(int argc, char **argv)
                                     {"system", 0, &c.system, NULL},
                                     {"chat-template", 0, &c.chat_template, NULL},
                                     {"comm-timeout", 0, &t.timeout, NULL},
+                                    {"tensor-parallel", 0, &t.team, NULL},
                                     {"ranks", 'n', &t.ranks, NULL},
                                     {"np", 0, &t.ranks, NULL},
                                     FSDP__TORCHRUN_OPTIONS(&t.torchrun),

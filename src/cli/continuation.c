@@ -236,7 +236,8 @@ static void write_facts(const void *arg, FILE *out)
     fprintf(out, "the most new tokens\t%lld\n--temperature\t%.9g\n--top-k\t%lld\n--top-p\t%.9g\n--seed\t%llu\n",
             (long long)o->max_new_tokens, (double)o->temperature, (long long)o->top_k, (double)o->top_p,
             (unsigned long long)o->seed);
-    fprintf(out, "--dtype\t%s\nthe cache\t%s\n", fsdp_dtype_name(c->dtype), o->no_cache ? "not used" : "used");
+    fprintf(out, "--dtype\t%s\n--tensor-parallel\t%d\nthe cache\t%s\n", fsdp_dtype_name(c->dtype), c->team,
+            o->no_cache ? "not used" : "used");
 }
 
 /* Opens the device on all ranks. What is printed is the text alone, so the log says which GPU it is. */
@@ -264,7 +265,8 @@ static fsdp_status run_one(fsdp__continuation *c, fsdp_context *context, fsdp_de
 {
     FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = NULL;
 
-    FSDP_TRY(fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, device, adapter, &model));
+    FSDP_TRY(fsdp__folder_model_load(context, c->folder.path, &c->config,
+                                     &(fsdp__folder_model_options){c->dtype, device, adapter, c->team}, &model));
     if (c->adapters.count > 1 && fsdp_context_rank(context) == 0)
         printf("adapter: %s\n", adapter);
     return generate(c, model);

@@ -17,6 +17,7 @@ typedef struct fsdp__continuation {
     fsdp__prompt prompt;
     fsdp_dtype dtype;        /* of the weights */
     const char *device;      /* NULL: the CPU */
+    int team;                /* as in fsdp__folder_model_options */
     fsdp__adapters adapters; /* each continues the prompt; none: the model does */
     double comm_timeout;
     bool ignore_eos;

@@ -62,7 +62,9 @@ static fsdp_status write_file(const fsdp__model_folder *folder, const char *to, 
 
     FSDP_TRY(fsdp_hub_read_config(folder->path, &config));
     FSDP_TRY(fsdp_context_create(NULL, &context));
-    FSDP_TRY(fsdp__folder_model_load(context, folder->path, &config, FSDP_F32, fsdp_cpu(context), NULL, &model));
+    FSDP_TRY(fsdp__folder_model_load(context, folder->path, &config,
+                                     &(fsdp__folder_model_options){.dtype = FSDP_F32, .device = fsdp_cpu(context)},
+                                     &model));
     FSDP_TRY(fsdp_state_dict_from_module(model, &state));
     out.state = state;
     out.config = &config;

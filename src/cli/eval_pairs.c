@@ -73,7 +73,8 @@ fsdp_status fsdp__eval_reference(fsdp__eval *e, fsdp_context *context, fsdp_devi
         return FSDP_OK;
     FSDP__TRY_NEW(e->reference_sums = fsdp__calloc(count, sizeof *e->reference_sums));
     FSDP__TRY_NEW(e->sums = fsdp__calloc(count, sizeof *e->sums));
-    FSDP_TRY(fsdp__folder_model_load(context, e->reference_folder.path, &e->reference_config, e->dtype, device, NULL,
+    FSDP_TRY(fsdp__folder_model_load(context, e->reference_folder.path, &e->reference_config,
+                                     &(fsdp__folder_model_options){e->dtype, device, NULL, e->options.ranks_per_batch},
                                      &model));
     return add_up(e, model, e->reference_sums, &found);
 }

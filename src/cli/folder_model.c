@@ -8,17 +8,47 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "cli/cli.h"
+#include "dist/dist.h"
+#include "fsdp/parallelize.h"
 #include "fsdp/shard.h"
 #include "hub/hub.h"
 #include "state/entry.h"
 #include "train/facts.h"
 #include "train/model_folder.h"
 
-static fsdp_status shard(fsdp_module *model)
+/* Makes the mesh over which FSDP shards (NULL: all ranks), and cuts the layers over the ranks of a team. */
+static fsdp_status parallelize(fsdp_module *model, int team, fsdp_mesh **out)
 {
+    static const char *const names[] = {"dp_shard", "tp"};
+    int ranks = fsdp_context_world_size(model->context);
+    const int64_t shape[] = {ranks / team, team};
+    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *whole = NULL, *tp = NULL;
+    fsdp_status status;
+
+    if (team == 1)
+        return FSDP_OK;
+    if (ranks % team != 0)
+        return FSDP_FAIL(FSDP_INVALID, "--tensor-parallel %d does not divide the %d rank%s", team, ranks,
+                         ranks == 1 ? "" : "s");
+    FSDP_TRY(fsdp_mesh_create(model->context, 2, shape, names, &whole));
+    FSDP_TRY(fsdp_mesh_slice(whole, 1, &names[1], &tp));
+    status = fsdp_model_parallelize(model, tp, &(fsdp_model_parallel_options){.loss_parallel = true});
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "--tensor-parallel");
+    return fsdp_mesh_slice(whole, 1, names, out);
+}
+
+static fsdp_status shard(fsdp_module *model, int team)
+{
+    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *mesh = NULL;
+    fsdp_shard_options options = {0};
+
+    FSDP_TRY(parallelize(model, team, &mesh));
+    options.mesh = mesh;
     for (int64_t i = 0; i < fsdp_model_block_count(model); i++)
-        FSDP_TRY(fsdp_fully_shard(fsdp_model_block(model, i), NULL));
-    return fsdp_fully_shard(model, NULL);
+        FSDP_TRY(fsdp_fully_shard(fsdp_model_block(model, i), &options));
+    return fsdp_fully_shard(model, &options);
 }
 
 /* Loads the model's weights, and then the adapter's, if there is one. */
@@ -48,25 +78,28 @@ static fsdp_status add_adapter(fsdp_module *model, const char *folder, fsdp_adap
     return fsdp_adapter_add(model, options, out);
 }
 
-static fsdp_status fill(const fsdp__model_folder *folder, const fsdp_model_config *config, fsdp_dtype dtype,
-                        fsdp_device *device, const char *adapter_folder, fsdp_module *model)
+static fsdp_status fill(const fsdp__model_folder *folder, const fsdp_model_config *config,
+                        const fsdp__folder_model_options *o, fsdp_module *model)
 {
     FSDP__SCOPED(fsdp_adapter_free_at) fsdp_adapter *adapter = NULL;
 
-    if (dtype != FSDP_F32)
-        FSDP_TRY(fsdp_module_to(model, dtype));
-    if (adapter_folder && add_adapter(model, adapter_folder, &adapter) != FSDP_OK)
+    if (o->dtype != FSDP_F32)
+        FSDP_TRY(fsdp_module_to(model, o->dtype));
+    if (o->adapter && o->team > 1)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "--adapter does not go with --tensor-parallel: leave one of them out, or "
+                                           "merge the adapter into the model");
+    if (o->adapter && add_adapter(model, o->adapter, &adapter) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "--adapter");
-    if (fsdp_context_world_size(model->context) > 1)
-        FSDP_TRY(shard(model));
-    FSDP_TRY(fsdp_module_materialize(model, device));
-    FSDP_TRY(load_weights(folder, config, model, adapter, adapter_folder));
+    if (fsdp_context_world_size(model->context) > 1 || o->team > 1)
+        FSDP_TRY(shard(model, FSDP__MAX(o->team, 1)));
+    FSDP_TRY(fsdp_module_materialize(model, o->device));
+    FSDP_TRY(load_weights(folder, config, model, adapter, o->adapter));
     fsdp_module_train(model, false);
     return FSDP_OK;
 }
 
 static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder, const fsdp_model_config *config,
-                        fsdp_dtype dtype, fsdp_device *device, const char *adapter, fsdp_module **out)
+                        const fsdp__folder_model_options *options, fsdp_module **out)
 {
     fsdp_status status;
 
@@ -74,7 +107,7 @@ static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder,
     *out = fsdp_model_create(context, fsdp_meta(context), config);
     if (!*out)
         return fsdp_last_status();
-    status = fill(folder, config, dtype, device, adapter, *out);
+    status = fill(folder, config, options, *out);
     if (status == FSDP_OK)
         return FSDP_OK;
     fsdp_module_unref(*out);
@@ -83,13 +116,22 @@ static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder,
 }
 
 fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, const fsdp_model_config *config,
-                                    fsdp_dtype dtype, fsdp_device *device, const char *adapter, fsdp_module **out)
+                                    const fsdp__folder_model_options *options, fsdp_module **out)
 {
     FSDP__SCOPED(fsdp__model_folder_release) fsdp__model_folder folder = {0};
 
     *out = NULL;
     FSDP_TRY(fsdp__model_folder_find(path, &folder));
-    return make(context, &folder, config, dtype, device, adapter, out);
+    return make(context, &folder, config, options, out);
+}
+
+fsdp_status fsdp__team_option(const char *text, int *out)
+{
+    int64_t team = 1;
+
+    FSDP_TRY(fsdp__args_integer("--tensor-parallel", text, 1, 1 << 16, &team));
+    *out = (int)team;
+    return FSDP_OK;
 }
 
 /* ---- adapters ---- */

@@ -6,12 +6,20 @@
 
 #include "fsdp/fsdp.h"
 
-/* Loads the model of a Hugging Face folder or a checkpoint (model_folder.h), in evaluation mode, with parameters in
- * `dtype`, on `device`. If there are several ranks, each holds its part, block by block. `config` is the folder's.
- * `adapter` is the folder of an adapter that the model computes with, in float32; NULL: none. The caller owns `*out`,
- * which is NULL on failure. [collective] */
+typedef struct fsdp__folder_model_options {
+    fsdp_dtype dtype;    /* of parameters */
+    fsdp_device *device; /* of parameters */
+    const char *adapter; /* the folder of an adapter that the model computes with, in float32; NULL: none */
+    int team;            /* consecutive ranks that compute each layer together (tensor parallel); 0: 1 */
+} fsdp__folder_model_options;
+
+/* Loads the model of a Hugging Face folder or a checkpoint (model_folder.h), in evaluation mode. If there are several
+ * ranks, each holds its part, block by block. `config` is the folder's. The caller owns `*out`, which is NULL on
+ * failure. [collective] */
 fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, const fsdp_model_config *config,
-                                    fsdp_dtype dtype, fsdp_device *device, const char *adapter, fsdp_module **out);
+                                    const fsdp__folder_model_options *options, fsdp_module **out);
+/* Reads --tensor-parallel; NULL: 1. */
+fsdp_status fsdp__team_option(const char *text, int *out);
 
 /* The folders of --adapter A,B,C. */
 typedef struct fsdp__adapters {
