@@ -104,13 +104,15 @@ static fsdp_tensor *reduce(fsdp_tensor *x, fsdp_mesh *mesh)
 /* Leaves the values as they are, but gradients of this rank's rows alone pass. */
 static fsdp_tensor *own_rows(fsdp_tensor *x, fsdp_mesh *mesh)
 {
-    int64_t rows = fsdp_tensor_size(x, 0), cols = fsdp_tensor_size(x, 1), start;
+    int64_t rows = x ? fsdp_tensor_size(x, 0) : 0, start;
     int64_t own = fsdp_shard_range(rows, fsdp_mesh_size(mesh, 0), fsdp_mesh_coordinate(mesh, 0), &start);
-    fsdp_device *device = fsdp_tensor_device(x);
-    fsdp_tensor *parts[3] = {fsdp_zeros(device, fsdp_tensor_dtype(x), FSDP_SHAPE(start, cols)),
-                             fsdp_slice(x, 0, start, own),
-                             fsdp_zeros(device, fsdp_tensor_dtype(x), FSDP_SHAPE(rows - start - own, cols))};
+    fsdp_tensor *parts[3];
 
+    if (!x)
+        return NULL;
+    parts[0] = fsdp_zeros(fsdp_tensor_device(x), fsdp_tensor_dtype(x), FSDP_SHAPE(start, CUT_DIM));
+    parts[1] = fsdp_slice(x, 0, start, own);
+    parts[2] = fsdp_zeros(fsdp_tensor_device(x), fsdp_tensor_dtype(x), FSDP_SHAPE(rows - start - own, CUT_DIM));
     return reduce(fsdp_concat(parts, 3, 0), mesh);
 }
 
@@ -296,6 +298,25 @@ float cut_net_backward(fsdp_module *module, int batch, int batches, int step, in
     CHECK_OK(fsdp_backward(fsdp_scale(loss, 1.0 / micros)));
     fsdp_scope_end(module->context, NULL);
     return (float)value;
+}
+
+fsdp_status cut_net_try(fsdp_module *module)
+{
+    fsdp_context *context = module->context;
+    float values[6 * CUT_OUT] = {0.5f, -1.0f};
+    int32_t classes[6] = {0, 1, 2, 3, 4, 5};
+    fsdp_status status = fsdp_scope_begin(context);
+    fsdp_tensor *x, *loss;
+
+    if (status != FSDP_OK)
+        return status;
+    x = fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(6, CUT_OUT), values);
+    loss = fsdp_call(module, x, fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(6), classes));
+    status = loss ? fsdp_backward(loss) : fsdp_last_status();
+    if (status == FSDP_OK) /* a device behind the host tells of its failures then */
+        status = fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
+    fsdp_scope_end(context, NULL);
+    return status;
 }
 
 static fsdp_status create_muon(const fsdp_parameters *all, fsdp_optimizer **out)
