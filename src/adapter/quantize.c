@@ -25,8 +25,18 @@ static fsdp_status check_module(const fsdp_named_module *m)
 
 static fsdp_status check_layer(const fsdp_named_module *m)
 {
+    char placements[FSDP__PLACEMENTS_TEXT], mesh[FSDP__MESH_TEXT];
+    const fsdp_distribution *d;
+
     if (fsdp__layer_code_of(m->module)->weight.code)
         return FSDP_FAIL(FSDP_STATE, "cannot quantize '%s': it is quantized already", m->name);
+    d = fsdp_tensor_distribution(fsdp__layer_weight_field(m->module));
+    if (d)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot quantize '%s': it is cut already, as %s over mesh %s: tensor parallel and weights in "
+                         "fewer bits do not go together",
+                         m->name, fsdp__placements_text(d->placements, d->placement_count, placements),
+                         fsdp__mesh_text(d->mesh, mesh));
     if (!fsdp_device_is_meta(fsdp_tensor_device(fsdp__layer_weight_field(m->module))))
         return FSDP_FAIL(FSDP_STATE, "cannot quantize '%s': it has values: quantize while it is on the meta device",
                          m->name);
@@ -93,7 +103,7 @@ static fsdp_status distribute(const char *name, const fsdp_tensor *bytes, const 
 
         if (p->kind == FSDP_REPLICATE)
             continue;
-        if (p->kind != FSDP_SHARD || p->dim != 0 || split++ > 0)
+        if (p->kind != FSDP_SHARD || p->dim != 0 || p->segment_count > 0 || split++ > 0)
             return FSDP_FAIL(FSDP_UNSUPPORTED,
                              "cannot use '%s' in fewer bits: it is not sharded in dimension 0, by one dimension of the "
                              "mesh",

@@ -11,6 +11,7 @@
 #include "fsdp/replicate.h"
 #include "fsdp/shard.h"
 #include "nn/layers.h"
+#include "nn/module.h"
 #include "state/entry.h"
 #include "support/program.h"
 #include "support/ranks.h"
@@ -358,8 +359,31 @@ static void check_retype(fsdp_context *context, void *arg)
     fsdp_module_unref(model);
 }
 
+/* A weight that tensor parallel has cut. */
+static void check_cut(fsdp_context *context, void *arg)
+{
+    const char *tp = "tp";
+    const fsdp_placement rows = {.kind = FSDP_SHARD};
+    fsdp_module *model = tree(context, fsdp_meta(context));
+    fsdp_adapter *adapter = adapted(model);
+    fsdp_tensor *part = NULL, **slot = model->parts->children[0].module->parts->parameters[0].slot;
+    fsdp_mesh *mesh = NULL;
+
+    (void)arg;
+    CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){2}, &tp, &mesh));
+    CHECK_OK(fsdp_distribute_tensor(*slot, mesh, &rows, &part));
+    fsdp_tensor_unref(*slot);
+    *slot = part;
+    CHECK_ERROR(fsdp_adapter_quantize(adapter, FSDP_QUANTIZE_NF4), FSDP_UNSUPPORTED,
+                "cannot quantize '0': it is cut already, as (Shard(dim=0),) over mesh (tp=2)");
+    fsdp_adapter_free(adapter);
+    fsdp_module_unref(model);
+    fsdp_mesh_unref(mesh);
+}
+
 TEST(columns_and_a_late_change_of_dtype_are_refused)
 {
+    test_run_ranks(2, check_cut, NULL);
     test_run_ranks(2, check_refusals, NULL);
     test_run_ranks(2, check_retype, NULL);
 }
