@@ -1,5 +1,8 @@
-/* kernel_flops.c - counts the operations of a call's products. */
-#include "device/kernels.h"
+/* kernel_flops.c - counts the work of a call: the operations of its products, and the bytes that it moves. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "device/kernel_buffers.h"
 
 static int64_t sum_to(int64_t n)
 {
@@ -49,4 +52,54 @@ int64_t fsdp__kernel_flops(fsdp__kernel kernel, const void *args)
     default:
         return 0;
     }
+}
+
+/* ---- bytes ---- */
+
+static void *add_buffer(void *arg, const fsdp__buffer *buffer)
+{
+    double *bytes = arg;
+
+    *bytes += (double)buffer->bytes * (buffer->access == FSDP__READS_AND_WRITES ? 2 : 1);
+    return (void *)(uintptr_t)buffer->pointer;
+}
+
+/* Lays rows that may be parts of a wider tensor side by side: what lies between them is not moved. */
+static void pack(fsdp__kernel kernel, fsdp__kernel_args *a)
+{
+    if (kernel == FSDP__KERNEL_ROPE) {
+        a->rope.x_head = a->rope.y_head = a->rope.head_dim;
+        a->rope.x_time = a->rope.y_time = a->rope.heads * a->rope.head_dim;
+        a->rope.x_batch = a->rope.y_batch = a->rope.time * a->rope.x_time;
+    } else if (kernel == FSDP__KERNEL_SWIGLU_FORWARD) {
+        fsdp__swiglu_forward_args *f = &a->swiglu_forward;
+
+        f->gate_row = f->up_row = f->y_row = f->cols;
+    } else if (kernel == FSDP__KERNEL_SWIGLU_BACKWARD) {
+        fsdp__swiglu_backward_args *b = &a->swiglu_backward;
+
+        b->gate_row = b->up_row = b->dy_row = b->dgate_row = b->dup_row = b->cols;
+    }
+}
+
+/* Adds up the buffers of a copy of the call: the walk writes to it, and to its table. */
+double fsdp__kernel_bytes(fsdp__kernel kernel, const void *args)
+{
+    fsdp__kernel_args own;
+    const void *theirs;
+    size_t table_bytes = fsdp__kernel_table(kernel, args, &theirs);
+    void *table = table_bytes > 0 ? fsdp__malloc(table_bytes) : NULL;
+    double bytes = 0;
+
+    memcpy(&own, args, fsdp__kernel_infos[kernel].args_bytes);
+    pack(kernel, &own);
+    if (table_bytes > 0 && !table)
+        return 0;
+    if (table) {
+        memcpy(table, theirs, table_bytes);
+        fsdp__kernel_set_table(kernel, &own, table);
+    }
+    fsdp__kernel_buffers(kernel, &own, add_buffer, &bytes);
+    fsdp__free(table);
+    return bytes;
 }

@@ -46,6 +46,9 @@ void fsdp__kernel_set_table(fsdp__kernel kernel, void *args, const void *table);
 /* Returns the floating point operations of a call's products, two for each multiplication; 0 for kernels that are no
  * products. */
 int64_t fsdp__kernel_flops(fsdp__kernel kernel, const void *args);
+/* Returns the bytes of a call's buffers, once for reading and once for writing: no call moves fewer. 0: out of memory.
+ */
+double fsdp__kernel_bytes(fsdp__kernel kernel, const void *args);
 
 typedef struct fsdp__kernel_info {
     const char *name;

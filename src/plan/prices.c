@@ -5,65 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/sort.h"
-#include "device/kernel_buffers.h"
+#include "device/kernels.h"
 
 /* ---- the work of a call ---- */
-
-static void *add_buffer(void *arg, const fsdp__buffer *buffer)
-{
-    double *bytes = arg;
-
-    *bytes += (double)buffer->bytes * (buffer->access == FSDP__READS_AND_WRITES ? 2 : 1);
-    return (void *)(uintptr_t)buffer->pointer;
-}
-
-/* Lays rows that may be parts of a wider tensor side by side: what lies between them is not moved. */
-static void pack(fsdp__kernel kernel, fsdp__kernel_args *a)
-{
-    if (kernel == FSDP__KERNEL_ROPE) {
-        a->rope.x_head = a->rope.y_head = a->rope.head_dim;
-        a->rope.x_time = a->rope.y_time = a->rope.heads * a->rope.head_dim;
-        a->rope.x_batch = a->rope.y_batch = a->rope.time * a->rope.x_time;
-    } else if (kernel == FSDP__KERNEL_SWIGLU_FORWARD) {
-        fsdp__swiglu_forward_args *f = &a->swiglu_forward;
-
-        f->gate_row = f->up_row = f->y_row = f->cols;
-    } else if (kernel == FSDP__KERNEL_SWIGLU_BACKWARD) {
-        fsdp__swiglu_backward_args *b = &a->swiglu_backward;
-
-        b->gate_row = b->up_row = b->dy_row = b->dgate_row = b->dup_row = b->cols;
-    }
-}
-
-/* Adds up the buffers of a copy of the call: the walk writes to it, and to its table. */
-static double bytes_of(fsdp__kernel kernel, const void *args)
-{
-    fsdp__kernel_args own;
-    const void *theirs;
-    size_t table_bytes = fsdp__kernel_table(kernel, args, &theirs);
-    void *table = table_bytes > 0 ? fsdp__malloc(table_bytes) : NULL;
-    double bytes = 0;
-
-    memcpy(&own, args, fsdp__kernel_infos[kernel].args_bytes);
-    pack(kernel, &own);
-    if (table_bytes > 0 && !table)
-        return 0;
-    if (table) {
-        memcpy(table, theirs, table_bytes);
-        fsdp__kernel_set_table(kernel, &own, table);
-    }
-    fsdp__kernel_buffers(kernel, &own, add_buffer, &bytes);
-    fsdp__free(table);
-    return bytes;
-}
 
 double fsdp__price_work(fsdp__kernel kernel, const void *args)
 {
     int64_t flops = fsdp__kernel_flops(kernel, args);
 
-    return flops > 0 ? (double)flops : bytes_of(kernel, args);
+    return flops > 0 ? (double)flops : fsdp__kernel_bytes(kernel, args);
 }
 
 double fsdp__price_size(fsdp__kernel kernel, const void *args, double work, fsdp_dtype *dtype)

@@ -46,6 +46,7 @@ static const fsdp__quantity of_step[] = {
     {"step_ms", NULL, "speed", "ms", "time of the step", NUMBER, OF_STEP(step_ms), ALWAYS},
     {"memory_live_bytes", NULL, "memory", "bytes", "live on rank 0's device after the step", BYTES, OF_STEP(memory_live_bytes), ALWAYS},
     {"memory_peak_bytes", NULL, "memory", "bytes", "most on rank 0's device within the step", BYTES, OF_STEP(memory_peak_bytes), ALWAYS},
+    {"memory_reserved_bytes", NULL, "memory", "bytes", "taken from the system by rank 0's device after the step, for live blocks and later ones", BYTES, OF_STEP(memory.reserved_bytes), ALWAYS},
     {"all_gather", NULL, "communication", "calls", "all-gathers of rank 0 in the step", INTEGER, OF_STEP(all_gather), ALWAYS},
     {"reduce_scatter", NULL, "communication", "calls", "reduce-scatters of rank 0 in the step", INTEGER, OF_STEP(reduce_scatter), ALWAYS},
     {"all_reduce", NULL, "communication", "calls", "all-reduces of rank 0 in the step", INTEGER, OF_STEP(all_reduce), ALWAYS},

@@ -265,8 +265,10 @@ static void note_event(fsdp__recorder *r, const fsdp__probe_event *e)
                       .dtype = (uint8_t)e->dtype};
     if (!listed) /* otherwise the list has its name */
         n->name = number_of(r, e->name, NULL);
-    if (listed && e->point == FSDP__POINT_KERNEL_BEGUN && e->object)
+    if (listed && e->point == FSDP__POINT_KERNEL_BEGUN && e->object) {
         n->number = (uint64_t)fsdp__kernel_flops((fsdp__kernel)e->kind, e->object);
+        n->bytes = (uint64_t)fsdp__kernel_bytes((fsdp__kernel)e->kind, e->object);
+    }
     if (e->point == FSDP__POINT_SHARD_CHANGED || e->point == FSDP__POINT_EVENT_RECORDED)
         n->number = (uint64_t)(uintptr_t)(e->event ? (const void *)e->event : e->object);
     set_time(n, e);
