@@ -47,9 +47,10 @@ fsdp_status fsdp__device_count(const char *kind, int *out);
 
 /* What a GPU is. */
 typedef struct fsdp__device_facts {
-    char card[64];  /* "NVIDIA H200"; "": the device is no GPU, and the rest is not known */
-    int capability; /* 90: 9.0 */
-    int driver;     /* 13000: for CUDA 13.0 */
+    char card[64];                  /* "NVIDIA H200"; "": the device is no GPU, and the rest is not known */
+    int capability;                 /* 90: 9.0 */
+    int driver;                     /* 13000: for CUDA 13.0 */
+    int multiprocessors, clock_mhz; /* its highest clock */
     size_t memory_bytes, free_bytes;
 } fsdp__device_facts;
 

@@ -1,5 +1,6 @@
-/* known_cards.c - the table of known GPUs. Its figures are those of NVIDIA's data sheets and, for GeForce and RTX
- * cards, white papers; those that are given with sparsity only are halved. The memory is what CUDA reports. */
+/* known_cards.c - the table of known GPUs, and of what their multiprocessors do. Its figures are those of NVIDIA's data
+ * sheets and, for GeForce and RTX cards, white papers; those that are given with sparsity only are halved. The memory
+ * is what CUDA reports. */
 #include "device/known_cards.h"
 
 #include <stddef.h>
@@ -61,4 +62,24 @@ double fsdp__known_card_flops(const fsdp__known_card *card, fsdp_dtype dtype)
     if (dtype == FSDP_F32)
         return card->tflops_32 * 1e12;
     return dtype == FSDP_BF16 || dtype == FSDP_F16 ? card->tflops_16 * 1e12 : 0;
+}
+
+/* By compute capability. */
+static const struct {
+    int capability, flops_16, flops_32;
+} generations[] = {{80, 2048, 128},  {86, 1024, 256},  {89, 1024, 256},  {90, 4096, 256},
+                   {100, 8192, 256}, {103, 8192, 256}, {120, 1024, 256}, {121, 1024, 256}};
+
+int fsdp__flops_a_clock(const fsdp__device_facts *gpu, fsdp_dtype dtype)
+{
+    bool half = strstr(gpu->card, "GeForce"); /* their matrix units take twice as long if sums are f32 */
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(generations); i++) {
+        if (generations[i].capability != gpu->capability)
+            continue;
+        if (dtype == FSDP_F32)
+            return generations[i].flops_32;
+        return dtype != FSDP_BF16 && dtype != FSDP_F16 ? 0 : generations[i].flops_16 / (half ? 2 : 1);
+    }
+    return 0;
 }

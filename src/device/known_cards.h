@@ -1,8 +1,9 @@
-/* known_cards.h - what data sheets say of GPUs: rates, memory, links. Nothing here is measured. */
+/* known_cards.h - what data sheets say of GPUs: rates, memory, links; and what follows from what a GPU is. Nothing here
+ * is measured. */
 #ifndef DEVICE_KNOWN_CARDS_H
 #define DEVICE_KNOWN_CARDS_H
 
-#include "fsdp/dtype.h"
+#include "device/device.h"
 
 /* One card. Rates are dense: data sheets print twice as much, for weights of which half are zero. Zero: the card has no
  * such units. */
@@ -26,5 +27,9 @@ const fsdp__known_card *fsdp__known_card_at(int i);
 /* Returns the FLOP/s of the project's products of this dtype, which sum in f32 and never round to TF32; 0: the card has
  * none. */
 double fsdp__known_card_flops(const fsdp__known_card *card, fsdp_dtype dtype);
+/* Returns how many FLOP in a clock each multiprocessor of a GPU does in such products; 0: its capability is not known.
+ * That times multiprocessors and clock is an estimate for a card that is in no table: a data sheet counts with a clock
+ * that is some percent lower than the highest. */
+int fsdp__flops_a_clock(const fsdp__device_facts *gpu, fsdp_dtype dtype);
 
 #endif

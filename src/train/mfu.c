@@ -92,6 +92,22 @@ static fsdp_status measure(fsdp_train_run *run, double *flops)
 
 /* ---- all ranks ---- */
 
+/* Estimates the peak of a card that is in no table by what it is made of. */
+static void estimate(fsdp_train_run *run, const fsdp__device_facts *gpu)
+{
+    int flops = fsdp__flops_a_clock(gpu, compute_dtype(run));
+    double ghz = gpu->clock_mhz * 1e-3;
+
+    run->peak_flops = (double)gpu->multiprocessors * flops * ghz * 1e9;
+    if (run->peak_flops > 0)
+        snprintf(run->peak_source, sizeof run->peak_source,
+                 "an estimate: '%.40s' is in no table, and has %d multiprocessors x %d FLOP a clock x %.3f GHz",
+                 gpu->card, gpu->multiprocessors, flops, ghz);
+    else
+        snprintf(run->peak_source, sizeof run->peak_source,
+                 "'%.40s' is in no table: set metrics.peak_tflops, or metrics.mfu=measured", gpu->card);
+}
+
 fsdp_status fsdp__mfu_look(fsdp_train_run *run)
 {
     const fsdp__device_facts facts = fsdp__device_look(run->device);
@@ -110,8 +126,7 @@ fsdp_status fsdp__mfu_look(fsdp_train_run *run)
         snprintf(run->peak_source, sizeof run->peak_source, "%s: dense products of %s, by its data sheet", card->name,
                  dtype);
     } else {
-        snprintf(run->peak_source, sizeof run->peak_source,
-                 "'%.40s' is in no table: set metrics.peak_tflops, or metrics.mfu=measured", facts.card);
+        estimate(run, &facts);
     }
     return FSDP_OK;
 }

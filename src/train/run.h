@@ -130,7 +130,7 @@ struct fsdp_train_run {
     fsdp_device *device;             /* the device that the run computes on */
     char device_text[160];           /* what fsdp__device_describe says of it, when the run began */
     double peak_flops;               /* of all ranks' devices; 0: not known (mfu.c) */
-    char peak_source[120];           /* what says so */
+    char peak_source[160];           /* what says so */
     const fsdp_train_config *config; /* borrowed, or `resolved` */
     fsdp_train_config resolved;      /* a copy of the config with what the world decides; its strings are borrowed */
     const fsdp_train_listener *listener;

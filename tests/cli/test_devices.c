@@ -115,8 +115,11 @@ FIXTURE_TEST(the_peak_is_that_of_the_card_or_of_the_config)
     fixture *f = *state;
 
     need_gpu();
-    SAYS(0, "peak:   not known, so there is no MFU: 'fake GPU' is in no table: set metrics.peak_tflops", "train",
-         f->config, "--training.device=cuda", "--training.steps=1", "--metrics.jsonl=");
+    SAYS(0,
+         "peak:   66.9 TFLOP/s (an estimate: 'fake GPU' is in no table, and has 132 multiprocessors x 256 FLOP a clock "
+         "x "
+         "1.980 GHz)",
+         "train", f->config, "--training.device=cuda", "--training.steps=1", "--metrics.jsonl=");
     SAYS(0, " (metrics.peak_tflops 50)", "train", f->config, "--training.device=cuda", "--training.steps=1",
          "--metrics.jsonl=", "--metrics.peak_tflops=50");
     setenv("FSDP_FAKECUDA_NAME", "NVIDIA H200", 1);
@@ -126,8 +129,12 @@ FIXTURE_TEST(the_peak_is_that_of_the_card_or_of_the_config)
          "--training.device=cuda", "--training.steps=1",
          "--metrics.jsonl=", "--training.mixed_precision_param=bfloat16");
     setenv("FSDP_FAKECUDA_NAME", "NVIDIA H200 MIG 1g.18gb", 1);
-    SAYS(0, "'NVIDIA H200 MIG 1g.18gb' is in no table", "train", f->config, "--training.device=cuda",
-         "--training.steps=1", "--metrics.jsonl=");
+    SAYS(0, "(an estimate: 'NVIDIA H200 MIG 1g.18gb' is in no table, and has 132", "train", f->config,
+         "--training.device=cuda", "--training.steps=1", "--metrics.jsonl=");
+    setenv("FSDP_FAKECUDA_CAPABILITY", "190", 1); /* of which nobody knows what it does in a clock */
+    SAYS(0, "peak:   not known, so there is no MFU: 'NVIDIA H200 MIG 1g.18gb' is in no table: set metrics.peak_tflops",
+         "train", f->config, "--training.device=cuda", "--training.steps=1", "--metrics.jsonl=");
+    unsetenv("FSDP_FAKECUDA_CAPABILITY");
     unsetenv("FSDP_FAKECUDA_NAME");
 }
 

@@ -88,3 +88,29 @@ TEST(products_of_f32_are_not_those_of_tf32)
     CHECK_EQ((int64_t)fsdp__known_card_flops(card, FSDP_F16), 989000000000000);
     CHECK_EQ((int64_t)fsdp__known_card_flops(card, FSDP_I32), 0);
 }
+
+/* What a data sheet says of a card follows from what it is made of, within the clocks that both count with. */
+TEST(a_card_in_no_table_is_estimated_by_what_it_is_made_of)
+{
+    static const struct {
+        fsdp__device_facts gpu;
+        double tflops_16, tflops_32;
+    } parts[] = {{{"NVIDIA A100-SXM4-80GB", .capability = 80, .multiprocessors = 108, .clock_mhz = 1410}, 312, 19.5},
+                 {{"NVIDIA A40", .capability = 86, .multiprocessors = 84, .clock_mhz = 1740}, 149.7, 37.4},
+                 {{"NVIDIA GeForce RTX 3090", .capability = 86, .multiprocessors = 82, .clock_mhz = 1695}, 71, 35.6},
+                 {{"NVIDIA GeForce RTX 4090", .capability = 89, .multiprocessors = 128, .clock_mhz = 2520}, 165, 82.6},
+                 {{"NVIDIA H200", .capability = 90, .multiprocessors = 132, .clock_mhz = 1980}, 989, 67},
+                 {{"NVIDIA B200", .capability = 100, .multiprocessors = 148, .clock_mhz = 1965}, 2250, 75},
+                 {{"NVIDIA GeForce RTX 5090", .capability = 120, .multiprocessors = 170, .clock_mhz = 2407}, 210, 105}};
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const fsdp__device_facts *gpu = &parts[i].gpu;
+        double clocks = gpu->multiprocessors * gpu->clock_mhz * 1e-6;
+
+        CHECK_NEAR(fsdp__flops_a_clock(gpu, FSDP_BF16) * clocks, parts[i].tflops_16, parts[i].tflops_16 * 0.09);
+        CHECK_NEAR(fsdp__flops_a_clock(gpu, FSDP_F32) * clocks, parts[i].tflops_32, parts[i].tflops_32 * 0.02);
+        CHECK_EQ(fsdp__flops_a_clock(gpu, FSDP_F16), fsdp__flops_a_clock(gpu, FSDP_BF16));
+        CHECK_EQ(fsdp__flops_a_clock(gpu, FSDP_I32), 0);
+    }
+    CHECK_EQ(fsdp__flops_a_clock(&(fsdp__device_facts){.card = "NVIDIA T4", .capability = 75}, FSDP_BF16), 0);
+}

@@ -50,7 +50,8 @@ typedef struct fsdp__cuda_mapping {
 /* The state of a device (device->state). */
 typedef struct fsdp__cuda_state {
     char model[64];
-    int capability;             /* 90: 9.0 */
+    int capability; /* 90: 9.0 */
+    int multiprocessors, clock_khz;
     size_t shared_bytes;        /* that a block of threads can have */
     size_t bytes;               /* of its memory */
     bool pools;                 /* scratch can be allocated in stream order */

@@ -76,6 +76,8 @@ static fsdp_status look_at(fsdp_device *device)
                          state->capability < FIRST_CAPABILITY ? "" : ", or name its own in -DFSDP_CUDA_ARCHITECTURES");
     FSDP__CUDA_TRY(device, cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, device->ordinal));
     state->pools = pools != 0;
+    state->multiprocessors = facts.multiProcessorCount;
+    FSDP__CUDA_TRY(device, cudaDeviceGetAttribute(&state->clock_khz, cudaDevAttrClockRate, device->ordinal));
     FSDP__CUDA_TRY(device, cudaMemGetInfo(&unused, &state->bytes));
     state->shared_bytes = facts.sharedMemPerBlockOptin;
     fsdp__cuda_mapping_find(device);
@@ -131,6 +133,8 @@ static void look(fsdp_device *device, fsdp__device_facts *out)
 
     snprintf(out->card, sizeof out->card, "%s", state->model);
     out->capability = state->capability;
+    out->multiprocessors = state->multiprocessors;
+    out->clock_mhz = state->clock_khz / 1000;
     out->memory_bytes = state->bytes;
     (void)cudaDriverGetVersion(&out->driver);
     if (fsdp__cuda_use(device) == FSDP_OK)

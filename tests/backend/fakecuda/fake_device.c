@@ -268,6 +268,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrMultiProcessorCount:
         *value = 132;
         return cudaSuccess;
+    case cudaDevAttrClockRate:
+        *value = 1980000;
+        return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
         *value = (int)fake_shared_bytes();
         return cudaSuccess;
