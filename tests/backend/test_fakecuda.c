@@ -369,7 +369,7 @@ TEST(a_lost_device_fails_all_calls_and_does_nothing_until_it_is_mended)
 TEST(a_launch_that_no_gpu_can_do_is_refused)
 {
     static fake_body kind = {8, append};
-    static const char body[5000];
+    static const char body[33000];
     void *args[] = {&kind, (void *)(uintptr_t)body};
     cudaStream_t stream = new_stream();
     const void *kernel = (const void *)(uintptr_t)append;

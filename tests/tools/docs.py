@@ -45,6 +45,7 @@ LISTED = {
     "build/fsdp train config.yaml --training.device=cuda --metrics.trace.path=trace.json.gz --metrics.trace.steps=3-5":
         "needs a GPU",
     "tools/gpu_check.sh [STAGE ..]": "needs a GPU",
+    "tools/gpu_check.sh profile bench": "needs a GPU",
     "tools/fuzz.sh build-fuzz 60": "minutes; make test-long runs it, for hours",
     ".ci/run": "is what runs this test",
     "ctest --test-dir build -R test_shard_parity": "is a test itself",
