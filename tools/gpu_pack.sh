@@ -2,7 +2,9 @@
 # gpu_pack.sh [--fake] [BUILD [BEFORE..]] - packs what tools/gpu_check.sh runs into PACK (BUILD/gpu/pack.tar.xz): the
 # program, its plug-in for CUDA, tests, benchmarks, an example, and the libraries that they need. So a machine with a GPU
 # needs neither a compiler nor our packages. FSDP_REFERENCE names a folder with PyTorch's reference runs, for the stage
-# "reference". BEFORE are builds of older commits with their benchmarks, for the stage "cpu". --fake packs the plug-in of
+# "reference"; FSDP_PEER a program that measures the same steps with PyTorch, as the one of bench/compare.py does (on a GPU
+# it prints cuda_peak_mb and cuda_reserved_mb, too), for the stage "bench". BEFORE are builds of older commits with their
+# benchmarks, for the stage "cpu". --fake packs the plug-in of
 # the GPU that is not there (tests/backend/fakecuda), to try gpu_check.sh itself.
 set -eu
 cd "$(dirname "$0")/.."
@@ -42,6 +44,7 @@ find "$pack" -type f -exec ldd {} + | awk '$2 == "=>" && $3 ~ /^\// { print $3 }
     xargs -I{} cp -L {} "$pack/lib"
 [ $plugins = . ] || cp "$build"/tests/libcu{blasLt,pti}.so.13 "$pack"
 [ -z "${FSDP_REFERENCE:-}" ] || cp -r "$FSDP_REFERENCE" "$pack/reference"
+[ -z "${FSDP_PEER:-}" ] || cp "$FSDP_PEER" "$pack/peer.py"
 # Tests find the sources and the build folder where they were when they were compiled.
 pwd >"$pack/sources"
 # Most of the programs is the same library, so a large window is worth more than effort.

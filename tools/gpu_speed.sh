@@ -1,0 +1,177 @@
+# gpu_speed.sh - stages of gpu_check.sh, which reads this file: how fast a GPU's steps are and what memory they take, what
+# each kernel of a step takes, and the speed of the processor alone.
+# shellcheck shell=bash disable=SC2154,SC2086 # the variables are gpu_check.sh's, and some are lists of arguments
+
+# a_model NAME: arguments of a run of one of the models that are measured, and of a peer, in $run and $peer_run. SMALL=1:
+# smaller ones, where there is no GPU.
+a_model() {
+    local batch seq
+    case $1${SMALL:+-small} in
+    llama-1b) batch=8 seq=2048 ;;
+    gpt2-124m) batch=32 seq=1024 ;;
+    *) batch=2 seq=32 ;;
+    esac
+    [ -f "$work/text.txt" ] || cat docs/*.md README.md >"$work/text.txt"
+    run="--model.preset=$1 --data.path=$work/text.txt --training.local_batch_size=$batch --training.seq_len=$seq
+        --model.max_seq_len=$seq --model.tie_word_embeddings=false --training.mixed_precision_param=bfloat16
+        --optimizer.lr=1e-4 --metrics.log_freq=1 --training.device=cuda"
+    [ -z "${SMALL:-}" ] || run="$run --model.preset=llama-1m"
+    peer_run="--model $1 --device cuda --mode fsdp2 --bf16 --compile --compile-loss --batch $batch --seq $seq"
+}
+
+# What a trace has of the GPU's own record, whether the run with it has the same bits, and whether what comes after is
+# slower.
+check_trace() {
+    local far
+    set -- $llama $tiny --training.device=cuda
+    train plain "$@" || say plain wrong "$(tail -n 1 "$work/plain.log")"
+    if ! train traced "$@" --metrics.trace.path="$work/trace.json.gz" --metrics.trace.steps=3-5; then
+        say traced wrong "$(tail -n 1 "$work/traced.log")"
+        return
+    fi
+    if figures record "$work/trace.json.gz" >"$work/record"; then
+        say record right "$(cat "$work/record")"
+    else
+        say record wrong "$(cat "$work/record")"
+    fi
+    grep -c 'has no record\|lacks some' "$work/traced.log"
+    if cmp "$work/plain.losses" "$work/traced.losses"; then
+        say same-bits right "with and without a trace"
+    else
+        say same-bits wrong "with and without a trace"
+    fi
+    far=$(figures ratio "$work/traced.jsonl" "$work/plain.jsonl")
+    if within 1.1 "$far"; then
+        say speed-after right "steps behind the trace take $far of those without one"
+    else
+        say speed-after wrong "steps behind the trace take $far of those without one"
+    fi
+}
+
+# kernels_of MODEL: a step of it, kernel by kernel.
+kernels_of() {
+    local run peer_run
+    a_model "$1"
+    if train "kernels.$1" $run --training.steps=6 --metrics.trace.path="$work/$1.json.gz" --metrics.trace.steps=4-5 &&
+        figures kernels "$work/$1.json.gz" 2 ${RATES:-} >"$work/$1.kernels"; then
+        echo "-- a step of $1"
+        cat "$work/$1.kernels"
+        say "kernels-$1" right "$(tail -n 1 "$work/$1.kernels")"
+    else
+        say "kernels-$1" wrong "$(tail -n 1 "$work/kernels.$1.log")"
+    fi
+}
+
+stage_profile() {
+    check_trace
+    kernels_of llama-1b
+    kernels_of gpt2-124m
+    finish
+}
+
+# Ours and the peer (FSDP_PEER of gpu_pack.sh) in turns, twice.
+stage_bench() {
+    local model turn run peer_run
+    for model in llama-1b gpt2-124m; do
+        a_model $model
+        for turn in 1 2; do
+            if [ -f "$work/peer.py" ]; then
+                python3 "$work/peer.py" $peer_run --steps "$bench_steps" --warmup 3 >"$work/peer" 2>"$work/peer.log" ||
+                    tail -n 5 "$work/peer.log"
+                figures peer "$model" "$turn" "$work/peer" >>"$work/turns" ||
+                    say "$model-peer-$turn" wrong "$(tail -n 1 "$work/peer.log")"
+            fi
+            watch_memory train "$model.$turn" $run --training.steps=$((bench_steps + 3)) &&
+                figures ours "$model" "$turn" "$work/$model.$turn.jsonl" "$(cat "$work/used")" >>"$work/turns" ||
+                say "$model-$turn" wrong "$(tail -n 1 "$work/$model.$turn.log")"
+        done
+    done
+    if figures bench "$work/turns" >"$work/turns.table"; then
+        cat "$work/turns.table"
+        say bench right "$(tail -n 1 "$work/turns.table")"
+    else
+        say bench wrong "no table"
+    fi
+    finish
+}
+
+# The largest figure of nvidia-smi while a command runs, in MiB, in $work/used.
+watch_memory() {
+    nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 100 >"$work/polls" 2>/dev/null &
+    local poll=$!
+    "$@"
+    local status=$?
+    kill $poll 2>/dev/null # it has ended where there is no GPU
+    sort -n "$work/polls" | tail -n 1 >"$work/used"
+    return $status
+}
+
+stage_smol() {
+    cat docs/*.md README.md >"$work/text.txt"
+    set -- --model.preset=llama-100m --model.dim=576 --model.n_layers=30 --model.n_heads=9 --model.n_kv_heads=3 \
+        --model.ffn_dim=1536 --model.vocab_size=49152 --model.max_seq_len=512 --model.tie_word_embeddings=true \
+        --data.path="$work/text.txt" --training.steps=6 --training.local_batch_size=4 --training.seq_len=512 \
+        --optimizer.lr=3e-4 --metrics.log_freq=1
+    watch_memory beside f32 2e-3 "$@"
+    say memory-f32 right "nvidia-smi $(cat "$work/used") MiB; the ledger: $(grep '^step:  6' "$work/f32.one.log")"
+    watch_memory beside bf16 5e-3 "$@" --training.mixed_precision_param=bfloat16
+    say memory-bf16 right "nvidia-smi $(cat "$work/used") MiB; the ledger: $(grep '^step:  6' "$work/bf16.one.log")"
+    finish
+}
+
+stage_llama() {
+    [ -f "$work/text.txt" ] || cat docs/*.md README.md >"$work/text.txt"
+    local status=0
+    watch_memory train llama --model.preset=llama-1b --data.path="$work/text.txt" --training.steps=8 \
+        --training.local_batch_size=8 --training.seq_len=2048 --training.mixed_precision_param=bfloat16 \
+        --metrics.log_freq=1 --training.device=cuda || status=1
+    cat "$work/llama.log"
+    echo "$(tail -n 1 "$work/llama.log") nvidia-smi $(cat "$work/used") MiB"
+    return $status
+}
+
+# ---- the processor: this build beside older ones, in turns ----
+
+# collectives BUILD: a line for each size to 16 MB, of two ranks; what would come after is not measured.
+collectives() {
+    stdbuf -oL "$1/bench/bench_collectives" 2 2>/dev/null | sed '/^ *16384 KB/q'
+}
+
+# The ratio of the older build's time to this one's: the median over sizes and collectives, of the shortest of three turns.
+compare_collectives() {
+    local turn
+    for turn in 1 2 3; do
+        collectives "$work" >"$work/collectives.now.$turn" && collectives "$1" >"$work/collectives.before.$turn" || return 1
+    done
+    cat "$work/collectives.now.1"
+    figures collectives "$work"
+}
+
+# speed NAME RATIO: it is right from 0.98 of the older build's on.
+speed() {
+    local verdict=right
+    within "$2" 0.98 || verdict=wrong
+    say "$1" $verdict "$2"
+}
+
+stage_cpu() {
+    local before name ratio row now other
+    nproc
+    for before in "$work"/before/*/; do
+        name=$(basename "$before")
+        python3 bench/compare.py --build "$work" --against "$before" --rows llama-100m-2,gpt-10m-2 --steps 5 --warmup 1 \
+            --repeats 5 | tee "$work/rows"
+        # Of the medians: those of a pair are a few percent apart by chance.
+        while IFS='|' read -r _ row _ now _ other _; do
+            ratio=$(echo "$now $other" | awk '{ gsub(",", ""); printf "%.2f", $1 / $3 }') row=${row%%,*} row=${row# }
+            speed "$row-$name" "$ratio"
+        done < <(grep -E '^\| (llama|gpt)' "$work/rows")
+        compare_collectives "$before" | tee "$work/rows"
+        ratio=$(tail -n 1 "$work/rows")
+        speed "collectives-$name" "$ratio"
+    done
+    finish
+    local status=$?
+    echo "$(cat "$work"/said/* | cut -f 1,3 | tr '\t\n' ' ;')"
+    return $status
+}
