@@ -121,6 +121,13 @@ if(FSDP_CUDA_HEADERS)
   target_link_options(fsdp_test_cuda PRIVATE -Wl,-Bsymbolic -Wl,--wrap=fsdp__stream_workspace)
   set_target_properties(fsdp_test_cuda PROPERTIES OUTPUT_NAME fsdp-cuda CXX_VISIBILITY_PRESET hidden)
   add_dependencies(fsdp_test_cuda fakecublas)
+  fsdp_fake_library(fakecudnn MODULE ${fake}/fake_cudnn.c ${fake}/fake_cudnn_run.c
+                    ${PROJECT_SOURCE_DIR}/tests/oracle/values.c)
+  target_link_libraries(fakecudnn PRIVATE fakecudart fsdp_common m)
+  set_target_properties(fakecudnn PROPERTIES OUTPUT_NAME cudnn SUFFIX .so.9)
+  fsdp_fake_library(fakenvrtc MODULE ${fake}/fake_nvrtc.c)
+  set_target_properties(fakenvrtc PROPERTIES OUTPUT_NAME nvrtc SUFFIX .so.13)
+  add_dependencies(fsdp_test_cuda fakecudnn fakenvrtc)
   if(FSDP_CUPTI_INCLUDE)
     fsdp_fake_library(fakecupti MODULE ${fake}/fake_cupti.c)
     target_link_libraries(fakecupti PRIVATE fakecudart fsdp_common)
@@ -489,7 +496,17 @@ if(TARGET test_backend)
   target_sources(test_backend PRIVATE ${cudash}/launch_now.cpp ${kernels}
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/libraries.c
-                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_call.c)
+                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_call.c
+                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/attention_graph.c
+                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/cudnn_calls.c
+                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/cudnn_graph.c)
+  # A driver for the real cuDNN, which is not beside the tests: nothing else finds it.
+  add_library(fakedriver MODULE ${fake}/fake_driver.c)
+  target_link_libraries(fakedriver PRIVATE fsdp_common)
+  set_target_properties(fakedriver PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1 LIBRARY_OUTPUT_DIRECTORY ${test_dir}/driver)
+  target_link_options(fakedriver PRIVATE -Wl,-soname,libcuda.so.1)
+  add_dependencies(test_backend fakedriver)
+  target_compile_definitions(test_backend PRIVATE FSDP_FAKE_DRIVER="${test_dir}/driver/libcuda.so.1")
   target_link_libraries(test_backend PRIVATE fsdp_test_cudash)
   if(FSDP_CUDA_HEADERS)
     target_link_libraries(test_backend PRIVATE fakecudart)

@@ -88,6 +88,27 @@ FSDP_API void fsdp_device_reset_peak(fsdp_device *device);
 
 /* ======== for experts: most programs need nothing below ======== */
 
+/* ---- kernels ---- */
+
+/* Says which kernels compute attention (fsdp_attention) on a GPU. */
+typedef enum fsdp_attention_kernels {
+    FSDP_ATTENTION_EXACT,           /* the library's own, which give the same bits every time */
+    FSDP_ATTENTION_FAST,            /* cuDNN's; the gradient of q differs from run to run in its last bits */
+    FSDP_ATTENTION_FAST_REPEATABLE, /* cuDNN's repeatable ones, which take 2 bytes of scratch for each pair of a query
+                                     * and a key of the batch, in all heads */
+} fsdp_attention_kernels;
+
+/* Chooses them for what is called on the device from now on; EXACT is the default, and all that a device other than a
+ * GPU has. The others need cuDNN, 9.10 or later, which is opened now: libcudnn.so.9, and libnvrtc, are looked for where
+ * the plug-in looks for all of NVIDIA's libraries (FSDP_CUDA_LIBRARIES). FSDP_UNSUPPORTED, FSDP_NOT_FOUND: it is not
+ * there; nothing has changed.
+ *
+ * They take bfloat16 and float16, heads of up to 128 that are multiples of 8, fewer heads of keys, causal or not, a
+ * window, positions, strides that are multiples of 8. What they do not take (a softcap, float32) is an error of the
+ * call, FSDP_UNSUPPORTED. Calls with more keys than queries, as with a cache of keys, are computed by the own kernels
+ * in any case. The first call of each shape takes about half a second of the host. Call it while nothing runs. */
+FSDP_API fsdp_status fsdp_device_set_attention(fsdp_device *device, fsdp_attention_kernels kernels);
+
 /* ---- streams and events ---- */
 
 typedef struct fsdp_stream fsdp_stream;

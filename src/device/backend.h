@@ -47,6 +47,10 @@ typedef struct fsdp__backend {
     /* Optional. Called by a thread before each kernel that it runs itself: another device may have set it otherwise. */
     void (*prepare_kernel)(const fsdp_device *device);
 
+    /* Optional. Gets ready for attention by a library's kernels, and fails where there is no such library; may be
+     * called again. NULL: there are only the own ones. */
+    fsdp_status (*open_attention)(fsdp_device *device);
+
     /* Large pieces of memory for the ledger's allocator; at least 64-byte aligned. [thread-safe] */
     fsdp_status (*segment_alloc)(fsdp_device *device, size_t bytes, void **out);
     void (*segment_free)(fsdp_device *device, void *segment, size_t bytes);

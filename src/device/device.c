@@ -31,6 +31,19 @@ bool fsdp_device_is_meta(const fsdp_device *device)
     return device->backend->is_meta;
 }
 
+fsdp_status fsdp_device_set_attention(fsdp_device *device, fsdp_attention_kernels kernels)
+{
+    if (kernels != FSDP_ATTENTION_EXACT && !device->backend->open_attention)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "fast attention is cuDNN's, which device '%s' does not have: compute on a GPU "
+                         "(training.device=cuda), or set kernels.attention=exact",
+                         device->name);
+    if (kernels != FSDP_ATTENTION_EXACT)
+        FSDP_TRY(device->backend->open_attention(device));
+    device->attention = kernels;
+    return FSDP_OK;
+}
+
 bool fsdp__device_has_bytes(const fsdp_device *device)
 {
     return device->backend->has_bytes;

@@ -18,8 +18,9 @@ struct fsdp_device {
     const fsdp__backend *backend;
     fsdp_context *context;
     int ordinal;
-    char name[24];     /* "cpu", "sim:1" */
-    void *state;       /* the backend's own */
+    char name[24]; /* "cpu", "sim:1" */
+    void *state;   /* the backend's own */
+    fsdp_attention_kernels attention;
     bool grows;        /* its segments can become longer; set by the backend's `open` */
     fsdp_device *next; /* the context's devices are in the order in which they were opened */
     fsdp__allocator *allocator;

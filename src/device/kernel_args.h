@@ -295,6 +295,10 @@ typedef struct fsdp__attention_forward_args {
     int64_t pairs;            /* with positions: how many pairs of query and key meet, in all; 0: not known */
 } fsdp__attention_forward_args;
 
+/* The heads that cuDNN is asked for (fsdp_attention_kernels): of at most so many elements, a multiple of 16 bytes. */
+#define FSDP__FAST_HEAD_DIM 128
+#define FSDP__FAST_HEAD_MULTIPLE 8
+
 typedef struct fsdp__attention_backward_args {
     fsdp__attention_forward_args forward; /* out and lse as the forward left them */
     const void *dout;                     /* with the strides of out */

@@ -4,14 +4,18 @@
 #include "backend/cuda/kernels_table.h"
 #include "oracle/hold.h"
 
-/* The table's product asks cuBLAS first, which needs a GPU: here it is the own one. */
-fsdp_status fsdp__cuda_own_matmul(fsdp_stream *stream, const void *args);
-fsdp_status fsdp__cuda_matmul(fsdp_stream *stream, const void *args);
-
-fsdp_status fsdp__cuda_matmul(fsdp_stream *stream, const void *args)
-{
-    return fsdp__cuda_own_matmul(stream, args);
-}
+/* The table's products and attention may ask cuBLAS and cuDNN, which need a GPU: here they are the own ones. */
+#define OWN(name)                                                             \
+    fsdp_status fsdp__cuda_own_##name(fsdp_stream *stream, const void *args); \
+    fsdp_status fsdp__cuda_##name(fsdp_stream *stream, const void *args);     \
+    fsdp_status fsdp__cuda_##name(fsdp_stream *stream, const void *args)      \
+    {                                                                         \
+        return fsdp__cuda_own_##name(stream, args);                           \
+    }
+OWN(matmul)
+OWN(attention_forward)
+OWN(attention_backward)
+#undef OWN
 
 /* Puts together the tables for a kernel: the CPU's, if it has the same bits, and CUDA's. Returns how many. */
 static int tables_for(fsdp__kernel kernel, oracle_table tables[2])

@@ -68,6 +68,7 @@ typedef struct fsdp__cuda_state {
     /* State of the products by a library, and how it is freed; made when the first product runs, under the mutex. */
     void *products;
     void (*products_free)(void *products);
+    struct fsdp__cuda_attentions *attentions; /* cuDNN's; NULL: nobody has asked for them */
 } fsdp__cuda_state;
 
 /* Pinned memory through which a stream copies: see [Note: pageable memory] in cuda_copy.c. */
@@ -150,6 +151,12 @@ void fsdp__cuda_activity_enter(fsdp_device *device, uint64_t number);
 void fsdp__cuda_activity_leave(fsdp_device *device);
 /* Ends the record of a device that is being closed, if there is one. */
 void fsdp__cuda_activities_close(fsdp_device *device);
+
+/* ---- attention_fast.c ---- */
+
+/* Opens cuDNN, if it is not open. */
+fsdp_status fsdp__cuda_attention_open(fsdp_device *device);
+void fsdp__cuda_attention_close(fsdp_device *device);
 
 /* ---- cuda_pinned.c ---- */
 

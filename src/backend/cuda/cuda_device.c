@@ -89,6 +89,7 @@ static void cuda_close(fsdp_device *device)
     fsdp__cuda_state *state = device->state;
 
     fsdp__cuda_activities_close(device);
+    fsdp__cuda_attention_close(device);
     if (state->products)
         state->products_free(state->products);
     fsdp__cuda_clock_close(device);
@@ -158,6 +159,7 @@ static const fsdp__backend backend = {
     .close = cuda_close,
     .prepare_thread = prepare_thread,
     .look = look,
+    .open_attention = fsdp__cuda_attention_open,
     .alive = fsdp__cuda_alive,
     .segment_alloc = fsdp__cuda_segment_alloc,
     .segment_free = fsdp__cuda_segment_free,

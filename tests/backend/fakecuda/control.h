@@ -2,8 +2,9 @@
  *
  * tests/backend/fakecuda is the part of NVIDIA's runtime that the plug-in calls, compiled against the real headers: its
  * devices are threads and memory of this machine. It is a library beside the tests (libfakecudart.so), and with the
- * plug-in's own files it makes a second libfsdp-cuda.so there. Products (fake_blas.c) and the record of what
- * runs (fake_cupti.c) are libraries of their own, as NVIDIA's are. What a device is, it takes from the environment:
+ * plug-in's own files it makes a second libfsdp-cuda.so there. Products (fake_blas.c), attention (fake_cudnn.c)
+ * and the record of what runs (fake_cupti.c) are libraries of their own, as NVIDIA's are. What a device is, it takes
+ * from the environment:
  *
  *   FSDP_FAKECUDA_DEVICES=2                  how many there are
  *   FSDP_FAKECUDA_DRIVER=13000               the driver's version; 0: there is none
@@ -21,8 +22,8 @@
 #include <stddef.h>
 
 /* The functions that can fail; `kernel` is a kernel when it runs. Those of cublasLt fail with a
- * cublasStatus_t, those of CUPTI with a CUptiResult. A `record` of something that ran is dropped by error 1, which is
- * counted, and lost by error 2, which nobody is told. */
+ * cublasStatus_t, those of cuDNN with a cudnnStatus_t, those of CUPTI with a CUptiResult. A `record` of something that
+ * ran is dropped by error 1, which is counted, and lost by error 2, which nobody is told. */
 #define FAKECUDA_CALLS(X)                     \
     X(cudaDriverGetVersion)                   \
     X(cudaRuntimeGetVersion)                  \
@@ -79,6 +80,12 @@
     X(cublasLtMatmulPreferenceSetAttribute)   \
     X(cublasLtMatmulAlgoGetHeuristic)         \
     X(cublasLtMatmul)                         \
+    X(cudnnCreate)                            \
+    X(cudnnBackendCreateDescriptor)           \
+    X(cudnnBackendSetAttribute)               \
+    X(cudnnBackendGetAttribute)               \
+    X(cudnnBackendFinalize)                   \
+    X(cudnnBackendExecute)                    \
     X(cuptiActivityRegisterTimestampCallback) \
     X(cuptiActivityRegisterCallbacks)         \
     X(cuptiActivityEnable)                    \

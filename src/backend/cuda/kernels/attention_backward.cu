@@ -461,7 +461,7 @@ static fsdp_status launch_backward(fsdp_stream *stream, const fsdp__attention_ba
 
 using namespace attention;
 
-ENTRY(attention_backward)
+ENTRY(own_attention_backward)
 {
     fsdp__attention_backward_args a = *(const fsdp__attention_backward_args *)args;
     const fsdp__attention_forward_args *k = &a.forward;

@@ -257,7 +257,7 @@ static fsdp_status launch_warps(fsdp_stream *stream, const fsdp__attention_forwa
 
 using namespace attention;
 
-ENTRY(attention_forward)
+ENTRY(own_attention_forward)
 {
     const fsdp__attention_forward_args *k = (const fsdp__attention_forward_args *)args;
 
