@@ -115,17 +115,6 @@ fsdp_status fsdp__flat_gather(const fsdp_tensor *tensor, fsdp_tensor **out);
 /* Copies this rank's part of a whole tensor; `distribution` is flat. The caller owns `*out`. */
 fsdp_status fsdp__flat_cut(const fsdp_tensor *whole, const fsdp_distribution *distribution, fsdp_tensor **out);
 
-/* ---- piece_runs.c ---- */
-
-/* Elements of a piece that lie one after the other in the local tensor and in the global one. */
-typedef struct fsdp__piece_run {
-    int64_t local, global, numel; /* the element of either tensor at which it begins, and its length */
-    int64_t next;                 /* number of the next run */
-} fsdp__piece_run;
-
-/* Gives the next run of a piece of the tensor, which is not flat. Begin with zeros; returns false after the last. */
-bool fsdp__next_run(const fsdp_tensor *tensor, const fsdp_piece *piece, fsdp__piece_run *run);
-
 FSDP__SCOPED_POINTER(fsdp_mesh, fsdp_mesh_unref)
 
 #endif

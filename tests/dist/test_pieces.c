@@ -196,7 +196,7 @@ static void check_moves(fsdp_context *context, void *arg)
     fsdp_mesh *mesh = NULL;
 
     CHECK_OK(fsdp_mesh_create(context, c->ndim, c->shape, names, &mesh));
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 30; round++) {
         int64_t shape[3];
         int ndim;
         drawn_layout from, to, back;

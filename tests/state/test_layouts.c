@@ -105,7 +105,7 @@ static void check_moves(fsdp_context *context, void *arg)
     fsdp_mesh *mesh = NULL;
 
     CHECK_OK(fsdp_mesh_create(context, c->ndim, c->shape, names, &mesh));
-    for (int round = 0; round < 12; round++) {
+    for (int round = 0; round < 6; round++) {
         fsdp_state_dict *a = make_state(mesh, &dice, 1), *b = make_state(mesh, &dice, 0), *full = NULL, *rows = NULL;
         bool first = fsdp_context_rank(context) == 0;
 
@@ -190,7 +190,7 @@ static void check_writers(fsdp_context *context, void *arg)
     fsdp_mesh *mesh = NULL;
 
     CHECK_OK(fsdp_mesh_create(context, c->ndim, c->shape, names, &mesh));
-    for (int round = 0; round < 10; round++) {
+    for (int round = 0; round < 4; round++) {
         fsdp_state_dict *state = make_state(mesh, &dice, 1);
 
         for (int e = 0; e < ENTRIES; e++)

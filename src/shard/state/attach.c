@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
-#include "dist/dist.h"
 #include "shard/reduce/owner.h"
 #include "shard/state/allocate.h"
 #include "shard/state/forward.h"
@@ -56,21 +55,6 @@ typedef struct initialization {
     const char *prefix; /* dotted name of that module */
 } initialization;
 
-/* Fills a part that is boxes of the whole parameter. */
-static fsdp_status fill_boxes(const initialization *in, const fsdp__param *p, fsdp_init init, const char *full_name)
-{
-    char *data = p->sharded->storage->data;
-    fsdp_piece pieces[FSDP_MAX_SEGMENTS];
-    int count = fsdp_tensor_pieces(p->sharded, pieces);
-
-    for (int i = 0; i < count; i++)
-        for (fsdp__piece_run run = {0}; fsdp__next_run(p->sharded, &pieces[i], &run);)
-            FSDP_TRY(fsdp__init_fill(p->sharded->storage->device,
-                                     data + (size_t)run.local * fsdp_dtype_size(p->orig_dtype), p->orig_dtype,
-                                     run.numel, init, in->seed, full_name, run.global));
-    return FSDP_OK;
-}
-
 /* Fills each run by itself: element i of the whole parameter gets the same value wherever it lies. */
 static fsdp_status fill_runs(const initialization *in, const fsdp__param *p, fsdp_init init, const char *full_name)
 {
@@ -97,7 +81,7 @@ static fsdp_status initialize_param(const initialization *in, const fsdp__param 
     if (param->group->residence.kind == FSDP__RESIDENCE_NONE)
         return FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", full);
     FSDP_TRY(fsdp_tensor_begin_write(param->sharded));
-    return param->parallel ? fill_boxes(in, param, init, full) : fill_runs(in, param, init, full);
+    return param->parallel ? fsdp__init_tensor(param->sharded, init, in->seed, full) : fill_runs(in, param, init, full);
 }
 
 /* Returns whether `state` initializes the slot's parameter: whichever state owns it, that is done where it was
