@@ -31,7 +31,7 @@
 #define FSDP_PARALLELIZE_H
 
 #include "fsdp/dist.h"
-#include "fsdp/nn.h"
+#include "fsdp/models.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -118,10 +118,12 @@ typedef struct fsdp_model_parallel_options {
      * projections. Otherwise attention and MLP prepare it once. */
     bool per_projection;
 } fsdp_model_parallel_options;
+/* Checks whether the heads of such a model can be cut over so many ranks; the degrees that would do are named. */
+FSDP_API fsdp_status fsdp_model_parallel_check(const fsdp_model_config *config, int64_t ranks);
 /* Applies the plan of a model made by fsdp_model_create, of any architecture: embedding and head are cut in the
  * vocabulary, attention by heads, MLPs in ffn_dim, which may be cut unevenly. The model is called as before and returns
  * the same: logits are whole, and so is the loss. NULL options: zeros. FSDP_INVALID: the size of the mesh does not
- * divide n_heads and n_kv_heads; the degrees that would do are named. [collective] of the mesh [blocks] */
+ * divide n_heads and n_kv_heads (fsdp_model_parallel_check). [collective] of the mesh [blocks] */
 FSDP_API fsdp_status fsdp_model_parallelize(fsdp_module *model, fsdp_mesh *mesh,
                                             const fsdp_model_parallel_options *options);
 

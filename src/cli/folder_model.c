@@ -85,6 +85,8 @@ static fsdp_status fill(const fsdp__model_folder *folder, const fsdp_model_confi
 
     if (o->dtype != FSDP_F32)
         FSDP_TRY(fsdp_module_to(model, o->dtype));
+    if (fsdp_model_parallel_check(config, FSDP__MAX(o->team, 1)) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "--tensor-parallel");
     if (o->adapter && o->team > 1)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "--adapter does not go with --tensor-parallel: leave one of them out, or "
                                            "merge the adapter into the model");

@@ -184,7 +184,7 @@ static void degrees_text(const fsdp_model_config *c, char *text, size_t bytes)
                                  (long long)found[i]);
 }
 
-static fsdp_status check_degree(const fsdp_model_config *c, int64_t ranks)
+fsdp_status fsdp_model_parallel_check(const fsdp_model_config *c, int64_t ranks)
 {
     bool heads = c->n_heads % ranks != 0;
     char text[512] = "";
@@ -211,7 +211,7 @@ fsdp_status fsdp_model_parallelize(fsdp_module *model, fsdp_mesh *mesh, const fs
                          model->type->name);
     r.family = fsdp__family_of(config->architecture);
     r.between = r.options->sequence_parallel ? (fsdp_layout){.kind = FSDP_LAYOUT_SHARDED, .dim = 1} : replicated;
-    status = check_degree(config, fsdp_mesh_size(mesh, -1));
+    status = fsdp_model_parallel_check(config, fsdp_mesh_size(mesh, -1));
     if (r.family)
         add_llama(&r);
     else

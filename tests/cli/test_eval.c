@@ -52,12 +52,13 @@ FIXTURE_TEST(the_loss_of_all_tokens_is_that_of_pytorch)
 
 FIXTURE_TEST(steps_are_the_same_tokens_on_any_ranks)
 {
-    static const char *const ranks[] = {"1", "2", "4"};
+    static const char *const ranks[][2] = {{"1", "1"}, {"2", "1"}, {"4", "1"}, {"2", "2"}, {"4", "2"}};
     fixture *f = *state;
     char first[64] = "";
 
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
-        program p = EVAL(0, LLAMA, "--data", TOKENS, "--seq-len=16", "--batch-size=3", "--steps=5", "-n", ranks[i]);
+        program p = EVAL(0, LLAMA, "--data", TOKENS, "--seq-len=16", "--batch-size=3", "--steps=5", "-n", ranks[i][0],
+                         "--tensor-parallel", ranks[i][1]);
         const char *loss = strstr(p.output, "loss: ");
 
         CHECK_CONTAINS(p.output, "  tokens: 240  ");

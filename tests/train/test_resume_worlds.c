@@ -188,7 +188,7 @@ static void look(fsdp_context *context, void *arg)
     CHECK_EQ(run->sequences, BATCH);
     for (int64_t i = 0; i < AFTER * run->microbatches; i++) {
         int64_t step = i / run->microbatches, micro = i % run->microbatches;
-        int64_t before = (micro * fsdp_context_world_size(context) + fsdp_context_rank(context)) * local;
+        int64_t before = (micro * run->data_ranks + run->data_rank) * local;
         fsdp_batch b;
 
         CHECK_OK(fsdp_loader_next(run->loader, &b));
@@ -225,23 +225,40 @@ static void check_losses(const kind *k, int from, int to, const course *a, const
                       b->losses[i]);
 }
 
-static void set_ranks(story *s, int world, int microbatches)
+/* Ranks, of which `team` compute each layer together. */
+typedef struct layout {
+    int world, team;
+} layout;
+
+static void set_ranks(story *s, layout l, int microbatches)
 {
     char text[12];
 
-    snprintf(text, sizeof text, "%d", BATCH / world / microbatches);
+    snprintf(text, sizeof text, "%d", BATCH / (l.world / l.team) / microbatches);
     story_set(s, "training.local_batch_size", text);
+    snprintf(text, sizeof text, "%d", l.team);
+    story_set(s, "parallelism.tensor_parallel_degree", text);
 }
 
-static void go_between(void **state, const kind *k, int from, int to)
+/* Gives the model heads that two ranks can share. */
+static void set_heads(story *s)
 {
+    story_set(s, "model.n_heads", "4");
+    story_set(s, "model.n_kv_heads", strncmp(s->config->model.preset, "gpt", 3) == 0 ? "4" : "2");
+}
+
+static void go_between(void **state, const kind *k, layout before, layout after)
+{
+    int from = before.world, to = after.world;
     course *all = calloc(1, sizeof *all), *same = calloc(1, sizeof *same), *other = calloc(1, sizeof *other);
 
     story_teardown(state);
     story_setup(state);
     all->story = same->story = other->story = *state;
     set_all(*state, k);
-    set_ranks(*state, from, 1);
+    if (before.team > 1 || after.team > 1)
+        set_heads(*state);
+    set_ranks(*state, before, 1);
     test_run_ranks(from, go_all, all);
     test_run_ranks(from, go_on, same);
     CHECK(all->at.optimizer != 0 && all->at.model != all->end.model);
@@ -251,7 +268,7 @@ static void go_between(void **state, const kind *k, int from, int to)
     check_state(k, "at the end", &all->end, &same->end);
     test_run_ranks(from, look, same);
     CHECK(same->batches[0][0][0][0] != 0 && same->batches[AFTER - 1][BATCH - 1][0][0] != 0);
-    set_ranks(*state, to, to < 4 ? 2 : 1);
+    set_ranks(*state, after, to < 4 ? 2 : 1);
     test_run_ranks(to, look, other);
     CHECK_BYTES(other->batches, same->batches, sizeof same->batches);
     test_run_ranks(to, go_on, other);
@@ -264,10 +281,34 @@ static void go_between(void **state, const kind *k, int from, int to)
 
 STORY_TEST(conversations_go_on_at_any_number_of_ranks)
 {
-    static const int worlds[][2] = {{1, 2}, {2, 3}, {4, 1}};
+    static const layout worlds[][2] = {{{1, 1}, {2, 1}}, {{2, 1}, {3, 1}}, {{4, 1}, {1, 1}}};
 
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++)
             if (test_long() || !test_brief() || (i + w) % 9 == 0)
                 go_between(state, &kinds[i], worlds[w][0], worlds[w][1]);
+}
+
+/* Teams do not go with adapters, nor with blocks of bytes where a rank has fewer columns than a block. */
+static bool goes_with_teams(const kind *k)
+{
+    for (int i = 0; i < KEYS && k->keys[i][0]; i++)
+        if (strncmp(k->keys[i][0], "adapter.", 8) == 0 || strcmp(k->keys[i][1], "adamw8bit") == 0)
+            return false;
+    return true;
+}
+
+/* Each kind goes from one of these layouts to the other. */
+STORY_TEST(conversations_go_on_with_any_teams)
+{
+    static const layout layouts[][2] = {
+        {{4, 2}, {1, 1}}, {{1, 1}, {2, 2}}, {{2, 2}, {4, 2}}, {{3, 1}, {4, 2}}, {{6, 2}, {2, 1}}};
+    int number = 0;
+
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const layout *l = layouts[number % 5];
+
+        if (goes_with_teams(&kinds[i]) && (number++ % 5 == 0 || !test_brief()))
+            go_between(state, &kinds[i], l[0], l[1]);
+    }
 }

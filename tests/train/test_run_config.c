@@ -251,6 +251,40 @@ TEST_WITH(what_is_printed_reads_back, setup, teardown)
     fsdp_train_config_free(again);
 }
 
+TEST_WITH(teams_are_checked, setup, teardown)
+{
+    static const char *const others[][3] = {
+        {"parallelism.strategy", "ddp", "fsdp2"},   {"parallelism.strategy", "fsdp1", "fsdp2"},
+        {"parallelism.strategy", "zero2", "fsdp2"}, {"adapter.rank", "4", ""},
+        {"parallelism.schedule", "plan", ""},       {"parallelism.gather_dtype", "int8", "none"},
+    };
+
+    CHECK_OK(load("model:\n  preset: llama-1m\ndata:\n  path: x.txt\nparallelism:\n  tensor_parallel_degree: 2\n"));
+    CHECK_OK(fsdp_train_config_check(config, 2));
+    CHECK_OK(fsdp_train_config_check(config, 6));
+    CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID,
+                "parallelism.tensor_parallel_degree is 2, but there are 3 ranks: expected a number that divides them");
+    CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "but there is 1 rank: ");
+    CHECK_OK(load("training:\n  global_batch_size: 12\n  local_batch_size: 4\n"));
+    CHECK_OK(fsdp_train_config_check(config, 6));
+    CHECK_ERROR(fsdp_train_config_check(config, 4), FSDP_INVALID,
+                "training.global_batch_size 12 is not a multiple of 8 (training.local_batch_size 4 x 2 teams of 2 "
+                "ranks): the nearest that are: 8 and 16");
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.data_parallel_shard_degree", "6"));
+    CHECK_ERROR(fsdp_train_config_check(config, 6), FSDP_INVALID, "but there are 3 teams of 2 ranks: expected -1 or 3");
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.data_parallel_shard_degree", "-1"));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.fsdp_reshard_after_forward", "3"));
+    CHECK_ERROR(fsdp_train_config_check(config, 6), FSDP_UNSUPPORTED, "a number of ranks in parallelism.fsdp_reshard");
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.fsdp_reshard_after_forward", "default"));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        CHECK_OK(fsdp_train_config_set(config, others[i][0], others[i][1]));
+        CHECK_ERROR(fsdp_train_config_check(config, 6), FSDP_UNSUPPORTED,
+                    "parallelism.tensor_parallel_degree 2 does not go with ");
+        CHECK_OK(fsdp_train_config_set(config, others[i][0], others[i][2]));
+    }
+    CHECK_OK(fsdp_train_config_check(config, 6));
+}
+
 TEST_WITH(keys_are_checked_against_each_other, setup, teardown)
 {
     CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "set model.path");
