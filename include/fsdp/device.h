@@ -94,8 +94,8 @@ FSDP_API void fsdp_device_reset_peak(fsdp_device *device);
 typedef enum fsdp_attention_kernels {
     FSDP_ATTENTION_EXACT,           /* the library's own, which give the same bits every time */
     FSDP_ATTENTION_FAST,            /* cuDNN's; the gradient of q differs from run to run in its last bits */
-    FSDP_ATTENTION_FAST_REPEATABLE, /* cuDNN's repeatable ones, which take 2 bytes of scratch for each pair of a query
-                                     * and a key of the batch, in all heads */
+    FSDP_ATTENTION_FAST_REPEATABLE, /* those of cuDNN's that NVIDIA calls deterministic; they take 2 bytes of scratch
+                                     * for each pair of a query and a key of the batch, in all heads */
 } fsdp_attention_kernels;
 
 /* Chooses them for what is called on the device from now on; EXACT is the default, and all that a device other than a

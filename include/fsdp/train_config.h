@@ -226,6 +226,9 @@ typedef struct fsdp_train_config {
         int which;                /* fsdp_train_which: LAST or EMA */
     } validation;
     struct {
+        int attention; /* fsdp_attention_kernels */
+    } kernels;
+    struct {
         double timeout; /* seconds to wait for a rank that is stuck; 0: for ever */
         /* The program fsdp logs at level DEBUG, each group and collective. Your own context: fsdp_context_set_log. */
         bool trace;

@@ -14,6 +14,31 @@
 
 /* ---- what is asked of the model ---- */
 
+/* Checks whether cuDNN takes the model's attention, if it is to. A caller's own model is checked call by call. */
+static fsdp_status check_attention(const fsdp_train_run *run)
+{
+    const fsdp_model_config *m = &run->model_config;
+    const char *name = fsdp_architecture_name(m->architecture);
+
+    if (run->config->kernels.attention == FSDP_ATTENTION_EXACT || run->own)
+        return FSDP_OK;
+    if (run->config->training.mixed_precision_param == FSDP_F32)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "kernels.attention: cuDNN has no attention in float32: set "
+                                           "training.mixed_precision_param=bfloat16, or kernels.attention=exact");
+    if (m->attention_softcap > 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "kernels.attention: %s caps its attention scores (attention_softcap %g), which cuDNN is not "
+                         "asked for: set kernels.attention=exact",
+                         name, (double)m->attention_softcap);
+    if (m->head_dim > FSDP__FAST_HEAD_DIM || m->head_dim % FSDP__FAST_HEAD_MULTIPLE != 0)
+        return FSDP_FAIL(
+            FSDP_UNSUPPORTED,
+            "kernels.attention: the heads of this %s have %lld numbers, and cuDNN takes multiples of %d up "
+            "to %d: set kernels.attention=exact",
+            name, (long long)m->head_dim, FSDP__FAST_HEAD_MULTIPLE, FSDP__FAST_HEAD_DIM);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__train_check_model(const fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
@@ -33,7 +58,7 @@ fsdp_status fsdp__train_check_model(const fsdp_train_run *run)
                          (double)run->model_config.attention_dropout);
     if (fsdp_model_parallel_check(&run->model_config, fsdp__train_team(c)) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "parallelism.tensor_parallel_degree");
-    return FSDP_OK;
+    return check_attention(run);
 }
 
 fsdp_status fsdp__train_count_batches(fsdp_train_run *run)

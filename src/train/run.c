@@ -118,7 +118,8 @@ static outcome open_device(fsdp_train_run *run)
     if (status != FSDP_OK)
         return status == FSDP_NO_MEMORY ? alone(status) : agreed(status);
     fsdp__device_describe(run->device, run->device_text, sizeof run->device_text);
-    return agreed(FSDP_OK);
+    status = fsdp_device_set_attention(run->device, (fsdp_attention_kernels)run->config->kernels.attention);
+    return agreed(fsdp__train_agree(run, status));
 }
 
 /* Begins the metrics, last of all: a start that fails leaves no trace in the file. */

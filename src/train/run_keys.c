@@ -87,6 +87,10 @@ static const fsdp__choice validated_choices[] = {{"last", FSDP_TRAIN_LAST}, {"em
 static const fsdp__choice step_choices[] = {{"best", FSDP_CHECKPOINT_BEST}, {NULL, 0}};
 static const fsdp__choice mfu_choices[] = {
     {"auto", FSDP_TRAIN_MFU_AUTO}, {"measured", FSDP_TRAIN_MFU_MEASURED}, {"none", FSDP_TRAIN_MFU_NONE}, {NULL, 0}};
+static const fsdp__choice attention_choices[] = {{"exact", FSDP_ATTENTION_EXACT},
+                                                 {"fast", FSDP_ATTENTION_FAST},
+                                                 {"fast_repeatable", FSDP_ATTENTION_FAST_REPEATABLE},
+                                                 {NULL, 0}};
 static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NULL, 0}};
 
 #define AT(section, field) offsetof(fsdp_train_config, section.field)
@@ -306,6 +310,8 @@ static const fsdp__key keys[] = {
     BOOL(validation, keep_best, "true", "with checkpoint.enable: write a checkpoint after each validation that is the best so far, and keep it until there is a better one"),
     CHOICE(validation, which, which, validated_choices, "last", "last: the weights are evaluated\nema: their average is (training.ema_decay)"),
 
+    CHOICE(kernels, attention, attention, attention_choices, "exact", "what computes attention on a GPU\nexact: kernels of our own, which give the same bits in every run\nfast: cuDNN's, in bfloat16 and float16; runs differ in the last bits\nfast_repeatable: cuDNN's, by those that NVIDIA calls deterministic; the backward then takes 2 bytes of scratch for each pair of tokens of a sequence, in every head\nWhat cuDNN does not take ends the run at its start."),
+
     NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (a rank that computes may take longer); 0: for ever"),
     BOOL_LOCAL(comm, trace, "false", "every rank logs what happens to each group of parameters, and each collective"),
 
@@ -364,9 +370,9 @@ static const fsdp__key keys[] = {
 /* clang-format on */
 
 static const char *const sections[] = {
-    "model",      "data", "training", "optimizer",  "lr_scheduler", "parallelism", "activation_checkpoint",
-    "validation", "comm", "metrics",  "checkpoint", "export",       "adapter",     "dpo",
-    NULL};
+    "model",      "data",    "training", "optimizer", "lr_scheduler", "parallelism", "activation_checkpoint",
+    "validation", "kernels", "comm",     "metrics",   "checkpoint",   "export",      "adapter",
+    "dpo",        NULL};
 
 /* Of transformers' TrainingArguments, TRL's configs, peft's LoraConfig and bitsandbytes' config, where the nearest name
  * does not say it. */

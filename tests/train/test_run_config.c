@@ -116,9 +116,10 @@ TEST_WITH(an_unknown_name_is_refused_with_the_nearest_one, setup, teardown)
         "enable_cpu_offload, on_nan, early_stop, early_stop_min_delta, ema_decay, objective");
     refuses("training:\n  seed: 1\ntrainning:\n  steps: 10\n",
             ":3: trainning is not a section; did you mean 'training'?");
-    refuses("zzz: 1\n",
-            ":1: zzz is not a section: expected model, data, training, optimizer, lr_scheduler, "
-            "parallelism, activation_checkpoint, validation, comm, metrics, checkpoint, export, adapter or dpo");
+    refuses(
+        "zzz: 1\n",
+        ":1: zzz is not a section: expected model, data, training, optimizer, lr_scheduler, "
+        "parallelism, activation_checkpoint, validation, kernels, comm, metrics, checkpoint, export, adapter or dpo");
     refuses("training: {seed: 3,\n  stepz: 3}\n", ":2: training.stepz is not a key of training; did you mean 'steps'?");
 }
 

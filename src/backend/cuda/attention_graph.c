@@ -7,7 +7,10 @@
  *
  * The gradient of q is a sum over tiles of keys, which blocks of threads add to memory as they come (DQ_SUM): its last
  * bits differ from run to run. Without that tensor cuDNN stores the gradients of all scores and multiplies them with
- * the keys in a kernel of its own, which takes 2 bytes for each pair of query and key, and gives the same bits. */
+ * the keys in a kernel of its own, which takes 2 bytes for each pair of query and key: this is how NVIDIA's front end
+ * asks for deterministic attention. Engines' numerical notes, which are asked as well, do not tell the two apart
+ * (9.19).
+ */
 #include "backend/cuda/attention_graph.h"
 
 #include <string.h>

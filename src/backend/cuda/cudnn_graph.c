@@ -282,7 +282,7 @@ fsdp_status fsdp__cudnn_make_plan(fsdp__cudnn_graph *graph, const fsdp__cudnn_ta
             return graph->status;
     }
     if (!graph->plan && graph->status == FSDP_OK)
-        graph->status = FSDP_FAIL(FSDP_UNSUPPORTED, "cuDNN has no %sengine for it", count > 0 ? "repeatable " : "");
+        graph->status = FSDP_FAIL(FSDP_UNSUPPORTED, "cuDNN has no %sengine for it", count > 0 ? "deterministic " : "");
     return graph->status;
 }
 

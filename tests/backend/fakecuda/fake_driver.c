@@ -12,15 +12,37 @@ enum {
 };
 
 #define SUCCEEDS(X) X(cuInit) X(cuKernelSetAttribute) X(cuFuncSetAttribute) X(cuLibraryUnload) X(cuModuleUnload)
-#define FAILS(X)                                                                                                     \
-    X(cuCtxGetCurrent)                                                                                               \
-    X(cuCtxGetDevice) X(cuCtxGetLimit) X(cuCtxPopCurrent) X(cuCtxPushCurrent) X(cuDeviceGet) X(cuDeviceGetAttribute) \
-        X(cuDeviceGetCount) X(cuDevicePrimaryCtxRelease) X(cuDevicePrimaryCtxReset) X(cuDevicePrimaryCtxRetain)      \
-            X(cuGetExportTable) X(cuLaunchCooperativeKernel) X(cuLaunchKernel) X(cuLaunchKernelEx)                   \
-                X(cuLibraryLoadFromFile) X(cuLinkAddData) X(cuLinkAddData_v2) X(cuLinkAddFile_v2) X(cuLinkComplete)  \
-                    X(cuLinkCreate) X(cuLinkCreate_v2) X(cuLinkDestroy) X(cuMemcpyDtoH_v2) X(cuModuleLoadDataEx)     \
-                        X(cuModuleLoadFatBinary) X(cuOccupancyMaxPotentialClusterSize) X(cuStreamGetCtx)             \
-                            X(cuStreamSynchronize) X(cuTensorMapEncodeTiled)
+#define FAILS(X)                          \
+    X(cuCtxGetCurrent)                    \
+    X(cuCtxGetDevice)                     \
+    X(cuCtxGetLimit)                      \
+    X(cuCtxPopCurrent)                    \
+    X(cuCtxPushCurrent)                   \
+    X(cuDeviceGet)                        \
+    X(cuDeviceGetAttribute)               \
+    X(cuDeviceGetCount)                   \
+    X(cuDevicePrimaryCtxRelease)          \
+    X(cuDevicePrimaryCtxReset)            \
+    X(cuDevicePrimaryCtxRetain)           \
+    X(cuGetExportTable)                   \
+    X(cuLaunchCooperativeKernel)          \
+    X(cuLaunchKernel)                     \
+    X(cuLaunchKernelEx)                   \
+    X(cuLibraryLoadFromFile)              \
+    X(cuLinkAddData)                      \
+    X(cuLinkAddData_v2)                   \
+    X(cuLinkAddFile_v2)                   \
+    X(cuLinkComplete)                     \
+    X(cuLinkCreate)                       \
+    X(cuLinkCreate_v2)                    \
+    X(cuLinkDestroy)                      \
+    X(cuMemcpyDtoH_v2)                    \
+    X(cuModuleLoadDataEx)                 \
+    X(cuModuleLoadFatBinary)              \
+    X(cuOccupancyMaxPotentialClusterSize) \
+    X(cuStreamGetCtx)                     \
+    X(cuStreamSynchronize)                \
+    X(cuTensorMapEncodeTiled)
 
 #define YES(name)          \
     EXPORT int name(void); \
