@@ -282,9 +282,10 @@ else()
   set(FSDP_FAKE_LAYERS ${FSDP_SIM_LAYERS})
 endif()
 if(NOT FSDP_TEST_LONG)
-  list(APPEND FSDP_FAKE_EXCEPT test_autograd_backward test_autograd_node test_dist_pieces test_dist_redistribute test_hub_packed
+  list(APPEND FSDP_FAKE_EXCEPT test_autograd_backward test_autograd_node test_dist_pieces test_dist_redistribute
+       test_hub_gguf test_hub_packed
        test_models_families test_models_kv_cache
-       test_nn_module_recompute test_ops_gradients test_ops_step test_optim_clip test_optim_partition
+       test_nn_module_recompute test_ops_gradients test_ops_step test_optim_adafactor test_optim_clip test_optim_partition
        test_optim_param_groups test_optim_sharded test_shard_batch_norm test_shard_cast test_shard_comm_hooks test_shard_communication
        test_shard_custom test_shard_doors test_shard_events test_shard_extensions test_shard_faults test_shard_flat
        test_shard_fsdp1 test_shard_fsdp1_state test_shard_gather_ahead test_shard_hybrid test_shard_low_gradients
@@ -329,7 +330,7 @@ if(FSDP_SANITIZE MATCHES "thread")
          test_train_late_sharding test_train_metrics_places test_train_mixture test_train_notice test_train_optimizers
          test_train_replay test_train_resume test_train_resume_matrix test_train_resume_worlds
          test_train_rewards test_train_rows test_train_samples
-         test_train_strategy test_train_units test_train_validation)
+         test_train_strategy test_train_traced_steps test_train_units test_train_validation)
     set(FSDP_EXCEPT_LAYERS ${fsdp_test_folders})
     list(REMOVE_ITEM FSDP_EXCEPT_LAYERS backend device comm watch shard data checkpoint launch train)
   endif()
@@ -343,6 +344,8 @@ elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   list(APPEND FSDP_EXCEPT test_backend_codes test_backend_gpu test_backend_values test_nn_gpu test_shard_cuda_faults)
   list(APPEND FSDP_EXCEPT test_tokenizer_unicode test_checkpoint_power_cut test_train_reference test_train_replay
        test_train_adapter_reference)
+  # Runs by one optimizer or another, whose code tests/optim runs, and pairs, which test_train_dpo_validation trains on.
+  list(APPEND FSDP_EXCEPT test_train_dpo test_train_groups test_train_optimizers)
   # The program a hundred times, for what it says: its parser of lines is fuzzed, and explain and plan have own suites.
   list(APPEND FSDP_EXCEPT test_cli_usage)
   set(FSDP_EXCEPT_LAYERS cluster)

@@ -298,7 +298,8 @@ TEST(linears_of_one_input_are_one_product_where_their_weights_touch)
 {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
         for (int world = 1; world <= 4; world++)
-            test_run_ranks(world, compare, (void *)(uintptr_t)&variants[i]);
+            if (!test_brief() || world == 1 + (int)i % 4)
+                test_run_ranks(world, compare, (void *)(uintptr_t)&variants[i]);
 }
 
 static void compare_dry(fsdp_context *context, void *arg)

@@ -55,6 +55,14 @@ static const struct {
     double latency, per_second;
 } networks[] = {{1e-4, 1e10}, {1e-6, 2e8}, {3e-5, 1e9}};
 
+/* Returns from which network on a way is planned for: all for the first, or the last for each in a brief test. */
+static size_t first_network(size_t way)
+{
+    if (test_brief())
+        return 2;
+    return way == 0 || test_long() ? 0 : 2 - way % 2;
+}
+
 static fsdp__scheduled find(const fsdp_train_config *config, const fsdp__plan_options *options, double room)
 {
     fsdp__scheduled found;
@@ -88,7 +96,7 @@ TEST(a_plan_is_never_worse_than_blocks_parts_or_single_modules)
                                        "model.preset=gpt2-124m model.tie_word_embeddings=true"};
 
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
-        for (size_t n = w == 0 || test_long() ? 0 : 2 - w % 2; n < sizeof networks / sizeof *networks; n++) {
+        for (size_t n = first_network(w); n < sizeof networks / sizeof *networks; n++) {
             fsdp__prices prices = prices_of(networks[n].latency, networks[n].per_second);
             fsdp__plan_options options = {.world_size = 4, .machines = 2, .prices = &prices};
             fsdp_train_config *config = configure(ways[w]);
@@ -145,7 +153,7 @@ static double best_of_all_cuts(const fsdp_train_config *config, const fsdp__plan
 /* The search may also leave modules to the root, so it can be better; it is never worse by more than one percent. */
 TEST(a_plan_is_as_good_as_the_best_of_all_cuts)
 {
-    for (size_t n = test_long() ? 0 : 1; n < sizeof networks / sizeof *networks; n++) {
+    for (size_t n = first_network(1); n < sizeof networks / sizeof *networks; n++) {
         fsdp__prices prices = prices_of(networks[n].latency, networks[n].per_second);
         fsdp__plan_options options = {.world_size = 2, .machines = 2, .rank_alone = true, .prices = &prices};
         fsdp_train_config *config = configure("model.preset=gpt2-124m model.tie_word_embeddings=false model.n_layers=1 "
@@ -262,7 +270,7 @@ TEST(a_planned_run_takes_the_memory_and_the_calls_that_were_planned)
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = (char)('a' + i * i % 26);
     test_write_file(data, text, sizeof text);
-    for (int world = 1; world <= 4; world++) {
+    for (int world = test_brief() ? 3 : 1; world <= 4; world++) {
         fsdp__prices prices = prices_of(3e-5, 1e9);
         int machines = test_machines_of(world);
         fsdp__plan_options options = {.world_size = world, .machines = machines, .prices = &prices};
