@@ -24,6 +24,7 @@ typedef struct fsdp__backend {
     int head_rows;
     /* Its products of 16-bit matrices write f32 in as little time. Gradients that are reduced in f32 are made so. */
     bool wide_gradients;
+    bool sums_operands; /* a product adds up an operand (fsdp__matmul_args) in less time than a pass over it takes */
     bool narrow_logits; /* their logits are in the dtype of the weight, which may have 16 bits; otherwise in f32 */
 
     /* Optional. Counts the devices that there are, of which ranks take turns; fails, and says why, where there is none.

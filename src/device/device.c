@@ -84,6 +84,11 @@ bool fsdp__device_wide_gradients(const fsdp_device *device)
     return device->backend->wide_gradients;
 }
 
+bool fsdp__device_sums_operands(const fsdp_device *device)
+{
+    return device->backend->sums_operands;
+}
+
 fsdp_stream *fsdp_device_stream(fsdp_device *device)
 {
     return device->stream;

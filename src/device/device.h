@@ -83,6 +83,8 @@ int64_t fsdp__device_head_rows(const fsdp_device *device);
 bool fsdp__device_narrow_logits(const fsdp_device *device);
 /* Returns whether gradients of 16-bit weights are best computed in f32, where they are reduced in it. */
 bool fsdp__device_wide_gradients(const fsdp_device *device);
+/* Returns whether a product adds up one of its operands in less time than a pass over it takes. */
+bool fsdp__device_sums_operands(const fsdp_device *device);
 
 /* ---- memory ---- */
 

@@ -81,17 +81,19 @@ typedef enum fsdp__kernel_class {
 /* C (m,n) = alpha * A (m,k) x B (k,n) [+ bias (n)] [+ C], `batch` times. A element (i,p) is at
  * a[i * a_row + p * a_col]; one of a_row, a_col is 1 (transposed when a_row is 1 and a_col is not). B likewise with
  * (p,j). C rows are c_row apart. Batch strides in elements, 0 repeats. Each operand has its own dtype; the sum is f32.
- */
+ * With `sums` the product also adds an operand up over k: each row of A, or each column of B, without alpha. That
+ * operand is contiguous or its transpose is, batch is 1 and m, n, k are above 0. */
 typedef struct fsdp__matmul_args {
     const void *a, *b;
     void *c;
     const void *bias; /* NULL: none; added once per row */
+    void *sums;       /* (m) or (n), of c_dtype, never added to; NULL: none */
     int64_t m, n, k;
     int64_t a_row, a_col, b_row, b_col, c_row;
     int64_t batch, a_batch, b_batch, c_batch; /* batch >= 1 */
     fsdp_dtype a_dtype, b_dtype, c_dtype, bias_dtype;
     float alpha;
-    bool accumulate;
+    bool accumulate, sums_of_b;
 } fsdp__matmul_args;
 
 /* dst = src element by element, any strides, with conversion. In place when both are the same view and dtype. */

@@ -35,6 +35,7 @@ static void matmul(fsdp__matmul_args *a, const visitor *v)
     READS(b, STRIDED(a->b_dtype, {a->batch, a->b_batch}, {a->k, a->b_row}, {a->n, a->b_col}));
     READS(bias, a->m > 0 ? elements(a->bias_dtype, a->n) : 0);
     ADDS(c, STRIDED(a->c_dtype, {a->batch, a->c_batch}, {a->m, a->c_row}, {a->n, 1}), a->accumulate);
+    WRITES(sums, elements(a->c_dtype, a->sums_of_b ? a->n : a->m));
 }
 
 static size_t conv2d_x(const fsdp__conv2d_sizes *s)

@@ -96,35 +96,64 @@ fsdp__matrix fsdp__matrix_transposed(fsdp__matrix m)
     return t;
 }
 
-fsdp_status fsdp__gemm(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *bias, fsdp_tensor *c, bool accumulate)
+static fsdp__matmul_args args_of(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *bias, const fsdp_tensor *c,
+                                 bool accumulate)
 {
     int64_t batch = a.batch > b.batch ? a.batch : b.batch;
-    const fsdp__matmul_args args = {.a = a.data,
-                                    .b = b.data,
-                                    .c = fsdp_tensor_data(c),
-                                    .bias = bias ? fsdp_tensor_data(bias) : NULL,
-                                    .m = a.rows,
-                                    .n = b.cols,
-                                    .k = a.cols,
-                                    .a_row = a.row,
-                                    .a_col = a.col,
-                                    .b_row = b.row,
-                                    .b_col = b.col,
-                                    .c_row = b.cols,
-                                    .batch = batch,
-                                    .a_batch = a.batch == 1 ? 0 : a.batch_stride,
-                                    .b_batch = b.batch == 1 ? 0 : b.batch_stride,
-                                    .c_batch = a.rows * b.cols,
-                                    .a_dtype = a.dtype,
-                                    .b_dtype = b.dtype,
-                                    .c_dtype = c->dtype,
-                                    .bias_dtype = bias ? bias->dtype : FSDP_DTYPE_NONE,
-                                    .alpha = 1.0f,
-                                    .accumulate = accumulate};
+
+    return (fsdp__matmul_args){.a = a.data,
+                               .b = b.data,
+                               .c = fsdp_tensor_data(c),
+                               .bias = bias ? fsdp_tensor_data(bias) : NULL,
+                               .m = a.rows,
+                               .n = b.cols,
+                               .k = a.cols,
+                               .a_row = a.row,
+                               .a_col = a.col,
+                               .b_row = b.row,
+                               .b_col = b.col,
+                               .c_row = b.cols,
+                               .batch = batch,
+                               .a_batch = a.batch == 1 ? 0 : a.batch_stride,
+                               .b_batch = b.batch == 1 ? 0 : b.batch_stride,
+                               .c_batch = a.rows * b.cols,
+                               .a_dtype = a.dtype,
+                               .b_dtype = b.dtype,
+                               .c_dtype = c->dtype,
+                               .bias_dtype = bias ? bias->dtype : FSDP_DTYPE_NONE,
+                               .alpha = 1.0f,
+                               .accumulate = accumulate};
+}
+
+fsdp_status fsdp__gemm(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *bias, fsdp_tensor *c, bool accumulate)
+{
+    const fsdp__matmul_args args = args_of(a, b, bias, c, accumulate);
 
     if (fsdp_tensor_numel(c) == 0)
         return FSDP_OK;
     if (a.cols == 0) /* an empty sum */
         return accumulate ? FSDP_OK : fsdp_tensor_fill_(c, 0.0);
+    return fsdp__launch_matmul(fsdp__op_stream(c), &args);
+}
+
+/* Returns whether the matrix, or its transpose, has no room between its rows. */
+static bool is_dense(const fsdp__matrix *m)
+{
+    return m->col == 1 ? m->row == m->cols : m->col == m->rows;
+}
+
+bool fsdp__gemm_sums(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *c, const fsdp_tensor *sums, bool of_b)
+{
+    return fsdp__device_sums_operands(c->storage->device) && sums->dtype == c->dtype && a.batch == 1 && b.batch == 1 &&
+           a.cols > 0 && fsdp_tensor_numel(c) > 0 && is_dense(of_b ? &b : &a);
+}
+
+fsdp_status fsdp__gemm_and_sums(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *c, bool accumulate, fsdp_tensor *sums,
+                                bool of_b)
+{
+    fsdp__matmul_args args = args_of(a, b, NULL, c, accumulate);
+
+    args.sums = fsdp_tensor_data(sums);
+    args.sums_of_b = of_b;
     return fsdp__launch_matmul(fsdp__op_stream(c), &args);
 }

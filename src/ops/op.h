@@ -110,5 +110,10 @@ fsdp_status fsdp__matrix_batch_of(fsdp_tensor *tensor, fsdp__matrix *out);
 fsdp__matrix fsdp__matrix_transposed(fsdp__matrix matrix);
 /* Computes c [+]= a b [+ bias], with c contiguous. A batch of one in a or b is repeated. */
 fsdp_status fsdp__gemm(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *bias, fsdp_tensor *c, bool accumulate);
+/* Computes c [+]= a b, and the sums of a's rows, or of b's columns, of c's dtype. Where fsdp__gemm_sums says so. */
+fsdp_status fsdp__gemm_and_sums(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *c, bool accumulate, fsdp_tensor *sums,
+                                bool of_b);
+/* Returns whether the device adds up that operand as it multiplies. */
+bool fsdp__gemm_sums(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *c, const fsdp_tensor *sums, bool of_b);
 
 #endif

@@ -57,7 +57,7 @@ static void check_products(fsdp_dtype dtype)
                                .c_dtype = coin(&c) ? dtype : FSDP_F32,
                                .bias_dtype = coin(&c) ? dtype : FSDP_F32,
                                .alpha = 1.0f};
-        draw_product(&c, &a);
+        draw_product(&c, &a, false);
         expect(&c, &a, PRODUCT_TEXT, PRODUCT_VALUES(a));
         run(&c, native, &a, "native");
         compare_all(&c, "native");

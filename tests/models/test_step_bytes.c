@@ -11,6 +11,7 @@
 typedef struct sizes {
     int64_t layers, dim, heads, kv_heads, head_dim, ffn, vocab, batch, time;
     bool dry; /* on the dry device; otherwise on the test's */
+    fsdp_architecture architecture;
 } sizes;
 
 typedef struct count {
@@ -77,7 +78,7 @@ static fsdp_device *device_of(fsdp_context *context, const sizes *s)
 static fsdp_module *build(fsdp_context *context, const sizes *s)
 {
     const fsdp_shard_options options = {.mp_policy = {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}};
-    const fsdp_model_config config = {.architecture = FSDP_LLAMA,
+    const fsdp_model_config config = {.architecture = s->architecture,
                                       .n_layers = s->layers,
                                       .dim = s->dim,
                                       .n_heads = s->heads,
@@ -215,11 +216,33 @@ static void check_step(fsdp_context *context, void *arg)
 TEST(a_step_on_one_gpu_moves_what_its_closed_form_says)
 {
     /* Llama of 1.5 billion parameters, 8 x 2,048 tokens; and one that a fake can compute. */
-    sizes large = {16, 2048, 32, 8, 64, 8192, 128256, 8, 2048, true};
-    sizes small = {2, 32, 4, 2, 8, 64, 48, 2, 8, false}, dry = small;
+    sizes large = {16, 2048, 32, 8, 64, 8192, 128256, 8, 2048, true, FSDP_LLAMA};
+    sizes small = {2, 32, 4, 2, 8, 64, 48, 2, 8, false, FSDP_LLAMA}, dry = small;
 
     dry.dry = true;
     test_run_ranks(1, check_step, &large);
     test_run_ranks(1, check_step, &dry);
     test_run_ranks(1, check_step, &small);
+}
+
+/* Takes the gradients of GPT-2's biases, the sums of these rows, by the products that read the rows anyway. */
+static void check_biases(fsdp_context *context, void *arg)
+{
+    const sizes *s = arg;
+    bool has_gpu = s->dry || fsdp__device_sums_operands(test_device(context));
+    count c;
+
+    take(context, s, &c);
+    CHECK_EQ(c.calls[FSDP__KERNEL_MATMUL], s->layers * 4 * 3 + 3);
+    /* On a processor: those of four linears in a block, and, wherever it is, that of the positions' table. */
+    CHECK_EQ(c.calls[FSDP__KERNEL_REDUCE], has_gpu ? 1 : 4 * s->layers + 1);
+}
+
+TEST(on_a_gpu_biases_of_gpt2_have_no_pass_of_their_own)
+{
+    sizes gpu = {3, 32, 4, 4, 8, 64, 48, 2, 8, true, FSDP_GPT2}, here = gpu;
+
+    here.dry = false;
+    test_run_ranks(1, check_biases, &gpu);
+    test_run_ranks(1, check_biases, &here);
 }

@@ -18,10 +18,10 @@ int64_t a_size(test_case *c, int64_t largest)
 
 /* ---- matrices and memory ---- */
 
-void draw_product(test_case *c, fsdp__matmul_args *a)
+void draw_product(test_case *c, fsdp__matmul_args *a, bool sums)
 {
     bool ta = coin(c), tb = coin(c), biased = coin(c);
-    int64_t extra = between(c, 0, 3), a_ld = (ta ? a->m : a->k) + extra, b_ld = (tb ? a->k : a->n) + extra;
+    int64_t extra = sums ? 0 : between(c, 0, 3), a_ld = (ta ? a->m : a->k) + extra, b_ld = (tb ? a->k : a->n) + extra;
 
     a->a_row = ta ? 1 : a_ld, a->a_col = ta ? a_ld : 1;
     a->b_row = tb ? 1 : b_ld, a->b_col = tb ? b_ld : 1;
@@ -35,6 +35,9 @@ void draw_product(test_case *c, fsdp__matmul_args *a)
     a->c = an_output(c, a->c_dtype, a->batch * a->c_batch, 0.0, 4e-7 * (double)(a->k + 4));
     if (biased)
         a->bias = an_input(c, a->bias_dtype, a->n, -1.0, 1.0);
+    a->sums_of_b = sums && coin(c);
+    if (sums)
+        a->sums = an_output(c, a->c_dtype, a->sums_of_b ? a->n : a->m, 0.0, 4e-7 * (double)(a->k + 4));
 }
 
 void matmul_case(test_case *c)
@@ -63,7 +66,7 @@ void matmul_case(test_case *c)
                             .c_dtype = coin(c) ? c->dtype : any_float(c),
                             .bias_dtype = any_float(c),
                             .alpha = coin(c) ? 1.0f : 0.37f};
-    draw_product(c, &a);
+    draw_product(c, &a, batch == 1 && a.m * a.n * a.k > 0 && between(c, 0, 3) == 0);
     check(c, &a, PRODUCT_TEXT, PRODUCT_VALUES(a));
 }
 

@@ -42,7 +42,7 @@ static void describe(fsdp__product_matrix *matrix, fsdp_dtype dtype, const void 
 static bool has_dtypes(const fsdp__matmul_args *k)
 {
     return k->a_dtype == k->b_dtype && (k->c_dtype == k->a_dtype || k->c_dtype == FSDP_F32) &&
-           (!k->bias || k->bias_dtype == k->c_dtype);
+           (!k->bias || (k->bias_dtype == k->c_dtype && !k->sums));
 }
 
 bool fsdp__product_call_of(const fsdp__matmul_args *k, fsdp__product_call *out)
@@ -57,6 +57,7 @@ bool fsdp__product_call_of(const fsdp__matmul_args *k, fsdp__product_call *out)
     describe(&out->second, k->a_dtype, k->a, many ? k->a_batch : 0);
     describe(&out->out, k->c_dtype, k->c, many ? k->c_batch : 0);
     out->batch = (int32_t)k->batch;
-    out->bias_alignment = k->bias ? alignment_of(k->bias) : 0;
+    out->bias_alignment = k->bias ? alignment_of(k->bias) : k->sums ? alignment_of(k->sums) : 0;
+    out->sums = !k->sums ? FSDP__SUMS_OF_NONE : k->sums_of_b ? FSDP__SUMS_OF_FIRST : FSDP__SUMS_OF_SECOND;
     return true;
 }

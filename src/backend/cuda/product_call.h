@@ -22,11 +22,19 @@ typedef struct fsdp__product_matrix {
     int unused;     /* 0: calls are compared as bytes */
 } fsdp__product_matrix;
 
+typedef enum fsdp__product_sums {
+    FSDP__SUMS_OF_NONE,
+    FSDP__SUMS_OF_FIRST, /* (n) */
+    FSDP__SUMS_OF_SECOND /* (m) */
+} fsdp__product_sums;
+
 /* out (n,m) = op(first) (n,k) x op(second) (k,m) [+ bias (n)] [+ out]. `out` is not transposed. */
 typedef struct fsdp__product_call {
     fsdp__product_matrix first, second, out;
     int32_t batch;
-    int32_t bias_alignment; /* 0: no bias. Its dtype is that of `out` */
+    int32_t bias_alignment; /* 0: no bias, and no sums, which have its place. Its dtype is that of `out` */
+    int32_t sums;           /* which operand is added up: fsdp__product_sums */
+    int32_t unused;         /* 0 */
 } fsdp__product_call;
 
 /* Gives the product as a call; returns false if cublasLt has none for it: its dtypes, or a layout in which rows

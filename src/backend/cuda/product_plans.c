@@ -41,6 +41,9 @@ static fsdp_status set_operation(const fsdp__cublaslt *lt, cublasLtMatmulDesc_t 
 static fsdp_status make_operation(fsdp__product_plan *plan, const fsdp__cublaslt *lt)
 {
     const fsdp__product_call *call = &plan->call;
+    static const int32_t epilogues[] = {[FSDP__SUMS_OF_NONE] = CUBLASLT_EPILOGUE_BIAS,
+                                        [FSDP__SUMS_OF_FIRST] = CUBLASLT_EPILOGUE_BGRADA,
+                                        [FSDP__SUMS_OF_SECOND] = CUBLASLT_EPILOGUE_BGRADB};
     const void *like = (const void *)(uintptr_t)call->bias_alignment; /* the heuristic looks at its alignment only */
 
     FSDP_TRY(FSDP__CUBLASLT(lt, MatmulDescCreate, &plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -50,7 +53,7 @@ static fsdp_status make_operation(fsdp__product_plan *plan, const fsdp__cublaslt
                            call->second.transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
     if (call->bias_alignment == 0)
         return FSDP_OK;
-    FSDP_TRY(set_operation(lt, plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
+    FSDP_TRY(set_operation(lt, plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[call->sums]));
     return FSDP__CUBLASLT(lt, MatmulDescSetAttribute, plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &like,
                           sizeof like);
 }

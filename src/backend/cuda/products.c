@@ -24,7 +24,9 @@ typedef struct products {
     fsdp__product_plans plans;
 } products;
 
-fsdp_status fsdp__cuda_own_matmul(fsdp_stream *stream, const void *args); /* kernels/matmul.cu */
+/* kernels/matmul.cu */
+fsdp_status fsdp__cuda_own_matmul(fsdp_stream *stream, const void *args);
+fsdp_status fsdp__cuda_operand_sums(fsdp_stream *stream, const void *args);
 fsdp_status fsdp__cuda_matmul(fsdp_stream *stream, const void *args);
 
 static void free_products(void *state)
@@ -76,6 +78,7 @@ static fsdp_status open_cublaslt(products *p)
 static fsdp_status issue(products *p, fsdp_stream *stream, const fsdp__product_plan *plan, const fsdp__matmul_args *k)
 {
     const fsdp__cublaslt *lt = &p->lt;
+    const void *bias = k->bias ? k->bias : k->sums;
     float alpha = k->alpha, beta = k->accumulate ? 1.0f : 0.0f;
     char *workspace = NULL;
 
@@ -85,9 +88,9 @@ static fsdp_status issue(products *p, fsdp_stream *stream, const fsdp__product_p
             return fsdp_last_status();
         workspace += -(uintptr_t)workspace % WORKSPACE_ALIGNMENT;
     }
-    if (k->bias)
-        FSDP_TRY(FSDP__CUBLASLT(lt, MatmulDescSetAttribute, plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                &k->bias, sizeof k->bias));
+    if (bias)
+        FSDP_TRY(FSDP__CUBLASLT(lt, MatmulDescSetAttribute, plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                sizeof bias));
     FSDP_TRY(FSDP__CUBLASLT(lt, Matmul, p->handle, plan->operation, &alpha, k->b, plan->first, k->a, plan->second,
                             &beta, k->c, plan->out, k->c, plan->out, &plan->algorithm, workspace, plan->workspace_bytes,
                             fsdp__cuda_native(stream)));
@@ -106,7 +109,7 @@ static fsdp_status try_call(products *p, fsdp_stream *stream, const fsdp__produc
         FSDP_TRY(open_cublaslt(p));
     FSDP_TRY(fsdp__product_plan_of(&p->plans, &p->lt, p->handle, call, &plan));
     *done = plan->taken;
-    if (!plan->taken && !plan->told)
+    if (!plan->taken && !plan->told && !k->sums)
         fsdp_log(stream->device->context, FSDP_LOG_INFO,
                  "cuBLAS has no algorithm for a product of %lld x %lld x %lld (%s to %s): a kernel of our own computes "
                  "it, which takes longer",
@@ -126,6 +129,21 @@ static fsdp_status why(fsdp_stream *stream, fsdp_status status)
     return status;
 }
 
+/* Computes the product, and the sums by a pass of their own. */
+static fsdp_status apart(fsdp_stream *stream, const fsdp__matmul_args *k)
+{
+    fsdp__matmul_args plain = *k;
+
+    plain.sums = NULL;
+    FSDP_TRY(fsdp__cuda_operand_sums(stream, k));
+    return fsdp__cuda_matmul(stream, &plain);
+}
+
+static fsdp_status otherwise(fsdp_stream *stream, const fsdp__matmul_args *k)
+{
+    return k->sums ? apart(stream, k) : fsdp__cuda_own_matmul(stream, k);
+}
+
 fsdp_status fsdp__cuda_matmul(fsdp_stream *stream, const void *args)
 {
     const fsdp__matmul_args *k = args;
@@ -137,7 +155,7 @@ fsdp_status fsdp__cuda_matmul(fsdp_stream *stream, const void *args)
     if (k->m == 0 || k->n == 0)
         return FSDP_OK;
     if (k->k == 0 || !fsdp__product_call_of(k, &call))
-        return fsdp__cuda_own_matmul(stream, args);
+        return otherwise(stream, k);
     FSDP_TRY(fsdp__cuda_alive(stream->device));
     FSDP_TRY(fsdp__cuda_use(stream->device));
     FSDP_TRY(products_of(stream->device, &p));
@@ -146,5 +164,5 @@ fsdp_status fsdp__cuda_matmul(fsdp_stream *stream, const void *args)
     (void)pthread_mutex_unlock(&p->mutex);
     if (status != FSDP_OK)
         return why(stream, status);
-    return done ? FSDP_OK : fsdp__cuda_own_matmul(stream, args);
+    return done ? FSDP_OK : otherwise(stream, k);
 }

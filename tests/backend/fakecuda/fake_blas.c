@@ -244,6 +244,12 @@ static bool fits(const matrix *m)
     return m->ld >= (int64_t)m->rows && m->batch >= 1;
 }
 
+/* Returns whether the call writes sums of an operand in the place of a bias. */
+static bool sums(const call *c)
+{
+    return c->product.epilogue == CUBLASLT_EPILOGUE_BGRADA || c->product.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+}
+
 static cublasStatus_t make_call(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                 cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, call *out)
 {
@@ -263,8 +269,8 @@ static cublasStatus_t make_call(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_
         made.a.batch != made.d.batch || made.b.batch != made.d.batch)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (made.a.type != made.b.type || (made.d.type != made.a.type && made.d.type != CUDA_R_32F) ||
-        (made.product.epilogue != CUBLASLT_EPILOGUE_DEFAULT && made.product.epilogue != CUBLASLT_EPILOGUE_BIAS) ||
-        (made.product.epilogue == CUBLASLT_EPILOGUE_BIAS && bias_type != made.d.type))
+        (made.product.epilogue != CUBLASLT_EPILOGUE_DEFAULT && bias_type != made.d.type) ||
+        (sums(&made) && made.d.batch > 1))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     *out = made;
     return CUBLAS_STATUS_SUCCESS;
@@ -345,7 +351,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 typedef struct task {
     call call;
     float alpha, beta;
-    const unsigned char *a, *b, *bias;
+    const unsigned char *a, *b;
+    unsigned char *bias;
     unsigned char *d, *workspace;
     size_t workspace_bytes;
 } task;
@@ -383,6 +390,21 @@ static void unpack(float *out, const unsigned char *p, const matrix *m, bool k_i
                 get(p, m->type, (int64_t)(k_is_row ? l + line * (uint64_t)m->ld : line + l * (uint64_t)m->ld));
 }
 
+/* Adds up each of the lines that an operand was unpacked to. */
+static void add_up(const task *t, const float *lines)
+{
+    const call *c = &t->call;
+    uint64_t count = c->product.epilogue == CUBLASLT_EPILOGUE_BGRADA ? c->m : c->n;
+
+    for (uint64_t i = 0; i < count; i++) {
+        float sum = 0;
+
+        for (uint64_t l = 0; l < c->k; l++)
+            sum += lines[i * c->k + l];
+        put(t->bias, c->d.type, (int64_t)i, sum);
+    }
+}
+
 static void multiply(const task *t, int32_t of_batch, float *a, float *b)
 {
     const call *c = &t->call;
@@ -401,9 +423,11 @@ static void multiply(const task *t, int32_t of_batch, float *a, float *b)
                 sum += a[i * c->k + l] * b[j * c->k + l];
             sum *= t->alpha;
             sum += t->beta != 0 ? t->beta * get(d_at, c->d.type, at) : 0;
-            sum += t->bias ? get(t->bias, c->d.type, (int64_t)i) : 0;
+            sum += t->bias && !sums(c) ? get(t->bias, c->d.type, (int64_t)i) : 0;
             put(d_at, c->d.type, at, sum);
         }
+    if (sums(c))
+        add_up(t, c->product.epilogue == CUBLASLT_EPILOGUE_BGRADA ? a : b);
 }
 
 static void run(const void *argument)
@@ -456,7 +480,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     status = make_call(desc, a_desc, b_desc, c_desc, d_desc, &t.call);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
-    has_bias = t.call.product.epilogue == CUBLASLT_EPILOGUE_BIAS;
+    has_bias = t.call.product.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
     if (chosen->call != number_of(&t.call) || !is_aligned(a, chosen->alignment[0]) ||
         !is_aligned(b, chosen->alignment[1]) || !is_aligned(d, chosen->alignment[3]) ||
         (has_bias && !is_aligned(t.call.product.bias, chosen->bias_alignment)) ||

@@ -252,6 +252,31 @@ static fsdp_status batch_product(const product *plan, const scratch_sizes *sizes
  * makes each. */
 #define SMALL_PRODUCT (1 << 21)
 
+/* Adds up the rows of A, or the columns of B. */
+static void add_up(const void *args, int64_t begin, int64_t end)
+{
+    const fsdp__matmul_args *k = args;
+    const void *x = k->sums_of_b ? k->b : k->a;
+    int64_t side = k->sums_of_b ? k->b_col : k->a_row, step = k->sums_of_b ? k->b_row : k->a_col;
+
+#define ADD(T)                                            \
+    for (int64_t i = begin; i < end; i++) {               \
+        double sum = 0;                                   \
+        for (int64_t p = 0; p < k->k; p++)                \
+            sum += fsdp__load(T, x, i * side + p * step); \
+        sums[i - begin] = (float)sum;                     \
+    }
+    for (float sums[64]; begin < end; begin += 64) {
+        int64_t last = end, count = FSDP__MIN(end - begin, 64);
+
+        end = begin + count;
+        FSDP__EACH_FLOAT(k->sums_of_b ? k->b_dtype : k->a_dtype, ADD)
+        fsdp__narrow(k->c_dtype, sums, count, fsdp__at(k->c_dtype, k->sums, begin));
+        end = last;
+    }
+#undef ADD
+}
+
 fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
 {
     const fsdp__matmul_args *k = args;
@@ -263,6 +288,8 @@ fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
     float *scratch = NULL;
     fsdp_status status = FSDP_OK;
 
+    if (k->sums)
+        fsdp__for_ranges(k->sums_of_b ? k->n : k->m, k->k, add_up, k);
     if (k->m == 0 || k->n == 0)
         return FSDP_OK;
     if (fsdp__is_matvec(k))

@@ -2,6 +2,8 @@
  * (products.c). */
 #include "backend/cuda/kernels/tile.cuh"
 
+extern "C" fsdp_status fsdp__cuda_reduce(fsdp_stream *stream, const void *args); /* reduce.cu */
+
 /* Element (i,p) is at data[i * side + p * step]. */
 template <class T>
 struct elements {
@@ -82,9 +84,30 @@ static __global__ void __launch_bounds__(BLOCK) multiply(const __grid_constant__
     }
 }
 
+/* Adds up the operand by a pass of its own. */
+ENTRY(operand_sums)
+{
+    const fsdp__matmul_args *k = (const fsdp__matmul_args *)args;
+    int64_t sides = k->sums_of_b ? k->n : k->m;
+    bool across = (k->sums_of_b ? k->b_row : k->a_col) != 1; /* the sums are of columns, as it lies in memory */
+    fsdp__reduce_args sum = {};
+
+    sum.x = k->sums_of_b ? k->b : k->a;
+    sum.y = k->sums;
+    sum.outer = across ? 1 : sides;
+    sum.reduced = k->k;
+    sum.inner = across ? sides : 1;
+    sum.alpha = 1.0f;
+    sum.x_dtype = k->sums_of_b ? k->b_dtype : k->a_dtype;
+    sum.y_dtype = k->c_dtype;
+    return fsdp__cuda_reduce(stream, &sum);
+}
+
 ENTRY(own_matmul)
 {
     const fsdp__matmul_args *k = (const fsdp__matmul_args *)args;
 
+    if (k->sums)
+        FSDP_TRY(fsdp__cuda_operand_sums(stream, k));
     return launch(stream, "matmul", multiply, blocks_for(k->batch * tiles_of(k->m) * tiles_of(k->n), 1), BLOCK, 0, *k);
 }
