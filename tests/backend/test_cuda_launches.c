@@ -1,6 +1,5 @@
-/* How many launches a block of Llama has on a CUDA device, which bytes these move, and how many calls of CUDA a step of
- * the optimizer has; and that a step reserves no more memory than it holds at its peak.
- * Links: models shard optim */
+/* How many launches a block of Llama has on a CUDA device, and how many calls of CUDA a step of the optimizer; and that
+ * a step reserves no more memory than it holds at its peak. Links: models shard optim */
 #include "fsdp/models.h"
 #include "fsdp/ops.h"
 #include "fsdp/optim.h"
@@ -10,13 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/compiler.h"
-#include "base/probe.h"
-#include "device/dry.h"
-#include "device/kernels.h"
-
 #ifdef FSDP_HAVE_FAKECUDA
 #include "backend/fakecuda/control.h"
+#include "base/probe.h"
+#include "device/kernels.h"
 
 enum {
     VOCABULARY = 16
@@ -204,89 +200,3 @@ TEST(the_norm_of_all_gradients_is_one_launch_and_so_is_a_step_of_all_parameters)
     test_run_ranks(1, steps, NULL);
 }
 #endif
-
-/* ---- Llama-1B, 8 x 2,048 tokens, on a GPU on which nothing is computed ---- */
-
-enum {
-    TOKENS = 8 * 2048,
-    DIM = 2048
-};
-
-static fsdp_status add_bytes(void *arg, fsdp__probe_event *event)
-{
-    (*(double **)arg)[event->kind] += fsdp__kernel_bytes((fsdp__kernel)event->kind, event->object);
-    return FSDP_OK;
-}
-
-static fsdp_module *dry_llama(fsdp_context *context, int64_t layers)
-{
-    const fsdp_shard_options options = {.mp_policy = {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}};
-    fsdp_model_config config;
-    fsdp_module *model;
-
-    CHECK_OK(fsdp_model_preset("llama-1b", &config));
-    config.n_layers = layers;
-    model = CHECK_PTR(fsdp_model_create(context, CHECK_PTR(fsdp__dry_gpu(context)), &config));
-    CHECK_OK(fsdp_module_initialize(model, 1));
-    for (int64_t i = 0; i < layers; i++)
-        CHECK_OK(fsdp_fully_shard(fsdp_model_block(model, i), &options));
-    CHECK_OK(fsdp_fully_shard(model, &options));
-    return model;
-}
-
-/* Counts what is moved from here on, unless `where` is NULL. */
-static void dry_pass(fsdp_context *context, fsdp_module *model, double (*where)[FSDP__KERNELS])
-{
-    double ignored[FSDP__KERNELS], *to = where ? where[0] : ignored;
-    fsdp__subscriber *subscriber =
-        CHECK_PTR(fsdp__context_subscribe(context, FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), add_bytes, &to));
-    fsdp_tensor *ids, *loss;
-
-    memset(ignored, 0, sizeof ignored);
-    CHECK_OK(fsdp_scope_begin(context));
-    ids = CHECK_PTR(fsdp_zeros(fsdp__dry_gpu(context), FSDP_I32, FSDP_SHAPE(8, 2048)));
-    loss = CHECK_PTR(fsdp_call(model, ids, ids));
-    to = where ? where[1] : ignored;
-    CHECK_OK(fsdp_backward(loss));
-    fsdp__unsubscribe(subscriber);
-    fsdp_scope_end(context, NULL);
-}
-
-/* In activations of (tokens, dim) in bf16; what is counted beside them are weights and statistics. */
-static void check_moved(fsdp_context *context, void *arg)
-{
-    static const struct {
-        fsdp__kernel kernel;
-        double forward, backward;
-    } expected[] = {{FSDP__KERNEL_NORM_FORWARD, 2 + 4, 0},
-                    {FSDP__KERNEL_ROPE, 2.5, 2.5},
-                    {FSDP__KERNEL_SWIGLU_FORWARD, 12, 0},
-                    {FSDP__KERNEL_BINARY, 3, 0},
-                    {FSDP__KERNEL_NORM_BACKWARD, 0, 4 + 4},
-                    {FSDP__KERNEL_SWIGLU_BACKWARD, 0, 20},
-                    {FSDP__KERNEL_COPY, 0, 0},
-                    {FSDP__KERNEL_REDUCE, 0, 0},
-                    {FSDP__KERNEL_FILL, 0, 0}};
-    const double activation = 2.0 * TOKENS * DIM;
-    double of[2][2][FSDP__KERNELS] = {{{0}}};
-
-    (void)arg;
-    for (int layers = 1; layers <= 2; layers++) {
-        fsdp_module *model = dry_llama(context, layers);
-
-        dry_pass(context, model, NULL);
-        dry_pass(context, model, of[layers - 1]);
-        fsdp_module_unref(model);
-    }
-    for (size_t i = 0; i < FSDP__COUNT_OF(expected); i++) {
-        fsdp__kernel k = expected[i].kernel;
-
-        CHECK_NEAR((of[1][0][k] - of[0][0][k]) / activation, expected[i].forward, 0.01);
-        CHECK_NEAR((of[1][1][k] - of[0][1][k]) / activation, expected[i].backward, 0.01);
-    }
-}
-
-TEST(kernels_of_a_block_move_each_activation_once)
-{
-    test_run_ranks(1, check_moved, NULL);
-}
