@@ -150,6 +150,8 @@ bool fsdp__has_grad_hooks(const fsdp_tensor *leaf);
 fsdp_status fsdp__add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg, void (*free_arg)(void *arg));
 /* Returns whether the tensor has such a hook. */
 bool fsdp__has_lasting_hooks(const fsdp_tensor *tensor);
+/* Removes such hooks of a leaf: whoever takes it over does from now on what they did. */
+void fsdp__drop_lasting_hooks(fsdp_tensor *leaf);
 /* Return how much has been recorded, and whether the tensor's producer was recorded after that. */
 uint64_t fsdp__recorded(const fsdp_context *context);
 bool fsdp__recorded_since(const fsdp_tensor *tensor, uint64_t recorded);

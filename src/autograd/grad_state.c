@@ -85,6 +85,24 @@ bool fsdp__has_lasting_hooks(const fsdp_tensor *tensor)
     return hook != NULL;
 }
 
+void fsdp__drop_lasting_hooks(fsdp_tensor *leaf)
+{
+    fsdp__grad_state *state = fsdp__grad_state_get(leaf);
+    fsdp__hook **link = state ? &state->hooks : NULL;
+
+    while (link && *link) {
+        fsdp__hook *hook = *link;
+
+        if (!hook->always) {
+            link = &hook->next;
+            continue;
+        }
+        *link = hook->next;
+        hook->next = NULL;
+        fsdp__hooks_free(hook);
+    }
+}
+
 /* ---- owners ---- */
 
 fsdp_status fsdp__set_leaf_owner(fsdp_tensor *leaf, const fsdp__leaf_owner *owner, void *arg)

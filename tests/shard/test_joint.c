@@ -1,7 +1,7 @@
 /* What parameters that another mesh has cut before look like once they are sharded: placements, parts, collectives,
  * bytes; what is refused, and what happens where ranks differ or something fails.
  * Links: state */
-#include "comm/internal.h"
+#include "autograd/autograd.h"
 #include "fsdp/fsdp1.h"
 #include "fsdp/replicate.h"
 #include "fsdp/shard_map.h"
@@ -97,6 +97,37 @@ static void map(fsdp_context *context, void *arg)
 TEST(the_map_has_what_each_rank_holds)
 {
     test_run_ranks(4, map, NULL);
+}
+
+static fsdp_status count_calls(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    (void)tensor, (void)grad;
+    ++*(int *)arg;
+    return FSDP_OK;
+}
+
+/* What has added up gradients of the parameter before is gone; the caller's own hooks stay. */
+static void hooks(fsdp_context *context, void *arg)
+{
+    cut_meshes m = cut_meshes_create(context, (cut_layout){1, 2, 2});
+    fsdp_module *module = cut_net_create(context, test_device(context));
+    int lasting = 0, own = 0;
+
+    (void)arg;
+    cut_net_cut(module, m.parts, true);
+    CHECK_OK(fsdp__add_grad_hook(fsdp_module_parameter(module, "blocks.0.norm"), count_calls, &lasting, NULL));
+    CHECK_OK(fsdp_tensor_add_grad_hook(fsdp_module_parameter(module, "blocks.0.norm"), count_calls, &own));
+    cut_net_shard(module, &(fsdp_shard_options){.mesh = m.data});
+    cut_net_backward(module, m.batch, m.batches, 0, 0, 1);
+    CHECK_EQ(lasting, 0);
+    CHECK_EQ(own, 1);
+    fsdp_module_unref(module);
+    cut_meshes_free(&m);
+}
+
+TEST(what_has_added_up_gradients_before_is_replaced)
+{
+    test_run_ranks(4, hooks, NULL);
 }
 
 /* ---- collectives ---- */
@@ -222,13 +253,15 @@ static void check_ledger(fsdp_context *context, void *arg)
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards + casts);
     for (int step = 0; step < 3; step++) {
         size_t before_last = whole_root + whole_block + sum + CUT_BLOCKS * block.shard;
+        size_t most = FSDP__MAX(before_last, whole_root + shards);
 
         fsdp_device_reset_peak(device);
         cut_net_backward(module, m.batch, m.batches, step, 0, 1);
         fsdp_device_memory(device, &stats);
         if (ranks > 1) /* the blocks, one used and one prefetched, and the root */
             CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], whole_root + 2 * whole_block);
-        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT], FSDP__MAX(before_last, whole_root + shards));
+        /* Of a rank that is alone, gradients are computed where they stay. */
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT], ranks == 1 ? shards : most);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], shards);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards + casts);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
@@ -472,4 +505,54 @@ TEST(the_nth_failure_of_one_rank_leaves_nobody_behind)
         fail_each(FSDP__FAULT_ALLOCATION, low);
         fail_each(FSDP__FAULT_COLLECTIVE, low);
     }
+}
+
+/* ---- whole parameters, other dtypes ---- */
+
+/* A summon gives this rank's part over the earlier mesh; what is written there comes back. */
+static void summon(fsdp_context *context, void *arg)
+{
+    cut_meshes m = cut_meshes_create(context, (cut_layout){1, 2, 2});
+    fsdp_module *module = cut_net_sharded(context, &m, &(fsdp_shard_options){.mesh = NULL});
+    int64_t before_count, count;
+    float *before = cut_net_values(module, &before_count), *values;
+
+    (void)arg;
+    CHECK_OK(fsdp_module_summon_full_params(module, NULL));
+    check_shape(module, "blocks.1.down", CUT_DIM, fsdp_mesh_coordinate(m.parts, 0) == 0 ? 4 : 3);
+    CHECK_OK(fsdp_tensor_fill_(fsdp_module_parameter(module, "blocks.1.down"), 2));
+    CHECK_OK(fsdp_module_end_summon(module));
+    values = cut_net_values(module, &count);
+    CHECK_EQ(count, before_count);
+    for (int64_t i = 0; i < count - CUT_DIM; i++) /* down and bias come last */
+        CHECK(i < count - CUT_DIM - CUT_DIM * CUT_FFN ? values[i] == before[i] : values[i] == 2);
+    free(before);
+    free(values);
+    fsdp_module_unref(module);
+    cut_meshes_free(&m);
+}
+
+TEST(a_summon_gives_the_part_that_is_sharded)
+{
+    test_run_ranks(4, summon, NULL);
+}
+
+static void retype(fsdp_context *context, void *arg)
+{
+    cut_meshes m = cut_meshes_create(context, (cut_layout){1, 2, 2});
+    fsdp_module *module = cut_net_sharded(context, &m, &(fsdp_shard_options){.mesh = NULL});
+
+    (void)arg;
+    CHECK_OK(fsdp_module_to(module, FSDP_BF16));
+    check_placement(module, "blocks.0.fused", 0, 0, 2);
+    CHECK_EQ(fsdp_tensor_dtype(fsdp_module_parameter(module, "blocks.0.fused")), FSDP_BF16);
+    cut_net_backward(module, m.batch, m.batches, 0, 0, 1);
+    CHECK_PTR(fsdp_tensor_grad(fsdp_module_parameter(module, "blocks.0.norm")));
+    fsdp_module_unref(module);
+    cut_meshes_free(&m);
+}
+
+TEST(another_dtype_keeps_the_distribution)
+{
+    test_run_ranks(4, retype, NULL);
 }

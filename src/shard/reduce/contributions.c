@@ -5,11 +5,12 @@
 #include "comm/internal.h"
 
 /* Returns whether the sum can take the gradient's place: its dtype is right, and nobody holds it but the leaf, or the
- * parameter, and the flight. A graph that is kept may hold one that a forward has computed. */
-static bool is_own(const fsdp__param *param, const fsdp_tensor *gradient)
+ * parameter, and the flight. A graph that is kept may hold one that a forward has computed. `result` may be in its
+ * memory: that of a rank without others to reduce with is. */
+static bool is_own(const fsdp__param *param, const fsdp_tensor *gradient, const fsdp_tensor *result)
 {
     return gradient && gradient->dtype == param->reduce_dtype && fsdp_tensor_is_contiguous(gradient) &&
-           gradient->refs == 2 && gradient->storage->refs == 1;
+           gradient->refs == 2 && gradient->storage->refs == 1 + (result && result->storage == gradient->storage);
 }
 
 /* Makes a tensor for the sum, where the reduction reads gradients. */
@@ -25,12 +26,14 @@ static fsdp_status make_sum(const fsdp__param *param, fsdp_tensor **out)
     return fsdp__region_tensor(region, 0, param->reduce_dtype, like->ndim, like->shape, out);
 }
 
-static fsdp_status prepare(const fsdp__param *param, fsdp_sharded_buffer *buffer, fsdp_tensor **gradient)
+static fsdp_status prepare(fsdp__reduction *r, int64_t i)
 {
+    const fsdp__param *param = r->params[i];
+    fsdp_tensor **gradient = &r->comm->in_flight.unsharded[i];
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *sum = NULL;
 
-    buffer->unsharded_dtype = param->reduce_dtype;
-    if (is_own(param, *gradient))
+    r->buffers[i].unsharded_dtype = param->reduce_dtype;
+    if (is_own(param, *gradient, r->complete ? r->comm->in_flight.gradients[i] : NULL))
         return FSDP_OK;
     FSDP_TRY(make_sum(param, &sum));
     FSDP_TRY(*gradient ? fsdp__tensor_copy(sum, *gradient, false) : fsdp_tensor_fill_(sum, 0));
@@ -43,7 +46,7 @@ fsdp_status fsdp__contributions_prepare(fsdp__reduction *r)
 {
     for (int64_t i = 0; i < r->scattered; i++)
         if (fsdp__param_is_contributed(r->params[i]))
-            FSDP_TRY(prepare(r->params[i], &r->buffers[i], &r->comm->in_flight.unsharded[i]));
+            FSDP_TRY(prepare(r, i));
     return FSDP_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "shard/reduce/owner.h"
 #include "shard/state/allocate.h"
@@ -319,6 +320,16 @@ static fsdp_status open_slices(const fsdp__module_state *state)
     return FSDP_OK;
 }
 
+/* Removes what has added up partial gradients until now: reductions do, and without hooks they need not land at once.
+ */
+static void drop_hooks(const fsdp__module_state *state)
+{
+    for (int64_t g = 0; g < state->group_count; g++)
+        for (int64_t i = 0; i < state->groups[g]->param_count; i++)
+            if (fsdp__param_is_contributed(&state->groups[g]->params[i]))
+                fsdp__drop_lasting_hooks(state->groups[g]->params[i].sharded);
+}
+
 fsdp_status fsdp__module_state_attach(fsdp__module_state *state)
 {
     int64_t sharded = 0;
@@ -331,8 +342,10 @@ fsdp_status fsdp__module_state_attach(fsdp__module_state *state)
     if (state->group_count > 0 && !fsdp_device_is_meta(device_of(state)))
         status = allocate(state, device_of(state));
 out:
-    if (status == FSDP_OK)
+    if (status == FSDP_OK) {
+        drop_hooks(state);
         return FSDP_OK;
+    }
     while (sharded-- > 0)
         fsdp__param_group_unwrap_parameters(state->groups[sharded]);
     detach(state);
