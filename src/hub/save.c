@@ -206,11 +206,13 @@ static fsdp_status prepare(saver *s, uint64_t limit_bytes)
 
 /* ---- greet ---- */
 
-/* Returns a hash of the plan: ranks whose plans differ would overwrite each other's data. */
-static uint64_t fingerprint(const fsdp__save_plan *plan)
+/* Returns a hash of the plan and of the parts: ranks where these differ would overwrite each other's data. */
+static uint64_t fingerprint(const fsdp_state_dict *state, const fsdp__save_plan *plan)
 {
     uint64_t hash = FSDP__HASH_OF_NOTHING;
 
+    for (int64_t i = 0; i < state->count; i++)
+        hash = fsdp__entry_hash(hash, &state->entries[i]);
     for (int64_t f = 0; f < plan->file_count; f++)
         hash = fsdp__hash_bytes(hash, plan->files[f].header, plan->files[f].header_bytes);
     return hash;
@@ -223,7 +225,7 @@ static bool writes(const saver *s, const fsdp_state_dict_entry *entry)
 
 static fsdp__joint_share share_of(const saver *s)
 {
-    fsdp__joint_share mine = {.fingerprint = fingerprint(&s->plan)};
+    fsdp__joint_share mine = {.fingerprint = fingerprint(s->state, &s->plan)};
 
     for (int64_t i = 0; i < s->state->count; i++) {
         const fsdp_state_dict_entry *entry = &s->state->entries[i];
@@ -238,7 +240,7 @@ static fsdp__joint_share share_of(const saver *s)
 static fsdp_status greet(saver *s)
 {
     static const fsdp__joint_words words = {.failure = "cannot write the model",
-                                            .compared = "names or shapes",
+                                            .compared = "names, shapes or placements",
                                             .together = "that share it must save it together"};
     fsdp__joint_share mine = share_of(s);
     FSDP__FREED fsdp__joint_share *shares = NULL;

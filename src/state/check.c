@@ -16,16 +16,41 @@ fsdp_context *fsdp__state_dict_context(const fsdp_state_dict *state)
     return fsdp_device_context(fsdp_tensor_device(state->entries[0].tensor));
 }
 
+static uint64_t hash_number(uint64_t hash, int64_t number)
+{
+    return fsdp__hash_bytes(hash, &number, sizeof number);
+}
+
+static uint64_t hash_placement(uint64_t hash, fsdp_placement p)
+{
+    hash = hash_number(hash, p.kind);
+    if (p.kind == FSDP_FLAT)
+        return hash_number(hash_number(hash, p.first), p.chunk);
+    if (p.kind != FSDP_SHARD)
+        return hash;
+    hash = hash_number(hash_number(hash, p.dim), p.split_factor > 1 ? p.split_factor : 1);
+    for (int i = 0; i < p.segment_count; i++)
+        hash = hash_number(hash, p.segments[i]);
+    return hash;
+}
+
+uint64_t fsdp__entry_hash(uint64_t hash, const fsdp_state_dict_entry *entry)
+{
+    const fsdp_distribution *d = fsdp_tensor_distribution(entry->tensor);
+
+    hash = fsdp__hash_bytes(hash, entry->name, strlen(entry->name) + 1);
+    hash = fsdp__hash_bytes(hash, entry->global_shape, (size_t)entry->ndim * sizeof *entry->global_shape);
+    for (int i = 0; d && i < d->placement_count; i++)
+        hash = hash_placement(hash_number(hash, fsdp_mesh_size(d->mesh, i)), d->placements[i]);
+    return hash;
+}
+
 static uint64_t hash_of(const fsdp_state_dict *state)
 {
     uint64_t hash = FSDP__HASH_OF_NOTHING;
 
-    for (int64_t i = 0; i < state->count; i++) {
-        const fsdp_state_dict_entry *entry = &state->entries[i];
-
-        hash = fsdp__hash_bytes(hash, entry->name, strlen(entry->name) + 1);
-        hash = fsdp__hash_bytes(hash, entry->global_shape, (size_t)entry->ndim * sizeof *entry->global_shape);
-    }
+    for (int64_t i = 0; i < state->count; i++)
+        hash = fsdp__entry_hash(hash, &state->entries[i]);
     return hash;
 }
 
@@ -39,10 +64,11 @@ fsdp_status fsdp__state_dict_check_same(const fsdp_state_dict *state, fsdp_proce
     FSDP_TRY(fsdp__gather(world, &mine, sizeof mine, &all));
     for (int rank = 0; rank < fsdp_process_group_size(world); rank++)
         if (all.bytes[rank] != sizeof mine || memcmp(all.objects[rank], all.objects[0], sizeof mine) != 0)
-            return FSDP_FAIL(FSDP_MISMATCH,
-                             "rank %d has a state dict with other names or shapes than rank 0: all ranks must have the "
-                             "same entries in the same order",
-                             rank);
+            return FSDP_FAIL(
+                FSDP_MISMATCH,
+                "rank %d has a state dict with other names, shapes or placements than rank 0: all ranks must "
+                "have the same entries in the same order",
+                rank);
     return FSDP_OK;
 }
 

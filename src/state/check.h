@@ -6,6 +6,8 @@
 
 /* Returns the context of a state dict that has entries. */
 fsdp_context *fsdp__state_dict_context(const fsdp_state_dict *state);
+/* Mixes in an entry's name, its shape, and how it is cut, which are the same on all ranks. */
+uint64_t fsdp__entry_hash(uint64_t hash, const fsdp_state_dict_entry *entry);
 /* Checks, before anybody gathers, that all ranks have the same tensors in the same order. [collective] */
 fsdp_status fsdp__state_dict_check_same(const fsdp_state_dict *state, fsdp_process_group *world);
 /* Returns FSDP_STATE if entries are on the meta device; the message says that it cannot `what` them. */

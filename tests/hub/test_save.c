@@ -376,7 +376,7 @@ static void save_different(fsdp_context *context, void *arg)
         CHECK_OK(fsdp_state_dict_add(state, "one.more", state->entries[2].tensor));
     status = fsdp_hub_save(j->folder, state, &c, j->dtype, fsdp_world(context));
     CHECK_EQ(status, FSDP_MISMATCH);
-    CHECK_CONTAINS(fsdp_last_error(), "names or shapes differ from those of rank 0");
+    CHECK_CONTAINS(fsdp_last_error(), "names, shapes or placements differ from those of rank 0");
     status =
         fsdp_hub_save(j->folder, fsdp_context_rank(context) == 1 ? NULL : state, &c, j->dtype, fsdp_world(context));
     CHECK_EQ(status, FSDP_INVALID);

@@ -324,7 +324,7 @@ static void check_odd(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_state_dict_add(state, fsdp_context_rank(context) == world - 1 ? "odd" : "even", tensor));
     if (world > 1)
         CHECK_ERROR(fsdp_state_dict_gather(state, NULL, &odd), FSDP_MISMATCH,
-                    "has a state dict with other names or shapes than rank 0");
+                    "has a state dict with other names, shapes or placements than rank 0");
     fsdp_tensor_unref(tensor);
     CHECK_OK(
         fsdp_tensor_create(fsdp_meta(context), FSDP_F32, 1, (const int64_t[]){2}, FSDP_MEMORY_PARAMETER_SHARD, &part));

@@ -333,6 +333,39 @@ TEST(first_values_are_the_same_at_every_layout)
         test_run_ranks(cases[i].world, check_initial, (void *)&cases[i]);
 }
 
+/* ---- a rank that differs ---- */
+
+/* Rank 1 has segments of other lengths, and so other elements. */
+static void check_difference(fsdp_context *context, void *arg)
+{
+    bool odd = fsdp_context_rank(context) == 1;
+    const fsdp_placement fused = {.kind = FSDP_SHARD, .segment_count = 2, .segments = {odd ? 4 : 8, odd ? 8 : 4}};
+    const int64_t length = 12;
+    fsdp_tensor *whole = NULL, *part = NULL;
+    fsdp_state_dict *state = NULL, *full = NULL;
+    fsdp_mesh *mesh = NULL;
+
+    (void)arg;
+    CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){2}, NULL, &mesh));
+    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, 1, &length, FSDP_MEMORY_PARAMETER_SHARD, &whole));
+    CHECK_OK(fsdp_tensor_fill_(whole, 1));
+    CHECK_OK(fsdp_distribute_tensor(whole, mesh, &fused, &part));
+    CHECK_OK(fsdp_state_dict_create(&state));
+    CHECK_OK(fsdp_state_dict_add(state, "x", part));
+    CHECK_ERROR(fsdp_state_dict_gather(state, NULL, &full), FSDP_MISMATCH,
+                "rank 1 has a state dict with other names, shapes or placements than rank 0");
+    CHECK_NULL(full);
+    fsdp_state_dict_free(state);
+    fsdp_tensor_unref(part);
+    fsdp_tensor_unref(whole);
+    fsdp_mesh_unref(mesh);
+}
+
+TEST(a_rank_that_is_cut_otherwise_is_named)
+{
+    test_run_ranks(2, check_difference, NULL);
+}
+
 /* ---- a failure ---- */
 
 /* One rank fails at its n-th allocation: it says so, and nobody hangs. */
