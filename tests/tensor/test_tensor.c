@@ -136,8 +136,8 @@ TEST(what_hangs_on_a_tensor_dies_with_it)
     int freed = 0;
 
     CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(2), FSDP_MEMORY_ACTIVATION, &t));
-    t->autograd = (fsdp__attachment){&freed, add_one};
-    t->distribution = (fsdp__attachment){&freed, add_one};
+    t->autograd = (fsdp__attachment){.state = &freed, .free_state = add_one};
+    t->distribution = (fsdp__attachment){.state = &freed, .free_state = add_one};
     CHECK_OK(fsdp__tensor_alias(t, &alias));
     CHECK_NULL(alias->autograd.state);
     fsdp_tensor_unref(alias);
