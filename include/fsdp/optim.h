@@ -94,9 +94,9 @@ FSDP_API fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fs
 FSDP_API fsdp_status fsdp_lion_create(const fsdp_parameters *parameters, const fsdp_lion_options *options,
                                       fsdp_optimizer **out);
 /* A step of Muon over sharded matrices is [collective]: each matrix goes to one rank of those that share it, in
- * bfloat16, and comes back orthogonal; 4 bytes an element in all over each mesh dimension that splits it, for any number
- * of ranks. The bits are those of one rank. Matrices may be cut anywhere. Errors name the parameter that is not a
- * matrix, or partial. */
+ * bfloat16, and comes back orthogonal; 4 bytes an element in all over each mesh dimension that splits it, for any
+ * number of ranks. The bits are those of one rank. Matrices may be cut anywhere. Errors name the parameter that is not
+ * a matrix, or partial. */
 FSDP_API fsdp_status fsdp_muon_create(const fsdp_parameters *parameters, const fsdp_muon_options *options,
                                       fsdp_optimizer **out);
 /* A step of Adafactor over sharded parameters is [collective], and each has a gradient on all ranks or on none. It

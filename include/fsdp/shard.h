@@ -50,13 +50,13 @@
  *
  * Tensor parallel: parameters may be distributed tensors already, over a mesh that is another part of the same mesh
  * ("tp" of a mesh of "dp" and "tp"; see fsdp_mesh_slice). This rank's part is then what is gathered and reduced; the
- * forward computes with it, and it keeps that distribution while it is unsharded. The shard's distribution is over both:
- * such as (StridedShard(0), Shard(0)) of what was cut by rows before, and (Shard(0), Shard(1)) of what was cut by
+ * forward computes with it, and it keeps that distribution while it is unsharded. The shard's distribution is over
+ * both: such as (StridedShard(0), Shard(0)) of what was cut by rows before, and (Shard(0), Shard(1)) of what was cut by
  * columns. Where the earlier mesh replicates a parameter with partial gradients (fsdp_distribution.partial_gradients),
  * they are added up over it first, whenever the group reduces, by one all-reduce a parameter in the reduce dtype; the
- * shard's gradients are whole. The ranks of both meshes must make the same calls. The divisor of gradients is the number
- * of data-parallel ranks. Refused by name: meshes of two roots or with a common dimension, partial parameters, a gather
- * extension, reshard_after_forward_ranks that keeps slices; and such parameters in FSDP1 and fsdp_replicate.
+ * shard's gradients are whole. The ranks of both meshes must make the same calls. The divisor of gradients is the
+ * number of data-parallel ranks. Refused by name: meshes of two roots or with a common dimension, partial parameters, a
+ * gather extension, reshard_after_forward_ranks that keeps slices; and such parameters in FSDP1 and fsdp_replicate.
  *
  * Inputs of the outermost module are moved to the device of its parameters if they are on another one.
  *

@@ -207,7 +207,7 @@ static void draw(uint64_t *dice, trial *t)
     *t = (trial){.mesh_ndim = 3};
     memcpy(t->mesh, mesh, 3 * sizeof *mesh);
     for (int i = 0; i < PARAMS; i++) {
-        layout l;
+        drawn_layout l;
 
         t->shapes[i][0] = 1 + dice_below(dice, 20);
         t->shapes[i][1] = 1 + dice_below(dice, 20);

@@ -309,12 +309,9 @@ template <class P>
 static fsdp_status lion_of(fsdp_stream *stream, const fsdp__lion_args *k)
 {
     long_lists<fsdp__optimizer_span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
-    lion_plan plan = {{k->verdict, k->grad_scale, false},
-                      (float)k->lr,
-                      (float)(1.0 - k->beta1),
-                      (float)(1.0 - k->beta2),
-                      (float)(k->lr * k->weight_decay),
-                      k->copy_dtype};
+    lion_plan plan = {
+        {k->verdict, k->grad_scale, false}, (float)k->lr, (float)(1.0 - k->beta1), (float)(1.0 - k->beta2),
+        (float)(k->lr * k->weight_decay),   k->copy_dtype};
 
     while (next_list(&lists)) {
 #define STEP(G) FSDP_TRY(launch(stream, "lion", lion_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan))
