@@ -225,7 +225,7 @@ endfunction()
 # why (test_only_on_cpu). Those of comm are collectives of the host's own memory, whatever the device: the one of them
 # that computes on sim (test_comm_packed) opens it itself, and the suites above run the collectives of their tensors
 # there.
-set(FSDP_SIM_LAYERS tensor ops autograd nn models dist state checkpoint shard optim hub generate train)
+set(FSDP_SIM_LAYERS tensor ops autograd nn models dist parallel state checkpoint shard optim hub generate train)
 set(FSDP_SIM_EXCEPT
   test_dist_mesh          # ranks and groups, and collectives of host memory
   test_dist_submesh
@@ -375,7 +375,7 @@ endfunction()
 # some on three. With FSDP_TEST_LONG that holds of every test of the layers above, but for those of what one machine's
 # memory or watchdog does.
 set(FSDP_2_MACHINES_TESTS test_checkpoint_resume test_comm_collectives test_comm_failure test_comm_group
-    test_dist_redistribute test_optim_clip test_optim_partition test_optim_sharded test_shard_batch_norm test_shard_cast
+    test_dist_redistribute test_parallel_collectives test_optim_clip test_optim_partition test_optim_sharded test_shard_batch_norm test_shard_cast
     test_shard_comm_hooks test_shard_communication test_shard_faults test_shard_groups test_shard_memory
     test_shard_mixed_precision test_shard_overlap test_shard_parity test_shard_random_order test_shard_random_tree
     test_state_full test_train_scheduled_units test_train_step test_train_zero1)

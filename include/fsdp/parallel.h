@@ -57,6 +57,49 @@ FSDP_API fsdp_tensor *fsdp_parallel_split(fsdp_tensor *x, int dim, fsdp_process_
 FSDP_API fsdp_tensor *fsdp_parallel_all_to_all(fsdp_tensor *x, int split_dim, int concat_dim, int64_t whole,
                                                fsdp_process_group *group);
 
+/* ---- distributed tensors in operations ----
+ *
+ * A tensor that these functions return stands for the whole tensor of its distribution (fsdp/dist.h), of which it holds
+ * this rank's part. The operations of fsdp/ops.h take it so: sizes and dimensions are those of the whole, and the
+ * result is distributed, too. fsdp_tensor_shape and fsdp_tensor_read see the part.
+ *
+ *     x = fsdp_from_local(x, mesh, &(fsdp_placement){.kind = FSDP_REPLICATE}, NULL);
+ *     y = fsdp_linear(x, up, FSDP_NO_BIAS);      // up: Shard(0)  -> y: Shard(1)
+ *     y = fsdp_linear(fsdp_silu(y), down, bias); // down: Shard(1) -> y: Partial(sum)
+ *     y = fsdp_to_local(fsdp_parallel_redistribute(y, &(fsdp_placement){.kind = FSDP_REPLICATE}));
+ *
+ * Rules, for each dimension of the mesh:
+ *   - element by element, with broadcasting: inputs that are cut are cut alike, and so is the result; one that is
+ *     replicated is cut without communication. Sums, differences, scale, neg, casts and changes of shape of partial
+ *     tensors are partial; so is a product or quotient of a partial and a replicated one. All else of a partial tensor
+ *     is an error.
+ *   - linear, conv1d, matmul: cut rows of x, columns of the result, or batches stay cut; over a dimension that is added
+ *     up the result is partial, and a bias is added once.
+ *   - sum, mean: over a dimension that is cut the result is partial.
+ *   - reshape, transpose, permute, slice, split, concat, stack, expand, flatten: a dimension that is cut must remain as
+ *     it is, or be divided or merged evenly where it comes first.
+ *   - layernorm, rmsnorm, softmax, log_softmax: the last dimension must not be cut.
+ *   - embedding: of a table whose rows are cut the result is partial; ids must be below 2^24.
+ *   - cross_entropy: rows may be cut: the result is partial; classes may not.
+ *   - dropout draws for each element as in the whole tensor if one dimension is cut; otherwise parts draw differently.
+ * Another operation, or other placements, are an error (FSDP_UNSUPPORTED) that names both. Beside such a tensor a
+ * distributed parameter counts with its placements, a plain tensor must have one element and be the same everywhere.
+ * Gradients follow the note above, and all is done where a rank's gradient is only its own contribution. Recomputation,
+ * modules' calls and fsdp_detach leave a distributed tensor what it is. */
+
+/* Returns the distributed tensor whose part on this rank is `local`, without communication or copy. `global_shape` has
+ * as many sizes as local dimensions; NULL is allowed if no placement cuts. Equal values on ranks that replicate are the
+ * caller's affair. The mesh is kept as long as the tensor. A gradient of a partial average arrives divided by its
+ * ranks. FSDP_INVALID: `local` does not have the size of this rank's part, or is distributed. */
+FSDP_API fsdp_tensor *fsdp_from_local(fsdp_tensor *local, fsdp_mesh *mesh, const fsdp_placement *placements,
+                                      const int64_t *global_shape);
+/* Returns this rank's part as a plain tensor, without a copy. Its gradient must be as in [Note: whose gradient]. */
+FSDP_API fsdp_tensor *fsdp_to_local(fsdp_tensor *tensor);
+/* Changes the placements of a distributed tensor, which may also be a parameter, as fsdp_redistribute does; the
+ * backward changes those of the gradient back. A partial maximum or minimum that requires a gradient is an error.
+ * [collective] */
+FSDP_API fsdp_tensor *fsdp_parallel_redistribute(fsdp_tensor *tensor, const fsdp_placement *placements);
+
 #ifdef __cplusplus
 }
 #endif

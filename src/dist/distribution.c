@@ -166,6 +166,17 @@ static void free_distribution(void *state)
     fsdp__free(distribution);
 }
 
+static void *share_distribution(void *state)
+{
+    fsdp_distribution *copy = fsdp__malloc(sizeof *copy);
+
+    if (copy) {
+        *copy = *(const fsdp_distribution *)state;
+        fsdp_mesh_ref(copy->mesh);
+    }
+    return copy;
+}
+
 const fsdp_distribution *fsdp_tensor_distribution(const fsdp_tensor *tensor)
 {
     return tensor->distribution.state;
@@ -224,6 +235,6 @@ fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribu
     fsdp_mesh_ref(mine->mesh);
     if (local->distribution.state)
         local->distribution.free_state(local->distribution.state);
-    local->distribution = (fsdp__attachment){mine, free_distribution, fsdp_tensor_runs};
+    local->distribution = (fsdp__attachment){mine, free_distribution, fsdp_tensor_runs, share_distribution};
     return FSDP_OK;
 }

@@ -142,12 +142,28 @@ static void save(fsdp__binary_op kind, fsdp_tensor *a, fsdp_tensor *b, fsdp_tens
     saved[1] = !none && (fsdp_tensor_requires_grad(a) || !product) ? b : NULL;
 }
 
+static fsdp__rule rule_of(fsdp__binary_op kind)
+{
+    if (kind == FSDP__MUL)
+        return FSDP__RULE_PRODUCT;
+    return kind == FSDP__ADD || kind == FSDP__SUB ? FSDP__RULE_SUM
+           : kind == FSDP__DIV                    ? FSDP__RULE_LINEAR
+                                                  : FSDP__RULE_POINTWISE;
+}
+
 fsdp_tensor *fsdp__binary(const fsdp__op *op, fsdp__binary_op kind, fsdp_tensor *a, fsdp_tensor *b, float beta)
 {
     fsdp_tensor *inputs[] = {a, b}, *saved[2], *left, *right, *y;
     binary_state state = {.kind = kind, .beta = beta};
     fsdp__shape shape;
 
+    if (a && b && fsdp__is_global(inputs, 2)) {
+        fsdp__global_call call = {.name = op->name, .rule = rule_of(kind), .inputs = inputs, .count = 2};
+
+        return fsdp__global_begin(&call)
+                   ? fsdp__global_end(&call, fsdp__binary(op, kind, call.parts[0], call.parts[1], beta))
+                   : NULL;
+    }
     if (!a || !b || !fsdp__op_inputs(op->name, inputs, 2) || !fsdp__op_same_dtype(op->name, inputs, 2))
         return NULL;
     shape = state.shapes[0] = fsdp__shape_of(a);
@@ -190,6 +206,11 @@ static fsdp_tensor *with_number(const fsdp__op *op, fsdp__binary_op kind, fsdp_t
     binary_state state = {.kind = kind, .scalar = (float)number};
     fsdp_tensor *saved = kind == FSDP__POW ? x : NULL, *from, *y;
 
+    if (fsdp__is_global(&x, 1)) {
+        fsdp__global_call call = {.name = op->name, .rule = FSDP__RULE_POINTWISE, .inputs = &x, .count = 1};
+
+        return fsdp__global_begin(&call) ? fsdp__global_end(&call, with_number(op, kind, call.parts[0], number)) : NULL;
+    }
     if (!x || !fsdp__op_inputs(op->name, &x, 1) || !fsdp__op_same_dtype(op->name, &x, 1))
         return NULL;
     state.shapes[0] = fsdp__shape_of(x);

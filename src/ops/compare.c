@@ -17,10 +17,16 @@ static bool same_kind(const char *op, const fsdp_tensor *a, const fsdp_tensor *b
 
 static fsdp_tensor *compare(const char *op, fsdp__binary_op kind, fsdp_tensor *a, fsdp_tensor *b)
 {
+    fsdp_tensor *inputs[] = {a, b}, *y;
     fsdp__shape shape;
-    fsdp_tensor *y;
 
-    if (!a || !b || !fsdp__op_inputs(op, (fsdp_tensor *[]){a, b}, 2) || !same_kind(op, a, b))
+    if (a && b && fsdp__is_global(inputs, 2)) {
+        fsdp__global_call call = {.name = op, .rule = FSDP__RULE_POINTWISE, .inputs = inputs, .count = 2};
+
+        return fsdp__global_begin(&call) ? fsdp__global_end(&call, compare(op, kind, call.parts[0], call.parts[1]))
+                                         : NULL;
+    }
+    if (!a || !b || !fsdp__op_inputs(op, inputs, 2) || !same_kind(op, a, b))
         return NULL;
     shape = fsdp__shape_of(a);
     if (!fsdp__broadcast_with(op, a, b, &shape))
@@ -124,6 +130,13 @@ static fsdp_tensor *choose(const fsdp__op *op, fsdp_tensor *mask, fsdp_tensor *a
     fsdp_tensor *inputs[] = {a, b, mask}, *y;
     fsdp__shape shape = state.shapes[1];
 
+    if (fsdp__is_global(inputs, 3)) {
+        fsdp__global_call call = {.name = op->name, .rule = FSDP__RULE_POINTWISE, .inputs = inputs, .count = 3};
+
+        return fsdp__global_begin(&call)
+                   ? fsdp__global_end(&call, choose(op, call.parts[2], call.parts[0], value, call.parts[1]))
+                   : NULL;
+    }
     if (!fsdp__op_inputs(op->name, inputs, 3) || !is_mask(op->name, mask))
         return NULL;
     if (a) {

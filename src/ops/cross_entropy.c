@@ -115,6 +115,24 @@ bool fsdp__loss_recall(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *other, f
 static const fsdp__op cross_entropy_op = {
     .name = "cross_entropy", .backward = fsdp__loss_backward, .free_state = fsdp__loss_state_free};
 
+/* Where ranks have different rows, a mean is the sum of all divided by all targets that count. */
+static fsdp_tensor *global_loss(fsdp_tensor *const *inputs, const fsdp_cross_entropy_options *options)
+{
+    fsdp__global_call call = {.name = "cross_entropy", .rule = FSDP__RULE_LOSS, .inputs = inputs, .count = 2};
+    fsdp_cross_entropy_options sums = options ? *options : (fsdp_cross_entropy_options){0};
+    fsdp_tensor *loss, *targets;
+
+    if (!fsdp__global_begin(&call))
+        return NULL;
+    targets = call.parts[1];
+    if (!call.counted || sums.reduction != FSDP_LOSS_MEAN)
+        return fsdp__global_end(&call, fsdp_cross_entropy_with(call.parts[0], targets, options));
+    sums.reduction = FSDP_LOSS_SUM;
+    loss = fsdp_cross_entropy_with(call.parts[0], targets, &sums);
+    targets = fsdp_cast(fsdp_ne(targets, fsdp_scalar(targets, FSDP_IGNORE_TARGET)), FSDP_F32);
+    return fsdp__global_end(&call, fsdp_div(loss, fsdp__global_total(&call, fsdp_sum(targets))));
+}
+
 fsdp_tensor *fsdp_cross_entropy_with(fsdp_tensor *logits, fsdp_tensor *targets,
                                      const fsdp_cross_entropy_options *options)
 {
@@ -123,6 +141,8 @@ fsdp_tensor *fsdp_cross_entropy_with(fsdp_tensor *logits, fsdp_tensor *targets,
     int64_t count;
     float scale;
 
+    if (logits && targets && fsdp__is_global(inputs, 2))
+        return global_loss(inputs, options);
     if (fsdp__loss_recall(&cross_entropy_op, logits, targets, &loss))
         return loss;
     if (!logits || !targets || !fsdp__op_inputs("cross_entropy", inputs, 2) ||

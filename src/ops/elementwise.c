@@ -19,8 +19,14 @@ static const fsdp__op neg_op = {.name = "neg", .backward = scale_backward};
 
 static fsdp_tensor *times(const fsdp__op *op, fsdp_tensor *x, double factor)
 {
-    fsdp_tensor *y, *from = fsdp__op_of_one(op, x, &y);
+    fsdp_tensor *y, *from;
 
+    if (fsdp__is_global(&x, 1)) {
+        fsdp__global_call call = {.name = op->name, .rule = FSDP__RULE_LINEAR, .inputs = &x, .count = 1};
+
+        return fsdp__global_begin(&call) ? fsdp__global_end(&call, times(op, call.parts[0], factor)) : NULL;
+    }
+    from = fsdp__op_of_one(op, x, &y);
     if (!from || fsdp__op_scale(from, (float)factor, NULL, y) != FSDP_OK ||
         fsdp__record(op, &x, 1, &y, 1, NULL, 0, &factor, sizeof factor) != FSDP_OK)
         return NULL;
@@ -65,8 +71,14 @@ static const fsdp__op relu_op = {.name = "relu", .backward = activation_backward
 
 static fsdp_tensor *activation(const fsdp__op *op, fsdp__activation kind, fsdp_tensor *x)
 {
-    fsdp_tensor *y, *from = fsdp__op_of_one(op, x, &y);
+    fsdp_tensor *y, *from;
 
+    if (fsdp__is_global(&x, 1)) {
+        fsdp__global_call call = {.name = op->name, .rule = FSDP__RULE_POINTWISE, .inputs = &x, .count = 1};
+
+        return fsdp__global_begin(&call) ? fsdp__global_end(&call, activation(op, kind, call.parts[0])) : NULL;
+    }
+    from = fsdp__op_of_one(op, x, &y);
     if (!from)
         return NULL;
     const fsdp__activation_forward_args args = {.x = fsdp_tensor_data(from),
@@ -174,6 +186,14 @@ fsdp_tensor *fsdp__op_dropout_part(fsdp_tensor *x, float p, uint64_t key, fsdp__
     dropout_state state = {.p = p, .key = key};
     fsdp_tensor *from, *y;
 
+    if (fsdp__is_global(&x, 1)) {
+        fsdp__global_call call = {.name = "dropout", .rule = FSDP__RULE_DROPOUT, .inputs = &x, .count = 1, .key = key};
+
+        if (!fsdp__global_begin(&call))
+            return NULL;
+        part = (fsdp__op_part){.dim = call.dims[0], .first = call.sizes[0], .whole = call.sizes[1]};
+        return fsdp__global_end(&call, fsdp__op_dropout_part(call.parts[0], p, call.key, part));
+    }
     if (!x || !fsdp__op_inputs("dropout", &x, 1) || !fsdp__op_same_dtype("dropout", &x, 1))
         return NULL;
     if (!(p >= 0.0f && p < 1.0f)) {
@@ -212,6 +232,11 @@ fsdp_tensor *fsdp_cast(fsdp_tensor *x, fsdp_dtype dtype)
     fsdp_tensor *y;
     fsdp_dtype from;
 
+    if (fsdp__is_global(&x, 1)) {
+        fsdp__global_call call = {.name = "cast", .rule = FSDP__RULE_LINEAR, .inputs = &x, .count = 1};
+
+        return fsdp__global_begin(&call) ? fsdp__global_end(&call, fsdp_cast(call.parts[0], dtype)) : NULL;
+    }
     if (!x || !fsdp__op_inputs("cast", &x, 1))
         return NULL;
     from = x->dtype;

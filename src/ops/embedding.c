@@ -43,8 +43,24 @@ fsdp_tensor *fsdp__op_ids_from(fsdp_tensor *ids, int64_t first, int64_t count)
     return NULL;
 }
 
+static fsdp_tensor *global_embedding(fsdp_tensor *const *inputs)
+{
+    fsdp__global_call call = {.name = "embedding", .rule = FSDP__RULE_EMBEDDING, .inputs = inputs, .count = 2};
+    fsdp_tensor *y;
+
+    if (!fsdp__global_begin(&call))
+        return NULL;
+    y = call.first < 0 ? fsdp_embedding(call.parts[0], call.parts[1])
+                       : fsdp__op_embedding_part(call.parts[0], call.parts[1], call.first, call.reduced);
+    return fsdp__global_end(&call, y);
+}
+
 fsdp_tensor *fsdp_embedding(fsdp_tensor *table, fsdp_tensor *ids)
 {
+    fsdp_tensor *inputs[] = {table, ids};
+
+    if (table && ids && fsdp__is_global(inputs, 2))
+        return global_embedding(inputs);
     return fsdp__op_embedding_part(table, ids, 0, table ? table->shape[0] : 0);
 }
 

@@ -118,6 +118,15 @@ static fsdp_tensor *apply(const fsdp__op *op, linear_state state, fsdp_tensor *x
     fsdp_tensor *floating[] = {x, state.coded.code ? NULL : weight, inputs[2]};
     int64_t shape[FSDP_MAX_DIMS], sizes[2] = {0};
 
+    if (x && weight && bias && !state.coded.code && fsdp__is_global(inputs, 3)) {
+        fsdp__rule rule = state.conv1d ? FSDP__RULE_CONV1D : FSDP__RULE_WEIGHT;
+        fsdp__global_call call = {.name = op->name, .rule = rule, .inputs = inputs, .count = 3};
+
+        if (!fsdp__global_begin(&call))
+            return NULL;
+        y = apply(op, state, call.parts[0], call.parts[1], call.parts[2] ? call.parts[2] : FSDP_NO_BIAS);
+        return fsdp__global_end(&call, y);
+    }
     if (!x || !weight || !bias || !fsdp__op_inputs(op->name, inputs, 3) ||
         !fsdp__op_same_dtype(op->name, floating, 3) || !find_sizes(op, &state, weight, sizes))
         return NULL;

@@ -96,6 +96,11 @@ fsdp_tensor *fsdp_matmul(fsdp_tensor *a, fsdp_tensor *b)
     fsdp__shape shape;
     bool row, column;
 
+    if (a && b && fsdp__is_global(inputs, 2)) {
+        fsdp__global_call call = {.name = "matmul", .rule = FSDP__RULE_MATMUL, .inputs = inputs, .count = 2};
+
+        return fsdp__global_begin(&call) ? fsdp__global_end(&call, fsdp_matmul(call.parts[0], call.parts[1])) : NULL;
+    }
     if (!a || !b || !fsdp__op_inputs("matmul", inputs, 2) || !fsdp__op_same_dtype("matmul", inputs, 2))
         return NULL;
     if (!fits(a, b, &shape))

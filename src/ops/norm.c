@@ -1,6 +1,8 @@
 /* norm.c - LayerNorm and RMSNorm over the last dimension, alone or after adding a residual. */
 #include "ops/op.h"
 
+#include <string.h>
+
 enum {
     X,
     RESIDUAL,
@@ -211,26 +213,41 @@ static fsdp_tensor *apply(const norm *n, fsdp_tensor **sum)
     return outputs[Y];
 }
 
+static fsdp_tensor *norm_of(const norm *n, fsdp_tensor **sum)
+{
+    fsdp__global_call call = {.name = n->name, .rule = FSDP__RULE_ROWS, .inputs = n->inputs, .count = INPUTS};
+    norm local = *n;
+    fsdp_tensor *y;
+
+    if (!fsdp__is_global(n->inputs, INPUTS))
+        return apply(n, sum);
+    if (!fsdp__global_begin(&call))
+        return NULL;
+    memcpy(local.inputs, call.parts, sizeof local.inputs);
+    y = apply(&local, sum);
+    return fsdp__global_end_two(&call, y, y && n->inputs[RESIDUAL] ? *sum : NULL);
+}
+
 fsdp_tensor *fsdp_layernorm(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, float eps)
 {
     const norm n = {"layernorm", &layernorm_op, {x, NULL, weight, bias == FSDP_NO_BIAS ? NULL : bias},
                     eps,         false,         false};
 
-    return x && weight && bias ? apply(&n, NULL) : NULL;
+    return x && weight && bias ? norm_of(&n, NULL) : NULL;
 }
 
 fsdp_tensor *fsdp_rmsnorm(fsdp_tensor *x, fsdp_tensor *weight, float eps)
 {
     const norm n = {"rmsnorm", &rmsnorm_op, {x, NULL, weight, NULL}, eps, true, false};
 
-    return x && weight ? apply(&n, NULL) : NULL;
+    return x && weight ? norm_of(&n, NULL) : NULL;
 }
 
 fsdp_tensor *fsdp_rmsnorm_plus_one(fsdp_tensor *x, fsdp_tensor *weight, float eps)
 {
     const norm n = {"rmsnorm", &rmsnorm_op, {x, NULL, weight, NULL}, eps, true, true};
 
-    return x && weight ? apply(&n, NULL) : NULL;
+    return x && weight ? norm_of(&n, NULL) : NULL;
 }
 
 fsdp_tensor *fsdp_add_layernorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor *weight, fsdp_tensor *bias,
@@ -244,7 +261,7 @@ fsdp_tensor *fsdp_add_layernorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tens
                     false};
 
     *sum = NULL;
-    return x && residual && weight && bias ? apply(&n, sum) : NULL;
+    return x && residual && weight && bias ? norm_of(&n, sum) : NULL;
 }
 
 fsdp_tensor *fsdp_add_rmsnorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor *weight, float eps, fsdp_tensor **sum)
@@ -252,5 +269,5 @@ fsdp_tensor *fsdp_add_rmsnorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor
     const norm n = {"add_rmsnorm", &add_rmsnorm_op, {x, residual, weight, NULL}, eps, true, false};
 
     *sum = NULL;
-    return x && residual && weight ? apply(&n, sum) : NULL;
+    return x && residual && weight ? norm_of(&n, sum) : NULL;
 }

@@ -32,6 +32,10 @@ bool fsdp__op_inputs(const char *op, fsdp_tensor *const *inputs, int count)
 
         if (!present(input))
             continue;
+        if (input->global) {
+            fsdp__global_refuse(op, input);
+            return false;
+        }
         first = first ? first : input;
         if (input->storage->device != first->storage->device) {
             FSDP_FAIL(FSDP_INVALID, "%s: inputs are on %s and on %s%s", op, fsdp_device_name(first->storage->device),

@@ -9,10 +9,11 @@
 #include "device/device.h"
 #include "device/kernels.h"
 #include "fsdp/ops.h"
+#include "ops/global.h"
 #include "tensor/tensor.h"
 
-/* Returns false, with a last error, if tensors of one call are on different devices or one has no bytes now. Skips NULL
- * entries and FSDP_NO_BIAS. */
+/* Returns false, with a last error, if tensors of one call are on different devices, one has no bytes now, or one is
+ * global: then the operation has no rule for it. Skips NULL entries and FSDP_NO_BIAS. */
 bool fsdp__op_inputs(const char *op, fsdp_tensor *const *inputs, int count);
 /* Checks that the inputs share a floating dtype. */
 bool fsdp__op_same_dtype(const char *op, fsdp_tensor *const *inputs, int count);

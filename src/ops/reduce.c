@@ -89,11 +89,38 @@ static const fsdp__op sum_dim_op = {.name = "sum_dim", .backward = sum_backward}
 static const fsdp__op sum_dims_op = {.name = "sum_dims", .backward = sum_backward};
 static const fsdp__op mean_dims_op = {.name = "mean_dims", .backward = sum_backward};
 
+static fsdp_tensor *sum(const fsdp__op *op, fsdp_tensor *x, int count, const int *dims, bool keep_dim, bool mean);
+
+/* Parts may differ in size, so a mean is the sum divided by the elements of the whole. */
+static fsdp_tensor *global_sum(const fsdp__op *op, fsdp_tensor *x, int count, const int *dims, bool keep_dim, bool mean)
+{
+    fsdp__global_call call = {.name = op->name,
+                              .rule = FSDP__RULE_REDUCE,
+                              .inputs = &x,
+                              .count = 1,
+                              .dim_count = count,
+                              .keep_dim = keep_dim};
+    fsdp_tensor *y;
+
+    if (count < 0 || count > FSDP_MAX_DIMS) {
+        FSDP_FAIL(FSDP_INVALID, "%s: %d dimensions", op->name, count);
+        return NULL;
+    }
+    if (count > 0)
+        memcpy(call.dims, dims, (size_t)count * sizeof *dims);
+    if (!fsdp__global_begin(&call))
+        return NULL;
+    y = sum(op, call.parts[0], count, dims, keep_dim, false);
+    return fsdp__global_end(&call, mean ? fsdp_scale(y, 1.0 / (double)call.reduced) : y);
+}
+
 static fsdp_tensor *sum(const fsdp__op *op, fsdp_tensor *x, int count, const int *dims, bool keep_dim, bool mean)
 {
     fsdp_tensor *from, *y;
     reduction r;
 
+    if (fsdp__is_global(&x, 1))
+        return global_sum(op, x, count, dims, keep_dim, mean);
     if (!x || !plan(op->name, x, count, dims, keep_dim, &r))
         return NULL;
     r.alpha = mean ? (float)(1.0 / (double)r.count) : 1.0f;

@@ -71,10 +71,20 @@ static fsdp_tensor *finish_reshape(fsdp_tensor *x, fsdp_tensor *view)
     return finish(&reshape_traits, &reshape_op, x, view, &state, sizeof state);
 }
 
+static fsdp_tensor *global_reshape(fsdp_tensor *x, int ndim, const int64_t *shape)
+{
+    fsdp__global_call call = {.name = "reshape", .rule = FSDP__RULE_RESHAPE, .inputs = &x, .count = 1, .ndim = ndim};
+
+    memcpy(call.sizes, shape, (size_t)FSDP__MIN(FSDP__MAX(ndim, 0), FSDP_MAX_DIMS) * sizeof *shape);
+    return fsdp__global_begin(&call) ? fsdp__global_end(&call, fsdp_reshape(call.parts[0], ndim, call.sizes)) : NULL;
+}
+
 fsdp_tensor *fsdp_reshape(fsdp_tensor *x, int ndim, const int64_t *shape)
 {
     fsdp_tensor *view = NULL, *copy;
 
+    if (fsdp__is_global(&x, 1))
+        return global_reshape(x, ndim, shape);
     if (!x || !fsdp__op_inputs("reshape", &x, 1))
         return NULL;
     if (fsdp__view_reshape(x, ndim, shape, &view) == FSDP_OK)
@@ -108,6 +118,16 @@ fsdp_tensor *fsdp_transpose(fsdp_tensor *x, int dim0, int dim1)
     const int dims[] = {dim0, dim1};
     fsdp_tensor *view = NULL;
 
+    if (fsdp__is_global(&x, 1)) {
+        fsdp__global_call call = {.name = "transpose",
+                                  .rule = FSDP__RULE_TRANSPOSE,
+                                  .inputs = &x,
+                                  .count = 1,
+                                  .dims = {dim0, dim1},
+                                  .dim_count = 2};
+
+        return fsdp__global_begin(&call) ? fsdp__global_end(&call, fsdp_transpose(call.parts[0], dim0, dim1)) : NULL;
+    }
     if (!x || !fsdp__op_inputs("transpose", &x, 1) || fsdp__view_transpose(x, dim0, dim1, &view) != FSDP_OK)
         return NULL;
     return finish(&no_traits, &transpose_op, x, view, dims, sizeof dims);
@@ -145,6 +165,20 @@ fsdp_tensor *fsdp_slice(fsdp_tensor *x, int dim, int64_t start, int64_t length)
     const slice_state state = {dim, start, length};
     fsdp_tensor *view = NULL;
 
+    if (fsdp__is_global(&x, 1)) {
+        fsdp__global_call call = {.name = "slice",
+                                  .rule = FSDP__RULE_SLICE,
+                                  .inputs = &x,
+                                  .count = 1,
+                                  .dims = {dim},
+                                  .dim_count = 1,
+                                  .ndim = 2,
+                                  .sizes = {start, length}};
+
+        return fsdp__global_begin(&call)
+                   ? fsdp__global_end(&call, fsdp_slice(call.parts[0], dim, call.sizes[0], call.sizes[1]))
+                   : NULL;
+    }
     if (!x || !fsdp__op_inputs("slice", &x, 1) || fsdp__view_narrow(x, dim, start, length, &view) != FSDP_OK)
         return NULL;
     return finish(&no_traits, &slice_op, x, view, &state, sizeof state);
@@ -227,6 +261,16 @@ fsdp_tensor *fsdp_concat(fsdp_tensor *const *tensors, int count, int dim)
     int64_t shape[FSDP_MAX_DIMS], *state;
     fsdp_tensor *y = NULL;
 
+    if (count > 0 && fsdp__is_global(tensors, count)) {
+        fsdp__global_call call = {.name = "concat",
+                                  .rule = FSDP__RULE_CONCAT,
+                                  .inputs = tensors,
+                                  .count = count,
+                                  .dims = {dim},
+                                  .dim_count = 1};
+
+        return fsdp__global_begin(&call) ? fsdp__global_end(&call, fsdp_concat(call.parts, count, dim)) : NULL;
+    }
     if (!can_concat(tensors, count, &dim))
         return NULL;
     state = fsdp__malloc((size_t)(count + 3) * sizeof *state);
@@ -258,6 +302,11 @@ fsdp_tensor *fsdp_contiguous(fsdp_tensor *x)
 {
     fsdp_tensor *y;
 
+    if (fsdp__is_global(&x, 1)) {
+        fsdp__global_call call = {.name = "contiguous", .rule = FSDP__RULE_LINEAR, .inputs = &x, .count = 1};
+
+        return fsdp__global_begin(&call) ? fsdp__global_end(&call, fsdp_contiguous(call.parts[0])) : NULL;
+    }
     if (!x || !fsdp__op_inputs("contiguous", &x, 1))
         return NULL;
     y = fsdp__op_contiguous(x);

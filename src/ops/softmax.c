@@ -25,8 +25,14 @@ static const fsdp__op log_softmax_op = {.name = "log_softmax", .backward = softm
 
 static fsdp_tensor *softmax(const fsdp__op *op, fsdp_tensor *x, bool log)
 {
-    fsdp_tensor *y, *from = fsdp__op_of_one(op, x, &y);
+    fsdp_tensor *y, *from;
 
+    if (fsdp__is_global(&x, 1)) {
+        fsdp__global_call call = {.name = op->name, .rule = FSDP__RULE_ROWS, .inputs = &x, .count = 1};
+
+        return fsdp__global_begin(&call) ? fsdp__global_end(&call, softmax(op, call.parts[0], log)) : NULL;
+    }
+    from = fsdp__op_of_one(op, x, &y);
     if (!from)
         return NULL;
     const fsdp__softmax_forward_args args = {.x = fsdp_tensor_data(from),

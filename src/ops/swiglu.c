@@ -63,14 +63,22 @@ static fsdp_tensor *gated(const fsdp__op *op, bool gelu, fsdp_tensor *gate, fsdp
     fsdp_tensor *inputs[] = {gate, up}, *saved[] = {gate, NULL}, *y;
     fsdp__matrix left, right;
 
+    if (gate && up && fsdp__is_global(inputs, 2)) {
+        fsdp__global_call call = {.name = op->name, .rule = FSDP__RULE_POINTWISE, .inputs = inputs, .count = 2};
+
+        return fsdp__global_begin(&call) ? fsdp__global_end(&call, gated(op, gelu, call.parts[0], call.parts[1]))
+                                         : NULL;
+    }
     if (!gate || !up || !fsdp__op_inputs(op->name, inputs, 2) || !fsdp__op_same_dtype(op->name, inputs, 2))
         return NULL;
     saved[1] = fsdp_tensor_requires_grad(gate) ? up : NULL;
     if (gate->ndim < 1 || !fsdp__shape_equal(gate, up))
         return fsdp__op_misfit(op->name, "gate", gate, "up", up);
+    if (fsdp_tensor_numel(gate) == 0) /* nothing, but with a gradient: the backward may communicate before it */
+        return fsdp_mul(gate, up);
     y = fsdp__empty_like(gate, gate->dtype); /* (...,C) */
-    if (!y || fsdp_tensor_numel(y) == 0)
-        return y;
+    if (!y)
+        return NULL;
     if (rows_of(gate, &left) != FSDP_OK || rows_of(up, &right) != FSDP_OK)
         return NULL;
     const fsdp__swiglu_forward_args args = {.gate = left.data,

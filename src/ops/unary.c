@@ -28,8 +28,14 @@ static fsdp_status unary_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
 static fsdp_tensor *unary(const fsdp__op *op, fsdp_tensor *x, unary_state state)
 {
-    fsdp_tensor *y, *saved, *from = fsdp__op_of_one(op, x, &y);
+    fsdp_tensor *y, *saved, *from;
 
+    if (fsdp__is_global(&x, 1)) {
+        fsdp__global_call call = {.name = op->name, .rule = FSDP__RULE_POINTWISE, .inputs = &x, .count = 1};
+
+        return fsdp__global_begin(&call) ? fsdp__global_end(&call, unary(op, call.parts[0], state)) : NULL;
+    }
+    from = fsdp__op_of_one(op, x, &y);
     if (!from)
         return NULL;
     const fsdp__unary_forward_args args = {.x = fsdp_tensor_data(from),

@@ -11,49 +11,55 @@
 fsdp_tensor *fsdp_unsqueeze(fsdp_tensor *x, int dim)
 {
     int64_t shape[FSDP_MAX_DIMS + 1];
+    const int64_t *from;
 
     if (!x || !fsdp__op_dim("unsqueeze", x, x->ndim + 1, &dim))
         return NULL;
-    memcpy(shape, x->shape, (size_t)dim * sizeof *shape);
+    from = fsdp__global_shape(x);
+    memcpy(shape, from, (size_t)dim * sizeof *shape);
     shape[dim] = 1;
-    memcpy(shape + dim + 1, x->shape + dim, (size_t)(x->ndim - dim) * sizeof *shape);
+    memcpy(shape + dim + 1, from + dim, (size_t)(x->ndim - dim) * sizeof *shape);
     return fsdp_reshape(x, x->ndim + 1, shape);
 }
 
 fsdp_tensor *fsdp_squeeze(fsdp_tensor *x, int dim)
 {
     int64_t shape[FSDP_MAX_DIMS];
+    const int64_t *from;
 
     if (!x || !fsdp__op_dim("squeeze", x, x->ndim, &dim))
         return NULL;
-    if (x->shape[dim] != 1)
+    from = fsdp__global_shape(x);
+    if (from[dim] != 1)
         return x;
-    memcpy(shape, x->shape, (size_t)dim * sizeof *shape);
-    memcpy(shape + dim, x->shape + dim + 1, (size_t)(x->ndim - dim - 1) * sizeof *shape);
+    memcpy(shape, from, (size_t)dim * sizeof *shape);
+    memcpy(shape + dim, from + dim + 1, (size_t)(x->ndim - dim - 1) * sizeof *shape);
     return fsdp_reshape(x, x->ndim - 1, shape);
 }
 
 fsdp_tensor *fsdp_flatten(fsdp_tensor *x, int start, int end)
 {
     int64_t shape[FSDP_MAX_DIMS], one = 1;
+    const int64_t *from;
     char text[FSDP__SHAPE_TEXT];
     int count;
 
     if (!x)
         return NULL;
+    from = fsdp__global_shape(x);
     if (x->ndim == 0)
         return fsdp_reshape(x, 1, &one);
     if (!fsdp__op_dim("flatten", x, x->ndim, &start) || !fsdp__op_dim("flatten", x, x->ndim, &end))
         return NULL;
     if (end < start) {
         FSDP_FAIL(FSDP_INVALID, "flatten: dimensions %d to %d of %s", start, end,
-                  fsdp__shape_text(x->ndim, x->shape, text));
+                  fsdp__shape_text(x->ndim, from, text));
         return NULL;
     }
     count = x->ndim - (end - start);
-    memcpy(shape, x->shape, (size_t)start * sizeof *shape);
-    shape[start] = fsdp__shape_numel(end - start + 1, x->shape + start);
-    memcpy(shape + start + 1, x->shape + end + 1, (size_t)(x->ndim - end - 1) * sizeof *shape);
+    memcpy(shape, from, (size_t)start * sizeof *shape);
+    shape[start] = fsdp__shape_numel(end - start + 1, from + start);
+    memcpy(shape + start + 1, from + end + 1, (size_t)(x->ndim - end - 1) * sizeof *shape);
     return fsdp_reshape(x, count, shape);
 }
 
@@ -94,7 +100,7 @@ fsdp_tensor *fsdp_permute(fsdp_tensor *x, int ndim, const int *dims)
 
 fsdp_status fsdp_split(fsdp_tensor *x, int dim, int count, const int64_t *sizes, fsdp_tensor **parts)
 {
-    int64_t at = 0, size, whole = 0;
+    int64_t at = 0, size, whole = 0, from;
     char text[FSDP__SHAPE_TEXT];
 
     for (int i = 0; i < count; i++)
@@ -103,15 +109,16 @@ fsdp_status fsdp_split(fsdp_tensor *x, int dim, int count, const int64_t *sizes,
         return FSDP__FAIL_NULL("split: no tensor");
     if (!fsdp__op_dim("split", x, x->ndim, &dim))
         return fsdp_last_status();
+    from = fsdp__global_shape(x)[dim];
     for (int i = 0; sizes && i < count; i++)
         if (sizes[i] < 0 || whole < 0 || __builtin_add_overflow(whole, sizes[i], &whole))
             whole = -1;
-    if (count < 1 || (sizes && whole != x->shape[dim]))
+    if (count < 1 || (sizes && whole != from))
         return FSDP_FAIL(FSDP_INVALID, "split: the %d sizes do not add up to dimension %d of %s", count, dim,
                          fsdp__shape_text(x->ndim, x->shape, text));
-    size = x->shape[dim] / count + (x->shape[dim] % count > 0);
+    size = from / count + (from % count > 0);
     for (int i = 0; i < count; i++) {
-        int64_t left = x->shape[dim] - at, length = sizes ? sizes[i] : size < left ? size : left;
+        int64_t left = from - at, length = sizes ? sizes[i] : size < left ? size : left;
 
         parts[i] = fsdp_slice(x, dim, at, length);
         if (!parts[i])
@@ -161,6 +168,14 @@ static fsdp_status expand_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
 static const fsdp__op expand_op = {.name = "expand", .backward = expand_backward};
 
+static fsdp_tensor *global_expand(fsdp_tensor *x, int ndim, const int64_t *shape)
+{
+    fsdp__global_call call = {.name = "expand", .rule = FSDP__RULE_EXPAND, .inputs = &x, .count = 1, .ndim = ndim};
+
+    memcpy(call.sizes, shape, (size_t)FSDP__MIN(FSDP__MAX(ndim, 0), FSDP_MAX_DIMS) * sizeof *shape);
+    return fsdp__global_begin(&call) ? fsdp__global_end(&call, fsdp_expand(call.parts[0], ndim, call.sizes)) : NULL;
+}
+
 fsdp_tensor *fsdp_expand(fsdp_tensor *x, int ndim, const int64_t *shape)
 {
     int64_t sizes[FSDP_MAX_DIMS], strides[FSDP_MAX_DIMS];
@@ -170,6 +185,8 @@ fsdp_tensor *fsdp_expand(fsdp_tensor *x, int ndim, const int64_t *shape)
     int added;
     bool fits;
 
+    if (fsdp__is_global(&x, 1))
+        return global_expand(x, ndim, shape);
     if (!x || !fsdp__op_inputs("expand", &x, 1))
         return NULL;
     fits = ndim >= x->ndim && ndim <= FSDP_MAX_DIMS;

@@ -83,8 +83,17 @@ fsdp_status fsdp__tensor_create_view(fsdp__storage *storage, fsdp_dtype dtype, i
 
 fsdp_status fsdp__tensor_alias(const fsdp_tensor *tensor, fsdp_tensor **out)
 {
-    return fsdp__tensor_create_view(tensor->storage, tensor->dtype, tensor->ndim, tensor->shape, tensor->strides,
-                                    tensor->offset, out);
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *alias = NULL;
+
+    FSDP_TRY(fsdp__tensor_create_view(tensor->storage, tensor->dtype, tensor->ndim, tensor->shape, tensor->strides,
+                                      tensor->offset, &alias));
+    if (tensor->global) {
+        alias->distribution = tensor->distribution;
+        FSDP__TRY_NEW(alias->distribution.state = tensor->distribution.share(tensor->distribution.state));
+        alias->global = true;
+    }
+    *out = fsdp__take(&alias);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_tensor_create(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape,

@@ -126,6 +126,7 @@ typedef struct fsdp__attachment {
      * first in the whole and in the tensor (fsdp_tensor_runs). */
     fsdp_status (*runs)(const fsdp_tensor *tensor,
                         fsdp_status (*run)(void *arg, int64_t global, int64_t local, int64_t numel), void *arg);
+    void *(*share)(void *state); /* a copy for an alias of a global tensor, NULL when out of memory; or NULL */
 } fsdp__attachment;
 
 struct fsdp_tensor {
@@ -138,12 +139,15 @@ struct fsdp_tensor {
     int64_t strides[FSDP_MAX_DIMS];
     fsdp__attachment autograd;     /* autograd/: requires_grad, grad, producer, hooks */
     fsdp__attachment distribution; /* dist/: mesh, placements, global shape */
+    bool global; /* operations take it for the whole tensor of its distribution: [Note: global tensors] in ops/global.h
+                  */
 };
 
 /* Makes a view of `storage`; the caller owns `*out`. NULL strides: contiguous. */
 fsdp_status fsdp__tensor_create_view(fsdp__storage *storage, fsdp_dtype dtype, int ndim, const int64_t *shape,
                                      const int64_t *strides, int64_t offset, fsdp_tensor **out);
-/* Makes another tensor on the same bytes, without autograd and distribution; the caller owns `*out`. */
+/* Makes another tensor on the same bytes, without autograd, and without distribution unless it is global; the caller
+ * owns `*out`. */
 fsdp_status fsdp__tensor_alias(const fsdp_tensor *tensor, fsdp_tensor **out);
 
 /* Makes a contiguous tensor with the same numbers in `dtype`, in memory of the same kind. On meta, and where there are

@@ -26,7 +26,7 @@ fsdp_status KERNEL(embedding_forward)(fsdp_stream *stream FSDP__UNUSED, const vo
             break;
         }
     }
-    fsdp__for_ranges(k->rows, k->cols, forward_range, k);
+    fsdp__for_ranges(k->cols > 0 ? k->rows : 0, k->cols, forward_range, k);
     return FSDP_OK;
 }
 
