@@ -1,9 +1,9 @@
 /* fsdp/parallelize.h - tensor parallelism of modules: whose weights are cut, and how, by the names of modules.
  *
  *     const fsdp_parallel_entry plan[] = {
- *         {"layers.*.mlp", {FSDP_PREPARE_INPUT, .to = {{FSDP_LAYOUT_COPIED}}}},
- *         {"layers.*.mlp.up", {FSDP_COLUMN_WISE, .from = {{FSDP_LAYOUT_COPIED}}}},
- *         {"layers.*.mlp.down", {FSDP_ROW_WISE}},
+ *         {"layers.*.mlp", {.kind = FSDP_PREPARE_INPUT, .to = {{.kind = FSDP_LAYOUT_COPIED}}}},
+ *         {"layers.*.mlp.up", {.kind = FSDP_COLUMN_WISE, .from = {{.kind = FSDP_LAYOUT_COPIED}}}},
+ *         {"layers.*.mlp.down", {.kind = FSDP_ROW_WISE}},
  *     };
  *
  *     fsdp_mesh_slice(mesh, 1, (const char *const[]){"tp"}, &tp);

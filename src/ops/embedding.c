@@ -22,7 +22,7 @@ static fsdp_status embedding_backward(fsdp__node *node, fsdp_tensor *const *grad
                                                 .dtype = dy->dtype,
                                                 .dtable_dtype = dtable->dtype,
                                                 .accumulate = accumulate};
-    return fsdp__launch_embedding_backward(fsdp__op_stream(dtable), &args);
+    return fsdp_tensor_numel(dtable) > 0 ? fsdp__launch_embedding_backward(fsdp__op_stream(dtable), &args) : FSDP_OK;
 }
 
 static const fsdp__op embedding_op = {.name = "embedding", .backward = embedding_backward};
@@ -91,7 +91,7 @@ fsdp_tensor *fsdp__op_embedding_part(fsdp_tensor *table, fsdp_tensor *ids, int64
                                                .cols = table->shape[1],
                                                .table_rows = table->shape[0],
                                                .dtype = table->dtype};
-    if (fsdp__launch_embedding_forward(fsdp__op_stream(y), &args) != FSDP_OK ||
+    if ((fsdp_tensor_numel(y) > 0 && fsdp__launch_embedding_forward(fsdp__op_stream(y), &args) != FSDP_OK) ||
         fsdp__record(&embedding_op, &table, 1, &y, 1, &wanted, 1, NULL, 0) != FSDP_OK)
         return NULL;
     return y;

@@ -1,4 +1,4 @@
-/* place.c - cuts parameters: they stay the same objects and get this rank's part. First values follow the cut. */
+/* place.c - cuts parameters: they stay the same objects and get this rank's part. */
 #include <string.h>
 
 #include "autograd/autograd.h"
@@ -154,102 +154,7 @@ fsdp_status fsdp_parallel_place(fsdp_module *module, const char *parameter, fsdp
     return status;
 }
 
-/* ---- first values ---- */
-
-typedef struct filling {
-    const fsdp__tp_plan *plan;
-    uint64_t seed;
-    const char *prefix;
-} filling;
-
-static bool is_placed(const fsdp__tp_plan *plan, const fsdp_tensor *parameter)
-{
-    const fsdp_distribution *d = fsdp_tensor_distribution(parameter);
-
-    return d && d->mesh == plan->mesh;
-}
-
-static bool manages(void *arg, const fsdp_tensor *parameter)
-{
-    return is_placed(arg, parameter);
-}
-
-enum {
-    ROWS_BYTES = 16 << 20 /* whole rows that are filled at a time, for a part of them to be taken */
-};
-
-/* Fills `rows` whole rows from `first` on, in a tensor of their own, and copies the piece's part of them. */
-static fsdp_status fill_rows(fsdp_tensor *tensor, const fsdp_piece *piece, const int64_t *global, fsdp_init init,
-                             uint64_t seed, const char *name, int64_t first, int64_t rows)
-{
-    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *whole = NULL, *from = NULL, *to = NULL;
-    int64_t shape[FSDP_MAX_DIMS], row = fsdp__shape_numel(tensor->ndim - 1, global + 1);
-    fsdp_piece part = *piece;
-
-    memcpy(shape, global, (size_t)tensor->ndim * sizeof *shape);
-    shape[0] = part.size[0] = rows;
-    part.local_offset[0] += first;
-    part.offset[0] = 0;
-    FSDP_TRY(
-        fsdp_tensor_create(tensor->storage->device, tensor->dtype, tensor->ndim, shape, FSDP_MEMORY_WORKSPACE, &whole));
-    FSDP_TRY(fsdp__init_fill(tensor->storage->device, fsdp_tensor_data(whole), tensor->dtype, rows * row, init, seed,
-                             name, (piece->offset[0] + first) * row));
-    FSDP_TRY(fsdp__piece_views(&part, tensor, whole, &to, &from));
-    return fsdp__tensor_copy(to, from, false);
-}
-
-static fsdp_status fill_piece(fsdp_tensor *tensor, const fsdp_piece *piece, const int64_t *global, fsdp_init init,
-                              uint64_t seed, const char *name)
-{
-    int64_t row = fsdp__shape_numel(tensor->ndim - 1, global + 1);
-    int64_t step = ROWS_BYTES / ((int64_t)fsdp_dtype_size(tensor->dtype) * (row > 0 ? row : 1)) + 1;
-
-    for (int64_t first = 0; first < piece->size[0]; first += step) {
-        int64_t left = piece->size[0] - first;
-
-        FSDP_TRY(fill_rows(tensor, piece, global, init, seed, name, first, left < step ? left : step));
-    }
-    return FSDP_OK;
-}
-
-static fsdp_status fill_parameter(fsdp_tensor *tensor, fsdp_init init, uint64_t seed, const char *name)
-{
-    const fsdp_distribution *d = fsdp_tensor_distribution(tensor);
-    fsdp_piece pieces[FSDP_MAX_SEGMENTS];
-    int count = fsdp_tensor_pieces(tensor, pieces);
-
-    if (fsdp_device_is_meta(tensor->storage->device))
-        return FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", name);
-    FSDP_TRY(fsdp_tensor_begin_write(tensor));
-    for (int i = 0; i < count; i++)
-        FSDP_TRY(fill_piece(tensor, &pieces[i], d->global_shape, init, seed, name));
-    return FSDP_OK;
-}
-
-static fsdp_status fill_module(void *arg, fsdp_module *module, const char *name)
-{
-    const filling *f = arg;
-    FSDP__FREED char *path = *name ? fsdp__dotted(f->prefix, name) : fsdp__strdup(f->prefix);
-
-    FSDP__TRY_NEW(path);
-    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
-        const fsdp__parameter_slot *slot = &module->parts->parameters[i];
-        FSDP__FREED char *full = NULL;
-
-        if (slot->tied || !*slot->slot || !is_placed(f->plan, *slot->slot))
-            continue;
-        FSDP__TRY_NEW(full = fsdp__dotted(path, slot->name));
-        FSDP_TRY(fill_parameter(*slot->slot, slot->init, f->seed, full));
-    }
-    return FSDP_OK;
-}
-
-static fsdp_status initialize(void *arg, fsdp_module *module, uint64_t seed, const char *module_name)
-{
-    filling f = {.plan = arg, .seed = seed, .prefix = module_name};
-
-    return fsdp__module_walk(module, fill_module, &f);
-}
+/* ---- the module that the plan was applied to ---- */
 
 static fsdp_status agree(void *arg, fsdp_module *module, fsdp_status mine)
 {
@@ -274,10 +179,7 @@ static void leave(void *arg, fsdp_module *module)
 
 fsdp_status fsdp__tp_manage(fsdp_module *module, fsdp__tp_plan *plan)
 {
-    return fsdp__module_add_hooks(module, &(fsdp__module_hooks){.arg = fsdp__tp_ref(plan),
-                                                                .initialize = initialize,
-                                                                .agree = agree,
-                                                                .manages = manages,
-                                                                .describe = describe,
-                                                                .free_arg = leave});
+    return fsdp__module_add_hooks(
+        module,
+        &(fsdp__module_hooks){.arg = fsdp__tp_ref(plan), .agree = agree, .describe = describe, .free_arg = leave});
 }

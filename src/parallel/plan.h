@@ -101,7 +101,7 @@ fsdp_status fsdp__tp_claim(fsdp__tp_planning *planning, const fsdp__job *job, co
                            fsdp_placement placement, bool partial);
 /* Places the parameter. It has been checked. */
 fsdp_status fsdp__tp_place(fsdp__tp_plan *plan, const fsdp__claim *claim);
-/* Lets fsdp_module_initialize fill what the plan has placed, and the first call bring the ranks together. */
+/* Lets the first call of the module bring the ranks together, and the printed tree say what was done. */
 fsdp_status fsdp__tp_manage(fsdp_module *module, fsdp__tp_plan *plan);
 
 /* ---- styles.c, sequence.c, head.c ---- */
