@@ -1,9 +1,8 @@
 /* Each family cut over 1 to 4 ranks: losses, logits and gradients are those of one rank, by any plan. */
-#include <math.h>
-
 #include "device/device.h"
 #include "fsdp/models.h"
 #include "fsdp/parallelize.h"
+#include "parallel/parts.h"
 #include "support/ranks.h"
 #include "tensor/tensor.h"
 
@@ -109,42 +108,17 @@ static fsdp_module *create(fsdp_context *context, const job *j)
 
 /* ---- comparing ---- */
 
-static void check_close(const char *what, const float *got, const float *wanted, int64_t at, int64_t from)
-{
-    float a = got[at], b = wanted[from];
-
-    if (!(fabsf(a - b) <= 2e-5f + 2e-4f * fabsf(b)))
-        TEST_FAIL("%s: element %lld is %g, and %g on one rank", what, (long long)from, (double)a, (double)b);
-}
-
-static void compare_piece(const char *name, const fsdp_piece *p, const fsdp_tensor *local, const int64_t *global,
-                          const float *got, const float *wanted)
-{
-    int64_t cols = local->ndim > 1 ? local->shape[1] : 1, global_cols = local->ndim > 1 ? global[1] : 1;
-    int64_t wide = local->ndim > 1 ? p->size[1] : 1;
-
-    for (int64_t r = 0; r < p->size[0]; r++)
-        for (int64_t c = 0; c < wide; c++)
-            check_close(name, got, wanted,
-                        (p->local_offset[0] + r) * cols + (local->ndim > 1 ? p->local_offset[1] + c : 0),
-                        (p->offset[0] + r) * global_cols + (local->ndim > 1 ? p->offset[1] + c : 0));
-}
-
 static void compare_gradient(const result *want, const char *name, const fsdp_tensor *parameter)
 {
-    const fsdp_distribution *d = fsdp_tensor_distribution(parameter);
-    const int64_t *global = d ? d->global_shape : parameter->shape;
-    fsdp_piece pieces[FSDP_MAX_SEGMENTS];
-    int count = fsdp_tensor_pieces(parameter, pieces), at = 0;
     float got[MAX_NUMEL] = {0};
+    int at = 0;
 
     while (at < want->count && strcmp(want->names[at], name) != 0)
         at++;
     CHECK(at < want->count);
     if (fsdp_tensor_grad(parameter))
         CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(parameter), FSDP_F32, got));
-    for (int i = 0; i < count; i++)
-        compare_piece(name, &pieces[i], parameter, global, got, want->grads[at]);
+    check_part(name, parameter, got, want->grads[at]);
 }
 
 static void note_gradient(result *out, const char *name, const fsdp_tensor *parameter)
@@ -161,9 +135,9 @@ static void settle(const job *j, float loss, const float *logits, fsdp_module *m
     fsdp_parameters parameters = {0};
 
     if (j->parallel) {
-        check_close("loss", &loss, &j->out->loss, 0, 0);
+        check_alike("loss", 0, loss, j->out->loss);
         for (int64_t i = 0; i < BATCH * LENGTH * VOCAB; i++)
-            check_close("logits", logits, j->out->logits, i, i);
+            check_alike("logits", i, logits[i], j->out->logits[i]);
     } else {
         j->out->loss = loss;
         memcpy(j->out->logits, logits, sizeof j->out->logits);
@@ -226,7 +200,7 @@ static const fsdp_model_parallel_options plans[] = {
 
 TEST(every_family_is_the_model_of_one_rank)
 {
-    for (int degree = 1; degree <= 4; degree++)
+    for (int degree = test_brief() ? 3 : 1; degree <= 4; degree++)
         for (int a = FSDP_GPT2; a <= FSDP_GEMMA3; a++)
             compare((job){.architecture = (fsdp_architecture)a, .degree = degree}, 5, plans);
 }
@@ -259,4 +233,122 @@ TEST(a_model_may_be_cut_on_the_meta_device)
 {
     compare((job){.architecture = FSDP_PHI3, .degree = 2, .meta = true}, 4, plans);
     compare((job){.architecture = FSDP_GPT2, .degree = 3, .meta = true}, 4, plans);
+}
+
+/* ---- generation ---- */
+
+static void check_logits(fsdp_tensor *logits, const float *whole, int first, int count)
+{
+    float got[BATCH * LENGTH * VOCAB];
+
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(logits), FSDP_F32, got));
+    for (int b = 0; b < BATCH; b++)
+        for (int i = 0; i < count * VOCAB; i++)
+            check_alike("logits", i, got[b * count * VOCAB + i], whole[(b * LENGTH + first) * VOCAB + i]);
+}
+
+/* Gives tokens in pieces, and compares with the logits of all. */
+static void generate(fsdp_context *context, void *arg)
+{
+    static const int counts[] = {4, 1, 2};
+    const job *j = arg;
+    fsdp_module *model = create(context, j);
+    float whole[BATCH * LENGTH * VOCAB];
+    fsdp_kv_cache *cache;
+    fsdp_tensor *tokens;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    fsdp_no_grad_begin(context);
+    tokens = ids(context, 5, false);
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_call(model, tokens)), FSDP_F32, whole));
+    CHECK_OK(fsdp_kv_cache_create(model, BATCH, LENGTH, &cache));
+    for (int i = 0, first = 0; i < 3; first += counts[i++])
+        check_logits(fsdp_model_call_cached(model, cache, fsdp_slice(tokens, 1, first, counts[i])), whole, first,
+                     counts[i]);
+    CHECK_OK(fsdp_model_set_last_logits_only(model, true));
+    check_logits(fsdp_call(model, tokens), whole, LENGTH - 1, 1);
+    fsdp_kv_cache_free(cache);
+    fsdp_no_grad_end(context);
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(model);
+}
+
+TEST(a_cache_has_the_keys_of_this_ranks_heads)
+{
+    for (int a = FSDP_GPT2; a <= FSDP_GEMMA3; a++)
+        for (int way = 0; way < 2; way++)
+            test_run_ranks(2 + way, generate,
+                           &(job){.architecture = (fsdp_architecture)a,
+                                  .degree = 2 + way,
+                                  .parallel = true,
+                                  .options = {.sequence_parallel = way == 1}});
+}
+
+/* ---- what is refused ---- */
+
+static void refuse(fsdp_context *context, void *arg)
+{
+    const job *j = arg;
+    int world = fsdp_context_world_size(context);
+    fsdp_model_config config = config_of(j);
+    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
+    fsdp_module *other = CHECK_PTR(fsdp_linear_create(context, fsdp_meta(context), 2, 2, NULL));
+    fsdp_mesh *mesh;
+
+    CHECK_OK(fsdp_mesh_create(context, FSDP_SHAPE(world), (const char *const[]){"tp"}, &mesh));
+    CHECK_ERROR(fsdp_model_parallelize(model, mesh, NULL), FSDP_INVALID,
+                world == 3
+                    ? "attention cannot be cut over 3 ranks: n_heads is 8; tensor_parallel_degree may be 1, 2 or 4"
+                    : "attention cannot be cut over 8 ranks: n_kv_heads is 4; tensor_parallel_degree may be");
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_model_parallelize(other, mesh, NULL), FSDP_INVALID, "a Linear was not made by fsdp_model_create");
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_model_parallelize(NULL, mesh, NULL), FSDP_INVALID, "a model and a mesh");
+    fsdp_mesh_unref(mesh);
+    fsdp_module_unref(other);
+    fsdp_module_unref(model);
+}
+
+TEST(a_degree_that_does_not_divide_the_heads_is_refused)
+{
+    test_run_ranks(3, refuse, &(job){.architecture = FSDP_QWEN3, .degree = 4});
+    test_run_ranks(8, refuse, &(job){.architecture = FSDP_QWEN3, .degree = 4});
+}
+
+/* ---- the same bits, in any dtype ---- */
+
+static void repeat(fsdp_context *context, void *arg)
+{
+    const job *j = arg;
+    fsdp_module *model = create(context, j);
+    float losses[2];
+
+    CHECK_OK(fsdp_module_to(model, FSDP_BF16));
+    for (int i = 0; i < 2; i++) {
+        fsdp_tensor *loss;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        loss = CHECK_PTR(fsdp_call(model, ids(context, 5, false), ids(context, 3, true)));
+        CHECK_OK(fsdp_tensor_read(loss, FSDP_F32, &losses[i]));
+        CHECK_OK(fsdp_backward(loss));
+        fsdp_module_zero_grad(model);
+        fsdp_scope_end(context, NULL);
+    }
+    CHECK_BYTES(&losses[0], &losses[1], sizeof(float));
+    CHECK_NEAR(losses[0], j->out->loss, 0.1);
+    fsdp_module_unref(model);
+}
+
+TEST(in_bf16_every_run_gives_the_same_bits)
+{
+    result *alone = CHECK_PTR(calloc(1, sizeof *alone));
+    job j = {.architecture = FSDP_OLMO2, .degree = 2, .out = alone};
+
+    test_run_ranks(1, run, &j);
+    j.parallel = true;
+    for (int i = 0; i < 4; i++) {
+        j.options = plans[i];
+        test_run_ranks(2, repeat, &j);
+    }
+    free(alone);
 }

@@ -1,0 +1,13 @@
+/* parallel/parts.h - holds what a rank has of a tensor to the whole one. */
+#ifndef TESTS_PARALLEL_PARTS_H
+#define TESTS_PARALLEL_PARTS_H
+
+#include "fsdp/dist.h"
+
+/* Compares `got`, numbers of this rank's part of `tensor` (its gradient, say), with those of the whole one, which has
+ * at most two dimensions. */
+void check_part(const char *name, const fsdp_tensor *tensor, const float *got, const float *whole);
+/* Compares two numbers as f32 sums of another order may differ. */
+void check_alike(const char *name, int64_t at, float got, float wanted);
+
+#endif
