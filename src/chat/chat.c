@@ -63,16 +63,11 @@ static fsdp_status add_tokens(fsdp_chat *chat, const json_t *config)
 
 static fsdp_status read_config(fsdp_chat *chat, const char *folder, const char *name)
 {
-    FSDP__FREED char *path = fsdp__path_join(folder, name), *text = NULL;
+    FSDP__FREED char *path = NULL;
     json_auto_t *config = NULL;
-    size_t bytes = 0;
 
-    FSDP__TRY_NEW(path);
-    if (!fsdp__path_exists(path))
-        return FSDP_OK;
-    FSDP_TRY(fsdp__file_read(path, FSDP__CHAT_CONFIG_BYTES, &text, &bytes));
-    FSDP_TRY(fsdp__json_parse_as_reals(path, text, bytes, &config));
-    return add_tokens(chat, config);
+    FSDP_TRY(fsdp__chat_config_read(folder, name, &path, &config));
+    return config ? add_tokens(chat, config) : FSDP_OK;
 }
 
 fsdp_status fsdp__chat_read(fsdp_chat *chat, const char *folder, const char *file)

@@ -1,7 +1,6 @@
 /* templates.c - finds the chat templates of a folder. */
 #include "chat/templates.h"
 
-#include <jansson.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -71,18 +70,25 @@ static fsdp_status take_of_config(const char *path, const json_t *config, fsdp__
     return FSDP_OK;
 }
 
-static fsdp_status read_config(const char *folder, const char *name, fsdp__templates *out)
+fsdp_status fsdp__chat_config_read(const char *folder, const char *name, char **path, json_t **out)
 {
-    FSDP__FREED char *path = fsdp__path_join(folder, name), *text = NULL;
-    json_auto_t *config = NULL;
+    FSDP__FREED char *text = NULL;
     size_t bytes = 0;
 
-    FSDP__TRY_NEW(path);
-    if (!fsdp__path_exists(path))
+    FSDP__TRY_NEW(*path = fsdp__path_join(folder, name));
+    if (!fsdp__path_exists(*path))
         return FSDP_OK;
-    FSDP_TRY(fsdp__file_read(path, FSDP__CHAT_CONFIG_BYTES, &text, &bytes));
-    FSDP_TRY(fsdp__json_parse_as_reals(path, text, bytes, &config));
-    return take_of_config(path, config, out);
+    FSDP_TRY(fsdp__file_read(*path, FSDP__CHAT_CONFIG_BYTES, &text, &bytes));
+    return fsdp__json_parse_as_reals(*path, text, bytes, out);
+}
+
+static fsdp_status read_config(const char *folder, const char *name, fsdp__templates *out)
+{
+    FSDP__FREED char *path = NULL;
+    json_auto_t *config = NULL;
+
+    FSDP_TRY(fsdp__chat_config_read(folder, name, &path, &config));
+    return config ? take_of_config(path, config, out) : FSDP_OK;
 }
 
 fsdp_status fsdp__templates_read(const char *folder, fsdp__templates *out)

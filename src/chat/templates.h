@@ -2,6 +2,7 @@
 #ifndef CHAT_TEMPLATES_H
 #define CHAT_TEMPLATES_H
 
+#include <jansson.h>
 #include <stddef.h>
 
 #include "fsdp/status.h"
@@ -26,6 +27,9 @@ typedef struct fsdp__templates {
  * `default` and `tool_use`), or of chat_template.json; and additional_chat_templates/tool_use.jinja. Release them, also
  * after a failure. */
 fsdp_status fsdp__templates_read(const char *folder, fsdp__templates *out);
+/* Reads a JSON file of a folder, if it is there; otherwise `*out` stays NULL. fsdp__free `path`, which messages name.
+ */
+fsdp_status fsdp__chat_config_read(const char *folder, const char *name, char **path, json_t **out);
 /* Reads one file in place of the usual template. */
 fsdp_status fsdp__template_read(const char *path, fsdp__template *out);
 void fsdp__template_release(fsdp__template *one);
