@@ -187,14 +187,16 @@ static int64_t optimizer_segments(test_case *c, fsdp__optimizer_span *spans, fsd
     return count;
 }
 
-/* Draws copies of some of the parameters, and gives their dtype. */
-static fsdp_dtype draw_copies(test_case *c, fsdp__optimizer_span *spans, int64_t count)
+/* Draws copies of some of the parameters, and gives their dtype. A parameter that was rounded the other way is a step
+ * of its own dtype off, and so is its copy. */
+static fsdp_dtype draw_copies(test_case *c, fsdp__optimizer_span *spans, int64_t count, fsdp_dtype param_dtype)
 {
     fsdp_dtype dtype = coin(c) ? any_float(c) : FSDP_DTYPE_NONE;
+    double step = param_dtype == FSDP_F32 ? 1e-6 : param_dtype == FSDP_BF16 ? 0x1p-7 : 0x1p-10;
 
     for (int64_t s = 0; s < count && dtype != FSDP_DTYPE_NONE; s++)
         if (between(c, 0, 3) > 0)
-            spans[s].copy = an_output(c, dtype, spans[s].numel, 1e-6, 1e-6);
+            spans[s].copy = an_output(c, dtype, spans[s].numel, step, 1e-6);
     return dtype;
 }
 
@@ -216,7 +218,7 @@ void adam_case(test_case *c)
 
     a.behind = a.step > 1 && coin(c);
     a.count = optimizer_segments(c, spans, a.param_dtype, true, 1e-6);
-    a.copy_dtype = draw_copies(c, spans, a.count);
+    a.copy_dtype = draw_copies(c, spans, a.count, a.param_dtype);
     check(c, &a, "%ld spans, step %ld, decay %g, decoupled %d, verdict %d, behind %d, copy %d", (long)a.count,
           (long)a.step, a.weight_decay, a.decoupled, a.verdict != NULL, a.behind, (int)a.copy_dtype);
 }
@@ -240,7 +242,7 @@ void sgd_case(test_case *c)
     a.count = optimizer_segments(c, spans, a.param_dtype, false, 1e-6);
     for (int64_t s = 0; a.momentum == 0.0 && s < a.count; s++)
         spans[s].moment1 = NULL;
-    a.copy_dtype = draw_copies(c, spans, a.count);
+    a.copy_dtype = draw_copies(c, spans, a.count, a.param_dtype);
     check(c, &a, "%ld spans, momentum %g, nesterov %d, step %ld, verdict %d, behind %d, copy %d", (long)a.count,
           a.momentum, a.nesterov, (long)a.step, a.verdict != NULL, a.behind, (int)a.copy_dtype);
 }
@@ -269,7 +271,7 @@ void lion_case(test_case *c)
         g->grad = an_input(c, c->dtype, g->numel, sign > 0 ? 0.5 : -1.0, sign > 0 ? 1.0 : -0.5);
         g->moment1 = a_buffer(c, FSDP_F32, g->numel, -0.05, 0.05, true, 1e-6, 1e-6);
     }
-    a.copy_dtype = draw_copies(c, spans, a.count);
+    a.copy_dtype = draw_copies(c, spans, a.count, a.param_dtype);
     check(c, &a, "%ld spans, decay %g, verdict %d, copy %d", (long)a.count, a.weight_decay, a.verdict != NULL,
           (int)a.copy_dtype);
 }
