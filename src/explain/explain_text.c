@@ -75,15 +75,6 @@ static void put_unit(const fsdp_explanation *e, int64_t first, int64_t count, FI
     fprintf(out, " %13s\n", fsdp__thousands(u->shard_numel, FSDP__ROOM(40)));
 }
 
-static const char *bytes_text(int64_t bytes, char *text, size_t text_bytes)
-{
-    if (bytes == 0)
-        snprintf(text, text_bytes, "-");
-    else
-        fsdp__size_text((double)bytes, text, text_bytes);
-    return text;
-}
-
 /* Writes a number of operations: "1.23M", "0.5k". */
 static const char *flops_text(double flops, char *text, size_t bytes)
 {
@@ -113,8 +104,8 @@ static void put_costs(const fsdp_explanation *e, int64_t first, int64_t count, F
     const fsdp_explained_unit *u = &e->units[first];
 
     put_name(e, first, count, out);
-    fprintf(out, " %7lld %9s", (long long)u->gathers, bytes_text(u->gathered_bytes, FSDP__ROOM(40)));
-    fprintf(out, " %7lld %9s", (long long)u->reductions, bytes_text(u->reduced_bytes, FSDP__ROOM(40)));
+    fprintf(out, " %7lld %9s", (long long)u->gathers, fsdp__bytes_text((double)u->gathered_bytes, FSDP__ROOM(40)));
+    fprintf(out, " %7lld %9s", (long long)u->reductions, fsdp__bytes_text((double)u->reduced_bytes, FSDP__ROOM(40)));
     fprintf(out, " %8s", flops_text(u->flops, FSDP__ROOM(40)));
     fprintf(out, " %10s", u->gathered_bytes ? flops_text(u->flops / (double)u->gathered_bytes, FSDP__ROOM(40)) : "-");
     if (u->life_count > 0)
@@ -190,11 +181,11 @@ static void put_memory(const fsdp_explanation *e, FILE *out)
         if (!names[kind])
             continue;
         between += s->live_bytes[kind];
-        fprintf(out, "  %-30s %16s", names[kind], bytes_text((int64_t)s->live_bytes[kind], FSDP__ROOM(40)));
-        fprintf(out, " %16s\n", bytes_text((int64_t)s->peak_bytes[kind], FSDP__ROOM(40)));
+        fprintf(out, "  %-30s %16s", names[kind], fsdp__bytes_text((double)s->live_bytes[kind], FSDP__ROOM(40)));
+        fprintf(out, " %16s\n", fsdp__bytes_text((double)s->peak_bytes[kind], FSDP__ROOM(40)));
     }
-    fprintf(out, "  %-30s %16s", "all together", bytes_text((int64_t)between, FSDP__ROOM(40)));
-    fprintf(out, " %16s\n", bytes_text((int64_t)s->peak_total_bytes, FSDP__ROOM(40)));
+    fprintf(out, "  %-30s %16s", "all together", fsdp__bytes_text((double)between, FSDP__ROOM(40)));
+    fprintf(out, " %16s\n", fsdp__bytes_text((double)s->peak_total_bytes, FSDP__ROOM(40)));
     fputs("\n  Peaks of kinds need not fall together. Kernels' scratch, which the machine decides, is left out.\n",
           out);
 }
@@ -214,8 +205,8 @@ static void put_traffic(const fsdp_explained_network *n, const char *name, int f
 {
     if (sum_of(n->messages, first, last) + sum_of(n->received, first, last) == 0)
         return;
-    fprintf(out, "  %-30s %16s", name, bytes_text(sum_of(n->sent, first, last), FSDP__ROOM(40)));
-    fprintf(out, " %16s", bytes_text(sum_of(n->received, first, last), FSDP__ROOM(40)));
+    fprintf(out, "  %-30s %16s", name, fsdp__bytes_text((double)sum_of(n->sent, first, last), FSDP__ROOM(40)));
+    fprintf(out, " %16s", fsdp__bytes_text((double)sum_of(n->received, first, last), FSDP__ROOM(40)));
     fprintf(out, " %16s\n", fsdp__thousands(sum_of(n->messages, first, last), FSDP__ROOM(40)));
 }
 
@@ -254,10 +245,10 @@ static void put_variant(const fsdp_explained_variant *v, FILE *out)
     fprintf(out, "%c %-16.16s %5lld", v->asked ? '>' : ' ', v->policy, (long long)v->units);
     fprintf(out, " %14s", fsdp__thousands(v->largest, FSDP__ROOM(40)));
     fprintf(out, " %7lld %9s", (long long)v->step.calls[FSDP_ALL_GATHER],
-            bytes_text(v->step.bytes_sent[FSDP_ALL_GATHER], FSDP__ROOM(40)));
-    fprintf(out, " %7lld %9s", (long long)reductions, bytes_text(bytes, FSDP__ROOM(40)));
-    fprintf(out, " %10s", bytes_text((int64_t)fsdp__parameter_bytes(&v->step), FSDP__ROOM(40)));
-    fprintf(out, " %9s\n", bytes_text((int64_t)v->step.peak_total_bytes, FSDP__ROOM(40)));
+            fsdp__bytes_text((double)v->step.bytes_sent[FSDP_ALL_GATHER], FSDP__ROOM(40)));
+    fprintf(out, " %7lld %9s", (long long)reductions, fsdp__bytes_text((double)bytes, FSDP__ROOM(40)));
+    fprintf(out, " %10s", fsdp__bytes_text((double)fsdp__parameter_bytes(&v->step), FSDP__ROOM(40)));
+    fprintf(out, " %9s\n", fsdp__bytes_text((double)v->step.peak_total_bytes, FSDP__ROOM(40)));
 }
 
 static const fsdp_explained_variant *find_variant(const fsdp_explanation *e, const char *policy)

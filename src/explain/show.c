@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "base/text.h"
 
 static bool same_figures(const fsdp_explained_unit *a, const fsdp_explained_unit *b)
 {
@@ -152,4 +153,13 @@ const char *fsdp__phase_name(fsdp_explained_phase phase)
     static const char *const names[] = {"forward", "backward", "optimizer"};
 
     return names[phase];
+}
+
+const char *fsdp__bytes_text(double bytes, char *text, size_t text_bytes)
+{
+    if (bytes <= 0)
+        snprintf(text, text_bytes, "-");
+    else
+        fsdp__size_text(bytes, text, text_bytes);
+    return text;
 }

@@ -26,6 +26,8 @@ size_t fsdp__parameter_bytes(const fsdp_explained_step *step);
 /* Returns whether a phase of a microbatch begins with this event of the step. */
 bool fsdp__begins_phase(const fsdp_explanation *e, int64_t event);
 const char *fsdp__phase_name(fsdp_explained_phase phase);
+/* Writes a number of bytes: "1.50MiB", or "-" if there are none. Returns `text`. */
+const char *fsdp__bytes_text(double bytes, char *text, size_t text_bytes);
 
 /* ---- picture.c ---- */
 

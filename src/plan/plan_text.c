@@ -14,15 +14,6 @@ static const char *plural(int64_t count)
     return count == 1 ? "" : "s";
 }
 
-static const char *size_text(double bytes, char *text, size_t text_bytes)
-{
-    if (bytes <= 0)
-        snprintf(text, text_bytes, "-");
-    else
-        fsdp__size_text(bytes, text, text_bytes);
-    return text;
-}
-
 /* ---- head ---- */
 
 static void put_head(const fsdp_explanation *e, FILE *out)
@@ -71,14 +62,15 @@ static void put_kinds(const fsdp__plan *plan, FILE *out)
         if (!names[kind])
             continue;
         between += (double)s->live_bytes[kind];
-        fprintf(out, "  %-28s %14s", names[kind], size_text((double)plan->peak.bytes[kind], FSDP__ROOM(40)));
-        fprintf(out, " %14s", size_text((double)s->peak_bytes[kind], FSDP__ROOM(40)));
-        fprintf(out, " %14s\n", size_text((double)s->live_bytes[kind], FSDP__ROOM(40)));
+        fprintf(out, "  %-28s %14s", names[kind], fsdp__bytes_text((double)plan->peak.bytes[kind], FSDP__ROOM(40)));
+        fprintf(out, " %14s", fsdp__bytes_text((double)s->peak_bytes[kind], FSDP__ROOM(40)));
+        fprintf(out, " %14s\n", fsdp__bytes_text((double)s->live_bytes[kind], FSDP__ROOM(40)));
     }
-    fprintf(out, "  %-28s %14s %14s", "all together", size_text((double)plan->peak.total, FSDP__ROOM(40)), "");
-    fprintf(out, " %14s\n", size_text(between, FSDP__ROOM(40)));
-    fprintf(out, "  %-28s %14s", "beside it, workspace", size_text((double)plan->peak.workspace, FSDP__ROOM(40)));
-    fprintf(out, " %14s\n", size_text((double)s->peak_bytes[FSDP_MEMORY_WORKSPACE], FSDP__ROOM(40)));
+    fprintf(out, "  %-28s %14s %14s", "all together", fsdp__bytes_text((double)plan->peak.total, FSDP__ROOM(40)), "");
+    fprintf(out, " %14s\n", fsdp__bytes_text(between, FSDP__ROOM(40)));
+    fprintf(out, "  %-28s %14s", "beside it, workspace",
+            fsdp__bytes_text((double)plan->peak.workspace, FSDP__ROOM(40)));
+    fprintf(out, " %14s\n", fsdp__bytes_text((double)s->peak_bytes[FSDP_MEMORY_WORKSPACE], FSDP__ROOM(40)));
 }
 
 static void put_verdict(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
@@ -103,7 +95,8 @@ static void put_memory(const fsdp__plan *plan, const fsdp__plan_question *q, FIL
     put_moment(plan, out);
     put_kinds(plan, out);
     if (plan->host_bytes > 0)
-        fprintf(out, "  %-28s %14s\n", "beside it, on the host", size_text((double)plan->host_bytes, FSDP__ROOM(40)));
+        fprintf(out, "  %-28s %14s\n", "beside it, on the host",
+                fsdp__bytes_text((double)plan->host_bytes, FSDP__ROOM(40)));
     fputs("\n  Workspace is what operations take for themselves. On top of all of it come the kernels' scratch,\n"
           "  which a run's ledger counts with the workspace and which depends on threads and card, and the\n"
           "  program itself.\n",
@@ -130,7 +123,7 @@ static int next_op(const fsdp__plan_peak *peak, int before)
 
 static void put_op(const char *name, double bytes, double all, FILE *out)
 {
-    fprintf(out, "  %-28s %14s %6.1f%%\n", name, size_text(bytes, FSDP__ROOM(40)), 100 * bytes / all);
+    fprintf(out, "  %-28s %14s %6.1f%%\n", name, fsdp__bytes_text(bytes, FSDP__ROOM(40)), 100 * bytes / all);
 }
 
 static void put_activations(const fsdp__plan *plan, FILE *out)
@@ -163,10 +156,10 @@ static void put_call(const fsdp__plan *plan, const char *name, int first, int la
         received += s->network.received[kind];
         messages += s->network.messages[kind];
     }
-    fprintf(out, "  %-28s %9lld %14s", name, (long long)calls, size_text((double)bytes, FSDP__ROOM(40)));
+    fprintf(out, "  %-28s %9lld %14s", name, (long long)calls, fsdp__bytes_text((double)bytes, FSDP__ROOM(40)));
     if (plan->e->machines > 1) {
-        fprintf(out, " %12s", size_text((double)sent, FSDP__ROOM(40)));
-        fprintf(out, " %12s", size_text((double)received, FSDP__ROOM(40)));
+        fprintf(out, " %12s", fsdp__bytes_text((double)sent, FSDP__ROOM(40)));
+        fprintf(out, " %12s", fsdp__bytes_text((double)received, FSDP__ROOM(40)));
         fprintf(out, " %10s", fsdp__thousands(messages, FSDP__ROOM(40)));
     }
     fputc('\n', out);
