@@ -259,3 +259,10 @@ bool fsdp__grad_is_one(const fsdp_tensor *grad)
 
     return state && state->is_one;
 }
+
+bool fsdp__leaf_takes(const fsdp_tensor *leaf, const fsdp_tensor *grad)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(leaf);
+
+    return grad->dtype == leaf->dtype || (state && state->reserved && state->reserved->tensor == grad);
+}

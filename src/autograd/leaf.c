@@ -13,13 +13,6 @@ static fsdp_dtype dtype_of(const fsdp_tensor *leaf, const fsdp__grad_state *stat
     return state->source && state->source_dtype != FSDP_DTYPE_NONE ? state->source_dtype : leaf->dtype;
 }
 
-bool fsdp__leaf_takes(const fsdp_tensor *leaf, const fsdp_tensor *grad)
-{
-    const fsdp__grad_state *state = fsdp__grad_state_get(leaf);
-
-    return grad->dtype == leaf->dtype || (state && state->reserved && state->reserved->tensor == grad);
-}
-
 static fsdp_status plain_grad(fsdp_tensor *leaf, const fsdp__grad_state *state, fsdp_tensor **out)
 {
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *made = NULL;

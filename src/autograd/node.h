@@ -147,6 +147,8 @@ fsdp_context *fsdp__tensor_context(const fsdp_tensor *tensor);
 /* ---- grad_state.c ---- */
 fsdp__grad_state *fsdp__grad_state_get(const fsdp_tensor *tensor); /* NULL if the tensor has none */
 fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out);
+/* Returns whether the tensor may become the gradient of the leaf as it is: by its dtype. */
+bool fsdp__leaf_takes(const fsdp_tensor *leaf, const fsdp_tensor *grad);
 
 /* ---- hook.c ---- */
 /* Appends a copy of the hook. */
@@ -175,8 +177,6 @@ void fsdp__node_release(fsdp__node *node);
 fsdp_status fsdp__node_add_grad(fsdp__node *node, int output, fsdp_tensor *grad);
 
 /* ---- leaf.c ---- */
-/* Returns whether the tensor may become the gradient of the leaf as it is: by its dtype. */
-bool fsdp__leaf_takes(const fsdp_tensor *leaf, const fsdp_tensor *grad);
 /* Pass the targets on after an op's backward has returned. Leaf gradients that were given wait for the second call. */
 fsdp_status fsdp__node_commit_targets(fsdp__node *node);
 fsdp_status fsdp__node_commit_leaves(fsdp__node *node);

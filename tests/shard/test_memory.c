@@ -42,6 +42,22 @@ static size_t most_unsharded(const fsdp_shard_options *options, int64_t world)
     return root.whole + 2 * block.whole + (options->reshard_after_forward_ranks ? (BLOCKS - 1) * block.slice : 0);
 }
 
+/* Gradients of a rank that is alone are its shards' as they are. */
+static size_t most_gradients(int64_t world, int replicas)
+{
+    group_bytes block = block_bytes(world), root = root_bytes(world);
+    size_t before_last = root.whole + block.whole + BLOCKS * block.shard;
+    size_t last = root.whole + BLOCKS * block.shard + root.shard;
+
+    if (replicas > 1) {
+        before_last += rounded(block.partial);
+        last += rounded(root.partial);
+    } else if (world == 1) {
+        return BLOCKS * block.shard + root.shard;
+    }
+    return FSDP__MAX(before_last, last);
+}
+
 static void check_stages(fsdp_context *context, void *arg)
 {
     fsdp_shard_options options = ((stages *)arg)->options;
@@ -67,20 +83,11 @@ static void check_stages(fsdp_context *context, void *arg)
 
     always = most_unsharded(&options, world);
     for (int step = 0; step < 6; step++) {
-        size_t before_last = root.whole + block.whole + BLOCKS * block.shard;
-        size_t last = root.whole + BLOCKS * block.shard + root.shard;
-
-        if (replicas > 1) {
-            before_last += rounded(block.partial);
-            last += rounded(root.partial);
-        } else if (world == 1) { /* gradients of a rank that is alone are its shards' as they are */
-            before_last = last = shards;
-        }
         fsdp_device_reset_peak(device);
         net_forward_backward(module, step, 0, 1);
         fsdp_device_memory(device, &stats);
         CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], always);
-        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT], FSDP__MAX(before_last, last));
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT], most_gradients(world, replicas));
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], shards);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
