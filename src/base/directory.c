@@ -133,19 +133,16 @@ fsdp_status fsdp__directory_share(const fsdp__directory *directory, fsdp__direct
 
 fsdp_status fsdp__directory_enter(const fsdp__directory *in, const char *name, fsdp__directory *out)
 {
-    fsdp__directory entered = {.path = fsdp__path_join(in->path, name)};
+    FSDP__FREED char *path = fsdp__path_join(in->path, name);
+    int fd;
 
     *out = (fsdp__directory){.path = NULL};
-    if (!entered.path)
+    if (!path)
         return out_of_memory(name);
-    entered.fd = openat(in->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (entered.fd < 0) {
-        fsdp_status status = fsdp__file_error("open", entered.path);
-
-        fsdp__free(entered.path);
-        return status;
-    }
-    *out = entered;
+    fd = openat(in->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return fsdp__file_error("open", path);
+    *out = (fsdp__directory){.path = fsdp__take(&path), .fd = fd};
     return FSDP_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "cli/on_device.h"
 #include "explain/explain.h"
 #include "plan/changes.h"
+#include "train/run_config.h"
 
 typedef struct request {
     fsdp__on_paper paper;
@@ -165,12 +166,9 @@ static int with_config(request *r, int argc, char **argv)
 
 int fsdp__cmd_explain(int argc, char **argv)
 {
-    request r = {.json = false};
-    int status;
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *config = NULL;
 
-    if (fsdp_train_config_create(&r.paper.config) != FSDP_OK)
+    if (fsdp_train_config_create(&config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    status = with_config(&r, argc, argv);
-    fsdp_train_config_free(r.paper.config);
-    return status;
+    return with_config(&(request){.paper.config = config}, argc, argv);
 }

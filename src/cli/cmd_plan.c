@@ -337,12 +337,9 @@ static int with_config(request *r, int argc, char **argv)
 
 int fsdp__cmd_plan(int argc, char **argv)
 {
-    request r = {.json = false};
-    int status;
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *config = NULL;
 
-    if (fsdp_train_config_create(&r.paper.config) != FSDP_OK)
+    if (fsdp_train_config_create(&config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    status = with_config(&r, argc, argv);
-    fsdp_train_config_free(r.paper.config);
-    return status;
+    return with_config(&(request){.paper.config = config}, argc, argv);
 }

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/text.h"
+#include "chat/chat.h"
 #include "cli/conversations.h"
 #include "cli/eval.h"
 #include "cli/token_text.h"
@@ -45,17 +46,12 @@ static fsdp_status get_tokens(fsdp__eval *e, const fsdp_tokenizer *tokenizer, fs
                                      .learn_all = e->packing.all,
                                      .progress = draw_tokens,
                                      .progress_arg = e};
-    fsdp_chat *chat = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_chat_close_at) fsdp_chat *chat = NULL;
 
     if (e->format != FSDP_TOKENS_TEXT)
-        status = fsdp__conversations_open(folder, tokenizer, e->chat_template, &e->data, 1, &options, &chat);
+        FSDP_TRY(fsdp__conversations_open(folder, tokenizer, e->chat_template, &e->data, 1, &options, &chat));
     options.no_eos = fsdp_tokenizer_eos(tokenizer) < 0 && !chat;
-    if (status == FSDP_OK)
-        status =
-            fsdp__token_cache_get(tokenizer, &e->data, 1, e->cache ? e->cache : e->own_cache, true, &options, cached);
-    fsdp_chat_close(chat);
-    return status;
+    return fsdp__token_cache_get(tokenizer, &e->data, 1, e->cache ? e->cache : e->own_cache, true, &options, cached);
 }
 
 static fsdp_status tokenize(fsdp__eval *e, const fsdp_tokenizer *tokenizer)

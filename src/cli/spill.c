@@ -198,8 +198,7 @@ fsdp_status fsdp__spill_rows(const fsdp__spill *spill, int64_t index, fsdp_conte
     const fsdp__source_tensor *t = item->tensor;
     int64_t shape[FSDP_MAX_DIMS] = {0}, row = t->ndim > 0 && t->shape[0] > 0 ? t->numel / t->shape[0] : t->numel;
     size_t size = fsdp_dtype_size(item->dtype), bytes = (size_t)(t->ndim > 0 ? rows * row : t->numel) * size;
-    fsdp__storage *storage;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = NULL;
 
     memcpy(shape, t->shape, (size_t)t->ndim * sizeof *shape);
     if (t->ndim > 0)
@@ -208,7 +207,5 @@ fsdp_status fsdp__spill_rows(const fsdp__spill *spill, int64_t index, fsdp_conte
     if (bytes > 0)
         fsdp__storage_adopt(storage, (void *)(uintptr_t)(spill->data + item->offset + (size_t)(first * row) * size),
                             NULL, NULL);
-    status = fsdp__tensor_create_view(storage, item->dtype, t->ndim, shape, NULL, 0, out);
-    fsdp__storage_unref(storage);
-    return status;
+    return fsdp__tensor_create_view(storage, item->dtype, t->ndim, shape, NULL, 0, out);
 }

@@ -59,10 +59,10 @@ static fsdp_status queue_call(fsdp_stream *stream, kernel_call *call, size_t byt
 /* Queues a copy of the arguments, with the table behind them. */
 static fsdp_status launch_later(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
-    kernel_call call = {.kernel = kernel}, *with_table;
+    kernel_call call = {.kernel = kernel};
+    FSDP__FREED kernel_call *with_table = NULL;
     size_t args_bytes = fsdp__kernel_infos[kernel].args_bytes;
     const void *table;
-    fsdp_status status;
 
     memcpy(&call.args, args, args_bytes);
     call.table_bytes = fsdp__kernel_table(kernel, args, &table);
@@ -73,9 +73,7 @@ static fsdp_status launch_later(fsdp_stream *stream, fsdp__kernel kernel, const 
     memcpy(with_table + 1, table, call.table_bytes);
     /* check_launch walks this table; the queue moves it once more (run_call). */
     fsdp__kernel_set_table(kernel, &with_table->args, with_table + 1);
-    status = queue_call(stream, with_table, sizeof call + call.table_bytes);
-    fsdp__free(with_table);
-    return status;
+    return queue_call(stream, with_table, sizeof call + call.table_bytes);
 }
 
 /* Issues the kernel, for one who has entered the stream. */

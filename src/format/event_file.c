@@ -224,25 +224,21 @@ fsdp_status fsdp__event_file_add(fsdp__event_file *file, int64_t step, const fsd
 {
     Fsdp__Event__Summary summary;
     Fsdp__Event__Event event;
-    message *messages = fsdp__calloc(count + 1, sizeof *messages);
-    Fsdp__Event__Value **pointers = fsdp__calloc(count + 1, sizeof *pointers);
-    fsdp_status status = messages && pointers ? FSDP_OK : FSDP_NO_MEMORY;
+    FSDP__FREED message *messages = fsdp__calloc(count + 1, sizeof *messages);
+    FSDP__FREED Fsdp__Event__Value **pointers = fsdp__calloc(count + 1, sizeof *pointers);
 
-    if (status == FSDP_OK) {
-        for (size_t i = 0; i < count; i++) {
-            set_value(&messages[i], &values[i]);
-            pointers[i] = &messages[i].value;
-        }
-        fsdp__event__summary__init(&summary);
-        summary.n_value = count;
-        summary.value = pointers;
-        fsdp__event__event__init(&event);
-        event.has_step = true;
-        event.step = step;
-        event.summary = &summary;
-        status = write_record(file, &event);
+    FSDP__TRY_NEW(messages);
+    FSDP__TRY_NEW(pointers);
+    for (size_t i = 0; i < count; i++) {
+        set_value(&messages[i], &values[i]);
+        pointers[i] = &messages[i].value;
     }
-    fsdp__free(pointers);
-    fsdp__free(messages);
-    return status;
+    fsdp__event__summary__init(&summary);
+    summary.n_value = count;
+    summary.value = pointers;
+    fsdp__event__event__init(&event);
+    event.has_step = true;
+    event.step = step;
+    event.summary = &summary;
+    return write_record(file, &event);
 }

@@ -112,19 +112,15 @@ static fsdp_status finish_interrupted(const fsdp__directory *folder, const fsdp_
 /* Removes what was prepared beside the name when it was not a folder yet. */
 static fsdp_status remove_beside(const fsdp__target *target)
 {
-    char *beside = fsdp__sprintf("%s.saving", target->name);
+    FSDP__FREED char *beside = fsdp__sprintf("%s.saving", target->name);
     fsdp__staging staging;
-    fsdp_status status = FSDP_OK;
 
     if (!beside)
         return out_of_memory();
-    if (fsdp__staging_is_ours(&target->parent, beside)) {
-        status = fsdp__staging_take(&target->parent, beside, &staging);
-        if (status == FSDP_OK)
-            status = fsdp__staging_remove(&staging);
-    }
-    fsdp__free(beside);
-    return status;
+    if (!fsdp__staging_is_ours(&target->parent, beside))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__staging_take(&target->parent, beside, &staging));
+    return fsdp__staging_remove(&staging);
 }
 
 /* Makes a folder with the user's umask, since it gets its final name later. */

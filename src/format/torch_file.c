@@ -281,11 +281,10 @@ static fsdp_status check_kind(const fsdp__torch_file *file)
 
 static fsdp_status read_pickle(fsdp__torch_file *file)
 {
-    reader r = {.file = file};
+    FSDP__SCOPED(fsdp__pickle_release) fsdp__pickle pickle = {0};
     int64_t member = find_member(file, PICKLE_NAME);
     uint64_t bytes = 0;
     FSDP__FREED void *data = NULL;
-    fsdp_status status;
 
     FSDP_TRY(fsdp__archive_size(file->archive, member, &bytes));
     if (bytes > MAX_PICKLE_BYTES)
@@ -295,11 +294,8 @@ static fsdp_status read_pickle(fsdp__torch_file *file)
     if (!data)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", file->path);
     FSDP_TRY(fsdp__archive_read(file->archive, member, 0, data, (size_t)bytes));
-    status = fsdp__pickle_parse(file->path, data, (size_t)bytes, &r.pickle);
-    if (status == FSDP_OK)
-        status = read_state_dict(&r);
-    fsdp__pickle_release(&r.pickle);
-    return status;
+    FSDP_TRY(fsdp__pickle_parse(file->path, data, (size_t)bytes, &pickle));
+    return read_state_dict(&(reader){.file = file, .pickle = pickle});
 }
 
 static fsdp_status read_archive(fsdp__torch_file *file)
@@ -488,22 +484,20 @@ static fsdp_status gather(const walk *w, window *piece)
 static fsdp_status read_strided(fsdp__torch_file *file, const fsdp__torch_tensor *tensor, int64_t first, int64_t numel,
                                 void *out)
 {
+    FSDP__FREED void *data = NULL;
     window piece = {.file = file, .tensor = tensor, .first = 0, .numel = 0};
     walk w = walk_of(tensor);
     uint64_t bytes = 0;
-    fsdp_status status;
 
     w.first = first;
     w.numel = numel;
     w.out = out;
     FSDP_TRY(fsdp__archive_size(file->archive, tensor->storage, &bytes));
     piece.storage_numel = (int64_t)(bytes / w.size);
-    piece.data = fsdp__malloc(FSDP__MIN((size_t)bytes, (size_t)WINDOW_BYTES));
-    if (!piece.data)
+    piece.data = data = fsdp__malloc(FSDP__MIN((size_t)bytes, (size_t)WINDOW_BYTES));
+    if (!data)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", file->path);
-    status = gather(&w, &piece);
-    fsdp__free(piece.data);
-    return status;
+    return gather(&w, &piece);
 }
 
 fsdp_status fsdp__torch_file_read(fsdp__torch_file *file, const fsdp__torch_tensor *tensor, int64_t first,

@@ -235,34 +235,24 @@ static fsdp_status ask_to_write(const loader *l)
 
 static fsdp_status load(loader *l)
 {
-    fsdp_status status = prepare(l);
-
-    if (status == FSDP_OK)
-        status = ask_to_write(l);
-    if (status == FSDP_OK)
-        status = read_all(l);
-    close_loader(l);
-    return status;
+    FSDP_TRY(prepare(l));
+    FSDP_TRY(ask_to_write(l));
+    return read_all(l);
 }
 
 /* [collective] */
 static fsdp_status load_by_leader(loader *l)
 {
-    fsdp_status status = fsdp_agree(l->group, prepare(l));
-
-    if (status == FSDP_OK)
-        status = fsdp__state_dict_check_same(l->state, l->group);
-    if (status == FSDP_OK)
-        status = fsdp_agree(l->group, ask_to_write(l));
-    if (status == FSDP_OK)
-        status = fsdp_agree(l->group, read_all(l));
-    close_loader(l);
-    return status;
+    FSDP_TRY(fsdp_agree(l->group, prepare(l)));
+    FSDP_TRY(fsdp__state_dict_check_same(l->state, l->group));
+    FSDP_TRY(fsdp_agree(l->group, ask_to_write(l)));
+    return fsdp_agree(l->group, read_all(l));
 }
 
 fsdp_status fsdp__hub_load_each(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config,
                                 fsdp_process_group *group, const fsdp__hub_listener *listener)
 {
+    FSDP__SCOPED(close_loader)
     loader l = {.folder = folder, .config = config, .state = state, .group = group, .listener = listener};
 
     if (!folder || !state)

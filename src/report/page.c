@@ -203,22 +203,21 @@ static void put_settings_table(const fsdp__recorded_runs *runs, const fsdp__keys
 
 static fsdp_status put_settings(const fsdp__recorded_runs *runs, FILE *out)
 {
-    fsdp__keys keys;
-    fsdp_status status = fsdp__keys_of(runs, &keys);
+    FSDP__SCOPED(fsdp__keys_free) fsdp__keys keys = {.count = 0};
 
-    if (status == FSDP_OK && runs->count > 1) {
+    FSDP_TRY(fsdp__keys_of(runs, &keys));
+    if (runs->count > 1) {
         fputs("<h2>Settings that differ</h2>\n", out);
         if (keys.count == 0)
             fputs("<p class=\"soft\">None, of those that the runs have recorded.</p>\n", out);
         else
             put_settings_table(runs, &keys, out);
-    } else if (status == FSDP_OK && keys.count > 0) {
+    } else if (keys.count > 0) {
         fputs("<h2>Settings</h2>\n<details><summary>all that is not the default</summary>\n", out);
         put_settings_table(runs, &keys, out);
         fputs("</details>\n", out);
     }
-    fsdp__keys_free(&keys);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- curves ---- */

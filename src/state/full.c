@@ -241,17 +241,14 @@ static bool same_parts(const fsdp_tensor *a, const fsdp_tensor *b)
 
 static fsdp_status take_part(const fsdp_state_dict_entry *entry, const fsdp_tensor *from)
 {
-    fsdp_tensor *whole;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *whole = NULL;
 
     if (!fsdp_tensor_distribution(from))
         return take_own(entry, from);
     if (same_parts(entry->tensor, from))
         return fsdp__tensor_copy_across(entry->tensor, from);
     FSDP_TRY(fsdp_full_tensor(from, &whole));
-    status = take_own(entry, whole);
-    fsdp_tensor_unref(whole);
-    return status;
+    return take_own(entry, whole);
 }
 
 static fsdp_status load(loading *l)
@@ -274,12 +271,12 @@ static fsdp_status load(loading *l)
 fsdp_status fsdp_state_dict_load_full(const fsdp_state_dict *state, const fsdp_state_dict *full,
                                       const fsdp_full_state_options *options)
 {
+    FSDP__FREED unsigned char *present = NULL;
     loading l = {.state = state,
                  .full = full,
                  .broadcast = options && options->broadcast_from_rank0,
                  .partial = options && options->partial,
                  .parts = options && options->from_parts};
-    fsdp_status status;
 
     if (!state)
         return FSDP_FAIL(FSDP_INVALID, "cannot load into a state dict: it is NULL");
@@ -288,8 +285,6 @@ fsdp_status fsdp_state_dict_load_full(const fsdp_state_dict *state, const fsdp_s
     l.world = fsdp_world(fsdp__state_dict_context(state));
     if (!l.world)
         return fsdp_last_status();
-    FSDP__TRY_NEW(l.present = fsdp__calloc((size_t)state->count, 1));
-    status = load(&l);
-    fsdp__free(l.present);
-    return status;
+    FSDP__TRY_NEW(l.present = present = fsdp__calloc((size_t)state->count, 1));
+    return load(&l);
 }

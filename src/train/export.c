@@ -126,7 +126,7 @@ static uint64_t limit_bytes(const fsdp_train_run *run)
 fsdp_status fsdp__export_check(fsdp_train_run *run)
 {
     bool adapter = fsdp__train_exports_adapter(run->config);
-    fsdp_state_dict *state = NULL;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
     fsdp_status status;
 
     if (!run->hold)
@@ -136,7 +136,6 @@ fsdp_status fsdp__export_check(fsdp_train_run *run)
                             : fsdp_state_dict_from_module(run->model, &state));
     status = fsdp__hub_hold_check(run->hold, state, adapter ? NULL : &run->model_config,
                                   (fsdp_dtype)run->config->save.dtype, limit_bytes(run));
-    fsdp_state_dict_free(state);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "export.path");
 }
 

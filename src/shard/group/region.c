@@ -126,14 +126,11 @@ fsdp_status fsdp__region_tensor(fsdp__region *region, size_t offset, fsdp_dtype 
                                 fsdp_tensor **out)
 {
     size_t bytes = (size_t)fsdp__shape_numel(ndim, shape) * fsdp_dtype_size(dtype);
-    fsdp__storage *storage;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = NULL;
 
     FSDP_TRY(fsdp__storage_create(region->device, bytes, region->kind, false, &storage));
     fsdp__region_lend(region, offset, storage);
-    status = fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out);
-    fsdp__storage_unref(storage);
-    return status;
+    return fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out);
 }
 
 fsdp_status fsdp__divide_run(fsdp_stream *stream, const void *src, fsdp_dtype src_dtype, void *dst,

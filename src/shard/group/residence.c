@@ -121,13 +121,10 @@ fsdp_status fsdp__residence_shard_tensor(const fsdp__residence *residence, fsdp_
                                          int ndim, const int64_t *shape, fsdp_tensor **out)
 {
     size_t bytes = (size_t)fsdp__shape_numel(ndim, shape) * fsdp_dtype_size(dtype);
-    fsdp__storage *storage;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = NULL;
 
     FSDP_TRY(fsdp__residence_shard_storage(residence, bytes, kind, &storage));
-    status = fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out);
-    fsdp__storage_unref(storage);
-    return status;
+    return fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out);
 }
 
 static fsdp__region *region_of_shard(const fsdp__residence *r, const fsdp__param *param, size_t *offset)
