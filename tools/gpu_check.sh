@@ -22,6 +22,7 @@
 #   resume     a checkpoint of the GPU goes on on the CPU, and the other way
 #   smol       a model of SmolLM2-135M's shape: losses beside the CPU's, memory beside nvidia-smi's
 #   llama      Llama-1B in bfloat16, some steps
+#   attention  cuDNN's attention beside our own: losses of tiny models, bits in two runs, Llama-1B's speed
 #   cpu        the processor alone: the speed of steps and collectives beside that of older builds (see gpu_pack.sh)
 #
 # A stage ends at its limit (below), PATIENCE times as long (1); STEPS is the length of runs of tiny models (20). With
@@ -30,7 +31,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 pack=${PACK:-build/gpu/pack.tar.xz} logs=${OUT:-gpu_logs}
 declare -A limit=([facts]=20 [hold]=120 [step]=60 [use]=120 [gathers]=120 [reference]=150 [profile]=150 [bench]=400 [oom]=60 [sanitize]=100
-    [racecheck]=150 [initcheck]=60 [suites]=150 [resume]=60 [smol]=150 [llama]=90 [cpu]=240)
+    [racecheck]=150 [initcheck]=60 [suites]=150 [resume]=60 [smol]=150 [llama]=90 [attention]=150 [cpu]=240)
 listed=$(sed -n 's/^#   \([a-z]*\)  .*/\1/p' "$0")
 if [ "${1:-}" = --help ]; then
     sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
@@ -58,6 +59,11 @@ cupti=$(compgen -G '/opt/*/*/lib/python3*/site-packages/nvidia/*/lib/libcupti.so
     find -L /usr/local/cuda /usr/local/cuda-1* /usr/lib -name 'libcupti.so.1[0-9]' 2>/dev/null)
 cupti=$(echo "$cupti" | head -n 1)
 export LD_LIBRARY_PATH="$work/lib${library:+:$(dirname "$library")}${cupti:+:$(dirname "$cupti")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+for name in libcudnn.so.9 libnvrtc.so.13; do
+    found=$(compgen -G "/opt/*/*/lib/python3*/site-packages/nvidia/*/lib/$name" ||
+        find -L /usr/local/cuda /usr/local/cuda-1* /usr/lib -name "$name" 2>/dev/null)
+    [ -z "$found" ] || LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$(dirname "$(echo "$found" | head -n 1)")
+done
 export FSDP_PLUGIN_PATH=$work XDG_CACHE_HOME=$work/cache
 fsdp=$work/fsdp
 # Tests look for the sources and for the program where they were compiled: links lead there until the end.

@@ -130,6 +130,44 @@ stage_llama() {
     return $status
 }
 
+# ---- attention by cuDNN ----
+
+# attends NAME BOUND ARGUMENTS: the run by own kernels, by cuDNN's, and twice by its deterministic ones.
+attends() {
+    local name=$1 bound=$2 far bits=same verdict=right
+    shift 2
+    if ! train "$name.exact" "$@" || ! train "$name.fast" "$@" --kernels.attention=fast ||
+        ! train "$name.one" "$@" --kernels.attention=fast_repeatable ||
+        ! train "$name.two" "$@" --kernels.attention=fast_repeatable; then
+        say "$name" wrong "a run has failed"
+        return
+    fi
+    far=$(apart "$work/$name.exact.losses" "$work/$name.fast.losses") || far=nan
+    cmp -s "$work/$name.one.losses" "$work/$name.two.losses" || bits=OTHER verdict=wrong
+    python3 -c "exit(0 if float('$far') <= $bound else 1)" || verdict=wrong
+    say "$name" $verdict "fast is $far from exact; fast_repeatable has $bits bits twice"
+}
+
+# speed_of KERNELS: tokens a second of Llama-1B.
+speed_of() {
+    train "llama.$1" --model.preset=llama-1b --data.path="$work/text.txt" --training.steps=8 \
+        --training.local_batch_size=8 --training.seq_len=2048 --training.mixed_precision_param=bfloat16 \
+        --metrics.log_freq=1 --training.device=cuda --kernels.attention="$1" && tail -n 1 "$work/llama.$1.log"
+}
+
+stage_attention() {
+    local gpu="--training.device=cuda --training.mixed_precision_param=bfloat16" kernels
+    [ -f "$work/text.txt" ] || cat docs/*.md README.md >"$work/text.txt"
+    aside attends attention-llama 5e-3 $llama $tiny $gpu
+    aside attends attention-gpt2 5e-3 $gpt2 $tiny $gpu
+    aside attends attention-2-ranks 5e-3 $llama $tiny $gpu -n 2
+    wait
+    for kernels in exact fast fast_repeatable exact fast; do
+        ! command -v nvidia-smi >/dev/null || speed_of $kernels
+    done
+    finish
+}
+
 # ---- the processor: this build beside older ones, in turns ----
 
 # collectives BUILD: a line for each size to 16 MB, of two ranks; what would come after is not measured.

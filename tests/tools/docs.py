@@ -44,6 +44,8 @@ LISTED = {
     "tools/gpu_pack.sh": "needs nvcc",
     "build/fsdp train config.yaml --training.device=cuda --metrics.trace.path=trace.json.gz --metrics.trace.steps=3-5":
         "needs a GPU",
+    "build/fsdp train config.yaml --training.device=cuda --training.mixed_precision_param=bfloat16 "
+    "--kernels.attention=fast": "needs a GPU",
     "tools/gpu_check.sh [STAGE ..]": "needs a GPU",
     "tools/gpu_check.sh profile bench": "needs a GPU",
     "tools/fuzz.sh build-fuzz 60": "minutes; make test-long runs it, for hours",
