@@ -70,8 +70,7 @@ static void usage(void)
          "                          'fsdp inspect --devices' lists what is here\n"
          "  -n, -np, --ranks RANKS  number of processes to start; each holds a part\n"
          "                          of the weights until they are used\n"
-         "  --tensor-parallel N     N consecutive ranks compute each layer together, of\n"
-         "                          which each has a part; default 1\n"
+         "  --tensor-parallel N     ranks that compute each layer together; default 1\n"
          "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of\n"
          "                          torchrun that are accepted\n"
          "  --comm-timeout SECONDS  how long to wait for a rank that stands still; default\n"
@@ -341,6 +340,19 @@ static int with_line(fsdp__eval *e, int argc, char **argv)
     return e->ranks.count > 1 && !e->ranks.joins && !e->rank_path ? launch(e, argc, argv) : run(e);
 }
 
+static void release(fsdp__eval *e)
+{
+    fsdp__packed_free(e->packed);
+    fsdp__open_data_close(&e->opened);
+    fsdp__free(e->own_cache);
+    fsdp__adapters_release(&e->adapters);
+    fsdp__free(e->tokens_path);
+    fsdp__free(e->reference_sums);
+    fsdp__free(e->sums);
+    fsdp__model_folder_release(&e->folder);
+    fsdp__model_folder_release(&e->reference_folder);
+}
+
 int fsdp__cmd_eval(int argc, char **argv)
 {
     static const char *const local[] = {"",        "data",          "cache",     "tokenizer",
@@ -383,14 +395,6 @@ int fsdp__cmd_eval(int argc, char **argv)
     }
     e.path = args.positional_count > 0 ? args.positional[0] : NULL;
     status = with_line(&e, argc, argv);
-    fsdp__packed_free(e.packed);
-    fsdp__open_data_close(&e.opened);
-    fsdp__free(e.own_cache);
-    fsdp__adapters_release(&e.adapters);
-    fsdp__free(e.tokens_path);
-    fsdp__free(e.reference_sums);
-    fsdp__free(e.sums);
-    fsdp__model_folder_release(&e.folder);
-    fsdp__model_folder_release(&e.reference_folder);
+    release(&e);
     return status;
 }

@@ -144,10 +144,10 @@ static void put_team(const fsdp_explanation *e, FILE *out)
     int64_t reduced = s->team_bytes_sent[FSDP_REDUCE_SCATTER] + s->team_bytes_sent[FSDP_ALL_REDUCE];
 
     fprintf(out, "  Beside that, within its team: %lld gathers, %s;", (long long)s->team_calls[FSDP_ALL_GATHER],
-            bytes_text(s->team_bytes_sent[FSDP_ALL_GATHER], FSDP__ROOM(40)));
+            fsdp__bytes_text(s->team_bytes_sent[FSDP_ALL_GATHER], FSDP__ROOM(40)));
     fprintf(out, " %lld reductions, %s\n",
             (long long)(s->team_calls[FSDP_REDUCE_SCATTER] + s->team_calls[FSDP_ALL_REDUCE]),
-            bytes_text(reduced, FSDP__ROOM(40)));
+            fsdp__bytes_text(reduced, FSDP__ROOM(40)));
 }
 
 static void put_unit_costs(const fsdp_explanation *e, FILE *out)

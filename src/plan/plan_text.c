@@ -177,7 +177,7 @@ static void put_team(const fsdp__plan *plan, int first, int last, FILE *out)
     }
     if (plan->e->team > 1)
         fprintf(out, "  %-28s %9lld %14s\n", "  of them within its team", (long long)calls,
-                size_text((double)bytes, FSDP__ROOM(40)));
+                fsdp__bytes_text(bytes, FSDP__ROOM(40)));
 }
 
 static void put_calls(const fsdp__plan *plan, FILE *out)

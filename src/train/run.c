@@ -244,17 +244,24 @@ fsdp_module *fsdp_train_run_model(fsdp_train_run *run)
     return run ? run->model : NULL;
 }
 
+/* Looks at the run's memory, on its device and, where something is moved there, on the host. */
+static void look_at_memory(const fsdp_train_run *run, fsdp_memory_stats *device, fsdp_memory_stats *host)
+{
+    *host = (fsdp_memory_stats){.live_total_bytes = 0};
+    fsdp_device_memory(run->device, device);
+    if (run->offloaded)
+        fsdp_device_memory(fsdp_cpu(run->context), host);
+}
+
 void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
 {
     const fsdp_train_config *c = run ? run->config : NULL;
-    fsdp_memory_stats memory, host = {.live_total_bytes = 0};
+    fsdp_memory_stats memory, host;
 
     *out = (fsdp_train_summary){.model = NULL};
     if (!run)
         return;
-    fsdp_device_memory(run->device, &memory);
-    if (run->offloaded)
-        fsdp_device_memory(fsdp_cpu(run->context), &host);
+    look_at_memory(run, &memory, &host);
     *out = (fsdp_train_summary){
         .model = c->model.path ? c->model.path : c->model.preset,
         .model_config = run->model_config,
