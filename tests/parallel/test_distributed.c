@@ -46,7 +46,7 @@ static fsdp_tensor *parameter(fsdp_context *context, fsdp_mesh *mesh, fsdp_place
 static const int64_t meshes[][2] = {{1, 1}, {2, 1}, {3, 1}, {2, 2}, {4, 2}};
 
 /* From layout to layout and back to the whole; the gradient of the parts is that of the whole. */
-static void check_change(fsdp_context *context, fsdp_mesh *mesh, const layout *from, const layout *to)
+static void check_change(fsdp_context *context, fsdp_mesh *mesh, const drawn_layout *from, const drawn_layout *to)
 {
     const fsdp_placement all[2] = {{.kind = FSDP_REPLICATE}, {.kind = FSDP_REPLICATE}};
     float expected[MAX_NUMEL], actual[MAX_NUMEL];
@@ -89,7 +89,7 @@ static void check_changes(fsdp_context *context, void *arg)
     for (int round = 0; round < (test_brief() ? 20 : 80); round++) {
         int64_t whole[3];
         int dims = 1 + dice_below(&dice, 3);
-        layout from, to;
+        drawn_layout from, to;
 
         for (int d = 0; d < dims; d++)
             whole[d] = dice_below(&dice, 10);
