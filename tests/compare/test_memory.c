@@ -111,6 +111,8 @@ static int64_t gradient_peak(const expectation *e)
     int64_t last = e->root.whole + e->block.whole + e->all.shard;
     int64_t whole = FSDP__MAX(e->all.whole + e->block.shard + block_again, e->root.whole + e->all.shard + root_again);
 
+    if (e->ranks == 1 && !across) /* what the backward writes is the part: it lies where the optimizer reads it */
+        return e->micros == 1 || e->sums_whole ? e->all.shard : last;
     return e->micros == 1 ? parts : e->sums_whole ? whole : last;
 }
 

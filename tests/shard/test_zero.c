@@ -238,7 +238,10 @@ static void check_microbatch(fsdp_module *module, const sizes *s, int stage, int
     check_live(context, s->shards, stage < 3 && !last ? kept : 0, stage == 1 && !last ? s->whole : s->shards, moments);
     fsdp_device_memory(test_device(context), &stats);
     CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], most);
-    if (stage == 1) /* all of them whole, and of the first that is reduced its part; or the last one with all parts */
+    if (!gathers && (stage == 1 || !accumulated)) /* what the backward writes is the part */
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT], s->shards);
+    else if (stage ==
+             1) /* all of them whole, and of the first that is reduced its part; or the last one with all parts */
         CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT],
                  last ? FSDP__MAX(s->whole + s->block_shard, s->root + s->shards) : s->whole);
     else
