@@ -74,7 +74,10 @@ static int put_parts(const fsdp_explanation *e, int y, FILE *out)
 {
     int rows = 0;
 
-    fsdp__svg_text("", 8, y, "who holds which rows: a colour is a rank, grey is all of them", out);
+    fsdp__svg_text("", 8, y,
+                   e->team > 1 ? "who holds which rows: a colour is a rank, the first that has them"
+                               : "who holds which rows: a colour is a rank, grey is all of them",
+                   out);
     for (int rank = 0; rank < FSDP__MIN(e->world_size, 10); rank++) {
         char text[16];
 

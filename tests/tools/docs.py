@@ -152,6 +152,9 @@ INSTEAD = {
 # Pictures that do not depend on time.
 DRAWN = {
     "docs/explain.svg": "build/fsdp explain llama-1m -n 4 --batch 1 --seq-len 32 --svg explain.svg >explain.txt && cat explain.svg",
+    "docs/parallel.svg":
+        "build/fsdp explain llama-1m -n 4 --parallelism.tensor_parallel_degree=2 --svg parallel.svg >explain.txt && "
+        "cat parallel.svg",
 }
 
 
