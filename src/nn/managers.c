@@ -19,12 +19,12 @@ fsdp_status fsdp__add_managers(void *arg, fsdp_module *module, const char *name)
     return FSDP_OK;
 }
 
-const fsdp__module_hooks *fsdp__manager_of(const fsdp__managers *managers, const fsdp_tensor *parameter)
+bool fsdp__is_managed(const fsdp__managers *managers, const fsdp_tensor *parameter)
 {
     for (int64_t i = 0; i < managers->count; i++)
         if (managers->hooks[i].manages(managers->hooks[i].arg, parameter))
-            return &managers->hooks[i];
-    return NULL;
+            return true;
+    return false;
 }
 
 fsdp_status fsdp__check_not_elsewhere(const fsdp_tensor *parameter, const char *what, const char *module,

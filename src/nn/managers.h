@@ -1,4 +1,5 @@
-/* managers.h - the hooks of a tree that manage parameters. What they do for it is not nn's business. */
+/* managers.h - the hooks of a tree that manage parameters. Bytes, first values and dtype of a managed parameter are not
+ * nn's business. */
 #ifndef NN_MANAGERS_H
 #define NN_MANAGERS_H
 
@@ -12,8 +13,7 @@ typedef struct fsdp__managers {
 
 /* Adds those of a module; a visit of fsdp__module_walk. `arg` is the fsdp__managers. */
 fsdp_status fsdp__add_managers(void *arg, fsdp_module *module, const char *name);
-/* Returns the hooks that manage the parameter; NULL: none. */
-const struct fsdp__module_hooks *fsdp__manager_of(const fsdp__managers *managers, const fsdp_tensor *parameter);
+bool fsdp__is_managed(const fsdp__managers *managers, const fsdp_tensor *parameter);
 /* Checks a parameter that none of them manages: returns FSDP_STATE if it is a part of a sharded group, since only the
  * module that was sharded knows which rows these are. `what` names the action in the error. */
 fsdp_status fsdp__check_not_elsewhere(const fsdp_tensor *parameter, const char *what, const char *module,

@@ -55,12 +55,9 @@ static fsdp_status materialize_tensors(const materialization *m, fsdp_module *mo
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         fsdp_tensor *parameter = *module->parts->parameters[i].slot;
 
-        const fsdp__module_hooks *manager = fsdp__manager_of(&m->managers, parameter);
-
-        if (!on_meta(parameter) || (manager && manager->materialize))
+        if (!on_meta(parameter) || fsdp__is_managed(&m->managers, parameter))
             continue;
-        if (!manager)
-            FSDP_TRY(fsdp__check_not_elsewhere(parameter, "materialize", name, module->parts->parameters[i].name));
+        FSDP_TRY(fsdp__check_not_elsewhere(parameter, "materialize", name, module->parts->parameters[i].name));
         FSDP_TRY(give_bytes(parameter, m->device, FSDP_MEMORY_PARAMETER_SHARD));
         parameter->storage->unwritten = true;
     }
@@ -131,7 +128,7 @@ static fsdp_status initialize_plain(void *arg, fsdp_module *module, const char *
         fsdp_status status;
         char *full;
 
-        if (slot->tied || fsdp__manager_of(&init->managers, parameter))
+        if (slot->tied || fsdp__is_managed(&init->managers, parameter))
             continue;
         FSDP_TRY(fsdp__check_not_elsewhere(parameter, "initialize", name, slot->name));
         FSDP_TRY(fsdp_tensor_begin_write(parameter));

@@ -33,8 +33,7 @@ typedef struct fsdp__module_hooks {
     /* Agrees with all ranks that share parameters of `module`, or of modules below it: an error on this rank (`mine`)
      * becomes one on all of them. Called before the first forward of `module`, for each of its hooks in turn. */
     fsdp_status (*agree)(void *arg, fsdp_module *module, fsdp_status mine);
-    /* Returns whether the hook is responsible for `parameter`: for its bytes and dtype, if it has `materialize` and
-     * `retype` (otherwise they are given as to plain ones), and for its first values. */
+    /* Returns whether the hook is responsible for the bytes, first values and dtype of `parameter`. */
     bool (*manages)(void *arg, const fsdp_tensor *parameter);
     /* Returns what optimizers get instead of parameters below the module that are its parts (FSDP1's FlatParameter). */
     fsdp_tensor *(*flat_parameter)(void *arg, const fsdp_module *module);

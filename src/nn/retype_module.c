@@ -44,12 +44,9 @@ static fsdp_status add_module(void *arg, fsdp_module *module, const char *name)
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         const fsdp__parameter_slot *slot = &module->parts->parameters[i];
 
-        const fsdp__module_hooks *manager = *slot->slot ? fsdp__manager_of(&r->managers, *slot->slot) : NULL;
-
-        if (!*slot->slot || (manager && manager->retype))
+        if (!*slot->slot || fsdp__is_managed(&r->managers, *slot->slot))
             continue;
-        if (!manager)
-            FSDP_TRY(fsdp__check_not_elsewhere(*slot->slot, "change the dtype of", name, slot->name));
+        FSDP_TRY(fsdp__check_not_elsewhere(*slot->slot, "change the dtype of", name, slot->name));
         FSDP_TRY(add(r, *slot->slot));
         FSDP_TRY(add(r, fsdp_tensor_grad(*slot->slot)));
     }
