@@ -24,6 +24,7 @@ static fsdp_status check_tensor(const fsdp__claim *claim, const char *name, cons
     const fsdp_tensor *t = claim->tensor;
     const fsdp_distribution *d = fsdp_tensor_distribution(t);
     const char *dot = *name ? "." : "";
+    bool shards = claim->placement.kind == FSDP_SHARD;
     char text[FSDP__PLACEMENTS_TEXT];
 
     if (d)
@@ -37,6 +38,12 @@ static fsdp_status check_tensor(const fsdp__claim *claim, const char *name, cons
     if (t->dtype == FSDP_U8)
         return FSDP_FAIL(FSDP_STATE, "'%s%s%s' is held in fewer bits, which cannot be cut: cut it before", name, dot,
                          claim->slot);
+    if ((!shards && claim->placement.kind != FSDP_REPLICATE) || (shards && claim->partial))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "'%s%s%s' cannot be placed as %s%s: a parameter is cut, or it replicates, and only then its "
+                         "gradients may be partial",
+                         name, dot, claim->slot, fsdp__placements_text(&claim->placement, 1, text),
+                         claim->partial ? " with partial gradients" : "");
     if (fsdp__placements_check(mesh, &claim->placement, t->ndim, t->shape) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "'%s%s%s'", name, dot, claim->slot);
     return FSDP_OK;

@@ -86,15 +86,17 @@ static fsdp_status leave_column(void *arg, fsdp_module *module, fsdp_tensor *con
     return give(&outputs[0], fsdp__layout_convert(a->plan, outputs[0], last, a->style.to[0]));
 }
 
-/* Leaves modules alone whose input is prepared and whose output stays cut: several of them may be one product. */
+/* Leaves modules alone whose input is prepared and whose output stays cut, evenly: several of them may be one product.
+ * Of parts that are uneven somebody must say how long they are together. */
 static fsdp_status apply_column(const fsdp__job *job, fsdp__tp_plan *plan)
 {
-    const fsdp_tensor *weight = ((const fsdp_layer *)job->module)->weight;
-    bool enters = !fsdp__layout_equal(job->style.from[0], copied), leaves = !fsdp__layout_equal(job->style.to[0], last);
+    int64_t whole = whole_size(((const fsdp_layer *)job->module)->weight, output_dim(job->module));
+    bool enters = !fsdp__layout_equal(job->style.from[0], copied);
+    bool leaves = !fsdp__layout_equal(job->style.to[0], last) || whole % plan->ranks != 0;
 
     if (!enters && !leaves)
         return FSDP_OK;
-    return fsdp__apply_hooks(job, plan, whole_size(weight, output_dim(job->module)),
+    return fsdp__apply_hooks(job, plan, whole,
                              &(const fsdp__module_hooks){.pre_forward = enters ? enter_column : NULL,
                                                          .post_forward = leaves ? leave_column : NULL});
 }

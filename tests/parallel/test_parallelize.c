@@ -177,6 +177,18 @@ TEST(inputs_and_outputs_may_be_prepared)
     run_in_worlds(entries, COUNT(entries));
 }
 
+/* A column-wise Linear whose input is prepared by another entry, and whose output another one puts together. */
+TEST(an_uneven_part_that_a_projection_leaves_cut_is_put_together)
+{
+    const fsdp_parallel_entry entries[] = {
+        {"2", {.kind = FSDP_PREPARE_INPUT, .to = {COPIED}}},
+        {"2", {.kind = FSDP_COLUMN_WISE, .from = {COPIED}}},
+        {"3", {.kind = FSDP_PREPARE_INPUT, .from = {SHARDED(-1)}, .to = {REPLICATED}}},
+    };
+
+    run_in_worlds(entries, COUNT(entries));
+}
+
 /* A Linear that works on parts of the batch. */
 static fsdp_status work_on_parts(void *arg, fsdp_module *module, const char *name, fsdp_mesh *mesh)
 {
@@ -275,6 +287,31 @@ static void refuse_parameters(fsdp_context *context, void *arg)
     fsdp_module_unref(net);
     fsdp_mesh_unref(wide);
     fsdp_mesh_unref(mesh);
+}
+
+/* Nothing is changed by a placement that a parameter cannot have. */
+static void refuse_placements(fsdp_context *context, void *arg)
+{
+    static const fsdp_placement cut = {.kind = FSDP_SHARD}, partial = {.kind = FSDP_PARTIAL};
+    fsdp_module *net = net_create(context, test_device(context)), *linear = fsdp_module_child(net, "2");
+    const fsdp_tensor *weight = fsdp_module_parameter(net, "2.weight");
+    fsdp_mesh *mesh = mesh_create(context);
+
+    (void)arg;
+    CHECK_ERROR(fsdp_parallel_place(linear, "weight", mesh, cut, true), FSDP_INVALID,
+                "'Linear.weight' cannot be placed as (Shard(dim=0),) with partial gradients");
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_parallel_place(linear, "weight", mesh, partial, false), FSDP_INVALID,
+                "'Linear.weight' cannot be placed as (Partial(sum),): a parameter is cut, or it replicates");
+    CHECK_NULL(fsdp_tensor_distribution(weight));
+    CHECK_EQ(fsdp_tensor_shape(weight)[0], WIDE);
+    fsdp_module_unref(net);
+    fsdp_mesh_unref(mesh);
+}
+
+TEST(a_parameter_is_cut_or_replicates)
+{
+    test_run_ranks(2, refuse_placements, NULL);
 }
 
 TEST(a_parameter_is_cut_once_and_without_a_gradient)
