@@ -102,7 +102,8 @@ typedef struct fsdp_parallel_entry {
  * over the same mesh or to other parts of the model.
  *
  * FSDP_INVALID: the mesh has several dimensions or is another context's, a pattern matches nothing (the nearest module
- * is named), a style does not fit the type of a module, a dimension cannot be cut; FSDP_STATE: a parameter is
+ * is named), a style does not fit the type of a module, a dimension cannot be cut, a module is left out that is tied to
+ * one whose weight is cut; FSDP_STATE: a parameter is
  * distributed already (parallelize first, then shard), has a gradient, or is held in fewer bits; FSDP_MISMATCH: ranks
  * differ in their plan. An error of one rank becomes one of all. Nothing is changed then; after FSDP_NO_MEMORY free the
  * module. [collective] of the mesh [blocks] */
@@ -131,8 +132,8 @@ FSDP_API fsdp_status fsdp_model_parallelize(fsdp_module *model, fsdp_mesh *mesh,
 
 /* Does for a custom style what others do with a parameter of a module ("weight"): cuts it as `placement` says, or, if
  * that replicates, leaves it whole. With `partial_gradients`, its gradient on each rank is only that rank's
- * contribution, and is added up. A tied parameter may be placed again in the same way. FSDP_STATE and FSDP_INVALID as
- * above. */
+ * contribution, and is added up; it must replicate then. A tied parameter may be placed again in the same way. Nothing
+ * is communicated. FSDP_STATE and FSDP_INVALID as above; nothing is changed then. */
 FSDP_API fsdp_status fsdp_parallel_place(fsdp_module *module, const char *parameter, fsdp_mesh *mesh,
                                          fsdp_placement placement, bool partial_gradients);
 

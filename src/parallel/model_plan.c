@@ -186,9 +186,14 @@ static void degrees_text(const fsdp_model_config *c, char *text, size_t bytes)
 
 fsdp_status fsdp_model_parallel_check(const fsdp_model_config *c, int64_t ranks)
 {
-    bool heads = c->n_heads % ranks != 0;
+    bool heads;
     char text[512] = "";
 
+    if (!c)
+        return FSDP__FAIL_NULL("tensor parallelism needs a configuration");
+    if (ranks < 1)
+        return FSDP_FAIL(FSDP_INVALID, "attention cannot be cut over %lld ranks", (long long)ranks);
+    heads = c->n_heads % ranks != 0;
     if (!heads && c->n_kv_heads % ranks == 0)
         return FSDP_OK;
     degrees_text(c, text, sizeof text);

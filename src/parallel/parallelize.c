@@ -24,7 +24,7 @@ static fsdp_status check_all(fsdp__tp_planning *p, const fsdp__tp_entry *entries
         FSDP_TRY(fsdp__tp_match(p, &entries[i]));
     for (int64_t i = 0; i < p->job_count; i++)
         FSDP_TRY(p->jobs[i].kind->check(p, &p->jobs[i]));
-    return FSDP_OK;
+    return fsdp__tp_check_tied(p);
 }
 
 /* ---- what ranks must have alike ---- */
@@ -153,9 +153,12 @@ static fsdp_status share_seeds(const fsdp__tp_planning *p)
     FSDP_TRY_GOTO(status, fsdp_agree(p->plan->group, status), out);
     FSDP_TRY_GOTO(status,
                   fsdp_gather_objects(p->plan->group, values, (size_t)s.count * sizeof *values, &objects, &bytes), out);
-    if (bytes[0] == (size_t)s.count * sizeof *values)
-        for (int64_t i = 0; i < s.count; i++)
-            memcpy(s.places[i], (char *)objects[0] + (size_t)i * sizeof *values, sizeof *values);
+    for (int r = 1; status == FSDP_OK && r < p->plan->ranks; r++) /* every rank sees the same */
+        if (bytes[r] != bytes[0])
+            status = FSDP_FAIL(FSDP_MISMATCH, "rank 0 of the mesh has %zu dropouts below the %s, rank %d has %zu",
+                               bytes[0] / sizeof *values, p->module->type->name, r, bytes[r] / sizeof *values);
+    for (int64_t i = 0; status == FSDP_OK && i < s.count; i++)
+        memcpy(s.places[i], (char *)objects[0] + (size_t)i * sizeof *values, sizeof *values);
     fsdp_objects_free(p->plan->group, objects, bytes);
 out:
     fsdp__free(s.places);

@@ -315,6 +315,37 @@ TEST(a_degree_that_does_not_divide_the_heads_is_refused)
     test_run_ranks(8, refuse, &(job){.architecture = FSDP_QWEN3, .degree = 4});
 }
 
+/* The embedding would look up ids in its part of the table. */
+static void cut_one_of_two(fsdp_context *context, void *arg)
+{
+    const fsdp_parallel_entry head = {"lm_head", {.kind = FSDP_COLUMN_WISE}};
+    fsdp_model_config config = config_of(arg);
+    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
+    fsdp_mesh *mesh;
+
+    CHECK_OK(fsdp_mesh_create(context, FSDP_SHAPE(2), (const char *const[]){"tp"}, &mesh));
+    CHECK_ERROR(fsdp_parallelize_module(model, mesh, &head, 1), FSDP_INVALID,
+                "the pattern 'lm_head' cuts a parameter that is tied to 'model.embed_tokens.weight', and no pattern "
+                "names 'model.embed_tokens'");
+    CHECK_NULL(fsdp_tensor_distribution(fsdp_module_parameter(model, "model.embed_tokens.weight")));
+    fsdp_mesh_unref(mesh);
+    fsdp_module_unref(model);
+}
+
+TEST(a_tied_parameter_is_cut_in_both_its_modules)
+{
+    test_run_ranks(2, cut_one_of_two, &(job){.architecture = FSDP_GEMMA2, .degree = 2});
+}
+
+TEST(a_degree_that_is_none_is_refused)
+{
+    fsdp_model_config config = config_of(&(job){.architecture = FSDP_QWEN3, .degree = 4});
+
+    CHECK_ERROR(fsdp_model_parallel_check(&config, 0), FSDP_INVALID, "over 0 ranks");
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_model_parallel_check(NULL, 2), FSDP_INVALID, "a configuration");
+}
+
 /* ---- the same bits, in any dtype ---- */
 
 static void repeat(fsdp_context *context, void *arg)
