@@ -182,8 +182,10 @@ static fsdp_status read_input(plan *p, int i)
 
 static fsdp_status find_plan(fsdp__global_call *call, plan *p)
 {
-    int64_t cuts[FSDP_MAX_DIMS] = {1, 1, 1, 1, 1, 1};
+    int64_t cuts[FSDP_MAX_DIMS];
 
+    for (int d = 0; d < FSDP_MAX_DIMS; d++)
+        cuts[d] = 1;
     for (int i = call->count - 1; i >= 0; i--)
         if (call->inputs[i] && call->inputs[i]->global)
             p->result = *fsdp_tensor_distribution(call->inputs[i]);
