@@ -1,4 +1,5 @@
-/* fsdp/parallel.h - tensor parallelism: collectives that have gradients.
+/* fsdp/parallel.h - tensor parallelism: collectives that have gradients, and distributed tensors in operations. Plans
+ * of modules, which most programs want instead, are in fsdp/parallelize.h.
  *
  * The functions below are operations, as those of fsdp/ops.h: they return a tensor of the scope, or NULL and a last
  * error, and NULL for a NULL tensor. Every rank of the group must call them in the same order, and must run the same
