@@ -3,6 +3,8 @@
  * First every node that the roots reach is counted: how many consumers will give to it. Then nodes run, the newest
  * first, each once all its consumers have run. So additions happen in one order, that of the program backwards. What a
  * node saved is dropped as soon as it has run. Nothing recurses: graphs are as deep as programs are long. */
+#include <string.h>
+
 #include "autograd/recompute.h"
 #include "base/alloc.h"
 #include "base/context.h"
@@ -209,6 +211,25 @@ static fsdp_status check_saved(const fsdp__node *node)
     return FSDP_OK;
 }
 
+/* A parameter may have been cut since, in place: its gradient would be one of the whole. */
+static fsdp_status check_leaves(const fsdp__node *node)
+{
+    char was[FSDP__SHAPE_TEXT], is[FSDP__SHAPE_TEXT];
+
+    for (int i = 0; i < node->input_count; i++) {
+        const fsdp__edge *edge = &node->inputs[i];
+        const fsdp_tensor *leaf = edge->leaf;
+
+        if (leaf && memcmp(leaf->shape, edge->shape, (size_t)edge->ndim * sizeof *edge->shape) != 0)
+            return FSDP_FAIL(FSDP_STATE,
+                             "input %d was %s in the forward and is %s now: it was cut in between, and the backward "
+                             "must come before that",
+                             i, fsdp__shape_text(edge->ndim, edge->shape, was),
+                             fsdp__shape_text(leaf->ndim, leaf->shape, is));
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status undo(fsdp__node *node)
 {
     fsdp__taker before = fsdp__context_taker(node->context);
@@ -220,6 +241,7 @@ static fsdp_status undo(fsdp__node *node)
     FSDP_TRY_GOTO(status, run_hooks(node), out);
     FSDP_TRY_GOTO(status, fsdp__recomputation_restore(node), out);
     FSDP_TRY_GOTO(status, check_saved(node), out);
+    FSDP_TRY_GOTO(status, check_leaves(node), out);
     for (int i = 0; i < node->input_count; i++)
         node->inputs[i].answered = false;
     FSDP_TRY_GOTO(status, node->op->backward(node, node->grads), out);

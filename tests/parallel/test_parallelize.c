@@ -339,6 +339,30 @@ TEST(ranks_that_differ_are_told_so)
         test_run_ranks(world, differ, NULL);
 }
 
+/* The gradient of a forward that came before the cut would be one of the whole. */
+static void cut_too_early(fsdp_context *context, void *arg)
+{
+    const fsdp_parallel_entry column = {"", {.kind = FSDP_COLUMN_WISE}};
+    fsdp_module *net = fsdp_linear_create(context, test_device(context), DIM, WIDE, NULL);
+    fsdp_mesh *mesh = mesh_create(context);
+    fsdp_tensor *loss;
+
+    (void)arg;
+    CHECK_OK(fsdp_scope_begin(context));
+    loss = fsdp_sum(fsdp_call(net, fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, DIM), 1)));
+    CHECK_OK(fsdp_parallelize_module(net, mesh, &column, 1));
+    CHECK_ERROR(fsdp_backward(loss), FSDP_STATE, "it was cut in between");
+    CHECK_NULL(fsdp_tensor_grad(fsdp_module_parameter(net, "weight")));
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(net);
+    fsdp_mesh_unref(mesh);
+}
+
+TEST(a_backward_after_the_cut_is_refused)
+{
+    test_run_ranks(2, cut_too_early, NULL);
+}
+
 /* The n-th allocation of a plan fails, in a world of its own, since a group may be broken by it. */
 static void fail_allocation(fsdp_context *context, void *arg)
 {
