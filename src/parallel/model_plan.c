@@ -190,9 +190,10 @@ fsdp_status fsdp_model_parallel_check(const fsdp_model_config *c, int64_t ranks)
     char text[512] = "";
 
     if (!c)
-        return FSDP__FAIL_NULL("tensor parallelism needs a configuration");
+        return FSDP__FAIL_NULL("model_parallel_check needs a config");
     if (ranks < 1)
-        return FSDP_FAIL(FSDP_INVALID, "attention cannot be cut over %lld ranks", (long long)ranks);
+        return FSDP_FAIL(FSDP_INVALID, "attention cannot be cut over %lld ranks: 1 or more are possible",
+                         (long long)ranks);
     heads = c->n_heads % ranks != 0;
     if (!heads && c->n_kv_heads % ranks == 0)
         return FSDP_OK;

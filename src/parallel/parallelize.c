@@ -171,9 +171,12 @@ static fsdp_status apply_all(const fsdp__tp_planning *p)
 {
     for (int64_t i = 0; i < p->claim_count; i++)
         FSDP_TRY(fsdp__tp_place(p->plan, &p->claims[i]));
-    for (int64_t i = 0; i < p->job_count; i++)
-        if (p->jobs[i].kind->apply && p->jobs[i].kind->apply(&p->jobs[i], p->plan) != FSDP_OK)
-            return fsdp_fail_prefix(fsdp_last_status(), "'%s'", p->jobs[i].name);
+    for (int64_t i = 0; i < p->job_count; i++) {
+        fsdp_status status = p->jobs[i].kind->apply ? p->jobs[i].kind->apply(&p->jobs[i], p->plan) : FSDP_OK;
+
+        if (status != FSDP_OK)
+            return fsdp_fail_prefix(status, "'%s'", p->jobs[i].name);
+    }
     return fsdp__tp_manage(p->module, p->plan);
 }
 
@@ -208,8 +211,10 @@ fsdp_status fsdp_parallelize_module(fsdp_module *module, fsdp_mesh *mesh, const 
     FSDP__FREED fsdp__tp_entry *entries = NULL;
     fsdp_status status = FSDP_OK;
 
-    if (count < 0 || (count > 0 && !plan))
-        return FSDP_FAIL(FSDP_INVALID, "a plan of %d entries, but no list of them", count);
+    if (count < 0 || (count > 0 && !plan)) {
+        status = FSDP_FAIL(FSDP_INVALID, "a plan of %d entries, but no list of them", count);
+        count = 0;
+    }
     FSDP__TRY_NEW(entries = fsdp__calloc((size_t)count + 1, sizeof *entries));
     for (int i = 0; i < count; i++) {
         entries[i] = (fsdp__tp_entry){plan[i].pattern, kind_of(plan[i].style.kind), plan[i].style};

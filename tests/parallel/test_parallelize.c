@@ -339,6 +339,39 @@ TEST(ranks_that_differ_are_told_so)
         test_run_ranks(world, differ, NULL);
 }
 
+static fsdp_status fail_without_a_word(void *arg, fsdp_module *module, const char *name, fsdp_mesh *mesh)
+{
+    (void)arg;
+    (void)module;
+    (void)name;
+    return fsdp_mesh_coordinate(mesh, 0) > 0 ? FSDP_UNSUPPORTED : FSDP_OK;
+}
+
+static fsdp_status make_partial(void *arg, fsdp_module *module, const char *name, fsdp_mesh *mesh)
+{
+    (void)arg;
+    (void)name;
+    return fsdp_parallel_place(module, "weight", mesh, (fsdp_placement){.kind = FSDP_PARTIAL}, false);
+}
+
+/* Rank 1 has no list, then a custom style that fails there alone. */
+static void fail_alone(fsdp_context *context, void *arg)
+{
+    const fsdp_parallel_entry column = {"2", {.kind = FSDP_COLUMN_WISE}};
+    const fsdp_parallel_entry mute = {"0", {.kind = FSDP_CUSTOM_PARALLEL, .apply = fail_without_a_word}};
+    const fsdp_parallel_entry partial = {"0", {.kind = FSDP_CUSTOM_PARALLEL, .apply = make_partial}};
+
+    (void)arg;
+    refuse(context, fsdp_context_rank(context) == 0 ? &column : NULL, FSDP_INVALID, "rank 1: a plan of 1 entries");
+    refuse(context, &mute, FSDP_UNSUPPORTED, "rank 1: '0': not supported");
+    refuse(context, &partial, FSDP_INVALID, "cannot be placed as (Partial(sum),)");
+}
+
+TEST(what_one_rank_fails_in_fails_on_all)
+{
+    test_run_ranks(2, fail_alone, NULL);
+}
+
 /* The gradient of a forward that came before the cut would be one of the whole. */
 static void cut_too_early(fsdp_context *context, void *arg)
 {
@@ -361,6 +394,15 @@ static void cut_too_early(fsdp_context *context, void *arg)
 TEST(a_backward_after_the_cut_is_refused)
 {
     test_run_ranks(2, cut_too_early, NULL);
+}
+
+TEST(a_degree_is_checked)
+{
+    fsdp_model_config config;
+
+    CHECK_OK(fsdp_model_preset("llama-1m", &config));
+    CHECK_ERROR(fsdp_model_parallel_check(&config, 0), FSDP_INVALID, "over 0 ranks");
+    CHECK_ERROR(fsdp_model_parallel_check(NULL, 2), FSDP_INVALID, "needs a config");
 }
 
 /* The n-th allocation of a plan fails, in a world of its own, since a group may be broken by it. */
