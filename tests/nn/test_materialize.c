@@ -152,25 +152,6 @@ TEST(managed_parameters_are_left_to_their_hook)
     fsdp_context_free(context);
 }
 
-TEST(a_hook_may_manage_first_values_alone)
-{
-    fsdp_context *context = test_context();
-    net *n = create(context, fsdp_meta(context));
-    manager m = {.mine = n->tied};
-    const fsdp__module_hooks hooks = {.arg = &m, .initialize = initialize, .manages = manages};
-
-    CHECK_OK(fsdp__module_add_hooks(&n->base, &hooks));
-    CHECK_OK(fsdp_module_materialize(&n->base, test_device(context)));
-    CHECK(!fsdp_device_is_meta(fsdp_tensor_device(n->tied)));
-    CHECK_OK(fsdp_module_initialize(&n->base, 4));
-    CHECK_STRING(m.log, "i:");
-    CHECK_OK(fsdp_module_to(&n->base, FSDP_BF16));
-    CHECK_EQ(fsdp_tensor_dtype(n->tied), FSDP_BF16);
-    fsdp_module_unref(&n->base);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
-}
-
 TEST(every_failing_allocation_is_survived)
 {
     fsdp_context *context = test_context();
