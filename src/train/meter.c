@@ -7,6 +7,7 @@ fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run)
 {
     fsdp_device_reset_peak(run->device);
     fsdp_context_comm_stats(run->context, &meter->comm);
+    fsdp__team_stats(run, &meter->team);
     FSDP_TRY(fsdp_module_exposed_time(run->model, &meter->gather_ns, &meter->reduce_ns));
     meter->data_ns = run->data_ns;
     meter->tokens = run->load.tokens;

@@ -249,6 +249,9 @@ static void check_metrics(const json_t *reference, const json_t *exact, const ch
         check_near("grad_norm", step, number(object, "grad_norm", NAN), reference_at(norms_exact, step),
                    relative + scatter);
         check_near("lr", step, number(object, "lr", NAN), lr, 1e-8);
+        if (team_of(reference) > 1) /* of this step alone, not since the start */
+            CHECK(number(object, "team_bytes_sent", -1) > 0 &&
+                  number(object, "team_bytes_sent", -1) <= number(object, "bytes_sent", -1));
         /* Of zero1 and ddp whole parameters have owners, and buckets another size. */
         if (step == 1 && team_of(reference) > 1)
             check_team_counts(object, reference);
