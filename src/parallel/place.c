@@ -177,7 +177,7 @@ fsdp_status fsdp__tp_place(fsdp__tp_plan *plan, const fsdp__claim *claim)
     memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof *tensor->shape);
     FSDP_TRY(take_part(tensor, plan->mesh, claim->placement));
     FSDP_TRY(fsdp_tensor_set_distribution(tensor, &distribution));
-    if (!claim->partial)
+    if (!claim->partial || !fsdp_tensor_requires_grad(tensor)) /* a frozen one gets no gradient to add up */
         return FSDP_OK;
     if (fsdp__add_grad_hook(tensor, add_up, fsdp__tp_ref(plan), forget_plan) == FSDP_OK)
         return FSDP_OK;

@@ -26,7 +26,7 @@ typedef struct job {
     fsdp_architecture architecture;
     int degree; /* that heads are to be divided by */
     fsdp_model_parallel_options options;
-    bool parallel, softcap, sum, each, meta;
+    bool parallel, softcap, sum, each, meta, frozen;
     fsdp_recompute_mode recompute;
     float dropout;
     result *out; /* set where it is not parallel, else compared with */
@@ -93,6 +93,8 @@ static fsdp_module *create(fsdp_context *context, const job *j)
     fsdp_device *device = j->meta ? fsdp_meta(context) : test_device(context);
     fsdp_module *model = CHECK_PTR(fsdp_model_create(context, device, &config));
 
+    if (j->frozen)
+        CHECK_OK(fsdp_module_set_requires_grad(fsdp_model_block(model, 0), false));
     if (j->parallel)
         parallelize(context, model, j);
     CHECK_OK(fsdp_module_materialize(model, test_device(context)));
@@ -379,6 +381,9 @@ TEST(in_bf16_every_run_gives_the_same_bits)
     j.parallel = true;
     for (int i = 0; i < 4; i++) {
         j.options = plans[i];
+        j.frozen = false;
+        test_run_ranks(2, repeat, &j);
+        j.frozen = true; /* a block, with its norms */
         test_run_ranks(2, repeat, &j);
     }
     free(alone);
