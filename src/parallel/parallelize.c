@@ -18,13 +18,58 @@ static void release(fsdp__tp_planning *p)
     fsdp__tp_unref(p->plan);
 }
 
+/* Returns whether the caller's own style has the module, or one above it. */
+static bool is_custom(const fsdp__tp_planning *planning, const char *name)
+{
+    for (int64_t i = 0; i < planning->job_count; i++) {
+        const fsdp__job *job = &planning->jobs[i];
+        size_t length = strlen(job->name);
+
+        if (job->kind == &fsdp__custom_style && strncmp(job->name, name, length) == 0 &&
+            (length == 0 || name[length] == '.' || !name[length]))
+            return true;
+    }
+    return false;
+}
+
+/* Finds the claim of a parameter; with a module, that which it has. NULL: there is none. */
+static const fsdp__claim *find_claim(const fsdp__tp_planning *planning, const fsdp_tensor *tensor,
+                                     const fsdp_module *module)
+{
+    for (int64_t i = 0; i < planning->claim_count; i++)
+        if (planning->claims[i].tensor == tensor && (!module || planning->claims[i].module == module))
+            return &planning->claims[i];
+    return NULL;
+}
+
+/* Checks that whoever else computes with a parameter that is cut, since it is tied, is in the plan as well: it would
+ * take a part for the whole. Modules below one of a custom style are that style's affair. */
+static fsdp_status check_tied(void *arg, fsdp_module *module, const char *name)
+{
+    const fsdp__tp_planning *planning = arg;
+
+    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
+        const fsdp__parameter_slot *slot = &module->parts->parameters[i];
+        const fsdp__claim *claim = *slot->slot ? find_claim(planning, *slot->slot, NULL) : NULL;
+
+        if (!claim || claim->placement.kind != FSDP_SHARD || find_claim(planning, *slot->slot, module) ||
+            is_custom(planning, name))
+            continue;
+        return FSDP_FAIL(FSDP_INVALID,
+                         "the pattern '%s' cuts a parameter that is tied to '%s%s%s', and no pattern names '%s', which "
+                         "would take a part for the whole: add it to the plan",
+                         claim->pattern, name, *name ? "." : "", slot->name, name);
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status check_all(fsdp__tp_planning *p, const fsdp__tp_entry *entries, int count)
 {
     for (int i = 0; i < count; i++)
         FSDP_TRY(fsdp__tp_match(p, &entries[i]));
     for (int64_t i = 0; i < p->job_count; i++)
         FSDP_TRY(p->jobs[i].kind->check(p, &p->jobs[i]));
-    return fsdp__tp_check_tied(p);
+    return fsdp__module_walk(p->module, check_tied, p);
 }
 
 /* ---- what ranks must have alike ---- */

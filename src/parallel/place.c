@@ -82,54 +82,6 @@ fsdp_status fsdp__tp_claim(fsdp__tp_planning *planning, const fsdp__job *job, co
     return FSDP_OK;
 }
 
-/* Returns whether the caller's own style has the module, or one above it. */
-static bool is_custom(const fsdp__tp_planning *planning, const char *name)
-{
-    for (int64_t i = 0; i < planning->job_count; i++) {
-        const fsdp__job *job = &planning->jobs[i];
-        size_t length = strlen(job->name);
-
-        if (job->kind == &fsdp__custom_style && strncmp(job->name, name, length) == 0 &&
-            (length == 0 || name[length] == '.' || !name[length]))
-            return true;
-    }
-    return false;
-}
-
-/* Finds the claim of a parameter; with a module, that which it has. NULL: there is none. */
-static const fsdp__claim *find_claim(const fsdp__tp_planning *planning, const fsdp_tensor *tensor,
-                                     const fsdp_module *module)
-{
-    for (int64_t i = 0; i < planning->claim_count; i++)
-        if (planning->claims[i].tensor == tensor && (!module || planning->claims[i].module == module))
-            return &planning->claims[i];
-    return NULL;
-}
-
-static fsdp_status check_tied(void *arg, fsdp_module *module, const char *name)
-{
-    const fsdp__tp_planning *planning = arg;
-
-    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
-        const fsdp__parameter_slot *slot = &module->parts->parameters[i];
-        const fsdp__claim *claim = *slot->slot ? find_claim(planning, *slot->slot, NULL) : NULL;
-
-        if (!claim || claim->placement.kind != FSDP_SHARD || find_claim(planning, *slot->slot, module) ||
-            is_custom(planning, name))
-            continue;
-        return FSDP_FAIL(FSDP_INVALID,
-                         "the pattern '%s' cuts a parameter that is tied to '%s%s%s', and no pattern names '%s', which "
-                         "would take a part for the whole: add it to the plan",
-                         claim->pattern, name, *name ? "." : "", slot->name, name);
-    }
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__tp_check_tied(const fsdp__tp_planning *planning)
-{
-    return fsdp__module_walk(planning->module, check_tied, (void *)(uintptr_t)planning);
-}
-
 /* ---- placing ---- */
 
 /* Adds up the gradients of all ranks, as each arrives, unless somebody has sharded the parameter since, and does. */

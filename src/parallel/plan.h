@@ -99,9 +99,6 @@ fsdp_status fsdp__tp_match(fsdp__tp_planning *planning, const fsdp__tp_entry *en
 /* Adds the claim of a parameter that the module has under `slot`; nothing if there is none. */
 fsdp_status fsdp__tp_claim(fsdp__tp_planning *planning, const fsdp__job *job, const char *slot,
                            fsdp_placement placement, bool partial);
-/* Checks that whoever else computes with a parameter that is cut, since it is tied, is in the plan as well: it would
- * take a part for the whole. Modules below one of a custom style are that style's affair. */
-fsdp_status fsdp__tp_check_tied(const fsdp__tp_planning *planning);
 /* Places the parameter. It has been checked. */
 fsdp_status fsdp__tp_place(fsdp__tp_plan *plan, const fsdp__claim *claim);
 /* Lets the first call of the module bring the ranks together, and the printed tree say what was done. */
