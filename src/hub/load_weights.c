@@ -279,11 +279,12 @@ fsdp_status fsdp_hub_load_partly(const char *folder, fsdp_state_dict *state, con
                                  fsdp_state_dict_keys *out)
 {
     fsdp_state_dict_keys keys = {.missing_count = 0};
+    FSDP__SCOPED(close_loader) loader l = {.folder = folder, .config = config, .state = state, .keys = &keys};
     fsdp_status status;
 
     if (!folder || !state)
         return FSDP_FAIL(FSDP_INVALID, "cannot load a model: folder and state are required");
-    status = load(&(loader){.folder = folder, .config = config, .state = state, .keys = &keys});
+    status = load(&l);
     if (status != FSDP_OK || !out)
         fsdp_state_dict_keys_release(&keys);
     if (out)
