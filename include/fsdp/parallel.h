@@ -25,12 +25,14 @@
  * | reduce_scatter | reduce-scatter (sum)                 | all-gather            | partial -> part        |
  * | split          | slice                                | all-gather            | replicated -> part     |
  * | all_to_all     | all-to-all                           | all-to-all            | part -> part           |
+ * | attention      | all-gather of keys and values        | reduce-scatter (sum)  | part -> part           |
  */
 #ifndef FSDP_PARALLEL_H
 #define FSDP_PARALLEL_H
 
 #include "fsdp/autograd.h"
 #include "fsdp/dist.h"
+#include "fsdp/ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -57,6 +59,16 @@ FSDP_API fsdp_tensor *fsdp_parallel_split(fsdp_tensor *x, int dim, fsdp_process_
  * rank's part of the one, the result its part of the other. [collective] */
 FSDP_API fsdp_tensor *fsdp_parallel_all_to_all(fsdp_tensor *x, int split_dim, int concat_dim, int64_t whole,
                                                fsdp_process_group *group);
+
+/* ---- sequences cut over ranks ---- */
+
+/* Returns attention (fsdp_attention of fsdp/ops.h) of sequences that are cut over the W ranks of the group, each in 2 W
+ * equal chunks: rank r has chunk r and then chunk 2 W - 1 - r, so that causal attention is as much work for each. q
+ * (B,T/W,H,D), k and v (B,T/W,G,D) and the result are this rank's. Keys and values are gathered by heads, in min(W, G)
+ * pieces, and never all at once; a rank sends (W-1) times the bytes of its keys and values, and as many for their
+ * gradients, beside gathering again, in the backward. Options have no positions. [collective], also in the backward */
+FSDP_API fsdp_tensor *fsdp_parallel_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
+                                              const fsdp_attention_options *options, fsdp_process_group *group);
 
 /* ---- distributed tensors in operations ----
  *

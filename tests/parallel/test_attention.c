@@ -1,0 +1,198 @@
+/* Attention of sequences that are cut over ranks: results and gradients are those of one rank. */
+#include "device/device.h"
+#include "fsdp/ops.h"
+#include "parallel/world_gradient.h"
+#include "tensor/tensor.h"
+
+enum {
+    BATCH = 2,
+    DIM = 4,
+    MAX_NUMEL = 4096
+};
+
+typedef struct setting {
+    int ranks;
+    int64_t chunk, heads, kv_heads;
+    fsdp_dtype dtype;
+    fsdp_attention_options options;
+    double tolerance;
+} setting;
+
+static int64_t length_of(const setting *s)
+{
+    return 2 * s->ranks * s->chunk;
+}
+
+static fsdp_tensor *leaf(fsdp_context *context, const setting *s, int64_t heads, uint64_t seed)
+{
+    return world_leaf(context, s->dtype, FSDP_SHAPE(BATCH, length_of(s), heads, DIM), seed);
+}
+
+/* This rank's chunks of x (B,T,H,D). */
+static fsdp_tensor *mine(fsdp_context *context, const setting *s, fsdp_tensor *x)
+{
+    int64_t r = fsdp_context_rank(context);
+    fsdp_tensor *const chunks[] = {fsdp_slice(x, 1, r * s->chunk, s->chunk),
+                                   fsdp_slice(x, 1, (2 * s->ranks - 1 - r) * s->chunk, s->chunk)};
+
+    return CHECK_PTR(fsdp_concat(chunks, 2, 1));
+}
+
+static void compare(const setting *s, fsdp_tensor *got, fsdp_tensor *want)
+{
+    float a[MAX_NUMEL], b[MAX_NUMEL];
+
+    CHECK_PTR(got);
+    CHECK_PTR(want);
+    CHECK_EQ(fsdp_tensor_numel(got), fsdp_tensor_numel(want));
+    CHECK_OK(fsdp_tensor_read(got, FSDP_F32, a));
+    CHECK_OK(fsdp_tensor_read(want, FSDP_F32, b));
+    CHECK_CLOSE(a, b, fsdp_tensor_numel(got), s->tolerance, s->tolerance);
+}
+
+/* Runs both, on the same leaves, with the same gradient of the result. */
+static void check_same(fsdp_context *context, void *arg)
+{
+    const setting *s = arg;
+    fsdp_tensor *x[3], *part[3], *whole, *cut, *weights;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    for (int i = 0; i < 3; i++) {
+        x[i] = leaf(context, s, i == 0 ? s->heads : s->kv_heads, (uint64_t)i + 1);
+        part[i] = CHECK_PTR(fsdp_detach(mine(context, s, x[i])));
+        CHECK_OK(fsdp_tensor_set_requires_grad(part[i], true));
+    }
+    whole = CHECK_PTR(fsdp_attention(x[0], x[1], x[2], &s->options));
+    cut = CHECK_PTR(fsdp_parallel_attention(part[0], part[1], part[2], &s->options, fsdp_world(context)));
+    compare(s, cut, mine(context, s, whole));
+    weights = CHECK_PTR(fsdp_detach(leaf(context, s, s->heads, 9)));
+    CHECK_OK(fsdp_backward_from(&whole, &weights, 1, false));
+    weights = mine(context, s, weights);
+    CHECK_OK(fsdp_backward_from(&cut, &weights, 1, false));
+    for (int i = 0; i < 3; i++)
+        compare(s, fsdp_tensor_grad(part[i]), mine(context, s, fsdp_tensor_grad(x[i])));
+    fsdp_scope_end(context, NULL);
+}
+
+TEST(results_and_gradients_are_those_of_one_rank)
+{
+    const fsdp_attention_options options[] = {
+        {.causal = true}, {.causal = false}, {.causal = true, .window = 5}, {.causal = true, .softcap = 2, .scale = 1}};
+    const int64_t kv_heads[] = {1, 2, 3, 6};
+
+    for (int ranks = 1; ranks <= 4; ranks++)
+        for (size_t o = 0; o < FSDP__COUNT_OF(options); o++)
+            for (size_t g = 0; g < FSDP__COUNT_OF(kv_heads); g++) {
+                setting s = {ranks, 3, 6, kv_heads[g], FSDP_F32, options[o], 2e-6};
+
+                test_run_ranks(ranks, check_same, &s);
+            }
+}
+
+TEST(bf16_is_that_of_one_rank_within_its_rounding)
+{
+    setting s = {2, 4, 4, 2, FSDP_BF16, {.causal = true}, 3e-2};
+
+    test_run_ranks(2, check_same, &s);
+}
+
+static fsdp_tensor *of_one_leaf(void *arg, fsdp_tensor *x)
+{
+    fsdp_tensor *k = fsdp_slice(x, 2, 2, 1), *v = fsdp_slice(x, 2, 3, 1);
+
+    return fsdp_parallel_attention(fsdp_slice(x, 2, 0, 2), k, v, &(fsdp_attention_options){.causal = true}, arg);
+}
+
+static void check_gradient(fsdp_context *context, void *arg)
+{
+    const world_gradient g = {.function = of_one_leaf, .arg = fsdp_world(context)};
+
+    (void)arg;
+    CHECK_OK(fsdp_scope_begin(context));
+    check_world_gradient(
+        context, &g, world_leaf(context, FSDP_F32, FSDP_SHAPE(1, 4, 4, 2), 3 + (uint64_t)fsdp_context_rank(context)));
+    fsdp_scope_end(context, NULL);
+}
+
+TEST(gradients_are_difference_quotients)
+{
+    test_run_ranks(2, check_gradient, NULL);
+}
+
+static void check_bytes(fsdp_context *context, void *arg)
+{
+    const setting *s = arg;
+    int64_t kv = 2 * BATCH * 2 * s->chunk * s->kv_heads * DIM * (int64_t)sizeof(float);
+    fsdp_tensor *q, *k, *y;
+    fsdp_comm_stats stats;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    q = mine(context, s, leaf(context, s, s->heads, 1));
+    k = mine(context, s, leaf(context, s, s->kv_heads, 2));
+    fsdp_context_reset_comm_stats(context);
+    y = CHECK_PTR(fsdp_parallel_attention(q, k, k, &s->options, fsdp_world(context)));
+    CHECK_OK(fsdp_backward(fsdp_sum(y)));
+    fsdp_context_comm_stats(context, &stats);
+    CHECK_EQ(stats.calls[FSDP_ALL_GATHER], 2 * 2); /* pieces, each in the forward and the backward */
+    CHECK_EQ(stats.calls[FSDP_REDUCE_SCATTER], 2);
+    CHECK_EQ(stats.bytes_sent[FSDP_ALL_GATHER], 2 * (s->ranks - 1) * kv);
+    CHECK_EQ(stats.bytes_sent[FSDP_REDUCE_SCATTER], (s->ranks - 1) * kv);
+    fsdp_scope_end(context, NULL);
+}
+
+TEST(a_rank_sends_its_keys_and_values_to_each_other_one)
+{
+    setting s = {3, 2, 4, 2, FSDP_F32, {.causal = true}, 0};
+
+    test_run_ranks(3, check_bytes, &s);
+}
+
+static void check_refused(fsdp_context *context, void *arg)
+{
+    fsdp_tensor *odd, *even, *positions;
+    fsdp_process_group *world = fsdp_world(context);
+
+    (void)arg;
+    CHECK_OK(fsdp_scope_begin(context));
+    odd = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(1, 3, 2, 2)));
+    even = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(1, 4, 2, 2)));
+    positions = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(1, 4)));
+    CHECK(!fsdp_parallel_attention(odd, odd, odd, NULL, world));
+    CHECK_CONTAINS(fsdp_last_error(), "3 positions of a sequence are not two equal chunks");
+    CHECK(!fsdp_parallel_attention(even, odd, odd, NULL, world));
+    CHECK_CONTAINS(fsdp_last_error(), "query");
+    CHECK(!fsdp_parallel_attention(even, even, even, &(fsdp_attention_options){.causal = true, .positions = positions},
+                                   world));
+    CHECK_STATUS(fsdp_last_status(), FSDP_UNSUPPORTED);
+    CHECK(!fsdp_parallel_attention(even, even, even, &(fsdp_attention_options){.window = 2}, world));
+    CHECK(!fsdp_parallel_attention(even, even, even, NULL, NULL));
+    CHECK(!fsdp_parallel_attention(NULL, even, even, NULL, world));
+    fsdp_scope_end(context, NULL);
+}
+
+TEST(what_cannot_be_cut_is_refused)
+{
+    test_run_ranks(1, check_refused, NULL);
+}
+
+static void fail_each_allocation(fsdp_context *context, void *arg)
+{
+    (void)arg;
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_tensor *x = NULL, *y = NULL;
+        fsdp_status status = fsdp_scope_begin(context);
+
+        if (status == FSDP_OK) {
+            x = fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(1, 4, 2, 2));
+            y = x ? fsdp_parallel_attention(x, x, x, NULL, fsdp_world(context)) : NULL;
+            status = y ? FSDP_OK : fsdp_last_status();
+            fsdp_scope_end(context, NULL);
+        }
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+    }
+}
+
+TEST(a_failing_allocation_is_an_error)
+{
+    test_run_ranks(1, fail_each_allocation, NULL);
+}
