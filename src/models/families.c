@@ -75,3 +75,22 @@ float fsdp__rope_scale(const fsdp_model_config *config, int64_t layer)
 {
     return rotates_whole(config) ? 1 : (float)factor_of(config, layer);
 }
+
+const void *fsdp__cut_attention_key(void)
+{
+    static const char key;
+
+    return &key;
+}
+
+fsdp_tensor *fsdp__attend(const fsdp_module *module, fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
+                          const fsdp_attention_options *options)
+{
+    const fsdp__cut_attention *cut = fsdp__cut_attention_of(module);
+    fsdp_attention_options own = *options;
+
+    if (!cut)
+        return fsdp_attention(q, k, v, options);
+    own.positions = NULL;
+    return cut->attend(cut, q, k, v, &own);
+}

@@ -37,8 +37,8 @@ static int64_t heads_of(const attention *m, const fsdp_tensor *qkv)
     return fsdp_tensor_size(qkv, 2) / 3 / m->head_dim;
 }
 
-/* Maps qkv (B,T,3C) to (B,T,C), after the tokens of `cached`. */
-static fsdp_tensor *attend_cached(const attention *m, fsdp__kv_layer *cached, fsdp_tensor *qkv)
+/* Maps qkv (B,T,3C) to (B,T,C), after the tokens of `cached`, or of sequences that are cut over ranks. */
+static fsdp_tensor *attend_apart(const attention *m, fsdp__kv_layer *cached, fsdp_tensor *qkv)
 {
     int64_t B = fsdp_tensor_size(qkv, 0), T = fsdp_tensor_size(qkv, 1), C = fsdp_tensor_size(qkv, 2) / 3;
     int64_t count = heads_of(m, qkv);
@@ -48,7 +48,8 @@ static fsdp_tensor *attend_cached(const attention *m, fsdp__kv_layer *cached, fs
 
     if (fsdp__kv_layer_extend(cached, &k, &v) != FSDP_OK)
         return NULL;
-    return fsdp_reshape(fsdp_attention(q, k, v, &(const fsdp_attention_options){.causal = true}), FSDP_SHAPE(B, T, C));
+    return fsdp_reshape(fsdp__attend(&m->base, q, k, v, &(const fsdp_attention_options){.causal = true}),
+                        FSDP_SHAPE(B, T, C));
 }
 
 /* Maps x (B,T,C), and positions if any, to (B,T,C). */
@@ -62,8 +63,9 @@ static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tenso
     (void)output_count;
     if (!qkv)
         return fsdp_last_status();
-    y = cached ? attend_cached(m, cached, qkv)
-               : fsdp_attention_packed(qkv, heads_of(m, qkv), heads_of(m, qkv), &options);
+    y = cached || fsdp__cut_attention_of(self)
+            ? attend_apart(m, cached, qkv)
+            : fsdp_attention_packed(qkv, heads_of(m, qkv), heads_of(m, qkv), &options);
     outputs[0] = fsdp_call(m->resid_dropout, fsdp_call(m->c_proj, y));
     return FSDP_OK;
 }

@@ -205,7 +205,7 @@ static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tenso
         x.k = both[1];
     }
     FSDP_TRY(fsdp__kv_layer_extend(cached, &x.k, &x.v));
-    y = fsdp_attention(x.q, x.k, x.v, &options);
+    y = fsdp__attend(self, x.q, x.k, x.v, &options);
     outputs[0] = fsdp_call(m->o_proj, fsdp_flatten(y, 2, 3));
     return FSDP_OK;
 }

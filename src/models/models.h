@@ -111,6 +111,23 @@ static inline fsdp_tensor *fsdp__positions_of(fsdp_tensor *const *inputs, int co
     return count > 1 ? inputs[1] : NULL;
 }
 
+/* What computes attention of a module whose sequences are cut over ranks: the argument of hooks that the module has
+ * under fsdp__cut_attention_key. Positions of its call are then those of its tokens in the sequence. */
+typedef struct fsdp__cut_attention fsdp__cut_attention;
+struct fsdp__cut_attention {
+    fsdp_tensor *(*attend)(const fsdp__cut_attention *self, fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
+                           const fsdp_attention_options *options);
+};
+const void *fsdp__cut_attention_key(void);
+/* Returns the module's; NULL: its sequences are whole. */
+static inline const fsdp__cut_attention *fsdp__cut_attention_of(const fsdp_module *module)
+{
+    return (const fsdp__cut_attention *)fsdp__module_hooks_arg(module, fsdp__cut_attention_key());
+}
+/* Computes attention of such a module. */
+fsdp_tensor *fsdp__attend(const fsdp_module *module, fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
+                          const fsdp_attention_options *options);
+
 /* Adds `made` (taken over, also on failure; NULL: the last error) under `name` and stores it in *slot. */
 static inline fsdp_status fsdp__add_part(fsdp_module *parent, const char *name, fsdp_module *made, fsdp_module **slot)
 {

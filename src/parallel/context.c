@@ -1,0 +1,297 @@
+/* context.c - models whose sequences are cut over ranks: tokens and targets at the root, positions at the body,
+ * attention of each block, and the loss. */
+#include "base/alloc.h"
+#include "base/status.h"
+#include "fsdp/parallel.h"
+#include "fsdp/parallelize.h"
+#include "models/models.h"
+#include "ops/op.h"
+
+typedef struct context_plan {
+    fsdp__cut_attention attention; /* first: what modules find */
+    int64_t refs;
+    fsdp_mesh *mesh; /* a reference */
+    fsdp_process_group *group;
+    int64_t rank, ranks;
+    double weight; /* of this rank's loss in that of the sequences, of the call that is running */
+} context_plan;
+
+static void leave(void *arg, fsdp_module *module)
+{
+    context_plan *plan = arg;
+
+    (void)module;
+    if (--plan->refs > 0)
+        return;
+    fsdp_mesh_unref(plan->mesh);
+    fsdp__free(plan);
+}
+
+/* Returns this rank's two chunks of x (B,T). */
+static fsdp_tensor *own_chunks(const context_plan *plan, fsdp_tensor *x)
+{
+    int64_t chunk = x->shape[1] / (2 * plan->ranks);
+    fsdp_tensor *const parts[] = {fsdp_slice(x, 1, plan->rank * chunk, chunk),
+                                  fsdp_slice(x, 1, (2 * plan->ranks - 1 - plan->rank) * chunk, chunk)};
+
+    return fsdp_concat(parts, 2, 1);
+}
+
+static fsdp_status check_length(const context_plan *plan, int64_t length)
+{
+    int64_t unit = 2 * plan->ranks, below = length / unit * unit;
+
+    if (length % unit == 0 && length > 0)
+        return FSDP_OK;
+    if (below == 0)
+        return FSDP_FAIL(FSDP_INVALID, "sequences of %lld tokens cannot be cut into %lld chunks: make them %lld long",
+                         (long long)length, (long long)unit, (long long)unit);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "sequences of %lld tokens cannot be cut into %lld equal chunks: make them %lld or "
+                     "%lld long",
+                     (long long)length, (long long)unit, (long long)below, (long long)(below + unit));
+}
+
+/* Counts targets of which something is learned. On the meta device all are such. */
+static fsdp_status count_targets(const fsdp_tensor *targets, double *out)
+{
+    int64_t numel = fsdp_tensor_numel(targets);
+    FSDP__FREED int32_t *values = NULL;
+
+    *out = (double)numel;
+    if (numel == 0 || fsdp_device_is_meta(targets->storage->device))
+        return FSDP_OK;
+    FSDP__TRY_NEW(values = fsdp__malloc((size_t)numel * sizeof *values));
+    FSDP_TRY(fsdp_tensor_read(targets, FSDP_I32, values));
+    for (int64_t i = 0; i < numel; i++)
+        *out -= values[i] == FSDP_IGNORE_TARGET;
+    return FSDP_OK;
+}
+
+/* Takes this rank's targets. A rank that has none to learn from gets targets of zeros, whose loss weighs nothing. */
+static fsdp_status cut_targets(context_plan *plan, bool mean, fsdp_tensor **targets)
+{
+    fsdp_tensor *whole = *targets;
+    double all, own;
+
+    *targets = own_chunks(plan, whole);
+    plan->weight = 1;
+    if (!*targets)
+        return fsdp_last_status();
+    if (!mean)
+        return FSDP_OK;
+    FSDP_TRY(count_targets(whole, &all));
+    FSDP_TRY(count_targets(*targets, &own));
+    plan->weight = all > 0 ? own / all : 1;
+    if (own > 0 || all == 0)
+        return FSDP_OK;
+    *targets = fsdp_zeros(whole->storage->device, FSDP_I32, 2, (*targets)->shape);
+    return *targets ? FSDP_OK : fsdp_last_status();
+}
+
+static fsdp_status enter_root(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+{
+    context_plan *plan = arg;
+    const fsdp_cross_entropy_options *loss = fsdp__head_loss(fsdp_module_child(module, "lm_head"));
+
+    if (count > 2)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "rows of several documents (positions) cannot be cut over ranks");
+    if (fsdp_model_last_logits_only(module))
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "a model of sequences that are cut over ranks gives all logits, not the last");
+    if (count == 2 && loss && loss->reduction == FSDP_LOSS_NONE)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "losses of each token are not put together from ranks: take a mean or sum");
+    for (int i = 0; i < count; i++) {
+        if (inputs[i]->ndim != 2 || inputs[i]->dtype != FSDP_I32)
+            return FSDP_OK; /* the model says so */
+        FSDP_TRY(check_length(plan, inputs[i]->shape[1]));
+    }
+    if (count == 2)
+        FSDP_TRY(cut_targets(plan, !loss || loss->reduction == FSDP_LOSS_MEAN, &inputs[1]));
+    inputs[0] = own_chunks(plan, inputs[0]);
+    return inputs[0] ? FSDP_OK : fsdp_last_status();
+}
+
+/* ---- what the root gives ---- */
+
+typedef struct state {
+    double ranks;
+} state;
+
+static fsdp_status multiply(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    const state *s = fsdp__node_state(node);
+    fsdp_tensor *d = fsdp_scale(grads[0], s->ranks);
+
+    return d ? fsdp__node_give(node, 0, d) : fsdp_last_status();
+}
+
+static const fsdp__op loss_op = {.name = "parallel_loss", .backward = multiply};
+
+/* Returns the sum of all ranks' parts of a loss. Gradients are averaged over ranks: each gets as many times its own. */
+static fsdp_tensor *whole_loss(const context_plan *plan, fsdp_tensor *loss)
+{
+    fsdp_tensor *part = loss ? fsdp_scale(loss, plan->weight) : NULL;
+    fsdp_context *context = part ? fsdp_device_context(part->storage->device) : NULL;
+    const state s = {(double)plan->ranks};
+    fsdp_tensor *sum;
+
+    if (!part)
+        return NULL;
+    fsdp_no_grad_begin(context);
+    sum = fsdp_parallel_all_reduce(part, plan->group);
+    fsdp_no_grad_end(context);
+    return sum && fsdp__record(&loss_op, &part, 1, &sum, 1, NULL, 0, &s, sizeof s) == FSDP_OK ? sum : NULL;
+}
+
+/* Returns logits (B,T,V) of whole sequences, in order. */
+static fsdp_tensor *whole_logits(const context_plan *plan, fsdp_tensor *x)
+{
+    int64_t own = x ? x->shape[1] : 0, chunk = own / 2, chunks = 2 * plan->ranks;
+    fsdp_tensor *all = fsdp_parallel_all_gather(x, 1, own * plan->ranks, plan->group);
+    FSDP__FREED fsdp_tensor **parts = fsdp__malloc((size_t)chunks * sizeof *parts);
+
+    if (!parts)
+        (void)fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot order logits");
+    if (!all || !parts)
+        return NULL;
+    for (int64_t i = 0; i < chunks; i++)
+        parts[i] = fsdp_slice(all, 1, (i < plan->ranks ? 2 * i : 2 * (chunks - 1 - i) + 1) * chunk, chunk);
+    return fsdp_concat(parts, (int)chunks, 1);
+}
+
+static fsdp_status leave_root(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
+                              fsdp_tensor **outputs, int output_count)
+{
+    (void)module, (void)inputs, (void)output_count;
+    outputs[0] = count > 1 ? whole_loss(arg, outputs[0]) : whole_logits(arg, outputs[0]);
+    return outputs[0] ? FSDP_OK : fsdp_last_status();
+}
+
+static fsdp_status agree(void *arg, fsdp_module *module, fsdp_status mine)
+{
+    const context_plan *plan = arg;
+
+    (void)module;
+    return fsdp_agree(plan->group, mine);
+}
+
+static void describe(void *arg, char *text, size_t bytes)
+{
+    const context_plan *plan = arg;
+
+    snprintf(text, bytes, "context parallel over %lld rank%s", (long long)plan->ranks, plan->ranks == 1 ? "" : "s");
+}
+
+/* ---- inside ---- */
+
+/* Makes positions (B,T/W) of this rank's tokens. They are noted to be right, although they leap. */
+static fsdp_tensor *positions_of(const context_plan *plan, const fsdp_tensor *tokens)
+{
+    int64_t rows = tokens->shape[0], time = tokens->shape[1], chunk = time / 2;
+    FSDP__FREED int32_t *values = fsdp__malloc((size_t)(rows * time + 1) * sizeof *values);
+    fsdp_tensor *positions;
+
+    if (!values) {
+        (void)fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot number the tokens of a sequence");
+        return NULL;
+    }
+    for (int64_t i = 0; i < rows * time; i++) {
+        int64_t t = i % time, number = t < chunk ? plan->rank : 2 * plan->ranks - 2 - plan->rank;
+
+        values[i] = (int32_t)(number * chunk + t);
+    }
+    positions = fsdp_from_data(tokens->storage->device, FSDP_I32, 2, tokens->shape, values);
+    if (positions)
+        fsdp__tensor_note_documents(positions,
+                                    (fsdp__documents){.row = time, .wrong = -1, .longest = time * plan->ranks});
+    return positions;
+}
+
+static fsdp_status run_body(void *arg, fsdp_module *module, void *cache, fsdp_tensor *const *inputs, int count,
+                            fsdp_tensor **outputs, int output_count)
+{
+    fsdp_tensor *both[2] = {inputs[0]};
+
+    (void)count;
+    if (cache)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "a cache of keys and values is not cut over ranks: generate without "
+                                           "context parallel");
+    both[1] = positions_of(arg, inputs[0]);
+    if (!both[1])
+        return fsdp_last_status();
+    return module->type->forward_many(module, NULL, both, 2, outputs, output_count);
+}
+
+static fsdp_tensor *attend(const fsdp__cut_attention *self, fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
+                           const fsdp_attention_options *options)
+{
+    return fsdp_parallel_attention(q, k, v, options, ((const context_plan *)self)->group);
+}
+
+/* ---- the call ---- */
+
+static fsdp_status check(fsdp_module *model, fsdp_mesh *mesh)
+{
+    const fsdp_model_config *config = model ? fsdp_model_get_config(model) : NULL;
+
+    if (!model || !mesh)
+        return FSDP__FAIL_NULL("context parallelism needs a model and a mesh");
+    if (!config)
+        return FSDP_FAIL(FSDP_INVALID, "a %s was not made by fsdp_model_create: its sequences cannot be cut over ranks",
+                         model->type->name);
+    if (fsdp_mesh_ndim(mesh) != 1)
+        return FSDP_FAIL(FSDP_INVALID, "context parallelism needs a mesh of one dimension, not %d: slice it",
+                         fsdp_mesh_ndim(mesh));
+    if (fsdp__module_hooks_arg(
+            fsdp_module_child(fsdp_model_block(model, 0), fsdp__family_of(config->architecture) ? "self_attn" : "attn"),
+            fsdp__cut_attention_key()))
+        return FSDP_FAIL(FSDP_STATE, "the model's sequences are cut over ranks already");
+    if (config->dropout > 0 || config->embd_dropout > 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "dropout is not drawn alike for sequences that are cut over ranks: set it to 0");
+    return FSDP_OK;
+}
+
+static fsdp_status add(context_plan *plan, fsdp_module *module, fsdp__module_hooks hooks)
+{
+    if (!module)
+        return fsdp_last_status();
+    hooks.arg = plan;
+    hooks.free_arg = leave;
+    FSDP_TRY(fsdp__module_add_hooks(module, &hooks));
+    plan->refs++;
+    return FSDP_OK;
+}
+
+static fsdp_status apply(context_plan *plan, fsdp_module *model)
+{
+    bool gpt2 = !fsdp__family_of(fsdp_model_get_config(model)->architecture);
+
+    for (int64_t i = 0; i < fsdp_model_block_count(model); i++)
+        FSDP_TRY(add(plan, fsdp_module_child(fsdp_model_block(model, i), gpt2 ? "attn" : "self_attn"),
+                     (fsdp__module_hooks){.key = fsdp__cut_attention_key()}));
+    FSDP_TRY(
+        add(plan, fsdp_module_child(model, gpt2 ? "transformer" : "model"), (fsdp__module_hooks){.forward = run_body}));
+    return add(plan, model,
+               (fsdp__module_hooks){
+                   .pre_forward = enter_root, .post_forward = leave_root, .agree = agree, .describe = describe});
+}
+
+fsdp_status fsdp_model_context_parallel(fsdp_module *model, fsdp_mesh *mesh)
+{
+    context_plan *plan;
+    fsdp_status status;
+
+    FSDP_TRY(check(model, mesh));
+    FSDP__TRY_NEW(plan = fsdp__calloc(1, sizeof *plan));
+    *plan = (context_plan){.attention = {attend},
+                           .refs = 1,
+                           .mesh = fsdp_mesh_ref(mesh),
+                           .group = fsdp_mesh_process_group(mesh, 0),
+                           .rank = fsdp_mesh_coordinate(mesh, 0),
+                           .ranks = fsdp_mesh_size(mesh, 0)};
+    status = plan->group ? apply(plan, model) : fsdp_last_status();
+    leave(plan, model);
+    return status;
+}

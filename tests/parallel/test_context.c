@@ -1,0 +1,188 @@
+/* Models whose sequences are cut over ranks: losses, logits and gradients are those of one rank. */
+#include "device/device.h"
+#include "fsdp/models.h"
+#include "fsdp/ops.h"
+#include "fsdp/parallel.h"
+#include "fsdp/parallelize.h"
+#include "support/ranks.h"
+#include "tensor/tensor.h"
+
+#include <stdlib.h>
+
+enum {
+    BATCH = 2,
+    LENGTH = 24, /* 2 W chunks for 1 to 4 ranks, but not 5 */
+    VOCAB = 37,
+    MAX_NUMEL = 8192
+};
+
+typedef struct job {
+    fsdp_architecture architecture;
+    int cp, tp;
+    fsdp_recompute_mode recompute;
+    bool empty; /* empty: all targets of a rank are ignored */
+} job;
+
+static fsdp_model_config config_of(const job *j)
+{
+    bool gpt2 = j->architecture == FSDP_GPT2;
+
+    return (fsdp_model_config){.architecture = j->architecture,
+                               .n_layers = 2,
+                               .dim = 24,
+                               .n_heads = 4,
+                               .n_kv_heads = gpt2 ? 4 : 2,
+                               .head_dim = 6,
+                               .ffn_dim = 20,
+                               .vocab_size = VOCAB,
+                               .max_seq_len = 32,
+                               .norm_eps = 1e-5f,
+                               .rope_theta = 100,
+                               .rope_type = FSDP_ROPE_DEFAULT,
+                               .init_std = 0.3f,
+                               .tie_word_embeddings = gpt2};
+}
+
+static fsdp_tensor *ids(fsdp_context *context, const job *j, int step, bool targets)
+{
+    int32_t values[BATCH * LENGTH];
+
+    for (int i = 0; i < BATCH * LENGTH; i++)
+        values[i] = targets && (i % 5 == 1 || (j->empty && i % LENGTH >= LENGTH / 4 && i % LENGTH < 3 * LENGTH / 4))
+                        ? FSDP_IGNORE_TARGET
+                        : (step * i + 3) % VOCAB;
+    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(BATCH, LENGTH), values));
+}
+
+static fsdp_module *create(fsdp_context *context, const job *j, bool cut, fsdp_mesh *cp, fsdp_mesh *tp)
+{
+    fsdp_model_config config = config_of(j);
+    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, test_device(context), &config));
+
+    if (j->tp > 1)
+        CHECK_OK(fsdp_model_parallelize(model, tp, &(fsdp_model_parallel_options){true, true, false}));
+    if (cut)
+        CHECK_OK(fsdp_model_context_parallel(model, cp));
+    CHECK_OK(fsdp_module_initialize(model, 5));
+    for (int64_t i = 0; i < fsdp_model_block_count(model); i++)
+        CHECK_OK(fsdp_module_set_recompute(fsdp_model_block(model, i), j->recompute));
+    return model;
+}
+
+static void compare(fsdp_tensor *got, fsdp_tensor *want)
+{
+    float a[MAX_NUMEL], b[MAX_NUMEL];
+
+    CHECK_EQ(fsdp_tensor_numel(CHECK_PTR(got)), fsdp_tensor_numel(CHECK_PTR(want)));
+    CHECK_OK(fsdp_tensor_read(got, FSDP_F32, a));
+    CHECK_OK(fsdp_tensor_read(want, FSDP_F32, b));
+    CHECK_CLOSE(a, b, fsdp_tensor_numel(got), 2e-5, 2e-5);
+}
+
+/* The mean of a parameter's gradients over the ranks that cut sequences, against that of whole ones. */
+static void compare_gradients(fsdp_module *cut, fsdp_module *whole, fsdp_process_group *group)
+{
+    fsdp_parameters got = {0}, want = {0};
+
+    CHECK_OK(fsdp_module_parameters(cut, &got));
+    CHECK_OK(fsdp_module_parameters(whole, &want));
+    for (int64_t i = 0; i < got.count; i++) {
+        fsdp_tensor *sum = fsdp_parallel_all_reduce(fsdp_tensor_grad(got.items[i].tensor), group);
+
+        compare(fsdp_scale(sum, 1.0 / fsdp_process_group_size(group)), fsdp_tensor_grad(want.items[i].tensor));
+    }
+    fsdp_parameters_release(&got);
+    fsdp_parameters_release(&want);
+}
+
+static void check_same(fsdp_context *context, void *arg)
+{
+    const job *j = arg;
+    fsdp_module *cut, *whole;
+    fsdp_tensor *tokens, *targets, *loss[2], *logits[2];
+    fsdp_mesh *mesh, *cp, *tp;
+
+    CHECK_OK(fsdp_mesh_create(context, FSDP_SHAPE(j->cp, j->tp), (const char *const[]){"cp", "tp"}, &mesh));
+    CHECK_OK(fsdp_mesh_slice(mesh, 1, (const char *const[]){"cp"}, &cp));
+    CHECK_OK(fsdp_mesh_slice(mesh, 1, (const char *const[]){"tp"}, &tp));
+    cut = create(context, j, true, cp, tp);
+    whole = create(context, j, false, cp, tp);
+    CHECK_OK(fsdp_scope_begin(context));
+    tokens = ids(context, j, 7, false);
+    targets = ids(context, j, 5, true);
+    loss[0] = CHECK_PTR(fsdp_call(cut, tokens, targets));
+    loss[1] = CHECK_PTR(fsdp_call(whole, tokens, targets));
+    compare(loss[0], loss[1]);
+    CHECK_OK(fsdp_backward(loss[0]));
+    CHECK_OK(fsdp_backward(loss[1]));
+    compare_gradients(cut, whole, fsdp_mesh_process_group(cp, 0));
+    fsdp_no_grad_begin(context);
+    logits[0] = fsdp_call(cut, tokens);
+    logits[1] = fsdp_call(whole, tokens);
+    compare(logits[0], logits[1]);
+    fsdp_no_grad_end(context);
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(cut);
+    fsdp_module_unref(whole);
+    fsdp_mesh_unref(cp);
+    fsdp_mesh_unref(tp);
+    fsdp_mesh_unref(mesh);
+}
+
+TEST(losses_and_gradients_are_those_of_one_rank)
+{
+    const fsdp_architecture all[] = {FSDP_GPT2, FSDP_LLAMA};
+
+    for (size_t a = 0; a < FSDP__COUNT_OF(all); a++)
+        for (int cp = 1; cp <= 4; cp++) {
+            job j = {.architecture = all[a], .cp = cp, .tp = 1};
+
+            test_run_ranks(cp, check_same, &j);
+        }
+}
+
+TEST(they_are_with_tensor_parallel_too)
+{
+    for (int cp = 1; cp <= 2; cp++) {
+        job j = {.architecture = FSDP_LLAMA, .cp = cp, .tp = 2};
+
+        test_run_ranks(2 * cp, check_same, &j);
+    }
+}
+
+TEST(and_with_recomputation_and_a_rank_without_targets)
+{
+    for (int mode = FSDP_RECOMPUTE_FULL; mode <= FSDP_RECOMPUTE_CHEAP; mode++) {
+        job j = {.architecture = FSDP_LLAMA, .cp = 2, .tp = 1, .recompute = (fsdp_recompute_mode)mode, .empty = true};
+
+        test_run_ranks(2, check_same, &j);
+    }
+}
+
+static void check_refused(fsdp_context *context, void *arg)
+{
+    const job *j = arg;
+    fsdp_module *model;
+    fsdp_tensor *tokens;
+    fsdp_mesh *mesh;
+
+    CHECK_OK(fsdp_mesh_create(context, FSDP_SHAPE(j->cp), (const char *const[]){"cp"}, &mesh));
+    model = create(context, j, true, mesh, NULL);
+    CHECK_STATUS(fsdp_model_context_parallel(model, mesh), FSDP_STATE);
+    CHECK_OK(fsdp_scope_begin(context));
+    tokens = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(1, 14)));
+    CHECK(!fsdp_call(model, tokens, tokens));
+    CHECK_CONTAINS(fsdp_last_error(), "sequences of 14 tokens cannot be cut into 4 equal chunks: make them 12 or 16");
+    CHECK(!fsdp_call(model, tokens, tokens, tokens));
+    CHECK_STATUS(fsdp_last_status(), FSDP_UNSUPPORTED);
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(model);
+    fsdp_mesh_unref(mesh);
+}
+
+TEST(what_cannot_be_cut_is_refused)
+{
+    job j = {.architecture = FSDP_LLAMA, .cp = 2, .tp = 1};
+
+    test_run_ranks(2, check_refused, &j);
+}
