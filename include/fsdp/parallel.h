@@ -65,7 +65,7 @@ FSDP_API fsdp_tensor *fsdp_parallel_all_to_all(fsdp_tensor *x, int split_dim, in
 /* Returns attention (fsdp_attention of fsdp/ops.h) of sequences that are cut over the W ranks of the group, each in 2 W
  * equal chunks: rank r has chunk r and then chunk 2 W - 1 - r, so that causal attention is as much work for each. q
  * (B,T/W,H,D), k and v (B,T/W,G,D) and the result are this rank's. Keys and values are gathered by heads, in min(W, G)
- * pieces, and never all at once; a rank sends (W-1) times the bytes of its keys and values, and as many for their
+ * pieces (so all at once if G is 1); a rank sends (W-1) times the bytes of its keys and values, and as many for their
  * gradients, beside gathering again, in the backward. Options have no positions. [collective], also in the backward */
 FSDP_API fsdp_tensor *fsdp_parallel_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
                                               const fsdp_attention_options *options, fsdp_process_group *group);
