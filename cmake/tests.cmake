@@ -282,7 +282,8 @@ else()
   set(FSDP_FAKE_LAYERS ${FSDP_SIM_LAYERS})
 endif()
 if(NOT FSDP_TEST_LONG)
-  list(APPEND FSDP_FAKE_EXCEPT test_autograd_backward test_autograd_node test_dist_pieces test_dist_redistribute
+  list(APPEND FSDP_FAKE_EXCEPT test_autograd_backward test_autograd_node test_parallel_model_plan
+       test_checkpoint_tensor_parallel test_dist_pieces test_dist_redistribute
        test_hub_gguf test_hub_packed
        test_models_families test_models_kv_cache
        test_nn_module_recompute test_ops_gradients test_ops_step test_optim_adafactor test_optim_clip test_optim_partition

@@ -345,7 +345,7 @@ TEST(a_degree_that_is_none_is_refused)
 
     CHECK_ERROR(fsdp_model_parallel_check(&config, 0), FSDP_INVALID, "over 0 ranks");
     fsdp_clear_error();
-    CHECK_ERROR(fsdp_model_parallel_check(NULL, 2), FSDP_INVALID, "a configuration");
+    CHECK_ERROR(fsdp_model_parallel_check(NULL, 2), FSDP_INVALID, "needs a config");
 }
 
 /* ---- the same bits, in any dtype ---- */
