@@ -101,6 +101,20 @@ static void forget_plan(void *plan)
     fsdp__tp_unref(plan);
 }
 
+/* Has the gradients of all ranks added up, also those that come once a frozen parameter is thawed. */
+static fsdp_status add_up_gradients(fsdp_tensor *tensor, fsdp__tp_plan *plan)
+{
+    bool trained = fsdp_tensor_requires_grad(tensor);
+    fsdp_status status = fsdp_tensor_set_requires_grad(tensor, true);
+
+    FSDP_TRY(status);
+    status = fsdp__add_grad_hook(tensor, add_up, fsdp__tp_ref(plan), forget_plan);
+    if (status != FSDP_OK)
+        fsdp__tp_unref(plan);
+    FSDP_KEEP_FIRST(status, fsdp_tensor_set_requires_grad(tensor, trained));
+    return status;
+}
+
 /* Puts the part in the place of the whole. */
 static fsdp_status take_part(fsdp_tensor *tensor, fsdp_mesh *mesh, fsdp_placement placement)
 {
@@ -129,12 +143,7 @@ fsdp_status fsdp__tp_place(fsdp__tp_plan *plan, const fsdp__claim *claim)
     memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof *tensor->shape);
     FSDP_TRY(take_part(tensor, plan->mesh, claim->placement));
     FSDP_TRY(fsdp_tensor_set_distribution(tensor, &distribution));
-    if (!claim->partial || !fsdp_tensor_requires_grad(tensor)) /* a frozen one gets no gradient to add up */
-        return FSDP_OK;
-    if (fsdp__add_grad_hook(tensor, add_up, fsdp__tp_ref(plan), forget_plan) == FSDP_OK)
-        return FSDP_OK;
-    fsdp__tp_unref(plan);
-    return fsdp_last_status();
+    return claim->partial ? add_up_gradients(tensor, plan) : FSDP_OK;
 }
 
 fsdp_status fsdp_parallel_place(fsdp_module *module, const char *parameter, fsdp_mesh *mesh, fsdp_placement placement,

@@ -26,7 +26,7 @@ typedef struct job {
     fsdp_architecture architecture;
     int degree; /* that heads are to be divided by */
     fsdp_model_parallel_options options;
-    bool parallel, softcap, sum, each, meta, frozen;
+    bool parallel, softcap, sum, each, meta, frozen, thawed; /* frozen before the plan, and thawed after it */
     fsdp_recompute_mode recompute;
     float dropout;
     result *out; /* set where it is not parallel, else compared with */
@@ -93,10 +93,12 @@ static fsdp_module *create(fsdp_context *context, const job *j)
     fsdp_device *device = j->meta ? fsdp_meta(context) : test_device(context);
     fsdp_module *model = CHECK_PTR(fsdp_model_create(context, device, &config));
 
-    if (j->frozen)
+    if (j->frozen || j->thawed)
         CHECK_OK(fsdp_module_set_requires_grad(fsdp_model_block(model, 0), false));
     if (j->parallel)
         parallelize(context, model, j);
+    if (j->thawed)
+        CHECK_OK(fsdp_module_set_requires_grad(model, true));
     CHECK_OK(fsdp_module_materialize(model, test_device(context)));
     CHECK_OK(fsdp_module_initialize(model, 5));
     for (int64_t i = 0; i < fsdp_model_block_count(model); i++)
@@ -370,6 +372,11 @@ static void repeat(fsdp_context *context, void *arg)
     CHECK_BYTES(&losses[0], &losses[1], sizeof(float));
     CHECK_NEAR(losses[0], j->out->loss, 0.1);
     fsdp_module_unref(model);
+}
+
+TEST(a_block_that_is_thawed_after_the_plan_has_the_gradients_of_one_rank)
+{
+    compare((job){.architecture = FSDP_QWEN3, .degree = 2, .thawed = true}, (int)(sizeof plans / sizeof *plans), plans);
 }
 
 TEST(in_bf16_every_run_gives_the_same_bits)
