@@ -9,24 +9,59 @@
 
 namespace attention
 {
-/* Computes D, (batch, heads, q_time): a warp a query. */
-template <class T>
-static __global__ void sum_rows(const __grid_constant__ fsdp__attention_backward_args a, float *delta, int64_t rows)
-{
-    const fsdp__attention_forward_args &k = a.forward;
+enum {
+    SUMMERS = 8 /* threads that add up a query's products */
+};
 
-    for (int64_t row = (int64_t)blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP; row < rows;
-         row += (int64_t)gridDim.x * (BLOCK / WARP)) {
-        int64_t t = row % k.q_time, h = row / k.q_time % k.heads, b = row / k.q_time / k.heads;
-        const T *out = OUT_ROWS(k, k.out, b, t, h).data, *dout = OUT_ROWS(k, a.dout, b, t, h).data;
+struct sum_plan {
+    fsdp__attention_backward_args args;
+    float *delta; /* (batch, heads, q_time) */
+    int64_t rows;
+    divisor by_heads, by_time;
+    bool aligned;
+};
+
+/* Computes D: heads of a query lie side by side, so neighbours read what lies side by side. */
+template <class T>
+static __global__ void sum_rows(const __grid_constant__ sum_plan p)
+{
+    const int n = ACCESS / (int)sizeof(T);
+    const fsdp__attention_forward_args &k = p.args.forward;
+
+    EACH_ITEM (item, (p.rows * SUMMERS + WARP - 1) / WARP * WARP) {
+        int64_t row = item / SUMMERS, query = quotient(row, p.by_heads), h = row - query * k.heads;
+        int64_t b = quotient(query, p.by_time), t = query - b * k.q_time;
+        bool real = row < p.rows;
+        const T *out = OUT_ROWS(k, k.out, b, t, h).data, *dout = OUT_ROWS(k, p.args.dout, b, t, h).data;
         float sum = 0.0f;
 
-        for (int64_t c = lane_of_warp(); c < k.head_dim; c += WARP)
-            sum += load(out, c) * load(dout, c);
-        sum = warp_sum(sum);
-        if (lane_of_warp() == 0)
-            delta[row] = sum;
+        for (int64_t c = item % SUMMERS * n; real && c < k.head_dim; c += SUMMERS * n) {
+            pack<T, n> x = get<n>(out, c, k.head_dim, p.aligned), dx = get<n>(dout, c, k.head_dim, p.aligned);
+
+            UNROLL
+            for (int e = 0; e < n; e++)
+                sum += to_float(x.at[e]) * to_float(dx.at[e]);
+        }
+        for (int step = SUMMERS / 2; step > 0; step /= 2)
+            sum += __shfl_xor_sync(ALL_LANES, sum, step);
+        if (real && item % SUMMERS == 0)
+            p.delta[(b * k.heads + h) * k.q_time + t] = sum;
     }
+}
+
+template <class T>
+static fsdp_status launch_sums(fsdp_stream *stream, const fsdp__attention_backward_args *a, float *delta)
+{
+    const fsdp__attention_forward_args *k = &a->forward;
+    int64_t rows = k->batch * k->q_time * k->heads, items = rows * SUMMERS + WARP;
+    int64_t strides = k->out_batch | k->out_stride_time | k->out_head | k->head_dim;
+    sum_plan p = {*a, delta, rows, {}, {}, is_aligned(k->out, strides * (int64_t)sizeof(T)) && is_aligned(a->dout, 0)};
+
+    if (rows == 0)
+        return FSDP_OK;
+    p.by_heads = divisor_of(k->heads, items);
+    p.by_time = divisor_of(k->q_time, items);
+    return launch(stream, "attention_backward", sum_rows<T>, blocks_for(items, BLOCK), BLOCK, 0, p);
 }
 
 /* ---- by ordinary arithmetic ---- */
@@ -274,7 +309,7 @@ DEVICE void stage_queries(const fsdp__attention_backward_args &a, const float *d
 
 /* dK and dV of a tile of keys. */
 template <class S>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     keys_by_warps(const __grid_constant__ fsdp__attention_backward_args a, const float *delta, int64_t tasks)
 {
     typedef typename S::type T;
@@ -367,7 +402,7 @@ DEVICE void add_keys(const fsdp__attention_forward_args &k, int64_t batch, const
 
 /* dQ of a tile of queries. */
 template <class S>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     queries_by_warps(const __grid_constant__ fsdp__attention_backward_args a, const float *delta, int64_t tasks)
 {
     typedef typename S::type T;
@@ -431,7 +466,8 @@ static fsdp_status launch_widths(fsdp_stream *stream, const fsdp__attention_back
     if (dim <= 32)
         return launch_shapes<shape<T, 32, 2, 32, NARROW>, shape<T, 32, 2, 32, NARROW>>(stream, a, delta);
     if (dim <= 64)
-        return launch_shapes<shape<T, 64, 1, 64, NARROW>, shape<T, 64, 2, 32, NARROW>>(stream, a, delta);
+        return launch_shapes<shape<T, 64, 2, 32, NARROW, 0>, shape<T, 64, 2, 32, NARROW, NARROW ? 0 : 3>>(stream, a,
+                                                                                                          delta);
     if (dim <= 96)
         return launch_shapes<shape<T, 96, 1, 32, NARROW>, shape<T, 96, 1, 32, NARROW>>(stream, a, delta);
     return launch_shapes<shape<T, 128, 1, 32, NARROW>, shape<T, 128, 1, 64, NARROW>>(stream, a, delta);
@@ -451,10 +487,7 @@ static fsdp_status launch_backward(fsdp_stream *stream, const fsdp__attention_ba
                                    fsdp_status (*gradients)(fsdp_stream *, const fsdp__attention_backward_args *,
                                                             const float *))
 {
-    int64_t rows = a->forward.batch * a->forward.heads * a->forward.q_time;
-
-    FSDP_TRY(
-        launch(stream, "attention_backward", sum_rows<T>, blocks_for(rows, BLOCK / WARP), BLOCK, 0, *a, delta, rows));
+    FSDP_TRY(launch_sums<T>(stream, a, delta));
     return gradients(stream, a, delta);
 }
 } // namespace attention

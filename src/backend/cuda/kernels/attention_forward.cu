@@ -193,7 +193,7 @@ DEVICE void attend_keys(const fsdp__attention_forward_args &k, int64_t batch, co
 }
 
 template <class S>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     attend_by_warps(const __grid_constant__ fsdp__attention_forward_args k, int64_t tasks)
 {
     typedef typename S::type T;
@@ -248,7 +248,7 @@ static fsdp_status launch_warps(fsdp_stream *stream, const fsdp__attention_forwa
     if (k->head_dim <= 32)
         return launch_shape<shape<T, 32, 2, 64, NARROW>>(stream, k);
     if (k->head_dim <= 64)
-        return launch_shape<shape<T, 64, 2, 64, NARROW>>(stream, k);
+        return launch_shape<shape<T, 64, 2, 32, NARROW, NARROW ? 0 : 3>>(stream, k);
     if (k->head_dim <= 96)
         return launch_shape<shape<T, 96, 1, 64, NARROW>>(stream, k);
     return launch_shape<shape<T, 128, 1, 64, NARROW>>(stream, k);

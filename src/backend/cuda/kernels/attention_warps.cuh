@@ -36,8 +36,10 @@ enum {
     MOST_WIDTH = 128
 };
 
-/* Sizes of a kernel: a tile of ROWS rows meets tiles of OTHERS rows. A NARROW one knows windows, documents and caps. */
-template <class T, int width, int fold, int others, bool narrow>
+/* Sizes of a kernel: a tile of ROWS rows meets tiles of OTHERS rows. A NARROW one knows windows, documents and caps.
+ * BLOCKS find room on a multiprocessor, or as many as the compiler thinks best (0). Those of heads of 64 are the
+ * fastest of some twenty shapes that were timed on an H200. */
+template <class T, int width, int fold, int others, bool narrow, int blocks = 0>
 struct shape {
     typedef T type;
     enum {
@@ -47,7 +49,8 @@ struct shape {
         WARP_ROWS = 16 * fold,
         ROWS = WARP_ROWS * WARPS,
         OTHERS = others,
-        NARROW = narrow
+        NARROW = narrow,
+        BLOCKS = blocks
     };
     typedef float scores[fold][others / 8][4]; /* what a lane holds of a warp's scores */
     typedef float sums[fold][width / 8][4];    /* and of its results */

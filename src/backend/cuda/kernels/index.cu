@@ -1,7 +1,7 @@
 /* index.cu - rows and elements by index: embeddings, gather and scatter.
  *
  * What is scattered is sorted by where it goes, in the order in which it lies; so all that goes to one place is
- * together, and whoever has the first of them adds, or stores, for the place. */
+ * together. Whoever has the last of it stores it; it is added up in chunks of one size, and then over chunks. */
 #include "backend/cuda/kernels/rows.cuh"
 #include "backend/cuda/kernels/sort.cuh"
 
@@ -145,6 +145,10 @@ ENTRY(embedding_forward)
 
 /* ---- scatter ---- */
 
+enum {
+    CHUNK = 32 /* sorted words that a thread adds up; a place may have many more, as a frequent token has */
+};
+
 /* Items of x, `width` elements each, that go to places of y of the same width. An item is an element where each has an
  * index of its own, otherwise a row of `inner`. */
 struct scatter_plan {
@@ -159,6 +163,8 @@ struct scatter_plan {
     int shift; /* words are place << shift | item */
     divisor by_packs;
     const uint64_t *words;
+    int64_t chunks, pack_length; /* of words; of elements */
+    float *sums;                 /* (chunks, 2, packs, pack_length), see shared_sums() */
 };
 
 /* Returns where an item goes: `places` for nowhere. */
@@ -186,57 +192,117 @@ DEVICE bool goes_to(const scatter_plan &k, int64_t at, uint64_t place)
     return at >= 0 && at < k.items && k.words[at] >> k.shift == place;
 }
 
-/* Adds up a pack of all items of a place that begin at word `at`, in order, several of which are fetched at a time. */
-template <int N, class X>
-DEVICE void add_items(const scatter_plan &k, int64_t at, uint64_t place, int64_t col, float *sums)
+/* Adds a pack of sums to that of a place, or stores them there. */
+template <int N, class Y>
+DEVICE void add_to_place(const scatter_plan &k, uint64_t place, int64_t col, const float (&sums)[N])
 {
-    const int ahead = 4;
-    const uint64_t item = ((uint64_t)1 << k.shift) - 1;
-    bool more[ahead];
+    Y *y = (Y *)k.y + (int64_t)place * k.width;
+    pack<Y, N> out = {};
 
-    do {
-        pack<X, N> x[ahead];
-
-        UNROLL
-        for (int a = 0; a < ahead; a++) {
-            more[a] = goes_to(k, at + a, place);
-            x[a] = pack<X, N>();
-            if (more[a])
-                x[a] = get<N>((const X *)k.x + (int64_t)(k.words[at + a] & item) * k.width, col, k.width, k.aligned);
-        }
-        UNROLL
-        for (int a = 0; a < ahead; a++)
-            UNROLL
-        for (int e = 0; e < N; e++)
-            sums[e] += more[a] ? to_float(x[a].at[e]) : 0.0f;
-        at += ahead;
-    } while (more[ahead - 1]);
+    if (place == (uint64_t)k.places)
+        return;
+    if (k.keep)
+        out = get<N>(y, col, k.width, k.aligned);
+    UNROLL
+    for (int e = 0; e < N; e++)
+        out.at[e] = from_float<Y>(to_float(out.at[e]) + sums[e]);
+    put<N>(y, col, k.width, k.aligned, out);
 }
 
-template <class X, class Y>
-static __global__ void add_scattered(const __grid_constant__ scatter_plan k)
+/* Where a chunk of words leaves the sums of a place that it shares with other chunks: one whose words began before it,
+ * or one whose words go on behind it. */
+DEVICE float *shared_sums(const scatter_plan &k, int64_t chunk, bool began_before, int64_t col)
 {
-    const int n = ACCESS / (int)sizeof(X);
+    return k.sums + (2 * chunk + !began_before) * k.packs * k.pack_length + col;
+}
 
-    EACH_ITEM (item, k.items * k.packs) {
-        int64_t at = quotient(item, k.by_packs), col = (item - at * k.packs) * n;
+/* Brings a chunk's sums of a place, whose words end before `end`, where they belong. */
+template <int N, class Y>
+DEVICE void leave_sums(const scatter_plan &k, int64_t chunk, int64_t end, uint64_t place, int64_t col, float (&sums)[N])
+{
+    bool began_before = goes_to(k, chunk * CHUNK - 1, place);
+
+    if (began_before || goes_to(k, end, place)) {
+        UNROLL
+        for (int e = 0; e < N; e++)
+            shared_sums(k, chunk, began_before, col)[e] = sums[e];
+    } else {
+        add_to_place<N, Y>(k, place, col, sums);
+    }
+    UNROLL
+    for (int e = 0; e < N; e++)
+        sums[e] = 0.0f;
+}
+
+/* A thread adds up a pack of the items of a chunk of words, in order, some of which are fetched at a time. */
+template <class X, class Y>
+static __global__ void add_chunks(const __grid_constant__ scatter_plan k)
+{
+    const int n = ACCESS / (int)sizeof(X), ahead = 4;
+    const uint64_t item = ((uint64_t)1 << k.shift) - 1;
+
+    EACH_ITEM (work, k.chunks * k.packs) {
+        int64_t chunk = quotient(work, k.by_packs), col = (work - chunk * k.packs) * n, at = chunk * CHUNK;
+        int64_t end = FSDP__MIN(at + CHUNK, k.items);
         uint64_t place = k.words[at] >> k.shift;
-        Y *y = (Y *)k.y + (int64_t)place * k.width;
-        pack<Y, n> out = {};
         float sums[n] = {};
 
-        if (place == (uint64_t)k.places || goes_to(k, at - 1, place))
+        for (; at < end; at += ahead) {
+            uint64_t words[ahead];
+            pack<X, n> x[ahead];
+
+            UNROLL
+            for (int a = 0; a < ahead; a++) {
+                words[a] = k.words[at + a < end ? at + a : end - 1];
+                x[a] = get<n>((const X *)k.x + (int64_t)(words[a] & item) * k.width, col, k.width, k.aligned);
+            }
+            UNROLL
+            for (int a = 0; a < ahead; a++) {
+                if (at + a < end && words[a] >> k.shift != place) {
+                    leave_sums<n, Y>(k, chunk, at + a, place, col, sums);
+                    place = words[a] >> k.shift;
+                }
+                UNROLL
+                for (int e = 0; e < n; e++)
+                    sums[e] += at + a < end ? to_float(x[a].at[e]) : 0.0f;
+            }
+        }
+        leave_sums<n, Y>(k, chunk, end, place, col, sums);
+    }
+}
+
+/* Adds up, chunk by chunk, what chunks have left of a place: whoever has the one in which its words begin. */
+template <class X, class Y>
+static __global__ void add_shared(const __grid_constant__ scatter_plan k)
+{
+    const int n = ACCESS / (int)sizeof(X), ahead = 4;
+
+    EACH_ITEM (work, k.chunks * k.packs) {
+        int64_t chunk = quotient(work, k.by_packs), col = (work - chunk * k.packs) * n, next = (chunk + 1) * CHUNK;
+        uint64_t place = k.words[FSDP__MIN(next, k.items) - 1] >> k.shift;
+        float sums[n];
+
+        if (!goes_to(k, next, place) || goes_to(k, chunk * CHUNK - 1, place))
             continue;
-        if (k.keep)
-            out = get<n>(y, col, k.width, k.aligned);
         UNROLL
         for (int e = 0; e < n; e++)
-            sums[e] = to_float(out.at[e]);
-        add_items<n, X>(k, at, place, col, sums);
-        UNROLL
-        for (int e = 0; e < n; e++)
-            out.at[e] = from_float<Y>(sums[e]);
-        put<n>(y, col, k.width, k.aligned, out);
+            sums[e] = shared_sums(k, chunk, false, col)[e];
+        for (; goes_to(k, next, place); next += ahead * CHUNK) {
+            float more[ahead][n];
+
+            UNROLL
+            for (int a = 0; a < ahead; a++)
+                UNROLL
+            for (int e = 0; e < n; e++)
+                more[a][e] =
+                    goes_to(k, next + a * CHUNK, place) ? shared_sums(k, next / CHUNK + a, true, col)[e] : 0.0f;
+            UNROLL
+            for (int a = 0; a < ahead; a++)
+                UNROLL
+            for (int e = 0; e < n; e++)
+                sums[e] += more[a][e];
+        }
+        add_to_place<n, Y>(k, place, col, sums);
     }
 }
 
@@ -269,6 +335,7 @@ static int bits_of(int64_t largest)
 static fsdp_status sort_items(fsdp_stream *stream, const char *name, scatter_plan *k, int64_t y_size)
 {
     const fsdp__index_map *m = &k->map;
+    size_t sort_bytes;
     void *scratch;
 
     k->by_element = m->index_inner != 0;
@@ -286,9 +353,14 @@ static fsdp_status sort_items(fsdp_stream *stream, const char *name, scatter_pla
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "%s: %lld items to %lld places are too many to sort: scatter fewer at a time", name,
                          (long long)k->items, (long long)k->places);
-    scratch = fsdp__stream_workspace(stream, fsdp__cuda_sort_bytes(k->items));
+    k->chunks = (k->items + CHUNK - 1) / CHUNK;
+    k->packs = k->pack_length > 0 ? (k->width + k->pack_length - 1) / k->pack_length : 0;
+    sort_bytes = (fsdp__cuda_sort_bytes(k->items) + ACCESS - 1) / ACCESS * ACCESS;
+    scratch = fsdp__stream_workspace(stream,
+                                     sort_bytes + (size_t)(2 * k->chunks * k->packs * k->pack_length) * sizeof(float));
     if (!scratch)
         return fsdp_last_status();
+    k->sums = (float *)((char *)scratch + sort_bytes);
     FSDP_TRY(launch(stream, name, make_words, blocks_for(k->items, BLOCK), BLOCK, 0, *k, (uint64_t *)scratch));
     return fsdp__cuda_sort(stream, name, scratch, k->items, k->shift, bits_of(k->places), &k->words);
 }
@@ -296,12 +368,13 @@ static fsdp_status sort_items(fsdp_stream *stream, const char *name, scatter_pla
 template <class X>
 static fsdp_status add_sorted(fsdp_stream *stream, const char *name, scatter_plan k, fsdp_dtype y_dtype)
 {
-    const int n = ACCESS / (int)sizeof(X);
+    unsigned blocks = blocks_for(k.chunks * k.packs, BLOCK);
 
-    k.packs = (k.width + n - 1) / n;
-    k.by_packs = divisor_of(k.packs, k.items * k.packs);
+    k.by_packs = divisor_of(k.packs, k.chunks * k.packs);
     k.aligned = is_aligned(k.x, k.width * (int64_t)sizeof(X)) && is_aligned(k.y, k.width * size_of(y_dtype));
-#define ADD(Y) FSDP_TRY(launch(stream, name, add_scattered<X, Y>, blocks_for(k.items *k.packs, BLOCK), BLOCK, 0, k))
+#define ADD(Y)                                                             \
+    FSDP_TRY(launch(stream, name, add_chunks<X, Y>, blocks, BLOCK, 0, k)); \
+    FSDP_TRY(launch(stream, name, add_shared<X, Y>, blocks, BLOCK, 0, k))
     EACH_FLOAT(y_dtype, ADD)
 #undef ADD
     return FSDP_OK;
@@ -310,6 +383,7 @@ static fsdp_status add_sorted(fsdp_stream *stream, const char *name, scatter_pla
 static fsdp_status scatter_added(fsdp_stream *stream, const char *name, scatter_plan k, fsdp_dtype x_dtype,
                                  fsdp_dtype y_dtype)
 {
+    k.pack_length = ACCESS / size_of(x_dtype);
     FSDP_TRY(sort_items(stream, name, &k, size_of(y_dtype)));
     if (k.items == 0)
         return FSDP_OK;

@@ -156,4 +156,15 @@ DEVICE uint32_t pack_two<f16>(float low, float high)
 }
 #endif
 
+/* Makes the compiler take this word for another one, so that it unpacks it again where it is used next, instead of
+ * keeping each element in a register of its own. */
+DEVICE void keep_packed(uint32_t &word)
+{
+#ifdef FSDP_CUDASH
+    (void)word;
+#else
+    asm volatile("" : "+r"(word));
+#endif
+}
+
 #endif

@@ -14,6 +14,9 @@ struct loss_plan {
 
 /* Caps a logit; slope() is the derivative, by what has become of it. */
 struct capped {
+    enum {
+        BLOCKS = 1 /* of 1,024 threads on a multiprocessor, as its registers allow */
+    };
     float cap;
 
     DEVICE float operator()(float x, bool real) const
@@ -37,27 +40,23 @@ template <class T, class G, class Made>
 DEVICE void store_gradient(const loss_plan &k, const T *x, G *g, int64_t target, exp_sum s, Made made)
 {
     const int n = ACCESS / (int)sizeof(T);
-    const int64_t cols = k.args.cols, step = (int64_t)k.threads.group * n;
+    const int64_t cols = k.args.cols;
     float factor = k.args.loss_scale / s.sum;
 
-    EACH_FEW_PACKS (col, cols, n, k.threads.group) {
-        pack<T, n> logits[AT_ONCE];
+    EACH_ROW_PACK(col, cols, n, k.threads.group)
+    {
+        pack<T, n> logits = get<n>(x, col, cols, k.whole);
+        int hit = (int)(target - col); /* the element that is the target, if it is one of these */
+        pack<G, n> out;
 
-        get_few<n>(x, col, cols, k.whole, step, T(), logits);
         UNROLL
-        for (int a = 0; a < AT_ONCE; a++) {
-            int64_t at = col + a * step;
-            pack<G, n> out;
+        for (int e = 0; e < n; e++) {
+            float y = made(to_float(logits.at[e]), true), p = exponential(y - s.largest);
+            float d = e == hit ? k.args.loss_scale * (p / s.sum - 1.0f) : p * factor;
 
-            UNROLL
-            for (int e = 0; e < n; e++) {
-                float y = made(to_float(logits[a].at[e]), true), p = exponential(y - s.largest);
-                float d = at + e == target ? k.args.loss_scale * (p / s.sum - 1.0f) : p * factor;
-                out.at[e] = from_float<G>(d * made.slope(y));
-            }
-            if (at < cols)
-                put<n>(g, at, cols, k.whole, out);
+            out.at[e] = from_float<G>(d * made.slope(y));
         }
+        put<n>(g, col, cols, k.whole, out);
     }
 }
 
@@ -69,7 +68,8 @@ DEVICE void clear_row(const loss_plan &k, G *g)
 }
 
 template <class T, class G, class Made>
-static __global__ __launch_bounds__(MOST_THREADS) void row_losses(const __grid_constant__ loss_plan k, Made made)
+static __global__ __launch_bounds__(MOST_THREADS, Made::BLOCKS) void row_losses(const __grid_constant__ loss_plan k,
+                                                                                Made made)
 {
     __shared__ float partial[WARP];
 

@@ -2,33 +2,64 @@
 #include "backend/cuda/kernels/rows.cuh"
 
 enum {
-    EACH = 8 /* columns of a row that a thread keeps in registers; longer rows are read again */
+    FEW = 8,   /* columns of a row that a thread keeps in registers, where a warp has enough of them, and always in a
+                * backward, */
+    SOME = 16, /* or so many */
+    KEEPERS = 512, /* the most threads of a row that is kept in a forward, and that is fetched ahead in a backward: each
+                    * has 128 registers */
+    ROWS_OF_GROUP = 4 /* that is kept in a forward */
 };
 
-/* A thread's packs of a row: so many that are kept, or until the row ends. */
-#define EACH_PACK(p, col)                                                                                            \
-    for (int64_t p = 0, col = (int64_t)(threadIdx.x % (unsigned)k.threads.group) * n; KEPT ? p < packs : col < cols; \
-         p++, col += (int64_t)k.threads.group * n)
+/* Packs of a row that a thread has at a time, which lie as far apart as the row's threads reach. They stay words until
+ * they are used, since each element of a pack takes a register. */
+template <class T, int LENGTH, int PACKS>
+struct strip {
+    struct alignas(LENGTH * sizeof(T) < ACCESS ? LENGTH * sizeof(T) : (size_t)ACCESS) [[gnu::may_alias]] words {
+        uint32_t at[LENGTH * sizeof(T) / sizeof(uint32_t)];
+    } packs[PACKS];
 
-/* Elements [i, i + N) of weights, as f32, plus `offset`; `none` for each where there are no weights. */
-template <int N>
-DEVICE void get_weights(fsdp_dtype dtype, const void *p, int64_t i, int64_t cols, bool whole, float none, float offset,
-                        float *w)
+    DEVICE pack<T, LENGTH> at(int p)
+    {
+        pack<T, LENGTH> x;
+
+        UNROLL
+        for (int w = 0; w < (int)(sizeof x / sizeof(uint32_t)); w++)
+            keep_packed(packs[p].at[w]);
+        memcpy(&x, &packs[p], sizeof x);
+        return x;
+    }
+
+    DEVICE void set(int p, const pack<T, LENGTH> &x)
+    {
+        memcpy(&packs[p], &x, sizeof x);
+    }
+};
+
+/* The columns of a thread's strips of a row: one that is kept, or until the row ends. */
+#define EACH_STRIP(col, n)                                                                                            \
+    for (int64_t col = (int64_t)(threadIdx.x % (unsigned)k.threads.group) * (n), end_ = KEPT ? col + 1 : k.args.cols; \
+         col < end_; col += (int64_t)k.threads.group * (n)*PACKS)
+
+/* Fetches a strip that begins at a column; what is past the row's end is 0. */
+template <bool WHOLE, class T, int LENGTH, int PACKS>
+DEVICE void get_strip(const T *row, int64_t col, int64_t cols, int64_t step, strip<T, LENGTH, PACKS> &x)
 {
     UNROLL
-    for (int e = 0; e < N; e++)
-        w[e] = none;
-    if (!p)
-        return;
-#define GET(T)                                               \
-    {                                                        \
-        pack<T, N> x = get<N>((const T *)p, i, cols, whole); \
-        UNROLL                                               \
-        for (int e = 0; e < N; e++)                          \
-            w[e] = to_float(x.at[e]) + offset;               \
+    for (int p = 0; p < PACKS; p++, col += step) {
+        x.packs[p] = {};
+        if (WHOLE && col < cols)
+            x.packs[p] = *(const typename strip<T, LENGTH, PACKS>::words *)(row + col);
+        else if (!WHOLE)
+            x.set(p, get<LENGTH>(row, col, cols, false));
     }
-    EACH_FLOAT(dtype, GET)
-#undef GET
+}
+
+/* What a thread needs of weights or of a bias: nothing is fetched where there are none. */
+template <bool WHOLE, class W, int LENGTH, int PACKS>
+DEVICE void get_weights(const void *p, int64_t col, int64_t cols, int64_t step, strip<W, LENGTH, PACKS> &w)
+{
+    if (p)
+        get_strip<WHOLE>((const W *)p, col, cols, step, w);
 }
 
 /* ---- forward ---- */
@@ -36,94 +67,146 @@ DEVICE void get_weights(fsdp_dtype dtype, const void *p, int64_t i, int64_t cols
 struct forward_plan {
     fsdp__norm_forward_args args;
     row_threads threads;
-    bool whole, weights_whole; /* packs may be fetched whole */
 };
 
-/* Fetches a pack of s, which is computed and stored first where there is a residual. */
-template <class T, int N>
-DEVICE pack<T, N> make_sum(const forward_plan &k, int64_t row, int64_t col)
-{
-    int64_t cols = k.args.cols;
-    pack<T, N> s = get<N>((const T *)k.args.x + row * cols, col, cols, k.whole);
+/* What s is made of. */
+template <class T, int LENGTH, int PACKS>
+struct parts_of_sum {
+    strip<T, LENGTH, PACKS> x, residual;
+};
 
-    if (k.args.residual) {
-        pack<T, N> r = get<N>((const T *)k.args.residual + row * cols, col, cols, k.whole);
+template <bool WHOLE, class T, int LENGTH, int PACKS>
+DEVICE void get_parts(const forward_plan &k, int64_t row, int64_t col, parts_of_sum<T, LENGTH, PACKS> &parts)
+{
+    int64_t cols = k.args.cols, step = (int64_t)k.threads.group * LENGTH;
+
+    get_strip<WHOLE>((const T *)k.args.x + row * cols, col, cols, step, parts.x);
+    if (k.args.residual)
+        get_strip<WHOLE>((const T *)k.args.residual + row * cols, col, cols, step, parts.residual);
+}
+
+/* Returns a strip of s, which is stored where there is a residual. */
+template <bool WHOLE, class T, int LENGTH, int PACKS>
+DEVICE strip<T, LENGTH, PACKS> make_sum(const forward_plan &k, int64_t row, int64_t col,
+                                        parts_of_sum<T, LENGTH, PACKS> &parts)
+{
+    int64_t cols = k.args.cols, step = (int64_t)k.threads.group * LENGTH;
+    strip<T, LENGTH, PACKS> s = parts.x;
+
+    if (!k.args.residual)
+        return s;
+    UNROLL
+    for (int p = 0; p < PACKS; p++, col += step) {
+        pack<T, LENGTH> x = s.at(p), more = parts.residual.at(p);
 
         UNROLL
-        for (int e = 0; e < N; e++)
-            s.at[e] = from_float<T>(to_float(s.at[e]) + to_float(r.at[e]));
-        put<N>((T *)k.args.sum + row * cols, col, cols, k.whole, s);
+        for (int e = 0; e < LENGTH; e++)
+            x.at[e] = from_float<T>(to_float(x.at[e]) + to_float(more.at[e]));
+        s.set(p, x);
+        if (col < cols)
+            put<LENGTH>((T *)k.args.sum + row * cols, col, cols, WHOLE, x);
     }
     return s;
 }
 
-/* Returns the sum of the elements less `mean`, to the power of 1 or 2. */
-template <class T, int N>
-DEVICE float sum_of(const pack<T, N> &s, float mean, bool squared, int64_t present)
+/* Adds the elements less `mean` to a sum, to the power of 1 or 2. */
+template <class T, int LENGTH, int PACKS>
+DEVICE void add_strip(const forward_plan &k, strip<T, LENGTH, PACKS> &s, int64_t col, float mean, bool squared,
+                      float &sum)
 {
-    float sum = 0.0f;
-
     UNROLL
-    for (int e = 0; e < N; e++) {
-        float d = e < present ? to_float(s.at[e]) - mean : 0.0f;
-        sum += squared ? d * d : d;
-    }
-    return sum;
-}
-
-template <class T, int N>
-DEVICE void store_norm(const forward_plan &k, int64_t row, int64_t col, const pack<T, N> &s, float mean, float rstd)
-{
-    int64_t cols = k.args.cols;
-    float w[N], b[N];
-    pack<T, N> y;
-
-    get_weights<N>(k.args.weight_dtype, k.args.weight, col, cols, k.weights_whole, 1.0f, k.args.plus_one ? 1.0f : 0.0f,
-                   w);
-    get_weights<N>(k.args.weight_dtype, k.args.bias, col, cols, k.weights_whole, 0.0f, 0.0f, b);
-    UNROLL
-    for (int e = 0; e < N; e++)
-        y.at[e] = from_float<T>((to_float(s.at[e]) - mean) * rstd * w[e] + b[e]);
-    put<N>((T *)k.args.y + row * cols, col, cols, k.whole, y);
-}
-
-template <class T, bool KEPT>
-static __global__ __launch_bounds__(MOST_THREADS) void norm_rows(const __grid_constant__ forward_plan k)
-{
-    const int n = ACCESS / (int)sizeof(T), packs = KEPT ? EACH / n : 1;
-    const int64_t cols = k.args.cols;
-    const bool rms = k.args.rms;
-    __shared__ float partial[WARP];
-
-    EACH_GROUP (row, k.args.rows, k.threads.group) {
-        const T *s = (const T *)(k.args.residual ? k.args.sum : k.args.x) + row * cols;
-        pack<T, n> kept[packs];
-        float sum = 0.0f, mean = 0.0f, rstd;
+    for (int p = 0; p < PACKS; p++, col += (int64_t)k.threads.group * LENGTH) {
+        pack<T, LENGTH> x = s.at(p);
 
         UNROLL
-        EACH_PACK (p, col) {
-            pack<T, n> x = {};
+        for (int e = 0; e < LENGTH; e++) {
+            float d = col + e < k.args.cols ? to_float(x.at[e]) - mean : 0.0f;
 
-            if (col < cols)
-                x = make_sum<T, n>(k, row, col);
-            sum += sum_of(x, 0.0f, rms, cols - col);
-            if (KEPT)
-                kept[p] = x;
+            sum += squared ? d * d : d;
+        }
+    }
+}
+
+template <bool WHOLE, class T, class W, int LENGTH, int PACKS>
+DEVICE void store_norm(const forward_plan &k, int64_t row, int64_t col, strip<T, LENGTH, PACKS> &s,
+                       strip<W, LENGTH, PACKS> &weight, strip<W, LENGTH, PACKS> &bias, float mean, float rstd)
+{
+    int64_t cols = k.args.cols;
+    float offset = k.args.plus_one ? 1.0f : 0.0f;
+
+    UNROLL
+    for (int p = 0; p < PACKS; p++, col += (int64_t)k.threads.group * LENGTH) {
+        pack<T, LENGTH> x = s.at(p), y;
+        pack<W, LENGTH> w = weight.at(p), b = bias.at(p);
+
+        UNROLL
+        for (int e = 0; e < LENGTH; e++) {
+            float scale = k.args.weight ? to_float(w.at[e]) + offset : 1.0f;
+
+            y.at[e] =
+                from_float<T>((to_float(x.at[e]) - mean) * rstd * scale + (k.args.bias ? to_float(b.at[e]) : 0.0f));
+        }
+        if (col < cols)
+            put<LENGTH>((T *)k.args.y + row * cols, col, cols, WHOLE, y);
+    }
+}
+
+/* T is what a row has, W what weights and bias have. KEPT rows have aligned packs, and the next row is on its way while
+ * one is computed. */
+template <class T, class W, int PACKS, bool KEPT>
+static __global__ __launch_bounds__(KEPT ? KEEPERS
+                                         : MOST_THREADS) void norm_rows(const __grid_constant__ forward_plan k)
+{
+    const int n = ACCESS / (int)sizeof(T);
+    const int64_t cols = k.args.cols, step = (int64_t)k.threads.group * n;
+    const int64_t own = (int64_t)(threadIdx.x % (unsigned)k.threads.group) * n; /* a thread's first column */
+    const bool rms = k.args.rms;
+    __shared__ float partial[WARP];
+    parts_of_sum<T, n, PACKS> parts;
+    strip<W, n, PACKS> weight = {}, bias = {};
+
+    if (KEPT) {
+        get_weights<KEPT>(k.args.weight, own, cols, step, weight);
+        get_weights<KEPT>(k.args.bias, own, cols, step, bias);
+        if (FIRST_GROUP(k.threads.group) < k.args.rows)
+            get_parts<KEPT>(k, FIRST_GROUP(k.threads.group), own, parts);
+    }
+    EACH_GROUP (row, k.args.rows, k.threads.group) {
+        const T *from = (const T *)(k.args.residual ? k.args.sum : k.args.x) + row * cols;
+        strip<T, n, PACKS> s;
+        float sum = 0.0f, mean = 0.0f, rstd;
+
+        EACH_STRIP(col, n)
+        {
+            if (!KEPT)
+                get_parts<KEPT>(k, row, col, parts);
+            s = make_sum<KEPT>(k, row, col, parts);
+            if (KEPT && row + groups_ * gridDim.x < k.args.rows)
+                get_parts<KEPT>(k, row + groups_ * gridDim.x, own, parts);
+            add_strip(k, s, col, 0.0f, rms, sum);
         }
         sum = group_sum(sum, partial, k.threads.group);
         if (!rms) {
             mean = sum / (float)cols;
             sum = 0.0f;
-            UNROLL
-            EACH_PACK (p, col)
-                sum += sum_of(KEPT ? kept[p] : get<n>(s, col, cols, k.whole), mean, true, cols - col);
+            EACH_STRIP(col, n)
+            {
+                if (!KEPT)
+                    get_strip<KEPT>(from, col, cols, step, s);
+                add_strip(k, s, col, mean, true, sum);
+            }
             sum = group_sum(sum, partial, k.threads.group);
         }
         rstd = 1.0f / sqrtf(sum / (float)cols + k.args.eps);
-        UNROLL
-        EACH_PACK (p, col)
-            if (col < cols)
-                store_norm<T, n>(k, row, col, KEPT ? kept[p] : get<n>(s, col, cols, k.whole), mean, rstd);
+        EACH_STRIP(col, n)
+        {
+            if (!KEPT) {
+                get_strip<KEPT>(from, col, cols, step, s);
+                get_weights<KEPT>(k.args.weight, col, cols, step, weight);
+                get_weights<KEPT>(k.args.bias, col, cols, step, bias);
+            }
+            store_norm<KEPT>(k, row, col, s, weight, bias, mean, rstd);
+        }
         if (threadIdx.x % (unsigned)k.threads.group == 0) {
             if (k.args.mean && !rms)
                 k.args.mean[row] = mean;
@@ -133,20 +216,63 @@ static __global__ __launch_bounds__(MOST_THREADS) void norm_rows(const __grid_co
     }
 }
 
+/* Expands CALL(T, W) for the types of two floating dtypes. */
+#define EACH_PAIR(t, w, CALL)           \
+    switch (w) {                        \
+    case FSDP_F32:                      \
+        EACH_FLOAT(t, CALL##_OF_FLOATS) \
+        break;                          \
+    case FSDP_BF16:                     \
+        EACH_FLOAT(t, CALL##_OF_BF16)   \
+        break;                          \
+    default:                            \
+        EACH_FLOAT(t, CALL##_OF_F16)    \
+        break;                          \
+    }
+
+/* Whether rows of T with weights of W are usual enough for kernels that keep them. */
+template <class T, class W>
+struct usual {
+    static const bool value = false;
+};
+template <class T>
+struct usual<T, T> {
+    static const bool value = true;
+};
+template <>
+struct usual<bf16, float> {
+    static const bool value = true;
+};
+template <>
+struct usual<f16, float> {
+    static const bool value = true;
+};
+
+template <class T, class W>
+static fsdp_status launch_forward(fsdp_stream *stream, forward_plan k, bool kept)
+{
+    const int n = ACCESS / (int)sizeof(T);
+    void (*kernel)(forward_plan) = norm_rows<T, W, 1, false>;
+
+    if constexpr (usual<T, W>::value) {
+        if (kept)
+            kernel = k.args.cols <= WARP * FEW ? norm_rows<T, W, FEW / n, true> : norm_rows<T, W, SOME / n, true>;
+    }
+    return launch(stream, "norm_forward", kernel, k.threads.grid, k.threads.block, 0, k);
+}
+
 ENTRY(norm_forward)
 {
     const fsdp__norm_forward_args *a = (const fsdp__norm_forward_args *)args;
-    int64_t row_bytes = a->cols * (int64_t)(a->dtype == FSDP_F32 ? sizeof(float) : sizeof(bf16));
-    forward_plan k = {*a, threads_of_rows(a->rows, a->cols, EACH), false, false};
+    int64_t row_bytes = a->cols * (int64_t)fsdp_dtype_size(a->dtype);
+    forward_plan k = {*a, threads_of_rows(a->rows, a->cols, a->cols <= WARP * FEW ? FEW : SOME)};
+    bool kept = a->cols <= KEEPERS * SOME && is_aligned(a->x, row_bytes) && is_aligned(a->residual, 0) &&
+                is_aligned(a->sum, 0) && is_aligned(a->y, 0) && is_aligned(a->weight, 0) && is_aligned(a->bias, 0);
 
-    k.whole = is_aligned(a->x, row_bytes) && is_aligned(a->residual, 0) && is_aligned(a->sum, 0) && is_aligned(a->y, 0);
-    k.weights_whole = k.whole && is_aligned(a->weight, 0) && is_aligned(a->bias, 0);
-#define NORM(T)                                                                                                   \
-    FSDP_TRY(launch(stream, "norm_forward",                                                                       \
-                    a->cols <= k.threads.group * EACH ? norm_rows<T, true> : norm_rows<T, false>, k.threads.grid, \
-                    k.threads.block, 0, k))
-    EACH_FLOAT(a->dtype, NORM)
-#undef NORM
+#define NORM_OF_FLOATS(T) FSDP_TRY((launch_forward<T, float>(stream, k, kept)))
+#define NORM_OF_BF16(T) FSDP_TRY((launch_forward<T, bf16>(stream, k, kept)))
+#define NORM_OF_F16(T) FSDP_TRY((launch_forward<T, f16>(stream, k, kept)))
+    EACH_PAIR(a->dtype, a->weight_dtype, NORM)
     return FSDP_OK;
 }
 
@@ -156,62 +282,63 @@ ENTRY(norm_forward)
 struct backward_plan {
     fsdp__norm_backward_args args;
     row_threads threads;
-    bool whole, weights_whole;
     int64_t panels, panel_rows;
     float *dweight, *dbias; /* (panels, cols); NULL: not needed */
 };
 
-/* A pack of what a row's gradient is computed from. */
-template <int N>
-struct backward_pack {
-    float centred[N], dy[N], w[N]; /* s less its mean */
+/* What a row's gradient is computed from. */
+template <class T, int LENGTH, int PACKS>
+struct row_strip {
+    strip<T, LENGTH, PACKS> s, dy, dsum;
+    float mean, rstd;
 };
 
-template <class T, int N>
-DEVICE backward_pack<N> get_backward(const backward_plan &k, int64_t row, int64_t col, float mean)
+template <bool WHOLE, class T, int LENGTH, int PACKS>
+DEVICE void get_row(const backward_plan &k, int64_t row, int64_t col, row_strip<T, LENGTH, PACKS> &x)
 {
-    int64_t cols = k.args.cols;
-    pack<T, N> s = get<N>((const T *)k.args.s + row * cols, col, cols, k.whole);
-    pack<T, N> dy = get<N>((const T *)k.args.dy + row * cols, col, cols, k.whole);
-    backward_pack<N> x;
+    int64_t cols = k.args.cols, step = (int64_t)k.threads.group * LENGTH;
 
-    get_weights<N>(k.args.weight_dtype, k.args.weight, col, cols, k.weights_whole, 1.0f, k.args.plus_one ? 1.0f : 0.0f,
-                   x.w);
-    UNROLL
-    for (int e = 0; e < N; e++) {
-        x.centred[e] = to_float(s.at[e]) - mean;
-        x.dy[e] = to_float(dy.at[e]); /* past the row's end: 0, which adds nothing */
-    }
-    return x;
-}
-
-/* Stores dx = dy w rstd - mean of (dy w) rstd - (s - mean) dot [+ dsum]. */
-template <class T, int N>
-DEVICE void store_dx(const backward_plan &k, int64_t row, int64_t col, const backward_pack<N> &x, float rstd, float sum,
-                     float dot)
-{
-    int64_t cols = k.args.cols;
-    pack<T, N> extra = {}, dx;
-
+    x.mean = k.args.rms ? 0.0f : k.args.mean[row];
+    x.rstd = k.args.rstd[row];
+    get_strip<WHOLE>((const T *)k.args.s + row * cols, col, cols, step, x.s);
+    get_strip<WHOLE>((const T *)k.args.dy + row * cols, col, cols, step, x.dy);
+    x.dsum = {};
     if (k.args.dsum)
-        extra = get<N>((const T *)k.args.dsum + row * cols, col, cols, k.whole);
-    UNROLL
-    for (int e = 0; e < N; e++)
-        dx.at[e] = from_float<T>(x.dy[e] * x.w[e] * rstd - sum - x.centred[e] * dot + to_float(extra.at[e]));
-    put<N>((T *)k.args.dx + row * cols, col, cols, k.whole, dx);
+        get_strip<WHOLE>((const T *)k.args.dsum + row * cols, col, cols, step, x.dsum);
 }
 
-/* Stores a pack of a panel's column sums. */
-template <int N>
-DEVICE void store_columns(float *out, int64_t col, int64_t cols, const float *sums)
+template <class W, int LENGTH>
+DEVICE float weight_of(const backward_plan &k, const pack<W, LENGTH> &w, int e)
+{
+    return k.args.weight ? to_float(w.at[e]) + (k.args.plus_one ? 1.0f : 0.0f) : 1.0f;
+}
+
+/* Adds to the sums of a row that its gradient needs: of dy w, and of dy w (s - mean); and to those of its columns where
+ * the caller has some. */
+template <class T, class W, int LENGTH, int PACKS>
+DEVICE void add_row(const backward_plan &k, row_strip<T, LENGTH, PACKS> &x, strip<W, LENGTH, PACKS> &weight,
+                    float (&sums)[2], float (*dweight)[LENGTH], float (*dbias)[LENGTH])
 {
     UNROLL
-    for (int e = 0; e < N; e++)
-        if (out && col + e < cols)
-            out[col + e] = sums[e];
+    for (int p = 0; p < PACKS; p++) {
+        pack<T, LENGTH> s = x.s.at(p), g = x.dy.at(p);
+        pack<W, LENGTH> w = weight.at(p);
+
+        UNROLL
+        for (int e = 0; e < LENGTH; e++) { /* past the row's end dy is 0 */
+            float dy = to_float(g.at[e]), centred = to_float(s.at[e]) - x.mean, scaled = dy * weight_of(k, w, e);
+
+            sums[0] += scaled;
+            sums[1] += scaled * centred;
+            if (dweight)
+                dweight[p][e] += dy * (centred * x.rstd);
+            if (dbias)
+                dbias[p][e] += dy;
+        }
+    }
 }
 
-/* The sums of a row that its gradient needs: of dy w, and of dy w (s - mean). They are scaled for store_dx(). */
+/* Makes of these sums what store_dx() takes. */
 DEVICE void sum_row(const backward_plan &k, float (&sums)[2], float *partial, float rstd)
 {
     group_sums(sums, partial, k.threads.group);
@@ -219,77 +346,110 @@ DEVICE void sum_row(const backward_plan &k, float (&sums)[2], float *partial, fl
     sums[1] = sums[1] / (float)k.args.cols * rstd * rstd * rstd;
 }
 
-template <int N>
-DEVICE void add_row(float (&sums)[2], const backward_pack<N> &x)
+/* Stores dx = dy w rstd - mean of (dy w) rstd - (s - mean) dot [+ dsum]. */
+template <bool WHOLE, class T, class W, int LENGTH, int PACKS>
+DEVICE void store_dx(const backward_plan &k, int64_t row, int64_t col, row_strip<T, LENGTH, PACKS> &x,
+                     strip<W, LENGTH, PACKS> &weight, const float (&sums)[2])
+{
+    int64_t cols = k.args.cols;
+
+    UNROLL
+    for (int p = 0; p < PACKS; p++, col += (int64_t)k.threads.group * LENGTH) {
+        pack<T, LENGTH> s = x.s.at(p), dy = x.dy.at(p), extra = x.dsum.at(p), dx;
+        pack<W, LENGTH> w = weight.at(p);
+
+        UNROLL
+        for (int e = 0; e < LENGTH; e++)
+            dx.at[e] = from_float<T>(to_float(dy.at[e]) * weight_of(k, w, e) * x.rstd - sums[0] -
+                                     (to_float(s.at[e]) - x.mean) * sums[1] + to_float(extra.at[e]));
+        if (col < cols)
+            put<LENGTH>((T *)k.args.dx + row * cols, col, cols, WHOLE, dx);
+    }
+}
+
+/* Stores a panel's column sums. */
+template <int N, int PACKS>
+DEVICE void store_columns(const backward_plan &k, float *out, int64_t col, const float (&sums)[PACKS][N])
 {
     UNROLL
-    for (int e = 0; e < N; e++) {
-        sums[0] += x.dy[e] * x.w[e];
-        sums[1] += x.dy[e] * x.w[e] * x.centred[e];
-    }
+    for (int p = 0; p < PACKS; p++, col += (int64_t)k.threads.group * N)
+        UNROLL
+    for (int e = 0; e < N; e++)
+        if (col + e < k.args.cols)
+            out[col + e] = sums[p][e];
 }
 
 /* Rows that their threads keep: dx and the column sums in one pass. */
-template <class T>
-static __global__ __launch_bounds__(MOST_THREADS) void norm_panels(const __grid_constant__ backward_plan k)
+template <class T, class W, bool BIAS, bool AHEAD>
+DEVICE void norm_panel(const backward_plan &k, int64_t panel, float *partial)
 {
-    const int n = ACCESS / (int)sizeof(T), packs = EACH / n;
-    const bool KEPT = true;
-    const int64_t cols = k.args.cols;
-    __shared__ float partial[2 * WARP];
+    const int n = ACCESS / (int)sizeof(T), PACKS = FEW / n;
+    int64_t end = FSDP__MIN((panel + 1) * k.panel_rows, k.args.rows), step = (int64_t)k.threads.group * n;
+    int64_t col = (int64_t)(threadIdx.x % (unsigned)k.threads.group) * n;
+    float dweight[PACKS][n] = {}, dbias[BIAS ? PACKS : 1][n] = {};
+    row_strip<T, n, PACKS> next;
+    strip<W, n, PACKS> weight = {};
 
-    EACH_GROUP (panel, k.panels, k.threads.group) {
-        int64_t end = (panel + 1) * k.panel_rows;
-        float dweight[packs][n] = {}, dbias[packs][n] = {};
+    get_weights<true>(k.args.weight, col, k.args.cols, step, weight);
+    if (AHEAD)
+        get_row<true>(k, panel * k.panel_rows, col, next);
+    for (int64_t row = panel * k.panel_rows; row < end; row++) {
+        row_strip<T, n, PACKS> x = next;
+        float sums[2] = {};
 
-        for (int64_t row = panel * k.panel_rows; row < end && row < k.args.rows; row++) {
-            float mean = k.args.rms ? 0.0f : k.args.mean[row], rstd = k.args.rstd[row], sums[2] = {};
-            backward_pack<n> kept[packs];
-
-            UNROLL
-            EACH_PACK (p, col) {
-                kept[p] = backward_pack<n>();
-                if (col < cols)
-                    kept[p] = get_backward<T, n>(k, row, col, mean);
-                add_row(sums, kept[p]);
-                UNROLL
-                for (int e = 0; e < n; e++) {
-                    dweight[p][e] += kept[p].dy[e] * (kept[p].centred[e] * rstd);
-                    dbias[p][e] += kept[p].dy[e];
-                }
-            }
-            if (k.args.dx)
-                sum_row(k, sums, partial, rstd);
-            UNROLL
-            EACH_PACK (p, col)
-                if (k.args.dx && col < cols)
-                    store_dx<T, n>(k, row, col, kept[p], rstd, sums[0], sums[1]);
-        }
-        UNROLL
-        EACH_PACK (p, col) {
-            store_columns<n>(k.dweight ? k.dweight + panel * cols : NULL, col, cols, dweight[p]);
-            store_columns<n>(k.dbias ? k.dbias + panel * cols : NULL, col, cols, dbias[p]);
-        }
+        if (!AHEAD)
+            get_row<true>(k, row, col, x);
+        else if (row + 1 < end) /* on its way while this row is added up */
+            get_row<true>(k, row + 1, col, next);
+        add_row(k, x, weight, sums, dweight, BIAS ? dbias : (float(*)[n])NULL);
+        if (!k.args.dx)
+            continue;
+        sum_row(k, sums, partial, x.rstd);
+        store_dx<true>(k, row, col, x, weight, sums);
     }
+    if (k.dweight)
+        store_columns<n>(k, k.dweight + panel * k.args.cols, col, dweight);
+    if (BIAS)
+        store_columns<n>(k, k.dbias + panel * k.args.cols, col, dbias);
 }
 
-/* dx of longer rows, which are read twice. */
-template <class T>
+template <class T, class W, bool BIAS, bool AHEAD = true>
+static __global__ __launch_bounds__(AHEAD ? KEEPERS
+                                          : MOST_THREADS) void norm_panels(const __grid_constant__ backward_plan k)
+{
+    __shared__ float partial[2 * WARP];
+
+    EACH_GROUP (panel, k.panels, k.threads.group)
+        norm_panel<T, W, BIAS, AHEAD>(k, panel, partial);
+}
+
+/* dx of other rows, which are read twice. */
+template <class T, class W>
 static __global__ __launch_bounds__(MOST_THREADS) void norm_long_rows(const __grid_constant__ backward_plan k)
 {
-    const int n = ACCESS / (int)sizeof(T), packs = 0;
+    const int n = ACCESS / (int)sizeof(T), PACKS = 1;
     const bool KEPT = false;
-    const int64_t cols = k.args.cols;
+    const int64_t step = 0; /* of a strip of one pack */
     __shared__ float partial[2 * WARP];
 
     EACH_GROUP (row, k.args.rows, k.threads.group) {
-        float mean = k.args.rms ? 0.0f : k.args.mean[row], rstd = k.args.rstd[row], sums[2] = {};
+        row_strip<T, n, PACKS> x;
+        strip<W, n, PACKS> weight = {};
+        float sums[2] = {};
 
-        EACH_PACK (p, col)
-            add_row(sums, get_backward<T, n>(k, row, col, mean));
-        sum_row(k, sums, partial, rstd);
-        EACH_PACK (p, col)
-            store_dx<T, n>(k, row, col, get_backward<T, n>(k, row, col, mean), rstd, sums[0], sums[1]);
+        EACH_STRIP(col, n)
+        {
+            get_row<KEPT>(k, row, col, x);
+            get_weights<KEPT>(k.args.weight, col, k.args.cols, step, weight);
+            add_row(k, x, weight, sums, (float(*)[n])NULL, (float(*)[n])NULL);
+        }
+        sum_row(k, sums, partial, k.args.rstd[row]);
+        EACH_STRIP(col, n)
+        {
+            get_row<KEPT>(k, row, col, x);
+            get_weights<KEPT>(k.args.weight, col, k.args.cols, step, weight);
+            store_dx<KEPT>(k, row, col, x, weight, sums);
+        }
     }
 }
 
@@ -352,52 +512,69 @@ static fsdp_status fold(fsdp_stream *stream, const backward_plan &k, const float
     return FSDP_OK;
 }
 
-/* Panels are so many that each multiprocessor has several, and so few that their sums are little beside the rows. */
+/* Panels are so many that each multiprocessor has several warps, and so few that their sums are little beside the
+ * rows. */
 static void cut_panels(backward_plan *k)
 {
     int64_t rows = k->args.rows, cols = FSDP__MAX(k->args.cols, 1);
-    int64_t most = FSDP__MAX(512, FSDP__MIN(4096, (1 << 20) / cols));
+    int64_t most = FSDP__MAX(512, FSDP__MIN(1024, (1 << 21) / cols));
 
-    k->panel_rows = FSDP__MAX(16, (rows + most - 1) / most);
+    k->panel_rows = FSDP__MAX(8, (rows + most - 1) / most);
     k->panels = (rows + k->panel_rows - 1) / k->panel_rows;
 }
 
-template <class T>
-static fsdp_status launch_backward(fsdp_stream *stream, const backward_plan &k)
+template <class T, class W>
+static fsdp_status launch_long(fsdp_stream *stream, const backward_plan &k)
 {
     const fsdp__norm_backward_args *a = &k.args;
-    row_threads rows = threads_of_rows(a->rows, a->cols, EACH);
 
-    if (a->cols <= rows.group * EACH)
-        return launch(stream, "norm_backward", norm_panels<T>, k.threads.grid, k.threads.block, 0, k);
     if (a->dweight || a->dbias) /* first: dx may overwrite dy */
         FSDP_TRY(
             launch(stream, "norm_backward", norm_long_columns<T>, blocks_for(k.panels * a->cols, BLOCK), BLOCK, 0, k));
     if (a->dx)
-        FSDP_TRY(launch(stream, "norm_backward", norm_long_rows<T>, rows.grid, rows.block, 0, k));
+        FSDP_TRY(launch(stream, "norm_backward", norm_long_rows<T, W>, k.threads.grid, k.threads.block, 0, k));
     return FSDP_OK;
+}
+
+/* Kernels that keep a row have registers for 512 threads; without a bias's sums, and with elements of 16 bits, for
+ * 1,024 that fetch nothing ahead. */
+template <class T, class W>
+static fsdp_status launch_backward(fsdp_stream *stream, backward_plan k, bool kept)
+{
+    if constexpr (usual<T, W>::value) {
+        void (*kernel)(backward_plan) = k.dbias ? norm_panels<T, W, true> : norm_panels<T, W, false>;
+
+        k.threads = threads_of_rows(k.panels, k.args.cols, FEW);
+        if constexpr (sizeof(T) < sizeof(float))
+            if (k.threads.group > KEEPERS && !k.dbias)
+                kernel = norm_panels<T, W, false, false>;
+        if (kept && (k.threads.group <= KEEPERS || (sizeof(T) < sizeof(float) && !k.dbias)))
+            return launch(stream, "norm_backward", kernel, k.threads.grid, k.threads.block, 0, k);
+    }
+    k.threads = threads_of_rows(k.args.rows, k.args.cols, FEW);
+    return launch_long<T, W>(stream, k);
 }
 
 ENTRY(norm_backward)
 {
     const fsdp__norm_backward_args *a = (const fsdp__norm_backward_args *)args;
-    int64_t row_bytes = a->cols * (int64_t)(a->dtype == FSDP_F32 ? sizeof(float) : sizeof(bf16));
+    int64_t row_bytes = a->cols * (int64_t)fsdp_dtype_size(a->dtype);
     backward_plan k = {};
+    bool kept = a->cols <= MOST_THREADS * FEW && is_aligned(a->s, row_bytes) && is_aligned(a->dy, 0) &&
+                is_aligned(a->dsum, 0) && is_aligned(a->dx, 0) && is_aligned(a->weight, 0);
     float *sums;
 
     k.args = *a;
     cut_panels(&k);
-    k.threads = threads_of_rows(k.panels, a->cols, EACH);
-    k.whole = is_aligned(a->s, row_bytes) && is_aligned(a->dy, 0) && is_aligned(a->dsum, 0) && is_aligned(a->dx, 0);
-    k.weights_whole = k.whole && is_aligned(a->weight, 0);
     sums = (float *)fsdp__stream_workspace(stream, (size_t)(2 * k.panels * a->cols) * sizeof(float) + 1);
     if (!sums)
         return fsdp_last_status();
     k.dweight = a->dweight ? sums : NULL;
     k.dbias = a->dbias ? sums + k.panels * a->cols : NULL;
-#define BACKWARD(T) FSDP_TRY(launch_backward<T>(stream, k))
-    EACH_FLOAT(a->dtype, BACKWARD)
-#undef BACKWARD
+#define BACKWARD_OF_FLOATS(T) FSDP_TRY((launch_backward<T, float>(stream, k, kept)))
+#define BACKWARD_OF_BF16(T) FSDP_TRY((launch_backward<T, bf16>(stream, k, kept)))
+#define BACKWARD_OF_F16(T) FSDP_TRY((launch_backward<T, f16>(stream, k, kept)))
+    EACH_PAIR(a->dtype, a->weight_dtype, BACKWARD)
     FSDP_TRY(fold(stream, k, k.dweight, a->dweight, a->accumulate_weight));
     return fold(stream, k, k.dbias, a->dbias, a->accumulate_bias);
 }

@@ -4,6 +4,7 @@
 #ifndef BACKEND_CUDA_ROWS_CUH
 #define BACKEND_CUDA_ROWS_CUH
 
+#include "backend/cuda/kernels/intrinsics.cuh"
 #include "backend/cuda/kernels/pack.cuh"
 
 enum {
@@ -28,11 +29,13 @@ static inline row_threads threads_of_rows(int64_t rows, int64_t cols, int64_t ea
     return t;
 }
 
+/* The first row of a thread's group. */
+#define FIRST_GROUP(group) ((int64_t)blockIdx.x * (blockDim.x / (unsigned)(group)) + threadIdx.x / (unsigned)(group))
+
 /* Every group of the grid takes every so-manieth of n rows. */
-#define EACH_GROUP(row, n, group)                                              \
-    for (int64_t groups_ = blockDim.x / (unsigned)(group),                     \
-                 row = blockIdx.x * groups_ + threadIdx.x / (unsigned)(group); \
-         row < (n); row += gridDim.x * groups_)
+#define EACH_GROUP(row, n, group)                                                               \
+    for (int64_t groups_ = blockDim.x / (unsigned)(group), row = FIRST_GROUP(group); row < (n); \
+         row += gridDim.x * groups_)
 
 /* Replaces each of COUNT numbers by its sum over the group. `partial` is shared memory for COUNT numbers a warp. */
 template <int COUNT>
@@ -80,35 +83,30 @@ DEVICE void group_sync(int group)
 
 /* ---- softmax ---- */
 
-enum {
-    AT_ONCE = 2 /* packs that a thread fetches before it uses them */
-};
+/* The columns of a thread's packs of a row, which are below 2^31. One pack is fetched at a time: many warps hide more
+ * of memory's latency than few that fetch ahead, and 32 bits leave registers for them. */
+#define EACH_ROW_PACK(col, cols, n, group) \
+    for (uint32_t col = threadIdx.x % (unsigned)(group) * (n); col < (uint32_t)(cols); col += (unsigned)(group) * (n))
 
-/* A thread's packs of a row, AT_ONCE at a time: the first one's column, and where in the row the next ones lie. */
-#define EACH_FEW_PACKS(col, cols, n, group)                                            \
-    for (int64_t col = (int64_t)(threadIdx.x % (unsigned)(group)) * (n); col < (cols); \
-         col += (int64_t)(group) * (n)*AT_ONCE)
-
-/* Fetches packs `step` columns apart. What is past the row's end is `none`. */
+/* Fetches the pack at a column. What is past the row's end is `none`. */
 template <int N, class T>
-DEVICE void get_few(const T *p, int64_t i, int64_t n, bool whole, int64_t step, T none, pack<T, N> (&x)[AT_ONCE])
+DEVICE pack<T, N> get_or(const T *p, int64_t i, int64_t n, bool whole, T none)
 {
+    pack<T, N> x;
+
+    if (whole)
+        return *(const pack<T, N> *)(p + i);
     UNROLL
-    for (int a = 0; a < AT_ONCE; a++, i += step) {
-        if (whole && i < n) {
-            x[a] = *(const pack<T, N> *)(p + i);
-            continue;
-        }
-        UNROLL
-        for (int e = 0; e < N; e++)
-            x[a].at[e] = i + e < n ? p[i + e] : none;
-    }
+    for (int e = 0; e < N; e++)
+        x.at[e] = i + e < n ? p[i + e] : none;
+    return x;
 }
 
-/* e^x, as 2^(x log2 e): an error of 2^-24 of x, which is not above 0, is added to that of the result. */
+/* e^x, as 2^(x log2 e): an error of 2^-24 of x, which is not above 0, is added to that of the result; 0 below 2^-126.
+ */
 DEVICE float exponential(float x)
 {
-    return exp2f(x * 1.44269504f);
+    return exp2_fast(x * 1.44269504f);
 }
 
 /* The largest of a row, and the sum of e^(x - largest) over it, which is NaN if an element is or if the largest is
@@ -120,6 +118,10 @@ struct exp_sum {
 /* What sum_exponentials() makes of an element before it counts it; one that is not real, but past the end, is -infinity
  * and stays so. */
 struct as_it_is {
+    enum {
+        BLOCKS = 2 /* of 1,024 threads on a multiprocessor: the more warps, the faster */
+    };
+
     DEVICE float operator()(float x, bool) const
     {
         return x;
@@ -136,23 +138,22 @@ template <class T, class Made = as_it_is>
 DEVICE exp_sum sum_exponentials(const T *x, int64_t cols, bool whole, int group, float *partial, Made made = Made())
 {
     const int n = ACCESS / (int)sizeof(T);
-    const int64_t step = (int64_t)group * n;
     float largest = -INFINITY, sum = 0.0f;
     exp_sum all;
 
-    EACH_FEW_PACKS (col, cols, n, group) {
-        pack<T, n> p[AT_ONCE];
+    EACH_ROW_PACK(col, cols, n, group)
+    {
+        pack<T, n> p = get_or<n>(x, col, cols, whole, from_float<T>(-INFINITY));
         float most = largest, shift;
 
-        get_few<n>(x, col, cols, whole, step, from_float<T>(-INFINITY), p);
         UNROLL
-        for (int e = 0; e < n * AT_ONCE; e++)
-            most = fmaxf(most, made(to_float(p[e / n].at[e % n]), col + e / n * step + e % n < cols));
+        for (int e = 0; e < n; e++)
+            most = fmaxf(most, made(to_float(p.at[e]), whole || col + e < cols));
         shift = most == -INFINITY ? 0.0f : most;
         sum *= exponential(largest - shift);
         UNROLL
-        for (int e = 0; e < n * AT_ONCE; e++)
-            sum += exponential(made(to_float(p[e / n].at[e % n]), col + e / n * step + e % n < cols) - shift);
+        for (int e = 0; e < n; e++)
+            sum += exponential(made(to_float(p.at[e]), whole || col + e < cols) - shift);
         largest = most;
     }
     all.largest = group_max(largest, partial, group);

@@ -21,7 +21,7 @@ static __global__
 __launch_bounds__(MOST_THREADS) void softmax_rows(const __grid_constant__ softmax_plan<fsdp__softmax_forward_args> k)
 {
     const int n = ACCESS / (int)sizeof(T);
-    const int64_t cols = k.args.cols, step = (int64_t)k.threads.group * n;
+    const int64_t cols = k.args.cols;
     __shared__ float partial[WARP];
 
     EACH_GROUP (row, k.args.rows, k.threads.group) {
@@ -29,20 +29,16 @@ __launch_bounds__(MOST_THREADS) void softmax_rows(const __grid_constant__ softma
         exp_sum s = sum_exponentials(x, cols, k.whole, k.threads.group, partial);
         float factor = 1.0f / s.sum, shift = logf(s.sum);
 
-        EACH_FEW_PACKS (col, cols, n, k.threads.group) {
-            pack<T, n> p[AT_ONCE];
+        EACH_ROW_PACK (col, cols, n, k.threads.group) {
+            pack<T, n> p = get<n>(x, col, cols, k.whole);
 
-            get_few<n>(x, col, cols, k.whole, step, T(), p);
             UNROLL
-            for (int a = 0; a < AT_ONCE; a++) {
-                UNROLL
-                for (int e = 0; e < n; e++) {
-                    float v = to_float(p[a].at[e]) - s.largest;
-                    p[a].at[e] = from_float<T>(k.args.log ? v - shift : exponential(v) * factor);
-                }
-                if (col + a * step < cols)
-                    put<n>((T *)k.args.y + row * cols, col + a * step, cols, k.whole, p[a]);
+            for (int e = 0; e < n; e++) {
+                float v = to_float(p.at[e]) - s.largest;
+
+                p.at[e] = from_float<T>(k.args.log ? v - shift : exponential(v) * factor);
             }
+            put<n>((T *)k.args.y + row * cols, col, cols, k.whole, p);
         }
     }
 }
