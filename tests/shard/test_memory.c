@@ -330,6 +330,7 @@ static void check_offloaded_step(fsdp_module *module, fsdp_optimizer *optimizer,
     size_t block_whole = bf16 ? block.whole_bf16 : block.whole, root_whole = bf16 ? root.whole_bf16 : root.whole;
     fsdp_device *device = test_device(context);
     fsdp_memory_stats stats;
+    size_t gradients;
 
     fsdp_device_reset_peak(device);
     net_forward_backward(module, step, 0, 1);
@@ -339,8 +340,11 @@ static void check_offloaded_step(fsdp_module *module, fsdp_optimizer *optimizer,
              root_whole + 2 * block_whole + (bf16 ? block.shard : 0));
     /* In a backward, what is on its way besides; the spec's NB + 3 U is of parameters alone. */
     CHECK(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER] <= root.whole + 3 * block.whole);
-    CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT],
-             FSDP__MAX(root_whole + 2 * block_whole + block.shard, root_whole + root.shard));
+    gradients = FSDP__MAX(root_whole + 2 * block_whole + block.shard, root_whole + root.shard);
+    if (test_has_cpu_bits())
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT], gradients);
+    else /* a GPU may still copy the one before to the host */
+        CHECK(stats.peak_bytes[FSDP_MEMORY_GRADIENT] <= gradients + block.shard);
     check_device_is_empty(device);
     fsdp_device_reset_peak(device);
     CHECK_OK(fsdp_optimizer_step(optimizer));
