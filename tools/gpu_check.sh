@@ -12,7 +12,8 @@
 #   reference  PyTorch's runs again (those of FSDP_REFERENCE where it was packed): losses, norms, weights, collectives
 #   profile    a trace with the GPU's own record (CUPTI): complete, on our clock, and nothing is slower after it; then a
 #              step of Llama-1B and of GPT-2 124M by kernel: ms, bytes, FLOPs, and its share of the floor (RATES="4.27 676"
-#              are TB/s of a copy and TFLOP/s of products, where the card is none of those in gpu_figures.py)
+#              are TB/s of a copy and TFLOP/s of products, where the card is none of those in gpu_figures.py; ATTENTION=fast:
+#              by cuDNN)
 #   bench      Llama-1B and GPT-2 124M beside PyTorch (FSDP_PEER of gpu_pack.sh), in turns, twice: tokens/s, peak, reserved
 #   oom        no memory: one message, and a smaller batch goes on; then a kernel that writes to a bad address
 #   sanitize   compute-sanitizer's memcheck over all kernels

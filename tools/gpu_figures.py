@@ -69,8 +69,10 @@ def _late(path):
 
 
 def ratio(a, b):
-    """The median times of a step in two runs' second halves, one over the other."""
-    print(f"{_late(a) / _late(b):.3f}")
+    """The median times of a step in runs' second halves, one over the other: of as many pairs as there are, the median.
+    The runs are a.1, a.2 .. and b.1, b.2 .."""
+    pairs = zip(sorted(glob.glob(f"{a}.[0-9].jsonl")), sorted(glob.glob(f"{b}.[0-9].jsonl")))
+    print(f"{statistics.median(_late(one) / _late(other) for one, other in pairs):.3f}")
 
 
 def collectives(work):
@@ -178,12 +180,12 @@ def peer(model, turn, path):
                       "peak": row["cuda_peak_mb"], "reserved": row["cuda_reserved_mb"], "params": row["params"]}))
 
 
-def ours(model, turn, path, used):
+def ours(who, model, turn, path, used):
     """The same of a run of ours; `used` is the most of the card's memory by nvidia-smi, in MiB."""
     rows = _rows(path)
     steps = [row for row in rows if "step_ms" in row][3:]
     params = next(row["parameters"] for row in rows if "parameters" in row)
-    print(json.dumps({"who": "ours", "model": model, "turn": int(turn), "used": used, "params": params,
+    print(json.dumps({"who": who, "model": model, "turn": int(turn), "used": used, "params": params,
                       "tok_s": statistics.median(row["tokens_per_second"] for row in steps),
                       "peak": max(row["memory_peak_bytes"] for row in steps) >> 20,
                       "reserved": max(row["memory_reserved_bytes"] for row in steps) >> 20}))
@@ -194,19 +196,23 @@ def bench(path):
     rows, line = _rows(path), ""
     print("| model | | tok/s, by turn | peak, MiB | reserved, MiB | nvidia-smi, MiB |\n|---|---|---|---|---|---|")
     for model in dict.fromkeys(row["model"] for row in rows):
-        of = {who: [r for r in rows if r["model"] == model and r["who"] == who] for who in ("ours", "peer")}
+        of = {}
+        for row in rows:
+            if row["model"] == model:
+                of.setdefault(row["who"], []).append(row)
         for who, turns in of.items():
-            if turns:
-                print(f"| {model} | {who} | {', '.join(format(r['tok_s'], ',.0f') for r in turns)} | "
-                      f"{turns[-1]['peak']:,} | {turns[-1]['reserved']:,} | {turns[-1].get('used', '')} |")
-        if not of["ours"] or not of["peer"]:
-            line += f"{model}: no {'peer' if of['ours'] else 'run of ours'}; "
+            print(f"| {model} | {who} | {', '.join(format(r['tok_s'], ',.0f') for r in turns)} | "
+                  f"{turns[-1]['peak']:,} | {turns[-1]['reserved']:,} | {turns[-1].get('used', '')} |")
+        theirs = of.pop("peer", None)
+        if not of or not theirs:
+            line += f"{model}: no {'peer' if of else 'run of ours'}; "
             continue
-        if of["ours"][0]["params"] != of["peer"][0]["params"]:
-            line += f"{model}: {of['ours'][0]['params']} parameters, and the peer's has {of['peer'][0]['params']}; "
-        speed = [statistics.median(r["tok_s"] for r in of[who]) for who in ("ours", "peer")]
-        line += (f"{model}: {speed[0] / speed[1]:.3f} of the peer's tok/s, "
-                 f"{of['ours'][-1]['peak'] / of['peer'][-1]['peak']:.3f} of its memory; ")
+        for who, turns in of.items():
+            if turns[0]["params"] != theirs[0]["params"]:
+                line += f"{model}: {turns[0]['params']} parameters, and the peer's has {theirs[0]['params']}; "
+            speed = [statistics.median(r["tok_s"] for r in some) for some in (turns, theirs)]
+            line += (f"{model}, {who}: {speed[0] / speed[1]:.3f} of the peer's tok/s, "
+                     f"{turns[-1]['peak'] / theirs[-1]['peak']:.3f} of its memory; ")
     print(line.rstrip("; "))
 
 

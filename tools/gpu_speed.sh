@@ -14,7 +14,7 @@ a_model() {
     [ -f "$work/text.txt" ] || cat docs/*.md README.md >"$work/text.txt"
     run="--model.preset=$1 --data.path=$work/text.txt --training.local_batch_size=$batch --training.seq_len=$seq
         --model.max_seq_len=$seq --model.tie_word_embeddings=false --training.mixed_precision_param=bfloat16
-        --optimizer.lr=1e-4 --metrics.log_freq=1 --training.device=cuda"
+        --optimizer.lr=1e-4 --metrics.log_freq=1 --training.device=cuda --kernels.attention=${ATTENTION:-exact}"
     [ -z "${SMALL:-}" ] || run="$run --model.preset=llama-1m"
     peer_run="--model $1 --device cuda --mode fsdp2 --bf16 --compile --compile-loss --batch $batch --seq $seq"
 }
@@ -22,25 +22,27 @@ a_model() {
 # What a trace has of the GPU's own record, whether the run with it has the same bits, and whether what comes after is
 # slower.
 check_trace() {
-    local far
+    local far turn
     set -- $llama $tiny --training.device=cuda
-    train plain "$@" || say plain wrong "$(tail -n 1 "$work/plain.log")"
-    if ! train traced "$@" --metrics.trace.path="$work/trace.json.gz" --metrics.trace.steps=3-5; then
-        say traced wrong "$(tail -n 1 "$work/traced.log")"
-        return
-    fi
+    for turn in 1 2 3; do
+        train plain.$turn "$@" || say plain wrong "$(tail -n 1 "$work/plain.$turn.log")"
+        if ! train traced.$turn "$@" --metrics.trace.path="$work/trace.json.gz" --metrics.trace.steps=3-5; then
+            say traced wrong "$(tail -n 1 "$work/traced.$turn.log")"
+            return
+        fi
+    done
     if figures record "$work/trace.json.gz" >"$work/record"; then
         say record right "$(cat "$work/record")"
     else
         say record wrong "$(cat "$work/record")"
     fi
-    grep -c 'has no record\|lacks some' "$work/traced.log"
-    if cmp "$work/plain.losses" "$work/traced.losses"; then
+    grep -c 'has no record\|lacks some' "$work/traced.3.log"
+    if cmp "$work/plain.3.losses" "$work/traced.3.losses"; then
         say same-bits right "with and without a trace"
     else
         say same-bits wrong "with and without a trace"
     fi
-    far=$(figures ratio "$work/traced.jsonl" "$work/plain.jsonl")
+    far=$(figures ratio "$work/traced" "$work/plain")
     if within 1.1 "$far"; then
         say speed-after right "steps behind the trace take $far of those without one"
     else
@@ -69,9 +71,9 @@ stage_profile() {
     finish
 }
 
-# Ours and the peer (FSDP_PEER of gpu_pack.sh) in turns, twice.
+# Ours, with its own attention and with cuDNN's, and the peer (FSDP_PEER of gpu_pack.sh) in turns, twice.
 stage_bench() {
-    local model turn run peer_run
+    local model turn kernels run peer_run
     for model in llama-1b gpt2-124m; do
         a_model $model
         for turn in 1 2; do
@@ -81,9 +83,13 @@ stage_bench() {
                 figures peer "$model" "$turn" "$work/peer" >>"$work/turns" ||
                     say "$model-peer-$turn" wrong "$(tail -n 1 "$work/peer.log")"
             fi
-            watch_memory train "$model.$turn" $run --training.steps=$((bench_steps + 3)) &&
-                figures ours "$model" "$turn" "$work/$model.$turn.jsonl" "$(cat "$work/used")" >>"$work/turns" ||
-                say "$model-$turn" wrong "$(tail -n 1 "$work/$model.$turn.log")"
+            for kernels in exact fast; do
+                watch_memory train "$model.$turn" $run --kernels.attention=$kernels \
+                    --training.steps=$((bench_steps + 3)) &&
+                    figures ours $kernels "$model" "$turn" "$work/$model.$turn.jsonl" "$(cat "$work/used")" \
+                        >>"$work/turns" ||
+                    say "$model-$kernels-$turn" wrong "$(tail -n 1 "$work/$model.$turn.log")"
+            done
         done
     done
     if figures bench "$work/turns" >"$work/turns.table"; then
