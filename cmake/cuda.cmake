@@ -11,6 +11,10 @@ set(FSDP_CUDA_ARCHITECTURES 80 90 100 CACHE STRING "compute capabilities, times 
 file(GLOB fsdp_cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels/*.cu)
 file(GLOB fsdp_cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/*.c)
 list(APPEND fsdp_cuda_sources ${PROJECT_SOURCE_DIR}/src/device/worker.c)
+file(GLOB fsdp_bench_products CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/cuda/*.c
+                                               ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_[acr]*.c)
+list(APPEND fsdp_bench_products ${PROJECT_SOURCE_DIR}/src/backend/cuda/cublaslt_calls.c
+                                ${PROJECT_SOURCE_DIR}/src/backend/cuda/libraries.c)
 list(SORT FSDP_CUDA_ARCHITECTURES COMPARE NATURAL)
 list(GET FSDP_CUDA_ARCHITECTURES 0 FSDP_CUDA_OLDEST)
 if(FSDP_CUDA_OLDEST LESS 80)
@@ -90,6 +94,14 @@ else()
                                              LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
   install(TARGETS fsdp_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/fsdp)
   list(APPEND fsdp_plugins fsdp_cuda)
+
+  # What measures cublasLt's algorithms calls the library as the plug-in does.
+  add_executable(bench_products EXCLUDE_FROM_ALL ${fsdp_bench_products})
+  target_include_directories(bench_products PRIVATE ${PROJECT_SOURCE_DIR}/bench)
+  target_include_directories(bench_products SYSTEM PRIVATE ${FSDP_CUDA_INCLUDE})
+  target_link_libraries(bench_products PRIVATE fsdp_static fsdp_common ${FSDP_CUDART} rt stdc++)
+  set_target_properties(bench_products PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+  list(APPEND bench_programs bench_products)
   set(cupti "; without CUPTI, whose headers were not found")
   if(FSDP_CUPTI_INCLUDE)
     set(cupti "")

@@ -104,7 +104,8 @@ if(FSDP_CUDA_HEADERS)
   target_link_libraries(fakecudart PRIVATE fsdp_common)
   set_target_properties(fakecudart PROPERTIES C_VISIBILITY_PRESET default)
   target_compile_definitions(fakecudart INTERFACE FSDP_HAVE_FAKECUDA)
-  fsdp_fake_library(fakecublas MODULE ${fake}/fake_blas.c ${PROJECT_SOURCE_DIR}/tests/oracle/values.c)
+  fsdp_fake_library(fakecublas MODULE ${fake}/fake_blas.c ${fake}/fake_blas_run.c
+                    ${PROJECT_SOURCE_DIR}/tests/oracle/values.c)
   target_link_libraries(fakecublas PRIVATE fakecudart fsdp_common)
   target_compile_options(fakecublas PRIVATE -O3 -fassociative-math -fno-signed-zeros -fno-trapping-math)
   set_target_properties(fakecublas PROPERTIES C_VISIBILITY_PRESET default OUTPUT_NAME cublasLt SUFFIX .so.13)
@@ -117,10 +118,17 @@ if(FSDP_CUDA_HEADERS)
                     ${PROJECT_SOURCE_DIR}/src/device/kernel_buffers_optim.c
                     ${PROJECT_SOURCE_DIR}/src/device/kernel_tables.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c)
   target_link_libraries(fsdp_test_cuda PRIVATE fsdp_test_cudash fakecudart fsdp_common ${CMAKE_DL_LIBS})
-  target_compile_definitions(fsdp_test_cuda PRIVATE FSDP_CUDA_OLDEST=${FSDP_CUDA_OLDEST})
+  target_compile_definitions(fsdp_test_cuda PRIVATE FSDP_CUDA_OLDEST=${FSDP_CUDA_OLDEST}
+                                                    FSDP_PRODUCT_ROWS="backend/fakecuda/product_rows.inc")
   target_link_options(fsdp_test_cuda PRIVATE -Wl,-Bsymbolic -Wl,--wrap=fsdp__stream_workspace)
   set_target_properties(fsdp_test_cuda PROPERTIES OUTPUT_NAME fsdp-cuda CXX_VISIBILITY_PRESET hidden)
   add_dependencies(fsdp_test_cuda fakecublas)
+  add_executable(fsdp_test_bench_products ${fsdp_bench_products})
+  target_include_directories(fsdp_test_bench_products PRIVATE ${PROJECT_SOURCE_DIR}/bench)
+  target_include_directories(fsdp_test_bench_products SYSTEM PRIVATE ${FSDP_CUDA_HEADERS})
+  target_link_libraries(fsdp_test_bench_products PRIVATE fsdp_static fsdp_common fakecudart)
+  set_target_properties(fsdp_test_bench_products PROPERTIES OUTPUT_NAME bench_products
+                                                            RUNTIME_OUTPUT_DIRECTORY ${test_dir})
   fsdp_fake_library(fakecudnn MODULE ${fake}/fake_cudnn.c ${fake}/fake_cudnn_run.c
                     ${PROJECT_SOURCE_DIR}/tests/oracle/values.c)
   target_link_libraries(fakecudnn PRIVATE fakecudart fsdp_common m)
@@ -501,6 +509,7 @@ if(TARGET test_backend)
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/libraries.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_call.c
+                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_rows.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/attention_graph.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/cudnn_calls.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/cudnn_graph.c)

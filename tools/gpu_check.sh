@@ -23,6 +23,8 @@
 #   resume     a checkpoint of the GPU goes on on the CPU, and the other way
 #   smol       a model of SmolLM2-135M's shape: losses beside the CPU's, memory beside nvidia-smi's
 #   llama      Llama-1B in bfloat16, some steps
+#   algorithms  which of cuBLAS's algorithms computes each product of Llama-1B and GPT-2 124M fastest; its log has rows
+#              for src/backend/cuda/product_rows.inc
 #   attention  cuDNN's attention beside our own: losses of tiny models, bits in two runs, Llama-1B's speed
 #   cpu        the processor alone: the speed of steps and collectives beside that of older builds (see gpu_pack.sh)
 #
@@ -32,7 +34,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 pack=${PACK:-build/gpu/pack.tar.xz} logs=${OUT:-gpu_logs}
 declare -A limit=([facts]=20 [hold]=120 [step]=60 [use]=120 [gathers]=120 [reference]=150 [profile]=150 [bench]=400 [oom]=60 [sanitize]=100
-    [racecheck]=150 [initcheck]=60 [suites]=150 [resume]=60 [smol]=150 [llama]=90 [attention]=150 [cpu]=240)
+    [racecheck]=150 [initcheck]=60 [suites]=150 [resume]=60 [smol]=150 [llama]=90 [algorithms]=90 [attention]=150 [cpu]=240)
 listed=$(sed -n 's/^#   \([a-z]*\)  .*/\1/p' "$0")
 if [ "${1:-}" = --help ]; then
     sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"

@@ -8,9 +8,9 @@
 # the GPU that is not there (tests/backend/fakecuda), to try gpu_check.sh itself.
 set -eu
 cd "$(dirname "$0")/.."
-plugins=.
+plugins=. products=bench
 if [ "${1:-}" = --fake ]; then
-    plugins=tests
+    plugins=tests products=tests
     shift
 fi
 build=${1:-build}
@@ -29,7 +29,7 @@ for test in $tests; do
     cp "$build/tests/test_$test" "$pack/tests"
 done
 cp "$build/tests/fsdp" "$pack/tests" # which tests start
-cp "$build"/bench/bench_{step,kernels,collectives} "$pack/bench"
+cp "$build"/bench/bench_{step,kernels,collectives} "$build/$products/bench_products" "$pack/bench"
 cp -L "$build/libfsdp.so.0" "$pack/lib" # of the example
 for before in "${@}"; do
     name=$(basename "$(dirname "$(realpath "$before")")")

@@ -136,6 +136,13 @@ stage_llama() {
     return $status
 }
 
+stage_algorithms() {
+    local models="llama-1b:8x2048 gpt2-124m:32x1024" seconds=55
+    [ -z "${SMALL:-}" ] || models="llama-1m:1x8 gpt-10m:1x4" seconds=5
+    # The library is looked for beside the program, and where there is no GPU it lies beside the plug-in.
+    FSDP_CUDA_LIBRARIES=$work:${FSDP_CUDA_LIBRARIES:-} "$work/bench/bench_products" -s $seconds $models
+}
+
 # ---- attention by cuDNN ----
 
 # attends NAME BOUND ARGUMENTS: the run by own kernels, by cuDNN's, and twice by its deterministic ones.

@@ -81,6 +81,8 @@ LISTED = {
     'bench/cluster.sh --ranks 1 --rates 200mbit --run "build/fsdp train CONFIG [--parallelism.schedule=FILE]"':
         "needs namespaces",
     'bench/cluster.sh --ranks 1 --rates 1gbit --run "./mpi_collectives 256"': "needs namespaces, and Open MPI's compiler",
+    "build/bench/bench_products -s 60 llama-1b:8x2048 gpt2-124m:32x1024 >log": "needs a GPU",
+    "grep ^ROW log >>src/backend/cuda/product_rows.inc": "needs a GPU",
     "build/bench/bench_kernels": "measures for minutes",
     "build/bench/bench_kernels -t 1 -i v3 unary binary topk": "measures for minutes",
     "build/bench/bench_kernels -t 1 -i v4 unary binary topk": "measures for minutes",

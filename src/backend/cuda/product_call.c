@@ -6,6 +6,12 @@
 
 #include "base/compiler.h"
 
+const char *const fsdp__product_epilogue_names[] = {
+#define NAME(name) #name,
+    FSDP__EPILOGUE_MAP(NAME)
+#undef NAME
+};
+
 static int alignment_of(const void *pointer)
 {
     uintptr_t low = (uintptr_t)pointer & -(uintptr_t)pointer;
@@ -45,6 +51,13 @@ static bool has_dtypes(const fsdp__matmul_args *k)
            (!k->bias || (k->bias_dtype == k->c_dtype && !k->sums));
 }
 
+static int32_t epilogue_of(const fsdp__matmul_args *k)
+{
+    if (k->sums)
+        return k->sums_of_b ? FSDP__EPILOGUE_SUMS_OF_FIRST : FSDP__EPILOGUE_SUMS_OF_SECOND;
+    return k->bias ? FSDP__EPILOGUE_BIAS : FSDP__EPILOGUE_NONE;
+}
+
 bool fsdp__product_call_of(const fsdp__matmul_args *k, fsdp__product_call *out)
 {
     bool many = k->batch > 1;
@@ -57,7 +70,7 @@ bool fsdp__product_call_of(const fsdp__matmul_args *k, fsdp__product_call *out)
     describe(&out->second, k->a_dtype, k->a, many ? k->a_batch : 0);
     describe(&out->out, k->c_dtype, k->c, many ? k->c_batch : 0);
     out->batch = (int32_t)k->batch;
+    out->epilogue = epilogue_of(k);
     out->bias_alignment = k->bias ? alignment_of(k->bias) : k->sums ? alignment_of(k->sums) : 0;
-    out->sums = !k->sums ? FSDP__SUMS_OF_NONE : k->sums_of_b ? FSDP__SUMS_OF_FIRST : FSDP__SUMS_OF_SECOND;
     return true;
 }

@@ -22,18 +22,27 @@ typedef struct fsdp__product_matrix {
     int unused;     /* 0: calls are compared as bytes */
 } fsdp__product_matrix;
 
-typedef enum fsdp__product_sums {
-    FSDP__SUMS_OF_NONE,
-    FSDP__SUMS_OF_FIRST, /* (n) */
-    FSDP__SUMS_OF_SECOND /* (m) */
-} fsdp__product_sums;
+/* What a product does beside multiplying. */
+#define FSDP__EPILOGUE_MAP(X)                                 \
+    X(NONE)                                                   \
+    X(BIAS)           /* adds (n) to each column of `out` */  \
+    X(SUMS_OF_FIRST)  /* adds the first operand up, to (n) */ \
+    X(SUMS_OF_SECOND) /* adds the second one up, to (m) */
+
+typedef enum fsdp__product_epilogue {
+#define FSDP__EPILOGUE_ENUM(name) FSDP__EPILOGUE_##name,
+    FSDP__EPILOGUE_MAP(FSDP__EPILOGUE_ENUM)
+#undef FSDP__EPILOGUE_ENUM
+} fsdp__product_epilogue;
+
+extern const char *const fsdp__product_epilogue_names[];
 
 /* out (n,m) = op(first) (n,k) x op(second) (k,m) [+ bias (n)] [+ out]. `out` is not transposed. */
 typedef struct fsdp__product_call {
     fsdp__product_matrix first, second, out;
     int32_t batch;
-    int32_t bias_alignment; /* 0: no bias, and no sums, which have its place. Its dtype is that of `out` */
-    int32_t sums;           /* which operand is added up: fsdp__product_sums */
+    int32_t epilogue;       /* fsdp__product_epilogue */
+    int32_t bias_alignment; /* of the bias, or of the sums, which have its place; 0: neither. Their dtype is `out`'s */
     int32_t unused;         /* 0 */
 } fsdp__product_call;
 

@@ -3,13 +3,9 @@
 #include <pthread.h>
 
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/libraries.h"
 #include "backend/cuda/product_plans.h"
 #include "base/alloc.h"
 #include "base/compiler.h"
-
-#define TEXT_OF(x) #x
-#define TEXT(x) TEXT_OF(x)
 
 enum {
     WORKSPACE_ALIGNMENT = 256 /* that cublasLt asks for */
@@ -19,8 +15,8 @@ enum {
 typedef struct products {
     fsdp_device *device;
     pthread_mutex_t mutex; /* of all below: descriptors are set while products are issued */
-    fsdp__cublaslt lt;
-    cublasLtHandle_t handle; /* NULL before the first product */
+    fsdp__cublaslt lt;     /* opened for the first product */
+    bool told;             /* that it refuses a row of the table */
     fsdp__product_plans plans;
 } products;
 
@@ -33,10 +29,10 @@ static void free_products(void *state)
 {
     products *p = state;
 
-    if (p->handle) {
+    if (p->lt.handle) {
         (void)fsdp__cuda_use(p->device);
         fsdp__product_plans_drop(&p->plans, &p->lt);
-        (void)p->lt.Destroy(p->handle);
+        fsdp__cublaslt_close(&p->lt);
     }
     (void)pthread_mutex_destroy(&p->mutex);
     fsdp__free(p);
@@ -58,26 +54,28 @@ static fsdp_status products_of(fsdp_device *device, products **out)
     return *out ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
-static fsdp_status open_cublaslt(products *p)
+/* Opens cublasLt, and says so if the table of algorithms has rows for the card, but not with this version. */
+static fsdp_status open_products(products *p)
 {
-    static const fsdp__cuda_library library = {
-        .file = "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR),
-        .purpose = "matrix products",
-        .package = "cuBLAS " TEXT(CUBLAS_VER_MAJOR) ", of CUDA's toolkit or of Python's package nvidia-cublas"};
-#define NAME(name) "cublasLt" #name,
-    static const char *const names[] = {FSDP__CUBLASLT_MAP(NAME)};
-#undef NAME
-    void *handle;
+    const char *card = fsdp__cuda_state_of(p->device)->model;
+    const fsdp__product_row *other;
 
-    FSDP_TRY(fsdp__cuda_library_open(&library, &handle));
-    FSDP_TRY(fsdp__cuda_library_functions(&library, handle, names, (void **)&p->lt, FSDP__COUNT_OF(names)));
-    return FSDP__CUBLASLT(&p->lt, Create, &p->handle);
+    FSDP_TRY(fsdp__cublaslt_open(&p->lt));
+    p->plans.rows = fsdp__product_rows;
+    p->plans.card = card;
+    if (fsdp__product_rows_count(p->plans.rows, card, p->lt.version, &other) == 0 && other)
+        fsdp_log(p->device->context, FSDP_LOG_INFO,
+                 "cuBLAS %lld chooses the algorithms of products by itself: those that were measured on the %s are for "
+                 "its version %lld",
+                 (long long)p->lt.version, card, (long long)other->version);
+    return FSDP_OK;
 }
 
 /* Issues a planned product. */
 static fsdp_status issue(products *p, fsdp_stream *stream, const fsdp__product_plan *plan, const fsdp__matmul_args *k)
 {
     const fsdp__cublaslt *lt = &p->lt;
+    const fsdp__product_descriptors *d = &plan->descriptors;
     const void *bias = k->bias ? k->bias : k->sums;
     float alpha = k->alpha, beta = k->accumulate ? 1.0f : 0.0f;
     char *workspace = NULL;
@@ -89,31 +87,46 @@ static fsdp_status issue(products *p, fsdp_stream *stream, const fsdp__product_p
         workspace += -(uintptr_t)workspace % WORKSPACE_ALIGNMENT;
     }
     if (bias)
-        FSDP_TRY(FSDP__CUBLASLT(lt, MatmulDescSetAttribute, plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+        FSDP_TRY(FSDP__CUBLASLT(lt, MatmulDescSetAttribute, d->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                 sizeof bias));
-    FSDP_TRY(FSDP__CUBLASLT(lt, Matmul, p->handle, plan->operation, &alpha, k->b, plan->first, k->a, plan->second,
-                            &beta, k->c, plan->out, k->c, plan->out, &plan->algorithm, workspace, plan->workspace_bytes,
+    FSDP_TRY(FSDP__CUBLASLT(lt, Matmul, lt->handle, d->operation, &alpha, k->b, d->first, k->a, d->second, &beta, k->c,
+                            d->out, k->c, d->out, &plan->algorithm, workspace, plan->workspace_bytes,
                             fsdp__cuda_native(stream)));
     fsdp__cuda_count_issued(stream->device);
     return FSDP_OK;
+}
+
+/* Says what was not to be expected of a new plan: a kernel of our own, or, once, that the table's row is refused. */
+static void tell(products *p, const fsdp__product_plan *plan, const fsdp__matmul_args *k)
+{
+    static const char *const names[] = {[FSDP_F32] = "float32", [FSDP_BF16] = "bfloat16", [FSDP_F16] = "float16"};
+
+    if (!plan->taken && !k->sums)
+        fsdp_log(p->device->context, FSDP_LOG_INFO,
+                 "cuBLAS has no algorithm for a product of %lld x %lld x %lld (%s to %s): a kernel of our own computes "
+                 "it, which takes longer",
+                 (long long)k->m, (long long)k->n, (long long)k->k, names[k->a_dtype], names[k->c_dtype]);
+    if (plan->refused && !p->told) {
+        fsdp_log(p->device->context, FSDP_LOG_INFO,
+                 "cuBLAS refuses the algorithm that was measured for a product of %lld x %lld x %lld (%s to %s), and "
+                 "chooses another one",
+                 (long long)k->m, (long long)k->n, (long long)k->k, names[k->a_dtype], names[k->c_dtype]);
+        p->told = true;
+    }
 }
 
 /* Issues the product if cublasLt has an algorithm for it. */
 static fsdp_status try_call(products *p, fsdp_stream *stream, const fsdp__product_call *call,
                             const fsdp__matmul_args *k, bool *done)
 {
-    static const char *const names[] = {[FSDP_F32] = "float32", [FSDP_BF16] = "bfloat16", [FSDP_F16] = "float16"};
     fsdp__product_plan *plan;
 
-    if (!p->handle)
-        FSDP_TRY(open_cublaslt(p));
-    FSDP_TRY(fsdp__product_plan_of(&p->plans, &p->lt, p->handle, call, &plan));
+    if (!p->lt.handle)
+        FSDP_TRY(open_products(p));
+    FSDP_TRY(fsdp__product_plan_of(&p->plans, &p->lt, call, &plan));
     *done = plan->taken;
-    if (!plan->taken && !plan->told && !k->sums)
-        fsdp_log(stream->device->context, FSDP_LOG_INFO,
-                 "cuBLAS has no algorithm for a product of %lld x %lld x %lld (%s to %s): a kernel of our own computes "
-                 "it, which takes longer",
-                 (long long)k->m, (long long)k->n, (long long)k->k, names[k->a_dtype], names[k->c_dtype]);
+    if (!plan->told)
+        tell(p, plan, k);
     plan->told = true;
     return plan->taken ? issue(p, stream, plan, k) : FSDP_OK;
 }

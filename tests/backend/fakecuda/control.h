@@ -79,6 +79,10 @@
     X(cublasLtMatmulPreferenceDestroy)        \
     X(cublasLtMatmulPreferenceSetAttribute)   \
     X(cublasLtMatmulAlgoGetHeuristic)         \
+    X(cublasLtMatmulAlgoInit)                 \
+    X(cublasLtMatmulAlgoConfigSetAttribute)   \
+    X(cublasLtMatmulAlgoConfigGetAttribute)   \
+    X(cublasLtMatmulAlgoCheck)                \
     X(cublasLtMatmul)                         \
     X(cudnnCreate)                            \
     X(cudnnBackendCreateDescriptor)           \

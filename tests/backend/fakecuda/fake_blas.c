@@ -1,57 +1,31 @@
-/* fake_blas.c - cublasLt, as far as the plug-in calls it: libcublasLt.so.13 beside the tests.
+/* fake_blas.c - cublasLt, as far as the plug-in calls it: libcublasLt.so.13 beside the tests. This file has its
+ * objects, and says which products there are.
  *
- * A product is plain loops, on a stream of the runtime. What the real library refuses, or must not be asked for, is
- * refused: leading dimensions that are too small, sizes and types that do not fit, pointers that are less aligned than
- * the heuristic was told, a workspace that is missing, an algorithm of another product, sums in an order that depends
- * on time. The workspace is overwritten. */
-#include <cublasLt.h>
+ * A product is plain loops, on a stream of the runtime (fake_blas_run.c). What the real library refuses, or must not be
+ * asked for, is refused: leading dimensions that are too small, sizes and types that do not fit, pointers that are less
+ * aligned than the heuristic was told, a workspace that is missing, an algorithm of another product, sums in an order
+ * that depends on time. The workspace is overwritten. A product has two or three algorithms, which compute the same. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/fakecuda/fake.h"
-#include "oracle/oracle.h"
+#include "backend/fakecuda/fake_blas.h"
 
-/* What the library's opaque structs hold here. */
-typedef struct product {
-    cublasOperation_t trans_a, trans_b;
-    cublasLtEpilogue_t epilogue;
-    cudaDataType_t bias_type;
-    bool has_bias_type;
-    const void *bias;
-} product;
-
-typedef struct matrix {
-    cudaDataType_t type;
-    uint64_t rows, cols;
-    int64_t ld, batch_stride;
-    int32_t batch;
-} matrix;
-
-typedef struct preference {
-    uint64_t workspace_bytes;
-    uint32_t reductions, alignment[4]; /* of a, b, c, d */
-} preference;
-
-/* What an algorithm holds: for which call it is. */
-typedef struct algorithm {
-    uint64_t call, workspace_bytes;
-    uint32_t alignment[4], bias_alignment;
-} algorithm;
+static const numbers all_numbers[] = {
+    {.id = 61, .tile = 20, .stages = 11, .split_k = 1},
+    {.id = 61, .tile = 24, .stages = 11, .split_k = 1, .swizzle = 1, .cluster = 3},
+    {.id = 67,
+     .tile = 513,
+     .stages = 36,
+     .split_k = 2,
+     .reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+     .custom = 5,
+     .inner = 2},
+};
 
 _Static_assert(sizeof(product) <= sizeof(cublasLtMatmulDescOpaque_t), "fits");
 _Static_assert(sizeof(matrix) <= sizeof(cublasLtMatrixLayoutOpaque_t), "fits");
 _Static_assert(sizeof(preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "fits");
 _Static_assert(sizeof(algorithm) <= sizeof(cublasLtMatmulAlgo_t), "fits");
-
-#define BLAS_BEGIN(call)                           \
-    do {                                           \
-        int begun = fake_use(FAKE_##call);         \
-                                                   \
-        if (begun)                                 \
-            return (cublasStatus_t)begun;          \
-        if (fake_is_lost(fake_current()))          \
-            return CUBLAS_STATUS_EXECUTION_FAILED; \
-    } while (0)
 
 const char *cublasLtGetStatusString(cublasStatus_t status)
 {
@@ -96,6 +70,11 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
 {
     BLAS_BEGIN(cublasLtCreate);
     return make((void **)out, 1);
+}
+
+size_t cublasLtGetVersion(void)
+{
+    return 130999; /* none of the real library */
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
@@ -149,11 +128,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
     default:
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
-}
-
-static size_t type_size(cudaDataType_t type)
-{
-    return type == CUDA_R_32F ? 4 : type == CUDA_R_16BF || type == CUDA_R_16F ? 2 : 0;
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols,
@@ -232,26 +206,13 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
 /* ---- which calls there are ---- */
 
-/* A whole call: D (m,n) = alpha op(A) (m,k) op(B) (k,n) + beta D + bias (m). */
-typedef struct call {
-    product product;
-    matrix a, b, d;
-    uint64_t m, n, k;
-} call;
-
 static bool fits(const matrix *m)
 {
     return m->ld >= (int64_t)m->rows && m->batch >= 1;
 }
 
-/* Returns whether the call writes sums of an operand in the place of a bias. */
-static bool sums(const call *c)
-{
-    return c->product.epilogue == CUBLASLT_EPILOGUE_BGRADA || c->product.epilogue == CUBLASLT_EPILOGUE_BGRADB;
-}
-
-static cublasStatus_t make_call(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, call *out)
+cublasStatus_t fake_blas_call(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, call *out)
 {
     call made = {.product = *(product *)(void *)desc,
                  .a = *(matrix *)(void *)a,
@@ -311,6 +272,23 @@ static uint32_t alignment_of(const void *pointer)
     return alignment;
 }
 
+/* Returns how many algorithms there are for a call: a short sum is not shared. */
+static int count_of(const call *c)
+{
+    return c->k > 64 ? 3 : 2;
+}
+
+static uint32_t workspace_of(const call *c, int i)
+{
+    return c->k <= 64 || i == 1 ? 0 : 4096u << i;
+}
+
+static void set_result(cublasLtMatmulHeuristicResult_t *out, const algorithm *a)
+{
+    *out = (cublasLtMatmulHeuristicResult_t){.workspaceSize = a->workspace_bytes, .state = CUBLAS_STATUS_SUCCESS};
+    memcpy(&out->algo, a, sizeof *a);
+}
+
 /* Has nothing for operands of 16 bits that are aligned to 2 bytes only; a large product takes a workspace. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -327,176 +305,110 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     *count = 0;
     if (!handle || asked < 1 || p->reductions & CUBLASLT_REDUCTION_SCHEME_INPLACE)
         return CUBLAS_STATUS_INVALID_VALUE;
-    status = make_call(desc, a, b, c, d, &made);
+    status = fake_blas_call(desc, a, b, c, d, &made);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++) {
         if (p->alignment[i] < 4)
             return CUBLAS_STATUS_NOT_SUPPORTED;
-    memcpy(chosen.alignment, p->alignment, sizeof chosen.alignment);
-    chosen.bias_alignment = alignment_of(made.product.bias);
+        chosen.alignment[i] = (uint16_t)p->alignment[i];
+    }
+    chosen.bias_alignment = (uint16_t)alignment_of(made.product.bias);
     chosen.call = number_of(&made);
-    chosen.workspace_bytes = made.k > 64 && p->workspace_bytes >= 4096 ? 4096 : 0;
-    memset(&results[0], 0, sizeof results[0]);
-    memcpy(&results[0].algo, &chosen, sizeof chosen);
-    results[0].workspaceSize = chosen.workspace_bytes;
-    results[0].state = CUBLAS_STATUS_SUCCESS;
-    *count = 1;
+    for (int i = 0; i < count_of(&made) && *count < asked; i++) {
+        chosen.numbers = all_numbers[i];
+        chosen.workspace_bytes = workspace_of(&made, i);
+        if (chosen.workspace_bytes <= p->workspace_bytes)
+            set_result(&results[(*count)++], &chosen);
+    }
+    return *count > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+/* ---- algorithms of numbers ---- */
+
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType_t compute, cudaDataType_t scale,
+                                      cudaDataType_t a, cudaDataType_t b, cudaDataType_t c, cudaDataType_t d, int id,
+                                      cublasLtMatmulAlgo_t *out)
+{
+    algorithm made = {.numbers.id = id};
+
+    BLAS_BEGIN(cublasLtMatmulAlgoInit);
+    if (!handle || compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F || a != b || c != d)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (id != 61 && id != 67)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    memset(out, 0, sizeof *out);
+    memcpy(out, &made, sizeof made);
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- products ---- */
-
-/* A call with what it is of, as the stream finds it. */
-typedef struct task {
-    call call;
-    float alpha, beta;
-    const unsigned char *a, *b;
-    unsigned char *bias;
-    unsigned char *d, *workspace;
-    size_t workspace_bytes;
-} task;
-
-static fsdp_dtype dtype_of(cudaDataType_t type)
+/* Returns the place of a number of an algorithm, or NULL. */
+static void *number_at(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t attribute, size_t *bytes)
 {
-    return type == CUDA_R_32F ? FSDP_F32 : type == CUDA_R_16BF ? FSDP_BF16 : FSDP_F16;
+    numbers *n = &((algorithm *)(uintptr_t)algo)->numbers;
+    void *const places[] = {&n->id,     &n->tile,   &n->split_k, &n->reduction, &n->swizzle,
+                            &n->custom, &n->stages, &n->inner,   &n->cluster};
+
+    *bytes = attribute >= CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID ? sizeof n->inner : sizeof n->id;
+    return (size_t)attribute < sizeof places / sizeof *places ? places[attribute] : NULL;
 }
 
-static float get(const unsigned char *p, cudaDataType_t type, int64_t i)
+cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t *algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute, const void *value,
+                                                    size_t bytes)
 {
-    uint16_t bits;
-    uint32_t word;
-    float x;
+    size_t has;
+    void *place = number_at(algo, attribute, &has);
 
-    if (type != CUDA_R_16BF)
-        return (float)oracle_get(dtype_of(type), p, i);
-    memcpy(&bits, p + 2 * i, sizeof bits);
-    word = (uint32_t)bits << 16;
-    memcpy(&x, &word, sizeof x);
-    return x;
+    BLAS_BEGIN(cublasLtMatmulAlgoConfigSetAttribute);
+    return place && attribute != CUBLASLT_ALGO_CONFIG_ID ? set(place, has, value, bytes) : CUBLAS_STATUS_INVALID_VALUE;
 }
 
-static void put(unsigned char *p, cudaDataType_t type, int64_t i, float x)
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute, void *value,
+                                                    size_t bytes, size_t *written)
 {
-    oracle_put(dtype_of(type), p, i, x);
-}
+    size_t has;
+    const void *place = number_at(algo, attribute, &has);
 
-/* Writes op(matrix) as floats, one sum's terms side by side: `lines` lines of k. */
-static void unpack(float *out, const unsigned char *p, const matrix *m, bool k_is_row, uint64_t lines, uint64_t k)
-{
-    for (uint64_t line = 0; line < lines; line++)
-        for (uint64_t l = 0; l < k; l++)
-            out[line * k + l] =
-                get(p, m->type, (int64_t)(k_is_row ? l + line * (uint64_t)m->ld : line + l * (uint64_t)m->ld));
-}
-
-/* Adds up each of the lines that an operand was unpacked to. */
-static void add_up(const task *t, const float *lines)
-{
-    const call *c = &t->call;
-    uint64_t count = c->product.epilogue == CUBLASLT_EPILOGUE_BGRADA ? c->m : c->n;
-
-    for (uint64_t i = 0; i < count; i++) {
-        float sum = 0;
-
-        for (uint64_t l = 0; l < c->k; l++)
-            sum += lines[i * c->k + l];
-        put(t->bias, c->d.type, (int64_t)i, sum);
-    }
-}
-
-static void multiply(const task *t, int32_t of_batch, float *a, float *b)
-{
-    const call *c = &t->call;
-    const unsigned char *a_at = t->a + (size_t)(of_batch * c->a.batch_stride) * type_size(c->a.type);
-    const unsigned char *b_at = t->b + (size_t)(of_batch * c->b.batch_stride) * type_size(c->b.type);
-    unsigned char *d_at = t->d + (size_t)(of_batch * c->d.batch_stride) * type_size(c->d.type);
-
-    unpack(a, a_at, &c->a, c->product.trans_a == CUBLAS_OP_T, c->m, c->k);
-    unpack(b, b_at, &c->b, c->product.trans_b == CUBLAS_OP_N, c->n, c->k);
-    for (uint64_t j = 0; j < c->n; j++)
-        for (uint64_t i = 0; i < c->m; i++) {
-            int64_t at = (int64_t)i + (int64_t)j * c->d.ld;
-            float sum = 0;
-
-            for (uint64_t l = 0; l < c->k; l++)
-                sum += a[i * c->k + l] * b[j * c->k + l];
-            sum *= t->alpha;
-            sum += t->beta != 0 ? t->beta * get(d_at, c->d.type, at) : 0;
-            sum += t->bias && !sums(c) ? get(t->bias, c->d.type, (int64_t)i) : 0;
-            put(d_at, c->d.type, at, sum);
-        }
-    if (sums(c))
-        add_up(t, c->product.epilogue == CUBLASLT_EPILOGUE_BGRADA ? a : b);
-}
-
-static void run(const void *argument)
-{
-    const task *t = argument;
-    const call *c = &t->call;
-    /* Sums must not depend on where these lie. */
-    float *a = aligned_alloc(64, (size_t)(c->m * c->k + 16) / 16 * 64);
-    float *b = aligned_alloc(64, (size_t)(c->n * c->k + 16) / 16 * 64);
-
-    if (!a || !b)
-        abort();
-    if (t->workspace)
-        memset(t->workspace, 0xff, t->workspace_bytes);
-    for (int32_t i = 0; i < c->d.batch; i++)
-        multiply(t, i, a, b);
-    free(a);
-    free(b);
-}
-
-static bool is_aligned(const void *pointer, uint32_t alignment)
-{
-    return (uintptr_t)pointer % alignment == 0;
-}
-
-/* Moves a pointer to where the stream finds it; NULL: it is no memory of the stream's device. */
-static void *reach(cudaStream_t stream, const void *pointer)
-{
-    fake_place place = fake_find(pointer, 1);
-
-    return place.found && place.kind <= FAKE_DEVICE_MEMORY_OF_STREAM && place.device == fake_stream_device(stream)
-               ? place.mapped
-               : NULL;
-}
-
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
-                              cublasLtMatrixLayout_t a_desc, const void *b, cublasLtMatrixLayout_t b_desc,
-                              const void *beta, const void *c, cublasLtMatrixLayout_t c_desc, void *d,
-                              cublasLtMatrixLayout_t d_desc, const cublasLtMatmulAlgo_t *algo, void *workspace,
-                              size_t workspace_bytes, cudaStream_t stream)
-{
-    const algorithm *chosen = (const algorithm *)(const void *)algo;
-    bool has_bias;
-    cublasStatus_t status;
-    task t;
-
-    BLAS_BEGIN(cublasLtMatmul);
-    if (!handle || !fake_is_stream(stream) || c != d)
+    BLAS_BEGIN(cublasLtMatmulAlgoConfigGetAttribute);
+    if (!place || bytes < has)
         return CUBLAS_STATUS_INVALID_VALUE;
-    status = make_call(desc, a_desc, b_desc, c_desc, d_desc, &t.call);
+    memcpy(value, place, has);
+    *written = has;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+bool fake_blas_settle(const call *c, const cublasLtMatmulAlgo_t *algo, algorithm *out)
+{
+    memcpy(out, algo, sizeof *out);
+    if (out->call != 0)
+        return out->call == number_of(c);
+    for (int i = 0; i < count_of(c); i++)
+        if (memcmp(&out->numbers, &all_numbers[i], sizeof out->numbers) == 0) {
+            out->workspace_bytes = workspace_of(c, i);
+            for (int of = 0; of < 4; of++)
+                out->alignment[of] = 16;
+            out->bias_alignment = 16;
+            return true;
+        }
+    return false;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result)
+{
+    algorithm found;
+    cublasStatus_t status;
+    call made;
+
+    BLAS_BEGIN(cublasLtMatmulAlgoCheck);
+    status = handle ? fake_blas_call(desc, a, b, c, d, &made) : CUBLAS_STATUS_INVALID_VALUE;
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
-    has_bias = t.call.product.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
-    if (chosen->call != number_of(&t.call) || !is_aligned(a, chosen->alignment[0]) ||
-        !is_aligned(b, chosen->alignment[1]) || !is_aligned(d, chosen->alignment[3]) ||
-        (has_bias && !is_aligned(t.call.product.bias, chosen->bias_alignment)) ||
-        workspace_bytes < chosen->workspace_bytes || (chosen->workspace_bytes && !is_aligned(workspace, 256)))
-        return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy(&t.alpha, alpha, sizeof t.alpha);
-    memcpy(&t.beta, beta, sizeof t.beta);
-    t.a = reach(stream, a);
-    t.b = reach(stream, b);
-    t.d = reach(stream, d);
-    t.bias = has_bias ? reach(stream, t.call.product.bias) : NULL;
-    t.workspace = chosen->workspace_bytes ? reach(stream, workspace) : NULL;
-    t.workspace_bytes = chosen->workspace_bytes;
-    if (!t.a || !t.b || !t.d || (has_bias && !t.bias) || (chosen->workspace_bytes && !t.workspace))
-        return CUBLAS_STATUS_INVALID_VALUE;
-    return fake_enqueue_recorded(stream, FAKE_RUNS_KERNEL, 0, run, &t, sizeof t) == cudaSuccess
-               ? CUBLAS_STATUS_SUCCESS
-               : CUBLAS_STATUS_ALLOC_FAILED;
+    if (!fake_blas_settle(&made, algo, &found))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    set_result(result, &found);
+    return CUBLAS_STATUS_SUCCESS;
 }
