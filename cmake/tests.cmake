@@ -106,7 +106,7 @@ if(FSDP_CUDA_HEADERS)
   target_compile_definitions(fakecudart INTERFACE FSDP_HAVE_FAKECUDA)
   fsdp_fake_library(fakecublas MODULE ${fake}/fake_blas.c ${fake}/fake_blas_run.c
                     ${PROJECT_SOURCE_DIR}/tests/oracle/values.c)
-  target_link_libraries(fakecublas PRIVATE fakecudart fsdp_common)
+  target_link_libraries(fakecublas PRIVATE fakecudart fsdp_common m)
   target_compile_options(fakecublas PRIVATE -O3 -fassociative-math -fno-signed-zeros -fno-trapping-math)
   set_target_properties(fakecublas PROPERTIES C_VISIBILITY_PRESET default OUTPUT_NAME cublasLt SUFFIX .so.13)
 

@@ -24,24 +24,40 @@ double flops_of(const fsdp__product_call *call)
     return 2.0 * (double)call->out.rows * (double)call->out.cols * (double)k * call->batch;
 }
 
-static fsdp_status note(recorder *r, const fsdp__matmul_args *args)
+static fsdp_status find(recorder *r, const fsdp__product_call *call, step_product **out)
 {
     step_products *p = r->products;
-    fsdp__product_call call;
     step_product *at = p->list;
 
-    if (!fsdp__product_call_of(args, &call))
-        return FSDP_OK; /* our own kernel's */
-    while (at < p->list + p->count && (at->model != r->model || memcmp(&at->call, &call, sizeof call) != 0))
+    while (at < p->list + p->count && (at->model != r->model || memcmp(&at->call, call, sizeof *call) != 0))
         at++;
     if (at == p->list + p->count) {
         FSDP_TRY(fsdp__grow(&p->list, p->count, &p->capacity, sizeof *p->list));
         at = &p->list[p->count++];
-        *at = (step_product){.call = call, .model = r->model};
+        *at = (step_product){.call = *call, .model = r->model};
     }
+    *out = at;
+    return FSDP_OK;
+}
+
+/* Notes a product. One that takes GELU along has one beside it that does not, which a step has 0 times: what GELU costs
+ * there shows whether it is worth it. */
+static fsdp_status note(recorder *r, const fsdp__matmul_args *args)
+{
+    fsdp__matmul_args plain = *args;
+    fsdp__product_call call;
+    step_product *at;
+
+    if (!fsdp__product_call_of(args, &call))
+        return FSDP_OK; /* our own kernel's */
+    FSDP_TRY(find(r, &call, &at));
     at->times++;
     at->added += args->accumulate;
-    return FSDP_OK;
+    if (!args->gelu)
+        return FSDP_OK;
+    plain.gelu = FSDP__PRODUCT_PLAIN;
+    plain.before = NULL;
+    return fsdp__product_call_of(&plain, &call) ? find(r, &call, &at) : FSDP_OK;
 }
 
 static fsdp_status hear(void *arg, fsdp__probe_event *e)
@@ -92,7 +108,7 @@ out:
 static int by_flops(const void *a, const void *b)
 {
     const step_product *x = a, *y = b;
-    double left = flops_of(&x->call) * (double)x->times, right = flops_of(&y->call) * (double)y->times;
+    double left = flops_of(&x->call) * (double)(x->times + 1), right = flops_of(&y->call) * (double)(y->times + 1);
 
     if (x->model != y->model)
         return x->model < y->model ? -1 : 1;

@@ -53,14 +53,23 @@ static size_t vector_bytes(const fsdp__product_call *call)
     return rounded((size_t)FSDP__MAX(call->out.rows, call->out.cols) * sizeof(float));
 }
 
+/* Returns the bytes of what GELU is of, which a product reads or writes; 0: it does neither. */
+static size_t aux_bytes(const fsdp__product_call *call, bool read)
+{
+    bool has = call->aux_alignment > 0 && (call->epilogue == FSDP__EPILOGUE_DGELU) == read;
+
+    return has ? matrix_bytes(&call->out, call->batch) : 0;
+}
+
 static size_t operand_bytes(const fsdp__product_call *call)
 {
-    return matrix_bytes(&call->first, call->batch) + matrix_bytes(&call->second, call->batch) + vector_bytes(call);
+    return matrix_bytes(&call->first, call->batch) + matrix_bytes(&call->second, call->batch) + vector_bytes(call) +
+           aux_bytes(call, true);
 }
 
 static size_t result_bytes(const fsdp__product_call *call)
 {
-    return matrix_bytes(&call->out, call->batch) + vector_bytes(call);
+    return matrix_bytes(&call->out, call->batch) + vector_bytes(call) + aux_bytes(call, false);
 }
 
 void rounds_open(rounds *r, const step_products *products)
@@ -141,24 +150,34 @@ static void fill(rounds *r, fsdp_dtype dtype)
 
 /* ---- calls ---- */
 
+static void set_place(rounds *r, const fsdp__product_descriptors *d, cublasLtMatmulDescAttributes_t attribute,
+                      const char *place)
+{
+    cublasStatus_t answer = r->lt.MatmulDescSetAttribute(d->operation, attribute, (void *)&place, sizeof place);
+
+    if (fsdp__cublaslt_status(&r->lt, answer, "cublasLtMatmulDescSetAttribute", __FILE__, __LINE__) != FSDP_OK)
+        fail("a product");
+}
+
 static void issue(rounds *r, const step_product *p, const fsdp__product_descriptors *d, const candidate *c,
                   int64_t turn, bool add)
 {
     const fsdp__product_call *call = &p->call;
     char *first = r->in + (size_t)(turn % PLACES) * operand_bytes(call);
     char *second = first + matrix_bytes(&call->first, call->batch);
-    char *out = r->out + (size_t)(turn % 2) * result_bytes(call), *vector = out + matrix_bytes(&call->out, call->batch);
+    char *bias = second + matrix_bytes(&call->second, call->batch), *read = bias + vector_bytes(call);
+    char *out = r->out + (size_t)(turn % 2) * result_bytes(call), *sums = out + matrix_bytes(&call->out, call->batch);
+    bool adds_up = call->epilogue == FSDP__EPILOGUE_SUMS_OF_FIRST || call->epilogue == FSDP__EPILOGUE_SUMS_OF_SECOND;
     float alpha = 1, beta = add ? 1 : 0;
-    cublasStatus_t answer = CUBLAS_STATUS_SUCCESS;
+    cublasStatus_t answer;
 
-    if (call->epilogue == FSDP__EPILOGUE_BIAS)
-        vector = second + matrix_bytes(&call->second, call->batch);
     if (call->bias_alignment > 0)
-        answer = r->lt.MatmulDescSetAttribute(d->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (void *)&vector,
-                                              sizeof vector);
-    if (answer == CUBLAS_STATUS_SUCCESS)
-        answer = r->lt.Matmul(r->lt.handle, d->operation, &alpha, first, d->first, second, d->second, &beta, out,
-                              d->out, out, d->out, &c->algorithm, r->workspace, c->workspace_bytes, r->stream);
+        set_place(r, d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, adds_up ? sums : bias);
+    if (call->aux_alignment > 0)
+        set_place(r, d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                  aux_bytes(call, true) ? read : sums + vector_bytes(call));
+    answer = r->lt.Matmul(r->lt.handle, d->operation, &alpha, first, d->first, second, d->second, &beta, out, d->out,
+                          out, d->out, &c->algorithm, r->workspace, c->workspace_bytes, r->stream);
     if (fsdp__cublaslt_status(&r->lt, answer, "cublasLtMatmul", __FILE__, __LINE__) != FSDP_OK)
         fail("a product");
 }

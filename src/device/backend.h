@@ -24,6 +24,8 @@ typedef struct fsdp__backend {
     int head_rows;
     /* Its products of 16-bit matrices write f32 in as little time. Gradients that are reduced in f32 are made so. */
     bool wide_gradients;
+    bool gelu_products; /* a product takes GELU or its gradient along (fsdp__matmul_args) in less time than a pass takes
+                         */
     bool sums_operands; /* a product adds up an operand (fsdp__matmul_args) in less time than a pass over it takes */
     bool narrow_logits; /* their logits are in the dtype of the weight, which may have 16 bits; otherwise in f32 */
 

@@ -84,6 +84,11 @@ bool fsdp__device_wide_gradients(const fsdp_device *device)
     return device->backend->wide_gradients;
 }
 
+bool fsdp__device_gelu_products(const fsdp_device *device)
+{
+    return device->backend->gelu_products;
+}
+
 bool fsdp__device_sums_operands(const fsdp_device *device)
 {
     return device->backend->sums_operands;

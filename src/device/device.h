@@ -85,6 +85,8 @@ bool fsdp__device_narrow_logits(const fsdp_device *device);
 bool fsdp__device_wide_gradients(const fsdp_device *device);
 /* Returns whether a product adds up one of its operands in less time than a pass over it takes. */
 bool fsdp__device_sums_operands(const fsdp_device *device);
+/* Returns whether a product takes GELU, or its gradient, along in less time than a pass over its result takes. */
+bool fsdp__device_gelu_products(const fsdp_device *device);
 
 /* ---- memory ---- */
 

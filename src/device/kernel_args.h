@@ -78,20 +78,30 @@ typedef enum fsdp__kernel_class {
     FSDP__KERNEL_CLASSES
 } fsdp__kernel_class;
 
+/* What a product does with its result r, in the form of FSDP__GELU_TANH. */
+typedef enum fsdp__product_gelu {
+    FSDP__PRODUCT_PLAIN,         /* C = r */
+    FSDP__PRODUCT_GELU,          /* C = gelu(r), and `before` gets r unless it is NULL */
+    FSDP__PRODUCT_GELU_GRADIENT, /* C = r * gelu'(before) */
+} fsdp__product_gelu;
+
 /* C (m,n) = alpha * A (m,k) x B (k,n) [+ bias (n)] [+ C], `batch` times. A element (i,p) is at
  * a[i * a_row + p * a_col]; one of a_row, a_col is 1 (transposed when a_row is 1 and a_col is not). B likewise with
  * (p,j). C rows are c_row apart. Batch strides in elements, 0 repeats. Each operand has its own dtype; the sum is f32.
  * With `sums` the product also adds an operand up over k: each row of A, or each column of B, without alpha. That
- * operand is contiguous or its transpose is, batch is 1 and m, n, k are above 0. */
+ * operand is contiguous or its transpose is, batch is 1 and m, n, k are above 0. With `gelu` the result goes through
+ * that: batch is 1, k above 0, and nothing is accumulated or added up; r is rounded before it, or not. */
 typedef struct fsdp__matmul_args {
     const void *a, *b;
     void *c;
     const void *bias; /* NULL: none; added once per row */
     void *sums;       /* (m) or (n), of c_dtype, never added to; NULL: none */
+    void *before;     /* (m,n), of c_dtype, with C's rows; NULL: none */
     int64_t m, n, k;
     int64_t a_row, a_col, b_row, b_col, c_row;
     int64_t batch, a_batch, b_batch, c_batch; /* batch >= 1 */
     fsdp_dtype a_dtype, b_dtype, c_dtype, bias_dtype;
+    fsdp__product_gelu gelu;
     float alpha;
     bool accumulate, sums_of_b;
 } fsdp__matmul_args;

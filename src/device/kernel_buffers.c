@@ -36,6 +36,10 @@ static void matmul(fsdp__matmul_args *a, const visitor *v)
     READS(bias, a->m > 0 ? elements(a->bias_dtype, a->n) : 0);
     ADDS(c, STRIDED(a->c_dtype, {a->batch, a->c_batch}, {a->m, a->c_row}, {a->n, 1}), a->accumulate);
     WRITES(sums, elements(a->c_dtype, a->sums_of_b ? a->n : a->m));
+    if (a->gelu == FSDP__PRODUCT_GELU_GRADIENT)
+        READS(before, STRIDED(a->c_dtype, {a->m, a->c_row}, {a->n, 1}));
+    else
+        WRITES(before, STRIDED(a->c_dtype, {a->m, a->c_row}, {a->n, 1}));
 }
 
 static size_t conv2d_x(const fsdp__conv2d_sizes *s)

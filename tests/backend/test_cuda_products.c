@@ -215,6 +215,15 @@ TEST(what_cublaslt_has_no_call_for_is_told)
     REFUSED(k.a_row = 3); /* rows that overlap */
     REFUSED((k.b_row = 1, k.b_col = 3));
     REFUSED(k.c_row = 3);
+    good.c_row = 8, good.gelu = FSDP__PRODUCT_GELU, good.before = x.c;
+    good.accumulate = false, good.batch = 1;
+    CHECK(fsdp__product_call_of(&good, &call));
+    CHECK_EQ(call.epilogue, FSDP__EPILOGUE_GELU_AUX_BIAS);
+    REFUSED(k.c_row = 12); /* what GELU is of must have columns that are multiples of 8 apart */
+    REFUSED(k.accumulate = true);
+    REFUSED(k.batch = 2);
+    REFUSED((k.a_dtype = k.b_dtype = FSDP_BF16));
+    good.gelu = FSDP__PRODUCT_PLAIN, good.before = NULL, good.c_row = 4;
     REFUSED(k.a_row = 0);
     REFUSED((k.m = (int64_t)INT32_MAX + 1));
 #undef REFUSED
@@ -390,6 +399,93 @@ TEST(what_cublaslt_does_not_compute_is_a_kernel)
     CHECK_EQ(fakecuda.uses("cublasLtMatmulAlgoGetHeuristic"), 1);
     CHECK_EQ(fakecuda.uses("cublasLtMatmul"), 0);
     CHECK_EQ(fakecuda.uses("kernel"), 3);
+    tear_down(&s);
+}
+
+/* ---- with GELU ---- */
+
+enum {
+    F = 16 /* columns */
+};
+
+typedef struct gelu_numbers {
+    _Alignas(64) float a[M * K];
+    _Alignas(64) float b[K * F];
+    _Alignas(64) float c[M * (F + 1)];
+    _Alignas(64) float before[M * (F + 1)];
+    _Alignas(64) float bias[F];
+} gelu_numbers;
+
+static fsdp__matmul_args gelu_product(gelu_numbers *x, fsdp__product_gelu gelu, bool before, bool bias)
+{
+    fsdp__matmul_args k = product_of(NULL);
+
+    k.a = x->a, k.b = x->b, k.c = x->c;
+    k.bias = bias ? x->bias : NULL;
+    k.before = before ? x->before : NULL;
+    k.n = k.b_row = k.c_row = F;
+    k.gelu = gelu;
+    return k;
+}
+
+/* Computes such a product there, which agrees with the oracle: `apart` tells that rows have room between them. */
+static void compute_gelu(const setting *s, fsdp__product_gelu gelu, bool before, bool bias, bool apart)
+{
+    static gelu_numbers host, back;
+    fsdp_stream *stream = fsdp_device_stream(s->device);
+    fsdp__matmul_args here = gelu_product(&host, gelu, before, bias), there;
+    void *memory;
+
+    for (size_t i = 0; i < sizeof host / sizeof(float); i++)
+        ((float *)&host)[i] = (float)((int)(i * 7 % 11) - 5) * 0.1f;
+    CHECK_OK(fsdp__device_alloc(s->device, sizeof host, FSDP_MEMORY_WORKSPACE, &memory));
+    there = gelu_product(memory, gelu, before, bias);
+    here.c_row = there.c_row = F + apart;
+    CHECK_OK(fsdp__copy_to_device(stream, memory, &host, sizeof host));
+    CHECK_OK(fsdp__launch_matmul(stream, &there));
+    CHECK_OK(fsdp__copy_to_host(stream, &back, memory, sizeof back));
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    oracle_matmul(&here);
+    CHECK_CLOSE(back.c, host.c, M * (F + 1), 1e-5, 1e-5);
+    CHECK_CLOSE(back.before, host.before, M * (F + 1), 1e-5, 1e-5);
+    fsdp__device_free(s->device, memory, sizeof host, FSDP_MEMORY_WORKSPACE);
+}
+
+TEST(a_product_with_gelu_is_one_call_of_cublaslt_and_no_kernel)
+{
+    setting s;
+
+    set_up(&s);
+    for (int i = 0; i < 4; i++)
+        compute_gelu(&s, FSDP__PRODUCT_GELU, i & 1, i & 2, false);
+    compute_gelu(&s, FSDP__PRODUCT_GELU_GRADIENT, true, false, false);
+    CHECK_EQ(fakecuda.uses("cublasLtMatmul"), 5);
+    CHECK_EQ(fakecuda.uses("cublasLtMatmulAlgoGetHeuristic"), 5);
+    CHECK_EQ(fakecuda.uses("kernel"), 0);
+    tear_down(&s);
+}
+
+TEST(gelu_that_cublaslt_does_not_take_along_is_a_pass)
+{
+    enum {
+        NOT_SUPPORTED = 15
+    };
+    setting s;
+
+    set_up(&s);
+    compute_gelu(&s, FSDP__PRODUCT_GELU, true, true, true); /* rows 17 apart: no multiple of 8 */
+    CHECK_EQ(fakecuda.uses("cublasLtMatmul"), 1);
+    CHECK_EQ(fakecuda.uses("kernel"), M);
+    for (int gelu = FSDP__PRODUCT_GELU; gelu <= FSDP__PRODUCT_GELU_GRADIENT; gelu++) { /* it has no algorithm */
+        fakecuda.fail_call("kernel", 0, 0, false);
+        fakecuda.fail_call("cublasLtMatmul", 0, 0, false);
+        fakecuda.fail_call("cublasLtMatmulAlgoGetHeuristic", 1, NOT_SUPPORTED, false);
+        compute_gelu(&s, (fsdp__product_gelu)gelu, true, false, false);
+        CHECK(fakecuda.failed("cublasLtMatmulAlgoGetHeuristic"));
+        CHECK_EQ(fakecuda.uses("cublasLtMatmul"), 1);
+        CHECK_EQ(fakecuda.uses("kernel"), 1);
+        fakecuda.mend();
+    }
     tear_down(&s);
 }
 

@@ -1,6 +1,8 @@
 /* cases.c - the calls of matrix, memory and elementwise kernels. */
 #include "oracle/cases.h"
 
+#include <math.h>
+
 #include "base/compiler.h"
 
 int64_t a_size(test_case *c, int64_t largest)
@@ -40,11 +42,26 @@ void draw_product(test_case *c, fsdp__matmul_args *a, bool sums)
         a->sums = an_output(c, a->c_dtype, a->sums_of_b ? a->n : a->m, 0.0, 4e-7 * (double)(a->k + 4));
 }
 
+/* Lets the result of a product go through GELU. It may be rounded before that. */
+static void draw_gelu(test_case *c, fsdp__matmul_args *a)
+{
+    double once = rounding(a->c_dtype), sum = 5e-7 * (double)(a->k + 4), size = sqrt((double)a->k);
+
+    a->gelu = coin(c) ? FSDP__PRODUCT_GELU : FSDP__PRODUCT_GELU_GRADIENT;
+    a->accumulate = false;
+    also_output(c, a->c, 2.0 * once + 2e-6, sum + 0.5 * once + 4e-6 * size);
+    if (a->gelu == FSDP__PRODUCT_GELU_GRADIENT)
+        a->before = (void *)(uintptr_t)an_input(c, a->c_dtype, a->m * a->c_row, -6.0, 6.0);
+    else if (coin(c))
+        a->before = an_output(c, a->c_dtype, a->m * a->c_row, 0.0, sum);
+}
+
 void matmul_case(test_case *c)
 {
     int64_t side[] = {a_size(c, 150), a_size(c, 150), a_size(c, 400)};
     int64_t batch = between(c, 0, 3) ? 1 : between(c, 2, 4);
     fsdp__matmul_args a;
+    bool plain, gelu;
 
     if (between(c, 0, 5) == 0) /* a vector and a matrix */
         side[0] = batch = 1;
@@ -66,7 +83,15 @@ void matmul_case(test_case *c)
                             .c_dtype = coin(c) ? c->dtype : any_float(c),
                             .bias_dtype = any_float(c),
                             .alpha = coin(c) ? 1.0f : 0.37f};
-    draw_product(c, &a, batch == 1 && a.m * a.n * a.k > 0 && between(c, 0, 3) == 0);
+    plain = batch > 1 || a.m * a.n * a.k == 0;
+    gelu = !plain && between(c, 0, 3) == 0;
+    if (gelu && coin(c)) {
+        a.b_dtype = a.c_dtype = a.bias_dtype = a.a_dtype;
+        a.n = (a.n + 7) / 8 * 8;
+    }
+    draw_product(c, &a, !plain && !gelu && between(c, 0, 3) == 0);
+    if (gelu)
+        draw_gelu(c, &a);
     check(c, &a, PRODUCT_TEXT, PRODUCT_VALUES(a));
 }
 

@@ -21,9 +21,9 @@ void attention_backward_of(test_case *c, fsdp__attention_forward_args forward);
 /* Layouts, strides and memory of a product whose sides, batch and dtypes are set; a bias now and then. With `sums` it
  * adds an operand up; then there must be something to add, and batch is 1. */
 void draw_product(test_case *c, fsdp__matmul_args *a, bool sums);
-#define PRODUCT_TEXT "m %ld n %ld k %ld batch %ld a_row %ld b_row %ld bias %d alpha %g accumulate %d sums %d"
+#define PRODUCT_TEXT "m %ld n %ld k %ld batch %ld a_row %ld b_row %ld bias %d alpha %g accumulate %d sums %d gelu %d"
 #define PRODUCT_VALUES(a)                                                                                       \
     (long)(a).m, (long)(a).n, (long)(a).k, (long)(a).batch, (long)(a).a_row, (long)(a).b_row, (a).bias != NULL, \
-        (double)(a).alpha, (a).accumulate, (a).sums != NULL
+        (double)(a).alpha, (a).accumulate, (a).sums != NULL, (a).gelu
 
 #endif

@@ -19,7 +19,7 @@ static double oracle_sigmoid(double x)
     return 1.0 / (1.0 + exp(-x));
 }
 
-static double oracle_activate(fsdp__activation kind, double x)
+double oracle_activate(fsdp__activation kind, double x)
 {
     switch (kind) {
     case FSDP__GELU_TANH:
@@ -33,7 +33,7 @@ static double oracle_activate(fsdp__activation kind, double x)
     }
 }
 
-static double oracle_derivative(fsdp__activation kind, double x)
+double oracle_derivative(fsdp__activation kind, double x)
 {
     double t;
 

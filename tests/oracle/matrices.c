@@ -18,6 +18,15 @@ static void add_up(const fsdp__matmul_args *k)
     }
 }
 
+static double with_gelu(const fsdp__matmul_args *k, int64_t at, double r)
+{
+    if (k->gelu == FSDP__PRODUCT_GELU_GRADIENT)
+        return r * oracle_derivative(FSDP__GELU_TANH, oracle_get(k->c_dtype, k->before, at));
+    if (k->before)
+        oracle_put(k->c_dtype, k->before, at, r);
+    return oracle_activate(FSDP__GELU_TANH, r);
+}
+
 void oracle_matmul(const fsdp__matmul_args *k)
 {
     if (k->sums)
@@ -35,7 +44,7 @@ void oracle_matmul(const fsdp__matmul_args *k)
                     sum += oracle_get(k->bias_dtype, k->bias, j);
                 if (k->accumulate)
                     sum += oracle_get(k->c_dtype, k->c, at);
-                oracle_put(k->c_dtype, k->c, at, sum);
+                oracle_put(k->c_dtype, k->c, at, k->gelu ? with_gelu(k, at, sum) : sum);
             }
 }
 

@@ -18,6 +18,9 @@ FSDP__KERNEL_MAP(ORACLE_KERNEL)
 void oracle_attention_forward_terms(const fsdp__attention_forward_args *k);
 void oracle_attention_backward_terms(const fsdp__attention_backward_args *a);
 
+/* An activation, and its derivative. */
+double oracle_activate(fsdp__activation kind, double x);
+double oracle_derivative(fsdp__activation kind, double x);
 /* Element i of memory of a dtype. */
 double oracle_get(fsdp_dtype dtype, const void *p, int64_t i);
 void oracle_put(fsdp_dtype dtype, void *p, int64_t i, double x);

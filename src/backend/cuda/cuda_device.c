@@ -154,6 +154,7 @@ static const fsdp__backend backend = {
     .head_rows = 2048,
     .narrow_logits = true,
     .wide_gradients = true,
+    .gelu_products = true,
     .sums_operands = true,
     .count = cuda_count,
     .open = cuda_open,

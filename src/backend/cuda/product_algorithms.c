@@ -14,14 +14,28 @@ static fsdp_status set_operation(const fsdp__cublaslt *lt, cublasLtMatmulDesc_t 
     return FSDP__CUBLASLT(lt, MatmulDescSetAttribute, operation, attribute, &value, sizeof value);
 }
 
+/* Says how something is aligned: the heuristic looks at nothing else of its address. 0: there is nothing. */
+static fsdp_status set_place(const fsdp__cublaslt *lt, cublasLtMatmulDesc_t operation,
+                             cublasLtMatmulDescAttributes_t attribute, int32_t alignment)
+{
+    const void *like = (const void *)(uintptr_t)alignment;
+
+    return alignment == 0 ? FSDP_OK
+                          : FSDP__CUBLASLT(lt, MatmulDescSetAttribute, operation, attribute, &like, sizeof like);
+}
+
 /* Sums are in f32, of f32 operands without TF32. */
 static fsdp_status make_operation(const fsdp__cublaslt *lt, const fsdp__product_call *call, cublasLtMatmulDesc_t *out)
 {
     static const int32_t epilogues[] = {[FSDP__EPILOGUE_NONE] = CUBLASLT_EPILOGUE_DEFAULT,
                                         [FSDP__EPILOGUE_BIAS] = CUBLASLT_EPILOGUE_BIAS,
                                         [FSDP__EPILOGUE_SUMS_OF_FIRST] = CUBLASLT_EPILOGUE_BGRADA,
-                                        [FSDP__EPILOGUE_SUMS_OF_SECOND] = CUBLASLT_EPILOGUE_BGRADB};
-    const void *like = (const void *)(uintptr_t)call->bias_alignment; /* the heuristic looks at its alignment only */
+                                        [FSDP__EPILOGUE_SUMS_OF_SECOND] = CUBLASLT_EPILOGUE_BGRADB,
+                                        [FSDP__EPILOGUE_GELU] = CUBLASLT_EPILOGUE_GELU,
+                                        [FSDP__EPILOGUE_GELU_BIAS] = CUBLASLT_EPILOGUE_GELU_BIAS,
+                                        [FSDP__EPILOGUE_GELU_AUX] = CUBLASLT_EPILOGUE_GELU_AUX,
+                                        [FSDP__EPILOGUE_GELU_AUX_BIAS] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+                                        [FSDP__EPILOGUE_DGELU] = CUBLASLT_EPILOGUE_DGELU};
 
     FSDP_TRY(FSDP__CUBLASLT(lt, MatmulDescCreate, out, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     FSDP_TRY(set_operation(lt, *out, CUBLASLT_MATMUL_DESC_TRANSA, call->first.transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
@@ -29,7 +43,12 @@ static fsdp_status make_operation(const fsdp__cublaslt *lt, const fsdp__product_
     if (call->epilogue == FSDP__EPILOGUE_NONE)
         return FSDP_OK;
     FSDP_TRY(set_operation(lt, *out, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[call->epilogue]));
-    return FSDP__CUBLASLT(lt, MatmulDescSetAttribute, *out, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &like, sizeof like);
+    FSDP_TRY(set_place(lt, *out, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->bias_alignment));
+    if (call->aux_alignment == 0)
+        return FSDP_OK;
+    FSDP_TRY(FSDP__CUBLASLT(lt, MatmulDescSetAttribute, *out, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &call->out.ld,
+                            sizeof call->out.ld));
+    return set_place(lt, *out, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call->aux_alignment);
 }
 
 static fsdp_status make_layout(const fsdp__cublaslt *lt, const fsdp__product_matrix *matrix, int32_t batch,

@@ -44,6 +44,12 @@ static void describe(fsdp__product_matrix *matrix, fsdp_dtype dtype, const void 
     matrix->batch = batch;
 }
 
+/* Returns whether cublasLt has such a product with GELU: columns of what it is of are multiples of 8 apart. */
+static bool has_gelu(const fsdp__matmul_args *k)
+{
+    return k->c_dtype == k->a_dtype && k->batch == 1 && !k->accumulate && !k->sums && (!k->before || k->c_row % 8 == 0);
+}
+
 /* Returns whether cublasLt has kernels for these dtypes, with sums in f32. */
 static bool has_dtypes(const fsdp__matmul_args *k)
 {
@@ -55,6 +61,12 @@ static int32_t epilogue_of(const fsdp__matmul_args *k)
 {
     if (k->sums)
         return k->sums_of_b ? FSDP__EPILOGUE_SUMS_OF_FIRST : FSDP__EPILOGUE_SUMS_OF_SECOND;
+    if (k->gelu == FSDP__PRODUCT_GELU_GRADIENT)
+        return FSDP__EPILOGUE_DGELU;
+    if (k->gelu == FSDP__PRODUCT_GELU && k->before)
+        return k->bias ? FSDP__EPILOGUE_GELU_AUX_BIAS : FSDP__EPILOGUE_GELU_AUX;
+    if (k->gelu == FSDP__PRODUCT_GELU)
+        return k->bias ? FSDP__EPILOGUE_GELU_BIAS : FSDP__EPILOGUE_GELU;
     return k->bias ? FSDP__EPILOGUE_BIAS : FSDP__EPILOGUE_NONE;
 }
 
@@ -63,14 +75,16 @@ bool fsdp__product_call_of(const fsdp__matmul_args *k, fsdp__product_call *out)
     bool many = k->batch > 1;
 
     memset(out, 0, sizeof *out);
-    if (!has_dtypes(k) || k->batch > INT32_MAX || !stored(k->n, k->k, k->b_col, k->b_row, &out->first) ||
-        !stored(k->k, k->m, k->a_col, k->a_row, &out->second) || !stored(k->n, k->m, 1, k->c_row, &out->out))
+    if (!has_dtypes(k) || (k->gelu && !has_gelu(k)) || k->batch > INT32_MAX ||
+        !stored(k->n, k->k, k->b_col, k->b_row, &out->first) || !stored(k->k, k->m, k->a_col, k->a_row, &out->second) ||
+        !stored(k->n, k->m, 1, k->c_row, &out->out))
         return false;
     describe(&out->first, k->b_dtype, k->b, many ? k->b_batch : 0);
     describe(&out->second, k->a_dtype, k->a, many ? k->a_batch : 0);
     describe(&out->out, k->c_dtype, k->c, many ? k->c_batch : 0);
     out->batch = (int32_t)k->batch;
     out->epilogue = epilogue_of(k);
+    out->aux_alignment = k->before ? alignment_of(k->before) : 0;
     out->bias_alignment = k->bias ? alignment_of(k->bias) : k->sums ? alignment_of(k->sums) : 0;
     return true;
 }

@@ -50,7 +50,8 @@ bool fsdp__product_row_of(const fsdp__product_call *call, fsdp__product_row *out
         .out_ld = call->out.ld,
     };
     return call->batch == 1 && is_aligned(call->first.alignment) && is_aligned(call->second.alignment) &&
-           is_aligned(call->out.alignment) && (call->bias_alignment == 0 || is_aligned(call->bias_alignment));
+           is_aligned(call->out.alignment) && (call->bias_alignment == 0 || is_aligned(call->bias_alignment)) &&
+           (call->aux_alignment == 0 || is_aligned(call->aux_alignment));
 }
 
 static bool is_for(const fsdp__product_row *row, const char *card, int64_t version)

@@ -23,6 +23,7 @@ typedef struct products {
 /* kernels/matmul.cu */
 fsdp_status fsdp__cuda_own_matmul(fsdp_stream *stream, const void *args);
 fsdp_status fsdp__cuda_operand_sums(fsdp_stream *stream, const void *args);
+fsdp_status fsdp__cuda_product_gelu(fsdp_stream *stream, const void *args);
 fsdp_status fsdp__cuda_matmul(fsdp_stream *stream, const void *args);
 
 static void free_products(void *state)
@@ -89,6 +90,9 @@ static fsdp_status issue(products *p, fsdp_stream *stream, const fsdp__product_p
     if (bias)
         FSDP_TRY(FSDP__CUBLASLT(lt, MatmulDescSetAttribute, d->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                 sizeof bias));
+    if (k->before)
+        FSDP_TRY(FSDP__CUBLASLT(lt, MatmulDescSetAttribute, d->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                                &k->before, sizeof k->before));
     FSDP_TRY(FSDP__CUBLASLT(lt, Matmul, lt->handle, d->operation, &alpha, k->b, d->first, k->a, d->second, &beta, k->c,
                             d->out, k->c, d->out, &plan->algorithm, workspace, plan->workspace_bytes,
                             fsdp__cuda_native(stream)));
@@ -101,7 +105,7 @@ static void tell(products *p, const fsdp__product_plan *plan, const fsdp__matmul
 {
     static const char *const names[] = {[FSDP_F32] = "float32", [FSDP_BF16] = "bfloat16", [FSDP_F16] = "float16"};
 
-    if (!plan->taken && !k->sums)
+    if (!plan->taken && !k->sums && !k->gelu)
         fsdp_log(p->device->context, FSDP_LOG_INFO,
                  "cuBLAS has no algorithm for a product of %lld x %lld x %lld (%s to %s): a kernel of our own computes "
                  "it, which takes longer",
@@ -142,19 +146,24 @@ static fsdp_status why(fsdp_stream *stream, fsdp_status status)
     return status;
 }
 
-/* Computes the product, and the sums by a pass of their own. */
+/* Computes the product alone, and what was to come along by a pass of its own. */
 static fsdp_status apart(fsdp_stream *stream, const fsdp__matmul_args *k)
 {
     fsdp__matmul_args plain = *k;
 
-    plain.sums = NULL;
-    FSDP_TRY(fsdp__cuda_operand_sums(stream, k));
-    return fsdp__cuda_matmul(stream, &plain);
+    plain.sums = plain.before = NULL;
+    plain.gelu = FSDP__PRODUCT_PLAIN;
+    if (k->gelu == FSDP__PRODUCT_GELU && k->before)
+        plain.c = k->before;
+    if (k->sums)
+        FSDP_TRY(fsdp__cuda_operand_sums(stream, k));
+    FSDP_TRY(fsdp__cuda_matmul(stream, &plain));
+    return k->gelu ? fsdp__cuda_product_gelu(stream, k) : FSDP_OK;
 }
 
 static fsdp_status otherwise(fsdp_stream *stream, const fsdp__matmul_args *k)
 {
-    return k->sums ? apart(stream, k) : fsdp__cuda_own_matmul(stream, k);
+    return k->sums || k->gelu ? apart(stream, k) : fsdp__cuda_own_matmul(stream, k);
 }
 
 fsdp_status fsdp__cuda_matmul(fsdp_stream *stream, const void *args)

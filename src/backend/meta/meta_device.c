@@ -114,6 +114,7 @@ const fsdp__backend fsdp__backend_dry_gpu = {
     .head_rows = 2048,
     .narrow_logits = true,
     .wide_gradients = true,
+    .gelu_products = true,
     .sums_operands = true,
     .copy_to_host = dry_gpu_copy_to_host,
     .stream_create = behind_stream_create,

@@ -125,6 +125,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
         return set(&p->bias_type, sizeof p->bias_type, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
         return set(&p->bias, sizeof p->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        return set(&p->aux, sizeof p->aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        return set(&p->aux_ld, sizeof p->aux_ld, value, bytes);
     default:
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
@@ -230,9 +234,11 @@ cublasStatus_t fake_blas_call(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t 
         made.a.batch != made.d.batch || made.b.batch != made.d.batch)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (made.a.type != made.b.type || (made.d.type != made.a.type && made.d.type != CUDA_R_32F) ||
-        (made.product.epilogue != CUBLASLT_EPILOGUE_DEFAULT && bias_type != made.d.type) ||
-        (sums(&made) && made.d.batch > 1))
+        (has_vector(&made) && bias_type != made.d.type) || (sums(&made) && made.d.batch > 1) ||
+        (has_gelu(&made) && (made.d.batch > 1 || made.d.type != made.a.type)))
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (has_aux(&made) && (made.product.aux_ld % 8 != 0 || made.product.aux_ld < (int64_t)made.m || !made.product.aux))
+        return CUBLAS_STATUS_INVALID_VALUE;
     *out = made;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -254,7 +260,8 @@ static uint64_t number_of(const call *c)
                               (uint64_t)c->a.batch_stride,
                               (uint64_t)c->b.batch_stride,
                               (uint64_t)c->d.batch_stride,
-                              (uint64_t)c->d.batch};
+                              (uint64_t)c->d.batch,
+                              (uint64_t)c->product.aux_ld};
     uint64_t number = 1;
 
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -314,6 +321,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         chosen.alignment[i] = (uint16_t)p->alignment[i];
     }
     chosen.bias_alignment = (uint16_t)alignment_of(made.product.bias);
+    chosen.aux_alignment = (uint16_t)alignment_of(made.product.aux);
     chosen.call = number_of(&made);
     for (int i = 0; i < count_of(&made) && *count < asked; i++) {
         chosen.numbers = all_numbers[i];
@@ -389,7 +397,7 @@ bool fake_blas_settle(const call *c, const cublasLtMatmulAlgo_t *algo, algorithm
             out->workspace_bytes = workspace_of(c, i);
             for (int of = 0; of < 4; of++)
                 out->alignment[of] = 16;
-            out->bias_alignment = 16;
+            out->bias_alignment = out->aux_alignment = 16;
             return true;
         }
     return false;

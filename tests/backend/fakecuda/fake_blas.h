@@ -23,6 +23,8 @@ typedef struct product {
     cudaDataType_t bias_type;
     bool has_bias_type;
     const void *bias;
+    void *aux; /* what GELU is of */
+    int64_t aux_ld;
 } product;
 
 typedef struct matrix {
@@ -50,7 +52,7 @@ typedef struct numbers {
 typedef struct algorithm {
     uint64_t call;
     uint32_t workspace_bytes;
-    uint16_t alignment[4], bias_alignment;
+    uint16_t alignment[4], bias_alignment, aux_alignment;
     numbers numbers;
 } algorithm;
 
@@ -76,6 +78,24 @@ static inline size_t type_size(cudaDataType_t type)
 static inline bool sums(const call *c)
 {
     return c->product.epilogue == CUBLASLT_EPILOGUE_BGRADA || c->product.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+}
+
+/* Returns whether the product takes GELU, or its gradient, along, and whether what GELU is of lies somewhere. */
+static inline bool has_gelu(const call *c)
+{
+    return c->product.epilogue & (CUBLASLT_EPILOGUE_GELU | 64);
+}
+
+static inline bool has_aux(const call *c)
+{
+    return has_gelu(c) && c->product.epilogue & 128;
+}
+
+/* Returns whether the call has a bias, or sums in its place. */
+static inline bool has_vector(const call *c)
+{
+    return sums(c) || c->product.epilogue == CUBLASLT_EPILOGUE_BIAS ||
+           (has_gelu(c) && c->product.epilogue & CUBLASLT_EPILOGUE_BIAS);
 }
 
 #endif

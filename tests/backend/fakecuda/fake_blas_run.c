@@ -1,4 +1,5 @@
 /* fake_blas_run.c - the products of the cublasLt that is not there. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +11,7 @@ typedef struct task {
     call call;
     float alpha, beta;
     const unsigned char *a, *b;
-    unsigned char *bias;
+    unsigned char *bias, *aux;
     unsigned char *d, *workspace;
     size_t workspace_bytes;
 } task;
@@ -63,6 +64,22 @@ static void add_up(const task *t, const float *lines)
     }
 }
 
+/* Takes a result through GELU in its tanh form, or multiplies it by the derivative. */
+static float with_gelu(const task *t, float sum, int64_t at)
+{
+    const call *c = &t->call;
+    bool gradient = c->product.epilogue == CUBLASLT_EPILOGUE_DGELU;
+    double x = (double)(gradient ? get(t->aux, c->d.type, at) : sum), slope = sqrt(2.0 / M_PI);
+    double y = tanh(slope * (x + 0.044715 * x * x * x));
+
+    if (gradient)
+        return (float)((double)sum *
+                       (0.5 * (1.0 + y) + 0.5 * x * (1.0 - y * y) * slope * (1.0 + 3.0 * 0.044715 * x * x)));
+    if (has_aux(c))
+        put(t->aux, c->d.type, at, sum);
+    return (float)(0.5 * x * (1.0 + y));
+}
+
 static void multiply(const task *t, int32_t of_batch, float *a, float *b)
 {
     const call *c = &t->call;
@@ -82,6 +99,8 @@ static void multiply(const task *t, int32_t of_batch, float *a, float *b)
             sum *= t->alpha;
             sum += t->beta != 0 ? t->beta * get(d_at, c->d.type, at) : 0;
             sum += t->bias && !sums(c) ? get(t->bias, c->d.type, (int64_t)i) : 0;
+            if (has_gelu(c))
+                sum = with_gelu(t, sum, (int64_t)i + (int64_t)j * c->product.aux_ld);
             put(d_at, c->d.type, at, sum);
         }
     if (sums(c))
@@ -138,10 +157,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     status = fake_blas_call(desc, a_desc, b_desc, c_desc, d_desc, &t.call);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
-    has_bias = t.call.product.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+    has_bias = has_vector(&t.call);
     if (!fake_blas_settle(&t.call, algo, &chosen) || !is_aligned(a, chosen.alignment[0]) ||
         !is_aligned(b, chosen.alignment[1]) || !is_aligned(d, chosen.alignment[3]) ||
         (has_bias && !is_aligned(t.call.product.bias, chosen.bias_alignment)) ||
+        (has_aux(&t.call) && !is_aligned(t.call.product.aux, chosen.aux_alignment)) ||
         workspace_bytes < chosen.workspace_bytes || (chosen.workspace_bytes && !is_aligned(workspace, 256)))
         return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(&t.alpha, alpha, sizeof t.alpha);
@@ -150,9 +170,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     t.b = reach(stream, b);
     t.d = reach(stream, d);
     t.bias = has_bias ? reach(stream, t.call.product.bias) : NULL;
+    t.aux = has_aux(&t.call) ? reach(stream, t.call.product.aux) : NULL;
     t.workspace = chosen.workspace_bytes ? reach(stream, workspace) : NULL;
     t.workspace_bytes = chosen.workspace_bytes;
-    if (!t.a || !t.b || !t.d || (has_bias && !t.bias) || (chosen.workspace_bytes && !t.workspace))
+    if (!t.a || !t.b || !t.d || (has_bias && !t.bias) || (has_aux(&t.call) && !t.aux) ||
+        (chosen.workspace_bytes && !t.workspace))
         return CUBLAS_STATUS_INVALID_VALUE;
     return fake_enqueue_recorded(stream, FAKE_RUNS_KERNEL, 0, run, &t, sizeof t) == cudaSuccess
                ? CUBLAS_STATUS_SUCCESS

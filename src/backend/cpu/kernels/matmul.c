@@ -277,9 +277,8 @@ static void add_up(const void *args, int64_t begin, int64_t end)
 #undef ADD
 }
 
-fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
+static fsdp_status multiply(fsdp_stream *stream, const fsdp__matmul_args *k)
 {
-    const fsdp__matmul_args *k = args;
     product plan = {.k = k};
     scratch_sizes sizes = plan_panels(&plan);
     int64_t floats = fsdp__round_up(sizes.a + sizes.b + sizes.c, 16);
@@ -318,4 +317,34 @@ fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
         }
     }
     return status;
+}
+
+/* Takes the rows of a product, from one on, through GELU or its gradient. */
+static fsdp_status gelu_rows(fsdp_stream *stream, const fsdp__matmul_args *k, int64_t first, int64_t count)
+{
+    int64_t at = first * k->c_row;
+    char *c = fsdp__at(k->c_dtype, k->c, at), *before = k->before ? fsdp__at(k->c_dtype, k->before, at) : c;
+    const fsdp__activation_forward_args forward = {
+        .x = before, .y = c, .rows = count, .cols = k->n, .kind = FSDP__GELU_TANH, .dtype = k->c_dtype};
+    const fsdp__activation_backward_args backward = {
+        .x = before, .dy = c, .dx = c, .rows = count, .cols = k->n, .kind = FSDP__GELU_TANH, .dtype = k->c_dtype};
+
+    return k->gelu == FSDP__PRODUCT_GELU ? KERNEL(activation_forward)(stream, &forward)
+                                         : KERNEL(activation_backward)(stream, &backward);
+}
+
+fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
+{
+    const fsdp__matmul_args *k = args;
+    fsdp__matmul_args plain = *k;
+    int64_t rows = k->c_row == k->n ? k->m : 1;
+
+    if (k->gelu == FSDP__PRODUCT_PLAIN)
+        return multiply(stream, k);
+    if (k->gelu == FSDP__PRODUCT_GELU && k->before)
+        plain.c = k->before;
+    FSDP_TRY(multiply(stream, &plain));
+    for (int64_t row = 0; row < k->m; row += rows)
+        FSDP_TRY(gelu_rows(stream, k, row, rows));
+    return FSDP_OK;
 }

@@ -2,7 +2,9 @@
  * (products.c). */
 #include "backend/cuda/kernels/tile.cuh"
 
-extern "C" fsdp_status fsdp__cuda_reduce(fsdp_stream *stream, const void *args); /* reduce.cu */
+extern "C" fsdp_status fsdp__cuda_reduce(fsdp_stream *stream, const void *args);             /* reduce.cu */
+extern "C" fsdp_status fsdp__cuda_activation_forward(fsdp_stream *stream, const void *args); /* activation.cu */
+extern "C" fsdp_status fsdp__cuda_activation_backward(fsdp_stream *stream, const void *args);
 
 /* Element (i,p) is at data[i * side + p * step]. */
 template <class T>
@@ -103,11 +105,42 @@ ENTRY(operand_sums)
     return fsdp__cuda_reduce(stream, &sum);
 }
 
+/* Takes the rows of a product through GELU or its gradient, by a pass of its own: r lies in `before`, or in C. */
+ENTRY(product_gelu)
+{
+    const fsdp__matmul_args *k = (const fsdp__matmul_args *)args;
+    int64_t rows = k->c_row == k->n ? k->m : 1, size = k->c_dtype == FSDP_F32 ? 4 : 2;
+
+    for (int64_t row = 0; row < k->m; row += rows) {
+        char *c = (char *)k->c + row * k->c_row * size;
+        char *before = k->before ? (char *)k->before + row * k->c_row * size : c;
+        fsdp__activation_forward_args forward = {};
+        fsdp__activation_backward_args backward = {};
+
+        forward.x = backward.x = before;
+        forward.y = c;
+        backward.dy = backward.dx = c;
+        forward.rows = backward.rows = rows;
+        forward.cols = backward.cols = k->n;
+        forward.kind = backward.kind = FSDP__GELU_TANH;
+        forward.dtype = backward.dtype = k->c_dtype;
+        FSDP_TRY(k->gelu == FSDP__PRODUCT_GELU ? fsdp__cuda_activation_forward(stream, &forward)
+                                               : fsdp__cuda_activation_backward(stream, &backward));
+    }
+    return FSDP_OK;
+}
+
 ENTRY(own_matmul)
 {
     const fsdp__matmul_args *k = (const fsdp__matmul_args *)args;
 
+    fsdp__matmul_args plain = *k;
+
     if (k->sums)
         FSDP_TRY(fsdp__cuda_operand_sums(stream, k));
-    return launch(stream, "matmul", multiply, blocks_for(k->batch * tiles_of(k->m) * tiles_of(k->n), 1), BLOCK, 0, *k);
+    if (k->gelu == FSDP__PRODUCT_GELU && k->before)
+        plain.c = k->before;
+    FSDP_TRY(
+        launch(stream, "matmul", multiply, blocks_for(k->batch * tiles_of(k->m) * tiles_of(k->n), 1), BLOCK, 0, plain));
+    return k->gelu ? fsdp__cuda_product_gelu(stream, k) : FSDP_OK;
 }
