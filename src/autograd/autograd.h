@@ -69,6 +69,8 @@ fsdp_status fsdp__recomputation_number(fsdp_context *context, uint64_t *number);
 /* Replaces a tensor that an operation reads without its being an input, such as running statistics, by a copy of what
  * the first run has read. */
 fsdp_status fsdp__recomputation_value(fsdp_tensor **tensor);
+/* Returns whether a function that is recomputed is running, for the first time or again. */
+bool fsdp__in_recomputation(const fsdp_context *context);
 /* Returns whether the backward has what it needs. From then on operations fail, which is not an error. */
 bool fsdp__recomputation_done(const fsdp_context *context);
 
@@ -93,6 +95,8 @@ fsdp_status fsdp__node_target_of_any(fsdp__node *node, int input, fsdp_tensor **
 fsdp_status fsdp__node_place(fsdp__node *node, int input, fsdp_tensor **out);
 /* Returns whether the graph is kept. Then an op must leave what it saved as it is. */
 bool fsdp__node_keeps(const fsdp__node *node);
+/* Drops what was saved at `index`, which the op reads no more, unless the graph is kept. */
+void fsdp__node_drop_saved(fsdp__node *node, int index);
 /* Returns whether only the running op sees this output gradient: then it is contiguous, and may be overwritten and
  * given on. */
 bool fsdp__grad_exclusive(const fsdp_tensor *grad);

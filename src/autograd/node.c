@@ -188,3 +188,11 @@ bool fsdp__node_keeps(const fsdp__node *node)
 {
     return node->run && node->run->keep_graph;
 }
+
+void fsdp__node_drop_saved(fsdp__node *node, int index)
+{
+    if (fsdp__node_keeps(node))
+        return;
+    fsdp_tensor_unref(node->saved[index]);
+    node->saved[index] = NULL;
+}

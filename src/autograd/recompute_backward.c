@@ -16,6 +16,13 @@ bool fsdp_recomputing(const fsdp_context *context)
     return recomputed_in(context) != NULL;
 }
 
+bool fsdp__in_recomputation(const fsdp_context *context)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    return autograd && autograd->recomputation;
+}
+
 static bool done(const fsdp__recomputation *c)
 {
     return c->at > c->last;

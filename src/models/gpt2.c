@@ -110,10 +110,12 @@ typedef struct mlp {
 static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     mlp *m = (mlp *)self;
-    fsdp_tensor *h = fsdp_call(m->act, fsdp_call(m->c_fc, inputs[0])); /* (B,T,F) */
+    fsdp_tensor *y;
 
     (void)count;
-    return fsdp_call(m->dropout, fsdp_call(m->c_proj, h));
+    if (!fsdp__mlp_joined(m->c_fc, m->act, m->c_proj, inputs[0], &y))
+        y = fsdp_call(m->c_proj, fsdp_call(m->act, fsdp_call(m->c_fc, inputs[0])));
+    return fsdp_call(m->dropout, y);
 }
 
 static const fsdp_module_type mlp_type = {.name = "GPT2MLP", .forward = mlp_forward};

@@ -114,6 +114,12 @@ fsdp_module *fsdp_linear_create(fsdp_context *context, fsdp_device *device, int6
     return fsdp__module_built(&m->layer.base, linear_build(m, device, options));
 }
 
+/* Returns whether nothing acts around a module: what contains it may compute what it does. */
+static bool is_bare(const fsdp_module *module)
+{
+    return module->parts->hook_count == 0 && !module->parts->recompute;
+}
+
 bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x, fsdp_tensor **outputs)
 {
     fsdp_tensor *weights[FSDP__LINEARS_MOST], *biases[FSDP__LINEARS_MOST];
@@ -123,7 +129,7 @@ bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x
     for (int i = 0; i < count; i++) {
         const fsdp_layer *layer = (const fsdp_layer *)modules[i];
 
-        if (layer->base.type != &linear_type || layer->base.parts->hook_count > 0 || layer->base.parts->recompute ||
+        if (layer->base.type != &linear_type || !is_bare(&layer->base) ||
             fsdp__layer_code_of(&layer->base)->weight.code)
             return false;
         weights[i] = layer->weight;
@@ -408,6 +414,26 @@ static fsdp_module *plain_create(fsdp_context *context, const fsdp_module_type *
     fsdp_module *m = NULL;
 
     return fsdp_module_create(context, type, sizeof *m, &m) == FSDP_OK ? m : NULL;
+}
+
+bool fsdp__mlp_joined(fsdp_module *up, fsdp_module *act, fsdp_module *down, fsdp_tensor *x, fsdp_tensor **out)
+{
+    fsdp__gelu_mlp mlp = {.x = x, .conv1d = up->type == &conv1d_type};
+    fsdp_module *const layers[] = {up, down};
+
+    *out = NULL;
+    if (act->type != &gelu_tanh_type || !is_bare(act) || up->type != down->type)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        if (!fsdp__layer_is_product(layers[i]) || !is_bare(layers[i]) || fsdp__layer_code_of(layers[i])->weight.code)
+            return false;
+        mlp.weights[i] = ((const fsdp_layer *)layers[i])->weight;
+        mlp.biases[i] = bias_of((const fsdp_layer *)layers[i]);
+    }
+    if (!fsdp__gelu_mlp_joins(&mlp))
+        return false;
+    *out = fsdp__gelu_mlp_apply(&mlp);
+    return true;
 }
 
 fsdp_module *fsdp_gelu_create(fsdp_context *context, bool tanh_form)

@@ -28,6 +28,10 @@ bool fsdp__layer_is_product(const fsdp_module *module); /* a Linear or Conv1D */
  * weights lie side by side on a device that gains by it. Returns whether it did; `outputs` are NULL on failure. */
 bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x, fsdp_tensor **outputs);
 
+/* Calls two Linears or Conv1Ds with GELU in its tanh form between them as one operation, if nothing acts around any of
+ * the three, on a device that gains by it. Returns whether it did; `*out` is NULL on failure. */
+bool fsdp__mlp_joined(fsdp_module *up, fsdp_module *act, fsdp_module *down, fsdp_tensor *x, fsdp_tensor **out);
+
 /* ---- a weight in fewer bits: of Linear and Conv1D ---- */
 
 /* Replaces the layer's weight, which is on the meta device, by the tensor of its bytes there. They have no gradient,

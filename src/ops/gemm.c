@@ -157,3 +157,22 @@ fsdp_status fsdp__gemm_and_sums(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *c, 
     args.sums_of_b = of_b;
     return fsdp__launch_matmul(fsdp__op_stream(c), &args);
 }
+
+fsdp_status fsdp__gemm_gelu(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *bias, fsdp_tensor *c,
+                            fsdp_tensor *before)
+{
+    fsdp__matmul_args args = args_of(a, b, bias, c, false);
+
+    args.gelu = FSDP__PRODUCT_GELU;
+    args.before = before ? fsdp_tensor_data(before) : NULL;
+    return fsdp__launch_matmul(fsdp__op_stream(c), &args);
+}
+
+fsdp_status fsdp__gemm_gelu_gradient(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *c, fsdp_tensor *before)
+{
+    fsdp__matmul_args args = args_of(a, b, NULL, c, false);
+
+    args.gelu = FSDP__PRODUCT_GELU_GRADIENT;
+    args.before = fsdp_tensor_data(before);
+    return fsdp__launch_matmul(fsdp__op_stream(c), &args);
+}

@@ -22,20 +22,37 @@ static fsdp_status weight_matrix(const linear_state *state, fsdp_tensor *weight,
 
 /* Computes dW [+]= dy^T x, (O,C); conv1d: x^T dy, (C,O). Accumulates straight into the leaf's gradient. The product may
  * write `*dbias`, if that is not NULL, as well; it is then made NULL. */
-static fsdp_status weight_gradient(fsdp__node *node, fsdp__matrix dy, bool conv1d, fsdp_tensor **dbias)
+static fsdp_status weight_gradient(fsdp__node *node, int weight, fsdp_tensor *input, fsdp__matrix dy, bool conv1d,
+                                   fsdp_tensor **dbias)
 {
     fsdp_tensor *dweight, *sums = *dbias;
     fsdp__matrix x, a, b; /* (rows,C), (O,rows), (rows,C); conv1d: the last two (C,rows), (rows,O) */
     bool accumulate;
 
-    FSDP_TRY(fsdp__matrix_of(fsdp__node_saved(node, 0), &x));
-    FSDP_TRY(fsdp__node_target_of_any(node, 1, &dweight, &accumulate));
+    FSDP_TRY(fsdp__matrix_of(input, &x));
+    FSDP_TRY(fsdp__node_target_of_any(node, weight, &dweight, &accumulate));
     a = fsdp__matrix_transposed(conv1d ? x : dy);
     b = conv1d ? dy : x;
     if (!sums || !fsdp__gemm_sums(a, b, dweight, sums, conv1d))
         return fsdp__gemm(a, b, NULL, dweight, accumulate);
     *dbias = NULL;
     return fsdp__gemm_and_sums(a, b, dweight, accumulate, sums, conv1d);
+}
+
+fsdp_status fsdp__linear_leaf_gradients(fsdp__node *node, int weight, fsdp_tensor *x, fsdp_tensor *grad, bool conv1d)
+{
+    fsdp_tensor *dbias = NULL, *fresh; /* (O) */
+    bool accumulate = false;
+    fsdp__matrix dy; /* (rows,O) */
+
+    FSDP_TRY(fsdp__matrix_of(grad, &dy));
+    if (fsdp__node_needs(node, weight + 1))
+        FSDP_TRY(fsdp__node_target_of_any(node, weight + 1, &dbias, &accumulate));
+    fresh = accumulate ? NULL : dbias;
+    if (fsdp__node_needs(node, weight))
+        FSDP_TRY(weight_gradient(node, weight, x, dy, conv1d, &fresh));
+    dbias = accumulate ? dbias : fresh;
+    return dbias ? fsdp__op_reduce(grad, 1, dy.rows, dy.cols, 1.0f, dbias, accumulate) : FSDP_OK;
 }
 
 /* Computes dx [+]= dy W, (rows,C); conv1d: dy W^T. */
@@ -56,21 +73,13 @@ static fsdp_status linear_backward(fsdp__node *node, fsdp_tensor *const *grads)
     const linear_state *state = fsdp__node_state(node);
     fsdp_tensor *grad = fsdp__op_contiguous(grads[0]); /* (...,O) */
     fsdp__matrix dy;                                   /* (rows,O) */
-    fsdp_tensor *dbias = NULL, *fresh;                 /* (O) */
-    bool accumulate = false;
 
     if (!grad)
         return fsdp_last_status();
     FSDP_TRY(fsdp__matrix_of(grad, &dy));
     if (fsdp__node_needs(node, 0))
         FSDP_TRY(input_gradient(node, dy, state));
-    if (fsdp__node_needs(node, 2))
-        FSDP_TRY(fsdp__node_target_of_any(node, 2, &dbias, &accumulate));
-    fresh = accumulate ? NULL : dbias;
-    if (fsdp__node_needs(node, 1))
-        FSDP_TRY(weight_gradient(node, dy, state->conv1d, &fresh));
-    dbias = accumulate ? dbias : fresh;
-    return dbias ? fsdp__op_reduce(grad, 1, dy.rows, dy.cols, 1.0f, dbias, accumulate) : FSDP_OK;
+    return fsdp__linear_leaf_gradients(node, 1, fsdp__node_saved(node, 0), grad, state->conv1d);
 }
 
 static const fsdp__op linear_op = {.name = "linear", .backward = linear_backward};

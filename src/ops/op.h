@@ -85,6 +85,22 @@ enum {
 /* Returns whether fsdp_linear_group computes these by one product. */
 bool fsdp__linear_group_joins(const fsdp_tensor *x, int count, fsdp_tensor *const *weights, fsdp_tensor *const *biases);
 
+/* Computes, inside a backward, the gradients of a linear's weight, which is that input of the node, and of the bias
+ * behind it, where they are needed: x (...,C) and the contiguous gradient of the result (...,O). */
+fsdp_status fsdp__linear_leaf_gradients(fsdp__node *node, int weight, fsdp_tensor *x, fsdp_tensor *grad, bool conv1d);
+
+/* Two linears with GELU, in its tanh form, between them. */
+typedef struct fsdp__gelu_mlp {
+    fsdp_tensor *x;                      /* (...,C) */
+    fsdp_tensor *weights[2], *biases[2]; /* (F,C), (O,F); conv1d: (C,F), (F,O). A bias may be FSDP_NO_BIAS */
+    bool conv1d;
+} fsdp__gelu_mlp;
+/* Returns whether they are worth computing together: on a device whose products take GELU along, and in no function
+ * that is recomputed, which keeps results of operations between them. False also for what is no such pair. */
+bool fsdp__gelu_mlp_joins(const fsdp__gelu_mlp *mlp);
+/* Computes them as one operation, (...,O). */
+fsdp_tensor *fsdp__gelu_mlp_apply(const fsdp__gelu_mlp *mlp);
+
 /* Returns how many tokens the longest document of such positions (batch,time) has; 0: they cannot be read. On a device
  * without bytes it is taken to be a whole row. Blocks as the check does. */
 int64_t fsdp__op_longest_document(const fsdp_tensor *positions);
@@ -114,6 +130,11 @@ fsdp_status fsdp__gemm(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *bias, 
 /* Computes c [+]= a b, and the sums of a's rows, or of b's columns, of c's dtype. Where fsdp__gemm_sums says so. */
 fsdp_status fsdp__gemm_and_sums(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *c, bool accumulate, fsdp_tensor *sums,
                                 bool of_b);
+/* Computes c = gelu(a b [+ bias]) in the tanh form, and writes what GELU is of to `before`, unless that is NULL. */
+fsdp_status fsdp__gemm_gelu(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *bias, fsdp_tensor *c,
+                            fsdp_tensor *before);
+/* Computes c = a b times the derivative of GELU at `before`. */
+fsdp_status fsdp__gemm_gelu_gradient(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *c, fsdp_tensor *before);
 /* Returns whether the device adds up that operand as it multiplies. */
 bool fsdp__gemm_sums(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *c, const fsdp_tensor *sums, bool of_b);
 

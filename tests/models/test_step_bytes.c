@@ -238,6 +238,40 @@ static void check_biases(fsdp_context *context, void *arg)
     CHECK_EQ(c.calls[FSDP__KERNEL_REDUCE], has_gpu ? 1 : 4 * s->layers + 1);
 }
 
+/* GELU of GPT-2 comes along with the products that make what it is of, and its gradient: with F bytes for a block's
+ * inner activation, these write F more in the forward and read F more in the backward. As passes of their own they read
+ * and wrote 2 F and 3 F: a block moves 3 F less, 12 times its input. */
+static void check_gelu(fsdp_context *context, void *arg)
+{
+    const sizes *s = arg;
+    bool has_gpu = s->dry || fsdp__device_gelu_products(test_device(context));
+    int64_t n = s->batch * s->time, d = s->dim, inner = HALF * n * s->ffn, chunk = n < 4096 ? n : 4096;
+    int64_t biases = (HALF + WHOLE) * (3 * d + d + s->ffn + d); /* read, and their gradients written */
+    int64_t products = linear(n, d, 3 * d) + linear(n, d, d) + linear(n, d, s->ffn) + linear(n, s->ffn, d) + biases;
+    count c;
+
+    take(context, s, &c);
+    CHECK_EQ(c.calls[FSDP__KERNEL_ACTIVATION_FORWARD], has_gpu ? 0 : s->layers);
+    CHECK_EQ(c.calls[FSDP__KERNEL_ACTIVATION_BACKWARD], has_gpu ? 0 : s->layers);
+    if (!has_gpu) {
+        CHECK_EQ(c.bytes[FSDP__KERNEL_ACTIVATION_FORWARD], s->layers * 2 * inner);
+        CHECK_EQ(c.bytes[FSDP__KERNEL_ACTIVATION_BACKWARD], s->layers * 3 * inner);
+        return; /* its head and gradients are in other dtypes */
+    }
+    CHECK_EQ(c.bytes[FSDP__KERNEL_MATMUL], s->layers * (products + 2 * inner) + head(s, n, chunk));
+}
+
+TEST(on_a_gpu_gelu_of_gpt2_has_no_pass_of_its_own)
+{
+    sizes large = {12, 768, 12, 12, 64, 3072, 50304, 32, 1024, true, FSDP_GPT2};
+    sizes gpu = {3, 32, 4, 4, 8, 64, 48, 2, 8, true, FSDP_GPT2}, here = gpu;
+
+    here.dry = false;
+    test_run_ranks(1, check_gelu, &large);
+    test_run_ranks(1, check_gelu, &gpu);
+    test_run_ranks(1, check_gelu, &here);
+}
+
 TEST(on_a_gpu_biases_of_gpt2_have_no_pass_of_their_own)
 {
     sizes gpu = {3, 32, 4, 4, 8, 64, 48, 2, 8, true, FSDP_GPT2}, here = gpu;

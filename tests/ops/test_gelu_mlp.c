@@ -1,0 +1,449 @@
+/* Two linears with GELU between them as one operation: its numbers are those of three, on every device, and models use
+ * it where products take GELU along and nothing acts between. Links: models shard adapter */
+#include <math.h>
+
+#include "base/compiler.h"
+#include "base/probe.h"
+#include "device/dry.h"
+#include "fsdp/adapter.h"
+#include "fsdp/models.h"
+#include "fsdp/shard.h"
+#include "ops/op.h"
+#include "support/ranks.h"
+
+/* ---- the operation ---- */
+
+enum {
+    ROWS = 6,
+    IN = 8,
+    OUT = 5,
+    INNER = 24, /* most */
+    TENSORS = 5,
+    NUMBERS = ROWS * OUT + ROWS * IN + INNER * (IN + OUT + 1) + OUT
+};
+
+typedef struct call {
+    fsdp_dtype dtype;
+    int64_t inner;
+    bool conv1d, bias;
+    unsigned wanted; /* a bit for each of x, weight, bias, second weight, bias that requires a gradient */
+    bool keep, twice;
+} call;
+
+static fsdp_tensor *leaf(fsdp_context *context, const call *c, int index, int ndim, const int64_t *shape)
+{
+    float values[INNER * INNER];
+    int64_t count = ndim == 2 ? shape[0] * shape[1] : shape[0];
+    fsdp_tensor *tensor;
+
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (float)(0.7 * sin(0.9 * (double)i + 1.7 * index));
+    tensor = CHECK_PTR(fsdp_cast(fsdp_from_data(test_device(context), FSDP_F32, ndim, shape, values), c->dtype));
+    CHECK_OK(fsdp_tensor_set_requires_grad(tensor, c->wanted >> index & 1));
+    return tensor;
+}
+
+static fsdp_tensor *chain(const fsdp__gelu_mlp *m)
+{
+    fsdp_tensor *h =
+        m->conv1d ? fsdp_conv1d(m->x, m->weights[0], m->biases[0]) : fsdp_linear(m->x, m->weights[0], m->biases[0]);
+    fsdp_tensor *y = fsdp_gelu_tanh(h);
+
+    return m->conv1d ? fsdp_conv1d(y, m->weights[1], m->biases[1]) : fsdp_linear(y, m->weights[1], m->biases[1]);
+}
+
+/* Computes the result, and the gradients that are wanted. Returns how many numbers these are. */
+static int compute(fsdp_context *context, const call *c, bool one, float *out)
+{
+    int64_t shapes[2][2] = {{c->conv1d ? IN : c->inner, c->conv1d ? c->inner : IN},
+                            {c->conv1d ? c->inner : OUT, c->conv1d ? OUT : c->inner}};
+    fsdp_tensor *leaves[TENSORS] = {NULL}, *z, *loss;
+    fsdp__gelu_mlp m = {.conv1d = c->conv1d};
+    int at = ROWS * OUT;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    leaves[0] = m.x = leaf(context, c, 0, 2, (const int64_t[]){ROWS, IN});
+    for (int i = 0; i < 2; i++) {
+        leaves[1 + 2 * i] = m.weights[i] = leaf(context, c, 1 + 2 * i, 2, shapes[i]);
+        m.biases[i] = c->bias ? leaf(context, c, 2 + 2 * i, 1, (const int64_t[]){i ? OUT : c->inner}) : FSDP_NO_BIAS;
+        leaves[2 + 2 * i] = c->bias ? m.biases[i] : NULL;
+    }
+    z = CHECK_PTR(one ? fsdp__gelu_mlp_apply(&m) : chain(&m));
+    CHECK_OK(fsdp_tensor_read(z, FSDP_F32, out));
+    loss = CHECK_PTR(fsdp_sum(fsdp_mul(z, z)));
+    for (int i = 0; c->wanted && i < 1 + c->twice; i++)
+        CHECK_OK(fsdp_backward_from(&loss, NULL, 1, i < c->twice || c->keep));
+    for (int i = 0; i < TENSORS; i++) {
+        if (!leaves[i] || !(c->wanted >> i & 1))
+            continue;
+        CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_tensor_grad(leaves[i])), FSDP_F32, out + at));
+        at += (int)fsdp_tensor_numel(leaves[i]);
+    }
+    fsdp_scope_end(context, NULL);
+    return at;
+}
+
+/* The three operations round what GELU is of, and the gradient before its derivative; the one may. */
+static void check_call(fsdp_context *context, const call *c)
+{
+    static const double tolerances[] = {[FSDP_F32] = 1e-5, [FSDP_F16] = 4e-3, [FSDP_BF16] = 3e-2};
+    float one[NUMBERS], three[NUMBERS], most = 0;
+    int count = compute(context, c, true, one);
+
+    CHECK_EQ(compute(context, c, false, three), count);
+    for (int i = 0; i < count; i++)
+        most = fmaxf(most, fabsf(three[i]));
+    CHECK_CLOSE(one, three, count, tolerances[c->dtype], tolerances[c->dtype] * (double)most);
+}
+
+TEST(one_operation_has_the_numbers_of_three)
+{
+    static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    fsdp_context *context = test_context();
+
+    for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
+        for (int i = 0; i < 8; i++) {
+            /* 19: rows of what GELU is of are no multiple of 8, which cuBLAS does not take */
+            call c = {dtypes[d], i & 4 ? 19 : INNER, i & 1, i & 2, 31, i & 1, false};
+
+            c.wanted = c.bias ? 31 : 11;
+            check_call(context, &c);
+        }
+    fsdp_context_free(context);
+}
+
+TEST(gradients_that_nobody_wants_are_not_made)
+{
+    fsdp_context *context = test_context();
+
+    for (unsigned wanted = 0; wanted < 32; wanted++)
+        check_call(context, &(call){FSDP_F32, INNER, true, true, wanted, false, false});
+    fsdp_context_free(context);
+}
+
+TEST(gradients_are_added_in_a_second_backward)
+{
+    fsdp_context *context = test_context();
+
+    for (int keep = 0; keep < 2; keep++)
+        check_call(context, &(call){FSDP_F32, INNER, true, true, 31, keep, true});
+    fsdp_context_free(context);
+}
+
+/* A backward that has failed may be tried again, or says that it cannot. */
+static fsdp_status forward_and_backward(fsdp_context *context, const fsdp__gelu_mlp *m)
+{
+    fsdp_tensor *z;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_scope_begin(context));
+    z = fsdp__gelu_mlp_apply(m);
+    status = z ? fsdp_backward_from(&z, &z, 1, false) : fsdp_last_status();
+    if (z && status != FSDP_OK) {
+        fsdp_status again = fsdp_backward_from(&z, &z, 1, false);
+
+        CHECK(again == FSDP_OK || again == FSDP_STATE);
+    }
+    fsdp_scope_end(context, NULL);
+    return status;
+}
+
+TEST(without_memory_it_fails)
+{
+    fsdp_context *context = test_context();
+    const call c = {.dtype = FSDP_F32, .inner = INNER, .conv1d = true, .bias = true, .wanted = 31};
+    fsdp__gelu_mlp m = {.conv1d = true};
+
+    CHECK_OK(fsdp_scope_begin(context));
+    m.x = leaf(context, &c, 0, 2, (const int64_t[]){ROWS, IN});
+    for (int i = 0; i < 2; i++) {
+        m.weights[i] = leaf(context, &c, 1, 2, (const int64_t[]){i ? INNER : IN, i ? OUT : INNER});
+        m.biases[i] = leaf(context, &c, 2, 1, (const int64_t[]){i ? OUT : INNER});
+    }
+    CHECK_OK(forward_and_backward(context, &m)); /* kernels have their scratch */
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, forward_and_backward(context, &m));
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
+
+/* ---- models ---- */
+
+enum {
+    LAYERS = 2,
+    MOST = 64 * 64, /* elements of a parameter */
+    PARAMETERS = 64
+};
+
+typedef struct variant {
+    const char *name;
+    bool apart; /* also where products take GELU along */
+    bool erf;
+    fsdp_shard_options options;
+    fsdp_recompute_mode recompute;
+    const char *hooked, *alone, *adapted; /* a module that has a hook, is sharded by itself, or has an adapter */
+} variant;
+
+typedef struct outcome {
+    const variant *v;
+    bool hooked; /* a hook on GELU has it called by itself */
+    bool dry;
+    int forward, backward; /* passes of GELU in a step */
+    int64_t peak;
+    float loss;
+    int64_t count, numel[PARAMETERS];
+    float *gradients[PARAMETERS]; /* of this rank's shards; NULL: none */
+} outcome;
+
+static fsdp_device *device_of(fsdp_context *context, const outcome *o)
+{
+    return CHECK_PTR(o->dry ? fsdp__dry_gpu(context) : test_device(context));
+}
+
+static fsdp_module *part(fsdp_module *block, const char *path)
+{
+    fsdp_module *module = NULL;
+    char name[64];
+
+    for (const char *at = path; *at; at += strlen(name) + (at[strlen(name)] == '.')) {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "."), at);
+        module = CHECK_PTR(fsdp_module_child(module ? module : block, name));
+    }
+    return module;
+}
+
+static void fill(fsdp_module *model)
+{
+    fsdp_parameters parameters;
+
+    CHECK_OK(fsdp_module_parameters(model, &parameters));
+    for (int64_t p = 0; p < parameters.count; p++) {
+        fsdp_tensor *tensor = parameters.items[p].tensor;
+        float values[MOST], base = strstr(parameters.items[p].name, "ln_") ? 1 : 0;
+
+        CHECK(fsdp_tensor_numel(tensor) <= MOST);
+        for (int64_t i = 0; i < fsdp_tensor_numel(tensor); i++)
+            values[i] = (float)(0.3 * sin(0.7 * (double)i + 1.3 * (double)p)) + base;
+        CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, values));
+    }
+    fsdp_parameters_release(&parameters);
+}
+
+static fsdp_status look_on(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+{
+    (void)arg, (void)module, (void)inputs, (void)count;
+    return FSDP_OK;
+}
+
+static void prepare_block(fsdp_module *block, const outcome *o)
+{
+    const fsdp_module_hooks hooks = {.pre_forward = look_on};
+
+    if (o->hooked || o->v->hooked)
+        CHECK_OK(fsdp_module_add_hooks(part(block, o->hooked ? "mlp.act" : o->v->hooked), &hooks, NULL));
+    CHECK_OK(fsdp_module_set_recompute(block, o->v->recompute));
+    if (o->v->alone)
+        CHECK_OK(fsdp_fully_shard(part(block, o->v->alone), &o->v->options));
+    CHECK_OK(fsdp_fully_shard(block, &o->v->options));
+}
+
+static fsdp_module *build(fsdp_context *context, const outcome *o, fsdp_adapter **adapter)
+{
+    const fsdp_lora_options lora = {.rank = 2, .targets = &o->v->adapted, .target_count = 1};
+    const fsdp_model_config config = {.architecture = FSDP_GPT2,
+                                      .n_layers = LAYERS,
+                                      .dim = 16,
+                                      .n_heads = 4,
+                                      .n_kv_heads = 4,
+                                      .head_dim = 4,
+                                      .ffn_dim = 32,
+                                      .vocab_size = 16,
+                                      .max_seq_len = 32,
+                                      .norm_eps = 1e-5f,
+                                      .gelu_erf = o->v->erf};
+    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, device_of(context, o), &config));
+
+    *adapter = NULL;
+    if (o->v->adapted)
+        CHECK_OK(fsdp_adapter_add(model, &lora, adapter));
+    fill(model);
+    for (int64_t i = 0; i < LAYERS; i++)
+        prepare_block(fsdp_model_block(model, i), o);
+    CHECK_OK(fsdp_fully_shard(model, &o->v->options));
+    return model;
+}
+
+static fsdp_status count_launches(void *arg, fsdp__probe_event *event)
+{
+    ((int *)arg)[event->kind]++;
+    return FSDP_OK;
+}
+
+static fsdp_tensor *ids(fsdp_context *context, const outcome *o, int step)
+{
+    int32_t values[2 * 6];
+
+    for (int i = 0; i < 12; i++)
+        values[i] = (i * step + i / 6 + fsdp_context_rank(context)) % 16;
+    return CHECK_PTR(fsdp_from_data(device_of(context, o), FSDP_I32, FSDP_SHAPE(2, 6), values));
+}
+
+static void keep_gradients(fsdp_module *model, outcome *o)
+{
+    fsdp_parameters parameters;
+
+    CHECK_OK(fsdp_module_parameters(model, &parameters));
+    CHECK(parameters.count <= PARAMETERS);
+    o->count = parameters.count;
+    for (int64_t i = 0; i < parameters.count; i++) {
+        const fsdp_tensor *grad = fsdp_tensor_grad(parameters.items[i].tensor);
+
+        if (!grad)
+            continue;
+        o->numel[i] = fsdp_tensor_numel(grad);
+        o->gradients[i] = malloc((size_t)(o->numel[i] + 1) * sizeof(float));
+        CHECK_OK(fsdp_tensor_read(grad, FSDP_F32, o->gradients[i]));
+    }
+    fsdp_parameters_release(&parameters);
+}
+
+/* Two backwards, the second of which adds. */
+static void take(fsdp_context *context, outcome *o)
+{
+    fsdp_adapter *adapter;
+    fsdp_module *model = build(context, o, &adapter);
+    fsdp_memory_stats memory;
+    fsdp__subscriber *subscriber;
+    int launches[FSDP__KERNELS];
+    double loss;
+
+    subscriber = CHECK_PTR(
+        fsdp__context_subscribe(context, FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), count_launches, launches));
+    fsdp_device_reset_peak(device_of(context, o));
+    for (int step = 0; step < 2; step++) {
+        fsdp_tensor *out;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        memset(launches, 0, sizeof launches);
+        out = CHECK_PTR(fsdp_call(model, ids(context, o, 5 + step), ids(context, o, 3)));
+        o->forward = launches[FSDP__KERNEL_ACTIVATION_FORWARD];
+        CHECK_OK(fsdp_backward(out));
+        o->backward = launches[FSDP__KERNEL_ACTIVATION_BACKWARD];
+        CHECK_OK(fsdp_tensor_item(out, &loss));
+        o->loss = (float)loss;
+        fsdp_scope_end(context, NULL);
+    }
+    fsdp__unsubscribe(subscriber);
+    fsdp_device_memory(device_of(context, o), &memory);
+    o->peak = (int64_t)memory.peak_without_workspace_bytes;
+    keep_gradients(model, o);
+    fsdp_adapter_free(adapter);
+    fsdp_module_unref(model);
+}
+
+static void check_close(const outcome *a, const outcome *b, bool same_bits)
+{
+    const float tolerance = 1e-5f;
+
+    CHECK_NEAR(a->loss, b->loss, same_bits ? 0 : tolerance);
+    CHECK_EQ(a->count, b->count);
+    for (int64_t p = 0; p < a->count; p++) {
+        CHECK_EQ(a->numel[p], b->numel[p]);
+        if (a->numel[p] > 0 && same_bits)
+            CHECK(memcmp(a->gradients[p], b->gradients[p], (size_t)a->numel[p] * sizeof(float)) == 0);
+        else if (a->numel[p] > 0)
+            CHECK_CLOSE(a->gradients[p], b->gradients[p], a->numel[p], tolerance, tolerance);
+    }
+}
+
+/* The sum of squares of what gradients differ by. */
+static double apart(const outcome *a, const outcome *b)
+{
+    double sum = 0;
+
+    for (int64_t p = 0; p < a->count; p++)
+        for (int64_t i = 0; i < a->numel[p]; i++)
+            sum += pow((double)(a->gradients[p][i] - b->gradients[p][i]), 2);
+    return sum;
+}
+
+static void forget(outcome *o)
+{
+    for (int64_t i = 0; i < o->count; i++)
+        free(o->gradients[i]);
+}
+
+static const variant in_f32 = {.name = "f32"};
+
+static void compare(fsdp_context *context, void *arg)
+{
+    const variant *v = arg;
+    outcome plain = {.v = v}, hooked = {.v = v, .hooked = true}, exact = {.v = &in_f32};
+    bool joined = fsdp__device_gelu_products(test_device(context)) && !v->apart;
+
+    take(context, &plain);
+    take(context, &hooked);
+    if (v->options.mp_policy.param_dtype == FSDP_BF16 && joined) {
+        take(context, &exact);
+        CHECK_NEAR(plain.loss, hooked.loss, 2e-2);
+        CHECK(apart(&plain, &exact) < 1.2 * apart(&hooked, &exact)); /* it rounds less often */
+        forget(&exact);
+    } else {
+        check_close(&plain, &hooked, !joined);
+    }
+    if (plain.forward != (joined ? 0 : LAYERS) || plain.backward != (joined ? 0 : LAYERS))
+        TEST_FAIL("%s: %d and %d passes of GELU", v->name, plain.forward, plain.backward);
+    CHECK_EQ(hooked.forward, LAYERS);
+    CHECK_EQ(hooked.backward, LAYERS);
+    CHECK(plain.peak <= hooked.peak);
+    forget(&plain);
+    forget(&hooked);
+}
+
+static const variant variants[] = {
+    {.name = "gpt2"},
+    {.name = "bf16", .options = {.mp_policy = {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}}},
+    {.name = "stays", .options = {.reshard_after_forward = FSDP_RESHARD_NEVER}},
+    {.name = "erf", .apart = true, .erf = true},
+    {.name = "hook on c_fc", .apart = true, .hooked = "mlp.c_fc"},
+    {.name = "hook on c_proj", .apart = true, .hooked = "mlp.c_proj"},
+    {.name = "hook on mlp", .hooked = "mlp"},
+    {.name = "c_fc alone", .apart = true, .alone = "mlp.c_fc"},
+    {.name = "c_proj alone", .apart = true, .alone = "mlp.c_proj"},
+    {.name = "mlp alone", .alone = "mlp"},
+    {.name = "full", .apart = true, .recompute = FSDP_RECOMPUTE_FULL},
+    {.name = "cheap", .apart = true, .recompute = FSDP_RECOMPUTE_CHEAP},
+    {.name = "selective", .apart = true, .recompute = FSDP_RECOMPUTE_SELECTIVE},
+    {.name = "adapted", .apart = true, .adapted = "c_fc"}};
+
+TEST(models_take_gelu_along_where_nothing_acts_between)
+{
+    for (size_t i = 0; i < FSDP__COUNT_OF(variants); i++)
+        for (int world = 1; world <= 4; world++)
+            if (!test_brief() || world == 1 + (int)i % 4)
+                test_run_ranks(world, compare, (void *)(uintptr_t)&variants[i]);
+}
+
+static void compare_dry(fsdp_context *context, void *arg)
+{
+    const variant *v = arg;
+    outcome real = {.v = v}, dry = {.v = v, .dry = true};
+
+    take(context, &real);
+    take(context, &dry);
+    CHECK_EQ(dry.forward, real.forward);
+    CHECK_EQ(dry.backward, real.backward);
+    CHECK_EQ(dry.peak, real.peak);
+    forget(&real);
+    forget(&dry);
+}
+
+TEST(a_dry_step_has_the_passes_and_the_memory_of_a_step_on_a_gpu)
+{
+    const char *device = getenv("FSDP_TEST_DEVICE");
+
+    if (!device || strcmp(device, "cuda") != 0)
+        skip();
+    for (size_t i = 0; i < FSDP__COUNT_OF(variants); i++)
+        test_run_ranks(1, compare_dry, (void *)(uintptr_t)&variants[i]);
+}
