@@ -1,20 +1,15 @@
 /* formulas.h - functions of one or two numbers, and their derivatives, as kernels compute them element by element.
  *
  * Kernels of the CPU and of GPUs share them, so C++ includes this file too. Exponentials and the like are each one's
- * own: fsdp__expf, fsdp__logf, fsdp__log1pf, fsdp__tanhf, fsdp__erff, and the bits of a float (fsdp__float_bits and
- * fsdp__bits_float) are there before it is included; FSDP__FORMULA is how its functions are declared. `op` and `kind`
- * are constants wherever speed matters. */
+ * own: fsdp__expf, fsdp__logf, fsdp__log1pf, fsdp__tanhf, fsdp__erff, the division of activations (fsdp__dividef), and
+ * the bits of a float (fsdp__float_bits and fsdp__bits_float) are there before it is included; FSDP__FORMULA is how its
+ * functions are declared. `op` and `kind` are constants wherever speed matters. */
 #ifndef DEVICE_FORMULAS_H
 #define DEVICE_FORMULAS_H
 
 #include <math.h>
 
-#include "device/kernel_args.h"
-
-FSDP__FORMULA float fsdp__sigmoidf(float x)
-{
-    return 1.0f / (1.0f + fsdp__expf(-x));
-}
+#include "device/activations.h"
 
 /* ---- of one number ---- */
 
@@ -77,48 +72,6 @@ FSDP__FORMULA float fsdp__unary_gradient(fsdp__unary_op op, float s, float dy, f
         return dy * (2.0f * s);
     default:
         return (s > low || low == -INFINITY) && (s < high || high == INFINITY) && s == s ? dy : 0.0f;
-    }
-}
-
-/* ---- activations ---- */
-
-#define FSDP__EACH_ACTIVATION(CASE) CASE(FSDP__GELU_TANH) CASE(FSDP__GELU_ERF) CASE(FSDP__SILU) CASE(FSDP__RELU)
-
-/* Computes sqrt(2 / pi) (x + 0.044715 x^3), doubled: (1 + tanh u) / 2 is sigmoid(2 u). */
-FSDP__FORMULA float fsdp__gelu_argument(float x)
-{
-    return 2.0f * 0.7978845608f * (x + 0.044715f * x * x * x);
-}
-
-FSDP__FORMULA float fsdp__activate(fsdp__activation kind, float x)
-{
-    switch (kind) {
-    case FSDP__GELU_TANH:
-        return x / (1.0f + fsdp__expf(-fsdp__gelu_argument(x)));
-    case FSDP__GELU_ERF:
-        return 0.5f * x * (1.0f + fsdp__erff(x * 0.70710678f));
-    case FSDP__SILU:
-        return x / (1.0f + fsdp__expf(-x));
-    default:
-        return x < 0.0f ? 0.0f : x;
-    }
-}
-
-FSDP__FORMULA float fsdp__activation_derivative(fsdp__activation kind, float x)
-{
-    float s;
-
-    switch (kind) {
-    case FSDP__GELU_TANH:
-        s = fsdp__sigmoidf(fsdp__gelu_argument(x));
-        return s + x * s * (1.0f - s) * (2.0f * 0.7978845608f) * (1.0f + 3.0f * 0.044715f * x * x);
-    case FSDP__GELU_ERF:
-        return 0.5f * (1.0f + fsdp__erff(x * 0.70710678f)) + x * 0.39894228f * fsdp__expf(-0.5f * x * x);
-    case FSDP__SILU:
-        s = fsdp__sigmoidf(x);
-        return s * (1.0f + x * (1.0f - s));
-    default:
-        return x > 0.0f ? 1.0f : 0.0f;
     }
 }
 

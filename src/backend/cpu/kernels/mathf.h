@@ -203,6 +203,7 @@ FSDP__INLINE void fsdp__sincosf(float x, float *sine, float *cosine)
 }
 
 #define FSDP__FORMULA FSDP__INLINE
+#define fsdp__dividef(a, b) ((a) / (b))
 #include "device/formulas.h"
 
 #endif

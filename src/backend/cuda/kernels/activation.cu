@@ -3,20 +3,20 @@
 #include "backend/cuda/kernels/pack.cuh"
 
 /* in: x [, bias]. */
-template <fsdp__activation KIND, bool BIASED>
+template <class T, fsdp__activation KIND, bool BIASED>
 struct activation_value {
     DEVICE void operator()(const float *in, float *out) const
     {
-        out[0] = fsdp__activate(KIND, BIASED ? in[0] + in[1] : in[0]);
+        out[0] = FORMULA(T, fsdp__activate, KIND, BIASED ? in[0] + in[1] : in[0]);
     }
 };
 
 /* in: dy, x [, bias]. */
-template <fsdp__activation KIND, bool BIASED>
+template <class T, fsdp__activation KIND, bool BIASED>
 struct activation_gradient {
     DEVICE void operator()(const float *in, float *out) const
     {
-        out[0] = in[0] * fsdp__activation_derivative(KIND, BIASED ? in[1] + in[2] : in[1]);
+        out[0] = in[0] * FORMULA(T, fsdp__activation_derivative, KIND, BIASED ? in[1] + in[2] : in[1]);
     }
 };
 
@@ -26,10 +26,10 @@ static fsdp_status forward(fsdp_stream *stream, const fsdp__activation_forward_a
     if (!k->bias)
         return launch_rows<T>(stream, "activation_forward",
                               rows_args<1, 1>{{k->x}, {k->y}, {}, {}, 1, k->rows * k->cols},
-                              activation_value<KIND, false>{});
+                              activation_value<T, KIND, false>{});
     return launch_rows<T>(stream, "activation_forward",
                           rows_args<2, 1>{{k->x, k->bias}, {k->y}, {k->cols, 0}, {k->cols}, k->rows, k->cols},
-                          activation_value<KIND, true>{});
+                          activation_value<T, KIND, true>{});
 }
 
 template <class T, fsdp__activation KIND>
@@ -38,11 +38,11 @@ static fsdp_status backward(fsdp_stream *stream, const fsdp__activation_backward
     if (!k->bias)
         return launch_rows<T>(stream, "activation_backward",
                               rows_args<2, 1>{{k->dy, k->x}, {k->dx}, {}, {}, 1, k->rows * k->cols},
-                              activation_gradient<KIND, false>{});
+                              activation_gradient<T, KIND, false>{});
     return launch_rows<T>(
         stream, "activation_backward",
         rows_args<3, 1>{{k->dy, k->x, k->bias}, {k->dx}, {k->cols, k->cols, 0}, {k->cols}, k->rows, k->cols},
-        activation_gradient<KIND, true>{});
+        activation_gradient<T, KIND, true>{});
 }
 
 template <class T>
@@ -77,18 +77,20 @@ FLOAT_ENTRY(activation_backward, backward_any)
 /* ---- swiglu ---- */
 
 /* in: gate, up. */
+template <class T>
 struct swiglu_value {
     DEVICE void operator()(const float *in, float *out) const
     {
-        out[0] = in[0] * fsdp__sigmoidf(in[0]) * in[1];
+        out[0] = in[0] * FORMULA(T, fsdp__sigmoidf, in[0]) * in[1];
     }
 };
 
 /* in: gate, up, dy; out: dgate, dup. */
+template <class T>
 struct swiglu_gradient {
     DEVICE void operator()(const float *in, float *out) const
     {
-        float gate = in[0], up = in[1], dy = in[2], s = fsdp__sigmoidf(gate);
+        float gate = in[0], up = in[1], dy = in[2], s = FORMULA(T, fsdp__sigmoidf, gate);
 
         out[0] = dy * up * s * (1.0f + gate * (1.0f - s));
         out[1] = dy * gate * s;
@@ -96,18 +98,20 @@ struct swiglu_gradient {
 };
 
 /* As the two above, with gelu for silu. */
+template <class T>
 struct geglu_value {
     DEVICE void operator()(const float *in, float *out) const
     {
-        out[0] = fsdp__activate(FSDP__GELU_TANH, in[0]) * in[1];
+        out[0] = FORMULA(T, fsdp__activate, FSDP__GELU_TANH, in[0]) * in[1];
     }
 };
 
+template <class T>
 struct geglu_gradient {
     DEVICE void operator()(const float *in, float *out) const
     {
-        out[0] = in[2] * in[1] * fsdp__activation_derivative(FSDP__GELU_TANH, in[0]);
-        out[1] = in[2] * fsdp__activate(FSDP__GELU_TANH, in[0]);
+        out[0] = in[2] * in[1] * FORMULA(T, fsdp__activation_derivative, FSDP__GELU_TANH, in[0]);
+        out[1] = in[2] * FORMULA(T, fsdp__activate, FSDP__GELU_TANH, in[0]);
     }
 };
 
@@ -116,8 +120,8 @@ ENTRY(swiglu_forward)
     const fsdp__swiglu_forward_args *k = (const fsdp__swiglu_forward_args *)args;
     rows_args<2, 1> rows = {{k->gate, k->up}, {k->y}, {k->gate_row, k->up_row}, {k->y_row}, k->rows, k->cols};
 
-#define FORWARD(T) return launch_rows<T>(stream, "swiglu_forward", rows, swiglu_value{})
-#define GELU(T) return launch_rows<T>(stream, "swiglu_forward", rows, geglu_value{})
+#define FORWARD(T) return launch_rows<T>(stream, "swiglu_forward", rows, swiglu_value<T>{})
+#define GELU(T) return launch_rows<T>(stream, "swiglu_forward", rows, geglu_value<T>{})
     if (k->gelu)
         EACH_FLOAT(k->dtype, GELU)
     EACH_FLOAT(k->dtype, FORWARD)
@@ -136,8 +140,8 @@ ENTRY(swiglu_backward)
                             k->rows,
                             k->cols};
 
-#define BACKWARD(T) return launch_rows<T>(stream, "swiglu_backward", rows, swiglu_gradient{})
-#define GELU(T) return launch_rows<T>(stream, "swiglu_backward", rows, geglu_gradient{})
+#define BACKWARD(T) return launch_rows<T>(stream, "swiglu_backward", rows, swiglu_gradient<T>{})
+#define GELU(T) return launch_rows<T>(stream, "swiglu_backward", rows, geglu_gradient<T>{})
     if (k->gelu)
         EACH_FLOAT(k->dtype, GELU)
     EACH_FLOAT(k->dtype, BACKWARD)

@@ -126,6 +126,19 @@ DEVICE float exp2_fast(float x)
 #endif
 }
 
+/* Returns 1 / x, within 1 unit of the last place; what is below 2^-126 becomes 0. */
+DEVICE float reciprocal_fast(float x)
+{
+#ifdef FSDP_CUDASH
+    return 1.0f / x;
+#else
+    float y;
+
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
 /* Returns two elements of T in a register: `low` has the smaller index. */
 template <class T>
 DEVICE uint32_t pack_two(float low, float high);

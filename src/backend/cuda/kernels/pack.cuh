@@ -3,7 +3,7 @@
 #ifndef BACKEND_CUDA_PACK_CUH
 #define BACKEND_CUDA_PACK_CUH
 
-#include "backend/cuda/kernels/kernel.cuh"
+#include "backend/cuda/kernels/intrinsics.cuh"
 
 #ifdef FSDP_CUDASH
 #define UNROLL
@@ -82,6 +82,40 @@ DEVICE void put(T *p, int64_t i, int64_t n, bool whole, const pack<T, N> &x)
             p[i + e] = x.at[e];
 }
 
+template <class T>
+struct is_half_word {
+    static constexpr bool value = false;
+};
+template <>
+struct is_half_word<bf16> {
+    static constexpr bool value = true;
+};
+template <>
+struct is_half_word<f16> {
+    static constexpr bool value = true;
+};
+
+/* Rounds N numbers, those of 16 bits two by two. */
+template <class T, int N>
+DEVICE pack<T, N> rounded(const float (&x)[N])
+{
+    pack<T, N> y;
+
+    if constexpr (is_half_word<T>::value && N % 2 == 0) {
+        UNROLL
+        for (int i = 0; i < N; i += 2) {
+            uint32_t two = pack_two<T>(x[i], x[i + 1]);
+
+            memcpy(&y.at[i], &two, sizeof two);
+        }
+    } else {
+        UNROLL
+        for (int i = 0; i < N; i++)
+            y.at[i] = from_float<T>(x[i]);
+    }
+    return y;
+}
+
 static inline bool is_aligned(const void *p, int64_t stride_bytes)
 {
     return (uintptr_t)p % ACCESS == 0 && stride_bytes % ACCESS == 0;
@@ -124,12 +158,7 @@ DEVICE void load_pack(const T *p, int64_t n, float (&x)[N])
 template <int N, class T>
 DEVICE void store_pack(T *p, int64_t n, const float (&x)[N])
 {
-    pack<T, N> raw;
-
-    UNROLL
-    for (int i = 0; i < N; i++)
-        raw.at[i] = from_float<T>(x[i]);
-    put<N>(p, n, raw);
+    put<N>(p, n, rounded<T>(x));
 }
 
 /* ---- functions of rows ---- */
@@ -156,7 +185,8 @@ static __global__ void map_rows(const __grid_constant__ rows_args<INPUTS, OUTPUT
     EACH_ITEM (item, k.rows * k.packs) {
         int64_t row = quotient(item, k.by_packs), col = (item - row * k.packs) * n;
         bool whole = k.aligned && col + n <= k.cols;
-        pack<T, n> in[INPUTS], out[OUTPUTS];
+        pack<T, n> in[INPUTS];
+        float out[OUTPUTS][n];
 
         UNROLL
         for (int s = 0; s < INPUTS; s++)
@@ -171,12 +201,12 @@ static __global__ void map_rows(const __grid_constant__ rows_args<INPUTS, OUTPUT
             f(x, y);
             UNROLL
             for (int s = 0; s < OUTPUTS; s++)
-                out[s].at[e] = from_float<T>(y[s]);
+                out[s][e] = y[s];
         }
         UNROLL
         for (int s = 0; s < OUTPUTS; s++)
             if (k.out[s])
-                put<n>((T *)k.out[s] + row * k.out_row[s], col, k.cols, whole, out[s]);
+                put<n>((T *)k.out[s] + row * k.out_row[s], col, k.cols, whole, rounded<T>(out[s]));
     }
 }
 
