@@ -354,6 +354,13 @@ typedef struct fsdp__cross_entropy_args {
     fsdp_dtype dtype, dlogits_dtype;
     bool accumulate_loss;
     float softcap; /* 0: none */
+    /* Of columns that are a part of whole rows, from column first_col of these on: the largest logit of each whole row,
+     * (rows), with the softcap; otherwise NULL. Then loss and bad_row are left alone. Without dlogits the call writes
+     * the sum of e^(logit - largest) over its columns, and the target's logit, 0 where that is not among them; of rows
+     * whose target is ignore_index 1 and 0. With dlogits it reads the sums, which are then those of whole rows. */
+    const float *largest;
+    float *sums, *at_targets; /* (rows) */
+    int64_t first_col;
 } fsdp__cross_entropy_args;
 
 /* y (rows,cols) = table[ids]. An id outside [0, table_rows) gives zeros and sets *bad_row (the lowest such row). */

@@ -402,6 +402,12 @@ static void cross_entropy(fsdp__cross_entropy_args *a, const visitor *v)
 {
     READS(logits, elements(a->dtype, a->rows * a->cols));
     READS(targets, elements(FSDP_I32, a->rows));
+    READS(largest, elements(FSDP_F32, a->rows));
+    if (a->dlogits)
+        READS(sums, elements(FSDP_F32, a->rows));
+    else
+        WRITES(sums, elements(FSDP_F32, a->rows));
+    WRITES(at_targets, elements(FSDP_F32, a->rows));
     WRITES(dlogits, elements(a->dlogits_dtype, a->rows * a->cols));
     ADDS(loss, sizeof *a->loss, a->accumulate_loss);
     CHANGES(bad_row, sizeof *a->bad_row);

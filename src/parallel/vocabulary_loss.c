@@ -3,6 +3,7 @@
  * Of each row all ranks need the largest logit, the sum of exponentials and the target's logit: three all-reduces of a
  * number for each row. Gradients of logits stay where the logits are. */
 #include <math.h>
+#include <string.h>
 
 #include "base/compiler.h"
 #include "fsdp/parallel.h"
@@ -11,10 +12,10 @@
 #include "parallel/plan.h"
 #include "parallel/wire.h"
 
-/* A chunk's rows, whose targets are told by masks (n,1). */
+/* Rows whose targets are told by masks (...,1). */
 typedef struct rows {
-    fsdp_tensor *logits;  /* (n,cols), f32, capped */
-    fsdp_tensor *index;   /* (n,1) int32: the target's column; 0 where another rank has it */
+    fsdp_tensor *logits;  /* (...,cols), f32, capped */
+    fsdp_tensor *index;   /* (...,1) int32: the target's column; 0 where another rank has it */
     fsdp_tensor *here;    /* this rank has the target's column */
     fsdp_tensor *counted; /* the target is not FSDP_IGNORE_TARGET */
 } rows;
@@ -45,21 +46,23 @@ static fsdp_tensor *only(fsdp_tensor *mask, fsdp_tensor *x)
     return x ? fsdp_where(mask, x, number(x, FSDP_F32, 0)) : NULL;
 }
 
-/* Returns the largest logit of each row (n,1), over all ranks. */
-static fsdp_tensor *largest(const rows *r, fsdp_process_group *group)
+/* Returns the largest of the logits of each row, capped, over all ranks. */
+static fsdp_tensor *largest(fsdp_tensor *logits, float softcap, bool keep_dim, fsdp_process_group *group)
 {
-    fsdp_tensor *z = r->logits, *most;
     int64_t shape[FSDP_MAX_DIMS];
-    int n = z->ndim - 1;
+    int n = logits->ndim - 1;
+    fsdp_tensor *most;
 
-    for (int i = 0; i < z->ndim; i++)
-        shape[i] = i == n ? 1 : z->shape[i];
-    most = z->shape[n] > 0 ? fsdp_amax(z, 1, &n, true)
-                           : fsdp_full(fsdp_tensor_device(z), FSDP_F32, z->ndim, shape, -INFINITY);
+    memcpy(shape, logits->shape, sizeof shape);
+    shape[n] = 1;
+    most = logits->shape[n] > 0
+               ? fsdp_amax(logits, 1, &n, keep_dim)
+               : fsdp_full(fsdp_tensor_device(logits), FSDP_F32, keep_dim ? n + 1 : n, shape, -INFINITY);
+    most = fsdp__softcapped(fsdp_cast(most, FSDP_F32), softcap);
     return most ? fsdp__wire_all_reduce(most, FSDP_MAX, true, group) : NULL;
 }
 
-/* Returns the target's logit of each row (n,1) if this rank has it, else 0. */
+/* Returns the target's logit of each row (...,1) if this rank has it, else 0. */
 static fsdp_tensor *target_logits(const rows *r)
 {
     fsdp_tensor *z = r->logits;
@@ -71,55 +74,60 @@ static fsdp_tensor *target_logits(const rows *r)
 
 /* ---- in chunks, with gradients at once ---- */
 
-/* Adds the loss of the rows, of which these are the largest logit and so on. */
-static fsdp_status add_loss(const fsdp__loss_chunk *c, const rows *r, fsdp_tensor *most, fsdp_tensor *sum,
-                            fsdp_tensor *target)
+/* What is known of the rows of a chunk (n), of all ranks' columns. */
+typedef struct known {
+    fsdp_tensor *most, *sum, *target; /* the largest logit, the sum of e^(logit - most), the target's logit */
+} known;
+
+/* Lets the kernel of the loss do its part: of `sum` and `target`, or of the gradient. */
+static fsdp_status launch(const fsdp__applied *a, const fsdp__loss_chunk *c, const known *k, const fsdp_tensor *dlogits)
 {
-    fsdp_tensor *each = only(r->counted, fsdp_sub(fsdp_add(most, fsdp_ln(sum)), target));
+    const fsdp__cross_entropy_args args = {.logits = fsdp_tensor_data(c->logits),
+                                           .targets = fsdp_tensor_data(c->targets),
+                                           .dlogits = dlogits ? fsdp_tensor_data(dlogits) : NULL,
+                                           .rows = c->logits->shape[0],
+                                           .cols = c->logits->shape[1],
+                                           .loss_scale = c->scale,
+                                           .ignore_index = FSDP_IGNORE_TARGET,
+                                           .dtype = c->logits->dtype,
+                                           .dlogits_dtype = dlogits ? dlogits->dtype : FSDP_F32,
+                                           .softcap = c->softcap,
+                                           .largest = fsdp_tensor_data(k->most),
+                                           .sums = fsdp_tensor_data(k->sum),
+                                           .at_targets = dlogits ? NULL : fsdp_tensor_data(k->target),
+                                           .first_col = a->first};
+
+    return args.rows * args.cols > 0 ? fsdp__launch_cross_entropy(fsdp__op_stream(c->logits), &args) : FSDP_OK;
+}
+
+/* Adds the loss of the rows. */
+static fsdp_status add_loss(const fsdp__loss_chunk *c, const known *k)
+{
+    fsdp_tensor *targets = (fsdp_tensor *)(uintptr_t)c->targets;
+    fsdp_tensor *counted = fsdp_ne(targets, number(targets, FSDP_I32, FSDP_IGNORE_TARGET));
+    fsdp_tensor *each = only(counted, fsdp_sub(fsdp_add(k->most, fsdp_ln(k->sum)), k->target));
     fsdp_tensor *loss = fsdp_scale(fsdp_sum(each), (double)c->scale);
 
     return loss ? fsdp__tensor_copy(c->loss, loss, !c->first) : fsdp_last_status();
 }
 
-/* Writes scale * (softmax - one hot), times the derivative of the soft cap, to the chunk's gradient. */
-static fsdp_status write_gradient(const fsdp__loss_chunk *c, const rows *r, fsdp_tensor *exponentials, fsdp_tensor *sum)
-{
-    fsdp_tensor *factor = only(r->counted, fsdp_scale(fsdp_reciprocal(sum), (double)c->scale)), *one, *slope, *g;
-
-    if (r->logits->shape[1] == 0)
-        return FSDP_OK;
-    if (!factor)
-        return fsdp_last_status();
-    one = only(r->here, fsdp_full(fsdp_tensor_device(sum), FSDP_F32, 2, sum->shape, -(double)c->scale));
-    g = fsdp_scatter_add(fsdp_mul(exponentials, factor), 1, r->index, one);
-    if (c->softcap > 0 && g) {
-        slope = fsdp_square(fsdp_scale(r->logits, 1 / (double)c->softcap));
-        g = fsdp_mul(g, fsdp_sub(number(g, FSDP_F32, 1), slope));
-    }
-    return g ? fsdp__tensor_copy((fsdp_tensor *)(uintptr_t)c->dlogits, g, false) : fsdp_last_status();
-}
-
 static fsdp_status compute_rows(const fsdp__applied *a, const fsdp__loss_chunk *c)
 {
-    fsdp_tensor *logits = (fsdp_tensor *)(uintptr_t)c->logits, *targets = (fsdp_tensor *)(uintptr_t)c->targets;
+    fsdp_device *device = c->logits->storage->device;
     fsdp_process_group *group = a->plan->group;
-    fsdp_tensor *most, *exponentials, *sum, *target;
-    rows r = {0};
+    known k = {.most = largest((fsdp_tensor *)(uintptr_t)c->logits, c->softcap, false, group)};
 
-    r.logits = fsdp__softcapped(fsdp_cast(logits, FSDP_F32), c->softcap);
-    if (!r.logits)
+    k.sum = fsdp_zeros(device, FSDP_F32, 1, c->logits->shape);
+    k.target = fsdp_zeros(device, FSDP_F32, 1, c->logits->shape);
+    if (!k.most || !k.sum || !k.target)
         return fsdp_last_status();
-    FSDP_TRY(find_targets(targets, a->first, logits->shape[1], a->whole, &r));
-    most = largest(&r, group);
-    exponentials = fsdp_exp(fsdp_sub(r.logits, most));
-    sum = fsdp_sum_dim(exponentials, -1, true);
-    sum = sum ? fsdp__wire_all_reduce(sum, FSDP_SUM, true, group) : NULL;
-    target = target_logits(&r);
-    target = target ? fsdp__wire_all_reduce(target, FSDP_SUM, true, group) : NULL;
-    if (!sum || !target)
+    FSDP_TRY(launch(a, c, &k, NULL));
+    k.sum = fsdp__wire_all_reduce(k.sum, FSDP_SUM, true, group);
+    k.target = k.sum ? fsdp__wire_all_reduce(k.target, FSDP_SUM, true, group) : NULL;
+    if (!k.target)
         return fsdp_last_status();
-    FSDP_TRY(add_loss(c, &r, most, sum, target));
-    return c->dlogits ? write_gradient(c, &r, exponentials, sum) : FSDP_OK;
+    FSDP_TRY(add_loss(c, &k));
+    return c->dlogits ? launch(a, c, &k, c->dlogits) : FSDP_OK;
 }
 
 /* Computes a chunk in a scope of its own, so that its numbers are gone before the next. */
@@ -151,7 +159,7 @@ static fsdp_tensor *loss_of_each(const fsdp__applied *a, fsdp_tensor *logits, fs
         find_targets(targets, a->first, fsdp__op_last(logits), a->whole, &r) != FSDP_OK)
         return NULL;
     fsdp_no_grad_begin(a->plan->context);
-    most = largest(&r, group);
+    most = largest(r.logits, 0, true, group);
     fsdp_no_grad_end(a->plan->context);
     sum = fsdp_parallel_all_reduce(fsdp_sum_dim(fsdp_exp(fsdp_sub(r.logits, most)), -1, true), group);
     target = fsdp_parallel_all_reduce(target_logits(&r), group);

@@ -167,8 +167,20 @@ static int32_t *draw_targets(test_case *c, const fsdp__cross_entropy_args *a)
     return targets;
 }
 
+/* Makes the columns a part of larger rows. */
+static void make_part(test_case *c, fsdp__cross_entropy_args *a)
+{
+    bool gradient = a->dlogits;
+
+    a->first_col = between(c, -3, 3);
+    a->largest = an_input(c, FSDP_F32, a->rows, 0.0, 8.0);
+    a->sums = gradient ? an_input(c, FSDP_F32, a->rows, 1.0, 100.0) : an_output(c, FSDP_F32, a->rows, 4e-6, 1e-6);
+    a->at_targets = gradient ? NULL : an_output(c, FSDP_F32, a->rows, 1e-6, 1e-6);
+}
+
 void cross_entropy_case(test_case *c)
 {
+    bool part = between(c, 0, 2) == 0;
     int64_t rows = a_size(c, 60), cols = between(c, 1, 1500);
     fsdp__cross_entropy_args a = {.loss_scale = coin(c) ? 1.0f : 0.01f,
                                   .dtype = c->dtype,
@@ -181,17 +193,22 @@ void cross_entropy_case(test_case *c)
     a.rows = rows, a.cols = cols;
     a.ignore_index = coin(c) ? -100 : (int32_t)between(c, 0, cols - 1);
     a.logits = logits = an_input(c, c->dtype, rows * cols, -8.0, 8.0);
-    spoil(c, logits, rows, cols);
+    if (!part)
+        spoil(c, logits, rows, cols);
     a.targets = draw_targets(c, &a);
     if (between(c, 0, 3)) {
         a.dlogits =
             a.dlogits_dtype == c->dtype && coin(c) ? logits : an_output(c, a.dlogits_dtype, rows * cols, 0.0, 0.0);
         also_output(c, a.dlogits, 3e-6, 2e-7 * (double)a.loss_scale);
     }
-    a.loss = an_output(c, FSDP_F32, 1, 2e-6, 2e-6 * (double)rows);
-    a.bad_row = coin(c) ? an_output(c, FSDP_I64, 1, 0.0, 0.0) : NULL;
-    check(c, &a, "%ld x %ld, dlogits %s, ignore %d, softcap %g", (long)rows, (long)cols,
-          a.dlogits ? fsdp_dtype_name(a.dlogits_dtype) : "none", a.ignore_index, (double)a.softcap);
+    if (part)
+        make_part(c, &a);
+    else
+        a.loss = an_output(c, FSDP_F32, 1, 2e-6, 2e-6 * (double)rows);
+    a.bad_row = !part && coin(c) ? an_output(c, FSDP_I64, 1, 0.0, 0.0) : NULL;
+    check(c, &a, "%ld x %ld, dlogits %s, ignore %d, softcap %g%s", (long)rows, (long)cols,
+          a.dlogits ? fsdp_dtype_name(a.dlogits_dtype) : "none", a.ignore_index, (double)a.softcap,
+          part ? ", a part" : "");
 }
 
 /* Draws ids of rows of a table: all different ones, or mostly one; none is in the table now and then, or some are not.

@@ -127,11 +127,46 @@ static double logit(const fsdp__cross_entropy_args *k, int64_t at)
     return cap > 0.0 ? cap * tanh(x / cap) : x;
 }
 
+static double cap_slope(const fsdp__cross_entropy_args *k, double y)
+{
+    double cap = (double)k->softcap;
+
+    return cap > 0.0 ? 1.0 - y / cap * (y / cap) : 1.0;
+}
+
+/* Rows that are parts of larger ones. */
+static void oracle_parts(const fsdp__cross_entropy_args *k)
+{
+    for (int64_t r = 0; r < k->rows; r++) {
+        bool counts = k->targets[r] != k->ignore_index;
+        int64_t target = k->targets[r] - k->first_col;
+        double sum = counts ? 0.0 : 1.0;
+
+        for (int64_t c = 0; c < k->cols; c++) {
+            double y = logit(k, r * k->cols + c), e = counts ? exp(y - (double)k->largest[r]) : 0.0;
+
+            sum += e;
+            if (k->dlogits)
+                oracle_put(k->dlogits_dtype, k->dlogits, r * k->cols + c,
+                           (double)k->loss_scale * (e / (double)k->sums[r] - (counts && c == target)) *
+                               cap_slope(k, y));
+        }
+        if (k->dlogits)
+            continue;
+        k->sums[r] = (float)sum;
+        k->at_targets[r] = counts && target >= 0 && target < k->cols ? (float)logit(k, r * k->cols + target) : 0.0f;
+    }
+}
+
 void oracle_cross_entropy(const fsdp__cross_entropy_args *k)
 {
     double loss = 0.0;
     bool bad = false;
 
+    if (k->largest) {
+        oracle_parts(k);
+        return;
+    }
     for (int64_t r = 0; r < k->rows; r++) {
         int32_t target = k->targets[r];
         bool counts = target != k->ignore_index && target >= 0 && target < k->cols;
@@ -147,10 +182,9 @@ void oracle_cross_entropy(const fsdp__cross_entropy_args *k)
         if (counts)
             loss += log(sum) + top - logit(k, r * k->cols + target);
         for (int64_t c = 0; k->dlogits && c < k->cols; c++) {
-            double y = logit(k, r * k->cols + c), p = exp(y - top) / sum, cap = (double)k->softcap;
-            double slope = cap > 0.0 ? 1.0 - y / cap * (y / cap) : 1.0;
+            double y = logit(k, r * k->cols + c), p = exp(y - top) / sum;
             oracle_put(k->dlogits_dtype, k->dlogits, r * k->cols + c,
-                       counts ? (double)k->loss_scale * (p - (c == target)) * slope : 0.0);
+                       counts ? (double)k->loss_scale * (p - (c == target)) * cap_slope(k, y) : 0.0);
         }
     }
     *k->loss = (float)((double)k->loss_scale * loss + (k->accumulate_loss ? (double)*k->loss : 0.0));

@@ -32,7 +32,7 @@ struct capped {
 /* Whether a row counts; if not, its target is bad or is to be ignored. */
 DEVICE bool counts(const fsdp__cross_entropy_args &k, int32_t target)
 {
-    return target != k.ignore_index && target >= 0 && target < k.cols;
+    return target != k.ignore_index && (k.largest || (target >= 0 && target < k.cols));
 }
 
 /* Computes the gradient of a row, of G, which may lie in x. */
@@ -67,6 +67,43 @@ DEVICE void clear_row(const loss_plan &k, G *g)
         g[col] = G();
 }
 
+/* Writes what a part of a row gives to the sum and to the target's logit of all of it. */
+template <class T, class Made>
+DEVICE void store_part(const loss_plan &k, const T *x, int64_t row, int64_t target, exp_sum s, Made made)
+{
+    if (threadIdx.x % (unsigned)k.threads.group != 0)
+        return;
+    k.args.sums[row] = s.sum * exponential(s.largest - k.args.largest[row]);
+    k.args.at_targets[row] = target >= 0 && target < k.args.cols ? made(load(x, target), true) : 0.0f;
+}
+
+/* Does so, or computes the gradient of a part by what is known of all of the row. */
+template <class T, class G, class Made>
+DEVICE void part_of_row(const loss_plan &k, const T *x, G *g, int64_t row, float *partial, Made made)
+{
+    int64_t target = k.args.targets[row] - k.args.first_col;
+
+    if (g) {
+        exp_sum s = {k.args.largest[row], k.args.sums[row]};
+
+        store_gradient(k, x, g, target, s, made);
+    } else {
+        store_part(k, x, row, target, sum_exponentials(x, k.args.cols, k.whole, k.threads.group, partial, made), made);
+    }
+}
+
+/* Writes what a row gives that does not count. */
+template <class G>
+DEVICE void leave_out(const loss_plan &k, G *g, int64_t row)
+{
+    if (g) {
+        clear_row(k, g);
+    } else if (k.args.largest && threadIdx.x % (unsigned)k.threads.group == 0) {
+        k.args.sums[row] = 1.0f;
+        k.args.at_targets[row] = 0.0f;
+    }
+}
+
 template <class T, class G, class Made>
 static __global__ __launch_bounds__(MOST_THREADS, Made::BLOCKS) void row_losses(const __grid_constant__ loss_plan k,
                                                                                 Made made)
@@ -79,7 +116,11 @@ static __global__ __launch_bounds__(MOST_THREADS, Made::BLOCKS) void row_losses(
         G *g = k.args.dlogits ? (G *)k.args.dlogits + row * k.args.cols : NULL;
         double loss = 0.0;
 
-        if (counts(k.args, target)) {
+        if (!counts(k.args, target)) {
+            leave_out(k, g, row);
+        } else if (k.args.largest) {
+            part_of_row(k, x, g, row, partial, made);
+        } else {
             float at_target = made(load(x, target), true);
             exp_sum s = sum_exponentials(x, k.args.cols, k.whole, k.threads.group, partial, made);
 
@@ -88,8 +129,6 @@ static __global__ __launch_bounds__(MOST_THREADS, Made::BLOCKS) void row_losses(
                 group_sync(k.threads.group); /* everybody has read x, where g may lie */
                 store_gradient(k, x, g, target, s, made);
             }
-        } else if (g) {
-            clear_row(k, g);
         }
         if (threadIdx.x % (unsigned)k.threads.group == 0)
             k.losses[row] = loss;
@@ -162,5 +201,5 @@ ENTRY(cross_entropy)
         EACH_FLOAT(a->dtype, LOSSES)
 #undef LOSSES
 #undef CAPPED
-    return launch(stream, "cross_entropy", fold_losses, 1, MOST_THREADS, 0, k);
+    return a->largest ? FSDP_OK : launch(stream, "cross_entropy", fold_losses, 1, MOST_THREADS, 0, k);
 }
