@@ -6,8 +6,10 @@
  * --mode is one of the ways to shard: fsdp2, zero1, zero2, zero3 (options.zero_stage), fsdp1, ddp, ddp-zero (with its
  * optimizer's state partitioned), or none. --layers and --dim change the model (width in heads of 64, the feed-forward
  * in proportion), --group gives that many blocks to one fully_shard; --parts makes smaller units: attention and MLP of
- * each block, embedding, head; the last two stay whole after a forward. The model has --seq positions and an untied
- * head. The optimizer is AdamW; a step is forward, backward, step, zero_grad. The printed loss is that of the first
+ * each block, embedding, head; the last two stay whole after a forward. --tensor N cuts layers over teams of N ranks,
+ * which share the sequences of --batch, before FSDP2 shards over the teams; --sequence cuts their sequences, too, and
+ * the loss is made from parts of the vocabulary. The model has --seq positions and an untied head. The optimizer is
+ * AdamW; a step is forward, backward, step, zero_grad. The printed loss is that of the first
  * step: close to the logarithm of the vocabulary. bench/compare.py runs it beside a peer. */
 #include <getopt.h>
 #include <math.h>
@@ -24,6 +26,7 @@
 #include "fsdp/launch.h"
 #include "fsdp/models.h"
 #include "fsdp/optim.h"
+#include "fsdp/parallelize.h"
 #include "fsdp/replicate.h"
 
 typedef struct options {
@@ -31,8 +34,9 @@ typedef struct options {
     long batch, seq, steps, warmup;
     long layers, dim; /* 0: as in the preset */
     long group;       /* blocks in one gather */
+    long tensor;      /* ranks of a team */
     const char *mode;
-    bool bf16, copy, parts, keep_last;
+    bool bf16, copy, parts, keep_last, sequence;
     fsdp_reshard reshard;
     fsdp_overlap overlap;
 } options;
@@ -40,8 +44,14 @@ typedef struct options {
 typedef struct rank_report {
     double pss_mb, rss_mb;
     fsdp_memory_stats memory;
-    int64_t kernel_ns[FSDP__KERNEL_CLASSES], comm_ns, wait_ns, faults;
+    int64_t kernel_ns[FSDP__KERNEL_CLASSES], comm_ns, wait_ns, faults, cpu_ns;
+    int64_t sent, sent_in_teams; /* bytes, to data parallel ranks and to those of the team */
 } rank_report;
+
+/* The mesh of a model that is cut over teams. */
+typedef struct teams {
+    fsdp_mesh *dp, *tp; /* NULL: there are none */
+} teams;
 
 static void check(fsdp_status status)
 {
@@ -106,6 +116,12 @@ static void set_option(options *o, int letter)
     case 'K':
         o->keep_last = true;
         break;
+    case 't':
+        o->tensor = atol(optarg);
+        break;
+    case 'S':
+        o->sequence = true;
+        break;
     default:
         exit(2);
     }
@@ -114,16 +130,15 @@ static void set_option(options *o, int letter)
 static options parse(int argc, char **argv)
 {
     static const struct option known[] = {
-        {"model", 1, NULL, 'm'},     {"batch", 1, NULL, 'b'},
-        {"seq", 1, NULL, 's'},       {"layers", 1, NULL, 'l'},
-        {"dim", 1, NULL, 'd'},       {"group", 1, NULL, 'g'},
-        {"steps", 1, NULL, 'n'},     {"warmup", 1, NULL, 'w'},
-        {"mode", 1, NULL, 'o'},      {"bf16", 0, NULL, 'f'},
-        {"reshard", 1, NULL, 'r'},   {"no-shared-memory", 0, NULL, 'c'},
-        {"worker", 0, NULL, 'k'},    {"parts", 0, NULL, 'p'},
-        {"keep-last", 0, NULL, 'K'}, {0},
+        {"model", 1, NULL, 'm'},  {"batch", 1, NULL, 'b'},    {"seq", 1, NULL, 's'},
+        {"layers", 1, NULL, 'l'}, {"dim", 1, NULL, 'd'},      {"group", 1, NULL, 'g'},
+        {"steps", 1, NULL, 'n'},  {"warmup", 1, NULL, 'w'},   {"mode", 1, NULL, 'o'},
+        {"bf16", 0, NULL, 'f'},   {"reshard", 1, NULL, 'r'},  {"no-shared-memory", 0, NULL, 'c'},
+        {"worker", 0, NULL, 'k'}, {"parts", 0, NULL, 'p'},    {"keep-last", 0, NULL, 'K'},
+        {"tensor", 1, NULL, 't'}, {"sequence", 0, NULL, 'S'}, {0},
     };
-    options o = {.model = "gpt-10m", .batch = 8, .seq = 256, .steps = 10, .warmup = 3, .group = 1, .mode = "fsdp2"};
+    options o = {
+        .model = "gpt-10m", .batch = 8, .seq = 256, .steps = 10, .warmup = 3, .group = 1, .tensor = 1, .mode = "fsdp2"};
     int letter;
 
     while ((letter = getopt_long(argc, argv, "", known, NULL)) != -1)
@@ -221,12 +236,31 @@ static void wrap_fsdp1(fsdp_module *model, const options *o)
     check(fsdp_fsdp1_wrap(model, &fsdp1));
 }
 
+/* Cuts the layers over teams of --tensor consecutive ranks. */
+static void cut_layers(fsdp_module *model, const options *o, teams *t)
+{
+    static const char *const names[] = {"dp", "tp"};
+    const fsdp_model_parallel_options plan = {.sequence_parallel = o->sequence, .loss_parallel = true};
+    fsdp_mesh *mesh;
+
+    check(fsdp_mesh_create(model->context, 2,
+                           (const int64_t[]){fsdp_context_world_size(model->context) / o->tensor, o->tensor}, names,
+                           &mesh));
+    check(fsdp_mesh_slice(mesh, 1, &names[0], &t->dp));
+    check(fsdp_mesh_slice(mesh, 1, &names[1], &t->tp));
+    fsdp_mesh_unref(mesh);
+    check(fsdp_model_parallelize(model, t->tp, &plan));
+}
+
 /* Shards the model in the way that --mode names. */
-static void enter(fsdp_module *model, const options *o)
+static void enter(fsdp_module *model, const options *o, teams *t)
 {
     fsdp_shard_options shard = {
         .reshard_after_forward = o->reshard, .overlap = o->overlap, .no_shared_memory = o->copy};
 
+    if (o->tensor > 1)
+        cut_layers(model, o, t);
+    shard.mesh = t->dp;
     if (o->bf16)
         shard.mp_policy = (fsdp_mp_policy){.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32};
     if (strncmp(o->mode, "zero", 4) == 0)
@@ -243,7 +277,7 @@ static void enter(fsdp_module *model, const options *o)
     }
 }
 
-static fsdp_module *build(fsdp_context *context, const options *o, fsdp_model_config *config)
+static fsdp_module *build(fsdp_context *context, const options *o, fsdp_model_config *config, teams *t)
 {
     fsdp_module *model;
 
@@ -253,7 +287,7 @@ static fsdp_module *build(fsdp_context *context, const options *o, fsdp_model_co
     config->tie_word_embeddings = false;
     model = fsdp_model_create(context, fsdp_meta(context), config);
     check(model ? FSDP_OK : fsdp_last_status());
-    enter(model, o);
+    enter(model, o, t);
     check(fsdp_module_materialize(model, fsdp_cpu(context)));
     check(fsdp_module_initialize(model, 0));
     return model;
@@ -286,25 +320,38 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void print(fsdp_context *context, const options *o, const fsdp_model_config *config, double *seconds,
-                  double loss, const rank_report *mine)
+/* Adds up and compares what the ranks report. */
+typedef struct summary {
+    double pss, largest, live, together, cpu_ms; /* MB, and milliseconds a step of all ranks */
+} summary;
+
+static summary summarize(fsdp_context *context, const options *o, const rank_report *mine)
 {
     void **objects;
     size_t *bytes;
-    double pss = 0, largest = 0, live = 0, together = 0, rate;
-    int ranks = fsdp_context_world_size(context);
-    double tokens = (double)(o->batch * o->seq * ranks);
+    summary s = {0};
 
     check(fsdp_gather_objects(fsdp_world(context), mine, sizeof *mine, &objects, &bytes));
-    for (int r = 0; r < ranks; r++) {
+    for (int r = 0; r < fsdp_context_world_size(context); r++) {
         const rank_report *report = objects[r];
 
-        pss += report->pss_mb;
-        largest = fmax(largest, report->rss_mb);
-        live = fmax(live, (double)report->memory.peak_total_bytes / 1048576);
-        together += (double)(report->memory.peak_total_bytes - (r > 0 ? report->memory.shared_bytes : 0)) / 1048576;
+        s.pss += report->pss_mb;
+        s.largest = fmax(s.largest, report->rss_mb);
+        s.live = fmax(s.live, (double)report->memory.peak_total_bytes / 1048576);
+        s.together += (double)(report->memory.peak_total_bytes - (r > 0 ? report->memory.shared_bytes : 0)) / 1048576;
+        s.cpu_ms += (double)report->cpu_ns / 1e6 / (double)o->steps;
     }
     fsdp_objects_free(fsdp_world(context), objects, bytes);
+    return s;
+}
+
+static void print(fsdp_context *context, const options *o, const fsdp_model_config *config, double *seconds,
+                  double loss, const rank_report *mine)
+{
+    summary s = summarize(context, o, mine);
+    int ranks = fsdp_context_world_size(context);
+    double tokens = (double)(o->batch * o->seq * ranks / o->tensor), rate;
+
     if (fsdp_context_rank(context) != 0)
         return;
     qsort(seconds, (size_t)o->steps, sizeof *seconds, by_value);
@@ -315,24 +362,52 @@ static void print(fsdp_context *context, const options *o, const fsdp_model_conf
            "\"pss_sum_mb\": %.0f, \"ledger_peak_mb\": %.0f, \"ledger_sum_mb\": %.0f",
            o->model, ranks, fsdp_context_threads(context), o->batch, o->seq, o->bf16 ? "true" : "false",
            (long long)fsdp_model_config_parameters(config), seconds[o->steps / 2] * 1e3, seconds[0] * 1e3, rate,
-           rate * fsdp_model_config_flops_per_token(config, o->seq) / 1e12, loss, largest, pss, live, together);
+           rate * fsdp_model_config_flops_per_token(config, o->seq) / 1e12, loss, s.largest, s.pss, s.live, s.together);
     printf(", \"gemm_ms\": %.2f, \"attention_ms\": %.2f, \"elementwise_ms\": %.2f, \"memory_ms\": %.2f, "
-           "\"optimizer_ms\": %.2f, \"comm_ms\": %.2f, \"wait_ms\": %.2f, \"faults\": %.1f}\n",
+           "\"optimizer_ms\": %.2f, \"comm_ms\": %.2f, \"wait_ms\": %.2f, \"faults\": %.1f, \"cpu_ms\": %.2f, "
+           "\"sent_mb\": %.3f, \"sent_in_teams_mb\": %.3f}\n",
            (double)mine->kernel_ns[FSDP__KERNEL_CLASS_GEMM] / 1e6 / (double)o->steps,
            (double)mine->kernel_ns[FSDP__KERNEL_CLASS_ATTENTION] / 1e6 / (double)o->steps,
            (double)mine->kernel_ns[FSDP__KERNEL_CLASS_ELEMENTWISE] / 1e6 / (double)o->steps,
            (double)mine->kernel_ns[FSDP__KERNEL_CLASS_MEMORY] / 1e6 / (double)o->steps,
            (double)mine->kernel_ns[FSDP__KERNEL_CLASS_OPTIMIZER] / 1e6 / (double)o->steps,
            (double)(mine->comm_ns - mine->wait_ns) / 1e6 / (double)o->steps,
-           (double)mine->wait_ns / 1e6 / (double)o->steps, (double)mine->faults / (double)o->steps);
+           (double)mine->wait_ns / 1e6 / (double)o->steps, (double)mine->faults / (double)o->steps, s.cpu_ms,
+           (double)mine->sent / 1e6 / (double)o->steps, (double)mine->sent_in_teams / 1e6 / (double)o->steps);
 }
 
-static int64_t faults(void)
+/* Adds what this process has used so far, `sign` times. */
+static void add_usage(rank_report *report, int sign)
 {
-    struct rusage usage;
+    struct rusage u;
 
-    getrusage(RUSAGE_SELF, &usage);
-    return usage.ru_minflt + usage.ru_majflt;
+    getrusage(RUSAGE_SELF, &u);
+    report->faults += sign * (u.ru_minflt + u.ru_majflt);
+    report->cpu_ns += sign * ((u.ru_utime.tv_sec + u.ru_stime.tv_sec) * INT64_C(1000000000) +
+                              (u.ru_utime.tv_usec + u.ru_stime.tv_usec) * INT64_C(1000));
+}
+
+/* Returns the bytes that this rank has sent so far: in its team, or in all groups. */
+static int64_t sent_by(fsdp_context *context, const teams *t, bool in_teams)
+{
+    fsdp_comm_stats stats = {0};
+    int64_t bytes = 0;
+
+    if (!in_teams)
+        fsdp_context_comm_stats(context, &stats);
+    else if (t->tp)
+        fsdp_process_group_stats(fsdp_mesh_process_group(t->tp, 0), &stats);
+    for (int kind = 0; kind < FSDP_COLLECTIVES; kind++)
+        bytes += stats.bytes_sent[kind];
+    return bytes;
+}
+
+static void add_sent(fsdp_context *context, const teams *t, rank_report *report, int sign)
+{
+    int64_t in_teams = sent_by(context, t, true);
+
+    report->sent += sign * (sent_by(context, t, false) - in_teams);
+    report->sent_in_teams += sign * in_teams;
 }
 
 /* ---- time of kernels by class, on all threads of this rank ---- */
@@ -362,7 +437,7 @@ __attribute__((constructor)) static void time_kernels(void)
 
 /* Runs the steps, with the counters of those after the warm-up in `report`; returns the loss of the first one. */
 static double measure(fsdp_context *context, fsdp_module *model, fsdp_optimizer *adamw, const options *o,
-                      const int32_t *tokens, double *seconds, rank_report *report)
+                      const teams *t, const int32_t *tokens, double *seconds, rank_report *report)
 {
     double loss = 0;
     int64_t comm_ns, wait_ns;
@@ -374,7 +449,8 @@ static double measure(fsdp_context *context, fsdp_module *model, fsdp_optimizer 
             for (int c = 0; c < FSDP__KERNEL_CLASSES; c++)
                 atomic_store(&kernel_ns[c], 0);
             fsdp_context_comm_time(context, &comm_ns, &wait_ns);
-            report->faults = -faults();
+            add_usage(report, -1);
+            add_sent(context, t, report, -1);
         }
         /* All ranks start together, and a step is over when the slowest is done: each of them measures the same. */
         check(fsdp_barrier(fsdp_world(context)));
@@ -386,7 +462,8 @@ static double measure(fsdp_context *context, fsdp_module *model, fsdp_optimizer 
         if (i >= 0)
             seconds[i] = (double)(fsdp__clock_ns() - start) / 1e9;
     }
-    report->faults += faults();
+    add_usage(report, 1);
+    add_sent(context, t, report, 1);
     for (int c = 0; c < FSDP__KERNEL_CLASSES; c++)
         report->kernel_ns[c] = atomic_load(&kernel_ns[c]);
     fsdp_context_comm_time(context, &report->comm_ns, &report->wait_ns);
@@ -404,21 +481,22 @@ int main(int argc, char **argv)
     fsdp_optimizer *adamw;
     fsdp_adam_options adam = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     rank_report report = {0};
+    teams both = {0};
     struct rusage usage;
     double loss, *seconds = calloc((size_t)o.steps, sizeof *seconds);
     int32_t *tokens = calloc((size_t)(o.batch * o.seq) * 2, sizeof *tokens);
 
     check(fsdp_context_from_env(&context));
-    fsdp_module *model = build(context, &o, &config);
+    fsdp_module *model = build(context, &o, &config, &both);
     check(fsdp_module_parameters(model, &parameters));
     check(fsdp_adamw_create(&parameters, &adam, &adamw));
     fsdp_parameters_release(&parameters);
     if (is_mode(&o, "ddp-zero"))
         check(fsdp_optimizer_partition_state(adamw, NULL));
     for (long i = 0; i < o.batch * o.seq * 2; i++)
-        tokens[i] = (int32_t)(fsdp__rng_uniform(1 + (uint64_t)fsdp_context_rank(context), (uint64_t)i) *
+        tokens[i] = (int32_t)(fsdp__rng_uniform(1 + (uint64_t)(fsdp_context_rank(context) / o.tensor), (uint64_t)i) *
                               (float)config.vocab_size);
-    loss = measure(context, model, adamw, &o, tokens, seconds, &report);
+    loss = measure(context, model, adamw, &o, &both, tokens, seconds, &report);
     fsdp_device_memory(fsdp_cpu(context), &report.memory);
     getrusage(RUSAGE_SELF, &usage);
     report.rss_mb = (double)usage.ru_maxrss / 1024;
@@ -426,6 +504,8 @@ int main(int argc, char **argv)
     print(context, &o, &config, seconds, loss, &report);
     fsdp_optimizer_free(adamw);
     fsdp_module_unref(model);
+    fsdp_mesh_unref(both.dp);
+    fsdp_mesh_unref(both.tp);
     fsdp_context_free(context);
     free(tokens);
     free(seconds);

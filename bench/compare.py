@@ -3,6 +3,7 @@
 
     bench/compare.py --peer "PYTHON /path/to/torch_bench.py" [--build build] [--rows gpt-10m-1,...] [--repeats 3]
     bench/compare.py --against OTHER_BUILD            two builds of ours: did a change make a step slower?
+    bench/compare.py --teams                          what tensor parallel costs beside FSDP alone
     bench/compare.py ... --write docs/performance.md  puts the table between the file's "table" comments
 
 A peer is a program that takes --model, --batch, --seq, --steps, --warmup, --mode (fsdp2 | ddp | none), --threads and
@@ -37,6 +38,16 @@ ROWS = {
     "llama-100m-4": ("llama-100m", 4, 1, "fsdp2", "fsdp2", []),
     "gpt2-124m-2": ("gpt2-124m", 2, 2, "fsdp2", "fsdp2", []),
 }
+# ranks: what is run in turns, with as many sequences of llama-100m a step in each row; the first is what others cost
+TEAMS = {
+    2: [("FSDP alone", 2, []), ("tp 2", 4, ["--tensor", "2"]),
+        ("tp 2, sequences cut", 4, ["--tensor", "2", "--sequence"])],
+    4: [("FSDP alone", 1, []), ("dp 2 x tp 2", 2, ["--tensor", "2"]),
+        ("dp 2 x tp 2, sequences cut", 2, ["--tensor", "2", "--sequence"]),
+        ("tp 4, sequences cut", 4, ["--tensor", "4", "--sequence"])],
+}
+TEAMS_HEADER = ("| ranks | | processor time, of FSDP alone (min-max) | tok/s | MB sent: dp, tp | ledger's peak, MB | "
+                "gemm / attention / other / optimizer / comm / waiting ms |\n|---|---|---|---|---|---|---|")
 VOCABULARY = {"gpt-10m": 256, "llama-100m": 32000, "gpt2-124m": 50304}
 HEADER = ("| model | ranks x batch | tok/s (min-max) | of the floor | {peer} tok/s (min-max) | ratio | "
           "MB: sum of PSS, largest rank | {peer} MB a rank | gemm / attention / other / optimizer / comm / waiting ms | "
@@ -122,6 +133,30 @@ def describe(row, ours, peers, rate):
         " / ".join(f"{ms:.0f}" for ms in split), f"{middle['faults']:.0f} |"])
 
 
+def describe_team(ranks, name, ours, alone):
+    ratios = [a["cpu_ms"] / b["cpu_ms"] for a, b in zip(ours, alone)]
+    middle = sorted(ours, key=lambda r: r["cpu_ms"])[len(ours) // 2]
+    other = middle["elementwise_ms"] + middle["memory_ms"]
+    split = [middle["gemm_ms"], middle["attention_ms"], other, middle["optimizer_ms"], middle["comm_ms"],
+             middle["wait_ms"]]
+    return (f"| {ranks} | {name} | {spread(ratios, 3)} | {statistics.median(r['tok_s'] for r in ours):,.0f} | "
+            f"{middle['sent_mb']:.1f}, {middle['sent_in_teams_mb']:.1f} | {middle['ledger_peak_mb']:.0f} | "
+            f"{' / '.join(f'{ms:.0f}' for ms in split)} |")
+
+
+def compare_teams(args):
+    """Runs all rows of a world in turns, so that each is compared with its neighbours in time."""
+    print(TEAMS_HEADER, flush=True)
+    for ranks, rows in TEAMS.items():
+        results = [[] for _ in rows]
+        for _ in range(args.repeats):
+            for (_, batch, extra), result in zip(rows, results):
+                options = ["--model", "llama-100m", "--batch", str(batch), "--seq", "256", "--steps", str(args.steps)]
+                result.append(run_step(args.build, ranks, options + ["--warmup", str(args.warmup)] + extra))
+        for (name, _, _), result in zip(rows, results):
+            print(describe_team(ranks, name, result, results[0]), flush=True)
+
+
 def put_between_comments(path, text):
     with open(path, encoding="utf-8") as file:
         old = file.read()
@@ -136,6 +171,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", default="")
     parser.add_argument("--against", default="", metavar="BUILD")
+    parser.add_argument("--teams", action="store_true")
     parser.add_argument("--build", default="build")
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--repeats", type=int, default=3)
@@ -150,6 +186,8 @@ def main():
             fail(f"unknown row '{row}': one of {', '.join(ROWS)}")
     if args.peer and args.against:
         fail("--peer and --against exclude each other")
+    if args.teams:
+        return compare_teams(args)
     rate = flop_rate(args.build)
     table = [HEADER.format(peer="PyTorch" if args.peer else "other")]
     print(f"A large matrix product on all cores: {rate / 1e9:.0f} GFLOP/s\n\n{table[0]}", flush=True)
