@@ -7,10 +7,10 @@
  * optimizer's state partitioned), or none. --layers and --dim change the model (width in heads of 64, the feed-forward
  * in proportion), --group gives that many blocks to one fully_shard; --parts makes smaller units: attention and MLP of
  * each block, embedding, head; the last two stay whole after a forward. --tensor N cuts layers over teams of N ranks,
- * which share the sequences of --batch, before FSDP2 shards over the teams; --sequence cuts their sequences, too, and
- * the loss is made from parts of the vocabulary. The model has --seq positions and an untied head. The optimizer is
- * AdamW; a step is forward, backward, step, zero_grad. The printed loss is that of the first
- * step: close to the logarithm of the vocabulary. bench/compare.py runs it beside a peer. */
+ * which share the sequences of --batch, before FSDP2 shards over the teams; --sequence cuts their sequences, too,
+ * --async sends what that takes in pieces, and the loss is made from parts of the vocabulary. The model has --seq
+ * positions and an untied head. The optimizer is AdamW; a step is forward, backward, step, zero_grad. The printed loss
+ * is that of the first step: close to the logarithm of the vocabulary. bench/compare.py runs it beside a peer. */
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ typedef struct options {
     long group;       /* blocks in one gather */
     long tensor;      /* ranks of a team */
     const char *mode;
-    bool bf16, copy, parts, keep_last, sequence;
+    bool bf16, copy, parts, keep_last, sequence, async;
     fsdp_reshard reshard;
     fsdp_overlap overlap;
 } options;
@@ -66,6 +66,36 @@ static fsdp_reshard reshard_named(const char *name)
     if (!strcmp(name, "always"))
         return FSDP_RESHARD_ALWAYS;
     return !strcmp(name, "never") ? FSDP_RESHARD_NEVER : FSDP_RESHARD_AUTO;
+}
+
+/* Sets an option without a value. */
+static void set_flag(options *o, int letter)
+{
+    switch (letter) {
+    case 'f':
+        o->bf16 = true;
+        break;
+    case 'c':
+        o->copy = true;
+        break;
+    case 'k':
+        o->overlap = FSDP_OVERLAP_WORKER;
+        break;
+    case 'p':
+        o->parts = true;
+        break;
+    case 'K':
+        o->keep_last = true;
+        break;
+    case 'S':
+        o->sequence = true;
+        break;
+    case 'a':
+        o->sequence = o->async = true;
+        break;
+    default:
+        exit(2);
+    }
 }
 
 static void set_option(options *o, int letter)
@@ -98,44 +128,39 @@ static void set_option(options *o, int letter)
     case 'o':
         o->mode = optarg;
         break;
-    case 'f':
-        o->bf16 = true;
-        break;
     case 'r':
         o->reshard = reshard_named(optarg);
-        break;
-    case 'c':
-        o->copy = true;
-        break;
-    case 'k':
-        o->overlap = FSDP_OVERLAP_WORKER;
-        break;
-    case 'p':
-        o->parts = true;
-        break;
-    case 'K':
-        o->keep_last = true;
         break;
     case 't':
         o->tensor = atol(optarg);
         break;
-    case 'S':
-        o->sequence = true;
-        break;
     default:
-        exit(2);
+        set_flag(o, letter);
     }
 }
 
 static options parse(int argc, char **argv)
 {
     static const struct option known[] = {
-        {"model", 1, NULL, 'm'},  {"batch", 1, NULL, 'b'},    {"seq", 1, NULL, 's'},
-        {"layers", 1, NULL, 'l'}, {"dim", 1, NULL, 'd'},      {"group", 1, NULL, 'g'},
-        {"steps", 1, NULL, 'n'},  {"warmup", 1, NULL, 'w'},   {"mode", 1, NULL, 'o'},
-        {"bf16", 0, NULL, 'f'},   {"reshard", 1, NULL, 'r'},  {"no-shared-memory", 0, NULL, 'c'},
-        {"worker", 0, NULL, 'k'}, {"parts", 0, NULL, 'p'},    {"keep-last", 0, NULL, 'K'},
-        {"tensor", 1, NULL, 't'}, {"sequence", 0, NULL, 'S'}, {0},
+        {"model", 1, NULL, 'm'},
+        {"batch", 1, NULL, 'b'},
+        {"seq", 1, NULL, 's'},
+        {"layers", 1, NULL, 'l'},
+        {"dim", 1, NULL, 'd'},
+        {"group", 1, NULL, 'g'},
+        {"steps", 1, NULL, 'n'},
+        {"warmup", 1, NULL, 'w'},
+        {"mode", 1, NULL, 'o'},
+        {"bf16", 0, NULL, 'f'},
+        {"reshard", 1, NULL, 'r'},
+        {"no-shared-memory", 0, NULL, 'c'},
+        {"worker", 0, NULL, 'k'},
+        {"parts", 0, NULL, 'p'},
+        {"keep-last", 0, NULL, 'K'},
+        {"tensor", 1, NULL, 't'},
+        {"sequence", 0, NULL, 'S'},
+        {"async", 0, NULL, 'a'},
+        {0},
     };
     options o = {
         .model = "gpt-10m", .batch = 8, .seq = 256, .steps = 10, .warmup = 3, .group = 1, .tensor = 1, .mode = "fsdp2"};
@@ -240,7 +265,8 @@ static void wrap_fsdp1(fsdp_module *model, const options *o)
 static void cut_layers(fsdp_module *model, const options *o, teams *t)
 {
     static const char *const names[] = {"dp", "tp"};
-    const fsdp_model_parallel_options plan = {.sequence_parallel = o->sequence, .loss_parallel = true};
+    const fsdp_model_parallel_options plan = {
+        .sequence_parallel = o->sequence, .loss_parallel = true, .async = o->async};
     fsdp_mesh *mesh;
 
     check(fsdp_mesh_create(model->context, 2,

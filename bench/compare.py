@@ -41,10 +41,13 @@ ROWS = {
 # ranks: what is run in turns, with as many sequences of llama-100m a step in each row; the first is what others cost
 TEAMS = {
     2: [("FSDP alone", 2, []), ("tp 2", 4, ["--tensor", "2"]),
-        ("tp 2, sequences cut", 4, ["--tensor", "2", "--sequence"])],
+        ("tp 2, sequences cut", 4, ["--tensor", "2", "--sequence"]),
+        ("the same, asynchronous", 4, ["--tensor", "2", "--async"])],
     4: [("FSDP alone", 1, []), ("dp 2 x tp 2", 2, ["--tensor", "2"]),
         ("dp 2 x tp 2, sequences cut", 2, ["--tensor", "2", "--sequence"]),
-        ("tp 4, sequences cut", 4, ["--tensor", "4", "--sequence"])],
+        ("the same, asynchronous", 2, ["--tensor", "2", "--async"]),
+        ("tp 4, sequences cut", 4, ["--tensor", "4", "--sequence"]),
+        ("the same, asynchronous", 4, ["--tensor", "4", "--async"])],
 }
 TEAMS_HEADER = ("| ranks | | processor time, of FSDP alone (min-max) | tok/s | MB sent: dp, tp | ledger's peak, MB | "
                 "gemm / attention / other / optimizer / comm / waiting ms |\n|---|---|---|---|---|---|---|")

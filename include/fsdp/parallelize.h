@@ -79,6 +79,13 @@ typedef struct fsdp_parallel_style {
      * which is cut by itself (fsdp/dist.h). 0: they are one. */
     int segment_count;
     int64_t segments[FSDP_MAX_SEGMENTS];
+    /* FSDP_COLUMN_WISE of a Linear or Conv1D whose from[0] is sharded, and FSDP_ROW_WISE whose to[0] is, in another
+     * dimension than the last: the gather before the product, or the reduce-scatter behind it, travels in up to four
+     * pieces, each beside the product of another one, and so does what their backwards send. As many bytes are sent, in
+     * as many calls as there are pieces; sums are added as ever. It takes a thread of its own on each rank (on a GPU a
+     * stream), so it pays where cores, or a wire, would wait otherwise. Linears whose input the model gives to several
+     * of them, such as queries, keys and values, share a gather unless something else acts around one of them. */
+    bool async;
     /* FSDP_COLUMN_WISE, of a model's head: called with targets it makes the loss from logits that stay cut: of each row
      * only a maximum, a sum and the target's logit are sent. Otherwise logits are put together first. */
     bool loss_parallel;
@@ -115,6 +122,9 @@ typedef struct fsdp_model_parallel_options {
      * time, and all-reduces become a reduce-scatter and an all-gather. */
     bool sequence_parallel;
     bool loss_parallel; /* the loss is made without gathering logits */
+    /* With sequence_parallel: the gathers before attention and MLP, and the reduce-scatters behind them, go in pieces
+     * beside the products (`async` of styles). Those of the embedding and before the head do not. */
+    bool async;
     /* Each projection prepares its own input, as in PyTorch's plans: as many all-reduces in the backward as there are
      * projections. Otherwise attention and MLP prepare it once. */
     bool per_projection;

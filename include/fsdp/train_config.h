@@ -191,6 +191,7 @@ typedef struct fsdp_train_config {
         int64_t data_parallel_shard_degree;     /* ranks per copy; -1: all ranks / copies / tensor_parallel_degree */
         int64_t tensor_parallel_degree;         /* ranks that share each layer's computation */
         bool sequence_parallel, loss_parallel;  /* with it: norms on parts of the sequence; a sharded vocabulary */
+        bool enable_async_tensor_parallel;      /* with both: collectives in pieces beside the products */
         int reshard_after_forward;              /* a negated fsdp_reshard, or reshard_after_forward_ranks */
         int fsdp1_strategy;                     /* fsdp_sharding_strategy; -1: depends on the number of copies */
         int fsdp1_use_orig_params;              /* 1, 0, -1: 0 */

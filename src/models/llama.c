@@ -163,10 +163,12 @@ static qkv project(attention *m, fsdp_tensor *x)
 {
     fsdp_module *const projections[] = {m->q_proj, m->k_proj, m->v_proj};
     fsdp_tensor *parts[3];
-    bool joined = !m->q_norm && fsdp__linears_joined(projections, 3, x, parts); /* norms would copy their parts */
-    fsdp_tensor *q = normalised(m->q_norm, m->norm_whole, joined ? parts[0] : fsdp_call(m->q_proj, x));
-    fsdp_tensor *k = normalised(m->k_norm, m->norm_whole, joined ? parts[1] : fsdp_call(m->k_proj, x));
-    fsdp_tensor *v = joined ? parts[2] : fsdp_call(m->v_proj, x);
+    bool together = fsdp__linears_together(projections, 3, x, parts);
+    /* norms would copy their parts */
+    bool joined = !together && !m->q_norm && fsdp__linears_joined(projections, 3, x, parts), done = together || joined;
+    fsdp_tensor *q = normalised(m->q_norm, m->norm_whole, done ? parts[0] : fsdp_call(m->q_proj, x));
+    fsdp_tensor *k = normalised(m->k_norm, m->norm_whole, done ? parts[1] : fsdp_call(m->k_proj, x));
+    fsdp_tensor *v = done ? parts[2] : fsdp_call(m->v_proj, x);
 
     return (qkv){
         .q = by_heads(q, m->head_dim), .k = by_heads(k, m->head_dim), .v = by_heads(v, m->head_dim), .joined = joined};
@@ -187,8 +189,9 @@ static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tenso
                                      fsdp_tensor **outputs, int output_count)
 {
     attention *m = (attention *)self;
-    int64_t T = fsdp_tensor_size(inputs[0], 1), first = fsdp__kv_layer_position(cached);
+    int64_t first = fsdp__kv_layer_position(cached);
     qkv x = m->qkv_proj ? project_fused(m, inputs[0]) : project(m, inputs[0]);
+    int64_t T = x.q ? x.q->shape[1] : 0; /* the projections may gather it */
     fsdp_tensor *positions = fsdp__positions_of(inputs, count), *y;
     fsdp_attention_options options = m->options;
 
@@ -297,12 +300,14 @@ typedef struct mlp {
 static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     mlp *m = (mlp *)self;
+    fsdp_module *const projections[] = {m->gate_proj, m->up_proj};
     fsdp_tensor *parts[2] = {NULL}; /* gate, up (B,T,F) */
 
     (void)count;
     if (m->gate_up_proj) {
         (void)fsdp_split(fsdp_call(m->gate_up_proj, inputs[0]), 2, 2, NULL, parts);
-    } else if (!fsdp__linears_joined((fsdp_module *const[]){m->gate_proj, m->up_proj}, 2, inputs[0], parts)) {
+    } else if (!fsdp__linears_together(projections, 2, inputs[0], parts) &&
+               !fsdp__linears_joined(projections, 2, inputs[0], parts)) {
         parts[0] = fsdp_call(m->gate_proj, inputs[0]);
         parts[1] = fsdp_call(m->up_proj, inputs[0]);
     }

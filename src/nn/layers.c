@@ -141,6 +141,22 @@ bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x
     return true;
 }
 
+bool fsdp__linears_together(fsdp_module *const *modules, int count, fsdp_tensor *x, fsdp_tensor **outputs)
+{
+    if (!x || count > FSDP__LINEARS_MOST)
+        return false;
+    for (int i = 0; i < count; i++) {
+        const struct fsdp__module_parts *parts = modules[i]->parts;
+
+        if (modules[i]->type != &linear_type || parts->hook_count != 1 || parts->recompute || !parts->hooks->together ||
+            parts->hooks->together != modules[0]->parts->hooks->together)
+            return false;
+    }
+    if (modules[0]->parts->hooks->together(modules, count, x, outputs) != FSDP_OK)
+        memset(outputs, 0, (size_t)count * sizeof *outputs);
+    return true;
+}
+
 /* ---- Conv1D ---- */
 
 static fsdp_tensor *conv1d_product(const fsdp_module *self, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias)

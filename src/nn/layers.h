@@ -31,6 +31,9 @@ bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x
 /* Calls two Linears or Conv1Ds with GELU in its tanh form between them as one operation, if nothing acts around any of
  * the three, on a device that gains by it. Returns whether it did; `*out` is NULL on failure. */
 bool fsdp__mlp_joined(fsdp_module *up, fsdp_module *act, fsdp_module *down, fsdp_tensor *x, fsdp_tensor **out);
+/* Calls several Linears with one input by what their hooks have for all of them together, if they have that and nothing
+ * else acts around any of them. Returns whether it did; `outputs` are NULL on failure. */
+bool fsdp__linears_together(fsdp_module *const *modules, int count, fsdp_tensor *x, fsdp_tensor **outputs);
 
 /* ---- a weight in fewer bits: of Linear and Conv1D ---- */
 

@@ -17,6 +17,9 @@ typedef struct fsdp__module_hooks {
      * the argument of the call. Of several hooks those added last are taken. */
     fsdp_status (*forward)(void *arg, fsdp_module *module, void *call_arg, fsdp_tensor *const *inputs, int count,
                            fsdp_tensor **outputs, int output_count);
+    /* Computes `count` Linears of one input at once, in place of their calls: each has these hooks, with an `arg` of
+     * its own, and nothing else acts around it. Fills `outputs` with tensors of the scope, or NULLs on failure. */
+    fsdp_status (*together)(fsdp_module *const *modules, int count, fsdp_tensor *x, fsdp_tensor **outputs);
     /* May replace outputs, some of which may be NULL. Runs only when the forward succeeded. */
     fsdp_status (*post_forward)(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
                                 fsdp_tensor **outputs, int output_count);

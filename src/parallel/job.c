@@ -42,6 +42,7 @@ void fsdp__tp_unref(fsdp__tp_plan *plan)
 {
     if (!plan || --plan->refs > 0)
         return;
+    fsdp__lane_close(&plan->lane);
     fsdp_mesh_unref(plan->mesh);
     fsdp__free(plan);
 }

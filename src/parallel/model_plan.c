@@ -31,12 +31,13 @@ static fsdp_parallel_style *add(recipe *r, const char *pattern, const fsdp__styl
 
 /* ---- parts that all models have ---- */
 
-/* Adds a module whose first projections are column-wise: it prepares its input for them, unless each does so itself. */
+/* Adds a module whose first projections are column-wise: it prepares its input for them, unless they do so themselves.
+ */
 static void add_branch(recipe *r, const char *pattern)
 {
     fsdp_parallel_style *style;
 
-    if (r->options->per_projection && r->between.kind == FSDP_LAYOUT_REPLICATED)
+    if (r->options->async || (r->options->per_projection && r->between.kind == FSDP_LAYOUT_REPLICATED))
         return;
     style = add(r, pattern, &fsdp__prepare_input);
     style->from[0] = r->between;
@@ -47,7 +48,10 @@ static fsdp_parallel_style *add_column(recipe *r, const char *pattern)
 {
     fsdp_parallel_style *style = add(r, pattern, &fsdp__column_wise);
 
-    if (!r->options->per_projection || r->between.kind != FSDP_LAYOUT_REPLICATED)
+    style->async = r->options->async;
+    if (style->async)
+        style->from[0] = r->between;
+    else if (!r->options->per_projection || r->between.kind != FSDP_LAYOUT_REPLICATED)
         style->from[0] = copied;
     return style;
 }
@@ -60,7 +64,10 @@ static void add_segments(fsdp_parallel_style *style, int count, const int64_t *s
 
 static void add_row(recipe *r, const char *pattern)
 {
-    add(r, pattern, &fsdp__row_wise)->to[0] = r->between;
+    fsdp_parallel_style *style = add(r, pattern, &fsdp__row_wise);
+
+    style->to[0] = r->between;
+    style->async = r->options->async;
 }
 
 /* Adds norms or dropouts, which have nothing to do with ranks unless they work on parts of the sequence. */
@@ -137,7 +144,7 @@ static void add_llama(recipe *r)
         add_sequence(r, "model.layers.*.pre_feedforward_layernorm");
     if (after)
         add_sequence(r, "model.layers.*.post_feedforward_layernorm");
-    add_row(r, "model.embed_tokens");
+    add(r, "model.embed_tokens", &fsdp__row_wise)->to[0] = r->between;
     add_end(r, "model", "model.norm");
 }
 
@@ -218,6 +225,10 @@ fsdp_status fsdp_model_parallelize(fsdp_module *model, fsdp_mesh *mesh, const fs
     r.family = fsdp__family_of(config->architecture);
     r.between = r.options->sequence_parallel ? (fsdp_layout){.kind = FSDP_LAYOUT_SHARDED, .dim = 1} : replicated;
     status = fsdp_model_parallel_check(config, fsdp_mesh_size(mesh, -1));
+    if (status == FSDP_OK && r.options->async && !r.options->sequence_parallel)
+        status = FSDP_FAIL(FSDP_INVALID,
+                           "asynchronous tensor parallelism needs sequence_parallel: without it nothing is gathered "
+                           "before a product, or scattered behind it");
     if (r.family)
         add_llama(&r);
     else

@@ -83,7 +83,7 @@ static void print_job(const fsdp__job *job, FILE *out)
         if (job->style.from[i].kind || job->style.to[i].kind)
             fprintf(out, ", %s to %s", fsdp__layout_text(job->style.from[i], from),
                     fsdp__layout_text(job->style.to[i], to));
-    fprintf(out, "%s\n", job->style.loss_parallel ? ", loss parallel" : "");
+    fprintf(out, "%s%s\n", job->style.loss_parallel ? ", loss parallel" : "", job->style.async ? ", asynchronous" : "");
 }
 
 static void print_claim(const fsdp__claim *claim, FILE *out)

@@ -5,6 +5,7 @@
 
 #include "fsdp/parallelize.h"
 #include "nn/layers.h"
+#include "parallel/pieces.h"
 
 /* What the modules of one plan share while they run. */
 typedef struct fsdp__tp_plan {
@@ -14,6 +15,7 @@ typedef struct fsdp__tp_plan {
     int rank, ranks;
     fsdp_context *context;
     int64_t whole[FSDP_MAX_DIMS]; /* how long each dimension was that was cut last; 0: none was */
+    fsdp__lane lane;              /* of asynchronous styles */
 } fsdp__tp_plan;
 
 fsdp_status fsdp__tp_create(fsdp_module *module, fsdp_mesh *mesh, fsdp__tp_plan **out);
@@ -104,7 +106,7 @@ fsdp_status fsdp__tp_place(fsdp__tp_plan *plan, const fsdp__claim *claim);
 /* Lets the first call of the module bring the ranks together, and the printed tree say what was done. */
 fsdp_status fsdp__tp_manage(fsdp_module *module, fsdp__tp_plan *plan);
 
-/* ---- styles.c, sequence.c, head.c ---- */
+/* ---- styles.c, sequence.c, head.c, async_styles.c ---- */
 
 extern const fsdp__style_kind fsdp__column_wise, fsdp__row_wise, fsdp__prepare_input, fsdp__prepare_output;
 extern const fsdp__style_kind fsdp__custom_style;
@@ -114,6 +116,8 @@ extern const fsdp__style_kind fsdp__head_norm;  /* a norm of each head, of which
 extern const fsdp__style_kind fsdp__heads_norm; /* a norm over all heads: it is cut */
 
 fsdp_status fsdp__style_misfit(const fsdp__job *job, const char *wants);
+/* Checks an asynchronous style, of whose "input" or "output" `outside` is the layout. */
+fsdp_status fsdp__async_check(const fsdp__tp_planning *planning, fsdp__job *job, const char *side, fsdp_layout outside);
 
 /* What a module's hooks know. */
 typedef struct fsdp__applied {
@@ -124,6 +128,11 @@ typedef struct fsdp__applied {
 /* Adds hooks with such an argument to the job's module. Only the functions of `hooks` count. */
 fsdp_status fsdp__apply_hooks(const fsdp__job *job, fsdp__tp_plan *plan, int64_t whole,
                               const fsdp__module_hooks *hooks);
+/* Do so for asynchronous styles; `leave` is what a column-wise one does with its output, or NULL. */
+fsdp_status fsdp__apply_async_column(const fsdp__job *job, fsdp__tp_plan *plan, int64_t whole,
+                                     fsdp_status (*leave)(void *arg, fsdp_module *module, fsdp_tensor *const *inputs,
+                                                          int count, fsdp_tensor **outputs, int output_count));
+fsdp_status fsdp__apply_async_row(const fsdp__job *job, fsdp__tp_plan *plan, int64_t whole);
 
 /* ---- vocabulary_loss.c ---- */
 

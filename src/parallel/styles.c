@@ -64,6 +64,7 @@ static fsdp_status check_column(fsdp__tp_planning *p, fsdp__job *job)
     style->to[0] = fsdp__layout_or(style->to[0], last);
     FSDP_TRY(check_way(job, style->from[0], copied));
     FSDP_TRY(check_way(job, last, style->to[0]));
+    FSDP_TRY(fsdp__async_check(p, job, "input", style->from[0]));
     FSDP_TRY(fsdp__tp_claim(p, job, "weight", cut_segments(style, output_dim(job->module)), false));
     return fsdp__tp_claim(p, job, "bias", cut_segments(style, 0), false);
 }
@@ -94,6 +95,8 @@ static fsdp_status apply_column(const fsdp__job *job, fsdp__tp_plan *plan)
     bool enters = !fsdp__layout_equal(job->style.from[0], copied);
     bool leaves = !fsdp__layout_equal(job->style.to[0], last) || whole % plan->ranks != 0;
 
+    if (job->style.async)
+        return fsdp__apply_async_column(job, plan, whole, leaves ? leave_column : NULL);
     if (!enters && !leaves)
         return FSDP_OK;
     return fsdp__apply_hooks(job, plan, whole,
@@ -116,6 +119,7 @@ static fsdp_status check_row(fsdp__tp_planning *p, fsdp__job *job)
     style->to[0] = fsdp__layout_or(style->to[0], replicated);
     FSDP_TRY(check_way(job, style->from[0], embedding ? replicated : last));
     FSDP_TRY(check_way(job, partial, style->to[0]));
+    FSDP_TRY(fsdp__async_check(p, job, "output", style->to[0]));
     if (style->to[0].kind == FSDP_LAYOUT_PARTIAL && ((fsdp_layer *)job->module)->bias)
         return FSDP_FAIL(FSDP_INVALID,
                          "'%s' has a bias, which would be added on each rank: its output cannot stay partial",
@@ -165,8 +169,11 @@ static fsdp_status apply_row(const fsdp__job *job, fsdp__tp_plan *plan)
     const fsdp_tensor *weight = ((const fsdp_layer *)job->module)->weight;
     bool embedding = fsdp__layer_form_of(job->module) == FSDP__LAYER_EMBEDDING;
     bool enters = !embedding && !fsdp__layout_equal(job->style.from[0], last);
+    int64_t whole = whole_size(weight, embedding ? 0 : 1 - output_dim(job->module));
 
-    return fsdp__apply_hooks(job, plan, whole_size(weight, embedding ? 0 : 1 - output_dim(job->module)),
+    if (job->style.async)
+        return fsdp__apply_async_row(job, plan, whole);
+    return fsdp__apply_hooks(job, plan, whole,
                              &(const fsdp__module_hooks){.pre_forward = enters ? enter_row : NULL,
                                                          .forward = embedding ? run_rows : run_row});
 }

@@ -255,6 +255,18 @@ static fsdp_status check_team(const fsdp_train_config *config, int world_size)
                : FSDP_OK;
 }
 
+static fsdp_status check_async(const fsdp_train_config *config)
+{
+    if (!config->parallelism.enable_async_tensor_parallel ||
+        (config->parallelism.tensor_parallel_degree > 1 && config->parallelism.sequence_parallel))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "parallelism.enable_async_tensor_parallel has nothing to do where %s: it needs "
+                     "parallelism.tensor_parallel_degree and parallelism.sequence_parallel",
+                     config->parallelism.sequence_parallel ? "parallelism.tensor_parallel_degree is 1"
+                                                           : "parallelism.sequence_parallel is false");
+}
+
 fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int world_size)
 {
     int ranks;
@@ -268,6 +280,7 @@ fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int w
     FSDP_TRY(check_reshard(config, ranks / config->parallelism.data_parallel_replicate_degree));
     FSDP_TRY(fsdp__train_check_units(config));
     FSDP_TRY(fsdp__train_check_adapter(config));
+    FSDP_TRY(check_async(config));
     FSDP_TRY(fsdp__train_check_dpo(config));
     if (config->training.device)
         FSDP_TRY(fsdp__device_name_check("training.device", config->training.device));

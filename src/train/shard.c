@@ -34,6 +34,7 @@ static fsdp_status parallelize(const fsdp_train_run *run)
     const fsdp_train_config *c = run->config;
     int local = fsdp_context_local_world_size(run->context);
     fsdp_model_parallel_options options = {.sequence_parallel = c->parallelism.sequence_parallel,
+                                           .async = c->parallelism.enable_async_tensor_parallel,
                                            .loss_parallel = c->parallelism.loss_parallel};
     fsdp_status status;
 

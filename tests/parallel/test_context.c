@@ -60,7 +60,8 @@ static fsdp_module *create(fsdp_context *context, const job *j, bool cut, fsdp_m
     fsdp_module *model = CHECK_PTR(fsdp_model_create(context, test_device(context), &config));
 
     if (j->tp > 1)
-        CHECK_OK(fsdp_model_parallelize(model, tp, &(fsdp_model_parallel_options){true, true, false}));
+        CHECK_OK(fsdp_model_parallelize(
+            model, tp, &(fsdp_model_parallel_options){.sequence_parallel = true, .loss_parallel = true}));
     if (cut)
         CHECK_OK(fsdp_model_context_parallel(model, cp));
     CHECK_OK(fsdp_module_initialize(model, 5));

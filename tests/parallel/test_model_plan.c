@@ -199,6 +199,7 @@ static const fsdp_model_parallel_options plans[] = {
     {.loss_parallel = true},
     {.sequence_parallel = true},
     {.sequence_parallel = true, .loss_parallel = true},
+    {.sequence_parallel = true, .loss_parallel = true, .async = true},
     {.per_projection = true},
 };
 
@@ -206,7 +207,8 @@ TEST(every_family_is_the_model_of_one_rank)
 {
     for (int degree = test_brief() ? 3 : 1; degree <= 4; degree++)
         for (int a = FSDP_GPT2; a <= FSDP_GEMMA3; a++)
-            compare((job){.architecture = (fsdp_architecture)a, .degree = degree}, 5, plans);
+            compare((job){.architecture = (fsdp_architecture)a, .degree = degree}, (int)(sizeof plans / sizeof *plans),
+                    plans);
 }
 
 TEST(losses_are_reduced_as_those_of_one_rank)
@@ -214,7 +216,7 @@ TEST(losses_are_reduced_as_those_of_one_rank)
     for (int way = 0; way < 2; way++)
         for (int a = 0; a < 2; a++)
             compare((job){.architecture = a ? FSDP_GEMMA2 : FSDP_LLAMA, .degree = 3, .sum = way == 0, .each = way == 1},
-                    4, plans);
+                    5, plans);
 }
 
 TEST(blocks_that_are_computed_again_give_the_same)
@@ -225,18 +227,18 @@ TEST(blocks_that_are_computed_again_give_the_same)
                           .degree = 2,
                           .recompute = (fsdp_recompute_mode)mode,
                           .dropout = a == FSDP_GPT2 ? 0.2f : 0},
-                    4, plans);
+                    5, plans);
 }
 
 TEST(dropouts_draw_as_on_one_rank)
 {
-    compare((job){.architecture = FSDP_GPT2, .degree = 3, .dropout = 0.3f}, 4, plans);
+    compare((job){.architecture = FSDP_GPT2, .degree = 3, .dropout = 0.3f}, 5, plans);
 }
 
 TEST(a_model_may_be_cut_on_the_meta_device)
 {
-    compare((job){.architecture = FSDP_PHI3, .degree = 2, .meta = true}, 4, plans);
-    compare((job){.architecture = FSDP_GPT2, .degree = 3, .meta = true}, 4, plans);
+    compare((job){.architecture = FSDP_PHI3, .degree = 2, .meta = true}, 5, plans);
+    compare((job){.architecture = FSDP_GPT2, .degree = 3, .meta = true}, 5, plans);
 }
 
 /* ---- generation ---- */
@@ -386,7 +388,7 @@ TEST(in_bf16_every_run_gives_the_same_bits)
 
     test_run_ranks(1, run, &j);
     j.parallel = true;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         j.options = plans[i];
         j.frozen = false;
         test_run_ranks(2, repeat, &j);

@@ -148,6 +148,17 @@ TEST(a_loss_of_cut_logits_sends_three_numbers_for_each_target)
     check(&r, FSDP_ALL_REDUCE, 10, 7 * DIM + 3 * 6 * LENGTH);
 }
 
+/* Gathers and reduce-scatters of attention and MLP, both ways, are four calls each. */
+TEST(pieces_are_more_calls_of_as_many_bytes)
+{
+    run r =
+        run_on_two(6, (fsdp_model_parallel_options){.sequence_parallel = true, .loss_parallel = true, .async = true});
+
+    check(&r, FSDP_REDUCE_SCATTER, 14 + 3 * 4 * LAYERS, 14 * 6 * LENGTH * DIM / 2);
+    check(&r, FSDP_ALL_GATHER, 14 + 3 * 4 * LAYERS, 14 * 6 * LENGTH * DIM / 2);
+    check(&r, FSDP_ALL_REDUCE, 10, 7 * DIM + 3 * 6 * LENGTH);
+}
+
 /* What a step keeps for its backward, in closed form. Cut are queries, keys, values, what attention gives with a number
  * for each head, gate, up and their product; with sequences also the inputs of norms with a number for each; and with
  * the vocabulary the gradient of logits is not kept at all. */
@@ -167,4 +178,6 @@ TEST(activations_are_cut_as_predicted)
              cut - 4 * tokens * norms / 2);
     CHECK_EQ(run_on_two(8, (fsdp_model_parallel_options){.sequence_parallel = true, .loss_parallel = true}).activations,
              cut - 4 * tokens * norms / 2 - 4 * tokens * VOCAB);
+    CHECK_EQ(run_on_two(8, (fsdp_model_parallel_options){.sequence_parallel = true, .async = true}).activations,
+             cut - 4 * tokens * norms / 2);
 }

@@ -238,6 +238,7 @@ static void set_ranks(story *s, layout l, int microbatches)
     story_set(s, "training.local_batch_size", text);
     snprintf(text, sizeof text, "%d", l.team);
     story_set(s, "parallelism.tensor_parallel_degree", text);
+    story_set(s, "parallelism.enable_async_tensor_parallel", l.team > 1 && l.world == 4 ? "true" : "false");
 }
 
 /* Gives the model heads that two ranks can share. */

@@ -284,6 +284,14 @@ TEST_WITH(teams_are_checked, setup, teardown)
         CHECK_OK(fsdp_train_config_set(config, others[i][0], others[i][2]));
     }
     CHECK_OK(fsdp_train_config_check(config, 6));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.enable_async_tensor_parallel", "true"));
+    CHECK_OK(fsdp_train_config_check(config, 6));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.sequence_parallel", "false"));
+    CHECK_ERROR(
+        fsdp_train_config_check(config, 6), FSDP_INVALID,
+        "parallelism.enable_async_tensor_parallel has nothing to do where parallelism.sequence_parallel is false");
+    CHECK_OK(load("parallelism:\n  sequence_parallel: true\n  tensor_parallel_degree: 1\n"));
+    CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "where parallelism.tensor_parallel_degree is 1: ");
 }
 
 TEST_WITH(keys_are_checked_against_each_other, setup, teardown)
