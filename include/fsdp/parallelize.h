@@ -111,9 +111,10 @@ typedef struct fsdp_parallel_entry {
  * FSDP_INVALID: the mesh has several dimensions or is another context's, a pattern matches nothing (the nearest module
  * is named), a style does not fit the type of a module, a dimension cannot be cut, a module is left out that is tied
  * to one whose weight is cut; FSDP_STATE: a parameter is distributed already (parallelize first, then shard), has a
- * gradient, or is held in fewer bits; FSDP_MISMATCH: ranks differ in their plan or in the number of their dropouts. An
- * error of one rank becomes one of all. Nothing is changed then; after FSDP_NO_MEMORY, or if an `apply` has failed,
- * free the module. A backward whose forward came before the cut is FSDP_STATE. [collective] of the mesh [blocks] */
+ * gradient, or is held in fewer bits; FSDP_MISMATCH: ranks differ in their plan, in the number of their dropouts, or
+ * in what an `apply` has placed. An error of one rank becomes one of all. Nothing is changed then; after
+ * FSDP_NO_MEMORY, or if an `apply` has failed or placed otherwise, free the module. A backward whose forward came
+ * before the cut is FSDP_STATE. [collective] of the mesh [blocks] */
 FSDP_API fsdp_status fsdp_parallelize_module(fsdp_module *module, fsdp_mesh *mesh, const fsdp_parallel_entry *plan,
                                              int count);
 

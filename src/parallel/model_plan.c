@@ -205,9 +205,10 @@ fsdp_status fsdp_model_parallel_check(const fsdp_model_config *c, int64_t ranks)
     if (!heads && c->n_kv_heads % ranks == 0)
         return FSDP_OK;
     degrees_text(c, text, sizeof text);
-    return FSDP_FAIL(
-        FSDP_INVALID, "attention cannot be cut over %lld ranks: %s is %lld; tensor_parallel_degree may be %s",
-        (long long)ranks, heads ? "n_heads" : "n_kv_heads", (long long)(heads ? c->n_heads : c->n_kv_heads), text);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "attention cannot be cut over %lld ranks: %s is %lld; tensor_parallel_degree may be %s",
+                     (long long)ranks, heads ? "n_heads (num_attention_heads)" : "n_kv_heads (num_key_value_heads)",
+                     (long long)(heads ? c->n_heads : c->n_kv_heads), text);
 }
 
 fsdp_status fsdp_model_parallelize(fsdp_module *model, fsdp_mesh *mesh, const fsdp_model_parallel_options *options)

@@ -130,7 +130,7 @@ static void first_difference(const char **a, const char **b, int *a_length, int 
     }
 }
 
-static fsdp_status compare(int ranks, void *const *texts)
+static fsdp_status compare(int ranks, void *const *texts, const char *what)
 {
     for (int r = 1; r < ranks; r++) {
         const char *a = texts[0], *b = texts[r];
@@ -139,26 +139,33 @@ static fsdp_status compare(int ranks, void *const *texts)
         if (strcmp(a, b) == 0)
             continue;
         first_difference(&a, &b, &a_length, &b_length);
-        return FSDP_FAIL(FSDP_MISMATCH,
-                         "ranks do not have the same plan: rank 0 of the mesh has %.*s, rank %d has %.*s",
+        return FSDP_FAIL(FSDP_MISMATCH, "%s: rank 0 of the mesh has %.*s, rank %d has %.*s", what,
                          a_length > 0 ? a_length : 7, a_length > 0 ? a : "nothing", r, b_length > 0 ? b_length : 7,
                          b_length > 0 ? b : "nothing");
     }
     return FSDP_OK;
 }
 
-static fsdp_status check_alike(const fsdp__tp_planning *p)
+/* Compares the texts of all ranks, unless one of them has failed to write its own. */
+static fsdp_status compare_texts(const fsdp__tp_planning *p, const char *text, fsdp_status written, const char *what)
 {
-    FSDP__FREED char *text = plan_text(p);
     void **texts = NULL;
     size_t *bytes = NULL;
     fsdp_status status;
 
-    FSDP_TRY(fsdp_agree(p->plan->group, text ? FSDP_OK : FSDP_FAIL(FSDP_NO_MEMORY, "cannot write a plan")));
+    FSDP_TRY(fsdp_agree(p->plan->group, written));
     FSDP_TRY(fsdp_gather_objects(p->plan->group, text, strlen(text) + 1, &texts, &bytes));
-    status = compare(p->plan->ranks, texts);
+    status = compare(p->plan->ranks, texts, what);
     fsdp_objects_free(p->plan->group, texts, bytes);
     return status;
+}
+
+static fsdp_status check_alike(const fsdp__tp_planning *p)
+{
+    FSDP__FREED char *text = plan_text(p);
+
+    return compare_texts(p, text, text ? FSDP_OK : FSDP_FAIL(FSDP_NO_MEMORY, "cannot write a plan"),
+                         "ranks do not have the same plan");
 }
 
 /* ---- dropouts ---- */
@@ -210,7 +217,49 @@ out:
     return status;
 }
 
+/* ---- what styles of callers have done ---- */
+
+static fsdp_status print_placed(void *arg, fsdp_module *module, const char *name)
+{
+    char text[FSDP__PLACEMENTS_TEXT];
+
+    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
+        const fsdp__parameter_slot *slot = &module->parts->parameters[i];
+        const fsdp_distribution *d = *slot->slot ? fsdp_tensor_distribution(*slot->slot) : NULL;
+
+        if (*slot->slot)
+            fprintf(arg, "'%s%s%s' as %s%s\n", name, *name ? "." : "", slot->name,
+                    d ? fsdp__placements_text(d->placements, d->placement_count, text) : "a plain tensor",
+                    d && d->partial_gradients ? " with partial gradients" : "");
+    }
+    return FSDP_OK;
+}
+
+/* Checks that parameters are placed alike on all ranks: a custom style may have done otherwise, which would be noticed
+ * only where ranks wait for each other, or not at all. */
+static fsdp_status check_placed(const fsdp__tp_planning *p)
+{
+    FSDP__FREED char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = fsdp__begin_text(&text, &bytes);
+    fsdp_status status = out ? fsdp__module_walk(p->module, print_placed, out) : FSDP_NO_MEMORY;
+
+    if (out && fclose(out) != 0)
+        status = FSDP_NO_MEMORY;
+    if (status == FSDP_NO_MEMORY)
+        status = FSDP_FAIL(FSDP_NO_MEMORY, "cannot write how parameters are placed");
+    return compare_texts(p, text, status, "ranks have not placed the same");
+}
+
 /* ---- the call ---- */
+
+static bool has_custom(const fsdp__tp_planning *p)
+{
+    for (int64_t i = 0; i < p->job_count; i++)
+        if (p->jobs[i].kind == &fsdp__custom_style)
+            return true;
+    return false;
+}
 
 static fsdp_status apply_all(const fsdp__tp_planning *p)
 {
@@ -237,6 +286,8 @@ fsdp_status fsdp__parallelize(fsdp_module *module, fsdp_mesh *mesh, const fsdp__
     FSDP_TRY_GOTO(status, check_alike(&planning), out);
     FSDP_TRY_GOTO(status, share_seeds(&planning), out);
     FSDP_TRY_GOTO(status, fsdp_agree(planning.plan->group, apply_all(&planning)), out);
+    if (has_custom(&planning))
+        FSDP_TRY_GOTO(status, check_placed(&planning), out);
 out:
     release(&planning);
     return status;
@@ -249,6 +300,22 @@ static const fsdp__style_kind *kind_of(fsdp_parallel_kind kind)
                                                     &fsdp__prepare_output,    &fsdp__custom_style};
 
     return kind >= FSDP_COLUMN_WISE && kind <= FSDP_CUSTOM_PARALLEL ? kinds[kind] : NULL;
+}
+
+/* Checks that the style is told nothing that another kind is for. */
+static fsdp_status check_fields(const fsdp_parallel_entry *entry)
+{
+    const fsdp_parallel_style *s = &entry->style;
+    bool column = s->kind == FSDP_COLUMN_WISE;
+    const char *field = s->loss_parallel && !column                       ? "loss_parallel"
+                        : s->segment_count != 0 && !column                ? "segments"
+                        : s->async && !column && s->kind != FSDP_ROW_WISE ? "async"
+                        : s->apply && s->kind != FSDP_CUSTOM_PARALLEL     ? "apply"
+                                                                          : NULL;
+
+    return field ? FSDP_FAIL(FSDP_INVALID, "'%s' is %s, which has no %s: leave it out", entry->pattern,
+                             kind_of(s->kind)->name, field)
+                 : FSDP_OK;
 }
 
 fsdp_status fsdp_parallelize_module(fsdp_module *module, fsdp_mesh *mesh, const fsdp_parallel_entry *plan, int count)
@@ -266,6 +333,8 @@ fsdp_status fsdp_parallelize_module(fsdp_module *module, fsdp_mesh *mesh, const 
         if (!entries[i].kind)
             status = FSDP_FAIL(FSDP_INVALID, "'%s': %d is no parallel style", plan[i].pattern ? plan[i].pattern : "",
                                (int)plan[i].style.kind);
+        else if (status == FSDP_OK && plan[i].pattern)
+            status = check_fields(&plan[i]);
     }
     return fsdp__parallelize(module, mesh, entries, count, status);
 }

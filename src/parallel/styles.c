@@ -60,6 +60,9 @@ static fsdp_status check_column(fsdp__tp_planning *p, fsdp__job *job)
     }
     if (!fsdp__layer_is_product(job->module) && form != FSDP__LAYER_EMBEDDING)
         return fsdp__style_misfit(job, "Linear, Conv1D, Embedding and a model's head");
+    if (style->loss_parallel)
+        return FSDP_FAIL(FSDP_INVALID, "'%s' is a %s and not the head of a model, so there is no loss to be parallel",
+                         job->name, job->module->type->name);
     style->from[0] = fsdp__layout_or(style->from[0], form == FSDP__LAYER_EMBEDDING ? copied : replicated);
     style->to[0] = fsdp__layout_or(style->to[0], last);
     FSDP_TRY(check_way(job, style->from[0], copied));

@@ -303,9 +303,10 @@ static void refuse(fsdp_context *context, void *arg)
 
     CHECK_OK(fsdp_mesh_create(context, FSDP_SHAPE(world), (const char *const[]){"tp"}, &mesh));
     CHECK_ERROR(fsdp_model_parallelize(model, mesh, NULL), FSDP_INVALID,
-                world == 3
-                    ? "attention cannot be cut over 3 ranks: n_heads is 8; tensor_parallel_degree may be 1, 2 or 4"
-                    : "attention cannot be cut over 8 ranks: n_kv_heads is 4; tensor_parallel_degree may be");
+                world == 3 ? "attention cannot be cut over 3 ranks: n_heads (num_attention_heads) is 8; "
+                             "tensor_parallel_degree may be 1, 2 or 4"
+                           : "attention cannot be cut over 8 ranks: n_kv_heads (num_key_value_heads) is 4; "
+                             "tensor_parallel_degree may be");
     fsdp_clear_error();
     CHECK_ERROR(fsdp_model_parallelize(other, mesh, NULL), FSDP_INVALID, "a Linear was not made by fsdp_model_create");
     fsdp_clear_error();

@@ -372,6 +372,62 @@ TEST(what_one_rank_fails_in_fails_on_all)
     test_run_ranks(2, fail_alone, NULL);
 }
 
+static fsdp_status place_otherwise(void *arg, fsdp_module *module, const char *name, fsdp_mesh *mesh)
+{
+    (void)arg, (void)name;
+    return fsdp_parallel_place(module, "weight", mesh,
+                               (fsdp_placement){.kind = FSDP_SHARD, .dim = fsdp_mesh_coordinate(mesh, 0) == 2}, false);
+}
+
+static fsdp_status place_on_one(void *arg, fsdp_module *module, const char *name, fsdp_mesh *mesh)
+{
+    return fsdp_mesh_coordinate(mesh, 0) == 0 ? FSDP_OK : place_otherwise(arg, module, name, mesh);
+}
+
+/* What a custom style has done differently is found before anybody computes with it. */
+static void place_differently(fsdp_context *context, void *arg)
+{
+    const fsdp_parallel_entry otherwise = {"2", {.kind = FSDP_CUSTOM_PARALLEL, .apply = place_otherwise}};
+    const fsdp_parallel_entry on_one = {"2", {.kind = FSDP_CUSTOM_PARALLEL, .apply = place_on_one}};
+    fsdp_module *nets[] = {net_create(context, test_device(context)), net_create(context, test_device(context))};
+    fsdp_mesh *mesh = mesh_create(context);
+
+    (void)arg;
+    CHECK_ERROR(fsdp_parallelize_module(nets[0], mesh, &otherwise, 1), FSDP_MISMATCH,
+                "ranks have not placed the same: rank 0 of the mesh has '2.weight' as (Shard(dim=0),), rank 2 has "
+                "'2.weight' as (Shard(dim=1),)");
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_parallelize_module(nets[1], mesh, &on_one, 1), FSDP_MISMATCH,
+                "rank 0 of the mesh has '2.weight' as a plain tensor, rank 1 has '2.weight' as (Shard(dim=0),)");
+    for (int i = 0; i < 2; i++)
+        fsdp_module_unref(nets[i]);
+    fsdp_mesh_unref(mesh);
+}
+
+TEST(a_custom_style_must_place_alike)
+{
+    test_run_ranks(3, place_differently, NULL);
+}
+
+static void refuse_fields(fsdp_context *context, void *arg)
+{
+    const fsdp_parallel_entry loss = {"2", {.kind = FSDP_COLUMN_WISE, .loss_parallel = true}};
+    const fsdp_parallel_entry row = {"2", {.kind = FSDP_ROW_WISE, .loss_parallel = true}};
+    const fsdp_parallel_entry norm = {"1", {.kind = FSDP_SEQUENCE_PARALLEL, .async = true}};
+    const fsdp_parallel_entry cut = {"2", {.kind = FSDP_ROW_WISE, .segment_count = 2, .segments = {5, 6}}};
+
+    (void)arg;
+    refuse(context, &loss, FSDP_INVALID, "'2' is a Linear and not the head of a model, so there is no loss");
+    refuse(context, &row, FSDP_INVALID, "'2' is row-wise, which has no loss_parallel: leave it out");
+    refuse(context, &norm, FSDP_INVALID, "'1' is sequence parallel, which has no async");
+    refuse(context, &cut, FSDP_INVALID, "'2' is row-wise, which has no segments");
+}
+
+TEST(what_a_style_does_not_have_is_refused)
+{
+    test_run_ranks(2, refuse_fields, NULL);
+}
+
 /* The gradient of a forward that came before the cut would be one of the whole. */
 static void cut_too_early(fsdp_context *context, void *arg)
 {
