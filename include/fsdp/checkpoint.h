@@ -64,7 +64,7 @@ typedef struct fsdp_checkpoint_content {
     int value_count;
     const fsdp_checkpoint_file *files;
     int file_count;
-    fsdp_mesh *mesh; /* recorded for information; NULL: none */
+    fsdp_mesh *mesh; /* recorded for information, of a part of a mesh all of it; NULL: none */
 } fsdp_checkpoint_content;
 
 /* ---- saving ---- */
@@ -181,7 +181,7 @@ FSDP_API bool fsdp_checkpoint_exists(const char *folder, int64_t step);
 /* ---- what a checkpoint has ---- */
 
 FSDP_API int fsdp_checkpoint_world_size(const fsdp_checkpoint_reader *reader); /* number of ranks that saved it */
-/* Returns the mesh as text, "dp_replicate=2 dp_shard=4"; "" if none was given. */
+/* Returns the mesh as text, "dp_replicate=2 dp_shard=4 tp=2"; "" if none was given. */
 FSDP_API const char *fsdp_checkpoint_mesh(const fsdp_checkpoint_reader *reader);
 
 /* Describes a part of a tensor, in one rank's file. */

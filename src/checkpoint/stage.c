@@ -10,6 +10,7 @@
 #include "checkpoint/manifest_check.h"
 #include "checkpoint/merge.h"
 #include "checkpoint/rank_file.h"
+#include "dist/dist.h"
 
 static fsdp_status out_of_memory(void)
 {
@@ -39,11 +40,13 @@ static fsdp_status copy_files(fsdp__stage *stage, const fsdp_checkpoint_content 
     return FSDP_OK;
 }
 
-/* Writes "dp_replicate=2 dp_shard=4". */
+/* Writes "dp_replicate=2 dp_shard=4 tp=2": of a part of a mesh, all of that mesh. */
 static fsdp_status describe_mesh(const fsdp_mesh *mesh, char **out)
 {
     char *text = fsdp__strdup(""), *more;
 
+    while (mesh && mesh->is_part)
+        mesh = mesh->held;
     for (int d = 0; text && mesh && d < fsdp_mesh_ndim(mesh); d++) {
         more = fsdp__sprintf("%s%s%s=%lld", text, d ? " " : "", fsdp_mesh_dim_name(mesh, d),
                              (long long)fsdp_mesh_size(mesh, d));

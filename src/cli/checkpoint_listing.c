@@ -84,6 +84,82 @@ static const char *holders_text(const fsdp_checkpoint_tensor *t, char *text, siz
     return text;
 }
 
+/* ---- what is cut over which dimension of the mesh ---- */
+
+typedef struct mesh_text {
+    int count; /* of dimensions */
+    int64_t sizes[FSDP_MAX_MESH_DIMS];
+    char names[FSDP_MAX_MESH_DIMS][64];
+} mesh_text;
+
+/* Reads "dp_shard=2 tp=2". No dimensions: there is no such text, or its mesh is not that of all ranks. */
+static mesh_text mesh_of(const fsdp_checkpoint_reader *reader)
+{
+    const char *text = fsdp_checkpoint_mesh(reader);
+    int64_t ranks = 1, most = fsdp_checkpoint_world_size(reader);
+    mesh_text mesh = {.count = 0};
+
+    for (int length = 0; *text && mesh.count < FSDP_MAX_MESH_DIMS; text += length + (text[length] == ' ')) {
+        long long size = 0;
+
+        if (sscanf(text, "%63[^= ]=%9lld%n", mesh.names[mesh.count], &size, &length) != 2 || size < 1)
+            break;
+        mesh.sizes[mesh.count++] = size;
+        ranks *= FSDP__MIN(size, most + 1);
+        if (ranks > most)
+            break;
+    }
+    if (*text || ranks != most)
+        mesh.count = 0;
+    return mesh;
+}
+
+/* Returns whether two ranks differ in dimension `dim` of the mesh alone. */
+static bool are_beside(const mesh_text *mesh, int dim, int64_t a, int64_t b)
+{
+    for (int d = mesh->count - 1; d >= 0; a /= mesh->sizes[d], b /= mesh->sizes[d], d--)
+        if ((a % mesh->sizes[d] == b % mesh->sizes[d]) == (d == dim))
+            return false;
+    return true;
+}
+
+/* Returns whether the dimension of the mesh cuts dimension `d` of the tensor. The first part's rank is the first in
+ * each dimension of the mesh, since of those that hold a part the first has written it. */
+static bool cuts(const mesh_text *mesh, int dim, const fsdp_checkpoint_tensor *t, int d)
+{
+    const fsdp_checkpoint_part *first = t->parts;
+
+    for (int64_t k = 1; k < t->part_count; k++)
+        if (are_beside(mesh, dim, first->rank, t->parts[k].rank) &&
+            (first->offset[d] != t->parts[k].offset[d] || first->size[d] != t->parts[k].size[d]))
+            return true;
+    return false;
+}
+
+/* Prints ", rows by dp_shard, columns by tp". */
+static void print_cuts(const mesh_text *mesh, const fsdp_checkpoint_tensor *t)
+{
+    bool flat = t->part_count > 0 && t->parts[0].flat;
+    int ndim = flat ? 1 : t->ndim;
+
+    for (int d = 0; d < ndim; d++) {
+        const char *before = NULL;
+
+        for (int m = 0; m < mesh->count; m++) {
+            if (!cuts(mesh, m, t, d))
+                continue;
+            if (before)
+                printf("%s", before);
+            else if (ndim <= 2)
+                printf(", %s by ", ndim == 1 ? "elements" : d == 0 ? "rows" : "columns");
+            else
+                printf(", dimension %d by ", d);
+            printf("%s", FSDP__SHOWN_NAME(mesh->names[m]));
+            before = " and ";
+        }
+    }
+}
+
 static void print_part(const fsdp_checkpoint_tensor *t, const fsdp_checkpoint_part *part)
 {
     int ndim = part->flat ? 1 : t->ndim;
@@ -97,6 +173,7 @@ static void print_part(const fsdp_checkpoint_tensor *t, const fsdp_checkpoint_pa
 
 static void print_tensors(const fsdp_checkpoint_reader *reader, bool parts)
 {
+    const mesh_text mesh = mesh_of(reader);
     const char *section = NULL;
     int width = 0;
 
@@ -108,9 +185,11 @@ static void print_tensors(const fsdp_checkpoint_reader *reader, bool parts)
         if (!section || strcmp(section, t->section) != 0)
             printf("%s:\n", t->section);
         section = t->section;
-        printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, FSDP__SHOWN_NAME(t->name), fsdp_dtype_name(t->dtype),
+        printf("  %-*s  %-8s  %-16s %14s bytes  %s", width, FSDP__SHOWN_NAME(t->name), fsdp_dtype_name(t->dtype),
                fsdp__listed_shape(t->shape, t->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)),
                fsdp__thousands((int64_t)bytes_of(t), FSDP__ROOM(40)), holders_text(t, FSDP__ROOM(80)));
+        print_cuts(&mesh, t);
+        putchar('\n');
         for (int64_t k = 0; k < t->part_count && parts; k++)
             print_part(t, &t->parts[k]);
     }
@@ -124,7 +203,8 @@ void fsdp__list_checkpoint(const fsdp_checkpoint_reader *reader, bool parts)
     uint64_t bytes = 0;
 
     printf("%s: step %lld, saved by %d rank%s%s%s\n", fsdp_checkpoint_path(reader),
-           (long long)fsdp_checkpoint_step(reader), ranks, ranks == 1 ? "" : "s", *mesh ? ", " : "", mesh);
+           (long long)fsdp_checkpoint_step(reader), ranks, ranks == 1 ? "" : "s", *mesh ? ", " : "",
+           FSDP__SHOWN_NAME(mesh));
     print_values(reader);
     print_tensors(reader, parts);
     for (int64_t i = 0; i < count; i++) {

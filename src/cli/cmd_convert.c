@@ -477,6 +477,9 @@ int fsdp__cmd_convert(int argc, char **argv)
         return fsdp__usage_error("convert: name both folders: fsdp convert FROM TO");
     if (kind && strcmp(kind, "gguf") != 0)
         return fsdp__usage_error("convert: --to is '%s': expected gguf", kind);
+    if (!kind && !fsdp__is_gguf(args.positional[0]) && fsdp__ends_with(args.positional[1], ".gguf"))
+        return fsdp__usage_error("convert: '%s' would become a folder: for a file of llama.cpp add --to gguf",
+                                 args.positional[1]);
     if (kind || fsdp__is_gguf(args.positional[0])) {
         if (ranks || step)
             return fsdp__usage_error("convert: a GGUF file has no %s", ranks ? "ranks" : "step");

@@ -32,7 +32,8 @@ typedef struct fsdp__on_paper {
     "                          FSDP_ONE_LEVEL=1 (docs/cluster.md)\n"                     \
     "  --strategy NAME         fsdp2, zero1, zero2, zero3, hsdp (if the config gives\n"  \
     "                          no number: 2 copies, or one on each machine), fsdp1,\n"   \
-    "                          fsdp1:STRATEGY (such as fsdp1:shard_grad_op) or ddp\n"    \
+    "                          fsdp1:STRATEGY (such as fsdp1:shard_grad_op) or ddp;\n"   \
+    "                          fsdp2:tpN or hsdp:tpN in teams of N ranks\n"              \
     "                          (default: the config's, or fsdp2)\n"                      \
     "  --wrap-policy POLICY    blocks, root, always, size (100000000 parameters),\n"     \
     "                          size:PARAMETERS or class:NAME+NAME (default: blocks)\n"   \

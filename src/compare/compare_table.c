@@ -256,6 +256,11 @@ static void print_legend(const fsdp__comparison *c, const char *bullet, FILE *ou
             "  give or take: half of what the middle half spans. Exposed: what the program waits for, mean of the "
             "ranks.\n",
             bullet, steps, steps == 1 ? "" : "s", c->steps, c->rounds, c->rounds == 1 ? "" : "s");
+    for (int v = 0; v < c->variants.count; v++)
+        if (fsdp__train_team(c->variants.items[v].config) > 1) {
+            fprintf(out, "%sWhat teams send is in the time of a step, and not in exposed.\n", bullet);
+            break;
+        }
     fprintf(out,
             "%sMemory is the ledger's, of the rank that has most; kinds peak each at a time of their own. Bytes\n"
             "  sent are those of a ring. Resident is what the system says: libraries and the program too.\n",

@@ -59,6 +59,7 @@ static fsdp_status write_nothing(fsdp_train_config *c)
 
 typedef struct builder {
     const fsdp_train_config *config;
+    fsdp_model_config model;
     int world_size;
     bool all;      /* the caller has named no strategies */
     bool policies; /* the caller has named policies */
@@ -106,6 +107,8 @@ static fsdp_status add(builder *b, const char *strategy, const char *policy)
     snprintf(v.label, sizeof v.label, "%s%s%s", v.strategy, b->policies && v.policy[0] ? " " : "",
              b->policies ? v.policy : "");
     status = fsdp_train_config_check(v.config, b->world_size);
+    if (status == FSDP_OK)
+        status = fsdp__train_check_team(v.config, &b->model);
     if (status != FSDP_OK && b->all) {
         snprintf(v.refused, sizeof v.refused, "%s", fsdp_last_error());
         status = FSDP_OK;
@@ -128,13 +131,11 @@ static fsdp_status add_policies(builder *b, const char *strategy, const char *po
     return FSDP_OK;
 }
 
-/* Checks the config's own keys, as `fsdp train` would. */
-static fsdp_status check_config(const fsdp_train_config *config, int world_size)
+/* Checks the config's own keys, as `fsdp train` would, and reads the model's config. */
+static fsdp_status check_config(builder *b)
 {
-    fsdp_model_config model;
-
-    FSDP_TRY(fsdp_train_config_check(config, world_size));
-    return fsdp__train_model_config(config, &model);
+    FSDP_TRY(fsdp_train_config_check(b->config, b->world_size));
+    return fsdp__train_model_config(b->config, &b->model);
 }
 
 static fsdp_status check_list(const char *option, const char *list)
@@ -174,7 +175,7 @@ fsdp_status fsdp__variants_create(const fsdp_train_config *config, int world_siz
     char strategy[64];
 
     *out = (fsdp__variants){NULL, 0};
-    FSDP_TRY(check_config(config, world_size));
+    FSDP_TRY(check_config(&b));
     FSDP_TRY(fsdp__variants_check_words(strategies, policies));
     while (status == FSDP_OK && next_word(&list, strategy, sizeof strategy))
         status = add_policies(&b, strategy, policies);

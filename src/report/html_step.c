@@ -160,7 +160,8 @@ static void put_waits(const fsdp__traced_step *step, FILE *out)
     if (step->wait_count == 0)
         return;
     fputs("<div class=\"card scroll\"><h3>What is waited for longest, on the average of the ranks</h3><table><tr>"
-          "<th>call</th><th class=\"number\">waited</th><th class=\"number\">of it until the last rank came</th>"
+          "<th>call</th><th>group</th><th class=\"number\">waited</th><th class=\"number\">of it until the last rank "
+          "came</th>"
           "<th class=\"number\">of it while it moved bytes</th></tr>\n",
           out);
     for (int i = 0; i < step->wait_count && i < MOST_WAITS; i++) {
@@ -168,6 +169,7 @@ static void put_waits(const fsdp__traced_step *step, FILE *out)
 
         fputs("<tr>", out);
         fsdp__html_cell("", w->name, out);
+        fsdp__html_cell("", w->group ? w->group : "", out);
         put_ms(w->ns / ranks, out);
         put_ms(w->for_others / ranks, out);
         put_ms((w->ns - w->for_others) / ranks, out);

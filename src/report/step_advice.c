@@ -1,5 +1,8 @@
 /* step_advice.c - what a traced step shows, said in words with figures. */
 #include "report/step_advice.h"
+
+#include <string.h>
+
 #include "base/text.h"
 #include "report/chart.h"
 
@@ -99,12 +102,23 @@ static int awaited_rank(const fsdp__traced_step *step)
     return (double)step->ranks[most].caused >= 0.6 * all ? most : -1;
 }
 
+/* Returns whether the ranks of a team wait for each other's results of a layer: what comes next needs them. */
+static bool is_of_team(const fsdp__step_wait *w)
+{
+    return w->group && strcmp(w->group, "tp") == 0;
+}
+
 /* Returns what may shorten a wait whose ranks have all come, where nothing is planned. */
-static const char *remedy(const fsdp__traced_step *step, int kind)
+static const char *remedy(const fsdp__traced_step *step, const fsdp__step_wait *w)
 {
     bool network = has_machines(step);
 
-    switch (kind) {
+    if (is_of_team(w))
+        return network
+                   ? "the next layer needs it at once: try a smaller parallelism.tensor_parallel_degree, or a faster "
+                     "network"
+                   : "the next layer needs it at once: try a smaller parallelism.tensor_parallel_degree";
+    switch (w->kind) {
     case FSDP_ALL_GATHER:
         return network ? "try parallelism.prefetch=2, which gathers two units ahead, or a faster network"
                        : "try parallelism.prefetch=2, which gathers two units ahead";
@@ -126,10 +140,10 @@ static fsdp_status explain_wait(const fsdp__advices *all, const fsdp__recorded_r
     bool gathers = w->kind == FSDP_ALL_GATHER, reduces = w->kind == FSDP_REDUCE_SCATTER || w->kind == FSDP_ALL_REDUCE;
     int awaited = awaited_rank(step);
 
-    if (2 * w->for_others <= w->ns && all->planner && run && (gathers || reduces))
+    if (2 * w->for_others <= w->ns && all->planner && run && (gathers || reduces) && !is_of_team(w))
         return all->planner->shorten(all->planner->arg, run, gathers, text);
     if (2 * w->for_others <= w->ns)
-        snprintf(text, FSDP__PLANNED_TEXT, "%s.", remedy(step, w->kind));
+        snprintf(text, FSDP__PLANNED_TEXT, "%s.", remedy(step, w));
     else if (awaited >= 0)
         snprintf(text, FSDP__PLANNED_TEXT, "most of that is waiting for ranks that come late, and mostly for rank %d.",
                  awaited);
@@ -149,7 +163,8 @@ fsdp_status fsdp__advise_of_wait(fsdp__advices *all, const fsdp__recorded_run *r
         return FSDP_OK;
     FSDP_TRY(explain_wait(all, run, step, why));
     return fsdp__advise(all, run,
-                        "Nothing hides %s in %s: a rank waits %s of %s for it on the average, %s of that until the "
+                        "Nothing hides %s%s in %s: a rank waits %s of %s for it on the average, %s of that until the "
                         "last rank has come to it; %s",
-                        w->name, name_of(step, which), MS(w->ns / ranks), MS(step->ns), MS(w->for_others / ranks), why);
+                        w->name, is_of_team(w) ? " of tensor parallel teams" : "", name_of(step, which),
+                        MS(w->ns / ranks), MS(step->ns), MS(w->for_others / ranks), why);
 }

@@ -187,15 +187,18 @@ static fsdp_status add_stretch(fsdp__stretches *all, int64_t begin, int64_t end,
 
 /* ---- waits ---- */
 
-/* Returns the row of a name; NULL: there is no more room, and the wait is not listed. */
-static fsdp__step_wait *wait_row(fsdp__traced_step *step, char *name, int kind)
+/* Returns the row of a name and group; NULL: there is no more room, and the wait is not listed. */
+static fsdp__step_wait *wait_row(fsdp__traced_step *step, char *name, const fsdp__traced_span *of)
 {
+    const fsdp__trace *t = &step->trace;
+    const char *group = of->group >= 0 ? t->names[t->groups[of->group].name] : NULL;
+
     for (int i = 0; i < step->wait_count; i++)
-        if (strcmp(step->waits[i].name, name) == 0)
+        if (strcmp(step->waits[i].name, name) == 0 && step->waits[i].group == group)
             return &step->waits[i];
     if (step->wait_count == FSDP__STEP_WAITS)
         return NULL;
-    step->waits[step->wait_count] = (fsdp__step_wait){.name = name, .kind = kind};
+    step->waits[step->wait_count] = (fsdp__step_wait){.name = name, .group = group, .kind = of->kind};
     return &step->waits[step->wait_count++];
 }
 
@@ -217,7 +220,7 @@ static void add_wait(sweep *s, int64_t begin, int64_t end)
     }
     if (name && strncmp(name, wait, strlen(wait)) == 0)
         name += strlen(wait);
-    row = name ? wait_row(step, name, of->kind) : NULL;
+    row = name ? wait_row(step, name, of) : NULL;
     if (row) {
         row->ns += end - begin;
         row->for_others += late;

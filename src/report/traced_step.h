@@ -63,8 +63,9 @@ typedef enum fsdp__step_reason {
 
 /* Waits for the calls of one name, "all_gather model.layers.3", over all ranks. */
 typedef struct fsdp__step_wait {
-    char *name; /* borrowed from the trace */
-    int kind;   /* fsdp_collective */
+    char *name;        /* borrowed from the trace */
+    const char *group; /* of the calls, borrowed; NULL: it is not known */
+    int kind;          /* fsdp_collective */
     int64_t ns, for_others;
 } fsdp__step_wait;
 

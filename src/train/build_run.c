@@ -4,7 +4,6 @@
 #include "base/context.h"
 #include "device/device.h"
 #include "dist/dist.h"
-#include "fsdp/parallelize.h"
 #include "hub/hub.h"
 #include "nn/module.h"
 #include "state/entry.h"
@@ -56,8 +55,7 @@ fsdp_status fsdp__train_check_model(const fsdp_train_run *run)
                          "the model's config.json asks for dropout %g in attention, which cannot be trained: set "
                          "model.dropout, for example --model.dropout=0",
                          (double)run->model_config.attention_dropout);
-    if (fsdp_model_parallel_check(&run->model_config, fsdp__train_team(c)) != FSDP_OK)
-        return fsdp_fail_prefix(fsdp_last_status(), "parallelism.tensor_parallel_degree");
+    FSDP_TRY(fsdp__train_check_team(c, &run->model_config));
     return check_attention(run);
 }
 

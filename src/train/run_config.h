@@ -23,6 +23,8 @@ bool fsdp__train_holds_all(const fsdp_train_config *config);
 /* Returns how many ranks compute a microbatch together; and how many of such teams there are, whose data differ. Teams
  * are consecutive ranks. */
 int fsdp__train_team(const fsdp_train_config *config);
+/* Refuses a model whose heads a team cannot cut. */
+fsdp_status fsdp__train_check_team(const fsdp_train_config *config, const fsdp_model_config *model);
 int fsdp__train_data_ranks(const fsdp_train_config *config, int world_size);
 /* Returns the number of copies of the parameters. */
 int fsdp__train_replicas(const fsdp_train_config *config, int world_size);

@@ -1,6 +1,7 @@
 /* strategy.c - parallelism.strategy: what it excludes, and which stage of ZeRO it is. */
 #include <math.h>
 
+#include "fsdp/parallelize.h"
 #include "train/run_config.h"
 
 int fsdp__train_zero_stage(const fsdp_train_config *config)
@@ -83,6 +84,13 @@ int fsdp__train_replicas(const fsdp_train_config *config, int world_size)
 int fsdp__train_team(const fsdp_train_config *config)
 {
     return (int)config->parallelism.tensor_parallel_degree;
+}
+
+fsdp_status fsdp__train_check_team(const fsdp_train_config *config, const fsdp_model_config *model)
+{
+    fsdp_status status = fsdp_model_parallel_check(model, fsdp__train_team(config));
+
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "parallelism.tensor_parallel_degree");
 }
 
 int fsdp__train_data_ranks(const fsdp_train_config *config, int world_size)

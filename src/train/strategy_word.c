@@ -101,6 +101,31 @@ static void choose_copies(fsdp_train_config *c, bool named)
         c->parallelism.data_parallel_replicate_degree = 2;
 }
 
+/* Sets the ranks of a team from "tp2". A team gets the sequences that its ranks have by themselves, so that a step has
+ * as many as before. */
+static fsdp_status set_team(fsdp_train_config *c, const char *word, const char *of)
+{
+    int64_t before = c->parallelism.tensor_parallel_degree, local = c->training.local_batch_size;
+    bool sharded = c->parallelism.strategy == FSDP_TRAIN_FSDP2 || c->parallelism.strategy == FSDP_TRAIN_HSDP;
+
+    if (!sharded || strncmp(of, "tp", 2) != 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "'%s' takes no '%s' after a colon: fsdp1 does, as fsdp1:shard_grad_op, and fsdp2 and hsdp "
+                         "take the ranks of a team, as fsdp2:tp2",
+                         word, of);
+    FSDP_TRY(fsdp_train_config_set(c, "parallelism.tensor_parallel_degree", of + 2));
+    if (c->training.global_batch_size > 0)
+        return FSDP_OK;
+    if (local > INT64_MAX / c->parallelism.tensor_parallel_degree ||
+        local * c->parallelism.tensor_parallel_degree % before != 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "training.local_batch_size %lld of teams of %lld ranks cannot be as many sequences a step in "
+                         "teams of %s: set training.global_batch_size",
+                         (long long)local, (long long)before, of + 2);
+    c->training.local_batch_size = local * c->parallelism.tensor_parallel_degree / before;
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__train_set_strategy(fsdp_train_config *c, const char *text)
 {
     char word[80];
@@ -108,11 +133,10 @@ fsdp_status fsdp__train_set_strategy(fsdp_train_config *c, const char *text)
     int before = c->parallelism.strategy;
 
     FSDP_TRY(fsdp_train_config_set(c, "parallelism.strategy", word));
-    if (of && c->parallelism.strategy != FSDP_TRAIN_FSDP1)
-        return FSDP_FAIL(FSDP_INVALID, "'%s' takes nothing after a colon: only fsdp1 does, as fsdp1:shard_grad_op",
-                         word);
     if (of)
-        FSDP_TRY(fsdp_train_config_set(c, "parallelism.fsdp1_strategy", of));
+        FSDP_TRY(c->parallelism.strategy == FSDP_TRAIN_FSDP1
+                     ? fsdp_train_config_set(c, "parallelism.fsdp1_strategy", of)
+                     : set_team(c, word, of));
     fsdp__train_drop_other_keys(c, before);
     choose_copies(c, of != NULL);
     return c->parallelism.strategy == FSDP_TRAIN_DDP ? drop_policy(c) : FSDP_OK;

@@ -139,7 +139,7 @@ FIXTURE_TEST(what_is_named_and_cannot_be_is_refused)
     SAYS(2, "--steps is '0': expected an integer from 1 to 200", f->config, "-n", "2", "--steps=0");
     SAYS(2, "--worlds is 'x': expected an integer", f->config, "-n", "2", "--worlds=2,x");
     SAYS(2, "--strategies zero4: parallelism.strategy is 'zero4'", f->config, "-n", "2", "--strategies=zero1,zero4");
-    SAYS(2, "'zero2' takes nothing after a colon", f->config, "-n", "2", "--strategies=zero2:x");
+    SAYS(2, "'zero2' takes no 'x' after a colon", f->config, "-n", "2", "--strategies=zero2:x");
     SAYS(2, "parallelism.fsdp1_strategy is 'x'", f->config, "-n", "2", "--strategies=fsdp1:x");
     SAYS(2, "--policies big: parallelism.wrap_policy is 'big'", f->config, "-n", "2", "--policies=big");
     SAYS(2, "'root' takes nothing after a colon", f->config, "-n", "2", "--policies=root:3");

@@ -238,7 +238,7 @@ FIXTURE_TEST(explain_tells_and_refuses)
     SAYS(2, "explain: unknown option '--strategie=x'; did you mean '--strategy'?", "explain", "llama-1m",
          "--strategie=x");
     SAYS(2, "--strategy: parallelism.strategy is 'zero4'", "explain", "llama-1m", "--strategy=zero4");
-    SAYS(2, "--strategy: 'zero2' takes nothing after a colon", "explain", "llama-1m", "--strategy=zero2:x");
+    SAYS(2, "--strategy: 'zero2' takes no 'x' after a colon", "explain", "llama-1m", "--strategy=zero2:x");
     SAYS(2, "--wrap-policy: parallelism.wrap_policy is 'leaves'", "explain", "llama-1m", "--wrap-policy=leaves");
     SAYS(1, "no model preset 'llama-2m', only", "explain", "llama-2m");
     SAYS(1, "there is no '/nonexistent'", "explain", "/nonexistent");

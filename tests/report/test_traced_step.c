@@ -169,8 +169,8 @@ TEST(the_slow_rank_is_named_with_what_it_does_longer)
     test_directory_free(folder);
 }
 
-/* Reads a step of three ranks, on so many machines, that wait for this call alone. Returns what is advised. */
-static char *advice_of_wait(const char *name, int machine_ranks)
+/* Reads a step of three ranks that wait for this call of this group alone. Returns what is advised. */
+static char *advice_of_wait(const char *name, const char *group, int machine_ranks)
 {
     char *folder = test_directory(), *path, *advice, wait[80];
     fsdp__sources *sources = calloc(1, sizeof *sources);
@@ -181,8 +181,9 @@ static char *advice_of_wait(const char *name, int machine_ranks)
     text_begin(&t, 3, machine_ranks);
     for (int rank = 0; rank < 3; rank++) {
         span(&t, rank, 0, "stage", "step 1", 0, 1000, "");
-        call(&t, rank, name, "world", 3, 0, 1, 1, 30, 100, 500);
-        span(&t, rank, 0, "wait", wait, 100, 500, "");
+        call(&t, rank, name, group, 3, 0, 1, 1, 30, 100, 500);
+        span(&t, rank, strcmp(group, "tp") == 0, "kernel", "x", 0, 100, ""); /* teams: where calls are */
+        span(&t, rank, 0, "wait", wait, 0, strcmp(group, "tp") == 0 ? 0 : 500, "");
     }
     path = write_text(&t, folder, "trace.json");
     CHECK_OK(fsdp__sources_add(sources, path));
@@ -200,13 +201,15 @@ static char *advice_of_wait(const char *name, int machine_ranks)
 TEST(a_network_is_named_only_with_several_machines)
 {
     static const struct {
-        const char *call, *part;
-    } cases[] = {{"all_gather x", "try parallelism.prefetch=2"},
-                 {"reduce_scatter x", "try a larger training.global_batch_size"},
-                 {"broadcast", "Nothing hides broadcast in step 1: a rank waits 0.4 ms of 1 ms"}};
+        const char *call, *group, *part;
+    } cases[] = {{"all_gather x", "world", "try parallelism.prefetch=2"},
+                 {"reduce_scatter x", "world", "try a larger training.global_batch_size"},
+                 {"all_gather", "tp", "it; the next layer needs it at once: try a smaller parallelism.tensor_parallel"},
+                 {"broadcast", "world", "Nothing hides broadcast in step 1: a rank waits 0.4 ms of 1 ms"}};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
-        char *one = advice_of_wait(cases[i].call, 3), *three = advice_of_wait(cases[i].call, 1);
+        char *one = advice_of_wait(cases[i].call, cases[i].group, 3);
+        char *three = advice_of_wait(cases[i].call, cases[i].group, 1);
 
         CHECK_CONTAINS(one, cases[i].part);
         CHECK(!strstr(one, "network"));
