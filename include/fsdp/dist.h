@@ -66,8 +66,8 @@ typedef struct fsdp_placement {
     int segment_count;
     int64_t segments[FSDP_MAX_SEGMENTS];
     /* FSDP_FLAT: coordinate r holds elements [r * chunk, (r + 1) * chunk) of the vector, in which the tensor begins at
-     * `first`. It thus holds a run of the tensor's elements, all of them, or none. The local tensor has one dimension.
-     * All other mesh dimensions replicate. */
+     * `first`, and which holds all of it. The coordinate thus holds a run of the tensor's elements, all of them, or
+     * none. The local tensor has one dimension. All other mesh dimensions replicate. */
     int64_t first, chunk;
 } fsdp_placement;
 

@@ -121,13 +121,15 @@ static fsdp_status row_runs(int ndim, const int64_t *shape, const fsdp_piece *pi
     return fsdp_box_runs(ndim, shape, part.offset, part.size, run_shifted, (void *)(uintptr_t)to);
 }
 
-fsdp_status fsdp__pieces_runs(int ndim, const int64_t *shape, const fsdp_piece *pieces, int count, fsdp_box_run run,
-                              void *arg)
+fsdp_status fsdp__pieces_runs(bool flat, int ndim, const int64_t *shape, const fsdp_piece *pieces, int count,
+                              fsdp_box_run run, void *arg)
 {
     int dim;
 
     if (count == 0)
         return FSDP_OK;
+    if (flat)
+        return run(arg, pieces[0].offset[0], 0, pieces[0].size[0]);
     if (count == 1)
         return fsdp_box_runs(ndim, shape, pieces[0].offset, pieces[0].size, run, arg);
     dim = stacked_dim(pieces);

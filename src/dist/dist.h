@@ -104,9 +104,9 @@ typedef struct fsdp__piece_place {
 } fsdp__piece_place;
 /* Returns that of piece `k` of those of one part, which is not flat. */
 fsdp__piece_place fsdp__piece_place_of(const fsdp_piece *pieces, int count, int ndim, int k);
-/* Does what fsdp_tensor_runs does, for a part that is not flat. */
-fsdp_status fsdp__pieces_runs(int ndim, const int64_t *shape, const fsdp_piece *pieces, int count, fsdp_box_run run,
-                              void *arg);
+/* Does what fsdp_tensor_runs does, of a part that consists of these pieces; of a flat one `shape` does not matter. */
+fsdp_status fsdp__pieces_runs(bool flat, int ndim, const int64_t *shape, const fsdp_piece *pieces, int count,
+                              fsdp_box_run run, void *arg);
 
 /* ---- flat_runs.c ---- */
 

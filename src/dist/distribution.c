@@ -7,7 +7,7 @@
 
 /* ---- checks ---- */
 
-static fsdp_status check_flat(const fsdp_mesh *mesh, const fsdp_placement *placements, int flat)
+static fsdp_status check_flat(const fsdp_mesh *mesh, const fsdp_placement *placements, int flat, int64_t numel)
 {
     const fsdp_placement *p = &placements[flat];
 
@@ -15,6 +15,12 @@ static fsdp_status check_flat(const fsdp_mesh *mesh, const fsdp_placement *place
         return FSDP_FAIL(FSDP_INVALID,
                          "flat placement on mesh dimension '%s': its chunk is %lld, and the tensor begins at %lld",
                          mesh->names[flat], (long long)p->chunk, (long long)p->first);
+    if (numel > 0 && p->first > p->chunk * mesh->shape[flat] - numel)
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "flat placement on mesh dimension '%s': the tensor's %lld elements from %lld on are not all in "
+            "the vector, which has %lld",
+            mesh->names[flat], (long long)numel, (long long)p->first, (long long)(p->chunk * mesh->shape[flat]));
     for (int i = 0; i < mesh->ndim; i++)
         if (i != flat && placements[i].kind != FSDP_REPLICATE)
             return FSDP_FAIL(FSDP_INVALID,
@@ -113,7 +119,7 @@ fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *
 
         FSDP_TRY(check_kind(mesh, p, i, ndim));
         if (p->kind == FSDP_FLAT)
-            FSDP_TRY(check_flat(mesh, placements, i));
+            FSDP_TRY(check_flat(mesh, placements, i, fsdp__shape_numel(ndim, shape)));
         if (p->kind == FSDP_SHARD && p->split_factor < 0)
             return FSDP_FAIL(FSDP_INVALID, "placement on mesh dimension '%s' has split factor %lld", mesh->names[i],
                              (long long)p->split_factor);
@@ -199,9 +205,8 @@ fsdp_status fsdp_tensor_runs(const fsdp_tensor *tensor, fsdp_box_run run, void *
     fsdp_piece pieces[FSDP_MAX_SEGMENTS];
     int count = fsdp_tensor_pieces(tensor, pieces);
 
-    if (count > 0 && d && fsdp_distribution_is_flat(d))
-        return run(arg, pieces[0].offset[0], 0, pieces[0].size[0]);
-    return fsdp__pieces_runs(d ? d->ndim : tensor->ndim, d ? d->global_shape : tensor->shape, pieces, count, run, arg);
+    return fsdp__pieces_runs(d && fsdp_distribution_is_flat(d), d ? d->ndim : tensor->ndim,
+                             d ? d->global_shape : tensor->shape, pieces, count, run, arg);
 }
 
 fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribution *distribution)

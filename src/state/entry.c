@@ -53,9 +53,8 @@ static bool same_pieces(const fsdp_state_dict_entry *a, const fsdp_state_dict_en
 
 fsdp_status fsdp_state_dict_entry_runs(const fsdp_state_dict_entry *entry, fsdp_box_run run, void *arg)
 {
-    if (!entry->flat)
-        return fsdp__pieces_runs(entry->ndim, entry->global_shape, entry->pieces, entry->piece_count, run, arg);
-    return entry->size[0] > 0 ? run(arg, entry->offset[0], 0, entry->size[0]) : FSDP_OK;
+    return fsdp__pieces_runs(entry->flat, entry->ndim, entry->global_shape, entry->pieces, entry->piece_count, run,
+                             arg);
 }
 
 bool fsdp__entry_is_current(const fsdp_state_dict_entry *entry)

@@ -328,6 +328,11 @@ static void check_strided_and_meta(fsdp_context *context, void *arg)
     CHECK_NULL(moved);
     CHECK_ERROR(fsdp_redistribute(piece, &(fsdp_placement){.kind = FSDP_FLAT, .chunk = -1}, &moved), FSDP_INVALID,
                 "flat placement");
+    CHECK_ERROR(fsdp_redistribute(piece, &(fsdp_placement){.kind = FSDP_FLAT, .chunk = 9}, &moved), FSDP_INVALID,
+                "the tensor's 20 elements from 0 on are not all in the vector, which has 18");
+    CHECK_ERROR(fsdp_redistribute(piece, &(fsdp_placement){.kind = FSDP_FLAT, .first = 1, .chunk = 10}, &moved),
+                FSDP_INVALID, "the tensor's 20 elements from 1 on are not all in the vector, which has 20");
+    CHECK_NULL(moved);
     fsdp_tensor_unref(turned);
     fsdp_tensor_unref(piece);
     fsdp_tensor_unref(whole);

@@ -6,6 +6,7 @@
 #include "fsdp/replicate.h"
 #include "fsdp/shard_map.h"
 #include "shard/cut_net.h"
+#include "shard/group/mesh_info.h"
 #include "shard/net.h"
 
 /* ---- looks ---- */
@@ -328,6 +329,29 @@ static void refusals(fsdp_context *context, void *arg)
 TEST(meshes_that_do_not_go_together_and_other_doors_are_refused)
 {
     test_run_ranks(4, refusals, NULL);
+}
+
+static void many_groups(fsdp_context *context, void *arg)
+{
+    fsdp_mesh *meshes[FSDP_MAX_MESH_DIMS + 1];
+    fsdp__mesh_info info = {0};
+
+    (void)arg;
+    for (int i = 0; i <= FSDP_MAX_MESH_DIMS; i++)
+        CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){2}, NULL, &meshes[i]));
+    for (int i = 0; i < FSDP_MAX_MESH_DIMS; i++)
+        for (int again = 0; again < 2; again++) /* twice is once */
+            CHECK_OK(fsdp__mesh_info_add_parallel(&info, meshes[i]));
+    CHECK_EQ(info.parallel_count, FSDP_MAX_MESH_DIMS);
+    CHECK_ERROR(fsdp__mesh_info_add_parallel(&info, meshes[FSDP_MAX_MESH_DIMS]), FSDP_UNSUPPORTED,
+                "cut over more than 4 process groups, of which one is mesh dimension 'dp'");
+    for (int i = 0; i <= FSDP_MAX_MESH_DIMS; i++)
+        fsdp_mesh_unref(meshes[i]);
+}
+
+TEST(more_groups_of_ranks_than_are_asked_are_refused)
+{
+    test_run_ranks(2, many_groups, NULL);
 }
 
 static void slices(fsdp_context *context, void *arg)

@@ -355,16 +355,17 @@ static fsdp_status check_alike(const selection *sel, const fsdp__mesh_info *mesh
 
 /* Adds the meshes over which parameters at and below the module were cut before. They are looked for apart from the
  * selection, which may have ended early on this rank. */
-static void add_parallel(const fsdp_module *module, fsdp__mesh_info *mesh)
+static fsdp_status add_parallel(const fsdp_module *module, fsdp__mesh_info *mesh)
 {
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         const fsdp_tensor *t = *module->parts->parameters[i].slot;
 
         if (t && !fsdp__param_of(t) && fsdp_tensor_distribution(t))
-            fsdp__mesh_info_add_parallel(mesh, fsdp_tensor_distribution(t)->mesh);
+            FSDP_TRY(fsdp__mesh_info_add_parallel(mesh, fsdp_tensor_distribution(t)->mesh));
     }
     for (int64_t i = 0; i < module->parts->child_count; i++)
-        add_parallel(module->parts->children[i].module, mesh);
+        FSDP_TRY(add_parallel(module->parts->children[i].module, mesh));
+    return FSDP_OK;
 }
 
 /* Agrees with all ranks on what is wrong on one: a parameter that has a gradient, a module that is sharded already. */
@@ -373,7 +374,7 @@ static fsdp_status agree(const selection *sel, fsdp_module *const *modules, int 
     FSDP__SCOPED(fsdp__mesh_info_release) fsdp__mesh_info mesh = fsdp__mesh_info_of(sel->mesh);
 
     for (int i = 0; i < count; i++)
-        add_parallel(modules[i], &mesh);
+        FSDP_KEEP_FIRST(mine, add_parallel(modules[i], &mesh));
     FSDP_TRY(fsdp__mesh_info_agree(&mesh, mine));
     return check_alike(sel, &mesh);
 }

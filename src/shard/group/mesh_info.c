@@ -26,7 +26,7 @@ void fsdp__mesh_info_release(fsdp__mesh_info *info)
     *info = (fsdp__mesh_info){0};
 }
 
-void fsdp__mesh_info_add_parallel(fsdp__mesh_info *info, const fsdp_mesh *mesh)
+fsdp_status fsdp__mesh_info_add_parallel(fsdp__mesh_info *info, const fsdp_mesh *mesh)
 {
     for (int d = 0; d < fsdp_mesh_ndim(mesh); d++) {
         fsdp_process_group *pg = fsdp_mesh_process_group(mesh, d);
@@ -34,9 +34,16 @@ void fsdp__mesh_info_add_parallel(fsdp__mesh_info *info, const fsdp_mesh *mesh)
 
         for (int i = 0; i < info->parallel_count; i++)
             known = known || info->parallel_pgs[i] == pg;
-        if (!known && info->parallel_count < FSDP_MAX_MESH_DIMS)
-            info->parallel_pgs[info->parallel_count++] = pg;
+        if (known)
+            continue;
+        if (info->parallel_count == FSDP_MAX_MESH_DIMS)
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "parameters are cut over more than %d process groups, of which one is mesh dimension "
+                             "'%s': cut them over fewer, or shard their modules one by one",
+                             FSDP_MAX_MESH_DIMS, fsdp_mesh_dim_name(mesh, d));
+        info->parallel_pgs[info->parallel_count++] = pg;
     }
+    return FSDP_OK;
 }
 
 void fsdp__mesh_info_place(const fsdp__mesh_info *info, fsdp_placement placement, fsdp_distribution *out)

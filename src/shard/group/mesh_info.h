@@ -21,8 +21,8 @@ typedef struct fsdp__mesh_info {
 fsdp__mesh_info fsdp__mesh_info_of(fsdp_mesh *mesh);
 void fsdp__mesh_info_release(fsdp__mesh_info *info);
 /* Adds the groups of a mesh over which a parameter was cut before; those of one rank, and those that it has, stay out.
- */
-void fsdp__mesh_info_add_parallel(fsdp__mesh_info *info, const fsdp_mesh *mesh);
+ * FSDP_UNSUPPORTED: there are more than FSDP_MAX_MESH_DIMS. */
+fsdp_status fsdp__mesh_info_add_parallel(fsdp__mesh_info *info, const fsdp_mesh *mesh);
 /* Gives the placements, one for each mesh dimension, of a parameter that has `placement` over the shard group. */
 void fsdp__mesh_info_place(const fsdp__mesh_info *info, fsdp_placement placement, fsdp_distribution *out);
 /* Agrees with all ranks of the mesh, and of the meshes added to it, on the status of something that all of them were

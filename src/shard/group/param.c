@@ -141,8 +141,7 @@ fsdp_status fsdp__param_join(fsdp__param *param, fsdp__mesh_info *mesh)
     FSDP_TRY(fsdp__mesh_join(mesh->mesh, parallel->mesh, &param->joint));
     FSDP_TRY(check_parallel(parallel, param->joint));
     param->parallel = parallel;
-    fsdp__mesh_info_add_parallel(mesh, parallel->mesh);
-    return FSDP_OK;
+    return fsdp__mesh_info_add_parallel(mesh, parallel->mesh);
 }
 
 bool fsdp__param_is_contributed(const fsdp__param *param)

@@ -56,22 +56,7 @@ typedef struct initialization {
     const char *prefix; /* dotted name of that module */
 } initialization;
 
-/* Fills each run by itself: element i of the whole parameter gets the same value wherever it lies. */
-static fsdp_status fill_runs(const initialization *in, const fsdp__param *p, fsdp_init init, const char *full_name)
-{
-    const fsdp__part *part = &p->part;
-    bool together = fsdp__param_is_one_run(p);
-    int64_t runs = together ? 1 : part->outer, numel = together ? fsdp__param_shard_numel(p) : part->inner;
-    char *data = p->sharded->storage->data;
-
-    for (int64_t i = 0; i < runs && numel > 0; i++)
-        FSDP_TRY(fsdp__init_fill(p->sharded->storage->device,
-                                 data + (size_t)(i * numel) * fsdp_dtype_size(p->orig_dtype), p->orig_dtype, numel,
-                                 init, in->seed, full_name, part->at + i * part->stride));
-    return FSDP_OK;
-}
-
-/* Gives this rank's rows of one parameter their first values. */
+/* Gives this rank's part of one parameter its first values. */
 static fsdp_status initialize_param(const initialization *in, const fsdp__param *param, fsdp_init init,
                                     const char *module_name, const char *name)
 {
@@ -82,7 +67,7 @@ static fsdp_status initialize_param(const initialization *in, const fsdp__param 
     if (param->group->residence.kind == FSDP__RESIDENCE_NONE)
         return FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", full);
     FSDP_TRY(fsdp_tensor_begin_write(param->sharded));
-    return param->parallel ? fsdp__init_tensor(param->sharded, init, in->seed, full) : fill_runs(in, param, init, full);
+    return fsdp__init_tensor(param->sharded, init, in->seed, full);
 }
 
 /* Returns whether `state` initializes the slot's parameter: whichever state owns it, that is done where it was
