@@ -122,7 +122,7 @@ FSDP_API int64_t fsdp_shard_range(int64_t n, int64_t world_size, int64_t rank, i
 FSDP_API fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribution *distribution);
 /* Returns whether the distribution has a flat placement. */
 FSDP_API bool fsdp_distribution_is_flat(const fsdp_distribution *distribution);
-/* Returns offset and size of this rank's part in the global tensor; for a plain tensor zeros and its shape. A flat
+/* Returns offset and size of this rank's part in the whole tensor; for a plain tensor zeros and its shape. A flat
  * tensor has no box but a run of elements: offset[0] and size[0]. A part may be several boxes if a placement has
  * segments (fsdp_distribution_pieces): then this is where the first begins, and the shape of the local tensor. */
 FSDP_API void fsdp_tensor_box(const fsdp_tensor *tensor, int64_t *offset, int64_t *size);

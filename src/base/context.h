@@ -20,7 +20,7 @@ typedef enum fsdp__slot {
     FSDP__SLOT_COMM,     /* comm/: the default process group and what it needs */
     FSDP__SLOT_SHARD,    /* shard/: the default mesh, and counters for all roots */
     FSDP__SLOT_WRAP,     /* shard/: the scope of fsdp_wrap */
-    FSDP__SLOT_GLOBAL,   /* ops/: the rules for global tensors */
+    FSDP__SLOT_GLOBAL,   /* ops/: the rules for distributed tensors */
     FSDP__SLOT_SCOPE,    /* tensor/: the stack of scopes. Freed first: its tensors may hold any of the above */
     FSDP__SLOTS
 } fsdp__slot;

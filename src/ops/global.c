@@ -1,4 +1,4 @@
-/* global.c - finds the rules for global tensors, which another layer has left in the context. */
+/* global.c - finds the rules for distributed tensors, which another layer has left in the context. */
 #include "ops/global.h"
 
 #include "base/alloc.h"

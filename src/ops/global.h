@@ -1,11 +1,11 @@
-/* global.h - operations on global tensors: distributed tensors that operations take for the whole tensor.
+/* global.h - operations on distributed tensors that they take for the whole tensor.
  *
- * [Note: global tensors]
- * A tensor whose `global` is set (parallel/: fsdp_from_local) holds this rank's part and stands for the whole. An
- * operation that has a rule for such inputs computes on the parts and gives the result its own placements. This layer
- * knows neither meshes nor placements: whoever makes global tensors leaves three functions in the context. An operation
- * with a rule says what it is (fsdp__global_call), gets the parts that it has to compute with, calls itself with those,
- * and gives the result away:
+ * [Note: distributed tensors]
+ * A distributed tensor whose `global` is set (parallel/: fsdp_from_local) holds this rank's part and stands for the
+ * whole; a parameter's is not set. An operation that has a rule for such inputs computes on the parts and gives the
+ * result its own placements. This layer knows neither meshes nor placements: whoever sets `global` leaves functions in
+ * the context. An operation with a rule says what it is (fsdp__global_call), gets the parts that it has to compute
+ * with, calls itself with those, and gives the result away:
  *
  *     if (fsdp__is_global(&x, 1)) {
  *         fsdp__global_call call = {.name = "exp", .rule = FSDP__RULE_POINTWISE, .inputs = &x, .count = 1};
@@ -13,7 +13,7 @@
  *         return fsdp__global_begin(&call) ? fsdp__global_end(&call, fsdp_exp(call.parts[0])) : NULL;
  *     }
  *
- * Between the two the inputs are not global. Any other operation refuses global inputs in fsdp__op_inputs. */
+ * Between the two the inputs are not global. Any other operation refuses such inputs in fsdp__op_inputs. */
 #ifndef OPS_GLOBAL_H
 #define OPS_GLOBAL_H
 

@@ -1,4 +1,4 @@
-/* distributed.c - global tensors: what they look like in messages, and how placements change with a gradient. */
+/* distributed.c - distributed tensors: what they look like in messages, and how placements change with a gradient. */
 #include "parallel/distributed.h"
 
 #include "base/alloc.h"
@@ -26,7 +26,7 @@ const char *fsdp__global_text(const fsdp_tensor *tensor, char text[FSDP__GLOBAL_
     return text;
 }
 
-/* ---- global tensors ---- */
+/* ---- made ---- */
 
 fsdp_status fsdp__make_global(fsdp_tensor *part, const fsdp_distribution *distribution)
 {
@@ -117,7 +117,7 @@ static fsdp_status record(fsdp_tensor *tensor, const fsdp_distribution *from, fs
     return status;
 }
 
-/* Checks what fsdp__op_inputs does, of a global tensor, too. */
+/* Checks what fsdp__op_inputs does, of a distributed tensor, too. */
 static bool has_bytes(fsdp_tensor *tensor)
 {
     bool global = tensor->global, fits;

@@ -1,4 +1,4 @@
-/* rules.c - operations on global tensors: for each mesh dimension, what it cuts, and which parts that takes.
+/* rules.c - operations on distributed tensors: for each mesh dimension, what it cuts, and which parts that takes.
  *
  * [Note: one mesh dimension]
  * Inputs that a mesh dimension cuts must be cut along one label. The others that have the label are cut, too, without

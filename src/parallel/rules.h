@@ -1,4 +1,4 @@
-/* rules.h - what operations do with global tensors: [Note: global tensors] in ops/global.h. */
+/* rules.h - what operations do with distributed tensors: [Note: distributed tensors] in ops/global.h. */
 #ifndef PARALLEL_RULES_H
 #define PARALLEL_RULES_H
 

@@ -126,7 +126,7 @@ typedef struct fsdp__attachment {
      * first in the whole and in the tensor (fsdp_tensor_runs). */
     fsdp_status (*runs)(const fsdp_tensor *tensor,
                         fsdp_status (*run)(void *arg, int64_t global, int64_t local, int64_t numel), void *arg);
-    void *(*share)(void *state); /* a copy for an alias of a global tensor, NULL when out of memory; or NULL */
+    void *(*share)(void *state); /* a copy for an alias of a `global` tensor, NULL when out of memory; or NULL */
 } fsdp__attachment;
 
 struct fsdp_tensor {
@@ -139,8 +139,7 @@ struct fsdp_tensor {
     int64_t strides[FSDP_MAX_DIMS];
     fsdp__attachment autograd;     /* autograd/: requires_grad, grad, producer, hooks */
     fsdp__attachment distribution; /* dist/: mesh, placements, global shape */
-    bool global; /* operations take it for the whole tensor of its distribution: [Note: global tensors] in ops/global.h
-                  */
+    bool global;                   /* operations take it for the whole: [Note: distributed tensors] in ops/global.h */
 };
 
 /* Makes a view of `storage`; the caller owns `*out`. NULL strides: contiguous. */

@@ -4,6 +4,7 @@
 #include "base/compiler.h"
 #include "device/device.h"
 #include "nn/module.h"
+#include "shard/net.h"
 
 typedef struct cut_block {
     fsdp_module base;
@@ -133,7 +134,7 @@ static fsdp_tensor *block_forward(fsdp_module *self, fsdp_tensor *const *inputs,
 }
 
 /* The rows of the table that this rank has: columns of the input, and of the logits. */
-static fsdp_tensor *net_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+static fsdp_tensor *cut_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     const cut_net *n = (cut_net *)self;
     fsdp_device *device = fsdp_tensor_device(n->table);
@@ -154,7 +155,7 @@ static fsdp_tensor *net_forward(fsdp_module *self, fsdp_tensor *const *inputs, i
 }
 
 static const fsdp_module_type block_type = {.name = "CutBlock", .forward = block_forward};
-static const fsdp_module_type net_type = {.name = "CutNet", .forward = net_forward};
+static const fsdp_module_type cut_type = {.name = "CutNet", .forward = cut_forward};
 
 /* ---- building ---- */
 
@@ -184,7 +185,7 @@ fsdp_module *cut_net_create(fsdp_context *context, fsdp_device *device)
 {
     cut_net *n;
 
-    CHECK_OK(fsdp_module_create(context, &net_type, sizeof *n, &n));
+    CHECK_OK(fsdp_module_create(context, &cut_type, sizeof *n, &n));
     add(&n->base, "table", &n->table, device, CUT_OUT, CUT_DIM);
     CHECK_OK(fsdp_module_tie_parameter(&n->base, "tied", &n->tied, n->table));
     n->blocks = fsdp_module_list_create(context);
@@ -271,52 +272,11 @@ void cut_net_skip(fsdp_module *module, bool skips)
     ((cut_net *)module)->skips = skips;
 }
 
-static fsdp_tensor *batch_of(fsdp_context *context, int step, int first, int rows, fsdp_tensor **targets)
-{
-    float values[CUT_ROWS * CUT_OUT];
-    int32_t classes[CUT_ROWS];
-
-    for (int i = 0; i < rows; i++) {
-        for (int j = 0; j < CUT_OUT; j++)
-            values[i * CUT_OUT + j] = (float)(((first + i) * 31 + j * 17 + step * 7) % 23) / 11.0f - 1.0f;
-        classes[i] = ((first + i) * 5 + step) % CUT_OUT;
-    }
-    *targets = CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(rows), classes));
-    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(rows, CUT_OUT), values));
-}
-
 float cut_net_backward(fsdp_module *module, int batch, int batches, int step, int micro, int micros)
 {
     int rows = CUT_ROWS / batches / micros;
-    fsdp_tensor *x, *targets, *loss;
-    double value;
 
-    CHECK_OK(fsdp_scope_begin(module->context));
-    x = batch_of(module->context, step, (micro * batches + batch) * rows, rows, &targets);
-    loss = CHECK_PTR(fsdp_call(module, x, targets));
-    CHECK_OK(fsdp_tensor_item(loss, &value));
-    CHECK_OK(fsdp_backward(fsdp_scale(loss, 1.0 / micros)));
-    fsdp_scope_end(module->context, NULL);
-    return (float)value;
-}
-
-fsdp_status cut_net_try(fsdp_module *module)
-{
-    fsdp_context *context = module->context;
-    float values[6 * CUT_OUT] = {0.5f, -1.0f};
-    int32_t classes[6] = {0, 1, 2, 3, 4, 5};
-    fsdp_status status = fsdp_scope_begin(context);
-    fsdp_tensor *x, *loss;
-
-    if (status != FSDP_OK)
-        return status;
-    x = fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(6, CUT_OUT), values);
-    loss = fsdp_call(module, x, fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(6), classes));
-    status = loss ? fsdp_backward(loss) : fsdp_last_status();
-    if (status == FSDP_OK) /* a device behind the host tells of its failures then */
-        status = fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
-    fsdp_scope_end(context, NULL);
-    return status;
+    return net_backward_of(module, CUT_OUT, step, (micro * batches + batch) * rows, rows, micros);
 }
 
 static fsdp_status create_muon(const fsdp_parameters *all, fsdp_optimizer **out)
@@ -355,24 +315,4 @@ fsdp_optimizer *cut_net_optimizer(fsdp_module *module, int kind)
     CHECK_OK(status);
     fsdp_parameters_release(&all);
     return optimizer;
-}
-
-float *cut_net_values(fsdp_module *module, int64_t *count)
-{
-    fsdp_parameters all;
-    float *values = NULL;
-
-    *count = 0;
-    CHECK_OK(fsdp_module_parameters(module, &all));
-    for (int64_t i = 0; i < all.count; i++) {
-        fsdp_tensor *whole = NULL;
-
-        CHECK_OK(fsdp_full_tensor(all.items[i].tensor, &whole));
-        values = CHECK_PTR(realloc(values, (size_t)(*count + fsdp_tensor_numel(whole)) * sizeof *values));
-        CHECK_OK(fsdp_tensor_read(whole, FSDP_F32, values + *count));
-        *count += fsdp_tensor_numel(whole);
-        fsdp_tensor_unref(whole);
-    }
-    fsdp_parameters_release(&all);
-    return values;
 }

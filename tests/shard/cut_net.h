@@ -48,8 +48,6 @@ fsdp_module *cut_net_sharded(fsdp_context *context, const cut_meshes *meshes, co
 void cut_net_skip(fsdp_module *module, bool skips);
 /* Forward and backward of one rank's part of a microbatch. Returns the loss of that part. */
 float cut_net_backward(fsdp_module *module, int batch, int batches, int step, int micro, int micros);
-/* A forward and a backward of six rows, either of which may fail; the device has done them on return. */
-fsdp_status cut_net_try(fsdp_module *module);
 /* An optimizer of the network by number, below CUT_OPTIMIZERS. */
 enum {
     CUT_MUON = 4,
@@ -57,7 +55,5 @@ enum {
     CUT_OPTIMIZERS
 };
 fsdp_optimizer *cut_net_optimizer(fsdp_module *module, int kind);
-/* All parameters, whole, one after the other in order of their names. free() it. [collective] */
-float *cut_net_values(fsdp_module *module, int64_t *count);
 
 #endif

@@ -121,18 +121,25 @@ fsdp_module *net_flat(fsdp_context *context, int blocks, const fsdp_shard_option
     return module;
 }
 
-void net_batch(fsdp_context *context, int step, int first, int rows, fsdp_tensor **x, fsdp_tensor **targets)
+void net_batch_of(fsdp_context *context, int cols, int step, int first, int rows, fsdp_tensor **x,
+                  fsdp_tensor **targets)
 {
-    float values[NET_ROWS * NET_IN];
+    float values[NET_ROWS * (NET_IN + 1)];
     int32_t classes[NET_ROWS];
 
+    CHECK(rows <= NET_ROWS && cols <= NET_IN + 1);
     for (int i = 0; i < rows; i++) {
-        for (int j = 0; j < NET_IN; j++)
-            values[i * NET_IN + j] = (float)(((first + i) * 31 + j * 17 + step * 7) % 23) / 11.0f - 1.0f;
+        for (int j = 0; j < cols; j++)
+            values[i * cols + j] = (float)(((first + i) * 31 + j * 17 + step * 7) % 23) / 11.0f - 1.0f;
         classes[i] = ((first + i) * 5 + step) % NET_OUT;
     }
-    *x = CHECK_PTR(fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(rows, NET_IN), values));
+    *x = CHECK_PTR(fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(rows, cols), values));
     *targets = CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(rows), classes));
+}
+
+void net_batch(fsdp_context *context, int step, int first, int rows, fsdp_tensor **x, fsdp_tensor **targets)
+{
+    net_batch_of(context, NET_IN, step, first, rows, x, targets);
 }
 
 void net_sgd(fsdp_module *module, float lr)
@@ -158,40 +165,50 @@ void net_sgd(fsdp_module *module, float lr)
     fsdp_module_zero_grad(module);
 }
 
-float net_forward_backward(fsdp_module *module, int step, int micro, int micros)
+float net_backward_of(fsdp_module *module, int cols, int step, int first, int rows, int micros)
 {
-    fsdp_context *context = module->context;
-    int world = fsdp_context_world_size(context), rank = fsdp_context_rank(context);
-    int rows = NET_ROWS / world / micros;
     fsdp_tensor *x, *targets, *loss;
     double value;
 
-    CHECK_OK(fsdp_scope_begin(context));
-    net_batch(context, step, (micro * world + rank) * rows, rows, &x, &targets);
+    CHECK_OK(fsdp_scope_begin(module->context));
+    net_batch_of(module->context, cols, step, first, rows, &x, &targets);
     loss = CHECK_PTR(fsdp_call(module, x, targets));
     CHECK_OK(fsdp_tensor_item(loss, &value));
     CHECK_OK(fsdp_backward(fsdp_scale(loss, 1.0 / micros)));
-    fsdp_scope_end(context, NULL);
+    fsdp_scope_end(module->context, NULL);
     return (float)value;
 }
 
-fsdp_status net_try(fsdp_module *module)
+float net_forward_backward(fsdp_module *module, int step, int micro, int micros)
+{
+    int world = fsdp_context_world_size(module->context), rank = fsdp_context_rank(module->context);
+    int rows = NET_ROWS / world / micros;
+
+    return net_backward_of(module, NET_IN, step, (micro * world + rank) * rows, rows, micros);
+}
+
+fsdp_status net_try_of(fsdp_module *module, int cols)
 {
     fsdp_context *context = module->context;
-    float values[6 * NET_IN] = {0.5f, -1.0f};
+    float values[6 * (NET_IN + 1)] = {0.5f, -1.0f};
     int32_t classes[6] = {0, 1, 2, 3, 4, 5};
     fsdp_status status = fsdp_scope_begin(context);
     fsdp_tensor *x, *loss;
 
     if (status != FSDP_OK)
         return status;
-    x = fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(6, NET_IN), values);
+    x = fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(6, cols), values);
     loss = fsdp_call(module, x, fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(6), classes));
     status = loss ? fsdp_backward(loss) : fsdp_last_status();
     if (status == FSDP_OK) /* a device behind the host tells of its failures then */
         status = fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
     fsdp_scope_end(context, NULL);
     return status;
+}
+
+fsdp_status net_try(fsdp_module *module)
+{
+    return net_try_of(module, NET_IN);
 }
 
 void net_check_refused(const char *name, fsdp_status status, fsdp_status expected, const char *const *parts, int most)

@@ -54,6 +54,13 @@ fsdp_module *net_sharded(fsdp_context *context, int blocks, const fsdp_shard_opt
 fsdp_module *net_flat(fsdp_context *context, int blocks, const fsdp_shard_options *options, size_t align, bool as_one);
 /* Rows [first, first + rows) of the global batch of step `step`. Belong to the scope. */
 void net_batch(fsdp_context *context, int step, int first, int rows, fsdp_tensor **x, fsdp_tensor **targets);
+/* Does the same for a network that takes rows of `cols` columns, and tries and steps it: NET_OUT classes, NET_ROWS rows
+ * at most. */
+void net_batch_of(fsdp_context *context, int cols, int step, int first, int rows, fsdp_tensor **x,
+                  fsdp_tensor **targets);
+fsdp_status net_try_of(fsdp_module *module, int cols);
+/* Forward and backward of these rows, whose gradients are those of one of `micros` microbatches. Returns the loss. */
+float net_backward_of(fsdp_module *module, int cols, int step, int first, int rows, int micros);
 /* p -= lr * gradient on every parameter (shard or whole), then the gradients are dropped. */
 void net_sgd(fsdp_module *module, float lr);
 /* Forward and backward of this rank's part of microbatch `micro` of `micros`. Returns the loss of that part. */

@@ -418,7 +418,7 @@ static void differ(fsdp_context *context, void *arg)
     (void)arg;
     cut_net_cut(module, m.parts, fsdp_context_rank(context) != 3);
     cut_net_shard(module, &(fsdp_shard_options){.mesh = m.data});
-    CHECK_STATUS(cut_net_try(module), FSDP_MISMATCH);
+    CHECK_STATUS(net_try_of(module, CUT_OUT), FSDP_MISMATCH);
     if (fsdp_context_rank(context) == 3)
         CHECK_CONTAINS(fsdp_last_error(), "'blocks.0.norm': float32 (5,), over (tp=2) as (Replicate(),) with partial "
                                           "gradients before");
@@ -472,7 +472,7 @@ static fsdp_status try_steps(fsdp_module *module, const fsdp_shard_options *opti
         FSDP_TRY(fsdp_fully_shard(cut_net_block(module, i), options));
     FSDP_TRY(fsdp_fully_shard(module, options));
     for (int i = 0; i < 2; i++)
-        FSDP_TRY(cut_net_try(module));
+        FSDP_TRY(net_try_of(module, CUT_OUT));
     fsdp_module_zero_grad(module);
     return fsdp_barrier(fsdp_world(module->context));
 }
@@ -539,14 +539,14 @@ static void summon(fsdp_context *context, void *arg)
     cut_meshes m = cut_meshes_create(context, (cut_layout){1, 2, 2});
     fsdp_module *module = cut_net_sharded(context, &m, &(fsdp_shard_options){.mesh = NULL});
     int64_t before_count, count;
-    float *before = cut_net_values(module, &before_count), *values;
+    float *before = net_values(module, &before_count), *values;
 
     (void)arg;
     CHECK_OK(fsdp_module_summon_full_params(module, NULL));
     check_shape(module, "blocks.1.down", CUT_DIM, fsdp_mesh_coordinate(m.parts, 0) == 0 ? 4 : 3);
     CHECK_OK(fsdp_tensor_fill_(fsdp_module_parameter(module, "blocks.1.down"), 2));
     CHECK_OK(fsdp_module_end_summon(module));
-    values = cut_net_values(module, &count);
+    values = net_values(module, &count);
     CHECK_EQ(count, before_count);
     for (int64_t i = 0; i < count - CUT_DIM; i++) /* down and bias come last */
         CHECK(i < count - CUT_DIM - CUT_DIM * CUT_FFN ? values[i] == before[i] : values[i] == 2);

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "shard/cut_net.h"
+#include "shard/net.h"
 #include "support/dice.h"
 
 static const cut_layout layouts[] = {{1, 1, 1}, {1, 1, 2}, {1, 2, 1}, {1, 2, 2}, {1, 1, 4}, {1, 4, 2},
@@ -144,7 +145,7 @@ static void run(fsdp_context *context, void *arg)
         CHECK_OK(fsdp_optimizer_step(optimizer));
         fsdp_module_zero_grad(module);
     }
-    values = cut_net_values(module, &count);
+    values = net_values(module, &count);
     if (t->out)
         *t->out = (outcome){
             .values = values, .count = count, .norms = {t->out->norms[0], t->out->norms[1], t->out->norms[2]}};
