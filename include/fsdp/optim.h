@@ -26,7 +26,8 @@ typedef struct fsdp_adam_options {
     double lr;
     double beta1, beta2, eps, weight_decay;
     /* 8: moments are bytes, with a scale for every 256 elements of a row (bitsandbytes' dynamic codes), of parameters
-     * of two or more dimensions and 4096 or more elements; all others, and 0 or 32: moments are f32. */
+     * of two or more dimensions and 4096 or more elements, and eps must be above 0; all others, and 0 or 32: moments
+     * are f32. */
     int state_bits;
 } fsdp_adam_options;
 
@@ -108,9 +109,10 @@ FSDP_API fsdp_status fsdp_adafactor_create(const fsdp_parameters *parameters, co
                                            fsdp_optimizer **out);
 FSDP_API void fsdp_optimizer_free(fsdp_optimizer *optimizer); /* NULL is allowed */
 
-/* Return or set a group's learning rate. If the group does not exist, 0 is returned and nothing is set. */
+/* Returns a group's learning rate; 0 if the group does not exist. */
 FSDP_API double fsdp_optimizer_lr(const fsdp_optimizer *optimizer, int group);
-FSDP_API void fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double lr);
+/* Sets it. FSDP_INVALID: there is no such group, or `lr` is negative or NaN; nothing is changed then. */
+FSDP_API fsdp_status fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double lr);
 
 /* Computes the total 2-norm of all gradients before clipping and stores it in *norm (may be NULL). Sharded gradients
  * are summed over all ranks, with one all-reduce of 664 bytes per sharded mesh dimension; replicated ones count once.

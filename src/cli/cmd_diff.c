@@ -179,7 +179,7 @@ static fsdp_status compare_lists(comparison *c)
 static fsdp_status compare(comparison *c)
 {
     for (int side = 0; side < 2; side++)
-        FSDP_TRY(fsdp__tensor_source_open(c->paths[side], &c->sources[side]));
+        FSDP_TRY(fsdp__tensor_source_open_any(c->paths[side], &c->sources[side]));
     for (int side = 0; side < 2; side++) {
         fsdp__tensor_source *source = &c->sources[side];
 

@@ -263,7 +263,8 @@ static fsdp_status evaluate_one(fsdp__eval *e, fsdp_context *context, fsdp_devic
         print_end(e, &found, &rewards);
     if (isfinite(found.loss))
         return FSDP_OK;
-    return fsdp__fail_not_finite(context, e->folder.path, isnan(found.loss) ? "the loss is nan" : "the loss is inf");
+    return fsdp__fail_not_finite(context, e->folder.path, &e->adapters,
+                                 isnan(found.loss) ? "the loss is nan" : "the loss is inf");
 }
 
 static fsdp_status evaluate(fsdp__eval *e, fsdp_context *context)

@@ -2,12 +2,15 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "adapter/adapter.h"
+#include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/context.h"
 #include "checkpoint/folder.h"
 #include "cli/cli.h"
 #include "cli/listing.h"
 #include "cli/own_process.h"
+#include "cli/tensor_source.h"
 #include "format/safetensors.h"
 #include "train/model_folder.h"
 
@@ -18,10 +21,10 @@ static void usage(void)
          "\n"
          "Shows what is in a Hugging Face folder (config, parameters, shapes, dtypes and\n"
          "sizes; it is an error if the config and the weights do not belong together), in\n"
-         "weights alone (a folder without a config, safetensors, .bin or an index), or in\n"
-         "a checkpoint (values, files, tensors, and which ranks hold them). For a folder\n"
-         "of checkpoints it shows the newest, for FOLDER/step-best the one with the best\n"
-         "validation.\n"
+         "weights alone (a folder without a config, safetensors, .bin or an index), in the\n"
+         "folder of an adapter (LoRA), or in a checkpoint (values, files, tensors, which\n"
+         "ranks hold them, and how its mesh cuts them). For a folder of checkpoints it\n"
+         "shows the newest, for FOLDER/step-best the one with the best validation.\n"
          "\n"
          "  --json     print one JSON object\n"
          "  --parts    list every part of a checkpoint: which elements of which tensor it\n"
@@ -35,7 +38,19 @@ static fsdp_status inspect_weights(const char *path, bool json)
     FSDP__SCOPED(fsdp_weights_close_at) fsdp_weights *weights = NULL;
 
     FSDP_TRY(fsdp_weights_open(path, &weights));
-    (json ? fsdp__list_weights_as_json : fsdp__list_weights)(path, NULL, weights);
+    (json ? fsdp__list_weights_as_json : fsdp__list_weights)(path, NULL, NULL, weights);
+    return FSDP_OK;
+}
+
+/* Shows peft's folder, whose weights are in `file`. */
+static fsdp_status inspect_adapter(const char *folder, const char *file, bool json)
+{
+    FSDP__SCOPED(fsdp_lora_options_free_at) fsdp_lora_options *options = NULL;
+    FSDP__SCOPED(fsdp_weights_close_at) fsdp_weights *weights = NULL;
+
+    FSDP_TRY(fsdp_adapter_read_options(folder, &options));
+    FSDP_TRY(fsdp_weights_open(file, &weights));
+    (json ? fsdp__list_weights_as_json : fsdp__list_weights)(folder, NULL, options, weights);
     return FSDP_OK;
 }
 
@@ -48,7 +63,7 @@ static fsdp_status inspect_model(const char *folder, bool json)
 
     FSDP_TRY(fsdp_hub_read_config(folder, &config));
     FSDP_TRY(fsdp_weights_open(folder, &weights));
-    (json ? fsdp__list_weights_as_json : fsdp__list_weights)(folder, &config, weights);
+    (json ? fsdp__list_weights_as_json : fsdp__list_weights)(folder, &config, NULL, weights);
     FSDP_TRY(fsdp_context_create(NULL, &context));
     return fsdp_hub_check(context, folder, &config);
 }
@@ -68,10 +83,14 @@ static fsdp_status inspect_checkpoint(const char *path, bool json, bool parts)
 static fsdp_status inspect(const char *path, bool json, bool parts)
 {
     FSDP__SCOPED(fsdp__model_folder_release) fsdp__model_folder folder = {.path = NULL};
+    FSDP__FREED char *adapter = NULL;
     struct stat info;
 
     if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
         return inspect_weights(path, json);
+    FSDP_TRY(fsdp__adapter_weights(path, &adapter));
+    if (adapter)
+        return inspect_adapter(path, adapter, json);
     FSDP_TRY(fsdp__model_folder_find(path, &folder));
     return folder.is_checkpoint ? inspect_checkpoint(folder.path, json, parts)
            : folder.has_config  ? inspect_model(path, json)

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/file.h"
@@ -13,6 +14,7 @@
 #include "cli/finite_values.h"
 #include "cli/listing.h"
 #include "cli/own_process.h"
+#include "cli/tensor_source.h"
 #include "cli/token_text.h"
 #include "train/checkpoint_values.h"
 #include "train/model_folder.h"
@@ -29,7 +31,9 @@ static void usage(void)
          "    (FOLDER/step-best: the best validation);\n"
          "  a Hugging Face folder, or weights alone (a folder, a file or an index): it\n"
          "    checks headers and index, shapes against config.json if there is one, and\n"
-         "    that all values are finite.\n"
+         "    that all values are finite;\n"
+         "  the folder of an adapter (LoRA): it checks the header, its config, and that\n"
+         "    all values are finite.\n"
          "A tokenizer and a generation_config.json beside the weights must be such that\n"
          "they can be read.\n"
          "\n"
@@ -172,14 +176,15 @@ static void note_unread(const fsdp__tensor_source *source, char *text, size_t by
                  others ? " and others" : "", count == 1 ? "was" : "were");
 }
 
-static fsdp_status verify_weights(const char *path, const char *and)
+/* Verifies the weights in a file or folder, which are those of `path`. */
+static fsdp_status verify_weights_of(const char *path, const char *weights, const char *and)
 {
     FSDP__SCOPED(fsdp__tensor_source_release) fsdp__tensor_source source = {.count = 0};
     char unread[96] = "";
     fsdp__bar bar = {.possible = false};
     fsdp_status status;
 
-    FSDP_TRY(fsdp_weights_open(path, &source.weights));
+    FSDP_TRY(fsdp_weights_open(weights, &source.weights));
     fsdp__bar_begin(&bar);
     status = fsdp__check_finite_weights(&source, draw, &bar);
     fsdp__bar_clear(&bar);
@@ -189,6 +194,19 @@ static fsdp_status verify_weights(const char *path, const char *and)
     printf("%s: whole: %lld tensor%s, all values are finite%s%s\n", path, (long long)source.count,
            source.count == 1 ? "" : "s", unread, and);
     return FSDP_OK;
+}
+
+static fsdp_status verify_weights(const char *path, const char *and)
+{
+    return verify_weights_of(path, path, and);
+}
+
+static fsdp_status verify_adapter(const char *folder, const char *file)
+{
+    FSDP__SCOPED(fsdp_lora_options_free_at) fsdp_lora_options *options = NULL;
+
+    FSDP_TRY(fsdp_adapter_read_options(folder, &options));
+    return verify_weights_of(folder, file, "; its " FSDP__ADAPTER_CONFIG " can be read");
 }
 
 static fsdp_status verify_model(const char *folder)
@@ -210,12 +228,16 @@ static fsdp_status verify_model(const char *folder)
 static fsdp_status verify(const char *path, bool all)
 {
     FSDP__SCOPED(fsdp__model_folder_release) fsdp__model_folder folder = {.path = NULL};
+    FSDP__FREED char *adapter = NULL;
     struct stat info;
 
     if (all)
         return verify_each(path);
     if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
         return verify_weights(path, "");
+    FSDP_TRY(fsdp__adapter_weights(path, &adapter));
+    if (adapter)
+        return verify_adapter(path, adapter);
     FSDP_TRY(fsdp__model_folder_find(path, &folder));
     return folder.is_checkpoint ? verify_checkpoint(folder.path)
            : folder.has_config  ? verify_model(path)

@@ -257,7 +257,7 @@ static fsdp_status explain(const fsdp__continuation *c, fsdp_context *context)
     char what[200];
 
     fsdp__shown(fsdp_last_error(), what, sizeof what);
-    return fsdp__fail_not_finite(context, c->folder.path, what);
+    return fsdp__fail_not_finite(context, c->folder.path, &c->adapters, what);
 }
 
 /* Continues the prompt with an adapter, or without one if that is NULL. */

@@ -97,25 +97,32 @@ fsdp_status fsdp__check_finite_weights(fsdp__tensor_source *source,
     return FSDP_OK;
 }
 
-static fsdp_status explain(const char *path, const char *what)
+fsdp_status fsdp__check_finite_path(const char *path)
 {
-    fsdp__tensor_source source;
-    fsdp_status status = fsdp__tensor_source_open(path, &source);
+    FSDP__SCOPED(fsdp__tensor_source_release) fsdp__tensor_source source;
 
-    if (status == FSDP_OK)
-        status = fsdp__check_finite_weights(&source, NULL, NULL);
-    fsdp__tensor_source_release(&source);
+    FSDP_TRY(fsdp__tensor_source_open_any(path, &source));
+    return fsdp__check_finite_weights(&source, NULL, NULL);
+}
+
+static fsdp_status explain(const char *path, const fsdp__adapters *adapters, const char *what)
+{
+    fsdp_status status = fsdp__check_finite_path(path);
+
+    for (int i = 0; i < adapters->count && status == FSDP_OK; i++)
+        status = fsdp__check_finite_path(fsdp__adapters_at(adapters, i));
     if (status != FSDP_OK)
         return FSDP_FAIL(FSDP_NOT_FINITE, "%s: %s", what, fsdp_last_error());
     return FSDP_FAIL(FSDP_NOT_FINITE,
-                     "%s, though all weights of '%s' are finite: values overflow while it computes, which a --dtype of "
-                     "float32 may avoid",
-                     what, path);
+                     "%s, though all weights of '%s'%s are finite: values overflow while it computes, which a --dtype "
+                     "of float32 may avoid",
+                     what, path, adapters->count > 0 ? " and of its adapter" : "");
 }
 
-fsdp_status fsdp__fail_not_finite(fsdp_context *context, const char *path, const char *what)
+fsdp_status fsdp__fail_not_finite(fsdp_context *context, const char *path, const fsdp__adapters *adapters,
+                                  const char *what)
 {
-    fsdp_status mine = fsdp_context_rank(context) == 0 ? explain(path, what) : FSDP_OK;
+    fsdp_status mine = fsdp_context_rank(context) == 0 ? explain(path, adapters, what) : FSDP_OK;
 
     return fsdp_context_world_size(context) > 1 ? fsdp_agree(fsdp_world(context), mine) : mine;
 }

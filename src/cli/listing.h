@@ -15,10 +15,12 @@ const char *fsdp__listed_shape(const int64_t *shape, int ndim, char *text, size_
 /* Returns the name of a file without its folder. */
 const char *fsdp__listed_file(const char *path);
 
-/* ---- weights_listing.c: `config` is NULL for weights without one ---- */
+/* ---- weights_listing.c: `config` is a model's, `adapter` that of peft's folder, or NULL ---- */
 
-void fsdp__list_weights(const char *path, const fsdp_model_config *config, const fsdp_weights *weights);
-void fsdp__list_weights_as_json(const char *path, const fsdp_model_config *config, const fsdp_weights *weights);
+void fsdp__list_weights(const char *path, const fsdp_model_config *config, const fsdp_lora_options *adapter,
+                        const fsdp_weights *weights);
+void fsdp__list_weights_as_json(const char *path, const fsdp_model_config *config, const fsdp_lora_options *adapter,
+                                const fsdp_weights *weights);
 
 /* ---- checkpoint_listing.c: `parts`: list every part of every tensor too ---- */
 

@@ -4,6 +4,7 @@
 
 #include "adapter/adapter.h"
 #include "base/alloc.h"
+#include "cli/finite_values.h"
 #include "state/entry.h"
 
 /* Adds what the base keeps, and a tensor on the host for each of the adapter's. */
@@ -49,5 +50,6 @@ fsdp_status fsdp__merge_adapter(fsdp_context *context, const fsdp_model_config *
     if (!model)
         return fsdp_last_status();
     FSDP_TRY(fsdp_adapter_add(model, options, &adapter));
+    FSDP_TRY(fsdp__check_finite_path(folder)); /* the merged model would be NaN, and nothing say why */
     return merge(adapter, base, folder, out);
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -45,6 +46,21 @@ typedef struct plan {
     int run_count;
     fsdp__directory folder; /* locked while the sweep runs; no path: not yet */
 } plan;
+
+/* Files that each run has in a folder of its own, whatever a config says: where that is, and what they are called there
+ * (NULL: as before). */
+static const struct {
+    const char *key, *name;
+    size_t place;
+} own_files[] = {{"metrics.jsonl", "metrics.jsonl", offsetof(fsdp_train_config, metrics.jsonl)},
+                 {"metrics.csv", NULL, offsetof(fsdp_train_config, metrics.csv)},
+                 {"metrics.prometheus", NULL, offsetof(fsdp_train_config, metrics.prometheus)},
+                 {"metrics.tensorboard", "tensorboard", offsetof(fsdp_train_config, metrics.tensorboard)},
+                 {"metrics.trace.path", NULL, offsetof(fsdp_train_config, metrics.trace.path)},
+                 {"metrics.flight_recorder", "flight", offsetof(fsdp_train_config, metrics.flight_recorder)},
+                 {"checkpoint.folder", "checkpoints", offsetof(fsdp_train_config, checkpoint.folder)},
+                 {"export.path", "model", offsetof(fsdp_train_config, save.path)},
+                 {"export.fallback_path", "model-fallback", offsetof(fsdp_train_config, save.fallback_path)}};
 
 /* ---- the options ---- */
 
@@ -95,6 +111,13 @@ static fsdp_status read_axis(const char *text, axis *out)
                          text);
     *equals = '\0';
     out->key = out->text;
+    for (size_t i = 0; i < FSDP__COUNT_OF(own_files); i++)
+        if (strcmp(out->key, own_files[i].key) == 0)
+            return FSDP_FAIL(
+                FSDP_INVALID,
+                "--sweep: runs that differ in %s alone are equal, and each has its files in a folder of its "
+                "own: sweep another key",
+                out->key);
     for (at = equals + 1; at; at = end) {
         bool last;
 
@@ -196,23 +219,12 @@ static fsdp_status set_own(const plan *p, const one_run *r, fsdp_train_config *c
     for (int a = 0; a < p->axis_count; a++)
         if (fsdp_train_config_set(c, p->axes[a].key, r->values[a]) != FSDP_OK)
             return fsdp_fail_prefix(fsdp_last_status(), "--sweep");
-    FSDP_TRY(put_into(r, c, "metrics.jsonl", NULL, "metrics.jsonl"));
-    if (c->metrics.csv)
-        FSDP_TRY(put_into(r, c, "metrics.csv", c->metrics.csv, NULL));
-    if (c->metrics.prometheus)
-        FSDP_TRY(put_into(r, c, "metrics.prometheus", c->metrics.prometheus, NULL));
-    if (c->metrics.tensorboard)
-        FSDP_TRY(put_into(r, c, "metrics.tensorboard", NULL, "tensorboard"));
-    if (c->metrics.trace.path)
-        FSDP_TRY(put_into(r, c, "metrics.trace.path", c->metrics.trace.path, NULL));
-    if (c->metrics.flight_recorder)
-        FSDP_TRY(put_into(r, c, "metrics.flight_recorder", NULL, "flight"));
-    if (c->checkpoint.folder)
-        FSDP_TRY(put_into(r, c, "checkpoint.folder", NULL, "checkpoints"));
-    if (c->save.path)
-        FSDP_TRY(put_into(r, c, "export.path", NULL, "model"));
-    if (c->save.fallback_path)
-        FSDP_TRY(put_into(r, c, "export.fallback_path", NULL, "model-fallback"));
+    for (size_t i = 0; i < FSDP__COUNT_OF(own_files); i++) {
+        const char *value = *(char *const *)((const char *)c + own_files[i].place);
+
+        if (value || i == 0) /* metrics are the table's */
+            FSDP_TRY(put_into(r, c, own_files[i].key, value, own_files[i].name));
+    }
     return FSDP_OK;
 }
 

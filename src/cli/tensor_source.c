@@ -5,7 +5,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "adapter/adapter.h"
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/sort.h"
 #include "base/text.h"
 #include "hub/hub.h"
@@ -24,6 +26,27 @@ fsdp_status fsdp__tensor_source_open(const char *path, fsdp__tensor_source *out)
     FSDP_TRY(fsdp__model_folder_find(path, &out->folder));
     return out->folder.is_checkpoint ? fsdp_checkpoint_open(out->folder.path, &out->reader)
                                      : fsdp_weights_open(path, &out->weights);
+}
+
+fsdp_status fsdp__adapter_weights(const char *folder, char **out)
+{
+    FSDP__FREED char *adapter = fsdp__path_join(folder, FSDP__ADAPTER_CONFIG);
+    FSDP__FREED char *model = fsdp__path_join(folder, "config.json");
+
+    *out = NULL;
+    FSDP__TRY_NEW(adapter && model);
+    if (fsdp__path_exists(adapter) && !fsdp__path_exists(model))
+        FSDP__TRY_NEW(*out = fsdp__path_join(folder, FSDP__ADAPTER_WEIGHTS));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__tensor_source_open_any(const char *path, fsdp__tensor_source *out)
+{
+    FSDP__FREED char *adapter = NULL;
+
+    memset(out, 0, sizeof *out);
+    FSDP_TRY(fsdp__adapter_weights(path, &adapter));
+    return fsdp__tensor_source_open(adapter ? adapter : path, out);
 }
 
 void fsdp__tensor_source_release(fsdp__tensor_source *source)

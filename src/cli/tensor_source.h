@@ -28,6 +28,10 @@ typedef struct fsdp__tensor_source {
 /* Opens a folder, a file, a step-N folder, or the newest of a folder of these. The caller releases `*out`, also on
  * failure. */
 fsdp_status fsdp__tensor_source_open(const char *path, fsdp__tensor_source *out);
+/* Does the same, and opens the folder of an adapter, too. */
+fsdp_status fsdp__tensor_source_open_any(const char *path, fsdp__tensor_source *out);
+/* Gives the file of weights in the folder of an adapter; NULL: it is none, or has a model, too. fsdp__free it. */
+fsdp_status fsdp__adapter_weights(const char *folder, char **out);
 void fsdp__tensor_source_release(fsdp__tensor_source *source);
 /* Lists the tensors. In a checkpoint that is all of them, as "section.name"; with weights_only those of its model. */
 fsdp_status fsdp__tensor_source_list(fsdp__tensor_source *source, bool weights_only);

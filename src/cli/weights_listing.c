@@ -32,13 +32,32 @@ static void print_config(const char *path, const fsdp_model_config *m)
     printf("  tie_word_embeddings  %s\n", m->tie_word_embeddings ? "true" : "false");
 }
 
-void fsdp__list_weights(const char *path, const fsdp_model_config *config, const fsdp_weights *weights)
+static void print_adapter(const char *path, const fsdp_lora_options *o)
+{
+    printf("%s: an adapter (LoRA)\n  rank                 %lld\n  alpha                %g\n", path, (long long)o->rank,
+           o->alpha);
+    for (int64_t i = 0; i < o->target_count; i++)
+        printf("%s%s", i ? ", " : "  targets              ", FSDP__SHOWN_NAME(o->targets[i]));
+    if (o->target_regex)
+        printf("  targets              all that match %s", FSDP__SHOWN_NAME(o->target_regex));
+    putchar('\n');
+    for (int64_t i = 0; i < o->saved_count; i++)
+        printf("  trained whole        %s\n", FSDP__SHOWN_NAME(o->saved[i]));
+    if (o->rslora || o->dora)
+        printf("  with                 %s%s%s\n", o->rslora ? "rsLoRA" : "", o->rslora && o->dora ? ", " : "",
+               o->dora ? "DoRA" : "");
+}
+
+void fsdp__list_weights(const char *path, const fsdp_model_config *config, const fsdp_lora_options *adapter,
+                        const fsdp_weights *weights)
 {
     int64_t elements = 0, bytes = 0, files = fsdp_weights_file_count(weights), count = fsdp_weights_count(weights);
     int width = 0;
 
     if (config)
         print_config(path, config);
+    else if (adapter)
+        print_adapter(path, adapter);
     else
         printf("%s:\n", path);
     for (int64_t i = 0; i < count; i++) {
@@ -75,12 +94,26 @@ static void print_config_as_json(const fsdp_model_config *m)
            m->tie_word_embeddings ? "true" : "false");
 }
 
-void fsdp__list_weights_as_json(const char *path, const fsdp_model_config *config, const fsdp_weights *weights)
+static void print_adapter_as_json(const fsdp_lora_options *o)
+{
+    printf(", \"adapter\": {\"rank\": %lld, \"alpha\": %.9g, \"rslora\": %s, \"dora\": %s, \"targets\": [",
+           (long long)o->rank, o->alpha, o->rslora ? "true" : "false", o->dora ? "true" : "false");
+    for (int64_t i = 0; i < o->target_count; i++) {
+        printf("%s", i ? ", " : "");
+        fsdp__print_json_string(o->targets[i], stdout);
+    }
+    printf("]}");
+}
+
+void fsdp__list_weights_as_json(const char *path, const fsdp_model_config *config, const fsdp_lora_options *adapter,
+                                const fsdp_weights *weights)
 {
     printf("{\"kind\": \"weights\", \"path\": ");
     fsdp__print_json_string(path, stdout);
     if (config)
         print_config_as_json(config);
+    if (adapter)
+        print_adapter_as_json(adapter);
     printf(", \"tensors\": [");
     for (int64_t i = 0; i < fsdp_weights_count(weights); i++) {
         const fsdp_weights_entry *e = fsdp_weights_at(weights, i);

@@ -45,6 +45,10 @@ static fsdp_status check_adam(const fsdp_adam_options *options)
     FSDP_TRY(check_beta("beta2", options->beta2));
     if (options->state_bits != 0 && options->state_bits != 8 && options->state_bits != 32)
         return FSDP_FAIL(FSDP_INVALID, "optimizer option state_bits is %d: it must be 8 or 32", options->state_bits);
+    if (options->state_bits == 8 && options->eps == 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "optimizer option eps is 0: it must be above 0 with state_bits 8, since the code of "
+                         "a second moment may be 0 where the first one is not");
     return FSDP_OK;
 }
 
@@ -424,10 +428,15 @@ double fsdp_optimizer_lr(const fsdp_optimizer *optimizer, int group)
     return group >= 0 && group < fsdp_optimizer_group_count(optimizer) ? optimizer->groups[group].lr : 0;
 }
 
-void fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double lr)
+fsdp_status fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double lr)
 {
-    if (group >= 0 && group < fsdp_optimizer_group_count(optimizer))
-        optimizer->groups[group].lr = lr;
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "set a learning rate"));
+    if (group < 0 || group >= optimizer->group_count)
+        return FSDP_FAIL(FSDP_INVALID, "cannot set the learning rate of group %d: the optimizer has %d", group,
+                         optimizer->group_count);
+    FSDP_TRY(check_at_least_zero("lr", lr));
+    optimizer->groups[group].lr = lr;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_optimizer_zero_grad(fsdp_optimizer *optimizer)

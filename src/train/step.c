@@ -131,13 +131,12 @@ out:
     return status;
 }
 
-static double set_learning_rate(fsdp_train_run *run)
+static fsdp_status set_learning_rate(fsdp_train_run *run, double *lr)
 {
-    double lr = run->config->optimizer.lr * fsdp_schedule_factor(&run->schedule, run->step - run->resume.schedule_step);
-
+    *lr = run->config->optimizer.lr * fsdp_schedule_factor(&run->schedule, run->step - run->resume.schedule_step);
     for (int group = 0; group < fsdp_optimizer_group_count(run->optimizer); group++)
-        fsdp_optimizer_set_lr(run->optimizer, group, (float)(lr * run->lr_scales[group]));
-    return lr;
+        FSDP_TRY(fsdp_optimizer_set_lr(run->optimizer, group, (float)(*lr * run->lr_scales[group])));
+    return FSDP_OK;
 }
 
 /* Returns whether the step's gradients and weights are looked at. */
@@ -219,7 +218,7 @@ static fsdp_status pass_over(fsdp_train_run *run, fsdp_train_report *report)
 
     FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));
     FSDP_TRY(fsdp__meter_begin(&meter, run));
-    report->lr = set_learning_rate(run);
+    FSDP_TRY(set_learning_rate(run, &report->lr));
     for (int64_t micro = 0; micro < run->microbatches; micro++)
         FSDP_TRY(next_batch(run, &batch));
     fsdp__meter_time(&meter, run, report);
@@ -248,7 +247,7 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     if (has_histograms(run, run->step + 1))
         FSDP_TRY(fsdp__histograms_before(run->histograms, run->optimizer));
     FSDP_TRY(fsdp__meter_begin(&meter, run));
-    report->lr = set_learning_rate(run);
+    FSDP_TRY(set_learning_rate(run, &report->lr));
     FSDP_TRY(fsdp_module_draws(run->model, &draws));
     for (int64_t micro = 0; micro < run->microbatches; micro++) {
         run->last_microbatch = micro == run->microbatches - 1;

@@ -181,6 +181,44 @@ FIXTURE_TEST(folders_and_files_of_weights_are_listed)
     free(s.folder);
 }
 
+FIXTURE_TEST(an_adapter_is_described_and_a_value_that_is_not_finite_is_named)
+{
+    fixture *f = *state;
+    char *adapter = test_path(f->directory, "adapter"), *weights = test_path(adapter, "adapter_model.safetensors");
+    char *out = test_path(f->directory, "merged");
+    const float bad = NAN;
+    program p = RUN(0, "train", f->config, "--training.steps=1", "--metrics.jsonl=");
+    FILE *file;
+
+    program_free(&p);
+    p = RUN(0, "train", "--model.path", f->model, "--data.path", f->data, "--training.steps=1", "--training.seq_len=16",
+            "--adapter.rank=4", "--adapter.targets=q_proj", "--adapter.targets=v_proj", "--export.path", adapter);
+    program_free(&p);
+    SAYS(0,
+         ": an adapter (LoRA)\n  rank                 4\n  alpha                4\n  targets              q_proj, "
+         "v_proj\n",
+         "inspect", adapter);
+    SAYS(0, "\"adapter\": {\"rank\": 4, \"alpha\": 4, \"rslora\": false, \"dora\": false, \"targets\": [\"q_proj\", ",
+         "inspect", "--json", adapter);
+    SAYS(0, ": whole: 8 tensors, all values are finite; its adapter_config.json can be read", "verify", adapter);
+    SAYS(0, "8 equal, 0 different", "diff", adapter, adapter);
+    file = CHECK_PTR(fopen(weights, "r+"));
+    CHECK_EQ(fseek(file, -(long)sizeof bad, SEEK_END), 0);
+    CHECK_EQ(fwrite(&bad, sizeof bad, 1, file), 1);
+    CHECK_EQ(fclose(file), 0);
+    SAYS(1, "v_proj.lora_B.weight' holds NaN or infinite values", "verify", adapter);
+    SAYS(1, "the loss is nan: '", "eval", f->model, "--data", f->data, "--seq-len=16", "--steps=1", "--adapter",
+         adapter);
+    SAYS(1, "v_proj.lora_B.weight' holds NaN", "generate", f->model, "--tokens=1,2", "--adapter", adapter);
+    SAYS(1, "v_proj.lora_B.weight' holds NaN", "convert", f->model, out, "--adapter", adapter);
+    CHECK_EQ(remove(weights), 0);
+    SAYS(1, "adapter_model.safetensors': No such file", "inspect", adapter);
+    SAYS(1, "adapter_model.safetensors': No such file", "verify", adapter);
+    free(out);
+    free(weights);
+    free(adapter);
+}
+
 /* ---- verify ---- */
 
 FIXTURE_TEST(what_is_whole_is_said_to_be)

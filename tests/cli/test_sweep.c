@@ -128,6 +128,8 @@ FIXTURE_TEST(what_is_no_sweep_is_refused_before_it_runs)
     fixture *f = *state;
 
     refuses(f, 2, "--sweep=optimizer.lr", NULL, "expected section.key=value,value, such as optimizer.lr=1e-4,3e-4");
+    refuses(f, 2, "--sweep=export.path=a,b", NULL, "--sweep: runs that differ in export.path alone are equal");
+    refuses(f, 2, "--sweep=metrics.jsonl=a,b", NULL, "sweep another key");
     refuses(f, 2, "--sweep=optimizer.lr=1e-3,,2", NULL, "has an empty value");
     refuses(f, 2, "--sweep=optimizer.lr=1,1", NULL, "two runs would be called 'optimizer.lr=1'");
     refuses(f, 1, "--sweep=optimizer.lr=1e-3,much", NULL,

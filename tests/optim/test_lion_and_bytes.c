@@ -181,7 +181,7 @@ TEST(adam_with_bytes_rounds_blocks_of_rows)
 
 TEST(small_parameters_keep_numbers)
 {
-    const fsdp_adam_options options = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .state_bits = 8};
+    const fsdp_adam_options options = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .state_bits = 8};
     fsdp_context *context = test_context();
     fsdp_tensor *tensor = NULL;
     fsdp_parameter item = {"weight", NULL};
@@ -357,6 +357,9 @@ TEST(optimizers_refuse_what_makes_no_sense)
     CHECK_ERROR(fsdp_lion_create(&f.parameters, &lion, &optimizer), FSDP_INVALID, "beta2 is nan");
     adam.state_bits = 4;
     CHECK_ERROR(fsdp_adamw_create(&f.parameters, &adam, &optimizer), FSDP_INVALID, "state_bits is 4");
+    adam.state_bits = 8;
+    adam.eps = 0;
+    CHECK_ERROR(fsdp_adamw_create(&f.parameters, &adam, &optimizer), FSDP_INVALID, "eps is 0: it must be above 0 with");
     muon.momentum = 1;
     CHECK_ERROR(fsdp_muon_create(&f.parameters, &muon, &optimizer), FSDP_INVALID, "momentum is 1");
     lion = fsdp_lion_options_default();

@@ -191,11 +191,12 @@ TEST(groups_have_their_own_options)
     CHECK_OK(fsdp_adam_add_group(optimizer, &rest, &second));
     CHECK_EQ(fsdp_optimizer_group_count(optimizer), 2);
     CHECK_NEAR(fsdp_optimizer_lr(optimizer, 1), 0.5, 0);
-    fsdp_optimizer_set_lr(optimizer, 1, 0.125);
+    CHECK_OK(fsdp_optimizer_set_lr(optimizer, 1, 0.125));
+    CHECK_ERROR(fsdp_optimizer_set_lr(optimizer, 1, (double)NAN), FSDP_INVALID, "option lr is nan");
     CHECK_NEAR(fsdp_optimizer_lr(optimizer, 1), 0.125, 0);
     CHECK_NEAR(fsdp_optimizer_lr(optimizer, 0), 1e-3, 0);
     CHECK_NEAR(fsdp_optimizer_lr(optimizer, 2), 0, 0);
-    fsdp_optimizer_set_lr(optimizer, 2, 1);
+    CHECK_ERROR(fsdp_optimizer_set_lr(optimizer, 2, 1), FSDP_INVALID, "of group 2: the optimizer has 2");
     CHECK_STATUS(fsdp_sgd_add_group(optimizer, &rest, &(fsdp_sgd_options){.lr = 1}), FSDP_INVALID);
     for (int i = 0; i < PARAMS; i++)
         give_gradient(&f, i, step_gradients());
@@ -505,7 +506,7 @@ TEST(an_optimizer_that_could_not_be_made_gives_its_error)
         CHECK_ERROR(fsdp_optimizer_load_full_state_dict(none, NULL, NULL), status, said);
     }
     CHECK_EQ(fsdp_optimizer_group_count(none), 0);
-    fsdp_optimizer_set_lr(none, 0, 1);
+    CHECK_ERROR(fsdp_optimizer_set_lr(none, 0, 1), FSDP_INVALID, "the optimizer is NULL");
     CHECK_NEAR(fsdp_optimizer_lr(none, 0), 0, 0);
     fsdp_context_free(context);
 }
