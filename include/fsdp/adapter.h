@@ -15,8 +15,8 @@
  * (rsLoRA: alpha / sqrt(rank)). With DoRA V = W + s B A is given the row norms m, which are trained, in place of its
  * own n: y = bias + (m / n) V x; n counts as constant in the backward. A, B and m are parameters of child modules of
  * the layer (lora_A, lora_B, lora_magnitude_vector), so they are sharded, reduced and stepped with the unit that the
- * layer belongs to, by every front door. All other parameters are frozen: they have no gradients and no optimizer
- * state.
+ * layer belongs to, by every front door; a plan that cuts the layer (fsdp/parallelize.h) cuts them with it. All other
+ * parameters are frozen: they have no gradients and no optimizer state.
  *
  * A, B and m are float32 unless the model is converted afterwards (fsdp_module_to). Over a base in bf16 the layer's
  * input is cast to their dtype, the sum is taken in the wider of the two and cast back to the base's. */
@@ -63,10 +63,10 @@ typedef struct fsdp_lora_options {
 typedef struct fsdp_adapter fsdp_adapter;
 
 /* Freezes the model, and adds A, B (and m) to its layers. The model may be on the meta device. FSDP_STATE: it has an
- * adapter, or it or a part of it is sharded or replicated already, and is unchanged. FSDP_NOT_FOUND: a target has no
- * layer. FSDP_UNSUPPORTED: a target is another kind of module, or a weight is shared with another module (a tied head).
- * After a failure the model may be frozen and adapted in part: drop it. The caller frees `*out`; the model keeps its
- * adapter. */
+ * adapter, or it or a part of it is sharded, replicated or cut already, and is unchanged. FSDP_NOT_FOUND: a target has
+ * no layer. FSDP_UNSUPPORTED: a target is another kind of module, or a weight is shared with another module (a tied
+ * head). After a failure the model may be frozen and adapted in part: drop it. The caller frees `*out`; the model keeps
+ * its adapter. */
 FSDP_API fsdp_status fsdp_adapter_add(fsdp_module *model, const fsdp_lora_options *options, fsdp_adapter **out);
 FSDP_API void fsdp_adapter_free(fsdp_adapter *adapter); /* NULL is allowed */
 

@@ -105,8 +105,9 @@ typedef struct fsdp_parallel_entry {
 /* Applies a plan to the modules below `module`, over a mesh of one dimension. Weights are cut in place: parameters stay
  * the same objects, hold this rank's part, and have a distribution (fsdp/dist.h), the same as the ranks of the mesh had
  * before; on the meta device they are cut as well, and fsdp_module_initialize gives values that do not depend on the
- * cut. Gradients of a parameter are those of this rank's part, whole. Several plans may be applied one after the other,
- * over the same mesh or to other parts of the model.
+ * cut. An adapter (fsdp/adapter.h), which must be there before, is cut with its layer. Gradients of a parameter are
+ * those of this rank's part, whole. Several plans may be applied one after the other, over the same mesh or to other
+ * parts of the model.
  *
  * FSDP_INVALID: the mesh has several dimensions or is another context's, a pattern matches nothing (the nearest module
  * is named), a style does not fit the type of a module, a dimension cannot be cut, a module is left out that is tied

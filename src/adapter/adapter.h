@@ -4,13 +4,13 @@
 
 #include "base/compiler.h"
 #include "fsdp/adapter.h"
-#include "nn/module.h"
+#include "nn/layers.h"
 
 /* One adapted layer, the argument of its hook. The children belong to the layer. */
 typedef struct fsdp__lora {
+    fsdp__layer_beside beside; /* first: a pointer to one is one to the other */
     fsdp_layer *layer;
-    fsdp_module *a, *b, *dropout, *magnitude; /* dropout, magnitude: NULL where there is none */
-    bool transposed;                          /* a Conv1D: its weight is (in,out) */
+    bool transposed; /* a Conv1D: its weight is (in,out) */
     bool disabled;
     float scaling;
 } fsdp__lora;

@@ -4,6 +4,7 @@
 #include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/status.h"
+#include "dist/dist.h"
 #include "fsdp/replicate.h"
 #include "fsdp/shard.h"
 #include "nn/layers.h"
@@ -60,6 +61,18 @@ const char *fsdp__adapter_shared_with(const fsdp_named_modules *all, const fsdp_
     return NULL;
 }
 
+/* Checks that the layer's weight is whole: the adapter's matrices would have the sizes of a part. */
+static fsdp_status check_whole(const fsdp_named_module *m)
+{
+    const fsdp_distribution *d = fsdp_tensor_distribution(fsdp__layer_weight_field(m->module));
+    char placements[FSDP__PLACEMENTS_TEXT], mesh[FSDP__MESH_TEXT];
+
+    return d ? FSDP_FAIL(FSDP_STATE, "cannot adapt '%s': it is cut already, as %s over mesh %s: add the adapter before",
+                         m->name, fsdp__placements_text(d->placements, d->placement_count, placements),
+                         fsdp__mesh_text(d->mesh, mesh))
+             : FSDP_OK;
+}
+
 static fsdp_status check_layer(const fsdp_named_modules *all, const fsdp_named_module *m)
 {
     const char *shared;
@@ -74,7 +87,7 @@ static fsdp_status check_layer(const fsdp_named_modules *all, const fsdp_named_m
     shared = fsdp__adapter_shared_with(all, m->module);
     if (shared)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot adapt '%s': its weight is that of '%s', too", m->name, shared);
-    return FSDP_OK;
+    return check_whole(m);
 }
 
 /* ---- adding ---- */

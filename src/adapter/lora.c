@@ -25,7 +25,7 @@ static fsdp_tensor *weight_of(const fsdp_module *module)
 /* Returns s B A x. */
 static fsdp_tensor *low_rank(const fsdp__lora *l, fsdp_tensor *x)
 {
-    return fsdp_scale(fsdp_call(l->b, fsdp_call(l->a, x)), l->scaling);
+    return fsdp_scale(fsdp_call(l->beside.b, fsdp_call(l->beside.a, x)), l->scaling);
 }
 
 /* Returns W (out,in) in the adapter's dtype, a view where it can be one. */
@@ -36,60 +36,79 @@ static fsdp_tensor *base_weight(const fsdp__lora *l, fsdp_dtype dtype)
     return l->transposed ? fsdp_transpose(w, 0, 1) : w;
 }
 
+/* Returns the sum over the inputs that other ranks have as well. */
+static fsdp_tensor *sum_inputs(const fsdp__lora *l, fsdp_tensor *x)
+{
+    return l->beside.sum && x ? l->beside.sum(l->beside.sum_arg, x) : x;
+}
+
 /* Returns the norms (out) of the rows of W + s B A, constants. */
 static fsdp_tensor *row_norms(const fsdp__lora *l)
 {
-    fsdp_context *context = l->a->context;
-    fsdp_tensor *a = weight_of(l->a), *v, *n = NULL;
+    fsdp_context *context = l->beside.a->context;
+    fsdp_tensor *a = weight_of(l->beside.a), *v, *n = NULL;
 
     if (fsdp_scope_begin(context) != FSDP_OK)
         return NULL;
     fsdp_no_grad_begin(context);
-    v = fsdp_add(base_weight(l, fsdp_tensor_dtype(a)), fsdp_scale(fsdp_matmul(weight_of(l->b), a), l->scaling));
-    n = fsdp_sqrt(fsdp_sum_dim(fsdp_square(v), 1, false));
+    v = fsdp_add(base_weight(l, fsdp_tensor_dtype(a)), fsdp_scale(fsdp_matmul(weight_of(l->beside.b), a), l->scaling));
+    n = fsdp_sqrt(sum_inputs(l, fsdp_sum_dim(fsdp_square(v), 1, false)));
     fsdp_no_grad_end(context);
     fsdp_scope_end(context, n);
     return n;
 }
 
-/* Returns W x (...,out): from the base's output, unless dropout has changed x. */
-static fsdp_tensor *base_product(const fsdp__lora *l, fsdp_tensor *x, fsdp_tensor *output, bool dropped)
+/* Returns W x (...,out): from the base's product, which has the bias or not, unless dropout has changed x. */
+static fsdp_tensor *base_product(const fsdp__lora *l, fsdp_tensor *x, fsdp_tensor *product, fsdp_tensor *bias,
+                                 bool dropped)
 {
     fsdp_dtype dtype = fsdp_tensor_dtype(x);
-    fsdp_tensor *bias = l->layer->bias;
 
     if (dropped)
         return fsdp__layer_product(&l->layer->base, x, FSDP_NO_BIAS);
-    output = fsdp_cast(output, dtype);
-    return bias ? fsdp_sub(output, fsdp_cast(bias, dtype)) : output;
+    product = fsdp_cast(product, dtype);
+    return bias ? fsdp_sub(product, fsdp_cast(bias, dtype)) : product;
 }
 
-/* Returns what DoRA adds to the base's output: (m/n - 1) W x + (m/n) s B A x. */
-static fsdp_tensor *dora(const fsdp__lora *l, fsdp_tensor *x, fsdp_tensor *output, bool dropped)
+/* Returns what DoRA adds to the base's product: (m/n - 1) W x + (m/n) s B A x. */
+static fsdp_tensor *dora(const fsdp__lora *l, fsdp_tensor *x, fsdp_tensor *base)
 {
-    fsdp_tensor *ratio = fsdp_div(weight_of(l->magnitude), row_norms(l)); /* (out) */
-    fsdp_tensor *base = fsdp_mul(fsdp_add_scalar(ratio, -1.0), base_product(l, x, output, dropped));
+    fsdp_tensor *ratio = fsdp_div(weight_of(l->beside.magnitude), row_norms(l)); /* (out) */
 
-    return fsdp_add(base, fsdp_mul(ratio, low_rank(l, x)));
+    return fsdp_add(fsdp_mul(fsdp_add_scalar(ratio, -1.0), base), fsdp_mul(ratio, low_rank(l, x)));
+}
+
+/* Returns the base's product, to which `bias` has been added unless it is NULL, and what the adapter adds. */
+static fsdp_tensor *with_adapter(const fsdp__lora *l, fsdp_tensor *x, fsdp_tensor *product, fsdp_tensor *bias)
+{
+    fsdp_dtype own = fsdp_tensor_dtype(weight_of(l->beside.a)), base, wide;
+    bool dropped = l->beside.dropout && l->layer->base.training;
+    fsdp_tensor *added;
+
+    if (l->disabled || !product)
+        return product;
+    base = fsdp_tensor_dtype(product);
+    wide = base == own ? own : FSDP_F32;
+    x = fsdp_cast(x, own);
+    x = dropped ? fsdp_call(l->beside.dropout, x) : x;
+    added = l->beside.magnitude ? dora(l, x, base_product(l, x, product, bias, dropped)) : low_rank(l, x);
+    return fsdp_cast(fsdp_add(fsdp_cast(product, wide), fsdp_cast(added, wide)), base);
+}
+
+static fsdp_tensor *add_to_product(fsdp__layer_beside *beside, fsdp_tensor *x, fsdp_tensor *y)
+{
+    return with_adapter((const fsdp__lora *)beside, x, y, NULL);
 }
 
 static fsdp_status add_to_output(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
                                  fsdp_tensor **outputs, int output_count)
 {
     const fsdp__lora *l = arg;
-    fsdp_dtype own = fsdp_tensor_dtype(weight_of(l->a)), base, wide;
-    bool dropped = l->dropout && module->training;
-    fsdp_tensor *x, *added;
 
-    (void)count, (void)output_count;
-    if (l->disabled)
+    (void)module, (void)count, (void)output_count;
+    if (l->beside.sum) /* a plan has added it to its part of the product */
         return FSDP_OK;
-    base = fsdp_tensor_dtype(outputs[0]);
-    wide = base == own ? own : FSDP_F32;
-    x = fsdp_cast(inputs[0], own);
-    x = dropped ? fsdp_call(l->dropout, x) : x;
-    added = l->magnitude ? dora(l, x, outputs[0], dropped) : low_rank(l, x);
-    outputs[0] = fsdp_cast(fsdp_add(fsdp_cast(outputs[0], wide), fsdp_cast(added, wide)), base);
+    outputs[0] = with_adapter(l, inputs[0], outputs[0], l->layer->bias);
     return outputs[0] ? FSDP_OK : fsdp_last_status();
 }
 
@@ -123,16 +142,16 @@ static fsdp_status add_children(fsdp_module *module, const fsdp_lora_options *op
     fsdp_context *context = module->context;
     fsdp_device *device = fsdp_tensor_device(l->layer->weight);
 
-    FSDP_TRY(add_child(module, "lora_A", fsdp_linear_create(context, device, item->in, item->rank, &a), &l->a));
-    FSDP_TRY(add_child(module, "lora_B", fsdp_linear_create(context, device, item->rank, item->out, &b), &l->b));
+    FSDP_TRY(add_child(module, "lora_A", fsdp_linear_create(context, device, item->in, item->rank, &a), &l->beside.a));
+    FSDP_TRY(add_child(module, "lora_B", fsdp_linear_create(context, device, item->rank, item->out, &b), &l->beside.b));
     if (options->dora)
-        FSDP_TRY(
-            add_child(module, "lora_magnitude_vector", magnitude_create(context, device, item->out), &l->magnitude));
+        FSDP_TRY(add_child(module, "lora_magnitude_vector", magnitude_create(context, device, item->out),
+                           &l->beside.magnitude));
     if (options->dropout > 0)
         FSDP_TRY(
             add_child(module, "lora_dropout",
                       fsdp_dropout_create(context, (float)options->dropout, fsdp__rng_key(options->seed, item->name)),
-                      &l->dropout));
+                      &l->beside.dropout));
     return FSDP_OK;
 }
 
@@ -149,6 +168,7 @@ fsdp_status fsdp__lora_attach(fsdp_module *module, const fsdp_lora_options *opti
 
     FSDP__TRY_NEW(l);
     l->layer = (fsdp_layer *)module;
+    l->beside.add = add_to_product;
     l->transposed = fsdp__layer_form_of(module) == FSDP__LAYER_CONV1D;
     item->in = fsdp_tensor_size(l->layer->weight, l->transposed ? 0 : 1);
     item->out = fsdp_tensor_size(l->layer->weight, l->transposed ? 1 : 0);
@@ -157,6 +177,7 @@ fsdp_status fsdp__lora_attach(fsdp_module *module, const fsdp_lora_options *opti
         return FSDP_FAIL(FSDP_STATE, "'%s' has an adapter already", item->name);
     FSDP_TRY(add_children(module, options, item, l));
     item->lora = l;
+    hooks.beside = &l->beside;
     hooks.arg = fsdp__take(&l);
     return fsdp__module_add_hooks(module, &hooks);
 }

@@ -207,7 +207,7 @@ static fsdp_status prepare(const source *from, const fsdp__adapted *item, factor
     FSDP__FREED float *n = NULL;
 
     FSDP_TRY(gather_factors(from, item, f));
-    if (!item->lora->magnitude)
+    if (!item->lora->beside.magnitude)
         return FSDP_OK;
     FSDP_TRY(layer_norms(from, item, f, &n));
     FSDP_TRY(gather(from, item->name, "lora_magnitude_vector.weight", item->out, -1, &f->ratio));

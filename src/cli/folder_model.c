@@ -87,9 +87,6 @@ static fsdp_status fill(const fsdp__model_folder *folder, const fsdp_model_confi
         FSDP_TRY(fsdp_module_to(model, o->dtype));
     if (fsdp_model_parallel_check(config, FSDP__MAX(o->team, 1)) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "--tensor-parallel");
-    if (o->adapter && o->team > 1)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "--adapter does not go with --tensor-parallel: leave one of them out, or "
-                                           "merge the adapter into the model");
     if (o->adapter && add_adapter(model, o->adapter, &adapter) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "--adapter");
     if (fsdp_context_world_size(model->context) > 1 || o->team > 1)

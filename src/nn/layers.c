@@ -258,6 +258,23 @@ fsdp_tensor *fsdp__layer_product(const fsdp_module *layer, fsdp_tensor *x, fsdp_
                                        : linear_product(layer, x, weight, bias);
 }
 
+/* ---- what is beside a layer ---- */
+
+fsdp__layer_beside *fsdp__layer_beside_of(const fsdp_module *layer)
+{
+    for (int64_t i = 0; i < layer->parts->hook_count; i++)
+        if (layer->parts->hooks[i].beside)
+            return layer->parts->hooks[i].beside;
+    return NULL;
+}
+
+fsdp_tensor *fsdp__layer_add_beside(const fsdp_module *layer, fsdp_tensor *x, fsdp_tensor *y)
+{
+    fsdp__layer_beside *beside = fsdp__layer_beside_of(layer);
+
+    return beside ? beside->add(beside, x, y) : y;
+}
+
 /* ---- Embedding ---- */
 
 static fsdp_tensor *embedding_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)

@@ -55,6 +55,26 @@ fsdp_tensor *fsdp__layer_weight_field(const fsdp_module *layer);
 fsdp_tensor *fsdp__layer_weight(const fsdp_module *layer, fsdp_dtype dtype);
 fsdp_tensor *fsdp__layer_product(const fsdp_module *layer, fsdp_tensor *x, fsdp_tensor *bias);
 
+/* ---- what is beside a Linear or Conv1D: an adapter ---- */
+
+/* Its matrices have the layer's inputs and outputs, so a plan that cuts the layer cuts them, too. Hooks of the layer
+ * keep it, and their post_forward adds it to the output. */
+typedef struct fsdp__layer_beside {
+    fsdp_module *a, *b;     /* Linears without a bias: (rank,in), (out,rank) */
+    fsdp_module *magnitude; /* has a "weight" (out); NULL: there is none */
+    fsdp_module *dropout;   /* of the input of `a`; NULL: there is none */
+    /* A plan that cuts the inputs sets this: it adds up what the ranks have of x, without a gradient. The plan then
+     * computes in place of the layer and calls fsdp__layer_add_beside, and post_forward does nothing. */
+    fsdp_tensor *(*sum)(void *sum_arg, fsdp_tensor *x);
+    void *sum_arg;
+    /* Returns y (...,out), the layer's product with x without the bias, and what is beside it. */
+    fsdp_tensor *(*add)(struct fsdp__layer_beside *beside, fsdp_tensor *x, fsdp_tensor *y);
+} fsdp__layer_beside;
+/* Returns what is beside the layer; NULL: nothing. */
+fsdp__layer_beside *fsdp__layer_beside_of(const fsdp_module *layer);
+/* Returns y with what is beside the layer added to it: both are this rank's part of a sum. */
+fsdp_tensor *fsdp__layer_add_beside(const fsdp_module *layer, fsdp_tensor *x, fsdp_tensor *y);
+
 /* Returns a float as Python writes it: the shortest text that reads back as the same number, "1e-05", "0.0". */
 const char *fsdp__float_text(float value, char text[32]);
 

@@ -36,8 +36,10 @@ static fsdp_status check_tensor(const fsdp__claim *claim, const char *name, cons
         return FSDP_FAIL(FSDP_STATE, "'%s%s%s' has a gradient of all of it: call zero_grad first", name, dot,
                          claim->slot);
     if (t->dtype == FSDP_U8)
-        return FSDP_FAIL(FSDP_STATE, "'%s%s%s' is held in fewer bits, which cannot be cut: cut it before", name, dot,
-                         claim->slot);
+        return FSDP_FAIL(
+            FSDP_STATE,
+            "'%s%s%s' is held in fewer bits, which cannot be cut: leave the base unquantized, or cut nothing", name,
+            dot, claim->slot);
     if ((!shards && claim->placement.kind != FSDP_REPLICATE) || (shards && claim->partial))
         return FSDP_FAIL(FSDP_INVALID,
                          "'%s%s%s' cannot be placed as %s%s: a parameter is cut, or it replicates, and only then its "

@@ -106,6 +106,15 @@ fsdp_status fsdp__tp_place(fsdp__tp_plan *plan, const fsdp__claim *claim);
 /* Lets the first call of the module bring the ranks together, and the printed tree say what was done. */
 fsdp_status fsdp__tp_manage(fsdp_module *module, fsdp__tp_plan *plan);
 
+/* ---- beside.c ---- */
+
+/* Claim the parameters of what is beside the job's layer, if anything is: where `outputs` says how the layer's outputs
+ * are cut, and where its inputs are. */
+fsdp_status fsdp__tp_claim_outputs_beside(fsdp__tp_planning *planning, const fsdp__job *job, fsdp_placement outputs);
+fsdp_status fsdp__tp_claim_inputs_beside(fsdp__tp_planning *planning, const fsdp__job *job);
+/* Lets it compute with this rank's part of `whole` inputs. The layer has hooks that hold the plan. */
+fsdp_status fsdp__tp_apply_inputs_beside(const fsdp__job *job, fsdp__tp_plan *plan, int64_t whole);
+
 /* ---- styles.c, sequence.c, head.c, async_styles.c ---- */
 
 extern const fsdp__style_kind fsdp__column_wise, fsdp__row_wise, fsdp__prepare_input, fsdp__prepare_output;

@@ -69,7 +69,8 @@ static fsdp_status check_column(fsdp__tp_planning *p, fsdp__job *job)
     FSDP_TRY(check_way(job, last, style->to[0]));
     FSDP_TRY(fsdp__async_check(p, job, "input", style->from[0]));
     FSDP_TRY(fsdp__tp_claim(p, job, "weight", cut_segments(style, output_dim(job->module)), false));
-    return fsdp__tp_claim(p, job, "bias", cut_segments(style, 0), false);
+    FSDP_TRY(fsdp__tp_claim(p, job, "bias", cut_segments(style, 0), false));
+    return fsdp__tp_claim_outputs_beside(p, job, cut_segments(style, 0));
 }
 
 static fsdp_status enter_column(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
@@ -128,6 +129,7 @@ static fsdp_status check_row(fsdp__tp_planning *p, fsdp__job *job)
                          "'%s' has a bias, which would be added on each rank: its output cannot stay partial",
                          job->name);
     FSDP_TRY(fsdp__tp_claim(p, job, "weight", cut(embedding ? 0 : 1 - output_dim(job->module)), false));
+    FSDP_TRY(fsdp__tp_claim_inputs_beside(p, job));
     if (style->to[0].kind == FSDP_LAYOUT_SHARDED || style->to[0].kind == FSDP_LAYOUT_COPIED)
         return fsdp__tp_claim(p, job, "bias", (fsdp_placement){.kind = FSDP_REPLICATE}, true);
     return FSDP_OK;
@@ -141,7 +143,7 @@ static fsdp_status enter_row(void *arg, fsdp_module *module, fsdp_tensor **input
     return give(&inputs[0], fsdp__layout_convert(a->plan, inputs[0], a->style.from[0], last));
 }
 
-/* Adds the products up, and then the bias, so that it is added once. */
+/* Adds the products up, with what is beside them, and then the bias, so that it is added once. */
 static fsdp_status run_row(void *arg, fsdp_module *module, void *call_arg, fsdp_tensor *const *inputs, int count,
                            fsdp_tensor **outputs, int output_count)
 {
@@ -150,6 +152,7 @@ static fsdp_status run_row(void *arg, fsdp_module *module, void *call_arg, fsdp_
     fsdp_tensor *y = fsdp__layer_product(module, inputs[0], FSDP_NO_BIAS);
 
     (void)call_arg, (void)count, (void)output_count;
+    y = fsdp__layer_add_beside(module, inputs[0], y);
     y = fsdp__layout_convert(a->plan, y, partial, a->style.to[0]);
     outputs[0] = bias && y ? fsdp_add(y, fsdp_cast(bias, y->dtype)) : y;
     return FSDP_OK;
@@ -175,10 +178,12 @@ static fsdp_status apply_row(const fsdp__job *job, fsdp__tp_plan *plan)
     int64_t whole = whole_size(weight, embedding ? 0 : 1 - output_dim(job->module));
 
     if (job->style.async)
-        return fsdp__apply_async_row(job, plan, whole);
-    return fsdp__apply_hooks(job, plan, whole,
-                             &(const fsdp__module_hooks){.pre_forward = enters ? enter_row : NULL,
-                                                         .forward = embedding ? run_rows : run_row});
+        FSDP_TRY(fsdp__apply_async_row(job, plan, whole));
+    else
+        FSDP_TRY(fsdp__apply_hooks(job, plan, whole,
+                                   &(const fsdp__module_hooks){.pre_forward = enters ? enter_row : NULL,
+                                                               .forward = embedding ? run_rows : run_row}));
+    return fsdp__tp_apply_inputs_beside(job, plan, whole);
 }
 
 const fsdp__style_kind fsdp__row_wise = {"row-wise", check_row, apply_row};

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "config/config.h"
 #include "device/device.h"
+#include "fsdp/adapter.h"
 #include "train/inputs.h"
 
 enum {
@@ -235,7 +236,7 @@ static fsdp_status check_team(const fsdp_train_config *config, int world_size)
     const char *key = config->parallelism.strategy == FSDP_TRAIN_FSDP1 ? "parallelism.strategy fsdp1"
                       : config->parallelism.strategy == FSDP_TRAIN_DDP ? "parallelism.strategy ddp"
                       : fsdp__train_zero_stage(config) > 0             ? "parallelism.strategy zero1, zero2 or zero3"
-                      : fsdp__train_adapts(config)                     ? "adapter"
+                      : config->adapter.quantize != FSDP_QUANTIZE_NONE ? "adapter.quantize"
                       : config->parallelism.schedule                   ? "parallelism.schedule"
                       : config->parallelism.reshard_after_forward > 0  ? "a number of ranks in "
                                                                          "parallelism.fsdp_reshard_after_forward"

@@ -75,6 +75,10 @@ FIXTURE_TEST(generate_prints_what_each_adapter_continues)
     all = RUN(0, "generate", LLAMA, "--tokens=1,2,3", "--max-new-tokens=8", "--adapter", START "," DORA, "-n", "2");
     CHECK_STRING(all.output, both);
     program_free(&all);
+    all = RUN(0, "generate", LLAMA, "--tokens=1,2,3", "--max-new-tokens=8", "--adapter", START "," DORA, "-n", "2",
+              "--tensor-parallel=2");
+    CHECK_STRING(all.output, both);
+    program_free(&all);
     SAYS(2, "--chat talks with one adapter", "generate", LLAMA, "--chat", "--adapter", START "," DORA);
     SAYS(2, "expected a folder, or several with commas", "generate", LLAMA, "--tokens=1", "--adapter=a,");
     program_free(&one);

@@ -106,8 +106,26 @@ static void find(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
+/* Lets `team` ranks compute each layer together, of a model with heads that two can share. */
+static void set_team(story *s, int team)
+{
+    char text[12];
+
+    story_set(s, "model.dim", "16");
+    story_set(s, "model.n_heads", "4");
+    story_set(s, "model.n_kv_heads", "2");
+    snprintf(text, sizeof text, "%d", team);
+    story_set(s, "parallelism.tensor_parallel_degree", text);
+}
+
+/* How ranks have a model. */
+typedef struct side {
+    const char *strategy;
+    int world, team;
+} side;
+
 /* From one world and door to another; `quantize` is that of the base. */
-static void check_passage(void **state, const char *const strategies[2], const int worlds[2], const char *quantize)
+static void check_passage(void **state, const side sides[2], const char *quantize)
 {
     passage p = {.left = {.step = -1}};
 
@@ -118,12 +136,13 @@ static void check_passage(void **state, const char *const strategies[2], const i
     story_set(p.story, "adapter.dora", "true");
     story_set(p.story, "adapter.quantize", quantize);
     story_set(p.story, "checkpoint.folder", p.story->folder);
-    for (int side = 0; side < 2; side++) {
-        bool fsdp1 = strcmp(strategies[side], "fsdp1") == 0;
+    for (int i = 0; i < 2; i++) {
+        bool fsdp1 = strcmp(sides[i].strategy, "fsdp1") == 0;
 
-        story_set(p.story, "parallelism.strategy", strategies[side]);
+        story_set(p.story, "parallelism.strategy", sides[i].strategy);
         story_set(p.story, "parallelism.fsdp1_use_orig_params", fsdp1 ? "true" : "");
-        test_run_ranks(worlds[side], side ? find : leave, &p);
+        set_team(p.story, sides[i].team);
+        test_run_ranks(sides[i].world, i ? find : leave, &p);
     }
     CHECK_EQ(p.left.model, p.found.model);
     CHECK_EQ(p.left.optimizer, p.found.optimizer);
@@ -133,14 +152,75 @@ static void check_passage(void **state, const char *const strategies[2], const i
 
 STORY_TEST(at_other_ranks_and_through_another_door_it_goes_on)
 {
-    static const char *const strategies[] = {"fsdp2", "ddp", "fsdp2", "zero2", "fsdp1", "zero3", "fsdp2"};
-    static const int worlds[] = {2, 3, 1, 4, 8, 3, 2};
+    static const side sides[] = {{"fsdp2", 2, 1}, {"ddp", 3, 1},   {"fsdp2", 1, 1}, {"zero2", 4, 1},
+                                 {"fsdp1", 8, 1}, {"zero3", 3, 1}, {"fsdp2", 2, 1}};
 
     for (int i = 0; i < 6; i++) {
-        check_passage(state, strategies + i, worlds + i, "none");
+        check_passage(state, sides + i, "none");
         if (i < 3) /* fsdp1 has no codes */
-            check_passage(state, strategies + i, worlds + i, i % 2 ? "int8" : "nf4");
+            check_passage(state, sides + i, i % 2 ? "int8" : "nf4");
     }
+}
+
+/* ---- teams ---- */
+
+STORY_TEST(a_run_goes_on_with_any_teams)
+{
+    static const side sides[] = {{"fsdp2", 2, 2}, {"fsdp2", 3, 1}, {"fsdp2", 4, 2}, {"zero1", 2, 1}, {"fsdp2", 8, 2}};
+
+    for (int i = 0; i < 4; i++)
+        check_passage(state, sides + i, "none");
+}
+
+/* Runs it with teams of so many ranks. Reads the tensors of the adapter that it exports. free() them. */
+static float *trained_by(story *s, int world, int team, int64_t *count)
+{
+    char *path = test_path(s->model, "adapter_model.safetensors");
+    fsdp_safetensors *file = NULL;
+    float *values = NULL;
+
+    test_remove_tree(s->model);
+    set_team(s, team);
+    story_go(s, world);
+    *count = 0;
+    CHECK_OK(fsdp_safetensors_open(path, &file));
+    for (int64_t i = 0; i < fsdp_safetensors_count(file); i++) {
+        const fsdp_safetensors_entry *t = fsdp_safetensors_at(file, i);
+
+        values = realloc(values, (size_t)*count * sizeof *values + t->bytes);
+        memcpy(values + *count, t->data, t->bytes);
+        *count += (int64_t)(t->bytes / sizeof *values);
+    }
+    fsdp_safetensors_close(file);
+    free(path);
+    return values;
+}
+
+STORY_TEST(a_team_exports_the_adapter_that_one_rank_does)
+{
+    static const int worlds[][2] = {{2, 2}, {4, 2}, {6, 2}};
+    double losses[STORY_STEPS + 1];
+    int64_t count, alone_count;
+    story *s = *state;
+    float *alone;
+
+    set_adapter(s);
+    story_set(s, "adapter.dora", "true");
+    story_set(s, "optimizer.name", "sgd"); /* Adam makes much of little */
+    story_set(s, "optimizer.lr", "0.5");
+    story_set(s, "export.path", s->model);
+    alone = trained_by(s, 1, 1, &alone_count);
+    memcpy(losses, s->losses, sizeof losses);
+    for (size_t i = 0; i < FSDP__COUNT_OF(worlds); i++) {
+        float *team = trained_by(s, worlds[i][0], worlds[i][1], &count);
+
+        CHECK_EQ(count, alone_count);
+        CHECK_CLOSE(team, alone, count, 1e-4, 1e-5);
+        for (int step = 1; step <= STORY_STEPS; step++)
+            CHECK_NEAR(s->losses[step], losses[step], 1e-5 * losses[step]);
+        free(team);
+    }
+    free(alone);
 }
 
 /* ---- what is written ---- */

@@ -9,6 +9,8 @@
 #include "fsdp/format.h"
 #include "fsdp/hub.h"
 #include "fsdp/optim.h"
+#include "fsdp/parallelize.h"
+#include "shard/cut_net.h"
 #include "shard/doors.h"
 #include "support/program.h"
 #include "support/ranks.h"
@@ -60,6 +62,7 @@ static char *find_path(const char *name, const char *suffix)
 typedef struct job {
     const run *run;
     const door *door;
+    int team; /* ranks that compute each layer together; the teams are sharded */
     json_t *reference;
     uint16_t *tokens;
     char *initial, *final, *out;
@@ -72,6 +75,7 @@ typedef struct fixture {
     fsdp_module *model;
     fsdp_adapter *adapter;
     fsdp_optimizer *optimizer;
+    cut_meshes meshes; /* of teams */
     char folder[400];
 } fixture;
 
@@ -85,6 +89,19 @@ static fsdp_model_config read_config(fixture *f)
     return config;
 }
 
+/* Cuts the layers over teams of ranks, and shards over the teams. */
+static void wrap_teams(fixture *f)
+{
+    const fsdp_model_parallel_options plan = {.sequence_parallel = true, .loss_parallel = true};
+    int team = f->job->team;
+
+    f->meshes = cut_meshes_create(f->context, (cut_layout){1, fsdp_context_world_size(f->context) / team, team});
+    CHECK_OK(fsdp_model_parallelize(f->model, f->meshes.parts, &plan));
+    for (int64_t i = 0; i < fsdp_model_block_count(f->model); i++)
+        CHECK_OK(fsdp_fully_shard(fsdp_model_block(f->model, i), &(fsdp_shard_options){.mesh = f->meshes.data}));
+    CHECK_OK(fsdp_fully_shard(f->model, &(fsdp_shard_options){.mesh = f->meshes.data}));
+}
+
 static void wrap(fixture *f)
 {
     fsdp_module *units[16];
@@ -92,6 +109,10 @@ static void wrap(fixture *f)
 
     for (int i = 0; i < count; i++)
         units[i] = fsdp_model_block(f->model, i);
+    if (f->job->team > 1) {
+        wrap_teams(f);
+        return;
+    }
     door_wrap(f->job->door, f->model, units, f->job->door->kind == DOOR_PLAIN ? -1 : count, NULL);
 }
 
@@ -121,6 +142,8 @@ static void release(fixture *f)
     fsdp_optimizer_free(f->optimizer);
     fsdp_adapter_free(f->adapter);
     fsdp_module_unref(f->model);
+    if (f->meshes.root)
+        cut_meshes_free(&f->meshes);
 }
 
 static double at(const json_t *object, const char *key, int64_t index)
@@ -148,7 +171,7 @@ static void make_optimizer(fixture *f)
 /* Returns the loss of this rank's part of the step's batch, with its gradients made. */
 static double forward_backward(fixture *f, int64_t step, int64_t rows)
 {
-    int ranks = fsdp_context_world_size(f->context), rank = fsdp_context_rank(f->context);
+    int ranks = fsdp_context_world_size(f->context) / f->job->team, rank = fsdp_context_rank(f->context) / f->job->team;
     int64_t count = rows / ranks;
     int32_t tokens[12 * SEQ], targets[12 * SEQ];
     fsdp_tensor *loss;
@@ -375,9 +398,9 @@ static void body(fsdp_context *context, void *arg)
     release(&f);
 }
 
-static void check_run(const run *r, const door *d, int world)
+static void check_teams(const run *r, const door *d, int world, int team)
 {
-    job j = {.run = r, .door = d};
+    job j = {.run = r, .door = d, .team = team};
     char *directory = test_directory(), *source = find_path(r->name, ".json");
     char *tokens = test_path(REFERENCE, "tokens.bin");
     size_t bytes = 0;
@@ -396,6 +419,11 @@ static void check_run(const run *r, const door *d, int world)
     free(tokens);
     free(source);
     test_directory_free(directory);
+}
+
+static void check_run(const run *r, const door *d, int world)
+{
+    check_teams(r, d, world, 1);
 }
 
 static bool is_there(const run *r)
@@ -428,6 +456,13 @@ TEST(ten_steps_through_every_front_door_equal_pefts)
             if (!flat && !uniform && !apart && !doors[d].hybrid)
                 check_run(&runs[i], &doors[d], 2 + (d + (int)i) % 2);
         }
+}
+
+TEST(ten_steps_of_teams_equal_pefts)
+{
+    for (size_t i = 0; i < FSDP__COUNT_OF(runs); i++)
+        for (int teams = 1; teams <= 3 && is_there(&runs[i]) && !runs[i].quantization; teams++)
+            check_teams(&runs[i], &doors[1], 2 * teams, 2);
 }
 
 /* Blocks of codes lie otherwise in each world, and are the same. */

@@ -290,11 +290,11 @@ STORY_TEST(conversations_go_on_at_any_number_of_ranks)
                 go_between(state, &kinds[i], worlds[w][0], worlds[w][1]);
 }
 
-/* Teams do not go with adapters, nor with blocks of bytes where a rank has fewer columns than a block. */
+/* Teams do not go with codes, nor with blocks of bytes where a rank has fewer columns than a block. */
 static bool goes_with_teams(const kind *k)
 {
     for (int i = 0; i < KEYS && k->keys[i][0]; i++)
-        if (strncmp(k->keys[i][0], "adapter.", 8) == 0 || strcmp(k->keys[i][1], "adamw8bit") == 0)
+        if (strcmp(k->keys[i][0], "adapter.quantize") == 0 || strcmp(k->keys[i][1], "adamw8bit") == 0)
             return false;
     return true;
 }

@@ -256,7 +256,7 @@ TEST_WITH(teams_are_checked, setup, teardown)
 {
     static const char *const others[][3] = {
         {"parallelism.strategy", "ddp", "fsdp2"},   {"parallelism.strategy", "fsdp1", "fsdp2"},
-        {"parallelism.strategy", "zero2", "fsdp2"}, {"adapter.rank", "4", ""},
+        {"parallelism.strategy", "zero2", "fsdp2"}, {"adapter.quantize", "nf4", "none"},
         {"parallelism.schedule", "plan", ""},       {"parallelism.gather_dtype", "int8", "none"},
     };
 
