@@ -99,6 +99,27 @@ FSDP_API void fsdp_abort(fsdp_context *context, const char *why);
  * set at any time and also applies to waits that have begun. FSDP_INVALID: below 0 or above 1e9. */
 FSDP_API fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double seconds);
 
+/* How the calls of a group on streams of a GPU travel. Objects, barriers, and all calls on streams of the CPU go
+ * through memory of the host (or MPI) in any case. */
+typedef enum fsdp_carrier {
+    FSDP_CARRIER_AUTO,   /* PEER in a group on one machine, NCCL in one over several, STAGED where that is not there */
+    FSDP_CARRIER_PEER,   /* by memory of the GPUs that the ranks of a machine read from each other */
+    FSDP_CARRIER_NCCL,   /* by NVIDIA's NCCL */
+    FSDP_CARRIER_STAGED, /* through memory of the host, which the host copies to and from */
+    FSDP_CARRIERS
+} fsdp_carrier;
+
+/* Returns "auto", "peer", "nccl" or "staged". */
+FSDP_API const char *fsdp_carrier_name(fsdp_carrier carrier);
+/* Choose the carrier of all groups of the context that have none yet, and of those that are made later; and of one
+ * group. Set the same on every rank. A group gets its carrier at its first call on a stream of a GPU, in which all its
+ * ranks must then take part with one, and the log says which and why. One that was asked for by name and cannot be had
+ * is an error of that call (FSDP_UNSUPPORTED), which says on which rank and why. FSDP_STATE: the group has one. */
+FSDP_API fsdp_status fsdp_context_set_carrier(fsdp_context *context, fsdp_carrier carrier);
+FSDP_API fsdp_status fsdp_process_group_set_carrier(fsdp_process_group *group, fsdp_carrier carrier);
+/* Returns the group's carrier; AUTO: it has none yet. */
+FSDP_API fsdp_carrier fsdp_process_group_carrier(const fsdp_process_group *group);
+
 /* ---- collectives on plain buffers ----
  * In-place use is allowed where stated. `count` is per rank; 0 is allowed. On an inline stream the call is complete on
  * return, and all buffers may be reused. */

@@ -4,6 +4,7 @@
 
 #include "base/compiler.h"
 #include "base/context.h"
+#include "comm/choose_carrier.h"
 #include "comm/counters.h"
 #include "comm/internal.h"
 #include "comm/issue.h"
@@ -35,6 +36,7 @@ static fsdp_status check(fsdp_process_group *group, fsdp__call_name name, const 
     if (call->count > 0 && (!call->send || !call->recv))
         return FSDP_FAIL(FSDP_INVALID, "cannot %s %lld elements in group '%s': a buffer is NULL", fsdp__call_text(name),
                          (long long)call->count, group->name);
+    FSDP_TRY(fsdp__carrier_ready(group, stream));
     return FSDP_OK;
 }
 
@@ -124,6 +126,8 @@ fsdp_status fsdp__process_group_any(fsdp_process_group *group, const fsdp__any *
     FSDP_TRY(fsdp__comm_enter(group, call.name));
     if (group->size == 1)
         return FSDP_OK;
+    if (any->stream)
+        FSDP_TRY(fsdp__carrier_ready(group, any->stream));
     FSDP_TRY(any->stream ? fsdp__comm_issue(group, FSDP_COLLECTIVES,
                                             fsdp__collectives_of(group, any->stream)->all_reduce, &call, any->stream)
                          : fsdp__comm_issue_host(group, FSDP_COLLECTIVES, fsdp__collectives_of(group, NULL)->all_reduce,
@@ -220,6 +224,7 @@ static fsdp_status check_buffers(fsdp_process_group *group, const fsdp__call *ca
         return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': no buffers", fsdp__call_text(call->name), group->name);
     for (int64_t i = 0; i < call->buffer_count; i++)
         FSDP_TRY(check_buffer(group, call, i));
+    FSDP_TRY(fsdp__carrier_ready(group, stream));
     return FSDP_OK;
 }
 

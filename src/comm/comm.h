@@ -5,7 +5,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "comm/carrier.h"
 #include "comm/transport_ops.h"
+#include "device/device.h"
 
 typedef struct fsdp__comm fsdp__comm;
 
@@ -45,6 +47,9 @@ struct fsdp_process_group {
     pthread_cond_t moved;
     uint64_t done; /* under the mutex */
 
+    fsdp_carrier wanted;
+    fsdp__carriage carriage; /* changed under comm->mutex, by the program's thread but for its last fields */
+
     fsdp__held_memory *held; /* newest first */
     fsdp__counters counters;
 };
@@ -57,7 +62,9 @@ struct fsdp__comm {
     /* all live groups; the host changes the list under the mutex, workers read it under the mutex */
     fsdp_process_group *groups;
     struct fsdp__shared_memory *shared;
-    fsdp__counters counters; /* of all groups, including freed ones */
+    fsdp_carrier wanted;               /* of groups that are made later */
+    struct fsdp__carrier_watch *watch; /* NULL: no group has a carrier */
+    fsdp__counters counters;           /* of all groups, including freed ones */
     _Atomic int64_t total_ns, waiting_ns;
 
     _Atomic bool broken;
@@ -66,13 +73,17 @@ struct fsdp__comm {
     char broken_text[1024];
 };
 
-/* Returns the collectives of the group's calls on `stream`: the transport's, whatever device the stream is of, since
- * there is no carrier ([Note: issued on a stream] in transport_ops.h). */
+/* Returns whether a carrier takes the group's calls on `stream`. */
+static inline bool fsdp__is_carried(const fsdp_process_group *group, const fsdp_stream *stream)
+{
+    return stream && group->carriage.ops && fsdp__stream_device(stream) == group->carriage.device;
+}
+
+/* Returns the collectives of the group's calls on `stream`: its carrier's, or its transport's. */
 static inline const fsdp__collective_ops *fsdp__collectives_of(const fsdp_process_group *group,
                                                                const fsdp_stream *stream)
 {
-    (void)stream;
-    return group->ops->collectives;
+    return fsdp__is_carried(group, stream) ? group->carriage.ops->collectives : group->ops->collectives;
 }
 
 /* Returns the position of a global rank in `ranks`, or -1 if it is not there. */

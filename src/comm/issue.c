@@ -20,6 +20,7 @@ typedef struct job {
     fsdp_process_group *group;
     fsdp__collective run;
     fsdp_collective kind;
+    void *carrier; /* that takes the call; NULL: the transport */
     fsdp__call call;
 } job;
 
@@ -95,7 +96,7 @@ static void note(const fsdp_process_group *group, fsdp_collective kind, const fs
 static fsdp_status run_call(const job *j, fsdp_stream *stream)
 {
     fsdp_process_group *group = j->group;
-    fsdp__traffic traffic = {.stream = stream};
+    fsdp__traffic traffic = {.stream = stream, .carried = j->carrier};
     int64_t start;
     fsdp_status status;
 
@@ -106,9 +107,10 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
     if (fsdp__comm_is_broken(group)) {
         status = fsdp__comm_fail_broken(group);
     } else {
-        status = j->run(group->transport_group, &j->call, &traffic);
-        /* Peers hear through the host that it is done; a rank that is alone tells nobody. */
-        if (status == FSDP_OK && group->size > 1)
+        status = j->run(j->carrier ? j->carrier : group->transport_group, &j->call, &traffic);
+        /* Peers hear through the host that it is done; a rank that is alone tells nobody, and a carrier's device tells
+         * the others' devices. */
+        if (status == FSDP_OK && group->size > 1 && !j->carrier)
             status = fsdp__stream_settle(stream);
         fsdp__comm_account(group, j->kind, &traffic, start);
         if (status != FSDP_OK)
@@ -156,6 +158,7 @@ fsdp_status fsdp__comm_issue(fsdp_process_group *group, fsdp_collective kind, fs
         return FSDP_OK;
     j.call.sequence = ++group->issued;
     j.call.force_copy = group->force_copy;
+    j.carrier = fsdp__is_carried(group, stream) ? group->carriage.state : NULL;
     note(group, kind, &j.call, stream, FSDP__CALL_ISSUED);
     if (fsdp__stream_is_inline(stream)) {
         fsdp__process_group_host_waits(group, NULL, true);

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/lock.h"
+#include "comm/carrier_watch.h"
 #include "comm/internal.h"
 #include "comm/memory.h"
 #include "comm/turns.h"
@@ -25,6 +26,7 @@ fsdp_status fsdp__process_group_new(fsdp__comm *comm, const fsdp__process_group_
     group->rank = spec->rank;
     group->size = spec->count;
     group->ticket = spec->ticket;
+    group->wanted = comm->wanted;
     group->ops = spec->count == 1 ? &fsdp__comm_fake_ops : comm->ops;
     group->name = fsdp__strdup(spec->name);
     group->ranks = fsdp__malloc((size_t)spec->count * sizeof *group->ranks);
@@ -72,8 +74,11 @@ void fsdp__process_group_destroy(fsdp_process_group *group)
     /* Calls on workers still use the group. Peers' reads of its memory are tracked by the world's numbers from now
      * on. */
     fsdp__comm_wait_done(group, group->issued, NULL);
+    fsdp__carrier_watch_settle(group);
     fsdp__memory_hand_over(group);
     unlist(group);
+    if (group->carriage.ops)
+        group->carriage.ops->free(group->carriage.state);
     if (group->transport_group)
         group->ops->group_free(group->transport_group);
     pthread_cond_destroy(&group->moved);

@@ -26,12 +26,7 @@
  *   - A transport whose library reads and writes host memory (MPI, from any thread) gives it the buffers where the host
  *     may follow them; otherwise it copies into its own memory, calls the library, which may block, and copies back.
  *   - A library that only issues, on a stream of the device (NCCL, or peers' memory that kernels of the device read),
- *     is no transport but a *device carrier* under one. The transport keeps what is the host's: groups, objects, the
- * numbers and signatures of calls, memory, readers and health. The carrier is a second table of collectives, for calls
- * on streams of such a device; fsdp__collectives_of (comm/comm.h) is where a group decides which table a call gets. A
- *     slot of a carrier compares signatures through its transport, on the host, when it issues; makes peers wait by
- *     means of the device, which the transport must be able to release when a rank is gone; issues everything on the
- *     stream beneath the work that it is called in; and returns without settling.
+ *     is no transport but a *device carrier* under one: carrier.h.
  * A transport may use the streams' workspace in any slot but all_gather and all_to_all, which are called while packed
  * pieces lie there (transport/coalesced.h). Groups of one rank and streams of a device without bytes never reach a
  * transport. */
@@ -56,7 +51,8 @@
     X(AGREE, "agree")                                       \
     X(PROCESS_GROUP_CREATE, "process_group_create")         \
     X(PROCESS_GROUP_ALLOC, "process_group_alloc")           \
-    X(ANY, "any")
+    X(ANY, "any")                                           \
+    X(CARRIER, "choose a carrier")
 
 typedef enum fsdp__call_name {
 #define FSDP__CALL_ENUM(NAME, text) FSDP__CALL_##NAME,
@@ -107,6 +103,7 @@ typedef struct fsdp__call {
 /* What a call did; the transport adds to it. */
 typedef struct fsdp__traffic {
     fsdp_stream *stream;                    /* the call is part of this stream's work; NULL: of the host's */
+    bool carried;                           /* by a device carrier: it is issued, and nothing is settled */
     int64_t moved_bytes;                    /* bytes copied, or read from peers */
     int64_t network_sent, network_received; /* bytes of the call's buffers, to and from other machines' memory */
     int64_t network_messages;               /* messages sent to other machines, with buffers or headers */
@@ -179,6 +176,10 @@ typedef struct fsdp__health_ops {
      * else. `worker` is the stream whose work it waits for; NULL: it waits for what it does itself, or for work on any
      * stream. */
     void (*host_waits)(void *group, const fsdp_stream *worker, bool waits);
+    /* Looks after the ranks of the group for a device that has waited for them for so many ticks: ends the world if one
+     * of them will not come, and fails when the world has ended. Called every tick, by one thread that does nothing
+     * else. */
+    fsdp_status (*look_after)(void *group, int64_t ticks);
     /* Says how long to wait for a rank that stands still (milliseconds, 0: for ever), and how long a tick is. */
     void (*set_timeout)(void *transport, int64_t timeout_ms, int64_t tick_ms);
 } fsdp__health_ops;
@@ -190,6 +191,7 @@ typedef struct fsdp__comm_ops {
     const fsdp__memory_ops *memory;          /* NULL: peers see no memory of each other */
     const fsdp__reader_ops *readers;         /* with `memory`; NULL where ranks have no peers */
     const fsdp__health_ops *health;          /* NULL: nobody watches */
+    const struct fsdp__carrier_ops *peer; /* by memory that devices read from each other; NULL: there is no such way */
 
     /* Required. `group_open` is called on every member, then (when all of them succeeded) `group_ready`, which cannot
      * fail, then collectives. `group_free` may be called at any time when no collective is running. */

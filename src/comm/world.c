@@ -5,6 +5,8 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
+#include "base/lock.h"
+#include "comm/carrier_watch.h"
 #include "comm/internal.h"
 #include "comm/process_group.h"
 #include "comm/shared_memory.h"
@@ -21,6 +23,7 @@ static void comm_free(void *state)
     /* Groups are part of the transport, so they are freed first. */
     if (comm->world)
         fsdp__process_group_destroy(comm->world);
+    fsdp__carrier_watch_stop(comm);
     if (comm->transport)
         comm->ops->close(comm->transport);
     fsdp__shared_memory_free(comm);
@@ -109,6 +112,22 @@ fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double seconds)
                          MOST_SECONDS);
     /* Round up, since 0 means for ever. */
     FSDP_TRY(fsdp__context_set_comm_ticks(context, (int64_t)ceil(seconds * 1000), FSDP__TICK_MS));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_context_set_carrier(fsdp_context *context, fsdp_carrier carrier)
+{
+    fsdp__comm *comm = fsdp__comm_get(context);
+
+    if (!comm)
+        return fsdp_last_status();
+    if ((unsigned)carrier >= FSDP_CARRIERS)
+        return FSDP_FAIL(FSDP_INVALID, "unknown carrier %d", (int)carrier);
+    FSDP__HELD(&comm->mutex);
+    comm->wanted = carrier;
+    for (fsdp_process_group *g = comm->groups; g; g = g->next)
+        if (!g->carriage.decided)
+            g->wanted = carrier;
     return FSDP_OK;
 }
 

@@ -27,6 +27,7 @@ typedef struct fsdp__backend {
     bool gelu_products; /* a product takes GELU or its gradient along (fsdp__matmul_args) in less time than a pass takes
                          */
     bool sums_operands; /* a product adds up an operand (fsdp__matmul_args) in less time than a pass over it takes */
+    bool carries;       /* collectives can be issued on its streams (comm/carrier.h) */
     bool narrow_logits; /* their logits are in the dtype of the weight, which may have 16 bits; otherwise in f32 */
 
     /* Optional. Counts the devices that there are, of which ranks take turns; fails, and says why, where there is none.
@@ -43,6 +44,9 @@ typedef struct fsdp__backend {
     /* Optional. Fails, as all that the device is asked for does, where it has failed for good. NULL: no device does.
      * [thread-safe] */
     fsdp_status (*alive)(const fsdp_device *device);
+    /* For a device that carries. Makes all that it is asked for later, and what it is being asked for, fail with
+     * `text`. The first text stays. [thread-safe] */
+    void (*condemn)(fsdp_device *device, fsdp_status status, const char *text);
 
     /* Optional. Called once per device, on the thread that creates it: sets the floating point mode and the number of
      * threads. */

@@ -64,6 +64,16 @@ bool fsdp__device_shared_memory(const fsdp_device *device)
     return device->backend->shared_memory;
 }
 
+bool fsdp__device_carries(const fsdp_device *device)
+{
+    return device->backend->carries;
+}
+
+void fsdp__device_condemn(fsdp_device *device, fsdp_status status, const char *text)
+{
+    device->backend->condemn(device, status, text);
+}
+
 bool fsdp__device_joins_products(const fsdp_device *device)
 {
     return device->backend->joins_products;

@@ -76,6 +76,11 @@ bool fsdp__device_has_bytes(const fsdp_device *device); /* false: meta or dry */
 bool fsdp__device_host_access(const fsdp_device *device);
 /* Returns whether the device computes on memory that the ranks of a machine share. */
 bool fsdp__device_shared_memory(const fsdp_device *device);
+/* Returns whether collectives can be issued on the device's streams. */
+bool fsdp__device_carries(const fsdp_device *device);
+/* Ends the use of such a device, because it computes with what has not come: whoever waits for it, now and later, fails
+ * with `text`. [thread-safe] */
+void fsdp__device_condemn(fsdp_device *device, fsdp_status status, const char *text);
 /* Returns whether one product of several weights is better than several. */
 bool fsdp__device_joins_products(const fsdp_device *device);
 /* Return how many rows a head and its loss take at a time at least, and whether logits have the dtype of its weight. */

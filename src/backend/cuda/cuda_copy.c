@@ -131,6 +131,7 @@ static fsdp_status pass_to_host(fsdp__cuda_stream *stream, char *dst, const char
         for (; fetched < FSDP__MIN(pieces, n + FSDP__CUDA_PIECES); fetched++)
             FSDP_TRY(fetch(stream, fetched, src + fetched * piece, bytes - fetched * piece));
         FSDP__CUDA_TRY(stream->base.device, cudaEventSynchronize(stream->pieces.used[n % FSDP__CUDA_PIECES]));
+        FSDP_TRY(fsdp__cuda_alive(stream->base.device)); /* it may have been condemned meanwhile */
         memcpy(dst + n * piece, piece_at(stream, n), FSDP__MIN(bytes - n * piece, piece));
     }
     stream->pieces.filled = 0; /* all that was issued before is done, too */

@@ -163,6 +163,7 @@ static const fsdp__backend backend = {
     .look = look,
     .open_attention = fsdp__cuda_attention_open,
     .alive = fsdp__cuda_alive,
+    .condemn = fsdp__cuda_condemn,
     .segment_alloc = fsdp__cuda_segment_alloc,
     .segment_free = fsdp__cuda_segment_free,
     .segment_grow = fsdp__cuda_segment_grow,

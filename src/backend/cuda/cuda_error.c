@@ -13,18 +13,27 @@ fsdp_status fsdp__cuda_alive(const fsdp_device *device)
 
     if (!atomic_load_explicit(&lost->is, memory_order_acquire))
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_STATE, "%s", lost->text);
+    return FSDP_FAIL(lost->status, "%s", lost->text);
 }
 
 /* Keeps the first text. */
-static void lose(fsdp__cuda_lost *lost, const char *text)
+static void lose(fsdp__cuda_lost *lost, fsdp_status status, const char *text)
 {
     pthread_mutex_lock(&lost->mutex);
     if (!atomic_load_explicit(&lost->is, memory_order_relaxed)) {
+        lost->status = status;
         snprintf(lost->text, sizeof lost->text, "%s", text);
         atomic_store_explicit(&lost->is, true, memory_order_release);
     }
     pthread_mutex_unlock(&lost->mutex);
+}
+
+void fsdp__cuda_condemn(fsdp_device *device, fsdp_status status, const char *text)
+{
+    char whole[FSDP__CUDA_TEXT];
+
+    snprintf(whole, sizeof whole, "what device '%s' waited for does not come: %s", device->name, text);
+    lose(&fsdp__cuda_state_of(device)->lost, status, whole);
 }
 
 /* Says what is free on the card, where CUDA tells. */
@@ -61,8 +70,9 @@ fsdp_status fsdp__cuda_check(const fsdp_device *device, cudaError_t error, const
         "device '%s' has failed and cannot be used any more: %.*s: %s (%s, found at %s:%d; what failed may have been "
         "issued before: CUDA_LAUNCH_BLOCKING=1 in the environment makes the place exact); start the program again",
         device->name, name, call, cudaGetErrorString(error), cudaGetErrorName(error), file, line);
-    lose(&fsdp__cuda_state_of(device)->lost, text);
-    return fsdp_fail(FSDP_STATE, file, line, "%s", fsdp__cuda_state_of(device)->lost.text);
+    lose(&fsdp__cuda_state_of(device)->lost, FSDP_STATE, text);
+    return fsdp_fail(fsdp__cuda_state_of(device)->lost.status, file, line, "%s",
+                     fsdp__cuda_state_of(device)->lost.text);
 }
 
 fsdp_status fsdp__cuda_check_host(const fsdp_device *device, cudaError_t error, const char *call, const char *file,

@@ -16,11 +16,15 @@ enum {
 typedef struct fsdp__cuda_lost {
     _Atomic bool is; /* set last */
     pthread_mutex_t mutex;
-    char text[FSDP__CUDA_TEXT]; /* guarded by the mutex until `is` is set, and never changed after */
+    /* Guarded by the mutex until `is` is set, and never changed after. */
+    fsdp_status status;
+    char text[FSDP__CUDA_TEXT];
 } fsdp__cuda_lost;
 
 /* Returns FSDP_OK while the device has not failed, else a failure with the text of the first one. */
 fsdp_status fsdp__cuda_alive(const fsdp_device *device);
+/* Loses the device for a reason that is not CUDA's. [thread-safe] */
+void fsdp__cuda_condemn(fsdp_device *device, fsdp_status status, const char *text);
 /* Turns what a call of CUDA has returned into a status. Memory that is not there can be survived: FSDP_NO_MEMORY.
  * Anything else loses the device. `call` is the call's text. */
 fsdp_status fsdp__cuda_check(const fsdp_device *device, cudaError_t error, const char *call, const char *file,

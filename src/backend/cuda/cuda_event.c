@@ -53,6 +53,7 @@ static fsdp_status moment_wait(fsdp__device_moment *base)
     FSDP_TRY(check(moment->home, cudaSuccess, "", __LINE__));
     FSDP_TRY(check(moment->home, cudaSetDevice(moment->home->ordinal), "cudaSetDevice", __LINE__));
     FSDP_TRY(check(moment->home, cudaEventSynchronize(moment->event), "cudaEventSynchronize", __LINE__));
+    FSDP_TRY(check(moment->home, cudaSuccess, "", __LINE__)); /* it may have been condemned meanwhile */
     return FSDP_OK;
 }
 

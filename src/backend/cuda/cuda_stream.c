@@ -64,11 +64,12 @@ fsdp_status fsdp__cuda_stream_enqueue(fsdp_stream *base, fsdp_status (*work)(fsd
     return fsdp__worker_push(&cuda(base)->worker, true, work, argument, bytes);
 }
 
-/* Waits until the device has done what was issued. */
+/* Waits until the device has done what was issued. It may have been condemned meanwhile, as after every such wait. */
 fsdp_status fsdp__cuda_stream_settle(fsdp_stream *base)
 {
     FSDP_TRY(fsdp__cuda_use(base->device));
     FSDP__CUDA_TRY(base->device, cudaStreamSynchronize(fsdp__cuda_native(base)));
+    FSDP_TRY(fsdp__cuda_alive(base->device));
     return FSDP_OK;
 }
 

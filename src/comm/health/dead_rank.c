@@ -8,7 +8,8 @@
 #include "comm/health/process.h"
 
 enum {
-    LEAVE_TICKS = 3 /* this long after the news that a rank has left, everything it did before has been seen */
+    DEVICE_TICKS = 10, /* for which a device works at what its peers have given it before one of them may leave */
+    LEAVE_TICKS = 3    /* this long after the news that a rank has left, everything it did before has been seen */
 };
 
 void fsdp__dead_rank_end(fsdp__board *board, fsdp__fate fate, int rank, const char *text)
@@ -75,6 +76,29 @@ void fsdp__dead_rank_check_alive(fsdp__board *board, int rank)
         return;
     death_text(board, rank, how, sizeof how);
     end_gone(board, rank, how);
+}
+
+void fsdp__dead_rank_look_at(const fsdp__health *own, int rank, int64_t ticks)
+{
+    int64_t timeout = atomic_load(&own->timeout_ticks);
+    fsdp__pulse pulse = {0};
+    char text[256];
+
+    if (ticks > DEVICE_TICKS && fsdp__board_has_left(own->board, rank))
+        fsdp__dead_rank_left(own->board, rank);
+    fsdp__dead_rank_check_alive(own->board, rank);
+    if (timeout == 0 || ticks < timeout)
+        return;
+    fsdp__pulse_take(own->board, rank, &pulse);
+    if (!fsdp__pulse_is_stopped(&pulse))
+        return;
+    snprintf(text, sizeof text,
+             "the device of rank %d has waited %.6g s (comm.timeout is %.12g s) for that of rank %d, which is stopped "
+             "(process %d)",
+             fsdp__board_global(own->board, own->rank), (double)(ticks * atomic_load(&own->tick_ms)) / 1000,
+             (double)atomic_load(&own->timeout_ms) / 1000, fsdp__board_global(own->board, rank),
+             fsdp__pulse_process(own->board, rank));
+    fsdp__dead_rank_end(own->board, FSDP__STILL, -1, text);
 }
 
 void fsdp__dead_rank_check_keeper(fsdp__board *board)

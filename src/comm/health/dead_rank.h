@@ -24,6 +24,9 @@ void fsdp__dead_rank_end(fsdp__board *board, fsdp__fate fate, int rank, const ch
 void fsdp__dead_rank_left(fsdp__board *board, int rank);
 /* Does the same if `rank` has died, which the system tells. */
 void fsdp__dead_rank_check_alive(fsdp__board *board, int rank);
+/* Ends the world if `rank`, which this one's device has waited for so many ticks, has left or died, or is stopped and
+ * the timeout has passed. */
+void fsdp__dead_rank_look_at(const fsdp__health *own, int rank, int64_t ticks);
 /* Ends the world if the process that started the ranks has died. */
 void fsdp__dead_rank_check_keeper(fsdp__board *board);
 /* Returns whether the world ended because this rank was found dead. A peer has written that, and peers do not know what

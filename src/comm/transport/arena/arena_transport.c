@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "comm/health/dead_rank.h"
 #include "comm/transport/arena/devices.h"
 #include "comm/transport/arena/lent.h"
 #include "comm/world.h"
@@ -28,6 +29,7 @@ const fsdp__memory_ops fsdp__arena_memory = {
 const fsdp__health_ops fsdp__arena_health = {
     .note = fsdp__arena_note,
     .host_waits = fsdp__arena_host_waits,
+    .look_after = fsdp__arena_look_after,
     .set_timeout = fsdp__arena_set_timeout,
 };
 
@@ -67,6 +69,18 @@ void fsdp__arena_host_waits(void *g, const fsdp_stream *worker, bool waits)
     fsdp__arena_group *group = g;
 
     fsdp__health_program_waits(&group->world->health, group->index, worker, waits);
+}
+
+fsdp_status fsdp__arena_look_after(void *g, int64_t ticks)
+{
+    fsdp__arena_group *group = g;
+    fsdp__board *board = group->world->arena->board;
+
+    for (int r = 0; r < group->size; r++)
+        if (r != group->rank)
+            fsdp__dead_rank_look_at(&group->world->health, group->ranks[r], ticks);
+    fsdp__dead_rank_check_keeper(board);
+    return fsdp__board_aborted(board) ? fsdp__board_failure(board) : FSDP_OK;
 }
 
 void fsdp__arena_set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms)

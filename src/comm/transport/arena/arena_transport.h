@@ -23,6 +23,7 @@ void fsdp__arena_abort(void *transport, const char *why);
 void fsdp__arena_close(void *transport);
 void fsdp__arena_note(void *group, const fsdp__call *call, fsdp__moment moment);
 void fsdp__arena_host_waits(void *group, const fsdp_stream *worker, bool waits);
+fsdp_status fsdp__arena_look_after(void *group, int64_t ticks);
 void fsdp__arena_set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms);
 
 /* What both transports have in common. */

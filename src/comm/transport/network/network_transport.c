@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "comm/health/dead_rank.h"
 #include "comm/transport/arena/arena_transport.h"
 #include "comm/transport/arena/shown.h"
 #include "comm/transport/network/join_report.h"
@@ -108,6 +109,17 @@ static const char *host_of(const void *transport, int rank)
     return places->machines > 1 ? fsdp__host_of(places, rank) : NULL;
 }
 
+static fsdp_status look_after(void *g, int64_t ticks)
+{
+    const fsdp__network_group *group = g;
+    fsdp__network_view *view = group->world;
+
+    for (int r = 0; r < group->size; r++)
+        if (r != group->rank && !fsdp__board_aborted(view->link.board))
+            fsdp__dead_rank_look(&view->peers, group->ranks[r], ticks);
+    return fsdp__board_aborted(view->link.board) ? fsdp__board_failure(view->link.board) : FSDP_OK;
+}
+
 static const fsdp__collective_ops collectives = {
     .all_gather = fsdp__network_all_gather,
     .reduce_scatter = fsdp__network_reduce_scatter,
@@ -118,7 +130,8 @@ static const fsdp__collective_ops collectives = {
     .all_gather_coalesced = fsdp__network_all_gather_coalesced,
     .reduce_scatter_coalesced = fsdp__network_reduce_scatter_coalesced,
 };
-static const fsdp__health_ops health = {.note = note, .host_waits = host_waits, .set_timeout = set_timeout};
+static const fsdp__health_ops health = {
+    .note = note, .host_waits = host_waits, .look_after = look_after, .set_timeout = set_timeout};
 static const fsdp__comm_ops machines_ops = {
     .name = "machines",
     .collectives = &collectives,
