@@ -152,6 +152,8 @@ static fsdp_status open_all(draft *d, const fsdp__gathered *all)
     agreed = fsdp__comm_agree(d->group, FSDP__CALL_CARRIER, status);
     if (agreed == FSDP_OK)
         return FSDP_OK;
+    if (agreed != FSDP_UNSUPPORTED && agreed != FSDP_NO_MEMORY) /* nobody has refused: the world, or a device, fails */
+        return agreed;
     snprintf(why, sizeof why, "%s", fsdp_last_error());
     return do_without(d, agreed, why);
 }

@@ -170,6 +170,37 @@ fsdp_status fsdp__stream_settle(fsdp_stream *stream);
 fsdp_status fsdp__run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
 fsdp_status fsdp__run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);
 
+/* ---- memory that devices of other ranks read, and words by which they wait for each other ---- */
+
+enum {
+    FSDP__EXPORT_NAME = 192
+};
+
+/* Memory of a device, and what the ranks of its machine need to know to read it with theirs. Ranks may hand it to each
+ * other as bytes. */
+typedef struct fsdp__export {
+    void *memory;
+    size_t bytes;
+    unsigned char name[FSDP__EXPORT_NAME]; /* the backend's own */
+} fsdp__export;
+
+/* Allocate memory that others may read, which is counted as workspace, and free it: nobody may read it any more.
+ * FSDP_UNSUPPORTED: the system does not let others. */
+fsdp_status fsdp__device_export(fsdp_device *device, size_t bytes, fsdp__export *out);
+void fsdp__device_unexport(fsdp_device *device, const fsdp__export *memory);
+/* Give an address at which the device reads another rank's memory, and give it up. FSDP_UNSUPPORTED: it cannot. */
+fsdp_status fsdp__device_import(fsdp_device *device, const fsdp__export *theirs, void **out);
+void fsdp__device_unimport(fsdp_device *device, const fsdp__export *theirs, void *memory);
+
+/* A word is 4 bytes of host memory that is registered with the device. Finds out, by the word, whether the device's
+ * streams can write words and wait for them: FSDP_UNSUPPORTED, and why, where they cannot. [blocks] */
+fsdp_status fsdp__device_try_words(fsdp_device *device, uint32_t *word);
+/* From inside a stream's work: makes the stream write a word, when all that was issued before is done and others can
+ * read what it wrote; and makes it wait until a word is `value` or was counted beyond it (as a difference of 32 bits).
+ * Nothing of the device is busy while it waits, and anybody may write the word. */
+fsdp_status fsdp__stream_write_word(fsdp_stream *stream, uint32_t *word, uint32_t value);
+fsdp_status fsdp__stream_await_word(fsdp_stream *stream, uint32_t *word, uint32_t value);
+
 /* ---- streams ---- */
 
 /* When a stream's device gets to a place in the stream's work, by the device's own clock. */

@@ -237,6 +237,7 @@ static void check_memory(fsdp_context *context, void *arg)
     size_t before;
 
     (void)arg;
+    CHECK_OK(fsdp_context_set_carrier(context, FSDP_CARRIER_STAGED)); /* others have memory of their own */
     CHECK_OK(fsdp_mesh_create(context, 2, (const int64_t[]){2, 2}, names + 1, &mesh));
     CHECK_OK(fsdp_tensor_create(device, FSDP_F32, FSDP_SHAPE(ROWS, COLUMNS), FSDP_MEMORY_PARAMETER_SHARD, &whole));
     CHECK_OK(fsdp_tensor_fill_(whole, 3));

@@ -47,6 +47,12 @@ typedef struct fsdp__cuda_mapping {
 #undef FSDP__CUDA_MAPPING_MEMBER
 } fsdp__cuda_mapping;
 
+/* The driver's functions by which streams wait for each other; see cuda_peers.c. */
+typedef struct fsdp__cuda_words {
+    CUresult(CUDAAPI *write)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+    CUresult(CUDAAPI *await)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+} fsdp__cuda_words;
+
 /* The state of a device (device->state). */
 typedef struct fsdp__cuda_state {
     char model[64];
@@ -58,6 +64,7 @@ typedef struct fsdp__cuda_state {
     _Atomic bool scratch_given; /* and some was given back in that order, for which nobody has waited yet */
     _Atomic bool refused;       /* the system has refused to register memory of the host */
     fsdp__cuda_mapping driver;
+    fsdp__cuda_words words;
     struct fsdp__cuda_range *ranges; /* guarded by the mutex */
     pthread_mutex_t mutex;
     struct fsdp__cuda_moments *moments;
@@ -164,6 +171,16 @@ fsdp_status fsdp__cuda_host_register(fsdp_device *device, void *memory, size_t b
 void fsdp__cuda_host_unregister(fsdp_device *device, void *memory, size_t bytes);
 /* Returns how many bytes from `host` on one copy may have: they lie in one piece that is registered, or in none. */
 size_t fsdp__cuda_host_run(const void *host, size_t bytes);
+
+/* ---- cuda_peers.c: slots of the table ---- */
+
+fsdp_status fsdp__cuda_export_alloc(fsdp_device *device, size_t bytes, fsdp__export *out);
+void fsdp__cuda_export_free(fsdp_device *device, const fsdp__export *memory);
+fsdp_status fsdp__cuda_import_open(fsdp_device *device, const fsdp__export *theirs, void **out);
+void fsdp__cuda_import_close(fsdp_device *device, const fsdp__export *theirs, void *memory);
+fsdp_status fsdp__cuda_try_words(fsdp_device *device, uint32_t *word);
+fsdp_status fsdp__cuda_write_word(fsdp_stream *stream, uint32_t *word, uint32_t value);
+fsdp_status fsdp__cuda_await_word(fsdp_stream *stream, uint32_t *word, uint32_t value);
 
 /* ---- cuda_segments.c, cuda_copy.c: slots of the table ---- */
 

@@ -12,6 +12,9 @@
  *   FSDP_FAKECUDA_NAME="NVIDIA H200"         its name
  *   FSDP_FAKECUDA_MEMORY=N                   bytes of each device
  *   FSDP_FAKECUDA_MAPPING=0                  the driver cannot map memory
+ *   FSDP_FAKECUDA_IPC=0                      there are no handles of memory for other processes
+ *   FSDP_FAKECUDA_WORDS=0                    streams do not wait for words
+ *   FSDP_FAKECUDA_PEERS=0                    no device reaches the memory of another one
  *   FSDP_FAKECUDA_FAIL=call:n:error[:lost]   fail_call below, for programs
  *   FSDP_SIM_SEED=1                          decides where streams pause */
 #ifndef TESTS_FAKECUDA_CONTROL_H
@@ -44,6 +47,15 @@
     X(cuMemMap)                               \
     X(cuMemUnmap)                             \
     X(cuMemSetAccess)                         \
+    X(cudaIpcGetMemHandle)                    \
+    X(cudaIpcOpenMemHandle)                   \
+    X(cudaIpcCloseMemHandle)                  \
+    X(cudaDeviceCanAccessPeer)                \
+    X(cudaDeviceEnablePeerAccess)             \
+    X(cudaDeviceGetPCIBusId)                  \
+    X(cudaDeviceGetByPCIBusId)                \
+    X(cuStreamWriteValue32)                   \
+    X(cuStreamWaitValue32)                    \
     X(cudaMallocAsync)                        \
     X(cudaFreeAsync)                          \
     X(cudaHostAlloc)                          \

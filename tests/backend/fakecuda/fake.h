@@ -51,6 +51,7 @@ size_t fake_shared_bytes(void);
 typedef enum fake_kind {
     FAKE_DEVICE_RANGE, /* cuMemAddressReserve */
     FAKE_DEVICE_MEMORY,
+    FAKE_IMPORTED,                /* cudaIpcOpenMemHandle */
     FAKE_DEVICE_MEMORY_OF_STREAM, /* cudaMallocAsync */
     FAKE_HOST_MEMORY,
     FAKE_REGISTERED
@@ -67,6 +68,11 @@ typedef struct fake_place {
 
 /* Finds a pointer, to one or the other mapping of device memory. */
 fake_place fake_find(const void *pointer, size_t bytes);
+/* Returns the file of cudaMalloc's memory that begins there; -1: it is none. */
+int fake_file_of(const void *pointer, size_t *bytes);
+/* Maps such a file, which it takes, and gives it up again. */
+cudaError_t fake_import(int file, size_t bytes, void **out);
+bool fake_give_up_import(void *pointer);
 /* Forgets all memory, as where a process ends. */
 void fake_forget_memory(void);
 /* Returns how many ranges there are, and how much memory to be mapped. */
@@ -93,6 +99,13 @@ long fake_streams_and_events(void);
 void fake_forget_streams(void);
 /* Counts others among them. */
 void fake_count_object(int change);
+
+/* ---- fake_peers.c ---- */
+
+/* Returns whether kernels of a device reach the memory of another one, for which somebody has asked. */
+bool fake_reaches(int device, int other);
+/* Returns whether streams can wait for words. */
+bool fake_words(void);
 
 /* ---- fake_copy.c ---- */
 

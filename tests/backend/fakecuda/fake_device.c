@@ -1,4 +1,5 @@
 /* fake_device.c - devices, errors, and calls that fail on demand. */
+#include <cuda.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -304,6 +305,39 @@ cudaError_t cudaDeviceSynchronize(void)
     return fake_begin(FAKE_cudaDeviceSynchronize);
 }
 
+/* ---- the driver's functions ---- */
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version, unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *result)
+{
+#define ENTRY(name)                    \
+    {                                  \
+#name, (void *)(uintptr_t)name \
+    }
+    const struct {
+        const char *name;
+        void *function;
+    } entries[] = {ENTRY(cuMemGetAllocationGranularity),
+                   ENTRY(cuMemAddressReserve),
+                   ENTRY(cuMemAddressFree),
+                   ENTRY(cuMemCreate),
+                   ENTRY(cuMemRelease),
+                   ENTRY(cuMemMap),
+                   ENTRY(cuMemUnmap),
+                   ENTRY(cuMemSetAccess),
+                   {"cuStreamWriteValue32", fake_words() ? (void *)(uintptr_t)cuStreamWriteValue32 : NULL},
+                   {"cuStreamWaitValue32", fake_words() ? (void *)(uintptr_t)cuStreamWaitValue32 : NULL}};
+
+    FAKE_BEGIN(cudaGetDriverEntryPointByVersion);
+    (void)version, (void)flags;
+    *out = NULL;
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
+        if (strcmp(entries[i].name, symbol) == 0)
+            *out = entries[i].function;
+    *result = *out ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}
+
 /* ---- texts ---- */
 
 #define ERRORS(X)                                                                                          \
@@ -319,6 +353,9 @@ cudaError_t cudaDeviceSynchronize(void)
     X(cudaErrorIllegalAddress, "an illegal memory access was encountered")                                 \
     X(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped") \
     X(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region")       \
+    X(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")                                 \
+    X(cudaErrorDeviceUninitialized, "invalid device context")                                              \
+    X(cudaErrorNotSupported, "operation not supported")                                                    \
     X(cudaErrorLaunchFailure, "unspecified launch failure")                                                \
     X(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered")                                    \
     X(cudaErrorUnknown, "unknown error")

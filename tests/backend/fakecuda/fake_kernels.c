@@ -12,7 +12,7 @@ static void *reach(const fsdp_stream *stream, const void *pointer, size_t bytes)
     fake_place place = fake_find(pointer, bytes);
 
     if (!place.found || !place.whole ||
-        (place.kind <= FAKE_DEVICE_MEMORY_OF_STREAM && place.device != stream->device->ordinal))
+        (place.kind <= FAKE_DEVICE_MEMORY_OF_STREAM && !fake_reaches(stream->device->ordinal, place.device)))
         return NULL;
     return place.mapped;
 }

@@ -37,6 +37,7 @@ typedef struct range {
     size_t bytes;                    /* of a range of addresses: to the end of its last part */
     fake_kind kind;
     int device;
+    int file;        /* of cudaMalloc's memory: it can be mapped elsewhere */
     size_t reserved; /* of a range of addresses */
     part *parts;
 } range;
@@ -82,13 +83,13 @@ long fake_ranges(void)
     return count;
 }
 
-static cudaError_t add(unsigned char *address, unsigned char *mapped, size_t bytes, fake_kind kind, int device)
+static cudaError_t add(const range *what)
 {
     range *r = malloc(sizeof *r);
 
     if (!r)
         return fake_error(cudaErrorMemoryAllocation);
-    *r = (range){.address = address, .mapped = mapped, .bytes = bytes, .kind = kind, .device = device};
+    *r = *what;
     pthread_rwlock_wrlock(&lock);
     r->next = ranges;
     ranges = r;
@@ -140,18 +141,18 @@ static bool count(int device, size_t bytes)
     return true;
 }
 
-static bool map_twice(size_t bytes, range *r)
+static bool map_twice(int file, range *r)
 {
-    int file = memfd_create("fakecuda", MFD_CLOEXEC);
-
-    r->address = r->mapped = MAP_FAILED;
-    if (file >= 0 && ftruncate(file, (off_t)bytes) == 0) {
-        r->address = mmap(NULL, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
-        r->mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
-    }
-    if (file >= 0)
-        (void)close(file); /* the mappings keep the file */
+    r->address = mmap(NULL, r->bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    r->mapped = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
     return r->address != MAP_FAILED && r->mapped != MAP_FAILED;
+}
+
+static bool make_file(range *r)
+{
+    r->address = r->mapped = MAP_FAILED;
+    r->file = memfd_create("fakecuda", MFD_CLOEXEC);
+    return r->file >= 0 && ftruncate(r->file, (off_t)r->bytes) == 0;
 }
 
 /* Gives the range's memory back; called from a stream, too. */
@@ -163,7 +164,10 @@ static void unmap(const void *argument)
         (void)munmap(r->address, r->bytes);
     if (r->mapped != MAP_FAILED)
         (void)munmap(r->mapped, r->bytes);
-    atomic_fetch_sub(&used[r->device], r->bytes);
+    if (r->file >= 0)
+        (void)close(r->file);
+    if (r->kind != FAKE_IMPORTED)
+        atomic_fetch_sub(&used[r->device], r->bytes);
 }
 
 static cudaError_t allocate(void **out, size_t bytes, fake_kind kind, int device)
@@ -177,13 +181,49 @@ static cudaError_t allocate(void **out, size_t bytes, fake_kind kind, int device
         return cudaSuccess;
     if (!count(device, r.bytes))
         return fake_error(cudaErrorMemoryAllocation);
-    if (!map_twice(r.bytes, &r) || add(r.address, r.mapped, r.bytes, kind, device) != cudaSuccess) {
+    if (!make_file(&r) || !map_twice(r.file, &r) || add(&r) != cudaSuccess) {
         unmap(&r);
         return fake_error(cudaErrorMemoryAllocation);
     }
     memset(r.mapped, 0xff, r.bytes < POISON_MOST ? r.bytes : POISON_MOST);
     *out = r.address;
     return cudaSuccess;
+}
+
+int fake_file_of(const void *pointer, size_t *bytes)
+{
+    int file = -1;
+
+    pthread_rwlock_rdlock(&lock);
+    for (const range *r = ranges; r; r = r->next)
+        if (r->address == pointer && r->kind == FAKE_DEVICE_MEMORY) {
+            file = r->file;
+            *bytes = r->bytes;
+        }
+    pthread_rwlock_unlock(&lock);
+    return file;
+}
+
+cudaError_t fake_import(int file, size_t bytes, void **out)
+{
+    range r = {.bytes = bytes, .kind = FAKE_IMPORTED, .device = fake_current(), .file = file};
+
+    if (!map_twice(file, &r) || add(&r) != cudaSuccess) {
+        unmap(&r);
+        return fake_error(cudaErrorMemoryAllocation);
+    }
+    *out = r.address;
+    return cudaSuccess;
+}
+
+bool fake_give_up_import(void *pointer)
+{
+    range r;
+
+    if (!take(pointer, FAKE_IMPORTED, &r))
+        return false;
+    unmap(&r);
+    return true;
 }
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
@@ -298,7 +338,8 @@ CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, C
         return CUDA_ERROR_INVALID_VALUE;
     address = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     mapped = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (address == MAP_FAILED || mapped == MAP_FAILED || add(address, mapped, 0, FAKE_DEVICE_RANGE, -1) != cudaSuccess)
+    if (address == MAP_FAILED || mapped == MAP_FAILED ||
+        add(&(range){.address = address, .mapped = mapped, .kind = FAKE_DEVICE_RANGE, .device = -1}) != cudaSuccess)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_rwlock_wrlock(&lock);
     for (range *r = ranges; r; r = r->next)
@@ -429,35 +470,6 @@ CUresult cuMemSetAccess(CUdeviceptr start, size_t bytes, const CUmemAccessDesc *
     return CUDA_SUCCESS;
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version, unsigned long long flags,
-                                             enum cudaDriverEntryPointQueryResult *result)
-{
-#define ENTRY(name)                    \
-    {                                  \
-#name, (void *)(uintptr_t)name \
-    }
-    const struct {
-        const char *name;
-        void *function;
-    } entries[] = {ENTRY(cuMemGetAllocationGranularity),
-                   ENTRY(cuMemAddressReserve),
-                   ENTRY(cuMemAddressFree),
-                   ENTRY(cuMemCreate),
-                   ENTRY(cuMemRelease),
-                   ENTRY(cuMemMap),
-                   ENTRY(cuMemUnmap),
-                   ENTRY(cuMemSetAccess)};
-
-    FAKE_BEGIN(cudaGetDriverEntryPointByVersion);
-    (void)version, (void)flags;
-    *out = NULL;
-    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
-        if (strcmp(entries[i].name, symbol) == 0)
-            *out = entries[i].function;
-    *result = *out ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-    return cudaSuccess;
-}
-
 /* ---- memory of the host ---- */
 
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned int flags)
@@ -472,7 +484,9 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned int flags)
     if (bytes == 0)
         return cudaSuccess;
     memory = aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE);
-    if (!memory || add(memory, memory, bytes, FAKE_HOST_MEMORY, -1) != cudaSuccess) {
+    if (!memory ||
+        add(&(range){.address = memory, .mapped = memory, .bytes = bytes, .kind = FAKE_HOST_MEMORY, .device = -1}) !=
+            cudaSuccess) {
         free(memory);
         return fake_error(cudaErrorMemoryAllocation);
     }
@@ -514,7 +528,7 @@ cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned int flags)
     pthread_rwlock_unlock(&lock);
     if (overlaps)
         return fake_error(cudaErrorHostMemoryAlreadyRegistered);
-    return add(pointer, pointer, bytes, FAKE_REGISTERED, -1);
+    return add(&(range){.address = pointer, .mapped = pointer, .bytes = bytes, .kind = FAKE_REGISTERED, .device = -1});
 }
 
 cudaError_t cudaHostUnregister(void *pointer)
@@ -535,7 +549,8 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const vo
     *out = (struct cudaPointerAttributes){.type = !place.found ? cudaMemoryTypeUnregistered
                                                   : place.kind <= FAKE_DEVICE_MEMORY_OF_STREAM ? cudaMemoryTypeDevice
                                                                                                : cudaMemoryTypeHost,
-                                          .device = place.found ? place.device : -1};
+                                          .device = place.found ? place.device : -1,
+                                          .devicePointer = (void *)(uintptr_t)pointer};
     return cudaSuccess;
 }
 

@@ -12,7 +12,7 @@
 #include "base/cores.h"
 #include "base/limits.h"
 
-#define MAGIC 0x374d59534344u /* changes with the layout */
+#define MAGIC 0x384d59534344u /* changes with the layout */
 #define PAGE ((size_t)4096)
 #define HUGE_PAGE ((size_t)2 << 20)
 #define HEAP_STEP ((size_t)1 << 30)
@@ -21,7 +21,7 @@
 /* The offsets of the parts. Parts whose entries have pages to themselves come last, so that small worlds touch few
  * pages. */
 typedef struct layout {
-    size_t slots, payloads, staging, heap, end;
+    size_t slots, words, payloads, staging, heap, end;
 } layout;
 
 static size_t round_up(size_t bytes, size_t step)
@@ -35,7 +35,8 @@ static layout lay_out(int world, int ranks, size_t heap_bytes)
     layout l;
 
     l.slots = sizeof(fsdp__control) + fsdp__board_bytes(world, ranks);
-    l.payloads = round_up(l.slots + pairs * FSDP__SLOT_BYTES, PAGE);
+    l.words = round_up(l.slots + pairs * FSDP__SLOT_BYTES, PAGE);
+    l.payloads = round_up(l.words + pairs * sizeof(fsdp__words), PAGE);
     l.staging = round_up(l.payloads + pairs * 2 * FSDP__PAYLOAD_BYTES, PAGE);
     l.heap = round_up(l.staging + pairs * 2 * FSDP__STAGING_BYTES, HUGE_PAGE);
     l.end = l.heap + heap_bytes;
@@ -213,6 +214,19 @@ static size_t pair(const fsdp__arena *arena, int group, int rank)
 void *fsdp__arena_slot(const fsdp__arena *arena, int group, int rank)
 {
     return arena->base + layout_of(arena).slots + pair(arena, group, rank) * FSDP__SLOT_BYTES;
+}
+
+fsdp__words *fsdp__arena_words_of(const fsdp__arena *arena, int group, int rank)
+{
+    return (fsdp__words *)(arena->base + layout_of(arena).words) + pair(arena, group, rank);
+}
+
+void *fsdp__arena_words(const fsdp__arena *arena, size_t *bytes)
+{
+    layout l = layout_of(arena);
+
+    *bytes = l.payloads - l.words;
+    return arena->base + l.words;
 }
 
 unsigned char *fsdp__arena_payload(const fsdp__arena *arena, int group, int rank, int half)

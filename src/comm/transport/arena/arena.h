@@ -23,6 +23,15 @@ typedef struct fsdp__control {
     _Atomic uint64_t heap_used; /* bytes from the heap's start that ranks have taken (arena_memory.c) */
 } fsdp__control;
 
+/* By what the devices of a group's ranks wait for each other: words that a rank's own streams write (device.h), and
+ * anybody when the world has ended. */
+typedef struct fsdp__words {
+    _Alignas(64) uint32_t arrived; /* meetings to which its device has come */
+    uint32_t done;                 /* calls that its device has done */
+    uint32_t tried;                /* for fsdp__device_try_words */
+    _Atomic uint32_t closed;       /* 1: it reads no memory of its peers any more */
+} fsdp__words;
+
 typedef struct fsdp__arena {
     unsigned char *base;
     size_t bytes;
@@ -47,6 +56,9 @@ void fsdp__arena_unref(fsdp__arena *arena);
 void *fsdp__arena_slot(const fsdp__arena *arena, int group, int rank); /* FSDP__SLOT_BYTES each */
 unsigned char *fsdp__arena_payload(const fsdp__arena *arena, int group, int rank, int half);
 unsigned char *fsdp__arena_staging(const fsdp__arena *arena, int group, int rank, int half);
+/* Return the words of a rank in a group; and all words, which fill whole pages, for a device to register. */
+fsdp__words *fsdp__arena_words_of(const fsdp__arena *arena, int group, int rank);
+void *fsdp__arena_words(const fsdp__arena *arena, size_t *bytes);
 /* Returns all payloads and staging: the memory through which a call travels whose buffers peers cannot see. */
 unsigned char *fsdp__arena_passage(const fsdp__arena *arena, size_t *bytes);
 /* Returns the heap, of control->heap_bytes. */

@@ -15,6 +15,7 @@
 #include "base/compiler.h"
 #include "comm/transport/arena/devices.h"
 #include "comm/transport/arena/lent.h"
+#include "comm/transport/arena/peer.h"
 #include "comm/transport/arena/rendezvous.h"
 #include "comm/transport/arena/shown.h"
 #include "comm/transport/sharded_buffer.h"
@@ -64,8 +65,20 @@ static void *passage_place(fsdp__mover *mover, int64_t bytes)
     const passage *s = (const passage *)mover;
 
     (void)bytes;
+    if (s->x->traffic->carried)
+        return fsdp__peer_next_half(s->x->group);
     return s->small ? (char *)fsdp__payload_to_show(s->x->group)
                     : staging_of(s->x->group, s->x->group->rank, s->x->half);
+}
+
+/* Returns what a rank has packed for the piece that all have met for. */
+static char *packed_by(const passage *s, int rank)
+{
+    const fsdp__rows *x = s->x;
+
+    return x->traffic->carried ? fsdp__peer_half(x->group, rank)
+           : s->small          ? (char *)fsdp__payload_of(x->group, rank)
+                               : staging_of(x->group, rank, x->half);
 }
 
 /* Meets the others. Peers can read the payload until the next one is shown, and a half of staging until they come to
@@ -76,17 +89,16 @@ static fsdp_status passage_exchange(fsdp__mover *mover, int64_t bytes)
     fsdp__rows *x = s->x;
     fsdp__entry entry = {0};
 
-    if (s->small) {
+    if (x->traffic->carried) {
+        FSDP_TRY(fsdp__peer_meet(x->group, x->traffic));
+    } else if (s->small) {
         entry.complete = fsdp__shown_is_complete(x->call);
         FSDP_TRY(fsdp__show(x->group, x->call, &entry, x->traffic));
     } else {
         FSDP_TRY(fsdp__rendezvous(x->group, x->traffic));
     }
     for (int r = 0; r < mover->size; r++) {
-        int rank = rank_at(x, r);
-        char *packed = s->small ? (char *)fsdp__payload_of(x->group, rank) : staging_of(x->group, rank, x->half);
-
-        mover->parts[r] = packed + (scatters(x) ? x->self * bytes : 0);
+        mover->parts[r] = packed_by(s, rank_at(x, r)) + (scatters(x) ? x->self * bytes : 0);
     }
     x->half = !x->half;
     return FSDP_OK;
@@ -116,8 +128,9 @@ static bool is_small(const fsdp__rows *x)
 static passage passage_of(fsdp__rows *x)
 {
     fsdp__arena_group *g = x->group;
-    bool small = is_small(x);
-    int64_t room = small ? SMALL_BYTES : FSDP__STAGING_BYTES / (scatters(x) ? g->size : 1);
+    bool small = !x->traffic->carried && is_small(x);
+    int64_t half = x->traffic->carried ? fsdp__peer_half_bytes() : FSDP__STAGING_BYTES;
+    int64_t room = small ? SMALL_BYTES : half / (scatters(x) ? g->size : 1);
 
     return (passage){.mover = {.rank = x->self,
                                .size = g->size,
@@ -257,7 +270,7 @@ fsdp__rows fsdp__rows_of(void *group, const fsdp__call *call, fsdp__pattern patt
     return (fsdp__rows){.group = g, .call = call, .traffic = traffic, .pattern = pattern, .self = g->rank};
 }
 
-fsdp_status fsdp__rows_exchange(fsdp__rows *x)
+static fsdp_status exchange_on_host(fsdp__rows *x)
 {
     static fsdp_status (*const in_place[])(const fsdp__rows *) = {
         [FSDP__GATHERS] = copy_peers_rows, [FSDP__REDUCES] = reduce_peers_rows, [FSDP__SWAPS] = copy_peers_rows};
@@ -280,6 +293,34 @@ fsdp_status fsdp__rows_exchange(fsdp__rows *x)
         FSDP_TRY(in_place[x->pattern](x));
     x->staged = x->goes_on && way == FSDP__SHOWN_STAGING;
     return end(x, way == FSDP__SHOWN_IN_PLACE);
+}
+
+/* Exchanges through the devices' memory. The hosts compare the call, and tell each other who contributes. */
+static fsdp_status exchange_carried(fsdp__rows *x)
+{
+    passage s = passage_of(x);
+    fsdp__shown_path way;
+    fsdp_status status = FSDP_OK;
+
+    if (!x->staged) {
+        FSDP_TRY(fsdp__shown_meet(x->group, x->call, false, x->traffic, &way));
+        status = fsdp__peer_begin(x->group, x->traffic->stream);
+    }
+    if (status == FSDP_OK)
+        status = fsdp__packed_run(&s.mover, x->call, x->pattern, x->traffic);
+    if (status == FSDP_OK && !x->goes_on)
+        status = fsdp__peer_end(x->group, x->traffic->stream);
+    if (status != FSDP_OK)
+        fsdp__peer_tear(x->group);
+    x->staged = x->goes_on;
+    return status;
+}
+
+fsdp_status fsdp__rows_exchange(fsdp__rows *x)
+{
+    if (x->traffic->carried)
+        return exchange_carried(x);
+    return exchange_on_host(x);
 }
 
 /* ---- the coalesced collectives ---- */

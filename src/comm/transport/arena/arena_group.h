@@ -34,11 +34,12 @@ typedef struct fsdp__arena_group {
     int *ranks; /* numbers of the ranks in the arena */
     int block;  /* number of ranks whose contributions are added first: see order.h */
     uint64_t key;
-    int tag;               /* of messages, where there are several machines */
-    bool claimed;          /* this rank is the group's first and has taken the place */
-    uint64_t shown;        /* number of entries that this rank has shown: see [Note: parity] in rendezvous.h */
-    void **sources;        /* scratch, `size` entries; one call runs at a time */
-    const void **operands; /* the same */
+    int tag;                 /* of messages, where there are several machines */
+    bool claimed;            /* this rank is the group's first and has taken the place */
+    uint64_t shown;          /* number of entries that this rank has shown: see [Note: parity] in rendezvous.h */
+    void **sources;          /* scratch, `size` entries; one call runs at a time */
+    const void **operands;   /* the same */
+    struct fsdp__peer *peer; /* by which calls on a device's streams go (peer.h); NULL: through the host */
     struct fsdp__shared_header *freed; /* shared memory in this rank's heap that peers may still hold */
 } fsdp__arena_group;
 

@@ -20,6 +20,22 @@ const fsdp__collective_ops fsdp__arena_collectives = {
     .all_gather_coalesced = fsdp__arena_all_gather_coalesced,
     .reduce_scatter_coalesced = fsdp__arena_reduce_scatter_coalesced,
 };
+static fsdp_status create_peer(fsdp_process_group *group, fsdp_device *device, void *facts, void **out)
+{
+    FSDP_TRY(fsdp__peer_create(group->transport_group, device, facts));
+    *out = group->transport_group;
+    return FSDP_OK;
+}
+
+const fsdp__carrier_ops fsdp__arena_peer = {
+    .kind = FSDP_CARRIER_PEER,
+    .collectives = &fsdp__arena_collectives, /* which ask whether they are carried */
+    .create = create_peer,
+    .open = fsdp__peer_open,
+    .free = fsdp__peer_free,
+    .busy = fsdp__peer_busy,
+    .release = fsdp__peer_release,
+};
 const fsdp__memory_ops fsdp__arena_memory = {
     .alloc = fsdp__arena_alloc,
     .free = fsdp__arena_free,

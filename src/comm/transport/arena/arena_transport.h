@@ -3,11 +3,13 @@
 #ifndef COMM_ARENA_ARENA_TRANSPORT_H
 #define COMM_ARENA_ARENA_TRANSPORT_H
 
+#include "comm/carrier.h"
 #include "comm/transport/arena/arena_coalesced.h"
 #include "comm/transport/arena/arena_group.h"
 #include "comm/transport/arena/arena_memory.h"
 #include "comm/transport/arena/arena_plain.h"
 #include "comm/transport/arena/arena_readers.h"
+#include "comm/transport/arena/peer.h"
 #include "comm/transport/arena/rendezvous.h"
 
 /* Joins as `rank` of the arena; with `wait`, waits until all ranks are there. Takes its own reference to the arena.
@@ -30,11 +32,12 @@ void fsdp__arena_set_timeout(void *transport, int64_t timeout_ms, int64_t tick_m
 extern const fsdp__collective_ops fsdp__arena_collectives;
 extern const fsdp__memory_ops fsdp__arena_memory;
 extern const fsdp__health_ops fsdp__arena_health;
+extern const fsdp__carrier_ops fsdp__arena_peer;
 
-#define FSDP__ARENA_OPS                                                                                          \
-    .collectives = &fsdp__arena_collectives, .memory = &fsdp__arena_memory, .readers = &fsdp__arena_readers,     \
-    .health = &fsdp__arena_health, .group_open = fsdp__arena_group_open, .group_ready = fsdp__arena_group_ready, \
-    .group_free = fsdp__arena_group_free, .abort = fsdp__arena_abort, .close = fsdp__arena_close,                \
-    .add_by_machine = fsdp__arena_add_by_machine
+#define FSDP__ARENA_OPS                                                                                       \
+    .collectives = &fsdp__arena_collectives, .memory = &fsdp__arena_memory, .readers = &fsdp__arena_readers,  \
+    .health = &fsdp__arena_health, .peer = &fsdp__arena_peer, .group_open = fsdp__arena_group_open,           \
+    .group_ready = fsdp__arena_group_ready, .group_free = fsdp__arena_group_free, .abort = fsdp__arena_abort, \
+    .close = fsdp__arena_close, .add_by_machine = fsdp__arena_add_by_machine
 
 #endif

@@ -131,10 +131,11 @@ fsdp_status fsdp__rendezvous(fsdp__arena_group *group, fsdp__traffic *traffic)
 
     if (old & FSDP__GENERATION_BROKEN)
         return fsdp__board_failure(group->world->arena->board);
-    if (traffic->stream)
+    if (traffic->stream && !traffic->carried)
         FSDP_TRY(fsdp__stream_settle(traffic->stream));
-    FSDP__TELL(ORDER_PUBLISHED, .context = group->world->context, .stream = traffic->stream, .object = shared,
-               .number = old);
+    if (!traffic->carried) /* otherwise the hosts meet, and not the streams */
+        FSDP__TELL(ORDER_PUBLISHED, .context = group->world->context, .stream = traffic->stream, .object = shared,
+                   .number = old);
     /* Set the ticket before counting in: peers tell from the tickets who is missing. */
     atomic_store(&group->desk->ticket, old + 2);
     if (atomic_fetch_add_explicit(&shared->arrived, 1, memory_order_acq_rel) + 1 == (uint32_t)group->size) {
@@ -153,8 +154,9 @@ fsdp_status fsdp__rendezvous(fsdp__arena_group *group, fsdp__traffic *traffic)
     if ((atomic_load(&shared->generation) & ~(uint32_t)FSDP__GENERATION_BROKEN) == old)
         return fsdp__board_failure(group->world->arena->board);
     /* Everybody came, so this meeting counts, even if some rank has failed since. */
-    FSDP__TELL(ORDER_ACQUIRED, .context = group->world->context, .stream = traffic->stream, .object = shared,
-               .number = old);
+    if (!traffic->carried)
+        FSDP__TELL(ORDER_ACQUIRED, .context = group->world->context, .stream = traffic->stream, .object = shared,
+                   .number = old);
     return FSDP_OK;
 }
 
