@@ -231,6 +231,7 @@ typedef struct fsdp_train_config {
     } kernels;
     struct {
         double timeout; /* seconds to wait for a rank that is stuck; 0: for ever */
+        int carrier;    /* fsdp_carrier */
         /* The program fsdp logs at level DEBUG, each group and collective. Your own context: fsdp_context_set_log. */
         bool trace;
     } comm;

@@ -188,6 +188,8 @@ static outcome create(fsdp_context *context, const fsdp_train_config *config, co
         fsdp__train_resolve_replicas(run);
         built = alone(fsdp_context_set_comm_timeout(context, config->comm.timeout));
         if (built.status == FSDP_OK)
+            built = alone(fsdp_context_set_carrier(context, (fsdp_carrier)config->comm.carrier));
+        if (built.status == FSDP_OK)
             built = build(run);
     }
     if (built.status == FSDP_OK) {

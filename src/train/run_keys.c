@@ -91,6 +91,11 @@ static const fsdp__choice attention_choices[] = {{"exact", FSDP_ATTENTION_EXACT}
                                                  {"fast", FSDP_ATTENTION_FAST},
                                                  {"fast_repeatable", FSDP_ATTENTION_FAST_REPEATABLE},
                                                  {NULL, 0}};
+static const fsdp__choice carrier_choices[] = {{"auto", FSDP_CARRIER_AUTO},
+                                               {"peer", FSDP_CARRIER_PEER},
+                                               {"nccl", FSDP_CARRIER_NCCL},
+                                               {"staged", FSDP_CARRIER_STAGED},
+                                               {NULL, 0}};
 static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NULL, 0}};
 
 #define AT(section, field) offsetof(fsdp_train_config, section.field)
@@ -314,6 +319,7 @@ static const fsdp__key keys[] = {
     CHOICE(kernels, attention, attention, attention_choices, "exact", "what computes attention on a GPU\nexact: kernels of our own, which give the same bits in every run\nfast: cuDNN's, in bfloat16 and float16; runs differ in the last bits\nfast_repeatable: cuDNN's, by those that NVIDIA calls deterministic; the backward then takes 2 bytes of scratch for each pair of tokens of a sequence, in every head\nWhat cuDNN does not take ends the run at its start."),
 
     NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (a rank that computes may take longer); 0: for ever"),
+    CHOICE(comm, carrier, carrier, carrier_choices, "auto", "by what ranks on GPUs exchange; results are the same bits\nauto: peer on one machine, nccl over several; staged where that cannot be had, and the log says why\npeer: GPUs of one machine read each other's memory\nnccl: NVIDIA's NCCL\nstaged: through memory of the host\nOne that is named and cannot be had ends the run."),
     BOOL_LOCAL(comm, trace, "false", "every rank logs what happens to each group of parameters, and each collective"),
 
     INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "number of steps between log lines"),
