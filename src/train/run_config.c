@@ -233,13 +233,12 @@ static fsdp_status check_degrees(const fsdp_train_config *config, int data_ranks
 static fsdp_status check_team(const fsdp_train_config *config, int world_size)
 {
     int team = fsdp__train_team(config);
-    const char *key = config->parallelism.strategy == FSDP_TRAIN_FSDP1 ? "parallelism.strategy fsdp1"
-                      : config->parallelism.strategy == FSDP_TRAIN_DDP ? "parallelism.strategy ddp"
-                      : fsdp__train_zero_stage(config) > 0             ? "parallelism.strategy zero1, zero2 or zero3"
-                      : config->adapter.quantize != FSDP_QUANTIZE_NONE ? "adapter.quantize"
-                      : config->parallelism.schedule                   ? "parallelism.schedule"
-                      : config->parallelism.reshard_after_forward > 0  ? "a number of ranks in "
-                                                                         "parallelism.fsdp_reshard_after_forward"
+    const char *key = config->parallelism.strategy == FSDP_TRAIN_FSDP1             ? "parallelism.strategy fsdp1"
+                      : config->parallelism.strategy == FSDP_TRAIN_DDP             ? "parallelism.strategy ddp"
+                      : config->adapter.quantize != FSDP_QUANTIZE_NONE             ? "adapter.quantize"
+                      : config->parallelism.schedule                               ? "parallelism.schedule"
+                      : config->parallelism.reshard_after_forward > 0              ? "a number of ranks in "
+                                                                                     "parallelism.fsdp_reshard_after_forward"
                       : config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE ? "parallelism.gather_dtype"
                                                                                    : NULL;
 

@@ -255,9 +255,9 @@ TEST_WITH(what_is_printed_reads_back, setup, teardown)
 TEST_WITH(teams_are_checked, setup, teardown)
 {
     static const char *const others[][3] = {
-        {"parallelism.strategy", "ddp", "fsdp2"},   {"parallelism.strategy", "fsdp1", "fsdp2"},
-        {"parallelism.strategy", "zero2", "fsdp2"}, {"adapter.quantize", "nf4", "none"},
-        {"parallelism.schedule", "plan", ""},       {"parallelism.gather_dtype", "int8", "none"},
+        {"parallelism.strategy", "ddp", "fsdp2"},     {"parallelism.strategy", "fsdp1", "fsdp2"},
+        {"adapter.quantize", "nf4", "none"},          {"parallelism.schedule", "plan", ""},
+        {"parallelism.gather_dtype", "int8", "none"},
     };
 
     CHECK_OK(load("model:\n  preset: llama-1m\ndata:\n  path: x.txt\nparallelism:\n  tensor_parallel_degree: 2\n"));

@@ -353,54 +353,82 @@ static void set_team(story *s, int team)
     story_set(s, "parallelism.tensor_parallel_degree", text);
 }
 
-/* Returns the float32 values of an exported file, without its header. free() them. */
-static float *values_in(const char *file, size_t bytes, int64_t *count)
+/* Heads that four can share; and no Adam, which makes much of little. */
+static void set_model(story *s)
+{
+    story_set(s, "model.dim", "16");
+    story_set(s, "model.n_heads", "4");
+    story_set(s, "model.n_kv_heads", "4");
+    story_set(s, "optimizer.name", "sgd");
+}
+
+/* Returns the float32 values that a run by teams of so many ranks exports. free() them. */
+static float *exported_by(story *s, int world, int team, int64_t *count)
 {
     uint64_t header;
-    float *values = malloc(bytes);
+    size_t bytes;
+    float *values;
+    char *file;
 
+    set_team(s, team);
+    test_remove_tree(s->model);
+    story_go(s, world);
+    file = story_weights(s, &bytes);
     memcpy(&header, file, sizeof header);
     *count = (int64_t)((bytes - 8 - header) / sizeof *values);
+    values = malloc((size_t)*count * sizeof *values);
     memcpy(values, file + 8 + header, (size_t)*count * sizeof *values);
+    free(file);
     return values;
+}
+
+static void check_exported(story *s, int world, int team, const float *wanted, int64_t wanted_count)
+{
+    int64_t count;
+    float *got = exported_by(s, world, team, &count);
+
+    CHECK_EQ(count, wanted_count);
+    CHECK_CLOSE(got, wanted, count, 1e-4, 1e-6);
+    free(got);
 }
 
 STORY_TEST(a_team_keeps_the_average_that_one_rank_keeps)
 {
     static const int worlds[][2] = {{2, 2}, {4, 2}, {4, 4}};
-    size_t bytes, more;
     int64_t count;
     story *s = *state;
-    char *first, *file;
+    float *alone_values;
 
-    story_set(s, "model.dim", "16");
-    story_set(s, "model.n_heads", "4");
-    story_set(s, "model.n_kv_heads", "4");
-    story_set(s, "optimizer.name", "sgd"); /* Adam makes much of little */
+    set_model(s);
     story_set(s, "training.ema_decay", "0.8");
     story_set(s, "validation.share", "0.2");
     story_set(s, "validation.freq", "2");
     story_set(s, "validation.which", "ema");
     story_set(s, "export.which", "ema");
     story_set(s, "export.path", s->model);
-    story_go(s, 1);
-    first = story_weights(s, &bytes);
-    for (size_t i = 0; i < FSDP__COUNT_OF(worlds); i++) {
-        float *alone_values, *team_values;
+    alone_values = exported_by(s, 1, 1, &count);
+    for (size_t i = 0; i < FSDP__COUNT_OF(worlds); i++)
+        check_exported(s, worlds[i][0], worlds[i][1], alone_values, count);
+    free(alone_values);
+}
 
-        set_team(s, worlds[i][1]);
-        test_remove_tree(s->model);
-        story_go(s, worlds[i][0]);
-        file = story_weights(s, &more);
-        CHECK_EQ(more, bytes);
-        alone_values = values_in(first, bytes, &count);
-        team_values = values_in(file, more, &count);
-        CHECK_CLOSE(team_values, alone_values, count, 1e-4, 1e-6);
-        free(alone_values);
-        free(team_values);
-        free(file);
+STORY_TEST(every_strategy_that_takes_teams_trains_as_one_rank)
+{
+    static const char *const strategies[] = {"fsdp2", "zero1", "zero2", "zero3", "hsdp"};
+    int64_t count;
+    story *s = *state;
+    float *alone_values;
+
+    set_model(s);
+    story_set(s, "export.path", s->model);
+    alone_values = exported_by(s, 1, 1, &count);
+    for (size_t i = 0; i < FSDP__COUNT_OF(strategies); i++) {
+        story_set(s, "parallelism.strategy", strategies[i]);
+        story_set(s, "parallelism.data_parallel_replicate_degree", strcmp(strategies[i], "hsdp") == 0 ? "2" : "1");
+        check_exported(s, 4, 2, alone_values, count);
+        check_exported(s, 8, 2, alone_values, count);
     }
-    free(first);
+    free(alone_values);
 }
 
 /* A scale that float16 cannot hold at first: the same steps are skipped on all ranks. */
@@ -409,9 +437,7 @@ STORY_TEST(float16_goes_with_teams)
     double exact[STORY_STEPS + 1];
     story *s = *state;
 
-    story_set(s, "model.dim", "16");
-    story_set(s, "model.n_heads", "4");
-    story_set(s, "model.n_kv_heads", "4");
+    set_model(s);
     story_go(s, 1);
     memcpy(exact, s->losses, sizeof exact);
     story_set(s, "training.mixed_precision_param", "float16");
