@@ -5,6 +5,7 @@
 
 A command prints what its first line says. It ends with 1 where that is not as it should be."""
 import collections
+import ctypes
 import glob
 import gzip
 import json
@@ -26,6 +27,20 @@ def _rows(path):
 def _numbers(path):
     with open(path, encoding="utf-8") as file:
         return [float(line) for line in file]
+
+
+def exports():
+    """What the driver says that a GPU can do for other ranks."""
+    value = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise SystemExit(f"there is no driver: {error}")
+    driver.cuInit(0)
+    for name, attribute in (("memory as a file descriptor", 103), ("events of other processes", 125),
+                            ("streams that wait for words of 64 bits", 122), ("multicast", 132)):
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
+        print(f"{name}: {'yes' if value.value else 'no'}")
 
 
 def losses(path):

@@ -134,12 +134,12 @@ stage_use() {
 
 # ---- several ranks on the one GPU ----
 
-# One of four ranks is killed: the others end, and the last line names it.
+# kills CARRIER: one of four ranks is killed: the others end, and the last line names it.
 kills() {
-    local run rank status stat begun watch
-    "$fsdp" train $llama $data --training.steps=1000000 --training.device=cuda -n 4 >"$work/killed.log" 2>&1 &
+    local run rank status stat begun watch log=$work/killed-$1.log
+    "$fsdp" train $llama $data --training.steps=1000000 --training.device=cuda --comm.carrier=$1 -n 4 >"$log" 2>&1 &
     run=$!
-    until grep -q '^step: ' "$work/killed.log" || ! kill -0 $run; do sleep 0.1; done
+    until grep -q '^step: ' "$log" || ! kill -0 $run; do sleep 0.1; done
     # Rank processes are the program's children; the last one is a rank.
     rank=$(for stat in /proc/[0-9]*/stat; do
         [ "$(sed 's/.*) . \([0-9]*\) .*/\1/' "$stat" 2>/dev/null)" = $run ] && basename "$(dirname "$stat")"
@@ -151,12 +151,12 @@ kills() {
     wait $run
     status=$?
     kill $watch
-    cat "$work/killed.log"
+    cat "$log"
     if [ $status != 0 ] && [ $((SECONDS - begun)) -lt $((20 * patience)) ] &&
-        tail -n 1 "$work/killed.log" | grep -q 'rank [0-3] was killed by signal 9'; then
-        say killed-rank right "$(tail -n 1 "$work/killed.log"), after $((SECONDS - begun)) s"
+        tail -n 1 "$log" | grep -q 'rank [0-3] was killed by signal 9'; then
+        say killed-$1 right "$(tail -n 1 "$log"), after $((SECONDS - begun)) s"
     else
-        say killed-rank wrong "$(tail -n 1 "$work/killed.log")"
+        say killed-$1 wrong "$(tail -n 1 "$log")"
     fi
 }
 
@@ -177,7 +177,43 @@ stage_gathers() {
     aside beside bf16-4 5e-3 $llama $tiny --training.mixed_precision_param=bfloat16 \
         --training.mixed_precision_reduce=bfloat16 -n 4
     aside beside ddp-bf16-buckets 5e-3 $gpt2 $tiny --parallelism.strategy=ddp --parallelism.ddp_compress=bfloat16 -n 2
-    aside kills
+    aside kills staged
+    finish
+}
+
+# carries NAME ARGUMENTS: a run by the carrier peer has the bits of one through the host.
+carries() {
+    local name=$1 carrier
+    shift
+    for carrier in peer staged; do
+        if ! train $name.$carrier "$@" --training.device=cuda --comm.carrier=$carrier; then
+            say $name wrong "a run by '$carrier' has failed: $(tail -n 1 "$work/$name.$carrier.log")"
+            return
+        fi
+    done
+    grep -h 'exchanges by carrier' "$work/$name.peer.log"
+    if [ -s "$work/$name.peer.losses" ] && cmp "$work/$name.peer.losses" "$work/$name.staged.losses"; then
+        say $name right "the losses of staged, by bits"
+    else
+        say $name wrong "other losses than staged"
+    fi
+}
+
+stage_ranks() {
+    local ranks
+    figures exports
+    for ranks in 2 4; do
+        aside carries peer-fsdp2-$ranks $llama $tiny -n $ranks
+        aside carries peer-ddp-$ranks $gpt2 $tiny --parallelism.strategy=ddp -n $ranks
+        aside carries peer-bf16-$ranks $llama $tiny --training.mixed_precision_param=bfloat16 \
+            --training.mixed_precision_reduce=bfloat16 -n $ranks
+    done
+    aside carries peer-3 $gpt2 $tiny -n 3
+    aside carries peer-zero1-2 $llama $tiny --parallelism.strategy=zero1 -n 2
+    aside carries peer-hsdp-2x2 $llama $tiny --parallelism.strategy=hsdp --parallelism.data_parallel_replicate_degree=2 -n 4
+    aside carries peer-float8-2 $llama $tiny --parallelism.gather_dtype=float8 -n 2
+    aside carries peer-clip-2 $gpt2 $tiny --training.max_norm=0.05 -n 2
+    aside kills peer
     finish
 }
 
