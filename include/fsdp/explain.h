@@ -153,11 +153,11 @@ typedef struct fsdp_explanation {
     int world_size, rank;
     int machines;
     bool one_level;
-    fsdp_explained_network machine;       /* one step of all ranks on `rank`'s machine; only with several machines */
-    int replicas;                         /* copies of the parameters */
-    int team;                             /* consecutive ranks that compute each layer together (tensor parallel) */
-    int64_t microbatches;                 /* of a step; 0: no step was run (fsdp_explain_module) */
-    int64_t local_batch, seq_len;         /* of a microbatch; 0: the model is not the config's */
+    fsdp_explained_network machine; /* one step of all ranks on `rank`'s machine; only with several machines */
+    int replicas;                   /* copies of the parameters */
+    int team;                       /* consecutive ranks that have the same sequences (tensor and context parallel) */
+    int64_t microbatches;           /* of a step; 0: no step was run (fsdp_explain_module) */
+    int64_t local_batch, seq_len;   /* of a microbatch; 0: the model is not the config's */
     fsdp_dtype param_dtype, reduce_dtype; /* for computation and gathers; for reductions */
     const char *tree;                     /* the modules, as fsdp_module_print prints them */
     int64_t numel, trained_numel;         /* elements of all parameters */

@@ -45,7 +45,7 @@ typedef struct fsdp_train_summary {
     int64_t units;             /* modules that are sharded together, including the root */
     int64_t checkpointed;      /* blocks that recompute their forward in the backward */
     int replicas;              /* copies of the parameters, each on world_size / replicas ranks */
-    int team;                  /* consecutive ranks that compute each layer together (tensor parallel) */
+    int team;                  /* consecutive ranks that have the same sequences (tensor and context parallel) */
     int64_t microbatches;      /* per step and rank */
     int64_t tokens_per_step;   /* all ranks */
     int64_t data_tokens;       /* that are used for training */
@@ -123,7 +123,7 @@ typedef struct fsdp_train_report {
     size_t memory_live_bytes, memory_peak_bytes;    /* this rank's device: at the end of the step, and within it */
     int64_t all_gather, reduce_scatter, all_reduce; /* calls of this rank in the step */
     int64_t bytes_sent;                             /* by these calls, as a ring algorithm counts */
-    int64_t team_bytes_sent;                        /* of these, within a tensor parallel team */
+    int64_t team_bytes_sent;                        /* of these, within a team */
     fsdp_comm_stats comm;                           /* all collectives, by kind */
     fsdp_memory_stats memory;                       /* this rank's device: live at the end, peaks within the step */
     double gather_ms, reduce_ms, data_ms;   /* parts of step_ms: fsdp_module_exposed_time; waiting for batches */

@@ -188,7 +188,8 @@ typedef struct fsdp_train_config {
     struct {
         int strategy;                           /* fsdp_train_strategy */
         int64_t data_parallel_replicate_degree; /* copies of the parameters */
-        int64_t data_parallel_shard_degree;     /* ranks per copy; -1: all ranks / copies / tensor_parallel_degree */
+        int64_t data_parallel_shard_degree;     /* teams per copy (fsdp_train_summary); -1: all teams / copies */
+        int64_t context_parallel_degree;        /* ranks that share each sequence */
         int64_t tensor_parallel_degree;         /* ranks that share each layer's computation */
         bool sequence_parallel, loss_parallel;  /* with it: norms on parts of the sequence; a sharded vocabulary */
         bool enable_async_tensor_parallel;      /* with both: collectives in pieces beside the products */

@@ -121,7 +121,7 @@ static void print_ranks(const fsdp_train_summary *summary, int threads)
         snprintf(copies, sizeof copies, " (%d copies of the model, sharded over %d each)", summary->replicas,
                  summary->world_size / summary->replicas);
     if (summary->team > 1)
-        snprintf(teams, sizeof teams, " in %d team%s that compute each layer together",
+        snprintf(teams, sizeof teams, " in %d team%s that compute each sequence together",
                  summary->world_size / summary->team, plural(summary->world_size / summary->team));
     if (summary->machines > 1)
         snprintf(machines, sizeof machines, " on %d machines", summary->machines);

@@ -26,7 +26,7 @@ static void put_head(const fsdp_explanation *e, FILE *out)
     if (e->replicas > 1 && e->replicas < e->world_size)
         fprintf(out, " in %d copies", e->replicas);
     if (e->team > 1)
-        fprintf(out, ", %d for each layer", e->team);
+        fprintf(out, ", %d for each sequence", e->team);
     if (!e->strategy) {
         fprintf(out, "; this is rank %d\n", e->rank);
         return;

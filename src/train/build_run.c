@@ -259,7 +259,8 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp_adapter_free(run->adapter);
     fsdp_lora_options_free(run->lora);
     fsdp_module_unref(run->model);
-    fsdp_mesh_unref(run->team);
+    fsdp_mesh_unref(run->tp);
+    fsdp_mesh_unref(run->cp);
     fsdp_mesh_unref(run->mesh);
     fsdp__free(run->losses);
     fsdp__free(run->lr_scales);

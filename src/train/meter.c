@@ -1,7 +1,23 @@
 /* meter.c - measures what a step costs, and computes its loss over all ranks. */
 #include "base/clock.h"
+#include "base/compiler.h"
 #include "train/mfu.h"
 #include "train/run.h"
+
+/* Adds `sign` times the counters of `other`. */
+static void combine(fsdp_comm_stats *stats, const fsdp_comm_stats *other, int64_t sign)
+{
+    for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
+        stats->calls[kind] += sign * other->calls[kind];
+        stats->bytes_sent[kind] += sign * other->bytes_sent[kind];
+        stats->bytes_moved[kind] += sign * other->bytes_moved[kind];
+        stats->network_sent[kind] += sign * other->network_sent[kind];
+        stats->network_received[kind] += sign * other->network_received[kind];
+        stats->network_messages[kind] += sign * other->network_messages[kind];
+        for (int op = 0; op < FSDP_REDUCE_OPS; op++)
+            stats->calls_of[kind][op] += sign * other->calls_of[kind][op];
+    }
+}
 
 fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run)
 {
@@ -17,24 +33,15 @@ fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run)
 
 void fsdp__team_stats(const fsdp_train_run *run, fsdp_comm_stats *out)
 {
-    *out = (fsdp_comm_stats){.calls = {0}};
-    if (run->team)
-        fsdp_process_group_stats(fsdp_mesh_process_group(run->team, 0), out);
-}
+    const fsdp_mesh *const meshes[] = {run->tp, run->cp};
+    fsdp_comm_stats own;
 
-/* Subtracts what was before, so that the step alone is left. */
-static void subtract(fsdp_comm_stats *stats, const fsdp_comm_stats *before)
-{
-    for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
-        stats->calls[kind] -= before->calls[kind];
-        stats->bytes_sent[kind] -= before->bytes_sent[kind];
-        stats->bytes_moved[kind] -= before->bytes_moved[kind];
-        stats->network_sent[kind] -= before->network_sent[kind];
-        stats->network_received[kind] -= before->network_received[kind];
-        stats->network_messages[kind] -= before->network_messages[kind];
-        for (int op = 0; op < FSDP_REDUCE_OPS; op++)
-            stats->calls_of[kind][op] -= before->calls_of[kind][op];
-    }
+    *out = (fsdp_comm_stats){.calls = {0}};
+    for (size_t i = 0; i < FSDP__COUNT_OF(meshes); i++)
+        if (meshes[i]) {
+            fsdp_process_group_stats(fsdp_mesh_process_group(meshes[i], 0), &own);
+            combine(out, &own, 1);
+        }
 }
 
 void fsdp__meter_time(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_train_report *report)
@@ -61,9 +68,9 @@ fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run,
     FSDP_TRY(fsdp_module_exposed_time(run->model, &gather_ns, &reduce_ns));
     fsdp_device_memory(run->device, &report->memory);
     fsdp_context_comm_stats(run->context, &report->comm);
-    subtract(&report->comm, &meter->comm);
+    combine(&report->comm, &meter->comm, -1);
     fsdp__team_stats(run, &team);
-    subtract(&team, &meter->team);
+    combine(&team, &meter->team, -1);
     report->gather_ms = (double)(gather_ns - meter->gather_ns) * 1e-6;
     report->reduce_ms = (double)(reduce_ns - meter->reduce_ns) * 1e-6;
     report->data_ms = (double)(run->data_ns - meter->data_ns) * 1e-6;

@@ -159,7 +159,8 @@ struct fsdp_train_run {
     fsdp_loader *loader; /* NULL in a dry run: tokens are zero */
     fsdp__load load;     /* of the step, on all ranks */
     fsdp_mesh *mesh;     /* over which FSDP shards; NULL: one dimension, with all ranks */
-    fsdp_mesh *team;     /* ranks that compute each layer together; NULL: this one alone */
+    fsdp_mesh *tp;       /* ranks that compute each layer together; NULL: this one alone */
+    fsdp_mesh *cp;       /* ranks that compute each sequence together; NULL: this one alone */
     fsdp_module *model;
     fsdp_lora_options *lora; /* of the adapter that is trained; NULL: all of the model is */
     fsdp_adapter *adapter;
@@ -538,7 +539,7 @@ void fsdp__notice_units(fsdp_train_run *run, const fsdp_train_report *report);
 
 /* ---- meter.c ---- */
 
-/* Gets the counters of the ranks that compute each layer together; zeros if this rank computes alone. */
+/* Gets the counters of the groups within this rank's team; zeros if this rank computes alone. */
 void fsdp__team_stats(const fsdp_train_run *run, fsdp_comm_stats *out);
 fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run);
 /* Fills in the report's time, once the device has done the step's work. */

@@ -167,7 +167,7 @@ fsdp_status fsdp__train_config_check_model(const fsdp_train_config *config)
 enum {
     RANKS_TEXT = 60
 };
-/* Writes "4 ranks", or "2 teams of 4 ranks" where tensor parallel ranks have the same data. */
+/* Writes "4 ranks", or "2 teams of 4 ranks" where several ranks have the same data. */
 static const char *ranks_text(const fsdp_train_config *config, int count, char text[RANKS_TEXT])
 {
     int team = fsdp__train_team(config);
@@ -229,30 +229,71 @@ static fsdp_status check_degrees(const fsdp_train_config *config, int data_ranks
         (long long)degree, verb, ranks_text(config, data_ranks, ranks), copies, (long long)(data_ranks / replicas));
 }
 
-/* Checks that the ranks make up whole teams, and what else tensor parallel excludes. */
+/* Returns what tensor parallel excludes and the config asks for; NULL: nothing. */
+static const char *excluded_by_tensors(const fsdp_train_config *config)
+{
+    return config->parallelism.strategy == FSDP_TRAIN_FSDP1             ? "parallelism.strategy fsdp1"
+           : config->parallelism.strategy == FSDP_TRAIN_DDP             ? "parallelism.strategy ddp"
+           : config->adapter.quantize != FSDP_QUANTIZE_NONE             ? "adapter.quantize"
+           : config->parallelism.schedule                               ? "parallelism.schedule"
+           : config->parallelism.reshard_after_forward > 0              ? "a number of ranks in "
+                                                                          "parallelism.fsdp_reshard_after_forward"
+           : config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE ? "parallelism.gather_dtype"
+                                                                        : NULL;
+}
+
+/* Does the same for context parallel. */
+static const char *excluded_by_sequences(const fsdp_train_config *config)
+{
+    return fsdp__train_is_dpo(config)      ? "preference tuning"
+           : config->metrics.sample_prompt ? "metrics.sample_prompt"
+           : config->parallelism.schedule  ? "parallelism.schedule"
+                                           : NULL;
+}
+
+static fsdp_status check_sequences(const fsdp_train_config *config)
+{
+    int64_t chunks = 2 * config->parallelism.context_parallel_degree, length = config->training.seq_len;
+    int64_t below = length / chunks * chunks;
+    char nearest[80];
+
+    if (chunks == 2 || length % chunks == 0)
+        return FSDP_OK;
+    if (below == 0)
+        snprintf(nearest, sizeof nearest, "set %lld", (long long)chunks);
+    else
+        snprintf(nearest, sizeof nearest, "set %lld or %lld", (long long)below, (long long)(below + chunks));
+    return FSDP_FAIL(FSDP_INVALID,
+                     "training.seq_len %lld cannot be cut into %lld equal chunks, two for each of "
+                     "parallelism.context_parallel_degree %lld ranks: %s",
+                     (long long)length, (long long)chunks, (long long)chunks / 2, nearest);
+}
+
+/* Checks that the ranks make up whole teams, and what else the ways of sharing exclude. */
 static fsdp_status check_team(const fsdp_train_config *config, int world_size)
 {
-    int team = fsdp__train_team(config);
-    const char *key = config->parallelism.strategy == FSDP_TRAIN_FSDP1             ? "parallelism.strategy fsdp1"
-                      : config->parallelism.strategy == FSDP_TRAIN_DDP             ? "parallelism.strategy ddp"
-                      : config->adapter.quantize != FSDP_QUANTIZE_NONE             ? "adapter.quantize"
-                      : config->parallelism.schedule                               ? "parallelism.schedule"
-                      : config->parallelism.reshard_after_forward > 0              ? "a number of ranks in "
-                                                                                     "parallelism.fsdp_reshard_after_forward"
-                      : config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE ? "parallelism.gather_dtype"
-                                                                                   : NULL;
+    static const char *const keys[] = {"parallelism.tensor_parallel_degree", "parallelism.context_parallel_degree"};
+    const int64_t degrees[] = {config->parallelism.tensor_parallel_degree, config->parallelism.context_parallel_degree};
+    const char *excluded[] = {excluded_by_tensors(config), excluded_by_sequences(config)};
 
-    if (team == 1)
-        return FSDP_OK;
-    if (world_size % team != 0)
+    for (int i = 0; i < 2; i++) {
+        if (degrees[i] == 1)
+            continue;
+        if (world_size % degrees[i] != 0)
+            return FSDP_FAIL(FSDP_INVALID, "%s is %lld, but there %s %d rank%s: expected a number that divides them",
+                             keys[i], (long long)degrees[i], world_size == 1 ? "is" : "are", world_size,
+                             world_size == 1 ? "" : "s");
+        if (excluded[i])
+            return FSDP_FAIL(FSDP_UNSUPPORTED, "%s %lld does not go with %s: leave one of them out", keys[i],
+                             (long long)degrees[i], excluded[i]);
+    }
+    if (world_size % (degrees[0] * degrees[1]) != 0)
         return FSDP_FAIL(FSDP_INVALID,
-                         "parallelism.tensor_parallel_degree is %d, but there %s %d rank%s: expected a number that "
-                         "divides them",
-                         team, world_size == 1 ? "is" : "are", world_size, world_size == 1 ? "" : "s");
-    return key ? FSDP_FAIL(FSDP_UNSUPPORTED,
-                           "parallelism.tensor_parallel_degree %d does not go with %s: leave one of them out", team,
-                           key)
-               : FSDP_OK;
+                         "%s %lld and %s %lld make teams of %lld ranks, but there %s %d: expected degrees whose "
+                         "product divides them",
+                         keys[0], (long long)degrees[0], keys[1], (long long)degrees[1],
+                         (long long)(degrees[0] * degrees[1]), world_size == 1 ? "is" : "are", world_size);
+    return check_sequences(config);
 }
 
 static fsdp_status check_async(const fsdp_train_config *config)
@@ -277,7 +318,8 @@ fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int w
     if (!fsdp__train_holds_all(config))
         FSDP_TRY(check_degrees(config, ranks));
     FSDP_TRY(fsdp__train_check_strategy(config, world_size));
-    FSDP_TRY(check_reshard(config, ranks / config->parallelism.data_parallel_replicate_degree));
+    FSDP_TRY(check_reshard(config, ranks / config->parallelism.data_parallel_replicate_degree *
+                                       config->parallelism.context_parallel_degree));
     FSDP_TRY(fsdp__train_check_units(config));
     FSDP_TRY(fsdp__train_check_adapter(config));
     FSDP_TRY(check_async(config));

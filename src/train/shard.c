@@ -9,45 +9,69 @@
 #include "train/run.h"
 #include "train/run_config.h"
 
-/* Makes the mesh over which FSDP shards, and that of a team. Ranks of a team are consecutive, and so are the teams of
- * one copy of the parameters. */
+/* Makes the mesh over which FSDP shards, and those of this rank's team. The order of ranks is that of the dimensions;
+ * FSDP shards over the ranks of a sequence, too, as over one dimension. */
 static fsdp_status make_mesh(fsdp_train_run *run)
 {
-    static const char *const names[] = {"dp_replicate", "dp_shard", "tp"};
-    int64_t replicas = run->config->parallelism.data_parallel_replicate_degree, team = fsdp__train_team(run->config);
-    const int64_t shape[] = {replicas, run->data_ranks / replicas, team};
+    static const char *const names[] = {"dp_replicate", "dp_shard", "cp", "tp"}, *const sharded[] = {"dp_replicate",
+                                                                                                     "dp_shard_cp"};
+    const fsdp_train_config *c = run->config;
+    int64_t replicas = fsdp__train_holds_all(c) ? 1 : c->parallelism.data_parallel_replicate_degree;
+    const int64_t shape[] = {replicas, run->data_ranks / replicas, c->parallelism.context_parallel_degree,
+                             c->parallelism.tensor_parallel_degree};
+    const fsdp__mesh_names dims[] = {{1, names}, {2, names + 1}};
     FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *whole = NULL;
     int first = replicas == 1; /* of the dimensions */
 
-    if (team == 1 && (replicas == 1 || fsdp__train_holds_all(run->config)))
+    if (fsdp__train_team(c) == 1 && replicas == 1)
         return FSDP_OK;
-    if (team == 1)
+    if (fsdp__train_team(c) == 1)
         return fsdp_mesh_create(run->context, 2, shape, names, &run->mesh);
-    FSDP_TRY(fsdp_mesh_create(run->context, 3 - first, shape + first, names + first, &whole));
-    FSDP_TRY(fsdp_mesh_slice(whole, 2 - first, names + first, &run->mesh));
-    return fsdp_mesh_slice(whole, 1, &names[2], &run->team);
+    FSDP_TRY(fsdp_mesh_create(run->context, 4 - first, shape + first, names + first, &whole));
+    if (shape[2] == 1)
+        FSDP_TRY(fsdp_mesh_slice(whole, 2 - first, names + first, &run->mesh));
+    else if (shape[3] > 1 || !first)
+        FSDP_TRY(fsdp__mesh_part(whole, "flatten a mesh", 2 - first, dims + first, sharded + first, &run->mesh));
+    if (shape[2] > 1)
+        FSDP_TRY(fsdp_mesh_slice(whole, 1, &names[2], &run->cp));
+    return shape[3] > 1 ? fsdp_mesh_slice(whole, 1, &names[3], &run->tp) : FSDP_OK;
 }
 
-/* Cuts the model's layers over the ranks of a team. [collective] */
+/* Says, if so, that the ranks of a team are on several machines. */
+static void warn_of_machines(const fsdp_train_run *run)
+{
+    int local = fsdp_context_local_world_size(run->context);
+    const fsdp_train_config *c = run->config;
+    int64_t cp = c->parallelism.context_parallel_degree, tp = c->parallelism.tensor_parallel_degree;
+
+    if (fsdp_context_machines(run->context) == 1 || fsdp_context_rank(run->context) != 0)
+        return;
+    if (local % tp != 0)
+        fsdp_log(run->context, FSDP_LOG_WARNING,
+                 "parallelism.tensor_parallel_degree %lld does not divide the %d ranks of a machine: results of layers "
+                 "travel between machines",
+                 (long long)tp, local);
+    else if (local % (cp * tp) != 0)
+        fsdp_log(run->context, FSDP_LOG_WARNING,
+                 "parallelism.context_parallel_degree %lld (x %lld) does not divide the %d ranks of a machine: keys "
+                 "and values travel between machines",
+                 (long long)cp, (long long)tp, local);
+}
+
+/* Cuts the model's layers over the ranks that compute each together, and sequences over theirs. [collective] */
 static fsdp_status parallelize(const fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
-    int local = fsdp_context_local_world_size(run->context);
     fsdp_model_parallel_options options = {.sequence_parallel = c->parallelism.sequence_parallel,
                                            .async = c->parallelism.enable_async_tensor_parallel,
                                            .loss_parallel = c->parallelism.loss_parallel};
-    fsdp_status status;
 
-    if (!run->team)
-        return FSDP_OK;
-    if (local % fsdp__train_team(c) != 0 && fsdp_context_machines(run->context) > 1 &&
-        fsdp_context_rank(run->context) == 0)
-        fsdp_log(run->context, FSDP_LOG_WARNING,
-                 "parallelism.tensor_parallel_degree %d does not divide the %d ranks of a machine: results of layers "
-                 "travel between machines",
-                 fsdp__train_team(c), local);
-    status = fsdp_model_parallelize(run->model, run->team, &options);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "parallelism.tensor_parallel_degree");
+    warn_of_machines(run);
+    if (run->tp && fsdp_model_parallelize(run->model, run->tp, &options) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "parallelism.tensor_parallel_degree");
+    if (run->cp && fsdp_model_context_parallel(run->model, run->cp) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "parallelism.context_parallel_degree");
+    return FSDP_OK;
 }
 
 static fsdp_shard_options shard_options(const fsdp_train_run *run)

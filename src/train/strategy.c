@@ -83,7 +83,7 @@ int fsdp__train_replicas(const fsdp_train_config *config, int world_size)
 
 int fsdp__train_team(const fsdp_train_config *config)
 {
-    return (int)config->parallelism.tensor_parallel_degree;
+    return (int)(config->parallelism.context_parallel_degree * config->parallelism.tensor_parallel_degree);
 }
 
 fsdp_status fsdp__train_check_team(const fsdp_train_config *config, const fsdp_model_config *model)

@@ -294,6 +294,39 @@ TEST_WITH(teams_are_checked, setup, teardown)
     CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "where parallelism.tensor_parallel_degree is 1: ");
 }
 
+TEST_WITH(teams_of_sequences_are_checked, setup, teardown)
+{
+    static const char *const others[][3] = {{"training.objective", "dpo", "next_token"},
+                                            {"parallelism.schedule", "plan", ""},
+                                            {"metrics.sample_prompt", "a", ""}};
+
+    CHECK_OK(load("model:\n  preset: llama-1m\ndata:\n  path: x.txt\ntraining:\n  seq_len: 48\n"
+                  "metrics:\n  tensorboard: tb\nparallelism:\n  context_parallel_degree: 3\n"));
+    CHECK_OK(fsdp_train_config_check(config, 3));
+    CHECK_OK(fsdp_train_config_check(config, 6));
+    CHECK_ERROR(fsdp_train_config_check(config, 4), FSDP_INVALID,
+                "parallelism.context_parallel_degree is 3, but there are 4 ranks: expected a number that divides them");
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.tensor_parallel_degree", "2"));
+    CHECK_OK(fsdp_train_config_check(config, 12));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.context_parallel_degree", "6"));
+    CHECK_ERROR(fsdp_train_config_check(config, 6), FSDP_INVALID, "make teams of 12 ranks, but there are 6");
+    CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "50"));
+    CHECK_ERROR(fsdp_train_config_check(config, 12), FSDP_INVALID,
+                "training.seq_len 50 cannot be cut into 12 equal chunks, two for each of "
+                "parallelism.context_parallel_degree 6 ranks: set 48 or 60");
+    CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "10"));
+    CHECK_ERROR(fsdp_train_config_check(config, 12), FSDP_INVALID, "ranks: set 12");
+    CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "48"));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        CHECK_OK(fsdp_train_config_set(config, "parallelism.tensor_parallel_degree", "1"));
+        CHECK_OK(fsdp_train_config_set(config, others[i][0], others[i][1]));
+        CHECK_ERROR(fsdp_train_config_check(config, 12), FSDP_UNSUPPORTED,
+                    "parallelism.context_parallel_degree 6 does not go with ");
+        CHECK_OK(fsdp_train_config_set(config, others[i][0], others[i][2]));
+    }
+    CHECK_OK(fsdp_train_config_check(config, 12));
+}
+
 TEST_WITH(keys_are_checked_against_each_other, setup, teardown)
 {
     CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "set model.path");
