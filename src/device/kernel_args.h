@@ -282,13 +282,16 @@ typedef struct fsdp__rope_args {
 
 /* Softmax(scale * Q K^T [causal]) V, tiled: there is no (time, time) matrix. q, out (batch, q_time, heads, D); k, v
  * (batch, kv_time, kv_heads, D); heads is a multiple of kv_heads, query head h uses key head h / (heads / kv_heads).
- * Causal: query t sees keys up to t + kv_time - q_time. `lse` (batch, heads, q_time): the logarithm of the softmax's
+ * Causal: query t sees keys up to t + kv_time - q_time + lead. `lse` (batch, heads, q_time): the logarithm of the softmax's
  * sum, for the backward, or NULL. With a softcap, softcap * tanh(x / softcap) takes the place of each score x (which is
  * scaled) before the softmax.
  *
  * A causal query may see less: with a window only the last `window` of those keys, its own included; with positions
  * only those of its document, which begins positions[t] keys before it. Nothing is computed for tiles that nobody
- * sees. Positions are 0 or one more than the one before; others give wrong numbers, but touch no other memory. */
+ * sees. Positions are 0 or one more than the one before; others give wrong numbers, but touch no other memory.
+ *
+ * With a lead the keys are only some of those that a causal query may see: the last of them lies so many places before
+ * the last query's. A query that sees none gives zeros, and an lse of -inf. */
 typedef struct fsdp__attention_forward_args {
     const void *q, *k, *v;
     void *out;
@@ -305,6 +308,7 @@ typedef struct fsdp__attention_forward_args {
     int64_t window;           /* 0: none */
     const int32_t *positions; /* (batch, q_time), and kv_time is q_time; NULL: none */
     int64_t pairs;            /* with positions: how many pairs of query and key meet, in all; 0: not known */
+    int64_t lead;             /* at least 0; with positions kv_time is q_time all the same */
 } fsdp__attention_forward_args;
 
 /* The heads that cuDNN is asked for (fsdp_attention_kernels): of at most so many elements, a multiple of 16 bytes. */

@@ -9,16 +9,23 @@ static int64_t sum_to(int64_t n)
     return n > 0 ? n * (n + 1) / 2 : 0;
 }
 
+/* Adds up how many of the keys lie before a place, for each query: `last` places are before the last query's, one less
+ * before that of the query before it, and so on. */
+static int64_t keys_before(const fsdp__attention_forward_args *k, int64_t last)
+{
+    return sum_to(last) - sum_to(last - k->q_time) - sum_to(last - k->kv_time) + sum_to(last - k->kv_time - k->q_time);
+}
+
 /* Returns the multiplications of one product of all heads: one row of the head's dimension for each query and key that
  * meet. Those of documents in a window are counted as if each query saw as much as both allow. */
 static int64_t attention_product(const fsdp__attention_forward_args *k)
 {
-    int64_t pairs = k->q_time * k->kv_time;
+    int64_t last = k->kv_time + k->lead, pairs = k->q_time * k->kv_time;
 
-    if (k->causal) /* the last query sees all keys, and each query before it one key less */
-        pairs -= k->q_time * (k->q_time - 1) / 2;
-    if (k->window > 0) /* the last query does not see kv_time - window of them, and so on */
-        pairs -= sum_to(k->kv_time - k->window) - sum_to(k->kv_time - k->q_time - k->window);
+    if (k->causal) /* the last query would see so many, were there more keys, and each query before it one key less */
+        pairs = keys_before(k, last);
+    if (k->window > 0) /* the last query does not see `last` - window of them, and so on */
+        pairs -= keys_before(k, last - k->window);
     pairs *= k->batch;
     if (k->pairs > 0 && k->pairs < pairs)
         pairs = k->pairs;

@@ -16,6 +16,7 @@ typedef struct sizes {
     bool causal;
     int64_t window, document; /* the length of all documents but the last; 0: none */
     float softcap;
+    int64_t lead;
 } sizes;
 
 static const oracle_table table = {
@@ -44,7 +45,8 @@ static fsdp__attention_forward_args lay_out(test_case *c, const sizes *s, int64_
                                       .causal = s->causal,
                                       .dtype = c->dtype,
                                       .softcap = s->softcap,
-                                      .window = s->window};
+                                      .window = s->window,
+                                      .lead = s->lead};
 
     a.q_head = a.k_head = a.v_head = a.out_head = d;
     a.q_stride_time = a.out_stride_time = q_row, a.k_stride_time = a.v_stride_time = k_row;
@@ -146,6 +148,23 @@ TEST(windows_and_documents_begin_and_end_anywhere_in_a_tile)
         {1, 70, 90, 1, 1, 64, false, .softcap = 3},
         {2, 1, 600, 2, 1, 64, true, .window = 257, .softcap = 4},
         {2, 1, 300, 2, 2, 33, true, .window = 7},
+    };
+
+    hold_all(list, FSDP__COUNT_OF(list), 0.0f);
+}
+
+/* Keys that lie before those of the queries: some queries see all of them, some none. */
+TEST(keys_may_be_those_of_earlier_places)
+{
+    static const sizes list[] = {
+        {1, 70, 70, 2, 1, 64, true, .lead = 30},
+        {1, 140, 140, 1, 1, 32, true, .lead = 140, .window = 170},
+        {2, 40, 40, 2, 2, 128, true, .lead = 80, .window = 90},
+        {1, 130, 130, 1, 1, 96, true, .lead = 130, .window = 131},
+        {1, 90, 90, 2, 1, 16, true, .lead = 200, .window = 120},
+        {1, 70, 70, 1, 1, 64, true, .lead = 35, .document = 100},
+        {1, 60, 60, 2, 1, 136, true, .lead = 20, .document = 40, .window = 33, .softcap = 3},
+        {1, 5, 5, 1, 1, 8, true, .lead = 5, .window = 3},
     };
 
     hold_all(list, FSDP__COUNT_OF(list), 0.0f);

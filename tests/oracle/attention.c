@@ -7,13 +7,13 @@
 /* Returns whether query t of batch element b sees key s. */
 static bool sees(const fsdp__attention_forward_args *k, int64_t b, int64_t t, int64_t s)
 {
-    int64_t last = t + k->kv_time - k->q_time;
+    int64_t last = t + k->kv_time + k->lead - k->q_time;
 
     if (k->causal && s > last)
         return false;
     if (k->window > 0 && s <= last - k->window)
         return false;
-    return !k->positions || s >= t - k->positions[b * k->q_time + t];
+    return !k->positions || s >= last - k->positions[b * k->q_time + t];
 }
 
 /* Returns the derivative of a score by what it was before it was capped. */

@@ -260,11 +260,12 @@ static fsdp_status run(fsdp_stream *stream, const fsdp__attention_forward_args *
     return status == FSDP_OK ? FSDP_OK : fail_call(stream, &call, status);
 }
 
-/* Returns whether cuDNN is asked: not for what continues a cache of keys, and not where there is nothing to do. */
+/* Returns whether cuDNN is asked: not for what continues a cache of keys or has only some, and not where there is
+ * nothing to do. */
 static bool is_fast(const fsdp_stream *stream, const fsdp__attention_forward_args *k)
 {
-    return stream->device->attention != FSDP_ATTENTION_EXACT && k->q_time == k->kv_time && k->batch > 0 &&
-           k->q_time > 0;
+    return stream->device->attention != FSDP_ATTENTION_EXACT && k->q_time == k->kv_time && k->lead == 0 &&
+           k->batch > 0 && k->q_time > 0;
 }
 
 fsdp_status fsdp__cuda_attention_forward(fsdp_stream *stream, const void *args)

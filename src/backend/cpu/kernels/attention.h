@@ -15,10 +15,16 @@
 #define FSDP__Q_PANEL 48   /* queries: a multiple of every FSDP__MR */
 #define FSDP__KV_PANEL 128 /* keys: a multiple of every FSDP__NR */
 
+/* Returns by how many places the first query lies behind the first key. */
+FSDP__INLINE int64_t fsdp__ahead(const fsdp__attention_forward_args *k)
+{
+    return k->kv_time - k->q_time + k->lead;
+}
+
 /* Returns how many keys query t sees. */
 FSDP__INLINE int64_t fsdp__keys_seen(const fsdp__attention_forward_args *k, int64_t t)
 {
-    int64_t seen = k->causal ? t + k->kv_time - k->q_time + 1 : k->kv_time;
+    int64_t seen = k->causal ? t + fsdp__ahead(k) + 1 : k->kv_time;
 
     return FSDP__MAX(FSDP__MIN(seen, k->kv_time), 0);
 }
@@ -26,7 +32,7 @@ FSDP__INLINE int64_t fsdp__keys_seen(const fsdp__attention_forward_args *k, int6
 /* Returns the first query that sees key s (q_time if there is none). */
 FSDP__INLINE int64_t fsdp__first_query(const fsdp__attention_forward_args *k, int64_t s)
 {
-    int64_t first = k->causal ? s - k->kv_time + k->q_time : 0;
+    int64_t first = k->causal ? s - fsdp__ahead(k) : 0;
 
     return FSDP__MAX(FSDP__MIN(first, k->q_time), 0);
 }
@@ -34,10 +40,10 @@ FSDP__INLINE int64_t fsdp__first_query(const fsdp__attention_forward_args *k, in
 /* Returns the first key that query t of batch element b sees; it never falls from query to query. */
 FSDP__INLINE int64_t fsdp__first_key(const fsdp__attention_forward_args *k, int64_t b, int64_t t)
 {
-    int64_t first = k->window > 0 ? t + k->kv_time - k->q_time + 1 - k->window : 0;
+    int64_t first = k->window > 0 ? t + fsdp__ahead(k) + 1 - k->window : 0;
 
     if (k->positions)
-        first = FSDP__MAX(first, t - k->positions[b * k->q_time + t]);
+        first = FSDP__MAX(first, t + fsdp__ahead(k) - k->positions[b * k->q_time + t]);
     return FSDP__MIN(FSDP__MAX(first, 0), k->kv_time);
 }
 

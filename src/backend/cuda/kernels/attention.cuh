@@ -35,10 +35,16 @@ HOST_DEVICE int64_t at_most(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* Returns by how many places the first query lies behind the first key. */
+DEVICE int64_t ahead(const fsdp__attention_forward_args &k)
+{
+    return k.kv_time - k.q_time + k.lead;
+}
+
 /* Returns how many keys query t sees. */
 DEVICE int64_t keys_seen(const fsdp__attention_forward_args &k, int64_t t)
 {
-    int64_t seen = k.causal ? at_most(t + k.kv_time - k.q_time + 1, k.kv_time) : k.kv_time;
+    int64_t seen = k.causal ? at_most(t + ahead(k) + 1, k.kv_time) : k.kv_time;
 
     return seen > 0 ? seen : 0;
 }
@@ -46,7 +52,7 @@ DEVICE int64_t keys_seen(const fsdp__attention_forward_args &k, int64_t t)
 /* Returns the first query that sees key s, or q_time if there is none. */
 DEVICE int64_t first_query(const fsdp__attention_forward_args &k, int64_t s)
 {
-    int64_t first = k.causal ? at_most(s - k.kv_time + k.q_time, k.q_time) : 0;
+    int64_t first = k.causal ? at_most(s - ahead(k), k.q_time) : 0;
 
     return first > 0 ? first : 0;
 }
@@ -64,9 +70,9 @@ DEVICE int64_t first_key(const fsdp__attention_forward_args &k, int64_t b, int64
 
     t = at_most(t, k.q_time - 1);
     if (k.window > 0)
-        first = t + k.kv_time - k.q_time + 1 - k.window;
+        first = t + ahead(k) + 1 - k.window;
     if (k.positions) {
-        start = t - k.positions[b * k.q_time + t];
+        start = t + ahead(k) - k.positions[b * k.q_time + t];
         first = start > first ? start : first;
     }
     return first > 0 ? at_most(first, k.kv_time) : 0;

@@ -243,7 +243,7 @@ DEVICE void hide_from_queries(const fsdp__attention_forward_args &k, int64_t bat
                               typename S::scores &ds, int64_t s0, int64_t t0)
 {
     int lane = lane_of_warp();
-    int64_t seen = t0 + k.kv_time - k.q_time - s0; /* the first query sees the keys up to this one */
+    int64_t seen = t0 + ahead(k) - s0; /* the first query sees the keys up to this one */
 
     if (!k.causal || (seen >= S::WARP_ROWS - 1 && (!S::NARROW || s0 >= first_key(k, batch, t0 + S::OTHERS - 1))))
         return;
@@ -270,7 +270,7 @@ DEVICE void add_queries(const fsdp__attention_forward_args &k, int64_t batch, co
     typename S::scores x, dx;
     int column = lane_of_warp() % 4 * 2;
 
-    if (s0 >= k.kv_time || (k.causal && s0 > t0 + S::OTHERS - 1 + k.kv_time - k.q_time))
+    if (s0 >= k.kv_time || (k.causal && s0 > t0 + S::OTHERS - 1 + ahead(k)))
         return;
     if (S::NARROW && s0 + S::WARP_ROWS <= first_key(k, batch, t0))
         return;
