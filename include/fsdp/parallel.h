@@ -25,7 +25,7 @@
  * | reduce_scatter | reduce-scatter (sum)                 | all-gather            | partial -> part        |
  * | split          | slice                                | all-gather            | replicated -> part     |
  * | all_to_all     | all-to-all                           | all-to-all            | part -> part           |
- * | attention      | all-gather of keys and values        | reduce-scatter (sum)  | part -> part           |
+ * | attention      | broadcasts of keys and values        | see below             | part -> part           |
  */
 #ifndef FSDP_PARALLEL_H
 #define FSDP_PARALLEL_H
@@ -64,9 +64,14 @@ FSDP_API fsdp_tensor *fsdp_parallel_all_to_all(fsdp_tensor *x, int split_dim, in
 
 /* Returns attention (fsdp_attention of fsdp/ops.h) of sequences that are cut over the W ranks of the group, each in 2 W
  * equal chunks: rank r has chunk r and then chunk 2 W - 1 - r, so that causal attention is as much work for each. q
- * (B,T/W,H,D), k and v (B,T/W,G,D) and the result are this rank's. Keys and values are gathered by heads, in min(W, G)
- * pieces (so all at once if G is 1); a rank sends (W-1) times the bytes of its keys and values, and as many for their
- * gradients, beside gathering again, in the backward. Options have no positions. [collective], also in the backward */
+ * (B,T/W,H,D), k and v (B,T/W,G,D) and the result are this rank's. Options are as there; positions, in documents of the
+ * whole sequence, are of this rank's tokens (B,T/W), and nobody checks them. The last dimensions are contiguous, or are
+ * made so by copies.
+ *
+ * Ranks take turns to broadcast their keys and values, n bytes, so that a rank holds those of one other: n bytes more,
+ * whatever W is. In the backward they do so again, and each turn's gradients are reduced (reduce-scatter), and sent home
+ * at the end (all-to-all): 3 n more. By a ring a rank sends (W-1) n bytes in the forward, and (2 + 1/W) times as many
+ * in the backward. [collective], also in the backward */
 FSDP_API fsdp_tensor *fsdp_parallel_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
                                               const fsdp_attention_options *options, fsdp_process_group *group);
 

@@ -144,8 +144,9 @@ FSDP_API fsdp_status fsdp_model_parallelize(fsdp_module *model, fsdp_mesh *mesh,
  * ("cp"), as fsdp_parallel_attention has them. All ranks of the mesh call the model with the same whole tokens (B,T),
  * and targets; each computes with its part, and the result is whole on each: the loss, or logits in order. T must be a
  * multiple of 2 W. A rank's gradients are W times its own contribution, so that their average over the mesh is whole:
- * FSDP over the same ranks takes it. It goes with fsdp_model_parallelize over another dimension. Refused: positions,
- * caches, losses of each token, dropout, a call for last logits only. [collective] in each call of the model */
+ * FSDP over the same ranks takes it. Positions of rows that hold several documents are cut like tokens. It goes with
+ * fsdp_model_parallelize over another dimension. Refused: caches, losses of each token, dropout, a call for last logits
+ * only. [collective] in each call of the model */
 FSDP_API fsdp_status fsdp_model_context_parallel(fsdp_module *model, fsdp_mesh *mesh);
 
 /* ======== for experts: most programs need nothing below ======== */

@@ -87,10 +87,6 @@ fsdp_tensor *fsdp__attend(const fsdp_module *module, fsdp_tensor *q, fsdp_tensor
                           const fsdp_attention_options *options)
 {
     const fsdp__cut_attention *cut = fsdp__cut_attention_of(module);
-    fsdp_attention_options own = *options;
 
-    if (!cut)
-        return fsdp_attention(q, k, v, options);
-    own.positions = NULL;
-    return cut->attend(cut, q, k, v, &own);
+    return cut ? cut->attend(cut, q, k, v, options) : fsdp_attention(q, k, v, options);
 }

@@ -38,7 +38,8 @@ static int64_t heads_of(const attention *m, const fsdp_tensor *qkv)
 }
 
 /* Maps qkv (B,T,3C) to (B,T,C), after the tokens of `cached`, or of sequences that are cut over ranks. */
-static fsdp_tensor *attend_apart(const attention *m, fsdp__kv_layer *cached, fsdp_tensor *qkv)
+static fsdp_tensor *attend_apart(const attention *m, fsdp__kv_layer *cached, fsdp_tensor *qkv,
+                                 const fsdp_attention_options *options)
 {
     int64_t B = fsdp_tensor_size(qkv, 0), T = fsdp_tensor_size(qkv, 1), C = fsdp_tensor_size(qkv, 2) / 3;
     int64_t count = heads_of(m, qkv);
@@ -48,8 +49,7 @@ static fsdp_tensor *attend_apart(const attention *m, fsdp__kv_layer *cached, fsd
 
     if (fsdp__kv_layer_extend(cached, &k, &v) != FSDP_OK)
         return NULL;
-    return fsdp_reshape(fsdp__attend(&m->base, q, k, v, &(const fsdp_attention_options){.causal = true}),
-                        FSDP_SHAPE(B, T, C));
+    return fsdp_reshape(fsdp__attend(&m->base, q, k, v, options), FSDP_SHAPE(B, T, C));
 }
 
 /* Maps x (B,T,C), and positions if any, to (B,T,C). */
@@ -64,7 +64,7 @@ static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tenso
     if (!qkv)
         return fsdp_last_status();
     y = cached || fsdp__cut_attention_of(self)
-            ? attend_apart(m, cached, qkv)
+            ? attend_apart(m, cached, qkv, &options)
             : fsdp_attention_packed(qkv, heads_of(m, qkv), heads_of(m, qkv), &options);
     outputs[0] = fsdp_call(m->resid_dropout, fsdp_call(m->c_proj, y));
     return FSDP_OK;

@@ -112,7 +112,7 @@ static inline fsdp_tensor *fsdp__positions_of(fsdp_tensor *const *inputs, int co
 }
 
 /* What computes attention of a module whose sequences are cut over ranks: the argument of hooks that the module has
- * under fsdp__cut_attention_key. Positions of its call are then those of its tokens in the sequence. */
+ * under fsdp__cut_attention_key. Its calls always have positions: those in documents, or in the sequence. */
 typedef struct fsdp__cut_attention fsdp__cut_attention;
 struct fsdp__cut_attention {
     fsdp_tensor *(*attend)(const fsdp__cut_attention *self, fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,

@@ -1,86 +1,104 @@
 /* attention.c - attention of sequences that are cut over ranks.
  *
  * [Note: attention over ranks]
- * Keys and values of a piece of the heads are gathered from all ranks, queries of this rank's two chunks meet those
- * that they see, and the next piece follows: with as many pieces as ranks, a rank holds no more keys and values of
- * others than it has of its own. All keys of a query are there at once, so nothing must be merged, and windows and soft
- * caps are as ever. The backward gathers each piece again, and sends the gradients of its keys and values back, added
- * up. On the wire both ways send what a ring would.
+ * Ranks take turns: one's keys and values, of its two chunks, go to all others, whose queries meet those that they see,
+ * and the next one follows. So a rank holds the keys and values of one other rank at a time. In each turn every rank
+ * has as much to do, which is why chunks are dealt as they are: queries of both chunks see the first chunk of an
+ * earlier rank, and those of the second chunk see both of a later rank.
  *
- * A gathered piece is (time, 2, B, heads, D), keys and values side by side: ranks' parts are then runs of it. */
+ * A rank's own keys come first. What queries make of the next ones, in f32, is merged with what they have:
+ *
+ *     out += w (part - out)     lse = log(e^lse + e^lse_part)     w = e^(lse_part - lse), for the new lse
+ *
+ * The backward has the lse of all keys, so what it computes of one rank's keys is simply added. The gradients of a
+ * rank's keys and values are added up by all ranks, a part of them by each, after its turn; and at the end everybody
+ * sends these parts to those whose they are.
+ *
+ * With a window, or with documents, each chunk of queries meets each chunk of keys by itself, at its distance. */
 #include "fsdp/parallel.h"
 
 #include <math.h>
 
-#include "base/alloc.h"
 #include "base/status.h"
 #include "device/kernels.h"
-#include "ops/op.h"
+#include "ops/broadcast.h"
+#include "parallel/chunks.h"
 #include "parallel/wire.h"
 
 typedef struct state {
-    fsdp__attention_forward_args args; /* sizes of one chunk's call, and strides of q and out; no pointers */
+    fsdp__attention_forward_args args; /* sizes of one chunk, strides of q, and what is seen; no pointers */
     fsdp_process_group *group;
     int64_t ranks, rank;
+    bool documents;
 } state;
 
-/* Some of the heads of keys and values. */
-typedef struct piece {
-    int64_t first, count;   /* heads of keys */
-    fsdp_tensor *keys;      /* gathered, in the order of the sequence */
-    fsdp_tensor *gradients; /* of the same, in a backward */
-} piece;
+enum {
+    TENSORS = 6, /* q, k, v, out, lse, positions */
+    MEETINGS = 4 /* in one turn, at most */
+};
 
-static int64_t piece_count(const state *s)
+/* Chunks of queries that meet chunks of keys: `queries` of this rank's two from number q on, and so with keys. */
+typedef struct meeting {
+    int64_t q, queries, k, keys;
+    int64_t lead; /* as in the kernel's arguments */
+    bool causal;
+    bool first; /* these queries have met none before */
+    bool again; /* these keys have been met in this turn already */
+} meeting;
+
+/* The keys and values (B,T,G,D) of the rank whose turn it is. */
+typedef struct visit {
+    int64_t of;
+    fsdp_tensor *k, *v;
+} visit;
+
+/* ---- who meets whom ---- */
+
+static bool is_narrow(const state *s)
 {
-    return s->ranks < s->args.kv_heads ? s->ranks : s->args.kv_heads;
+    return s->args.window > 0 || s->documents;
 }
 
-static piece piece_of(const state *s, int64_t i)
+/* Returns whether some query sees some key in a chunk that lies `chunks` before its own. */
+static bool is_seen(const state *s, int64_t chunks)
 {
-    int64_t count = piece_count(s), first = i * s->args.kv_heads / count;
-
-    return (piece){.first = first, .count = (i + 1) * s->args.kv_heads / count - first};
+    return chunks >= 0 && (chunks == 0 || s->args.window == 0 || (chunks - 1) * s->args.q_time + 1 < s->args.window);
 }
 
-/* Reorders a tensor (time, ...) of all chunks, from ranks' parts to the sequence or back. */
-static fsdp_tensor *reorder(const state *s, fsdp_tensor *x, bool to_sequence)
+/* Lists meetings of single chunks. Queries meet their own chunk first, in which each sees a key. */
+static int single_meetings(const state *s, int64_t of, meeting *list)
 {
-    int64_t chunks = 2 * s->ranks, chunk = s->args.q_time;
-    FSDP__FREED fsdp_tensor **parts = NULL;
+    int count = 0;
 
-    if (!x || s->ranks == 1)
-        return x;
-    parts = fsdp__malloc((size_t)chunks * sizeof *parts);
-    if (!parts) {
-        (void)fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot order chunks of a sequence");
-        return NULL;
-    }
-    for (int64_t i = 0; i < chunks; i++) {
-        int64_t in_ranks = i < s->ranks ? 2 * i : 2 * (chunks - 1 - i) + 1;
-        int64_t in_sequence = i % 2 == 0 ? i / 2 : chunks - 1 - i / 2;
+    for (int64_t q = 0; q < 2; q++)
+        for (int64_t k = 1; k >= 0; k--) {
+            int64_t chunks = fsdp__chunk_number(s->ranks, s->rank, q) - fsdp__chunk_number(s->ranks, of, k);
+            meeting m = {q, 1, k, 1, chunks * s->args.q_time, .causal = true, .first = chunks == 0};
 
-        parts[i] = fsdp_slice(x, 0, (to_sequence ? in_ranks : in_sequence) * chunk, chunk);
-    }
-    return fsdp_concat(parts, (int)chunks, 0);
+            for (int i = 0; i < count; i++)
+                m.again = m.again || list[i].k == k;
+            if (is_seen(s, chunks))
+                list[count++] = m;
+        }
+    return count;
 }
 
-/* Returns heads of k or v (B,T,G,D) as (T,1,B,heads,D). */
-static fsdp_tensor *side(const piece *p, fsdp_tensor *x)
+static int meetings_with(const state *s, int64_t of, meeting *list)
 {
-    fsdp_tensor *part = fsdp_permute(fsdp_slice(x, 2, p->first, p->count), 4, (const int[]){1, 0, 2, 3});
+    bool own = of == s->rank;
 
-    return fsdp_unsqueeze(part, 1);
+    if (!s->args.causal || (own && (!is_narrow(s) || s->rank == s->ranks - 1))) /* the last rank's chunks adjoin */
+        *list = (meeting){0, 2, 0, 2, .causal = s->args.causal, .first = own};
+    else if (is_narrow(s))
+        return single_meetings(s, of, list);
+    else if (of < s->rank)
+        *list = (meeting){.q = 0, .queries = 2, .k = 0, .keys = 1};
+    else
+        *list = (meeting){.q = 1, .queries = 1, .k = 0, .keys = 2};
+    return 1;
 }
 
-static bool gather_piece(const state *s, piece *p, fsdp_tensor *k, fsdp_tensor *v)
-{
-    fsdp_tensor *own = fsdp_concat((fsdp_tensor *[]){side(p, k), side(p, v)}, 2, 1);
-
-    p->keys = own ? fsdp__wire_all_gather(own, 0, own->shape[0] * s->ranks, s->group) : NULL;
-    p->keys = fsdp__op_contiguous(reorder(s, p->keys, true));
-    return p->keys;
-}
+/* ---- the arguments of a call ---- */
 
 static void *at(const fsdp_tensor *tensor, int64_t element)
 {
@@ -89,127 +107,337 @@ static void *at(const fsdp_tensor *tensor, int64_t element)
     return data ? data + (size_t)element * fsdp_dtype_size(tensor->dtype) : NULL;
 }
 
-static int64_t chunk_number(const state *s, int64_t half)
+/* Returns chunks of a tensor that has the rank's two in dimension `dim`. */
+static fsdp_tensor *chunks_of(const state *s, fsdp_tensor *x, int dim, int64_t first, int64_t count)
 {
-    return half == 0 ? s->rank : 2 * s->ranks - 1 - s->rank;
+    return fsdp_slice(x, dim, first * s->args.q_time, count * s->args.q_time);
 }
 
-/* Fills the arguments of one of this rank's two chunks, whose queries meet the keys of a piece. */
-static fsdp__attention_forward_args chunk_args(const state *s, const piece *p, int64_t half, const fsdp_tensor *q,
-                                               const fsdp_tensor *out, const fsdp_tensor *lse)
+/* Fills what both directions have in common. `positions` is of the queries, or NULL. */
+static fsdp__attention_forward_args call_of(const state *s, const meeting *m, const visit *their, const fsdp_tensor *q,
+                                            const fsdp_tensor *positions)
 {
     fsdp__attention_forward_args a = s->args;
-    int64_t group = a.heads / a.kv_heads, head = p->first * group, one = a.batch * p->count * a.head_dim;
+    int64_t chunk = a.q_time;
 
-    a.q = at(q, half * a.q_time * a.q_stride_time + head * a.q_head);
-    a.out = at(out, half * a.q_time * a.out_stride_time + head * a.out_head);
-    a.lse = lse ? at(lse, a.batch * a.q_time * (2 * head + half * p->count * group)) : NULL;
-    a.k = at(p->keys, 0), a.v = at(p->keys, one);
-    a.kv_time = a.q_time * (a.causal ? chunk_number(s, half) + 1 : 2 * s->ranks);
-    a.heads = p->count * group, a.kv_heads = p->count;
-    a.k_batch = a.v_batch = p->count * a.head_dim;
-    a.k_stride_time = a.v_stride_time = 2 * one;
-    a.k_head = a.v_head = a.head_dim;
+    a.q = at(q, m->q * chunk * q->strides[1]);
+    a.k = at(their->k, m->k * chunk * their->k->strides[1]);
+    a.v = at(their->v, m->k * chunk * their->v->strides[1]);
+    a.k_batch = their->k->strides[0], a.k_stride_time = their->k->strides[1], a.k_head = their->k->strides[2];
+    a.v_batch = their->v->strides[0], a.v_stride_time = their->v->strides[1], a.v_head = their->v->strides[2];
+    a.q_time = m->queries * chunk, a.kv_time = m->keys * chunk;
+    a.causal = m->causal;
+    a.lead = m->lead;
+    a.positions = positions ? at(positions, 0) : NULL;
     return a;
+}
+
+static void set_out(fsdp__attention_forward_args *a, const fsdp_tensor *out, int64_t first)
+{
+    a->out = at(out, first * out->strides[1]);
+    a->out_batch = out->strides[0], a->out_stride_time = out->strides[1], a->out_head = out->strides[2];
+}
+
+/* Gives the positions of the queries in their documents, in contiguous memory; NULL if there are no documents. */
+static fsdp_status positions_of(const state *s, const meeting *m, fsdp_tensor *positions, fsdp_tensor **out)
+{
+    *out = positions ? fsdp__op_contiguous(chunks_of(s, positions, 1, m->q, m->queries)) : NULL;
+    return *out || !positions ? FSDP_OK : fsdp_last_status();
+}
+
+/* ---- turns ---- */
+
+/* Makes keys or values a view (B,T,G,D) of memory of both. */
+static fsdp_tensor *side_of(fsdp_tensor *both, int64_t which)
+{
+    return fsdp_squeeze(fsdp_slice(both, 0, which, 1), 0);
+}
+
+/* Makes memory for keys and values (2,B,T,G,D) of a rank, or their gradients. */
+static fsdp_tensor *make_both(const fsdp_tensor *k)
+{
+    return fsdp_empty(k->storage->device, k->dtype, 5,
+                      (const int64_t[]){2, k->shape[0], k->shape[1], k->shape[2], k->shape[3]});
+}
+
+/* Begins the turn of a rank: its keys and values come to `both`. */
+static fsdp_status begin_turn(const state *s, int64_t of, fsdp_tensor *k, fsdp_tensor *v, fsdp_tensor *both, visit *out)
+{
+    *out = (visit){of, side_of(both, 0), side_of(both, 1)};
+    if (!out->k || !out->v)
+        return fsdp_last_status();
+    if (of == s->rank) {
+        FSDP_TRY(fsdp_tensor_copy_(out->k, k));
+        FSDP_TRY(fsdp_tensor_copy_(out->v, v));
+    }
+    return fsdp__wire_broadcast(both, (int)of, s->group);
+}
+
+/* ---- forward ---- */
+
+/* What has been made of the keys that queries have met. */
+typedef struct sum {
+    fsdp_tensor *out; /* (B,T,H,D), f32 */
+    fsdp_tensor *lse; /* (B,H,T) */
+} sum;
+
+/* Adds what was made of other keys, which is written over. */
+static fsdp_status merge(const state *s, const meeting *m, const sum *all, fsdp_tensor *part, fsdp_tensor *part_lse)
+{
+    fsdp_tensor *out = chunks_of(s, all->out, 1, m->q, m->queries);
+    fsdp_tensor *lse = chunks_of(s, all->lse, 2, m->q, m->queries), *weight, *larger, *rest;
+
+    if (!out || !lse)
+        return fsdp_last_status();
+    if (m->first) {
+        FSDP_TRY(fsdp_tensor_copy_(out, part));
+        return fsdp_tensor_copy_(lse, part_lse);
+    }
+    rest = fsdp_sub(part_lse, lse); /* -inf where all keys are hidden from a query, which has met others */
+    weight = fsdp_sigmoid(rest);
+    larger = fsdp_maximum(part_lse, lse);
+    rest = fsdp_ln(fsdp_add_scalar(fsdp_exp(fsdp_neg(fsdp_abs(rest))), 1));
+    weight = fsdp_unsqueeze(fsdp_permute(weight, 3, (const int[]){0, 2, 1}), 3);
+    part = fsdp_cast(part, FSDP_F32);
+    rest = fsdp_add(larger, rest);
+    if (!part || !weight || !rest)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp__binary_compute(FSDP__SUB, part, out, 0, 0, part));
+    FSDP_TRY(fsdp__binary_compute(FSDP__MUL, part, weight, 0, 0, part));
+    FSDP_TRY(fsdp__tensor_copy(out, part, true));
+    return fsdp_tensor_copy_(lse, rest);
+}
+
+static fsdp_status meet(const state *s, const meeting *m, const visit *their, fsdp_tensor *const *x, const sum *all)
+{
+    fsdp_device *device = x[0]->storage->device;
+    int64_t queries = m->queries * s->args.q_time;
+    const int64_t shape[] = {s->args.batch, queries, s->args.heads, s->args.head_dim};
+    fsdp_tensor *part = fsdp_empty(device, x[0]->dtype, 4, shape), *positions;
+    fsdp_tensor *lse = fsdp_empty(device, FSDP_F32, 3, (const int64_t[]){shape[0], shape[2], shape[1]});
+    fsdp__attention_forward_args a;
+
+    if (!part || !lse)
+        return fsdp_last_status();
+    FSDP_TRY(positions_of(s, m, x[5], &positions));
+    a = call_of(s, m, their, x[0], positions);
+    set_out(&a, part, 0);
+    a.lse = fsdp_tensor_data(lse);
+    FSDP_TRY(fsdp__launch_attention_forward(fsdp__op_stream(part), &a));
+    return merge(s, m, all, part, lse);
+}
+
+static fsdp_status meet_all(const state *s, const visit *their, fsdp_tensor *const *x, const sum *all)
+{
+    fsdp_context *context = fsdp_device_context(x[0]->storage->device);
+    meeting list[MEETINGS];
+    int count = fsdp_tensor_numel(x[0]) > 0 ? meetings_with(s, their->of, list) : 0;
+
+    for (int i = 0; i < count; i++) {
+        fsdp_status status;
+
+        FSDP_TRY(fsdp_scope_begin(context));
+        status = meet(s, &list[i], their, x, all);
+        fsdp_scope_end(context, NULL);
+        FSDP_TRY(status);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status take_turns(const state *s, fsdp_tensor *const *x, const sum *all)
+{
+    fsdp_tensor *both = s->ranks > 1 ? make_both(x[1]) : NULL;
+
+    FSDP_TRY(meet_all(s, &(visit){s->rank, x[1], x[2]}, x, all));
+    if (s->ranks > 1 && !both)
+        return fsdp_last_status();
+    for (int64_t of = 0; of < s->ranks && s->ranks > 1; of++) {
+        visit their;
+
+        FSDP_TRY(begin_turn(s, of, x[1], x[2], both, &their));
+        if (of != s->rank)
+            FSDP_TRY(meet_all(s, &their, x, all));
+    }
+    return FSDP_OK;
+}
+
+/* Computes out and lse, x[3] and x[4], in a scope of its own. */
+static fsdp_status compute(const state *s, fsdp_tensor **x)
+{
+    fsdp_context *context = fsdp_device_context(x[0]->storage->device);
+    sum all = {.lse = x[4]};
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_scope_begin(context));
+    fsdp_no_grad_begin(context);
+    all.out = x[3]->dtype == FSDP_F32 ? x[3] : fsdp_empty(x[3]->storage->device, FSDP_F32, 4, x[3]->shape);
+    status = !all.out || fsdp_grad_enabled(context) ? fsdp_last_status() : take_turns(s, x, &all); /* both allocate */
+    if (status == FSDP_OK && all.out != x[3])
+        status = fsdp_tensor_copy_(x[3], all.out);
+    fsdp_no_grad_end(context);
+    fsdp_scope_end(context, NULL);
+    return status;
 }
 
 /* ---- backward ---- */
 
-/* Computes the gradients of one chunk. Those of keys are written to `to`, (time, ...). */
-static fsdp_status chunk_backward(const state *s, const piece *p, int64_t half, fsdp__node *node,
-                                  const fsdp_tensor *dout, const fsdp_tensor *dq, const fsdp_tensor *to)
-{
-    fsdp__attention_backward_args b = {.forward = chunk_args(s, p, half, fsdp__node_saved(node, 0),
-                                                             fsdp__node_saved(node, 3), fsdp__node_saved(node, 4))};
-    const fsdp__attention_forward_args *f = &b.forward;
-    int64_t head = p->first * (s->args.heads / s->args.kv_heads);
+/* Gradients, as they are made. */
+typedef struct gradients {
+    fsdp_tensor *dout;  /* (B,T,H,D) */
+    fsdp_tensor *dq;    /* of the same shape, f32 */
+    fsdp_tensor *whose; /* of the keys and values of the rank whose turn it is: (2,B,T,G,D), at the begin of `sent` */
+    fsdp_tensor *sent;  /* as many parts as ranks, of one size */
+    fsdp_tensor *sums;  /* of each rank's keys and values one such part, added up */
+} gradients;
 
-    b.dout = at(dout, half * f->q_time * f->out_stride_time + head * f->out_head);
+/* Adds a gradient of keys or values that was made beside its place, if it was. */
+static fsdp_status add_beside(const meeting *m, fsdp_tensor *place, fsdp_tensor *made)
+{
+    return m->again ? fsdp__tensor_copy(place, made, true) : FSDP_OK;
+}
+
+static fsdp_status meet_back(const state *s, const meeting *m, const visit *their, fsdp__node *node, const gradients *g)
+{
+    fsdp_tensor *q = fsdp__node_saved(node, 0), *positions, *lse, *dq, *d[2], *place[2];
+    const fsdp_tensor *out = fsdp__node_saved(node, 3);
+    int64_t first = m->q * s->args.q_time;
+    fsdp__attention_backward_args b;
+
+    FSDP_TRY(positions_of(s, m, fsdp__node_saved(node, 5), &positions));
+    lse = fsdp__op_contiguous(chunks_of(s, fsdp__node_saved(node, 4), 2, m->q, m->queries));
+    dq = fsdp__empty_like(chunks_of(s, q, 1, m->q, m->queries), q->dtype);
+    for (int i = 0; i < 2; i++) {
+        place[i] = chunks_of(s, side_of(g->whose, i), 1, m->k, m->keys);
+        d[i] = !place[i] ? NULL : m->again ? fsdp__empty_like(place[i], place[i]->dtype) : place[i];
+    }
+    if (!lse || !dq || !d[0] || !d[1])
+        return fsdp_last_status();
+    b = (fsdp__attention_backward_args){.forward = call_of(s, m, their, q, positions)};
+    set_out(&b.forward, out, first);
+    b.forward.lse = fsdp_tensor_data(lse);
+    b.dout = at(g->dout, first * out->strides[1]);
+    b.dq = at(dq, 0), b.dk = at(d[0], 0), b.dv = at(d[1], 0);
     b.dq_batch = dq->strides[0], b.dq_stride_time = dq->strides[1], b.dq_head = dq->strides[2];
-    b.dq = at(dq, half * f->q_time * b.dq_stride_time + head * b.dq_head);
-    b.dk_batch = b.dv_batch = f->k_batch;
-    b.dk_stride_time = b.dv_stride_time = f->k_stride_time;
-    b.dk_head = b.dv_head = f->k_head;
-    b.dk = at(to, 0);
-    b.dv = at(to, f->batch * p->count * f->head_dim);
-    return fsdp__launch_attention_backward(fsdp__op_stream(dq), &b);
+    b.dk_batch = d[0]->strides[0], b.dk_stride_time = d[0]->strides[1], b.dk_head = d[0]->strides[2];
+    b.dv_batch = d[1]->strides[0], b.dv_stride_time = d[1]->strides[1], b.dv_head = d[1]->strides[2];
+    FSDP_TRY(fsdp__launch_attention_backward(fsdp__op_stream(dq), &b));
+    FSDP_TRY(add_beside(m, place[0], d[0]));
+    FSDP_TRY(add_beside(m, place[1], d[1]));
+    return fsdp__tensor_copy(chunks_of(s, g->dq, 1, m->q, m->queries), dq, true);
 }
 
-/* Returns the gradient of the gathered keys and values: the later chunk's, to whose keys the earlier one's are added.
- */
-static fsdp_tensor *gathered_gradient(const state *s, const piece *p, fsdp__node *node, const fsdp_tensor *dout,
-                                      const fsdp_tensor *dq)
+/* Computes the gradients of what one rank's keys and values have given, and adds theirs up over the ranks. */
+static fsdp_status turn_back(const state *s, const visit *their, fsdp__node *node, const gradients *g)
 {
-    fsdp_device *device = p->keys->storage->device;
-    fsdp_tensor *both[2];
+    fsdp_context *context = fsdp_device_context(g->dq->storage->device);
+    meeting list[MEETINGS];
+    int count = fsdp_tensor_numel(g->dq) > 0 ? meetings_with(s, their->of, list) : 0;
 
-    for (int64_t half = 0; half < 2; half++) {
-        both[half] = fsdp_zeros(device, p->keys->dtype, p->keys->ndim, p->keys->shape);
-        if (!both[half] || chunk_backward(s, p, half, node, dout, dq, both[half]) != FSDP_OK)
-            return NULL;
+    FSDP_TRY(fsdp_tensor_fill_(g->sent, 0));
+    for (int i = 0; i < count; i++) {
+        fsdp_status status;
+
+        FSDP_TRY(fsdp_scope_begin(context));
+        status = meet_back(s, &list[i], their, node, g);
+        fsdp_scope_end(context, NULL);
+        FSDP_TRY(status);
     }
-    return fsdp_add(both[0], both[1]);
+    return s->ranks > 1 ? fsdp__wire_reduce_part(g->sent, g->sums, (int)their->of, s->group) : FSDP_OK;
 }
 
-/* Returns the gradient of this rank's keys and values of a piece, (T,2,B,heads,D). */
-static fsdp_tensor *piece_backward(const state *s, piece *p, fsdp__node *node, const fsdp_tensor *dout,
-                                   const fsdp_tensor *dq)
+static fsdp_status take_turns_back(const state *s, fsdp__node *node, const gradients *g)
 {
-    fsdp_context *context = fsdp_device_context(dq->storage->device);
-    fsdp_tensor *d = NULL;
+    fsdp_tensor *k = fsdp__node_saved(node, 1), *v = fsdp__node_saved(node, 2);
+    fsdp_tensor *both = s->ranks > 1 ? make_both(k) : NULL;
 
-    if (fsdp_scope_begin(context) != FSDP_OK)
-        return NULL;
-    if (gather_piece(s, p, fsdp__node_saved(node, 1), fsdp__node_saved(node, 2))) {
-        d = reorder(s, gathered_gradient(s, p, node, dout, dq), false);
-        d = d ? fsdp__wire_reduce_scatter(d, 0, FSDP_SUM, s->group) : NULL;
+    if (s->ranks == 1)
+        return turn_back(s, &(visit){0, k, v}, node, g);
+    if (!both)
+        return fsdp_last_status();
+    for (int64_t of = 0; of < s->ranks; of++) {
+        visit their;
+
+        FSDP_TRY(begin_turn(s, of, k, v, both, &their));
+        FSDP_TRY(turn_back(s, &their, node, g));
     }
-    fsdp_scope_end(context, d);
-    return d;
+    return FSDP_OK;
 }
 
-/* Writes a piece's gradient where that of all heads is. */
-static fsdp_status put_piece(const piece *p, fsdp_tensor *d, int64_t which, fsdp_tensor *to)
+/* Makes room for parts of gradients of one rank's keys and values. */
+static fsdp_tensor *make_parts(const state *s, const fsdp_tensor *k)
 {
-    fsdp_tensor *from = fsdp_permute(fsdp_squeeze(fsdp_slice(d, 1, which, 1), 1), 4, (const int[]){1, 0, 2, 3});
-    fsdp_tensor *place = fsdp_slice(to, 2, p->first, p->count);
+    int64_t numel = 2 * fsdp_tensor_numel(k), padded = (numel + s->ranks - 1) / s->ranks * s->ranks;
 
-    return from && place ? fsdp_tensor_copy_(place, from) : fsdp_last_status();
+    return fsdp_empty(k->storage->device, k->dtype, 1, &padded);
+}
+
+/* Makes the begin of such parts a view (2,B,T,G,D). */
+static fsdp_tensor *view_parts(fsdp_tensor *parts, const fsdp_tensor *k)
+{
+    return fsdp_reshape(fsdp_slice(parts, 0, 0, 2 * fsdp_tensor_numel(k)), 5,
+                        (const int64_t[]){2, k->shape[0], k->shape[1], k->shape[2], k->shape[3]});
+}
+
+/* Computes dq, f32, and the gradients (2,B,T,G,D) of this rank's keys and values. */
+static fsdp_status compute_back(const state *s, fsdp__node *node, gradients *g, fsdp_tensor **dkv)
+{
+    fsdp_context *context = fsdp_device_context(g->dq->storage->device);
+    fsdp_tensor *k = fsdp__node_saved(node, 1), *parts = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_scope_begin(context));
+    g->sent = make_parts(s, k);
+    g->sums = s->ranks > 1 ? make_parts(s, k) : g->sent;
+    g->whose = view_parts(g->sent, k);
+    status = g->whose && g->sums ? take_turns_back(s, node, g) : fsdp_last_status();
+    if (status == FSDP_OK) /* what was sent is not needed any more */
+        status = s->ranks > 1 ? fsdp__wire_exchange(g->sums, g->sent, s->group) : FSDP_OK;
+    parts = status == FSDP_OK ? g->sent : NULL;
+    fsdp_scope_end(context, parts);
+    *dkv = parts ? view_parts(parts, k) : NULL;
+    return *dkv ? FSDP_OK : status == FSDP_OK ? fsdp_last_status() : status;
 }
 
 static fsdp_status backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     const state *s = fsdp__node_state(node);
-    fsdp_tensor *dout = fsdp__op_contiguous(grads[0]); /* (B,T,H,D) */
-    fsdp_tensor *d[3];
+    const fsdp_tensor *q = fsdp__node_saved(node, 0);
+    gradients g = {.dout = fsdp__op_contiguous(grads[0]), .dq = fsdp_zeros(q->storage->device, FSDP_F32, 4, q->shape)};
+    fsdp_tensor *dkv, *d[3];
 
-    for (int i = 0; i < 3; i++) {
-        fsdp_tensor *saved = fsdp__node_saved(node, i);
-
-        d[i] = fsdp__empty_like(saved, saved->dtype);
-        if (!d[i])
-            return fsdp_last_status();
-    }
-    if (!dout)
+    if (!g.dout || !g.dq)
         return fsdp_last_status();
-    for (int64_t i = 0; i < piece_count(s); i++) {
-        piece p = piece_of(s, i);
-        fsdp_tensor *dkv = piece_backward(s, &p, node, dout, d[0]);
-
-        if (!dkv)
-            return fsdp_last_status();
-        FSDP_TRY(put_piece(&p, dkv, 0, d[1]));
-        FSDP_TRY(put_piece(&p, dkv, 1, d[2]));
-    }
+    FSDP_TRY(compute_back(s, node, &g, &dkv));
+    d[0] = fsdp_cast(g.dq, q->dtype);
+    d[1] = side_of(dkv, 0);
+    d[2] = side_of(dkv, 1);
     for (int i = 0; i < 3; i++)
-        FSDP_TRY(fsdp__node_give(node, i, d[i]));
+        FSDP_TRY(d[i] ? fsdp__node_give(node, i, d[i]) : fsdp_last_status());
     return FSDP_OK;
 }
 
-/* ---- forward ---- */
+/* ---- the call ---- */
 
 static const fsdp__op attention_op = {.name = "parallel_attention", .backward = backward};
 static const fsdp__traits traits = {.dear = FSDP__DEAR_ATTENTION};
+
+static bool check_options(const fsdp_tensor *q, const fsdp_attention_options *o)
+{
+    const char *op = attention_op.name;
+
+    if (!o)
+        return true;
+    if (o->window < 0 || !(o->softcap >= 0 && isfinite(o->softcap)) || ((o->window > 0 || o->positions) && !o->causal))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "%s: window %lld and softcap %g must not be negative, and a window or positions are of causal "
+                         "attention",
+                         op, (long long)o->window, (double)o->softcap),
+               false;
+    if (o->positions && (o->positions->dtype != FSDP_I32 || o->positions->ndim != 2 ||
+                         o->positions->shape[0] != q->shape[0] || o->positions->shape[1] != q->shape[1]))
+        return fsdp__op_misfit(op, "query", q, "positions", o->positions);
+    return true;
+}
 
 static bool check(fsdp_tensor *const *x, const fsdp_attention_options *options, fsdp_process_group *group)
 {
@@ -231,15 +459,7 @@ static bool check(fsdp_tensor *const *x, const fsdp_attention_options *options, 
         return FSDP_FAIL(FSDP_INVALID, "%s: %lld positions of a sequence are not two equal chunks", op,
                          (long long)q->shape[1]),
                false;
-    if (options && options->positions)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "%s: rows of several documents (positions) cannot be cut over ranks", op),
-               false;
-    if (options && (options->window < 0 || !(options->softcap >= 0 && isfinite(options->softcap)) ||
-                    (options->window > 0 && !options->causal)))
-        return FSDP_FAIL(FSDP_INVALID, "%s: window %lld (of causal attention) and softcap %g must not be negative", op,
-                         (long long)options->window, (double)options->softcap),
-               false;
-    return true;
+    return check_options(q, options);
 }
 
 static state state_of(const fsdp_tensor *q, const fsdp_tensor *k, const fsdp_attention_options *options,
@@ -251,71 +471,45 @@ static state state_of(const fsdp_tensor *q, const fsdp_tensor *k, const fsdp_att
     a->batch = q->shape[0], a->q_time = q->shape[1] / 2;
     a->heads = q->shape[2], a->kv_heads = k->shape[2], a->head_dim = q->shape[3];
     a->q_batch = q->strides[0], a->q_stride_time = q->strides[1], a->q_head = q->strides[2];
-    a->out_head = a->head_dim, a->out_stride_time = a->heads * a->head_dim;
-    a->out_batch = q->shape[1] * a->out_stride_time;
     a->dtype = q->dtype;
     a->causal = options && options->causal;
     a->scale = options && options->scale != 0 ? options->scale : 1.0f / sqrtf((float)a->head_dim);
     a->softcap = options ? options->softcap : 0;
     a->window = options ? options->window : 0;
+    s.documents = options && options->positions;
     return s;
 }
 
-static fsdp_status piece_forward(const state *s, fsdp_tensor *const *x, const fsdp_tensor *out, const fsdp_tensor *lse,
-                                 piece p)
+/* Returns the tensor itself if its last dimension is contiguous, else a contiguous copy. */
+static fsdp_tensor *readable(fsdp_tensor *x)
 {
-    fsdp_context *context = fsdp_device_context(out->storage->device);
-    fsdp_status status;
-
-    FSDP_TRY(fsdp_scope_begin(context));
-    status = gather_piece(s, &p, x[1], x[2]) ? FSDP_OK : fsdp_last_status();
-    for (int64_t half = 0; half < 2 && status == FSDP_OK && fsdp_tensor_numel(out) > 0; half++) {
-        fsdp__attention_forward_args a = chunk_args(s, &p, half, x[0], out, lse);
-
-        status = fsdp__launch_attention_forward(fsdp__op_stream(out), &a);
-    }
-    fsdp_scope_end(context, NULL);
-    return status;
-}
-
-/* Computes `out`, and `*lse` if a backward will need it. */
-static fsdp_tensor *compute(const state *s, fsdp_tensor *const *x, bool records, fsdp_tensor **lse)
-{
-    fsdp_context *context = fsdp_device_context(x[0]->storage->device);
-    fsdp_tensor *out = fsdp_empty(x[0]->storage->device, x[0]->dtype, 4, x[0]->shape);
-    fsdp_status status = out ? FSDP_OK : fsdp_last_status();
-
-    if (out && records) {
-        *lse = fsdp_empty(x[0]->storage->device, FSDP_F32, 3,
-                          (const int64_t[]){x[0]->shape[0], x[0]->shape[2], x[0]->shape[1]});
-        status = *lse ? FSDP_OK : fsdp_last_status();
-    }
-    fsdp_no_grad_begin(context);
-    for (int64_t i = 0; i < piece_count(s) && status == FSDP_OK; i++)
-        status = piece_forward(s, x, out, records ? *lse : NULL, piece_of(s, i));
-    fsdp_no_grad_end(context);
-    return status == FSDP_OK ? out : NULL;
+    return x->strides[3] == 1 || x->shape[3] == 1 ? x : fsdp__op_contiguous(x);
 }
 
 fsdp_tensor *fsdp_parallel_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
                                      const fsdp_attention_options *options, fsdp_process_group *group)
 {
-    fsdp_tensor *inputs[] = {q, k, v}, *saved[5] = {NULL}, *out, *lse = NULL;
+    fsdp_tensor *inputs[] = {q, k, v}, *saved[TENSORS] = {NULL}, *out;
     state s;
 
     if (!check(inputs, options, group))
         return NULL;
-    saved[0] = q->strides[3] == 1 || q->shape[3] == 1 ? q : fsdp__op_contiguous(q);
-    saved[1] = k, saved[2] = v;
-    if (!saved[0])
-        return NULL;
-    s = state_of(saved[0], k, options, group);
-    if (!fsdp__recall(&attention_op, inputs, 3, &out, 1)) {
-        out = compute(&s, saved, fsdp__will_record(inputs, 3), &lse);
-        if (!out)
+    for (int i = 0; i < 3; i++) {
+        saved[i] = readable(inputs[i]);
+        if (!saved[i])
             return NULL;
     }
-    saved[3] = out, saved[4] = lse;
-    return fsdp__record_with(&traits, &attention_op, inputs, 3, &out, 1, saved, 5, &s, sizeof s) == FSDP_OK ? out
-                                                                                                            : NULL;
+    s = state_of(saved[0], k, options, group);
+    saved[5] = options ? options->positions : NULL;
+    if (!fsdp__recall(&attention_op, inputs, 3, &out, 1)) {
+        saved[3] = out = fsdp_empty(q->storage->device, q->dtype, 4, q->shape);
+        saved[4] =
+            fsdp_empty(q->storage->device, FSDP_F32, 3, (const int64_t[]){q->shape[0], q->shape[2], q->shape[1]});
+        if (!out || !saved[4] || compute(&s, saved) != FSDP_OK)
+            return NULL;
+    }
+    saved[3] = out;
+    return fsdp__record_with(&traits, &attention_op, inputs, 3, &out, 1, saved, TENSORS, &s, sizeof s) == FSDP_OK
+               ? out
+               : NULL;
 }

@@ -1,11 +1,16 @@
 /* context.c - models whose sequences are cut over ranks: tokens and targets at the root, positions at the body,
  * attention of each block, and the loss. */
+#include "parallel/context.h"
+
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/status.h"
 #include "fsdp/parallel.h"
 #include "fsdp/parallelize.h"
 #include "models/models.h"
 #include "ops/op.h"
+#include "parallel/chunks.h"
 
 typedef struct context_plan {
     fsdp__cut_attention attention; /* first: what modules find */
@@ -13,8 +18,12 @@ typedef struct context_plan {
     fsdp_mesh *mesh; /* a reference */
     fsdp_process_group *group;
     int64_t rank, ranks;
-    double weight; /* of this rank's loss in that of the sequences, of the call that is running */
+    /* Of the call that is running: */
+    bool is_cut;   /* it was given this rank's tokens alone */
+    double weight; /* of this rank's loss in that of the sequences */
 } context_plan;
+
+static const char root_key;
 
 static void leave(void *arg, fsdp_module *module)
 {
@@ -31,10 +40,20 @@ static void leave(void *arg, fsdp_module *module)
 static fsdp_tensor *own_chunks(const context_plan *plan, fsdp_tensor *x)
 {
     int64_t chunk = x->shape[1] / (2 * plan->ranks);
-    fsdp_tensor *const parts[] = {fsdp_slice(x, 1, plan->rank * chunk, chunk),
-                                  fsdp_slice(x, 1, (2 * plan->ranks - 1 - plan->rank) * chunk, chunk)};
+    fsdp_tensor *const parts[] = {fsdp_slice(x, 1, fsdp__chunk_number(plan->ranks, plan->rank, 0) * chunk, chunk),
+                                  fsdp_slice(x, 1, fsdp__chunk_number(plan->ranks, plan->rank, 1) * chunk, chunk)};
 
     return fsdp_concat(parts, 2, 1);
+}
+
+/* Does the same on the host; `to` has room for as many. */
+static void copy_own_chunks(const context_plan *plan, const int32_t *x, int64_t rows, int64_t time, int32_t *to)
+{
+    int64_t chunk = time / (2 * plan->ranks);
+
+    for (int64_t i = 0; i < 2 * rows; i++)
+        memcpy(to + i * chunk, x + i / 2 * time + fsdp__chunk_number(plan->ranks, plan->rank, i % 2) * chunk,
+               (size_t)chunk * sizeof *to);
 }
 
 static fsdp_status check_length(const context_plan *plan, int64_t length)
@@ -52,27 +71,39 @@ static fsdp_status check_length(const context_plan *plan, int64_t length)
                      (long long)length, (long long)unit, (long long)below, (long long)(below + unit));
 }
 
-/* Counts targets of which something is learned. On the meta device all are such. */
-static fsdp_status count_targets(const fsdp_tensor *targets, double *out)
+static int64_t count_learned(const int32_t *targets, int64_t numel)
 {
-    int64_t numel = fsdp_tensor_numel(targets);
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < numel; i++)
+        count += targets[i] != FSDP_IGNORE_TARGET;
+    return count;
+}
+
+/* Counts targets of which something is learned. On the meta device all are such. */
+static fsdp_status count_targets(const fsdp_tensor *targets, int64_t *out)
+{
     FSDP__FREED int32_t *values = NULL;
 
-    *out = (double)numel;
-    if (numel == 0 || fsdp_device_is_meta(targets->storage->device))
+    *out = fsdp_tensor_numel(targets);
+    if (*out == 0 || !fsdp__device_has_bytes(targets->storage->device))
         return FSDP_OK;
-    FSDP__TRY_NEW(values = fsdp__malloc((size_t)numel * sizeof *values));
+    FSDP__TRY_NEW(values = fsdp__malloc((size_t)*out * sizeof *values));
     FSDP_TRY(fsdp_tensor_read(targets, FSDP_I32, values));
-    for (int64_t i = 0; i < numel; i++)
-        *out -= values[i] == FSDP_IGNORE_TARGET;
+    *out = count_learned(values, *out);
     return FSDP_OK;
+}
+
+static double weight_of(int64_t own, int64_t all)
+{
+    return all > 0 ? (double)own / (double)all : 1;
 }
 
 /* Takes this rank's targets. A rank that has none to learn from gets targets of zeros, whose loss weighs nothing. */
 static fsdp_status cut_targets(context_plan *plan, bool mean, fsdp_tensor **targets)
 {
     fsdp_tensor *whole = *targets;
-    double all, own;
+    int64_t all, own;
 
     *targets = own_chunks(plan, whole);
     plan->weight = 1;
@@ -82,32 +113,71 @@ static fsdp_status cut_targets(context_plan *plan, bool mean, fsdp_tensor **targ
         return FSDP_OK;
     FSDP_TRY(count_targets(whole, &all));
     FSDP_TRY(count_targets(*targets, &own));
-    plan->weight = all > 0 ? own / all : 1;
+    plan->weight = weight_of(own, all);
     if (own > 0 || all == 0)
         return FSDP_OK;
     *targets = fsdp_zeros(whole->storage->device, FSDP_I32, 2, (*targets)->shape);
     return *targets ? FSDP_OK : fsdp_last_status();
 }
 
+/* Notes what a rank's positions in documents are known to be, although they leap from chunk to chunk. */
+static void note_documents(const fsdp_tensor *positions, int64_t longest)
+{
+    fsdp__tensor_note_documents(positions, (fsdp__documents){.row = positions->shape[1],
+                                                             .wrong = -1,
+                                                             .pairs = fsdp_tensor_numel(positions), /* at least */
+                                                             .longest = longest});
+}
+
+static fsdp_status cut_positions(const context_plan *plan, const fsdp_tensor *tokens, fsdp_tensor **positions)
+{
+    int64_t pairs, longest;
+
+    FSDP_TRY(
+        fsdp__op_check_positions("parallel_call", *positions, tokens->shape[0], tokens->shape[1], positions, &pairs));
+    longest = fsdp__op_longest_document(*positions);
+    *positions = own_chunks(plan, *positions);
+    if (!*positions)
+        return fsdp_last_status();
+    note_documents(*positions, longest);
+    return FSDP_OK;
+}
+
+static bool takes_mean(const fsdp_cross_entropy_options *loss)
+{
+    return !loss || loss->reduction == FSDP_LOSS_MEAN;
+}
+
+static fsdp_status check_call(fsdp_module *model, int count)
+{
+    const fsdp_cross_entropy_options *loss = fsdp__head_loss(fsdp_module_child(model, "lm_head"));
+
+    if (fsdp_model_last_logits_only(model))
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "a model of sequences that are cut over ranks gives all logits, not the last");
+    if (count > 1 && loss && loss->reduction == FSDP_LOSS_NONE)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "losses of each token are not put together from ranks: take a mean or sum");
+    return FSDP_OK;
+}
+
 static fsdp_status enter_root(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
 {
     context_plan *plan = arg;
-    const fsdp_cross_entropy_options *loss = fsdp__head_loss(fsdp_module_child(module, "lm_head"));
 
-    if (count > 2)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "rows of several documents (positions) cannot be cut over ranks");
-    if (fsdp_model_last_logits_only(module))
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "a model of sequences that are cut over ranks gives all logits, not the last");
-    if (count == 2 && loss && loss->reduction == FSDP_LOSS_NONE)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "losses of each token are not put together from ranks: take a mean or sum");
+    FSDP_TRY(check_call(module, count));
+    if (plan->is_cut)
+        return FSDP_OK;
+    if (count > 3)
+        return FSDP_OK; /* the model says that this is wrong, and what else is */
     for (int i = 0; i < count; i++) {
         if (inputs[i]->ndim != 2 || inputs[i]->dtype != FSDP_I32)
-            return FSDP_OK; /* the model says so */
+            return FSDP_OK;
         FSDP_TRY(check_length(plan, inputs[i]->shape[1]));
     }
-    if (count == 2)
-        FSDP_TRY(cut_targets(plan, !loss || loss->reduction == FSDP_LOSS_MEAN, &inputs[1]));
+    if (count > 2)
+        FSDP_TRY(cut_positions(plan, inputs[0], &inputs[2]));
+    if (count > 1)
+        FSDP_TRY(cut_targets(plan, takes_mean(fsdp__head_loss(fsdp_module_child(module, "lm_head"))), &inputs[1]));
     inputs[0] = own_chunks(plan, inputs[0]);
     return inputs[0] ? FSDP_OK : fsdp_last_status();
 }
@@ -156,7 +226,7 @@ static fsdp_tensor *whole_logits(const context_plan *plan, fsdp_tensor *x)
     if (!all || !parts)
         return NULL;
     for (int64_t i = 0; i < chunks; i++)
-        parts[i] = fsdp_slice(all, 1, (i < plan->ranks ? 2 * i : 2 * (chunks - 1 - i) + 1) * chunk, chunk);
+        parts[i] = fsdp_slice(all, 1, fsdp__chunk_place(plan->ranks, i) * chunk, chunk);
     return fsdp_concat(parts, (int)chunks, 1);
 }
 
@@ -185,7 +255,8 @@ static void describe(void *arg, char *text, size_t bytes)
 
 /* ---- inside ---- */
 
-/* Makes positions (B,T/W) of this rank's tokens. They are noted to be right, although they leap. */
+/* Makes positions (B,T/W) of this rank's tokens in the sequence. They are noted to be right, although they leap, and to
+ * have no pairs: they are of no documents. */
 static fsdp_tensor *positions_of(const context_plan *plan, const fsdp_tensor *tokens)
 {
     int64_t rows = tokens->shape[0], time = tokens->shape[1], chunk = time / 2;
@@ -197,9 +268,9 @@ static fsdp_tensor *positions_of(const context_plan *plan, const fsdp_tensor *to
         return NULL;
     }
     for (int64_t i = 0; i < rows * time; i++) {
-        int64_t t = i % time, number = t < chunk ? plan->rank : 2 * plan->ranks - 2 - plan->rank;
+        int64_t t = i % time;
 
-        values[i] = (int32_t)(number * chunk + t);
+        values[i] = (int32_t)(fsdp__chunk_number(plan->ranks, plan->rank, t / chunk) * chunk + t % chunk);
     }
     positions = fsdp_from_data(tokens->storage->device, FSDP_I32, 2, tokens->shape, values);
     if (positions)
@@ -213,11 +284,10 @@ static fsdp_status run_body(void *arg, fsdp_module *module, void *cache, fsdp_te
 {
     fsdp_tensor *both[2] = {inputs[0]};
 
-    (void)count;
     if (cache)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "a cache of keys and values is not cut over ranks: generate without "
                                            "context parallel");
-    both[1] = positions_of(arg, inputs[0]);
+    both[1] = count > 1 ? inputs[1] : positions_of(arg, inputs[0]);
     if (!both[1])
         return fsdp_last_status();
     return module->type->forward_many(module, NULL, both, 2, outputs, output_count);
@@ -226,7 +296,81 @@ static fsdp_status run_body(void *arg, fsdp_module *module, void *cache, fsdp_te
 static fsdp_tensor *attend(const fsdp__cut_attention *self, fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
                            const fsdp_attention_options *options)
 {
-    return fsdp_parallel_attention(q, k, v, options, ((const context_plan *)self)->group);
+    const fsdp__documents *known = options->positions ? fsdp__tensor_documents(options->positions) : NULL;
+    fsdp_attention_options own = *options;
+
+    if (known && known->pairs == 0)
+        own.positions = NULL;
+    return fsdp_parallel_attention(q, k, v, &own, ((const context_plan *)self)->group);
+}
+
+/* ---- calls with what the host has ---- */
+
+/* Makes a tensor of this rank's chunks of x. NULL for NULL. */
+static fsdp_status make_own(const context_plan *plan, const fsdp__host_call *call, const int32_t *x, fsdp_tensor **out)
+{
+    int64_t own = call->time / plan->ranks;
+    FSDP__FREED int32_t *values = fsdp__malloc((size_t)(call->rows * own + 1) * sizeof *values);
+
+    FSDP__TRY_NEW(values);
+    copy_own_chunks(plan, x, call->rows, call->time, values);
+    *out = fsdp_from_data(call->device, FSDP_I32, 2, (const int64_t[]){call->rows, own}, values);
+    return *out ? FSDP_OK : fsdp_last_status();
+}
+
+/* As cut_targets(), which would have to read them from the device. */
+static fsdp_status make_targets(context_plan *plan, const fsdp__host_call *call, fsdp_tensor **out)
+{
+    int64_t own = 0, chunk = call->time / (2 * plan->ranks),
+            all = count_learned(call->targets, call->rows * call->time);
+
+    for (int64_t i = 0; i < 2 * call->rows; i++)
+        own += count_learned(
+            call->targets + i / 2 * call->time + fsdp__chunk_number(plan->ranks, plan->rank, i % 2) * chunk, chunk);
+    plan->weight = weight_of(own, all);
+    if (own > 0 || all == 0)
+        return make_own(plan, call, call->targets, out);
+    *out = fsdp_zeros(call->device, FSDP_I32, 2, (const int64_t[]){call->rows, call->time / plan->ranks});
+    return *out ? FSDP_OK : fsdp_last_status();
+}
+
+static fsdp_tensor *call_own(context_plan *plan, fsdp_module *model, const fsdp__host_call *call)
+{
+    fsdp_tensor *inputs[3] = {NULL}, *loss;
+
+    if (check_length(plan, call->time) != FSDP_OK || make_own(plan, call, call->tokens, &inputs[0]) != FSDP_OK ||
+        make_targets(plan, call, &inputs[1]) != FSDP_OK)
+        return NULL;
+    if (call->positions) {
+        if (make_own(plan, call, call->positions, &inputs[2]) != FSDP_OK)
+            return NULL;
+        note_documents(inputs[2], fsdp__documents_of(call->positions, call->rows, call->time).longest);
+    }
+    plan->is_cut = true;
+    loss = call->positions ? fsdp_call(model, inputs[0], inputs[1], inputs[2]) : fsdp_call(model, inputs[0], inputs[1]);
+    plan->is_cut = false;
+    return loss;
+}
+
+static fsdp_tensor *make_whole(const fsdp__host_call *call, const int32_t *x)
+{
+    const int64_t shape[] = {call->rows, call->time};
+
+    return x ? fsdp_from_data(call->device, FSDP_I32, 2, shape, x) : fsdp_zeros(call->device, FSDP_I32, 2, shape);
+}
+
+fsdp_tensor *fsdp__call_from_host(fsdp_module *model, const fsdp__host_call *call)
+{
+    context_plan *plan = fsdp__module_hooks_arg(model, &root_key);
+    const fsdp_cross_entropy_options *loss = plan ? fsdp__head_loss(fsdp_module_child(model, "lm_head")) : NULL;
+    fsdp_tensor *tokens, *targets;
+
+    if (plan && takes_mean(loss) && call->tokens && call->targets)
+        return call_own(plan, model, call);
+    tokens = make_whole(call, call->tokens);
+    targets = make_whole(call, call->targets);
+    return call->positions ? fsdp_call(model, tokens, targets, make_whole(call, call->positions))
+                           : fsdp_call(model, tokens, targets);
 }
 
 /* ---- the call ---- */
@@ -274,8 +418,11 @@ static fsdp_status apply(context_plan *plan, fsdp_module *model)
     FSDP_TRY(
         add(plan, fsdp_module_child(model, gpt2 ? "transformer" : "model"), (fsdp__module_hooks){.forward = run_body}));
     return add(plan, model,
-               (fsdp__module_hooks){
-                   .pre_forward = enter_root, .post_forward = leave_root, .agree = agree, .describe = describe});
+               (fsdp__module_hooks){.key = &root_key,
+                                    .pre_forward = enter_root,
+                                    .post_forward = leave_root,
+                                    .agree = agree,
+                                    .describe = describe});
 }
 
 fsdp_status fsdp_model_context_parallel(fsdp_module *model, fsdp_mesh *mesh)

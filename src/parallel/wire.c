@@ -280,6 +280,29 @@ fsdp_tensor *fsdp__wire_all_to_all(fsdp_tensor *x, int split_dim, int concat_dim
     return given(y, move_boxes(&to, memory_of(y), memory_of(recv), false, stream));
 }
 
+/* ---- in place ---- */
+
+fsdp_status fsdp__wire_broadcast(fsdp_tensor *x, int root, fsdp_process_group *group)
+{
+    return fsdp_broadcast(group, memory_of(x), fsdp_tensor_numel(x), x->dtype, root, fsdp__op_stream(x));
+}
+
+fsdp_status fsdp__wire_reduce_part(const fsdp_tensor *x, fsdp_tensor *sums, int place, fsdp_process_group *group)
+{
+    int64_t part = fsdp_tensor_numel(x) / fsdp_process_group_size(group);
+    char *to = memory_of(sums);
+
+    return fsdp_reduce_scatter(group, memory_of(x), to + (size_t)(place * part) * fsdp_dtype_size(x->dtype), part,
+                               x->dtype, FSDP_SUM, fsdp__op_stream(x));
+}
+
+fsdp_status fsdp__wire_exchange(const fsdp_tensor *from, fsdp_tensor *to, fsdp_process_group *group)
+{
+    return fsdp_all_to_all(group, memory_of(from), memory_of(to),
+                           fsdp_tensor_numel(from) / fsdp_process_group_size(group), from->dtype,
+                           fsdp__op_stream(from));
+}
+
 fsdp_tensor *fsdp__wire_slice(fsdp_tensor *x, int dim, fsdp_process_group *group)
 {
     int64_t start, length = fsdp_shard_range(x->shape[dim], fsdp_process_group_size(group),

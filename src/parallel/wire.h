@@ -17,6 +17,13 @@ fsdp_tensor *fsdp__wire_reduce_scatter(fsdp_tensor *x, int dim, fsdp_reduce_op o
 /* Cuts `split_dim` and puts the parts of `concat_dim`, `whole` long, together. */
 fsdp_tensor *fsdp__wire_all_to_all(fsdp_tensor *x, int split_dim, int concat_dim, int64_t whole,
                                    fsdp_process_group *group);
+/* Sets x, contiguous, to rank `root`'s. */
+fsdp_status fsdp__wire_broadcast(fsdp_tensor *x, int root, fsdp_process_group *group);
+/* Adds up x, contiguous and of as many equal parts as ranks, over all ranks: part `place` of `sums`, which is of the
+ * same size, becomes this rank's part of the sum. */
+fsdp_status fsdp__wire_reduce_part(const fsdp_tensor *x, fsdp_tensor *sums, int place, fsdp_process_group *group);
+/* Sends part r of `from` to rank r, where it becomes the part of this rank in `to`. Both are as those above. */
+fsdp_status fsdp__wire_exchange(const fsdp_tensor *from, fsdp_tensor *to, fsdp_process_group *group);
 /* Returns this rank's part of x, a view. */
 fsdp_tensor *fsdp__wire_slice(fsdp_tensor *x, int dim, fsdp_process_group *group);
 

@@ -10,6 +10,7 @@
 #include "data/token_window.h"
 #include "device/device.h"
 #include "nn/module.h"
+#include "parallel/context.h"
 
 /* ---- modules as they were ---- */
 
@@ -188,17 +189,18 @@ static void store_pairs(const pass *p, void *const *all)
 
 static fsdp_status run_batch(const pass *p, double *loss)
 {
-    int64_t shape[] = {p->options->local_batch, p->options->seq_len};
+    const fsdp__host_call call = {.device = p->device,
+                                  .rows = p->options->local_batch,
+                                  .time = p->options->seq_len,
+                                  .tokens = p->inputs,
+                                  .targets = p->targets,
+                                  .positions = p->positions};
     fsdp_context *context = p->module->context;
-    fsdp_tensor *mean, *inputs, *targets;
+    fsdp_tensor *mean;
     fsdp_status status;
 
     FSDP_TRY(fsdp_scope_begin(context));
-    inputs = fsdp_from_data(p->device, FSDP_I32, 2, shape, p->inputs);
-    targets = fsdp_from_data(p->device, FSDP_I32, 2, shape, p->targets);
-    mean = p->positions
-               ? fsdp_call(p->module, inputs, targets, fsdp_from_data(p->device, FSDP_I32, 2, shape, p->positions))
-               : fsdp_call(p->module, inputs, targets);
+    mean = fsdp__call_from_host(p->module, &call);
     if (!mean)
         status = fsdp_last_status();
     else

@@ -3,6 +3,7 @@
 
 #include "autograd/autograd.h"
 #include "base/status.h"
+#include "parallel/context.h"
 #include "train/dpo.h"
 #include "train/run.h"
 #include "train/run_config.h"
@@ -20,14 +21,6 @@ static fsdp_status set_sync(fsdp_train_run *run, bool last)
     return fsdp_module_set_is_last_backward(run->model, last);
 }
 
-/* Makes a tensor of sequences (B,T); NULL: of zeros. */
-static fsdp_tensor *tensor_of(const fsdp_train_run *run, const int32_t *data)
-{
-    int64_t shape[2] = {run->config->training.local_batch_size, run->config->training.seq_len};
-
-    return data ? fsdp_from_data(run->device, FSDP_I32, 2, shape, data) : fsdp_zeros(run->device, FSDP_I32, 2, shape);
-}
-
 /* Weighs the mean over a microbatch's answers, so that the mean over all microbatches of all ranks, which accumulation
  * and reductions take, is that over all answers of the step. */
 static fsdp_tensor *weigh(const fsdp_train_run *run, const fsdp_batch *batch, fsdp_tensor *mean)
@@ -41,14 +34,17 @@ static fsdp_tensor *weigh(const fsdp_train_run *run, const fsdp_batch *batch, fs
  * of zeros, because the mean over none is not a number; then it weighs nothing. */
 static fsdp_tensor *loss_of(fsdp_train_run *run, const fsdp_batch *batch)
 {
-    fsdp_tensor *inputs, *targets, *loss;
+    fsdp__host_call call = {.device = run->device,
+                            .rows = run->config->training.local_batch_size,
+                            .time = run->config->training.seq_len,
+                            .tokens = batch->inputs,
+                            .targets = run->has_rows && batch->answers == 0 ? NULL : batch->targets,
+                            .positions = batch->positions};
+    fsdp_tensor *loss;
 
     if (run->own && run->own->loss)
         return run->own->loss(run->own->arg, run->model, run->device);
-    inputs = tensor_of(run, batch->inputs);
-    targets = tensor_of(run, run->has_rows && batch->answers == 0 ? NULL : batch->targets);
-    loss = batch->positions ? fsdp_call(run->model, inputs, targets, tensor_of(run, batch->positions))
-                            : fsdp_call(run->model, inputs, targets); /* hooks gather */
+    loss = fsdp__call_from_host(run->model, &call); /* hooks gather */
     if (fsdp__train_is_dpo(run->config))
         return fsdp__dpo_loss(run, batch, loss);
     return run->has_rows && loss ? weigh(run, batch, loss) : loss;

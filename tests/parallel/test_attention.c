@@ -7,6 +7,7 @@
 enum {
     BATCH = 2,
     DIM = 4,
+    MAX_LENGTH = 64,
     MAX_NUMEL = 4096
 };
 
@@ -16,6 +17,7 @@ typedef struct setting {
     fsdp_dtype dtype;
     fsdp_attention_options options;
     double tolerance;
+    int64_t document; /* tokens of each document; 0: there are none */
 } setting;
 
 static int64_t length_of(const setting *s)
@@ -50,20 +52,36 @@ static void compare(const setting *s, fsdp_tensor *got, fsdp_tensor *want)
     CHECK_CLOSE(a, b, fsdp_tensor_numel(got), s->tolerance, s->tolerance);
 }
 
+/* Positions in documents (B,T) of a sequence's tokens; the rows' documents begin at other places. */
+static fsdp_tensor *documents(fsdp_context *context, const setting *s)
+{
+    int64_t length = length_of(s);
+    int32_t values[BATCH * MAX_LENGTH];
+
+    for (int64_t i = 0; i < BATCH * length; i++)
+        values[i] = i % length == 0 || (i % length + i / length) % s->document == 0 ? 0 : values[i - 1] + 1;
+    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(BATCH, length), values));
+}
+
 /* Runs both, on the same leaves, with the same gradient of the result. */
 static void check_same(fsdp_context *context, void *arg)
 {
     const setting *s = arg;
     fsdp_tensor *x[3], *part[3], *whole, *cut, *weights;
+    fsdp_attention_options options[2] = {s->options, s->options};
 
     CHECK_OK(fsdp_scope_begin(context));
+    if (s->document > 0) {
+        options[0].positions = documents(context, s);
+        options[1].positions = mine(context, s, options[0].positions);
+    }
     for (int i = 0; i < 3; i++) {
         x[i] = leaf(context, s, i == 0 ? s->heads : s->kv_heads, (uint64_t)i + 1);
         part[i] = CHECK_PTR(fsdp_detach(mine(context, s, x[i])));
         CHECK_OK(fsdp_tensor_set_requires_grad(part[i], true));
     }
-    whole = CHECK_PTR(fsdp_attention(x[0], x[1], x[2], &s->options));
-    cut = CHECK_PTR(fsdp_parallel_attention(part[0], part[1], part[2], &s->options, fsdp_world(context)));
+    whole = CHECK_PTR(fsdp_attention(x[0], x[1], x[2], &options[0]));
+    cut = CHECK_PTR(fsdp_parallel_attention(part[0], part[1], part[2], &options[1], fsdp_world(context)));
     compare(s, cut, mine(context, s, whole));
     weights = CHECK_PTR(fsdp_detach(leaf(context, s, s->heads, 9)));
     CHECK_OK(fsdp_backward_from(&whole, &weights, 1, false));
@@ -83,15 +101,32 @@ TEST(results_and_gradients_are_those_of_one_rank)
     for (int ranks = 1; ranks <= 4; ranks++)
         for (size_t o = 0; o < FSDP__COUNT_OF(options); o++)
             for (size_t g = 0; g < FSDP__COUNT_OF(kv_heads); g++) {
-                setting s = {ranks, 3, 6, kv_heads[g], FSDP_F32, options[o], 2e-6};
+                setting s = {ranks, 3, 6, kv_heads[g], FSDP_F32, options[o], 2e-6, 0};
 
                 test_run_ranks(ranks, check_same, &s);
             }
 }
 
+TEST(windows_and_documents_may_end_in_any_chunk)
+{
+    const fsdp_attention_options causal = {.causal = true};
+
+    for (int ranks = 1; ranks <= 4; ranks++)
+        for (int64_t length = 1; length <= 8 * ranks; length += length < 10 ? 1 : 5) {
+            setting documents = {ranks, 4, 4, 1, FSDP_F32, causal, 2e-6, length};
+            setting window = {ranks, 4, 4, 2, FSDP_F32, causal, 2e-6, 0}, both = documents;
+
+            window.options.window = both.options.window = length;
+            both.document = 7;
+            test_run_ranks(ranks, check_same, &documents);
+            test_run_ranks(ranks, check_same, &window);
+            test_run_ranks(ranks, check_same, &both);
+        }
+}
+
 TEST(bf16_is_that_of_one_rank_within_its_rounding)
 {
-    setting s = {2, 4, 4, 2, FSDP_BF16, {.causal = true}, 3e-2};
+    setting s = {2, 4, 4, 2, FSDP_BF16, {.causal = true}, 3e-2, 0};
 
     test_run_ranks(2, check_same, &s);
 }
@@ -133,18 +168,78 @@ static void check_bytes(fsdp_context *context, void *arg)
     y = CHECK_PTR(fsdp_parallel_attention(q, k, k, &s->options, fsdp_world(context)));
     CHECK_OK(fsdp_backward(fsdp_sum(y)));
     fsdp_context_comm_stats(context, &stats);
-    CHECK_EQ(stats.calls[FSDP_ALL_GATHER], 2 * 2); /* pieces, each in the forward and the backward */
-    CHECK_EQ(stats.calls[FSDP_REDUCE_SCATTER], 2);
-    CHECK_EQ(stats.bytes_sent[FSDP_ALL_GATHER], 2 * (s->ranks - 1) * kv);
+    CHECK_EQ(stats.calls[FSDP_BROADCAST], 2 * s->ranks); /* in the forward and the backward */
+    CHECK_EQ(stats.calls[FSDP_REDUCE_SCATTER], s->ranks);
+    CHECK_EQ(stats.calls[FSDP_ALL_TO_ALL], 1);
+    CHECK_EQ(stats.bytes_sent[FSDP_BROADCAST], 2 * (s->ranks - 1) * kv);
     CHECK_EQ(stats.bytes_sent[FSDP_REDUCE_SCATTER], (s->ranks - 1) * kv);
+    CHECK_EQ(stats.bytes_sent[FSDP_ALL_TO_ALL], (s->ranks - 1) * kv / s->ranks);
     fsdp_scope_end(context, NULL);
 }
 
 TEST(a_rank_sends_its_keys_and_values_to_each_other_one)
 {
-    setting s = {3, 2, 4, 2, FSDP_F32, {.causal = true}, 0};
+    setting s = {3, 3, 4, 2, FSDP_F32, {.causal = true}, 0, 0};
 
     test_run_ranks(3, check_bytes, &s);
+}
+
+static size_t bytes(const fsdp_tensor *tensor)
+{
+    return (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(fsdp_tensor_dtype(tensor));
+}
+
+/* Returns how much more memory was held at once, since live() was called, than was held then. */
+static size_t peak_of(fsdp_context *context, size_t before)
+{
+    fsdp_memory_stats stats;
+
+    fsdp_device_memory(test_device(context), &stats);
+    return stats.peak_bytes[FSDP_MEMORY_ACTIVATION] - before;
+}
+
+static size_t live(fsdp_context *context)
+{
+    fsdp_memory_stats stats;
+
+    fsdp_device_memory(test_device(context), &stats);
+    fsdp_device_reset_peak(test_device(context));
+    return stats.live_bytes[FSDP_MEMORY_ACTIVATION];
+}
+
+/* What is held beside the inputs: keys and values of one other rank, in the backward with their gradients and sums, the
+ * result or its gradient with what is merged into it, and a few numbers for each query and head. */
+static void check_memory(fsdp_context *context, void *arg)
+{
+    const setting *s = arg;
+    fsdp_tensor *q, *k, *v, *y, *dy;
+    size_t kv, few, before, held;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    q = mine(context, s, leaf(context, s, s->heads, 1));
+    k = mine(context, s, leaf(context, s, s->kv_heads, 2));
+    v = mine(context, s, leaf(context, s, s->kv_heads, 3));
+    kv = bytes(k) + bytes(v), few = bytes(q) / DIM;
+    before = live(context);
+    y = CHECK_PTR(fsdp_parallel_attention(q, k, v, &s->options, fsdp_world(context)));
+    held = peak_of(context, before);
+    CHECK(held > kv + bytes(q) && held <= kv + 2 * bytes(q) + 12 * few);
+    dy = CHECK_PTR(fsdp_detach(y));
+    before = live(context);
+    CHECK_OK(fsdp_backward_from(&y, &dy, 1, false));
+    held = peak_of(context, before);
+    CHECK(held > 3 * kv + bytes(q) && held <= 3 * kv + 2 * bytes(q) + 12 * few);
+    fsdp_scope_end(context, NULL);
+}
+
+TEST(a_rank_holds_keys_and_values_of_one_other)
+{
+    for (int ranks = 2; ranks <= 4; ranks++)
+        for (int64_t heads = 1; heads <= 2; heads++) {
+            setting s = {ranks, 8, 4, heads, FSDP_F32, {.causal = true}, 0, 0};
+
+            test_run_ranks(ranks, check_memory, &s);
+        }
 }
 
 static void check_refused(fsdp_context *context, void *arg)
@@ -161,9 +256,12 @@ static void check_refused(fsdp_context *context, void *arg)
     CHECK_CONTAINS(fsdp_last_error(), "3 positions of a sequence are not two equal chunks");
     CHECK(!fsdp_parallel_attention(even, odd, odd, NULL, world));
     CHECK_CONTAINS(fsdp_last_error(), "query");
+    CHECK(!fsdp_parallel_attention(even, even, even, &(fsdp_attention_options){.positions = positions}, world));
+    CHECK_CONTAINS(fsdp_last_error(), "a window or positions are of causal attention");
+    positions = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(1, 2)));
     CHECK(!fsdp_parallel_attention(even, even, even, &(fsdp_attention_options){.causal = true, .positions = positions},
                                    world));
-    CHECK_STATUS(fsdp_last_status(), FSDP_UNSUPPORTED);
+    CHECK_CONTAINS(fsdp_last_error(), "positions");
     CHECK(!fsdp_parallel_attention(even, even, even, &(fsdp_attention_options){.window = 2}, world));
     CHECK(!fsdp_parallel_attention(even, even, even, NULL, NULL));
     CHECK(!fsdp_parallel_attention(NULL, even, even, NULL, world));

@@ -4,6 +4,7 @@
 #include "fsdp/ops.h"
 #include "fsdp/parallel.h"
 #include "fsdp/parallelize.h"
+#include "parallel/context.h"
 #include "support/ranks.h"
 #include "tensor/tensor.h"
 
@@ -20,7 +21,8 @@ typedef struct job {
     fsdp_architecture architecture;
     int cp, tp;
     fsdp_recompute_mode recompute;
-    bool empty; /* empty: all targets of a rank are ignored */
+    bool empty;     /* all targets of a rank are ignored */
+    bool documents; /* rows have several */
 } job;
 
 static fsdp_model_config config_of(const job *j)
@@ -39,19 +41,48 @@ static fsdp_model_config config_of(const job *j)
                                .norm_eps = 1e-5f,
                                .rope_theta = 100,
                                .rope_type = FSDP_ROPE_DEFAULT,
+                               .window = j->architecture == FSDP_MISTRAL ? 7 : 0,
+                               .local_layers = {j->architecture == FSDP_MISTRAL ? 3 : 0},
                                .init_std = 0.3f,
                                .tie_word_embeddings = gpt2};
 }
 
-static fsdp_tensor *ids(fsdp_context *context, const job *j, int step, bool targets)
-{
-    int32_t values[BATCH * LENGTH];
+/* What a model is called with, on the host. */
+typedef struct batch {
+    int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH], positions[BATCH * LENGTH];
+} batch;
 
-    for (int i = 0; i < BATCH * LENGTH; i++)
-        values[i] = targets && (i % 5 == 1 || (j->empty && i % LENGTH >= LENGTH / 4 && i % LENGTH < 3 * LENGTH / 4))
-                        ? FSDP_IGNORE_TARGET
-                        : (step * i + 3) % VOCAB;
+static void fill(const job *j, batch *b)
+{
+    for (int i = 0; i < BATCH * LENGTH; i++) {
+        int t = i % LENGTH;
+
+        b->tokens[i] = (7 * i + 3) % VOCAB;
+        b->targets[i] = i % 5 == 1 || (j->empty && t >= LENGTH / 4 && t < 3 * LENGTH / 4) ? FSDP_IGNORE_TARGET
+                                                                                          : (5 * i + 3) % VOCAB;
+        b->positions[i] = t == 0 || i % 11 == 4 ? 0 : b->positions[i - 1] + 1;
+    }
+}
+
+static fsdp_tensor *tensor_of(fsdp_context *context, const int32_t *values)
+{
     return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(BATCH, LENGTH), values));
+}
+
+static fsdp_tensor *loss_of(const job *j, fsdp_module *model, fsdp_context *context, const batch *b)
+{
+    fsdp_tensor *tokens = tensor_of(context, b->tokens), *targets = tensor_of(context, b->targets);
+
+    return CHECK_PTR(j->documents ? fsdp_call(model, tokens, targets, tensor_of(context, b->positions))
+                                  : fsdp_call(model, tokens, targets));
+}
+
+static fsdp_tensor *loss_from_host(const job *j, fsdp_module *model, fsdp_context *context, const batch *b)
+{
+    const fsdp__host_call call = {
+        test_device(context), BATCH, LENGTH, b->tokens, b->targets, j->documents ? b->positions : NULL};
+
+    return CHECK_PTR(fsdp__call_from_host(model, &call));
 }
 
 static fsdp_module *create(fsdp_context *context, const job *j, bool cut, fsdp_mesh *cp, fsdp_mesh *tp)
@@ -96,11 +127,24 @@ static void compare_gradients(fsdp_module *cut, fsdp_module *whole, fsdp_process
     fsdp_parameters_release(&want);
 }
 
+/* Both ways of a call give the same bits. */
+static void check_host(fsdp_context *context, const job *j, fsdp_module *cut, const batch *b)
+{
+    double values[2];
+
+    fsdp_no_grad_begin(context);
+    CHECK_OK(fsdp_tensor_item(loss_of(j, cut, context, b), &values[0]));
+    CHECK_OK(fsdp_tensor_item(loss_from_host(j, cut, context, b), &values[1]));
+    CHECK_BYTES(&values[0], &values[1], sizeof values[0]);
+    fsdp_no_grad_end(context);
+}
+
 static void check_same(fsdp_context *context, void *arg)
 {
     const job *j = arg;
     fsdp_module *cut, *whole;
-    fsdp_tensor *tokens, *targets, *loss[2], *logits[2];
+    fsdp_tensor *loss[2], *logits[2];
+    batch b;
     fsdp_mesh *mesh, *cp, *tp;
 
     CHECK_OK(fsdp_mesh_create(context, FSDP_SHAPE(j->cp, j->tp), (const char *const[]){"cp", "tp"}, &mesh));
@@ -109,17 +153,17 @@ static void check_same(fsdp_context *context, void *arg)
     cut = create(context, j, true, cp, tp);
     whole = create(context, j, false, cp, tp);
     CHECK_OK(fsdp_scope_begin(context));
-    tokens = ids(context, j, 7, false);
-    targets = ids(context, j, 5, true);
-    loss[0] = CHECK_PTR(fsdp_call(cut, tokens, targets));
-    loss[1] = CHECK_PTR(fsdp_call(whole, tokens, targets));
+    fill(j, &b);
+    check_host(context, j, cut, &b);
+    loss[0] = loss_from_host(j, cut, context, &b);
+    loss[1] = loss_of(j, whole, context, &b);
     compare(loss[0], loss[1]);
     CHECK_OK(fsdp_backward(loss[0]));
     CHECK_OK(fsdp_backward(loss[1]));
     compare_gradients(cut, whole, fsdp_mesh_process_group(cp, 0));
     fsdp_no_grad_begin(context);
-    logits[0] = fsdp_call(cut, tokens);
-    logits[1] = fsdp_call(whole, tokens);
+    logits[0] = fsdp_call(cut, tensor_of(context, b.tokens));
+    logits[1] = fsdp_call(whole, tensor_of(context, b.tokens));
     compare(logits[0], logits[1]);
     fsdp_no_grad_end(context);
     fsdp_scope_end(context, NULL);
@@ -132,12 +176,14 @@ static void check_same(fsdp_context *context, void *arg)
 
 TEST(losses_and_gradients_are_those_of_one_rank)
 {
-    const fsdp_architecture all[] = {FSDP_GPT2, FSDP_LLAMA};
+    const fsdp_architecture all[] = {FSDP_GPT2, FSDP_LLAMA, FSDP_MISTRAL};
 
     for (size_t a = 0; a < FSDP__COUNT_OF(all); a++)
         for (int cp = 1; cp <= 4; cp++) {
             job j = {.architecture = all[a], .cp = cp, .tp = 1};
 
+            test_run_ranks(cp, check_same, &j);
+            j.documents = true;
             test_run_ranks(cp, check_same, &j);
         }
 }
@@ -157,6 +203,8 @@ TEST(and_with_recomputation_and_a_rank_without_targets)
         job j = {.architecture = FSDP_LLAMA, .cp = 2, .tp = 1, .recompute = (fsdp_recompute_mode)mode, .empty = true};
 
         test_run_ranks(2, check_same, &j);
+        j.documents = true;
+        test_run_ranks(2, check_same, &j);
     }
 }
 
@@ -174,8 +222,12 @@ static void check_refused(fsdp_context *context, void *arg)
     tokens = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(1, 14)));
     CHECK(!fsdp_call(model, tokens, tokens));
     CHECK_CONTAINS(fsdp_last_error(), "sequences of 14 tokens cannot be cut into 4 equal chunks: make them 12 or 16");
-    CHECK(!fsdp_call(model, tokens, tokens, tokens));
-    CHECK_STATUS(fsdp_last_status(), FSDP_UNSUPPORTED);
+    tokens = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(1, 16)));
+    CHECK(!fsdp_call(model, tokens, tokens, tokens, tokens));
+    CHECK_CONTAINS(fsdp_last_error(), "takes tokens, targets and positions, not 4 inputs");
+    CHECK_OK(fsdp_model_set_loss(model, FSDP_LOSS_NONE, 0));
+    CHECK(!fsdp_call(model, tokens, tokens));
+    CHECK_CONTAINS(fsdp_last_error(), "losses of each token are not put together from ranks");
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(model);
     fsdp_mesh_unref(mesh);
