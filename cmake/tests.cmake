@@ -133,9 +133,12 @@ if(FSDP_CUDA_HEADERS)
                     ${PROJECT_SOURCE_DIR}/tests/oracle/values.c)
   target_link_libraries(fakecudnn PRIVATE fakecudart fsdp_common m)
   set_target_properties(fakecudnn PROPERTIES OUTPUT_NAME cudnn SUFFIX .so.9)
+  fsdp_fake_library(fakenccl MODULE ${fake}/fake_nccl.c ${fake}/fake_nccl_run.c ${PROJECT_SOURCE_DIR}/tests/oracle/values.c)
+  target_link_libraries(fakenccl PRIVATE fakecudart fsdp_common m)
+  set_target_properties(fakenccl PROPERTIES C_VISIBILITY_PRESET default OUTPUT_NAME nccl SUFFIX .so.2)
   fsdp_fake_library(fakenvrtc MODULE ${fake}/fake_nvrtc.c)
   set_target_properties(fakenvrtc PROPERTIES OUTPUT_NAME nvrtc SUFFIX .so.13)
-  add_dependencies(fsdp_test_cuda fakecudnn fakenvrtc)
+  add_dependencies(fsdp_test_cuda fakecudnn fakenvrtc fakenccl)
   if(FSDP_CUPTI_INCLUDE)
     fsdp_fake_library(fakecupti MODULE ${fake}/fake_cupti.c)
     target_link_libraries(fakecupti PRIVATE fakecudart fsdp_common)
@@ -512,7 +515,8 @@ if(TARGET test_backend)
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_rows.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/attention_graph.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/cudnn_calls.c
-                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/cudnn_graph.c)
+                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/cudnn_graph.c
+                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/nccl_calls.c)
   # A driver for the real cuDNN, which is not beside the tests: nothing else finds it.
   add_library(fakedriver MODULE ${fake}/fake_driver.c)
   target_link_libraries(fakedriver PRIVATE fsdp_common)

@@ -3,6 +3,7 @@
 #ifndef DEVICE_BACKEND_H
 #define DEVICE_BACKEND_H
 
+#include "device/clique.h"
 #include "device/kernels.h"
 #include "device/worker.h"
 
@@ -131,6 +132,8 @@ typedef struct fsdp__backend {
     /* Optional. Returns the handle by which the device's own library knows the stream, when all that was queued has
      * been issued to it; NULL on failure. */
     void *(*stream_native)(fsdp_stream *stream);
+    /* What joins devices of several ranks. NULL: nothing does. */
+    const fsdp__clique_ops *cliques;
 
     /* FSDP__KERNELS functions. NULL on a device without bytes, where a launch is told to subscribers and does nothing.
      */

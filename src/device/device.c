@@ -59,6 +59,11 @@ bool fsdp__device_host_access(const fsdp_device *device)
     return device->backend->host_access;
 }
 
+const fsdp__clique_ops *fsdp__device_cliques(const fsdp_device *device)
+{
+    return device->backend->cliques;
+}
+
 bool fsdp__device_shared_memory(const fsdp_device *device)
 {
     return device->backend->shared_memory;

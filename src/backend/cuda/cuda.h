@@ -76,6 +76,7 @@ typedef struct fsdp__cuda_state {
     void *products;
     void (*products_free)(void *products);
     struct fsdp__cuda_attentions *attentions; /* cuDNN's; NULL: nobody has asked for them */
+    struct fsdp__nccl *nccl;                  /* NULL: nobody has asked for it. Guarded by the mutex */
 } fsdp__cuda_state;
 
 /* Pinned memory through which a stream copies: see [Note: pageable memory] in cuda_copy.c. */
@@ -164,6 +165,11 @@ void fsdp__cuda_activities_close(fsdp_device *device);
 /* Opens cuDNN, if it is not open. */
 fsdp_status fsdp__cuda_attention_open(fsdp_device *device);
 void fsdp__cuda_attention_close(fsdp_device *device);
+
+/* ---- cuda_clique.c ---- */
+
+extern const fsdp__clique_ops fsdp__cuda_cliques;
+void fsdp__cuda_cliques_close(fsdp_device *device);
 
 /* ---- cuda_pinned.c ---- */
 

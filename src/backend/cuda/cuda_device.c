@@ -90,6 +90,7 @@ static void cuda_close(fsdp_device *device)
 
     fsdp__cuda_activities_close(device);
     fsdp__cuda_attention_close(device);
+    fsdp__cuda_cliques_close(device);
     if (state->products)
         state->products_free(state->products);
     fsdp__cuda_clock_close(device);
@@ -202,6 +203,7 @@ static const fsdp__backend backend = {
     .stream_enter = fsdp__cuda_stream_enter,
     .stream_leave = fsdp__cuda_stream_leave,
     .stream_native = fsdp__cuda_stream_native,
+    .cliques = &fsdp__cuda_cliques,
     .kernels = fsdp__cuda_kernels,
 };
 

@@ -2,9 +2,9 @@
  *
  * tests/backend/fakecuda is the part of NVIDIA's runtime that the plug-in calls, compiled against the real headers: its
  * devices are threads and memory of this machine. It is a library beside the tests (libfakecudart.so), and with the
- * plug-in's own files it makes a second libfsdp-cuda.so there. Products (fake_blas.c), attention (fake_cudnn.c)
- * and the record of what runs (fake_cupti.c) are libraries of their own, as NVIDIA's are. What a device is, it takes
- * from the environment:
+ * plug-in's own files it makes a second libfsdp-cuda.so there. Products (fake_blas.c), attention (fake_cudnn.c),
+ * the record of what runs (fake_cupti.c) and collectives (fake_nccl.c) are libraries of their own, as NVIDIA's are.
+ * What a device is, it takes from the environment:
  *
  *   FSDP_FAKECUDA_DEVICES=2                  how many there are
  *   FSDP_FAKECUDA_DRIVER=13000               the driver's version; 0: there is none
@@ -16,6 +16,9 @@
  *   FSDP_FAKECUDA_WORDS=0                    streams do not wait for words
  *   FSDP_FAKECUDA_PEERS=0                    no device reaches the memory of another one
  *   FSDP_FAKECUDA_FAIL=call:n:error[:lost]   fail_call below, for programs
+ *   FSDP_FAKENCCL_VERSION=23007              the version of NCCL
+ *   FSDP_FAKENCCL_OTHER=1=22809              and of rank 1 (RANK), which has another
+ *   FSDP_FAKENCCL_TELL=1                     says on stderr which calls hang because they differ
  *   FSDP_SIM_SEED=1                          decides where streams pause */
 #ifndef TESTS_FAKECUDA_CONTROL_H
 #define TESTS_FAKECUDA_CONTROL_H
@@ -25,8 +28,9 @@
 #include <stddef.h>
 
 /* The functions that can fail; `kernel` is a kernel when it runs. Those of cublasLt fail with a
- * cublasStatus_t, those of cuDNN with a cudnnStatus_t, those of CUPTI with a CUptiResult. A `record` of something that
- * ran is dropped by error 1, which is counted, and lost by error 2, which nobody is told. */
+ * cublasStatus_t, those of cuDNN with a cudnnStatus_t, those of CUPTI with a CUptiResult, those of NCCL with an
+ * ncclResult_t, which ncclCommGetAsyncError gives as the communicator's. A `record` of something that ran is dropped by
+ * error 1, which is counted, and lost by error 2, which nobody is told. */
 #define FAKECUDA_CALLS(X)                     \
     X(cudaDriverGetVersion)                   \
     X(cudaRuntimeGetVersion)                  \
@@ -107,6 +111,22 @@
     X(cuptiActivityEnable)                    \
     X(cuptiActivityFlushAll)                  \
     X(cuptiFinalize)                          \
+    X(ncclGetVersion)                         \
+    X(ncclGetUniqueId)                        \
+    X(ncclCommInitRankConfig)                 \
+    X(ncclCommGetAsyncError)                  \
+    X(ncclCommFinalize)                       \
+    X(ncclCommDestroy)                        \
+    X(ncclCommAbort)                          \
+    X(ncclGroupStart)                         \
+    X(ncclGroupEnd)                           \
+    X(ncclAllGather)                          \
+    X(ncclReduceScatter)                      \
+    X(ncclAllReduce)                          \
+    X(ncclBroadcast)                          \
+    X(ncclAlltoAll)                           \
+    X(ncclSend)                               \
+    X(ncclRecv)                               \
     X(record)                                 \
     X(kernel)
 

@@ -1,0 +1,276 @@
+/* cuda_clique.c - GPUs of several ranks, joined by NCCL.
+ *
+ * [Note: nothing of NCCL blocks]
+ * Communicators are made with blocking = 0: a call of NCCL returns at once, and ncclCommGetAsyncError says when it is
+ * through. In between nothing else may be asked of the communicator but to abort it. Every call holds the member's
+ * mutex, for a moment; so one thread may interrupt a member while another looks whether it is ready. */
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/nccl_calls.h"
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/lock.h"
+#include "device/clique.h"
+
+struct fsdp__clique {
+    fsdp_device *device;
+    const fsdp__nccl *nccl;
+    int members, member;
+    pthread_mutex_t mutex;
+    fsdp__nccl_comm *comm; /* guarded by the mutex, as what follows; NULL: there is none any more */
+    bool leaves;
+    fsdp_status failed; /* what the first failure was; later calls fail as it did */
+    char why[512];
+};
+
+/* ---- the library ---- */
+
+/* Returns the device's NCCL, which is opened when it is first asked for; NULL and a last error on failure. */
+static const fsdp__nccl *nccl_of(fsdp_device *device)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    fsdp__nccl *made;
+
+    FSDP__HELD(&state->mutex);
+    if (state->nccl)
+        return state->nccl;
+    made = fsdp__calloc(1, sizeof *made);
+    if (made && fsdp__nccl_open(made) != FSDP_OK) {
+        fsdp__free(made);
+        return NULL;
+    }
+    state->nccl = made;
+    return made;
+}
+
+static fsdp_status open_library(fsdp_device *device, int *version)
+{
+    const fsdp__nccl *nccl = nccl_of(device);
+
+    if (!nccl)
+        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
+    *version = nccl->version;
+    return FSDP_OK;
+}
+
+void fsdp__cuda_cliques_close(fsdp_device *device)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+
+    fsdp__free(state->nccl);
+    state->nccl = NULL;
+}
+
+/* ---- a member ---- */
+
+/* Keeps the first failure. Call it with the mutex held. */
+static fsdp_status fail(fsdp__clique *c, fsdp_status status)
+{
+    if (status != FSDP_OK && c->failed == FSDP_OK) {
+        c->failed = status;
+        snprintf(c->why, sizeof c->why, "%s", fsdp_last_error());
+    }
+    return status;
+}
+
+/* Fails as the member has failed before. Call it with the mutex held. */
+static fsdp_status alive(const fsdp__clique *c)
+{
+    if (c->failed != FSDP_OK)
+        return FSDP_FAIL(c->failed, "%s", c->why);
+    if (!c->comm)
+        return FSDP_FAIL(FSDP_COMM, "the collectives of NCCL were interrupted");
+    return FSDP_OK;
+}
+
+static fsdp_status name_clique(fsdp_device *device, unsigned char id[FSDP__CLIQUE_ID_BYTES])
+{
+    const fsdp__nccl *nccl = nccl_of(device);
+    fsdp__nccl_id made;
+
+    _Static_assert(sizeof made == FSDP__CLIQUE_ID_BYTES, "an id of NCCL is what names a clique");
+    if (!nccl)
+        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
+    FSDP_TRY(fsdp__cuda_use(device));
+    FSDP_TRY(FSDP__NCCL_CALL(nccl, NULL, GetUniqueId, &made));
+    memcpy(id, &made, sizeof made);
+    return FSDP_OK;
+}
+
+static void free_member(fsdp__clique *c)
+{
+    pthread_mutex_destroy(&c->mutex);
+    fsdp__free(c);
+}
+
+static fsdp_status join(fsdp_device *device, const fsdp__clique_place *place, fsdp__clique **out)
+{
+    const fsdp__nccl *nccl = nccl_of(device);
+    fsdp__nccl_config config = {.size = sizeof config,
+                                .magic = FSDP__NCCL_CONFIG_MAGIC,
+                                .version = FSDP__NCCL_OLDEST,
+                                .cga_cluster_size = FSDP__NCCL_UNDEFINED,
+                                .min_ctas = FSDP__NCCL_UNDEFINED,
+                                .max_ctas = FSDP__NCCL_UNDEFINED,
+                                .split_share = FSDP__NCCL_UNDEFINED};
+    fsdp__nccl_id id;
+    fsdp__clique *c;
+    fsdp_status status;
+
+    if (!nccl)
+        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
+    FSDP_TRY(fsdp__cuda_use(device));
+    FSDP__TRY_NEW(c = fsdp__calloc(1, sizeof *c));
+    *c = (fsdp__clique){.device = device, .nccl = nccl, .members = place->members, .member = place->member};
+    pthread_mutex_init(&c->mutex, NULL);
+    memcpy(&id, place->id, sizeof id);
+    status = FSDP__NCCL_CALL(nccl, NULL, CommInitRankConfig, &c->comm, place->members, id, place->member, &config);
+    if (status != FSDP_OK) {
+        if (c->comm)
+            (void)nccl->CommAbort(c->comm);
+        free_member(c);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    *out = c;
+    return FSDP_OK;
+}
+
+static fsdp_status look(fsdp__clique *c, bool *idle)
+{
+    int state = FSDP__NCCL_Success;
+
+    *idle = false;
+    FSDP__HELD(&c->mutex);
+    FSDP_TRY(alive(c));
+    FSDP_TRY(fail(c, FSDP__NCCL_CALL(c->nccl, c->comm, CommGetAsyncError, c->comm, &state)));
+    FSDP_TRY(fail(c, fsdp__nccl_check(c->nccl, c->comm, state, "ncclCommGetAsyncError", __FILE__, __LINE__)));
+    *idle = state == FSDP__NCCL_Success;
+    return FSDP_OK;
+}
+
+static void interrupt(fsdp__clique *c)
+{
+    FSDP__HELD(&c->mutex);
+    if (!c->comm || fsdp__cuda_use(c->device) != FSDP_OK)
+        return;
+    (void)c->nccl->CommAbort(c->comm);
+    c->comm = NULL;
+}
+
+static fsdp_status leave(fsdp__clique *c)
+{
+    FSDP__HELD(&c->mutex);
+    FSDP_TRY(alive(c));
+    FSDP_TRY(fsdp__cuda_use(c->device));
+    FSDP_TRY(fail(c, FSDP__NCCL_CALL(c->nccl, c->comm, CommFinalize, c->comm)));
+    c->leaves = true;
+    return FSDP_OK;
+}
+
+static void clique_free(fsdp__clique *c)
+{
+    bool idle = false;
+
+    if (!c)
+        return;
+    if (c->leaves && look(c, &idle) == FSDP_OK && idle && fsdp__cuda_use(c->device) == FSDP_OK) {
+        (void)c->nccl->CommDestroy(c->comm);
+        c->comm = NULL;
+    }
+    interrupt(c);
+    free_member(c);
+}
+
+/* ---- calls ---- */
+
+static int type_of(fsdp_dtype dtype)
+{
+    switch (dtype) {
+    case FSDP_F32:
+        return FSDP__NCCL_Float32;
+    case FSDP_BF16:
+        return FSDP__NCCL_Bfloat16;
+    case FSDP_F16:
+        return FSDP__NCCL_Float16;
+    case FSDP_I32:
+        return FSDP__NCCL_Int32;
+    case FSDP_I64:
+        return FSDP__NCCL_Int64;
+    default:
+        return FSDP__NCCL_Uint8;
+    }
+}
+
+static int op_of(fsdp__rank_op op)
+{
+    return op == FSDP__RANK_MAX ? FSDP__NCCL_Max : op == FSDP__RANK_MIN ? FSDP__NCCL_Min : FSDP__NCCL_Sum;
+}
+
+/* Sends and receives all parts, the member's own, too. Call it inside a group of NCCL's. */
+static fsdp_status swap_parts(const fsdp__clique *c, const fsdp__clique_call *k, cudaStream_t stream)
+{
+    const fsdp__nccl *nccl = c->nccl;
+    size_t count = (size_t)k->count, bytes = count * fsdp_dtype_size(k->dtype);
+    int type = type_of(k->dtype);
+
+    if (nccl->AlltoAll)
+        return FSDP__NCCL_CALL(nccl, c->comm, AlltoAll, k->send, k->recv, count, type, c->comm, stream);
+    for (int m = 0; m < c->members; m++) {
+        FSDP_TRY(FSDP__NCCL_CALL(nccl, c->comm, Send, (const char *)k->send + (size_t)m * bytes, count, type, m,
+                                 c->comm, stream));
+        FSDP_TRY(
+            FSDP__NCCL_CALL(nccl, c->comm, Recv, (char *)k->recv + (size_t)m * bytes, count, type, m, c->comm, stream));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status issue_one(const fsdp__clique *c, const fsdp__clique_call *k, cudaStream_t stream)
+{
+    const fsdp__nccl *nccl = c->nccl;
+    size_t count = (size_t)k->count;
+    int type = type_of(k->dtype), op = op_of(k->op);
+
+    if (count == 0)
+        return FSDP_OK;
+    switch (k->kind) {
+    case FSDP__CLIQUE_GATHER:
+        return FSDP__NCCL_CALL(nccl, c->comm, AllGather, k->send, k->recv, count, type, c->comm, stream);
+    case FSDP__CLIQUE_REDUCE:
+        return FSDP__NCCL_CALL(nccl, c->comm, AllReduce, k->send, k->recv, count, type, op, c->comm, stream);
+    case FSDP__CLIQUE_SCATTER:
+        return FSDP__NCCL_CALL(nccl, c->comm, ReduceScatter, k->send, k->recv, count, type, op, c->comm, stream);
+    case FSDP__CLIQUE_BROADCAST:
+        return FSDP__NCCL_CALL(nccl, c->comm, Broadcast, k->send, k->recv, count, type, k->root, c->comm, stream);
+    case FSDP__CLIQUE_ALL_TO_ALL:
+        return swap_parts(c, k, stream);
+    default:
+        return FSDP_OK;
+    }
+}
+
+static fsdp_status issue(fsdp__clique *c, const fsdp__clique_call *calls, int count, fsdp_stream *stream)
+{
+    fsdp_status status = FSDP_OK, ended;
+
+    FSDP__HELD(&c->mutex);
+    FSDP_TRY(alive(c));
+    FSDP_TRY(fsdp__cuda_use(c->device));
+    FSDP_TRY(fail(c, FSDP__NCCL_CALL(c->nccl, c->comm, GroupStart)));
+    for (int i = 0; i < count && status == FSDP_OK; i++)
+        status = fail(c, issue_one(c, &calls[i], fsdp__cuda_native(stream)));
+    /* A group that has begun is ended in any case: it belongs to the thread. */
+    ended = FSDP__NCCL_CALL(c->nccl, c->comm, GroupEnd);
+    return status == FSDP_OK ? fail(c, ended) : status;
+}
+
+const fsdp__clique_ops fsdp__cuda_cliques = {.library = "NCCL",
+                                             .open = open_library,
+                                             .name_clique = name_clique,
+                                             .join = join,
+                                             .look = look,
+                                             .issue = issue,
+                                             .interrupt = interrupt,
+                                             .leave = leave,
+                                             .free = clique_free};

@@ -1,0 +1,77 @@
+/* clique.h - the devices of several ranks, joined by a library of theirs (NCCL): its collectives are issued to streams.
+ *
+ * A member issues a call to its stream, and the device runs it when it has got there and all other members have issued
+ * theirs: the same calls in the same order, with the same sizes. Nobody finds out where they differ: the devices wait
+ * for ever. So ranks compare what they are about to call by other means, and whoever learns that a member is gone
+ * breaks the clique. */
+#ifndef DEVICE_CLIQUE_H
+#define DEVICE_CLIQUE_H
+
+#include "device/kernel_args.h"
+#include "fsdp/device.h"
+
+enum {
+    FSDP__CLIQUE_ID_BYTES = 128
+};
+
+typedef enum fsdp__clique_kind {
+    FSDP__CLIQUE_GATHER,     /* recv (members * count) = everybody's send (count), in the order of members */
+    FSDP__CLIQUE_REDUCE,     /* recv (count) = the reduction by `op` of everybody's send (count) */
+    FSDP__CLIQUE_SCATTER,    /* recv (count) = that of part `member` of everybody's send (members * count) */
+    FSDP__CLIQUE_BROADCAST,  /* recv (count) = the root's send (count) */
+    FSDP__CLIQUE_ALL_TO_ALL, /* part m of recv (members * count) = part `member` of m's send (members * count) */
+    FSDP__CLIQUE_KINDS
+} fsdp__clique_kind;
+
+/* Buffers are memory of the device. In place: recv == send; of a gather send == recv + member * count, of a scatter
+ * recv
+ * == send + member * count; never of an all-to-all. Reductions add in an order, and round in a way, of the library's
+ * own. */
+typedef struct fsdp__clique_call {
+    fsdp__clique_kind kind;
+    const void *send;
+    void *recv;
+    int64_t count;
+    fsdp_dtype dtype;
+    fsdp__rank_op op;
+    int root;
+} fsdp__clique_call;
+
+/* One member. */
+typedef struct fsdp__clique fsdp__clique;
+
+/* What a member must know before it joins. */
+typedef struct fsdp__clique_place {
+    unsigned char id[FSDP__CLIQUE_ID_BYTES]; /* by `name_clique`, from one member */
+    int members, member;
+} fsdp__clique_place;
+
+typedef struct fsdp__clique_ops {
+    const char *library; /* "NCCL" */
+
+    /* Opens the library, and gives its version (22809: 2.28.9), which must be the same for all members; fails where it
+     * is missing or too old. [thread-safe] */
+    fsdp_status (*open)(fsdp_device *device, int *version);
+    fsdp_status (*name_clique)(fsdp_device *device, unsigned char id[FSDP__CLIQUE_ID_BYTES]);
+    /* Begins to join. The member is there when `look` says so, which it does when all have joined. */
+    fsdp_status (*join)(fsdp_device *device, const fsdp__clique_place *place, fsdp__clique **out);
+    /* Returns whether what was asked for last has been done (`*idle`): the join, the issue of calls, the leave. Fails,
+     * as all that is asked for from then on, where the library has found an error, and when the clique is broken.
+     * [thread-safe] */
+    fsdp_status (*look)(fsdp__clique *clique, bool *idle);
+    /* Issues calls as one, from inside the stream's work. They are issued when `look` says so: nothing else may be
+     * issued to the stream before. */
+    fsdp_status (*issue)(fsdp__clique *clique, const fsdp__clique_call *calls, int count, fsdp_stream *stream);
+    /* Ends all calls that were issued, whose results are then of no use, and refuses all later ones. Other members'
+     * calls wait on. [thread-safe] */
+    void (*interrupt)(fsdp__clique *clique);
+    /* Begins to leave: all calls are done, and no more will come. It is over when all members do so. */
+    fsdp_status (*leave)(fsdp__clique *clique);
+    /* Frees a member that has left; one that has not is interrupted. NULL is allowed. */
+    void (*free)(fsdp__clique *clique);
+} fsdp__clique_ops;
+
+/* Returns what joins devices of this kind; NULL: nothing does. */
+const fsdp__clique_ops *fsdp__device_cliques(const fsdp_device *device);
+
+#endif

@@ -1,0 +1,75 @@
+/* fake_nccl.h - what the two files of the NCCL that is not there share.
+ *
+ * [Note: mailboxes]
+ * The members of a communicator share a file in memory, which its id names. For each pair of members it has a mailbox
+ * of one letter, from one to the other. A letter has a part of what is sent, and the call that it is part of. Whoever
+ * receives compares that with its own call, and where they differ it takes the letter never: both hang, as with the
+ * real one, until they are aborted. FSDP_FAKENCCL_TELL=1 says which calls they were. */
+#ifndef TESTS_FAKECUDA_FAKE_NCCL_H
+#define TESTS_FAKECUDA_FAKE_NCCL_H
+
+#include "backend/cuda/nccl_calls.h"
+#include "backend/fakecuda/fake.h"
+
+enum {
+    FAKE_MEMBERS = 16,
+    FAKE_LETTER = 64 << 10,
+    FAKE_NAME = 16
+};
+
+/* A call as all its members must make it. */
+typedef struct fake_heading {
+    char name[FAKE_NAME]; /* "AllGather" */
+    int64_t count;
+    int type, op, root;
+} fake_heading;
+
+typedef struct fake_box {
+    atomic_int full;
+    fake_heading heading;
+    size_t bytes;
+    unsigned char letter[FAKE_LETTER];
+} fake_box;
+
+/* The file. */
+typedef struct fake_hall {
+    atomic_int members, joined, left; /* how many there are to be, have come, have finalized */
+    atomic_int come[FAKE_MEMBERS];    /* 1 + the device of each that has come */
+    atomic_int process[FAKE_MEMBERS];
+    atomic_int version[FAKE_MEMBERS];
+    fake_box boxes[FAKE_MEMBERS][FAKE_MEMBERS]; /* [from][to] */
+} fake_hall;
+
+struct ncclComm {
+    fake_hall *hall;
+    fsdp__nccl_id id;
+    int rank, ranks, device;
+    bool blocking, finalized;
+    pthread_t joiner; /* the thread that joins, */
+    bool joins;       /* which is to be waited for */
+    atomic_int state; /* a result of NCCL's */
+    atomic_int aborted;
+    atomic_int under_way;       /* operations that streams have not ended */
+    struct fake_operation *due; /* was issued, and is launched when the caller looks for the state */
+};
+
+#define FAKE_NCCL(result, name, arguments) result nccl##name arguments;
+FSDP__NCCL_MAP(FAKE_NCCL)
+FSDP__NCCL_LATER_MAP(FAKE_NCCL)
+#undef FAKE_NCCL
+
+/* ---- fake_nccl_run.c ---- */
+
+typedef struct fake_operation fake_operation;
+
+/* Begins an operation, to which calls are added; NULL: no memory. */
+fake_operation *fake_operation_new(struct ncclComm *comm, cudaStream_t stream);
+struct ncclComm *fake_operation_comm(const fake_operation *o);
+cudaStream_t fake_operation_stream(const fake_operation *o);
+/* Adds a call; false: a buffer is not memory of the device. `peer`: of a Send or Recv. */
+bool fake_operation_add(fake_operation *o, const fake_heading *h, const void *send, void *recv, int peer);
+/* Gives it to its stream. */
+void fake_operation_launch(fake_operation *o);
+void fake_operation_free(fake_operation *o);
+
+#endif
