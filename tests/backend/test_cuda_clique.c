@@ -17,7 +17,7 @@
 #define SAME(name, value) _Static_assert(nccl##name == (value), "the number of nccl" #name);
 FSDP__NCCL_NUMBERS(SAME)
 #undef SAME
-_Static_assert(sizeof(ncclUniqueId) == sizeof(fsdp__nccl_id), "an id");
+_Static_assert(NCCL_UNIQUE_ID_BYTES == FSDP__CLIQUE_ID_BYTES, "an id");
 #define PLACE(ours, theirs)                                                             \
     _Static_assert(offsetof(fsdp__nccl_config, ours) == offsetof(ncclConfig_t, theirs), \
                    "where the configuration has " #theirs);
