@@ -62,6 +62,8 @@ typedef struct fsdp__clique_ops {
     /* Issues calls as one, from inside the stream's work. They are issued when `look` says so: nothing else may be
      * issued to the stream before. */
     fsdp_status (*issue)(fsdp__clique *clique, const fsdp__clique_call *calls, int count, fsdp_stream *stream);
+    /* Returns whether the device has not done all that was issued. [thread-safe] */
+    bool (*busy)(fsdp__clique *clique);
     /* Ends all calls that were issued, whose results are then of no use, and refuses all later ones. Other members'
      * calls wait on. [thread-safe] */
     void (*interrupt)(fsdp__clique *clique);

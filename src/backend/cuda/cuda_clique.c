@@ -21,6 +21,8 @@ struct fsdp__clique {
     pthread_mutex_t mutex;
     fsdp__nccl_comm *comm; /* guarded by the mutex, as what follows; NULL: there is none any more */
     bool leaves;
+    cudaStream_t due;   /* of a call that is being issued; NULL: none is */
+    cudaEvent_t done;   /* after the last call that was issued; NULL: there was none */
     fsdp_status failed; /* what the first failure was; later calls fail as it did */
     char why[512];
 };
@@ -101,6 +103,8 @@ static fsdp_status name_clique(fsdp_device *device, unsigned char id[FSDP__CLIQU
 
 static void free_member(fsdp__clique *c)
 {
+    if (c->done)
+        FSDP__CUDA_GIVE_BACK(c->device, cudaEventDestroy(c->done));
     pthread_mutex_destroy(&c->mutex);
     fsdp__free(c);
 }
@@ -137,6 +141,27 @@ static fsdp_status join(fsdp_device *device, const fsdp__clique_place *place, fs
     return FSDP_OK;
 }
 
+/* Marks the end of what was issued. Call it with the mutex held. */
+static fsdp_status mark_end(fsdp__clique *c)
+{
+    cudaStream_t stream = c->due;
+
+    c->due = NULL;
+    FSDP_TRY(fsdp__cuda_use(c->device));
+    if (!c->done)
+        FSDP__CUDA_TRY(c->device, cudaEventCreateWithFlags(&c->done, cudaEventDisableTiming));
+    FSDP__CUDA_TRY(c->device, cudaEventRecord(c->done, stream));
+    return FSDP_OK;
+}
+
+static bool busy(fsdp__clique *c)
+{
+    FSDP__HELD(&c->mutex);
+    if (!c->comm)
+        return false;
+    return c->due || (c->done && cudaEventQuery(c->done) == cudaErrorNotReady);
+}
+
 static fsdp_status look(fsdp__clique *c, bool *idle)
 {
     int state = FSDP__NCCL_Success;
@@ -146,7 +171,11 @@ static fsdp_status look(fsdp__clique *c, bool *idle)
     FSDP_TRY(alive(c));
     FSDP_TRY(fail(c, FSDP__NCCL_CALL(c->nccl, c->comm, CommGetAsyncError, c->comm, &state)));
     FSDP_TRY(fail(c, fsdp__nccl_check(c->nccl, c->comm, state, "ncclCommGetAsyncError", __FILE__, __LINE__)));
-    *idle = state == FSDP__NCCL_Success;
+    if (state != FSDP__NCCL_Success)
+        return FSDP_OK;
+    if (c->due)
+        FSDP_TRY(fail(c, mark_end(c)));
+    *idle = true;
     return FSDP_OK;
 }
 
@@ -262,7 +291,10 @@ static fsdp_status issue(fsdp__clique *c, const fsdp__clique_call *calls, int co
         status = fail(c, issue_one(c, &calls[i], fsdp__cuda_native(stream)));
     /* A group that has begun is ended in any case: it belongs to the thread. */
     ended = FSDP__NCCL_CALL(c->nccl, c->comm, GroupEnd);
-    return status == FSDP_OK ? fail(c, ended) : status;
+    FSDP_TRY(status);
+    FSDP_TRY(fail(c, ended));
+    c->due = fsdp__cuda_native(stream);
+    return FSDP_OK;
 }
 
 const fsdp__clique_ops fsdp__cuda_cliques = {.library = "NCCL",
@@ -271,6 +303,7 @@ const fsdp__clique_ops fsdp__cuda_cliques = {.library = "NCCL",
                                              .join = join,
                                              .look = look,
                                              .issue = issue,
+                                             .busy = busy,
                                              .interrupt = interrupt,
                                              .leave = leave,
                                              .free = clique_free};
