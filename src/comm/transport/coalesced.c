@@ -21,6 +21,13 @@ typedef struct plain_mover {
     bool scatters;
 } plain_mover;
 
+static bool zero(const fsdp__traffic *traffic, void *memory, int64_t bytes)
+{
+    fsdp__fill_args args = {.dst = memory, .dtype = FSDP_U8, .numel = bytes};
+
+    return bytes == 0 || fsdp__run_kernel(traffic->stream, FSDP__KERNEL_FILL, &args) == FSDP_OK;
+}
+
 /* A gather works in place, in one buffer of `size` parts. A scatter has one buffer to send and one to receive. */
 static void *plain_place(fsdp__mover *mover, int64_t bytes)
 {
@@ -30,6 +37,8 @@ static void *plain_place(fsdp__mover *mover, int64_t bytes)
     char *buffer = fsdp__stream_workspace(p->traffic->stream, (size_t)((p->scatters ? 2 : 1) * parts));
 
     if (!buffer)
+        return NULL;
+    if (p->way->zeroes && !zero(p->traffic, buffer, mover->size * bytes))
         return NULL;
     p->call.recv = p->scatters ? buffer + parts : buffer;
     p->call.send = p->scatters ? buffer : buffer + mover->rank * bytes;
@@ -48,12 +57,35 @@ static fsdp_status plain_exchange(fsdp__mover *mover, int64_t bytes)
     return FSDP_OK;
 }
 
-/* Returns the most bytes that one rank's part of a piece may have. */
-static int64_t room_of(const fsdp__call *call, int ranks, bool reduces)
+static bool plain_contributes(const fsdp__mover *mover, int rank, int64_t buffer)
 {
-    int64_t bits = reduces ? fsdp__packed_bits(call) : 0;
+    const fsdp__plain_way *way = ((const plain_mover *)mover)->way;
 
-    return (bits + FSDP__MAX(PIECE_BYTES / ranks, PART_BYTES)) / ALIGN * ALIGN;
+    return way->adds(way->group, rank, buffer);
+}
+
+/* Returns no less than what a rank's part of all buffers has. */
+static int64_t part_bytes(const fsdp__call *call)
+{
+    int64_t bytes = 0;
+
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &call->buffers[i];
+        size_t element = FSDP__MAX(fsdp_dtype_size(b->unsharded_dtype), fsdp_dtype_size(fsdp__reduce_dtype(b)));
+
+        bytes += fsdp__chunk_numel(b) * (int64_t)element + ALIGN;
+    }
+    return bytes;
+}
+
+/* Returns the most bytes that one rank's part of a piece may have. Large pieces take no more than there is. */
+static int64_t room_of(const fsdp__plain_way *way, const fsdp__call *call, bool reduces)
+{
+    int64_t bits = reduces ? fsdp__packed_bits(call) : 0, most = PIECE_BYTES / way->size;
+
+    if (way->piece_bytes > 0)
+        most = FSDP__MIN(way->piece_bytes / way->size, part_bytes(call) + ALIGN);
+    return (bits + FSDP__MAX(most, PART_BYTES)) / ALIGN * ALIGN;
 }
 
 fsdp_status fsdp__coalesced_by(const fsdp__plain_way *way, const fsdp__call *call, fsdp__traffic *traffic)
@@ -71,11 +103,12 @@ fsdp_status fsdp__coalesced_by(const fsdp__plain_way *way, const fsdp__call *cal
                             .size = way->size,
                             .block = way->block,
                             .on_paper = way->on_paper,
-                            .room = room_of(call, way->size, scatters),
+                            .room = room_of(way, call, scatters),
                             .parts = scratch,
                             .operands = (const void **)(scratch + ranks),
                             .place = plain_place,
                             .exchange = plain_exchange,
+                            .contributes = scatters && way->adds ? plain_contributes : NULL,
                             .bits = (unsigned char *)(scratch + 2 * ranks)};
     FSDP_TRY(fsdp__packed_run(&p.mover, call, scatters ? FSDP__REDUCES : FSDP__GATHERS, traffic));
     return FSDP_OK;

@@ -10,6 +10,11 @@ typedef struct fsdp__plain_way {
     int rank, size;
     int block;     /* see order.h */
     bool on_paper; /* [Note: a world on paper] */
+    /* Most bytes of a piece, of all ranks together; 0: 4 MiB. */
+    int64_t piece_bytes;
+    bool zeroes; /* what a rank has nothing to add to is packed as zeros, which somebody else adds */
+    /* Returns whether a rank adds to buffer i of a reduction; NULL: that travels in front of the first piece. */
+    bool (*adds)(void *group, int rank, int64_t i);
     fsdp__collective all_gather, all_to_all;
 } fsdp__plain_way;
 
