@@ -9,13 +9,16 @@
 #include "base/lock.h"
 #include "base/status.h"
 #include "comm/carrier_watch.h"
+#include "comm/clique/clique_carrier.h"
 #include "comm/internal.h"
 #include "comm/objects.h"
+#include "comm/world.h"
+#include "device/clique.h"
 
 /* What each rank says. */
 typedef struct proposal {
     int32_t wanted, status;
-    char why[256]; /* it refuses */
+    char why[640]; /* it refuses */
     unsigned char facts[FSDP__CARRIER_FACTS];
 } proposal;
 
@@ -25,7 +28,7 @@ typedef struct draft {
     fsdp_device *device;
     const fsdp__carrier_ops *ops; /* NULL: staged */
     void *state;
-    char why[256];
+    char why[640];
 } draft;
 
 /* ---- what is chosen ---- */
@@ -61,13 +64,31 @@ fsdp_carrier fsdp_process_group_carrier(const fsdp_process_group *group)
     return group->carriage.ops ? group->carriage.ops->kind : FSDP_CARRIER_STAGED;
 }
 
-/* Returns the carrier that the group is to have; NULL and why: none. */
-static const fsdp__carrier_ops *candidate(const fsdp_process_group *group, char *why, size_t bytes)
+fsdp_status fsdp_context_set_nccl_sums(fsdp_context *context, bool on)
 {
-    int machines = fsdp__process_group_machines(group);
-    bool peer = group->wanted == FSDP_CARRIER_PEER || (group->wanted == FSDP_CARRIER_AUTO && machines == 1);
+    fsdp__comm *comm = fsdp__comm_get(context);
 
-    if (group->wanted == FSDP_CARRIER_STAGED)
+    if (!comm)
+        return fsdp_last_status();
+    comm->nccl_sums = on;
+    return FSDP_OK;
+}
+
+/* Returns what is asked for: sums of NCCL's are NCCL's alone. */
+static fsdp_carrier wish_of(const fsdp_process_group *group)
+{
+    return group->wanted == FSDP_CARRIER_AUTO && group->comm->nccl_sums ? FSDP_CARRIER_NCCL : group->wanted;
+}
+
+/* Returns the carrier that the group is to have; NULL and why: none. */
+static const fsdp__carrier_ops *candidate(const fsdp_process_group *group, const fsdp_device *device, char *why,
+                                          size_t bytes)
+{
+    fsdp_carrier wish = wish_of(group);
+    int machines = fsdp__process_group_machines(group);
+    bool peer = wish == FSDP_CARRIER_PEER || (wish == FSDP_CARRIER_AUTO && machines == 1);
+
+    if (wish == FSDP_CARRIER_STAGED)
         snprintf(why, bytes, "as comm.carrier says");
     else if (peer && machines > 1)
         snprintf(why, bytes, "its ranks are on %d machines, and peers read each other's memory on one", machines);
@@ -75,8 +96,10 @@ static const fsdp__carrier_ops *candidate(const fsdp_process_group *group, char 
         return group->ops->peer;
     else if (peer)
         snprintf(why, bytes, "the ranks' transport, %s, has no memory that they share", group->ops->name);
+    else if (fsdp__device_cliques(device))
+        return &fsdp__clique_carrier;
     else
-        snprintf(why, bytes, "this program has no carrier by NCCL");
+        snprintf(why, bytes, "nothing joins devices like '%s'", fsdp_device_name(device));
     return NULL;
 }
 
@@ -87,8 +110,8 @@ static void propose(draft *d, proposal *mine)
 {
     fsdp_status status = FSDP_UNSUPPORTED;
 
-    mine->wanted = (int32_t)d->group->wanted;
-    d->ops = candidate(d->group, d->why, sizeof d->why);
+    mine->wanted = (int32_t)wish_of(d->group);
+    d->ops = candidate(d->group, d->device, d->why, sizeof d->why);
     if (d->ops)
         status = d->ops->create(d->group, d->device, mine->facts, &d->state);
     mine->status = (int32_t)status;
@@ -109,6 +132,11 @@ static fsdp_status check_wishes(const fsdp_process_group *group, const fsdp__gat
                              group->name, fsdp_carrier_name((fsdp_carrier)first->wanted), group->ranks[0],
                              fsdp_carrier_name((fsdp_carrier)other->wanted), group->ranks[r]);
     }
+    if (group->comm->nccl_sums && first->wanted != FSDP_CARRIER_NCCL)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "group '%s' cannot have the carrier '%s' (comm.carrier) and sums by NCCL (comm.reduce): take "
+                         "the carrier 'nccl', or let sums be exact",
+                         group->name, fsdp_carrier_name((fsdp_carrier)first->wanted));
     return FSDP_OK;
 }
 
@@ -125,18 +153,19 @@ static int refuses(const fsdp_process_group *group, const fsdp__gathered *all)
 static fsdp_status do_without(draft *d, fsdp_status status, const char *why)
 {
     const fsdp_process_group *group = d->group;
+    fsdp_carrier wish = wish_of(group);
 
     if (d->ops && d->state)
         d->ops->free(d->state);
     d->ops = NULL;
     d->state = NULL;
-    if (group->wanted == FSDP_CARRIER_STAGED ||
-        (group->wanted == FSDP_CARRIER_AUTO && (status == FSDP_UNSUPPORTED || status == FSDP_NO_MEMORY))) {
+    if (wish == FSDP_CARRIER_STAGED ||
+        (wish == FSDP_CARRIER_AUTO && (status == FSDP_UNSUPPORTED || status == FSDP_NO_MEMORY))) {
         snprintf(d->why, sizeof d->why, "%s", why);
         return FSDP_OK;
     }
     return FSDP_FAIL(status, "group '%s' cannot have the carrier '%s' (comm.carrier): %s", group->name,
-                     fsdp_carrier_name(group->wanted), why);
+                     fsdp_carrier_name(wish), why);
 }
 
 static fsdp_status open_all(draft *d, const fsdp__gathered *all)

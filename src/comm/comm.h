@@ -63,6 +63,7 @@ struct fsdp__comm {
     fsdp_process_group *groups;
     struct fsdp__shared_memory *shared;
     fsdp_carrier wanted;               /* of groups that are made later */
+    bool nccl_sums;                    /* groups by NCCL leave sums to it */
     struct fsdp__carrier_watch *watch; /* NULL: no group has a carrier */
     fsdp__counters counters;           /* of all groups, including freed ones */
     _Atomic int64_t total_ns, waiting_ns;

@@ -221,6 +221,8 @@ typedef struct fsdp__comm_ops {
     /* Makes the world, and groups made from now on, add as machines with `ranks` ranks each do:
      * [Note: order of addition] in order.h. NULL: the transport has no shared memory to add in, or adds so anyway. */
     void (*add_by_machine)(void *transport, void *world_group, int ranks);
+    /* Returns how many ranks' contributions the group adds first; NULL: it adds all in rank order. */
+    int (*block)(const void *group);
 } fsdp__comm_ops;
 
 /* The transport without peers: every rank of the world is taken to hold what this one holds. It also serves groups of

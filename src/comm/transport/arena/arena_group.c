@@ -154,6 +154,11 @@ void fsdp__arena_group_free(void *g)
     fsdp__free(group);
 }
 
+int fsdp__arena_block(const void *group)
+{
+    return ((const fsdp__arena_group *)group)->block;
+}
+
 void fsdp__arena_add_by_machine(void *transport, void *world_group, int ranks)
 {
     fsdp__arena_view *view = transport;

@@ -50,6 +50,7 @@ fsdp_status fsdp__arena_group_world(fsdp__arena_view *view, fsdp__arena_group **
 fsdp_status fsdp__arena_group_open(void *transport, const fsdp__process_group_spec *spec, void **out);
 void fsdp__arena_group_ready(void *group);
 void fsdp__arena_group_free(void *group);
+int fsdp__arena_block(const void *group);
 void fsdp__arena_add_by_machine(void *transport, void *world_group, int ranks);
 
 /* Convert between addresses and the offsets that ranks exchange. */

@@ -38,6 +38,6 @@ extern const fsdp__carrier_ops fsdp__arena_peer;
     .collectives = &fsdp__arena_collectives, .memory = &fsdp__arena_memory, .readers = &fsdp__arena_readers,  \
     .health = &fsdp__arena_health, .peer = &fsdp__arena_peer, .group_open = fsdp__arena_group_open,           \
     .group_ready = fsdp__arena_group_ready, .group_free = fsdp__arena_group_free, .abort = fsdp__arena_abort, \
-    .close = fsdp__arena_close, .add_by_machine = fsdp__arena_add_by_machine
+    .close = fsdp__arena_close, .add_by_machine = fsdp__arena_add_by_machine, .block = fsdp__arena_block
 
 #endif

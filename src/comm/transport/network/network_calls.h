@@ -18,6 +18,7 @@ fsdp_status fsdp__network_barrier(void *group, const fsdp__call *, fsdp__traffic
 fsdp_status fsdp__network_all_gather_coalesced(void *group, const fsdp__call *, fsdp__traffic *);
 fsdp_status fsdp__network_reduce_scatter_coalesced(void *group, const fsdp__call *, fsdp__traffic *);
 void fsdp__network_give_back(void *group, const fsdp_sharded_buffer *buffer);
+int fsdp__network_block(const void *group);
 
 /* ---- network_memory.c: memory that the ranks of each machine share ---- */
 

@@ -17,14 +17,21 @@
 #include "comm/transport/sharded_buffer.h"
 #include "device/device.h"
 
+int fsdp__network_block(const void *g)
+{
+    const fsdp__network_group *group = g;
+
+    if (fsdp__network_is_local(group))
+        return group->local ? fsdp__arena_block(group->local) : 0;
+    return group->flat ? group->block : group->locals > 1 ? group->locals : 0;
+}
+
 static fsdp__plain_way packed_way(fsdp__network_group *group)
 {
     return (fsdp__plain_way){.group = group,
                              .rank = group->rank,
                              .size = group->size,
-                             .block = group->flat         ? group->block
-                                      : group->locals > 1 ? group->locals
-                                                          : 0,
+                             .block = fsdp__network_block(group),
                              .on_paper = fsdp__network_on_paper(group),
                              .all_gather = group->world->acts->all_gather,
                              .all_to_all = group->world->acts->all_to_all};

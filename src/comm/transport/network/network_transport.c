@@ -148,6 +148,7 @@ static const fsdp__comm_ops machines_ops = {
     .host_of = host_of,
     .reader_group = local_of,
     .give_back = fsdp__network_give_back,
+    .block = fsdp__network_block,
 };
 
 /* ---- joining ---- */

@@ -1,0 +1,351 @@
+/* clique_carrier.c - the carrier by NCCL: how a group gets it, what the ranks tell each other before each call, and how
+ * it ends.
+ *
+ * [Note: nobody waits for NCCL alone]
+ * NCCL never says that a rank will not come. So no rank blocks in it: the hosts look whether it is through, and tell
+ * each other. Where a rank cannot join, all give up. Where one dies, the hosts' own transport names it, and whoever
+ * waits on the device is interrupted. */
+#include "comm/clique/clique_carrier.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/compiler.h"
+#include "comm/clique/clique_group.h"
+#include "comm/comm.h"
+#include "comm/health/failure.h"
+#include "comm/internal.h"
+#include "comm/transport/packed.h"
+#include "device/device.h"
+
+enum {
+    ROUND_MS = 100, /* that a rank waits for NCCL before it hears of the others */
+    LEAVE_MS = 2000 /* that it waits for the others to leave, too */
+};
+
+/* What each rank tells the others: of the first, how the cliques are called. */
+typedef struct facts {
+    int32_t version, own_order;
+    unsigned char ids[FSDP__CLIQUE_WAYS][FSDP__CLIQUE_ID_BYTES];
+} facts;
+
+typedef struct carrier {
+    fsdp__clique_group at; /* first */
+    fsdp_process_group *group;
+    fsdp_stream *host;      /* for what the hosts tell each other */
+    _Atomic uint64_t calls; /* that were issued */
+} carrier;
+
+static void nap(void)
+{
+    (void)nanosleep(&(struct timespec){0, 100000}, NULL);
+}
+
+/* ---- joining ---- */
+
+/* Opens the library and names the cliques. */
+static fsdp_status prepare(const carrier *c, facts *mine)
+{
+    int version;
+
+    FSDP_TRY(c->at.ops->open(c->at.device, &version));
+    mine->version = version;
+    mine->own_order = c->at.own_order;
+    for (int way = 0; way < FSDP__CLIQUE_WAYS && c->at.rank == 0; way++)
+        FSDP_TRY(c->at.ops->name_clique(c->at.device, mine->ids[way]));
+    return FSDP_OK;
+}
+
+/* Fails as something has failed that the group can do without. */
+static fsdp_status do_without(void)
+{
+    char text[640];
+
+    snprintf(text, sizeof text, "%s", fsdp_last_error());
+    return FSDP_FAIL(FSDP_UNSUPPORTED, "%s", text);
+}
+
+static fsdp_status create(fsdp_process_group *group, fsdp_device *device, void *out_facts, void **out)
+{
+    const fsdp__clique_ops *ops = fsdp__device_cliques(device);
+    FSDP__FREED carrier *c = fsdp__calloc(1, sizeof *c);
+
+    _Static_assert(sizeof(facts) <= FSDP__CARRIER_FACTS, "facts have room");
+    FSDP__TRY_NEW(c);
+    c->at = (fsdp__clique_group){.ops = ops,
+                                 .device = device,
+                                 .rank = group->rank,
+                                 .size = group->size,
+                                 .block = group->ops->block ? group->ops->block(group->transport_group) : 0,
+                                 .own_order = group->comm->nccl_sums};
+    c->group = group;
+    FSDP__TRY_NEW(c->host = fsdp__host_stream(group->comm->context));
+    if (prepare(c, out_facts) != FSDP_OK)
+        return do_without();
+    *out = fsdp__take(&c);
+    return FSDP_OK;
+}
+
+static fsdp_status compare(const carrier *c, const void *const *all)
+{
+    const facts *first = all[0];
+    const int *ranks = c->group->ranks;
+
+    for (int r = 1; r < c->at.size; r++) {
+        const facts *other = all[r];
+
+        if (other->version != first->version)
+            return FSDP_FAIL(
+                FSDP_UNSUPPORTED, "rank %d has %s %d.%d.%d and rank %d %d.%d.%d: all ranks need the same version",
+                ranks[0], c->at.ops->library, first->version / 10000, first->version / 100 % 100, first->version % 100,
+                ranks[r], other->version / 10000, other->version / 100 % 100, other->version % 100);
+        if (other->own_order != first->own_order)
+            return FSDP_FAIL(FSDP_MISMATCH,
+                             "ranks disagree in group '%s': comm.reduce is '%s' on rank %d but '%s' on rank %d",
+                             c->group->name, first->own_order ? "nccl" : "exact", ranks[0],
+                             other->own_order ? "nccl" : "exact", ranks[r]);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status begin_to_join(carrier *c, const facts *first)
+{
+    fsdp__clique_place place = {.members = c->at.size, .member = c->at.rank};
+
+    for (int way = 0; way < FSDP__CLIQUE_WAYS; way++) {
+        memcpy(place.id, first->ids[way], sizeof place.id);
+        FSDP_TRY(c->at.ops->join(c->at.device, &place, &c->at.cliques[way]));
+    }
+    return FSDP_OK;
+}
+
+/* Looks until both cliques are idle, or for so long. */
+static fsdp_status look_for(const carrier *c, int64_t ms, bool *idle)
+{
+    int64_t end = fsdp__clock_ns() + ms * 1000000;
+
+    do {
+        *idle = true;
+        for (int way = 0; way < FSDP__CLIQUE_WAYS; way++) {
+            bool one = false;
+
+            FSDP_TRY(c->at.ops->look(c->at.cliques[way], &one));
+            *idle = *idle && one;
+        }
+        if (!*idle)
+            nap();
+    } while (!*idle && fsdp__clock_ns() < end);
+    return FSDP_OK;
+}
+
+/* Makes a rank's failure to join everybody's, and one that can be done without. */
+static fsdp_status agree(const carrier *c, fsdp_status mine)
+{
+    fsdp_status all = fsdp_agree(c->group, mine);
+
+    return all != FSDP_COMM || fsdp__comm_is_broken(c->group) ? all : do_without();
+}
+
+static fsdp_status open(void *argument, const void *const *all, char *why, size_t bytes)
+{
+    carrier *c = argument;
+    const facts *first = all[0];
+    bool idle = false;
+
+    FSDP_TRY(compare(c, all));
+    FSDP_TRY(agree(c, begin_to_join(c, first)));
+    while (!idle) {
+        uint8_t more;
+
+        FSDP_TRY(agree(c, look_for(c, ROUND_MS, &idle)));
+        more = !idle;
+        FSDP_TRY(fsdp__process_group_any(c->group, &(fsdp__any){.flags = &more, .count = 1}));
+        idle = !more;
+    }
+    snprintf(why, bytes, "%s %d.%d.%d%s", c->at.ops->library, first->version / 10000, first->version / 100 % 100,
+             first->version % 100, c->at.own_order ? ", which adds in its own order" : "");
+    return FSDP_OK;
+}
+
+/* ---- leaving ---- */
+
+static void release(void *argument)
+{
+    const carrier *c = argument;
+
+    for (int way = 0; way < FSDP__CLIQUE_WAYS; way++)
+        if (c->at.cliques[way])
+            c->at.ops->interrupt(c->at.cliques[way]);
+}
+
+/* Only the end of the last call is known. So the number grows as calls are issued: a host is few ahead of a device that
+ * stands. */
+static uint64_t busy(void *argument)
+{
+    const carrier *c = argument;
+    bool is = false;
+
+    for (int way = 0; way < FSDP__CLIQUE_WAYS && !is; way++)
+        is = c->at.cliques[way] && c->at.ops->busy(c->at.cliques[way]);
+    return is ? c->calls + 1 : 0;
+}
+
+/* Leaves with the others, for whom it waits a while: they may free the group later. */
+static void leave(carrier *c)
+{
+    bool idle = false, all = true;
+
+    for (int way = 0; way < FSDP__CLIQUE_WAYS; way++)
+        all = c->at.cliques[way] && c->at.ops->leave(c->at.cliques[way]) == FSDP_OK && all;
+    for (int64_t end = fsdp__clock_ns() + LEAVE_MS * INT64_C(1000000); all && !idle && fsdp__clock_ns() < end;)
+        all = !fsdp__comm_is_broken(c->group) && look_for(c, 1, &idle) == FSDP_OK;
+}
+
+static void carrier_free(void *argument)
+{
+    carrier *c = argument;
+    bool held = fsdp_hold_error(true);
+
+    if (!fsdp__comm_is_broken(c->group))
+        leave(c);
+    for (int way = 0; way < FSDP__CLIQUE_WAYS; way++)
+        c->at.ops->free(c->at.cliques[way]);
+    fsdp__free(c);
+    fsdp_release_error(held);
+}
+
+/* ---- what the hosts tell each other before a call ---- */
+
+/* Compares the ranks' calls. */
+static fsdp_status meet(carrier *c, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    c->calls++;
+    return c->group->ops->collectives->barrier(c->group->transport_group, call, traffic);
+}
+
+/* Does the same, and gathers `bytes` bytes of each rank. */
+static fsdp_status meet_and_tell(carrier *c, const fsdp__call *call, const void *mine, int64_t bytes, void *all,
+                                 fsdp__traffic *traffic)
+{
+    fsdp__traffic told = {.stream = c->host};
+    const fsdp__call tells = {.name = FSDP__CALL_ALL_GATHER,
+                              .sequence = call->sequence,
+                              .send = mine,
+                              .recv = all,
+                              .count = bytes,
+                              .dtype = FSDP_U8,
+                              .plain = call};
+
+    c->calls++;
+    FSDP_TRY(c->group->ops->collectives->all_gather(c->group->transport_group, &tells, &told));
+    traffic->waiting_ns += told.waiting_ns;
+    return FSDP_OK;
+}
+
+static fsdp_status join_flags(carrier *c, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    size_t count = (size_t)call->flag_count;
+    FSDP__FREED uint8_t *all = fsdp__malloc(count * (size_t)(c->at.size + 1));
+    uint8_t *mine = all + count * (size_t)c->at.size;
+
+    FSDP__TRY_NEW(all);
+    if (call->flags)
+        memcpy(mine, call->flags, count);
+    else
+        memset(mine, 1, count);
+    FSDP_TRY(meet_and_tell(c, call, mine, call->flag_count, all, traffic));
+    if (call->lacking && memchr(all, 0, count * (size_t)c->at.size))
+        *call->lacking = true;
+    for (int r = 0; r < c->at.size && call->flags; r++)
+        for (size_t i = 0; i < count; i++)
+            call->flags[i] |= all[(size_t)r * count + i];
+    return FSDP_OK;
+}
+
+/* ---- the collectives ---- */
+
+static fsdp_status all_gather(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    carrier *c = argument;
+
+    FSDP_TRY(meet(c, call, traffic));
+    return fsdp__clique_all_gather(&c->at, call, traffic);
+}
+
+static fsdp_status broadcast(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    carrier *c = argument;
+
+    FSDP_TRY(meet(c, call, traffic));
+    return fsdp__clique_broadcast(&c->at, call, traffic);
+}
+
+static fsdp_status all_to_all(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    carrier *c = argument;
+
+    FSDP_TRY(meet(c, call, traffic));
+    return fsdp__clique_all_to_all(&c->at, call, traffic);
+}
+
+static fsdp_status reduce_scatter(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    carrier *c = argument;
+
+    FSDP_TRY(meet(c, call, traffic));
+    return fsdp__clique_reduce_scatter(&c->at, call, traffic);
+}
+
+static fsdp_status all_reduce(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    carrier *c = argument;
+
+    FSDP_TRY((call->flag_count > 0 ? join_flags : meet)(c, call, traffic));
+    return fsdp__clique_all_reduce(&c->at, call, traffic);
+}
+
+static fsdp_status all_gather_coalesced(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    carrier *c = argument;
+
+    FSDP_TRY(meet(c, call, traffic));
+    return fsdp__clique_all_gather_coalesced(&c->at, call, traffic);
+}
+
+/* Tells the others what this rank adds to. */
+static fsdp_status reduce_scatter_coalesced(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    carrier *c = argument;
+    int64_t bytes = fsdp__packed_bits(call);
+    FSDP__FREED unsigned char *all = fsdp__calloc((size_t)c->at.size + 1, (size_t)bytes);
+    unsigned char *mine = all + c->at.size * bytes;
+    fsdp__clique_group at = c->at;
+
+    FSDP__TRY_NEW(all);
+    for (int64_t i = 0; i < call->buffer_count; i++)
+        mine[i / 8] |= (unsigned char)((call->buffers[i].unsharded != NULL) << i % 8);
+    FSDP_TRY(meet_and_tell(c, call, mine, bytes, all, traffic));
+    at.adds = all;
+    at.adds_bytes = bytes;
+    return fsdp__clique_reduce_scatter_coalesced(&at, call, traffic);
+}
+
+static const fsdp__collective_ops collectives = {.all_gather = all_gather,
+                                                 .reduce_scatter = reduce_scatter,
+                                                 .all_reduce = all_reduce,
+                                                 .broadcast = broadcast,
+                                                 .all_to_all = all_to_all,
+                                                 .all_gather_coalesced = all_gather_coalesced,
+                                                 .reduce_scatter_coalesced = reduce_scatter_coalesced};
+
+const fsdp__carrier_ops fsdp__clique_carrier = {.kind = FSDP_CARRIER_NCCL,
+                                                .collectives = &collectives,
+                                                .create = create,
+                                                .open = open,
+                                                .free = carrier_free,
+                                                .busy = busy,
+                                                .release = release};

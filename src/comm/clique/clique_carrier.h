@@ -1,0 +1,10 @@
+/* clique_carrier.h - the carrier of groups whose devices a library of theirs joins: NCCL. */
+#ifndef COMM_CLIQUE_CLIQUE_CARRIER_H
+#define COMM_CLIQUE_CLIQUE_CARRIER_H
+
+#include "comm/carrier.h"
+
+/* For groups on a device of which fsdp__device_cliques gives something. */
+extern const fsdp__carrier_ops fsdp__clique_carrier;
+
+#endif

@@ -1,0 +1,58 @@
+/* clique_group.h - a rank of a group whose devices NCCL joins (device/clique.h): what a carrier of that kind has of the
+ * group.
+ *
+ * [Note: two cliques]
+ * What gathers and what reduces may be on two streams, and a clique does its calls one after the other. So a group has
+ * a clique for each, which its first call of that kind makes. */
+#ifndef COMM_CLIQUE_CLIQUE_GROUP_H
+#define COMM_CLIQUE_CLIQUE_GROUP_H
+
+#include "comm/transport_ops.h"
+#include "device/clique.h"
+
+typedef enum fsdp__clique_way {
+    FSDP__CLIQUE_FOR_GATHERS,
+    FSDP__CLIQUE_FOR_SUMS,
+    FSDP__CLIQUE_WAYS
+} fsdp__clique_way;
+
+enum {
+    FSDP__CLIQUE_PIECE_BYTES = 32 << 20 /* of what is packed, for all ranks together */
+};
+
+typedef struct fsdp__clique_group {
+    const fsdp__clique_ops *ops;
+    fsdp_device *device;
+    int rank, size;
+    int block;      /* number of ranks whose contributions are added first: see comm/transport/order.h */
+    bool own_order; /* reductions are NCCL's own, whose order and rounding are its affair */
+    fsdp__clique *cliques[FSDP__CLIQUE_WAYS]; /* NULL: not joined yet */
+    /* Who adds to what in the reduction that runs, by the bits of `adds_bytes` bytes for each rank; NULL: all add to
+     * all. Its buffer i is number numbers[i] there; NULL: i. */
+    const unsigned char *adds;
+    int64_t adds_bytes;
+    const int64_t *numbers;
+} fsdp__clique_group;
+
+/* ---- clique_gather.c ---- */
+
+/* Issues calls as one to the stream of `traffic`, and returns when they are issued. */
+fsdp_status fsdp__clique_issue(fsdp__clique_group *group, fsdp__clique_way way, const fsdp__clique_call *calls,
+                               int count, fsdp__traffic *traffic);
+/* Gathers rows of buffers of one run each, whose own rows are in their places. */
+fsdp_status fsdp__clique_gather_rows(fsdp__clique_group *group, fsdp__clique_way way,
+                                     const fsdp_sharded_buffer *buffers, int64_t count, fsdp__traffic *traffic);
+
+/* Collectives whose ranks have been compared. */
+fsdp_status fsdp__clique_all_gather(void *group, const fsdp__call *call, fsdp__traffic *traffic);
+fsdp_status fsdp__clique_broadcast(void *group, const fsdp__call *call, fsdp__traffic *traffic);
+fsdp_status fsdp__clique_all_to_all(void *group, const fsdp__call *call, fsdp__traffic *traffic);
+fsdp_status fsdp__clique_all_gather_coalesced(void *group, const fsdp__call *call, fsdp__traffic *traffic);
+
+/* ---- clique_reduce.c ---- */
+
+fsdp_status fsdp__clique_reduce_scatter(void *group, const fsdp__call *call, fsdp__traffic *traffic);
+fsdp_status fsdp__clique_all_reduce(void *group, const fsdp__call *call, fsdp__traffic *traffic);
+fsdp_status fsdp__clique_reduce_scatter_coalesced(void *group, const fsdp__call *call, fsdp__traffic *traffic);
+
+#endif

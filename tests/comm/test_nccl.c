@@ -1,0 +1,447 @@
+/* The carrier by NCCL, on GPUs and an NCCL that are not there (tests/backend/fakecuda): the bits of the CPU's
+ * transports, or NCCL's own sums; ranks that disagree, die or cannot join; libraries that do not fit. */
+#include "comm/suite_mixed.h"
+#include "support/ranks.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifdef FSDP_HAVE_FAKECUDA
+#include "backend/fakecuda/control.h"
+#include "comm/internal.h"
+#include "comm/transport/arena/shm.h"
+#include "device/device.h"
+#include "oracle/oracle.h"
+
+enum {
+    MOST = 4,
+    LONG = 300007, /* elements: several pieces through mailboxes, and not a multiple of any world */
+    SYSTEM_ERROR = 2
+};
+
+/* ---- a rank on a GPU of its own ---- */
+
+typedef struct rank_gpu {
+    fsdp_context *context;
+    fsdp_process_group *group;
+    fsdp_device *device;
+    fsdp_stream *stream;
+    int rank, size;
+} rank_gpu;
+
+static rank_gpu open_gpu(fsdp_context *context)
+{
+    rank_gpu g = {.context = context, .group = fsdp_world(context), .rank = fsdp_context_rank(context)};
+
+    g.size = fsdp_process_group_size(g.group);
+    CHECK_OK(fsdp_context_set_carrier(context, FSDP_CARRIER_NCCL));
+    g.device = CHECK_PTR(fsdp_cuda(context, g.rank));
+    CHECK_OK(fsdp_stream_create(g.device, FSDP_STREAM_WORKER, &g.stream));
+    return g;
+}
+
+static void close_gpu(const rank_gpu *g)
+{
+    (void)fsdp_stream_synchronize(g->stream);
+    fsdp_stream_free(g->stream);
+}
+
+static void run_gpus(int world, test_rank_body body, void *arg)
+{
+    setenv("FSDP_FAKECUDA_DEVICES", "8", 1);
+    test_run_ranks(world, body, arg);
+    unsetenv("FSDP_FAKECUDA_DEVICES");
+}
+
+static void *on_gpu(const rank_gpu *g, const void *host, size_t bytes)
+{
+    void *data = NULL;
+
+    CHECK_OK(fsdp__device_alloc(g->device, bytes + 1, FSDP_MEMORY_ACTIVATION, &data));
+    if (host)
+        CHECK_OK(fsdp__copy_to_device(g->stream, data, host, bytes));
+    return data;
+}
+
+static void free_on_gpu(const rank_gpu *g, void *data, size_t bytes)
+{
+    fsdp__device_free(g->device, data, bytes + 1, FSDP_MEMORY_ACTIVATION);
+}
+
+/* ---- the bits of the CPU's transports ---- */
+
+static double value(int rank, int64_t i)
+{
+    uint64_t x = ((uint64_t)i * 2654435761u + (uint64_t)rank * 40503u) * 0x9e3779b97f4a7c15u;
+
+    return (double)((int64_t)(x >> 40) - (1 << 23)) / 65536.0;
+}
+
+/* The two ways of one call: on the GPU, and on the CPU by the transport. */
+typedef struct ways {
+    const rank_gpu *g;
+    fsdp_stream *cpu;
+    fsdp_dtype dtype;
+    int64_t count;
+    fsdp_reduce_op op;
+} ways;
+
+typedef enum plain {
+    GATHER,
+    SCATTER,
+    REDUCE,
+    BROADCAST,
+    SWAP,
+    PLAINS
+} plain;
+
+static fsdp_status call(const ways *w, plain what, void *send, void *recv, fsdp_stream *stream)
+{
+    fsdp_process_group *group = w->g->group;
+
+    switch (what) {
+    case GATHER:
+        return fsdp_all_gather(group, send, recv, w->count, w->dtype, stream);
+    case SCATTER:
+        return fsdp_reduce_scatter(group, send, recv, w->count, w->dtype, w->op, stream);
+    case REDUCE:
+        return fsdp_all_reduce(group, send, recv, w->count, w->dtype, w->op, stream);
+    case BROADCAST:
+        return fsdp_broadcast(group, recv, w->count, w->dtype, w->g->size - 1, stream);
+    default:
+        return fsdp_all_to_all(group, send, recv, w->count, w->dtype, stream);
+    }
+}
+
+/* Computes a call on both; compares all bytes, or values up to a tolerance. */
+static void check_ways(const ways *w, plain what, double tolerance)
+{
+    const rank_gpu *g = w->g;
+    int64_t all = g->size * w->count;
+    size_t bytes = (size_t)all * fsdp_dtype_size(w->dtype);
+    char *send = CHECK_PTR(calloc(3, bytes + 8)), *recv = send + bytes + 8, *got = recv + bytes + 8;
+    void *gpu_send, *gpu_recv;
+
+    for (int64_t i = 0; i < all; i++)
+        oracle_put(w->dtype, send, i, value(g->rank, i));
+    memcpy(recv, send, bytes);
+    gpu_send = on_gpu(g, send, bytes);
+    gpu_recv = on_gpu(g, recv, bytes);
+    CHECK_OK(call(w, what, gpu_send, gpu_recv, g->stream));
+    CHECK_OK(call(w, what, send, recv, w->cpu));
+    CHECK_OK(fsdp_stream_synchronize(w->cpu));
+    CHECK_OK(fsdp__copy_to_host(g->stream, got, gpu_recv, bytes));
+    CHECK_OK(fsdp_stream_synchronize(g->stream));
+    if (tolerance == 0.0)
+        CHECK_BYTES(got, recv, bytes);
+    for (int64_t i = 0; i < all && tolerance > 0.0; i++)
+        CHECK_NEAR(oracle_get(w->dtype, got, i), oracle_get(w->dtype, recv, i), tolerance);
+    CHECK_EQ(fsdp_process_group_carrier(g->group), g->size > 1 ? FSDP_CARRIER_NCCL : FSDP_CARRIER_AUTO);
+    free_on_gpu(g, gpu_send, bytes);
+    free_on_gpu(g, gpu_recv, bytes);
+    free(send);
+}
+
+static void compare_plain(fsdp_context *context, void *arg)
+{
+    static const int64_t counts[] = {0, 1, 37, 4099, LONG};
+    static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16, FSDP_I32, FSDP_I64, FSDP_U8};
+    rank_gpu g = open_gpu(context);
+    ways w = {.g = &g};
+
+    (void)arg;
+    CHECK_OK(fsdp_stream_create(CHECK_PTR(fsdp_cpu(context)), FSDP_STREAM_INLINE, &w.cpu));
+    for (int what = 0; what < PLAINS; what++)
+        for (size_t c = 0; c < FSDP__COUNT_OF(counts); c++)
+            for (size_t d = 0; d < (counts[c] < LONG ? FSDP__COUNT_OF(dtypes) : 2); d++) {
+                w.count = counts[c];
+                w.dtype = dtypes[d];
+                for (int op = FSDP_SUM; op < FSDP_REDUCE_OPS; op++) {
+                    w.op = (fsdp_reduce_op)op;
+                    if ((what != SCATTER && what != REDUCE && op > FSDP_SUM) ||
+                        (op == FSDP_AVG && !fsdp_dtype_is_floating(w.dtype)))
+                        continue;
+                    check_ways(&w, (plain)what, 0.0);
+                }
+            }
+    fsdp_stream_free(w.cpu);
+    close_gpu(&g);
+}
+
+TEST(plain_calls_have_the_bits_of_the_cpus)
+{
+    for (int world = 1; world <= MOST; world++)
+        run_gpus(world, compare_plain, NULL);
+}
+
+TEST(an_older_nccl_gives_the_same)
+{
+    setenv("FSDP_FAKENCCL_VERSION", "22000", 1);
+    run_gpus(3, compare_plain, NULL);
+    unsetenv("FSDP_FAKENCCL_VERSION");
+}
+
+static void mix(fsdp_context *context, void *arg)
+{
+    rank_gpu g = open_gpu(context);
+    suite s = {.group = g.group, .stream = g.stream};
+
+    suite_mixed(&s, *(const uint64_t *)arg, 12);
+    close_gpu(&g);
+}
+
+TEST(calls_of_buffers_have_the_values_that_they_should)
+{
+    for (int world = 1; world <= MOST; world++) {
+        uint64_t first = 5000 + (uint64_t)world;
+
+        run_gpus(world, mix, &first);
+    }
+}
+
+/* ---- sums by NCCL ---- */
+
+static void sum_plain(fsdp_context *context, void *arg)
+{
+    rank_gpu g = open_gpu(context);
+    ways w = {.g = &g};
+
+    (void)arg;
+    CHECK_OK(fsdp_context_set_nccl_sums(context, true));
+    CHECK_OK(fsdp_stream_create(CHECK_PTR(fsdp_cpu(context)), FSDP_STREAM_INLINE, &w.cpu));
+    for (int what = SCATTER; what <= REDUCE; what++)
+        for (int op = FSDP_SUM; op < FSDP_REDUCE_OPS; op++) {
+            w.op = (fsdp_reduce_op)op;
+            w.count = LONG / 10;
+            w.dtype = FSDP_F32; /* sums of four below 2^9 in 24 bits; in bf16 of 8 */
+            check_ways(&w, (plain)what, 1e-3);
+            w.dtype = FSDP_BF16;
+            check_ways(&w, (plain)what, 12.0);
+        }
+    fsdp_stream_free(w.cpu);
+    close_gpu(&g);
+}
+
+TEST(nccl_makes_sums_that_are_near)
+{
+    for (int world = 2; world <= MOST; world++)
+        run_gpus(world, sum_plain, NULL);
+}
+
+enum {
+    BUFFERS = 5
+};
+
+/* Buffers of one reduction: of several dtypes and runs, and some to which not all ranks add. */
+typedef struct sums {
+    const rank_gpu *g;
+    fsdp_sharded_buffer gpu[BUFFERS], cpu[BUFFERS];
+    size_t whole[BUFFERS], part[BUFFERS];
+} sums;
+
+static void make_buffer(sums *s, int i)
+{
+    static const struct {
+        int64_t rows, outer;
+        fsdp_dtype dtype, wire;
+    } of[BUFFERS] = {{100, 1, FSDP_F32, FSDP_DTYPE_NONE},
+                     {64, 1, FSDP_BF16, FSDP_F32},
+                     {10, 3, FSDP_BF16, FSDP_BF16},
+                     {9, 1, FSDP_F32, FSDP_F16},
+                     {40, 1, FSDP_F32, FSDP_DTYPE_NONE}};
+    int64_t chunk = (of[i].rows + s->g->size - 1) / s->g->size, all = of[i].rows * of[i].outer;
+    fsdp_sharded_buffer b = {.numel = of[i].rows,
+                             .chunk = chunk,
+                             .outer = of[i].outer,
+                             .unsharded_dtype = of[i].dtype,
+                             .shard_dtype = FSDP_F32,
+                             .reduce_dtype = of[i].wire};
+    bool adds = i < 3 || (i == 3 && s->g->rank == s->g->size - 1);
+
+    s->whole[i] = (size_t)all * fsdp_dtype_size(b.unsharded_dtype);
+    s->part[i] = (size_t)(chunk * of[i].outer) * 4;
+    s->cpu[i] = s->gpu[i] = b;
+    s->cpu[i].shard = CHECK_PTR(calloc(1, s->part[i]));
+    s->gpu[i].shard = on_gpu(s->g, s->cpu[i].shard, s->part[i]);
+    if (!adds)
+        return;
+    s->cpu[i].unsharded = CHECK_PTR(malloc(s->whole[i]));
+    for (int64_t k = 0; k < all; k++)
+        oracle_put(b.unsharded_dtype, s->cpu[i].unsharded, k, value(s->g->rank + i, k) / 64.0);
+    s->gpu[i].unsharded = on_gpu(s->g, s->cpu[i].unsharded, s->whole[i]);
+}
+
+static void check_buffer(const sums *s, int i, double tolerance)
+{
+    float *got = CHECK_PTR(malloc(s->part[i]));
+
+    CHECK_OK(fsdp__copy_to_host(s->g->stream, got, s->gpu[i].shard, s->part[i]));
+    CHECK_OK(fsdp_stream_synchronize(s->g->stream));
+    if (tolerance == 0.0)
+        CHECK_BYTES(got, s->cpu[i].shard, s->part[i]);
+    for (size_t k = 0; k < s->part[i] / 4; k++)
+        CHECK_NEAR(got[k], ((const float *)s->cpu[i].shard)[k], tolerance);
+    free(got);
+    free(s->cpu[i].shard);
+    free(s->cpu[i].unsharded);
+    free_on_gpu(s->g, s->gpu[i].shard, s->part[i]);
+    if (s->gpu[i].unsharded)
+        free_on_gpu(s->g, s->gpu[i].unsharded, s->whole[i]);
+}
+
+static void sum_buffers(fsdp_context *context, void *arg)
+{
+    const double *tolerance = arg;
+    rank_gpu g = open_gpu(context);
+    uint8_t contributed[2][BUFFERS] = {{0}};
+    fsdp_reduce_options options = {.op = FSDP_AVG, .predivide = 2.0f, .divisor = 0.7f, .accumulate = true};
+    fsdp_stream *cpu;
+    sums s = {.g = &g};
+
+    CHECK_OK(fsdp_context_set_nccl_sums(context, *tolerance > 0.0));
+    CHECK_OK(fsdp_stream_create(CHECK_PTR(fsdp_cpu(context)), FSDP_STREAM_INLINE, &cpu));
+    for (int i = 0; i < BUFFERS; i++)
+        make_buffer(&s, i);
+    options.contributed = contributed[0];
+    CHECK_OK(fsdp_reduce_scatter_coalesced(g.group, s.gpu, BUFFERS, &options, g.stream));
+    CHECK_OK(fsdp_stream_synchronize(g.stream));
+    options.contributed = contributed[1];
+    CHECK_OK(fsdp_reduce_scatter_coalesced(g.group, s.cpu, BUFFERS, &options, cpu));
+    CHECK_BYTES(contributed[0], contributed[1], BUFFERS);
+    for (int i = 0; i < BUFFERS; i++)
+        check_buffer(&s, i, *tolerance);
+    fsdp_stream_free(cpu);
+    close_gpu(&g);
+}
+
+TEST(sums_of_buffers_are_exact_or_near)
+{
+    for (int world = 2; world <= MOST; world++) {
+        run_gpus(world, sum_buffers, &(double){0.0});
+        run_gpus(world, sum_buffers, &(double){0.05});
+    }
+}
+
+/* ---- flags, and two streams ---- */
+
+static void join_flags(fsdp_context *context, void *arg)
+{
+    rank_gpu g = open_gpu(context);
+    uint8_t flags[3] = {g.rank == 0, 0, g.rank == g.size - 1};
+    bool lacking = false;
+
+    (void)arg;
+    CHECK_OK(fsdp__process_group_any(
+        g.group, &(fsdp__any){.flags = flags, .count = 3, .lacking = &lacking, .stream = g.stream}));
+    CHECK_OK(fsdp_stream_synchronize(g.stream));
+    CHECK_BYTES(flags, ((const uint8_t[]){1, 0, 1}), 3);
+    CHECK(lacking);
+    close_gpu(&g);
+}
+
+TEST(flags_are_joined_by_the_hosts)
+{
+    run_gpus(3, join_flags, NULL);
+}
+
+/* Many gathers on one stream and sums on another, issued in turns. */
+static void use_two_streams(fsdp_context *context, void *arg)
+{
+    rank_gpu g = open_gpu(context);
+    float own = (float)g.rank + 1.0f, all[MOST + 1] = {0};
+    void *send = on_gpu(&g, &own, 4), *gathered = on_gpu(&g, NULL, sizeof all), *sum = on_gpu(&g, NULL, 4);
+    fsdp_stream *second;
+
+    (void)arg;
+    CHECK_OK(fsdp_stream_synchronize(g.stream));
+    CHECK_OK(fsdp_stream_create(g.device, FSDP_STREAM_WORKER, &second));
+    for (int i = 0; i < 30; i++) {
+        CHECK_OK(fsdp_all_gather(g.group, send, gathered, 1, FSDP_F32, g.stream));
+        CHECK_OK(fsdp_all_reduce(g.group, send, sum, 1, FSDP_F32, FSDP_SUM, second));
+    }
+    CHECK_OK(fsdp__copy_to_host(g.stream, all, gathered, 4 * (size_t)g.size));
+    CHECK_OK(fsdp__copy_to_host(second, &all[MOST], sum, 4));
+    CHECK_OK(fsdp_stream_synchronize(g.stream));
+    CHECK_OK(fsdp_stream_synchronize(second));
+    for (int r = 0; r < g.size; r++)
+        CHECK_NEAR(all[r], r + 1, 0);
+    CHECK_NEAR(all[MOST], g.size * (g.size + 1) / 2, 0);
+    free_on_gpu(&g, send, 4);
+    free_on_gpu(&g, gathered, sizeof all);
+    free_on_gpu(&g, sum, 4);
+    fsdp_stream_free(second);
+    close_gpu(&g);
+}
+
+TEST(gathers_and_sums_may_be_on_two_streams)
+{
+    run_gpus(3, use_two_streams, NULL);
+}
+
+/* ---- ranks that disagree ---- */
+
+static void call_otherwise(fsdp_context *context, void *arg)
+{
+    rank_gpu g = open_gpu(context);
+    void *data = on_gpu(&g, NULL, 4000);
+    fsdp_status status;
+
+    (void)arg;
+    status = g.rank == 1 ? fsdp_all_reduce(g.group, data, data, 10, FSDP_F32, FSDP_SUM, g.stream)
+                         : fsdp_all_gather(g.group, data, data, 10, FSDP_F32, g.stream);
+    status = status == FSDP_OK ? fsdp_stream_synchronize(g.stream) : status;
+    CHECK_EQ(status, FSDP_MISMATCH);
+    CHECK_CONTAINS(fsdp_last_error(), " is all_gather of 40 bytes float32 on rank 0 but all_reduce sum of 40 "
+                                      "bytes float32 on rank 1");
+    free_on_gpu(&g, data, 4000);
+    close_gpu(&g);
+}
+
+TEST(ranks_that_make_different_calls_are_told_both)
+{
+    run_gpus(3, call_otherwise, NULL);
+}
+
+static void sum_otherwise(fsdp_context *context, void *arg)
+{
+    rank_gpu g = open_gpu(context);
+    void *data = on_gpu(&g, NULL, 40);
+
+    (void)arg;
+    CHECK_OK(fsdp_context_set_nccl_sums(context, g.rank == 1));
+    CHECK_ERROR(fsdp_all_reduce(g.group, data, data, 10, FSDP_F32, FSDP_SUM, g.stream), FSDP_MISMATCH,
+                "comm.reduce is 'exact' on rank 0 but 'nccl' on rank 1");
+    free_on_gpu(&g, data, 40);
+    close_gpu(&g);
+}
+
+TEST(ranks_that_would_add_in_different_orders_are_told)
+{
+    run_gpus(2, sum_otherwise, NULL);
+}
+
+static void ask_for_both(fsdp_context *context, void *arg)
+{
+    rank_gpu g = open_gpu(context);
+    void *data = on_gpu(&g, NULL, 40);
+
+    (void)arg;
+    CHECK_OK(fsdp_context_set_nccl_sums(context, true));
+    CHECK_OK(fsdp_context_set_carrier(context, FSDP_CARRIER_STAGED));
+    CHECK_ERROR(fsdp_all_reduce(g.group, data, data, 10, FSDP_F32, FSDP_SUM, g.stream), FSDP_INVALID,
+                "cannot have the carrier 'staged' (comm.carrier) and sums by NCCL (comm.reduce)");
+    CHECK_OK(fsdp_context_set_carrier(context, FSDP_CARRIER_AUTO)); /* which is NCCL then */
+    CHECK_OK(fsdp_all_reduce(g.group, data, data, 10, FSDP_F32, FSDP_SUM, g.stream));
+    CHECK_EQ(fsdp_process_group_carrier(g.group), FSDP_CARRIER_NCCL);
+    CHECK_OK(fsdp_stream_synchronize(g.stream));
+    free_on_gpu(&g, data, 40);
+    close_gpu(&g);
+}
+
+TEST(sums_by_nccl_need_nccl)
+{
+    run_gpus(2, ask_for_both, NULL);
+}
+#endif
