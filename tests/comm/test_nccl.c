@@ -1,17 +1,11 @@
 /* The carrier by NCCL, on GPUs and an NCCL that are not there (tests/backend/fakecuda): the bits of the CPU's
  * transports, or NCCL's own sums; ranks that disagree, die or cannot join; libraries that do not fit. */
+#include "comm/rank_gpu.h"
 #include "comm/suite_mixed.h"
 #include "support/ranks.h"
 
-#include <signal.h>
-#include <stdatomic.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #ifdef FSDP_HAVE_FAKECUDA
-#include "backend/fakecuda/control.h"
 #include "comm/internal.h"
-#include "comm/transport/arena/shm.h"
 #include "device/device.h"
 #include "oracle/oracle.h"
 
@@ -20,55 +14,6 @@ enum {
     LONG = 300007, /* elements: several pieces through mailboxes, and not a multiple of any world */
     SYSTEM_ERROR = 2
 };
-
-/* ---- a rank on a GPU of its own ---- */
-
-typedef struct rank_gpu {
-    fsdp_context *context;
-    fsdp_process_group *group;
-    fsdp_device *device;
-    fsdp_stream *stream;
-    int rank, size;
-} rank_gpu;
-
-static rank_gpu open_gpu(fsdp_context *context)
-{
-    rank_gpu g = {.context = context, .group = fsdp_world(context), .rank = fsdp_context_rank(context)};
-
-    g.size = fsdp_process_group_size(g.group);
-    CHECK_OK(fsdp_context_set_carrier(context, FSDP_CARRIER_NCCL));
-    g.device = CHECK_PTR(fsdp_cuda(context, g.rank));
-    CHECK_OK(fsdp_stream_create(g.device, FSDP_STREAM_WORKER, &g.stream));
-    return g;
-}
-
-static void close_gpu(const rank_gpu *g)
-{
-    (void)fsdp_stream_synchronize(g->stream);
-    fsdp_stream_free(g->stream);
-}
-
-static void run_gpus(int world, test_rank_body body, void *arg)
-{
-    setenv("FSDP_FAKECUDA_DEVICES", "8", 1);
-    test_run_ranks(world, body, arg);
-    unsetenv("FSDP_FAKECUDA_DEVICES");
-}
-
-static void *on_gpu(const rank_gpu *g, const void *host, size_t bytes)
-{
-    void *data = NULL;
-
-    CHECK_OK(fsdp__device_alloc(g->device, bytes + 1, FSDP_MEMORY_ACTIVATION, &data));
-    if (host)
-        CHECK_OK(fsdp__copy_to_device(g->stream, data, host, bytes));
-    return data;
-}
-
-static void free_on_gpu(const rank_gpu *g, void *data, size_t bytes)
-{
-    fsdp__device_free(g->device, data, bytes + 1, FSDP_MEMORY_ACTIVATION);
-}
 
 /* ---- the bits of the CPU's transports ---- */
 
@@ -127,8 +72,8 @@ static void check_ways(const ways *w, plain what, double tolerance)
     for (int64_t i = 0; i < all; i++)
         oracle_put(w->dtype, send, i, value(g->rank, i));
     memcpy(recv, send, bytes);
-    gpu_send = on_gpu(g, send, bytes);
-    gpu_recv = on_gpu(g, recv, bytes);
+    gpu_send = rank_gpu_new(g, send, bytes);
+    gpu_recv = rank_gpu_new(g, recv, bytes);
     CHECK_OK(call(w, what, gpu_send, gpu_recv, g->stream));
     CHECK_OK(call(w, what, send, recv, w->cpu));
     CHECK_OK(fsdp_stream_synchronize(w->cpu));
@@ -139,8 +84,8 @@ static void check_ways(const ways *w, plain what, double tolerance)
     for (int64_t i = 0; i < all && tolerance > 0.0; i++)
         CHECK_NEAR(oracle_get(w->dtype, got, i), oracle_get(w->dtype, recv, i), tolerance);
     CHECK_EQ(fsdp_process_group_carrier(g->group), g->size > 1 ? FSDP_CARRIER_NCCL : FSDP_CARRIER_AUTO);
-    free_on_gpu(g, gpu_send, bytes);
-    free_on_gpu(g, gpu_recv, bytes);
+    rank_gpu_free(g, gpu_send, bytes);
+    rank_gpu_free(g, gpu_recv, bytes);
     free(send);
 }
 
@@ -148,7 +93,7 @@ static void compare_plain(fsdp_context *context, void *arg)
 {
     static const int64_t counts[] = {0, 1, 37, 4099, LONG};
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16, FSDP_I32, FSDP_I64, FSDP_U8};
-    rank_gpu g = open_gpu(context);
+    rank_gpu g = rank_gpu_open(context);
     ways w = {.g = &g};
 
     (void)arg;
@@ -167,29 +112,29 @@ static void compare_plain(fsdp_context *context, void *arg)
                 }
             }
     fsdp_stream_free(w.cpu);
-    close_gpu(&g);
+    rank_gpu_close(&g);
 }
 
 TEST(plain_calls_have_the_bits_of_the_cpus)
 {
     for (int world = 1; world <= MOST; world++)
-        run_gpus(world, compare_plain, NULL);
+        rank_gpu_run(world, compare_plain, NULL);
 }
 
 TEST(an_older_nccl_gives_the_same)
 {
     setenv("FSDP_FAKENCCL_VERSION", "22000", 1);
-    run_gpus(3, compare_plain, NULL);
+    rank_gpu_run(3, compare_plain, NULL);
     unsetenv("FSDP_FAKENCCL_VERSION");
 }
 
 static void mix(fsdp_context *context, void *arg)
 {
-    rank_gpu g = open_gpu(context);
+    rank_gpu g = rank_gpu_open(context);
     suite s = {.group = g.group, .stream = g.stream};
 
     suite_mixed(&s, *(const uint64_t *)arg, 12);
-    close_gpu(&g);
+    rank_gpu_close(&g);
 }
 
 TEST(calls_of_buffers_have_the_values_that_they_should)
@@ -197,7 +142,7 @@ TEST(calls_of_buffers_have_the_values_that_they_should)
     for (int world = 1; world <= MOST; world++) {
         uint64_t first = 5000 + (uint64_t)world;
 
-        run_gpus(world, mix, &first);
+        rank_gpu_run(world, mix, &first);
     }
 }
 
@@ -205,7 +150,7 @@ TEST(calls_of_buffers_have_the_values_that_they_should)
 
 static void sum_plain(fsdp_context *context, void *arg)
 {
-    rank_gpu g = open_gpu(context);
+    rank_gpu g = rank_gpu_open(context);
     ways w = {.g = &g};
 
     (void)arg;
@@ -221,13 +166,13 @@ static void sum_plain(fsdp_context *context, void *arg)
             check_ways(&w, (plain)what, 12.0);
         }
     fsdp_stream_free(w.cpu);
-    close_gpu(&g);
+    rank_gpu_close(&g);
 }
 
 TEST(nccl_makes_sums_that_are_near)
 {
     for (int world = 2; world <= MOST; world++)
-        run_gpus(world, sum_plain, NULL);
+        rank_gpu_run(world, sum_plain, NULL);
 }
 
 enum {
@@ -264,13 +209,13 @@ static void make_buffer(sums *s, int i)
     s->part[i] = (size_t)(chunk * of[i].outer) * 4;
     s->cpu[i] = s->gpu[i] = b;
     s->cpu[i].shard = CHECK_PTR(calloc(1, s->part[i]));
-    s->gpu[i].shard = on_gpu(s->g, s->cpu[i].shard, s->part[i]);
+    s->gpu[i].shard = rank_gpu_new(s->g, s->cpu[i].shard, s->part[i]);
     if (!adds)
         return;
     s->cpu[i].unsharded = CHECK_PTR(malloc(s->whole[i]));
     for (int64_t k = 0; k < all; k++)
         oracle_put(b.unsharded_dtype, s->cpu[i].unsharded, k, value(s->g->rank + i, k) / 64.0);
-    s->gpu[i].unsharded = on_gpu(s->g, s->cpu[i].unsharded, s->whole[i]);
+    s->gpu[i].unsharded = rank_gpu_new(s->g, s->cpu[i].unsharded, s->whole[i]);
 }
 
 static void check_buffer(const sums *s, int i, double tolerance)
@@ -286,15 +231,15 @@ static void check_buffer(const sums *s, int i, double tolerance)
     free(got);
     free(s->cpu[i].shard);
     free(s->cpu[i].unsharded);
-    free_on_gpu(s->g, s->gpu[i].shard, s->part[i]);
+    rank_gpu_free(s->g, s->gpu[i].shard, s->part[i]);
     if (s->gpu[i].unsharded)
-        free_on_gpu(s->g, s->gpu[i].unsharded, s->whole[i]);
+        rank_gpu_free(s->g, s->gpu[i].unsharded, s->whole[i]);
 }
 
 static void sum_buffers(fsdp_context *context, void *arg)
 {
     const double *tolerance = arg;
-    rank_gpu g = open_gpu(context);
+    rank_gpu g = rank_gpu_open(context);
     uint8_t contributed[2][BUFFERS] = {{0}};
     fsdp_reduce_options options = {.op = FSDP_AVG, .predivide = 2.0f, .divisor = 0.7f, .accumulate = true};
     fsdp_stream *cpu;
@@ -313,14 +258,14 @@ static void sum_buffers(fsdp_context *context, void *arg)
     for (int i = 0; i < BUFFERS; i++)
         check_buffer(&s, i, *tolerance);
     fsdp_stream_free(cpu);
-    close_gpu(&g);
+    rank_gpu_close(&g);
 }
 
 TEST(sums_of_buffers_are_exact_or_near)
 {
     for (int world = 2; world <= MOST; world++) {
-        run_gpus(world, sum_buffers, &(double){0.0});
-        run_gpus(world, sum_buffers, &(double){0.05});
+        rank_gpu_run(world, sum_buffers, &(double){0.0});
+        rank_gpu_run(world, sum_buffers, &(double){0.05});
     }
 }
 
@@ -328,7 +273,7 @@ TEST(sums_of_buffers_are_exact_or_near)
 
 static void join_flags(fsdp_context *context, void *arg)
 {
-    rank_gpu g = open_gpu(context);
+    rank_gpu g = rank_gpu_open(context);
     uint8_t flags[3] = {g.rank == 0, 0, g.rank == g.size - 1};
     bool lacking = false;
 
@@ -338,20 +283,21 @@ static void join_flags(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_stream_synchronize(g.stream));
     CHECK_BYTES(flags, ((const uint8_t[]){1, 0, 1}), 3);
     CHECK(lacking);
-    close_gpu(&g);
+    rank_gpu_close(&g);
 }
 
 TEST(flags_are_joined_by_the_hosts)
 {
-    run_gpus(3, join_flags, NULL);
+    rank_gpu_run(3, join_flags, NULL);
 }
 
 /* Many gathers on one stream and sums on another, issued in turns. */
 static void use_two_streams(fsdp_context *context, void *arg)
 {
-    rank_gpu g = open_gpu(context);
+    rank_gpu g = rank_gpu_open(context);
     float own = (float)g.rank + 1.0f, all[MOST + 1] = {0};
-    void *send = on_gpu(&g, &own, 4), *gathered = on_gpu(&g, NULL, sizeof all), *sum = on_gpu(&g, NULL, 4);
+    void *send = rank_gpu_new(&g, &own, 4), *gathered = rank_gpu_new(&g, NULL, sizeof all),
+         *sum = rank_gpu_new(&g, NULL, 4);
     fsdp_stream *second;
 
     (void)arg;
@@ -368,24 +314,24 @@ static void use_two_streams(fsdp_context *context, void *arg)
     for (int r = 0; r < g.size; r++)
         CHECK_NEAR(all[r], r + 1, 0);
     CHECK_NEAR(all[MOST], g.size * (g.size + 1) / 2, 0);
-    free_on_gpu(&g, send, 4);
-    free_on_gpu(&g, gathered, sizeof all);
-    free_on_gpu(&g, sum, 4);
+    rank_gpu_free(&g, send, 4);
+    rank_gpu_free(&g, gathered, sizeof all);
+    rank_gpu_free(&g, sum, 4);
     fsdp_stream_free(second);
-    close_gpu(&g);
+    rank_gpu_close(&g);
 }
 
 TEST(gathers_and_sums_may_be_on_two_streams)
 {
-    run_gpus(3, use_two_streams, NULL);
+    rank_gpu_run(3, use_two_streams, NULL);
 }
 
 /* ---- ranks that disagree ---- */
 
 static void call_otherwise(fsdp_context *context, void *arg)
 {
-    rank_gpu g = open_gpu(context);
-    void *data = on_gpu(&g, NULL, 4000);
+    rank_gpu g = rank_gpu_open(context);
+    void *data = rank_gpu_new(&g, NULL, 4000);
     fsdp_status status;
 
     (void)arg;
@@ -395,37 +341,37 @@ static void call_otherwise(fsdp_context *context, void *arg)
     CHECK_EQ(status, FSDP_MISMATCH);
     CHECK_CONTAINS(fsdp_last_error(), " is all_gather of 40 bytes float32 on rank 0 but all_reduce sum of 40 "
                                       "bytes float32 on rank 1");
-    free_on_gpu(&g, data, 4000);
-    close_gpu(&g);
+    rank_gpu_free(&g, data, 4000);
+    rank_gpu_close(&g);
 }
 
 TEST(ranks_that_make_different_calls_are_told_both)
 {
-    run_gpus(3, call_otherwise, NULL);
+    rank_gpu_run(3, call_otherwise, NULL);
 }
 
 static void sum_otherwise(fsdp_context *context, void *arg)
 {
-    rank_gpu g = open_gpu(context);
-    void *data = on_gpu(&g, NULL, 40);
+    rank_gpu g = rank_gpu_open(context);
+    void *data = rank_gpu_new(&g, NULL, 40);
 
     (void)arg;
     CHECK_OK(fsdp_context_set_nccl_sums(context, g.rank == 1));
     CHECK_ERROR(fsdp_all_reduce(g.group, data, data, 10, FSDP_F32, FSDP_SUM, g.stream), FSDP_MISMATCH,
                 "comm.reduce is 'exact' on rank 0 but 'nccl' on rank 1");
-    free_on_gpu(&g, data, 40);
-    close_gpu(&g);
+    rank_gpu_free(&g, data, 40);
+    rank_gpu_close(&g);
 }
 
 TEST(ranks_that_would_add_in_different_orders_are_told)
 {
-    run_gpus(2, sum_otherwise, NULL);
+    rank_gpu_run(2, sum_otherwise, NULL);
 }
 
 static void ask_for_both(fsdp_context *context, void *arg)
 {
-    rank_gpu g = open_gpu(context);
-    void *data = on_gpu(&g, NULL, 40);
+    rank_gpu g = rank_gpu_open(context);
+    void *data = rank_gpu_new(&g, NULL, 40);
 
     (void)arg;
     CHECK_OK(fsdp_context_set_nccl_sums(context, true));
@@ -436,12 +382,12 @@ static void ask_for_both(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_all_reduce(g.group, data, data, 10, FSDP_F32, FSDP_SUM, g.stream));
     CHECK_EQ(fsdp_process_group_carrier(g.group), FSDP_CARRIER_NCCL);
     CHECK_OK(fsdp_stream_synchronize(g.stream));
-    free_on_gpu(&g, data, 40);
-    close_gpu(&g);
+    rank_gpu_free(&g, data, 40);
+    rank_gpu_close(&g);
 }
 
 TEST(sums_by_nccl_need_nccl)
 {
-    run_gpus(2, ask_for_both, NULL);
+    rank_gpu_run(2, ask_for_both, NULL);
 }
 #endif

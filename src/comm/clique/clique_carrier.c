@@ -37,6 +37,7 @@ typedef struct carrier {
     fsdp__clique_group at; /* first */
     fsdp_process_group *group;
     fsdp_stream *host;      /* for what the hosts tell each other */
+    bool joined;            /* and so has every rank */
     _Atomic uint64_t calls; /* that were issued */
 } carrier;
 
@@ -166,6 +167,7 @@ static fsdp_status open(void *argument, const void *const *all, char *why, size_
         FSDP_TRY(fsdp__process_group_any(c->group, &(fsdp__any){.flags = &more, .count = 1}));
         idle = !more;
     }
+    c->joined = true;
     snprintf(why, bytes, "%s %d.%d.%d%s", c->at.ops->library, first->version / 10000, first->version / 100 % 100,
              first->version % 100, c->at.own_order ? ", which adds in its own order" : "");
     return FSDP_OK;
@@ -210,7 +212,7 @@ static void carrier_free(void *argument)
     carrier *c = argument;
     bool held = fsdp_hold_error(true);
 
-    if (!fsdp__comm_is_broken(c->group))
+    if (c->joined && !fsdp__comm_is_broken(c->group))
         leave(c);
     for (int way = 0; way < FSDP__CLIQUE_WAYS; way++)
         c->at.ops->free(c->at.cliques[way]);

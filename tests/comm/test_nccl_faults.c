@@ -1,0 +1,366 @@
+/* What goes wrong with the carrier by NCCL, on GPUs and an NCCL that are not there: it cannot be had, one of its calls
+ * fails, a rank is killed. Nobody hangs, and the message says who and why. */
+#include "comm/rank_gpu.h"
+
+#ifdef FSDP_HAVE_FAKECUDA
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "backend/fakecuda/control.h"
+#include "comm/transport/arena/shm.h"
+#include "device/device.h"
+
+enum {
+    WORLD = 3,
+    COUNT = 40,
+    SYSTEM_ERROR = 2,
+    EXPECTED = 42 /* exit status of a process that saw what it should see */
+};
+
+/* ---- every call once ---- */
+
+typedef enum kind {
+    GATHER,
+    SCATTER,
+    REDUCE,
+    BROADCAST,
+    SWAP,
+    GATHER_BUFFERS,
+    REDUCE_BUFFERS,
+    KINDS
+} kind;
+
+static fsdp_status make_call(const rank_gpu *g, kind what, void *send, void *recv)
+{
+    const fsdp_reduce_options options = {.op = FSDP_SUM};
+    fsdp_sharded_buffer b = {.unsharded = recv,
+                             .shard = send,
+                             .numel = g->size * COUNT,
+                             .chunk = COUNT,
+                             .unsharded_dtype = FSDP_F32,
+                             .shard_dtype = FSDP_F32};
+
+    switch (what) {
+    case GATHER:
+        return fsdp_all_gather(g->group, send, recv, COUNT, FSDP_F32, g->stream);
+    case SCATTER:
+        return fsdp_reduce_scatter(g->group, send, recv, COUNT, FSDP_F32, FSDP_SUM, g->stream);
+    case REDUCE:
+        return fsdp_all_reduce(g->group, send, recv, COUNT, FSDP_F32, FSDP_SUM, g->stream);
+    case BROADCAST:
+        return fsdp_broadcast(g->group, recv, COUNT, FSDP_F32, 0, g->stream);
+    case SWAP:
+        return fsdp_all_to_all(g->group, send, recv, COUNT, FSDP_F32, g->stream);
+    case GATHER_BUFFERS:
+        return fsdp_all_gather_coalesced(g->group, &b, 1, g->stream);
+    default:
+        return fsdp_reduce_scatter_coalesced(g->group, &b, 1, &options, g->stream);
+    }
+}
+
+/* Memory for any of them. */
+typedef struct memory {
+    void *send, *recv;
+} memory;
+
+enum {
+    BYTES = 4 * COUNT * WORLD
+};
+
+static memory memory_new(const rank_gpu *g)
+{
+    return (memory){rank_gpu_new(g, NULL, BYTES), rank_gpu_new(g, NULL, BYTES)};
+}
+
+static void memory_free(const rank_gpu *g, memory m)
+{
+    rank_gpu_free(g, m.send, BYTES);
+    rank_gpu_free(g, m.recv, BYTES);
+}
+
+/* ---- NCCL that cannot be had ---- */
+
+typedef struct refusal {
+    fsdp_status status;
+    const char *says;
+} refusal;
+
+static void be_refused(fsdp_context *context, void *arg)
+{
+    const refusal *expected = arg;
+    rank_gpu g = rank_gpu_open(context);
+    memory m = memory_new(&g);
+
+    CHECK_ERROR(make_call(&g, GATHER, m.send, m.recv), expected->status, expected->says);
+    memory_free(&g, m);
+    rank_gpu_close(&g);
+}
+
+TEST(a_library_that_is_not_there_or_too_old_is_told_with_what_to_do)
+{
+    char *directory = test_directory(), *path = test_path(directory, "libnccl.so.2");
+
+    test_write_file(path, "", 0);
+    setenv("FSDP_CUDA_LIBRARIES", directory, 1);
+    rank_gpu_run(2, be_refused,
+                 &(refusal){FSDP_UNSUPPORTED, "group 'world' cannot have the carrier 'nccl' (comm.carrier): rank 0: "
+                                              "cannot open libnccl.so.2"});
+    rank_gpu_run(2, be_refused, &(refusal){FSDP_UNSUPPORTED, "or name the folder that has it in FSDP_CUDA_LIBRARIES"});
+    unsetenv("FSDP_CUDA_LIBRARIES");
+    setenv("FSDP_FAKENCCL_VERSION", "21805", 1);
+    rank_gpu_run(2, be_refused,
+                 &(refusal){FSDP_UNSUPPORTED, "rank 0: libnccl.so.2 is version 2.18.5: collectives by it need NCCL"});
+    unsetenv("FSDP_FAKENCCL_VERSION");
+    free(path);
+    test_directory_free(directory);
+}
+
+TEST(ranks_that_cannot_join_give_up_together)
+{
+    static const char *const calls[] = {"ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(calls); i++)
+        for (long n = 1; n <= (i == 0 ? 2 : 2 * WORLD); n++) {
+            fakecuda.fail_call(calls[i], n, SYSTEM_ERROR, false);
+            rank_gpu_run(WORLD, be_refused,
+                         &(refusal){FSDP_UNSUPPORTED, "answers 'unhandled system error' (2): asked for by a test"});
+            CHECK(fakecuda.failed(calls[i]));
+            fakecuda.mend();
+        }
+}
+
+static void share_gpu(fsdp_context *context, void *arg)
+{
+    rank_gpu g = rank_gpu_open(context);
+    fsdp_device *first = CHECK_PTR(fsdp_cuda(context, 0));
+    bool shared = *(const bool *)arg;
+    memory m;
+
+    fsdp_stream_free(g.stream);
+    g.device = first;
+    CHECK_OK(fsdp_stream_create(first, FSDP_STREAM_WORKER, &g.stream));
+    m = memory_new(&g);
+    if (shared)
+        CHECK_OK(make_call(&g, GATHER, m.send, m.recv));
+    else
+        CHECK_ERROR(make_call(&g, GATHER, m.send, m.recv), FSDP_UNSUPPORTED, "ranks that share a GPU need their own");
+    CHECK_OK(fsdp_stream_synchronize(g.stream));
+    memory_free(&g, m);
+    rank_gpu_close(&g);
+}
+
+TEST(ranks_that_share_a_gpu_need_a_setting_of_nccls)
+{
+    rank_gpu_run(2, share_gpu, &(bool){false});
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    rank_gpu_run(2, share_gpu, &(bool){true});
+    unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
+/* ---- without being asked for ---- */
+
+static void do_without(fsdp_context *context, void *arg)
+{
+    rank_gpu g = rank_gpu_open(context);
+    memory m;
+
+    (void)arg;
+    CHECK_OK(fsdp_context_set_carrier(context, FSDP_CARRIER_AUTO));
+    m = memory_new(&g);
+    for (int what = 0; what < KINDS; what++)
+        CHECK_OK(make_call(&g, (kind)what, m.send, m.recv));
+    CHECK_OK(fsdp_stream_synchronize(g.stream));
+    CHECK_EQ(fsdp_process_group_carrier(g.group), FSDP_CARRIER_STAGED);
+    memory_free(&g, m);
+    rank_gpu_close(&g);
+}
+
+TEST(machines_without_nccl_exchange_through_their_hosts)
+{
+    setenv("FSDP_FAKECUDA_DEVICES", "8", 1);
+    setenv("FSDP_FAKENCCL_VERSION", "21805", 1);
+    test_run_machines(2, 1, false, do_without, NULL);
+    unsetenv("FSDP_FAKENCCL_VERSION");
+    unsetenv("FSDP_FAKECUDA_DEVICES");
+}
+
+/* ---- a call that fails ---- */
+
+static void call_all(fsdp_context *context, void *arg)
+{
+    rank_gpu g = rank_gpu_open(context);
+    fsdp_status status = FSDP_OK;
+    memory m = memory_new(&g);
+
+    (void)arg;
+    for (int what = 0; what < KINDS && status == FSDP_OK; what++)
+        status = make_call(&g, (kind)what, m.send, m.recv);
+    if (status == FSDP_OK)
+        status = fsdp_stream_synchronize(g.stream);
+    CHECK(status != FSDP_OK);
+    CHECK_CONTAINS(fsdp_last_error(), "asked for by a test");
+    memory_free(&g, m);
+    rank_gpu_close(&g);
+}
+
+TEST(a_call_that_fails_on_one_rank_fails_on_all)
+{
+    static const char *const calls[] = {"ncclGroupStart", "ncclGroupEnd", "ncclAllGather", "ncclBroadcast",
+                                        "ncclAlltoAll"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(calls); i++)
+        for (long n = 1; n <= 3; n++) {
+            fakecuda.fail_call(calls[i], n, SYSTEM_ERROR, false);
+            rank_gpu_run(WORLD, call_all, NULL);
+            CHECK(fakecuda.failed(calls[i]));
+            fakecuda.mend();
+        }
+}
+
+/* ---- processes ---- */
+
+/* What a process does; returns its exit status. */
+typedef int (*process_body)(const rank_gpu *g, kind what);
+
+static int run_process(int fd, int rank, process_body body, kind what)
+{
+    fsdp_context_options options = {
+        .rank = rank, .world_size = WORLD, .local_rank = rank, .local_world_size = WORLD, .threads = 1};
+    fsdp_context *context = NULL;
+    char number[12];
+    rank_gpu g;
+    int code;
+
+    snprintf(number, sizeof number, "%d", rank);
+    setenv("RANK", number, 1);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (fsdp__shm_join(fd, false, &options, &context) != FSDP_OK)
+        return 2;
+    g = rank_gpu_open(context);
+    code = body(&g, what);
+    if (code != EXPECTED)
+        fprintf(stderr, "rank %d, call %d: %s\n", rank, what, fsdp_last_error());
+    rank_gpu_close(&g);
+    fsdp_context_free(context);
+    return code;
+}
+
+/* Runs a world of processes, of which one (-1: none) is killed. */
+static void run_processes(process_body body, kind what, int killed)
+{
+    fsdp__arena *arena = NULL;
+    pid_t pids[WORLD];
+    int status;
+
+    setenv("FSDP_FAKECUDA_DEVICES", "8", 1);
+    CHECK_OK(fsdp__shm_create(WORLD, &arena));
+    for (int r = 0; r < WORLD; r++) {
+        pids[r] = fork();
+        if (pids[r] == 0)
+            _exit(run_process(arena->fd, r, body, what));
+    }
+    for (int r = 0; r < WORLD; r++) {
+        CHECK_EQ(waitpid(pids[r], &status, 0), pids[r]);
+        if (r == killed)
+            CHECK(WIFSIGNALED(status));
+        else if (!WIFEXITED(status) || WEXITSTATUS(status) != EXPECTED)
+            TEST_FAIL("call %d: process of rank %d ended with status %d", what, r, status);
+    }
+    fsdp__arena_unref(arena);
+    unsetenv("FSDP_FAKECUDA_DEVICES");
+}
+
+static int gather_between_processes(const rank_gpu *g, kind what)
+{
+    float own = (float)g->rank, all[WORLD] = {0};
+    void *send = rank_gpu_new(g, &own, sizeof own), *recv = rank_gpu_new(g, NULL, sizeof all);
+    int code = EXPECTED;
+
+    (void)what;
+    if (fsdp_all_gather(g->group, send, recv, 1, FSDP_F32, g->stream) != FSDP_OK ||
+        fsdp__copy_to_host(g->stream, all, recv, sizeof all) != FSDP_OK ||
+        fsdp_stream_synchronize(g->stream) != FSDP_OK)
+        code = 3;
+    for (int r = 0; r < WORLD; r++)
+        code = all[r] == (float)r ? code : 4;
+    rank_gpu_free(g, send, sizeof own);
+    rank_gpu_free(g, recv, sizeof all);
+    return code;
+}
+
+TEST(processes_exchange_by_nccl)
+{
+    run_processes(gather_between_processes, GATHER, -1);
+}
+
+static int find_other_version(const rank_gpu *g, kind what)
+{
+    memory m = memory_new(g);
+    bool told = make_call(g, what, m.send, m.recv) == FSDP_UNSUPPORTED &&
+                strstr(fsdp_last_error(), "rank 0 has NCCL 2.30.7 and rank 1 2.28.9: all ranks need the same version");
+
+    memory_free(g, m);
+    return told ? EXPECTED : 3;
+}
+
+TEST(a_rank_with_another_library_is_named)
+{
+    setenv("FSDP_FAKENCCL_OTHER", "1=22809", 1);
+    run_processes(find_other_version, GATHER, -1);
+    unsetenv("FSDP_FAKENCCL_OTHER");
+}
+
+/* Rank 1 issues a call that its GPU never gets to, and is killed: the others' GPUs wait for it. */
+static int lose_a_rank(const rank_gpu *g, kind what)
+{
+    static const atomic_int shut;
+    memory m = memory_new(g);
+    fsdp_status status = FSDP_OK;
+
+    for (int warm = 0; warm < KINDS && status == FSDP_OK; warm++)
+        status = make_call(g, (kind)warm, m.send, m.recv);
+    if (status != FSDP_OK || fsdp_stream_synchronize(g->stream) != FSDP_OK)
+        return 3;
+    if (g->rank == 1)
+        fakecuda.hold(CHECK_PTR(fsdp_stream_native(g->stream)), &shut);
+    status = make_call(g, what, m.send, m.recv);
+    if (g->rank == 1) {
+        (void)usleep(100000); /* its host has met the others', most likely */
+        raise(SIGKILL);
+    }
+    status = status == FSDP_OK ? fsdp_stream_synchronize(g->stream) : status;
+    if (status == FSDP_OK || !strstr(fsdp_last_error(), "rank 1 has died"))
+        return 4;
+    memory_free(g, m);
+    return EXPECTED;
+}
+
+TEST(a_rank_that_is_killed_in_any_call_is_named)
+{
+    for (int what = 0; what < KINDS; what++)
+        run_processes(lose_a_rank, (kind)what, 1);
+}
+
+/* The same while the ranks still join. */
+static int lose_a_rank_at_once(const rank_gpu *g, kind what)
+{
+    memory m = memory_new(g);
+    fsdp_status status;
+
+    if (g->rank == 1)
+        raise(SIGKILL);
+    status = make_call(g, what, m.send, m.recv);
+    if (status != FSDP_COMM || !strstr(fsdp_last_error(), "rank 1 has died"))
+        return 4;
+    memory_free(g, m);
+    return EXPECTED;
+}
+
+TEST(a_rank_that_is_killed_before_it_joins_is_named)
+{
+    run_processes(lose_a_rank_at_once, GATHER, 1);
+}
+#endif
