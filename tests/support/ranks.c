@@ -60,12 +60,26 @@ static void leave_meeting(void)
     pthread_mutex_unlock(&meeting.mutex);
 }
 
+/* Gives groups on GPUs the carrier that FSDP_TEST_CARRIER names. */
+static void set_carrier(fsdp_context *context)
+{
+    const char *name = getenv("FSDP_TEST_CARRIER");
+    int carrier = 0;
+
+    if (!name)
+        return;
+    while (carrier < FSDP_CARRIERS && strcmp(fsdp_carrier_name((fsdp_carrier)carrier), name) != 0)
+        carrier++;
+    CHECK_OK(fsdp_context_set_carrier(context, (fsdp_carrier)carrier));
+}
+
 static void *rank_main(void *arg)
 {
     rank_thread *rank = arg;
 
     test_enter_thread(&rank->test);
     if (setjmp(rank->test.escape) == 0) {
+        set_carrier(rank->context);
         rank->body(rank->context, rank->arg);
         CHECK_EQ(test_live_bytes(rank->context), 0);
         if (!rank->races)

@@ -14,6 +14,8 @@ typedef void (*test_rank_body)(fsdp_context *context, void *arg);
  *
  * With FSDP_TEST_MACHINES=M in the environment worlds that M divides are of M machines, each with its memory.
  *
+ * With FSDP_TEST_CARRIER=nccl groups on GPUs (FSDP_TEST_DEVICE=cuda) exchange by that carrier.
+ *
  * With FSDP_TEST_JOINED=1 this process is one rank of a world that somebody else has started (mpirun), for tests whose
  * ranks share nothing but what they only read (TEST_FILE_JOINED): worlds of one rank are as ever, those of that many
  * ranks are these processes, in one context for all, and no other world is run. */

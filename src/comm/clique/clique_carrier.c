@@ -7,7 +7,6 @@
  * waits on the device is interrupted. */
 #include "comm/clique/clique_carrier.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -19,7 +18,6 @@
 #include "comm/comm.h"
 #include "comm/health/failure.h"
 #include "comm/internal.h"
-#include "comm/transport/packed.h"
 #include "device/device.h"
 
 enum {
@@ -36,7 +34,6 @@ typedef struct facts {
 typedef struct carrier {
     fsdp__clique_group at; /* first */
     fsdp_process_group *group;
-    fsdp_stream *host;      /* for what the hosts tell each other */
     bool joined;            /* and so has every rank */
     _Atomic uint64_t calls; /* that were issued */
 } carrier;
@@ -84,7 +81,6 @@ static fsdp_status create(fsdp_process_group *group, fsdp_device *device, void *
                                  .block = group->ops->block ? group->ops->block(group->transport_group) : 0,
                                  .own_order = group->comm->nccl_sums};
     c->group = group;
-    FSDP__TRY_NEW(c->host = fsdp__host_stream(group->comm->context));
     if (prepare(c, out_facts) != FSDP_OK)
         return do_without();
     *out = fsdp__take(&c);
@@ -229,43 +225,38 @@ static fsdp_status meet(carrier *c, const fsdp__call *call, fsdp__traffic *traff
     return c->group->ops->collectives->barrier(c->group->transport_group, call, traffic);
 }
 
-/* Does the same, and gathers `bytes` bytes of each rank. */
-static fsdp_status meet_and_tell(carrier *c, const fsdp__call *call, const void *mine, int64_t bytes, void *all,
+/* Does the same, and joins flags as an all_reduce of nothing else does. */
+static fsdp_status meet_and_join(carrier *c, const fsdp__call *call, uint8_t *flags, int64_t count, bool *lacking,
                                  fsdp__traffic *traffic)
 {
-    fsdp__traffic told = {.stream = c->host};
-    const fsdp__call tells = {.name = FSDP__CALL_ALL_GATHER,
+    const fsdp__call joins = {.name = FSDP__CALL_ALL_REDUCE,
                               .sequence = call->sequence,
-                              .send = mine,
-                              .recv = all,
-                              .count = bytes,
                               .dtype = FSDP_U8,
+                              .flags = flags,
+                              .flag_count = count,
+                              .lacking = lacking,
                               .plain = call};
 
     c->calls++;
-    FSDP_TRY(c->group->ops->collectives->all_gather(c->group->transport_group, &tells, &told));
-    traffic->waiting_ns += told.waiting_ns;
-    return FSDP_OK;
+    return c->group->ops->collectives->all_reduce(c->group->transport_group, &joins, traffic);
 }
 
-static fsdp_status join_flags(carrier *c, const fsdp__call *call, fsdp__traffic *traffic)
+/* Finds out who adds to what: `all` has a flag for each buffer of each rank. One meeting says whether all add to all;
+ * if not, a second one joins what each rank has written in a row of its own. */
+static fsdp_status learn_who_adds(carrier *c, const fsdp__call *call, uint8_t *all, fsdp__traffic *traffic)
 {
-    size_t count = (size_t)call->flag_count;
-    FSDP__FREED uint8_t *all = fsdp__malloc(count * (size_t)(c->at.size + 1));
-    uint8_t *mine = all + count * (size_t)c->at.size;
+    int64_t count = call->buffer_count;
+    bool lacking = false;
 
-    FSDP__TRY_NEW(all);
-    if (call->flags)
-        memcpy(mine, call->flags, count);
-    else
-        memset(mine, 1, count);
-    FSDP_TRY(meet_and_tell(c, call, mine, call->flag_count, all, traffic));
-    if (call->lacking && memchr(all, 0, count * (size_t)c->at.size))
-        *call->lacking = true;
-    for (int r = 0; r < c->at.size && call->flags; r++)
-        for (size_t i = 0; i < count; i++)
-            call->flags[i] |= all[(size_t)r * count + i];
-    return FSDP_OK;
+    for (int64_t i = 0; i < count; i++)
+        all[i] = call->buffers[i].unsharded != NULL;
+    FSDP_TRY(meet_and_join(c, call, all, count, &lacking, traffic));
+    memset(all, !lacking, (size_t)(c->at.size * count));
+    if (!lacking)
+        return FSDP_OK;
+    for (int64_t i = 0; i < count; i++)
+        all[c->at.rank * count + i] = call->buffers[i].unsharded != NULL;
+    return meet_and_join(c, call, all, c->at.size * count, NULL, traffic);
 }
 
 /* ---- the collectives ---- */
@@ -306,7 +297,10 @@ static fsdp_status all_reduce(void *argument, const fsdp__call *call, fsdp__traf
 {
     carrier *c = argument;
 
-    FSDP_TRY((call->flag_count > 0 ? join_flags : meet)(c, call, traffic));
+    if (call->flag_count > 0)
+        FSDP_TRY(meet_and_join(c, call, call->flags, call->flag_count, call->lacking, traffic));
+    else
+        FSDP_TRY(meet(c, call, traffic));
     return fsdp__clique_all_reduce(&c->at, call, traffic);
 }
 
@@ -318,21 +312,16 @@ static fsdp_status all_gather_coalesced(void *argument, const fsdp__call *call, 
     return fsdp__clique_all_gather_coalesced(&c->at, call, traffic);
 }
 
-/* Tells the others what this rank adds to. */
 static fsdp_status reduce_scatter_coalesced(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
 {
     carrier *c = argument;
-    int64_t bytes = fsdp__packed_bits(call);
-    FSDP__FREED unsigned char *all = fsdp__calloc((size_t)c->at.size + 1, (size_t)bytes);
-    unsigned char *mine = all + c->at.size * bytes;
+    FSDP__FREED uint8_t *adds = fsdp__malloc((size_t)(c->at.size * call->buffer_count));
     fsdp__clique_group at = c->at;
 
-    FSDP__TRY_NEW(all);
-    for (int64_t i = 0; i < call->buffer_count; i++)
-        mine[i / 8] |= (unsigned char)((call->buffers[i].unsharded != NULL) << i % 8);
-    FSDP_TRY(meet_and_tell(c, call, mine, bytes, all, traffic));
-    at.adds = all;
-    at.adds_bytes = bytes;
+    FSDP__TRY_NEW(adds);
+    FSDP_TRY(learn_who_adds(c, call, adds, traffic));
+    at.adds = adds;
+    at.adds_count = call->buffer_count;
     return fsdp__clique_reduce_scatter_coalesced(&at, call, traffic);
 }
 

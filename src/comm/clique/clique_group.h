@@ -27,10 +27,10 @@ typedef struct fsdp__clique_group {
     int block;      /* number of ranks whose contributions are added first: see comm/transport/order.h */
     bool own_order; /* reductions are NCCL's own, whose order and rounding are its affair */
     fsdp__clique *cliques[FSDP__CLIQUE_WAYS]; /* NULL: not joined yet */
-    /* Who adds to what in the reduction that runs, by the bits of `adds_bytes` bytes for each rank; NULL: all add to
-     * all. Its buffer i is number numbers[i] there; NULL: i. */
-    const unsigned char *adds;
-    int64_t adds_bytes;
+    /* Who adds to what in the reduction that runs: `adds_count` flags for each rank; NULL: all add to all. Its buffer i
+     * is number numbers[i] there; NULL: i. */
+    const uint8_t *adds;
+    int64_t adds_count;
     const int64_t *numbers;
 } fsdp__clique_group;
 

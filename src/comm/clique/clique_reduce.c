@@ -49,9 +49,9 @@ static bool adds(void *group, int rank, int64_t buffer)
     bool any = false;
 
     if (!g->own_order)
-        return !g->adds || g->adds[rank * g->adds_bytes + i / 8] >> i % 8 & 1;
+        return !g->adds || g->adds[rank * g->adds_count + i];
     for (int r = 0; r < g->size && !any; r++)
-        any = !g->adds || g->adds[r * g->adds_bytes + i / 8] >> i % 8 & 1;
+        any = !g->adds || g->adds[r * g->adds_count + i];
     return any && rank == g->rank;
 }
 
