@@ -88,7 +88,7 @@ int fsdp__train_team(const fsdp_train_config *config)
 
 fsdp_status fsdp__train_check_team(const fsdp_train_config *config, const fsdp_model_config *model)
 {
-    fsdp_status status = fsdp_model_parallel_check(model, fsdp__train_team(config));
+    fsdp_status status = fsdp_model_parallel_check(model, (int)config->parallelism.tensor_parallel_degree);
 
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "parallelism.tensor_parallel_degree");
 }

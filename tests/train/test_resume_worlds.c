@@ -225,20 +225,27 @@ static void check_losses(const kind *k, int from, int to, const course *a, const
                       b->losses[i]);
 }
 
-/* Ranks, of which `team` compute each layer together. */
+/* Ranks, of which `tp` compute each layer together, and `cp` each sequence; 0: 1. */
 typedef struct layout {
-    int world, team;
+    int world, tp, cp;
 } layout;
+
+static int team_of(layout l)
+{
+    return l.tp * (l.cp ? l.cp : 1);
+}
 
 static void set_ranks(story *s, layout l, int microbatches)
 {
     char text[12];
 
-    snprintf(text, sizeof text, "%d", BATCH / (l.world / l.team) / microbatches);
+    snprintf(text, sizeof text, "%d", BATCH / (l.world / team_of(l)) / microbatches);
     story_set(s, "training.local_batch_size", text);
-    snprintf(text, sizeof text, "%d", l.team);
+    snprintf(text, sizeof text, "%d", l.tp);
     story_set(s, "parallelism.tensor_parallel_degree", text);
-    story_set(s, "parallelism.enable_async_tensor_parallel", l.team > 1 && l.world == 4 ? "true" : "false");
+    story_set(s, "parallelism.enable_async_tensor_parallel", l.tp > 1 && l.world == 4 ? "true" : "false");
+    snprintf(text, sizeof text, "%d", l.cp ? l.cp : 1);
+    story_set(s, "parallelism.context_parallel_degree", text);
 }
 
 /* Gives the model heads that two ranks can share. */
@@ -257,7 +264,7 @@ static void go_between(void **state, const kind *k, layout before, layout after)
     story_setup(state);
     all->story = same->story = other->story = *state;
     set_all(*state, k);
-    if (before.team > 1 || after.team > 1)
+    if (before.tp > 1 || after.tp > 1)
         set_heads(*state);
     set_ranks(*state, before, 1);
     test_run_ranks(from, go_all, all);
@@ -282,7 +289,7 @@ static void go_between(void **state, const kind *k, layout before, layout after)
 
 STORY_TEST(conversations_go_on_at_any_number_of_ranks)
 {
-    static const layout worlds[][2] = {{{1, 1}, {2, 1}}, {{2, 1}, {3, 1}}, {{4, 1}, {1, 1}}};
+    static const layout worlds[][2] = {{{1, 1, 1}, {2, 1, 1}}, {{2, 1, 1}, {3, 1, 1}}, {{4, 1, 1}, {1, 1, 1}}};
 
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++)
@@ -302,14 +309,43 @@ static bool goes_with_teams(const kind *k)
 /* Each kind goes from one of these layouts to the other. */
 STORY_TEST(conversations_go_on_with_any_teams)
 {
-    static const layout layouts[][2] = {
-        {{4, 2}, {1, 1}}, {{1, 1}, {2, 2}}, {{2, 2}, {4, 2}}, {{3, 1}, {4, 2}}, {{6, 2}, {2, 1}}};
+    static const layout layouts[][2] = {{{4, 2, 1}, {1, 1, 1}},
+                                        {{1, 1, 1}, {2, 2, 1}},
+                                        {{2, 2, 1}, {4, 2, 1}},
+                                        {{3, 1, 1}, {4, 2, 1}},
+                                        {{6, 2, 1}, {2, 1, 1}}};
     int number = 0;
 
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const layout *l = layouts[number % 5];
 
         if (goes_with_teams(&kinds[i]) && (number++ % 5 == 0 || !test_brief()))
+            go_between(state, &kinds[i], l[0], l[1]);
+    }
+}
+
+/* Sequences that are cut go with neither dropout nor losses of pairs, and take rows of several documents. */
+static bool goes_with_cut_sequences(const kind *k)
+{
+    for (int i = 0; i < KEYS && k->keys[i][0]; i++)
+        if (strstr(k->keys[i][0], "dropout") || strcmp(k->keys[i][1], "dpo") == 0)
+            return false;
+    return true;
+}
+
+STORY_TEST(conversations_go_on_with_sequences_cut_or_not)
+{
+    static const layout layouts[][2] = {{{2, 1, 2}, {1, 1, 1}}, {{1, 1, 1}, {4, 1, 2}}, {{4, 1, 2}, {4, 1, 4}},
+                                        {{3, 1, 1}, {2, 1, 2}}, {{4, 1, 4}, {2, 1, 1}}, {{4, 2, 2}, {4, 1, 2}},
+                                        {{2, 2, 1}, {8, 2, 2}}};
+    int number = 0;
+
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const layout *l = layouts[number % 7];
+
+        if (!goes_with_cut_sequences(&kinds[i]) || (l[0].tp * l[1].tp > 1 && !goes_with_teams(&kinds[i])))
+            continue;
+        if (number++ % 5 == 0 || !test_brief())
             go_between(state, &kinds[i], l[0], l[1]);
     }
 }
