@@ -72,6 +72,8 @@ static void usage(void)
          "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of\n"
          "                          torchrun that are accepted\n"
          "  --tensor-parallel N     ranks that compute each layer together; default 1\n"
+         "  --context-parallel N    ranks that compute each window together, a part each:\n"
+         "                          2 N must divide --seq-len; default 1\n"
          "  --comm-timeout SECONDS  how long to wait for a rank that stands still; default\n"
          "                          300; 0: for ever\n"
          "\n"
@@ -142,7 +144,9 @@ static fsdp_status read_line(fsdp__eval *e)
         FSDP_TRY(fsdp__args_integer("--steps", e->steps_text, 1, INT64_MAX, &e->options.steps));
     if (e->dtype_text)
         FSDP_TRY(fsdp__dtype_option(e->dtype_text, &e->dtype));
-    FSDP_TRY(fsdp__team_option(e->team_text, &e->options.ranks_per_batch));
+    FSDP_TRY(fsdp__team_option("--tensor-parallel", e->tp_text, &e->tp));
+    FSDP_TRY(fsdp__team_option("--context-parallel", e->cp_text, &e->cp));
+    e->options.ranks_per_batch = e->tp * e->cp;
     if (e->device)
         FSDP_TRY(fsdp__device_name_check("--device", e->device));
     if (e->beta_text)
@@ -245,9 +249,8 @@ static fsdp_status evaluate_one(fsdp__eval *e, fsdp_context *context, fsdp_devic
     fsdp_evaluation found;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__folder_model_load(
-        context, e->folder.path, &e->config,
-        &(fsdp__folder_model_options){e->dtype, device, adapter, e->options.ranks_per_batch}, &model));
+    FSDP_TRY(fsdp__folder_model_load(context, e->folder.path, &e->config,
+                                     &(fsdp__folder_model_options){e->dtype, device, adapter, e->tp, e->cp}, &model));
     fsdp__bar_begin(&e->bar);
     e->bar.possible = e->bar.possible && prints;
     e->options.progress = draw;
@@ -376,7 +379,8 @@ int fsdp__cmd_eval(int argc, char **argv)
                                     {"reference", 0, &e.reference, NULL},
                                     {"beta", 0, &e.beta_text, NULL},
                                     {"comm-timeout", 0, &e.timeout_text, NULL},
-                                    {"tensor-parallel", 0, &e.team_text, NULL},
+                                    {"tensor-parallel", 0, &e.tp_text, NULL},
+                                    {"context-parallel", 0, &e.cp_text, NULL},
                                     {"ranks", 'n', &e.ranks_text, NULL},
                                     {"np", 0, &e.ranks_text, NULL},
                                     FSDP__TORCHRUN_OPTIONS(&e.torchrun),

@@ -88,7 +88,7 @@ static fsdp_status read_numbers(const texts *t, fsdp__continuation *c)
     c->options.seed = (uint64_t)seed;
     FSDP_TRY(fsdp__comm_timeout_option(t->timeout, &c->comm_timeout));
     c->device = t->device;
-    FSDP_TRY(fsdp__team_option(t->team, &c->team));
+    FSDP_TRY(fsdp__team_option("--tensor-parallel", t->team, &c->team));
     FSDP_TRY(fsdp__adapters_read(t->adapter, &c->adapters));
     if (c->adapters.count > 1 && c->chat && !t->prompt && !t->file && !t->rank_fd)
         return FSDP_FAIL(FSDP_INVALID, "generate: --chat talks with one adapter: give --prompt TEXT to ask several");

@@ -266,7 +266,7 @@ static fsdp_status run_one(fsdp__continuation *c, fsdp_context *context, fsdp_de
     FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = NULL;
 
     FSDP_TRY(fsdp__folder_model_load(context, c->folder.path, &c->config,
-                                     &(fsdp__folder_model_options){c->dtype, device, adapter, c->team}, &model));
+                                     &(fsdp__folder_model_options){c->dtype, device, adapter, .tp = c->team}, &model));
     if (c->adapters.count > 1 && fsdp_context_rank(context) == 0)
         printf("adapter: %s\n", adapter);
     return generate(c, model);

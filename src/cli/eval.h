@@ -17,7 +17,7 @@
 typedef struct fsdp__eval {
     const char *path, *data, *seq_len_text, *batch_text, *steps_text, *format_text, *ranks_text, *dtype_text, *device,
         *timeout_text, *cache, *tokenizer, *field, *bad_line_text, *adapters_text, *chat_template, *train_on,
-        *long_row_text, *reference, *beta_text, *team_text;
+        *long_row_text, *reference, *beta_text, *tp_text, *cp_text;
     /* What a rank that was started uses in place of `path` and `data`; NULL: those. */
     const char *rank_path, *rank_data;
     fsdp__model_folder folder;
@@ -34,6 +34,7 @@ typedef struct fsdp__eval {
     char *tokens_path;    /* of tokens that the model's tokenizer has made of text; NULL: the data is used as it is */
     fsdp_dtype dtype;
     double comm_timeout;
+    int tp, cp; /* as in fsdp__folder_model_options */
     fsdp__bar bar;
     bool skips_bad_lines;
     fsdp__adapters adapters;

@@ -12,6 +12,7 @@
 #include "data/token_cache.h"
 #include "data/token_file.h"
 #include "data/tokens.h"
+#include "parallel/context.h"
 
 enum {
     USUAL_WINDOW = 1024 /* in tokens, if the model takes that many */
@@ -127,6 +128,8 @@ static fsdp_status choose_window(fsdp__eval *e)
 
     if (e->options.seq_len == 0)
         e->options.seq_len = FSDP__MIN(most, rows * USUAL_WINDOW);
+    if (e->cp > 1)
+        FSDP_TRY(fsdp__check_cut_length("--seq-len", e->options.seq_len, e->cp));
     if (e->options.seq_len <= most)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID, "--seq-len %lld is more than %sthe %lld positions of '%s'",

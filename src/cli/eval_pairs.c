@@ -38,6 +38,9 @@ fsdp_status fsdp__eval_find_reference(fsdp__eval *e)
                          option, e->data);
     if (!fsdp__eval_is_pairs(e))
         return FSDP_OK;
+    if (e->cp > 1)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "--context-parallel does not go with pairs, as --data '%s' has: leave it out", e->data);
     if (!e->reference && e->adapters.count == 0)
         return FSDP_FAIL(FSDP_INVALID,
                          "--data '%s' has pairs, on which a model is compared with another: name that with --reference "
@@ -74,8 +77,7 @@ fsdp_status fsdp__eval_reference(fsdp__eval *e, fsdp_context *context, fsdp_devi
     FSDP__TRY_NEW(e->reference_sums = fsdp__calloc(count, sizeof *e->reference_sums));
     FSDP__TRY_NEW(e->sums = fsdp__calloc(count, sizeof *e->sums));
     FSDP_TRY(fsdp__folder_model_load(context, e->reference_folder.path, &e->reference_config,
-                                     &(fsdp__folder_model_options){e->dtype, device, NULL, e->options.ranks_per_batch},
-                                     &model));
+                                     &(fsdp__folder_model_options){e->dtype, device, NULL, e->tp, e->cp}, &model));
     return add_up(e, model, e->reference_sums, &found);
 }
 

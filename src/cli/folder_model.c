@@ -9,46 +9,57 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "cli/cli.h"
-#include "dist/dist.h"
 #include "fsdp/parallelize.h"
 #include "fsdp/shard.h"
 #include "hub/hub.h"
+#include "parallel/meshes.h"
 #include "state/entry.h"
 #include "train/facts.h"
 #include "train/model_folder.h"
 
-/* Makes the mesh over which FSDP shards (NULL: all ranks), and cuts the layers over the ranks of a team. */
-static fsdp_status parallelize(fsdp_module *model, int team, fsdp_mesh **out)
+static fsdp_status check_teams(int ranks, const fsdp__parallel_degrees *d)
 {
-    static const char *const names[] = {"dp_shard", "tp"};
-    int ranks = fsdp_context_world_size(model->context);
-    const int64_t shape[] = {ranks / team, team};
-    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *whole = NULL, *tp = NULL;
-    fsdp_status status;
-
-    if (team == 1)
+    if (ranks % (d->tp * d->cp) == 0)
         return FSDP_OK;
-    if (ranks % team != 0)
-        return FSDP_FAIL(FSDP_INVALID, "--tensor-parallel %d does not divide the %d rank%s", team, ranks,
-                         ranks == 1 ? "" : "s");
-    FSDP_TRY(fsdp_mesh_create(model->context, 2, shape, names, &whole));
-    FSDP_TRY(fsdp_mesh_slice(whole, 1, &names[1], &tp));
-    status = fsdp_model_parallelize(model, tp, &(fsdp_model_parallel_options){.loss_parallel = true});
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "--tensor-parallel");
-    return fsdp_mesh_slice(whole, 1, names, out);
+    if (d->tp > 1 && d->cp > 1)
+        return FSDP_FAIL(FSDP_INVALID, "--tensor-parallel %lld x --context-parallel %lld does not divide the %d rank%s",
+                         (long long)d->tp, (long long)d->cp, ranks, ranks == 1 ? "" : "s");
+    return FSDP_FAIL(FSDP_INVALID, "--%s-parallel %lld does not divide the %d rank%s", d->tp > 1 ? "tensor" : "context",
+                     (long long)(d->tp * d->cp), ranks, ranks == 1 ? "" : "s");
 }
 
-static fsdp_status shard(fsdp_module *model, int team)
+/* Cuts layers and sequences over the ranks that compute them together. */
+static fsdp_status parallelize(fsdp_module *model, const fsdp__parallel_meshes *meshes)
 {
-    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *mesh = NULL;
-    fsdp_shard_options options = {0};
+    if (meshes->tp &&
+        fsdp_model_parallelize(model, meshes->tp, &(fsdp_model_parallel_options){.loss_parallel = true}) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "--tensor-parallel");
+    if (meshes->cp && fsdp_model_context_parallel(model, meshes->cp) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "--context-parallel");
+    return FSDP_OK;
+}
 
-    FSDP_TRY(parallelize(model, team, &mesh));
-    options.mesh = mesh;
+static fsdp_status shard_over(fsdp_module *model, const fsdp__parallel_meshes *meshes)
+{
+    fsdp_shard_options options = {.mesh = meshes->sharded};
+
+    FSDP_TRY(parallelize(model, meshes));
     for (int64_t i = 0; i < fsdp_model_block_count(model); i++)
         FSDP_TRY(fsdp_fully_shard(fsdp_model_block(model, i), &options));
     return fsdp_fully_shard(model, &options);
+}
+
+static fsdp_status shard(fsdp_module *model, const fsdp__parallel_degrees *degrees)
+{
+    fsdp__parallel_meshes meshes = {NULL};
+    fsdp_status status;
+
+    FSDP_TRY(check_teams(fsdp_context_world_size(model->context), degrees));
+    status = fsdp__parallel_meshes_create(model->context, degrees, &meshes);
+    if (status == FSDP_OK)
+        status = shard_over(model, &meshes);
+    fsdp__parallel_meshes_release(&meshes);
+    return status;
 }
 
 /* Loads the model's weights, and then the adapter's, if there is one. */
@@ -81,16 +92,17 @@ static fsdp_status add_adapter(fsdp_module *model, const char *folder, fsdp_adap
 static fsdp_status fill(const fsdp__model_folder *folder, const fsdp_model_config *config,
                         const fsdp__folder_model_options *o, fsdp_module *model)
 {
+    const fsdp__parallel_degrees degrees = {1, FSDP__MAX(o->cp, 1), FSDP__MAX(o->tp, 1)};
     FSDP__SCOPED(fsdp_adapter_free_at) fsdp_adapter *adapter = NULL;
 
     if (o->dtype != FSDP_F32)
         FSDP_TRY(fsdp_module_to(model, o->dtype));
-    if (fsdp_model_parallel_check(config, FSDP__MAX(o->team, 1)) != FSDP_OK)
+    if (fsdp_model_parallel_check(config, degrees.tp) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "--tensor-parallel");
     if (o->adapter && add_adapter(model, o->adapter, &adapter) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "--adapter");
-    if (fsdp_context_world_size(model->context) > 1 || o->team > 1)
-        FSDP_TRY(shard(model, FSDP__MAX(o->team, 1)));
+    if (fsdp_context_world_size(model->context) > 1 || degrees.tp * degrees.cp > 1)
+        FSDP_TRY(shard(model, &degrees));
     FSDP_TRY(fsdp_module_materialize(model, o->device));
     FSDP_TRY(load_weights(folder, config, model, adapter, o->adapter));
     fsdp_module_train(model, false);
@@ -124,12 +136,12 @@ fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, con
     return make(context, &folder, config, options, out);
 }
 
-fsdp_status fsdp__team_option(const char *text, int *out)
+fsdp_status fsdp__team_option(const char *option, const char *text, int *out)
 {
-    int64_t team = 1;
+    int64_t ranks = 1;
 
-    FSDP_TRY(fsdp__args_integer("--tensor-parallel", text, 1, 1 << 16, &team));
-    *out = (int)team;
+    FSDP_TRY(fsdp__args_integer(option, text, 1, 1 << 16, &ranks));
+    *out = (int)ranks;
     return FSDP_OK;
 }
 

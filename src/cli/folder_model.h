@@ -10,7 +10,7 @@ typedef struct fsdp__folder_model_options {
     fsdp_dtype dtype;    /* of parameters */
     fsdp_device *device; /* of parameters */
     const char *adapter; /* the folder of an adapter that the model computes with, in float32; NULL: none */
-    int team;            /* consecutive ranks that compute each layer together (tensor parallel); 0: 1 */
+    int tp, cp;          /* ranks that compute each layer, or sequence, together (parallel/meshes.h); 0: 1 */
 } fsdp__folder_model_options;
 
 /* Loads the model of a Hugging Face folder or a checkpoint (model_folder.h), in evaluation mode. If there are several
@@ -18,8 +18,8 @@ typedef struct fsdp__folder_model_options {
  * failure. [collective] */
 fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, const fsdp_model_config *config,
                                     const fsdp__folder_model_options *options, fsdp_module **out);
-/* Reads --tensor-parallel; NULL: 1. */
-fsdp_status fsdp__team_option(const char *text, int *out);
+/* Reads a number of ranks, such as --tensor-parallel; NULL: 1. */
+fsdp_status fsdp__team_option(const char *option, const char *text, int *out);
 
 /* The folders of --adapter A,B,C. */
 typedef struct fsdp__adapters {

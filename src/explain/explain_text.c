@@ -145,9 +145,15 @@ static void put_team(const fsdp_explanation *e, FILE *out)
 
     fprintf(out, "  Beside that, within its team: %lld gathers, %s;", (long long)s->team_calls[FSDP_ALL_GATHER],
             fsdp__bytes_text(s->team_bytes_sent[FSDP_ALL_GATHER], FSDP__ROOM(40)));
-    fprintf(out, " %lld reductions, %s\n",
+    fprintf(out, " %lld reductions, %s",
             (long long)(s->team_calls[FSDP_REDUCE_SCATTER] + s->team_calls[FSDP_ALL_REDUCE]),
             fsdp__bytes_text(reduced, FSDP__ROOM(40)));
+    if (s->team_calls[FSDP_BROADCAST] > 0) /* of keys and values */
+        fprintf(out, "; %lld broadcasts, %s; %lld exchanges, %s", (long long)s->team_calls[FSDP_BROADCAST],
+                fsdp__bytes_text(s->team_bytes_sent[FSDP_BROADCAST], FSDP__ROOM(40)),
+                (long long)s->team_calls[FSDP_ALL_TO_ALL],
+                fsdp__bytes_text(s->team_bytes_sent[FSDP_ALL_TO_ALL], FSDP__ROOM(40)));
+    fputc('\n', out);
 }
 
 static void put_unit_costs(const fsdp_explanation *e, FILE *out)

@@ -56,19 +56,28 @@ static void copy_own_chunks(const context_plan *plan, const int32_t *x, int64_t 
                (size_t)chunk * sizeof *to);
 }
 
-static fsdp_status check_length(const context_plan *plan, int64_t length)
+fsdp_status fsdp__check_cut_length(const char *what, int64_t length, int64_t ranks)
 {
-    int64_t unit = 2 * plan->ranks, below = length / unit * unit;
+    int64_t unit = 2 * ranks, below = length / unit * unit;
 
     if (length % unit == 0 && length > 0)
         return FSDP_OK;
     if (below == 0)
-        return FSDP_FAIL(FSDP_INVALID, "sequences of %lld tokens cannot be cut into %lld chunks: make them %lld long",
-                         (long long)length, (long long)unit, (long long)unit);
+        return FSDP_FAIL(FSDP_INVALID,
+                         "%s %lld cannot be cut into %lld equal chunks, two for each of %lld rank%s: the nearest that "
+                         "can is %lld",
+                         what, (long long)length, (long long)unit, (long long)ranks, ranks == 1 ? "" : "s",
+                         (long long)unit);
     return FSDP_FAIL(FSDP_INVALID,
-                     "sequences of %lld tokens cannot be cut into %lld equal chunks: make them %lld or "
-                     "%lld long",
-                     (long long)length, (long long)unit, (long long)below, (long long)(below + unit));
+                     "%s %lld cannot be cut into %lld equal chunks, two for each of %lld rank%s: the nearest that can "
+                     "are %lld and %lld",
+                     what, (long long)length, (long long)unit, (long long)ranks, ranks == 1 ? "" : "s",
+                     (long long)below, (long long)(below + unit));
+}
+
+static fsdp_status check_length(const context_plan *plan, int64_t length)
+{
+    return fsdp__check_cut_length("sequence length", length, plan->ranks);
 }
 
 static int64_t count_learned(const int32_t *targets, int64_t numel)
@@ -151,7 +160,11 @@ static bool takes_mean(const fsdp_cross_entropy_options *loss)
 static fsdp_status check_call(fsdp_module *model, int count)
 {
     const fsdp_cross_entropy_options *loss = fsdp__head_loss(fsdp_module_child(model, "lm_head"));
+    const fsdp_model_config *config = fsdp_model_get_config(model);
 
+    if (model->training && (config->dropout > 0 || config->embd_dropout > 0))
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "dropout is not drawn alike for sequences that are cut over ranks: set it to 0");
     if (fsdp_model_last_logits_only(model))
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "a model of sequences that are cut over ranks gives all logits, not the last");
@@ -391,9 +404,6 @@ static fsdp_status check(fsdp_module *model, fsdp_mesh *mesh)
             fsdp_module_child(fsdp_model_block(model, 0), fsdp__family_of(config->architecture) ? "self_attn" : "attn"),
             fsdp__cut_attention_key()))
         return FSDP_FAIL(FSDP_STATE, "the model's sequences are cut over ranks already");
-    if (config->dropout > 0 || config->embd_dropout > 0)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "dropout is not drawn alike for sequences that are cut over ranks: set it to 0");
     return FSDP_OK;
 }
 

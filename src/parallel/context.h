@@ -4,6 +4,9 @@
 
 #include "fsdp/nn.h"
 
+/* Checks that sequences of this length can be cut over so many ranks; `what` names the length. */
+fsdp_status fsdp__check_cut_length(const char *what, int64_t length, int64_t ranks);
+
 /* What a model that gives a loss is called with: (rows,time) each, borrowed. */
 typedef struct fsdp__host_call {
     fsdp_device *device;

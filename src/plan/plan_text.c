@@ -175,7 +175,7 @@ static void put_team(const fsdp__plan *plan, int first, int last, FILE *out)
         calls += s->team_calls[kind];
         bytes += s->team_bytes_sent[kind];
     }
-    if (plan->e->team > 1)
+    if (plan->e->team > 1 && (calls > 0 || first != FSDP_BROADCAST))
         fprintf(out, "  %-28s %9lld %14s\n", "  of them within its team", (long long)calls,
                 fsdp__bytes_text(bytes, FSDP__ROOM(40)));
 }
@@ -193,6 +193,7 @@ static void put_calls(const fsdp__plan *plan, FILE *out)
     put_call(plan, "reductions", FSDP_REDUCE_SCATTER, FSDP_ALL_REDUCE, out);
     put_team(plan, FSDP_REDUCE_SCATTER, FSDP_ALL_REDUCE, out);
     put_call(plan, "other calls", FSDP_BROADCAST, FSDP_OBJECTS, out);
+    put_team(plan, FSDP_BROADCAST, FSDP_OBJECTS, out);
     if (plan->e->machines == 1)
         return;
     fprintf(out, "\n  Its machine, all ranks: %s in,", fsdp__size_text((double)c->in, FSDP__ROOM(40)));

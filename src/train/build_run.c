@@ -41,6 +41,7 @@ static fsdp_status check_attention(const fsdp_train_run *run)
 fsdp_status fsdp__train_check_model(const fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
+    const fsdp_model_config *m = &run->model_config;
 
     int rows = fsdp__train_is_dpo(c) ? 2 : 1; /* of a window that is full; each has the positions for itself */
 
@@ -56,6 +57,11 @@ fsdp_status fsdp__train_check_model(const fsdp_train_run *run)
                          "model.dropout, for example --model.dropout=0",
                          (double)run->model_config.attention_dropout);
     FSDP_TRY(fsdp__train_check_team(c, &run->model_config));
+    if (c->parallelism.context_parallel_degree > 1 && (m->dropout > 0 || m->embd_dropout > 0))
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "parallelism.context_parallel_degree %lld does not go with dropout, which this model has: "
+                         "set model.dropout=0",
+                         (long long)c->parallelism.context_parallel_degree);
     return check_attention(run);
 }
 
@@ -259,9 +265,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp_adapter_free(run->adapter);
     fsdp_lora_options_free(run->lora);
     fsdp_module_unref(run->model);
-    fsdp_mesh_unref(run->tp);
-    fsdp_mesh_unref(run->cp);
-    fsdp_mesh_unref(run->mesh);
+    fsdp__parallel_meshes_release(&run->meshes);
     fsdp__free(run->losses);
     fsdp__free(run->lr_scales);
     fsdp__free(run);

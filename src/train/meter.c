@@ -33,7 +33,7 @@ fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run)
 
 void fsdp__team_stats(const fsdp_train_run *run, fsdp_comm_stats *out)
 {
-    const fsdp_mesh *const meshes[] = {run->tp, run->cp};
+    const fsdp_mesh *const meshes[] = {run->meshes.tp, run->meshes.cp};
     fsdp_comm_stats own;
 
     *out = (fsdp_comm_stats){.calls = {0}};

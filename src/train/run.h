@@ -16,6 +16,7 @@
 #include "fsdp/train.h"
 #include "fsdp/wrap.h"
 #include "hub/hub.h"
+#include "parallel/meshes.h"
 #include "train/comm_schedule.h"
 #include "train/dpo.h"
 #include "train/extras.h"
@@ -158,9 +159,7 @@ struct fsdp_train_run {
     fsdp__validation validation;
     fsdp_loader *loader; /* NULL in a dry run: tokens are zero */
     fsdp__load load;     /* of the step, on all ranks */
-    fsdp_mesh *mesh;     /* over which FSDP shards; NULL: one dimension, with all ranks */
-    fsdp_mesh *tp;       /* ranks that compute each layer together; NULL: this one alone */
-    fsdp_mesh *cp;       /* ranks that compute each sequence together; NULL: this one alone */
+    fsdp__parallel_meshes meshes;
     fsdp_module *model;
     fsdp_lora_options *lora; /* of the adapter that is trained; NULL: all of the model is */
     fsdp_adapter *adapter;

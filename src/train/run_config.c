@@ -14,6 +14,7 @@
 #include "config/config.h"
 #include "device/device.h"
 #include "fsdp/adapter.h"
+#include "parallel/context.h"
 #include "train/inputs.h"
 
 enum {
@@ -246,27 +247,10 @@ static const char *excluded_by_tensors(const fsdp_train_config *config)
 static const char *excluded_by_sequences(const fsdp_train_config *config)
 {
     return fsdp__train_is_dpo(config)      ? "preference tuning"
+           : config->adapter.dropout > 0   ? "adapter.dropout"
            : config->metrics.sample_prompt ? "metrics.sample_prompt"
            : config->parallelism.schedule  ? "parallelism.schedule"
                                            : NULL;
-}
-
-static fsdp_status check_sequences(const fsdp_train_config *config)
-{
-    int64_t chunks = 2 * config->parallelism.context_parallel_degree, length = config->training.seq_len;
-    int64_t below = length / chunks * chunks;
-    char nearest[80];
-
-    if (chunks == 2 || length % chunks == 0)
-        return FSDP_OK;
-    if (below == 0)
-        snprintf(nearest, sizeof nearest, "set %lld", (long long)chunks);
-    else
-        snprintf(nearest, sizeof nearest, "set %lld or %lld", (long long)below, (long long)(below + chunks));
-    return FSDP_FAIL(FSDP_INVALID,
-                     "training.seq_len %lld cannot be cut into %lld equal chunks, two for each of "
-                     "parallelism.context_parallel_degree %lld ranks: %s",
-                     (long long)length, (long long)chunks, (long long)chunks / 2, nearest);
 }
 
 /* Checks that the ranks make up whole teams, and what else the ways of sharing exclude. */
@@ -293,7 +277,7 @@ static fsdp_status check_team(const fsdp_train_config *config, int world_size)
                          "product divides them",
                          keys[0], (long long)degrees[0], keys[1], (long long)degrees[1],
                          (long long)(degrees[0] * degrees[1]), world_size == 1 ? "is" : "are", world_size);
-    return check_sequences(config);
+    return degrees[1] > 1 ? fsdp__check_cut_length("training.seq_len", config->training.seq_len, degrees[1]) : FSDP_OK;
 }
 
 static fsdp_status check_async(const fsdp_train_config *config)

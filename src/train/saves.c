@@ -262,7 +262,7 @@ static fsdp_status collect(fsdp_train_run *run, content *c)
                                          .value_count = c->values.count,
                                          .files = run->saves.extras.files,
                                          .file_count = run->saves.extras.count,
-                                         .mesh = run->mesh};
+                                         .mesh = run->meshes.sharded};
     return FSDP_OK;
 }
 

@@ -1,7 +1,6 @@
 /* shard.c - shards the model by the public function that parallelism.strategy selects, as the other keys say. */
 #include <math.h>
 
-#include "dist/dist.h"
 #include "fsdp/fsdp1.h"
 #include "fsdp/parallelize.h"
 #include "fsdp/replicate.h"
@@ -9,32 +8,14 @@
 #include "train/run.h"
 #include "train/run_config.h"
 
-/* Makes the mesh over which FSDP shards, and those of this rank's team. The order of ranks is that of the dimensions;
- * FSDP shards over the ranks of a sequence, too, as over one dimension. */
-static fsdp_status make_mesh(fsdp_train_run *run)
+static fsdp_status make_meshes(fsdp_train_run *run)
 {
-    static const char *const names[] = {"dp_replicate", "dp_shard", "cp", "tp"}, *const sharded[] = {"dp_replicate",
-                                                                                                     "dp_shard_cp"};
     const fsdp_train_config *c = run->config;
-    int64_t replicas = fsdp__train_holds_all(c) ? 1 : c->parallelism.data_parallel_replicate_degree;
-    const int64_t shape[] = {replicas, run->data_ranks / replicas, c->parallelism.context_parallel_degree,
-                             c->parallelism.tensor_parallel_degree};
-    const fsdp__mesh_names dims[] = {{1, names}, {2, names + 1}};
-    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *whole = NULL;
-    int first = replicas == 1; /* of the dimensions */
+    const fsdp__parallel_degrees degrees = {
+        fsdp__train_holds_all(c) ? 1 : c->parallelism.data_parallel_replicate_degree,
+        c->parallelism.context_parallel_degree, c->parallelism.tensor_parallel_degree};
 
-    if (fsdp__train_team(c) == 1 && replicas == 1)
-        return FSDP_OK;
-    if (fsdp__train_team(c) == 1)
-        return fsdp_mesh_create(run->context, 2, shape, names, &run->mesh);
-    FSDP_TRY(fsdp_mesh_create(run->context, 4 - first, shape + first, names + first, &whole));
-    if (shape[2] == 1)
-        FSDP_TRY(fsdp_mesh_slice(whole, 2 - first, names + first, &run->mesh));
-    else if (shape[3] > 1 || !first)
-        FSDP_TRY(fsdp__mesh_part(whole, "flatten a mesh", 2 - first, dims + first, sharded + first, &run->mesh));
-    if (shape[2] > 1)
-        FSDP_TRY(fsdp_mesh_slice(whole, 1, &names[2], &run->cp));
-    return shape[3] > 1 ? fsdp_mesh_slice(whole, 1, &names[3], &run->tp) : FSDP_OK;
+    return fsdp__parallel_meshes_create(run->context, &degrees, &run->meshes);
 }
 
 /* Says, if so, that the ranks of a team are on several machines. */
@@ -67,9 +48,9 @@ static fsdp_status parallelize(const fsdp_train_run *run)
                                            .loss_parallel = c->parallelism.loss_parallel};
 
     warn_of_machines(run);
-    if (run->tp && fsdp_model_parallelize(run->model, run->tp, &options) != FSDP_OK)
+    if (run->meshes.tp && fsdp_model_parallelize(run->model, run->meshes.tp, &options) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "parallelism.tensor_parallel_degree");
-    if (run->cp && fsdp_model_context_parallel(run->model, run->cp) != FSDP_OK)
+    if (run->meshes.cp && fsdp_model_context_parallel(run->model, run->meshes.cp) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "parallelism.context_parallel_degree");
     return FSDP_OK;
 }
@@ -78,7 +59,7 @@ static fsdp_shard_options shard_options(const fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
     int reshard = c->parallelism.reshard_after_forward;
-    fsdp_shard_options options = {.mesh = run->mesh,
+    fsdp_shard_options options = {.mesh = run->meshes.sharded,
                                   .reshard_after_forward = reshard < 0 ? (fsdp_reshard)-reshard : FSDP_RESHARD_AUTO,
                                   .reshard_after_forward_ranks = reshard > 0 ? reshard : 0};
     fsdp_dtype param = (fsdp_dtype)c->training.mixed_precision_param;
@@ -98,7 +79,7 @@ static fsdp_fsdp1_options fsdp1_options(const fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
     fsdp_dtype param = (fsdp_dtype)c->training.mixed_precision_param;
-    fsdp_fsdp1_options options = {.mesh = run->mesh,
+    fsdp_fsdp1_options options = {.mesh = run->meshes.sharded,
                                   .strategy = fsdp__train_fsdp1_strategy(c),
                                   .use_orig_params = c->parallelism.fsdp1_use_orig_params == 1,
                                   .forward_prefetch = c->parallelism.fsdp1_forward_prefetch == 1};
@@ -153,7 +134,7 @@ fsdp_status fsdp__train_shard_model(fsdp_train_run *run)
     bool ddp = run->config->parallelism.strategy == FSDP_TRAIN_DDP;
     fsdp_replicate_options options = ddp_options(run->config);
 
-    FSDP_TRY(make_mesh(run));
+    FSDP_TRY(make_meshes(run));
     FSDP_TRY(parallelize(run));
     FSDP_TRY(ddp ? fsdp_replicate(run->model, &options) : shard_units(run));
     run->unit_count = ddp ? 1 : run->comm_schedule ? run->comm_schedule->unit_count + 1 : run->units.count;

@@ -221,7 +221,9 @@ static void check_refused(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_scope_begin(context));
     tokens = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(1, 14)));
     CHECK(!fsdp_call(model, tokens, tokens));
-    CHECK_CONTAINS(fsdp_last_error(), "sequences of 14 tokens cannot be cut into 4 equal chunks: make them 12 or 16");
+    CHECK_CONTAINS(fsdp_last_error(), "sequence length 14 cannot be cut into 4 equal chunks, two for each of 2 ranks: "
+                                      "the nearest that can are 12 and "
+                                      "16");
     tokens = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(1, 16)));
     CHECK(!fsdp_call(model, tokens, tokens, tokens, tokens));
     CHECK_CONTAINS(fsdp_last_error(), "takes tokens, targets and positions, not 4 inputs");

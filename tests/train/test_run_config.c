@@ -298,7 +298,8 @@ TEST_WITH(teams_of_sequences_are_checked, setup, teardown)
 {
     static const char *const others[][3] = {{"training.objective", "dpo", "next_token"},
                                             {"parallelism.schedule", "plan", ""},
-                                            {"metrics.sample_prompt", "a", ""}};
+                                            {"metrics.sample_prompt", "a", ""},
+                                            {"adapter.dropout", "0.1", "0"}};
 
     CHECK_OK(load("model:\n  preset: llama-1m\ndata:\n  path: x.txt\ntraining:\n  seq_len: 48\n"
                   "metrics:\n  tensorboard: tb\nparallelism:\n  context_parallel_degree: 3\n"));
@@ -312,13 +313,14 @@ TEST_WITH(teams_of_sequences_are_checked, setup, teardown)
     CHECK_ERROR(fsdp_train_config_check(config, 6), FSDP_INVALID, "make teams of 12 ranks, but there are 6");
     CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "50"));
     CHECK_ERROR(fsdp_train_config_check(config, 12), FSDP_INVALID,
-                "training.seq_len 50 cannot be cut into 12 equal chunks, two for each of "
-                "parallelism.context_parallel_degree 6 ranks: set 48 or 60");
+                "training.seq_len 50 cannot be cut into 12 equal chunks, two for each of 6 ranks: the nearest that can "
+                "are 48 and 60");
     CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "10"));
-    CHECK_ERROR(fsdp_train_config_check(config, 12), FSDP_INVALID, "ranks: set 12");
+    CHECK_ERROR(fsdp_train_config_check(config, 12), FSDP_INVALID, "the nearest that can is 12");
     CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "48"));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.tensor_parallel_degree", "1"));
+    CHECK_OK(fsdp_train_config_set(config, "adapter.rank", "4"));
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        CHECK_OK(fsdp_train_config_set(config, "parallelism.tensor_parallel_degree", "1"));
         CHECK_OK(fsdp_train_config_set(config, others[i][0], others[i][1]));
         CHECK_ERROR(fsdp_train_config_check(config, 12), FSDP_UNSUPPORTED,
                     "parallelism.context_parallel_degree 6 does not go with ");
