@@ -143,7 +143,7 @@ static fsdp_status build(causal_lm *m, const fsdp__model_plan *plan)
     FSDP_TRY(fsdp__add_part(&m->base, gpt2 ? "transformer" : "model", body.module, &m->body));
     m->blocks = body.blocks;
     tied = plan->config->tie_word_embeddings ? body.embedding->weight : NULL;
-    FSDP_TRY(fsdp__add_part(&m->base, "lm_head", head_create(plan, tied), &m->lm_head));
+    FSDP__ADD_PART(m, lm_head, head_create(plan, tied));
     return FSDP_OK;
 }
 

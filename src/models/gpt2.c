@@ -79,14 +79,10 @@ static fsdp_status build_attention(attention *m, const fsdp__model_plan *plan, i
     int64_t dim = config->dim;
 
     m->head_dim = config->head_dim;
-    FSDP_TRY(fsdp__add_part(&m->base, "c_attn", fsdp_conv1d_create(plan->context, plan->device, dim, 3 * dim, &matrix),
-                            &m->c_attn));
-    FSDP_TRY(fsdp__add_part(&m->base, "c_proj", fsdp_conv1d_create(plan->context, plan->device, dim, dim, &residual),
-                            &m->c_proj));
-    FSDP_TRY(fsdp__add_part(&m->base, "attn_dropout",
-                            dropout_create(plan, "attn_dropout", layer, config->attention_dropout), &m->attn_dropout));
-    FSDP_TRY(fsdp__add_part(&m->base, "resid_dropout", dropout_create(plan, "resid_dropout", layer, config->dropout),
-                            &m->resid_dropout));
+    FSDP__ADD_PART(m, c_attn, fsdp_conv1d_create(plan->context, plan->device, dim, 3 * dim, &matrix));
+    FSDP__ADD_PART(m, c_proj, fsdp_conv1d_create(plan->context, plan->device, dim, dim, &residual));
+    FSDP__ADD_PART(m, attn_dropout, dropout_create(plan, "attn_dropout", layer, config->attention_dropout));
+    FSDP__ADD_PART(m, resid_dropout, dropout_create(plan, "resid_dropout", layer, config->dropout));
     return FSDP_OK;
 }
 
@@ -125,15 +121,10 @@ static fsdp_status build_mlp(mlp *m, const fsdp__model_plan *plan, int64_t layer
     const fsdp_model_config *config = plan->config;
     fsdp_init matrix = normal(config->init_std), residual = residual_init(config);
 
-    FSDP_TRY(fsdp__add_part(&m->base, "c_fc",
-                            fsdp_conv1d_create(plan->context, plan->device, config->dim, config->ffn_dim, &matrix),
-                            &m->c_fc));
-    FSDP_TRY(fsdp__add_part(&m->base, "c_proj",
-                            fsdp_conv1d_create(plan->context, plan->device, config->ffn_dim, config->dim, &residual),
-                            &m->c_proj));
-    FSDP_TRY(fsdp__add_part(&m->base, "act", fsdp_gelu_create(plan->context, !config->gelu_erf), &m->act));
-    FSDP_TRY(
-        fsdp__add_part(&m->base, "dropout", dropout_create(plan, "mlp_dropout", layer, config->dropout), &m->dropout));
+    FSDP__ADD_PART(m, c_fc, fsdp_conv1d_create(plan->context, plan->device, config->dim, config->ffn_dim, &matrix));
+    FSDP__ADD_PART(m, c_proj, fsdp_conv1d_create(plan->context, plan->device, config->ffn_dim, config->dim, &residual));
+    FSDP__ADD_PART(m, act, fsdp_gelu_create(plan->context, !config->gelu_erf));
+    FSDP__ADD_PART(m, dropout, dropout_create(plan, "mlp_dropout", layer, config->dropout));
     return FSDP_OK;
 }
 
@@ -186,10 +177,10 @@ static fsdp_status build_block(block *m, const fsdp__model_plan *plan, int64_t l
     int64_t dim = plan->config->dim;
     float eps = plan->config->norm_eps;
 
-    FSDP_TRY(fsdp__add_part(&m->base, "ln_1", fsdp_layernorm_create(plan->context, plan->device, dim, eps), &m->ln_1));
-    FSDP_TRY(fsdp__add_part(&m->base, "attn", attention_create(plan, layer), &m->attn));
-    FSDP_TRY(fsdp__add_part(&m->base, "ln_2", fsdp_layernorm_create(plan->context, plan->device, dim, eps), &m->ln_2));
-    FSDP_TRY(fsdp__add_part(&m->base, "mlp", mlp_create(plan, layer), &m->mlp));
+    FSDP__ADD_PART(m, ln_1, fsdp_layernorm_create(plan->context, plan->device, dim, eps));
+    FSDP__ADD_PART(m, attn, attention_create(plan, layer));
+    FSDP__ADD_PART(m, ln_2, fsdp_layernorm_create(plan->context, plan->device, dim, eps));
+    FSDP__ADD_PART(m, mlp, mlp_create(plan, layer));
     return FSDP_OK;
 }
 
@@ -256,18 +247,14 @@ static fsdp_status build_body(body *m, const fsdp__model_plan *plan)
     const fsdp_model_config *config = plan->config;
     fsdp_init table = normal(config->init_std);
 
-    FSDP_TRY(fsdp__add_part(&m->base, "wte",
-                            fsdp_embedding_create(plan->context, plan->device, config->vocab_size, config->dim, &table),
-                            &m->wte));
-    FSDP_TRY(fsdp__add_part(
-        &m->base, "wpe", fsdp_embedding_create(plan->context, plan->device, config->max_seq_len, config->dim, &table),
-        &m->wpe));
-    FSDP_TRY(fsdp__add_part(&m->base, "drop", dropout_create(plan, "drop", 0, config->embd_dropout), &m->drop));
-    FSDP_TRY(fsdp__add_part(&m->base, "h", fsdp_module_list_create(plan->context), &m->h));
+    FSDP__ADD_PART(m, wte, fsdp_embedding_create(plan->context, plan->device, config->vocab_size, config->dim, &table));
+    FSDP__ADD_PART(m, wpe,
+                   fsdp_embedding_create(plan->context, plan->device, config->max_seq_len, config->dim, &table));
+    FSDP__ADD_PART(m, drop, dropout_create(plan, "drop", 0, config->embd_dropout));
+    FSDP__ADD_PART(m, h, fsdp_module_list_create(plan->context));
     for (int64_t layer = 0; layer < config->n_layers; layer++)
         FSDP_TRY(fsdp_module_list_append(m->h, block_create(plan, layer)));
-    FSDP_TRY(fsdp__add_part(
-        &m->base, "ln_f", fsdp_layernorm_create(plan->context, plan->device, config->dim, config->norm_eps), &m->ln_f));
+    FSDP__ADD_PART(m, ln_f, fsdp_layernorm_create(plan->context, plan->device, config->dim, config->norm_eps));
     return FSDP_OK;
 }
 

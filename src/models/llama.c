@@ -231,13 +231,13 @@ static fsdp_status add_projections(attention *m, const fsdp__model_plan *plan)
     bool bias = config->attention_bias, qkv_bias = bias || family_of(plan)->qkv_bias;
 
     if (family_of(plan)->fused) {
-        FSDP_TRY(fsdp__add_part(&m->base, "o_proj", linear_create(plan, q, config->dim, bias), &m->o_proj));
+        FSDP__ADD_PART(m, o_proj, linear_create(plan, q, config->dim, bias));
         return fsdp__add_part(&m->base, "qkv_proj", linear_create(plan, config->dim, q + 2 * kv, qkv_bias),
                               &m->qkv_proj);
     }
-    FSDP_TRY(fsdp__add_part(&m->base, "q_proj", linear_create(plan, config->dim, q, qkv_bias), &m->q_proj));
-    FSDP_TRY(fsdp__add_part(&m->base, "k_proj", linear_create(plan, config->dim, kv, qkv_bias), &m->k_proj));
-    FSDP_TRY(fsdp__add_part(&m->base, "v_proj", linear_create(plan, config->dim, kv, qkv_bias), &m->v_proj));
+    FSDP__ADD_PART(m, q_proj, linear_create(plan, config->dim, q, qkv_bias));
+    FSDP__ADD_PART(m, k_proj, linear_create(plan, config->dim, kv, qkv_bias));
+    FSDP__ADD_PART(m, v_proj, linear_create(plan, config->dim, kv, qkv_bias));
     return fsdp__add_part(&m->base, "o_proj", linear_create(plan, q, config->dim, bias), &m->o_proj);
 }
 
@@ -247,7 +247,7 @@ static fsdp_status add_norms(attention *m, const fsdp__model_plan *plan)
 
     if (!m->norm_whole && !family_of(plan)->norm_heads)
         return FSDP_OK;
-    FSDP_TRY(fsdp__add_part(&m->base, "q_norm", norm_create(plan, q * m->head_dim), &m->q_norm));
+    FSDP__ADD_PART(m, q_norm, norm_create(plan, q * m->head_dim));
     return fsdp__add_part(&m->base, "k_norm", norm_create(plan, k * m->head_dim), &m->k_norm);
 }
 
@@ -323,13 +323,12 @@ static fsdp_status build_mlp(mlp *m, const fsdp__model_plan *plan)
 
     m->gelu = family_of(plan)->gemma;
     if (fused) {
-        FSDP_TRY(
-            fsdp__add_part(&m->base, "gate_up_proj", linear_create(plan, dim, 2 * ffn_dim, bias), &m->gate_up_proj));
+        FSDP__ADD_PART(m, gate_up_proj, linear_create(plan, dim, 2 * ffn_dim, bias));
     } else {
-        FSDP_TRY(fsdp__add_part(&m->base, "gate_proj", linear_create(plan, dim, ffn_dim, bias), &m->gate_proj));
-        FSDP_TRY(fsdp__add_part(&m->base, "up_proj", linear_create(plan, dim, ffn_dim, bias), &m->up_proj));
+        FSDP__ADD_PART(m, gate_proj, linear_create(plan, dim, ffn_dim, bias));
+        FSDP__ADD_PART(m, up_proj, linear_create(plan, dim, ffn_dim, bias));
     }
-    FSDP_TRY(fsdp__add_part(&m->base, "down_proj", linear_create(plan, ffn_dim, dim, bias), &m->down_proj));
+    FSDP__ADD_PART(m, down_proj, linear_create(plan, ffn_dim, dim, bias));
     return fsdp__add_part(&m->base, fused ? "activation_fn" : "act_fn",
                           m->gelu ? fsdp_gelu_create(plan->context, true) : fsdp_silu_create(plan->context),
                           &m->act_fn);
@@ -402,8 +401,8 @@ static fsdp_status add_block_norms(block *m, const fsdp__model_plan *plan)
 static fsdp_status build_block(block *m, const block_plan *b)
 {
     m->gemma = family_of(b->plan)->gemma;
-    FSDP_TRY(fsdp__add_part(&m->base, "self_attn", attention_create(b), &m->self_attn));
-    FSDP_TRY(fsdp__add_part(&m->base, "mlp", mlp_create(b->plan), &m->mlp));
+    FSDP__ADD_PART(m, self_attn, attention_create(b));
+    FSDP__ADD_PART(m, mlp, mlp_create(b->plan));
     return add_block_norms(m, b->plan);
 }
 
@@ -459,11 +458,9 @@ static fsdp_status build_layers(body *m, const fsdp__model_plan *plan, rotary *p
     fsdp_init normal = {.kind = FSDP_INIT_NORMAL, .b = config->init_std};
 
     m->embedding_scale = family_of(plan)->gemma ? sqrtf((float)config->dim) : 0;
-    FSDP_TRY(
-        fsdp__add_part(&m->base, "embed_tokens",
-                       fsdp_embedding_create(plan->context, plan->device, config->vocab_size, config->dim, &normal),
-                       &m->embed_tokens));
-    FSDP_TRY(fsdp__add_part(&m->base, "layers", fsdp_module_list_create(plan->context), &m->layers));
+    FSDP__ADD_PART(m, embed_tokens,
+                   fsdp_embedding_create(plan->context, plan->device, config->vocab_size, config->dim, &normal));
+    FSDP__ADD_PART(m, layers, fsdp_module_list_create(plan->context));
     for (int64_t layer = 0; layer < config->n_layers; layer++)
         FSDP_TRY(fsdp_module_list_append(m->layers, block_create(&(block_plan){plan, positions, layer})));
     return fsdp__add_part(&m->base, "norm", norm_create(plan, config->dim), &m->norm);

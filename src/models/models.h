@@ -135,6 +135,8 @@ static inline fsdp_status fsdp__add_part(fsdp_module *parent, const char *name, 
     *slot = made;
     return FSDP_OK;
 }
+/* Does that where the part is called as the field of `m` that gets it; a failure ends the function. */
+#define FSDP__ADD_PART(m, field, made) FSDP_TRY(fsdp__add_part(&(m)->base, #field, (made), &(m)->field))
 
 /* Returns the struct behind a Linear, Embedding or norm. */
 static inline const fsdp_layer *fsdp__layer(const fsdp_module *module)
