@@ -61,7 +61,9 @@ METHOD(strip_right)
     return strip(r, of, arguments, FSDP__STRIP_RIGHT, out);
 }
 
-METHOD(split)
+/* Splits a string from the left, or from the right. */
+static fsdp_status split_at(fsdp__render *r, const fsdp__jinja_value *of, const fsdp__arguments *arguments, bool right,
+                            fsdp__jinja_value *out)
 {
     fsdp__jinja_string storage;
     const fsdp__jinja_string *separator;
@@ -69,18 +71,17 @@ METHOD(split)
 
     FSDP_TRY(optional_string(r, arguments, "sep", &storage, &separator));
     FSDP_TRY(fsdp__argument_integer(r, arguments, 1, "maxsplit", &most));
-    return fsdp__jinja_string_split(r, of->string, separator, most, out);
+    return (right ? fsdp__jinja_string_split_right : fsdp__jinja_string_split)(r, of->string, separator, most, out);
+}
+
+METHOD(split)
+{
+    return split_at(r, of, arguments, false, out);
 }
 
 METHOD(split_right)
 {
-    fsdp__jinja_string storage;
-    const fsdp__jinja_string *separator;
-    int64_t most = -1;
-
-    FSDP_TRY(optional_string(r, arguments, "sep", &storage, &separator));
-    FSDP_TRY(fsdp__argument_integer(r, arguments, 1, "maxsplit", &most));
-    return fsdp__jinja_string_split_right(r, of->string, separator, most, out);
+    return split_at(r, of, arguments, true, out);
 }
 
 METHOD(lines)

@@ -182,36 +182,28 @@ static fsdp_status launch_lion(const fsdp_optimizer *optimizer, const fsdp__opti
                              });
 }
 
+#define ADAM                                                                                          \
+    .beta1 = adam->beta1, .beta2 = adam->beta2, .eps = adam->eps, .weight_decay = adam->weight_decay, \
+    .step = first->steps + 1, .decoupled = group->kind == FSDP__OPTIMIZER_ADAMW, .behind = is_behind(first)
 static fsdp_status launch_adam(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
                                const fsdp__optimizer_span *spans, int64_t count, const fsdp__optimizer_param *first)
 {
     fsdp_stream *stream = fsdp_device_stream(first->tensor->storage->device);
     const fsdp_adam_options *adam = &group->options.adam;
-    bool decoupled = group->kind == FSDP__OPTIMIZER_ADAMW;
 
     if (fsdp__optimizer_has_bytes(group, first->tensor))
         return fsdp__launch_byte_adam(stream, &(fsdp__byte_adam_args){
                                                   COMMON(optimizer->byte_spans + (spans - optimizer->spans), count),
-                                                  .beta1 = adam->beta1,
-                                                  .beta2 = adam->beta2,
-                                                  .eps = adam->eps,
-                                                  .weight_decay = adam->weight_decay,
-                                                  .step = first->steps + 1,
-                                                  .decoupled = decoupled,
-                                                  .behind = is_behind(first),
+                                                  ADAM,
                                               });
     return fsdp__launch_adam(stream, &(fsdp__adam_args){
                                          COMMON(spans, count),
-                                         .beta1 = adam->beta1,
-                                         .beta2 = adam->beta2,
-                                         .eps = adam->eps,
-                                         .weight_decay = adam->weight_decay,
-                                         .step = first->steps + 1,
-                                         .decoupled = decoupled,
-                                         .behind = is_behind(first),
+                                         ADAM,
                                          .copy_dtype = copy_dtype_of(group, first),
                                      });
 }
+
+#undef ADAM
 
 static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
                           const fsdp__optimizer_span *spans, int64_t count, const fsdp__optimizer_param *first)

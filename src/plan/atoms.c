@@ -13,31 +13,26 @@ typedef struct total {
     double seconds, calls, numel;
 } total;
 
-static total gathers_of(const fsdp__plan *plan)
+/* Adds up the gathers, or the reductions. */
+static total total_of(const fsdp__plan *plan, bool gathers)
 {
     const fsdp_explanation *e = plan->e;
-    total sum = {.seconds = plan->time.parts[FSDP__PLAN_GATHERS] + plan->time.hidden_gathers,
-                 .calls = (double)e->step.calls[FSDP_ALL_GATHER]};
+    const fsdp__plan_time *t = &plan->time;
+    const int64_t *calls = e->step.calls;
+    total sum = {.seconds = gathers ? t->parts[FSDP__PLAN_GATHERS] + t->hidden_gathers
+                                    : t->parts[FSDP__PLAN_REDUCTIONS] + t->hidden_reductions,
+                 .calls =
+                     (double)(gathers ? calls[FSDP_ALL_GATHER] : calls[FSDP_REDUCE_SCATTER] + calls[FSDP_ALL_REDUCE])};
 
     for (int64_t i = 0; i < e->unit_count; i++)
-        sum.numel += (double)e->units[i].gathers * (double)e->units[i].numel;
+        sum.numel += (double)(gathers ? e->units[i].gathers : e->units[i].reductions) * (double)e->units[i].numel;
     return sum;
 }
 
-static total reductions_of(const fsdp__plan *plan)
+/* Finds the latency and the time of an element by which the totals of both plans came about. */
+static fsdp__atom_price fit(const fsdp__plan *always, const fsdp__plan *blocks, bool gathers)
 {
-    const fsdp_explanation *e = plan->e;
-    total sum = {.seconds = plan->time.parts[FSDP__PLAN_REDUCTIONS] + plan->time.hidden_reductions,
-                 .calls = (double)(e->step.calls[FSDP_REDUCE_SCATTER] + e->step.calls[FSDP_ALL_REDUCE])};
-
-    for (int64_t i = 0; i < e->unit_count; i++)
-        sum.numel += (double)e->units[i].reductions * (double)e->units[i].numel;
-    return sum;
-}
-
-/* Finds the latency and the time of an element by which both totals came about. */
-static fsdp__atom_price fit(total a, total b)
-{
+    total a = total_of(always, gathers), b = total_of(blocks, gathers);
     double determinant = a.calls * b.numel - b.calls * a.numel, latency = 0;
 
     if (fabs(determinant) > 1e-9 * (a.calls * b.numel + b.calls * a.numel))
@@ -177,8 +172,8 @@ fsdp_status fsdp__atoms_make(const fsdp__plan *always, const fsdp__plan *blocks,
     if (coarse)
         coarsen(out, blocks->e);
     out->model_hash = always->model_hash;
-    out->gather = fit(gathers_of(always), gathers_of(blocks));
-    out->reduce = fit(reductions_of(always), reductions_of(blocks));
+    out->gather = fit(always, blocks, true);
+    out->reduce = fit(always, blocks, false);
     return FSDP_OK;
 }
 
