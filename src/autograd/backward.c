@@ -150,15 +150,12 @@ static fsdp_status make_one(const fsdp_tensor *root, fsdp_tensor **out)
 static fsdp_status seed_root(fsdp__run *run, fsdp_tensor *root, fsdp_tensor *gradient)
 {
     fsdp__grad_state *state = fsdp__grad_state_get(root);
-    fsdp_tensor *grad = fsdp_tensor_ref(gradient);
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *grad = fsdp_tensor_ref(gradient);
     fsdp__node *producer = state->producer;
-    fsdp_status status;
 
     if (!grad)
         FSDP_TRY(make_one(root, &grad));
-    status = producer ? fsdp__node_add_grad(producer, state->output, grad) : fsdp__leaf_accumulate(root, grad);
-    fsdp_tensor_unref(grad);
-    FSDP_TRY(status);
+    FSDP_TRY(producer ? fsdp__node_add_grad(producer, state->output, grad) : fsdp__leaf_accumulate(root, grad));
     /* A root that another root reaches waits for its consumers. A node with two roots is queued once. */
     if (producer && producer->dependencies == 0 && !producer->queued)
         heap_push(run, producer);

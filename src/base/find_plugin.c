@@ -42,14 +42,12 @@ static fsdp_status own_folder(char **out)
 static fsdp_status look(const char *folder, const char *below, const char *file, char **out)
 {
     struct stat info;
-    char *path = fsdp__sprintf("%s%s%s/%s", folder, *below ? "/" : "", below, file);
+    FSDP__FREED char *path = fsdp__sprintf("%s%s%s/%s", folder, *below ? "/" : "", below, file);
 
     if (!path)
         return fsdp_last_status();
     if (lstat(path, &info) == 0 || fsdp__path_exists(path)) /* a link to nothing is meant to be it, too */
-        *out = path;
-    else
-        fsdp__free(path);
+        *out = fsdp__take(&path);
     return FSDP_OK;
 }
 

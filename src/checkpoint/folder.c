@@ -152,9 +152,7 @@ fsdp_status fsdp_checkpoint_list(const char *folder, int64_t **out, int64_t *out
 
 bool fsdp_checkpoint_exists(const char *folder, int64_t step)
 {
-    char *path = folder && step >= 0 ? fsdp__step_path(folder, step, "") : NULL;
-    bool exists = path && fsdp__path_exists(path);
+    FSDP__FREED char *path = folder && step >= 0 ? fsdp__step_path(folder, step, "") : NULL;
 
-    fsdp__free(path);
-    return exists;
+    return path && fsdp__path_exists(path);
 }

@@ -129,17 +129,14 @@ typedef struct filling {
 
 static fsdp_status flush(filling *f)
 {
-    fsdp_tensor *view = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *view = NULL;
 
     if (f->count == 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__tensor_create_view(f->tensor->storage, f->tensor->dtype, FSDP_SHAPE(f->count), NULL,
                                       f->tensor->offset + f->first, &view));
-    status = fsdp_tensor_write(view, f->dtype, f->l->chunk);
-    fsdp_tensor_unref(view);
     f->count = 0;
-    return status;
+    return fsdp_tensor_write(view, f->dtype, f->l->chunk);
 }
 
 /* Takes a run. Where boxes lie beside each other in the tensor, it ends with a row of its box at the latest. */

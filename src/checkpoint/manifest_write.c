@@ -81,20 +81,16 @@ static json_t *small_json(const fsdp__manifest *m)
 static json_t *file_json(const fsdp__rank_file *file)
 {
     char digits[FSDP__HEX_DIGITS + 1];
-    char *blocks = fsdp__malloc((size_t)file->block_count * FSDP__HEX_DIGITS + 1);
-    json_t *object;
+    FSDP__FREED char *blocks = fsdp__malloc((size_t)file->block_count * FSDP__HEX_DIGITS + 1);
 
     if (!blocks)
         return NULL;
     blocks[0] = '\0';
     for (int64_t i = 0; i < file->block_count; i++)
         fsdp__hex(file->blocks[i], blocks + (size_t)i * FSDP__HEX_DIGITS);
-    object =
-        json_pack("{s:i, s:I, s:I, s:s, s:I, s:s}", "rank", file->rank, "bytes", (json_int_t)file->bytes,
-                  "header_bytes", (json_int_t)file->header_bytes, "header", fsdp__hex(file->header_checksum, digits),
-                  "block_bytes", (json_int_t)file->block_bytes, "blocks", blocks);
-    fsdp__free(blocks);
-    return object;
+    return json_pack("{s:i, s:I, s:I, s:s, s:I, s:s}", "rank", file->rank, "bytes", (json_int_t)file->bytes,
+                     "header_bytes", (json_int_t)file->header_bytes, "header", fsdp__hex(file->header_checksum, digits),
+                     "block_bytes", (json_int_t)file->block_bytes, "blocks", blocks);
 }
 
 static json_t *files_json(const fsdp__manifest *m)

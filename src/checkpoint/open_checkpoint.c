@@ -53,7 +53,7 @@ static fsdp_status check_step(const char *path, const fsdp__manifest *m)
 
 static fsdp_status load_manifest(const char *path, fsdp__manifest *out)
 {
-    char *name = fsdp__path_join(path, FSDP__MANIFEST_NAME);
+    FSDP__FREED char *name = fsdp__path_join(path, FSDP__MANIFEST_NAME);
     fsdp_status status;
 
     if (!name)
@@ -63,7 +63,6 @@ static fsdp_status load_manifest(const char *path, fsdp__manifest *out)
         status = fsdp__manifest_check(name, out);
     if (status == FSDP_OK)
         status = check_step(path, out);
-    fsdp__free(name);
     for (int64_t i = 0; i < out->file_count && status == FSDP_OK; i++)
         status = check_size(path, out->files[i].name, out->files[i].bytes);
     for (int64_t i = 0; i < out->small_count && status == FSDP_OK; i++)
@@ -99,28 +98,24 @@ static fsdp_status give_path(const char *path, char **out)
 
 static fsdp_status find(const char *folder, int64_t step, char *path, char **out)
 {
-    fsdp__manifest m = {0};
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__manifest_release) fsdp__manifest m = {0};
 
     if (!fsdp__path_exists(path))
         return FSDP_FAIL(FSDP_NOT_FOUND, "there is no checkpoint of step %lld in '%s'", (long long)step, folder);
-    status = load_manifest(path, &m);
-    fsdp__manifest_release(&m);
-    FSDP_TRY(status);
+    FSDP_TRY(load_manifest(path, &m));
     return give_path(path, out);
 }
 
 /* Finds the best step, which the newest checkpoint records. */
 static fsdp_status best(const char *folder, int64_t *out_step)
 {
-    fsdp_checkpoint_reader *reader;
+    FSDP__SCOPED(fsdp_checkpoint_close_at) fsdp_checkpoint_reader *reader = NULL;
     fsdp_status status;
     int64_t last, step = 0;
 
     FSDP_TRY(fsdp_checkpoint_open(folder, &reader));
     last = fsdp_checkpoint_step(reader);
     status = fsdp_checkpoint_get_integer(reader, FSDP_CHECKPOINT_BEST_STEP, &step);
-    fsdp_checkpoint_close(reader);
     if (status == FSDP_NOT_FOUND)
         return FSDP_FAIL(status,
                          "there is no best checkpoint in '%s': its newest, of step %lld, was saved without a "
@@ -139,8 +134,8 @@ static fsdp_status best(const char *folder, int64_t *out_step)
 fsdp_status fsdp_checkpoint_find(const char *folder, int64_t step, char **out)
 {
     bool any = step == FSDP_CHECKPOINT_NEWEST;
+    FSDP__FREED char *path = NULL;
     fsdp_status status;
-    char *path;
 
     if (!folder || !out || step < FSDP_CHECKPOINT_BEST)
         return FSDP_FAIL(FSDP_INVALID, "cannot find a checkpoint: a folder, a step from 0, the newest (-1) or the best "
@@ -152,7 +147,6 @@ fsdp_status fsdp_checkpoint_find(const char *folder, int64_t step, char **out)
         FSDP_TRY(best(folder, &step));
     path = fsdp__step_path(folder, step, "");
     status = path ? find(folder, step, path, out) : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
-    fsdp__free(path);
     if (status != FSDP_OK && !is_out_of_reach(status) && any)
         return FSDP_FAIL(status, "%s; it is the newest in '%s': remove it, or ask for the step of an older one",
                          fsdp_last_error(), folder);
@@ -162,12 +156,10 @@ fsdp_status fsdp_checkpoint_find(const char *folder, int64_t step, char **out)
 /* Finds the best checkpoint for a path that ends in step-best. */
 static fsdp_status find_best(const char *path, char **out)
 {
-    char *folder = fsdp__path_parent(path);
-    fsdp_status status = folder ? fsdp_checkpoint_find(folder, FSDP_CHECKPOINT_BEST, out)
-                                : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", path);
+    FSDP__FREED char *folder = fsdp__path_parent(path);
 
-    fsdp__free(folder);
-    return status;
+    return folder ? fsdp_checkpoint_find(folder, FSDP_CHECKPOINT_BEST, out)
+                  : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", path);
 }
 
 fsdp_status fsdp__checkpoint_resolve(const char *path, char **out)

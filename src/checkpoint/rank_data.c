@@ -77,7 +77,7 @@ static fsdp_status fill_entry(const fsdp__own_part *part, fsdp_safetensors_entry
 
 static fsdp_status make_plan(fsdp__rank_data *data)
 {
-    fsdp_safetensors_entry *entries = fsdp__calloc((size_t)data->count, sizeof *entries);
+    FSDP__FREED fsdp_safetensors_entry *entries = fsdp__calloc((size_t)data->count, sizeof *entries);
     fsdp_status status = FSDP_OK;
 
     if (!entries)
@@ -91,7 +91,6 @@ static fsdp_status make_plan(fsdp__rank_data *data)
         if (status == FSDP_OK)
             data->parts[i].begin = data->plan.offsets[i];
     }
-    fsdp__free(entries);
     return status;
 }
 
@@ -265,13 +264,9 @@ fsdp_status fsdp__data_cursor_read(fsdp__data_cursor *cursor, void *out, size_t 
 
 size_t fsdp_checkpoint_snapshot_bytes(const fsdp_checkpoint_content *content)
 {
-    fsdp__rank_data data;
-    size_t bytes = 0;
+    FSDP__SCOPED(fsdp__rank_data_release) fsdp__rank_data data = {0};
 
     if (!content || fsdp__content_check(content, false) != FSDP_OK)
         return 0;
-    if (fsdp__rank_data_create(content, NULL, &data) == FSDP_OK)
-        bytes = (size_t)fsdp__rank_data_bytes(&data);
-    fsdp__rank_data_release(&data);
-    return bytes;
+    return fsdp__rank_data_create(content, NULL, &data) == FSDP_OK ? (size_t)fsdp__rank_data_bytes(&data) : 0;
 }

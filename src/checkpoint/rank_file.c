@@ -60,7 +60,7 @@ fsdp_status fsdp__rank_file_write(const fsdp_context *context, const fsdp__direc
                                   const fsdp__rank_data *data, const unsigned char *copy, const _Atomic bool *stop,
                                   fsdp__rank_file *out)
 {
-    char *path = fsdp__path_join(in->path, name);
+    FSDP__FREED char *path = fsdp__path_join(in->path, name);
     const fsdp__save_file *plan = &data->plan.files[0];
     writing w = {.fd = -1, .path = path, .cursor = {.data = data}, .copy = copy, .stop = stop};
     fsdp__rank_file file = {.bytes = plan->total_bytes,
@@ -78,7 +78,6 @@ fsdp_status fsdp__rank_file_write(const fsdp_context *context, const fsdp__direc
         FSDP_KEEP_FIRST(status, fsdp__file_close(w.fd, path));
     FSDP__TELL(PART_DONE, .context = context, .name = name, .bytes = (size_t)file.bytes, .ns = fsdp__clock_ns());
     fsdp__free(w.buffer);
-    fsdp__free(path);
     if (status == FSDP_OK)
         *out = file;
     else

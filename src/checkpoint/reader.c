@@ -57,7 +57,7 @@ static void close_window(fsdp__window *window)
 static fsdp_status open_file(fsdp_checkpoint_reader *r, int64_t index, fsdp__window **out)
 {
     fsdp__window *window = &r->windows[index % FSDP__WINDOWS];
-    char *path;
+    FSDP__FREED char *path = NULL;
 
     *out = window;
     if (window->file == index)
@@ -67,7 +67,6 @@ static fsdp_status open_file(fsdp_checkpoint_reader *r, int64_t index, fsdp__win
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", r->path);
     window->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    fsdp__free(path);
     if (window->fd < 0)
         return FSDP_FAIL(FSDP_IO, "cannot open '%s/%s': %s", r->path, r->manifest.files[index].name,
                          strerrordesc_np(errno));

@@ -124,7 +124,7 @@ static void warn(fsdp_context *context, const fsdp__directory *folder)
 static void remove_superseded(fsdp_context *context, const fsdp__directory *folder, const fsdp__retention *rule,
                               int64_t newer)
 {
-    fsdp__superseded *list = NULL;
+    FSDP__FREED fsdp__superseded *list = NULL;
     char name[FSDP__STEP_NAME];
     int64_t count = 0;
 
@@ -134,7 +134,6 @@ static void remove_superseded(fsdp_context *context, const fsdp__directory *fold
         if (newer + i >= rule->keep_latest_k &&
             remove_step(context, folder, list[i].step, fsdp__superseded_text(&list[i], name)) != FSDP_OK)
             warn(context, folder);
-    fsdp__free(list);
 }
 
 void fsdp__retention_apply(fsdp_context *context, const fsdp__directory *folder, const fsdp__retention *rule,
@@ -167,11 +166,10 @@ static void remove_staging(const fsdp__directory *folder, const char *name)
 
 static void finish_removal(fsdp_context *context, const fsdp__directory *folder, const char *name)
 {
-    fsdp__directory one;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory one;
 
     if (enter(folder, name, &one) == FSDP_OK)
         (void)empty(context, folder, name, &one);
-    fsdp__directory_close(&one);
 }
 
 static void remove_with(fsdp_context *context, const fsdp__directory *folder, const char *suffix)

@@ -76,7 +76,7 @@ static fsdp_status check_options(const fsdp_checkpoint_saver_options *options)
 fsdp_status fsdp_checkpoint_saver_create(const char *folder, const fsdp_checkpoint_saver_options *options,
                                          fsdp_process_group *group, fsdp_checkpoint_saver **out)
 {
-    fsdp_checkpoint_saver *s;
+    FSDP__SCOPED(fsdp_checkpoint_saver_free_at) fsdp_checkpoint_saver *s = NULL;
 
     if (!folder || !*folder || !group || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot save checkpoints: folder, group and a place for the saver are required");
@@ -92,11 +92,9 @@ fsdp_status fsdp_checkpoint_saver_create(const char *folder, const fsdp_checkpoi
         s->options = *options;
     s->folder = fsdp__strdup(folder);
     s->publication = fsdp__publication_create(s->context);
-    if (!s->folder || !s->publication) {
-        fsdp_checkpoint_saver_free(s);
+    if (!s->folder || !s->publication)
         return out_of_memory();
-    }
-    *out = s;
+    *out = fsdp__take(&s);
     return FSDP_OK;
 }
 
@@ -184,13 +182,12 @@ static fsdp_status agree(fsdp_checkpoint_saver *s, fsdp_status mine)
 
 static fsdp_status remove_leftovers(const fsdp_checkpoint_saver *s)
 {
-    fsdp__directory folder;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder;
     fsdp_status status =
         s->home.path ? fsdp__directory_share(&s->home, &folder) : fsdp__directory_open(s->folder, &folder);
 
     if (status == FSDP_OK)
         fsdp__remove_leftovers(s->context, &folder);
-    fsdp__directory_close(&folder);
     return status == FSDP_NO_MEMORY ? status : FSDP_OK; /* other failures are reported where the folder is needed */
 }
 

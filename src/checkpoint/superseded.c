@@ -83,7 +83,7 @@ fsdp_status fsdp__superseded_list(const fsdp__directory *folder, fsdp__supersede
 /* Chooses the next number after those that exist for this step. */
 static fsdp_status next_turn(const fsdp__directory *folder, fsdp__superseded *of)
 {
-    fsdp__superseded *list = NULL;
+    FSDP__FREED fsdp__superseded *list = NULL;
     int64_t count = 0;
 
     of->turn = 1;
@@ -91,7 +91,6 @@ static fsdp_status next_turn(const fsdp__directory *folder, fsdp__superseded *of
     for (int64_t i = 0; i < count; i++)
         if (list[i].step == of->step && list[i].turn >= of->turn)
             of->turn = list[i].turn + 1;
-    fsdp__free(list);
     return FSDP_OK;
 }
 

@@ -26,13 +26,10 @@ static void usage(void)
 
 static fsdp_status report(const char *const *paths, int count, int64_t calls, bool json)
 {
-    fsdp__flight_logs logs;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__flight_logs_release) fsdp__flight_logs logs = {0};
 
     FSDP_TRY(fsdp__flight_logs_read(paths, count, &logs));
-    status = json ? fsdp__flight_print_json(&logs, stdout) : fsdp__flight_print(&logs, (int)calls, stdout);
-    fsdp__flight_logs_release(&logs);
-    return status;
+    return json ? fsdp__flight_print_json(&logs, stdout) : fsdp__flight_print(&logs, (int)calls, stdout);
 }
 
 static int with_paths(const char **paths, int argc, char **argv)
@@ -58,9 +55,7 @@ static int with_paths(const char **paths, int argc, char **argv)
 
 int fsdp__cmd_flight(int argc, char **argv)
 {
-    const char **paths = fsdp__malloc((size_t)argc * sizeof *paths);
-    int status = paths ? with_paths(paths, argc, argv) : fsdp__failure("%s", fsdp_last_error());
+    FSDP__FREED const char **paths = fsdp__malloc((size_t)argc * sizeof *paths);
 
-    fsdp__free(paths);
-    return status;
+    return paths ? with_paths(paths, argc, argv) : fsdp__failure("%s", fsdp_last_error());
 }

@@ -205,7 +205,7 @@ int fsdp__cmd_generate(int argc, char **argv)
 {
     static const char *const local[] = {"", "prompt-file", "tokenizer", "adapter",
                                         NULL}; /* the contents are compared instead */
-    fsdp__continuation c = {.path = NULL};
+    FSDP__SCOPED(fsdp__continuation_release) fsdp__continuation c = {.path = NULL};
     texts t = {.prompt = NULL};
     const fsdp__option options[] = {{"prompt", 'p', &t.prompt, NULL},
                                     {"prompt-file", 0, &t.file, NULL},
@@ -231,7 +231,6 @@ int fsdp__cmd_generate(int argc, char **argv)
                                     {RANK_OPTION, 0, &t.rank_fd, NULL},
                                     {0}};
     fsdp__args args = {.options = options, .positional_most = 1};
-    int status;
 
     c.line = (fsdp__line){.command = "generate", .args = &args, .local = local};
     if (fsdp__args_parse(&args, "generate", argc, argv) != FSDP_OK)
@@ -241,7 +240,5 @@ int fsdp__cmd_generate(int argc, char **argv)
         return 0;
     }
     c.path = args.positional_count > 0 ? args.positional[0] : NULL;
-    status = with_line(&c, &t, argc, argv);
-    fsdp__continuation_release(&c);
-    return status;
+    return with_line(&c, &t, argc, argv);
 }

@@ -179,7 +179,7 @@ static int tell_schedule(const request *r, const fsdp__plan_options *options, do
     static const fsdp__output_kind kind = {{"{\n \"fsdp_schedule\": ", NULL}, "holds no schedule"};
     const fsdp_train_config *config = r->paper.config;
     double memory = (double)config->parallelism.schedule_memory;
-    fsdp__scheduled found;
+    FSDP__SCOPED(fsdp__scheduled_release) fsdp__scheduled found = {0};
     fsdp_status status = fsdp__output_check(config, "--schedule", r->schedule, &kind);
 
     if (status == FSDP_OK)
@@ -191,7 +191,6 @@ static int tell_schedule(const request *r, const fsdp__plan_options *options, do
         status = fsdp__output_write("--schedule", r->schedule, print_schedule, found.plan);
     if (status == FSDP_OK && !r->json)
         printf("\nWritten to %s: --parallelism.schedule=%s\n", r->schedule, r->schedule);
-    fsdp__scheduled_release(&found);
     return status == FSDP_OK || ferror(stdout) ? 0 : fsdp__failure("%s", fsdp_last_error());
 }
 
@@ -250,7 +249,7 @@ static fsdp_status draw(const request *r, const fsdp__plan *plan, double limit)
 /* Makes the plan, draws it if that is asked for, and prints it, or with --fit what fits. */
 static int tell_plan(const request *r, const fsdp__plan_options *options, const fsdp__plan_question *question)
 {
-    fsdp__plan *plan = NULL;
+    FSDP__SCOPED(fsdp__plan_free_at) fsdp__plan *plan = NULL;
     int status = 0;
 
     if (fsdp__plan_make(r->paper.config, options, &plan) != FSDP_OK)
@@ -261,7 +260,6 @@ static int tell_plan(const request *r, const fsdp__plan_options *options, const 
         status = FSDP__MAX(status, tell_fit(r, options));
     else if ((r->json ? fsdp__plan_json : fsdp__plan_print)(plan, question, stdout) != FSDP_OK && !ferror(stdout))
         status = fsdp__failure("%s", fsdp_last_error());
-    fsdp__plan_free(plan);
     return status;
 }
 

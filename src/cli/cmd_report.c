@@ -88,7 +88,7 @@ static int with_line(const char **paths, int argc, char **argv)
     const fsdp__option options[] = {
         {"output", 'o', &output, NULL}, {"svg", 0, &svg, NULL}, FSDP__ON_DEVICE_OPTIONS(&where.device), {0}};
     fsdp__args args = {.options = options, .list = paths};
-    fsdp__report *report;
+    FSDP__FREED fsdp__report *report = NULL;
     fsdp_status status;
     char text[256];
     int exit_status;
@@ -106,7 +106,6 @@ static int with_line(const char **paths, int argc, char **argv)
     status = show(report, &where, paths, args.positional_count, output, svg);
     fsdp__advices_free(&report->advices);
     fsdp__sources_release(&report->sources);
-    fsdp__free(report);
     if (status != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     return fsdp__output_failed(text, sizeof text) ? fsdp__failure("%s", text) : 0;
@@ -114,9 +113,7 @@ static int with_line(const char **paths, int argc, char **argv)
 
 int fsdp__cmd_report(int argc, char **argv)
 {
-    const char **paths = fsdp__calloc((size_t)argc, sizeof *paths);
-    int result = paths ? with_line(paths, argc, argv) : fsdp__failure("%s", fsdp_last_error());
+    FSDP__FREED const char **paths = fsdp__calloc((size_t)argc, sizeof *paths);
 
-    fsdp__free(paths);
-    return result;
+    return paths ? with_line(paths, argc, argv) : fsdp__failure("%s", fsdp_last_error());
 }

@@ -62,12 +62,11 @@ static fsdp_status check_beside(const char *folder)
 {
     const int64_t bytes = 256; /* of a vocabulary that needs no tokenizer: there may be none */
     fsdp_hub_stop_tokens stops;
-    fsdp__token_text text;
+    FSDP__SCOPED(fsdp__token_text_close) fsdp__token_text text = {0};
     fsdp_status status;
 
     FSDP_TRY(fsdp_hub_read_stop_tokens(folder, &stops));
     status = fsdp__token_text_open(folder, NULL, bytes, &text);
-    fsdp__token_text_close(&text);
     return status == FSDP_UNSUPPORTED ? FSDP_OK : status;
 }
 
@@ -211,15 +210,12 @@ static fsdp_status verify_adapter(const char *folder, const char *file)
 
 static fsdp_status verify_model(const char *folder)
 {
-    fsdp_context *context = NULL;
+    FSDP__SCOPED(fsdp_context_free_at) fsdp_context *context = NULL;
     fsdp_model_config config;
-    fsdp_status status;
 
     FSDP_TRY(fsdp_hub_read_config(folder, &config));
     FSDP_TRY(fsdp_context_create(NULL, &context));
-    status = fsdp_hub_check(context, folder, &config);
-    fsdp_context_free(context);
-    FSDP_TRY(status);
+    FSDP_TRY(fsdp_hub_check(context, folder, &config));
     return verify_weights(folder, "; shapes are those of its config.json");
 }
 

@@ -60,12 +60,11 @@ typedef struct showing {
 
 static fsdp_status print_tokens(const showing *s, int64_t begin, int64_t end)
 {
-    char *text = NULL;
+    FSDP__FREED char *text = NULL;
     size_t bytes = 0;
 
     FSDP_TRY(fsdp_tokenizer_decode(s->tokenizer, s->row.ids.ids + begin, end - begin, NULL, &text, &bytes));
     (void)fwrite(text, 1, bytes, s->to);
-    fsdp__free(text);
     return FSDP_OK;
 }
 

@@ -102,7 +102,7 @@ static fsdp_status open_files(fsdp__eval *e, fsdp_token_format format)
 
 static fsdp_status read_text(fsdp__eval *e)
 {
-    fsdp__token_text text;
+    FSDP__SCOPED(fsdp__token_text_close) fsdp__token_text text;
     fsdp_status status = fsdp__token_text_open(e->folder.path, e->tokenizer, e->config.vocab_size, &text);
 
     if (status != FSDP_OK && e->tokenizer)
@@ -113,10 +113,8 @@ static fsdp_status read_text(fsdp__eval *e)
                          "merges.txt) nor a vocabulary of bytes, but one of %lld: give a file of its tokens, or name a "
                          "tokenizer with --tokenizer (bytes: its bytes are its tokens)",
                          e->data, e->folder.path, (long long)e->config.vocab_size);
-    if (status == FSDP_OK)
-        status = text.tokenizer ? tokenize(e, text.tokenizer) : open_files(e, FSDP_TOKENS_TEXT);
-    fsdp__token_text_close(&text);
-    return status;
+    FSDP_TRY(status);
+    return text.tokenizer ? tokenize(e, text.tokenizer) : open_files(e, FSDP_TOKENS_TEXT);
 }
 
 /* ---- what is there ---- */

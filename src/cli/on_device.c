@@ -73,16 +73,14 @@ fsdp_status fsdp__on_device_schedule(const fsdp__plan_options *options, double r
 {
     double memory = (double)config->parallelism.schedule_memory;
     char path[40] = "";
-    fsdp__scheduled found;
-    fsdp_status status;
 
     if (!fsdp__train_plans_schedule(config))
         return FSDP_OK;
     if (options->prices) {
+        FSDP__SCOPED(fsdp__scheduled_release) fsdp__scheduled found = {0};
+
         FSDP_TRY(fsdp__schedule_find(config, options, memory > 0 ? memory : room, FSDP__SCHEDULE_TRIES, &found));
-        status = keep_in_memory(found.plan, path, sizeof path);
-        fsdp__scheduled_release(&found);
-        FSDP_TRY(status);
+        FSDP_TRY(keep_in_memory(found.plan, path, sizeof path));
     } else {
         FSDP_TRY(fsdp__train_config_check_step(config, options->world_size)); /* it may refuse schedules */
         (void)fsdp__failure("warning: parallelism.schedule plan is planned by the times of a device, and without "

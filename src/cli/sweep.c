@@ -280,27 +280,22 @@ static fsdp_status prepare(plan *p, one_run *r, const fsdp_train_config *config)
 {
     size_t bytes = 0, there_bytes = 0;
     FSDP__FREED char *path = path_of(r, "config.yaml"), *finished = path_of(r, "finished"), *there = NULL;
-    char *text = config_text(p, r, config, &bytes);
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED char *text = config_text(p, r, config, &bytes);
 
     if (!text)
         return fsdp_last_status();
-    FSDP_TRY_GOTO(status, path && finished ? FSDP_OK : FSDP_NO_MEMORY, out);
-    FSDP_TRY_GOTO(status, hold_folder(p), out);
-    FSDP_TRY_GOTO(status, fsdp__make_directories(r->folder), out);
-    if (fsdp__path_exists(path)) {
-        FSDP_TRY_GOTO(status, fsdp__file_read(path, (size_t)4 << 20, &there, &there_bytes), out);
-        if (there_bytes != bytes || memcmp(there, text, bytes) != 0)
-            status = FSDP_FAIL(FSDP_INVALID,
-                               "--sweep: '%s' is of a run with other keys: name another --sweep-folder, or remove it",
-                               r->folder);
-        r->was_finished = fsdp__path_exists(finished);
-    } else {
-        status = write_text(r, "config.yaml", text, bytes);
-    }
-out:
-    fsdp__free(text);
-    return status;
+    FSDP__TRY_NEW(path && finished);
+    FSDP_TRY(hold_folder(p));
+    FSDP_TRY(fsdp__make_directories(r->folder));
+    if (!fsdp__path_exists(path))
+        return write_text(r, "config.yaml", text, bytes);
+    FSDP_TRY(fsdp__file_read(path, (size_t)4 << 20, &there, &there_bytes));
+    r->was_finished = fsdp__path_exists(finished);
+    if (there_bytes != bytes || memcmp(there, text, bytes) != 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "--sweep: '%s' is of a run with other keys: name another --sweep-folder, or remove it",
+                         r->folder);
+    return FSDP_OK;
 }
 
 /* ---- a start ---- */
@@ -466,7 +461,7 @@ static int run_all(plan *p, const fsdp_train_config *config)
 
 int fsdp__sweep_run(const fsdp__sweep *sweep, const fsdp_train_config *config)
 {
-    plan *p = fsdp__calloc(1, sizeof *p);
+    FSDP__FREED plan *p = fsdp__calloc(1, sizeof *p);
     int status;
 
     if (!p)
@@ -474,6 +469,5 @@ int fsdp__sweep_run(const fsdp__sweep *sweep, const fsdp_train_config *config)
     p->sweep = sweep;
     status = run_all(p, config);
     release(p);
-    fsdp__free(p);
     return status;
 }

@@ -95,7 +95,7 @@ double fsdp__kernel_bytes(fsdp__kernel kernel, const void *args)
     fsdp__kernel_args own;
     const void *theirs;
     size_t table_bytes = fsdp__kernel_table(kernel, args, &theirs);
-    void *table = table_bytes > 0 ? fsdp__malloc(table_bytes) : NULL;
+    FSDP__FREED void *table = table_bytes > 0 ? fsdp__malloc(table_bytes) : NULL;
     double bytes = 0;
 
     memcpy(&own, args, fsdp__kernel_infos[kernel].args_bytes);
@@ -107,6 +107,5 @@ double fsdp__kernel_bytes(fsdp__kernel kernel, const void *args)
         fsdp__kernel_set_table(kernel, &own, table);
     }
     fsdp__kernel_buffers(kernel, &own, add_buffer, &bytes);
-    fsdp__free(table);
     return bytes;
 }

@@ -134,7 +134,7 @@ static void set_part(const fsdp_explained_parameter *p, int index, const fsdp_sh
 fsdp_status fsdp__explain_parts(fsdp_explanation *e, fsdp_module *module, int rank)
 {
     int index = rank - e->first_part;
-    fsdp_shard_map map;
+    FSDP__SCOPED(fsdp_shard_map_release) fsdp_shard_map map = {0};
     bool same;
 
     if (index < 0 || index >= e->part_count)
@@ -143,7 +143,6 @@ fsdp_status fsdp__explain_parts(fsdp_explanation *e, fsdp_module *module, int ra
     same = map.count == e->parameter_count;
     for (int64_t i = 0; same && i < map.count; i++)
         set_part(&e->parameters[i], index, &map.items[i]);
-    fsdp_shard_map_release(&map);
     return same ? FSDP_OK
                 : FSDP_FAIL(FSDP_INVALID,
                             "rank %d has other parameters than rank 0: a model that is explained must be built alike "

@@ -58,25 +58,22 @@ static bool is_counted(const fsdp_explanation *e, int rank)
 
 static fsdp_status explain_rank(fsdp_explanation *e, const fsdp__explain_source *source, int rank)
 {
-    fsdp__explain_run run;
+    FSDP__SCOPED(fsdp__explain_close) fsdp__explain_run run = {0};
     fsdp_explained_step step;
-    fsdp_status status = FSDP_OK;
 
     FSDP_TRY(fsdp__explain_open(source, rank, &run));
     if (rank == e->rank)
-        FSDP_TRY_GOTO(status, fsdp__explain_describe(e, source, run.run), out);
-    FSDP_TRY_GOTO(status, fsdp__explain_parts(e, run.run->model, rank), out);
+        FSDP_TRY(fsdp__explain_describe(e, source, run.run));
+    FSDP_TRY(fsdp__explain_parts(e, run.run->model, rank));
     if (rank == e->rank) {
-        FSDP_TRY_GOTO(status, fsdp__settle_steps(run.run), out);
-        FSDP_TRY_GOTO(status, fsdp__record_step(run.run, e), out);
+        FSDP_TRY(fsdp__settle_steps(run.run));
+        FSDP_TRY(fsdp__record_step(run.run, e));
     } else if (is_counted(e, rank)) {
-        FSDP_TRY_GOTO(status, fsdp__measure_step(run.run, &step), out);
+        FSDP_TRY(fsdp__measure_step(run.run, &step));
     }
     if (is_counted(e, rank))
         add_network(e, rank == e->rank ? &e->step.network : &step.network);
-out:
-    fsdp__explain_close(&run);
-    return status;
+    return FSDP_OK;
 }
 
 /* Explains all ranks, beginning with the one whose step is shown: it says which parameters there are. */
@@ -152,8 +149,8 @@ static fsdp_status make(const fsdp_explain_model *model, const fsdp_train_config
 fsdp_status fsdp_explain(const fsdp_explain_model *model, const fsdp_train_config *config,
                          const fsdp_explain_options *options, fsdp_explanation **out)
 {
-    fsdp_train_config *defaults = NULL;
-    fsdp_explanation *e;
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *defaults = NULL;
+    FSDP__SCOPED(fsdp_explanation_free_at) fsdp_explanation *e = NULL;
     fsdp_status status;
 
     if (!out)
@@ -162,12 +159,9 @@ fsdp_status fsdp_explain(const fsdp_explain_model *model, const fsdp_train_confi
         FSDP_TRY(fsdp_train_config_create(&defaults));
     e = fsdp__calloc(1, sizeof *e);
     status = e ? make(model, config ? config : defaults, options, e) : FSDP_NO_MEMORY;
-    fsdp_train_config_free(defaults);
-    if (status != FSDP_OK) {
-        fsdp_explanation_free(e);
+    if (status != FSDP_OK)
         return fsdp_fail_hop(status, __FILE__, __LINE__);
-    }
-    *out = e;
+    *out = fsdp__take(&e);
     return FSDP_OK;
 }
 
@@ -194,17 +188,15 @@ static fsdp_status look(fsdp_explanation *e, fsdp_module *module)
 
 fsdp_status fsdp_explain_module(fsdp_module *module, fsdp_explanation **out)
 {
-    fsdp_explanation *e;
+    FSDP__SCOPED(fsdp_explanation_free_at) fsdp_explanation *e = NULL;
     fsdp_status status;
 
     if (!module || !out)
         return FSDP_FAIL(FSDP_INVALID, "fsdp_explain_module needs a module and a place for its result");
     e = fsdp__calloc(1, sizeof *e);
     status = e ? look(e, module) : FSDP_NO_MEMORY;
-    if (status != FSDP_OK) {
-        fsdp_explanation_free(e);
+    if (status != FSDP_OK)
         return fsdp_fail_hop(status, __FILE__, __LINE__);
-    }
-    *out = e;
+    *out = fsdp__take(&e);
     return FSDP_OK;
 }

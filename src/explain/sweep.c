@@ -3,7 +3,9 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/context.h"
 #include "explain/explain.h"
+#include "nn/module.h"
 #include "shard/doors/wrap_policy.h"
 #include "train/strategy_word.h"
 
@@ -21,13 +23,12 @@ typedef struct sweep {
 static fsdp_status units_of_size(const sweep *s, int64_t threshold, int64_t *count)
 {
     const fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .min_num_params = threshold};
-    fsdp_wrap_units units;
+    FSDP__SCOPED(fsdp_wrap_units_release) fsdp_wrap_units units = {0};
     fsdp_status status;
 
     FSDP_TRY(fsdp_module_wrap_units(s->plain, &policy, NULL, 0, &units));
     status = fsdp__wrap_units_check(&units, &policy);
     *count = status == FSDP_OK ? units.count : 0;
-    fsdp_wrap_units_release(&units);
     return status == FSDP_INVALID ? FSDP_OK : status;
 }
 
@@ -59,22 +60,15 @@ static int64_t largest_of(const fsdp_explanation *e)
 
 static fsdp_status measure(const sweep *s, const fsdp__explain_source *source, fsdp_explained_variant *v)
 {
-    fsdp_explanation *units = fsdp__calloc(1, sizeof *units);
-    fsdp__explain_run run;
-    fsdp_status status = units ? FSDP_OK : FSDP_NO_MEMORY;
+    FSDP__SCOPED(fsdp_explanation_free_at) fsdp_explanation *units = fsdp__calloc(1, sizeof *units);
+    FSDP__SCOPED(fsdp__explain_close) fsdp__explain_run run = {0};
 
-    if (status == FSDP_OK)
-        status = fsdp__explain_open(source, s->e->rank, &run);
-    if (status == FSDP_OK) {
-        status = fsdp__explain_units(units, run.run->model);
-        v->units = units->unit_count;
-        v->largest = largest_of(units);
-        if (status == FSDP_OK)
-            status = fsdp__measure_step(run.run, &v->step);
-        fsdp__explain_close(&run);
-    }
-    fsdp_explanation_free(units);
-    return status;
+    FSDP__TRY_NEW(units);
+    FSDP_TRY(fsdp__explain_open(source, s->e->rank, &run));
+    FSDP_TRY(fsdp__explain_units(units, run.run->model));
+    v->units = units->unit_count;
+    v->largest = largest_of(units);
+    return fsdp__measure_step(run.run, &v->step);
 }
 
 static fsdp_status append(sweep *s, char *policy, fsdp_explained_variant *v)
@@ -179,15 +173,12 @@ static fsdp_status add_all(sweep *s)
 fsdp_status fsdp__explain_sweep(fsdp_explanation *e, const fsdp__explain_source *source)
 {
     sweep s = {.e = e, .source = source};
-    fsdp_context *context = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_context_free_at) fsdp_context *context = NULL;
+    FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *plain = NULL;
 
     if (source->config.parallelism.strategy == FSDP_TRAIN_DDP)
         return FSDP_OK; /* it has buckets */
     FSDP_TRY(fsdp_context_create(NULL, &context));
-    s.plain = fsdp__explain_build(source, context);
-    status = s.plain ? add_all(&s) : fsdp_last_status();
-    fsdp_module_unref(s.plain);
-    fsdp_context_free(context);
-    return status;
+    s.plain = plain = fsdp__explain_build(source, context);
+    return plain ? add_all(&s) : fsdp_last_status();
 }

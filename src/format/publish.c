@@ -93,11 +93,9 @@ static fsdp_status check_parent(const fsdp__publication *p)
 /* Checks that a journal in the folder, if there is one, is this user's. */
 static fsdp_status check_journal(const fsdp__directory *folder)
 {
-    fsdp__journal journal = {.gone.count = 0};
-    fsdp_status status = fsdp__journal_exists(folder) ? fsdp__journal_read(&journal, folder) : FSDP_OK;
+    FSDP__SCOPED(fsdp__journal_release) fsdp__journal journal = {.gone.count = 0};
 
-    fsdp__journal_release(&journal);
-    return status;
+    return fsdp__journal_exists(folder) ? fsdp__journal_read(&journal, folder) : FSDP_OK;
 }
 
 /* Finishes what a journal in the folder describes. */

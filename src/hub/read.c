@@ -55,18 +55,15 @@ static part part_of(fsdp__hub_reader *reader, const fsdp_state_dict_entry *entry
 static fsdp_status flush(part *p)
 {
     const fsdp_tensor *tensor = p->entry->tensor;
-    fsdp_tensor *view = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *view = NULL;
 
     if (p->filled == 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__tensor_create_view(tensor->storage, tensor->dtype, FSDP_SHAPE(p->filled), NULL,
                                       tensor->offset + p->written, &view));
-    status = fsdp_tensor_write(view, p->source->dtype, p->reader->window);
-    fsdp_tensor_unref(view);
     p->written += p->filled;
     p->filled = 0;
-    return status;
+    return fsdp_tensor_write(view, p->source->dtype, p->reader->window);
 }
 
 /* Returns whether this rank's part is empty; other ranks write the rows. */

@@ -160,13 +160,12 @@ fsdp_status fsdp__context_from_env(int threads, fsdp_context **out)
  * to. */
 static void refuse_over_mpi(const char *why)
 {
-    fsdp_context *context = NULL;
+    FSDP__SCOPED(fsdp_context_free_at) fsdp_context *context = NULL;
 
     if (fsdp_context_from_env(&context) == FSDP_OK)
         fsdp_abort(context, why);
     else
         fsdp__mpi_end_all();
-    fsdp_context_free(context);
 }
 
 void fsdp__refuse_to_join(const char *why)

@@ -33,7 +33,7 @@ static fsdp_status check(const fsdp_model_config *config, int64_t batch, int64_t
 fsdp_status fsdp__kv_cache_create(fsdp_module *model, const fsdp_model_config *config, int64_t batch, int64_t capacity,
                                   fsdp_kv_cache **out)
 {
-    fsdp_kv_cache *cache;
+    FSDP__FREED fsdp_kv_cache *cache = NULL;
 
     FSDP_TRY(check(config, batch, capacity));
     cache = fsdp__calloc(1, sizeof *cache);
@@ -41,17 +41,15 @@ fsdp_status fsdp__kv_cache_create(fsdp_module *model, const fsdp_model_config *c
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make a cache");
     cache->layer_count = config->n_layers;
     cache->layers = fsdp__calloc((size_t)cache->layer_count, sizeof *cache->layers);
-    if (!cache->layers) {
-        fsdp__free(cache);
+    if (!cache->layers)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make a cache");
-    }
     for (int64_t i = 0; i < cache->layer_count; i++)
         cache->layers[i].cache = cache;
     cache->model = fsdp_module_ref(model);
     cache->config = config;
     cache->batch = batch;
     cache->capacity = capacity;
-    *out = cache;
+    *out = fsdp__take(&cache);
     return FSDP_OK;
 }
 

@@ -88,16 +88,14 @@ static void set_ready(fsdp_module *module, bool all)
 fsdp_status fsdp__module_need_ready(fsdp_module *module, fsdp_tensor *const *inputs, int count)
 {
     bool together = agrees(module);
-    fsdp_parameters parameters;
+    FSDP__SCOPED(fsdp_parameters_release) fsdp_parameters parameters = {0};
     fsdp_status status;
 
     if (module->parts->ready || (count > 0 && fsdp_device_is_meta(inputs[0]->storage->device)))
         return FSDP_OK;
     status = fsdp_module_parameters(module, &parameters);
-    if (status == FSDP_OK) {
+    if (status == FSDP_OK)
         status = check_values(&parameters, !together);
-        fsdp_parameters_release(&parameters);
-    }
     FSDP_TRY(agree(module, status));
     set_ready(module, together);
     return FSDP_OK;

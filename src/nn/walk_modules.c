@@ -144,13 +144,12 @@ fsdp_status fsdp_module_parameters(fsdp_module *module, fsdp_parameters *out)
 
 fsdp_status fsdp__module_device(fsdp_module *module, fsdp_device **out)
 {
-    fsdp_parameters parameters = {0};
+    FSDP__SCOPED(fsdp_parameters_release) fsdp_parameters parameters = {0};
 
     *out = NULL;
     FSDP_TRY(fsdp_module_parameters(module, &parameters));
     if (parameters.count)
         *out = fsdp_tensor_device(parameters.items[0].tensor);
-    fsdp_parameters_release(&parameters);
     return FSDP_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "comm/internal.h"
 #include "optim/partition.h"
+#include "state/entry.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -82,7 +83,7 @@ static fsdp_status consolidate(const fsdp_optimizer *optimizer, int to, fsdp_sta
 
 fsdp_status fsdp_optimizer_consolidate_state_dict(fsdp_optimizer *optimizer, int to)
 {
-    fsdp_state_dict *state = NULL;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
     fsdp_status status;
 
     FSDP_TRY(fsdp__optimizer_check(optimizer, "consolidate the state"));
@@ -95,10 +96,7 @@ fsdp_status fsdp_optimizer_consolidate_state_dict(fsdp_optimizer *optimizer, int
     status = fsdp_state_dict_create(&state);
     if (status == FSDP_OK)
         status = consolidate(optimizer, to, state);
-    if (status == FSDP_OK && fsdp_process_group_rank(optimizer->partition->group) == to) {
-        optimizer->partition->consolidated = state;
-        state = NULL;
-    }
-    fsdp_state_dict_free(state);
+    if (status == FSDP_OK && fsdp_process_group_rank(optimizer->partition->group) == to)
+        optimizer->partition->consolidated = fsdp__take(&state);
     return fsdp__partition_abort(optimizer, status);
 }

@@ -35,11 +35,9 @@ fsdp_status fsdp_optimizer_init_state(fsdp_optimizer *optimizer)
 fsdp_status fsdp__optimizer_add_part(fsdp_state_dict *state, const fsdp__optimizer_param *param, const char *what,
                                      fsdp_tensor *tensor)
 {
-    char *name = name_of(param, what);
-    fsdp_status status = name ? fsdp_state_dict_add(state, name, tensor) : FSDP_NO_MEMORY;
+    FSDP__FREED char *name = name_of(param, what);
 
-    fsdp__free(name);
-    return status;
+    return name ? fsdp_state_dict_add(state, name, tensor) : FSDP_NO_MEMORY;
 }
 
 /* Adds a tensor with a copy of the count, which itself is not a tensor. */
@@ -128,11 +126,10 @@ fsdp_status fsdp_optimizer_state_dict(fsdp_optimizer *optimizer, fsdp_state_dict
 static fsdp_status find(const fsdp_state_dict *state, const fsdp__optimizer_param *param, const char *what,
                         const fsdp_state_dict_entry **out)
 {
-    char *name = name_of(param, what);
+    FSDP__FREED char *name = name_of(param, what);
 
     FSDP__TRY_NEW(name);
     *out = fsdp_state_dict_find(state, name);
-    fsdp__free(name);
     return FSDP_OK;
 }
 
@@ -370,7 +367,7 @@ fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const
     fsdp_full_state_options some = options ? *options : (fsdp_full_state_options){.partial = false};
     fsdp_context *context;
     fsdp_status status = FSDP_OK;
-    fsdp_state_dict *own = NULL;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *own = NULL;
 
     FSDP_TRY(fsdp__optimizer_check(optimizer, "load state"));
     context = context_of(optimizer);
@@ -397,6 +394,5 @@ fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const
     FSDP_TRY_GOTO(status, fsdp__optimizer_load_groups(optimizer, own, false), out);
 out:
     (void)fsdp__originals_close(optimizer, false);
-    fsdp_state_dict_free(own);
     return status;
 }

@@ -220,9 +220,8 @@ static fsdp_status add_rekeyed(const fsdp_optimizer *optimizer, const fsdp_state
 {
     const fsdp__optimizer_param *param = NULL;
     fsdp__optimizer_key key;
-    fsdp_status status;
     int64_t id;
-    char *name;
+    FSDP__FREED char *name = NULL;
 
     if (fsdp__optimizer_split_key(entry->name, &key))
         param = find_param(optimizer, &key, !to_ids, &id);
@@ -231,9 +230,7 @@ static fsdp_status add_rekeyed(const fsdp_optimizer *optimizer, const fsdp_state
                          to_ids ? "" : " number");
     name = to_ids ? fsdp__sprintf("%s%lld.%s", key.prefix, (long long)id, key.what)
                   : fsdp__sprintf("%s%s.%s", key.prefix, param->name, key.what);
-    status = name ? fsdp_state_dict_add(out, name, entry->tensor) : FSDP_NO_MEMORY;
-    fsdp__free(name);
-    return status;
+    return name ? fsdp_state_dict_add(out, name, entry->tensor) : FSDP_NO_MEMORY;
 }
 
 fsdp_status fsdp_optimizer_rekey_state_dict(const fsdp_optimizer *optimizer, const fsdp_state_dict *state, bool to_ids,

@@ -153,9 +153,8 @@ fsdp_status fsdp_parallel_place(fsdp_module *module, const char *parameter, fsdp
 {
     const fsdp__parameter_slot *slot = module && parameter ? find_slot(module, parameter) : NULL;
     const fsdp_distribution *d = slot ? fsdp_tensor_distribution(*slot->slot) : NULL;
-    fsdp__tp_plan *plan = NULL;
+    FSDP__SCOPED(fsdp__tp_unref_at) fsdp__tp_plan *plan = NULL;
     fsdp__claim claim = {.module = module, .placement = placement, .partial = partial_gradients};
-    fsdp_status status;
 
     if (!slot)
         return FSDP_FAIL(FSDP_INVALID, "parallel_place: the %s has no parameter '%s'",
@@ -165,11 +164,8 @@ fsdp_status fsdp_parallel_place(fsdp_module *module, const char *parameter, fsdp
     claim.slot = slot->name;
     claim.tensor = *slot->slot;
     FSDP_TRY(fsdp__tp_create(module, mesh, &plan));
-    status = check_tensor(&claim, module->type->name, mesh);
-    if (status == FSDP_OK)
-        status = fsdp__tp_place(plan, &claim);
-    fsdp__tp_unref(plan);
-    return status;
+    FSDP_TRY(check_tensor(&claim, module->type->name, mesh));
+    return fsdp__tp_place(plan, &claim);
 }
 
 /* ---- the module that the plan was applied to ---- */

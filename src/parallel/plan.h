@@ -151,4 +151,6 @@ fsdp_status fsdp__apply_async_row(const fsdp__job *job, fsdp__tp_plan *plan, int
 fsdp_tensor *fsdp__vocabulary_loss(const fsdp__applied *applied, fsdp_tensor *x, fsdp_tensor *weight,
                                    fsdp_tensor *targets, const fsdp_cross_entropy_options *options);
 
+FSDP__SCOPED_POINTER(fsdp__tp_plan, fsdp__tp_unref)
+
 #endif

@@ -144,18 +144,16 @@ fsdp_tensor *fsdp__wire_all_reduce(fsdp_tensor *x, fsdp_reduce_op op, bool over,
 /* Makes the tensor that a gather gives. With `in_place` it has room for the padding behind it. */
 static fsdp_tensor *make_gathered(const fsdp_tensor *x, const int64_t *shape, bool in_place, int64_t padded)
 {
-    fsdp__storage *storage;
+    FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = NULL;
     fsdp_tensor *y = NULL;
-    fsdp_status status;
 
     if (!in_place)
         return fsdp_empty(x->storage->device, x->dtype, x->ndim, shape);
     if (fsdp__storage_create(x->storage->device, (size_t)padded * fsdp_dtype_size(x->dtype), FSDP_MEMORY_ACTIVATION,
-                             true, &storage) != FSDP_OK)
+                             true, &storage) != FSDP_OK ||
+        fsdp__tensor_create_view(storage, x->dtype, x->ndim, shape, NULL, 0, &y) != FSDP_OK)
         return NULL;
-    status = fsdp__tensor_create_view(storage, x->dtype, x->ndim, shape, NULL, 0, &y);
-    fsdp__storage_unref(storage);
-    return status == FSDP_OK ? fsdp__scope_adopt(y) : NULL;
+    return fsdp__scope_adopt(y);
 }
 
 /* Sets `boxes` to the parts of all ranks. A part that is shorter than its box is padded in the place where it goes. */

@@ -62,8 +62,8 @@ static fsdp_status apply(const fsdp__change *change, fsdp_train_config *config)
 /* Plans the config with a change. What the engine refuses is no change: *possible tells. */
 static fsdp_status try_change(search *s, fsdp__change *change, bool *possible)
 {
-    fsdp_train_config *config = NULL;
-    fsdp__plan *plan = NULL;
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *config = NULL;
+    FSDP__SCOPED(fsdp__plan_free_at) fsdp__plan *plan = NULL;
     fsdp_status status;
 
     *possible = false;
@@ -71,7 +71,6 @@ static fsdp_status try_change(search *s, fsdp__change *change, bool *possible)
     status = apply(change, config);
     if (status == FSDP_OK)
         status = fsdp__plan_make(config, &s->options, &plan);
-    fsdp_train_config_free(config);
     if (status == FSDP_INVALID || status == FSDP_UNSUPPORTED)
         return FSDP_OK;
     FSDP_TRY(status);
@@ -79,7 +78,6 @@ static fsdp_status try_change(search *s, fsdp__change *change, bool *possible)
     change->before = s->out->last;
     change->after = figures_of(plan);
     *possible = true;
-    fsdp__plan_free(plan);
     return FSDP_OK;
 }
 
@@ -466,25 +464,20 @@ static fsdp_status begin(search *s, const fsdp_train_config *config, const fsdp_
 fsdp_status fsdp__changes_find(const fsdp_train_config *config, const fsdp__plan_options *options, double room,
                                fsdp__changes *out)
 {
-    search s;
-    fsdp_status status;
+    FSDP__SCOPED(end) search s;
 
-    FSDP_TRY_GOTO(status, begin(&s, config, options, room, out), out);
-    FSDP_TRY_GOTO(status, look_at_padding(&s, &out->padding), out);
-    FSDP_TRY_GOTO(status, search_all(&s), out);
-out:
-    end(&s);
-    return status;
+    FSDP_TRY(begin(&s, config, options, room, out));
+    FSDP_TRY(look_at_padding(&s, &out->padding));
+    return search_all(&s);
 }
 
 fsdp_status fsdp__changes_of_wait(const fsdp_train_config *config, const fsdp__plan_options *options,
                                   fsdp__change_wait wait, fsdp__changes *out)
 {
-    search s;
-    fsdp_status status;
+    FSDP__SCOPED(end) search s;
     int best;
 
-    FSDP_TRY_GOTO(status, begin(&s, config, options, 0, out), out);
+    FSDP_TRY(begin(&s, config, options, 0, out));
     if (wait == FSDP__CHANGE_GATHERS) {
         propose_gathers(&s);
         propose_units(&s);
@@ -493,27 +486,18 @@ fsdp_status fsdp__changes_of_wait(const fsdp_train_config *config, const fsdp__p
         propose_batches(&s);
     }
     propose_strategies(&s);
-    FSDP_TRY_GOTO(status, try_all(&s, &best), out);
-    if (best >= 0)
-        FSDP_TRY_GOTO(status, keep(&s, best), out);
-out:
-    end(&s);
-    return status;
+    FSDP_TRY(try_all(&s, &best));
+    return best >= 0 ? keep(&s, best) : FSDP_OK;
 }
 
 fsdp_status fsdp__changes_of_setting(const fsdp_train_config *config, const fsdp__plan_options *options,
                                      const char *key, const char *value, fsdp__changes *out)
 {
-    search s;
+    FSDP__SCOPED(end) search s;
     bool possible = false;
-    fsdp_status status;
 
-    FSDP_TRY_GOTO(status, begin(&s, config, options, 0, out), out);
+    FSDP_TRY(begin(&s, config, options, 0, out));
     with(propose(&s, "", NULL), key, "%s", value);
-    FSDP_TRY_GOTO(status, try_change(&s, &s.proposed[0], &possible), out);
-    if (possible)
-        FSDP_TRY_GOTO(status, keep(&s, 0), out);
-out:
-    end(&s);
-    return status;
+    FSDP_TRY(try_change(&s, &s.proposed[0], &possible));
+    return possible ? keep(&s, 0) : FSDP_OK;
 }

@@ -59,8 +59,8 @@ typedef struct search {
 /* Plans a row. What the engine refuses is no row: *possible tells. */
 static fsdp_status plan_row(const search *s, fsdp__fit_row *row, bool *possible)
 {
-    fsdp_train_config *config = NULL;
-    fsdp__plan *plan = NULL;
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *config = NULL;
+    FSDP__SCOPED(fsdp__plan_free_at) fsdp__plan *plan = NULL;
     fsdp_status status;
 
     *possible = false;
@@ -68,7 +68,6 @@ static fsdp_status plan_row(const search *s, fsdp__fit_row *row, bool *possible)
     status = fsdp__fit_apply(row, s->options->world_size, config);
     if (status == FSDP_OK)
         status = fsdp__plan_make(config, s->options, &plan);
-    fsdp_train_config_free(config);
     if (status == FSDP_INVALID || status == FSDP_UNSUPPORTED)
         return FSDP_OK;
     FSDP_TRY(status);
@@ -76,7 +75,6 @@ static fsdp_status plan_row(const search *s, fsdp__fit_row *row, bool *possible)
     row->seconds = plan->time.step;
     row->flops = plan->e->step.flops;
     *possible = true;
-    fsdp__plan_free(plan);
     return FSDP_OK;
 }
 

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
+#include "base/context.h"
 #include "base/cores.h"
 #include "base/limits.h"
 #include "base/probe.h"
@@ -314,7 +315,7 @@ fsdp_status fsdp__prices_measure(const char *name, double seconds, fsdp__prices 
 {
     const fsdp_context_options options = {.threads = fsdp__allowed_cores()};
     gauge g = {.status = FSDP_OK};
-    fsdp_context *context = NULL;
+    FSDP__SCOPED(fsdp_context_free_at) fsdp_context *context = NULL;
     fsdp_device *device;
     fsdp_status status;
 
@@ -329,6 +330,5 @@ fsdp_status fsdp__prices_measure(const char *name, double seconds, fsdp__prices 
         out->busy = out->gpu ? 0 : fmax(0, 1 - g.processor_ns / fmax(g.wall_ns, 1));
     }
     fsdp__free(g.calls);
-    fsdp_context_free(context);
     return status;
 }

@@ -64,9 +64,7 @@ static fsdp_status count_machine(fsdp__plan *plan, const fsdp__explain_source *s
 {
     const fsdp_explained_network *own = &plan->e->step.network;
     int ranks = source->world_size / source->machines;
-    fsdp__explain_run run;
     fsdp_explained_step step;
-    fsdp_status status;
 
     plan->crossing.out = sum_of(own->sent);
     plan->crossing.in = sum_of(own->received);
@@ -76,10 +74,10 @@ static fsdp_status count_machine(fsdp__plan *plan, const fsdp__explain_source *s
         ranks = 1;
     }
     for (int rank = 1; rank < ranks; rank++) {
+        FSDP__SCOPED(fsdp__explain_close) fsdp__explain_run run = {0};
+
         FSDP_TRY(fsdp__explain_open(source, rank, &run));
-        status = fsdp__measure_step(run.run, &step);
-        fsdp__explain_close(&run);
-        FSDP_TRY(status);
+        FSDP_TRY(fsdp__measure_step(run.run, &step));
         plan->crossing.out += sum_of(step.network.sent);
         plan->crossing.in += sum_of(step.network.received);
     }
@@ -102,20 +100,17 @@ static void count_host(fsdp__plan *plan, const fsdp_train_run *run)
 
 static fsdp_status record(fsdp__plan *plan, const fsdp__explain_source *source, const fsdp__plan_options *options)
 {
-    fsdp__explain_run run;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__explain_close) fsdp__explain_run run = {0};
 
     FSDP_TRY(fsdp__explain_open(source, 0, &run));
-    FSDP_TRY_GOTO(status, fsdp__explain_describe(plan->e, source, run.run), out);
-    FSDP_TRY_GOTO(status, fsdp__settle_steps(run.run), out);
-    FSDP_TRY_GOTO(status, fsdp__plan_record(plan, run.run, options), out);
+    FSDP_TRY(fsdp__explain_describe(plan->e, source, run.run));
+    FSDP_TRY(fsdp__settle_steps(run.run));
+    FSDP_TRY(fsdp__plan_record(plan, run.run, options));
     plan->model_hash = run.run->model_hash;
     plan->gpu = !fsdp__device_host_access(run.run->device);
     plan->tokens_per_step = (double)run.run->sequences * (double)source->config.training.seq_len;
     count_host(plan, run.run);
-out:
-    fsdp__explain_close(&run);
-    return status;
+    return FSDP_OK;
 }
 
 static fsdp_status make(const fsdp_train_config *config, const fsdp__plan_options *options, fsdp__plan *plan)
@@ -142,15 +137,13 @@ static fsdp_status make(const fsdp_train_config *config, const fsdp__plan_option
 
 fsdp_status fsdp__plan_make(const fsdp_train_config *config, const fsdp__plan_options *options, fsdp__plan **out)
 {
-    fsdp__plan *plan = fsdp__calloc(1, sizeof *plan);
+    FSDP__SCOPED(fsdp__plan_free_at) fsdp__plan *plan = fsdp__calloc(1, sizeof *plan);
     fsdp_status status = plan ? make(config, options, plan) : FSDP_NO_MEMORY;
 
     *out = NULL;
-    if (status != FSDP_OK) {
-        fsdp__plan_free(plan);
+    if (status != FSDP_OK)
         return fsdp_fail_hop(status, __FILE__, __LINE__);
-    }
-    *out = plan;
+    *out = fsdp__take(&plan);
     return FSDP_OK;
 }
 

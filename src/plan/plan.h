@@ -9,4 +9,6 @@
 fsdp_status fsdp__plan_make(const fsdp_train_config *config, const fsdp__plan_options *options, fsdp__plan **out);
 void fsdp__plan_free(fsdp__plan *plan); /* NULL is allowed */
 
+FSDP__SCOPED_POINTER(fsdp__plan, fsdp__plan_free)
+
 #endif

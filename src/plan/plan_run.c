@@ -42,10 +42,9 @@ fsdp_status fsdp__schedule_plan_run(fsdp_context *context, const fsdp_train_conf
                                   .machines = fsdp_context_machines(context)};
     double room = (double)config->parallelism.schedule_memory;
     int ranks = options.world_size / options.machines;
-    fsdp__scheduled found;
+    FSDP__SCOPED(fsdp__scheduled_release) fsdp__scheduled found = {0};
     fsdp__prices prices;
     const char *name;
-    fsdp_status status;
 
     if (options.world_size % options.machines != 0)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "machines that have unequally many ranks cannot be planned for: make a file "
@@ -57,7 +56,5 @@ fsdp_status fsdp__schedule_plan_run(fsdp_context *context, const fsdp_train_conf
     FSDP_TRY(fsdp__schedule_find(config, &options, room > 0 ? room : fsdp__prices_room(&prices, ranks, &name),
                                  FSDP__SCHEDULE_TRIES, &found));
     tell(context, &found);
-    status = fsdp__comm_schedule_print(found.plan, out);
-    fsdp__scheduled_release(&found);
-    return status;
+    return fsdp__comm_schedule_print(found.plan, out);
 }

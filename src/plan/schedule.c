@@ -51,7 +51,7 @@ static fsdp_status plan_with(const search *s, const char *policy, const fsdp__co
 static fsdp_status price(search *s)
 {
     FSDP__SCOPED(fsdp__comm_schedule_free_at) fsdp__comm_schedule *schedule = NULL;
-    fsdp__plan *plan = NULL;
+    FSDP__SCOPED(fsdp__plan_free_at) fsdp__plan *plan = NULL;
     fsdp_status status;
 
     FSDP_TRY(fsdp__draft_schedule(&s->atoms, &s->trial.draft, &schedule));
@@ -63,7 +63,6 @@ static fsdp_status price(search *s)
     s->trial.bytes = plan->peak.total;
     s->trial.step = plan->time.step;
     s->trial.exposed = plan->time.parts[FSDP__PLAN_GATHERS] + plan->time.parts[FSDP__PLAN_REDUCTIONS];
-    fsdp__plan_free(plan);
     return FSDP_OK;
 }
 

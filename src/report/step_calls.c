@@ -69,7 +69,7 @@ static fsdp_status list_calls(const fsdp__trace *t, int (*order)(const void *a, 
 
 fsdp_status fsdp__step_match_calls(fsdp__step_parts *p)
 {
-    const fsdp__traced_span **calls = NULL;
+    FSDP__FREED const fsdp__traced_span **calls = NULL;
     int64_t count = 0;
 
     FSDP_TRY(list_calls(&p->step->trace, by_call, &calls, &count));
@@ -78,7 +78,6 @@ fsdp_status fsdp__step_match_calls(fsdp__step_parts *p)
             next++;
         match(p, calls + first, next - first);
     }
-    fsdp__free(calls);
     return FSDP_OK;
 }
 
@@ -204,7 +203,7 @@ static bool is_in_step(const fsdp__step_parts *p, const fsdp__traced_span *span)
 
 fsdp_status fsdp__step_add_traffic(fsdp__step_parts *p)
 {
-    const fsdp__traced_span **calls = NULL;
+    FSDP__FREED const fsdp__traced_span **calls = NULL;
     int64_t count = 0;
     fsdp_status status;
 
@@ -224,6 +223,5 @@ fsdp_status fsdp__step_add_traffic(fsdp__step_parts *p)
         status = add_to_table(p->step, calls[first], made, bytes);
     }
     finish_table(p->step);
-    fsdp__free(calls);
     return status;
 }

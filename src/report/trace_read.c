@@ -391,7 +391,7 @@ static int64_t next_line(reading *r, char *text, int64_t room)
 static fsdp_status read_head(reading *r)
 {
     int64_t used = 0, length, capacity = 0;
-    char *text = NULL;
+    FSDP__FREED char *text = NULL;
     json_t *head = NULL;
     fsdp_status status = FSDP_OK;
 
@@ -413,7 +413,6 @@ static fsdp_status read_head(reading *r)
     if (status == FSDP_OK)
         status = take_head(r->trace, head);
     json_decref(head);
-    fsdp__free(text);
     return status;
 }
 

@@ -157,7 +157,7 @@ static bool take_count(const fsdp__step_parts *p, const fsdp__traced_bytes *b, f
 static fsdp_status find_highest(const fsdp__step_parts *p, int ranks, int64_t *peak, const fsdp__traced_bytes **out)
 {
     const fsdp__trace *t = &p->step->trace;
-    fsdp__step_memory *live = fsdp__calloc((size_t)t->rank_count * FSDP__TRACED_DEVICES, sizeof *live);
+    FSDP__FREED fsdp__step_memory *live = fsdp__calloc((size_t)t->rank_count * FSDP__TRACED_DEVICES, sizeof *live);
 
     FSDP__TRY_NEW(live);
     for (int64_t i = 0; i < t->bytes_count; i++) {
@@ -169,7 +169,6 @@ static fsdp_status find_highest(const fsdp__step_parts *p, int ranks, int64_t *p
             *out = b;
         }
     }
-    fsdp__free(live);
     return FSDP_OK;
 }
 

@@ -18,28 +18,22 @@ fsdp_tensor *fsdp_zeros(fsdp_device *device, fsdp_dtype dtype, int ndim, const i
 
 fsdp_tensor *fsdp_full(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape, double value)
 {
-    fsdp_tensor *tensor = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *tensor = NULL;
 
-    if (fsdp_tensor_create(device, dtype, ndim, shape, FSDP_MEMORY_ACTIVATION, &tensor) != FSDP_OK)
+    if (fsdp_tensor_create(device, dtype, ndim, shape, FSDP_MEMORY_ACTIVATION, &tensor) != FSDP_OK ||
+        fsdp_tensor_fill_(tensor, value) != FSDP_OK)
         return NULL;
-    if (fsdp_tensor_fill_(tensor, value) != FSDP_OK) {
-        fsdp_tensor_unref(tensor);
-        return NULL;
-    }
-    return fsdp__scope_adopt(tensor);
+    return fsdp__scope_adopt(fsdp__take(&tensor));
 }
 
 fsdp_tensor *fsdp_from_data(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape, const void *data)
 {
-    fsdp_tensor *tensor = NULL;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *tensor = NULL;
 
-    if (fsdp_tensor_create(device, dtype, ndim, shape, FSDP_MEMORY_ACTIVATION, &tensor) != FSDP_OK)
+    if (fsdp_tensor_create(device, dtype, ndim, shape, FSDP_MEMORY_ACTIVATION, &tensor) != FSDP_OK ||
+        fsdp_tensor_write(tensor, dtype, data) != FSDP_OK)
         return NULL;
-    if (fsdp_tensor_write(tensor, dtype, data) != FSDP_OK) {
-        fsdp_tensor_unref(tensor);
-        return NULL;
-    }
-    return fsdp__scope_adopt(tensor);
+    return fsdp__scope_adopt(fsdp__take(&tensor));
 }
 
 /* Makes a tensor of `values`, converted, and frees them. */

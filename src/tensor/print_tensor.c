@@ -236,7 +236,7 @@ fsdp_status fsdp_tensor_print(const fsdp_tensor *tensor, FILE *stream)
     static const char opening[] = "tensor(";
     const int indent = (int)strlen(opening);
     printer p = {.file = stream};
-    void *data = NULL;
+    FSDP__FREED void *data = NULL;
 
     if (!tensor || !stream)
         return FSDP_FAIL(FSDP_INVALID, "cannot print: tensor and stream are required");
@@ -261,7 +261,6 @@ fsdp_status fsdp_tensor_print(const fsdp_tensor *tensor, FILE *stream)
         put_nested(&p, 0, indent, 0);
     put_suffixes(&p, tensor, indent);
     put(&p, ")\n");
-    fsdp__free(data);
     if (ferror(stream))
         return FSDP_FAIL(FSDP_IO, "cannot print a tensor: writing failed");
     return FSDP_OK;

@@ -122,7 +122,7 @@ static int compare_ids(const void *a, const void *b)
 /* Lists the entries of an object in the order of their ids, which are its keys or its values; fsdp__free() the list. */
 static fsdp_status list_by_id(const char *path, const json_t *object, bool keys, numbered **out)
 {
-    numbered *list = fsdp__calloc(json_object_size(object) + 1, sizeof *list);
+    FSDP__FREED numbered *list = fsdp__calloc(json_object_size(object) + 1, sizeof *list);
     size_t count = 0;
     const char *key;
     json_t *value;
@@ -133,15 +133,13 @@ static fsdp_status list_by_id(const char *path, const json_t *object, bool keys,
         char *end = NULL;
         int64_t id = keys ? strtoll(key, &end, 10) : json_integer_value(value);
 
-        if (keys ? !json_is_object(value) || end == key || *end : !json_is_integer(value)) {
-            fsdp__free(list);
+        if (keys ? !json_is_object(value) || end == key || *end : !json_is_integer(value))
             return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': '%s' is not followed by a token and its id", path,
                              FSDP__SHOWN_NAME(key));
-        }
         list[count++] = (numbered){.id = id, .key = key, .value = value};
     }
     qsort(list, count, sizeof *list, compare_ids);
-    *out = list;
+    *out = fsdp__take(&list);
     return FSDP_OK;
 }
 

@@ -143,7 +143,7 @@ static fsdp_status map(int fd, const char *what, off_t offset, fsdp__flight_file
 
 fsdp_status fsdp__flight_map_file(const char *folder, int rank, fsdp__flight_file **out, fsdp__flight_file_id *id)
 {
-    fsdp__directory in = {.path = NULL};
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory in = {.path = NULL};
     struct stat info = {.st_ino = 0};
     char name[32];
     fsdp_status status;
@@ -160,7 +160,6 @@ fsdp_status fsdp__flight_map_file(const char *folder, int rank, fsdp__flight_fil
         close(fd);
     if (fd >= 0 && status != FSDP_OK)
         (void)fsdp__directory_unlink(&in, name);
-    fsdp__directory_close(&in);
     return status;
 }
 

@@ -231,15 +231,12 @@ static fsdp_status read_one(const char *path, fsdp__flight_logs *out)
 {
     fsdp__flight_log *grown, log;
     size_t bytes = 0;
-    char *data = NULL;
-    fsdp_status status;
+    FSDP__FREED char *data = NULL;
 
     if (out->count >= MOST_FILES)
         return FSDP_FAIL(FSDP_INVALID, "there are more than %d files of last calls", MOST_FILES);
     FSDP_TRY(fsdp__file_read(path, sizeof(fsdp__flight_file), &data, &bytes));
-    status = fsdp__flight_log_parse(path, data, bytes, &log);
-    fsdp__free(data);
-    FSDP_TRY(status);
+    FSDP_TRY(fsdp__flight_log_parse(path, data, bytes, &log));
     grown = fsdp__realloc(out->logs, (size_t)(out->count + 1) * sizeof *grown);
     if (!grown) {
         fsdp__flight_log_release(&log);

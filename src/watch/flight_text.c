@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <time.h>
 
+#include "base/compiler.h"
 #include "base/text.h"
 #include "fsdp/comm.h"
 #include "watch/flight_read.h"
@@ -100,12 +101,11 @@ static void print_heading(const fsdp__flight_logs *logs, FILE *out)
 
 fsdp_status fsdp__flight_print(const fsdp__flight_logs *logs, int calls, FILE *out)
 {
-    fsdp__flight_verdict verdict;
+    FSDP__SCOPED(fsdp__flight_verdict_release) fsdp__flight_verdict verdict = {0};
 
     FSDP_TRY(fsdp__flight_judge(logs, &verdict));
     for (int i = 0; i < verdict.count; i++)
         fprintf(out, "%s\n", fsdp__shown(verdict.lines[i], FSDP__ROOM(2048)));
-    fsdp__flight_verdict_release(&verdict);
     print_heading(logs, out);
     for (int i = 0; i < logs->count; i++)
         print_rank(&logs->logs[i], calls, out);
@@ -228,7 +228,7 @@ static void put_rank(const fsdp__flight_log *log, FILE *out)
 
 fsdp_status fsdp__flight_print_json(const fsdp__flight_logs *logs, FILE *out)
 {
-    fsdp__flight_verdict verdict;
+    FSDP__SCOPED(fsdp__flight_verdict_release) fsdp__flight_verdict verdict = {0};
 
     FSDP_TRY(fsdp__flight_judge(logs, &verdict));
     fputs("{\"verdict\": [", out);
@@ -237,7 +237,6 @@ fsdp_status fsdp__flight_print_json(const fsdp__flight_logs *logs, FILE *out)
         fputs(i ? ", " : "", out);
         fsdp__print_json_string(fsdp__shown(verdict.lines[i], FSDP__ROOM(2048)), out);
     }
-    fsdp__flight_verdict_release(&verdict);
     fputs("],\n ", out);
     put_text("run", logs->logs[0].end.run, ", ", out);
     put_number("world", (uint64_t)logs->world, ", ", out);

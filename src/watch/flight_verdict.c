@@ -261,7 +261,7 @@ static bool lacks_a_rank(const judge *j, const wait *w)
 static fsdp_status find_waits(const judge *j, wait **out, int64_t *out_count)
 {
     int64_t count = 0, capacity = 0;
-    wait *waits = NULL;
+    FSDP__FREED wait *waits = NULL;
 
     for (int i = 0; i < j->logs->count; i++) {
         const fsdp__flight_log *log = &j->logs->logs[i];
@@ -273,17 +273,14 @@ static fsdp_status find_waits(const judge *j, wait **out, int64_t *out_count)
 
             if (r->begun == 0 || r->done != 0 || !g || g->of->size == 1)
                 continue;
-            if (fsdp__grow(&waits, count, &capacity, sizeof *waits)) {
-                fsdp__free(waits);
-                return FSDP_NO_MEMORY;
-            }
+            FSDP_TRY(fsdp__grow(&waits, count, &capacity, sizeof *waits));
             waits[count] = (wait){log, r, g, false};
             waits[count].lacks = lacks_a_rank(j, &waits[count]);
             count++;
             own++;
         }
     }
-    *out = waits;
+    *out = fsdp__take(&waits);
     *out_count = count;
     return FSDP_OK;
 }

@@ -320,7 +320,7 @@ static void warn_of_own(const fsdp_trace *t, void *const *all, int ranks)
 static fsdp_status collect(fsdp_trace *t, fsdp_process_group *world, const fsdp__memory_file *text, void *const *all)
 {
     int ranks = fsdp_process_group_size(world), rank = fsdp_process_group_rank(world);
-    unsigned char *piece = fsdp__malloc(PIECE);
+    FSDP__FREED unsigned char *piece = fsdp__malloc(PIECE);
     fsdp__trace_file file = {.fd = -1};
     fsdp_status status, mine = piece ? FSDP_OK : FSDP_NO_MEMORY;
 
@@ -344,7 +344,6 @@ static fsdp_status collect(fsdp_trace *t, fsdp_process_group *world, const fsdp_
 out:
     if (rank == 0)
         fsdp__trace_file_release(&file);
-    fsdp__free(piece);
     return status;
 }
 
@@ -397,14 +396,13 @@ void fsdp_trace_abandon(fsdp_trace *t)
 fsdp_status fsdp_trace_end(fsdp_trace *t)
 {
     fsdp_process_group *world = t ? fsdp_world(t->context) : NULL;
-    fsdp__memory_file text = {.data = NULL};
+    FSDP__SCOPED(fsdp__memory_file_release) fsdp__memory_file text = {.data = NULL};
     fsdp_status status;
 
     if (!t)
         return FSDP_FAIL(FSDP_INVALID, "cannot end a trace: it is NULL");
     fsdp_trace_pause(t, true);
     status = world ? end(t, world, &text) : fsdp_last_status();
-    fsdp__memory_file_release(&text);
     if (status == FSDP_COMM || status == FSDP_MISMATCH) {
         fsdp_trace_abandon(t);
         return fsdp_fail_hop(status, __FILE__, __LINE__);

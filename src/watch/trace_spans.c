@@ -337,7 +337,7 @@ static int compare_ends(const void *a, const void *b)
 static fsdp_status sort(maker *m)
 {
     fsdp__trace_spans *s = m->out;
-    int64_t *moved = fsdp__malloc((size_t)s->count * sizeof *moved);
+    FSDP__FREED int64_t *moved = fsdp__malloc((size_t)s->count * sizeof *moved);
 
     FSDP__TRY_NEW(moved);
     for (int64_t i = 0; i < s->count; i++)
@@ -348,7 +348,6 @@ static fsdp_status sort(maker *m)
         moved[s->spans[i].below] = i;
     for (int64_t i = 0; i < m->end_count; i++)
         m->ends[i].span = moved[m->ends[i].span];
-    fsdp__free(moved);
     set_apart(s);
     return FSDP_OK;
 }
@@ -394,7 +393,7 @@ static fsdp_status make(maker *m)
 
 fsdp_status fsdp__trace_spans_create(const fsdp__recorder *recorder, fsdp__trace_spans *out)
 {
-    maker *m = fsdp__calloc(1, sizeof *m);
+    FSDP__FREED maker *m = fsdp__calloc(1, sizeof *m);
     fsdp_status status;
 
     *out = (fsdp__trace_spans){.spans = NULL};
@@ -406,7 +405,6 @@ fsdp_status fsdp__trace_spans_create(const fsdp__recorder *recorder, fsdp__trace
     fsdp__pointer_table_release(&m->events);
     fsdp__pointer_table_release(&m->issuers);
     fsdp__free(m->ends);
-    fsdp__free(m);
     return status;
 }
 

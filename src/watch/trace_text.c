@@ -292,7 +292,7 @@ static void forget(const writer *w, int64_t *live, uint32_t names, int64_t ns)
 static fsdp_status write_modules(const writer *w, const fsdp__note *notes, int64_t count)
 {
     uint32_t names = fsdp__recorder_names(w->recorder) + 1;
-    int64_t *live = fsdp__calloc(names, sizeof *live);
+    FSDP__FREED int64_t *live = fsdp__calloc(names, sizeof *live);
 
     FSDP__TRY_NEW(live);
     for (int64_t i = 0; i < count; i++) {
@@ -306,7 +306,6 @@ static fsdp_status write_modules(const writer *w, const fsdp__note *notes, int64
         live[n->name] += owned ? (int64_t)n->bytes : (int64_t)n->number;
         write_module(w, n->name, n->ns, live[n->name]);
     }
-    fsdp__free(live);
     return FSDP_OK;
 }
 
@@ -442,7 +441,7 @@ static void write_rows(const writer *w)
 fsdp_status fsdp__trace_write(FILE *out, const fsdp__recorder *recorder, const fsdp__trace_clock *clock,
                               const fsdp__trace_plan *plan)
 {
-    fsdp__trace_spans spans = {.spans = NULL};
+    FSDP__SCOPED(fsdp__trace_spans_release) fsdp__trace_spans spans = {.spans = NULL};
     writer w = {.out = out,
                 .recorder = recorder,
                 .clock = clock,
@@ -460,6 +459,5 @@ fsdp_status fsdp__trace_write(FILE *out, const fsdp__recorder *recorder, const f
             write_arrow(&w, i);
         status = write_memory(&w);
     }
-    fsdp__trace_spans_release(&spans);
     return status;
 }

@@ -177,7 +177,7 @@ static fsdp_status mesh_of(const wrapping *w, const fsdp_wrap_unit *unit, fsdp_m
 static fsdp_status prepare_unit(const wrapping *w, const fsdp_wrap_unit *unit, fsdp_mesh *mesh)
 {
     const fsdp_fsdp1_options *o = unit->options;
-    fsdp__mesh_info info = fsdp__mesh_info_of(mesh);
+    FSDP__SCOPED(fsdp__mesh_info_release) fsdp__mesh_info info = fsdp__mesh_info_of(mesh);
     fsdp_status status;
 
     FSDP_TRY_GOTO(status, check_prefetch(o), agree);
@@ -189,7 +189,6 @@ agree:
     status = fsdp__mesh_info_agree(&info, status); /* param_init_fn may have failed on one rank */
     if (status == FSDP_OK && o->sync_module_states)
         status = fsdp__fsdp1_sync_unit(&w->units, unit, &info);
-    fsdp__mesh_info_release(&info);
     return status;
 }
 

@@ -20,11 +20,9 @@ typedef struct naming {
 
 static fsdp_status add_joined(fsdp_state_dict *out, const char *module, const char *name, fsdp_tensor *tensor)
 {
-    char *full = fsdp__dotted(module, name);
-    fsdp_status status = full ? fsdp_state_dict_add(out, full, tensor) : FSDP_NO_MEMORY;
+    FSDP__FREED char *full = fsdp__dotted(module, name);
 
-    fsdp__free(full);
-    return status;
+    return full ? fsdp_state_dict_add(out, full, tensor) : FSDP_NO_MEMORY;
 }
 
 static fsdp_status add_name(const naming *n, const char *module, const char *name, const fsdp_tensor *tensor)
@@ -147,8 +145,7 @@ static fsdp_status add_local(const fsdp_state_dict_entry *entry, fsdp_state_dict
 {
     const fsdp__param *param = fsdp__param_of(entry->tensor);
     const fsdp_distribution *d = fsdp_tensor_distribution(entry->tensor);
-    fsdp_tensor *whole;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *whole = NULL;
 
     if (!param || param->placement.kind != FSDP_FLAT)
         return fsdp_state_dict_add(out, entry->name, entry->tensor);
@@ -156,9 +153,7 @@ static fsdp_status add_local(const fsdp_state_dict_entry *entry, fsdp_state_dict
         return param->group->flat.align > 0 ? fsdp_state_dict_add(out, entry->name, entry->tensor) : FSDP_OK;
     FSDP_TRY(fsdp__tensor_create_view(entry->tensor->storage, entry->tensor->dtype, d->ndim, d->global_shape, NULL,
                                       entry->tensor->offset, &whole));
-    status = fsdp_state_dict_add(out, entry->name, whole);
-    fsdp_tensor_unref(whole);
-    return status;
+    return fsdp_state_dict_add(out, entry->name, whole);
 }
 
 static fsdp_status check_local(void *unused, fsdp__module_state *state)

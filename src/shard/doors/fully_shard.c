@@ -129,7 +129,7 @@ static fsdp_status choose_extension(const selection *sel, const fsdp_module *mod
 {
     const fsdp_shard_options *o = sel->options;
     const fsdp_tensor *t = *slot->slot;
-    char *full;
+    FSDP__FREED char *full = NULL;
 
     if (!o->gather_extension || !fsdp_dtype_is_floating(t->dtype))
         return FSDP_OK;
@@ -143,7 +143,6 @@ static fsdp_status choose_extension(const selection *sel, const fsdp_module *mod
     FSDP__TRY_NEW(full = fsdp__dotted(sel->path, slot->name));
     if (o->extends(o->extends_arg, full, t))
         *out = *o->gather_extension;
-    fsdp__free(full);
     return FSDP_OK;
 }
 
@@ -223,7 +222,7 @@ static fsdp_status select_module(selection *sel, fsdp_module *module);
 static fsdp_status select_child(selection *sel, const fsdp__child_slot *child)
 {
     const char *path = sel->path;
-    char *below;
+    FSDP__FREED char *below = NULL;
     fsdp_status status;
 
     if (fsdp__module_state_of(child->module))
@@ -232,7 +231,6 @@ static fsdp_status select_child(selection *sel, const fsdp__child_slot *child)
     sel->path = below;
     status = select_module(sel, child->module);
     sel->path = path;
-    fsdp__free(below);
     return status;
 }
 

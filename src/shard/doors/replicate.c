@@ -242,7 +242,7 @@ static fsdp_status choose_mesh(selection *sel, fsdp_context *context)
 /* Selects the parameters. What fails on one rank fails before others wait for it. */
 static fsdp_status select_all(selection *sel, fsdp_module *module)
 {
-    fsdp__mesh_info mesh = fsdp__mesh_info_of(sel->mesh);
+    FSDP__SCOPED(fsdp__mesh_info_release) fsdp__mesh_info mesh = fsdp__mesh_info_of(sel->mesh);
     fsdp_status status = check_options(module, sel->options);
     char *text = NULL;
 
@@ -255,7 +255,6 @@ static fsdp_status select_all(selection *sel, fsdp_module *module)
     status = fsdp__mesh_info_agree(&mesh, status);
     if (status == FSDP_OK)
         status = fsdp__compare_texts(&mesh, text);
-    fsdp__mesh_info_release(&mesh);
     free(text);
     return status;
 }

@@ -113,14 +113,13 @@ static fsdp_status check_not_sharded(const plan *p)
 
 static fsdp_status count_parameters(const plan *p, fsdp_module *module, int64_t *out)
 {
-    fsdp_parameters parameters;
+    FSDP__SCOPED(fsdp_parameters_release) fsdp_parameters parameters = {0};
 
     *out = 0;
     FSDP_TRY(fsdp_module_parameters(module, &parameters));
     for (int64_t i = 0; i < parameters.count; i++)
         if (parameters.items[i].tensor && !is_ignored(p, parameters.items[i].tensor))
             *out += fsdp_tensor_numel(parameters.items[i].tensor);
-    fsdp_parameters_release(&parameters);
     return FSDP_OK;
 }
 

@@ -54,17 +54,15 @@ fsdp_status fsdp__default_mesh(fsdp_context *context, fsdp_mesh **out)
 static fsdp_status make_subgroup(const fsdp__mesh_info *mesh, int k, fsdp_process_group **out)
 {
     fsdp_context *context = fsdp_mesh_context(mesh->mesh);
-    int *ranks = fsdp__malloc((size_t)k * sizeof *ranks), first = mesh->rank / k * k;
+    FSDP__FREED int *ranks = fsdp__malloc((size_t)k * sizeof *ranks);
+    int first = mesh->rank / k * k;
     char name[32];
-    fsdp_status status;
 
     FSDP__TRY_NEW(ranks);
     for (int i = 0; i < k; i++)
         ranks[i] = fsdp_process_group_global_rank(mesh->shard_pg, first + i);
     snprintf(name, sizeof name, "%.20s by %d", fsdp_process_group_name(mesh->shard_pg), k);
-    status = fsdp_process_group_create(context, ranks, k, name, out);
-    fsdp__free(ranks);
-    return status;
+    return fsdp_process_group_create(context, ranks, k, name, out);
 }
 
 fsdp_status fsdp__default_subgroup(const fsdp__mesh_info *mesh, int k, fsdp_process_group **out)

@@ -64,8 +64,7 @@ static fsdp_status post(void *arg, const fsdp_gather_parameter *p, const void *c
                         fsdp_stream *stream)
 {
     fsdp__code code = *(const fsdp__code *)arg;
-    fsdp__coded_span *spans = fsdp__calloc((size_t)p->ranks, sizeof *spans);
-    fsdp_status status;
+    FSDP__FREED fsdp__coded_span *spans = fsdp__calloc((size_t)p->ranks, sizeof *spans);
 
     FSDP__TRY_NEW(spans);
     for (int r = 0; r < p->ranks; r++) {
@@ -80,9 +79,7 @@ static fsdp_status post(void *arg, const fsdp_gather_parameter *p, const void *c
                                       .run = rows * p->inner,
                                       .stride = p->rows * p->inner};
     }
-    status = fsdp__launch_dequantize(stream, &(fsdp__dequantize_args){spans, p->ranks, p->param_dtype, code});
-    fsdp__free(spans);
-    return status;
+    return fsdp__launch_dequantize(stream, &(fsdp__dequantize_args){spans, p->ranks, p->param_dtype, code});
 }
 
 const fsdp_gather_extension *fsdp_gather_float8(void)

@@ -83,15 +83,11 @@ static fsdp_status arrive(fsdp_context *context, fsdp_tensor *shard, fsdp_tensor
 /* Takes the i-th result out, and hands it to its shard if that waits for it. */
 static fsdp_status land(fsdp_context *context, fsdp__in_flight *flight, int64_t i, bool wanted)
 {
-    fsdp_tensor *gradient = fsdp_tensor_ref(flight->gradients[i]), *shard = fsdp_tensor_ref(flight->arriving[i]);
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *gradient = fsdp_tensor_ref(flight->gradients[i]);
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *shard = fsdp_tensor_ref(flight->arriving[i]);
 
     drop(flight, i);
-    if (shard && wanted)
-        status = arrive(context, shard, gradient);
-    fsdp_tensor_unref(gradient);
-    fsdp_tensor_unref(shard);
-    return status;
+    return shard && wanted ? arrive(context, shard, gradient) : FSDP_OK;
 }
 
 /* Shows the shards that have a gradient to the caller's hook; they are the same on all ranks. */

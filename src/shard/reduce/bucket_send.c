@@ -295,13 +295,10 @@ static fsdp_status average_by_caller(const sending *s)
 /* Shows the average to the hook of fsdp_module_set_all_reduce_hook, which may change it. */
 static fsdp_status show(const sending *s)
 {
-    fsdp_tensor *gradients;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *gradients = NULL;
 
     FSDP_TRY(view_of(s, s->to, &gradients));
-    status = s->settings->hook(s->settings->hook_arg, gradients, s->stream);
-    fsdp_tensor_unref(gradients);
-    return status;
+    return s->settings->hook(s->settings->hook_arg, gradients, s->stream);
 }
 
 static fsdp_status average(const sending *s)

@@ -251,13 +251,10 @@ fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group)
 static fsdp_status make_vector(fsdp__param_group *group, fsdp__gradient_use use, fsdp_tensor **out)
 {
     const fsdp__param *v = &group->vector;
-    fsdp_tensor *first; /* holds the buffer, which may be new */
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *first = NULL; /* holds the buffer, which may be new */
 
     FSDP_TRY(make_gradient(&group->params[0], use, &first));
-    status = fsdp__region_tensor(group->gradients[use].region, 0, dtype_of(v, use), 1, &v->extent.rows, out);
-    fsdp_tensor_unref(first);
-    return status;
+    return fsdp__region_tensor(group->gradients[use].region, 0, dtype_of(v, use), 1, &v->extent.rows, out);
 }
 
 /* Fills elements [from, to) of the vector with zeros. */
@@ -292,16 +289,13 @@ static bool is_free(const fsdp__param_group *group, fsdp__gradient_use use, cons
 static fsdp_status bring_there(const fsdp_tensor *vector, const fsdp__param *param)
 {
     const fsdp_tensor *grad = fsdp__param_unreduced(param);
-    fsdp_tensor *place;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *place = NULL;
 
     if (lies_there(vector, param))
         return FSDP_OK;
     FSDP_TRY(fsdp__tensor_create_view(vector->storage, vector->dtype, grad->ndim, grad->shape, NULL,
                                       param->placement.first, &place));
-    status = fsdp__tensor_copy(place, grad, false);
-    fsdp_tensor_unref(place);
-    return status;
+    return fsdp__tensor_copy(place, grad, false);
 }
 
 static fsdp_status fill_vector(const fsdp__param_group *group, const fsdp_tensor *vector)

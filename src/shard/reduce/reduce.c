@@ -227,14 +227,11 @@ static fsdp_status finish_param(const fsdp__reduction *r, int64_t i, float divis
 static fsdp_status call_hook(const fsdp__reduction *r, const fsdp__partial_run *run, void *data, float divisor)
 {
     int64_t offset = run->at / (int64_t)fsdp_dtype_size(run->dtype);
-    fsdp_tensor *gradients;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *gradients = NULL;
 
     FSDP_TRY(fsdp__divide_run(r->stream, data, run->dtype, data, run->dtype, run->numel, divisor, false));
     FSDP_TRY(fsdp__tensor_create_view(r->group->partial.storage, run->dtype, 1, &run->numel, NULL, offset, &gradients));
-    status = r->settings->hook(r->settings->hook_arg, gradients, r->stream);
-    fsdp_tensor_unref(gradients);
-    return status;
+    return r->settings->hook(r->settings->hook_arg, gradients, r->stream);
 }
 
 /* Asks whether another replica has gradients that this one lacks. */
@@ -305,16 +302,13 @@ static fsdp_status finish_partial(fsdp__reduction *r)
 static fsdp_status bring(const fsdp__reduction *r)
 {
     int64_t count = fsdp__result_count(r);
-    fsdp__arriving *arriving = fsdp__calloc((size_t)count, sizeof *arriving);
-    fsdp_status status;
+    FSDP__FREED fsdp__arriving *arriving = fsdp__calloc((size_t)count, sizeof *arriving);
 
     FSDP__TRY_NEW(arriving);
     for (int64_t i = 0; i < count; i++)
         arriving[i] = (fsdp__arriving){r->group->vector.sharded ? fsdp__result_vector(r) : fsdp__result_place(r, i),
                                        fsdp__result_dtype(r, i), r->comm->in_flight.gradients[i]};
-    status = fsdp__arrivals_bring(&r->comm->arrivals, r->stream, arriving, count, r->add);
-    fsdp__free(arriving);
-    return status;
+    return fsdp__arrivals_bring(&r->comm->arrivals, r->stream, arriving, count, r->add);
 }
 
 static fsdp_status issue(fsdp__reduction *r)

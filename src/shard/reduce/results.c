@@ -36,13 +36,10 @@ static fsdp_status make_arriving(fsdp__reduction *r, int64_t i)
     fsdp__in_flight *flight = &r->comm->in_flight;
     const fsdp__param *p = r->params[i];
     size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
-    fsdp__storage *storage;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = NULL;
 
     FSDP_TRY(fsdp__storage_create(r->group->residence.shard_device, bytes, FSDP_MEMORY_GRADIENT, true, &storage));
-    status = make_gradient(p->sharded, storage, 0, &flight->gradients[i]);
-    fsdp__storage_unref(storage);
-    FSDP_TRY(status);
+    FSDP_TRY(make_gradient(p->sharded, storage, 0, &flight->gradients[i]));
     flight->arriving[i] = fsdp_tensor_ref(p->sharded);
     flight->count = i + 1;
     return r->add ? fsdp_tensor_fill_(flight->gradients[i], 0.0) : FSDP_OK;

@@ -90,15 +90,12 @@ static fsdp_status make_unsharded(fsdp__param_group *group, fsdp__param *param)
     size_t bytes = (size_t)fsdp__param_numel(param) * fsdp_dtype_size(param->param_dtype);
     int64_t shape[FSDP_MAX_DIMS];
     int ndim = fsdp__param_whole_shape(param, shape);
-    fsdp__storage *storage;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = NULL;
 
     FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
     storage->guard = (fsdp__storage_guard){.before_write = refuse_write, .arg = group};
     storage->renewed = !group->buckets; /* backwards gather the shards as they are then; replicas are plain */
-    status = fsdp__tensor_create_view(storage, param->param_dtype, ndim, shape, NULL, 0, &param->unsharded);
-    fsdp__storage_unref(storage);
-    FSDP_TRY(status);
+    FSDP_TRY(fsdp__tensor_create_view(storage, param->param_dtype, ndim, shape, NULL, 0, &param->unsharded));
     if (param->parallel) /* for operations on distributed tensors */
         FSDP_TRY(fsdp_tensor_set_distribution(param->unsharded, param->parallel));
     FSDP_TRY(fsdp_tensor_set_requires_grad(param->unsharded, fsdp_tensor_requires_grad(param->sharded)));
@@ -269,7 +266,8 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
 fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,
                                         fsdp_status (*before_write)(void *group, const fsdp__storage *storage))
 {
-    fsdp__storage ***storages = fsdp__calloc((size_t)count, sizeof *storages); /* by group, then by parameter */
+    FSDP__FREED fsdp__storage ***storages =
+        fsdp__calloc((size_t)count, sizeof *storages); /* by group, then by parameter */
     fsdp_status status = make(groups, count, device, storages);
 
     for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
@@ -284,7 +282,6 @@ fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_
             fsdp__storage_unref(storages[i][p]);
         fsdp__free(storages[i]);
     }
-    fsdp__free(storages);
     return status;
 }
 

@@ -15,8 +15,7 @@ typedef struct cast {
 
 static fsdp_status cast_tensor(cast *c, fsdp_tensor *from, fsdp_dtype dtype, fsdp_tensor **out)
 {
-    fsdp_tensor *to = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *to = NULL;
 
     for (int64_t i = 0; i < c->count; i++)
         if (c->pairs[i].from == from && c->pairs[i].to->dtype == dtype) {
@@ -25,13 +24,9 @@ static fsdp_status cast_tensor(cast *c, fsdp_tensor *from, fsdp_dtype dtype, fsd
         }
     FSDP_TRY(fsdp__grow(&c->pairs, c->count, &c->capacity, sizeof *c->pairs));
     FSDP_TRY(fsdp_tensor_create(fsdp_tensor_device(from), dtype, from->ndim, from->shape, from->storage->kind, &to));
-    status = fsdp__tensor_copy(to, from, false);
-    if (status != FSDP_OK) {
-        fsdp_tensor_unref(to);
-        return status;
-    }
+    FSDP_TRY(fsdp__tensor_copy(to, from, false));
     c->pairs[c->count++] = (struct cast_pair){fsdp_tensor_ref(from), to};
-    *out = to;
+    *out = fsdp__take(&to);
     return FSDP_OK;
 }
 

@@ -11,21 +11,17 @@
 
 fsdp_status fsdp__root_create(fsdp_context *context, fsdp__module_state *state)
 {
-    fsdp__root *root = fsdp__calloc(1, sizeof *root);
+    FSDP__FREED fsdp__root *root = fsdp__calloc(1, sizeof *root);
 
     FSDP__TRY_NEW(root);
-    root->comm = fsdp__calloc(1, sizeof *root->comm);
-    if (!root->comm) {
-        fsdp__free(root);
-        return FSDP_NO_MEMORY;
-    }
+    FSDP__TRY_NEW(root->comm = fsdp__calloc(1, sizeof *root->comm));
     root->refs = 1;
     root->sharing = root;
     root->context = root->comm->context = context;
     root->state = state;
     root->last_backward = true;
     fsdp__root_join(root, state);
-    fsdp__root_unref(root);
+    fsdp__root_unref(fsdp__take(&root));
     return FSDP_OK;
 }
 

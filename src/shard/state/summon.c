@@ -144,12 +144,11 @@ static fsdp_status make_gathered(summoning *s, const fsdp__param *p, const fsdp_
 static fsdp_status make_flat_grad(const fsdp__param_group *group, fsdp_tensor **out)
 {
     fsdp_device *device = group->residence.shard_device;
-    fsdp_tensor *place;
 
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
         const fsdp_tensor *grad = fsdp_tensor_grad(p->sharded);
-        fsdp_status status;
+        FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *place = NULL;
 
         if (!grad)
             continue;
@@ -159,9 +158,7 @@ static fsdp_status make_flat_grad(const fsdp__param_group *group, fsdp_tensor **
             FSDP_TRY(fsdp_tensor_fill_(*out, 0));
         }
         FSDP_TRY(fsdp__view_narrow(*out, 0, p->part.in_shard, p->part.inner, &place));
-        status = fsdp__tensor_copy(place, grad, false);
-        fsdp_tensor_unref(place);
-        FSDP_TRY(status);
+        FSDP_TRY(fsdp__tensor_copy(place, grad, false));
     }
     return FSDP_OK;
 }
