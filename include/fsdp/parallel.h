@@ -69,9 +69,9 @@ FSDP_API fsdp_tensor *fsdp_parallel_all_to_all(fsdp_tensor *x, int split_dim, in
  * made so by copies.
  *
  * Ranks take turns to broadcast their keys and values, n bytes, so that a rank holds those of one other: n bytes more,
- * whatever W is. In the backward they do so again, and each turn's gradients are reduced (reduce-scatter), and sent home
- * at the end (all-to-all): 3 n more. By a ring a rank sends (W-1) n bytes in the forward, and (2 + 1/W) times as many
- * in the backward. [collective], also in the backward */
+ * whatever W is. In the backward they do so again, and each turn's gradients are reduced (reduce-scatter), and sent
+ * home at the end (all-to-all): 3 n more. By a ring a rank sends (W-1) n bytes in the forward, and (2 + 1/W) times as
+ * many in the backward. [collective], also in the backward */
 FSDP_API fsdp_tensor *fsdp_parallel_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
                                               const fsdp_attention_options *options, fsdp_process_group *group);
 

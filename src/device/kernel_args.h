@@ -282,9 +282,9 @@ typedef struct fsdp__rope_args {
 
 /* Softmax(scale * Q K^T [causal]) V, tiled: there is no (time, time) matrix. q, out (batch, q_time, heads, D); k, v
  * (batch, kv_time, kv_heads, D); heads is a multiple of kv_heads, query head h uses key head h / (heads / kv_heads).
- * Causal: query t sees keys up to t + kv_time - q_time + lead. `lse` (batch, heads, q_time): the logarithm of the softmax's
- * sum, for the backward, or NULL. With a softcap, softcap * tanh(x / softcap) takes the place of each score x (which is
- * scaled) before the softmax.
+ * Causal: query t sees keys up to t + kv_time - q_time + lead. `lse` (batch, heads, q_time): the logarithm of the
+ * softmax's sum, for the backward, or NULL. With a softcap, softcap * tanh(x / softcap) takes the place of each score x
+ * (which is scaled) before the softmax.
  *
  * A causal query may see less: with a window only the last `window` of those keys, its own included; with positions
  * only those of its document, which begins positions[t] keys before it. Nothing is computed for tiles that nobody

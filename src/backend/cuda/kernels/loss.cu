@@ -43,8 +43,7 @@ DEVICE void store_gradient(const loss_plan &k, const T *x, G *g, int64_t target,
     const int64_t cols = k.args.cols;
     float factor = k.args.loss_scale / s.sum;
 
-    EACH_ROW_PACK(col, cols, n, k.threads.group)
-    {
+    EACH_ROW_PACK (col, cols, n, k.threads.group) {
         pack<T, n> logits = get<n>(x, col, cols, k.whole);
         int hit = (int)(target - col); /* the element that is the target, if it is one of these */
         pack<G, n> out;

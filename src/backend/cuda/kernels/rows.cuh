@@ -141,8 +141,7 @@ DEVICE exp_sum sum_exponentials(const T *x, int64_t cols, bool whole, int group,
     float largest = -INFINITY, sum = 0.0f;
     exp_sum all;
 
-    EACH_ROW_PACK(col, cols, n, group)
-    {
+    EACH_ROW_PACK (col, cols, n, group) {
         pack<T, n> p = get_or<n>(x, col, cols, whole, from_float<T>(-INFINITY));
         float most = largest, shift;
 
