@@ -10,6 +10,7 @@
  * heuristic's first does not, where it is used, the program ends with 1. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -69,7 +70,15 @@ static void print_product(const options *o, const step_product *p, const fsdp__p
            p->added ? " added" : "");
 }
 
-/* Measures a product, and prints what was found, with a row where something is gained. */
+static void print_row(const step_product *p, found *out)
+{
+    fsdp__product_row_print(&p->row, stdout);
+    printf(" /* %.3f */\n", p->first_ms / p->best_ms);
+    out->rows++;
+}
+
+/* Measures a product, and prints what was found, with a row where something is gained; that of one with GELU waits for
+ * print_gelu. */
 static void measure(const options *o, rounds *r, step_product *p, double seconds, found *out)
 {
     fsdp__product_row row;
@@ -82,26 +91,65 @@ static void measure(const options *o, rounds *r, step_product *p, double seconds
         printf(": cublasLt has none\n");
         return;
     }
-    p->first_ms = r->candidates[0].median;
-    p->best_ms = r->candidates[best].median;
-    gained = can && best > 0 && p->first_ms >= o->gain * p->best_ms && r->same_bits && r->apart <= most_apart;
-    printf(
-        ": first %.4f ms %.0f TFLOP/s, best %.4f ms, %.3f times as fast (%d of %d, %d rounds), %s bits, %.1e apart%s\n",
-        p->first_ms, flops_of(&p->call) / p->first_ms * 1e-9, p->best_ms, p->first_ms / p->best_ms, best, r->count,
-        r->candidates[best].rounds, r->same_bits ? "same" : "OTHER", r->apart,
-        r->same_aligned ? "" : ", another first for 256 bytes");
-    if (!gained)
-        p->best_ms = p->first_ms; /* without a row it is the heuristic's */
     row.card = r->card;
     row.version = r->lt.version;
     row.algorithm = r->candidates[best].numbers;
-    if (gained) {
-        fsdp__product_row_print(&row, stdout);
-        printf(" /* %.3f */\n", p->first_ms / p->best_ms);
-    }
+    p->first_ms = r->candidates[0].median;
+    p->best_ms = r->candidates[best].median;
+    gained = can && best > 0 && p->first_ms >= o->gain * p->best_ms && r->same_bits && r->apart <= most_apart;
+    printf(": first %.4f ms %.0f TFLOP/s, best %.4f ms, %.3f times as fast (%d of %d, %d refused, %d rounds), %s bits, "
+           "%.1e apart%s\n",
+           p->first_ms, flops_of(&p->call) / p->first_ms * 1e-9, p->best_ms, p->first_ms / p->best_ms, best, r->count,
+           r->refused, r->candidates[best].rounds, r->same_bits ? "same" : "OTHER", r->apart,
+           r->same_aligned ? "" : ", another first for 256 bytes");
+    if (!gained)
+        p->best_ms = p->first_ms; /* without a row it is the heuristic's */
+    p->row = row;
+    p->has_row = gained;
+    if (gained && p->call.epilogue < FSDP__EPILOGUE_GELU)
+        print_row(p, out);
     fflush(stdout);
-    out->rows += gained;
     out->wavering += best == 0 && !r->same_bits;
+}
+
+/* Returns the product that does the same without GELU, or NULL. */
+static const step_product *without_gelu(const step_products *products, const step_product *p)
+{
+    fsdp__product_call wanted = p->call;
+
+    wanted.aux_alignment = 0;
+    wanted.epilogue = wanted.bias_alignment > 0 ? FSDP__EPILOGUE_BIAS : FSDP__EPILOGUE_NONE;
+    for (int64_t i = 0; i < products->count; i++)
+        if (products->list[i].model == p->model && memcmp(&products->list[i].call, &wanted, sizeof wanted) == 0)
+            return &products->list[i];
+    return NULL;
+}
+
+/* Compares a product that takes GELU along with one that does not and a pass: as much time as a copy of as many bytes
+ * at nine tenths of its rate. Prints the row, which may say that the pass is faster. */
+static void print_gelu(const options *o, rounds *r, const step_products *products, step_product *p, found *out)
+{
+    const step_product *plain = without_gelu(products, p);
+    double moved = p->call.epilogue == FSDP__EPILOGUE_DGELU ? 1.5 : 1, pass, apart;
+    bool faster;
+
+    if (!plain || p->first_ms == 0 || plain->first_ms == 0)
+        return;
+    pass = rounds_copy_ms(r, (size_t)(moved * (double)(p->call.out.rows * p->call.out.cols) *
+                                      (double)fsdp_dtype_size(p->call.out.dtype))) /
+           0.9;
+    apart = plain->best_ms + pass;
+    faster = apart * (o->gain > 1 ? o->gain : 1) < p->best_ms;
+    print_product(o, p, &p->row);
+    printf(": %.4f ms with GELU; %.4f without and about %.4f for a pass: %s\n", p->best_ms, plain->best_ms, pass,
+           faster ? "the pass is faster" : "GELU comes along");
+    if (faster) {
+        p->row.algorithm = (fsdp__product_algorithm){.id = FSDP__PRODUCT_APART};
+        p->best_ms = apart;
+        p->has_row = true;
+    }
+    if (p->has_row)
+        print_row(p, out);
 }
 
 static void print_sums(const options *o, const step_products *products)
@@ -131,6 +179,9 @@ static bool measure_all(const options *o, step_products *products)
 
         measure(o, &r, &products->list[i], left / (double)(products->count - i), &all);
     }
+    for (int64_t i = 0; i < products->count; i++)
+        if (products->list[i].call.epilogue >= FSDP__EPILOGUE_GELU)
+            print_gelu(o, &r, products, &products->list[i], &all);
     print_sums(o, products);
     printf("%d rows of %lld products, %d with other bits each time\n", all.rows, (long long)products->count,
            all.wavering);

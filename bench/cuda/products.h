@@ -11,7 +11,9 @@ typedef struct step_product {
     fsdp__product_call call;
     int model;                /* of the command line */
     int64_t times, added;     /* in a step; of these, how often it is added to what is there */
-    double first_ms, best_ms; /* of the heuristic's first algorithm, and of the best one. 0: not measured */
+    double first_ms, best_ms; /* of the heuristic's first algorithm, and of what the row has. 0: not measured */
+    fsdp__product_row row;    /* for the table, if there is one */
+    bool has_row;
 } step_product;
 
 typedef struct step_products {
@@ -55,10 +57,10 @@ typedef struct rounds {
     bool warm;
     fsdp_dtype filled; /* with numbers of this dtype; FSDP_DTYPE_NONE: not yet */
     candidate candidates[CANDIDATES];
-    int count;
-    bool same_aligned; /* the heuristic's first is the same where addresses are aligned to 256 bytes */
-    bool same_bits;    /* two calls of the best one agree to the bit */
-    double apart;      /* largest difference of the best one's result and the first's, over the largest number */
+    int count, refused; /* of those that the heuristic named, how many could not be made again */
+    bool same_aligned;  /* the heuristic's first is the same where addresses are aligned to 256 bytes */
+    bool same_bits;     /* two calls of the best one agree to the bit */
+    double apart;       /* largest difference of the best one's result and the first's, over the largest number */
 } rounds;
 
 void rounds_open(rounds *r, const step_products *products);
@@ -66,5 +68,8 @@ void rounds_close(rounds *r);
 /* Measures up to `most` algorithms of a product in turns, for about so many seconds, and returns the best one's number:
  * 0 is the heuristic's first. -1: cublasLt has none. */
 int rounds_measure(rounds *r, const step_product *product, int most, double seconds);
+
+/* Returns how long a copy of so many bytes on the card takes. */
+double rounds_copy_ms(rounds *r, size_t bytes);
 
 #endif

@@ -199,7 +199,7 @@ static void find_candidates(rounds *r, const fsdp__product_call *call, const fsd
     fsdp__product_algorithm numbers;
     int found;
 
-    r->count = 0;
+    r->count = r->refused = 0;
     if (fsdp__product_heuristic(&r->lt, call, d, 0, most, results, &found) != FSDP_OK)
         fail("the heuristic");
     for (int i = 0; i < found; i++) {
@@ -208,8 +208,10 @@ static void find_candidates(rounds *r, const fsdp__product_call *call, const fsd
         if (results[i].state != CUBLAS_STATUS_SUCCESS || (r->count > 0 && (!told || is_known(r, &numbers))))
             continue;
         again = results[i];
-        if (r->count > 0 && !fsdp__product_algorithm_make(&r->lt, call, d, &numbers, &again))
+        if (r->count > 0 && !fsdp__product_algorithm_make(&r->lt, call, d, &numbers, &again)) {
+            r->refused++;
             continue;
+        }
         r->candidates[r->count++] =
             (candidate){.algorithm = again.algo, .workspace_bytes = again.workspaceSize, .numbers = numbers};
     }
@@ -291,7 +293,7 @@ static void forget_times(rounds *r)
 /* Brings the card to the clock that it has under load. */
 static void warm_up(rounds *r, const step_product *p, const fsdp__product_descriptors *d, double seconds)
 {
-    int64_t end = fsdp__clock_ns() + (int64_t)(FSDP__MIN(seconds / 2, warm_seconds) * 1e9);
+    int64_t end = fsdp__clock_ns() + (int64_t)(FSDP__MIN(seconds, warm_seconds) * 1e9);
 
     while (fsdp__clock_ns() < end)
         round_of(r, p, d, 2);
@@ -342,7 +344,7 @@ static void compare(rounds *r, const step_product *p, const fsdp__product_descri
 
 int rounds_measure(rounds *r, const step_product *product, int most, double seconds)
 {
-    int64_t end = fsdp__clock_ns() + (int64_t)(seconds * 1e9), repeats;
+    int64_t end, repeats;
     fsdp__product_descriptors d;
     int best = -1;
 
@@ -354,6 +356,7 @@ int rounds_measure(rounds *r, const step_product *product, int most, double seco
     if (r->count > 0) {
         if (!r->warm)
             warm_up(r, product, &d, seconds);
+        end = fsdp__clock_ns() + (int64_t)(seconds * 1e9);
         round_of(r, product, &d, 1); /* loads the kernels */
         forget_times(r);
         round_of(r, product, &d, 2);
@@ -367,4 +370,22 @@ int rounds_measure(rounds *r, const step_product *product, int most, double seco
     }
     fsdp__product_descriptors_release(&r->lt, &d);
     return best;
+}
+
+double rounds_copy_ms(rounds *r, size_t bytes)
+{
+    enum {
+        COPIES = 20
+    };
+    float ms;
+
+    bytes = FSDP__MIN(bytes, FSDP__MIN(r->in_bytes, r->out_bytes));
+    CUDA(cudaMemcpyAsync(r->out, r->in, bytes, cudaMemcpyDeviceToDevice, r->stream));
+    CUDA(cudaEventRecord(r->begun[0], r->stream));
+    for (int i = 0; i < COPIES; i++)
+        CUDA(cudaMemcpyAsync(r->out, r->in, bytes, cudaMemcpyDeviceToDevice, r->stream));
+    CUDA(cudaEventRecord(r->done[0], r->stream));
+    CUDA(cudaStreamSynchronize(r->stream));
+    CUDA(cudaEventElapsedTime(&ms, r->begun[0], r->done[0]));
+    return (double)ms / COPIES;
 }

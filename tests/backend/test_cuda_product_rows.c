@@ -160,6 +160,7 @@ TEST(the_table_of_this_build_has_each_call_once_with_sums_in_order)
     for (const fsdp__product_row *row = fsdp__product_rows; row->card; row++) {
         CHECK(row->version > 100000 && row->n > 0 && row->m > 0 && row->k > 0);
         CHECK(row->algorithm.reduction == 0 || row->algorithm.reduction == 2);
+        CHECK(row->algorithm.id >= 0 || row->epilogue >= FSDP__EPILOGUE_GELU);
         for (const fsdp__product_row *other = fsdp__product_rows; other < row; other++)
             CHECK(!same_key(other, row));
     }
@@ -282,6 +283,26 @@ TEST(a_row_that_the_library_refuses_is_told_once_and_the_heuristic_chooses)
     CHECK_EQ(fakecuda.uses(check), 1);
     CHECK_EQ(fakecuda.uses(heuristic), 2);
     CHECK_EQ(s.lines, 1);
+    tear_down(&s);
+}
+
+TEST(a_row_may_say_that_a_pass_is_faster)
+{
+    fsdp_stream *stream;
+    fsdp__matmul_args k;
+    setting s;
+
+    set_up(&s, "measured GPU");
+    stream = fsdp_device_stream(s.device);
+    CHECK_OK(compute(&s, FSDP__EPILOGUE_BIAS));
+    k = product_of(s.on_device, FSDP__EPILOGUE_BIAS);
+    k.gelu = FSDP__PRODUCT_GELU;
+    CHECK_OK(fsdp__launch_matmul(stream, &k));
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    CHECK_EQ(fakecuda.uses("cublasLtMatmul"), 2);
+    CHECK_EQ(fakecuda.uses("kernel"), 1);
+    CHECK_EQ(fakecuda.uses(heuristic), 0);
+    CHECK_EQ(s.lines, 0);
     tear_down(&s);
 }
 

@@ -27,13 +27,16 @@ sum() {
 
 # With a gain of 0 each product has a row whose best algorithm is not the heuristic's first.
 "$bench" -s 2 -g 0 -n 3 gpt-10m:1x4 >"$work/rows" || fail "it ended with $?: $(cat "$work/rows")"
-number='[0-9]+'
+number='(-1|[0-9]+)'
 form="ROW\(\"fake GPU\", 130999, \"[NT]{2}\", BF16, (BF16|F32), [A-Z_]+, ($number, ){14}$number\) /\* [0-9.]+ \*/"
 bad=$(grep '^ROW' "$work/rows" | grep -vxE "$form" || true)
 [ -z "$bad" ] || fail "rows that the table cannot have: $bad"
+grep -qE 'GELU_AUX_BIAS .* ms with GELU; .* for a pass: (the pass is faster|GELU comes along)$' "$work/rows" ||
+    fail "$(cat "$work/rows")"
 best=$(grep -cE '\([12] of [23],' "$work/rows" || true)
 rows=$(grep -c '^ROW' "$work/rows" || true)
-[ "$best" = "$rows" ] || fail "$best products have a better algorithm, and $rows a row: $(cat "$work/rows")"
+[ "$rows" -ge "$best" ] && [ "$rows" -le $((best + 2)) ] || # a pass may be faster than GELU in a product
+    fail "$best products have a better algorithm, and $rows a row: $(cat "$work/rows")"
 tail -n 1 "$work/rows" | grep -qE "; $rows rows of [0-9]+ products, 0 with other bits each time$" || fail "$(tail -n 1 "$work/rows")"
 
 if "$bench" llama-1b 2>"$work/error"; then fail "a model without a batch was taken"; fi

@@ -23,6 +23,8 @@ static fsdp_status choose(fsdp__product_plans *plans, fsdp__product_plan *plan, 
     cublasLtMatmulHeuristicResult_t result = {.state = CUBLAS_STATUS_NOT_SUPPORTED};
     int count = 1;
 
+    if (row && row->algorithm.id == FSDP__PRODUCT_APART)
+        return FSDP_OK; /* plan->taken is false */
     if (row && !fsdp__product_algorithm_make(lt, &plan->call, &plan->descriptors, &row->algorithm, &result)) {
         plan->refused = row;
         row = NULL;
