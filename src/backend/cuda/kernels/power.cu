@@ -30,48 +30,133 @@ DEVICE uint32_t whole_of(double a, double b, double *rest)
     return (uint32_t)bits;
 }
 
-/* The sum over a block of BLOCK threads, for the first of them. */
-DEVICE int64_t block_total(int64_t x)
+/* Returns a * b * 2^26, rounded down, in its low 52 bits, where a * b is exact and below 2^26: two digits at once. */
+DEVICE uint64_t two_digits_of(double a, double b, double *rest)
 {
-    __shared__ int64_t partial[BLOCK / WARP];
+    const double shift = 1 << FSDP__DIGIT_SUM_BITS;
+    uint64_t bits;
+#ifdef FSDP_CUDASH
+    double sum = floor(a * b * shift) / shift + shift;
+#else
+    double sum = __fma_rz(a, b, shift);
+#endif
 
+    *rest = a * b - (sum - shift);
+    memcpy(&bits, &sum, sizeof bits);
+    return bits;
+}
+
+DEVICE int64_t warp_total(int64_t x)
+{
     for (int step = WARP / 2; step > 0; step /= 2)
         x += __shfl_xor_sync(ALL_LANES, x, step);
-    __syncthreads();
-    if (lane_of_warp() == 0)
-        partial[threadIdx.x / WARP] = x;
-    __syncthreads();
-    for (int w = 1; w < BLOCK / WARP && threadIdx.x == 0; w++)
-        x += partial[w];
     return x;
 }
 
-/* Whether the largest power is nothing that has digits; if it is infinite or a NaN that is counted. */
+/* Whether the largest power is nothing that has digits; if it is infinite or a NaN the warp counts that. */
 DEVICE bool has_no_digits(double largest, fsdp__digit_sum *sum)
 {
     bool nan = largest != largest, infinite = largest == (double)INFINITY;
 
-    if (threadIdx.x == 0 && (nan || infinite))
+    if (lane_of_warp() == 0 && (nan || infinite))
         add_to(nan ? &sum->nan : &sum->infinite, 1);
     return nan || infinite || largest == 0.0;
 }
 
-/* Each block cuts the powers of its chunk into digits at the same places. */
-template <class T, int P>
-static __global__ void sum_powers(const __grid_constant__ long_list<fsdp__span> list, double p, fsdp__digit_sum *sum)
+/* 2^exponent, a normal number. */
+DEVICE double power_of_two(int exponent)
 {
-    const int N = pack_of<T, T>::length, RUNS = CHUNK / (N * BLOCK); /* of a thread */
-    const double place = 1 << FSDP__DIGIT_SUM_BITS;
-    chunk c = chunk_of_block(list);
-    const T *src = (const T *)list.spans[c.span].src;
-    uint32_t digits[FSDP__DIGIT_SUM_KEPT] = {0, 0, 0}; /* 32 of 26 bits are summed up */
-    double largest, scale;
-    float x[RUNS][N];
-    unsigned bits = 0;
+    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double x;
+
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* The place of the top digit of `largest`, at least the lowest of a top digit; squares of f32 are normal numbers. */
+template <int P>
+DEVICE int top_of(double largest)
+{
+    uint64_t bits;
+    int exponent, top;
+
+    memcpy(&bits, &largest, sizeof bits);
+    exponent = P == 0 ? ilogb(largest) : (int)(bits >> 52) - 1023;
+    top = (exponent + 1074) / FSDP__DIGIT_SUM_BITS;
+    return FSDP__MAX(top, FSDP__DIGIT_SUM_KEPT - 1);
+}
+
+enum {
+    RUN = 32 /* elements of a thread */
+};
+
+/* What the digits of a warp's powers come to; `top` is below 0 if there are none. */
+struct digit_totals {
     int top;
+    int64_t digits[FSDP__DIGIT_SUM_KEPT];
+};
+
+/* Adds up the digits of a thread's powers at the place `top` and the two below it: 32 of 26 bits each. */
+template <int P>
+DEVICE void cut(const float *x, double p, int top, uint32_t *digits)
+{
+    const double place = 1 << FSDP__DIGIT_SUM_BITS, two_places = place * place;
+    const uint32_t digit = (1u << FSDP__DIGIT_SUM_BITS) - 1;
+    double scale = power_of_two(1074 - FSDP__DIGIT_SUM_BITS * top);
 
     UNROLL
-    for (int r = 0; r < RUNS; r++) {
+    for (int i = 0; i < RUN; i++) {
+        double rest;
+
+        if constexpr (P == 0) {
+            digits[0] += whole_of(power<P>(x[i], p), scale, &rest);
+            digits[1] += whole_of(rest, place, &rest);
+            digits[2] += whole_of(rest, place, &rest);
+        } else {
+            uint64_t two = P == 2 ? two_digits_of(x[i] * scale, x[i], &rest) : two_digits_of(fabsf(x[i]), scale, &rest);
+
+            digits[0] += (uint32_t)(two >> FSDP__DIGIT_SUM_BITS) & digit;
+            digits[1] += (uint32_t)two & digit;
+            digits[2] += whole_of(rest, two_places, &rest);
+        }
+    }
+}
+
+/* Adds those of a block's warps. A block's additions, one for each place, are all that it shares with others. */
+DEVICE void add_totals(const digit_totals *warps, int d, fsdp__digit_sum *sum)
+{
+    int64_t total = 0;
+    int top = -1;
+
+    for (int w = 0; w < BLOCK / WARP; w++) {
+        if (warps[w].top != top && total != 0) {
+            add_to(&sum->places[top - d], total);
+            total = 0;
+        }
+        top = warps[w].top;
+        total += warps[w].digits[d];
+    }
+    if (total != 0)
+        add_to(&sum->places[top - d], total);
+}
+
+/* Each warp cuts the powers of its part of a chunk into digits at the same places, and waits for nobody before. */
+template <class T, int P>
+static __global__ void __launch_bounds__(BLOCK, P == 2 ? 4 : 3)
+    sum_powers(const __grid_constant__ long_list<fsdp__span> list, double p, fsdp__digit_sum *sum)
+{
+    const int N = pack_of<T, T>::length;
+    __shared__ digit_totals warps[BLOCK / WARP];
+    chunk c = chunk_of_block(list);
+    const T *src = (const T *)list.spans[c.span].src;
+    digit_totals own = {-1, {0, 0, 0}};
+    uint32_t digits[FSDP__DIGIT_SUM_KEPT] = {0, 0, 0};
+    float x[RUN / N][N];
+    unsigned bits = 0;
+    double largest;
+
+    UNROLL
+    for (int r = 0; r < RUN / N; r++) {
         int64_t at = c.begin + (int64_t)(r * BLOCK + (int)threadIdx.x) * N;
 
         load_pack(src + at, c.end - at, x[r]);
@@ -79,30 +164,18 @@ static __global__ void sum_powers(const __grid_constant__ long_list<fsdp__span> 
         for (int i = 0; i < N; i++)
             bits = magnitude_bits(x[r][i]) > bits ? magnitude_bits(x[r][i]) : bits;
     }
-    largest = power<P>(bits_float(block_largest(bits)), p);
-    if (has_no_digits(largest, sum))
-        return;
-    top = (ilogb(largest) + 1074) / FSDP__DIGIT_SUM_BITS;
-    top = top < FSDP__DIGIT_SUM_KEPT - 1 ? FSDP__DIGIT_SUM_KEPT - 1 : top;
-    scale = ldexp(1.0, 1074 - FSDP__DIGIT_SUM_BITS * top);
-    UNROLL
-    for (int r = 0; r < RUNS; r++) {
-        UNROLL
-        for (int i = 0; i < N; i++) {
-            double rest;
-
-            digits[0] +=
-                P == 2 ? whole_of(x[r][i] * scale, x[r][i], &rest) : whole_of(power<P>(x[r][i], p), scale, &rest);
-            digits[1] += whole_of(rest, place, &rest);
-            digits[2] += whole_of(rest, place, &rest);
-        }
+    largest = power<P>(bits_float(warp_largest(bits)), p);
+    if (!has_no_digits(largest, sum)) {
+        own.top = top_of<P>(largest);
+        cut<P>(&x[0][0], p, own.top, digits);
+        for (int d = 0; d < FSDP__DIGIT_SUM_KEPT; d++)
+            own.digits[d] = warp_total(digits[d]);
     }
-    for (int d = 0; d < FSDP__DIGIT_SUM_KEPT; d++) {
-        int64_t total = block_total(digits[d]);
-
-        if (threadIdx.x == 0)
-            add_to(&sum->places[top - d], total);
-    }
+    if (lane_of_warp() == 0)
+        warps[threadIdx.x / WARP] = own;
+    __syncthreads();
+    if (threadIdx.x < FSDP__DIGIT_SUM_KEPT)
+        add_totals(warps, (int)threadIdx.x, sum);
 }
 
 /* The bits of doubles that are not negative have their order, with those of a NaN as the largest. */
