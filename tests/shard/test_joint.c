@@ -544,6 +544,7 @@ static void summon(fsdp_context *context, void *arg)
     (void)arg;
     CHECK_OK(fsdp_module_summon_full_params(module, NULL));
     check_shape(module, "blocks.1.down", CUT_DIM, fsdp_mesh_coordinate(m.parts, 0) == 0 ? 4 : 3);
+    CHECK(fsdp_tensor_distribution(fsdp_module_parameter(module, "blocks.1.down"))->mesh == m.parts);
     CHECK_OK(fsdp_tensor_fill_(fsdp_module_parameter(module, "blocks.1.down"), 2));
     CHECK_OK(fsdp_module_end_summon(module));
     values = net_values(module, &count);

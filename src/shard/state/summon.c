@@ -137,7 +137,7 @@ static fsdp_status make_gathered(summoning *s, const fsdp__param *p, const fsdp_
                                         p->placement.first, out);
     FSDP_TRY(make_tensor(p->group->residence.shard_device, p, kind, out));
     add_buffer(s, fsdp__param_buffer(p), fsdp_tensor_data(part), *out);
-    return FSDP_OK;
+    return p->parallel ? fsdp_tensor_set_distribution(*out, p->parallel) : FSDP_OK;
 }
 
 /* Makes this rank's part of the gradients' vector, since the gradients lie apart. */
