@@ -3,7 +3,7 @@
  * networks give. It also knows what fields name: whole tensors, or shards.
  *
  * It is the random-tree test with other plans: tree_orders.c draws the networks, tree_program.c the calls.
- * Links: optim state launch */
+ * Links: optim state launch parallel */
 #include "fsdp/launch.h"
 #include "shard/residences.h"
 #include "shard/tree_draw.h"
@@ -25,6 +25,21 @@ TEST(every_order_gives_the_same)
                               .brief = 12,
                               .longer = TEST_SANITIZED ? 2000 : 20000};
 
+    tree_try(&trial);
+}
+
+/* Each rank is a team, which has cut the networks' parameters in drawn ways. */
+TEST(every_order_of_teams_gives_the_same)
+{
+    const tree_trial trial = {.name = "TEAM_ORDERS",
+                              .draw = tree_draw_team_orders,
+                              .residences = residences_of,
+                              .shorter = 20,
+                              .brief = 6,
+                              .longer = TEST_SANITIZED ? 1000 : 10000};
+
+    if (test_machines_of(8) > 1 || getenv("FSDP_TEST_JOINED"))
+        return; /* teams lie inside a machine */
     tree_try(&trial);
 }
 

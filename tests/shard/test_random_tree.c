@@ -5,10 +5,11 @@
  *
  * shard/tree_trial.h has the variables that repeat a tree. What a tree may have stands in tree_plan.h: a new option is
  * drawn in tree_draw.c, taken up in tree_player.c and shown in tree_print.c; a new call is a kind of tree_kinds.c.
- * Links: optim */
+ * Links: optim parallel */
 #include "shard/residences.h"
 #include "shard/tree_draw.h"
 #include "shard/tree_trial.h"
+#include "support/ranks.h"
 
 /* All residences, or one in shared memory and one that copies. */
 static uint32_t residences_of(uint64_t seed)
@@ -25,5 +26,21 @@ TEST(every_tree_trains_as_the_plain_one)
                               .brief = 15,
                               .longer = TEST_SANITIZED ? 500 : 5000};
 
+    tree_try(&trial);
+}
+
+/* Each rank is a team, which computes with parameters that it has cut in drawn ways: by outputs, by inputs, by rows of
+ * the batch. */
+TEST(every_tree_of_teams_trains_as_the_plain_one)
+{
+    const tree_trial trial = {.name = "TEAMS",
+                              .draw = tree_draw_teams,
+                              .residences = residences_of,
+                              .shorter = 30,
+                              .brief = 10,
+                              .longer = TEST_SANITIZED ? 500 : 5000};
+
+    if (test_machines_of(8) > 1 || getenv("FSDP_TEST_JOINED"))
+        return; /* teams lie inside a machine */
     tree_try(&trial);
 }

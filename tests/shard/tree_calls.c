@@ -61,7 +61,7 @@ fsdp_tensor *tree_run_batch(tree_player *player, int node, int number, int rank,
 {
     fsdp_tensor *y;
 
-    if (player->plain && player->plan->orders && !player->plan->replicated)
+    if (player->plain && !player->plan->replicated)
         for (int64_t p = 0; p < player->named.count; p++)
             player->named.items[p].tensor->storage->renewed = true; /* a backward computes with what is there then */
     player->feed.number = number;
@@ -415,7 +415,7 @@ static bool writes(tree_kind kind)
 /* Between forward and backward: of a recomputed function, and a write of replicas. */
 static bool would_be_an_error(const tree_plan *plan, tree_kind kind)
 {
-    return plan->recomputes ? freezes(kind) || writes(kind) : plan->orders && plan->replicated && writes(kind);
+    return plan->recomputes ? freezes(kind) || writes(kind) : plan->replicated && writes(kind);
 }
 
 void tree_make_call(tree_player *player)
@@ -458,6 +458,6 @@ void tree_last_steps(tree_player *player)
         zero_grad(player);
         tree_drop_slot(&player->slots[0]);
         fsdp_scope_end(player->context, NULL);
-        player->run->live[player->first_rank][step] = open ? 0 : test_live_bytes(player->context);
+        player->run->live[player->plain ? 0 : player->place][step] = open ? 0 : test_live_bytes(player->context);
     }
 }

@@ -451,6 +451,56 @@ static void draw_empty(drawing *d)
     tree_settle(plan);
 }
 
+/* ---- teams ---- */
+
+bool tree_takes_teams(const tree_plan *plan)
+{
+    bool takes = !plan->replicated && !plan->flat && !plan->fsdp1 && plan->wrap == FSDP_WRAP_NONE;
+
+    for (int s = 0; s < plan->state_count; s++)
+        takes = takes && !plan->states[s].code;
+    return takes && 2 * plan->world <= 8 && test_machines_of(2 * plan->world) == 1 && !getenv("FSDP_TEST_JOINED");
+}
+
+/* Any dimension of a matrix; of several roles that which all of them can be cut in. */
+static int draw_way(uint64_t *random, const tree_plan *plan, int param)
+{
+    bool norm = false, head = false;
+    int way = dice_below(random, plan->params[param].ndim + 2);
+
+    for (int p = 0; p < plan->param_count; p++)
+        if (tree_original(plan, p) == param) {
+            norm = norm || plan->params[p].role == TREE_SCALE || plan->params[p].role == TREE_ELEMENT;
+            head = head || plan->params[p].role == TREE_HEAD;
+        }
+    if (head)
+        return TREE_ALIKE;
+    return way == plan->params[param].ndim + 1 ? TREE_OWN_ROWS : norm && way > 0 ? TREE_OWN_ROWS : way;
+}
+
+int tree_draw_team_size(uint64_t *random, const tree_plan *plan)
+{
+    return 2 + (plan->world < 3 ? dice_below(random, 3) : 0);
+}
+
+void tree_draw_team(uint64_t *random, int team, tree_plan *plan)
+{
+    plan->team = team;
+    plan->grid = plan->replicas > 1;
+    plan->parts = 0;
+    for (int s = 0; s < plan->state_count; s++) {
+        tree_state *state = &plan->states[s];
+
+        if (state->slice > 0) /* as that stands with a stage */
+            state->reshard = state->slice == 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS;
+        state->slice = 0;
+    }
+    for (int p = 0; p < plan->param_count; p++)
+        if (plan->params[p].tied < 0)
+            plan->params[p].way = draw_way(random, plan, p);
+    tree_settle(plan);
+}
+
 void tree_draw(uint64_t seed, tree_plan *plan)
 {
     static const int worlds[] = {1, 2, 2, 3, 3, 4, 5, 8};
@@ -489,4 +539,14 @@ void tree_draw(uint64_t seed, tree_plan *plan)
         tree_make_units(plan);
     draw_seconds(&d);
     draw_empty(&d);
+}
+
+void tree_draw_teams(uint64_t seed, tree_plan *plan)
+{
+    uint64_t random = seed;
+
+    do
+        tree_draw((uint64_t)dice_below(&random, 1 << 30), plan);
+    while (!tree_takes_teams(plan));
+    tree_draw_team(&random, tree_draw_team_size(&random, plan), plan);
 }

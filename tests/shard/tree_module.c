@@ -2,6 +2,7 @@
 #include "shard/tree_module.h"
 
 #include "autograd/autograd.h"
+#include "shard/tree_apply.h"
 
 /* ---- forward ---- */
 
@@ -27,10 +28,9 @@ static fsdp_status batch_of(const tree_module *m, int *number, int *rank)
     return FSDP_OK;
 }
 
-/* (rows of the batch): other rows of the table on every rank and in every batch. */
-static fsdp_tensor *ids_of(const tree_module *m, const fsdp_tensor *table)
+/* (rows of the batch): other rows of a table of `count` on every rank and in every batch. */
+static fsdp_tensor *ids_of(const tree_module *m, int64_t count, fsdp_device *device)
 {
-    int64_t count = fsdp_tensor_size(table, 0);
     int32_t ids[TREE_ROWS];
     int number, rank, rows;
 
@@ -39,7 +39,7 @@ static fsdp_tensor *ids_of(const tree_module *m, const fsdp_tensor *table)
     rows = tree_rows(m->feed->plan, number, rank);
     for (int i = 0; i < rows; i++)
         ids[i] = (int32_t)((i * 5 + number * 3 + rank) % count);
-    return fsdp_from_data(fsdp_tensor_device(table), FSDP_I32, FSDP_SHAPE(rows), ids);
+    return fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(rows), ids);
 }
 
 /* ---- what arrives of a parameter ---- */
@@ -95,12 +95,13 @@ static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
 {
     const tree_plan *plan = m->feed->plan;
     int param = plan->nodes[m->node].params[index];
-    fsdp_tensor *w = m->params[index], *y;
+    const tree_param *p = &plan->params[param];
+    fsdp_tensor *w = m->params[index], *ids = NULL;
     int number, rank;
 
     if (batch_of(m, &number, &rank) != FSDP_OK)
         return NULL;
-    if (plan->params[param].gone || !tree_uses(plan, param, number, rank))
+    if (p->gone || !tree_uses(plan, param, number, rank))
         return x;
     m->feed->trains = m->feed->trains || (w && fsdp_tensor_requires_grad(w));
     if (m->feed->plain)
@@ -108,28 +109,9 @@ static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
     if (!w || !x)
         return NULL;
     x = fsdp_cast(x, fsdp_tensor_dtype(w));
-    switch (plan->params[param].role) {
-    case TREE_MATRIX:
-        return fsdp_add(x, fsdp_gelu(fsdp_linear(x, w, FSDP_NO_BIAS)));
-    case TREE_TALL:
-        return fsdp_add(x, fsdp_matmul(fsdp_gelu(fsdp_linear(x, w, FSDP_NO_BIAS)), w));
-    case TREE_TABLE:
-        return fsdp_add(x, fsdp_embedding(w, ids_of(m, w)));
-    case TREE_SCALE:
-        return fsdp_rmsnorm(x, w, 1.0f);
-    case TREE_BIAS:
-        return fsdp_add(x, w);
-    case TREE_ELEMENT:
-        y = fsdp_mul(fsdp_reshape(x, FSDP_SHAPE(fsdp_tensor_numel(x), 1)), w);
-        return fsdp_reshape(y, FSDP_SHAPE(fsdp_tensor_size(x, 0), plan->width));
-    case TREE_CUBE:
-        y = fsdp_sum_dim(fsdp_sum_dim(w, 0, false), 0, false);
-        return fsdp_tensor_numel(w) > 0 ? fsdp_mul(x, y) : fsdp_add(x, y); /* a sum of nothing would end all */
-    case TREE_HEAD:
-        return add_loss(x, fsdp_linear_cross_entropy(x, w, ids_of(m, w)));
-    default:
-        return x;
-    }
+    if (p->role == TREE_TABLE || p->role == TREE_HEAD)
+        ids = ids_of(m, p->shape[0], fsdp_tensor_device(w));
+    return tree_apply(plan, param, x, w, ids, m->feed->team);
 }
 
 /* a + b in b's dtype. */

@@ -201,6 +201,11 @@ void tree_settle(tree_plan *plan)
 
 /* ---- asking ---- */
 
+int tree_ranks(const tree_plan *plan)
+{
+    return plan->team > 1 ? plan->world * plan->team : plan->world;
+}
+
 fsdp_dtype tree_compute_dtype(const tree_plan *plan, int param)
 {
     const tree_param *p = &plan->params[tree_original(plan, param)];

@@ -41,6 +41,12 @@ typedef enum tree_role {
     TREE_HEAD = TREE_ROLES /* (d,d)   x + the loss of the batch's ids, whose gradients the forward makes */
 } tree_role;
 
+/* What a team has of a parameter; 1 + d: it is cut in dimension d. */
+enum {
+    TREE_ALIKE = 0,    /* each rank has it, and does the same with it */
+    TREE_OWN_ROWS = -1 /* each rank has it, and uses it with its own rows of the batch */
+};
+
 typedef struct tree_param {
     tree_role role;
     int node;
@@ -51,6 +57,7 @@ typedef struct tree_param {
     bool ignored;
     bool fickle; /* used on some ranks, in some batches */
     int dim;     /* that is sharded */
+    int way;     /* over a team */
     bool gone;   /* the node has it no longer: the plan was reduced */
     int tied;    /* another name of this parameter; -1: its own */
     int owner;   /* state; -1: ignored; follows from the plan */
@@ -203,6 +210,7 @@ typedef struct tree_call {
 typedef struct tree_plan {
     uint64_t seed;
     int world, width;
+    int team;        /* each rank is a team of so many, which cut parameters among them; 0: it is one */
     int replicas;    /* where they are several a mesh of two dimensions, of which the first has so many */
     bool grid;       /* such a mesh in any case */
     bool replicated; /* the root, in buckets; nothing is given to fully_shard */
@@ -235,6 +243,8 @@ typedef struct tree_plan {
     int call_count;
 } tree_plan;
 
+/* How many ranks there are in all. */
+int tree_ranks(const tree_plan *plan);
 /* Everything that follows from the rest: who owns which parameter, how often nodes run. What fully_shard would refuse
  * is changed: a parameter that two states would use in two dtypes is untied, or its node gets a state of its own; where
  * a conditional state would be below two others nothing is conditional. */

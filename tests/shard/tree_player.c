@@ -7,6 +7,7 @@
 #include "shard/doors/fully_shard.h"
 #include "shard/parts.h"
 #include "shard/reduce/owner.h"
+#include "shard/tree_apply.h"
 #include "shard/tree_wrap.h"
 
 /* ---- building ---- */
@@ -46,7 +47,7 @@ static fsdp_shard_options options_of(tree_player *player, int state)
     const residence *where = player->run->residence;
 
     return (fsdp_shard_options){.reshard_after_forward = s->reshard,
-                                .mesh = player->mesh,
+                                .mesh = player->meshes.data,
                                 .reshard_after_forward_ranks = s->slice,
                                 .zero_stage = s->stage,
                                 .ignored_params = player->ignored,
@@ -68,9 +69,9 @@ static void wrap_unit(tree_player *player, int state)
     const tree_state *s = &player->plan->states[state];
     const residence *where = player->run->residence;
     fsdp_module *module = player->modules[s->members[0]];
-    bool never = s->reshard == FSDP_RESHARD_NEVER, mesh = player->mesh != NULL;
+    bool never = s->reshard == FSDP_RESHARD_NEVER, mesh = player->meshes.data != NULL;
     uint64_t seed = player->plan->seed;
-    const fsdp_fsdp1_options options = {.mesh = player->mesh,
+    const fsdp_fsdp1_options options = {.mesh = player->meshes.data,
                                         .strategy = mesh ? (never ? FSDP_HYBRID_SHARD_ZERO2 : FSDP_HYBRID_SHARD)
                                                          : (never ? FSDP_SHARD_GRAD_OP : FSDP_FULL_SHARD),
                                         .use_orig_params = !player->plan->as_one,
@@ -176,6 +177,8 @@ static void build(tree_player *player)
         }
     if (real)
         CHECK_OK(fsdp_module_initialize(player->modules[0], player->plan->seed));
+    if (player->meshes.team)
+        tree_cut(player->plan, player->modules, player->meshes.team);
     CHECK_OK(fsdp_module_parameters(player->modules[0], &player->named));
     if (!player->plain) {
         set_recompute(player);
@@ -237,22 +240,27 @@ static void begin_windows(tree_player *player)
     }
 }
 
-void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run, int model, fsdp_mesh *mesh)
+void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run, int model, tree_meshes meshes)
 {
     const tree_plan *plan = model > 0 ? run->plan->second : run->plan;
+    int rank = fsdp_context_rank(context);
 
     *player = (tree_player){.plan = plan,
                             .run = run,
                             .context = context,
-                            .mesh = mesh,
+                            .meshes = meshes,
                             .plain = run->residence == NULL,
                             .model = model,
-                            .first_rank = fsdp_context_rank(context),
+                            .first_rank = plan->team > 1 ? rank / plan->team : rank,
+                            .place = rank,
                             .ranks = run->residence ? 1 : plan->world,
                             .last = true,
                             .sync = UINT32_MAX,
                             .all_reduce = UINT32_MAX};
-    player->feed = (tree_feed){.plan = plan, .plain = player->plain, .failing = -1};
+    player->feed = (tree_feed){.plan = plan,
+                               .plain = player->plain,
+                               .team = meshes.team ? fsdp_mesh_process_group(meshes.team, 0) : NULL,
+                               .failing = -1};
     begin_windows(player);
     build(player);
     CHECK_OK(tree_optimizer_create(player, plan->adamw, &player->optimizer));
@@ -309,7 +317,7 @@ void tree_player_rebuild(tree_player *player, bool losses_last)
         player->slots[s] = (tree_slot){0};
     }
     tree_player_end(player);
-    tree_player_begin(player, player->context, player->run, player->model, player->mesh);
+    tree_player_begin(player, player->context, player->run, player->model, player->meshes);
     player->at = at;
     for (int s = 0; s < TREE_SLOTS; s++)
         tree_drop_slot(&slots[s]);
@@ -358,13 +366,40 @@ float *tree_read(const fsdp_tensor *tensor)
     return values;
 }
 
-/* Takes over `values`. */
-static void add(tree_player *player, int rank, const char *what, int param, float *values, int64_t count)
+/* Adds it to the log of one rank of all. Takes over `values`. */
+static void add_to(tree_player *player, int place, const char *what, int param, float *values, int64_t count)
 {
     const log_entry entry = {
         .call = player->at, .model = player->model, .param = param, .what = what, .count = count, .values = values};
 
-    run_log_add(&player->run->logs[rank], &entry);
+    run_log_add(&player->run->logs[place], &entry);
+}
+
+/* The ranks of all that have what rank `rank` of the plan has. */
+static int first_place(const tree_player *player, int rank)
+{
+    return !player->plain ? player->place : player->plan->team > 1 ? rank * player->plan->team : rank;
+}
+
+static int places(const tree_player *player)
+{
+    return player->plain && player->plan->team > 1 ? player->plan->team : 1;
+}
+
+static float *copy_of(const float *values, int64_t count)
+{
+    float *copy = malloc((size_t)(count + 1) * sizeof *copy);
+
+    memcpy(copy, values, (size_t)count * sizeof *copy);
+    return copy;
+}
+
+/* Takes over `values`. */
+static void add(tree_player *player, int rank, const char *what, int param, float *values, int64_t count)
+{
+    for (int t = 1; t < places(player); t++)
+        add_to(player, first_place(player, rank) + t, what, param, copy_of(values, count), count);
+    add_to(player, first_place(player, rank), what, param, values, count);
 }
 
 static void add_one(tree_player *player, int rank, const char *what, int param, double value)
@@ -391,26 +426,54 @@ void tree_log_tensor(tree_player *player, int rank, const char *what, const fsdp
     add(player, rank, what, -1, tree_read(tensor), fsdp_tensor_numel(tensor));
 }
 
-/* Moves a rank's part of a whole tensor to the front; returns its elements. */
-static int64_t cut(const tree_player *player, int rank, int dim, const fsdp_tensor *tensor, float *values)
+void tree_take_part(float *values, int ndim, int64_t *shape, int dim, int parts, int part)
 {
-    int shards = player->plan->world / player->plan->replicas;
-    int64_t rows = fsdp_tensor_size(tensor, dim), inner = 1, first, count, outer;
+    int64_t rows = shape[dim], inner = 1, outer = 1, first, count = fsdp_shard_range(rows, parts, part, &first);
 
-    for (int d = dim + 1; d < fsdp_tensor_ndim(tensor); d++)
-        inner *= fsdp_tensor_size(tensor, d);
-    count = fsdp_shard_range(rows, shards, rank % shards, &first);
-    outer = rows * inner > 0 ? fsdp_tensor_numel(tensor) / (rows * inner) : 0;
+    for (int d = 0; d < ndim; d++) {
+        inner *= d > dim ? shape[d] : 1;
+        outer *= d < dim ? shape[d] : 1;
+    }
     for (int64_t o = 0; o < outer; o++)
         memmove(values + o * count * inner, values + (o * rows + first) * inner,
                 (size_t)(count * inner) * sizeof *values);
-    return outer * count * inner;
+    shape[dim] = count;
+}
+
+void tree_log_full(tree_player *player, const char *what, int param, const fsdp_tensor *tensor)
+{
+    for (int i = 0; i < player->ranks; i++)
+        add(player, player->first_rank + i, what, param, tree_read(tensor), fsdp_tensor_numel(tensor));
+}
+
+/* What member `t` of a team has of a whole tensor, and with `rank` what it has of that when it is sharded; -1: all. */
+static void add_part(tree_player *player, int place, const char *what, int param, const fsdp_tensor *tensor, int t,
+                     int rank)
+{
+    const tree_param *p = &player->plan->params[param];
+    int shards = player->plan->world / player->plan->replicas, ndim = fsdp_tensor_ndim(tensor);
+    float *values = tree_read(tensor);
+    int64_t shape[FSDP_MAX_DIMS], count = 1;
+
+    memcpy(shape, fsdp_tensor_shape(tensor), sizeof *shape * (size_t)ndim);
+    if (player->plan->team > 1 && p->way > 0)
+        tree_take_part(values, ndim, shape, p->way - 1, player->plan->team, t);
+    if (rank >= 0)
+        tree_take_part(values, ndim, shape, p->dim, shards, rank % shards);
+    for (int d = 0; d < ndim; d++)
+        count *= shape[d];
+    add_to(player, place, what, param, values, count);
 }
 
 void tree_log_whole(tree_player *player, const char *what, int param, const fsdp_tensor *tensor)
 {
+    if (!player->plain) {
+        tree_log_full(player, what, param, tensor);
+        return;
+    }
     for (int i = 0; i < player->ranks; i++)
-        add(player, player->first_rank + i, what, param, tree_read(tensor), fsdp_tensor_numel(tensor));
+        for (int t = 0; t < places(player); t++)
+            add_part(player, first_place(player, i) + t, what, param, tensor, t, -1);
 }
 
 /* Where a rank's part of a flat group begins follows from the others of it: all of it is shown. */
@@ -422,18 +485,17 @@ void tree_log_part(tree_player *player, const char *what, int param, const fsdp_
         fsdp_tensor *whole;
 
         CHECK_OK(fsdp_full_tensor(tensor, &whole));
-        tree_log_whole(player, what, param, whole);
+        tree_log_full(player, what, param, whole);
         fsdp_tensor_unref(whole);
         return;
     }
-    for (int i = 0; i < player->ranks; i++) {
-        float *values = tree_read(tensor);
-        int64_t count = fsdp_tensor_numel(tensor);
-
-        if (player->plain && !p->ignored)
-            count = cut(player, i, p->dim, tensor, values);
-        add(player, player->first_rank + i, what, param, values, count);
+    if (!player->plain) {
+        tree_log_full(player, what, param, tensor);
+        return;
     }
+    for (int i = 0; i < player->ranks; i++)
+        for (int t = 0; t < places(player); t++)
+            add_part(player, first_place(player, i) + t, what, param, tensor, t, p->ignored ? -1 : i);
 }
 
 /* Of an ignored parameter: nobody reduces them. */
@@ -443,26 +505,46 @@ static void log_own_gradients(tree_player *player, int param)
         const fsdp_tensor *gradient = player->unreduced[r][param];
 
         add_one(player, r, "presence of the gradient", param, gradient != NULL);
-        if (gradient)
-            add(player, r, "gradient", param, tree_read(gradient), fsdp_tensor_numel(gradient));
+        for (int t = 0; t < places(player) && gradient; t++)
+            add_part(player, first_place(player, r) + t, "gradient", param, gradient, t, -1);
     }
+}
+
+/* Whether a tensor has the shape of an unsharded parameter: of a team's part of it, where a team has cut it. */
+static bool is_unsharded(const tree_player *player, int param, const fsdp_tensor *tensor)
+{
+    const tree_param *p = &player->plan->params[param];
+    bool is = fsdp_tensor_ndim(tensor) == p->ndim;
+
+    for (int d = 0; d < p->ndim && is; d++) {
+        int64_t first, rows = p->shape[d];
+
+        if (player->plan->team > 1 && p->way == 1 + d)
+            rows = fsdp_shard_range(rows, player->plan->team, fsdp_mesh_coordinate(player->meshes.team, 0), &first);
+        is = fsdp_tensor_size(tensor, d) == rows;
+    }
+    return is;
+}
+
+bool tree_is_plain(const tree_player *player, int param, const fsdp_tensor *tensor)
+{
+    const fsdp_distribution *d = fsdp_tensor_distribution(tensor);
+
+    return player->meshes.team && player->plan->params[param].way != TREE_ALIKE
+               ? d && fsdp_mesh_equal(d->mesh, player->meshes.team)
+               : !d;
 }
 
 /* What the field names: 0 the shard, 1 a whole plain tensor, 2 something else. */
 static int field_names(const tree_player *player, int param)
 {
     const fsdp_tensor *field = tree_field(player, param);
-    const fsdp_distribution *distribution = fsdp_tensor_distribution(player->params[param]);
 
     if (player->plain)
         return tree_in_window(player, param);
     if (field == player->params[param])
         return 0;
-    return distribution && !fsdp_tensor_distribution(field) &&
-                   memcmp(fsdp_tensor_shape(field), distribution->global_shape,
-                          (size_t)distribution->ndim * sizeof(int64_t)) == 0
-               ? 1
-               : 2;
+    return tree_is_plain(player, param, field) && is_unsharded(player, param, field) ? 1 : 2;
 }
 
 static void observe_gradient(tree_player *player, int param)

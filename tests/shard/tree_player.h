@@ -26,6 +26,11 @@ typedef struct tree_run {
     bool otherwise; /* plain: sums were made in an order that the sharded tree need not keep to */
 } tree_run;
 
+/* Over which is sharded (NULL: all ranks), and that of a team (NULL: there is none). */
+typedef struct tree_meshes {
+    fsdp_mesh *data, *team;
+} tree_meshes;
+
 typedef struct tree_slot {
     fsdp_tensor *losses[TREE_MAX_WORLD], *inputs[TREE_MAX_WORLD];
     bool walked; /* by a backward that did not keep the graph */
@@ -36,10 +41,11 @@ typedef struct tree_player {
     const tree_plan *plan;
     tree_run *run;
     fsdp_context *context;
-    fsdp_mesh *mesh; /* the caller's; NULL: the default */
+    tree_meshes meshes; /* the caller's */
     bool plain;
     int model;
-    int first_rank, ranks; /* that this player stands for */
+    int first_rank, ranks; /* teams, or ranks without them, that this player stands for */
+    int place;             /* of a sharded one: its rank among all, whose log it writes */
     int at;                /* index of the running call */
     tree_feed feed;
     fsdp_module *modules[TREE_MAX_NODES];
@@ -70,7 +76,7 @@ typedef struct tree_player {
 } tree_player;
 
 /* Of the run's plan, or of its second. Built, sharded, with its optimizer. */
-void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run, int model, fsdp_mesh *mesh);
+void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run, int model, tree_meshes meshes);
 void tree_player_end(tree_player *player);
 /* The same model anew. Losses may outlive the one that they came from. */
 void tree_player_rebuild(tree_player *player, bool losses_last);
@@ -78,6 +84,8 @@ void tree_player_rebuild(tree_player *player, bool losses_last);
 fsdp_status tree_optimizer_create(const tree_player *player, bool adamw, fsdp_optimizer **out);
 /* What the parameter's field names now. */
 fsdp_tensor *tree_field(const tree_player *player, int param);
+/* Whether a tensor of that parameter is distributed over nothing but its team, if that has cut it. */
+bool tree_is_plain(const tree_player *player, int param, const fsdp_tensor *tensor);
 /* This rank's part of its gradient, wherever it lies; NULL: there is none. The caller owns it. */
 fsdp_tensor *tree_gradient(const tree_player *player, int param);
 bool tree_in_window(const tree_player *player, int param);
@@ -92,12 +100,15 @@ void tree_log_all(tree_player *player, const char *what, int param, double value
 void tree_log_value(tree_player *player, int rank, const char *what, double value);
 /* What the rank has of a tensor that is its own. */
 void tree_log_tensor(tree_player *player, int rank, const char *what, const fsdp_tensor *tensor);
-/* Elements of a tensor that is the same on every rank. */
+/* Elements of a tensor that is the same on every rank; and of an unsharded one, of which a team's ranks have parts. */
+void tree_log_full(tree_player *player, const char *what, int param, const fsdp_tensor *tensor);
 void tree_log_whole(tree_player *player, const char *what, int param, const fsdp_tensor *tensor);
 /* Each rank's part of a sharded one. */
 void tree_log_part(tree_player *player, const char *what, int param, const fsdp_tensor *tensor);
 /* All that can be seen of parameters and gradients without communication. */
 void tree_observe(tree_player *player);
 float *tree_read(const fsdp_tensor *tensor);
+/* Moves this part of dimension `dim` of values of that shape to the front, and changes the shape to the part's. */
+void tree_take_part(float *values, int ndim, int64_t *shape, int dim, int parts, int part);
 
 #endif

@@ -17,6 +17,10 @@ static void print_param(FILE *stream, const tree_plan *plan, int param)
     fprintf(stream, ")%s%s", p->dtype == FSDP_F32 ? "" : fsdp_dtype_name(p->dtype), p->frozen ? " frozen" : "");
     if (p->dim > 0)
         fprintf(stream, " in dimension %d", p->dim);
+    if (p->way == TREE_OWN_ROWS)
+        fprintf(stream, " with own rows");
+    else if (p->way > 0)
+        fprintf(stream, " cut in dimension %d", p->way - 1);
     if (p->ignored)
         fprintf(stream, " ignored");
     if (p->fickle)
@@ -100,6 +104,8 @@ void tree_print(FILE *stream, const tree_plan *plan)
     fprintf(stream, "seed %llu: %d ranks, width %d%s%s, %s%s\n", (unsigned long long)plan->seed, plan->world,
             plan->width, plan->real ? "" : ", built on the meta device", plan->inputs ? ", gradients of inputs" : "",
             plan->adamw ? "AdamW" : "SGD", plan->late ? ", late" : "");
+    if (plan->team > 1)
+        fprintf(stream, "  each rank is a team of %d\n", plan->team);
     if (plan->rowless)
         fprintf(stream, "  some batches have no rows\n");
     if (plan->replicated)

@@ -66,7 +66,7 @@ static void simplify_params(reduction *r)
         if (try(r, &smaller))
             continue;
         smaller = *r->plan;
-        smaller.params[p].dim = 0;
+        smaller.params[p].dim = smaller.params[p].way = 0;
         smaller.params[p].frozen = smaller.params[p].ignored = smaller.params[p].fickle = false;
         smaller.params[p].tied = -1;
         smaller.params[p].dtype = FSDP_F32;
@@ -94,6 +94,15 @@ static void simplify_nodes(reduction *r)
         if (r->plan->nodes[i].flow != TREE_SEQUENCE)
             (void)try(r, &smaller);
     }
+}
+
+static void drop_team(reduction *r)
+{
+    tree_plan smaller = *r->plan;
+
+    smaller.team = 0;
+    if (r->plan->team > 1 && !r->plan->second)
+        (void)try(r, &smaller);
 }
 
 static void simplify_options(reduction *r)
@@ -174,6 +183,7 @@ void tree_reduce(tree_plan *plan, uint32_t which)
         drop_children(&r);
         simplify_params(&r);
         simplify_nodes(&r);
+        drop_team(&r);
         simplify_options(&r);
     } while (r.tries > 0 && plan->call_count < before);
 }

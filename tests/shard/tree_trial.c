@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "check/delays.h"
+#include "shard/cut_net.h"
 #include "shard/net.h"
 #include "shard/tree_calls.h"
 #include "shard/tree_print.h"
@@ -15,9 +16,10 @@
 /* Now and then a rank is late. */
 static void dawdle(const tree_player *player)
 {
-    uint64_t random = player->plan->seed * 1000003u + (uint64_t)(player->first_rank * 977 + player->at);
+    uint64_t random =
+        player->plan->seed * 1000003u + (uint64_t)((player->plain ? 0 : player->place) * 977 + player->at);
 
-    if (!player->plan->late || player->plan->world == 1 || player->plain)
+    if (!player->plan->late || tree_ranks(player->plan) == 1 || player->plain)
         return;
     if (dice_chance(&random, 15))
         usleep((useconds_t)dice_below(&random, player->plan->orders ? 2000 : 1000));
@@ -41,7 +43,7 @@ static void hold_up(fsdp_context *context, const tree_run *run)
 
 static void make_calls(tree_player *players, tree_run *run)
 {
-    int rank = players[0].first_rank;
+    int rank = players[0].place;
 
     for (int at = 0; at < run->plan->call_count; at++) {
         tree_player *player = &players[run->plan->second ? run->plan->calls[at].model : 0];
@@ -61,7 +63,8 @@ static void play(fsdp_context *context, void *arg)
     const tree_plan *plan = run->plan;
     tree_player players[TREE_MAX_MODELS];
     int models = plan->second ? 2 : 1;
-    fsdp_mesh *mesh = NULL;
+    cut_meshes cut = {.root = NULL};
+    tree_meshes meshes = {.data = NULL};
 
     if (plan->fsdp1 || (plan->second && plan->second->fsdp1)) /* it tells of each unit that is whole anyway */
         fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL);
@@ -69,10 +72,14 @@ static void play(fsdp_context *context, void *arg)
         test_run_behind(test_device(context));
     if (run->residence)
         hold_up(context, run);
-    if ((plan->grid || plan->replicas > 1) && run->residence)
-        mesh = net_hybrid_mesh(context, plan->replicas);
+    if (plan->team > 1 && run->residence) {
+        cut = cut_meshes_create(context, (cut_layout){plan->replicas, plan->world / plan->replicas, plan->team});
+        meshes = (tree_meshes){cut.data, cut.parts};
+    } else if ((plan->grid || plan->replicas > 1) && run->residence) {
+        meshes.data = net_hybrid_mesh(context, plan->replicas);
+    }
     for (int m = 0; m < models; m++)
-        tree_player_begin(&players[m], context, run, m, mesh);
+        tree_player_begin(&players[m], context, run, m, meshes);
     make_calls(players, run);
     for (int m = 0; m < models; m++) {
         players[m].at = plan->call_count;
@@ -82,7 +89,10 @@ static void play(fsdp_context *context, void *arg)
     }
     for (int m = 0; m < models; m++)
         tree_player_end(&players[m]);
-    fsdp_mesh_unref(mesh);
+    if (cut.root)
+        cut_meshes_free(&cut);
+    else
+        fsdp_mesh_unref(meshes.data);
 }
 
 /* ---- comparing ---- */
@@ -97,9 +107,9 @@ static bool run_passes(tree_run *run, char *text, size_t bytes)
     char why[2048];
     int at = 0;
 
-    if (test_try_ranks(run->residence ? run->plan->world : 1, play, run, why, sizeof why) == 0)
+    if (test_try_ranks(run->residence ? tree_ranks(run->plan) : 1, play, run, why, sizeof why) == 0)
         return true;
-    for (int r = 0; r < run->plan->world; r++)
+    for (int r = 0; r < tree_ranks(run->plan); r++)
         at = run->at[r] > at ? run->at[r] : at;
     snprintf(text, bytes, "%sat call %d, in '%s'", why, at + 1, name_of(run));
     return false;
@@ -127,8 +137,8 @@ static bool same_run(const tree_run *run, const tree_run *other, log_equality ho
     char why[512];
     int call = 0;
 
-    for (int r = 0; r < run->plan->world; r++)
-        if (test_rank_was_here(run->plan->world, r) &&
+    for (int r = 0; r < tree_ranks(run->plan); r++)
+        if (test_rank_was_here(tree_ranks(run->plan), r) &&
             !run_log_same(&run->logs[r], &other->logs[r], how, &call, why, sizeof why)) {
             snprintf(text, bytes, "rank %d, %s\nat call %d, in '%s', as against '%s'", r, why, call + 1, name_of(run),
                      name_of(other));
@@ -148,8 +158,8 @@ static bool same_everywhere(const tree_run *run, const tree_run *plain, const tr
     log_equality rounded = tree_is_low_precision(run->plan) ? LOG_ROUGH : LOG_CLOSE;
     log_equality like_plain = plain->otherwise ? rounded : LOG_VALUES;
 
-    for (int r = 0; r < run->plan->world; r++)
-        if (test_rank_was_here(run->plan->world, r) && !same_live_bytes(run, first, r, text, bytes))
+    for (int r = 0; r < tree_ranks(run->plan); r++)
+        if (test_rank_was_here(tree_ranks(run->plan), r) && !same_live_bytes(run, first, r, text, bytes))
             return false;
     /* Values that differ in their last bits may become codes that are one apart. */
     if (!compares(run->plan) || (plain->otherwise && tree_is_coded(run->plan)))
@@ -169,7 +179,7 @@ bool tree_passes(const tree_plan *plan, uint32_t which, char *text, size_t bytes
     bool passes;
 
     plain->plan = plan;
-    plain->otherwise = tree_adds_otherwise(plan);
+    plain->otherwise = plan->team > 1 || tree_adds_otherwise(plan);
     passes = !compares(plan) || run_passes(plain, text, bytes);
     for (int i = 0; i < RESIDENCES && passes; i++) {
         if (!(which >> i & 1))

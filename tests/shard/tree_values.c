@@ -58,7 +58,7 @@ static void read_full(tree_player *player, const char *what, int param, const fs
     fsdp_tensor *full;
 
     CHECK_OK(fsdp_full_tensor(tensor, &full));
-    tree_log_whole(player, what, param, full);
+    tree_log_full(player, what, param, full);
     fsdp_tensor_unref(full);
 }
 
@@ -83,12 +83,37 @@ void tree_play_read_gradients(tree_player *player, const tree_call *call)
     }
 }
 
+/* Where element i of a box lies in the whole tensor. */
+static int64_t element_of(int ndim, const int64_t *shape, const int64_t *offset, const int64_t *size, int64_t i)
+{
+    int64_t index = 0, stride = 1;
+
+    for (int d = ndim - 1; d >= 0; d--) {
+        index += (offset[d] + i % size[d]) * stride;
+        i /= size[d];
+        stride *= shape[d];
+    }
+    return index;
+}
+
+/* Where element i of an unsharded parameter lies in all of it: a team may have cut it. */
+static int64_t place_of(const tree_player *player, int param, const fsdp_tensor *tensor, int64_t i)
+{
+    const tree_param *p = &player->plan->params[param];
+    int64_t offset[FSDP_MAX_DIMS] = {0};
+
+    if (player->meshes.team && p->way > 0)
+        (void)fsdp_shard_range(p->shape[p->way - 1], player->plan->team, fsdp_mesh_coordinate(player->meshes.team, 0),
+                               &offset[p->way - 1]);
+    return element_of(p->ndim, p->shape, offset, fsdp_tensor_shape(tensor), i);
+}
+
 static void read_and_write(tree_player *player, int number, int param)
 {
     fsdp_tensor *tensor = tree_field(player, param), *gradient = fsdp_tensor_grad(tensor);
     float *values;
 
-    CHECK_NULL(fsdp_tensor_distribution(tensor));
+    CHECK(tree_is_plain(player, param, tensor));
     tree_log_whole(player, "summoned parameter", param, tensor);
     if (number & SUMMON_GRADIENTS)
         tree_log_all(player, "presence of a summoned gradient", param, gradient != NULL);
@@ -98,7 +123,7 @@ static void read_and_write(tree_player *player, int number, int param)
         return;
     values = tree_read(tensor);
     for (int64_t i = 0; i < fsdp_tensor_numel(tensor); i++)
-        values[i] = values[i] / 2 + (float)(i % 7) / 16;
+        values[i] = values[i] / 2 + (float)(place_of(player, param, tensor, i) % 7) / 16;
     CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, values));
     free(values);
 }
@@ -198,19 +223,6 @@ void tree_play_freeze_field(tree_player *player, const tree_call *call)
 }
 
 /* ---- writing ---- */
-
-/* Where element i of a box lies in the whole tensor. */
-static int64_t element_of(int ndim, const int64_t *shape, const int64_t *offset, const int64_t *size, int64_t i)
-{
-    int64_t index = 0, stride = 1;
-
-    for (int d = ndim - 1; d >= 0; d--) {
-        index += (offset[d] + i % size[d]) * stride;
-        i /= size[d];
-        stride *= shape[d];
-    }
-    return index;
-}
 
 /* This rank's rows of values that depend on the place in the whole parameter. */
 static float *values_for(const fsdp_tensor *tensor, int number)
