@@ -230,26 +230,30 @@ static fsdp_status check_degrees(const fsdp_train_config *config, int data_ranks
         (long long)degree, verb, ranks_text(config, data_ranks, ranks), copies, (long long)(data_ranks / replicas));
 }
 
-/* Returns what tensor parallel excludes and the config asks for; NULL: nothing. */
+/* Returns what tensor parallel excludes and the config asks for, with what to do instead; NULL: nothing. */
 static const char *excluded_by_tensors(const fsdp_train_config *config)
 {
-    return config->parallelism.strategy == FSDP_TRAIN_FSDP1             ? "parallelism.strategy fsdp1"
-           : config->parallelism.strategy == FSDP_TRAIN_DDP             ? "parallelism.strategy ddp"
-           : config->adapter.quantize != FSDP_QUANTIZE_NONE             ? "adapter.quantize"
-           : config->parallelism.schedule                               ? "parallelism.schedule"
-           : config->parallelism.reshard_after_forward > 0              ? "a number of ranks in "
-                                                                          "parallelism.fsdp_reshard_after_forward"
-           : config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE ? "parallelism.gather_dtype"
-                                                                        : NULL;
+    return config->parallelism.strategy == FSDP_TRAIN_FSDP1 ? "parallelism.strategy fsdp1: set fsdp2"
+           : config->parallelism.strategy == FSDP_TRAIN_DDP
+               ? "parallelism.strategy ddp: set hsdp, with a copy for each team in "
+                 "parallelism.data_parallel_replicate_degree"
+           : config->adapter.quantize != FSDP_QUANTIZE_NONE
+               ? "adapter.quantize: leave one of them out (adapter.base_dtype=bfloat16 halves the base)"
+           : config->parallelism.schedule ? "parallelism.schedule: leave one of them out"
+           : config->parallelism.reshard_after_forward > 0
+               ? "a number of ranks in parallelism.fsdp_reshard_after_forward: leave one of them out"
+           : config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE
+               ? "parallelism.gather_dtype: leave one of them out"
+               : NULL;
 }
 
 /* Does the same for context parallel. */
 static const char *excluded_by_sequences(const fsdp_train_config *config)
 {
-    return fsdp__train_is_dpo(config)      ? "preference tuning"
-           : config->adapter.dropout > 0   ? "adapter.dropout"
-           : config->metrics.sample_prompt ? "metrics.sample_prompt"
-           : config->parallelism.schedule  ? "parallelism.schedule"
+    return fsdp__train_is_dpo(config)      ? "preference tuning: leave one of them out"
+           : config->adapter.dropout > 0   ? "adapter.dropout: leave one of them out"
+           : config->metrics.sample_prompt ? "metrics.sample_prompt: leave one of them out"
+           : config->parallelism.schedule  ? "parallelism.schedule: leave one of them out"
                                            : NULL;
 }
 
@@ -268,8 +272,8 @@ static fsdp_status check_team(const fsdp_train_config *config, int world_size)
                              keys[i], (long long)degrees[i], world_size == 1 ? "is" : "are", world_size,
                              world_size == 1 ? "" : "s");
         if (excluded[i])
-            return FSDP_FAIL(FSDP_UNSUPPORTED, "%s %lld does not go with %s: leave one of them out", keys[i],
-                             (long long)degrees[i], excluded[i]);
+            return FSDP_FAIL(FSDP_UNSUPPORTED, "%s %lld does not go with %s", keys[i], (long long)degrees[i],
+                             excluded[i]);
     }
     if (world_size % (degrees[0] * degrees[1]) != 0)
         return FSDP_FAIL(FSDP_INVALID,

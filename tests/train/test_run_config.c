@@ -283,6 +283,10 @@ TEST_WITH(teams_are_checked, setup, teardown)
                     "parallelism.tensor_parallel_degree 2 does not go with ");
         CHECK_OK(fsdp_train_config_set(config, others[i][0], others[i][2]));
     }
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.strategy", "ddp"));
+    CHECK_ERROR(fsdp_train_config_check(config, 6), FSDP_UNSUPPORTED, "set hsdp, with a copy for each team in");
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.strategy", "hsdp"));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.data_parallel_replicate_degree", "3"));
     CHECK_OK(fsdp_train_config_check(config, 6));
     CHECK_OK(fsdp_train_config_set(config, "parallelism.enable_async_tensor_parallel", "true"));
     CHECK_OK(fsdp_train_config_check(config, 6));
