@@ -15,12 +15,23 @@ static fsdp_status claim(fsdp__tp_planning *p, const fsdp__job *job, fsdp_module
     return module ? fsdp__tp_claim(p, &part, "weight", placement, placement.kind == FSDP_REPLICATE) : FSDP_OK;
 }
 
+/* Products whose collectives run beside them leave out what is beside the layer. */
+static fsdp_status check_async(const fsdp__job *job)
+{
+    return job->style.async ? FSDP_FAIL(FSDP_UNSUPPORTED,
+                                        "'%s' has an adapter, which asynchronous tensor parallel leaves out: set "
+                                        "enable_async_tensor_parallel to false",
+                                        job->name)
+                            : FSDP_OK;
+}
+
 fsdp_status fsdp__tp_claim_outputs_beside(fsdp__tp_planning *p, const fsdp__job *job, fsdp_placement outputs)
 {
     const fsdp__layer_beside *beside = fsdp__layer_beside_of(job->module);
 
     if (!beside)
         return FSDP_OK;
+    FSDP_TRY(check_async(job));
     outputs.dim = 0;
     FSDP_TRY(claim(p, job, beside->a, (fsdp_placement){.kind = FSDP_REPLICATE}));
     FSDP_TRY(claim(p, job, beside->b, outputs));
@@ -34,6 +45,7 @@ fsdp_status fsdp__tp_claim_inputs_beside(fsdp__tp_planning *p, const fsdp__job *
 
     if (!beside)
         return FSDP_OK;
+    FSDP_TRY(check_async(job));
     FSDP_TRY(claim(p, job, beside->a, (fsdp_placement){.kind = FSDP_SHARD, .dim = 1}));
     FSDP_TRY(claim(p, job, beside->b, whole));
     return claim(p, job, beside->magnitude, whole);

@@ -371,6 +371,7 @@ static void refuse(fsdp_context *context, void *arg)
     const fsdp_lora_options options = {.targets = all, .target_count = 1};
     const fsdp_parallel_entry twice[] = {{"model.layers.*.mlp.up_proj", {.kind = FSDP_COLUMN_WISE}},
                                          {"model.layers.*.mlp.up_proj.lora_B", {.kind = FSDP_COLUMN_WISE}}};
+    const fsdp_model_parallel_options async = {.sequence_parallel = true, .async = true};
     fsdp_model_config config = config_of(arg);
     fsdp_module *cut = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
     fsdp_module *adapted = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
@@ -383,6 +384,8 @@ static void refuse(fsdp_context *context, void *arg)
                 "(tp=2): add the adapter before");
     CHECK_OK(fsdp_adapter_add(adapted, &options, &adapter));
     CHECK_ERROR(fsdp_parallelize_module(adapted, meshes.parts, twice, 2), FSDP_INVALID, "place the same parameter");
+    CHECK_ERROR(fsdp_model_parallelize(adapted, meshes.parts, &async), FSDP_UNSUPPORTED,
+                "has an adapter, which asynchronous tensor parallel leaves out");
     CHECK_OK(fsdp_adapter_quantize(adapter, FSDP_QUANTIZE_NF4));
     CHECK_ERROR(fsdp_model_parallelize(adapted, meshes.parts, NULL), FSDP_STATE,
                 "'model.layers.0.self_attn.q_proj.weight' is held in fewer bits, which cannot be cut: leave the base "
