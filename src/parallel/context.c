@@ -319,32 +319,36 @@ static fsdp_tensor *attend(const fsdp__cut_attention *self, fsdp_tensor *q, fsdp
 
 /* ---- calls with what the host has ---- */
 
-/* Makes a tensor of this rank's chunks of x. NULL for NULL. */
+/* Makes a tensor of this rank's chunks of x; NULL: of zeros. */
 static fsdp_status make_own(const context_plan *plan, const fsdp__host_call *call, const int32_t *x, fsdp_tensor **out)
 {
-    int64_t own = call->time / plan->ranks;
-    FSDP__FREED int32_t *values = fsdp__malloc((size_t)(call->rows * own + 1) * sizeof *values);
+    const int64_t shape[] = {call->rows, call->time / plan->ranks};
+    FSDP__FREED int32_t *values = NULL;
 
-    FSDP__TRY_NEW(values);
-    copy_own_chunks(plan, x, call->rows, call->time, values);
-    *out = fsdp_from_data(call->device, FSDP_I32, 2, (const int64_t[]){call->rows, own}, values);
+    if (x) {
+        FSDP__TRY_NEW(values = fsdp__malloc((size_t)(shape[0] * shape[1] + 1) * sizeof *values));
+        copy_own_chunks(plan, x, call->rows, call->time, values);
+    }
+    *out = values ? fsdp_from_data(call->device, FSDP_I32, 2, shape, values)
+                  : fsdp_zeros(call->device, FSDP_I32, 2, shape);
     return *out ? FSDP_OK : fsdp_last_status();
 }
 
 /* As cut_targets(), which would have to read them from the device. */
 static fsdp_status make_targets(context_plan *plan, const fsdp__host_call *call, fsdp_tensor **out)
 {
-    int64_t own = 0, chunk = call->time / (2 * plan->ranks),
-            all = count_learned(call->targets, call->rows * call->time);
+    int64_t chunk = call->time / (2 * plan->ranks), numel = call->rows * call->time, own = 0, all;
 
+    if (!call->targets) {
+        plan->weight = 1 / (double)plan->ranks;
+        return make_own(plan, call, NULL, out);
+    }
+    all = count_learned(call->targets, numel);
     for (int64_t i = 0; i < 2 * call->rows; i++)
         own += count_learned(
             call->targets + i / 2 * call->time + fsdp__chunk_number(plan->ranks, plan->rank, i % 2) * chunk, chunk);
     plan->weight = weight_of(own, all);
-    if (own > 0 || all == 0)
-        return make_own(plan, call, call->targets, out);
-    *out = fsdp_zeros(call->device, FSDP_I32, 2, (const int64_t[]){call->rows, call->time / plan->ranks});
-    return *out ? FSDP_OK : fsdp_last_status();
+    return make_own(plan, call, own > 0 || all == 0 ? call->targets : NULL, out);
 }
 
 static fsdp_tensor *call_own(context_plan *plan, fsdp_module *model, const fsdp__host_call *call)
@@ -378,7 +382,7 @@ fsdp_tensor *fsdp__call_from_host(fsdp_module *model, const fsdp__host_call *cal
     const fsdp_cross_entropy_options *loss = plan ? fsdp__head_loss(fsdp_module_child(model, "lm_head")) : NULL;
     fsdp_tensor *tokens, *targets;
 
-    if (plan && takes_mean(loss) && call->tokens && call->targets)
+    if (plan && takes_mean(loss))
         return call_own(plan, model, call);
     tokens = make_whole(call, call->tokens);
     targets = make_whole(call, call->targets);

@@ -118,6 +118,17 @@ static void check_machine(const fsdp_explanation *e, const real_result *was)
     CHECK(sum.sent[FSDP_ALL_GATHER] + sum.sent[FSDP_ALL_REDUCE] > 0);
 }
 
+/* What is called, and sent, for units: not within a team. */
+static int64_t calls(const fsdp_explanation *e, fsdp_collective kind)
+{
+    return e->step.calls[kind] - e->step.team_calls[kind];
+}
+
+static int64_t bytes(const fsdp_explanation *e, fsdp_collective kind)
+{
+    return e->step.bytes_sent[kind] - e->step.team_bytes_sent[kind];
+}
+
 /* What each unit is said to have gathered and reduced is what the step has. All-reduces may be the norm's. */
 static void check_units(const fsdp_explanation *e)
 {
@@ -137,11 +148,11 @@ static void check_units(const fsdp_explanation *e)
             CHECK(u->lives[k].begin < u->lives[k].end && u->lives[k].end <= e->event_count);
     }
     CHECK_EQ(numel, e->numel);
-    CHECK_EQ(gathers, e->step.calls[FSDP_ALL_GATHER]);
-    CHECK_EQ(gathered, e->step.bytes_sent[FSDP_ALL_GATHER]);
-    CHECK(reductions >= e->step.calls[FSDP_REDUCE_SCATTER]);
-    CHECK(reductions <= e->step.calls[FSDP_REDUCE_SCATTER] + e->step.calls[FSDP_ALL_REDUCE]);
-    CHECK(reduced >= e->step.bytes_sent[FSDP_REDUCE_SCATTER]);
+    CHECK_EQ(gathers, calls(e, FSDP_ALL_GATHER));
+    CHECK_EQ(gathered, bytes(e, FSDP_ALL_GATHER));
+    CHECK(reductions >= calls(e, FSDP_REDUCE_SCATTER));
+    CHECK(reductions <= calls(e, FSDP_REDUCE_SCATTER) + calls(e, FSDP_ALL_REDUCE));
+    CHECK(reduced >= bytes(e, FSDP_REDUCE_SCATTER));
     CHECK(flops > 0 && flops <= e->step.flops);
     if (e->world_size > 1)
         CHECK(reductions > 0 && reduced > 0);

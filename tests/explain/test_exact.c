@@ -79,6 +79,77 @@ static void hold(const fixture *f, int world, const char *keys)
     hold_on(f, 0, world, false, keys);
 }
 
+/* ---- long sequences ---- */
+
+/* What a step of one sequence of `length` tokens holds at once on the last of some ranks, of which `cp` share it. */
+static fsdp_explained_step step_of(const fixture *f, int world, int cp, int length, bool recomputes)
+{
+    char keys[240];
+    fsdp_train_config *config;
+    fsdp_explained_step step;
+    fsdp_explanation *e;
+
+    snprintf(keys, sizeof keys,
+             "training.seq_len=%d model.max_seq_len=%d training.local_batch_size=1 "
+             "parallelism.context_parallel_degree=%d activation_checkpoint.mode=%s",
+             length, length, cp, recomputes ? "full" : "none");
+    config = configure(f, keys);
+    CHECK_OK(fsdp_explain(NULL, config, &(fsdp_explain_options){.world_size = world, .rank = world - 1}, &e));
+    step = e->step;
+    fsdp_explanation_free(e);
+    fsdp_train_config_free(config);
+    return step;
+}
+
+/* Beside positions, and keys and values of one other rank, of one layer, with their gradients and sums. */
+TEST_WITH(activations_are_divided_by_the_ranks_of_a_sequence, open_fixture, close_fixture)
+{
+    const int length = 240, kv = 2 * 12 * 4; /* bytes of a token */
+
+    for (int recomputes = 0; recomputes < 2; recomputes++)
+        for (int cp = 2; cp <= 6; cp++) {
+            size_t alone = step_of(*state, cp, 1, length, recomputes).peak_bytes[FSDP_MEMORY_ACTIVATION];
+            size_t shared = step_of(*state, cp, cp, length, recomputes).peak_bytes[FSDP_MEMORY_ACTIVATION];
+            size_t token = (size_t)(length / cp);
+
+            if (length % (2 * cp) != 0)
+                continue;
+            CHECK(shared >= alone / (size_t)cp);
+            CHECK(shared <= alone / (size_t)cp + token * (3 * (size_t)kv + 4 * 24 + 4) + 1024);
+        }
+}
+
+/* The largest of so many tokens, in steps of some, that fits into a rank's memory. */
+static int longest(const fixture *f, int cp, size_t memory)
+{
+    int length = 0;
+
+    while (step_of(f, cp, cp, length + 48, true).peak_total_bytes <= memory)
+        length += 48;
+    return length;
+}
+
+TEST_WITH(ranks_together_train_on_what_none_can_hold, open_fixture, close_fixture)
+{
+    const size_t memory = 1 << 19;
+    int alone = longest(*state, 1, memory), two = longest(*state, 2, memory), three = longest(*state, 3, memory);
+    char keys[240];
+    fsdp_train_config *config;
+    real_result was = {.machines = 0};
+
+    CHECK(alone > 0 && two >= 2 * alone && three >= 3 * alone);
+    snprintf(keys, sizeof keys,
+             "training.seq_len=%d model.max_seq_len=%d training.local_batch_size=1 "
+             "parallelism.context_parallel_degree=2 activation_checkpoint.mode=full",
+             two, two);
+    config = configure(*state, keys);
+    real_train(2, config, &was);
+    for (int rank = 0; rank < 2; rank++)
+        CHECK(was.steps[rank].peak_total_bytes <= memory);
+    real_release(&was);
+    fsdp_train_config_free(config);
+}
+
 /* ---- every strategy ---- */
 
 TEST_WITH(every_strategy_costs_what_is_said, open_fixture, close_fixture)
@@ -133,6 +204,12 @@ TEST_WITH(every_way_of_a_strategy_costs_what_is_said, open_fixture, close_fixtur
         {2, "optimizer.name=adamw8bit model.ffn_dim=600"},
         {2, "training.max_norm=0 model.frozen=model.embed_tokens.weight"},
         {3, "model.tie_word_embeddings=true"},
+        {2, "parallelism.context_parallel_degree=2"},
+        {4, "parallelism.context_parallel_degree=2 training.mixed_precision_param=bfloat16 "
+            "training.global_batch_size=8"},
+        {4, "parallelism.context_parallel_degree=4 activation_checkpoint.mode=full"},
+        {4, "parallelism.strategy=hsdp parallelism.data_parallel_replicate_degree=2 "
+            "parallelism.context_parallel_degree=2"},
     };
 
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 3 : 1)
