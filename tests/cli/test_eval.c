@@ -52,13 +52,14 @@ FIXTURE_TEST(the_loss_of_all_tokens_is_that_of_pytorch)
 
 FIXTURE_TEST(steps_are_the_same_tokens_on_any_ranks)
 {
-    static const char *const ranks[][2] = {{"1", "1"}, {"2", "1"}, {"4", "1"}, {"2", "2"}, {"4", "2"}};
+    static const char *const ranks[][3] = {{"1", "1", "1"}, {"2", "1", "1"}, {"4", "1", "1"}, {"2", "2", "1"},
+                                           {"4", "2", "1"}, {"4", "1", "4"}, {"4", "2", "2"}};
     fixture *f = *state;
     char first[64] = "";
 
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
         program p = EVAL(0, LLAMA, "--data", TOKENS, "--seq-len=16", "--batch-size=3", "--steps=5", "-n", ranks[i][0],
-                         "--tensor-parallel", ranks[i][1]);
+                         "--tensor-parallel", ranks[i][1], "--context-parallel", ranks[i][2]);
         const char *loss = strstr(p.output, "loss: ");
 
         CHECK_CONTAINS(p.output, "  tokens: 240  ");
@@ -67,6 +68,10 @@ FIXTURE_TEST(steps_are_the_same_tokens_on_any_ranks)
         CHECK_CONTAINS(p.output, first);
         program_free(&p);
     }
+    SAYS(1, "--seq-len 18 cannot be cut into 4 equal chunks", LLAMA, "--data", TOKENS, "--seq-len=18", "-n2",
+         "--context-parallel=2");
+    SAYS(1, "--context-parallel 2 does not divide the 3 ranks", LLAMA, "--data", TOKENS, "--seq-len=16", "-n3",
+         "--context-parallel=2");
 }
 
 FIXTURE_TEST(text_is_the_bytes_of_a_model_of_bytes)

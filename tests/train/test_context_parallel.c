@@ -30,6 +30,7 @@ typedef struct fixture {
 typedef struct course {
     fsdp_train_config *config;
     fsdp_train_report reports[STEPS];
+    fsdp_train_validation validation;
 } course;
 
 static int setup(void **state)
@@ -94,6 +95,22 @@ static void train(fsdp_context *context, void *arg)
 
     fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL);
     train_steps(context, c->config, STEPS, c->reports);
+}
+
+/* A validation whose last batch is not full, before anything is trained. */
+static void validate(fsdp_context *context, void *arg)
+{
+    course *c = arg;
+    fsdp_train_run *run = NULL;
+    fsdp_train_validation found;
+
+    fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL);
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, c->config, &run));
+    CHECK_OK(fsdp_train_validate(run, &found));
+    if (fsdp_context_rank(context) == 0)
+        c->validation = found;
+    fsdp_train_run_free(run);
 }
 
 static void run(const fixture *f, layout l, const variant *v, course *c)
@@ -170,4 +187,20 @@ TEST_WITH(runs_of_every_kind_train_alike, setup, teardown)
         run(*state, (layout){1, 1, 1, 1}, &one, &alone);
         compare(*state, (layout){4, 2, 1, 1}, &variants[i], &alone);
     }
+}
+
+TEST_WITH(validations_are_those_of_one_rank, setup, teardown)
+{
+    static const variant v = {{{"validation.share", "0.13"}, {"validation.local_batch_size", "3"}}, BOUND};
+    static const layout layouts[] = {{1, 1, 1, 1}, {2, 2, 1, 1}, {4, 2, 1, 1}, {8, 2, 2, 1}};
+    course c[FSDP__COUNT_OF(layouts)];
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(layouts); i++) {
+        c[i] = (course){.config = configure(*state, layouts[i], &v)};
+        test_run_ranks(layouts[i].world, validate, &c[i]);
+        fsdp_train_config_free(c[i].config);
+        CHECK_EQ(c[i].validation.tokens, c[0].validation.tokens);
+        CHECK_NEAR(c[i].validation.loss, c[0].validation.loss, BOUND * c[0].validation.loss);
+    }
+    CHECK(c[0].validation.tokens % (3 * LENGTH) != 0);
 }
