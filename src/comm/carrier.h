@@ -43,6 +43,9 @@ typedef struct fsdp__carrier_ops {
     /* Returns a number that grows as the device does the carrier's calls; 0: it has done all that were issued. Any
      * thread. */
     uint64_t (*busy)(void *carrier);
+    /* Optional. Says that the world has ended, and that this rank's device is condemned if it was busy: whatever others
+     * do to make theirs go on fools nobody here. Any thread, may be called again. */
+    void (*ended)(void *carrier);
     /* Makes the device's streams go on, because the world has ended. Any thread, may be called again. */
     void (*release)(void *carrier);
 } fsdp__carrier_ops;

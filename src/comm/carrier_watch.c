@@ -75,10 +75,15 @@ static void release(fsdp__comm *comm, fsdp_status status, const char *text)
 {
     FSDP__HELD(&comm->mutex);
     for (fsdp_process_group *g = comm->groups; g; g = g->next) {
-        if (!is_busy(g))
-            continue;
-        fsdp__device_condemn(g->carriage.device, status, text);
-        g->carriage.ops->release(g->carriage.state);
+        const fsdp__carriage *c = &g->carriage;
+        bool busy = is_busy(g);
+
+        if (busy)
+            fsdp__device_condemn(c->device, status, text);
+        if (c->ops && c->ops->ended)
+            c->ops->ended(c->state);
+        if (busy)
+            c->ops->release(c->state);
     }
 }
 

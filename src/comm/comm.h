@@ -64,6 +64,7 @@ struct fsdp__comm {
     struct fsdp__shared_memory *shared;
     fsdp_carrier wanted;               /* of groups that are made later */
     bool nccl_sums;                    /* groups by NCCL leave sums to it */
+    int64_t outbox_bytes;              /* of half an outbox of those that have one; 0: the usual size */
     struct fsdp__carrier_watch *watch; /* NULL: no group has a carrier */
     fsdp__counters counters;           /* of all groups, including freed ones */
     _Atomic int64_t total_ns, waiting_ns;

@@ -82,6 +82,9 @@ void fsdp__process_group_host_waits(fsdp_process_group *group, const fsdp_stream
  * ranks each do, with the same bits. */
 void fsdp__context_add_by_machine(fsdp_context *context, int ranks);
 
+/* For tests, the same on every rank: makes half an outbox (transport/arena/peer.h) of so many bytes, a multiple of 64
+ * for each rank, in groups that have no carrier yet. */
+void fsdp__context_set_outbox(fsdp_context *context, int64_t bytes);
 /* For tests: does what fsdp_context_set_comm_timeout does, with ticks of another length. A waiting rank looks around at
  * each tick. */
 fsdp_status fsdp__context_set_comm_ticks(fsdp_context *context, int64_t timeout_ms, int64_t tick_ms);

@@ -94,6 +94,14 @@ void fsdp__context_add_by_machine(fsdp_context *context, int ranks)
         comm->ops->add_by_machine(comm->transport, comm->world->transport_group, ranks);
 }
 
+void fsdp__context_set_outbox(fsdp_context *context, int64_t bytes)
+{
+    fsdp__comm *comm = fsdp__comm_get(context);
+
+    if (comm)
+        comm->outbox_bytes = bytes;
+}
+
 fsdp_status fsdp__context_set_comm_ticks(fsdp_context *context, int64_t timeout_ms, int64_t tick_ms)
 {
     fsdp__comm *comm = fsdp__comm_get(context);

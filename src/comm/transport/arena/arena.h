@@ -29,6 +29,7 @@ typedef struct fsdp__words {
     _Alignas(64) uint32_t arrived; /* meetings to which its device has come */
     uint32_t done;                 /* calls that its device has done */
     uint32_t tried;                /* for fsdp__device_try_words */
+    _Atomic uint32_t ended;        /* 1: the rank knows that the world has ended */
     _Atomic uint32_t closed;       /* 1: it reads no memory of its peers any more */
 } fsdp__words;
 

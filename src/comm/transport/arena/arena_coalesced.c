@@ -129,7 +129,7 @@ static passage passage_of(fsdp__rows *x)
 {
     fsdp__arena_group *g = x->group;
     bool small = !x->traffic->carried && is_small(x);
-    int64_t half = x->traffic->carried ? fsdp__peer_half_bytes() : FSDP__STAGING_BYTES;
+    int64_t half = x->traffic->carried ? fsdp__peer_half_bytes(g) : FSDP__STAGING_BYTES;
     int64_t room = small ? SMALL_BYTES : half / (scatters(x) ? g->size : 1);
 
     return (passage){.mover = {.rank = x->self,

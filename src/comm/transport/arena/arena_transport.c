@@ -22,7 +22,7 @@ const fsdp__collective_ops fsdp__arena_collectives = {
 };
 static fsdp_status create_peer(fsdp_process_group *group, fsdp_device *device, void *facts, void **out)
 {
-    FSDP_TRY(fsdp__peer_create(group->transport_group, device, facts));
+    FSDP_TRY(fsdp__peer_create(group->transport_group, device, group->comm->outbox_bytes, facts));
     *out = group->transport_group;
     return FSDP_OK;
 }
@@ -34,6 +34,7 @@ const fsdp__carrier_ops fsdp__arena_peer = {
     .open = fsdp__peer_open,
     .free = fsdp__peer_free,
     .busy = fsdp__peer_busy,
+    .ended = fsdp__peer_ended,
     .release = fsdp__peer_release,
 };
 const fsdp__memory_ops fsdp__arena_memory = {

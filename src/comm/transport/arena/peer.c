@@ -9,12 +9,14 @@
 #include "base/compiler.h"
 #include "base/probe.h"
 #include "comm/carrier.h"
+#include "comm/health/process.h"
 #include "comm/transport/arena/rendezvous.h"
 #include "device/device.h"
 
 enum {
     HALF_BYTES = 32 << 20,
     RELEASES = 5,
+    PATIENCE = 25,     /* ticks */
     CLOSE_LOOKS = 100, /* at whether peers have closed an outbox: after so long the driver has to cope */
     LOOK_NS = 1000000
 };
@@ -29,6 +31,7 @@ _Static_assert(sizeof(facts) <= FSDP__CARRIER_FACTS, "there is room for it");
 
 typedef struct fsdp__peer {
     fsdp_device *device;
+    int64_t half_bytes;
     fsdp__export outbox;
     fsdp__export *theirs; /* by group rank, as the next */
     char **boxes;         /* NULL: not open */
@@ -37,7 +40,7 @@ typedef struct fsdp__peer {
     _Atomic uint32_t met;    /* meetings that were issued */
     _Atomic uint32_t issued; /* calls */
     _Atomic bool torn;       /* one was not issued to its end */
-    _Atomic int releases;
+    _Atomic int releases, patience;
 } peer;
 
 static fsdp__words *words_of(const fsdp__arena_group *g, int rank)
@@ -111,24 +114,26 @@ static fsdp_status prepare(const fsdp__arena_group *g, facts *mine)
 
     own->arrived = own->done = 0;
     atomic_store(&own->closed, 0);
+    atomic_store(&own->ended, 0);
     FSDP_TRY(fsdp__device_register_host(p->device, words, bytes));
     p->registered = true;
     status = fsdp__device_try_words(p->device, &own->tried);
     if (status != FSDP_OK && status != FSDP_UNSUPPORTED)
         return status;
     mine->words = status == FSDP_OK;
-    FSDP_TRY(fsdp__device_export(p->device, 2 * (size_t)HALF_BYTES, &p->outbox));
+    FSDP_TRY(fsdp__device_export(p->device, 2 * (size_t)p->half_bytes, &p->outbox));
     mine->outbox = p->outbox;
     return FSDP_OK;
 }
 
-fsdp_status fsdp__peer_create(fsdp__arena_group *g, fsdp_device *device, void *out)
+fsdp_status fsdp__peer_create(fsdp__arena_group *g, fsdp_device *device, int64_t half_bytes, void *out)
 {
     facts mine = {0};
     fsdp_status status;
 
     FSDP__TRY_NEW(g->peer = fsdp__calloc(1, sizeof *g->peer));
     g->peer->device = device;
+    g->peer->half_bytes = half_bytes > 0 ? half_bytes : HALF_BYTES;
     status = prepare(g, &mine);
     if (status != FSDP_OK) {
         fsdp__peer_free(g);
@@ -232,7 +237,7 @@ fsdp_status fsdp__peer_meet(fsdp__arena_group *g, fsdp__traffic *traffic)
 
 static char *half_of(const fsdp__arena_group *g, int rank, uint32_t meeting)
 {
-    return g->peer->boxes[rank] + (size_t)(meeting % 2) * HALF_BYTES;
+    return g->peer->boxes[rank] + (size_t)(meeting % 2) * (size_t)g->peer->half_bytes;
 }
 
 char *fsdp__peer_next_half(const fsdp__arena_group *g)
@@ -245,9 +250,9 @@ char *fsdp__peer_half(const fsdp__arena_group *g, int rank)
     return half_of(g, rank, atomic_load(&g->peer->met));
 }
 
-int64_t fsdp__peer_half_bytes(void)
+int64_t fsdp__peer_half_bytes(const fsdp__arena_group *g)
 {
-    return HALF_BYTES;
+    return g->peer->half_bytes;
 }
 
 /* ---- from outside ---- */
@@ -275,12 +280,37 @@ uint64_t fsdp__peer_busy(void *group)
     return behind ? sum : 0;
 }
 
-/* Writes what this rank's streams wait for. A peer that lives may overwrite it with less, so this is done again. */
+void fsdp__peer_ended(void *group)
+{
+    const fsdp__arena_group *g = group;
+
+    atomic_store(&words_of(g, g->rank)->ended, 1);
+}
+
+/* Returns whether all ranks that live know that the world has ended. */
+static bool all_know(const fsdp__arena_group *g)
+{
+    bool all = true;
+
+    for (int r = 0; r < g->size; r++) {
+        const fsdp__row *row = fsdp__row_at(g->world->arena->board, g->ranks[r]);
+
+        all = all && (atomic_load(&words_of(g, r)->ended) || atomic_load(&row->state) != FSDP__RANK_JOINED ||
+                      fsdp__process_is_dead(atomic_load(&row->pid), atomic_load(&row->start_ticks)));
+    }
+    return all;
+}
+
+/* Writes what this rank's streams wait for. Its peers' streams wait for the same words, so their devices must be
+ * condemned first; a rank that is stopped holds that up for a while. A peer that lives may overwrite a word with less,
+ * so this is done again. */
 void fsdp__peer_release(void *group)
 {
     const fsdp__arena_group *g = group;
     peer *p = g->peer;
 
+    if (!all_know(g) && atomic_fetch_add(&p->patience, 1) < PATIENCE)
+        return;
     for (int r = 0; r < g->size; r++)
         if (r != g->rank)
             __atomic_store_n(&words_of(g, r)->arrived, atomic_load(&p->met), __ATOMIC_RELEASE);

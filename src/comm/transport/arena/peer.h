@@ -17,11 +17,12 @@
 
 #include "comm/transport/arena/arena_group.h"
 
-/* As fsdp__carrier_ops has them; `group` is an fsdp__arena_group. */
-fsdp_status fsdp__peer_create(fsdp__arena_group *group, fsdp_device *device, void *facts);
+/* As fsdp__carrier_ops has them; `group` is an fsdp__arena_group. `half_bytes`: 0 for the usual size. */
+fsdp_status fsdp__peer_create(fsdp__arena_group *group, fsdp_device *device, int64_t half_bytes, void *facts);
 fsdp_status fsdp__peer_open(void *group, const void *const *facts, char *why, size_t why_bytes);
 void fsdp__peer_free(void *group);
 uint64_t fsdp__peer_busy(void *group);
+void fsdp__peer_ended(void *group);
 void fsdp__peer_release(void *group);
 
 /* Begins and ends a call in the work of its stream. */
@@ -33,7 +34,7 @@ void fsdp__peer_tear(fsdp__arena_group *group);
 fsdp_status fsdp__peer_meet(fsdp__arena_group *group, fsdp__traffic *traffic);
 /* Returns the half of this rank's outbox in which it packs for the next meeting, and its bytes. */
 char *fsdp__peer_next_half(const fsdp__arena_group *group);
-int64_t fsdp__peer_half_bytes(void);
+int64_t fsdp__peer_half_bytes(const fsdp__arena_group *group);
 /* Returns, after a meeting, the half that a rank has packed for it. */
 char *fsdp__peer_half(const fsdp__arena_group *group, int rank);
 
