@@ -42,6 +42,7 @@ LISTED = {
     "make format": "changes the sources",
     "tests/tools/docs.py . build --write": "is this test",
     "tools/gpu_pack.sh": "needs nvcc",
+    "build/fsdp train config.yaml --training.device=cuda -n 4": "needs a GPU",
     "build/fsdp train config.yaml --training.device=cuda --metrics.trace.path=trace.json.gz --metrics.trace.steps=3-5":
         "needs a GPU",
     "build/fsdp train config.yaml --training.device=cuda --training.mixed_precision_param=bfloat16 "
