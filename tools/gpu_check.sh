@@ -10,6 +10,7 @@
 #   use        what a user does: generate, eval, train on text, export, compare, recompute, offload, own kernels
 #   gathers    2 and 4 ranks on the one GPU: every strategy, gathers in one byte, and a rank that is killed
 #   ranks      2 and 4 processes on the one GPU by the carriers peer and staged: the same bits; one that is killed
+#   many       steps of Llama-1B on 1, 2, 4 and 8 GPUs by each carrier: tokens/s; skipped with fewer than two GPUs
 #   reference  PyTorch's runs again (those of FSDP_REFERENCE where it was packed): losses, norms, weights, collectives
 #   profile    a trace with the GPU's own record (CUPTI): complete, on our clock, and nothing is slower after it; then a
 #              step of Llama-1B and of GPT-2 124M by kernel: ms, bytes, FLOPs, and its share of the floor (RATES="4.27 676"
@@ -34,7 +35,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 pack=${PACK:-build/gpu/pack.tar.xz} logs=${OUT:-gpu_logs}
-declare -A limit=([facts]=20 [hold]=120 [step]=60 [use]=120 [gathers]=120 [ranks]=120 [reference]=150 [profile]=150 [bench]=400 [oom]=60 [sanitize]=100
+declare -A limit=([facts]=20 [hold]=120 [step]=60 [use]=120 [gathers]=120 [ranks]=120 [many]=500 [reference]=150 [profile]=150 [bench]=400 [oom]=60 [sanitize]=100
     [racecheck]=150 [initcheck]=60 [suites]=150 [resume]=60 [smol]=150 [llama]=90 [algorithms]=90 [attention]=150 [cpu]=240)
 listed=$(sed -n 's/^#   \([a-z]*\)  .*/\1/p' "$0")
 if [ "${1:-}" = --help ]; then

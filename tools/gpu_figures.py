@@ -90,6 +90,13 @@ def ratio(a, b):
     print(f"{statistics.median(_late(one) / _late(other) for one, other in pairs):.3f}")
 
 
+def scaling(path, ranks, one=None):
+    """The tokens/s of a run's second half, and their share of so many times those of one rank's run."""
+    speeds = [[row["tokens_per_second"] for row in _rows(p) if "loss" in row] for p in (path, one or path)]
+    many, alone = (statistics.median(rows[len(rows) // 2:]) for rows in speeds)
+    print(f"{many:,.0f} tokens/s" + (f", {100 * many / (int(ranks) * alone):.0f} % of {ranks} times one" if one else ""))
+
+
 def collectives(work):
     """The ratio of an older build's time to this one's: the median over sizes, of the shortest of three turns."""
     def cells(which):

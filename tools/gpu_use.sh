@@ -217,6 +217,29 @@ stage_ranks() {
     finish
 }
 
+stage_many() {
+    local run peer_run gpus ranks carrier one=
+    gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+    if [ "$gpus" -lt 2 ]; then
+        echo "skipped: there are $gpus GPUs here, and it takes two"
+        return 0
+    fi
+    a_model llama-1b
+    for ranks in 1 2 4 8; do
+        for carrier in peer nccl staged; do
+            [ $ranks -le "$gpus" ] || continue
+            [ $ranks != 1 ] || [ $carrier = peer ] || continue
+            if train many.$ranks.$carrier $run --training.steps=$bench_steps -n $ranks --comm.carrier=$carrier; then
+                say many-$ranks-$carrier right "$(figures scaling "$work/many.$ranks.$carrier.jsonl" $ranks $one)"
+                one=${one:-$work/many.1.peer.jsonl}
+            else
+                say many-$ranks-$carrier wrong "$(tail -n 1 "$work/many.$ranks.$carrier.log")"
+            fi
+        done
+    done
+    finish
+}
+
 # resumes FROM TO: a checkpoint half way, and the rest of the losses beside those of a whole run.
 resumes() {
     local far
