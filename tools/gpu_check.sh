@@ -10,6 +10,8 @@
 #   use        what a user does: generate, eval, train on text, export, compare, recompute, offload, own kernels
 #   gathers    2 and 4 ranks on the one GPU: every strategy, gathers in one byte, and a rank that is killed
 #   ranks      2 and 4 processes on the one GPU by the carriers peer and staged: the same bits; one that is killed
+#   nccl       2 ranks by the carrier nccl, with the bits of staged: a GPU each, or one for both, where that can be had
+#              (NCCL 2.30, experimental); otherwise skipped. NCCL=folder names another libnccl.so.2
 #   many       steps of Llama-1B on 1, 2, 4 and 8 GPUs by each carrier: tokens/s; skipped with fewer than two GPUs
 #   reference  PyTorch's runs again (those of FSDP_REFERENCE where it was packed): losses, norms, weights, collectives
 #   profile    a trace with the GPU's own record (CUPTI): complete, on our clock, and nothing is slower after it; then a
@@ -35,7 +37,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 pack=${PACK:-build/gpu/pack.tar.xz} logs=${OUT:-gpu_logs}
-declare -A limit=([facts]=20 [hold]=120 [step]=60 [use]=120 [gathers]=120 [ranks]=120 [many]=500 [reference]=150 [profile]=150 [bench]=400 [oom]=60 [sanitize]=100
+declare -A limit=([facts]=20 [hold]=120 [step]=60 [use]=120 [gathers]=120 [ranks]=120 [nccl]=90 [many]=500 [reference]=150 [profile]=150 [bench]=400 [oom]=60 [sanitize]=100
     [racecheck]=150 [initcheck]=60 [suites]=150 [resume]=60 [smol]=150 [llama]=90 [algorithms]=90 [attention]=150 [cpu]=240)
 listed=$(sed -n 's/^#   \([a-z]*\)  .*/\1/p' "$0")
 if [ "${1:-}" = --help ]; then
@@ -64,11 +66,12 @@ cupti=$(compgen -G '/opt/*/*/lib/python3*/site-packages/nvidia/*/lib/libcupti.so
     find -L /usr/local/cuda /usr/local/cuda-1* /usr/lib -name 'libcupti.so.1[0-9]' 2>/dev/null)
 cupti=$(echo "$cupti" | head -n 1)
 export LD_LIBRARY_PATH="$work/lib${library:+:$(dirname "$library")}${cupti:+:$(dirname "$cupti")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-for name in libcudnn.so.9 libnvrtc.so.13; do
+for name in libcudnn.so.9 libnvrtc.so.13 libnccl.so.2; do
     found=$(compgen -G "/opt/*/*/lib/python3*/site-packages/nvidia/*/lib/$name" ||
         find -L /usr/local/cuda /usr/local/cuda-1* /usr/lib -name "$name" 2>/dev/null)
     [ -z "$found" ] || LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$(dirname "$(echo "$found" | head -n 1)")
 done
+[ -z "${NCCL:-}" ] || export FSDP_CUDA_LIBRARIES=$NCCL
 export FSDP_PLUGIN_PATH=$work XDG_CACHE_HOME=$work/cache
 fsdp=$work/fsdp
 # Tests look for the sources and for the program where they were compiled: links lead there until the end.

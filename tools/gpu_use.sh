@@ -134,10 +134,10 @@ stage_use() {
 
 # ---- several ranks on the one GPU ----
 
-# kills CARRIER: one of four ranks is killed: the others end, and the last line names it.
+# kills CARRIER [RANKS]: one of four ranks is killed: the others end, and the last line names it.
 kills() {
     local run rank status stat begun watch log=$work/killed-$1.log
-    "$fsdp" train $llama $data --training.steps=1000000 --training.device=cuda --comm.carrier=$1 -n 4 >"$log" 2>&1 &
+    "$fsdp" train $llama $data --training.steps=1000000 --training.device=cuda --comm.carrier=$1 -n ${2:-4} >"$log" 2>&1 &
     run=$!
     until grep -q '^step: ' "$log" || ! kill -0 $run; do sleep 0.1; done
     # Rank processes are the program's children; the last one is a rank.
@@ -181,18 +181,18 @@ stage_gathers() {
     finish
 }
 
-# carries NAME ARGUMENTS: a run by the carrier peer has the bits of one through the host.
+# carries CARRIER-NAME ARGUMENTS: a run by the carrier has the bits of one through the host.
 carries() {
-    local name=$1 carrier
+    local name=$1 by=${1%%-*} carrier
     shift
-    for carrier in peer staged; do
+    for carrier in $by staged; do
         if ! train $name.$carrier "$@" --training.device=cuda --comm.carrier=$carrier; then
             say $name wrong "a run by '$carrier' has failed: $(tail -n 1 "$work/$name.$carrier.log")"
             return
         fi
     done
-    grep -h 'exchanges by carrier' "$work/$name.peer.log"
-    if [ -s "$work/$name.peer.losses" ] && cmp "$work/$name.peer.losses" "$work/$name.staged.losses"; then
+    grep -h 'exchanges by carrier' "$work/$name.$by.log"
+    if [ -s "$work/$name.$by.losses" ] && cmp "$work/$name.$by.losses" "$work/$name.staged.losses"; then
         say $name right "the losses of staged, by bits"
     else
         say $name wrong "other losses than staged"
@@ -237,6 +237,37 @@ stage_many() {
             fi
         done
     done
+    finish
+}
+
+# Prints the version of NCCL that the loader finds, as a number (23007: 2.30.7); nothing where there is none.
+nccl_version() {
+    python3 -c '
+import ctypes, os
+folder = os.environ.get("NCCL", "")
+version = ctypes.c_int()
+ctypes.CDLL(os.path.join(folder, "libnccl.so.2")).ncclGetVersion(ctypes.byref(version))
+print(version.value)' 2>/dev/null
+}
+
+stage_nccl() {
+    local version gpus
+    version=$(nccl_version)
+    gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
+    if [ -z "$version" ] || { [ "$gpus" -lt 2 ] && [ "$version" -lt 23000 ]; }; then
+        say nccl right "skipped: $gpus GPU, and NCCL ${version:-is not there}: two ranks of one GPU need 23000 (2.30)"
+        finish
+        return
+    fi
+    [ "$gpus" -ge 2 ] || export NCCL_MULTI_RANK_GPU_ENABLE=1
+    figures exports
+    carries nccl-fsdp2-2 $llama $tiny -n 2
+    carries nccl-ddp-2 $gpt2 $tiny --parallelism.strategy=ddp -n 2
+    carries nccl-bf16-2 $llama $tiny --training.mixed_precision_param=bfloat16 \
+        --training.mixed_precision_reduce=bfloat16 -n 2
+    beside nccl-sums-2 2e-3 $llama $tiny --comm.reduce=nccl -n 2
+    kills nccl 2
+    unset NCCL_MULTI_RANK_GPU_ENABLE
     finish
 }
 

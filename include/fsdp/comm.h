@@ -117,10 +117,10 @@ FSDP_API const char *fsdp_carrier_name(fsdp_carrier carrier);
  * is an error of that call (FSDP_UNSUPPORTED), which says on which rank and why. FSDP_STATE: the group has one. */
 FSDP_API fsdp_status fsdp_context_set_carrier(fsdp_context *context, fsdp_carrier carrier);
 FSDP_API fsdp_status fsdp_process_group_set_carrier(fsdp_process_group *group, fsdp_carrier carrier);
-/* Lets NCCL make the sums of groups that have no carrier yet. It moves less and is faster, but adds in an order of its
- * own and rounds at each addition, to the dtype that travels. So results differ in their last bits from those of any
- * other way, and with the number of ranks and of machines. AUTO is then NCCL, on one machine too, and nothing else will
- * do. Set the same on every rank. */
+/* Lets NCCL make the sums of groups that have no carrier yet. It sends less between machines, but adds in an order of
+ * its own and rounds at each addition, to the dtype that travels. So results differ in their last bits from those of
+ * any other way, and with the number of ranks and of machines. AUTO is then NCCL, on one machine too, and nothing else
+ * will do. Set the same on every rank. */
 FSDP_API fsdp_status fsdp_context_set_nccl_sums(fsdp_context *context, bool on);
 /* Returns the group's carrier; AUTO: it has none yet. */
 FSDP_API fsdp_carrier fsdp_process_group_carrier(const fsdp_process_group *group);

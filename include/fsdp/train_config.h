@@ -233,6 +233,7 @@ typedef struct fsdp_train_config {
     struct {
         double timeout; /* seconds to wait for a rank that is stuck; 0: for ever */
         int carrier;    /* fsdp_carrier */
+        int reduce;     /* 1: NCCL adds (fsdp_context_set_nccl_sums); 0: sums are exact */
         /* The program fsdp logs at level DEBUG, each group and collective. Your own context: fsdp_context_set_log. */
         bool trace;
     } comm;

@@ -110,6 +110,18 @@ static outcome compare(fsdp_train_run *run)
     return status == FSDP_INVALID ? agreed(status) : alone(status);
 }
 
+/* Refuses what no device of this kind does. */
+static fsdp_status check_device(const fsdp_train_run *run)
+{
+    FSDP_TRY(fsdp_device_set_attention(run->device, (fsdp_attention_kernels)run->config->kernels.attention));
+    if (run->config->comm.reduce == 1 && !fsdp__device_carries(run->device))
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "comm.reduce: NCCL adds on GPUs, and this run computes on '%s': set training.device=cuda, or "
+                         "comm.reduce=exact",
+                         fsdp_device_name(run->device));
+    return FSDP_OK;
+}
+
 /* Opens the run's device, before anything large is read. A rank that is out of memory may be the only one. */
 static outcome open_device(fsdp_train_run *run)
 {
@@ -118,8 +130,7 @@ static outcome open_device(fsdp_train_run *run)
     if (status != FSDP_OK)
         return status == FSDP_NO_MEMORY ? alone(status) : agreed(status);
     fsdp__device_describe(run->device, run->device_text, sizeof run->device_text);
-    status = fsdp_device_set_attention(run->device, (fsdp_attention_kernels)run->config->kernels.attention);
-    return agreed(fsdp__train_agree(run, status));
+    return agreed(fsdp__train_agree(run, check_device(run)));
 }
 
 /* Begins the metrics, last of all: a start that fails leaves no trace in the file. */
@@ -189,6 +200,8 @@ static outcome create(fsdp_context *context, const fsdp_train_config *config, co
         built = alone(fsdp_context_set_comm_timeout(context, config->comm.timeout));
         if (built.status == FSDP_OK)
             built = alone(fsdp_context_set_carrier(context, (fsdp_carrier)config->comm.carrier));
+        if (built.status == FSDP_OK)
+            built = alone(fsdp_context_set_nccl_sums(context, config->comm.reduce == 1));
         if (built.status == FSDP_OK)
             built = build(run);
     }

@@ -91,6 +91,7 @@ static const fsdp__choice attention_choices[] = {{"exact", FSDP_ATTENTION_EXACT}
                                                  {"fast", FSDP_ATTENTION_FAST},
                                                  {"fast_repeatable", FSDP_ATTENTION_FAST_REPEATABLE},
                                                  {NULL, 0}};
+static const fsdp__choice sums_choices[] = {{"exact", 0}, {"nccl", 1}, {NULL, 0}};
 static const fsdp__choice carrier_choices[] = {{"auto", FSDP_CARRIER_AUTO},
                                                {"peer", FSDP_CARRIER_PEER},
                                                {"nccl", FSDP_CARRIER_NCCL},
@@ -321,6 +322,7 @@ static const fsdp__key keys[] = {
 
     NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (a rank that computes may take longer); 0: for ever"),
     CHOICE(comm, carrier, carrier, carrier_choices, "auto", "by what ranks on GPUs exchange; results are the same bits\nauto: peer on one machine, nccl over several; staged where that cannot be had, and the log says why\npeer: GPUs of one machine read each other's memory\nnccl: NVIDIA's NCCL\nstaged: through memory of the host\nOne that is named and cannot be had ends the run."),
+    CHOICE(comm, reduce, reduce, sums_choices, "exact", "who adds up gradients on GPUs, and all else that is reduced there\nexact: the carrier, in the order of the ranks, with one rounding: the same bits by every carrier\nnccl: NCCL, which sends less between machines, but adds in an order of its own and rounds at each addition; comm.carrier must be nccl or auto, which is then nccl"),
     BOOL_LOCAL(comm, trace, "false", "every rank logs what happens to each group of parameters, and each collective"),
 
     INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "number of steps between log lines"),

@@ -34,6 +34,7 @@ typedef struct facts {
 typedef struct carrier {
     fsdp__clique_group at; /* first */
     fsdp_process_group *group;
+    fsdp_stream *host;      /* for what the hosts tell each other */
     bool joined;            /* and so has every rank */
     _Atomic uint64_t calls; /* that were issued */
 } carrier;
@@ -81,6 +82,7 @@ static fsdp_status create(fsdp_process_group *group, fsdp_device *device, void *
                                  .block = group->ops->block ? group->ops->block(group->transport_group) : 0,
                                  .own_order = group->comm->nccl_sums};
     c->group = group;
+    FSDP__TRY_NEW(c->host = fsdp__host_stream(group->comm->context));
     if (prepare(c, out_facts) != FSDP_OK)
         return do_without();
     *out = fsdp__take(&c);
@@ -225,10 +227,12 @@ static fsdp_status meet(carrier *c, const fsdp__call *call, fsdp__traffic *traff
     return c->group->ops->collectives->barrier(c->group->transport_group, call, traffic);
 }
 
-/* Does the same, and joins flags as an all_reduce of nothing else does. */
+/* Does the same, and joins flags as an all_reduce of nothing else does: that touches memory of the host alone, and so
+ * has no part in the stream's work. */
 static fsdp_status meet_and_join(carrier *c, const fsdp__call *call, uint8_t *flags, int64_t count, bool *lacking,
                                  fsdp__traffic *traffic)
 {
+    fsdp__traffic told = {.stream = c->host};
     const fsdp__call joins = {.name = FSDP__CALL_ALL_REDUCE,
                               .sequence = call->sequence,
                               .dtype = FSDP_U8,
@@ -238,7 +242,9 @@ static fsdp_status meet_and_join(carrier *c, const fsdp__call *call, uint8_t *fl
                               .plain = call};
 
     c->calls++;
-    return c->group->ops->collectives->all_reduce(c->group->transport_group, &joins, traffic);
+    FSDP_TRY(c->group->ops->collectives->all_reduce(c->group->transport_group, &joins, &told));
+    traffic->waiting_ns += told.waiting_ns;
+    return FSDP_OK;
 }
 
 /* Finds out who adds to what: `all` has a flag for each buffer of each rank. One meeting says whether all add to all;

@@ -1,9 +1,10 @@
 /* clique_reduce.c - reductions, in our order or in NCCL's.
  *
- * ours    contributions are packed, exchanged by all-to-all and added here (comm/transport/packed.h): the bits are
- * those of every other way. A small all-reduce gathers all and adds on each rank. NCCL's  contributions are packed in
- * the same way, of one dtype at a time, and NCCL adds them: it moves less, and rounds to that dtype at each addition.
- * Ranks that have nothing to add give zeros. */
+ * In our order, contributions are packed, exchanged by all-to-all and added here (comm/transport/packed.h): the bits
+ * are those of every other way. A small all-reduce gathers all and adds on each rank.
+ *
+ * In NCCL's, contributions are packed in the same way, of one dtype at a time, and NCCL adds them: it sends less
+ * between machines, and rounds to that dtype at each addition. Ranks that have nothing to add give zeros. */
 #include "comm/clique/clique_group.h"
 
 #include <string.h>
