@@ -141,7 +141,7 @@ static __global__ void __launch_bounds__(BLOCK, ADDS ? 4 : 5) rotate(const __gri
 /* Returns how many threads, 128 to 256, share the packs of a position so that few have one less. */
 static unsigned threads_for(const rope_plan &k, int64_t pack_length)
 {
-    int64_t packs = k.args.heads * ((k.rotated / 2 + pack_length - 1) / pack_length);
+    int64_t packs = FSDP__MAX(k.args.heads * ((k.rotated / 2 + pack_length - 1) / pack_length), (int64_t)1);
     int64_t rounds = (packs + BLOCK - 1) / BLOCK, threads = (packs + rounds * WARP - 1) / (rounds * WARP) * WARP;
 
     return (unsigned)FSDP__MAX(threads, (int64_t)BLOCK / 2);
