@@ -75,6 +75,7 @@ static void check_ways(const ways *w, plain what, double tolerance)
     gpu_send = rank_gpu_new(g, send, bytes);
     gpu_recv = rank_gpu_new(g, recv, bytes);
     CHECK_OK(call(w, what, gpu_send, gpu_recv, g->stream));
+    CHECK_OK(fsdp_barrier(g->group)); /* in which the hosts meet, for the check of races, too */
     CHECK_OK(call(w, what, send, recv, w->cpu));
     CHECK_OK(fsdp_stream_synchronize(w->cpu));
     CHECK_OK(fsdp__copy_to_host(g->stream, got, gpu_recv, bytes));
@@ -252,6 +253,7 @@ static void sum_buffers(fsdp_context *context, void *arg)
     options.contributed = contributed[0];
     CHECK_OK(fsdp_reduce_scatter_coalesced(g.group, s.gpu, BUFFERS, &options, g.stream));
     CHECK_OK(fsdp_stream_synchronize(g.stream));
+    CHECK_OK(fsdp_barrier(g.group));
     options.contributed = contributed[1];
     CHECK_OK(fsdp_reduce_scatter_coalesced(g.group, s.cpu, BUFFERS, &options, cpu));
     CHECK_BYTES(contributed[0], contributed[1], BUFFERS);

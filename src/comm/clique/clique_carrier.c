@@ -14,6 +14,8 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
+#include "base/hash.h"
+#include "base/probe.h"
 #include "comm/clique/clique_group.h"
 #include "comm/comm.h"
 #include "comm/health/failure.h"
@@ -37,6 +39,7 @@ typedef struct carrier {
     fsdp_stream *host;      /* for what the hosts tell each other */
     bool joined;            /* and so has every rank */
     _Atomic uint64_t calls; /* that were issued */
+    const void *name;       /* the same on all ranks, and never followed */
 } carrier;
 
 static void nap(void)
@@ -156,6 +159,7 @@ static fsdp_status open(void *argument, const void *const *all, char *why, size_
     bool idle = false;
 
     FSDP_TRY(compare(c, all));
+    c->name = (const void *)(uintptr_t)fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, first->ids, sizeof first->ids);
     FSDP_TRY(agree(c, begin_to_join(c, first)));
     while (!idle) {
         uint8_t more;
@@ -220,11 +224,26 @@ static void carrier_free(void *argument)
 
 /* ---- what the hosts tell each other before a call ---- */
 
+/* Tells that what the ranks' streams have been given before this call comes before all that they are given after it:
+ * the device does the call when all ranks' devices have got there. */
+static void tell_order(const carrier *c, fsdp_stream *stream, bool after)
+{
+    if (after)
+        FSDP__TELL(ORDER_ACQUIRED, .context = c->group->comm->context, .stream = stream, .object = c->name,
+                   .number = c->calls);
+    else
+        FSDP__TELL(ORDER_PUBLISHED, .context = c->group->comm->context, .stream = stream, .object = c->name,
+                   .number = c->calls);
+}
+
 /* Compares the ranks' calls. */
 static fsdp_status meet(carrier *c, const fsdp__call *call, fsdp__traffic *traffic)
 {
     c->calls++;
-    return c->group->ops->collectives->barrier(c->group->transport_group, call, traffic);
+    tell_order(c, traffic->stream, false);
+    FSDP_TRY(c->group->ops->collectives->barrier(c->group->transport_group, call, traffic));
+    tell_order(c, traffic->stream, true);
+    return FSDP_OK;
 }
 
 /* Does the same, and joins flags as an all_reduce of nothing else does: that touches memory of the host alone, and so
@@ -242,7 +261,9 @@ static fsdp_status meet_and_join(carrier *c, const fsdp__call *call, uint8_t *fl
                               .plain = call};
 
     c->calls++;
+    tell_order(c, traffic->stream, false);
     FSDP_TRY(c->group->ops->collectives->all_reduce(c->group->transport_group, &joins, &told));
+    tell_order(c, traffic->stream, true);
     traffic->waiting_ns += told.waiting_ns;
     return FSDP_OK;
 }
