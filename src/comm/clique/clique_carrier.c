@@ -162,12 +162,12 @@ static fsdp_status open(void *argument, const void *const *all, char *why, size_
     c->name = (const void *)(uintptr_t)fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, first->ids, sizeof first->ids);
     FSDP_TRY(agree(c, begin_to_join(c, first)));
     while (!idle) {
-        uint8_t more;
+        FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered idles = {0};
 
         FSDP_TRY(agree(c, look_for(c, ROUND_MS, &idle)));
-        more = !idle;
-        FSDP_TRY(fsdp__process_group_any(c->group, &(fsdp__any){.flags = &more, .count = 1}));
-        idle = !more;
+        FSDP_TRY(fsdp__gather(c->group, &idle, sizeof idle, &idles));
+        for (int r = 0; r < c->at.size; r++)
+            idle = idle && *(const bool *)idles.objects[r];
     }
     c->joined = true;
     snprintf(why, bytes, "%s %d.%d.%d%s", c->at.ops->library, first->version / 10000, first->version / 100 % 100,
