@@ -345,7 +345,7 @@ typedef struct fsdp__softmax_backward_args {
  * nothing. dlogits = loss_scale * (softmax - one hot), when not NULL; in place when dlogits == logits. A target outside
  * [0, cols) that is not ignore_index sets *bad_row to its row (the lowest such row), if bad_row is not NULL. With a
  * softcap, softcap * tanh(logits / softcap) takes the place of the logits; dlogits is that of the logits themselves.
- */
+ * Each row of both takes logits_row elements, of which those behind cols are not changed. */
 typedef struct fsdp__cross_entropy_args {
     const void *logits;
     const int32_t *targets;
@@ -353,6 +353,7 @@ typedef struct fsdp__cross_entropy_args {
     float *loss;
     int64_t *bad_row;
     int64_t rows, cols;
+    int64_t logits_row; /* 0: cols */
     float loss_scale;
     int32_t ignore_index;
     fsdp_dtype dtype, dlogits_dtype;

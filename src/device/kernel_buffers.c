@@ -400,7 +400,9 @@ static void softmax_backward(fsdp__softmax_backward_args *a, const visitor *v)
 
 static void cross_entropy(fsdp__cross_entropy_args *a, const visitor *v)
 {
-    READS(logits, elements(a->dtype, a->rows * a->cols));
+    int64_t row = a->logits_row > 0 ? a->logits_row : a->cols;
+
+    READS(logits, STRIDED(a->dtype, {a->rows, row}, {a->cols, 1}));
     READS(targets, elements(FSDP_I32, a->rows));
     READS(largest, elements(FSDP_F32, a->rows));
     if (a->dlogits)
@@ -408,7 +410,7 @@ static void cross_entropy(fsdp__cross_entropy_args *a, const visitor *v)
     else
         WRITES(sums, elements(FSDP_F32, a->rows));
     WRITES(at_targets, elements(FSDP_F32, a->rows));
-    WRITES(dlogits, elements(a->dlogits_dtype, a->rows * a->cols));
+    WRITES(dlogits, STRIDED(a->dlogits_dtype, {a->rows, row}, {a->cols, 1}));
     ADDS(loss, sizeof *a->loss, a->accumulate_loss);
     CHANGES(bad_row, sizeof *a->bad_row);
 }

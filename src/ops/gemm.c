@@ -96,6 +96,12 @@ fsdp__matrix fsdp__matrix_transposed(fsdp__matrix m)
     return t;
 }
 
+/* Returns how far rows of the result are apart: it has room between them only as a matrix. */
+static int64_t row_of(const fsdp_tensor *c, int64_t cols)
+{
+    return c->ndim == 2 && c->shape[0] > 1 && c->shape[1] == cols ? c->strides[0] : cols;
+}
+
 static fsdp__matmul_args args_of(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *bias, const fsdp_tensor *c,
                                  bool accumulate)
 {
@@ -112,7 +118,7 @@ static fsdp__matmul_args args_of(fsdp__matrix a, fsdp__matrix b, const fsdp_tens
                                .a_col = a.col,
                                .b_row = b.row,
                                .b_col = b.col,
-                               .c_row = b.cols,
+                               .c_row = row_of(c, b.cols),
                                .batch = batch,
                                .a_batch = a.batch == 1 ? 0 : a.batch_stride,
                                .b_batch = b.batch == 1 ? 0 : b.batch_stride,

@@ -3,7 +3,9 @@
  * Only the logits of one chunk exist at a time, in f32, or on a device that says so in the dtype of the weight. If
  * gradients are wanted they are made before the next chunk: dx chunk by chunk, the weight's by accumulating products,
  * straight into the tensor that will be its gradient. If the weight has 16 bits so has the gradient of the logits,
- * rounded once: matrix units multiply it as it is. The gradient takes the place of logits of its dtype. */
+ * rounded once: matrix units multiply it as it is. The gradient takes the place of logits of its dtype. Where logits
+ * have 16 bits their rows begin at multiples of 128 bytes: products and losses of a vocabulary like 50,257 would have
+ * to take them apart. */
 #include "ops/loss.h"
 
 #include <math.h>
@@ -14,7 +16,8 @@
  * the device, or CHUNK_MIN_ROWS. */
 enum {
     CHUNK_BYTES = 64 << 20,
-    CHUNK_MIN_ROWS = 128
+    CHUNK_MIN_ROWS = 128,
+    ROW_BYTES = 128 /* rows on devices with narrow logits begin at multiples of it */
 };
 
 typedef struct head {
@@ -49,6 +52,7 @@ static fsdp_status chunk_loss(const head *h, const fsdp_tensor *logits, const fs
                                            .loss = fsdp_tensor_data(h->loss),
                                            .rows = logits->shape[0],
                                            .cols = logits->shape[1],
+                                           .logits_row = logits->shape[0] > 1 ? logits->strides[0] : 0,
                                            .loss_scale = h->scale * h->unit,
                                            .ignore_index = FSDP_IGNORE_TARGET,
                                            .dtype = logits->dtype,
@@ -100,19 +104,29 @@ static int64_t chunk_rows(const head *h)
     return FSDP__MIN(FSDP__MAX(rows, FSDP__MAX(least, (int64_t)CHUNK_MIN_ROWS)), h->x->shape[0]);
 }
 
+/* Makes a matrix of (rows, V) for logits, with room between its rows where the device wants that. */
+static fsdp_status new_logits(const head *h, fsdp_dtype dtype, int64_t rows, fsdp_tensor **out)
+{
+    fsdp_device *device = h->x->storage->device;
+    int64_t cols = h->weight.rows, unit = ROW_BYTES / (int64_t)fsdp_dtype_size(dtype);
+    bool padded = fsdp__device_narrow_logits(device) && !h->part && rows > 1;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *whole = NULL;
+
+    FSDP_TRY(fsdp_tensor_create(device, dtype, FSDP_SHAPE(rows, padded ? (cols + unit - 1) / unit * unit : cols),
+                                FSDP_MEMORY_WORKSPACE, &whole));
+    return fsdp__view_narrow(whole, 1, 0, cols, out);
+}
+
 /* Makes the workspace of a chunk, which all chunks use in turn. */
 static fsdp_status make_logits(head *h, int64_t rows)
 {
-    fsdp_device *device = h->x->storage->device;
-    const int64_t shape[] = {rows, h->weight.rows};
-
-    FSDP_TRY(fsdp_tensor_create(device, h->logits_dtype, 2, shape, FSDP_MEMORY_WORKSPACE, &h->logits));
+    FSDP_TRY(new_logits(h, h->logits_dtype, rows, &h->logits));
     if (!h->dx && !h->dweight)
         return FSDP_OK;
     if (h->weight.dtype == h->logits_dtype)
         h->dlogits = fsdp_tensor_ref(h->logits);
     else
-        FSDP_TRY(fsdp_tensor_create(device, h->weight.dtype, 2, shape, FSDP_MEMORY_WORKSPACE, &h->dlogits));
+        FSDP_TRY(new_logits(h, h->weight.dtype, rows, &h->dlogits));
     return FSDP_OK;
 }
 

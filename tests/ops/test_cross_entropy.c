@@ -174,6 +174,7 @@ SCOPE_TEST(narrow_logits_are_those_of_wide_ones_but_for_one_rounding)
 typedef struct pieces {
     int count;
     int64_t most; /* rows */
+    int64_t row;  /* elements from one to the next */
     fsdp_dtype dtype;
     bool in_place;
 } pieces;
@@ -187,6 +188,7 @@ static fsdp_status count_pieces(void *arg, fsdp__probe_event *event)
         return FSDP_OK;
     p->count++;
     p->most = args->rows > p->most ? args->rows : p->most;
+    p->row = args->logits_row;
     p->dtype = args->dtype;
     p->in_place = args->dlogits == args->logits;
     return FSDP_OK;
@@ -219,11 +221,14 @@ SCOPE_TEST(a_gpu_takes_2048_rows_at_a_time_or_4096_of_16_bits)
     CHECK_EQ(wide.count, 5);
     CHECK_EQ(wide.most, 2048);
     CHECK(wide.dtype == FSDP_F32 && wide.in_place);
+    CHECK_EQ(wide.row, 50272); /* 128 bytes */
     CHECK_EQ(narrow.count, 3);
     CHECK_EQ(narrow.most, 4096);
     CHECK(narrow.dtype == FSDP_BF16 && narrow.in_place);
+    CHECK_EQ(narrow.row, 50304);
     CHECK_EQ(few.count, 1); /* 64 MiB, as on a CPU, are more rows */
     CHECK_EQ(host.count, 31);
     CHECK_EQ(host.most, 333);
+    CHECK_EQ(host.row, 50257);
     CHECK(host.dtype == FSDP_F32 && !host.in_place);
 }

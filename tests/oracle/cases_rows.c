@@ -187,18 +187,21 @@ void cross_entropy_case(test_case *c)
                                   .dlogits_dtype = coin(c) ? c->dtype : any_float(c),
                                   .accumulate_loss = coin(c),
                                   .softcap = between(c, 0, 2) ? 0.0f : (float)real(c, 2.0, 40.0)};
+    int64_t row;
     void *logits;
 
     draw_rows(c, &rows, &cols);
     a.rows = rows, a.cols = cols;
+    a.logits_row = coin(c) ? 0 : coin(c) ? (cols + 7) / 8 * 8 : cols + between(c, 0, 9);
+    row = a.logits_row > 0 ? a.logits_row : cols;
     a.ignore_index = coin(c) ? -100 : (int32_t)between(c, 0, cols - 1);
-    a.logits = logits = an_input(c, c->dtype, rows * cols, -8.0, 8.0);
+    a.logits = logits = an_input(c, c->dtype, rows * row, -8.0, 8.0);
     if (!part)
-        spoil(c, logits, rows, cols);
+        spoil(c, logits, rows, row);
     a.targets = draw_targets(c, &a);
     if (between(c, 0, 3)) {
         a.dlogits =
-            a.dlogits_dtype == c->dtype && coin(c) ? logits : an_output(c, a.dlogits_dtype, rows * cols, 0.0, 0.0);
+            a.dlogits_dtype == c->dtype && coin(c) ? logits : an_output(c, a.dlogits_dtype, rows * row, 0.0, 0.0);
         also_output(c, a.dlogits, 3e-6, 2e-7 * (double)a.loss_scale);
     }
     if (part)
@@ -206,7 +209,7 @@ void cross_entropy_case(test_case *c)
     else
         a.loss = an_output(c, FSDP_F32, 1, 2e-6, 2e-6 * (double)rows);
     a.bad_row = !part && coin(c) ? an_output(c, FSDP_I64, 1, 0.0, 0.0) : NULL;
-    check(c, &a, "%ld x %ld, dlogits %s, ignore %d, softcap %g%s", (long)rows, (long)cols,
+    check(c, &a, "%ld x %ld, row %ld, dlogits %s, ignore %d, softcap %g%s", (long)rows, (long)cols, (long)row,
           a.dlogits ? fsdp_dtype_name(a.dlogits_dtype) : "none", a.ignore_index, (double)a.softcap,
           part ? ", a part" : "");
 }

@@ -135,7 +135,7 @@ static double cap_slope(const fsdp__cross_entropy_args *k, double y)
 }
 
 /* Rows that are parts of larger ones. */
-static void oracle_parts(const fsdp__cross_entropy_args *k)
+static void oracle_parts(const fsdp__cross_entropy_args *k, int64_t row)
 {
     for (int64_t r = 0; r < k->rows; r++) {
         bool counts = k->targets[r] != k->ignore_index;
@@ -143,28 +143,29 @@ static void oracle_parts(const fsdp__cross_entropy_args *k)
         double sum = counts ? 0.0 : 1.0;
 
         for (int64_t c = 0; c < k->cols; c++) {
-            double y = logit(k, r * k->cols + c), e = counts ? exp(y - (double)k->largest[r]) : 0.0;
+            double y = logit(k, r * row + c), e = counts ? exp(y - (double)k->largest[r]) : 0.0;
 
             sum += e;
             if (k->dlogits)
-                oracle_put(k->dlogits_dtype, k->dlogits, r * k->cols + c,
+                oracle_put(k->dlogits_dtype, k->dlogits, r * row + c,
                            (double)k->loss_scale * (e / (double)k->sums[r] - (counts && c == target)) *
                                cap_slope(k, y));
         }
         if (k->dlogits)
             continue;
         k->sums[r] = (float)sum;
-        k->at_targets[r] = counts && target >= 0 && target < k->cols ? (float)logit(k, r * k->cols + target) : 0.0f;
+        k->at_targets[r] = counts && target >= 0 && target < k->cols ? (float)logit(k, r * row + target) : 0.0f;
     }
 }
 
 void oracle_cross_entropy(const fsdp__cross_entropy_args *k)
 {
+    int64_t row = k->logits_row > 0 ? k->logits_row : k->cols;
     double loss = 0.0;
     bool bad = false;
 
     if (k->largest) {
-        oracle_parts(k);
+        oracle_parts(k, row);
         return;
     }
     for (int64_t r = 0; r < k->rows; r++) {
@@ -176,14 +177,14 @@ void oracle_cross_entropy(const fsdp__cross_entropy_args *k)
             bad = true;
         }
         for (int64_t c = 0; c < k->cols; c++)
-            top = fmax(top, logit(k, r * k->cols + c));
+            top = fmax(top, logit(k, r * row + c));
         for (int64_t c = 0; c < k->cols; c++)
-            sum += exp(logit(k, r * k->cols + c) - top);
+            sum += exp(logit(k, r * row + c) - top);
         if (counts)
-            loss += log(sum) + top - logit(k, r * k->cols + target);
+            loss += log(sum) + top - logit(k, r * row + target);
         for (int64_t c = 0; k->dlogits && c < k->cols; c++) {
-            double y = logit(k, r * k->cols + c), p = exp(y - top) / sum;
-            oracle_put(k->dlogits_dtype, k->dlogits, r * k->cols + c,
+            double y = logit(k, r * row + c), p = exp(y - top) / sum;
+            oracle_put(k->dlogits_dtype, k->dlogits, r * row + c,
                        counts ? (double)k->loss_scale * (p - (c == target)) * cap_slope(k, y) : 0.0);
         }
     }

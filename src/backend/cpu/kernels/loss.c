@@ -154,8 +154,9 @@ static void rows(const void *args, int64_t begin, int64_t end)
 
     for (int64_t i = begin; i < end; i++) {
         row r = {k, i, k->targets[i] - k->first_col};
-        const void *x = fsdp__at(k->dtype, k->logits, i * k->cols);
-        void *g = k->dlogits ? fsdp__at(k->dlogits_dtype, k->dlogits, i * k->cols) : NULL;
+        int64_t at = i * (k->logits_row > 0 ? k->logits_row : k->cols);
+        const void *x = fsdp__at(k->dtype, k->logits, at);
+        void *g = k->dlogits ? fsdp__at(k->dlogits_dtype, k->dlogits, at) : NULL;
 
         p->losses[i] = 0.0;
         if (k->targets[i] == k->ignore_index || (!k->largest && !has_target(r)))

@@ -2,7 +2,8 @@
 #include "backend/cuda/kernels/rows.cuh"
 
 enum {
-    EACH = 16 /* columns that make it worth while to take another thread for a row */
+    EACH = 16,                        /* columns that make it worth while to take another thread for a row */
+    PADDED_THREADS = MOST_THREADS / 2 /* at most, of a padded row: masks take registers */
 };
 
 struct loss_plan {
@@ -36,7 +37,7 @@ DEVICE bool counts(const fsdp__cross_entropy_args &k, int32_t target)
 }
 
 /* Computes the gradient of a row, of G, which may lie in x. */
-template <class T, class G, class Made>
+template <bool PADDED, class T, class G, class Made>
 DEVICE void store_gradient(const loss_plan &k, const T *x, G *g, int64_t target, exp_sum s, Made made)
 {
     const int n = ACCESS / (int)sizeof(T);
@@ -44,7 +45,7 @@ DEVICE void store_gradient(const loss_plan &k, const T *x, G *g, int64_t target,
     float factor = k.args.loss_scale / s.sum;
 
     EACH_ROW_PACK (col, cols, n, k.threads.group) {
-        pack<T, n> logits = get<n>(x, col, cols, k.whole);
+        pack<T, n> logits = get<n>(x, col, cols, PADDED || k.whole);
         int hit = (int)(target - col); /* the element that is the target, if it is one of these */
         pack<G, n> out;
 
@@ -55,7 +56,7 @@ DEVICE void store_gradient(const loss_plan &k, const T *x, G *g, int64_t target,
 
             out.at[e] = from_float<G>(d * made.slope(y));
         }
-        put<n>(g, col, cols, k.whole, out);
+        put<n>(g, col, cols, PADDED ? col + n <= (uint32_t)cols : k.whole, out);
     }
 }
 
@@ -85,7 +86,7 @@ DEVICE void part_of_row(const loss_plan &k, const T *x, G *g, int64_t row, float
     if (g) {
         exp_sum s = {k.args.largest[row], k.args.sums[row]};
 
-        store_gradient(k, x, g, target, s, made);
+        store_gradient<false>(k, x, g, target, s, made);
     } else {
         store_part(k, x, row, target, sum_exponentials(x, k.args.cols, k.whole, k.threads.group, partial, made), made);
     }
@@ -103,30 +104,33 @@ DEVICE void leave_out(const loss_plan &k, G *g, int64_t row)
     }
 }
 
-template <class T, class G, class Made>
-static __global__ __launch_bounds__(MOST_THREADS, Made::BLOCKS) void row_losses(const __grid_constant__ loss_plan k,
-                                                                                Made made)
+/* PADDED: rows are whole packs, of which the last one is not all columns; they are no parts. */
+template <bool PADDED, class T, class G, class Made>
+static __global__ __launch_bounds__(PADDED ? PADDED_THREADS : MOST_THREADS,
+                                    PADDED
+                                        ? 1 + Made::BLOCKS
+                                        : Made::BLOCKS) void row_losses(const __grid_constant__ loss_plan k, Made made)
 {
     __shared__ float partial[WARP];
 
     EACH_GROUP (row, k.args.rows, k.threads.group) {
         int32_t target = k.args.targets[row];
-        const T *x = (const T *)k.args.logits + row * k.args.cols;
-        G *g = k.args.dlogits ? (G *)k.args.dlogits + row * k.args.cols : NULL;
+        const T *x = (const T *)k.args.logits + row * k.args.logits_row;
+        G *g = k.args.dlogits ? (G *)k.args.dlogits + row * k.args.logits_row : NULL;
         double loss = 0.0;
 
         if (!counts(k.args, target)) {
             leave_out(k, g, row);
-        } else if (k.args.largest) {
+        } else if (!PADDED && k.args.largest) {
             part_of_row(k, x, g, row, partial, made);
         } else {
             float at_target = made(load(x, target), true);
-            exp_sum s = sum_exponentials(x, k.args.cols, k.whole, k.threads.group, partial, made);
+            exp_sum s = sum_exponentials<PADDED>(x, k.args.cols, PADDED || k.whole, k.threads.group, partial, made);
 
             loss = (double)logf(s.sum) + (double)s.largest - (double)at_target;
             if (g) {
                 group_sync(k.threads.group); /* everybody has read x, where g may lie */
-                store_gradient(k, x, g, target, s, made);
+                store_gradient<PADDED>(k, x, g, target, s, made);
             }
         }
         if (threadIdx.x % (unsigned)k.threads.group == 0)
@@ -170,15 +174,28 @@ static __global__ __launch_bounds__(MOST_THREADS) void fold_losses(const __grid_
     }
 }
 
+template <class Made>
+static fsdp_status launch_padded(fsdp_stream *stream, loss_plan k, void (*kernel)(const loss_plan, Made), Made made)
+{
+    if (k.threads.block > PADDED_THREADS)
+        k.threads.block = (unsigned)(k.threads.group = PADDED_THREADS);
+    return launch(stream, "cross_entropy", kernel, k.threads.grid, k.threads.block, 0, k, made);
+}
+
 template <class T, class Made>
 static fsdp_status launch_rows_of(fsdp_stream *stream, loss_plan k, Made made)
 {
     const fsdp__cross_entropy_args *a = &k.args;
+    bool aligned = is_aligned(a->logits, a->logits_row * (int64_t)sizeof(T));
+    bool padded = a->cols % (ACCESS / (int64_t)sizeof(T)) != 0;
 
-    k.whole = is_aligned(a->logits, a->cols * (int64_t)sizeof(T));
-#define TO(G)                                                                  \
-    k.whole = k.whole && is_aligned(a->dlogits, a->cols * (int64_t)sizeof(G)); \
-    FSDP_TRY(launch(stream, "cross_entropy", row_losses<T, G, Made>, k.threads.grid, k.threads.block, 0, k, made))
+#define TO(G)                                                                        \
+    aligned = aligned && is_aligned(a->dlogits, a->logits_row * (int64_t)sizeof(G)); \
+    if (aligned && padded && !a->largest)                                            \
+        return launch_padded(stream, k, row_losses<true, T, G, Made>, made);         \
+    k.whole = aligned && !padded;                                                    \
+    FSDP_TRY(                                                                        \
+        launch(stream, "cross_entropy", row_losses<false, T, G, Made>, k.threads.grid, k.threads.block, 0, k, made))
     EACH_FLOAT(a->dlogits ? a->dlogits_dtype : a->dtype, TO)
 #undef TO
     return FSDP_OK;
@@ -190,6 +207,8 @@ ENTRY(cross_entropy)
     loss_plan k = {*a, threads_of_rows(a->rows, a->cols, EACH), false, NULL};
 
     k.losses = (double *)fsdp__stream_workspace(stream, (size_t)a->rows * sizeof *k.losses + 1);
+    if (a->logits_row == 0)
+        k.args.logits_row = a->cols;
     if (!k.losses)
         return fsdp_last_status();
 #define LOSSES(T) FSDP_TRY(launch_rows_of<T>(stream, k, as_it_is{}))

@@ -132,9 +132,9 @@ struct as_it_is {
     }
 };
 
-/* Finds it in one pass: a thread's sum is scaled whenever it meets a larger element. A NaN is no largest one here, but
- * gets into the sum. */
-template <class T, class Made = as_it_is>
+/* Finds it in one pass (PADDED: the last pack may be fetched whole, too, and ends behind the row): a thread's sum is
+ * scaled whenever it meets a larger element. A NaN is no largest one here, but gets into the sum. */
+template <bool PADDED = false, class T, class Made = as_it_is>
 DEVICE exp_sum sum_exponentials(const T *x, int64_t cols, bool whole, int group, float *partial, Made made = Made())
 {
     const int n = ACCESS / (int)sizeof(T);
@@ -146,13 +146,17 @@ DEVICE exp_sum sum_exponentials(const T *x, int64_t cols, bool whole, int group,
         float most = largest, shift;
 
         UNROLL
+        for (int e = 0; PADDED && e < n; e++)
+            p.at[e] = col + e < (uint32_t)cols ? p.at[e] : from_float<T>(-INFINITY);
+
+        UNROLL
         for (int e = 0; e < n; e++)
-            most = fmaxf(most, made(to_float(p.at[e]), whole || col + e < cols));
+            most = fmaxf(most, made(to_float(p.at[e]), (whole && !PADDED) || col + e < cols));
         shift = most == -INFINITY ? 0.0f : most;
         sum *= exponential(largest - shift);
         UNROLL
         for (int e = 0; e < n; e++)
-            sum += exponential(made(to_float(p.at[e]), whole || col + e < cols) - shift);
+            sum += exponential(made(to_float(p.at[e]), (whole && !PADDED) || col + e < cols) - shift);
         largest = most;
     }
     all.largest = group_max(largest, partial, group);
