@@ -13,12 +13,13 @@ attention_backward: 255 the same
 # file and architecture: the most bytes of local memory that its kernels spill to, and which do
 spills='
 attention_forward sm_90: 24 16 bits, heads of 40 to 64: three blocks fit on a multiprocessor so
+attention_forward sm_100: 8 the same
 attention_backward sm_80: 16 16 bits, heads of 40 to 64, keys: the tile that is fastest
-attention_backward sm_90: 16 the same
+attention_backward sm_90: 24 the same
 attention_backward sm_100: 48 f32, heads of 40 to 64: two blocks
 loss sm_80: 16 two blocks of 1,024 threads are faster than one, by a quarter on an H200
 loss sm_90: 24 the same
-loss sm_100: 16 the same
+loss sm_100: 24 the same
 norm sm_90: 8 outside the loops
 norm sm_100: 8 outside the loops
 '

@@ -151,6 +151,37 @@ DEVICE void store_norm(const forward_plan &k, int64_t row, int64_t col, strip<T,
     }
 }
 
+/* Where a row of s lies when it was made. */
+template <class T>
+DEVICE const T *row_of_sum(const forward_plan &k, int64_t row)
+{
+    return (const T *)(k.args.residual ? k.args.sum : k.args.x) + row * k.args.cols;
+}
+
+/* Returns a thread's part of the sum of squares of what is `mean` apart; rows that are not KEPT are read again. */
+template <bool KEPT, class T, int LENGTH, int PACKS>
+DEVICE float squares_of(const forward_plan &k, int64_t row, strip<T, LENGTH, PACKS> &s, float mean)
+{
+    float sum = 0.0f;
+
+    EACH_STRIP (col, LENGTH) {
+        if (!KEPT)
+            get_strip<KEPT>(row_of_sum<T>(k, row), col, k.args.cols, (int64_t)k.threads.group * LENGTH, s);
+        add_strip(k, s, col, mean, true, sum);
+    }
+    return sum;
+}
+
+DEVICE void store_moments(const forward_plan &k, int64_t row, float mean, float rstd)
+{
+    if (threadIdx.x % (unsigned)k.threads.group != 0)
+        return;
+    if (k.args.mean && !k.args.rms)
+        k.args.mean[row] = mean;
+    if (k.args.rstd)
+        k.args.rstd[row] = rstd;
+}
+
 /* T is what a row has, W what weights and bias have. KEPT rows have aligned packs, and the next row is on its way while
  * one is computed. */
 template <class T, class W, int PACKS, bool KEPT>
@@ -172,12 +203,10 @@ static __global__ __launch_bounds__(KEPT ? KEEPERS
             get_parts<KEPT>(k, FIRST_GROUP(k.threads.group), own, parts);
     }
     EACH_GROUP (row, k.args.rows, k.threads.group) {
-        const T *from = (const T *)(k.args.residual ? k.args.sum : k.args.x) + row * cols;
         strip<T, n, PACKS> s;
         float sum = 0.0f, mean = 0.0f, rstd;
 
-        EACH_STRIP(col, n)
-        {
+        EACH_STRIP (col, n) {
             if (!KEPT)
                 get_parts<KEPT>(k, row, col, parts);
             s = make_sum<KEPT>(k, row, col, parts);
@@ -188,31 +217,18 @@ static __global__ __launch_bounds__(KEPT ? KEEPERS
         sum = group_sum(sum, partial, k.threads.group);
         if (!rms) {
             mean = sum / (float)cols;
-            sum = 0.0f;
-            EACH_STRIP(col, n)
-            {
-                if (!KEPT)
-                    get_strip<KEPT>(from, col, cols, step, s);
-                add_strip(k, s, col, mean, true, sum);
-            }
-            sum = group_sum(sum, partial, k.threads.group);
+            sum = group_sum(squares_of<KEPT>(k, row, s, mean), partial, k.threads.group);
         }
         rstd = 1.0f / sqrtf(sum / (float)cols + k.args.eps);
-        EACH_STRIP(col, n)
-        {
+        EACH_STRIP (col, n) {
             if (!KEPT) {
-                get_strip<KEPT>(from, col, cols, step, s);
+                get_strip<KEPT>(row_of_sum<T>(k, row), col, cols, step, s);
                 get_weights<KEPT>(k.args.weight, col, cols, step, weight);
                 get_weights<KEPT>(k.args.bias, col, cols, step, bias);
             }
             store_norm<KEPT>(k, row, col, s, weight, bias, mean, rstd);
         }
-        if (threadIdx.x % (unsigned)k.threads.group == 0) {
-            if (k.args.mean && !rms)
-                k.args.mean[row] = mean;
-            if (k.args.rstd)
-                k.args.rstd[row] = rstd;
-        }
+        store_moments(k, row, mean, rstd);
     }
 }
 
@@ -437,15 +453,13 @@ static __global__ __launch_bounds__(MOST_THREADS) void norm_long_rows(const __gr
         strip<W, n, PACKS> weight = {};
         float sums[2] = {};
 
-        EACH_STRIP(col, n)
-        {
+        EACH_STRIP (col, n) {
             get_row<KEPT>(k, row, col, x);
             get_weights<KEPT>(k.args.weight, col, k.args.cols, step, weight);
             add_row(k, x, weight, sums, (float(*)[n])NULL, (float(*)[n])NULL);
         }
         sum_row(k, sums, partial, k.args.rstd[row]);
-        EACH_STRIP(col, n)
-        {
+        EACH_STRIP (col, n) {
             get_row<KEPT>(k, row, col, x);
             get_weights<KEPT>(k.args.weight, col, k.args.cols, step, weight);
             store_dx<KEPT>(k, row, col, x, weight, sums);
