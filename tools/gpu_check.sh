@@ -37,7 +37,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 pack=${PACK:-build/gpu/pack.tar.xz} logs=${OUT:-gpu_logs}
-declare -A limit=([facts]=20 [hold]=120 [step]=60 [use]=120 [gathers]=120 [ranks]=120 [nccl]=90 [many]=500 [reference]=150 [profile]=150 [bench]=400 [oom]=60 [sanitize]=100
+declare -A limit=([facts]=20 [hold]=120 [step]=60 [use]=200 [gathers]=120 [ranks]=120 [nccl]=90 [many]=500 [reference]=150 [profile]=150 [bench]=400 [oom]=60 [sanitize]=100
     [racecheck]=150 [initcheck]=60 [suites]=150 [resume]=60 [smol]=150 [llama]=90 [algorithms]=90 [attention]=150 [cpu]=240)
 listed=$(sed -n 's/^#   \([a-z]*\)  .*/\1/p' "$0")
 if [ "${1:-}" = --help ]; then
@@ -262,6 +262,12 @@ beside() {
     say "$name" $verdict "$far from the CPU, $bits bits twice" "$bound" "$far"
 }
 
+# unfinished: what a stage had said when its limit came, and what was still running.
+unfinished() {
+    figures said "$work"
+    ps -eo etimes,args | grep -F "$work" | grep -v grep
+}
+
 # aside COMMAND: the command beside others, four at a time; finish waits for them.
 aside() {
     while [ "$(jobs -rp | wc -l)" -ge 4 ]; do wait -n; done
@@ -296,7 +302,7 @@ for stage in $stages; do
     rm -rf "$work/said"
     # A group of its own, so that its limit ends all that it has started.
     timeout -k 3 $((limit[$stage] * patience)) bash -c "$(declare -f); $(declare -p work logs fsdp patience steps bench_steps data tiny \
-        llama gpt2 SUITES with_shared_memory); stage_$stage" >"$logs/$stage.log" 2>&1 &
+        llama gpt2 SUITES with_shared_memory); trap unfinished TERM; stage_$stage" >"$logs/$stage.log" 2>&1 &
     group=$!
     wait $group
     status=$? result=ok
