@@ -22,14 +22,14 @@ import sys
 from check_layers import INCLUDE, ROOT, read_rules
 
 
-TESTS = re.compile(r"/CMakeFiles/(fsdp_)?(test|program)_")
+TESTS = re.compile(r"/CMakeFiles/(fsdp_)?(test|program|bench)_")
 # A plug-in gives the library's functions there under their own names.
 FORWARDS = {"backend/cuda/host_functions"}
 
 
 def objects_of(build, source):
     """Returns what the build folder was told to compile: object -> its source as layer/.../name, without the ending.
-    Leaves out what tests compile once more for themselves, because it need not be built."""
+    Leaves out what tests and benchmarks compile once more for themselves, because it need not be built."""
     result = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path, command = pathlib.Path(entry["file"]), shlex.split(entry["command"])

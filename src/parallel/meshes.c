@@ -8,10 +8,12 @@ fsdp_status fsdp__parallel_meshes_create(fsdp_context *context, const fsdp__para
                                          fsdp__parallel_meshes *out)
 {
     static const char *const names[] = {"dp_replicate", "dp_shard", "cp", "tp"};
+    static const char *const without[] = {"dp_replicate", "dp_shard", "tp"}; /* where no sequence is cut */
     static const char *const sharded[] = {"dp_replicate", "dp_shard_cp"};
     const fsdp__mesh_names dims[] = {{1, names}, {2, names + 1}};
     int64_t team = degrees->cp * degrees->tp, rest = fsdp_context_world_size(context) / team;
     const int64_t shape[] = {degrees->replicas, rest / degrees->replicas, degrees->cp, degrees->tp};
+    const int64_t flat[] = {shape[0], shape[1], shape[3]};
     int first = degrees->replicas == 1; /* of the dimensions */
     FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *whole = NULL;
 
@@ -20,7 +22,10 @@ fsdp_status fsdp__parallel_meshes_create(fsdp_context *context, const fsdp__para
         return FSDP_OK;
     if (team == 1)
         return fsdp_mesh_create(context, 2, shape, names, &out->sharded);
-    FSDP_TRY(fsdp_mesh_create(context, 4 - first, shape + first, names + first, &whole));
+    if (degrees->cp == 1)
+        FSDP_TRY(fsdp_mesh_create(context, 3 - first, flat + first, without + first, &whole));
+    else
+        FSDP_TRY(fsdp_mesh_create(context, 4 - first, shape + first, names + first, &whole));
     if (degrees->cp == 1)
         FSDP_TRY(fsdp_mesh_slice(whole, 2 - first, names + first, &out->sharded));
     else if (degrees->tp > 1 || !first)

@@ -85,6 +85,7 @@ static void load(fsdp_context *context, void *arg)
     job j = {0};
 
     snprintf(folder, sizeof folder, "%s/%d", (const char *)arg, world);
+    CHECK_OK(fsdp_context_set_carrier(context, FSDP_CARRIER_STAGED)); /* others have memory of their own */
     CHECK_OK(run(context, test_device(context), folder, &j));
     CHECK_EQ(j.note_count, 7);
     check_leader(&j, world);

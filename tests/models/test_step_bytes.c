@@ -264,7 +264,7 @@ static void check_gelu(fsdp_context *context, void *arg)
 TEST(on_a_gpu_gelu_of_gpt2_has_no_pass_of_its_own)
 {
     sizes large = {12, 768, 12, 12, 64, 3072, 50304, 32, 1024, true, FSDP_GPT2};
-    sizes gpu = {3, 32, 4, 4, 8, 64, 48, 2, 8, true, FSDP_GPT2}, here = gpu;
+    sizes gpu = {3, 32, 4, 4, 8, 64, 64, 2, 8, true, FSDP_GPT2}, here = gpu; /* rows of logits are not padded */
 
     here.dry = false;
     test_run_ranks(1, check_gelu, &large);
@@ -274,7 +274,7 @@ TEST(on_a_gpu_gelu_of_gpt2_has_no_pass_of_its_own)
 
 TEST(on_a_gpu_biases_of_gpt2_have_no_pass_of_their_own)
 {
-    sizes gpu = {3, 32, 4, 4, 8, 64, 48, 2, 8, true, FSDP_GPT2}, here = gpu;
+    sizes gpu = {3, 32, 4, 4, 8, 64, 64, 2, 8, true, FSDP_GPT2}, here = gpu; /* rows of logits are not padded */
 
     here.dry = false;
     test_run_ranks(1, check_biases, &gpu);

@@ -59,6 +59,7 @@ LISTED = {
     "cmake --build build --target examples": "builds what this test has",
     "build/fsdp compare llama-1m -n 2 --strategies ddp,zero1,zero2,zero3,fsdp1,fsdp2 --svg strategies.svg":
         "measures for a minute",
+    "bench/compare.py --teams": "measures for minutes",
     "bench/compare.py --against OTHER_BUILD": "measures for minutes, with a build of another commit",
     "git worktree add ../before HEAD~1": "needs the repository's history",
     "make -C ../before": "needs the repository's history",
@@ -83,7 +84,6 @@ LISTED = {
         "needs namespaces",
     'bench/cluster.sh --ranks 1 --rates 1gbit --run "./mpi_collectives 256"': "needs namespaces, and Open MPI's compiler",
     "build/bench/bench_products -s 60 llama-1b:8x2048 gpt2-124m:32x1024 >log": "needs a GPU",
-    "grep ^ROW log >>src/backend/cuda/product_rows.inc": "needs a GPU",
     "build/bench/bench_kernels": "measures for minutes",
     "build/bench/bench_kernels -t 1 -i v3 unary binary topk": "measures for minutes",
     "build/bench/bench_kernels -t 1 -i v4 unary binary topk": "measures for minutes",
@@ -108,6 +108,7 @@ LISTED = {
         "needs OpenMPI, which nothing else needs",
     "python3 bench/peer/gloo_collectives.py 2": "needs PyTorch",
     "mpirun -n 16 fsdp train config.yaml": "needs an MPI",
+    "mpirun --hostfile hosts -n 16 fsdp train config.yaml --training.device=cuda": "needs machines with GPUs",
     "mpirun --hostfile hosts -n 8 fsdp train config.yaml --checkpoint.folder=checkpoints":
         "needs an MPI, and machines",
     "mpirun --hostfile examples/cluster/hosts -n 8 fsdp train config.yaml": "needs an MPI, and machines",

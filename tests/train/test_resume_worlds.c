@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "support/chat_folder.h"
 #include "train/run.h"
+#include "train/run_config.h"
 #include "train/story.h"
 
 enum {
@@ -243,7 +244,8 @@ static void set_ranks(story *s, layout l, int microbatches)
     story_set(s, "training.local_batch_size", text);
     snprintf(text, sizeof text, "%d", l.tp);
     story_set(s, "parallelism.tensor_parallel_degree", text);
-    story_set(s, "parallelism.enable_async_tensor_parallel", l.tp > 1 && l.world == 4 ? "true" : "false");
+    story_set(s, "parallelism.enable_async_tensor_parallel", /* which goes with no adapter */
+              l.tp > 1 && l.world == 4 && !fsdp__train_adapts(s->config) ? "true" : "false");
     snprintf(text, sizeof text, "%d", l.cp ? l.cp : 1);
     story_set(s, "parallelism.context_parallel_degree", text);
 }

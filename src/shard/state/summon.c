@@ -109,9 +109,11 @@ static fsdp_status come_to_rest(const fsdp__param_group *group)
     return FSDP_OK;
 }
 
+/* Makes a tensor for the whole of a parameter, or for this rank's part of it where a team has cut it, which it says. */
 static fsdp_status make_tensor(fsdp_device *device, const fsdp__param *p, fsdp_memory_kind kind, fsdp_tensor **out)
 {
-    return fsdp_tensor_create(device, p->orig_dtype, p->unsharded->ndim, p->unsharded->shape, kind, out);
+    FSDP_TRY(fsdp_tensor_create(device, p->orig_dtype, p->unsharded->ndim, p->unsharded->shape, kind, out));
+    return p->parallel ? fsdp_tensor_set_distribution(*out, p->parallel) : FSDP_OK;
 }
 
 static void add_buffer(summoning *s, fsdp_sharded_buffer shape, void *shard, const fsdp_tensor *whole)
@@ -137,7 +139,7 @@ static fsdp_status make_gathered(summoning *s, const fsdp__param *p, const fsdp_
                                         p->placement.first, out);
     FSDP_TRY(make_tensor(p->group->residence.shard_device, p, kind, out));
     add_buffer(s, fsdp__param_buffer(p), fsdp_tensor_data(part), *out);
-    return p->parallel ? fsdp_tensor_set_distribution(*out, p->parallel) : FSDP_OK;
+    return FSDP_OK;
 }
 
 /* Makes this rank's part of the gradients' vector, since the gradients lie apart. */
