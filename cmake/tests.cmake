@@ -363,8 +363,9 @@ elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   set(FSDP_EXCEPT_LAYERS cluster)
 endif()
 
-# On these GPUs that are not there ranks exchange by NCCL, too, as <test>.nccl; with FSDP_TEST_LONG in all tests above.
-set(FSDP_NCCL_TESTS test_shard_parity test_shard_offload test_shard_random_tree)
+# On these GPUs that are not there ranks exchange by each other's memory and by NCCL, too, as <test>.peer and <test>.nccl;
+# with FSDP_TEST_LONG in all tests above.
+set(FSDP_CARRIER_TESTS test_shard_parity test_shard_offload test_shard_random_tree)
 
 # Registers <name>.sim and <name>.cuda of the test that this command runs.
 function(fsdp_test_on_devices name layer)
@@ -384,11 +385,13 @@ function(fsdp_test_on_devices name layer)
     fsdp_test_properties(${name}.${device} ${layer})
     set_property(TEST ${name}.${device} APPEND PROPERTY ENVIRONMENT FSDP_TEST_DEVICE=${device})
   endforeach()
-  if("cuda" IN_LIST devices AND (name IN_LIST FSDP_NCCL_TESTS OR FSDP_TEST_LONG))
-    add_test(NAME ${name}.nccl COMMAND ${ARGN})
-    fsdp_test_properties(${name}.nccl ${layer})
-    set_property(TEST ${name}.nccl APPEND PROPERTY ENVIRONMENT FSDP_TEST_DEVICE=cuda FSDP_TEST_CARRIER=nccl
-                 NCCL_MULTI_RANK_GPU_ENABLE=1 FSDP_ORDER_COUNT=20 FSDP_TREE_COUNT=20)
+  if("cuda" IN_LIST devices AND (name IN_LIST FSDP_CARRIER_TESTS OR FSDP_TEST_LONG))
+    foreach(carrier peer nccl)
+      add_test(NAME ${name}.${carrier} COMMAND ${ARGN})
+      fsdp_test_properties(${name}.${carrier} ${layer})
+      set_property(TEST ${name}.${carrier} APPEND PROPERTY ENVIRONMENT FSDP_TEST_DEVICE=cuda FSDP_TEST_CARRIER=${carrier}
+                   NCCL_MULTI_RANK_GPU_ENABLE=1 FSDP_ORDER_COUNT=20 FSDP_TREE_COUNT=20)
+    endforeach()
   endif()
 endfunction()
 

@@ -90,6 +90,9 @@ static const fsdp__carrier_ops *candidate(const fsdp_process_group *group, const
 
     if (wish == FSDP_CARRIER_STAGED)
         snprintf(why, bytes, "as comm.carrier says");
+    else if (wish == FSDP_CARRIER_AUTO && machines == 1 && group->ops->threads)
+        /* A call of CUDA's that waits for the GPU may hold up the thread whose word the GPU waits for. */
+        snprintf(why, bytes, "its ranks are threads of one process, in which a GPU that waits may hold them all up");
     else if (peer && machines > 1)
         snprintf(why, bytes, "its ranks are on %d machines, and peers read each other's memory on one", machines);
     else if (peer && group->ops->peer)

@@ -186,6 +186,7 @@ typedef struct fsdp__health_ops {
 
 typedef struct fsdp__comm_ops {
     const char *name; /* "threads", "shm", "machines", "fake" */
+    bool threads;     /* ranks are threads of one process */
 
     const fsdp__collective_ops *collectives; /* required */
     const fsdp__memory_ops *memory;          /* NULL: peers see no memory of each other */

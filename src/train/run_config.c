@@ -286,6 +286,9 @@ static fsdp_status check_team(const fsdp_train_config *config, int world_size)
 
 static fsdp_status check_async(const fsdp_train_config *config)
 {
+    if (config->parallelism.enable_async_tensor_parallel && fsdp__train_adapts(config))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "parallelism.enable_async_tensor_parallel does not go with adapter: leave "
+                                           "one of them out");
     if (!config->parallelism.enable_async_tensor_parallel ||
         (config->parallelism.tensor_parallel_degree > 1 && config->parallelism.sequence_parallel))
         return FSDP_OK;

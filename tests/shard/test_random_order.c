@@ -38,7 +38,7 @@ TEST(every_order_of_teams_gives_the_same)
                               .brief = 6,
                               .longer = TEST_SANITIZED ? 1000 : 10000};
 
-    if (test_machines_of(8) > 1 || getenv("FSDP_TEST_JOINED"))
+    if (test_machines_of(24) > 1 || getenv("FSDP_TEST_JOINED"))
         return; /* teams lie inside a machine */
     tree_try(&trial);
 }

@@ -40,7 +40,7 @@ TEST(every_tree_of_teams_trains_as_the_plain_one)
                               .brief = 10,
                               .longer = TEST_SANITIZED ? 500 : 5000};
 
-    if (test_machines_of(8) > 1 || getenv("FSDP_TEST_JOINED"))
+    if (test_machines_of(24) > 1 || getenv("FSDP_TEST_JOINED"))
         return; /* teams lie inside a machine */
     tree_try(&trial);
 }

@@ -103,6 +103,7 @@ static fsdp_status name_clique(fsdp_device *device, unsigned char id[FSDP__CLIQU
 
 static void free_member(fsdp__clique *c)
 {
+    (void)fsdp__cuda_use(c->device);
     if (c->done)
         FSDP__CUDA_GIVE_BACK(c->device, cudaEventDestroy(c->done));
     pthread_mutex_destroy(&c->mutex);
@@ -157,7 +158,7 @@ static fsdp_status mark_end(fsdp__clique *c)
 static bool busy(fsdp__clique *c)
 {
     FSDP__HELD(&c->mutex);
-    if (!c->comm)
+    if (!c->comm || fsdp__cuda_use(c->device) != FSDP_OK)
         return false;
     return c->due || (c->done && cudaEventQuery(c->done) == cudaErrorNotReady);
 }
