@@ -317,6 +317,8 @@ if(FSDP_SANITIZE MATCHES "thread")
       test_shard_races)
   # It does not see what an MPI does to order two threads, which is compiled without it.
   list(APPEND FSDP_EXCEPT test_comm_mpi test_comm_stuck)
+  # Nor what a GPU's stream orders that waits for words of the host, or for NCCL: FSDP_TEST_RACES looks at that.
+  list(APPEND FSDP_EXCEPT test_comm_peer test_comm_nccl test_comm_nccl_faults test_backend_cuda_clique)
   set(FSDP_EXCEPT_LAYERS cluster)
   if(NOT FSDP_TEST_LONG)
     # On a GPU that is not there: kernels of test_backend_cuda_kernels, and steps that fail at every call.

@@ -51,7 +51,7 @@ static fsdp_status shard_over(fsdp_module *model, const fsdp__parallel_meshes *m
 
 static fsdp_status shard(fsdp_module *model, const fsdp__parallel_degrees *degrees)
 {
-    fsdp__parallel_meshes meshes = {NULL};
+    fsdp__parallel_meshes meshes = {0};
     fsdp_status status;
 
     FSDP_TRY(check_teams(fsdp_context_world_size(model->context), degrees));

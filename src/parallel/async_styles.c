@@ -46,7 +46,7 @@ static fsdp_status run_column(void *arg, fsdp_module *module, void *call_arg, fs
 static fsdp_status run_columns(fsdp_module *const *modules, int count, fsdp_tensor *x, fsdp_tensor **outputs)
 {
     const fsdp__applied *first = modules[0]->parts->hooks->arg;
-    fsdp__linear_weight layers[FSDP__LINEARS_MOST] = {{NULL}};
+    fsdp__linear_weight layers[FSDP__LINEARS_MOST] = {0};
 
     for (int i = 0; i < count; i++)
         layers[i] = weight_of(modules[i], true);

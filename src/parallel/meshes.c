@@ -17,7 +17,7 @@ fsdp_status fsdp__parallel_meshes_create(fsdp_context *context, const fsdp__para
     int first = degrees->replicas == 1; /* of the dimensions */
     FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *whole = NULL;
 
-    *out = (fsdp__parallel_meshes){NULL};
+    *out = (fsdp__parallel_meshes){0};
     if (team == 1 && first)
         return FSDP_OK;
     if (team == 1)
@@ -40,5 +40,5 @@ void fsdp__parallel_meshes_release(fsdp__parallel_meshes *meshes)
     fsdp_mesh_unref(meshes->sharded);
     fsdp_mesh_unref(meshes->cp);
     fsdp_mesh_unref(meshes->tp);
-    *meshes = (fsdp__parallel_meshes){NULL};
+    *meshes = (fsdp__parallel_meshes){0};
 }
