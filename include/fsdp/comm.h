@@ -102,7 +102,8 @@ FSDP_API fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double
 /* How the calls of a group on streams of a GPU travel. Objects, barriers, and all calls on streams of the CPU go
  * through memory of the host (or MPI) in any case. */
 typedef enum fsdp_carrier {
-    FSDP_CARRIER_AUTO,   /* PEER in a group on one machine, NCCL in one over several, STAGED where that is not there */
+    FSDP_CARRIER_AUTO,   /* PEER in a group of processes on one machine, NCCL in one over several machines; STAGED among
+                          * threads of one process, and where the other is not there */
     FSDP_CARRIER_PEER,   /* by memory of the GPUs that the ranks of a machine read from each other */
     FSDP_CARRIER_NCCL,   /* by NVIDIA's NCCL */
     FSDP_CARRIER_STAGED, /* through memory of the host, which the host copies to and from */

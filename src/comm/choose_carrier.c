@@ -181,6 +181,8 @@ static fsdp_status open_all(draft *d, const fsdp__gathered *all)
         facts[r] = ((const proposal *)all->objects[r])->facts;
     if (status == FSDP_OK)
         status = d->ops->open(d->state, facts, d->why, sizeof d->why);
+    if (status == FSDP_OK)
+        status = fsdp__carrier_watch_start(d->group->comm);
     agreed = fsdp__comm_agree(d->group, FSDP__CALL_CARRIER, status);
     if (agreed == FSDP_OK)
         return FSDP_OK;
@@ -233,8 +235,6 @@ fsdp_status fsdp__carrier_ready(fsdp_process_group *group, fsdp_stream *stream)
         return FSDP_OK;
     fsdp__put_error_aside(&aside);
     status = decide(&d);
-    if (status == FSDP_OK && d.ops)
-        status = fsdp__carrier_watch_start(group->comm);
     if (status == FSDP_OK)
         fsdp__put_error_back(&aside); /* what was refused is no failure */
     if (status != FSDP_OK) {

@@ -190,7 +190,9 @@ fsdp_status fsdp__cuda_try_words(fsdp_device *device, uint32_t *word)
     fsdp_status status;
 
     FSDP_TRY(fsdp__cuda_use(device));
-    if (!find("cuStreamWriteValue32", (void **)&words->write) || !find("cuStreamWaitValue32", (void **)&words->await)) {
+    if (!words->await && /* otherwise streams of another group may be calling them */
+        (!find("cuStreamWriteValue32", (void **)&words->write) ||
+         !find("cuStreamWaitValue32", (void **)&words->await))) {
         (void)cudaGetLastError();
         return FSDP_FAIL(FSDP_UNSUPPORTED, "%s: the driver's streams do not wait for words", device->name);
     }

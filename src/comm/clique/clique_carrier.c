@@ -288,37 +288,21 @@ static fsdp_status learn_who_adds(carrier *c, const fsdp__call *call, uint8_t *a
 
 /* ---- the collectives ---- */
 
-static fsdp_status all_gather(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
-{
-    carrier *c = argument;
-
-    FSDP_TRY(meet(c, call, traffic));
-    return fsdp__clique_all_gather(&c->at, call, traffic);
-}
-
-static fsdp_status broadcast(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
-{
-    carrier *c = argument;
-
-    FSDP_TRY(meet(c, call, traffic));
-    return fsdp__clique_broadcast(&c->at, call, traffic);
-}
-
-static fsdp_status all_to_all(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
-{
-    carrier *c = argument;
-
-    FSDP_TRY(meet(c, call, traffic));
-    return fsdp__clique_all_to_all(&c->at, call, traffic);
-}
-
-static fsdp_status reduce_scatter(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
-{
-    carrier *c = argument;
-
-    FSDP_TRY(meet(c, call, traffic));
-    return fsdp__clique_reduce_scatter(&c->at, call, traffic);
-}
+/* Defines a collective before which the ranks' calls are compared, and no more. */
+#define COMPARED(name)                                                                      \
+    static fsdp_status name(void *argument, const fsdp__call *call, fsdp__traffic *traffic) \
+    {                                                                                       \
+        carrier *c = argument;                                                              \
+                                                                                            \
+        FSDP_TRY(meet(c, call, traffic));                                                   \
+        return fsdp__clique_##name(&c->at, call, traffic);                                  \
+    }
+COMPARED(all_gather)
+COMPARED(broadcast)
+COMPARED(all_to_all)
+COMPARED(reduce_scatter)
+COMPARED(all_gather_coalesced)
+#undef COMPARED
 
 static fsdp_status all_reduce(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
 {
@@ -329,14 +313,6 @@ static fsdp_status all_reduce(void *argument, const fsdp__call *call, fsdp__traf
     else
         FSDP_TRY(meet(c, call, traffic));
     return fsdp__clique_all_reduce(&c->at, call, traffic);
-}
-
-static fsdp_status all_gather_coalesced(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
-{
-    carrier *c = argument;
-
-    FSDP_TRY(meet(c, call, traffic));
-    return fsdp__clique_all_gather_coalesced(&c->at, call, traffic);
 }
 
 static fsdp_status reduce_scatter_coalesced(void *argument, const fsdp__call *call, fsdp__traffic *traffic)
