@@ -262,10 +262,9 @@ beside() {
     say "$name" $verdict "$far from the CPU, $bits bits twice" "$bound" "$far"
 }
 
-# unfinished: what a stage had said when its limit came, and what was still running.
+# unfinished: what a stage had said when its limit came; a point that is missing was still running.
 unfinished() {
     figures said "$work"
-    ps -eo etimes,args | grep -F "$work" | grep -v grep
 }
 
 # aside COMMAND: the command beside others, four at a time; finish waits for them.

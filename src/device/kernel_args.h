@@ -378,7 +378,8 @@ typedef struct fsdp__embedding_forward_args {
     fsdp_dtype dtype;
 } fsdp__embedding_forward_args;
 
-/* dtable (table_rows,cols) [+]= dy, scattered, added in row order. Without accumulate all of dtable is written. */
+/* dtable (table_rows,cols) [+]= dy, scattered, added in row order, by a GPU in chunks of rows. Without accumulate all
+ * of dtable is written. */
 typedef struct fsdp__embedding_backward_args {
     const int32_t *ids;
     const void *dy;
@@ -406,8 +407,8 @@ typedef struct fsdp__gather_args {
 } fsdp__gather_args;
 
 /* y (outer,size,inner) at the index = x (outer,count,inner); of several x for one place the last one is stored. With
- * `add`, y at the index = the sum of what is there and of all of x for that place, in order of the index, in f32,
- * rounded once (floating dtypes). Without `keep` y is set to 0 first. */
+ * `add`, y at the index = the sum of what is there and of all of x for that place, in order of the index (by a GPU in
+ * chunks), in f32, rounded once (floating dtypes). Without `keep` y is set to 0 first. */
 typedef struct fsdp__scatter_args {
     const void *x;
     void *y;
