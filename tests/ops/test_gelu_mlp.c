@@ -9,7 +9,7 @@
 #include "fsdp/models.h"
 #include "fsdp/shard.h"
 #include "ops/op.h"
-#include "support/ranks.h"
+#include "ops/two_backwards.h"
 
 /* ---- the operation ---- */
 
@@ -170,9 +170,7 @@ TEST(without_memory_it_fails)
 /* ---- models ---- */
 
 enum {
-    LAYERS = 2,
-    MOST = 64 * 64, /* elements of a parameter */
-    PARAMETERS = 64
+    LAYERS = 2
 };
 
 typedef struct variant {
@@ -188,62 +186,16 @@ typedef struct outcome {
     const variant *v;
     bool hooked; /* a hook on GELU has it called by itself */
     bool dry;
-    int forward, backward; /* passes of GELU in a step */
-    int64_t peak;
-    float loss;
-    int64_t count, numel[PARAMETERS];
-    float *gradients[PARAMETERS]; /* of this rank's shards; NULL: none */
+    two_backwards of;
 } outcome;
-
-static fsdp_device *device_of(fsdp_context *context, const outcome *o)
-{
-    return CHECK_PTR(o->dry ? fsdp__dry_gpu(context) : test_device(context));
-}
-
-static fsdp_module *part(fsdp_module *block, const char *path)
-{
-    fsdp_module *module = NULL;
-    char name[64];
-
-    for (const char *at = path; *at; at += strlen(name) + (at[strlen(name)] == '.')) {
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "."), at);
-        module = CHECK_PTR(fsdp_module_child(module ? module : block, name));
-    }
-    return module;
-}
-
-static void fill(fsdp_module *model)
-{
-    fsdp_parameters parameters;
-
-    CHECK_OK(fsdp_module_parameters(model, &parameters));
-    for (int64_t p = 0; p < parameters.count; p++) {
-        fsdp_tensor *tensor = parameters.items[p].tensor;
-        float values[MOST], base = strstr(parameters.items[p].name, "ln_") ? 1 : 0;
-
-        CHECK(fsdp_tensor_numel(tensor) <= MOST);
-        for (int64_t i = 0; i < fsdp_tensor_numel(tensor); i++)
-            values[i] = (float)(0.3 * sin(0.7 * (double)i + 1.3 * (double)p)) + base;
-        CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, values));
-    }
-    fsdp_parameters_release(&parameters);
-}
-
-static fsdp_status look_on(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
-{
-    (void)arg, (void)module, (void)inputs, (void)count;
-    return FSDP_OK;
-}
 
 static void prepare_block(fsdp_module *block, const outcome *o)
 {
-    const fsdp_module_hooks hooks = {.pre_forward = look_on};
-
     if (o->hooked || o->v->hooked)
-        CHECK_OK(fsdp_module_add_hooks(part(block, o->hooked ? "mlp.act" : o->v->hooked), &hooks, NULL));
+        two_hook(block, o->hooked ? "mlp.act" : o->v->hooked);
     CHECK_OK(fsdp_module_set_recompute(block, o->v->recompute));
     if (o->v->alone)
-        CHECK_OK(fsdp_fully_shard(part(block, o->v->alone), &o->v->options));
+        CHECK_OK(fsdp_fully_shard(two_part(block, o->v->alone), &o->v->options));
     CHECK_OK(fsdp_fully_shard(block, &o->v->options));
 }
 
@@ -261,103 +213,41 @@ static fsdp_module *build(fsdp_context *context, const outcome *o, fsdp_adapter 
                                       .max_seq_len = 32,
                                       .norm_eps = 1e-5f,
                                       .gelu_erf = o->v->erf};
-    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, device_of(context, o), &config));
+    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, o->of.device, &config));
 
     *adapter = NULL;
     if (o->v->adapted)
         CHECK_OK(fsdp_adapter_add(model, &lora, adapter));
-    fill(model);
+    two_fill(model, "ln_");
     for (int64_t i = 0; i < LAYERS; i++)
         prepare_block(fsdp_model_block(model, i), o);
     CHECK_OK(fsdp_fully_shard(model, &o->v->options));
     return model;
 }
 
-static fsdp_status count_launches(void *arg, fsdp__probe_event *event)
-{
-    ((int *)arg)[event->kind]++;
-    return FSDP_OK;
-}
-
-static fsdp_tensor *ids(fsdp_context *context, const outcome *o, int step)
-{
-    int32_t values[2 * 6];
-
-    for (int i = 0; i < 12; i++)
-        values[i] = (i * step + i / 6 + fsdp_context_rank(context)) % 16;
-    return CHECK_PTR(fsdp_from_data(device_of(context, o), FSDP_I32, FSDP_SHAPE(2, 6), values));
-}
-
-static void keep_gradients(fsdp_module *model, outcome *o)
-{
-    fsdp_parameters parameters;
-
-    CHECK_OK(fsdp_module_parameters(model, &parameters));
-    CHECK(parameters.count <= PARAMETERS);
-    o->count = parameters.count;
-    for (int64_t i = 0; i < parameters.count; i++) {
-        const fsdp_tensor *grad = fsdp_tensor_grad(parameters.items[i].tensor);
-
-        if (!grad)
-            continue;
-        o->numel[i] = fsdp_tensor_numel(grad);
-        o->gradients[i] = malloc((size_t)(o->numel[i] + 1) * sizeof(float));
-        CHECK_OK(fsdp_tensor_read(grad, FSDP_F32, o->gradients[i]));
-    }
-    fsdp_parameters_release(&parameters);
-}
-
-/* Two backwards, the second of which adds. */
 static void take(fsdp_context *context, outcome *o)
 {
     fsdp_adapter *adapter;
-    fsdp_module *model = build(context, o, &adapter);
-    fsdp_memory_stats memory;
-    fsdp__subscriber *subscriber;
-    int launches[FSDP__KERNELS];
-    double loss;
+    fsdp_module *model;
 
-    subscriber = CHECK_PTR(
-        fsdp__context_subscribe(context, FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), count_launches, launches));
-    fsdp_device_reset_peak(device_of(context, o));
-    for (int step = 0; step < 2; step++) {
-        fsdp_tensor *out;
-
-        CHECK_OK(fsdp_scope_begin(context));
-        memset(launches, 0, sizeof launches);
-        out = CHECK_PTR(fsdp_call(model, ids(context, o, 5 + step), ids(context, o, 3)));
-        o->forward = launches[FSDP__KERNEL_ACTIVATION_FORWARD];
-        CHECK_OK(fsdp_backward(out));
-        o->backward = launches[FSDP__KERNEL_ACTIVATION_BACKWARD];
-        CHECK_OK(fsdp_tensor_item(out, &loss));
-        o->loss = (float)loss;
-        fsdp_scope_end(context, NULL);
-    }
-    fsdp__unsubscribe(subscriber);
-    fsdp_device_memory(device_of(context, o), &memory);
-    o->peak = (int64_t)memory.peak_without_workspace_bytes;
-    keep_gradients(model, o);
-    fsdp_adapter_free(adapter);
-    fsdp_module_unref(model);
+    o->of.device = two_device(context, o->dry);
+    model = build(context, o, &adapter);
+    two_take(context, model, adapter, &o->of);
 }
 
-static void check_close(const outcome *a, const outcome *b, bool same_bits)
+/* Passes of GELU in a step. */
+static int forwards(const outcome *o)
 {
-    const float tolerance = 1e-5f;
+    return o->of.forward[FSDP__KERNEL_ACTIVATION_FORWARD];
+}
 
-    CHECK_NEAR(a->loss, b->loss, same_bits ? 0 : tolerance);
-    CHECK_EQ(a->count, b->count);
-    for (int64_t p = 0; p < a->count; p++) {
-        CHECK_EQ(a->numel[p], b->numel[p]);
-        if (a->numel[p] > 0 && same_bits)
-            CHECK(memcmp(a->gradients[p], b->gradients[p], (size_t)a->numel[p] * sizeof(float)) == 0);
-        else if (a->numel[p] > 0)
-            CHECK_CLOSE(a->gradients[p], b->gradients[p], a->numel[p], tolerance, tolerance);
-    }
+static int backwards(const outcome *o)
+{
+    return o->of.backward[FSDP__KERNEL_ACTIVATION_BACKWARD];
 }
 
 /* The sum of squares of what gradients differ by. */
-static double apart(const outcome *a, const outcome *b)
+static double apart(const two_backwards *a, const two_backwards *b)
 {
     double sum = 0;
 
@@ -365,12 +255,6 @@ static double apart(const outcome *a, const outcome *b)
         for (int64_t i = 0; i < a->numel[p]; i++)
             sum += pow((double)(a->gradients[p][i] - b->gradients[p][i]), 2);
     return sum;
-}
-
-static void forget(outcome *o)
-{
-    for (int64_t i = 0; i < o->count; i++)
-        free(o->gradients[i]);
 }
 
 static const variant in_f32 = {.name = "f32"};
@@ -385,19 +269,19 @@ static void compare(fsdp_context *context, void *arg)
     take(context, &hooked);
     if (v->options.mp_policy.param_dtype == FSDP_BF16 && joined) {
         take(context, &exact);
-        CHECK_NEAR(plain.loss, hooked.loss, 2e-2);
-        CHECK(apart(&plain, &exact) < 1.2 * apart(&hooked, &exact)); /* it rounds less often */
-        forget(&exact);
+        CHECK_NEAR(plain.of.loss, hooked.of.loss, 2e-2);
+        CHECK(apart(&plain.of, &exact.of) < 1.2 * apart(&hooked.of, &exact.of)); /* it rounds less often */
+        two_free(&exact.of);
     } else {
-        check_close(&plain, &hooked, !joined);
+        two_check_close(&plain.of, &hooked.of, joined ? 1e-5 : 0);
     }
-    if (plain.forward != (joined ? 0 : LAYERS) || plain.backward != (joined ? 0 : LAYERS))
-        TEST_FAIL("%s: %d and %d passes of GELU", v->name, plain.forward, plain.backward);
-    CHECK_EQ(hooked.forward, LAYERS);
-    CHECK_EQ(hooked.backward, LAYERS);
-    CHECK(plain.peak <= hooked.peak);
-    forget(&plain);
-    forget(&hooked);
+    if (forwards(&plain) != (joined ? 0 : LAYERS) || backwards(&plain) != (joined ? 0 : LAYERS))
+        TEST_FAIL("%s: %d and %d passes of GELU", v->name, forwards(&plain), backwards(&plain));
+    CHECK_EQ(forwards(&hooked), LAYERS);
+    CHECK_EQ(backwards(&hooked), LAYERS);
+    CHECK(plain.of.peak <= hooked.of.peak);
+    two_free(&plain.of);
+    two_free(&hooked.of);
 }
 
 static const variant variants[] = {
@@ -431,11 +315,11 @@ static void compare_dry(fsdp_context *context, void *arg)
 
     take(context, &real);
     take(context, &dry);
-    CHECK_EQ(dry.forward, real.forward);
-    CHECK_EQ(dry.backward, real.backward);
-    CHECK_EQ(dry.peak, real.peak);
-    forget(&real);
-    forget(&dry);
+    CHECK_EQ(forwards(&dry), forwards(&real));
+    CHECK_EQ(backwards(&dry), backwards(&real));
+    CHECK_EQ(dry.of.peak, real.of.peak);
+    two_free(&real.of);
+    two_free(&dry.of);
 }
 
 TEST(a_dry_step_has_the_passes_and_the_memory_of_a_step_on_a_gpu)

@@ -2,18 +2,14 @@
  * of single products. On a CPU nothing is joined, and the bits are the same. Links: models shard adapter */
 #include <math.h>
 
-#include "base/probe.h"
-#include "device/dry.h"
 #include "fsdp/adapter.h"
 #include "fsdp/models.h"
 #include "fsdp/shard.h"
 #include "ops/op.h"
-#include "support/ranks.h"
+#include "ops/two_backwards.h"
 
 enum {
-    LAYERS = 2,
-    MOST = 64 * 64, /* elements of a parameter */
-    PARAMETERS = 64
+    LAYERS = 2
 };
 
 typedef struct counts {
@@ -35,11 +31,7 @@ typedef struct outcome {
     const variant *v;
     bool apart; /* a hook on a projection has it called by itself */
     bool dry;
-    counts products, ropes;
-    int64_t peak; /* bytes */
-    float loss;
-    int64_t count, numel[PARAMETERS];
-    float *gradients[PARAMETERS]; /* of this rank's shards; NULL: none */
+    two_backwards of;
 } outcome;
 
 static fsdp_model_config tiny(const variant *v)
@@ -59,65 +51,34 @@ static fsdp_model_config tiny(const variant *v)
                                .mlp_bias = v->bias};
 }
 
-static void fill(fsdp_module *model, const variant *v)
+static void freeze(fsdp_module *model, const char *word)
 {
     fsdp_parameters parameters;
 
     CHECK_OK(fsdp_module_parameters(model, &parameters));
-    for (int64_t p = 0; p < parameters.count; p++) {
-        fsdp_tensor *tensor = parameters.items[p].tensor;
-        float values[MOST], base = strstr(parameters.items[p].name, "norm") ? 1 : 0;
-
-        CHECK(fsdp_tensor_numel(tensor) <= MOST);
-        for (int64_t i = 0; i < fsdp_tensor_numel(tensor); i++)
-            values[i] = (float)(0.3 * sin(0.7 * (double)i + 1.3 * (double)p)) + base;
-        CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, values));
-        if (v->frozen && strstr(parameters.items[p].name, v->frozen))
-            CHECK_OK(fsdp_tensor_set_requires_grad(tensor, false));
-    }
+    for (int64_t p = 0; p < parameters.count; p++)
+        if (word && strstr(parameters.items[p].name, word))
+            CHECK_OK(fsdp_tensor_set_requires_grad(parameters.items[p].tensor, false));
     fsdp_parameters_release(&parameters);
-}
-
-static fsdp_status look_on(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
-{
-    (void)arg, (void)module, (void)inputs, (void)count;
-    return FSDP_OK;
-}
-
-static fsdp_module *part(fsdp_module *block, const char *path)
-{
-    fsdp_module *module = NULL;
-    char name[64];
-
-    for (const char *at = path; *at; at += strlen(name) + (at[strlen(name)] == '.')) {
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "."), at);
-        module = CHECK_PTR(fsdp_module_child(module ? module : block, name));
-    }
-    return module;
-}
-
-static fsdp_device *device_of(fsdp_context *context, const outcome *o)
-{
-    return CHECK_PTR(o->dry ? fsdp__dry_gpu(context) : test_device(context));
 }
 
 static fsdp_module *build(fsdp_context *context, const outcome *o, fsdp_adapter **adapter)
 {
-    const fsdp_module_hooks hooks = {.pre_forward = look_on};
     const fsdp_lora_options lora = {.rank = 2, .targets = &o->v->adapted, .target_count = 1};
     const fsdp_model_config config = tiny(o->v);
-    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, device_of(context, o), &config));
+    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, o->of.device, &config));
 
     *adapter = NULL;
     if (o->v->adapted)
         CHECK_OK(fsdp_adapter_add(model, &lora, adapter));
-    fill(model, o->v);
+    two_fill(model, "norm");
+    freeze(model, o->v->frozen);
     for (int64_t i = 0; i < LAYERS; i++) {
         fsdp_module *block = fsdp_model_block(model, i);
 
         if (o->apart) {
-            CHECK_OK(fsdp_module_add_hooks(part(block, "self_attn.k_proj"), &hooks, NULL));
-            CHECK_OK(fsdp_module_add_hooks(part(block, "mlp.up_proj"), &hooks, NULL));
+            two_hook(block, "self_attn.k_proj");
+            two_hook(block, "mlp.up_proj");
         }
         CHECK_OK(fsdp_module_set_recompute(block, o->v->recompute));
         CHECK_OK(fsdp_fully_shard(block, &o->v->options));
@@ -126,74 +87,14 @@ static fsdp_module *build(fsdp_context *context, const outcome *o, fsdp_adapter 
     return model;
 }
 
-static fsdp_status count_launches(void *arg, fsdp__probe_event *event)
-{
-    ((int *)arg)[event->kind]++;
-    return FSDP_OK;
-}
-
-static fsdp_tensor *ids(fsdp_context *context, const outcome *o, int step)
-{
-    int32_t values[2 * 6];
-
-    for (int i = 0; i < 12; i++)
-        values[i] = (i * step + i / 6 + fsdp_context_rank(context)) % 16;
-    return CHECK_PTR(fsdp_from_data(device_of(context, o), FSDP_I32, FSDP_SHAPE(2, 6), values));
-}
-
-static void keep_gradients(fsdp_module *model, outcome *o)
-{
-    fsdp_parameters parameters;
-
-    CHECK_OK(fsdp_module_parameters(model, &parameters));
-    CHECK(parameters.count <= PARAMETERS);
-    o->count = parameters.count;
-    for (int64_t i = 0; i < parameters.count; i++) {
-        const fsdp_tensor *grad = fsdp_tensor_grad(parameters.items[i].tensor);
-
-        if (!grad)
-            continue;
-        o->numel[i] = fsdp_tensor_numel(grad);
-        o->gradients[i] = malloc((size_t)(o->numel[i] + 1) * sizeof(float));
-        CHECK_OK(fsdp_tensor_read(grad, FSDP_F32, o->gradients[i]));
-    }
-    fsdp_parameters_release(&parameters);
-}
-
-/* Two backwards, the second of which adds. */
 static void take(fsdp_context *context, outcome *o)
 {
     fsdp_adapter *adapter;
-    fsdp_module *model = build(context, o, &adapter);
-    fsdp_memory_stats memory;
-    fsdp__subscriber *subscriber;
-    int launches[FSDP__KERNELS];
-    double loss;
+    fsdp_module *model;
 
-    subscriber = CHECK_PTR(
-        fsdp__context_subscribe(context, FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), count_launches, launches));
-    fsdp_device_reset_peak(device_of(context, o));
-    for (int step = 0; step < 2; step++) {
-        fsdp_tensor *out;
-
-        CHECK_OK(fsdp_scope_begin(context));
-        memset(launches, 0, sizeof launches);
-        out = CHECK_PTR(fsdp_call(model, ids(context, o, 5 + step), ids(context, o, 3)));
-        o->products.forward = launches[FSDP__KERNEL_MATMUL];
-        o->ropes.forward = launches[FSDP__KERNEL_ROPE];
-        CHECK_OK(fsdp_backward(out));
-        o->products.backward = launches[FSDP__KERNEL_MATMUL] - o->products.forward;
-        o->ropes.backward = launches[FSDP__KERNEL_ROPE] - o->ropes.forward;
-        CHECK_OK(fsdp_tensor_item(out, &loss));
-        o->loss = (float)loss;
-        fsdp_scope_end(context, NULL);
-    }
-    fsdp__unsubscribe(subscriber);
-    fsdp_device_memory(device_of(context, o), &memory);
-    o->peak = (int64_t)memory.peak_without_workspace_bytes;
-    keep_gradients(model, o);
-    fsdp_adapter_free(adapter);
-    fsdp_module_unref(model);
+    o->of.device = two_device(context, o->dry);
+    model = build(context, o, &adapter);
+    two_take(context, model, adapter, &o->of);
 }
 
 static bool joins(fsdp_context *context)
@@ -203,30 +104,23 @@ static bool joins(fsdp_context *context)
 
 static void check_close(const outcome *a, const outcome *b, bool same_bits)
 {
-    float tolerance = a->v->options.mp_policy.param_dtype == FSDP_BF16 ? 2e-2f : 1e-5f;
+    double tolerance = a->v->options.mp_policy.param_dtype == FSDP_BF16 ? 2e-2 : 1e-5;
 
-    CHECK_NEAR(a->loss, b->loss, same_bits ? 0 : tolerance);
-    CHECK_EQ(a->count, b->count);
-    for (int64_t p = 0; p < a->count; p++) {
-        CHECK_EQ(a->numel[p], b->numel[p]);
-        if (a->numel[p] > 0 && same_bits)
-            CHECK(memcmp(a->gradients[p], b->gradients[p], (size_t)a->numel[p] * sizeof(float)) == 0);
-        else if (a->numel[p] > 0)
-            CHECK_CLOSE(a->gradients[p], b->gradients[p], a->numel[p], tolerance, tolerance);
-    }
+    two_check_close(&a->of, &b->of, same_bits ? 0 : tolerance);
 }
 
-static void forget(outcome *o)
+static counts products_of(const outcome *o)
 {
-    for (int64_t i = 0; i < o->count; i++)
-        free(o->gradients[i]);
+    return (counts){o->of.forward[FSDP__KERNEL_MATMUL], o->of.backward[FSDP__KERNEL_MATMUL]};
 }
 
 static void check_counts(const char *what, const outcome *o, counts expected)
 {
-    if (o->products.forward != expected.forward || o->products.backward != expected.backward)
-        TEST_FAIL("%s, %s: %d + %d products, expected %d + %d", o->v->name, what, o->products.forward,
-                  o->products.backward, expected.forward, expected.backward);
+    counts products = products_of(o);
+
+    if (products.forward != expected.forward || products.backward != expected.backward)
+        TEST_FAIL("%s, %s: %d + %d products, expected %d + %d", o->v->name, what, products.forward, products.backward,
+                  expected.forward, expected.backward);
 }
 
 /* q and k of a block are rotated by one launch where they lie side by side, forward and back, and again where the block
@@ -235,8 +129,8 @@ static void check_ropes(const outcome *o, bool joined)
 {
     int launches = LAYERS * (joined ? 1 : 2);
 
-    CHECK_EQ(o->ropes.forward, launches);
-    CHECK_EQ(o->ropes.backward, launches * (o->v->recompute ? 2 : 1) - (o->v->adapted ? 1 : 0));
+    CHECK_EQ(o->of.forward[FSDP__KERNEL_ROPE], launches);
+    CHECK_EQ(o->of.backward[FSDP__KERNEL_ROPE], launches * (o->v->recompute ? 2 : 1) - (o->v->adapted ? 1 : 0));
 }
 
 /* Where the ranks do not divide the rows of a weight there is room between it and the next. */
@@ -254,9 +148,9 @@ static void compare(fsdp_context *context, void *arg)
     check_ropes(&joined, joins_here && v->architecture != FSDP_QWEN3 && !v->adapted);
     check_ropes(&apart, false);
     /* A recomputation does not rotate in place: a block has q and k twice while it runs again. */
-    CHECK(joined.peak <= apart.peak + (v->recompute ? 2 * 6 * (4 + 2) * 8 * (int64_t)sizeof(float) : 0));
-    forget(&joined);
-    forget(&apart);
+    CHECK(joined.of.peak <= apart.of.peak + (v->recompute ? 2 * 6 * (4 + 2) * 8 * (int64_t)sizeof(float) : 0));
+    two_free(&joined.of);
+    two_free(&apart.of);
 }
 
 /* The head and its loss are three products; a block's seven linears one each forward and two each backward. */
@@ -309,10 +203,10 @@ static void compare_dry(fsdp_context *context, void *arg)
 
     take(context, &real);
     take(context, &dry);
-    check_counts("dry", &dry, real.products);
-    CHECK_EQ(dry.peak, real.peak);
-    forget(&real);
-    forget(&dry);
+    check_counts("dry", &dry, products_of(&real));
+    CHECK_EQ(dry.of.peak, real.of.peak);
+    two_free(&real.of);
+    two_free(&dry.of);
 }
 
 TEST(a_dry_step_has_the_products_and_the_memory_of_a_step_on_a_gpu)
