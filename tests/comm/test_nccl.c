@@ -1,10 +1,13 @@
 /* The carrier by NCCL, on GPUs and an NCCL that are not there (tests/backend/fakecuda): the bits of the CPU's
  * transports, or NCCL's own sums; ranks that disagree, die or cannot join; libraries that do not fit. */
+#include <time.h>
+
 #include "comm/rank_gpu.h"
 #include "comm/suite_mixed.h"
 #include "support/ranks.h"
 
 #ifdef FSDP_HAVE_FAKECUDA
+#include "backend/fakecuda/control.h"
 #include "comm/internal.h"
 #include "device/device.h"
 #include "oracle/oracle.h"
@@ -321,6 +324,50 @@ static void use_two_streams(fsdp_context *context, void *arg)
     rank_gpu_free(&g, sum, 4);
     fsdp_stream_free(second);
     rank_gpu_close(&g);
+}
+
+enum {
+    GATHERS = 12
+};
+
+/* Gathers of one size on two streams by turns; on rank 0 one of the streams is held up until all are issued. */
+static void gather_by_turns(fsdp_context *context, void *arg)
+{
+    rank_gpu g = rank_gpu_open(context);
+    int32_t own[GATHERS], all[GATHERS * MOST];
+    fsdp_stream *streams[] = {g.stream, NULL};
+    size_t bytes = sizeof own, all_bytes = bytes * (size_t)g.size;
+    char *send, *gathered = rank_gpu_new(&g, NULL, all_bytes);
+    atomic_int open = 0;
+
+    (void)arg;
+    for (int i = 0; i < GATHERS; i++)
+        own[i] = 100 * g.rank + i;
+    send = rank_gpu_new(&g, own, bytes);
+    CHECK_OK(fsdp_stream_synchronize(g.stream));
+    CHECK_OK(fsdp_stream_create(g.device, FSDP_STREAM_WORKER, &streams[1]));
+    if (g.rank == 0)
+        fakecuda.hold(fsdp_stream_native(g.stream), &open);
+    for (int i = 0; i < GATHERS; i++)
+        CHECK_OK(
+            fsdp_all_gather(g.group, send + 4 * i, gathered + 4 * (size_t)(i * g.size), 1, FSDP_I32, streams[i % 2]));
+    (void)nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* in which the other stream may run ahead */
+    atomic_store(&open, 1);
+    CHECK_OK(fsdp_stream_synchronize(streams[1]));
+    CHECK_OK(fsdp__copy_to_host(g.stream, all, gathered, all_bytes));
+    CHECK_OK(fsdp_stream_synchronize(g.stream));
+    for (int i = 0; i < GATHERS; i++)
+        for (int r = 0; r < g.size; r++)
+            CHECK_EQ(all[i * g.size + r], 100 * r + i);
+    rank_gpu_free(&g, send, bytes);
+    rank_gpu_free(&g, gathered, all_bytes);
+    fsdp_stream_free(streams[1]);
+    rank_gpu_close(&g);
+}
+
+TEST(calls_of_a_communicator_are_in_order_on_two_streams)
+{
+    rank_gpu_run(3, gather_by_turns, NULL);
 }
 
 TEST(gathers_and_sums_may_be_on_two_streams)

@@ -280,6 +280,17 @@ static fsdp_status issue_one(const fsdp__clique *c, const fsdp__clique_call *k, 
     }
 }
 
+/* Lets the stream wait for the calls before, which may be on another one: those of a communicator must run on all ranks
+ * in the order in which they were issued. Call it with the mutex held. */
+static fsdp_status follow(fsdp__clique *c, cudaStream_t stream)
+{
+    if (c->due)
+        FSDP_TRY(mark_end(c));
+    if (c->done)
+        FSDP__CUDA_TRY(c->device, cudaStreamWaitEvent(stream, c->done, 0));
+    return FSDP_OK;
+}
+
 static fsdp_status issue(fsdp__clique *c, const fsdp__clique_call *calls, int count, fsdp_stream *stream)
 {
     fsdp_status status = FSDP_OK, ended;
@@ -287,6 +298,7 @@ static fsdp_status issue(fsdp__clique *c, const fsdp__clique_call *calls, int co
     FSDP__HELD(&c->mutex);
     FSDP_TRY(alive(c));
     FSDP_TRY(fsdp__cuda_use(c->device));
+    FSDP_TRY(fail(c, follow(c, fsdp__cuda_native(stream))));
     FSDP_TRY(fail(c, FSDP__NCCL_CALL(c->nccl, c->comm, GroupStart)));
     for (int i = 0; i < count && status == FSDP_OK; i++)
         status = fail(c, issue_one(c, &calls[i], fsdp__cuda_native(stream)));
