@@ -25,7 +25,11 @@ run=$!
 until compgen -G "$out-checkpoints/step-*[0-9]" >/dev/null || ! kill -0 $run 2>/dev/null; do
     sleep 0.05
 done
+ranks=$(pgrep -d, -P $run || true)
 kill -KILL $run 2>/dev/null || true
+while ps -o stat= -p "${ranks:-0}" 2>/dev/null | grep -qv Z; do # they end with it, but a moment later
+    sleep 0.05
+done
 wait $run || echo "killed: $(ls "$out-checkpoints")"
 
 (train -n 3 "$@")

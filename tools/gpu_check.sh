@@ -9,10 +9,13 @@
 #   step       tiny models: their losses beside the CPU's, and the same bits in two runs
 #   use        what a user does: generate, eval, train on text, export, compare, recompute, offload, own kernels
 #   gathers    2 and 4 ranks on the one GPU: every strategy, gathers in one byte, and a rank that is killed
-#   ranks      2 and 4 processes on the one GPU by the carriers peer and staged: the same bits; one that is killed
-#   nccl       2 ranks by the carrier nccl, with the bits of staged: a GPU each, or one for both, where that can be had
-#              (NCCL 2.30, experimental); otherwise skipped. NCCL=folder names another libnccl.so.2
-#   many       steps of Llama-1B on 1, 2, 4 and 8 GPUs by each carrier: tokens/s; skipped with fewer than two GPUs
+#   ranks      2 and 4 processes on the one GPU by the carriers peer and staged: the same bits; one that is killed, and
+#              one that is stopped; and memory that all of them have, in which gathers move nothing
+#   nccl       2 ranks by the carrier nccl, with the bits of staged, memory that NCCL is shown in windows, registered or
+#              not at all, copy engines where they can be had, and NCCL's sums: a GPU each, or one for both, where that
+#              can be had (NCCL 2.30, experimental); otherwise skipped. NCCL=folder names another libnccl.so.2
+#   many       several GPUs by each carrier: bus bandwidth of each collective by nccl-tests' formulae, step time, exposed
+#              time and scaling of Llama-1B and 8B on 1, 2, 4 and 8; skipped with fewer than two GPUs (GPUS: how many)
 #   reference  PyTorch's runs again (those of FSDP_REFERENCE where it was packed): losses, norms, weights, collectives
 #   profile    a trace with the GPU's own record (CUPTI): complete, on our clock, and nothing is slower after it; then a
 #              step of Llama-1B and of GPT-2 124M by kernel: ms, bytes, FLOPs, and its share of the floor (RATES="4.27 676"
@@ -37,7 +40,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 pack=${PACK:-build/gpu/pack.tar.xz} logs=${OUT:-gpu_logs}
-declare -A limit=([facts]=20 [hold]=120 [step]=60 [use]=200 [gathers]=120 [ranks]=120 [nccl]=90 [many]=500 [reference]=150 [profile]=150 [bench]=400 [oom]=60 [sanitize]=100
+declare -A limit=([facts]=20 [hold]=120 [step]=60 [use]=200 [gathers]=120 [ranks]=120 [nccl]=120 [many]=1500 [reference]=150 [profile]=150 [bench]=400 [oom]=60 [sanitize]=100
     [racecheck]=150 [initcheck]=60 [suites]=150 [resume]=60 [smol]=150 [llama]=90 [algorithms]=90 [attention]=150 [cpu]=240)
 listed=$(sed -n 's/^#   \([a-z]*\)  .*/\1/p' "$0")
 if [ "${1:-}" = --help ]; then
@@ -291,6 +294,8 @@ stage_step() {
 . tools/gpu_use.sh
 # shellcheck source=tools/gpu_speed.sh
 . tools/gpu_speed.sh
+# shellcheck source=tools/gpu_many.sh
+. tools/gpu_many.sh
 
 # ---- the table ----
 

@@ -90,11 +90,73 @@ def ratio(a, b):
     print(f"{statistics.median(_late(one) / _late(other) for one, other in pairs):.3f}")
 
 
-def scaling(path, ranks, one=None):
-    """The tokens/s of a run's second half, and their share of so many times those of one rank's run."""
-    speeds = [[row["tokens_per_second"] for row in _rows(p) if "loss" in row] for p in (path, one or path)]
-    many, alone = (statistics.median(rows[len(rows) // 2:]) for rows in speeds)
-    print(f"{many:,.0f} tokens/s" + (f", {100 * many / (int(ranks) * alone):.0f} % of {ranks} times one" if one else ""))
+# ---- several GPUs ----
+
+def _links(path):
+    """Lines of bench_gpus, by (ranks, collective, dtype, bytes) and way."""
+    table, ways = {}, []
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            carrier, sums, ranks, _, collective, dtype, size, _, _, bus = line.split()
+            way = {"exact": carrier, "nccl": "nccl's own sums", "copies": f"{carrier} by copies",
+                   "plain": f"{carrier}, nothing shown"}[sums]
+            ways += [way] if way not in ways else []
+            table.setdefault((int(ranks), collective, dtype, int(size)), {})[way] = float(bus)
+    return table, ways
+
+
+def links(path):
+    """The table of bus bandwidths: GB/s, as nccl-tests counts them, of each collective by each carrier."""
+    table, ways = _links(path)
+    print(f"| GPUs | collective | dtype | bytes | {' | '.join(f'{way}, GB/s' for way in ways)} |")
+    print("|---|---|---|---|" + "---|" * len(ways))
+    for (ranks, collective, dtype, size), row in table.items():
+        cells = (f"{row[way]:.2f}" if way in row else "" for way in ways)
+        print(f"| {ranks} | {collective} | {dtype} | {size:,} | {' | '.join(cells)} |")
+    return bool(table)
+
+
+def steps(model, ranks, way, path):
+    """A line of the table of steps, from the second half of a run."""
+    rows = [row for row in _rows(path) if "step_ms" in row]
+    tokens = rows[-1]["tokens"] - rows[-2]["tokens"]
+    rows = rows[len(rows) // 2:]
+    ms = statistics.median(row["step_ms"] for row in rows)
+    exposed = statistics.median(row.get("gather_ms", 0) + row.get("reduce_ms", 0) for row in rows)
+    print(json.dumps({"model": model, "ranks": int(ranks), "way": way, "exposed": exposed, "ms": ms,
+                      "tok_s": tokens / ms * 1e3}))
+
+
+def _scaled(path):
+    """Those lines, each with the tokens/s of a GPU over those of a GPU in the smallest run of its model."""
+    rows, least = _rows(path), {}
+    for row in rows:
+        least.setdefault(row["model"], (row["ranks"], row["tok_s"] / row["ranks"]))
+    return [dict(row, share=row["tok_s"] / row["ranks"] / least[row["model"]][1], of=least[row["model"]][0])
+            for row in rows]
+
+
+def scaling(path):
+    """The table of steps: tokens/s, ms, exposed ms, and a GPU's tokens/s over those of the smallest run."""
+    rows = _scaled(path)
+    print("| model | GPUs | carrier, sums | tokens/s | a step, ms | exposed, ms | of a step | a GPU's tokens/s |")
+    print("|---|---|---|---|---|---|---|---|")
+    for r in rows:
+        print(f"| {r['model']} | {r['ranks']} | {r['way'].replace('-', ', ')} | {r['tok_s']:,.0f} | {r['ms']:.2f} | "
+              f"{r['exposed']:.2f} | {100 * r['exposed'] / r['ms']:.0f} % | {100 * r['share']:.0f} % of those with "
+              f"{r['of']} |")
+    return bool(rows)
+
+
+def summary(links_path, steps_path):
+    """One line of both tables: the largest of everything."""
+    table, ways = _links(links_path)
+    most = max(key[0] for key in table)
+    best = {way: max((row[way] for key, row in table.items() if key[:2] == (most, "gather_buffers") and way in row),
+                     default=math.nan) for way in ways}
+    rows = [row for row in _scaled(steps_path) if row["ranks"] == most]
+    print(f"{most} GPUs: gathers at " + ", ".join(f"{bus:.1f} GB/s by {way}" for way, bus in best.items()) + "; " +
+          ", ".join(f"{r['model']} {100 * r['share']:.0f} % by {r['way']}" for r in rows))
 
 
 def collectives(work):

@@ -18,7 +18,7 @@ shift || true
 [ -f "$build/$plugins/libfsdp-cuda.so" ] ||
     { echo "gpu_pack: there is no $build/$plugins/libfsdp-cuda.so: build where nvcc is"; exit 1; }
 
-tests="backend tensor ops autograd nn optim hub shard checkpoint train"
+tests="backend tensor ops autograd nn optim hub shard checkpoint train comm"
 target=${PACK:-$build/gpu/pack.tar.xz}
 mkdir -p "$(dirname "$target")"
 pack=$(mktemp -d)
@@ -29,7 +29,7 @@ for test in $tests; do
     cp "$build/tests/test_$test" "$pack/tests"
 done
 cp "$build/tests/fsdp" "$pack/tests" # which tests start
-cp "$build"/bench/bench_{step,kernels,collectives} "$build/$products/bench_products" "$pack/bench"
+cp "$build"/bench/bench_{step,kernels,collectives,gpus} "$build/$products/bench_products" "$pack/bench"
 cp -L "$build/libfsdp.so.0" "$pack/lib" # of the example
 for before in "${@}"; do
     name=$(basename "$(dirname "$(realpath "$before")")")
@@ -42,7 +42,7 @@ find "$pack" -type f -exec strip {} +
 find "$pack" -type f -exec ldd {} + | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
     grep -vE '/(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|ld-linux[^/]*|libfsdp)\.' |
     xargs -I{} cp -L {} "$pack/lib"
-[ $plugins = . ] || cp "$build"/tests/libcu{blasLt,pti}.so.13 "$pack"
+[ $plugins = . ] || cp "$build"/tests/lib{cublasLt.so.13,cupti.so.13,nccl.so.2} "$pack"
 [ -z "${FSDP_REFERENCE:-}" ] || cp -r "$FSDP_REFERENCE" "$pack/reference"
 [ -z "${FSDP_PEER:-}" ] || cp "$FSDP_PEER" "$pack/peer.py"
 # Tests find the sources and the build folder where they were when they were compiled.

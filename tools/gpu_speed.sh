@@ -8,6 +8,7 @@ a_model() {
     local batch seq
     case $1${SMALL:+-small} in
     llama-1b) batch=8 seq=2048 ;;
+    llama-8b) batch=1 seq=2048 ;;
     gpt2-124m) batch=32 seq=1024 ;;
     *) batch=2 seq=32 ;;
     esac
@@ -15,7 +16,8 @@ a_model() {
     run="--model.preset=$1 --data.path=$work/text.txt --training.local_batch_size=$batch --training.seq_len=$seq
         --model.max_seq_len=$seq --model.tie_word_embeddings=false --training.mixed_precision_param=bfloat16
         --optimizer.lr=1e-4 --metrics.log_freq=1 --training.device=cuda --kernels.attention=${ATTENTION:-exact}"
-    [ -z "${SMALL:-}" ] || run="$run --model.preset=llama-1m"
+    [ "$1" != llama-8b ] || run="$run --activation_checkpoint.mode=full"
+    [ -z "${SMALL:-}" ] || run="$run --model.preset=llama-1m --model.n_layers=2 --training.seq_len=16"
     peer_run="--model $1 --device cuda --mode fsdp2 --bf16 --compile --compile-loss --batch $batch --seq $seq"
 }
 

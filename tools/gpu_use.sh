@@ -134,10 +134,14 @@ stage_use() {
 
 # ---- several ranks on the one GPU ----
 
-# kills CARRIER [RANKS]: one of four ranks is killed: the others end, and the last line names it.
+# kills CARRIER [RANKS [STOP]]: one of four ranks is killed, or stopped for longer than comm.timeout: the others end, and
+# the last line names it.
 kills() {
-    local run rank status stat begun watch log=$work/killed-$1.log
-    "$fsdp" train $llama $data --training.steps=1000000 --training.device=cuda --comm.carrier=$1 -n ${2:-4} >"$log" 2>&1 &
+    local run rank status stat begun watch name=killed-$1 signal=${3:-KILL} said='rank [0-3] was killed by signal 9' log
+    [ $signal = KILL ] || name=stopped-$1 said='comm.timeout is 5 s.* rank [0-3], which is stopped'
+    log=$work/$name.log
+    "$fsdp" train $llama $data --training.steps=1000000 --training.device=cuda --comm.carrier=$1 \
+        ${3:+--comm.timeout=5} -n ${2:-4} >"$log" 2>&1 &
     run=$!
     until grep -q '^step: ' "$log" || ! kill -0 $run; do sleep 0.1; done
     # Rank processes are the program's children; the last one is a rank.
@@ -145,7 +149,7 @@ kills() {
         [ "$(sed 's/.*) . \([0-9]*\) .*/\1/' "$stat" 2>/dev/null)" = $run ] && basename "$(dirname "$stat")"
     done | sort -n | tail -n 1)
     begun=$SECONDS
-    kill -9 "$rank"
+    kill -$signal "$rank"
     (sleep $((20 * patience)) && kill -9 $run) >/dev/null 2>&1 &
     watch=$!
     wait $run
@@ -153,10 +157,10 @@ kills() {
     kill $watch
     cat "$log"
     if [ $status != 0 ] && [ $((SECONDS - begun)) -lt $((20 * patience)) ] &&
-        tail -n 1 "$log" | grep -q 'rank [0-3] was killed by signal 9'; then
-        say killed-$1 right "$(tail -n 1 "$log"), after $((SECONDS - begun)) s"
+        tail -n 1 "$log" | grep -q "$said"; then
+        say $name right "$(tail -n 1 "$log"), after $((SECONDS - begun)) s"
     else
-        say killed-$1 wrong "$(tail -n 1 "$log")"
+        say $name wrong "$(tail -n 1 "$log")"
     fi
 }
 
@@ -199,9 +203,19 @@ carries() {
     fi
 }
 
+# Processes that hold memory of one GPU in common: gathers move no byte, and they end in any order.
+region() {
+    local said verdict=right
+    said=$(CUDA_VISIBLE_DEVICES=0 run_files 'comm/device_region:processes_*' 'comm/device_region:a_rank_that_*' \
+        'comm/device_region:writers_*') || verdict=wrong
+    echo "$said"
+    say region $verdict "$(echo "$said" | tail -n 1)"
+}
+
 stage_ranks() {
     local ranks
     figures exports
+    region
     for ranks in 2 4; do
         aside carries peer-fsdp2-$ranks $llama $tiny -n $ranks
         aside carries peer-ddp-$ranks $gpt2 $tiny --parallelism.strategy=ddp -n $ranks
@@ -209,45 +223,42 @@ stage_ranks() {
             --training.mixed_precision_reduce=bfloat16 -n $ranks
     done
     aside carries peer-3 $gpt2 $tiny -n 3
+    aside carries peer-fsdp1-2 $llama $tiny --parallelism.strategy=fsdp1 -n 2
     aside carries peer-zero1-2 $llama $tiny --parallelism.strategy=zero1 -n 2
     aside carries peer-hsdp-2x2 $llama $tiny --parallelism.strategy=hsdp --parallelism.data_parallel_replicate_degree=2 -n 4
     aside carries peer-float8-2 $llama $tiny --parallelism.gather_dtype=float8 -n 2
     aside carries peer-clip-2 $gpt2 $tiny --training.max_norm=0.05 -n 2
     aside kills peer
-    finish
-}
-
-stage_many() {
-    local run peer_run gpus ranks carrier one=
-    gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
-    if [ "$gpus" -lt 2 ]; then
-        echo "skipped: there are $gpus GPUs here, and it takes two"
-        return 0
-    fi
-    a_model llama-1b
-    for ranks in 1 2 4 8; do
-        for carrier in peer nccl staged; do
-            [ $ranks -le "$gpus" ] || continue
-            [ $ranks != 1 ] || [ $carrier = peer ] || continue
-            if train many.$ranks.$carrier $run --training.steps=$bench_steps -n $ranks --comm.carrier=$carrier; then
-                say many-$ranks-$carrier right "$(figures scaling "$work/many.$ranks.$carrier.jsonl" $ranks $one)"
-                one=${one:-$work/many.1.peer.jsonl}
-            else
-                say many-$ranks-$carrier wrong "$(tail -n 1 "$work/many.$ranks.$carrier.log")"
-            fi
-        done
-    done
+    aside kills peer 2 STOP
     finish
 }
 
 # Prints the version of NCCL that the loader finds, as a number (23007: 2.30.7); nothing where there is none.
 nccl_version() {
     python3 -c '
-import ctypes, os
-folder = os.environ.get("NCCL", "")
+import ctypes, os, sys
+name = "libnccl.so.2" # of the pack where there is no GPU
+folder = os.environ.get("NCCL", sys.argv[1] if os.path.exists(os.path.join(sys.argv[1], name)) else "")
 version = ctypes.c_int()
-ctypes.CDLL(os.path.join(folder, "libnccl.so.2")).ncclGetVersion(ctypes.byref(version))
-print(version.value)' 2>/dev/null
+ctypes.CDLL(os.path.join(folder, name)).ncclGetVersion(ctypes.byref(version))
+print(version.value)' "$work" 2>/dev/null
+}
+
+# adds NAME BOUND ARGUMENTS: a run whose sums NCCL makes, beside the CPU's.
+adds() {
+    local name=$1 bound=$2 far
+    shift 2
+    if ! train $name.cpu "$@" --training.device=cpu || ! train $name.sums "$@" --training.device=cuda --comm.reduce=nccl; then
+        say $name wrong "a run has failed: $(tail -qn 1 "$work/$name".*.log | tail -n 1)"
+        return
+    fi
+    grep -h 'exchanges by carrier' "$work/$name.sums.log"
+    far=$(apart "$work/$name.cpu.losses" "$work/$name.sums.losses") || far=nan
+    if within $bound "${far:-nan}"; then
+        say $name right "$far from the CPU" "$bound" "$far"
+    else
+        say $name wrong "$far from the CPU"
+    fi
 }
 
 stage_nccl() {
@@ -265,7 +276,14 @@ stage_nccl() {
     carries nccl-ddp-2 $gpt2 $tiny --parallelism.strategy=ddp -n 2
     carries nccl-bf16-2 $llama $tiny --training.mixed_precision_param=bfloat16 \
         --training.mixed_precision_reduce=bfloat16 -n 2
-    beside nccl-sums-2 2e-3 $llama $tiny --comm.reduce=nccl -n 2
+    carries nccl-teams-2 $llama $tiny --parallelism.tensor_parallel_degree=2 -n 2
+    # What comes of memory that NCCL is shown the runs' logs say: windows, registered memory or why nothing.
+    carries nccl-copies-2 $llama $tiny --comm.nccl_buffers=copy_engines -n 2
+    carries nccl-copies-bf16-2 $gpt2 $tiny --comm.nccl_buffers=copy_engines --training.mixed_precision_param=bfloat16 -n 2
+    carries nccl-plain-2 $llama $tiny --comm.nccl_buffers=plain -n 2
+    adds nccl-sums-2 2e-3 $llama $tiny -n 2
+    adds nccl-sums-bf16-2 5e-3 $llama $tiny --training.mixed_precision_param=bfloat16 \
+        --training.mixed_precision_reduce=bfloat16 -n 2
     kills nccl 2
     unset NCCL_MULTI_RANK_GPU_ENABLE
     finish

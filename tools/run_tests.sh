@@ -9,13 +9,14 @@ shift
 # Of each thread 64 KB of frames are kept after their return: the usual 1 MB of each of eleven sizes costs more time than
 # what a thread of most tests does.
 asan=strict_string_checks=1:detect_stack_use_after_return=1:max_uar_stack_size_log=16
+asan=$asan:handle_sigill=1 # what is undefined traps (CMakeLists.txt)
 export ASAN_OPTIONS="$asan:${ASAN_OPTIONS:-}"
 export LSAN_OPTIONS="suppressions=$tools/lsan.supp:print_suppressions=0:${LSAN_OPTIONS:-}"
 export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
 export TSAN_OPTIONS="suppressions=$tools/tsan.supp:second_deadlock_stack=1:${TSAN_OPTIONS:-}"
 
-# A shell has what it runs in the background ignore interrupts, which some tests send.
-runner=(env --default-signal=INT,QUIT)
+# A shell has what it runs in the background ignore interrupts, and nohup hangups, which some tests send.
+runner=(env --default-signal=HUP,INT,QUIT)
 # ThreadSanitizer's fixed shadow does not fit the random layout of newer kernels.
 if grep -q '^FSDP_SANITIZE:STRING=.*thread' "$build/CMakeCache.txt" && setarch -R true 2>/dev/null; then
     runner+=(setarch -R)

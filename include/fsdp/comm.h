@@ -83,7 +83,9 @@ FSDP_API fsdp_process_group *fsdp_world(fsdp_context *context);
  * as the rows of a mesh. [collective] */
 FSDP_API fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, int count, const char *name,
                                                fsdp_process_group **out);
-FSDP_API void fsdp_process_group_free(fsdp_process_group *group); /* not for the world; NULL is allowed */
+/* Frees a group, but not the world; NULL is allowed. Operations of fsdp/parallel.h whose backward is still to come keep
+ * the group until then. */
+FSDP_API void fsdp_process_group_free(fsdp_process_group *group);
 FSDP_API int fsdp_process_group_rank(const fsdp_process_group *group);
 FSDP_API int fsdp_process_group_size(const fsdp_process_group *group);
 FSDP_API const char *fsdp_process_group_name(const fsdp_process_group *group);
@@ -112,10 +114,16 @@ typedef enum fsdp_carrier {
 
 /* Returns "auto", "peer", "nccl" or "staged". */
 FSDP_API const char *fsdp_carrier_name(fsdp_carrier carrier);
-/* Choose the carrier of all groups of the context that have none yet, and of those that are made later; and of one
- * group. Set the same on every rank. A group gets its carrier at its first call on a stream of a GPU, in which all its
- * ranks must then take part with one, and the log says which and why. One that was asked for by name and cannot be had
- * is an error of that call (FSDP_UNSUPPORTED), which says on which rank and why. FSDP_STATE: the group has one. */
+/* Choose a carrier. The first function does so for all groups of the context that have no carrier yet and for all later
+ * groups, the second for one group. Choose the same on every rank. A group gets its carrier at its first call on a
+ * stream of a GPU, or when parameters that are sharded over it get their bytes on a GPU. All ranks of the group must
+ * make that call with a GPU, and the log says which carrier it is and why. If a carrier was asked for by name and
+ * cannot be had, that call fails with FSDP_UNSUPPORTED and says on which rank and why. FSDP_STATE: the group has a
+ * carrier.
+ *
+ * By PEER and NCCL a rank's calls come to its GPU in the order in which the program makes them, on whatever streams and
+ * groups. So all ranks must make the calls of the groups that they have in common in the same order, and no call may
+ * wait for something that only a later call brings about. Ranks that differ are ended after the timeout. */
 FSDP_API fsdp_status fsdp_context_set_carrier(fsdp_context *context, fsdp_carrier carrier);
 FSDP_API fsdp_status fsdp_process_group_set_carrier(fsdp_process_group *group, fsdp_carrier carrier);
 /* Lets NCCL make the sums of groups that have no carrier yet. It sends less between machines, but adds in an order of
@@ -123,6 +131,23 @@ FSDP_API fsdp_status fsdp_process_group_set_carrier(fsdp_process_group *group, f
  * any other way, and with the number of ranks and of machines. AUTO is then NCCL, on one machine too, and nothing else
  * will do. Set the same on every rank. */
 FSDP_API fsdp_status fsdp_context_set_nccl_sums(fsdp_context *context, bool on);
+
+/* What NCCL is shown of a rank's memory. Results are the same bits. */
+typedef enum fsdp_nccl_buffers {
+    FSDP_NCCL_REGISTERED, /* 64 MiB of the GPU for each group, in which exact sums are packed, and arrive */
+    /* 32 MiB more, through which buffers are gathered, too; and NCCL is asked to let copy engines gather and exchange
+     * where it can: from 2.28 on, among GPUs that one machine's links join. No kernel then takes processors from what
+     * computes, but gathered rows are copied once more. */
+    FSDP_NCCL_COPY_ENGINES,
+    FSDP_NCCL_PLAIN, /* nothing: it copies through buffers of its own */
+    FSDP_NCCL_BUFFERS
+} fsdp_nccl_buffers;
+
+/* Chooses that for groups that have no carrier yet; FSDP_NCCL_REGISTERED by default. A group that has one keeps what it
+ * shows. Set the same on every rank. Where NCCL does not see the memory, or fails to be shown it, the group does
+ * without, and the log says so.
+ * FSDP_INVALID: there is no such value. */
+FSDP_API fsdp_status fsdp_context_set_nccl_buffers(fsdp_context *context, fsdp_nccl_buffers buffers);
 /* Returns the group's carrier; AUTO: it has none yet. */
 FSDP_API fsdp_carrier fsdp_process_group_carrier(const fsdp_process_group *group);
 
@@ -219,8 +244,8 @@ FSDP_API void fsdp_context_comm_time(const fsdp_context *context, int64_t *total
  * Reuse: peers may still read this rank's `unsharded` when the call is done here. It may be overwritten once a later
  * collective of the group (such as a barrier) is complete on this rank; fsdp_process_group_free_memory takes care of
  * that. Shared memory is overwritten by the next gather that any rank makes into it, so every rank needs a barrier
- * between its last read of one gather's result and the next gather there. With two regions used in turn no barrier is
- * needed, if a rank reads one region before it gathers into the other.
+ * between its last read of one gather's result and the next gather there. If two regions are used in turn, no barrier
+ * is needed, as long as each rank reads the first region before it gathers into the second.
  *
  * A reduction adds each rank's `unsharded`, which must be that rank's own memory (symmetric memory, or any other): if
  * ranks pass the same shared memory, the same bytes are added several times. */

@@ -7,9 +7,10 @@
  * Shard(d) over W ranks follows PyTorch's chunk rule: c = ceil(n / W); rank r holds [min(n, r c), min(n, (r + 1) c)).
  * The last ranks may hold a shorter part or none.
  *
- * Several mesh dimensions may shard one tensor dimension. They cut one after the other, each what the ones before left
- * over: from left to right, except that a placement with a split factor cuts after dimensions to its right. So tensor
- * parallel ("tp") cuts a weight first, although "dp" is left of it, and fully_shard then cuts each rank's part.
+ * Several mesh dimensions may shard one tensor dimension. They cut one after the other: each mesh dimension cuts the
+ * part that the mesh dimensions before it have left. The order is from left to right, except that a placement with a
+ * split factor cuts after the mesh dimensions to its right. So tensor parallel ("tp") cuts a weight first, although
+ * "dp" is left of it, and fully_shard then cuts each rank's part.
  */
 #ifndef FSDP_DIST_H
 #define FSDP_DIST_H

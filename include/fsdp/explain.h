@@ -156,6 +156,7 @@ typedef struct fsdp_explanation {
     fsdp_explained_network machine; /* one step of all ranks on `rank`'s machine; only with several machines */
     int replicas;                   /* copies of the parameters */
     int team;                       /* consecutive ranks that have the same sequences (tensor and context parallel) */
+    int layer_ranks;                /* consecutive ranks of them that share each layer (tensor parallel) */
     int64_t microbatches;           /* of a step; 0: no step was run (fsdp_explain_module) */
     int64_t local_batch, seq_len;   /* of a microbatch; 0: the model is not the config's */
     fsdp_dtype param_dtype, reduce_dtype; /* for computation and gathers; for reductions */

@@ -22,17 +22,17 @@ typedef struct fsdp_generate_options {
     bool no_cache; /* compute all tokens again for each new one: the same text up to rounding, but slow */
     /* A cache of the caller's, in place of one for this call: it holds a beginning of the tokens (or nothing), with
      * room for all that the model will see, and is kept for the next call. It is empty afterwards if the model did not
-     * see the first token any more. One of another model, or one together with no_cache, is an error. Free it before
-     * the model's context. NULL: none. */
+     * see the first token any more. A cache of a different model is an error, and so is a cache together with no_cache.
+     * Free it before the model's context. NULL: none. */
     fsdp_kv_cache *cache;
 } fsdp_generate_options;
 
 /* Appends tokens to `tokens` (capacity count + max_new_tokens), one at a time, and increases *count. The first forward
  * computes the prompt, each later one a single token, with a cache of keys and values (fsdp_kv_cache). Generation ends
  * after max_new_tokens; with a stop token, which is then the last of `tokens`; or when `each` returns false. `each`
- * (may be NULL) gets every new token but a stop token, and rank 0's answer counts. The others wait for it, so with
- * several ranks `each` must make no collective call (a forward of a sharded model, a save). The same seed gives the
- * same tokens.
+ * (may be NULL) gets every new token but a stop token, and rank 0's answer counts. The other ranks wait for that
+ * answer, so with several ranks `each` must make no collective call (a forward of a sharded model, a save). The same
+ * seed gives the same tokens.
  *
  * The model sees at most max_seq_len tokens, of a longer prompt the last ones. When that many are reached, generation
  * continues with the later half of them, which is computed like a prompt and grows again. Where a text becomes longer

@@ -18,7 +18,9 @@ extern "C" {
  *                                 to the others. Ranks recognise each other by parent process, MASTER_ADDR,
  *                                 MASTER_PORT, TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT, so a script around
  *                                 the program must `exec` it. They wait FSDP_JOIN_TIMEOUT seconds for each other
- *                                 (300); a waiting rank says so in the default log
+ *                                 (300). A waiting rank says so in the default log, and if it sees one that it cannot
+ *                                 meet, since its parent or such a variable differs; another WORLD_SIZE beside it is
+ *                                 FSDP_MISMATCH on both
  *     mpirun, mpiexec, srun       OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK, SLURM_*: join by MPI, on any number of machines.
  *                                 FSDP_JOIN_TIMEOUT applies, too, but an MPI call cannot be cancelled, so a process
  *                                 that has not joined by then says so and exits with status 1, without flushing stdout.

@@ -13,7 +13,7 @@
  * before, and each row begins with 0; other values are an error that names the first. A token sees only its own
  * document, and attention takes time for what is seen only. So a row has the losses that its documents have alone, and
  * may be longer than GPT-2's max_seq_len if none of its documents is. Where rotary frequencies depend on the length
- * (FSDP_ROPE_DYNAMIC, FSDP_ROPE_LONGROPE), that of the longest document of the call counts for all of them.
+ * (FSDP_ROPE_DYNAMIC, FSDP_ROPE_LONGROPE), the length of the call's longest document counts for all its documents.
  */
 #ifndef FSDP_MODELS_H
 #define FSDP_MODELS_H

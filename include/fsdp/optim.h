@@ -97,14 +97,14 @@ FSDP_API fsdp_status fsdp_lion_create(const fsdp_parameters *parameters, const f
 /* A step of Muon over sharded matrices is [collective]: each matrix goes to one rank of those that share it, in
  * bfloat16, and comes back orthogonal; 4 bytes an element in all over each mesh dimension that splits it, for any
  * number of ranks. The bits are those of one rank. Matrices may be cut anywhere. Errors name the parameter that is not
- * a matrix, or partial. */
+ * a matrix, or partial. Ranks whose gradients are of different matrices get FSDP_MISMATCH. */
 FSDP_API fsdp_status fsdp_muon_create(const fsdp_parameters *parameters, const fsdp_muon_options *options,
                                       fsdp_optimizer **out);
-/* A step of Adafactor over sharded parameters is [collective], and each has a gradient on all ranks or on none. It
- * makes two all-reduces for each sharded mesh dimension: one of the f32 means of all rows and columns, and one of 1328
- * bytes for each parameter. Parameters may be cut anywhere. Means of rows that ranks share, and of columns, are added
- * in the order of ranks, so that other numbers of ranks give other last bits. Flat parameters (FSDP1 without original
- * ones) are FSDP_UNSUPPORTED, and so are partial ones. */
+/* A step of Adafactor over sharded parameters is [collective], and each has a gradient on all ranks or on none
+ * (FSDP_MISMATCH). It makes two all-reduces for each sharded mesh dimension: one of the f32 means of all rows and
+ * columns, and one of 1328 bytes for each parameter. Parameters may be cut anywhere. Means of rows that ranks share,
+ * and of columns, are added in the order of ranks, so that other numbers of ranks give other last bits. Flat parameters
+ * (FSDP1 without original ones) are FSDP_UNSUPPORTED, and so are partial ones. */
 FSDP_API fsdp_status fsdp_adafactor_create(const fsdp_parameters *parameters, const fsdp_adafactor_options *options,
                                            fsdp_optimizer **out);
 FSDP_API void fsdp_optimizer_free(fsdp_optimizer *optimizer); /* NULL is allowed */

@@ -4,8 +4,9 @@
  * The functions below are operations, as those of fsdp/ops.h: they return a tensor of the scope, or NULL and a last
  * error, and NULL for a NULL tensor. Every rank of the group must call them in the same order, and must run the same
  * backward, in which their transposes communicate. They run on the device's own stream, in the order of its work. The
- * group must live as long as the graph. Any dtype can be moved; what is added up must be floating to have a gradient.
- * A sum is added in rank order with an f32 accumulator and rounded once, so every run gives the same bits.
+ * graph keeps the group: group, mesh and modules may be freed before the backward. Any dtype can be moved; what is
+ * added up must be floating to have a gradient. A sum is added in rank order with an f32 accumulator and rounded once,
+ * so every run gives the same bits.
  *
  * [Note: whose gradient]
  * The gradient of a tensor that all ranks hold alike (replicated) is the whole gradient, and all ranks hold it alike.
@@ -55,8 +56,8 @@ FSDP_API fsdp_tensor *fsdp_parallel_reduce_scatter(fsdp_tensor *x, int dim, fsdp
 /* Returns this rank's part, a view, of x, which is equal on all ranks. The backward gathers the gradient. [collective]
  * in the backward */
 FSDP_API fsdp_tensor *fsdp_parallel_split(fsdp_tensor *x, int dim, fsdp_process_group *group);
-/* Cuts dimension `split_dim` and puts the parts of dimension `concat_dim`, which is `whole` long, together: x is this
- * rank's part of the one, the result its part of the other. [collective] */
+/* Cuts dimension `split_dim` and puts the parts of dimension `concat_dim`, which is `whole` long, together. x is this
+ * rank's part of `concat_dim`; the result is its part of `split_dim`. [collective] */
 FSDP_API fsdp_tensor *fsdp_parallel_all_to_all(fsdp_tensor *x, int split_dim, int concat_dim, int64_t whole,
                                                fsdp_process_group *group);
 
@@ -68,10 +69,14 @@ FSDP_API fsdp_tensor *fsdp_parallel_all_to_all(fsdp_tensor *x, int split_dim, in
  * whole sequence, are of this rank's tokens (B,T/W), and nobody checks them. The last dimensions are contiguous, or are
  * made so by copies.
  *
- * Ranks take turns to broadcast their keys and values, n bytes, so that a rank holds those of one other: n bytes more,
- * whatever W is. In the backward they do so again, and each turn's gradients are reduced (reduce-scatter), and sent
- * home at the end (all-to-all): 3 n more. By a ring a rank sends (W-1) n bytes in the forward, and (2 + 1/W) times as
- * many in the backward. [collective], also in the backward */
+ * Ranks take turns to broadcast their keys and values, n bytes, so that a rank holds those of one other rank, whatever
+ * W is. (In a model of fsdp_model_context_parallel it holds those of two others, because the next ones are on their way
+ * meanwhile: n more, and 2 n in the backward.) In the backward they do so again, and each turn's gradients are reduced
+ * (reduce-scatter), and sent home at the end (all-to-all). With b bytes of q, f of as many f32 numbers, and l of one
+ * f32 number for each query and head, a rank holds at most n + b + 10 l bytes beside the result, 2 f more unless the
+ * dtype is f32, and 3 n + f + b in the backward. Documents and windows take at most copies of positions and of
+ * gradients of a chunk besides. By a ring a rank sends (W-1) n bytes in the forward, and (2 + 1/W) times as many in the
+ * backward. [collective], also in the backward */
 FSDP_API fsdp_tensor *fsdp_parallel_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
                                               const fsdp_attention_options *options, fsdp_process_group *group);
 
@@ -88,9 +93,9 @@ FSDP_API fsdp_tensor *fsdp_parallel_attention(fsdp_tensor *q, fsdp_tensor *k, fs
  *
  * Rules, for each dimension of the mesh:
  *   - element by element, with broadcasting: inputs that are cut are cut alike, and so is the result; one that is
- *     replicated is cut without communication. Sums, differences, scale, neg, casts and changes of shape of partial
- *     tensors are partial; so is a product or quotient of a partial and a replicated one. All else of a partial tensor
- *     is an error.
+ *     replicated is cut without communication, unless another dimension of the mesh cuts that dimension of it already.
+ *     Sums, differences, scale, neg, casts to floating dtypes and changes of shape of partial tensors are partial; so
+ *     is a product or quotient of a partial and a replicated one. All else of a partial tensor is an error.
  *   - linear, conv1d, matmul: cut rows of x, columns of the result, or batches stay cut; over a dimension that is added
  *     up the result is partial, and a bias is added once.
  *   - sum, mean: over a dimension that is cut the result is partial.
@@ -103,7 +108,9 @@ FSDP_API fsdp_tensor *fsdp_parallel_attention(fsdp_tensor *q, fsdp_tensor *k, fs
  * Another operation, or other placements, are an error (FSDP_UNSUPPORTED) that names both. Beside such a tensor a
  * distributed parameter counts with its placements, a plain tensor must have one element and be the same everywhere.
  * Gradients follow the note above, and all is done where a rank's gradient is only its own contribution. Recomputation,
- * modules' calls and fsdp_detach leave a distributed tensor what it is. */
+ * modules' calls and fsdp_detach leave such a tensor what it is; of a parameter that a plan has placed fsdp_detach and
+ * views are plain tensors of this rank's part. fsdp_tensor_item gives this rank's number, also of a partial tensor:
+ * redistribute it first (fsdp_parallel_redistribute). */
 
 /* Returns the distributed tensor whose part on this rank is `local`, without communication or copy. `global_shape` has
  * as many sizes as local dimensions; NULL is allowed if no placement cuts. Equal values on ranks that replicate are the

@@ -13,8 +13,9 @@
  * A model of fsdp/models.h has a plan already: fsdp_model_parallelize.
  *
  * [Note: layouts]
- * A module computes on plain tensors, as ever. What they are to the ranks of the mesh is said by the plan, which puts
- * collectives (fsdp/parallel.h) between modules where one's result lies otherwise than the next one needs it:
+ * A module computes on plain tensors, as ever. The plan says how each tensor lies on the ranks of the mesh (its
+ * layout). Where the result of a module has a different layout than the next module needs, the plan puts a collective
+ * between the two (fsdp/parallel.h):
  *
  * | from \ to  | replicated | copied              | sharded (other dim)  |
  * |------------|------------|---------------------|----------------------|
@@ -23,9 +24,10 @@
  * | sharded    | collect    | all_gather          | (all_to_all)         |
  * | partial    | all_reduce | all_reduce, copy    | reduce_scatter       |
  *
- * Parts of a dimension follow the chunk rule (fsdp/dist.h) and may be uneven. How long a dimension is of which a module
- * is given a part follows from what the same plan has cut last in that dimension; a part that does not fit that is
- * taken for one of equal parts. Two sequences that differ in length, as of an encoder and a decoder, need a plan each.
+ * Parts of a dimension follow the chunk rule (fsdp/dist.h) and may be uneven. If a module is given a part of a
+ * dimension, the whole length of the dimension follows from the tensors that the plan has cut in it since the plan's
+ * module was called. If none of these cuts was uneven, parts are equal. Otherwise the ranks ask each other, by a gather
+ * of one number for each rank; parts that do not follow the chunk rule are an error.
  */
 #ifndef FSDP_PARALLELIZE_H
 #define FSDP_PARALLELIZE_H
@@ -57,11 +59,13 @@ typedef enum fsdp_parallel_kind {
     FSDP_COLUMN_WISE,
     /* Cuts what a Linear or Conv1D takes: its input features; or the rows of an Embedding. The products are added up
      * over the ranks, and then the bias is added, once. from[0]: the input (sharded in the last dimension; ids are
-     * replicated); to[0]: the output (replicated). */
+     * replicated); to[0]: the output (replicated). Sharded in dimension -1 the bias is cut as well. */
     FSDP_ROW_WISE,
     /* Lets a LayerNorm, RMSNorm or Dropout work on parts of a sequence, in dimension `dim` (0 stands for 1). Weights
      * stay whole, their gradients are added up; a dropout's mask is the part of the one that a single rank would draw.
-     * from[0] and to[0]: input and output (sharded in that dimension). */
+     * from[0] and to[0]: input and output (sharded in that dimension). A plain input is taken for such a part, as in
+     * PyTorch; what a layer or a collective before has put together, as far as gradients are recorded, is refused when
+     * a norm is called. */
     FSDP_SEQUENCE_PARALLEL,
     FSDP_PREPARE_INPUT,  /* makes input i of any module to[i] from from[i] (replicated) */
     FSDP_PREPARE_OUTPUT, /* makes output i to[i] from from[i] (replicated) */
@@ -76,7 +80,8 @@ typedef struct fsdp_parallel_style {
     fsdp_layout from[FSDP_PARALLEL_TENSORS], to[FSDP_PARALLEL_TENSORS];
     int dim; /* FSDP_SEQUENCE_PARALLEL */
     /* FSDP_COLUMN_WISE: the outputs are so many segments one after the other, such as queries, keys and values, each of
-     * which is cut by itself (fsdp/dist.h). 0: they are one. */
+     * which is cut by itself (fsdp/dist.h). 0: they are one. The output stays cut then, and what takes it must know of
+     * the segments: a row-wise layer does not. */
     int segment_count;
     int64_t segments[FSDP_MAX_SEGMENTS];
     /* FSDP_COLUMN_WISE of a Linear or Conv1D whose from[0] is sharded, and FSDP_ROW_WISE whose to[0] is, in another
@@ -106,16 +111,18 @@ typedef struct fsdp_parallel_entry {
  * the same objects, hold this rank's part, and have a distribution (fsdp/dist.h), the same as the ranks of the mesh had
  * before; on the meta device they are cut as well, and fsdp_module_initialize gives values that do not depend on the
  * cut. An adapter (fsdp/adapter.h), which must be there before, is cut with its layer. Gradients of a parameter are
- * those of this rank's part, whole. Several plans may be applied one after the other, over the same mesh or to other
- * parts of the model.
+ * those of this rank's part, whole; without FSDP they are plain tensors, of which fsdp_full_tensor copies the part.
+ * Several plans may be applied one after the other, over the same mesh or to other parts of the model. Modules keep the
+ * mesh, and graphs its group: both may be freed before the backward.
  *
- * FSDP_INVALID: the mesh has several dimensions or is another context's, a pattern matches nothing (the nearest module
- * is named), a style does not fit the type of a module, a dimension cannot be cut, a module is left out that is tied
- * to one whose weight is cut; FSDP_STATE: a parameter is distributed already (parallelize first, then shard), has a
- * gradient, or is held in fewer bits; FSDP_MISMATCH: ranks differ in their plan, in the number of their dropouts, or
- * in what an `apply` has placed. An error of one rank becomes one of all. Nothing is changed then; after
- * FSDP_NO_MEMORY, or if an `apply` has failed or placed otherwise, free the module. A backward whose forward came
- * before the cut is FSDP_STATE. [collective] of the mesh [blocks] */
+ * FSDP_INVALID: the mesh has several dimensions or is another context's, it shares a second rank with the mesh that
+ * cuts sequences (fsdp_model_context_parallel), a pattern matches nothing (the nearest module is named), a style does
+ * not fit the type of a module, a dimension cannot be cut, a module is left out that is tied to one whose weight is
+ * cut; FSDP_STATE: a parameter is distributed already (parallelize first, then shard), has a gradient, or is held in
+ * fewer bits; FSDP_MISMATCH: ranks differ in their plan, in shapes, dtypes or what is frozen of their parameters, in
+ * the config of a model, in the number of their dropouts, or in what an `apply` has placed. An error of one rank
+ * becomes one of all. Nothing is changed then; after FSDP_NO_MEMORY, or if an `apply` has failed or placed otherwise,
+ * free the module. A backward whose forward came before the cut is FSDP_STATE. [collective] of the mesh [blocks] */
 FSDP_API fsdp_status fsdp_parallelize_module(fsdp_module *module, fsdp_mesh *mesh, const fsdp_parallel_entry *plan,
                                              int count);
 
@@ -145,16 +152,19 @@ FSDP_API fsdp_status fsdp_model_parallelize(fsdp_module *model, fsdp_mesh *mesh,
  * and targets; each computes with its part, and the result is whole on each: the loss, or logits in order. T must be a
  * multiple of 2 W. A rank's gradients are W times its own contribution, so that their average over the mesh is whole:
  * FSDP over the same ranks takes it. Positions of rows that hold several documents are cut like tokens. It goes with
- * fsdp_model_parallelize over another dimension. Refused: caches, losses of each token, dropout, a call for last logits
- * only. [collective] in each call of the model */
+ * fsdp_model_parallelize, before or after it, over another dimension of one mesh (FSDP_INVALID: the two share a second
+ * rank). Dropouts, also those of adapters that were added before, draw for whole sequences, by the seeds of the mesh's
+ * first rank. Losses of each token come whole and in order. A call for last logits only, without gradients, is computed
+ * by each rank by itself, whatever T is, so that a text can be generated; other calls with a cache are refused.
+ * [collective] of the mesh, and in each call of the model except such a one [blocks] */
 FSDP_API fsdp_status fsdp_model_context_parallel(fsdp_module *model, fsdp_mesh *mesh);
 
 /* ======== for experts: most programs need nothing below ======== */
 
-/* Does for a custom style what others do with a parameter of a module ("weight"): cuts it as `placement` says, or, if
- * that replicates, leaves it whole. With `partial_gradients`, its gradient on each rank is only that rank's
- * contribution, and is added up; it must replicate then. A tied parameter may be placed again in the same way. Nothing
- * is communicated. FSDP_STATE and FSDP_INVALID as above; nothing is changed then. */
+/* Does for a custom style what the other styles do with a parameter of a module ("weight"): cuts it as `placement`
+ * says, or, if that replicates, leaves it whole. With `partial_gradients`, its gradient on each rank is only that
+ * rank's contribution, and is added up; it must replicate then. A tied parameter may be placed again in the same way,
+ * its gradients included. Nothing is communicated. FSDP_STATE and FSDP_INVALID as above; nothing is changed then. */
 FSDP_API fsdp_status fsdp_parallel_place(fsdp_module *module, const char *parameter, fsdp_mesh *mesh,
                                          fsdp_placement placement, bool partial_gradients);
 

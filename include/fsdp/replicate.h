@@ -95,14 +95,15 @@ FSDP_API bool fsdp_module_is_replicated(fsdp_module *module);
  *     FSDP_TRY(fsdp_module_join_end(module));
  *
  * Ranks may have different numbers of batches, or none. Between these two calls every forward of the module begins with
- * one all-reduce, which tells which ranks have a batch. A rank without one takes part, in join_end, in the
- * communication of the others' forwards and backwards, and contributes only gradients that it has kept without
- * synchronisation. join_end returns when all ranks have reached it; the rank then has no gradients, and the parameters
- * and buffers of a rank that arrived last. Optimizer state is each rank's own. While gradients are synchronised, each
- * recorded forward must have its backward before the next forward, and ranks may communicate nothing else. An error in
- * what ranks agree on there (stop_early, other options on one rank than on another, some ranks synchronise and others
- * do not, values missing on one before the first forward) is an error of the forward or of join_end on all ranks and
- * ends the join: unreduced gradients are dropped, and the next forward, or join_begin, works as usual. */
+ * one all-reduce, which tells which ranks have a batch. A rank without a batch calls join_end. There it takes part in
+ * the communication of the forwards and backwards of ranks that have one, and contributes only gradients that it has
+ * kept without synchronisation. join_end returns when all ranks have reached it; the rank then has no gradients, and
+ * the parameters and buffers of a rank that arrived last. Optimizer state is each rank's own. While gradients are
+ * synchronised, each recorded forward must have its backward before the next forward, and ranks may communicate nothing
+ * else. An error in what ranks agree on there (stop_early, other options on one rank than on another, some ranks
+ * synchronise and others do not, values missing on one before the first forward) is an error of the forward or of
+ * join_end on all ranks and ends the join: unreduced gradients are dropped, and the next forward, or join_begin, works
+ * as usual. */
 typedef struct fsdp_join_options {
     bool divide_by_present; /* divide gradients by the number of ranks that had a batch, not by all */
     bool stop_early;        /* the first rank without a batch ends the join: FSDP_STATE on all, no join_end */

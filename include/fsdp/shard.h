@@ -21,11 +21,14 @@
  * unsharded, plain tensors, which may be read but not written.
  *
  * A write to a shard (optimizer, fsdp_tensor_write, initialize, load) waits only until no peer reads the old values any
- * more. Everything derived from them becomes stale: unsharded parameters are resharded, and the next use gathers again,
- * as does the backward of an earlier forward (with plain parameters that is an error). One rank alone may write, with
- * two exceptions. Inside a forward, and between it and its backward, all ranks write or none does. Two ranks may not
- * each write to a group that the other holds unsharded (each would wait for the other: an error that names both). A
- * shard cannot be written while the forward or backward of its own module runs.
+ * more. It makes everything stale that was derived from the old values: unsharded parameters are resharded, and their
+ * next use gathers the new values. That use may be the backward of a forward that ran before the write. (If parameters
+ * are not sharded, such a backward is an error.) In two cases that backward fails with FSDP_STATE, so run it before the
+ * write: the parameter is used by a recomputed function; or, on a GPU, it is the weight of a norm whose result the
+ * backward makes again instead of keeping it. One rank alone may write, with two exceptions. Inside a forward, and
+ * between it and its backward, all ranks write or none does. Two ranks may not each write to a group that the other
+ * holds unsharded (each would wait for the other: an error that names both). A shard cannot be written while the
+ * forward or backward of its own module runs.
  *
  * A parameter belongs to the first call that finds it. If modules of later calls use it too (tied weights, a module
  * with two parents), those uses also gather the first call's group, which is resharded when none of them uses it. The
@@ -97,6 +100,15 @@ typedef struct fsdp_mp_policy {
      * with its activations, as a batch norm does with its running statistics, then meets two dtypes. In that case set
      * this, or shard the module by a call with another policy. */
     fsdp_dtype buffer_dtype;
+    /* Lets float32 shards rest as the bfloat16 that is gathered and 16 more bits, in 4 bytes a parameter instead of 6;
+     * param_dtype must be FSDP_BF16. The shards keep all their bits. But the values that are gathered are rounded to
+     * nearest with ties away from zero, and not to even. So about one value in 131,072 is gathered as a different
+     * bfloat16 than without split_shards: the next larger one in magnitude. Adam and AdamW with moments in float32 step
+     * on the two halves. Every other use of a shard (state dicts, other optimizers, fsdp_tensor_data) makes the shards
+     * of its group float32 again, until the next gather of the group. The call that gives the parameters memory fails
+     * with FSDP_UNSUPPORTED in these cases: ranks share the memory of gathered parameters (set no_shared_memory);
+     * shards are offloaded, flat, not float32, coded for the gather, or sharded in a later dimension than 0. */
+    bool split_shards;
 } fsdp_mp_policy;
 
 /* Corresponds to FSDP2's CPUOffloadPolicy. */
@@ -113,12 +125,14 @@ typedef struct fsdp_offload_policy {
 
 /* Says how prefetched gathers and reductions run. */
 typedef enum fsdp_overlap {
-    /* On the CPU they run inline, because ranks have no spare core; over several machines they run on workers. If
-     * gathers go over several machines, each module also gathers, in a forward of the outermost module, the module that
-     * followed it in the previous forward, so that two modules besides the outermost are unsharded, as in a backward.
-     * In both passes a module gathers the second one ahead, too, if the next one has fewer bytes than it (and so
-     * arrives soon) and the second no more bytes than it; then three are unsharded. If modules lie on several meshes,
-     * nothing is gathered ahead in a forward, and one module in a backward. */
+    /* On the CPU they run inline, because ranks have no spare core; over several machines they run on workers.
+     *
+     * If gathers go over several machines, a module that begins in a forward of the outermost module also gathers the
+     * module that followed it in the previous forward. So two modules besides the outermost are unsharded, as in a
+     * backward. In both passes a module also gathers the module after the next one, if the next one has fewer bytes
+     * than the module itself, and so arrives soon, and the one after it has no more bytes than the module itself. Then
+     * three modules besides the outermost are unsharded. If modules lie on several meshes, nothing is gathered ahead in
+     * a forward, and one module in a backward. */
     FSDP_OVERLAP_AUTO,
     FSDP_OVERLAP_INLINE,
     FSDP_OVERLAP_WORKER, /* gathers and reductions run on worker streams */
@@ -157,8 +171,8 @@ typedef struct fsdp_shard_options {
      * once. 2: gradients, too: every backward reduces. 3: parameters, too: they are resharded after the forward.
      * Between steps all of them are sharded at every stage. Stages 1 and 2 imply reshard_after_forward NEVER; stage 3
      * leaves it as set. fsdp_module_set_is_last_microbatch marks the end of a step. Modules may have different stages.
-     * Results are the same bits if gradients add up in the same order, which holds except for stage 1 with several
-     * microbatches, because it adds those of a rank first. */
+     * Results are the same bits if gradients add up in the same order. They do, except at stage 1 with several
+     * microbatches: it adds up the gradients of a rank's microbatches before it reduces. */
     int zero_stage;
     fsdp_mp_policy mp_policy;
     fsdp_offload_policy offload_policy;
@@ -188,7 +202,7 @@ typedef struct fsdp_shard_options {
      * ranks. Borrowed for the call. */
     fsdp_tensor *const *ignored_params;
     int64_t ignored_param_count;
-    bool no_shared_memory; /* copy even if ranks share memory (for comparison and tests) */
+    bool no_shared_memory; /* on all ranks: copy even if they share memory, or a GPU (for comparison and tests) */
 } fsdp_shard_options;
 
 /* Shards one module. `options` may be NULL. Parameters that have values are cut to this rank's rows now (all ranks must
@@ -288,7 +302,10 @@ FSDP_API fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info
  * which is what steps would save if those cost nothing. If they run inline, this is their whole time, with the casts
  * that belong to them; if they run on other streams, the time spent waiting for them. The difference between two calls
  * is the time between them. Roots that share a communication context have these times in common. Copying offloaded
- * gradients to the host is not included. */
+ * gradients to the host is not included.
+ *
+ * A GPU waits by itself: events of its own measure how long, from the first call on, and later calls wait until it has
+ * done what it was given before. */
 FSDP_API fsdp_status fsdp_module_exposed_time(fsdp_module *module, int64_t *gather_ns, int64_t *reduce_ns);
 
 /* ======== for experts: most programs need nothing below ========
@@ -504,9 +521,9 @@ FSDP_API fsdp_status fsdp_module_set_custom_all_reduce(fsdp_module *module, cons
 
 /* ---- watching ---- */
 
-/* Sees every transition of every group below the root, on this rank's thread, for tests and demonstrations. At level
- * FSDP_LOG_DEBUG the log has the same, in order with the collectives (fsdp_context_set_log): "unshard 'layers.0'
- * (forward)", "all_gather: 42 float32 over 2 ranks of group 'dp'", ... */
+/* What a listener (fsdp_module_set_shard_listener, below) is told of a group. At level FSDP_LOG_DEBUG the log has the
+ * same events, in order with the collectives (fsdp_context_set_log): "unshard 'layers.0' (forward)", "all_gather: 42
+ * float32 over 2 ranks of group 'dp'", ... */
 typedef enum fsdp_shard_event {
     FSDP_EVENT_UNSHARD, /* a gather begins */
     FSDP_EVENT_WAIT,    /* unsharded parameters are in place */
@@ -518,6 +535,8 @@ typedef enum fsdp_shard_event {
     FSDP_EVENT_REDUCE,
 } fsdp_shard_event;
 typedef void (*fsdp_shard_listener)(void *arg, fsdp_module *module, fsdp_shard_event event);
+/* Has the listener called at every transition of every group below the root, on this rank's thread, for tests and
+ * demonstrations. */
 FSDP_API fsdp_status fsdp_module_set_shard_listener(fsdp_module *root, fsdp_shard_listener listener, void *arg);
 
 #ifdef __cplusplus

@@ -70,7 +70,7 @@ typedef struct fsdp_full_state_options {
     bool broadcast_from_rank0; /* load: only rank 0 has the full state dict; the others may pass NULL */
     bool partial;              /* load: ignore names that only one of the two has (PyTorch's strict=False) */
     /* Load: `full` may hold parts, in any placements over any mesh of the ranks, whoever made it. A part that a rank
-     * needs and has is copied; others are gathered, one whole tensor at a time. */
+     * needs and has is copied; parts that it lacks are gathered, one whole tensor at a time. */
     bool from_parts;
 } fsdp_full_state_options;
 

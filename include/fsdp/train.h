@@ -53,8 +53,11 @@ typedef struct fsdp_train_summary {
     bool bytes;                /* each byte of text is a token */
     int64_t held_out_tokens;   /* tokens of data.path that are not trained on: validation.share */
     int64_t validation_tokens; /* predicted in a validation; 0: no validation */
+    int64_t validation_pairs;  /* compared in a validation of preference tuning, whose tokens count with them */
+    int64_t held_out_pairs;    /* of data.path, that are not trained on; their tokens are held_out_tokens */
     const char *device;        /* its name; of a GPU also the card, its memory and how much of that was free */
     size_t device_bytes;       /* memory of a GPU; 0: the device is none, or does not say */
+    bool gpus_exchange;        /* there are several ranks, and they compute on GPUs */
     size_t memory_bytes;       /* live on this rank when the run has been created, on its device and on the host */
     size_t optimizer_bytes;    /* thereof optimizer state, which at that time only a resumed run has */
     bool offloaded;            /* shards are on the host, away from the device: false if the run's device is the CPU */
@@ -90,8 +93,9 @@ typedef struct fsdp_train_summary {
  * anything is written. Its folder is made if there is none.
  *
  * A run on several machines has "machines" in its header, and "network_sent", "network_received", "gather_ms" and
- * "reduce_ms" in each step's line: rank 0's traffic with other machines and its waiting times. "mfu" is there if it is
- * known. A line ends with the peaks of memory by kind, "memory_peak_bytes_of_activation" and so on.
+ * "reduce_ms" in each step's line: rank 0's traffic with other machines and its waiting times. A run on several GPUs
+ * of one machine has the two waiting times. "mfu" is there if it is known. A line ends with the peaks of memory by
+ * kind, "memory_peak_bytes_of_activation" and so on.
  *
  * What stands out is said once, in the log and, behind the step's line, in {"warning": 62, "of": "waiting", "text":
  * "..."}: a loss that does not fall; a gradient norm that jumps, grows or is 0; a step that waits for its data, for
@@ -119,13 +123,14 @@ typedef struct fsdp_train_report {
     int64_t skipped;   /* steps skipped so far, including this one */
     double loss_scale; /* for float16: the scale of this step's loss (fsdp_grad_scaler); otherwise 0 */
     double lr;
-    double tokens_per_second, step_ms;              /* tokens: of all ranks */
-    size_t memory_live_bytes, memory_peak_bytes;    /* this rank's device: at the end of the step, and within it */
-    int64_t all_gather, reduce_scatter, all_reduce; /* calls of this rank in the step */
-    int64_t bytes_sent;                             /* by these calls, as a ring algorithm counts */
-    int64_t team_bytes_sent;                        /* of these, within a team */
-    fsdp_comm_stats comm;                           /* all collectives, by kind */
-    fsdp_memory_stats memory;                       /* this rank's device: live at the end, peaks within the step */
+    double tokens_per_second, step_ms;           /* tokens: of all ranks */
+    size_t memory_live_bytes, memory_peak_bytes; /* this rank's device: at the end of the step, and within it */
+    /* Calls of this rank in the step. */
+    int64_t all_gather, reduce_scatter, all_reduce, broadcast, all_to_all;
+    int64_t bytes_sent;                     /* by these calls, as a ring algorithm counts */
+    int64_t team_bytes_sent;                /* of these, within a team */
+    fsdp_comm_stats comm;                   /* all collectives, by kind */
+    fsdp_memory_stats memory;               /* this rank's device: live at the end, peaks within the step */
     double gather_ms, reduce_ms, data_ms;   /* parts of step_ms: fsdp_module_exposed_time; waiting for batches */
     double mfu;                             /* share of the summary's peak_flops, from 0 to 1; 0: that is not known */
     int64_t network_sent, network_received; /* bytes of buffers, to and from other machines: docs/cluster.md */
@@ -187,10 +192,10 @@ FSDP_API fsdp_module *fsdp_train_run_model(fsdp_train_run *run); /* borrowed */
  * On a GPU, in a world of one rank and without offload, the device decides about a step, and the host does not wait for
  * it if `report` is NULL, metrics.exact is not set and nothing is float16. It hears of a step when it has queued the
  * next one, and then writes the line of metrics, warns, or fails: FSDP_NOT_FINITE is of the step that the message
- * names. The step that was queued meanwhile has changed nothing then, and does not count; its data and its draws of
- * dropout are passed over. So weights, optimizer state and lines are those of a run that waits. fsdp_train_validate,
- * fsdp_train_save, fsdp_train_export and a step with a report hear of all steps before they do anything, and fail in
- * the same way. [collective] */
+ * names. If the call fails, the step that was queued meanwhile has changed nothing and does not count; its data and its
+ * draws of dropout are passed over. So weights, optimizer state and lines are the same as in a run that waits.
+ * fsdp_train_validate, fsdp_train_save, fsdp_train_export and a step with a report hear of all steps before they do
+ * anything, and fail in the same way. [collective] */
 FSDP_API fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report);
 /* Evaluates the model between two steps and appends a line to metrics.jsonl. It does not change a bit of the training
  * that follows: parameters, gradients, optimizer, position in the data and future dropout draws stay the same. Ranks
@@ -206,8 +211,8 @@ FSDP_API fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validat
 FSDP_API fsdp_status fsdp_train_export(fsdp_train_run *run);
 
 /* Saves a checkpoint of the run to checkpoint.folder, between two steps; does nothing if there is one of this step.
- * With checkpoint.async_mode it exists when a later step has ended, or when the next call begins. FSDP_STATE: the run
- * keeps no checkpoints. [collective] */
+ * With checkpoint.async_mode it exists once the next call has begun: call it again before fsdp_train_run_free, which
+ * abandons what is not written yet. FSDP_STATE: the run keeps no checkpoints. [collective] */
 FSDP_API fsdp_status fsdp_train_save(fsdp_train_run *run);
 
 /* Reports a checkpoint that has been saved. */
@@ -285,8 +290,9 @@ typedef struct fsdp_evaluation {
  * the number of ranks (of teams of ranks_per_batch ranks, which divides the world); places without a token have the
  * target -100, which a loss ignores. The mean of each batch is float32; they are added in double, in the order of the
  * batches, so that the sum does not depend on the ranks. The evaluation runs in evaluation mode and without a graph.
- * Afterwards modules are in the mode in which they were, and sharded ones are sharded; one that was gathered is as a
- * forward leaves it. Invalid options are refused; on another failure the world is aborted. [collective] */
+ * Afterwards modules are in the mode in which they were. Sharded modules are sharded again; a module that was gathered
+ * before the call is as a forward leaves it. Invalid options are refused; on another failure the world is aborted.
+ * [collective] */
 FSDP_API fsdp_status fsdp_evaluate(fsdp_module *module, const fsdp_tokens *tokens, const fsdp_evaluate_options *options,
                                    fsdp_evaluation *out);
 

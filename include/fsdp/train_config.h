@@ -151,6 +151,7 @@ typedef struct fsdp_train_config {
         int64_t threads; /* per rank, for who creates its context (program fsdp); 0: OMP_NUM_THREADS, or its share */
         int mixed_precision_param;  /* fsdp_dtype: F32, BF16 or F16, which enables a gradient scaler */
         int mixed_precision_reduce; /* fsdp_dtype: F32, BF16 or F16 */
+        bool split_shards;          /* fsdp_mp_policy's, for all groups */
         int no_sync;                /* 1: reduce gradients on the last microbatch only; 0; -1: the strategy's default */
         bool enable_cpu_offload;    /* fsdp_offload_policy for all groups */
         int on_nan;                 /* fsdp_train_on_nan */
@@ -231,9 +232,10 @@ typedef struct fsdp_train_config {
         int attention; /* fsdp_attention_kernels */
     } kernels;
     struct {
-        double timeout; /* seconds to wait for a rank that is stuck; 0: for ever */
-        int carrier;    /* fsdp_carrier */
-        int reduce;     /* 1: NCCL adds (fsdp_context_set_nccl_sums); 0: sums are exact */
+        double timeout;   /* seconds to wait for a rank that is stuck; 0: for ever */
+        int carrier;      /* fsdp_carrier */
+        int reduce;       /* 1: NCCL adds (fsdp_context_set_nccl_sums); 0: sums are exact */
+        int nccl_buffers; /* fsdp_nccl_buffers */
         /* The program fsdp logs at level DEBUG, each group and collective. Your own context: fsdp_context_set_log. */
         bool trace;
     } comm;

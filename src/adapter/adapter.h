@@ -11,8 +11,6 @@ typedef struct fsdp__lora {
     fsdp__layer_beside beside; /* first: a pointer to one is one to the other */
     fsdp_layer *layer;
     bool transposed; /* a Conv1D: its weight is (in,out) */
-    bool disabled;
-    float scaling;
 } fsdp__lora;
 
 typedef struct fsdp__adapted {
@@ -40,7 +38,7 @@ struct fsdp_adapter {
     int64_t coded_count, coded_capacity;
 };
 
-/* ---- add.c ---- */
+/* ---- choose_layers.c ---- */
 
 /* Refuses an adapter that is NULL; `what` was to be done with it. */
 fsdp_status fsdp__adapter_check(const fsdp_adapter *adapter, const char *what);
@@ -50,7 +48,7 @@ const char *fsdp__adapter_shared_with(const fsdp_named_modules *all, const fsdp_
 /* What the output head is called, which gets no adapter and keeps its dtype. */
 #define FSDP__ADAPTER_HEAD "lm_head"
 
-/* ---- lora.c ---- */
+/* ---- lora_layer.c ---- */
 
 /* Returns whether the module is an adapted layer. */
 bool fsdp__lora_is_on(const fsdp_module *module);

@@ -27,7 +27,8 @@ static const char *const read_keys[] = {"peft_type",
                                         "init_lora_weights",
                                         "bias",
                                         NULL};
-/* Where and how something runs, names, and what only a key that must be unset would use. */
+/* These keys change no numbers: they say where and how something runs, names, and what only a key that must be unset
+ * would use. */
 static const char *const harmless_keys[] = {
     "auto_mapping", "base_model_name_or_path", "fan_in_fan_out", "inference_mode", "layers_pattern", "megatron_core",
     "peft_version", "qalora_group_size",       "revision",       "runtime_config", "task_type",      NULL};

@@ -3,7 +3,6 @@
 
 #include "adapter/adapter.h"
 #include "base/alloc.h"
-#include "base/directory.h"
 #include "base/file.h"
 #include "hub/hub.h"
 #include "state/entry.h"

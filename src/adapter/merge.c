@@ -128,7 +128,7 @@ static fsdp_status gather_factors(const source *from, const fsdp__adapted *item,
 {
     FSDP__FREED float *a = NULL, *b = NULL;
 
-    *f = (factors){.rows = item->out, .cols = item->in, .rank = item->rank, .scaling = item->lora->scaling};
+    *f = (factors){.rows = item->out, .cols = item->in, .rank = item->rank, .scaling = item->lora->beside.scaling};
     FSDP_TRY(gather(from, item->name, "lora_A.weight", item->rank, item->in, &a));
     FSDP_TRY(gather(from, item->name, "lora_B.weight", item->out, item->rank, &b));
     if (!item->lora->transposed) {

@@ -14,9 +14,9 @@ fsdp_status fsdp__coded_layer_decode(const fsdp__coded_layer *layer, const fsdp_
  * `adapter` may be NULL. */
 int64_t fsdp__adapter_numel(const fsdp_adapter *adapter, const fsdp_parameter *parameter);
 
-/* Where the values of a model without its adapter go to. Those that are to be encoded go, one weight after the other,
- * to the same memory: this rank's part in float32, on the host. So fsdp__base_values_arrived must be called with each
- * entry before the next gets its values. */
+/* Says where the values of a model without its adapter go to. Those that are to be encoded go, one weight after the
+ * other, to the same memory: this rank's part in float32, on the host. So fsdp__base_values_arrived must be called with
+ * each entry before the next gets its values. */
 typedef struct fsdp__base_values {
     const fsdp_adapter *adapter;
     fsdp_state_dict *state;

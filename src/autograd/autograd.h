@@ -26,6 +26,12 @@ typedef struct fsdp__traits {
     void (*reached)(fsdp__node *node); /* called when a backward begins that will come to the node; or NULL */
     fsdp__dear dear;                   /* expensive to compute again; such an operation calls fsdp__recall first */
     int aside;                         /* inputs from this one on are beside the node ([Note: anchors] in boundary.c) */
+    /* Or NULL. Computes the first output again from what the node has saved, with the same bits: the caller owns it. On
+     * a device that makes cheap results again (fsdp__device_makes_again) nodes that save that output keep this node
+     * instead. */
+    fsdp_status (*remake)(fsdp__node *node, fsdp_tensor **out);
+    bool remakes_late;    /* the backward calls fsdp__node_remake before it reads what may have to be made again */
+    bool sums;            /* its output is the sum of its inputs */
     bool last_leaf_first; /* reports the gradient of its last leaf before that of the first (torch's bias) */
 } fsdp__traits;
 
@@ -71,16 +77,23 @@ fsdp_status fsdp__recomputation_number(fsdp_context *context, uint64_t *number);
 fsdp_status fsdp__recomputation_value(fsdp_tensor **tensor);
 /* Returns whether a function that is recomputed is running, for the first time or again. */
 bool fsdp__in_recomputation(const fsdp_context *context);
+/* Returns whether one is running again. */
+bool fsdp__is_recomputing(const fsdp_context *context);
 /* Returns whether the backward has what it needs. From then on operations fail, which is not an error. */
 bool fsdp__recomputation_done(const fsdp_context *context);
 
 /* ---- inside an op's backward ---- */
 fsdp_tensor *fsdp__node_saved(fsdp__node *node, int index); /* borrowed; NULL if saved as NULL */
+/* Makes saved tensors again that were not kept (fsdp__traits.remake), which is done before a backward otherwise. With
+ * other weights another result would be made: it is an error if they were written to, sharded or not. */
+fsdp_status fsdp__node_remake(fsdp__node *node);
 void *fsdp__node_state(fsdp__node *node);
 bool fsdp__node_needs(const fsdp__node *node, int input); /* whether this input's gradient is wanted */
 /* Gives the gradient of input `input` (takes its own reference; shape and dtype of the input). Call it at most once per
  * input; it does nothing if the gradient is not wanted. The op must not write to `grad` afterwards. */
 fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad);
+/* The backward of an op whose output has the values of its first input: gives that the output's gradient. */
+fsdp_status fsdp__node_pass_on(fsdp__node *node, fsdp_tensor *const *grads);
 /* Gives a tensor of the input's shape and dtype that the op writes the gradient to, and says whether it must add to
  * what is there. For a leaf this is the leaf's gradient itself, so a matrix product accumulates in place and writes
  * straight to where the sharding engine wants the gradient. For another tensor it is what other consumers have given
@@ -159,6 +172,11 @@ void fsdp__drop_lasting_hooks(fsdp_tensor *leaf);
 /* Return how much has been recorded, and whether the tensor's producer was recorded after that. */
 uint64_t fsdp__recorded(const fsdp_context *context);
 bool fsdp__recorded_since(const fsdp_tensor *tensor, uint64_t recorded);
+/* Returns whether the tensor, or a term of the sum that it is, was made by an operation for which `is` returns true;
+ * `state` is the operation's own. An operation is not found if it was not recorded, has had its backward, or is behind
+ * dozens of sums. */
+bool fsdp__is_sum_with(const fsdp_tensor *tensor, bool (*is)(const void *arg, const fsdp__op *op, const void *state),
+                       const void *arg);
 /* Reserves a leaf's gradient, for an operation that makes it before the backward runs (fused head and loss). Gives the
  * tensor that would become the gradient if there is none yet (from the source, not yet the leaf's grad), otherwise a
  * temporary of the leaf's shape. Pass it to fsdp__node_give later: unless it was a temporary it becomes the gradient

@@ -186,8 +186,8 @@ static fsdp_status run_hooks(fsdp__node *node)
 }
 
 /* Checks that saved tensors can be used: the engine that drops the bytes of a parameter must have brought them back,
- * and nobody may have written others. */
-static fsdp_status check_saved(const fsdp__node *node)
+ * and nobody may have written others; with `renewed` nobody may have written what the engine brings, either. */
+static fsdp_status check_saved(const fsdp__node *node, bool renewed)
 {
     char text[FSDP__SHAPE_TEXT];
 
@@ -196,7 +196,7 @@ static fsdp_status check_saved(const fsdp__node *node)
 
         if (!saved)
             continue;
-        if (!saved->storage->renewed)
+        if (renewed || !saved->storage->renewed_by || saved->storage->strict)
             FSDP_TRY(fsdp__node_check_version(node, i, saved));
         if (!saved->storage->data && saved->storage->bytes > 0)
             return FSDP_FAIL(
@@ -206,6 +206,49 @@ static fsdp_status check_saved(const fsdp__node *node)
                 i, fsdp__shape_text(saved->ndim, saved->shape, text), node->op->name);
     }
     return FSDP_OK;
+}
+
+static void drop_remade(fsdp__node *node)
+{
+    for (int i = 0; i < node->saved_count; i++)
+        if (node->marks[i].remade) {
+            fsdp_tensor_unref(node->saved[i]);
+            node->saved[i] = NULL;
+        }
+}
+
+/* Other weights would make another result. */
+static fsdp_status check_maker(const fsdp__node *maker, int input)
+{
+    fsdp_status status = check_saved(maker, true);
+
+    return status == FSDP_OK ? status
+                             : fsdp_fail_prefix(status, "%s, which makes input %d again", maker->op->name, input);
+}
+
+/* The node that made a tensor runs after those that it is made again for, and has what it saved until then, unless that
+ * is to be made again, too. */
+fsdp_status fsdp__node_remake(fsdp__node *node)
+{
+    fsdp_status status = FSDP_OK;
+
+    for (int i = 0; i < node->saved_count && status == FSDP_OK; i++) {
+        fsdp__mark *mark = &node->marks[i];
+        fsdp__node *maker = mark->remade ? node->inputs[mark->input].node : NULL;
+
+        if (!maker)
+            continue;
+        if (maker->released)
+            return FSDP_FAIL(FSDP_STATE, "%s, which makes input %d again, has run in another backward: keep the graph",
+                             maker->op->name, mark->input);
+        FSDP_TRY_GOTO(status, fsdp__node_remake(maker), made);
+        FSDP_TRY_GOTO(status, check_maker(maker, mark->input), made);
+        FSDP_TRY_GOTO(status, maker->traits->remake(maker, &node->saved[i]), made);
+        mark->version = node->saved[i]->storage->version;
+    made:
+        drop_remade(maker);
+    }
+    return status;
 }
 
 /* A parameter may have been cut since, in place: its gradient would be one of the whole. */
@@ -237,13 +280,16 @@ static fsdp_status undo(fsdp__node *node)
     /* First, since a hook may bring the bytes of saved tensors back. */
     FSDP_TRY_GOTO(status, run_hooks(node), out);
     FSDP_TRY_GOTO(status, fsdp__recomputation_restore(node), out);
-    FSDP_TRY_GOTO(status, check_saved(node), out);
+    if (!node->traits->remakes_late)
+        FSDP_TRY_GOTO(status, fsdp__node_remake(node), out);
+    FSDP_TRY_GOTO(status, check_saved(node, false), out);
     FSDP_TRY_GOTO(status, check_leaves(node), out);
     for (int i = 0; i < node->input_count; i++)
         node->inputs[i].answered = false;
     FSDP_TRY_GOTO(status, node->op->backward(node, node->grads), out);
     FSDP_TRY_GOTO(status, fsdp__node_commit_targets(node), out);
 out:
+    drop_remade(node);
     fsdp_scope_end(node->context, NULL);
     fsdp__context_set_taker(node->context, before);
     return status == FSDP_OK ? status : fsdp_fail_prefix(status, "backward of %s", node->op->name);
@@ -290,7 +336,7 @@ static fsdp_status run_node(fsdp__run *run, fsdp__node *node)
     } else {
         FSDP_TRY(in_scope(node, run_hooks)); /* no gradient has come */
     }
-    /* Even if no gradient came to the node: its producers wait for all their consumers. */
+    /* Do so even if no gradient came to the node: its producers wait for all their consumers. */
     for (int i = 0; i < node->input_count; i++) {
         fsdp__node *producer = node->inputs[i].node;
 
@@ -382,7 +428,7 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
     finish(&run);
     status = run_callbacks(&run, status);
 
-    /* Restored, not counted down by one: a hook that failed may not have undone its own. */
+    /* It is restored, not counted down by one: a hook that failed may not have undone its own. */
     autograd->no_grad = no_grad;
     autograd->outside_count = outside_count;
     autograd->running = run.outer;

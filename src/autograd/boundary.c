@@ -90,12 +90,7 @@ fsdp_status fsdp__boundary(fsdp_tensor **tensors, int count, const fsdp__crossin
 
 /* ---- anchors ---- */
 
-static fsdp_status anchor_backward(fsdp__node *node, fsdp_tensor *const *grads)
-{
-    return fsdp__node_give(node, 0, grads[0]);
-}
-
-static const fsdp__op anchor_op = {.name = "anchor", .backward = anchor_backward};
+static const fsdp__op anchor_op = {.name = "anchor", .backward = fsdp__node_pass_on};
 static const fsdp__traits anchor_traits = {.aside = 1};
 
 fsdp__node *fsdp__producer(const fsdp_tensor *tensor)

@@ -74,6 +74,7 @@ typedef struct fsdp__mark {
     uint64_t origin;  /* of those bytes, in a recomputed function: [Note: origins] in tensor/tensor.h */
     int input;        /* the input that it is, or lies in; -1: none */
     int output;       /* or the output; -1: none */
+    bool remade;      /* it is not kept: the input's node makes it again when the backward needs it */
 } fsdp__mark;
 
 typedef struct fsdp__output {

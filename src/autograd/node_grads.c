@@ -74,6 +74,11 @@ fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad)
     return FSDP_OK;
 }
 
+fsdp_status fsdp__node_pass_on(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    return fsdp__node_give(node, 0, grads[0]);
+}
+
 fsdp_status fsdp__node_place(fsdp__node *node, int input, fsdp_tensor **out)
 {
     const fsdp__edge *edge = &node->inputs[input];

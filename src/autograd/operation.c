@@ -46,9 +46,7 @@ fsdp_status fsdp_record(const fsdp_operation *operation, fsdp_tensor *const *inp
         return FSDP_OK;
     for (int i = 0; i < output_count; i++)
         FSDP_TRY(check_output(operation->name, inputs, input_count, outputs, i));
-    FSDP_TRY(
-        fsdp__record(operation, inputs, input_count, outputs, output_count, saved, saved_count, state, state_bytes));
-    return FSDP_OK;
+    return fsdp__record(operation, inputs, input_count, outputs, output_count, saved, saved_count, state, state_bytes);
 }
 
 bool fsdp_will_record(fsdp_tensor *const *inputs, int input_count)

@@ -23,6 +23,11 @@ bool fsdp__in_recomputation(const fsdp_context *context)
     return autograd && autograd->recomputation;
 }
 
+bool fsdp__is_recomputing(const fsdp_context *context)
+{
+    return fsdp__in_recomputation(context) && fsdp__autograd_get(context)->recomputing;
+}
+
 static bool done(const fsdp__recomputation *c)
 {
     return c->at > c->last;
@@ -215,7 +220,7 @@ static fsdp_status make_inputs(const fsdp__recomputation *c, fsdp_tensor **input
     return FSDP_OK;
 }
 
-/* Runs the function again. Nobody needs its outputs, but they need room. */
+/* Runs the function again. `outputs` is room for what it returns, which nobody reads. */
 static fsdp_status run_again(fsdp__recomputation *c, fsdp_tensor **inputs, fsdp_tensor **outputs)
 {
     fsdp_status status;

@@ -35,13 +35,44 @@ static int place_of(const fsdp_tensor *saved, fsdp_tensor *const *tensors, int c
     return place;
 }
 
-static fsdp_status save(fsdp__node *node, int i, const fsdp_tensor *saved, fsdp_tensor *const *inputs,
-                        fsdp_tensor *const *outputs)
+/* Returns whether the tensors that `maker` has saved have bytes whenever those in `saved` have. */
+static bool is_there_with(const fsdp__node *maker, fsdp_tensor *const *saved, int saved_count)
 {
+    for (int i = 0; i < maker->saved_count; i++) {
+        const void *by = maker->saved[i] ? maker->saved[i]->storage->renewed_by : NULL;
+        bool found = !by;
+
+        for (int k = 0; k < saved_count && !found; k++)
+            found = saved[k] && saved[k]->storage->renewed_by == by;
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+/* Returns whether saved[i], which is input `place` of the node, need not be kept: the node that made it can make it
+ * again, as it is now. */
+static bool is_remade(const fsdp__node *node, int place, int i, fsdp_tensor *const *inputs, fsdp_tensor *const *saved)
+{
+    const fsdp__edge *edge = place < 0 ? NULL : &node->inputs[place];
+
+    return edge && inputs[place] == saved[i] && edge->node && edge->output == 0 && edge->node->traits->remake &&
+           !edge->node->recomputation && !fsdp__in_recomputation(node->context) && saved[i]->storage->version == 0 &&
+           fsdp__device_makes_again(saved[i]->storage->device) && is_there_with(edge->node, saved, node->saved_count);
+}
+
+static fsdp_status save(fsdp__node *node, int i, fsdp_tensor *const *inputs, fsdp_tensor *const *outputs,
+                        fsdp_tensor *const *all_saved)
+{
+    const fsdp_tensor *saved = all_saved[i];
+
     node->marks[i] = (fsdp__mark){.version = saved->storage->version,
                                   .origin = fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)saved}, 1),
                                   .input = place_of(saved, inputs, node->input_count),
                                   .output = place_of(saved, outputs, node->output_count)};
+    node->marks[i].remade = is_remade(node, node->marks[i].input, i, inputs, all_saved);
+    if (node->marks[i].remade)
+        return FSDP_OK;
     return fsdp__tensor_alias(saved, &node->saved[i]);
 }
 
@@ -58,6 +89,39 @@ bool fsdp__recorded_since(const fsdp_tensor *tensor, uint64_t recorded)
 
     return state && state->producer && state->producer->sequence > recorded;
 }
+
+/* ---- what a tensor was made by ---- */
+
+typedef struct search {
+    bool (*is)(const void *arg, const fsdp__op *op, const void *state);
+    const void *arg;
+    int left; /* nodes to look at: sums of sums of the same may be many */
+} search;
+
+static bool found_at(search *s, const fsdp__node *node)
+{
+    bool passes_on;
+
+    if (!node || node->released || --s->left < 0)
+        return false;
+    if (s->is(s->arg, node->op, node->state))
+        return true;
+    passes_on = node->op->backward == fsdp__node_pass_on || node->traits->sums;
+    for (int i = 0; passes_on && i < node->input_count; i++)
+        if (found_at(s, node->inputs[i].node))
+            return true;
+    return false;
+}
+
+bool fsdp__is_sum_with(const fsdp_tensor *tensor, bool (*is)(const void *arg, const fsdp__op *op, const void *state),
+                       const void *arg)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(tensor);
+
+    return state && found_at(&(search){is, arg, 64}, state->producer);
+}
+
+/* ---- recording ---- */
 
 /* Returns the context of inputs, at least one of which is not NULL. */
 static fsdp_context *context_of(fsdp_tensor *const *inputs)
@@ -121,7 +185,7 @@ fsdp_status fsdp__record_with(const fsdp__traits *traits, const fsdp__op *op, fs
             connect(&node->inputs[i], inputs[i]);
     for (int i = 0; i < saved_count; i++)
         if (saved[i])
-            FSDP_TRY(save(node, i, saved[i], inputs, outputs));
+            FSDP_TRY(save(node, i, inputs, outputs, saved));
     for (int i = 0; i < output_count; i++)
         FSDP_TRY(fsdp__grad_state_make(outputs[i], &node->outputs[i].state));
     if (autograd->recomputation)
@@ -130,7 +194,7 @@ fsdp_status fsdp__record_with(const fsdp__traits *traits, const fsdp__op *op, fs
     /* Nothing below can fail. */
     if (state_bytes > 0)
         memcpy(node->state, state, state_bytes);
-    /* Not earlier: the state of an operation that was not recorded stays the caller's. */
+    /* Set it no earlier: the state of an operation that was not recorded stays the caller's. */
     node->state_owned = true;
     node->sequence = ++autograd->sequence;
     for (int i = 0; i < output_count; i++) {

@@ -1,4 +1,5 @@
-/* alloc.c - the only place that calls malloc. */
+/* alloc.c - takes memory of the host and gives it back. The library calls malloc nowhere else; MPI's plug-ins, which
+ * do not link it, have calls of their own (comm/mpi/plugin). */
 #include "base/alloc.h"
 
 #include <stdarg.h>

@@ -28,7 +28,7 @@ static bool folder_is_refused(void)
     return fsdp__file_is_refused(FSDP__POINT_FOLDER, NULL);
 }
 
-/* Of something in it, with errno. */
+/* Says with errno what cannot be done to something in the directory. */
 static fsdp_status cannot(const char *verb, const fsdp__directory *in, const char *name)
 {
     int error = errno;
@@ -243,7 +243,7 @@ bool fsdp__directory_has(const fsdp__directory *in, const char *name, const fsdp
 
 fsdp_status fsdp__directory_open_file(const fsdp__directory *in, const char *name, int *out_fd, struct stat *out_info)
 {
-    /* O_NONBLOCK: the open of a FIFO would wait for somebody who writes to it. */
+    /* Without O_NONBLOCK the open of a FIFO would wait for somebody who writes to it. */
     FSDP__CLOSED int fd = openat(in->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     struct stat info;
 
@@ -272,7 +272,7 @@ fsdp_status fsdp__directory_read(const fsdp__directory *in, const char *name, si
     return fsdp__file_read_all(fd, path, limit_bytes, out, out_bytes);
 }
 
-/* -1 with errno. */
+/* Makes a new file; returns -1 with errno if that fails. */
 static int create(const fsdp__directory *in, const char *name, mode_t mode)
 {
     return write_is_refused() ? -1 : openat(in->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
@@ -288,7 +288,7 @@ fsdp_status fsdp__directory_create(const fsdp__directory *in, const char *name, 
     return FSDP_OK;
 }
 
-/* All of it, and with `sync` to the disk; the file is closed. */
+/* Writes all of the data, with `sync` to the disk, and closes the file. */
 static fsdp_status fill(const fsdp__directory *in, const char *name, int fd, const void *data, size_t bytes, bool sync)
 {
     FSDP__FREED char *path = fsdp__path_join(in->path, name);

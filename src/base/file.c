@@ -106,7 +106,7 @@ static fsdp_status read_to_end(int fd, const char *path, size_t limit_bytes, siz
     return FSDP_OK;
 }
 
-/* Of `expected` bytes, or of 0: of any number. */
+/* Reads a file of `expected` bytes; 0: of any number. */
 static fsdp_status read_open(int fd, const char *path, size_t expected, size_t limit_bytes, char **out,
                              size_t *out_bytes)
 {

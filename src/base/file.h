@@ -10,10 +10,10 @@
 
 struct stat;
 
-/* Whole file; `*out` is NUL-terminated after `*out_bytes` bytes; fsdp__free it. Refused: what is over `limit_bytes`,
- * and directories, FIFOs, sockets and devices, by name and kind. Waits for nobody. */
+/* Reads a whole file; `*out` is NUL-terminated after `*out_bytes` bytes; fsdp__free it. Refuses what is over
+ * `limit_bytes`, and directories, FIFOs, sockets and devices, by name and kind. Waits for nobody. */
 fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
-/* The same of an open regular file, from its beginning; `path` is for the message. */
+/* Does the same with an open regular file, from its beginning; `path` is for the message. */
 fsdp_status fsdp__file_read_all(int fd, const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
 /* The same of a path that the user may point at a pipe or a terminal too: read once, to its end. [blocks] */
 fsdp_status fsdp__file_read_stream(const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
@@ -34,7 +34,7 @@ bool fsdp__file_is_mapped(const fsdp__mapping *mapping, int fd);
 
 /* A regular file, to be read in parts; anything else is refused as above. `out_bytes` may be NULL. */
 fsdp_status fsdp__file_open(const char *path, int *out_fd, size_t *out_bytes);
-/* All of `bytes` at `offset`; a file that ends before is an error. `path` is for the message. */
+/* Reads all of `bytes` at `offset`; a file that ends before is an error. `path` is for the message. */
 fsdp_status fsdp__file_pread(int fd, const char *path, void *data, size_t bytes, uint64_t offset);
 
 /* Declares a descriptor that is closed, unless it is negative, when its scope is left: FSDP__CLOSED int fd = -1; */
@@ -47,7 +47,7 @@ fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t
 fsdp_status fsdp__file_sync(int fd, const char *path);
 /* Writes the names in an open directory to the disk, if its file system can do that. `point`: WRITE or FOLDER. */
 fsdp_status fsdp__file_sync_names(int fd, const char *path, fsdp__point point);
-/* "cannot <verb> '<path>': " and errno. */
+/* Says "cannot <verb> '<path>': " and errno. */
 fsdp_status fsdp__file_error(const char *verb, const char *path);
 
 /* These take a path, and hold its directory open while they work (base/directory.h). */
@@ -55,7 +55,7 @@ fsdp_status fsdp__file_error(const char *verb, const char *path);
 /* Opens a file for appending, and makes it if it is missing; a terminal or a FIFO that has a reader will do as well. A
  * file that another user may have put there is refused (fsdp__directory_admits). Does not wait. */
 fsdp_status fsdp__file_append(const char *path, int *out_fd);
-/* Like mkdir -p. */
+/* Makes a directory and those above it, as mkdir -p does. */
 fsdp_status fsdp__make_directories(const char *path);
 
 /* fsdp__free it; NULL when out of memory. An absolute name stays as it is. */

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/compiler.h"
+
 enum {
     PART_BYTES = 2048 /* of a message: most are shorter, and need no memory */
 };
@@ -147,6 +149,16 @@ const char *fsdp__size_text(double bytes, char *out, size_t out_bytes)
     return out;
 }
 
+const char *fsdp__size_text_beside(double bytes, double other, char *out, size_t out_bytes)
+{
+    char theirs[40];
+
+    fsdp__size_text(bytes, out, out_bytes);
+    if (bytes != other && strcmp(out, fsdp__size_text(other, theirs, sizeof theirs)) == 0)
+        snprintf(out, out_bytes, "%.0fB", bytes);
+    return out;
+}
+
 const char *fsdp__text_behind_rank(const char *text, int *rank)
 {
     int named, end = 0;
@@ -216,6 +228,18 @@ const char *fsdp__json_name(const char *name, char *out, size_t out_bytes)
     return out;
 }
 
+const char *fsdp__float_text(float value, char text[32])
+{
+    int digits = 1;
+
+    do
+        snprintf(text, 32, "%.*g", digits, (double)value);
+    while (strtof(text, NULL) != value && digits++ < 9);
+    if (!strpbrk(text, ".einf"))
+        snprintf(text, 32, "%.1f", (double)value);
+    return text;
+}
+
 const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes)
 {
     char digits[32];
@@ -280,4 +304,35 @@ void fsdp__name_end(const char *name, size_t columns, char *out)
     end = name + length - (columns - 2);
     dot = strchr(end, '.');
     snprintf(out, columns + 1, "..%s", dot && dot[1] ? dot + 1 : end);
+}
+
+/* ---- lists of ranks ---- */
+
+void fsdp__rank_list_add(fsdp__rank_list *list, int rank)
+{
+    if (list->count < (int64_t)FSDP__COUNT_OF(list->shown))
+        list->shown[list->count] = rank;
+    list->gaps = list->gaps || (list->count > 0 && rank != list->last + 1);
+    list->last = rank;
+    list->count++;
+}
+
+const char *fsdp__rank_list_text(const fsdp__rank_list *list, char *text, size_t bytes)
+{
+    int64_t shown = FSDP__MIN(list->count, (int64_t)FSDP__COUNT_OF(list->shown));
+    size_t at = (size_t)snprintf(text, bytes, "rank%s ", list->count == 1 ? "" : "s");
+
+    if (list->count > 2 && !list->gaps) {
+        (void)snprintf(text + at, bytes - at, "%d to %d", list->shown[0], list->last);
+        return text;
+    }
+    for (int64_t i = 0; i < shown && at < bytes; i++)
+        at += (size_t)snprintf(text + at, bytes - at, "%s%d",
+                               i == 0                 ? ""
+                               : i + 1 == list->count ? " and "
+                                                      : ", ",
+                               list->shown[i]);
+    if (list->count > shown && at < bytes)
+        (void)snprintf(text + at, bytes - at, " and %lld more", (long long)(list->count - shown));
+    return text;
 }

@@ -31,6 +31,9 @@ const char *fsdp__shown_message(char *out, size_t out_bytes, const char *format,
 
 /* Writes a number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB", "37B". Returns `out`. */
 const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);
+/* Does so beside another number, from which it must read differently if it differs: exactly where it must, "1153434B".
+ */
+const char *fsdp__size_text_beside(double bytes, double other, char *out, size_t out_bytes);
 
 /* Returns what follows the "rank N: " that a message of several ranks begins with, and stores N; where it does not
  * begin so, returns `text`, and `*rank` stays. */
@@ -58,6 +61,8 @@ const char *fsdp__json_name(const char *name, char *out, size_t out_bytes);
 void fsdp__name_end(const char *name, size_t columns, char *out);
 /* Writes "1,234,567". Returns `text`. */
 const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes);
+/* Returns a float as Python writes it: the shortest text that reads back as the same number, "1e-05", "0.0". */
+const char *fsdp__float_text(float value, char text[32]);
 
 /* For messages: the first names of a list, and how many more there are. It begins empty. */
 enum {
@@ -77,5 +82,15 @@ const char *fsdp__names_text(fsdp__names *names);
  * rest. */
 #define FSDP__NAME_TEXT 200
 #define FSDP__SHOWN_NAME(name) fsdp__shown((name), FSDP__ROOM(FSDP__NAME_TEXT))
+
+/* A list of ranks, in rising order. */
+typedef struct fsdp__rank_list {
+    int shown[8], last;
+    int64_t count;
+    bool gaps; /* between the first and the last */
+} fsdp__rank_list;
+void fsdp__rank_list_add(fsdp__rank_list *list, int rank);
+/* Writes "rank 2", "ranks 0 and 2", "ranks 0 to 3", "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 5 more". Returns `text`. */
+const char *fsdp__rank_list_text(const fsdp__rank_list *list, char *text, size_t bytes);
 
 #endif

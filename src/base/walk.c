@@ -163,7 +163,7 @@ static fsdp_status follow(steps *s, const char *name, int link)
     return text[0] == '/' ? go_to_root(s) : FSDP_OK;
 }
 
-/* A link as itself; -1: it is none. */
+/* Opens a link as itself; -1: it is none. */
 static int open_link(const steps *s, const char *name)
 {
     int fd = openat(s->fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);

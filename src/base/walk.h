@@ -17,7 +17,7 @@ typedef struct fsdp__walk {
     fsdp__walk_end end;
     bool makes; /* missing directories are made */
 
-    /* Where it ended. */
+    /* These say where it ended. */
     int fd;     /* the directory, open for reading if it may be read; -1 on failure */
     char *at;   /* its path, absolute and without links; fsdp__free it */
     char *name; /* the last component unless `end` is FSDP__WALK_ALL, else NULL; fsdp__free it */

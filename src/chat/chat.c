@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "chat/templates.h"
-#include "format/json.h"
 
 /* ---- templates ---- */
 
@@ -70,7 +69,8 @@ static fsdp_status read_config(fsdp_chat *chat, const char *folder, const char *
     return config ? add_tokens(chat, config) : FSDP_OK;
 }
 
-fsdp_status fsdp__chat_read(fsdp_chat *chat, const char *folder, const char *file)
+/* Reads the templates and the special tokens of a folder. */
+static fsdp_status read_all(fsdp_chat *chat, const char *folder, const char *file)
 {
     FSDP__TRY_NEW(chat->tokens = json_object());
     chat->hash = FSDP__HASH_OF_NOTHING;
@@ -93,7 +93,7 @@ fsdp_status fsdp_chat_open(const char *folder, const fsdp_tokenizer *tokenizer, 
     *out = NULL;
     FSDP__TRY_NEW(chat = fsdp__calloc(1, sizeof *chat));
     chat->tokenizer = tokenizer;
-    FSDP_TRY(fsdp__chat_read(chat, folder, file));
+    FSDP_TRY(read_all(chat, folder, file));
     *out = fsdp__take(&chat);
     return FSDP_OK;
 }

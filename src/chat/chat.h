@@ -15,9 +15,6 @@ struct fsdp_chat {
     uint64_t hash;                 /* of all that decides ids and masks beside the tokenizer */
 };
 
-/* Reads the templates and the special tokens of a folder. */
-fsdp_status fsdp__chat_read(fsdp_chat *chat, const char *folder, const char *file);
-
 /* Returns a hash of all that decides what a row becomes, but the tokenizer and the time. A template that asks for the
  * time gives other ids tomorrow: the day is part of the hash then. */
 uint64_t fsdp__chat_hash(const fsdp_chat *chat);
@@ -30,15 +27,6 @@ fsdp_chat_kind fsdp__chat_kind_of(const json_t *row);
  * ..., "prompt_messages": N, "whole": true}. N is how many messages are a prompt, of which nothing is learned; `whole`
  * says that of the rest white space at the end is learned, too. The caller json_decref's it. */
 fsdp_status fsdp__chat_conversation(const json_t *row, fsdp_chat_kind kind, bool rejected, json_t **out);
-
-/* ---- encoding ---- */
-
-/* Renders the first `count` messages of a conversation. */
-fsdp_status fsdp__chat_render(const fsdp_chat *chat, const json_t *conversation, size_t count, bool prompt, int64_t now,
-                              fsdp__rendered *out);
-/* Encodes a conversation. */
-fsdp_status fsdp__chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, const json_t *conversation,
-                              const fsdp_chat_options *options, fsdp_chat_row *out);
 
 FSDP__SCOPED_POINTER(fsdp_chat, fsdp_chat_close)
 

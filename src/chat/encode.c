@@ -68,8 +68,9 @@ static const fsdp__jinja *template_of(const fsdp_chat *chat, const json_t *conve
     return (json_object_get(conversation, "tools") && chat->tool_use) || !chat->usual ? chat->tool_use : chat->usual;
 }
 
-fsdp_status fsdp__chat_render(const fsdp_chat *chat, const json_t *conversation, size_t count, bool prompt, int64_t now,
-                              fsdp__rendered *out)
+/* Renders the first `count` messages of a conversation. */
+static fsdp_status render(const fsdp_chat *chat, const json_t *conversation, size_t count, bool prompt, int64_t now,
+                          fsdp__rendered *out)
 {
     json_auto_t *variables = json_object();
 
@@ -125,9 +126,9 @@ static fsdp_status find_answer(const fsdp_chat *chat, const json_t *conversation
 
     if (first == 0)
         return no_mask("the conversation begins with an answer");
-    status = fsdp__chat_render(chat, conversation, first, true, now, &before);
+    status = render(chat, conversation, first, true, now, &before);
     if (status == FSDP_OK)
-        status = fsdp__chat_render(chat, conversation, behind, false, now, &with);
+        status = render(chat, conversation, behind, false, now, &with);
     if (status == FSDP_NO_MEMORY)
         return status;
     if (status != FSDP_OK) {
@@ -317,7 +318,7 @@ static fsdp_status is_left_out(const fsdp_chat *chat, const json_t *conversation
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot hold a conversation");
     (void)json_array_remove(messages, number);
     held = fsdp_hold_error(true);
-    status = fsdp__chat_render(chat, without, json_array_size(messages), options->prompt, options->now, &text);
+    status = render(chat, without, json_array_size(messages), options->prompt, options->now, &text);
     fsdp_release_error(held);
     if (status == FSDP_NO_MEMORY)
         return FSDP_FAIL(status, "cannot render a conversation");
@@ -350,8 +351,8 @@ static fsdp_status check_roles(const fsdp_chat *chat, const json_t *conversation
     return FSDP_OK;
 }
 
-fsdp_status fsdp__chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, const json_t *conversation,
-                              const fsdp_chat_options *options, fsdp_chat_row *out)
+static fsdp_status encode(const fsdp_chat *chat, fsdp_encoder *encoder, const json_t *conversation,
+                          const fsdp_chat_options *options, fsdp_chat_row *out)
 {
     size_t count = json_array_size(json_object_get(conversation, "messages"));
     FSDP__SCOPED(release_ranges) ranges learned = {0};
@@ -360,7 +361,7 @@ fsdp_status fsdp__chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, cons
     fsdp__free(fsdp__take(&out->text));
     if (json_object_get(conversation, "prompt"))
         return encode_completion(chat, encoder, conversation, options, out);
-    FSDP_TRY(fsdp__chat_render(chat, conversation, count, options->prompt, options->now, &all));
+    FSDP_TRY(render(chat, conversation, count, options->prompt, options->now, &all));
     if (options->refuse_unwritten)
         FSDP_TRY(check_roles(chat, conversation, options, &all));
     if (!options->no_mask)
@@ -422,7 +423,7 @@ fsdp_status fsdp_chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, const
     if (!options->replace_invalid)
         FSDP_TRY(check_text(row, bytes));
     FSDP_TRY(fsdp__chat_conversation(parsed, kind, options->rejected, &conversation));
-    return fsdp__chat_encode(chat, encoder, conversation, options, out);
+    return encode(chat, encoder, conversation, options, out);
 }
 
 void fsdp_chat_row_release(fsdp_chat_row *row)

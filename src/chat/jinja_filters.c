@@ -10,12 +10,6 @@
 #include "chat/jinja_strings.h"
 #include "chat/jinja_text.h"
 
-static void release_builder(fsdp__builder *builder)
-{
-    fsdp__builder_release(builder);
-}
-#define BUILDER FSDP__SCOPED(release_builder) fsdp__builder
-
 /* ---- JSON ---- */
 
 /* Makes a text of so many spaces, within the bounds of a product. */
@@ -64,7 +58,7 @@ static fsdp_status read_separators(fsdp__render *r, const fsdp__jinja_value *giv
 FSDP__FILTER(to_json)
 {
     fsdp__json_style style = {.item = {", ", 2}, .key = {": ", 2}};
-    BUILDER text = {0};
+    FSDP__BUILDER text = {0};
 
     style.ascii = fsdp__argument_truth(arguments, 0, "ensure_ascii");
     FSDP_TRY(read_indent(r, fsdp__argument(arguments, 1, "indent"), &style));
@@ -162,7 +156,7 @@ FSDP__FILTER(indent)
 {
     bool first = fsdp__argument_truth(arguments, 1, "first"), blank = fsdp__argument_truth(arguments, 2, "blank");
     fsdp__jinja_value text, lines, width;
-    BUILDER made = {0};
+    FSDP__BUILDER made = {0};
 
     FSDP_TRY(as_string(r, of, &text));
     FSDP_TRY(read_width(r, fsdp__argument(arguments, 0, "width"), &width));

@@ -7,12 +7,6 @@
 #include "chat/jinja_strings.h"
 #include "chat/jinja_text.h"
 
-static void release_builder(fsdp__builder *builder)
-{
-    fsdp__builder_release(builder);
-}
-#define BUILDER FSDP__SCOPED(release_builder) fsdp__builder
-
 /* ---- helpers ---- */
 
 /* Copies what a value gives when it is iterated into a list of its own. */
@@ -116,7 +110,7 @@ FSDP__FILTER(join)
     fsdp__jinja_string between = {"", 0}, attribute = {0};
     fsdp__jinja_list items;
     fsdp__jinja_value item;
-    BUILDER text = {0};
+    FSDP__BUILDER text = {0};
 
     FSDP_TRY(fsdp__argument_string(r, arguments, 0, "d", &between));
     FSDP_TRY(fsdp__argument_string(r, arguments, 1, "attribute", &attribute));

@@ -6,12 +6,6 @@
 #include "chat/jinja_strings.h"
 #include "chat/jinja_text.h"
 
-static void release_builder(fsdp__builder *builder)
-{
-    fsdp__builder_release(builder);
-}
-#define BUILDER FSDP__SCOPED(release_builder) fsdp__builder
-
 /* What a method is called with. */
 #define METHOD(name)                                                                                \
     static fsdp_status name(FSDP__UNUSED fsdp__render *r, FSDP__UNUSED const fsdp__jinja_value *of, \
@@ -238,7 +232,7 @@ METHOD(is_space)
 METHOD(join)
 {
     const fsdp__jinja_value *what = fsdp__argument(arguments, 0, "iterable");
-    BUILDER text = {0};
+    FSDP__BUILDER text = {0};
     fsdp__jinja_list items = {0};
 
     if (!what)
@@ -276,7 +270,7 @@ static const fsdp__jinja_value *place_of(const fsdp__arguments *arguments, fsdp_
 
 METHOD(format)
 {
-    BUILDER text = {0};
+    FSDP__BUILDER text = {0};
     int64_t next = 0;
     const fsdp__jinja_string s = of->string;
 

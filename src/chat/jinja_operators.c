@@ -9,12 +9,6 @@
 #include "chat/jinja_strings.h"
 #include "chat/jinja_text.h"
 
-static void release_builder(fsdp__builder *builder)
-{
-    fsdp__builder_release(builder);
-}
-#define BUILDER FSDP__SCOPED(release_builder) fsdp__builder
-
 /* ---- numbers ---- */
 
 static fsdp_status too_large(fsdp__render *r)
@@ -115,7 +109,7 @@ static fsdp_status join_lists(fsdp__render *r, const fsdp__jinja_value *a, const
 
 static fsdp_status repeat(fsdp__render *r, const fsdp__jinja_value *what, int64_t times, fsdp__jinja_value *out)
 {
-    BUILDER text = {0};
+    FSDP__BUILDER text = {0};
 
     if (what->kind == FSDP__JINJA_VALUE_STRING) {
         for (int64_t i = 0; i < times && what->string.bytes; i++)
@@ -250,7 +244,7 @@ static size_t read_place(fsdp__jinja_string text, size_t at, char out[16])
 fsdp_status fsdp__jinja_string_fill(fsdp__render *r, fsdp__jinja_string text, const fsdp__jinja_list *with,
                                     fsdp__jinja_value *out)
 {
-    BUILDER made = {0};
+    FSDP__BUILDER made = {0};
     int64_t used = 0;
 
     for (size_t at = 0; at < text.bytes;) {

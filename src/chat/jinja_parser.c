@@ -3,7 +3,6 @@
 
 #include "base/text.h"
 #include "chat/jinja_nodes.h"
-#include "chat/jinja_strings.h"
 
 static fsdp_status parse_body(fsdp__parser *p, const char *const *ends, fsdp__jinja_node **out);
 

@@ -4,12 +4,6 @@
 #include "chat/jinja_run.h"
 #include "chat/jinja_text.h"
 
-static void release_builder(fsdp__builder *builder)
-{
-    fsdp__builder_release(builder);
-}
-#define BUILDER FSDP__SCOPED(release_builder) fsdp__builder
-
 /* How a body ended. */
 typedef enum ending {
     TO_ITS_END,
@@ -120,7 +114,7 @@ static fsdp_status execute_for(fsdp__runner *run, const fsdp__jinja_node *node)
 static fsdp_status capture(fsdp__runner *run, const fsdp__jinja_node *body, fsdp__jinja_value *out)
 {
     fsdp__builder *outer = run->render.out;
-    BUILDER text = {0};
+    FSDP__BUILDER text = {0};
     ending how;
 
     run->render.out = &text;

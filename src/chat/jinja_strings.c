@@ -11,12 +11,6 @@
 #include "chat/jinja_text.h"
 #include "tokenizer/utf8.h"
 
-static void release_builder(fsdp__builder *builder)
-{
-    fsdp__builder_release(builder);
-}
-#define BUILDER FSDP__SCOPED(release_builder) fsdp__builder
-
 /* Returns what str.isspace() says. */
 static bool is_space(uint32_t character)
 {
@@ -142,7 +136,7 @@ static fsdp_status escape(fsdp__render *r, fsdp__jinja_string text, size_t *at, 
 
 fsdp_status fsdp__jinja_string_unescape(fsdp__render *r, fsdp__jinja_string text, fsdp__jinja_value *out)
 {
-    BUILDER made = {0};
+    FSDP__BUILDER made = {0};
 
     for (size_t at = 0; at < text.bytes;) {
         const char *slash = memchr(text.at + at, '\\', text.bytes - at);
@@ -294,7 +288,7 @@ fsdp_status fsdp__jinja_string_lines(fsdp__render *r, fsdp__jinja_string string,
 fsdp_status fsdp__jinja_string_replace(fsdp__render *r, fsdp__jinja_string string, fsdp__jinja_string old,
                                        fsdp__jinja_string by, int64_t most, fsdp__jinja_value *out)
 {
-    BUILDER made = {0};
+    FSDP__BUILDER made = {0};
     size_t at = 0, found;
 
     for (; most != 0 && (found = fsdp__jinja_string_find(string, old, at)) != SIZE_MAX; most--) {
@@ -371,7 +365,7 @@ static fsdp_status add_all_cased(fsdp__render *r, locale_t locale, fsdp__jinja_s
 fsdp_status fsdp__jinja_string_case(fsdp__render *r, fsdp__jinja_string string, fsdp__case to, fsdp__jinja_value *out)
 {
     locale_t locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
-    BUILDER made = {0};
+    FSDP__BUILDER made = {0};
     fsdp_status status;
 
     if (!locale)
@@ -417,7 +411,7 @@ static fsdp_status slice_list(fsdp__render *r, const fsdp__jinja_list *from, int
 
 static fsdp_status join_characters(fsdp__render *r, const fsdp__jinja_list *characters, fsdp__jinja_value *out)
 {
-    BUILDER made = {0};
+    FSDP__BUILDER made = {0};
 
     for (int64_t i = 0; i < characters->count; i++)
         FSDP_TRY(fsdp__builder_add(r, &made, characters->items[i].string.at, characters->items[i].string.bytes));

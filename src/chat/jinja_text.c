@@ -11,7 +11,8 @@
 #include "tokenizer/unicode_data.h"
 
 enum {
-    MAX_TEXT = 64 << 20
+    MAX_TEXT = 64 << 20,
+    REAL_TEXT = 40 /* bytes of a float as text */
 };
 
 /* ---- a text that grows ---- */
@@ -55,27 +56,28 @@ static void lay_out(bool minus, const char *digits, int count, int exponent, cha
     if (minus)
         out[n++] = '-';
     if (exponent < -4 || exponent >= 16) {
-        n += (size_t)snprintf(out + n, FSDP__REAL_TEXT - n, "%c%s%.*se%c%02d", digits[0], count > 1 ? "." : "",
-                              count - 1, digits + 1, exponent < 0 ? '-' : '+', abs(exponent));
+        n += (size_t)snprintf(out + n, REAL_TEXT - n, "%c%s%.*se%c%02d", digits[0], count > 1 ? "." : "", count - 1,
+                              digits + 1, exponent < 0 ? '-' : '+', abs(exponent));
     } else if (exponent < 0) {
-        snprintf(out + n, FSDP__REAL_TEXT - n, "0.%.*s%.*s", -exponent - 1, "0000", count, digits);
+        snprintf(out + n, REAL_TEXT - n, "0.%.*s%.*s", -exponent - 1, "0000", count, digits);
     } else {
         for (int i = 0; i <= exponent || i < count; i++) {
             if (i == exponent + 1)
                 out[n++] = '.';
             out[n++] = i < count ? digits[i] : '0';
         }
-        snprintf(out + n, FSDP__REAL_TEXT - n, "%s", count <= exponent + 1 ? ".0" : "");
+        snprintf(out + n, REAL_TEXT - n, "%s", count <= exponent + 1 ? ".0" : "");
     }
 }
 
-void fsdp__real_text(double real, char out[FSDP__REAL_TEXT])
+/* Writes what Python's repr() gives of a float. */
+static void put_real(double real, char out[REAL_TEXT])
 {
-    char text[FSDP__REAL_TEXT], digits[FSDP__REAL_TEXT];
+    char text[REAL_TEXT], digits[REAL_TEXT];
     int count = 0;
 
     if (!isfinite(real)) {
-        snprintf(out, FSDP__REAL_TEXT, "%s", isnan(real) ? "nan" : real < 0 ? "-inf" : "inf");
+        snprintf(out, REAL_TEXT, "%s", isnan(real) ? "nan" : real < 0 ? "-inf" : "inf");
         return;
     }
     for (int precision = 0; precision <= 16; precision++) {
@@ -93,12 +95,12 @@ void fsdp__real_text(double real, char out[FSDP__REAL_TEXT])
 
 static fsdp_status print_number(fsdp__render *r, const fsdp__jinja_value *value, fsdp__builder *out)
 {
-    char text[FSDP__REAL_TEXT];
+    char text[REAL_TEXT];
 
     if (value->kind == FSDP__JINJA_VALUE_BIG)
         return fsdp__builder_add(r, out, value->string.at, value->string.bytes);
     if (value->kind == FSDP__JINJA_VALUE_REAL)
-        fsdp__real_text(value->real, text);
+        put_real(value->real, text);
     else
         snprintf(text, sizeof text, "%lld", (long long)value->integer);
     return add(r, out, text);
@@ -217,14 +219,9 @@ fsdp_status fsdp__jinja_value_repr(fsdp__render *r, const fsdp__jinja_value *val
     return FSDP_OK;
 }
 
-FSDP__UNUSED static void release_builder(fsdp__builder *builder)
-{
-    fsdp__builder_release(builder);
-}
-
 fsdp_status fsdp__jinja_value_str(fsdp__render *r, const fsdp__jinja_value *value, fsdp__jinja_string *out)
 {
-    FSDP__SCOPED(release_builder) fsdp__builder text = {0};
+    FSDP__BUILDER text = {0};
     fsdp__jinja_value made;
 
     *out = value->string;

@@ -7,6 +7,8 @@
 /* Appends bytes; a rendering that writes too much fails. */
 fsdp_status fsdp__builder_add(fsdp__render *r, fsdp__builder *builder, const char *text, size_t bytes);
 void fsdp__builder_release(fsdp__builder *builder);
+/* A builder that is released when its scope is left. */
+#define FSDP__BUILDER FSDP__SCOPED(fsdp__builder_release) fsdp__builder
 
 /* Appends what str() gives, or repr(): a string in quotes. Undefined is nothing. */
 fsdp_status fsdp__jinja_value_print(fsdp__render *r, const fsdp__jinja_value *value, fsdp__builder *out);
@@ -24,11 +26,5 @@ typedef struct fsdp__json_style {
 } fsdp__json_style;
 fsdp_status fsdp__jinja_value_json(fsdp__render *r, const fsdp__jinja_value *value, const fsdp__json_style *style,
                                    fsdp__builder *out);
-
-enum {
-    FSDP__REAL_TEXT = 40
-};
-/* Writes what Python's repr() gives of a float. */
-void fsdp__real_text(double real, char out[FSDP__REAL_TEXT]);
 
 #endif

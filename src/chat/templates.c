@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "format/json.h"
 
-void fsdp__template_release(fsdp__template *one)
+static void release(fsdp__template *one)
 {
     fsdp__free(one->name);
     fsdp__free(one->text);
@@ -16,15 +16,16 @@ void fsdp__template_release(fsdp__template *one)
 
 void fsdp__templates_release(fsdp__templates *all)
 {
-    fsdp__template_release(&all->usual);
-    fsdp__template_release(&all->tool_use);
+    release(&all->usual);
+    release(&all->tool_use);
 }
 
 fsdp_status fsdp__template_read(const char *path, fsdp__template *out)
 {
-    fsdp__template_release(out);
+    release(out);
     FSDP__TRY_NEW(out->name = fsdp__strdup(path));
-    return fsdp__file_read(path, FSDP__TEMPLATE_BYTES, &out->text, &out->bytes);
+    FSDP_TRY(fsdp__file_read(path, FSDP__TEMPLATE_BYTES, &out->text, &out->bytes));
+    return out->bytes > 0 ? FSDP_OK : FSDP_FAIL(FSDP_FORMAT, "'%s' is empty: it makes no text of a conversation", path);
 }
 
 /* Reads a file of the folder, if it is there. */
@@ -38,7 +39,7 @@ static fsdp_status read_if_there(const char *folder, const char *name, fsdp__tem
 
 static fsdp_status take(const char *path, const json_t *text, fsdp__template *out)
 {
-    fsdp__template_release(out);
+    release(out);
     out->bytes = json_string_length(text);
     FSDP__TRY_NEW(out->name = fsdp__sprintf("%s (chat_template)", path));
     FSDP__TRY_NEW(out->text = fsdp__malloc(out->bytes + 1));

@@ -32,7 +32,6 @@ fsdp_status fsdp__templates_read(const char *folder, fsdp__templates *out);
 fsdp_status fsdp__chat_config_read(const char *folder, const char *name, char **path, json_t **out);
 /* Reads one file in place of the usual template. */
 fsdp_status fsdp__template_read(const char *path, fsdp__template *out);
-void fsdp__template_release(fsdp__template *one);
 void fsdp__templates_release(fsdp__templates *all);
 
 #endif

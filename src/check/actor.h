@@ -50,7 +50,7 @@ struct fsdp__actor {
     const char *within; /* the collective that runs; NULL: none */
     uint64_t number;    /* sequence number of that collective */
 
-    /* For streams with a thread only. */
+    /* Only streams with a thread have these. */
     bool has_thread;
     uint64_t queued, done;      /* items */
     fsdp__order *first, *last;  /* before the next item */

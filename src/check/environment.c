@@ -7,7 +7,7 @@
 
 #include "base/probe.h"
 #include "check/races.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "device/device.h"
 
 static fsdp_status see(void *arg, fsdp__probe_event *e)

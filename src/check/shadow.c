@@ -15,7 +15,7 @@ typedef struct span {
     int64_t read_count, read_capacity;
 } span;
 
-/* Sorted by address, without overlap. */
+/* Its entries are sorted by address and do not overlap. */
 typedef struct owner_list {
     fsdp__owner *items;
     int64_t count, capacity;

@@ -118,7 +118,7 @@ static fsdp_status check_tensor(const checker *c, fsdp_checkpoint_tensor *tensor
 
 /* ---- bytes ---- */
 
-/* The bytes of one part. */
+/* Holds where the bytes of one part lie. */
 typedef struct range {
     int rank;
     uint64_t begin, bytes;

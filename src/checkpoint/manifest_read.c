@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/checksum.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "checkpoint/checksum.h"
 #include "checkpoint/digest_text.h"
 #include "checkpoint/manifest.h"
 #include "format/json.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "checkpoint/checksum.h"
+#include "base/checksum.h"
 #include "checkpoint/digest_text.h"
 #include "checkpoint/manifest.h"
 #include "format/safetensors.h"

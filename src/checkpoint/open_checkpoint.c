@@ -4,9 +4,8 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "base/checksum.h"
 #include "base/file.h"
-#include "base/text.h"
-#include "checkpoint/checksum.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/manifest_check.h"
 #include "checkpoint/reader.h"

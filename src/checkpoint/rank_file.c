@@ -2,11 +2,11 @@
 #include "checkpoint/rank_file.h"
 
 #include "base/alloc.h"
+#include "base/checksum.h"
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/probe.h"
-#include "checkpoint/checksum.h"
 
 enum {
     BLOCK_BYTES = 1 << 20, /* fits a core's cache from copying through checking to writing */

@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/checksum.h"
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "checkpoint/checksum.h"
 
 /* ---- errors ---- */
 

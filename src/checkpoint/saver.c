@@ -16,10 +16,11 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "base/probe.h"
+#include "checkpoint/digest_text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/stage.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "format/publish.h"
 #include "state/joint_save.h"
 #include "tensor/tensor.h"
@@ -262,12 +263,31 @@ static fsdp__joint_share share_of(const fsdp_checkpoint_saver *s, const fsdp_che
     return mine;
 }
 
+/* Adds the manifests: those of the ranks, which lie there until the first has made one of all. A rank is taken to
+ * describe as much as this one, and a file, with checksums of blocks of at least 1 MiB. */
+static fsdp_status add_manifests(const fsdp_checkpoint_saver *s, const fsdp__joint_share *shares, fsdp__file_list *list)
+{
+    const uint64_t of_file = 256, block = (uint64_t)1 << 20;
+    FSDP__FREED char *own = NULL;
+    uint64_t all = 0, one;
+
+    FSDP_TRY(fsdp__manifest_text(&s->stage.manifest, &own));
+    for (int r = 0; r < fsdp_process_group_size(s->group); r++) {
+        one = strlen(own) + of_file + (shares[r].bytes / block + 1) * FSDP__HEX_DIGITS;
+        all += one;
+        if (r > 0)
+            FSDP_TRY(fsdp__file_list_add(list, "parts", one));
+    }
+    return fsdp__file_list_add(list, FSDP__MANIFEST_NAME, all);
+}
+
 /* Checks on the first rank whether there is room for the files of all. */
 static fsdp_status check_room(const fsdp_checkpoint_saver *s, const fsdp__joint_share *shares)
 {
     FSDP__SCOPED(fsdp__file_list_release) fsdp__file_list list = {0};
     char name[FSDP__RANK_FILE_NAME];
 
+    FSDP_TRY(add_manifests(s, shares, &list));
     for (int r = 0; r < fsdp_process_group_size(s->group); r++)
         FSDP_TRY(fsdp__file_list_add(&list, fsdp__rank_file_name(r, s->stage.world_size, name), shares[r].bytes));
     for (int i = 0; i < s->stage.file_count; i++)
@@ -416,8 +436,7 @@ static fsdp_status begin(fsdp_checkpoint_saver *s, const fsdp_checkpoint_content
     status = greet(s, content);
     if (status == FSDP_OK && s->options.async)
         status = take_copy(s);
-    FSDP_TRY(agree(s, status));
-    return FSDP_OK;
+    return agree(s, status);
 }
 
 fsdp_status fsdp_checkpoint_saver_save(fsdp_checkpoint_saver *saver, const fsdp_checkpoint_content *content)

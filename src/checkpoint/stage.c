@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "checkpoint/checksum.h"
+#include "base/checksum.h"
 #include "checkpoint/content_check.h"
 #include "checkpoint/manifest_check.h"
 #include "checkpoint/merge.h"
@@ -40,21 +40,34 @@ static fsdp_status copy_files(fsdp__stage *stage, const fsdp_checkpoint_content 
     return FSDP_OK;
 }
 
-/* Writes "dp_replicate=2 dp_shard=4 tp=2": of a part of a mesh, all of that mesh. */
+/* Returns whether the mesh has the first ranks, in another order than row-major. */
+static bool is_reordered(const fsdp_mesh *mesh)
+{
+    int64_t count = fsdp_mesh_size(mesh, -1);
+    bool moved = false;
+
+    for (int64_t i = 0; i < count; i++) {
+        if (mesh->ranks[i] >= count)
+            return false;
+        moved = moved || mesh->ranks[i] != i;
+    }
+    return moved;
+}
+
+/* Writes "dp_replicate=2 dp_shard=4 tp=2": of a part of a mesh, all of that mesh; with " of ranks 0,2,1,3" behind it if
+ * they are not in order. */
 static fsdp_status describe_mesh(const fsdp_mesh *mesh, char **out)
 {
-    char *text = fsdp__strdup(""), *more;
+    size_t bytes = 0;
+    FILE *text = fsdp__begin_text(out, &bytes);
 
     while (mesh && mesh->is_part)
         mesh = mesh->held;
-    for (int d = 0; text && mesh && d < fsdp_mesh_ndim(mesh); d++) {
-        more = fsdp__sprintf("%s%s%s=%lld", text, d ? " " : "", fsdp_mesh_dim_name(mesh, d),
-                             (long long)fsdp_mesh_size(mesh, d));
-        fsdp__free(text);
-        text = more;
-    }
-    *out = text;
-    return text ? FSDP_OK : out_of_memory();
+    for (int d = 0; text && mesh && d < fsdp_mesh_ndim(mesh); d++)
+        fprintf(text, "%s%s=%lld", d ? " " : "", fsdp_mesh_dim_name(mesh, d), (long long)fsdp_mesh_size(mesh, d));
+    for (int64_t i = 0; text && mesh && is_reordered(mesh) && i < fsdp_mesh_size(mesh, -1); i++)
+        fprintf(text, "%s%d", i ? "," : " of ranks ", mesh->ranks[i]);
+    return fsdp__end_text(text) == FSDP_OK ? FSDP_OK : out_of_memory();
 }
 
 fsdp_status fsdp__stage_create(const fsdp_checkpoint_content *content, const fsdp_process_group *group,

@@ -2,9 +2,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/text.h"
 #include "cli/listing.h"
+
+#define ORDER "of ranks " /* before the order of ranks of a mesh that is not theirs */
 
 static uint64_t bytes_of(const fsdp_checkpoint_tensor *t)
 {
@@ -66,21 +69,28 @@ static void print_values(const fsdp_checkpoint_reader *reader)
                fsdp__thousands((int64_t)fsdp_checkpoint_file_at(reader, i)->bytes, FSDP__ROOM(40)));
 }
 
-/* Writes who holds a tensor: "ranks 0 to 3", "rank 2", "4 of ranks 0 to 7". */
-static const char *holders_text(const fsdp_checkpoint_tensor *t, char *text, size_t text_bytes)
+/* Finds the next rank behind `rank` that has a part; -1: there is none. */
+static int next_holder(const fsdp_checkpoint_tensor *t, int rank)
 {
-    int least = t->part_count > 0 ? t->parts[0].rank : 0, most = least;
+    int next = -1;
 
-    for (int64_t i = 0; i < t->part_count; i++) {
-        least = FSDP__MIN(least, t->parts[i].rank);
-        most = FSDP__MAX(most, t->parts[i].rank);
-    }
-    if (least == most)
-        snprintf(text, text_bytes, "rank %d", least);
-    else if (t->part_count == most - least + 1)
-        snprintf(text, text_bytes, "ranks %d to %d", least, most);
-    else
-        snprintf(text, text_bytes, "%lld parts of ranks %d to %d", (long long)t->part_count, least, most);
+    for (int64_t i = 0; i < t->part_count; i++)
+        if (t->parts[i].rank > rank && (next < 0 || t->parts[i].rank < next))
+            next = t->parts[i].rank;
+    return next;
+}
+
+/* Writes who holds a tensor: "ranks 0 to 3", "rank 2", "6 parts of ranks 0 and 2". */
+static const char *holders_text(const fsdp_checkpoint_tensor *t, char *text, size_t bytes)
+{
+    fsdp__rank_list holders = {.count = 0};
+    int used = 0;
+
+    for (int rank = next_holder(t, -1); rank >= 0; rank = next_holder(t, rank))
+        fsdp__rank_list_add(&holders, rank);
+    if (t->part_count != holders.count)
+        used = snprintf(text, bytes, "%lld parts of ", (long long)t->part_count);
+    (void)fsdp__rank_list_text(&holders, text + used, bytes - (size_t)used);
     return text;
 }
 
@@ -90,7 +100,31 @@ typedef struct mesh_text {
     int count; /* of dimensions */
     int64_t sizes[FSDP_MAX_MESH_DIMS];
     char names[FSDP_MAX_MESH_DIMS][64];
+    int *places; /* owned: where each rank is, row-major; NULL: in the order of ranks */
 } mesh_text;
+
+static void forget_mesh(mesh_text *mesh)
+{
+    fsdp__free(mesh->places);
+}
+
+/* Reads "0,2,1,3", all ranks in another order. Returns whether it is that. */
+static bool read_places(const char *text, int ranks, mesh_text *mesh)
+{
+    int length = 0, rank = -1;
+
+    if (!(mesh->places = fsdp__malloc((size_t)ranks * sizeof *mesh->places)))
+        return false;
+    for (int i = 0; i < ranks; i++)
+        mesh->places[i] = -1;
+    for (int i = 0; i < ranks; i++, text += length) {
+        if (sscanf(text, i ? ",%9d%n" : "%9d%n", &rank, &length) != 1 || rank < 0 || rank >= ranks ||
+            mesh->places[rank] >= 0)
+            return false;
+        mesh->places[rank] = i;
+    }
+    return !*text;
+}
 
 /* Reads "dp_shard=2 tp=2". No dimensions: there is no such text, or its mesh is not that of all ranks. */
 static mesh_text mesh_of(const fsdp_checkpoint_reader *reader)
@@ -109,7 +143,8 @@ static mesh_text mesh_of(const fsdp_checkpoint_reader *reader)
         if (ranks > most)
             break;
     }
-    if (*text || ranks != most)
+    if (ranks != most ||
+        (strncmp(text, ORDER, strlen(ORDER)) == 0 ? !read_places(text + strlen(ORDER), (int)most, &mesh) : *text))
         mesh.count = 0;
     return mesh;
 }
@@ -117,6 +152,8 @@ static mesh_text mesh_of(const fsdp_checkpoint_reader *reader)
 /* Returns whether two ranks differ in dimension `dim` of the mesh alone. */
 static bool are_beside(const mesh_text *mesh, int dim, int64_t a, int64_t b)
 {
+    a = mesh->places ? mesh->places[a] : a;
+    b = mesh->places ? mesh->places[b] : b;
     for (int d = mesh->count - 1; d >= 0; a /= mesh->sizes[d], b /= mesh->sizes[d], d--)
         if ((a % mesh->sizes[d] == b % mesh->sizes[d]) == (d == dim))
             return false;
@@ -173,7 +210,7 @@ static void print_part(const fsdp_checkpoint_tensor *t, const fsdp_checkpoint_pa
 
 static void print_tensors(const fsdp_checkpoint_reader *reader, bool parts)
 {
-    const mesh_text mesh = mesh_of(reader);
+    FSDP__SCOPED(forget_mesh) mesh_text mesh = mesh_of(reader);
     const char *section = NULL;
     int width = 0;
 
@@ -187,7 +224,7 @@ static void print_tensors(const fsdp_checkpoint_reader *reader, bool parts)
         section = t->section;
         printf("  %-*s  %-8s  %-16s %14s bytes  %s", width, FSDP__SHOWN_NAME(t->name), fsdp_dtype_name(t->dtype),
                fsdp__listed_shape(t->shape, t->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)),
-               fsdp__thousands((int64_t)bytes_of(t), FSDP__ROOM(40)), holders_text(t, FSDP__ROOM(80)));
+               fsdp__thousands((int64_t)bytes_of(t), FSDP__ROOM(40)), holders_text(t, FSDP__ROOM(160)));
         print_cuts(&mesh, t);
         putchar('\n');
         for (int64_t k = 0; k < t->part_count && parts; k++)

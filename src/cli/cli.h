@@ -130,6 +130,7 @@ typedef struct fsdp__progress {
     bool on_terminal; /* stdout is a terminal: lines should fit it */
     fsdp__bar bar;
     int machines;
+    bool gpus; /* of several ranks */
     int64_t steps, log_freq;
     int64_t step; /* the last one taken */
     double flops_per_token;

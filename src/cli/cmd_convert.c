@@ -20,7 +20,7 @@
 #include "state/entry.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
-#include "train/run.h"
+#include "train/run_steps.h"
 
 enum {
     MOST_RANKS = 1024,

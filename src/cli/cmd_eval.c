@@ -61,16 +61,7 @@ static void usage(void)
          "                          of several (A,B,C) the loss of each is printed\n"
          "  --reference FOLDER      of pairs: the model to compare with; with --adapter it\n"
          "                          is the model without it if no other is named\n"
-         "  --beta NUMBER           what differences to it are multiplied by; default 0.1\n"
-         "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
-         "  --device DEVICE         cpu (the default), cuda (a GPU for each rank), cuda:N,\n"
-         "                          or auto: a GPU if every rank has one;\n"
-         "                          'fsdp inspect --devices' lists what is here\n"
-         "  -n, -np, --ranks RANKS  number of processes to start; each holds a part\n"
-         "                          of the weights until they are used\n"
-         "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of\n"
-         "                          torchrun that are accepted\n"
-         "  --tensor-parallel N     ranks that compute each layer together; default 1\n"
+         "  --beta NUMBER           what differences to it are multiplied by; default 0.1\n" FSDP__FOLDER_MODEL_HELP
          "  --context-parallel N    ranks that share each window: 2 N must divide it\n"
          "  --comm-timeout SECONDS  how long to wait for a rank that stands still; default\n"
          "                          300; 0: for ever\n"
@@ -149,6 +140,8 @@ static fsdp_status read_line(fsdp__eval *e)
         FSDP_TRY(fsdp__device_name_check("--device", e->device));
     if (e->beta_text)
         FSDP_TRY(fsdp__args_number("--beta", e->beta_text, 0, 1e9, &e->beta));
+    if (!(e->beta > 0)) /* as dpo.beta of a run */
+        return FSDP_FAIL(FSDP_INVALID, "--beta is '%s': expected a number greater than 0", e->beta_text);
     FSDP_TRY(read_format(e->format_text, &e->format));
     FSDP_TRY(fsdp__bad_line_option(e->bad_line_text, &e->skips_bad_lines));
     FSDP_TRY(read_packing(e));
@@ -176,6 +169,7 @@ static fsdp_status prepare(fsdp__eval *e)
     FSDP_TRY(check_device(e));
     FSDP_TRY(fsdp__model_folder_find(e->path, &e->folder));
     FSDP_TRY(fsdp_hub_read_config(e->folder.path, &e->config));
+    FSDP_TRY(fsdp__folder_model_check(&e->config, e->ranks.count, e->tp, e->cp)); /* a rank has no count */
     e->options.vocab_size = e->config.vocab_size;
     return fsdp__eval_open_data(e);
 }
@@ -275,6 +269,7 @@ static fsdp_status evaluate(fsdp__eval *e, fsdp_context *context)
     FSDP_TRY(fsdp__line_agree(&e->line, &e->ranks, context));
     FSDP_TRY(fsdp__same_device(context, "--device", e->device, &device));
     FSDP_TRY(fsdp__facts_agree(context, "evaluate different things", write_facts, e));
+    FSDP_TRY(fsdp__adapters_check(&e->adapters));
     if (fsdp_context_rank(context) == 0)
         print_begin(e, device);
     FSDP_TRY(fsdp__eval_reference(e, context, device));

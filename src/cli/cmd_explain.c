@@ -2,12 +2,10 @@
 #include <stdio.h>
 
 #include "base/compiler.h"
-#include "base/limits.h"
-#include "base/text.h"
 #include "cli/cli.h"
 #include "cli/on_device.h"
-#include "explain/explain.h"
 #include "plan/changes.h"
+#include "plan/show_plan.h"
 #include "train/run_config.h"
 
 typedef struct request {
@@ -84,26 +82,27 @@ static fsdp_status find_all(request *r, fsdp_explanation **out, fsdp__changes *c
 
 static fsdp_status print(const request *r, const fsdp_explanation *e, const fsdp__changes *changes)
 {
+    const fsdp__prices *prices = r->device.has_prices ? &r->device.prices : NULL;
+
     if (r->json)
         return fsdp__changes_json(changes, e, stdout);
     FSDP_TRY(fsdp_explanation_print(e, stdout));
-    return fsdp__changes_print(changes, stdout);
+    FSDP_TRY(fsdp__changes_print(changes, stdout));
+    if (prices) {
+        fputs("\nTimes of a step: ", stdout);
+        fsdp__plan_put_source(prices, e->world_size, stdout);
+    }
+    return FSDP_OK;
 }
 
-/* Says whether a step fits into this machine. If it does not, that is not an error: the user may ask about another
- * machine. */
-static void say_whether_it_fits(const fsdp_explanation *e)
+/* Says it if a step does not fit. That is not an error: the user may ask about another machine. */
+static void say_whether_it_fits(const request *r, const fsdp_explanation *e)
 {
-    fsdp__memory_limit limit = fsdp__memory_limit_of_all();
-    int64_t ranks = e->world_size / FSDP__MAX(e->machines, 1);
-    double bytes = (double)e->step.peak_total_bytes * (double)ranks;
+    fsdp__plan_question question = fsdp__on_device_room(&r->device, &r->paper);
+    char room[160];
 
-    if (e->microbatches == 0 || limit.bytes == FSDP__NO_LIMIT || bytes <= (double)limit.bytes)
-        return;
-    (void)fsdp__failure("does not fit here: %lld rank%s of one machine take%s %s at the peak of a step, and %s is %s",
-                        (long long)ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "",
-                        fsdp__size_text(bytes, FSDP__ROOM(40)), limit.name,
-                        fsdp__size_text((double)limit.bytes, FSDP__ROOM(40)));
+    if (e->microbatches > 0 && !fsdp__plan_fits((double)e->step.peak_total_bytes, &question, room, sizeof room))
+        (void)fsdp__failure("a step does not fit: %s", room);
 }
 
 /* Prints everything, the file first: whoever reads the rest may close it before the end. If output is lost, main says
@@ -115,14 +114,14 @@ static int tell(request *r)
     int status = 0;
 
     if (fsdp__output_check(r->paper.config, "--svg", r->svg, &fsdp__output_svg) != FSDP_OK ||
-        (r->device.name && fsdp__on_device_open(&r->device, r->device.name, r->paper.config) != FSDP_OK) ||
+        (r->device.name && fsdp__on_device_open(&r->device, r->device.name, true, r->paper.config) != FSDP_OK) ||
         find_all(r, &e, &changes) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     if (fsdp__output_write("--svg", r->svg, print_svg, e) != FSDP_OK)
         status = fsdp__failure("%s", fsdp_last_error());
     if (print(r, e, &changes) != FSDP_OK && !ferror(stdout))
         status = fsdp__failure("%s", fsdp_last_error());
-    say_whether_it_fits(e);
+    say_whether_it_fits(r, e);
     return status;
 }
 

@@ -48,16 +48,7 @@ static void usage(void)
          "                          (eos_token_id)\n"
          "  --adapter DIR           a folder of peft (LoRA): compute with the adapter in\n"
          "                          it beside the model's weights; DIR,DIR: each of\n"
-         "                          several continues the text\n"
-         "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
-         "  --device DEVICE         cpu (the default), cuda (a GPU for each rank), cuda:N,\n"
-         "                          or auto: a GPU if every rank has one;\n"
-         "                          'fsdp inspect --devices' lists what is here\n"
-         "  -n, -np, --ranks RANKS  number of processes to start; each holds a part\n"
-         "                          of the weights until they are used\n"
-         "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of\n"
-         "                          torchrun that are accepted\n"
-         "  --tensor-parallel N     ranks that compute each layer together; default 1\n"
+         "                          several continues the text\n" FSDP__FOLDER_MODEL_HELP
          "  --comm-timeout SECONDS  how long to wait for a rank that stands still; default\n"
          "                          300; 0: for ever\n"
          "\n"
@@ -68,7 +59,7 @@ static void usage(void)
 
 typedef struct texts {
     const char *prompt, *file, *most, *temperature, *top_k, *top_p, *seed, *dtype, *device, *timeout, *ranks, *rank_fd,
-        *adapter, *team;
+        *adapter, *team, *sequences;
     fsdp__torchrun torchrun;
 } texts;
 
@@ -117,6 +108,10 @@ static fsdp_status check_ids(const char *ids)
 
 static fsdp_status check_line(const texts *t, const fsdp__continuation *c)
 {
+    if (t->sequences)
+        return FSDP_FAIL(FSDP_INVALID, "generate: there is no --context-parallel: tokens are made one at a time, which "
+                                       "is no sequence to cut over ranks; --tensor-parallel N shares each layer, and "
+                                       "-n alone the weights");
     if (!c->path)
         return FSDP_FAIL(FSDP_INVALID, "generate: no model folder given; see 'fsdp generate --help'");
     if (!c->chat && (c->system || c->chat_template))
@@ -196,7 +191,9 @@ static int with_line(fsdp__continuation *c, texts *t, int argc, char **argv)
                                  "only rank 0 has one: name a file that all of them see",
                                  ranks.starter);
     if ((t->file && fsdp__prompt_read("--prompt-file", t->file, &c->prompt) != FSDP_OK) ||
-        (t->prompt && fsdp__prompt_copy(t->prompt, &c->prompt) != FSDP_OK) || fsdp__continuation_prepare(c) != FSDP_OK)
+        (t->prompt && fsdp__prompt_copy(t->prompt, &c->prompt) != FSDP_OK) ||
+        fsdp__continuation_prepare(c) != FSDP_OK ||
+        fsdp__folder_model_check(&c->config, ranks.count, c->team, 1) != FSDP_OK)
         return fsdp__ranks_refuse(&ranks, FSDP__FAILED);
     return ranks.count > 1 && !ranks.joins ? launch(c, (int)ranks.count, argc, argv) : run(c, &ranks);
 }
@@ -225,6 +222,7 @@ int fsdp__cmd_generate(int argc, char **argv)
                                     {"chat-template", 0, &c.chat_template, NULL},
                                     {"comm-timeout", 0, &t.timeout, NULL},
                                     {"tensor-parallel", 0, &t.team, NULL},
+                                    {"context-parallel", 0, &t.sequences, NULL}, /* to be refused by name */
                                     {"ranks", 'n', &t.ranks, NULL},
                                     {"np", 0, &t.ranks, NULL},
                                     FSDP__TORCHRUN_OPTIONS(&t.torchrun),

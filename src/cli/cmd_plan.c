@@ -83,7 +83,7 @@ static fsdp_status open_device(request *r)
         return FSDP_OK;
     name = name ? name : config->parallelism.schedule_prices;
     name = name ? name : config->training.device;
-    return fsdp__on_device_open(&r->device, name ? name : "cpu", r->paper.config);
+    return fsdp__on_device_open(&r->device, name ? name : "cpu", !r->no_time, r->paper.config);
 }
 
 static fsdp_status print_prices(const void *prices, FILE *out)

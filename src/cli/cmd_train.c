@@ -108,8 +108,7 @@ static int64_t newest_checkpoint(const fsdp_train_config *config)
     return newest;
 }
 
-/* Says when a signal has ended a run, after `step`, and what is lost. If the last step has a checkpoint nothing is
- * lost: "". */
+/* Says when a signal has ended a run, after `step`, and what is lost. */
 static const char *lost_text(const fsdp_train_config *c, long long step, bool trained, char *text, size_t bytes)
 {
     long long newest = newest_checkpoint(c);
@@ -120,6 +119,8 @@ static const char *lost_text(const fsdp_train_config *c, long long step, bool tr
         snprintf(when, sizeof when, " after step %lld", step);
     if (trained && c->save.path) /* the export may be complete, or missing */
         snprintf(text, bytes, "%s, at the export to '%s'", when, c->save.path);
+    else if (newest >= 0 && step == newest)
+        snprintf(text, bytes, "%s, which has a checkpoint: the same command continues from it", when);
     else if (newest >= 0 && step > newest)
         snprintf(text, bytes, "%s; the newest checkpoint is of step %lld", when, newest);
     else if (newest < 0)
@@ -258,7 +259,9 @@ static void failed(void *arg, fsdp_status status, const char *message)
     bool learned = status == FSDP_COMM || (status == FSDP_MISMATCH && rank != 0);
 
     fsdp__progress_clear(&s->progress);
-    if (s->as_rank && status != FSDP_INTERRUPTED) { /* the launcher knows only the signal, and the first line */
+    if (status == FSDP_INTERRUPTED)
+        fsdp__restarts_told((int)s->steps_fd);
+    if (s->as_rank) { /* the launcher says the first line */
         print_details(s, message);
         return;
     }
@@ -419,6 +422,22 @@ static fsdp_status launch_once(session *s, int ranks, fsdp_launch_report *report
     return fsdp_launch(&options, report);
 }
 
+/* Says of ranks that were told to end, by this process or one of them alone, what is kept. */
+static fsdp_status tell_interrupted(const session *s, fsdp_status status, fsdp_launch_report *report)
+{
+    bool alone = status != FSDP_OK && status != FSDP_INTERRUPTED && fsdp__restarts_were_told(&s->restarts);
+    int64_t step = fsdp__restarts_last_step(&s->restarts);
+    char lost[512];
+
+    if (status != FSDP_INTERRUPTED && !alone)
+        return status;
+    lost_text(s->config, step, step >= s->config->training.steps, lost, sizeof lost);
+    if (alone) /* this process had no signal to name */
+        snprintf(report->reason, sizeof report->reason, "interrupted");
+    snprintf(report->reason + strlen(report->reason), sizeof report->reason - strlen(report->reason), "%s", lost);
+    return FSDP_FAIL(status, "%s", report->reason);
+}
+
 static int launch(session *s, int ranks)
 {
     fsdp_launch_report report = {0};
@@ -431,15 +450,8 @@ static int launch(session *s, int ranks)
     if (fsdp__flight_choose(s->config, getpid(), &s->flight) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     do
-        status = launch_once(s, ranks, &report);
+        status = tell_interrupted(s, launch_once(s, ranks, &report), &report);
     while (status != FSDP_OK && fsdp__restarts_again(&s->restarts, s->config, status, &report, &ranks));
-    if (status == FSDP_INTERRUPTED) {
-        int64_t step = fsdp__restarts_last_step(&s->restarts);
-        char lost[512];
-
-        lost_text(s->config, step, step >= s->config->training.steps, lost, sizeof lost);
-        (void)FSDP_FAIL(status, "%s%s", report.reason, lost);
-    }
     fsdp__restarts_end(&s->restarts);
     return status == FSDP_OK ? 0 : fsdp__ranks_failed(status, &report);
 }
@@ -483,9 +495,14 @@ static int start(session *s, const texts *t)
         return s->ranks.rank == 0 ? print_config(s) : 0;
     if (fsdp__default_cache(s->config) != FSDP_OK)
         return fsdp__ranks_refuse(&s->ranks, FSDP__FAILED);
+    /* Ranks that others have started would have to meet before they hear of it. Those of several machines, which only
+     * MPI joins, do: some defaults are by the number of machines. */
+    if (s->ranks.joins && !s->ranks.over_mpi && s->ranks.rank == 0 && ranks > 1 &&
+        fsdp__train_check_start(s->config, ranks) != FSDP_OK)
+        return fsdp__ranks_refuse(&s->ranks, FSDP__FAILED);
     if (s->ranks.joins || (ranks == 1 && s->restarts.most == 0))
         return train(s);
-    if (fsdp_train_config_check(s->config, ranks) != FSDP_OK)
+    if (fsdp__train_check_start(s->config, ranks) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     return launch(s, ranks);
 }
@@ -563,7 +580,7 @@ static int with_config(session *s, int argc, char **argv)
         return fsdp__ranks_refuse(&s->ranks, FSDP__FAILED);
     if (fsdp__args_parse(&again, "train", argc, argv) != FSDP_OK)
         return fsdp__ranks_refuse(&s->ranks, FSDP__USAGE);
-    return t.sweep && !t.print ? sweep(s, &t, argc, argv) : start(s, &t);
+    return (t.sweep || t.sweep_folder) && !t.print ? sweep(s, &t, argc, argv) : start(s, &t);
 }
 
 int fsdp__cmd_train(int argc, char **argv)

@@ -8,11 +8,9 @@
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/file.h"
-#include "base/text.h"
 #include "checkpoint/folder.h"
 #include "cli/cli.h"
 #include "cli/finite_values.h"
-#include "cli/listing.h"
 #include "cli/own_process.h"
 #include "cli/tensor_source.h"
 #include "cli/token_text.h"
@@ -26,7 +24,8 @@ static void usage(void)
          "Reads all of PATH and says whether it is whole. PATH is\n"
          "  a checkpoint: it checks the manifest, every checksum, that every element of\n"
          "    every tensor is in exactly one part, that the tensors of the model fit the\n"
-         "    config.json in it, and that its weights are finite;\n"
+         "    config.json in it (or the matrices of an adapter do), and that its weights\n"
+         "    are finite;\n"
          "  a folder of checkpoints: it checks the newest, or all with --all\n"
          "    (FOLDER/step-best: the best validation);\n"
          "  a Hugging Face folder, or weights alone (a folder, a file or an index): it\n"
@@ -72,6 +71,58 @@ static fsdp_status check_beside(const char *folder)
 
 /* ---- a checkpoint ---- */
 
+/* Returns where ".lora_A." or ".lora_B." begins in the name of an adapter's matrix; NULL: it is another tensor. */
+static const char *lora_part(const fsdp_checkpoint_tensor *tensor)
+{
+    const char *part = strcmp(tensor->section, FSDP__SECTION_MODEL) == 0 ? strstr(tensor->name, ".lora_") : NULL;
+
+    return part && (part[6] == 'A' || part[6] == 'B') && part[7] == '.' ? part : NULL;
+}
+
+/* Returns whether the run has trained an adapter: then only its matrices are weights. */
+static bool is_of_adapter(const fsdp_checkpoint_reader *reader)
+{
+    for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++)
+        if (lora_part(fsdp_checkpoint_at(reader, i)))
+            return true;
+    return false;
+}
+
+/* Checks that a matrix, with `part` behind the name of the layer that it is beside, has as many inputs (A) or outputs
+ * (B) as that layer. */
+static fsdp_status check_matrix(fsdp_module *model, const fsdp_checkpoint_tensor *tensor, const char *part)
+{
+    FSDP__FREED char *name = fsdp__sprintf("%.*s.weight", (int)(part - tensor->name), tensor->name);
+    const fsdp_tensor *weight;
+    int64_t features;
+
+    FSDP__TRY_NEW(name);
+    weight = fsdp_module_parameter(model, name);
+    features = tensor->shape[part[6] == 'A'];
+    if (weight && tensor->ndim == 2 &&
+        (features == fsdp_tensor_shape(weight)[0] || features == fsdp_tensor_shape(weight)[1]))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_FORMAT, "tensor '%s' is of an adapter (LoRA), and does not fit a layer of the config.json",
+                     tensor->name);
+}
+
+static fsdp_status check_adapter(const fsdp_checkpoint_reader *reader, fsdp_context *context,
+                                 const fsdp_model_config *config)
+{
+    fsdp_module *model = fsdp_model_create(context, fsdp_meta(context), config);
+    fsdp_status status = model ? FSDP_OK : fsdp_last_status();
+
+    for (int64_t i = 0; status == FSDP_OK && i < fsdp_checkpoint_count(reader); i++) {
+        const fsdp_checkpoint_tensor *tensor = fsdp_checkpoint_at(reader, i);
+        const char *part = lora_part(tensor);
+
+        if (part)
+            status = check_matrix(model, tensor, part);
+    }
+    fsdp_module_unref(model);
+    return fsdp_fail_prefix(status, "'%s'", fsdp_checkpoint_path(reader));
+}
+
 static fsdp_status check_config(const fsdp_checkpoint_reader *reader)
 {
     fsdp__model_folder folder = {.path = (char *)(uintptr_t)fsdp_checkpoint_path(reader), .is_checkpoint = true};
@@ -80,7 +131,8 @@ static fsdp_status check_config(const fsdp_checkpoint_reader *reader)
 
     FSDP_TRY(fsdp_hub_read_config(folder.path, &config));
     FSDP_TRY(fsdp_context_create(NULL, &context));
-    return fsdp__model_folder_check(&folder, context, &config, false);
+    return is_of_adapter(reader) ? check_adapter(reader, context, &config)
+                                 : fsdp__model_folder_check(&folder, context, &config, false);
 }
 
 /* Checks that the weights are finite. A run that continues after NaN may have saved it. */
@@ -116,7 +168,10 @@ static fsdp_status check_checkpoint(fsdp_checkpoint_reader *reader)
     FSDP_TRY(check_beside(fsdp_checkpoint_path(reader)));
     printf("%s: whole: %lld tensor%s of %d rank%s, every checksum is right%s%s\n", fsdp_checkpoint_path(reader),
            (long long)count, count == 1 ? "" : "s", fsdp_checkpoint_world_size(reader),
-           fsdp_checkpoint_world_size(reader) == 1 ? "" : "s", has_model ? "; shapes are those of its config.json" : "",
+           fsdp_checkpoint_world_size(reader) == 1 ? "" : "s",
+           !has_model              ? ""
+           : is_of_adapter(reader) ? "; its adapter (LoRA) fits its config.json"
+                                   : "; shapes are those of its config.json",
            has_weights ? "; all weights are finite" : "");
     return FSDP_OK;
 }

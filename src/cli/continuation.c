@@ -276,6 +276,7 @@ static fsdp_status run_each(fsdp__continuation *c, fsdp_context *context, fsdp_d
 {
     int64_t prompt = c->count;
 
+    FSDP_TRY(fsdp__adapters_check(&c->adapters));
     for (int i = 0; i < FSDP__MAX(c->adapters.count, 1) && !c->left; i++) {
         c->count = prompt;
         FSDP_TRY(run_one(c, context, device, fsdp__adapters_at(&c->adapters, i)));

@@ -73,10 +73,9 @@ static fsdp_status show(showing *s, const char *path, int64_t line, const char *
     bool all = s->shown->learn_all && fsdp_chat_recognise(text, bytes) != FSDP_CHAT_PREFERENCE;
     const fsdp_chat_options options = {.no_mask = all, .rejected = rejected, .refuse_unwritten = true};
     const fsdp_chat_row *row = &s->row;
-    fsdp_status status = fsdp_chat_encode(s->chat, NULL, text, bytes, &options, &s->row);
 
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot read '%s': line %lld", path, (long long)line);
+    FSDP_TRY(fsdp_fail_prefix(fsdp_chat_encode(s->chat, NULL, text, bytes, &options, &s->row),
+                              "cannot read '%s': line %lld", path, (long long)line));
     fprintf(s->to, "%s:%lld: %lld tokens, %lld of them learned\n", path, (long long)line, (long long)row->ids.count,
             (long long)(all ? row->ids.count - (row->ids.count > 0) : row->answers));
     for (int64_t begin = 0, end; begin < row->ids.count; begin = end) {

@@ -27,7 +27,7 @@ static void visit_gpus(fsdp_context *context, void (*print)(const char *name, co
 {
     fsdp__device_facts facts;
     fsdp_device *device;
-    char name[16];
+    char name[24];
     int count = 0;
 
     if (fsdp__device_count("cuda", &count) != FSDP_OK)

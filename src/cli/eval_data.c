@@ -12,7 +12,7 @@
 #include "data/token_cache.h"
 #include "data/token_file.h"
 #include "data/tokens.h"
-#include "parallel/context.h"
+#include "parallel/degrees.h"
 
 enum {
     USUAL_WINDOW = 1024 /* in tokens, if the model takes that many */
@@ -69,8 +69,7 @@ static fsdp_status tokenize(fsdp__eval *e, const fsdp_tokenizer *tokenizer)
     status = get_tokens(e, tokenizer, &cached);
     fsdp__bar_clear(&e->bar);
     e->bar.note[0] = '\0';
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "--data");
+    FSDP_TRY(fsdp_fail_prefix(status, "--data"));
     e->tokens_path = cached.path;
     if (cached.made && cached.damaged)
         (void)fsdp__failure("--data: its tokens were made again, because the file of them was damaged: '%s'",
@@ -93,8 +92,7 @@ static fsdp_status open_files(fsdp__eval *e, fsdp_token_format format)
             rows ? fsdp__rows_open(e->data, &e->opened.rows) : fsdp_tokens_open(&e->data, 1, format, &e->opened.tokens);
     if (status == FSDP_OK && e->opened.tokens)
         status = fsdp__tokens_check_width(e->opened.tokens, e->config.vocab_size);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "--data");
+    FSDP_TRY(fsdp_fail_prefix(status, "--data"));
     if (!e->rank_path && e->opened.tokens && fsdp_tokens_warning(e->opened.tokens))
         (void)fsdp__failure("warning: --data: %s", fsdp_tokens_warning(e->opened.tokens));
     return FSDP_OK;
@@ -127,7 +125,7 @@ static fsdp_status choose_window(fsdp__eval *e)
     if (e->options.seq_len == 0)
         e->options.seq_len = FSDP__MIN(most, rows * USUAL_WINDOW);
     if (e->cp > 1)
-        FSDP_TRY(fsdp__check_cut_length("--seq-len", e->options.seq_len, e->cp));
+        FSDP_TRY(fsdp__check_cut_length("--seq-len", e->options.seq_len, (fsdp__degree){"--context-parallel", e->cp}));
     if (e->options.seq_len <= most)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID, "--seq-len %lld is more than %sthe %lld positions of '%s'",
@@ -182,10 +180,8 @@ static fsdp_status pack(fsdp__eval *e)
 fsdp_status fsdp__eval_open_data(fsdp__eval *e)
 {
     int64_t text, tokens;
-    fsdp_status status = fsdp__token_files_count_text(&e->data, 1, e->format, &text, &tokens);
 
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "--data");
+    FSDP_TRY(fsdp_fail_prefix(fsdp__token_files_count_text(&e->data, 1, e->format, &text, &tokens), "--data"));
     if (text > 0 && tokens > 0)
         return FSDP_FAIL(FSDP_INVALID, "--data '%s' is %lld files of text and %lld of tokens: name only one kind",
                          e->data, (long long)text, (long long)tokens);

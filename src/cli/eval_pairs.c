@@ -46,7 +46,7 @@ fsdp_status fsdp__eval_find_reference(fsdp__eval *e)
                          "--data '%s' has pairs, on which a model is compared with another: name that with --reference "
                          "FOLDER, or an adapter with --adapter, which is compared with the model without it",
                          e->data);
-    return read_reference(e) == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(fsdp_last_status(), "--reference");
+    return fsdp_fail_prefix(read_reference(e), "--reference");
 }
 
 void fsdp__eval_facts_of_reference(const fsdp__eval *e, FILE *out)

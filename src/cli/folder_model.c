@@ -12,20 +12,20 @@
 #include "fsdp/parallelize.h"
 #include "fsdp/shard.h"
 #include "hub/hub.h"
+#include "parallel/degrees.h"
 #include "parallel/meshes.h"
 #include "state/entry.h"
 #include "train/facts.h"
 #include "train/model_folder.h"
 
-static fsdp_status check_teams(int ranks, const fsdp__parallel_degrees *d)
+fsdp_status fsdp__folder_model_check(const fsdp_model_config *config, int64_t ranks, int tp, int cp)
 {
-    if (ranks % (d->tp * d->cp) == 0)
-        return FSDP_OK;
-    if (d->tp > 1 && d->cp > 1)
-        return FSDP_FAIL(FSDP_INVALID, "--tensor-parallel %lld x --context-parallel %lld does not divide the %d rank%s",
-                         (long long)d->tp, (long long)d->cp, ranks, ranks == 1 ? "" : "s");
-    return FSDP_FAIL(FSDP_INVALID, "--%s-parallel %lld does not divide the %d rank%s", d->tp > 1 ? "tensor" : "context",
-                     (long long)(d->tp * d->cp), ranks, ranks == 1 ? "" : "s");
+    const fsdp__degree tensors = {"--tensor-parallel", tp}, sequences = {"--context-parallel", cp};
+
+    if (ranks > 0)
+        FSDP_TRY(fsdp__check_teams((int)ranks, tensors, sequences));
+    return fsdp__check_heads(tensors, config, fsdp__hub_heads_key(config->architecture, false),
+                             fsdp__hub_heads_key(config->architecture, true));
 }
 
 /* Cuts layers and sequences over the ranks that compute them together. */
@@ -54,7 +54,6 @@ static fsdp_status shard(fsdp_module *model, const fsdp__parallel_degrees *degre
     fsdp__parallel_meshes meshes = {0};
     fsdp_status status;
 
-    FSDP_TRY(check_teams(fsdp_context_world_size(model->context), degrees));
     status = fsdp__parallel_meshes_create(model->context, degrees, &meshes);
     if (status == FSDP_OK)
         status = shard_over(model, &meshes);
@@ -95,10 +94,10 @@ static fsdp_status fill(const fsdp__model_folder *folder, const fsdp_model_confi
     const fsdp__parallel_degrees degrees = {1, FSDP__MAX(o->cp, 1), FSDP__MAX(o->tp, 1)};
     FSDP__SCOPED(fsdp_adapter_free_at) fsdp_adapter *adapter = NULL;
 
+    FSDP_TRY(
+        fsdp__folder_model_check(config, fsdp_context_world_size(model->context), (int)degrees.tp, (int)degrees.cp));
     if (o->dtype != FSDP_F32)
         FSDP_TRY(fsdp_module_to(model, o->dtype));
-    if (fsdp_model_parallel_check(config, degrees.tp) != FSDP_OK)
-        return fsdp_fail_prefix(fsdp_last_status(), "--tensor-parallel");
     if (o->adapter && add_adapter(model, o->adapter, &adapter) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "--adapter");
     if (fsdp_context_world_size(model->context) > 1 || degrees.tp * degrees.cp > 1)
@@ -163,6 +162,18 @@ fsdp_status fsdp__adapters_read(const char *text, fsdp__adapters *out)
         if (!*fsdp__adapters_at(out, i))
             return FSDP_FAIL(FSDP_INVALID, "--adapter is '%s': expected a folder, or several with commas between them",
                              text);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__adapters_check(const fsdp__adapters *adapters)
+{
+    for (int i = 0; i < adapters->count; i++) {
+        fsdp_lora_options *options = NULL;
+        fsdp_status status = fsdp_adapter_read_options(fsdp__adapters_at(adapters, i), &options);
+
+        fsdp_lora_options_free(options);
+        FSDP_TRY(fsdp_fail_prefix(status, "--adapter"));
+    }
     return FSDP_OK;
 }
 

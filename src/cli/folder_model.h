@@ -13,15 +13,29 @@ typedef struct fsdp__folder_model_options {
     int tp, cp;          /* ranks that compute each layer, or sequence, together (parallel/meshes.h); 0: 1 */
 } fsdp__folder_model_options;
 
+/* The lines of a command's help that say how its ranks have the model. */
+#define FSDP__FOLDER_MODEL_HELP                                                          \
+    "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"  \
+    "  --device DEVICE         cpu (the default), cuda (a GPU for each rank), cuda:N,\n" \
+    "                          or auto: a GPU if every rank has one;\n"                  \
+    "                          'fsdp inspect --devices' lists what is here\n"            \
+    "  -n, -np, --ranks RANKS  number of processes to start; each holds a part\n"        \
+    "                          of the weights until they are used\n"                     \
+    "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of\n"     \
+    "                          torchrun that are accepted\n"                             \
+    "  --tensor-parallel N     ranks that compute each layer together; default 1\n"
+
 /* Loads the model of a Hugging Face folder or a checkpoint (model_folder.h), in evaluation mode. If there are several
  * ranks, each holds its part, block by block. `config` is the folder's. The caller owns `*out`, which is NULL on
  * failure. [collective] */
 fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, const fsdp_model_config *config,
                                     const fsdp__folder_model_options *options, fsdp_module **out);
+/* Checks that `ranks` (0: not known yet) can be such teams, and that they can share the heads of such a model. */
+fsdp_status fsdp__folder_model_check(const fsdp_model_config *config, int64_t ranks, int tp, int cp);
 /* Reads a number of ranks, such as --tensor-parallel; NULL: 1. */
 fsdp_status fsdp__team_option(const char *option, const char *text, int *out);
 
-/* The folders of --adapter A,B,C. */
+/* Holds the folders of --adapter A,B,C. */
 typedef struct fsdp__adapters {
     char *folders; /* each with a NUL after it; NULL: there are none */
     int count;
@@ -29,6 +43,8 @@ typedef struct fsdp__adapters {
 
 /* Splits the option's text; NULL: it was not given. */
 fsdp_status fsdp__adapters_read(const char *text, fsdp__adapters *out);
+/* Checks that all are folders of adapters, before work is done for the first. */
+fsdp_status fsdp__adapters_check(const fsdp__adapters *adapters);
 void fsdp__adapters_release(fsdp__adapters *adapters);
 /* Returns the folder of an adapter; NULL: there are none. */
 const char *fsdp__adapters_at(const fsdp__adapters *adapters, int index);

@@ -1,7 +1,9 @@
 /* interrupt.c - a thread that waits for the signals that end a run. */
 #include "cli/interrupt.h"
 
+#include <errno.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/limits.h"
 #include "base/lock.h"
@@ -32,7 +34,7 @@ static bool is_left_to_the_run(fsdp__interrupt *interrupt, int signal)
 
     FSDP__HELD(&interrupt->mutex);
     first = ends && interrupt->asks && interrupt->signal == 0;
-    left = !ends || first || (interrupt->asks && fsdp__is_echo(interrupt->signal, interrupt->signal_ns, signal));
+    left = !ends || first || (interrupt->asks && interrupt->echoes && signal == interrupt->signal);
     if (signal == SIGUSR2)
         show(interrupt);
     if (signal == SIGUSR1)
@@ -40,19 +42,37 @@ static bool is_left_to_the_run(fsdp__interrupt *interrupt, int signal)
     if (first) {
         interrupt->signal = signal;
         interrupt->signal_ns = fsdp__clock_ns();
+        interrupt->echoes = true;
     }
     return left;
+}
+
+/* Waits for a signal, and returns it; 0: what comes from now on is no echo; -1: it cannot wait. */
+static int next_signal(fsdp__interrupt *interrupt)
+{
+    struct timespec time;
+    int signal = 0;
+
+    if (!interrupt->echoes)
+        return sigwait(&interrupt->signals, &signal) == 0 ? signal : -1;
+    time = (struct timespec){.tv_nsec = (long)fsdp__echo_left_ns(interrupt->signal_ns)};
+    do
+        signal = sigtimedwait(&interrupt->signals, NULL, &time);
+    while (signal < 0 && errno == EINTR);
+    interrupt->echoes = signal > 0;
+    return signal < 0 && errno == EAGAIN ? 0 : signal;
 }
 
 static void *wait_for_signals(void *arg)
 {
     fsdp__interrupt *interrupt = arg;
-    int signal = 0;
+    int signal;
 
-    do
-        if (sigwait(&interrupt->signals, &signal) != 0)
+    do {
+        signal = next_signal(interrupt);
+        if (signal < 0)
             return NULL;
-    while (is_left_to_the_run(interrupt, signal));
+    } while (signal == 0 || is_left_to_the_run(interrupt, signal));
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
     /* The mutex is never released: the run must not free what is in use here, nor report that it failed. */
     pthread_mutex_lock(&interrupt->mutex);

@@ -17,7 +17,8 @@ typedef struct fsdp__interrupt {
     bool asks;                    /* the run can be asked to end by itself */
     bool save;                    /* SIGUSR1 has come */
     int signal;                   /* the first one that asks the run to end; 0: none yet */
-    int64_t signal_ns;            /* when it came */
+    int64_t signal_ns;            /* when it came; the thread alone uses this field and the next */
+    bool echoes;                  /* what comes may be an echo of it (launch/echo.h) */
     void (*last_words)(void *arg);
     void *arg; /* for last_words */
 

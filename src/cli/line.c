@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/text.h"
 #include "train/facts.h"
 #include "train/run_config.h"
 

@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/limits.h"
 #include "cli/cli.h"
 #include "plan/find_prices.h"
 #include "plan/measure.h"
@@ -26,9 +25,9 @@ fsdp_status fsdp__on_device_measure(fsdp__on_device *d, const char *name, double
     return FSDP_OK;
 }
 
-fsdp_status fsdp__on_device_open(fsdp__on_device *d, const char *name, fsdp_train_config *config)
+fsdp_status fsdp__on_device_open(fsdp__on_device *d, const char *name, bool timed, fsdp_train_config *config)
 {
-    FSDP_TRY(fsdp__prices_find("--device", name, &d->prices));
+    FSDP_TRY(fsdp__prices_find("--device", name, timed, &d->prices));
     d->has_prices = true;
     if (d->network > 0)
         d->prices.network.per_second = d->network * 1e9 / 8;
@@ -37,16 +36,9 @@ fsdp_status fsdp__on_device_open(fsdp__on_device *d, const char *name, fsdp_trai
 
 fsdp__plan_question fsdp__on_device_room(const fsdp__on_device *d, const fsdp__on_paper *paper)
 {
-    fsdp__memory_limit limit = fsdp__memory_limit_of_all();
-    int ranks = (int)(paper->world_size / paper->machine_count);
     fsdp__plan_question q = {.prices = d->has_prices ? &d->prices : NULL};
 
-    if (d->has_prices && d->prices.memory_bytes > 0) {
-        q.room = fsdp__prices_room(&d->prices, ranks, &q.room_name);
-    } else if (!d->has_prices && limit.bytes != FSDP__NO_LIMIT) {
-        q.room = (double)limit.bytes / ranks;
-        q.room_name = limit.name;
-    }
+    q.room = fsdp__room_of(q.prices, (int)(paper->world_size / paper->machine_count), &q.room_name);
     return q;
 }
 

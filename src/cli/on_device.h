@@ -24,10 +24,9 @@ fsdp_status fsdp__on_device_numbers(fsdp__on_device *d);
 /* Measures the device that `name` names, which is here, for some seconds. */
 fsdp_status fsdp__on_device_measure(fsdp__on_device *d, const char *name, double seconds);
 /* Gets the prices of the device `name`: one that is here, a card, or a file of prices; and makes the run that is asked
- * about one on that device. */
-fsdp_status fsdp__on_device_open(fsdp__on_device *d, const char *name, fsdp_train_config *config);
-/* Finds out how much memory a rank has there: all of its GPU's, or its share of a machine's. Without prices that is
- * this machine's. */
+ * about one on that device. Where nobody asks for the time, one that is here is not measured. */
+fsdp_status fsdp__on_device_open(fsdp__on_device *d, const char *name, bool timed, fsdp_train_config *config);
+/* Finds out how much memory a rank has there: fsdp__room_of. Without prices that is this machine's. */
 fsdp__plan_question fsdp__on_device_room(const fsdp__on_device *d, const fsdp__on_paper *paper);
 
 /* Answers for parallelism.schedule plan: finds the schedule that a run would find by these prices, in the memory that

@@ -67,11 +67,9 @@ static fsdp_status set_keys(const fsdp__on_paper *p)
     /* as a run on these machines has it */
     if (p->machine_count > 1 && p->config->parallelism.strategy == FSDP_TRAIN_HSDP)
         p->config->parallelism.data_parallel_replicate_degree = copies;
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "--strategy");
+    FSDP_TRY(fsdp_fail_prefix(status, "--strategy"));
     status = p->policy ? fsdp__train_set_policy(p->config, p->policy) : FSDP_OK;
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "--wrap-policy");
+    FSDP_TRY(fsdp_fail_prefix(status, "--wrap-policy"));
     FSDP_TRY(set_number(p->config, "--batch", "training.local_batch_size", p->batch));
     return set_number(p->config, "--seq-len", "training.seq_len", p->seq_len);
 }
@@ -101,5 +99,7 @@ int fsdp__on_paper_config(const fsdp__on_paper *p, const fsdp__args *args, const
     if (set_keys(p) != FSDP_OK || fsdp__args_parse(&again, command, argc, argv) != FSDP_OK ||
         set_microbatches(p) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
+    if (fsdp__train_check_on_paper(p->config, (int)p->world_size) != FSDP_OK) /* a device may be measured for long */
+        return fsdp__failure("%s", fsdp_last_error());
     return 0;
 }

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* ---- init.c ---- */
+/* ---- process_one.c ---- */
 
 /* Lets process 1 of a container go on as its child. Process 1 passes signals on to the child, reaps orphaned processes,
  * and exits as the child does. (The kernel drops signals to process 1 that it has no handler for.) */

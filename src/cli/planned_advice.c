@@ -32,7 +32,7 @@ static fsdp_status open_device(fsdp__planned_advice *where, const fsdp__recorded
     if (strcmp(name, where->opened) == 0)
         return fsdp_train_config_set(config, "training.device", where->device.prices.gpu ? "cuda" : "cpu");
     where->opened[0] = '\0';
-    FSDP_TRY(fsdp__on_device_open(&where->device, name, config));
+    FSDP_TRY(fsdp__on_device_open(&where->device, name, true, config));
     snprintf(where->opened, sizeof where->opened, "%s", name);
     return FSDP_OK;
 }

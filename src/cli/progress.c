@@ -75,11 +75,16 @@ static void print_text(const fsdp_train_summary *summary)
 
 static void print_validation_data(const fsdp_train_config *config, const fsdp_train_summary *summary)
 {
+    bool pairs = summary->validation_pairs > 0;
+    int64_t held_out = pairs ? summary->held_out_pairs : summary->held_out_tokens;
+
     if (summary->validation_tokens == 0)
         return;
-    printf("valid:  %s tokens", fsdp__thousands(summary->validation_tokens, FSDP__ROOM(40)));
-    if (summary->held_out_tokens > 0)
-        printf("; the last %s of the data are held out", fsdp__thousands(summary->held_out_tokens, FSDP__ROOM(40)));
+    printf("valid:  %s %s",
+           fsdp__thousands(pairs ? summary->validation_pairs : summary->validation_tokens, FSDP__ROOM(40)),
+           pairs ? "pairs" : "tokens");
+    if (held_out > 0)
+        printf("; the last %s of the data are held out", fsdp__thousands(held_out, FSDP__ROOM(40)));
     printf("; after every %s step%s and the last one\n", fsdp__thousands(config->validation.freq, FSDP__ROOM(40)),
            plural(config->validation.freq));
 }
@@ -165,6 +170,7 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     progress->steps = summary->steps;
     progress->log_freq = config->metrics.log_freq;
     progress->machines = summary->machines;
+    progress->gpus = summary->gpus_exchange;
     progress->flops_per_token = summary->flops_per_token;
     if (summary->peak_flops > 0)
         progress->mfu_per_token = summary->mfu_flops_per_token / summary->peak_flops;
@@ -218,11 +224,14 @@ void fsdp__progress_clear(fsdp__progress *progress)
 /* Prints what the step alone has sent between this rank and other machines, and what it waited for. */
 static void network_line(const fsdp__progress *progress, const fsdp_train_report *report)
 {
+    double exposed = report->gather_ms + report->reduce_ms;
+
     if (progress->machines > 1)
         printf("net:    sent: %s  received: %s  exposed: %.1f ms\n",
                fsdp__size_text((double)report->network_sent, FSDP__ROOM(40)),
-               fsdp__size_text((double)report->network_received, FSDP__ROOM(40)),
-               report->gather_ms + report->reduce_ms);
+               fsdp__size_text((double)report->network_received, FSDP__ROOM(40)), exposed);
+    else if (progress->gpus)
+        printf("net:    exposed: %.1f ms\n", exposed);
 }
 
 /* Returns the speed of all ranks since the last line. */

@@ -39,8 +39,7 @@ fsdp_status fsdp__prompt_read(const char *option, const char *path, fsdp__prompt
     if (status == FSDP_OK && out->bytes > 0)
         return FSDP_OK;
     fsdp__prompt_release(out);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "%s", option);
+    FSDP_TRY(fsdp_fail_prefix(status, "%s", option));
     return FSDP_FAIL(FSDP_INVALID, "%s: '%s' holds no text: give at least one character", option, path);
 }
 

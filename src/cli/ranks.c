@@ -55,7 +55,7 @@ int fsdp__ranks_refuse(const fsdp__ranks *ranks, int exit_status)
     snprintf(reason, sizeof reason, "%s", fsdp_last_error());
     (void)(exit_status == FSDP__USAGE ? fsdp__usage_error("%s", reason) : fsdp__rank_failure(ranks));
     if (ranks->joins)
-        fsdp__refuse_to_join(reason);
+        fsdp__refuse_to_join(reason, exit_status != FSDP__USAGE);
     return exit_status;
 }
 

@@ -17,7 +17,6 @@
 #include "base/limits.h"
 #include "checkpoint/folder.h"
 #include "train/checkpoint_values.h"
-#include "train/run.h"
 #include "train/run_config.h"
 
 /* ---- the command line ---- */
@@ -67,6 +66,21 @@ void fsdp__restarts_step(int steps_fd, int64_t step)
     ssize_t unheard = steps_fd >= 0 ? pwrite(steps_fd, &step, sizeof step, 0) : 0;
 
     (void)unheard;
+}
+
+void fsdp__restarts_told(int steps_fd)
+{
+    const uint8_t told = 1;
+    ssize_t unheard = steps_fd >= 0 ? pwrite(steps_fd, &told, sizeof told, sizeof(int64_t)) : 0;
+
+    (void)unheard;
+}
+
+bool fsdp__restarts_were_told(const fsdp__restarts *r)
+{
+    uint8_t told = 0;
+
+    return pread(r->steps_fd, &told, sizeof told, sizeof(int64_t)) == sizeof told && told;
 }
 
 void fsdp__restarts_end(fsdp__restarts *r)
@@ -203,7 +217,9 @@ bool fsdp__restarts_again(fsdp__restarts *r, const fsdp_train_config *config, fs
     if (r->least > 0 && is_same(r, reason)) {
         *ranks = fewer_ranks(r, config, checkpoint, before);
         back = *ranks == before && r->least < before
-                   ? " (that failure came back, and no smaller number of ranks divides the batch)"
+                   ? (fsdp__train_team(config) > 1
+                          ? " (that failure came back, and no smaller number of whole teams divides the batch)"
+                          : " (that failure came back, and no smaller number of ranks divides the batch)")
                    : " (that failure came back)";
     }
     r->done++;

@@ -13,7 +13,9 @@ typedef struct fsdp__restarts {
     int64_t most;                       /* number of restarts; 0: none */
     int64_t least;                      /* fewest ranks to go on with; 0: as many as there were */
     int64_t done;
-    int steps_fd;                    /* where rank 0 writes the last step that it has taken; -1: none yet */
+    /* Where rank 0 writes the last step that it has taken, and behind it whether the run was told to end; -1: none yet
+     */
+    int steps_fd;
     bool early;                      /* the failure before this one came before the first step after a start */
     char reason[FSDP__REASON_BYTES]; /* of the failure before this one; "": none */
 } fsdp__restarts;
@@ -26,6 +28,9 @@ fsdp_status fsdp__restarts_read(fsdp__restarts *restarts, const fsdp_train_confi
 fsdp_status fsdp__restarts_begin(fsdp__restarts *restarts);
 /* Notes that a step was taken; rank 0 calls it. */
 void fsdp__restarts_step(int steps_fd, int64_t step);
+/* Notes that the run ends because one of its ranks was told to; returns whether it has since the start. */
+void fsdp__restarts_told(int steps_fd);
+bool fsdp__restarts_were_told(const fsdp__restarts *restarts);
 /* Returns the last step that rank 0 has taken since the start; 0: none. */
 int64_t fsdp__restarts_last_step(const fsdp__restarts *restarts);
 /* Returns whether to start again after a launch has failed with `status`, and with how many ranks; it prints that on

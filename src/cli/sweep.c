@@ -81,6 +81,9 @@ fsdp_status fsdp__sweep_collect(int argc, char **argv, fsdp__sweep *out)
         if (text)
             out->texts[out->count++] = text;
     }
+    if (out->count == 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "train: --sweep-folder is where the runs of a sweep lie, and there is no --sweep");
     return FSDP_OK;
 }
 
@@ -217,8 +220,7 @@ static fsdp_status put_into(const one_run *r, fsdp_train_config *config, const c
 static fsdp_status set_own(const plan *p, const one_run *r, fsdp_train_config *c)
 {
     for (int a = 0; a < p->axis_count; a++)
-        if (fsdp_train_config_set(c, p->axes[a].key, r->values[a]) != FSDP_OK)
-            return fsdp_fail_prefix(fsdp_last_status(), "--sweep");
+        FSDP_TRY(fsdp_fail_prefix(fsdp_train_config_set(c, p->axes[a].key, r->values[a]), "--sweep"));
     for (size_t i = 0; i < FSDP__COUNT_OF(own_files); i++) {
         const char *value = *(char *const *)((const char *)c + own_files[i].place);
 
@@ -272,6 +274,25 @@ static fsdp_status hold_folder(plan *p)
     if (flock(p->folder.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return FSDP_FAIL(FSDP_STATE, "--sweep: another sweep runs in '%s': wait for it, or name another --sweep-folder",
                          path);
+    return FSDP_OK;
+}
+
+/* Refuses values of a key that mean the same, such as 1e-3 and 0.001: the runs would be equal. */
+static fsdp_status check_values(const axis *a, const fsdp_train_config *config)
+{
+    uint64_t hashes[FSDP__SWEEP_RUNS];
+
+    for (int i = 0; i < a->count; i++) {
+        FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *own = NULL;
+
+        FSDP_TRY(fsdp__train_config_copy(config, &own));
+        FSDP_TRY(fsdp_fail_prefix(fsdp_train_config_set(own, a->key, a->values[i]), "--sweep"));
+        FSDP_TRY(fsdp__train_config_hash(own, &hashes[i]));
+        for (int j = 0; j < i; j++)
+            if (hashes[j] == hashes[i])
+                return FSDP_FAIL(FSDP_INVALID, "--sweep: %s is the same with '%s' and '%s': give each value once",
+                                 a->key, a->values[j], a->values[i]);
+    }
     return FSDP_OK;
 }
 
@@ -448,6 +469,9 @@ static int run_all(plan *p, const fsdp_train_config *config)
 
     if (make_plan(p) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
+    for (int a = 0; a < p->axis_count; a++)
+        if (check_values(&p->axes[a], config) != FSDP_OK)
+            return fsdp__failure("%s", fsdp_last_error());
     for (int i = 0; i < p->run_count; i++) /* all of them first: a wrong value costs no run */
         if (prepare(p, &p->runs[i], config) != FSDP_OK)
             return fsdp__failure("%s", fsdp_last_error());

@@ -9,7 +9,6 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/sort.h"
-#include "base/text.h"
 #include "hub/hub.h"
 #include "nn/module.h"
 #include "state/entry.h"

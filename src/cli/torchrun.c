@@ -28,10 +28,8 @@ static fsdp_status check(const char *command, const fsdp__torchrun *w)
 static fsdp_status count_gpus(const char *command, fsdp__torchrun *w, const char **per_node)
 {
     int count = 0;
-    fsdp_status status = fsdp__device_count("cuda", &count);
 
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "%s: --nproc-per-node is gpu", command);
+    FSDP_TRY(fsdp_fail_prefix(fsdp__device_count("cuda", &count), "%s: --nproc-per-node is gpu", command));
     snprintf(w->count, sizeof w->count, "%d", count);
     *per_node = w->count;
     return FSDP_OK;

@@ -15,9 +15,11 @@
  * are there for whoever comes later on the stream. Two calls of a group may be on two streams, and are in order on the
  * device all the same. Results have the bits that the transport's would have.
  *
- * A device that waits for a rank that is gone would wait for ever. So a thread of the host looks after the ranks that
- * busy carriers wait for (carrier_watch.h). When the world has ended it condemns the device, so that nobody takes what
- * it computes from then on for a result, and has the carrier release it. */
+ * A device that waits for a rank that is gone, or stuck, would wait for ever. So a thread of the host looks after the
+ * ranks that busy carriers wait for (carrier_watch.h). When the world has ended it condemns the device, so that nobody
+ * takes what it computes from then on for a result, and has the carrier release it. Where other ranks may release it,
+ * too, that is not early enough: there the device is judged by the world itself (fsdp__device_judge), which ends before
+ * anybody releases anything. */
 #ifndef COMM_CARRIER_H
 #define COMM_CARRIER_H
 
@@ -43,11 +45,11 @@ typedef struct fsdp__carrier_ops {
     /* Returns a number that grows as the device does the carrier's calls; 0: it has done all that were issued. Any
      * thread. */
     uint64_t (*busy)(void *carrier);
-    /* Optional. Says that the world has ended, and that this rank's device is condemned if it was busy: whatever others
-     * do to make theirs go on fools nobody here. Any thread, may be called again. */
-    void (*ended)(void *carrier);
     /* Makes the device's streams go on, because the world has ended. Any thread, may be called again. */
     void (*release)(void *carrier);
+    /* Optional. Returns whether all ranks are on one device, and can have shared memory there (fsdp__memory_ops, with
+     * the call's device). */
+    bool (*shares)(const void *carrier);
 } fsdp__carrier_ops;
 
 /* What a group has of a carrier. */

@@ -12,7 +12,6 @@
 #include "comm/health/failure.h"
 
 enum {
-    TICK_MS = 200,
     SETTLE_NS = 200000
 };
 
@@ -27,11 +26,13 @@ typedef struct fsdp__carrier_watch {
 /* Sleeps for a tick; returns whether to go on. */
 static bool sleep_a_tick(watch *w)
 {
+    long tick_ms = (long)atomic_load(&w->comm->tick_ms);
     struct timespec end;
     bool go_on;
 
     (void)clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_nsec += TICK_MS * 1000000L;
+    end.tv_sec += tick_ms / 1000;
+    end.tv_nsec += tick_ms % 1000 * 1000000;
     end.tv_sec += end.tv_nsec / 1000000000;
     end.tv_nsec %= 1000000000;
     pthread_mutex_lock(&w->mutex);
@@ -76,14 +77,11 @@ static void release(fsdp__comm *comm, fsdp_status status, const char *text)
     FSDP__HELD(&comm->mutex);
     for (fsdp_process_group *g = comm->groups; g; g = g->next) {
         const fsdp__carriage *c = &g->carriage;
-        bool busy = is_busy(g);
 
-        if (busy)
-            fsdp__device_condemn(c->device, status, text);
-        if (c->ops && c->ops->ended)
-            c->ops->ended(c->state);
-        if (busy)
-            c->ops->release(c->state);
+        if (!is_busy(g))
+            continue;
+        fsdp__device_condemn(c->device, status, text);
+        c->ops->release(c->state);
     }
 }
 

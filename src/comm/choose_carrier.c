@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "comm/carrier_watch.h"
 #include "comm/clique/clique_carrier.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "comm/objects.h"
 #include "comm/world.h"
 #include "device/clique.h"
@@ -74,10 +74,27 @@ fsdp_status fsdp_context_set_nccl_sums(fsdp_context *context, bool on)
     return FSDP_OK;
 }
 
+fsdp_status fsdp_context_set_nccl_buffers(fsdp_context *context, fsdp_nccl_buffers buffers)
+{
+    fsdp__comm *comm = fsdp__comm_get(context);
+
+    if (!comm)
+        return fsdp_last_status();
+    if ((unsigned)buffers >= FSDP_NCCL_BUFFERS)
+        return FSDP_FAIL(FSDP_INVALID, "unknown choice of what NCCL is shown: %d", (int)buffers);
+    comm->nccl_buffers = buffers;
+    return FSDP_OK;
+}
+
 /* Returns what is asked for: sums of NCCL's are NCCL's alone. */
 static fsdp_carrier wish_of(const fsdp_process_group *group)
 {
     return group->wanted == FSDP_CARRIER_AUTO && group->comm->nccl_sums ? FSDP_CARRIER_NCCL : group->wanted;
+}
+
+static bool are_threads(const fsdp_process_group *group)
+{
+    return group->ops->are_threads && group->ops->are_threads(group->comm->transport);
 }
 
 /* Returns the carrier that the group is to have; NULL and why: none. */
@@ -90,7 +107,7 @@ static const fsdp__carrier_ops *candidate(const fsdp_process_group *group, const
 
     if (wish == FSDP_CARRIER_STAGED)
         snprintf(why, bytes, "as comm.carrier says");
-    else if (wish == FSDP_CARRIER_AUTO && machines == 1 && group->ops->threads)
+    else if (wish == FSDP_CARRIER_AUTO && machines == 1 && are_threads(group))
         /* A call of CUDA's that waits for the GPU may hold up the thread whose word the GPU waits for. */
         snprintf(why, bytes, "its ranks are threads of one process, in which a GPU that waits may hold them all up");
     else if (peer && machines > 1)
@@ -246,5 +263,15 @@ fsdp_status fsdp__carrier_ready(fsdp_process_group *group, fsdp_stream *stream)
     if (group->rank == 0)
         fsdp_log(group->comm->context, FSDP_LOG_INFO, "group '%s' of %d ranks exchanges by carrier '%s': %s",
                  group->name, group->size, fsdp_carrier_name(fsdp_process_group_carrier(group)), d.why);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__process_group_find_common(fsdp_process_group *group, fsdp_device *device, bool *out)
+{
+    const fsdp__carriage *c = &group->carriage;
+
+    *out = false;
+    FSDP_TRY(fsdp__carrier_ready(group, fsdp_device_stream(device)));
+    *out = c->ops && c->device == device && c->ops->shares && c->ops->shares(c->state);
     return FSDP_OK;
 }

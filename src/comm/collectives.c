@@ -6,7 +6,7 @@
 #include "base/context.h"
 #include "comm/choose_carrier.h"
 #include "comm/counters.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "comm/issue.h"
 #include "comm/shared_memory.h"
 #include "comm/transport/sharded_buffer.h"
@@ -36,8 +36,7 @@ static fsdp_status check(fsdp_process_group *group, fsdp__call_name name, const 
     if (call->count > 0 && (!call->send || !call->recv))
         return FSDP_FAIL(FSDP_INVALID, "cannot %s %lld elements in group '%s': a buffer is NULL", fsdp__call_text(name),
                          (long long)call->count, group->name);
-    FSDP_TRY(fsdp__carrier_ready(group, stream));
-    return FSDP_OK;
+    return fsdp__carrier_ready(group, stream);
 }
 
 static fsdp_status check_reduction(const fsdp_process_group *group, const fsdp__call *call)
@@ -64,8 +63,7 @@ fsdp_status fsdp_all_gather(fsdp_process_group *group, const void *send, void *r
 
     FSDP_TRY(check(group, call.name, &call, group ? group->size : 1, stream));
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * bytes_of(&call));
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_GATHER, fsdp__collectives_of(group, stream)->all_gather, &call, stream));
-    return FSDP_OK;
+    return fsdp__comm_issue(group, FSDP_ALL_GATHER, fsdp__collectives_of(group, stream)->all_gather, &call, stream);
 }
 
 fsdp_status fsdp_reduce_scatter(fsdp_process_group *group, const void *send, void *recv, int64_t count,
@@ -77,9 +75,8 @@ fsdp_status fsdp_reduce_scatter(fsdp_process_group *group, const void *send, voi
     FSDP_TRY(check(group, call.name, &call, group ? group->size : 1, stream));
     FSDP_TRY(check_reduction(group, &call));
     fsdp__comm_count_reduction(group, FSDP_REDUCE_SCATTER, op, (group->size - 1) * bytes_of(&call));
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, fsdp__collectives_of(group, stream)->reduce_scatter, &call,
-                              stream));
-    return FSDP_OK;
+    return fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, fsdp__collectives_of(group, stream)->reduce_scatter, &call,
+                            stream);
 }
 
 static fsdp_status issue_all_reduce(fsdp_process_group *group, fsdp__call *call, fsdp_stream *stream)
@@ -89,8 +86,7 @@ static fsdp_status issue_all_reduce(fsdp_process_group *group, fsdp__call *call,
     FSDP_TRY(check_reduction(group, call));
     /* 2 (W-1)/W n, rounded to whole bytes */
     fsdp__comm_count_reduction(group, FSDP_ALL_REDUCE, call->op, 2 * bytes_of(call) * (group->size - 1) / group->size);
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_REDUCE, fsdp__collectives_of(group, stream)->all_reduce, call, stream));
-    return FSDP_OK;
+    return fsdp__comm_issue(group, FSDP_ALL_REDUCE, fsdp__collectives_of(group, stream)->all_reduce, call, stream);
 }
 
 fsdp_status fsdp_all_reduce(fsdp_process_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
@@ -128,11 +124,10 @@ fsdp_status fsdp__process_group_any(fsdp_process_group *group, const fsdp__any *
         return FSDP_OK;
     if (any->stream)
         FSDP_TRY(fsdp__carrier_ready(group, any->stream));
-    FSDP_TRY(any->stream ? fsdp__comm_issue(group, FSDP_COLLECTIVES,
-                                            fsdp__collectives_of(group, any->stream)->all_reduce, &call, any->stream)
-                         : fsdp__comm_issue_host(group, FSDP_COLLECTIVES, fsdp__collectives_of(group, NULL)->all_reduce,
-                                                 &call));
-    return FSDP_OK;
+    return any->stream
+               ? fsdp__comm_issue(group, FSDP_COLLECTIVES, fsdp__collectives_of(group, any->stream)->all_reduce, &call,
+                                  any->stream)
+               : fsdp__comm_issue_host(group, FSDP_COLLECTIVES, fsdp__collectives_of(group, NULL)->all_reduce, &call);
 }
 
 fsdp_status fsdp_broadcast(fsdp_process_group *group, void *buffer, int64_t count, fsdp_dtype dtype, int root,
@@ -146,21 +141,34 @@ fsdp_status fsdp_broadcast(fsdp_process_group *group, void *buffer, int64_t coun
         return FSDP_FAIL(FSDP_INVALID, "cannot broadcast in group '%s': root %d is not one of its %d ranks",
                          group->name, root, group->size);
     fsdp__comm_count(group, FSDP_BROADCAST, bytes_of(&call) * (group->size - 1) / group->size);
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_BROADCAST, fsdp__collectives_of(group, stream)->broadcast, &call, stream));
-    return FSDP_OK;
+    return fsdp__comm_issue(group, FSDP_BROADCAST, fsdp__collectives_of(group, stream)->broadcast, &call, stream);
+}
+
+static fsdp_status issue_all_to_all(fsdp_process_group *group, fsdp__call *call, fsdp_stream *stream)
+{
+    call->name = FSDP__CALL_ALL_TO_ALL;
+    FSDP_TRY(check(group, call->name, call, group ? group->size : 1, stream));
+    if (call->count > 0 && call->send == call->recv)
+        return FSDP_FAIL(FSDP_INVALID, "cannot all_to_all in group '%s': not possible in place", group->name);
+    fsdp__comm_count(group, FSDP_ALL_TO_ALL, (group->size - 1) * bytes_of(call));
+    return fsdp__comm_issue(group, FSDP_ALL_TO_ALL, fsdp__collectives_of(group, stream)->all_to_all, call, stream);
 }
 
 fsdp_status fsdp_all_to_all(fsdp_process_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
                             fsdp_stream *stream)
 {
-    fsdp__call call = {.name = FSDP__CALL_ALL_TO_ALL, .send = send, .recv = recv, .count = count, .dtype = dtype};
+    fsdp__call call = {.send = send, .recv = recv, .count = count, .dtype = dtype};
 
-    FSDP_TRY(check(group, call.name, &call, group ? group->size : 1, stream));
-    if (count > 0 && send == recv)
-        return FSDP_FAIL(FSDP_INVALID, "cannot all_to_all in group '%s': not possible in place", group->name);
-    fsdp__comm_count(group, FSDP_ALL_TO_ALL, (group->size - 1) * bytes_of(&call));
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_TO_ALL, fsdp__collectives_of(group, stream)->all_to_all, &call, stream));
-    return FSDP_OK;
+    return issue_all_to_all(group, &call, stream);
+}
+
+fsdp_status fsdp__process_group_all_to_all(fsdp_process_group *group, const void *send, void *recv, int64_t count,
+                                           fsdp_dtype dtype, fsdp_stream *stream)
+{
+    fsdp__call call = {.send = send, .recv = recv, .count = count, .dtype = dtype};
+
+    memcpy(call.label, group->label, sizeof call.label);
+    return issue_all_to_all(group, &call, stream);
 }
 
 fsdp_status fsdp_barrier(fsdp_process_group *group)
@@ -169,8 +177,7 @@ fsdp_status fsdp_barrier(fsdp_process_group *group)
 
     FSDP_TRY(fsdp__comm_enter(group, call.name));
     fsdp__comm_count(group, FSDP_BARRIER, 0);
-    FSDP_TRY(fsdp__comm_issue_host(group, FSDP_BARRIER, fsdp__collectives_of(group, NULL)->barrier, &call));
-    return FSDP_OK;
+    return fsdp__comm_issue_host(group, FSDP_BARRIER, fsdp__collectives_of(group, NULL)->barrier, &call);
 }
 
 /* ---- buffers ---- */
@@ -224,8 +231,7 @@ static fsdp_status check_buffers(fsdp_process_group *group, const fsdp__call *ca
         return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': no buffers", fsdp__call_text(call->name), group->name);
     for (int64_t i = 0; i < call->buffer_count; i++)
         FSDP_TRY(check_buffer(group, call, i));
-    FSDP_TRY(fsdp__carrier_ready(group, stream));
-    return FSDP_OK;
+    return fsdp__carrier_ready(group, stream);
 }
 
 /* Checks a gather into shared memory, of which each row has one writer on each machine. */
@@ -261,9 +267,8 @@ fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_shar
         bytes += fsdp__chunk_numel(&buffers[i]) * (int64_t)fsdp_dtype_size(buffers[i].unsharded_dtype);
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * bytes);
     memcpy(call.label, group->label, sizeof call.label);
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_GATHER, fsdp__collectives_of(group, stream)->all_gather_coalesced, &call,
-                              stream));
-    return FSDP_OK;
+    return fsdp__comm_issue(group, FSDP_ALL_GATHER, fsdp__collectives_of(group, stream)->all_gather_coalesced, &call,
+                            stream);
 }
 
 /* Counts a reduction that contributes to everything: then this rank knows what will be sent. */
@@ -300,7 +305,6 @@ fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, const fsdp_
     call.contributed = options->contributed;
     count_reduction(group, &call);
     memcpy(call.label, group->label, sizeof call.label);
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, fsdp__collectives_of(group, stream)->reduce_scatter_coalesced,
-                              &call, stream));
-    return FSDP_OK;
+    return fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, fsdp__collectives_of(group, stream)->reduce_scatter_coalesced,
+                            &call, stream);
 }

@@ -36,6 +36,7 @@ struct fsdp_process_group {
     char *name;
     int *ranks; /* global, ascending */
     int rank, size;
+    int64_t refs;    /* the owner's, and those of graphs */
     uint64_t ticket; /* of the group's creation, the same on all ranks; 0: the world */
     bool force_copy;
     char label[FSDP__LABEL_BYTES]; /* of the coalesced calls issued from now on */
@@ -62,12 +63,17 @@ struct fsdp__comm {
     /* all live groups; the host changes the list under the mutex, workers read it under the mutex */
     fsdp_process_group *groups;
     struct fsdp__shared_memory *shared;
-    fsdp_carrier wanted;               /* of groups that are made later */
+    fsdp_carrier wanted;          /* of groups that are made later */
+    uint64_t carried_issued;      /* calls of carriers, of all groups; the program's */
+    pthread_cond_t carried_moved; /* under the mutex, as the next */
+    uint64_t carried_done;
     bool nccl_sums;                    /* groups by NCCL leave sums to it */
+    fsdp_nccl_buffers nccl_buffers;    /* what they show it */
     int64_t outbox_bytes;              /* of half an outbox of those that have one; 0: the usual size */
     struct fsdp__carrier_watch *watch; /* NULL: no group has a carrier */
     fsdp__counters counters;           /* of all groups, including freed ones */
     _Atomic int64_t total_ns, waiting_ns;
+    _Atomic int64_t tick_ms; /* how often a rank that waits for others looks around */
 
     _Atomic bool broken;
     pthread_mutex_t mutex; /* guards the two fields below, and changes to `groups` */

@@ -9,18 +9,19 @@
 #include "base/context.h"
 #include "base/probe.h"
 #include "comm/counters.h"
+#include "comm/group_calls.h"
 #include "comm/health/failure.h"
-#include "comm/internal.h"
 #include "comm/transport/sharded_buffer.h"
 #include "comm/turns.h"
 #include "device/device.h"
 
-/* What travels through a stream. When a job is copied its buffers lie behind it. */
+/* Holds what travels through a stream. When a job is copied its buffers lie behind it. */
 typedef struct job {
     fsdp_process_group *group;
     fsdp__collective run;
     fsdp_collective kind;
-    void *carrier; /* that takes the call; NULL: the transport */
+    void *carrier;   /* that takes the call; NULL: the transport */
+    uint64_t number; /* among the calls of carriers */
     fsdp__call call;
 } job;
 
@@ -101,6 +102,8 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
     fsdp_status status;
 
     fsdp__comm_wait_done(group, j->call.sequence - 1, stream);
+    if (j->carrier)
+        fsdp__carried_wait_done(group->comm, j->number - 1);
     note(group, j->kind, &j->call, stream, FSDP__CALL_BEGUN);
     /* The time starts here: the wait for its turn is the time of the calls before. */
     start = fsdp__clock_ns();
@@ -113,12 +116,16 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
         if (status == FSDP_OK && group->size > 1 && !j->carrier)
             status = fsdp__stream_settle(stream);
         fsdp__comm_account(group, j->kind, &traffic, start);
+        if (status != FSDP_OK && j->carrier && fsdp__comm_is_broken(group)) /* it was interrupted for that */
+            status = fsdp__comm_fail_broken(group);
         if (status != FSDP_OK)
             fsdp__comm_break(group->comm, status, fsdp_last_error());
     }
     note(group, j->kind, &j->call, stream, FSDP__CALL_DONE);
     fsdp__context_beat(group->comm->context);
     /* End the turn whatever the result: calls on other streams wait for it, and then fail by themselves. */
+    if (j->carrier)
+        fsdp__carried_turn_end(group->comm);
     fsdp__turn_end(group, stream);
     return status;
 }
@@ -159,6 +166,7 @@ fsdp_status fsdp__comm_issue(fsdp_process_group *group, fsdp_collective kind, fs
     j.call.sequence = ++group->issued;
     j.call.force_copy = group->force_copy;
     j.carrier = fsdp__is_carried(group, stream) ? group->carriage.state : NULL;
+    j.number = j.carrier ? ++group->comm->carried_issued : 0;
     note(group, kind, &j.call, stream, FSDP__CALL_ISSUED);
     if (fsdp__stream_is_inline(stream)) {
         fsdp__process_group_host_waits(group, NULL, true);
@@ -172,6 +180,7 @@ fsdp_status fsdp__comm_issue(fsdp_process_group *group, fsdp_collective kind, fs
     if (status != FSDP_OK) {
         /* Peers wait for this call, and later calls of this rank would wait for its turn. */
         group->issued--;
+        group->comm->carried_issued -= j.carrier != NULL;
         fsdp__comm_break(group->comm, status, fsdp_last_error());
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/probe.h"
+#include "comm/group_calls.h"
 #include "comm/issue.h"
 #include "comm/shared_memory.h"
 #include "comm/turns.h"
@@ -51,8 +52,7 @@ static fsdp_status alloc_symmetric(fsdp_process_group *group, size_t bytes, void
     fsdp_status status = FSDP__ASK(ALLOCATION, .bytes = bytes);
     void *held = NULL;
 
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot allocate %zu bytes that peers see", bytes);
+    FSDP_TRY(fsdp_fail_prefix(status, "cannot allocate %zu bytes that peers see", bytes));
     if (bytes > SIZE_MAX - HEADER_BYTES)
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes that peers see", bytes);
     release_held(group->comm);
@@ -61,9 +61,9 @@ static fsdp_status alloc_symmetric(fsdp_process_group *group, size_t bytes, void
     return FSDP_OK;
 }
 
-static fsdp_status alloc_shared(fsdp_process_group *group, size_t bytes, void **out)
+static fsdp_status alloc_shared(fsdp_process_group *group, fsdp_device *device, size_t bytes, void **out)
 {
-    fsdp__call call = {.name = FSDP__CALL_PROCESS_GROUP_ALLOC, .bytes = bytes};
+    fsdp__call call = {.name = FSDP__CALL_PROCESS_GROUP_ALLOC, .bytes = bytes, .device = device};
     fsdp__shared_memory *region;
     fsdp_status status;
 
@@ -78,7 +78,7 @@ static fsdp_status alloc_shared(fsdp_process_group *group, size_t bytes, void **
         fsdp__free(region);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
-    fsdp__shared_memory_add(group, region, call.sequence, *out, bytes);
+    fsdp__shared_memory_add(group, region, &call, *out);
     return FSDP_OK;
 }
 
@@ -95,8 +95,13 @@ fsdp_status fsdp_process_group_alloc(fsdp_process_group *group, fsdp_memory_shar
     if (!fsdp_process_group_can_share(group, sharing))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "group '%s' of %d ranks (transport '%s') has no memory that peers see",
                          group->name, group->size, group->ops->name);
-    FSDP_TRY(sharing == FSDP_MEMORY_SHARED ? alloc_shared(group, bytes, out) : alloc_symmetric(group, bytes, out));
-    return FSDP_OK;
+    return sharing == FSDP_MEMORY_SHARED ? alloc_shared(group, NULL, bytes, out) : alloc_symmetric(group, bytes, out);
+}
+
+fsdp_status fsdp__process_group_alloc_common(fsdp_process_group *group, fsdp_device *device, size_t bytes, void **out)
+{
+    *out = NULL;
+    return alloc_shared(group, device, bytes, out);
 }
 
 void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_sharing sharing, void *pointer, size_t bytes)

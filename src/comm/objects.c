@@ -27,8 +27,7 @@ static fsdp_status gather_bytes(fsdp_process_group *group, fsdp__call_name name,
 {
     fsdp__call call = {.name = name, .send = send, .recv = recv, .count = (int64_t)bytes, .dtype = FSDP_U8};
 
-    FSDP_TRY(fsdp__comm_issue_host(group, FSDP_OBJECTS, fsdp__collectives_of(group, NULL)->all_gather, &call));
-    return FSDP_OK;
+    return fsdp__comm_issue_host(group, FSDP_OBJECTS, fsdp__collectives_of(group, NULL)->all_gather, &call);
 }
 
 static fsdp_status broadcast_bytes(fsdp_process_group *group, fsdp__call_name name, void *buffer, size_t bytes,
@@ -37,8 +36,7 @@ static fsdp_status broadcast_bytes(fsdp_process_group *group, fsdp__call_name na
     fsdp__call call = {
         .name = name, .send = buffer, .recv = buffer, .count = (int64_t)bytes, .dtype = FSDP_U8, .root = root};
 
-    FSDP_TRY(fsdp__comm_issue_host(group, FSDP_OBJECTS, fsdp__collectives_of(group, NULL)->broadcast, &call));
-    return FSDP_OK;
+    return fsdp__comm_issue_host(group, FSDP_OBJECTS, fsdp__collectives_of(group, NULL)->broadcast, &call);
 }
 
 /* ---- gather ---- */
@@ -187,7 +185,8 @@ fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void
 
 typedef struct answer {
     int32_t status;
-    char message[508];
+    int32_t says; /* yes (1) or no, where something is asked */
+    char message[504];
 } answer;
 
 /* Returns whether the message already names a rank, as it does after an agreement in another group. */
@@ -220,12 +219,20 @@ static fsdp_status report(const fsdp_process_group *group, int rank, const answe
     return FSDP_FAIL(status, "rank %d: %s%s", group->ranks[rank], said->message, machine);
 }
 
-fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fsdp_status mine)
+/* Gives the first rank that says yes, and the first that says no. */
+static void find_first(const fsdp_process_group *group, const answer *all, int count, int first[2])
+{
+    first[0] = first[1] = -1;
+    for (int r = count - 1; r >= 0; r--)
+        first[all[r].says] = group->ranks[r];
+}
+
+static fsdp_status agree(fsdp_process_group *group, fsdp__call_name name, fsdp_status mine, bool says, int first[2])
 {
     /* In a fake world every rank says what this one says, and one copy of it will do for a million. */
     bool fake = group->ops == &fsdp__comm_fake_ops;
     int count = fake ? 1 : group->size;
-    answer own = {.status = mine};
+    answer own = {.status = mine, .says = says};
     FSDP__FREED answer *all = fsdp__malloc((size_t)count * sizeof *all);
 
     if (!all)
@@ -238,13 +245,23 @@ fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fs
     for (int r = 0; r < count; r++)
         if (all[r].status != FSDP_OK)
             return report(group, r, &all[r]);
+    find_first(group, all, count, first);
     return FSDP_OK;
+}
+
+fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fsdp_status mine)
+{
+    return agree(group, name, mine, false, (int[2]){0});
+}
+
+fsdp_status fsdp__agree_and_ask(fsdp_process_group *group, fsdp_status mine, bool says, int first[2])
+{
+    FSDP_TRY(fsdp__comm_enter(group, FSDP__CALL_AGREE));
+    fsdp__comm_count(group, FSDP_OBJECTS, 0);
+    return agree(group, FSDP__CALL_AGREE, mine, says, first);
 }
 
 fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine)
 {
-    FSDP_TRY(fsdp__comm_enter(group, FSDP__CALL_AGREE));
-    fsdp__comm_count(group, FSDP_OBJECTS, 0);
-    FSDP_TRY(fsdp__comm_agree(group, FSDP__CALL_AGREE, mine));
-    return FSDP_OK;
+    return fsdp__agree_and_ask(group, mine, false, (int[2]){0});
 }

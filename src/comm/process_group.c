@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/lock.h"
 #include "comm/carrier_watch.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "comm/memory.h"
 #include "comm/turns.h"
 
@@ -22,6 +22,7 @@ fsdp_status fsdp__process_group_new(fsdp__comm *comm, const fsdp__process_group_
     FSDP__TRY_NEW(group);
     pthread_mutex_init(&group->mutex, NULL);
     pthread_cond_init(&group->moved, NULL);
+    group->refs = 1;
     group->comm = comm;
     group->rank = spec->rank;
     group->size = spec->count;
@@ -88,9 +89,16 @@ void fsdp__process_group_destroy(fsdp_process_group *group)
     fsdp__free(group);
 }
 
+fsdp_process_group *fsdp__process_group_ref(fsdp_process_group *group)
+{
+    group->refs++;
+    return group;
+}
+
+/* The world goes with its context, whoever holds it. */
 void fsdp_process_group_free(fsdp_process_group *group)
 {
-    if (group && group != group->comm->world)
+    if (group && group != group->comm->world && --group->refs == 0)
         fsdp__process_group_destroy(group);
 }
 

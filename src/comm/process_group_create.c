@@ -64,8 +64,7 @@ static fsdp_status exchange_requests(fsdp_process_group *world, const int *ranks
         mine.ranks = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, ranks, (size_t)count * sizeof *ranks);
         mine.name = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, name, strlen(name));
     }
-    FSDP_TRY(fsdp__comm_issue_host(world, FSDP_OBJECTS, fsdp__collectives_of(world, NULL)->all_gather, &call));
-    return FSDP_OK;
+    return fsdp__comm_issue_host(world, FSDP_OBJECTS, fsdp__collectives_of(world, NULL)->all_gather, &call);
 }
 
 /* Opens the group on this rank; a failure becomes everybody's afterwards. */

@@ -2,17 +2,24 @@
  *
  * A rank publishes how far it has read in shared memory and goes on; only a writer looks, and waits for the ranks that
  * lag. Ranks that make the same calls in the same order never wait for each other in a circle: a rank in a later call
- * has ended the read before it. Others get an error: [Note: a wait that cannot end] in health/waits.h. */
+ * has ended the read before it. Others get an error: [Note: a wait that cannot end] in health/waits.h.
+ *
+ * In memory of a device the device does both: its stream counts a read as over, and waits. What it is given for that
+ * takes a turn among the calls of carriers ([Note: one order on a device] in turns.h). */
 #include "base/clock.h"
+#include "base/context.h"
 #include "base/probe.h"
 #include "comm/health/failure.h"
+#include "comm/shared_memory.h"
+#include "comm/turns.h"
 #include "device/device.h"
 
-/* What travels through a stream. */
+/* Holds what travels through a stream. */
 typedef struct reading {
     fsdp_process_group *group;
     void *shared;
     uint64_t number, issued;
+    uint64_t turn; /* of memory on a device: among the calls of carriers */
 } reading;
 
 static bool has_readers(const fsdp_process_group *group, const void *shared)
@@ -46,6 +53,80 @@ static fsdp_status publish_done(fsdp_stream *stream, const void *argument)
     return FSDP_OK;
 }
 
+/* ---- on a device ---- */
+
+/* Does the work in its turn, now or when the stream gets there. */
+static fsdp_status in_turn(fsdp_stream *stream, fsdp__stream_work work, reading *r)
+{
+    fsdp__comm *comm = r->group->comm;
+    fsdp_status status;
+
+    r->turn = ++comm->carried_issued;
+    if (fsdp__carried_is_done(comm, r->turn - 1) && fsdp__stream_enter(stream)) {
+        status = work(stream, r);
+        fsdp__stream_leave(stream);
+        return status;
+    }
+    status = fsdp__stream_enqueue(stream, work, r, sizeof *r);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    comm->carried_issued--; /* later calls would wait for its turn */
+    fsdp__comm_break(comm, status, fsdp_last_error());
+    return fsdp_fail_hop(status, __FILE__, __LINE__);
+}
+
+/* Ends the turn, also after a failure, which ends the world: peers' devices would wait for ever. */
+static fsdp_status end_turn(const reading *r, fsdp_status status)
+{
+    if (status != FSDP_OK)
+        fsdp__comm_break(r->group->comm, status, fsdp_last_error());
+    fsdp__carried_turn_end(r->group->comm);
+    return status;
+}
+
+static fsdp_status count_done(fsdp_stream *stream, const void *argument)
+{
+    const reading *r = argument;
+    const fsdp__reader_ops *readers = r->group->ops->readers;
+    fsdp_status status;
+
+    fsdp__carried_wait_done(r->group->comm, r->turn - 1);
+    status = readers->device_done(group_of(r->group), r->shared, r->number, stream);
+    if (status == FSDP_OK) {
+        FSDP__TELL(ORDER_PUBLISHED, .context = r->group->comm->context, .stream = stream, .object = r->shared,
+                   .number = r->number);
+        readers->read_done(group_of(r->group), r->shared, r->number); /* it has been issued: see tell_order */
+    }
+    return end_turn(r, status);
+}
+
+/* Tells who checks the order of uses that the reads come before what follows on the stream. That must be told after the
+ * peers have told of their reads, for which the host waits then, and only then. */
+static fsdp_status tell_order(fsdp_stream *stream, const reading *r)
+{
+    fsdp_context *context = r->group->comm->context;
+
+    if (!fsdp__is_probed(FSDP__POINT_ORDER_ACQUIRED) || !fsdp__context_get(context, FSDP__SLOT_WATCHER))
+        return FSDP_OK;
+    FSDP_TRY(r->group->ops->readers->await_readers(group_of(r->group), r->shared, r->number, stream, r->issued));
+    FSDP__TELL(ORDER_ACQUIRED, .context = context, .stream = stream, .object = r->shared, .number = r->number);
+    return FSDP_OK;
+}
+
+static fsdp_status await_on_device(fsdp_stream *stream, const void *argument)
+{
+    const reading *r = argument;
+    fsdp_status status;
+
+    fsdp__carried_wait_done(r->group->comm, r->turn - 1);
+    status = r->group->ops->readers->device_await(group_of(r->group), r->shared, r->number, stream);
+    if (status == FSDP_OK)
+        status = tell_order(stream, r);
+    return end_turn(r, status);
+}
+
+/* ---- ends of reads, and waits for them ---- */
+
 fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *shared, fsdp_stream *stream)
 {
     reading r = {.group = group, .shared = shared};
@@ -54,8 +135,9 @@ fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *shared
         return FSDP_OK;
     /* The program has ended the read; it is over when the kernels before this place in the stream have run. */
     r.number = group->ops->readers->read_end(group_of(group), shared);
-    FSDP_TRY(fsdp__stream_enqueue(stream, publish_done, &r, sizeof r));
-    return FSDP_OK;
+    if (fsdp__shared_memory_device(group->comm, shared))
+        return in_turn(stream, count_done, &r);
+    return fsdp__stream_enqueue(stream, publish_done, &r, sizeof r);
 }
 
 void fsdp__process_group_host_waits(fsdp_process_group *group, const fsdp_stream *worker, bool waits)
@@ -97,13 +179,14 @@ fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *s
     /* Take the numbers as of now: reads that the program ends after this write read what it wrote. */
     r.number = group->ops->readers->reads_ended(group_of(group), shared);
     r.issued = group->issued;
+    if (fsdp__shared_memory_device(group->comm, shared))
+        return in_turn(stream, await_on_device, &r);
     if (fsdp__stream_is_inline(stream) && group->ops->readers->readers_done(group_of(group), shared, r.number)) {
         FSDP__TELL(ORDER_ACQUIRED, .context = group->comm->context, .stream = stream, .object = shared,
                    .number = r.number);
         return FSDP_OK; /* the usual case: needs neither the clock nor the queue */
     }
-    FSDP_TRY(fsdp__stream_enqueue(stream, await_readers, &r, sizeof r));
-    return FSDP_OK;
+    return fsdp__stream_enqueue(stream, await_readers, &r, sizeof r);
 }
 
 bool fsdp__process_group_give_back(fsdp_process_group *group, void *shared, const fsdp_sharded_buffer *buffer)

@@ -5,14 +5,17 @@
 #include "base/hash.h"
 #include "comm/transport/sharded_buffer.h"
 
-void fsdp__shared_memory_add(fsdp_process_group *group, fsdp__shared_memory *region, uint64_t sequence,
-                             const void *start, size_t bytes)
+void fsdp__shared_memory_add(fsdp_process_group *group, fsdp__shared_memory *region, const fsdp__call *call,
+                             const void *start)
 {
     /* One creation may have made several groups, such as the rows of a mesh. */
-    uint64_t name[3] = {group->ticket, (uint64_t)group->ranks[0], sequence};
+    uint64_t name[3] = {group->ticket, (uint64_t)group->ranks[0], call->sequence};
 
-    *region = (fsdp__shared_memory){group->comm->shared, start, bytes,
-                                    fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, name, sizeof name)};
+    *region = (fsdp__shared_memory){.next = group->comm->shared,
+                                    .start = start,
+                                    .bytes = call->bytes,
+                                    .device = call->device,
+                                    .name = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, name, sizeof name)};
     group->comm->shared = region;
 }
 
@@ -27,6 +30,15 @@ bool fsdp__shared_memory_remove(fsdp__comm *comm, const void *start)
         *link = found->next;
     fsdp__free(found);
     return found != NULL;
+}
+
+fsdp_device *fsdp__shared_memory_device(const fsdp__comm *comm, const void *start)
+{
+    const fsdp__shared_memory *region = comm->shared;
+
+    while (region && region->start != start)
+        region = region->next;
+    return region ? region->device : NULL;
 }
 
 void fsdp__shared_memory_free(fsdp__comm *comm)

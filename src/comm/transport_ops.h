@@ -33,7 +33,7 @@
 #ifndef COMM_TRANSPORT_OPS_H
 #define COMM_TRANSPORT_OPS_H
 
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "fsdp/comm.h"
 
 /* The public call that was made: for signatures and messages. */
@@ -97,6 +97,7 @@ typedef struct fsdp__call {
     char label[FSDP__LABEL_BYTES];
 
     size_t bytes;           /* size of the shared memory asked for */
+    fsdp_device *device;    /* in whose memory it is to lie, which the ranks have in common; NULL: the host's */
     fsdp_status own_status; /* process_group_alloc: why this rank cannot take part */
 } fsdp__call;
 
@@ -149,7 +150,7 @@ typedef struct fsdp__memory_ops {
     void (*free_shared)(void *group, void *pointer);
 } fsdp__memory_ops;
 
-/* Readers of shared memory. All slots are required. A rank's reads of a region are numbered from 1. */
+/* Readers of shared memory. All slots but the last two are required. A rank's reads of a region are numbered from 1. */
 typedef struct fsdp__reader_ops {
     /* The program calls `read_begin` and `read_end`; the latter returns the number of the read that ended. `read_done`
      * is called with that number when the work before it has run. */
@@ -165,6 +166,11 @@ typedef struct fsdp__reader_ops {
      * ended. */
     fsdp_status (*await_readers)(void *group, void *pointer, uint64_t number, const fsdp_stream *worker,
                                  uint64_t issued);
+    /* Of memory that lies on a device, from inside the work of a stream: counts the reads up to `number` as over when
+     * the device gets there, which others know by the device alone, and makes the stream wait until the reads of all
+     * up to it are over. NULL, both: there is no such memory. */
+    fsdp_status (*device_done)(void *group, void *pointer, uint64_t number, fsdp_stream *stream);
+    fsdp_status (*device_await)(void *group, void *pointer, uint64_t number, fsdp_stream *stream);
 } fsdp__reader_ops;
 
 /* Watching over ranks that wait for each other. All slots are required. */
@@ -186,7 +192,6 @@ typedef struct fsdp__health_ops {
 
 typedef struct fsdp__comm_ops {
     const char *name; /* "threads", "shm", "machines", "fake" */
-    bool threads;     /* ranks are threads of one process */
 
     const fsdp__collective_ops *collectives; /* required */
     const fsdp__memory_ops *memory;          /* NULL: peers see no memory of each other */
@@ -206,6 +211,8 @@ typedef struct fsdp__comm_ops {
     /* Required. Ends this rank's part in the world and frees `transport`. */
     void (*close)(void *transport);
 
+    /* Returns whether the ranks of a machine are threads of one process; NULL: they are not, or there is one. */
+    bool (*are_threads)(const void *transport);
     /* `machines` returns on how many machines the group has members; NULL: on one. `can_share` returns whether the
      * group has memory that peers see; NULL: it has if the transport has. */
     int (*machines)(const void *group);

@@ -1,4 +1,5 @@
-/* turns.c - the calls of a group run one at a time, in the order in which they were issued: see [Note: turns]. */
+/* turns.c - the calls of a group run one at a time, in the order in which they were issued, and so do those of
+ * carriers: see [Note: turns]. */
 #include "comm/turns.h"
 
 #include "base/lock.h"
@@ -21,4 +22,24 @@ void fsdp__turn_end(fsdp_process_group *group, fsdp_stream *stream)
     FSDP__HELD(&group->mutex);
     group->done++;
     pthread_cond_broadcast(&group->moved); /* each stream waits for another number */
+}
+
+void fsdp__carried_wait_done(fsdp__comm *comm, uint64_t number)
+{
+    FSDP__HELD(&comm->mutex);
+    while (comm->carried_done < number)
+        pthread_cond_wait(&comm->carried_moved, &comm->mutex);
+}
+
+bool fsdp__carried_is_done(fsdp__comm *comm, uint64_t number)
+{
+    FSDP__HELD(&comm->mutex);
+    return comm->carried_done >= number;
+}
+
+void fsdp__carried_turn_end(fsdp__comm *comm)
+{
+    FSDP__HELD(&comm->mutex);
+    comm->carried_done++;
+    pthread_cond_broadcast(&comm->carried_moved);
 }

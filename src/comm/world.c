@@ -7,7 +7,7 @@
 #include "base/context.h"
 #include "base/lock.h"
 #include "comm/carrier_watch.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "comm/process_group.h"
 #include "comm/shared_memory.h"
 #include "comm/transport/fake/fake_world.h"
@@ -27,6 +27,7 @@ static void comm_free(void *state)
     if (comm->transport)
         comm->ops->close(comm->transport);
     fsdp__shared_memory_free(comm);
+    pthread_cond_destroy(&comm->carried_moved);
     pthread_mutex_destroy(&comm->mutex);
     fsdp__free(comm);
 }
@@ -46,9 +47,11 @@ fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, 
         return FSDP_NO_MEMORY;
     }
     pthread_mutex_init(&comm->mutex, NULL);
+    pthread_cond_init(&comm->carried_moved, NULL);
     comm->context = context;
     comm->ops = ops;
     comm->transport = transport;
+    comm->tick_ms = FSDP__TICK_MS;
     status = fsdp__process_group_new(comm, &spec, size > 1 ? world_group : NULL, &comm->world);
     if (status != FSDP_OK) {
         if (world_group)
@@ -108,6 +111,7 @@ fsdp_status fsdp__context_set_comm_ticks(fsdp_context *context, int64_t timeout_
 
     if (!comm)
         return fsdp_last_status();
+    atomic_store(&comm->tick_ms, tick_ms);
     if (comm->ops->health)
         comm->ops->health->set_timeout(comm->transport, timeout_ms, tick_ms);
     return FSDP_OK;
@@ -119,8 +123,7 @@ fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double seconds)
         return FSDP_FAIL(FSDP_INVALID, "cannot wait %g seconds for a rank: expected 0 (for ever) to %d", seconds,
                          MOST_SECONDS);
     /* Round up, since 0 means for ever. */
-    FSDP_TRY(fsdp__context_set_comm_ticks(context, (int64_t)ceil(seconds * 1000), FSDP__TICK_MS));
-    return FSDP_OK;
+    return fsdp__context_set_comm_ticks(context, (int64_t)ceil(seconds * 1000), FSDP__TICK_MS);
 }
 
 fsdp_status fsdp_context_set_carrier(fsdp_context *context, fsdp_carrier carrier)

@@ -25,6 +25,8 @@ static void put_figures(json_t **object, const fsdp__comparison *c, const fsdp__
     int digits = fsdp__figures_agree(&c->figures[fsdp__comparison_first(c)], f);
 
     fsdp__json_put(object, "device", fsdp__json_text(f->device));
+    if (f->links[0])
+        fsdp__json_put(object, "links", fsdp__json_text(f->links));
     fsdp__json_put(object, "units", json_integer(f->units));
     fsdp__json_put(object, "microbatches", json_integer(f->microbatches));
     fsdp__json_put(object, "tokens_per_step", json_integer(f->tokens_per_step));

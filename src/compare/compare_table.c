@@ -207,6 +207,8 @@ static void print_head(const fsdp__comparison *c, FILE *out)
             (long long)f->tokens_per_step, (long long)f->microbatches, f->microbatches == 1 ? "" : "es");
     if (config->training.device)
         fprintf(out, "device: %s%s\n", f->device, c->ranks > 1 && strcmp(f->device, "cpu") != 0 ? " (rank 0's)" : "");
+    if (f->links[0])
+        fprintf(out, "links:  %s\n", f->links);
 }
 
 static void print_reasons(const fsdp__comparison *c, const char *bullet, FILE *out)

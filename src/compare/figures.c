@@ -71,6 +71,7 @@ fsdp_status fsdp__figures_add(fsdp__figures *f, const fsdp__start_record *record
     }
     compare_losses(f, &records[0]);
     memcpy(f->device, records[0].device, sizeof f->device);
+    memcpy(f->links, records[0].links, sizeof f->links);
     f->tokens_per_step = records[0].tokens_per_step;
     f->units = records[0].units;
     f->microbatches = records[0].microbatches;

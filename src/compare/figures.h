@@ -9,6 +9,7 @@ typedef struct fsdp__figures {
     char failure[1024]; /* why it has not; "": it has not been started */
     int starts;
     char device[160]; /* of rank 0, in the last start */
+    char links[320];  /* by what the ranks' GPUs are joined; "": there are no two */
     /* Over all measured steps of all starts. A step takes as long as on its slowest rank; the times that it waits are
      * means over ranks. `spread_ms` is half the interquartile range of the steps, NaN if there is one step. */
     double step_ms, spread_ms, gather_ms, reduce_ms, tokens_per_second;

@@ -74,6 +74,7 @@ static fsdp_status run_steps(fsdp_context *context, const fsdp_train_config *con
     FSDP_TRY(fsdp__train_run_create_heard(context, config, listener, run));
     fsdp_train_run_summary(*run, &summary);
     snprintf(out->device, sizeof out->device, "%s", summary.device);
+    fsdp__train_links(*run, out->links, sizeof out->links);
     out->tokens_per_step = summary.tokens_per_step;
     out->units = summary.units;
     out->microbatches = summary.microbatches;

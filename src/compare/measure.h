@@ -27,6 +27,7 @@ typedef struct fsdp__start_record {
     size_t resident_bytes, resident_peak_bytes;
     char warnings[512]; /* that were logged, one per line */
     char device[160];   /* fsdp_train_summary.device */
+    char links[320];    /* fsdp__train_links */
     fsdp__step_figures step[FSDP__START_STEPS];
 } fsdp__start_record;
 

@@ -59,7 +59,6 @@ static fsdp_status write_nothing(fsdp_train_config *c)
 
 typedef struct builder {
     const fsdp_train_config *config;
-    fsdp_model_config model;
     int world_size;
     bool all;      /* the caller has named no strategies */
     bool policies; /* the caller has named policies */
@@ -106,9 +105,7 @@ static fsdp_status add(builder *b, const char *strategy, const char *policy)
         fsdp__train_policy_word(v.config, v.policy, sizeof v.policy);
     snprintf(v.label, sizeof v.label, "%s%s%s", v.strategy, b->policies && v.policy[0] ? " " : "",
              b->policies ? v.policy : "");
-    status = fsdp_train_config_check(v.config, b->world_size);
-    if (status == FSDP_OK)
-        status = fsdp__train_check_team(v.config, &b->model);
+    status = fsdp__train_check_start(v.config, b->world_size);
     if (status != FSDP_OK && b->all) {
         snprintf(v.refused, sizeof v.refused, "%s", fsdp_last_error());
         status = FSDP_OK;
@@ -131,11 +128,10 @@ static fsdp_status add_policies(builder *b, const char *strategy, const char *po
     return FSDP_OK;
 }
 
-/* Checks the config's own keys, as `fsdp train` would, and reads the model's config. */
+/* Checks the config's own keys and its model, as `fsdp train` would. */
 static fsdp_status check_config(builder *b)
 {
-    FSDP_TRY(fsdp_train_config_check(b->config, b->world_size));
-    return fsdp__train_model_config(b->config, &b->model);
+    return fsdp__train_check_start(b->config, b->world_size);
 }
 
 static fsdp_status check_list(const char *option, const char *list)

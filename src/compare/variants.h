@@ -25,9 +25,9 @@ typedef struct fsdp__variants {
 fsdp_status fsdp__variants_check_words(const char *strategies, const char *policies);
 
 /* Creates the variants. `strategies` and `policies` are comma-separated lists. Strategies are those of
- * parallelism.strategy, and fsdp1 may have one of its own (fsdp1:shard_grad_op), fsdp2 and hsdp teams (fsdp2:tp2);
- * NULL: all of them. Policies are those of parallelism.wrap_policy, with their argument (size:20000, class:A+B); NULL:
- * the config's. No variant writes anything: neither metrics nor an export.
+ * parallelism.strategy; fsdp1 may have one of its own (fsdp1:shard_grad_op), and all may have teams (fsdp2:tp2,
+ * ddp:cp2). NULL: all of them. Policies are those of parallelism.wrap_policy, with their argument (size:20000,
+ * class:A+B); NULL: the config's. No variant writes anything: neither metrics nor an export.
  *
  * Keys of the config that belong to its own strategy alone are left out for the others: those of fsdp1 and ddp, and
  * hsdp's number of copies. hsdp without a number of copies gets two. ddp and fsdp1:no_shard have no copies, and ddp has

@@ -1,13 +1,13 @@
-/* digest.c - computes XXH3 of tokens and of items, in order. */
+/* digest.c - computes digests of tokens and of items, in order. */
 #include "data/digest.h"
 
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <xxhash.h>
 
 #include "base/alloc.h"
+#include "base/checksum.h"
 #include "base/compiler.h"
 #include "data/batch_maker.h"
 #include "data/fields.h"
@@ -18,28 +18,9 @@ enum {
     CERTAIN_S = 2 /* file times may be this coarse, or this far from the machine's clock */
 };
 
-static fsdp_status begin(XXH3_state_t **out)
-{
-    *out = XXH3_createState();
-    if (*out && XXH3_128bits_reset(*out) == XXH_OK)
-        return FSDP_OK;
-    XXH3_freeState(*out);
-    return FSDP_FAIL(FSDP_NO_MEMORY, "no memory for a hash of the data");
-}
-
-/* Computes the hash, and frees the state. */
-static void end(XXH3_state_t *state, uint64_t out[2])
-{
-    XXH128_hash_t hash = XXH3_128bits_digest(state);
-
-    out[0] = hash.high64;
-    out[1] = hash.low64;
-    XXH3_freeState(state);
-}
-
 /* ---- tokens ---- */
 
-static fsdp_status add_tokens(XXH3_state_t *state, const fsdp_tokens *tokens, int64_t first, int64_t count,
+static fsdp_status add_tokens(fsdp__digest *digest, const fsdp_tokens *tokens, int64_t first, int64_t count,
                               const _Atomic bool *stop)
 {
     int32_t read[READ_TOKENS];
@@ -50,7 +31,7 @@ static fsdp_status add_tokens(XXH3_state_t *state, const fsdp_tokens *tokens, in
         if (stop && atomic_load_explicit(stop, memory_order_relaxed))
             return FSDP_FAIL(FSDP_INTERRUPTED, "stopped reading the data");
         FSDP_TRY(fsdp_tokens_read(tokens, first, part, read));
-        XXH3_128bits_update(state, read, (size_t)part * sizeof *read);
+        fsdp__digest_add(digest, read, (size_t)part * sizeof *read);
         first += part;
         count -= part;
     }
@@ -60,16 +41,12 @@ static fsdp_status add_tokens(XXH3_state_t *state, const fsdp_tokens *tokens, in
 fsdp_status fsdp__tokens_digest(const fsdp_tokens *tokens, int64_t first, int64_t count, const _Atomic bool *stop,
                                 uint64_t out[2])
 {
-    XXH3_state_t *state;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__digest_free_at) fsdp__digest *digest = fsdp__digest_create();
 
-    FSDP_TRY(begin(&state));
-    status = add_tokens(state, tokens, first, count, stop);
-    if (status == FSDP_OK)
-        end(state, out);
-    else
-        XXH3_freeState(state);
-    return status;
+    FSDP__TRY_NEW(digest);
+    FSDP_TRY(add_tokens(digest, tokens, first, count, stop));
+    fsdp__digest_bits(digest, out);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_tokens_digest(const fsdp_tokens *tokens, uint64_t out[2])
@@ -84,7 +61,7 @@ fsdp_status fsdp_tokens_digest(const fsdp_tokens *tokens, uint64_t out[2])
 /* Adds what changes along with a file's content. Its times must be older than CERTAIN_S, or a change after this look
  * might not show. The device is left out: the same file has another device number on another machine, or after a
  * reboot. */
-static bool add_file(XXH3_state_t *state, const fsdp__token_file *file, int64_t now_s)
+static bool add_file(fsdp__digest *digest, const fsdp__token_file *file, int64_t now_s)
 {
     struct stat info;
     int64_t facts[7];
@@ -100,47 +77,47 @@ static bool add_file(XXH3_state_t *state, const fsdp__token_file *file, int64_t 
     facts[4] = info.st_ctim.tv_sec;
     facts[5] = info.st_ctim.tv_nsec;
     facts[6] = file->width; /* the same file may be read in another width */
-    XXH3_128bits_update(state, facts, sizeof facts);
+    fsdp__digest_add(digest, facts, sizeof facts);
     return true;
 }
 
 uint64_t fsdp__tokens_identity(const fsdp_tokens *tokens)
 {
     int64_t now_s = (int64_t)time(NULL);
+    FSDP__SCOPED(fsdp__digest_free_at) fsdp__digest *digest = fsdp__digest_create();
     uint64_t hash[2];
-    XXH3_state_t *state;
-    bool certain = true;
 
-    if (begin(&state) != FSDP_OK)
+    if (!digest)
         return 0;
-    for (int64_t i = 0; i < tokens->file_count && certain; i++)
-        certain = add_file(state, &tokens->files[i], now_s);
-    end(state, hash);
-    return certain ? hash[0] : 0;
+    for (int64_t i = 0; i < tokens->file_count; i++)
+        if (!add_file(digest, &tokens->files[i], now_s))
+            return 0;
+    fsdp__digest_bits(digest, hash);
+    return hash[0];
 }
 
 /* ---- data sets ---- */
 
-static void add_fields(XXH3_state_t *state, const fsdp_dataset *dataset, int64_t length)
+static void add_fields(fsdp__digest *digest, const fsdp_dataset *dataset, int64_t length)
 {
-    XXH3_128bits_update(state, &length, sizeof length);
+    fsdp__digest_add(digest, &length, sizeof length);
     for (int f = 0; f < dataset->field_count; f++) {
         const fsdp_data_field *field = &dataset->fields[f];
         int64_t facts[] = {field->dtype, field->ndim};
 
-        XXH3_128bits_update(state, field->name, strlen(field->name) + 1);
-        XXH3_128bits_update(state, facts, sizeof facts);
-        XXH3_128bits_update(state, field->shape, (size_t)field->ndim * sizeof *field->shape);
+        fsdp__digest_add(digest, field->name, strlen(field->name) + 1);
+        fsdp__digest_add(digest, facts, sizeof facts);
+        fsdp__digest_add(digest, field->shape, (size_t)field->ndim * sizeof *field->shape);
     }
 }
 
 /* Adds the items to the hash. `places` is memory for one item. */
-static fsdp_status add_items(XXH3_state_t *state, const fsdp_dataset *dataset, int64_t length, void *const *places)
+static fsdp_status add_items(fsdp__digest *digest, const fsdp_dataset *dataset, int64_t length, void *const *places)
 {
     for (int64_t i = 0; i < length; i++) {
         FSDP_TRY(fsdp__item_make(dataset, i, places));
         for (int f = 0; f < dataset->field_count; f++)
-            XXH3_128bits_update(state, places[f], fsdp__field_bytes(&dataset->fields[f]));
+            fsdp__digest_add(digest, places[f], fsdp__field_bytes(&dataset->fields[f]));
     }
     return FSDP_OK;
 }
@@ -155,7 +132,7 @@ static fsdp_status make_places(const fsdp_dataset *dataset, void **places)
 
 fsdp_status fsdp_dataset_digest(const fsdp_dataset *dataset, uint64_t out[2])
 {
-    XXH3_state_t *state = NULL;
+    FSDP__SCOPED(fsdp__digest_free_at) fsdp__digest *digest = NULL;
     FSDP__FREED void **places = NULL;
     int64_t length;
     fsdp_status status;
@@ -165,18 +142,15 @@ fsdp_status fsdp_dataset_digest(const fsdp_dataset *dataset, uint64_t out[2])
                                        "required");
     FSDP_TRY(fsdp__fields_check(dataset->fields, dataset->field_count));
     length = dataset->length(dataset->arg);
+    FSDP__TRY_NEW(digest = fsdp__digest_create());
     FSDP__TRY_NEW(places = fsdp__calloc((size_t)dataset->field_count, sizeof *places));
     status = make_places(dataset, places);
-    if (status == FSDP_OK)
-        status = begin(&state);
     if (status == FSDP_OK) {
-        add_fields(state, dataset, length);
-        status = add_items(state, dataset, length, places);
+        add_fields(digest, dataset, length);
+        status = add_items(digest, dataset, length, places);
     }
     if (status == FSDP_OK)
-        end(state, out);
-    else
-        XXH3_freeState(state);
+        fsdp__digest_bits(digest, out);
     for (int f = 0; f < dataset->field_count; f++)
         fsdp__free(places[f]);
     return status;

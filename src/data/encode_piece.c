@@ -113,9 +113,7 @@ static fsdp_status encode_text(const job *j, const char *text, size_t bytes)
         replaced = replace_invalid(j, text, bytes, &replaced_bytes);
         status = replaced ? encode(j, replaced, replaced_bytes) : FSDP_NO_MEMORY;
     }
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot encode '%s' from offset %lld on", j->piece->path, (long long)offset);
-    return FSDP_OK;
+    return fsdp_fail_prefix(status, "cannot encode '%s' from offset %lld on", j->piece->path, (long long)offset);
 }
 
 static fsdp_status encode_texts(const job *j)
@@ -181,8 +179,7 @@ static fsdp_status encode_string(const job *j, int64_t line, const fsdp__json_me
     if (value->escaped)
         FSDP_TRY(unescape(j, line, value, &plain, &bytes));
     status = encode(j, plain ? plain : value->text, bytes);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot encode '%s', %s %lld", j->piece->path, line_word(j), (long long)line);
+    FSDP_TRY(fsdp_fail_prefix(status, "cannot encode '%s', %s %lld", j->piece->path, line_word(j), (long long)line));
     return end_document(j);
 }
 
@@ -210,8 +207,7 @@ static fsdp_status encode_conversation(const job *j, int64_t line, const char *t
 
     if (status == FSDP_FORMAT)
         return bad_line(j, line, "%s", fsdp__shown(fsdp_last_error(), why, sizeof why));
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot encode '%s', %s %lld", j->piece->path, line_word(j), (long long)line);
+    FSDP_TRY(fsdp_fail_prefix(status, "cannot encode '%s', %s %lld", j->piece->path, line_word(j), (long long)line));
     j->out->documents++;
     j->out->text_bytes += (int64_t)j->out->rows.row.text_bytes;
     return FSDP_OK;

@@ -1,7 +1,6 @@
 /* files.c - lists the files that paths stand for. */
 #include "data/files.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>

@@ -260,18 +260,13 @@ void fsdp_loader_free(fsdp_loader *loader)
 
 /* ---- batches ---- */
 
-int64_t fsdp__loader_source_count(const fsdp_loader *loader, int source, int64_t position)
-{
-    return fsdp__mixture_count(&loader->mixture, source, position);
-}
-
 /* Returns how often all sources have been gone through where a position begins. */
 static int64_t epoch_of(const fsdp_loader *loader, int64_t position)
 {
     int64_t least = INT64_MAX;
 
     for (int i = 0; i < loader->source_count; i++)
-        least = FSDP__MIN(least, fsdp__loader_source_count(loader, i, position) / loader->sources[i].windows.count);
+        least = FSDP__MIN(least, fsdp__mixture_count(&loader->mixture, i, position) / loader->sources[i].windows.count);
     return least;
 }
 

@@ -4,8 +4,8 @@
 
 #include "data/windows.h"
 
-/* A source of what a loader gives. Each has an order and epochs of its own: a window comes again once all others of its
- * source have come. */
+/* Describes a source of what a loader gives. Each has an order and epochs of its own: a window comes again once all
+ * others of its source have come. */
 typedef struct fsdp__loader_source {
     fsdp__windows windows;
     double weight; /* its share of all windows, among those of the other sources; one source alone needs none */
@@ -14,7 +14,7 @@ typedef struct fsdp__loader_source {
 /* Creates a loader that gives windows of all sources, in the order of mixture.h. options->token_count is not used. */
 fsdp_status fsdp__loader_create_of(const fsdp__loader_source *sources, int count, const fsdp_loader_options *options,
                                    fsdp_loader **out);
-/* What some windows hold. */
+/* Counts what some windows hold. */
 typedef struct fsdp__load {
     int64_t answers; /* targets that are learned */
     int64_t tokens;  /* that are no padding */
@@ -27,7 +27,5 @@ fsdp_status fsdp__loader_look_ahead(fsdp_loader *loader, int64_t windows, fsdp__
  * other.
  */
 int64_t fsdp__loader_window(const fsdp_loader *loader, int64_t position);
-/* Returns how many windows of a source are among the first `position` of the order. */
-int64_t fsdp__loader_source_count(const fsdp_loader *loader, int source, int64_t position);
 
 #endif

@@ -52,13 +52,13 @@ static fsdp_status refuse_pair(const fsdp__packed *p, int64_t row, bool fits)
     if (fits)
         return FSDP_FAIL(FSDP_INVALID,
                          "pair %lld of '%s' has %lld and %lld tokens, and the model has %lld positions: leave such "
-                         "pairs out with data.on_long_row: skip",
+                         "pairs out with data.on_long_row: skip (--on-long-row skip)",
                          pair, fsdp__rows_text(p->rows), first, second, (long long)p->options.row_most);
-    return FSDP_FAIL(
-        FSDP_INVALID,
-        "pair %lld of '%s' has %lld and %lld tokens, which do not fit training.seq_len %lld together: take "
-        "a larger training.seq_len, or leave such pairs out with data.on_long_row: skip",
-        pair, fsdp__rows_text(p->rows), first, second, (long long)p->options.seq_len);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "pair %lld of '%s' has %lld and %lld tokens, which do not fit training.seq_len (--seq-len) %lld "
+                     "together: take a larger training.seq_len, or leave such pairs out with data.on_long_row: skip "
+                     "(--on-long-row skip)",
+                     pair, fsdp__rows_text(p->rows), first, second, (long long)p->options.seq_len);
 }
 
 /* Adds what is used of a row that is too long. */
@@ -81,8 +81,7 @@ static fsdp_status add_long(packer *k, int64_t row, int64_t count)
     return add_part(k, row, 0, length, false);
 }
 
-/* Returns the row after the last that is used. */
-static int64_t end_of(const fsdp__packed *p)
+int64_t fsdp__packed_end(const fsdp__packed *p)
 {
     return p->options.row_count > 0 ? p->options.first_row + p->options.row_count : fsdp__rows_count(p->rows);
 }
@@ -109,7 +108,7 @@ static fsdp_status add_pair(packer *k, int64_t row)
 static fsdp_status add_pairs(packer *k)
 {
     const fsdp__packed *p = k->packed;
-    int64_t first = p->options.first_row, end = end_of(p);
+    int64_t first = p->options.first_row, end = fsdp__packed_end(p);
 
     for (int64_t row = first; row + 1 < end; row += 2)
         FSDP_TRY(add_pair(k, row));
@@ -124,7 +123,7 @@ static fsdp_status add_parts(packer *k)
 {
     fsdp__packed *p = k->packed;
     const fsdp__packing_options *o = &p->options;
-    int64_t end = end_of(p);
+    int64_t end = fsdp__packed_end(p);
 
     for (int64_t row = o->first_row; row < end; row++) {
         int64_t count = fsdp__rows_length(p->rows, row);

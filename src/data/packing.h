@@ -47,6 +47,8 @@ typedef struct fsdp__packed {
 fsdp_status fsdp__pack(const fsdp__rows *rows, const fsdp__packing_options *options, fsdp__packed **out);
 void fsdp__packed_free(fsdp__packed *packed); /* NULL is allowed */
 
+/* Returns the row behind those that were to be packed. */
+int64_t fsdp__packed_end(const fsdp__packed *packed);
 /* Reads a window: three arrays of seq_len; `positions` may be NULL. Padding has token 0. Targets that are not learned
  * are FSDP__NO_TARGET. A token of `vocab_size` or more is an error that names its row; 0: not checked.
  * [thread-safe] */

@@ -4,9 +4,9 @@
 
 #include <string.h>
 #include <sys/stat.h>
-#include <xxhash.h>
 
 #include "base/alloc.h"
+#include "base/checksum.h"
 #include "base/compiler.h"
 #include "data/token_file.h"
 #include "data/token_header.h"
@@ -370,8 +370,6 @@ void fsdp__rows_digest(const fsdp__rows *rows, uint64_t out[2])
 {
     const unsigned char *sums = rows->map.data + FSDP__TOKEN_HEADER_BYTES + rows->sums.token_bytes;
     uint64_t seed = (uint64_t)rows->count * 2 + (rows->width == 2);
-    XXH128_hash_t hash = XXH3_128bits_withSeed(sums, rows->sums.table_bytes, seed);
 
-    out[0] = hash.high64;
-    out[1] = hash.low64;
+    fsdp__checksum_wide(sums, rows->sums.table_bytes, seed, out);
 }

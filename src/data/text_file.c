@@ -7,11 +7,11 @@
 #include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include "base/alloc.h"
+#include "base/checksum.h"
 #include "base/compiler.h"
 #include "data/content.h"
 #include "data/parquet.h"
@@ -43,7 +43,7 @@ struct fsdp__text_file {
     bool inside;   /* within a part (a member of gzip, a frame of zstd) */
     bool ended;    /* the end of the file was reached */
     int64_t position;
-    XXH3_state_t *hash; /* of all bytes up to `position` */
+    fsdp__digest *hash; /* of all bytes up to `position` */
     size_t head_count;  /* of a part's unpacked contents, the first bytes */
     size_t at, count;   /* the unused rest of `input` */
     char head[HEAD_BYTES];
@@ -110,7 +110,7 @@ static fsdp_status fill(fsdp__text_file *f)
     f->ended = got == 0;
     f->count += (size_t)got;
     f->position += got;
-    XXH3_128bits_update(f->hash, f->input + f->count - got, (size_t)got);
+    fsdp__digest_add(f->hash, f->input + f->count - got, (size_t)got);
     return FSDP_OK;
 }
 
@@ -167,9 +167,7 @@ fsdp_status fsdp__text_file_open(const char *path, fsdp__text_file **out)
     FSDP__TRY_NEW(f);
     f->path = path;
     f->fd = -1;
-    f->hash = XXH3_createState();
-    if (!f->hash || XXH3_128bits_reset(f->hash) != XXH_OK)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot read '%s': out of memory", path);
+    FSDP__TRY_NEW(f->hash = fsdp__digest_create());
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* opening a FIFO must not block */
     if (f->fd < 0 || fstat(f->fd, &info) != 0)
         return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot open '%s': %s", path,
@@ -329,9 +327,10 @@ int64_t fsdp__text_file_position(const fsdp__text_file *file)
 
 fsdp__text_hash fsdp__text_file_hash(const fsdp__text_file *file)
 {
-    XXH128_hash_t hash = XXH3_128bits_digest(file->hash);
+    uint64_t bits[2];
 
-    return (fsdp__text_hash){.bytes = (uint64_t)file->position, .high = hash.high64, .low = hash.low64};
+    fsdp__digest_bits(file->hash, bits);
+    return (fsdp__text_hash){.bytes = (uint64_t)file->position, .high = bits[0], .low = bits[1]};
 }
 
 fsdp_status fsdp__text_hash_of(const char *path, fsdp__text_hash *out)
@@ -355,7 +354,7 @@ void fsdp__text_file_close(fsdp__text_file *file)
         inflateEnd(&file->inflate);
     ZSTD_freeDStream(file->zstd);
     fsdp__parquet_close(file->parquet);
-    XXH3_freeState(file->hash);
+    fsdp__digest_free(file->hash);
     if (file->fd >= 0)
         close(file->fd);
     fsdp__free(file);

@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "base/alloc.h"
+#include "base/checksum.h"
 #include "base/directory.h"
 #include "base/file.h"
 #include "chat/chat.h"
@@ -56,53 +56,48 @@ static void hashed_files_release(hashed_files *files)
     fsdp__free(files->hashes);
 }
 
-static void hash_text(XXH3_state_t *state, const char *text)
+static void hash_text(fsdp__digest *digest, const char *text)
 {
-    XXH3_128bits_update(state, text ? text : "", text ? strlen(text) + 1 : 0);
-    XXH3_128bits_update(state, text ? "+" : "-", 1);
+    fsdp__digest_add(digest, text ? text : "", text ? strlen(text) + 1 : 0);
+    fsdp__digest_add(digest, text ? "+" : "-", 1);
 }
 
 /* Hashes what decides the rows of conversations; nothing where there are none. */
-static void hash_chat(XXH3_state_t *state, const fsdp_tokenize_options *o)
+static void hash_chat(fsdp__digest *digest, const fsdp_tokenize_options *o)
 {
     const uint64_t hashed[] = {o->chat ? fsdp__chat_hash(o->chat) : 0, (uint64_t)o->chat_kind, o->learn_all,
                                ROWS_VERSION};
 
     if (o->chat)
-        XXH3_128bits_update(state, hashed, sizeof hashed);
+        fsdp__digest_add(digest, hashed, sizeof hashed);
 }
 
-static fsdp_status hash_all(XXH3_state_t *state, const hashed_files *files, const fsdp_tokenize_options *o)
+static void hash_all(fsdp__digest *digest, const hashed_files *files, const fsdp_tokenize_options *o)
 {
     const unsigned char flags[] = {NAME_VERSION, o->no_eos, o->plain_specials, o->replace_invalid, o->skip_bad_lines};
 
-    if (XXH3_128bits_reset(state) == XXH_ERROR)
-        return FSDP_FAIL(FSDP_INVALID, "cannot hash the text");
-    XXH3_128bits_update(state, flags, sizeof flags);
-    hash_text(state, o->field ? o->field : "text");
-    hash_text(state, o->separator);
-    hash_chat(state, o);
+    fsdp__digest_add(digest, flags, sizeof flags);
+    hash_text(digest, o->field ? o->field : "text");
+    hash_text(digest, o->separator);
+    hash_chat(digest, o);
     for (int64_t i = 0; i < files->list.count; i++) {
-        XXH3_128bits_update(state, &files->hashes[i], sizeof files->hashes[i]);
-        XXH3_128bits_update(state, &(unsigned char){fsdp__is_json_lines(files->list.paths[i])}, 1);
+        fsdp__digest_add(digest, &files->hashes[i], sizeof files->hashes[i]);
+        fsdp__digest_add(digest, &(unsigned char){fsdp__is_json_lines(files->list.paths[i])}, 1);
     }
-    return FSDP_OK;
 }
 
 static fsdp_status find_name(const fsdp_tokenizer *tokenizer, const hashed_files *files,
                              const fsdp_tokenize_options *options, const char *folder, char **out)
 {
-    XXH3_state_t *state = XXH3_createState();
-    fsdp_status status = state ? hash_all(state, files, options) : FSDP_FAIL(FSDP_NO_MEMORY, "cannot hash the text");
-    XXH128_hash_t hash = {0};
+    FSDP__SCOPED(fsdp__digest_free_at) fsdp__digest *digest = fsdp__digest_create();
+    uint64_t hash[2];
     char name[80];
 
-    if (status == FSDP_OK)
-        hash = XXH3_128bits_digest(state);
-    XXH3_freeState(state);
-    FSDP_TRY(status);
+    FSDP__TRY_NEW(digest);
+    hash_all(digest, files, options);
+    fsdp__digest_bits(digest, hash);
     snprintf(name, sizeof name, "%s-%016llx%016llx-tokenizer-%016llx.bin", options->chat ? "rows" : "text",
-             (unsigned long long)hash.high64, (unsigned long long)hash.low64,
+             (unsigned long long)hash[0], (unsigned long long)hash[1],
              (unsigned long long)fsdp__tokenizer_hash(tokenizer));
     *out = fsdp__path_join(folder, name);
     return *out ? FSDP_OK : FSDP_NO_MEMORY;

@@ -1,12 +1,12 @@
-/* token_sums.c - computes XXH3 of each block. The seal hashes the header and then the table, so that neither can be
- * changed, cut or exchanged alone. */
+/* token_sums.c - computes the checksum of each block. The seal hashes the header and then the table, so that neither
+ * can be changed, cut or exchanged alone. */
 #include "data/token_sums.h"
 
 #include <stdatomic.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/alloc.h"
+#include "base/checksum.h"
 #include "base/compiler.h"
 #include "data/token_header.h"
 
@@ -21,12 +21,7 @@ uint64_t fsdp__token_sums_name(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 
-    return XXH3_64bits(name, strlen(name));
-}
-
-uint64_t fsdp__token_sums_of(const void *data, size_t bytes)
-{
-    return XXH3_64bits(data, bytes);
+    return fsdp__checksum(name, strlen(name));
 }
 
 size_t fsdp__token_sums_blocks(size_t token_bytes)
@@ -41,7 +36,7 @@ static uint64_t seal_of(const unsigned char *header, const void *table, size_t t
 
     memcpy(own, header, sizeof own);
     memset(own + SEAL_AT, 0, sizeof(uint64_t));
-    return XXH3_64bits_withSeed(table, table_bytes, XXH3_64bits(own, sizeof own));
+    return fsdp__checksum_seeded(table, table_bytes, fsdp__checksum(own, sizeof own));
 }
 
 void fsdp__token_sums_seal(unsigned char *header, const void *table, size_t table_bytes, uint64_t name)
@@ -88,7 +83,7 @@ static bool fits(const fsdp__token_sums *sums, const unsigned char *tokens, size
     if (atomic_load_explicit(&sums->compared[block], memory_order_relaxed))
         return true;
     memcpy(&sum, tokens + sums->token_bytes + block * sizeof sum, sizeof sum);
-    if (sum != fsdp__token_sums_of(tokens + at, FSDP__MIN(sums->token_bytes - at, (size_t)FSDP__SUM_BLOCK_BYTES)))
+    if (sum != fsdp__checksum(tokens + at, FSDP__MIN(sums->token_bytes - at, (size_t)FSDP__SUM_BLOCK_BYTES)))
         return false;
     atomic_store_explicit(&sums->compared[block], true, memory_order_relaxed);
     return true;

@@ -1,5 +1,5 @@
-/* token_sums.h - checksums of the tokens in a file of the cache: a table behind them, one checksum a block, and a seal
- * in the header. Whoever reads tokens compares their blocks first, each once. */
+/* token_sums.h - checksums of the tokens in a file of the cache: behind the tokens a table with one for each block
+ * (base/checksum.h), and a seal in the header. Whoever reads tokens compares their blocks first, each once. */
 #ifndef DATA_TOKEN_SUMS_H
 #define DATA_TOKEN_SUMS_H
 
@@ -18,8 +18,6 @@ typedef struct fsdp__token_sums {
 
 /* Returns a hash of the name at the end of a path. */
 uint64_t fsdp__token_sums_name(const char *path);
-/* Returns the checksum of the block that begins at `data` and ends after FSDP__SUM_BLOCK_BYTES, or with the tokens. */
-uint64_t fsdp__token_sums_of(const void *data, size_t bytes);
 /* Returns how many blocks this many bytes of tokens take. */
 size_t fsdp__token_sums_blocks(size_t token_bytes);
 /* Completes a header that is otherwise whole: notes that a table follows the tokens, and adds the hash of the name and

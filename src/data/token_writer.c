@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/checksum.h"
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/probe.h"
@@ -129,7 +130,7 @@ static fsdp_status add_sums(fsdp__token_writer *w)
     for (size_t at = 0; at < w->used; at += FSDP__SUM_BLOCK_BYTES) {
         FSDP_TRY(fsdp__grow(&w->sums, w->sum_count, &w->sum_capacity, sizeof *w->sums));
         w->sums[w->sum_count++] =
-            fsdp__token_sums_of(w->buffer + at, FSDP__MIN(w->used - at, (size_t)FSDP__SUM_BLOCK_BYTES));
+            fsdp__checksum(w->buffer + at, FSDP__MIN(w->used - at, (size_t)FSDP__SUM_BLOCK_BYTES));
     }
     return FSDP_OK;
 }

@@ -1,38 +1,16 @@
 /* allocator.h - the ledger: hands out blocks of a backend's segments and counts every byte under its kind.
  *
  * Blocks are reused, and not given back while the device lives, except when the backend has nothing left: then segments
- * without a live block are returned, and of those that grow their holes, before the request is tried once more. The
+ * without a live block are returned, and of those that grow their holes, before the request is tried once more. Where
+ * segments grow, the same happens before a first step makes what outlives it, and to what places leave unused. The
  * same sequence of calls always makes the same decisions, wherever the segments happen to lie. All functions are
  * thread-safe. */
 #ifndef DEVICE_ALLOCATOR_H
 #define DEVICE_ALLOCATOR_H
 
-#include "device/owners.h"
+#include "device/segment_source.h"
 
 typedef struct fsdp__allocator fsdp__allocator;
-
-/* Where segments come from: a backend, or memory that ranks share. */
-typedef struct fsdp__segment_source {
-    const char *name;
-    bool has_bytes; /* false: the addresses are never followed */
-    fsdp_status (*alloc)(void *arg, size_t bytes, void **out);
-    void (*free)(void *arg, void *segment, size_t bytes);
-    void *arg;
-    /* Optional, all three. `grow` makes a segment of so many bytes longer, in its place. `fit` narrows a part of it,
-     * [*from, *end), to what can be given back alone, which may be nothing. `cut` gives that back: nobody may touch it
-     * any more, and it still counts among the segment's bytes. */
-    fsdp_status (*grow)(void *arg, void *segment, size_t bytes, size_t more);
-    void (*fit)(void *arg, void *segment, size_t *from, size_t *end);
-    void (*cut)(void *arg, void *segment, size_t from, size_t end);
-    /* Optional, all three, for memory that work which runs behind uses (fsdp__allocator_runs_behind). `queued` gives
-     * the number of the last work that was queued, which may still use what is given back now; `done`, the number up to
-     * which all has been done, so that memory can be returned; `settle` waits for what was queued before. The allocator
-     * can be used meanwhile. [blocks] */
-    uint64_t (*queued)(void *arg);
-    uint64_t (*done)(void *arg);
-    void (*settle)(void *arg);
-    fsdp__taker (*taker)(void *arg); /* optional: who takes memory now */
-} fsdp__segment_source;
 
 fsdp_status fsdp__allocator_create(const fsdp__segment_source *source, fsdp__allocator **out);
 /* Tells the allocator that work queued earlier still uses blocks that were given back: sanitizers must not forbid
@@ -44,6 +22,10 @@ void fsdp__allocator_free(fsdp__allocator *allocator);
 fsdp_status fsdp__allocator_take(fsdp__allocator *allocator, size_t bytes, fsdp_memory_kind kind, void **out);
 /* Gives a block back. Returns false, and does nothing, when `pointer` is not a live block. */
 bool fsdp__allocator_give(fsdp__allocator *allocator, void *pointer);
+/* Begin and end a step of training (fsdp__device_begin_step): where segments grow, a step that asks for the same as one
+ * before gets the places that were chosen for it ([Note: places of a step]). */
+void fsdp__allocator_begin_step(fsdp__allocator *allocator);
+fsdp_status fsdp__allocator_end_step(fsdp__allocator *allocator);
 /* Returns to the backend what is unused, and what no work uses any more, for memory that is not taken from here. Waits
  * for no work that is queued. Returns whether there was any. */
 bool fsdp__allocator_shrink(fsdp__allocator *allocator);

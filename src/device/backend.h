@@ -5,6 +5,7 @@
 
 #include "device/clique.h"
 #include "device/kernels.h"
+#include "device/links.h"
 #include "device/worker.h"
 
 typedef struct fsdp__backend {
@@ -27,6 +28,8 @@ typedef struct fsdp__backend {
     bool wide_gradients;
     bool gelu_products; /* a product takes GELU or its gradient along (fsdp__matmul_args) in less time than a pass takes
                          */
+    /* Memory is worth more than the time in which it computes cheap results of a forward again, in its backward. */
+    bool makes_again;
     bool sums_operands; /* a product adds up an operand (fsdp__matmul_args) in less time than a pass over it takes */
     bool carries;       /* collectives can be issued on its streams (comm/carrier.h) */
     bool narrow_logits; /* their logits are in the dtype of the weight, which may have 16 bits; otherwise in f32 */
@@ -42,12 +45,17 @@ typedef struct fsdp__backend {
     /* Optional. Fills in what fsdp__device_look returns, which is zero. */
     void (*look)(fsdp_device *device, fsdp__device_facts *out);
 
+    /* Optional. Writes what fsdp__device_links does, of at least two; nothing if that fails. Returns the worst way. */
+    fsdp__link (*links)(fsdp_device *device, int count, char *text, size_t bytes);
+
     /* Optional. Fails, as all that the device is asked for does, where it has failed for good. NULL: no device does.
      * [thread-safe] */
     fsdp_status (*alive)(const fsdp_device *device);
     /* For a device that carries. Makes all that it is asked for later, and what it is being asked for, fail with
      * `text`. The first text stays. [thread-safe] */
     void (*condemn)(fsdp_device *device, fsdp_status status, const char *text);
+    /* The same: asks `judge` after each wait for the device, and condemns it when that fails. */
+    void (*judge)(fsdp_device *device, fsdp_status (*judge)(void *world), void *world);
 
     /* Optional. Called once per device, on the thread that creates it: sets the floating point mode and the number of
      * threads. */

@@ -159,16 +159,29 @@ void fsdp__blocks_free_remove(fsdp__blocks *all, const block *b)
 fsdp__block *fsdp__blocks_best_fit(const fsdp__blocks *all, fsdp__pool from, size_t bytes)
 {
     /* Index and offset are 0, below all blocks of that size, so that the first one found is the oldest. */
-    fsdp__segment oldest = {.pool = from};
+    fsdp__memory_segment oldest = {.pool = from};
     block key = {.segment = &oldest, .bytes = bytes};
     int64_t at = free_lower_bound(all, &key);
 
     return at < all->free_count && all->free_blocks[at]->segment->pool == from ? all->free_blocks[at] : NULL;
 }
 
+fsdp__block *fsdp__blocks_free_at(const fsdp__blocks *all, const fsdp__memory_segment *in, size_t offset, size_t bytes)
+{
+    fsdp__memory_segment oldest = {.pool = in->pool};
+    block key = {.segment = &oldest, .bytes = bytes};
+
+    for (int64_t at = free_lower_bound(all, &key); at < all->free_count; at++) {
+        block *b = all->free_blocks[at];
+        if (b->segment == in && b->offset <= offset && offset + bytes <= b->offset + b->bytes)
+            return b;
+    }
+    return NULL;
+}
+
 fsdp_status fsdp__blocks_reserve(fsdp__blocks *all)
 {
-    if (all->unused_count < 2) {
+    if (all->unused_count < FSDP__BLOCKS_A_REQUEST) {
         block_chunk *chunk = fsdp__malloc(sizeof *chunk);
         FSDP__TRY_NEW(chunk);
         chunk->next = all->chunks;
@@ -177,8 +190,9 @@ fsdp_status fsdp__blocks_reserve(fsdp__blocks *all)
             fsdp__block_give(all, &chunk->blocks[i]);
     }
     /* Giving blocks back may make every live block a free one. */
-    FSDP_TRY(fsdp__grow(&all->free_blocks, all->free_count + (int64_t)all->live_count + 1, &all->free_capacity,
-                        sizeof *all->free_blocks));
+    FSDP_TRY(fsdp__grow(&all->free_blocks,
+                        all->free_count + (int64_t)all->live_count + all->gone_count + FSDP__BLOCKS_A_REQUEST,
+                        &all->free_capacity, sizeof *all->free_blocks));
     if (2 * (all->live_count + 1) > all->live_capacity)
         FSDP_TRY(live_grow(all));
     return FSDP_OK;

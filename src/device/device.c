@@ -1,5 +1,6 @@
 /* device.c - what a device is, and its memory calls. */
 #include "device/impl.h"
+#include "device/steps.h"
 
 #include <stdio.h>
 
@@ -79,6 +80,11 @@ void fsdp__device_condemn(fsdp_device *device, fsdp_status status, const char *t
     device->backend->condemn(device, status, text);
 }
 
+void fsdp__device_judge(fsdp_device *device, fsdp_status (*judge)(void *world), void *world)
+{
+    device->backend->judge(device, judge, world);
+}
+
 bool fsdp__device_joins_products(const fsdp_device *device)
 {
     return device->backend->joins_products;
@@ -104,6 +110,11 @@ bool fsdp__device_gelu_products(const fsdp_device *device)
     return device->backend->gelu_products;
 }
 
+bool fsdp__device_makes_again(const fsdp_device *device)
+{
+    return device->backend->makes_again;
+}
+
 bool fsdp__device_sums_operands(const fsdp_device *device)
 {
     return device->backend->sums_operands;
@@ -122,6 +133,16 @@ void fsdp_device_memory(const fsdp_device *device, fsdp_memory_stats *out)
 void fsdp_device_reset_peak(fsdp_device *device)
 {
     fsdp__allocator_reset_peak(device->allocator);
+}
+
+void fsdp__device_begin_step(fsdp_device *device)
+{
+    fsdp__allocator_begin_step(device->allocator);
+}
+
+fsdp_status fsdp__device_end_step(fsdp_device *device)
+{
+    return fsdp__allocator_end_step(device->allocator);
 }
 
 /* ---- who has it ---- */

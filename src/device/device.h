@@ -59,6 +59,9 @@ fsdp__device_facts fsdp__device_look(fsdp_device *device);
 fsdp_status fsdp__device_alive(const fsdp_device *device);
 /* Writes what the device is: its name, and of a GPU the card, its memory and how much of that is free. */
 void fsdp__device_describe(fsdp_device *device, char *text, size_t bytes);
+/* Writes which devices so many ranks of this machine have, and by what they are joined: "8 x NVIDIA H200, joined by
+ * NVLink (18 links each)"; "": they have one, or nothing is known. */
+void fsdp__device_links(fsdp_device *device, int ranks, char *text, size_t bytes);
 /* Returns the stream for work of the hosts on host memory (what ranks tell each other). NULL and a last error on
  * failure. */
 fsdp_stream *fsdp__host_stream(fsdp_context *context);
@@ -81,6 +84,9 @@ bool fsdp__device_carries(const fsdp_device *device);
 /* Ends the use of such a device, because it computes with what has not come: whoever waits for it, now and later, fails
  * with `text`. [thread-safe] */
 void fsdp__device_condemn(fsdp_device *device, fsdp_status status, const char *text);
+/* Condemns such a device as soon as `judge` of `world` fails, which is asked on any thread whenever something has
+ * waited for the device, before anybody takes what it has computed for a result. `world` must outlive the device. */
+void fsdp__device_judge(fsdp_device *device, fsdp_status (*judge)(void *world), void *world);
 /* Returns whether one product of several weights is better than several. */
 bool fsdp__device_joins_products(const fsdp_device *device);
 /* Return how many rows a head and its loss take at a time at least, and whether logits have the dtype of its weight. */
@@ -92,6 +98,8 @@ bool fsdp__device_wide_gradients(const fsdp_device *device);
 bool fsdp__device_sums_operands(const fsdp_device *device);
 /* Returns whether a product takes GELU, or its gradient, along in less time than a pass over its result takes. */
 bool fsdp__device_gelu_products(const fsdp_device *device);
+/* Returns whether cheap results of a forward are best computed again in the backward, and not kept. */
+bool fsdp__device_makes_again(const fsdp_device *device);
 
 /* ---- memory ---- */
 
@@ -173,21 +181,26 @@ fsdp_status fsdp__run_copy_to_host(fsdp_stream *stream, void *host, const void *
 /* ---- memory that devices of other ranks read, and words by which they wait for each other ---- */
 
 enum {
-    FSDP__EXPORT_NAME = 192
+    FSDP__EXPORT_NAME = 192,
+    FSDP__EXPORT_CARD = 16
 };
 
 /* Memory of a device, and what the ranks of its machine need to know to read it with theirs. Ranks may hand it to each
  * other as bytes. */
 typedef struct fsdp__export {
     void *memory;
-    size_t bytes;
+    size_t bytes;                          /* that it takes: a little more than were asked for */
+    bool counted;                          /* as workspace of the device; otherwise whoever has it counts it */
+    char card[FSDP__EXPORT_CARD];          /* in whose memory it is: equal for ranks of a machine that share a GPU */
     unsigned char name[FSDP__EXPORT_NAME]; /* the backend's own */
 } fsdp__export;
 
-/* Allocate memory that others may read, which is counted as workspace, and free it: nobody may read it any more.
+/* Allocate memory that others may read, and with `counted` count it, and free it: nobody may read it any more.
  * FSDP_UNSUPPORTED: the system does not let others. */
-fsdp_status fsdp__device_export(fsdp_device *device, size_t bytes, fsdp__export *out);
+fsdp_status fsdp__device_export(fsdp_device *device, size_t bytes, bool counted, fsdp__export *out);
 void fsdp__device_unexport(fsdp_device *device, const fsdp__export *memory);
+/* Leaves such memory to the end of the process instead, since others may still have it open. */
+void fsdp__device_leave_export(fsdp_device *device, const fsdp__export *memory);
 /* Give an address at which the device reads another rank's memory, and give it up. FSDP_UNSUPPORTED: it cannot. */
 fsdp_status fsdp__device_import(fsdp_device *device, const fsdp__export *theirs, void **out);
 void fsdp__device_unimport(fsdp_device *device, const fsdp__export *theirs, void *memory);

@@ -1,27 +1,43 @@
 /* exports.c - memory that devices of other ranks read, for devices that have it. */
-#include "base/alloc.h"
 #include "base/probe.h"
 #include "device/impl.h"
 
-fsdp_status fsdp__device_export(fsdp_device *device, size_t bytes, fsdp__export *out)
+static void count(fsdp_device *device, const fsdp__export *memory, int64_t bytes)
 {
-    FSDP_TRY(device->backend->export_alloc(device, bytes, out));
-    fsdp__device_account(device, NULL, FSDP_MEMORY_WORKSPACE, (int64_t)bytes, false);
+    if (memory->counted)
+        fsdp__device_account(device, NULL, FSDP_MEMORY_WORKSPACE, bytes, false);
+}
+
+fsdp_status fsdp__device_export(fsdp_device *device, size_t bytes, bool counted, fsdp__export *out)
+{
+    fsdp_status status = FSDP__ASK(ALLOCATION, .bytes = bytes);
+
+    FSDP_TRY(status);
+    status = device->backend->export_alloc(device, bytes, out);
+    if (status == FSDP_NO_MEMORY && fsdp__allocator_shrink(device->allocator))
+        status = device->backend->export_alloc(device, bytes, out);
+    FSDP_TRY(status);
+    out->counted = counted;
+    count(device, out, (int64_t)out->bytes);
     FSDP__TELL(MEMORY_MAPPED, .context = device->context, .memory = out->memory, .bytes = bytes);
     return FSDP_OK;
 }
 
-void fsdp__device_unexport(fsdp_device *device, const fsdp__export *memory)
+void fsdp__device_leave_export(fsdp_device *device, const fsdp__export *memory)
 {
     FSDP__TELL(MEMORY_UNMAPPED, .context = device->context, .memory = memory->memory);
-    fsdp__device_account(device, NULL, FSDP_MEMORY_WORKSPACE, -(int64_t)memory->bytes, false);
+    count(device, memory, -(int64_t)memory->bytes);
+}
+
+void fsdp__device_unexport(fsdp_device *device, const fsdp__export *memory)
+{
+    fsdp__device_leave_export(device, memory);
     device->backend->export_free(device, memory);
 }
 
 fsdp_status fsdp__device_import(fsdp_device *device, const fsdp__export *theirs, void **out)
 {
-    FSDP_TRY(device->backend->import_open(device, theirs, out));
-    return FSDP_OK;
+    return device->backend->import_open(device, theirs, out);
 }
 
 void fsdp__device_unimport(fsdp_device *device, const fsdp__export *theirs, void *memory)
@@ -31,18 +47,15 @@ void fsdp__device_unimport(fsdp_device *device, const fsdp__export *theirs, void
 
 fsdp_status fsdp__device_try_words(fsdp_device *device, uint32_t *word)
 {
-    FSDP_TRY(device->backend->try_words(device, word));
-    return FSDP_OK;
+    return device->backend->try_words(device, word);
 }
 
 fsdp_status fsdp__stream_write_word(fsdp_stream *stream, uint32_t *word, uint32_t value)
 {
-    FSDP_TRY(stream->device->backend->write_word(stream, word, value));
-    return FSDP_OK;
+    return stream->device->backend->write_word(stream, word, value);
 }
 
 fsdp_status fsdp__stream_await_word(fsdp_stream *stream, uint32_t *word, uint32_t value)
 {
-    FSDP_TRY(stream->device->backend->await_word(stream, word, value));
-    return FSDP_OK;
+    return stream->device->backend->await_word(stream, word, value);
 }

@@ -75,6 +75,29 @@ FSDP__FORMULA float fsdp__unary_gradient(fsdp__unary_op op, float s, float dy, f
     }
 }
 
+/* ---- bits of a number in two halves ---- */
+
+/* [Note: split numbers]
+ * An f32 as two halves: the high one is a bf16, the nearest, and of two as near the one of larger magnitude; the low
+ * one are the 16 lower bits. Together they are all bits of the number, but those of a NaN, which stays one. (If ties
+ * went to the even bf16, it would stand for 65,537 numbers, which 16 bits cannot tell apart.) */
+
+FSDP__FORMULA uint32_t fsdp__split_high(uint32_t bits)
+{
+    return (bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x40u : (bits + 0x8000u) >> 16;
+}
+
+/* The half of a NaN does not carry into the other. */
+FSDP__FORMULA uint32_t fsdp__split_low(uint32_t bits)
+{
+    return (bits & 0x7fffffffu) > 0x7f800000u ? bits & 0x7fffu : bits & 0xffffu;
+}
+
+FSDP__FORMULA uint32_t fsdp__split_whole(uint32_t high, uint32_t low)
+{
+    return (high - (low >> 15)) << 16 | low;
+}
+
 /* ---- of two numbers ---- */
 
 /* Bounds a logarithm from below by -100, as PyTorch does. */

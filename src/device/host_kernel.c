@@ -14,7 +14,7 @@ enum {
     ALIGNMENT = 16
 };
 
-/* What travels through the queue: this struct, the buffers, the places of the buffers, the argument. */
+/* Begins what travels through the queue: this struct, the buffers, the places of the buffers, the argument. */
 typedef struct call {
     const char *name;
     fsdp__host_function function;
@@ -173,6 +173,5 @@ fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kerne
         memcpy(memory + c.arg_at, kernel->arg, kernel->arg_bytes);
     FSDP__TELL(KERNEL_ISSUED, .context = stream->device->context, .stream = stream, .kind = FSDP__KERNELS,
                .name = kernel->name);
-    FSDP_TRY(fsdp__stream_enqueue(stream, run_call, memory, bytes));
-    return FSDP_OK;
+    return fsdp__stream_enqueue(stream, run_call, memory, bytes);
 }

@@ -6,14 +6,14 @@
  *     once on store (bf16 and f16: nearest even)
  *   - `accumulate`: the result is added to what the output holds, instead of replacing it
  *   - outputs may alias inputs only where a comment says "in place"
- *   - results do not depend on the number of threads
+ *   - results do not depend on the number of threads, except those of matrix products that the CPU leaves to oneDNN
  * C++ may include this file: kernels of a backend may be written in it. */
 #ifndef DEVICE_KERNEL_ARGS_H
 #define DEVICE_KERNEL_ARGS_H
 
-#include "base/digit_sum.h"
 #include "device/kernels_elementwise.h"
 #include "device/kernels_images.h"
+#include "device/kernels_optim.h"
 
 /* X(NAME, name, class): class is what a profile counts the time under. */
 #define FSDP__KERNEL_MAP(X)                                  \
@@ -22,6 +22,7 @@
     X(COPY, copy, MEMORY)                                    \
     X(FILL, fill, MEMORY)                                    \
     X(CAST_SPANS, cast_spans, MEMORY)                        \
+    X(SPLIT_SPANS, split_spans, MEMORY)                      \
     X(REDUCE_RANKS, reduce_ranks, COMMUNICATION)             \
     X(AMAX, amax, COMMUNICATION)                             \
     X(QUANTIZE, quantize, COMMUNICATION)                     \
@@ -53,13 +54,7 @@
     X(TOPK, topk, ELEMENTWISE)                               \
     X(DROPOUT, dropout, ELEMENTWISE)                         \
     X(RANDOM, random, ELEMENTWISE)                           \
-    X(POWER_SUM, power_sum, OPTIMIZER)                       \
-    X(JUDGE_STEP, judge_step, OPTIMIZER)                     \
-    X(ADAM, adam, OPTIMIZER)                                 \
-    X(SGD, sgd, OPTIMIZER)                                   \
-    X(LION, lion, OPTIMIZER)                                 \
-    X(BYTE_ADAM, byte_adam, OPTIMIZER)                       \
-    X(LERP_SPANS, lerp_spans, OPTIMIZER)
+    FSDP__KERNEL_OPTIM_MAP(X)
 
 typedef enum fsdp__kernel {
 #define FSDP__KERNEL_ENUM(NAME, name, class) FSDP__KERNEL_##NAME,
@@ -123,18 +118,18 @@ typedef struct fsdp__fill_args {
     double value;
 } fsdp__fill_args;
 
-/* Many copies with conversion in one pass: span i is `numel` elements from src to dst. */
-typedef struct fsdp__span {
-    const void *src;
-    void *dst;
+/* f32 in halves: [Note: split numbers] in formulas.h. */
+typedef struct fsdp__split_span {
+    float *whole;
+    uint16_t *high, *low;
     int64_t numel;
-} fsdp__span;
+} fsdp__split_span;
 
-typedef struct fsdp__cast_spans_args {
-    const fsdp__span *spans; /* in host memory: see fsdp__launch */
+typedef struct fsdp__split_spans_args {
+    const fsdp__split_span *spans; /* a table */
     int64_t count;
-    fsdp_dtype src_dtype, dst_dtype;
-} fsdp__cast_spans_args;
+    bool join; /* makes whole numbers of the halves, in place of splitting them */
+} fsdp__split_spans_args;
 
 typedef enum fsdp__rank_op {
     FSDP__RANK_SUM,
@@ -452,132 +447,5 @@ typedef struct fsdp__random_args {
     fsdp__distribution distribution;
     fsdp_dtype dtype;
 } fsdp__random_args;
-
-/* *sum [+]= the sum over all spans' src of |x|^p, each power rounded to f64; the bits do not depend on how the elements
- * are spread over spans and calls (base/digit_sum.h). With p infinite *largest = the largest |x| instead; NaN is larger
- * than all. */
-typedef struct fsdp__power_sum_args {
-    const fsdp__span *spans; /* in host memory; only src and numel are used */
-    int64_t count;
-    fsdp_dtype dtype;
-    double p; /* above 0 */
-    fsdp__digit_sum *sum;
-    double *largest;
-    bool accumulate; /* p is not infinite */
-} fsdp__power_sum_args;
-
-/* What was decided on the device about a step of the optimizer. */
-typedef struct fsdp__verdict {
-    double norm;             /* of the gradients; NaN also where a loss is not finite */
-    float scale;             /* of the gradients: it clips them */
-    int32_t left_out;        /* 1: the step changes nothing; 0 */
-    int32_t left_out_before; /* the same of the step before */
-} fsdp__verdict;
-
-/* Replaces the verdict on the step before by that on this one: norm = sqrt(*sum); scale = max_norm / (norm + 1e-6) as
- * torch.nn.utils.clip_grad_norm_ has it in f32, at most 1. A step is left out if its norm is not finite, unless
- * `takes_all`. */
-typedef struct fsdp__judge_step_args {
-    const fsdp__digit_sum *sum; /* of the squares of all gradients */
-    const float *losses;        /* (count): unless takes_all, the norm is NaN if one of them is not finite */
-    int64_t count;
-    fsdp__verdict *verdict;
-    float max_norm; /* 0 or infinite: scale is 1 */
-    bool takes_all;
-    bool stays; /* what comes after a step that was left out is left out, too */
-} fsdp__judge_step_args;
-
-/* One optimizer tensor. Moments are f32; a parameter of 16 bits is rounded once, at the end. */
-typedef struct fsdp__optimizer_span {
-    void *param;
-    const void *grad;
-    float *moment1, *moment2; /* Adam: both; Lion: moment1; SGD: moment1 is the momentum buffer or NULL */
-    int64_t numel;
-    void *copy; /* where the parameter also goes, as it is after the step, left out or not; NULL: nowhere */
-} fsdp__optimizer_span;
-
-/* [Note: verdicts]
- * A step may be taken before the host knows what was decided about it on the device. If `verdict` is not NULL, its
- * `scale` takes the place of grad_scale, and nothing is changed if the step is left out. If the host does not know of
- * the step before either, which it has counted in `step`, it says so by `behind`: t is one less where that was left
- * out. */
-
-/* PyTorch's Adam and AdamW (torch.optim): g = grad_scale * grad; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
- * p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps). AdamW first scales p by 1 - lr * weight_decay; Adam
- * adds weight_decay * p to g. */
-typedef struct fsdp__adam_args {
-    const fsdp__optimizer_span *spans; /* a table */
-    int64_t count;
-    fsdp_dtype param_dtype, grad_dtype;
-    double lr, beta1, beta2, eps, weight_decay; /* f64, as in torch: 1 - beta2 loses digits in f32 */
-    float grad_scale;
-    const fsdp__verdict *verdict; /* [Note: verdicts] */
-    int64_t step;                 /* t, from 1; with `behind` from 2 */
-    bool decoupled;               /* AdamW */
-    bool behind;
-    fsdp_dtype copy_dtype; /* of all copies, which are rounded to it; NONE: there are none */
-} fsdp__adam_args;
-
-/* PyTorch's SGD: g = grad_scale * grad + weight_decay p; buf = t is 1 ? g : momentum buf + (1 - dampening) g;
- * g = nesterov ? g + momentum buf : buf; p -= lr g. */
-typedef struct fsdp__sgd_args {
-    const fsdp__optimizer_span *spans; /* a table */
-    int64_t count;
-    fsdp_dtype param_dtype, grad_dtype;
-    double lr, momentum, dampening, weight_decay;
-    float grad_scale;
-    const fsdp__verdict *verdict; /* [Note: verdicts] */
-    int64_t step;                 /* t, from 1; with `behind` from 2 */
-    bool nesterov, behind;
-    fsdp_dtype copy_dtype; /* as Adam's */
-} fsdp__sgd_args;
-
-/* Lion: g = grad_scale * grad; p *= 1 - lr * weight_decay; p -= lr * sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g. */
-typedef struct fsdp__lion_args {
-    const fsdp__optimizer_span *spans; /* a table; moment1 alone is used */
-    int64_t count;
-    fsdp_dtype param_dtype, grad_dtype;
-    double lr, beta1, beta2, weight_decay;
-    float grad_scale;
-    const fsdp__verdict *verdict; /* [Note: verdicts] */
-    fsdp_dtype copy_dtype;        /* as Adam's */
-} fsdp__lion_args;
-
-enum {
-    FSDP__BYTE_BLOCK = 256, /* elements of a row that have one scale; the last of a row may have fewer */
-    FSDP__BYTE_CODES = 256
-};
-
-/* One tensor (rows, cols) of which the moments are bytes: a moment is scale * value of its code, by the map of its sign
- * (base/byte_map.h), and the scale is the largest magnitude of its block. */
-typedef struct fsdp__byte_span {
-    void *param;
-    const void *grad;
-    uint8_t *codes1, *codes2; /* of m, with a sign, and of v */
-    float *scales1, *scales2; /* (rows, ceil(cols / FSDP__BYTE_BLOCK)) */
-    int64_t rows, cols;
-} fsdp__byte_span;
-
-/* Does what Adam does (fsdp__adam_args) with moments that are bytes: they are decoded, moved, used for the step as they
- * are in f32, and encoded again by the nearest code. */
-typedef struct fsdp__byte_adam_args {
-    const fsdp__byte_span *spans; /* a table */
-    int64_t count;
-    fsdp_dtype param_dtype, grad_dtype;
-    double lr, beta1, beta2, eps, weight_decay;
-    float grad_scale;
-    const fsdp__verdict *verdict; /* [Note: verdicts] */
-    int64_t step;
-    bool decoupled, behind;
-} fsdp__byte_adam_args;
-
-/* Moves dst towards scale * src: dst += weight * (scale * src - dst), unless the verdict leaves the step out. */
-typedef struct fsdp__lerp_spans_args {
-    const fsdp__span *spans; /* a table */
-    int64_t count;
-    fsdp_dtype src_dtype, dst_dtype;
-    float weight, scale;
-    const fsdp__verdict *verdict; /* its scale does not matter; may be NULL */
-} fsdp__lerp_spans_args;
 
 #endif

@@ -108,6 +108,20 @@ static void cast_spans(fsdp__cast_spans_args *args, const visitor *v)
     }
 }
 
+static void split_spans(fsdp__split_spans_args *args, const visitor *v)
+{
+    fsdp__split_span *spans = (fsdp__split_span *)(uintptr_t)args->spans;
+
+    for (int64_t i = 0; i < args->count; i++) {
+        fsdp__split_span *a = &spans[i];
+        fsdp__access halves = args->join ? FSDP__READS : FSDP__WRITES;
+
+        a->high = visit(v, "high", a->high, elements(FSDP_BF16, a->numel), halves);
+        a->low = visit(v, "low", a->low, elements(FSDP_BF16, a->numel), halves);
+        a->whole = visit(v, "whole", a->whole, elements(FSDP_F32, a->numel), args->join ? FSDP__WRITES : FSDP__READS);
+    }
+}
+
 static void reduce_ranks(fsdp__reduce_ranks_args *a, const visitor *v)
 {
     const void **srcs = (const void **)(uintptr_t)a->srcs;
@@ -280,6 +294,7 @@ static void swiglu_backward(fsdp__swiglu_backward_args *a, const visitor *v)
     READS(dy, STRIDED(a->dtype, {a->rows, a->dy_row}, {a->cols, 1}));
     WRITES(dgate, STRIDED(a->dtype, {a->rows, a->dgate_row}, {a->cols, 1}));
     WRITES(dup, STRIDED(a->dtype, {a->rows, a->dup_row}, {a->cols, 1}));
+    WRITES(y, STRIDED(a->dtype, {a->rows, a->y_row}, {a->cols, 1}));
 }
 
 static void dropout(fsdp__dropout_args *a, const visitor *v)

@@ -18,32 +18,33 @@ void fsdp__visit_judge_step(fsdp__judge_step_args *a, const visitor *v)
     CHANGES(verdict, sizeof *a->verdict);
 }
 
+/* Split parameters lie in halves of 16 bits each. */
 static void optimizer_spans(const fsdp__optimizer_span *table, int64_t count, fsdp_dtype param_dtype,
-                            fsdp_dtype grad_dtype, fsdp_dtype copy_dtype, const visitor *v)
+                            fsdp_dtype grad_dtype, fsdp_dtype copy_dtype, bool split, const visitor *v)
 {
     fsdp__optimizer_span *spans = (fsdp__optimizer_span *)(uintptr_t)table;
 
     for (int64_t i = 0; i < count; i++) {
         fsdp__optimizer_span *a = &spans[i];
 
-        CHANGES(param, elements(param_dtype, a->numel));
+        CHANGES(param, elements(split ? FSDP_BF16 : param_dtype, a->numel));
         READS(grad, elements(grad_dtype, a->numel));
         CHANGES(moment1, elements(FSDP_F32, a->numel));
         CHANGES(moment2, elements(FSDP_F32, a->numel));
-        WRITES(copy, a->copy ? elements(copy_dtype, a->numel) : 0);
+        ADDS(copy, a->copy ? elements(copy_dtype, a->numel) : 0, split);
     }
 }
 
 /* Of optimizers that have one kind of span. */
-#define STEP(name)                                                                            \
-    void fsdp__visit_##name(fsdp__##name##_args *a, const visitor *v)                         \
-    {                                                                                         \
-        optimizer_spans(a->spans, a->count, a->param_dtype, a->grad_dtype, a->copy_dtype, v); \
-        READS(verdict, sizeof *a->verdict);                                                   \
+#define STEP(name, split)                                                                            \
+    void fsdp__visit_##name(fsdp__##name##_args *a, const visitor *v)                                \
+    {                                                                                                \
+        optimizer_spans(a->spans, a->count, a->param_dtype, a->grad_dtype, a->copy_dtype, split, v); \
+        READS(verdict, sizeof *a->verdict);                                                          \
     }
-STEP(adam)
-STEP(sgd)
-STEP(lion)
+STEP(adam, a->split)
+STEP(sgd, false)
+STEP(lion, false)
 
 void fsdp__visit_byte_adam(fsdp__byte_adam_args *args, const visitor *v)
 {
@@ -60,6 +61,7 @@ void fsdp__visit_byte_adam(fsdp__byte_adam_args *args, const visitor *v)
         CHANGES(codes2, elements(FSDP_U8, numel));
         CHANGES(scales1, elements(FSDP_F32, scales));
         CHANGES(scales2, elements(FSDP_F32, scales));
+        WRITES(copy, a->copy ? elements(args->copy_dtype, numel) : 0);
     }
     args->verdict = visit(v, "verdict", args->verdict, sizeof *args->verdict, FSDP__READS);
 }

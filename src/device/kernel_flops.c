@@ -85,7 +85,7 @@ static void pack(fsdp__kernel kernel, fsdp__kernel_args *a)
     } else if (kernel == FSDP__KERNEL_SWIGLU_BACKWARD) {
         fsdp__swiglu_backward_args *b = &a->swiglu_backward;
 
-        b->gate_row = b->up_row = b->dy_row = b->dgate_row = b->dup_row = b->cols;
+        b->gate_row = b->up_row = b->dy_row = b->dgate_row = b->dup_row = b->y_row = b->cols;
     }
 }
 

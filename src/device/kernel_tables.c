@@ -11,6 +11,7 @@ const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS] = {
 /* The kernels that have a table, and the field that points to it. */
 #define TABLES(X)                       \
     X(CAST_SPANS, cast_spans, spans)    \
+    X(SPLIT_SPANS, split_spans, spans)  \
     X(REDUCE_RANKS, reduce_ranks, srcs) \
     X(AMAX, amax, spans)                \
     X(QUANTIZE, quantize, spans)        \

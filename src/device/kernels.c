@@ -7,7 +7,7 @@
 #include "base/probe.h"
 #include "device/impl.h"
 
-/* What travels through the queue of a worker stream: the kernel, its arguments, and behind them its table. */
+/* Holds what travels through the queue of a worker stream: the kernel, its arguments, and behind them its table. */
 typedef struct kernel_call {
     fsdp__kernel kernel;
     size_t table_bytes;
@@ -91,10 +91,9 @@ fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *a
                .name = fsdp__kernel_infos[kernel].name, .object = args);
     if (!stream->device->backend->kernels)
         return FSDP_OK;
-    FSDP_TRY(stream->mode == FSDP_STREAM_INLINE ? fsdp__run_kernel(stream, kernel, args)
-             : fsdp__stream_enter(stream)       ? launch_now(stream, kernel, args)
-                                                : launch_later(stream, kernel, args));
-    return FSDP_OK;
+    return stream->mode == FSDP_STREAM_INLINE ? fsdp__run_kernel(stream, kernel, args)
+           : fsdp__stream_enter(stream)       ? launch_now(stream, kernel, args)
+                                              : launch_later(stream, kernel, args);
 }
 
 fsdp_status fsdp__launch_fill_run(fsdp_stream *stream, void *dst, fsdp_dtype dtype, int64_t numel, double value)

@@ -166,9 +166,23 @@ typedef struct fsdp__swiglu_forward_args {
 typedef struct fsdp__swiglu_backward_args {
     const void *gate, *up, *dy;
     void *dgate, *dup; /* in place when dgate == gate or dup == up */
-    int64_t rows, cols, gate_row, up_row, dy_row, dgate_row, dup_row;
+    void *y;           /* or NULL. What the forward has written, again; may be dy */
+    int64_t rows, cols, gate_row, up_row, dy_row, dgate_row, dup_row, y_row;
     fsdp_dtype dtype;
     bool gelu;
 } fsdp__swiglu_backward_args;
+
+/* Many copies with conversion in one pass: span i is `numel` elements from src to dst. */
+typedef struct fsdp__span {
+    const void *src;
+    void *dst;
+    int64_t numel;
+} fsdp__span;
+
+typedef struct fsdp__cast_spans_args {
+    const fsdp__span *spans; /* in host memory: see fsdp__launch */
+    int64_t count;
+    fsdp_dtype src_dtype, dst_dtype;
+} fsdp__cast_spans_args;
 
 #endif

@@ -48,18 +48,18 @@ typedef struct fsdp__conv2d_weight_args {
     bool accumulate;
 } fsdp__conv2d_weight_args;
 
-typedef enum fsdp__pool {
+typedef enum fsdp__pooling {
     FSDP__POOL_MAX,     /* ignores what is outside; the first maximum counts, and a NaN is above all */
     FSDP__POOL_AVG,     /* what is outside counts as 0 (count_padding), or not at all */
     FSDP__POOL_ADAPTIVE /* mean: window i is [floor(i in / out), ceil((i + 1) in / out)) */
-} fsdp__pool;
+} fsdp__pooling;
 
 /* Windows over planes x (planes, in[0], in[1])  ->  y (planes, out[0], out[1]). Index 0 is for the height. ADAPTIVE
  * uses only in and out; AVG has dilation 1. */
 typedef struct fsdp__pool_sizes {
     int64_t planes, in[2], out[2];
     int64_t kernel[2], stride[2], padding[2], dilation[2];
-    fsdp__pool kind;
+    fsdp__pooling kind;
     bool count_padding;
     fsdp_dtype dtype;
 } fsdp__pool_sizes;

@@ -11,31 +11,31 @@
 
 /* clang-format off */
 static const fsdp__known_card cards[] = {
-    /*                               short name       16 bit  tf32   f32    fp8  GiB   GB/s   link */
-    {"NVIDIA A100-SXM4-40GB",         "A100 40GB",       312,  156, 19.5,    0,  39,  1555,  300, "NVLink"},
-    {"NVIDIA A100-SXM4-80GB",         "A100",            312,  156, 19.5,    0,  79,  2039,  300, "NVLink"},
-    {"NVIDIA A100-PCIE-40GB",         "A100 PCIe 40GB",  312,  156, 19.5,    0,  39,  1555, 31.5, "PCIe 4"},
-    {"NVIDIA A100 80GB PCIe",         "A100 PCIe",       312,  156, 19.5,    0,  79,  1935, 31.5, "PCIe 4"},
-    {"NVIDIA A800-SXM4-80GB",         "A800",            312,  156, 19.5,    0,  79,  2039,  200, "NVLink"},
-    {"NVIDIA A30",                    "A30",             165,   82, 10.3,    0,  23,   933, 31.5, "PCIe 4"},
-    {"NVIDIA A40",                    "A40",           149.7, 74.8, 37.4,    0,  44,   696, 31.5, "PCIe 4"},
-    {"NVIDIA A10",                    "A10",             125, 62.5, 31.2,    0,  22,   600, 31.5, "PCIe 4"},
-    {"NVIDIA L4",                     "L4",              121,   60, 30.3,  242,  21,   300, 31.5, "PCIe 4"},
-    {"NVIDIA L40",                    "L40",             181, 90.5, 90.5,  362,  44,   864, 31.5, "PCIe 4"},
-    {"NVIDIA L40S",                   "L40S",            362,  183, 91.6,  733,  44,   864, 31.5, "PCIe 4"},
-    {"NVIDIA H100 80GB HBM3",         "H100",            989,  494,   67, 1979,  79,  3350,  450, "NVLink"},
-    {"NVIDIA H100 PCIe",              NULL,              756,  378,   51, 1513,  79,  2000,   63, "PCIe 5"},
-    {"NVIDIA H100 NVL",               NULL,              835,  417,   60, 1671,  93,  3900,   63, "PCIe 5"},
-    {"NVIDIA H800",                   "H800",            989,  494,   67, 1979,  79,  3350,  200, "NVLink"},
-    {"NVIDIA H20",                    "H20",             148,   74,   44,  296,  95,  4000,  450, "NVLink"},
-    {"NVIDIA H200",                   "H200",            989,  494,   67, 1979, 139,  4800,  450, "NVLink"},
-    {"NVIDIA H200 NVL",               NULL,              835,  417,   60, 1671, 139,  4800,   63, "PCIe 5"},
-    {"NVIDIA B200",                   "B200",           2250, 1125,   75, 4500, 178,  8000,  900, "NVLink"},
-    {"NVIDIA RTX A6000",              "A6000",         154.8, 77.4, 38.7,    0,  47,   768, 31.5, "PCIe 4"},
-    {"NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada",   364,  182, 91.1,  728,  47,   960, 31.5, "PCIe 4"},
-    {"NVIDIA GeForce RTX 3090",       "RTX 3090",         71, 35.6, 35.6,    0,  23,   936, 31.5, "PCIe 4"},
-    {"NVIDIA GeForce RTX 4090",       "RTX 4090",        165, 82.6, 82.6,  330,  23,  1008, 31.5, "PCIe 4"},
-    {"NVIDIA GeForce RTX 5090",       "RTX 5090",        210,  105,  105,  419,  31,  1792,   63, "PCIe 5"},
+    /*                               short name       16 bit   f32  GiB   GB/s   link */
+    {"NVIDIA A100-SXM4-40GB",         "A100 40GB",       312, 19.5,  39,  1555,  300, "NVLink"},
+    {"NVIDIA A100-SXM4-80GB",         "A100",            312, 19.5,  79,  2039,  300, "NVLink"},
+    {"NVIDIA A100-PCIE-40GB",         "A100 PCIe 40GB",  312, 19.5,  39,  1555, 31.5, "PCIe 4"},
+    {"NVIDIA A100 80GB PCIe",         "A100 PCIe",       312, 19.5,  79,  1935, 31.5, "PCIe 4"},
+    {"NVIDIA A800-SXM4-80GB",         "A800",            312, 19.5,  79,  2039,  200, "NVLink"},
+    {"NVIDIA A30",                    "A30",             165, 10.3,  23,   933, 31.5, "PCIe 4"},
+    {"NVIDIA A40",                    "A40",           149.7, 37.4,  44,   696, 31.5, "PCIe 4"},
+    {"NVIDIA A10",                    "A10",             125, 31.2,  22,   600, 31.5, "PCIe 4"},
+    {"NVIDIA L4",                     "L4",              121, 30.3,  21,   300, 31.5, "PCIe 4"},
+    {"NVIDIA L40",                    "L40",             181, 90.5,  44,   864, 31.5, "PCIe 4"},
+    {"NVIDIA L40S",                   "L40S",            362, 91.6,  44,   864, 31.5, "PCIe 4"},
+    {"NVIDIA H100 80GB HBM3",         "H100",            989,   67,  79,  3350,  450, "NVLink"},
+    {"NVIDIA H100 PCIe",              NULL,              756,   51,  79,  2000,   63, "PCIe 5"},
+    {"NVIDIA H100 NVL",               NULL,              835,   60,  93,  3900,   63, "PCIe 5"},
+    {"NVIDIA H800",                   "H800",            989,   67,  79,  3350,  200, "NVLink"},
+    {"NVIDIA H20",                    "H20",             148,   44,  95,  4000,  450, "NVLink"},
+    {"NVIDIA H200",                   "H200",            989,   67, 139,  4800,  450, "NVLink"},
+    {"NVIDIA H200 NVL",               NULL,              835,   60, 139,  4800,   63, "PCIe 5"},
+    {"NVIDIA B200",                   "B200",           2250,   75, 178,  8000,  900, "NVLink"},
+    {"NVIDIA RTX A6000",              "A6000",         154.8, 38.7,  47,   768, 31.5, "PCIe 4"},
+    {"NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada",   364, 91.1,  47,   960, 31.5, "PCIe 4"},
+    {"NVIDIA GeForce RTX 3090",       "RTX 3090",         71, 35.6,  23,   936, 31.5, "PCIe 4"},
+    {"NVIDIA GeForce RTX 4090",       "RTX 4090",        165, 82.6,  23,  1008, 31.5, "PCIe 4"},
+    {"NVIDIA GeForce RTX 5090",       "RTX 5090",        210,  105,  31,  1792,   63, "PCIe 5"},
 };
 /* clang-format on */
 
@@ -64,7 +64,7 @@ double fsdp__known_card_flops(const fsdp__known_card *card, fsdp_dtype dtype)
     return dtype == FSDP_BF16 || dtype == FSDP_F16 ? card->tflops_16 * 1e12 : 0;
 }
 
-/* By compute capability. */
+/* Lists GPUs by compute capability. */
 static const struct {
     int capability, flops_16, flops_32;
 } generations[] = {{80, 2048, 128},  {86, 1024, 256},  {89, 1024, 256},  {90, 4096, 256},

@@ -8,15 +8,14 @@
 /* One card. Rates are dense: data sheets print twice as much, for weights of which half are zero. Zero: the card has no
  * such units. */
 typedef struct fsdp__known_card {
-    const char *name;              /* as the card reports it: "NVIDIA H100 80GB HBM3" */
-    const char *short_name;        /* what people write: "H100" */
-    double tflops_16;              /* products of bf16 and f16, with sums in f32 */
-    double tflops_tf32, tflops_32; /* products of f32, rounded to TF32 or not at all */
-    double tflops_8;               /* products of fp8, with sums in f32 */
-    double memory_gib;             /* that programs can have, rounded down; less than the name says */
-    double memory_gbs;             /* GB/s of the card's memory, read and written together */
-    double link_gbs;               /* GB/s to the cards of its machine, in each direction */
-    const char *link;              /* the name of that link; a bridge, which joins two cards, is none */
+    const char *name;       /* as the card reports it: "NVIDIA H100 80GB HBM3" */
+    const char *short_name; /* what people write: "H100" */
+    double tflops_16;       /* products of bf16 and f16, with sums in f32 */
+    double tflops_32;       /* products of f32 that are never rounded to TF32 */
+    double memory_gib;      /* that programs can have, rounded down; less than the name says */
+    double memory_gbs;      /* GB/s of the card's memory, read and written together */
+    double link_gbs;        /* GB/s to the cards of its machine, in each direction */
+    const char *link;       /* the name of that link; a bridge, which joins two cards, is none */
 } fsdp__known_card;
 
 /* Returns the card of this name, whole or short, in upper or lower case; NULL: it is not known, as a part of a card

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/compiler.h"
+#include "base/status.h"
 #include "base/text.h"
 
 bool fsdp__device_name_split(const char *name, char kind[FSDP__DEVICE_KIND], int *ordinal)
@@ -76,4 +78,33 @@ void fsdp__device_describe(fsdp_device *device, char *text, size_t bytes)
                  facts.card, facts.capability / 10, facts.capability % 10,
                  fsdp__size_text((double)facts.memory_bytes, FSDP__ROOM(16)),
                  fsdp__size_text((double)facts.free_bytes, FSDP__ROOM(16)));
+}
+
+static fsdp__link look_at_links(fsdp_device *device, int ranks, char *text, size_t bytes)
+{
+    const fsdp__backend *backend = device->backend;
+    fsdp__link worst = FSDP__LINK_UNKNOWN;
+    fsdp__error_aside aside;
+    int count = 0;
+
+    text[0] = '\0';
+    if (!backend->links || ranks < 2)
+        return worst;
+    fsdp__put_error_aside(&aside);
+    if (backend->count(&count) == FSDP_OK && count > 1)
+        worst = backend->links(device, FSDP__MIN(ranks, FSDP__MIN(count, backend->most)), text, bytes);
+    fsdp__put_error_back(&aside);
+    return worst;
+}
+
+void fsdp__device_links(fsdp_device *device, int ranks, char *text, size_t bytes)
+{
+    (void)look_at_links(device, ranks, text, bytes);
+}
+
+fsdp__link fsdp__device_worst_link(fsdp_device *device, int ranks)
+{
+    char text[512];
+
+    return look_at_links(device, ranks, text, sizeof text);
 }

@@ -11,7 +11,6 @@
 #include "base/find_plugin.h"
 #include "base/lock.h"
 #include "base/text.h"
-#include "device/impl.h"
 
 static fsdp_status fail(fsdp_status status, const char *file, int line, const char *text)
 {

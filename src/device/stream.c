@@ -63,8 +63,7 @@ fsdp_status fsdp_stream_synchronize(fsdp_stream *stream)
     if (!stream)
         return FSDP_FAIL(FSDP_INVALID, "cannot synchronize: the stream is NULL");
     FSDP_TRY(fsdp__stream_check_caller(stream, "synchronize"));
-    FSDP_TRY(synchronize(stream));
-    return FSDP_OK;
+    return synchronize(stream);
 }
 
 fsdp_status fsdp__stream_settle(fsdp_stream *stream)
@@ -78,8 +77,7 @@ fsdp_status fsdp__stream_settle(fsdp_stream *stream)
 
 fsdp_status fsdp__stream_check(fsdp_stream *stream)
 {
-    FSDP_TRY(stream->device->backend->stream_check(stream));
-    return FSDP_OK;
+    return stream->device->backend->stream_check(stream);
 }
 
 static fsdp_status announce_item(fsdp_stream *stream)

@@ -8,6 +8,7 @@
 #include "explain/explain.h"
 #include "nn/module.h"
 #include "shard/state/module_state.h"
+#include "train/run_steps.h"
 
 typedef struct recorder {
     fsdp_explanation *e;

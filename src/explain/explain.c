@@ -142,6 +142,7 @@ static fsdp_status make(const fsdp_explain_model *model, const fsdp_train_config
     }
     e->replicas = 1;
     e->team = fsdp__train_team(&source.config);
+    e->layer_ranks = (int)source.config.parallelism.tensor_parallel_degree;
     FSDP_TRY(explain(e, &source));
     return options && options->sweep ? fsdp__explain_sweep(e, &source) : FSDP_OK;
 }
@@ -173,7 +174,7 @@ static fsdp_status look(fsdp_explanation *e, fsdp_module *module)
 
     e->world_size = fsdp_context_world_size(context);
     e->rank = e->first_part = fsdp_context_rank(context);
-    e->part_count = e->replicas = e->team = 1;
+    e->part_count = e->replicas = e->team = e->layer_ranks = 1;
     e->machines = fsdp_context_machines(context);
     FSDP_TRY(fsdp__explain_units(e, module));
     if (e->unit_count == 0)

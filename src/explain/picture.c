@@ -106,8 +106,8 @@ static void put_legend(const fsdp_explanation *e, FILE *out)
         fprintf(out, "\n(a to z: 10 to 35)");
     if (e->replicas > 1 && e->replicas < e->world_size)
         fprintf(out, "\n(the first of the %d ranks that hold the same)", e->replicas);
-    if (e->team > 1)
-        fprintf(out, "\n(the first one where the %d ranks of a team hold the same)", e->team);
+    if (e->layer_ranks > 1)
+        fprintf(out, "\n(the first one where the %d ranks that share a layer hold the same)", e->layer_ranks);
     if (e->part_count < e->world_size)
         fprintf(out, "\n(this is rank %d; what others have is a dot)", e->rank);
     fputs("\n\n", out);

@@ -75,8 +75,8 @@ static int put_parts(const fsdp_explanation *e, int y, FILE *out)
     int rows = 0;
 
     fsdp__svg_text("", 8, y,
-                   e->team > 1 ? "who holds which rows: a colour is a rank, the first that has them"
-                               : "who holds which rows: a colour is a rank, grey is all of them",
+                   e->layer_ranks > 1 ? "who holds which rows: a colour is a rank, the first that has them"
+                                      : "who holds which rows: a colour is a rank, grey is all of them",
                    out);
     for (int rank = 0; rank < FSDP__MIN(e->world_size, 10); rank++) {
         char text[16];
@@ -150,7 +150,8 @@ static int put_memory(const fsdp_explanation *e, int y, FILE *out)
     fsdp__svg_range x = range_of(e);
     int fills[FSDP_MEMORY_KINDS];
     fsdp__stack stack = {FSDP_MEMORY_KINDS, fills, e->event_count, event_at, live_at, e, 1};
-    char text[64];
+    char text[128];
+    int used;
 
     for (int64_t i = 0; i < e->event_count; i++) {
         double sum = 0;
@@ -159,7 +160,10 @@ static int put_memory(const fsdp_explanation *e, int y, FILE *out)
             sum += live_at(e, i, kind);
         stack.most = FSDP__MAX(stack.most, sum);
     }
-    snprintf(text, sizeof text, "bytes that live then, up to %s", fsdp__size_text(stack.most, FSDP__ROOM(24)));
+    used = snprintf(text, sizeof text, "bytes that live then, up to %s", fsdp__size_text(stack.most, FSDP__ROOM(24)));
+    if ((double)e->step.peak_total_bytes > stack.most) /* inside a module, where no unit comes or goes */
+        snprintf(text + used, sizeof text - (size_t)used, "; in between up to %s",
+                 fsdp__size_text((double)e->step.peak_total_bytes, FSDP__ROOM(24)));
     fsdp__svg_text("", 8, y, text, out);
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++) {
         fills[kind] = fsdp__memory_fill(kind);

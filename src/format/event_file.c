@@ -12,7 +12,6 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/host.h"
-#include "base/text.h"
 #include "format/event.pb-c.h"
 
 enum {

@@ -6,6 +6,7 @@
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 
+#include "base/compiler.h"
 #include "base/limits.h"
 #include "base/text.h"
 
@@ -13,6 +14,8 @@ enum {
     FAT_MAGIC = 0x4d44
 };
 #define FAT_LIMIT_BYTES 0xffffffffu
+/* A file system that names a larger block than this, as NFS does, means the size of its messages. */
+#define MOST_BLOCK_BYTES ((uint64_t)64 << 10)
 
 static fsdp_status check_largest(const char *folder, const fsdp__listed_file *file)
 {
@@ -30,22 +33,30 @@ static fsdp_status check_largest(const char *folder, const fsdp__listed_file *fi
     return FSDP_OK;
 }
 
+uint64_t fsdp__room_needed(const fsdp__file_list *files, uint64_t block)
+{
+    uint64_t needed = 0;
+
+    for (int64_t i = 0; i < files->count; i++)
+        needed += (files->files[i].bytes + block - 1) / block * block;
+    return needed;
+}
+
 fsdp_status fsdp__room_check(const char *folder, const fsdp__file_list *files)
 {
-    uint64_t needed = 0, available;
+    uint64_t needed, available;
     struct statvfs system;
 
-    for (int64_t i = 0; i < files->count; i++) {
+    for (int64_t i = 0; i < files->count; i++)
         FSDP_TRY(check_largest(folder, &files->files[i]));
-        needed += files->files[i].bytes;
-    }
     if (statvfs(folder, &system) != 0)
         return FSDP_FAIL(FSDP_IO, "cannot examine '%s': %s", folder, strerrordesc_np(errno));
     available = (uint64_t)system.f_bavail * system.f_frsize;
+    needed = fsdp__room_needed(files, FSDP__MIN(FSDP__MAX((uint64_t)system.f_frsize, 1), MOST_BLOCK_BYTES));
     /* Some network and user-space file systems do not know their size. */
     if (system.f_blocks != 0 && needed > available)
         return FSDP_FAIL(FSDP_IO, "it needs %s, and its file system has %s free: make room, or name another folder",
-                         fsdp__size_text((double)needed, FSDP__ROOM(40)),
-                         fsdp__size_text((double)available, FSDP__ROOM(40)));
+                         fsdp__size_text_beside((double)needed, (double)available, FSDP__ROOM(40)),
+                         fsdp__size_text_beside((double)available, (double)needed, FSDP__ROOM(40)));
     return FSDP_OK;
 }

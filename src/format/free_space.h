@@ -4,6 +4,8 @@
 
 #include "format/file_list.h"
 
+/* Returns what the files take, each in whole blocks. */
+uint64_t fsdp__room_needed(const fsdp__file_list *files, uint64_t block);
 /* Checks the free space for all of them, and the file system's and the process's limits for the largest. */
 fsdp_status fsdp__room_check(const char *folder, const fsdp__file_list *files);
 

@@ -443,5 +443,5 @@ fsdp_status fsdp__publish_repair(const char *folder, bool *out_finished)
     status = fsdp__directory_open(folder, &held);
     if (status == FSDP_OK)
         status = repair(&held, out_finished);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot repair '%s'", folder);
+    return fsdp_fail_prefix(status, "cannot repair '%s'", folder);
 }

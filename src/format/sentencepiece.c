@@ -2,10 +2,8 @@
 #include "format/sentencepiece.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/alloc.h"
-#include "base/text.h"
 #include "format/sentencepiece.pb-c.h"
 
 typedef Fsdp__Sentencepiece__Model message;

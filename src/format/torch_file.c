@@ -513,5 +513,5 @@ fsdp_status fsdp__torch_file_read(fsdp__torch_file *file, const fsdp__torch_tens
                                     (size_t)numel * size);
     else
         status = read_strided(file, tensor, first, numel, out);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "tensor '%s'", FSDP__SHOWN_NAME(tensor->name));
+    return fsdp_fail_prefix(status, "tensor '%s'", FSDP__SHOWN_NAME(tensor->name));
 }

@@ -24,7 +24,12 @@ typedef struct generator {
     uint64_t key;
     float *logits; /* vocab_size */
     fsdp__candidate *scratch;
+    int32_t *answer; /* ANSWER_BYTES of the host that the device reaches; NULL: on one rank */
 } generator;
+
+enum {
+    ANSWER_BYTES = 2 * sizeof(int32_t)
+};
 
 static fsdp_status check(fsdp_module *module, const int32_t *tokens, const int64_t *count,
                          const fsdp_generate_options *options)
@@ -97,20 +102,17 @@ static fsdp_status forward(generator *g, const int32_t *tokens, int64_t count)
     return status;
 }
 
-/* Broadcasts rank 0's answer, through host memory that the device reaches. */
+/* Broadcasts rank 0's answer, through host memory that the device reaches: it is pinned, which costs more than the
+ * broadcast, and so is taken once. */
 static fsdp_status broadcast_answer(const generator *g, int32_t answer[2])
 {
-    size_t bytes = 2 * sizeof *answer;
     fsdp_stream *stream = fsdp_device_stream(g->device);
     fsdp_status status;
-    void *memory;
 
-    FSDP_TRY(fsdp__device_alloc_host(g->device, bytes, &memory));
-    memcpy(memory, answer, bytes);
-    status = fsdp_broadcast(fsdp_world(g->context), memory, 2, FSDP_I32, 0, stream);
+    memcpy(g->answer, answer, ANSWER_BYTES);
+    status = fsdp_broadcast(fsdp_world(g->context), g->answer, 2, FSDP_I32, 0, stream);
     FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream));
-    memcpy(answer, memory, bytes);
-    fsdp__device_free_host(g->device, memory, bytes);
+    memcpy(answer, g->answer, ANSWER_BYTES);
     return status;
 }
 
@@ -134,7 +136,7 @@ static fsdp_status next(generator *g, const int32_t *tokens, int64_t count, int6
     FSDP_TRY(fsdp__sample(g->logits, g->config->vocab_size, g->options, draw, g->scratch, &out[0]));
     stops = is_stop(g->options, out[0]);
     out[1] = !stops && (rank != 0 || !each || each(arg, out[0]));
-    if (fsdp_context_world_size(g->context) > 1)
+    if (g->answer)
         FSDP_TRY(broadcast_answer(g, out));
     if (rank != 0 && each && !is_stop(g->options, out[0]))
         each(arg, out[0]);
@@ -165,6 +167,8 @@ static fsdp_status prepare(generator *g, int64_t count)
     g->scratch = g->logits ? fsdp__malloc(vocab_size * sizeof *g->scratch) : NULL;
     if (!g->scratch)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot generate");
+    if (fsdp_context_world_size(g->context) > 1)
+        FSDP_TRY(fsdp__device_alloc_host(g->device, ANSWER_BYTES, (void **)&g->answer));
     g->cache = g->options->cache;
     if (g->cache && (g->first > 0 || fsdp_kv_cache_length(g->cache) >= count)) /* something is left to compute */
         FSDP_TRY(fsdp_kv_cache_truncate(g->cache, g->first > 0 ? 0 : count - 1));
@@ -180,6 +184,8 @@ static void release(generator *g)
         fsdp_kv_cache_free(g->cache);
     else if (g->cache && g->first > 0)
         (void)fsdp_kv_cache_truncate(g->cache, 0);
+    if (g->answer)
+        fsdp__device_free_host(g->device, g->answer, ANSWER_BYTES);
     fsdp__free(g->scratch);
     fsdp__free(g->logits);
 }

@@ -447,11 +447,13 @@ static fsdp_status read_model(const fsdp__json_object *from, fsdp_model_config *
 
 static fsdp_status read_config(const fsdp__json_object *from, fsdp_model_config *out)
 {
-    fsdp_status status;
-
     FSDP_TRY(read_model(from, out));
-    status = fsdp_model_config_check(out);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot use '%s'", from->path);
+    return fsdp_fail_prefix(fsdp_model_config_check(out), "cannot use '%s'", from->path);
+}
+
+const char *fsdp__hub_heads_key(fsdp_architecture architecture, bool kv)
+{
+    return architecture == FSDP_GPT2 ? "n_head" : kv ? "num_key_value_heads" : "num_attention_heads";
 }
 
 fsdp_status fsdp__config_parse(const char *path, const void *text, size_t bytes, fsdp_model_config *out)

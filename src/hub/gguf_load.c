@@ -219,7 +219,6 @@ fsdp_status fsdp__gguf_config(const fsdp__gguf *file, fsdp_model_config *out)
 {
     FSDP__FREED char *architecture = NULL;
     const fsdp__gguf_family *family;
-    fsdp_status status;
 
     *out = (fsdp_model_config){.init_std = 0.02f, .norm_eps = 1e-5f};
     FSDP_TRY(fsdp__gguf_string(file, "general.architecture", true, &architecture));
@@ -237,8 +236,7 @@ fsdp_status fsdp__gguf_config(const fsdp__gguf *file, fsdp_model_config *out)
     else
         FSDP_TRY(read_llama(file, family, out));
     out->tie_word_embeddings = !has_tensor(file, "output.weight");
-    status = fsdp_model_config_check(out);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "'%s'", file->path);
+    return fsdp_fail_prefix(fsdp_model_config_check(out), "'%s'", file->path);
 }
 
 /* ---- tensors ---- */

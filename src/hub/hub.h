@@ -18,6 +18,8 @@ fsdp_status fsdp__hub_fail_missing(const char *path);
 fsdp_status fsdp__hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config, bool by_keys);
 /* Parses the text of a config.json; `path` is for messages. The result has been checked. */
 fsdp_status fsdp__config_parse(const char *path, const void *text, size_t bytes, fsdp_model_config *out);
+/* Returns what config.json calls the number of heads, or of key/value heads. */
+const char *fsdp__hub_heads_key(fsdp_architecture architecture, bool kv);
 /* Parses the stop tokens from the text of one of the two files. */
 fsdp_status fsdp__stop_tokens_parse(const char *path, const void *text, size_t bytes, fsdp_hub_stop_tokens *out);
 /* Gives the texts of config.json and generation_config.json; free() them. `dtype` is the dtype of the stored

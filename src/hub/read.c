@@ -5,7 +5,6 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "base/text.h"
 #include "tensor/tensor.h"
 
 enum {

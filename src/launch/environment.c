@@ -168,7 +168,7 @@ static void refuse_over_mpi(const char *why)
         fsdp__mpi_end_all();
 }
 
-void fsdp__refuse_to_join(const char *why)
+void fsdp__refuse_to_join(const char *why, bool alone)
 {
     fsdp__starter starter;
 
@@ -177,5 +177,5 @@ void fsdp__refuse_to_join(const char *why)
     if (starter.kind == FSDP__BY_MPI)
         refuse_over_mpi(why);
     else if (starter.kind == FSDP__BY_NAME)
-        fsdp__refuse_by_name(&starter, why);
+        fsdp__refuse_by_name(&starter, why, alone);
 }

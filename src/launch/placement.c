@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "fsdp/comm.h"
 
 static bool openmp_is_told(void)

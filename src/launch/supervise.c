@@ -14,7 +14,7 @@
 #include "base/context.h"
 #include "base/limits.h"
 #include "base/status.h"
-#include "comm/health/dead_rank.h"
+#include "comm/health/verdict.h"
 #include "launch/descriptors.h"
 #include "launch/echo.h"
 #include "launch/guardian.h"
@@ -47,6 +47,7 @@ typedef struct supervisor {
     int first;     /* the first rank that ended with a failure; -1 */
     int interrupt; /* the signal that this process got; 0 */
     int64_t interrupt_ns;
+    bool echoes; /* what comes may be an echo of it (echo.h) */
     stage stage;
     int64_t next_stage_ns;
 } supervisor;
@@ -134,7 +135,7 @@ static void child_ended(supervisor *s, int rank)
     fsdp__flight_memory_freeze(&s->flight);
     if (!s->children[rank].was_signalled)
         fsdp__flight_memory_ending(&s->flight, rank, text);
-    fsdp__dead_rank_end(s->arena->board, FSDP__GONE, rank, text);
+    fsdp__verdict_end(s->arena->board, FSDP__GONE, rank, text);
     if (s->first < 0)
         s->first = rank;
     if (s->stage == STAGE_RUNNING)
@@ -164,7 +165,7 @@ static void suspend(supervisor *s)
 
 static void interrupted(supervisor *s, int signal)
 {
-    if (fsdp__is_echo(s->interrupt, s->interrupt_ns, signal))
+    if (s->echoes && signal == s->interrupt)
         return;
     if (s->interrupt) { /* the user has asked twice */
         signal_all(s, SIGKILL);
@@ -174,6 +175,7 @@ static void interrupted(supervisor *s, int signal)
     /* The ranks get the same signal, and time to end by themselves. */
     s->interrupt = signal;
     s->interrupt_ns = fsdp__clock_ns();
+    s->echoes = true;
     end_all(s, signal);
     enter_stage(s, STAGE_TERMINATED, s->interrupt_grace_ms);
 }
@@ -203,14 +205,17 @@ static void handle_signals(supervisor *s, int fd)
             interrupted(s, (int)info.ssi_signo);
 }
 
-static int timeout_ms(const supervisor *s)
+/* Returns how long to wait for what happens, as poll takes it. `*for_echo`: an echo is what is waited for. */
+static int timeout_ms(const supervisor *s, bool *for_echo)
 {
-    int64_t left = s->next_stage_ns - fsdp__clock_ns();
-
+    int64_t left = FSDP__MAX(s->next_stage_ns - fsdp__clock_ns(), 0), echo = fsdp__echo_left_ns(s->interrupt_ns);
     /* Either nothing has happened yet, or nothing more can be done. */
-    if (s->stage == STAGE_RUNNING || s->stage == STAGE_KILLED)
-        return -1;
-    return left <= 0 ? 0 : (int)(left / 1000000) + 1;
+    bool stays = s->stage == STAGE_RUNNING || s->stage == STAGE_KILLED;
+
+    *for_echo = s->echoes && (stays || echo < left);
+    if (*for_echo)
+        left = echo;
+    return stays && !*for_echo ? -1 : (int)((left + 999999) / 1000000);
 }
 
 /* Starts another guardian, since somebody has killed the old one. */
@@ -237,10 +242,11 @@ static void watch(supervisor *s, int signal_fd)
     struct pollfd fds[2] = {{.fd = signal_fd, .events = POLLIN}};
 
     while (s->running > 0) {
+        bool for_echo;
         int ready;
 
         fds[1] = (struct pollfd){.fd = s->guardian.fd}; /* below 0: there is none, and poll skips it */
-        ready = poll(fds, 2, timeout_ms(s));
+        ready = poll(fds, 2, timeout_ms(s, &for_echo));
         if (ready > 0)
             handle_signals(s, signal_fd);
         if (ready > 0 && fds[1].revents)
@@ -249,12 +255,22 @@ static void watch(supervisor *s, int signal_fd)
         for (int r = 0; r < s->ranks; r++)
             if (fsdp__reap(&s->children[r], s->guardian.fd))
                 child_ended(s, r);
-        if (ready == 0 && s->running > 0)
+        if (ready == 0 && for_echo)
+            s->echoes = false;
+        else if (ready == 0 && s->running > 0)
             next_stage(s);
     }
 }
 
 /* ---- what came of it ---- */
+
+/* Returns the signal that ended the rank; 0: it exited. */
+static int signal_of(const supervisor *s, int rank)
+{
+    int status = s->children[rank].status;
+
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
 
 static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
 {
@@ -272,13 +288,13 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
     /* A rank that reported a failure counts as the first one, even if another ended sooner. */
     if (rank < 0 || fsdp__ended_well(s->children[rank].status))
         rank = s->first;
-    status = s->children[s->first].status;
-    report->ended_by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     status = s->children[rank].status;
+    report->ended_by = signal_of(s, s->children[rank].was_signalled || !WIFSIGNALED(status) ? s->first : rank);
     report->failed_rank = rank;
     report->exit_code = fsdp__exit_status(status);
-    if (WIFSIGNALED(status) && !s->children[rank].was_signalled &&
-        (board->abort_rank != rank || fsdp__dead_rank_was_found(board, rank)))
+    /* A peer that was first to find it dead knows less of how it ended. */
+    if (!s->children[rank].was_signalled &&
+        (fsdp__verdict_was_found(board, rank) || (WIFSIGNALED(status) && board->abort_rank != rank)))
         fsdp__describe_ending(rank, status, s->oom_kills, report->reason, sizeof report->reason);
     else
         snprintf(report->reason, sizeof report->reason, "%.*s", (int)sizeof report->reason - 1, board->abort_text);

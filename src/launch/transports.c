@@ -17,8 +17,7 @@ static fsdp_status join_shm(const fsdp__starter *starter, const fsdp_context_opt
     (void)starter;
     FSDP_TRY(fsdp__read_number(FSDP__SHM_VARIABLE, 0, INT_MAX, &fd));
     (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* programs that a rank starts must not get it */
-    FSDP_TRY(fsdp__shm_join(fd, false, options, out));
-    return FSDP_OK;
+    return fsdp__shm_join(fd, false, options, out);
 }
 
 static fsdp_status join_mpi(const fsdp__starter *starter, const fsdp_context_options *options, fsdp_context **out)
@@ -33,8 +32,7 @@ static fsdp_status join_mpi(const fsdp__starter *starter, const fsdp_context_opt
     FSDP_TRY(fsdp__read_number("FSDP_ONE_LEVEL", 0, 1, &one_level));
     FSDP_TRY(fsdp__read_join_seconds(&join.join_seconds));
     join.one_level = one_level == 1;
-    FSDP_TRY(fsdp__mpi_join(&join, out));
-    return FSDP_OK;
+    return fsdp__mpi_join(&join, out);
 }
 
 static const fsdp__transport transports[] = {

@@ -86,7 +86,7 @@ const void *fsdp__cut_attention_key(void)
 fsdp_tensor *fsdp__attend(const fsdp_module *module, fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
                           const fsdp_attention_options *options)
 {
-    const fsdp__cut_attention *cut = fsdp__cut_attention_of(module);
+    fsdp__cut_attention *cut = fsdp__cut_attention_of(module);
 
     return cut ? cut->attend(cut, q, k, v, options) : fsdp_attention(q, k, v, options);
 }

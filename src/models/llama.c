@@ -301,7 +301,7 @@ static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tensor *const *inputs, i
 {
     mlp *m = (mlp *)self;
     fsdp_module *const projections[] = {m->gate_proj, m->up_proj};
-    fsdp_tensor *parts[2] = {NULL}; /* gate, up (B,T,F) */
+    fsdp_tensor *parts[2] = {NULL}, *y; /* gate, up (B,T,F) */
 
     (void)count;
     if (m->gate_up_proj) {
@@ -311,6 +311,8 @@ static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tensor *const *inputs, i
         parts[0] = fsdp_call(m->gate_proj, inputs[0]);
         parts[1] = fsdp_call(m->up_proj, inputs[0]);
     }
+    if (fsdp__gated_joined(m->down_proj, m->gelu, parts[0], parts[1], &y))
+        return y;
     return fsdp_call(m->down_proj, m->gelu ? fsdp_geglu_tanh(parts[0], parts[1]) : fsdp_swiglu(parts[0], parts[1]));
 }
 

@@ -112,17 +112,18 @@ static inline fsdp_tensor *fsdp__positions_of(fsdp_tensor *const *inputs, int co
 }
 
 /* What computes attention of a module whose sequences are cut over ranks: the argument of hooks that the module has
- * under fsdp__cut_attention_key. Its calls always have positions: those in documents, or in the sequence. */
+ * under fsdp__cut_attention_key. Calls of parts of a sequence have positions: those in documents, or in the sequence.
+ */
 typedef struct fsdp__cut_attention fsdp__cut_attention;
 struct fsdp__cut_attention {
-    fsdp_tensor *(*attend)(const fsdp__cut_attention *self, fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
+    fsdp_tensor *(*attend)(fsdp__cut_attention *self, fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
                            const fsdp_attention_options *options);
 };
 const void *fsdp__cut_attention_key(void);
 /* Returns the module's; NULL: its sequences are whole. */
-static inline const fsdp__cut_attention *fsdp__cut_attention_of(const fsdp_module *module)
+static inline fsdp__cut_attention *fsdp__cut_attention_of(const fsdp_module *module)
 {
-    return (const fsdp__cut_attention *)fsdp__module_hooks_arg(module, fsdp__cut_attention_key());
+    return (fsdp__cut_attention *)fsdp__module_hooks_arg(module, fsdp__cut_attention_key());
 }
 /* Computes attention of such a module. */
 fsdp_tensor *fsdp__attend(const fsdp_module *module, fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,

@@ -16,16 +16,17 @@ typedef struct preset {
     const char *name;
     fsdp_architecture architecture;
     int64_t n_layers, dim, n_heads, n_kv_heads, ffn_dim, vocab_size, max_seq_len;
+    bool tied;
 } preset;
 
-/* name, architecture, layers, dim, heads, key/value heads, ffn_dim, vocab_size, max_seq_len */
-#define PRESETS(X)                                                 \
-    X("gpt-10m", FSDP_GPT2, 6, 384, 6, 6, 1536, 256, 256)          \
-    X("gpt2-124m", FSDP_GPT2, 12, 768, 12, 12, 3072, 50304, 1024)  \
-    X("llama-1m", FSDP_LLAMA, 4, 128, 4, 2, 480, 256, 256)         \
-    X("llama-100m", FSDP_LLAMA, 12, 768, 12, 4, 2048, 32000, 2048) \
-    X("llama-1b", FSDP_LLAMA, 16, 2048, 32, 8, 8192, 128256, 8192) \
-    X("llama-8b", FSDP_LLAMA, 32, 4096, 32, 8, 14336, 128256, 8192)
+/* name, architecture, layers, dim, heads, key/value heads, ffn_dim, vocab_size, max_seq_len, tied */
+#define PRESETS(X)                                                        \
+    X("gpt-10m", FSDP_GPT2, 6, 384, 6, 6, 1536, 256, 256, false)          \
+    X("gpt2-124m", FSDP_GPT2, 12, 768, 12, 12, 3072, 50304, 1024, true)   \
+    X("llama-1m", FSDP_LLAMA, 4, 128, 4, 2, 480, 256, 256, false)         \
+    X("llama-100m", FSDP_LLAMA, 12, 768, 12, 4, 2048, 32000, 2048, false) \
+    X("llama-1b", FSDP_LLAMA, 16, 2048, 32, 8, 8192, 128256, 8192, false) \
+    X("llama-8b", FSDP_LLAMA, 32, 4096, 32, 8, 14336, 128256, 8192, false)
 
 static const preset presets[] = {
 #define PRESET(...) {__VA_ARGS__},
@@ -66,6 +67,7 @@ static void fill_preset(const preset *from, fsdp_model_config *out)
         .ffn_dim = from->ffn_dim,
         .vocab_size = from->vocab_size,
         .max_seq_len = from->max_seq_len,
+        .tie_word_embeddings = from->tied,
         .norm_eps = 1e-5f,
         .rope_theta = from->architecture == FSDP_LLAMA ? 500000.0f : 0,
         .init_std = 0.02f,
@@ -129,8 +131,7 @@ static fsdp_status check_sizes(const fsdp_model_config *c)
     FSDP_TRY(check_range("n_heads * head_dim", c->n_heads * c->head_dim, 1, MAX_FFN_DIM));
     FSDP_TRY(check_range("ffn_dim", c->ffn_dim, 1, MAX_FFN_DIM));
     FSDP_TRY(check_range("vocab_size", c->vocab_size, 1, INT32_MAX));
-    FSDP_TRY(check_range("max_seq_len", c->max_seq_len, 1, INT32_MAX));
-    return FSDP_OK;
+    return check_range("max_seq_len", c->max_seq_len, 1, INT32_MAX);
 }
 
 static fsdp_status check_gpt2(const fsdp_model_config *c)

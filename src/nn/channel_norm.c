@@ -1,6 +1,7 @@
 /* channel_norm.c - BatchNorm1d, BatchNorm2d, GroupNorm. */
 #include "nn/layers.h"
 
+#include "base/text.h"
 #include "fsdp/layers.h"
 
 /* Parameters are NULL without affine. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
-#include "base/rng.h"
+#include "base/text.h"
 #include "device/device.h"
 #include "fsdp/layers.h"
 #include "ops/op.h"
@@ -17,18 +17,6 @@ fsdp_module *fsdp__module_built(fsdp_module *module, fsdp_status status)
         return module;
     fsdp_module_unref(module);
     return NULL;
-}
-
-const char *fsdp__float_text(float value, char text[32])
-{
-    int digits = 1;
-
-    do
-        snprintf(text, 32, "%.*g", digits, (double)value);
-    while (strtof(text, NULL) != value && digits++ < 9);
-    if (!strpbrk(text, ".einf"))
-        snprintf(text, 32, "%.1f", (double)value);
-    return text;
 }
 
 /* A layer whose sizes are those of the unsharded weight, since the field may hold a shard. */
@@ -120,6 +108,11 @@ static bool is_bare(const fsdp_module *module)
     return module->parts->hook_count == 0 && !module->parts->recompute;
 }
 
+static bool is_bare_product(const fsdp_module *module) /* whose weight is no codes */
+{
+    return fsdp__layer_is_product(module) && is_bare(module) && !fsdp__layer_code_of(module)->weight.code;
+}
+
 bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x, fsdp_tensor **outputs)
 {
     fsdp_tensor *weights[FSDP__LINEARS_MOST], *biases[FSDP__LINEARS_MOST];
@@ -129,8 +122,7 @@ bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x
     for (int i = 0; i < count; i++) {
         const fsdp_layer *layer = (const fsdp_layer *)modules[i];
 
-        if (layer->base.type != &linear_type || !is_bare(&layer->base) ||
-            fsdp__layer_code_of(&layer->base)->weight.code)
+        if (layer->base.type != &linear_type || !is_bare_product(&layer->base))
             return false;
         weights[i] = layer->weight;
         biases[i] = bias_of(layer);
@@ -455,11 +447,10 @@ bool fsdp__mlp_joined(fsdp_module *up, fsdp_module *act, fsdp_module *down, fsdp
     fsdp_module *const layers[] = {up, down};
 
     *out = NULL;
-    if (act->type != &gelu_tanh_type || !is_bare(act) || up->type != down->type)
+    if (act->type != &gelu_tanh_type || !is_bare(act) || up->type != down->type || !is_bare_product(up) ||
+        !is_bare_product(down))
         return false;
     for (int i = 0; i < 2; i++) {
-        if (!fsdp__layer_is_product(layers[i]) || !is_bare(layers[i]) || fsdp__layer_code_of(layers[i])->weight.code)
-            return false;
         mlp.weights[i] = ((const fsdp_layer *)layers[i])->weight;
         mlp.biases[i] = bias_of((const fsdp_layer *)layers[i]);
     }
@@ -467,6 +458,16 @@ bool fsdp__mlp_joined(fsdp_module *up, fsdp_module *act, fsdp_module *down, fsdp
         return false;
     *out = fsdp__gelu_mlp_apply(&mlp);
     return true;
+}
+
+bool fsdp__gated_joined(fsdp_module *down, bool gelu, fsdp_tensor *gate, fsdp_tensor *up, fsdp_tensor **out)
+{
+    const fsdp_layer *layer = (const fsdp_layer *)down;
+    bool joins = down->type == &linear_type && is_bare_product(down);
+    const fsdp__gated_linear m = {gate, up, joins ? layer->weight : NULL, joins ? bias_of(layer) : NULL, gelu};
+
+    *out = (joins = joins && fsdp__gated_linear_joins(&m)) ? fsdp__gated_linear_apply(&m) : NULL;
+    return joins;
 }
 
 fsdp_module *fsdp_gelu_create(fsdp_context *context, bool tanh_form)
@@ -494,75 +495,6 @@ fsdp_module *fsdp_tanh_create(fsdp_context *context)
     return plain_create(context, &tanh_type);
 }
 
-/* ---- Dropout: another mask at each call ---- */
-
-typedef struct dropout {
-    fsdp_module base;
-    float p;
-    uint64_t seed, seed_of_all, calls;
-} dropout;
-
-fsdp_tensor *fsdp__dropout_part(fsdp_module *self, fsdp_tensor *x, fsdp__op_part part)
-{
-    dropout *m = (dropout *)self;
-    bool placed = fsdp__get_rows_of_batch(self->context).count > 0;
-    uint32_t words[4];
-
-    if (!self->training || m->p == 0.0f)
-        return x;
-    fsdp__philox(placed ? m->seed_of_all : m->seed, m->calls,
-                 words); /* a recomputation repeats the first draws, whatever this gives */
-    m->calls += !fsdp_recomputing(self->context);
-    return fsdp__op_dropout_part(x, m->p, (uint64_t)words[0] << 32 | words[1], part);
-}
-
-static fsdp_tensor *dropout_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
-{
-    (void)count;
-    return fsdp__dropout_part(self, inputs[0], (fsdp__op_part){.whole = -1});
-}
-
-static void dropout_describe(const fsdp_module *self, char *text, size_t bytes)
-{
-    char p[32];
-
-    snprintf(text, bytes, "p=%s, inplace=False", fsdp__float_text(((const dropout *)self)->p, p));
-}
-
-static uint64_t *dropout_draws(fsdp_module *self)
-{
-    return &((dropout *)self)->calls;
-}
-
-static const fsdp_module_type dropout_type = {
-    .name = "Dropout", .forward = dropout_forward, .describe = dropout_describe, .draws = dropout_draws};
-
-uint64_t *fsdp__dropout_seed(fsdp_module *module)
-{
-    return module->type == &dropout_type ? &((dropout *)module)->seed : NULL;
-}
-
-fsdp_module *fsdp_dropout_create(fsdp_context *context, float p, uint64_t seed)
-{
-    return fsdp__dropout_create(context, p, seed, seed);
-}
-
-fsdp_module *fsdp__dropout_create(fsdp_context *context, float p, uint64_t seed, uint64_t seed_of_all)
-{
-    dropout *m = NULL;
-
-    if (!(p >= 0.0f && p < 1.0f)) {
-        FSDP_FAIL(FSDP_INVALID, "Dropout: probability %g is outside [0, 1)", (double)p);
-        return NULL;
-    }
-    if (fsdp_module_create(context, &dropout_type, sizeof *m, &m) != FSDP_OK)
-        return NULL;
-    m->p = p;
-    m->seed = seed;
-    m->seed_of_all = seed_of_all;
-    return &m->base;
-}
-
 /* ---- which layer a module is ---- */
 
 fsdp__layer_form fsdp__layer_form_of(const fsdp_module *module)
@@ -572,13 +504,12 @@ fsdp__layer_form fsdp__layer_form_of(const fsdp_module *module)
         fsdp__layer_form form;
     } forms[] = {{&linear_type, FSDP__LAYER_LINEAR},       {&conv1d_type, FSDP__LAYER_CONV1D},
                  {&embedding_type, FSDP__LAYER_EMBEDDING}, {&layernorm_type, FSDP__LAYER_LAYERNORM},
-                 {&rmsnorm_type, FSDP__LAYER_RMSNORM},     {&rmsnorm_plus_one_type, FSDP__LAYER_RMSNORM},
-                 {&dropout_type, FSDP__LAYER_DROPOUT}};
+                 {&rmsnorm_type, FSDP__LAYER_RMSNORM},     {&rmsnorm_plus_one_type, FSDP__LAYER_RMSNORM}};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(forms); i++)
         if (module->type == forms[i].type)
             return forms[i].form;
-    return FSDP__LAYER_OTHER;
+    return fsdp__is_dropout(module) ? FSDP__LAYER_DROPOUT : FSDP__LAYER_OTHER;
 }
 
 bool fsdp__layer_is_product(const fsdp_module *module)

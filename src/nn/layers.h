@@ -31,6 +31,10 @@ bool fsdp__linears_joined(fsdp_module *const *modules, int count, fsdp_tensor *x
 /* Calls two Linears or Conv1Ds with GELU in its tanh form between them as one operation, if nothing acts around any of
  * the three, on a device that gains by it. Returns whether it did; `*out` is NULL on failure. */
 bool fsdp__mlp_joined(fsdp_module *up, fsdp_module *act, fsdp_module *down, fsdp_tensor *x, fsdp_tensor **out);
+/* Calls a Linear with silu(gate) * up, or gelu(gate) * up in the tanh form, as one operation that does not keep that,
+ * if nothing acts around the Linear, on a device that gains by it. Returns whether it did; `*out` is NULL on failure.
+ */
+bool fsdp__gated_joined(fsdp_module *down, bool gelu, fsdp_tensor *gate, fsdp_tensor *up, fsdp_tensor **out);
 /* Calls several Linears with one input by what their hooks have for all of them together, if they have that and nothing
  * else acts around any of them. Returns whether it did; `outputs` are NULL on failure. */
 bool fsdp__linears_together(fsdp_module *const *modules, int count, fsdp_tensor *x, fsdp_tensor **outputs);
@@ -63,6 +67,8 @@ typedef struct fsdp__layer_beside {
     fsdp_module *a, *b;     /* Linears without a bias: (rank,in), (out,rank) */
     fsdp_module *magnitude; /* has a "weight" (out); NULL: there is none */
     fsdp_module *dropout;   /* of the input of `a`; NULL: there is none */
+    float scaling;          /* of their product */
+    bool off;               /* nothing is added */
     /* A plan that cuts the inputs sets this: it adds up what the ranks have of x, without a gradient. The plan then
      * computes in place of the layer and calls fsdp__layer_add_beside, and post_forward does nothing. */
     fsdp_tensor *(*sum)(void *sum_arg, fsdp_tensor *x);
@@ -75,18 +81,21 @@ fsdp__layer_beside *fsdp__layer_beside_of(const fsdp_module *layer);
 /* Returns y with what is beside the layer added to it: both are this rank's part of a sum. */
 fsdp_tensor *fsdp__layer_add_beside(const fsdp_module *layer, fsdp_tensor *x, fsdp_tensor *y);
 
-/* Returns a float as Python writes it: the shortest text that reads back as the same number, "1e-05", "0.0". */
-const char *fsdp__float_text(float value, char text[32]);
+/* Creates an RMSNorm that multiplies by 1 + weight, as Gemma has it; the weight begins with zeros. */
+fsdp_module *fsdp__rmsnorm_plus_one_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps);
 
+/* ---- dropout.c ---- */
+
+bool fsdp__is_dropout(const fsdp_module *module);
 /* Creates a dropout that draws by `seed`, and by `seed_of_all` where it is said which rows of a batch a forward has
  * (fsdp__set_rows_of_batch): a seed of its own for each rank, and one for all. */
 fsdp_module *fsdp__dropout_create(fsdp_context *context, float p, uint64_t seed, uint64_t seed_of_all);
 /* Returns the place of a dropout's own seed; NULL for other modules. */
 uint64_t *fsdp__dropout_seed(fsdp_module *module);
+/* Says that inputs (B,T,C) of a dropout have chunks of sequences, so its masks are those of whole ones. Nothing is done
+ * to other modules. */
+void fsdp__dropout_set_chunks(fsdp_module *module, fsdp__op_chunks chunks);
 /* Does what the dropout's forward does with a part of its input: the mask is that part of the whole one's. */
 fsdp_tensor *fsdp__dropout_part(fsdp_module *dropout, fsdp_tensor *x, fsdp__op_part part);
-
-/* Creates an RMSNorm that multiplies by 1 + weight, as Gemma has it; the weight begins with zeros. */
-fsdp_module *fsdp__rmsnorm_plus_one_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps);
 
 #endif

@@ -142,7 +142,7 @@ fsdp_status fsdp__module_add_initial_buffer(fsdp_module *module, const char *nam
  * `name` is dotted, "" for the root. A failing visit ends the walk. */
 typedef fsdp_status (*fsdp__module_visit)(void *arg, fsdp_module *module, const char *name);
 fsdp_status fsdp__module_walk(fsdp_module *root, fsdp__module_visit visit, void *arg);
-/* The same, children before parents. */
+/* Does the same, children before parents. */
 fsdp_status fsdp__module_walk_up(fsdp_module *root, fsdp__module_visit visit, void *arg);
 /* Returns the dotted name of what `module`, whose own dotted name is given, holds under `name`. The caller frees it.
  * NULL when out of memory. */

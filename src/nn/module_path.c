@@ -153,24 +153,40 @@ static const fsdp_module *parent_of(const fsdp__modules *all, const fsdp_module 
     return NULL;
 }
 
+const fsdp_module *fsdp__module_parent(const fsdp_module *module)
+{
+    const char *name;
+
+    return parent_of(modules_of(module->context), module, &name);
+}
+
+const char *fsdp__module_path_from_root(const fsdp_module *module, char text[FSDP__PATH_TEXT])
+{
+    const fsdp__modules *all = modules_of(module->context);
+    char longer[2 * FSDP__PATH_TEXT];
+    const char *name = "";
+
+    text[0] = '\0';
+    for (const fsdp_module *m = parent_of(all, module, &name); m; m = parent_of(all, m, &name)) {
+        snprintf(longer, sizeof longer, "%s%s%s", name, *text ? "." : "", text);
+        snprintf(text, FSDP__PATH_TEXT, "%.*s", FSDP__PATH_TEXT - 1, longer);
+    }
+    return text;
+}
+
 /* Names a module that may be gone (fsdp__owner_namer), from the outermost one that has it: by its type, if it is that
  * itself. */
 static bool owner_name(const fsdp_context *context, const void *owner, char *text, size_t bytes)
 {
     const fsdp__modules *all = modules_of(context);
     const fsdp_module *module = all ? all->first : NULL;
-    char path[FSDP__PATH_TEXT] = "", longer[2 * FSDP__PATH_TEXT];
-    const char *name = "";
+    char path[FSDP__PATH_TEXT];
 
     while (module && module != owner)
         module = module->parts->next;
     if (!module)
         return false;
-    for (const fsdp_module *m = parent_of(all, module, &name); m; m = parent_of(all, m, &name)) {
-        snprintf(longer, sizeof longer, "%s%s%s", name, *path ? "." : "", path);
-        snprintf(path, sizeof path, "%.*s", FSDP__PATH_TEXT - 1, longer);
-    }
-    snprintf(text, bytes, "%s", *path ? path : module->type->name);
+    snprintf(text, bytes, "%s", *fsdp__module_path_from_root(module, path) ? path : module->type->name);
     return true;
 }
 

@@ -19,6 +19,11 @@ void fsdp__viewpoint_end(const fsdp_context *context, fsdp__viewpoint before);
 /* Returns the dotted name, as in state dicts; "" for the outermost module, and for one that does not lie below it. */
 #define FSDP__PATH_TEXT 256
 const char *fsdp__module_path(const fsdp_module *module, char text[FSDP__PATH_TEXT]);
+/* Returns a module that has this one as a child; NULL: there is none. */
+const fsdp_module *fsdp__module_parent(const fsdp_module *module);
+/* Returns the dotted name from the outermost module that has this one, whichever module is being called; "" for an
+ * outermost module. */
+const char *fsdp__module_path_from_root(const fsdp_module *module, char text[FSDP__PATH_TEXT]);
 /* Makes memory that is taken from now on the module's, and has it named when somebody asks whose it is, even if it is
  * gone by then. Returns what was before, for fsdp__context_set_taker. */
 fsdp__taker fsdp__module_enter(const fsdp_module *module);

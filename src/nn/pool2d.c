@@ -1,6 +1,4 @@
 /* pool2d.c - MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, and Flatten, which ends a network of them. */
-#include "nn/layers.h"
-
 #include "fsdp/layers.h"
 
 typedef struct pool2d {

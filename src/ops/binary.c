@@ -153,6 +153,7 @@ static fsdp__rule rule_of(fsdp__binary_op kind)
 
 fsdp_tensor *fsdp__binary(const fsdp__op *op, fsdp__binary_op kind, fsdp_tensor *a, fsdp_tensor *b, float beta)
 {
+    static const fsdp__traits others, sum = {.sums = true};
     fsdp_tensor *inputs[] = {a, b}, *saved[2], *left, *right, *y;
     binary_state state = {.kind = kind, .beta = beta};
     fsdp__shape shape;
@@ -176,7 +177,8 @@ fsdp_tensor *fsdp__binary(const fsdp__op *op, fsdp__binary_op kind, fsdp_tensor 
     if (!left || !right || !y || fsdp__binary_compute(kind, left, right, 0.0f, beta, y) != FSDP_OK)
         return NULL;
     save(kind, a, b, saved);
-    if (fsdp__record(op, inputs, 2, &y, 1, saved, 2, &state, sizeof state) != FSDP_OK)
+    if (fsdp__record_with(kind == FSDP__ADD ? &sum : &others, op, inputs, 2, &y, 1, saved, 2, &state, sizeof state) !=
+        FSDP_OK)
         return NULL;
     return y;
 }

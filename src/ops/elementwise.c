@@ -1,4 +1,5 @@
 /* elementwise.c - functions of one tensor, element by element. */
+#include "base/compiler.h"
 #include "ops/op.h"
 
 /* ---- scale ---- */
@@ -115,24 +116,44 @@ fsdp_tensor *fsdp_relu(fsdp_tensor *x)
 
 /* ---- dropout: the mask is made again from its key, never saved ---- */
 
+/* The elements are steps of `width`, which draw one after the other; `steps` of them make a row. */
 typedef struct dropout_state {
     float p;
-    uint64_t key, offset; /* of the draw for the first element */
-    int64_t run, stride; /* so many elements draw one after the other, and the next run so many draws after the first */
+    uint64_t key, offset; /* of the draw for the first element, or, with chunks, for the row that it lies in */
+    int64_t steps, width;
+    int64_t stride;      /* the next step draws so many draws after the first */
+    int64_t first, half; /* with chunks: which step of this rank's comes first, and how many a chunk has */
+    fsdp__op_chunks chunks;
 } dropout_state;
+
+/* Returns which draw is that of a step's first element, and how many steps draw one after the other from there on. */
+static uint64_t draw_of(const dropout_state *s, int64_t step, int64_t *count)
+{
+    int64_t in_row = step % s->steps, own = s->first + in_row, in_chunk, place;
+
+    *count = 1;
+    if (s->chunks.count == 0)
+        return s->offset + (uint64_t)(step * s->stride);
+    in_chunk = own % s->half;
+    place = s->chunks.numbers[own / s->half] * s->half + in_chunk;
+    if (s->width == s->stride)
+        *count = FSDP__MIN(s->half - in_chunk, s->steps - in_row);
+    return s->offset + (uint64_t)((step / s->steps * s->chunks.count * s->half + place) * s->stride);
+}
 
 static fsdp_status drop(const fsdp_tensor *x, fsdp_tensor *y, const dropout_state *state)
 {
-    int64_t numel = fsdp_tensor_numel(x), bytes = (int64_t)fsdp_dtype_size(x->dtype);
+    int64_t numel = fsdp_tensor_numel(x), bytes = (int64_t)fsdp_dtype_size(x->dtype), count;
     const char *from = fsdp_tensor_data(x); /* NULL on a device without bytes */
     char *to = fsdp_tensor_data(y);
 
-    for (int64_t at = 0, run = 0; at < numel; at += state->run, run++) {
+    for (int64_t at = 0; at < numel; at += count * state->width) {
+        uint64_t offset = draw_of(state, at / state->width, &count);
         const fsdp__dropout_args args = {.x = from ? from + at * bytes : NULL,
                                          .y = to ? to + at * bytes : NULL,
-                                         .numel = state->run,
+                                         .numel = count * state->width,
                                          .key = state->key,
-                                         .offset = state->offset + (uint64_t)(run * state->stride),
+                                         .offset = offset,
                                          .p = state->p,
                                          .dtype = x->dtype};
 
@@ -161,17 +182,51 @@ static uint64_t elements_before(const fsdp_context *context, int64_t numel)
     return rows.count > 0 ? (uint64_t)rows.first * (uint64_t)(numel / rows.count) : 0;
 }
 
+/* Says how the elements of a part are counted in the whole tensor; `state->offset` becomes the place of its begin, and
+ * `*numel` the size of the whole one. */
+static void place_part(const fsdp_tensor *x, fsdp__op_part part, dropout_state *state, int64_t *numel)
+{
+    bool whole = part.whole < 0;
+    int64_t inner = fsdp__shape_numel(x->ndim - part.dim - 1, x->shape + part.dim + 1);
+
+    state->steps = whole ? 1 : fsdp__shape_numel(part.dim, x->shape);
+    state->width = whole ? fsdp_tensor_numel(x) : x->shape[part.dim] * inner;
+    state->stride = whole ? state->width : part.whole * inner;
+    state->offset = whole ? 0 : (uint64_t)(part.first * inner);
+    *numel = state->steps * state->stride;
+}
+
+/* Does the same with chunks: x is (B,T,...), and a part of its dimension 1 or 2. */
+static fsdp_status place_chunks(const fsdp_tensor *x, fsdp__op_part part, dropout_state *state, int64_t *numel)
+{
+    bool whole = part.whole < 0, by_steps = !whole && part.dim == 1, by_width = !whole && !by_steps;
+    int64_t length = by_steps ? part.whole : x->ndim > 1 ? x->shape[1] : 1;
+    int64_t inner = x->ndim > 2 ? fsdp__shape_numel(x->ndim - 3, x->shape + 3) : 1;
+
+    if (x->ndim < 3 || length % 2 != 0)
+        return (void)fsdp__op_bad("dropout", "input", "(B,T,...), two chunks of sequences", x), fsdp_last_status();
+    state->chunks = part.chunks;
+    state->steps = x->shape[1];
+    state->half = length / 2;
+    state->first = by_steps ? part.first : 0;
+    state->width = x->shape[2] * inner;
+    state->stride = by_width ? part.whole * inner : state->width;
+    state->offset = by_width ? (uint64_t)(part.first * inner) : 0;
+    *numel = x->shape[0] * part.chunks.count * state->half * state->stride;
+    return FSDP_OK;
+}
+
 /* Chooses the draws; in a recomputation those of the first run. */
 static fsdp_status choose_draws(const fsdp_tensor *x, fsdp__op_part part, dropout_state *state)
 {
     fsdp_context *context = fsdp_device_context(x->storage->device);
-    int64_t inner = fsdp__shape_numel(x->ndim - part.dim - 1, x->shape + part.dim + 1);
-    int64_t outer = fsdp__shape_numel(part.dim, x->shape);
+    int64_t numel = 0;
 
-    state->run = part.whole < 0 ? fsdp_tensor_numel(x) : x->shape[part.dim] * inner;
-    state->stride = part.whole < 0 ? 0 : part.whole * inner;
-    state->offset = part.whole < 0 ? elements_before(context, state->run)
-                                   : elements_before(context, outer * state->stride) + (uint64_t)(part.first * inner);
+    if (part.chunks.count > 0)
+        FSDP_TRY(place_chunks(x, part, state, &numel));
+    else
+        place_part(x, part, state, &numel);
+    state->offset += elements_before(context, numel);
     FSDP_TRY(fsdp__recomputation_number(context, &state->key));
     return fsdp__recomputation_number(context, &state->offset);
 }
@@ -233,7 +288,9 @@ fsdp_tensor *fsdp_cast(fsdp_tensor *x, fsdp_dtype dtype)
     fsdp_dtype from;
 
     if (fsdp__is_global(&x, 1)) {
-        fsdp__global_call call = {.name = "cast", .rule = FSDP__RULE_LINEAR, .inputs = &x, .count = 1};
+        bool rounds = !fsdp_dtype_is_floating(dtype) && dtype != x->dtype; /* of a sum it would be another one */
+        fsdp__global_call call = {
+            .name = "cast", .rule = rounds ? FSDP__RULE_POINTWISE : FSDP__RULE_LINEAR, .inputs = &x, .count = 1};
 
         return fsdp__global_begin(&call) ? fsdp__global_end(&call, fsdp_cast(call.parts[0], dtype)) : NULL;
     }

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/status.h"
 
 enum {
     X,
@@ -116,11 +115,12 @@ static fsdp_status mlp_backward(fsdp__node *node, fsdp_tensor *const *grads)
         return FSDP_OK;
     if (fsdp__node_needs(node, X))
         FSDP_TRY(input_gradient(node, dh, conv1d));
+    FSDP_TRY(fsdp__node_remake(node)); /* x, beside which the inner activations are no more */
     return fsdp__linear_leaf_gradients(node, WEIGHT, fsdp__node_saved(node, SAVED_X), dh, conv1d);
 }
 
 static const fsdp__op mlp_op = {.name = "gelu_mlp", .backward = mlp_backward};
-static const fsdp__traits traits = {.last_leaf_first = true};
+static const fsdp__traits traits = {.remakes_late = true, .last_leaf_first = true};
 
 /* ---- forward ---- */
 

@@ -3,7 +3,7 @@
  * The joined weight (O,C) is what lies there, O the sum of all O_i, and the joined result y (...,O) has the outputs
  * side by side, as strided views. So has the joined gradient dy: operations that can write there ask for their places
  * in it (fsdp__node_place), and what came elsewhere is copied. dx is one product with dy. Gradients of weights are one
- * product where the places of the gradients lie side by side, too. */
+ * product where the places of the gradients lie side by side, too; it may add up those of the biases. */
 #include "ops/op.h"
 
 #include <string.h>
@@ -198,29 +198,60 @@ static fsdp_status bias_gradient(const group_state *s, int from, int to, fsdp_te
               : fsdp_last_status();
 }
 
-/* Computes dW [+]= dy^T x, (O,C), or the gradients of the biases, straight into the leaves' gradients. */
-static fsdp_status leaf_gradients(fsdp__node *node, const group_state *s, fsdp_tensor *const *grads, bool bias)
-{
-    fsdp_tensor *targets[FSDP__LINEARS_MOST] = {NULL};
-    bool accumulate[FSDP__LINEARS_MOST] = {false};
-    fsdp__matrix x = {0}, dy; /* (rows,C), (rows,O) */
+/* Where the gradients of the weights go, or of the biases; NULL: nowhere. */
+typedef struct leaf_targets {
+    fsdp_tensor *tensors[FSDP__LINEARS_MOST];
+    bool accumulate[FSDP__LINEARS_MOST];
+} leaf_targets;
 
+static fsdp_status find_targets(fsdp__node *node, const group_state *s, fsdp_tensor *const *grads, bool bias,
+                                leaf_targets *out)
+{
     for (int i = 0; i < s->count; i++)
         if (grads[i] && fsdp__node_needs(node, input_of(i, bias)))
-            FSDP_TRY(fsdp__node_target_of_any(node, input_of(i, bias), &targets[i], &accumulate[i]));
-    if (!bias && fsdp__node_saved(node, 0))
+            FSDP_TRY(fsdp__node_target_of_any(node, input_of(i, bias), &out->tensors[i], &out->accumulate[i]));
+    return FSDP_OK;
+}
+
+/* Computes dW [+]= dy^T x, (O,C), for a run of weights. The product may add up the columns of dy, too, if those
+ * gradients of biases are new and lie as the weights' do; they are then taken from `biases`. */
+static fsdp_status weight_gradients(const group_state *s, fsdp_tensor *const *grads, const leaf_targets *weights,
+                                    int from, int to, fsdp__matrix x, leaf_targets *biases)
+{
+    fsdp_tensor *dweight = weights->tensors[from], *sums = biases->tensors[from];
+    fsdp__matrix dy; /* (rows,O) */
+
+    FSDP_TRY(columns(s, from, to, &dy));
+    dy = fsdp__matrix_transposed(dy);
+    if (!sums || biases->accumulate[from] || run_end(s, grads, biases->tensors, biases->accumulate, from) < to ||
+        !fsdp__gemm_sums(dy, x, dweight, sums, false))
+        return fsdp__gemm(dy, x, NULL, dweight, weights->accumulate[from]);
+    FSDP_TRY(fsdp__gemm_and_sums(dy, x, dweight, weights->accumulate[from], sums, false));
+    for (int i = from; i < to; i++)
+        biases->tensors[i] = NULL;
+    return FSDP_OK;
+}
+
+/* Computes the gradients of the weights and biases, straight into those of the leaves. */
+static fsdp_status leaf_gradients(fsdp__node *node, const group_state *s, fsdp_tensor *const *grads)
+{
+    leaf_targets weights = {0}, biases = {0};
+    fsdp__matrix x = {0}; /* (rows,C) */
+
+    FSDP_TRY(find_targets(node, s, grads, false, &weights));
+    if (s->has_bias)
+        FSDP_TRY(find_targets(node, s, grads, true, &biases));
+    if (fsdp__node_saved(node, 0))
         FSDP_TRY(fsdp__matrix_of(fsdp__node_saved(node, 0), &x));
     for (int from = 0, to; from < s->count; from = to) {
-        to = from + 1;
-        if (!targets[from])
-            continue;
-        to = run_end(s, grads, targets, accumulate, from);
-        if (bias) {
-            FSDP_TRY(bias_gradient(s, from, to, targets[from], accumulate[from]));
-            continue;
-        }
-        FSDP_TRY(columns(s, from, to, &dy));
-        FSDP_TRY(fsdp__gemm(fsdp__matrix_transposed(dy), x, NULL, targets[from], accumulate[from]));
+        to = weights.tensors[from] ? run_end(s, grads, weights.tensors, weights.accumulate, from) : from + 1;
+        if (weights.tensors[from])
+            FSDP_TRY(weight_gradients(s, grads, &weights, from, to, x, &biases));
+    }
+    for (int from = 0, to; from < s->count; from = to) {
+        to = biases.tensors[from] ? run_end(s, grads, biases.tensors, biases.accumulate, from) : from + 1;
+        if (biases.tensors[from])
+            FSDP_TRY(bias_gradient(s, from, to, biases.tensors[from], biases.accumulate[from]));
     }
     return FSDP_OK;
 }
@@ -230,8 +261,7 @@ static fsdp_status backward(fsdp__node *node, group_state *s, fsdp_tensor *const
     FSDP_TRY(join(s, grads));
     if (fsdp__node_needs(node, 0))
         FSDP_TRY(input_gradient(node, s, grads));
-    FSDP_TRY(leaf_gradients(node, s, grads, false));
-    return s->has_bias ? leaf_gradients(node, s, grads, true) : FSDP_OK;
+    return leaf_gradients(node, s, grads);
 }
 
 static fsdp_status group_backward(fsdp__node *node, fsdp_tensor *const *grads)

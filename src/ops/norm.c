@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/alloc.h"
+
 enum {
     X,
     RESIDUAL,
@@ -13,6 +15,7 @@ enum {
 enum {
     SUM,
     SAVED_WEIGHT,
+    SAVED_BIAS, /* only where y is made again */
     MEAN,
     RSTD,
     SAVED
@@ -30,6 +33,12 @@ typedef struct norm {
     float eps;
     bool rms, plus_one;
 } norm;
+
+/* What its node knows. */
+typedef struct norm_state {
+    float eps;
+    bool rms, plus_one;
+} norm_state;
 
 /* Finds where the gradient of x goes. `*dsum` is what it must be added to. With a residual, x and the residual get the
  * same gradient. */
@@ -112,7 +121,7 @@ static fsdp_status backward(fsdp__node *node, fsdp_tensor *const *grads, int out
                                      .accumulate_bias = accumulate_bias,
                                      .dtype = s->dtype,
                                      .weight_dtype = weight->dtype,
-                                     .plus_one = *(const bool *)fsdp__node_state(node)};
+                                     .plus_one = ((const norm_state *)fsdp__node_state(node))->plus_one};
     FSDP_TRY(launch_backward(fsdp__op_stream(s), &args, dweight, dbias));
     return give ? give_both(node, dx) : FSDP_OK;
 }
@@ -160,12 +169,48 @@ static bool check(const norm *n)
     return true;
 }
 
+/* Says how y, of the same shape, is computed from contiguous x. */
+static fsdp__norm_forward_args args_of(const norm_state *state, const fsdp_tensor *x, const fsdp_tensor *weight,
+                                       const fsdp_tensor *bias, const fsdp_tensor *y)
+{
+    return (fsdp__norm_forward_args){.x = fsdp_tensor_data(x),
+                                     .weight = fsdp_tensor_data(weight),
+                                     .bias = bias ? fsdp_tensor_data(bias) : NULL,
+                                     .y = fsdp_tensor_data(y),
+                                     .rows = fsdp__op_rows(x),
+                                     .cols = fsdp__op_last(x),
+                                     .eps = state->eps,
+                                     .rms = state->rms,
+                                     .dtype = x->dtype,
+                                     .weight_dtype = weight->dtype,
+                                     .plus_one = state->plus_one};
+}
+
+/* Computes y again, from the sum where there was a residual: the forward takes the sum as it is stored, too. */
+static fsdp_status remake(fsdp__node *node, fsdp_tensor **out)
+{
+    const fsdp_tensor *s = fsdp__node_saved(node, SUM);
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *y = NULL;
+    fsdp__norm_forward_args args;
+
+    FSDP_TRY(fsdp_tensor_create(s->storage->device, s->dtype, s->ndim, s->shape, FSDP_MEMORY_ACTIVATION, &y));
+    args =
+        args_of(fsdp__node_state(node), s, fsdp__node_saved(node, SAVED_WEIGHT), fsdp__node_saved(node, SAVED_BIAS), y);
+    FSDP_TRY(fsdp__launch_norm_forward(fsdp__op_stream(s), &args));
+    *out = fsdp__take(&y);
+    return FSDP_OK;
+}
+
+static const fsdp__traits traits = {.remake = remake};
+
 /* Computes y (...,C); with a residual also *sum (...,C). */
 static fsdp_tensor *apply(const norm *n, fsdp_tensor **sum)
 {
     fsdp_tensor *in[INPUTS], *saved[SAVED], *outputs[OUTPUTS] = {NULL, NULL}, *mean = NULL, *rstd = NULL;
     bool recording = fsdp__will_record(n->inputs, INPUTS), residual = n->inputs[RESIDUAL];
+    const norm_state state = {n->eps, n->rms, n->plus_one};
     fsdp_tensor *x = n->inputs[X];
+    fsdp__norm_forward_args args;
     int64_t rows;
 
     if (!check(n))
@@ -184,29 +229,20 @@ static fsdp_tensor *apply(const norm *n, fsdp_tensor **sum)
     }
     if (!outputs[Y] || (residual && !outputs[ADDED]) || (recording && (!rstd || (!n->rms && !mean))))
         return NULL;
-    const fsdp__norm_forward_args args = {.x = fsdp_tensor_data(in[X]),
-                                          .residual = residual ? fsdp_tensor_data(in[RESIDUAL]) : NULL,
-                                          .sum = residual ? fsdp_tensor_data(outputs[ADDED]) : NULL,
-                                          .weight = fsdp_tensor_data(in[WEIGHT]),
-                                          .bias = in[BIAS] ? fsdp_tensor_data(in[BIAS]) : NULL,
-                                          .y = fsdp_tensor_data(outputs[Y]),
-                                          .mean = mean ? fsdp_tensor_data(mean) : NULL,
-                                          .rstd = rstd ? fsdp_tensor_data(rstd) : NULL,
-                                          .rows = rows,
-                                          .cols = fsdp__op_last(x),
-                                          .eps = n->eps,
-                                          .rms = n->rms,
-                                          .dtype = x->dtype,
-                                          .weight_dtype = in[WEIGHT]->dtype,
-                                          .plus_one = n->plus_one};
+    args = args_of(&state, in[X], in[WEIGHT], in[BIAS], outputs[Y]);
+    args.residual = residual ? fsdp_tensor_data(in[RESIDUAL]) : NULL;
+    args.sum = residual ? fsdp_tensor_data(outputs[ADDED]) : NULL;
+    args.mean = mean ? fsdp_tensor_data(mean) : NULL;
+    args.rstd = rstd ? fsdp_tensor_data(rstd) : NULL;
     if (fsdp__launch_norm_forward(fsdp__op_stream(x), &args) != FSDP_OK)
         return NULL;
     saved[SUM] = residual ? outputs[ADDED] : in[X];
     saved[SAVED_WEIGHT] = in[WEIGHT];
+    saved[SAVED_BIAS] = fsdp__device_makes_again(x->storage->device) ? in[BIAS] : NULL;
     saved[MEAN] = mean;
     saved[RSTD] = rstd;
-    if (fsdp__record(n->op, n->inputs, INPUTS, outputs, residual ? OUTPUTS : 1, saved, SAVED, &n->plus_one,
-                     sizeof n->plus_one) != FSDP_OK)
+    if (fsdp__record_with(&traits, n->op, n->inputs, INPUTS, outputs, residual ? OUTPUTS : 1, saved, SAVED, &state,
+                          sizeof state) != FSDP_OK)
         return NULL;
     if (residual)
         *sum = outputs[ADDED];

@@ -43,6 +43,8 @@ bool fsdp__op_inputs(const char *op, fsdp_tensor *const *inputs, int count)
                       fsdp__device_elsewhere(input->storage->device, first->storage->device));
             return false;
         }
+        if (fsdp__storage_bring(input->storage) != FSDP_OK)
+            return false;
         if (!input->storage->data && input->storage->bytes > 0) {
             FSDP_FAIL(FSDP_STATE, "%s: input %s has no bytes now (a sharded parameter outside its module's call?)", op,
                       fsdp__shape_text(input->ndim, input->shape, text));

@@ -65,10 +65,17 @@ fsdp_tensor *fsdp__op_ids_from(fsdp_tensor *ids, int64_t first, int64_t count);
  * Ids of other rows give zeros, and no gradient. */
 fsdp_tensor *fsdp__op_embedding_part(fsdp_tensor *table, fsdp_tensor *ids, int64_t first, int64_t count);
 
-/* A part of dimension `dim`, which is `whole` long: the elements from `first` on. whole -1: it is no part. */
+/* Two of `count` equal chunks of dimension 1, one behind the other; count 0: that dimension is not cut so. */
+typedef struct fsdp__op_chunks {
+    int64_t count, numbers[2];
+} fsdp__op_chunks;
+
+/* A part of dimension `dim`, which is `whole` long: the elements from `first` on. whole -1: it is no part. What it is a
+ * part of may itself have chunks of a sequence; then `dim` is 1 or 2. */
 typedef struct fsdp__op_part {
     int dim;
     int64_t first, whole;
+    fsdp__op_chunks chunks;
 } fsdp__op_part;
 /* Does what fsdp_dropout does with a part of a tensor: the mask is that part of the whole one's. */
 fsdp_tensor *fsdp__op_dropout_part(fsdp_tensor *x, float p, uint64_t key, fsdp__op_part part);
@@ -100,6 +107,20 @@ typedef struct fsdp__gelu_mlp {
 bool fsdp__gelu_mlp_joins(const fsdp__gelu_mlp *mlp);
 /* Computes them as one operation, (...,O). */
 fsdp_tensor *fsdp__gelu_mlp_apply(const fsdp__gelu_mlp *mlp);
+
+/* A gated pair and the linear behind it. */
+typedef struct fsdp__gated_linear {
+    fsdp_tensor *gate, *up;     /* (...,F) */
+    fsdp_tensor *weight, *bias; /* (O,F), (O) or FSDP_NO_BIAS */
+    bool gelu;                  /* gelu_tanh(gate) * up; otherwise silu(gate) * up */
+} fsdp__gated_linear;
+/* Returns whether they are worth computing together: on a device that makes such a pair again in the backward, where
+ * gate, up and the weight all have gradients, and in no function that is recomputed. False also for what does not fit.
+ */
+bool fsdp__gated_linear_joins(const fsdp__gated_linear *m);
+/* Computes them as one operation, (...,O), which does not keep the pair's result: the backward makes it again, in the
+ * pass that makes the gradients of gate and up. */
+fsdp_tensor *fsdp__gated_linear_apply(const fsdp__gated_linear *m);
 
 /* Returns how many tokens the longest document of such positions (batch,time) has; 0: they cannot be read. On a device
  * without bytes it is taken to be a whole row. Blocks as the check does. */

@@ -62,7 +62,7 @@ static fsdp_tensor *apply(const fsdp__op *op, fsdp_tensor *x, fsdp__pool_sizes s
     return fsdp__record(op, &x, 1, &y, 1, &index, 1, &s, sizeof s) == FSDP_OK ? y : NULL;
 }
 
-static fsdp_tensor *pool(const fsdp__op *op, fsdp_tensor *x, const fsdp_pool2d_options *o, fsdp__pool kind)
+static fsdp_tensor *pool(const fsdp__op *op, fsdp_tensor *x, const fsdp_pool2d_options *o, fsdp__pooling kind)
 {
     fsdp__pool_sizes s = {.kind = kind, .count_padding = o && !o->exclude_padding};
     int64_t stride[2];

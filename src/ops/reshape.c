@@ -291,12 +291,7 @@ fsdp_tensor *fsdp_concat(fsdp_tensor *const *tensors, int count, int dim)
 
 /* ---- contiguous ---- */
 
-static fsdp_status contiguous_backward(fsdp__node *node, fsdp_tensor *const *grads)
-{
-    return fsdp__node_give(node, 0, grads[0]);
-}
-
-static const fsdp__op contiguous_op = {.name = "contiguous", .backward = contiguous_backward};
+static const fsdp__op contiguous_op = {.name = "contiguous", .backward = fsdp__node_pass_on};
 
 fsdp_tensor *fsdp_contiguous(fsdp_tensor *x)
 {

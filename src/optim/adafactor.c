@@ -11,6 +11,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "comm/group_calls.h"
 #include "device/device.h"
 #include "fsdp/dist.h"
 #include "optim/optim.h"
@@ -250,12 +251,30 @@ static fsdp_status take_memory(job *j)
 /* Adds what all ranks have in the tensor, in the order of ranks. */
 static fsdp_status add_over_ranks(const job *j, const fsdp_tensor *tensor)
 {
-    void *data = fsdp_tensor_data(tensor);
+    fsdp__any any = {.send = fsdp_tensor_data(tensor),
+                     .recv = fsdp_tensor_data(tensor),
+                     .numel = fsdp_tensor_numel(tensor),
+                     .dtype = tensor->dtype,
+                     .op = FSDP_SUM,
+                     .stream = j->stream,
+                     .labelled = true};
+    fsdp__step_label label = {.count = 0};
 
-    for (int i = 0; j->spread.mesh && i < fsdp_mesh_ndim(j->spread.mesh); i++)
-        if (j->spread.sharded >> i & 1 && fsdp_mesh_size(j->spread.mesh, i) > 1 && fsdp_tensor_numel(tensor) > 0)
-            FSDP_TRY(fsdp_all_reduce(fsdp_mesh_process_group(j->spread.mesh, i), data, data, fsdp_tensor_numel(tensor),
-                                     tensor->dtype, FSDP_SUM, j->stream));
+    if (!j->spread.mesh || !j->spread.sharded || any.numel == 0)
+        return FSDP_OK;
+    for (int64_t i = 0; i < j->count; i++)
+        fsdp__step_label_add(&label, j->members[i].param);
+    for (int i = 0; i < fsdp_mesh_ndim(j->spread.mesh); i++) {
+        fsdp_process_group *group = fsdp_mesh_process_group(j->spread.mesh, i);
+        fsdp_status status;
+
+        if (!(j->spread.sharded >> i & 1) || fsdp_mesh_size(j->spread.mesh, i) == 1)
+            continue;
+        fsdp__step_label_set(&label, group);
+        status = fsdp__process_group_any(group, &any);
+        fsdp__process_group_set_label(group, NULL);
+        FSDP_TRY(status);
+    }
     return FSDP_OK;
 }
 

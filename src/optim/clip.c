@@ -202,7 +202,7 @@ static fsdp_status reduce_over(const norm_job *n, fsdp_process_group *group, nor
                                        stream);
     if (status == FSDP_OK)
         status = fsdp__copy_to_host(stream, host, work.data, bytes);
-    /* Even after a failure: queued work reads and writes memory of the host. */
+    /* Wait even after a failure: queued work reads and writes memory of the host. */
     FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream));
     FSDP_TRY(status);
     for (int64_t i = 0; i < count; i++) {
@@ -357,6 +357,5 @@ fsdp_status fsdp_clip_grad_norm_type(fsdp_optimizer *optimizer, double max_norm,
 
 fsdp_status fsdp_clip_grad_norm(fsdp_optimizer *optimizer, double max_norm, double *norm)
 {
-    FSDP_TRY(fsdp_clip_grad_norm_type(optimizer, max_norm, 2, false, norm));
-    return FSDP_OK;
+    return fsdp_clip_grad_norm_type(optimizer, max_norm, 2, false, norm);
 }

@@ -1,6 +1,6 @@
 /* consolidate.c - brings the state of all ranks together on one of them. */
 #include "base/alloc.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "optim/partition.h"
 #include "state/entry.h"
 #include "tensor/tensor.h"

@@ -258,7 +258,7 @@ static fsdp_status share(const fsdp_grad_scaler *scaler, const gradients *all, i
         status = fsdp_all_reduce(scaler->group, shared.data, shared.data, 1, FSDP_F32, FSDP_MAX, stream);
     if (status == FSDP_OK)
         status = fsdp__copy_to_host(stream, &flag, shared.data, sizeof flag);
-    /* Even after a failure: queued work reads and writes the variable here. */
+    /* Wait even after a failure: queued work reads and writes the variable here. */
     FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream));
     FSDP_TRY(status);
     *said = (int)flag;
@@ -308,8 +308,7 @@ fsdp_status fsdp_grad_scaler_unscale(fsdp_grad_scaler *scaler, fsdp_optimizer *o
             "cannot unscale gradients: they have been unscaled already since the last update of the scaler");
     if (known)
         return FSDP_FAIL(FSDP_STATE, "cannot unscale gradients after the step: call fsdp_grad_scaler_update");
-    FSDP_TRY(unscale(scaler, optimizer));
-    return FSDP_OK;
+    return unscale(scaler, optimizer);
 }
 
 /* ---- step and update ---- */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "comm/group_calls.h"
 #include "device/device.h"
 #include "fsdp/dist.h"
 #include "optim/optim.h"
@@ -469,11 +470,20 @@ static fsdp_status rotate(batch *r, int size)
  * the other, each time for all ranks that differ in the others: so it needs no groups but the mesh's. */
 static fsdp_status exchange(batch *r)
 {
+    fsdp__step_label label = {.count = 0};
+
+    for (int i = 0; i < r->count && r->split.count > 0; i++)
+        fsdp__step_label_add(&label, r->params[i]);
     for (int i = 0; i < r->split.count; i++) {
         int size = r->split.sizes[i];
+        fsdp_status status;
 
-        FSDP_TRY(fsdp_all_to_all(r->split.groups[i], fsdp_tensor_data(r->slots), fsdp_tensor_data(r->other),
-                                 r->split.ranks / size * r->part, FSDP_BF16, r->stream));
+        fsdp__step_label_set(&label, r->split.groups[i]);
+        status =
+            fsdp__process_group_all_to_all(r->split.groups[i], fsdp_tensor_data(r->slots), fsdp_tensor_data(r->other),
+                                           r->split.ranks / size * r->part, FSDP_BF16, r->stream);
+        fsdp__process_group_set_label(r->split.groups[i], NULL);
+        FSDP_TRY(status);
         swap(r);
         if (r->split.count > 1)
             FSDP_TRY(rotate(r, size));

@@ -115,7 +115,7 @@ fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor
 fsdp_status fsdp__optimizer_fit_state(const fsdp__optimizer_group *group, fsdp__optimizer_param *param);
 void fsdp__optimizer_forget_state(fsdp__optimizer_param *param);
 
-/* ---- steps of which the device decides what becomes of them: [Note: verdicts] in device/kernel_args.h ----
+/* ---- steps of which the device decides what becomes of them: [Note: verdicts] in device/kernels_optim.h ----
  *
  * The host queues fsdp__optimizer_judge and fsdp__optimizer_step_judged, and learns later what the verdict was. It may
  * queue one more step before it settles the first. */
@@ -164,6 +164,16 @@ typedef struct fsdp__spread {
 bool fsdp__spread_equal(const fsdp__spread *a, const fsdp__spread *b);
 /* Gives the spread of the parameter; `what` is to be done with it, for an error, which names one that is partial. */
 fsdp_status fsdp__spread_of(const char *name, const fsdp_tensor *tensor, const char *what, fsdp__spread *out);
+
+/* Labels the group's calls with the parameters that take a step together: so ranks whose gradients are of different
+ * parameters are told. Count the parameters in one by one; it begins as zeros. */
+typedef struct fsdp__step_label {
+    const char *first; /* borrowed: the name of the first parameter */
+    int64_t count;
+    uint64_t hash; /* of all names */
+} fsdp__step_label;
+void fsdp__step_label_add(fsdp__step_label *label, const fsdp__optimizer_param *param);
+void fsdp__step_label_set(const fsdp__step_label *label, fsdp_process_group *group);
 
 /* ---- moments.c ---- */
 

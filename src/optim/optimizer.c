@@ -65,8 +65,7 @@ static fsdp_status check_lion(const fsdp_lion_options *options)
                          "fields were set: begin with fsdp_lion_options_default()");
     FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));
     FSDP_TRY(check_beta("beta1", options->beta1));
-    FSDP_TRY(check_beta("beta2", options->beta2));
-    return FSDP_OK;
+    return check_beta("beta2", options->beta2);
 }
 
 fsdp_muon_options fsdp_muon_options_default(void)
@@ -77,8 +76,7 @@ fsdp_muon_options fsdp_muon_options_default(void)
 static fsdp_status check_muon(const fsdp_muon_options *options)
 {
     FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));
-    FSDP_TRY(check_beta("momentum", options->momentum));
-    return FSDP_OK;
+    return check_beta("momentum", options->momentum);
 }
 
 fsdp_adafactor_options fsdp_adafactor_options_default(void)
@@ -308,39 +306,33 @@ static fsdp_status create(fsdp__optimizer_kind kind, const fsdp_parameters *para
 
 fsdp_status fsdp_adamw_create(const fsdp_parameters *parameters, const fsdp_adam_options *options, fsdp_optimizer **out)
 {
-    FSDP_TRY(create(FSDP__OPTIMIZER_ADAMW, parameters, options, out));
-    return FSDP_OK;
+    return create(FSDP__OPTIMIZER_ADAMW, parameters, options, out);
 }
 
 fsdp_status fsdp_adam_create(const fsdp_parameters *parameters, const fsdp_adam_options *options, fsdp_optimizer **out)
 {
-    FSDP_TRY(create(FSDP__OPTIMIZER_ADAM, parameters, options, out));
-    return FSDP_OK;
+    return create(FSDP__OPTIMIZER_ADAM, parameters, options, out);
 }
 
 fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fsdp_sgd_options *options, fsdp_optimizer **out)
 {
-    FSDP_TRY(create(FSDP__OPTIMIZER_SGD, parameters, options, out));
-    return FSDP_OK;
+    return create(FSDP__OPTIMIZER_SGD, parameters, options, out);
 }
 
 fsdp_status fsdp_lion_create(const fsdp_parameters *parameters, const fsdp_lion_options *options, fsdp_optimizer **out)
 {
-    FSDP_TRY(create(FSDP__OPTIMIZER_LION, parameters, options, out));
-    return FSDP_OK;
+    return create(FSDP__OPTIMIZER_LION, parameters, options, out);
 }
 
 fsdp_status fsdp_muon_create(const fsdp_parameters *parameters, const fsdp_muon_options *options, fsdp_optimizer **out)
 {
-    FSDP_TRY(create(FSDP__OPTIMIZER_MUON, parameters, options, out));
-    return FSDP_OK;
+    return create(FSDP__OPTIMIZER_MUON, parameters, options, out);
 }
 
 fsdp_status fsdp_adafactor_create(const fsdp_parameters *parameters, const fsdp_adafactor_options *options,
                                   fsdp_optimizer **out)
 {
-    FSDP_TRY(create(FSDP__OPTIMIZER_ADAFACTOR, parameters, options, out));
-    return FSDP_OK;
+    return create(FSDP__OPTIMIZER_ADAFACTOR, parameters, options, out);
 }
 
 /* Adds a group to an optimizer whose first group is of the same kind; Muon and AdamW go together, and Adam's options
@@ -364,36 +356,31 @@ static fsdp_status add(fsdp_optimizer *optimizer, fsdp__optimizer_kind kind, con
 fsdp_status fsdp_adam_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                 const fsdp_adam_options *options)
 {
-    FSDP_TRY(add(optimizer, FSDP__OPTIMIZER_ADAMW, parameters, options));
-    return FSDP_OK;
+    return add(optimizer, FSDP__OPTIMIZER_ADAMW, parameters, options);
 }
 
 fsdp_status fsdp_sgd_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                const fsdp_sgd_options *options)
 {
-    FSDP_TRY(add(optimizer, FSDP__OPTIMIZER_SGD, parameters, options));
-    return FSDP_OK;
+    return add(optimizer, FSDP__OPTIMIZER_SGD, parameters, options);
 }
 
 fsdp_status fsdp_lion_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                 const fsdp_lion_options *options)
 {
-    FSDP_TRY(add(optimizer, FSDP__OPTIMIZER_LION, parameters, options));
-    return FSDP_OK;
+    return add(optimizer, FSDP__OPTIMIZER_LION, parameters, options);
 }
 
 fsdp_status fsdp_muon_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                 const fsdp_muon_options *options)
 {
-    FSDP_TRY(add(optimizer, FSDP__OPTIMIZER_MUON, parameters, options));
-    return FSDP_OK;
+    return add(optimizer, FSDP__OPTIMIZER_MUON, parameters, options);
 }
 
 fsdp_status fsdp_adafactor_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                      const fsdp_adafactor_options *options)
 {
-    FSDP_TRY(add(optimizer, FSDP__OPTIMIZER_ADAFACTOR, parameters, options));
-    return FSDP_OK;
+    return add(optimizer, FSDP__OPTIMIZER_ADAFACTOR, parameters, options);
 }
 
 void fsdp_optimizer_free(fsdp_optimizer *optimizer)

@@ -237,8 +237,8 @@ static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optim
         FSDP_TRY(find(state, param, parts[p].name, &entry));
         if (lies_there(entry->tensor, *parts[p].moment))
             continue;
-        if (fsdp__tensor_copy_across(*parts[p].moment, entry->tensor) != FSDP_OK)
-            return fsdp_fail_prefix(fsdp_last_status(), "loading '%s'", entry->name);
+        FSDP_TRY(
+            fsdp_fail_prefix(fsdp__tensor_copy_across(*parts[p].moment, entry->tensor), "loading '%s'", entry->name));
     }
     param->steps = steps;
     return FSDP_OK;

@@ -27,7 +27,7 @@ fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor
                          "floating and of the same shape",
                          param->name, fsdp__shape_text(param->tensor->ndim, param->tensor->shape, expected),
                          fsdp__shape_text((*grad)->ndim, (*grad)->shape, shape), fsdp_dtype_name((*grad)->dtype));
-    if (fsdp_tensor_numel(*grad) > 0 && (!fsdp_tensor_data(*grad) || !fsdp_tensor_data(param->tensor)))
+    if (fsdp_tensor_numel(*grad) > 0 && (!fsdp_tensor_data(*grad) || !fsdp__tensor_has_bytes(param->tensor)))
         return FSDP_FAIL(FSDP_STATE, "cannot optimize '%s': %s has no bytes now", param->name,
                          fsdp_tensor_data(*grad) ? "it" : "its gradient");
     return FSDP_OK;
@@ -78,13 +78,23 @@ static fsdp_status prepare(fsdp_optimizer *optimizer, const chosen *c)
     return FSDP_OK;
 }
 
+/* Returns whether a step of the parameter can be one on halves: [Note: split numbers] in device/formulas.h. */
+static bool steps_on_halves(const fsdp__optimizer_group *group, const fsdp__optimizer_param *param)
+{
+    return group->kind <= FSDP__OPTIMIZER_ADAMW && !fsdp__optimizer_has_bytes(group, param->tensor);
+}
+
 /* Begins the writes, those of empty shards too: peers may wait for each other in it. This may move bytes, so it comes
  * before any pointer is taken. */
 static fsdp_status begin_writes(const fsdp_optimizer *optimizer)
 {
-    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
-        if (w.param->due)
-            FSDP_TRY(fsdp_tensor_begin_write(w.param->tensor));
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
+        if (!w.param->due)
+            continue;
+        FSDP_TRY(fsdp_tensor_begin_write(w.param->tensor));
+        if (!steps_on_halves(w.group, w.param))
+            FSDP_TRY(fsdp__storage_bring(w.param->tensor->storage));
+    }
     return FSDP_OK;
 }
 
@@ -108,13 +118,13 @@ static bool steps_together(const fsdp__optimizer_group *group)
 }
 
 /* Returns where the step also writes the parameter, and in which dtype; NULL: nowhere. A kernel of whole tensors
- * cannot, nor Adam with moments of bytes. */
+ * cannot. */
 static void *copy_of(const fsdp__optimizer_group *group, const fsdp__optimizer_param *param, fsdp_dtype *dtype)
 {
     void *place = NULL;
 
     *dtype = FSDP_DTYPE_NONE;
-    if (!steps_together(group) && !fsdp__optimizer_has_bytes(group, param->tensor))
+    if (!steps_together(group))
         place = fsdp__tensor_copy_place(param->tensor, dtype);
     return place;
 }
@@ -132,6 +142,7 @@ static bool same_launch(const fsdp__optimizer_group *group, const fsdp__optimize
                         const fsdp__optimizer_param *b)
 {
     return copy_dtype_of(group, a) == copy_dtype_of(group, b) &&
+           !fsdp__tensor_low_place(a->tensor) == !fsdp__tensor_low_place(b->tensor) &&
            steps_that_matter(group, a) == steps_that_matter(group, b) && is_behind(a) == is_behind(b) &&
            a->tensor->storage->device == b->tensor->storage->device && a->tensor->dtype == b->tensor->dtype &&
            fsdp_tensor_grad(a->tensor)->dtype == fsdp_tensor_grad(b->tensor)->dtype &&
@@ -195,11 +206,13 @@ static fsdp_status launch_adam(const fsdp_optimizer *optimizer, const fsdp__opti
         return fsdp__launch_byte_adam(stream, &(fsdp__byte_adam_args){
                                                   COMMON(optimizer->byte_spans + (spans - optimizer->spans), count),
                                                   ADAM,
+                                                  .copy_dtype = copy_dtype_of(group, first),
                                               });
     return fsdp__launch_adam(stream, &(fsdp__adam_args){
                                          COMMON(spans, count),
                                          ADAM,
                                          .copy_dtype = copy_dtype_of(group, first),
+                                         .split = fsdp__tensor_low_place(first->tensor) != NULL,
                                      });
 }
 
@@ -219,8 +232,9 @@ static void fill_span(const fsdp_optimizer *optimizer, const fsdp__optimizer_gro
 {
     int64_t numel = fsdp_tensor_numel(param->tensor), rows = param->tensor->shape[0];
     fsdp_dtype copy_dtype;
+    void *copy = copy_of(group, param, &copy_dtype), *low = fsdp__tensor_low_place(param->tensor);
 
-    *span = (fsdp__optimizer_span){.param = fsdp_tensor_data(param->tensor),
+    *span = (fsdp__optimizer_span){.param = low ? low : fsdp_tensor_data(param->tensor),
                                    .grad = fsdp_tensor_data(fsdp_tensor_grad(param->tensor)),
                                    .numel = numel};
     if (fsdp__optimizer_has_bytes(group, param->tensor)) {
@@ -231,12 +245,13 @@ static void fill_span(const fsdp_optimizer *optimizer, const fsdp__optimizer_gro
                                                                            .scales1 = data_of(param->scale1),
                                                                            .scales2 = data_of(param->scale2),
                                                                            .rows = rows,
-                                                                           .cols = numel / rows};
+                                                                           .cols = numel / rows,
+                                                                           .copy = copy};
         return;
     }
     span->moment1 = data_of(param->moment1);
     span->moment2 = data_of(param->moment2);
-    span->copy = copy_of(group, param, &copy_dtype);
+    span->copy = copy;
 }
 
 /* Counts a step of a parameter. Shards without elements count, too: a parameter has taken the same number of steps on
@@ -323,8 +338,7 @@ fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer)
     FSDP_TRY(fsdp__optimizer_check(optimizer, "step"));
     fsdp__partition_forget(optimizer);
     FSDP_TRY(fsdp__partition_abort(optimizer, step(optimizer, &(chosen){.count = -1})));
-    FSDP_TRY(fsdp__partition_publish(optimizer));
-    return FSDP_OK;
+    return fsdp__partition_publish(optimizer);
 }
 
 fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, fsdp_tensor *const *parameters, int64_t count)
@@ -338,8 +352,7 @@ fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, fsdp_tenso
     if (optimizer->grad_scale < 1 || optimizer->grad_scale > 1 || isnan(optimizer->grad_scale))
         return FSDP_FAIL(FSDP_STATE,
                          "cannot step some parameters after gradients were clipped: the factor applies to all of them");
-    FSDP_TRY(step(optimizer, &(chosen){parameters, count}));
-    return FSDP_OK;
+    return step(optimizer, &(chosen){parameters, count});
 }
 
 fsdp_status fsdp__optimizer_step_judged(fsdp_optimizer *optimizer, const fsdp__verdict *verdict)

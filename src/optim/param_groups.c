@@ -5,7 +5,6 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "optim/originals.h"
 #include "optim/param_groups.h"
 #include "state/entry.h"
 #include "tensor/tensor.h"

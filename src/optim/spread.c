@@ -1,4 +1,9 @@
 /* spread.c - how a parameter is spread over ranks. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "comm/group_calls.h"
 #include "fsdp/dist.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"
@@ -32,4 +37,24 @@ fsdp_status fsdp__spread_of(const char *name, const fsdp_tensor *tensor, const c
     if (out->sharded)
         out->mesh = distribution->mesh;
     return FSDP_OK;
+}
+
+void fsdp__step_label_add(fsdp__step_label *label, const fsdp__optimizer_param *param)
+{
+    if (label->count++ == 0) {
+        label->first = param->name;
+        label->hash = FSDP__HASH_OF_NOTHING;
+    }
+    label->hash = fsdp__hash_bytes(label->hash, param->name, strlen(param->name) + 1);
+}
+
+void fsdp__step_label_set(const fsdp__step_label *label, fsdp_process_group *group)
+{
+    char text[FSDP__LABEL_BYTES + 64], name[24];
+    size_t length = strlen(label->first);
+
+    /* The end of a name says more than its beginning. */
+    snprintf(name, sizeof name, "%s", label->first + (length < sizeof name ? 0 : length - sizeof name + 1));
+    snprintf(text, sizeof text, "%lld gradients %08x from %s", (long long)label->count, (unsigned)label->hash, name);
+    fsdp__process_group_set_label(group, text);
 }

@@ -4,13 +4,11 @@
 #include <string.h>
 
 #include "base/compiler.h"
-#include "base/status.h"
-#include "fsdp/parallel.h"
 #include "parallel/pieces.h"
 #include "parallel/wire.h"
 
 typedef struct state {
-    fsdp__tp_plan *plan; /* borrowed: the modules have it, and hold on to it as long as their parameters do */
+    fsdp__route route;
     int dim, count;
     int64_t whole;
     bool conv1d;
@@ -42,9 +40,19 @@ static fsdp_tensor *make_like(const fsdp_tensor *x, int dim, int64_t length, int
     return fsdp_empty(x->storage->device, x->dtype, x->ndim, shape);
 }
 
+/* Sets what the node communicates by. */
+static fsdp_status take_route(state *s, fsdp__tp_plan *plan, const fsdp_tensor *x)
+{
+    FSDP_TRY(fsdp__lane_open(&plan->lane, x->storage->device));
+    s->route = (fsdp__route){plan->group, plan->lane};
+    return FSDP_OK;
+}
+
 static int64_t part_length(const state *s)
 {
-    return fsdp_shard_range(s->whole, s->plan->ranks, s->plan->rank, &(int64_t){0});
+    const fsdp_process_group *group = s->route.group;
+
+    return fsdp_shard_range(s->whole, fsdp_process_group_size(group), fsdp_process_group_rank(group), &(int64_t){0});
 }
 
 /* Computes the gradients of a layer's weight, dW [+]= dy^T x, of a Conv1D x^T dy, and of its bias. */
@@ -64,6 +72,20 @@ static fsdp_status leaf_gradients(fsdp__node *node, int i, bool conv1d, fsdp_ten
         return FSDP_OK;
     FSDP_TRY(fsdp__node_target_of_any(node, input_of(i, true), &target, &accumulate));
     return fsdp__op_reduce(dy, 1, fsdp__op_rows(dy), fsdp__op_last(dy), 1.0f, target, accumulate);
+}
+
+/* Makes `*dim` one of the dimensions from 0 on; the last one cannot be cut, since products add it up. */
+static bool find_dim(const fsdp__op *op, const fsdp_tensor *x, int *dim)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    if (!fsdp__op_dim(op->name, x, x->ndim, dim))
+        return false;
+    if (*dim < x->ndim - 1)
+        return true;
+    FSDP_FAIL(FSDP_INVALID, "%s: dimension %d of %s is the last: an asynchronous style needs another one that is cut",
+              op->name, *dim, fsdp__shape_text(x->ndim, x->shape, text));
+    return false;
 }
 
 /* ---- gather, then products ---- */
@@ -96,33 +118,32 @@ static fsdp_status all_leaf_gradients(fsdp__node *node, const state *s, fsdp_ten
 static fsdp_status gathered_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     const state *s = fsdp__node_state(node);
-    fsdp_tensor *dy[FSDP__LINEARS_MOST] = {NULL}, *dx, *any = NULL;
+    fsdp_tensor *dy[FSDP__LINEARS_MOST] = {NULL}, *dx;
     fsdp__factor factors[FSDP__LINEARS_MOST];
     FSDP__SCOPED(fsdp__pieces_close) fsdp__pieces p = {.boxes = NULL};
     fsdp_status status;
     int count;
 
     for (int i = 0; i < s->count; i++) {
-        any = dy[i] = fsdp__op_contiguous(grads[i]);
+        dy[i] = fsdp__op_contiguous(grads[i]);
         if (grads[i] && !dy[i])
             return fsdp_last_status();
     }
-    for (int i = 0; i < s->count && !any; i++)
-        any = dy[i];
     if (!fsdp__node_needs(node, 0))
         return all_leaf_gradients(node, s, dy);
     FSDP_TRY(list_gradients(node, s, dy, factors, &count));
-    dx = make_like(any, s->dim, part_length(s), factors[0].weight.cols);
+    dx = make_like(factors[0].full, s->dim, part_length(s), factors[0].weight.cols);
     if (!dx)
         return fsdp_last_status();
-    p = fsdp__pieces_of(dx, s->dim, s->whole, s->plan->group, &s->plan->lane);
+    p = fsdp__pieces_of(dx, s->dim, s->whole, &s->route);
     FSDP_TRY(fsdp__multiply_and_scatter(&p, factors, count, dx));
     status = all_leaf_gradients(node, s, dy);
     FSDP_KEEP_FIRST(status, fsdp__scattered(&p, dx));
     return status == FSDP_OK ? fsdp__node_give(node, 0, dx) : status;
 }
 
-static const fsdp__op gathered_op = {.name = "parallel_gather_linear", .backward = gathered_backward};
+static const fsdp__op gathered_op = {
+    .name = "parallel_gather_linear", .backward = gathered_backward, .free_state = fsdp__route_free};
 static const fsdp__traits traits = {.dear = FSDP__DEAR_PRODUCT, .last_leaf_first = true};
 
 /* Checks that a layer takes x, (..,C). */
@@ -154,7 +175,7 @@ static fsdp_status compute_gathered(const state *s, fsdp_tensor *x, const fsdp__
         if (factors[i].weight.rows == 0)
             FSDP_TRY(fsdp_tensor_fill_(outputs[i], 0.0));
     }
-    p = fsdp__pieces_of(x, s->dim, s->whole, s->plan->group, &s->plan->lane);
+    p = fsdp__pieces_of(x, s->dim, s->whole, &s->route);
     return fsdp__gather_and_multiply(&p, x, factors, s->count, gathered);
 }
 
@@ -191,13 +212,12 @@ static fsdp_status run_gathered(const state *s, fsdp_tensor *const *inputs, cons
     if (!x)
         return fsdp_last_status();
     if (fsdp__recall(&gathered_op, inputs, 1 + 2 * s->count, outputs, s->count)) {
-        saved[0] = keeps ? fsdp__wire_all_gather(x, s->dim, s->whole, s->plan->group) : NULL;
+        saved[0] = keeps ? fsdp__wire_all_gather(x, s->dim, s->whole, s->route.group) : NULL;
         return saved[0] || !keeps ? FSDP_OK : fsdp_last_status();
     }
     saved[0] = keeps ? make_like(x, s->dim, s->whole, fsdp__op_last(x)) : NULL;
     if (keeps && !saved[0])
         return fsdp_last_status();
-    FSDP_TRY(fsdp__lane_open(&s->plan->lane, x->storage->device));
     return compute_gathered(s, x, layers, outputs, saved[0]);
 }
 
@@ -205,19 +225,20 @@ fsdp_status fsdp__gathered_linears(fsdp__tp_plan *plan, fsdp_tensor *x, int dim,
                                    const fsdp__linear_weight *layers, fsdp_tensor **outputs)
 {
     fsdp_tensor *inputs[1 + 2 * FSDP__LINEARS_MOST], *saved[1 + FSDP__LINEARS_MOST] = {NULL};
-    state s = {.plan = plan, .dim = dim, .count = count, .conv1d = layers[0].conv1d};
+    state s = {.dim = dim, .count = count, .conv1d = layers[0].conv1d};
     fsdp__op_part part;
     fsdp_status status;
 
     memset(outputs, 0, (size_t)count * sizeof *outputs);
-    if (!list_inputs(&gathered_op, x, count, layers, inputs) || !fsdp__op_dim(gathered_op.name, x, x->ndim - 1, &s.dim))
+    if (!list_inputs(&gathered_op, x, count, layers, inputs) || !find_dim(&gathered_op, x, &s.dim))
         return fsdp_last_status();
     FSDP_TRY(fsdp__tp_part(plan, x, s.dim, &part));
     s.whole = part.whole;
+    FSDP_TRY(take_route(&s, plan, x));
     status = run_gathered(&s, inputs, layers, outputs, saved);
     if (status == FSDP_OK)
-        status = fsdp__record_with(&traits, &gathered_op, inputs, 1 + 2 * count, outputs, count, saved, 1 + count, &s,
-                                   sizeof s);
+        status = fsdp__route_record(&traits, &gathered_op, inputs, 1 + 2 * count, outputs, count, saved, 1 + count, &s,
+                                    sizeof s);
     if (status != FSDP_OK)
         memset(outputs, 0, (size_t)count * sizeof *outputs);
     return status;
@@ -246,14 +267,15 @@ static fsdp_status scattered_backward(fsdp__node *node, fsdp_tensor *const *grad
         if (factor.weight.rows == 0)
             FSDP_TRY(fsdp_tensor_fill_(factor.full, 0.0));
     }
-    p = fsdp__pieces_of(dy, s->dim, s->whole, s->plan->group, &s->plan->lane);
+    p = fsdp__pieces_of(dy, s->dim, s->whole, &s->route);
     FSDP_TRY(fsdp__gather_and_multiply(&p, dy, &factor, wants_x, whole));
     if (whole)
         FSDP_TRY(leaf_gradients(node, 0, s->conv1d, x, whole));
     return wants_x ? fsdp__node_give(node, 0, factor.full) : FSDP_OK;
 }
 
-static const fsdp__op scattered_op = {.name = "parallel_linear_scatter", .backward = scattered_backward};
+static const fsdp__op scattered_op = {
+    .name = "parallel_linear_scatter", .backward = scattered_backward, .free_state = fsdp__route_free};
 
 static fsdp_tensor *compute_scattered(const state *s, fsdp_tensor *x, const fsdp__linear_weight *layer)
 {
@@ -261,24 +283,26 @@ static fsdp_tensor *compute_scattered(const state *s, fsdp_tensor *x, const fsdp
     FSDP__SCOPED(fsdp__pieces_close) fsdp__pieces p = {.boxes = NULL};
     fsdp_tensor *y;
 
-    if (!factor.full || matrix_of(layer->weight, s->conv1d, &factor.weight) != FSDP_OK ||
-        fsdp__lane_open(&s->plan->lane, x->storage->device) != FSDP_OK)
+    if (!factor.full || matrix_of(layer->weight, s->conv1d, &factor.weight) != FSDP_OK)
         return NULL;
     y = make_like(x, s->dim, part_length(s), factor.weight.cols);
     if (!y)
         return NULL;
-    p = fsdp__pieces_of(y, s->dim, s->whole, s->plan->group, &s->plan->lane);
+    p = fsdp__pieces_of(y, s->dim, s->whole, &s->route);
     return fsdp__multiply_and_scatter(&p, &factor, 1, y) == FSDP_OK && fsdp__scattered(&p, y) == FSDP_OK ? y : NULL;
 }
 
 fsdp_tensor *fsdp__scattered_linear(fsdp__tp_plan *plan, fsdp_tensor *x, int dim, fsdp__linear_weight layer)
 {
     fsdp_tensor *inputs[3], *saved[2], *y;
-    state s = {.plan = plan, .dim = dim, .count = 1, .conv1d = layer.conv1d};
+    state s = {.dim = dim, .count = 1, .conv1d = layer.conv1d};
 
-    if (!list_inputs(&scattered_op, x, 1, &layer, inputs) || !fsdp__op_dim(scattered_op.name, x, x->ndim - 1, &s.dim))
+    if (!list_inputs(&scattered_op, x, 1, &layer, inputs) || !find_dim(&scattered_op, x, &s.dim))
         return NULL;
-    s.whole = plan->whole[s.dim] = x->shape[s.dim];
+    s.whole = x->shape[s.dim];
+    fsdp__tp_note_cut(plan, s.dim, s.whole);
+    if (take_route(&s, plan, x) != FSDP_OK)
+        return NULL;
     if (!fsdp__recall(&scattered_op, inputs, 3, &y, 1)) {
         y = compute_scattered(&s, x, &layer);
         if (!y)
@@ -286,5 +310,5 @@ fsdp_tensor *fsdp__scattered_linear(fsdp__tp_plan *plan, fsdp_tensor *x, int dim
     }
     saved[0] = fsdp_tensor_requires_grad(layer.weight) ? x : NULL;
     saved[1] = fsdp_tensor_requires_grad(x) ? layer.weight : NULL;
-    return fsdp__record_with(&traits, &scattered_op, inputs, 3, &y, 1, saved, 2, &s, sizeof s) == FSDP_OK ? y : NULL;
+    return fsdp__route_record(&traits, &scattered_op, inputs, 3, &y, 1, saved, 2, &s, sizeof s) == FSDP_OK ? y : NULL;
 }

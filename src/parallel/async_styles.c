@@ -1,5 +1,4 @@
 /* async_styles.c - column-wise and row-wise layers whose collectives run beside their products. */
-#include "base/status.h"
 #include "parallel/async.h"
 
 fsdp_status fsdp__async_check(const fsdp__tp_planning *p, fsdp__job *job, const char *side, fsdp_layout outside)
@@ -60,13 +59,12 @@ static fsdp_status run_columns(fsdp_module *const *modules, int count, fsdp_tens
     return FSDP_OK;
 }
 
-fsdp_status fsdp__apply_async_column(const fsdp__job *job, fsdp__tp_plan *plan, int64_t whole,
-                                     fsdp_status (*leave)(void *arg, fsdp_module *module, fsdp_tensor *const *inputs,
-                                                          int count, fsdp_tensor **outputs, int output_count))
+fsdp_status fsdp__apply_async_column(const fsdp__job *job, fsdp__tp_plan *plan, int64_t whole, bool leaves)
 {
-    return fsdp__apply_hooks(
-        job, plan, whole,
-        &(const fsdp__module_hooks){.forward = run_column, .together = run_columns, .post_forward = leave});
+    return fsdp__apply_hooks(job, plan, whole,
+                             &(const fsdp__module_hooks){.forward = run_column,
+                                                         .together = run_columns,
+                                                         .post_forward = leaves ? fsdp__leave : NULL});
 }
 
 /* ---- row-wise ---- */
@@ -76,8 +74,7 @@ static fsdp_status run_row(void *arg, fsdp_module *module, void *call_arg, fsdp_
 {
     const fsdp__applied *a = arg;
     fsdp_tensor *bias = ((const fsdp_layer *)module)->bias;
-    fsdp_layout last = {.kind = FSDP_LAYOUT_SHARDED, .dim = -1};
-    fsdp_tensor *x = fsdp__layout_convert(a->plan, inputs[0], a->style.from[0], last), *y;
+    fsdp_tensor *x = fsdp__layout_convert(a->plan, inputs[0], a->style.from[0], a->takes), *y;
 
     (void)call_arg, (void)count, (void)output_count;
     y = fsdp__scattered_linear(a->plan, x, a->style.to[0].dim, weight_of(module, false));

@@ -1,7 +1,6 @@
 /* distributed.c - distributed tensors: what they look like in messages, and how placements change with a gradient. */
 #include "parallel/distributed.h"
 
-#include "base/alloc.h"
 #include "ops/op.h"
 
 #include <stdio.h>

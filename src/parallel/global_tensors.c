@@ -1,7 +1,6 @@
 /* global_tensors.c - the way into operations on distributed tensors, and out of them. */
 #include "fsdp/parallel.h"
 
-#include "base/status.h"
 #include "ops/op.h"
 #include "parallel/distributed.h"
 #include "parallel/rules.h"

@@ -14,6 +14,8 @@ static fsdp_status check(fsdp__tp_planning *p, fsdp__job *job)
         return fsdp__style_misfit(job, "a model's head");
     style->from[0] = fsdp__layout_or(style->from[0], replicated);
     style->to[0] = fsdp__layout_or(style->to[0], last);
+    job->takes = copied;
+    job->gives = last;
     if (fsdp__layout_check(style->from[0], copied) != FSDP_OK || fsdp__layout_check(last, style->to[0]) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "'%s'", job->name);
     return fsdp__tp_claim(p, job, "weight", (fsdp_placement){.kind = FSDP_SHARD}, false);
@@ -35,20 +37,17 @@ static fsdp_status run(void *arg, fsdp_module *module, void *call_arg, fsdp_tens
 {
     const fsdp__applied *a = arg;
     const fsdp_cross_entropy_options *loss = fsdp__head_loss(module);
-    fsdp_tensor *weight = ((const fsdp_layer *)module)->weight, *logits;
-    fsdp_tensor *x = fsdp__layout_convert(a->plan, inputs[0], a->style.from[0], copied);
+    fsdp_tensor *weight = ((const fsdp_layer *)module)->weight;
+    fsdp_tensor *x = fsdp__layout_convert(a->plan, inputs[0], a->style.from[0], a->takes);
 
-    (void)call_arg, (void)output_count;
+    (void)call_arg;
     if (count == 2) {
         outputs[0] = a->style.loss_parallel ? fsdp__vocabulary_loss(a, x, weight, inputs[1], loss)
                                             : whole_loss(a, x, weight, inputs[1], loss);
         return FSDP_OK;
     }
-    logits = fsdp__softcapped(fsdp_linear(x, weight, FSDP_NO_BIAS), loss->softcap);
-    if (logits)
-        a->plan->whole[logits->ndim - 1] = a->whole;
-    outputs[0] = fsdp__layout_convert(a->plan, logits, last, a->style.to[0]);
-    return FSDP_OK;
+    outputs[0] = fsdp__softcapped(fsdp_linear(x, weight, FSDP_NO_BIAS), loss->softcap);
+    return outputs[0] ? fsdp__leave(arg, module, inputs, count, outputs, output_count) : FSDP_OK;
 }
 
 static fsdp_status apply(const fsdp__job *job, fsdp__tp_plan *plan)

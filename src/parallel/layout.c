@@ -32,6 +32,10 @@ fsdp_status fsdp__layout_check(fsdp_layout from, fsdp_layout to)
     for (int i = 0; i < 2; i++)
         if (both[i].kind < FSDP_LAYOUT_DEFAULT || both[i].kind > FSDP_LAYOUT_PARTIAL)
             return FSDP_FAIL(FSDP_INVALID, "%d is no layout", (int)both[i].kind);
+        else if (both[i].kind == FSDP_LAYOUT_SHARDED && (both[i].dim < -FSDP_MAX_DIMS || both[i].dim >= FSDP_MAX_DIMS))
+            return FSDP_FAIL(FSDP_INVALID,
+                             "%s is no dimension of any tensor: expected one of 0 to %d, or from the end -1 to %d",
+                             fsdp__layout_text(both[i], a), FSDP_MAX_DIMS - 1, -FSDP_MAX_DIMS);
     if (fsdp__layout_equal(from, to))
         return FSDP_OK;
     if (to.kind == FSDP_LAYOUT_PARTIAL)
@@ -56,14 +60,55 @@ static bool find_dim(const fsdp_tensor *x, int dim, int *out)
     return false;
 }
 
+void fsdp__tp_note_cut(fsdp__tp_plan *plan, int dim, int64_t whole)
+{
+    plan->uneven[dim] = plan->uneven[dim] || whole % plan->ranks != 0;
+}
+
+/* Adds up the lengths of all ranks' parts. All ranks find the same. */
+static fsdp_status ask_all(const fsdp__tp_plan *plan, int dim, int64_t length, uint64_t *whole)
+{
+    void **lengths = NULL;
+    size_t *bytes = NULL;
+    fsdp_status status;
+    int64_t start;
+
+    FSDP_TRY(fsdp_gather_objects(plan->group, &length, sizeof length, &lengths, &bytes));
+    *whole = 0;
+    for (int r = 0; r < plan->ranks; r++)
+        *whole += (uint64_t) * (int64_t *)lengths[r];
+    status = FSDP_OK;
+    for (int r = 0; r < plan->ranks && status == FSDP_OK; r++) {
+        int64_t wanted = fsdp_shard_range((int64_t)*whole, plan->ranks, r, &start), its = *(int64_t *)lengths[r];
+
+        if (its != wanted)
+            status = FSDP_FAIL(FSDP_INVALID,
+                               "rank %d of the mesh has %lld of the %lld in dimension %d, which is cut over %d ranks: "
+                               "expected %lld, by the chunk rule",
+                               r, (long long)its, (long long)*whole, dim, plan->ranks, (long long)wanted);
+    }
+    fsdp_objects_free(plan->group, lengths, bytes);
+    return status;
+}
+
+/* Finds how long dimension `dim` is of which x is this rank's part. All ranks ask each other, or none does: what is
+ * noted of the plan decides. The length of a part alone does not tell, since a module may have cut it again in a way of
+ * its own. */
+static fsdp_status find_whole(const fsdp__tp_plan *plan, const fsdp_tensor *x, int dim, uint64_t *whole)
+{
+    if (plan->uneven[dim])
+        return ask_all(plan, dim, x->shape[dim], whole);
+    *whole = (uint64_t)(x->shape[dim] * plan->ranks);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__tp_part(fsdp__tp_plan *plan, const fsdp_tensor *x, int dim, fsdp__op_part *out)
 {
-    int64_t length = x->shape[dim], start;
-    uint64_t whole = (uint64_t)plan->whole[dim];
+    uint64_t whole = 0;
 
-    if (fsdp_shard_range((int64_t)whole, plan->ranks, plan->rank, &start) != length || whole == 0)
-        whole = (uint64_t)(length * plan->ranks);
     /* Another call may have cut something else by the time that this one is computed again. */
+    if (!fsdp__is_recomputing(plan->context))
+        FSDP_TRY(find_whole(plan, x, dim, &whole));
     FSDP_TRY(fsdp__recomputation_number(plan->context, &whole));
     *out = (fsdp__op_part){.dim = dim, .whole = (int64_t)whole};
     (void)fsdp_shard_range((int64_t)whole, plan->ranks, plan->rank, &out->first);
@@ -76,18 +121,18 @@ static fsdp_tensor *to_sharded(fsdp__tp_plan *plan, fsdp_tensor *x, fsdp_layout_
 {
     int64_t whole = x->shape[dim], start, length = fsdp_shard_range(whole, plan->ranks, plan->rank, &start);
 
-    plan->whole[dim] = whole;
+    fsdp__tp_note_cut(plan, dim, whole);
     if (from == FSDP_LAYOUT_PARTIAL)
         return fsdp_parallel_reduce_scatter(x, dim, plan->group);
     return from == FSDP_LAYOUT_COPIED ? fsdp_slice(x, dim, start, length) : fsdp_parallel_split(x, dim, plan->group);
 }
 
-static fsdp_tensor *from_sharded(fsdp__tp_plan *plan, fsdp_tensor *x, int dim, fsdp_layout to)
+static fsdp_tensor *from_sharded(fsdp__tp_plan *plan, fsdp_tensor *x, int dim, fsdp_layout to, int64_t whole)
 {
-    fsdp__op_part part;
+    fsdp__op_part part = {.whole = whole};
     int other;
 
-    if (fsdp__tp_part(plan, x, dim, &part) != FSDP_OK)
+    if (whole == 0 && fsdp__tp_part(plan, x, dim, &part) != FSDP_OK)
         return NULL;
     if (to.kind == FSDP_LAYOUT_COPIED)
         return fsdp_parallel_all_gather(x, dim, part.whole, plan->group);
@@ -97,11 +142,12 @@ static fsdp_tensor *from_sharded(fsdp__tp_plan *plan, fsdp_tensor *x, int dim, f
         return NULL;
     if (other == dim)
         return x;
-    plan->whole[other] = x->shape[other];
+    fsdp__tp_note_cut(plan, other, x->shape[other]);
     return fsdp_parallel_all_to_all(x, other, dim, part.whole, plan->group);
 }
 
-fsdp_tensor *fsdp__layout_convert(fsdp__tp_plan *plan, fsdp_tensor *x, fsdp_layout from, fsdp_layout to)
+fsdp_tensor *fsdp__layout_convert_known(fsdp__tp_plan *plan, fsdp_tensor *x, fsdp_layout from, fsdp_layout to,
+                                        int64_t whole)
 {
     int dim = 0;
 
@@ -111,10 +157,15 @@ fsdp_tensor *fsdp__layout_convert(fsdp__tp_plan *plan, fsdp_tensor *x, fsdp_layo
         (from.kind != FSDP_LAYOUT_SHARDED && to.kind == FSDP_LAYOUT_SHARDED && !find_dim(x, to.dim, &dim)))
         return NULL;
     if (from.kind == FSDP_LAYOUT_SHARDED)
-        return from_sharded(plan, x, dim, to);
+        return from_sharded(plan, x, dim, to, whole);
     if (to.kind == FSDP_LAYOUT_SHARDED)
         return to_sharded(plan, x, from.kind, dim);
     if (from.kind == FSDP_LAYOUT_PARTIAL)
         x = fsdp_parallel_all_reduce(x, plan->group);
     return to.kind == FSDP_LAYOUT_COPIED ? fsdp_parallel_copy(x, plan->group) : x;
+}
+
+fsdp_tensor *fsdp__layout_convert(fsdp__tp_plan *plan, fsdp_tensor *x, fsdp_layout from, fsdp_layout to)
+{
+    return fsdp__layout_convert_known(plan, x, from, to, 0);
 }

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/status.h"
 #include "parallel/plan.h"
 
 /* One walk. What fails to match is kept for the message. */
@@ -104,7 +103,7 @@ fsdp_status fsdp__tp_match(fsdp__tp_planning *planning, const fsdp__tp_entry *en
     fsdp_status status;
 
     if (!entry->pattern)
-        return FSDP__FAIL_NULL("an entry of the plan has no pattern");
+        return FSDP_FAIL(FSDP_INVALID, "an entry of the plan has no pattern");
     if (!*entry->pattern)
         return add_job(&s, planning->module, "");
     status = walk(&s, planning->module, "", entry->pattern, 0);

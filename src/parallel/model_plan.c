@@ -1,9 +1,9 @@
 /* model_plan.c - the plans of the models of models/: which modules are cut, and what lies how between them. */
 #include <string.h>
 
-#include "base/compiler.h"
 #include "base/status.h"
 #include "models/models.h"
+#include "parallel/degrees.h"
 #include "parallel/plan.h"
 
 enum {
@@ -20,6 +20,7 @@ typedef struct recipe {
 } recipe;
 
 static const fsdp_layout replicated = {.kind = FSDP_LAYOUT_REPLICATED}, copied = {.kind = FSDP_LAYOUT_COPIED};
+static const fsdp_layout partial = {.kind = FSDP_LAYOUT_PARTIAL};
 
 static fsdp_parallel_style *add(recipe *r, const char *pattern, const fsdp__style_kind *kind)
 {
@@ -74,7 +75,7 @@ static void add_row(recipe *r, const char *pattern)
 static void add_sequence(recipe *r, const char *pattern)
 {
     if (r->options->sequence_parallel)
-        (void)add(r, pattern, &fsdp__sequence_parallel);
+        (void)add(r, pattern, &fsdp__known_sequence);
 }
 
 /* Adds the end of the body and the head, which takes the hidden states whole. */
@@ -150,13 +151,23 @@ static void add_llama(recipe *r)
 
 /* ---- GPT-2 ---- */
 
-/* Positions are added to whole sequences, so only the first block's input is cut. */
+/* Positions are added before sequences are cut: so each rank has the whole gradient of their table, and need not send
+ * it. */
+static void add_gpt2_start(recipe *r)
+{
+    bool sequence = r->options->sequence_parallel;
+
+    add(r, "transformer.wte", &fsdp__row_wise)->to[0] = sequence ? partial : replicated;
+    if (sequence)
+        add(r, "transformer.wpe", &fsdp__added_to_sum)->to[0] = r->between;
+    add_sequence(r, "transformer.drop");
+}
+
 static void add_gpt2(recipe *r)
 {
     int64_t dim = r->config->dim;
 
-    if (r->options->sequence_parallel)
-        add(r, "transformer.h.0", &fsdp__prepare_input)->to[0] = r->between;
+    add_gpt2_start(r);
     add_sequence(r, "transformer.h.*.ln_1");
     add_branch(r, "transformer.h.*.attn");
     add_segments(add_column(r, "transformer.h.*.attn.c_attn"), 3, (const int64_t[]){dim, dim, dim});
@@ -167,48 +178,20 @@ static void add_gpt2(recipe *r)
     (void)add_column(r, "transformer.h.*.mlp.c_fc");
     add_row(r, "transformer.h.*.mlp.c_proj");
     add_sequence(r, "transformer.h.*.mlp.dropout");
-    add(r, "transformer.wte", &fsdp__row_wise)->to[0] = replicated;
     add_end(r, "transformer", "transformer.ln_f");
 }
 
 /* ---- the call ---- */
 
-/* Writes the degrees that divide both numbers of heads: "1, 2 or 4". */
-static void degrees_text(const fsdp_model_config *c, char *text, size_t bytes)
-{
-    int64_t found[64];
-    int count = 0;
-    size_t used = 0;
-
-    for (int64_t d = 1; d <= c->n_kv_heads && count < (int)FSDP__COUNT_OF(found); d++)
-        if (c->n_heads % d == 0 && c->n_kv_heads % d == 0)
-            found[count++] = d;
-    for (int i = 0; i < count && used < bytes; i++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%lld",
-                                 i == 0           ? ""
-                                 : i + 1 == count ? " or "
-                                                  : ", ",
-                                 (long long)found[i]);
-}
-
 fsdp_status fsdp_model_parallel_check(const fsdp_model_config *c, int64_t ranks)
 {
-    bool heads;
-    char text[512] = "";
-
     if (!c)
-        return FSDP__FAIL_NULL("model_parallel_check needs a config");
+        return FSDP_FAIL(FSDP_INVALID, "model_parallel_check needs a config");
     if (ranks < 1)
         return FSDP_FAIL(FSDP_INVALID, "attention cannot be cut over %lld ranks: 1 or more are possible",
                          (long long)ranks);
-    heads = c->n_heads % ranks != 0;
-    if (!heads && c->n_kv_heads % ranks == 0)
-        return FSDP_OK;
-    degrees_text(c, text, sizeof text);
-    return FSDP_FAIL(FSDP_INVALID,
-                     "attention cannot be cut over %lld ranks: %s is %lld; tensor_parallel_degree may be %s",
-                     (long long)ranks, heads ? "n_heads (num_attention_heads)" : "n_kv_heads (num_key_value_heads)",
-                     (long long)(heads ? c->n_heads : c->n_kv_heads), text);
+    return fsdp__check_heads((fsdp__degree){"the number of ranks that compute each layer together", ranks}, c,
+                             "n_heads", "n_kv_heads");
 }
 
 fsdp_status fsdp_model_parallelize(fsdp_module *model, fsdp_mesh *mesh, const fsdp_model_parallel_options *options)
@@ -219,7 +202,8 @@ fsdp_status fsdp_model_parallelize(fsdp_module *model, fsdp_mesh *mesh, const fs
     fsdp_status status;
 
     if (!model || !mesh)
-        return FSDP__FAIL_NULL("tensor parallelism needs a model and a mesh");
+        return FSDP_FAIL(FSDP_INVALID, "tensor parallelism needs a model and a mesh, but the %s is NULL",
+                         model ? "mesh" : "model");
     if (!config)
         return FSDP_FAIL(FSDP_INVALID, "a %s was not made by fsdp_model_create: give fsdp_parallelize_module its plan",
                          model->type->name);

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/status.h"
 #include "dist/dist.h"
 #include "fsdp/comm.h"
 #include "parallel/plan.h"
@@ -65,6 +64,7 @@ static fsdp_status check_tied(void *arg, fsdp_module *module, const char *name)
 
 static fsdp_status check_all(fsdp__tp_planning *p, const fsdp__tp_entry *entries, int count)
 {
+    FSDP_TRY(fsdp__check_work(p->module, FSDP__WORK_OF_LAYERS, p->plan->mesh));
     for (int i = 0; i < count; i++)
         FSDP_TRY(fsdp__tp_match(p, &entries[i]));
     for (int64_t i = 0; i < p->job_count; i++)
@@ -96,23 +96,63 @@ static void print_claim(const fsdp__claim *claim, FILE *out)
     fprintf(out, ") as %s\n", fsdp__placements_text(&claim->placement, 1, text));
 }
 
-/* Writes the plan as text, a line for each job and claim. The caller frees it; NULL when out of memory. */
-static char *plan_text(const fsdp__tp_planning *p)
+/* Writes a line for each parameter: its shape, that of the whole if it was cut before, how it was placed then, its
+ * dtype, and whether it is trained; and for what is beside a layer. */
+static fsdp_status print_parameters(void *arg, fsdp_module *module, const char *name)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = fsdp__begin_text(&text, &bytes);
+    const fsdp__layer_beside *beside = fsdp__layer_beside_of(module);
 
-    if (!out)
-        return NULL;
+    if (beside)
+        fprintf(arg, "beside '%s' an adapter that is %s, scaled by %.9g\n", name, beside->off ? "off" : "on",
+                (double)beside->scaling);
+    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
+        const fsdp__parameter_slot *slot = &module->parts->parameters[i];
+        const fsdp_tensor *t = *slot->slot;
+        const fsdp_distribution *d = t ? fsdp_tensor_distribution(t) : NULL;
+        char text[FSDP__SHAPE_TEXT], placed[FSDP__PLACEMENTS_TEXT];
+
+        if (t)
+            fprintf(arg, "'%s%s%s' of shape %s%s%s, %s, %s\n", name, *name ? "." : "", slot->name,
+                    fsdp__shape_text(t->ndim, d ? d->global_shape : t->shape, text), d ? " as " : "",
+                    d ? fsdp__placements_text(d->placements, d->placement_count, placed) : "",
+                    fsdp_dtype_name(t->dtype), fsdp_tensor_requires_grad(t) ? "trained" : "frozen");
+    }
+    return FSDP_OK;
+}
+
+/* Writes what of a config changes what is computed, but no shape. */
+static void print_config(const fsdp_model_config *c, FILE *out)
+{
+    fprintf(out, "norm_eps %g\nrope_theta %g\nrope_type %d\nrope_factor %g\n", (double)c->norm_eps,
+            (double)c->rope_theta, (int)c->rope_type, (double)c->rope_factor);
+    fprintf(out, "embd_dropout %g\ndropout %g\nattention_dropout %g\n", (double)c->embd_dropout, (double)c->dropout,
+            (double)c->attention_dropout);
+    fprintf(out, "window %lld\nattention_softcap %g\nlogits_softcap %g\nquery_scalar %g\n", (long long)c->window,
+            (double)c->attention_softcap, (double)c->logits_softcap, (double)c->query_scalar);
+    for (int64_t i = 0; c->window > 0 && i < c->n_layers; i++)
+        fprintf(out, "layer %lld %s\n", (long long)i, fsdp_model_layer_is_local(c, i) ? "local" : "full");
+}
+
+static fsdp_status print_module(void *module, FILE *out)
+{
+    const fsdp_model_config *config = fsdp_model_get_config(module);
+
+    if (config)
+        print_config(config, out);
+    return fsdp__module_walk(module, print_parameters, out);
+}
+
+/* Writes the plan, a line for each job and claim, and the model. */
+static fsdp_status print_plan(void *planning, FILE *out)
+{
+    const fsdp__tp_planning *p = planning;
+
     for (int64_t i = 0; i < p->job_count; i++)
         print_job(&p->jobs[i], out);
+    FSDP_TRY(print_module(p->module, out));
     for (int64_t i = 0; i < p->claim_count; i++)
         print_claim(&p->claims[i], out);
-    if (fclose(out) == 0)
-        return text;
-    fsdp__free(text);
-    return NULL;
+    return FSDP_OK;
 }
 
 /* Gives the first lines in which two texts differ. */
@@ -146,26 +186,37 @@ static fsdp_status compare(int ranks, void *const *texts, const char *what)
     return FSDP_OK;
 }
 
-/* Compares the texts of all ranks, unless one of them has failed to write its own. */
-static fsdp_status compare_texts(const fsdp__tp_planning *p, const char *text, fsdp_status written, const char *what)
-{
-    void **texts = NULL;
-    size_t *bytes = NULL;
-    fsdp_status status;
+typedef fsdp_status (*printer)(void *of, FILE *out);
 
-    FSDP_TRY(fsdp_agree(p->plan->group, written));
-    FSDP_TRY(fsdp_gather_objects(p->plan->group, text, strlen(text) + 1, &texts, &bytes));
-    status = compare(p->plan->ranks, texts, what);
-    fsdp_objects_free(p->plan->group, texts, bytes);
+/* Compares what all ranks print, unless one of them cannot. */
+static fsdp_status compare_prints(fsdp_process_group *group, printer print, void *of, const char *named,
+                                  const char *what)
+{
+    FSDP__FREED char *text = NULL;
+    size_t text_bytes = 0, *bytes = NULL;
+    FILE *out = fsdp__begin_text(&text, &text_bytes);
+    fsdp_status status = out ? print(of, out) : FSDP_NO_MEMORY;
+    void **texts = NULL;
+
+    if (out && fclose(out) != 0)
+        status = FSDP_NO_MEMORY;
+    if (status == FSDP_NO_MEMORY)
+        status = FSDP_FAIL(FSDP_NO_MEMORY, "cannot write %s", named);
+    FSDP_TRY(fsdp_agree(group, status));
+    FSDP_TRY(fsdp_gather_objects(group, text, strlen(text) + 1, &texts, &bytes));
+    status = compare(fsdp_process_group_size(group), texts, what);
+    fsdp_objects_free(group, texts, bytes);
     return status;
 }
 
-static fsdp_status check_alike(const fsdp__tp_planning *p)
+static fsdp_status check_alike(fsdp__tp_planning *p)
 {
-    FSDP__FREED char *text = plan_text(p);
+    return compare_prints(p->plan->group, print_plan, p, "a plan", "ranks do not have the same plan");
+}
 
-    return compare_texts(p, text, text ? FSDP_OK : FSDP_FAIL(FSDP_NO_MEMORY, "cannot write a plan"),
-                         "ranks do not have the same plan");
+fsdp_status fsdp__check_models_alike(fsdp_module *model, fsdp_process_group *group)
+{
+    return compare_prints(group, print_module, model, "what a model has", "ranks do not have the same model");
 }
 
 /* ---- dropouts ---- */
@@ -190,28 +241,27 @@ static fsdp_status add_seed(void *arg, fsdp_module *module, const char *name)
     return FSDP_OK;
 }
 
-static fsdp_status share_seeds(const fsdp__tp_planning *p)
+fsdp_status fsdp__share_dropout_seeds(fsdp_module *module, fsdp_process_group *group, fsdp_status so_far)
 {
     FSDP__FREED uint64_t *values = NULL;
     seeds s = {0};
     void **objects = NULL;
     size_t *bytes = NULL;
-    fsdp_status status = fsdp__module_walk(p->module, add_seed, &s);
+    fsdp_status status = so_far == FSDP_OK ? fsdp__module_walk(module, add_seed, &s) : so_far;
 
     if (status == FSDP_OK && !(values = fsdp__calloc((size_t)s.count + 1, sizeof *values)))
-        status = FSDP_NO_MEMORY;
+        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot share the seeds of %lld dropouts", (long long)s.count);
     for (int64_t i = 0; status == FSDP_OK && i < s.count; i++)
         values[i] = *s.places[i];
-    FSDP_TRY_GOTO(status, fsdp_agree(p->plan->group, status), out);
-    FSDP_TRY_GOTO(status,
-                  fsdp_gather_objects(p->plan->group, values, (size_t)s.count * sizeof *values, &objects, &bytes), out);
-    for (int r = 1; status == FSDP_OK && r < p->plan->ranks; r++) /* every rank sees the same */
+    FSDP_TRY_GOTO(status, fsdp_agree(group, status), out);
+    FSDP_TRY_GOTO(status, fsdp_gather_objects(group, values, (size_t)s.count * sizeof *values, &objects, &bytes), out);
+    for (int r = 1; status == FSDP_OK && r < fsdp_process_group_size(group); r++) /* every rank sees the same */
         if (bytes[r] != bytes[0])
             status = FSDP_FAIL(FSDP_MISMATCH, "rank 0 of the mesh has %zu dropouts below the %s, rank %d has %zu",
-                               bytes[0] / sizeof *values, p->module->type->name, r, bytes[r] / sizeof *values);
+                               bytes[0] / sizeof *values, module->type->name, r, bytes[r] / sizeof *values);
     for (int64_t i = 0; status == FSDP_OK && i < s.count; i++)
         memcpy(s.places[i], (char *)objects[0] + (size_t)i * sizeof *values, sizeof *values);
-    fsdp_objects_free(p->plan->group, objects, bytes);
+    fsdp_objects_free(group, objects, bytes);
 out:
     fsdp__free(s.places);
     return status;
@@ -235,20 +285,17 @@ static fsdp_status print_placed(void *arg, fsdp_module *module, const char *name
     return FSDP_OK;
 }
 
+static fsdp_status print_all_placed(void *module, FILE *out)
+{
+    return fsdp__module_walk(module, print_placed, out);
+}
+
 /* Checks that parameters are placed alike on all ranks: a custom style may have done otherwise, which would be noticed
  * only where ranks wait for each other, or not at all. */
 static fsdp_status check_placed(const fsdp__tp_planning *p)
 {
-    FSDP__FREED char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = fsdp__begin_text(&text, &bytes);
-    fsdp_status status = out ? fsdp__module_walk(p->module, print_placed, out) : FSDP_NO_MEMORY;
-
-    if (out && fclose(out) != 0)
-        status = FSDP_NO_MEMORY;
-    if (status == FSDP_NO_MEMORY)
-        status = FSDP_FAIL(FSDP_NO_MEMORY, "cannot write how parameters are placed");
-    return compare_texts(p, text, status, "ranks have not placed the same");
+    return compare_prints(p->plan->group, print_all_placed, p->module, "how parameters are placed",
+                          "ranks have not placed the same");
 }
 
 /* ---- the call ---- */
@@ -265,13 +312,15 @@ static fsdp_status apply_all(const fsdp__tp_planning *p)
 {
     for (int64_t i = 0; i < p->claim_count; i++)
         FSDP_TRY(fsdp__tp_place(p->plan, &p->claims[i]));
+    FSDP_TRY(fsdp__note_work(p->module, FSDP__WORK_OF_LAYERS, p->plan->mesh));
+    FSDP_TRY(fsdp__tp_manage(p->module, p->plan));
     for (int64_t i = 0; i < p->job_count; i++) {
         fsdp_status status = p->jobs[i].kind->apply ? p->jobs[i].kind->apply(&p->jobs[i], p->plan) : FSDP_OK;
 
         if (status != FSDP_OK)
             return fsdp_fail_prefix(status, "'%s'", p->jobs[i].name);
     }
-    return fsdp__tp_manage(p->module, p->plan);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__parallelize(fsdp_module *module, fsdp_mesh *mesh, const fsdp__tp_entry *entries, int count,
@@ -284,7 +333,7 @@ fsdp_status fsdp__parallelize(fsdp_module *module, fsdp_mesh *mesh, const fsdp__
     status = so_far == FSDP_OK ? check_all(&planning, entries, count) : so_far;
     FSDP_TRY_GOTO(status, fsdp_agree(planning.plan->group, status), out);
     FSDP_TRY_GOTO(status, check_alike(&planning), out);
-    FSDP_TRY_GOTO(status, share_seeds(&planning), out);
+    FSDP_TRY_GOTO(status, fsdp__share_dropout_seeds(module, planning.plan->group, FSDP_OK), out);
     FSDP_TRY_GOTO(status, fsdp_agree(planning.plan->group, apply_all(&planning)), out);
     if (has_custom(&planning))
         FSDP_TRY_GOTO(status, check_placed(&planning), out);
@@ -324,7 +373,8 @@ fsdp_status fsdp_parallelize_module(fsdp_module *module, fsdp_mesh *mesh, const 
     fsdp_status status = FSDP_OK;
 
     if (count < 0 || (count > 0 && !plan)) {
-        status = FSDP_FAIL(FSDP_INVALID, "a plan of %d entries, but no list of them", count);
+        status = FSDP_FAIL(FSDP_INVALID, "a plan of %d entries%s", count,
+                           count < 0 ? ": expected 0 or more" : ", but no list of them");
         count = 0;
     }
     FSDP__TRY_NEW(entries = fsdp__calloc((size_t)count + 1, sizeof *entries));

@@ -2,34 +2,10 @@
 #include "parallel/pieces.h"
 
 #include "base/compiler.h"
-#include "comm/internal.h"
 #include "device/device.h"
 #include "device/kernels.h"
 #include "fsdp/dist.h"
-
-/* ---- the lane ---- */
-
-fsdp_status fsdp__lane_open(fsdp__lane *lane, fsdp_device *device)
-{
-    if (lane->device == device)
-        return FSDP_OK;
-    fsdp__lane_close(lane);
-    FSDP_TRY(fsdp_stream_create(device, FSDP_STREAM_WORKER, &lane->stream));
-    FSDP_TRY(fsdp_event_create(device, &lane->ready));
-    for (int i = 0; i < FSDP__PIECES; i++)
-        FSDP_TRY(fsdp_event_create(device, &lane->done[i]));
-    lane->device = device;
-    return FSDP_OK;
-}
-
-void fsdp__lane_close(fsdp__lane *lane)
-{
-    fsdp_stream_free(lane->stream);
-    fsdp_event_free(lane->ready);
-    for (int i = 0; i < FSDP__PIECES; i++)
-        fsdp_event_free(lane->done[i]);
-    *lane = (fsdp__lane){.device = NULL};
-}
+#include "parallel/wire.h"
 
 /* ---- pieces ---- */
 
@@ -62,20 +38,18 @@ static int64_t length_of(const fsdp__pieces *p, const piece *of, int rank, int64
     return FSDP__MAX(FSDP__MIN(of->length, length - of->s), 0);
 }
 
-fsdp__pieces fsdp__pieces_of(const fsdp_tensor *like, int dim, int64_t whole, fsdp_process_group *group,
-                             fsdp__lane *lane)
+fsdp__pieces fsdp__pieces_of(const fsdp_tensor *like, int dim, int64_t whole, const fsdp__route *route)
 {
-    fsdp__pieces p = {.lane = lane,
-                      .group = group,
-                      .ranks = fsdp_process_group_size(group),
-                      .rank = fsdp_process_group_rank(group),
+    fsdp__pieces p = {.route = *route,
+                      .ranks = fsdp_process_group_size(route->group),
+                      .rank = fsdp_process_group_rank(route->group),
                       .outer = fsdp__shape_numel(dim, like->shape),
                       .whole = whole,
                       .mid = fsdp__shape_numel(like->ndim - 2 - dim, like->shape + dim + 1),
                       .compute = fsdp__op_stream(like)};
     int64_t cut;
 
-    p.chunk = whole / p.ranks + (whole % p.ranks != 0);
+    p.chunk = fsdp__wire_chunk(whole, p.ranks);
     p.by_outer = p.outer >= FSDP__PIECES || p.outer >= p.chunk;
     cut = p.by_outer ? p.outer : p.chunk;
     p.count = (int)FSDP__MAX(FSDP__MIN(cut, FSDP__PIECES), 1);
@@ -194,33 +168,6 @@ static int64_t box_numel(const fsdp__pieces *p, const piece *of)
     return of->outer * of->length * p->mid * p->columns;
 }
 
-/* Lets the lane follow what the device's stream has been given. */
-static fsdp_status follow(const fsdp__pieces *p)
-{
-    FSDP_TRY(fsdp_event_record(p->lane->ready, p->compute));
-    return fsdp_stream_wait_event(p->lane->stream, p->lane->ready);
-}
-
-/* Lets the device's stream wait for a piece. */
-static fsdp_status await(const fsdp__pieces *p, int i)
-{
-    fsdp_status status;
-
-    fsdp__process_group_host_waits(p->group, p->lane->stream, true);
-    status = fsdp_stream_wait_event(p->compute, p->lane->done[i]);
-    fsdp__process_group_host_waits(p->group, p->lane->stream, false);
-    FSDP_TRY(status);
-    return fsdp__stream_check(p->lane->stream);
-}
-
-/* Waits on the host until nothing of the pieces runs any more, after a failure: memory can be given back then. */
-static fsdp_status settled(const fsdp__pieces *p, fsdp_status status)
-{
-    if (status != FSDP_OK)
-        (void)fsdp_stream_synchronize(p->lane->stream);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
-}
-
 /* ---- gather, and multiply ---- */
 
 static fsdp_status issue_gathers(const fsdp__pieces *p, const fsdp_tensor *part)
@@ -231,14 +178,14 @@ static fsdp_status issue_gathers(const fsdp__pieces *p, const fsdp_tensor *part)
 
         FSDP_TRY(copy(p, of.outer, length, in_part(p, &of, part), in_box(p, &of, p->rank)));
     }
-    FSDP_TRY(follow(p));
+    FSDP_TRY(fsdp__lane_follow(p->route.lane, p->compute));
     for (int i = 0; i < p->count; i++) {
         piece of = piece_of(p, i);
 
-        FSDP_TRY(fsdp_all_gather(p->group, address(p->boxes, box_row(p, &of, p->rank), p->columns),
+        FSDP_TRY(fsdp_all_gather(p->route.group, address(p->boxes, box_row(p, &of, p->rank), p->columns),
                                  address(p->boxes, box_row(p, &of, 0), p->columns), box_numel(p, &of), part->dtype,
-                                 p->lane->stream));
-        FSDP_TRY(fsdp_event_record(p->lane->done[i], p->lane->stream));
+                                 p->route.lane->stream));
+        FSDP_TRY(fsdp__lane_mark(p->route.lane, i));
     }
     return FSDP_OK;
 }
@@ -264,7 +211,7 @@ static fsdp_status multiply_gathered(const fsdp__pieces *p, const fsdp_tensor *p
     for (int i = 0; i < p->count; i++) {
         piece of = piece_of(p, i);
 
-        FSDP_TRY(await(p, i));
+        FSDP_TRY(fsdp__lane_await(p->route.lane, i, p->route.group, p->compute));
         for (int r = 0; r < p->ranks; r++)
             if (r != p->rank)
                 FSDP_TRY(multiply_rows(p, &of, r, in_box(p, &of, r), factors, count, gathered));
@@ -281,7 +228,7 @@ fsdp_status fsdp__gather_and_multiply(fsdp__pieces *p, fsdp_tensor *part, const 
     status = issue_gathers(p, part);
     if (status == FSDP_OK)
         status = multiply_gathered(p, part, factors, count, gathered);
-    return settled(p, status);
+    return fsdp__lane_settled(p->route.lane, status);
 }
 
 /* ---- multiply, and scatter ---- */
@@ -305,11 +252,11 @@ static fsdp_status issue_reduction(const fsdp__pieces *p, int i)
 {
     piece of = piece_of(p, i);
 
-    FSDP_TRY(follow(p));
-    FSDP_TRY(fsdp_reduce_scatter(p->group, address(p->boxes, box_row(p, &of, 0), p->columns),
+    FSDP_TRY(fsdp__lane_follow(p->route.lane, p->compute));
+    FSDP_TRY(fsdp_reduce_scatter(p->route.group, address(p->boxes, box_row(p, &of, 0), p->columns),
                                  address(p->result, of.at, p->columns), box_numel(p, &of), p->boxes->dtype, FSDP_SUM,
-                                 p->lane->stream));
-    return fsdp_event_record(p->lane->done[i], p->lane->stream);
+                                 p->route.lane->stream));
+    return fsdp__lane_mark(p->route.lane, i);
 }
 
 fsdp_status fsdp__multiply_and_scatter(fsdp__pieces *p, const fsdp__factor *factors, int count, const fsdp_tensor *part)
@@ -330,7 +277,7 @@ fsdp_status fsdp__multiply_and_scatter(fsdp__pieces *p, const fsdp__factor *fact
         if (status == FSDP_OK)
             status = issue_reduction(p, i);
     }
-    return settled(p, status);
+    return fsdp__lane_settled(p->route.lane, status);
 }
 
 fsdp_status fsdp__scattered(fsdp__pieces *p, fsdp_tensor *part)
@@ -342,9 +289,9 @@ fsdp_status fsdp__scattered(fsdp__pieces *p, fsdp_tensor *part)
         int64_t start, length = length_of(p, &of, p->rank, &start);
         block from = {p->result, of.at, of.length * p->mid, p->columns};
 
-        status = await(p, i);
+        status = fsdp__lane_await(p->route.lane, i, p->route.group, p->compute);
         if (status == FSDP_OK)
             status = copy(p, of.outer, length, from, in_part(p, &of, part));
     }
-    return settled(p, status);
+    return fsdp__lane_settled(p->route.lane, status);
 }

@@ -12,28 +12,16 @@
 #ifndef PARALLEL_PIECES_H
 #define PARALLEL_PIECES_H
 
-#include "fsdp/comm.h"
 #include "ops/op.h"
+#include "parallel/lane.h"
 
 enum {
-    FSDP__PIECES = 4
+    FSDP__PIECES = FSDP__LANE_EVENTS
 };
-
-/* The stream of a plan's pieces, made when it is first needed. */
-typedef struct fsdp__lane {
-    fsdp_device *device; /* NULL: it was not made */
-    fsdp_stream *stream;
-    fsdp_event *ready, *done[FSDP__PIECES];
-} fsdp__lane;
-
-fsdp_status fsdp__lane_open(fsdp__lane *lane, fsdp_device *device);
-/* Waits for its work. */
-void fsdp__lane_close(fsdp__lane *lane);
 
 /* How dimension `dim` of a tensor, with rows of the last dimension, is cut: (outer, whole, mid, last). */
 typedef struct fsdp__pieces {
-    fsdp__lane *lane;
-    fsdp_process_group *group;
+    fsdp__route route;      /* with a lane; borrowed */
     int ranks, rank, count; /* of pieces */
     int64_t outer, whole, mid, chunk;
     bool by_outer;
@@ -45,8 +33,7 @@ typedef struct fsdp__pieces {
 
 /* Describes `whole` in dimension `dim` of tensors like `like`, which is not their last one. The result must be closed.
  */
-fsdp__pieces fsdp__pieces_of(const fsdp_tensor *like, int dim, int64_t whole, fsdp_process_group *group,
-                             fsdp__lane *lane);
+fsdp__pieces fsdp__pieces_of(const fsdp_tensor *like, int dim, int64_t whole, const fsdp__route *route);
 void fsdp__pieces_close(fsdp__pieces *p);
 
 /* A product of the rows of a tensor that all ranks have, `full` (outer,whole,mid,n), with a matrix. */

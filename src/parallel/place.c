@@ -3,9 +3,9 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
-#include "base/status.h"
 #include "dist/dist.h"
 #include "fsdp/comm.h"
+#include "nn/module_path.h"
 #include "parallel/plan.h"
 #include "parallel/wire.h"
 
@@ -148,6 +148,17 @@ fsdp_status fsdp__tp_place(fsdp__tp_plan *plan, const fsdp__claim *claim)
     return claim->partial ? add_up_gradients(tensor, plan) : FSDP_OK;
 }
 
+/* Checks that a parameter that is placed already is so in all respects. What one rank has is all that there is. */
+static fsdp_status check_again(const fsdp_distribution *d, const char *parameter, const char *module, bool partial)
+{
+    bool before = d->partial_gradients != 0;
+
+    if (partial == before || fsdp_mesh_size(d->mesh, -1) == 1)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_STATE, "parallel_place: '%s.%s' was placed with %s gradients, and is to have %s ones", module,
+                     parameter, before ? "partial" : "whole", partial ? "partial" : "whole");
+}
+
 fsdp_status fsdp_parallel_place(fsdp_module *module, const char *parameter, fsdp_mesh *mesh, fsdp_placement placement,
                                 bool partial_gradients)
 {
@@ -155,16 +166,21 @@ fsdp_status fsdp_parallel_place(fsdp_module *module, const char *parameter, fsdp
     const fsdp_distribution *d = slot ? fsdp_tensor_distribution(*slot->slot) : NULL;
     FSDP__SCOPED(fsdp__tp_unref_at) fsdp__tp_plan *plan = NULL;
     fsdp__claim claim = {.module = module, .placement = placement, .partial = partial_gradients};
+    char path[FSDP__PATH_TEXT];
+    const char *name;
 
+    if (!module || !parameter)
+        return FSDP_FAIL(FSDP_INVALID, "parallel_place: the %s is NULL", module ? "name of the parameter" : "module");
+    name = *fsdp__module_path_from_root(module, path) ? path : module->type->name;
     if (!slot)
-        return FSDP_FAIL(FSDP_INVALID, "parallel_place: the %s has no parameter '%s'",
-                         module ? module->type->name : "module", parameter ? parameter : "");
+        return FSDP_FAIL(FSDP_INVALID, "parallel_place: '%s', a %s, has no parameter '%s'", name, module->type->name,
+                         parameter);
     if (d && d->mesh == mesh && fsdp__placement_equal(d->placements[0], placement))
-        return FSDP_OK;
+        return check_again(d, parameter, name, partial_gradients);
     claim.slot = slot->name;
     claim.tensor = *slot->slot;
     FSDP_TRY(fsdp__tp_create(module, mesh, &plan));
-    FSDP_TRY(check_tensor(&claim, module->type->name, mesh));
+    FSDP_TRY(check_tensor(&claim, name, mesh));
     return fsdp__tp_place(plan, &claim);
 }
 
@@ -176,6 +192,16 @@ static fsdp_status agree(void *arg, fsdp_module *module, fsdp_status mine)
 
     (void)module;
     return fsdp_agree(plan->group, mine);
+}
+
+/* Forgets what an earlier call has cut. */
+static fsdp_status begin_call(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+{
+    fsdp__tp_plan *plan = arg;
+
+    (void)module, (void)inputs, (void)count;
+    memset(plan->uneven, 0, sizeof plan->uneven);
+    return FSDP_OK;
 }
 
 static void describe(void *arg, char *text, size_t bytes)
@@ -193,7 +219,9 @@ static void leave(void *arg, fsdp_module *module)
 
 fsdp_status fsdp__tp_manage(fsdp_module *module, fsdp__tp_plan *plan)
 {
-    return fsdp__module_add_hooks(
-        module,
-        &(fsdp__module_hooks){.arg = fsdp__tp_ref(plan), .agree = agree, .describe = describe, .free_arg = leave});
+    return fsdp__module_add_hooks(module, &(fsdp__module_hooks){.arg = fsdp__tp_ref(plan),
+                                                                .pre_forward = begin_call,
+                                                                .agree = agree,
+                                                                .describe = describe,
+                                                                .free_arg = leave});
 }

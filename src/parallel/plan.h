@@ -14,13 +14,24 @@ typedef struct fsdp__tp_plan {
     fsdp_process_group *group;
     int rank, ranks;
     fsdp_context *context;
-    int64_t whole[FSDP_MAX_DIMS]; /* how long each dimension was that was cut last; 0: none was */
-    fsdp__lane lane;              /* of asynchronous styles */
+    bool uneven[FSDP_MAX_DIMS]; /* dimensions of which it has cut one, in this call, into unequal parts: known to all */
+    fsdp__lane *lane;           /* of asynchronous styles; NULL: none yet */
 } fsdp__tp_plan;
 
 fsdp_status fsdp__tp_create(fsdp_module *module, fsdp_mesh *mesh, fsdp__tp_plan **out);
 fsdp__tp_plan *fsdp__tp_ref(fsdp__tp_plan *plan);
 void fsdp__tp_unref(fsdp__tp_plan *plan);
+
+/* What divides the work of a module among ranks. */
+typedef enum fsdp__work {
+    FSDP__WORK_OF_LAYERS,
+    FSDP__WORK_OF_SEQUENCES
+} fsdp__work;
+/* Notes that this work of a module is divided over a mesh of one dimension. */
+fsdp_status fsdp__note_work(fsdp_module *module, fsdp__work work, fsdp_mesh *mesh);
+/* Checks that this rank alone is in both meshes: this one, and the one over which the other work of the module, or of a
+ * module above or below it, is divided. */
+fsdp_status fsdp__check_work(fsdp_module *module, fsdp__work work, fsdp_mesh *mesh);
 
 /* ---- layout.c ---- */
 
@@ -34,7 +45,13 @@ const char *fsdp__layout_text(fsdp_layout layout, char text[FSDP__LAYOUT_TEXT]);
 fsdp_status fsdp__layout_check(fsdp_layout from, fsdp_layout to);
 /* Returns x, which lies as `from` says, as `to` says; NULL for NULL, or with a last error. */
 fsdp_tensor *fsdp__layout_convert(fsdp__tp_plan *plan, fsdp_tensor *x, fsdp_layout from, fsdp_layout to);
-/* Returns which part x is of its dimension `dim`. In a recomputation that is what it was in the first run. */
+/* Does so where it is known how long the dimension is of which x is a part; 0: it is not. */
+fsdp_tensor *fsdp__layout_convert_known(fsdp__tp_plan *plan, fsdp_tensor *x, fsdp_layout from, fsdp_layout to,
+                                        int64_t whole);
+/* Notes that something was cut, or is about to be. */
+void fsdp__tp_note_cut(fsdp__tp_plan *plan, int dim, int64_t whole);
+/* Returns which part x is of its dimension `dim`. Ranks ask each other if the plan has cut that dimension unevenly. A
+ * recomputation gets the answer of the first run. */
 fsdp_status fsdp__tp_part(fsdp__tp_plan *plan, const fsdp_tensor *x, int dim, fsdp__op_part *out);
 
 /* ---- jobs ---- */
@@ -67,8 +84,9 @@ struct fsdp__job {
     const char *pattern;
     const fsdp__style_kind *kind;
     fsdp_parallel_style style;
-    fsdp_module *module; /* borrowed */
-    char *name;          /* dotted */
+    fsdp_layout takes, gives; /* what the module itself is given, and gives: style.from[0] and to[0] are outside */
+    fsdp_module *module;      /* borrowed */
+    char *name;               /* dotted */
 };
 
 struct fsdp__tp_planning {
@@ -91,6 +109,14 @@ typedef struct fsdp__tp_entry {
 fsdp_status fsdp__parallelize(fsdp_module *module, fsdp_mesh *mesh, const fsdp__tp_entry *entries, int count,
                               fsdp_status so_far);
 
+/* Checks that ranks have parameters of the same shapes and dtypes, of which the same are frozen, and configs that
+ * compute the same. [collective] [blocks] */
+fsdp_status fsdp__check_models_alike(fsdp_module *model, fsdp_process_group *group);
+
+/* Gives the dropouts below the module the seeds of the group's first rank. `so_far` is as above. [collective]
+ * [blocks] */
+fsdp_status fsdp__share_dropout_seeds(fsdp_module *module, fsdp_process_group *group, fsdp_status so_far);
+
 /* ---- match.c ---- */
 
 /* Adds a job for each module that the entry names. A pattern that names none is an error. */
@@ -103,7 +129,8 @@ fsdp_status fsdp__tp_claim(fsdp__tp_planning *planning, const fsdp__job *job, co
                            fsdp_placement placement, bool partial);
 /* Places the parameter. It has been checked. */
 fsdp_status fsdp__tp_place(fsdp__tp_plan *plan, const fsdp__claim *claim);
-/* Lets the first call of the module bring the ranks together, and the printed tree say what was done. */
+/* Lets the first call of the module bring the ranks together, each call begin without lengths of an earlier one, and
+ * the printed tree say what was done. Before hooks of jobs. */
 fsdp_status fsdp__tp_manage(fsdp_module *module, fsdp__tp_plan *plan);
 
 /* ---- beside.c ---- */
@@ -119,8 +146,10 @@ fsdp_status fsdp__tp_apply_inputs_beside(const fsdp__job *job, fsdp__tp_plan *pl
 
 extern const fsdp__style_kind fsdp__column_wise, fsdp__row_wise, fsdp__prepare_input, fsdp__prepare_output;
 extern const fsdp__style_kind fsdp__custom_style;
+extern const fsdp__style_kind fsdp__added_to_sum; /* of a module that adds to a partial sum, alike on all ranks */
 extern const fsdp__style_kind fsdp__sequence_parallel;
-extern const fsdp__style_kind fsdp__model_head; /* column-wise, of a model's head */
+extern const fsdp__style_kind fsdp__known_sequence; /* the same in a model's own plan, which gives it parts */
+extern const fsdp__style_kind fsdp__model_head;     /* column-wise, of a model's head */
 extern const fsdp__style_kind fsdp__head_norm;  /* a norm of each head, of which each rank has some: it stays whole */
 extern const fsdp__style_kind fsdp__heads_norm; /* a norm over all heads: it is cut */
 
@@ -132,16 +161,36 @@ fsdp_status fsdp__async_check(const fsdp__tp_planning *planning, fsdp__job *job,
 typedef struct fsdp__applied {
     fsdp__tp_plan *plan; /* a reference */
     fsdp_parallel_style style;
+    fsdp_layout takes, gives;
     int64_t first, whole; /* of rows or features that are cut: where this rank's begin, and of how many */
 } fsdp__applied;
 /* Adds hooks with such an argument to the job's module. Only the functions of `hooks` count. */
 fsdp_status fsdp__apply_hooks(const fsdp__job *job, fsdp__tp_plan *plan, int64_t whole,
                               const fsdp__module_hooks *hooks);
-/* Do so for asynchronous styles; `leave` is what a column-wise one does with its output, or NULL. */
-fsdp_status fsdp__apply_async_column(const fsdp__job *job, fsdp__tp_plan *plan, int64_t whole,
-                                     fsdp_status (*leave)(void *arg, fsdp_module *module, fsdp_tensor *const *inputs,
-                                                          int count, fsdp_tensor **outputs, int output_count));
+/* Say whether something is to be done with the first input of the job's module, and with its first output. */
+bool fsdp__job_enters(const fsdp__job *job);
+bool fsdp__job_leaves(const fsdp__job *job);
+/* Hooks that do it. An output that is cut is part of `whole` features if that is not 0. */
+fsdp_status fsdp__enter(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count);
+fsdp_status fsdp__leave(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
+                        int output_count);
+/* Do so for asynchronous styles. */
+fsdp_status fsdp__apply_async_column(const fsdp__job *job, fsdp__tp_plan *plan, int64_t whole, bool leaves);
 fsdp_status fsdp__apply_async_row(const fsdp__job *job, fsdp__tp_plan *plan, int64_t whole);
+
+/* ---- collectives.c ---- */
+
+/* Returns whether an all-reduce or a collect of the group has made x, or something that was added up to it: x is then
+ * the same on all ranks, and each has the whole gradient. Without a graph nobody knows. */
+bool fsdp__is_replicated(const fsdp_tensor *x, const fsdp_process_group *group);
+
+/* ---- ring_attention.c ---- */
+
+/* Does what fsdp_parallel_attention does. Keys, values and sums of gradients travel on the lane, which is of the
+ * device and kept by the graph, beside what is computed; NULL: in turn with it. The bits are the same. [collective] */
+fsdp_tensor *fsdp__attention_over_ranks(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
+                                        const fsdp_attention_options *options, fsdp_process_group *group,
+                                        fsdp__lane *lane);
 
 /* ---- vocabulary_loss.c ---- */
 

@@ -8,11 +8,10 @@
  * (fsdp_parallel_copy). */
 #include "parallel/rules.h"
 
+#include "autograd/autograd.h"
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "base/hash.h"
 #include "fsdp/parallel.h"
-#include "ops/op.h"
 #include "parallel/distributed.h"
 #include "parallel/labels.h"
 #include "parallel/wire.h"
@@ -156,6 +155,23 @@ static fsdp_status place(plan *p, int m)
     return FSDP_OK;
 }
 
+/* Leaves the gradients of a parameter to those who add up contributions to them (partial_gradients). Where each rank's
+ * gradient would be whole, they would make a multiple of it. */
+static fsdp_status leave_contributions(plan *p, int m)
+{
+    for (int i = 0; i < p->call->count; i++) {
+        fsdp_tensor *input = p->call->inputs[i];
+        const fsdp_distribution *d = input ? fsdp_tensor_distribution(input) : NULL;
+
+        if (!d || !(d->partial_gradients & 1u << m) || !fsdp__will_record(&input, 1))
+            continue;
+        if (!(p->copied[i] & 1u << m))
+            return refuse(p, i, m, "its gradients, which ranks add up, would be whole on each: no other input is cut");
+        p->copied[i] &= ~(1u << m);
+    }
+    return FSDP_OK;
+}
+
 /* ---- all of them ---- */
 
 static fsdp_status read_input(plan *p, int i)
@@ -200,6 +216,8 @@ static fsdp_status find_plan(fsdp__global_call *call, plan *p)
     memcpy(p->result.global_shape, p->labels.sizes, sizeof p->labels.sizes);
     for (int m = 0; m < p->result.placement_count; m++)
         FSDP_TRY(place(p, m));
+    for (int m = 0; m < p->result.placement_count; m++)
+        FSDP_TRY(leave_contributions(p, m));
     return FSDP_OK;
 }
 

@@ -33,29 +33,14 @@ static fsdp_status check_sequence(fsdp__tp_planning *p, fsdp__job *job)
     style->dim = style->dim ? style->dim : 1;
     style->from[0] = fsdp__layout_or(style->from[0], sequence_of(style));
     style->to[0] = fsdp__layout_or(style->to[0], sequence_of(style));
-    if (fsdp__layout_check(style->from[0], sequence_of(style)) != FSDP_OK ||
-        fsdp__layout_check(sequence_of(style), style->to[0]) != FSDP_OK)
+    job->takes = job->gives = sequence_of(style);
+    if (style->dim == -1 && is_norm(job->module))
+        return FSDP_FAIL(FSDP_INVALID, "'%s' is a %s, which needs all features of a token: dim must not be the last",
+                         job->name, job->module->type->name);
+    if (fsdp__layout_check(style->from[0], job->takes) != FSDP_OK ||
+        fsdp__layout_check(job->gives, style->to[0]) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "'%s'", job->name);
     return is_norm(job->module) ? claim_whole(p, job) : FSDP_OK;
-}
-
-static fsdp_status enter(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
-{
-    const fsdp__applied *a = arg;
-
-    (void)module, (void)count;
-    inputs[0] = fsdp__layout_convert(a->plan, inputs[0], a->style.from[0], sequence_of(&a->style));
-    return inputs[0] ? FSDP_OK : fsdp_last_status();
-}
-
-static fsdp_status leave(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
-                         int output_count)
-{
-    const fsdp__applied *a = arg;
-
-    (void)module, (void)inputs, (void)count, (void)output_count;
-    outputs[0] = fsdp__layout_convert(a->plan, outputs[0], sequence_of(&a->style), a->style.to[0]);
-    return outputs[0] ? FSDP_OK : fsdp_last_status();
 }
 
 static fsdp_status drop(void *arg, fsdp_module *module, void *call_arg, fsdp_tensor *const *inputs, int count,
@@ -74,22 +59,61 @@ static fsdp_status drop(void *arg, fsdp_module *module, void *call_arg, fsdp_ten
     return FSDP_OK;
 }
 
-/* Leaves norms alone that are given parts: they may be computed in one operation with a sum. */
-static fsdp_status apply_sequence(const fsdp__job *job, fsdp__tp_plan *plan)
+/* Checks that the input of a norm is a part of a sequence, as far as one rank can tell. A sum over the ranks is whole:
+ * then each rank would have the whole gradient of the weight, and adding these up would make a multiple of it. */
+static fsdp_status check_input(const fsdp__applied *a, const fsdp_tensor *x)
 {
-    bool enters = !fsdp__layout_equal(job->style.from[0], sequence_of(&job->style));
-    bool leaves = !fsdp__layout_equal(job->style.to[0], sequence_of(&job->style));
-    bool drops = !is_norm(job->module);
+    int dim = a->style.dim < 0 ? a->style.dim + x->ndim : a->style.dim;
+    char text[FSDP__SHAPE_TEXT], layout[FSDP__LAYOUT_TEXT];
 
-    if (!enters && !leaves && !drops)
+    fsdp__shape_text(x->ndim, x->shape, text);
+    if (dim < 0 || dim >= x->ndim - 1)
+        return FSDP_FAIL(FSDP_INVALID, "an input %s %s in dimension %d: dim must name that of the sequence", text,
+                         dim == x->ndim - 1 ? "has its features" : "has nothing", a->style.dim);
+    if (a->plan->ranks == 1 || a->style.from[0].kind == FSDP_LAYOUT_REPLICATED ||
+        !fsdp__is_replicated(x, a->plan->group))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "an input %s is whole, since the ranks have put it together, but is to be %s: let what makes it "
+                     "give that, or say that from[0] is replicated",
+                     text, fsdp__layout_text(a->style.from[0], layout));
+}
+
+static fsdp_status enter_norm(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+{
+    const fsdp__applied *a = arg;
+
+    if (!inputs[0]->global) /* rules of operations see that it is cut */
+        FSDP_TRY(check_input(a, inputs[0]));
+    return fsdp__layout_equal(a->style.from[0], a->takes) ? FSDP_OK : fsdp__enter(arg, module, inputs, count);
+}
+
+static fsdp_status apply_with(const fsdp__job *job, fsdp__tp_plan *plan,
+                              fsdp_status (*enter)(void *, fsdp_module *, fsdp_tensor **, int))
+{
+    bool leaves = fsdp__job_leaves(job), drops = !is_norm(job->module);
+
+    if (!enter && !leaves && !drops)
         return FSDP_OK;
     return fsdp__apply_hooks(job, plan, 0,
-                             &(const fsdp__module_hooks){.pre_forward = enters ? enter : NULL,
+                             &(const fsdp__module_hooks){.pre_forward = enter,
                                                          .forward = drops ? drop : NULL,
-                                                         .post_forward = leaves ? leave : NULL});
+                                                         .post_forward = leaves ? fsdp__leave : NULL});
+}
+
+static fsdp_status apply_sequence(const fsdp__job *job, fsdp__tp_plan *plan)
+{
+    return apply_with(job, plan, is_norm(job->module) ? enter_norm : fsdp__job_enters(job) ? fsdp__enter : NULL);
+}
+
+/* Leaves norms alone that are given parts: they may be computed in one operation with a sum. */
+static fsdp_status apply_known(const fsdp__job *job, fsdp__tp_plan *plan)
+{
+    return apply_with(job, plan, fsdp__job_enters(job) ? fsdp__enter : NULL);
 }
 
 const fsdp__style_kind fsdp__sequence_parallel = {"sequence parallel", check_sequence, apply_sequence};
+const fsdp__style_kind fsdp__known_sequence = {"sequence parallel", check_sequence, apply_known};
 
 /* ---- parts of the heads ---- */
 

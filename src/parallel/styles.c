@@ -1,5 +1,6 @@
 /* styles.c - products whose weights are cut, and what comes in and goes out of modules. */
 #include "models/models.h"
+#include "ops/op.h"
 #include "parallel/plan.h"
 
 static const fsdp_layout replicated = {.kind = FSDP_LAYOUT_REPLICATED}, copied = {.kind = FSDP_LAYOUT_COPIED};
@@ -49,6 +50,20 @@ static fsdp_placement cut_segments(const fsdp_parallel_style *style, int dim)
     return p;
 }
 
+/* Refuses to make the output of a layer something else if it is in segments: what puts parts together would give the
+ * first part of each segment first. */
+static fsdp_status refuse_segments(const fsdp__job *job, fsdp_layout to)
+{
+    char text[FSDP__LAYOUT_TEXT];
+
+    if (job->style.segment_count == 0 || fsdp__layout_equal(to, last))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "'%s' has an output in segments, each of which is cut by itself, so it cannot become %s: leave it "
+                     "sharded(-1), or give no segments",
+                     job->name, fsdp__layout_text(to, text));
+}
+
 static fsdp_status check_column(fsdp__tp_planning *p, fsdp__job *job)
 {
     fsdp__layer_form form = fsdp__layer_form_of(job->module);
@@ -65,30 +80,15 @@ static fsdp_status check_column(fsdp__tp_planning *p, fsdp__job *job)
                          job->name, job->module->type->name);
     style->from[0] = fsdp__layout_or(style->from[0], form == FSDP__LAYER_EMBEDDING ? copied : replicated);
     style->to[0] = fsdp__layout_or(style->to[0], last);
-    FSDP_TRY(check_way(job, style->from[0], copied));
-    FSDP_TRY(check_way(job, last, style->to[0]));
+    job->takes = copied;
+    job->gives = last;
+    FSDP_TRY(check_way(job, style->from[0], job->takes));
+    FSDP_TRY(check_way(job, job->gives, style->to[0]));
+    FSDP_TRY(refuse_segments(job, style->to[0]));
     FSDP_TRY(fsdp__async_check(p, job, "input", style->from[0]));
     FSDP_TRY(fsdp__tp_claim(p, job, "weight", cut_segments(style, output_dim(job->module)), false));
     FSDP_TRY(fsdp__tp_claim(p, job, "bias", cut_segments(style, 0), false));
     return fsdp__tp_claim_outputs_beside(p, job, cut_segments(style, 0));
-}
-
-static fsdp_status enter_column(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
-{
-    const fsdp__applied *a = arg;
-
-    (void)module, (void)count;
-    return give(&inputs[0], fsdp__layout_convert(a->plan, inputs[0], a->style.from[0], copied));
-}
-
-static fsdp_status leave_column(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
-                                fsdp_tensor **outputs, int output_count)
-{
-    const fsdp__applied *a = arg;
-
-    (void)module, (void)inputs, (void)count, (void)output_count;
-    a->plan->whole[outputs[0]->ndim - 1] = a->whole;
-    return give(&outputs[0], fsdp__layout_convert(a->plan, outputs[0], last, a->style.to[0]));
 }
 
 /* Leaves modules alone whose input is prepared and whose output stays cut, evenly: several of them may be one product.
@@ -96,16 +96,15 @@ static fsdp_status leave_column(void *arg, fsdp_module *module, fsdp_tensor *con
 static fsdp_status apply_column(const fsdp__job *job, fsdp__tp_plan *plan)
 {
     int64_t whole = whole_size(((const fsdp_layer *)job->module)->weight, output_dim(job->module));
-    bool enters = !fsdp__layout_equal(job->style.from[0], copied);
-    bool leaves = !fsdp__layout_equal(job->style.to[0], last) || whole % plan->ranks != 0;
+    bool enters = fsdp__job_enters(job), leaves = fsdp__job_leaves(job) || whole % plan->ranks != 0;
 
     if (job->style.async)
-        return fsdp__apply_async_column(job, plan, whole, leaves ? leave_column : NULL);
+        return fsdp__apply_async_column(job, plan, whole, leaves);
     if (!enters && !leaves)
         return FSDP_OK;
     return fsdp__apply_hooks(job, plan, whole,
-                             &(const fsdp__module_hooks){.pre_forward = enters ? enter_column : NULL,
-                                                         .post_forward = leaves ? leave_column : NULL});
+                             &(const fsdp__module_hooks){.pre_forward = enters ? fsdp__enter : NULL,
+                                                         .post_forward = leaves ? fsdp__leave : NULL});
 }
 
 const fsdp__style_kind fsdp__column_wise = {"column-wise", check_column, apply_column};
@@ -121,8 +120,10 @@ static fsdp_status check_row(fsdp__tp_planning *p, fsdp__job *job)
         return fsdp__style_misfit(job, "Linear, Conv1D and Embedding");
     style->from[0] = fsdp__layout_or(style->from[0], embedding ? replicated : last);
     style->to[0] = fsdp__layout_or(style->to[0], replicated);
-    FSDP_TRY(check_way(job, style->from[0], embedding ? replicated : last));
-    FSDP_TRY(check_way(job, partial, style->to[0]));
+    job->takes = embedding ? replicated : last;
+    job->gives = partial;
+    FSDP_TRY(check_way(job, style->from[0], job->takes));
+    FSDP_TRY(check_way(job, job->gives, style->to[0]));
     FSDP_TRY(fsdp__async_check(p, job, "output", style->to[0]));
     if (style->to[0].kind == FSDP_LAYOUT_PARTIAL && ((fsdp_layer *)job->module)->bias)
         return FSDP_FAIL(FSDP_INVALID,
@@ -130,17 +131,24 @@ static fsdp_status check_row(fsdp__tp_planning *p, fsdp__job *job)
                          job->name);
     FSDP_TRY(fsdp__tp_claim(p, job, "weight", cut(embedding ? 0 : 1 - output_dim(job->module)), false));
     FSDP_TRY(fsdp__tp_claim_inputs_beside(p, job));
+    if (fsdp__layout_equal(style->to[0], last)) /* a rank has as many of the bias's numbers as of the features */
+        return fsdp__tp_claim(p, job, "bias", cut(0), false);
     if (style->to[0].kind == FSDP_LAYOUT_SHARDED || style->to[0].kind == FSDP_LAYOUT_COPIED)
         return fsdp__tp_claim(p, job, "bias", (fsdp_placement){.kind = FSDP_REPLICATE}, true);
     return FSDP_OK;
 }
 
-static fsdp_status enter_row(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+/* Checks that the bias fits what is given: it is cut where the features are known to be, counted from the end. */
+static fsdp_status check_bias(const fsdp__applied *a, const fsdp_tensor *bias, const fsdp_tensor *y)
 {
-    const fsdp__applied *a = arg;
+    fsdp_layout to = a->style.to[0];
 
-    (void)module, (void)count;
-    return give(&inputs[0], fsdp__layout_convert(a->plan, inputs[0], a->style.from[0], last));
+    if (!bias || !y || to.kind != FSDP_LAYOUT_SHARDED || to.dim < 0 || to.dim != y->ndim - 1)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "an output of %d dimensions, sharded in dimension %d, has parts of the features, and the bias is "
+                     "whole: say sharded(-1), and it is cut as well",
+                     y->ndim, to.dim);
 }
 
 /* Adds the products up, with what is beside them, and then the bias, so that it is added once. */
@@ -153,7 +161,8 @@ static fsdp_status run_row(void *arg, fsdp_module *module, void *call_arg, fsdp_
 
     (void)call_arg, (void)count, (void)output_count;
     y = fsdp__layer_add_beside(module, inputs[0], y);
-    y = fsdp__layout_convert(a->plan, y, partial, a->style.to[0]);
+    FSDP_TRY(check_bias(a, bias, y));
+    y = fsdp__layout_convert(a->plan, y, a->gives, a->style.to[0]);
     outputs[0] = bias && y ? fsdp_add(y, fsdp_cast(bias, y->dtype)) : y;
     return FSDP_OK;
 }
@@ -165,7 +174,7 @@ static fsdp_status run_rows(void *arg, fsdp_module *module, void *call_arg, fsdp
     fsdp_tensor *table = ((const fsdp_layer *)module)->weight;
 
     (void)call_arg, (void)count, (void)output_count;
-    outputs[0] = fsdp__layout_convert(a->plan, fsdp__op_embedding_part(table, inputs[0], a->first, a->whole), partial,
+    outputs[0] = fsdp__layout_convert(a->plan, fsdp__op_embedding_part(table, inputs[0], a->first, a->whole), a->gives,
                                       a->style.to[0]);
     return FSDP_OK;
 }
@@ -174,14 +183,14 @@ static fsdp_status apply_row(const fsdp__job *job, fsdp__tp_plan *plan)
 {
     const fsdp_tensor *weight = ((const fsdp_layer *)job->module)->weight;
     bool embedding = fsdp__layer_form_of(job->module) == FSDP__LAYER_EMBEDDING;
-    bool enters = !embedding && !fsdp__layout_equal(job->style.from[0], last);
+    bool enters = !embedding && fsdp__job_enters(job);
     int64_t whole = whole_size(weight, embedding ? 0 : 1 - output_dim(job->module));
 
     if (job->style.async)
         FSDP_TRY(fsdp__apply_async_row(job, plan, whole));
     else
         FSDP_TRY(fsdp__apply_hooks(job, plan, whole,
-                                   &(const fsdp__module_hooks){.pre_forward = enters ? enter_row : NULL,
+                                   &(const fsdp__module_hooks){.pre_forward = enters ? fsdp__enter : NULL,
                                                                .forward = embedding ? run_rows : run_row}));
     return fsdp__tp_apply_inputs_beside(job, plan, whole);
 }
@@ -190,12 +199,21 @@ const fsdp__style_kind fsdp__row_wise = {"row-wise", check_row, apply_row};
 
 /* ---- what comes in, and goes out ---- */
 
+/* Checks that the output in segments of a column-wise layer is not put together by another entry. */
+static fsdp_status check_segments_behind(const fsdp__tp_planning *p, const fsdp__job *job)
+{
+    for (int64_t i = 0; i < p->job_count; i++)
+        if (job->kind == &fsdp__prepare_output && p->jobs[i].module == job->module &&
+            job->style.to[0].kind != FSDP_LAYOUT_DEFAULT)
+            FSDP_TRY(refuse_segments(&p->jobs[i], job->style.to[0]));
+    return FSDP_OK;
+}
+
 static fsdp_status check_prepared(fsdp__tp_planning *p, fsdp__job *job)
 {
     fsdp_parallel_style *style = &job->style;
     bool any = false;
 
-    (void)p;
     if (!fsdp__module_has_forward(job->module))
         return fsdp__style_misfit(job, "modules that are called");
     for (int i = 0; i < FSDP_PARALLEL_TENSORS; i++) {
@@ -205,6 +223,7 @@ static fsdp_status check_prepared(fsdp__tp_planning *p, fsdp__job *job)
         style->from[i] = fsdp__layout_or(style->from[i], replicated);
         FSDP_TRY(check_way(job, style->from[i], style->to[i]));
     }
+    FSDP_TRY(check_segments_behind(p, job));
     return any ? FSDP_OK : FSDP_FAIL(FSDP_INVALID, "'%s': nothing is said of what to prepare: give to[0]", job->name);
 }
 
@@ -241,6 +260,42 @@ static fsdp_status apply_outputs(const fsdp__job *job, fsdp__tp_plan *plan)
 
 const fsdp__style_kind fsdp__prepare_input = {"prepare input", check_prepared, apply_inputs};
 const fsdp__style_kind fsdp__prepare_output = {"prepare output", check_prepared, apply_outputs};
+
+/* ---- what is added to a sum ---- */
+
+static fsdp_status check_added(fsdp__tp_planning *p, fsdp__job *job)
+{
+    (void)p;
+    if (!fsdp__module_has_forward(job->module))
+        return fsdp__style_misfit(job, "modules that are called");
+    return check_way(job, partial, job->style.to[0]);
+}
+
+static const fsdp__op share_op = {.name = "share_of_sum", .backward = fsdp__node_pass_on};
+
+/* Adds the ranks' sums up, with what the module has added on the first rank alone: the shares of the others go in as
+ * they came. Each rank gets the gradient of the whole sum, and so what was added does on each. */
+static fsdp_status leave_added(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
+                               fsdp_tensor **outputs, int output_count)
+{
+    const fsdp__applied *a = arg;
+    fsdp_tensor *share = outputs[0];
+
+    (void)module, (void)count, (void)output_count;
+    if (a->plan->rank > 0) {
+        if (!(share = fsdp_detach(inputs[0])))
+            return fsdp_last_status();
+        FSDP_TRY(fsdp__record(&share_op, outputs, 1, &share, 1, NULL, 0, NULL, 0));
+    }
+    return give(&outputs[0], fsdp__layout_convert(a->plan, share, partial, a->style.to[0]));
+}
+
+static fsdp_status apply_added(const fsdp__job *job, fsdp__tp_plan *plan)
+{
+    return fsdp__apply_hooks(job, plan, 0, &(const fsdp__module_hooks){.post_forward = leave_added});
+}
+
+const fsdp__style_kind fsdp__added_to_sum = {"added to a sum", check_added, apply_added};
 
 /* ---- the caller's own ---- */
 

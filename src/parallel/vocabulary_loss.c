@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/compiler.h"
 #include "fsdp/parallel.h"
 #include "models/models.h"
 #include "ops/loss.h"
@@ -173,7 +172,7 @@ fsdp_tensor *fsdp__vocabulary_loss(const fsdp__applied *applied, fsdp_tensor *x,
     const fsdp__chunk_loss part = {.compute = compute_chunk,
                                    .arg = applied,
                                    .classes = applied->whole,
-                                   .most = fsdp_shard_range(applied->whole, applied->plan->ranks, 0, &(int64_t){0})};
+                                   .most = fsdp__wire_chunk(applied->whole, applied->plan->ranks)};
 
     if (options->reduction != FSDP_LOSS_NONE)
         return fsdp__linear_cross_entropy_part(x, weight, targets, options, &part);

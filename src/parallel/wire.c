@@ -13,6 +13,15 @@
 
 #include <string.h>
 
+bool fsdp__check_group(const char *op, const fsdp_tensor *x, const fsdp_process_group *group)
+{
+    if (fsdp_process_group_context(group) == fsdp_device_context(x->storage->device))
+        return true;
+    FSDP_FAIL(FSDP_INVALID, "%s: group '%s' is of another context than the tensor on %s", op,
+              fsdp_process_group_name(group), fsdp_device_name(x->storage->device));
+    return false;
+}
+
 enum {
     CUT_DIMS = 5
 };
@@ -26,9 +35,9 @@ typedef struct cut {
     fsdp_dtype dtype;
 } cut;
 
-static int64_t chunk_of(int64_t size, int64_t ranks)
+int64_t fsdp__wire_chunk(int64_t size, int64_t ranks)
 {
-    return size / ranks + (size % ranks != 0);
+    return fsdp_shard_range(size, ranks, 0, &(int64_t){0}); /* the first part is the largest */
 }
 
 /* Describes how `dim` is cut; `other` (-1: none) has the size `room` in a box. */
@@ -40,7 +49,7 @@ static cut cut_of(const fsdp_tensor *tensor, int dim, int other, int64_t room, i
     for (int d = 0; d < tensor->ndim; d++)
         c.shape[d < left ? 0 : d == left ? 1 : right < 0 || d > right ? 4 : d < right ? 2 : 3] *= tensor->shape[d];
     memcpy(c.box, c.shape, sizeof c.box);
-    c.box[c.dim] = chunk_of(c.shape[c.dim], ranks);
+    c.box[c.dim] = fsdp__wire_chunk(c.shape[c.dim], ranks);
     if (other >= 0)
         c.box[4 - c.dim] = room;
     return c;
@@ -188,7 +197,7 @@ fsdp_tensor *fsdp__wire_all_gather(fsdp_tensor *x, int dim, int64_t whole, fsdp_
     shape[dim] = whole;
     own = all = cut_of(x, dim, -1, 0, ranks);
     all.shape[all.dim] = whole;
-    own.box[own.dim] = all.box[all.dim] = chunk_of(whole, ranks);
+    own.box[own.dim] = all.box[all.dim] = fsdp__wire_chunk(whole, ranks);
     numel = box_numel(&all);
     in_place = boxes_begin_tensor(&all);
     y = make_gathered(x, shape, in_place, numel * ranks);
@@ -265,13 +274,13 @@ fsdp_tensor *fsdp__wire_all_to_all(fsdp_tensor *x, int split_dim, int concat_dim
     memcpy(shape, x->shape, sizeof shape);
     shape[split_dim] = fsdp_shard_range(x->shape[split_dim], ranks, fsdp_process_group_rank(group), &start);
     shape[concat_dim] = whole;
-    from = cut_of(x, split_dim, concat_dim, chunk_of(whole, ranks), ranks);
+    from = cut_of(x, split_dim, concat_dim, fsdp__wire_chunk(whole, ranks), ranks);
     y = fsdp_empty(x->storage->device, x->dtype, x->ndim, shape);
     send = y ? make_boxes(x, &from, ranks) : NULL;
     recv = send ? make_boxes(x, &from, ranks) : NULL;
     if (!recv)
         return NULL;
-    to = cut_of(y, concat_dim, split_dim, chunk_of(x->shape[split_dim], ranks), ranks);
+    to = cut_of(y, concat_dim, split_dim, fsdp__wire_chunk(x->shape[split_dim], ranks), ranks);
     if (move_boxes(&from, memory_of(x), memory_of(send), true, stream) != FSDP_OK ||
         fsdp_all_to_all(group, memory_of(send), memory_of(recv), box_numel(&from), x->dtype, stream) != FSDP_OK)
         return NULL;
@@ -280,18 +289,19 @@ fsdp_tensor *fsdp__wire_all_to_all(fsdp_tensor *x, int split_dim, int concat_dim
 
 /* ---- in place ---- */
 
-fsdp_status fsdp__wire_broadcast(fsdp_tensor *x, int root, fsdp_process_group *group)
+fsdp_status fsdp__wire_broadcast(fsdp_tensor *x, int root, fsdp_process_group *group, fsdp_stream *stream)
 {
-    return fsdp_broadcast(group, memory_of(x), fsdp_tensor_numel(x), x->dtype, root, fsdp__op_stream(x));
+    return fsdp_broadcast(group, memory_of(x), fsdp_tensor_numel(x), x->dtype, root, stream);
 }
 
-fsdp_status fsdp__wire_reduce_part(const fsdp_tensor *x, fsdp_tensor *sums, int place, fsdp_process_group *group)
+fsdp_status fsdp__wire_reduce_part(const fsdp_tensor *x, fsdp_tensor *sums, int place, fsdp_process_group *group,
+                                   fsdp_stream *stream)
 {
     int64_t part = fsdp_tensor_numel(x) / fsdp_process_group_size(group);
     char *to = memory_of(sums);
 
     return fsdp_reduce_scatter(group, memory_of(x), to + (size_t)(place * part) * fsdp_dtype_size(x->dtype), part,
-                               x->dtype, FSDP_SUM, fsdp__op_stream(x));
+                               x->dtype, FSDP_SUM, stream);
 }
 
 fsdp_status fsdp__wire_exchange(const fsdp_tensor *from, fsdp_tensor *to, fsdp_process_group *group)

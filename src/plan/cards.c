@@ -4,6 +4,7 @@
  * other cards are taken to reach the same parts. */
 #include "plan/cards.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -19,8 +20,11 @@
 #define ATTENTION 0.2       /* forward and backward, heads of 64: 193 of 989 */
 #define MEMORY 0.89         /* 4.27 of 4.8, 3.03 of 3.35 TB/s */
 #define HOST_GB 25.0        /* a second to the host and back, PCIe 4; PCIe 5: twice as much, 55 measured */
-#define LAUNCH 5e-6         /* seconds of the host for a kernel: a guess */
-#define NETWORK_GB 45.0     /* a second into and out of a machine: 400 Gbit/s, 0.9 of it; a guess */
+#define PCIE4_GB 31.5       /* a second to the cards of its machine by PCIe, each way, as data sheets have it */
+#define PCIE5_GB 63.0
+#define LINK 0.75       /* of the link between the cards of a machine: a guess */
+#define LAUNCH 5e-6     /* seconds of the host for a kernel: a guess */
+#define NETWORK_GB 45.0 /* a second into and out of a machine: 400 Gbit/s, 0.9 of it; a guess */
 
 static void add(fsdp__prices *p, fsdp__kernel kernel, fsdp_dtype dtype, double size, double per_second)
 {
@@ -62,20 +66,35 @@ static fsdp_status fail_unknown(const char *name)
                      name);
 }
 
+static bool has_pcie5(const fsdp__known_card *card)
+{
+    return card->link_gbs >= 450 || (card->link && strstr(card->link, "5"));
+}
+
+fsdp__price_link fsdp__price_of_link(const char *name, fsdp__link way)
+{
+    const fsdp__known_card *card = fsdp__known_card_find(name);
+    bool reaches = card && way != FSDP__LINK_HOST && !strstr(card->name, "GeForce"); /* its driver lets none */
+    double gbs = reaches ? card->link_gbs : 0;
+
+    if (reaches && way == FSDP__LINK_PCIE)
+        gbs = fmin(gbs, has_pcie5(card) ? PCIE5_GB : PCIE4_GB);
+    return (fsdp__price_link){0, gbs * 1e9 * LINK};
+}
+
 fsdp_status fsdp__prices_of_card(const char *name, fsdp__prices *out)
 {
     const fsdp__known_card *card = fsdp__known_card_find(name);
-    bool pcie5;
 
     if (!card)
         return fail_unknown(name);
-    pcie5 = card->link_gbs >= 450 || (card->link && strstr(card->link, "5"));
     *out = (fsdp__prices){.source = "its data sheet",
                           .gpu = true,
                           .memory_bytes = card->memory_gib * 1073741824.0,
                           .launch = LAUNCH,
                           .per_second = card->memory_gbs * 1e9 * MEMORY,
-                          .host = {1e-5, HOST_GB * 1e9 * (pcie5 ? 2.2 : 1)},
+                          .host = {1e-5, HOST_GB * 1e9 * (has_pcie5(card) ? 2.2 : 1)},
+                          .peers = fsdp__price_of_link(name, FSDP__LINK_UNKNOWN),
                           .machine = {5e-5, 0},
                           .network = {5e-5, NETWORK_GB * 1e9}};
     snprintf(out->device, sizeof out->device, "%s", card->name);

@@ -28,25 +28,16 @@ typedef struct search {
 
 /* ---- figures ---- */
 
-static int64_t sum_of(const int64_t numbers[FSDP_COLLECTIVES])
-{
-    int64_t sum = 0;
-
-    for (int kind = 0; kind < FSDP_COLLECTIVES; kind++)
-        sum += numbers[kind];
-    return sum;
-}
-
 static fsdp__change_figures figures_of(const fsdp__plan *plan)
 {
     const fsdp_explained_step *step = &plan->e->step;
-    int64_t sent = sum_of(step->bytes_sent);
+    int64_t sent = fsdp__sum_of_calls(step->bytes_sent);
 
     if (plan->e->machines > 1)
-        sent = FSDP__MAX(sum_of(step->network.sent), sum_of(step->network.received));
+        sent = FSDP__MAX(fsdp__sum_of_calls(step->network.sent), fsdp__sum_of_calls(step->network.received));
     return (fsdp__change_figures){.bytes = plan->peak.total,
                                   .sent = sent,
-                                  .calls = sum_of(step->calls),
+                                  .calls = fsdp__sum_of_calls(step->calls),
                                   .flops = step->flops,
                                   .seconds = plan->time.step,
                                   .tokens = plan->tokens_per_step};
@@ -69,11 +60,9 @@ static fsdp_status try_change(search *s, fsdp__change *change, bool *possible)
     *possible = false;
     FSDP_TRY(fsdp__train_config_copy(s->config, &config));
     status = apply(change, config);
-    if (status == FSDP_OK)
-        status = fsdp__plan_make(config, &s->options, &plan);
-    if (status == FSDP_INVALID || status == FSDP_UNSUPPORTED)
+    FSDP_TRY(fsdp__plan_try(status, config, &s->options, &plan));
+    if (!plan)
         return FSDP_OK;
-    FSDP_TRY(status);
     s->out->tried++;
     change->before = s->out->last;
     change->after = figures_of(plan);

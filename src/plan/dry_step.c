@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "plan/timeline.h"
 
 enum {

@@ -4,15 +4,16 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/text.h"
 #include "plan/cards.h"
 #include "plan/measure.h"
 #include "plan/prices_file.h"
 
-fsdp_status fsdp__prices_find(const char *option, const char *name, fsdp__prices *out)
+fsdp_status fsdp__prices_find(const char *option, const char *name, bool timed, fsdp__prices *out)
 {
     if (strcmp(name, "cpu") == 0 || strcmp(name, "cuda") == 0)
-        return fsdp__prices_measure(name, FSDP__PRICES_QUICK, out);
+        return fsdp__prices_measure(name, timed ? FSDP__PRICES_QUICK : -1, out);
     if (strncmp(name, "cuda:", 5) == 0)
         return fsdp__prices_of_card(name + 5, out);
     if (strchr(name, '/') || fsdp__path_exists(name) || fsdp__ends_with(name, ".json"))
@@ -30,8 +31,14 @@ void fsdp__prices_of_machine(int threads, int ranks_of_machine, fsdp__prices *pr
     prices->cores = threads * ranks_of_machine;
 }
 
-double fsdp__prices_room(const fsdp__prices *prices, int ranks_of_machine, const char **name)
+double fsdp__room_of(const fsdp__prices *prices, int ranks_of_machine, const char **name)
 {
+    if (!prices) {
+        fsdp__memory_limit limit = fsdp__memory_limit_of_all();
+
+        *name = limit.name;
+        return limit.bytes == FSDP__NO_LIMIT ? 0 : (double)limit.bytes / ranks_of_machine;
+    }
     *name = prices->gpu ? "all memory of the card" : "its share of the machine's memory";
     return prices->gpu ? prices->memory_bytes : prices->memory_bytes / ranks_of_machine;
 }

@@ -66,11 +66,9 @@ static fsdp_status plan_row(const search *s, fsdp__fit_row *row, bool *possible)
     *possible = false;
     FSDP_TRY(fsdp__train_config_copy(s->config, &config));
     status = fsdp__fit_apply(row, s->options->world_size, config);
-    if (status == FSDP_OK)
-        status = fsdp__plan_make(config, s->options, &plan);
-    if (status == FSDP_INVALID || status == FSDP_UNSUPPORTED)
+    FSDP_TRY(fsdp__plan_try(status, config, s->options, &plan));
+    if (!plan)
         return FSDP_OK;
-    FSDP_TRY(status);
     row->bytes = plan->peak.total;
     row->seconds = plan->time.step;
     row->flops = plan->e->step.flops;

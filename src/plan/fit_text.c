@@ -46,9 +46,10 @@ fsdp_status fsdp__fit_check(const fsdp__fit *fit)
         FSDP_NO_MEMORY,
         "nothing fits into %s for a rank: the least of %d settings needs %s (%s, recomputation %s, offload "
         "%s, %lld microbatches of %lld): take more ranks, a smaller model or shorter sequences",
-        fsdp__size_text(fit->room, FSDP__ROOM(24)), fit->tried, fsdp__size_text((double)row->bytes, FSDP__ROOM(24)),
-        strategy_text(row, FSDP__ROOM(48)), fsdp__fit_recompute_word(row), row->offload ? "yes" : "no",
-        (long long)row->microbatches, (long long)row->batch);
+        fsdp__size_text_beside(fit->room, (double)row->bytes, FSDP__ROOM(24)), fit->tried,
+        fsdp__size_text_beside((double)row->bytes, fit->room, FSDP__ROOM(24)), strategy_text(row, FSDP__ROOM(48)),
+        fsdp__fit_recompute_word(row), row->offload ? "yes" : "no", (long long)row->microbatches,
+        (long long)row->batch);
 }
 
 fsdp_status fsdp__fit_print(const fsdp__fit *fit, const fsdp__plan_options *options, FILE *out)

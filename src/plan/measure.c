@@ -1,6 +1,7 @@
 /* measure.c - trains small models, and notes how long each kernel takes at each size. */
 #include "plan/measure.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@
 #include "fsdp/optim.h"
 #include "fsdp/shard.h"
 #include "fsdp/tensor.h"
+#include "plan/cards.h"
 
 /* What a model has that is trained. */
 typedef struct sample_model {
@@ -291,7 +293,7 @@ static void add_rates(const gauge *g, fsdp__prices *out)
     fsdp__prices_sort(out);
 }
 
-static fsdp_status describe(fsdp_device *device, int threads, fsdp__prices *out)
+static fsdp_status describe(fsdp_device *device, int threads, bool measures, fsdp__prices *out)
 {
     fsdp__device_facts facts = fsdp__device_look(device);
     fsdp__memory_limit limit = fsdp__memory_limit_of_all();
@@ -304,11 +306,12 @@ static fsdp_status describe(fsdp_device *device, int threads, fsdp__prices *out)
     out->network = (fsdp__price_link){5e-5, 1.25e9};
     if (out->gpu) {
         out->host = (fsdp__price_link){1e-5, 25e9};
+        out->peers = fsdp__price_of_link(facts.card, fsdp__device_worst_link(device, INT_MAX));
         out->machine.latency = 5e-5;
         return FSDP_OK;
     }
     out->machine.per_second = out->per_second;
-    return fsdp__measure_machine(threads, out);
+    return measures ? fsdp__measure_machine(threads, out) : FSDP_OK;
 }
 
 fsdp_status fsdp__prices_measure(const char *name, double seconds, fsdp__prices *out)
@@ -322,10 +325,11 @@ fsdp_status fsdp__prices_measure(const char *name, double seconds, fsdp__prices 
     *out = (fsdp__prices){.rate_count = 0};
     FSDP_TRY(fsdp_context_create(&options, &context));
     device = fsdp_device_open(context, name);
-    status = device ? train_all(&g, context, device, seconds) : fsdp_last_status();
+    status = !device ? fsdp_last_status() : seconds < 0 ? FSDP_OK : train_all(&g, context, device, seconds);
     if (status == FSDP_OK) {
-        add_rates(&g, out);
-        status = describe(device, options.threads, out);
+        if (seconds >= 0)
+            add_rates(&g, out);
+        status = describe(device, options.threads, seconds >= 0, out);
         /* This thread computes, or spins until the others have. So it wants a core all the time. */
         out->busy = out->gpu ? 0 : fmax(0, 1 - g.processor_ns / fmax(g.wall_ns, 1));
     }

@@ -6,9 +6,9 @@
 #include "plan/prices.h"
 
 /* Measures the device that `name` names ("cpu", "cuda"): trains small models on it, on all of its cores, for about
- * `seconds`, and notes what each kernel takes. Little time leaves out some sizes and the
- * dtypes of 16 bits; none (0) is a step of one tiny model. Of a CPU also the link between the ranks of a machine. The
- * network is not measured. [blocks] */
+ * `seconds`, and notes what each kernel takes. Little time leaves out some sizes and the dtypes of 16 bits; none (0) is
+ * a step of one tiny model; with less than none nothing is measured, and the prices are of a device without rates. Of a
+ * CPU also the link between the ranks of a machine. The network is not measured. [blocks] */
 fsdp_status fsdp__prices_measure(const char *name, double seconds, fsdp__prices *out);
 
 /* ---- measure_links.c ---- */

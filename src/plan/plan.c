@@ -13,7 +13,7 @@ enum {
 
 /* ---- what crosses the network ---- */
 
-static int64_t sum_of(const int64_t numbers[FSDP_COLLECTIVES])
+int64_t fsdp__sum_of_calls(const int64_t numbers[FSDP_COLLECTIVES])
 {
     int64_t sum = 0;
 
@@ -66,8 +66,8 @@ static fsdp_status count_machine(fsdp__plan *plan, const fsdp__explain_source *s
     int ranks = source->world_size / source->machines;
     fsdp_explained_step step;
 
-    plan->crossing.out = sum_of(own->sent);
-    plan->crossing.in = sum_of(own->received);
+    plan->crossing.out = fsdp__sum_of_calls(own->sent);
+    plan->crossing.in = fsdp__sum_of_calls(own->received);
     if (ranks > MOST_NEIGHBOURS) {
         plan->crossing.out *= ranks;
         plan->crossing.in *= ranks;
@@ -78,8 +78,8 @@ static fsdp_status count_machine(fsdp__plan *plan, const fsdp__explain_source *s
 
         FSDP_TRY(fsdp__explain_open(source, rank, &run));
         FSDP_TRY(fsdp__measure_step(run.run, &step));
-        plan->crossing.out += sum_of(step.network.sent);
-        plan->crossing.in += sum_of(step.network.received);
+        plan->crossing.out += fsdp__sum_of_calls(step.network.sent);
+        plan->crossing.in += fsdp__sum_of_calls(step.network.received);
     }
     plan->crossing.least = has_least(plan->e, &source->config) ? least_of(plan->e) : 0;
     return FSDP_OK;
@@ -145,6 +145,15 @@ fsdp_status fsdp__plan_make(const fsdp_train_config *config, const fsdp__plan_op
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     *out = fsdp__take(&plan);
     return FSDP_OK;
+}
+
+fsdp_status fsdp__plan_try(fsdp_status set, const fsdp_train_config *config, const fsdp__plan_options *options,
+                           fsdp__plan **out)
+{
+    *out = NULL;
+    if (set == FSDP_OK)
+        set = fsdp__plan_make(config, options, out);
+    return set == FSDP_INVALID || set == FSDP_UNSUPPORTED ? FSDP_OK : set;
 }
 
 void fsdp__plan_free(fsdp__plan *plan)

@@ -15,7 +15,7 @@ static fsdp_status find_prices(const fsdp_context *context, const fsdp_train_con
     if (device && strcmp(device, "auto") == 0 && !name)
         return FSDP_FAIL(FSDP_INVALID, "training.device auto leaves open what to plan for: set "
                                        "parallelism.schedule_prices, or training.device to cpu or cuda");
-    FSDP_TRY(fsdp__prices_find("parallelism.schedule_prices", name ? name : gpu ? "cuda" : "cpu", out));
+    FSDP_TRY(fsdp__prices_find("parallelism.schedule_prices", name ? name : gpu ? "cuda" : "cpu", true, out));
     if (!out->gpu && (!name || strcmp(name, "cpu") == 0))
         fsdp__prices_of_machine(fsdp_context_threads(context), ranks, out);
     return FSDP_OK;
@@ -53,7 +53,7 @@ fsdp_status fsdp__schedule_plan_run(fsdp_context *context, const fsdp_train_conf
              FSDP__SCHEDULE_TRIES, config->parallelism.schedule_prices ? "" : ", once this device is measured");
     FSDP_TRY(find_prices(context, config, ranks, &prices));
     options.prices = &prices;
-    FSDP_TRY(fsdp__schedule_find(config, &options, room > 0 ? room : fsdp__prices_room(&prices, ranks, &name),
+    FSDP_TRY(fsdp__schedule_find(config, &options, room > 0 ? room : fsdp__room_of(&prices, ranks, &name),
                                  FSDP__SCHEDULE_TRIES, &found));
     tell(context, &found);
     return fsdp__comm_schedule_print(found.plan, out);

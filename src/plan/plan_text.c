@@ -75,14 +75,12 @@ static void put_kinds(const fsdp__plan *plan, FILE *out)
 
 static void put_verdict(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
 {
-    double left = q->room - (double)plan->peak.total;
+    char room[160];
+    bool fits = fsdp__plan_fits((double)plan->peak.total, q, room, sizeof room);
 
-    if (q->room <= 0)
-        return;
-    fprintf(out, "\n%s: a rank has %s (%s), %s ", left >= 0 ? "It fits" : "It does not fit",
-            fsdp__size_text(q->room, FSDP__ROOM(40)), q->room_name,
-            fsdp__size_text(left >= 0 ? left : -left, FSDP__ROOM(40)));
-    fputs(left >= 0 ? "are left\n" : "are missing: 'fsdp plan --fit SIZE' lists settings that fit\n", out);
+    if (room[0])
+        fprintf(out, "\n%s: %s%s\n", fits ? "It fits" : "It does not fit", room,
+                fits ? "" : ": 'fsdp plan --fit SIZE' lists settings that fit");
 }
 
 static void put_memory(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
@@ -232,6 +230,18 @@ static void put_run(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *
     fputc('\n', out);
 }
 
+void fsdp__plan_put_source(const fsdp__prices *prices, int64_t ranks, FILE *out)
+{
+    fprintf(out, "an estimate by rates of %s (%s)\n", prices->device, prices->source);
+    if (!prices->gpu || ranks < 2)
+        return;
+    if (prices->peers.per_second > 0)
+        fprintf(out, "GPUs of a machine exchange %.0f GB/s each way", prices->peers.per_second / 1e9);
+    else
+        fprintf(out, "GPUs of a machine exchange through the host, %.0f GB/s", prices->host.per_second / 1e9);
+    fprintf(out, ", machines %.3g GB/s\n", prices->network.per_second / 1e9);
+}
+
 static void put_time(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
 {
     const fsdp__plan_time *t = &plan->time;
@@ -240,7 +250,8 @@ static void put_time(const fsdp__plan *plan, const fsdp__plan_question *q, FILE 
         return;
     fprintf(out, "\nTime of a step: %s, %s tokens/s", fsdp__plan_seconds(t->step, FSDP__ROOM(40)),
             fsdp__thousands((int64_t)(plan->tokens_per_step / t->step), FSDP__ROOM(40)));
-    fprintf(out, ";\nan estimate by rates of %s (%s)\n", q->prices->device, q->prices->source);
+    fputs(";\n", out);
+    fsdp__plan_put_source(q->prices, plan->e->world_size, out);
     if (q->prices->busy > FSDP__PRICES_BUSY)
         fprintf(out,
                 "Caution: while they were measured other work had the processor for %.0f %% of the time,\n"

@@ -1,6 +1,10 @@
 /* plan_words.c - words and figures that a plan's text and its JSON share. */
 #include "plan/show_plan.h"
 
+#include <math.h>
+
+#include "base/text.h"
+
 const char *fsdp__plan_part_name(fsdp__plan_part part)
 {
     static const char *const names[] = {[FSDP__PLAN_PRODUCTS] = "products",
@@ -28,6 +32,18 @@ double fsdp__plan_price(const fsdp__plan *plan, const fsdp__plan_question *quest
     double hours = plan->time.step * (double)plan->steps / 3600;
 
     return hours * question->price * (plan->gpu ? plan->e->world_size : plan->e->machines);
+}
+
+bool fsdp__plan_fits(double peak_bytes, const fsdp__plan_question *question, char *text, size_t bytes)
+{
+    double left = question->room - peak_bytes;
+
+    text[0] = '\0';
+    if (question->room <= 0)
+        return true;
+    snprintf(text, bytes, "a rank has %s (%s), %s are %s", fsdp__size_text(question->room, FSDP__ROOM(40)),
+             question->room_name, fsdp__size_text(fabs(left), FSDP__ROOM(40)), left >= 0 ? "left" : "missing");
+    return left >= 0;
 }
 
 const char *fsdp__plan_seconds(double seconds, char *text, size_t bytes)

@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/sort.h"
 #include "device/kernels.h"
@@ -101,12 +100,14 @@ double fsdp__price_kernel(const fsdp__prices *prices, fsdp__kernel kernel, const
 /* ---- collectives ---- */
 
 /* Returns the seconds for what stays inside a machine. CPUs of a machine share its memory: a gather finds its
- * parameters in place, and a reduction reads what each rank has for it. GPUs exchange through the host's memory: up and
- * down. */
+ * parameters in place, and a reduction reads what each rank has for it. A GPU gets from the others, by their links,
+ * what it does not have; without links they exchange through the host's memory: up and down. */
 static double inside(const fsdp__prices *p, const fsdp__price_link *link, const fsdp__price_call *c)
 {
     double part = c->bytes / c->ranks, moved = 0;
 
+    if (p->gpu && p->peers.per_second > 0)
+        return (c->kind == FSDP_ALL_REDUCE ? 2 : 1) * (c->bytes - part) / p->peers.per_second;
     if (p->gpu)
         return (c->kind == FSDP_ALL_REDUCE ? 2 * c->bytes : c->bytes + part) / p->host.per_second;
     if (c->kind == FSDP_REDUCE_SCATTER)
@@ -134,7 +135,7 @@ double fsdp__price_collective(const fsdp__prices *prices, const fsdp__price_call
 
     if (call->ranks <= 1) /* a processor's reduction copies what it has */
         return !prices->gpu && call->kind == FSDP_REDUCE_SCATTER ? 2 * call->bytes / prices->per_second : 0;
-    if (call->ranks > call->machines || prices->gpu)
+    if (call->ranks > call->machines || (prices->gpu && prices->peers.per_second == 0))
         seconds += link->latency + inside(prices, link, call);
     if (call->machines > 1)
         seconds += prices->network.latency + call->network * call->machine_ranks / prices->network.per_second;

@@ -50,7 +50,8 @@ typedef struct fsdp__prices {
     int rate_count;
     fsdp__price_rate rates[FSDP__PRICE_RATES]; /* sorted by kernel, dtype and size */
     fsdp__price_link host;                     /* between a GPU and the host's memory, each way */
-    fsdp__price_link machine;                  /* a call of the ranks of one machine; bytes of its memory */
+    fsdp__price_link peers;   /* of a GPU to those of its machine, each way; 0 bytes: they exchange through the host */
+    fsdp__price_link machine; /* a call of the ranks of one machine; bytes of its memory */
     int world_count;
     fsdp__price_world worlds[FSDP__PRICE_WORLDS]; /* the same by number of ranks, rising; 0: not known */
     fsdp__price_link network;                     /* out of a machine, and into it */

@@ -151,6 +151,7 @@ static fsdp_status read_all(const fsdp__json_object *from, fsdp__prices *out)
     FSDP_TRY(read_number(from, "launch_seconds", 0, MOST_SECONDS, &out->launch));
     FSDP_TRY(read_number(from, "bytes_per_second", LEAST_RATE, MOST_RATE, &out->per_second));
     FSDP_TRY(read_link(from, "host", &out->host));
+    FSDP_TRY(read_link(from, "peers", &out->peers));
     FSDP_TRY(read_link(from, "machine", &out->machine));
     FSDP_TRY(read_worlds(from, out));
     FSDP_TRY(read_link(from, "network", &out->network));
@@ -223,6 +224,8 @@ fsdp_status fsdp__prices_print(const fsdp__prices *p, FILE *out)
     fsdp__json_put(&object, "bytes_per_second", fsdp__json_real(p->per_second));
     if (p->host.per_second > 0)
         fsdp__json_put(&object, "host", link_of(&p->host));
+    if (p->peers.per_second > 0)
+        fsdp__json_put(&object, "peers", link_of(&p->peers));
     if (p->machine.per_second > 0)
         fsdp__json_put(&object, "machine", link_of(&p->machine));
     if (p->world_count > 0)

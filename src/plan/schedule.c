@@ -347,8 +347,8 @@ static fsdp_status fail_to_fit(const search *s)
     return FSDP_FAIL(FSDP_NO_MEMORY,
                      "no schedule fits into %s for a rank: the leanest of %d that were tried needs %s: give more "
                      "memory, or see what 'fsdp plan --fit' finds",
-                     fsdp__size_text(s->out->room, FSDP__ROOM(24)), s->out->tried,
-                     fsdp__size_text((double)s->best.bytes, FSDP__ROOM(24)));
+                     fsdp__size_text_beside(s->out->room, (double)s->best.bytes, FSDP__ROOM(24)), s->out->tried,
+                     fsdp__size_text_beside((double)s->best.bytes, s->out->room, FSDP__ROOM(24)));
 }
 
 /* Describes the best draft as a schedule. */

@@ -41,6 +41,8 @@ fsdp__chart_style fsdp__chart_style_of(const char *name)
         {"all_gather", "All-gathers in a step", FSDP__UNIT_COUNT, true},
         {"reduce_scatter", "Reduce-scatters in a step", FSDP__UNIT_COUNT, true},
         {"all_reduce", "All-reduces in a step", FSDP__UNIT_COUNT, true},
+        {"broadcast", "Broadcasts in a step", FSDP__UNIT_COUNT, true},
+        {"all_to_all", "All-to-alls in a step", FSDP__UNIT_COUNT, true},
     };
 
     for (size_t i = 0; i < FSDP__COUNT_OF(known); i++)

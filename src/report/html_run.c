@@ -3,7 +3,6 @@
 
 #include "base/compiler.h"
 #include "base/text.h"
-#include "report/figures.h"
 #include "report/html.h"
 #include "report/planned.h"
 

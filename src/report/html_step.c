@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/compiler.h"
-#include "base/text.h"
 #include "draw/svg.h"
 #include "report/html.h"
 #include "report/step_picture.h"

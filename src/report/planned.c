@@ -2,7 +2,6 @@
 #include "report/planned.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/text.h"
 #include "fsdp/device.h"

@@ -65,7 +65,7 @@ static void look(fsdp__step_parts *p, int number)
     }
 }
 
-/* The longest first. */
+/* Puts the longest first. */
 static int by_time(const void *a, const void *b)
 {
     const fsdp__step_kernel *x = a, *y = b;

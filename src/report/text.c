@@ -60,7 +60,7 @@ static fsdp_status put_differences(const fsdp__recorded_runs *runs, FILE *out)
             const fsdp__recorded_run *run = &runs->runs[i];
             const char *value = fsdp__setting(run, keys.names[k]);
 
-            fprintf(out, "    %-24s%s\n", run->label,
+            fprintf(out, "    %-23s %s\n", run->label,
                     *value ? FSDP__SHOWN_NAME(value) : fsdp__usual_setting(runs, run, keys.names[k], usual));
         }
     }

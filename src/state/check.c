@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "device/device.h"
 #include "state/entry.h"
 #include "tensor/tensor.h"

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "dist/dist.h"
 #include "state/check.h"
 #include "state/entry.h"
@@ -46,7 +46,7 @@ static fsdp_status gather_one(const fsdp_state_dict_entry *entry, bool offload, 
         if (status == FSDP_OK)
             status = fsdp_state_dict_add(out, entry->name, offload ? kept : whole);
     }
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "gathering '%s'", entry->name);
+    return fsdp_fail_prefix(status, "gathering '%s'", entry->name);
 }
 
 fsdp_status fsdp_state_dict_gather(const fsdp_state_dict *state, const fsdp_full_state_options *options,
@@ -262,8 +262,7 @@ static fsdp_status load(loading *l)
             continue;
         status =
             l->broadcast ? receive(l, entry) : take_part(entry, fsdp_state_dict_find(l->full, entry->name)->tensor);
-        if (status != FSDP_OK)
-            return fsdp_fail_prefix(status, "loading '%s'", entry->name);
+        FSDP_TRY(fsdp_fail_prefix(status, "loading '%s'", entry->name));
     }
     return FSDP_OK;
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "format/staging.h"
 
 static fsdp_status compare(const fsdp_process_group *group, const fsdp__joint_words *words,

@@ -39,7 +39,7 @@ static fsdp_status cut(const fsdp_state_dict_entry *entry, const fsdp_sharded_st
     status = fsdp_redistribute(entry->tensor, placements, &parts);
     if (status == FSDP_OK)
         status = fsdp__state_dict_add_to(out, entry->name, parts, options->offload_to_cpu);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cutting '%s' by rows", entry->name);
+    return fsdp_fail_prefix(status, "cutting '%s' by rows", entry->name);
 }
 
 fsdp_status fsdp_state_dict_shard_rows(const fsdp_state_dict *state, const fsdp_sharded_state_options *options,

@@ -20,6 +20,7 @@ static fsdp_status check_tensor(const char *name, const fsdp_tensor *tensor, con
                          "kernel '%s': tensor %d %s that it %s is not contiguous: fsdp_contiguous makes "
                          "it so",
                          name, index, text, what);
+    FSDP_TRY(fsdp__storage_bring(tensor->storage));
     if (!tensor->storage->data && tensor->storage->bytes > 0)
         return FSDP_FAIL(FSDP_STATE,
                          "kernel '%s': tensor %d %s that it %s has no bytes now (a sharded parameter outside its "
@@ -89,8 +90,7 @@ fsdp_status fsdp_launch_kernel(const char *name, fsdp_kernel function, const voi
     fsdp__host_kernel kernel = {
         .name = name, .function = function, .arg = arg, .arg_bytes = arg_bytes, .count = read_count + write_count};
 
-    FSDP_TRY(launch_checked(&kernel, reads, read_count, writes, write_count));
-    return FSDP_OK;
+    return launch_checked(&kernel, reads, read_count, writes, write_count);
 }
 
 fsdp_status fsdp_launch_device_kernel(const char *name, fsdp_device_kernel function, const void *arg, size_t arg_bytes,
@@ -103,6 +103,5 @@ fsdp_status fsdp_launch_device_kernel(const char *name, fsdp_device_kernel funct
                                 .arg_bytes = arg_bytes,
                                 .count = read_count + write_count};
 
-    FSDP_TRY(launch_checked(&kernel, reads, read_count, writes, write_count));
-    return FSDP_OK;
+    return launch_checked(&kernel, reads, read_count, writes, write_count);
 }

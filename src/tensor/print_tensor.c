@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/status.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -238,8 +239,10 @@ fsdp_status fsdp_tensor_print(const fsdp_tensor *tensor, FILE *stream)
     printer p = {.file = stream};
     FSDP__FREED void *data = NULL;
 
-    if (!tensor || !stream)
-        return FSDP_FAIL(FSDP_INVALID, "cannot print: tensor and stream are required");
+    if (!tensor)
+        return FSDP__FAIL_NULL("cannot print: the tensor is NULL");
+    if (!stream)
+        return FSDP_FAIL(FSDP_INVALID, "cannot print: the stream is NULL");
     p.dtype = tensor->dtype;
     p.ndim = tensor->ndim;
     if (!fsdp_device_is_meta(tensor->storage->device) && fsdp_tensor_numel(tensor) > 0) {

@@ -87,14 +87,37 @@ fsdp_status fsdp_tensor_begin_write(fsdp_tensor *tensor)
     return FSDP_OK;
 }
 
+fsdp_status fsdp__storage_bring(fsdp__storage *storage)
+{
+    if (storage->data || !storage->guard.bring)
+        return FSDP_OK;
+    return storage->guard.bring(storage->guard.arg, storage);
+}
+
+/* Returns whether the tensor is all of its storage. */
+static bool is_all(const fsdp_tensor *tensor)
+{
+    return fsdp_tensor_is_contiguous(tensor) &&
+           (size_t)fsdp__shape_numel(tensor->ndim, tensor->shape) * fsdp_dtype_size(tensor->dtype) ==
+               tensor->storage->bytes;
+}
+
 void *fsdp__tensor_copy_place(const fsdp_tensor *tensor, fsdp_dtype *dtype)
 {
     const fsdp__storage *storage = tensor->storage;
 
-    if (!storage->guard.copy_place || !fsdp_tensor_is_contiguous(tensor) ||
-        (size_t)fsdp__shape_numel(tensor->ndim, tensor->shape) * fsdp_dtype_size(tensor->dtype) != storage->bytes)
+    if (!storage->guard.copy_place || !is_all(tensor))
         return NULL;
     return storage->guard.copy_place(storage->guard.arg, storage, dtype);
+}
+
+void *fsdp__tensor_low_place(const fsdp_tensor *tensor)
+{
+    const fsdp__storage *storage = tensor->storage;
+
+    if (storage->data || !storage->guard.low_place || !is_all(tensor))
+        return NULL;
+    return storage->guard.low_place(storage->guard.arg, storage);
 }
 
 void fsdp__tensor_copied(const fsdp_tensor *tensor)

@@ -183,9 +183,15 @@ void *fsdp_tensor_data(const fsdp_tensor *tensor)
     /* Whoever asks is about to queue an access, which must come after what another stream still writes. */
     if (storage->written)
         fsdp__storage_await(storage);
-    if (!storage->data || fsdp_device_is_meta(storage->device) || fsdp_tensor_numel(tensor) == 0)
+    if (fsdp__storage_bring(storage) != FSDP_OK || !storage->data || fsdp_device_is_meta(storage->device) ||
+        fsdp_tensor_numel(tensor) == 0)
         return NULL;
     return (char *)storage->data + (size_t)tensor->offset * fsdp_dtype_size(tensor->dtype);
+}
+
+bool fsdp__tensor_has_bytes(const fsdp_tensor *tensor)
+{
+    return fsdp__tensor_low_place(tensor) || fsdp_tensor_data(tensor);
 }
 
 void fsdp__name_without_values(const fsdp_tensor *tensor, const char *name, fsdp__names *meta, fsdp__names *unwritten)

@@ -20,6 +20,11 @@ typedef struct fsdp__storage_guard {
      * the order of the device's stream; NULL: there is none. */
     void *(*copy_place)(void *arg, const fsdp__storage *storage, fsdp_dtype *dtype);
     void (*copied)(void *arg, const fsdp__storage *storage); /* that has been done: the copy is what the bytes are */
+    /* Or NULL. Brings bytes that were dropped back, since somebody asks for them. */
+    fsdp_status (*bring)(void *arg, fsdp__storage *storage);
+    /* Or NULL. Returns where the lower 16 bits of f32 lie while the bytes are dropped and the copy has the others
+     * ([Note: split numbers] in device/formulas.h); NULL: nowhere. */
+    void *(*low_place)(void *arg, const fsdp__storage *storage);
 } fsdp__storage_guard;
 
 /* What the host knows of integers that lie on a device, since they came from it. */
@@ -53,13 +58,15 @@ struct fsdp__storage {
     fsdp__storage_guard guard;
     uint64_t version; /* counts writes by fsdp_tensor_begin_write, through any view, since views share it */
     uint64_t inside;  /* how many of those writes were made by functions that are recomputed */
-    /* [Note: origins] */
+    /* see [Note: origins] */
     uint64_t run, origin, since;
     uint64_t number;       /* identifies a storage that such functions have read and not made; 0: none yet */
     bool made_in_function; /* by a function that is recomputed */
     /* Set if the bytes are brought back before each use with the values that are right by then, and their version:
-     * autograd does not ask whether they were written to since it saved them. A function that is recomputed does. */
-    bool renewed;
+     * autograd does not ask whether they were written to since it saved them. A function that is recomputed does. It
+     * names who brings them back, all of its storages together. With `strict` autograd asks all the same. */
+    const void *renewed_by;
+    bool strict;
     /* True for the bytes of a parameter that was given memory but no values; the first write clears it. */
     bool unwritten;
     fsdp__range range;         /* of all of its bytes, as integers of one dtype: fsdp__tensor_range */
@@ -77,12 +84,19 @@ void fsdp__storage_unref(fsdp__storage *storage);
 fsdp_status fsdp__storage_restore(fsdp__storage *storage);
 /* Takes the caller's bytes; the storage must have none. `release` may be NULL: the bytes are borrowed. */
 void fsdp__storage_adopt(fsdp__storage *storage, void *data, void (*release)(void *arg, void *data), void *arg);
+/* Brings dropped bytes back if the guard can; otherwise they stay as they are. */
+fsdp_status fsdp__storage_bring(fsdp__storage *storage);
+/* Returns whether the tensor has bytes, or bytes that come when somebody asks for them. */
+bool fsdp__tensor_has_bytes(const fsdp_tensor *tensor);
 /* Waits for `storage->written` on the device's stream, and clears it. */
 void fsdp__storage_await(fsdp__storage *storage);
 /* Return the place of a copy beside the tensor, which must be all of its storage, and say that it was written: see
  * fsdp__storage_guard. Between the two there may be no other write. */
 void *fsdp__tensor_copy_place(const fsdp_tensor *tensor, fsdp_dtype *dtype);
 void fsdp__tensor_copied(const fsdp_tensor *tensor);
+/* Returns where the lower halves of the tensor's numbers lie, which must be all of its storage; the copy has the upper
+ * ones, and who writes both needs no other bytes. NULL: the numbers are not in halves. */
+void *fsdp__tensor_low_place(const fsdp_tensor *tensor);
 /* Lets the bytes go, by `release` or to the device. Does nothing if the storage has none. */
 void fsdp__storage_drop(fsdp__storage *storage);
 

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/status.h"
 #include "device/device.h"
 #include "device/kernels.h"
 #include "tensor/tensor.h"
@@ -12,6 +13,7 @@ static fsdp_status check_bytes(const fsdp_tensor *tensor, const char *what)
 {
     char text[FSDP__SHAPE_TEXT];
 
+    FSDP_TRY(fsdp__storage_bring(tensor->storage));
     if (!tensor->storage->data && fsdp_tensor_numel(tensor) > 0)
         return FSDP_FAIL(FSDP_STATE, "cannot %s a tensor of shape %s: its storage has dropped its bytes", what,
                          fsdp__shape_text(tensor->ndim, tensor->shape, text));
@@ -114,8 +116,7 @@ fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool acc
     memcpy(args.shape, dst->shape, sizeof args.shape);
     memcpy(args.src_strides, src->strides, sizeof args.src_strides);
     memcpy(args.dst_strides, dst->strides, sizeof args.dst_strides);
-    FSDP_TRY(launch_copy(dst->storage->device, &args));
-    return FSDP_OK;
+    return launch_copy(dst->storage->device, &args);
 }
 
 fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
@@ -123,7 +124,7 @@ fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
     bool same;
 
     if (!dst || !src)
-        return FSDP_FAIL(FSDP_INVALID, "cannot copy: both tensors are required");
+        return FSDP__FAIL_NULL("cannot copy: both tensors are required");
     FSDP_TRY(check_copy(dst, src));
     FSDP_TRY(check_overlap(dst, src, &same));
     /* Do this before any pointer is taken: the guard may give the tensor other bytes. */
@@ -165,7 +166,7 @@ fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value)
     fsdp__fill_args args = {.value = value};
 
     if (!tensor)
-        return FSDP_FAIL(FSDP_INVALID, "cannot fill: the tensor is NULL");
+        return FSDP__FAIL_NULL("cannot fill: the tensor is NULL");
     if (fsdp__check_number(tensor->dtype, value) != FSDP_OK)
         return fsdp_fail_prefix(FSDP_INVALID, "cannot fill");
     FSDP_TRY(check_writable(tensor, "fill"));
@@ -180,8 +181,7 @@ fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value)
     }
     args.dst = fsdp_tensor_data(tensor);
     args.dtype = tensor->dtype;
-    FSDP_TRY(fsdp__launch_fill(fsdp_device_stream(tensor->storage->device), &args));
-    return FSDP_OK;
+    return fsdp__launch_fill(fsdp_device_stream(tensor->storage->device), &args);
 }
 
 /* ---- host ---- */
@@ -261,7 +261,9 @@ fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *
 {
     char text[FSDP__SHAPE_TEXT];
 
-    if (!tensor || fsdp_dtype_size(dtype) == 0)
+    if (!tensor)
+        return FSDP__FAIL_NULL("cannot read a tensor: tensor and dtype are required");
+    if (fsdp_dtype_size(dtype) == 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor: tensor and dtype are required");
     if (fsdp_tensor_numel(tensor) == 0)
         return FSDP_OK;
@@ -271,8 +273,7 @@ fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *
     if (!data)
         return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor: there is no place for its elements");
     FSDP_TRY(check_bytes(tensor, "read"));
-    FSDP_TRY(copy_host(tensor, dtype, data, false));
-    return FSDP_OK;
+    return copy_host(tensor, dtype, data, false);
 }
 
 static int64_t integer_at(fsdp_dtype dtype, const void *data, int64_t i)
@@ -372,7 +373,9 @@ bool fsdp__tensor_range(const fsdp_tensor *tensor, fsdp__range *out)
 
 fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void *data)
 {
-    if (!tensor || fsdp_dtype_size(dtype) == 0)
+    if (!tensor)
+        return FSDP__FAIL_NULL("cannot write a tensor: tensor and dtype are required");
+    if (fsdp_dtype_size(dtype) == 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot write a tensor: tensor and dtype are required");
     FSDP_TRY(check_writable(tensor, "write"));
     if (!data && fsdp_tensor_numel(tensor) > 0)
@@ -394,7 +397,9 @@ fsdp_status fsdp_tensor_item(const fsdp_tensor *tensor, double *out)
 {
     char text[FSDP__SHAPE_TEXT];
 
-    if (!tensor || !out)
+    if (!tensor)
+        return FSDP__FAIL_NULL("cannot read an item: tensor and out are required");
+    if (!out)
         return FSDP_FAIL(FSDP_INVALID, "cannot read an item: tensor and out are required");
     if (fsdp_tensor_numel(tensor) != 1)
         return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor of shape %s as one item",

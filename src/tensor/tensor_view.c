@@ -83,8 +83,7 @@ fsdp_status fsdp__view_reshape(const fsdp_tensor *tensor, int ndim, const int64_
         return FSDP_FAIL(FSDP_INVALID, "cannot view %s with strides %s as %s: make it contiguous first",
                          fsdp__shape_text(tensor->ndim, tensor->shape, from),
                          fsdp__shape_text(tensor->ndim, tensor->strides, by), fsdp__shape_text(ndim, shape, to));
-    FSDP_TRY(fsdp__tensor_create_view(tensor->storage, tensor->dtype, ndim, sizes, strides, tensor->offset, out));
-    return FSDP_OK;
+    return fsdp__tensor_create_view(tensor->storage, tensor->dtype, ndim, sizes, strides, tensor->offset, out);
 }
 
 fsdp_status fsdp__view_transpose(const fsdp_tensor *tensor, int dim0, int dim1, fsdp_tensor **out)
@@ -99,9 +98,7 @@ fsdp_status fsdp__view_transpose(const fsdp_tensor *tensor, int dim0, int dim1, 
     shape[dim1] = tensor->shape[dim0];
     strides[dim0] = tensor->strides[dim1];
     strides[dim1] = tensor->strides[dim0];
-    FSDP_TRY(
-        fsdp__tensor_create_view(tensor->storage, tensor->dtype, tensor->ndim, shape, strides, tensor->offset, out));
-    return FSDP_OK;
+    return fsdp__tensor_create_view(tensor->storage, tensor->dtype, tensor->ndim, shape, strides, tensor->offset, out);
 }
 
 fsdp_status fsdp__view_narrow(const fsdp_tensor *tensor, int dim, int64_t start, int64_t length, fsdp_tensor **out)
@@ -118,7 +115,5 @@ fsdp_status fsdp__view_narrow(const fsdp_tensor *tensor, int dim, int64_t start,
     /* Without elements nothing is read, but stay inside the storage. */
     offset =
         fsdp__shape_numel(tensor->ndim, shape) == 0 ? tensor->offset : tensor->offset + start * tensor->strides[dim];
-    FSDP_TRY(
-        fsdp__tensor_create_view(tensor->storage, tensor->dtype, tensor->ndim, shape, tensor->strides, offset, out));
-    return FSDP_OK;
+    return fsdp__tensor_create_view(tensor->storage, tensor->dtype, tensor->ndim, shape, tensor->strides, offset, out);
 }

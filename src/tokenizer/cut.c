@@ -1,5 +1,4 @@
 /* cut.c - finds places where a text may be cut without changing its ids. */
-#include "base/text.h"
 #include "tokenizer/nfc.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8.h"

@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#include "base/text.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8.h"
 

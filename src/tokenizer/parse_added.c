@@ -46,16 +46,13 @@ static fsdp_status add_token(const char *path, const fsdp__added_token *token, b
     fsdp__vocabulary *vocabulary = &to->bpe.vocabulary;
     fsdp__added_token numbered = *token;
     int32_t known;
-    fsdp_status status;
 
     if (token->bytes == 0)
         return FSDP_OK; /* nothing to search for */
     FSDP_TRY(fsdp__vocabulary_find_text(vocabulary, token->text, &known));
     if (known == FSDP__NO_TOKEN)
         FSDP_TRY(check_id(path, token->text, id, to));
-    status = fsdp__vocabulary_add(vocabulary, token->text, id);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot read '%s'", path);
+    FSDP_TRY(fsdp_fail_prefix(fsdp__vocabulary_add(vocabulary, token->text, id), "cannot read '%s'", path));
     numbered.id = (int32_t)id;
     to->next_id = id < to->next_id ? to->next_id : id + 1;
     vocabulary->tokens[id].added = vocabulary->tokens[id].added || known == FSDP__NO_TOKEN;
@@ -99,9 +96,8 @@ fsdp_status fsdp__add_special_token(const char *path, const char *content, int64
 fsdp_status fsdp__add_searched_token(const char *path, const char *content, int64_t id, fsdp_tokenizer *out)
 {
     fsdp__added_token added = {.text = (char *)content, .bytes = strlen(content), .id = (int32_t)id};
-    fsdp_status status = fsdp__added_tokens_add(&out->normalized, &added);
 
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot read '%s'", path);
+    return fsdp_fail_prefix(fsdp__added_tokens_add(&out->normalized, &added), "cannot read '%s'", path);
 }
 
 /* ---- tokens by id, of other files than tokenizer.json ---- */

@@ -38,8 +38,7 @@ fsdp_status fsdp__parse_vocabulary(const char *path, const json_t *vocabulary, f
             return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the id of token '%s' is not an integer", path,
                              FSDP__SHOWN_NAME(token));
         status = fsdp__vocabulary_add(&bpe->vocabulary, token, json_integer_value(id));
-        if (status != FSDP_OK)
-            return fsdp_fail_prefix(status, "cannot read '%s'", path);
+        FSDP_TRY(fsdp_fail_prefix(status, "cannot read '%s'", path));
     }
     return FSDP_OK;
 }
@@ -190,13 +189,10 @@ static fsdp_status parse_piece(const char *path, const json_t *piece, int64_t id
 {
     const char *text = json_string_value(json_array_get(piece, 0));
     const json_t *score = json_array_get(piece, 1);
-    fsdp_status status;
 
     if (json_array_size(piece) != 2 || !text || !*text || !json_is_number(score))
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': piece %lld is not [\"a\", -1.5]", path, (long long)id);
-    status = fsdp__vocabulary_add(&out->bpe.vocabulary, text, id);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot read '%s'", path);
+    FSDP_TRY(fsdp_fail_prefix(fsdp__vocabulary_add(&out->bpe.vocabulary, text, id), "cannot read '%s'", path));
     out->unigram.scores[id] = json_number_value(score);
     out->unigram.order[id] = (int32_t)id;
     out->unigram.unknown_score = FSDP__MIN(out->unigram.unknown_score, out->unigram.scores[id]);

@@ -18,10 +18,8 @@ static fsdp_status add_pieces(const char *path, const fsdp__sentencepiece *model
     int count;
 
     for (int64_t id = 0; id < model->count; id++) {
-        fsdp_status status = fsdp__vocabulary_add(&bpe->vocabulary, model->pieces[id].text, id);
-
-        if (status != FSDP_OK)
-            return fsdp_fail_prefix(status, "cannot read '%s'", path);
+        FSDP_TRY(fsdp_fail_prefix(fsdp__vocabulary_add(&bpe->vocabulary, model->pieces[id].text, id),
+                                  "cannot read '%s'", path));
     }
     bpe->unknown = model->unknown;
     bpe->fuse_unknown = bpe->characters = true;
@@ -156,7 +154,7 @@ static fsdp_status add_step(const char *path, fsdp_tokenizer *t, fsdp__normalize
 {
     fsdp_status status = fsdp__normalizer_add(&t->normalizer, kind, what, what ? strlen(what) : 0, with);
 
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot read '%s'", path);
+    return fsdp_fail_prefix(status, "cannot read '%s'", path);
 }
 
 static fsdp_status add_normalizer(const char *path, const fsdp__sentencepiece *model, fsdp_tokenizer *t)
@@ -165,8 +163,7 @@ static fsdp_status add_normalizer(const char *path, const fsdp__sentencepiece *m
 
     if (model->table)
         status = fsdp__normalizer_add(&t->normalizer, FSDP__NORMALIZE_TABLE, model->table, model->table_bytes, NULL);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot read '%s'", path);
+    FSDP_TRY(fsdp_fail_prefix(status, "cannot read '%s'", path));
     if (model->single_spaces)
         FSDP_TRY(add_step(path, t, FSDP__NORMALIZE_SINGLE_SPACES, NULL, NULL));
     if (model->space_in_front)

@@ -257,7 +257,7 @@ static fsdp_status add_normalizer(const char *path, fsdp__normalizer *to, fsdp__
 {
     fsdp_status status = fsdp__normalizer_add(to, kind, what, what ? strlen(what) : 0, with);
 
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot read '%s'", path);
+    return fsdp_fail_prefix(status, "cannot read '%s'", path);
 }
 
 /* Reads a pattern that is a text, and what it is replaced by. */

@@ -12,7 +12,7 @@
 #define MARKS (1u << FSDP__MC | 1u << FSDP__ME | 1u << FSDP__MN)
 #define WORD (LETTERS | MARKS | 1u << FSDP__ND | 1u << FSDP__NL | 1u << FSDP__PC)
 
-/* Circled and squared letters. Their category is symbol, but they are alphabetic. */
+/* Lists circled and squared letters, whose category is symbol, but which are alphabetic. */
 static const uint32_t alphabetic_symbols[][2] = {
     {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
 

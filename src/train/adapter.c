@@ -6,12 +6,11 @@
 
 #include "adapter/adapter.h"
 #include "base/alloc.h"
-#include "base/text.h"
 #include "hub/hub.h"
 #include "state/entry.h"
 #include "train/facts.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
 
 bool fsdp__train_adapts(const fsdp_train_config *config)
 {

@@ -17,8 +17,8 @@
 #include "device/kernels.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_steps.h"
 
 static fsdp_stream *stream_of(const fsdp_train_run *run)
 {

@@ -4,12 +4,12 @@
 #include "base/alloc.h"
 #include "base/context.h"
 #include "checkpoint/folder.h"
-#include "state/check.h"
 #include "state/entry.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
+#include "train/run_steps.h"
 
 /* ---- a copy of a state ---- */
 

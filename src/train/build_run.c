@@ -8,62 +8,9 @@
 #include "nn/module.h"
 #include "state/entry.h"
 #include "train/dpo.h"
-#include "train/run.h"
 #include "train/run_config.h"
-
-/* ---- what is asked of the model ---- */
-
-/* Checks whether cuDNN takes the model's attention, if it is to. A caller's own model is checked call by call. */
-static fsdp_status check_attention(const fsdp_train_run *run)
-{
-    const fsdp_model_config *m = &run->model_config;
-    const char *name = fsdp_architecture_name(m->architecture);
-
-    if (run->config->kernels.attention == FSDP_ATTENTION_EXACT || run->own)
-        return FSDP_OK;
-    if (run->config->training.mixed_precision_param == FSDP_F32)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "kernels.attention: cuDNN has no attention in float32: set "
-                                           "training.mixed_precision_param=bfloat16, or kernels.attention=exact");
-    if (m->attention_softcap > 0)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "kernels.attention: %s caps its attention scores (attention_softcap %g), which cuDNN is not "
-                         "asked for: set kernels.attention=exact",
-                         name, (double)m->attention_softcap);
-    if (m->head_dim > FSDP__FAST_HEAD_DIM || m->head_dim % FSDP__FAST_HEAD_MULTIPLE != 0)
-        return FSDP_FAIL(
-            FSDP_UNSUPPORTED,
-            "kernels.attention: the heads of this %s have %lld numbers, and cuDNN takes multiples of %d up "
-            "to %d: set kernels.attention=exact",
-            name, (long long)m->head_dim, FSDP__FAST_HEAD_MULTIPLE, FSDP__FAST_HEAD_DIM);
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__train_check_model(const fsdp_train_run *run)
-{
-    const fsdp_train_config *c = run->config;
-    const fsdp_model_config *m = &run->model_config;
-
-    int rows = fsdp__train_is_dpo(c) ? 2 : 1; /* of a window that is full; each has the positions for itself */
-
-    if (c->training.seq_len > rows * run->model_config.max_seq_len)
-        return FSDP_FAIL(
-            FSDP_INVALID,
-            "training.seq_len %lld is more than %sthe %lld positions of the model: set training.seq_len=%lld",
-            (long long)c->training.seq_len, rows == 2 ? "twice " : "", (long long)run->model_config.max_seq_len,
-            (long long)(rows * run->model_config.max_seq_len));
-    if (run->model_config.attention_dropout > 0)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "the model's config.json asks for dropout %g in attention, which cannot be trained: set "
-                         "model.dropout, for example --model.dropout=0",
-                         (double)run->model_config.attention_dropout);
-    FSDP_TRY(fsdp__train_check_team(c, &run->model_config));
-    if (c->parallelism.context_parallel_degree > 1 && (m->dropout > 0 || m->embd_dropout > 0))
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "parallelism.context_parallel_degree %lld does not go with dropout, which this model has: "
-                         "set model.dropout=0",
-                         (long long)c->parallelism.context_parallel_degree);
-    return check_attention(run);
-}
+#include "train/run_start.h"
+#include "train/run_steps.h"
 
 fsdp_status fsdp__train_count_batches(fsdp_train_run *run)
 {
@@ -76,7 +23,7 @@ fsdp_status fsdp__train_count_batches(fsdp_train_run *run)
     if (run->sequences == 0)
         run->sequences = c->training.local_batch_size * ranks;
     run->microbatches = run->sequences / (c->training.local_batch_size * ranks);
-    run->losses = fsdp__calloc((size_t)run->microbatches + FSDP__RANK_TIMES, sizeof *run->losses);
+    run->losses = fsdp__calloc((size_t)run->microbatches + FSDP__RANK_TIMES + 1, sizeof *run->losses);
     return run->losses || run->microbatches == 0 ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
@@ -143,14 +90,11 @@ static fsdp_status fill_base(fsdp_train_run *run)
 /* Every rank reads, so that none waits in a collective for one that could not. [collective] */
 static fsdp_status fill_adapter(fsdp_train_run *run)
 {
-    fsdp_status status;
-
     if (run->resume.from)
         return fsdp__resume_fill_model(run);
     if (!run->config->adapter.path)
         return fsdp_adapter_initialize(run->adapter, (uint64_t)run->config->training.seed);
-    status = fsdp_adapter_load(run->adapter, run->config->adapter.path);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "adapter.path");
+    return fsdp_fail_prefix(fsdp_adapter_load(run->adapter, run->config->adapter.path), "adapter.path");
 }
 
 /* Gives the model its values, and the adapter those that it begins with. [collective] */

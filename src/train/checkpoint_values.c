@@ -8,8 +8,8 @@
 #include "base/alloc.h"
 #include "train/dpo.h"
 #include "train/facts.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
 
 /* ---- facts ---- */
 

@@ -6,8 +6,8 @@
 
 #include "base/alloc.h"
 #include "optim/optim.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
 
 /* ---- what the keys exclude ---- */
 
@@ -357,6 +357,73 @@ static void collect(const fsdp_train_config *c, const fsdp_parameters *all, int6
     }
 }
 
+/* ---- moments that are bytes, of columns that a team cuts ---- */
+
+/* Returns how a team cuts the columns of a parameter whose moments are bytes; NULL: it does not. */
+static const fsdp_placement *cut_columns(const fsdp_train_config *c, const fsdp_parameter *p)
+{
+    const fsdp__optimizer_group bytes = {.kind = FSDP__OPTIMIZER_ADAMW, .options.adam.state_bits = 8};
+    const fsdp_distribution *d = fsdp_tensor_distribution(p->tensor);
+
+    if (!d || !fsdp_tensor_requires_grad(p->tensor) || !is_special(c, group_of(c, p->name), p) ||
+        !fsdp__optimizer_has_bytes(&bytes, p->tensor))
+        return NULL;
+    for (int i = 0; i < d->placement_count; i++)
+        if (d->placements[i].kind == FSDP_SHARD && d->placements[i].dim == 1)
+            return &d->placements[i];
+    return NULL;
+}
+
+/* Returns a number of columns of which each rank would get blocks that are not whole; 0: there is none. */
+static int64_t cut_blocks(const fsdp_parameter *p, const fsdp_placement *columns, int64_t ranks)
+{
+    const fsdp_distribution *d = fsdp_tensor_distribution(p->tensor);
+
+    for (int i = 0; i < FSDP__MAX(columns->segment_count, 1); i++) {
+        int64_t length = columns->segment_count > 0 ? columns->segments[i] : d->global_shape[1];
+        int64_t chunk = (length - 1) / ranks + 1;
+
+        if (ranks > 1 && ((chunk < length && chunk % FSDP__BYTE_BLOCK != 0) ||
+                          (columns->segment_count > 1 && length % FSDP__BYTE_BLOCK != 0)))
+            return length;
+    }
+    return 0;
+}
+
+/* Returns the first parameter whose blocks a team of so many ranks would cut; NULL: there is none. */
+static const fsdp_parameter *first_cut(const fsdp_train_config *c, const fsdp_parameters *parameters, int64_t ranks)
+{
+    for (int64_t i = 0; i < parameters->count; i++) {
+        const fsdp_placement *columns = cut_columns(c, &parameters->items[i]);
+
+        if (columns && cut_blocks(&parameters->items[i], columns, ranks) > 0)
+            return &parameters->items[i];
+    }
+    return NULL;
+}
+
+/* Checks, where moments are bytes, that ranks have whole blocks of columns. The nearest degree that would do is named.
+ */
+static fsdp_status check_columns(const fsdp_train_run *run, const fsdp_parameters *parameters)
+{
+    const fsdp_train_config *c = run->config;
+    int64_t degree = c->parallelism.tensor_parallel_degree, fewer = degree - 1, length;
+    const fsdp_parameter *p =
+        c->optimizer.name == FSDP_TRAIN_ADAMW8BIT && degree > 1 ? first_cut(c, parameters, degree) : NULL;
+
+    if (!p)
+        return FSDP_OK;
+    while (degree % fewer != 0 || first_cut(c, parameters, fewer))
+        fewer--;
+    length = cut_blocks(p, cut_columns(c, p), degree);
+    return FSDP_FAIL(FSDP_UNSUPPORTED,
+                     "optimizer.name adamw8bit keeps moments of %d columns at a time, but "
+                     "parallelism.tensor_parallel_degree %lld gives a rank %lld of the %lld columns of '%s': set "
+                     "parallelism.tensor_parallel_degree=%lld, or optimizer.name=adamw",
+                     (int)FSDP__BYTE_BLOCK, (long long)degree, (long long)((length - 1) / degree + 1),
+                     (long long)length, p->name, (long long)fewer);
+}
+
 fsdp_status fsdp__train_create_optimizer(fsdp_train_run *run, const fsdp_parameters *parameters)
 {
     const fsdp_train_config *c = run->config;
@@ -365,6 +432,7 @@ fsdp_status fsdp__train_create_optimizer(fsdp_train_run *run, const fsdp_paramet
     FSDP__FREED fsdp_parameter *items = fsdp__calloc(count, sizeof *items);
     made m = {.parameters = {.items = items}};
 
+    FSDP_TRY(check_columns(run, parameters));
     FSDP__TRY_NEW(taken && items && (run->lr_scales = fsdp__calloc(count, sizeof *run->lr_scales)));
     for (int64_t i = 0; i < parameters->count; i++) {
         if (taken[i] || !fsdp_tensor_requires_grad(parameters->items[i].tensor))

@@ -1,6 +1,5 @@
 /* dpo_keys.c - checks the keys of preference tuning. */
 #include <math.h>
-#include <string.h>
 
 #include "train/run_config.h"
 

@@ -44,7 +44,8 @@ static fsdp_status compute_of(fsdp_train_run *run, const fsdp__packed *packed, f
 {
     const fsdp_evaluate_options options = {.seq_len = run->config->training.seq_len,
                                            .local_batch = run->config->training.local_batch_size,
-                                           .vocab_size = run->model_config.vocab_size};
+                                           .vocab_size = run->model_config.vocab_size,
+                                           .ranks_per_batch = fsdp_context_world_size(run->context) / run->data_ranks};
     fsdp_evaluation found;
 
     return fsdp__evaluate_pairs(run->model, packed, &options, out, &found);

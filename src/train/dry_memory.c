@@ -1,7 +1,7 @@
 /* dry_memory.c - takes the steps of a run where they cost nothing. */
 #include "train/dry_memory.h"
 
-#include "train/run.h"
+#include "train/run_steps.h"
 
 enum {
     STEPS_TO_SETTLE = 2 /* the first makes what later ones reuse; the second, under DDP, its buckets */

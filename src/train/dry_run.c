@@ -3,9 +3,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/context.h"
 #include "device/dry.h"
-#include "train/run.h"
+#include "fsdp/comm.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
 
 static bool own_model(const fsdp_train_run *run)
 {
@@ -15,6 +17,23 @@ static bool own_model(const fsdp_train_run *run)
 static bool stands_for_gpu(const fsdp_train_config *config)
 {
     return config->training.device && strncmp(config->training.device, "cuda", strlen("cuda")) == 0;
+}
+
+/* Refuses split shards where several ranks of a machine shard on its processors: they share what they gather. The
+ * engine refuses that by their memory, which a dry run does not have. */
+static fsdp_status check_split(const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    int world = fsdp_context_world_size(run->context);
+    int64_t tp = c->parallelism.tensor_parallel_degree;
+    bool on_cpu = !c->training.device || strncmp(c->training.device, "cpu", strlen("cpu")) == 0;
+
+    if (!c->training.split_shards || !on_cpu || world / fsdp_context_machines(run->context) <= tp ||
+        fsdp__train_replicas(c, world) * tp >= world)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "training.split_shards is for ranks that share no memory of parameters, but those on "
+                     "a machine's processors do: leave it out, or set training.device to cuda");
 }
 
 static fsdp_status build(fsdp_train_run *run)
@@ -27,10 +46,11 @@ static fsdp_status build(fsdp_train_run *run)
     fsdp__train_resolve_replicas(run);
     FSDP_TRY(fsdp__train_config_check_step(run->config, ranks));
     fsdp__train_count_ranks(run);
+    FSDP_TRY(check_split(run));
     if (!own_model(run)) {
         FSDP_TRY(fsdp__train_config_check_model(run->config));
         FSDP_TRY(fsdp__train_model_config(run->config, &run->model_config));
-        FSDP_TRY(fsdp__train_check_model(run));
+        FSDP_TRY(fsdp__train_check_model(run->config, &run->model_config));
     }
     FSDP_TRY(fsdp__train_count_batches(run));
     FSDP_TRY(fsdp__train_read_schedule(run));
@@ -65,4 +85,32 @@ fsdp_status fsdp__train_run_create_dry(fsdp_context *context, const fsdp_train_c
     fsdp_train_run_free(run);
     fsdp_release_error(held);
     return status;
+}
+
+/* ---- before the start ---- */
+
+/* Builds rank 0 without bytes: whether moments can be bytes and shards halves depends on which parameters there are,
+ * and how they are cut. */
+static fsdp_status check_parameters(const fsdp_train_config *config, int world_size)
+{
+    static const fsdp__train_own nothing;
+    FSDP__SCOPED(fsdp_context_free_at) fsdp_context *context = NULL;
+    fsdp_train_run *run = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_context_create_fake(0, world_size, &context));
+    fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL); /* the run itself says what it warns of */
+    status = fsdp__train_run_create_dry(context, config, &nothing, &run);
+    fsdp_train_run_free(run);
+    return status;
+}
+
+fsdp_status fsdp__train_check_start(const fsdp_train_config *config, int world_size)
+{
+    FSDP_TRY(fsdp_train_config_check(config, world_size));
+    FSDP_TRY(fsdp__train_check_on_paper(config, world_size));
+    if (config->training.split_shards ||
+        (config->optimizer.name == FSDP_TRAIN_ADAMW8BIT && config->parallelism.tensor_parallel_degree > 1))
+        return check_parameters(config, world_size);
+    return FSDP_OK;
 }

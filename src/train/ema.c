@@ -4,10 +4,10 @@
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "device/device.h"
-#include "state/entry.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
-#include "train/run.h"
+#include "train/run_start.h"
+#include "train/run_steps.h"
 
 /* Returns whether the weights of an entry are trained. A part of a flat parameter has no gradient of its own. */
 static bool is_trained(const fsdp_state_dict_entry *entry)

@@ -10,7 +10,7 @@
 #include "data/token_window.h"
 #include "device/device.h"
 #include "nn/module.h"
-#include "parallel/context.h"
+#include "parallel/context_parallel.h"
 
 /* ---- modules as they were ---- */
 

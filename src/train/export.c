@@ -11,8 +11,9 @@
 #include "hub/hub.h"
 #include "state/entry.h"
 #include "train/inputs.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
+#include "train/run_steps.h"
 
 static bool is_first(const fsdp_train_run *run)
 {
@@ -114,7 +115,7 @@ fsdp_status fsdp__export_hold(fsdp_train_run *run)
     if (c->save.fallback_path && hold_place(run, &second) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "export.fallback_path");
     fsdp__export_release(run);
-    return hold_place(run, &first) == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(fsdp_last_status(), "export.path");
+    return fsdp_fail_prefix(hold_place(run, &first), "export.path");
 }
 
 /* Returns the limit for a file of weights. */
@@ -136,7 +137,7 @@ fsdp_status fsdp__export_check(fsdp_train_run *run)
                             : fsdp_state_dict_from_module(run->model, &state));
     status = fsdp__hub_hold_check(run->hold, state, adapter ? NULL : &run->model_config,
                                   (fsdp_dtype)run->config->save.dtype, limit_bytes(run));
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "export.path");
+    return fsdp_fail_prefix(status, "export.path");
 }
 
 /* ---- writing ---- */
@@ -292,9 +293,8 @@ static fsdp_status write_last(fsdp_train_run *run, const fsdp_state_dict *state,
         if (*name)
             return FSDP_FAIL(failure, "%s; nothing is exported, because the last weights are not finite", first);
     }
-    status = write(run, state);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "%s; the weights of the last step were to be exported instead", first);
+    FSDP_TRY(
+        fsdp_fail_prefix(write(run, state), "%s; the weights of the last step were to be exported instead", first));
     return FSDP_FAIL(failure, "%s; the weights of step %lld, the last, were exported instead", first,
                      (long long)run->step);
 }

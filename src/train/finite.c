@@ -7,7 +7,7 @@
 #include "base/compiler.h"
 #include "device/device.h"
 #include "device/kernels.h"
-#include "train/run.h"
+#include "train/run_steps.h"
 
 /* Looks at a parameter; `work` is on its device. Codes of frozen weights have not changed. */
 static fsdp_status look_at(const fsdp_parameter *parameter, double *work, bool *out_finite)

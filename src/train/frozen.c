@@ -7,8 +7,8 @@
 #include "models/models.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
 
 /* Returns whether the first `length` characters of a pattern, followed by anything, match the name. */
 static bool begins_like(const char *pattern, size_t length, const char *name)

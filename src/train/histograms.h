@@ -11,7 +11,7 @@ enum {
     FSDP__BINS = 1024 /* of floats: sign, exponent, and half an octave */
 };
 
-/* Of the elements of one unit's gradients, or of its weights. */
+/* Counts the elements of one unit's gradients, or of its weights. */
 typedef struct fsdp__histogram {
     int64_t bins[FSDP__BINS];
     double min, max, sum, sum_squares; /* of the finite ones */

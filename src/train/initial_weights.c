@@ -1,7 +1,6 @@
 /* initial_weights.c - the weights that a run begins with, when they come from other files than those of model.path. */
 #include "base/context.h"
-#include "train/run.h"
-#include "train/run_config.h"
+#include "train/run_start.h"
 
 static fsdp_status check(fsdp_train_run *run, const char *path)
 {
@@ -34,5 +33,5 @@ fsdp_status fsdp__initial_fill_model(fsdp_train_run *run)
         status = fsdp__model_folder_load(&run->initial, state, &run->model_config);
     (void)fsdp__context_set_activity(run->context, before);
     fsdp_state_dict_free(state);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "checkpoint.initial_load_path");
+    return fsdp_fail_prefix(status, "checkpoint.initial_load_path");
 }

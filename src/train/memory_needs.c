@@ -8,8 +8,8 @@
 #include "base/limits.h"
 #include "base/text.h"
 #include "device/device.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
 
 static const char raise_limit[] = "raise the limit";
 
@@ -125,8 +125,8 @@ static needs needs_of_host(const fsdp_train_run *run, int ranks, bool gpu)
     return n;
 }
 
-/* Writes "9.60GiB (parameters 2.40GiB, optimizer state 4.80GiB, ...)". */
-static void describe(const needs *n, char *text, size_t text_bytes)
+/* Writes, beside a limit, "9.60GiB (parameters 2.40GiB, optimizer state 4.80GiB, ...)". */
+static void describe(const needs *n, double limit, char *text, size_t text_bytes)
 {
     char copy[80] = "";
 
@@ -134,7 +134,7 @@ static void describe(const needs *n, char *text, size_t text_bytes)
         snprintf(copy, sizeof copy, "the copy of %s %s, ", n->copy_for, fsdp__size_text(n->copy, FSDP__ROOM(24)));
     snprintf(text, text_bytes,
              "%s (parameters %s, optimizer state %s, %sthe larger of gradients %s and activations %s)",
-             fsdp__size_text(sum(n), FSDP__ROOM(24)), fsdp__size_text(n->parameters, FSDP__ROOM(24)),
+             fsdp__size_text_beside(sum(n), limit, FSDP__ROOM(24)), fsdp__size_text(n->parameters, FSDP__ROOM(24)),
              fsdp__size_text(n->optimizer, FSDP__ROOM(24)), copy, fsdp__size_text(n->gradients, FSDP__ROOM(24)),
              fsdp__size_text(n->activations, FSDP__ROOM(24)));
 }
@@ -145,11 +145,12 @@ static fsdp_status check(const needs *n, const char *whose, const fsdp__memory_l
 
     if (sum(n) <= (double)limit->bytes)
         return FSDP_OK;
-    describe(n, text, sizeof text);
+    describe(n, (double)limit->bytes, text, sizeof text);
     return FSDP_FAIL(FSDP_NO_MEMORY,
                      "%s at least %s, but %s is %s: take a smaller model, training.local_batch_size or "
                      "training.seq_len, or %s",
-                     whose, text, limit->name, fsdp__size_text((double)limit->bytes, FSDP__ROOM(24)), otherwise);
+                     whose, text, limit->name, fsdp__size_text_beside((double)limit->bytes, sum(n), FSDP__ROOM(24)),
+                     otherwise);
 }
 
 /* Checks this rank's own limits. A single process has everything in its own address space; with several, the parameters
@@ -214,9 +215,9 @@ fsdp_status fsdp__train_check_needs(const fsdp_train_run *run)
     FSDP_TRY(check_own(run, gpu));
     FSDP_TRY(check_threads(run));
     if (sum(&all) > (double)available && fsdp_context_rank(run->context) == 0) {
-        describe(&all, text, sizeof text);
+        describe(&all, (double)available, text, sizeof text);
         fsdp_log(run->context, FSDP_LOG_WARNING, "the run needs at least %s, and only %s of memory are free now", text,
-                 fsdp__size_text((double)available, FSDP__ROOM(24)));
+                 fsdp__size_text_beside((double)available, sum(&all), FSDP__ROOM(24)));
     }
     return FSDP_OK;
 }

@@ -70,7 +70,7 @@ static fsdp_status draw_id(char id[FSDP__RUN_ID])
 fsdp_status fsdp__metrics_begin(fsdp_context *context, const fsdp_train_config *config,
                                 const fsdp_train_summary *summary, fsdp__metrics **out)
 {
-    fsdp__metrics_run run = {.config = config, .summary = summary};
+    fsdp__metrics_run run = {.context = context, .config = config, .summary = summary};
     fsdp__metrics *metrics = fsdp__calloc(1, sizeof *metrics);
     fsdp_status status = metrics ? draw_id(run.id) : FSDP_NO_MEMORY;
 

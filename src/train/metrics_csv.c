@@ -1,7 +1,12 @@
 /* metrics_csv.c - the table with a row per step and validation, in columns that are always the same. */
+#include <fcntl.h>
 #include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "train/metrics_lines.h"
 #include "train/metrics_places.h"
@@ -12,6 +17,7 @@
 typedef struct csv {
     fsdp__metrics_lines lines;
     char id[FSDP__RUN_ID];
+    char *path; /* that it writes to */
 } csv;
 
 /* ---- columns ---- */
@@ -43,47 +49,94 @@ static char *make_header(void)
     return fsdp__end_text(file) == FSDP_OK ? fsdp__take(&text) : NULL;
 }
 
+/* ---- the file ---- */
+
+/* Tells whether the file has a table of this program's with other columns, as another version leaves it. A FIFO or a
+ * terminal is only looked at, and not waited for. */
+static fsdp_status find_other_columns(const char *path, const char *header, bool *out)
+{
+    static const char begin[] = "run,step,";
+    FSDP__CLOSED int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    FSDP__FREED char *text = NULL;
+    struct stat info;
+
+    *out = false;
+    if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+        return FSDP_OK;
+    FSDP__TRY_NEW(text = fsdp__calloc(1, strlen(header) + 1));
+    *out = read(fd, text, strlen(header)) > 0 && strncmp(text, begin, sizeof begin - 1) == 0 &&
+           strcmp(text, header) != 0 && strchr(text, '\n');
+    return FSDP_OK;
+}
+
+/* Gives the file that rows go to: the one that is named, or the first of its name with -2, -3, ... that has no table
+ * with other columns. So nothing of such a table is lost, and a run need not end for it. */
+static fsdp_status choose(const char *path, const char *header, char **out)
+{
+    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *dot = strrchr(name, '.');
+    int stem = (int)((dot && dot > name ? dot : name + strlen(name)) - path);
+    bool other;
+
+    FSDP__TRY_NEW(*out = fsdp__strdup(path));
+    FSDP_TRY(find_other_columns(path, header, &other));
+    for (int i = 2; other; i++) {
+        fsdp__free(*out);
+        FSDP__TRY_NEW(*out = fsdp__sprintf("%.*s-%d%s", stem, path, i, path + stem));
+        FSDP_TRY(find_other_columns(*out, header, &other));
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status check_with(fsdp_status (*look)(const char *key, const char *path, const char *const *firsts,
                                                   const char *otherwise),
-                              const char *path)
+                              const char *path, const char *header)
 {
-    FSDP__FREED char *header = make_header();
-
-    FSDP__TRY_NEW(header);
     return look(KEY, path, (const char *const[]){header, NULL}, "does not begin with the columns of this version");
 }
 
 static fsdp_status check(const char *path)
 {
-    return check_with(fsdp__metrics_lines_check, path);
+    FSDP__FREED char *header = make_header(), *chosen = NULL;
+
+    FSDP__TRY_NEW(header);
+    FSDP_TRY(choose(path, header, &chosen));
+    return check_with(fsdp__metrics_lines_check, chosen, header);
 }
 
 /* ---- rows ---- */
 
 static fsdp_status end(void *place)
 {
-    return fsdp__metrics_lines_close(&((csv *)place)->lines);
+    csv *own = place;
+    fsdp_status status = fsdp__metrics_lines_close(&own->lines);
+
+    fsdp__free(own->path);
+    own->path = NULL;
+    return status;
 }
 
 /* Writes the names of the columns into a file that has none. */
-static fsdp_status write_header(const fsdp__metrics_lines *lines)
+static fsdp_status write_header(const fsdp__metrics_lines *lines, const char *header)
 {
-    FSDP__FREED char *header = NULL;
-
     if (lines->begun) /* another key may have begun the file a moment ago */
-        return check_with(fsdp__metrics_check_contents, lines->path);
-    FSDP__TRY_NEW(header = make_header());
+        return check_with(fsdp__metrics_check_contents, lines->path, header);
     fputs(header, lines->file);
     return fsdp__metrics_lines_written(lines);
 }
 
 static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void *place)
 {
+    FSDP__FREED char *header = make_header();
     csv *own = place;
 
+    FSDP__TRY_NEW(header);
     snprintf(own->id, sizeof own->id, "%s", run->id);
-    FSDP_TRY(fsdp__metrics_lines_open(KEY, path, &own->lines));
-    return write_header(&own->lines);
+    FSDP_TRY(choose(path, header, &own->path));
+    if (strcmp(own->path, path) != 0)
+        fsdp_log(run->context, FSDP_LOG_WARNING,
+                 KEY ": '%s' has the columns of another version, so this run writes to '%s'", path, own->path);
+    FSDP_TRY(fsdp__metrics_lines_open(KEY, own->path, &own->lines));
+    return write_header(&own->lines, header);
 }
 
 /* Writes a place for each quantity, which is empty where there is no report or no number. */

@@ -13,6 +13,7 @@
 typedef struct jsonl {
     fsdp__metrics_lines lines;
     int machines;
+    bool gpus;
 } jsonl;
 
 static fsdp_status check(const char *path)
@@ -72,6 +73,7 @@ static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void *p
     jsonl *own = place;
 
     own->machines = run->summary->machines;
+    own->gpus = run->summary->gpus_exchange;
     FSDP_TRY(fsdp__metrics_lines_open("metrics.jsonl", path, &own->lines));
     return write_header(&own->lines, run);
 }
@@ -97,7 +99,7 @@ static void write_values(const jsonl *own, const fsdp__quantities *quantities, c
         const fsdp__quantity *q = &quantities->items[i];
 
         if (q->when != FSDP__QUANTITY_MORE && (q->when != FSDP__QUANTITY_NETWORK || own->machines > 1) &&
-            fsdp__quantity_is_there(q, report))
+            (q->when != FSDP__QUANTITY_WAITS || own->machines > 1 || own->gpus) && fsdp__quantity_is_there(q, report))
             write_value(own->lines.file, q, report);
     }
     fputs("}\n", own->lines.file);

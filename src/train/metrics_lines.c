@@ -51,8 +51,7 @@ fsdp_status fsdp__metrics_make_folder(const char *key, const char *path)
 
     FSDP__TRY_NEW(folder);
     status = fsdp__path_exists(folder) ? FSDP_OK : fsdp__make_directories(folder);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "%s: cannot write '%s'", key, path);
+    FSDP_TRY(fsdp_fail_prefix(status, "%s: cannot write '%s'", key, path));
     return access(folder, W_OK | X_OK) == 0 ? FSDP_OK : fsdp__metrics_cannot_write(key, path);
 }
 
@@ -94,9 +93,7 @@ fsdp_status fsdp__metrics_lines_open(const char *key, const char *path, fsdp__me
     int fd = -1;
 
     *lines = (fsdp__metrics_lines){.key = key, .path = path};
-    status = fsdp__file_append(path, &fd);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "%s", key);
+    FSDP_TRY(fsdp_fail_prefix(fsdp__file_append(path, &fd), "%s", key));
     lines->file = fdopen(fd, "a");
     if (!lines->file) {
         status = fsdp__metrics_cannot_write(key, path);

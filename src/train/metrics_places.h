@@ -11,6 +11,7 @@ enum {
 
 /* The run that begins. */
 typedef struct fsdp__metrics_run {
+    fsdp_context *context;
     const fsdp_train_config *config;
     const fsdp_train_summary *summary; /* only while it begins */
     char id[FSDP__RUN_ID];             /* random */

@@ -118,7 +118,7 @@ static fsdp_status write_file(const prometheus *own)
     status = fsdp__end_text(file);
     if (status == FSDP_OK)
         status = fsdp__directory_replace(&own->folder, own->name, text, bytes);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, KEY);
+    return fsdp_fail_prefix(status, KEY);
 }
 
 /* ---- a run ---- */
@@ -145,8 +145,7 @@ static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void *p
     snprintf(own->id, sizeof own->id, "%s", run->id);
     own->log_freq = run->config->metrics.log_freq;
     own->steps = run->config->training.steps;
-    if (fsdp__directory_of(path, &own->folder, &own->name) != FSDP_OK)
-        return fsdp_fail_prefix(fsdp_last_status(), KEY);
+    FSDP_TRY(fsdp_fail_prefix(fsdp__directory_of(path, &own->folder, &own->name), KEY));
     FSDP_TRY(check_again(own, path));
     return write_file(own); /* what cannot be written is known before the first step */
 }

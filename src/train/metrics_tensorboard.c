@@ -52,7 +52,7 @@ static fsdp_status end(void *place)
     fsdp_status status = fsdp__event_file_close(own->file);
 
     fsdp__directory_close(&own->folder);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, KEY);
+    return fsdp_fail_prefix(status, KEY);
 }
 
 /* Writes a text with every line indented, which Markdown shows as it is, and '?' for bytes that are not UTF-8, which
@@ -113,7 +113,6 @@ static fsdp_status write_values(const tensorboard *own, int64_t at, const fsdp__
     fsdp__event_value values[MOST_VALUES] = {{.tag = NULL}};
     char tags[MOST_VALUES][TAG_BYTES];
     size_t count = 0;
-    fsdp_status status;
 
     for (size_t i = 0; i < FSDP__MIN(quantities->count, (size_t)MOST_VALUES); i++) {
         const fsdp__quantity *q = &quantities->items[i];
@@ -124,8 +123,7 @@ static fsdp_status write_values(const tensorboard *own, int64_t at, const fsdp__
         values[count].tag = tags[count];
         values[count++].number = fsdp__quantity_value(q, report);
     }
-    status = fsdp__event_file_add(own->file, at, values, count);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, KEY);
+    return fsdp_fail_prefix(fsdp__event_file_add(own->file, at, values, count), KEY);
 }
 
 static fsdp_status step(void *place, const fsdp_train_report *report)
@@ -187,14 +185,12 @@ static fsdp_status histograms(void *place, int64_t at, const fsdp__histograms *d
         if (status == FSDP_OK)
             status = write_update(place, at, d->names[i], &d->weights[i]);
     }
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, KEY);
+    return fsdp_fail_prefix(status, KEY);
 }
 
 static fsdp_status text_of(void *place, int64_t at, const char *tag, const char *text)
 {
-    fsdp_status status = write_text(place, at, tag, text);
-
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, KEY);
+    return fsdp_fail_prefix(write_text(place, at, tag, text), KEY);
 }
 
 const fsdp__metrics_place fsdp__metrics_tensorboard = {

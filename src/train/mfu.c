@@ -131,7 +131,7 @@ fsdp_status fsdp__mfu_look(fsdp_train_run *run)
     return FSDP_OK;
 }
 
-/* A rank's device: ranks that share a card share its peak. */
+/* Describes a rank's device: ranks that share a card share its peak. */
 typedef struct device_peak {
     double flops;
     int machine, ordinal;

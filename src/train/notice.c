@@ -8,7 +8,7 @@
 #include "base/sort.h"
 #include "device/device.h"
 #include "nn/module.h"
-#include "train/run.h"
+#include "train/run_steps.h"
 #include "watch/signs.h"
 
 enum {

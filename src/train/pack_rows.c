@@ -3,8 +3,8 @@
 
 #include "base/text.h"
 #include "train/evaluate.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
 
 static fsdp_status check_answers(const fsdp_train_run *run, const char *key, const fsdp__rows *rows)
 {
@@ -29,15 +29,13 @@ fsdp_status fsdp__train_pack(const fsdp_train_run *run, const char *key, const f
         .first_row = first,
         .row_count = count,
     };
-    fsdp_status status;
 
     if (fsdp__train_is_dpo(c)) {
         options.packing = FSDP_PACKING_PAIRS;
         options.row_most = run->model_config.max_seq_len;
     }
     FSDP_TRY(check_answers(run, key, rows));
-    status = fsdp__pack(rows, &options, out);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "%s", key);
+    return fsdp_fail_prefix(fsdp__pack(rows, &options, out), "%s", key);
 }
 
 /* Says what became of rows that are too long. */
@@ -54,6 +52,26 @@ static void tell_long(const fsdp_train_run *run, const fsdp__run_source *source)
                  source->key, fsdp__thousands(p->long_rows, rows, sizeof rows), p->long_rows == 1 ? "" : "s",
                  (long long)p->options.seq_len, p->long_rows == 1 ? "is" : "are", what[p->options.long_row],
                  fsdp__thousands(p->left_out, tokens, sizeof tokens));
+}
+
+/* Says how many rows teach nothing: a role may be misspelled. */
+static void tell_unlearned(const fsdp_train_run *run, const fsdp__run_source *source)
+{
+    const fsdp__packed *p = source->packed;
+    int64_t count = 0, first = 0, learned = 1;
+    char rows[32];
+
+    for (int64_t r = p->options.first_row; r < fsdp__packed_end(p) && !p->options.all; r++) {
+        if (fsdp__rows_learned(p->rows, r, 0, fsdp__rows_length(p->rows, r), &learned) != FSDP_OK)
+            return; /* whoever needs the row says so */
+        first = count == 0 && learned == 0 ? r : first;
+        count += learned == 0;
+    }
+    if (count > 0)
+        fsdp_log(run->context, FSDP_LOG_INFO,
+                 "%s: %s row%s no answer, of which nothing is learned; the first is row %lld of '%s'", source->key,
+                 fsdp__thousands(count, rows, sizeof rows), count == 1 ? " has" : "s have", (long long)first + 1,
+                 fsdp__rows_text(p->rows));
 }
 
 void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__run_source *source)
@@ -76,5 +94,6 @@ void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__run_source *so
              : p->options.packing == FSDP_PACKING_PAIRS    ? "a pair in each"
              : p->options.packing == FSDP_PACKING_BEST_FIT ? "packed by best fit"
                                                            : "packed");
+    tell_unlearned(run, source);
     tell_long(run, source);
 }

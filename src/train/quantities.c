@@ -11,6 +11,7 @@
 #define ALWAYS FSDP__QUANTITY_ALWAYS
 #define NOT_ZERO FSDP__QUANTITY_NOT_ZERO
 #define NETWORK FSDP__QUANTITY_NETWORK
+#define WAITS FSDP__QUANTITY_WAITS
 #define MORE FSDP__QUANTITY_MORE
 #define PAIRS FSDP__QUANTITY_PAIRS
 #define VALIDATED_PAIRS FSDP__QUANTITY_VALIDATED_PAIRS
@@ -50,12 +51,14 @@ static const fsdp__quantity of_step[] = {
     {"all_gather", NULL, "communication", "calls", "all-gathers of rank 0 in the step", INTEGER, OF_STEP(all_gather), ALWAYS},
     {"reduce_scatter", NULL, "communication", "calls", "reduce-scatters of rank 0 in the step", INTEGER, OF_STEP(reduce_scatter), ALWAYS},
     {"all_reduce", NULL, "communication", "calls", "all-reduces of rank 0 in the step", INTEGER, OF_STEP(all_reduce), ALWAYS},
+    {"broadcast", NULL, "communication", "calls", "broadcasts of rank 0 in the step", INTEGER, OF_STEP(broadcast), ALWAYS},
+    {"all_to_all", NULL, "communication", "calls", "all-to-alls of rank 0 in the step", INTEGER, OF_STEP(all_to_all), ALWAYS},
     {"bytes_sent", NULL, "communication", "bytes", "sent by rank 0 in the step, as a ring algorithm counts", INTEGER, OF_STEP(bytes_sent), ALWAYS},
     {"team_bytes_sent", NULL, "communication", "bytes", "of these, within a tensor parallel team", INTEGER, OF_STEP(team_bytes_sent), NOT_ZERO},
     {"network_sent", NULL, "communication", "bytes", "sent by rank 0 to other machines in the step", INTEGER, OF_STEP(network_sent), NETWORK},
     {"network_received", NULL, "communication", "bytes", "received by rank 0 from other machines in the step", INTEGER, OF_STEP(network_received), NETWORK},
-    {"gather_ms", NULL, "communication", "ms", "waited by rank 0 for gathers in the step", NUMBER, OF_STEP(gather_ms), NETWORK},
-    {"reduce_ms", NULL, "communication", "ms", "waited by rank 0 for reductions in the step", NUMBER, OF_STEP(reduce_ms), NETWORK},
+    {"gather_ms", NULL, "communication", "ms", "waited by rank 0 for gathers in the step", NUMBER, OF_STEP(gather_ms), WAITS},
+    {"reduce_ms", NULL, "communication", "ms", "waited by rank 0 for reductions in the step", NUMBER, OF_STEP(reduce_ms), WAITS},
     {"mfu", NULL, "speed", "", "model FLOPs utilization: a share of the devices' peak, from 0 to 1", NUMBER, OF_STEP(mfu), NOT_ZERO},
     {"answer_tokens", NULL, "train", "tokens", "learned in the step by all ranks, of rows", INTEGER, OF_STEP(answer_tokens), NOT_ZERO},
     {"padded_tokens_per_second", NULL, "speed", "tokens/s", "of all ranks, with the padding of rows", NUMBER, OF_STEP(padded_tokens_per_second), NOT_ZERO},

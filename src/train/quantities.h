@@ -18,6 +18,7 @@ typedef enum fsdp__quantity_when {
     FSDP__QUANTITY_ALWAYS,
     FSDP__QUANTITY_NOT_ZERO,       /* 0 means that there is none */
     FSDP__QUANTITY_NETWORK,        /* in metrics.jsonl: on several machines; elsewhere always */
+    FSDP__QUANTITY_WAITS,          /* in metrics.jsonl: on several machines, or GPUs; elsewhere always */
     FSDP__QUANTITY_MORE,           /* not in metrics.jsonl; elsewhere always */
     FSDP__QUANTITY_PAIRS,          /* of a step: with training.objective: dpo */
     FSDP__QUANTITY_VALIDATED_PAIRS /* the same of a validation */

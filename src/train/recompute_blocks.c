@@ -1,5 +1,5 @@
 /* recompute_blocks.c - which blocks recompute their forward in the backward, chosen as torchtitan chooses them. */
-#include "train/run.h"
+#include "train/run_start.h"
 
 fsdp_recompute_mode fsdp__train_recompute_of(const fsdp_train_config *config, int64_t block)
 {

@@ -9,8 +9,9 @@
 #include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
 #include "train/facts.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
+#include "train/run_steps.h"
 
 /* ---- which one ---- */
 
@@ -88,7 +89,7 @@ fsdp_status fsdp__resume_find(fsdp_train_run *run)
     status = find(run->config, &path);
     if (status == FSDP_OK && path)
         status = open_checkpoint(run, path);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "checkpoint.folder");
+    return fsdp_fail_prefix(status, "checkpoint.folder");
 }
 
 /* ---- whether it fits ---- */
@@ -139,7 +140,8 @@ fsdp_status fsdp__resume_check_model(const fsdp_train_run *run)
                      run->resume.path, text);
 }
 
-/* Returns what else can be done where the data are others: not with pairs, whose reference is of the old ones. */
+/* Returns what else a user can do if the data differ, to end the message with. A run on pairs has no such way, because
+ * its reference was computed from the old data. */
 static const char *or_again(const fsdp_train_run *run)
 {
     return fsdp__train_is_dpo(run->config)

@@ -1,7 +1,8 @@
 /* run.c - builds a run from the config, tears it down in reverse, and drives it from the first step to the export. */
-#include "train/run.h"
 #include "train/dpo.h"
 #include "train/mfu.h"
+#include "train/run_start.h"
+#include "train/run_steps.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static fsdp_status check_flight(const fsdp_train_config *c)
 {
     fsdp_status status = c->metrics.flight_recorder ? fsdp__flight_folder_check(c->metrics.flight_recorder) : FSDP_OK;
 
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "metrics.flight_recorder");
+    return fsdp_fail_prefix(status, "metrics.flight_recorder");
 }
 
 static fsdp_status open_inputs(fsdp_train_run *run)
@@ -47,7 +48,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     FSDP_TRY(fsdp__initial_check(run));
     FSDP_TRY(fsdp__train_read_adapter(run));
     FSDP_TRY(fsdp__resume_check_model(run));
-    FSDP_TRY(fsdp__train_check_model(run));
+    FSDP_TRY(fsdp__train_check_model(c, &run->model_config));
     FSDP_TRY(fsdp__train_count_batches(run));
     FSDP_TRY(fsdp__train_read_schedule(run));
     FSDP_TRY(fsdp__train_check_needs(run));
@@ -122,6 +123,24 @@ static fsdp_status check_device(const fsdp_train_run *run)
     return FSDP_OK;
 }
 
+void fsdp__train_links(const fsdp_train_run *run, char *text, size_t bytes)
+{
+    const char *name = run->config->training.device;
+
+    text[0] = '\0';
+    if (fsdp_context_rank(run->context) == 0 && !(name && strchr(name, ':'))) /* all ranks are to share that one */
+        fsdp__device_links(run->device, fsdp_context_local_world_size(run->context), text, bytes);
+}
+
+static void log_links(const fsdp_train_run *run)
+{
+    char text[512];
+
+    fsdp__train_links(run, text, sizeof text);
+    if (text[0])
+        fsdp_log(run->context, FSDP_LOG_INFO, "GPUs of this machine: %s", text);
+}
+
 /* Opens the run's device, before anything large is read. A rank that is out of memory may be the only one. */
 static outcome open_device(fsdp_train_run *run)
 {
@@ -130,6 +149,7 @@ static outcome open_device(fsdp_train_run *run)
     if (status != FSDP_OK)
         return status == FSDP_NO_MEMORY ? alone(status) : agreed(status);
     fsdp__device_describe(run->device, run->device_text, sizeof run->device_text);
+    log_links(run);
     return agreed(fsdp__train_agree(run, check_device(run)));
 }
 
@@ -203,6 +223,8 @@ static outcome create(fsdp_context *context, const fsdp_train_config *config, co
         if (built.status == FSDP_OK)
             built = alone(fsdp_context_set_nccl_sums(context, config->comm.reduce == 1));
         if (built.status == FSDP_OK)
+            built = alone(fsdp_context_set_nccl_buffers(context, (fsdp_nccl_buffers)config->comm.nccl_buffers));
+        if (built.status == FSDP_OK)
             built = build(run);
     }
     if (built.status == FSDP_OK) {
@@ -260,23 +282,27 @@ fsdp_module *fsdp_train_run_model(fsdp_train_run *run)
 }
 
 /* Looks at the run's memory, on its device and, where something is moved there, on the host. */
-static void look_at_memory(const fsdp_train_run *run, fsdp_memory_stats *device, fsdp_memory_stats *host)
+static void look_at_memory(const fsdp_train_run *run, fsdp_memory_stats *memory)
 {
-    *host = (fsdp_memory_stats){.live_total_bytes = 0};
-    fsdp_device_memory(run->device, device);
-    if (run->offloaded)
-        fsdp_device_memory(fsdp_cpu(run->context), host);
+    fsdp_memory_stats host;
+
+    fsdp_device_memory(run->device, memory);
+    if (!run->offloaded)
+        return;
+    fsdp_device_memory(fsdp_cpu(run->context), &host);
+    memory->live_total_bytes += host.live_total_bytes;
+    memory->live_bytes[FSDP_MEMORY_OPTIMIZER_STATE] += host.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE];
 }
 
 void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
 {
     const fsdp_train_config *c = run ? run->config : NULL;
-    fsdp_memory_stats memory, host;
+    fsdp_memory_stats memory;
 
     *out = (fsdp_train_summary){.model = NULL};
     if (!run)
         return;
-    look_at_memory(run, &memory, &host);
+    look_at_memory(run, &memory);
     *out = (fsdp_train_summary){
         .model = c->model.path ? c->model.path : c->model.preset,
         .model_config = run->model_config,
@@ -297,11 +323,11 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .bytes = fsdp__train_has_bytes(run),
         .held_out_tokens = fsdp__train_held_out(run),
         .validation_tokens = fsdp__validation_tokens(run),
-        .memory_bytes = memory.live_total_bytes + host.live_total_bytes,
+        .memory_bytes = memory.live_total_bytes,
         .device = run->device_text,
         .device_bytes = fsdp__device_look(run->device).memory_bytes,
-        .optimizer_bytes =
-            memory.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE] + host.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE],
+        .gpus_exchange = fsdp__device_carries(run->device) && fsdp_context_world_size(run->context) > 1,
+        .optimizer_bytes = memory.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE],
         .offloaded = run->offloaded,
         .flops_per_token =
             fsdp__mfu_of_trained(run, fsdp_model_config_flops_per_token(&run->model_config, c->training.seq_len)),
@@ -318,6 +344,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .resumed_tokens = run->resume.tokens,
         .steps = c->training.steps,
     };
+    fsdp__validation_count_pairs(run, out);
 }
 
 /* ---- the whole ---- */

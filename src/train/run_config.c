@@ -14,7 +14,7 @@
 #include "config/config.h"
 #include "device/device.h"
 #include "fsdp/adapter.h"
-#include "parallel/context.h"
+#include "parallel/degrees.h"
 #include "train/inputs.h"
 
 enum {
@@ -74,6 +74,17 @@ static fsdp_status check_is_config(const char *path)
     return FSDP_OK;
 }
 
+/* Loads a config, and says of one that is called as a model's is that it may be a model's. */
+static fsdp_status load(fsdp_train_config *config, const char *path)
+{
+    fsdp_status status = fsdp__config_load(&fsdp__train_keys, config, path);
+    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+
+    if (status != FSDP_INVALID || strcmp(name, "config.json") != 0)
+        return status;
+    return FSDP_FAIL(status, "%s; if this is a model's config.json, name its folder in place of it", fsdp_last_error());
+}
+
 fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path)
 {
     char *copy;
@@ -82,7 +93,7 @@ fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path)
     FSDP__TRY_NEW(copy = fsdp__strdup(path));
     fsdp__free(config->loaded_from);
     config->loaded_from = copy;
-    return fsdp__config_load(&fsdp__train_keys, config, path);
+    return load(config, path);
 }
 
 fsdp_status fsdp_train_config_set(fsdp_train_config *config, const char *key, const char *value)
@@ -250,38 +261,23 @@ static const char *excluded_by_tensors(const fsdp_train_config *config)
 /* Does the same for context parallel. */
 static const char *excluded_by_sequences(const fsdp_train_config *config)
 {
-    return fsdp__train_is_dpo(config)      ? "preference tuning: leave one of them out"
-           : config->adapter.dropout > 0   ? "adapter.dropout: leave one of them out"
-           : config->metrics.sample_prompt ? "metrics.sample_prompt: leave one of them out"
-           : config->parallelism.schedule  ? "parallelism.schedule: leave one of them out"
-                                           : NULL;
+    return config->parallelism.schedule ? "parallelism.schedule: leave one of them out" : NULL;
 }
 
-/* Checks that the ranks make up whole teams, and what else the ways of sharing exclude. */
-static fsdp_status check_team(const fsdp_train_config *config, int world_size)
+fsdp_status fsdp__train_check_team(const fsdp_train_config *config, int world_size)
 {
-    static const char *const keys[] = {"parallelism.tensor_parallel_degree", "parallelism.context_parallel_degree"};
-    const int64_t degrees[] = {config->parallelism.tensor_parallel_degree, config->parallelism.context_parallel_degree};
+    const fsdp__degree degrees[] = {
+        {"parallelism.tensor_parallel_degree", config->parallelism.tensor_parallel_degree},
+        {"parallelism.context_parallel_degree", config->parallelism.context_parallel_degree}};
     const char *excluded[] = {excluded_by_tensors(config), excluded_by_sequences(config)};
 
-    for (int i = 0; i < 2; i++) {
-        if (degrees[i] == 1)
-            continue;
-        if (world_size % degrees[i] != 0)
-            return FSDP_FAIL(FSDP_INVALID, "%s is %lld, but there %s %d rank%s: expected a number that divides them",
-                             keys[i], (long long)degrees[i], world_size == 1 ? "is" : "are", world_size,
-                             world_size == 1 ? "" : "s");
-        if (excluded[i])
-            return FSDP_FAIL(FSDP_UNSUPPORTED, "%s %lld does not go with %s", keys[i], (long long)degrees[i],
-                             excluded[i]);
-    }
-    if (world_size % (degrees[0] * degrees[1]) != 0)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "%s %lld and %s %lld make teams of %lld ranks, but there %s %d: expected degrees whose "
-                         "product divides them",
-                         keys[0], (long long)degrees[0], keys[1], (long long)degrees[1],
-                         (long long)(degrees[0] * degrees[1]), world_size == 1 ? "is" : "are", world_size);
-    return degrees[1] > 1 ? fsdp__check_cut_length("training.seq_len", config->training.seq_len, degrees[1]) : FSDP_OK;
+    FSDP_TRY(fsdp__check_teams(world_size, degrees[0], degrees[1]));
+    for (int i = 0; i < 2; i++)
+        if (degrees[i].ranks > 1 && excluded[i])
+            return FSDP_FAIL(FSDP_UNSUPPORTED, "%s %lld does not go with %s", degrees[i].key,
+                             (long long)degrees[i].ranks, excluded[i]);
+    return degrees[1].ranks > 1 ? fsdp__check_cut_length("training.seq_len", config->training.seq_len, degrees[1])
+                                : FSDP_OK;
 }
 
 static fsdp_status check_async(const fsdp_train_config *config)
@@ -303,7 +299,7 @@ fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int w
 {
     int ranks;
 
-    FSDP_TRY(check_team(config, world_size));
+    FSDP_TRY(fsdp__train_check_team(config, world_size));
     ranks = fsdp__train_data_ranks(config, world_size);
     FSDP_TRY(fsdp__train_check_batch(config, ranks, config->training.global_batch_size, "training.global_batch_size"));
     if (!fsdp__train_holds_all(config))
@@ -569,8 +565,7 @@ static fsdp_status change_sizes(const fsdp_train_config *c, fsdp_model_config *m
     if (c->model.dim || c->model.n_heads)
         FSDP_TRY(fit_heads(m));
     FSDP_TRY(check_kv_heads(m));
-    if (fsdp_model_config_check(m) != FSDP_OK)
-        return fsdp_fail_prefix(fsdp_last_status(), "model");
+    FSDP_TRY(fsdp_fail_prefix(fsdp_model_config_check(m), "model"));
     return FSDP_OK;
 }
 
@@ -578,8 +573,8 @@ fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model
 {
     if (config->model.path)
         FSDP_TRY(fsdp_hub_read_config(config->model.path, out));
-    else if (fsdp_model_preset(config->model.preset, out) != FSDP_OK)
-        return fsdp_fail_prefix(fsdp_last_status(), "model.preset");
+    else
+        FSDP_TRY(fsdp_fail_prefix(fsdp_model_preset(config->model.preset, out), "model.preset"));
     if (changed_size(config))
         FSDP_TRY(change_sizes(config, out));
     if (config->model.dropout > 0 && out->architecture != FSDP_GPT2)

@@ -23,8 +23,8 @@ bool fsdp__train_holds_all(const fsdp_train_config *config);
 /* Returns how many ranks compute a microbatch together; and how many of such teams there are, whose data differ. Teams
  * are consecutive ranks. */
 int fsdp__train_team(const fsdp_train_config *config);
-/* Refuses a model whose heads a team cannot cut. */
-fsdp_status fsdp__train_check_team(const fsdp_train_config *config, const fsdp_model_config *model);
+/* Checks that the ranks make up whole teams, and what else teams exclude. */
+fsdp_status fsdp__train_check_team(const fsdp_train_config *config, int world_size);
 int fsdp__train_data_ranks(const fsdp_train_config *config, int world_size);
 /* Returns the number of copies of the parameters. */
 int fsdp__train_replicas(const fsdp_train_config *config, int world_size);
@@ -42,6 +42,13 @@ fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model
 /* Check parts of what fsdp_train_config_check checks: the model's keys; and those of a step, without data. */
 fsdp_status fsdp__train_config_check_model(const fsdp_train_config *config);
 fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int world_size);
+/* Checks that the model has what the config needs to train it (check_model.c). */
+fsdp_status fsdp__train_check_model(const fsdp_train_config *config, const fsdp_model_config *model);
+/* Reads the model's config, and checks it against teams of so many ranks, in words of keys. */
+fsdp_status fsdp__train_check_on_paper(const fsdp_train_config *config, int world_size);
+/* Checks all that is known before ranks are started, as fsdp_train_config_check does, and what a rank would find out
+ * from the model: its message would name it, and its last calls would stay behind (dry_run.c). */
+fsdp_status fsdp__train_check_start(const fsdp_train_config *config, int world_size);
 
 /* Returns whether the model is evaluated between steps. */
 bool fsdp__train_validates(const fsdp_train_config *config);

@@ -6,8 +6,9 @@
 #include "base/alloc.h"
 #include "train/dpo.h"
 #include "train/facts.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
+#include "train/run_steps.h"
 
 /* ---- sources ---- */
 

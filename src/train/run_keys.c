@@ -92,6 +92,10 @@ static const fsdp__choice attention_choices[] = {{"exact", FSDP_ATTENTION_EXACT}
                                                  {"fast_repeatable", FSDP_ATTENTION_FAST_REPEATABLE},
                                                  {NULL, 0}};
 static const fsdp__choice sums_choices[] = {{"exact", 0}, {"nccl", 1}, {NULL, 0}};
+static const fsdp__choice buffers_choices[] = {{"registered", FSDP_NCCL_REGISTERED},
+                                               {"copy_engines", FSDP_NCCL_COPY_ENGINES},
+                                               {"plain", FSDP_NCCL_PLAIN},
+                                               {NULL, 0}};
 static const fsdp__choice carrier_choices[] = {{"auto", FSDP_CARRIER_AUTO},
                                                {"peer", FSDP_CARRIER_PEER},
                                                {"nccl", FSDP_CARRIER_NCCL},
@@ -250,6 +254,7 @@ static const fsdp__key keys[] = {
     INTEGER(training, threads, 1, FSDP__THREADS_MOST, FSDP__LOCAL, NULL, "compute threads of each rank (only in the program fsdp); not set: OMP_NUM_THREADS, else the rank's share of the cores"),
     CHOICE(training, mixed_precision_param, mixed_precision_param, param_choices, "float32", "the dtype in which parameters are gathered and computed with; shards stay float32; with float16 the loss is scaled dynamically, and steps with infinite gradients are skipped"),
     CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, param_choices, "float32", "the dtype in which gradients are reduced; float16 works as in mixed_precision_param"),
+    BOOL(training, split_shards, "false", "with mixed_precision_param bfloat16: keep shards as what is gathered and 16 more bits, in 4 bytes a parameter in place of 6; shards and checkpoints have all bits of float32, but ties are gathered rounded away from zero; for ranks that share no memory of parameters (one rank; ranks on GPUs of their own)"),
     CHOICE(training, no_sync, no_sync, bool_choices, NULL, "with several microbatches: add up whole gradients, and reduce them in the last microbatch only; not set: true, but false with parallelism.strategy zero2 and zero3"),
     BOOL(training, enable_cpu_offload, "false", "keep parameters, gradients and optimizer state on the host, and update them there; on the CPU they are there already, and nothing moves"),
     CHOICE(training, on_nan, on_nan, on_nan_choices, "stop", "what happens when the loss or the gradient norm of a step is NaN or infinite\nstop: the run ends and exports nothing (also if the loss of a validation is not finite)\nskip: the step is left out\ncontinue: the step is taken"),
@@ -323,6 +328,7 @@ static const fsdp__key keys[] = {
     NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (a rank that computes may take longer); 0: for ever"),
     CHOICE(comm, carrier, carrier, carrier_choices, "auto", "by what ranks on GPUs exchange; results are the same bits\nauto: peer on one machine, nccl over several; staged where that cannot be had, and the log says why\npeer: GPUs of one machine read each other's memory\nnccl: NVIDIA's NCCL\nstaged: through memory of the host\nOne that is named and cannot be had ends the run."),
     CHOICE(comm, reduce, reduce, sums_choices, "exact", "who adds up gradients on GPUs, and all else that is reduced there\nexact: the carrier, in the order of the ranks, with one rounding: the same bits by every carrier\nnccl: NCCL, which sends less between machines, but adds in an order of its own and rounds at each addition; comm.carrier must be nccl or auto, which is then nccl"),
+    CHOICE(comm, nccl_buffers, nccl_buffers, buffers_choices, "registered", "what NCCL is shown of a GPU's memory; results are the same bits\nregistered: 64 MiB for each group, in which exact sums are packed and come\ncopy_engines: 32 MiB more, through which parameters are gathered, too; NCCL lets copy engines gather and exchange where it can (2.28 or later, GPUs that one machine's links join), so that no kernel of its takes processors from what computes, but each gathered row is copied once more\nplain: nothing; NCCL copies through buffers of its own"),
     BOOL_LOCAL(comm, trace, "false", "every rank logs what happens to each group of parameters, and each collective"),
 
     INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "number of steps between log lines"),

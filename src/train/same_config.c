@@ -7,8 +7,8 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "train/facts.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
 
 static void write_keys(const fsdp_train_config *config, FILE *out)
 {

@@ -14,8 +14,8 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "train/checkpoint_values.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
 
 enum {
     BEAT_NS = 50 * 1000 * 1000

@@ -1,5 +1,6 @@
 /* samples.c - continues a prompt every few steps. */
-#include "train/run.h"
+#include "train/run_start.h"
+#include "train/run_steps.h"
 
 #include <string.h>
 
@@ -126,7 +127,6 @@ fsdp_status fsdp__samples_after_step(fsdp_train_run *run)
         fsdp_clear_error();
         return FSDP_OK;
     }
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "metrics.sample_prompt after step %lld", (long long)run->step);
+    FSDP_TRY(fsdp_fail_prefix(status, "metrics.sample_prompt after step %lld", (long long)run->step));
     return run->metrics ? write_sample(run, count) : FSDP_OK;
 }

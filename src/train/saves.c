@@ -16,10 +16,11 @@
 #include "device/device.h"
 #include "format/free_space.h"
 #include "state/entry.h"
+#include "train/checkpoint_extras.h"
 #include "train/checkpoint_values.h"
-#include "train/extras.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
+#include "train/run_steps.h"
 
 #define HOLD_NAME ".run"
 
@@ -35,7 +36,7 @@ static bool is_first(const fsdp_train_run *run)
 
 static fsdp_status of_folder(fsdp_status status)
 {
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "checkpoint.folder");
+    return fsdp_fail_prefix(status, "checkpoint.folder");
 }
 
 /* ---- the folder ---- */
@@ -100,9 +101,7 @@ static fsdp_status check_hold(const char *path)
 
 fsdp_status fsdp__saves_check_free(const char *folder)
 {
-    fsdp_status status = check_hold(folder);
-
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot write a checkpoint to '%s'", folder);
+    return fsdp_fail_prefix(check_hold(folder), "cannot write a checkpoint to '%s'", folder);
 }
 
 fsdp_status fsdp__saves_hold(fsdp_train_run *run)

@@ -5,8 +5,8 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
 
 bool fsdp__train_plans_schedule(const fsdp_train_config *config)
 {
@@ -67,8 +67,7 @@ fsdp_status fsdp__train_read_schedule(fsdp_train_run *run)
                          "parallelism.schedule is plan, but nothing here plans: 'fsdp train' does, or "
                          "name the file of 'fsdp plan --schedule FILE'");
     }
-    if (fsdp__comm_schedule_read(path, &s) != FSDP_OK)
-        return fsdp_fail_prefix(fsdp_last_status(), "parallelism.schedule");
+    FSDP_TRY(fsdp_fail_prefix(fsdp__comm_schedule_read(path, &s), "parallelism.schedule"));
     return take(run, s);
 }
 
@@ -82,7 +81,7 @@ fsdp_status fsdp__train_plan_schedule(fsdp_train_run *run)
     out = fsdp__begin_text(&run->schedule_text, &run->schedule_bytes);
     status = out ? run->listener->plan(run->listener->arg, out) : FSDP_OK;
     FSDP_KEEP_FIRST(status, fsdp__end_text(out));
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "parallelism.schedule plan");
+    return fsdp_fail_prefix(status, "parallelism.schedule plan");
 }
 
 fsdp_status fsdp__train_share_schedule(fsdp_train_run *run)

@@ -4,9 +4,9 @@
 #include "fsdp/fsdp1.h"
 #include "fsdp/parallelize.h"
 #include "fsdp/replicate.h"
-#include "shard/doors/fsdp1_unit.h"
-#include "train/run.h"
+#include "shard/doors/fsdp1_prepare.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
 
 static fsdp_status make_meshes(fsdp_train_run *run)
 {
@@ -39,6 +39,19 @@ static void warn_of_machines(const fsdp_train_run *run)
                  (long long)cp, (long long)tp, local);
 }
 
+/* Says which keys are set that have a meaning for layers that are cut only. */
+static void tell_of_idle_keys(const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    const bool idle[] = {!c->parallelism.sequence_parallel, !c->parallelism.loss_parallel};
+    static const char *const keys[] = {"sequence_parallel", "loss_parallel"};
+
+    for (int i = 0; i < 2 && c->parallelism.tensor_parallel_degree == 1 && fsdp_context_rank(run->context) == 0; i++)
+        if (idle[i])
+            fsdp_log(run->context, FSDP_LOG_INFO,
+                     "parallelism.%s false changes nothing: parallelism.tensor_parallel_degree is 1", keys[i]);
+}
+
 /* Cuts the model's layers over the ranks that compute each together, and sequences over theirs. [collective] */
 static fsdp_status parallelize(const fsdp_train_run *run)
 {
@@ -48,6 +61,7 @@ static fsdp_status parallelize(const fsdp_train_run *run)
                                            .loss_parallel = c->parallelism.loss_parallel};
 
     warn_of_machines(run);
+    tell_of_idle_keys(run);
     if (run->meshes.tp && fsdp_model_parallelize(run->model, run->meshes.tp, &options) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "parallelism.tensor_parallel_degree");
     if (run->meshes.cp && fsdp_model_context_parallel(run->model, run->meshes.cp) != FSDP_OK)
@@ -67,6 +81,7 @@ static fsdp_shard_options shard_options(const fsdp_train_run *run)
     if (param != FSDP_F32)
         options.mp_policy.param_dtype = param;
     options.mp_policy.reduce_dtype = (fsdp_dtype)c->training.mixed_precision_reduce;
+    options.mp_policy.split_shards = c->training.split_shards;
     if (c->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE)
         options.gather_extension =
             c->parallelism.gather_dtype == FSDP_TRAIN_GATHER_FLOAT8 ? fsdp_gather_float8() : fsdp_gather_int8();

@@ -3,10 +3,11 @@
 
 #include "autograd/autograd.h"
 #include "base/status.h"
-#include "parallel/context.h"
+#include "device/steps.h"
+#include "parallel/context_parallel.h"
 #include "train/dpo.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_steps.h"
 
 /* Sets whether a microbatch reduces. Earlier ones only add up their gradients, unless every one is to be reduced; with
  * ZeRO this depends on the stage. */
@@ -76,6 +77,8 @@ static fsdp_status next_batch(fsdp_train_run *run, fsdp_batch *batch)
     fsdp_status status = fsdp_loader_next(run->loader, batch);
 
     run->data_ns += fsdp__clock_ns() - began_ns;
+    if (status == FSDP_OK)
+        fsdp__note_batch(run, batch);
     return status;
 }
 
@@ -245,12 +248,14 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     FSDP_TRY(fsdp__meter_begin(&meter, run));
     FSDP_TRY(set_learning_rate(run, &report->lr));
     FSDP_TRY(fsdp_module_draws(run->model, &draws));
+    fsdp__device_begin_step(run->device);
     for (int64_t micro = 0; micro < run->microbatches; micro++) {
         run->last_microbatch = micro == run->microbatches - 1;
         FSDP_TRY(set_sync(run, micro == run->microbatches - 1));
         FSDP_TRY(microbatch(run, micro, draws, &report->epoch));
     }
     FSDP_TRY(take_step(run, report, &stepped));
+    FSDP_TRY(fsdp__device_end_step(run->device));
     if (!run->ahead.device) {
         /* The meter must see finished work; a device that runs behind the host has only been given it. */
         FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(run->device)));

@@ -2,8 +2,8 @@
  * are offloaded: the host steps while the device computes. This is done only where nothing is decided about all
  * gradients together first: no clipping, no loss scale, no check whether the step is finite. The bits are those of one
  * step at the end. */
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_steps.h"
 
 static fsdp_status step_landed(void *arg, fsdp_tensor *const *parameters, int64_t count)
 {

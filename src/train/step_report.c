@@ -4,8 +4,7 @@
 #include <stdio.h>
 
 #include "train/dpo.h"
-#include "train/run.h"
-#include "train/run_config.h"
+#include "train/run_steps.h"
 
 bool fsdp__validation_due(const fsdp_train_run *run)
 {
@@ -40,17 +39,30 @@ static const char *what_is_not_finite(const fsdp_train_report *report, char *tex
     return text;
 }
 
-static fsdp_status stop(const fsdp_train_run *run, const fsdp_train_report *report)
+/* Fails because the first step is not finite, and names a weight that was not either. [collective] */
+static fsdp_status stop_at_once(fsdp_train_run *run, const char *what)
+{
+    const fsdp_train_config *c = run->config;
+    const char *adapter = c->adapter.path;
+    char name[FSDP__FINITE_NAME] = "", verdict[FSDP__FINITE_NAME + 80] = "are finite, so look at the data";
+
+    FSDP_TRY(fsdp__find_not_finite(run, name));
+    if (*name)
+        snprintf(verdict, sizeof verdict, "are not finite: '%s' holds NaN or infinite values", name);
+    return FSDP_FAIL(FSDP_NOT_FINITE,
+                     "%s: nothing has been trained yet, and the first weights (%s%s%s%s) %s; nothing is exported", what,
+                     c->model.path ? "of " : "drawn by training.seed", c->model.path ? c->model.path : "",
+                     adapter ? ", and of the adapter " : "", adapter ? adapter : "", verdict);
+}
+
+static fsdp_status stop(fsdp_train_run *run, const fsdp_train_report *report)
 {
     const fsdp_train_config *c = run->config;
     char what[120];
 
     what_is_not_finite(report, what, sizeof what);
     if (report->step == 1)
-        return FSDP_FAIL(FSDP_NOT_FINITE,
-                         "%s: nothing has been trained yet, so look at the first weights (%s%s) and the data; nothing "
-                         "is exported",
-                         what, c->model.path ? "of " : "drawn by training.seed", c->model.path ? c->model.path : "");
+        return stop_at_once(run, what);
     return FSDP_FAIL(
         FSDP_NOT_FINITE,
         "%s: the run has diverged and stops here; nothing is exported. Try a lower optimizer.lr (%g), more "

@@ -1,6 +1,7 @@
 /* strategy.c - parallelism.strategy: what it excludes, and which stage of ZeRO it is. */
 #include <math.h>
 
+#include "fsdp/adapter.h"
 #include "fsdp/parallelize.h"
 #include "train/run_config.h"
 
@@ -86,13 +87,6 @@ int fsdp__train_team(const fsdp_train_config *config)
     return (int)(config->parallelism.context_parallel_degree * config->parallelism.tensor_parallel_degree);
 }
 
-fsdp_status fsdp__train_check_team(const fsdp_train_config *config, const fsdp_model_config *model)
-{
-    fsdp_status status = fsdp_model_parallel_check(model, (int)config->parallelism.tensor_parallel_degree);
-
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "parallelism.tensor_parallel_degree");
-}
-
 int fsdp__train_data_ranks(const fsdp_train_config *config, int world_size)
 {
     return world_size / fsdp__train_team(config);
@@ -140,6 +134,7 @@ static fsdp_status check_fsdp1(const fsdp_train_config *config, int world_size)
                         "has parallelism.fsdp1_strategy for that"));
     FSDP_TRY(refuse_key(config->parallelism.prefetch > 0, "fsdp1", "parallelism.prefetch",
                         "has parallelism.fsdp1_forward_prefetch and fsdp1_backward_prefetch for that"));
+    FSDP_TRY(refuse_key(config->training.split_shards, "fsdp1", "training.split_shards", "has flat parameters"));
     return refuse_key(config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE, "fsdp1", "parallelism.gather_dtype",
                       "gathers in the compute dtype");
 }
@@ -171,6 +166,8 @@ static fsdp_status check_ddp(const fsdp_train_config *config, int world_size)
                         "computes in the dtype of the parameters"));
     FSDP_TRY(refuse_key(config->training.mixed_precision_reduce != FSDP_F32, "ddp", "training.mixed_precision_reduce",
                         "reduces in the dtype of the parameters"));
+    FSDP_TRY(refuse_key(config->training.split_shards, "ddp", "training.split_shards",
+                        "computes in the dtype of the parameters"));
     return refuse_key(config->training.enable_cpu_offload, "ddp", "training.enable_cpu_offload",
                       "has all on the device");
 }
@@ -202,6 +199,34 @@ static fsdp_status check_keys_of_ddp(const fsdp_train_config *config)
                                                                                         : NULL);
 }
 
+/* Checks what can be said of split shards before there are any. */
+static fsdp_status check_split(const fsdp_train_config *config)
+{
+    const char *base = config->adapter.quantize != FSDP_QUANTIZE_NONE ? "quantize"
+                       : config->adapter.base_dtype != FSDP_F32       ? "base_dtype"
+                                                                      : NULL;
+
+    if (!config->training.split_shards)
+        return FSDP_OK;
+    if (config->training.mixed_precision_param != FSDP_BF16)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "training.split_shards splits float32 into the bfloat16 that is computed with and "
+                         "16 more bits: set training.mixed_precision_param to bfloat16");
+    if (config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "training.split_shards keeps what is gathered, but parallelism.gather_dtype makes "
+                         "it anew for each gather: leave one of them out");
+    if (config->training.enable_cpu_offload)
+        return FSDP_FAIL(FSDP_INVALID, "training.split_shards saves memory of the device, where "
+                                       "training.enable_cpu_offload keeps no shards: leave one of them out");
+    if (base)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "training.split_shards splits float32, but adapter.%s holds the frozen weights otherwise: "
+                         "leave one of them out",
+                         base);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int world_size)
 {
     int stage = fsdp__train_zero_stage(config);
@@ -213,6 +238,7 @@ fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int worl
     FSDP_TRY(check_keys_of_fsdp1(config));
     if (config->parallelism.strategy == FSDP_TRAIN_DDP)
         return check_ddp(config, world_size);
+    FSDP_TRY(check_split(config));
     if (config->parallelism.strategy == FSDP_TRAIN_HSDP && config->parallelism.data_parallel_replicate_degree == 1)
         return FSDP_FAIL(FSDP_INVALID, "parallelism.strategy hsdp keeps several copies of the parameters, but "
                                        "parallelism.data_parallel_replicate_degree is 1: set it to their number (on "

@@ -101,29 +101,65 @@ static void choose_copies(fsdp_train_config *c, bool named)
         c->parallelism.data_parallel_replicate_degree = 2;
 }
 
-/* Sets the ranks of a team from "tp2". A team gets the sequences that its ranks have by themselves, so that a step has
- * as many as before. */
-static fsdp_status set_team(fsdp_train_config *c, const char *word, const char *of)
-{
-    int64_t before = c->parallelism.tensor_parallel_degree, local = c->training.local_batch_size;
-    bool sharded = c->parallelism.strategy == FSDP_TRAIN_FSDP2 || c->parallelism.strategy == FSDP_TRAIN_HSDP;
+/* ---- teams ---- */
 
-    if (!sharded || strncmp(of, "tp", 2) != 0)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "'%s' takes no '%s' after a colon: fsdp1 does, as fsdp1:shard_grad_op, and fsdp2 and hsdp "
-                         "take the ranks of a team, as fsdp2:tp2",
-                         word, of);
-    FSDP_TRY(fsdp_train_config_set(c, "parallelism.tensor_parallel_degree", of + 2));
+static int64_t team_of(const fsdp_train_config *c)
+{
+    return c->parallelism.tensor_parallel_degree * c->parallelism.context_parallel_degree;
+}
+
+static bool names_team(const char *of)
+{
+    return strncmp(of, "tp", 2) == 0 || strncmp(of, "cp", 2) == 0;
+}
+
+/* Sets the degrees of "tp2", "cp2" or "cp2+tp2", each once. */
+static fsdp_status set_degrees(fsdp_train_config *c, const char *of)
+{
+    bool has_tp = false, has_cp = false;
+
+    for (const char *at = of; at; at = strchr(at, '+') ? strchr(at, '+') + 1 : NULL) {
+        bool tp = *at == 't', *has = tp ? &has_tp : &has_cp;
+        char number[32];
+
+        if (!names_team(at) || *has)
+            return FSDP_FAIL(FSDP_INVALID, "'%s' is no team: expected tpN, cpN or cpN+tpN", of);
+        *has = true;
+        snprintf(number, sizeof number, "%.*s", (int)strcspn(at + 2, "+"), at + 2);
+        FSDP_TRY(fsdp_train_config_set(
+            c, tp ? "parallelism.tensor_parallel_degree" : "parallelism.context_parallel_degree", number));
+    }
+    return FSDP_OK;
+}
+
+/* Sets the ranks of a team. A team gets the sequences that its ranks have by themselves, so that a step has as many as
+ * before. */
+static fsdp_status set_team(fsdp_train_config *c, const char *of)
+{
+    int64_t before = team_of(c), local = c->training.local_batch_size;
+
+    FSDP_TRY(set_degrees(c, of));
     if (c->training.global_batch_size > 0)
         return FSDP_OK;
-    if (local > INT64_MAX / c->parallelism.tensor_parallel_degree ||
-        local * c->parallelism.tensor_parallel_degree % before != 0)
+    if (local > INT64_MAX / team_of(c) || local * team_of(c) % before != 0)
         return FSDP_FAIL(FSDP_INVALID,
                          "training.local_batch_size %lld of teams of %lld ranks cannot be as many sequences a step in "
-                         "teams of %s: set training.global_batch_size",
-                         (long long)local, (long long)before, of + 2);
-    c->training.local_batch_size = local * c->parallelism.tensor_parallel_degree / before;
+                         "teams of %lld: set training.global_batch_size",
+                         (long long)local, (long long)before, (long long)team_of(c));
+    c->training.local_batch_size = local * team_of(c) / before;
     return FSDP_OK;
+}
+
+static fsdp_status set_what_follows(fsdp_train_config *c, const char *word, const char *of)
+{
+    if (names_team(of))
+        return set_team(c, of);
+    if (c->parallelism.strategy == FSDP_TRAIN_FSDP1)
+        return fsdp_train_config_set(c, "parallelism.fsdp1_strategy", of);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "'%s' takes no '%s' after a colon: fsdp1 takes its strategies, as fsdp1:shard_grad_op, and all "
+                     "take the ranks of a team, as %s:cp2, fsdp2:tp2 or fsdp2:cp2+tp2",
+                     word, of, word);
 }
 
 fsdp_status fsdp__train_set_strategy(fsdp_train_config *c, const char *text)
@@ -134,9 +170,7 @@ fsdp_status fsdp__train_set_strategy(fsdp_train_config *c, const char *text)
 
     FSDP_TRY(fsdp_train_config_set(c, "parallelism.strategy", word));
     if (of)
-        FSDP_TRY(c->parallelism.strategy == FSDP_TRAIN_FSDP1
-                     ? fsdp_train_config_set(c, "parallelism.fsdp1_strategy", of)
-                     : set_team(c, word, of));
+        FSDP_TRY(set_what_follows(c, word, of));
     fsdp__train_drop_other_keys(c, before);
     choose_copies(c, of != NULL);
     return c->parallelism.strategy == FSDP_TRAIN_DDP ? drop_policy(c) : FSDP_OK;

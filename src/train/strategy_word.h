@@ -5,8 +5,9 @@
 #include "fsdp/train.h"
 
 /* Sets the strategy from a word: "zero2", "fsdp1:shard_grad_op", "fsdp2:tp2" (in teams of two ranks, each of which has
- * the sequences that its ranks would have, unless training.global_batch_size says how many a step has). Keys of the
- * earlier strategy are dropped as fsdp__train_drop_other_keys says; a hybrid strategy without a number of copies gets
+ * the sequences that its ranks would have, unless training.global_batch_size says how many a step has), "fsdp2:cp2" or
+ * "fsdp2:cp2+tp2". Any strategy that can be combined with these degrees may have teams. Keys of the earlier strategy
+ * are dropped as fsdp__train_drop_other_keys says; a hybrid strategy without a number of copies gets
  * two, and ddp no units. */
 fsdp_status fsdp__train_set_strategy(fsdp_train_config *config, const char *word);
 /* Sets the policy from a word: "blocks", "size:20000", "class:A+B", in place of what the config says about units.

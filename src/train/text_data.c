@@ -1,6 +1,6 @@
 /* text_data.c - data that is text: a tokenizer turns it into tokens before a run, in a folder of caches; otherwise its
  * bytes are the tokens. */
-#include "train/run.h"
+#include "train/run_start.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -14,7 +14,6 @@
 #include "data/token_file.h"
 #include "data/tokens.h"
 #include "fsdp/tokenizer.h"
-#include "hub/hold.h"
 #include "train/inputs.h"
 
 enum {
@@ -111,8 +110,7 @@ static fsdp_status open_chat(const fsdp_train_run *run, const fsdp_tokenizer *to
     if (files->kind == FSDP_CHAT_NONE)
         return FSDP_OK;
     status = fsdp_chat_open(folder, tokenizer, file, &files->chat);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "%s", file ? "data.chat_template" : files->key);
+    FSDP_TRY(fsdp_fail_prefix(status, "%s", file ? "data.chat_template" : files->key));
     if (fsdp_context_rank(run->context) == 0)
         fsdp_log(run->context, FSDP_LOG_INFO, "%s: rows of %s; %s '%s'", files->key, fsdp_chat_kind_name(files->kind),
                  fsdp_chat_has_template(files->chat) ? "the chat template is that of" : "there is no chat template in",
@@ -175,8 +173,7 @@ static fsdp_status open_cached(const fsdp_train_run *run, const fsdp_tokenizer *
         fsdp__token_cache_get(tokenizer, (const char *const *)files->paths, (int)files->count, c->data.cache,
                               fsdp_context_local_rank(run->context) == 0, &options, &cached);
 
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "%s", key);
+    FSDP_TRY(fsdp_fail_prefix(status, "%s", key));
     tell_result(&n, &cached);
     status = open_made(files, &cached, out);
     fsdp__free(cached.path);
@@ -193,9 +190,7 @@ static fsdp_status open_text(fsdp_train_run *run, text_files *files, fsdp__open_
                          "%s is text, which the tokenizer of '%s' turns into tokens, but data.cache is not set: name a "
                          "folder for them (data.tokenizer: bytes needs none)",
                          files->key, run->tokenizer);
-    status = fsdp_tokenizer_open(run->tokenizer, &tokenizer);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "data.tokenizer");
+    FSDP_TRY(fsdp_fail_prefix(fsdp_tokenizer_open(run->tokenizer, &tokenizer), "data.tokenizer"));
     status = check_vocabulary(run, tokenizer);
     if (status == FSDP_OK)
         status = open_chat(run, tokenizer, files);
@@ -235,8 +230,7 @@ static fsdp_status open_files(const fsdp_train_run *run, const char *key, char *
 
     if (status == FSDP_OK)
         status = fsdp__tokens_check_width(*out, run->model_config.vocab_size);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "%s", key);
+    FSDP_TRY(fsdp_fail_prefix(status, "%s", key));
     if (fsdp_context_rank(run->context) == 0 && fsdp_tokens_warning(*out))
         fsdp_log(run->context, FSDP_LOG_WARNING, "%s: %s", key, fsdp_tokens_warning(*out));
     if (fsdp_context_rank(run->context) == 0 && fsdp_tokens_have_text(*out))
@@ -252,7 +246,7 @@ static fsdp_status open_rows(const char *key, char *const *paths, int64_t count,
 
     if (status == FSDP_OK && are)
         status = fsdp__rows_open(paths[0], &out->rows);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "%s", key);
+    return fsdp_fail_prefix(status, "%s", key);
 }
 
 /* Opens the chat of the tokenizer's folder; NULL: it has no template, or cannot be read. */
@@ -346,11 +340,9 @@ fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *p
     if (fsdp__inputs_are_bytes(run->config))
         return open_files(run, key, paths, count, &out->tokens);
     if (!run->config->data.tokenizer && run->tokenizer) {
-        fsdp_status status = fsdp__token_files_count_text((const char *const *)paths, count,
-                                                          fsdp__inputs_token_format(run->config), &text, &tokens);
-
-        if (status != FSDP_OK)
-            return fsdp_fail_prefix(status, "%s", key);
+        FSDP_TRY(fsdp_fail_prefix(fsdp__token_files_count_text((const char *const *)paths, count,
+                                                               fsdp__inputs_token_format(run->config), &text, &tokens),
+                                  "%s", key));
     }
     if (text > 0 && tokens > 0 && run->tokenizer)
         return FSDP_FAIL(

@@ -1,12 +1,11 @@
 /* traced_steps.c - records a trace of the steps that the config names. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/text.h"
 #include "train/dry_memory.h"
 #include "train/metrics_lines.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_steps.h"
 #include "watch/trace_file.h"
 
 /* Steps that are traced where the config does not say: the first one of a run is unlike all others. */
@@ -45,13 +44,11 @@ fsdp_status fsdp__trace_check(const fsdp_train_config *config)
 {
     static const char key[] = "metrics.trace.path";
     const char *path = config->metrics.trace.path;
-    fsdp_status status;
 
     if (!path)
         return FSDP_OK;
     FSDP_TRY(fsdp__metrics_make_folder(key, path));
-    status = fsdp__trace_file_check(path);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "%s", key);
+    return fsdp_fail_prefix(fsdp__trace_file_check(path), "%s", key);
 }
 
 /* Notes a failure that all ranks have; others end the run. The log names its rank itself. */

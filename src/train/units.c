@@ -1,8 +1,8 @@
 /* units.c - which modules of the model are sharded together: parallelism.wrap_policy. */
 #include "base/alloc.h"
 #include "shard/doors/wrap_policy.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
 
 /* ---- keys ---- */
 

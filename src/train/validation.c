@@ -9,8 +9,9 @@
 #include "train/dpo.h"
 #include "train/evaluate.h"
 #include "train/facts.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
+#include "train/run_steps.h"
 
 /* ---- what it is evaluated on ---- */
 
@@ -142,6 +143,17 @@ int64_t fsdp__validation_tokens(const fsdp_train_run *run)
         return fsdp__evaluate_answers(run->validation.packed, FSDP__MAX(c->validation.steps, 0) * local_batch(c));
     count = fsdp_tokens_count(run->validation.tokens) - run->validation.first - 1;
     return c->validation.steps > 0 && c->validation.steps < count / batch ? c->validation.steps * batch : count;
+}
+
+void fsdp__validation_count_pairs(const fsdp_train_run *run, fsdp_train_summary *out)
+{
+    const fsdp__packed *packed = run->validation.on ? run->validation.packed : NULL;
+    int64_t most = FSDP__MAX(run->config->validation.steps, 0) * local_batch(run->config);
+
+    if (!packed || !packed->rows->pairs)
+        return;
+    out->validation_pairs = most > 0 ? FSDP__MIN(most, packed->windows) : packed->windows;
+    out->held_out_pairs = run->config->validation.path_count == 0 ? packed->windows : 0;
 }
 
 /* ---- a validation ---- */
@@ -284,8 +296,7 @@ fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out)
     options = options_of(run);
     own = (fsdp_train_validation){.step = run->step};
     FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));
-    if (evaluate(run, &options, &own) != FSDP_OK)
-        return fsdp_fail_prefix(fsdp_last_status(), "validation after step %lld", (long long)run->step);
+    FSDP_TRY(fsdp_fail_prefix(evaluate(run, &options, &own), "validation after step %lld", (long long)run->step));
     judge(run, &own);
     (void)fsdp__metrics_write_validation(run->metrics, &own);
     if (own.best)

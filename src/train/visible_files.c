@@ -20,8 +20,8 @@
 #include "base/host.h"
 #include "checkpoint/folder.h"
 #include "train/inputs.h"
-#include "train/run.h"
 #include "train/run_config.h"
+#include "train/run_start.h"
 
 enum {
     FOLDERS = 2 /* into which a run writes */

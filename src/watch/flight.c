@@ -470,8 +470,7 @@ fsdp_status fsdp_flight_write(fsdp_context *context)
     if (!f)
         return FSDP_FAIL(FSDP_STATE, "cannot write a flight record: %s",
                          context ? "this rank does not record (fsdp_flight_start)" : "no context");
-    FSDP_TRY(write_now(f));
-    return FSDP_OK;
+    return write_now(f);
 }
 
 const char *fsdp__flight_where(fsdp_context *context, char *folder)

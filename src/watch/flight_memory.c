@@ -239,8 +239,7 @@ fsdp_status fsdp__flight_map(int fd, int rank, fsdp__flight_file **out)
 
     if (fstat(fd, &info) != 0 || info.st_size < offset + (off_t)part_bytes())
         return FSDP_FAIL(FSDP_INVALID, "descriptor %d is no memory of the launcher's for rank %d", fd, rank);
-    FSDP_TRY(map(fd, "memory of the launcher", offset, out));
-    return FSDP_OK;
+    return map(fd, "memory of the launcher", offset, out);
 }
 
 void fsdp__flight_memory_ending(fsdp__flight_memory *memory, int rank, const char *ending)

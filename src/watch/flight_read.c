@@ -324,7 +324,7 @@ int64_t fsdp__flight_wall(const fsdp__flight_log *log, int64_t ns)
     return __builtin_add_overflow(ns, log->head.wall_ns, &sum) ? 0 : sum;
 }
 
-/* By rank, and of one rank the newest first. */
+/* Orders by rank, and of one rank the newest first. */
 static int by_rank(const void *a, const void *b)
 {
     const fsdp__flight_log *x = a, *y = b;

@@ -8,7 +8,8 @@
 #include "fsdp/status.h"
 #include "watch/flight_file.h"
 
-/* The record of a rank, checked: texts end, numbers are in their ranges, and each record's group is there. */
+/* Holds the record of a rank, which was checked: texts end, numbers are in their ranges, and each record's group is
+ * there. */
 typedef struct fsdp__flight_log {
     char *path;
     fsdp__flight_head head;
@@ -19,8 +20,8 @@ typedef struct fsdp__flight_log {
     fsdp__flight_record *records; /* oldest first */
     int64_t count, damaged;       /* damaged: records that are torn or changed, and left out */
     uint64_t unlisted;
-    /* When this was so: when the world was broken or the record frozen, or else the file was written. In a file that
-     * the rank itself writes to: now, if its process lives; otherwise when it did something last. */
+    /* Tells when this was so: when the world was broken or the record frozen, or else the file was written. In a file
+     * that the rank itself writes to: now, if its process lives; otherwise when it did something last. */
     int64_t now;
 } fsdp__flight_log;
 
@@ -65,7 +66,7 @@ enum {
     FSDP__FLIGHT_FINDINGS = 8
 };
 
-/* What was found, a line each, the likeliest cause first. */
+/* Holds what was found, a line each, the likeliest cause first. */
 typedef struct fsdp__flight_verdict {
     char *lines[FSDP__FLIGHT_FINDINGS];
     int count;

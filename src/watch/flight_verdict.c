@@ -10,7 +10,7 @@ enum {
     LINE_BYTES = 1200,
     MOST_SPAN = 1 << 16, /* numbers of a group's calls that are compared */
     MOST_WAITS = 16,     /* of a rank: it has one for each stream */
-    MOST_RANKS_SHOWN = 8
+    MOST_HOPS = 8
 };
 
 #define OLD_NS INT64_C(10000000000) /* so much older is a record that is not of the end */
@@ -45,36 +45,6 @@ static fsdp_status add_line(judge *j, const char *line)
     FSDP__TRY_NEW(j->out->lines[j->out->count]);
     j->out->count++;
     return FSDP_OK;
-}
-
-/* ---- lists of ranks: "rank 2", "ranks 0, 1 and 3" ---- */
-
-typedef struct ranks {
-    int shown[MOST_RANKS_SHOWN];
-    int count;
-} ranks;
-
-static void add_rank(ranks *r, int rank)
-{
-    if (r->count < MOST_RANKS_SHOWN)
-        r->shown[r->count] = rank;
-    r->count++;
-}
-
-static const char *ranks_text(const ranks *r, char *text, size_t bytes)
-{
-    int shown = r->count < MOST_RANKS_SHOWN ? r->count : MOST_RANKS_SHOWN;
-    size_t at = (size_t)snprintf(text, bytes, "rank%s ", r->count == 1 ? "" : "s");
-
-    for (int i = 0; i < shown && at < bytes; i++)
-        at += (size_t)snprintf(text + at, bytes - at, "%s%d",
-                               i == 0                                   ? ""
-                               : i + 1 == r->count && r->count == shown ? " and "
-                                                                        : ", ",
-                               r->shown[i]);
-    if (r->count > shown && at < bytes)
-        (void)snprintf(text + at, bytes - at, " and %d more", r->count - shown);
-    return text;
 }
 
 /* ---- groups ---- */
@@ -178,7 +148,7 @@ static bool differ(const fsdp__flight_record *a, const fsdp__flight_record *b)
 static fsdp_status tell_difference(judge *j, const group *g, uint64_t number, const told *first)
 {
     char line[LINE_BYTES], mine[320], theirs[320];
-    ranks with = {.count = 0}, against = {.count = 0};
+    fsdp__rank_list with = {.count = 0}, against = {.count = 0};
     told t, other = {NULL, NULL};
 
     for (int i = 0; i < j->logs->count; i++) {
@@ -188,10 +158,10 @@ static fsdp_status tell_difference(judge *j, const group *g, uint64_t number, co
             if ((int)t.record->group != g->at[i] || t.record->number != number)
                 continue;
             if (!differ(first->record, t.record)) {
-                add_rank(&with, t.log->head.rank);
+                fsdp__rank_list_add(&with, t.log->head.rank);
                 continue;
             }
-            add_rank(&against, t.log->head.rank);
+            fsdp__rank_list_add(&against, t.log->head.rank);
             if (!other.record)
                 other = t;
         }
@@ -199,8 +169,8 @@ static fsdp_status tell_difference(judge *j, const group *g, uint64_t number, co
     fsdp__flight_call_text(first->log, first->record, mine, sizeof mine);
     fsdp__flight_call_text(other.log, other.record, theirs, sizeof theirs);
     snprintf(line, sizeof line, "ranks make different calls: %s make%s %s, but %s make%s %s",
-             ranks_text(&with, FSDP__ROOM(160)), with.count == 1 ? "s" : "", mine,
-             ranks_text(&against, FSDP__ROOM(160)), against.count == 1 ? "s" : "", theirs);
+             fsdp__rank_list_text(&with, FSDP__ROOM(160)), with.count == 1 ? "s" : "", mine,
+             fsdp__rank_list_text(&against, FSDP__ROOM(160)), against.count == 1 ? "s" : "", theirs);
     return add_line(j, line);
 }
 
@@ -343,7 +313,7 @@ static fsdp_status tell_missing(judge *j, const wait *waits, int64_t count, int 
 {
     char line[LINE_BYTES], call[320], does[480];
     const wait *longest = NULL;
-    ranks waiting = {.count = 0};
+    fsdp__rank_list waiting = {.count = 0};
     int64_t most = -1;
 
     for (int64_t i = 0; i < count; i++)
@@ -355,11 +325,11 @@ static fsdp_status tell_missing(judge *j, const wait *waits, int64_t count, int 
         return FSDP_OK;
     for (int64_t i = 0; i < count; i++)
         if (waits[i].group == longest->group && waits[i].record->number == longest->record->number)
-            add_rank(&waiting, waits[i].log->head.rank);
+            fsdp__rank_list_add(&waiting, waits[i].log->head.rank);
     fsdp__flight_call_text(longest->log, longest->record, call, sizeof call);
     absent_text(j, longest, rank, does, sizeof does);
     snprintf(line, sizeof line, "the others wait for rank %d: it has not come to %s, where %s %s waited %s; %s", rank,
-             call, ranks_text(&waiting, FSDP__ROOM(160)), waiting.count == 1 ? "has" : "have",
+             call, fsdp__rank_list_text(&waiting, FSDP__ROOM(160)), waiting.count == 1 ? "has" : "have",
              fsdp__flight_time_text(most, FSDP__ROOM(32)), does);
     return add_line(j, line);
 }
@@ -374,7 +344,7 @@ static fsdp_status tell_circle(judge *j, const wait *waits, int64_t count)
     while (!first->lacks)
         first++;
     w = first;
-    for (int hops = 0; hops < MOST_RANKS_SHOWN && w && at + 400 < sizeof line; hops++) {
+    for (int hops = 0; hops < MOST_HOPS && w && at + 400 < sizeof line; hops++) {
         const wait *next = NULL;
         char call[320];
         int rank = 0;

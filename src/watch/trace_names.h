@@ -9,7 +9,7 @@
 
 #include "fsdp/comm.h"
 
-/* Members of a group: `first`, `first + step`, and so on, in that order. step 0: they follow no such rule. */
+/* The members of a group are `first`, `first + step`, and so on, in that order. step 0: they follow no such rule. */
 typedef struct fsdp__traced_ranks {
     int count, first, step;
 } fsdp__traced_ranks;

@@ -32,7 +32,7 @@ struct fsdp__recorder {
     fsdp__own_record own;
     fsdp_device *recorded[FSDP__MOST_GPUS]; /* that keep a record of their own now */
     int recorded_count;
-    fsdp__lane lanes[FSDP__LANES];
+    fsdp__trace_lane lanes[FSDP__LANES];
     fsdp__trace_names names;
     pthread_mutex_t mutex;       /* guards what follows, and new lanes */
     fsdp__pointer_table modules; /* numbers of the names of those that have taken memory, + 1 */
@@ -544,7 +544,7 @@ const fsdp__own_record *fsdp__recorder_own(const fsdp__recorder *r)
     return &r->own;
 }
 
-const fsdp__lane *fsdp__recorder_lanes(const fsdp__recorder *r)
+const fsdp__trace_lane *fsdp__recorder_lanes(const fsdp__recorder *r)
 {
     return r->lanes;
 }

@@ -33,11 +33,11 @@ typedef struct fsdp__note {
     uint8_t point, kind, dtype;
 } fsdp__note;
 
-typedef struct fsdp__lane {
+typedef struct fsdp__trace_lane {
     const void *_Atomic key; /* a thread, a stream with a thread of its own, or a device */
     uint32_t own;            /* of a device's own record: 1 + its number of the stream; 0: of ours */
     char device[24];         /* of a stream, or itself; "": a thread */
-} fsdp__lane;
+} fsdp__trace_lane;
 
 /* What GPUs have recorded themselves. */
 typedef struct fsdp__own_record {
@@ -66,7 +66,7 @@ fsdp_context *fsdp__recorder_context(const fsdp__recorder *recorder);
 const fsdp__note *fsdp__recorder_notes(const fsdp__recorder *recorder, int64_t *count);
 int64_t fsdp__recorder_dropped(const fsdp__recorder *recorder); /* notes for which there was no room */
 const fsdp__own_record *fsdp__recorder_own(const fsdp__recorder *recorder);
-const fsdp__lane *fsdp__recorder_lanes(const fsdp__recorder *recorder);
+const fsdp__trace_lane *fsdp__recorder_lanes(const fsdp__recorder *recorder);
 const char *fsdp__recorder_name(const fsdp__recorder *recorder, uint32_t number);         /* "" for 0 */
 uint32_t fsdp__recorder_names(const fsdp__recorder *recorder);                            /* so many: from 1 on */
 fsdp__traced_ranks fsdp__recorder_ranks(const fsdp__recorder *recorder, uint32_t number); /* of a group's name */

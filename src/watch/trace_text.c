@@ -21,7 +21,7 @@ typedef struct writer {
     FILE *out;
     const fsdp__recorder *recorder;
     const fsdp__trace_clock *clock;
-    const fsdp__lane *lanes;
+    const fsdp__trace_lane *lanes;
     const fsdp__trace_spans *spans;
     const fsdp__trace_plan *plan;
     int rank;

@@ -192,8 +192,7 @@ static void add_late(fsdp_context *context, void *arg)
 TEST(models_that_are_sharded_or_replicated_are_refused)
 {
     for (way w = FULLY_SHARD; w <= REPLICATE; w++)
-        for (int world = 1; world <= 3; world++)
-            test_run_ranks(world, add_late, &w);
+        test_run_worlds(1, 3, add_late, &w);
 }
 
 /* ---- folders ---- */
@@ -227,7 +226,6 @@ TEST(an_adapter_of_another_model_is_not_loaded)
     char *folder = test_directory();
 
     test_run_ranks(1, load_elsewhere, folder);
-    test_directory_free(folder);
 }
 
 /* ---- allocations that fail ---- */
@@ -283,5 +281,4 @@ TEST(whatever_allocation_fails_nothing_leaks)
         CHECK_EQ(test_live_bytes(context), 0);
         fsdp_context_free(context);
     }
-    test_directory_free(folder);
 }

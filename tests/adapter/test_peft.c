@@ -130,9 +130,6 @@ static void check(const kind *k)
     fsdp_adapter_free(adapter);
     fsdp_module_unref(model);
     fsdp_context_free(context);
-    free(folder);
-    free(out);
-    free(logits);
     test_directory_free(directory);
 }
 

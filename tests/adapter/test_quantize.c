@@ -37,20 +37,6 @@ static fsdp_lora_options usual(void)
 
 /* ---- numbers ---- */
 
-static char *find_reference(void)
-{
-    const char *folders[] = {getenv("FSDP_REFERENCE"), REFERENCE};
-
-    for (int i = 0; i < 2; i++) {
-        char *path = folders[i] ? test_path(folders[i], "finetune/quant.safetensors") : NULL;
-
-        if (path && access(path, R_OK) == 0)
-            return path;
-        free(path);
-    }
-    return NULL;
-}
-
 /* Compares a weight's bytes with the codes, scales and values of bitsandbytes, if they are there. */
 static bool check_weight(const fsdp_safetensors *reference, const char *layer, const fsdp_module *module)
 {
@@ -87,7 +73,8 @@ static bool check_weight(const fsdp_safetensors *reference, const char *layer, c
 TEST(a_model_has_the_codes_scales_and_values_of_bitsandbytes)
 {
     fsdp_context *context = test_context();
-    char *path = CHECK_PTR(find_reference()), *folder = test_path(REFERENCE, "models/tiny-llama");
+    char *path = CHECK_PTR(test_reference("finetune/quant", ".safetensors")),
+         *folder = test_path(REFERENCE, "models/tiny-llama");
     fsdp_lora_options o = usual();
     fsdp_safetensors *reference = NULL;
     fsdp_state_dict *codes = NULL;
@@ -116,8 +103,6 @@ TEST(a_model_has_the_codes_scales_and_values_of_bitsandbytes)
     fsdp_module_unref(model);
     fsdp_safetensors_close(reference);
     fsdp_context_free(context);
-    free(folder);
-    free(path);
 }
 
 /* ---- every world ---- */

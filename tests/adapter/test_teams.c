@@ -5,12 +5,9 @@
 
 #include "autograd/autograd.h"
 #include "fsdp/adapter.h"
-#include "fsdp/format.h"
-#include "fsdp/hub.h"
 #include "fsdp/parallelize.h"
 #include "nn/module.h"
 #include "shard/cut_net.h"
-#include "state/entry.h"
 
 enum {
     STEPS = 3,
@@ -286,7 +283,8 @@ static void run(fsdp_context *context, void *arg)
         cut_meshes_free(&meshes);
 }
 
-/* Runs it on one rank, whose results outlive it, and then as these plans and layouts say. */
+/* Runs it on one rank, whose results outlive it, and then as these plans and layouts say, every second of which it
+ * takes. */
 static void check(way w, int plan_count, const fsdp_model_parallel_options *plans, int layout_count)
 {
     char *directory = test_directory(), *folder = test_path(directory, "adapter");
@@ -299,7 +297,7 @@ static void check(way w, int plan_count, const fsdp_model_parallel_options *plan
         for (int l = 0; l < layout_count; l++) {
             t.way.plan = plans[p];
             t.way.layout = layouts[l];
-            if (w.plain && layouts[l].replicas * layouts[l].shards > 1)
+            if ((w.plain && layouts[l].replicas * layouts[l].shards > 1) || !test_takes(p + l, 2, 4))
                 continue;
             test_run_ranks(layouts[l].replicas * layouts[l].shards * layouts[l].parts, run, &t);
             test_remove_tree(folder);
@@ -307,7 +305,6 @@ static void check(way w, int plan_count, const fsdp_model_parallel_options *plan
     fsdp_state_dict_free(one.adapter);
     fsdp_state_dict_free(one.merged);
     fsdp_context_free(one.context);
-    free(folder);
     test_directory_free(directory);
 }
 
@@ -399,4 +396,41 @@ static void refuse(fsdp_context *context, void *arg)
 TEST(what_does_not_go_together_is_refused)
 {
     test_run_ranks(2, refuse, &(way){.architecture = FSDP_LLAMA});
+}
+
+/* Rank 1 adds another multiple of its adapter, or none. */
+static void differ(fsdp_context *context, void *arg)
+{
+    static const char *const all[] = {"all-linear"};
+    int rank = fsdp_context_rank(context);
+    fsdp_model_config config = config_of(arg);
+    cut_meshes meshes = cut_meshes_create(context, (cut_layout){1, 1, 2});
+
+    for (int off = 0; off < 2; off++) {
+        fsdp_module *model = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
+        const fsdp_lora_options options = {
+            .rank = 4, .targets = all, .target_count = 1, .alpha = off == 0 && rank == 1 ? 16 : 8};
+        fsdp_adapter *adapter;
+
+        CHECK_OK(fsdp_adapter_add(model, &options, &adapter));
+        if (off)
+            CHECK_OK(fsdp_adapter_set_enabled(adapter, rank == 0));
+        CHECK_ERROR(fsdp_model_parallelize(model, meshes.parts, NULL), FSDP_MISMATCH,
+                    off == 0
+                        ? "an adapter that is on, scaled by 2, rank 1 has beside 'model.layers.0.self_attn.q_proj' "
+                          "an adapter that is on, scaled by 4"
+                        : "an adapter that is on, scaled by 2, rank 1 has beside 'model.layers.0.self_attn.q_proj' "
+                          "an adapter that is off");
+        fsdp_clear_error();
+        fsdp_adapter_free(adapter);
+        fsdp_module_unref(model);
+    }
+    cut_meshes_free(&meshes);
+}
+
+TEST(ranks_whose_adapters_differ_are_told_so)
+{
+    way one = {.architecture = FSDP_LLAMA};
+
+    test_run_ranks(2, differ, &one);
 }

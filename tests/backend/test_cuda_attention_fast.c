@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #ifdef FSDP_HAVE_FAKECUDA
-#include "backend/fakecuda/control.h"
+#include "backend/fakecuda/use.h"
 #include "device/device.h"
 #endif
 
@@ -185,34 +185,6 @@ typedef struct numbers {
     int32_t positions[MOST];
 } numbers;
 
-typedef struct setting {
-    fsdp_context *context;
-    fsdp_device *device;
-    numbers *on_device;
-} setting;
-
-static void set_up(setting *s)
-{
-    void *memory;
-
-    s->context = test_context();
-    s->device = CHECK_PTR(fsdp_cuda(s->context, 0));
-    CHECK_OK(fsdp__device_alloc(s->device, sizeof(numbers), FSDP_MEMORY_WORKSPACE, &memory));
-    s->on_device = memory;
-    for (const char *const *call = fakecuda.calls; *call; call++)
-        fakecuda.fail_call(*call, 0, 0, false); /* counts from here */
-}
-
-static void tear_down(setting *s)
-{
-    char text[128];
-
-    fsdp__device_free(s->device, s->on_device, sizeof(numbers), FSDP_MEMORY_WORKSPACE);
-    fsdp_context_free(s->context);
-    if (fakecuda.live(text, sizeof text) != 0)
-        TEST_FAIL("left over: %s", text);
-}
-
 static void draw(numbers *x, const sizes *s)
 {
     uint16_t *const tensors[] = {x->q, x->k, x->v, x->dout};
@@ -304,7 +276,7 @@ TEST(graphs_mean_what_the_own_kernels_compute)
     };
     setting s;
 
-    set_up(&s);
+    set_up(&s, test_context(), sizeof(numbers));
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         check_kernels(&s, &cases[i], FSDP_ATTENTION_FAST);
         check_kernels(&s, &cases[i], FSDP_ATTENTION_FAST_REPEATABLE);
@@ -322,7 +294,7 @@ TEST(a_plan_is_made_once_and_plans_of_shapes_that_never_come_again_are_dropped)
     char text[128];
     long most = 0;
 
-    set_up(&s);
+    set_up(&s, test_context(), sizeof(numbers));
     for (int i = 0; i < 3; i++)
         CHECK_OK(compute(&s, &z, FSDP_ATTENTION_FAST, &back));
     CHECK_EQ(fakecuda.uses("cudnnBackendExecute"), 6);
@@ -340,7 +312,7 @@ TEST(what_continues_a_cache_of_keys_is_computed_by_own_kernels)
     fsdp__attention_backward_args args;
     setting s;
 
-    set_up(&s);
+    set_up(&s, test_context(), sizeof(numbers));
     args = args_of(s.on_device, &small);
     args.forward.q_time = 1;
     CHECK_OK(fsdp_device_set_attention(s.device, FSDP_ATTENTION_FAST));
@@ -355,7 +327,7 @@ TEST(a_call_that_cudnn_does_not_take_fails_with_what_to_set)
     fsdp__attention_backward_args args;
     setting s;
 
-    set_up(&s);
+    set_up(&s, test_context(), sizeof(numbers));
     args = args_of(s.on_device, &small);
     args.forward.softcap = 20.0f;
     CHECK_OK(fsdp_device_set_attention(s.device, FSDP_ATTENTION_FAST));
@@ -369,7 +341,7 @@ TEST(a_cudnn_that_is_too_old_is_refused)
 {
     setting s;
 
-    set_up(&s);
+    set_up(&s, test_context(), sizeof(numbers));
     setenv("FSDP_FAKECUDA_CUDNN", "90501", 1);
     CHECK_ERROR(fsdp_device_set_attention(s.device, FSDP_ATTENTION_FAST), FSDP_UNSUPPORTED, "is version 9.5.1");
     unsetenv("FSDP_FAKECUDA_CUDNN");
@@ -391,7 +363,7 @@ TEST(every_call_of_cudnn_may_fail)
             fsdp_status status;
             setting s;
 
-            set_up(&s);
+            set_up(&s, test_context(), sizeof(numbers));
             fakecuda.fail_call(calls[i], nth, 4000, false);
             status = compute(&s, &small, FSDP_ATTENTION_FAST, &back);
             failed = fakecuda.failed(calls[i]);
@@ -412,7 +384,7 @@ TEST(attention_without_memory_is_an_error)
     static numbers back;
     setting s;
 
-    set_up(&s);
+    set_up(&s, test_context(), sizeof(numbers));
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, compute(&s, &small, FSDP_ATTENTION_FAST, &back));
     tear_down(&s);

@@ -30,6 +30,15 @@ PLACE(min_ctas, minCTAs)
 PLACE(max_ctas, maxCTAs)
 PLACE(net_name, netName)
 PLACE(split_share, splitShare)
+#if NCCL_VERSION_CODE >= FSDP__NCCL_WINDOWS
+PLACE(traffic_class, trafficClass)
+PLACE(comm_name, commName)
+PLACE(collnet_enable, collnetEnable)
+PLACE(cta_policy, CTAPolicy)
+PLACE(shrink_share, shrinkShare)
+PLACE(nvls_ctas, nvlsCTAs)
+_Static_assert(NCCL_WIN_COLL_SYMMETRIC == FSDP__NCCL_SYMMETRIC, "a flag");
+#endif
 #undef PLACE
 #endif
 
@@ -75,7 +84,7 @@ static void close_devices(world *w)
     for (int i = 0; i < w->members; i++) {
         struct member *m = &w->m[i];
 
-        w->ops->free(m->clique);
+        (w->ops->free)(m->clique);
         (void)fsdp_stream_synchronize(m->stream);
         fsdp_stream_free(m->stream);
         fsdp__device_free(m->device, m->send, (size_t)MOST * COUNT * 4, FSDP_MEMORY_WORKSPACE);
@@ -287,21 +296,70 @@ static void restore(int kept)
     close(kept);
 }
 
+static fsdp_status say(fsdp_stream *stream, const void *argument)
+{
+    (void)stream;
+    **(atomic_bool *const *)argument = true;
+    return FSDP_OK;
+}
+
 static fsdp_status settle_and_say(fsdp_stream *stream, const void *argument)
 {
     fsdp_status status = fsdp__stream_settle(stream);
 
-    **(atomic_bool *const *)argument = true;
+    (void)say(stream, argument);
     return status;
 }
 
-/* Two members issue what does not fit, and are interrupted when they have hung for a while. */
+/* Waits until what was queued on a member's stream is issued, whatever the device makes of it. */
+static void await_issued(const world *w, int member)
+{
+    atomic_bool through = false, *flag = &through;
+
+    CHECK_OK(fsdp__stream_enqueue(w->m[member].stream, say, &flag, sizeof flag));
+    while (!through)
+        (void)usleep(50);
+}
+
+/* On a member's stream a call of one clique lies behind one of another, which hangs. They are interrupted in the order
+ * in which the first waits for the second. */
+TEST(calls_behind_one_that_hangs_can_be_interrupted_first)
+{
+    world w, other;
+
+    open_world(&w, 2);
+    other = w;
+    CHECK_OK(join_all(&other));
+    queue_call(&other, 0, FSDP__CLIQUE_GATHER, 10, FSDP_F32); /* alone */
+    for (int i = 0; i < 2; i++)
+        queue_call(&w, i, FSDP__CLIQUE_GATHER, 10, FSDP_F32);
+    for (int i = 0; i < 2; i++)
+        await_issued(&w, i);
+    for (int i = 0; i < 2; i++)
+        w.ops->interrupt(w.m[i].clique);
+    CHECK(w.ops->busy(w.m[0].clique));
+    for (int i = 0; i < 2; i++)
+        other.ops->interrupt(other.m[i].clique);
+    synchronize_all(&w);
+    CHECK(!w.ops->busy(w.m[0].clique));
+    for (int i = 0; i < 2; i++)
+        (other.ops->free)(other.m[i].clique);
+    close_devices(&w);
+}
+
+/* Returns when the file has the text, which somebody is about to print. */
+static void await_text(const char *path, const char *text)
+{
+    while (fflush(stderr), !strstr(test_read_file(path, NULL), text))
+        (void)usleep(1000);
+}
+
+/* Two members issue what does not fit, and are interrupted when one has told. */
 static void check_hangs(fsdp__clique_kind kind, int64_t count, const char *told)
 {
-    char *directory = test_directory(), *path = test_path(directory, "stderr"), *text;
+    char *directory = test_directory(), *path = test_path(directory, "stderr");
     atomic_bool over = false;
     atomic_bool *flag = &over;
-    size_t bytes;
     int kept;
     world w;
 
@@ -310,19 +368,17 @@ static void check_hangs(fsdp__clique_kind kind, int64_t count, const char *told)
     kept = redirect(path);
     queue_call(&w, 0, FSDP__CLIQUE_GATHER, 10, FSDP_F32);
     queue_call(&w, 1, kind, count, FSDP_F32);
+    for (int i = 0; i < 2; i++)
+        await_issued(&w, i);
     CHECK_OK(fsdp__stream_enqueue(w.m[0].stream, settle_and_say, &flag, sizeof flag));
-    (void)usleep(40000);
+    await_text(path, told);
     CHECK(!over);
     for (int i = 0; i < 2; i++)
         w.ops->interrupt(w.m[i].clique);
     synchronize_all(&w);
     restore(kept);
-    text = test_read_file(path, &bytes);
-    CHECK_CONTAINS(text, told);
     queue_call(&w, 0, FSDP__CLIQUE_GATHER, 10, FSDP_F32);
     CHECK_ERROR(fsdp_stream_synchronize(w.m[0].stream), FSDP_COMM, "were interrupted");
-    free(text);
-    free(path);
     test_directory_free(directory);
     close_devices(&w);
     unsetenv("FSDP_FAKENCCL_TELL");
@@ -372,8 +428,8 @@ TEST(members_of_one_gpu_are_refused_unless_nccl_is_told_otherwise)
         CHECK_EQ(idle, shared);
         if (!shared)
             CHECK_CONTAINS(fsdp_last_error(), "Duplicate GPU detected; ranks that share a GPU need their own, or NCCL");
-        w.ops->free(both[0]);
-        w.ops->free(both[1]);
+        (w.ops->free)(both[0]);
+        (w.ops->free)(both[1]);
     }
     unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
     close_devices(&w);
@@ -497,8 +553,6 @@ TEST(a_library_that_cannot_be_opened_is_named_with_what_brings_it)
     CHECK_CONTAINS(fsdp_last_error(), "install NCCL 2.20 or later, which comes with PyTorch and Python's package");
     unsetenv("FSDP_CUDA_LIBRARIES");
     CHECK_OK(w.ops->open(w.m[0].device, &version));
-    free(path);
-    test_directory_free(directory);
     close_devices(&w);
 }
 

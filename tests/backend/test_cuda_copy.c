@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "backend/fakecuda/control.h"
+#include "backend/fakecuda/use.h"
 #include "base/compiler.h"
 #include "device/device.h"
 
@@ -16,19 +16,6 @@ enum {
     PAGE = 4096,
     OUT_OF_MEMORY = 2 /* cudaError_t */
 };
-
-static void check_nothing_lives(void)
-{
-    char text[128];
-
-    if (fakecuda.live(text, sizeof text) != 0)
-        TEST_FAIL("left over: %s", text);
-}
-
-static fsdp_device *open_gpu(fsdp_context *context)
-{
-    return CHECK_PTR(fsdp_cuda(context, 0));
-}
 
 /* ---- memory of the host ---- */
 

@@ -7,11 +7,11 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "backend/fakecuda/control.h"
-#include "base/alloc.h"
+#include "backend/fakecuda/use.h"
 #include "device/device.h"
 #include "device/host_kernel.h"
 #include "device/kernels.h"
+#include "device/links.h"
 
 enum {
     COUNT = 3000,
@@ -19,19 +19,6 @@ enum {
     OUT_OF_MEMORY = 2, /* cudaError_t */
     ILLEGAL_ADDRESS = 700
 };
-
-static void check_nothing_lives(void)
-{
-    char text[128];
-
-    if (fakecuda.live(text, sizeof text) != 0)
-        TEST_FAIL("left over: %s", text);
-}
-
-static fsdp_device *open_gpu(fsdp_context *context)
-{
-    return CHECK_PTR(fsdp_cuda(context, 0));
-}
 
 /* ---- what is missing ---- */
 
@@ -56,6 +43,33 @@ TEST(what_keeps_a_gpu_from_being_used_is_told_with_what_to_do)
     check_no_gpu("FSDP_FAKECUDA_CAPABILITY", "70", "cuda:1", "cannot open device 'cuda:1'");
     check_no_gpu("FSDP_FAKECUDA_CAPABILITY", "70", "cuda", "is too old: its compute capability is 7.0, and the");
     check_no_gpu("FSDP_FAKECUDA_DEVICES", "1", "cuda:1", "there is 1 GPU here, from cuda:0 on");
+}
+
+TEST(the_worst_way_between_gpus_is_known)
+{
+    static const struct {
+        const char *links, *peers;
+        int ranks;
+        fsdp__link worst;
+    } cases[] = {{"18", NULL, 3, FSDP__LINK_NVLINK},  {"0", NULL, 3, FSDP__LINK_PCIE},
+                 {NULL, NULL, 3, FSDP__LINK_UNKNOWN}, {"18", "0-2", 8, FSDP__LINK_HOST},
+                 {"18", "0-2", 2, FSDP__LINK_NVLINK}, {"18", NULL, 1, FSDP__LINK_UNKNOWN}};
+
+    setenv("FSDP_FAKECUDA_DEVICES", "3", 1);
+    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
+        fsdp_context *context = test_context();
+
+        if (cases[i].links)
+            setenv("FSDP_FAKENVML_LINKS", cases[i].links, 1);
+        if (cases[i].peers)
+            setenv("FSDP_FAKECUDA_PEERS", cases[i].peers, 1);
+        CHECK_EQ(fsdp__device_worst_link(open_gpu(context), cases[i].ranks), cases[i].worst);
+        CHECK_EQ(fsdp__device_worst_link(CHECK_PTR(fsdp_cpu(context)), cases[i].ranks), FSDP__LINK_UNKNOWN);
+        fsdp_context_free(context);
+        unsetenv("FSDP_FAKENVML_LINKS");
+        unsetenv("FSDP_FAKECUDA_PEERS");
+    }
+    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 
 TEST(a_rank_takes_the_gpu_of_its_local_rank)

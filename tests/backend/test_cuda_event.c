@@ -4,7 +4,7 @@
 #ifdef FSDP_HAVE_FAKECUDA
 #include <semaphore.h>
 
-#include "backend/fakecuda/control.h"
+#include "backend/fakecuda/use.h"
 #include "device/device.h"
 #include "device/kernels.h"
 
@@ -33,14 +33,6 @@ static fsdp_status break_down(fsdp_stream *stream, const void *argument)
 {
     (void)stream, (void)argument;
     return FSDP_FAIL(FSDP_IO, "the host's part is broken");
-}
-
-static void check_nothing_lives(void)
-{
-    char text[128];
-
-    if (fakecuda.live(text, sizeof text) != 0)
-        TEST_FAIL("left over: %s", text);
 }
 
 /* An event of the CPU's, and a stream of it, have the mark of a GPU in another context, which is closed before they

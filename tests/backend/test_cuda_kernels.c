@@ -43,7 +43,7 @@ static void hold(fsdp__kernel kernel)
 
     if (!fsdp__cuda_kernels[kernel])
         skip();
-    oracle_hold_kernel(fsdp_device_stream(cpu), tables, count, test_long() ? 100 : test_brief() ? 1 : 3, kernel);
+    oracle_hold_kernel(fsdp_device_stream(cpu), tables, count, test_long() ? 100 : test_brief() ? 1 : 2, kernel);
     fsdp_context_free(context);
 }
 

@@ -131,6 +131,7 @@ static void block(fsdp_context *context, void *arg)
                                                  [FSDP__KERNEL_SWIGLU_FORWARD] = 1,
                                                  [FSDP__KERNEL_BINARY] = 1},
                                      .backward = {[FSDP__KERNEL_MATMUL] = 8,
+                                                  [FSDP__KERNEL_NORM_FORWARD] = 2,
                                                   [FSDP__KERNEL_NORM_BACKWARD] = 2,
                                                   [FSDP__KERNEL_ROPE] = 1,
                                                   [FSDP__KERNEL_ATTENTION_BACKWARD] = 1,
@@ -146,7 +147,7 @@ static void block(fsdp_context *context, void *arg)
                       of_block.backward[k]);
 }
 
-TEST(a_block_of_llama_has_23_launches_of_which_12_are_products)
+TEST(a_block_of_llama_has_25_launches_of_which_12_are_products)
 {
     test_run_ranks(1, block, NULL);
 }

@@ -7,9 +7,10 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "backend/fakecuda/control.h"
+#include "backend/fakecuda/use.h"
 #include "device/device.h"
 #include "device/kernels.h"
+#include "device/steps.h"
 
 enum {
     PAGE = 4096,
@@ -17,19 +18,6 @@ enum {
     OUT_OF_MEMORY = 2, /* cudaError_t */
     ILLEGAL_ADDRESS = 700
 };
-
-static void check_nothing_lives(void)
-{
-    char text[128];
-
-    if (fakecuda.live(text, sizeof text) != 0)
-        TEST_FAIL("left over: %s", text);
-}
-
-static fsdp_device *open_gpu(fsdp_context *context)
-{
-    return CHECK_PTR(fsdp_cuda(context, 0));
-}
 
 /* Keeps a stream waiting until an int is not 0. */
 static fsdp_status pass(fsdp_stream *stream, const void *argument)
@@ -108,6 +96,95 @@ TEST(memory_that_is_not_there_is_an_error_that_can_be_survived)
     fsdp__device_free(device, more, 100 * MIB, FSDP_MEMORY_GRADIENT);
     fsdp_device_memory(device, &stats);
     CHECK_EQ(stats.live_total_bytes, 0);
+    fakecuda.set_memory(0);
+    fsdp_context_free(context);
+    check_nothing_lives();
+}
+
+enum {
+    KEPT = 8, /* blocks of a step */
+    EDGE = 64
+};
+
+typedef struct kept {
+    void *memory;
+    size_t bytes;
+} kept;
+
+static kept take(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, int value)
+{
+    fsdp_stream *stream = fsdp_device_stream(device);
+    kept k = {NULL, bytes};
+
+    CHECK_OK(fsdp__device_alloc(device, bytes, kind, &k.memory));
+    CHECK_OK(fsdp__launch_fill_run(stream, k.memory, FSDP_U8, EDGE, value));
+    CHECK_OK(fsdp__launch_fill_run(stream, (char *)k.memory + bytes - EDGE, FSDP_U8, EDGE, value));
+    return k;
+}
+
+/* Gives a block back, whose bytes nobody has changed. */
+static void give(fsdp_device *device, const kept *k, fsdp_memory_kind kind, int value)
+{
+    fsdp_stream *stream = fsdp_device_stream(device);
+    unsigned char seen[2];
+
+    CHECK_OK(fsdp__copy_to_host(stream, &seen[0], k->memory, 1));
+    CHECK_OK(fsdp__copy_to_host(stream, &seen[1], (char *)k->memory + k->bytes - 1, 1));
+    CHECK_EQ(seen[0], value);
+    CHECK_EQ(seen[1], value);
+    fsdp__device_free(device, k->memory, k->bytes, kind);
+}
+
+/* Takes a step, in which the first one makes what outlives it; block `odd` is larger than in the others. */
+static void take_step(fsdp_device *device, kept *moments, int odd)
+{
+    kept blocks[KEPT], gradients[KEPT];
+
+    fsdp__device_begin_step(device);
+    for (int i = 0; i < KEPT; i++) {
+        kept other = take(device, (size_t)(3 + 2 * i) * MIB + 64, FSDP_MEMORY_WORKSPACE, 100 + i);
+
+        blocks[i] = take(device, (size_t)(5 + (i == odd ? 4 : 0)) * MIB + 4096, FSDP_MEMORY_ACTIVATION, 1 + i);
+        give(device, &other, FSDP_MEMORY_WORKSPACE, 100 + i);
+    }
+    for (int i = KEPT - 1; i >= 0; i--) {
+        gradients[i] = take(device, 3 * MIB, FSDP_MEMORY_GRADIENT, 20 + i);
+        give(device, &blocks[i], FSDP_MEMORY_ACTIVATION, 1 + i);
+    }
+    for (int i = 0; i < KEPT; i++) {
+        if (!moments[i].memory)
+            moments[i] = take(device, 6 * MIB, FSDP_MEMORY_OPTIMIZER_STATE, 40 + i);
+        give(device, &gradients[i], FSDP_MEMORY_GRADIENT, 20 + i);
+    }
+    CHECK_OK(fsdp__device_end_step(device));
+}
+
+/* Pieces are cut out in the first step, and where the card has no more; they are mapped again where steps have places.
+ */
+TEST(steps_have_places_on_a_card_that_has_little_more_than_their_peak)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *device = open_gpu(context);
+    kept moments[KEPT] = {{NULL, 0}};
+    fsdp_memory_stats stats;
+    uint64_t calls;
+
+    for (int n = 0; n < 2; n++)
+        take_step(device, moments, -1);
+    fsdp_device_memory(device, &stats);
+    CHECK(stats.reserved_bytes < stats.peak_total_bytes + 4 * (size_t)MIB);
+    calls = stats.system_allocations;
+    fakecuda.fail_call("cudaDeviceSynchronize", 0, 0, false);
+    for (int n = 0; n < 3; n++)
+        take_step(device, moments, -1);
+    fsdp_device_memory(device, &stats);
+    CHECK_EQ(stats.system_allocations, calls);
+    CHECK_EQ(fakecuda.uses("cudaDeviceSynchronize"), 0); /* nobody waits for the device */
+    fakecuda.set_memory(stats.reserved_bytes + 32 * (size_t)MIB);
+    for (int n = 0; n < 6; n++)
+        take_step(device, moments, n % 2 ? n % KEPT : -1);
+    for (int i = 0; i < KEPT; i++)
+        give(device, &moments[i], FSDP_MEMORY_OPTIMIZER_STATE, 40 + i);
     fakecuda.set_memory(0);
     fsdp_context_free(context);
     check_nothing_lives();

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #ifdef FSDP_HAVE_FAKECUDA
-#include "backend/fakecuda/control.h"
+#include "backend/fakecuda/use.h"
 #include "device/device.h"
 #endif
 
@@ -260,8 +260,6 @@ TEST(a_library_is_taken_from_the_folder_that_is_named)
     unsetenv("FSDP_CUDA_LIBRARIES");
     CHECK_OK(fsdp__cuda_library_open(&library, &handle)); /* by the loader */
     CHECK_PTR(handle);
-    free(path);
-    test_directory_free(folder);
 }
 
 TEST(a_function_that_a_library_lacks_is_named)
@@ -291,34 +289,6 @@ enum {
 typedef struct numbers {
     float a[M * K], b[K * N], c[M * N], bias[N];
 } numbers;
-
-typedef struct setting {
-    fsdp_context *context;
-    fsdp_device *device;
-    numbers *on_device;
-} setting;
-
-static void set_up(setting *s)
-{
-    void *memory;
-
-    s->context = test_context();
-    s->device = CHECK_PTR(fsdp_cuda(s->context, 0));
-    CHECK_OK(fsdp__device_alloc(s->device, sizeof(numbers), FSDP_MEMORY_WORKSPACE, &memory));
-    s->on_device = memory;
-    for (const char *const *call = fakecuda.calls; *call; call++)
-        fakecuda.fail_call(*call, 0, 0, false); /* counts from here */
-}
-
-static void tear_down(setting *s)
-{
-    char text[128];
-
-    fsdp__device_free(s->device, s->on_device, sizeof(numbers), FSDP_MEMORY_WORKSPACE);
-    fsdp_context_free(s->context);
-    if (fakecuda.live(text, sizeof text) != 0)
-        TEST_FAIL("left over: %s", text);
-}
 
 static fsdp__matmul_args product_of(numbers *x)
 {
@@ -364,7 +334,7 @@ TEST(a_product_is_one_call_of_cublaslt_and_no_kernel)
 {
     setting s;
 
-    set_up(&s);
+    set_up(&s, test_context(), sizeof(numbers));
     for (int i = 0; i < 3; i++)
         CHECK_OK(compute(&s));
     CHECK_EQ(fakecuda.uses("cublasLtMatmul"), 3);
@@ -386,7 +356,7 @@ TEST(what_cublaslt_does_not_compute_is_a_kernel)
     setting s;
     fsdp__matmul_args args;
 
-    set_up(&s);
+    set_up(&s, test_context(), sizeof(numbers));
     args = product_of(s.on_device);
     args.a_dtype = FSDP_BF16; /* operands of two dtypes are no call */
     launch(&s, &args);
@@ -455,7 +425,7 @@ TEST(a_product_with_gelu_is_one_call_of_cublaslt_and_no_kernel)
 {
     setting s;
 
-    set_up(&s);
+    set_up(&s, test_context(), sizeof(numbers));
     for (int i = 0; i < 4; i++)
         compute_gelu(&s, FSDP__PRODUCT_GELU, i & 1, i & 2, false);
     compute_gelu(&s, FSDP__PRODUCT_GELU_GRADIENT, true, false, false);
@@ -472,7 +442,7 @@ TEST(gelu_that_cublaslt_does_not_take_along_is_a_pass)
     };
     setting s;
 
-    set_up(&s);
+    set_up(&s, test_context(), sizeof(numbers));
     compute_gelu(&s, FSDP__PRODUCT_GELU, true, true, true); /* rows 17 apart: no multiple of 8 */
     CHECK_EQ(fakecuda.uses("cublasLtMatmul"), 1);
     CHECK_EQ(fakecuda.uses("kernel"), M);
@@ -495,7 +465,7 @@ TEST(plans_of_layouts_that_never_come_again_are_dropped)
     fsdp__matmul_args args;
     char text[128];
 
-    set_up(&s);
+    set_up(&s, test_context(), sizeof(numbers));
     args = product_of(s.on_device);
     args.m = 2, args.n = args.k = args.b_row = 1;
     for (args.a_row = 1; args.a_row <= 140; args.a_row++)
@@ -511,7 +481,7 @@ TEST(a_product_without_memory_is_an_error)
 {
     setting s;
 
-    set_up(&s);
+    set_up(&s, test_context(), sizeof(numbers));
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, compute(&s));
     CHECK_EQ(fakecuda.uses("kernel"), 0);
@@ -524,7 +494,7 @@ static bool fails_cleanly(const char *call, long nth)
     setting s;
     bool failed;
 
-    set_up(&s);
+    set_up(&s, test_context(), sizeof(numbers));
     fakecuda.fail_call(call, nth, INTERNAL_ERROR, false);
     failed = compute(&s) != FSDP_OK;
     CHECK_EQ(failed, fakecuda.failed(call));

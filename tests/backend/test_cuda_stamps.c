@@ -5,7 +5,7 @@
 #ifdef FSDP_HAVE_FAKECUDA
 #include <unistd.h>
 
-#include "backend/fakecuda/control.h"
+#include "backend/fakecuda/use.h"
 #include "base/clock.h"
 #include "device/device.h"
 #include "device/stamps.h"
@@ -14,19 +14,6 @@ enum {
     OUT_OF_MEMORY = 2, /* cudaError_t */
     SLACK_NS = 20000000
 };
-
-static void check_nothing_lives(void)
-{
-    char text[128];
-
-    if (fakecuda.live(text, sizeof text) != 0)
-        TEST_FAIL("left over: %s", text);
-}
-
-static fsdp_device *open_gpu(fsdp_context *context)
-{
-    return CHECK_PTR(fsdp_cuda(context, 0));
-}
 
 /* Returns how many events and streams were made since the count began. */
 static long made(void)

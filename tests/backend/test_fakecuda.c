@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "backend/fakecuda/fake.h"
+#include "backend/fakecuda/use.h"
 
 #define CUDA(call) CHECK_EQ(call, cudaSuccess)
 
@@ -29,14 +30,6 @@ static cudaEvent_t new_event(unsigned flags)
 
     CUDA(cudaEventCreateWithFlags(&event, flags));
     return event;
-}
-
-static void check_nothing_lives(void)
-{
-    char text[128];
-
-    if (fakecuda.live(text, sizeof text) != 0)
-        TEST_FAIL("left over: %s", text);
 }
 
 /* ---- kernels of this test ---- */

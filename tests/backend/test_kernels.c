@@ -22,7 +22,7 @@ TEST(every_kernel_agrees_with_the_oracle)
     tables[count++] =
         (oracle_table){.name = "cpu", .kernels = fsdp__backend_cpu.kernels, .most_threads = 1, .lists = true};
     tables[count++] = (oracle_table){.name = "sim:0", .device = sim}; /* the same kernels: the same bits as before */
-    oracle_hold(fsdp_device_stream(cpu), tables, count, test_long() ? 200 : test_brief() ? 2 : 5);
+    oracle_hold(fsdp_device_stream(cpu), tables, count, test_long() ? 200 : test_brief() ? 2 : 3);
     fsdp_context_free(context);
 }
 

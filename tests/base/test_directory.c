@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "base/file.h"
 #include "check/fault.h"
 #include "support/calls.h"
@@ -29,7 +28,7 @@ typedef struct fixture {
 
 static int setup(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
 
     f->path = test_directory();
     f->others = test_directory();
@@ -43,18 +42,7 @@ static int teardown(void **state)
     fixture *f = *state;
 
     fsdp__directory_close(&f->held);
-    test_directory_free(f->path);
-    test_directory_free(f->others);
-    free(f);
     return 0;
-}
-
-static void put(const char *folder, const char *name, const char *text)
-{
-    char *path = test_path(folder, name);
-
-    test_write_file(path, text, strlen(text));
-    free(path);
 }
 
 static void check_text(const char *folder, const char *name, const char *expected)
@@ -64,8 +52,6 @@ static void check_text(const char *folder, const char *name, const char *expecte
     CHECK_EQ(text != NULL, expected != NULL);
     if (text)
         CHECK_STRING(text, expected);
-    free(text);
-    free(path);
 }
 
 /* Only root gives files away. */
@@ -86,7 +72,7 @@ TEST_WITH(a_path_is_walked_to_its_end, setup, teardown)
 
     CHECK_OK(fsdp__make_directories(deep));
     CHECK_EQ(symlink("a", link), 0);
-    put(f->path, "file", "x");
+    test_write_text(f->path, "file", "x");
     CHECK_OK(fsdp__directory_resolve(round, &found));
     CHECK_STRING(found.path, deep);
     snprintf(magic, sizeof magic, "/proc/self/fd/%d", found.fd);
@@ -102,10 +88,6 @@ TEST_WITH(a_path_is_walked_to_its_end, setup, teardown)
     CHECK_EQ(unlink(link), 0);
     CHECK_EQ(symlink("link", link), 0);
     CHECK_ERROR(fsdp__directory_open(link, &found), FSDP_IO, "symbolic links");
-    free(round);
-    free(file);
-    free(link);
-    free(deep);
 }
 
 TEST_WITH(what_was_made_for_a_path_is_removed_again, setup, teardown)
@@ -122,16 +104,13 @@ TEST_WITH(what_was_made_for_a_path_is_removed_again, setup, teardown)
     fsdp__directory_close(&found);
     CHECK(fsdp__path_exists(top) && !fsdp__path_exists(middle));
     CHECK_OK(fsdp__directory_make_path(deep, &found, &made));
-    put(middle, "kept", "x");
+    test_write_text(middle, "kept", "x");
     fsdp__directory_unmake(&found, made);
     fsdp__directory_close(&found);
     check_text(middle, "kept", "x");
     CHECK_OK(fsdp__directory_make_path(deep, &found, &made));
     CHECK_EQ(made, 2);
     fsdp__directory_close(&found);
-    free(deep);
-    free(middle);
-    free(top);
 }
 
 /* Whoever comes to the end of such a path would go on with a part of its name. */
@@ -154,7 +133,6 @@ TEST_WITH(a_path_that_is_too_long_without_its_links_is_refused, setup, teardown)
     CHECK_EQ(made, 0);
     CHECK_EQ(rmdir(deep), 0); /* nothing is in it */
     free(further);
-    free(link);
 }
 
 TEST_WITH(a_path_that_fails_leaves_nothing, setup, teardown)
@@ -171,14 +149,10 @@ TEST_WITH(a_path_that_fails_leaves_nothing, setup, teardown)
     CHECK_OK(fsdp__make_directories(top));
     CHECK_ERROR(fsdp__directory_make_path(long_name, &found, &made), FSDP_IO, "File name too long");
     CHECK_EQ(rmdir(top), 0);
-    put(f->path, "file", "x");
+    test_write_text(f->path, "file", "x");
     CHECK_ERROR(fsdp__directory_make_path(below_file, &found, NULL), FSDP_IO, "a file of that name exists");
     CHECK_ERROR(fsdp__directory_make_path(below, &found, NULL), FSDP_IO, "a file of that name exists");
     check_text(f->path, "file", "x");
-    free(below);
-    free(below_file);
-    free(top);
-    free(long_name);
 }
 
 /* Beside one that was made for the way there. */
@@ -195,8 +169,6 @@ TEST_WITH(an_empty_folder_that_was_there_is_not_removed, setup, teardown)
     fsdp__directory_unmake(&found, made);
     fsdp__directory_close(&found);
     CHECK(fsdp__path_exists(there));
-    free(there);
-    free(path);
 }
 
 TEST_WITH(a_path_survives_failed_allocations, setup, teardown)
@@ -216,8 +188,6 @@ TEST_WITH(a_path_survives_failed_allocations, setup, teardown)
         fsdp__directory_close(&found);
         fsdp__free(name);
     }
-    free(file);
-    free(deep);
 }
 
 /* ---- links of others ---- */
@@ -244,8 +214,6 @@ static bool is_followed(const fixture *f, uid_t folder, mode_t mode, uid_t owner
         CHECK_CONTAINS(fsdp_last_error(), "is a symbolic link that user");
     fsdp__directory_close(&on_the_way);
     fsdp__directory_close(&at_the_end);
-    free(below);
-    free(link);
     return first == FSDP_OK;
 }
 
@@ -276,8 +244,6 @@ static void swap(const fixture *f, const char *name)
 
     CHECK_EQ(rename(path, away), 0);
     CHECK_EQ(symlink(f->others, path), 0);
-    free(away);
-    free(path);
 }
 
 TEST_WITH(what_is_done_in_a_folder_stays_in_it, setup, teardown)
@@ -287,8 +253,8 @@ TEST_WITH(what_is_done_in_a_folder_stays_in_it, setup, teardown)
     fsdp__directory held, no;
     size_t bytes;
 
-    put(f->others, "a", "theirs");
-    put(f->others, "b", "theirs");
+    test_write_text(f->others, "a", "theirs");
+    test_write_text(f->others, "b", "theirs");
     CHECK_OK(fsdp__directory_make(&f->held, "mine", 0700));
     CHECK_OK(fsdp__directory_enter(&f->held, "mine", &held));
     swap(f, "mine");
@@ -308,15 +274,14 @@ TEST_WITH(what_is_done_in_a_folder_stays_in_it, setup, teardown)
     check_text(f->others, "a", "theirs");
     check_text(f->others, "b", "theirs");
     fsdp__directory_close(&held);
-    free(away);
 }
 
 TEST_WITH(what_has_the_name_is_replaced_only_where_asked, setup, teardown)
 {
     fixture *f = *state;
 
-    put(f->path, "a", "a");
-    put(f->path, "b", "b");
+    test_write_text(f->path, "a", "a");
+    test_write_text(f->path, "b", "b");
     CHECK_ERROR(fsdp__directory_rename(&f->held, "a", &f->held, "b", FSDP__RENAME_NEW), FSDP_IO, "File exists");
     check_text(f->path, "b", "b");
     CHECK_OK(fsdp__directory_rename(&f->held, "a", &f->held, "b", FSDP__RENAME_REPLACES));
@@ -330,21 +295,18 @@ TEST_WITH(a_clearing_follows_no_link_and_goes_no_deeper_than_it_may, setup, tear
     fixture *f = *state;
     char *link = test_path(f->path, "link"), *deep = test_path(f->path, "a/b"), *a = test_path(f->path, "a");
 
-    put(f->others, "x", "theirs");
+    test_write_text(f->others, "x", "theirs");
     CHECK_EQ(symlink(f->others, link), 0);
     CHECK_OK(fsdp__make_directories(deep));
-    put(a, "x", "mine");
-    put(deep, "x", "kept");
-    put(f->path, "lock", "kept");
+    test_write_text(a, "x", "mine");
+    test_write_text(deep, "x", "kept");
+    test_write_text(f->path, "lock", "kept");
     CHECK_ERROR(fsdp__directory_clear(&f->held, "lock", 1), FSDP_STATE, "holds 'b', which this program has not made");
     check_text(deep, "x", "kept");
     CHECK_OK(fsdp__directory_clear(&f->held, "lock", 2));
     CHECK(!fsdp__path_exists(a) && !fsdp__path_exists(link));
     check_text(f->path, "lock", "kept");
     check_text(f->others, "x", "theirs");
-    free(a);
-    free(deep);
-    free(link);
 }
 
 TEST_WITH(a_removal_that_fails_names_the_entry, setup, teardown)
@@ -353,7 +315,7 @@ TEST_WITH(a_removal_that_fails_names_the_entry, setup, teardown)
     char *a = test_path(f->path, "a"), *x = test_path(f->path, "a/x"), text[600];
 
     CHECK_OK(fsdp__make_directories(a));
-    put(a, "x", "mine");
+    test_write_text(a, "x", "mine");
     fsdp__fault_set_act(FSDP__FAULT_FAILS, EACCES);
     fsdp__fault_arm(FSDP__FAULT_FOLDER, 2); /* after the try to unlink the folder */
     snprintf(text, sizeof text, "cannot remove '%s': Permission denied", x);
@@ -363,8 +325,6 @@ TEST_WITH(a_removal_that_fails_names_the_entry, setup, teardown)
     CHECK_ERROR(fsdp__directory_clear(&f->held, NULL, 1), FSDP_IO, text);
     fsdp__fault_arm(FSDP__FAULT_FOLDER, 0);
     CHECK(!fsdp__path_exists(x));
-    free(x);
-    free(a);
 }
 
 TEST_WITH(a_folder_whose_names_cannot_be_read_is_not_empty, setup, teardown)
@@ -372,7 +332,7 @@ TEST_WITH(a_folder_whose_names_cannot_be_read_is_not_empty, setup, teardown)
     fixture *f = *state;
     fsdp_status status;
 
-    put(f->path, "x", "mine");
+    test_write_text(f->path, "x", "mine");
     test_fail_readdir(true);
     status = fsdp__directory_clear(&f->held, NULL, 1);
     test_fail_readdir(false);
@@ -390,7 +350,7 @@ TEST_WITH(only_a_file_is_opened_to_be_read, setup, teardown)
     char *link = test_path(f->path, "link"), *fifo = test_path(f->path, "fifo");
     int fd = -1;
 
-    put(f->path, "file", "x");
+    test_write_text(f->path, "file", "x");
     CHECK_EQ(symlink("file", link), 0);
     CHECK_EQ(mkfifo(fifo, 0600), 0);
     CHECK_OK(fsdp__directory_make(&f->held, "folder", 0700));
@@ -400,8 +360,6 @@ TEST_WITH(only_a_file_is_opened_to_be_read, setup, teardown)
     CHECK_ERROR(fsdp__directory_open_file(&f->held, "fifo", &fd, NULL), FSDP_FORMAT, "fifo': it is not a regular file");
     CHECK_ERROR(fsdp__directory_open_file(&f->held, "folder", &fd, NULL), FSDP_FORMAT, "it is not a regular file");
     CHECK_ERROR(fsdp__directory_open_file(&f->held, "none", &fd, NULL), FSDP_NOT_FOUND, "cannot open '");
-    free(fifo);
-    free(link);
 }
 
 static bool is_appended(const fixture *f, const char *name)
@@ -414,7 +372,6 @@ static bool is_appended(const fixture *f, const char *name)
         CHECK_EQ(write(fd, "+", 1), 1);
     if (fd >= 0 && status == FSDP_OK)
         close(fd);
-    free(path);
     return status == FSDP_OK;
 }
 
@@ -425,7 +382,7 @@ TEST_WITH(nothing_is_written_behind_what_another_may_have_put_there, setup, tear
          *fifo = test_path(f->path, "fifo");
     char *link = test_path(f->path, "link");
 
-    put(f->others, "file", "x");
+    test_write_text(f->others, "file", "x");
     CHECK_EQ(symlink(file, link), 0);
     CHECK(is_appended(f, "link"));
     check_text(f->others, "file", "x+");
@@ -439,10 +396,6 @@ TEST_WITH(nothing_is_written_behind_what_another_may_have_put_there, setup, tear
     CHECK(!is_appended(f, "fifo")); /* nobody reads there: it does not wait */
     check_text(f->others, "file", "x++");
     check_text(f->path, "new", "+");
-    free(link);
-    free(fifo);
-    free(second);
-    free(file);
 }
 
 /* Of a file of the owner in a folder of mode: believed, and used. */
@@ -451,13 +404,12 @@ static void check_belief(const fixture *f, uid_t owner, mode_t mode, bool truste
     char *path = test_path(f->path, "file");
     struct stat info;
 
-    put(f->path, "file", "x");
+    test_write_text(f->path, "file", "x");
     CHECK_EQ(chown(path, owner, owner), 0);
     CHECK_EQ(chmod(f->path, mode), 0);
     CHECK(fsdp__directory_look(&f->held, "file", &info));
     CHECK_EQ(fsdp__directory_trusts(&f->held, &info), trusted);
     CHECK_EQ(fsdp__directory_admits(&f->held, &info), admitted);
-    free(path);
 }
 
 TEST_WITH(a_file_of_another_is_not_believed, setup, teardown)
@@ -477,8 +429,6 @@ TEST_WITH(a_file_of_another_is_not_believed, setup, teardown)
     CHECK_EQ(link(path, second), 0);
     check_belief(f, 0, 0755, true, true);
     check_belief(f, 0, 0775, false, false);
-    free(second);
-    free(path);
 }
 
 /* ---- making and failing ---- */

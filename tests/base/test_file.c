@@ -44,8 +44,6 @@ TEST(a_file_is_read_whole_and_ends_in_nul)
         fsdp__free(data);
     }
     free(text);
-    free(path);
-    test_directory_free(folder);
 }
 
 TEST(what_cannot_be_read_says_why)
@@ -62,8 +60,6 @@ TEST(what_cannot_be_read_says_why)
     CHECK_NULL(data);
     CHECK_ERROR(fsdp__file_read("/proc/self/maps", 100, &data, &bytes), FSDP_FORMAT, "larger than 100 bytes");
     CHECK_NULL(data);
-    free(path);
-    test_directory_free(folder);
 }
 
 /* A socket in the file system, named `path`. */
@@ -101,10 +97,6 @@ TEST(what_is_no_file_is_refused_by_its_kind)
         CHECK_ERROR(fsdp__file_map(kinds[i].path, &mapping), FSDP_IO, kinds[i].part);
         CHECK(fsdp__path_exists(kinds[i].path));
     }
-    free(loop);
-    free(socket_path);
-    free(pipe);
-    test_directory_free(folder);
 }
 
 TEST(files_without_a_size_are_read_to_their_end)
@@ -129,8 +121,6 @@ TEST(reading_survives_failed_allocations)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__file_read(path, 100, &data, &bytes));
         fsdp__free(data);
     }
-    free(path);
-    test_directory_free(folder);
 }
 
 TEST(a_map_shows_the_file)
@@ -157,8 +147,6 @@ TEST(a_map_shows_the_file)
     fsdp__file_unmap(&mapping);
     CHECK_ERROR(fsdp__file_map(folder, &mapping), FSDP_IO, "it is a directory");
     CHECK_ERROR(fsdp__file_map("/dev/null", &mapping), FSDP_IO, "not a regular file");
-    free(path);
-    test_directory_free(folder);
 }
 
 static fsdp_status write_atomic(const char *path, const void *data, size_t bytes)
@@ -184,14 +172,10 @@ TEST(an_atomic_write_replaces_the_whole_file)
     data = test_read_file(path, &bytes);
     CHECK_EQ(bytes, 10);
     CHECK_STRING(data, "second one");
-    free(data);
     CHECK_OK(write_atomic(path, "", 0));
     data = test_read_file(path, &bytes);
     CHECK_EQ(bytes, 0);
-    free(data);
     CHECK_EQ(entries_in(folder), 1);
-    free(path);
-    test_directory_free(folder);
 }
 
 /* Whatever fails, the file holds the old or the new bytes, and nothing lies beside it. */
@@ -212,11 +196,9 @@ static void check_atomic_under_faults(fsdp__fault_kind kind)
             CHECK_CONTAINS(fsdp_last_error(), "cannot ");
         data = test_read_file(path, &bytes);
         CHECK(strcmp(data, "new content") == 0 || (status != FSDP_OK && strcmp(data, "old") == 0));
-        free(data);
         CHECK_EQ(entries_in(folder), 1);
     }
     CHECK(uses > 2);
-    free(path);
     test_directory_free(folder);
 }
 
@@ -245,9 +227,6 @@ TEST(a_failed_write_names_file_and_offset)
     data = test_read_file(path, &bytes);
     CHECK_EQ(bytes, 5);
     CHECK_BYTES(data, "\0\0abc", 5);
-    free(data);
-    free(path);
-    test_directory_free(folder);
 }
 
 TEST(a_write_into_a_missing_directory_fails)
@@ -255,8 +234,6 @@ TEST(a_write_into_a_missing_directory_fails)
     char *folder = test_directory(), *path = test_path(folder, "no/x");
 
     CHECK_ERROR(write_atomic(path, "x", 1), FSDP_NOT_FOUND, "cannot create");
-    free(path);
-    test_directory_free(folder);
 }
 
 TEST(directories_are_made_with_their_parents_and_removed_with_their_content)
@@ -277,13 +254,6 @@ TEST(directories_are_made_with_their_parents_and_removed_with_their_content)
     CHECK(!fsdp__path_exists(top));
     CHECK(fsdp__path_exists(kept));
     test_remove_tree(top);
-    free(deep);
-    free(top);
-    free(file);
-    free(link);
-    free(kept);
-    free(below);
-    test_directory_free(folder);
 }
 
 TEST(a_directory_whose_name_may_be_lost_is_not_made)
@@ -296,9 +266,6 @@ TEST(a_directory_whose_name_may_be_lost_is_not_made)
     fsdp__fault_arm(FSDP__FAULT_WRITE, 0);
     CHECK(!fsdp__path_exists(top));
     CHECK_OK(fsdp__make_directories(deep));
-    free(deep);
-    free(top);
-    test_directory_free(folder);
 }
 
 TEST(paths_join_with_one_slash)
@@ -360,6 +327,4 @@ TEST(a_text_may_come_through_a_pipe_but_from_no_device)
     CHECK_NULL(data);
     unlink(path);
     CHECK_ERROR(fsdp__file_read_stream(path, 100, &data, &bytes), FSDP_NOT_FOUND, "No such file");
-    free(path);
-    test_directory_free(folder);
 }

@@ -48,14 +48,6 @@ TEST(the_machine_has_memory)
     CHECK(fsdp__memory_available() > 0);
 }
 
-static void write_text(const char *directory, const char *name, const char *text)
-{
-    char *path = test_path(directory, name);
-
-    test_write_file(path, text, strlen(text));
-    free(path);
-}
-
 static char *make_folder(const char *directory, const char *name)
 {
     char *path = test_path(directory, name);
@@ -72,27 +64,20 @@ TEST(the_smallest_control_group_above_counts)
 
     membership = test_path(directory, "cgroup");
     CHECK(fsdp__control_group_limit(membership, mount) == FSDP__NO_LIMIT); /* no such file */
-    write_text(directory, "cgroup", "9:name=systemd:/\n4:memory:/job\n0::/slice/unit\n");
+    test_write_text(directory, "cgroup", "9:name=systemd:/\n4:memory:/job\n0::/slice/unit\n");
     CHECK(fsdp__control_group_limit(membership, mount) == FSDP__NO_LIMIT);
-    write_text(unit, "memory.max", "max\n");
+    test_write_text(unit, "memory.max", "max\n");
     CHECK(fsdp__control_group_limit(membership, mount) == FSDP__NO_LIMIT);
-    write_text(slice, "memory.max", "5000000\n");
+    test_write_text(slice, "memory.max", "5000000\n");
     CHECK(fsdp__control_group_limit(membership, mount) == 5000000);
-    write_text(unit, "memory.max", "6000000\n");
+    test_write_text(unit, "memory.max", "6000000\n");
     CHECK(fsdp__control_group_limit(membership, mount) == 5000000);
-    write_text(memory, "memory.limit_in_bytes", "4000000\n");
+    test_write_text(memory, "memory.limit_in_bytes", "4000000\n");
     CHECK(fsdp__control_group_limit(membership, mount) == 4000000);
-    write_text(job, "memory.limit_in_bytes", "3000000\n");
+    test_write_text(job, "memory.limit_in_bytes", "3000000\n");
     CHECK(fsdp__control_group_limit(membership, mount) == 3000000);
-    write_text(directory, "cgroup", "no colons\n::\n0::/\n");
+    test_write_text(directory, "cgroup", "no colons\n::\n0::/\n");
     CHECK(fsdp__control_group_limit(membership, mount) == FSDP__NO_LIMIT);
-    free(membership);
-    free(unit);
-    free(slice);
-    free(job);
-    free(memory);
-    free(mount);
-    test_directory_free(directory);
 }
 
 TEST(threads_can_be_started)

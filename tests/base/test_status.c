@@ -75,6 +75,15 @@ TEST(a_very_long_path_keeps_its_end)
     CHECK_CONTAINS(fsdp_last_error_trace(), "/file.c:7 < ");
 }
 
+TEST(what_went_well_gets_no_prefix)
+{
+    CHECK_STATUS(FSDP_FAIL(FSDP_IO, "x"), FSDP_IO);
+    CHECK_OK(fsdp_fail_prefix(FSDP_OK, "before"));
+    CHECK_STRING(fsdp_last_error(), "x");
+    CHECK_STATUS(fsdp_fail_prefix(FSDP_IO, "before"), FSDP_IO);
+    CHECK_STRING(fsdp_last_error(), "before: x");
+}
+
 /* Checks the last message, of as many bytes as there may be: how it begins and how it ends. */
 static void check_cut(const char *begin, const char *end)
 {

@@ -85,6 +85,9 @@ TEST(sizes_are_in_units_that_fit)
 {
     char out[24];
 
+    CHECK_STRING(fsdp__size_text_beside(1153434, 1153435, out, sizeof out), "1153434B");
+    CHECK_STRING(fsdp__size_text_beside(1153434, 1153434, out, sizeof out), "1.1MiB");
+    CHECK_STRING(fsdp__size_text_beside(1153434, 2 << 20, out, sizeof out), "1.1MiB");
     CHECK_STRING(fsdp__size_text(0, out, sizeof out), "0.0KiB");
     CHECK_STRING(fsdp__size_text(1, out, sizeof out), "1B");
     CHECK_STRING(fsdp__size_text(102, out, sizeof out), "102B");
@@ -98,29 +101,21 @@ TEST(sizes_are_in_units_that_fit)
 
 TEST(json_strings_are_escaped)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
 
     fsdp__print_json_string("a \"b\" \\ \n\x01 \xC3\xA9", out);
-    fclose(out);
-    CHECK_STRING(text, "\"a \\\"b\\\" \\\\ \\u000a\\u0001 \xC3\xA9\"");
-    free(text);
+    CHECK_STRING(test_end_text(out), "\"a \\\"b\\\" \\\\ \\u000a\\u0001 \xC3\xA9\"");
 }
 
 TEST(text_of_xml_is_escaped)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
 
     CHECK(out != NULL);
     fsdp__print_xml_text("a<b> & \"c\" 'd'\n\x1b \xC3\xA9 \xFF\xEF\xBF\xBF \xC2\x9B\xE2\x80\xAE\x7F\xE2\x81\xA6 ", out);
-    fclose(out);
     CHECK_STRING(
-        text,
+        test_end_text(out),
         "a&#60;b&#62; &#38; &#34;c&#34; &#39;d&#39;?? \xC3\xA9 ?? \\xc2\\x9b\\xe2\\x80\\xae\\x7f\\xe2\\x81\\xa6 ");
-    free(text);
 }
 
 TEST(the_rank_that_a_message_begins_with_is_taken_off_it)
@@ -143,4 +138,29 @@ TEST(a_name_becomes_one_of_json)
     assert_string_equal(fsdp__json_name("unsharded parameter", key, sizeof key), "unsharded_parameter");
     assert_string_equal(fsdp__json_name("gradient", key, sizeof key), "gradient");
     assert_string_equal(fsdp__json_name("a b c", cut, sizeof cut), "a_b_");
+}
+
+TEST(lists_of_ranks_are_short)
+{
+    static const struct {
+        int ranks[10], count;
+        const char *text;
+    } cases[] = {
+        {{2}, 1, "rank 2"},
+        {{0, 2}, 2, "ranks 0 and 2"},
+        {{4, 5}, 2, "ranks 4 and 5"},
+        {{0, 1, 3}, 3, "ranks 0, 1 and 3"},
+        {{0, 1, 2, 3}, 4, "ranks 0 to 3"},
+        {{0, 2, 4, 6, 8, 10, 12, 14}, 8, "ranks 0, 2, 4, 6, 8, 10, 12 and 14"},
+        {{0, 2, 4, 6, 8, 10, 12, 14, 16, 18}, 10, "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 2 more"},
+        {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 10, "ranks 1 to 10"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fsdp__rank_list list = {.count = 0};
+
+        for (int k = 0; k < cases[i].count; k++)
+            fsdp__rank_list_add(&list, cases[i].ranks[k]);
+        CHECK_STRING(fsdp__rank_list_text(&list, FSDP__ROOM(160)), cases[i].text);
+    }
 }

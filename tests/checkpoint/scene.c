@@ -292,9 +292,3 @@ int scene_each_saving(int (*sweep)(const scene_saving *what, int *seen))
                 &seen);
     return tried;
 }
-
-void scene_use_memory(void)
-{
-    if (access("/dev/shm", W_OK) == 0)
-        setenv("TMPDIR", "/dev/shm", 0);
-}

@@ -74,7 +74,4 @@ typedef struct scene_saving {
  * them, for a sweep that tries only some. */
 int scene_each_saving(int (*sweep)(const scene_saving *what, int *seen));
 
-/* Where disks are slow, tests write to memory. In front of everything in main(). */
-void scene_use_memory(void);
-
 #endif

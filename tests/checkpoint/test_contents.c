@@ -25,8 +25,6 @@ static int teardown(void **state)
     (void)state;
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
-    free(folder);
-    test_directory_free(directory);
     return 0;
 }
 
@@ -97,7 +95,6 @@ TEST_WITH(a_file_of_a_rank_is_a_safetensors_file, setup, teardown)
     CHECK_EQ(entry->dtype, FSDP_F32);
     CHECK_EQ(entry->shape[0], 7);
     fsdp_safetensors_close(file);
-    free(path);
 }
 
 /* ---- numbers ---- */
@@ -201,9 +198,6 @@ TEST_WITH(a_step_is_never_written_again, setup, teardown)
     CHECK_ERROR(save_values(3, NULL, 0), FSDP_STATE, "step-3': it exists already");
     after = test_read_file(manifest, NULL);
     CHECK_STRING(after, before);
-    free(after);
-    free(before);
-    free(manifest);
 }
 
 /* ---- finding ---- */
@@ -213,7 +207,6 @@ static void make_folder(const char *name)
     char *path = test_path(folder, name);
 
     CHECK_OK(fsdp__make_directories(path));
-    free(path);
 }
 
 TEST_WITH(the_newest_is_found_by_its_number, setup, teardown)
@@ -265,7 +258,6 @@ TEST_WITH(a_link_to_nowhere_is_an_error, setup, teardown)
     CHECK_EQ(count, 2);
     free(steps);
     CHECK_EQ(unlink(link), 0);
-    free(link);
 }
 
 /* A newer one that is not whole is never passed over. */
@@ -287,7 +279,6 @@ TEST_WITH(one_that_is_not_whole_is_an_error, setup, teardown)
     CHECK_ERROR(fsdp_checkpoint_find(folder, 3, &path), FSDP_FORMAT, "it has 100 bytes, but the manifest says");
     CHECK_EQ(unlink(file), 0);
     CHECK_ERROR(fsdp_checkpoint_find(folder, 3, &path), FSDP_FORMAT, "the manifest lists it, but it is not there");
-    free(file);
 }
 
 /* Here behind a link that leads to itself; no permission is the same. It may be whole: nobody is told to remove it. */
@@ -303,7 +294,6 @@ TEST_WITH(one_that_cannot_be_read_is_not_called_damaged, setup, teardown)
     CHECK_ERROR(fsdp_checkpoint_find(folder, -1, &path), FSDP_IO, "cannot tell whether");
     CHECK_CONTAINS(fsdp_last_error(), "step-2' is a whole checkpoint: cannot open");
     CHECK(!strstr(fsdp_last_error(), "remove"));
-    free(file);
 }
 
 TEST_WITH(a_manifest_of_another_step_is_refused, setup, teardown)
@@ -320,9 +310,6 @@ TEST_WITH(a_manifest_of_another_step_is_refused, setup, teardown)
     CHECK_EQ(rename(to, renamed), 0); /* any other name will do */
     CHECK_OK(fsdp_checkpoint_open(renamed, &reader));
     fsdp_checkpoint_close(reader);
-    free(renamed);
-    free(to);
-    free(from);
 }
 
 /* ---- loading ---- */
@@ -421,10 +408,4 @@ TEST_WITH(a_verification_tells_how_far_it_is, setup, teardown)
     fsdp_checkpoint_close(reader);
 }
 
-static int test_main(void)
-{
-    scene_use_memory();
-    return test_run_cases(__FILE__);
-}
-
-TEST_FILE(test_main)
+TEST_FILE_IN_MEMORY(false, NULL)

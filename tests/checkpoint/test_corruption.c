@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/checksum.h"
 #include "base/file.h"
-#include "checkpoint/checksum.h"
 #include "checkpoint/digest_text.h"
 #include "checkpoint/scene.h"
 #include "faults/damage.h"
@@ -50,10 +50,6 @@ static stage stage_create(void)
 static void stage_free(stage *s)
 {
     fsdp_context_free(s->context);
-    free(s->good);
-    free(s->other);
-    free(s->path);
-    free(s->folder);
     test_directory_free(s->directory);
 }
 
@@ -83,9 +79,6 @@ static void restore(const stage *s, const char *name)
     test_remove_tree(to);
     data = test_read_file(from, &bytes);
     test_write_file(to, data, bytes);
-    free(data);
-    free(to);
-    free(from);
 }
 
 /* ---- damage ---- */
@@ -98,7 +91,6 @@ static void flip_bit(const char *path, uint64_t *seed)
 
     data[bit / 8] ^= (char)(1 << bit % 8);
     test_write_file(path, data, bytes);
-    free(data);
 }
 
 static void cut(const char *path, uint64_t *seed)
@@ -117,8 +109,6 @@ static void mix(const stage *s, const char *path, const char *name)
 
     data = test_read_file(from, &bytes);
     test_write_file(path, data, bytes);
-    free(data);
-    free(from);
 }
 
 /* A digit of the manifest becomes another: what people edit. */
@@ -132,7 +122,6 @@ static void edit(const char *path, uint64_t *seed)
     while (data[at] < '0' || data[at] > '9');
     data[at] = (char)('0' + (data[at] - '0' + 1 + (int)damage_random(seed, 9)) % 10);
     test_write_file(path, data, bytes);
-    free(data);
 }
 
 /* Returns the name of the file that was damaged. */
@@ -152,7 +141,6 @@ static const char *damage(const stage *s, uint64_t *seed)
         mix(s, path, files[file]);
     else
         edit(path, seed);
-    free(path);
     return files[file];
 }
 
@@ -192,8 +180,6 @@ TEST(every_bit_counts)
         CHECK_ERROR(load_all(&s), FSDP_FORMAT, files[1]);
         data[bit / 8] ^= (char)(1 << bit % 8);
     }
-    free(data);
-    free(path);
     stage_free(&s);
 }
 
@@ -214,8 +200,6 @@ TEST(damage_in_a_tensor_names_it)
     CHECK_CONTAINS(fsdp_last_error(), "'model.");
     CHECK_CONTAINS(fsdp_last_error(), files[1]);
     fsdp_checkpoint_close(reader);
-    free(data);
-    free(path);
     stage_free(&s);
 }
 
@@ -251,8 +235,6 @@ static fsdp_status load_edited(const stage *s, const char *from, const char *to)
     fsdp_checkpoint_close(reader);
     free(whole);
     free(edited);
-    free(text);
-    free(path);
     return status;
 }
 
@@ -304,10 +286,4 @@ TEST(a_manifest_that_cannot_be_is_refused)
     stage_free(&s);
 }
 
-static int test_main(void)
-{
-    scene_use_memory();
-    return test_run_cases(__FILE__);
-}
-
-TEST_FILE(test_main)
+TEST_FILE_IN_MEMORY(false, NULL)

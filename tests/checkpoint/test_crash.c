@@ -1,6 +1,5 @@
 /* A process is killed at every use of a file or folder of a save, and in the middle of every write: afterwards the
  * newest checkpoint, or the one before, loads to the bit, and the next save finds nothing in its way. */
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -120,8 +119,6 @@ static stage stage_create(const scene_saving *what)
 static void stage_free(stage *s)
 {
     munmap(s->uses, SCENE_SAVING_RANKS * sizeof *s->uses);
-    free(s->before);
-    free(s->folder);
     test_directory_free(s->directory);
 }
 
@@ -174,10 +171,4 @@ TEST(every_boundary_of_a_save_leaves_the_newest_or_the_one_before)
     CHECK(tried > (test_long() ? 1000 : 20));
 }
 
-static int test_main(void)
-{
-    scene_use_memory();
-    return test_run_cases(__FILE__);
-}
-
-TEST_FILE(test_main)
+TEST_FILE_IN_MEMORY(false, NULL)

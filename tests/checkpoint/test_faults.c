@@ -2,7 +2,6 @@
  * were, and the next save works. */
 #include <errno.h>
 
-#include "base/file.h"
 #include "checkpoint/scene.h"
 #include "faults/tree.h"
 
@@ -26,7 +25,6 @@ static job job_create(fsdp__fault_kind kind, bool async)
 static void job_free(job *j)
 {
     free(j->before);
-    free(j->folder);
     test_directory_free(j->directory);
 }
 
@@ -231,7 +229,6 @@ static void check_left(const job *j)
     } else {
         CHECK_STRING(now, j->before);
     }
-    free(path);
     free(now);
 }
 
@@ -267,10 +264,4 @@ TEST(a_failed_collective_ends_the_save)
         sweep_worlds(FSDP__FAULT_COLLECTIVE, async, 2, 1);
 }
 
-static int test_main(void)
-{
-    scene_use_memory();
-    return test_run_cases(__FILE__);
-}
-
-TEST_FILE(test_main)
+TEST_FILE_IN_MEMORY(false, NULL)

@@ -38,10 +38,6 @@ static stage stage_create(const scene_saving *what)
 static void stage_free(stage *s)
 {
     disk_free(s->disk);
-    free(s->cut_folder);
-    free(s->cut);
-    free(s->folder);
-    free(s->watched);
     test_directory_free(s->directory);
 }
 
@@ -133,10 +129,4 @@ TEST(any_cut_leaves_the_newest_or_the_one_before)
     CHECK(tried > (test_long() ? 1000 : 50));
 }
 
-static int test_main(void)
-{
-    scene_use_memory();
-    return test_run_cases(__FILE__);
-}
-
-TEST_FILE(test_main)
+TEST_FILE_IN_MEMORY(false, NULL)

@@ -1,6 +1,5 @@
 /* One of several rank processes is killed in a save, and the others live for a while: the newest checkpoint, or the one
  * before, loads to the bit. Links: launch */
-#include "base/file.h"
 #include "checkpoint/scene.h"
 #include "faults/tree.h"
 #include "fsdp/launch.h"
@@ -71,15 +70,6 @@ TEST(a_killed_rank_leaves_the_newest_or_the_one_before)
     }
     printf("killed at %d points\n", tried);
     CHECK(tried > 5);
-    free(s.before);
-    free(s.folder);
-    test_directory_free(s.directory);
 }
 
-static int test_main(void)
-{
-    scene_use_memory();
-    return test_run_cases(__FILE__);
-}
-
-TEST_FILE(test_main)
+TEST_FILE_IN_MEMORY(false, NULL)

@@ -1,5 +1,4 @@
 /* What any number of ranks has saved, however its tensors were cut, any other number loads, to the bit. */
-#include "base/file.h"
 #include "checkpoint/scene.h"
 
 enum {
@@ -51,8 +50,6 @@ TEST(any_ranks_load_what_any_ranks_saved)
         test_run_ranks(worlds[w], save_all, folder);
     for (int w = 0; w < WORLDS; w++)
         test_run_ranks(worlds[w], load_all, folder);
-    free(folder);
-    test_directory_free(directory);
 }
 
 /* ---- several boxes of one rank ---- */
@@ -112,8 +109,6 @@ TEST(a_rank_may_have_several_boxes)
     test_run_ranks(8, save_drawn, folder);
     CHECK(most_parts(folder) > 1);
     test_run_ranks(4, load_failing, folder);
-    free(folder);
-    test_directory_free(directory);
 }
 
 /* ---- large tensors: many blocks, and runs that cross them ---- */
@@ -199,8 +194,6 @@ TEST(tensors_of_many_blocks_come_back)
     test_run_ranks(2, save_large, folder);
     test_run_ranks(3, load_large, folder);
     test_run_ranks(1, load_large, folder);
-    free(folder);
-    test_directory_free(directory);
 }
 
 /* ---- memory ---- */
@@ -262,14 +255,6 @@ TEST(a_load_takes_a_few_windows)
     CHECK(TEST_SANITIZED || after - before < (int64_t)HEAVY_ROWS * HEAVY_COLUMNS * 4 / 10);
     fsdp_state_dict_free(section.state);
     fsdp_context_free(context);
-    free(folder);
-    test_directory_free(directory);
 }
 
-static int test_main(void)
-{
-    scene_use_memory();
-    return test_run_cases(__FILE__);
-}
-
-TEST_FILE(test_main)
+TEST_FILE_IN_MEMORY(false, NULL)

@@ -22,7 +22,6 @@ static job job_create(void)
 
 static void job_free(job *j)
 {
-    free(j->folder);
     test_directory_free(j->directory);
 }
 
@@ -180,14 +179,6 @@ TEST(the_newest_and_every_so_manyth_stay)
     job_free(&j);
 }
 
-static void put(const char *folder, const char *name, const char *text)
-{
-    char *path = test_path(folder, name);
-
-    test_write_file(path, text, strlen(text));
-    free(path);
-}
-
 static int count_logged(const char *text, const char *part)
 {
     int count = 0;
@@ -216,7 +207,7 @@ TEST(files_of_others_stay)
 
     fsdp_context_set_log(context, FSDP_LOG_WARNING, keep_line, log);
     CHECK_OK(scene_save(saver, context, SCENE_PLAIN, 1, 1));
-    put(j.folder, "step-1/notes", "mine");
+    test_write_text(j.folder, "step-1/notes", "mine");
     CHECK_OK(scene_save(saver, context, SCENE_PLAIN, 2, 2));
     CHECK_OK(scene_save(saver, context, SCENE_PLAIN, 3, 3));
     CHECK_EQ(count_logged(log, "holds files that do not belong to the checkpoint"), 1); /* once */
@@ -225,15 +216,13 @@ TEST(files_of_others_stay)
     CHECK_STRING(text, "mine");
     check_steps(j.folder, (const int64_t[]){3}, 1);
     /* What cannot be read is not removed. */
-    put(j.folder, "step-3/manifest.json", "{}");
+    test_write_text(j.folder, "step-3/manifest.json", "{}");
     CHECK_OK(scene_save(saver, context, SCENE_PLAIN, 4, 4));
     check_steps(j.folder, (const int64_t[]){3, 4}, 2);
     CHECK_EQ(count_logged(log, "cannot be removed"), 1);
     /* Nor does it keep the others. */
     CHECK_OK(scene_save(saver, context, SCENE_PLAIN, 5, 5));
     check_steps(j.folder, (const int64_t[]){3, 5}, 2);
-    free(text);
-    free(path);
     fsdp_checkpoint_saver_free(saver);
     fsdp_context_free(context);
     job_free(&j);
@@ -253,7 +242,6 @@ TEST(one_that_cannot_be_examined_stays)
     test_fail_fstat(NULL);
     CHECK_CONTAINS(log, "step-1': Input/output error");
     check_steps(j.folder, (const int64_t[]){1, 2}, 2);
-    free(path);
     fsdp_checkpoint_saver_free(saver);
     fsdp_context_free(context);
     job_free(&j);
@@ -269,20 +257,17 @@ TEST(leftovers_of_the_dead_go)
     char *theirs = test_path(j.folder, "step-5.saving"), *text;
 
     CHECK_OK(fsdp__make_directories(dead));
-    put(j.folder, "step-7.saving/held-by", "process 1 on nowhere");
-    put(j.folder, "step-7.saving/new/rank-00000-of-00001.safetensors", "half");
+    test_write_text(j.folder, "step-7.saving/held-by", "process 1 on nowhere");
+    test_write_text(j.folder, "step-7.saving/new/rank-00000-of-00001.safetensors", "half");
     CHECK_OK(fsdp__make_directories(half));
     CHECK_OK(fsdp__make_directories(theirs));
-    put(j.folder, "step-5.saving/file", "of somebody");
+    test_write_text(j.folder, "step-5.saving/file", "of somebody");
     scene_save_to(j.folder, context, SCENE_PLAIN, 8, 8);
     text = tree_text(j.folder, NULL);
     CHECK_NULL(strstr(text, "step-7"));
     CHECK_NULL(strstr(text, "step-6"));
     CHECK_CONTAINS(text, "step-5.saving/file");
     free(text);
-    free(theirs);
-    free(half);
-    free(dead);
     fsdp_context_free(context);
     job_free(&j);
 }
@@ -345,26 +330,43 @@ TEST(a_saver_may_be_freed_while_it_writes)
 
 /* ---- room ---- */
 
+/* Saves where no file may have more bytes, which fails because of `text`. */
+static void save_within(fsdp_checkpoint_saver *saver, const fsdp_checkpoint_content *content, rlim_t bytes,
+                        const char *part)
+{
+    struct rlimit before, low;
+    fsdp_status status;
+    char text[300];
+
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    low = (struct rlimit){.rlim_cur = bytes, .rlim_max = before.rlim_max};
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+    status = fsdp_checkpoint_saver_save(saver, content);
+    snprintf(text, sizeof text, "%s", fsdp_last_error());
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    CHECK_EQ(status, FSDP_IO);
+    CHECK_CONTAINS(text, part);
+}
+
+/* The manifest is one. */
 TEST(a_file_that_would_be_too_large_is_refused_before_it_is_written)
 {
     fsdp_context *context = test_context();
     job j = job_create();
     fsdp_checkpoint_saver *saver = saver_of(context, &j, NULL);
-    struct rlimit before, low;
-    fsdp_status status;
+    size_t bytes;
+    char limit[80];
     scene_content c;
-    char text[300];
 
     scene_content_create(&c, context, SCENE_PLAIN, 1, 1);
-    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-    low = (struct rlimit){.rlim_cur = 500, .rlim_max = before.rlim_max};
-    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
-    status = fsdp_checkpoint_saver_save(saver, &c.content);
-    snprintf(text, sizeof text, "%s", fsdp_last_error());
-    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-    CHECK_EQ(status, FSDP_IO);
-    CHECK_CONTAINS(text, "and a file may have 500: raise the limit");
+    save_within(saver, &c.content, 500, "and a file may have 500: raise the limit");
     CHECK(!fsdp__path_exists(j.folder));
+    CHECK_OK(fsdp_checkpoint_saver_save(saver, &c.content));
+    (void)test_read_file(test_path(j.folder, "step-1/manifest.json"), &bytes);
+    c.content.step = 2;
+    snprintf(limit, sizeof limit, "and a file may have %zu: raise the limit", bytes - 1);
+    save_within(saver, &c.content, bytes - 1, "'manifest.json' has ");
+    save_within(saver, &c.content, bytes - 1, limit);
     scene_content_free(&c);
     fsdp_checkpoint_saver_free(saver);
     fsdp_context_free(context);
@@ -497,10 +499,4 @@ TEST(impossible_options_are_refused)
     fsdp_context_free(context);
 }
 
-static int test_main(void)
-{
-    scene_use_memory();
-    return test_run_cases(__FILE__);
-}
-
-TEST_FILE(test_main)
+TEST_FILE_IN_MEMORY(false, NULL)

@@ -12,7 +12,6 @@ static void make(const char *folder, const char *name)
     char *path = test_path(folder, name);
 
     CHECK_EQ(mkdir(path, 0777), 0);
-    free(path);
 }
 
 static fsdp_status list_in(const char *folder, fsdp__superseded **out, int64_t *out_count)
@@ -82,7 +81,6 @@ TEST(names_tell_step_and_turn)
     CHECK_CONTAINS(path, "/step-1.superseded-1");
     free(path);
     check_list(folder, (const fsdp__superseded[]){{20, 1}, {3, 11}, {3, 10}, {3, 2}, {1, 1}}, 5);
-    test_directory_free(folder);
 }
 
 TEST(a_folder_that_cannot_be_read_to_its_end_is_an_error)
@@ -98,7 +96,6 @@ TEST(a_folder_that_cannot_be_read_to_its_end_is_an_error)
     test_fail_readdir(false);
     CHECK_ERROR(status, FSDP_IO, "cannot list '");
     CHECK_EQ(count, 0);
-    test_directory_free(folder);
 }
 
 TEST(no_memory_is_an_error)
@@ -118,10 +115,8 @@ TEST(no_memory_is_an_error)
 
         (void)mkdir(from, 0777); /* is there, unless only what follows the renaming has failed */
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, supersede(folder, 4, &path));
-        free(from);
         free(path);
     }
-    test_directory_free(folder);
 }
 
 static void check_has(const char *folder, const char *name, bool there)
@@ -163,7 +158,5 @@ TEST(they_are_the_oldest_that_are_kept)
     check_list(folder, NULL, 0);
     check_has(folder, "step-1/", true);
     check_has(folder, ".removing", false);
-    free(folder);
-    test_directory_free(directory);
     fsdp_context_free(context);
 }

@@ -1,7 +1,6 @@
 /* Models that tensor parallel cuts and fully_shard shards: a training state that one layout of ranks has saved is the
  * same bits in every other, as checkpoints and as folders of Hugging Face, and so are first values.
  * Links: hub optim parallel shard */
-#include "base/file.h"
 #include "fsdp/checkpoint.h"
 #include "fsdp/hub.h"
 #include "fsdp/models.h"
@@ -199,7 +198,8 @@ TEST(first_values_are_the_same_at_every_layout)
 
         for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
             j.layout = layouts[i];
-            test_run_ranks(j.layout.rep * j.layout.dp * j.layout.tp, initialize, &j);
+            if (i == 0 || test_takes((int)(a + i), 1, 3))
+                test_run_ranks(j.layout.rep * j.layout.dp * j.layout.tp, initialize, &j);
         }
         free(j.digest);
     }
@@ -265,7 +265,7 @@ static void exchange(fsdp_architecture architecture, bool sequence_parallel)
 {
     int count = sizeof layouts / sizeof *layouts;
 
-    for (int i = 0; i < count; i++) {
+    for (int i = test_brief() ? (int)architecture % 2 : 0; i < count; i += test_brief() ? 2 : 1) {
         char *directory = test_directory(), *folder = test_path(directory, "run"), *model = test_path(directory, "hf");
         job j = {.architecture = architecture,
                  .sequence_parallel = sequence_parallel,
@@ -278,8 +278,6 @@ static void exchange(fsdp_architecture architecture, bool sequence_parallel)
             if (test_long() || k == (i + 1) % count || k == (i * 3 + 2) % count)
                 run_layout(&j, layouts[k], load);
         free(j.digest);
-        free(folder);
-        free(model);
         test_directory_free(directory);
     }
 }
@@ -328,19 +326,15 @@ static void exchange_models(fsdp_architecture architecture)
     size_t bytes, expected_bytes = 0;
 
     file = test_path(model, "model.safetensors");
-    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i += test_brief() ? 2 : 1) {
         run_layout(&j, layouts[i], write_model);
         got = test_read_file(file, &bytes);
         CHECK(!expected || (bytes == expected_bytes && memcmp(got, expected, bytes) == 0));
-        free(expected);
         expected = got;
         expected_bytes = bytes;
         run_layout(&j, layouts[i], read_model);
     }
     free(j.digest);
-    free(expected);
-    free(file);
-    free(model);
     test_directory_free(directory);
 }
 

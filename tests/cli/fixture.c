@@ -3,7 +3,7 @@
 
 int fixture_setup(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
     FILE *file;
 
     setenv("OMP_NUM_THREADS", "1", 1);
@@ -30,17 +30,22 @@ int fixture_setup(void **state)
     return 0;
 }
 
-int fixture_teardown(void **state)
+bool process_has(pid_t pid, const char *entry)
 {
-    fixture *f = *state;
+    char name[48], text[65536];
+    bool has = false;
+    ssize_t bytes;
+    int file;
 
-    free(f->config);
-    free(f->data);
-    free(f->metrics);
-    free(f->model);
-    test_directory_free(f->directory);
-    free(f);
-    return 0;
+    snprintf(name, sizeof name, "/proc/%d/environ", (int)pid);
+    file = open(name, O_RDONLY | O_CLOEXEC);
+    bytes = file >= 0 ? read(file, text, sizeof text - 1) : 0;
+    if (file >= 0)
+        close(file);
+    text[bytes > 0 ? bytes : 0] = '\0';
+    for (char *at = text; at < text + bytes && !has; at += strlen(at) + 1)
+        has = strcmp(at, entry) == 0;
+    return has;
 }
 
 int find_processes(const char *entry, pid_t *found, int most)
@@ -50,53 +55,69 @@ int find_processes(const char *entry, pid_t *found, int most)
     int count = 0;
 
     while (proc && (e = readdir(proc)) != NULL && count < most) {
-        char name[300], text[65536];
-        ssize_t bytes;
-        int file;
+        pid_t pid = isdigit((unsigned char)e->d_name[0]) ? atoi(e->d_name) : getpid();
 
-        if (!isdigit((unsigned char)e->d_name[0]) || atoi(e->d_name) == getpid())
-            continue;
-        snprintf(name, sizeof name, "/proc/%s/environ", e->d_name);
-        file = open(name, O_RDONLY | O_CLOEXEC);
-        bytes = file >= 0 ? read(file, text, sizeof text - 1) : 0;
-        if (file >= 0)
-            close(file);
-        for (char *at = text; bytes > 0 && at < text + bytes; at += strlen(at) + 1) {
-            text[bytes] = '\0';
-            if (strcmp(at, entry) == 0)
-                found[count++] = atoi(e->d_name);
-        }
+        if (pid != getpid() && process_has(pid, entry))
+            found[count++] = pid;
     }
     if (proc)
         closedir(proc);
     return count;
 }
 
+/* Asked before a look at what it has printed: all of that is there when it has ended. */
+static bool has_ended(const program *p)
+{
+    siginfo_t info = {0};
+
+    return waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
 void fixture_await(const program *p, const char *text)
 {
     for (bool found = false; !found; usleep(5000)) {
+        bool ended = has_ended(p);
         char *output = test_read_file(p->output_path, NULL);
 
         found = strstr(output, text) != NULL;
-        CHECK(found || waitpid(p->pid, NULL, WNOHANG) == 0);
-        free(output);
+        if (ended && !found)
+            TEST_FAIL("it has ended, and never printed '%s', but:\n%s", text, output);
     }
 }
 
-pid_t fixture_rank(const char *mark, int rank)
+/* 0: there is none. */
+static pid_t find_rank(const char *mark, int rank)
 {
     enum {
         MOST = 16
     };
-    pid_t ours[MOST], others[64];
+    pid_t ours[MOST];
     char entry[32];
-    int count = find_processes(mark, ours, MOST), other_count;
+    int count = find_processes(mark, ours, MOST);
 
     snprintf(entry, sizeof entry, "RANK=%d", rank);
-    other_count = find_processes(entry, others, 64);
     for (int i = 0; i < count; i++)
-        for (int k = 0; k < other_count; k++)
-            if (ours[i] == others[k])
-                return ours[i];
-    TEST_FAIL("there is no rank %d of %s", rank, mark);
+        if (process_has(ours[i], entry))
+            return ours[i];
+    return 0;
+}
+
+pid_t fixture_rank(const char *mark, int rank)
+{
+    pid_t found = find_rank(mark, rank);
+
+    if (!found)
+        TEST_FAIL("there is no rank %d of %s", rank, mark);
+    return found;
+}
+
+pid_t fixture_await_rank(const program *p, const char *mark, int rank)
+{
+    pid_t found = 0;
+
+    while (!found) {
+        found = find_rank(mark, rank);
+        CHECK(found || !has_ended(p));
+    }
+    return found;
 }

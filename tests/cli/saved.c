@@ -54,8 +54,6 @@ static void save(fsdp_context *context, void *arg)
     fsdp_state_dict_free(sections[1].state);
     fsdp_module_unref(model);
     fsdp_scope_end(context, NULL);
-    free((void *)(uintptr_t)config.data);
-    free(path);
 }
 
 void saved_make(int world, const saved *s)

@@ -5,26 +5,10 @@
 #include "cli/fixture.h"
 #include "support/chat_folder.h"
 
-#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
-#define SAYS(expected, what, ...)                \
-    do {                                         \
-        program p_ = RUN(expected, __VA_ARGS__); \
-                                                 \
-        CHECK_CONTAINS(p_.output, what);         \
-        program_free(&p_);                       \
-    } while (0)
 /* A small model whose tokens are those of chat_folder_write. */
 #define SMALL                                                                                                     \
     "--model.preset=llama-1m", "--model.n_layers=1", "--model.dim=32", "--model.n_heads=2", "--model.ffn_dim=64", \
         "--model.vocab_size=259"
-
-static void write_text(fixture *f, const char *name, const char *text)
-{
-    char *path = test_path(f->directory, name);
-
-    test_write_file(path, text, strlen(text));
-    free(path);
-}
 
 /* Two questions with an answer each, many times. */
 static void write_chat(fixture *f)
@@ -40,7 +24,7 @@ static void write_chat(fixture *f)
                  "\"%s\"}]}\n",
                  asked[i % 2], answers[i % 2]);
     }
-    write_text(f, "chat.jsonl", text);
+    test_write_text(f->directory, "chat.jsonl", text);
 }
 
 static int setup(void **state)
@@ -53,7 +37,6 @@ static int setup(void **state)
     folder = test_path(f->directory, "words");
     CHECK_EQ(mkdir(folder, 0700), 0);
     chat_folder_write(folder, chat_template_plain);
-    free(folder);
     setenv("XDG_CACHE_HOME", f->directory, 1);
     write_chat(f);
     return chdir(f->directory); /* programs begin there: files have short names */
@@ -63,7 +46,8 @@ static int teardown(void **state)
 {
     CHECK_EQ(chdir("/"), 0);
     unsetenv("XDG_CACHE_HOME");
-    return fixture_teardown(state);
+    (void)state;
+    return 0;
 }
 
 #define CHAT_TEST(name) TEST_WITH(name, setup, teardown)
@@ -87,17 +71,12 @@ CHAT_TEST(a_model_learns_to_answer_and_to_stop)
 
     CHECK_CONTAINS(p.output, "data.path: rows of messages; the chat template is that of 'words'");
     CHECK_CONTAINS(p.output, "40 rows of ");
-    program_free(&p);
     text = test_read_file(generation, &bytes);
     CHECK_CONTAINS(text, "\"eos_token_id\": 2");
-    free(text);
-    free(generation);
     p = RUN(0, "generate", "talker", "--chat", "--prompt", "One?", "--max-new-tokens=20");
     CHECK_STRING(p.output, "yes\n");
-    program_free(&p);
     p = RUN(0, "generate", "talker", "--chat", "--prompt", "Two?", "--max-new-tokens=20", "-n", "2");
     CHECK_STRING(p.output, "no\n");
-    program_free(&p);
 }
 
 /* The template that was named goes along, and its end of turn ends a text for any reader of the folder. */
@@ -107,13 +86,11 @@ CHAT_TEST(an_export_has_the_template_that_was_named)
     static const char other[] = "{% for m in messages %}{{ m.role + ': ' + m.content + '<|endoftext|>' }}{% endfor %}"
                                 "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
     static const char *const folders[] = {"talker", "saved/step-1"};
-    program p;
 
-    write_text(f, "other.jinja", other);
-    p = RUN(0, "train", SMALL, "--data.path=chat.jsonl", "--data.tokenizer=words", "--data.chat_template=other.jinja",
-            "--training.seq_len=64", "--training.steps=1", "--export.path=talker", "--checkpoint.folder=saved",
-            "--checkpoint.interval=1");
-    program_free(&p);
+    test_write_text(f->directory, "other.jinja", other);
+    RUN(0, "train", SMALL, "--data.path=chat.jsonl", "--data.tokenizer=words", "--data.chat_template=other.jinja",
+        "--training.seq_len=64", "--training.steps=1", "--export.path=talker", "--checkpoint.folder=saved",
+        "--checkpoint.interval=1");
     for (int i = 0; i < 2; i++) {
         char name[128], *path, *text;
         size_t bytes;
@@ -122,13 +99,9 @@ CHAT_TEST(an_export_has_the_template_that_was_named)
         text = test_read_file(path = test_path(f->directory, name), &bytes);
         CHECK_EQ(bytes, strlen(other));
         CHECK_EQ(memcmp(text, other, bytes), 0);
-        free(text);
-        free(path);
         snprintf(name, sizeof name, "%s/generation_config.json", folders[i]);
         text = test_read_file(path = test_path(f->directory, name), &bytes);
         CHECK_CONTAINS(text, "\"eos_token_id\": 0");
-        free(text);
-        free(path);
     }
 }
 
@@ -136,30 +109,26 @@ CHAT_TEST(eval_takes_the_mean_over_all_answers)
 {
     fixture *f = *state;
     char *first, *again, *all;
-    program p = RUN(0, "train", SMALL, "--data.path=chat.jsonl", "--data.tokenizer=words", "--training.seq_len=64",
-                    "--training.steps=1", "--export.path=talker");
+    program p;
 
-    program_free(&p);
+    RUN(0, "train", SMALL, "--data.path=chat.jsonl", "--data.tokenizer=words", "--training.seq_len=64",
+        "--training.steps=1", "--export.path=talker");
     p = RUN(0, "eval", "talker", "--data", "chat.jsonl");
     CHECK_CONTAINS(p.output, "data:   40 conversations of ");
     CHECK_CONTAINS(p.output, "of which 140 count (the answers)"); /* "yes", "no", and the end of each */
     CHECK_CONTAINS(p.output, "  tokens: 140  ");
     first = loss_of(&p);
-    program_free(&p);
     p = RUN(0, "eval", "talker", "--data", "chat.jsonl", "-n", "3", "--batch-size=1", "--seq-len=40");
     again = loss_of(&p);
     CHECK_NEAR(strtod(again + 6, NULL), strtod(first + 6, NULL), 1e-5);
     CHECK_CONTAINS(again, "tokens: 140");
-    program_free(&p);
     /* Rows that were made before are the same. */
-    p = RUN(0, "tokenize", "chat.jsonl", "--tokenizer", "words", "-o", "rows.bin");
-    program_free(&p);
+    RUN(0, "tokenize", "chat.jsonl", "--tokenizer", "words", "-o", "rows.bin");
     SAYS(0, first, "eval", "talker", "--data", "rows.bin", "-n", "2");
     p = RUN(0, "eval", "talker", "--data", "chat.jsonl", "--train-on=all");
     all = loss_of(&p);
     CHECK(strcmp(all, first) != 0);
     CHECK_CONTAINS(p.output, "count (--train-on all)");
-    program_free(&p);
     free(first);
     free(again);
     free(all);
@@ -177,7 +146,7 @@ CHAT_TEST(an_adapter_that_learned_to_talk_has_tokenizer_and_template)
 
     CHECK_EQ(mkdir(bare, 0700), 0);
     chat_folder_write(bare, NULL);
-    write_text(f, "other.jinja", other);
+    test_write_text(f->directory, "other.jinja", other);
     SAYS(0, "done:", "train", SMALL, "--data.path=data.txt", "--data.tokenizer=bare", "--training.seq_len=64",
          "--training.steps=1", "--export.path=base");
     for (int again = 0; again < 2; again++) /* over its own folder, too */
@@ -197,7 +166,6 @@ CHAT_TEST(an_adapter_that_learned_to_talk_has_tokenizer_and_template)
     SAYS(0, "done:", "train", "--model.path=base", "--data.path=data.txt", "--training.seq_len=64",
          "--training.steps=1", "--adapter.rank=2", "--export.path=plain");
     CHECK(access("plain/adapter_config.json", R_OK) == 0 && access("plain/tokenizer.json", R_OK) != 0);
-    free(bare);
 }
 
 /* Rows that are ready do not say by which template they were made. */
@@ -212,23 +180,23 @@ CHAT_TEST(a_run_on_ready_rows_says_which_template_its_model_is_left_with)
          "--training.local_batch_size=4", "--training.steps=1", "--export.path=talker");
     text = test_read_file(path, NULL);
     CHECK_CONTAINS(text, "\"eos_token_id\": 2");
-    free(text);
-    free(path);
     SAYS(0, "and none is known: the model is left without one, and without an end of turn", "train", SMALL,
          "--data.path=rows.bin", "--training.seq_len=64", "--training.local_batch_size=4", "--training.steps=1");
     SAYS(1, "data.chat_template is 'none.jinja', but there is no tokenizer for it", "train", SMALL,
          "--data.path=rows.bin", "--data.chat_template=none.jinja", "--training.seq_len=64", "--training.steps=1");
     SAYS(1, "data.chat_template: cannot open 'none.jinja'", "train", SMALL, "--data.path=rows.bin",
          "--data.tokenizer=words", "--data.chat_template=none.jinja", "--training.seq_len=64", "--training.steps=1");
+    test_write_file("empty.jinja", "", 0);
+    SAYS(1, "data.chat_template: 'empty.jinja' is empty", "train", SMALL, "--data.path=chat.jsonl",
+         "--data.tokenizer=words", "--data.chat_template=empty.jinja", "--training.seq_len=64", "--training.steps=1");
 }
 
 CHAT_TEST(what_is_wrong_with_conversations_is_said_once)
 {
     fixture *f = *state;
-    program p = RUN(0, "train", SMALL, "--data.path=chat.jsonl", "--data.tokenizer=words", "--training.seq_len=64",
-                    "--training.steps=1", "--export.path=talker");
 
-    program_free(&p);
+    RUN(0, "train", SMALL, "--data.path=chat.jsonl", "--data.tokenizer=words", "--training.seq_len=64",
+        "--training.steps=1", "--export.path=talker");
     SAYS(1, "--data: row 1 of 'chat.jsonl' has 28 tokens, which is more than training.seq_len (--seq-len) 16", "eval",
          "talker", "--data", "chat.jsonl", "--seq-len=16");
     SAYS(0, "long:   40 of more than 16 tokens; ", "eval", "talker", "--data", "chat.jsonl", "--seq-len=16",
@@ -239,17 +207,17 @@ CHAT_TEST(what_is_wrong_with_conversations_is_said_once)
          "--train-on=questions");
     SAYS(1, "--train-on is for conversations, but --data 'data.txt' is text or tokens", "eval", "talker", "--data",
          "data.txt", "--train-on=all");
-    write_text(f, "bad.jsonl",
-               "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
-               "\"content\": \"b\"}]}\n{\"messages\": 3}\n");
+    test_write_text(f->directory, "bad.jsonl",
+                    "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
+                    "\"content\": \"b\"}]}\n{\"messages\": 3}\n");
     SAYS(1, "bad.jsonl': line 2", "eval", "talker", "--data", "bad.jsonl");
-    write_text(f, "silent.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n");
+    test_write_text(f->directory, "silent.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n");
     SAYS(1, "no token of --data 'silent.jsonl' is an answer, which the role assistant gives in messages", "eval",
          "talker", "--data", "silent.jsonl");
     SAYS(1, "(hf download owner/talks --repo-type dataset --local-dir talks)", "train", "--model.path=talker",
          "--data.path=owner/talks");
-    write_text(
-        f, "human.jsonl",
+    test_write_text(
+        f->directory, "human.jsonl",
         "{\"messages\": [{\"role\": \"human\", \"content\": \"a\"}, {\"role\": \"gpt\", \"content\": \"b\"}]}\n");
     SAYS(1, "nothing to learn: answers are what the role assistant says in messages", "train", "--model.path=talker",
          "--data.path=human.jsonl", "--training.seq_len=64", "--training.steps=1");

@@ -5,16 +5,6 @@
 #include "base/compiler.h"
 #include "cli/fixture.h"
 
-#define RUN(expected, ...) \
-    program_run(f->directory, (expected), (const char *const[]){PROGRAM, "compare", __VA_ARGS__, NULL})
-
-#define SAYS(expected, part, ...)                  \
-    do {                                           \
-        program p_ = RUN((expected), __VA_ARGS__); \
-        CHECK_CONTAINS(p_.output, (part));         \
-        program_free(&p_);                         \
-    } while (0)
-
 static const json_t *at(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
@@ -62,7 +52,7 @@ FIXTURE_TEST(every_strategy_has_its_figures)
 {
     fixture *f = *state;
     char *svg = test_path(f->directory, "bars.svg"), *markdown = test_path(f->directory, "table.md"), *text;
-    program p = RUN(0, f->config, "-n", "2", STRATEGIES, "--json", "--steps=2", "--rounds=2", "--svg", svg,
+    program p = RUN(0, "compare", f->config, "-n", "2", STRATEGIES, "--json", "--steps=2", "--rounds=2", "--svg", svg,
                     "--markdown", markdown, "--worlds=2,3");
     json_t *all = json_loads(p.output, 0, NULL);
     const json_t *variants;
@@ -86,21 +76,16 @@ FIXTURE_TEST(every_strategy_has_its_figures)
         CHECK(json_integer_value(at(v, "resident_bytes")) > json_integer_value(at(at(v, "memory_rest"), "total")));
     }
     json_decref(all);
-    program_free(&p);
     text = test_read_file(svg, &bytes);
     CHECK_CONTAINS(text, "</svg>");
     CHECK_CONTAINS(text, ">zero3</text>");
     CHECK_CONTAINS(text, "iB all at once</text>");
-    free(text);
     text = test_read_file(markdown, &bytes);
     CHECK_CONTAINS(text, TEST_SANITIZED ? "| | ddp | zero3 | fsdp1 |\n"
                                         : "| | ddp | zero1 | zero2 | zero3 | fsdp2 | hsdp | fsdp1 |\n|---|---:|");
     CHECK_CONTAINS(text, "- Nothing was written to metrics.jsonl and export.path.");
-    free(text);
     CHECK(access(f->metrics, F_OK) != 0);
     CHECK(access(f->model, F_OK) != 0);
-    free(svg);
-    free(markdown);
 }
 
 /* Why something has no figures stands below the table, and the rest is there. */
@@ -108,53 +93,53 @@ FIXTURE_TEST(one_that_cannot_be_does_not_cost_the_others)
 {
     fixture *f = *state;
     char *checkpoints = test_path(f->directory, "checkpoints");
-    program p = RUN(0, f->config, "-n", "1", "--steps=1", "--rounds=1", "--training.max_norm=0", "--checkpoint.folder",
-                    checkpoints);
+    program p = RUN(0, "compare", f->config, "-n", "1", "--steps=1", "--rounds=1", "--training.max_norm=0",
+                    "--checkpoint.folder", checkpoints);
 
     CHECK_CONTAINS(p.output, "Nothing was written to metrics.jsonl, checkpoint.folder and export.path.");
     CHECK(access(checkpoints, F_OK) != 0);
-    free(checkpoints);
 
     CHECK_CONTAINS(p.output, "hsdp is left out: parallelism.data_parallel_replicate_degree is 2, but there is 1 rank");
     CHECK_CONTAINS(p.output, "left out ");
     CHECK_CONTAINS(p.output, "all bits");
     CHECK_CONTAINS(p.output, "  give or take                  -"); /* of one step */
-    program_free(&p);
     /* Nothing matches for any of them: a failure is that of `fsdp train`. */
-    SAYS(1, "model.frozen: 'x.*' matches no parameter", f->config, "-n", "2", "--strategies=zero1,zero2", "--steps=1",
-         "--rounds=1", "--model.frozen=x.*");
+    SAYS(1, "model.frozen: 'x.*' matches no parameter", "compare", f->config, "-n", "2", "--strategies=zero1,zero2",
+         "--steps=1", "--rounds=1", "--model.frozen=x.*");
     /* Frozen beside others: fsdp1 alone refuses that, once its units are known. */
-    p = RUN(0, f->config, "-n", "2", "--strategies=fsdp1,fsdp2", "--steps=1", "--rounds=2",
+    p = RUN(0, "compare", f->config, "-n", "2", "--strategies=fsdp1,fsdp2", "--steps=1", "--rounds=2",
             "--model.frozen=model.layers.0.mlp.up_proj.weight");
     CHECK_CONTAINS(p.output, "fsdp1 has failed: ");
     CHECK_CONTAINS(p.output, "failed ");
-    program_free(&p);
 }
 
 FIXTURE_TEST(what_is_named_and_cannot_be_is_refused)
 {
     fixture *f = *state;
 
-    SAYS(2, "compare: say how many ranks", f->config);
-    SAYS(2, "--steps is '0': expected an integer from 1 to 200", f->config, "-n", "2", "--steps=0");
-    SAYS(2, "--worlds is 'x': expected an integer", f->config, "-n", "2", "--worlds=2,x");
-    SAYS(2, "--strategies zero4: parallelism.strategy is 'zero4'", f->config, "-n", "2", "--strategies=zero1,zero4");
-    SAYS(2, "'zero2' takes no 'x' after a colon", f->config, "-n", "2", "--strategies=zero2:x");
-    SAYS(2, "parallelism.fsdp1_strategy is 'x'", f->config, "-n", "2", "--strategies=fsdp1:x");
-    SAYS(2, "--policies big: parallelism.wrap_policy is 'big'", f->config, "-n", "2", "--policies=big");
-    SAYS(2, "'root' takes nothing after a colon", f->config, "-n", "2", "--policies=root:3");
-    SAYS(1, "--policies root: parallelism.prefetch gathers units ahead", f->config, "-n", "2", "--strategies=fsdp2",
-         "--policies=root", "--parallelism.prefetch=2");
-    SAYS(1, "--strategies zero2: parallelism.strategy zero2 shards gradients", f->config, "-n", "2",
+    SAYS(2, "compare: say how many ranks", "compare", f->config);
+    SAYS(2, "--steps is '0': expected an integer from 1 to 200", "compare", f->config, "-n", "2", "--steps=0");
+    SAYS(2, "--worlds is 'x': expected an integer", "compare", f->config, "-n", "2", "--worlds=2,x");
+    SAYS(2, "--strategies zero4: parallelism.strategy is 'zero4'", "compare", f->config, "-n", "2",
+         "--strategies=zero1,zero4");
+    SAYS(2, "'zero2' takes no 'x' after a colon", "compare", f->config, "-n", "2", "--strategies=zero2:x");
+    SAYS(2, "parallelism.fsdp1_strategy is 'x'", "compare", f->config, "-n", "2", "--strategies=fsdp1:x");
+    SAYS(2, "--policies big: parallelism.wrap_policy is 'big'", "compare", f->config, "-n", "2", "--policies=big");
+    SAYS(2, "'root' takes nothing after a colon", "compare", f->config, "-n", "2", "--policies=root:3");
+    SAYS(1, "--policies root: parallelism.prefetch gathers units ahead", "compare", f->config, "-n", "2",
+         "--strategies=fsdp2", "--policies=root", "--parallelism.prefetch=2");
+    SAYS(1, "--strategies zero2: parallelism.strategy zero2 shards gradients", "compare", f->config, "-n", "2",
          "--strategies=zero1,zero2", "--training.no_sync=true");
-    SAYS(1, "--svg: cannot write '/nonexistent/a.svg'", f->config, "-n", "2", "--svg=/nonexistent/a.svg");
-    SAYS(1, "--svg: '/dev/full' exists and is not a file", f->config, "-n", "2", "--svg=/dev/full");
-    SAYS(1, "--svg: 'a.svg' is the file of --markdown", f->config, "-n", "2", "--svg=a.svg", "--markdown=a.svg");
-    SAYS(1, "config.yaml' exists and is no SVG picture", "llama-1m", "-n", "2", "--svg", f->config);
-    SAYS(1, "is a file of the data, which the run reads", f->config, "-n", "2", "--markdown", f->data);
-    SAYS(1, "training.global_batch_size 12 is not a multiple", f->config, "-n", "2", "--training.global_batch_size=12");
-    SAYS(1, "cannot open '/nonexistent.yaml'", "/nonexistent.yaml", "-n", "2");
-    SAYS(0, "--policies LIST", "--help");
+    SAYS(1, "--svg: cannot write '/nonexistent/a.svg'", "compare", f->config, "-n", "2", "--svg=/nonexistent/a.svg");
+    SAYS(1, "--svg: '/dev/full' exists and is not a file", "compare", f->config, "-n", "2", "--svg=/dev/full");
+    SAYS(1, "--svg: 'a.svg' is the file of --markdown", "compare", f->config, "-n", "2", "--svg=a.svg",
+         "--markdown=a.svg");
+    SAYS(1, "config.yaml' exists and is no SVG picture", "compare", "llama-1m", "-n", "2", "--svg", f->config);
+    SAYS(1, "is a file of the data, which the run reads", "compare", f->config, "-n", "2", "--markdown", f->data);
+    SAYS(1, "training.global_batch_size 12 is not a multiple", "compare", f->config, "-n", "2",
+         "--training.global_batch_size=12");
+    SAYS(1, "cannot open '/nonexistent.yaml'", "compare", "/nonexistent.yaml", "-n", "2");
+    SAYS(0, "--policies LIST", "compare", "--help");
 }
 
 /* A preset is enough, and a policy is one more dimension; ddp has no units. */
@@ -162,9 +147,9 @@ FIXTURE_TEST(a_preset_trains_on_random_bytes)
 {
     fixture *f = *state;
     program p =
-        RUN(0, "gpt-10m", "-n", "2", "--strategies=ddp,fsdp2,fsdp1:shard_grad_op", "--policies", "blocks,size:1,root",
-            "--steps=1", "--rounds=1", "--model.n_layers=1", "--model.dim=36", "--model.vocab_size=300", "--worlds=2",
-            "--training.seq_len=8", "--training.local_batch_size=1", "--json");
+        RUN(0, "compare", "gpt-10m", "-n", "2", "--strategies=ddp,fsdp2,fsdp1:shard_grad_op", "--policies",
+            "blocks,size:1,root", "--steps=1", "--rounds=1", "--model.n_layers=1", "--model.dim=36",
+            "--model.vocab_size=300", "--worlds=2", "--training.seq_len=8", "--training.local_batch_size=1", "--json");
     static const char *const expected[][2] = {{"ddp", NULL},
                                               {"fsdp2", "blocks"},
                                               {"fsdp2", "size:1"},
@@ -192,5 +177,4 @@ FIXTURE_TEST(a_preset_trains_on_random_bytes)
     CHECK_EQ(json_integer_value(at(json_array_get(variants, 3), "units")), 1);
     CHECK(json_integer_value(at(json_array_get(variants, 2), "units")) > 2);
     json_decref(all);
-    program_free(&p);
 }

@@ -4,26 +4,15 @@
 #include <math.h>
 #include <sys/stat.h>
 
-#include "base/file.h"
 #include "cli/fixture.h"
 #include "cli/saved.h"
 #include "format/staging.h"
 #include "fsdp/checkpoint.h"
 #include "fsdp/hub.h"
 
-#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
-#define SAYS(expected, part, ...)                  \
-    do {                                           \
-        program p_ = RUN((expected), __VA_ARGS__); \
-        CHECK_CONTAINS(p_.output, (part));         \
-        program_free(&p_);                         \
-    } while (0)
-
 static void train(const fixture *f)
 {
-    program p = RUN(0, "train", f->config, "--training.steps=1");
-
-    program_free(&p);
+    RUN(0, "train", f->config, "--training.steps=1");
 }
 
 static int count_files(const char *folder)
@@ -47,7 +36,6 @@ FIXTURE_TEST(a_folder_becomes_a_checkpoint_and_one_again)
 
     train(f);
     test_write_file(file, tokenizer, sizeof tokenizer - 1);
-    free(file);
     for (size_t i = 0; i < 4; i++) {
         char name[40], *checkpoints, *back, *copy, *read;
         size_t bytes;
@@ -65,10 +53,6 @@ FIXTURE_TEST(a_folder_becomes_a_checkpoint_and_one_again)
         read = test_read_file(copy, &bytes);
         CHECK_EQ(bytes, sizeof tokenizer - 1);
         CHECK_BYTES(read, tokenizer, bytes);
-        free(checkpoints);
-        free(back);
-        free(copy);
-        free(read);
     }
 }
 
@@ -84,7 +68,6 @@ static void replace(const char *path, const char *from, const char *to)
     sprintf(other, "%.*s%s%s", before, text, to, at + strlen(from));
     test_write_file(path, other, strlen(other));
     free(other);
-    free(text);
 }
 
 /* A key that fsdp does not know, with what no parser holds. */
@@ -109,14 +92,9 @@ static void check_tokens(const fixture *f, const char *folder, const char *gener
     file = test_path(f->directory, name);
     text = test_read_file(file, &bytes);
     CHECK_CONTAINS(text, generation);
-    free(text);
-    free(file);
     file = test_path(path, "config.json");
     text = test_read_file(file, &bytes);
     CHECK_CONTAINS(text, VENDOR);
-    free(text);
-    free(file);
-    free(path);
 }
 
 #define TRAIN                                                                            \
@@ -133,7 +111,6 @@ static void in_folder(const fixture *f, const char *command, const char *part)
     snprintf(script, sizeof script, "cd '%s' && exec %s", f->directory, command);
     p = program_run(f->directory, 0, (const char *const[]){"/bin/sh", "-c", script, NULL});
     CHECK_CONTAINS(p.output, part);
-    program_free(&p);
 }
 
 FIXTURE_TEST(tokens_stay_what_they_are_on_every_way)
@@ -157,8 +134,6 @@ FIXTURE_TEST(tokens_stay_what_they_are_on_every_way)
     test_write_file(file, "{", 1); /* nobody needs it in order to train */
     in_folder(f, TRAIN " --data.path=data.txt --export.path=other", "generation_config.json is not copied: ");
     check_tokens(f, "other", "\"pad_token_id\": 7");
-    free(config);
-    free(file);
 }
 
 FIXTURE_TEST(a_smaller_vocabulary_drops_tokens_that_it_has_not)
@@ -182,15 +157,9 @@ FIXTURE_TEST(a_smaller_vocabulary_drops_tokens_that_it_has_not)
     CHECK_EQ(m.eos_token_count, 1);
     CHECK_EQ(m.eos_tokens[0], 5);
     CHECK(!m.has_pad_token);
-    free(file);
     file = test_path(path, "generation_config.json");
     text = test_read_file(file, &bytes);
     CHECK_CONTAINS(text, "\"eos_token_id\": 5\n");
-    free(text);
-    free(config);
-    free(data);
-    free(file);
-    free(path);
 }
 
 FIXTURE_TEST(a_checkpoint_is_cut_for_other_ranks_with_all_that_it_has)
@@ -216,9 +185,7 @@ FIXTURE_TEST(a_checkpoint_is_cut_for_other_ranks_with_all_that_it_has)
         CHECK_PTR(fsdp_checkpoint_file_find(reader, "config.json"));
         CHECK_OK(fsdp_checkpoint_verify(reader, NULL, NULL));
         fsdp_checkpoint_close(reader);
-        free(folder);
     }
-    free(first);
 }
 
 /* It knows no config.json: its tensors are cut as they are, and no run of fsdp train goes on from it. */
@@ -236,8 +203,6 @@ FIXTURE_TEST(a_checkpoint_of_a_program_s_own_model_is_cut_too)
     snprintf(option, sizeof option, "--checkpoint.folder=%s", first);
     SAYS(1, "no run has saved it: to begin with its weights, set checkpoint.initial_load_path", "train", f->config,
          option);
-    free(first);
-    free(second);
 }
 
 FIXTURE_TEST(weights_change_their_dtype)
@@ -253,22 +218,15 @@ FIXTURE_TEST(weights_change_their_dtype)
     p = RUN(1, "diff", f->model, narrow);
     CHECK_CONTAINS(p.output, "float32 and bfloat16");
     CHECK_CONTAINS(p.output, "0 equal, 21 different");
-    program_free(&p);
     SAYS(0, "model written", "convert", narrow, wide, "--dtype", "float32"); /* the same numbers */
     p = RUN(1, "diff", narrow, wide);
     CHECK_NULL(strstr(p.output, "differs"));
-    program_free(&p);
     saved_make(2, &s);
     SAYS(0, "step-1", "convert", runs, other, "-n", "3", "--dtype=float16"); /* others stay what they are */
     p = RUN(1, "diff", runs, other);
     CHECK_CONTAINS(p.output, "equal      others.scalar\n");
     CHECK_CONTAINS(p.output, "float32 and float16");
     CHECK_CONTAINS(p.output, "4 equal, 21 different, 0 only in A, 0 only in B");
-    program_free(&p);
-    free(narrow);
-    free(other);
-    free(wide);
-    free(runs);
 }
 
 FIXTURE_TEST(what_is_refused_leaves_everything_as_it_was)
@@ -296,10 +254,6 @@ FIXTURE_TEST(what_is_refused_leaves_everything_as_it_was)
     SAYS(2, "--step needs --ranks", "convert", f->model, mine, "--step", "3");
     SAYS(2, "--dtype is 'int64'", "convert", f->model, mine, "--dtype", "int64");
     SAYS(2, "--ranks is '0'", "convert", f->model, mine, "--ranks", "0");
-    free(runs);
-    free(mine);
-    free(note);
-    free(file);
 }
 
 /* A model folder "step-9" among checkpoints would be the newest of them, and no whole one. */
@@ -319,12 +273,6 @@ FIXTURE_TEST(no_model_folder_takes_the_name_of_a_checkpoint)
     SAYS(0, "model written to", "convert", runs, apart);
     SAYS(0, "model written to", "convert", runs, later);
     SAYS(0, "21 equal", "diff", runs, later);
-    free(runs);
-    free(among);
-    free(models);
-    free(apart);
-    free(later);
-    free(beside);
 }
 
 /* Found before anything is written; and a part whose checksum is wrong never gets into another file. */
@@ -346,7 +294,6 @@ FIXTURE_TEST(what_fails_leaves_nothing)
 
         CHECK_CONTAINS(p.output, "cannot take ");
         CHECK_CONTAINS(p.output, "'ulimit -f' says how large a file may be");
-        program_free(&p);
     }
     bytes = test_read_file(part, &count);
     bytes[count - 9] ^= 4;
@@ -354,10 +301,6 @@ FIXTURE_TEST(what_fails_leaves_nothing)
     SAYS(1, "rank-00001-of-00002.safetensors", "convert", runs, out);
     SAYS(1, "rank-00001-of-00002.safetensors", "convert", runs, out, "--ranks", "3");
     CHECK_EQ(count_files(f->directory), before);
-    free(bytes);
-    free(runs);
-    free(part);
-    free(out);
 }
 
 /* Its room was taken before, so it is a call that fails. */
@@ -381,7 +324,6 @@ FIXTURE_TEST(a_temporary_file_that_cannot_be_written_is_named)
              f->directory);
     p = program_run(f->directory, 0, (const char *const[]){"/bin/sh", "-c", script, NULL});
     CHECK_CONTAINS(p.output, part);
-    program_free(&p);
 }
 
 /* ---- beside runs ---- */
@@ -423,13 +365,9 @@ FIXTURE_TEST(a_signal_leaves_no_temporary_files)
         } else {
             CHECK_EQ(p.status, 0);
         }
-        program_free(&p);
         test_remove_tree(runs);
     }
     CHECK(interrupted > 0);
-    free(runs);
-    free(step);
-    free(saving);
 }
 
 /* It would remove what is put there, by the rules of its own checkpoints. */
@@ -449,7 +387,6 @@ FIXTURE_TEST(a_folder_that_a_run_writes_to_is_refused)
     fsdp__staging_leave(&held); /* as one leaves it that was killed */
     SAYS(0, "written to", "convert", f->model, runs, "--ranks", "2");
     fsdp__directory_close(&folder);
-    free(runs);
 }
 
 /* The file with names that have no "model." before them, and one more tensor, of a dtype that cannot be read. */
@@ -484,7 +421,6 @@ static void add_old_buffer(const char *path)
     CHECK_EQ(fclose(out), 0);
     free(text);
     free(header);
-    free(file);
 }
 
 /* Names are those of the model afterwards, and a buffer that nobody reads stays behind. */
@@ -507,10 +443,6 @@ FIXTURE_TEST(what_a_folder_holds_besides_its_parameters_stays_behind)
     SAYS(0, "shapes are those of its config.json", "verify", checkpoints);
     SAYS(2, "unread     layers.0.self_attn.rotary_emb.inv_freq  F64 and F64\n", "diff", f->model, f->model);
     SAYS(2, "1 tensor was not compared, because the dtype is not supported", "diff", f->model, f->model);
-    free(plain);
-    free(checkpoints);
-    free(back);
-    free(file);
 }
 
 /* Copied as it is, with a warning; but nothing becomes infinite on the way. */
@@ -535,9 +467,6 @@ FIXTURE_TEST(what_is_not_finite_is_said)
                  f->model, to, "--dtype", "float16");
     }
     SAYS(0, "model written to", "convert", f->model, to, "--dtype", "bfloat16");
-    free(data);
-    free(file);
-    free(to);
 }
 
 FIXTURE_TEST(a_folder_becomes_a_gguf_and_one_again)
@@ -555,6 +484,4 @@ FIXTURE_TEST(a_folder_becomes_a_gguf_and_one_again)
          "--dtype", "q4_0");
     SAYS(2, "--to is 'onnx': expected gguf", "convert", f->model, "x", "--to", "onnx");
     SAYS(2, "a GGUF file has no ranks", "convert", file, "x", "-n", "2");
-    free(file);
-    free(back);
 }

@@ -13,14 +13,6 @@
 #define CARD "cuda:0 (fake GPU, compute capability 9.0, 4.00GiB of memory, "
 #define NONE "there is no GPU here: nvidia-smi lists"
 
-#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
-#define SAYS(expected, what, ...)                \
-    do {                                         \
-        program p_ = RUN(expected, __VA_ARGS__); \
-                                                 \
-        CHECK_CONTAINS(p_.output, what);         \
-        program_free(&p_);                       \
-    } while (0)
 /* All commands that compute, on a device; `f->model` must be there. */
 #define ALL_SAY(expected, what, device)                                                                     \
     do {                                                                                                    \
@@ -40,9 +32,7 @@ static void need_gpu(void)
 
 static void make_model(const fixture *f)
 {
-    program p = RUN(0, "train", f->config, "--training.steps=2", "--metrics.jsonl=");
-
-    program_free(&p);
+    RUN(0, "train", f->config, "--training.steps=2", "--metrics.jsonl=");
 }
 
 /* ---- which there are ---- */
@@ -96,7 +86,6 @@ FIXTURE_TEST(programs_get_the_devices_as_json)
     CHECK_EQ(json_integer_value(json_object_get(gpu, "memory_bytes")), 4LL << 30);
     CHECK_EQ(json_integer_value(json_object_get(gpu, "free_bytes")), 4LL << 30);
     json_decref(list);
-    program_free(&p);
 
     setenv("FSDP_FAKECUDA_DRIVER", "0", 1);
     p = RUN(0, "inspect", "--devices", "--json");
@@ -105,7 +94,6 @@ FIXTURE_TEST(programs_get_the_devices_as_json)
     CHECK_EQ(json_array_size(json_object_get(list, "devices")), 2);
     CHECK_CONTAINS(json_string_value(json_object_get(device_of(list, 1, "cuda"), "error")), "there is no CUDA driver");
     json_decref(list);
-    program_free(&p);
 }
 
 /* ---- what the card can do ---- */
@@ -138,6 +126,67 @@ FIXTURE_TEST(the_peak_is_that_of_the_card_or_of_the_config)
     unsetenv("FSDP_FAKECUDA_NAME");
 }
 
+/* Sets variables of the GPUs that are not there; NULL: not set. */
+static void set_links(const char *links, const char *without, const char *peers)
+{
+    const char *const names[] = {"FSDP_FAKENVML_LINKS", "FSDP_FAKENVML_WITHOUT", "FSDP_FAKECUDA_PEERS"};
+    const char *const values[] = {links, without, peers};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (values[i])
+            setenv(names[i], values[i], 1);
+        else
+            unsetenv(names[i]);
+}
+
+#define TRAINED "train", f->config, "--training.steps=1", "--metrics.jsonl=", "--comm.carrier=staged"
+
+FIXTURE_TEST(a_run_says_by_what_its_gpus_are_joined)
+{
+    static const struct {
+        const char *links, *without, *peers, *text;
+    } cases[] = {
+        {"18", NULL, NULL, "3 x NVIDIA H200, joined by NVLink (18 links each)\n"},
+        {"0", NULL, NULL, "3 x NVIDIA H200, joined through PCIe\n"},
+        {NULL, NULL, NULL, "3 x NVIDIA H200, joined by what NVML does not tell\n"},
+        {"4", "0-1,1-2", NULL, "joined by NVLink (4 links each); some pairs through PCIe: 0-1, 1-2\n"},
+        {"4", "0-1", "0-2", "(4 links each); some pairs through PCIe: 0-1; some pairs through the host: 0-2\n"},
+        {"0", NULL, "0-2,1-2", "joined through PCIe; some pairs through the host: 0-2, 1-2\n"},
+        {NULL, NULL, "0", "joined through the host alone: none reaches another's memory\n"},
+    };
+    fixture *f = *state;
+
+    need_gpu();
+    setenv("FSDP_FAKECUDA_DEVICES", "3", 1);
+    setenv("FSDP_FAKECUDA_NAME", "NVIDIA H200", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        set_links(cases[i].links, cases[i].without, cases[i].peers);
+        SAYS(0, cases[i].text, TRAINED, "--training.device=cuda", "-n", "3");
+    }
+    set_links("18", NULL, NULL);
+    SAYS(0, "GPUs of this machine: 2 x NVIDIA H200", TRAINED, "--training.device=cuda", "-n", "2");
+    SAYS(0, "(rank 0's)\nlinks:  2 x NVIDIA H200, joined by NVLink (18 links each)\n", "compare", f->config, "-n", "2",
+         "--strategies=ddp", "--rounds=1", "--steps=1", "--worlds=2", "--training.device=cuda");
+    unsetenv("FSDP_FAKECUDA_NAME");
+    set_links(NULL, NULL, NULL);
+    unsetenv("FSDP_FAKECUDA_DEVICES");
+}
+
+FIXTURE_TEST(a_run_on_one_gpu_says_nothing_of_links)
+{
+    fixture *f = *state;
+
+    need_gpu();
+    setenv("FSDP_FAKENVML_LINKS", "18", 1);
+    setenv("FSDP_FAKECUDA_DEVICES", "2", 1);
+    CHECK(!strstr(RUN(0, TRAINED, "--training.device=cuda").output, "GPUs of this machine"));
+    CHECK(!strstr(RUN(0, TRAINED, "--training.device=cuda:1", "-n", "2").output, "GPUs of this machine"));
+    setenv("FSDP_FAKECUDA_DEVICES", "1", 1);
+    CHECK(!strstr(RUN(0, TRAINED, "--training.device=cuda", "-n", "2").output, "GPUs of this machine"));
+    unsetenv("FSDP_FAKECUDA_DEVICES");
+    unsetenv("FSDP_FAKENVML_LINKS");
+}
+
 /* ---- what keeps a GPU from being used ---- */
 
 FIXTURE_TEST(every_reason_against_a_gpu_is_told_by_every_command)
@@ -164,6 +213,10 @@ FIXTURE_TEST(every_reason_against_a_gpu_is_told_by_every_command)
         setenv(cases[i].variable, cases[i].value, 1);
         ALL_SAY(1, cases[i].reason, "cuda");
         SAYS(0, cases[i].reason, "inspect", "--devices");
+        if (!test_takes((int)i, 3, 3)) { /* who says it by the same call */
+            unsetenv(cases[i].variable);
+            continue;
+        }
         SAYS(0, "no GPU is used: ", "eval", f->model, "--data", f->data, "--steps=1", "--device=auto");
         SAYS(0, cases[i].reason, "generate", f->model, "--tokens=1", "--max-new-tokens=1", "--device=auto");
         unsetenv(cases[i].variable);
@@ -193,7 +246,6 @@ FIXTURE_TEST(a_gpu_that_is_lost_is_not_taken_for_one_without_memory)
             "--metrics.jsonl=", "--export.path=");
     CHECK_CONTAINS(p.output, "device 'cuda:0' has failed and cannot be used any more: cudaMemGetInfo: ");
     CHECK(!strstr(p.output, "take a smaller model"));
-    program_free(&p);
     unsetenv("FSDP_FAKECUDA_FAIL");
 }
 
@@ -217,19 +269,8 @@ FIXTURE_TEST(a_run_whose_gpu_is_lost_in_a_checkpoint_does_not_say_that_it_goes_o
         CHECK_CONTAINS(p.output, "has failed and cannot be used any more: cudaMemcpyAsync: ");
         CHECK(!strstr(p.output, "the run goes on"));
         CHECK(!strstr(p.output, "step:  2  "));
-        program_free(&p);
     }
     unsetenv("LOST");
-}
-
-/* Returns how often a text is in another one. */
-static int count_of(const char *text, const char *part)
-{
-    int count = 0;
-
-    for (const char *at = text; (at = strstr(at, part)) != NULL; at += strlen(part))
-        count++;
-    return count;
 }
 
 /* The host is a step ahead there: a trace begins and ends with the steps that it is of all the same. */
@@ -247,16 +288,13 @@ FIXTURE_TEST(a_trace_has_all_that_a_gpu_ran_in_its_steps)
 
         snprintf(steps, sizeof steps, "--metrics.trace.steps=2-%d", last);
         p = RUN(0, "train", f->config, "--training.device=cuda", "--training.steps=5", "--export.path=", set, steps);
-        CHECK_EQ(count_of(p.output, "a trace was written to"), 1);
-        program_free(&p);
+        CHECK_EQ(test_count(p.output, "a trace was written to"), 1);
         text = test_read_file(path, NULL);
-        issued[last - 2] = count_of(text, "\"cat\":\"kernel\"");
-        free(text);
+        issued[last - 2] = test_count(text, "\"cat\":\"kernel\"");
     }
     CHECK(issued[0] > 0);
     CHECK_EQ(issued[1], 2 * issued[0]);
     CHECK_EQ(issued[2], 3 * issued[0]);
-    free(path);
 }
 
 /* A library that cannot be opened is told when the first product needs it. */
@@ -271,7 +309,6 @@ FIXTURE_TEST(a_library_of_nvidia_s_that_is_missing_is_named_by_every_command)
     setenv("FSDP_CUDA_LIBRARIES", f->directory, 1);
     ALL_SAY(1, "cannot open libcublasLt.so.13, which matrix products on a GPU need: ", "cuda");
     unsetenv("FSDP_CUDA_LIBRARIES");
-    free(file);
 }
 
 FIXTURE_TEST(a_plug_in_of_another_build_is_told_with_its_version_only_if_that_is_another)
@@ -297,12 +334,9 @@ FIXTURE_TEST(a_plug_in_of_another_build_is_told_with_its_version_only_if_that_is
             strcpy(other.version, "9.9");
         memcpy(shape, &other, sizeof other);
         test_write_file(path, bytes, count);
-        free(bytes);
         SAYS(1, says[i], "train", f->config, "--training.device=cuda");
     }
     unsetenv("FSDP_PLUGIN_PATH");
-    free(path);
-    free(folder);
 }
 
 /* Programs beside which there is no plug-in, or none that is whole. */
@@ -318,29 +352,21 @@ FIXTURE_TEST(a_plug_in_that_is_missing_or_damaged_is_told_with_what_to_do)
 
     bytes = test_read_file(PROGRAM, &count);
     test_write_file(alone, bytes, count);
-    free(bytes);
     CHECK_EQ(chmod(alone, 0700), 0);
     p = program_run(f->directory, 1, train);
     CHECK_CONTAINS(p.output, "there is no libfsdp-cuda.so in FSDP_PLUGIN_PATH (not set), ");
     CHECK_CONTAINS(p.output, "it is built and installed where CUDA's compiler nvcc is found");
-    program_free(&p);
     p = program_run(f->directory, 0, list);
     CHECK_CONTAINS(p.output, "\ncuda    cannot be used: there is no libfsdp-cuda.so in FSDP_PLUGIN_PATH (not set), ");
-    program_free(&p);
     test_write_file(plugin, other, sizeof other);
     p = program_run(f->directory, 1, train);
     CHECK_CONTAINS(p.output, "libfsdp-cuda.so: it is not a library of this system: install it again");
-    program_free(&p);
     if (access(PLUGIN, F_OK) == 0) {
         bytes = test_read_file(PLUGIN, &count);
         test_write_file(plugin, bytes, count / 2);
-        free(bytes);
         p = program_run(f->directory, 0, list);
         CHECK_CONTAINS(p.output, "libfsdp-cuda.so: it is cut off, with ");
-        program_free(&p);
     }
-    free(alone);
-    free(plugin);
 }
 
 FIXTURE_TEST(names_that_are_no_device_are_refused_before_anything_is_read)
@@ -378,7 +404,6 @@ FIXTURE_TEST(the_log_says_which_device_was_chosen)
          "--worlds=1", "--training.device=cuda", "--json");
     p = RUN(0, "generate", f->model, "--tokens=1", "--max-new-tokens=1", "--device=cpu");
     CHECK(!strstr(p.output, "device"));
-    program_free(&p);
     setenv("FSDP_FAKECUDA_DEVICES", "0", 1);
     SAYS(0, "\ndevice: cpu\n", "compare", f->config, "-n", "1", "--strategies=ddp", "--rounds=1", "--steps=1",
          "--worlds=1", "--training.device=auto");
@@ -415,7 +440,6 @@ static void ranks_say(const fixture *f, int expected, int ranks, int without, co
     CHECK_CONTAINS(p.output, what);
     CHECK(!strstr(p.output, "device: "));
     CHECK(expected == 0 || !strstr(p.output, "step:"));
-    program_free(&p);
 }
 
 FIXTURE_TEST(ranks_of_which_one_has_no_gpu_use_none_or_fail_together)
@@ -492,13 +516,11 @@ static double difference(const char *first, const char *second)
 static void train_on(const fixture *f, const char *device, const char *ranks, const char *path)
 {
     char export[600];
-    program p;
 
     snprintf(export, sizeof export, "--export.path=%s", path);
-    p = RUN(0, "train", f->config, "--training.steps=2", "--training.global_batch_size=4",
-            "--training.local_batch_size=2", "--optimizer.name=sgd", "--optimizer.lr=0.1", "--metrics.jsonl=", export,
-            "--export.overwrite=true", "--training.device", device, "-n", ranks);
-    program_free(&p);
+    RUN(0, "train", f->config, "--training.steps=2", "--training.global_batch_size=4", "--training.local_batch_size=2",
+        "--optimizer.name=sgd", "--optimizer.lr=0.1", "--metrics.jsonl=", export, "--export.overwrite=true",
+        "--training.device", device, "-n", ranks);
 }
 
 /* Weights, text and loss of a model that was trained, asked and evaluated on a GPU are those of the CPU. */
@@ -518,12 +540,7 @@ FIXTURE_TEST(what_a_gpu_trains_generates_and_evaluates_is_what_the_cpu_does)
     q = RUN(0, "generate", other, "--tokens=84,104,101", "--max-new-tokens=6", "--temperature=0", "--device=cuda", "-n",
             "2");
     CHECK_CONTAINS(q.output, p.output);
-    program_free(&p);
-    program_free(&q);
     p = RUN(0, "eval", f->model, "--data", f->data, "--steps=4");
     q = RUN(0, "eval", other, "--data", f->data, "--steps=4", "--device=cuda", "-n", "2");
     CHECK_NEAR(number_behind(q.output, "loss: "), number_behind(p.output, "loss: "), 1e-5);
-    program_free(&p);
-    program_free(&q);
-    free(other);
 }

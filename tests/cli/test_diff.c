@@ -2,16 +2,12 @@
 #include "cli/fixture.h"
 #include "cli/saved.h"
 
-#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
-
 static void train(const fixture *f, const char *export)
 {
     char path[600];
-    program p;
 
     snprintf(path, sizeof path, "--export.path=%s%s", f->model, export);
-    p = RUN(0, "train", f->config, "--training.steps=1", path);
-    program_free(&p);
+    RUN(0, "train", f->config, "--training.steps=1", path);
 }
 
 /* A file of tensors; `header` without its length, `data` behind it. */
@@ -40,19 +36,13 @@ FIXTURE_TEST(the_same_model_is_equal_however_it_is_stored)
     p = RUN(0, "diff", f->model, file);
     CHECK_CONTAINS(p.output, "equal      model.layers.0.mlp.up_proj.weight\n");
     CHECK_CONTAINS(p.output, "21 equal, 0 different, 0 only in A, 0 only in B");
-    program_free(&p);
     p = RUN(1, "diff", step, f->model, "--brief"); /* but for the norm, which was set to 1 when it was saved */
     CHECK_EQ(strncmp(p.output, "differs    model.norm.weight  by ", 33), 0);
     CHECK_CONTAINS(p.output, "20 equal, 1 different, 0 only in A, 0 only in B");
-    program_free(&p);
     s.step = 9;
     saved_make(2, &s);
     p = RUN(0, "diff", folder, step); /* the newest; of two checkpoints all sections */
     CHECK_CONTAINS(p.output, "equal      model.model.norm.weight\n");
-    program_free(&p);
-    free(folder);
-    free(step);
-    free(file);
 }
 
 FIXTURE_TEST(what_is_apart_is_shown)
@@ -75,22 +65,17 @@ FIXTURE_TEST(what_is_apart_is_shown)
     CHECK_STRING(p.output, "differs    x  by 12 at most, at [1, 2]: 6 and -6; 2 of 6 elements\n"
                            "equal      zero\n"
                            "1 equal, 1 different, 0 only in A, 0 only in B\n");
-    program_free(&p);
     write_tensors(second, transposed, a, sizeof a);
     p = RUN(1, "diff", first, second);
     CHECK_STRING(p.output, "shape      x  [2, 3] and [3, 2]\n"
                            "only in A  zero  float32 []\n"
                            "only in B  zwei  float32 [1]\n"
                            "0 equal, 1 different, 1 only in A, 1 only in B\n");
-    program_free(&p);
     write_tensors(second, half, narrow, sizeof narrow);
     p = RUN(1, "diff", first, second, "--brief");
     CHECK_STRING(p.output, "dtype      x  float32 and bfloat16\n"
                            "dtype      zero  float32 and bfloat16\n"
                            "0 equal, 2 different, 0 only in A, 0 only in B\n");
-    program_free(&p);
-    free(second);
-    free(first);
 }
 
 FIXTURE_TEST(no_numbers_and_large_ones_count)
@@ -99,20 +84,13 @@ FIXTURE_TEST(no_numbers_and_large_ones_count)
     static const int64_t large[] = {(int64_t)1 << 60, 5}, larger[] = {((int64_t)1 << 60) + 1, 5};
     fixture *f = *state;
     char *first = test_path(f->directory, "a.safetensors"), *second = test_path(f->directory, "b.safetensors");
-    program p;
 
     write_tensors(first, "{\"x\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}", a, sizeof a);
     write_tensors(second, "{\"x\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}", b, sizeof b);
-    p = RUN(1, "diff", first, second);
-    CHECK_CONTAINS(p.output, "by inf at most, at [1]: nan and 0; 1 of 4 elements");
-    program_free(&p);
+    SAYS(1, "by inf at most, at [1]: nan and 0; 1 of 4 elements", "diff", first, second);
     write_tensors(first, "{\"x\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[0,16]}}", large, sizeof large);
     write_tensors(second, "{\"x\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[0,16]}}", larger, sizeof larger);
-    p = RUN(1, "diff", first, second);
-    CHECK_CONTAINS(p.output, "at [0]: 1.1529215e+18 and 1.1529215e+18; 1 of 2 elements");
-    program_free(&p);
-    free(second);
-    free(first);
+    SAYS(1, "at [0]: 1.1529215e+18 and 1.1529215e+18; 1 of 2 elements", "diff", first, second);
 }
 
 FIXTURE_TEST(trouble_is_status_2)
@@ -124,12 +102,8 @@ FIXTURE_TEST(trouble_is_status_2)
     size_t count;
     program p;
 
-    p = RUN(2, "diff", f->model);
-    CHECK_CONTAINS(p.output, "diff: give two models");
-    program_free(&p);
-    p = RUN(2, "diff", "/nowhere", "/nowhere");
-    CHECK_CONTAINS(p.output, "'/nowhere'");
-    program_free(&p);
+    SAYS(2, "diff: give two models", "diff", f->model);
+    SAYS(2, "'/nowhere'", "diff", "/nowhere", "/nowhere");
     train(f, "");
     saved_make(2, &s);
     bytes = test_read_file(file, &count);
@@ -137,9 +111,4 @@ FIXTURE_TEST(trouble_is_status_2)
     test_write_file(file, bytes, count);
     p = RUN(2, "diff", part, f->model); /* a checksum is looked at before a number is */
     CHECK_CONTAINS(p.output, "rank-00001-of-00002.safetensors");
-    program_free(&p);
-    free(bytes);
-    free(folder);
-    free(part);
-    free(file);
 }

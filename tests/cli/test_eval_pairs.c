@@ -7,16 +7,6 @@
 #define PAIRS REFERENCE "/finetune/dpo-train.jsonl"
 #define TOKENIZER REFERENCE "/finetune/byte-chat"
 
-#define EVAL(expected, ...) \
-    program_run(f->directory, (expected), (const char *const[]){PROGRAM, "eval", __VA_ARGS__, NULL})
-#define SAYS(what, ...)                    \
-    do {                                   \
-        program p_ = EVAL(1, __VA_ARGS__); \
-                                           \
-        CHECK_CONTAINS(p_.output, what);   \
-        program_free(&p_);                 \
-    } while (0)
-
 static double number_behind(const char *text, const char *name)
 {
     const char *at = text ? strstr(text, name) : NULL;
@@ -35,16 +25,13 @@ static void train(const fixture *f, const char *key, const char *to)
     snprintf(path, sizeof path, "--export.path=%s", to);
     snprintf(metrics, sizeof metrics, "--metrics.jsonl=%s/m.jsonl", f->directory);
     snprintf(cache, sizeof cache, "--data.cache=%s/c", f->directory);
-    p = program_run(f->directory, 0,
-                    (const char *const[]){PROGRAM, "train", "--model.path=" LLAMA, "--data.path=" PAIRS,
-                                          "--data.tokenizer=" TOKENIZER, "--validation.path=" PAIRS,
-                                          "--training.objective=dpo", "--training.seq_len=200",
-                                          "--training.local_batch_size=8", "--training.steps=3", "--optimizer.lr=0.003",
-                                          metrics, cache, path, key, NULL});
+    p = RUN(0, "train", "--model.path=" LLAMA, "--data.path=" PAIRS, "--data.tokenizer=" TOKENIZER,
+            "--validation.path=" PAIRS, "--training.objective=dpo", "--training.seq_len=200",
+            "--training.local_batch_size=8", "--training.steps=3", "--optimizer.lr=0.003", metrics, cache, path, key);
 
+    CHECK_CONTAINS(p.output, "valid:  8 pairs; after every ");
     CHECK_CONTAINS(p.output, "valid:  3  loss: 0.");
     CHECK_CONTAINS(p.output, "  accuracy: 1.00  pairs: 8  best\n");
-    program_free(&p);
 }
 
 /* What the training has said of its last validation. */
@@ -55,8 +42,6 @@ static char *last_validation(const fixture *f)
 
     copy = strdup(CHECK_PTR(line));
     CHECK_EQ(remove(path), 0);
-    free(text);
-    free(path);
     return copy;
 }
 
@@ -80,13 +65,11 @@ FIXTURE_TEST(a_tuned_model_is_compared_with_its_reference)
     train(f, NULL, tuned);
     line = last_validation(f);
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
-        program p = EVAL(0, tuned, "--data", PAIRS, "--reference", LLAMA, "--batch-size=3", "-n", ranks[i]);
+        program p = RUN(0, "eval", tuned, "--data", PAIRS, "--reference", LLAMA, "--batch-size=3", "-n", ranks[i]);
 
         check_line(line, p.output);
-        program_free(&p);
     }
     free(line);
-    free(tuned);
 }
 
 FIXTURE_TEST(an_adapter_is_compared_with_its_base)
@@ -97,36 +80,35 @@ FIXTURE_TEST(an_adapter_is_compared_with_its_base)
 
     train(f, "--adapter.rank=4", lora);
     line = last_validation(f);
-    p = EVAL(0, LLAMA, "--adapter", lora, "--data", PAIRS, "--tokenizer", TOKENIZER);
+    p = RUN(0, "eval", LLAMA, "--adapter", lora, "--data", PAIRS, "--tokenizer", TOKENIZER);
     CHECK_CONTAINS(p.output, " loss: ");
     *strstr(p.output, " loss: ") = '\n'; /* behind the adapter's name */
     check_line(line, p.output);
-    program_free(&p);
     free(line);
-    free(lora);
 }
 
 FIXTURE_TEST(a_model_is_no_better_than_itself)
 {
     fixture *f = *state;
-    program p = EVAL(0, LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER, "--reference", LLAMA, "--beta=0.5");
+    program p = RUN(0, "eval", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER, "--reference", LLAMA, "--beta=0.5");
 
     CHECK_CONTAINS(p.output, "loss: 0.693147  margin: 0.000000  accuracy: 0.0000  chosen: 0.000000");
-    program_free(&p);
 }
 
 FIXTURE_TEST(what_pairs_need_is_said)
 {
     fixture *f = *state;
 
-    SAYS("has pairs, on which a model is compared with another: name that with --reference FOLDER", LLAMA, "--data",
-         PAIRS, "--tokenizer", TOKENIZER);
-    SAYS("--reference is for pairs of chosen and rejected answers, and --data '", LLAMA, "--data",
+    SAYS(1, "has pairs, on which a model is compared with another: name that with --reference FOLDER", "eval", LLAMA,
+         "--data", PAIRS, "--tokenizer", TOKENIZER);
+    SAYS(1, "--reference is for pairs of chosen and rejected answers, and --data '", "eval", LLAMA, "--data",
          REFERENCE "/tokens.bin", "--reference", LLAMA);
-    SAYS("--train-on is all, but --data '", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER, "--train-on=all",
-         "--reference", LLAMA);
-    SAYS("--on-long-row is split, but --data '", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER,
+    SAYS(1, "--train-on is all, but --data '", "eval", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER,
+         "--train-on=all", "--reference", LLAMA);
+    SAYS(1, "--on-long-row is split, but --data '", "eval", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER,
          "--on-long-row=split", "--reference", LLAMA);
-    SAYS("--reference: ", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER, "--reference", "none");
-    SAYS("pair 1 of '", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER, "--reference", LLAMA, "--seq-len=90");
+    SAYS(2, "--beta is '0': expected a number greater than 0", "eval", LLAMA, "--data", PAIRS, "--beta=0");
+    SAYS(1, "--reference: ", "eval", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER, "--reference", "none");
+    SAYS(1, "pair 1 of '", "eval", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER, "--reference", LLAMA,
+         "--seq-len=90");
 }

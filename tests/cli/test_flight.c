@@ -4,12 +4,21 @@
 
 #include "cli/fixture.h"
 
-static program start(const fixture *f, const char *ranks, const char *mark, const char *value, const char *key)
+/* The folder is of this test alone. */
+static program start(const fixture *f, const char *ranks, const char *key)
 {
     const char *argv[] = {PROGRAM, "train", f->config, "-n", ranks, "--training.steps=100000000", key, NULL};
 
-    setenv(mark, value, 1);
+    setenv("FSDP_TEST_FLIGHT", f->directory, 1);
     return program_start(f->directory, argv);
+}
+
+static pid_t rank_of(const fixture *f, int rank)
+{
+    char mark[300];
+
+    snprintf(mark, sizeof mark, "FSDP_TEST_FLIGHT=%s", f->directory);
+    return fixture_rank(mark, rank);
 }
 
 /* What the report says of a folder; free() it. */
@@ -21,9 +30,7 @@ static char *report(const fixture *f, const char *folder, const char *option)
     (void)mkdir(directory, 0700);
     p = program_run(directory, 0, (const char *[]){PROGRAM, "flight", folder, option, NULL});
     text = strdup(p.output);
-    program_free(&p);
     test_remove_tree(directory);
-    free(directory);
     return text;
 }
 
@@ -49,31 +56,29 @@ FIXTURE_TEST(a_rank_that_is_killed_leaves_its_last_calls)
 {
     const fixture *f = *state;
     char *folder = test_path(f->directory, "metrics.jsonl.flight");
-    program p = start(f, "3", "FSDP_TEST_FLIGHT", "killed", NULL);
+    program p = start(f, "3", NULL);
 
     fixture_await(&p, "step: 10 ");
-    CHECK_EQ(kill(fixture_rank("FSDP_TEST_FLIGHT=killed", 1), SIGKILL), 0);
+    CHECK_EQ(kill(rank_of(f, 1), SIGKILL), 0);
     program_wait(&p);
     CHECK_EQ(p.status, 128 + SIGKILL);
     CHECK_CONTAINS(p.output, "fsdp: rank 1 was killed by signal 9 (Killed) (fsdp flight '/");
     CHECK_CONTAINS(p.output, "metrics.jsonl.flight' shows the last calls of all ranks)");
     check_report(f, folder, "rank 1 was killed by signal 9 (Killed); it was last in step ", "rank 1 was killed ",
                  "rank 1 was killed by signal 9 (Killed)\n");
-    program_free(&p);
-    free(folder);
 }
 
 FIXTURE_TEST(a_rank_that_is_stuck_is_named_while_the_run_hangs_and_after_the_timeout)
 {
     const fixture *f = *state;
     char *folder = test_path(f->directory, "metrics.jsonl.flight");
-    program p = start(f, "3", "FSDP_TEST_FLIGHT", "stuck", "--comm.timeout=3");
+    program p = start(f, "3", "--comm.timeout=3");
     const char *late = "the others wait for rank 2: it has not come to call ",
                *inside = "no rank is missing: all have come to call ";
     pid_t rank;
 
     fixture_await(&p, "step: 10 ");
-    rank = fixture_rank("FSDP_TEST_FLIGHT=stuck", 2);
+    rank = rank_of(f, 2);
     CHECK_EQ(kill(rank, SIGSTOP), 0);
     fixture_await(&p, "rank 2 is stopped");
     CHECK_EQ(kill(p.pid, SIGUSR2), 0);
@@ -84,8 +89,6 @@ FIXTURE_TEST(a_rank_that_is_stuck_is_named_while_the_run_hangs_and_after_the_tim
     CHECK_EQ(p.status, 1);
     CHECK_CONTAINS(p.output, "for rank 2, which is stopped");
     check_report(f, folder, late, inside, " was the first to report: rank ");
-    program_free(&p);
-    free(folder);
 }
 
 FIXTURE_TEST(records_that_cannot_be_written_say_why)
@@ -95,17 +98,15 @@ FIXTURE_TEST(records_that_cannot_be_written_say_why)
     program p;
 
     snprintf(key, sizeof key, "--metrics.flight_recorder=%s", folder);
-    p = start(f, "2", "FSDP_TEST_FLIGHT", "taken", key);
+    p = start(f, "2", key);
     fixture_await(&p, "step: 10 ");
     CHECK(mkdir(folder, 0777) == 0 || errno == EEXIST);
     CHECK_EQ(chmod(folder, 0777), 0);
-    CHECK_EQ(kill(fixture_rank("FSDP_TEST_FLIGHT=taken", 1), SIGKILL), 0);
+    CHECK_EQ(kill(rank_of(f, 1), SIGKILL), 0);
     program_wait(&p);
     CHECK_EQ(p.status, 128 + SIGKILL);
     CHECK_CONTAINS(p.output, "fsdp: warning: the last calls of the ranks could not be written: ");
     CHECK_CONTAINS(p.output, "others may write to that folder");
-    program_free(&p);
-    free(folder);
 }
 
 FIXTURE_TEST(a_single_process_shows_its_calls_when_it_is_asked)
@@ -115,7 +116,7 @@ FIXTURE_TEST(a_single_process_shows_its_calls_when_it_is_asked)
     program p;
 
     snprintf(key, sizeof key, "--metrics.flight_recorder=%s", folder);
-    p = start(f, "1", "FSDP_TEST_FLIGHT", "asked", key);
+    p = start(f, "1", key);
     fixture_await(&p, "step: 10 ");
     CHECK_EQ(kill(p.pid, SIGUSR2), 0);
     fixture_await(&p, "fsdp: the last calls of rank 0 are in '");
@@ -127,8 +128,6 @@ FIXTURE_TEST(a_single_process_shows_its_calls_when_it_is_asked)
     CHECK_EQ(kill(p.pid, SIGTERM), 0);
     program_wait(&p);
     CHECK_EQ(p.status, 128 + SIGTERM);
-    program_free(&p);
-    free(folder);
 }
 
 FIXTURE_TEST(a_run_that_ends_well_or_is_refused_on_all_ranks_leaves_no_records)
@@ -136,34 +135,23 @@ FIXTURE_TEST(a_run_that_ends_well_or_is_refused_on_all_ranks_leaves_no_records)
     const fixture *f = *state;
     char *folder = test_path(f->directory, "metrics.jsonl.flight");
     struct stat info;
-    program p = program_run(f->directory, 0,
-                            (const char *[]){PROGRAM, "train", f->config, "-n", "2", "--training.steps=2", NULL});
+    program p;
 
+    RUN(0, "train", f->config, "-n", "2", "--training.steps=2");
     CHECK_EQ(stat(folder, &info), -1);
-    program_free(&p);
-    p = program_run(f->directory, 1,
-                    (const char *[]){PROGRAM, "train", f->config, "-n", "2", "--data.path=/nowhere/x.txt", NULL});
+    p = RUN(1, "train", f->config, "-n", "2", "--data.path=/nowhere/x.txt");
     CHECK_CONTAINS(p.output, "/nowhere/x.txt");
     CHECK_EQ(stat(folder, &info), -1);
     CHECK(!strstr(p.output, "the last calls"));
-    program_free(&p);
-    free(folder);
 }
 
 FIXTURE_TEST(what_is_no_record_is_an_error)
 {
     const fixture *f = *state;
-    program p = program_run(f->directory, 1, (const char *[]){PROGRAM, "flight", f->data, NULL});
+    program p = RUN(1, "flight", f->data);
 
     CHECK_CONTAINS(p.output, "is not the record of a rank's last calls (rank-N.flight)");
-    program_free(&p);
-    p = program_run(f->directory, 1, (const char *[]){PROGRAM, "flight", f->directory, NULL});
-    CHECK_CONTAINS(p.output, "it has no file named rank-N.flight");
-    program_free(&p);
-    p = program_run(f->directory, 2, (const char *[]){PROGRAM, "flight", NULL});
-    CHECK_CONTAINS(p.output, "no folder with the records of ranks given");
-    program_free(&p);
-    p = program_run(f->directory, 2, (const char *[]){PROGRAM, "flight", f->directory, "--calls=x", NULL});
-    CHECK_CONTAINS(p.output, "--calls");
-    program_free(&p);
+    SAYS(1, "it has no file named rank-N.flight", "flight", f->directory);
+    SAYS(2, "no folder with the records of ranks given", "flight");
+    SAYS(2, "--calls", "flight", f->directory, "--calls=x");
 }

@@ -3,15 +3,6 @@
 
 #include "cli/fixture.h"
 
-#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
-
-#define SAYS(expected, part, ...)                  \
-    do {                                           \
-        program p_ = RUN((expected), __VA_ARGS__); \
-        CHECK_CONTAINS(p_.output, (part));         \
-        program_free(&p_);                         \
-    } while (0)
-
 /* A folder with this config.json and a model.safetensors of one tensor of four bytes. */
 static void make_folder(fixture *f, const char *config, const char *tensor)
 {
@@ -21,13 +12,11 @@ static void make_folder(fixture *f, const char *config, const char *tensor)
 
     mkdir(f->model, 0777);
     test_write_file(path, config, strlen(config));
-    free(path);
     memset(file, 0, sizeof file);
     file[0] = (char)length;
     memcpy(file + 8, header, (size_t)length);
     path = test_path(f->directory, "model/model.safetensors");
     test_write_file(path, file, 8 + (size_t)length + 4);
-    free(path);
 }
 
 #define SIZES(dim)                                                                                    \
@@ -60,7 +49,6 @@ FIXTURE_TEST(inspect_shows_names_without_harm)
     CHECK_CONTAINS(p.output, "  a\\x1b[2J  float32");
     CHECK_CONTAINS(p.output, "total: 1 tensors, 1 elements, 4 bytes (4B) in 1 file");
     CHECK(!strchr(p.output, '\x1b'));
-    program_free(&p);
 }
 
 FIXTURE_TEST(what_is_no_file_is_named)
@@ -74,7 +62,6 @@ FIXTURE_TEST(what_is_no_file_is_named)
     CHECK_EQ(mkfifo(path, 0600), 0);
     SAYS(1, "config.json': it is a FIFO", "inspect", f->model);
     SAYS(1, "config.json': it is a FIFO", "generate", f->model, "--tokens", "1");
-    free(path);
 }
 
 /* 2 is for what the command line alone shows to be wrong, whatever the folder. */
@@ -104,8 +91,6 @@ FIXTURE_TEST(generate_takes_the_front_door_s_device)
     setenv("FSDP_TEST_DEVICE", "no such device", 1);
     SAYS(1, "cannot open device 'no such device'", "generate", REFERENCE "/models/tiny-llama", "--tokens", "1,2");
     unsetenv("FSDP_TEST_DEVICE");
-    program_free(&p);
-    program_free(&q);
 }
 
 /* ---- step-best ---- */
@@ -130,7 +115,6 @@ static long train_past_the_best(fixture *f)
         if (end && step > 0 && end - at > 6 && strncmp(end - 6, "  best", 6) == 0)
             best = step;
     }
-    program_free(&p);
     CHECK(best > 0 && best < 6);
     return best;
 }
@@ -146,8 +130,6 @@ static void check_alike(fixture *f, const char *const *argv, const char *by_step
     best = program_run(f->directory, 0, argv);
     step = program_run(f->directory, 0, named);
     CHECK_STRING(best.output, step.output);
-    program_free(&best);
-    program_free(&step);
 }
 
 #define ALIKE(...) check_alike(f, (const char *const[]){"env", "-C", f->directory, PROGRAM, __VA_ARGS__, NULL}, by_step)
@@ -168,16 +150,11 @@ FIXTURE_TEST(the_best_checkpoint_has_a_name_wherever_one_is_named)
     snprintf(said, sizeof said, "resume: from step %ld of kept/step-%ld", best, best);
     p = RUN(0, "eval", "kept/step-best", "--data", f->data, "--seq-len", "16");
     CHECK(strstr(p.output, "loss"));
-    program_free(&p);
-    p = RUN(0, "convert", "kept/step-best", "a");
-    program_free(&p);
-    p = RUN(0, "convert", by_step, "b");
-    program_free(&p);
-    p = RUN(0, "diff", "a", "b");
-    program_free(&p);
-    p = RUN(0, "train", f->config, "--training.steps=1",
-            "--export.path=", "--checkpoint.initial_load_path=kept/step-best", "-n", "2");
-    program_free(&p);
+    RUN(0, "convert", "kept/step-best", "a");
+    RUN(0, "convert", by_step, "b");
+    RUN(0, "diff", "a", "b");
+    RUN(0, "train", f->config, "--training.steps=1", "--export.path=", "--checkpoint.initial_load_path=kept/step-best",
+        "-n", "2");
     SAYS(1, "is named like a checkpoint, and lies among checkpoints", "convert", "a", "kept/step-best");
     SAYS(1, "is named like a checkpoint, in checkpoint.folder", "train", f->config, "--checkpoint.folder=kept",
          "--export.path=kept/step-best");

@@ -7,31 +7,18 @@
 #include "cli/saved.h"
 #include "tokenizer/small.h"
 
-#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
-
 static char *output_of(const fixture *f, int expected, const char *const *argv)
 {
     program p = program_run(f->directory, expected, argv);
     char *output = strdup(p.output);
 
-    program_free(&p);
     return output;
 }
 #define OUTPUT(expected, ...) output_of(f, (expected), (const char *const[]){PROGRAM, "generate", __VA_ARGS__, NULL})
 
 static void train(const fixture *f, const char *steps, const char *vocab_size)
 {
-    program p = RUN(0, "train", f->config, steps, vocab_size);
-
-    program_free(&p);
-}
-
-static void write_file(const char *folder, const char *name, const char *text)
-{
-    char *path = test_path(folder, name);
-
-    test_write_file(path, text, strlen(text));
-    free(path);
+    RUN(0, "train", f->config, steps, vocab_size);
 }
 
 /* ---- a tokenizer ---- */
@@ -78,7 +65,7 @@ FIXTURE_TEST(text_goes_through_the_folders_tokenizer)
     }
     free(text);
     mkdir(other, 0777);
-    write_file(other, "tokenizer.json", json);
+    test_write_text(other, "tokenizer.json", json);
     ids = OUTPUT(0, f->model, "--tokens", "116,257,32,259", "--max-new-tokens", "20", "--temperature", "3");
     decoded = decode(tokenizer, ids);
     text = OUTPUT(0, f->model, "--prompt", "the in", "--tokenizer", other, "--max-new-tokens", "20", "--temperature",
@@ -86,15 +73,13 @@ FIXTURE_TEST(text_goes_through_the_folders_tokenizer)
     CHECK_EQ(text[strlen(text) - 1], '\n');
     text[strlen(text) - 1] = '\0';
     CHECK_STRING(text, decoded);
-    write_file(f->model, "tokenizer.json", json);
+    test_write_text(f->model, "tokenizer.json", json);
     free(decoded);
     decoded = OUTPUT(0, f->model, "--prompt", "the in", "--max-new-tokens", "20", "--temperature", "3");
     decoded[strlen(decoded) - 1] = '\0';
     CHECK_STRING(decoded, text);
     fsdp_tokenizer_close(tokenizer);
     free(decoded);
-    free(other);
-    free(json);
     free(text);
     free(ids);
 }
@@ -124,8 +109,6 @@ FIXTURE_TEST(a_checkpoint_is_read_like_a_folder)
     CHECK_STRING(other, first);
     free(other);
     free(first);
-    free(folder);
-    free(step);
 }
 
 FIXTURE_TEST(a_checkpoint_that_does_not_fit_is_refused)
@@ -145,6 +128,4 @@ FIXTURE_TEST(a_checkpoint_that_does_not_fit_is_refused)
     output = OUTPUT(1, folder, "--prompt", "x", "-n", "2");
     CHECK_CONTAINS(output, "manifest.json");
     free(output);
-    free(manifest);
-    free(folder);
 }

@@ -13,29 +13,6 @@
 
 #define PIECES TEST_SOURCE_DIR "/tests/numbers/pieces/"
 
-static void put_file(const char *directory, const char *name, const char *text)
-{
-    char *path = test_path(directory, name);
-    FILE *file = CHECK_PTR(fopen(path, "w"));
-
-    fputs(text, file);
-    fclose(file);
-    free(path);
-}
-
-static void copy_piece_file(const char *name, const char *directory, const char *as)
-{
-    char from[1024], *to = test_path(directory, as);
-    size_t bytes;
-    char *data;
-
-    snprintf(from, sizeof from, PIECES "%s", name);
-    data = test_read_file(from, &bytes);
-    test_write_file(to, data, bytes);
-    free(data);
-    free(to);
-}
-
 /* Opens the tokenizer of a folder after it has been there and back. */
 static fsdp_tokenizer *there_and_back(const char *directory)
 {
@@ -55,8 +32,8 @@ static fsdp_tokenizer *there_and_back(const char *directory)
     CHECK_OK(fsdp__gguf_header_finish(&h));
     CHECK_OK(fsdp__gguf_parse("x.gguf", h.data, (size_t)h.bytes, &file));
     CHECK_OK(fsdp__gguf_tokenizer(&file, &json, &settings));
-    put_file(other, "tokenizer.json", json);
-    put_file(other, "tokenizer_config.json", settings);
+    test_write_text(other, "tokenizer.json", json);
+    test_write_text(other, "tokenizer_config.json", settings);
     CHECK_OK(fsdp_tokenizer_open(other, &out));
     fsdp__free(json);
     fsdp__free(settings);
@@ -103,9 +80,9 @@ TEST(tokenizers_of_sentencepiece_go_there_and_back)
         fsdp_tokenizer *own = NULL, *back;
 
         if (ways[i].json)
-            copy_piece_file(ways[i].json, directory, "tokenizer.json");
+            test_copy_file(PIECES, ways[i].json, directory, "tokenizer.json");
         if (ways[i].model)
-            copy_piece_file(ways[i].model, directory, "tokenizer.model");
+            test_copy_file(PIECES, ways[i].model, directory, "tokenizer.model");
         CHECK_OK(fsdp_tokenizer_open(directory, &own));
         back = there_and_back(directory);
         check_same_ids(own, back, ways[i].json ? ways[i].json : ways[i].model);
@@ -119,13 +96,6 @@ TEST(tokenizers_of_sentencepiece_go_there_and_back)
 
 /* ---- what is a file of llama.cpp ---- */
 
-#define SAYS(expected, part, ...)                                                                              \
-    do {                                                                                                       \
-        program p_ = program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL}); \
-        CHECK_CONTAINS(p_.output, (part));                                                                     \
-        program_free(&p_);                                                                                     \
-    } while (0)
-
 FIXTURE_TEST(a_file_is_known_by_its_content)
 {
     fixture *f = *state;
@@ -137,18 +107,14 @@ FIXTURE_TEST(a_file_is_known_by_its_content)
     SAYS(0, "model written to", "convert", file, "-o", back);
     SAYS(1, "it is a GGUF file, of llama.cpp: fsdp convert", "inspect", file);
     SAYS(1, "is a GGUF file: make a folder of it first", "convert", file, "--to", "gguf", "-o", empty);
-    put_file(f->directory, "text.gguf", "a text\n");
+    test_write_text(f->directory, "text.gguf", "a text\n");
     SAYS(1, "text.gguf' is a file: a model folder or a checkpoint is expected: its weights are in GGUF: fsdp convert",
          "generate", text, "--tokens=1");
     SAYS(1, "text.gguf' is a file: a model folder is expected: its weights are in GGUF: fsdp convert", "train",
          "--data.path=none", "--model.path", text);
     SAYS(1, "text.gguf' is no GGUF file: it does not begin with GGUF", "convert", text, "-o", "/nowhere");
-    put_file(f->directory, "empty.gguf", "");
+    test_write_text(f->directory, "empty.gguf", "");
     SAYS(1, "empty.gguf' is no GGUF file", "convert", empty, "-o", "/nowhere");
-    free(file);
-    free(back);
-    free(text);
-    free(empty);
 }
 
 /* What a killed writer has left has a name in the way of the next one. */
@@ -159,7 +125,7 @@ FIXTURE_TEST(a_writer_that_was_killed_is_in_nobodys_way)
     int held;
 
     SAYS(0, "", "train", f->config, "--training.steps=1");
-    put_file(f->directory, "m.gguf.writing", "GGUF and then it was killed");
+    test_write_text(f->directory, "m.gguf.writing", "GGUF and then it was killed");
     held = open(left, O_RDONLY | O_CLOEXEC);
     CHECK(held >= 0 && flock(held, LOCK_EX) == 0); /* as if it still wrote */
     SAYS(1, "another process writes to '", "convert", f->model, "--to", "gguf", "-o", file);
@@ -167,10 +133,8 @@ FIXTURE_TEST(a_writer_that_was_killed_is_in_nobodys_way)
     SAYS(0, "model written to", "convert", f->model, "--to", "gguf", "-o", file);
     CHECK(access(left, F_OK) != 0);
     CHECK_EQ(unlink(file), 0);
-    put_file(f->directory, "m.gguf.writing", "mine");
+    test_write_text(f->directory, "m.gguf.writing", "mine");
     SAYS(1, "is another file: move it away", "convert", f->model, "--to", "gguf", "-o", file);
     CHECK_EQ(access(left, F_OK), 0);
     CHECK(access(file, F_OK) != 0);
-    free(file);
-    free(left);
 }

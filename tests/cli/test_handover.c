@@ -4,14 +4,11 @@
 
 #include "cli/fixture.h"
 
-#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
-
 /* Trained for as many steps as the config says, not for those of the defaults. */
 static void check_trained(program *p)
 {
     CHECK_CONTAINS(p->output, "ranks:  2");
     CHECK_CONTAINS(p->output, "done:   30 steps");
-    program_free(p);
 }
 
 FIXTURE_TEST(a_config_may_come_through_a_pipe)
@@ -47,8 +44,6 @@ FIXTURE_TEST(a_config_is_opened_once)
     program_wait(&p);
     CHECK_EQ(p.status, 0);
     check_trained(&p);
-    free(text);
-    free(fifo);
 }
 
 FIXTURE_TEST(ranks_get_every_value_as_it_was_given)
@@ -56,24 +51,17 @@ FIXTURE_TEST(ranks_get_every_value_as_it_was_given)
     fixture *f = *state;
     char *data = test_path(f->directory, "it's \"a\"\n\t\xC3\xA9: [x], #1"), option[600], *line, *first;
     size_t bytes;
-    program p;
 
     CHECK_EQ(rename(f->data, data), 0);
     snprintf(option, sizeof option, "--data.path=%s", data);
-    p = RUN(0, "train", f->config, option, "-n", "2", "--training.steps=2", "--optimizer.lr=0.10000000000000002",
-            "--training.max_norm=0.3333333333333333");
-    CHECK_CONTAINS(p.output, "done:   2 steps");
-    program_free(&p);
+    SAYS(0, "done:   2 steps", "train", f->config, option, "-n", "2", "--training.steps=2",
+         "--optimizer.lr=0.10000000000000002", "--training.max_norm=0.3333333333333333");
     first = test_read_file(f->metrics, &bytes);
     CHECK_CONTAINS(first, "\"lr\": 0.1,");
-    p = RUN(0, "run", "-n", "2", "--", PROGRAM, "train", f->config, option, "--training.steps=2",
-            "--optimizer.lr=0.10000000000000002", "--training.max_norm=0.3333333333333333");
-    program_free(&p);
+    RUN(0, "run", "-n", "2", "--", PROGRAM, "train", f->config, option, "--training.steps=2",
+        "--optimizer.lr=0.10000000000000002", "--training.max_norm=0.3333333333333333");
     line = test_read_file(f->metrics, &bytes);
     CHECK_EQ(strncmp(line, first, strcspn(first, ",") + 20), 0); /* the same step and loss */
-    free(line);
-    free(first);
-    free(data);
 }
 
 FIXTURE_TEST(a_descriptor_that_is_no_config_is_refused)
@@ -82,8 +70,5 @@ FIXTURE_TEST(a_descriptor_that_is_no_config_is_refused)
     program p = RUN(2, "train", "--as-rank=x");
 
     CHECK_CONTAINS(p.output, "--as-rank is 'x': expected an integer from 3");
-    program_free(&p);
-    p = RUN(1, "train", "--as-rank=999");
-    CHECK_CONTAINS(p.output, "cannot open '/proc/self/fd/999'");
-    program_free(&p);
+    SAYS(1, "cannot open '/proc/self/fd/999'", "train", "--as-rank=999");
 }

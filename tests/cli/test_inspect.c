@@ -8,15 +8,6 @@
 #include "fsdp/fsdp.h"
 #include "support/ranks.h"
 
-#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
-#define SAYS(expected, what, ...)                \
-    do {                                         \
-        program p_ = RUN(expected, __VA_ARGS__); \
-                                                 \
-        CHECK_CONTAINS(p_.output, what);         \
-        program_free(&p_);                       \
-    } while (0)
-
 enum {
     RANKS = 3
 };
@@ -35,7 +26,6 @@ static char *config_text(const source *s, size_t *bytes)
 
     for (int i = 0; i < 2 && s->changes[i][0]; i++)
         memcpy(CHECK_PTR(strstr(text, s->changes[i][0])), s->changes[i][1], strlen(s->changes[i][1]));
-    free(path);
     return text;
 }
 
@@ -68,7 +58,6 @@ static void save(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_hub_load(s->f->model, section.state, &config));
     file.data = config_text(s, &file.bytes);
     CHECK_OK(fsdp_checkpoint_save(s->folder, &content, fsdp_world(context)));
-    free((void *)file.data);
     fsdp_state_dict_free(section.state);
     fsdp_module_unref(model);
 }
@@ -76,9 +65,8 @@ static void save(fsdp_context *context, void *arg)
 static source make(fixture *f)
 {
     source s = {.f = f, .folder = test_path(f->directory, "checkpoints"), .step = 7};
-    program p = RUN(0, "train", f->config, "--training.steps=1", "--metrics.jsonl=");
 
-    program_free(&p);
+    RUN(0, "train", f->config, "--training.steps=1", "--metrics.jsonl=");
     test_run_ranks(RANKS, save, &s);
     s.step = 12;
     test_run_ranks(1, save, &s);
@@ -117,12 +105,9 @@ FIXTURE_TEST(a_checkpoint_is_listed_with_who_holds_what)
     CHECK_CONTAINS(p.output, "float32   [256, 48]                49,152 bytes  ranks 0 to 2\n");
     CHECK_CONTAINS(p.output, "\ntotal: ");
     CHECK_NULL(strstr(p.output, "rank 1: "));
-    program_free(&p);
     SAYS(0, "    rank 1: [86, 48] at [86, 0]; 16,512 bytes of rank-00001-of-00003.safetensors, from byte ", "inspect",
          step, "--parts");
     SAYS(0, "step-12: step 12, saved by 1 rank\n", "inspect", s.folder);
-    free(step);
-    free(s.folder);
 }
 
 static int64_t integer_of(const json_t *object, const char *key)
@@ -155,30 +140,26 @@ FIXTURE_TEST(a_checkpoint_is_listed_as_json)
         CHECK_STRING(json_string_value(json_object_get(tensor, "section")), "model");
     }
     json_decref(all);
-    program_free(&p);
-    free(step);
-    free(s.folder);
 }
 
 FIXTURE_TEST(folders_and_files_of_weights_are_listed)
 {
     fixture *f = *state;
-    source s = make(f);
     char *file = test_path(f->model, "model.safetensors");
-    program p = RUN(0, "inspect", f->model, "--json");
-    json_t *all = CHECK_PTR(json_loads(p.output, 0, NULL));
+    program p;
+    json_t *all;
 
+    make(f);
+    p = RUN(0, "inspect", f->model, "--json");
+    all = CHECK_PTR(json_loads(p.output, 0, NULL));
     CHECK_EQ(integer_of(json_object_get(all, "model"), "dim"), 48);
     CHECK_STRING(json_string_value(json_object_get(json_array_get(json_object_get(all, "tensors"), 0), "file")),
                  "model.safetensors");
     json_decref(all);
-    program_free(&p);
     SAYS(0, "  model.embed_tokens.weight ", "inspect", file);
     SAYS(0, "\"kind\": \"weights\", \"path\": ", "inspect", file, "--json");
     SAYS(1, "none", "inspect", "none");
     SAYS(2, "inspect: unknown option '--jsn'; did you mean '--json'?", "inspect", f->model, "--jsn");
-    free(file);
-    free(s.folder);
 }
 
 FIXTURE_TEST(an_adapter_is_described_and_a_value_that_is_not_finite_is_named)
@@ -187,13 +168,11 @@ FIXTURE_TEST(an_adapter_is_described_and_a_value_that_is_not_finite_is_named)
     char *adapter = test_path(f->directory, "adapter"), *weights = test_path(adapter, "adapter_model.safetensors");
     char *out = test_path(f->directory, "merged");
     const float bad = NAN;
-    program p = RUN(0, "train", f->config, "--training.steps=1", "--metrics.jsonl=");
     FILE *file;
 
-    program_free(&p);
-    p = RUN(0, "train", "--model.path", f->model, "--data.path", f->data, "--training.steps=1", "--training.seq_len=16",
-            "--adapter.rank=4", "--adapter.targets=q_proj", "--adapter.targets=v_proj", "--export.path", adapter);
-    program_free(&p);
+    RUN(0, "train", f->config, "--training.steps=1", "--metrics.jsonl=");
+    RUN(0, "train", "--model.path", f->model, "--data.path", f->data, "--training.steps=1", "--training.seq_len=16",
+        "--adapter.rank=4", "--adapter.targets=q_proj", "--adapter.targets=v_proj", "--export.path", adapter);
     SAYS(0,
          ": an adapter (LoRA)\n  rank                 4\n  alpha                4\n  targets              q_proj, "
          "v_proj\n",
@@ -214,9 +193,6 @@ FIXTURE_TEST(an_adapter_is_described_and_a_value_that_is_not_finite_is_named)
     CHECK_EQ(remove(weights), 0);
     SAYS(1, "adapter_model.safetensors': No such file", "inspect", adapter);
     SAYS(1, "adapter_model.safetensors': No such file", "verify", adapter);
-    free(out);
-    free(weights);
-    free(adapter);
 }
 
 /* ---- verify ---- */
@@ -240,9 +216,6 @@ FIXTURE_TEST(what_is_whole_is_said_to_be)
     SAYS(2, "verify: no checkpoint or model folder given", "verify");
     SAYS(1, "has no checkpoints: it has no folder named step-N", "verify", f->model, "--all");
     SAYS(1, "none", "verify", "none");
-    free(step);
-    free(file);
-    free(s.folder);
 }
 
 /* Verifies a file of weights with a tensor of float32, and one of each of these. */
@@ -265,7 +238,6 @@ static void check_unread(const fixture *f, const char *first, const char *second
     CHECK_EQ(fclose(out), 0);
     SAYS(0, says, "verify", file);
     free(text);
-    free(file);
 }
 
 FIXTURE_TEST(what_cannot_be_looked_at_is_counted_by_the_first_dtype)
@@ -293,17 +265,13 @@ FIXTURE_TEST(a_damaged_checkpoint_is_named)
         CHECK_CONTAINS(p.output, "step-12: whole: ");
         CHECK_CONTAINS(p.output, files[i]);
         CHECK_CONTAINS(p.output, ": 1 of 2 checkpoints are damaged");
-        program_free(&p);
         flip(file);
         SAYS(0, "step-7: whole", "verify", step);
         if (i == sizeof files / sizeof *files - 1) {
             CHECK_EQ(remove(file), 0);
             SAYS(1, files[i], "verify", step);
         }
-        free(file);
     }
-    free(step);
-    free(s.folder);
 }
 
 /* The weights are whole, and no text could be generated with them. */
@@ -311,8 +279,8 @@ FIXTURE_TEST(a_damaged_file_beside_the_weights_is_named)
 {
     static const char *const names[] = {"tokenizer.json", "generation_config.json"};
     fixture *f = *state;
-    source s = make(f);
 
+    make(f);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *file = test_path(f->model, names[i]), *config = test_path(f->model, "config.json"), *aside;
 
@@ -324,11 +292,7 @@ FIXTURE_TEST(a_damaged_file_beside_the_weights_is_named)
         CHECK_EQ(rename(aside, config), 0);
         CHECK_EQ(unlink(file), 0);
         SAYS(0, "model: whole: ", "verify", f->model);
-        free(file);
-        free(config);
-        free(aside);
     }
-    free(s.folder);
 }
 
 FIXTURE_TEST(a_config_of_another_model_is_found)
@@ -352,7 +316,6 @@ FIXTURE_TEST(a_config_of_another_model_is_found)
         test_run_ranks(2, save, &s);
         SAYS(1, cases[i].what, "verify", s.folder);
     }
-    free(s.folder);
 }
 
 FIXTURE_TEST(a_value_that_is_not_finite_is_named)
@@ -386,9 +349,6 @@ FIXTURE_TEST(a_value_that_is_not_finite_is_named)
     SAYS(1, "step-20': tensor 'model.norm.weight' holds NaN or infinite values: the first is element 0\n", "verify",
          s.folder);
     SAYS(1, "step-7: whole", "verify", s.folder, "--all");
-    free(data);
-    free(path);
-    free(s.folder);
 }
 
 /* ---- eval ---- */
@@ -402,12 +362,9 @@ FIXTURE_TEST(a_checkpoint_is_evaluated_as_the_folder_it_was_made_of)
     const char *at = CHECK_PTR(strstr(p.output, "loss: "));
 
     snprintf(loss, sizeof loss, "\n%.*s", (int)strcspn(at, "t"), at);
-    program_free(&p);
     SAYS(0, loss, "eval", step, "--data", f->data);
     SAYS(0, loss, "eval", s.folder, "--data", f->data, "-n", "2");
     SAYS(0, "step-12 (Llama", "eval", s.folder, "--data", f->data, "--steps=1");
-    free(step);
-    free(s.folder);
 }
 
 /* What fsdp_hub_save writes without a config. */
@@ -434,11 +391,9 @@ FIXTURE_TEST(weights_without_a_config_are_read)
     p = RUN(0, "inspect", f->model);
     CHECK_CONTAINS(p.output, "  weight  float32   [5, 3] ");
     CHECK_CONTAINS(p.output, "total: 2 tensors, 20 elements, 80 bytes");
-    program_free(&p);
     p = RUN(0, "inspect", f->model, "--json");
     CHECK_CONTAINS(p.output, "{\"kind\": \"weights\", ");
     CHECK_NULL(strstr(p.output, "\"model\": {"));
-    program_free(&p);
     SAYS(0, ": whole: 2 tensors, all values are finite\n", "verify", f->model);
     SAYS(1, "has no config.json, which says what model it holds", "generate", f->model, "--prompt", "x");
     SAYS(1, "has no weights: neither model.safetensors, ", "inspect", f->directory);
@@ -464,8 +419,4 @@ FIXTURE_TEST(a_checkpoint_without_a_manifest_is_named)
         if (i == 0)
             CHECK_EQ(rename(step, other), 0);
     }
-    free(manifest);
-    free(other);
-    free(step);
-    free(s.folder);
 }

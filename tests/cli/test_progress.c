@@ -5,8 +5,6 @@
 #include "base/text.h"
 #include "cli/fixture.h"
 
-#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
-
 static void check_matches(const char *text, const char *pattern)
 {
     regex_t expression;
@@ -31,18 +29,14 @@ FIXTURE_TEST(lines_have_units_that_fit_and_plurals_where_they_belong)
         "^step:  1  loss: [0-9.]+  norm: [0-9.]+  [0-9.]+[MK]iB  [0-9,]+ tok/s  [0-9.]+ [MG]FLOP/s  lr: [0-9.e-]+  "
         "left: 0:00  time: [0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}$");
     check_matches(p.output, "^done:   1 step, 32 tokens");
-    program_free(&p);
     p = RUN(0, "train", f->config, "--training.steps=2", "-n", "2", "--parallelism.wrap_policy=root");
     check_matches(p.output, "^ranks:  2, .*; 1 unit; this");
     check_matches(p.output, "^train:  2 steps$");
     check_matches(p.output, "\\(2 ranks x 1 microbatch x 4 sequences x 32\\)$");
-    program_free(&p);
     p = RUN(0, "train", f->config, "--training.steps=1", "-n", "4", "--parallelism.data_parallel_replicate_degree=2");
     check_matches(p.output, "^ranks:  4 \\(2 copies of the model, sharded over 2 each\\), ");
-    program_free(&p);
     p = RUN(0, "inspect", f->model);
     check_matches(p.output, "^total: .* bytes \\([0-9.]+KiB\\) in 1 file$");
-    program_free(&p);
 }
 
 /* Nobody has asked for the loss of the step after which it stops. */
@@ -66,7 +60,6 @@ FIXTURE_TEST(the_last_loss_is_that_of_the_last_step)
         }
         CHECK_CONTAINS(p.output, "done:   6 steps, ");
         CHECK_CONTAINS(p.output, expected);
-        program_free(&p);
     }
 }
 
@@ -81,12 +74,9 @@ FIXTURE_TEST(what_a_rank_holds_of_parameters_is_the_same_where_a_run_goes_on)
     p = RUN(0, "train", f->config, "--training.steps=1", "-n", "2", "--checkpoint.folder", folder, "--export.path=");
     snprintf(line, sizeof line, "%.*s", (int)strcspn(CHECK_PTR(strstr(p.output, pattern)), "\n"),
              strstr(p.output, pattern));
-    program_free(&p);
     p = RUN(0, "train", f->config, "--training.steps=2", "-n", "2", "--checkpoint.folder", folder, "--export.path=");
     CHECK_CONTAINS(p.output, line);
     check_matches(p.output, "; this one holds [0-9.,M]+ parameters, [0-9.]+KiB, and [0-9.]+KiB of optimizer state$");
-    program_free(&p);
-    free(folder);
 }
 
 FIXTURE_TEST(what_checkpoints_were_asked_for_is_told)
@@ -108,7 +98,6 @@ FIXTURE_TEST(what_checkpoints_were_asked_for_is_told)
                         cases[i][0], "--activation_checkpoint.selective_ac_option", cases[i][1]);
 
         check_matches(p.output, cases[i][2]);
-        program_free(&p);
     }
 }
 
@@ -128,7 +117,6 @@ FIXTURE_TEST(a_run_that_has_nothing_left_to_do_says_why)
                         "--training.early_stop=2", "--training.early_stop_min_delta=10", cases[i][0]);
 
         check_matches(p.output, cases[i][1]);
-        program_free(&p);
     }
 }
 
@@ -176,7 +164,6 @@ static char *run_on_terminal(fixture *f, const char *command, int columns, int t
     close(terminal);
     program_wait(&p);
     CHECK_EQ(p.status, 0);
-    program_free(&p);
     return text;
 }
 

@@ -1,46 +1,37 @@
 /* fsdp report: of a run that the program trained, as text and as a page; what it refuses. */
 #include "cli/fixture.h"
 
-#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
-
 FIXTURE_TEST(two_runs_are_shown_side_by_side)
 {
     fixture *f = *state;
     char *page = test_path(f->directory, "r.html"), *text;
-    program p = RUN(0, "train", f->config);
+    program p;
 
-    program_free(&p);
-    p = RUN(0, "train", f->config, "--optimizer.lr=0.5");
-    program_free(&p);
+    RUN(0, "train", f->config);
+    RUN(0, "train", f->config, "--optimizer.lr=0.5");
     p = RUN(0, "report", f->metrics, "-o", page);
     CHECK_CONTAINS(p.output, ", run 2\n");
     CHECK_CONTAINS(p.output, "Settings that differ\n  optimizer.lr\n");
     CHECK_CONTAINS(p.output, "0.5\n");
     CHECK_CONTAINS(p.output, "  device              cpu\n");
     CHECK_CONTAINS(p.output, "r.html has the pictures\n");
-    program_free(&p);
-    p = RUN(0, "report", f->metrics, "-o", page); /* an earlier page is replaced */
-    program_free(&p);
+    RUN(0, "report", f->metrics, "-o", page); /* an earlier page is replaced */
     text = test_read_file(page, NULL);
     CHECK_CONTAINS(text, "Settings that differ");
     CHECK_CONTAINS(text, "aria-label=\"Loss\"");
-    free(text);
-    free(page);
 }
 
 FIXTURE_TEST(a_default_is_shown_with_its_value)
 {
     fixture *f = *state;
-    program p = RUN(0, "train", f->config, "--optimizer.lr=0.01");
+    program p;
 
-    program_free(&p);
-    p = RUN(0, "train", f->config, "--optimizer.lr=0.0003", "--data.cache=kept");
-    program_free(&p);
+    RUN(0, "train", f->config, "--optimizer.lr=0.01");
+    RUN(0, "train", f->config, "--optimizer.lr=0.0003", "--data.cache=kept");
     p = RUN(0, "report", f->metrics);
     CHECK_CONTAINS(p.output, "  optimizer.lr\n");
     CHECK_CONTAINS(p.output, "0.0003 (default)\n");
     CHECK(!strstr(p.output, "data.cache"));
-    program_free(&p);
 }
 
 /* A rank that is stopped for a while in one of the steps that are traced. */
@@ -53,10 +44,10 @@ FIXTURE_TEST(the_rank_that_a_step_waited_for_is_named)
                                 f->config,
                                 "-n",
                                 "2",
-                                "--training.steps=400",
+                                test_brief() ? "--training.steps=150" : "--training.steps=400",
                                 set,
                                 "--metrics.log_freq=1",
-                                "--metrics.trace.steps=1-400",
+                                test_brief() ? "--metrics.trace.steps=1-150" : "--metrics.trace.steps=1-400",
                                 NULL};
     program p;
     pid_t rank;
@@ -65,19 +56,17 @@ FIXTURE_TEST(the_rank_that_a_step_waited_for_is_named)
     snprintf(mark, sizeof mark, "DELAYED_BY=%d", (int)getpid());
     setenv("DELAYED_BY", strchr(mark, '=') + 1, 1);
     p = program_start(f->directory, argv);
+    rank = fixture_await_rank(&p, mark, 1);
     fixture_await(&p, "step: ");
-    rank = fixture_rank(mark, 1);
     CHECK_EQ(kill(rank, SIGSTOP), 0);
-    (void)usleep(1000000);
+    fixture_await(&p, "rank 1 is stopped");
+    (void)usleep(1000000); /* longer than anything else keeps a rank */
     CHECK_EQ(kill(rank, SIGCONT), 0);
     program_wait(&p);
     CHECK_EQ(p.status, 0);
-    program_free(&p);
     p = RUN(0, "report", f->metrics);
     CHECK_CONTAINS(p.output, "- Rank 1 was slow in step ");
     CHECK_CONTAINS(p.output, "on the average, longest at ");
-    program_free(&p);
-    free(trace);
 }
 
 FIXTURE_TEST(a_report_refuses_what_it_cannot_show)
@@ -87,24 +76,14 @@ FIXTURE_TEST(a_report_refuses_what_it_cannot_show)
     char *text;
 
     CHECK_CONTAINS(p.output, "report: no run given");
-    program_free(&p);
-    p = RUN(1, "report", f->data);
-    CHECK_CONTAINS(p.output, "it holds no run: name the metrics.jsonl of fsdp train");
-    program_free(&p);
-    p = RUN(0, "train", f->config);
-    program_free(&p);
-    p = RUN(1, "report", f->metrics, "-o", f->metrics);
-    CHECK_CONTAINS(p.output, "is the metrics of a run: name another file");
-    program_free(&p);
-    p = RUN(1, "report", f->metrics, "-o", f->config);
-    CHECK_CONTAINS(p.output, "config.yaml' exists and is no page of fsdp report: name another file, or remove it");
-    program_free(&p);
+    SAYS(1, "it holds no run: name the metrics.jsonl of fsdp train", "report", f->data);
+    RUN(0, "train", f->config);
+    SAYS(1, "is the metrics of a run: name another file", "report", f->metrics, "-o", f->metrics);
+    SAYS(1, "config.yaml' exists and is no page of fsdp report: name another file, or remove it", "report", f->metrics,
+         "-o", f->config);
     text = test_read_file(f->config, NULL);
     CHECK_CONTAINS(text, "model:\n");
-    free(text);
-    p = RUN(1, "report", f->metrics, "-o", "/no/such/folder/r.html");
-    CHECK_CONTAINS(p.output, "--output: cannot write");
-    program_free(&p);
+    SAYS(1, "--output: cannot write", "report", f->metrics, "-o", "/no/such/folder/r.html");
 }
 
 #define HEADER(settings)                                                                                        \
@@ -117,21 +96,15 @@ static void check_advice(fixture *f, const char *metrics, const char *network, c
     program p;
 
     test_write_file(f->metrics, metrics, strlen(metrics));
-    p = program_run(
-        f->directory, 0,
-        (const char *const[]){PROGRAM, "report", f->metrics, "--device", "cuda:H100", "--network", network, NULL});
-    CHECK_CONTAINS(p.output, part);
-    program_free(&p);
+    SAYS(0, part, "report", f->metrics, "--device", "cuda:H100", "--network", network);
     p = RUN(0, "report", f->metrics); /* by the data sheet of the run's card */
     CHECK(!strstr(p.output, "cannot be planned") == !strstr(part, "cannot be planned"));
-    program_free(&p);
 }
 
 /* What a report advises is planned with the run's settings, its ranks and its machines. */
 FIXTURE_TEST(advice_has_its_price)
 {
     fixture *f = *state;
-    program p;
 
     check_advice(f,
                  HEADER("\"model.preset\": \"llama-1m\", \"training.device\": \"cuda\", \"training.seq_len\": \"32\", "
@@ -143,7 +116,5 @@ FIXTURE_TEST(advice_has_its_price)
                  "To wait less for gathers: what would change it cannot be planned: ");
     check_advice(f, HEADER(""), "1", "cannot be planned: its settings name no model.");
     check_advice(f, HEADER("\"model.no_such_key\": \"1\""), "1", "cannot be planned: the settings of a run");
-    p = RUN(2, "report", f->metrics, "--network", "no");
-    CHECK_CONTAINS(p.output, "--network is 'no'");
-    program_free(&p);
+    SAYS(2, "--network is 'no'", "report", f->metrics, "--network", "no");
 }

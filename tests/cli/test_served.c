@@ -13,18 +13,8 @@
 #include "base/compiler.h"
 #include "base/text.h"
 #include "cli/fixture.h"
-#include "fsdp/format.h"
 #include "hub/hub.h"
 #include "nn/module.h"
-#include "state/entry.h"
-
-#define SAYS(expected, what, ...)                                                                              \
-    do {                                                                                                       \
-        program p_ = program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL}); \
-                                                                                                               \
-        CHECK_CONTAINS(p_.output, what);                                                                       \
-        program_free(&p_);                                                                                     \
-    } while (0)
 
 #define LLAMA REFERENCE "/models/tiny-llama"
 #define TOKENS REFERENCE "/tokens.bin"
@@ -36,14 +26,6 @@ static const char *const tokenizer_files[] = {
 
 /* ---- a source with all of them ---- */
 
-static void put_text(const char *folder, const char *name, const char *text)
-{
-    char *path = test_path(folder, name);
-
-    test_write_file(path, text, strlen(text));
-    free(path);
-}
-
 static void copy(const char *from, const char *folder, const char *name)
 {
     char *path = test_path(folder, name);
@@ -51,8 +33,6 @@ static void copy(const char *from, const char *folder, const char *name)
     char *data = test_read_file(from, &bytes);
 
     test_write_file(path, data, bytes);
-    free(data);
-    free(path);
 }
 
 static char *make_source(const fixture *f)
@@ -62,14 +42,14 @@ static char *make_source(const fixture *f)
     SAYS(0, "model written to", "convert", LLAMA, source);
     copy(TEST_SOURCE_DIR "/tests/numbers/pieces/llama.json", source, "tokenizer.json");
     copy(TEST_SOURCE_DIR "/tests/numbers/pieces/bpe.model", source, "tokenizer.model");
-    put_text(source, "tokenizer_config.json",
-             "{\"tokenizer_class\": \"LlamaTokenizer\", \"model_max_length\": 1000000000000000019884624838656,"
-             " \"chat_template\": \"{{ old }}\"}");
-    put_text(source, "vocab.json", "{}");
-    put_text(source, "merges.txt", "");
-    put_text(source, "special_tokens_map.json", "{\"bos_token\": \"<s>\"}");
-    put_text(source, "added_tokens.json", "{}");
-    put_text(source, "chat_template.jinja", "{{ \"new\" }}\n");
+    test_write_text(source, "tokenizer_config.json",
+                    "{\"tokenizer_class\": \"LlamaTokenizer\", \"model_max_length\": 1000000000000000019884624838656,"
+                    " \"chat_template\": \"{{ old }}\"}");
+    test_write_text(source, "vocab.json", "{}");
+    test_write_text(source, "merges.txt", "");
+    test_write_text(source, "special_tokens_map.json", "{\"bos_token\": \"<s>\"}");
+    test_write_text(source, "added_tokens.json", "{}");
+    test_write_text(source, "chat_template.jinja", "{{ \"new\" }}\n");
     return source;
 }
 
@@ -80,7 +60,6 @@ static bool has(const char *folder, const char *name)
     char *path = test_path(folder, name);
     FILE *file = fopen(path, "rb");
 
-    free(path);
     if (file)
         fclose(file);
     return file;
@@ -93,7 +72,6 @@ static json_t *json_in(const char *folder, const char *name)
 
     if (!out)
         TEST_FAIL("'%s' is missing, or no JSON", path);
-    free(path);
     return out;
 }
 
@@ -110,8 +88,6 @@ static json_t *header_of(const char *folder, const char *name)
     out = CHECK_PTR(json_loadb(data + 8, (size_t)length, 0, NULL));
     CHECK_STRING(json_string_value(json_object_get(json_object_get(out, "__metadata__"), "format")), "pt");
     json_object_del(out, "__metadata__");
-    free(data);
-    free(path);
     return out;
 }
 
@@ -183,8 +159,6 @@ static void check_one_template(const char *folder)
 
     CHECK_CONTAINS(text, "\"chat_template\": \"{{ \\\"new\\\" }}\\n\"");
     CHECK_CONTAINS(text, "\"model_max_length\": 1000000000000000019884624838656");
-    free(text);
-    free(path);
 }
 
 static void check_model(const char *folder)
@@ -244,10 +218,6 @@ FIXTURE_TEST(a_trained_model_starts_in_their_loaders)
     check_model(out);
     SAYS(0, "model written to", "convert", saves, back); /* from a checkpoint */
     check_model(back);
-    free(source);
-    free(saves);
-    free(back);
-    free(out);
 }
 
 FIXTURE_TEST(an_adapter_and_a_merged_model_start_in_their_loaders)
@@ -263,10 +233,6 @@ FIXTURE_TEST(an_adapter_and_a_merged_model_start_in_their_loaders)
     check_model(merged);
     SAYS(0, "", "train", RUN_ON(source), "--adapter.rank=4", "--export.merge=true", "--export.path", tuned);
     check_model(tuned);
-    free(source);
-    free(adapter);
-    free(merged);
-    free(tuned);
 }
 
 typedef struct splitting {
@@ -311,6 +277,4 @@ FIXTURE_TEST(a_model_in_several_files_starts_in_their_loaders)
     SAYS(0, "model written to", "convert", source, out);
     check_model(out);
     CHECK(has(out, "model.safetensors"));
-    free(source);
-    free(out);
 }

@@ -4,13 +4,6 @@
 
 #include "cli/fixture.h"
 
-#define SAYS(expected, part, ...)                                                                              \
-    do {                                                                                                       \
-        program p_ = program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL}); \
-        CHECK_CONTAINS(p_.output, (part));                                                                     \
-        program_free(&p_);                                                                                     \
-    } while (0)
-
 static void set_open_mpi(const char *rank, const char *size)
 {
     setenv("OMPI_COMM_WORLD_RANK", rank, 1);
@@ -140,11 +133,26 @@ static void run_two(fixture *f, const char *elsewhere, const char *const *first,
     program_wait(a);
 }
 
+/* Rank 0 says why before they meet, and rank 1 says that it has heard it from rank 0. */
+FIXTURE_TEST(a_degree_that_does_not_divide_ranks_is_told_before_they_meet)
+{
+    fixture *f = *state;
+    const char *line[] = {PROGRAM, "train", f->config, "--parallelism.tensor_parallel_degree=3", NULL};
+    char *elsewhere = test_path(f->directory, "elsewhere");
+    program first, second;
+
+    (void)mkdir(elsewhere, 0700);
+    run_two(f, elsewhere, line, line, &first, &second);
+    CHECK_EQ(first.status, 1);
+    CHECK_EQ(second.status, 1);
+    CHECK_CONTAINS(first.output, "the environment's rank 0 (machine '");
+    CHECK_CONTAINS(first.output, "parallelism.tensor_parallel_degree is 3, but there are 2 ranks");
+    CHECK_CONTAINS(second.output, "rank 0 failed: parallelism.tensor_parallel_degree is 3, but there are 2 ranks");
+}
+
 static void make_model(const fixture *f)
 {
-    program p = program_run(f->directory, 0, (const char *const[]){PROGRAM, "train", f->config, NULL});
-
-    program_free(&p);
+    RUN(0, "train", f->config);
 }
 
 /* Each says `expected` where rank 1 was given `second`. */
@@ -160,9 +168,6 @@ static void check_told(fixture *f, const char *const *first, const char *const *
     CHECK_CONTAINS(a.output, expected);
     CHECK_CONTAINS(b.output, expected);
     CHECK_CONTAINS(b.output, "ranks 0 and 1 were given different command lines: ");
-    program_free(&a);
-    program_free(&b);
-    free(elsewhere);
 }
 
 #define LINE(...) ((const char *const[]){PROGRAM, __VA_ARGS__, NULL})
@@ -202,16 +207,10 @@ FIXTURE_TEST(paths_of_what_each_rank_reads_may_differ)
             LINE("eval", other, "--batch-size", "4", "--data", f->data, "--cache", f->directory), &a, &b);
     CHECK_EQ(a.status, 1); /* but --cache is given on one alone */
     CHECK_CONTAINS(a.output, "--cache is not given and given");
-    program_free(&a);
-    program_free(&b);
     run_two(f, second, LINE("eval", f->model, "--data", f->data, "-n2"),
             LINE("eval", "--np", "2", other, "--data", f->data), &a, &b);
     CHECK_EQ(a.status, 0);
     CHECK_EQ(b.status, 0);
-    program_free(&a);
-    program_free(&b);
-    free(second);
-    free(other);
 }
 
 /* Who cannot join says so to the others, who may be there already or come later. */
@@ -228,15 +227,10 @@ FIXTURE_TEST(a_rank_that_cannot_join_is_not_waited_for)
     CHECK_CONTAINS(a.output, "cannot open 'nope.yaml'");
     CHECK_CONTAINS(b.output, "rank 0 failed: ");
     CHECK_CONTAINS(b.output, "cannot open 'nope.yaml'");
-    program_free(&a);
-    program_free(&b);
     run_two(f, second, LINE("train", f->config), LINE("train", f->config, "--bogus"), &a, &b);
     CHECK_EQ(a.status, 1);
     CHECK_EQ(b.status, 2);
     CHECK_CONTAINS(a.output, "rank 1 failed: train: unknown option '--bogus'");
-    program_free(&a);
-    program_free(&b);
-    free(second);
 }
 
 /* What `ps` shows of a process, with blanks between words. */
@@ -276,7 +270,6 @@ FIXTURE_TEST(the_list_of_processes_shows_ranks_and_runs)
     CHECK_EQ(kill(p.pid, SIGTERM), 0);
     program_wait(&p);
     CHECK_EQ(p.status, 128 + SIGTERM);
-    program_free(&p);
 
     snprintf(expected, sizeof expected, PROGRAM " train %s --training.steps=1000000 --metrics.log_freq=1", f->config);
     p = program_start(f->directory, (const char *const[]){PROGRAM, "train", f->config, "--training.steps=1000000",
@@ -285,7 +278,6 @@ FIXTURE_TEST(the_list_of_processes_shows_ranks_and_runs)
     check_title(p.pid, expected); /* a process alone is what was typed */
     CHECK_EQ(kill(p.pid, SIGTERM), 0);
     program_wait(&p);
-    program_free(&p);
     unsetenv("FSDP_TEST_MARK");
 }
 
@@ -304,7 +296,4 @@ FIXTURE_TEST(the_config_is_read_by_rank_0_alone)
     CHECK_STRING(b.output, "");
     CHECK_CONTAINS(a.output, "ranks:  2, 2 threads each");
     CHECK_CONTAINS(a.output, "done:   30 steps");
-    program_free(&a);
-    program_free(&b);
-    free(elsewhere);
 }

@@ -6,8 +6,6 @@
 #include "cli/fixture.h"
 #include "tokenizer/small.h"
 
-#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
-
 /* Of a step of the last run in the file. */
 static double metric(const char *path, int step, const char *key)
 {
@@ -45,7 +43,6 @@ FIXTURE_TEST(trains_exports_inspects_and_generates)
     CHECK_CONTAINS(p.output, " tok/s  ");
     CHECK_CONTAINS(p.output, "FLOP/s  lr: ");
     CHECK_CONTAINS(p.output, "model written to ");
-    program_free(&p);
     CHECK(metric(f->metrics, 30, "loss") < metric(f->metrics, 1, "loss") - 1.5);
     CHECK_EQ(metric(f->metrics, 30, "step"), 30);
 
@@ -55,42 +52,33 @@ FIXTURE_TEST(trains_exports_inspects_and_generates)
     CHECK_CONTAINS(p.output, "model.layers.1.mlp.down_proj.weight");
     CHECK_CONTAINS(p.output, "[48, 100]");
     CHECK_CONTAINS(p.output, "total: 21 tensors, ");
-    program_free(&p);
 
     p = RUN(0, "generate", f->model, "--prompt", "The qui", "--max-new-tokens", "40", "--temperature", "0");
     CHECK_CONTAINS(p.output, "The qui");
     CHECK_EQ(strlen(p.output), 7 + 40 + 1);
-    program_free(&p);
     p = RUN(0, "generate", "--tokens", "84,104,101", "--max-new-tokens=5", "--seed=7", f->model);
     first = strdup(p.output);
-    program_free(&p);
     CHECK_EQ(strncmp(first, "84,104,101,", 11), 0);
     p = RUN(0, "generate", "--tokens", "84,104,101", "--max-new-tokens=5", "--seed=7", f->model);
     CHECK_STRING(p.output, first);
-    program_free(&p);
     free(first);
-    p = RUN(1, "generate", f->model, "--tokens", "84,256");
-    CHECK_CONTAINS(p.output, "token 256 of --tokens is not in the vocabulary of '");
-    program_free(&p);
+    SAYS(1, "token 256 of --tokens is not in the vocabulary of '", "generate", f->model, "--tokens", "84,256");
 }
 
 FIXTURE_TEST(goes_on_from_an_exported_folder)
 {
     fixture *f = *state;
     char path[600], out[600];
-    program p = RUN(0, "train", f->config, "-n", "2");
-    double loss = metric(f->metrics, 30, "loss");
+    double loss;
 
-    program_free(&p);
+    RUN(0, "train", f->config, "-n", "2");
+    loss = metric(f->metrics, 30, "loss");
     /* other sizes of the world do not matter */
     snprintf(path, sizeof path, "--model.path=%s", f->model);
     snprintf(out, sizeof out, "--export.path=%s-2", f->model);
-    p = program_run(f->directory, 0,
-                    (const char *const[]){PROGRAM, "train", f->config, "--model.preset=", "--model.n_layers=",
-                                          "--model.dim=", "--model.n_heads=", "--model.n_kv_heads=", "--model.ffn_dim=",
-                                          "--model.max_seq_len=", path, out, "--training.steps=2", NULL});
+    RUN(0, "train", f->config, "--model.preset=", "--model.n_layers=", "--model.dim=", "--model.n_heads=",
+        "--model.n_kv_heads=", "--model.ffn_dim=", "--model.max_seq_len=", path, out, "--training.steps=2");
     CHECK(metric(f->metrics, 1, "loss") < loss + 0.7);
-    program_free(&p);
 }
 
 /* The folder says what kind of model it is, the config how large. */
@@ -98,22 +86,14 @@ FIXTURE_TEST(a_folder_without_its_weights_may_change_its_sizes)
 {
     fixture *f = *state;
     char path[600];
-    program p = RUN(0, "train", f->config, "--training.steps=1");
 
-    program_free(&p);
+    RUN(0, "train", f->config, "--training.steps=1");
     snprintf(path, sizeof path, "--model.path=%s", f->model);
-    p = program_run(f->directory, 0,
-                    (const char *const[]){PROGRAM, "train", f->config, "--model.preset=", path, "--model.init=random",
-                                          "--model.n_layers=1", "--model.dim=40", "--model.n_heads=4",
-                                          "--model.n_kv_heads=2", "--model.ffn_dim=", "--training.steps=2",
-                                          "--export.path=", NULL});
-    CHECK_CONTAINS(p.output, "(Llama, 1 layer of 40)");
-    program_free(&p);
-    p = program_run(
-        f->directory, 1,
-        (const char *const[]){PROGRAM, "train", f->config, "--model.preset=", path, "--model.n_heads=4", NULL});
-    CHECK_CONTAINS(p.output, "model.n_layers changes the model, but the weights of '");
-    program_free(&p);
+    SAYS(0, "(Llama, 1 layer of 40)", "train", f->config, "--model.preset=", path, "--model.init=random",
+         "--model.n_layers=1", "--model.dim=40", "--model.n_heads=4", "--model.n_kv_heads=2",
+         "--model.ffn_dim=", "--training.steps=2", "--export.path=");
+    SAYS(1, "model.n_layers changes the model, but the weights of '", "train", f->config, "--model.preset=", path,
+         "--model.n_heads=4");
 }
 
 /* A GPT-2 folder as it is on the hub has a rate of 0.1 everywhere: attention cannot drop in training, so one is asked.
@@ -139,16 +119,10 @@ FIXTURE_TEST(a_folder_that_drops_in_attention_needs_a_rate)
                                               rate, "--training.steps=2", NULL});
         if (drop < 0)
             CHECK_CONTAINS(p.output, "asks for dropout 0.1 in attention, which cannot be trained: set model.dropout");
-        program_free(&p);
     }
-    p = RUN(0, "inspect", f->model);
-    CHECK_CONTAINS(p.output, "GPT-2");
-    program_free(&p);
+    SAYS(0, "GPT-2", "inspect", f->model);
     p = RUN(1, "train", f->config, "--model.dropout=0.1"); /* a Llama */
     CHECK_CONTAINS(p.output, "model.dropout is 0.1, but only GPT-2 has dropout here: leave it out");
-    program_free(&p);
-    free(folder);
-    free(file);
 }
 
 /* A model that has a tokenizer does not learn bytes unless that is asked for. */
@@ -162,9 +136,9 @@ FIXTURE_TEST(text_beside_a_tokenizer_goes_through_it)
     char *file = test_path(f->directory, "model/tokenizer.json"),
          *json = small_json(&(small_parts){.normalizer = NULL});
     char path[600], cache[600];
-    program p = RUN(0, "train", f->config, "--training.steps=1");
+    program p;
 
-    program_free(&p);
+    RUN(0, "train", f->config, "--training.steps=1");
     snprintf(path, sizeof path, "--model.path=%s", f->model);
     snprintf(cache, sizeof cache, "--data.cache=%s/cache", f->directory);
     for (int i = 0; i < 3; i++) {
@@ -173,14 +147,9 @@ FIXTURE_TEST(text_beside_a_tokenizer_goes_through_it)
         p = RUN(i == 1, "train", f->config, path, "--model.preset=", "--model.init=random", "--training.steps=1",
                 "--export.path=", cache, tokenizers[i]);
         CHECK_CONTAINS(p.output, says[i]);
-        program_free(&p);
     }
-    p = RUN(0, "train", f->config, path, "--model.preset=", "--model.init=random", "--training.steps=1",
-            "--export.path=", cache, "--model.vocab_size=270");
-    CHECK_CONTAINS(p.output, "\ntext:   through the tokenizer of '");
-    program_free(&p);
-    free(json);
-    free(file);
+    SAYS(0, "\ntext:   through the tokenizer of '", "train", f->config, path, "--model.preset=", "--model.init=random",
+         "--training.steps=1", "--export.path=", cache, "--model.vocab_size=270");
 }
 
 /* Bytes are numbers of a vocabulary that has more of them, and the model may know others by these numbers. */
@@ -209,21 +178,15 @@ FIXTURE_TEST(a_model_with_weights_and_no_tokenizer_is_told_that_it_gets_bytes)
         snprintf(vocabulary, sizeof vocabulary, "--model.vocab_size=%s", cases[i].vocabulary);
         p = RUN(0, "train", f->config, "--training.steps=1", vocabulary, "--metrics.jsonl=");
         CHECK(!strstr(p.output, warning));
-        program_free(&p);
         p = RUN(0, "train", config, path, cases[i].first, cases[i].second);
         CHECK_EQ(strstr(p.output, warning) != NULL, cases[i].warns);
         if (cases[i].warns)
             CHECK_CONTAINS(p.output, "data.path: the model in '");
-        program_free(&p);
     }
-    p = RUN(0, "train", f->config, "--training.steps=1", "--model.vocab_size=300", "--metrics.jsonl=");
-    program_free(&p);
+    RUN(0, "train", f->config, "--training.steps=1", "--model.vocab_size=300", "--metrics.jsonl=");
     snprintf(path, sizeof path, "--checkpoint.initial_load_path=%s", f->model);
-    p = RUN(0, "train", f->config, path, "--model.vocab_size=300", "--training.steps=1",
-            "--metrics.jsonl=", "--export.path=");
-    CHECK_CONTAINS(p.output, warning);
-    program_free(&p);
-    free(config);
+    SAYS(0, warning, "train", f->config, path, "--model.vocab_size=300", "--training.steps=1",
+         "--metrics.jsonl=", "--export.path=");
 }
 
 /* Checks that the second epoch begins after the tokens of the steps before. */
@@ -249,7 +212,6 @@ FIXTURE_TEST(data_that_is_doubtful_or_begins_again_is_told)
 
     check_epoch_line(p.output, 4 * 32);
     CHECK(strstr(p.output, "warning: data") == NULL); /* a machine that others use may have others */
-    program_free(&p);
     CHECK(metric(f->metrics, 200, "epoch") >= 1);
     CHECK_EQ(metric(f->metrics, 200, "tokens"), 200 * 4 * 32);
 
@@ -260,26 +222,18 @@ FIXTURE_TEST(data_that_is_doubtful_or_begins_again_is_told)
             "--model.vocab_size=65536");
     CHECK_CONTAINS(p.output, "data.path: cannot read '");
     CHECK_CONTAINS(p.output, "as uint16 tokens: its first 4096 bytes are text");
-    program_free(&p);
     for (size_t i = 0; i < bytes / 4; i++)
         ((uint32_t *)(void *)text)[i] = (uint32_t)i % 256;
     test_write_file(bin, text, bytes / 4 * 4);
     p = RUN(0, "train", f->config, "-n", "2", option, "--data.dtype=uint16", "--training.steps=1");
     CHECK_CONTAINS(p.output, "fsdp: warning: [rank 0] data.path: '");
     CHECK_CONTAINS(p.output, "is read as uint16 tokens, but every second one of its first 2048 is 0");
-    program_free(&p);
-    p = RUN(1, "train", f->config, option, "--training.steps=1", "--model.vocab_size=65537");
-    CHECK_CONTAINS(p.output, "uint16 is too small for a vocabulary of 65537: name it .u32 or .u16, or set data.dtype");
-    program_free(&p);
-    p = RUN(1, "train", f->config, option, "--data.dtype=uint16", "--data.format=text");
-    CHECK_CONTAINS(p.output, "data.dtype is for tokens, but data.format is text");
-    program_free(&p);
-    p = RUN(1, "train", f->config, "--data.dtype=uint32",
-            "--data.path=" TEST_SOURCE_DIR "/tests/numbers/llm_c_gpt2.bin");
-    CHECK_CONTAINS(p.output, "llm_c_gpt2.bin' as uint32: its header (magic 20240520 at offset 0) says uint16");
-    program_free(&p);
-    free(text);
-    free(bin);
+    SAYS(1, "uint16 is too small for a vocabulary of 65537: name it .u32 or .u16, or set data.dtype", "train",
+         f->config, option, "--training.steps=1", "--model.vocab_size=65537");
+    SAYS(1, "data.dtype is for tokens, but data.format is text", "train", f->config, option, "--data.dtype=uint16",
+         "--data.format=text");
+    SAYS(1, "llm_c_gpt2.bin' as uint32: its header (magic 20240520 at offset 0) says uint16", "train", f->config,
+         "--data.dtype=uint32", "--data.path=" TEST_SOURCE_DIR "/tests/numbers/llm_c_gpt2.bin");
 }
 
 FIXTURE_TEST(the_same_run_gives_the_same_bits)
@@ -287,18 +241,13 @@ FIXTURE_TEST(the_same_run_gives_the_same_bits)
     fixture *f = *state;
     char *file = test_path(f->model, "model.safetensors"), *first, *second;
     size_t first_bytes, second_bytes;
-    program p = RUN(0, "train", f->config, "-n", "2", "--training.steps=8");
 
-    program_free(&p);
+    RUN(0, "train", f->config, "-n", "2", "--training.steps=8");
     first = test_read_file(file, &first_bytes);
-    p = RUN(0, "train", f->config, "-n", "2", "--training.steps=8");
-    program_free(&p);
+    RUN(0, "train", f->config, "-n", "2", "--training.steps=8");
     second = test_read_file(file, &second_bytes);
     CHECK_EQ(first_bytes, second_bytes);
     CHECK_BYTES(first, second, first_bytes);
-    free(first);
-    free(second);
-    free(file);
 }
 
 /* A schedule that is planned and saved, replayed, and planned at the start. */
@@ -308,15 +257,14 @@ FIXTURE_TEST(a_planned_schedule_changes_no_bit)
     char *file = test_path(f->model, "model.safetensors"), *schedule = test_path(f->directory, "schedule.json");
     char option[300], *first, *other;
     size_t first_bytes, bytes;
-    program p = RUN(0, "train", f->config, "-n", "2", "--training.steps=3");
+    program p;
 
-    program_free(&p);
+    RUN(0, "train", f->config, "-n", "2", "--training.steps=3");
     first = test_read_file(file, &first_bytes);
     p = RUN(0, "plan", f->config, "-n", "2", "--device=cuda:H100", "--schedule", schedule);
     CHECK_CONTAINS(p.output, "\n  blocks  ");
     CHECK_CONTAINS(p.output, "\n  plan  ");
     CHECK_CONTAINS(p.output, "schedule.json: --parallelism.schedule=");
-    program_free(&p);
     for (int planned = 0; planned < 2; planned++) {
         snprintf(option, sizeof option, "--parallelism.schedule=%s", planned ? "plan" : schedule);
         p = RUN(0, "train", f->config, "-n", "2", "--training.steps=3", option,
@@ -324,19 +272,12 @@ FIXTURE_TEST(a_planned_schedule_changes_no_bit)
         if (planned)
             CHECK_CONTAINS(CHECK_PTR(strstr(p.output, "parallelism.schedule plan: looking for a schedule, by up to")),
                            "dry runs at rates of ");
-        program_free(&p);
         other = test_read_file(file, &bytes);
         CHECK_EQ(first_bytes, bytes);
         CHECK_BYTES(first, other, bytes);
-        free(other);
     }
     snprintf(option, sizeof option, "--parallelism.schedule=%s", schedule);
-    p = RUN(1, "train", f->config, "-n", "3", option);
-    CHECK_CONTAINS(p.output, "parameters) = (2, 1, 1), but this run has (3, 1, 1): plan again");
-    program_free(&p);
-    free(first);
-    free(file);
-    free(schedule);
+    SAYS(1, "parameters) = (2, 1, 1), but this run has (3, 1, 1): plan again", "train", f->config, "-n", "3", option);
 }
 
 FIXTURE_TEST(text_prompts_need_a_tokenizer_or_bytes)
@@ -347,7 +288,6 @@ FIXTURE_TEST(text_prompts_need_a_tokenizer_or_bytes)
     CHECK_CONTAINS(p.output, "has no tokenizer");
     CHECK_CONTAINS(p.output, "--tokenizer FOLDER");
     CHECK_CONTAINS(p.output, "--tokens 1,2,3");
-    program_free(&p);
 }
 
 FIXTURE_TEST(runs_a_program_of_ones_own)
@@ -358,10 +298,8 @@ FIXTURE_TEST(runs_a_program_of_ones_own)
 
     CHECK_CONTAINS(p.output, "<0/3 0/3>");
     CHECK_CONTAINS(p.output, "<2/3 2/3>");
-    program_free(&p);
     p = RUN(7, "run", "-n", "2", "--", "sh", "-c", "if [ $RANK = 1 ]; then exit 7; else sleep 60; fi");
     CHECK_CONTAINS(p.output, "rank 1");
-    program_free(&p);
 }
 
 /* Start-up is measured, not asserted: a busy machine is no failure. */
@@ -375,7 +313,6 @@ FIXTURE_TEST(prints_how_long_the_first_step_takes)
     p = RUN(0, "train", f->config, "-n", "2", "--training.steps=1", "--export.path=");
     clock_gettime(CLOCK_MONOTONIC, &b);
     CHECK(!strstr(p.output, "unshard"));
-    program_free(&p);
     printf("one step of a small model on two ranks, start to exit: %.3f s\n",
            (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9);
 }
@@ -388,5 +325,4 @@ FIXTURE_TEST(shows_what_happens_to_each_group)
     CHECK_CONTAINS(p.output, "[rank 0] unshard '' (forward)");
     CHECK_CONTAINS(p.output, "[rank 1] reduce ");
     CHECK_CONTAINS(p.output, "float32 over 2 ranks of group");
-    program_free(&p);
 }

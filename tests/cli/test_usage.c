@@ -3,15 +3,7 @@
 
 #include "cli/fixture.h"
 
-#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
-
 /* Exit status `expected`, and `part` in what is printed. */
-#define SAYS(expected, part, ...)                  \
-    do {                                           \
-        program p_ = RUN((expected), __VA_ARGS__); \
-        CHECK_CONTAINS(p_.output, (part));         \
-        program_free(&p_);                         \
-    } while (0)
 
 FIXTURE_TEST(help_and_version_are_no_errors)
 {
@@ -27,11 +19,10 @@ FIXTURE_TEST(help_and_version_are_no_errors)
     SAYS(2, "train: unknown option '--learning_rate=1': here it is --optimizer.lr", "train", "--learning_rate=1");
     SAYS(2, "--adapter.r: adapter.r is not a key: here it is adapter.rank", "train", "--adapter.r=8");
     SAYS(2, "fsdp: chekpoint is not a section; did you mean 'checkpoint'?", "train", "--help", "chekpoint");
-    p = program_run(f->directory, 0, (const char *const[]){PROGRAM, "train", "--help", "checkpoint", NULL});
+    p = RUN(0, "train", "--help", "checkpoint");
     CHECK(strncmp(p.output, "checkpoint:\n  ", 14) == 0);
     CHECK_CONTAINS(p.output, "keep_latest_k");
     CHECK(!strstr(p.output, "\n\n")); /* one section */
-    program_free(&p);
     SAYS(0, "WORLD_SIZE", "run", "--help");
     SAYS(0, "--temperature", "generate", "--help");
     SAYS(0, "fsdp inspect PATH", "inspect", "-h");
@@ -71,10 +62,8 @@ FIXTURE_TEST(every_help_fits_80_columns)
         CHECK_CONTAINS(p.output, name);
         if (widest(p.output) > 80)
             fail_msg("fsdp %s --help has a line of %zu columns", name, widest(p.output));
-        program_free(&p);
     }
     CHECK_EQ(count, 15);
-    program_free(&all);
 }
 
 FIXTURE_TEST(a_wrong_command_line_is_status_2)
@@ -83,7 +72,6 @@ FIXTURE_TEST(a_wrong_command_line_is_status_2)
     program p = program_run(f->directory, 2, (const char *const[]){PROGRAM, NULL});
 
     CHECK_CONTAINS(p.output, "fsdp train CONFIG.yaml");
-    program_free(&p);
     SAYS(2, "fsdp: unknown command 'trian'; did you mean 'train'?", "trian");
     SAYS(2,
          "fsdp: unknown command 'xyzzy': there are train, explain, plan, compare, report, run, generate, eval, "
@@ -120,7 +108,7 @@ FIXTURE_TEST(explain_reads_no_weights)
 {
     static const char config[] =
         "{\"model_type\": \"llama\", \"hidden_size\": 8192, \"intermediate_size\": 28672, \"num_attention_heads\": 64, "
-        "\"num_hidden_layers\": 80, \"num_key_value_heads\": 8, \"rms_norm_eps\": 1e-05, \"vocab_size\": 128256, "
+        "\"num_hidden_layers\": 40, \"num_key_value_heads\": 8, \"rms_norm_eps\": 1e-05, \"vocab_size\": 128256, "
         "\"max_position_embeddings\": 8192, \"rope_theta\": 500000.0, \"tie_word_embeddings\": false}";
     fixture *f = *state;
     char *folder = test_directory(), *file = test_path(folder, "config.json");
@@ -128,11 +116,8 @@ FIXTURE_TEST(explain_reads_no_weights)
 
     test_write_file(file, config, strlen(config));
     p = RUN(0, "explain", folder, "-n", "8", "--batch=64");
-    CHECK_CONTAINS(p.output, "70,553,706,496 parameters in 81 units, 8 ranks");
-    CHECK_CONTAINS(p.output, "fsdp: does not fit here: 8 ranks of one machine take ");
-    program_free(&p);
-    free(file);
-    test_directory_free(folder);
+    CHECK_CONTAINS(p.output, "36,327,530,496 parameters in 41 units, 8 ranks");
+    CHECK_CONTAINS(p.output, "fsdp: a step does not fit: a rank has ");
 }
 
 FIXTURE_TEST(plan_tells_and_refuses)
@@ -170,8 +155,6 @@ FIXTURE_TEST(plan_tells_and_refuses)
          "--parallelism.schedule=plan", "--parallelism.schedule_memory=1MiB");
     SAYS(1, "prices.json' exists and holds no prices that --measure wrote: name another file", "plan", "--measure",
          prices);
-    free(prices);
-    free(schedule);
 }
 
 /* What trains by parallelism.schedule plan is told about by it: its units, memory and time. */
@@ -205,8 +188,6 @@ FIXTURE_TEST(explain_tells_and_refuses)
     SAYS(0, "llama-1m: 1,000,576 parameters in 5 units, 2 ranks", "explain", "llama-1m", "--svg", svg);
     text = test_read_file(svg, NULL);
     CHECK_CONTAINS(text, "<svg xmlns=");
-    free(text);
-    free(svg);
     SAYS(0, "strategy fsdp1 shard_grad_op, units by size 60000", "explain", "--strategy=fsdp1:shard_grad_op",
          "llama-1m", "-n3", "--wrap-policy", "size:60000");
     SAYS(0, "2 microbatches of 3 sequences of 5 tokens on each rank, as rank 1", "explain", "llama-1m", "--batch=3",
@@ -221,7 +202,6 @@ FIXTURE_TEST(explain_tells_and_refuses)
     toml = test_path(f->directory, "config.toml");
     test_write_file(toml, "[model]\n", 8);
     SAYS(1, "this is TOML, but a config is YAML", "explain", toml);
-    free(toml);
     SAYS(0, "in 2 copies", "explain", "llama-1m", "-n", "4", "--strategy", "hsdp");
     SAYS(0, "in 4 copies", "explain", "llama-1m", "-n", "8", "--strategy", "hsdp",
          "--parallelism.data_parallel_replicate_degree=4");
@@ -259,7 +239,6 @@ FIXTURE_TEST(a_picture_replaces_only_a_picture)
          f->data);
     text = test_read_file(f->data, NULL);
     CHECK_CONTAINS(text, "The quick brown fox");
-    free(text);
     test_write_file(f->data, "<svg>old", 8);
     SAYS(0, "units", "explain", "llama-1m", "--svg", f->data);
 }
@@ -280,14 +259,10 @@ FIXTURE_TEST(a_picture_is_written_through_a_link)
     CHECK(S_ISLNK(info.st_mode));
     text = test_read_file(picture, NULL);
     CHECK_CONTAINS(text, "<svg xmlns=");
-    free(text);
     CHECK_EQ(unlink(picture), 0);
     SAYS(1, "link.svg': it is a symbolic link that leads nowhere", "explain", "llama-1m", "--svg", link);
     CHECK_EQ(rmdir(folder), 0);
     SAYS(1, "--svg: '/dev/null' exists and is not a file", "explain", "llama-1m", "--svg=/dev/null");
-    free(picture);
-    free(link);
-    free(folder);
 }
 
 FIXTURE_TEST(options_stand_anywhere_and_win_over_the_file)
@@ -299,13 +274,11 @@ FIXTURE_TEST(options_stand_anywhere_and_win_over_the_file)
     CHECK_CONTAINS(p.output, "  lr: 0.5\n");
     CHECK_CONTAINS(p.output, "  seq_len: 32\n");
     CHECK_CONTAINS(p.output, "  # weight_decay:\n");
-    program_free(&p);
     p = RUN(0, "train", "--training.steps", "7", "--print-config", "-np", "2", f->config, "--optimizer.lr", "0.5",
             "--training.steps", "8", "--training.global_batch_size", "-1");
     CHECK_CONTAINS(p.output, "  steps: 8\n");
     CHECK_CONTAINS(p.output, "  lr: 0.5\n");
     CHECK_CONTAINS(p.output, "  global_batch_size: -1\n");
-    program_free(&p);
 }
 
 FIXTURE_TEST(a_list_of_the_command_line_is_one)
@@ -349,5 +322,4 @@ FIXTURE_TEST(a_config_that_cannot_be_is_status_1)
          "--model.n_kv_heads=4");
     SAYS(1, "training.seq_len 65 is more than the 64 positions of the model: set training.seq_len=64", "train",
          f->config, "--training.seq_len=65");
-    free(other);
 }

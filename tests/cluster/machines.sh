@@ -68,7 +68,10 @@ machines_watch() {
 
 machines_up() {
     machines_count=$1
-    mount -t tmpfs none /run # of this script alone; for what is to be gone with it, too
+    # Of this script alone; what lies there goes with it. Open MPI names its memory in /dev/shm by host and process: those
+    # of two scripts that run at once would be the same.
+    mount -t tmpfs none /run
+    mount -t tmpfs none /dev/shm
     machines_folder=/run/machines
     mkdir $machines_folder
     [ -z "${FSDP_TEST_SECONDS:-}" ] || machines_watch &
@@ -172,4 +175,19 @@ machines_pids() {
 machines_kill() {
     # shellcheck disable=SC2046
     kill -9 $(machines_pids "$1") 2>/dev/null || true
+}
+
+# ---- runs, whose metrics are in NAME.jsonl ----
+
+# curve NAME [FIRST]: loss and norm of the gradients, from a step on
+curve() {
+    grep -o '^{"step": [0-9]*, "loss": [^,]*, "grad_norm": [^,]*' "$1.jsonl" | tail -n "+${2:-1}"
+}
+
+same() { # NAME NAME [FIRST]
+    diff <(curve "$1" "${3:-1}") <(curve "$2" "${3:-1}") || {
+        echo "$1 and $2 differ"
+        exit 1
+    }
+    [ "$(curve "$1" "${3:-1}" | wc -l)" -gt 0 ]
 }

@@ -73,6 +73,21 @@ in_turn() {
     if [ "${TEST_LONG:-}" = 1 ] || [ $((turn % 2)) = "$machine" ]; then "$@"; fi
 }
 
+# Each machine has a folder of its own: rank 0 writes, and the other does not see it.
+own_folder() {
+    without "$folder" $machine
+    refused "$key: machine 'm1' does not see what machine 'm0' \(rank 0\) writes to '$folder/b'" "${train[@]}" \
+        $tokens "--$key=$folder/b"
+    back "$folder" $machine
+}
+
+read_only_folder() {
+    read_only "$folder" $machine
+    refused "$key: .*Read-only file system" "${train[@]}" $tokens "--$key=$folder/b"
+    grep -q "$key: machine 'm$machine' cannot write to '$folder/b'" out || fail "the machine is not named"
+    back "$folder" $machine
+}
+
 missing=("machine 'm0' \(rank 0\) does not see" "machine 'm1' does not see")
 for machine in 0 1; do
     turn=0
@@ -92,15 +107,9 @@ for machine in 0 1; do
     back model $machine
     for kind in "checkpoint.folder checkpoints" "export.path exports"; do
         read -r key folder <<<"$kind"
-        # A folder of each machine's own: rank 0 writes, and the other does not see it.
-        without "$folder" $machine
-        refused "$key: machine 'm1' does not see what machine 'm0' \(rank 0\) writes to '$folder/b'" "${train[@]}" \
-            $tokens "--$key=$folder/b"
-        back "$folder" $machine
-        read_only "$folder" $machine
-        refused "$key: .*Read-only file system" "${train[@]}" $tokens "--$key=$folder/b"
-        grep -q "$key: machine 'm$machine' cannot write to '$folder/b'" out || fail "the machine is not named"
-        back "$folder" $machine
+        in_turn own_folder
+        in_turn read_only_folder
+        turn=$((turn + 1)) # the other kind on the other machine
     done
 done
 left=$(find checkpoints exports -mindepth 1 -maxdepth 1 | sort | xargs)

@@ -21,19 +21,6 @@ train() {
     }
 }
 
-# curve NAME [FIRST]: loss and norm of the gradients, from a step on
-curve() {
-    grep -o '^{"step": [0-9]*, "loss": [^,]*, "grad_norm": [^,]*' "$1.jsonl" | tail -n "+${2:-1}"
-}
-
-same() { # NAME NAME [FIRST]
-    diff <(curve "$1" "${3:-1}") <(curve "$2" "${3:-1}") || {
-        echo "$1 and $2 differ"
-        exit 1
-    }
-    [ "$(curve "$1" "${3:-1}" | wc -l)" -gt 0 ]
-}
-
 # ---- the same bits; ranks of one machine add first, so 2 x 2 is not the 4 of a machine that was told nothing ----
 
 train three_here "$fsdp" train -n 3 --training.steps=3

@@ -1,7 +1,7 @@
 /* suite.c - what every rank expects, and the plain collectives held to it. */
 #include "comm/suite.h"
 
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "oracle/oracle.h"
 #include "support/ranks.h"
 
@@ -381,4 +381,20 @@ void suite_objects(fsdp_process_group *group)
     suite_objects_sized(group, 7);
     suite_objects_sized(group, 40000);
     CHECK_OK(fsdp_agree(group, FSDP_OK));
+}
+
+fsdp_status plain_make(const plain_call *c, fsdp_process_group *group, void *send, void *recv, fsdp_stream *stream)
+{
+    switch (c->what) {
+    case GATHER:
+        return fsdp_all_gather(group, send, recv, c->count, c->dtype, stream);
+    case SCATTER:
+        return fsdp_reduce_scatter(group, send, recv, c->count, c->dtype, c->op, stream);
+    case REDUCE:
+        return fsdp_all_reduce(group, send, recv, c->count, c->dtype, c->op, stream);
+    case BROADCAST:
+        return fsdp_broadcast(group, recv, c->count, c->dtype, fsdp_process_group_size(group) - 1, stream);
+    default:
+        return fsdp_all_to_all(group, send, recv, c->count, c->dtype, stream);
+    }
 }

@@ -40,6 +40,27 @@ void suite_sync(const suite *s);
 /* The order of addition shows in the last bits of an f32 sum. */
 void suite_rank_order(const suite *s, int64_t count);
 
+/* ---- a call that is named, for tests that make it in two ways ---- */
+
+typedef enum plain {
+    GATHER,
+    SCATTER,
+    REDUCE,
+    BROADCAST,
+    SWAP,
+    PLAINS
+} plain;
+
+typedef struct plain_call {
+    plain what;
+    fsdp_dtype dtype;
+    int64_t count;
+    fsdp_reduce_op op;
+} plain_call;
+
+/* The last rank broadcasts. */
+fsdp_status plain_make(const plain_call *c, fsdp_process_group *group, void *send, void *recv, fsdp_stream *stream);
+
 /* ---- all of them ---- */
 
 void suite_plain_count(const suite *s, fsdp_dtype dtype, int64_t count);

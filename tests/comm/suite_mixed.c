@@ -1,7 +1,7 @@
 /* suite_mixed.c - drawn calls against naive results, element by element. */
 #include "comm/suite_mixed.h"
 
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "device/device.h"
 #include "oracle/oracle.h"
 

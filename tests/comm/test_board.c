@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "comm/health/calls.h"
-#include "comm/health/dead_rank.h"
+#include "comm/health/verdict.h"
 #include "support/test.h"
 
 enum {
@@ -134,11 +134,11 @@ TEST(a_call_that_cannot_be_read_whole_is_no_disagreement)
         fsdp__cell_write(fsdp__desk_at(board, 0, r)->doing, &doing, sizeof doing);
     }
     atomic_fetch_add(&fsdp__desk_at(board, 0, 1)->doing[0], 1); /* as it begins to write */
-    fsdp__dead_rank_disagreement(board, 0, 0);
-    fsdp__dead_rank_disagreement(board, 0, 1);
+    fsdp__verdict_disagreement(board, 0, 0);
+    fsdp__verdict_disagreement(board, 0, 1);
     CHECK(!fsdp__board_aborted(board));
     atomic_fetch_add(&fsdp__desk_at(board, 0, 1)->doing[0], 1);
-    fsdp__dead_rank_disagreement(board, 0, 0);
+    fsdp__verdict_disagreement(board, 0, 0);
     CHECK(fsdp__board_aborted(board));
     free(board);
 }

@@ -6,8 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "comm/group_calls.h"
 #include "comm/health/process.h"
-#include "comm/internal.h"
 #include "comm/suite_coalesced.h"
 #include "comm/transport/arena/shm.h"
 #include "support/ranks.h"

@@ -1,6 +1,6 @@
 /* What a fake world of several machines counts is what a real one does: bytes and messages of every rank, kind by kind,
  * of collectives of all sizes, in memory of all sorts, in groups of all shapes. */
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "comm/transport/network/shape.h"
 #include "support/ranks.h"
 

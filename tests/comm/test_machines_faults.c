@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "check/fault.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "comm/transport/network/network_group.h"
 #include "comm/transport/network/tags.h"
 #include "comm/world.h"

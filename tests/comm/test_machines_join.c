@@ -2,7 +2,7 @@
 #include <pthread.h>
 
 #include "check/fault.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "comm/transport/network/network_transport.h"
 #include "comm/transport/network/numbering.h"
 #include "support/machines.h"

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "comm/transport/network/network_group.h"
 #include "comm/world.h"
 #include "support/ranks.h"

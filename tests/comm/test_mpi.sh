@@ -120,8 +120,12 @@ try() { # STARTER PLUGIN TITLE
     says "there is no libfsdp-$2.so" "$1" -n 1 "$fsdp" "${line[@]}" : \
         -n 1 env FSDP_PLUGIN_PATH= "$folder/other" "${line[@]}"
     [ $status != 0 ] && [ $status != 124 ]
-    # Open MPI may notice it first, and end the one that waits.
-    FSDP_JOIN_TIMEOUT=4 says "" "$1" -n 1 "$fsdp" "${line[@]}" : -n 1 "$fsdp" --version
+    # The one that waits begins when the other is about to end. Open MPI may notice it first, and end the one that waits.
+    rm -f "$folder/ends"
+    # shellcheck disable=SC2016
+    FSDP_JOIN_TIMEOUT=4 ENDS=$folder/ends says "" "$1" \
+        -n 1 sh -c 'until [ -e "$ENDS" ]; do sleep 0.05; done; exec "$0" "$@"' "$fsdp" "${line[@]}" : \
+        -n 1 sh -c '"$0" --version; : >"$ENDS"' "$fsdp"
     grep -qE "of 2 processes that were started here 1 has ended without joining the others|exiting improperly" \
         "$folder/out" || { cat "$folder/out"; exit 1; }
     [ $status != 0 ] && [ $status != 124 ]

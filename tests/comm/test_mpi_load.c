@@ -88,7 +88,6 @@ TEST(a_plugin_that_is_not_there)
     CHECK_NULL(ops);
     setenv("FSDP_PLUGIN_PATH", folder, 1);
     CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_NOT_FOUND, folder);
-    test_directory_free(folder);
 }
 
 TEST(a_file_that_is_no_plugin)
@@ -112,8 +111,6 @@ TEST(a_file_that_is_no_plugin)
     CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_NOT_FOUND,
                 "libfsdp-nosuch.so: it is a link to a file that is not there: install it again");
     CHECK_NULL(ops);
-    free(file);
-    test_directory_free(folder);
 }
 
 static const fsdp__mpi_kind old = {.name = "old", .title = "Old MPI", .runtime = "libold", .build = "old-dev"};
@@ -133,9 +130,6 @@ TEST(a_plugin_for_another_kind_of_machine)
         CHECK_ERROR(fsdp__mpi_load(&old, &ops), FSDP_FORMAT, "libfsdp-old.so: it is not a library of this system");
         whole[changed[i]] ^= 3;
     }
-    free(whole);
-    free(file);
-    test_directory_free(folder);
 }
 
 /* As a copy leaves it that was broken off: any part of a whole one, in a process that goes on. */
@@ -160,9 +154,6 @@ TEST(a_plugin_that_is_cut_off)
         CHECK_EQ(unlink(file), 0); /* one that was loaded stays, and is not to change */
     }
     CHECK(refused > bytes / 2000);
-    free(whole);
-    free(file);
-    test_directory_free(folder);
 }
 
 /* The plug-in is there, and what it is linked to is not. */
@@ -182,9 +173,6 @@ TEST(a_plugin_without_its_mpi)
     CHECK_ERROR(fsdp__mpi_load(&old, &ops), FSDP_NOT_FOUND, "libq.so.6: cannot open shared object file");
     CHECK_CONTAINS(fsdp_last_error(), "Old MPI must be installed on every machine (Debian: libold)");
     CHECK_NULL(ops);
-    free(whole);
-    free(file);
-    test_directory_free(folder);
 }
 
 /* It lies beside the program. */

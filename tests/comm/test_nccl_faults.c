@@ -4,6 +4,7 @@
 
 #ifdef FSDP_HAVE_FAKECUDA
 #include <signal.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -114,8 +115,6 @@ TEST(a_library_that_is_not_there_or_too_old_is_told_with_what_to_do)
     rank_gpu_run(2, be_refused,
                  &(refusal){FSDP_UNSUPPORTED, "rank 0: libnccl.so.2 is version 2.18.5: collectives by it need NCCL"});
     unsetenv("FSDP_FAKENCCL_VERSION");
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST(ranks_that_cannot_join_give_up_together)
@@ -225,43 +224,89 @@ TEST(a_call_that_fails_on_one_rank_fails_on_all)
 /* What a process does; returns its exit status. */
 typedef int (*process_body)(const rank_gpu *g, kind what);
 
-static int run_process(int fd, int rank, process_body body, kind what)
+static int gather_between_processes(const rank_gpu *g, kind what);
+static int find_other_version(const rank_gpu *g, kind what);
+static int lose_a_rank(const rank_gpu *g, kind what);
+static int lose_a_rank_at_once(const rank_gpu *g, kind what);
+static int lose_a_rank_in_nccl(const rank_gpu *g, kind what);
+static const process_body bodies[] = {gather_between_processes, find_other_version, lose_a_rank, lose_a_rank_at_once,
+                                      lose_a_rank_in_nccl};
+
+/* What a process is to do: its number among the bodies, in the world of the arena's file. */
+typedef struct errand {
+    int fd, rank, body, what;
+} errand;
+
+static int run_process(const errand *e)
 {
     fsdp_context_options options = {
-        .rank = rank, .world_size = WORLD, .local_rank = rank, .local_world_size = WORLD, .threads = 1};
+        .rank = e->rank, .world_size = WORLD, .local_rank = e->rank, .local_world_size = WORLD, .threads = 1};
     fsdp_context *context = NULL;
-    char number[12];
     rank_gpu g;
     int code;
 
-    snprintf(number, sizeof number, "%d", rank);
-    setenv("RANK", number, 1);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (fsdp__shm_join(fd, false, &options, &context) != FSDP_OK)
+    if (fsdp__shm_join(e->fd, false, &options, &context) != FSDP_OK)
         return 2;
     g = rank_gpu_open(context);
-    code = body(&g, what);
+    code = bodies[e->body](&g, (kind)e->what);
     if (code != EXPECTED)
-        fprintf(stderr, "rank %d, call %d: %s\n", rank, what, fsdp_last_error());
+        fprintf(stderr, "rank %d, call %d: %s\n", e->rank, e->what, fsdp_last_error());
     rank_gpu_close(&g);
     fsdp_context_free(context);
     return code;
 }
 
+/* Starts this program as a rank: a fork of a process that has threads would go on with what they had half done. */
+static pid_t start_process(const errand *e)
+{
+    char text[64], number[12];
+    char *const argv[] = {(char[]){"test_comm"}, (char[]){"nccl_faults"}, NULL};
+    posix_spawn_file_actions_t actions;
+    pid_t pid;
+
+    snprintf(text, sizeof text, "%d %d %d %d", e->fd, e->rank, e->body, e->what);
+    snprintf(number, sizeof number, "%d", e->rank);
+    setenv("FSDP_TEST_ERRAND", text, 1);
+    setenv("RANK", number, 1);
+    CHECK_EQ(posix_spawn_file_actions_init(&actions), 0);
+    CHECK_EQ(posix_spawn_file_actions_adddup2(&actions, e->fd, e->fd), 0); /* it stays open there */
+    CHECK_EQ(posix_spawn(&pid, "/proc/self/exe", &actions, NULL, argv, environ), 0);
+    CHECK_EQ(posix_spawn_file_actions_destroy(&actions), 0);
+    unsetenv("RANK");
+    unsetenv("FSDP_TEST_ERRAND");
+    return pid;
+}
+
+/* Runs the cases, or is one of their processes. */
+static int main_or_process(void)
+{
+    const char *text = getenv("FSDP_TEST_ERRAND");
+    errand e;
+
+    if (!text)
+        return test_run_cases(__FILE__);
+    if (sscanf(text, "%d %d %d %d", &e.fd, &e.rank, &e.body, &e.what) != 4) /* NOLINT: start_process has written it */
+        return 2;
+    return run_process(&e);
+}
+TEST_FILE(main_or_process)
+
 /* Runs a world of processes, of which one (-1: none) is killed. */
 static void run_processes(process_body body, kind what, int killed)
 {
+    errand e = {.what = (int)what};
     fsdp__arena *arena = NULL;
     pid_t pids[WORLD];
     int status;
 
     setenv("FSDP_FAKECUDA_DEVICES", "8", 1);
     CHECK_OK(fsdp__shm_create(WORLD, &arena));
-    for (int r = 0; r < WORLD; r++) {
-        pids[r] = fork();
-        if (pids[r] == 0)
-            _exit(run_process(arena->fd, r, body, what));
-    }
+    e.fd = arena->fd;
+    while (bodies[e.body] != body)
+        e.body++;
+    for (e.rank = 0; e.rank < WORLD; e.rank++)
+        pids[e.rank] = start_process(&e);
     for (int r = 0; r < WORLD; r++) {
         CHECK_EQ(waitpid(pids[r], &status, 0), pids[r]);
         if (r == killed)
@@ -324,9 +369,11 @@ static int lose_a_rank(const rank_gpu *g, kind what)
         status = make_call(g, (kind)warm, m.send, m.recv);
     if (status != FSDP_OK || fsdp_stream_synchronize(g->stream) != FSDP_OK)
         return 3;
+    status = fsdp_barrier(g->group); /* nobody dies while others still do the above */
     if (g->rank == 1)
         fakecuda.hold(CHECK_PTR(fsdp_stream_native(g->stream)), &shut);
-    status = make_call(g, what, m.send, m.recv);
+    if (status == FSDP_OK)
+        status = make_call(g, what, m.send, m.recv);
     if (g->rank == 1) {
         (void)usleep(100000); /* its host has met the others', most likely */
         raise(SIGKILL);
@@ -348,11 +395,12 @@ TEST(a_rank_that_is_killed_in_any_call_is_named)
 static int lose_a_rank_at_once(const rank_gpu *g, kind what)
 {
     memory m = memory_new(g);
-    fsdp_status status;
+    fsdp_status status = fsdp_barrier(g->group); /* nobody dies while others still join the world */
 
     if (g->rank == 1)
         raise(SIGKILL);
-    status = make_call(g, what, m.send, m.recv);
+    if (status == FSDP_OK)
+        status = make_call(g, what, m.send, m.recv);
     if (status != FSDP_COMM || !strstr(fsdp_last_error(), "rank 1 has died"))
         return 4;
     memory_free(g, m);
@@ -362,5 +410,24 @@ static int lose_a_rank_at_once(const rank_gpu *g, kind what)
 TEST(a_rank_that_is_killed_before_it_joins_is_named)
 {
     run_processes(lose_a_rank_at_once, GATHER, 1);
+}
+
+/* NCCL kills it where it makes a window, which the others wait for. */
+static int lose_a_rank_in_nccl(const rank_gpu *g, kind what)
+{
+    memory m = memory_new(g);
+    fsdp_status status = make_call(g, what, m.send, m.recv);
+
+    if (status != FSDP_COMM || !strstr(fsdp_last_error(), "rank 1 has died"))
+        return 4;
+    memory_free(g, m);
+    return EXPECTED;
+}
+
+TEST(a_rank_that_is_killed_while_windows_are_made_is_named)
+{
+    setenv("FSDP_FAKENCCL_DIES", "1", 1);
+    run_processes(lose_a_rank_in_nccl, GATHER, 1);
+    unsetenv("FSDP_FAKENCCL_DIES");
 }
 #endif

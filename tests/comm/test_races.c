@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "device/device.h"
 #include "support/ranks.h"
 

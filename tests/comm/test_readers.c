@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/compiler.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "device/device.h"
 #include "support/ranks.h"
 

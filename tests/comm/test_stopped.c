@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "comm/transport/arena/shm.h"
 #include "support/test.h"
 
@@ -53,6 +53,10 @@ static void rank_main(play *p, int rank)
     if (fsdp__shm_join(p->arena->fd, false, &options, &context) != FSDP_OK)
         _exit(2);
     fsdp_context_set_log(context, FSDP_LOG_WARNING, pass_on, p);
+    /* Of a process that has not joined nobody can know that it would run. */
+    for (int r = 0; r < p->ranks; r++)
+        while (atomic_load(&fsdp__row_at(p->arena->board, r)->state) == FSDP__RANK_AWAITED)
+            usleep(1000);
     if (fsdp__context_set_comm_ticks(context, p->timeout_ms, TICK_MS) != FSDP_OK)
         _exit(3);
     code = p->act(context, p);

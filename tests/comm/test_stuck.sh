@@ -38,7 +38,8 @@ try() { # STARTER PLUGIN
         return
     fi
     tried=1
-    FSDP_JOIN_TIMEOUT=600 train "$@" --training.steps=2 >"$folder/out" 2>&1 || { # with nothing that is stuck
+    # With nothing that is stuck, and no timeout that a busy machine or a slow disk reaches.
+    FSDP_JOIN_TIMEOUT=600 train "$@" --training.steps=2 --comm.timeout=600 >"$folder/out" 2>&1 || {
         cat "$folder/out"
         exit 1
     }
@@ -47,9 +48,9 @@ try() { # STARTER PLUGIN
         [ ! -e "$folder/run" ]
     done
     # Ranks of one machine that do not reach each other say so before all of joining is over.
-    join=6 STUCK_APART=1 stuck nothing / "1 of 1 other processes of this machine have not come" "$@" --training.steps=2
-    # The first message of all, before anybody knows of a config.
-    join=2 stuck MPI_Isend / "comm.timeout is 2 s" "$@" --training.steps=2
+    join=12 STUCK_APART=1 stuck nothing / "1 of 1 other processes of this machine have not come" "$@" --training.steps=2
+    # The first message of all, before anybody knows of a config: it has the time that there was to join.
+    join=6 stuck MPI_Isend / "comm.timeout is 6 s" "$@" --training.steps=2
     stuck MPI_Testsome "$folder/run/step-2" \
         "is in a call of the network that has not come back for 2 s (comm.timeout is 2 s): it was in call " \
         "$@" --training.steps=1000000

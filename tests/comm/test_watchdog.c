@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/rng.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "comm/transport/arena/arena_group.h"
 #include "comm/world.h"
 #include "support/ranks.h"

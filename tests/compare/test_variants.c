@@ -2,16 +2,13 @@
 #include "compare/variants.h"
 #include "fsdp/fsdp1.h"
 #include "support/test.h"
+#include "train/config.h"
 
 static fsdp_train_config *configure(const char *key, const char *value)
 {
-    fsdp_train_config *config;
+    fsdp_train_config *config =
+        test_config("model.preset=llama-1m data.path=text.txt metrics.jsonl=metrics.jsonl export.path=model");
 
-    CHECK_OK(fsdp_train_config_create(&config));
-    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
-    CHECK_OK(fsdp_train_config_set(config, "data.path", "text.txt"));
-    CHECK_OK(fsdp_train_config_set(config, "metrics.jsonl", "metrics.jsonl"));
-    CHECK_OK(fsdp_train_config_set(config, "export.path", "model"));
     if (key)
         CHECK_OK(fsdp_train_config_set(config, key, value));
     return config;
@@ -49,7 +46,6 @@ TEST(all_strategies_are_there_and_write_nothing)
     CHECK_OK(fsdp__variants_create(config, 3, NULL, NULL, &v));
     CHECK_CONTAINS(find(&v, "hsdp")->refused, "data_parallel_replicate_degree is 2, but there are 3 ranks");
     fsdp__variants_release(&v);
-    fsdp_train_config_free(config);
 }
 
 /* Of what the config says for its own strategy, others have nothing; what is of all goes with all, or refuses. */
@@ -68,7 +64,6 @@ TEST(keys_of_one_strategy_are_left_out_for_others)
     CHECK_EQ(find(&v, "fsdp1:hybrid_shard")->config->parallelism.data_parallel_replicate_degree, 2);
     CHECK_EQ(find(&v, "fsdp1:no_shard")->config->parallelism.fsdp1_strategy, FSDP_NO_SHARD);
     fsdp__variants_release(&v);
-    fsdp_train_config_free(config);
 
     config = configure("parallelism.strategy", "hsdp");
     CHECK_OK(fsdp_train_config_set(config, "parallelism.data_parallel_replicate_degree", "4"));
@@ -76,7 +71,6 @@ TEST(keys_of_one_strategy_are_left_out_for_others)
     CHECK_EQ(find(&v, "hsdp")->config->parallelism.data_parallel_replicate_degree, 4);
     CHECK_EQ(find(&v, "fsdp2")->config->parallelism.data_parallel_replicate_degree, 1);
     fsdp__variants_release(&v);
-    fsdp_train_config_free(config);
 
     config = configure("parallelism.strategy", "ddp");
     CHECK_OK(fsdp_train_config_set(config, "parallelism.ddp_bucket_cap_mb", "3"));
@@ -85,7 +79,6 @@ TEST(keys_of_one_strategy_are_left_out_for_others)
         CHECK_STRING(v.items[i].refused, "");
     CHECK_NEAR(find(&v, "ddp")->config->parallelism.ddp_bucket_cap_mb, 3, 0);
     fsdp__variants_release(&v);
-    fsdp_train_config_free(config);
 
     config = configure("training.no_sync", "true");
     CHECK_OK(fsdp__variants_create(config, 2, NULL, NULL, &v));
@@ -94,7 +87,28 @@ TEST(keys_of_one_strategy_are_left_out_for_others)
     fsdp__variants_release(&v);
     CHECK_ERROR(fsdp__variants_create(config, 2, "zero1,zero2", NULL, &v), FSDP_INVALID, "--strategies zero2: ");
     CHECK_EQ(v.count, 0);
-    fsdp_train_config_free(config);
+}
+
+/* A step has as many sequences in teams as without. */
+TEST(any_strategy_may_have_teams)
+{
+    fsdp_train_config *config = configure("training.local_batch_size", "3");
+    fsdp__variants v;
+
+    CHECK_OK(fsdp__variants_create(config, 8, "fsdp2,fsdp2:cp2,fsdp2:cp2+tp2,ddp:cp4,fsdp1:cp2,zero2:tp2", NULL, &v));
+    CHECK_EQ(v.count, 6);
+    CHECK_EQ(find(&v, "fsdp2:cp2")->config->parallelism.context_parallel_degree, 2);
+    CHECK_EQ(find(&v, "fsdp2:cp2")->config->training.local_batch_size, 6);
+    CHECK_EQ(find(&v, "fsdp2:cp2+tp2")->config->parallelism.context_parallel_degree, 2);
+    CHECK_EQ(find(&v, "fsdp2:cp2+tp2")->config->parallelism.tensor_parallel_degree, 2);
+    CHECK_EQ(find(&v, "fsdp2:cp2+tp2")->config->training.local_batch_size, 12);
+    CHECK_EQ(find(&v, "ddp:cp4")->config->training.local_batch_size, 12);
+    CHECK_EQ(find(&v, "fsdp1:cp2")->config->parallelism.context_parallel_degree, 2);
+    CHECK_EQ(find(&v, "zero2:tp2")->config->parallelism.tensor_parallel_degree, 2);
+    fsdp__variants_release(&v);
+    CHECK_ERROR(fsdp__variants_create(config, 2, "ddp:tp2", NULL, &v), FSDP_UNSUPPORTED, "--strategies ddp:tp2: ");
+    CHECK_ERROR(fsdp__variants_create(config, 8, "fsdp2:cp2+tp2+cp4", NULL, &v), FSDP_INVALID,
+                "'cp2+tp2+cp4' is no team: expected tpN, cpN or cpN+tpN");
 }
 
 TEST(policies_are_one_dimension_more)
@@ -122,5 +136,4 @@ TEST(policies_are_one_dimension_more)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         fsdp__variants_release(&v);
     }
-    fsdp_train_config_free(config);
 }

@@ -1,23 +1,12 @@
 /* Other numbers of ranks: lists of them, and what a config takes there. */
 #include "compare/worlds.h"
 #include "support/test.h"
+#include "train/config.h"
 
 static fsdp_train_config *configure(void)
 {
-    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
-                                          {"model.n_layers", "2"},
-                                          {"model.dim", "32"},
-                                          {"model.ffn_dim", "64"},
-                                          {"data.path", "text.txt"},
-                                          {"training.seq_len", "8"},
-                                          {"training.local_batch_size", "1"},
-                                          {"parallelism.strategy", "zero3"}};
-    fsdp_train_config *config;
-
-    CHECK_OK(fsdp_train_config_create(&config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        CHECK_OK(fsdp_train_config_set(config, keys[i][0], keys[i][1]));
-    return config;
+    return test_config("model.preset=llama-1m model.n_layers=2 model.dim=32 model.ffn_dim=64 data.path=text.txt "
+                       "training.seq_len=8 training.local_batch_size=1 parallelism.strategy=zero3");
 }
 
 TEST(lists_are_read)
@@ -50,7 +39,6 @@ TEST(more_ranks_hold_less_and_send_more)
     CHECK_EQ(four.step.calls[FSDP_REDUCE_SCATTER], 3 * 3);
     CHECK_EQ(four.step.calls[FSDP_REDUCE_SCATTER], two.step.calls[FSDP_REDUCE_SCATTER]);
     CHECK_EQ(config->training.global_batch_size, 6);
-    fsdp_train_config_free(config);
 }
 
 TEST(a_number_that_does_not_fit_has_no_figures)
@@ -64,5 +52,4 @@ TEST(a_number_that_does_not_fit_has_no_figures)
     CHECK_EQ(e.sent_bytes, -1);
     CHECK_OK(fsdp__elsewhere_find(config, 2, 6, &e));
     CHECK(e.peak_bytes > 0);
-    fsdp_train_config_free(config);
 }

@@ -8,16 +8,14 @@
 /* Prints `p` and reads it again. */
 static pool reread(const pool *p)
 {
-    char *printed = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&printed, &bytes);
+    FILE *out = test_begin_text();
+    char *printed;
     pool again = {0};
 
     CHECK_OK(fsdp__config_default(&pool_table, &again));
     CHECK_OK(fsdp__config_print(&pool_table, p, out));
-    fclose(out);
-    CHECK_OK(fsdp__yaml_apply(&pool_table, &again, "printed", printed, bytes));
-    free(printed);
+    printed = test_end_text(out);
+    CHECK_OK(fsdp__yaml_apply(&pool_table, &again, "printed", printed, strlen(printed)));
     return again;
 }
 
@@ -74,17 +72,13 @@ TEST(whole_numbers_are_printed_as_one_writes_them)
     } cases[] = {{300, "depth: 300\n"}, {100000, "depth: 100000\n"}, {1e9, "depth: 1e+09\n"}, {0, "depth: 0\n"}};
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char *printed = NULL;
-        size_t bytes = 0;
-        FILE *out = open_memstream(&printed, &bytes);
+        FILE *out = test_begin_text();
         pool p = {0};
 
         CHECK_OK(fsdp__config_default(&pool_table, &p));
         p.water.depth = cases[i].value;
         CHECK_OK(fsdp__config_print(&pool_table, &p, out));
-        fclose(out);
-        CHECK_CONTAINS(printed, cases[i].text);
-        free(printed);
+        CHECK_CONTAINS(test_end_text(out), cases[i].text);
         fsdp__config_release(&pool_table, &p);
     }
 }
@@ -131,19 +125,15 @@ TEST(sizes_have_the_units_that_people_write)
     CHECK_OK(fsdp__config_default(&pool_table, &p));
     CHECK_EQ(p.photos, 2000000);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char *printed = NULL;
-        size_t bytes = 0;
-        FILE *out = open_memstream(&printed, &bytes);
+        FILE *out = test_begin_text();
 
         CHECK_OK(fsdp__config_set(&pool_table, &p, "people.photos", cases[i].text));
         CHECK_EQ(p.photos, cases[i].bytes);
         CHECK_OK(fsdp__config_print(&pool_table, &p, out));
-        fclose(out);
-        CHECK_CONTAINS(printed, cases[i].printed);
+        CHECK_CONTAINS(test_end_text(out), cases[i].printed);
         again = reread(&p);
         CHECK_EQ(again.photos, cases[i].bytes);
         fsdp__config_release(&pool_table, &again);
-        free(printed);
     }
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         CHECK_ERROR(fsdp__config_set(&pool_table, &p, "people.photos", wrong[i]), FSDP_INVALID,

@@ -34,13 +34,10 @@ static void refuses_value(const char *value, const char *expected)
 
 static char *printed(const pool *p)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
 
     CHECK_OK(fsdp__config_print(&pool_table, p, out));
-    fclose(out);
-    return text;
+    return test_end_text(out);
 }
 
 static void check_tickets(const pool *p)
@@ -77,7 +74,6 @@ TEST(a_list_of_maps_has_one_meaning_in_all_styles)
         fsdp__config_release(&pool_table, &again);
         fsdp__config_release(&pool_table, &copy);
         CHECK_NULL(copy.tickets);
-        free(text);
     }
 }
 
@@ -98,7 +94,6 @@ TEST(a_command_line_sets_and_adds_maps)
     CHECK_EQ(p.ticket_count, 0);
     text = printed(&p);
     CHECK_CONTAINS(text, "  # tickets:\n");
-    free(text);
     fsdp__config_release(&pool_table, &p);
 }
 
@@ -129,14 +124,12 @@ TEST(a_wrong_map_is_refused_where_it_stands)
 
 TEST(help_has_what_a_map_may_hold)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
+    char *text;
 
     CHECK_OK(fsdp__config_help(&pool_table, "people", out));
-    fclose(out);
+    text = test_end_text(out);
     CHECK_CONTAINS(text, "  tickets                     a list of maps {name: ..");
     CHECK_CONTAINS(text, "  tickets[].name              a text; must be given\n      printed on it\n");
     CHECK_CONTAINS(text, "  tickets[].hours             an integer from 1 to 24; default 2\n");
-    free(text);
 }

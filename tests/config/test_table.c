@@ -96,7 +96,6 @@ TEST(a_file_is_read_and_printed_by_the_table)
     printed = test_read_file(path, &bytes);
     CHECK_CONTAINS(printed, "  # depth:\n");
     CHECK_CONTAINS(printed, "people:\n  attendants: 4\n");
-    free(printed);
     CHECK_OK(fsdp__config_default(&pool_table, &again));
     CHECK_OK(fsdp__config_load(&pool_table, &again, path));
     CHECK_EQ(again.water.length, 33);
@@ -106,8 +105,6 @@ TEST(a_file_is_read_and_printed_by_the_table)
     CHECK_ERROR(fsdp__config_load(&pool_table, &p, path), FSDP_FORMAT, "expected sections (water:, people:)");
     fsdp__config_release(&pool_table, &again);
     fsdp__config_release(&pool_table, &p);
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST(a_table_that_is_too_large_is_refused)

@@ -1,6 +1,5 @@
 /* What a config file may be: exact lines, one document, nothing that is larger or deeper than a config, and no other
  * words of YAML than keys, values and lists. */
-#include "base/alloc.h"
 #include "config/pool.h"
 #include "config/yaml.h"
 #include "support/test.h"
@@ -47,9 +46,8 @@ TEST(keys_that_another_holds_stand_below_it_and_are_printed_so)
                                        "people:\n  bar.seats: 9\n  bar.name: Oasis\n  attendants: 4\n"};
 
     for (int i = 0; i < 3; i++) {
-        char *printed = NULL;
-        size_t bytes;
-        FILE *out = open_memstream(&printed, &bytes);
+        FILE *out = test_begin_text();
+        char *printed;
         pool p = {0};
 
         CHECK_OK(fsdp__config_default(&pool_table, &p));
@@ -59,10 +57,9 @@ TEST(keys_that_another_holds_stand_below_it_and_are_printed_so)
         CHECK_EQ(p.attendants, 4);
         CHECK_OK(fsdp__config_set(&pool_table, &p, "people.bar.name", ""));
         CHECK_OK(fsdp__config_print(&pool_table, &p, out));
-        fclose(out);
+        printed = test_end_text(out);
         CHECK_CONTAINS(printed, "  attendants: 4\n  bar:\n    seats: 9\n    # name:\n  photos: 2MB\n");
-        CHECK_OK(apply(printed, bytes));
-        free(printed);
+        CHECK_OK(apply(printed, strlen(printed)));
         fsdp__config_release(&pool_table, &p);
     }
     CHECK_OK(apply("people:\n  bar:\n    # seats: 1\n", 30));
@@ -172,10 +169,10 @@ TEST(a_list_may_be_long)
     enum {
         PATHS = 60000
     };
-    char *text = malloc(64 * PATHS), *printed = NULL;
-    size_t used = (size_t)sprintf(text, "water:\n  lanes:\n"), bytes = 0;
+    char *text = test_new(64 * PATHS), *printed;
+    size_t used = (size_t)sprintf(text, "water:\n  lanes:\n");
     pool p = {0}, again = {0};
-    FILE *out;
+    FILE *out = test_begin_text();
 
     for (int i = 0; i < PATHS; i++)
         used += (size_t)sprintf(text + used, "    - /data/tokens of a web/part-%06d.bin\n", i);
@@ -184,15 +181,12 @@ TEST(a_list_may_be_long)
     CHECK_OK(fsdp__yaml_apply(&pool_table, &p, "c", text, used));
     CHECK_EQ(p.water.lane_count, PATHS);
     CHECK_STRING(p.water.lanes[PATHS - 1], "/data/tokens of a web/part-059999.bin");
-    out = open_memstream(&printed, &bytes);
     CHECK_OK(fsdp__config_print(&pool_table, &p, out));
-    fclose(out);
-    CHECK_OK(fsdp__yaml_apply(&pool_table, &again, "c", printed, bytes));
+    printed = test_end_text(out);
+    CHECK_OK(fsdp__yaml_apply(&pool_table, &again, "c", printed, strlen(printed)));
     CHECK_EQ(again.water.lane_count, PATHS);
     for (int i = 0; i < PATHS; i++)
         CHECK_STRING(again.water.lanes[i], p.water.lanes[i]);
     fsdp__config_release(&pool_table, &p);
     fsdp__config_release(&pool_table, &again);
-    free(printed);
-    free(text);
 }

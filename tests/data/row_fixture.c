@@ -78,6 +78,5 @@ void row_file_close(row_file *f)
 {
     fsdp__packed_free(f->packed);
     fsdp__rows_close(f->rows);
-    free(f->path);
     test_directory_free(f->folder);
 }

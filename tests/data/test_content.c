@@ -89,7 +89,6 @@ static void check_everywhere(const char *directory, const char *bytes, size_t co
                 CHECK_ERROR(fsdp__token_file_open(&file, path, (fsdp_token_format)format), FSDP_FORMAT, says);
             fsdp__token_file_close(&file);
         }
-        free(path);
     }
 }
 
@@ -103,7 +102,6 @@ TEST(what_is_no_text_is_told_by_its_kind)
     check_everywhere(directory, tar, sizeof tar, "it is a tar archive: unpack it with 'tar -x'", true);
     memcpy(tar + 257, "ustar  ", 8);
     check_everywhere(directory, tar, sizeof tar, "it is a tar archive", true);
-    test_directory_free(directory);
 }
 
 /* The marks of what may be tokens say nothing of a file of tokens. */
@@ -129,9 +127,6 @@ TEST(tokens_may_begin_like_much)
     test_write_file(u16, bytes, sizeof bytes);
     CHECK_OK(fsdp__token_file_open(&file, u16, FSDP_TOKENS_AUTO));
     fsdp__token_file_close(&file);
-    free(u32);
-    free(u16);
-    test_directory_free(directory);
 }
 
 TEST(text_of_any_encoding_with_ascii_is_text)

@@ -18,7 +18,7 @@ typedef struct fixture {
 
 static int setup(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
 
     f->folder = test_directory();
     f->data = test_path(f->folder, "chat.jsonl");
@@ -37,10 +37,6 @@ static int teardown(void **state)
 
     fsdp_chat_close(f->chat);
     fsdp_tokenizer_close(f->tokenizer);
-    test_directory_free(f->folder);
-    free(f->data);
-    free(f->out);
-    free(f);
     return 0;
 }
 
@@ -87,17 +83,14 @@ TEST_WITH(rows_keep_their_order_and_what_is_learned, setup, teardown)
         ROWS = 3000
     };
     fixture *f = *state;
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
+    FILE *file = test_begin_text();
     fsdp_tokenize_summary summary;
     fsdp__rows *rows = NULL;
 
     for (int i = 0; i < ROWS; i++)
         fprintf(file, "{\"messages\": [" TURN("user", "%d") ", " TURN("assistant", "%0*d") "]}\n", i, 1 + i % 40,
                 i % 10);
-    fclose(file);
-    CHECK_OK(make(f, text, false, &summary));
+    CHECK_OK(make(f, test_end_text(file), false, &summary));
     CHECK_OK(fsdp__rows_open(f->out, &rows));
     CHECK_EQ(fsdp__rows_count(rows), ROWS);
     CHECK_EQ(summary.documents, ROWS);
@@ -114,7 +107,6 @@ TEST_WITH(rows_keep_their_order_and_what_is_learned, setup, teardown)
         CHECK(!bits[length - 1] && bits[length - 2] && ids[length - 2] == 2 && ids[0] == 1);
     }
     fsdp__rows_close(rows);
-    free(text);
 }
 
 TEST_WITH(the_cache_knows_template_and_mask, setup, teardown)
@@ -364,8 +356,6 @@ TEST_WITH(pairs_of_messages_share_their_first_turns, setup, teardown)
     }
     CHECK_EQ(bytes[0], bytes[1]);
     CHECK(memcmp(text[0], text[1], bytes[0]) == 0);
-    free(text[0]);
-    free(text[1]);
     CHECK_ERROR(make(f, "{\"chosen\": [" USER "], \"rejected\": \"x\"}\n", false, NULL), FSDP_FORMAT,
                 "are not both texts, or both lists");
     CHECK_ERROR(make(f, "{\"chosen\": [" SAYS("a") "], \"rejected\": [" SAYS("b") "]}\n", false, NULL), FSDP_FORMAT,

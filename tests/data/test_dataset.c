@@ -13,13 +13,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    test_directory_free(directory);
-    return 0;
-}
-
 /* A .npy of a version, with a header padded as NumPy does it, and `bytes` of elements behind it. */
 static void write_npy(const char *name, int version, const char *header, const void *data, size_t bytes)
 {
@@ -34,7 +27,6 @@ static void write_npy(const char *name, int version, const char *header, const v
     file[127] = '\n';
     memcpy(file + 128, data, bytes);
     test_write_file(path, file, 128 + bytes);
-    free(path);
 }
 
 static void write_bytes(const char *name, const void *data, size_t bytes)
@@ -42,7 +34,6 @@ static void write_bytes(const char *name, const void *data, size_t bytes)
     char *path = test_path(directory, name);
 
     test_write_file(path, data, bytes);
-    free(path);
 }
 
 static fsdp_status open_one(const char *name, fsdp_dataset *out)
@@ -50,13 +41,12 @@ static fsdp_status open_one(const char *name, fsdp_dataset *out)
     char *path = test_path(directory, name);
     fsdp_status status = fsdp_dataset_open(&(fsdp_data_file){"x", path}, 1, out);
 
-    free(path);
     return status;
 }
 
 static const float floats[6] = {1.5f, -2, 3, 0.25f, 5, -0.0f};
 
-TEST_WITH(npy_files_of_every_version_are_read, setup, teardown)
+TEST_WITH(npy_files_of_every_version_are_read, setup, NULL)
 {
     for (int version = 1; version <= 3; version++) {
         fsdp_dataset data;
@@ -78,7 +68,7 @@ TEST_WITH(npy_files_of_every_version_are_read, setup, teardown)
     }
 }
 
-TEST_WITH(npy_files_of_every_dtype_are_read, setup, teardown)
+TEST_WITH(npy_files_of_every_dtype_are_read, setup, NULL)
 {
     static const struct {
         const char *header;
@@ -140,7 +130,7 @@ static const struct {
     {"{'descr': '\x1b[2J', 'fortran_order': False, 'shape': (6,), }", FSDP_UNSUPPORTED, "elements are '\\x1b[2J'"},
 };
 
-TEST_WITH(npy_files_that_are_wrong_are_named, setup, teardown)
+TEST_WITH(npy_files_that_are_wrong_are_named, setup, NULL)
 {
     fsdp_dataset data;
 
@@ -173,7 +163,7 @@ TEST_WITH(npy_files_that_are_wrong_are_named, setup, teardown)
 static const unsigned char idx_images[] = {0, 0, 8, 3, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 1, 10, 11, 20, 21, 30, 31};
 static const unsigned char idx_labels[] = {0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9};
 
-TEST_WITH(idx_files_are_read_and_belong_together, setup, teardown)
+TEST_WITH(idx_files_are_read_and_belong_together, setup, NULL)
 {
     static const unsigned char ints[] = {0, 0, 12, 1, 0, 0, 0, 2, 0x80, 0, 0, 1, 0, 0, 1, 2};
     static const unsigned char reals[] = {0, 0, 13, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0x3f, 0x80, 0, 0, 0xc0, 0x20, 0, 0};
@@ -213,12 +203,9 @@ TEST_WITH(idx_files_are_read_and_belong_together, setup, teardown)
     CHECK_NEAR(real[0], 1, 0);
     CHECK_NEAR(real[1], -2.5, 0);
     fsdp_dataset_release(&data);
-    free(images);
-    free(labels);
-    free(other);
 }
 
-TEST_WITH(idx_files_that_are_wrong_are_named, setup, teardown)
+TEST_WITH(idx_files_that_are_wrong_are_named, setup, NULL)
 {
     fsdp_dataset data;
     unsigned char file[sizeof idx_images + 1] = {0};
@@ -243,7 +230,7 @@ TEST_WITH(idx_files_that_are_wrong_are_named, setup, teardown)
 
 /* ---- memory ---- */
 
-TEST_WITH(arrays_in_memory_are_a_data_set, setup, teardown)
+TEST_WITH(arrays_in_memory_are_a_data_set, setup, NULL)
 {
     char name[] = "x";
     fsdp_data_field fields[] = {{name, FSDP_F32, 1, {3}}, {"y", FSDP_I64, 0, {0}}};
@@ -287,7 +274,7 @@ TEST_WITH(arrays_in_memory_are_a_data_set, setup, teardown)
     fsdp_dataset_release(NULL);
 }
 
-TEST_WITH(any_allocation_may_fail, setup, teardown)
+TEST_WITH(any_allocation_may_fail, setup, NULL)
 {
     fsdp_dataset data;
 
@@ -298,7 +285,6 @@ TEST_WITH(any_allocation_may_fail, setup, teardown)
 
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         fsdp_dataset_release(&data);
-        free(path);
     }
 }
 
@@ -309,7 +295,7 @@ static fsdp_status no_item(void *arg, int64_t index, void *const *fields)
     return index == 2 ? FSDP_IO : FSDP_OK;
 }
 
-TEST_WITH(a_digest_is_of_every_byte_of_every_item, setup, teardown)
+TEST_WITH(a_digest_is_of_every_byte_of_every_item, setup, NULL)
 {
     fsdp_data_field fields[] = {{.name = "x", .dtype = FSDP_F32, .ndim = 1, .shape = {3}},
                                 {.name = "y", .dtype = FSDP_U8}};

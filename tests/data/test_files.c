@@ -20,27 +20,11 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    test_directory_free(directory);
-    return 0;
-}
-
-static void write_file(const char *name, const char *text)
-{
-    char *path = test_path(directory, name);
-
-    test_write_file(path, text, strlen(text));
-    free(path);
-}
-
 static void make_folder(const char *name)
 {
     char *path = test_path(directory, name);
 
     CHECK_EQ(mkdir(path, 0777), 0);
-    free(path);
 }
 
 /* Lists `name` of the directory; the names that come out, below it, with spaces between. */
@@ -56,7 +40,6 @@ static void check_lists(const char *name, int format, const char *expected)
                                  files.paths[i] + strlen(directory) + 1);
     CHECK_STRING(text, expected);
     fsdp__data_files_release(&files);
-    free(path);
 }
 
 static void check_refuses(const char *name, fsdp_token_format format, fsdp_status status, const char *part)
@@ -67,25 +50,24 @@ static void check_refuses(const char *name, fsdp_token_format format, fsdp_statu
     CHECK_ERROR(fsdp_tokens_open((const char *const *)&path, 1, format, &tokens), status, part);
     CHECK_CONTAINS(fsdp_last_error(), path);
     CHECK_NULL(tokens);
-    free(path);
 }
 
-TEST_WITH(a_folder_is_its_files_that_fit_by_name, setup, teardown)
+TEST_WITH(a_folder_is_its_files_that_fit_by_name, setup, NULL)
 {
     make_folder("d");
     make_folder("d/deeper.txt");
-    write_file("d/b.txt", "b");
-    write_file("d/a.TXT", "a");
-    write_file("d/B.txt", "B");
-    write_file("d/10.txt", "10");
-    write_file("d/.hidden.txt", "h");
-    write_file("d/README.md", "r");
+    test_write_text(directory, "d/b.txt", "b");
+    test_write_text(directory, "d/a.TXT", "a");
+    test_write_text(directory, "d/B.txt", "B");
+    test_write_text(directory, "d/10.txt", "10");
+    test_write_text(directory, "d/.hidden.txt", "h");
+    test_write_text(directory, "d/README.md", "r");
     check_lists("d", FSDP_TOKENS_AUTO, "d/10.txt d/B.txt d/a.TXT d/b.txt");
     check_lists("d/", FSDP_TOKENS_TEXT, "d/10.txt d/B.txt d/a.TXT d/b.txt");
     check_refuses("d", FSDP_TOKENS_UINT16, FSDP_FORMAT,
                   "holds no file named .bin, .u16 or .u32, but 5 others, such as '");
-    write_file("d/x.bin", "xx");
-    write_file("d/y.u32", "yyyy");
+    test_write_text(directory, "d/x.bin", "xx");
+    test_write_text(directory, "d/y.u32", "yyyy");
     check_refuses("d", FSDP_TOKENS_AUTO, FSDP_FORMAT, "holds text (4 files named .txt) and tokens (2 named .bin");
     check_lists("d", FSDP_TOKENS_TEXT, "d/10.txt d/B.txt d/a.TXT d/b.txt");
     check_lists("d", FSDP_TOKENS_BINARY, "d/x.bin d/y.u32");
@@ -94,26 +76,26 @@ TEST_WITH(a_folder_is_its_files_that_fit_by_name, setup, teardown)
     check_refuses("empty", FSDP_TOKENS_TEXT, FSDP_FORMAT, "holds no file named .txt");
 }
 
-TEST_WITH(json_lines_of_a_folder_are_for_a_tokenizer, setup, teardown)
+TEST_WITH(json_lines_of_a_folder_are_for_a_tokenizer, setup, NULL)
 {
     make_folder("tokens");
-    write_file("tokens/stats.jsonl", "{}");
+    test_write_text(directory, "tokens/stats.jsonl", "{}");
     check_refuses("tokens", FSDP_TOKENS_AUTO, FSDP_FORMAT,
                   "but 1 other, such as 'stats.jsonl', which a tokenizer reads");
-    write_file("tokens/x.bin", "xx");
+    test_write_text(directory, "tokens/x.bin", "xx");
     check_lists("tokens", FSDP_TOKENS_AUTO, "tokens/x.bin");
     check_lists("tokens", FSDP__LIST_DOCUMENTS, "tokens/stats.jsonl");
     check_lists("tokens", FSDP__LIST_ANY, "tokens/stats.jsonl tokens/x.bin");
     make_folder("text");
-    write_file("text/a.txt", "a");
-    write_file("text/meta.jsonl", "{}");
+    test_write_text(directory, "text/a.txt", "a");
+    test_write_text(directory, "text/meta.jsonl", "{}");
     check_lists("text", FSDP_TOKENS_AUTO, "text/a.txt");
     make_folder("mixed");
-    write_file("mixed/a.txt", "a");
-    write_file("mixed/x.U32", "xxxx");
+    test_write_text(directory, "mixed/a.txt", "a");
+    test_write_text(directory, "mixed/x.U32", "xxxx");
     check_refuses("mixed", FSDP_TOKENS_AUTO, FSDP_FORMAT, "such as '");
     CHECK_CONTAINS(fsdp_last_error(), "/mixed/*.U32'");
-    write_file("text/b.ndjson.gz", "{}");
+    test_write_text(directory, "text/b.ndjson.gz", "{}");
     check_lists("text", FSDP__LIST_DOCUMENTS, "text/a.txt text/b.ndjson.gz text/meta.jsonl");
 }
 
@@ -142,7 +124,7 @@ static void check_left_out(const left_out *c, int format)
     from = test_path(directory, name);
     to = test_path(directory, hidden);
     make_folder("d");
-    write_file(fits, "xx");
+    test_write_text(directory, fits, "xx");
     test_write_file(from, c->bytes, c->count);
     if (c->says) {
         CHECK_ERROR(fsdp__data_files_list((const char *const *)&folder, 1, format, &files), FSDP_FORMAT, c->says);
@@ -156,16 +138,12 @@ static void check_left_out(const left_out *c, int format)
     CHECK_EQ(rename(from, to), 0);
     check_lists("d", format, fits);
     unlink(to);
-    free(to);
-    free(from);
     to = test_path(directory, fits);
     unlink(to);
-    free(to);
     CHECK_EQ(rmdir(folder), 0);
-    free(folder);
 }
 
-TEST_WITH(what_is_packed_or_a_table_is_not_passed_over, setup, teardown)
+TEST_WITH(what_is_packed_or_a_table_is_not_passed_over, setup, NULL)
 {
     static const left_out cases[] = {
         {"b.xz", LITERAL("\xfd\x37zXZ\0\0\4"), "it is xz data: unpack it with 'xz -d'"},
@@ -213,7 +191,7 @@ TEST_WITH(what_is_packed_or_a_table_is_not_passed_over, setup, teardown)
 }
 
 /* gzip and zstd are read, under a name that says what they hold. */
-TEST_WITH(what_is_packed_and_could_be_read_is_told_how_to_be_named, setup, teardown)
+TEST_WITH(what_is_packed_and_could_be_read_is_told_how_to_be_named, setup, NULL)
 {
     static const left_out cases[] = {
         {"c4.json.gz", LITERAL("\x1f\x8b\x08\0"), NULL},      {"b.csv.zst", LITERAL("\x28\xb5\x2f\xfd"), NULL},
@@ -233,7 +211,7 @@ TEST_WITH(what_is_packed_and_could_be_read_is_told_how_to_be_named, setup, teard
         }
 }
 
-TEST_WITH(what_is_no_data_is_passed_over, setup, teardown)
+TEST_WITH(what_is_no_data_is_passed_over, setup, NULL)
 {
     static const left_out cases[] = {
         {"README.md", LITERAL("# The data\n"), NULL},
@@ -257,18 +235,17 @@ TEST_WITH(what_is_no_data_is_passed_over, setup, teardown)
             check_left_out(&cases[i], formats[f]);
     make_folder("d");
     make_folder("d/deeper.xz");
-    write_file("d/x.txt", "x");
+    test_write_text(directory, "d/x.txt", "x");
     fifo = test_path(directory, "d/fifo.gz");
     CHECK_EQ(mkfifo(fifo, 0666), 0);
     check_lists("d", FSDP_TOKENS_TEXT, "d/x.txt");
-    write_file("d/x.txt.bin", "\1");
+    test_write_text(directory, "d/x.txt.bin", "\1");
     check_lists("d", FSDP__LIST_DOCUMENTS, "d/x.txt");
     unlink(fifo);
-    free(fifo);
 }
 
 /* What another user may read only is his, unless its name says that it is data. */
-TEST_WITH(what_cannot_be_opened_is_judged_by_its_name, setup, teardown)
+TEST_WITH(what_cannot_be_opened_is_judged_by_its_name, setup, NULL)
 {
     char *notes = test_path(directory, "notes.md"), *packed = test_path(directory, "b.xz");
     bool root = geteuid() == 0;
@@ -276,9 +253,9 @@ TEST_WITH(what_cannot_be_opened_is_judged_by_its_name, setup, teardown)
     fsdp__data_files files;
     char error[512];
 
-    write_file("a.txt", "x");
-    write_file("notes.md", "x");
-    write_file("b.xz", "x");
+    test_write_text(directory, "a.txt", "x");
+    test_write_text(directory, "notes.md", "x");
+    test_write_text(directory, "b.xz", "x");
     CHECK_EQ(chmod(directory, 0777), 0);
     CHECK_EQ(chmod(notes, 0), 0);
     CHECK_EQ(chmod(packed, 0), 0);
@@ -295,47 +272,44 @@ TEST_WITH(what_cannot_be_opened_is_judged_by_its_name, setup, teardown)
     CHECK_OK(with_notes);
     CHECK_EQ(files.count, 1);
     fsdp__data_files_release(&files);
-    free(packed);
-    free(notes);
 }
 
-TEST_WITH(a_pattern_is_what_it_matches_unless_a_file_has_the_name, setup, teardown)
+TEST_WITH(a_pattern_is_what_it_matches_unless_a_file_has_the_name, setup, NULL)
 {
     fsdp_tokens *tokens = NULL;
     char *pattern;
 
     make_folder("d");
-    write_file("d/b1.txt", "1");
-    write_file("d/b10.txt", "10");
-    write_file("d/b2.txt", "2");
-    write_file("d/c.md", "c");
-    write_file("d/.b3.txt", "3");
+    test_write_text(directory, "d/b1.txt", "1");
+    test_write_text(directory, "d/b10.txt", "10");
+    test_write_text(directory, "d/b2.txt", "2");
+    test_write_text(directory, "d/c.md", "c");
+    test_write_text(directory, "d/.b3.txt", "3");
     check_lists("d/b*.txt", FSDP_TOKENS_AUTO, "d/b1.txt d/b10.txt d/b2.txt");
     check_lists("d/b[12].txt", FSDP_TOKENS_AUTO, "d/b1.txt d/b2.txt");
     check_lists("d/?.md", FSDP_TOKENS_AUTO, "d/c.md");
     check_lists("d/*", FSDP_TOKENS_TEXT, "d/b1.txt d/b10.txt d/b2.txt d/c.md");
-    write_file("d/b*.txt", "star");
+    test_write_text(directory, "d/b*.txt", "star");
     check_lists("d/b*.txt", FSDP_TOKENS_AUTO, "d/b*.txt");
     check_refuses("d/z*.txt", FSDP_TOKENS_AUTO, FSDP_NOT_FOUND, "no file has such a name");
     make_folder("d/ba.txt");
     pattern = test_path(directory, "d/ba*");
     CHECK_ERROR(fsdp_tokens_open((const char *const *)&pattern, 1, FSDP_TOKENS_AUTO, &tokens), FSDP_IO,
                 "/d/ba.txt': it is a directory");
-    free(pattern);
 }
 
-TEST_WITH(paths_are_taken_in_the_order_they_are_given, setup, teardown)
+TEST_WITH(paths_are_taken_in_the_order_they_are_given, setup, NULL)
 {
     char *paths[3], *tokens_of = test_path(directory, "d");
     fsdp_tokens *tokens = NULL;
     int32_t read[6];
 
     make_folder("d");
-    write_file("z.txt", "z");
-    write_file("d/b.txt", "bb");
-    write_file("d/a.txt", "a");
-    write_file("m1.txt", "m");
-    write_file("m0.txt", "n");
+    test_write_text(directory, "z.txt", "z");
+    test_write_text(directory, "d/b.txt", "bb");
+    test_write_text(directory, "d/a.txt", "a");
+    test_write_text(directory, "m1.txt", "m");
+    test_write_text(directory, "m0.txt", "n");
     paths[0] = test_path(directory, "z.txt");
     paths[1] = tokens_of;
     paths[2] = test_path(directory, "m?.txt");
@@ -345,11 +319,9 @@ TEST_WITH(paths_are_taken_in_the_order_they_are_given, setup, teardown)
     for (int i = 0; i < 6; i++)
         CHECK_EQ(read[i], "zabbnm"[i]);
     fsdp_tokens_close(tokens);
-    for (int i = 0; i < 3; i++)
-        free(paths[i]);
 }
 
-TEST_WITH(what_is_no_file_is_refused_with_name_and_kind, setup, teardown)
+TEST_WITH(what_is_no_file_is_refused_with_name_and_kind, setup, NULL)
 {
     char *fifo = test_path(directory, "fifo.txt"), *link = test_path(directory, "link.txt");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -371,17 +343,15 @@ TEST_WITH(what_is_no_file_is_refused_with_name_and_kind, setup, teardown)
     CHECK_ERROR(fsdp_tokens_open((const char *const *)&directory, 1, FSDP_TOKENS_AUTO, &tokens), FSDP_NOT_FOUND,
                 "link.txt'");
     unlink(link);
-    write_file("a.txt", "text");
-    write_file("nothing.txt", "");
+    test_write_text(directory, "a.txt", "text");
+    test_write_text(directory, "nothing.txt", "");
     CHECK_ERROR(fsdp_tokens_open((const char *const *)&directory, 1, FSDP_TOKENS_AUTO, &tokens), FSDP_FORMAT,
                 "nothing.txt': it is empty");
     close(fd);
-    free(fifo);
-    free(link);
 }
 
 /* More files than a process may have open. */
-TEST_WITH(many_files_need_no_descriptors, setup, teardown)
+TEST_WITH(many_files_need_no_descriptors, setup, NULL)
 {
     enum {
         FILES = 3000
@@ -394,7 +364,7 @@ TEST_WITH(many_files_need_no_descriptors, setup, teardown)
 
     for (int i = 0; i < FILES; i++) {
         snprintf(name, sizeof name, "%06d.txt", i);
-        write_file(name, i % 2 ? "ab" : "c");
+        test_write_text(directory, name, i % 2 ? "ab" : "c");
     }
     CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
     few = before;
@@ -409,7 +379,7 @@ TEST_WITH(many_files_need_no_descriptors, setup, teardown)
     fsdp_tokens_close(tokens);
 }
 
-TEST_WITH(listing_survives_every_failed_allocation, setup, teardown)
+TEST_WITH(listing_survives_every_failed_allocation, setup, NULL)
 {
     char *paths[2] = {directory, test_path(directory, "a*")};
 
@@ -417,7 +387,7 @@ TEST_WITH(listing_survives_every_failed_allocation, setup, teardown)
         char name[16];
 
         snprintf(name, sizeof name, "a%d.txt", i);
-        write_file(name, "a");
+        test_write_text(directory, name, "a");
     }
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp__data_files files;
@@ -427,15 +397,14 @@ TEST_WITH(listing_survives_every_failed_allocation, setup, teardown)
         CHECK_EQ(files.count, status == FSDP_OK ? 40 : 0);
         fsdp__data_files_release(&files);
     }
-    free(paths[1]);
 }
 
-TEST_WITH(a_folder_that_cannot_be_read_to_its_end_is_an_error, setup, teardown)
+TEST_WITH(a_folder_that_cannot_be_read_to_its_end_is_an_error, setup, NULL)
 {
     fsdp__data_files files;
     fsdp_status status;
 
-    write_file("a.txt", "x");
+    test_write_text(directory, "a.txt", "x");
     test_fail_readdir(true);
     status = fsdp__data_files_list((const char *const *)&directory, 1, FSDP_TOKENS_TEXT, &files);
     test_fail_readdir(false);

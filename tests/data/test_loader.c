@@ -1,5 +1,6 @@
 /* Which tokens are in which batch. Token i of the test streams is i, so a window tells where it came from. */
 #include "fsdp/data.h"
+#include "support/dice.h"
 #include "support/test.h"
 
 typedef struct stream {
@@ -25,7 +26,6 @@ static void stream_free(stream *s)
 {
     fsdp_tokens_close(s->tokens);
     test_directory_free(s->directory);
-    free(s->path);
 }
 
 /* Window that sequence `b` of the batch is, after checking that it is one, with its targets. */
@@ -223,6 +223,86 @@ static void take(const stream *s, fsdp_loader_options options, int calls, int64_
     }
     *count += calls * together;
     CHECK_EQ(*position, *count);
+}
+
+typedef struct reader {
+    fsdp_loader *loader; /* NULL: closed */
+    fsdp_loader_options options;
+    int64_t calls, saved; /* since it was opened; a position to go on from */
+} reader;
+
+/* At the position that was saved, as one rank of another world, now and then of another stream of the same file. */
+static void reopen(reader *r, const stream *s, uint64_t *dice)
+{
+    fsdp_loader_free(r->loader);
+    r->options.world_size = 1 + dice_below(dice, 4);
+    r->options.rank = dice_below(dice, r->options.world_size);
+    r->options.local_batch = 1 + dice_below(dice, 3);
+    r->options.workers = dice_below(dice, 3);
+    r->options.start_window = r->saved;
+    r->calls = 0;
+    CHECK_OK(fsdp_loader_create(s->tokens, &r->options, &r->loader));
+}
+
+static void check_next(reader *r, const int64_t *order)
+{
+    int64_t per = r->options.local_batch, together = per * r->options.world_size;
+    int64_t first = r->options.start_window + r->calls * together;
+    fsdp_batch batch;
+
+    CHECK_EQ(fsdp_loader_position(r->loader), first);
+    CHECK_OK(fsdp_loader_next(r->loader, &batch));
+    CHECK_EQ(batch.microbatch, r->calls);
+    for (int64_t b = 0; b < per; b++)
+        CHECK_EQ(window_of(&batch, b, r->options.seq_len), order[first + r->options.rank * per + b]);
+    r->calls++;
+}
+
+/* Readers of one stream, of which one evaluates in order, are saved, go on elsewhere and are closed in any order. */
+TEST(positions_are_kept_in_any_order_of_calls)
+{
+    enum {
+        READERS = 3,
+        CALLS = 150,
+        MOST = CALLS * 12 + 12
+    };
+    stream s = stream_create(4 * 37 + 1);
+    int64_t *orders[2];
+
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        fsdp_loader_options options = {
+            .seq_len = 4, .microbatches = 1, .world_size = 1, .local_batch = 1, .shuffle = shuffle, .seed = 7};
+
+        orders[shuffle] = calloc(MOST, sizeof *orders[shuffle]);
+        collect(&s, options, MOST, orders[shuffle]);
+    }
+    for (uint64_t seed = 1; seed < 4; seed++) {
+        uint64_t dice = seed;
+        reader readers[READERS] = {0};
+
+        for (int i = 0; i < READERS; i++)
+            readers[i].options = (fsdp_loader_options){.seq_len = 4, .microbatches = 1, .shuffle = i > 0, .seed = 7};
+        for (int call = 0; call < CALLS; call++) {
+            int which = dice_below(&dice, READERS), what = dice_below(&dice, 8);
+            reader *r = &readers[which];
+
+            if (!r->loader || what == 0) {
+                reopen(r, &s, &dice);
+            } else if (what == 1) {
+                r->saved = fsdp_loader_position(r->loader);
+            } else if (what == 2) {
+                fsdp_loader_free(r->loader);
+                r->loader = NULL;
+            } else {
+                check_next(r, orders[which > 0]);
+            }
+        }
+        for (int i = 0; i < READERS; i++)
+            fsdp_loader_free(readers[(i + (int)seed) % READERS].loader);
+    }
+    free(orders[0]);
+    free(orders[1]);
+    stream_free(&s);
 }
 
 /* The order is one, in however many parts, and by however many ranks, it is taken. */

@@ -38,7 +38,6 @@ static void close_mixed(mixed *m)
 {
     fsdp_tokens_close(m->tokens);
     row_file_close(&m->rows);
-    free(m->path);
     test_directory_free(m->folder);
 }
 

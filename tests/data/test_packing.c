@@ -67,7 +67,7 @@ TEST(pairs_have_windows_of_their_own)
                 "has 1 and 10 tokens, and the model has 9 positions");
     options.row_most = 0;
     CHECK_ERROR(fsdp__pack(f.rows, &options, &packed), FSDP_INVALID,
-                "has 6 and 11 tokens, which do not fit training.seq_len 16 together");
+                "has 6 and 11 tokens, which do not fit training.seq_len (--seq-len) 16 together");
     row_file_close(&f);
 }
 

@@ -1,12 +1,10 @@
 /* Parquet files, read by a library that stands in for Arrow GLib (fakearrow/). */
-#include "data/parquet.h"
 
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
 #include <unistd.h>
 
 #include "base/compiler.h"
-#include "data/conversations.h"
 #include "data/text_file.h"
 #include "data/text_fixture.h"
 #include "fsdp/data.h"
@@ -69,7 +67,6 @@ TEST(text_comes_in_pieces_of_any_length)
         CHECK_EQ(fsdp__text_file_position(file), (int64_t)whole.bytes);
         fsdp__text_file_close(file);
     }
-    free(path);
     text_fixture_free(&f);
 }
 
@@ -149,7 +146,6 @@ TEST(as_bytes_it_is_refused)
     write_rows(&f, FILE_OF("fine", "he\n"));
     CHECK_ERROR(fsdp_tokens_open((const char *const *)&path, 1, FSDP_TOKENS_AUTO, &tokens), FSDP_FORMAT,
                 "it is a Parquet file: write it as JSON lines: python3 -c");
-    free(path);
     text_fixture_free(&f);
 }
 
@@ -176,7 +172,6 @@ TEST(without_the_library_it_says_what_to_install_and_how_to_do_without)
     CHECK_EQ(symlink(info.dli_fname, library), 0); /* a library, and another one */
     text_refused(&f, "a.parquet", NULL, "libparquet-glib.so has no function gparquet_arrow_file_reader_new_path");
     unsetenv("FSDP_ARROW_LIBRARIES");
-    free(library);
     text_fixture_free(&f);
 }
 
@@ -196,6 +191,5 @@ TEST(each_failing_allocation_ends_well)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         fsdp__text_file_close(file);
     }
-    free(path);
     text_fixture_free(&f);
 }

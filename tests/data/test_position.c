@@ -1,6 +1,7 @@
 /* A run goes on in its data where another stopped: with as many ranks the same batches come, with others the same
  * items, each once. */
 #include "fsdp/dataset.h"
+#include "support/dice.h"
 #include "support/test.h"
 
 enum {
@@ -213,4 +214,178 @@ TEST(the_position_of_other_data_is_refused)
     REFUSED(bad.items = 24, "item 24 of 23");
     CHECK_ERROR(fsdp_data_loader_set_position(r.loader, NULL), FSDP_INVALID, "are required");
     close_rank(&r);
+}
+
+/* ---- any order of calls ---- */
+
+enum {
+    MOST_RANKS = 4,
+    CALLS = 60
+};
+
+/* All ranks of a run, and what the documentation says of where they stand. */
+typedef struct run {
+    uint64_t dice;
+    int world;
+    bool shuffle, drop_last;
+    int64_t batch_size, order[LENGTH];
+    rank_data ranks[MOST_RANKS];
+    int64_t epoch, first; /* of the sampler */
+    bool begun;
+    fsdp_data_position at; /* the epoch that runs or has ended, at its beginning */
+    int64_t taken;
+    bool running, ended;
+} run;
+
+static void open_run(run *r, const fsdp_data_position *from)
+{
+    r->world = 1 + dice_below(&r->dice, MOST_RANKS);
+    r->batch_size = 1 + dice_below(&r->dice, 5);
+    r->drop_last = dice_below(&r->dice, 2);
+    for (int i = 0; i < r->world; i++) {
+        r->ranks[i].length = LENGTH;
+        open_rank(&r->ranks[i], i, r->world, r->shuffle, r->drop_last, r->batch_size);
+        if (from)
+            CHECK_OK(fsdp_data_loader_set_position(r->ranks[i].loader, from));
+    }
+    r->epoch = from ? from->epoch : 0;
+    r->first = from ? from->items : 0;
+    r->begun = r->running = r->ended = false;
+}
+
+static void close_run(run *r)
+{
+    for (int i = 0; i < r->world; i++)
+        close_rank(&r->ranks[i]);
+}
+
+/* As one rank would have them. */
+static void order_of(run *r, int64_t epoch)
+{
+    rank_data one = {.length = LENGTH};
+
+    open_rank(&one, 0, 1, r->shuffle, false, 1);
+    CHECK_OK(fsdp_distributed_sampler_set_epoch(one.sampler, epoch));
+    memcpy(r->order, fsdp_distributed_sampler_indices(one.sampler), sizeof r->order);
+    close_rank(&one);
+}
+
+static void begin(run *r)
+{
+    r->first = r->begun ? 0 : r->first;
+    r->begun = r->running = true;
+    r->ended = false;
+    r->taken = 0;
+    r->at = (fsdp_data_position){.epoch = r->epoch, .items = r->first};
+    order_of(r, r->epoch);
+}
+
+static void take_one(run *r)
+{
+    int64_t left, count, from;
+    bool more;
+
+    if (!r->running)
+        begin(r);
+    left = LENGTH - r->at.items;
+    count = (left + (r->drop_last ? 0 : r->world - 1)) / r->world; /* of a rank */
+    from = r->taken * r->batch_size;
+    for (int i = r->world - 1; i >= 0; i--) {
+        fsdp_data_batch batch;
+
+        CHECK_OK(fsdp_data_loader_next(r->ranks[i].loader, &batch, &more));
+        CHECK_EQ(more, from < count);
+        if (!more)
+            continue;
+        CHECK_EQ(batch.number, r->taken);
+        CHECK_EQ(batch.size, from + r->batch_size < count ? r->batch_size : count - from);
+        for (int64_t k = 0; k < batch.size; k++)
+            CHECK_EQ(((const int64_t *)batch.data[0])[k], r->order[(r->at.items + (from + k) * r->world + i) % LENGTH]);
+    }
+    r->running = more;
+    r->ended = !more;
+    r->taken++;
+}
+
+static fsdp_data_position position_of(const run *r)
+{
+    fsdp_data_position expected = {.epoch = r->epoch, .items = r->begun ? 0 : r->first}, is;
+    int64_t after = r->at.items + r->taken * r->batch_size * r->world;
+
+    if (r->running || (r->ended && r->epoch == r->at.epoch)) {
+        expected.epoch = r->at.epoch;
+        expected.items = r->running && after < LENGTH ? after : LENGTH;
+    }
+    for (int i = 0; i < r->world; i++) {
+        is = fsdp_data_loader_position(r->ranks[i].loader);
+        CHECK_EQ(is.epoch, expected.epoch);
+        CHECK_EQ(is.items, expected.items);
+    }
+    return is;
+}
+
+/* Not while it stands, unbegun, where a call would put it. */
+static void set_epoch(run *r, int64_t epoch)
+{
+    for (int i = 0; i < r->world; i++)
+        CHECK_OK(fsdp_distributed_sampler_set_epoch(r->ranks[i].sampler, epoch));
+    if (epoch != r->epoch || r->begun) {
+        r->first = 0;
+        r->begun = false;
+    }
+    r->epoch = epoch;
+}
+
+/* To an earlier position, in this run or in another one. */
+static void go_back(run *r, const fsdp_data_position *to)
+{
+    if (dice_below(&r->dice, 2)) {
+        close_run(r);
+        open_run(r, to);
+        return;
+    }
+    for (int i = 0; i < r->world; i++)
+        CHECK_OK(fsdp_data_loader_set_position(r->ranks[i].loader, to));
+    r->epoch = to->epoch;
+    r->first = to->items;
+    r->begun = r->running = r->ended = false;
+}
+
+static void reset(run *r)
+{
+    for (int i = 0; i < r->world; i++)
+        fsdp_data_loader_reset(r->ranks[i].loader);
+    r->ended = r->ended || r->running;
+    r->running = false;
+}
+
+/* FSDP_POSITION_COUNT=n draws n programs. */
+TEST(calls_in_any_order_leave_ranks_where_the_items_are)
+{
+    const char *count = getenv("FSDP_POSITION_COUNT");
+
+    for (uint64_t seed = 1; seed <= (count ? strtoull(count, NULL, 10) : test_long() ? 2000 : 10); seed++) {
+        run r = {.dice = seed, .shuffle = seed % 2};
+        fsdp_data_position saved[3];
+
+        open_run(&r, NULL);
+        for (int i = 0; i < 3; i++)
+            saved[i] = position_of(&r);
+        for (int call = 0; call < CALLS; call++) {
+            int what = dice_below(&r.dice, 10);
+
+            if (what < 5)
+                take_one(&r);
+            else if (what == 5)
+                saved[dice_below(&r.dice, 3)] = position_of(&r);
+            else if (what < 8)
+                go_back(&r, &saved[dice_below(&r.dice, 3)]);
+            else if (what == 8)
+                set_epoch(&r, r.epoch + dice_below(&r.dice, 3));
+            else if (dice_below(&r.dice, 3) == 0)
+                reset(&r);
+            (void)position_of(&r);
+        }
+        close_run(&r);
+    }
 }

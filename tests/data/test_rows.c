@@ -93,9 +93,7 @@ TEST(what_is_written_is_read)
 
             CHECK_OK(write_rows(path, width, rows)); /* and replaces the one before */
             CHECK_OK(read_rows(path, width, true));
-            free(path);
         }
-    test_directory_free(directory);
 }
 
 TEST(parts_of_rows_are_read)
@@ -120,8 +118,6 @@ TEST(parts_of_rows_are_read)
     CHECK_ERROR(fsdp__rows_get(rows, 20, 0, 1, ids, NULL), FSDP_INVALID, "cannot read row 20 of");
     CHECK_ERROR(fsdp__rows_learned(rows, -1, 0, 0, &r.count), FSDP_INVALID, "cannot read row -1 of");
     fsdp__rows_close(rows);
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST(what_cannot_be_written_is_refused)
@@ -137,8 +133,6 @@ TEST(what_cannot_be_written_is_refused)
     CHECK_ERROR(fsdp__rows_writer_finish(&writer, ""), FSDP_INVALID, "there are no rows");
     fsdp__rows_writer_close(&writer);
     CHECK(access(path, F_OK) != 0); /* nothing is left of it */
-    free(path);
-    test_directory_free(directory);
 }
 
 /* Whatever byte is changed, and wherever the file is cut: what is read is what was written, or nothing is. */
@@ -164,9 +158,6 @@ TEST(damaged_files_are_refused)
         CHECK_STATUS(read_rows(path, 2, false), FSDP_FORMAT);
         CHECK_CONTAINS(fsdp_last_error(), "a.rows");
     }
-    free(whole);
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST(files_of_another_name_or_kind_are_refused)
@@ -186,9 +177,6 @@ TEST(files_of_another_name_or_kind_are_refused)
     CHECK_ERROR(fsdp__rows_open(path, &rows), FSDP_FORMAT, "does not begin as a file of rows");
     CHECK_ERROR(fsdp__rows_open(directory, &rows), FSDP_IO, directory);
     CHECK(!fsdp__rows_begin("fsdp rows", 9));
-    free(other);
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST(a_digest_is_that_of_the_rows)
@@ -206,9 +194,7 @@ TEST(a_digest_is_that_of_the_rows)
         if (i > 0)
             CHECK_EQ(memcmp(first, digest, sizeof first) == 0, i == 1);
         fsdp__rows_close(rows);
-        free(path);
     }
-    test_directory_free(directory);
 }
 
 TEST(every_allocation_may_fail)
@@ -223,6 +209,4 @@ TEST(every_allocation_may_fail)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__rows_open(path, &rows));
         fsdp__rows_close(rows);
     }
-    free(path);
-    test_directory_free(directory);
 }

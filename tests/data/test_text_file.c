@@ -1,5 +1,4 @@
 /* Text as it lies in files: packed, of several parts, with a mark before it. */
-#include "data/text_file.h"
 
 #include <unistd.h>
 #include <zlib.h>
@@ -18,7 +17,6 @@ static void write_gzip(const text_fixture *f, const char *name, const char *cons
         CHECK_EQ(gzwrite(file, members[i], (unsigned)strlen(members[i])), strlen(members[i]));
         gzclose(file);
     }
-    free(path);
 }
 
 static void write_zstd(const text_fixture *f, const char *name, const char *const *frames, int count)
@@ -71,8 +69,6 @@ TEST(damaged_and_short_files_are_errors)
         test_write_file(path, data, bytes);
         CHECK_STATUS(text_tokenize(&f, names[i], NULL, NULL), FSDP_FORMAT);
         CHECK(access(f.out, F_OK) != 0);
-        free(data);
-        free(path);
     }
     text_fixture_free(&f);
 }

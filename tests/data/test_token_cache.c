@@ -28,14 +28,12 @@ static fsdp_tokenizer *open_tokenizer(const fixture *f, const char *added)
 
     test_write_file(path, json, strlen(json));
     CHECK_OK(fsdp_tokenizer_open(path, &tokenizer));
-    free(json);
-    free(path);
     return tokenizer;
 }
 
 static int setup(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
 
     f->directory = test_directory();
     f->data = test_path(f->directory, "data.txt");
@@ -51,10 +49,6 @@ static int teardown(void **state)
     fixture *f = *state;
 
     fsdp_tokenizer_close(f->tokenizer);
-    free(f->data);
-    free(f->cache);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -75,18 +69,6 @@ static bool makes(const fixture *f, const fsdp_tokenizer *tokenizer, const fsdp_
     return cached.made;
 }
 
-static int files_in(const char *folder)
-{
-    DIR *directory = opendir(folder);
-    int count = 0;
-
-    CHECK(directory != NULL);
-    for (struct dirent *entry; (entry = readdir(directory));)
-        count += entry->d_name[0] != '.';
-    closedir(directory);
-    return count;
-}
-
 TEST_WITH(tokens_are_made_once, setup, teardown)
 {
     fixture *f = *state;
@@ -97,7 +79,7 @@ TEST_WITH(tokens_are_made_once, setup, teardown)
     CHECK(makes(f, f->tokenizer, &no_eos));
     CHECK(makes(f, f->tokenizer, &parted));
     CHECK(!makes(f, f->tokenizer, &none));
-    CHECK_EQ(files_in(f->cache), 3);
+    CHECK_EQ(test_names_in(f->cache), 3);
 }
 
 /* Its bytes may be those of a text whose tokens are there. */
@@ -108,7 +90,6 @@ TEST_WITH(a_name_that_is_none_of_its_content_is_refused, setup, teardown)
     fsdp__cached_tokens cached;
 
     CHECK(makes(f, f->tokenizer, &none));
-    free(f->data);
     f->data = test_path(f->directory, "data.txt.xz");
     test_write_file(f->data, "the thing", 9);
     CHECK_ERROR(get(f, f->tokenizer, &none, &cached), FSDP_FORMAT,
@@ -122,7 +103,6 @@ TEST_WITH(lines_that_were_left_out_are_told_again, setup, teardown)
     static const fsdp_tokenize_options none = {0}, skip = {.skip_bad_lines = true};
     fsdp__cached_tokens cached;
 
-    free(f->data);
     f->data = test_path(f->directory, "data.jsonl");
     test_write_file(f->data, "{\"text\": \"he\"}\n{\n", 17);
     CHECK(get(f, f->tokenizer, &none, &cached) != FSDP_OK);
@@ -187,7 +167,7 @@ TEST_WITH(one_makes_them_and_the_others_wait, setup, teardown)
         CHECK_EQ(pthread_join(threads[i], &made), 0);
         CHECK_NULL(made);
     }
-    CHECK_EQ(files_in(f->cache), 1);
+    CHECK_EQ(test_names_in(f->cache), 1);
 }
 
 TEST_WITH(a_folder_that_cannot_be_written_is_named, setup, teardown)
@@ -359,7 +339,6 @@ TEST_WITH(what_has_another_name_is_made_anew, setup, teardown)
     check_remade(f, second.path, a, first_bytes, b, second_bytes);
     free(a);
     free(b);
-    free(out);
     fsdp__free(plain);
     fsdp__free(first.path);
     fsdp__free(second.path);
@@ -509,7 +488,6 @@ TEST_WITH(tokens_are_of_the_text_that_their_name_stands_for, setup, teardown)
     CHECK_EQ(mkdir(folder, 0777), 0);
     a = test_path(folder, "a.txt");
     b = test_path(folder, "b.txt");
-    free(f->data);
     f->data = folder;
     write_texts(a, b);
     whole = get_whole(f, &cached, &bytes);
@@ -521,6 +499,4 @@ TEST_WITH(tokens_are_of_the_text_that_their_name_stands_for, setup, teardown)
     check_edit(f, (edit){b, a, b, .at = 0}, true, whole, bytes);
     check_edit(f, (edit){a, a, b, .at = 0}, false, whole, bytes); /* it has been read already */
     free(whole);
-    free(a);
-    free(b);
 }

@@ -123,7 +123,6 @@ static void check_pieces(const text_fixture *f, const char *name, const char *se
     }
     fsdp_token_list_release(&whole);
     fsdp_token_list_release(&pieces);
-    free(path);
 }
 
 TEST(pieces_of_any_size_give_the_same_ids)
@@ -162,13 +161,11 @@ TEST(any_number_of_threads_writes_the_same_bytes)
         if (threads > 1) {
             CHECK_EQ(count, first_count);
             CHECK_BYTES(bytes, first, count);
-            free(bytes);
         } else {
             first = bytes;
             first_count = count;
         }
     }
-    free(first);
     text_fixture_free(&f);
 }
 
@@ -322,15 +319,13 @@ TEST(what_cannot_be_read_is_named)
 TEST(files_of_others_are_not_replaced)
 {
     text_fixture f = text_fixture_make();
-    char *bytes;
     size_t count;
 
     text_write(&f, "a.txt", "he", 2);
     text_write(&f, "out.bin", "mine", 4);
     text_refused(&f, "a.txt", NULL, "out.bin' exists and is not a token file that fsdp made");
-    bytes = test_read_file(f.out, &count);
+    test_read_file(f.out, &count);
     CHECK_EQ(count, 4);
-    free(bytes);
     unlink(f.out);
     CHECK_EQ(symlink("a.txt", f.out), 0);
     text_refused(&f, "a.txt", NULL, "out.bin' is one of the files that are read");
@@ -361,11 +356,9 @@ TEST(a_full_disk_leaves_what_was_there)
         after = test_read_file(f.out, &after_count);
         if (after_count == before_count) /* else the last sync failed, and the new name is there */
             CHECK_BYTES(after, before, before_count);
-        free(after);
     }
     fsdp__fault_arm(FSDP__FAULT_WRITE, 0);
     CHECK_TOKENS(262, 260, 's', EOS);
-    free(before);
     text_fixture_free(&f);
 }
 
@@ -382,8 +375,6 @@ TEST(what_cannot_be_written_is_named)
     fsdp__token_writer_close(&writer);
     CHECK_ERROR(fsdp__token_writer_open(&writer, in_file, 2, false), FSDP_IO, "a.txt/out.bin': Not a directory");
     fsdp__token_writer_close(&writer);
-    free(in_file);
-    free(none);
     text_fixture_free(&f);
 }
 
@@ -457,7 +448,6 @@ TEST(a_text_that_changes_meanwhile_is_refused)
     options.progress = NULL;
     CHECK_OK(text_tokenize(&f, "b.txt", &options, NULL));
     free(text);
-    free(path);
     text_fixture_free(&f);
 }
 

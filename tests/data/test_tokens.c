@@ -85,9 +85,7 @@ TEST(text_is_its_bytes)
         for (int t = 0; t < 7; t++)
             CHECK_EQ(read[t], (unsigned char)text[t]);
         fsdp_tokens_close(tokens);
-        free(path);
     }
-    test_directory_free(directory);
 }
 
 TEST(the_name_tells_the_width)
@@ -103,10 +101,6 @@ TEST(the_name_tells_the_width)
     check_opens_counting(u32, FSDP_TOKENS_AUTO, 3, 70000);
     check_opens_counting(u32, FSDP_TOKENS_UINT32, 3, 70000);
     check_open_fails(bin, FSDP_TOKENS_UINT32, FSDP_FORMAT, "2 left at offset 16");
-    free(bin);
-    free(u16);
-    free(u32);
-    test_directory_free(directory);
 }
 
 TEST(headers_of_llm_c_are_known)
@@ -121,10 +115,6 @@ TEST(headers_of_llm_c_are_known)
     check_opens_counting(gpt2, FSDP_TOKENS_BINARY, 5, 0);
     check_opens_counting(llama3, FSDP_TOKENS_AUTO, 6, 0);
     check_opens_counting(none, FSDP_TOKENS_AUTO, 0, 0);
-    free(gpt2);
-    free(llama3);
-    free(none);
-    test_directory_free(directory);
 }
 
 /* Written as llm.c writes them, by tests/numbers/llm_c.py. */
@@ -157,8 +147,6 @@ TEST(a_header_and_a_width_that_differ_are_an_error)
                      "as uint16: its header (magic 20240801 at offset 0) says uint32");
     test_write_file(cut, header, sizeof header);
     check_open_fails(cut, FSDP_TOKENS_AUTO, FSDP_FORMAT, "its 8 bytes are less than the header's 1024");
-    free(cut);
-    test_directory_free(directory);
 }
 
 /* The name decides only where nothing was asked for. */
@@ -178,10 +166,6 @@ TEST(a_width_that_is_asked_for_wins_over_the_name)
     check_opens_counting(bin, FSDP_TOKENS_UINT32, 3, 70000);
     test_write_file(u32, wide, sizeof wide);
     check_opens_counting(u32, FSDP_TOKENS_BINARY, 3, 70000);
-    free(u32);
-    free(text);
-    free(bin);
-    test_directory_free(directory);
 }
 
 /* The warning about a file of these bytes; "" when there is none. */
@@ -200,7 +184,6 @@ static void check_warning(const char *name, fsdp_token_format format, const void
         CHECK_CONTAINS(fsdp_tokens_warning(tokens), part);
     }
     fsdp_tokens_close(tokens);
-    free(path);
     test_directory_free(directory);
 }
 
@@ -231,7 +214,6 @@ static void check_refused(const char *name, fsdp_token_format format, const void
 
     test_write_file(path, data, bytes);
     check_open_fails(path, format, FSDP_FORMAT, part);
-    free(path);
     test_directory_free(directory);
 }
 
@@ -252,7 +234,6 @@ TEST(what_is_not_what_it_is_read_as_is_refused)
     check_refused("a.bin", FSDP_TOKENS_TEXT, narrow, sizeof narrow, "it is not text: a NUL byte at offset ");
     program = test_read_file(TEST_SOURCE_DIR "/tests/numbers/llm_c_gpt2.bin", &bytes);
     check_refused("a.bin", FSDP_TOKENS_TEXT, program, bytes, "as text: it begins with llm.c's header of token files");
-    free(program);
     check_refused("a.bin", FSDP_TOKENS_AUTO, prose, 80, "as uint16 tokens: its first 80 bytes are text");
     check_refused("a.txt", FSDP_TOKENS_UINT32, prose, 80, "as uint32 tokens: its first 80 bytes are text");
     check_refused("a.bin", FSDP_TOKENS_BINARY, accents, 18, "as uint16 tokens: its first 18 bytes are text");
@@ -295,9 +276,7 @@ TEST(a_width_that_nothing_says_fits_the_vocabulary)
             CHECK_ERROR(fsdp__tokens_check_width(tokens, cases[i].vocab_size), FSDP_FORMAT,
                         "name it .u32 or .u16, or set data.dtype");
         fsdp_tokens_close(tokens);
-        free(path);
     }
-    test_directory_free(directory);
 }
 
 TEST(doubtful_files_are_counted)
@@ -316,9 +295,6 @@ TEST(doubtful_files_are_counted)
     CHECK_CONTAINS(fsdp_tokens_warning(tokens), "1.bin' is read as uint16 tokens, but every second");
     CHECK_CONTAINS(fsdp_tokens_warning(tokens), "2 of 4 files are doubtful");
     fsdp_tokens_close(tokens);
-    for (int i = 0; i < 4; i++)
-        free(paths[i]);
-    test_directory_free(directory);
 }
 
 TEST(text_among_tokens_is_told)
@@ -338,9 +314,6 @@ TEST(text_among_tokens_is_told)
         CHECK_OK(fsdp_tokens_open(paths, 2, FSDP_TOKENS_UINT16, &tokens));
         fsdp_tokens_close(tokens);
     }
-    free(tokens_path);
-    free(text_path);
-    test_directory_free(directory);
 }
 
 TEST(files_are_one_stream_and_positions_are_found_again)
@@ -375,9 +348,6 @@ TEST(files_are_one_stream_and_positions_are_found_again)
     CHECK_STATUS(fsdp_tokens_read(tokens, INT64_MAX, 2, read), FSDP_INVALID);
     CHECK_STATUS(fsdp_tokens_read(tokens, 0, INT64_MAX, read), FSDP_INVALID);
     fsdp_tokens_close(tokens);
-    for (int i = 0; i < 4; i++)
-        free(paths[i]);
-    test_directory_free(directory);
 }
 
 TEST(bad_files_are_named)
@@ -413,16 +383,6 @@ TEST(bad_files_are_named)
     CHECK_OK(fsdp_tokens_open((const char *const *)&huge, 1, FSDP_TOKENS_AUTO, &tokens));
     CHECK_ERROR(fsdp_tokens_read(tokens, 0, 3, read), FSDP_FORMAT, "token 3000000000 at position 1");
     fsdp_tokens_close(tokens);
-    free(missing);
-    free(empty);
-    free(odd);
-    free(binary);
-    free(surplus);
-    free(shorter);
-    free(version);
-    free(negative);
-    free(huge);
-    test_directory_free(directory);
 }
 
 TEST(opening_survives_every_failed_allocation)
@@ -439,9 +399,6 @@ TEST(opening_survives_every_failed_allocation)
         CHECK((tokens != NULL) == (status == FSDP_OK));
         fsdp_tokens_close(tokens);
     }
-    free(paths[0]);
-    free(paths[1]);
-    test_directory_free(directory);
 }
 
 /* ---- digests ---- */
@@ -487,11 +444,6 @@ TEST(a_digest_is_of_tokens_however_they_lie)
         CHECK(digest[0] != expected[0] && digest[1] != expected[1]);
     }
     CHECK_ERROR(fsdp_tokens_digest(NULL, digest), FSDP_INVALID, "cannot hash tokens");
-    free(whole);
-    free(first);
-    free(rest);
-    free(wide);
-    test_directory_free(directory);
 }
 
 TEST(another_machine_knows_the_same_files)
@@ -536,7 +488,4 @@ TEST(files_are_known_again_once_they_are_old)
     fsdp_tokens_close(again);
     fsdp_tokens_close(both);
     fsdp_tokens_close(fresh);
-    free(text);
-    free(copy);
-    test_directory_free(directory);
 }

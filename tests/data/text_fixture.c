@@ -10,7 +10,6 @@ void text_write(const text_fixture *f, const char *name, const void *data, size_
     char *path = test_path(f->directory, name);
 
     test_write_file(path, data, bytes);
-    free(path);
 }
 
 text_fixture text_fixture_make(void)
@@ -21,8 +20,6 @@ text_fixture text_fixture_make(void)
     f.out = test_path(f.directory, "out.bin");
     test_write_file(path, json, strlen(json));
     CHECK_OK(fsdp_tokenizer_open(f.directory, &f.tokenizer));
-    free(json);
-    free(path);
     return f;
 }
 
@@ -30,7 +27,6 @@ void text_fixture_free(text_fixture *f)
 {
     fsdp_tokenizer_close(f->tokenizer);
     test_directory_free(f->directory);
-    free(f->out);
 }
 
 fsdp_status text_tokenize(const text_fixture *f, const char *name, const fsdp_tokenize_options *options,
@@ -39,7 +35,6 @@ fsdp_status text_tokenize(const text_fixture *f, const char *name, const fsdp_to
     char *path = test_path(f->directory, name);
     fsdp_status status = fsdp_tokenize_files(f->tokenizer, (const char *const *)&path, 1, f->out, options, summary);
 
-    free(path);
     return status;
 }
 

@@ -5,14 +5,12 @@
 #include <sys/mman.h>
 
 #include "device/device.h"
-#include "support/test.h"
+#include "support/growing.h"
 
 enum {
     SLOTS = 300,
     STEPS = 6000
 };
-
-#define MIB ((size_t)1 << 20)
 
 typedef struct shadow {
     unsigned char *data;
@@ -305,92 +303,6 @@ TEST(a_block_of_another_kind_is_given_back_as_that)
 
 /* ---- segments that grow ---- */
 
-enum {
-    RANGE_MIB = 4096
-};
-
-/* A system whose segments can become longer, as long as it has memory. */
-typedef struct growing {
-    size_t limit, used;
-    fsdp__allocator *allocator;
-    int settled;
-} growing;
-
-static fsdp_status growing_grow(void *arg, void *segment, size_t bytes, size_t more)
-{
-    growing *g = arg;
-
-    if (more > g->limit - g->used || bytes + more > RANGE_MIB * MIB)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "the test system has no %zu bytes", more);
-    CHECK_EQ(mprotect((char *)segment + bytes, more, PROT_READ | PROT_WRITE), 0);
-    g->used += more;
-    return FSDP_OK;
-}
-
-static fsdp_status growing_alloc(void *arg, size_t bytes, void **out)
-{
-    void *data = mmap(NULL, RANGE_MIB * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    fsdp_status status;
-
-    CHECK(data != MAP_FAILED);
-    status = growing_grow(arg, data, 0, bytes);
-    if (status == FSDP_OK)
-        *out = data;
-    else
-        CHECK_EQ(munmap(data, RANGE_MIB * MIB), 0);
-    return status;
-}
-
-static void growing_free(void *arg, void *segment, size_t bytes)
-{
-    (void)arg, (void)bytes;
-    CHECK_EQ(munmap(segment, RANGE_MIB * MIB), 0);
-}
-
-/* In steps of 4 MiB, so that some of a hole may stay at both ends. */
-static void growing_fit(void *arg, void *segment, size_t *from, size_t *end)
-{
-    (void)arg, (void)segment;
-    *from = (*from + 4 * MIB - 1) / (4 * MIB) * (4 * MIB);
-    *end = *end / (4 * MIB) * (4 * MIB);
-}
-
-static void growing_cut(void *arg, void *segment, size_t from, size_t end)
-{
-    growing *g = arg;
-
-    CHECK(from < end);
-    CHECK(mmap((char *)segment + from, end - from, PROT_NONE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) !=
-          MAP_FAILED);
-    g->used -= end - from;
-}
-
-static void growing_settle(void *arg)
-{
-    growing *g = arg;
-    fsdp_memory_stats stats;
-
-    fsdp__allocator_stats(g->allocator, &stats); /* it can be used meanwhile */
-    CHECK_EQ(stats.reserved_bytes, g->used);
-    g->settled++;
-}
-
-static fsdp__allocator *grown_allocator(growing *g)
-{
-    const fsdp__segment_source grown = {.name = "test",
-                                        .has_bytes = true,
-                                        .alloc = growing_alloc,
-                                        .free = growing_free,
-                                        .arg = g,
-                                        .grow = growing_grow,
-                                        .fit = growing_fit,
-                                        .cut = growing_cut,
-                                        .settle = growing_settle};
-
-    CHECK_OK(fsdp__allocator_create(&grown, &g->allocator));
-    return g->allocator;
-}
-
 static void check_reserved(fsdp__allocator *allocator, const growing *g, size_t bytes)
 {
     fsdp_memory_stats stats;
@@ -403,7 +315,7 @@ static void check_reserved(fsdp__allocator *allocator, const growing *g, size_t 
 TEST(a_segment_grows_by_what_is_missing)
 {
     growing g = {.limit = 1000 * MIB};
-    fsdp__allocator *allocator = grown_allocator(&g);
+    fsdp__allocator *allocator = growing_allocator(&g);
     void *blocks[4] = {NULL};
 
     CHECK_OK(fsdp__allocator_take(allocator, 10 * MIB, FSDP_MEMORY_ACTIVATION, &blocks[0]));
@@ -453,7 +365,7 @@ static void take_steps(fsdp__allocator *allocator, int steps)
 TEST(steps_reserve_less_in_a_segment_that_grows_and_come_to_rest)
 {
     growing g = {.limit = 3000 * MIB};
-    fsdp__allocator *grown = grown_allocator(&g), *pieces = NULL;
+    fsdp__allocator *grown = growing_allocator(&g), *pieces = NULL;
     fsdp_memory_stats first, later, of_pieces;
 
     CHECK_OK(fsdp__allocator_create(&source, &pieces));
@@ -470,10 +382,35 @@ TEST(steps_reserve_less_in_a_segment_that_grows_and_come_to_rest)
     fsdp__allocator_free(pieces);
 }
 
+/* Each block is larger than the hole beside it, so that this is cut out, and the segment's addresses come to their end.
+ */
+TEST(a_segment_goes_with_the_addresses_of_its_holes)
+{
+    growing g = {.limit = 100 * MIB, .range = 512 * MIB};
+    fsdp__allocator *allocator = growing_allocator(&g);
+    const size_t sizes[] = {40, 50, 44, 52};
+    void *blocks[2];
+
+    for (int round = 0; round < 80; round++) {
+        for (int i = 0; i < 4; i++) {
+            if (i >= 2)
+                CHECK(fsdp__allocator_give(allocator, blocks[i % 2]));
+            CHECK_OK(fsdp__allocator_take(allocator, sizes[i] * MIB, FSDP_MEMORY_ACTIVATION, &blocks[i % 2]));
+        }
+        CHECK(fsdp__allocator_give(allocator, blocks[0]));
+        CHECK(fsdp__allocator_give(allocator, blocks[1]));
+    }
+    (void)fsdp__allocator_shrink(allocator);
+    check_reserved(allocator, &g, 0);
+    for (int i = 0; i < GROWING_SEGMENTS; i++)
+        CHECK(!g.ends[i].segment);
+    fsdp__allocator_free(allocator);
+}
+
 TEST(holes_are_given_back_where_nothing_else_is_left)
 {
     growing g = {.limit = 82 * MIB};
-    fsdp__allocator *allocator = grown_allocator(&g);
+    fsdp__allocator *allocator = growing_allocator(&g);
     void *first, *hole, *last, *large = NULL, *none = NULL;
 
     fsdp__allocator_runs_behind(allocator);
@@ -510,7 +447,7 @@ TEST(blocks_of_segments_that_grow_never_overlap)
 {
     for (uint64_t seed = 1; seed <= 2; seed++) {
         growing g = {.limit = 3000 * MIB};
-        fsdp__allocator *allocator = grown_allocator(&g);
+        fsdp__allocator *allocator = growing_allocator(&g);
         fsdp_memory_stats stats;
 
         run_program(allocator, seed);

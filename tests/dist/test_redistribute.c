@@ -355,20 +355,14 @@ TEST(strided_tensors_and_shapes_without_bytes)
     test_run_ranks(2, check_strided_and_meta, NULL);
 }
 
-TEST(distributing_survives_every_failed_allocation)
+static void check_faults(fsdp_tensor *whole, fsdp_mesh *mesh, const fsdp_placement *from, const fsdp_placement *to)
 {
-    fsdp_context *context = test_context();
-    const fsdp_placement s0 = {.kind = FSDP_SHARD, .dim = 0}, s1 = {.kind = FSDP_SHARD, .dim = 1};
-    fsdp_mesh *mesh = NULL;
-    fsdp_tensor *whole = counting(context, FSDP_F32, 2, (const int64_t[]){3, 4});
-
-    CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){1}, NULL, &mesh));
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_tensor *piece = NULL, *moved = NULL, *full = NULL;
-        fsdp_status status = fsdp_distribute_tensor(whole, mesh, &s0, &piece);
+        fsdp_status status = fsdp_distribute_tensor(whole, mesh, from, &piece);
 
         if (status == FSDP_OK)
-            status = fsdp_redistribute(piece, &s1, &moved);
+            status = fsdp_redistribute(piece, to, &moved);
         if (status == FSDP_OK)
             status = fsdp_full_tensor(moved, &full);
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
@@ -377,6 +371,19 @@ TEST(distributing_survives_every_failed_allocation)
         fsdp_tensor_unref(moved);
         fsdp_tensor_unref(full);
     }
+}
+
+TEST(distributing_survives_every_failed_allocation)
+{
+    static const fsdp_placement fused = {.kind = FSDP_SHARD, .dim = 1, .segment_count = 3, .segments = {2, 1, 1}};
+    static const fsdp_placement s0 = {.kind = FSDP_SHARD, .dim = 0}, s1 = {.kind = FSDP_SHARD, .dim = 1};
+    fsdp_context *context = test_context();
+    fsdp_mesh *mesh = NULL;
+    fsdp_tensor *whole = counting(context, FSDP_F32, 2, (const int64_t[]){3, 4});
+
+    CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){1}, NULL, &mesh));
+    check_faults(whole, mesh, &s0, &s1);
+    check_faults(whole, mesh, &fused, &s0);
     fsdp_tensor_unref(whole);
     fsdp_mesh_unref(mesh);
     CHECK_EQ(test_live_bytes(context), 0);

@@ -3,6 +3,7 @@
 #include "explain/real.h"
 #include "fsdp/fsdp1.h"
 #include "fsdp/replicate.h"
+#include "train/config.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +12,7 @@ static const fsdp_explain_model own_model = {.build = own_build, .loss = own_los
 
 static fsdp_train_config *config_of(const char *strategy, const char *policy)
 {
-    fsdp_train_config *config;
-
-    CHECK_OK(fsdp_train_config_create(&config));
-    CHECK_OK(fsdp_train_config_set(config, "parallelism.strategy", strategy));
-    CHECK_OK(fsdp_train_config_set(config, "parallelism.wrap_policy", policy));
-    return config;
+    return test_config("parallelism.strategy=%s parallelism.wrap_policy=%s", strategy, policy);
 }
 
 /* ---- a loop of one's own ---- */
@@ -89,15 +85,12 @@ TEST(a_model_of_ones_own_costs_what_is_said)
             fsdp_explain_model model = own_model;
             fsdp_train_config *config = config_of(l.strategy, "blocks");
 
-            if (i > 6 || (world == 1 && i / 3 == 1)) { /* buckets have no units; of one rank FSDP1 is no_shard */
-                fsdp_train_config_free(config);
+            if (i > 6 || (world == 1 && i / 3 == 1)) /* buckets have no units; of one rank FSDP1 is no_shard */
                 continue;
-            }
             model.policy = &l.policy;
             test_run_ranks(world, train, &l);
             real_compare(world, &model, config, &l.was);
             real_release(&l.was);
-            fsdp_train_config_free(config);
         }
 }
 
@@ -183,7 +176,6 @@ TEST(a_sweep_has_what_is_asked_for_once)
         }
         CHECK_EQ(asked, 1);
         fsdp_explanation_free(e);
-        fsdp_train_config_free(config);
     }
 }
 
@@ -217,7 +209,6 @@ TEST(who_waits_hears_of_each_rank_and_variant)
         CHECK_EQ(e->variant_count > 0, sweep == 1);
         fsdp_explanation_free(e);
     }
-    fsdp_train_config_free(config);
 }
 
 /* Which has no blocks, and needs none. */
@@ -238,8 +229,6 @@ TEST(ddp_of_a_model_of_ones_own_needs_no_policy)
     CHECK_BYTES(&other->variants[0].step, &e->step, sizeof e->step);
     fsdp_explanation_free(e);
     fsdp_explanation_free(other);
-    fsdp_train_config_free(ddp);
-    fsdp_train_config_free(sharded);
 }
 
 /* ---- what is sharded already ---- */
@@ -292,7 +281,6 @@ TEST(of_many_ranks_one_is_told)
     CHECK_EQ(e->step.network.messages[FSDP_ALL_GATHER] % (MACHINES - 1), 0); /* to every counterpart alike */
     CHECK(e->machine.sent[FSDP_ALL_GATHER] > e->step.network.sent[FSDP_ALL_GATHER]);
     fsdp_explanation_free(e);
-    fsdp_train_config_free(config);
 }
 
 /* ---- what is refused ---- */
@@ -327,15 +315,12 @@ TEST(what_cannot_be_explained_is_refused)
     CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
     CHECK_OK(fsdp_train_config_set(config, "parallelism.strategy", "hsdp"));
     CHECK_ERROR(fsdp_explain(NULL, config, NULL, &e), FSDP_INVALID, "data_parallel_replicate_degree is 1");
-    CHECK_OK(fsdp_train_config_set(config, "parallelism.strategy", "fsdp2"));
-    CHECK_OK(fsdp_train_config_set(config, "parallelism.wrap_policy", "blocks"));
-    CHECK_OK(fsdp_train_config_set(config, "parallelism.schedule", "plan"));
+    test_set_keys(config, "parallelism.strategy=fsdp2 parallelism.wrap_policy=blocks parallelism.schedule=plan");
     CHECK_ERROR(fsdp_explain(NULL, config, &(fsdp_explain_options){.world_size = 2}, &e), FSDP_UNSUPPORTED,
                 "write a schedule with 'fsdp plan --schedule FILE', and set parallelism.schedule to FILE");
     CHECK_ERROR(fsdp_explain_module(NULL, &e), FSDP_INVALID, "needs a module");
     CHECK_NULL(e);
     fsdp_explanation_free(NULL);
-    fsdp_train_config_free(config);
 }
 
 TEST(an_allocation_that_fails_leaves_nothing)
@@ -350,5 +335,4 @@ TEST(an_allocation_that_fails_leaves_nothing)
         if (status == FSDP_OK)
             fsdp_explanation_free(e);
     }
-    fsdp_train_config_free(config);
 }

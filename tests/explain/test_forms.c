@@ -1,6 +1,7 @@
 /* Explanations as text, JSON and SVG: of at most 100 columns, with the numbers that were found. */
 #include "explain/own.h"
 #include "explain/real.h"
+#include "train/config.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -12,9 +13,7 @@ static fsdp_explanation *explain(int world, const char *const *keys)
     fsdp_train_config *config;
     fsdp_explanation *e;
 
-    CHECK_OK(fsdp_train_config_create(&config));
-    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
-    CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "16"));
+    config = test_config("model.preset=llama-1m training.seq_len=16");
     for (; *keys; keys++) {
         char key[80];
         size_t length = strcspn(*keys, "=");
@@ -23,23 +22,18 @@ static fsdp_explanation *explain(int world, const char *const *keys)
         CHECK_OK(fsdp_train_config_set(config, key, *keys + length + 1));
     }
     CHECK_OK(fsdp_explain(NULL, config, &(fsdp_explain_options){.world_size = world, .sweep = true}, &e));
-    fsdp_train_config_free(config);
     return e;
 }
 
 #define EXPLAIN(world, ...) explain((world), (const char *const[]){__VA_ARGS__, NULL})
 
-/* free() it. */
 static char *form(const fsdp_explanation *e, fsdp_status (*print)(const fsdp_explanation *, FILE *))
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
 
     CHECK_OK(print(e, out));
-    CHECK_EQ(fclose(out), 0);
     fsdp_explanation_free((fsdp_explanation *)(uintptr_t)e);
-    return text;
+    return test_end_text(out);
 }
 
 static void check_width(const char *text)
@@ -67,7 +61,6 @@ TEST(text_has_what_was_found)
     CHECK_CONTAINS(text, "The root alone rests sharded, 977.1KiB of parameters on this rank");
     CHECK_CONTAINS(text, "gathers all of it, 3.8MiB");
     CHECK_CONTAINS(text, "ddp holds 3.8MiB");
-    free(text);
 }
 
 TEST(text_has_what_goes_between_machines)
@@ -77,9 +70,7 @@ TEST(text_has_what_goes_between_machines)
     fsdp_explanation *e;
     char *text, sent[40];
 
-    CHECK_OK(fsdp_train_config_create(&config));
-    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
-    CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "16"));
+    config = test_config("model.preset=llama-1m training.seq_len=16");
     CHECK_OK(fsdp_explain(NULL, config, &options, &e));
     snprintf(sent, sizeof sent, "%.1fKiB", (double)e->step.network.sent[FSDP_ALL_GATHER] / 1024);
     text = form(e, fsdp_explanation_print);
@@ -88,14 +79,11 @@ TEST(text_has_what_goes_between_machines)
     CHECK_CONTAINS(text, "Over the network in a step, between 2 machines of 4 ranks\n");
     CHECK_CONTAINS(text, "  its machine, 4 ranks\n    gathers ");
     CHECK_CONTAINS(text, sent);
-    free(text);
     options.one_level = true;
     CHECK_OK(fsdp_explain(NULL, config, &options, &e));
     text = form(e, fsdp_explanation_print);
     check_width(text);
     CHECK_CONTAINS(text, "of 4 ranks, each rank for itself\n");
-    free(text);
-    fsdp_train_config_free(config);
 }
 
 /* Of every kind there is, and long names. */
@@ -117,8 +105,6 @@ TEST(text_fits_a_page)
     CHECK_CONTAINS(texts[2], "fsdp1 full_shard");
     CHECK_CONTAINS(texts[3], "(a to z: 10 to 35; *: 36 and on)");
     CHECK_CONTAINS(texts[4], "the first of the 2 ranks that hold the same");
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        free(texts[i]);
 }
 
 static json_int_t integer(const json_t *object, const char *key)
@@ -155,7 +141,6 @@ TEST(json_has_every_number)
     CHECK_EQ(integer(at, "first"), part.first);
     CHECK_EQ(integer(at, "elements"), part.numel);
     json_decref(object);
-    free(text);
 }
 
 TEST(json_has_what_goes_between_machines)
@@ -167,9 +152,7 @@ TEST(json_has_what_goes_between_machines)
     json_t *object, *at;
     char *text;
 
-    CHECK_OK(fsdp_train_config_create(&config));
-    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
-    CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "16"));
+    config = test_config("model.preset=llama-1m training.seq_len=16");
     CHECK_OK(fsdp_explain(NULL, config, &options, &e));
     machine = e->machine;
     mine = e->step.network;
@@ -185,8 +168,6 @@ TEST(json_has_what_goes_between_machines)
     CHECK_EQ(integer(json_object_get(at, "sent"), "all_gather"), machine.sent[FSDP_ALL_GATHER]);
     CHECK(machine.sent[FSDP_ALL_GATHER] > mine.sent[FSDP_ALL_GATHER]);
     json_decref(object);
-    free(text);
-    fsdp_train_config_free(config);
 }
 
 TEST(svg_is_well_formed)
@@ -205,7 +186,6 @@ TEST(svg_is_well_formed)
         closed++;
     CHECK_EQ(open, closed);
     CHECK_NULL(strstr(strstr(text, "</style>"), "nan"));
-    free(text);
 }
 
 /* ---- what is sharded already, and nothing ---- */
@@ -224,11 +204,10 @@ static void print_own(fsdp_context *context, void *arg)
     CHECK_CONTAINS(text, "Tied: 279 parameters in 1 unit, 2 ranks; this is rank");
     CHECK_CONTAINS(text, fsdp_context_rank(context) ? "....................1111" : "00000000000000000000....");
     CHECK_NULL(strstr(text, "strategy"));
-    free(text);
     CHECK_OK(fsdp_explain_module(module, &e));
-    free(form(e, fsdp_explanation_svg));
+    (void)form(e, fsdp_explanation_svg);
     CHECK_OK(fsdp_explain_module(module, &e));
-    free(form(e, fsdp_explanation_json));
+    (void)form(e, fsdp_explanation_json);
     fsdp_module_unref(module);
 }
 

@@ -1,12 +1,12 @@
 /* damage.c - one way or another of spoiling a file. */
 #include "faults/damage.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "support/test.h"
 
 uint64_t damage_random(uint64_t *seed, uint64_t below)
@@ -90,7 +90,7 @@ static content read_content(const char *path)
     content c = {0};
     uint64_t length = 0;
 
-    c.data = test_read_file(path, &c.bytes);
+    CHECK_OK(fsdp__file_read(path, SIZE_MAX, &c.data, &c.bytes));
     c.text_end = c.bytes;
     if (is_tensors(path)) {
         memcpy(&length, c.data, sizeof length);

@@ -111,7 +111,6 @@ void other_put(const char *folder, const char *name, const char *text)
     CHECK_OK(fsdp__make_directories(parent));
     test_write_file(path, text, strlen(text));
     fsdp__free(parent);
-    free(path);
 }
 
 int other_setup(void **state)
@@ -119,7 +118,7 @@ int other_setup(void **state)
     static const char *const names[] = {"letter",        "gate",     "roses",      "config.json", "model.safetensors",
                                         "new/letter",    "new/gate", "old/letter", "old/gate",    "parts/letter",
                                         "step-1/letter", "a/b/c/d",  "new/rank-x"};
-    other_area *f = calloc(1, sizeof *f);
+    other_area *f = test_new(sizeof *f);
 
     if (geteuid() != 0)
         skip();
@@ -143,10 +142,6 @@ int other_teardown(void **state)
 
     fsdp_context_free(f->context);
     free(f->before);
-    free(f->precious);
-    free(f->area);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 

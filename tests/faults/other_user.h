@@ -23,7 +23,7 @@ int other_setup(void **state);
 int other_teardown(void **state);
 /* Whether the precious folder holds what it held. */
 void other_check_precious(const other_area *f);
-/* A folder of the user's in the area that everybody may write to; free() it. */
+/* A folder of the user's in the area that everybody may write to. */
 char *other_open_folder(const other_area *f, const char *name);
 /* A file of the user's below a folder, whose own folders are made. */
 void other_put(const char *folder, const char *name, const char *text);

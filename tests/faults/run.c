@@ -17,7 +17,6 @@ run run_start(const char *directory, const char *const *argv)
     run r = {0};
 
     (void)unlink(before); /* what another run has printed */
-    free(before);
     snprintf(r.tag, sizeof r.tag, "FSDP_TEST_TAG=run-%d-%d", (int)getpid(), count++);
     setenv("FSDP_TEST_TAG", strchr(r.tag, '=') + 1, 1);
     r.program = program_start(directory, argv);
@@ -41,7 +40,6 @@ bool run_await_output(run *r, const char *text)
         if (access(r->program.output_path, F_OK) == 0) {
             output = test_read_file(r->program.output_path, NULL);
             found = strstr(output, text) != NULL;
-            free(output);
             if (found || ended)
                 return found;
         }
@@ -55,16 +53,15 @@ bool run_await_output(run *r, const char *text)
 
 pid_t run_await_process(run *r, const char *entry)
 {
-    pid_t mine[MOST], those[MOST];
+    pid_t mine[MOST];
 
     for (int i = 0; i < PATIENCE_LOOKS; i++) {
         bool ended = has_ended(r);
-        int count = find_processes(r->tag, mine, MOST), others = find_processes(entry, those, MOST);
+        int count = find_processes(r->tag, mine, MOST);
 
         for (int m = 0; m < count; m++)
-            for (int o = 0; o < others; o++)
-                if (mine[m] == those[o])
-                    return mine[m];
+            if (process_has(mine[m], entry))
+                return mine[m];
         if (ended)
             return 0;
         pause_a_moment();
@@ -88,9 +85,4 @@ void run_await_nothing(run *r)
 void run_wait(run *r)
 {
     program_wait(&r->program);
-}
-
-void run_free(run *r)
-{
-    program_free(&r->program);
 }

@@ -19,6 +19,5 @@ pid_t run_await_process(run *r, const char *entry);
 void run_await_nothing(run *r);
 /* Waits for its end; r->program has output and status. */
 void run_wait(run *r);
-void run_free(run *r);
 
 #endif

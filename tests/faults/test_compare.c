@@ -15,7 +15,6 @@ FIXTURE_TEST(an_interruption_ends_all)
     run_wait(&r);
     CHECK_EQ(r.program.status, 128 + SIGINT);
     run_await_nothing(&r);
-    run_free(&r);
 }
 
 FIXTURE_TEST(a_rank_that_is_killed_costs_its_strategy)
@@ -32,7 +31,6 @@ FIXTURE_TEST(a_rank_that_is_killed_costs_its_strategy)
     CHECK_CONTAINS(r.program.output, " has failed: rank 1 was killed by signal 9");
     CHECK_CONTAINS(r.program.output, "tokens/s");
     run_await_nothing(&r);
-    run_free(&r);
 }
 
 /* At every call that changes the picture's folder. */
@@ -69,9 +67,6 @@ FIXTURE_TEST(a_full_disk_does_not_cost_the_table)
             CHECK_EQ(mkdir(area, 0755), 0);
         }
         CHECK(nth < 20);
-        program_free(&p);
     }
     CHECK_EQ(access(svg, F_OK), 0);
-    free(area);
-    free(svg);
 }

@@ -26,9 +26,8 @@ typedef struct fixture {
 static void remove_folder(fixture *f)
 {
     const char *const argv[] = {"rm", "-rf", f->folder, NULL};
-    program p = program_run(f->directory, 0, argv);
 
-    program_free(&p);
+    program_run(f->directory, 0, argv);
     f->file_count = 0;
 }
 
@@ -60,7 +59,7 @@ static void make_folder(fixture *f, const char *model)
 
 static int setup(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
     uint16_t tokens[400];
     char *data, text[900];
 
@@ -78,20 +77,7 @@ static int setup(void **state)
              "training:\n  steps: 1\n  seq_len: 16\n  local_batch_size: 1\n",
              f->folder, data);
     test_write_file(f->config, text, strlen(text));
-    free(data);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    free(f->folder);
-    free(f->config);
-    free(f->output);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -157,7 +143,6 @@ static void check_door(fixture *f, const char *what, bool must_fail, const char 
             TEST_FAIL("%s: %s printed a control character %d", what, argv[1], *c);
     if (!TEST_SANITIZED && e.rss_kib > MOST_RSS_KIB)
         TEST_FAIL("%s: %s took %ld KiB", what, argv[1], e.rss_kib);
-    free(e.output);
 }
 
 static void check_doors(fixture *f, const char *what, bool must_fail)
@@ -190,10 +175,10 @@ static void damaged_folder(fixture *f, uint64_t number)
     check_doors(f, what, must_fail);
 }
 
-TEST_WITH(damaged_folders_end_with_one_message, setup, teardown)
+TEST_WITH(damaged_folders_end_with_one_message, setup, NULL)
 {
     const char *one = getenv("FSDP_FAULT_CASE");
-    uint64_t cases = test_long() ? 1000 : TEST_SANITIZED ? 10 : 30;
+    uint64_t cases = test_long() ? 1000 : TEST_SANITIZED ? 5 : 30;
     fixture *f = *state;
 
     if (one)
@@ -202,7 +187,7 @@ TEST_WITH(damaged_folders_end_with_one_message, setup, teardown)
         damaged_folder(f, i);
 }
 
-TEST_WITH(good_folders_are_taken, setup, teardown)
+TEST_WITH(good_folders_are_taken, setup, NULL)
 {
     fixture *f = *state;
 
@@ -214,12 +199,11 @@ TEST_WITH(good_folders_are_taken, setup, teardown)
         check_doors(f, models[i], false);
         e = run(f, generate);
         CHECK_EQ(e.status, 0);
-        free(e.output);
     }
 }
 
 /* Each file that is read, each kind of thing that is none. */
-TEST_WITH(what_is_no_file_is_refused_at_every_door, setup, teardown)
+TEST_WITH(what_is_no_file_is_refused_at_every_door, setup, NULL)
 {
     char path[700], damage[200];
     fixture *f = *state;
@@ -229,7 +213,7 @@ TEST_WITH(what_is_no_file_is_refused_at_every_door, setup, teardown)
         for (int i = 0; i < f->file_count; i++) {
             bool weights = strstr(f->files[i], "model-") != NULL;
 
-            if (weights && strncmp(f->files[i], "model-00007", 11) != 0)
+            if ((weights && strncmp(f->files[i], "model-00007", 11) != 0) || !test_takes(kind + i, 1, 3))
                 continue;
             make_folder(f, "tiny-llama");
             snprintf(path, sizeof path, "%s/%s", f->folder, f->files[i]);
@@ -240,7 +224,7 @@ TEST_WITH(what_is_no_file_is_refused_at_every_door, setup, teardown)
 }
 
 /* Half a kilobyte that asks for petabytes. */
-TEST_WITH(sizes_that_no_file_fills_take_no_memory, setup, teardown)
+TEST_WITH(sizes_that_no_file_fills_take_no_memory, setup, NULL)
 {
     static const char *const keys[] = {"hidden_size",         "vocab_size",        "num_hidden_layers",  "head_dim",
                                        "num_attention_heads", "intermediate_size", "num_key_value_heads"};

@@ -27,8 +27,6 @@ static void check_trained(fixture *f)
 
     CHECK(access(weights, F_OK) == 0);
     CHECK_CONTAINS(metrics, "\"step\": 3");
-    free(metrics);
-    free(weights);
     CHECK(unlink(f->metrics) == 0);
 }
 
@@ -43,7 +41,6 @@ FIXTURE_TEST(a_run_needs_no_standard_input)
         snprintf(n, sizeof n, "-n%d", ranks);
         p = REDIRECTED(0, "<&-", TRAIN, n);
         CHECK_CONTAINS(p.output, "model written to");
-        program_free(&p);
         check_trained(f);
     }
 }
@@ -55,19 +52,15 @@ FIXTURE_TEST(a_closed_output_is_an_error_and_the_run_is_not_lost)
 
     p = REDIRECTED(1, ">&-", TRAIN);
     check_said_once(&p, CLOSED_OUTPUT);
-    program_free(&p);
     check_trained(f);
     p = REDIRECTED(1, "<&- >&-", TRAIN, "-n", "2");
     check_said_once(&p, "rank 0 failed: " CLOSED_OUTPUT);
-    program_free(&p);
     check_trained(f);
     p = REDIRECTED(1, "<&- >&- 2>&-", TRAIN, "-n", "2");
     CHECK_STRING(p.output, "");
-    program_free(&p);
     check_trained(f);
     p = REDIRECTED(0, "2>&-", TRAIN, "-n", "2");
     CHECK_CONTAINS(p.output, "model written to");
-    program_free(&p);
     check_trained(f);
 }
 
@@ -78,11 +71,9 @@ FIXTURE_TEST(a_full_output_is_an_error_and_the_run_is_not_lost)
 
     p = REDIRECTED(1, ">/dev/full", TRAIN);
     check_said_once(&p, FULL_OUTPUT);
-    program_free(&p);
     check_trained(f);
     p = REDIRECTED(1, ">/dev/full", TRAIN, "-n", "2");
     check_said_once(&p, "rank 0 failed: " FULL_OUTPUT);
-    program_free(&p);
     check_trained(f);
 }
 
@@ -98,7 +89,6 @@ FIXTURE_TEST(a_reader_that_goes_does_not_end_a_run)
         snprintf(n, sizeof n, "-n%d", ranks);
         p = REDIRECTED(1, "> >(exec true) && true", TRAIN, n, "--training.steps=40", "--metrics.log_freq=1");
         check_said_once(&p, "cannot write to standard output: Broken pipe");
-        program_free(&p);
         check_trained(f);
     }
 }
@@ -124,19 +114,16 @@ FIXTURE_TEST(every_command_says_that_it_could_not_print)
             argv[5 + a] = commands[i][a];
         p = program_run(f->directory, 1, argv);
         check_said_once(&p, "cannot write to standard output: ");
-        program_free(&p);
         argv[2] = "exec \"$@\" >&-";
         p = program_run(f->directory, 1, argv);
         check_said_once(&p, "cannot write to standard output: ");
-        program_free(&p);
     }
 }
 
 FIXTURE_TEST(what_a_user_starts_has_all_three)
 {
     fixture *f = *state;
-    program p = REDIRECTED(0, "<&- >&- 2>&-", "run", "-n", "3", "--", "sh", "-c",
-                           "cat && test -e /proc/self/fd/0 -a -e /proc/self/fd/1 -a -e /proc/self/fd/2");
 
-    program_free(&p);
+    REDIRECTED(0, "<&- >&- 2>&-", "run", "-n", "3", "--", "sh", "-c",
+               "cat && test -e /proc/self/fd/0 -a -e /proc/self/fd/1 -a -e /proc/self/fd/2");
 }

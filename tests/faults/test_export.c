@@ -44,7 +44,6 @@ static int save(const stage *s, const char *value, const char *files)
 
     program_wait(&p);
     status = p.status;
-    program_free(&p);
     return status;
 }
 
@@ -74,14 +73,6 @@ static int save_with(const stage *s, int nth, const char *act, const char *log)
 
 /* ---- the folder ---- */
 
-static void put(const char *folder, const char *name, const char *text)
-{
-    char *path = test_path(folder, name);
-
-    test_write_file(path, text, strlen(text));
-    free(path);
-}
-
 static void build(stage *s)
 {
     if (s->scene->exported)
@@ -89,10 +80,10 @@ static void build(stage *s)
     if (!s->scene->foreign)
         return;
     CHECK_OK(fsdp__make_directories(s->folder));
-    put(s->folder, "README.md", "theirs");
-    put(s->folder, "notes", "theirs");
+    test_write_text(s->folder, "README.md", "theirs");
+    test_write_text(s->folder, "notes", "theirs");
     if (s->scene->overwrite)
-        put(s->folder, "config.json", "{}");
+        test_write_text(s->folder, "config.json", "{}");
 }
 
 static void restore(const stage *s)
@@ -112,7 +103,7 @@ static stage stage_create(const scene *what)
     s.source = test_path(s.directory, "source");
     CHECK_OK(fsdp__make_directories(s.source));
     CHECK_OK(fsdp__make_directories(s.area));
-    put(s.source, "tokenizer.json", "{\"tokens\": []}");
+    test_write_text(s.source, "tokenizer.json", "{\"tokens\": []}");
     build(&s);
     tree_copy(s.folder, s.before);
     s.old_text = tree_text(s.folder, NULL);
@@ -126,10 +117,6 @@ static void stage_free(stage *s)
 {
     free(s->old_text);
     free(s->new_text);
-    free(s->source);
-    free(s->before);
-    free(s->folder);
-    free(s->area);
     test_directory_free(s->directory);
 }
 
@@ -194,8 +181,6 @@ static int list_calls(const stage *s, char (*names)[16])
     text = test_read_file(log, NULL);
     for (char *line = strtok(text, "\n"); line && count < MOST_CALLS; line = strtok(NULL, "\n"))
         snprintf(names[count++], sizeof names[0], "%s", line);
-    free(text);
-    free(log);
     return count;
 }
 
@@ -251,15 +236,4 @@ TEST(over_a_folder_of_others)
     sweep(&(scene){.name = "a folder of others", .foreign = true, .overwrite = true});
 }
 
-static int test_main(void)
-{
-    if (TEST_SANITIZED) {
-        puts("skipped: a sanitizer's library must come before any that is preloaded");
-        return 77;
-    }
-    if (access("/dev/shm", W_OK) == 0) /* a disk that others use takes its time for each of thousands of syncs */
-        setenv("TMPDIR", "/dev/shm", 0);
-    return test_run_cases(__FILE__);
-}
-
-TEST_FILE(test_main)
+TEST_FILE_IN_MEMORY(TEST_SANITIZED, "a sanitizer's library must come before any that is preloaded")

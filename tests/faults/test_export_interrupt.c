@@ -35,7 +35,7 @@ static int setup(void **state)
                                           "--training.seq_len=16",
                                           "--training.local_batch_size=1",
                                           "--training.steps=1"};
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
     char *data, text[2000];
 
     setenv("OMP_NUM_THREADS", "1", 1);
@@ -52,19 +52,7 @@ static int setup(void **state)
     snprintf(f->export, sizeof f->export, "--export.path=%s/model", f->area);
     f->argv[f->argc++] = f->data;
     f->argv[f->argc++] = f->export;
-    free(data);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    free(f->area);
-    free(f->before);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -86,7 +74,6 @@ static int run_with(fixture *f, int nth)
     unsetenv("LD_PRELOAD");
     program_wait(&p);
     status = p.status;
-    program_free(&p);
     return status;
 }
 
@@ -122,25 +109,21 @@ static void sweep(fixture *f)
                       old_text, new_text);
         free(text);
     }
-    free(calls);
     free(new_text);
     free(old_text);
-    free(log);
 }
 
-TEST_WITH(an_interrupted_export_leaves_nothing, setup, teardown)
+TEST_WITH(an_interrupted_export_leaves_nothing, setup, NULL)
 {
     sweep(*state);
 }
 
-TEST_WITH(an_interrupted_replacement_is_not_left_half_done, setup, teardown)
+TEST_WITH(an_interrupted_replacement_is_not_left_half_done, setup, NULL)
 {
     fixture *f = *state;
-    program p;
 
     f->argv[f->argc] = "--training.seed=1";
-    p = program_run(f->directory, 0, f->argv);
-    program_free(&p);
+    program_run(f->directory, 0, f->argv);
     f->argv[f->argc] = NULL;
     sweep(f);
 }
@@ -165,7 +148,6 @@ static program interrupt(fixture *f, const char *ranks, int ignored, int sent)
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     CHECK(fsdp__path_exists(staging));
     kill(p.pid, sent);
-    free(staging);
     return p;
 }
 
@@ -179,7 +161,7 @@ static void check_left_nothing(fixture *f, program *p)
     free(text);
 }
 
-TEST_WITH(a_run_that_is_interrupted_leaves_nothing, setup, teardown)
+TEST_WITH(a_run_that_is_interrupted_leaves_nothing, setup, NULL)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
 
@@ -188,33 +170,19 @@ TEST_WITH(a_run_that_is_interrupted_leaves_nothing, setup, teardown)
 
         check_left_nothing(*state, &alone);
         CHECK_EQ(alone.status, 128 + signals[s]);
-        program_free(&alone);
         ranks = interrupt(*state, "2", 0, signals[s]);
         check_left_nothing(*state, &ranks);
         CHECK(ranks.status != 0);
-        program_free(&ranks);
     }
 }
 
-TEST_WITH(an_ignored_signal_stays_ignored, setup, teardown)
+TEST_WITH(an_ignored_signal_stays_ignored, setup, NULL)
 {
     program p = interrupt(*state, "1", SIGHUP, SIGHUP);
 
     kill(p.pid, SIGTERM);
     check_left_nothing(*state, &p);
     CHECK_EQ(p.status, 128 + SIGTERM);
-    program_free(&p);
 }
 
-static int test_main(void)
-{
-    if (TEST_SANITIZED) {
-        puts("skipped: a sanitizer's library must come before any that is preloaded");
-        return 77;
-    }
-    if (access("/dev/shm", W_OK) == 0) /* a disk that others use takes its time for each of thousands of syncs */
-        setenv("TMPDIR", "/dev/shm", 0);
-    return test_run_cases(__FILE__);
-}
-
-TEST_FILE(test_main)
+TEST_FILE_IN_MEMORY(TEST_SANITIZED, "a sanitizer's library must come before any that is preloaded")

@@ -21,7 +21,6 @@ static void print_file(FILE *out, const char *path, const char *shown)
 
     fprintf(out, "file %s %zu %016llx\n", shown, bytes,
             (unsigned long long)fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, data, bytes));
-    free(data);
 }
 
 static void print_folder(FILE *out, const char *path, size_t shown_at, const char *skip)
@@ -36,7 +35,6 @@ static void print_folder(FILE *out, const char *path, size_t shown_at, const cha
 
         CHECK(lstat(below, &info) == 0);
         if (skip && strcmp(entries[i]->d_name, skip) == 0) {
-            free(below);
             free(entries[i]);
             continue;
         }
@@ -46,7 +44,6 @@ static void print_folder(FILE *out, const char *path, size_t shown_at, const cha
         } else {
             print_file(out, below, below + shown_at);
         }
-        free(below);
         free(entries[i]);
     }
     free(entries);
@@ -85,10 +82,7 @@ static void copy_below(const char *from, const char *to)
         } else {
             data = test_read_file(source, &bytes);
             test_write_file(target, data, bytes);
-            free(data);
         }
-        free(source);
-        free(target);
         free(entries[i]);
     }
     free(entries);

@@ -218,7 +218,6 @@ read_events events_read(const char *path)
         read_event_message((bytes){at + 12, at + 12 + count}, &events);
         at += 16 + count;
     }
-    free(data);
     return events;
 }
 
@@ -240,7 +239,6 @@ read_events events_read_folder(const char *folder, char *path, size_t path_bytes
     events = events_read(CHECK_PTR(found));
     if (path)
         snprintf(path, path_bytes, "%s", found);
-    free(found);
     return events;
 }
 

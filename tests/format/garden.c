@@ -23,17 +23,8 @@ garden garden_create(void)
 void garden_free(garden *g)
 {
     fsdp__publication_free(g->publication);
-    free(g->folder);
     test_directory_free(g->directory);
     fsdp_context_free(g->context);
-}
-
-void garden_write(const char *folder, const char *name, const char *text)
-{
-    char *path = test_path(folder, name);
-
-    test_write_file(path, text, strlen(text));
-    free(path);
 }
 
 void garden_check_file(const char *folder, const char *name, const char *text)
@@ -45,8 +36,6 @@ void garden_check_file(const char *folder, const char *name, const char *text)
         found = test_read_file(path, NULL);
     if (text)
         CHECK_STRING(found, text);
-    free(found);
-    free(path);
 }
 
 void garden_add(const garden *g, const char *name, const char *text)
@@ -54,7 +43,7 @@ void garden_add(const garden *g, const char *name, const char *text)
     fsdp__directory content;
 
     CHECK_OK(fsdp__publication_content(g->publication, &content));
-    garden_write(content.path, name, text);
+    test_write_text(content.path, name, text);
     fsdp__directory_close(&content);
 }
 

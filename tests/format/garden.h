@@ -16,7 +16,6 @@ void garden_free(garden *g);
 
 /* Into the content of the publication that was begun. */
 void garden_add(const garden *g, const char *name, const char *text);
-void garden_write(const char *folder, const char *name, const char *text);
 /* That the file has the text; NULL: that it is not there. */
 void garden_check_file(const char *folder, const char *name, const char *text);
 

@@ -14,7 +14,7 @@ typedef struct fixture {
 
 static int setup(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
 
     f->path = test_directory();
     CHECK_OK(fsdp__directory_open(f->path, &f->folder));
@@ -27,8 +27,6 @@ static int teardown(void **state)
     fixture *f = *state;
 
     fsdp__directory_close(&f->folder);
-    test_directory_free(f->path);
-    free(f);
     return 0;
 }
 

@@ -1,12 +1,10 @@
 /* A replacement that was interrupted: who reads, finishes and repairs it, and that it leads nowhere else. */
 #include "format/journal.h"
 
-#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
 #include "base/file.h"
 #include "format/garden.h"
 #include "support/test.h"
@@ -19,9 +17,9 @@ static void interrupt(garden *g)
     fsdp__directory folder, held;
 
     CHECK_OK(fsdp__make_directories(content));
-    garden_write(staging, "held-by", "process 1");
-    garden_write(content, "gate", "yellow");
-    garden_write(content, "tulips", "yellow");
+    test_write_text(staging, "held-by", "process 1");
+    test_write_text(content, "gate", "yellow");
+    test_write_text(content, "tulips", "yellow");
     CHECK_OK(fsdp__file_list_add(&journal.fresh, "tulips", 6));
     CHECK_OK(fsdp__file_list_add(&journal.fresh, "gate", 6));
     CHECK_OK(fsdp__file_list_add(&journal.gone, "roses", 3));
@@ -31,8 +29,6 @@ static void interrupt(garden *g)
     fsdp__directory_close(&held);
     fsdp__directory_close(&folder);
     fsdp__journal_release(&journal);
-    free(content);
-    free(staging);
 }
 
 TEST(an_interrupted_replacement_is_refused_and_finished)
@@ -51,7 +47,7 @@ TEST(an_interrupted_replacement_is_refused_and_finished)
     garden_check(&g, "tulips", "yellow");
     garden_check_file(g.folder, "roses", NULL);
     /* The next one does it too: the list is not of these files, but by then the folder is whole. */
-    garden_write(g.folder, "roses", "red");
+    test_write_text(g.folder, "roses", "red");
     interrupt(&g);
     g.options.overwrite = true;
     CHECK_OK(garden_begin(&g));
@@ -73,7 +69,6 @@ TEST(a_replacement_without_its_files_is_named)
     CHECK_ERROR(fsdp__publish_repair(g.folder, &finished), FSDP_STATE, "'tulips' is missing");
     CHECK(!finished);
     garden_check_file(g.folder, "roses", "red");
-    free(staging);
     garden_free(&g);
 }
 
@@ -90,8 +85,8 @@ TEST(a_replacement_leads_nowhere_else)
 
         CHECK_OK(garden_plant(&g, "roses", "red"));
         CHECK_OK(fsdp__make_directories(others));
-        garden_write(others, "roses", "theirs");
-        garden_write(others, "gate", "theirs");
+        test_write_text(others, "roses", "theirs");
+        test_write_text(others, "gate", "theirs");
         interrupt(&g);
         test_remove_tree(link);
         CHECK_EQ(symlink(others, link), 0);
@@ -102,9 +97,6 @@ TEST(a_replacement_leads_nowhere_else)
         garden_check_file(others, "gate", "theirs");
         garden_check_file(g.folder, "roses", "red");
         garden_check_file(g.folder, "gate", "red");
-        free(others);
-        free(link);
-        free(staging);
         garden_free(&g);
     }
 }

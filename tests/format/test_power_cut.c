@@ -42,7 +42,6 @@ static bool has(const char *folder, const char *name)
     char *path = test_path(folder, name);
     bool there = fsdp__path_exists(path);
 
-    free(path);
     return there;
 }
 
@@ -69,8 +68,6 @@ static void check_content(const scenario *s, const char *folder, bool reported)
         if (s->old_flower && strcmp(s->old_flower, s->new_flower) != 0)
             garden_check_file(folder, new ? s->old_flower : s->new_flower, NULL);
     }
-    free(text);
-    free(gate);
 }
 
 static void try_cut(const scenario *s, garden *cut, const disk *d, int calls, int luck, bool reported)
@@ -126,11 +123,4 @@ TEST(any_cut_leaves_the_old_folder_or_the_new_one)
     CHECK(tried > 1000);
 }
 
-static int test_main(void)
-{
-    if (access("/dev/shm", W_OK) == 0)
-        setenv("TMPDIR", "/dev/shm", 0);
-    return test_run_cases(__FILE__);
-}
-
-TEST_FILE(test_main)
+TEST_FILE_IN_MEMORY(false, NULL)

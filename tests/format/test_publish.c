@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
 #include "base/file.h"
+#include "format/free_space.h"
 #include "format/garden.h"
 #include "format/journal.h"
 #include "support/calls.h"
@@ -43,7 +43,6 @@ TEST(one_that_must_be_new_replaces_nothing)
     CHECK_OK(garden_begin(&g));
     CHECK_OK(garden_plant(&g, "roses", "red"));
     CHECK(!fsdp__path_exists(list));
-    free(list);
     garden_free(&g);
 }
 
@@ -62,9 +61,6 @@ TEST(what_is_given_up_goes_with_the_folders_made_for_it)
     CHECK(!fsdp__path_exists(top));
     CHECK_ERROR(fsdp__publication_commit(g.publication), FSDP_INTERRUPTED, "it was given up");
     CHECK(!fsdp__path_exists(top));
-    free(beside);
-    free(top);
-    free(deep);
     garden_free(&g);
 }
 
@@ -79,7 +75,6 @@ TEST(a_link_is_followed_and_stays)
     CHECK_OK(garden_plant(&g, "roses", "red"));
     garden_check(&g, "roses", "red");
     CHECK(lstat(link, &info) == 0 && S_ISLNK(info.st_mode));
-    free(link);
     garden_free(&g);
 }
 
@@ -101,9 +96,6 @@ TEST(what_is_no_folder_is_refused)
     CHECK_ERROR(garden_begin(&g), FSDP_NOT_FOUND, "cannot write the garden to '/proc/none/garden'");
     g.options.folder = "";
     CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "its name is empty");
-    free(dangling);
-    free(below);
-    free(file);
     garden_free(&g);
 }
 
@@ -126,8 +118,6 @@ TEST(the_folder_that_is_read_from_is_not_written_to)
     CHECK_EQ(unlink(in_view), 0);
     CHECK_EQ(symlink("../nowhere", in_view), 0);
     CHECK_OK(garden_plant(&g, "roses", "white"));
-    free(in_view);
-    free(link);
     garden_free(&g);
 }
 
@@ -139,7 +129,7 @@ TEST(what_an_export_wrote_is_replaced_and_the_rest_stays)
     struct stat before, after;
 
     CHECK_OK(garden_plant(&g, "roses", "red"));
-    garden_write(g.folder, "README", "mine");
+    test_write_text(g.folder, "README", "mine");
     CHECK(stat(g.folder, &before) == 0);
     CHECK_OK(garden_plant(&g, "tulips", "yellow"));
     garden_check(&g, "tulips", "yellow");
@@ -160,7 +150,7 @@ TEST(a_folder_that_comes_in_the_meantime_gets_the_content)
 
     CHECK_OK(garden_begin(&g));
     CHECK_OK(fsdp__make_directories(g.folder));
-    garden_write(g.folder, "log", "theirs");
+    test_write_text(g.folder, "log", "theirs");
     garden_add(&g, "gate", "red");
     garden_add(&g, "roses", "red");
     CHECK_OK(fsdp__publication_commit(g.publication));
@@ -174,11 +164,11 @@ TEST(what_was_changed_since_is_refused)
     garden g = garden_create();
 
     CHECK_OK(garden_plant(&g, "roses", "red"));
-    garden_write(g.folder, "roses", "Red");
+    test_write_text(g.folder, "roses", "Red");
     CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "it holds 'roses', which was changed after");
-    garden_write(g.folder, "roses", "red");
+    test_write_text(g.folder, "roses", "red");
     CHECK_OK(garden_begin(&g));
-    garden_write(g.folder, "roses", "dark red");
+    test_write_text(g.folder, "roses", "dark red");
     CHECK_ERROR(
         garden_begin(&g), FSDP_INVALID,
         "it holds 'roses', which was changed after the export that wrote it: name another folder, or set please");
@@ -190,7 +180,7 @@ TEST(what_was_changed_since_is_refused)
     /* Also when it happens in the meantime. */
     g.options.overwrite = false;
     CHECK_OK(garden_begin(&g));
-    garden_write(g.folder, "roses", "dark red");
+    test_write_text(g.folder, "roses", "dark red");
     garden_add(&g, "gate", "new");
     CHECK_ERROR(fsdp__publication_commit(g.publication), FSDP_INVALID, "it holds 'roses', which was changed after");
     garden_check_file(g.folder, "gate", "white");
@@ -204,8 +194,8 @@ TEST(other_folders_are_refused_or_lose_the_same_names_only)
     const fsdp__file_list none = {0};
 
     CHECK(mkdir(g.folder, 0755) == 0);
-    garden_write(g.folder, "gate", "theirs");
-    garden_write(g.folder, "letters", "theirs");
+    test_write_text(g.folder, "gate", "theirs");
+    test_write_text(g.folder, "letters", "theirs");
     CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "it holds 'gate', which no export wrote");
     garden_check_file(g.folder, FSDP__STAGING_NAME, NULL);
     g.options.overwrite = true;
@@ -215,12 +205,11 @@ TEST(other_folders_are_refused_or_lose_the_same_names_only)
     /* A folder goes in no case, not even one of the list's name. */
     test_remove_tree(list);
     CHECK(mkdir(list, 0755) == 0);
-    garden_write(list, "diary", "theirs");
+    test_write_text(list, "diary", "theirs");
     CHECK_OK(garden_begin(&g));
     CHECK_ERROR(fsdp__publication_check(g.publication, &none), FSDP_INVALID, "it holds a folder '" FSDP__LIST_NAME "'");
     CHECK_ERROR(garden_plant(&g, "roses", "white"), FSDP_INVALID, "it holds a folder '" FSDP__LIST_NAME "'");
     garden_check_file(list, "diary", "theirs");
-    free(list);
     garden_free(&g);
 }
 
@@ -230,7 +219,7 @@ TEST(what_would_be_read_in_place_of_the_new_is_refused)
     char *folder = test_path(g.folder, "tulips");
 
     CHECK(mkdir(g.folder, 0755) == 0);
-    garden_write(g.folder, "roses.index", "theirs");
+    test_write_text(g.folder, "roses.index", "theirs");
     g.options.overwrite = true;
     CHECK_ERROR(garden_plant(&g, "roses", "red"), FSDP_INVALID,
                 "it holds 'roses.index', which would stay beside the new");
@@ -238,7 +227,6 @@ TEST(what_would_be_read_in_place_of_the_new_is_refused)
     test_remove_tree(g.folder);
     CHECK(mkdir(g.folder, 0755) == 0 && mkdir(folder, 0755) == 0);
     CHECK_ERROR(garden_plant(&g, "tulips", "red"), FSDP_INVALID, "it holds a folder 'tulips', where a file is to be");
-    free(folder);
     garden_free(&g);
 }
 
@@ -247,9 +235,9 @@ TEST(a_list_that_leads_out_of_the_folder_is_refused)
     static const char text[] = "{\"version\": 1, \"files\": [{\"name\": \"../letters\", \"bytes\": 6}]}";
     garden g = garden_create();
 
-    garden_write(g.directory, "letters", "theirs");
+    test_write_text(g.directory, "letters", "theirs");
     CHECK(mkdir(g.folder, 0755) == 0);
-    garden_write(g.folder, FSDP__LIST_NAME, text);
+    test_write_text(g.folder, FSDP__LIST_NAME, text);
     CHECK_ERROR(garden_begin(&g), FSDP_FORMAT, "file 1 has no name and size");
     garden_check_file(g.directory, "letters", "theirs");
     garden_free(&g);
@@ -317,8 +305,6 @@ TEST(what_a_dead_process_left_is_removed)
     CHECK_OK(fsdp__make_directories(g.folder));
     CHECK_OK(garden_plant(&g, "tulips", "red"));
     garden_check(&g, "tulips", "red");
-    free(inside);
-    free(beside);
     garden_free(&g);
 }
 
@@ -329,14 +315,13 @@ TEST(a_folder_of_the_temporary_name_that_is_not_ours_stays)
     struct stat info;
 
     CHECK(mkdir(beside, 0700) == 0 && chmod(beside, 0755) == 0);
-    garden_write(beside, "letters", "theirs");
+    test_write_text(beside, "letters", "theirs");
     CHECK_ERROR(garden_begin(&g), FSDP_INVALID,
                 "garden.saving' is in the way: its name is needed for a temporary folder, and holds files that no save "
                 "has made: name another folder");
     garden_check_file(beside, "letters", "theirs");
     CHECK(stat(beside, &info) == 0);
     CHECK_EQ(info.st_mode & 0777, 0755);
-    free(beside);
     garden_free(&g);
 }
 
@@ -347,7 +332,7 @@ TEST(a_folder_that_cannot_be_read_to_its_end_is_not_empty)
     fsdp_status status;
 
     CHECK_OK(fsdp__make_directories(g.folder));
-    garden_write(g.folder, "letters", "mine");
+    test_write_text(g.folder, "letters", "mine");
     test_fail_readdir(true);
     status = garden_begin(&g);
     test_fail_readdir(false);
@@ -355,12 +340,11 @@ TEST(a_folder_that_cannot_be_read_to_its_end_is_not_empty)
     garden_check_file(g.folder, "letters", "mine");
     test_remove_tree(g.folder);
     CHECK_OK(fsdp__make_directories(beside));
-    garden_write(beside, "letters", "mine");
+    test_write_text(beside, "letters", "mine");
     test_fail_readdir(true);
     status = garden_begin(&g);
     test_fail_readdir(false);
     CHECK_ERROR(status, FSDP_INVALID, "garden.saving' is in the way");
-    free(beside);
     garden_free(&g);
 }
 
@@ -388,6 +372,19 @@ TEST(what_cannot_be_held_is_refused_before)
     garden_free(&g);
 }
 
+TEST(files_take_whole_blocks)
+{
+    fsdp__file_list files = {0};
+
+    CHECK_OK(fsdp__file_list_add(&files, "a", 1));
+    CHECK_OK(fsdp__file_list_add(&files, "b", 4096));
+    CHECK_OK(fsdp__file_list_add(&files, "c", 4097));
+    CHECK_OK(fsdp__file_list_add(&files, "d", 0));
+    CHECK_EQ(fsdp__room_needed(&files, 4096), 4 * 4096);
+    CHECK_EQ(fsdp__room_needed(&files, 1), 1 + 4096 + 4097);
+    fsdp__file_list_release(&files);
+}
+
 /* Whether there is a journal is not known then, but that there is a wrong one would be a guess. */
 TEST(without_descriptors_the_limit_is_named)
 {
@@ -405,7 +402,6 @@ TEST(without_descriptors_the_limit_is_named)
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     fsdp__journal_release(&journal);
     fsdp__directory_close(&held);
-    test_directory_free(directory);
 }
 
 /* ---- failures and interruptions ---- */
@@ -449,7 +445,6 @@ TEST(no_scratch_is_made_for_what_was_given_up)
     CHECK_OK(garden_plant(&g, "roses", "red"));
     garden_check(&g, "roses", "red");
     garden_free(&g);
-    free(beside);
     fsdp__directory_close(&scratch);
 }
 
@@ -478,7 +473,6 @@ TEST(giving_up_from_another_thread_waits_for_the_exchange)
         CHECK(pthread_join(thread, NULL) == 0);
         CHECK_EQ(fsdp__path_exists(tulips), was_new);
         garden_check(&g, was_new ? "tulips" : "roses", was_new ? "yellow" : "red");
-        free(tulips);
         if (was_new)
             CHECK_OK(garden_plant(&g, "roses", "red"));
     }

@@ -50,8 +50,6 @@ TEST(tensors_are_found_by_name_and_listed_in_its_order)
     CHECK_NULL(fsdp_safetensors_find(file, "x"));
     fsdp_safetensors_close(file);
     fsdp_safetensors_close(NULL);
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST(a_file_without_tensors_is_valid)
@@ -64,8 +62,6 @@ TEST(a_file_without_tensors_is_valid)
     CHECK_EQ(fsdp_safetensors_count(file), 0);
     CHECK_NULL(fsdp_safetensors_find(file, "x"));
     fsdp_safetensors_close(file);
-    free(path);
-    test_directory_free(directory);
 }
 
 #define TENSOR(name, dtype, shape, begin, end) \
@@ -128,8 +124,6 @@ TEST(every_fault_of_a_header_is_named)
         CHECK_CONTAINS(fsdp_last_error(), "broken.safetensors");
         CHECK_NULL(file);
     }
-    free(path);
-    test_directory_free(directory);
 }
 
 /* Somebody else's: who has no use for them may pass them over. */
@@ -157,8 +151,6 @@ TEST(dtypes_that_this_library_has_not_are_listed)
     CHECK_EQ(entry->bytes, 16);
     CHECK_ERROR(fsdp_weights_read(weights, entry, 0, 1, &value), FSDP_UNSUPPORTED, "tensor 'a' is F64, which is not");
     fsdp_weights_close(weights);
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST(the_length_of_the_header_is_checked)
@@ -187,21 +179,9 @@ TEST(the_length_of_the_header_is_checked)
         test_write_file(path, cases[i].bytes, cases[i].count);
         CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_FORMAT, cases[i].part);
     }
-    free(path);
     path = test_path(directory, "absent.safetensors");
     CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_NOT_FOUND, "absent.safetensors");
     CHECK_ERROR(fsdp_safetensors_open(NULL, &file), FSDP_INVALID, "required");
-    free(path);
-    test_directory_free(directory);
-}
-
-/* Writes `text` as `name` of the directory. */
-static void put(const char *directory, const char *name, const char *text)
-{
-    char *path = test_path(directory, name);
-
-    test_write_file(path, text, strlen(text));
-    free(path);
 }
 
 static void put_tensor(const char *directory, const char *file, const char *tensor)
@@ -210,7 +190,6 @@ static void put_tensor(const char *directory, const char *file, const char *tens
 
     snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}", tensor);
     write_file(path, header, 3);
-    free(path);
 }
 
 #define INDEX "model.safetensors.index.json"
@@ -222,7 +201,8 @@ TEST(an_index_opens_all_its_files)
 
     put_tensor(directory, "1.safetensors", "z");
     put_tensor(directory, "2.safetensors", "a");
-    put(directory, INDEX, "{\"metadata\":{},\"weight_map\":{\"a\":\"2.safetensors\",\"z\":\"1.safetensors\"}}");
+    test_write_text(directory, INDEX,
+                    "{\"metadata\":{},\"weight_map\":{\"a\":\"2.safetensors\",\"z\":\"1.safetensors\"}}");
     CHECK_OK(fsdp_safetensors_open(directory, &files));
     CHECK_EQ(fsdp_safetensors_count(files), 2);
     CHECK_EQ(fsdp_safetensors_file_count(files), 2);
@@ -233,7 +213,6 @@ TEST(an_index_opens_all_its_files)
     CHECK_OK(fsdp_safetensors_open(directory, &files));
     CHECK_STRING(fsdp_safetensors_at(files, 0)->name, "single");
     fsdp_safetensors_close(files);
-    test_directory_free(directory);
 }
 
 /* An index says what is meant; what a file holds besides may be an old buffer. */
@@ -247,22 +226,21 @@ TEST(what_an_index_does_not_list_is_marked)
                                                                                                     "3") "}",
                3);
     put_tensor(directory, "2.safetensors", "z");
-    put(directory, INDEX, "{\"weight_map\":{\"b\":\"./1.safetensors\",\"z\":\".//./2.safetensors\"}}");
+    test_write_text(directory, INDEX, "{\"weight_map\":{\"b\":\"./1.safetensors\",\"z\":\".//./2.safetensors\"}}");
     CHECK_OK(fsdp_safetensors_open(directory, &files));
     CHECK_EQ(fsdp_safetensors_count(files), 4);
     CHECK_EQ(fsdp_safetensors_file_count(files), 2);
     CHECK(fsdp_safetensors_find(files, "a")->unlisted && fsdp_safetensors_find(files, "c")->unlisted);
     CHECK(!fsdp_safetensors_find(files, "b")->unlisted && !fsdp_safetensors_find(files, "z")->unlisted);
     fsdp_safetensors_close(files);
-    put(directory, INDEX, "{\"weight_map\":{\"b\":\"1.safetensors\",\"c\":\"././1.safetensors\"}}"); /* one file */
+    test_write_text(directory, INDEX,
+                    "{\"weight_map\":{\"b\":\"1.safetensors\",\"c\":\"././1.safetensors\"}}"); /* one file */
     CHECK_OK(fsdp_safetensors_open(directory, &files));
     CHECK_EQ(fsdp_safetensors_file_count(files), 1);
     fsdp_safetensors_close(files);
     put_tensor(directory, "2.safetensors", "a"); /* one that the index means, and one that it does not */
-    put(directory, INDEX, "{\"weight_map\":{\"a\":\"2.safetensors\",\"b\":\"1.safetensors\"}}");
+    test_write_text(directory, INDEX, "{\"weight_map\":{\"a\":\"2.safetensors\",\"b\":\"1.safetensors\"}}");
     CHECK_ERROR(fsdp_safetensors_open(directory, &files), FSDP_FORMAT, "cannot tell which tensor 'a' is meant: both '");
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST(every_fault_of_an_index_is_named)
@@ -298,11 +276,10 @@ TEST(every_fault_of_an_index_is_named)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fsdp_safetensors *files = NULL;
 
-        put(directory, INDEX, cases[i].text);
+        test_write_text(directory, INDEX, cases[i].text);
         CHECK_ERROR(fsdp_safetensors_open(directory, &files), cases[i].status, cases[i].part);
         CHECK_NULL(files);
     }
-    test_directory_free(directory);
 }
 
 /* The name of a tensor leaves room for what is wrong with it. */
@@ -315,8 +292,6 @@ TEST(a_very_long_name_is_cut_in_messages)
     write_file(path, header, 0);
     CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_FORMAT, "000': it has no dtype");
     CHECK_CONTAINS(fsdp_last_error(), "000...000");
-    free(path);
-    test_directory_free(directory);
 }
 
 /* Terabytes that are not there: neither memory nor time is taken for them. */
@@ -336,13 +311,10 @@ TEST(a_sparse_file_costs_nothing)
     CHECK_EQ(truncate(path, 0), 0);
     CHECK_EQ(truncate(path, (off_t)1 << 40), 0);
     CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_FORMAT, "does not begin with '{'");
-    free(path);
     path = test_path(directory, INDEX);
     test_write_file(path, "", 0);
     CHECK_EQ(truncate(path, (off_t)1 << 40), 0);
     CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_FORMAT, "1099511627776 bytes are more than the limit");
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST(folders_without_safetensors_say_what_they_have)
@@ -351,10 +323,9 @@ TEST(folders_without_safetensors_say_what_they_have)
     fsdp_safetensors *files = NULL;
 
     CHECK_ERROR(fsdp_safetensors_open(directory, &files), FSDP_NOT_FOUND, "has neither model.safetensors nor");
-    put(directory, "pytorch_model-00001-of-00002.bin", "x");
+    test_write_text(directory, "pytorch_model-00001-of-00002.bin", "x");
     CHECK_ERROR(fsdp_safetensors_open(directory, &files), FSDP_UNSUPPORTED,
                 "has only pytorch_model.bin files: convert it to safetensors");
-    test_directory_free(directory);
 }
 
 TEST(a_failed_allocation_leaves_nothing)
@@ -363,12 +334,11 @@ TEST(a_failed_allocation_leaves_nothing)
 
     put_tensor(directory, "1.safetensors", "z");
     put_tensor(directory, "2.safetensors", "a");
-    put(directory, INDEX, "{\"weight_map\":{\"a\":\"2.safetensors\",\"z\":\"1.safetensors\"}}");
+    test_write_text(directory, INDEX, "{\"weight_map\":{\"a\":\"2.safetensors\",\"z\":\"1.safetensors\"}}");
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_safetensors *files = NULL;
 
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp_safetensors_open(directory, &files));
         fsdp_safetensors_close(files);
     }
-    test_directory_free(directory);
 }

@@ -3,7 +3,6 @@
 
 #include "base/compiler.h"
 #include "format/pickler.h"
-#include "format/torch_file.h"
 #include "fsdp/format.h"
 #include "support/test.h"
 
@@ -70,8 +69,6 @@ TEST(tensors_are_views_of_storages)
                     "cannot read 10 elements from 3 on of tensor 'rows'");
         fsdp_weights_close(weights);
     }
-    free(path);
-    test_directory_free(directory);
 }
 
 /* Larger than a window, against its order. */
@@ -94,8 +91,6 @@ TEST(a_large_transposed_tensor_is_read_in_windows)
             TEST_FAIL("element %lld is %g", (long long)i, (double)values[i]);
     fsdp_weights_close(weights);
     free(values);
-    free(path);
-    test_directory_free(directory);
 }
 
 /* Compressed members are read in order, and again from their beginning. */
@@ -122,8 +117,6 @@ TEST(compressed_and_older_archives_are_read)
     CHECK_OK(fsdp_weights_read(weights, fsdp_weights_at(weights, 0), 20000, 100, part));
     CHECK_BYTES(part, data + 20000, 100);
     fsdp_weights_close(weights);
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST(every_fault_of_a_tensor_is_named)
@@ -161,8 +154,6 @@ TEST(every_fault_of_a_tensor_is_named)
         CHECK_CONTAINS(fsdp_last_error(), "broken.bin");
         CHECK_NULL(weights);
     }
-    free(path);
-    test_directory_free(directory);
 }
 
 /* An archive with this pickle. */
@@ -215,8 +206,6 @@ TEST(what_is_no_state_dict_is_refused)
     p.bytes = 0;
     pickle_state_dict(&p, twice, 2);
     CHECK_ERROR(open_pickle(path, &p), FSDP_FORMAT, "tensor 'a': it is there twice");
-    free(path);
-    test_directory_free(directory);
 #undef CASE
 }
 
@@ -254,16 +243,6 @@ TEST(other_formats_are_refused_by_name)
     CHECK_ERROR(fsdp_weights_open(path, &weights), FSDP_UNSUPPORTED, "its byteorder is not little");
     CHECK_ERROR(fsdp_weights_open(directory, &weights), FSDP_NOT_FOUND, "has no weights: neither model.safetensors,");
     CHECK_ERROR(fsdp_weights_open(NULL, &weights), FSDP_INVALID, "required");
-    free(path);
-    test_directory_free(directory);
-}
-
-static void put(const char *directory, const char *name, const char *text)
-{
-    char *path = test_path(directory, name);
-
-    test_write_file(path, text, strlen(text));
-    free(path);
 }
 
 TEST(an_index_names_its_files)
@@ -278,18 +257,22 @@ TEST(an_index_names_its_files)
 
     write_torch_file(one, &a, 1, 1, 2);
     write_torch_file(two, &b, 1, 1, 2);
-    put(directory, "pytorch_model.bin.index.json", "{\"weight_map\":{\"a\":\"one.bin\",\"b\":\"two.bin\"}}");
+    test_write_text(directory, "pytorch_model.bin.index.json",
+                    "{\"weight_map\":{\"a\":\"one.bin\",\"b\":\"two.bin\"}}");
     CHECK_OK(fsdp_weights_open(directory, &weights));
     CHECK_EQ(fsdp_weights_file_count(weights), 2);
     check_floats(weights, "a", (const float[]){0, 1}, 2);
     check_floats(weights, "b", (const float[]){1}, 1);
     fsdp_weights_close(weights);
-    put(directory, "pytorch_model.bin.index.json", "{\"weight_map\":{\"a\":\"one.bin\",\"c\":\"two.bin\"}}");
+    test_write_text(directory, "pytorch_model.bin.index.json",
+                    "{\"weight_map\":{\"a\":\"one.bin\",\"c\":\"two.bin\"}}");
     CHECK_ERROR(fsdp_weights_open(directory, &weights), FSDP_FORMAT, "it lacks tensor 'c', which");
-    put(directory, "pytorch_model.bin.index.json", "{\"weight_map\":{\"a\":\"one.bin\",\"c\":\"three.bin\"}}");
+    test_write_text(directory, "pytorch_model.bin.index.json",
+                    "{\"weight_map\":{\"a\":\"one.bin\",\"c\":\"three.bin\"}}");
     CHECK_ERROR(fsdp_weights_open(directory, &weights), FSDP_NOT_FOUND, "three.bin', in which '");
     write_torch_file(two, both, 2, 1, 2);
-    put(directory, "pytorch_model.bin.index.json", "{\"weight_map\":{\"a\":\"one.bin\",\"b\":\"./two.bin\"}}");
+    test_write_text(directory, "pytorch_model.bin.index.json",
+                    "{\"weight_map\":{\"a\":\"one.bin\",\"b\":\"./two.bin\"}}");
     CHECK_OK(fsdp_weights_open(directory, &weights));
     CHECK(fsdp_weights_find(weights, "c")->unlisted && !fsdp_weights_find(weights, "b")->unlisted);
     CHECK_EQ(fsdp_weights_find(weights, "c")->dtype, FSDP_DTYPE_NONE);
@@ -297,16 +280,14 @@ TEST(an_index_names_its_files)
     CHECK_ERROR(fsdp_weights_read(weights, fsdp_weights_find(weights, "c"), 0, 1, &value), FSDP_UNSUPPORTED,
                 "tensor 'c' is DoubleStorage, which is not supported");
     fsdp_weights_close(weights);
-    put(directory, "pytorch_model.bin.index.json", "{\"weight_map\":{\"a\":\"one.bin\",\"b\":\"../two.bin\"}}");
+    test_write_text(directory, "pytorch_model.bin.index.json",
+                    "{\"weight_map\":{\"a\":\"one.bin\",\"b\":\"../two.bin\"}}");
     CHECK_ERROR(fsdp_weights_open(directory, &weights), FSDP_FORMAT, "not a plain file name");
     /* Safetensors come first. */
-    put(directory, "model.safetensors", "\x08\0\0\0\0\0\0\0{      }");
+    test_write_text(directory, "model.safetensors", "\x08\0\0\0\0\0\0\0{      }");
     CHECK_ERROR(fsdp_weights_open(directory, &weights), FSDP_FORMAT, "model.safetensors");
-    put(directory, "unfinished-save.json", "{}");
+    test_write_text(directory, "unfinished-save.json", "{}");
     CHECK_STATUS(fsdp_weights_open(directory, &weights), FSDP_STATE);
-    free(one);
-    free(two);
-    test_directory_free(directory);
 }
 
 TEST(a_failed_allocation_leaves_nothing)
@@ -326,8 +307,6 @@ TEST(a_failed_allocation_leaves_nothing)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         fsdp_weights_close(weights);
     }
-    free(path);
-    test_directory_free(directory);
 }
 
 #define TWO_BYTES(x)                                                                    \
@@ -360,9 +339,6 @@ TEST(a_file_that_is_replaced_while_it_is_read_is_an_error)
         }
         fsdp_weights_close(weights);
     }
-    free(other);
-    free(path);
-    test_directory_free(directory);
 }
 
 /* Files that PyTorch has written, beside the same weights as safetensors. */

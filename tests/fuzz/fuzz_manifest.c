@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "checkpoint/checksum.h"
+#include "base/checksum.h"
 #include "checkpoint/digest_text.h"
 #include "checkpoint/manifest_check.h"
 #include "tensor/tensor.h"

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/file.h"
 #include "hub/hub.h"
@@ -200,9 +199,6 @@ static void check_same_again(const char *path, const fsdp__gguf_model *model)
     again = test_read_file(other, &again_bytes);
     CHECK_EQ(bytes, again_bytes);
     CHECK_BYTES(again, file, bytes);
-    free(file);
-    free(again);
-    free(other);
     test_directory_free(directory);
 }
 
@@ -239,7 +235,6 @@ static void check_round_trip(const variant *v, fsdp__gguf_type type, double most
     fsdp__file_unmap(&mapping);
     unmake(&a);
     unmake(&b);
-    free(path);
     test_directory_free(directory);
 }
 
@@ -277,8 +272,6 @@ TEST(rows_of_query_lie_in_pairs)
     fsdp__gguf_release(&file);
     fsdp__file_unmap(&mapping);
     unmake(&a);
-    free(path);
-    test_directory_free(directory);
 }
 
 /* ---- files that are not right ---- */
@@ -464,8 +457,5 @@ TEST(the_package_gguf_reads_the_same_numbers)
                  folder);
         CHECK_EQ(system(command), 0);
         unmake(&a);
-        free(path);
-        free(folder);
     }
-    test_directory_free(directory);
 }

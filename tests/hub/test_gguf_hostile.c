@@ -42,8 +42,6 @@ static void make_file(small *s, const fsdp_model_config *config)
     fsdp__gguf_release(&file);
     fsdp_state_dict_free(state);
     fsdp_module_unref(model);
-    free(path);
-    free(json);
 }
 
 static small setup(void)
@@ -74,7 +72,6 @@ static small setup(void)
 
 static void teardown(small *s)
 {
-    free(s->data);
     fsdp_context_free(s->context);
     test_directory_free(s->directory);
 }

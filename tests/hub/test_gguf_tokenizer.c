@@ -33,16 +33,6 @@ static const char settings_json[] =
     "{\"bos_token\":\"<|end|>\",\"eos_token\":{\"content\":\"<|end|>\"},\"chat_template\":[{\"name\":\"tool_use\","
     "\"template\":\"T\"},{\"name\":\"default\",\"template\":\"{{ messages }}\"}]}";
 
-static void put_file(const char *directory, const char *name, const char *text)
-{
-    char *path = test_path(directory, name);
-    FILE *file = CHECK_PTR(fopen(path, "w"));
-
-    fputs(text, file);
-    fclose(file);
-    free(path);
-}
-
 TEST(a_tokenizer_goes_there_and_back)
 {
     char *directory = test_directory(), *json, *settings;
@@ -50,8 +40,8 @@ TEST(a_tokenizer_goes_there_and_back)
     fsdp__gguf_header h;
     fsdp__gguf file;
 
-    put_file(directory, "tokenizer.json", tokenizer_json);
-    put_file(directory, "tokenizer_config.json", settings_json);
+    test_write_text(directory, "tokenizer.json", tokenizer_json);
+    test_write_text(directory, "tokenizer_config.json", settings_json);
     fsdp__gguf_header_begin(&h);
     CHECK_OK(fsdp__gguf_put_tokenizer(&h, directory, &config));
     CHECK_OK(fsdp__gguf_header_finish(&h));
@@ -73,7 +63,6 @@ TEST(a_tokenizer_goes_there_and_back)
     CHECK_EQ(fsdp__gguf_put_tokenizer(&h, directory, &config), FSDP_INVALID);
     CHECK_CONTAINS(fsdp_last_error(), "has token 6, but the model has 6");
     fsdp__gguf_header_release(&h);
-    test_directory_free(directory);
 }
 
 TEST(a_vocabulary_and_merges_are_written_as_they_are)
@@ -85,11 +74,12 @@ TEST(a_vocabulary_and_merges_are_written_as_they_are)
     fsdp__gguf_header h;
     fsdp__gguf file;
 
-    put_file(directory, "vocab.json", "{\"a\":0,\"b\":1,\"ab\":2,\"<|endoftext|>\":3}");
-    put_file(directory, "merges.txt", "#version: 0.2\r\na b\r\n");
-    put_file(directory, "tokenizer_config.json",
-             "{\"tokenizer_class\":\"Qwen2Tokenizer\",\"added_tokens_decoder\":{\"3\":{\"content\":\"<|endoftext|>\","
-             "\"special\":true},\"4\":{\"content\":\"<think>\"}}}");
+    test_write_text(directory, "vocab.json", "{\"a\":0,\"b\":1,\"ab\":2,\"<|endoftext|>\":3}");
+    test_write_text(directory, "merges.txt", "#version: 0.2\r\na b\r\n");
+    test_write_text(
+        directory, "tokenizer_config.json",
+        "{\"tokenizer_class\":\"Qwen2Tokenizer\",\"added_tokens_decoder\":{\"3\":{\"content\":\"<|endoftext|>\","
+        "\"special\":true},\"4\":{\"content\":\"<think>\"}}}");
     fsdp__gguf_header_begin(&h);
     CHECK_OK(fsdp__gguf_put_tokenizer(&h, directory, &config));
     CHECK_OK(fsdp__gguf_header_finish(&h));
@@ -105,7 +95,6 @@ TEST(a_vocabulary_and_merges_are_written_as_they_are)
     fsdp__free(pre);
     fsdp__gguf_release(&file);
     fsdp__gguf_header_release(&h);
-    test_directory_free(directory);
 }
 
 /* transformers takes the file, too. */
@@ -116,9 +105,9 @@ TEST(a_template_in_a_file_wins_over_a_list)
     fsdp__gguf_header h;
     fsdp__gguf file;
 
-    put_file(directory, "tokenizer.json", tokenizer_json);
-    put_file(directory, "tokenizer_config.json", settings_json);
-    put_file(directory, "chat_template.jinja", "{{ other }}");
+    test_write_text(directory, "tokenizer.json", tokenizer_json);
+    test_write_text(directory, "tokenizer_config.json", settings_json);
+    test_write_text(directory, "chat_template.jinja", "{{ other }}");
     fsdp__gguf_header_begin(&h);
     CHECK_OK(fsdp__gguf_put_tokenizer(&h, directory, &config));
     CHECK_OK(fsdp__gguf_header_finish(&h));
@@ -129,23 +118,9 @@ TEST(a_template_in_a_file_wins_over_a_list)
     fsdp__free(settings);
     fsdp__gguf_release(&file);
     fsdp__gguf_header_release(&h);
-    test_directory_free(directory);
 }
 
 /* ---- SentencePiece ---- */
-
-static void copy_piece_file(const char *name, const char *directory, const char *as)
-{
-    char from[1024], *to = test_path(directory, as);
-    size_t bytes;
-    char *data;
-
-    snprintf(from, sizeof from, PIECES "%s", name);
-    data = test_read_file(from, &bytes);
-    test_write_file(to, data, bytes);
-    free(data);
-    free(to);
-}
 
 /* Writes a folder's tokenizer into a header, and parses that. */
 static fsdp_status there(const char *directory, int64_t vocab_size, fsdp__gguf_header *h, fsdp__gguf *file)
@@ -179,7 +154,7 @@ TEST(pieces_have_types_and_scores)
     fsdp__gguf file;
     int64_t flag = -1;
 
-    copy_piece_file("across.model", directory, "tokenizer.model");
+    test_copy_file(PIECES, "across.model", directory, "tokenizer.model");
     CHECK_OK(there(directory, 425, &h, &file));
     CHECK_OK(fsdp__gguf_array(&file, "tokenizer.ggml.tokens", FSDP__GGUF_TEXT, &texts));
     CHECK_OK(fsdp__gguf_array(&file, "tokenizer.ggml.scores", FSDP__GGUF_REAL, &scores));
@@ -201,7 +176,6 @@ TEST(pieces_have_types_and_scores)
     CHECK_EQ(flag, 1);
     fsdp__gguf_release(&file);
     fsdp__gguf_header_release(&h);
-    test_directory_free(directory);
 }
 
 /* ---- what is refused ---- */
@@ -221,18 +195,16 @@ static void check_json_refused(const char *from, const char *to, const char *say
     char *directory = test_directory(), *path = test_path(directory, "tokenizer.json"), *text, *at, *changed;
     size_t bytes;
 
-    copy_piece_file("llama.json", directory, "tokenizer.json");
+    test_copy_file(PIECES, "llama.json", directory, "tokenizer.json");
     text = test_read_file(path, &bytes);
     at = CHECK_PTR(strstr(text, from));
     changed = calloc(bytes + strlen(to) + 1, 1);
     memcpy(changed, text, (size_t)(at - text));
     strcat(changed, to);
     strcat(changed, at + strlen(from));
-    put_file(directory, "tokenizer.json", changed);
+    test_write_text(directory, "tokenizer.json", changed);
     check_refused(directory, 425, says);
     free(changed);
-    free(text);
-    free(path);
     test_directory_free(directory);
 }
 
@@ -240,19 +212,18 @@ TEST(a_tokenizer_that_llama_cpp_would_cut_otherwise_is_not_written)
 {
     char *directory = test_directory();
 
-    copy_piece_file("unigram.model", directory, "tokenizer.model");
+    test_copy_file(PIECES, "unigram.model", directory, "tokenizer.model");
     check_refused(directory, 425, "is a Unigram model, not BPE");
-    copy_piece_file("t5.json", directory, "tokenizer.json");
+    test_copy_file(PIECES, "t5.json", directory, "tokenizer.json");
     check_refused(directory, 425, "only SentencePiece's BPE, and byte-level BPE");
-    copy_piece_file("llama.json", directory, "tokenizer.json");
+    test_copy_file(PIECES, "llama.json", directory, "tokenizer.json");
     check_refused(directory, 300, "has token");
-    copy_piece_file("across.model", directory, "tokenizer.model");
+    test_copy_file(PIECES, "across.model", directory, "tokenizer.model");
     check_refused(directory, 425, "in tokenizer.json, but");
     check_json_refused("{\"type\":\"Prepend\",\"prepend\":\"\u2581\"}", "{\"type\":\"NFKC\"}",
                        "its normalizer or pre_tokenizer does something else");
     check_json_refused("\"merges\":[[", "\"merges\":[[\"t\",\"h\"],[", "");
     check_json_refused("\"merges\":[[", "\"merges\":[[\"t\",\"\u2581\"],[", "which is no token");
-    test_directory_free(directory);
 }
 
 static void check_file_refused(void (*fill)(fsdp__gguf_header *), const char *says)
@@ -345,7 +316,7 @@ TEST(every_allocation_that_fails_is_told)
     for (size_t i = 0; i < FSDP__COUNT_OF(ways); i++) {
         char *directory = test_directory();
 
-        copy_piece_file(ways[i][0], directory, ways[i][1]);
+        test_copy_file(PIECES, ways[i][0], directory, ways[i][1]);
         for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
             CHECK_FAULT(FSDP__FAULT_ALLOCATION, there_and_back(directory));
         test_directory_free(directory);
@@ -370,10 +341,11 @@ TEST(the_package_gguf_has_the_same_tokens)
         fsdp__gguf_header h;
         fsdp__gguf file;
 
-        copy_piece_file(ways[i][0], directory, ways[i][1]);
-        put_file(directory, "tokenizer_config.json",
-                 "{\"tokenizer_class\":\"PreTrainedTokenizerFast\",\"unk_token\":\"<unk>\",\"bos_token\":\"<s>\",\"eos_"
-                 "token\":\"</s>\"}");
+        test_copy_file(PIECES, ways[i][0], directory, ways[i][1]);
+        test_write_text(
+            directory, "tokenizer_config.json",
+            "{\"tokenizer_class\":\"PreTrainedTokenizerFast\",\"unk_token\":\"<unk>\",\"bos_token\":\"<s>\",\"eos_"
+            "token\":\"</s>\"}");
         CHECK_OK(there(directory, 425, &h, &file));
         test_write_file(path, h.data, (size_t)h.bytes);
         snprintf(command, sizeof command, "'%s' '%s/tests/hub/check_gguf_tokens.py' '%s' '%s'", python, TEST_SOURCE_DIR,
@@ -381,7 +353,6 @@ TEST(the_package_gguf_has_the_same_tokens)
         CHECK_EQ(system(command), 0);
         fsdp__gguf_release(&file);
         fsdp__gguf_header_release(&h);
-        free(path);
         test_directory_free(directory);
     }
 }

@@ -28,7 +28,7 @@ static void add(fsdp_state_dict *state, fsdp_context *context, const char *name,
 
 static int setup(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
     char *tokenizer;
 
     f->context = test_context();
@@ -38,7 +38,6 @@ static int setup(void **state)
     CHECK_OK(fsdp__make_directories(f->source));
     tokenizer = test_path(f->source, "tokenizer.json");
     test_write_file(tokenizer, "{}", 2);
-    free(tokenizer);
     CHECK_OK(fsdp_model_preset("llama-1m", &f->config));
     CHECK_OK(fsdp_state_dict_create(&f->state));
     add(f->state, f->context, "w", 3);
@@ -53,10 +52,6 @@ static int teardown(void **state)
     fsdp_state_dict_free(f->state);
     CHECK_EQ(test_live_bytes(f->context), 0);
     fsdp_context_free(f->context);
-    free(f->source);
-    free(f->folder);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -73,8 +68,6 @@ TEST_WITH(the_tokenizer_comes_with_the_model, setup, teardown)
     text = test_read_file(tokenizer, NULL);
     CHECK_STRING(text, "{}");
     fsdp__hub_hold_free(hold);
-    free(text);
-    free(tokenizer);
 }
 
 TEST_WITH(the_source_is_never_written_to, setup, teardown)
@@ -104,7 +97,6 @@ TEST_WITH(names_that_are_taken_are_known_before, setup, teardown)
     CHECK_ERROR(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32, FSDP__FILE_LIMIT_BYTES), FSDP_INTERRUPTED,
                 "it was given up");
     fsdp__hub_hold_free(hold);
-    free(tokenizer);
 }
 
 TEST_WITH(a_tokenizer_that_cannot_be_copied_is_known_before, setup, teardown)
@@ -125,7 +117,6 @@ TEST_WITH(a_tokenizer_that_cannot_be_copied_is_known_before, setup, teardown)
     test_remove_tree(vocab);
     CHECK_OK(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32, FSDP__FILE_LIMIT_BYTES));
     fsdp__hub_hold_free(hold);
-    free(vocab);
 }
 
 /* Rank 1 gives rank 0's hold up when the files are made and before anything is written into them. */
@@ -148,7 +139,6 @@ static void give_up_between(fsdp_context *context, void *arg)
 
         while (!fsdp__path_exists(made))
             usleep(100);
-        free(made);
         fsdp_hub_abandon(f->held);
     }
     CHECK_ERROR(fsdp__hub_save_held(first ? f->held : NULL, state, NULL, FSDP_F32, fsdp_world(context), 1 << 20),

@@ -3,7 +3,6 @@
 #include <stdio.h>
 
 #include "fsdp/hub.h"
-#include "support/dice.h"
 #include "support/layouts.h"
 #include "support/ranks.h"
 #include "tensor/tensor.h"
@@ -100,8 +99,6 @@ static char *saved_by(const job *layout, const char *directory, size_t *bytes)
     j.folder = folder;
     test_run_ranks(j.world, save, &j);
     data = test_read_file(file, bytes);
-    free(file);
-    free(folder);
     return data;
 }
 
@@ -116,10 +113,7 @@ TEST(every_layout_writes_the_same_bytes)
 
         CHECK_EQ(other_bytes, bytes);
         CHECK_BYTES(other, expected, bytes);
-        free(other);
     }
-    free(expected);
-    test_directory_free(directory);
 }
 
 /* ---- in ---- */
@@ -171,15 +165,13 @@ TEST(every_layout_is_loaded)
     char *directory = test_directory(), *folder = test_path(directory, "model");
     size_t bytes;
 
-    free(saved_by(&layouts[1], directory, &bytes));
+    saved_by(&layouts[1], directory, &bytes);
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         job j = layouts[i];
 
         j.folder = folder;
         test_run_ranks(j.world, load, &j);
     }
-    free(folder);
-    test_directory_free(directory);
 }
 
 /* ---- how much is read ---- */
@@ -225,7 +217,7 @@ TEST(each_rank_reads_its_rows_and_columns_alone)
     char *directory = test_directory(), *folder = test_path(directory, "model");
     size_t bytes;
 
-    free(saved_by(&layouts[1], directory, &bytes));
+    saved_by(&layouts[1], directory, &bytes);
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         job j = layouts[i];
 
@@ -233,6 +225,4 @@ TEST(each_rank_reads_its_rows_and_columns_alone)
         j.whole = true;
         test_run_ranks(j.world, count, &j);
     }
-    free(folder);
-    test_directory_free(directory);
 }

@@ -96,7 +96,5 @@ TEST(one_file_at_a_time_is_in_memory)
 {
     char *folder = test_directory();
 
-    for (int world = 1; world <= WORLDS; world++)
-        test_run_ranks(world, load, folder);
-    test_directory_free(folder);
+    test_run_worlds(1, WORLDS, load, folder);
 }

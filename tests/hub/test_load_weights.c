@@ -73,7 +73,6 @@ static void make_file(const char *folder, const made *tensors, int count, int pa
     memcpy(file + 8 + length, data, bytes);
     test_write_file(path, file, 8 + length + bytes);
     free(file);
-    free(path);
 }
 
 /* Adds a parameter of zeros; on a mesh of several ranks it is sharded by rows. */
@@ -148,7 +147,6 @@ TEST(every_rank_reads_its_rows_in_any_dtype_and_alignment)
         for (int world = 1; world <= 8; world += world == 4 ? 4 : 1)
             test_run_ranks(world, load_rows, &f);
     }
-    test_directory_free(folder);
 }
 
 TEST(names_without_prefix_masks_and_a_tied_head_are_known)
@@ -163,7 +161,6 @@ TEST(names_without_prefix_masks_and_a_tied_head_are_known)
 
     make_file(folder, tensors, 6, 0);
     test_run_ranks(3, load_rows, &f);
-    test_directory_free(folder);
 }
 
 TEST(a_tied_pair_may_be_stored_as_the_head)
@@ -175,7 +172,6 @@ TEST(a_tied_pair_may_be_stored_as_the_head)
     tensors[0].name = "lm_head.weight";
     make_file(folder, tensors, 3, 0);
     test_run_ranks(2, load_rows, &f);
-    test_directory_free(folder);
 }
 
 /* Loads one parameter "model.embed_tokens.weight" (7,3) of a Llama from the tensors. */
@@ -365,7 +361,6 @@ static void make_odd(const char *folder, const fsdp_state_dict *parameters, cons
     CHECK_EQ(fclose(file), 0);
     CHECK_EQ(truncate(path, (off_t)(8 + length + at)), 0);
     free(text);
-    free(path);
 }
 
 static const odd_model odd_models[] = {
@@ -427,7 +422,6 @@ TEST(what_does_not_fit_is_said_with_its_usual_cause)
     fsdp_state_dict_free(parameters);
     fsdp_module_unref(model);
     fsdp_context_free(context);
-    test_directory_free(folder);
 }
 
 /* A config.json may promise anything: no memory is taken for what no file holds. */

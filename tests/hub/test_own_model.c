@@ -183,7 +183,6 @@ TEST(files_have_the_names_and_dtypes_of_the_model)
         CHECK_EQ(entry->dtype, expected[i].dtype);
     }
     fsdp_safetensors_close(files);
-    test_directory_free(folder);
 }
 
 /* ---- names that only one side has ---- */
@@ -246,7 +245,6 @@ TEST(names_that_differ_are_an_error_or_a_list)
     fsdp_state_dict_free(dict);
     fsdp_module_unref(module);
     fsdp_context_free(context);
-    test_directory_free(folder);
 }
 
 /* ---- a disk that fails ---- */

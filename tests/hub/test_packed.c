@@ -3,8 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/file.h"
-#include "format/json.h"
 #include "hub/hub.h"
 #include "support/test.h"
 

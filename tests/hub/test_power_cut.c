@@ -6,7 +6,6 @@
 #include "base/file.h"
 #include "faults/tree.h"
 #include "format/journal.h"
-#include "format/publish.h"
 #include "hub/hub.h"
 #include "support/disk.h"
 #include "support/ranks.h"
@@ -101,10 +100,6 @@ static int sweep(uint64_t old_bytes, uint64_t new_bytes)
     disk_free(s.disk);
     free(new);
     free(old);
-    free(s.cut_folder);
-    free(s.cut);
-    free(s.folder);
-    free(s.watched);
     test_directory_free(directory);
     return tried;
 }
@@ -117,11 +112,4 @@ TEST(any_cut_leaves_the_old_model_or_the_new_one)
     CHECK(tried > 200);
 }
 
-static int test_main(void)
-{
-    if (access("/dev/shm", W_OK) == 0)
-        setenv("TMPDIR", "/dev/shm", 0);
-    return test_run_cases(__FILE__);
-}
-
-TEST_FILE(test_main)
+TEST_FILE_IN_MEMORY(false, NULL)

@@ -112,8 +112,6 @@ TEST(a_leader_gives_every_rank_what_it_would_have_read)
             f.by_leader = leader;
             test_run_ranks(world, load_parts, &f);
         }
-    free(path);
-    test_directory_free(folder);
 }
 
 /* Compressed, and then no deflate stream any more: found when it is read. */
@@ -132,7 +130,6 @@ static void write_broken_file(const char *path)
     name = CHECK_PTR(memmem(data, bytes, "model/data/0", 12));
     memset(name + 12, 0xff, 4);
     test_write_file(path, data, bytes);
-    free(data);
 }
 
 TEST(what_a_leader_cannot_read_is_everybodys_error)
@@ -145,8 +142,6 @@ TEST(what_a_leader_cannot_read_is_everybodys_error)
         f.by_leader = leader;
         test_run_ranks(3, load_parts, &f);
     }
-    free(path);
-    test_directory_free(folder);
 }
 
 TEST(a_rank_without_memory_is_everybodys_error)
@@ -162,8 +157,6 @@ TEST(a_rank_without_memory_is_everybodys_error)
         CHECK_EQ(f.statuses[1] != FSDP_OK, f.hit);
     }
     CHECK(f.fault > 10);
-    free(path);
-    test_directory_free(folder);
 }
 
 /* ---- memory ---- */
@@ -246,6 +239,4 @@ TEST(a_rank_reads_in_the_memory_of_its_part_and_a_window)
     fsdp_state_dict_free(part);
     fsdp_mesh_unref(mesh);
     fsdp_context_free(context);
-    free(path);
-    test_directory_free(folder);
 }

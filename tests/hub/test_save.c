@@ -125,19 +125,6 @@ static void check_folder(const char *folder, fsdp_dtype dtype)
     fsdp_safetensors_close(files);
 }
 
-static int files_in(const char *directory)
-{
-    DIR *opened = opendir(directory);
-    struct dirent *entry;
-    int count = 0;
-
-    CHECK(opened != NULL);
-    while ((entry = readdir(opened)))
-        count += entry->d_name[0] != '.';
-    closedir(opened);
-    return count;
-}
-
 TEST(any_world_writes_the_same_folder)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
@@ -152,23 +139,15 @@ TEST(any_world_writes_the_same_folder)
 
             test_run_ranks(world, save, &j); /* over the folder of the world before */
             check_folder(j.folder, j.dtype);
-            CHECK_EQ(files_in(j.folder), 3);
+            CHECK_EQ(test_names_in(j.folder), 3);
             file = test_read_file(path, &bytes);
             CHECK(world == 1 || (bytes == first_bytes && memcmp(file, first, bytes) == 0));
-            if (world == 1)
-                free(first);
             if (world == 1) {
                 first = file;
                 first_bytes = bytes;
-            } else {
-                free(file);
             }
-            free(path);
-            free(j.folder);
         }
     }
-    free(first);
-    test_directory_free(directory);
 }
 
 TEST(large_models_are_split_into_numbered_files)
@@ -179,12 +158,9 @@ TEST(large_models_are_split_into_numbered_files)
 
     test_run_ranks(3, save, &j);
     check_folder(j.folder, FSDP_F32);
-    CHECK_EQ(files_in(j.folder), 6); /* two json, an index, 816 + 1040 + (48 + 40 + 816) bytes in three files */
+    CHECK_EQ(test_names_in(j.folder), 6); /* two json, an index, 816 + 1040 + (48 + 40 + 816) bytes in three files */
     path = test_path(j.folder, "model-00003-of-00003.safetensors");
     CHECK(fsdp__path_exists(path));
-    free(path);
-    free(j.folder);
-    test_directory_free(directory);
 }
 
 TEST(a_replaced_folder_keeps_what_is_not_its_own)
@@ -199,13 +175,9 @@ TEST(a_replaced_folder_keeps_what_is_not_its_own)
     j.limit_bytes = 1 << 20;
     test_run_ranks(2, save, &j);
     check_folder(j.folder, FSDP_F32);
-    CHECK_EQ(files_in(j.folder), 5);
+    CHECK_EQ(test_names_in(j.folder), 5);
     CHECK(fsdp__path_exists(tokenizer) && fsdp__path_exists(old));
-    CHECK_EQ(files_in(directory), 1);
-    free(old);
-    free(tokenizer);
-    free(j.folder);
-    test_directory_free(directory);
+    CHECK_EQ(test_names_in(directory), 1);
 }
 
 static fsdp_status save_alone(const char *folder, fsdp_dtype dtype, const fsdp_model_config *c)
@@ -236,7 +208,7 @@ TEST(other_peoples_folders_are_not_replaced)
     CHECK_ERROR(save_alone(folder, FSDP_F32, &c), FSDP_INVALID,
                 "it holds 'thesis.txt', which no export wrote: name another");
     CHECK(fsdp__path_exists(inside));
-    CHECK_EQ(files_in(directory), 1);
+    CHECK_EQ(test_names_in(directory), 1);
     file = test_path(directory, "file");
     test_write_file(file, "x", 1);
     CHECK_ERROR(save_alone(file, FSDP_F32, &c), FSDP_INVALID, "it exists and is not a folder");
@@ -245,10 +217,6 @@ TEST(other_peoples_folders_are_not_replaced)
     CHECK_ERROR(save_alone(folder, FSDP_I32, &c), FSDP_INVALID, "cannot write a model as int32");
     c.n_heads = 0;
     CHECK_ERROR(save_alone(folder, FSDP_F32, &c), FSDP_INVALID, "n_heads is 0");
-    free(file);
-    free(inside);
-    free(folder);
-    test_directory_free(directory);
 }
 
 /* One save in which a use of a resource fails; the group must still work afterwards. */
@@ -286,7 +254,7 @@ static void fail_writes(fsdp_context *context, void *arg)
         if (rank == 0) {
             struct stat info;
 
-            CHECK_EQ(files_in(parent), 1); /* the old folder, or after the last round the new one */
+            CHECK_EQ(test_names_in(parent), 1); /* the old folder, or after the last round the new one */
             CHECK(stat(j->folder, &info) == 0);
             check_folder(j->folder, FSDP_F32);
         }
@@ -308,7 +276,6 @@ TEST(a_failed_write_is_everybodys_error_and_leaves_the_old_folder)
 
         test_run_ranks(2, save, &j);
         test_run_ranks(2, fail_writes, &j);
-        free(j.folder);
         test_directory_free(directory);
     }
 }
@@ -322,11 +289,9 @@ TEST(a_failed_write_leaves_nothing_where_nothing_was)
         fsdp_status status = save_alone(folder, FSDP_F32, &c);
 
         CHECK_FAULT(FSDP__FAULT_WRITE, status);
-        CHECK_EQ(files_in(directory), status == FSDP_OK ? 1 : 0);
+        CHECK_EQ(test_names_in(directory), status == FSDP_OK ? 1 : 0);
     }
     check_folder(folder, FSDP_F32);
-    free(folder);
-    test_directory_free(directory);
 }
 
 /* A failed collective breaks its group, so each try has a world of its own. */
@@ -349,8 +314,8 @@ TEST(a_failed_allocation_leaves_nothing)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
         CHECK_EQ(status != FSDP_OK, hit);
         /* When nothing but the last word between the ranks failed, the model is there, and the error says so. */
-        CHECK_EQ(files_in(directory), !hit || strstr(fsdp_last_error(), "the model is in '"));
-        if (hit && files_in(directory))
+        CHECK_EQ(test_names_in(directory), !hit || strstr(fsdp_last_error(), "the model is in '"));
+        if (hit && test_names_in(directory))
             check_folder(folder, FSDP_F32);
         if (hit)
             test_remove_tree(folder);
@@ -360,8 +325,6 @@ TEST(a_failed_allocation_leaves_nothing)
         fsdp_context_free(context);
     }
     check_folder(folder, FSDP_F32);
-    free(folder);
-    test_directory_free(directory);
 }
 
 static void save_different(fsdp_context *context, void *arg)
@@ -393,15 +356,12 @@ TEST(any_state_is_written_without_a_config)
     fsdp_safetensors *files = NULL;
 
     CHECK_OK(save_alone(folder, FSDP_F32, NULL));
-    CHECK_EQ(files_in(folder), 1);
+    CHECK_EQ(test_names_in(folder), 1);
     CHECK(!fsdp__path_exists(config_path));
     CHECK_OK(fsdp_safetensors_open(folder, &files));
     CHECK_EQ(fsdp_safetensors_count(files), PARAMETERS);
     fsdp_safetensors_close(files);
     CHECK_ERROR(fsdp_hub_save(NULL, NULL, NULL, FSDP_F32, NULL), FSDP_INVALID, "folder, state and group are required");
-    free(config_path);
-    free(folder);
-    test_directory_free(directory);
 }
 
 TEST(an_unfinished_folder_is_refused_by_every_reader)
@@ -425,10 +385,6 @@ TEST(an_unfinished_folder_is_refused_by_every_reader)
     check_folder(folder, FSDP_F32);
     CHECK_ERROR(fsdp_hub_repair(NULL, NULL), FSDP_INVALID, "its name is required");
     fsdp_hub_abandon(NULL);
-    free(index);
-    free(journal);
-    free(folder);
-    test_directory_free(directory);
 }
 
 TEST(ranks_with_different_parameters_are_told)
@@ -437,9 +393,7 @@ TEST(ranks_with_different_parameters_are_told)
     job j = {.folder = test_path(directory, "model"), .dtype = FSDP_F32};
 
     test_run_ranks(2, save_different, &j);
-    CHECK_EQ(files_in(directory), 0);
-    free(j.folder);
-    test_directory_free(directory);
+    CHECK_EQ(test_names_in(directory), 0);
 }
 
 /* As if one rank alone were enough. */
@@ -469,9 +423,7 @@ TEST(ranks_that_hold_a_part_do_not_write_a_model)
     job j = {.folder = test_path(directory, "model"), .dtype = FSDP_F32};
 
     test_run_ranks(2, save_in_part, &j);
-    CHECK_EQ(files_in(directory), 0);
-    free(j.folder);
-    test_directory_free(directory);
+    CHECK_EQ(test_names_in(directory), 0);
 }
 
 TEST(a_model_without_values_is_not_written)
@@ -486,12 +438,10 @@ TEST(a_model_without_values_is_not_written)
     CHECK_ERROR(
         fsdp_hub_save(folder, weights, NULL, FSDP_F32, fsdp_world(context)), FSDP_STATE,
         "cannot write a model that has memory but no values yet: 'weight' and 'bias': call fsdp_module_initialize");
-    CHECK_EQ(files_in(directory), 0);
+    CHECK_EQ(test_names_in(directory), 0);
     CHECK_OK(fsdp_module_initialize(linear, 1));
     CHECK_OK(fsdp_hub_save(folder, weights, NULL, FSDP_F32, fsdp_world(context)));
     fsdp_state_dict_free(weights);
     fsdp_module_unref(linear);
     fsdp_context_free(context);
-    free(folder);
-    test_directory_free(directory);
 }

@@ -49,7 +49,6 @@ static void write_json(const char *folder, const char *name, const char *text)
     char *path = test_path(folder, name);
 
     test_write_file(path, text, strlen(text));
-    free(path);
 }
 
 TEST(generation_config_comes_first)
@@ -72,7 +71,6 @@ TEST(generation_config_comes_first)
     CHECK_EQ(stops.ids[0], 5);
     write_json(folder, "generation_config.json", "[");
     CHECK_ERROR(fsdp_hub_read_stop_tokens(folder, &stops), FSDP_FORMAT, "generation_config.json");
-    test_directory_free(folder);
 }
 
 TEST(no_memory_is_an_error)
@@ -85,5 +83,4 @@ TEST(no_memory_is_an_error)
 
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp_hub_read_stop_tokens(folder, &stops));
     }
-    test_directory_free(folder);
 }

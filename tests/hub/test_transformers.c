@@ -46,7 +46,6 @@ static void check(const char *model, fsdp_dtype dtype, uint64_t limit_bytes, dou
     snprintf(command, sizeof command, "'%s' '%s/tests/hub/check_transformers.py' '%s' '%s%s/golden.safetensors' %g",
              python, TEST_SOURCE_DIR, j.to, MODELS, model, tolerance);
     CHECK_EQ(system(command), 0);
-    free(j.to);
     test_directory_free(directory);
 }
 

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "comm/suite_mixed.h"
 #include "fsdp/launch.h"
 
@@ -58,8 +57,8 @@ static int wait_in_a_circle(fsdp_context *context)
     fsdp_process_group *other = NULL;
 
     CHECK_EQ(size, 2);
-    CHECK_OK(fsdp_context_set_comm_timeout(context, 2));
     CHECK_OK(fsdp_process_group_create(context, ranks, size, "other", &other));
+    CHECK_OK(fsdp_context_set_comm_timeout(context, 2));
     CHECK_STATUS(fsdp_barrier(fsdp_context_rank(context) == 0 ? other : fsdp_world(context)), FSDP_COMM);
     CHECK_CONTAINS(fsdp_last_error(), " has stood still for ");
     CHECK_CONTAINS(fsdp_last_error(), "in call 1 of group 'other' (barrier)");
@@ -67,6 +66,16 @@ static int wait_in_a_circle(fsdp_context *context)
     fprintf(stderr, "rank %d was told\n", fsdp_context_rank(context));
     fsdp_process_group_free(other);
     return 0;
+}
+
+/* Until there is a file "PATH.go". */
+static void await_word(const char *path)
+{
+    char go[1200];
+
+    snprintf(go, sizeof go, "%s.go", path);
+    while (access(go, F_OK) != 0)
+        usleep(1000);
 }
 
 static int act(fsdp_context *context, const char *what, const char *path)
@@ -84,6 +93,8 @@ static int act(fsdp_context *context, const char *what, const char *path)
         CHECK_EQ(fsdp_context_threads(context), atoi(getenv("OMP_NUM_THREADS")));
         return 0;
     }
+    if (*path) /* who writes down what it is told is not ended before */
+        signal(SIGTERM, SIG_IGN);
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
     if (strcmp(what, "both_leave") == 0)
         return 0;
@@ -98,7 +109,11 @@ static int act(fsdp_context *context, const char *what, const char *path)
         usleep(200000);
         return 7;
     }
-    if (strcmp(what, "exit") == 0 && rank == 1)
+    if (strstr(what, "_when_told") && rank == 1)
+        await_word(path);
+    if (strcmp(what, "kill_when_told") == 0 && rank == 1)
+        raise(SIGKILL);
+    if (strncmp(what, "exit", 4) == 0 && rank == 1)
         _exit(3);
     if (strcmp(what, "leave") == 0 && rank == 1)
         return 0;

@@ -1,11 +1,13 @@
 /* test_by_name.c - ranks with the variables of torchrun, or set by hand, and nothing that they inherit. */
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/host.h"
 #include "fsdp/launch.h"
+#include "launch/waiting_ranks.h"
 #include "support/program.h"
 
 static const char ranks[] = TEST_BINARY_DIR "/tests/program_ranks";
@@ -80,29 +82,28 @@ TEST_WITH(two_runs_do_not_meet, setup, NULL)
             CHECK_EQ(ended(pids[run][r]), 0);
 }
 
+/* Of so many that no other test's ranks, which may wait at the same time, are of one run with them. */
 TEST_WITH(who_finds_nobody_says_so, setup, NULL)
 {
     static const char *const texts[] = {
-        "rank 0 of 2 of the environment does not find the others (all must have the same parent process",
-        "rank 1 of 2 of the environment does not find the others"};
+        "rank 0 of 11 of the environment does not find the others (all must have the same parent process",
+        "rank 1 of 11 of the environment does not find the others"};
     static const char *const warnings[] = {
-        "fsdp: warning: rank 0 of 2 waits for the others, for 1 s (FSDP_JOIN_TIMEOUT): it is a rank because the "
-        "environment has RANK=0 and WORLD_SIZE=2; if nobody starts the others, unset RANK and WORLD_SIZE\n",
-        "fsdp: warning: rank 1 of 2 waits for the others, for 1 s (FSDP_JOIN_TIMEOUT): it is a rank because the "
-        "environment has RANK=1 and WORLD_SIZE=2; if nobody starts the others, unset RANK and WORLD_SIZE\n"};
+        "fsdp: warning: rank 0 of 11 waits for the others, for 1 s (FSDP_JOIN_TIMEOUT): it is a rank because the "
+        "environment has RANK=0 and WORLD_SIZE=11; if nobody starts the others, unset RANK and WORLD_SIZE\n",
+        "fsdp: warning: rank 1 of 11 waits for the others, for 1 s (FSDP_JOIN_TIMEOUT): it is a rank because the "
+        "environment has RANK=1 and WORLD_SIZE=11; if nobody starts the others, unset RANK and WORLD_SIZE\n"};
     char *directory = test_directory();
 
     setenv("FSDP_JOIN_TIMEOUT", "1", 1);
     for (int r = 0; r < 2; r++) {
         char *path = test_path(directory, r ? "one" : "zero"), *errors;
 
-        CHECK_EQ(ended(start(&(rank){.rank = r, .size = 2, .what = "collectives", .errors = path})), 1);
+        CHECK_EQ(ended(start(&(rank){.rank = r, .size = 11, .what = "collectives", .errors = path})), 1);
         errors = test_read_file(path, NULL);
         CHECK_CONTAINS(errors, texts[r]);
         CHECK_CONTAINS(errors, "FSDP_JOIN_TIMEOUT is 1 s");
         CHECK_CONTAINS(errors, r ? warnings[1] : warnings[0]); /* before that */
-        free(errors);
-        free(path);
     }
     setenv("FSDP_JOIN_TIMEOUT", "never", 1);
     setenv("RANK", "0", 1);
@@ -112,34 +113,145 @@ TEST_WITH(who_finds_nobody_says_so, setup, NULL)
     unsetenv("RANK");
     unsetenv("WORLD_SIZE");
     unsetenv("FSDP_JOIN_TIMEOUT");
-    test_directory_free(directory);
 }
 
-/* Ranks 0 and 1 of three, and one more: all end, and say why. */
-static void check_who_comes(int third, const char *expected)
+/* Ranks 0 and 1 of three, and one more: all end, and say why, in no time where it is not that one is missing. */
+static void check_who_comes(int third, const char *seconds, const char *expected)
 {
     char *directory = test_directory(), *path = test_path(directory, "errors"), *errors;
     pid_t pids[3];
     int count = third < 0 ? 2 : 3;
 
-    setenv("FSDP_JOIN_TIMEOUT", "2", 1);
+    setenv("FSDP_JOIN_TIMEOUT", seconds, 1);
     for (int i = 0; i < count; i++)
         pids[i] = start(&(rank){.rank = i < 2 ? i : third, .size = 3, .what = "collectives", .errors = path});
     for (int i = 0; i < count; i++)
         CHECK_EQ(ended(pids[i]), 1);
     errors = test_read_file(path, NULL);
     CHECK_CONTAINS(errors, expected);
-    free(errors);
+    CHECK_EQ(strstr(errors, "does not find the others") != NULL, third < 0);
     unsetenv("FSDP_JOIN_TIMEOUT");
-    free(path);
     test_directory_free(directory);
 }
 
 TEST_WITH(nobody_waits_for_a_rank_that_is_missing, setup, NULL)
 {
-    check_who_comes(-1, "1 of 2 other processes of this machine have not come for");
-    check_who_comes(1, "rank 1 has joined before, as process");
-    check_who_comes(0, "there is another rank 0: each process needs a RANK of its own: process ");
+    check_who_comes(-1, "2", " of 2 other processes of this machine have not come for"); /* 1, if rank 1 was in time */
+    check_who_comes(1, "60", "rank 1 has joined before, as process");
+    check_who_comes(0, "60", "there is another rank 0: each process needs a RANK of its own: process ");
+}
+
+/* Each of four ranks, of which two are the same, says which. */
+static void check_all_name(const int numbers[4], const char *expected)
+{
+    char *directory = test_directory(), *paths[4];
+    pid_t pids[4];
+
+    setenv("FSDP_JOIN_TIMEOUT", "30", 1);
+    for (int i = 0; i < 4; i++) {
+        paths[i] = test_path(directory, (const char *const[]){"a", "b", "c", "d"}[i]);
+        pids[i] = start(&(rank){.rank = numbers[i], .size = 4, .what = "collectives", .errors = paths[i]});
+    }
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ(ended(pids[i]), 1);
+    for (int i = 0; i < 4; i++)
+        CHECK_CONTAINS(test_read_file(paths[i], NULL), expected);
+    unsetenv("FSDP_JOIN_TIMEOUT");
+    test_directory_free(directory);
+}
+
+TEST_WITH(all_ranks_name_one_that_is_there_twice, setup, NULL)
+{
+    check_all_name((const int[]){0, 1, 1, 3}, "rank 1 has joined before, as process");
+    check_all_name((const int[]){0, 0, 1, 2},
+                   "there is another rank 0: each process needs a RANK of its own: process ");
+}
+
+TEST_WITH(all_ranks_say_that_one_has_another_world_size, setup, NULL)
+{
+    char *directory = test_directory(), *paths[3], *errors;
+    pid_t pids[3];
+
+    for (int i = 0; i < 3; i++) {
+        paths[i] = test_path(directory, (const char *const[]){"a", "b", "c"}[i]);
+        pids[i] = start(&(rank){.rank = i, .size = i == 1 ? 4 : 3, .what = "collectives", .errors = paths[i]});
+    }
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(ended(pids[i]), 1);
+    for (int i = 0; i < 3; i++) {
+        errors = test_read_file(paths[i], NULL);
+        CHECK_CONTAINS(errors, "with WORLD_SIZE 4");
+        CHECK_CONTAINS(errors, "with WORLD_SIZE 3");
+        CHECK(!strstr(errors, "does not find the others"));
+    }
+    test_directory_free(directory);
+}
+
+/* A script without 'exec' is the parent of its rank. */
+TEST_WITH(ranks_that_wait_for_others_elsewhere_say_what_differs, setup, NULL)
+{
+    static const char script[] = "#!/bin/sh\n" TEST_BINARY_DIR "/tests/program_ranks \"$@\"; exit $?\n";
+    char *directory = test_directory(), *wrapper = test_path(directory, "script"), *paths[2], *errors;
+    pid_t pids[2];
+
+    test_write_file(wrapper, script, strlen(script));
+    CHECK_EQ(chmod(wrapper, 0700), 0);
+    setenv("FSDP_JOIN_TIMEOUT", "4", 1);
+    for (int i = 0; i < 2; i++) {
+        paths[i] = test_path(directory, i == 0 ? "a" : "b");
+        pids[i] = start(&(rank){i, 7, "collectives", "", NULL, NULL, paths[i], i == 1 ? wrapper : NULL});
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(ended(pids[i]), 1);
+        errors = test_read_file(paths[i], NULL);
+        CHECK_CONTAINS(errors, i == 0 ? "rank 1 of 7 (process " : "rank 0 of 7 (process ");
+        CHECK_CONTAINS(errors, ") waits, too, but its parent is process ");
+    }
+    unsetenv("FSDP_JOIN_TIMEOUT");
+    test_directory_free(directory);
+}
+
+static fsdp__waiting_rank waiting_rank(int number, int size)
+{
+    return (fsdp__waiting_rank){.rank = number, .size = size, .pid = getpid(), .parent = getppid(), .run = 7};
+}
+
+/* Two runs of one shell may wait at the same time. */
+TEST(ranks_of_two_runs_of_other_sizes_are_not_taken_for_one)
+{
+    fsdp__waiting_rank self = waiting_rank(1, 3), first = waiting_rank(0, 3), other = waiting_rank(0, 2);
+    fsdp__waiting_seen seen = {.together = 0};
+    int fds[3] = {fsdp__waiting_rank_show(&self), fsdp__waiting_rank_show(&other)};
+
+    fsdp__waiting_ranks_look(&self, &seen);
+    if (seen.together == 0)
+        skip(); /* this system does not list them */
+    CHECK_EQ(seen.other_size.size, 2);
+    CHECK(!seen.two_runs);
+    fds[2] = fsdp__waiting_rank_show(&first);
+    fsdp__waiting_ranks_look(&self, &seen);
+    CHECK_EQ(seen.together, 3);
+    CHECK(seen.two_runs);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(close(fds[i]), 0);
+}
+
+/* Anybody may give a socket the name of a rank of somebody else. */
+TEST(a_name_that_another_process_has_made_is_not_believed)
+{
+    fsdp__waiting_rank self = waiting_rank(0, 3), other = waiting_rank(1, 2), apart = waiting_rank(1, 3);
+    fsdp__waiting_seen seen = {.together = 0};
+    int fds[2];
+
+    other.pid = apart.pid = getppid();
+    apart.run = 8;
+    fds[0] = fsdp__waiting_rank_show(&other);
+    fds[1] = fsdp__waiting_rank_show(&apart);
+    fsdp__waiting_ranks_look(&self, &seen);
+    CHECK_EQ(seen.other_size.pid, 0);
+    CHECK_EQ(seen.apart.pid, 0);
+    CHECK_EQ(close(fds[0]), 0);
+    CHECK_EQ(close(fds[1]), 0);
 }
 
 /* torchrun goes on where a process ends well, whether it has joined or not. */
@@ -152,12 +264,9 @@ TEST_WITH(one_that_torchrun_has_started_and_that_is_gone_is_not_waited_for, setu
         CHECK_EQ(ended(start(&(rank){r, 2, "collectives", "", "TORCHELASTIC_RUN_ID", "x", path, NULL})), 1);
         errors = test_read_file(path, NULL);
         CHECK_CONTAINS(errors, "a rank that was started beside this one has ended without joining the others");
-        free(errors);
         CHECK_EQ(unlink(path), 0);
     }
     unsetenv("FSDP_JOIN_TIMEOUT");
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST_WITH(ranks_of_two_builds_are_told, setup, NULL)
@@ -182,11 +291,7 @@ TEST_WITH(ranks_of_two_builds_are_told, setup, NULL)
         CHECK_CONTAINS(errors, expected);
         snprintf(expected, sizeof expected, " (machine '%s'): start all ranks from one build", host);
         CHECK_CONTAINS(errors, expected);
-        free(errors);
-        free(path);
     }
-    free(other);
-    test_directory_free(directory);
 }
 
 /* What is left of a run does not join the restart of it. */
@@ -203,8 +308,6 @@ TEST_WITH(a_restart_does_not_meet_what_is_left, setup, NULL)
     for (int r = 0; r < 2; r++)
         CHECK_EQ(ended(pids[r]), 0);
     CHECK_EQ(ended(left), 1);
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST_WITH(a_rank_that_dies_is_named_by_the_others, setup, NULL)
@@ -222,7 +325,4 @@ TEST_WITH(a_rank_that_dies_is_named_by_the_others, setup, NULL)
     CHECK_CONTAINS(errors, expected);
     *expected = '2';
     CHECK_CONTAINS(errors, expected);
-    free(errors);
-    free(path);
-    test_directory_free(directory);
 }

@@ -9,6 +9,10 @@
 
 static const char program[] = TEST_BINARY_DIR "/tests/program_ranks";
 
+enum {
+    LONG_MS = 1000000 /* of grace: no test takes as long */
+};
+
 static fsdp_status launch(int ranks, const char *what, const char *path, int grace_ms, fsdp_launch_report *report)
 {
     const char *argv[] = {program, what, path, NULL};
@@ -56,27 +60,33 @@ typedef struct ending {
     int failed_rank, exit_code;
     const char *reason;     /* of the report */
     const char *peer_error; /* what each other rank got */
+    bool dies;              /* a rank may find that by itself, and the others get what it says */
 } ending;
 
+/* What rank `rank` has written down is in `errors`. */
+static void check_peer(const ending *e, int rank, const char *errors)
+{
+    char expected[300], found[64];
+
+    snprintf(expected, sizeof expected, "%d: %s\n", rank, e->peer_error);
+    snprintf(found, sizeof found, "%d: rank 1 has died (process ", rank);
+    CHECK_CONTAINS(errors, e->dies && strstr(errors, found) ? found : expected);
+}
+
+/* Nobody is ended before it has written down what it was told. */
 static void check_ending(const ending *e, int ranks)
 {
     char *directory = test_directory(), *path = test_path(directory, "errors"), *errors;
-    char expected[300];
     fsdp_launch_report report;
 
-    CHECK_ERROR(launch(ranks, e->what, path, 0, &report), FSDP_COMM, e->reason);
+    CHECK_ERROR(launch(ranks, e->what, path, LONG_MS, &report), FSDP_COMM, e->reason);
     CHECK_STRING(report.reason, e->reason);
     CHECK_EQ(report.failed_rank, e->failed_rank);
     CHECK_EQ(report.exit_code, e->exit_code);
     errors = test_read_file(path, NULL);
-    for (int r = 0; r < ranks; r++) {
-        if (r == 1)
-            continue;
-        snprintf(expected, sizeof expected, "%d: %s\n", r, e->peer_error);
-        CHECK_CONTAINS(errors, expected);
-    }
-    free(errors);
-    free(path);
+    for (int r = 0; r < ranks; r++)
+        if (r != 1)
+            check_peer(e, r, errors);
     test_directory_free(directory);
     check_nothing_left();
 }
@@ -84,9 +94,10 @@ static void check_ending(const ending *e, int ranks)
 TEST(the_first_failing_rank_is_named_everywhere)
 {
     static const ending endings[] = {
-        {"kill", 1, 128 + SIGKILL, "rank 1 was killed by signal 9 (Killed)", "rank 1 was killed by signal 9 (Killed)"},
-        {"abort", 1, 7, "rank 1 failed: out of luck", "rank 1 failed: out of luck"},
-        {"exit", 1, 3, "rank 1 exited with code 3", "rank 1 exited with code 3"},
+        {"kill", 1, 128 + SIGKILL, "rank 1 was killed by signal 9 (Killed)", "rank 1 was killed by signal 9 (Killed)",
+         true},
+        {"abort", 1, 7, "rank 1 failed: out of luck", "rank 1 failed: out of luck", false},
+        {"exit", 1, 3, "rank 1 exited with code 3", "rank 1 exited with code 3", true},
     };
 
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
@@ -109,15 +120,12 @@ TEST(waiting_for_a_rank_that_left_fails)
     char *directory = test_directory(), *path = test_path(directory, "errors"), *errors;
     fsdp_launch_report report;
 
-    CHECK_STATUS(launch(2, "leave", path, 0, &report), FSDP_COMM);
+    CHECK_STATUS(launch(2, "leave", path, LONG_MS, &report), FSDP_COMM);
     CHECK_EQ(report.failed_rank, 0);
     CHECK_EQ(report.exit_code, 5);
     CHECK_STRING(report.reason, "rank 1 has left");
     errors = test_read_file(path, NULL);
     CHECK_STRING(errors, "0: rank 1 has left\n");
-    free(errors);
-    free(path);
-    test_directory_free(directory);
     check_nothing_left();
 }
 
@@ -252,9 +260,15 @@ TEST(signals_to_the_launcher_leave_no_process)
     CHECK(WIFEXITED(status));
     status = signal_launcher(SIGKILL, "barriers", path);
     CHECK(WIFSIGNALED(status));
-    free(path);
-    test_directory_free(directory);
     check_nothing_left();
+}
+
+static int exit_status(pid_t pid)
+{
+    int status = 0;
+
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 /* Another one takes its place, and the launcher says so. */
@@ -277,18 +291,52 @@ TEST(a_guardian_that_was_killed_is_replaced)
         if (i < 4)
             CHECK_EQ(kill(next, SIGKILL), 0);
     }
+    /* The launcher warns after it has started the guardian, which this test may see before. */
+    snprintf(expected, sizeof expected, "there is another one (process %d)\n", (int)guardian);
+    while (said = test_read_file(said_path, NULL), !strstr(said, expected))
+        usleep(10000);
+    CHECK_CONTAINS(said, "fsdp: warning: somebody has killed the guardian of the ranks (process ");
     CHECK_EQ(kill(launcher, SIGKILL), 0);
     CHECK_EQ(waitpid(launcher, NULL, 0), launcher);
     while (processes_with(path) > 0)
         usleep(10000);
+}
+
+/* A launcher that is stopped hears last how rank 1 has ended, when a peer has found it dead, and ended, too. */
+static void end_behind_the_launcher(const char *what, int code, int ended_by, const char *reason)
+{
+    char *directory = test_directory(), *path = test_path(directory, "errors"), *go = test_path(directory, "errors.go");
+    char *said_path = test_path(directory, "said"), *said, expected[200];
+    fsdp_launch_report report;
+    pid_t launcher = fork();
+
+    if (launcher == 0) {
+        (void)launch(2, what, path, LONG_MS, &report);
+        snprintf(expected, sizeof expected, "%.150s, %d", report.reason, report.ended_by);
+        test_write_file(said_path, expected, strlen(expected));
+        _exit(report.exit_code);
+    }
+    while (processes_with(path) < 2)
+        usleep(10000);
+    CHECK_EQ(kill(launcher, SIGSTOP), 0);
+    CHECK_EQ(waitid(P_PID, (id_t)launcher, &(siginfo_t){0}, WSTOPPED | WNOWAIT), 0);
+    test_write_file(go, "", 0);
+    while (access(path, F_OK) != 0 || !strstr(test_read_file(path, NULL), "0: rank 1 has died (process "))
+        usleep(10000);
+    while (processes_with(path) > 0)
+        usleep(10000);
+    CHECK_EQ(kill(launcher, SIGCONT), 0);
+    CHECK_EQ(exit_status(launcher), code);
     said = test_read_file(said_path, NULL);
-    snprintf(expected, sizeof expected, "there is another one (process %d)\n", (int)guardian);
-    CHECK_CONTAINS(said, "fsdp: warning: somebody has killed the guardian of the ranks (process ");
-    CHECK_CONTAINS(said, expected);
-    free(said);
-    free(said_path);
-    free(path);
+    snprintf(expected, sizeof expected, "%s, %d", reason, ended_by);
+    CHECK_STRING(said, expected);
     test_directory_free(directory);
+}
+
+TEST(what_a_peer_finds_is_told_as_the_launcher_knows_it)
+{
+    end_behind_the_launcher("exit_when_told", 3, 0, "rank 1 exited with code 3");
+    end_behind_the_launcher("kill_when_told", 128 + SIGKILL, SIGKILL, "rank 1 was killed by signal 9 (Killed)");
 }
 
 TEST(the_environment_is_checked)

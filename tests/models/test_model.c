@@ -41,14 +41,10 @@ static void check_printed(fsdp_architecture architecture, const char *expected)
     fsdp_context *context = test_context();
     fsdp_model_config config = tiny(architecture, false);
     fsdp_module *model = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *stream = open_memstream(&text, &bytes);
+    FILE *stream = test_begin_text();
 
     CHECK_OK(fsdp_module_print(model, stream));
-    fclose(stream);
-    CHECK_CONTAINS(text, expected);
-    free(text);
+    CHECK_CONTAINS(test_end_text(stream), expected);
     fsdp_module_unref(model);
     CHECK_EQ(live_bytes(context), 0);
     fsdp_context_free(context);

@@ -174,8 +174,7 @@ TEST(sharded_models_take_positions_too)
         e.loss = run(context, model, true);
         fsdp_module_unref(model);
         fsdp_context_free(context);
-        for (int world = 2; world <= 3; world++)
-            test_run_ranks(world, check_sharded, &e);
+        test_run_worlds(2, 3, check_sharded, &e);
     }
 }
 

@@ -16,6 +16,7 @@ typedef struct sizes {
 
 typedef struct count {
     int64_t calls[FSDP__KERNELS], bytes[FSDP__KERNELS];
+    int64_t activations; /* bytes at their peak */
 } count;
 
 /* ---- counting ---- */
@@ -48,7 +49,7 @@ static int64_t bytes_of(fsdp__kernel kernel, const void *args)
     case FSDP__KERNEL_SWIGLU_FORWARD:
         return 3 * forward->rows * forward->cols * (int64_t)fsdp_dtype_size(forward->dtype);
     case FSDP__KERNEL_SWIGLU_BACKWARD:
-        return 5 * backward->rows * backward->cols * (int64_t)fsdp_dtype_size(backward->dtype);
+        return (backward->y ? 6 : 5) * backward->rows * backward->cols * (int64_t)fsdp_dtype_size(backward->dtype);
     case FSDP__KERNEL_ATTENTION_FORWARD:
         return attention_bytes(args, 2);
     case FSDP__KERNEL_ATTENTION_BACKWARD: /* the gradients, too */
@@ -123,6 +124,7 @@ static void take(fsdp_context *context, const sizes *s, count *out)
     const fsdp_adam_options adam = fsdp_adam_options_default();
     fsdp_module *model = build(context, s);
     fsdp_parameters parameters;
+    fsdp_memory_stats memory;
     fsdp_optimizer *optimizer;
     fsdp__subscriber *subscriber;
 
@@ -134,6 +136,8 @@ static void take(fsdp_context *context, const sizes *s, count *out)
     subscriber = CHECK_PTR(fsdp__context_subscribe(context, FSDP__POINT_BIT(point), add_call, out));
     step(context, s, model, optimizer);
     fsdp__unsubscribe(subscriber);
+    fsdp_device_memory(device_of(context, s), &memory);
+    out->activations = (int64_t)memory.peak_bytes[FSDP_MEMORY_ACTIVATION];
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(model);
 }
@@ -177,9 +181,11 @@ static void expect(const sizes *s, count *out)
     bytes[FSDP__KERNEL_ATTENTION_BACKWARD] = s->layers * (HALF * n * (4 * q + 4 * kv) + WHOLE * n * s->heads);
     bytes[FSDP__KERNEL_ROPE] = s->layers * 2 * 2 * HALF * n * (q + kv);
     bytes[FSDP__KERNEL_SWIGLU_FORWARD] = s->layers * 3 * HALF * n * s->ffn;
-    bytes[FSDP__KERNEL_SWIGLU_BACKWARD] = s->layers * 5 * HALF * n * s->ffn;
-    /* Half of a block's norms add a residual first: x, residual, sum, y. The others have x, y. */
-    bytes[FSDP__KERNEL_NORM_FORWARD] = s->layers * 6 * x + 2 * x + norms * (weight + row);
+    bytes[FSDP__KERNEL_SWIGLU_BACKWARD] = s->layers * 6 * HALF * n * s->ffn; /* what the forward wrote, again */
+    /* Half of a block's norms add a residual first: x, residual, sum, y. The others have x, y. A block's y are made
+     * again in its backward. */
+    bytes[FSDP__KERNEL_NORM_FORWARD] =
+        s->layers * 6 * x + 2 * x + norms * (weight + row) + s->layers * 2 * (2 * x + weight);
     /* s, dy, what comes along the residual, dx; the last norm has no residual. */
     bytes[FSDP__KERNEL_NORM_BACKWARD] = (4 * 2 * s->layers + 3) * x + norms * (weight + row + WHOLE * s->dim);
     bytes[FSDP__KERNEL_BINARY] = s->layers * 3 * x;
@@ -223,6 +229,50 @@ TEST(a_step_on_one_gpu_moves_what_its_closed_form_says)
     test_run_ranks(1, check_step, &large);
     test_run_ranks(1, check_step, &dry);
     test_run_ranks(1, check_step, &small);
+}
+
+/* A block of Llama keeps its input, q, k and v, what attention makes of them with the sums of its rows, the sum behind
+ * that, gate and up, and a number for each row of both norms. */
+static void check_kept(fsdp_context *context, void *arg)
+{
+    sizes s = *(const sizes *)arg;
+    int64_t n = s.batch * s.time, q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
+    int64_t block = HALF * n * (s.dim + q + 2 * kv + q + s.dim + 2 * s.ffn) + WHOLE * n * (s.heads + 2);
+    count few, many;
+
+    take(context, &s, &few);
+    s.layers *= 2;
+    take(context, &s, &many);
+    CHECK_EQ(many.activations - few.activations, s.layers / 2 * block);
+}
+
+TEST(on_a_gpu_a_block_does_not_keep_what_is_cheap_to_make_again)
+{
+    sizes large = {8, 2048, 32, 8, 64, 8192, 128256, 8, 2048, true, FSDP_LLAMA};
+
+    test_run_ranks(1, check_kept, &large);
+}
+
+/* q, k and v of Qwen2 have biases, whose gradients come with those of their weights, by one product. */
+static void check_group_biases(fsdp_context *context, void *arg)
+{
+    const sizes *s = arg;
+    count c;
+
+    if (!s->dry && !fsdp__device_sums_operands(test_device(context)))
+        return;
+    take(context, s, &c);
+    CHECK_EQ(c.calls[FSDP__KERNEL_MATMUL], s->layers * 4 * 3 + 3);
+    CHECK_EQ(c.calls[FSDP__KERNEL_REDUCE], 0);
+}
+
+TEST(on_a_gpu_biases_of_qwen2_have_no_pass_of_their_own)
+{
+    sizes dry = {2, 896, 14, 2, 64, 4864, 4096, 2, 64, true, FSDP_QWEN2};
+    sizes here = {2, 64, 4, 2, 16, 64, 64, 2, 8, false, FSDP_QWEN2};
+
+    test_run_ranks(1, check_group_biases, &dry);
+    test_run_ranks(1, check_group_biases, &here);
 }
 
 /* Takes the gradients of GPT-2's biases, the sums of these rows, by the products that read the rows anyway. */

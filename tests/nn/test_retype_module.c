@@ -162,6 +162,49 @@ TEST(a_graph_from_before_gives_the_gradients_of_the_old_values)
     fsdp_context_free(context);
 }
 
+/* Gives the gradient of a Linear behind a norm, rounded. With `between` the model changes its dtype between forward and
+ * backward. */
+static void norm_gradient(fsdp_context *context, bool between, float *out)
+{
+    fsdp_device *device = test_device(context);
+    fsdp_module *layers[] = {fsdp_layernorm_create(context, device, 3, 1e-5f),
+                             fsdp_rmsnorm_create(context, device, 3, 1e-5f),
+                             fsdp_linear_create(context, device, 3, 5, NULL)};
+    fsdp_module *model = CHECK_PTR(fsdp_sequential_create(context, layers, 3));
+    fsdp_tensor *y;
+
+    CHECK_OK(fsdp_module_initialize(model, 3));
+    CHECK_OK(fsdp_scope_begin(context));
+    y = CHECK_PTR(fsdp_call(
+        model, fsdp_from_data(device, FSDP_F32, FSDP_SHAPE(2, 3), (const float[]){0.25f, 2, 1.5f, -3, 0.5f, 0.125f})));
+    if (between)
+        CHECK_OK(fsdp_module_to(model, FSDP_BF16));
+    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_mean(fsdp_mul(y, y)))));
+    fsdp_scope_end(context, NULL);
+    if (!between)
+        CHECK_OK(fsdp_module_to(model, FSDP_BF16));
+    for (int i = 0; i < 3; i++) {
+        fsdp_tensor *grad = CHECK_PTR(fsdp_tensor_grad(CHECK_PTR(fsdp_module_parameter(layers[i], "weight"))));
+
+        CHECK_EQ(fsdp_tensor_dtype(grad), FSDP_BF16);
+        CHECK_OK(fsdp_tensor_read(grad, FSDP_F32, out + 3 * i));
+    }
+    fsdp_module_unref(model);
+}
+
+/* On a GPU the backward makes the results of the norms again, of the weights that were. */
+TEST(a_norm_from_before_is_made_again_of_the_old_values)
+{
+    fsdp_context *context = test_context();
+    float want[21], got[21];
+
+    norm_gradient(context, false, want);
+    norm_gradient(context, true, got);
+    CHECK_BYTES(got, want, sizeof got);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
 static fsdp_status change_in_hook(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
 {
     (void)tensor, (void)grad;

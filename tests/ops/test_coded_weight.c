@@ -4,7 +4,6 @@
 
 #include <math.h>
 
-#include "base/probe.h"
 #include "fsdp/autograd.h"
 #include "fsdp/ops.h"
 #include "support/scope.h"

@@ -4,7 +4,6 @@
 
 #include "base/probe.h"
 #include "device/dry.h"
-#include "fsdp/models.h"
 
 enum {
     MOST = 64 * 64 /* elements of a parameter */

@@ -248,8 +248,7 @@ static void check_some_without(fsdp_context *context, void *arg)
 
 TEST(ranks_without_gradients_take_part)
 {
-    for (int world = 2; world <= 4; world++)
-        test_run_ranks(world, check_some_without, NULL);
+    test_run_worlds(2, 4, check_some_without, NULL);
 }
 
 TEST(other_orders_are_refused)

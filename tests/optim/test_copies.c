@@ -12,6 +12,7 @@
 enum {
     IN = 9,
     OUT = 7,
+    MANY_OUT = 500, /* with IN enough for moments of bytes */
     ROWS = 4,
     STEPS = 3
 };
@@ -21,6 +22,7 @@ typedef enum writes {
     BEGUN,    /* of one parameter: its bytes may be others, so all casts are made again */
     OF_SGD,
     OF_LION,
+    OF_BYTES, /* AdamW's moments are bytes */
     WAYS
 } writes;
 
@@ -59,11 +61,12 @@ static fsdp_module *sharded(fsdp_context *context, const outcome *o)
 {
     const fsdp_shard_options options = {.mp_policy = {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32},
                                         .no_shared_memory = o->copy};
-    fsdp_module *layer = CHECK_PTR(fsdp_linear_create(context, test_device(context), IN, OUT, NULL));
+    int64_t out = o->way == OF_BYTES ? MANY_OUT : OUT;
+    fsdp_module *layer = CHECK_PTR(fsdp_linear_create(context, test_device(context), IN, out, NULL));
     fsdp_tensor *weight = CHECK_PTR(fsdp_module_parameter(layer, "weight"));
-    float values[OUT * IN];
+    float values[MANY_OUT * IN];
 
-    for (int i = 0; i < OUT * IN; i++)
+    for (int i = 0; i < MANY_OUT * IN; i++)
         values[i] = (float)sin(0.7 * i);
     CHECK_OK(fsdp_tensor_write(weight, FSDP_F32, values));
     CHECK_OK(fsdp_tensor_fill_(CHECK_PTR(fsdp_module_parameter(layer, "bias")), 0.1));
@@ -84,7 +87,8 @@ static void take_steps(fsdp_context *context, void *arg)
     int casts = 0;
 
     o = fsdp_context_rank(context) > 0 ? &ignored : o;
-    adam.lr = 0.05;
+    adam.lr = o->way == OF_BYTES ? 0.01 : 0.05;
+    adam.state_bits = o->way == OF_BYTES ? 8 : 0;
     CHECK_OK(fsdp_module_parameters(layer, &parameters));
     if (o->way == OF_SGD)
         CHECK_OK(fsdp_sgd_create(&parameters, &sgd, &optimizer));

@@ -457,6 +457,5 @@ static void fail_alone(fsdp_context *context, void *arg)
 
 TEST(what_fails_on_one_rank_is_told_on_all)
 {
-    for (int world = 2; world <= 4; world++)
-        test_run_ranks(world, fail_alone, NULL);
+    test_run_worlds(2, 4, fail_alone, NULL);
 }

@@ -220,7 +220,7 @@ TEST(parts_of_any_layout_step_as_the_whole)
 {
     uint64_t dice = 39;
 
-    for (int i = 0; i < (test_long() ? 2000 : test_brief() ? 8 : 60); i++) {
+    for (int i = 0; i < (test_long() ? 2000 : test_brief() ? 8 : 30); i++) {
         trial t;
 
         draw(&dice, &t);

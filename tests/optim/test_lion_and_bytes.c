@@ -219,7 +219,6 @@ static fsdp_safetensors *open_reference(const char *name)
         skip(); /* FSDP_REFERENCE has it */
     path = test_path(reference, name);
     CHECK_OK(fsdp_safetensors_open(path, &file));
-    free(path);
     return file;
 }
 

@@ -1,5 +1,4 @@
 /* The state of an optimizer: aliases of what it steps with, and the same steps after it has gone out and in. */
-#include "base/compiler.h"
 #include "device/device.h"
 #include "fsdp/dist.h"
 #include "fsdp/ops.h"
@@ -214,8 +213,7 @@ static void check_state(fsdp_context *context, void *arg)
 
 TEST(moved_state_steps_on)
 {
-    for (int world = 1; world <= 4; world++)
-        test_run_ranks(world, check_state, NULL);
+    test_run_worlds(1, 4, check_state, NULL);
 }
 
 /* ---- errors ---- */
@@ -261,8 +259,7 @@ static void check_errors(fsdp_context *context, void *arg)
 
 TEST(what_does_not_fit_is_named)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, check_errors, NULL);
+    test_run_worlds(1, 3, check_errors, NULL);
 }
 
 TEST(a_part_of_another_shape_is_named)

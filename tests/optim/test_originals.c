@@ -188,6 +188,5 @@ static void take_state(fsdp_context *context, void *arg)
 
 TEST(what_was_loaded_is_the_flat_ones)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, take_state, NULL);
+    test_run_worlds(1, 3, take_state, NULL);
 }

@@ -146,8 +146,7 @@ static void check_partition(fsdp_context *context, void *arg)
 
 TEST(the_largest_go_first_to_who_has_least)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, check_partition, NULL);
+    test_run_worlds(1, 3, check_partition, NULL);
 }
 
 /* ---- steps ---- */
@@ -459,8 +458,7 @@ static void write_by_step(fsdp_context *context, void *arg)
 
 TEST(all_ranks_find_the_same_parameters_written)
 {
-    for (int world = 1; world <= 4; world++)
-        test_run_ranks(world, write_by_step, NULL);
+    test_run_worlds(1, 4, write_by_step, NULL);
 }
 
 TEST(what_fails_on_one_rank_ends_all)

@@ -383,3 +383,52 @@ TEST(state_of_earlier_steps_is_cut_to_the_shards)
     for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++)
         test_run_ranks(worlds[w], check_late, NULL);
 }
+
+/* Two matrices of one shape, of which one has a gradient: 'first' on rank 0, and 'second' on the others. */
+static void check_others_gradients(fsdp_context *context, void *arg)
+{
+    const fsdp_muon_options muon = {.lr = 1e-2, .momentum = 0.9};
+    const fsdp_adafactor_options adafactor = fsdp_adafactor_options_default();
+    const fsdp_placement by_rows = S(0);
+    int64_t world = fsdp_context_world_size(context);
+    int mine = fsdp_context_rank(context) > 0;
+    fsdp_tensor *tensors[2] = {NULL}, *grad = NULL;
+    fsdp_parameter items[2];
+    fsdp_parameters both = {2, items};
+    fsdp_optimizer *optimizer = NULL;
+    fsdp_mesh *mesh = NULL;
+
+    CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
+    for (int i = 0; i < 2; i++) {
+        tensors[i] = make(context, 1, i);
+        shard_in_place(tensors[i], mesh, &by_rows);
+        CHECK_OK(fsdp_tensor_set_requires_grad(tensors[i], true));
+        items[i] = (fsdp_parameter){i ? "second" : "first", tensors[i]};
+    }
+    CHECK_OK(*(algorithm *)arg == MUON ? fsdp_muon_create(&both, &muon, &optimizer)
+                                       : fsdp_adafactor_create(&both, &adafactor, &optimizer));
+    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, 2, fsdp_tensor_shape(tensors[mine]),
+                                FSDP_MEMORY_GRADIENT, &grad));
+    CHECK_OK(fsdp_tensor_fill_(grad, 1));
+    CHECK_OK(fsdp_tensor_set_grad(tensors[mine], grad));
+    fsdp_tensor_unref(grad);
+    if (fsdp_optimizer_step(optimizer) == FSDP_OK) /* on some devices the calls come later */
+        (void)fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
+    CHECK_EQ(fsdp_last_status(), FSDP_MISMATCH);
+    CHECK_CONTAINS(fsdp_last_error(), "1 gradients");
+    CHECK_CONTAINS(fsdp_last_error(), "from first'");
+    CHECK_CONTAINS(fsdp_last_error(), "from second'");
+    fsdp_optimizer_free(optimizer);
+    for (int i = 0; i < 2; i++)
+        fsdp_tensor_unref(tensors[i]);
+    fsdp_mesh_unref(mesh);
+}
+
+TEST(gradients_of_other_parameters_are_told_where_ranks_step_together)
+{
+    algorithm kinds[] = {MUON, ALGORITHMS}; /* the last: Adafactor */
+
+    for (int world = 2; world <= 3; world++)
+        for (size_t k = 0; k < FSDP__COUNT_OF(kinds); k++)
+            test_run_ranks(world, check_others_gradients, &kinds[k]);
+}

@@ -152,6 +152,26 @@ void cast_spans_case(test_case *c)
     check(c, &a, "%ld spans, %s to %s", (long)a.count, fsdp_dtype_name(a.src_dtype), fsdp_dtype_name(a.dst_dtype));
 }
 
+void split_spans_case(test_case *c)
+{
+    fsdp__split_span spans[SEGMENTS];
+    fsdp__split_spans_args a = {.spans = spans, .count = between(c, 0, SEGMENTS), .join = coin(c)};
+
+    for (int64_t s = 0; s < a.count; s++) {
+        spans[s].numel = a_size(c, 20000);
+        if (a.join) {
+            spans[s].high = (void *)(uintptr_t)an_input(c, FSDP_BF16, spans[s].numel, -3.0, 3.0);
+            spans[s].low = (void *)(uintptr_t)an_input(c, FSDP_BF16, spans[s].numel, -3.0, 3.0);
+            spans[s].whole = an_output(c, FSDP_F32, spans[s].numel, 0.0, 0.0);
+        } else {
+            spans[s].whole = (void *)(uintptr_t)an_input(c, FSDP_F32, spans[s].numel, -3.0, 3.0);
+            spans[s].high = an_output(c, FSDP_BF16, spans[s].numel, 0.0, 0.0);
+            spans[s].low = an_output(c, FSDP_BF16, spans[s].numel, 0.0, 0.0);
+        }
+    }
+    check(c, &a, "%ld spans, join %d", (long)a.count, a.join);
+}
+
 void reduce_ranks_case(test_case *c)
 {
     static const fsdp_dtype integers[] = {FSDP_I32, FSDP_I64, FSDP_U8};
@@ -283,7 +303,13 @@ void swiglu_backward_case(test_case *c)
     a.dgate = coin(c) ? (void *)(uintptr_t)a.gate : an_output(c, c->dtype, rows * 2 * cols, 0.0, 0.0);
     also_output(c, a.dgate, 2e-6, 1e-5);
     a.dup = (char *)a.dgate + cols * (int64_t)fsdp_dtype_size(c->dtype);
-    check(c, &a, "%ld x %ld, in place %d, gelu %d", (long)rows, (long)cols, a.dgate == a.gate, a.gelu);
+    if (coin(c)) {
+        a.y_row = coin(c) ? cols : cols + 3;
+        a.y = a.y_row == cols ? (void *)(uintptr_t)a.dy : an_output(c, c->dtype, rows * a.y_row, 0.0, 0.0);
+        also_output(c, a.y, 1e-6, 1e-6);
+    }
+    check(c, &a, "%ld x %ld, in place %d, gelu %d, y again %d", (long)rows, (long)cols, a.dgate == a.gate, a.gelu,
+          a.y ? 1 + (a.y == a.dy) : 0);
 }
 
 void dropout_case(test_case *c)

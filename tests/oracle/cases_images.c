@@ -106,7 +106,7 @@ void conv2d_weight_case(test_case *c)
 static fsdp__pool_sizes pool_sizes(test_case *c)
 {
     fsdp__pool_sizes s = {
-        .planes = a_size(c, 40), .kind = (fsdp__pool)between(c, 0, 2), .count_padding = coin(c), .dtype = c->dtype};
+        .planes = a_size(c, 40), .kind = (fsdp__pooling)between(c, 0, 2), .count_padding = coin(c), .dtype = c->dtype};
 
     for (int i = 0; i < 2; i++) {
         s.in[i] = between(c, 1, 17);

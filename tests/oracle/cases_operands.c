@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-#include "base/compiler.h"
-
 /* ---- shapes and strides ---- */
 
 typedef struct shape {

@@ -189,14 +189,19 @@ static int64_t optimizer_segments(test_case *c, fsdp__optimizer_span *spans, fsd
 
 /* Draws copies of some of the parameters, and gives their dtype. A parameter that was rounded the other way is a step
  * of its own dtype off, and so is its copy. */
+static void *a_copy(test_case *c, fsdp_dtype dtype, fsdp_dtype param_dtype, int64_t numel)
+{
+    double step = param_dtype == FSDP_F32 ? 1e-6 : param_dtype == FSDP_BF16 ? 0x1p-7 : 0x1p-10;
+
+    return dtype != FSDP_DTYPE_NONE && between(c, 0, 3) > 0 ? an_output(c, dtype, numel, step, 1e-6) : NULL;
+}
+
 static fsdp_dtype draw_copies(test_case *c, fsdp__optimizer_span *spans, int64_t count, fsdp_dtype param_dtype)
 {
     fsdp_dtype dtype = coin(c) ? any_float(c) : FSDP_DTYPE_NONE;
-    double step = param_dtype == FSDP_F32 ? 1e-6 : param_dtype == FSDP_BF16 ? 0x1p-7 : 0x1p-10;
 
-    for (int64_t s = 0; s < count && dtype != FSDP_DTYPE_NONE; s++)
-        if (between(c, 0, 3) > 0)
-            spans[s].copy = an_output(c, dtype, spans[s].numel, step, 1e-6);
+    for (int64_t s = 0; s < count; s++)
+        spans[s].copy = a_copy(c, dtype, param_dtype, spans[s].numel);
     return dtype;
 }
 
@@ -312,7 +317,8 @@ void byte_adam_case(test_case *c)
                               .grad_scale = coin(c) ? 1.0f : 0.3f,
                               .verdict = a_verdict(c),
                               .step = coin(c) ? 1 : between(c, 2, 1000),
-                              .decoupled = coin(c)};
+                              .decoupled = coin(c),
+                              .copy_dtype = coin(c) ? any_float(c) : FSDP_DTYPE_NONE};
 
     a.behind = a.step > 1 && coin(c);
     for (int64_t s = 0; s < a.count; s++) {
@@ -329,7 +335,8 @@ void byte_adam_case(test_case *c)
         g->codes2 = a_buffer(c, FSDP_U8, numel, 0.0, 255.0, true, 0.0, 1.0);
         g->scales1 = a_buffer(c, FSDP_F32, scales, 0.01, 1.0, true, 1e-6, 1e-6);
         g->scales2 = a_buffer(c, FSDP_F32, scales, 0.01, 1.0, true, 1e-6, 1e-6);
+        g->copy = a_copy(c, a.copy_dtype, a.param_dtype, numel);
     }
-    check(c, &a, "%ld spans, step %ld, decay %g, decoupled %d, verdict %d, behind %d", (long)a.count, (long)a.step,
-          a.weight_decay, a.decoupled, a.verdict != NULL, a.behind);
+    check(c, &a, "%ld spans, step %ld, decay %g, decoupled %d, verdict %d, behind %d, copy %d", (long)a.count,
+          (long)a.step, a.weight_decay, a.decoupled, a.verdict != NULL, a.behind, (int)a.copy_dtype);
 }

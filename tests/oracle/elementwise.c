@@ -89,6 +89,8 @@ void oracle_swiglu_backward(const fsdp__swiglu_backward_args *k)
                    dy = oracle_get(k->dtype, k->dy, r * k->dy_row + c);
             oracle_put(k->dtype, k->dgate, r * k->dgate_row + c, dy * up * oracle_derivative(gate_of(k->gelu), gate));
             oracle_put(k->dtype, k->dup, r * k->dup_row + c, dy * oracle_activate(gate_of(k->gelu), gate));
+            if (k->y)
+                oracle_put(k->dtype, k->y, r * k->y_row + c, oracle_activate(gate_of(k->gelu), gate) * up);
         }
 }
 

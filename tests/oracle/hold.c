@@ -41,6 +41,7 @@ const oracle_table *oracle_bits(fsdp__kernel kernel)
     case FSDP__KERNEL_WHERE:
     case FSDP__KERNEL_DROPOUT:
     case FSDP__KERNEL_CAST_SPANS:
+    case FSDP__KERNEL_SPLIT_SPANS:
     case FSDP__KERNEL_REDUCE_RANKS:
     case FSDP__KERNEL_AMAX:
     case FSDP__KERNEL_QUANTIZE:

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void add_up(const fsdp__matmul_args *k)
 {
@@ -84,6 +85,25 @@ void oracle_cast_spans(const fsdp__cast_spans_args *k)
     for (int64_t s = 0; s < k->count; s++)
         for (int64_t i = 0; i < k->spans[s].numel; i++)
             oracle_put(k->dst_dtype, k->spans[s].dst, i, oracle_get(k->src_dtype, k->spans[s].src, i));
+}
+
+/* Makes the upper half the nearest bf16: it is one more where the lower half is at least half of its range. */
+void oracle_split_spans(const fsdp__split_spans_args *k)
+{
+    for (int64_t s = 0; s < k->count; s++)
+        for (int64_t i = 0; i < k->spans[s].numel; i++) {
+            const fsdp__split_span *x = &k->spans[s];
+            uint32_t bits, joined = (uint32_t)x->high[i] << 16;
+
+            if (k->join) {
+                joined = (x->low[i] & 0x8000u ? joined - 0x10000u : joined) + x->low[i];
+                memcpy(&x->whole[i], &joined, sizeof joined);
+                continue;
+            }
+            memcpy(&bits, &x->whole[i], sizeof bits);
+            x->low[i] = (uint16_t)(bits % 0x10000u);
+            x->high[i] = (uint16_t)(bits / 0x10000u + (x->low[i] >= 0x8000u));
+        }
 }
 
 static double combined(fsdp__rank_op op, double x, double v)

@@ -52,11 +52,11 @@ void oracle_judge_step(const fsdp__judge_step_args *k)
     v->left_out_before = before.left_out;
 }
 
-/* Writes the copy of element i, from what the parameter is now. */
-static void put_copy(const fsdp__optimizer_span *g, fsdp_dtype param_dtype, fsdp_dtype copy_dtype, int64_t i)
+/* Writes the copy of element i, if there is one, from what the parameter is now. */
+static void put_copy(void *copy, const void *param, fsdp_dtype param_dtype, fsdp_dtype copy_dtype, int64_t i)
 {
-    if (g->copy)
-        oracle_put(copy_dtype, g->copy, i, oracle_get(param_dtype, g->param, i));
+    if (copy)
+        oracle_put(copy_dtype, copy, i, oracle_get(param_dtype, param, i));
 }
 
 void oracle_adam(const fsdp__adam_args *k)
@@ -70,7 +70,7 @@ void oracle_adam(const fsdp__adam_args *k)
             const fsdp__optimizer_span *g = &k->spans[s];
             double p = oracle_get(k->param_dtype, g->param, i), m, v;
             double grad = scale * oracle_get(k->grad_dtype, g->grad, i);
-            put_copy(g, k->param_dtype, k->copy_dtype, i);
+            put_copy(g->copy, g->param, k->param_dtype, k->copy_dtype, i);
             if (k->verdict && k->verdict->left_out)
                 continue;
             if (k->decoupled)
@@ -83,7 +83,7 @@ void oracle_adam(const fsdp__adam_args *k)
             g->moment2[i] = (float)v;
             oracle_put(k->param_dtype, g->param, i,
                        p - k->lr / correction1 * m / (sqrt(v) / sqrt(correction2) + k->eps));
-            put_copy(g, k->param_dtype, k->copy_dtype, i);
+            put_copy(g->copy, g->param, k->param_dtype, k->copy_dtype, i);
         }
 }
 
@@ -97,7 +97,7 @@ void oracle_sgd(const fsdp__sgd_args *k)
             const fsdp__optimizer_span *g = &k->spans[s];
             double p = oracle_get(k->param_dtype, g->param, i);
             double grad = scale * oracle_get(k->grad_dtype, g->grad, i) + k->weight_decay * p;
-            put_copy(g, k->param_dtype, k->copy_dtype, i);
+            put_copy(g->copy, g->param, k->param_dtype, k->copy_dtype, i);
             if (k->verdict && k->verdict->left_out)
                 continue;
             if (g->moment1 && k->momentum != 0.0) {
@@ -106,7 +106,7 @@ void oracle_sgd(const fsdp__sgd_args *k)
                 grad = k->nesterov ? grad + k->momentum * buffer : buffer;
             }
             oracle_put(k->param_dtype, g->param, i, p - k->lr * grad);
-            put_copy(g, k->param_dtype, k->copy_dtype, i);
+            put_copy(g->copy, g->param, k->param_dtype, k->copy_dtype, i);
         }
 }
 
@@ -121,12 +121,12 @@ void oracle_lion(const fsdp__lion_args *k)
             double grad = scale * oracle_get(k->grad_dtype, g->grad, i), m = (double)g->moment1[i];
             double u = k->beta1 * m + (1.0 - k->beta1) * grad;
 
-            put_copy(g, k->param_dtype, k->copy_dtype, i);
+            put_copy(g->copy, g->param, k->param_dtype, k->copy_dtype, i);
             if (k->verdict && k->verdict->left_out)
                 continue;
             g->moment1[i] = (float)(k->beta2 * m + (1.0 - k->beta2) * grad);
             oracle_put(k->param_dtype, g->param, i, p - k->lr * (double)((u > 0.0) - (u < 0.0)));
-            put_copy(g, k->param_dtype, k->copy_dtype, i);
+            put_copy(g->copy, g->param, k->param_dtype, k->copy_dtype, i);
         }
 }
 
@@ -213,6 +213,7 @@ static void byte_block(const fsdp__byte_adam_args *k, const byte_table *table, c
         v[i] = k->beta2 * table->second[g->codes2[at + i]] * (double)g->scales2[block] + (1.0 - k->beta2) * grad * grad;
         oracle_put(k->param_dtype, g->param, at + i,
                    p - k->lr / correction1 * m[i] / (sqrt(v[i]) / sqrt(correction2) + k->eps));
+        put_copy(g->copy, g->param, k->param_dtype, k->copy_dtype, at + i);
     }
     encode_block(table->first, m, n, g->codes1 + at, &g->scales1[block]);
     encode_block(table->second, v, n, g->codes2 + at, &g->scales2[block]);
@@ -226,10 +227,15 @@ void oracle_byte_adam(const fsdp__byte_adam_args *k)
         table.first[c] = byte_value(c, true);
         table.second[c] = byte_value(c, false);
     }
-    for (int64_t s = 0; s < k->count && !(k->verdict && k->verdict->left_out); s++) {
+    for (int64_t s = 0; s < k->count; s++) {
         const fsdp__byte_span *g = &k->spans[s];
         int64_t block = 0;
 
+        if (k->verdict && k->verdict->left_out) {
+            for (int64_t i = 0; i < g->rows * g->cols; i++)
+                put_copy(g->copy, g->param, k->param_dtype, k->copy_dtype, i);
+            continue;
+        }
         for (int64_t r = 0; r < g->rows; r++)
             for (int64_t c = 0; c < g->cols; c += FSDP__BYTE_BLOCK)
                 byte_block(k, &table, g, block++, r * g->cols + c,

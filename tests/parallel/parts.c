@@ -4,6 +4,15 @@
 
 #include "support/test.h"
 
+fsdp_mesh *team_mesh(fsdp_context *context)
+{
+    fsdp_mesh *mesh;
+
+    CHECK_OK(
+        fsdp_mesh_create(context, FSDP_SHAPE(fsdp_context_world_size(context)), (const char *const[]){"tp"}, &mesh));
+    return mesh;
+}
+
 void check_alike(const char *name, int64_t at, float got, float wanted)
 {
     if (!(fabsf(got - wanted) <= 2e-5f + 2e-4f * fabsf(wanted)))

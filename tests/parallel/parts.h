@@ -1,9 +1,11 @@
-/* parallel/parts.h - holds what a rank has of a tensor to the whole one. */
+/* parallel/parts.h - a mesh of one team, and what a rank of it has of a tensor, held to the whole one. */
 #ifndef TESTS_PARALLEL_PARTS_H
 #define TESTS_PARALLEL_PARTS_H
 
 #include "fsdp/dist.h"
 
+/* Makes a mesh of all ranks with one dimension, "tp". */
+fsdp_mesh *team_mesh(fsdp_context *context);
 /* Compares `got`, numbers of this rank's part of `tensor` (its gradient, say), with those of the whole one, which has
  * at most two dimensions. */
 void check_part(const char *name, const fsdp_tensor *tensor, const float *got, const float *whole);

@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "dist/dist.h"
 #include "fsdp/ops.h"
+#include "fsdp/parallelize.h"
 #include "parallel/world_gradient.h"
 #include "support/dice.h"
 #include "support/layouts.h"
@@ -265,6 +266,9 @@ static void check_refused(fsdp_context *context, void *arg)
         "softmax: input 0 is a (4, 6) tensor with placements (Shard(dim=1),), and the operation needs all of the "
         "dimension that is cut (mesh dimension 'dp'): redistribute it first");
     CHECK_FAILS(fsdp_exp(partial), FSDP_UNSUPPORTED, "exp: input 0 is a (4, 6) tensor with placements (Partial(sum),)");
+    CHECK_FAILS(fsdp_cast(fsdp_detach(partial), FSDP_I32), FSDP_UNSUPPORTED, "cast: input 0 is a (4, 6) tensor with");
+    CHECK_FAILS(fsdp_cast(fsdp_detach(partial), FSDP_BOOL), FSDP_UNSUPPORTED, "not linear");
+    CHECK(fsdp_tensor_dtype(CHECK_PTR(fsdp_cast(fsdp_detach(cut), FSDP_I32))) == FSDP_I32);
     CHECK_FAILS(fsdp_mul(partial, partial), FSDP_UNSUPPORTED, "another input is to be added up, too");
     CHECK_FAILS(fsdp_add(partial, cut), FSDP_UNSUPPORTED, "another input is cut");
     CHECK_FAILS(fsdp_add_scalar(partial, 1), FSDP_UNSUPPORTED, "not linear");
@@ -298,6 +302,34 @@ static void check_refused(fsdp_context *context, void *arg)
 TEST(what_has_no_rule_is_refused_with_its_name_and_placements)
 {
     test_run_ranks(2, check_refused, NULL);
+}
+
+/* A second time, as of a tied parameter, must be as the first. */
+static void place_again(fsdp_context *context, void *arg)
+{
+    const fsdp_placement whole = {.kind = FSDP_REPLICATE};
+    bool alone = fsdp_context_world_size(context) == 1;
+    char text[80];
+
+    (void)arg;
+    for (int partial = 0; partial < 2; partial++) {
+        fsdp_module *norm = CHECK_PTR(fsdp_layernorm_create(context, test_device(context), 4, 1e-5f));
+        fsdp_mesh *mesh = mesh_of_all(context);
+
+        CHECK_OK(fsdp_parallel_place(norm, "weight", mesh, whole, partial));
+        CHECK_OK(fsdp_parallel_place(norm, "weight", mesh, whole, partial));
+        CHECK_STATUS(fsdp_parallel_place(norm, "weight", mesh, whole, !partial), alone ? FSDP_OK : FSDP_STATE);
+        snprintf(text, sizeof text, "'LayerNorm.weight' was placed with %s gradients", partial ? "partial" : "whole");
+        CHECK_CONTAINS(alone ? text : fsdp_last_error(), text);
+        fsdp_clear_error();
+        fsdp_module_unref(norm);
+        fsdp_mesh_unref(mesh);
+    }
+}
+
+TEST(a_parameter_is_placed_again_only_as_before)
+{
+    test_run_worlds(1, 3, place_again, NULL);
 }
 
 static void fail_each_allocation(fsdp_context *context, void *arg)

@@ -41,15 +41,6 @@ static fsdp_module *net_create(fsdp_context *context, fsdp_device *device)
     return CHECK_PTR(fsdp_sequential_create(context, layers, 6));
 }
 
-static fsdp_mesh *mesh_create(fsdp_context *context)
-{
-    fsdp_mesh *mesh;
-
-    CHECK_OK(
-        fsdp_mesh_create(context, FSDP_SHAPE(fsdp_context_world_size(context)), (const char *const[]){"tp"}, &mesh));
-    return mesh;
-}
-
 static fsdp_tensor *words(fsdp_context *context)
 {
     int32_t ids[BATCH * LENGTH];
@@ -103,7 +94,7 @@ static void run(fsdp_context *context, void *arg)
     const plan *p = arg;
     fsdp_device *device = test_device(context);
     fsdp_module *whole = net_create(context, device), *cut = net_create(context, p->meta ? fsdp_meta(context) : device);
-    fsdp_mesh *mesh = mesh_create(context);
+    fsdp_mesh *mesh = team_mesh(context);
     float wanted[OUTPUTS], got[2][OUTPUTS];
 
     CHECK_OK(fsdp_parallelize_module(cut, mesh, p->entries, p->count));
@@ -148,6 +139,18 @@ TEST(products_may_take_and_give_what_is_replicated)
     const fsdp_parallel_entry entries[] = {{"0", {.kind = FSDP_COLUMN_WISE, .to = {REPLICATED}}},
                                            {"2", {.kind = FSDP_COLUMN_WISE, .to = {REPLICATED}}},
                                            {"4", {.kind = FSDP_ROW_WISE, .from = {REPLICATED}}}};
+
+    run_in_worlds(entries, COUNT(entries));
+}
+
+/* The bias is cut with the features, of which there may be fewer than ranks. */
+TEST(a_row_wise_product_may_leave_its_features_cut)
+{
+    const fsdp_parallel_entry entries[] = {
+        {"2", {.kind = FSDP_COLUMN_WISE}},
+        {"4", {.kind = FSDP_ROW_WISE, .to = {SHARDED(-1)}}},
+        {"5", {.kind = FSDP_PREPARE_INPUT, .from = {SHARDED(-1)}, .to = {REPLICATED}}},
+    };
 
     run_in_worlds(entries, COUNT(entries));
 }
@@ -210,12 +213,104 @@ TEST(a_style_may_be_the_callers_own)
     run_in_worlds(entries, COUNT(entries));
 }
 
+/* Returns (1,length,2), of which all numbers differ. */
+static fsdp_tensor *sequence(fsdp_context *context, int64_t length)
+{
+    float values[64];
+
+    for (int i = 0; i < 2 * length; i++)
+        values[i] = (float)(i + 10 * length);
+    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(1, length, 2), values));
+}
+
+/* Makes a net of two layers, of which the first cuts sequences, and the second puts parts together. */
+static fsdp_module *cutter(fsdp_context *context, fsdp_mesh *mesh, fsdp_module *layers[2])
+{
+    const fsdp_parallel_entry entries[] = {
+        {"0", {.kind = FSDP_PREPARE_OUTPUT, .to = {SHARDED(1)}}},
+        {"1", {.kind = FSDP_PREPARE_INPUT, .from = {SHARDED(1)}, .to = {REPLICATED}}}};
+    fsdp_module *net;
+
+    for (int i = 0; i < 2; i++)
+        layers[i] = CHECK_PTR(fsdp_dropout_create(context, 0, 1));
+    net = CHECK_PTR(fsdp_sequential_create(context, layers, 2));
+    CHECK_OK(fsdp_parallelize_module(net, mesh, entries, 2));
+    return net;
+}
+
+/* Two sequences of different lengths are cut by one plan, and put together in another order. Parts of what a module has
+ * cut in a way of its own are refused on all ranks. */
+static void cut_two(fsdp_context *context, void *arg)
+{
+    fsdp_mesh *mesh = team_mesh(context);
+    fsdp_module *layers[2], *net = cutter(context, mesh, layers);
+    fsdp_tensor *whole[3], *parts[3], *again;
+    int world = fsdp_context_world_size(context);
+    char text[80];
+
+    (void)arg;
+    CHECK_OK(fsdp_scope_begin(context));
+    for (int i = 0; i < 3; i++) {
+        whole[i] = sequence(context, 7 - i);
+        parts[i] = CHECK_PTR(fsdp_call(layers[0], whole[i]));
+    }
+    for (int i = 0; i < 3; i++) {
+        float wanted[64] = {0}, got[64] = {0};
+
+        again = CHECK_PTR(fsdp_call(layers[1], parts[i]));
+        CHECK_EQ(fsdp_tensor_size(again, 1), 7 - i);
+        CHECK_OK(fsdp_tensor_read(whole[i], FSDP_F32, wanted));
+        CHECK_OK(fsdp_tensor_read(again, FSDP_F32, got));
+        CHECK_BYTES(got, wanted, sizeof got);
+    }
+    snprintf(text, sizeof text, "rank 0 of the mesh has 1 of the %d in dimension 1", 2 * world - 1);
+    again = sequence(context, fsdp_context_rank(context) == 0 ? 1 : 2);
+    if (world > 1)
+        CHECK_NULL(fsdp_call(layers[1], again));
+    if (world > 1)
+        CHECK_CONTAINS(fsdp_last_error(), text);
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(net);
+    fsdp_mesh_unref(mesh);
+}
+
+/* One uneven cut, after which a rank has another part than was cut: all ranks find how long that is. */
+static void cut_again(fsdp_context *context, void *arg)
+{
+    fsdp_mesh *mesh = team_mesh(context);
+    fsdp_module *layers[2], *net = cutter(context, mesh, layers);
+
+    (void)arg;
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_PTR(fsdp_call(layers[0], sequence(context, 5))); /* 3 and 2 */
+    CHECK_EQ(fsdp_tensor_size(CHECK_PTR(fsdp_call(layers[1], sequence(context, 3))), 1), 6);
+    CHECK_NULL(fsdp_call(layers[1], sequence(context, 2 + fsdp_context_rank(context))));
+    CHECK_CONTAINS(fsdp_last_error(), "rank 0 of the mesh has 2 of the 5 in dimension 1");
+    fsdp_clear_error();
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(net);
+    fsdp_mesh_unref(mesh);
+}
+
+TEST(a_part_of_another_length_than_was_cut_is_asked_for)
+{
+    test_run_ranks(2, cut_again, NULL);
+}
+
+TEST(lengths_of_two_sequences_are_not_mixed_up)
+{
+    static const int worlds[] = {1, 2, 3, 4, 8};
+
+    for (int i = 0; i < COUNT(worlds); i++)
+        test_run_ranks(worlds[i], cut_two, NULL);
+}
+
 /* ---- misuse ---- */
 
 static void refuse(fsdp_context *context, const fsdp_parallel_entry *entry, fsdp_status status, const char *text)
 {
     fsdp_module *net = net_create(context, test_device(context));
-    fsdp_mesh *mesh = mesh_create(context);
+    fsdp_mesh *mesh = team_mesh(context);
 
     fsdp_clear_error();
     CHECK_ERROR(fsdp_parallelize_module(net, mesh, entry, 1), status, text);
@@ -246,6 +341,14 @@ static void refuse_entries(fsdp_context *context, void *arg)
         {{"2", {.kind = (fsdp_parallel_kind)77}}, "'2': 77 is no parallel style"},
         {{"2", {.kind = FSDP_COLUMN_WISE, .segment_count = 2, .segments = {4, 4}}}, "'2.weight'"},
         {{NULL, {.kind = FSDP_ROW_WISE}}, "has no pattern"},
+        {{"2", {.kind = FSDP_COLUMN_WISE, .to = {REPLICATED}, .segment_count = 2, .segments = {4, 7}}},
+         "'2' has an output in segments, each of which is cut by itself, so it cannot become replicated"},
+        {{"2", {.kind = FSDP_COLUMN_WISE, .to = {SHARDED(1)}, .segment_count = 2, .segments = {4, 7}}},
+         "'2' has an output in segments, each of which is cut by itself, so it cannot become sharded(1)"},
+        {{"1", {.kind = FSDP_SEQUENCE_PARALLEL, .dim = 9}}, "'1': sharded(9) is no dimension of any tensor"},
+        {{"1", {.kind = FSDP_SEQUENCE_PARALLEL, .dim = -99}}, "'1': sharded(-99) is no dimension of any tensor"},
+        {{"1", {.kind = FSDP_SEQUENCE_PARALLEL, .dim = -1}}, "'1' is a LayerNorm, which needs all features"},
+        {{"2", {.kind = FSDP_COLUMN_WISE, .to = {SHARDED(-9)}}}, "'2': sharded(-9) is no dimension of any tensor"},
     };
 
     (void)arg;
@@ -255,15 +358,14 @@ static void refuse_entries(fsdp_context *context, void *arg)
 
 TEST(an_entry_that_does_not_fit_is_refused)
 {
-    for (int world = 1; world <= 2; world++)
-        test_run_ranks(world, refuse_entries, NULL);
+    test_run_worlds(1, 2, refuse_entries, NULL);
 }
 
 static void refuse_parameters(fsdp_context *context, void *arg)
 {
     static const fsdp_parallel_entry column = {"2", {.kind = FSDP_COLUMN_WISE}}, row = {"2", {.kind = FSDP_ROW_WISE}};
     fsdp_module *net = net_create(context, test_device(context));
-    fsdp_mesh *mesh = mesh_create(context), *wide;
+    fsdp_mesh *mesh = team_mesh(context), *wide;
 
     (void)arg;
     CHECK_OK(fsdp_mesh_create(context, FSDP_SHAPE(1, 2), (const char *const[]){"dp", "tp"}, &wide));
@@ -295,14 +397,14 @@ static void refuse_placements(fsdp_context *context, void *arg)
     static const fsdp_placement cut = {.kind = FSDP_SHARD}, partial = {.kind = FSDP_PARTIAL};
     fsdp_module *net = net_create(context, test_device(context)), *linear = fsdp_module_child(net, "2");
     const fsdp_tensor *weight = fsdp_module_parameter(net, "2.weight");
-    fsdp_mesh *mesh = mesh_create(context);
+    fsdp_mesh *mesh = team_mesh(context);
 
     (void)arg;
     CHECK_ERROR(fsdp_parallel_place(linear, "weight", mesh, cut, true), FSDP_INVALID,
-                "'Linear.weight' cannot be placed as (Shard(dim=0),) with partial gradients");
+                "'2.weight' cannot be placed as (Shard(dim=0),) with partial gradients");
     fsdp_clear_error();
     CHECK_ERROR(fsdp_parallel_place(linear, "weight", mesh, partial, false), FSDP_INVALID,
-                "'Linear.weight' cannot be placed as (Partial(sum),): a parameter is cut, or it replicates");
+                "'2.weight' cannot be placed as (Partial(sum),): a parameter is cut, or it replicates");
     CHECK_NULL(fsdp_tensor_distribution(weight));
     CHECK_EQ(fsdp_tensor_shape(weight)[0], WIDE);
     fsdp_module_unref(net);
@@ -335,8 +437,7 @@ static void differ(fsdp_context *context, void *arg)
 
 TEST(ranks_that_differ_are_told_so)
 {
-    for (int world = 2; world <= 3; world++)
-        test_run_ranks(world, differ, NULL);
+    test_run_worlds(2, 3, differ, NULL);
 }
 
 static fsdp_status fail_without_a_word(void *arg, fsdp_module *module, const char *name, fsdp_mesh *mesh)
@@ -390,7 +491,7 @@ static void place_differently(fsdp_context *context, void *arg)
     const fsdp_parallel_entry otherwise = {"2", {.kind = FSDP_CUSTOM_PARALLEL, .apply = place_otherwise}};
     const fsdp_parallel_entry on_one = {"2", {.kind = FSDP_CUSTOM_PARALLEL, .apply = place_on_one}};
     fsdp_module *nets[] = {net_create(context, test_device(context)), net_create(context, test_device(context))};
-    fsdp_mesh *mesh = mesh_create(context);
+    fsdp_mesh *mesh = team_mesh(context);
 
     (void)arg;
     CHECK_ERROR(fsdp_parallelize_module(nets[0], mesh, &otherwise, 1), FSDP_MISMATCH,
@@ -433,7 +534,7 @@ static void cut_too_early(fsdp_context *context, void *arg)
 {
     const fsdp_parallel_entry column = {"", {.kind = FSDP_COLUMN_WISE}};
     fsdp_module *net = fsdp_linear_create(context, test_device(context), DIM, WIDE, NULL);
-    fsdp_mesh *mesh = mesh_create(context);
+    fsdp_mesh *mesh = team_mesh(context);
     fsdp_tensor *loss;
 
     (void)arg;
@@ -469,7 +570,7 @@ static void fail_allocation(fsdp_context *context, void *arg)
                                            {"2", {.kind = FSDP_COLUMN_WISE, .from = {SHARDED(1)}}},
                                            {"4", {.kind = FSDP_ROW_WISE}}};
     fsdp_module *net = net_create(context, test_device(context));
-    fsdp_mesh *mesh = mesh_create(context);
+    fsdp_mesh *mesh = team_mesh(context);
     long *n = arg;
 
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, *n);

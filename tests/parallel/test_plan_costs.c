@@ -3,6 +3,7 @@
 #include "device/device.h"
 #include "fsdp/models.h"
 #include "fsdp/parallelize.h"
+#include "parallel/parts.h"
 #include "support/ranks.h"
 #include "tensor/tensor.h"
 
@@ -31,6 +32,8 @@ static const fsdp_model_config config = {
 
 typedef struct run {
     int64_t batch;
+    bool gpt2;
+    fsdp_architecture architecture; /* 0: Llama */
     fsdp_model_parallel_options options;
     fsdp_comm_stats stats;
     int64_t activations; /* bytes that wait for the backward */
@@ -55,11 +58,13 @@ static int64_t activations(fsdp_context *context)
 
 static fsdp_module *create(fsdp_context *context, const run *r)
 {
-    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, test_device(context), &config));
-    fsdp_mesh *mesh;
+    fsdp_model_config mine = config;
+    fsdp_module *model;
+    fsdp_mesh *mesh = team_mesh(context);
 
-    CHECK_OK(
-        fsdp_mesh_create(context, FSDP_SHAPE(fsdp_context_world_size(context)), (const char *const[]){"tp"}, &mesh));
+    mine.architecture = r->gpt2 ? FSDP_GPT2 : r->architecture ? r->architecture : config.architecture;
+    mine.n_kv_heads = r->gpt2 ? config.n_heads : config.n_kv_heads;
+    model = CHECK_PTR(fsdp_model_create(context, test_device(context), &mine));
     CHECK_OK(fsdp_model_parallelize(model, mesh, &r->options));
     fsdp_mesh_unref(mesh);
     return model;
@@ -93,14 +98,17 @@ static void step(fsdp_context *context, void *arg)
     fsdp_module_unref(model);
 }
 
-static run run_on_two(int64_t batch, fsdp_model_parallel_options options)
+static run on_two(run r)
 {
-    run r = {.batch = batch, .options = options};
-
     test_run_ranks(2, step, &r);
     CHECK_EQ(r.stats.calls[FSDP_BROADCAST], 0);
     CHECK_EQ(r.stats.calls[FSDP_ALL_TO_ALL], 0);
     return r;
+}
+
+static run run_on_two(int64_t batch, fsdp_model_parallel_options options)
+{
+    return on_two((run){.batch = batch, .options = options});
 }
 
 /* Checks calls, and elements of which each of two ranks sends this many. */
@@ -146,6 +154,34 @@ TEST(a_loss_of_cut_logits_sends_three_numbers_for_each_target)
     check(&r, FSDP_REDUCE_SCATTER, 14, 14 * 6 * LENGTH * DIM / 2); /* tp-llama-2x2-sp-loss */
     check(&r, FSDP_ALL_GATHER, 14, 14 * 6 * LENGTH * DIM / 2);
     check(&r, FSDP_ALL_REDUCE, 10, 7 * DIM + 3 * 6 * LENGTH);
+}
+
+/* As of other models, though positions are added to its embeddings; a norm has two parameters, and the products that
+ * put heads and columns together have a bias, whose gradients are added up. */
+TEST(gpt2_scatters_its_embeddings_too)
+{
+    run r = on_two((run){.batch = 6, .gpt2 = true, .options = {.sequence_parallel = true, .loss_parallel = true}});
+
+    check(&r, FSDP_REDUCE_SCATTER, 14, 14 * 6 * LENGTH * DIM / 2);
+    check(&r, FSDP_ALL_GATHER, 14, 14 * 6 * LENGTH * DIM / 2);
+    check(&r, FSDP_ALL_REDUCE, 6 * LAYERS + 2 + 3, (6 * LAYERS + 2) * DIM + 3 * 6 * LENGTH);
+}
+
+/* Norms of heads have whole weights, whose gradients are added up; norms of all heads add up squares of each token, and
+ * in the backward what becomes of the sum. Both of queries and of keys, and also without cut sequences. */
+TEST(norms_of_queries_and_keys_are_added_up)
+{
+    int64_t tokens = 6 * LENGTH, others = (2 + 4 * LAYERS) * tokens * DIM + 3 * tokens;
+    run qwen3 = {.batch = 6, .architecture = FSDP_QWEN3, .options = {.loss_parallel = true}}, olmo2 = qwen3;
+
+    olmo2.architecture = FSDP_OLMO2;
+    qwen3 = on_two(qwen3);
+    check(&qwen3, FSDP_ALL_REDUCE, 2 + 4 * LAYERS + 3 + 2 * LAYERS, others + 2 * LAYERS * config.head_dim);
+    olmo2 = on_two(olmo2);
+    check(&olmo2, FSDP_ALL_REDUCE, 2 + 4 * LAYERS + 3 + 4 * LAYERS, others + 4 * LAYERS * tokens);
+    qwen3.options.sequence_parallel = true;
+    qwen3 = on_two(qwen3);
+    check(&qwen3, FSDP_ALL_REDUCE, 10 + 2 * LAYERS, 7 * DIM + 3 * tokens + 2 * LAYERS * config.head_dim);
 }
 
 /* Gathers and reduce-scatters of attention and MLP, both ways, are four calls each. */

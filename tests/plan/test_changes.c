@@ -4,26 +4,15 @@
 #include "plan/changes.h"
 #include "plan/plan.h"
 #include "support/test.h"
+#include "train/config.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* "key=value key=value" */
 static fsdp_train_config *configure(const char *keys)
 {
-    fsdp_train_config *config;
-    char text[512], *rest = text;
-
-    snprintf(text, sizeof text,
-             "model.preset=llama-1m model.n_layers=2 training.seq_len=32 training.local_batch_size=4 %s", keys);
-    CHECK_OK(fsdp_train_config_create(&config));
-    for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
-        char *value = strchr(word, '=');
-
-        *value++ = '\0';
-        CHECK_OK(fsdp_train_config_set(config, word, value));
-    }
-    return config;
+    return test_config("model.preset=llama-1m model.n_layers=2 training.seq_len=32 training.local_batch_size=4 %s",
+                       keys);
 }
 
 static fsdp__changes find(const char *keys, const fsdp__plan_options *options, double room)
@@ -32,7 +21,6 @@ static fsdp__changes find(const char *keys, const fsdp__plan_options *options, d
     fsdp__changes changes;
 
     CHECK_OK(fsdp__changes_find(config, options, room, &changes));
-    fsdp_train_config_free(config);
     return changes;
 }
 
@@ -68,18 +56,14 @@ static void check_figures(const char *keys, const fsdp__plan_options *options, c
     }
     CHECK_EQ(changes->last.bytes,
              changes->count > 0 ? changes->items[changes->count - 1].after.bytes : changes->first.bytes);
-    fsdp_train_config_free(config);
 }
 
 static char *print(const fsdp__changes *changes)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
 
     CHECK_OK(fsdp__changes_print(changes, out));
-    fclose(out);
-    return text;
+    return test_end_text(out);
 }
 
 TEST(each_change_has_the_figures_of_a_plan_with_it)
@@ -115,7 +99,6 @@ TEST(what_is_good_stays)
 
     CHECK_EQ(changes.count, 0);
     CHECK_CONTAINS(text, "What would be better: nothing. ");
-    free(text);
 }
 
 TEST(what_is_computed_twice_with_room_enough_is_computed_once)
@@ -138,7 +121,6 @@ TEST(what_does_not_fit_is_made_to_fit_first)
     CHECK((double)some.first.bytes > some.room && (double)some.last.bytes <= some.room);
     CHECK(some.items[0].after.bytes < some.items[0].before.bytes);
     CHECK_CONTAINS(text, "No change makes it fit");
-    free(text);
 }
 
 TEST(over_machines_a_copy_on_each_is_faster)
@@ -177,11 +159,9 @@ TEST(all_figures_are_for_as_many_tokens)
     CHECK_CONTAINS(text, "Larger.\n     Calls 6, was 12; a step 4 ms, was 8 ms.\n");
     CHECK_CONTAINS(text, "Faster.\n     Calls 5, was 6; GFLOP 4, was 8; a step 3 ms, was 4 ms.\n");
     CHECK_CONTAINS(text, "together\n     Calls 5, was 12; GFLOP 4, was 8; a step 3 ms, was 8 ms.\n");
-    free(text);
     changes.items[0].after.tokens = changes.items[1].after.tokens = 1000;
     text = print(&changes);
     CHECK_NULL(strstr(text, "tokens"));
-    free(text);
 }
 
 TEST(frozen_parameters_are_not_gathered_for_nothing)
@@ -204,18 +184,14 @@ TEST(rows_that_do_not_divide_are_named)
     CHECK(odd.padding.share > 0.02 && odd.padding.rows % 7 != 0);
     CHECK_EQ(odd.padding.better, 5);
     CHECK_CONTAINS(text, "its 40 rows do not divide evenly over 7 ranks. With 5 ranks (-n 5) it would be 0.0 %");
-    free(text);
 }
 
 static char *print_config(const fsdp_train_config *config)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
 
     CHECK_OK(fsdp_train_config_print(config, out));
-    fclose(out);
-    return text;
+    return test_end_text(out);
 }
 
 /* The lines that are printed are a config, which sets what all changes set. */
@@ -230,23 +206,16 @@ TEST(the_lines_are_a_config)
     CHECK(changes.count > 1 && lines);
     lines += strlen("lines of a config:\n\n");
     test_write_file(path, lines, strlen(lines));
-    CHECK_OK(fsdp_train_config_create(&config));
+    config = test_empty_config();
     CHECK_OK(fsdp_train_config_load(config, path));
     read = print_config(config);
-    fsdp_train_config_free(config);
-    CHECK_OK(fsdp_train_config_create(&config));
+    config = test_empty_config();
     for (int i = 0; i < changes.count; i++)
         for (int k = 0; k < changes.items[i].setting_count; k++)
             CHECK_OK(
                 fsdp_train_config_set(config, changes.items[i].settings[k].key, changes.items[i].settings[k].value));
     set = print_config(config);
     CHECK_STRING(read, set);
-    fsdp_train_config_free(config);
-    free(read);
-    free(set);
-    free(text);
-    free(path);
-    test_directory_free(directory);
 }
 
 /* What shortens waits is one change, with the figures of a plan with it; a setting is told whatever it costs. */
@@ -284,5 +253,4 @@ TEST(a_wait_and_a_setting_have_a_price)
         &(fsdp__changes){.count = 1, .first.tokens = 1, .items[0] = {.why = "", .before.tokens = 1, .after.tokens = 1}},
         0, text, 4); /* what has no room is cut */
     CHECK(strlen(text) < 4);
-    fsdp_train_config_free(config);
 }

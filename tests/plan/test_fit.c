@@ -4,19 +4,13 @@
 #include "plan/fit_text.h"
 #include "plan/plan.h"
 #include "support/test.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "train/config.h"
 
 static fsdp_train_config *config_of(int64_t batch)
 {
-    fsdp_train_config *config;
+    fsdp_train_config *config =
+        test_config("model.preset=llama-1m model.n_layers=2 training.seq_len=64 training.device=cuda");
 
-    CHECK_OK(fsdp_train_config_create(&config));
-    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
-    CHECK_OK(fsdp_train_config_set(config, "model.n_layers", "2"));
-    CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "64"));
-    CHECK_OK(fsdp_train_config_set(config, "training.device", "cuda"));
     config->training.local_batch_size = batch;
     return config;
 }
@@ -27,18 +21,13 @@ static void check_row(const fsdp_train_config *config, const fsdp__plan_options 
     fsdp_train_config *own;
     fsdp__plan *plan;
 
-    CHECK_OK(fsdp_train_config_create(&own));
-    CHECK_OK(fsdp_train_config_set(own, "model.preset", "llama-1m"));
-    CHECK_OK(fsdp_train_config_set(own, "model.n_layers", "2"));
-    CHECK_OK(fsdp_train_config_set(own, "training.seq_len", "64"));
-    CHECK_OK(fsdp_train_config_set(own, "training.device", "cuda"));
+    own = test_config("model.preset=llama-1m model.n_layers=2 training.seq_len=64 training.device=cuda");
     CHECK_OK(fsdp__fit_apply(row, options->world_size, own));
     CHECK_OK(fsdp__plan_make(own, options, &plan));
     CHECK_EQ(plan->peak.total, row->bytes);
     CHECK_EQ(plan->e->microbatches, row->microbatches);
     CHECK_EQ(row->batch * row->microbatches, config->training.local_batch_size);
     fsdp__plan_free(plan);
-    fsdp_train_config_free(own);
 }
 
 TEST(what_fits_is_listed_by_speed)
@@ -64,7 +53,6 @@ TEST(what_fits_is_listed_by_speed)
         check_row(config, &options, &some.rows[i]);
     }
     CHECK(some.rows[0].seconds >= all.rows[0].seconds);
-    fsdp_train_config_free(config);
 }
 
 TEST(where_nothing_fits_the_least_is_said)
@@ -82,5 +70,4 @@ TEST(where_nothing_fits_the_least_is_said)
     CHECK(fit.count > 0); /* that much is enough */
     config->training.global_batch_size = 1;
     CHECK_ERROR(fsdp__fit_find(config, &options, 1e9, &fit), FSDP_INVALID, "leaves none");
-    fsdp_train_config_free(config);
 }

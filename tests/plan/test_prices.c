@@ -72,6 +72,39 @@ TEST(a_reduction_costs_by_how_many_ranks_share_the_machine)
     CHECK_NEAR(fsdp__price_collective(&prices, &c), 5e-6, 1e-12);
 }
 
+TEST(gpus_exchange_by_their_links_or_through_the_host)
+{
+    fsdp__prices prices = {.gpu = true, .host = {1e-5, 5e10}, .machine = {5e-5, 0}, .network = {1e-4, 1e10}};
+    fsdp__price_call c = {
+        .kind = FSDP_ALL_GATHER, .bytes = 8e6, .ranks = 8, .machines = 1, .machine_ranks = 8, .network = 1e6};
+
+    CHECK_NEAR(fsdp__price_collective(&prices, &c), 5e-5 + 9e6 / 5e10, 1e-12);
+    prices.peers.per_second = 3e11;
+    CHECK_NEAR(fsdp__price_collective(&prices, &c), 5e-5 + 7e6 / 3e11, 1e-12);
+    c.kind = FSDP_ALL_REDUCE;
+    CHECK_NEAR(fsdp__price_collective(&prices, &c), 5e-5 + 14e6 / 3e11, 1e-12);
+    c.machines = 2;
+    CHECK_NEAR(fsdp__price_collective(&prices, &c), 5e-5 + 14e6 / 3e11 + 1e-4 + 8e6 / 1e10, 1e-12);
+    c.machines = 8; /* one rank of each machine: nothing stays inside */
+    CHECK_NEAR(fsdp__price_collective(&prices, &c), 1e-4 + 8e6 / 1e10, 1e-12);
+}
+
+TEST(a_link_is_the_data_sheets_unless_the_machine_has_another)
+{
+    static const struct {
+        const char *card;
+        fsdp__link way;
+        double gbs;
+    } cases[] = {{"H100", FSDP__LINK_UNKNOWN, 450},   {"H100", FSDP__LINK_NVLINK, 450},
+                 {"H100", FSDP__LINK_PCIE, 63},       {"H100", FSDP__LINK_HOST, 0},
+                 {"A100", FSDP__LINK_PCIE, 31.5},     {"L40S", FSDP__LINK_PCIE, 31.5},
+                 {"RTX 4090", FSDP__LINK_UNKNOWN, 0}, {"RTX 4090", FSDP__LINK_PCIE, 0},
+                 {"abacus", FSDP__LINK_UNKNOWN, 0},   {"abacus", FSDP__LINK_PCIE, 0}};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
+        CHECK_NEAR(fsdp__price_of_link(cases[i].card, cases[i].way).per_second, 0.75e9 * cases[i].gbs, 1);
+}
+
 TEST(a_card_is_known_by_its_data_sheet)
 {
     fsdp__prices h100, a100;
@@ -96,7 +129,6 @@ static fsdp_status read_text(const char *text, fsdp__prices *out)
 
     test_write_file(path, text, strlen(text));
     status = fsdp__prices_read(path, out);
-    free(path);
     test_directory_free(directory);
     return status;
 }
@@ -148,16 +180,12 @@ TEST(a_file_that_is_damaged_is_refused_with_its_place)
 TEST(what_is_measured_can_be_printed_and_read_again)
 {
     fsdp__prices measured, read;
-    char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
 
     CHECK_OK(fsdp__prices_measure("cpu", 0, &measured));
     CHECK(measured.rate_count > 20 && measured.cores >= 1 && measured.per_second > 0);
     CHECK_OK(fsdp__prices_print(&measured, out));
-    fclose(out);
-    CHECK_OK(read_text(text, &read));
-    free(text);
+    CHECK_OK(read_text(test_end_text(out), &read));
     CHECK_EQ(read.rate_count, measured.rate_count);
     CHECK(measured.busy >= 0 && measured.busy < 1);
     CHECK_NEAR(read.busy, measured.busy, 1e-9);

@@ -6,28 +6,17 @@
 #include "plan/cards.h"
 #include "plan/plan.h"
 #include "support/ranks.h"
+#include "train/config.h"
 #include "train/run_config.h"
 
 #include <math.h>
 
-/* "key=value key=value" */
 static fsdp_train_config *configure(const char *keys)
 {
-    fsdp_train_config *config;
-    char text[700], *rest = text;
-
-    snprintf(text, sizeof text,
-             "model.preset=llama-1m model.n_layers=2 model.dim=64 model.n_heads=2 model.ffn_dim=150 "
-             "model.vocab_size=256 data.workers=0 training.seq_len=32 training.local_batch_size=2 training.steps=3 %s",
-             keys);
-    CHECK_OK(fsdp_train_config_create(&config));
-    for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
-        char *value = strchr(word, '=');
-
-        *value++ = '\0';
-        CHECK_OK(fsdp_train_config_set(config, word, value));
-    }
-    return config;
+    return test_config(
+        "model.preset=llama-1m model.n_layers=2 model.dim=64 model.n_heads=2 model.ffn_dim=150 model.vocab_size=256 "
+        "data.workers=0 training.seq_len=32 training.local_batch_size=2 training.steps=3 %s",
+        keys);
 }
 
 /* Makes prices of a machine whose network has this latency, and carries so many bytes a second. */
@@ -95,7 +84,7 @@ TEST(a_plan_is_never_worse_than_blocks_parts_or_single_modules)
                                        "parallelism.strategy=hsdp parallelism.data_parallel_replicate_degree=2",
                                        "model.preset=gpt2-124m model.tie_word_embeddings=true"};
 
-    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w += test_brief() ? 4 : 1)
         for (size_t n = first_network(w); n < sizeof networks / sizeof *networks; n++) {
             fsdp__prices prices = prices_of(networks[n].latency, networks[n].per_second);
             fsdp__plan_options options = {.world_size = 4, .machines = 2, .prices = &prices};
@@ -107,7 +96,6 @@ TEST(a_plan_is_never_worse_than_blocks_parts_or_single_modules)
                 CHECK(is_no_worse(plan_of(&found), &found.rows[i]));
             CHECK(plan_of(&found)->step < found.rows[0].step); /* than blocks */
             fsdp__scheduled_release(&found);
-            fsdp_train_config_free(config);
         }
 }
 
@@ -128,7 +116,7 @@ static double best_of_all_cuts(const fsdp_train_config *config, const fsdp__plan
     CHECK_OK(fsdp__plan_make(config, options, &b));
     CHECK_OK(fsdp__atoms_make(a, b, false, &atoms));
     CHECK_EQ(atoms.count, 10);
-    for (int cuts = 0; cuts < 1 << (atoms.count - 1); cuts++) {
+    for (int cuts = 0; cuts < 1 << (atoms.count - 1); cuts += test_brief() ? 29 : 1) {
         fsdp__draft draft = {.places = places, .reductions = 1};
         fsdp__plan_options own = *options;
         fsdp__comm_schedule *schedule;
@@ -163,7 +151,6 @@ TEST(a_plan_is_as_good_as_the_best_of_all_cuts)
 
         CHECK(plan_of(&found)->step <= 1.01 * best);
         fsdp__scheduled_release(&found);
-        fsdp_train_config_free(config);
     }
 }
 
@@ -185,12 +172,11 @@ TEST(a_plan_keeps_to_the_memory_that_there_is)
     for (int64_t i = 0; i < some.plan->unit_count; i++)
         stay += some.plan->units[i].stays;
     CHECK(stay > 0);
-    CHECK_ERROR(fsdp__schedule_find(config, &options, 1000, FSDP__SCHEDULE_TRIES, &none), FSDP_NO_MEMORY,
+    CHECK_ERROR(fsdp__schedule_find(config, &options, 1000, TRIES, &none), FSDP_NO_MEMORY,
                 "no schedule fits into 1.0KiB for a rank: the leanest of");
     CHECK_NULL(none.plan);
     fsdp__scheduled_release(&all);
     fsdp__scheduled_release(&some);
-    fsdp_train_config_free(config);
 }
 
 /* With next to no network everything kept whole would be shortest, by nothing that a run would notice. */
@@ -206,7 +192,6 @@ TEST(a_gain_of_less_than_a_percent_buys_no_memory)
         CHECK(plan->step < 0.99 * found.rows[i].step || (double)plan->bytes <= (double)found.rows[i].bytes / 0.9);
     CHECK_NEAR((double)plan->step, found.rows[0].step, 0.02 * found.rows[0].step);
     fsdp__scheduled_release(&found);
-    fsdp_train_config_free(config);
 }
 
 /* ---- the same again ---- */
@@ -235,9 +220,6 @@ TEST(the_same_question_has_the_same_plan_and_its_file_the_same_step)
     fsdp__plan_free(plan);
     fsdp__scheduled_release(&first);
     fsdp__scheduled_release(&second);
-    fsdp_train_config_free(config);
-    test_directory_free(directory);
-    free(path);
 }
 
 typedef struct real {
@@ -265,11 +247,9 @@ static void train(fsdp_context *context, void *arg)
 TEST(a_planned_run_takes_the_memory_and_the_calls_that_were_planned)
 {
     char *directory = test_directory(), *path = test_path(directory, "schedule.json");
-    char *data = test_path(directory, "data.txt"), text[4096];
+    char *data = test_path(directory, "data.txt");
 
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = (char)('a' + i * i % 26);
-    test_write_file(data, text, sizeof text);
+    test_write_letters(data, 4096, 26);
     for (int world = test_brief() ? 3 : 1; world <= 4; world++) {
         fsdp__prices prices = prices_of(3e-5, 1e9);
         int machines = test_machines_of(world);
@@ -291,11 +271,7 @@ TEST(a_planned_run_takes_the_memory_and_the_calls_that_were_planned)
         CHECK_EQ(was.report.all_gather, world > 1 ? plan->e->step.calls[FSDP_ALL_GATHER] : 0);
         fsdp__plan_free(plan);
         fsdp__scheduled_release(&found);
-        fsdp_train_config_free(was.config);
     }
-    test_directory_free(directory);
-    free(path);
-    free(data);
 }
 
 /* ---- what is printed, and refused ---- */
@@ -306,24 +282,21 @@ TEST(a_plan_is_printed_as_a_table_and_as_json)
     fsdp__plan_options options = {.world_size = 16, .machines = 2, .prices = &prices};
     fsdp_train_config *config = configure("training.device=cuda training.mixed_precision_param=bfloat16");
     fsdp__scheduled found;
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
+    char *text;
 
     CHECK_OK(fsdp__prices_of_card("H100", &prices));
     found = find(config, &options, 1e9);
     CHECK_OK(fsdp__scheduled_print(&found, out));
     CHECK_OK(fsdp__scheduled_json(&found, out));
-    fclose(out);
+    text = test_end_text(out);
     CHECK_CONTAINS(text, "llama-1m: when parameters and gradients travel, fsdp2, 16 ranks on 2 machines, in 0.93GiB");
     CHECK_CONTAINS(text, "\n  blocks, kept whole        3 ");
     CHECK_CONTAINS(text, "\n  parts and ends ");
     CHECK_CONTAINS(text, "\n  plan ");
     CHECK_CONTAINS(text, "\"fsdp_schedule\": 1");
     CHECK_CONTAINS(text, "\"units\": \"blocks, kept whole\"");
-    free(text);
     fsdp__scheduled_release(&found);
-    fsdp_train_config_free(config);
 }
 
 TEST(where_nothing_can_be_scheduled_that_is_said)
@@ -343,9 +316,7 @@ TEST(where_nothing_can_be_scheduled_that_is_said)
         fsdp_train_config *own = configure(ways[i][0]);
 
         CHECK_ERROR(fsdp__schedule_find(own, &options, 0, 10, &found), FSDP_INVALID, ways[i][1]);
-        fsdp_train_config_free(own);
     }
     options.prices = NULL;
     CHECK_ERROR(fsdp__schedule_find(config, &options, 0, 10, &found), FSDP_INVALID, "leave out --no-time");
-    fsdp_train_config_free(config);
 }

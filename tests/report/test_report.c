@@ -94,28 +94,16 @@ static char *shown(const shape *shapes, int count, fsdp_status (*show)(const fsd
 {
     fsdp__recorded_run items[FSDP__MOST_RUNS];
     fsdp__report report = {.sources.runs = {items, count, count, usual}};
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
 
     for (int i = 0; i < count; i++)
         items[i] = run_create(&shapes[i]);
     CHECK_OK(fsdp__advices_of(&report.sources, NULL, &report.advices));
     CHECK_OK(show(&report, out));
-    fclose(out);
     fsdp__advices_free(&report.advices);
     for (int i = 0; i < count; i++)
         run_free(&items[i]);
-    return text;
-}
-
-static int count_of(const char *text, const char *part)
-{
-    int count = 0;
-
-    for (const char *at = strstr(text, part); at; at = strstr(at + 1, part))
-        count++;
-    return count;
+    return test_end_text(out);
 }
 
 TEST(a_run_without_faults_gets_no_advice)
@@ -126,8 +114,7 @@ TEST(a_run_without_faults_gets_no_advice)
     CHECK_CONTAINS(text, "Nothing stands out");
     CHECK_CONTAINS(text, "  steps               400 of 400\n");
     CHECK_CONTAINS(text, "  a usual step        101 ms (median)\n");
-    CHECK_EQ(count_of(text, "differ"), 0);
-    free(text);
+    CHECK_EQ(test_count(text, "differ"), 0);
 }
 
 TEST(what_stands_out_is_named_with_its_step)
@@ -145,7 +132,6 @@ TEST(what_stands_out_is_named_with_its_step)
               "command goes on from its last checkpoint in /c.\n");
     CHECK_CONTAINS(text, "- halts: 8 of 400 steps take over twice the median of 100 ms, and cost 11.2 s beyond it");
     CHECK_CONTAINS(text, "the slowest is step 50, 1.5 s.");
-    free(text);
 }
 
 TEST(a_run_without_a_step_stands_out_and_what_is_shown_moves_no_cursor)
@@ -157,7 +143,6 @@ TEST(a_run_without_a_step_stands_out_and_what_is_shown_moves_no_cursor)
     CHECK_CONTAINS(text, "It has taken 0 of 10 steps: it goes on, was stopped, or failed. Once it has ended it cannot "
                          "be continued: without checkpoint.folder it keeps no checkpoints.\n");
     CHECK_CONTAINS(text, "\\x1b[2J");
-    free(text);
 }
 
 TEST(settings_that_differ_are_listed_and_others_are_not)
@@ -176,7 +161,6 @@ TEST(settings_that_differ_are_listed_and_others_are_not)
                          "  training.steps\n"
                          "    a                       (default)\n"
                          "    b                       3\n\n");
-    free(text);
 }
 
 static double twice(int step)
@@ -206,7 +190,6 @@ TEST(tokens_a_second_are_those_of_all_the_time)
     CHECK_NEAR(fsdp__tokens_per_second(&run, 0, 4), 1e4, 0.001);
     CHECK(isnan(fsdp__tokens_per_second(&run, 0, 1)));
     run_free(&run);
-    free(text);
 }
 
 /* Runs whose loss and speed say nothing of each other are not compared. */
@@ -221,13 +204,11 @@ TEST(runs_are_compared_where_model_and_data_are_the_same)
     CHECK_CONTAINS(text, "- b makes 2.00 times as many tokens a second as a: ");
     CHECK_CONTAINS(text, "- b reaches what a ends with, 2.1");
     CHECK_CONTAINS(text, ", the mean loss of its last 20 steps, in ");
-    free(text);
     for (size_t i = 0; i <= FSDP__COUNT_OF(others); i++) {
         shapes[1].settings = i < FSDP__COUNT_OF(others) ? others[i] : "{}";
         shapes[1].model = i < FSDP__COUNT_OF(others) ? NULL : "other";
         text = shown(shapes, 2, fsdp__report_text);
-        CHECK_EQ(count_of(text, "times as many") + count_of(text, "reaches"), 0);
-        free(text);
+        CHECK_EQ(test_count(text, "times as many") + test_count(text, "reaches"), 0);
     }
 }
 
@@ -239,8 +220,6 @@ TEST(ranks_and_devices_of_all_starts_are_shown)
     CHECK_CONTAINS(text, "  ranks               4, then 2\n  device              cpu, then <gpu>\n");
     CHECK_CONTAINS(page, ">4, then 2</td>");
     CHECK_CONTAINS(page, ">cpu, then &#60;gpu&#62;</td>");
-    free(text);
-    free(page);
 }
 
 TEST(a_page_is_whole_and_needs_nothing_else)
@@ -249,22 +228,21 @@ TEST(a_page_is_whole_and_needs_nothing_else)
                             {"b", "{}", is_lost, halts, STEPS, STEPS, NULL, NULL}};
     char *page = shown(shapes, 2, fsdp__report_page);
 
-    CHECK_EQ(count_of(page, "<script"), 0);
-    CHECK_EQ(count_of(page, "http"), 0);
+    CHECK_EQ(test_count(page, "<script"), 0);
+    CHECK_EQ(test_count(page, "http"), 0);
     CHECK_CONTAINS(page, "&#60;script&#62;a &#38; b");
     CHECK_CONTAINS(page, "&#60;b&#62;");
-    CHECK_EQ(count_of(page, "<svg "), 8); /* four charts, on both scales */
-    CHECK_EQ(count_of(page, "</svg>"), 8);
-    CHECK_EQ(count_of(page, "<div"), count_of(page, "</div>"));
-    CHECK_EQ(count_of(page, "<table"), count_of(page, "</table>"));
+    CHECK_EQ(test_count(page, "<svg "), 8); /* four charts, on both scales */
+    CHECK_EQ(test_count(page, "</svg>"), 8);
+    CHECK_EQ(test_count(page, "<div"), test_count(page, "</div>"));
+    CHECK_EQ(test_count(page, "<table"), test_count(page, "</table>"));
     CHECK_CONTAINS(page, "<h2>Constant within each run</h2>");
     CHECK_CONTAINS(page, ".scroll :is(th,td):first-child{position:sticky;left:0;"); /* a row keeps its name */
     CHECK_CONTAINS(page, "0.0003 (default)");
     CHECK_CONTAINS(page, "not finite at step 57");
-    CHECK_EQ(count_of(page, "nan"), count_of(page, "--nan") + count_of(page, ".nan") + count_of(page, "class=\"nan") +
-                                        count_of(page, "on_nan"));
+    CHECK_EQ(test_count(page, "nan"), test_count(page, "--nan") + test_count(page, ".nan") +
+                                          test_count(page, "class=\"nan") + test_count(page, "on_nan"));
     CHECK_CONTAINS(page, "</html>");
-    free(page);
 }
 
 /* Draws one series. */
@@ -273,13 +251,10 @@ static char *drawn(const fsdp__point_of_series *points, int64_t count, bool log_
     fsdp__series series = {.points = (fsdp__point_of_series *)(uintptr_t)points, .count = count};
     fsdp__curve curve = {.series = &series, .name = "x"};
     fsdp__chart chart = {.title = "x", .curves = &curve, .count = 1, .log_x = log_x};
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
 
     fsdp__chart_draw(&chart, out);
-    fclose(out);
-    return text;
+    return test_end_text(out);
 }
 
 static double higher(int step)
@@ -292,7 +267,7 @@ TEST(losses_are_drawn_with_how_they_differ)
     const shape shapes[] = {{"a<", "{}", falls, even, 95, 95, NULL, NULL},
                             {"b", "{}", higher, even, 100, 100, NULL, NULL},
                             {"none", "{}", falls, even, 5, 5, NULL, NULL}};
-    fsdp__report *empty = calloc(1, sizeof *empty);
+    fsdp__report *empty = test_new(sizeof *empty);
     char *picture = shown(shapes, 3, fsdp__report_svg), first[16], next[16];
     const char *line;
 
@@ -301,11 +276,9 @@ TEST(losses_are_drawn_with_how_they_differ)
     CHECK_CONTAINS(picture, "difference to a&#60;");
     line = strstr(strstr(picture, "aria-label=\"Differences\""), "line c1\" d=\"M");
     CHECK_EQ(sscanf(line, "line c1\" d=\"M%*f %15[0-9.]h0L%*f %15[0-9.]", first, next), 2);
-    CHECK_STRING(first, next);                           /* it is half a unit higher all the time */
-    CHECK_EQ(count_of(picture, "class=\"line c2\""), 1); /* in the legend: it has too few steps */
-    free(picture);
+    CHECK_STRING(first, next);                             /* it is half a unit higher all the time */
+    CHECK_EQ(test_count(picture, "class=\"line c2\""), 1); /* in the legend: it has too few steps */
     CHECK_ERROR(fsdp__report_svg(empty, stdout), FSDP_INVALID, "no run has 10 steps");
-    free(empty);
 }
 
 TEST(many_runs_stay_readable)
@@ -323,14 +296,12 @@ TEST(many_runs_stay_readable)
     page = shown(shapes, 8, fsdp__report_page);
     text = shown(shapes, 8, fsdp__report_text);
     CHECK_CONTAINS(page, "<h2>Side by side</h2>");
-    CHECK_EQ(count_of(page, "<h3>Loss of "), 8);
-    CHECK_EQ(count_of(page, "class=\"pale\""), 2 * 8 * 7);
+    CHECK_EQ(test_count(page, "<h3>Loss of "), 8);
+    CHECK_EQ(test_count(page, "class=\"pale\""), 2 * 8 * 7);
     CHECK_CONTAINS(page, "<tr><th>run</th><th>optimizer.lr</th><th>training.steps</th></tr>");
-    CHECK_EQ(count_of(text, "- fast makes most tokens a second: "), 1);
-    CHECK_EQ(count_of(text, "times as many"), 0); /* not a line for each pair */
+    CHECK_EQ(test_count(text, "- fast makes most tokens a second: "), 1);
+    CHECK_EQ(test_count(text, "times as many"), 0); /* not a line for each pair */
     CHECK_CONTAINS(text, "- fast is the first to reach what slow ends with, 2.1");
-    free(page);
-    free(text);
 }
 
 TEST(a_chart_of_odd_values_has_finite_places)
@@ -346,11 +317,10 @@ TEST(a_chart_of_odd_values_has_finite_places)
             for (int log_x = 0; log_x < 2; log_x++) {
                 char *text = drawn(sets[i], count, log_x);
 
-                if (count_of(text, "nan") != count_of(text, "class=\"nan"))
+                if (test_count(text, "nan") != test_count(text, "class=\"nan"))
                     TEST_FAIL("set %zu, %d points: %s", i, (int)count, text);
-                CHECK_EQ(count_of(text, "inf") + count_of(text, "-nan"), 0);
+                CHECK_EQ(test_count(text, "inf") + test_count(text, "-nan"), 0);
                 CHECK(strlen(text) < 20000); /* not a tick for each step */
-                free(text);
             }
 }
 
@@ -369,7 +339,6 @@ TEST(one_extreme_among_very_many_steps_is_drawn)
             top = FSDP__MIN(top, atof(at + 1));
     CHECK_NEAR(top, 12 + 0.05 / 1.1 * 192, 1); /* the room above it is a twentieth of the values */
     CHECK(strlen(text) < 20000);
-    free(text);
     free(points);
 }
 

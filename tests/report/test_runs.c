@@ -26,7 +26,6 @@ static void folder_free(folder *f)
 {
     fsdp__recorded_runs_free(&f->runs);
     test_directory_free(f->path);
-    free(f->file);
 }
 
 TEST(a_run_has_a_series_for_each_number_of_its_steps)
@@ -261,8 +260,6 @@ TEST(what_is_no_metrics_is_refused_by_line)
     CHECK_ERROR(fsdp__recorded_runs_read(&f.runs, empty), FSDP_NOT_FOUND, "has no metrics.jsonl");
     CHECK_EQ(f.runs.count, 0);
     free(deep);
-    free(absent);
-    free(empty);
     folder_free(&f);
 }
 
@@ -304,11 +301,6 @@ TEST(runs_are_told_apart_by_the_shortest_name)
     CHECK_STRING(a.runs.runs[2].label, "x.jsonl");
     CHECK_STRING(a.runs.runs[3].label, same); /* both would be "b" */
     CHECK_STRING(a.runs.runs[4].label, twin);
-    free(other);
-    free(inside);
-    free(above);
-    free(same);
-    free(twin);
     folder_free(&a);
     folder_free(&b);
 }

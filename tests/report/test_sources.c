@@ -50,7 +50,6 @@ static void put(const folder *f, const char *name, const void *data, size_t byte
     char *path = test_path(f->path, name);
 
     test_write_file(path, data, bytes);
-    free(path);
 }
 
 static void put_text(const folder *f, const char *name, const char *text)
@@ -63,23 +62,19 @@ static fsdp_status add(folder *f, const char *name)
     char *path = test_path(f->path, name);
     fsdp_status status = fsdp__sources_add(&f->report->sources, *name ? path : f->path);
 
-    free(path);
     return status;
 }
 
 /* Returns what is printed of all that was added, and the page. */
 static char *shown(folder *f)
 {
-    char *data = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&data, &bytes);
+    FILE *out = test_begin_text();
 
     CHECK_OK(fsdp__sources_finish(&f->report->sources));
     CHECK_OK(fsdp__advices_of(&f->report->sources, NULL, &f->report->advices));
     CHECK_OK(fsdp__report_text(f->report, out));
     CHECK_OK(fsdp__report_page(f->report, out));
-    fclose(out);
-    return data;
+    return test_end_text(out);
 }
 
 /* Writes the record of rank 0 of two, whose call nobody else has come to, begun so many seconds after 1970. */
@@ -132,8 +127,6 @@ TEST(a_folder_is_searched_for_the_trace_and_the_flight_records_of_its_run)
     CHECK_CONTAINS(text, "metrics.jsonl.flight)\n  rank 0 ");
     CHECK_CONTAINS(text, "- It has taken 1 of 2 steps. Once it has ended it cannot be continued");
     CHECK_CONTAINS(text, "What was traced, by rank\n");
-    free(text);
-    free(inside);
     folder_free(&f);
 }
 
@@ -156,9 +149,7 @@ TEST(metrics_find_what_their_run_has_left_beside_them)
     text = shown(&f);
     CHECK_CONTAINS(text, "\nLeft out: cannot read '");
     CHECK_CONTAINS(text, "t.json': line 1: it is cut short");
-    free(text);
     CHECK_ERROR(add(&f, "t.json"), FSDP_FORMAT, "t.json': line 1: it is cut short");
-    free(inside);
     folder_free(&f);
 }
 
@@ -177,15 +168,12 @@ TEST(flight_records_are_those_of_the_run_that_wrote_them)
     text = shown(&f);
     CHECK_EQ(fsdp__source_of(&f.report->sources, FSDP__SOURCE_FLIGHT, -1, 0)->run, 0);
     CHECK_CONTAINS(text, "\n- m: the others wait for rank 1");
-    free(text);
     forget(&f);
     put_flight_of(&f, "m.flight/rank-0.flight", ten + 8);
     CHECK_OK(add(&f, "m"));
     text = shown(&f);
     CHECK_CONTAINS(text, "\n- m, run 2: the others wait for rank 1");
-    free(text);
     folder_free(&f);
-    free(inside);
 }
 
 TEST(flight_records_of_another_start_are_left_out_unless_they_are_named)
@@ -208,17 +196,14 @@ TEST(flight_records_of_another_start_are_left_out_unless_they_are_named)
         CHECK_CONTAINS(text, i < 2 ? "they go from 2026-03-01 10:00:00 UTC to 2026-03-01 10:00:05 UTC, and it was "
                                      "started at 2026-03-01 10:00:09 UTC"
                                    : "they go from 2026-03-01 10:00:30 UTC");
-        free(text);
         forget(&f);
         CHECK_OK(add(&f, "m"));
         CHECK_OK(add(&f, "m.flight/rank-0.flight"));
         text = shown(&f);
         CHECK_CONTAINS(text, "rank-0.flight': the others wait for rank 1");
-        free(text);
         forget(&f);
     }
     folder_free(&f);
-    free(inside);
 }
 
 TEST(a_trace_is_that_of_the_run_whose_id_it_has)
@@ -237,20 +222,17 @@ TEST(a_trace_is_that_of_the_run_whose_id_it_has)
     CHECK_OK(add(&f, "m"));
     text = shown(&f);
     CHECK_CONTAINS(text, "\nm: What was traced");
-    free(text);
     forget(&f);
     put_text(&f, "t.json", of_none);
     CHECK_OK(add(&f, "m"));
     text = shown(&f);
     CHECK_EQ(f.report->sources.count, 0);
     CHECK_CONTAINS(text, "t.json' is not of this run: it is of run gone, of 2026-03-01; name it to see it");
-    free(text);
     forget(&f);
     CHECK_OK(add(&f, "m"));
     CHECK_OK(add(&f, "t.json"));
     text = shown(&f);
     CHECK_CONTAINS(text, "t.json' (of run gone, of 2026-03-01): What was traced");
-    free(text);
     folder_free(&f);
 }
 
@@ -268,7 +250,6 @@ TEST(a_plan_stands_beside_the_run_that_it_was_made_for)
     CHECK_CONTAINS(text, "  most gradient                                     800B          800B\n");
     CHECK_CONTAINS(text, "  sent by rank 0 in a step                           30B           30B\n");
     CHECK_CONTAINS(text, "<td class=\"number\">1.000</td>");
-    free(text);
     folder_free(&f);
 }
 
@@ -307,6 +288,5 @@ TEST(memory_that_is_refused_while_a_folder_is_read_is_an_error)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         forget(&f);
     }
-    free(inside);
     folder_free(&f);
 }

@@ -74,24 +74,19 @@ TEST(kernels_and_gaps_of_a_step_are_added_up)
     CHECK_EQ(step.ranks[1].longest_gap, 5000);
     CHECK_STRING(step.ranks[1].gap_after, "softmax");
     fsdp__traced_step_release(&step);
-    free(path);
-    test_directory_free(folder);
 }
 
-/* Writes a report of the trace, as a page or as text. free() it. */
+/* Writes a report of the trace, as a page or as text. */
 static char *report_of(const char *path, fsdp_status (*write)(const fsdp__report *, FILE *))
 {
     fsdp__report *report = calloc(1, sizeof *report);
-    char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
 
     CHECK_OK(fsdp__sources_add(&report->sources, path));
     CHECK_OK(write(report, out));
-    fclose(out);
     fsdp__sources_release(&report->sources);
     free(report);
-    return text;
+    return test_end_text(out);
 }
 
 TEST(a_page_and_a_text_show_them)
@@ -104,8 +99,4 @@ TEST(a_page_and_a_text_show_them)
     CHECK_CONTAINS(page, "copy_in_it");
     CHECK_CONTAINS(text, "  matmul                                   2    0.502 ms        50.2 %");
     CHECK_CONTAINS(text, "  gaps between kernels, nothing is computed     0.128 ms        12.8 %");
-    free(page);
-    free(text);
-    free(path);
-    test_directory_free(folder);
 }

@@ -141,8 +141,6 @@ TEST(the_step_of_median_length_is_shown_with_what_each_rank_does)
         CHECK_EQ(rank->calls.count, 4);
     }
     fsdp__traced_step_release(&step);
-    free(path);
-    test_directory_free(folder);
 }
 
 TEST(the_slow_rank_is_named_with_what_it_does_longer)
@@ -165,8 +163,6 @@ TEST(the_slow_rank_is_named_with_what_it_does_longer)
     fsdp__advices_free(&advices);
     fsdp__sources_release(sources);
     free(sources);
-    free(path);
-    test_directory_free(folder);
 }
 
 /* Reads a step of three ranks that wait for this call of this group alone. Returns what is advised. */
@@ -193,7 +189,6 @@ static char *advice_of_wait(const char *name, const char *group, int machine_ran
     fsdp__advices_free(&advices);
     fsdp__sources_release(sources);
     free(sources);
-    free(path);
     test_directory_free(folder);
     return advice;
 }
@@ -254,9 +249,7 @@ TEST(each_reason_of_a_slow_rank_is_told_from_the_others)
         CHECK_EQ(step.its - step.usual, 700000);
         CHECK_EQ(step.ranks[0].parts[FSDP__WAITS_FOR_REDUCTIONS], 800000);
         fsdp__traced_step_release(&step);
-        free(path);
     }
-    test_directory_free(folder);
 }
 
 /* Six steps of three ranks: rank 1 is slow in the fourth, and all of them are in the fifth. */
@@ -294,8 +287,6 @@ TEST(a_rank_that_is_slow_in_one_step_only_is_named_with_it)
     fsdp__advices_free(&advices);
     fsdp__sources_release(sources);
     free(sources);
-    free(path);
-    test_directory_free(folder);
 }
 
 TEST(a_rank_whose_calls_end_later_has_a_slow_network)
@@ -321,8 +312,6 @@ TEST(a_rank_whose_calls_end_later_has_a_slow_network)
     CHECK_EQ(step.its, 650000);
     CHECK_EQ(step.usual, 150000);
     fsdp__traced_step_release(&step);
-    free(path);
-    test_directory_free(folder);
 }
 
 TEST(what_moves_between_ranks_is_exact)
@@ -348,8 +337,6 @@ TEST(what_moves_between_ranks_is_exact)
     CHECK_EQ(step.traffic[2].sent, 100);
     CHECK_EQ(step.traffic[3].sent, -1);
     fsdp__traced_step_release(&step);
-    free(path);
-    test_directory_free(folder);
 }
 
 TEST(a_large_world_folds_to_machines_and_these_to_sets)
@@ -382,9 +369,7 @@ TEST(a_large_world_folds_to_machines_and_these_to_sets)
                 all += step.matrix[a][b];
         CHECK_NEAR(all, 10.0 * ranks * (ranks - 1), 1e-6);
         fsdp__traced_step_release(&step);
-        free(path);
     }
-    test_directory_free(folder);
 }
 
 TEST(memory_and_units_are_those_of_the_step)
@@ -404,8 +389,6 @@ TEST(memory_and_units_are_those_of_the_step)
     CHECK_EQ(step.units[0].end, 700000);
     CHECK_STRING(step.units[3].name, "layers.1");
     fsdp__traced_step_release(&step);
-    free(path);
-    test_directory_free(folder);
 }
 
 TEST(groups_that_cannot_be_told_apart_blame_nobody)
@@ -427,8 +410,6 @@ TEST(groups_that_cannot_be_told_apart_blame_nobody)
     CHECK_EQ(step.ranks[0].for_others, 0);
     CHECK_EQ(step.matrix_left_out, 4);
     fsdp__traced_step_release(&step);
-    free(path);
-    test_directory_free(folder);
 }
 
 static char *page_of(const char *path)
@@ -464,8 +445,6 @@ TEST(a_trace_alone_is_a_page)
     CHECK_CONTAINS(page, "Step 2, by rank\n");
     CHECK_CONTAINS(page, "- Rank 3 is slow");
     free(page);
-    free(path);
-    test_directory_free(folder);
 }
 
 TEST(a_picture_of_several_traces_has_a_title_for_each)
@@ -476,7 +455,7 @@ TEST(a_picture_of_several_traces_has_a_title_for_each)
     size_t bytes = 0;
 
     CHECK_EQ(rename(path, other), 0);
-    free(slow_rank(folder));
+    slow_rank(folder);
     CHECK_OK(fsdp__sources_add(&report->sources, path));
     CHECK_OK(fsdp__sources_add(&report->sources, other));
     out = open_memstream(&data, &bytes);
@@ -492,9 +471,6 @@ TEST(a_picture_of_several_traces_has_a_title_for_each)
     fsdp__sources_release(&report->sources);
     free(report);
     free(data);
-    free(other);
-    free(path);
-    test_directory_free(folder);
 }
 
 /* Reads a trace whose one event is this; returns its outcome. */
@@ -516,7 +492,6 @@ static fsdp_status read_event(const char *event, const char *part)
         CHECK_CONTAINS(fsdp_last_error(), part);
         CHECK_CONTAINS(fsdp_last_error(), "trace.json': line 6: ");
     }
-    free(path);
     test_directory_free(folder);
     return status;
 }
@@ -577,9 +552,6 @@ TEST(a_trace_that_is_cut_short_or_damaged_is_an_error_and_a_whole_one_may_be_pac
         data[at] ^= 0x55;
     }
     fsdp__free(data);
-    free(packed);
-    free(path);
-    test_directory_free(folder);
 }
 
 TEST(memory_that_is_refused_while_a_trace_is_read_is_an_error)
@@ -593,6 +565,4 @@ TEST(memory_that_is_refused_while_a_trace_is_read_is_an_error)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         fsdp__traced_step_release(&step);
     }
-    free(path);
-    test_directory_free(folder);
 }

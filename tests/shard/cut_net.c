@@ -1,7 +1,6 @@
 /* cut_net.c - the network, its cuts, and the two collectives that it needs beside the engine's. */
 #include "shard/cut_net.h"
 
-#include "base/compiler.h"
 #include "device/device.h"
 #include "nn/module.h"
 #include "shard/net.h"

@@ -22,14 +22,14 @@ void run_log_free(run_log *log)
 /* What values of an entry that were rounded otherwise may differ by. A sum of 16-bit values is off by a few of its
  * largest term's last places (2^-8 in bf16), however small the sum is, and what is computed from it by as much again:
  * the entry's largest value stands for the term; of a few elements none may be as large as that. It is enough to tell a
- * gradient that is missing, or divided wrongly. */
+ * gradient that is missing, or divided wrongly. In f32, too, small elements are as far off as the largest. */
 static float tolerance_of(const log_entry *entry, log_equality how)
 {
     float largest = 0, few = entry->count < 4 ? 3 : 1;
 
-    for (int64_t i = 0; i < entry->count && how == LOG_ROUGH; i++)
+    for (int64_t i = 0; i < entry->count; i++)
         largest = fmaxf(largest, fabsf(entry->values[i]));
-    return how == LOG_ROUGH ? few * (0.02f + 0.12f * largest) : 1e-5f;
+    return how == LOG_ROUGH ? few * (0.02f + 0.12f * largest) : 1e-5f * fmaxf(1, largest);
 }
 
 static bool equal(float a, float b, log_equality how, float tolerance)

@@ -1,6 +1,8 @@
 /* net.c - the network: built, sharded, fed and looked at. */
 #include "shard/net.h"
 
+#include "comm/group_calls.h"
+#include "device/device.h"
 #include "nn/module.h"
 #include "shard/doors/fully_shard.h"
 
@@ -68,8 +70,34 @@ void net_renew(fsdp_module *module)
 
     CHECK_OK(fsdp_module_parameters(module, &parameters));
     for (int64_t i = 0; i < parameters.count; i++)
-        parameters.items[i].tensor->storage->renewed = true;
+        parameters.items[i].tensor->storage->renewed_by = parameters.items;
     fsdp_parameters_release(&parameters);
+}
+
+static fsdp_tensor *pass_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)self;
+    (void)count;
+    return fsdp_scale(inputs[0], 1);
+}
+
+void net_without_norm(fsdp_module *module)
+{
+    static const fsdp_module_type pass = {.name = "Pass", .forward = pass_forward};
+
+    if (fsdp__device_makes_again(test_device(module->context)))
+        ((net *)module)->norm->type = &pass;
+}
+
+bool net_ranks_share(fsdp_context *context)
+{
+    fsdp_device *device = test_device(context);
+    int world = fsdp_context_world_size(context);
+    bool common = false;
+
+    if (world > 1 && fsdp__device_carries(device))
+        CHECK_OK(fsdp__process_group_find_common(fsdp_world(context), device, &common));
+    return common || (world > 1 && fsdp__device_shared_memory(device));
 }
 
 void net_shard(fsdp_module *module, const fsdp_shard_options *options)
@@ -88,6 +116,25 @@ fsdp_mesh *net_hybrid_mesh(fsdp_context *context, int replicas)
     return mesh;
 }
 
+fsdp_status net_try_shard(fsdp_module *module, const fsdp_shard_options *options)
+{
+    const net *n = (const net *)module;
+
+    for (int64_t i = 0; i < fsdp_module_child_count(n->blocks); i++)
+        FSDP_TRY(fsdp_fully_shard(net_block_at(module, i), options));
+    FSDP_TRY(fsdp_fully_shard(module, options));
+    FSDP_TRY(fsdp_module_materialize(module, test_device(module->context)));
+    return fsdp_module_initialize(module, 1);
+}
+
+fsdp_sharded_state net_state(fsdp_module *module)
+{
+    fsdp_shard_info info;
+
+    CHECK_OK(fsdp_module_shard_info(module, &info));
+    return info.state;
+}
+
 fsdp_status net_last_dimension(void *arg, const char *name, const fsdp_tensor *parameter, fsdp_shard_placement *out)
 {
     (void)arg, (void)name, (void)parameter;
@@ -99,9 +146,7 @@ fsdp_module *net_sharded(fsdp_context *context, int blocks, const fsdp_shard_opt
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), blocks);
 
-    net_shard(module, options);
-    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
-    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(net_try_shard(module, options));
     return module;
 }
 

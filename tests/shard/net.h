@@ -41,8 +41,17 @@ fsdp_module *net_block_at(fsdp_module *module, int64_t index);
 /* Plain parameters that are written to between forward and backward are no error from now on: the backward computes
  * with what is there, as that of gathered ones does. */
 void net_renew(fsdp_module *module);
+/* Leaves its norm out on devices on which a backward makes the results of norms again (GPUs): the norm's weights may
+ * not be written to before. */
+void net_without_norm(fsdp_module *module);
+/* Whether the ranks share the memory of gathered parameters on the test's device, those of each machine. [collective]
+ */
+bool net_ranks_share(fsdp_context *context);
 /* Every block, then the root. */
 void net_shard(fsdp_module *module, const fsdp_shard_options *options);
+/* The same, with bytes and values, which may fail. */
+fsdp_status net_try_shard(fsdp_module *module, const fsdp_shard_options *options);
+fsdp_sharded_state net_state(fsdp_module *module);
 /* (replicate, shard) over all ranks, `replicas` of them the same. */
 fsdp_mesh *net_hybrid_mesh(fsdp_context *context, int replicas);
 /* For options.placement: every parameter in its last dimension. */

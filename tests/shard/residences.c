@@ -23,3 +23,8 @@ fsdp_offload_policy residence_offload(const residence *where, uint64_t number)
 
     return (fsdp_offload_policy){.cpu = cpu, .pageable = number % 2};
 }
+
+bool residence_splits(const residence *where, uint64_t number)
+{
+    return where->copy && !residence_offload(where, number).cpu && !getenv("FSDP_TEST_JOINED");
+}

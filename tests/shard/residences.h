@@ -21,5 +21,8 @@ fsdp_overlap residence_overlap(const residence *where, uint64_t number);
 /* A device of its own copies without being told: there, where the CPU would, shards come from the host instead, for
  * most numbers. */
 fsdp_offload_policy residence_offload(const residence *where, uint64_t number);
+/* Whether shards that may rest in halves do: in memory of their own, and not on the host. (Ranks of
+ * other processes would not say what they have seen of ties.) */
+bool residence_splits(const residence *where, uint64_t number);
 
 #endif

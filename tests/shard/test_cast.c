@@ -45,6 +45,7 @@ static void see_writes(fsdp_context *context, way_run *run)
     losses[0] = ways_evaluate(run, module, 1);
     CHECK_OK(fsdp_barrier(fsdp_world(context))); /* in place, peers would read what changes */
     change_in_secret(module);
+    CHECK_OK(fsdp_stream_synchronize(fsdp_device_stream(test_device(context)))); /* nor do gathers wait for a secret */
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
     losses[1] = ways_evaluate(run, module, 1);
     if (run->way->bf16)

@@ -482,6 +482,7 @@ static void expose(fsdp_context *context, void *arg)
     CHECK_EQ(fsdp_module_exposed_time(NULL, &ns, &ns), FSDP_INVALID);
     CHECK_OK(fsdp_replicate(plain, NULL));
     CHECK_OK(fsdp_module_initialize(plain, 1));
+    CHECK_EQ(exposed_of(plain).reductions, 0); /* a GPU measures from the first question on */
     net_forward_backward(plain, 0, 0, 1);
     CHECK_EQ(exposed_of(plain).gathers, 0);
     CHECK(exposed_of(plain).reductions > 0);

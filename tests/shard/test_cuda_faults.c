@@ -44,16 +44,6 @@ static int close_fake(void **state)
     return 0;
 }
 
-static fsdp_status shard_all(fsdp_module *module, const fsdp_shard_options *options)
-{
-    for (int i = 0; i < BLOCKS; i++)
-        FSDP_TRY(fsdp_fully_shard(net_block_at(module, i), options));
-    FSDP_TRY(fsdp_fully_shard(module, options));
-    FSDP_TRY(fsdp_module_materialize(module, test_device(module->context)));
-    FSDP_TRY(fsdp_module_initialize(module, 1));
-    return FSDP_OK;
-}
-
 /* Opens the device, and takes two steps of a model whose shards come from the host. */
 static fsdp_status run(fsdp_context *context, fsdp_module **out)
 {
@@ -62,7 +52,7 @@ static fsdp_status run(fsdp_context *context, fsdp_module **out)
     if (!test_device(context))
         return fsdp_last_status();
     *out = net_create(context, fsdp_meta(context), BLOCKS);
-    FSDP_TRY(shard_all(*out, &options));
+    FSDP_TRY(net_try_shard(*out, &options));
     for (int i = 0; i < 2; i++)
         FSDP_TRY(net_try(*out));
     fsdp_module_zero_grad(*out);

@@ -249,8 +249,7 @@ static void mix(fsdp_context *context, void *arg)
 
 TEST(several_dtypes_are_gathered_as_bytes_and_reduced_each)
 {
-    for (int world = 2; world <= 4; world++)
-        test_run_ranks(world, mix, NULL);
+    test_run_worlds(2, 4, mix, NULL);
 }
 
 /* ---- memory ---- */
@@ -293,7 +292,7 @@ static void refuse(fsdp_context *context, void *arg)
     net_shard(module, NULL);
     CHECK_OK(fsdp_module_materialize(module, test_device(context)));
     CHECK_OK(fsdp_module_initialize(module, 1));
-    if (one || !test_on_cpu())
+    if (one || !net_ranks_share(context))
         CHECK_OK(fsdp_module_set_custom_all_gather(module, &custom));
     else
         CHECK_ERROR(fsdp_module_set_custom_all_gather(module, &custom), FSDP_STATE,
@@ -311,8 +310,7 @@ static void refuse(fsdp_context *context, void *arg)
 
 TEST(what_cannot_be_custom_is_refused)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, refuse, NULL);
+    test_run_worlds(1, 3, refuse, NULL);
 }
 
 /* The n-th call fails, on all ranks; then the step is made again, without. */
@@ -380,6 +378,5 @@ static void measure(fsdp_context *context, void *arg)
 TEST(the_packed_buffer_is_counted_where_it_is_the_devices)
 {
     test_only_on_cpu("closed forms of memory");
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, measure, NULL);
+    test_run_worlds(1, 3, measure, NULL);
 }

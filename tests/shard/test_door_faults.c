@@ -90,11 +90,7 @@ static void run_with_fault(fsdp_context *context, void *arg)
         f->hit = fsdp__fault_hit(f->kind);
         fsdp__fault_arm(f->kind, 0);
     }
-    if (status != FSDP_OK) {
-        fsdp_abort(context, fsdp_last_error());
-        CHECK(fsdp_last_error()[0] != '\0');
-        __atomic_fetch_add(&f->failed_ranks, 1, __ATOMIC_RELAXED);
-    }
+    test_tell_failure(context, status, &f->failed_ranks);
     fsdp_module_unref(module);
 }
 
@@ -103,7 +99,7 @@ static void fail_each(fsdp__fault_kind kind, const door *d)
     fault f = {.kind = kind, .door = d};
     long tried = 0;
 
-    for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / (test_brief() ? 5 : 20)) {
+    for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / (test_brief() ? 5 : 10)) {
         f.hit = false;
         f.failed_ranks = 0;
         test_run_ranks(WORLD, run_with_fault, &f);

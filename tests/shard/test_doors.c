@@ -222,7 +222,7 @@ static void compare(const trained *to, const door *from, const float *expected, 
 
 static bool is_drawn(int from, int to, int world)
 {
-    return test_long() || (from * 5 + to * 3 + world) % (test_brief() ? 24 : 6) == 0;
+    return test_long() || (from * 5 + to * 3 + world) % (test_brief() ? 36 : 18) == 0;
 }
 
 /* What a model has after so many steps through one door. */
@@ -278,10 +278,10 @@ static void go_through(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-/* Under a sanitizer, and on another device, in the one that has every door. */
+/* Under a sanitizer, and on another device, in the one that has every door; without elements there, and in one more. */
 static void move_in_all_worlds(model m)
 {
-    for (int world = test_brief() ? 4 : 1; world <= 4; world++)
+    for (int world = test_brief() ? 4 : m == NET || test_long() ? 1 : 3; world <= 4; world++)
         for (int from = 0; from < DOORS; from++)
             test_run_ranks(world, go_through, &(passage){m, from});
 }
@@ -386,14 +386,19 @@ static void step_between(fsdp_context *context, void *arg)
 
     trained_init(&plain, context, NET, &doors[DOOR_PLAIN], 1);
     net_renew(plain.module);
+    net_without_norm(plain.module);
     CHECK_OK(step_inside(&plain));
     expected = values_of(&plain, &count);
     trained_init(&t, context, NET, d, 1);
     if (d->kind == DOOR_PLAIN || d->kind == DOOR_DDP) {
         CHECK_ERROR(step_inside(&t), FSDP_STATE,
-                    "backward of linear: input 1 (6, 7), parameter 'head.weight', was written to after the forward");
+                    fsdp__device_makes_again(test_device(context)) /* which finds the norm's weight first */
+                        ? "', was written to after the forward"
+                        : "backward of linear: input 1 (6, 7), parameter 'head.weight', was written to after the "
+                          "forward");
         CHECK_CONTAINS(fsdp_last_error(), "; run the backward before the write");
     } else {
+        net_without_norm(t.module);
         CHECK_OK(step_inside(&t));
         compare(&t, &doors[DOOR_PLAIN], expected, count);
     }
@@ -406,8 +411,9 @@ static void step_between(fsdp_context *context, void *arg)
 TEST(a_step_before_the_backward_is_used_where_parameters_are_gathered_and_else_an_error)
 {
     for (size_t d = 0; d < DOORS; d++)
-        for (int world = doors[d].hybrid ? 4 : 1; world <= 4; world += test_brief() ? 3 : 1)
-            test_run_ranks(world, step_between, (void *)(uintptr_t)&doors[d]);
+        for (int world = doors[d].hybrid ? 4 : 1; world <= 4; world++)
+            if (test_takes((int)d + world, 2, 3) || world == 4)
+                test_run_ranks(world, step_between, (void *)(uintptr_t)&doors[d]);
 }
 
 /* All ranks have the error, and train on. */
@@ -470,7 +476,7 @@ static void write_on_one_rank(fsdp_context *context, void *arg)
 TEST(a_write_of_one_rank_ends_all_with_its_message)
 {
     for (size_t d = 1; d < DOORS; d++)
-        for (int world = doors[d].hybrid ? 4 : 2; world <= 4; world += test_brief() ? 3 : 1)
+        for (int world = doors[d].hybrid ? 4 : 2; world <= 4; world += test_long() ? 1 : test_brief() ? 3 : 2)
             test_run_ranks(world, write_on_one_rank, (void *)(uintptr_t)&doors[d]);
 }
 
@@ -547,7 +553,7 @@ static void register_in_another_order(fsdp_context *context, void *arg)
 TEST(ranks_with_other_parameters_are_told_by_the_first_forward)
 {
     for (size_t d = 1; d < DOORS; d++)
-        for (int world = doors[d].hybrid ? 4 : 2; world <= 4; world += test_brief() ? 3 : 1) {
+        for (int world = doors[d].hybrid ? 4 : 2; world <= 4; world += test_long() ? 1 : test_brief() ? 3 : 2) {
             test_run_ranks(world, freeze_another, (void *)(uintptr_t)&doors[d]);
             if (doors[d].kind != DOOR_DDP) /* which tells at the door */
                 test_run_ranks(world, register_in_another_order, (void *)(uintptr_t)&doors[d]);

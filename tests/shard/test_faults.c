@@ -17,19 +17,9 @@ typedef struct fault {
     int failed_ranks;
 } fault;
 
-static fsdp_status shard_all(fsdp_module *module, const fsdp_shard_options *options)
-{
-    for (int i = 0; i < BLOCKS; i++)
-        FSDP_TRY(fsdp_fully_shard(net_block_at(module, i), options));
-    FSDP_TRY(fsdp_fully_shard(module, options));
-    FSDP_TRY(fsdp_module_materialize(module, test_device(module->context)));
-    FSDP_TRY(fsdp_module_initialize(module, 1));
-    return FSDP_OK;
-}
-
 static fsdp_status run(fsdp_module *module, const fsdp_shard_options *options)
 {
-    FSDP_TRY(shard_all(module, options));
+    FSDP_TRY(net_try_shard(module, options));
     for (int i = 0; i < 2; i++) /* the second adds to the gradients of the first */
         FSDP_TRY(net_try(module));
     fsdp_module_zero_grad(module);
@@ -55,11 +45,7 @@ static void run_with_fault(fsdp_context *context, void *arg)
         f->hit = fsdp__fault_hit(f->kind);
         fsdp__fault_arm(f->kind, 0);
     }
-    if (status != FSDP_OK) {
-        fsdp_abort(context, fsdp_last_error());
-        CHECK(fsdp_last_error()[0] != '\0');
-        __atomic_fetch_add(&f->failed_ranks, 1, __ATOMIC_RELAXED);
-    }
+    test_tell_failure(context, status, &f->failed_ranks);
     fsdp_module_unref(module);
     fsdp_mesh_unref(options.mesh);
 }
@@ -69,7 +55,7 @@ static void fail_each_of(fault f)
     int world = f.options.reshard_after_forward_ranks ? SLICED_WORLD : WORLD;
     long tried = 0;
 
-    for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / (test_brief() ? 5 : 20)) {
+    for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / (test_brief() ? 5 : 10)) {
         f.hit = false;
         f.failed_ranks = 0;
         test_run_ranks(world, run_with_fault, &f);

@@ -39,14 +39,6 @@ static bool is_whole(fsdp_module *module, const char *name)
     return fsdp_tensor_distribution(tensor) == NULL;
 }
 
-static bool is_kept(fsdp_module *module)
-{
-    fsdp_shard_info info;
-
-    CHECK_OK(fsdp_module_shard_info(module, &info));
-    return info.state == FSDP_UNSHARDED;
-}
-
 /* ---- after an evaluation ---- */
 
 static void look_after_evaluation(fsdp_context *context, way_run *run)
@@ -57,8 +49,8 @@ static void look_after_evaluation(fsdp_context *context, way_run *run)
 
     CHECK_OK(fsdp_module_parameters(module, &before));
     (void)ways_evaluate(run, module, 0);
-    CHECK(is_kept(module));
-    CHECK_EQ(is_kept(net_block_at(module, 0)), run->arg == 1);
+    CHECK(net_state(module) == FSDP_UNSHARDED);
+    CHECK_EQ(net_state(net_block_at(module, 0)) == FSDP_UNSHARDED, run->arg == 1);
     dawdle(context, run);
     CHECK_OK(fsdp_module_parameters(module, &after));
     CHECK_OK(fsdp_state_dict_from_module(module, &state));
@@ -384,7 +376,7 @@ static void keep_over_steps(fsdp_context *context, way_run *run)
     for (int step = 0; step < 3; step++) {
         ways_backward(run, module, step);
         if (run->way)
-            CHECK(is_kept(module));
+            CHECK(net_state(module) == FSDP_UNSHARDED);
         dawdle(context, run);
         if (step != 1) /* gradients of two backwards add up */
             ways_step(optimizer);

@@ -171,8 +171,7 @@ static void use_the_head(fsdp_context *context, void *arg)
 
 TEST(without_a_gradient_of_its_own_it_counts_as_zeros)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, use_the_head, NULL);
+    test_run_worlds(1, 3, use_the_head, NULL);
 }
 
 /* ---- where it lies ---- */

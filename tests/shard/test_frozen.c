@@ -196,9 +196,8 @@ TEST(only_what_is_trained_is_reduced)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
 
-    for (int world = 1; world <= 4; world++)
-        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
-            test_run_ranks(world, count_bytes, &options[i]);
+    for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+        test_run_worlds(1, 4, count_bytes, &options[i]);
 }
 
 /* ---- ignored ---- */
@@ -321,6 +320,5 @@ static void ignore_all(fsdp_context *context, void *arg)
 
 TEST(a_call_may_ignore_all_that_its_module_has)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, ignore_all, NULL);
+    test_run_worlds(1, 3, ignore_all, NULL);
 }

@@ -2,7 +2,6 @@
  */
 #include "fsdp/fsdp1.h"
 
-#include "fsdp/optim.h"
 #include "shard/net.h"
 
 enum {

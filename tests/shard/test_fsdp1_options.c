@@ -124,7 +124,6 @@ TEST(units_are_cut_as_by_pytorch)
         for (size_t i = 0; i < json_array_size(cases); i++)
             test_run_ranks(world, check_cut, &(cut){json_array_get(cases, i)});
         json_decref(file);
-        free(path);
     }
 }
 
@@ -154,8 +153,7 @@ static void wrap_by_policy(fsdp_context *context, void *arg)
 TEST(a_policy_wraps_what_calls_do)
 {
     for (int strategy = FSDP_FULL_SHARD; strategy <= FSDP_HYBRID_SHARD; strategy++)
-        for (int world = 1; world <= 3; world++)
-            test_run_ranks(world, wrap_by_policy, &strategy);
+        test_run_worlds(1, 3, wrap_by_policy, &strategy);
 }
 
 /* The first block keeps its parameters, the others have none of their own. */
@@ -361,8 +359,7 @@ static void compare_precision(fsdp_context *context, void *arg)
 
 TEST(gradients_are_reduced_in_the_dtype_of_parameters)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, compare_precision, NULL);
+    test_run_worlds(1, 3, compare_precision, NULL);
 }
 
 static fsdp_tensor *row_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
@@ -411,7 +408,7 @@ static void offload(fsdp_context *context, void *arg)
     fsdp_module *module;
     fsdp_shard_info info;
     int64_t count;
-    float *expected;
+    float *expected, *values;
 
     fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL);
     expected = wrapped_values(context, &options, &count);
@@ -422,14 +419,19 @@ static void offload(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_module_shard_info(module, &info));
     CHECK_EQ(info.offloaded,
              fsdp_tensor_device(CHECK_PTR(fsdp_module_parameter(module, "head.weight"))) != test_device(context));
-    check_same(expected, values_after_training(module, &count), count);
+    values = values_after_training(module, &count);
+    if (test_has_cpu_bits())
+        CHECK_BYTES(values, expected, (size_t)count * sizeof *values);
+    else /* gradients are the same, but the host, which takes the step here, rounds otherwise than a GPU */
+        CHECK_CLOSE(values, expected, count, 1e-5, 1e-5);
+    free(values);
+    free(expected);
 }
 
 TEST(offload_changes_no_bit)
 {
     for (int strategy = FSDP_FULL_SHARD; strategy <= FSDP_NO_SHARD; strategy++)
-        for (int world = 1; world <= 2; world++)
-            test_run_ranks(world, offload, &strategy);
+        test_run_worlds(1, 2, offload, &strategy);
 }
 
 /* ---- optimizers ---- */

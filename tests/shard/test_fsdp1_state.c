@@ -177,8 +177,7 @@ static void check_alias(fsdp_context *context, void *arg)
 
 TEST(a_local_one_is_live_memory)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, check_alias, NULL);
+    test_run_worlds(1, 3, check_alias, NULL);
 }
 
 /* ---- refused ---- */

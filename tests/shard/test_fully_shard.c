@@ -63,8 +63,7 @@ TEST(a_part_of_a_sharded_module_gets_no_values_alone)
 
 TEST(what_cannot_be_sharded_is_refused)
 {
-    for (int world = 1; world <= 2; world++)
-        test_run_ranks(world, refusals, NULL);
+    test_run_worlds(1, 2, refusals, NULL);
 }
 
 static void forward_on_meta(fsdp_context *context, void *arg)
@@ -241,8 +240,7 @@ static void freeze(fsdp_context *context, void *arg)
 
 TEST(a_frozen_group_is_gathered_but_not_reduced)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, freeze, NULL);
+    test_run_worlds(1, 3, freeze, NULL);
 }
 
 /* Two Linear(7,7) of one weight around each other, one of them used twice. */
@@ -367,9 +365,8 @@ TEST(a_module_unused_in_the_backward_is_left_alone)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
 
-    for (int world = 1; world <= 3; world++)
-        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
-            test_run_ranks(world, skip_block, &options[i]);
+    for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+        test_run_worlds(1, 3, skip_block, &options[i]);
 }
 
 /* ---- evaluation, failures, methods ---- */
@@ -403,9 +400,8 @@ TEST(evaluation_changes_nothing)
 {
     fsdp_shard_options options[] = {{0}, {.mp_policy.param_dtype = FSDP_BF16}};
 
-    for (int world = 1; world <= 4; world++)
-        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
-            test_run_ranks(world, evaluate, &options[i]);
+    for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+        test_run_worlds(1, 4, evaluate, &options[i]);
 }
 
 static void fail_and_recover(fsdp_context *context, void *arg)
@@ -435,8 +431,7 @@ TEST(training_goes_on_after_a_failed_forward)
     reference r;
 
     r.values = net_expected(BLOCKS, 2, &r.count);
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, fail_and_recover, &r);
+    test_run_worlds(1, 3, fail_and_recover, &r);
     free(r.values);
 }
 

@@ -169,14 +169,6 @@ static row *make_row(fsdp_context *context, const fsdp_shard_options *options)
     return r;
 }
 
-static fsdp_sharded_state state_of(fsdp_module *module)
-{
-    fsdp_shard_info info;
-
-    CHECK_OK(fsdp_module_shard_info(module, &info));
-    return info.state;
-}
-
 static void count_reshards(void *arg, fsdp_module *module, fsdp_shard_event event)
 {
     int *of = arg;
@@ -209,8 +201,8 @@ static void hold_open(fsdp_context *context, void *arg)
         CHECK_OK(fsdp_module_set_shard_listener(&r->base, count_reshards, &reshards));
         row_step(r);
         CHECK_EQ(reshards, step > 0 ? 3 : 2); /* after its forward and backward, and where the gather is given up */
-        CHECK_EQ(state_of(user), FSDP_SHARDED);
-        CHECK_EQ(state_of(&r->owner->base), FSDP_UNSHARDED);
+        CHECK_EQ(net_state(user), FSDP_SHARDED);
+        CHECK_EQ(net_state(&r->owner->base), FSDP_UNSHARDED);
         CHECK_EQ(fsdp_tensor_size(r->user->weight, 0), WIDTH);
         fsdp_module_zero_grad(&r->base);
     }
@@ -238,8 +230,8 @@ static void ask_and_wait(fsdp_context *context, void *arg)
         CHECK_EQ(fsdp_tensor_size(r->user->own, 0) == WIDTH, !reshards);
         CHECK_EQ(fsdp_tensor_size(r->user->weight, 0) == WIDTH, !reshards);
         CHECK_OK(fsdp_module_reshard_all(&r->base));
-        CHECK_EQ(state_of(user), FSDP_SHARDED);
-        CHECK_EQ(state_of(&r->owner->base), FSDP_SHARDED);
+        CHECK_EQ(net_state(user), FSDP_SHARDED);
+        CHECK_EQ(net_state(&r->owner->base), FSDP_SHARDED);
     }
     fsdp_module_unref(&r->base);
 }
@@ -259,8 +251,8 @@ static void ask_for_the_user_and_wait_for_the_owner(fsdp_context *context, void 
             CHECK_OK(fsdp_module_wait_unshard(user));
         row_step(r);
         CHECK_OK(fsdp_module_reshard_all(&r->base));
-        CHECK_EQ(state_of(user), FSDP_SHARDED);
-        CHECK_EQ(state_of(owner), FSDP_SHARDED);
+        CHECK_EQ(net_state(user), FSDP_SHARDED);
+        CHECK_EQ(net_state(owner), FSDP_SHARDED);
         fsdp_module_zero_grad(&r->base);
     }
     fsdp_module_unref(&r->base);

@@ -118,8 +118,7 @@ static void shard_with_gradient(fsdp_context *context, void *arg)
 
 TEST(a_parameter_with_a_gradient_cannot_be_sharded)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, shard_with_gradient, NULL);
+    test_run_worlds(1, 3, shard_with_gradient, NULL);
 }
 
 /* ---- hooks ---- */

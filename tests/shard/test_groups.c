@@ -112,7 +112,7 @@ static void look(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_module_shard_info(module, &info));
     CHECK_EQ(info.parameter_count, 3);
     CHECK_EQ(info.numel, MIDDLE * IN + OUT * MIDDLE + MIDDLE);
-    CHECK_EQ(info.shares_memory, world > 1 && test_on_cpu() && test_machines_of((int)world) == 1);
+    CHECK_EQ(info.shares_memory, net_ranks_share(context) && test_machines_of((int)world) == 1);
     fsdp_context_reset_comm_stats(context);
     CHECK_OK(fsdp_module_unshard(module));
     CHECK_OK(fsdp_module_shard_info(module, &info));
@@ -127,8 +127,7 @@ static void look(fsdp_context *context, void *arg)
 
 TEST(several_dtypes_are_gathered_at_once)
 {
-    for (int world = 1; world <= WAYS_WORLDS; world++)
-        test_run_ranks(world, look, NULL);
+    test_run_worlds(1, WAYS_WORLDS, look, NULL);
 }
 
 /* ---- functions around gathers ---- */
@@ -191,8 +190,7 @@ static void fail_the_second(fsdp_context *context, void *arg)
 
 TEST(groups_of_one_state_fail_together)
 {
-    for (int world = 1; world <= WAYS_WORLDS; world++)
-        test_run_ranks(world, fail_the_second, NULL);
+    test_run_worlds(1, WAYS_WORLDS, fail_the_second, NULL);
 }
 
 /* ---- memory that could not be had, elsewhere ---- */
@@ -217,6 +215,5 @@ static void materialize_elsewhere_first(fsdp_context *context, void *arg)
 
 TEST(a_failed_materialize_leaves_no_trace)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, materialize_elsewhere_first, NULL);
+    test_run_worlds(1, 3, materialize_elsewhere_first, NULL);
 }

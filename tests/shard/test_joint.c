@@ -495,11 +495,7 @@ static void run_with_fault(fsdp_context *context, void *arg)
         f->hit = fsdp__fault_hit(f->kind);
         fsdp__fault_arm(f->kind, 0);
     }
-    if (status != FSDP_OK) {
-        fsdp_abort(context, fsdp_last_error());
-        CHECK(fsdp_last_error()[0] != '\0');
-        __atomic_fetch_add(&f->failed_ranks, 1, __ATOMIC_RELAXED);
-    }
+    test_tell_failure(context, status, &f->failed_ranks);
     fsdp_module_unref(module);
     cut_meshes_free(&m);
 }

@@ -7,21 +7,13 @@ enum {
     STEPS = 3
 };
 
-static fsdp_sharded_state state_of(fsdp_module *module)
-{
-    fsdp_shard_info info;
-
-    CHECK_OK(fsdp_module_shard_info(module, &info));
-    return info.state;
-}
-
 static void check_states(const way_run *run, fsdp_module *module, fsdp_sharded_state expected)
 {
     if (!run->way)
         return;
-    CHECK_EQ(state_of(module), expected);
+    CHECK_EQ(net_state(module), expected);
     for (int64_t i = 0; i < BLOCKS; i++)
-        CHECK_EQ(state_of(net_block_at(module, i)), expected);
+        CHECK_EQ(net_state(net_block_at(module, i)), expected);
 }
 
 /* Evaluations between the steps, each of the weights as they are then; the second step is one with all of it kept. */
@@ -75,7 +67,7 @@ static void refuse(fsdp_context *context, void *arg)
     net_batch(context, 0, 0, 3, &x, &targets);
     CHECK_FAILS(fsdp_module_call_method(module, keep_within, &x, 1), FSDP_STATE, "a forward or backward runs");
     fsdp_scope_end(context, NULL);
-    CHECK_EQ(state_of(net_block_at(module, 0)), FSDP_SHARDED);
+    CHECK_EQ(net_state(net_block_at(module, 0)), FSDP_SHARDED);
     net_train(module, 1);
     fsdp_module_unref(module);
 }

@@ -77,6 +77,7 @@ static void walk_twice(fsdp_context *context, way_run *run)
     fsdp_module *module = arg_net(context, run);
     fsdp_optimizer *optimizer = ways_optimizer(module);
 
+    net_without_norm(module);
     for (int step = 0; step < 2; step++) {
         fsdp_tensor *loss;
 

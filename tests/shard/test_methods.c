@@ -127,8 +127,7 @@ static void refuse_methods(fsdp_context *context, void *arg)
 
 TEST(a_method_that_fails_leaves_a_module_as_a_forward_does)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, refuse_methods, NULL);
+    test_run_worlds(1, 3, refuse_methods, NULL);
 }
 
 /* ---- without inputs ---- */

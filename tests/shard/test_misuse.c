@@ -19,16 +19,21 @@ static fsdp_status called(const fsdp_tensor *output)
     return output ? fsdp_stream_synchronize(fsdp_device_stream(fsdp_tensor_device(output))) : fsdp_last_status();
 }
 
+static fsdp_status forward_with(fsdp_module *module, fsdp_tensor *x, fsdp_tensor *targets)
+{
+    fsdp_status status = called(fsdp_call(module, x, targets));
+
+    fsdp_scope_end(module->context, NULL);
+    return status;
+}
+
 static fsdp_status forward(fsdp_module *module)
 {
     fsdp_tensor *x, *targets;
-    fsdp_status status;
 
     CHECK_OK(fsdp_scope_begin(module->context));
     net_batch(module->context, 0, 0, 3, &x, &targets);
-    status = called(fsdp_call(module, x, targets));
-    fsdp_scope_end(module->context, NULL);
-    return status;
+    return forward_with(module, x, targets);
 }
 
 static fsdp_status forward_block(fsdp_module *block)
@@ -198,6 +203,18 @@ static fsdp_status run_group_as_root(fsdp_context *context, fsdp_module *module)
     return forward_block(blocks[0]);
 }
 
+static fsdp_status initialize_on_meta(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_module *meta = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_status status;
+
+    (void)module;
+    net_shard(meta, NULL);
+    status = fsdp_module_initialize(meta, 1);
+    fsdp_module_unref(meta);
+    return status;
+}
+
 static fsdp_status run_on_meta(fsdp_context *context, fsdp_module *module)
 {
     fsdp_module *meta = net_create(context, fsdp_meta(context), BLOCKS);
@@ -356,14 +373,20 @@ static fsdp_status run_other_modules(fsdp_context *context, fsdp_module *module)
     return forward_block(net_block_at(module, fsdp_context_rank(context) == 1));
 }
 
-/* Rank 1 does not come, and all the others hear of it. */
+/* Rank 1 does not come, and all the others hear of it. A GPU that may wait for it takes nothing any more then, so the
+ * batch is there before. */
 static fsdp_status leave(fsdp_context *context, fsdp_module *module)
 {
+    fsdp_tensor *x, *targets;
+
     net_shard(module, NULL);
-    if (fsdp_context_rank(context) != 1)
-        return forward(module);
-    fsdp_abort(context, "rank 1 has better things to do");
-    return forward(module);
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, 3, &x, &targets);
+    CHECK_OK(fsdp_stream_synchronize(fsdp_device_stream(test_device(context))));
+    test_meet();
+    if (fsdp_context_rank(context) == 1)
+        fsdp_abort(context, "rank 1 has better things to do");
+    return forward_with(module, x, targets);
 }
 
 /* In good order, between its forward and its backward. */
@@ -405,6 +428,7 @@ static const misuse misuses[] = {
     {"ignore nothing", ignore_nothing, FSDP_INVALID, {"ignored_params[0] is null"}},
     {"a child first", run_child_first, FSDP_STATE, {"'blocks.1' has already run", "outermost"}},
     {"a group as root", run_group_as_root, FSDP_STATE, {"must name a single module, this one names 2"}},
+    {"first values on meta", initialize_on_meta, FSDP_STATE, {"initialize 'Net'", "fsdp_module_materialize first"}},
     {"meta", run_on_meta, FSDP_STATE, {"'input.weight'", "still on the meta device", "materialize"}},
     {"no values", run_without_values, FSDP_STATE, {"'input.weight'", "no values", "initialize"}},
     {"replace", replace_after_sharding, FSDP_STATE, {"parameter 'weight' of a Linear", "another tensor"}},
@@ -444,8 +468,7 @@ static void commit(fsdp_context *context, void *arg)
 TEST(every_misuse_has_its_error_on_all_ranks)
 {
     for (size_t i = 0; i < FSDP__COUNT_OF(misuses); i++)
-        for (int world = 2; world <= 3; world++)
-            test_run_ranks(world, commit, (void *)(uintptr_t)&misuses[i]);
+        test_run_worlds(2, 3, commit, (void *)(uintptr_t)&misuses[i]);
 }
 
 /* ---- on one rank alone ---- */
@@ -506,4 +529,31 @@ TEST(what_one_rank_does_wrong_is_told_on_all)
 
             test_run_ranks(world, shard_wrongly, &a);
         }
+}
+
+/* One rank may not share memory. Where no rank can, it makes no difference. */
+static void share_on_one(fsdp_context *context, void *arg)
+{
+    static const char *const parts[4] = {"rank 0 holds", "rank 1 does not", "no_shared_memory"};
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
+    const fsdp_shard_options options = {.no_shared_memory = fsdp_context_rank(context) == 1};
+    fsdp_status status;
+
+    (void)arg;
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    status = fsdp_fully_shard(module, &options);
+    if (net_ranks_share(context)) {
+        net_check_refused("no_shared_memory", status, FSDP_MISMATCH, parts, 4);
+        CHECK(!fsdp_module_is_sharded(module));
+        CHECK_OK(fsdp_fully_shard(module, NULL));
+    } else {
+        CHECK_OK(status);
+    }
+    CHECK_OK(forward(module));
+    fsdp_module_unref(module);
+}
+
+TEST(a_rank_that_alone_may_not_share_is_told_the_option)
+{
+    test_run_worlds(2, 3, share_on_one, NULL);
 }

@@ -70,9 +70,8 @@ TEST(every_field_of_the_policy_is_followed)
         {.output_dtype = FSDP_BF16},
     };
 
-    for (int world = 1; world <= 4; world++)
-        for (size_t i = 0; i < FSDP__COUNT_OF(policies); i++)
-            test_run_ranks(world, dtypes, &policies[i]);
+    for (size_t i = 0; i < FSDP__COUNT_OF(policies); i++)
+        test_run_worlds(1, 4, dtypes, &policies[i]);
 }
 
 /* In bf16 the sum over microbatches rounds: 256 + 1 stays 256. In f32, which the shard's dtype stands for, it does not.
@@ -104,9 +103,8 @@ TEST(unreduced_gradients_add_up_in_the_reduce_dtype)
                                  {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_BF16},
                                  {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}};
 
-    for (int world = 1; world <= 4; world++)
-        for (size_t i = 0; i < FSDP__COUNT_OF(policies); i++)
-            test_run_ranks(world, accumulate, &policies[i]);
+    for (size_t i = 0; i < FSDP__COUNT_OF(policies); i++)
+        test_run_worlds(1, 4, accumulate, &policies[i]);
 }
 
 /* bf16 training stays near f32 and all layouts and ways of overlap give the same bits. */

@@ -1,7 +1,6 @@
 /* Shards on the host. What every training mode gives with them is compared bit for bit by the tests that run in every
  * way (ways.c), and by the random ones (residences.c), on the device that the host cannot touch; here is what is not a
  * result: where things lie, what is refused, what happens beside the steps. Links: optim state */
-#include "fsdp/state.h"
 #include "nn/module.h"
 #include "shard/ways.h"
 
@@ -84,8 +83,7 @@ static void check_nothing_moves(fsdp_context *context, void *arg)
 TEST(where_the_device_is_the_host_nothing_moves)
 {
     test_only_on_cpu("another device is not the host");
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, check_nothing_moves, NULL);
+    test_run_worlds(1, 3, check_nothing_moves, NULL);
 }
 
 /* ---- what is refused ---- */
@@ -175,8 +173,7 @@ static void check_looks(fsdp_context *context, void *arg)
 
 TEST(gradients_are_whole_whenever_one_looks)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, check_looks, NULL);
+    test_run_worlds(1, 3, check_looks, NULL);
 }
 
 /* The model goes while its gradients, and an optimizer, stay; or before anything has arrived. */
@@ -200,8 +197,7 @@ static void check_ends(fsdp_context *context, void *arg)
 
 TEST(the_model_may_go_before_its_gradients)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, check_ends, NULL);
+    test_run_worlds(1, 3, check_ends, NULL);
 }
 
 /* ---- steps in the backward ---- */

@@ -2,7 +2,6 @@
  * And a user's own optimizer: a kernel that writes to shards, but not to gathered parameters. */
 #include "device/device.h"
 #include "fsdp/fsdp1.h"
-#include "fsdp/optim.h"
 #include "fsdp/replicate.h"
 #include "ops/swish.h"
 #include "shard/net.h"
@@ -335,7 +334,6 @@ TEST(a_users_kernel_on_shards_that_are_being_gathered_reads_and_writes_them)
                                  {.overlap = FSDP_OVERLAP_WORKER, .no_shared_memory = true},
                                  {.mp_policy.param_dtype = FSDP_BF16}};
 
-    for (int world = 1; world <= 3; world++)
-        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-            test_run_ranks(world, launch_between, &ways[i]);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        test_run_worlds(1, 3, launch_between, &ways[i]);
 }

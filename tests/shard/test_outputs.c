@@ -1,12 +1,13 @@
 /* Modules with several outputs and an argument that is no tensor: some outputs are early, some what went in, some never
- * used, or not on every rank; and auxiliary losses of modules deep inside, added to the main one or with a backward of
- * their own. Links: optim */
+ * used, or not on every rank; auxiliary losses of modules deep inside, added to the main one or with a backward of
+ * their own; and inputs and outputs that hooks change in place. Links: optim */
 #include "fsdp/fsdp1.h"
 #include "fsdp/replicate.h"
 #include "shard/ways.h"
 
 enum {
-    LAYERS = 3
+    LAYERS = 3,
+    BLOCKS = 2 /* of the network whose hooks change tensors */
 };
 
 /* ---- a net of such modules ---- */
@@ -282,4 +283,100 @@ TEST(every_output_leads_back_through_every_door)
         if (test_long() || which == RESHARDED || which == DDP ||
             (!test_brief() && which != FULLY_SHARD && which != FSDP1))
             in_every_way_with(train, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, which);
+}
+
+/* ---- hooks that change what a call takes and gives, in place ---- */
+
+typedef struct changer {
+    double factor;
+    bool of_inputs; /* of a call that has run: what it has saved */
+} changer;
+
+/* Without a gradient: what the change does is not undone in the backward. */
+static void change(fsdp_tensor *tensor, double factor)
+{
+    fsdp_context *context = fsdp_device_context(fsdp_tensor_device(tensor));
+
+    fsdp_no_grad_begin(context);
+    CHECK_OK(fsdp_tensor_copy_(tensor, CHECK_PTR(fsdp_scale(tensor, factor))));
+    fsdp_no_grad_end(context);
+}
+
+static fsdp_status change_inputs(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+{
+    (void)module, (void)count;
+    change(inputs[0], ((const changer *)arg)->factor);
+    return FSDP_OK;
+}
+
+static fsdp_status change_outputs(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
+                                  fsdp_tensor **outputs, int output_count)
+{
+    const changer *c = arg;
+
+    (void)module, (void)count, (void)output_count;
+    change(c->of_inputs ? inputs[0] : outputs[0], c->factor);
+    return FSDP_OK;
+}
+
+/* Block 0 was given hooks before it was sharded, block 1 afterwards. */
+static void train_changed(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = net_create(context, run->way ? fsdp_meta(context) : test_device(context), BLOCKS);
+    changer halves = {.factor = 0.5}, doubles = {.factor = 2};
+    const fsdp_module_hooks first = {.arg = &halves, .post_forward = change_outputs};
+    const fsdp_module_hooks second = {.arg = &doubles, .pre_forward = change_inputs, .post_forward = change_outputs};
+    fsdp_shard_options options = run->options;
+
+    options.reshard_after_forward = (fsdp_reshard)run->arg;
+    CHECK_OK(fsdp_module_add_hooks(net_block_at(module, 0), &first, NULL));
+    if (run->way) {
+        net_shard(module, &options);
+        CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    }
+    CHECK_OK(fsdp_module_add_hooks(net_block_at(module, 1), &second, NULL));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    for (int step = 0; step < 3; step++) {
+        ways_backward(run, module, step);
+        note_gradients(run, module);
+        net_sgd(module, 0.1f);
+    }
+    fsdp_module_unref(module);
+}
+
+TEST(outputs_that_hooks_change_in_place_are_what_comes_next)
+{
+    in_every_way_with(train_changed, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, FSDP_RESHARD_ALWAYS);
+}
+
+/* A hook changes what its block has saved: the backward would be wrong. */
+static void train_spoilt(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, NULL);
+    changer spoils = {.factor = 2, .of_inputs = true};
+    int64_t handle, count;
+    float *values;
+
+    CHECK_OK(fsdp_module_add_hooks(net_block_at(module, 1),
+                                   &(fsdp_module_hooks){.arg = &spoils, .post_forward = change_outputs}, &handle));
+    CHECK_STATUS(net_try(module), FSDP_STATE);
+    CHECK_CONTAINS(fsdp_last_error(), "was written to after");
+    CHECK_OK(fsdp_module_remove_hooks(net_block_at(module, 1), handle));
+    CHECK_OK(fsdp_module_reset_iteration(module));
+    fsdp_module_zero_grad(module);
+    net_train(module, 2);
+    values = net_values(module, &count);
+    CHECK_CLOSE(values, (const float *)arg, count, 1e-5, 1e-6);
+    free(values);
+    fsdp_module_unref(module);
+}
+
+TEST(a_hook_that_changes_what_was_saved_ends_the_backward_and_leaves_nothing)
+{
+    int64_t count;
+    float *expected = net_expected(BLOCKS, 2, &count);
+
+    for (int world = 1; world < 4; world++)
+        test_run_ranks(world, train_spoilt, expected);
+    free(expected);
 }

@@ -68,7 +68,9 @@ TEST(every_option_equals_unsharded)
     for (size_t w = test_brief() ? 1 : 0; w < (test_brief() ? 4 : FSDP__COUNT_OF(worlds)); w++) {
         run r = {.expected = expected};
 
-        for (int variant = 0; variant < 3 * 2 * 2 * 2; variant += test_brief() ? 5 : 1) {
+        bool fewer = test_brief() || (test_machines_of(worlds[w]) > 1 && !test_long());
+
+        for (int variant = 0; variant < 3 * 2 * 2 * 2; variant += fewer ? 5 : 1) {
             r.options.reshard_after_forward = (fsdp_reshard)(variant % 3);
             r.options.no_shared_memory = variant / 3 % 2;
             r.options.overlap = variant / 6 % 2 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_AUTO;
@@ -139,6 +141,70 @@ TEST(accumulated_microbatches_equal_one_batch)
 
                 test_run_ranks(world, accumulate, &a);
             }
+    free(expected);
+}
+
+/* ---- two worlds ---- */
+
+typedef struct worlds_at_once {
+    fsdp_context *others[3]; /* of the second world, which has the first two of three ranks */
+    const float *expected;
+} worlds_at_once;
+
+static void check_values(fsdp_module *module, const float *expected)
+{
+    int64_t count;
+    float *values = net_values(module, &count);
+
+    CHECK_CLOSE(values, expected, count, 1e-5, 1e-6);
+    free(values);
+}
+
+/* A step of the second world lies between forward and backward of the first. */
+static void train_two(fsdp_context *context, void *arg)
+{
+    const worlds_at_once *w = arg;
+    int rank = fsdp_context_rank(context), rows = NET_ROWS / fsdp_context_world_size(context);
+    const fsdp_shard_options workers = {.overlap = FSDP_OVERLAP_WORKER}, copies = {.no_shared_memory = true};
+    fsdp_module *first = net_sharded(context, BLOCKS, &workers), *second = NULL;
+
+    if (w->others[rank])
+        second = net_sharded(w->others[rank], BLOCKS, &copies);
+    for (int step = 0; step < STEPS; step++) {
+        fsdp_tensor *x, *targets, *loss;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, step, rank * rows, rows, &x, &targets);
+        loss = CHECK_PTR(fsdp_call(first, x, targets));
+        if (second)
+            net_forward_backward(second, step, 0, 1);
+        CHECK_OK(fsdp_backward(loss));
+        fsdp_scope_end(context, NULL);
+        if (second)
+            net_sgd(second, 0.1f);
+        net_sgd(first, 0.1f);
+    }
+    if (second)
+        check_values(second, w->expected);
+    check_values(first, w->expected);
+    fsdp_module_unref(second);
+    if (w->others[rank])
+        CHECK_EQ(test_live_bytes(w->others[rank]), 0);
+    fsdp_context_free(w->others[rank]);
+    fsdp_module_unref(first);
+}
+
+TEST(two_worlds_train_at_once_on_one_device)
+{
+    const fsdp_context_options options = {.threads = 1};
+    int64_t count;
+    float *expected = net_expected(BLOCKS, STEPS, &count);
+    worlds_at_once w = {.expected = expected};
+
+    if (getenv("FSDP_TEST_JOINED"))
+        return; /* the second world's ranks are threads */
+    CHECK_OK(fsdp_context_create_threads(2, &options, w.others));
+    test_run_ranks(3, train_two, &w);
     free(expected);
 }
 

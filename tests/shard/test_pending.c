@@ -168,8 +168,7 @@ static void refusals(fsdp_context *context, void *arg)
 TEST(synchronizing_is_for_modules_and_not_inside_a_backward)
 {
     test_run_ranks(4, synchronize_a_part, NULL);
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, refusals, NULL);
+    test_run_worlds(1, 3, refusals, NULL);
 }
 
 /* ---- the hook ---- */

@@ -332,6 +332,5 @@ static void check_without_elements(fsdp_context *context, void *arg)
 
 TEST(a_parameter_without_elements_is_summoned)
 {
-    for (int world = 1; world <= 4; world++)
-        test_run_ranks(world, check_without_elements, NULL);
+    test_run_worlds(1, 4, check_without_elements, NULL);
 }

@@ -1,6 +1,5 @@
 /* What orders the engine's memory is needed: where a step goes around it, the race check says which parameter, who
  * writes and who reads. That it is silent on right programs is what all other tests say, which run in it. */
-#include "check/races.h"
 
 #include "device/device.h"
 #include "device/kernels.h"

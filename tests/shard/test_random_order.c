@@ -3,7 +3,7 @@
  * networks give. It also knows what fields name: whole tensors, or shards.
  *
  * It is the random-tree test with other plans: tree_orders.c draws the networks, tree_program.c the calls.
- * Links: optim state launch parallel */
+ * Links: optim state launch parallel checkpoint */
 #include "fsdp/launch.h"
 #include "shard/residences.h"
 #include "shard/tree_draw.h"
@@ -21,8 +21,8 @@ TEST(every_order_gives_the_same)
     const tree_trial trial = {.name = "ORDER",
                               .draw = tree_draw_orders,
                               .residences = residences_of,
-                              .shorter = 60,
-                              .brief = 12,
+                              .shorter = 30,
+                              .brief = 10,
                               .longer = TEST_SANITIZED ? 2000 : 20000};
 
     tree_try(&trial);
@@ -34,8 +34,8 @@ TEST(every_order_of_teams_gives_the_same)
     const tree_trial trial = {.name = "TEAM_ORDERS",
                               .draw = tree_draw_team_orders,
                               .residences = residences_of,
-                              .shorter = 20,
-                              .brief = 6,
+                              .shorter = 15,
+                              .brief = 5,
                               .longer = TEST_SANITIZED ? 1000 : 10000};
 
     if (test_machines_of(24) > 1 || getenv("FSDP_TEST_JOINED"))

@@ -22,8 +22,8 @@ TEST(every_tree_trains_as_the_plain_one)
     const tree_trial trial = {.name = "TREE",
                               .draw = tree_draw,
                               .residences = residences_of,
-                              .shorter = 50,
-                              .brief = 15,
+                              .shorter = 40,
+                              .brief = 12,
                               .longer = TEST_SANITIZED ? 500 : 5000};
 
     tree_try(&trial);
@@ -36,8 +36,8 @@ TEST(every_tree_of_teams_trains_as_the_plain_one)
     const tree_trial trial = {.name = "TEAMS",
                               .draw = tree_draw_teams,
                               .residences = residences_of,
-                              .shorter = 30,
-                              .brief = 10,
+                              .shorter = 20,
+                              .brief = 8,
                               .longer = TEST_SANITIZED ? 500 : 5000};
 
     if (test_machines_of(24) > 1 || getenv("FSDP_TEST_JOINED"))

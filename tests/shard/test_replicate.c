@@ -177,9 +177,44 @@ TEST(values_of_rank_0_are_all_that_is_needed)
     int64_t count;
     float *expected = net_expected(BLOCKS, 0, &count);
 
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, take_values, expected);
+    test_run_worlds(1, 3, take_values, expected);
     free(expected);
+}
+
+/* What the norm has made is read outside the module, before that has anything back from the backward before. */
+static void walk_twice(fsdp_context *context, void *arg)
+{
+    fsdp_module *norm = CHECK_PTR(fsdp_rmsnorm_create(context, test_device(context), NET_DIM, 1e-5f));
+    float values[NET_DIM], once[NET_DIM], twice[NET_DIM];
+    fsdp_tensor *x, *y, *loss, *gradient, *weight;
+
+    (void)arg;
+    for (int i = 0; i < NET_DIM; i++)
+        values[i] = (float)(i + 1) / 4;
+    CHECK_OK(fsdp_module_initialize(norm, 1));
+    CHECK_OK(fsdp_replicate(norm, NULL));
+    CHECK_OK(fsdp_scope_begin(context));
+    x = CHECK_PTR(fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(1, NET_DIM), values));
+    y = CHECK_PTR(fsdp_call(norm, x));
+    loss = CHECK_PTR(fsdp_sum(fsdp_mul(y, y)));
+    CHECK_OK(fsdp_backward_from(&loss, NULL, 1, true));
+    gradient = CHECK_PTR(fsdp_tensor_grad(CHECK_PTR(fsdp_module_parameter(norm, "weight"))));
+    CHECK_OK(fsdp_tensor_read(gradient, FSDP_F32, once));
+    CHECK_OK(fsdp_module_unshard(norm));
+    weight = CHECK_PTR(fsdp_module_parameter(norm, "weight"));
+    CHECK(weight->storage->renewed_by && weight->storage->strict); /* where no GPU tells */
+    CHECK_OK(fsdp_module_reshard(norm));
+    CHECK_OK(fsdp_backward(loss));
+    CHECK_OK(fsdp_tensor_read(gradient, FSDP_F32, twice));
+    for (int i = 0; i < NET_DIM; i++)
+        CHECK(once[i] != 0 && twice[i] == 2 * once[i]);
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(norm);
+}
+
+TEST(a_graph_that_ends_in_a_norm_is_walked_twice)
+{
+    test_run_worlds(1, 3, walk_twice, NULL);
 }
 
 TEST(hooks_see_what_they_see_when_it_is_sharded)

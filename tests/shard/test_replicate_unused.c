@@ -213,5 +213,4 @@ TEST(is_what_pytorch_does)
     }
     CHECK(i >= 8);
     json_decref(file);
-    free(path);
 }

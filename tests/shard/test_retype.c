@@ -88,6 +88,45 @@ TEST(a_rounded_model_trains_as_the_plain_one)
         in_every_way_with(round_and_train, WAYS_EQUAL_PLAIN, how);
 }
 
+static void unshard_all(fsdp_module *module)
+{
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(fsdp_module_unshard(net_block_at(module, i)));
+    CHECK_OK(fsdp_module_unshard(module));
+}
+
+static void check_same(const fsdp_tensor *a, const fsdp_tensor *b)
+{
+    float values[2][NET_DIM * NET_FFN];
+
+    CHECK_OK(fsdp_tensor_read(a, FSDP_F32, values[0]));
+    CHECK_OK(fsdp_tensor_read(b, FSDP_F32, values[1]));
+    CHECK_BYTES(values[0], values[1], (size_t)fsdp_tensor_numel(b) * sizeof values[0][0]);
+}
+
+/* What is gathered is what the shards have, and not what an optimizer has cast into memory that is no more. */
+static void check_gathered(const way_run *run, fsdp_module *module)
+{
+    fsdp_parameters parameters;
+
+    if (!run->way || run->arg == FLOAT8)
+        return;
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    unshard_all(module);
+    for (int64_t i = 0; i < parameters.count; i++) {
+        fsdp_tensor *whole = CHECK_PTR(fsdp_module_parameter(module, parameters.items[i].name)), *full, *cast;
+
+        CHECK_OK(fsdp_full_tensor(parameters.items[i].tensor, &full));
+        CHECK_OK(fsdp_scope_begin(module->context));
+        cast = CHECK_PTR(fsdp_cast(full, fsdp_tensor_dtype(whole)));
+        check_same(whole, cast);
+        fsdp_scope_end(module->context, NULL);
+        fsdp_tensor_unref(full);
+    }
+    CHECK_OK(fsdp_module_reshard_all(module));
+    fsdp_parameters_release(&parameters);
+}
+
 /* Between steps with momentum, with gradients and without, there and back. */
 static void change_between_steps(fsdp_context *context, way_run *run)
 {
@@ -100,6 +139,7 @@ static void change_between_steps(fsdp_context *context, way_run *run)
         backward(context, run, module, 2 + i);
         CHECK_OK(fsdp_module_to(module, dtypes[i]));
         check_dtype(module, dtypes[i]);
+        check_gathered(run, module);
         note_gradients(run, module);
         ways_step(optimizer);
     }

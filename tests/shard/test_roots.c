@@ -54,8 +54,7 @@ static void forward_without_values(fsdp_context *context, void *arg)
 
 TEST(shards_without_values_are_named_before_the_first_forward)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, forward_without_values, NULL);
+    test_run_worlds(1, 3, forward_without_values, NULL);
 }
 
 /* Sharded after it got memory and before it got values: where the values would be has moved. */
@@ -79,14 +78,12 @@ static void late_sharding_without_values(fsdp_context *context, void *arg)
 
 TEST(sharding_makes_no_values)
 {
-    for (int world = 1; world <= 2; world++)
-        test_run_ranks(world, late_sharding_without_values, NULL);
+    test_run_worlds(1, 2, late_sharding_without_values, NULL);
 }
 
 TEST(a_parent_before_its_child_is_refused_as_such)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, parent_first, NULL);
+    test_run_worlds(1, 3, parent_first, NULL);
 }
 
 static void forward_on_meta(fsdp_context *context, void *arg)
@@ -112,8 +109,7 @@ static void forward_on_meta(fsdp_context *context, void *arg)
 
 TEST(a_forward_on_meta_names_the_parameters)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, forward_on_meta, NULL);
+    test_run_worlds(1, 3, forward_on_meta, NULL);
 }
 
 /* The blocks have equal shapes: only their names differ. */
@@ -245,8 +241,7 @@ static void on_two_devices(fsdp_context *context, void *arg)
 
 TEST(states_below_one_root_are_on_one_device)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, on_two_devices, NULL);
+    test_run_worlds(1, 3, on_two_devices, NULL);
 }
 
 /* Batches from another device: ids or features, with a gradient of the input. arg: of which device the module is. */

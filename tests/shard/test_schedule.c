@@ -262,14 +262,6 @@ TEST(reductions_may_have_a_channel_of_their_own)
 
 /* ---- gathers that nobody uses ---- */
 
-static bool is_gathering(fsdp_module *module)
-{
-    fsdp_shard_info info;
-
-    CHECK_OK(fsdp_module_shard_info(module, &info));
-    return info.state == FSDP_GATHERING;
-}
-
 /* Of a module that the forward passes by: a list's is given up with the forward, the caller's with the backward. */
 static void pass_by(fsdp_context *context, void *arg)
 {
@@ -283,10 +275,10 @@ static void pass_by(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_module_set_modules_to_forward_prefetch(one, &two, 1));
     CHECK_OK(fsdp_module_unshard_async(net_block_at(module, 3)));
     y = CHECK_PTR(fsdp_call(one, x)); /* by itself */
-    CHECK(!is_gathering(two));
-    CHECK(is_gathering(net_block_at(module, 3)));
+    CHECK(net_state(two) != FSDP_GATHERING);
+    CHECK(net_state(net_block_at(module, 3)) == FSDP_GATHERING);
     CHECK_OK(fsdp_backward(fsdp_mean(y)));
-    CHECK(!is_gathering(net_block_at(module, 3)));
+    CHECK(net_state(net_block_at(module, 3)) != FSDP_GATHERING);
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(module);
 }
@@ -333,7 +325,7 @@ static void look_at_fields(fsdp_context *context, void *arg)
     CHECK(fsdp_tensor_distribution(up->weight));
     CHECK_OK(fsdp_module_unshard_async(&block->base));
     CHECK(fsdp_tensor_distribution(up->weight));
-    CHECK(is_gathering(&block->base));
+    CHECK(net_state(&block->base) == FSDP_GATHERING);
     fsdp_context_comm_stats(context, &before);
     CHECK_OK(fsdp_module_unshard_async(&block->base));
     CHECK_OK(fsdp_module_wait_unshard(&block->base));
@@ -344,7 +336,7 @@ static void look_at_fields(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_module_reshard(&block->base));
     CHECK_OK(fsdp_module_unshard_async(&block->base));
     CHECK_OK(fsdp_tensor_fill_(up->weight, 0.5)); /* the gather is stale: given up */
-    CHECK(!is_gathering(&block->base));
+    CHECK(net_state(&block->base) != FSDP_GATHERING);
     CHECK_OK(fsdp_module_unshard(&block->base));
     fsdp_module_unref(module);
 }
@@ -480,6 +472,75 @@ TEST(gathers_wait_for_the_event_after_the_optimizer)
     test_only_on_cpu("a device without shared memory gathers into memory that it must wait for");
     for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
         test_run_ranks(2, gather_before_the_gate, &options[i]);
+}
+
+typedef struct ones {
+    float *at;
+    int64_t numel;
+} ones;
+
+static fsdp_status write_ones(fsdp_stream *stream, const void *argument)
+{
+    const ones *o = argument;
+
+    (void)stream;
+    for (int64_t i = 0; i < o->numel; i++)
+        o->at[i] = 1;
+    return FSDP_OK;
+}
+
+/* A stream of the caller's writes to the shard, and stands at a gate before. */
+static void write_elsewhere(fsdp_context *context, void *arg)
+{
+    fsdp_device *device = test_device(context);
+    gate g = GATE;
+    fsdp_module *module;
+    fsdp_tensor *weight;
+    fsdp_stream *stream;
+    fsdp_event *event;
+    float seen[NET_OUT] = {0};
+    ones o;
+
+    test_run_behind(device);
+    module = net_sharded(context, 1, arg);
+    net_forward_backward(module, 0, 0, 1);
+    weight = fsdp_module_parameter(module, "head.bias");
+    CHECK_OK(fsdp_stream_create(device, FSDP_STREAM_WORKER, &stream));
+    CHECK_OK(fsdp_event_create(device, &event));
+    CHECK_OK(fsdp_tensor_begin_write(weight));
+    o = (ones){fsdp_tensor_data(weight), fsdp_tensor_numel(weight)};
+    CHECK_OK(fsdp_stream_synchronize(fsdp_device_stream(device)));
+    CHECK_OK(gate_put(&g, stream));
+    CHECK_OK(fsdp__stream_enqueue(stream, write_ones, &o, sizeof o));
+    CHECK_OK(fsdp_event_record(event, stream));
+    CHECK_OK(fsdp_module_set_post_optim_event(module, event));
+    CHECK_OK(fsdp_module_unshard_async(module));
+    gate_open(&g);
+    CHECK_OK(fsdp_module_unshard(module));
+    CHECK_OK(fsdp_tensor_read(fsdp_module_parameter(module, "head.bias"), FSDP_F32, seen));
+    for (int i = 0; i < NET_OUT; i++)
+        CHECK(seen[i] == 1);
+    CHECK_OK(fsdp_module_reshard(module));
+    CHECK(!g.forced);
+    fsdp_module_unref(module);
+    fsdp_event_free(event);
+    fsdp_stream_free(stream);
+}
+
+TEST(gathers_wait_for_the_event_of_another_stream)
+{
+    const fsdp_mp_policy bf16 = {.param_dtype = FSDP_BF16};
+    const fsdp_mp_policy split = {.param_dtype = FSDP_BF16, .split_shards = true};
+    fsdp_shard_options options[] = {
+        {.overlap = FSDP_OVERLAP_WORKER, .mp_policy = bf16},
+        {.overlap = FSDP_OVERLAP_WORKER, .mp_policy = bf16, .no_shared_memory = true},
+        {.overlap = FSDP_OVERLAP_WORKER, .mp_policy = split, .no_shared_memory = true},
+    };
+
+    test_only_on_cpu("the host writes to the shards");
+    for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+        for (int world = 1; world <= 2; world++)
+            test_run_ranks(world, write_elsewhere, &options[i]);
 }
 
 /* ---- what is refused ---- */

@@ -99,16 +99,15 @@ static void check_entry(fsdp_context *context, fsdp_module *module, const fsdp_s
 static void check_print(fsdp_context *context, fsdp_module *module, door way)
 {
     int world = fsdp_context_world_size(context);
-    char ranks[64], part[160], *text = NULL;
-    size_t bytes;
-    FILE *stream = CHECK_PTR(open_memstream(&text, &bytes));
+    char ranks[64], part[160], *text;
+    FILE *stream = test_begin_text();
 
     if (way == HYBRID && world > 1)
         snprintf(ranks, sizeof ranks, "whole on %d ranks", world);
     else
         snprintf(ranks, sizeof ranks, "%s%d rank%s", way == HYBRID ? "over " : "", world, world == 1 ? "" : "s");
     CHECK_OK(fsdp_module_print(module, stream));
-    fclose(stream);
+    text = test_end_text(stream);
     for (int block = 0; block < 2; block++) {
         const char *format = block ? expected[way].block : expected[way].root, *rest = strstr(format, "%s");
 
@@ -117,7 +116,6 @@ static void check_print(fsdp_context *context, fsdp_module *module, door way)
         if (world > 1 || way < BY_FSDP1) /* a world of one is no world to shard over, for FSDP1 */
             CHECK_CONTAINS(text, part);
     }
-    free(text);
 }
 
 static void map_all(fsdp_context *context, void *arg)

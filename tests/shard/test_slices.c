@@ -204,14 +204,6 @@ TEST(slices_change_no_bit)
 
 /* ---- what is kept ---- */
 
-static fsdp_sharded_state state_at(fsdp_module *module)
-{
-    fsdp_shard_info info;
-
-    CHECK_OK(fsdp_module_shard_info(module, &info));
-    return info.state;
-}
-
 static void look(fsdp_context *context, void *arg)
 {
     fsdp_shard_options options = {.no_shared_memory = *(bool *)arg, .reshard_after_forward_ranks = 2};
@@ -225,14 +217,14 @@ static void look(fsdp_context *context, void *arg)
     CHECK_EQ(fsdp_process_group_size(first->groups[0]->slice.pg), 2);
     CHECK_OK(fsdp_scope_begin(context));
     loss = loss_of(module, 0);
-    CHECK_EQ(state_at(module), FSDP_SHARDED_POST_FORWARD);
-    CHECK_EQ(state_at(net_block_at(module, 1)), FSDP_SHARDED_POST_FORWARD);
+    CHECK_EQ(net_state(module), FSDP_SHARDED_POST_FORWARD);
+    CHECK_EQ(net_state(net_block_at(module, 1)), FSDP_SHARDED_POST_FORWARD);
     fsdp_context_comm_stats(context, &before);
     CHECK_OK(fsdp_backward(loss));
     fsdp_context_comm_stats(context, &after);
     if (!options.no_shared_memory && test_on_cpu())
         CHECK_EQ(after.bytes_moved[FSDP_ALL_GATHER], before.bytes_moved[FSDP_ALL_GATHER]);
-    CHECK_EQ(state_at(module), FSDP_SHARDED);
+    CHECK_EQ(net_state(module), FSDP_SHARDED);
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(module);
     fsdp_module_unref(other);

@@ -259,9 +259,8 @@ TEST(each_option_takes_what_it_says)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}, {.offload_policy.cpu = true}};
 
-    for (int world = 1; world <= 4; world++)
-        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
-            test_run_ranks(world, check_options, &options[i]);
+    for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+        test_run_worlds(1, 4, check_options, &options[i]);
 }
 
 /* Rank 0 is that of each shard group: of every replica, and of all ranks where none shares with another. */
@@ -345,9 +344,8 @@ TEST(gradients_are_made_replaced_and_dropped)
                           {.flat = false, .options.no_shared_memory = true},
                           {.flat = true, .options.offload_policy.cpu = true}};
 
-    for (int world = 1; world <= 4; world++)
-        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
-            test_run_ranks(world, check_gradients, &options[i]);
+    for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+        test_run_worlds(1, 4, check_gradients, &options[i]);
 }
 
 /* ---- what a parameter may be ---- */

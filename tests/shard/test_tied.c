@@ -235,9 +235,8 @@ TEST(a_tied_weight_is_reduced_once)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}};
 
-    for (int world = 1; world <= 4; world++)
-        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
-            test_run_ranks(world, count, &options[i]);
+    for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+        test_run_worlds(1, 4, count, &options[i]);
 }
 
 static void write_between(fsdp_context *context, void *arg)
@@ -263,9 +262,8 @@ TEST(a_write_to_a_tied_weight_is_noticed_in_a_recomputed_function_that_uses_it)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}};
 
-    for (int world = 1; world <= 3; world++)
-        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
-            test_run_ranks(world, write_between, &options[i]);
+    for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+        test_run_worlds(1, 3, write_between, &options[i]);
 }
 
 static void one_rank(fsdp_context *context, void *arg)
@@ -433,6 +431,5 @@ static void refuse(fsdp_context *context, void *arg)
 
 TEST(what_cannot_be_tied_is_refused)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, refuse, NULL);
+    test_run_worlds(1, 3, refuse, NULL);
 }

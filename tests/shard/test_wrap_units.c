@@ -118,12 +118,10 @@ static json_t *load(int ranks)
     if (folder) {
         path = test_path(folder, name);
         file = json_load_file(path, 0, NULL);
-        free(path);
     }
     if (!file) {
         path = test_path(REFERENCE, name);
         file = CHECK_PTR(json_load_file(path, 0, NULL));
-        free(path);
     }
     return file;
 }

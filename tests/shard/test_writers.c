@@ -300,6 +300,7 @@ static void write_between(fsdp_context *context, way_run *run)
     fsdp_optimizer *optimizer = ways_optimizer(module);
     fsdp_tensor *loss;
 
+    net_without_norm(module);
     ways_backward(run, module, 0);
     for (size_t w = 0; w < 4; w++) {
         CHECK_OK(fsdp_scope_begin(context));

@@ -1,7 +1,6 @@
 /* tree_apply.c - one parameter of a tree, and its plan over a team: by outputs, by inputs, by rows of the batch. */
 #include "shard/tree_apply.h"
 
-#include "fsdp/layers.h"
 #include "fsdp/parallel.h"
 #include "fsdp/parallelize.h"
 #include "ops/op.h"
@@ -31,6 +30,15 @@ static fsdp_tensor *times_cube(const tree_param *p, fsdp_tensor *x, fsdp_tensor 
     return numel_of(p) > 0 ? fsdp_mul(x, sum) : fsdp_add(x, sum);
 }
 
+static fsdp_tensor *gated(fsdp_tensor *x, fsdp_tensor *w)
+{
+    const fsdp__gated_linear m = {.gate = x, .up = fsdp_scale(x, 0.5), .weight = w, .bias = FSDP_NO_BIAS};
+
+    if (fsdp__gated_linear_joins(&m))
+        return fsdp_add(x, fsdp__gated_linear_apply(&m));
+    return fsdp_add(x, fsdp_linear(fsdp_swiglu(m.gate, m.up), w, FSDP_NO_BIAS));
+}
+
 static fsdp_tensor *alone(const tree_plan *plan, const tree_param *p, fsdp_tensor *x, fsdp_tensor *w, fsdp_tensor *ids)
 {
     fsdp_tensor *y;
@@ -51,6 +59,8 @@ static fsdp_tensor *alone(const tree_plan *plan, const tree_param *p, fsdp_tenso
         return fsdp_reshape(y, FSDP_SHAPE(fsdp_tensor_size(x, 0), plan->width));
     case TREE_CUBE:
         return times_cube(p, x, sum_of_cube(w));
+    case TREE_GATED:
+        return gated(x, w);
     case TREE_HEAD:
         return add_loss(x, fsdp_linear_cross_entropy(x, w, ids));
     default:

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "device/device.h"
 #include "fsdp/fsdp1.h"
 #include "shard/tree_plain.h"
 #include "tensor/tensor.h"
@@ -63,7 +64,8 @@ fsdp_tensor *tree_run_batch(tree_player *player, int node, int number, int rank,
 
     if (player->plain && !player->plan->replicated)
         for (int64_t p = 0; p < player->named.count; p++)
-            player->named.items[p].tensor->storage->renewed = true; /* a backward computes with what is there then */
+            player->named.items[p].tensor->storage->renewed_by =
+                player->named.items; /* a backward computes with what is there then */
     player->feed.number = number;
     player->feed.rank = rank;
     player->feed.trains = player->plan->inputs;
@@ -220,6 +222,38 @@ void tree_play_backward(tree_player *player, const tree_call *call)
     backward(player, slot_of(player, call, true), call->kind == TREE_BACKWARD_KEEP);
 }
 
+/* All but the inputs of the one that is being walked. */
+static void drop_losses(void *arg)
+{
+    tree_player *player = arg;
+
+    for (int s = 0; s < TREE_SLOTS; s++) {
+        tree_slot *slot = &player->slots[s];
+
+        if (s != player->walks)
+            tree_drop_slot(slot);
+        for (int i = 0; s == player->walks && i < player->ranks; i++) {
+            fsdp_tensor_unref(slot->losses[i]);
+            slot->losses[i] = NULL;
+        }
+    }
+}
+
+/* On some ranks in the midst of it, by a hook, on the others afterwards. */
+void tree_play_backward_drop(tree_player *player, const tree_call *call)
+{
+    tree_slot *slot = slot_of(player, call, true);
+    bool inside = !player->plain && (player->place + call->number) % 3 != 0;
+
+    player->walks = (int)(slot - player->slots);
+    player->feed.told = inside ? drop_losses : NULL;
+    player->feed.told_arg = player;
+    backward(player, slot, false);
+    player->feed.told = NULL;
+    drop_losses(player);
+    tree_drop_slot(slot);
+}
+
 /* ---- whole and sharded ---- */
 
 /* The wait for what was not asked for does nothing. */
@@ -257,7 +291,7 @@ void tree_play_reshard(tree_player *player, const tree_call *call)
 
 /* ---- gradients and the optimizer ---- */
 
-static void zero_grad(tree_player *player)
+void tree_zero_grad(tree_player *player)
 {
     fsdp_module_zero_grad(tree_root(player));
     if (player->plain)
@@ -268,7 +302,7 @@ void tree_play_zero_grad(tree_player *player, const tree_call *call)
 {
     (void)call;
     if (!player->unsettled)
-        zero_grad(player);
+        tree_zero_grad(player);
 }
 
 /* A plain tree keeps what its forward has made of parameters for the backward, where a sharded one gathers new values.
@@ -280,39 +314,6 @@ bool tree_can_write(const tree_player *player)
     for (int s = 0; s < TREE_SLOTS; s++)
         alive = alive || (player->slots[s].losses[0] && !player->slots[s].walked);
     return !(alive && keeps_copies(player->plan));
-}
-
-/* The factor of a clip follows from a norm that is summed over ranks. */
-void tree_play_step(tree_player *player, const tree_call *call)
-{
-    (void)call;
-    if (!player->optimizer || player->unsettled || !tree_can_write(player))
-        return;
-    for (int p = 0; p < player->plan->param_count; p++) {
-        fsdp_tensor *gradient = player->optimized[p] ? tree_gradient(player, p) : NULL;
-
-        if (gradient)
-            tree_shard_again(player, 1u << player->plan->params[p].owner);
-        fsdp_tensor_unref(gradient);
-    }
-    CHECK_OK(fsdp_optimizer_step(player->optimizer));
-    if (player->plain && player->clipped && player->plan->world > 1)
-        player->run->otherwise = true;
-    player->clipped = false;
-    tree_observe(player);
-}
-
-void tree_play_clip(tree_player *player, const tree_call *call)
-{
-    static const double norms[] = {0, 0.1, 0.5, 2.0}, types[] = {2, 2, 1, 3, INFINITY};
-    double norm;
-
-    if (!player->optimizer || player->unsettled)
-        return;
-    CHECK_OK(
-        fsdp_clip_grad_norm_type(player->optimizer, norms[call->number % 4], types[call->target % 5], false, &norm));
-    player->clipped = norms[call->number % 4] > 0;
-    tree_log_all(player, "norm", -1, norm);
 }
 
 void tree_play_freeze(tree_player *player, const tree_call *call)
@@ -394,7 +395,7 @@ void tree_play_fail_backward(tree_player *player, const tree_call *call)
         CHECK_OK(fsdp_module_reset_iteration(tree_root(player)));
     }
     tree_drop_slot(slot);
-    zero_grad(player);
+    tree_zero_grad(player);
     tree_shard_again(player, UINT32_MAX);
 }
 
@@ -409,23 +410,54 @@ static bool writes(tree_kind kind)
 {
     return kind == TREE_STEP || kind == TREE_WRITE || kind == TREE_SUMMON || kind == TREE_WRITE_FIELD ||
            kind == TREE_FILL_FIELD || kind == TREE_COPY_FIELD || kind == TREE_INITIALIZE || kind == TREE_LOAD ||
-           kind == TREE_LOAD_FULL;
+           kind == TREE_LOAD_FULL || kind == TREE_SKIP_STEP || kind == TREE_CHECKPOINT_LOAD;
 }
 
-/* Between forward and backward: of a recomputed function, and a write of replicas. */
-static bool would_be_an_error(const tree_plan *plan, tree_kind kind)
+/* Between forward and backward: of a recomputed function, and a write of replicas or of what a backward makes again. */
+static bool would_be_an_error(const tree_player *player, tree_kind kind)
 {
-    return plan->recomputes ? freezes(kind) || writes(kind) : plan->replicated && writes(kind);
+    const tree_plan *plan = player->plan;
+    bool again = fsdp__device_makes_again(test_device(player->context)) && tree_makes_again(plan);
+
+    return plan->recomputes ? freezes(kind) || writes(kind) : (plan->replicated || again) && writes(kind);
+}
+
+static bool has_ties(const tree_player *player, int param)
+{
+    float *values = tree_read(player->params[param]);
+    bool ties = false;
+
+    for (int64_t i = 0; i < fsdp_tensor_numel(player->params[param]) && !ties; i++) {
+        uint32_t bits;
+
+        memcpy(&bits, &values[i], sizeof bits);
+        ties = (bits & 0xffff) == 0x8000;
+    }
+    free(values);
+    return ties;
+}
+
+/* Looks at each value that a gather may cast. Reading halves would make them whole. */
+static void note_ties(tree_player *player)
+{
+    bool halves = !player->plain && residence_splits(player->run->residence, player->plan->seed);
+    bool *tied = &player->run->tied[player->place];
+
+    for (int p = 0; p < player->plan->param_count && !halves && !*tied; p++)
+        if (player->params[p] && player->plan->params[p].owner >= 0 &&
+            tree_splits(player->plan, player->plan->params[p].owner))
+            *tied = has_ties(player, p);
 }
 
 void tree_make_call(tree_player *player)
 {
     const tree_call *call = &player->run->plan->calls[player->at];
 
-    for (int s = 0; s < TREE_SLOTS && would_be_an_error(player->plan, call->kind); s++)
+    for (int s = 0; s < TREE_SLOTS && would_be_an_error(player, call->kind); s++)
         tree_drop_slot(&player->slots[s]);
     CHECK_OK(fsdp_scope_begin(player->context));
     tree_kinds[call->kind].play(player, call);
+    note_ties(player);
     fsdp_scope_end(player->context, NULL);
 }
 
@@ -455,7 +487,8 @@ void tree_last_steps(tree_player *player)
         open = open && !player->slots[0].walked;
         player->unsettled = false; /* also where nothing is trained */
         tree_play_step(player, NULL);
-        zero_grad(player);
+        tree_zero_grad(player);
+        note_ties(player);
         tree_drop_slot(&player->slots[0]);
         fsdp_scope_end(player->context, NULL);
         player->run->live[player->plain ? 0 : player->place][step] = open ? 0 : test_live_bytes(player->context);

@@ -40,9 +40,9 @@ static void draw_shape(drawing *d, tree_param *p)
         p->shape[0] = 1;
     if (p->role == TREE_UNUSED)
         p->shape[0] = rows;
-    if (p->role == TREE_MATRIX || p->role == TREE_TALL || p->role == TREE_TABLE) {
+    if (p->role == TREE_MATRIX || p->role == TREE_GATED || p->role == TREE_TALL || p->role == TREE_TABLE) {
         p->ndim = 2;
-        p->shape[0] = p->role == TREE_MATRIX ? width : rows;
+        p->shape[0] = p->role == TREE_MATRIX || p->role == TREE_GATED ? width : rows;
         p->shape[1] = width;
     }
     if (p->role == TREE_CUBE) {
@@ -134,12 +134,22 @@ static void tie(drawing *d)
     if (second == 0 || p->tied >= 0 || !alike(p, &plan->params[first]))
         return;
     p->tied = first;
-    p->dtype = plan->params[first].dtype;
-    p->frozen = plan->params[first].frozen;
-    p->ignored = plan->params[first].ignored;
-    p->dim = plan->params[first].dim;
-    p->ndim = plan->params[first].ndim;
-    memcpy(p->shape, plan->params[first].shape, sizeof p->shape);
+}
+
+/* What is tied is what its original is, whichever was tied first. */
+static void settle_ties(tree_plan *plan)
+{
+    for (int i = 0; i < plan->param_count; i++) {
+        const tree_param *original = &plan->params[tree_original(plan, i)];
+        tree_param *p = &plan->params[i];
+
+        p->dtype = original->dtype;
+        p->frozen = original->frozen;
+        p->ignored = original->ignored;
+        p->dim = original->dim;
+        p->ndim = original->ndim;
+        memcpy(p->shape, original->shape, sizeof p->shape);
+    }
 }
 
 static void draw_tree(drawing *d)
@@ -162,6 +172,7 @@ static void draw_tree(drawing *d)
         plan->params[i].fickle = chance(d, 40);
     for (int i = 0; !d->once && chance(d, 60) && i < 6 && plan->param_count > 0; i++)
         tie(d);
+    settle_ties(plan);
 }
 
 /* ---- how it is sharded ---- */
@@ -451,6 +462,13 @@ static void draw_empty(drawing *d)
     tree_settle(plan);
 }
 
+/* Of what is computed in bf16. Last of all. */
+void tree_draw_splits(uint64_t *random, tree_plan *plan)
+{
+    for (int s = 0; s < plan->state_count; s++)
+        plan->states[s].policy.split_shards = dice_chance(random, 60);
+}
+
 /* ---- teams ---- */
 
 bool tree_takes_teams(const tree_plan *plan)
@@ -470,7 +488,8 @@ static int draw_way(uint64_t *random, const tree_plan *plan, int param)
 
     for (int p = 0; p < plan->param_count; p++)
         if (tree_original(plan, p) == param) {
-            norm = norm || plan->params[p].role == TREE_SCALE || plan->params[p].role == TREE_ELEMENT;
+            norm = norm || plan->params[p].role == TREE_SCALE || plan->params[p].role == TREE_ELEMENT ||
+                   plan->params[p].role == TREE_GATED;
             head = head || plan->params[p].role == TREE_HEAD;
         }
     if (head)
@@ -539,14 +558,21 @@ void tree_draw(uint64_t seed, tree_plan *plan)
         tree_make_units(plan);
     draw_seconds(&d);
     draw_empty(&d);
+    tree_draw_splits(&d.random, plan);
+}
+
+bool tree_has_whole_mesh(const tree_plan *plan)
+{
+    return plan->replicas > 1 && plan->world / plan->replicas > 1;
 }
 
 void tree_draw_teams(uint64_t seed, tree_plan *plan)
 {
     uint64_t random = seed;
+    bool whole = dice_below(&random, 4) == 0;
 
     do
         tree_draw((uint64_t)dice_below(&random, 1 << 30), plan);
-    while (!tree_takes_teams(plan));
+    while (!tree_takes_teams(plan) || (whole && !tree_has_whole_mesh(plan)));
     tree_draw_team(&random, tree_draw_team_size(&random, plan), plan);
 }

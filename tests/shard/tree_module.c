@@ -9,9 +9,13 @@
 static fsdp_status fail_when_told(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
 {
     const tree_module *m = arg;
+    void (*told)(void *arg) = m->feed->told;
 
     (void)tensor;
     (void)grad;
+    m->feed->told = NULL;
+    if (told)
+        told(m->feed->told_arg);
     return m->feed->fail_backward && m->feed->failing == m->node
                ? FSDP_FAIL(FSDP_INVALID, "this module's backward was told to fail")
                : FSDP_OK;
@@ -111,7 +115,10 @@ static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
     x = fsdp_cast(x, fsdp_tensor_dtype(w));
     if (p->role == TREE_TABLE || p->role == TREE_HEAD)
         ids = ids_of(m, p->shape[0], fsdp_tensor_device(w));
-    return tree_apply(plan, param, x, w, ids, m->feed->team);
+    x = tree_apply(plan, param, x, w, ids, m->feed->team);
+    if (x && m->feed->plain && tree_is_made_again(plan, param)) /* one that is written to is kept */
+        CHECK_OK(fsdp_tensor_begin_write(x));
+    return x;
 }
 
 /* a + b in b's dtype. */

@@ -12,6 +12,8 @@ typedef struct tree_feed {
     fsdp_process_group *team; /* that has cut parameters; NULL: none has */
     int failing;              /* node whose forward fails, or whose backward does; -1: none */
     bool fail_backward;
+    void (*told)(void *arg); /* called once, in a backward; may be NULL */
+    void *told_arg;
     bool trains; /* set when something that requires a gradient is used */
 } tree_feed;
 

@@ -218,16 +218,20 @@ void tree_draw_orders(uint64_t seed, tree_plan plans[TREE_MAX_MODELS])
         if (plans[call->model].fsdp1 && call->on && (call->kind == TREE_SYNC_OFF || call->kind == TREE_SYNC_ON))
             call->kind = call->kind == TREE_SYNC_OFF ? TREE_NO_SYNC_BEGIN : TREE_NO_SYNC_END;
     }
+    for (int m = 0; m < models; m++)
+        tree_draw_splits(&random, &plans[m]);
 }
 
 void tree_draw_team_orders(uint64_t seed, tree_plan plans[TREE_MAX_MODELS])
 {
     uint64_t random = seed;
+    bool whole = dice_below(&random, 4) == 0;
     int team;
 
     do
         tree_draw_orders((uint64_t)dice_below(&random, 1 << 30), plans);
-    while (!tree_takes_teams(&plans[0]) || (plans[0].second && !tree_takes_teams(&plans[1])));
+    while (!tree_takes_teams(&plans[0]) || (plans[0].second && !tree_takes_teams(&plans[1])) ||
+           (whole && !tree_has_whole_mesh(&plans[0])));
     team = tree_draw_team_size(&random, &plans[0]);
     for (int m = 0; m < (plans[0].second ? 2 : 1); m++)
         tree_draw_team(&random, team, &plans[m]);

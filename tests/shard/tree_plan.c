@@ -229,6 +229,28 @@ coded tree_code(const tree_plan *plan, int param)
     return p->owner < 0 || p->ndim < 2 ? CODED_NOT : plan->states[p->owner].code;
 }
 
+/* What cannot be split is not: a reduced plan may have more of it. A policy gives all units the root's options. */
+bool tree_splits(const tree_plan *plan, int state)
+{
+    bool alike = plan->wrap != FSDP_WRAP_NONE && plan->wrap != FSDP_WRAP_CUSTOM;
+    const fsdp_mp_policy *policy = &plan->states[alike ? 0 : state].policy;
+    bool splits = policy->split_shards && policy->param_dtype == FSDP_BF16 && !plan->flat && !plan->replicated;
+
+    for (int p = 0; p < plan->param_count; p++)
+        if (tree_is_original(plan, p) && (alike ? plan->params[p].owner >= 0 : plan->params[p].owner == state))
+            splits = splits && plan->params[p].dtype == FSDP_F32 && plan->params[p].dim == 0 && !tree_code(plan, p);
+    return splits;
+}
+
+bool tree_splits_any(const tree_plan *plan)
+{
+    bool any = false;
+
+    for (int s = 0; s < plan->state_count; s++)
+        any = any || (plan->states[s].member_count > 0 && tree_splits(plan, s));
+    return any;
+}
+
 bool tree_is_coded(const tree_plan *plan)
 {
     bool any = false;
@@ -244,6 +266,30 @@ static bool is_read_in_backward(const tree_plan *plan, int param)
 
     return !plan->params[param].gone && role != TREE_TABLE && role != TREE_BIAS && role != TREE_CUBE &&
            role != TREE_UNUSED && role != TREE_HEAD;
+}
+
+bool tree_is_made_again(const tree_plan *plan, int param)
+{
+    return !plan->params[param].gone && plan->params[param].role == TREE_SCALE;
+}
+
+/* A sum reads nothing of what it adds. */
+bool tree_makes_again(const tree_plan *plan)
+{
+    bool makes = false;
+
+    for (int i = 0; i < plan->node_count && !makes; i++) {
+        const tree_node *n = &plan->nodes[i];
+
+        for (int k = 0; k < n->param_count; k++) {
+            const tree_param *next = k + 1 < n->param_count ? &plan->params[n->params[k + 1]] : NULL;
+            bool flows = k + 1 == n->param_count / 2 && n->child_count > 0;
+
+            makes = makes || (tree_is_made_again(plan, n->params[k]) &&
+                              !(next && !flows && next->role == TREE_BIAS && !next->fickle && !next->gone));
+        }
+    }
+    return makes;
 }
 
 /* Of the node, and of those below that were not given to fully_shard. */

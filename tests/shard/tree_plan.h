@@ -36,6 +36,7 @@ typedef enum tree_role {
     TREE_BIAS,             /* (d)      x + it */
     TREE_ELEMENT,          /* (1)      x times it */
     TREE_CUBE,             /* (a,b,d)  x times its sum over a and b */
+    TREE_GATED,            /* (d,d)    x + linear(swiglu(x, x / 2)) */
     TREE_UNUSED,           /* (h)      nothing */
     TREE_ROLES,            /* those of any tree; orders also have: */
     TREE_HEAD = TREE_ROLES /* (d,d)   x + the loss of the batch's ids, whose gradients the forward makes */
@@ -190,6 +191,17 @@ typedef enum tree_kind {
     TREE_REFUSE_STATE,
     TREE_REFUSE_OPTIMIZER,
     TREE_REFUSE_WRITE,
+    TREE_BACKWARD_DROP,
+    TREE_SPLIT_OPTIMIZER,
+    TREE_SAVE_OPTIMIZER,
+    TREE_LOAD_OPTIMIZER,
+    TREE_SKIP_STEP,
+    TREE_CONVERT,
+    TREE_EXPOSED,
+    TREE_CHECKPOINT,
+    TREE_CHECKPOINT_POLL,
+    TREE_CHECKPOINT_WAIT,
+    TREE_CHECKPOINT_LOAD,
     TREE_KINDS
 } tree_kind;
 
@@ -259,6 +271,10 @@ fsdp_dtype tree_compute_dtype(const tree_plan *plan, int param);
 coded tree_code(const tree_plan *plan, int param);
 /* The dtype that its gradient is reduced in. */
 fsdp_dtype tree_reduce_dtype(const tree_plan *plan, int param);
+/* Whether what the parameter makes of x need not be kept for a backward, on a device that makes results again. */
+bool tree_is_made_again(const tree_plan *plan, int param);
+/* Whether there is such a one that may be read in a backward, which then has to find the parameter as it was. */
+bool tree_makes_again(const tree_plan *plan);
 /* Whether no backward reads a parameter that the state owns or uses. */
 bool tree_is_unread_in_backward(const tree_plan *plan, int state);
 /* States of the node's subtree, as bits. */
@@ -274,6 +290,9 @@ tree_take tree_takes(const tree_plan *plan, int node, int number, int rank);
 bool tree_is_uneven(const tree_plan *plan);
 /* Whether anything is computed, kept or reduced in 16 bits. */
 bool tree_is_low_precision(const tree_plan *plan);
+/* Whether the state's shards rest in halves, where ranks share no memory; and whether those of any state do. */
+bool tree_splits(const tree_plan *plan, int state);
+bool tree_splits_any(const tree_plan *plan);
 /* Whether anything is gathered in one byte. */
 bool tree_is_coded(const tree_plan *plan);
 /* Whether a backward adds up gradients in another order, or rounds them more often, than a plain model's. */

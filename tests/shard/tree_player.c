@@ -45,14 +45,16 @@ static fsdp_shard_options options_of(tree_player *player, int state)
 {
     const tree_state *s = &player->plan->states[state];
     const residence *where = player->run->residence;
+    fsdp_mp_policy policy = s->policy;
 
+    policy.split_shards = residence_splits(where, player->plan->seed) && tree_splits(player->plan, state);
     return (fsdp_shard_options){.reshard_after_forward = s->reshard,
                                 .mesh = player->meshes.data,
                                 .reshard_after_forward_ranks = s->slice,
                                 .zero_stage = s->stage,
                                 .ignored_params = player->ignored,
                                 .ignored_param_count = collect_ignored(player, player->ignored),
-                                .mp_policy = s->policy,
+                                .mp_policy = policy,
                                 .overlap = residence_overlap(where, player->plan->seed),
                                 .placement = place,
                                 .placement_arg = player,
@@ -190,39 +192,6 @@ static void build(tree_player *player)
     CHECK_OK(fsdp_module_initialize(player->modules[0], player->plan->seed));
 }
 
-static bool is_ignored(const tree_player *player, const fsdp_tensor *tensor)
-{
-    bool ignored = false;
-
-    for (int p = 0; p < player->plan->param_count; p++)
-        ignored = ignored || (player->params[p] == tensor && player->plan->params[p].ignored);
-    return ignored;
-}
-
-/* Gradients that all ranks have in common. */
-fsdp_status tree_optimizer_create(const tree_player *player, bool adamw, fsdp_optimizer **out)
-{
-    const fsdp_sgd_options sgd = {.lr = 0.002, .momentum = 0.9};
-    fsdp_adam_options adam = fsdp_adam_options_default();
-    fsdp_parameters all, trained;
-    fsdp_status status;
-
-    adam.lr = 0.003;
-    adam.eps = 1e-2; /* a gradient that is nothing but rounding moves little */
-    CHECK_OK(fsdp_module_parameters(player->modules[0], &all));
-    trained = (fsdp_parameters){.items = calloc((size_t)all.count + 1, sizeof *all.items)};
-    for (int64_t i = 0; i < all.count; i++)
-        if (!is_ignored(player, all.items[i].tensor) && fsdp_tensor_requires_grad(all.items[i].tensor))
-            trained.items[trained.count++] = all.items[i];
-    if (trained.count == 0)
-        status = FSDP_OK;
-    else
-        status = adamw ? fsdp_adamw_create(&trained, &adam, out) : fsdp_sgd_create(&trained, &sgd, out);
-    free(trained.items);
-    fsdp_parameters_release(&all);
-    return status;
-}
-
 /* What is said of windows at the beginning. Of FSDP1 a unit that every rank has whole stays so. */
 static void begin_windows(tree_player *player)
 {
@@ -263,7 +232,7 @@ void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run
                                .failing = -1};
     begin_windows(player);
     build(player);
-    CHECK_OK(tree_optimizer_create(player, plan->adamw, &player->optimizer));
+    CHECK_OK(tree_optimizer_create(player, plan->adamw, 0, 1, &player->optimizers[0]));
     for (int p = 0; p < plan->param_count; p++)
         player->optimized[p] =
             player->params[p] && !plan->params[p].ignored && fsdp_tensor_requires_grad(player->params[p]);
@@ -291,13 +260,25 @@ void tree_drop_unreduced(tree_player *player, bool ignored)
         }
 }
 
+void tree_drop_checkpoint(tree_checkpoint *checkpoint)
+{
+    for (int p = 0; p < TREE_MAX_PARAMS; p++)
+        free(checkpoint->values[p]);
+    *checkpoint = (tree_checkpoint){0};
+}
+
 void tree_player_end(tree_player *player)
 {
     for (int s = 0; s < TREE_SLOTS; s++)
         tree_drop_slot(&player->slots[s]);
     tree_drop_unreduced(player, true);
-    fsdp_optimizer_free(player->optimizer);
+    for (int i = 0; i < TREE_OPTIMIZERS; i++)
+        fsdp_optimizer_free(player->optimizers[i]);
+    fsdp_state_dict_free(player->optimizer_state);
     fsdp_state_dict_free(player->state);
+    fsdp_checkpoint_saver_free(player->saver); /* it may have one under way */
+    tree_drop_checkpoint(&player->checkpoints[0]);
+    tree_drop_checkpoint(&player->checkpoints[1]);
     fsdp_parameters_release(&player->named);
     for (int p = 0; p < TREE_MAX_PARAMS; p++) {
         fsdp_tensor_unref(player->params[p]);
@@ -562,6 +543,14 @@ static void observe_gradient(tree_player *player, int param)
     fsdp_tensor_unref(gradient);
 }
 
+/* Reading makes shards whole, so of those that may be in halves the values are only read now and then. */
+static bool shows_values(const tree_player *player, int param)
+{
+    int owner = player->plan->params[param].owner;
+
+    return owner < 0 || player->at % 3 == 0 || !tree_splits(player->plan, owner);
+}
+
 void tree_observe(tree_player *player)
 {
     for (int p = 0; p < player->plan->param_count; p++) {
@@ -571,7 +560,8 @@ void tree_observe(tree_player *player)
             continue;
         if (player->plan->orders)
             tree_log_all(player, "what the field names", p, field_names(player, p));
-        tree_log_part(player, "values", p, tensor);
+        if (shows_values(player, p))
+            tree_log_part(player, "values", p, tensor);
         tree_log_all(player, "requires_grad", p, fsdp_tensor_requires_grad(tensor));
         if (!player->unsettled) /* else they are on their way */
             observe_gradient(player, p);

@@ -7,6 +7,7 @@
 #ifndef TESTS_SHARD_TREE_PLAYER_H
 #define TESTS_SHARD_TREE_PLAYER_H
 
+#include "fsdp/checkpoint.h"
 #include "fsdp/optim.h"
 #include "fsdp/state.h"
 #include "shard/log.h"
@@ -14,7 +15,8 @@
 #include "shard/tree_module.h"
 
 enum {
-    TREE_LAST_STEPS = 3 /* equal ones, at the end */
+    TREE_LAST_STEPS = 3, /* equal ones, at the end */
+    TREE_OPTIMIZERS = 2
 };
 
 typedef struct tree_run {
@@ -23,7 +25,10 @@ typedef struct tree_run {
     run_log logs[TREE_MAX_WORLD];
     int at[TREE_MAX_WORLD];                        /* call that each rank is in */
     int64_t live[TREE_MAX_WORLD][TREE_LAST_STEPS]; /* bytes after each of the last steps, of the last model */
-    bool otherwise; /* plain: sums were made in an order that the sharded tree need not keep to */
+    const char *directory;                         /* for checkpoints; NULL: there are none */
+    bool tied[TREE_MAX_WORLD]; /* a shard was as near to two bf16, of which halves have another one than casts */
+    bool rounded;              /* all values, to 16 bits: what is close may have become one such number or the next */
+    bool otherwise;            /* plain: sums were made in an order that the sharded tree need not keep to */
 } tree_run;
 
 /* Over which is sharded (NULL: all ranks), and that of a team (NULL: there is none). */
@@ -36,6 +41,11 @@ typedef struct tree_slot {
     bool walked; /* by a backward that did not keep the graph */
     bool trains; /* something on the way requires a gradient */
 } tree_slot;
+
+typedef struct tree_checkpoint {
+    int64_t step; /* 0: there is none */
+    float *values[TREE_MAX_PARAMS];
+} tree_checkpoint;
 
 typedef struct tree_player {
     const tree_plan *plan;
@@ -51,17 +61,24 @@ typedef struct tree_player {
     fsdp_module *modules[TREE_MAX_NODES];
     fsdp_tensor *params[TREE_MAX_PARAMS]; /* shards, or whole; NULL where it is another's name. Held */
     fsdp_tensor *ignored[TREE_MAX_PARAMS];
-    fsdp_parameters named;     /* the same in their order in the tree */
-    fsdp_optimizer *optimizer; /* NULL: nothing to train */
-    bool optimized[TREE_MAX_PARAMS];
+    fsdp_parameters named;                       /* the same in their order in the tree */
+    fsdp_optimizer *optimizers[TREE_OPTIMIZERS]; /* NULL: nothing to train, or not two */
+    int optimized[TREE_MAX_PARAMS];              /* by which, from 1; 0: none */
+    fsdp_state_dict *optimizer_state;            /* saved, whole, of `state_of`; or NULL */
+    int state_of;
     fsdp_event *written; /* behind the optimizer; NULL: none yet */
     tree_slot slots[TREE_SLOTS];
     bool ran; /* the root has, so the tree is known */
     bool last, unsettled, clipped;
     uint32_t sync, all_reduce; /* states */
     int no_sync;               /* begun, and not ended */
+    bool held;                 /* some reductions were switched off */
+    int walks;                 /* slot of the backward that runs */
+    int64_t exposed[2];        /* of gathers and reductions, at the last question */
     fsdp_state_dict *state;    /* saved, with its values; or NULL */
     float *saved[TREE_MAX_PARAMS];
+    fsdp_checkpoint_saver *saver;
+    tree_checkpoint checkpoints[2]; /* the last whole one, and the one under way */
     /* What is known of whole tensors, of plans of any order. The fields of a state name them from an unshard, or the
      * wait for one, to its reshard, to a forward or backward that reshards it, to a write to one of its shards, to a
      * reset; never else. */
@@ -80,8 +97,9 @@ void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run
 void tree_player_end(tree_player *player);
 /* The same model anew. Losses may outlive the one that they came from. */
 void tree_player_rebuild(tree_player *player, bool losses_last);
-/* Of what can be trained in the root's fields. */
-fsdp_status tree_optimizer_create(const tree_player *player, bool adamw, fsdp_optimizer **out);
+/* Of what can be trained in the root's fields: of `parts`, in which parameters are by their numbers, one. */
+fsdp_status tree_optimizer_create(const tree_player *player, bool adamw, int part, int parts, fsdp_optimizer **out);
+void tree_drop_checkpoint(tree_checkpoint *checkpoint);
 /* What the parameter's field names now. */
 fsdp_tensor *tree_field(const tree_player *player, int param);
 /* Whether a tensor of that parameter is distributed over nothing but its team, if that has cut it. */

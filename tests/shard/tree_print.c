@@ -5,8 +5,8 @@
 
 static void print_param(FILE *stream, const tree_plan *plan, int param)
 {
-    static const char *const roles[TREE_HEAD + 1] = {"matrix",  "tall", "table",  "scale", "bias",
-                                                     "element", "cube", "unused", "head"};
+    static const char *const roles[TREE_HEAD + 1] = {"matrix",  "tall", "table", "scale",  "bias",
+                                                     "element", "cube", "gated", "unused", "head"};
     const tree_param *p = &plan->params[param];
 
     if (p->gone)
@@ -79,6 +79,8 @@ static void print_state(FILE *stream, const tree_plan *plan, int state)
         fprintf(stream, ", reduced in %s", fsdp_dtype_name(policy->reduce_dtype));
     if (policy->output_dtype)
         fprintf(stream, ", output in %s", fsdp_dtype_name(policy->output_dtype));
+    if (tree_splits(plan, state))
+        fprintf(stream, ", shards in halves");
     fprintf(stream, "%s%s%s\n", policy->keep_forward_inputs ? ", inputs kept" : "", s->backwards ? ", backwards" : "",
             s->marked        ? ", marked as conditional"
             : s->conditional ? ", conditional"

@@ -12,6 +12,7 @@ void tree_play_sync(tree_player *player, const tree_call *call)
 {
     bool on = call->kind == TREE_SYNC_ON;
 
+    player->held = player->held || !on;
     player->sync = with(player->sync, tree_states_of(player, call), on);
     player->all_reduce = with(player->all_reduce, tree_states_of(player, call), on);
     if (!player->plain)
@@ -25,6 +26,7 @@ void tree_play_all_reduce(tree_player *player, const tree_call *call)
 
     if (player->plan->orders && player->plan->replicated && !on)
         return; /* what is not reduced across adds up in the leaf: other sums */
+    player->held = player->held || !on;
     player->all_reduce = with(player->all_reduce, tree_states_of(player, call), on);
     if (!player->plain)
         CHECK_OK(fsdp_module_set_requires_all_reduce(player->modules[tree_node_of(player, call)], on, call->recurse));
@@ -37,6 +39,7 @@ void tree_play_no_sync(tree_player *player, const tree_call *call)
 
     if (!player->plan->fsdp1 || (begins ? player->no_sync > 1 : player->no_sync == 0))
         return;
+    player->held = true;
     player->no_sync += begins ? 1 : -1;
     player->ran = true;
     if (!player->plain)
@@ -70,6 +73,7 @@ static void set_microbatch(tree_player *player, bool last)
         kept |= (uint32_t)(player->plan->states[s].stage == 1 || player->plan->states[s].stage == 2) << s;
     }
     player->last = last;
+    player->held = player->held || !last;
     player->sync = with(player->sync, first, last);
     player->all_reduce = with(player->all_reduce, first, last);
     player->reshards_backward = with(player->reshards_backward, kept, last);
@@ -164,9 +168,12 @@ void tree_play_separate_channel(tree_player *player, const tree_call *call)
         CHECK_STATUS(fsdp_last_status(), FSDP_STATE);
 }
 
+/* It asks how long others have taken, from within. */
 static fsdp_status caller_gathers(void *arg, const fsdp_custom_call *call)
 {
-    (void)arg;
+    int64_t ns[2];
+
+    FSDP_TRY(fsdp_module_exposed_time(arg, &ns[0], &ns[1]));
     return fsdp_all_gather(call->group, call->send, call->recv, call->count, call->dtype, call->stream);
 }
 
@@ -189,7 +196,8 @@ static bool reduces_in_f32(const tree_plan *plan, int state)
 /* Gathers of memory that ranks share cannot be the caller's. */
 void tree_play_custom(tree_player *player, const tree_call *call)
 {
-    static const fsdp_custom_collective gathers = {.run = caller_gathers}, reduces = {.run = caller_reduces};
+    static const fsdp_custom_collective reduces = {.run = caller_reduces};
+    const fsdp_custom_collective gathers = {.run = caller_gathers, .arg = tree_root(player)};
     fsdp_module *module = player->modules[tree_node_of(player, call)];
 
     if (player->plain)
@@ -212,4 +220,19 @@ void tree_play_post_optim(tree_player *player, const tree_call *call)
         CHECK_OK(fsdp_event_create(device, &player->written));
     CHECK_OK(fsdp_event_record(player->written, fsdp_device_stream(device)));
     CHECK_OK(fsdp_module_set_post_optim_event(tree_root(player), player->written));
+}
+
+/* Any rank can ask for it at any time, of any state, and it never becomes less. */
+void tree_play_exposed(tree_player *player, const tree_call *call)
+{
+    int64_t gather, reduce;
+
+    if (player->plain || (player->place + call->number) % 4 == 0)
+        return;
+    CHECK_OK(fsdp_module_exposed_time(player->modules[tree_node_of(player, call)], &gather, &reduce));
+    CHECK(gather >= 0 && reduce >= 0);
+    CHECK_OK(fsdp_module_exposed_time(tree_root(player), &gather, &reduce));
+    CHECK(gather >= player->exposed[0] && reduce >= player->exposed[1]);
+    player->exposed[0] = gather;
+    player->exposed[1] = reduce;
 }

@@ -153,18 +153,37 @@ static bool compares(const tree_plan *plan)
     return !plan->orders || !tree_is_low_precision(plan);
 }
 
-static bool same_everywhere(const tree_run *run, const tree_run *plain, const tree_run *first, char *text, size_t bytes)
+static bool splits(const tree_run *run)
+{
+    return run->residence && residence_splits(run->residence, run->plan->seed) && tree_splits_any(run->plan);
+}
+
+/* Halves are cast otherwise where two numbers are as near. */
+static bool casts_otherwise(const tree_run *run, const tree_run *other)
+{
+    bool tied = false;
+
+    for (int r = 0; r < TREE_MAX_WORLD; r++)
+        tied = tied || run->tied[r] || other->tied[r];
+    return tied && splits(run) != splits(other);
+}
+
+/* `first` is the first run, and `alike` the first whose shards rest as this one's do. */
+static bool same_everywhere(const tree_run *run, const tree_run *plain, const tree_run *first, const tree_run *alike,
+                            char *text, size_t bytes)
 {
     log_equality rounded = tree_is_low_precision(run->plan) ? LOG_ROUGH : LOG_CLOSE;
-    log_equality like_plain = plain->otherwise ? rounded : LOG_VALUES;
+    log_equality like_plain = plain->otherwise ? (plain->rounded ? LOG_ROUGH : rounded) : LOG_VALUES;
+    bool same = casts_otherwise(run, first) || same_run(run, first, LOG_BITS, text, bytes);
 
     for (int r = 0; r < tree_ranks(run->plan); r++)
-        if (test_rank_was_here(tree_ranks(run->plan), r) && !same_live_bytes(run, first, r, text, bytes))
+        if (test_rank_was_here(tree_ranks(run->plan), r) && !same_live_bytes(run, alike, r, text, bytes))
             return false;
+    same = same && same_run(run, alike, LOG_BITS, text, bytes);
     /* Values that differ in their last bits may become codes that are one apart. */
-    if (!compares(run->plan) || (plain->otherwise && tree_is_coded(run->plan)))
-        return same_run(run, first, LOG_BITS, text, bytes);
-    return same_run(run, plain, like_plain, text, bytes) && same_run(run, first, LOG_BITS, text, bytes);
+    if (!same || !compares(run->plan) || (plain->otherwise && tree_is_coded(run->plan)))
+        return same;
+    return same_run(run, plain, casts_otherwise(run, plain) ? LOG_ROUGH : like_plain, text, bytes);
 }
 
 static void free_logs(tree_run *run)
@@ -173,12 +192,26 @@ static void free_logs(tree_run *run)
         run_log_free(&run->logs[r]);
 }
 
+/* NULL: nothing is saved, or ranks are not threads of one process. */
+static char *directory_for(const tree_plan *plan)
+{
+    bool saves = false;
+
+    for (int c = 0; c < plan->call_count; c++)
+        saves = saves || plan->calls[c].kind == TREE_CHECKPOINT;
+    return saves && test_machines_of(tree_ranks(plan)) == 1 && !getenv("FSDP_TEST_JOINED") ? test_directory() : NULL;
+}
+
 bool tree_passes(const tree_plan *plan, uint32_t which, char *text, size_t bytes)
 {
     tree_run *runs = calloc(RESIDENCES + 1, sizeof *runs), *plain = &runs[RESIDENCES], *first = NULL;
+    const tree_run *alike[2] = {NULL};
+    const tree_run **of_class;
+    char *directory = directory_for(plan);
     bool passes;
 
     plain->plan = plan;
+    plain->directory = directory;
     plain->otherwise = plan->team > 1 || tree_adds_otherwise(plan);
     passes = !compares(plan) || run_passes(plain, text, bytes);
     for (int i = 0; i < RESIDENCES && passes; i++) {
@@ -186,12 +219,17 @@ bool tree_passes(const tree_plan *plan, uint32_t which, char *text, size_t bytes
             continue;
         runs[i].plan = plan;
         runs[i].residence = &residences[i];
+        runs[i].directory = directory;
         first = first ? first : &runs[i];
-        passes = run_passes(&runs[i], text, bytes) && same_everywhere(&runs[i], plain, first, text, bytes);
+        of_class = &alike[splits(&runs[i])];
+        *of_class = *of_class ? *of_class : &runs[i];
+        passes = run_passes(&runs[i], text, bytes) && same_everywhere(&runs[i], plain, first, *of_class, text, bytes);
     }
     for (int i = 0; i <= RESIDENCES; i++)
         free_logs(&runs[i]);
     free(runs);
+    if (directory)
+        test_directory_free(directory);
     return passes;
 }
 

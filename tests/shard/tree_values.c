@@ -31,17 +31,6 @@ static bool is_below(const tree_plan *plan, int node, int below)
     return is;
 }
 
-/* What waits to be reduced of parameters in a subtree, or that an optimizer has. */
-static void drop_waiting(tree_player *player, int param)
-{
-    for (int r = 0; r < TREE_MAX_WORLD; r++) {
-        fsdp_tensor_unref(player->unreduced[r][param]);
-        player->unreduced[r][param] = NULL;
-        free(player->partial[r][param]);
-        player->partial[r][param] = NULL;
-    }
-}
-
 /* ---- reading ---- */
 
 /* As a gather has it, in the dtype that is computed with. */
@@ -108,6 +97,7 @@ static int64_t place_of(const tree_player *player, int param, const fsdp_tensor 
     return element_of(p->ndim, p->shape, offset, fsdp_tensor_shape(tensor), i);
 }
 
+/* What is written lies around zero: weights that all are positive make roundings grow from node to node. */
 static void read_and_write(tree_player *player, int number, int param)
 {
     fsdp_tensor *tensor = tree_field(player, param), *gradient = fsdp_tensor_grad(tensor);
@@ -123,7 +113,7 @@ static void read_and_write(tree_player *player, int number, int param)
         return;
     values = tree_read(tensor);
     for (int64_t i = 0; i < fsdp_tensor_numel(tensor); i++)
-        values[i] = values[i] / 2 + (float)(place_of(player, param, tensor, i) % 7) / 16;
+        values[i] = values[i] / 2 + (float)(place_of(player, param, tensor, i) % 7 - 3) / 16;
     CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, values));
     free(values);
 }
@@ -161,50 +151,7 @@ void tree_play_zero_grad_part(tree_player *player, const tree_call *call)
     fsdp_module_zero_grad(player->modules[node]);
     for (int p = 0; p < player->plan->param_count && player->plain; p++)
         if (player->params[p] && is_below(player->plan, node, player->plan->params[p].node))
-            drop_waiting(player, p);
-}
-
-void tree_play_optimizer_zero_grad(tree_player *player, const tree_call *call)
-{
-    (void)call;
-    if (player->unsettled || !player->optimizer)
-        return;
-    CHECK_OK(fsdp_optimizer_zero_grad(player->optimizer));
-    player->clipped = false;
-    for (int p = 0; p < player->plan->param_count && player->plain; p++)
-        if (player->optimized[p])
-            drop_waiting(player, p);
-}
-
-/* The old one goes. */
-void tree_play_new_optimizer(tree_player *player, const tree_call *call)
-{
-    bool any = false;
-
-    for (int p = 0; p < player->plan->param_count; p++)
-        any = any || (player->params[p] && fsdp_tensor_requires_grad(player->params[p]));
-    if (player->windows || !any)
-        return;
-    fsdp_optimizer_free(player->optimizer);
-    player->optimizer = NULL;
-    CHECK_OK(tree_optimizer_create(player, call->on, &player->optimizer));
-    for (int p = 0; p < player->plan->param_count; p++)
-        player->optimized[p] = player->params[p] && fsdp_tensor_requires_grad(player->params[p]);
-    player->clipped = false;
-}
-
-void tree_play_unscale(tree_player *player, const tree_call *call)
-{
-    fsdp_grad_scaler_state state = fsdp_grad_scaler_state_default();
-    fsdp_grad_scaler *scaler;
-
-    (void)call;
-    if (player->unsettled || !player->optimizer)
-        return;
-    state.scale = 2;
-    CHECK_OK(fsdp_grad_scaler_create(fsdp_world(player->context), &state, &scaler));
-    CHECK_OK(fsdp_grad_scaler_unscale(scaler, player->optimizer));
-    fsdp_grad_scaler_free(scaler);
+            tree_drop_waiting(player, p);
 }
 
 /* A flat unit has zeros for what was trained in its forward, which nobody follows. */
@@ -274,53 +221,26 @@ void tree_play_initialize(tree_player *player, const tree_call *call)
             tree_shard_again(player, 1u << player->plan->params[p].owner);
 }
 
-/* The parameter of an entry of a state dict: "1.p4" is parameter 4. */
-static int param_of_entry(const char *name)
+/* Values and gradients are rounded, all at once. What waits to be reduced, a graph that holds whole parameters, and a
+ * flat vector would be an error. */
+void tree_play_convert(tree_player *player, const tree_call *call)
 {
-    return atoi(strrchr(name, 'p') + 1);
-}
-
-void tree_play_save(tree_player *player, const tree_call *call)
-{
-    (void)call;
-    if (player->windows)
-        return;
-    fsdp_state_dict_free(player->state);
-    player->state = NULL;
-    CHECK_OK(fsdp_state_dict_from_module(tree_root(player), &player->state));
-    for (int64_t i = 0; i < player->state->count; i++) {
-        const fsdp_tensor *tensor = player->state->entries[i].tensor;
-        int p = param_of_entry(player->state->entries[i].name);
-
-        free(player->saved[i]);
-        player->saved[i] = tree_read(tensor);
-        if (player->params[p])
-            tree_log_part(player, "saved parameter", p, tensor);
-    }
-}
-
-void tree_play_load(tree_player *player, const tree_call *call)
-{
-    (void)call;
-    if (!player->state || !tree_can_write(player))
-        return;
-    for (int64_t i = 0; i < player->state->count; i++)
-        CHECK_OK(fsdp_tensor_write(player->state->entries[i].tensor, FSDP_F32, player->saved[i]));
-    tree_shard_again(player, UINT32_MAX);
-}
-
-void tree_play_load_full(tree_player *player, const tree_call *call)
-{
-    const fsdp_full_state_options options = {.cpu_offload = true, .broadcast_from_rank0 = true};
-    fsdp_state_dict *full;
+    fsdp_module *root = tree_root(player);
+    bool may = !player->windows && !player->requested && !player->held && !player->unsettled && !player->plan->flat;
 
     (void)call;
-    if (!player->state || !tree_can_write(player))
+    may = may && !tree_splits_any(player->plan); /* halves of another dtype are refused */
+    for (int s = 0; s < TREE_SLOTS; s++)
+        may = may && (!player->slots[s].losses[0] || player->slots[s].walked);
+    for (int p = 0; p < player->plan->param_count; p++)
+        may = may && player->plan->params[p].dtype == FSDP_F32;
+    if (!may)
         return;
-    CHECK_OK(fsdp_state_dict_gather(player->state, &options, &full));
-    CHECK_OK(fsdp_state_dict_load_full(player->state, full, &options));
-    fsdp_state_dict_free(full);
-    tree_shard_again(player, UINT32_MAX);
+    CHECK_OK(fsdp_module_to(root, FSDP_BF16));
+    CHECK_OK(fsdp_module_to(root, FSDP_F32));
+    if (player->plain)
+        player->run->rounded = true;
+    tree_observe(player);
 }
 
 void tree_play_rebuild(tree_player *player, const tree_call *call)
@@ -364,7 +284,7 @@ void tree_play_refuse_state(tree_player *player, const tree_call *call)
     if (player->plain || !player->windows)
         return;
     for (int64_t i = 0; i < player->named.count && !first; i++)
-        if (tree_in_window(player, param_of_entry(player->named.items[i].name)))
+        if (tree_in_window(player, tree_param_of_entry(player->named.items[i].name)))
             first = player->named.items[i].name;
     if (first)
         CHECK_ERROR(fsdp_state_dict_from_module(tree_root(player), &state), FSDP_STATE, first);
@@ -379,7 +299,7 @@ void tree_play_refuse_optimizer(tree_player *player, const tree_call *call)
     for (int p = 0; p < player->plan->param_count; p++)
         whole = whole || (tree_in_window(player, p) && fsdp_tensor_requires_grad(player->params[p]));
     if (!player->plain && whole && !player->plan->as_one)
-        CHECK_STATUS(tree_optimizer_create(player, call->on, &optimizer), FSDP_STATE);
+        CHECK_STATUS(tree_optimizer_create(player, call->on, 0, 1, &optimizer), FSDP_STATE);
 }
 
 void tree_play_refuse_write(tree_player *player, const tree_call *call)

@@ -67,8 +67,8 @@ void ways_step(fsdp_optimizer *optimizer);
 
 /* ---- running it ---- */
 
-/* But for `make test-long`, half of the ways in worlds of 2 and 3, in turn, and fewer in others; under a sanitizer and
- * on another device fewer, in worlds of 2 and 3. */
+/* But for `make test-long`, half of the ways in worlds of 3, fewer in worlds of 2, one in worlds of 1 and 5, and none
+ * in worlds of 4; under a sanitizer and on another device fewer, in worlds of 2 and 3. */
 void in_every_way_with(way_body body, int check, int arg);
 void in_every_way(way_body body, int check);
 

@@ -245,8 +245,7 @@ static void check_memory(fsdp_context *context, void *arg)
 
 TEST(one_tensor_at_a_time)
 {
-    for (int world = 2; world <= 4; world++)
-        test_run_ranks(world, check_memory, NULL);
+    test_run_worlds(2, 4, check_memory, NULL);
 }
 
 /* ---- errors ---- */

@@ -3,7 +3,6 @@
 #include "fsdp/state.h"
 #include "nn/module.h"
 #include "state/entry.h"
-#include "support/dice.h"
 #include "support/layouts.h"
 #include "support/ranks.h"
 #include "tensor/tensor.h"

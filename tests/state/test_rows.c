@@ -217,8 +217,7 @@ static void refuse(fsdp_context *context, void *arg)
 
 TEST(what_cannot_be_loaded_is_said_on_all_ranks)
 {
-    for (int world = 2; world <= 3; world++)
-        test_run_ranks(world, refuse, NULL);
+    test_run_worlds(2, 3, refuse, NULL);
 }
 
 /* ---- a rank that does not come ---- */

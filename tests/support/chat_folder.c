@@ -10,21 +10,11 @@ const char chat_template_plain[] =
     "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}{% if "
     "add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-static void write_text(const char *folder, const char *name, const char *text)
-{
-    char *path = test_path(folder, name);
-
-    test_write_file(path, text, strlen(text));
-    free(path);
-}
-
 static char *tokenizer_json(void)
 {
     static const char *const special[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
     unsigned stand_in = 256;
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
 
     fputs("{\"version\": \"1.0\", \"added_tokens\": [", out);
     for (int i = 0; i < 3; i++)
@@ -44,17 +34,14 @@ static char *tokenizer_json(void)
         fprintf(out, "%s\"\\u%04x\": %u", byte ? ", " : "", visible ? byte : stand_in++, byte + 3);
     }
     fputs("}}}", out);
-    fclose(out);
-    return text;
+    return test_end_text(out);
 }
 
 void chat_folder_write(const char *folder, const char *chat_template)
 {
-    char *json = tokenizer_json();
-
-    write_text(folder, "tokenizer.json", json);
-    write_text(folder, "tokenizer_config.json", "{\"eos_token\": \"<|im_end|>\", \"pad_token\": \"<|endoftext|>\"}");
+    test_write_text(folder, "tokenizer.json", tokenizer_json());
+    test_write_text(folder, "tokenizer_config.json",
+                    "{\"eos_token\": \"<|im_end|>\", \"pad_token\": \"<|endoftext|>\"}");
     if (chat_template)
-        write_text(folder, "chat_template.jinja", chat_template);
-    free(json);
+        test_write_text(folder, "chat_template.jinja", chat_template);
 }

@@ -79,7 +79,6 @@ static void scan(const char *path, int folder)
             scan(below, name.to);
         else
             recording->nodes[name.to].data = (unsigned char *)test_read_file(below, &recording->nodes[name.to].bytes);
-        free(below);
     }
     closedir(directory);
 }
@@ -117,9 +116,7 @@ void disk_stop(void)
 
 void disk_free(disk *d)
 {
-    for (int i = 0; i < d->node_count; i++)
-        free(d->nodes[i].data);
-    for (int i = 0; i < d->count; i++)
+    for (int i = 0; i < d->count; i++) /* what a node held at first is the case's */
         free(d->calls[i].data);
     free(d->nodes);
     free(d->names);

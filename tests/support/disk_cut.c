@@ -183,7 +183,6 @@ static void make(const disk *d, const names *n, int folder, const char *path, in
             test_write_file(below, c.data, c.bytes);
             free(c.data);
         }
-        free(below);
     }
 }
 

@@ -3,6 +3,8 @@
  *     test_shard parity             runs tests/shard/test_parity.c
  *     test_shard parity '*batch'    runs the cases of it that the pattern matches (* and ?)
  */
+#include <unistd.h>
+
 #include "support/test.h"
 
 static test_entry *cases; /* by path, those of a file by line */
@@ -24,21 +26,49 @@ void test_add_entry(test_entry *added)
     *place = added;
 }
 
+static const test_entry *running;
+
+static int begin_case(void **state)
+{
+    running = *state;
+    *state = NULL;
+    return running->test.setup_func ? running->test.setup_func(state) : 0;
+}
+
+static int end_case(void **state)
+{
+    int result = running->test.teardown_func ? running->test.teardown_func(state) : 0;
+
+    test_drop_case();
+    return result;
+}
+
 int test_run_cases(const char *path)
 {
     struct CMUnitTest tests[1000];
     size_t count = 0;
 
-    for (const test_entry *c = cases; c; c = c->next) {
+    for (test_entry *c = cases; c; c = c->next) {
         if (c->line <= 0 || strcmp(c->path, path) != 0)
             continue;
         if (count == sizeof tests / sizeof *tests) {
             print_error("%s has more than %zu cases\n", path, count);
             return 1;
         }
-        tests[count++] = c->test;
+        tests[count++] = (struct CMUnitTest){c->test.name, c->test.test_func, begin_case, end_case, c};
     }
     return _cmocka_run_group_tests("tests", tests, count, NULL, NULL);
+}
+
+int test_run_in_memory(const char *path, const char *skipped)
+{
+    if (skipped) {
+        printf("skipped: %s\n", skipped);
+        return 77;
+    }
+    if (access("/dev/shm", W_OK) == 0)
+        setenv("TMPDIR", "/dev/shm", 0);
+    return test_run_cases(path);
 }
 
 /* Returns whether the file is test_<name>.c. */
@@ -54,11 +84,14 @@ static bool is_called(const test_entry *file, const char *name)
 int main(int argc, char **argv)
 {
     const char *before = "";
+    int result;
 
     for (const test_entry *file = cases; file && argc > 1; file = file->next)
         if (is_called(file, argv[1])) {
             cmocka_set_test_filter(argv[2]); /* NULL: all */
-            return file->main ? file->main() : test_run_cases(file->path);
+            result = file->main ? file->main() : test_run_cases(file->path);
+            test_drop_case();
+            return result;
         }
     fprintf(stderr, "%s X [PATTERN]: runs the cases of test_X.c, or those whose names PATTERN matches. It has:\n",
             argv[0]);

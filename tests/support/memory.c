@@ -1,4 +1,6 @@
 /* support/memory.c - contexts, what their devices hold, and the one that tests compute on. */
+#include <string.h>
+
 #include "base/context.h"
 #include "check/races.h"
 #include "device/impl.h"
@@ -16,7 +18,8 @@ fsdp_context *test_context(void)
 fsdp_device *test_device(fsdp_context *context)
 {
     const char *name = getenv("FSDP_TEST_DEVICE");
-    fsdp_device *device = fsdp__device_open(context, name ? name : "cpu", 0);
+    bool in_turn = name && strcmp(name, "cuda") == 0 && getenv("FSDP_FAKECUDA_DEVICES");
+    fsdp_device *device = fsdp__device_open(context, name ? name : "cpu", in_turn ? -1 : 0);
 
     if (device)
         fsdp__set_front_device(device);
@@ -55,8 +58,8 @@ void test_run_behind(fsdp_device *device)
 
 int64_t test_live_bytes(fsdp_context *context)
 {
-    static const char *const names[] = {"cpu", "meta", "sim", "sim", "cuda", "cuda"};
-    static const int ordinals[] = {0, 0, 0, 1, 0, 1};
+    static const char *const names[] = {"cpu", "meta", "sim", "sim", "cuda", "cuda", "cuda", "cuda"};
+    static const int ordinals[] = {0, 0, 0, 1, 0, 1, 2, 3};
     int64_t bytes = 0;
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

@@ -45,12 +45,6 @@ void program_wait(program *p)
     p->output = test_read_file(p->output_path, &bytes);
 }
 
-void program_free(program *p)
-{
-    free(p->output);
-    free(p->output_path);
-}
-
 program program_run(const char *directory, int expected, const char *const *argv)
 {
     program p = program_start(directory, argv);
@@ -72,5 +66,19 @@ void program_other_build(const char *from, const char *path)
     note[sizeof type_and_name] ^= 1;
     test_write_file(path, file, bytes);
     CHECK_EQ(chmod(path, 0700), 0);
-    free(file);
+}
+
+char *test_reference(const char *name, const char *suffix)
+{
+    const char *folders[] = {getenv("FSDP_REFERENCE"), REFERENCE};
+    char file[256];
+
+    snprintf(file, sizeof file, "%s%s", name, suffix);
+    for (int i = 0; i < 2; i++) {
+        char *path = folders[i] ? test_path(folders[i], file) : NULL;
+
+        if (path && access(path, R_OK) == 0)
+            return path;
+    }
+    return NULL;
 }

@@ -15,6 +15,9 @@
 #define PROGRAM TEST_BINARY_DIR "/tests/fsdp"
 
 #define REFERENCE TEST_SOURCE_DIR "/tests/reference"
+/* Returns a path of the reference that is there: in the folder with all of it, which FSDP_REFERENCE names, or in ours;
+ * NULL: in neither. It belongs to the case. */
+char *test_reference(const char *name, const char *suffix);
 
 enum {
     /* After which a test gives up what it waits for. It is longer than anything takes on a machine that has forty
@@ -34,7 +37,6 @@ typedef struct program {
 program program_start(const char *directory, const char *const *argv);
 /* Waits until it ends. One that hangs is killed with its group, and the test fails with what it printed. */
 void program_wait(program *p);
-void program_free(program *p);
 /* A copy of a program at `path`, as if it were of another build. */
 void program_other_build(const char *from, const char *path);
 /* Starts, waits, and checks the exit status. */

@@ -20,9 +20,14 @@ typedef void (*test_rank_body)(fsdp_context *context, void *arg);
  * ranks share nothing but what they only read (TEST_FILE_JOINED): worlds of one rank are as ever, those of that many
  * ranks are these processes, in one context for all, and no other world is run. */
 void test_run_ranks(int world, test_rank_body body, void *arg);
+/* In one world after the other. */
+void test_run_worlds(int first, int last, test_rank_body body, void *arg);
 /* Returns when all ranks of the running test are here, or have ended; no call of the library is part of it. In front of
  * what breaks the world on one rank: after a collective others may still be inside it. */
 void test_meet(void);
+/* Ends the world if this rank has failed, as a program does, and counts the rank in `*failed`, which all ranks share.
+ */
+void test_tell_failure(fsdp_context *context, fsdp_status status, int *failed);
 /* Is fsdp_context_from_env: such a test links the layer launch, the others do not. */
 extern fsdp_status (*test_join)(fsdp_context **context);
 #define TEST_FILE_JOINED()                 \

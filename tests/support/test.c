@@ -1,9 +1,11 @@
 /* support/test.c - the checks. */
 #include "support/test.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <ftw.h>
 #include <math.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -180,6 +182,72 @@ bool test_brief(void)
     return (TEST_SANITIZED || !test_on_cpu()) && !test_long();
 }
 
+bool test_takes(int i, int usual, int brief)
+{
+    return test_long() || i % (test_brief() ? brief : usual) == 0;
+}
+
+/* ---- what belongs to a case ---- */
+
+typedef struct owned {
+    struct owned *next;
+    void *object;
+    void (*release)(void *object);
+} owned;
+
+static owned *all_owned;
+static pthread_mutex_t owned_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void *test_own(void *object, void (*release)(void *object))
+{
+    owned *added = malloc(sizeof *added);
+
+    if (!object || !added)
+        TEST_FAIL("out of memory");
+    pthread_mutex_lock(&owned_lock);
+    *added = (owned){all_owned, object, release};
+    all_owned = added;
+    pthread_mutex_unlock(&owned_lock);
+    return object;
+}
+
+/* Takes an object from the case, if it has it. */
+static void disown(const void *object)
+{
+    owned **place = &all_owned, *found;
+
+    pthread_mutex_lock(&owned_lock);
+    while (*place && (*place)->object != object)
+        place = &(*place)->next;
+    found = *place;
+    if (found)
+        *place = found->next;
+    pthread_mutex_unlock(&owned_lock);
+    free(found);
+}
+
+void test_drop_case(void)
+{
+    while (all_owned) {
+        owned *last = all_owned;
+
+        all_owned = last->next;
+        last->release(last->object);
+        free(last);
+    }
+}
+
+void *test_new(size_t bytes)
+{
+    return test_own(calloc(1, bytes), free);
+}
+
+static void free_directory(void *path)
+{
+    test_remove_tree(path);
+    free(path);
+}
+
 char *test_directory(void)
 {
     const char *base = getenv("TMPDIR");
@@ -189,14 +257,15 @@ char *test_directory(void)
         TEST_FAIL("out of memory");
     if (!mkdtemp(path))
         TEST_FAIL("cannot make a directory like '%s'", path);
-    return path;
+    return test_own(path, free_directory);
 }
 
 void test_directory_free(char *path)
 {
-    if (path)
-        test_remove_tree(path);
-    free(path);
+    if (!path)
+        return;
+    disown(path);
+    free_directory(path);
 }
 
 static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *place)
@@ -219,7 +288,7 @@ char *test_path(const char *directory, const char *name)
 
     if (asprintf(&path, "%s/%s", directory, name) < 0)
         TEST_FAIL("out of memory");
-    return path;
+    return test_own(path, free);
 }
 
 void test_write_file(const char *path, const void *data, size_t bytes)
@@ -232,6 +301,99 @@ void test_write_file(const char *path, const void *data, size_t bytes)
         TEST_FAIL("cannot write '%s'", path);
 }
 
+void test_write_text(const char *directory, const char *name, const char *text)
+{
+    char *path = test_path(directory, name);
+
+    test_write_file(path, text, strlen(text));
+}
+
+void test_copy_file(const char *from, const char *name, const char *to, const char *as)
+{
+    size_t bytes;
+    char *data = test_read_file(test_path(from, name), &bytes);
+
+    test_write_file(test_path(to, as), data, bytes);
+}
+
+void test_write_letters(const char *path, size_t bytes, int modulo)
+{
+    char *text = test_new(bytes);
+
+    for (size_t i = 0; i < bytes; i++)
+        text[i] = (char)('a' + i * i % (size_t)modulo);
+    test_write_file(path, text, bytes);
+}
+
+int test_names_in(const char *directory)
+{
+    DIR *names = opendir(directory);
+    int count = 0;
+
+    if (!names)
+        TEST_FAIL("cannot list '%s'", directory);
+    for (struct dirent *entry; (entry = readdir(names));)
+        count += entry->d_name[0] != '.';
+    closedir(names);
+    return count;
+}
+
+int test_count(const char *text, const char *part)
+{
+    int count = 0;
+
+    for (const char *at = text; (at = strstr(at, part)); at += strlen(part))
+        count++;
+    return count;
+}
+
+/* ---- text in memory ---- */
+
+typedef struct written {
+    FILE *stream;
+    char *text;
+    size_t bytes;
+} written;
+
+static void free_written(void *object)
+{
+    written *w = object;
+
+    if (w->stream)
+        fclose(w->stream);
+    free(w->text);
+    free(w);
+}
+
+FILE *test_begin_text(void)
+{
+    written *w = test_own(calloc(1, sizeof *w), free_written);
+
+    w->stream = open_memstream(&w->text, &w->bytes);
+    if (!w->stream)
+        TEST_FAIL("out of memory");
+    return w->stream;
+}
+
+char *test_end_text(FILE *stream)
+{
+    written *found = NULL;
+
+    pthread_mutex_lock(&owned_lock);
+    for (owned *o = all_owned; o && !found; o = o->next)
+        if (o->release == free_written && ((written *)o->object)->stream == stream)
+            found = o->object;
+    pthread_mutex_unlock(&owned_lock);
+    if (!found)
+        TEST_FAIL("no text of a stream");
+    found->stream = NULL; /* whatever fclose returns, the stream is gone */
+    if (fclose(stream) != 0)
+        TEST_FAIL("out of memory");
+    return found->text;
+}
+
+/* ---- reading ---- */
+
 char *test_read_file(const char *path, size_t *bytes)
 {
     FILE *file = fopen(path, "rb");
@@ -243,8 +405,8 @@ char *test_read_file(const char *path, size_t *bytes)
     fseek(file, 0, SEEK_END);
     size = ftell(file);
     rewind(file);
-    data = calloc(1, (size_t)size + 1);
-    if (!data || fread(data, 1, (size_t)size, file) != (size_t)size)
+    data = test_new((size_t)size + 1);
+    if (fread(data, 1, (size_t)size, file) != (size_t)size)
         TEST_FAIL("cannot read '%s'", path);
     fclose(file);
     if (bytes)

@@ -52,6 +52,14 @@
                                                                               \
         test_add_entry(&this_file);                                           \
     }
+/* Has the folders of a file's cases in memory, where there is such a disk, because one that others use takes its time
+ * for thousands of syncs. Where `unless` is true the file is skipped with the reason. */
+#define TEST_FILE_IN_MEMORY(unless, reason)                              \
+    static int test_main(void)                                           \
+    {                                                                    \
+        return test_run_in_memory(__FILE__, (unless) ? (reason) : NULL); \
+    }                                                                    \
+    TEST_FILE(test_main)
 /* A case, or a file's function: then the case has no line. */
 typedef struct test_entry {
     struct CMUnitTest test;
@@ -63,6 +71,9 @@ typedef struct test_entry {
 void test_add_entry(test_entry *added);
 /* Runs the cases of a file (its __FILE__). */
 int test_run_cases(const char *path);
+int test_run_in_memory(const char *path, const char *skipped);
+/* Frees what belongs to the running case. */
+void test_drop_case(void);
 
 /* One rank of one, one compute thread. The caller frees it. */
 fsdp_context *test_context(void);
@@ -81,8 +92,14 @@ bool test_long(void);
 /* Whether to leave out of a sweep what differs in numbers alone, under a sanitizer and on another device: the same code
  * is in the rest, and the plain run and `make test-long` have all. */
 bool test_brief(void);
+/* Whether the i-th variant of a sweep is run, which cuts sweeps that have been seen whole: by `make test-long` each is,
+ * by `make test` every `usual`-th, and in a brief test every `brief`-th. Sum the numbers of several sweeps that are
+ * nested, so that each of one meets another of the other. */
+bool test_takes(int i, int usual, int brief);
 /* What a test computes on: the CPU, or the device that FSDP_TEST_DEVICE names ("sim"), which front doors then take too.
- * The host must not follow pointers to it: tests read and write tensors by fsdp_tensor_read and fsdp_tensor_write. */
+ * The host must not follow pointers to it: tests read and write tensors by fsdp_tensor_read and fsdp_tensor_write.
+ * Ranks that are threads all have GPU 0, or where FSDP_FAKECUDA_DEVICES is set GPUs in turn, as a program's ranks do.
+ */
 fsdp_device *test_device(fsdp_context *context);
 /* Whether that is the CPU; and skips the case, with the reason, where it is not: for what can only be asked of a device
  * that is in step with the host, or that computes on memory which ranks share. */
@@ -104,16 +121,35 @@ int64_t test_live_bytes(fsdp_context *context);
 /* Waits for the stream of the test's device and frees its workspace, so that live bytes can be compared with all. */
 void test_drop_workspace(fsdp_context *context);
 
-/* A new empty directory; test_directory_free removes it with all it holds. */
+/* What these calls return belongs to the running case, and goes when the case and its teardown have ended: nobody frees
+ * it. */
+void *test_new(size_t bytes); /* zeroed */
+/* A new empty directory, which goes with all it holds. */
 char *test_directory(void);
+/* "<directory>/<name>". */
+char *test_path(const char *directory, const char *name);
+/* The whole file, and a NUL. `bytes` may be NULL. */
+char *test_read_file(const char *path, size_t *bytes);
+/* Gives the case what `release` ends; returns it. What came later goes first. */
+void *test_own(void *object, void (*release)(void *object));
+
+/* Removes a directory before its case has ended, for loops that make many. */
 void test_directory_free(char *path);
 /* Like rm -rf: a missing path is fine, and what is removed is no link's target. */
 void test_remove_tree(const char *path);
-/* "<directory>/<name>" of a directory above; free() it. */
-char *test_path(const char *directory, const char *name);
-/* Writes and reads whole files, for fixtures. */
+/* Writes a whole file; one of text in a directory; one of so many letters (the squares of their places modulo some). */
 void test_write_file(const char *path, const void *data, size_t bytes);
-char *test_read_file(const char *path, size_t *bytes); /* free() it */
+void test_write_text(const char *directory, const char *name, const char *text);
+/* Copies a file of one directory into another, under another name. */
+void test_copy_file(const char *from, const char *name, const char *to, const char *as);
+void test_write_letters(const char *path, size_t bytes, int modulo);
+/* Returns how many names a directory has, but for those that begin with a dot. */
+int test_names_in(const char *directory);
+/* Returns how often a text has the other one. */
+int test_count(const char *text, const char *part);
+/* A stream into memory; test_end_text closes it, and returns what was written, which belongs to the case. */
+FILE *test_begin_text(void);
+char *test_end_text(FILE *stream);
 
 /* For every use of `kind` in the body: the body runs with that use failing, until a run in which nothing failed.
  *

@@ -2,7 +2,6 @@
 #include "support/thread_network.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -176,17 +176,12 @@ static const example examples[] = {
 };
 /* clang-format on */
 
-/* The caller frees it. */
 static char *printed(const fsdp_tensor *t)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
+    FILE *file = test_begin_text();
 
-    CHECK(file != NULL);
     CHECK_OK(fsdp_tensor_print(t, file));
-    fclose(file);
-    return text;
+    return test_end_text(file);
 }
 
 static fsdp_tensor *tensor_of(fsdp_context *context, const example *e)
@@ -220,7 +215,6 @@ TEST(tensors_print_as_pytorch_prints_them)
         text = printed(t);
         CHECK_STRING(text, examples[i].text);
         CHECK_EQ(test_live_bytes(context), live);
-        free(text);
         fsdp_scope_end(context, NULL);
     }
     CHECK_EQ(test_live_bytes(context), 0);
@@ -236,7 +230,6 @@ TEST(a_view_prints_its_own_elements)
     CHECK_OK(fsdp__view_transpose(t, 0, 1, &view));
     text = printed(view);
     CHECK_STRING(text, "tensor([[ 0,  4,  8],\n        [ 1,  5,  9],\n        [ 2,  6, 10],\n        [ 3,  7, 11]])\n");
-    free(text);
     fsdp_tensor_unref(view);
     fsdp_context_free(context);
 }
@@ -249,13 +242,10 @@ TEST(meta_tensors_print_their_shape)
 
     text = printed(CHECK_PTR(fsdp_empty(meta, FSDP_F32, FSDP_SHAPE(2, 3))));
     CHECK_STRING(text, "tensor(..., device='meta', size=(2, 3))\n");
-    free(text);
     text = printed(CHECK_PTR(fsdp_empty(meta, FSDP_BF16, FSDP_SHAPE(1001))));
     CHECK_STRING(text, "tensor(..., device='meta', size=(1001,), dtype=torch.bfloat16)\n");
-    free(text);
     text = printed(CHECK_PTR(fsdp_empty(meta, FSDP_I64, 0, NULL)));
     CHECK_STRING(text, "tensor(..., device='meta', size=(), dtype=torch.int64)\n");
-    free(text);
     fsdp_context_free(context);
 }
 
@@ -269,7 +259,8 @@ TEST(a_failed_write_is_reported)
     setvbuf(full, NULL, _IONBF, 0);
     CHECK_ERROR(fsdp_tensor_print(t, full), FSDP_IO, "cannot print a tensor");
     fclose(full);
-    CHECK_STATUS(fsdp_tensor_print(NULL, stdout), FSDP_INVALID);
+    CHECK_ERROR(fsdp_tensor_print(NULL, stdout), FSDP_IO,
+                "the tensor is NULL; the last error before that: cannot print");
     CHECK_STATUS(fsdp_tensor_print(t, NULL), FSDP_INVALID);
     fsdp_context_free(context);
 }

@@ -146,6 +146,40 @@ TEST(item_reads_the_only_element)
     fsdp_context_free(context);
 }
 
+TEST(who_is_given_the_null_of_a_failed_expression_tells_why_it_failed)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *device = test_device(context);
+    fsdp_tensor *zeros = CHECK_PTR(fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(2)));
+    double value = 0;
+
+    for (int call = 0; call < 6; call++) {
+        fsdp_tensor *failed = fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(-3));
+        fsdp_status status = call == 0   ? fsdp_tensor_item(failed, &value)
+                             : call == 1 ? fsdp_tensor_read(failed, FSDP_F32, &value)
+                             : call == 2 ? fsdp_tensor_write(failed, FSDP_F32, &value)
+                             : call == 3 ? fsdp_tensor_fill_(failed, 1)
+                             : call == 4 ? fsdp_tensor_copy_(zeros, failed)
+                                         : fsdp_tensor_print(failed, stdout);
+
+        CHECK_EQ(status, FSDP_INVALID);
+        CHECK_CONTAINS(fsdp_last_error(), "; the last error before that: ");
+        CHECK_CONTAINS(fsdp_last_error(), "-3");
+    }
+    /* Another argument that is wrong has no such reason. */
+    for (int call = 0; call < 3; call++) {
+        fsdp_status status;
+
+        CHECK(!fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(-3)));
+        status = call == 0   ? fsdp_tensor_item(zeros, NULL)
+                 : call == 1 ? fsdp_tensor_read(zeros, FSDP_DTYPE_NONE, &value)
+                             : fsdp_tensor_write(zeros, FSDP_DTYPE_NONE, &value);
+        CHECK_EQ(status, FSDP_INVALID);
+        CHECK(!strstr(fsdp_last_error(), "-3"));
+    }
+    fsdp_context_free(context);
+}
+
 TEST(overlapping_views_are_not_copied)
 {
     fsdp_context *context = test_context();

@@ -45,9 +45,7 @@ static void print_model(const small_parts *parts, FILE *out)
 
 char *small_json(const small_parts *parts)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
 
     fprintf(out, "{\"added_tokens\": %s,\n", or_else(parts->added_tokens, "[]"));
     fprintf(out, "\"normalizer\": %s,\n", or_else(parts->normalizer, "null"));
@@ -57,8 +55,7 @@ char *small_json(const small_parts *parts)
     fprintf(out, "\"decoder\": %s,\n", or_else(parts->decoder, "{\"type\": \"ByteLevel\"}"));
     print_model(parts, out);
     fprintf(out, "}\n");
-    fclose(out);
-    return text;
+    return test_end_text(out);
 }
 
 fsdp_tokenizer *small_tokenizer(const small_parts *parts)
@@ -67,7 +64,6 @@ fsdp_tokenizer *small_tokenizer(const small_parts *parts)
     fsdp_tokenizer *tokenizer = NULL;
 
     CHECK_OK(fsdp__tokenizer_parse("tokenizer.json", text, strlen(text), &tokenizer));
-    free(text);
     return tokenizer;
 }
 

@@ -12,7 +12,7 @@ typedef struct small_parts {
     bool merges_as_pairs; /* ["a", "b"] in place of "a b" */
 } small_parts;
 
-/* Tokens 256, 257, ...: Ġt, he, Ġthe, in, ing, er, th, the, Ġa, ĠĠ, 12, 123, ĊĊ, Ċa. free() it. */
+/* Tokens 256, 257, ...: Ġt, he, Ġthe, in, ing, er, th, the, Ġa, ĠĠ, 12, 123, ĊĊ, Ċa. */
 char *small_json(const small_parts *parts);
 fsdp_tokenizer *small_tokenizer(const small_parts *parts);
 

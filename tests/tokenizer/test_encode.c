@@ -158,8 +158,6 @@ TEST(bytes_of_no_token_are_left_out_and_counted)
     fsdp_token_list_release(&list);
     fsdp_encoder_free(encoder);
     fsdp_tokenizer_close(t);
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST(an_unknown_token_stands_for_them)
@@ -179,8 +177,6 @@ TEST(an_unknown_token_stands_for_them)
         check_encodes(t, "axya", NULL, fused ? (const int32_t[]){0, 1, 0, -1} : (const int32_t[]){0, 1, 1, 0, -1});
         fsdp_tokenizer_close(t);
     }
-    free(path);
-    test_directory_free(directory);
 }
 
 TEST(what_is_no_utf8_is_an_error_with_its_offset)

@@ -5,14 +5,6 @@
 
 /* ---- folders ---- */
 
-static void write_text(const char *directory, const char *name, const char *text)
-{
-    char *path = test_path(directory, name);
-
-    test_write_file(path, text, strlen(text));
-    free(path);
-}
-
 #define VOCAB \
     "{\"a\": 0, \"b\": 1, \"\u0120\": 2, \"ab\": 3, \"\u0120ab\": 4, \"<|endoftext|>\": 5, \"1\": 6, \"11\": 7}"
 #define MERGES "#version: 0.2\na b\r\n\u0120 ab\n1 1\n"
@@ -30,26 +22,25 @@ TEST(vocab_and_merges_are_gpt2s)
     char *directory = test_directory();
     fsdp_tokenizer *t;
 
-    write_text(directory, "vocab.json", VOCAB);
-    write_text(directory, "merges.txt", MERGES);
+    test_write_text(directory, "vocab.json", VOCAB);
+    test_write_text(directory, "merges.txt", MERGES);
     t = open_folder(directory);
     CHECK_IDS(t, "ab ab<|endoftext|>11", 3, 4, 5, 7);
     CHECK_EQ(fsdp_tokenizer_eos(t), 5);
     fsdp_tokenizer_close(t);
-    write_text(directory, "tokenizer_config.json",
-               "{\"model_max_length\": 1000000000000000019884624838656, "
-               "\"tokenizer_class\": \"Qwen2Tokenizer\", \"eos_token\": {\"content\": \"<|im_end|>\"}, "
-               "\"added_tokens_decoder\": {\"8\": {\"content\": \"<|im_end|>\", \"special\": true}}}");
-    write_text(directory, "added_tokens.json", "{\"<|im_end|>\": 8, \"<x>\": 9}");
+    test_write_text(directory, "tokenizer_config.json",
+                    "{\"model_max_length\": 1000000000000000019884624838656, "
+                    "\"tokenizer_class\": \"Qwen2Tokenizer\", \"eos_token\": {\"content\": \"<|im_end|>\"}, "
+                    "\"added_tokens_decoder\": {\"8\": {\"content\": \"<|im_end|>\", \"special\": true}}}");
+    test_write_text(directory, "added_tokens.json", "{\"<|im_end|>\": 8, \"<x>\": 9}");
     t = open_folder(directory);
     CHECK_IDS(t, "ab ab<|im_end|>11<x>", 3, 4, 8, 6, 6, 9);
     CHECK_EQ(fsdp_tokenizer_eos(t), 8);
     CHECK_EQ(fsdp_tokenizer_vocab_size(t), 10);
     fsdp_tokenizer_close(t);
-    write_text(directory, "tokenizer_config.json", "{\"tokenizer_class\": \"BartTokenizer\"}");
+    test_write_text(directory, "tokenizer_config.json", "{\"tokenizer_class\": \"BartTokenizer\"}");
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_UNSUPPORTED,
                 "tokenizer_class without a tokenizer.json 'BartTokenizer'");
-    test_directory_free(directory);
 }
 
 TEST(broken_pairs_name_file_and_line)
@@ -59,21 +50,19 @@ TEST(broken_pairs_name_file_and_line)
 
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_NOT_FOUND,
                 "neither a tokenizer.json nor a tokenizer.model nor a vocab.json");
-    write_text(directory, "vocab.json", VOCAB);
+    test_write_text(directory, "vocab.json", VOCAB);
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_NOT_FOUND, "merges.txt");
-    write_text(directory, "merges.txt", "#version\na b\nab\n");
+    test_write_text(directory, "merges.txt", "#version\na b\nab\n");
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT, "merges.txt': line 3 is not two tokens");
-    write_text(directory, "merges.txt", "a b\na c\n");
+    test_write_text(directory, "merges.txt", "a b\na c\n");
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT, "merge 1: 'c' is not in the vocabulary");
     test_write_file(merges, "a b\n\0 ab\n", 9); /* what is behind it would be merged by nobody */
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT, "merges.txt': it has a NUL at offset 4");
-    write_text(directory, "merges.txt", MERGES);
-    write_text(directory, "tokenizer_config.json", "{\"eos_token\": \"<none>\"}");
+    test_write_text(directory, "merges.txt", MERGES);
+    test_write_text(directory, "tokenizer_config.json", "{\"eos_token\": \"<none>\"}");
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT,
                 "tokenizer_config.json': the eos_token '<none>' is not a token");
     CHECK_NULL(t);
-    free(merges);
-    test_directory_free(directory);
 }
 
 TEST(the_end_of_text_is_what_the_files_say)
@@ -84,17 +73,14 @@ TEST(the_end_of_text_is_what_the_files_say)
     json = small_json(&(small_parts){.added_tokens =
                                          "[{\"content\": \"<|end_of_text|>\", \"id\": 270, \"special\": true}, "
                                          "{\"content\": \"<end>\", \"id\": 271, \"special\": true}]"});
-    write_text(directory, "tokenizer.json", json);
+    test_write_text(directory, "tokenizer.json", json);
     t = open_folder(directory);
     CHECK_EQ(fsdp_tokenizer_eos(t), 270);
     fsdp_tokenizer_close(t);
-    write_text(directory, "special_tokens_map.json", "{\"eos_token\": \"<end>\"}");
+    test_write_text(directory, "special_tokens_map.json", "{\"eos_token\": \"<end>\"}");
     CHECK_OK(fsdp_tokenizer_open(path, &t)); /* the file's folder says it as well */
     CHECK_EQ(fsdp_tokenizer_eos(t), 271);
     fsdp_tokenizer_close(t);
-    free(json);
-    free(path);
-    test_directory_free(directory);
 }
 
 /* ---- tokenizer.json ---- */
@@ -107,7 +93,6 @@ static void check_refused(const small_parts *parts, fsdp_status status, const ch
     CHECK_ERROR(fsdp__tokenizer_parse("t.json", text, strlen(text), &t), status, "cannot read 't.json': ");
     CHECK_CONTAINS(fsdp_last_error(), part);
     CHECK_NULL(t);
-    free(text);
 }
 
 TEST(what_is_not_supported_is_refused_by_name)
@@ -205,24 +190,24 @@ TEST(the_configs_tokens_count_beside_those_of_the_json)
     char *json = small_json(&(small_parts){.added_tokens = "[" ID("<e>", 270) ", " ID("the", 263) "]"});
     fsdp_tokenizer *t;
 
-    write_text(directory, "tokenizer.json", json);
-    write_text(directory, "tokenizer_config.json",
-               "{\"added_tokens_decoder\": {\"272\": {\"content\": \"<g>\"}, \"271\": {\"content\": \"<f>\"}, "
-               "\"270\": {\"content\": \"<e>\", \"lstrip\": true}}, \"eos_token\": \"<g>\"}");
+    test_write_text(directory, "tokenizer.json", json);
+    test_write_text(directory, "tokenizer_config.json",
+                    "{\"added_tokens_decoder\": {\"272\": {\"content\": \"<g>\"}, \"271\": {\"content\": \"<f>\"}, "
+                    "\"270\": {\"content\": \"<e>\", \"lstrip\": true}}, \"eos_token\": \"<g>\"}");
     t = open_folder(directory);
     CHECK_IDS(t, "a <e><f>the<g>", 'a', 270, 271, 263, 272);
     CHECK_EQ(fsdp_tokenizer_eos(t), 272);
     fsdp_tokenizer_close(t);
-    write_text(directory, "tokenizer_config.json", "{\"added_tokens_decoder\": {\"272\": {\"content\": \"<g>\"}}}");
+    test_write_text(directory, "tokenizer_config.json",
+                    "{\"added_tokens_decoder\": {\"272\": {\"content\": \"<g>\"}}}");
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT,
                 "tokenizer_config.json': added token '<g>' has id 272");
-    write_text(directory, "tokenizer_config.json", "{\"added_tokens_decoder\": {\"271\": {\"content\": \"<e>\"}}}");
+    test_write_text(directory, "tokenizer_config.json",
+                    "{\"added_tokens_decoder\": {\"271\": {\"content\": \"<e>\"}}}");
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT, "token '<e>' has two ids, 270 and 271");
-    write_text(directory, "tokenizer_config.json", "{\"added_tokens_decoder\": {\"x\": {\"content\": \"<e>\"}}}");
+    test_write_text(directory, "tokenizer_config.json", "{\"added_tokens_decoder\": {\"x\": {\"content\": \"<e>\"}}}");
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT, "'x' is not followed by a token and its id");
     CHECK_NULL(t);
-    free(json);
-    test_directory_free(directory);
 }
 
 static void check_text_refused(const char *text, const char *part)
@@ -277,5 +262,4 @@ TEST(a_lack_of_memory_is_an_error)
         fsdp_token_list_release(&list);
         fsdp_tokenizer_close(t);
     }
-    free(text);
 }

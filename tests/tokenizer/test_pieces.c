@@ -174,14 +174,13 @@ static char *read_file(const char *name, size_t *bytes)
     return data;
 }
 
-static void write_file(char *path, const void *data, size_t bytes)
+static void write_file(const char *path, const void *data, size_t bytes)
 {
     FILE *file = fopen(path, "wb");
 
     CHECK(file != NULL);
     CHECK_EQ(fwrite(data, 1, bytes, file), bytes);
     fclose(file);
-    free(path);
 }
 
 TEST(a_folder_with_a_model_says_what_goes_around_a_text)
@@ -211,7 +210,6 @@ TEST(a_folder_with_a_model_says_what_goes_around_a_text)
     fsdp_token_list_release(&ids);
     fsdp_tokenizer_close(t);
     free(data);
-    test_directory_free(directory);
 }
 
 /* A message of one field in front of a model: the last value of a field counts, and messages are merged. */

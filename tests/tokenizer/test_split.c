@@ -4,7 +4,6 @@
 #include "tokenizer/nfc.h"
 #include "tokenizer/small.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/utf8.h"
 
 typedef struct words {
     char text[512];

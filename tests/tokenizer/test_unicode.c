@@ -11,7 +11,6 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/unicode_data.h"
-#include "tokenizer/utf8.h"
 
 /* ---- texts of every character ---- */
 

@@ -104,11 +104,15 @@ LISTED = {
     "build/bench/bench_checkpoint FOLDER [MB [RANKS]]": "measures for a minute",
     "fsdp run -n N -- bench_step --model gpt-10m --batch 8/N --steps 6 --warmup 2": "measures, for a list of N",
     "mpirun --hostfile hosts -n 2 --map-by node hostname": "needs two machines",
+    "mpirun --hostfile hosts -n 16 -x FSDP_CUDA_LIBRARIES fsdp train config.yaml --training.device=cuda": "needs GPUs",
+    "build/fsdp run -n 8 -- build/bench/bench_gpus peer exact": "needs GPUs",
     "mpicc -O2 bench/peer/mpi_collectives.c -o mpi_collectives && mpirun --oversubscribe -n 2 ./mpi_collectives":
         "needs OpenMPI, which nothing else needs",
     "python3 bench/peer/gloo_collectives.py 2": "needs PyTorch",
     "mpirun -n 16 fsdp train config.yaml": "needs an MPI",
     "mpirun --hostfile hosts -n 16 fsdp train config.yaml --training.device=cuda": "needs machines with GPUs",
+    "build/fsdp train config.yaml --training.device=cuda -n 8 --comm.carrier=nccl --comm.nccl_buffers=copy_engines":
+        "needs GPUs and NCCL",
     "mpirun --hostfile hosts -n 8 fsdp train config.yaml --checkpoint.folder=checkpoints":
         "needs an MPI, and machines",
     "mpirun --hostfile examples/cluster/hosts -n 8 fsdp train config.yaml": "needs an MPI, and machines",
@@ -119,6 +123,9 @@ LISTED = {
 
 # What is run in place of a command: shorter, or without touching the machine.
 INSTEAD = {
+    "build/fsdp plan config.yaml -n 2 --fit 2GiB": "build/fsdp plan config.yaml -n 2 --device cuda:H100 --fit 2GiB",
+    "build/fsdp train config.yaml -n 4 --sweep optimizer.lr=1e-4,3e-4,1e-3 --sweep optimizer.weight_decay=0,0.1":
+        "build/fsdp train config.yaml -n 4 --sweep optimizer.lr=1e-4,3e-4 --sweep optimizer.weight_decay=0.1",
     "make demo": "tools/demo.sh --training.steps=3",
     "make install": "cmake --install build --prefix installed",
     "build/fsdp eval my_model --data demo/data.txt -n 2":
@@ -276,6 +283,9 @@ def run(command, build, folder):
     if re.match(r"(build/)?fsdp train .*(yaml|--model)", command) and "--training.steps" not in command:
         command = re.sub("(warmup_tokens)=[0-9]+", r"\1=1", command)  # a run has room for its warm-up
         command += " --training.steps=1 --training.global_batch_size=-1"
+    command = command.replace("--training.steps=20 ", "--training.steps=2 ")
+    if re.match(r"(build/)?fsdp compare .*--steps=1 --rounds=1$", command):
+        command += " --training.seq_len=32"
     if re.match(r"(build/)?fsdp compare .* -n", command) and "--steps" not in command and command not in LISTED:
         command += " --steps=1 --rounds=1 --training.seq_len=32"
         if "--strategies" not in command:

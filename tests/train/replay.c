@@ -43,29 +43,9 @@ bool replay_lists(const replay *r, const char *key, const char *name)
     return false;
 }
 
-/* free() it; NULL: nowhere. */
-static char *find_file(const char *name)
-{
-    const char *folders[] = {REFERENCE, getenv("FSDP_REFERENCE")};
-
-    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
-        char file[128], *path;
-
-        snprintf(file, sizeof file, "runs/%s.json", name);
-        path = folders[i] ? test_path(folders[i], file) : NULL;
-        if (path && access(path, R_OK) == 0)
-            return path;
-        free(path);
-    }
-    return NULL;
-}
-
 bool replay_is_there(const char *name)
 {
-    char *path = find_file(name);
-
-    free(path);
-    return path != NULL;
+    return test_reference(test_path("runs", name), ".json") != NULL;
 }
 
 bool replay_is_fsdp1(const replay *r)
@@ -77,15 +57,13 @@ bool replay_is_fsdp1(const replay *r)
 
 void replay_open(replay *r, const char *name)
 {
-    char *path = CHECK_PTR(find_file(name));
+    char *path = CHECK_PTR(test_reference(test_path("runs", name), ".json"));
     size_t bytes;
 
     r->reference = CHECK_PTR(json_load_file(path, 0, NULL));
-    free(path);
     path = test_path(REFERENCE, "tokens.bin");
     r->tokens = (uint16_t *)(void *)test_read_file(path, &bytes);
     r->token_count = (int64_t)(bytes / sizeof *r->tokens);
-    free(path);
     if (!r->model)
         r->model = json_string_value(json_object_get(r->reference, "model"));
     r->world = (int)replay_number(r->reference, "world_size", 1);
@@ -97,7 +75,6 @@ void replay_open(replay *r, const char *name)
 void replay_close(replay *r)
 {
     json_decref(r->reference);
-    free(r->tokens);
 }
 
 /* ---- the model ---- */
@@ -335,7 +312,6 @@ fsdp_module *replay_model(const replay *r, fsdp_context *context)
     CHECK_OK(fsdp_state_dict_from_module(model, &state));
     CHECK_OK(fsdp_hub_load(folder, state, &config));
     fsdp_state_dict_free(state);
-    free(folder);
     return model;
 }
 
@@ -412,4 +388,30 @@ fsdp_optimizer *replay_optimizer(const replay *r, fsdp_module *model)
     create(json_object_get(r->reference, "optim"), &trained, &optimizer);
     fsdp_parameters_release(&all);
     return optimizer;
+}
+
+double replay_backward(const replay *r, fsdp_module *model, int step, int micro)
+{
+    fsdp_context *context = model->context;
+    fsdp_device *device = test_device(context);
+    int64_t count = (int64_t)r->batch * r->length,
+            first = ((int64_t)(step * r->micros + micro) * r->world + fsdp_context_rank(context)) * count;
+    int32_t *inputs = CHECK_PTR(malloc(2 * (size_t)count * sizeof *inputs)), *targets = inputs + count;
+    fsdp_tensor *loss;
+    double value;
+
+    CHECK(first + count < r->token_count);
+    for (int64_t i = 0; i < count; i++) {
+        inputs[i] = r->tokens[first + i];
+        targets[i] = r->tokens[first + i + 1];
+    }
+    CHECK_OK(fsdp_scope_begin(context));
+    loss = fsdp_call(model, fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(r->batch, r->length), inputs),
+                     fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(r->batch, r->length), targets));
+    loss = CHECK_PTR(fsdp_scale(loss, 1.0 / r->micros));
+    CHECK_OK(fsdp_tensor_item(loss, &value));
+    CHECK_OK(fsdp_backward(loss));
+    fsdp_scope_end(context, NULL);
+    free(inputs);
+    return value;
 }

@@ -39,6 +39,9 @@ bool replay_is_ddp(const replay *r);
 fsdp_module *replay_model(const replay *r, fsdp_context *context);
 /* The parameter that the file calls so: it counts the layers as they run, ours have the names of the weights' files. */
 fsdp_tensor *replay_parameter(const replay *r, fsdp_module *model, const char *name);
+/* Computes a loss and its gradients from this rank's windows, which are one after the other, as tests/reference tells.
+ */
+double replay_backward(const replay *r, fsdp_module *model, int step, int micro);
 /* The parameters after the last step, by their sums of absolute values. [collective] */
 void replay_check_weights(const replay *r, fsdp_module *model);
 /* Of all parameters that are sharded. */

@@ -1,5 +1,6 @@
 /* story.c - runs in pieces. */
 #include "train/story.h"
+#include "train/config.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -9,23 +10,7 @@
 
 int story_setup(void **state)
 {
-    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
-                                          {"model.n_layers", "2"},
-                                          {"model.dim", "12"},
-                                          {"model.n_heads", "3"},
-                                          {"model.n_kv_heads", "1"},
-                                          {"model.ffn_dim", "10"},
-                                          {"data.workers", "0"},
-                                          {"data.order", "shuffled"},
-                                          {"training.steps", "6"},
-                                          {"training.seq_len", "8"},
-                                          {"training.global_batch_size", "24"},
-                                          {"training.local_batch_size", "1"},
-                                          {"optimizer.lr", "0.01"},
-                                          {"lr_scheduler.warmup_steps", "2"},
-                                          {"lr_scheduler.decay_type", "cosine"},
-                                          {"metrics.log_freq", "1"}};
-    story *s = calloc(1, sizeof *s);
+    story *s = test_new(sizeof *s);
     char *data;
     FILE *file;
 
@@ -37,30 +22,26 @@ int story_setup(void **state)
     for (int i = 0; i < 30; i++)
         fprintf(file, "%d bottles of beer on the wall. ", 300 - i);
     fclose(file);
-    CHECK_OK(fsdp_train_config_create(&s->config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        story_set(s, keys[i][0], keys[i][1]);
-    story_set(s, "data.path", data);
-    free(data);
+    s->config = test_config("model.preset=llama-1m model.n_layers=2 model.dim=12 model.n_heads=3 model.n_kv_heads=1 "
+                            "model.ffn_dim=10 data.workers=0 data.order=shuffled training.steps=6 training.seq_len=8 "
+                            "training.global_batch_size=24 training.local_batch_size=1 optimizer.lr=0.01 "
+                            "lr_scheduler.warmup_steps=2 lr_scheduler.decay_type=cosine metrics.log_freq=1 "
+                            "data.path=%s",
+                            data);
     *state = s;
-    return 0;
-}
-
-int story_teardown(void **state)
-{
-    story *s = *state;
-
-    fsdp_train_config_free(s->config);
-    free(s->folder);
-    free(s->model);
-    test_directory_free(s->directory);
-    free(s);
     return 0;
 }
 
 void story_set(story *s, const char *key, const char *value)
 {
     CHECK_OK(fsdp_train_config_set(s->config, key, value));
+}
+
+void story_get_worse(story *s)
+{
+    test_set_keys(s->config, "validation.share=0.2 validation.freq=1 lr_scheduler.warmup_steps=0 "
+                             "lr_scheduler.decay_type=constant optimizer.lr=3 training.max_norm=0");
+    story_set(s, "export.path", s->model);
 }
 
 /* ---- a piece ---- */
@@ -199,7 +180,6 @@ bool story_has(const story *s, const char *name)
     char *path = test_path(s->folder, name);
     bool there = access(path, F_OK) == 0;
 
-    free(path);
     return there;
 }
 
@@ -208,7 +188,6 @@ char *story_weights(const story *s, size_t *bytes)
     char *path = test_path(s->model, s->config->adapter.rank > 0 ? "adapter_model.safetensors" : "model.safetensors");
     char *data = test_read_file(path, bytes);
 
-    free(path);
     return data;
 }
 
@@ -251,4 +230,45 @@ story_state story_state_of(fsdp_train_run *run)
     if (run->scaler)
         out.scale = fsdp_grad_scaler_get_state(run->scaler).scale;
     return out;
+}
+
+/* ---- by other ranks ---- */
+
+static fsdp_train_run *begin(fsdp_context *context, const story *s)
+{
+    fsdp_train_run *run = NULL;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, s->config, &run));
+    return run;
+}
+
+void story_leave(fsdp_context *context, void *passage)
+{
+    story_passage *p = passage;
+    fsdp_train_run *run = begin(context, p->story);
+    story_state state;
+
+    for (int step = 0; step < 2; step++)
+        CHECK_OK(fsdp_train_step(run, NULL));
+    CHECK_OK(fsdp_train_save(run));
+    state = story_state_of(run);
+    if (fsdp_context_rank(context) == 0)
+        p->left = state;
+    fsdp_train_run_free(run);
+}
+
+void story_find(fsdp_context *context, void *passage)
+{
+    story_passage *p = passage;
+    fsdp_train_run *run = begin(context, p->story);
+    story_state state = story_state_of(run);
+    fsdp_train_report report;
+
+    if (fsdp_context_rank(context) == 0)
+        p->found = state;
+    CHECK_OK(fsdp_train_step(run, &report));
+    CHECK_EQ(report.step, 3);
+    CHECK(isfinite(report.loss));
+    fsdp_train_run_free(run);
 }

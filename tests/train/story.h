@@ -34,16 +34,17 @@ typedef struct story {
 } story;
 
 int story_setup(void **state);
-int story_teardown(void **state);
 /* As fsdp_train_config_set; must succeed. */
 void story_set(story *s, const char *key, const char *value);
+/* Lets the run soon get worse, each step of which is that of a shorter run, with validations and an export. */
+void story_get_worse(story *s);
 /* The whole of fsdp_train with the config, on so many ranks. */
 void story_run(story *s, int world);
 /* The same, which must succeed. */
 void story_go(story *s, int world);
 /* Whether <folder>/<name> is there. */
 bool story_has(const story *s, const char *name);
-/* What the export has written. free() it. */
+/* What the export has written. */
 char *story_weights(const story *s, size_t *bytes);
 
 /* A digest of all that a run which stands has: model, optimizer state, average of the weights (0: none of it), all
@@ -55,6 +56,15 @@ typedef struct story_state {
 } story_state;
 story_state story_state_of(fsdp_train_run *run);
 
-#define STORY_TEST(name) TEST_WITH(name, story_setup, story_teardown)
+/* A run that other ranks go on with: what is left after two steps and a save, and what is found before one more; of
+ * rank 0. Both functions are for test_run_ranks. */
+typedef struct story_passage {
+    story *story;
+    story_state left, found;
+} story_passage;
+void story_leave(fsdp_context *context, void *passage);
+void story_find(fsdp_context *context, void *passage);
+
+#define STORY_TEST(name) TEST_WITH(name, story_setup, NULL)
 
 #endif

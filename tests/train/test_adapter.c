@@ -7,6 +7,7 @@
 #include "fsdp/checkpoint.h"
 #include "fsdp/format.h"
 #include "fsdp/hub.h"
+#include "train/config.h"
 #include "train/run.h"
 #include "train/story.h"
 
@@ -44,8 +45,6 @@ static void in_pieces_as_in_one(story *s, int world)
     again = story_weights(s, &again_bytes);
     CHECK_EQ(again_bytes, bytes);
     CHECK_BYTES(again, weights, bytes);
-    free(weights);
-    free(again);
 }
 
 STORY_TEST(a_run_in_pieces_is_the_run_in_one)
@@ -61,7 +60,8 @@ STORY_TEST(a_run_in_pieces_is_the_run_in_one)
                                           {"training.mixed_precision_param", "bfloat16"}};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
-        story_teardown(state);
+        if (!test_takes((int)i + 2, 1, 3)) /* zero1, nf4, full */
+            continue;
         story_setup(state);
         set_adapter(*state);
         story_set(*state, keys[i][0], keys[i][1]);
@@ -69,51 +69,12 @@ STORY_TEST(a_run_in_pieces_is_the_run_in_one)
     }
 }
 
-typedef struct passage {
-    story *story;
-    story_state left, found; /* of rank 0 */
-} passage;
-
-static void leave(fsdp_context *context, void *arg)
-{
-    passage *p = arg;
-    fsdp_train_run *run = NULL;
-    story_state state;
-
-    CHECK_PTR(test_device(context));
-    CHECK_OK(fsdp_train_run_create(context, p->story->config, &run));
-    for (int step = 0; step < 2; step++)
-        CHECK_OK(fsdp_train_step(run, NULL));
-    CHECK_OK(fsdp_train_save(run));
-    state = story_state_of(run);
-    if (fsdp_context_rank(context) == 0)
-        p->left = state;
-    fsdp_train_run_free(run);
-}
-
-static void find(fsdp_context *context, void *arg)
-{
-    passage *p = arg;
-    fsdp_train_run *run = NULL;
-    story_state state;
-
-    CHECK_PTR(test_device(context));
-    CHECK_OK(fsdp_train_run_create(context, p->story->config, &run));
-    state = story_state_of(run);
-    if (fsdp_context_rank(context) == 0)
-        p->found = state;
-    CHECK_OK(fsdp_train_step(run, NULL));
-    fsdp_train_run_free(run);
-}
-
 /* Lets `team` ranks compute each layer together, of a model with heads that two can share. */
 static void set_team(story *s, int team)
 {
     char text[12];
 
-    story_set(s, "model.dim", "16");
-    story_set(s, "model.n_heads", "4");
-    story_set(s, "model.n_kv_heads", "2");
+    test_set_keys(s->config, "model.dim=16 model.n_heads=4 model.n_kv_heads=2");
     snprintf(text, sizeof text, "%d", team);
     story_set(s, "parallelism.tensor_parallel_degree", text);
 }
@@ -127,22 +88,20 @@ typedef struct side {
 /* From one world and door to another; `quantize` is that of the base. */
 static void check_passage(void **state, const side sides[2], const char *quantize)
 {
-    passage p = {.left = {.step = -1}};
+    story_passage p = {.left = {.step = -1}};
 
-    story_teardown(state);
     story_setup(state);
     p.story = *state;
     set_adapter(p.story);
-    story_set(p.story, "adapter.dora", "true");
-    story_set(p.story, "adapter.quantize", quantize);
-    story_set(p.story, "checkpoint.folder", p.story->folder);
+    test_set_keys(p.story->config, "adapter.dora=true adapter.quantize=%s checkpoint.folder=%s", quantize,
+                  p.story->folder);
     for (int i = 0; i < 2; i++) {
         bool fsdp1 = strcmp(sides[i].strategy, "fsdp1") == 0;
 
         story_set(p.story, "parallelism.strategy", sides[i].strategy);
         story_set(p.story, "parallelism.fsdp1_use_orig_params", fsdp1 ? "true" : "");
         set_team(p.story, sides[i].team);
-        test_run_ranks(sides[i].world, i ? find : leave, &p);
+        test_run_ranks(sides[i].world, i ? story_find : story_leave, &p);
     }
     CHECK_EQ(p.left.model, p.found.model);
     CHECK_EQ(p.left.optimizer, p.found.optimizer);
@@ -155,7 +114,7 @@ STORY_TEST(at_other_ranks_and_through_another_door_it_goes_on)
     static const side sides[] = {{"fsdp2", 2, 1}, {"ddp", 3, 1},   {"fsdp2", 1, 1}, {"zero2", 4, 1},
                                  {"fsdp1", 8, 1}, {"zero3", 3, 1}, {"fsdp2", 2, 1}};
 
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i += test_brief() ? 3 : 1) {
         check_passage(state, sides + i, "none");
         if (i < 3) /* fsdp1 has no codes */
             check_passage(state, sides + i, i % 2 ? "int8" : "nf4");
@@ -168,7 +127,7 @@ STORY_TEST(a_run_goes_on_with_any_teams)
 {
     static const side sides[] = {{"fsdp2", 2, 2}, {"fsdp2", 3, 1}, {"fsdp2", 4, 2}, {"zero1", 2, 1}, {"fsdp2", 8, 2}};
 
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i += test_brief() ? 3 : 1)
         check_passage(state, sides + i, "none");
 }
 
@@ -192,7 +151,6 @@ static float *trained_by(story *s, int world, int team, int64_t *count)
         *count += (int64_t)(t->bytes / sizeof *values);
     }
     fsdp_safetensors_close(file);
-    free(path);
     return values;
 }
 
@@ -211,7 +169,7 @@ STORY_TEST(a_team_exports_the_adapter_that_one_rank_does)
     story_set(s, "export.path", s->model);
     alone = trained_by(s, 1, 1, &alone_count);
     memcpy(losses, s->losses, sizeof losses);
-    for (size_t i = 0; i < FSDP__COUNT_OF(worlds); i++) {
+    for (size_t i = test_brief() ? 1 : 0; i < FSDP__COUNT_OF(worlds); i += test_brief() ? 2 : 1) {
         float *team = trained_by(s, worlds[i][0], worlds[i][1], &count);
 
         CHECK_EQ(count, alone_count);
@@ -245,7 +203,6 @@ STORY_TEST(a_checkpoint_has_the_adapter_alone)
     }
     CHECK_EQ(model, 2 * 3 * 2); /* two blocks of three layers, A and B */
     fsdp_checkpoint_close(reader);
-    free(path);
 }
 
 static int64_t tensors_with(const char *folder, const char *file, const char *part)
@@ -258,7 +215,6 @@ static int64_t tensors_with(const char *folder, const char *file, const char *pa
     for (int64_t i = 0; i < fsdp_safetensors_count(weights); i++)
         count += strstr(fsdp_safetensors_at(weights, i)->name, part) != NULL;
     fsdp_safetensors_close(weights);
-    free(path);
     return count;
 }
 
@@ -280,7 +236,6 @@ STORY_TEST(the_export_is_a_folder_of_peft_or_the_merged_model)
     fsdp_lora_options_free(options);
     config_path = test_path(s->model, "config.json");
     CHECK(access(config_path, F_OK) != 0);
-    free(config_path);
     story_set(s, "export.merge", "true");
     story_set(s, "export.overwrite", "true");
     test_remove_tree(s->model);
@@ -301,26 +256,18 @@ STORY_TEST(a_quantized_base_is_decoded_when_it_is_merged)
         double trained;
         story *s;
 
-        story_teardown(state);
         story_setup(state);
         s = *state;
         set_adapter(s);
-        story_set(s, "adapter.dropout", "0");
-        story_set(s, "adapter.quantize", kinds[i]);
-        story_set(s, "adapter.modules_to_save", "lm_head");
+        test_set_keys(s->config, "adapter.dropout=0 adapter.quantize=%s adapter.modules_to_save=lm_head", kinds[i]);
         story_set(s, "optimizer.lr", "1e-12"); /* so the last step has the loss of what is exported */
-        story_set(s, "optimizer.weight_decay", "0");
-        story_set(s, "export.merge", "true");
-        story_set(s, "export.path", s->model);
+        test_set_keys(s->config, "optimizer.weight_decay=0 export.merge=true export.path=%s", s->model);
         story_go(s, 3);
         trained = s->losses[1];
         CHECK_EQ(tensors_with(s->model, "model.safetensors", "lora"), 0);
         for (size_t k = 0; k < FSDP__COUNT_OF(own); k++)
             story_set(s, own[k], "");
-        story_set(s, "model.path", s->model);
-        story_set(s, "adapter.quantize", "none");
-        story_set(s, "export.path", "");
-        story_set(s, "export.merge", "");
+        test_set_keys(s->config, "model.path=%s adapter.quantize=none export.path= export.merge=", s->model);
         story_go(s, 2);
         CHECK_NEAR(s->losses[1], trained, 1e-5 * trained);
     }
@@ -333,14 +280,13 @@ STORY_TEST(the_best_adapter_is_exported)
 
     for (int saves = 0; saves < 2; saves++)
         for (int merges = 0; merges < 2; merges++) {
-            story_teardown(state);
+            if (!test_takes(saves + merges, 1, 2))
+                continue;
             story_setup(state);
             s = *state;
             set_adapter(s);
             story_set(s, "optimizer.lr", "10"); /* it gets worse */
-            story_set(s, "validation.share", "0.2");
-            story_set(s, "validation.freq", "1");
-            story_set(s, "export.which", "best");
+            test_set_keys(s->config, "validation.share=0.2 validation.freq=1 export.which=best");
             story_set(s, "export.merge", merges ? "true" : "false");
             story_set(s, "export.path", s->model);
             if (saves)
@@ -388,8 +334,7 @@ static void check_memory(fsdp_context *context, void *arg)
 STORY_TEST(optimizer_state_is_that_of_the_adapter_alone)
 {
     set_adapter(*state);
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, check_memory, *state);
+    test_run_worlds(1, 3, check_memory, *state);
 }
 
 /* ---- refusals ---- */
@@ -398,7 +343,6 @@ static void check_refused(void **state, const char *const (*keys)[2], int count,
 {
     story *s;
 
-    story_teardown(state);
     story_setup(state);
     s = *state;
     for (int i = 0; i < count; i++)
@@ -436,6 +380,11 @@ STORY_TEST(keys_that_do_not_fit_are_refused)
           {"parallelism.strategy", "fsdp1"},
           {"parallelism.fsdp1_use_orig_params", "true"}},
          "adapter.quantize is set, but with parallelism.strategy fsdp1"},
+        {{{"adapter.rank", "2"},
+          {"adapter.quantize", "nf4"},
+          {"training.mixed_precision_param", "bfloat16"},
+          {"training.split_shards", "true"}},
+         "splits float32, but adapter.quantize holds the frozen weights otherwise"},
         {{{"adapter.rank", "2"}, {"checkpoint.initial_load_path", "x"}}, "name its base as model.path"},
         {{{"adapter.rank", "2"}, {"adapter.modules_to_save", "embed_tokens"}, {"model.tie_word_embeddings", "true"}},
          "modules_to_save: cannot train 'model.embed_tokens' by itself"},
@@ -461,7 +410,6 @@ STORY_TEST(another_adapter_or_base_is_not_gone_on_with)
     for (size_t i = 0; i < FSDP__COUNT_OF(changes); i++) {
         story *s;
 
-        story_teardown(state);
         story_setup(state);
         s = *state;
         set_adapter(s);

@@ -40,21 +40,9 @@ static const run runs[] = {
     {.name = "qlora-llama-nf4", .sharded = true, .quantization = FSDP_QUANTIZE_NF4},
 };
 
-/* "<folder>/finetune/<name><suffix>" of the folder with all runs, or of ours; NULL: in neither. */
 static char *find_path(const char *name, const char *suffix)
 {
-    const char *folders[] = {getenv("FSDP_REFERENCE"), REFERENCE};
-    char file[256];
-
-    snprintf(file, sizeof file, "finetune/%s%s", name, suffix);
-    for (int i = 0; i < 2; i++) {
-        char *path = folders[i] ? test_path(folders[i], file) : NULL;
-
-        if (path && access(path, R_OK) == 0)
-            return path;
-        free(path);
-    }
-    return NULL;
+    return test_reference(test_path("finetune", name), suffix);
 }
 
 /* ---- one rank ---- */
@@ -301,8 +289,6 @@ static void check_folder(const char *ours, const char *theirs, double absolute)
     }
     fsdp_safetensors_close(a);
     fsdp_safetensors_close(b);
-    free(a_path);
-    free(b_path);
 }
 
 static void check_merged_sums(const fixture *f, const fsdp_state_dict *merged)
@@ -364,7 +350,6 @@ static void check_merged_logits(const fixture *f)
     fsdp_state_dict_free(state);
     fsdp_module_unref(model);
     fsdp_safetensors_close(file);
-    free(path);
 }
 
 static void body(fsdp_context *context, void *arg)
@@ -412,12 +397,6 @@ static void check_teams(const run *r, const door *d, int world, int team)
     j.out = test_path(directory, "adapter");
     test_run_ranks(world, body, &j);
     json_decref(j.reference);
-    free(j.tokens);
-    free(j.initial);
-    free(j.final);
-    free(j.out);
-    free(tokens);
-    free(source);
     test_directory_free(directory);
 }
 
@@ -431,7 +410,6 @@ static bool is_there(const run *r)
     char *source = find_path(r->name, ".json");
     bool there = source != NULL;
 
-    free(source);
     return there;
 }
 

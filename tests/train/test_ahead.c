@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/config.h"
 #include "train/run.h"
 #include "train/story.h"
 
@@ -33,40 +34,16 @@ typedef struct fixture {
 
 static int setup(void **state)
 {
-    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
-                                          {"model.n_layers", "1"},
-                                          {"model.dim", "8"},
-                                          {"model.n_heads", "2"},
-                                          {"model.n_kv_heads", "1"},
-                                          {"model.ffn_dim", "10"},
-                                          {"model.tie_word_embeddings", "false"},
-                                          {"data.workers", "0"},
-                                          {"training.steps", "5"},
-                                          {"training.seq_len", "8"},
-                                          {"training.local_batch_size", "1"}};
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
 
     f->directory = test_directory();
     f->data = test_path(f->directory, "data.txt");
     f->metrics = test_path(f->directory, "metrics.jsonl");
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        CHECK_OK(fsdp_train_config_set(f->config, keys[i][0], keys[i][1]));
-    CHECK_OK(fsdp_train_config_set(f->config, "data.path", f->data));
-    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", f->metrics));
+    f->config = test_config("model.preset=llama-1m model.n_layers=1 model.dim=8 model.n_heads=2 model.n_kv_heads=1 "
+                            "model.ffn_dim=10 model.tie_word_embeddings=false data.workers=0 training.steps=5 "
+                            "training.seq_len=8 training.local_batch_size=1 data.path=%s metrics.jsonl=%s",
+                            f->data, f->metrics);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    fsdp_train_config_free(f->config);
-    free(f->data);
-    free(f->metrics);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -174,7 +151,7 @@ static void check_waits(fixture *f)
     CHECK(w.host > 0); /* they are counted */
 }
 
-TEST_WITH(the_host_waits_once_for_the_device_in_a_step, setup, teardown)
+TEST_WITH(the_host_waits_once_for_the_device_in_a_step, setup, NULL)
 {
     static const char *const others[][2] = {{"training.on_nan", "skip"},
                                             {"optimizer.name", "sgd"},
@@ -204,7 +181,7 @@ typedef struct outcome {
     char message[512], *lines;
 } outcome;
 
-/* The lines of the metrics, without what is measured. free() it. */
+/* The lines of the metrics, without what is measured. */
 static char *lines_of(const fixture *f)
 {
     char *text = test_read_file(f->metrics, &(size_t){0}), *to = text;
@@ -279,12 +256,10 @@ static void check_same(fixture *f, int world, unsigned bad)
     CHECK_EQ(late.state.optimizer, exact.state.optimizer);
     if (exact.stops == 0)
         CHECK_EQ(late.state.window, exact.state.window);
-    free(exact.lines);
-    free(late.lines);
 }
 
 /* Steps are left out: the first ones, two in a row, and the last one, of which the end of the run hears. */
-TEST_WITH(numbers_that_come_late_make_no_difference, setup, teardown)
+TEST_WITH(numbers_that_come_late_make_no_difference, setup, NULL)
 {
     static const struct {
         const char *optimizer, *on_nan;
@@ -305,7 +280,7 @@ TEST_WITH(numbers_that_come_late_make_no_difference, setup, teardown)
 
 /* Every stop is heard of, and the other steps are taken; the data of a step that was queued meanwhile is passed over.
  */
-TEST_WITH(a_run_that_was_stopped_late_can_go_on, setup, teardown)
+TEST_WITH(a_run_that_was_stopped_late_can_go_on, setup, NULL)
 {
     fixture *f = *state;
 
@@ -318,7 +293,6 @@ TEST_WITH(a_run_that_was_stopped_late_can_go_on, setup, teardown)
         CHECK_EQ(o.skipped, 2);
         CHECK_EQ(o.tokens, STEPS * SEQUENCES * LENGTH);
         CHECK_CONTAINS(o.message, late && getenv("FSDP_TEST_DEVICE") ? "step 3: loss nan" : "step 4: loss nan");
-        free(o.lines);
     }
 }
 
@@ -349,7 +323,7 @@ static void run_whole(fsdp_context *context, void *arg)
 }
 
 /* The first step throws the weights far out; of the second, at whose end a checkpoint is due, there is none. */
-TEST_WITH(nothing_is_saved_of_a_step_that_stops_the_run, setup, teardown)
+TEST_WITH(nothing_is_saved_of_a_step_that_stops_the_run, setup, NULL)
 {
     fixture *f = *state;
     ended e = {.f = f};
@@ -369,12 +343,9 @@ TEST_WITH(nothing_is_saved_of_a_step_that_stops_the_run, setup, teardown)
         CHECK(access(second, F_OK) != 0);
         test_remove_tree(folder);
     }
-    free(folder);
-    free(first);
-    free(second);
 }
 
-TEST_WITH(each_step_is_told_once_and_in_order, setup, teardown)
+TEST_WITH(each_step_is_told_once_and_in_order, setup, NULL)
 {
     fixture *f = *state;
     ended e = {.f = f};
@@ -389,7 +360,7 @@ TEST_WITH(each_step_is_told_once_and_in_order, setup, teardown)
 
 #ifdef FSDP_HAVE_FAKECUDA
 /* The device is lost in the middle of the run. */
-TEST_WITH(a_call_of_cuda_that_fails_ends_the_run, setup, teardown)
+TEST_WITH(a_call_of_cuda_that_fails_ends_the_run, setup, NULL)
 {
     static const char *const calls[] = {"kernel", "cudaMemcpyAsync", "cudaEventRecord", "cudaEventSynchronize"};
     fixture *f = *state;

@@ -2,7 +2,9 @@
 #include "device/device.h"
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/config.h"
 #include "train/run.h"
+#include "train/run_config.h"
 
 #include <math.h>
 
@@ -27,20 +29,7 @@ static void set_key(fixture *f, const char *key, const char *value)
 
 static int setup(void **state)
 {
-    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
-                                          {"model.n_layers", "2"},
-                                          {"model.dim", "32"},
-                                          {"model.n_heads", "4"},
-                                          {"model.n_kv_heads", "2"},
-                                          {"model.ffn_dim", "40"},
-                                          {"data.workers", "0"},
-                                          {"metrics.log_freq", "1"},
-                                          {"training.steps", "3"},
-                                          {"training.seq_len", "16"},
-                                          {"training.local_batch_size", "2"},
-                                          {"training.mixed_precision_param", "bfloat16"},
-                                          {"kernels.attention", "fast"}};
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
     char text[512];
 
     for (size_t i = 0; i < sizeof text; i++)
@@ -48,48 +37,39 @@ static int setup(void **state)
     f->directory = test_directory();
     f->data = test_path(f->directory, "data.txt");
     test_write_file(f->data, text, sizeof text);
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        set_key(f, keys[i][0], keys[i][1]);
-    set_key(f, "data.path", f->data);
+    f->config = test_config("model.preset=llama-1m model.n_layers=2 model.dim=32 model.n_heads=4 model.n_kv_heads=2 "
+                            "model.ffn_dim=40 data.workers=0 metrics.log_freq=1 training.steps=3 training.seq_len=16 "
+                            "training.local_batch_size=2 training.mixed_precision_param=bfloat16 "
+                            "kernels.attention=fast data.path=%s",
+                            f->data);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    fsdp_train_config_free(f->config);
-    free(f->data);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
 /* ---- what is refused ---- */
 
-TEST_WITH(a_model_that_cudnn_is_not_asked_for_is_refused_with_what_to_set, setup, teardown)
+TEST_WITH(a_model_that_cudnn_is_not_asked_for_is_refused_with_what_to_set, setup, NULL)
 {
     fixture *f = *state;
     fsdp_train_run run = {.config = f->config, .model_config = {.max_seq_len = 16, .head_dim = 64}};
 
-    CHECK_OK(fsdp__train_check_model(&run));
+    CHECK_OK(fsdp__train_check_model(run.config, &run.model_config));
     run.model_config.architecture = FSDP_GEMMA2;
     run.model_config.attention_softcap = 50;
-    CHECK_ERROR(fsdp__train_check_model(&run), FSDP_UNSUPPORTED, "attention_softcap 50");
+    CHECK_ERROR(fsdp__train_check_model(run.config, &run.model_config), FSDP_UNSUPPORTED, "attention_softcap 50");
     CHECK_CONTAINS(fsdp_last_error(), fsdp_architecture_name(FSDP_GEMMA2));
     CHECK_CONTAINS(fsdp_last_error(), "set kernels.attention=exact");
     run.model_config.attention_softcap = 0;
     run.model_config.head_dim = 256;
-    CHECK_ERROR(fsdp__train_check_model(&run), FSDP_UNSUPPORTED, "have 256 numbers");
+    CHECK_ERROR(fsdp__train_check_model(run.config, &run.model_config), FSDP_UNSUPPORTED, "have 256 numbers");
     run.model_config.head_dim = 20;
-    CHECK_ERROR(fsdp__train_check_model(&run), FSDP_UNSUPPORTED, "have 20 numbers");
+    CHECK_ERROR(fsdp__train_check_model(run.config, &run.model_config), FSDP_UNSUPPORTED, "have 20 numbers");
     run.model_config.head_dim = 64;
     set_key(f, "training.mixed_precision_param", "float32");
-    CHECK_ERROR(fsdp__train_check_model(&run), FSDP_UNSUPPORTED, "set training.mixed_precision_param=bfloat16");
+    CHECK_ERROR(fsdp__train_check_model(run.config, &run.model_config), FSDP_UNSUPPORTED,
+                "set training.mixed_precision_param=bfloat16");
     set_key(f, "kernels.attention", "exact");
-    CHECK_OK(fsdp__train_check_model(&run));
+    CHECK_OK(fsdp__train_check_model(run.config, &run.model_config));
 }
 
 static void fail_on_cpu(fsdp_context *context, void *arg)
@@ -103,7 +83,7 @@ static void fail_on_cpu(fsdp_context *context, void *arg)
     CHECK_NULL(run);
 }
 
-TEST_WITH(a_processor_has_no_fast_attention, setup, teardown)
+TEST_WITH(a_processor_has_no_fast_attention, setup, NULL)
 {
     fixture *f = *state;
 
@@ -151,7 +131,7 @@ static losses losses_by(fixture *f, const char *kernels, int world)
     return l;
 }
 
-TEST_WITH(a_run_by_cudnn_has_the_losses_of_own_kernels, setup, teardown)
+TEST_WITH(a_run_by_cudnn_has_the_losses_of_own_kernels, setup, NULL)
 {
     static const char *const others[] = {"fast", "fast_repeatable"};
     fixture *f = *state;

@@ -4,6 +4,7 @@
 #endif
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/config.h"
 #include "train/story.h"
 
 enum {
@@ -39,8 +40,6 @@ static pictures pictures_create(void)
 static void pictures_free(pictures *p)
 {
     test_directory_free(p->directory);
-    free(p->images);
-    free(p->labels);
 }
 
 /* Mean loss of an epoch. */
@@ -124,8 +123,7 @@ TEST(a_model_learns_from_files_on_several_ranks)
 {
     pictures p = pictures_create();
 
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, learn_on_a_rank, &p);
+    test_run_worlds(1, 3, learn_on_a_rank, &p);
     pictures_free(&p);
 }
 
@@ -165,15 +163,11 @@ STORY_TEST(batches_checkpoints_and_exports_of_a_gpu_go_through_pinned_memory)
         print_message("skipped under a sanitizer, but for make test-long: a GPU's kernels take too long there\n");
         skip();
     }
-    story_set(s, "training.device", "cuda");
-    story_set(s, "training.global_batch_size", "4");
-    story_set(s, "export.overwrite", "true");
+    test_set_keys(s->config, "training.device=cuda training.global_batch_size=4 export.overwrite=true");
     for (int world = 1; world <= 2; world++) {
         fakecuda_copies trained, saved, resumed;
 
-        story_set(s, "checkpoint.folder", "");
-        story_set(s, "export.path", "");
-        story_set(s, "training.steps", "2");
+        test_set_keys(s->config, "checkpoint.folder= export.path= training.steps=2");
         trained = copies_of(s, world);
         CHECK(trained.to_device >= 2 * 4 * 2); /* the inputs and targets of each sequence */
         story_set(s, "checkpoint.folder", s->folder);

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "fsdp/train.h"
+#include "train/config.h"
 #include "train/steps.h"
 
 enum {
@@ -35,7 +36,7 @@ typedef struct course {
 
 static int setup(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
     char text[16384];
 
     f->directory = test_directory();
@@ -44,16 +45,6 @@ static int setup(void **state)
         text[i] = (char)('a' + (i * i / 7 + i / 5) % 26);
     test_write_file(f->data, text, sizeof text);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    free(f->data);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -67,17 +58,12 @@ static void set(fsdp_train_config *config, const char *key, int value)
 
 static fsdp_train_config *configure(const fixture *f, layout l, const variant *v)
 {
-    static const char *const keys[][2] = {
-        {"model.preset", "llama-1m"}, {"model.n_layers", "2"},  {"model.dim", "24"},         {"model.n_heads", "4"},
-        {"model.n_kv_heads", "2"},    {"model.ffn_dim", "50"},  {"model.vocab_size", "256"}, {"data.workers", "0"},
-        {"training.max_norm", "0.5"}, {"optimizer.lr", "0.01"}, {"metrics.exact", "true"},   {"metrics.log_freq", "1"},
-    };
-    fsdp_train_config *config;
+    fsdp_train_config *config =
+        test_config("model.preset=llama-1m model.n_layers=2 model.dim=24 model.n_heads=4 model.n_kv_heads=2 "
+                    "model.ffn_dim=50 model.vocab_size=256 data.workers=0 training.max_norm=0.5 "
+                    "optimizer.lr=0.01 metrics.exact=true metrics.log_freq=1 data.path=%s",
+                    f->data);
 
-    CHECK_OK(fsdp_train_config_create(&config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        CHECK_OK(fsdp_train_config_set(config, keys[i][0], keys[i][1]));
-    CHECK_OK(fsdp_train_config_set(config, "data.path", f->data));
     set(config, "training.seq_len", LENGTH);
     set(config, "training.global_batch_size", BATCH);
     set(config, "training.local_batch_size", BATCH / (l.world / l.cp / l.tp));
@@ -117,7 +103,6 @@ static void run(const fixture *f, layout l, const variant *v, course *c)
 {
     *c = (course){.config = configure(f, l, v)};
     test_run_ranks(l.world, train, c);
-    fsdp_train_config_free(c->config);
 }
 
 static void compare(const fixture *f, layout l, const variant *v, const course *alone)
@@ -134,10 +119,14 @@ static void compare(const fixture *f, layout l, const variant *v, const course *
                       "norm %.9g and %.9g",
                       l.world, l.cp, l.tp, l.replicas, v->keys[0][0], v->keys[0][1], step, a->loss, b->loss,
                       a->grad_norm, b->grad_norm);
+        if (!v->keys[0][0]) { /* of two layers, by docs/parallel.md */
+            CHECK_EQ(a->broadcast, l.cp > 1 ? 2 * 2 * l.cp : 0);
+            CHECK_EQ(a->all_to_all, l.cp > 1 ? 2 : 0);
+        }
     }
 }
 
-TEST_WITH(layouts_train_alike, setup, teardown)
+TEST_WITH(layouts_train_alike, setup, NULL)
 {
     static const layout layouts[] = {{2, 2, 1, 1}, {3, 3, 1, 1}, {4, 4, 1, 1}, {4, 2, 1, 1},
                                      {4, 2, 2, 1}, {4, 2, 1, 2}, {6, 3, 2, 1}, {6, 2, 1, 1},
@@ -147,7 +136,7 @@ TEST_WITH(layouts_train_alike, setup, teardown)
 
     run(*state, (layout){1, 1, 1, 1}, &plain, &alone);
     for (size_t i = 0; i < FSDP__COUNT_OF(layouts); i++)
-        if (!test_brief() || i % 5 == 0)
+        if (test_takes((int)i, 2, 5))
             compare(*state, layouts[i], &plain, &alone);
 }
 
@@ -158,6 +147,7 @@ static const variant variants[] = {
     {{{"activation_checkpoint.mode", "full"}}, BOUND},
     {{{"activation_checkpoint.mode", "selective"}}, BOUND},
     {{{"model.preset", "gpt-10m"}, {"model.n_kv_heads", "4"}, {"model.dropout", "0"}}, BOUND},
+    {{{"adapter.rank", "4"}, {"adapter.dropout", "0.2"}, {"activation_checkpoint.mode", "full"}}, BOUND},
     {{{"model.n_kv_heads", "1"}}, BOUND},
     {{{"model.tie_word_embeddings", "true"}}, BOUND},
     {{{"training.mixed_precision_param", "bfloat16"}}, WIDE_BOUND},
@@ -174,13 +164,13 @@ static const variant variants[] = {
 };
 
 /* Two teams of two, without a rank's own layers. */
-TEST_WITH(runs_of_every_kind_train_alike, setup, teardown)
+TEST_WITH(runs_of_every_kind_train_alike, setup, NULL)
 {
     for (size_t i = 0; i < FSDP__COUNT_OF(variants); i++) {
         variant one = variants[i];
         course alone;
 
-        if (test_brief() && i % 4 != 0)
+        if (!test_takes((int)i, 2, 4))
             continue;
         if (strcmp(one.keys[0][0], "parallelism.fsdp_reshard_after_forward") == 0)
             one.keys[0][1] = "1";
@@ -189,7 +179,26 @@ TEST_WITH(runs_of_every_kind_train_alike, setup, teardown)
     }
 }
 
-TEST_WITH(validations_are_those_of_one_rank, setup, teardown)
+/* Of the model, after the embedding and in the branches, and of adapters, of the inputs and parts of them. */
+TEST_WITH(masks_of_dropouts_are_those_of_one_rank, setup, NULL)
+{
+    static const layout layouts[] = {{4, 2, 2, 1}, {4, 4, 1, 1}, {6, 3, 2, 1}, {8, 2, 2, 1}};
+    static const variant drops[] = {
+        {{{"model.preset", "gpt-10m"}, {"model.n_kv_heads", "4"}, {"model.dropout", "0.2"}}, BOUND},
+        {{{"model.n_kv_heads", "4"}, {"adapter.rank", "4"}, {"adapter.dropout", "0.3"}}, BOUND},
+    };
+
+    for (size_t v = 0; v < FSDP__COUNT_OF(drops); v++) {
+        course alone;
+
+        run(*state, (layout){1, 1, 1, 1}, &drops[v], &alone);
+        for (size_t i = 0; i < FSDP__COUNT_OF(layouts); i++)
+            if (test_long() || i % 2 == v)
+                compare(*state, layouts[i], &drops[v], &alone);
+    }
+}
+
+TEST_WITH(validations_are_those_of_one_rank, setup, NULL)
 {
     static const variant v = {{{"validation.share", "0.13"}, {"validation.local_batch_size", "3"}}, BOUND};
     static const layout layouts[] = {{1, 1, 1, 1}, {2, 2, 1, 1}, {4, 2, 1, 1}, {8, 2, 2, 1}};
@@ -198,7 +207,6 @@ TEST_WITH(validations_are_those_of_one_rank, setup, teardown)
     for (size_t i = 0; i < FSDP__COUNT_OF(layouts); i++) {
         c[i] = (course){.config = configure(*state, layouts[i], &v)};
         test_run_ranks(layouts[i].world, validate, &c[i]);
-        fsdp_train_config_free(c[i].config);
         CHECK_EQ(c[i].validation.tokens, c[0].validation.tokens);
         CHECK_NEAR(c[i].validation.loss, c[0].validation.loss, BOUND * c[0].validation.loss);
     }

@@ -64,7 +64,6 @@ static fsdp_module *make_model(fsdp_context *context, const char *name)
         CHECK_OK(fsdp_hub_read_config(folder, &config));
         model = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
     }
-    free(folder);
     return model;
 }
 
@@ -158,7 +157,6 @@ TEST(have_what_pytorchs_have)
     json_t *file = json_load_file(path, 0, NULL), *one;
     size_t i;
 
-    free(path);
     if (!file)
         skip(); /* FSDP_REFERENCE has it */
     json_array_foreach(json_object_get(file, "cases"), i, one)

@@ -3,7 +3,7 @@
 #include <jansson.h>
 #include <math.h>
 
-#include "support/program.h"
+#include "train/config.h"
 #include "train/story.h"
 #include "train/tuning.h"
 
@@ -81,6 +81,22 @@ TEST(every_strategy_has_the_same_losses)
     check_ways(ways, 5);
 }
 
+/* Ranks that share layers or sequences have the same pairs, in a reference, too. */
+TEST(teams_have_the_losses_of_one_rank)
+{
+    static const tuning ways[] = {
+        {.name = "dpo-llama", .world = 2, .microbatches = 2, .tp = 2},
+        {.name = "dpo-llama-ls", .world = 2, .microbatches = 1, .cp = 2},
+        {.name = "dpo-llama", .world = 4, .microbatches = 1, .cp = 2, .tp = 2},
+        {.name = "dpo-lora-llama", .world = 4, .microbatches = 2, .cp = 2},
+        {.name = "dpo-lora-llama", .world = 4, .microbatches = 2, .cp = 4},
+    };
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(ways); i++)
+        if (!test_brief() || i % 2 == 0)
+            check_ways(&ways[i], 1);
+}
+
 /* ---- a run in pieces, on pairs of its own ---- */
 
 /* The losses of a run that does not stop, and of one that goes on after three steps at another world. */
@@ -124,7 +140,6 @@ STORY_TEST(an_adapter_goes_on_at_another_world)
 STORY_TEST(a_checkpoint_of_another_objective_has_no_reference)
 {
     story *s = *state;
-    char *data = test_path(s->directory, "pairs.jsonl");
 
     tuning_prefer(s);
     story_set(s, "training.objective", "next_token");
@@ -136,7 +151,6 @@ STORY_TEST(a_checkpoint_of_another_objective_has_no_reference)
     story_set(s, "training.steps", "7");
     story_run(s, 1);
     CHECK(s->status != FSDP_OK);
-    free(data);
 }
 
 /* What is advised of other data must not be refused then: a reference is of its data. */
@@ -147,9 +161,7 @@ STORY_TEST(other_pairs_cannot_begin_again)
     tuning_prefer(s);
     story_set(s, "checkpoint.folder", s->folder);
     story_go(s, 1);
-    story_set(s, "training.seed", "43");
-    story_set(s, "data.order", "shuffled");
-    story_set(s, "training.steps", "7");
+    test_set_keys(s->config, "training.seed=43 data.order=shuffled training.steps=7");
     story_run(s, 1);
     CHECK_CONTAINS(s->message, "go through different data: ");
     CHECK_CONTAINS(s->message, ": set it back");
@@ -189,7 +201,6 @@ STORY_TEST(keys_and_rows_that_do_not_fit_are_refused)
         story_run(s, 1);
         if (s->status == FSDP_OK || !strstr(s->message, all[i].message))
             TEST_FAIL("%s: %s: '%s'", all[i].key, all[i].value, s->message);
-        story_teardown(&own);
     }
     (void)state;
 }

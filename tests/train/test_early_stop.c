@@ -4,6 +4,7 @@
 
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/config.h"
 
 enum {
     MOST_RANKS = 3,
@@ -29,46 +30,19 @@ static void set(fixture *f, const char *key, const char *value)
 
 static int setup(void **state)
 {
-    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
-                                          {"model.n_layers", "1"},
-                                          {"model.dim", "24"},
-                                          {"model.n_heads", "2"},
-                                          {"model.n_kv_heads", "1"},
-                                          {"model.ffn_dim", "50"},
-                                          {"data.workers", "0"},
-                                          {"training.steps", "7"},
-                                          {"training.seq_len", "8"},
-                                          {"training.local_batch_size", "1"},
-                                          {"training.global_batch_size", "6"},
-                                          {"validation.share", "0.2"}};
-    fixture *f = calloc(1, sizeof *f);
-    char text[400];
+    fixture *f = test_new(sizeof *f);
 
     f->directory = test_directory();
     f->data = test_path(f->directory, "data.txt");
     f->metrics = test_path(f->directory, "metrics.jsonl");
     f->model = test_path(f->directory, "model");
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = (char)('a' + i * i % 19);
-    test_write_file(f->data, text, sizeof text);
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        set(f, keys[i][0], keys[i][1]);
-    set(f, "data.path", f->data);
+    test_write_letters(f->data, 400, 19);
+    f->config = test_config("model.preset=llama-1m model.n_layers=1 model.dim=24 model.n_heads=2 model.n_kv_heads=1 "
+                            "model.ffn_dim=50 data.workers=0 training.steps=7 training.seq_len=8 "
+                            "training.local_batch_size=1 training.global_batch_size=6 validation.share=0.2 "
+                            "data.path=%s",
+                            f->data);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    fsdp_train_config_free(f->config);
-    free(f->data);
-    free(f->metrics);
-    free(f->model);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -146,7 +120,7 @@ static void run(fixture *f, int world)
     }
 }
 
-TEST_WITH(validations_come_every_so_many_steps_and_at_the_end, setup, teardown)
+TEST_WITH(validations_come_every_so_many_steps_and_at_the_end, setup, NULL)
 {
     static const struct {
         const char *freq;
@@ -169,15 +143,14 @@ TEST_WITH(validations_come_every_so_many_steps_and_at_the_end, setup, teardown)
 }
 
 /* A rate so low that nothing changes. */
-TEST_WITH(a_loss_that_stays_ends_the_run, setup, teardown)
+TEST_WITH(a_loss_that_stays_ends_the_run, setup, NULL)
 {
     fixture *f = *state;
 
-    set(f, "optimizer.lr", "1e-30");
-    set(f, "optimizer.weight_decay", "0");
-    set(f, "training.early_stop", "2");
-    set(f, "validation.freq", "2");
-    set(f, "export.path", f->model);
+    test_set_keys(f->config,
+                  "optimizer.lr=1e-30 optimizer.weight_decay=0 training.early_stop=2 validation.freq=2 "
+                  "export.path=%s",
+                  f->model);
     for (int world = 1; world <= MOST_RANKS; world++) {
         run(f, world);
         CHECK_EQ(f->trained[0], 6);
@@ -193,13 +166,11 @@ TEST_WITH(a_loss_that_stays_ends_the_run, setup, teardown)
 }
 
 /* Each is the lowest, and none by enough. */
-TEST_WITH(small_improvements_are_none, setup, teardown)
+TEST_WITH(small_improvements_are_none, setup, NULL)
 {
     fixture *f = *state;
 
-    set(f, "validation.freq", "1");
-    set(f, "training.early_stop", "3");
-    set(f, "training.early_stop_min_delta", "100");
+    test_set_keys(f->config, "validation.freq=1 training.early_stop=3 training.early_stop_min_delta=100");
     run(f, 2);
     CHECK_EQ(f->trained[0], 4);
     for (int i = 0; i < 4; i++)
@@ -212,33 +183,31 @@ TEST_WITH(small_improvements_are_none, setup, teardown)
     CHECK_EQ(f->seen[0][2].without_improvement, 0);
 }
 
-TEST_WITH(what_is_not_a_number_is_no_improvement, setup, teardown)
+TEST_WITH(what_is_not_a_number_is_no_improvement, setup, NULL)
 {
     fixture *f = *state;
     char *text;
 
-    set(f, "optimizer.lr", "1e30");
-    set(f, "training.on_nan", "continue");
-    set(f, "training.early_stop", "3");
-    set(f, "validation.freq", "1");
-    set(f, "metrics.jsonl", f->metrics);
+    test_set_keys(f->config,
+                  "optimizer.lr=1e30 training.on_nan=continue training.early_stop=3 validation.freq=1 "
+                  "metrics.jsonl=%s",
+                  f->metrics);
     run(f, 2);
     CHECK_EQ(f->seen[0][f->count[0] - 1].without_improvement, 3);
     CHECK(isnan(f->seen[0][f->count[0] - 1].loss) && !f->seen[0][f->count[0] - 1].best);
     text = test_read_file(f->metrics, &(size_t){0});
     CHECK_CONTAINS(text, "\"loss\": null, \"perplexity\": null, \"tokens\": ");
-    free(text);
 }
 
-TEST_WITH(each_has_a_line_behind_that_of_its_step, setup, teardown)
+TEST_WITH(each_has_a_line_behind_that_of_its_step, setup, NULL)
 {
     fixture *f = *state;
-    char *text, *at, expected[80];
+    char *at, expected[80];
 
     set(f, "validation.freq", "3");
     set(f, "metrics.jsonl", f->metrics);
     run(f, 2);
-    text = at = test_read_file(f->metrics, &(size_t){0});
+    at = test_read_file(f->metrics, NULL);
     for (int i = 0; i < f->count[0]; i++) {
         snprintf(expected, sizeof expected, "\n{\"step\": %d,", (int)f->seen[0][i].step);
         at = CHECK_PTR(strstr(at, expected));
@@ -249,7 +218,6 @@ TEST_WITH(each_has_a_line_behind_that_of_its_step, setup, teardown)
         CHECK_EQ(strncmp(at, expected, strlen(expected)), 0);
         CHECK_EQ(f->seen[0][i].tokens, 87);
     }
-    free(text);
 }
 
 /* ---- validations that fail ---- */
@@ -273,7 +241,7 @@ static void fail_alone(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(an_allocation_that_fails_is_an_error, setup, teardown)
+TEST_WITH(an_allocation_that_fails_is_an_error, setup, NULL)
 {
     fixture *f = *state;
 
@@ -300,7 +268,7 @@ static void fail_together(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(one_rank_that_fails_ends_all, setup, teardown)
+TEST_WITH(one_rank_that_fails_ends_all, setup, NULL)
 {
     fixture *f = *state;
 

@@ -10,6 +10,7 @@
 #include "fsdp/hub.h"
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/config.h"
 #include "train/run.h"
 #include "train/story.h"
 
@@ -41,16 +42,11 @@ static void set_path(fixture *f, const char *key, const char *name)
     char *path = test_path(f->directory, name);
 
     set(f, key, path);
-    free(path);
 }
 
 static int setup(void **state)
 {
-    static const char *const keys[][2] = {
-        {"model.preset", "llama-1m"}, {"model.n_layers", "1"},           {"model.dim", "24"},   {"model.n_heads", "3"},
-        {"model.n_kv_heads", "1"},    {"model.ffn_dim", "50"},           {"data.workers", "0"}, {"training.steps", "1"},
-        {"training.seq_len", "16"},   {"training.local_batch_size", "1"}};
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
     char text[2000], *data;
 
     f->directory = test_directory();
@@ -58,25 +54,13 @@ static int setup(void **state)
     data = test_path(f->directory, "data.txt");
     memset(text, 'a', sizeof text);
     test_write_file(data, text, sizeof text);
-    free(data);
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        set(f, keys[i][0], keys[i][1]);
+    f->config = test_config("model.preset=llama-1m model.n_layers=1 model.dim=24 model.n_heads=3 model.n_kv_heads=1 "
+                            "model.ffn_dim=50 data.workers=0 training.steps=1 training.seq_len=16 "
+                            "training.local_batch_size=1");
     set_path(f, "data.path", "data.txt");
     set_path(f, "metrics.jsonl", "metrics.jsonl");
     set_path(f, "export.path", "model");
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    fsdp_train_config_free(f->config);
-    free(f->model);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -146,12 +130,11 @@ static void check_there(const fixture *f, const char *name, bool there)
     CHECK_EQ(fsdp__path_exists(path), there);
     if (there)
         CHECK_OK(fsdp_hub_read_config(path, &config));
-    free(path);
 }
 
 /* ---- tests ---- */
 
-TEST_WITH(a_run_holds_its_path_and_writes_it, setup, teardown)
+TEST_WITH(a_run_holds_its_path_and_writes_it, setup, NULL)
 {
     fixture *f = *state;
 
@@ -170,10 +153,9 @@ static void take_away(fixture *f)
 
     CHECK_OK(fsdp__make_directories(f->model));
     test_write_file(file, "theirs", 6);
-    free(file);
 }
 
-TEST_WITH(a_model_that_cannot_be_written_goes_elsewhere, setup, teardown)
+TEST_WITH(a_model_that_cannot_be_written_goes_elsewhere, setup, NULL)
 {
     fixture *f = *state;
 
@@ -200,7 +182,6 @@ static void take_both_away(fixture *f)
 
     take_away(f);
     test_write_file(file, "theirs", 6);
-    free(file);
 }
 
 /* And the folder of the metrics. */
@@ -211,10 +192,9 @@ static void take_all_away(fixture *f)
     take_both_away(f);
     test_remove_tree(lines);
     test_write_file(lines, "theirs", 6);
-    free(lines);
 }
 
-TEST_WITH(both_reasons_are_told, setup, teardown)
+TEST_WITH(both_reasons_are_told, setup, NULL)
 {
     fixture *f = *state;
     char *below = test_path(f->directory, "below"), *lines = test_path(f->directory, "lines");
@@ -240,8 +220,6 @@ TEST_WITH(both_reasons_are_told, setup, teardown)
     run(f);
     CHECK_CONTAINS(f->message, "it holds 'config.json', which no export wrote");
     CHECK_CONTAINS(f->message, "the model could not be written elsewhere either and is lost: cannot write");
-    free(lines);
-    free(below);
     set_path(f, "metrics.jsonl", "metrics.jsonl");
     set_path(f, "export.fallback_path", "data.txt");
     test_remove_tree(f->model);
@@ -255,7 +233,7 @@ TEST_WITH(both_reasons_are_told, setup, teardown)
 }
 
 /* It would fail for the same reason. */
-TEST_WITH(the_second_path_is_another_one, setup, teardown)
+TEST_WITH(the_second_path_is_another_one, setup, NULL)
 {
     static const char *const same[] = {"model", "model/", "model/../model", "link"};
     fixture *f = *state;
@@ -272,7 +250,6 @@ TEST_WITH(the_second_path_is_another_one, setup, teardown)
             CHECK_EQ(symlink("model", link), 0);
         }
     }
-    free(link);
 }
 
 /* Where the model came from, what cannot be copied appears. */
@@ -281,10 +258,9 @@ static void spoil_the_tokenizer(fixture *f)
     char *file = test_path(f->model, "tokenizer.json");
 
     CHECK_EQ(mkfifo(file, 0666), 0);
-    free(file);
 }
 
-TEST_WITH(a_tokenizer_takes_no_weights_along, setup, teardown)
+TEST_WITH(a_tokenizer_takes_no_weights_along, setup, NULL)
 {
     static const char *const sizes[] = {"preset", "n_layers", "dim", "n_heads", "n_kv_heads", "ffn_dim"};
     fixture *f = *state;
@@ -313,7 +289,6 @@ TEST_WITH(a_tokenizer_takes_no_weights_along, setup, teardown)
     set(f, "data.path", tokens);
     run(f);
     CHECK_CONTAINS(f->message, "export.path: cannot read '"); /* known before */
-    free(tokens);
     check_there(f, "second-recovered-2", false);
 }
 
@@ -325,7 +300,7 @@ static void stop_reading(fixture *f)
     f->reader = -1;
 }
 
-TEST_WITH(metrics_that_cannot_be_written_do_not_cost_the_model, setup, teardown)
+TEST_WITH(metrics_that_cannot_be_written_do_not_cost_the_model, setup, NULL)
 {
     fixture *f = *state;
     char *pipe = test_path(f->directory, "pipe");
@@ -343,10 +318,9 @@ TEST_WITH(metrics_that_cannot_be_written_do_not_cost_the_model, setup, teardown)
     CHECK_EQ(f->exported, 1);
     check_there(f, "model", true);
     (void)signal(SIGPIPE, SIG_DFL);
-    free(pipe);
 }
 
-TEST_WITH(what_is_known_before_is_told_before, setup, teardown)
+TEST_WITH(what_is_known_before_is_told_before, setup, NULL)
 {
     fixture *f = *state;
 
@@ -373,7 +347,7 @@ static void a_second_run_into_the_path_is_told(fixture *f)
     fsdp_context_free(context);
 }
 
-TEST_WITH(two_runs_do_not_write_one_path, setup, teardown)
+TEST_WITH(two_runs_do_not_write_one_path, setup, NULL)
 {
     fixture *f = *state;
 
@@ -388,7 +362,7 @@ static void give_up(fixture *f)
     fsdp_hub_abandon(f->held);
 }
 
-TEST_WITH(what_is_given_up_is_not_written_elsewhere, setup, teardown)
+TEST_WITH(what_is_given_up_is_not_written_elsewhere, setup, NULL)
 {
     fixture *f = *state;
 
@@ -420,7 +394,7 @@ static void export_with_a_fault(fsdp_context *context, void *arg)
 }
 
 /* And leaves no memory: a rank whose device has live bytes at its end fails. */
-TEST_WITH(a_rank_that_has_no_memory_fails_the_export_of_all, setup, teardown)
+TEST_WITH(a_rank_that_has_no_memory_fails_the_export_of_all, setup, NULL)
 {
     fixture *f = *state;
 
@@ -454,22 +428,13 @@ static fsdp_train_run *run_without_the_best(fsdp_context *context, const story *
 
 static void set_getting_worse(story *s)
 {
-    static const char *const keys[][2] = {{"validation.share", "0.2"},
-                                          {"validation.freq", "1"},
-                                          {"lr_scheduler.warmup_steps", "0"},
-                                          {"lr_scheduler.decay_type", "constant"},
-                                          {"optimizer.lr", "3"},
-                                          {"training.max_norm", "0"},
-                                          {"training.steps", "3"},
-                                          {"export.which", "best"}};
     char *metrics = test_path(s->directory, "metrics.jsonl");
 
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        story_set(s, keys[i][0], keys[i][1]);
-    story_set(s, "export.path", s->model);
+    story_get_worse(s);
+    story_set(s, "training.steps", "3");
+    story_set(s, "export.which", "best");
     story_set(s, "checkpoint.folder", s->folder);
     story_set(s, "metrics.jsonl", metrics); /* beside which the model goes where it cannot be written */
-    free(metrics);
 }
 
 static void export_what_is_not_finite(fsdp_context *context, void *arg)

@@ -4,6 +4,7 @@
 #include "fsdp/hub.h"
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/config.h"
 
 typedef struct strategy {
     int world;
@@ -65,11 +66,7 @@ static void write_source(fsdp_context *context, void *arg)
 
 static int setup(void **state)
 {
-    static const char *const keys[][2] = {{"data.workers", "0"},
-                                          {"training.seq_len", "8"},
-                                          {"training.local_batch_size", "1"},
-                                          {"export.max_shard_size", "2KB"}};
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
     char *data, text[300];
 
     f->directory = test_directory();
@@ -78,27 +75,11 @@ static int setup(void **state)
     data = test_path(f->directory, "data.txt");
     memset(text, 'a', sizeof text);
     test_write_file(data, text, sizeof text);
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        set(f, keys[i][0], keys[i][1]);
-    set(f, "data.path", data);
-    set(f, "model.path", f->source);
-    set(f, "export.path", f->export);
+    f->config = test_config("data.workers=0 training.seq_len=8 training.local_batch_size=1 export.max_shard_size=2KB "
+                            "data.path=%s model.path=%s export.path=%s",
+                            data, f->source, f->export);
     test_run_ranks(1, write_source, f);
-    free(data);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    fsdp_train_config_free(f->config);
-    free(f->source);
-    free(f->export);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -158,7 +139,7 @@ static void use(fixture *f, const char *keys)
     }
 }
 
-TEST_WITH(every_strategy_writes_the_weights_that_were_loaded, setup, teardown)
+TEST_WITH(every_strategy_writes_the_weights_that_were_loaded, setup, NULL)
 {
     fixture *f = *state;
 

@@ -4,6 +4,7 @@
 
 #include "fsdp/train.h"
 #include "shard/ways.h"
+#include "train/config.h"
 #include "train/run.h"
 
 enum {
@@ -20,45 +21,18 @@ typedef struct fixture {
 
 static int setup(void **state)
 {
-    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
-                                          {"model.n_layers", "2"},
-                                          {"model.dim", "24"},
-                                          {"model.n_heads", "2"},
-                                          {"model.n_kv_heads", "1"},
-                                          {"model.ffn_dim", "50"},
-                                          {"model.tie_word_embeddings", "false"},
-                                          {"data.workers", "0"},
-                                          {"optimizer.lr", "0.01"},
-                                          {"training.steps", "12"},
-                                          {"training.seq_len", "16"},
-                                          {"training.global_batch_size", "12"},
-                                          {"training.local_batch_size", "1"},
-                                          {"training.mixed_precision_param", "float16"}};
-    fixture *f = calloc(1, sizeof *f);
-    char text[STEPS * 12 * 17];
+    fixture *f = test_new(sizeof *f);
 
     f->directory = test_directory();
     f->data = test_path(f->directory, "data.txt");
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = (char)('a' + i * i % 23);
-    test_write_file(f->data, text, sizeof text);
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        CHECK_OK(fsdp_train_config_set(f->config, keys[i][0], keys[i][1]));
-    CHECK_OK(fsdp_train_config_set(f->config, "data.path", f->data));
-    CHECK_OK(fsdp_train_config_set(f->config, "metrics.log_freq", "1"));
+    test_write_letters(f->data, STEPS * 12 * 17, 23);
+    f->config = test_config("model.preset=llama-1m model.n_layers=2 model.dim=24 model.n_heads=2 model.n_kv_heads=1 "
+                            "model.ffn_dim=50 model.tie_word_embeddings=false data.workers=0 optimizer.lr=0.01 "
+                            "training.steps=12 training.seq_len=16 training.global_batch_size=12 "
+                            "training.local_batch_size=1 training.mixed_precision_param=float16 data.path=%s "
+                            "metrics.log_freq=1",
+                            f->data);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    fsdp_train_config_free(f->config);
-    free(f->data);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -82,7 +56,7 @@ static void train(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(losses_are_those_of_float32, setup, teardown)
+TEST_WITH(losses_are_those_of_float32, setup, NULL)
 {
     fixture *f = *state;
     double exact[STEPS], bound = test_has_cpu_bits() ? 2e-3 : 4e-3; /* a GPU's logits have 16 bits, too */
@@ -156,7 +130,7 @@ static void find_scale(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(too_large_a_scale_costs_steps_not_the_run, setup, teardown)
+TEST_WITH(too_large_a_scale_costs_steps_not_the_run, setup, NULL)
 {
     fixture *f = *state;
 
@@ -187,23 +161,23 @@ static void give_up(fsdp_context *context, void *arg)
     scaler.scale = f->scale;
     CHECK_OK(fsdp_grad_scaler_set_state(run->scaler, &scaler));
     CHECK_ERROR(fsdp_train_step(run, &report), FSDP_NOT_FINITE, "step 1: loss nan");
+    CHECK_CONTAINS(fsdp_last_error(), "(drawn by training.seed) are finite, so look at the data");
     CHECK(report.not_finite);
     CHECK_EQ(report.skipped, 1);
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(a_loss_that_is_not_finite_ends_the_run, setup, teardown)
+TEST_WITH(a_loss_that_is_not_finite_ends_the_run, setup, NULL)
 {
     fixture *f = *state;
 
     f->config->training.on_nan = FSDP_TRAIN_STOP;
     f->scale = 65536;
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, give_up, f);
+    test_run_worlds(1, 3, give_up, f);
 }
 
-TEST_WITH(metrics_tell_the_scale, setup, teardown)
+TEST_WITH(metrics_tell_the_scale, setup, NULL)
 {
     fixture *f = *state;
     char *path = test_path(f->directory, "metrics.jsonl"), *text;
@@ -214,8 +188,6 @@ TEST_WITH(metrics_tell_the_scale, setup, teardown)
     test_run_ranks(2, train, f);
     text = test_read_file(path, &(size_t){0});
     CHECK_CONTAINS(text, ", \"skipped\": 0, \"loss_scale\": 65536, \"tokens_per_second\": ");
-    free(text);
-    free(path);
 }
 
 /* ---- the calls themselves, in every residence ---- */

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "fsdp/train.h"
+#include "train/config.h"
 #include "train/steps.h"
 
 enum {
@@ -23,22 +24,11 @@ static void train(fsdp_context *context, void *arg)
 
 static void configure(fixture *f, const char *data)
 {
-    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
-                                          {"model.n_layers", "2"},
-                                          {"model.dim", "48"},
-                                          {"model.n_heads", "2"},
-                                          {"model.n_kv_heads", "1"},
-                                          {"model.ffn_dim", "100"},
-                                          {"model.tie_word_embeddings", "false"},
-                                          {"data.workers", "0"},
-                                          {"training.seq_len", "16"},
-                                          {"training.local_batch_size", "4"},
-                                          {"metrics.log_freq", "1"}};
 
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        CHECK_OK(fsdp_train_config_set(f->config, keys[i][0], keys[i][1]));
-    CHECK_OK(fsdp_train_config_set(f->config, "data.path", data));
+    f->config = test_config("model.preset=llama-1m model.n_layers=2 model.dim=48 model.n_heads=2 model.n_kv_heads=1 "
+                            "model.ffn_dim=100 model.tie_word_embeddings=false data.workers=0 training.seq_len=16 "
+                            "training.local_batch_size=4 metrics.log_freq=1 data.path=%s",
+                            data);
 }
 
 /* Against the run that sends what it computes with. */
@@ -58,12 +48,10 @@ static void compare(const fixture *run, const fixture *none, bool float8)
 TEST(fewer_bytes_are_sent_and_the_losses_stay)
 {
     static const char *const dtypes[DTYPES] = {"none", "float8", "int8"};
-    char *directory = test_directory(), *data = test_path(directory, "data.txt"), text[4096];
+    char *directory = test_directory(), *data = test_path(directory, "data.txt");
     fixture runs[DTYPES] = {{0}};
 
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = (char)('a' + i * i % 23);
-    test_write_file(data, text, sizeof text);
+    test_write_letters(data, 4096, 23);
     for (int d = 0; d < DTYPES; d++) {
         configure(&runs[d], data);
         CHECK_OK(fsdp_train_config_set(runs[d].config, "parallelism.gather_dtype", dtypes[d]));
@@ -73,8 +61,4 @@ TEST(fewer_bytes_are_sent_and_the_losses_stay)
             compare(&runs[d], &runs[0], d == FSDP_TRAIN_GATHER_FLOAT8);
         CHECK_ERROR(fsdp_train_config_set(runs[d].config, "parallelism.gather_dtype", "fp8"), FSDP_INVALID, "float8");
     }
-    for (int d = 0; d < DTYPES; d++)
-        fsdp_train_config_free(runs[d].config);
-    free(data);
-    test_directory_free(directory);
 }

@@ -1,4 +1,5 @@
 /* What a run reads is not written into, under whatever name; and in which format data is read. */
+#include "train/config.h"
 #include "train/inputs.h"
 
 #include <sys/stat.h>
@@ -18,28 +19,14 @@ static void write_text(const char *path, const char *text)
 
 static int setup(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
 
     f->directory = test_directory();
     f->data = test_path(f->directory, "data.txt");
     f->other = test_path(f->directory, "other");
     write_text(f->data, "some text");
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    CHECK_OK(fsdp_train_config_set(f->config, "model.preset", "llama-1m"));
-    CHECK_OK(fsdp_train_config_set(f->config, "data.path", f->data));
+    f->config = test_config("model.preset=llama-1m data.path=%s", f->data);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    fsdp_train_config_free(f->config);
-    free(f->data);
-    free(f->other);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -53,7 +40,7 @@ static void check_refused(fixture *f, const char *path, const char *part)
     CHECK_CONTAINS(fsdp_last_error(), "metrics.jsonl: '");
 }
 
-TEST_WITH(data_is_found_under_any_name, setup, teardown)
+TEST_WITH(data_is_found_under_any_name, setup, NULL)
 {
     fixture *f = *state;
 
@@ -75,7 +62,7 @@ TEST_WITH(data_is_found_under_any_name, setup, teardown)
     CHECK_OK(fsdp__inputs_spare(f->config, "some.key", f->data));
 }
 
-TEST_WITH(the_config_is_found_that_was_read, setup, teardown)
+TEST_WITH(the_config_is_found_that_was_read, setup, NULL)
 {
     fixture *f = *state;
 
@@ -86,7 +73,7 @@ TEST_WITH(the_config_is_found_that_was_read, setup, teardown)
     check_refused(f, f->other, "is a file of the config");
 }
 
-TEST_WITH(every_file_of_the_models_folder_is_found, setup, teardown)
+TEST_WITH(every_file_of_the_models_folder_is_found, setup, NULL)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "model"), *weights = test_path(folder, "model.safetensors");
@@ -100,12 +87,9 @@ TEST_WITH(every_file_of_the_models_folder_is_found, setup, teardown)
     CHECK_EQ(symlink(weights, f->other), 0);
     check_refused(f, f->other, "is a file of the model, which the run reads");
     CHECK_OK(fsdp__inputs_spare(f->config, "some.key", notes)); /* what people keep beside it is no input */
-    free(folder);
-    free(notes);
-    free(weights);
 }
 
-TEST_WITH(folders_of_the_run_are_found, setup, teardown)
+TEST_WITH(folders_of_the_run_are_found, setup, NULL)
 {
     static const char *const keys[] = {"data.path", "validation.path", "model.path", "checkpoint.folder",
                                        "export.path"};
@@ -123,7 +107,7 @@ TEST_WITH(folders_of_the_run_are_found, setup, teardown)
     }
 }
 
-TEST_WITH(a_failed_allocation_is_told, setup, teardown)
+TEST_WITH(a_failed_allocation_is_told, setup, NULL)
 {
     fixture *f = *state;
 
@@ -132,7 +116,7 @@ TEST_WITH(a_failed_allocation_is_told, setup, teardown)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__inputs_spare(f->config, "some.key", f->other));
 }
 
-TEST_WITH(the_format_follows_from_two_keys, setup, teardown)
+TEST_WITH(the_format_follows_from_two_keys, setup, NULL)
 {
     static const struct {
         const char *format, *dtype;

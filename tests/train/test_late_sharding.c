@@ -293,8 +293,7 @@ static void check_half_parameters(fsdp_context *context, void *arg)
 
 TEST(sharded_parameters_of_16_bits_step_as_whole_ones)
 {
-    for (int world = 1; world <= 4; world++)
-        test_run_ranks(world, check_half_parameters, NULL);
+    test_run_worlds(1, 4, check_half_parameters, NULL);
 }
 
 static void check_gathered(fsdp_context *context, void *arg)

@@ -5,9 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fsdp/hub.h"
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/config.h"
 #include "train/run.h"
 
 enum {
@@ -35,22 +35,12 @@ static void set(fixture *f, const char *key, const char *value)
 
 static void write_text(const char *folder, const char *name)
 {
-    char text[4000], *path = test_path(folder, name);
-
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = (char)('a' + i * i % 23);
-    test_write_file(path, text, sizeof text);
-    free(path);
+    test_write_letters(test_path(folder, name), 4000, 23);
 }
 
 static int setup(void **state)
 {
-    static const char *const keys[][2] = {
-        {"model.preset", "llama-1m"}, {"model.n_layers", "1"},    {"model.dim", "24"},
-        {"model.n_heads", "3"},       {"model.n_kv_heads", "1"},  {"model.ffn_dim", "50"},
-        {"training.steps", "3"},      {"training.seq_len", "16"}, {"training.local_batch_size", "1"},
-        {"data.path", "data.txt"}};
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
 
     f->directory = test_directory();
     f->machines = MACHINES;
@@ -59,9 +49,9 @@ static int setup(void **state)
         CHECK_EQ(mkdir(f->folders[m], 0700), 0);
         write_text(f->folders[m], "data.txt");
     }
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        set(f, keys[i][0], keys[i][1]);
+    f->config = test_config("model.preset=llama-1m model.n_layers=1 model.dim=24 model.n_heads=3 model.n_kv_heads=1 "
+                            "model.ffn_dim=50 training.steps=3 training.seq_len=16 training.local_batch_size=1 "
+                            "data.path=data.txt");
     *state = f;
     return 0;
 }
@@ -70,13 +60,8 @@ static int teardown(void **state)
 {
     fixture *f = *state;
 
-    for (int m = 0; m < MACHINES; m++)
-        free(f->folders[m]);
     for (int r = 0; r < RANKS; r++)
         free(f->weights[r]);
-    fsdp_train_config_free(f->config);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -176,7 +161,6 @@ TEST_WITH(what_a_machine_does_not_see_is_said_at_the_start, setup, teardown)
     agree(f, FSDP_OK, NULL);
     set(f, "export.path", "model");
     agree(f, FSDP_NOT_FOUND, "export.path: machine '");
-    free(shared);
 }
 
 /* One of them writes the digest; the others need it where there is one to compare it with. */
@@ -197,7 +181,6 @@ TEST_WITH(a_machine_hashes_its_data_where_the_run_goes_on, setup, teardown)
     agree(f, FSDP_OK, NULL);
     for (int r = 0; r < RANKS; r++)
         CHECK_EQ(f->hashes[r], r == 0);
-    free(shared);
 }
 
 TEST_WITH(what_rank_0_does_not_see_is_its_machine_s, setup, teardown)
@@ -252,22 +235,14 @@ TEST_WITH(each_machine_has_a_leader_that_reads, setup, teardown)
     char *model = test_path(f->directory, "model"), *data = test_path(f->folders[0], "data.txt");
     size_t bytes = 24 * sizeof(float);
 
-    set(f, "data.path", data);
-    set(f, "export.path", model);
-    set(f, "training.seed", "7");
+    test_set_keys(f->config, "data.path=%s export.path=%s training.seed=7", data, model);
     test_run_ranks(1, save_model, f);
-    fsdp_train_config_free(f->config);
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    set(f, "model.path", model);
-    set(f, "model.load", "leader");
-    set(f, "data.path", data);
-    set(f, "training.seq_len", "16");
-    set(f, "training.local_batch_size", "1");
+    f->config = test_config("model.path=%s model.load=leader data.path=%s training.seq_len=16 "
+                            "training.local_batch_size=1",
+                            model, data);
     agree(f, FSDP_OK, NULL);
     for (int r = 1; r < RANKS; r++)
         CHECK_EQ(memcmp(f->weights[r], f->weights[0], bytes), 0);
     for (int i = 0; i < 24; i++)
         CHECK(f->weights[0][i] != 0);
-    free(model);
-    free(data);
 }

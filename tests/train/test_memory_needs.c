@@ -4,7 +4,8 @@
 #include "base/text.h"
 #include "fsdp/train.h"
 #include "support/test.h"
-#include "train/run.h"
+#include "train/config.h"
+#include "train/run_start.h"
 #include "train/story.h"
 
 #ifdef FSDP_HAVE_FAKECUDA
@@ -24,9 +25,9 @@ static void set_key(fixture *f, const char *key, const char *value)
 
 static int setup(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
 
-    CHECK_OK(fsdp_train_config_create(&f->config));
+    f->config = test_empty_config();
     f->context = test_context();
     f->run.context = f->context;
     f->run.config = f->config;
@@ -38,9 +39,7 @@ static int teardown(void **state)
 {
     fixture *f = *state;
 
-    fsdp_train_config_free(f->config);
     fsdp_context_free(f->context);
-    free(f);
     return 0;
 }
 
@@ -170,9 +169,7 @@ STORY_TEST(a_start_that_is_refused_says_who_would_have_the_memory)
 {
     story *s = *state;
 
-    story_set(s, "training.global_batch_size", "-1");
-    story_set(s, "training.local_batch_size", "16777216");
-    story_set(s, "training.seq_len", "256");
+    test_set_keys(s->config, "training.global_batch_size=-1 training.local_batch_size=16777216 training.seq_len=256");
     story_run(s, 2);
     CHECK_STATUS(s->status, FSDP_NO_MEMORY);
     CHECK_CONTAINS(s->message, "need at least");

@@ -1,4 +1,5 @@
 /* metrics.jsonl: what it may not be, what every run adds to it, and how its end tells what went wrong. */
+#include "train/config.h"
 #include "train/metrics.h"
 
 #include <jansson.h>
@@ -7,7 +8,6 @@
 #include <unistd.h>
 
 #include "support/ranks.h"
-#include "train/run_config.h"
 
 typedef struct fixture {
     char *directory, *data, *metrics, *other;
@@ -18,18 +18,7 @@ typedef struct fixture {
 
 static int setup(void **state)
 {
-    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
-                                          {"model.n_layers", "1"},
-                                          {"model.dim", "24"},
-                                          {"model.n_heads", "2"},
-                                          {"model.n_kv_heads", "1"},
-                                          {"model.ffn_dim", "50"},
-                                          {"data.workers", "0"},
-                                          {"training.steps", "3"},
-                                          {"training.seq_len", "16"},
-                                          {"training.global_batch_size", "4"},
-                                          {"training.local_batch_size", "1"}};
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
     char text[4 * 16 * 2 + 1]; /* two steps an epoch */
 
     f->context = test_context();
@@ -39,11 +28,10 @@ static int setup(void **state)
     f->other = test_path(f->directory, "other");
     memset(text, 'a', sizeof text);
     test_write_file(f->data, text, sizeof text);
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        CHECK_OK(fsdp_train_config_set(f->config, keys[i][0], keys[i][1]));
-    CHECK_OK(fsdp_train_config_set(f->config, "data.path", f->data));
-    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", f->metrics));
+    f->config = test_config("model.preset=llama-1m model.n_layers=1 model.dim=24 model.n_heads=2 model.n_kv_heads=1 "
+                            "model.ffn_dim=50 data.workers=0 training.steps=3 training.seq_len=16 "
+                            "training.global_batch_size=4 training.local_batch_size=1 data.path=%s metrics.jsonl=%s",
+                            f->data, f->metrics);
     *state = f;
     return 0;
 }
@@ -52,13 +40,7 @@ static int teardown(void **state)
 {
     fixture *f = *state;
 
-    fsdp_train_config_free(f->config);
     fsdp_context_free(f->context);
-    free(f->data);
-    free(f->metrics);
-    free(f->other);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -72,7 +54,6 @@ static void check_holds(const char *path, const char *expected)
     char *text = test_read_file(path, &(size_t){0});
 
     CHECK_STRING(text, expected);
-    free(text);
 }
 
 static void train(fsdp_context *context, void *arg)
@@ -152,7 +133,6 @@ TEST_WITH(what_cannot_be_written_is_known_at_the_start, setup, teardown)
     CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", f->metrics));
     CHECK_OK(fsdp__metrics_check(f->config));
     CHECK(access(f->metrics, F_OK) != 0);
-    free(below);
 }
 
 TEST_WITH(folders_of_files_are_made, setup, teardown)
@@ -165,13 +145,11 @@ TEST_WITH(folders_of_files_are_made, setup, teardown)
     for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
         path = test_path(f->directory, keys[i][1]);
         CHECK_OK(fsdp_train_config_set(f->config, keys[i][0], path));
-        free(path);
     }
     CHECK_OK(run(f, 2));
     for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
         path = test_path(f->directory, keys[i][1]);
         CHECK_EQ(access(path, F_OK), 0);
-        free(path);
     }
 }
 

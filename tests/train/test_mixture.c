@@ -3,6 +3,7 @@
 
 #include "data/row_fixture.h"
 #include "support/program.h"
+#include "train/config.h"
 #include "train/steps.h"
 
 enum {
@@ -42,7 +43,7 @@ static void go(fsdp_context *context, void *arg)
     fsdp_status status;
 
     fsdp_context_set_log(context, first ? FSDP_LOG_INFO : FSDP_LOG_ERROR, first ? note_log : NULL, c);
-    CHECK_OK(fsdp_train_config_create(&config));
+    config = test_empty_config();
     for (int i = 0; c->keys[i]; i += 2)
         CHECK_OK(fsdp_train_config_set(config, c->keys[i], c->keys[i + 1]));
     if (c->mixture)
@@ -77,7 +78,6 @@ static void go(fsdp_context *context, void *arg)
             CHECK_OK(fsdp_train_save(run));
         fsdp_train_run_free(run);
     }
-    fsdp_train_config_free(config);
 }
 
 static int add(course *c, const char *key, const char *value)
@@ -155,7 +155,6 @@ TEST(another_packing_is_other_data)
     test_run_ranks(1, go, &c);
     CHECK_EQ(c.status, FSDP_INVALID);
     CHECK_CONTAINS(c.log, "go through different data");
-    test_directory_free(folder);
     row_file_close(&rows);
 }
 

@@ -7,18 +7,10 @@
 #include "shard/group/param_group.h"
 #include "shard/state/module_state.h"
 #include "support/dice.h"
-#include "train/run.h"
+#include "train/config.h"
+#include "train/run_steps.h"
 #include "train/story.h"
 #include "watch/signs.h"
-
-static int count(const char *text, const char *part)
-{
-    int found = 0;
-
-    for (const char *at = text; (at = strstr(at, part)); at += strlen(part))
-        found++;
-    return found;
-}
 
 static char *metrics_of(story *s)
 {
@@ -26,7 +18,6 @@ static char *metrics_of(story *s)
     size_t bytes;
 
     text = test_read_file(path, &bytes);
-    free(path);
     return text;
 }
 
@@ -36,7 +27,6 @@ static void begin(story *s)
 
     story_set(s, "metrics.jsonl", path);
     story_set(s, "metrics.histogram_freq", "2");
-    free(path);
 }
 
 STORY_TEST(a_healthy_run_is_warned_of_nothing)
@@ -50,10 +40,9 @@ STORY_TEST(a_healthy_run_is_warned_of_nothing)
     begin(s);
     story_go(s, 2);
     text = metrics_of(s);
-    CHECK_EQ(count(text, "\"warning\""), 0);
-    CHECK_EQ(count(text, "{\"step\": "), STORY_STEPS);
+    CHECK_EQ(test_count(text, "\"warning\""), 0);
+    CHECK_EQ(test_count(text, "{\"step\": "), STORY_STEPS);
     CHECK_BYTES(s->losses + 1, losses + 1, sizeof losses - sizeof *losses);
-    free(text);
 }
 
 /* Every rank's part counts, however it is sharded. */
@@ -63,19 +52,15 @@ STORY_TEST(steps_that_are_too_large_are_said_once)
     story *s = *state;
 
     begin(s);
-    story_set(s, "optimizer.name", "sgd");
-    story_set(s, "optimizer.lr", "50");
-    story_set(s, "training.max_norm", "0");
-    story_set(s, "training.on_nan", "continue");
+    test_set_keys(s->config, "optimizer.name=sgd optimizer.lr=50 training.max_norm=0 training.on_nan=continue");
     for (int i = 0; i < 3; i++) {
         char *text;
 
         story_set(s, "parallelism.strategy", strategies[i]);
         story_go(s, 1 + i);
         text = metrics_of(s);
-        CHECK_EQ(count(text, "\"of\": \"large updates\", \"text\": \"A step changes the weights of "), i + 1);
-        CHECK_EQ(count(s->log, "step 2: A step changes the weights of "), 1);
-        free(text);
+        CHECK_EQ(test_count(text, "\"of\": \"large updates\", \"text\": \"A step changes the weights of "), i + 1);
+        CHECK_EQ(test_count(s->log, "step 2: A step changes the weights of "), 1);
     }
 }
 
@@ -143,7 +128,7 @@ STORY_TEST(the_slow_rank_of_a_real_run_is_named)
 
     story_set(s, "training.steps", "120");
     story_set(s, "metrics.log_freq", "10");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += test_brief() ? 2 : 1) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += test_long() ? 1 : 2) {
         slow_world w = {s, cases[i].rank, told, sizeof told};
         const char *text;
         int rank;
@@ -153,7 +138,7 @@ STORY_TEST(the_slow_rank_of_a_real_run_is_named)
         test_run_ranks(cases[i].world, train_in_slow_world, &w);
         text = strstr(told, "is slow: it computes ");
         CHECK_PTR(text);
-        CHECK_EQ(count(told, "is slow: "), 1);
+        CHECK_EQ(test_count(told, "is slow: "), 1);
         CHECK_EQ(sscanf(strstr(told, "Rank "), "Rank %d is slow: it computes ", &rank), 1);
         CHECK_EQ(rank, cases[i].rank);
         CHECK_CONTAINS(text, ", and they wait ");
@@ -209,7 +194,7 @@ static long_run *begin_long(const char *device)
     long_run *r = calloc(1, sizeof *r);
     fsdp_train_report report;
 
-    CHECK_OK(fsdp_train_config_create(&r->config));
+    r->config = test_empty_config();
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         CHECK_OK(fsdp_train_config_set(r->config, keys[i][0], keys[i][1]));
     CHECK_OK(fsdp_context_create_fake(0, RANKS, &r->context));
@@ -236,7 +221,6 @@ static void end_long(long_run *r)
         free(r->all[rank]);
     fsdp_train_run_free(r->run);
     fsdp_context_free(r->context);
-    fsdp_train_config_free(r->config);
     free(r);
 }
 
@@ -263,7 +247,7 @@ static void take_time(long_run *r, const illness *sick, fsdp_train_report *repor
     report->gather_ms = report->step_ms - 1 - busy[0];
     report->reduce_ms = 1;
     report->data_ms = 1 + sick->data + (busy[0] > 1000 ? pause : 0);
-    r->unit->gather_ns += (int64_t)(sick->exchange * 1e6);
+    r->unit->gathers.ns += (int64_t)(sick->exchange * 1e6);
     for (int rank = 1; rank < RANKS && report->step > 5; rank++) {
         fsdp__rank_times *t = (fsdp__rank_times *)(void *)(r->all[rank] + r->run->microbatches);
 
@@ -309,7 +293,7 @@ static const char *check_said(long_run *r, int before, const illness *sick, int 
     CHECK_EQ(sscanf(r->log, "[rank 0] step %lld: %n", &step, &length), 1);
     CHECK(length > 0 && step > before && step <= before + soon);
     go(r, 500, sick);
-    CHECK_EQ(count(r->log, "\n"), 1);
+    CHECK_EQ(test_count(r->log, "\n"), 1);
     return r->log + length;
 }
 
@@ -464,7 +448,7 @@ TEST(what_becomes_of_a_unit_is_said_once)
         }
         CHECK_CONTAINS(r->log, "step 201: ");
         CHECK_CONTAINS(r->log, cases[i].text);
-        CHECK_EQ(count(r->log, "\n"), 1);
+        CHECK_EQ(test_count(r->log, "\n"), 1);
         end_long(r);
     }
 }

@@ -1,5 +1,6 @@
 /* Runs with lion, adamw8bit, muon and adafactor: the same weights on any number of ranks, in pieces, and from the same
  * checkpoint. */
+#include "train/config.h"
 #include "train/story.h"
 
 /* Sizes of which some weights have moments of bytes, in one block a row and in two. */
@@ -12,7 +13,6 @@ static story *anew(void **state, const char *name)
                                           {"lr_scheduler.decay_shape", "1-sqrt"}};
     story *s;
 
-    story_teardown(state);
     story_setup(state);
     s = *state;
     for (int i = 0; i < 5; i++)
@@ -59,9 +59,7 @@ static void goes_on(void **state, const char *name)
         weights = story_weights(s, &more);
         CHECK_EQ(more, bytes);
         CHECK_BYTES(whole, weights, bytes);
-        free(weights);
     }
-    free(whole);
 }
 
 STORY_TEST(runs_go_on_with_their_state)
@@ -99,9 +97,7 @@ STORY_TEST(adafactor_gives_the_same_weights_but_for_the_last_bits)
 
         CHECK_EQ(more, bytes);
         check_near(first, weights, bytes);
-        free(weights);
     }
-    free(first);
 }
 
 STORY_TEST(strategies_give_the_same_weights)
@@ -118,9 +114,7 @@ STORY_TEST(strategies_give_the_same_weights)
 
             CHECK_EQ(more, bytes);
             CHECK_BYTES(first, weights, bytes);
-            free(weights);
         }
-        free(first);
     }
 }
 
@@ -139,9 +133,7 @@ STORY_TEST(what_an_optimizer_cannot_have_is_refused)
     story_set(s, "parallelism.fsdp1_use_orig_params", "true");
     story_run(s, 2);
     CHECK_CONTAINS(s->message, "optimizer.name adamw8bit needs whole rows of weights");
-    story_set(s, "parallelism.strategy", "fsdp2");
-    story_set(s, "parallelism.fsdp1_use_orig_params", "");
-    story_set(s, "optimizer.name", "muon");
+    test_set_keys(s->config, "parallelism.strategy=fsdp2 parallelism.fsdp1_use_orig_params= optimizer.name=muon");
     story_set(s, "optimizer.groups", "[{pattern: '*norm*', hidden: true}]");
     story_run(s, 2);
     CHECK_CONTAINS(s->message, "by Muon: it has 1 dimension, and Muon is for matrices");
@@ -158,7 +150,6 @@ STORY_TEST(a_warm_up_may_be_of_tokens)
     story *s;
 
     for (int i = 0; i < 2; i++) { /* a step has 192 tokens */
-        story_teardown(state);
         story_setup(state);
         s = *state;
         story_set(s, "lr_scheduler.warmup_steps", "0");
@@ -187,10 +178,8 @@ STORY_TEST(a_fall_has_room_behind_a_warm_up_of_tokens)
 {
     story *s = *state;
 
-    story_set(s, "lr_scheduler.decay_type", "wsd");
-    story_set(s, "lr_scheduler.decay_steps", "3");
-    story_set(s, "lr_scheduler.warmup_steps", "0");
-    story_set(s, "lr_scheduler.warmup_tokens", "600");
+    test_set_keys(s->config, "lr_scheduler.decay_type=wsd lr_scheduler.decay_steps=3 lr_scheduler.warmup_steps=0 "
+                             "lr_scheduler.warmup_tokens=600");
     story_run(s, 2);
     CHECK_CONTAINS(s->message, "lr_scheduler.decay_steps 3 and the warm-up of warmup_tokens, in steps, 4 are more than "
                                "the 6 training.steps");

@@ -5,7 +5,6 @@
 #include <math.h>
 
 #include "fsdp/format.h"
-#include "fsdp/hub.h"
 #include "support/program.h"
 
 typedef struct run {
@@ -311,21 +310,9 @@ static void check_weights(const char *folder, const char *final)
 
 /* ---- one run ---- */
 
-/* "<folder>/runs/<name>", in the folder with all of them first; NULL when it is in neither. */
 static char *find_file(const char *name, const char *suffix)
 {
-    const char *folders[] = {getenv("FSDP_REFERENCE"), REFERENCE};
-    char file[256];
-
-    snprintf(file, sizeof file, "runs/%s%s", name, suffix);
-    for (int i = 0; i < 2; i++) {
-        char *path = folders[i] ? test_path(folders[i], file) : NULL;
-
-        if (path && access(path, R_OK) == 0)
-            return path;
-        free(path);
-    }
-    return NULL;
+    return test_reference(test_path("runs", name), suffix);
 }
 
 static void repeats_the_reference(void **state)
@@ -355,15 +342,8 @@ static void repeats_the_reference(void **state)
     if (final)
         check_weights(folder, final);
 
-    program_free(&p);
     json_decref(reference);
     json_decref(exact);
-    free(exact_source);
-    free(config);
-    free(metrics);
-    free(folder);
-    free(source);
-    free(final);
     test_directory_free(directory);
 }
 
@@ -377,7 +357,6 @@ static bool can_be_repeated(const run *r)
     bool there = reference != NULL;
 
     json_decref(reference);
-    free(source);
     return there && (!machines || ranks % atoi(machines) == 0);
 }
 

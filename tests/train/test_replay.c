@@ -279,33 +279,6 @@ static double ignored_norm(const replay *r, fsdp_module *model)
     return sqrt(squares);
 }
 
-/* This rank's windows, one after the other, as tests/reference tells. */
-static double backward(const replay *r, fsdp_module *model, int step, int micro)
-{
-    fsdp_context *context = model->context;
-    fsdp_device *device = test_device(context);
-    int64_t count = (int64_t)r->batch * r->length,
-            first = ((int64_t)(step * r->micros + micro) * r->world + fsdp_context_rank(context)) * count;
-    int32_t *inputs = CHECK_PTR(malloc(2 * (size_t)count * sizeof *inputs)), *targets = inputs + count;
-    fsdp_tensor *loss;
-    double value;
-
-    CHECK(first + count < r->token_count);
-    for (int64_t i = 0; i < count; i++) {
-        inputs[i] = r->tokens[first + i];
-        targets[i] = r->tokens[first + i + 1];
-    }
-    CHECK_OK(fsdp_scope_begin(context));
-    loss = fsdp_call(model, fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(r->batch, r->length), inputs),
-                     fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(r->batch, r->length), targets));
-    loss = CHECK_PTR(fsdp_scale(loss, 1.0 / r->micros));
-    CHECK_OK(fsdp_tensor_item(loss, &value));
-    CHECK_OK(fsdp_backward(loss));
-    fsdp_scope_end(context, NULL);
-    free(inputs);
-    return value;
-}
-
 static void set_modes(const replay *r, fsdp_module *model, bool last)
 {
     bool every = replay_is_set(r, "all_reduce_last") || json_is_false(json_object_get(r->reference, "no_sync"));
@@ -324,11 +297,11 @@ static double run_microbatch(const replay *r, fsdp_module *model, int step, int 
 
     if (!replay_is_fsdp1(r)) {
         set_modes(r, model, last);
-        return backward(r, model, step, micro);
+        return replay_backward(r, model, step, micro);
     }
     if (held)
         CHECK_OK(fsdp_fsdp1_no_sync_begin(model));
-    loss = backward(r, model, step, micro);
+    loss = replay_backward(r, model, step, micro);
     if (held)
         CHECK_OK(fsdp_fsdp1_no_sync_end(model));
     return loss;

@@ -5,9 +5,8 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "checkpoint/checksum.h"
-#include "checkpoint/digest_text.h"
 #include "fsdp/checkpoint.h"
+#include "train/config.h"
 #include "train/story.h"
 
 /* ---- never having stopped ---- */
@@ -20,9 +19,7 @@ static void in_pieces_as_in_one(story *s, int world)
     size_t bytes, again_bytes;
     char *weights, *again;
 
-    story_set(s, "checkpoint.folder", s->folder);
-    story_set(s, "checkpoint.enable", "false");
-    story_set(s, "export.path", s->model);
+    test_set_keys(s->config, "checkpoint.folder=%s checkpoint.enable=false export.path=%s", s->folder, s->model);
     s->end_after = 0;
     story_go(s, world);
     CHECK(!story_has(s, ""));
@@ -46,8 +43,6 @@ static void in_pieces_as_in_one(story *s, int world)
     again = story_weights(s, &again_bytes);
     CHECK_EQ(again_bytes, bytes);
     CHECK_BYTES(again, weights, bytes);
-    free(weights);
-    free(again);
 }
 
 /* What a run can be, in keys. */
@@ -68,6 +63,9 @@ static const kind kinds[] = {
     {{{"optimizer.name", "sgd"}, {"optimizer.momentum", "0.9"}, {"training.enable_cpu_offload", "true"}}, 2, 2},
     {{{"training.mixed_precision_param", "bfloat16"}, {"checkpoint.async_mode", "async"}}, 2, 2},
     {{{"training.mixed_precision_param", "float16"}}, 2, 2},
+    {{{"training.mixed_precision_param", "bfloat16"}, {"training.split_shards", "true"}, {"training.ema_decay", "0.9"}},
+     1,
+     1},
     {{{"training.max_norm", "0"}, {"training.on_nan", "continue"}}, 2, 2}, /* steps in the backward */
 };
 
@@ -87,7 +85,6 @@ STORY_TEST(a_run_in_pieces_is_the_run_in_one)
                 continue;
             if (test_brief() && i % 9 != 0)
                 continue;
-            story_teardown(state);
             story_setup(state);
             s = *state;
             set_kind(s, &kinds[i]);
@@ -137,9 +134,8 @@ STORY_TEST(the_batch_of_the_checkpoint_stands)
 {
     story *s = *state;
 
-    story_set(s, "training.global_batch_size", "-1");
-    story_set(s, "training.local_batch_size", "2");
-    story_set(s, "checkpoint.folder", s->folder);
+    test_set_keys(s->config, "training.global_batch_size=-1 training.local_batch_size=2 checkpoint.folder=%s",
+                  s->folder);
     s->end_after = 2;
     story_run(s, 3); /* 6 sequences a step */
     CHECK_EQ(s->tokens, 2 * 6 * 8);
@@ -200,8 +196,6 @@ STORY_TEST(what_does_not_fit_is_refused)
     story_set(s, "adapter.rank", "2");
     story_run(s, 2);
     CHECK_CONTAINS(s->message, "have different models: only one of them has adapter.rank (or they are of");
-    free(other);
-    free(data);
 }
 
 STORY_TEST(what_is_excluded_begins_anew)
@@ -327,7 +321,6 @@ STORY_TEST(what_is_frozen_keeps_its_optimizer_state_until_it_is_thawed)
         for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
             if ((frozen_kinds[i].least == 2) != (w == 4) || (i > 1 && i % 4 != w))
                 continue;
-            story_teardown(state);
             story_setup(state);
             set_kind(*state, &frozen_kinds[i]);
             freeze_and_thaw(*state, worlds[w]);
@@ -428,8 +421,6 @@ STORY_TEST(weights_may_begin_as_those_of_other_files)
         CHECK_EQ(strstr(s->message, "no file holds") != NULL, i == 4);
         CHECK_EQ(strstr(s->message, "it lacks tensors") != NULL, i == 5);
     }
-    free(step);
-    free(first);
 }
 
 STORY_TEST(it_saves_nowhere_but_in_the_folder_that_it_holds)
@@ -439,16 +430,12 @@ STORY_TEST(it_saves_nowhere_but_in_the_folder_that_it_holds)
 
     s->away = test_path(s->directory, "away");
     first = test_path(s->away, "step-1");
-    story_set(s, "checkpoint.folder", s->folder);
-    story_set(s, "checkpoint.interval", "1");
-    story_set(s, "checkpoint.keep_latest_k", "1");
+    test_set_keys(s->config, "checkpoint.folder=%s checkpoint.interval=1 checkpoint.keep_latest_k=1", s->folder);
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_STATE);
     CHECK_CONTAINS(s->message, "is no longer the folder that this process holds");
     CHECK_EQ(s->saved_count, 1);
     CHECK(!story_has(s, "") && access(first, F_OK) == 0);
-    free(first);
-    free(s->away);
 }
 
 /* The folder itself can be made, and no file of a checkpoint in it could be named. */

@@ -1,6 +1,5 @@
 /* A checkpoint of any number of ranks, in any strategy, is gone on from by any other: the same weights, optimizer state
  * and place in the data, to the bit. */
-#include <math.h>
 
 #include "train/run.h"
 #include "train/story.h"
@@ -43,59 +42,18 @@ static void set_side(story *s, const side *what)
     story_set(s, "training.mixed_precision_param", strcmp(what->strategy, "ddp") == 0 ? "float32" : what->dtype);
 }
 
-typedef struct passage {
-    story *story;
-    story_state left, found; /* of rank 0 */
-} passage;
-
-static void leave(fsdp_context *context, void *arg)
-{
-    passage *p = arg;
-    fsdp_train_run *run = NULL;
-    story_state state;
-
-    CHECK_PTR(test_device(context));
-    CHECK_OK(fsdp_train_run_create(context, p->story->config, &run));
-    for (int step = 0; step < 2; step++)
-        CHECK_OK(fsdp_train_step(run, NULL));
-    CHECK_OK(fsdp_train_save(run));
-    state = story_state_of(run);
-    if (fsdp_context_rank(context) == 0)
-        p->left = state;
-    fsdp_train_run_free(run);
-}
-
-static void find(fsdp_context *context, void *arg)
-{
-    passage *p = arg;
-    fsdp_train_run *run = NULL;
-    fsdp_train_report report;
-    story_state state;
-
-    CHECK_PTR(test_device(context));
-    CHECK_OK(fsdp_train_run_create(context, p->story->config, &run));
-    state = story_state_of(run);
-    if (fsdp_context_rank(context) == 0)
-        p->found = state;
-    CHECK_OK(fsdp_train_step(run, &report));
-    CHECK_EQ(report.step, 3);
-    CHECK(isfinite(report.loss));
-    fsdp_train_run_free(run);
-}
-
 static void pass(void **state, unsigned from_number, unsigned to_number)
 {
     side from = side_of(from_number), to = side_of(to_number);
-    passage p = {.left = {.step = -1}};
+    story_passage p = {.left = {.step = -1}};
 
-    story_teardown(state);
     story_setup(state);
     p.story = *state;
     story_set(p.story, "checkpoint.folder", p.story->folder);
     set_side(p.story, &from);
-    test_run_ranks(from.world, leave, &p);
+    test_run_ranks(from.world, story_leave, &p);
     set_side(p.story, &to);
-    test_run_ranks(to.world, find, &p);
+    test_run_ranks(to.world, story_find, &p);
     if (p.left.model != p.found.model || p.left.optimizer != p.found.optimizer || p.left.step != p.found.step ||
         p.left.window != p.found.window || p.left.optimizer == 0)
         TEST_FAIL(

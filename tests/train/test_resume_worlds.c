@@ -17,8 +17,10 @@ enum {
     KEYS = 4
 };
 
-/* Losses in float32 differ by a few units in their last place. Muon makes momenta orthogonal, which multiplies what
- * differs in directions that hardly matter, and bfloat16 rounds the gradients of each microbatch. */
+/* Losses in float32 differ by a few units in their last place. 16 bits round each microbatch's gradients, and Muon's
+ * matrices: where a sum in another order moves an element to the next bfloat16 (2^-9 of it), five iterations carry that
+ * into the whole step. So after six steps weights differ by up to 3e-4 and losses by up to 1.3e-5, in runs with an
+ * average or without. That is all of it: with Muon computed in float32 they differ by 1e-6, as AdamW's do. */
 #define BOUND 2e-6
 #define WIDE_BOUND 1e-4
 
@@ -45,13 +47,23 @@ static const kind kinds[] = {
       {"model.dropout", "0.2"},
       {"activation_checkpoint.mode", "full"}},
      BOUND},
-    {"an average", {{"training.ema_decay", "0.9"}}, BOUND},
-    {"sgd", {{"optimizer.name", "sgd"}, {"optimizer.momentum", "0.9"}, {"optimizer.lr", "0.1"}}, BOUND},
+    {"an average", {{"training.ema_decay", "0.9"}, {"checkpoint.async_mode", "async"}}, BOUND},
+    {"sgd",
+     {{"optimizer.name", "sgd"},
+      {"optimizer.momentum", "0.9"},
+      {"optimizer.lr", "0.1"},
+      {"checkpoint.async_mode", "async"}},
+     BOUND},
     {"lion", {{"optimizer.name", "lion"}, {"optimizer.lr", "1e-4"}}, BOUND},
     {"moments of 8 bits", {{"optimizer.name", "adamw8bit"}}, BOUND},
     {"adafactor", {{"optimizer.name", "adafactor"}, {"optimizer.lr", "0.01"}}, BOUND},
-    {"muon", {{"optimizer.name", "muon"}}, WIDE_BOUND},
+    {"muon and an average",
+     {{"optimizer.name", "muon"}, {"training.ema_decay", "0.9"}, {"checkpoint.async_mode", "async"}},
+     WIDE_BOUND},
     {"bfloat16", {{"training.mixed_precision_param", "bfloat16"}}, WIDE_BOUND},
+    {"float16",
+     {{"training.mixed_precision_param", "float16"}, {"training.mixed_precision_reduce", "float16"}},
+     WIDE_BOUND},
 };
 
 /* ---- what is trained on ---- */
@@ -72,7 +84,6 @@ static void write_rows(const story *s, const char *name, bool pairs)
                     i, 1 + i * 5 % 17, "so many bottles.");
     }
     fclose(out);
-    free(path);
 }
 
 static void set_path(story *s, const char *key, const char *name)
@@ -80,7 +91,6 @@ static void set_path(story *s, const char *key, const char *name)
     char *path = test_path(s->directory, name);
 
     story_set(s, key, path);
-    free(path);
 }
 
 static void set_kind(story *s, const kind *k)
@@ -110,7 +120,6 @@ static void set_all(story *s, const kind *k)
 
     CHECK_OK(fsdp__make_directories(tokenizer));
     chat_folder_write(tokenizer, chat_template_marked);
-    free(tokenizer);
     write_rows(s, "chat.jsonl", false);
     write_rows(s, "pairs.jsonl", true);
     set_path(s, "data.path", "chat.jsonl");
@@ -161,6 +170,7 @@ static void end(fsdp_context *context, course *c, fsdp_train_run *run)
     state = story_state_of(run);
     if (first)
         c->end = state;
+    CHECK_OK(fsdp_checkpoint_saver_wait(run->saves.saver, NULL)); /* what is written beside the steps */
     fsdp_train_run_free(run);
 }
 
@@ -211,11 +221,12 @@ static void look(fsdp_context *context, void *arg)
 static void check_state(const kind *k, const char *when, const story_state *a, const story_state *b)
 {
     if (a->model != b->model || a->optimizer != b->optimizer || a->ema != b->ema || a->step != b->step ||
-        a->window != b->window)
-        TEST_FAIL("%s, %s: weights %s, optimizer state %s, average %s, step %d and %d, window %d and %d", k->name, when,
-                  a->model == b->model ? "the same" : "differ", a->optimizer == b->optimizer ? "the same" : "differs",
-                  a->ema == b->ema ? "the same" : "differs", (int)a->step, (int)b->step, (int)a->window,
-                  (int)b->window);
+        a->window != b->window || a->scale != b->scale)
+        TEST_FAIL("%s, %s: weights %s, optimizer state %s, average %s, step %d and %d, window %d and %d, scale %g and "
+                  "%g",
+                  k->name, when, a->model == b->model ? "the same" : "differ",
+                  a->optimizer == b->optimizer ? "the same" : "differs", a->ema == b->ema ? "the same" : "differs",
+                  (int)a->step, (int)b->step, (int)a->window, (int)b->window, a->scale, b->scale);
 }
 
 static void check_losses(const kind *k, int from, int to, const course *a, const course *b, double bound)
@@ -262,7 +273,6 @@ static void go_between(void **state, const kind *k, layout before, layout after)
     int from = before.world, to = after.world;
     course *all = calloc(1, sizeof *all), *same = calloc(1, sizeof *same), *other = calloc(1, sizeof *other);
 
-    story_teardown(state);
     story_setup(state);
     all->story = same->story = other->story = *state;
     set_all(*state, k);
@@ -272,7 +282,7 @@ static void go_between(void **state, const kind *k, layout before, layout after)
     test_run_ranks(from, go_all, all);
     test_run_ranks(from, go_on, same);
     CHECK(all->at.optimizer != 0 && all->at.model != all->end.model);
-    CHECK_EQ(all->at.ema != 0, strcmp(k->name, "an average") == 0);
+    CHECK_EQ(all->at.ema != 0, strstr(k->name, "an average") != NULL);
     check_state(k, "saved and gone on from", &all->at, &same->at);
     check_losses(k, from, from, all, same, 0);
     check_state(k, "at the end", &all->end, &same->end);
@@ -295,7 +305,7 @@ STORY_TEST(conversations_go_on_at_any_number_of_ranks)
 
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++)
-            if (test_long() || !test_brief() || (i + w) % 9 == 0)
+            if (test_takes((int)(i + w), 3, 18)) /* each kind between one pair */
                 go_between(state, &kinds[i], worlds[w][0], worlds[w][1]);
 }
 
@@ -308,7 +318,7 @@ static bool goes_with_teams(const kind *k)
     return true;
 }
 
-/* Each kind goes from one of these layouts to the other. */
+/* Every second kind goes from one of these layouts to the other. */
 STORY_TEST(conversations_go_on_with_any_teams)
 {
     static const layout layouts[][2] = {{{4, 2, 1}, {1, 1, 1}},
@@ -321,18 +331,9 @@ STORY_TEST(conversations_go_on_with_any_teams)
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const layout *l = layouts[number % 5];
 
-        if (goes_with_teams(&kinds[i]) && (number++ % 5 == 0 || !test_brief()))
+        if (goes_with_teams(&kinds[i]) && test_takes(number++, 3, 12))
             go_between(state, &kinds[i], l[0], l[1]);
     }
-}
-
-/* Sequences that are cut go with neither dropout nor losses of pairs, and take rows of several documents. */
-static bool goes_with_cut_sequences(const kind *k)
-{
-    for (int i = 0; i < KEYS && k->keys[i][0]; i++)
-        if (strstr(k->keys[i][0], "dropout") || strcmp(k->keys[i][1], "dpo") == 0)
-            return false;
-    return true;
 }
 
 STORY_TEST(conversations_go_on_with_sequences_cut_or_not)
@@ -345,9 +346,9 @@ STORY_TEST(conversations_go_on_with_sequences_cut_or_not)
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const layout *l = layouts[number % 7];
 
-        if (!goes_with_cut_sequences(&kinds[i]) || (l[0].tp * l[1].tp > 1 && !goes_with_teams(&kinds[i])))
+        if (l[0].tp * l[1].tp > 1 && !goes_with_teams(&kinds[i]))
             continue;
-        if (number++ % 5 == 0 || !test_brief())
+        if (test_takes(number++, 3, 12))
             go_between(state, &kinds[i], l[0], l[1]);
     }
 }

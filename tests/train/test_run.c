@@ -6,6 +6,7 @@
 #include "device/device.h"
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/config.h"
 #include "train/run_config.h"
 
 enum {
@@ -35,19 +36,7 @@ typedef struct fixture {
 
 static int setup(void **state)
 {
-    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
-                                          {"model.n_layers", "2"},
-                                          {"model.dim", "24"},
-                                          {"model.n_heads", "3"},
-                                          {"model.n_kv_heads", "1"},
-                                          {"model.ffn_dim", "50"},
-                                          {"data.workers", "0"},
-                                          {"training.steps", "3"},
-                                          {"training.seq_len", "16"},
-                                          {"training.global_batch_size", "12"},
-                                          {"training.local_batch_size", "1"},
-                                          {"metrics.log_freq", "1"}};
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
     FILE *file;
 
     f->directory = test_directory();
@@ -57,23 +46,12 @@ static int setup(void **state)
     for (int i = 0; i < 300; i++)
         fprintf(file, "%d bottles of beer on the wall. ", 300 - i);
     fclose(file);
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        CHECK_OK(fsdp_train_config_set(f->config, keys[i][0], keys[i][1]));
-    CHECK_OK(fsdp_train_config_set(f->config, "data.path", f->data));
+    f->config = test_config("model.preset=llama-1m model.n_layers=2 model.dim=24 model.n_heads=3 model.n_kv_heads=1 "
+                            "model.ffn_dim=50 data.workers=0 training.steps=3 training.seq_len=16 "
+                            "training.global_batch_size=12 training.local_batch_size=1 metrics.log_freq=1 "
+                            "data.path=%s",
+                            f->data);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    fsdp_train_config_free(f->config);
-    free(f->data);
-    free(f->model);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -145,7 +123,7 @@ static void run(fixture *f, int world)
 
 /* ---- tests ---- */
 
-TEST_WITH(every_world_trains_the_same, setup, teardown)
+TEST_WITH(every_world_trains_the_same, setup, NULL)
 {
     fixture *f = *state;
     double alone[STEPS];
@@ -174,7 +152,7 @@ TEST_WITH(every_world_trains_the_same, setup, teardown)
     CHECK(alone[STEPS - 1] < alone[0]);
 }
 
-TEST_WITH(offloaded_or_not_it_trains_the_same, setup, teardown)
+TEST_WITH(offloaded_or_not_it_trains_the_same, setup, NULL)
 {
     fixture *f = *state;
     seen plain[MOST_RANKS];
@@ -189,9 +167,7 @@ TEST_WITH(offloaded_or_not_it_trains_the_same, setup, teardown)
         CHECK_OK(fsdp_train_config_set(f->config, "training.enable_cpu_offload", "false"));
         run(f, world);
         memcpy(plain, f->seen, sizeof plain);
-        CHECK_OK(fsdp_train_config_set(f->config, "training.enable_cpu_offload", "true"));
-        CHECK_OK(fsdp_train_config_set(f->config, "export.path", f->model));
-        CHECK_OK(fsdp_train_config_set(f->config, "export.overwrite", "true"));
+        test_set_keys(f->config, "training.enable_cpu_offload=true export.path=%s export.overwrite=true", f->model);
         run(f, world);
         for (int r = 0; r < world; r++) {
             CHECK_OK(plain[r].status);
@@ -203,7 +179,7 @@ TEST_WITH(offloaded_or_not_it_trains_the_same, setup, teardown)
 }
 
 /* The same losses and collectives for less memory. */
-TEST_WITH(checkpoints_change_only_what_is_kept, setup, teardown)
+TEST_WITH(checkpoints_change_only_what_is_kept, setup, NULL)
 {
     static const struct {
         const char *mode, *option;
@@ -232,7 +208,7 @@ TEST_WITH(checkpoints_change_only_what_is_kept, setup, teardown)
     }
 }
 
-TEST_WITH(what_all_ranks_know_is_told_by_rank_0_alone, setup, teardown)
+TEST_WITH(what_all_ranks_know_is_told_by_rank_0_alone, setup, NULL)
 {
     fixture *f = *state;
 
@@ -309,7 +285,7 @@ static void run_several(fsdp_context *context, void *arg)
 }
 
 /* One after the other and both at once, a GPU first or last: each has the losses that it has alone. */
-TEST_WITH(runs_on_several_devices_share_a_context, setup, teardown)
+TEST_WITH(runs_on_several_devices_share_a_context, setup, NULL)
 {
     static const struct {
         const char *devices[RUNS];
@@ -324,12 +300,9 @@ TEST_WITH(runs_on_several_devices_share_a_context, setup, teardown)
     double first[RUN_STEPS] = {0}, validated = 0;
 
     test_need_gpu();
-    CHECK_OK(fsdp_train_config_set(f->config, "validation.share", "0.1"));
-    CHECK_OK(fsdp_train_config_set(f->config, "optimizer.name", "sgd"));
-    CHECK_OK(fsdp_train_config_set(f->config, "training.global_batch_size", "2"));
-    CHECK_OK(fsdp_train_config_set(f->config, "validation.steps", "1"));
-    CHECK_OK(fsdp_train_config_set(f->config, "model.n_layers", "1"));
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    test_set_keys(f->config, "validation.share=0.1 optimizer.name=sgd training.global_batch_size=2 validation.steps=1 "
+                             "model.n_layers=1");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += test_brief() ? 3 : 1) {
         several s = {.f = f, .devices = {cases[i].devices[0], cases[i].devices[1]}, .together = cases[i].together};
 
         test_run_ranks(cases[i].world, run_several, &s);
@@ -375,15 +348,13 @@ static void evaluate_elsewhere(fsdp_context *context, void *arg)
     fsdp_tokens_close(tokens);
 }
 
-TEST_WITH(a_run_leaves_the_devices_of_others_alone, setup, teardown)
+TEST_WITH(a_run_leaves_the_devices_of_others_alone, setup, NULL)
 {
     fixture *f = *state;
     several s = {.f = f, .together = true};
 
     test_need_gpu();
-    CHECK_OK(fsdp_train_config_set(f->config, "model.n_layers", "1"));
-    CHECK_OK(fsdp_train_config_set(f->config, "training.steps", "1"));
-    CHECK_OK(fsdp_train_config_set(f->config, "training.global_batch_size", "1"));
+    test_set_keys(f->config, "model.n_layers=1 training.steps=1 training.global_batch_size=1");
     for (int i = 0; i < 4; i++) {
         s.devices[1] = i % 2 ? "cuda" : "cpu";
         s.together = i < 2; /* otherwise the run fails */
@@ -437,7 +408,7 @@ static void step_rank(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(what_is_frozen_stays_as_it_was, setup, teardown)
+TEST_WITH(what_is_frozen_stays_as_it_was, setup, NULL)
 {
     fixture *f = *state;
     double alone[2] = {0};
@@ -468,7 +439,7 @@ static void freeze_wrongly(fsdp_context *context, void *arg)
     CHECK_ERROR(fsdp_train_run_create(context, f->config, &run), FSDP_INVALID, "leaves no parameter to train");
 }
 
-TEST_WITH(a_pattern_that_freezes_nothing_or_all_is_refused, setup, teardown)
+TEST_WITH(a_pattern_that_freezes_nothing_or_all_is_refused, setup, NULL)
 {
     test_run_ranks(1, freeze_wrongly, *state);
 }
@@ -509,7 +480,7 @@ static void starve(fsdp_context *context, void *arg)
     snprintf(f->message, sizeof f->message, "%s", fsdp_last_error());
 }
 
-TEST_WITH(a_step_without_memory_says_what_takes_less, setup, teardown)
+TEST_WITH(a_step_without_memory_says_what_takes_less, setup, NULL)
 {
     fixture *f = *state;
 
@@ -523,17 +494,17 @@ TEST_WITH(a_step_without_memory_says_what_takes_less, setup, teardown)
     CHECK_CONTAINS(f->message, "; a step takes less memory with a smaller training.seq_len or more ranks");
 }
 
-TEST_WITH(a_failing_allocation_ends_all_ranks_and_leaks_nothing, setup, teardown)
+TEST_WITH(a_failing_allocation_ends_all_ranks_and_leaks_nothing, setup, NULL)
 {
     survives(*state, FSDP__FAULT_ALLOCATION);
 }
 
-TEST_WITH(a_failing_collective_ends_all_ranks_and_leaks_nothing, setup, teardown)
+TEST_WITH(a_failing_collective_ends_all_ranks_and_leaks_nothing, setup, NULL)
 {
     survives(*state, FSDP__FAULT_COLLECTIVE);
 }
 
-TEST_WITH(a_failing_write_leaves_no_model_behind, setup, teardown)
+TEST_WITH(a_failing_write_leaves_no_model_behind, setup, NULL)
 {
     fixture *f = *state;
     char *rescued = test_path(f->directory, "rescued");
@@ -541,7 +512,7 @@ TEST_WITH(a_failing_write_leaves_no_model_behind, setup, teardown)
     CHECK_OK(fsdp_train_config_set(f->config, "export.path", f->model));
     CHECK_OK(fsdp_train_config_set(f->config, "export.fallback_path", rescued));
     f->kind = FSDP__FAULT_WRITE;
-    for (f->nth = 1;; f->nth++) {
+    for (f->nth = 1;; f->nth += test_brief() ? 3 : 1) {
         run(f, 2);
         if (!f->fired)
             break;
@@ -550,7 +521,6 @@ TEST_WITH(a_failing_write_leaves_no_model_behind, setup, teardown)
     }
     CHECK_OK(f->seen[0].status);
     CHECK(access(f->model, F_OK) == 0);
-    free(rescued);
 }
 
 static void create_without(fsdp_context *context, void *arg)
@@ -560,10 +530,9 @@ static void create_without(fsdp_context *context, void *arg)
     fsdp_train_run *run = NULL;
 
     (void)arg;
-    CHECK_OK(fsdp_train_config_create(&config));
+    config = test_empty_config();
     CHECK(fsdp_train_run_create(context, last ? NULL : config, &run) != FSDP_OK);
     CHECK_NULL(run);
-    fsdp_train_config_free(config);
 }
 
 /* What is NULL is said; a rank that misses its config ends the start of all. */
@@ -574,7 +543,7 @@ TEST(a_run_that_is_null_is_refused)
     fsdp_train_summary summary;
 
     fsdp_clear_error();
-    CHECK_OK(fsdp_train_config_create(&config));
+    config = test_empty_config();
     CHECK_ERROR(fsdp_train_run_create(NULL, config, &run), FSDP_INVALID, "a context, a config and a place");
     fsdp_clear_error();
     CHECK_ERROR(fsdp_train(NULL, config, NULL), FSDP_INVALID, "a context, a config and a place");
@@ -587,7 +556,5 @@ TEST(a_run_that_is_null_is_refused)
     fsdp_train_run_summary(NULL, &summary);
     CHECK(!summary.model && summary.world_size == 0);
     fsdp_train_run_free(NULL);
-    fsdp_train_config_free(config);
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, create_without, NULL);
+    test_run_worlds(1, 3, create_without, NULL);
 }

@@ -5,6 +5,7 @@
 #include "fsdp/train.h"
 #include "support/program.h"
 #include "support/ranks.h"
+#include "train/config.h"
 
 enum {
     RANKS = 3
@@ -15,6 +16,7 @@ typedef struct fixture {
     fsdp_train_config *configs[RANKS]; /* of each rank */
     fsdp_status statuses[RANKS];
     char messages[RANKS][1024];
+    size_t changed; /* byte from which on a file changes */
 } fixture;
 
 static void set(fixture *f, int rank, const char *key, const char *value)
@@ -34,43 +36,25 @@ static char *copy(const fixture *f, const char *from, const char *name, const ch
         memcpy(at, new, strlen(old));
     }
     test_write_file(path, text, bytes);
-    free(text);
     return path;
 }
 
 static int setup(void **state)
 {
-    static const char *const keys[][2] = {
-        {"model.preset", "llama-1m"}, {"model.n_layers", "1"},    {"model.dim", "24"},
-        {"model.n_heads", "3"},       {"model.n_kv_heads", "1"},  {"model.ffn_dim", "50"},
-        {"training.steps", "3"},      {"training.seq_len", "16"}, {"training.local_batch_size", "1"}};
-    fixture *f = calloc(1, sizeof *f);
-    char *data, text[4000];
+    static const char keys[] =
+        "model.preset=llama-1m model.n_layers=1 model.dim=24 model.n_heads=3 model.n_kv_heads=1 model.ffn_dim=50 "
+        "training.steps=3 training.seq_len=16 training.local_batch_size=1";
+    fixture *f = test_new(sizeof *f);
+    char *data;
 
     f->directory = test_directory();
     data = test_path(f->directory, "data.txt");
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = (char)('a' + i * i % 23);
-    test_write_file(data, text, sizeof text);
+    test_write_letters(data, 4000, 23);
     for (int r = 0; r < RANKS; r++) {
-        CHECK_OK(fsdp_train_config_create(&f->configs[r]));
-        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-            set(f, r, keys[i][0], keys[i][1]);
+        f->configs[r] = test_config("%s", keys);
         set(f, r, "data.path", data);
     }
-    free(data);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    for (int r = 0; r < RANKS; r++)
-        fsdp_train_config_free(f->configs[r]);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -97,7 +81,7 @@ static void agree(fixture *f, const char *part)
         CHECK_CONTAINS(f->messages[0], part);
 }
 
-TEST_WITH(a_key_that_differs_is_named_with_both_values, setup, teardown)
+TEST_WITH(a_key_that_differs_is_named_with_both_values, setup, NULL)
 {
     fixture *f = *state;
 
@@ -114,7 +98,7 @@ TEST_WITH(a_key_that_differs_is_named_with_both_values, setup, teardown)
     agree(f, ", and 1 more: start all ranks with the same");
 }
 
-TEST_WITH(the_smallest_difference_of_a_number_is_found, setup, teardown)
+TEST_WITH(the_smallest_difference_of_a_number_is_found, setup, NULL)
 {
     fixture *f = *state;
 
@@ -131,10 +115,9 @@ static void change_a_byte(const char *path, size_t at)
 
     data[at] ^= 1;
     test_write_file(path, data, bytes);
-    free(data);
 }
 
-TEST_WITH(paths_and_threads_are_a_ranks_own, setup, teardown)
+TEST_WITH(paths_and_threads_are_a_ranks_own, setup, NULL)
 {
     fixture *f = *state;
     char *data = test_path(f->directory, "data.txt"), *other = copy(f, data, "other.txt", NULL, NULL);
@@ -149,18 +132,13 @@ TEST_WITH(paths_and_threads_are_a_ranks_own, setup, teardown)
     set(f, 1, "metrics.jsonl", ""); /* then it would not take part in the mean of the losses */
     agree(f, "ranks 0 and 1 have different configs: metrics.jsonl is set and not set");
     set(f, 1, "metrics.jsonl", metrics[0]);
-    free(other);
     other = copy(f, data, "other.txt", "ab", "ba");
     agree(f, "ranks 0 and 1 have different configs: what data.path holds is 4000 tokens (");
     for (size_t at = 100; at < 4000; at += 1321) {
-        free(copy(f, data, "other.txt", NULL, NULL));
+        copy(f, data, "other.txt", NULL, NULL);
         change_a_byte(other, at);
         agree(f, "ranks 0 and 1 have different configs: what data.path holds is 4000 tokens (");
     }
-    free(metrics[0]);
-    free(metrics[1]);
-    free(other);
-    free(data);
 }
 
 /* The reference's model again, as bf16. */
@@ -186,19 +164,19 @@ static void change_a_weight(const char *path)
 {
     size_t bytes = 0;
 
-    free(test_read_file(path, &bytes));
+    test_read_file(path, &bytes);
     change_a_byte(path, bytes / 2);
 }
 
-TEST_WITH(models_from_different_folders_must_be_the_same, setup, teardown)
+TEST_WITH(models_from_different_folders_must_be_the_same, setup, NULL)
 {
     static const char *const sizes[] = {"preset", "n_layers", "dim", "n_heads", "n_kv_heads", "ffn_dim"};
     static const char reference[] = REFERENCE "/models/tiny-gpt2";
     fixture *f = *state;
     char *folder = test_path(f->directory, "bf16"), key[40];
-    char *file = copy(f, REFERENCE "/models/tiny-gpt2/config.json", "config.json", NULL, NULL);
     char *weights = copy(f, REFERENCE "/models/tiny-gpt2/model.safetensors", "model.safetensors", NULL, NULL);
 
+    copy(f, REFERENCE "/models/tiny-gpt2/config.json", "config.json", NULL, NULL);
     for (int r = 0; r < RANKS; r++) {
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             snprintf(key, sizeof key, "model.%s", sizes[i]);
@@ -216,9 +194,6 @@ TEST_WITH(models_from_different_folders_must_be_the_same, setup, teardown)
     for (int r = 0; r < RANKS; r++)
         set(f, r, "checkpoint.initial_load_path", r == 1 ? folder : reference);
     agree(f, "ranks 0 and 1 have different configs: what checkpoint.initial_load_path holds is ");
-    free(folder);
-    free(weights);
-    free(file);
 }
 
 /* A run of one step leaves it. */
@@ -236,7 +211,7 @@ static void save_checkpoint(fixture *f, const char *folder, const char *seed)
     fsdp_context_free(context);
 }
 
-TEST_WITH(ranks_begin_with_the_same_checkpoint, setup, teardown)
+TEST_WITH(ranks_begin_with_the_same_checkpoint, setup, NULL)
 {
     fixture *f = *state;
     char *first = test_path(f->directory, "first"), *second = test_path(f->directory, "second");
@@ -248,6 +223,51 @@ TEST_WITH(ranks_begin_with_the_same_checkpoint, setup, teardown)
     agree(f, NULL);
     set(f, 2, "checkpoint.initial_load_path", second);
     agree(f, "ranks 0 and 2 have different configs: what checkpoint.initial_load_path holds is a checkpoint (");
-    free(second);
-    free(first);
+}
+
+/* ---- teams ---- */
+
+/* Rank 1's file becomes another one between the comparison and the first batch, from some byte on. */
+static void change_under_way(fsdp_context *context, void *arg)
+{
+    fixture *f = arg;
+    int rank = fsdp_context_rank(context);
+    fsdp_train_run *run = NULL;
+
+    CHECK_OK(fsdp_train_run_create(context, f->configs[rank], &run));
+    for (size_t at = f->changed; rank == 1 && at < 4000; at++)
+        change_a_byte(f->configs[1]->data.paths[0], at);
+    f->statuses[rank] = fsdp_train_step(run, NULL);
+    snprintf(f->messages[rank], sizeof f->messages[rank], "%s", fsdp_last_error());
+    fsdp_train_run_free(run);
+}
+
+static void differ_from(fixture *f, size_t changed)
+{
+    char *own = copy(f, f->configs[0]->data.paths[0], "own.txt", NULL, NULL);
+
+    for (int r = 0; r < RANKS; r++) {
+        set(f, r, "data.workers", "0");
+        set(f, r, "training.seq_len", "12");
+        set(f, r, "parallelism.context_parallel_degree", "3");
+    }
+    f->changed = changed;
+    set(f, 1, "data.path", own);
+    test_run_ranks(RANKS, change_under_way, f);
+    for (int r = 0; r < RANKS; r++) {
+        CHECK_EQ(f->statuses[r], FSDP_MISMATCH);
+        CHECK_CONTAINS(f->messages[r], "ranks 0 and 1 are of one team, which has the same sequences, but were given "
+                                       "different tokens or answers by step 1");
+    }
+}
+
+TEST_WITH(a_team_whose_tokens_differ_is_named, setup, NULL)
+{
+    differ_from(*state, 0);
+}
+
+/* Of a window of 12 tokens the next one is the last answer, and no more. */
+TEST_WITH(a_team_whose_answers_differ_is_named, setup, NULL)
+{
+    differ_from(*state, 12);
 }

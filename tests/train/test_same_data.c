@@ -7,9 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "checkpoint/checksum.h"
+#include "base/checksum.h"
 #include "checkpoint/digest_text.h"
-#include "train/run.h"
+#include "train/run_start.h"
 #include "train/story.h"
 
 /* Text that is long beside what 16 samples of 64 tokens see of it. */
@@ -69,7 +69,6 @@ STORY_TEST(one_byte_of_other_data_is_refused)
     story_run(s, 2);
     CHECK_EQ(s->resumed_step, 3);
     CHECK_EQ(s->status, FSDP_INTERRUPTED);
-    free(data);
 }
 
 /* Writes `to` over the place of step-N's manifest that begins with `from`; it stays one that fits its digest. */
@@ -83,9 +82,6 @@ static void edit_manifest(const story *s, const char *step, const char *from, co
     fsdp__digest_text(fsdp__checksum(text, length), end);
     memcpy(text + length, end, FSDP__DIGEST_BYTES);
     test_write_file(path, text, length + FSDP__DIGEST_BYTES);
-    free(text);
-    free(path);
-    free(folder);
 }
 
 /* As those of before there were digests of all. */
@@ -112,7 +108,6 @@ STORY_TEST(a_checkpoint_without_a_digest_compares_samples)
     change_byte(data, 0);
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_INVALID);
-    free(data);
 }
 
 /* The story whose first checkpoint comes before the data is read; a save that waited for that would wait 20 minutes. */
@@ -132,12 +127,9 @@ int setpriority(__priority_which_t which, id_t who, int priority)
 static char *write_large_data(const story *s)
 {
     size_t bytes = FSDP__DIGEST_AT_ONCE + 1000;
-    char *path = test_path(s->directory, "large.txt"), *text = malloc(bytes);
+    char *path = test_path(s->directory, "large.txt");
 
-    for (size_t i = 0; i < bytes; i++)
-        text[i] = (char)('a' + i * i % 23);
-    test_write_file(path, text, bytes);
-    free(text);
+    test_write_letters(path, bytes, 23);
     return path;
 }
 
@@ -147,9 +139,6 @@ static bool has_digest(const story *s, const char *step)
     char *text = test_read_file(path, NULL);
     bool has = strstr(text, "\"data.digest\"") != NULL;
 
-    free(text);
-    free(path);
-    free(folder);
     return has;
 }
 
@@ -193,7 +182,6 @@ STORY_TEST(a_save_does_not_wait_until_the_data_is_read)
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_INTERRUPTED);
     CHECK_EQ(s->resumed_step, 1);
-    free(s->folder);
     s->folder = test_path(s->directory, "by_hand");
     story_set(s, "checkpoint.folder", s->folder);
     held = s;
@@ -206,7 +194,6 @@ STORY_TEST(a_save_does_not_wait_until_the_data_is_read)
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_INVALID);
     CHECK_CONTAINS(s->message, "data.path holds as many tokens, but not the same");
-    free(data);
 }
 
 /* Files that are still the same are not read again: what the checkpoint says of them is believed. */

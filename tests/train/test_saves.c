@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "train/config.h"
 #include "train/run.h"
 #include "train/story.h"
 
@@ -58,10 +59,10 @@ STORY_TEST(it_keeps_the_newest_and_multiples)
     char text[STORY_STEPS + 1];
     story *s = *state;
 
-    story_set(s, "checkpoint.folder", s->folder);
-    story_set(s, "checkpoint.interval", "1");
-    story_set(s, "checkpoint.keep_latest_k", "2");
-    story_set(s, "checkpoint.keep_every", "3");
+    test_set_keys(s->config,
+                  "checkpoint.folder=%s checkpoint.interval=1 checkpoint.keep_latest_k=2 "
+                  "checkpoint.keep_every=3",
+                  s->folder);
     story_go(s, 2);
     CHECK_EQ(s->saved_count, 6);
     CHECK_STRING(there(s, text), "356");
@@ -73,16 +74,11 @@ STORY_TEST(the_best_checkpoint_stays)
     char text[STORY_STEPS + 1], expected[3] = "";
     story *s = *state;
 
-    story_set(s, "checkpoint.folder", s->folder);
-    story_set(s, "checkpoint.interval", "100");
-    story_set(s, "checkpoint.keep_latest_k", "1");
-    story_set(s, "validation.enable", "true");
-    story_set(s, "validation.share", "0.2");
-    story_set(s, "validation.freq", "1");
-    story_set(s, "training.early_stop", "2");
-    story_set(s, "lr_scheduler.warmup_steps", "0");
-    story_set(s, "optimizer.lr", "100");
-    story_set(s, "training.max_norm", "0");
+    test_set_keys(s->config,
+                  "checkpoint.folder=%s checkpoint.interval=100 checkpoint.keep_latest_k=1 "
+                  "validation.enable=true validation.share=0.2 validation.freq=1 training.early_stop=2 "
+                  "lr_scheduler.warmup_steps=0 optimizer.lr=100 training.max_norm=0",
+                  s->folder);
     story_run(s, 2);
     CHECK_STRING(s->message, "");
     CHECK(s->last_step < STORY_STEPS && s->best_step == s->last_step - 2);
@@ -101,12 +97,10 @@ STORY_TEST(what_is_not_finite_is_said_and_does_not_replace_what_is)
     char text[STORY_STEPS + 1];
     story *s = *state;
 
-    story_set(s, "checkpoint.folder", s->folder);
-    story_set(s, "checkpoint.interval", "1");
-    story_set(s, "checkpoint.keep_latest_k", "1");
-    story_set(s, "lr_scheduler.warmup_steps", "0");
-    story_set(s, "optimizer.lr", "1e30");
-    story_set(s, "training.on_nan", "continue");
+    test_set_keys(s->config,
+                  "checkpoint.folder=%s checkpoint.interval=1 checkpoint.keep_latest_k=1 "
+                  "lr_scheduler.warmup_steps=0 optimizer.lr=1e30 training.on_nan=continue",
+                  s->folder);
     for (int async = 0; async < 2; async++) {
         story_set(s, "checkpoint.async_mode", async ? "async" : "disabled");
         story_set(s, "training.steps", "3");
@@ -128,15 +122,11 @@ STORY_TEST(the_best_checkpoint_stays_where_nobody_validates_any_more)
     story *s = *state;
     char text[STORY_STEPS + 1], expected[3] = "", *data = test_path(s->directory, "data.txt");
 
-    story_set(s, "checkpoint.folder", s->folder);
-    story_set(s, "checkpoint.interval", "1");
-    story_set(s, "checkpoint.keep_latest_k", "1");
-    story_set(s, "validation.path", data);
-    story_set(s, "validation.freq", "1");
-    story_set(s, "lr_scheduler.warmup_steps", "0");
-    story_set(s, "optimizer.lr", "100");
-    story_set(s, "training.max_norm", "0");
-    story_set(s, "training.steps", "3");
+    test_set_keys(s->config,
+                  "checkpoint.folder=%s checkpoint.interval=1 checkpoint.keep_latest_k=1 "
+                  "validation.path=%s validation.freq=1 lr_scheduler.warmup_steps=0 optimizer.lr=100 "
+                  "training.max_norm=0 training.steps=3",
+                  s->folder, data);
     story_go(s, 2);
     CHECK(s->best_step > 0 && s->best_step < 3);
     expected[0] = (char)('0' + s->best_step);
@@ -145,25 +135,9 @@ STORY_TEST(the_best_checkpoint_stays_where_nobody_validates_any_more)
     story_go(s, 1);
     expected[1] = '6';
     CHECK_STRING(there(s, text), expected);
-    free(data);
 }
 
 /* ---- the best by name ---- */
-
-/* A run that soon gets worse, each step of which is that of a shorter run. */
-static void set_getting_worse(story *s)
-{
-    static const char *const keys[][2] = {{"validation.share", "0.2"},
-                                          {"validation.freq", "1"},
-                                          {"lr_scheduler.warmup_steps", "0"},
-                                          {"lr_scheduler.decay_type", "constant"},
-                                          {"optimizer.lr", "3"},
-                                          {"training.max_norm", "0"}};
-
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        story_set(s, keys[i][0], keys[i][1]);
-    story_set(s, "export.path", s->model);
-}
 
 static void check_export(const story *s, const char *weights, size_t bytes, bool same)
 {
@@ -172,7 +146,6 @@ static void check_export(const story *s, const char *weights, size_t bytes, bool
 
     CHECK_EQ(now_bytes, bytes);
     CHECK((memcmp(now, weights, bytes) == 0) == same);
-    free(now);
 }
 
 /* From a copy in memory, from a checkpoint, and from one of an earlier piece: the model of a run that ended there. */
@@ -182,7 +155,7 @@ static void check_best(story *s, int world)
     int64_t best;
     size_t bytes;
 
-    set_getting_worse(s);
+    story_get_worse(s);
     story_go(s, world); /* which step is it? */
     best = s->best_step;
     CHECK(best > 0 && best < STORY_STEPS);
@@ -213,17 +186,15 @@ static void check_best(story *s, int world)
     story_set(s, "training.early_stop", "5");
     story_go(s, world == 4 ? 2 : world + 1); /* all steps are done; at any number of ranks */
     check_export(s, weights, bytes, true);
-    free(weights);
 }
 
 STORY_TEST(the_best_is_exported_where_it_is_asked_for)
 {
     static const char *const strategies[] = {"fsdp2", "fsdp1", "ddp", "zero1", "zero2", "zero3", "hsdp"};
 
-    for (int i = 0; i < 7; i += test_brief() ? 6 : 1) {
+    for (int i = 0; i < 7; i += test_brief() ? 7 : 1) {
         int world = i == 6 ? 4 : 1 + (i + 1) % 4;
 
-        story_teardown(state);
         story_setup(state);
         story_set(*state, "parallelism.strategy", strategies[i]);
         story_set(*state, "parallelism.data_parallel_replicate_degree", i == 6 ? "2" : "1");
@@ -238,7 +209,7 @@ STORY_TEST(what_was_stopped_early_exports_the_best)
     char steps[8], *weights;
     size_t bytes;
 
-    set_getting_worse(s);
+    story_get_worse(s);
     story_set(s, "training.early_stop", "2");
     story_go(s, 2);
     CHECK(s->last_step == s->best_step + 2 && s->last_step < STORY_STEPS);
@@ -251,7 +222,6 @@ STORY_TEST(what_was_stopped_early_exports_the_best)
     story_set(s, "training.steps", steps);
     story_go(s, 2);
     check_export(s, weights, bytes, true);
-    free(weights);
 }
 
 STORY_TEST(a_best_that_cannot_be_is_told_at_the_start)
@@ -262,7 +232,7 @@ STORY_TEST(a_best_that_cannot_be_is_told_at_the_start)
     story_set(s, "export.which", "best");
     story_run(s, 2);
     CHECK_CONTAINS(s->message, "export.which is best, but there is no validation to tell which is");
-    set_getting_worse(s);
+    story_get_worse(s);
     story_set(s, "checkpoint.folder", s->folder);
     story_set(s, "validation.keep_best", "false");
     story_run(s, 2);
@@ -287,10 +257,8 @@ STORY_TEST(load_step_names_the_best)
     char step[16];
     int64_t best;
 
-    set_getting_worse(s);
-    story_set(s, "export.path", "");
-    story_set(s, "checkpoint.folder", s->folder);
-    story_set(s, "checkpoint.load_step", "best");
+    story_get_worse(s);
+    test_set_keys(s->config, "export.path= checkpoint.folder=%s checkpoint.load_step=best", s->folder);
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_NOT_FOUND); /* nothing is there yet */
     CHECK_CONTAINS(s->message, "there is no checkpoint in '");
@@ -325,13 +293,10 @@ STORY_TEST(validations_of_other_data_begin_anew)
 
     memset(text, 'z', sizeof text);
     test_write_file(other, text, sizeof text);
-    story_set(s, "checkpoint.folder", s->folder);
-    story_set(s, "validation.path", data);
-    story_set(s, "validation.freq", "1");
-    story_set(s, "lr_scheduler.warmup_steps", "0");
-    story_set(s, "optimizer.lr", "100");
-    story_set(s, "training.max_norm", "0");
-    story_set(s, "training.early_stop", "3");
+    test_set_keys(s->config,
+                  "checkpoint.folder=%s validation.path=%s validation.freq=1 lr_scheduler.warmup_steps=0 "
+                  "optimizer.lr=100 training.max_norm=0 training.early_stop=3",
+                  s->folder, data);
     story_set(s, "training.early_stop_min_delta", "1000"); /* after the first none is an improvement */
     story_set(s, "training.steps", "3");
     story_go(s, 2);
@@ -347,8 +312,6 @@ STORY_TEST(validations_of_other_data_begin_anew)
     story_set(s, "training.steps", "6");
     story_go(s, 2);
     CHECK_CONTAINS(s->log, "validations use other tokens than until step 5: the best loss, ");
-    free(other);
-    free(data);
 }
 
 STORY_TEST(the_best_checkpoint_goes_where_it_is_not_wanted)
@@ -356,12 +319,10 @@ STORY_TEST(the_best_checkpoint_goes_where_it_is_not_wanted)
     char text[STORY_STEPS + 1];
     story *s = *state;
 
-    story_set(s, "checkpoint.folder", s->folder);
-    story_set(s, "checkpoint.interval", "4");
-    story_set(s, "checkpoint.keep_latest_k", "1");
-    story_set(s, "validation.share", "0.2");
-    story_set(s, "validation.freq", "1");
-    story_set(s, "validation.keep_best", "false");
+    test_set_keys(s->config,
+                  "checkpoint.folder=%s checkpoint.interval=4 checkpoint.keep_latest_k=1 "
+                  "validation.share=0.2 validation.freq=1 validation.keep_best=false",
+                  s->folder);
     story_go(s, 2);
     CHECK(s->best_step > 0);
     CHECK_EQ(s->saved_count, 2);
@@ -467,8 +428,6 @@ static void come_late(fsdp_context *context, void *arg)
 
         usleep(100 * 1000); /* time for the other to look too early, which it must not */
         CHECK_EQ(rename(from, to), 0);
-        free(from);
-        free(to);
     }
     CHECK_OK(fsdp_train_run_create(context, m->config, &run));
     fsdp_train_run_summary(run, &summary);
@@ -487,8 +446,6 @@ STORY_TEST(no_rank_looks_before_the_folder_is_held)
     from = test_path(s->folder, "step-6");
     to = test_path(s->folder, "aside");
     CHECK_EQ(rename(from, to), 0);
-    free(from);
-    free(to);
     test_run_ranks(2, come_late, &m);
 }
 
@@ -513,7 +470,6 @@ STORY_TEST(a_folder_that_cannot_be_written_is_refused_at_the_start)
     CHECK(s->status != FSDP_OK);
     CHECK_CONTAINS(s->message, "checkpoint.folder: ");
     CHECK_CONTAINS(s->message, "data.txt");
-    free(file);
 }
 
 /* ---- by hand ---- */
@@ -553,7 +509,7 @@ STORY_TEST(a_best_that_is_gone_at_the_end_does_not_cost_the_model)
     size_t bytes;
     char *weights;
 
-    set_getting_worse(s);
+    story_get_worse(s);
     story_set(s, "training.steps", "3");
     story_go(s, 2);
     weights = story_weights(s, &bytes);
@@ -561,7 +517,6 @@ STORY_TEST(a_best_that_is_gone_at_the_end_does_not_cost_the_model)
     story_set(s, "export.which", "best");
     test_run_ranks(2, export_without_the_best, s);
     check_export(s, weights, bytes, true);
-    free(weights);
 }
 
 static void save_nowhere(fsdp_context *context, void *arg)

@@ -6,6 +6,7 @@
 #include "support/dice.h"
 #include "support/ranks.h"
 #include "train/comm_schedule.h"
+#include "train/config.h"
 #include "train/run_config.h"
 #include "train/story.h"
 
@@ -22,7 +23,7 @@ typedef struct fixture {
 
 static int open_fixture(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
     char text[1024];
 
     for (size_t i = 0; i < sizeof text; i++)
@@ -35,42 +36,12 @@ static int open_fixture(void **state)
     return 0;
 }
 
-static int close_fixture(void **state)
-{
-    fixture *f = *state;
-
-    test_directory_free(f->directory);
-    free(f->data);
-    free(f->file);
-    free(f);
-    return 0;
-}
-
-/* "key=value key=value" */
-static void apply(fsdp_train_config *config, const char *keys)
-{
-    char text[700], *rest = text;
-
-    snprintf(text, sizeof text, "%s", keys);
-    for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
-        char *value = strchr(word, '=');
-
-        *value++ = '\0';
-        CHECK_OK(fsdp_train_config_set(config, word, value));
-    }
-}
-
 static fsdp_train_config *configure(const fixture *f, const char *keys)
 {
-    fsdp_train_config *config;
-
-    CHECK_OK(fsdp_train_config_create(&config));
-    apply(config, "model.preset=llama-1m model.n_layers=2 model.dim=24 model.n_heads=2 model.ffn_dim=50 "
-                  "model.vocab_size=256 data.workers=0 training.seq_len=8 training.local_batch_size=2 "
-                  "training.steps=4 metrics.log_freq=1");
-    CHECK_OK(fsdp_train_config_set(config, "data.path", f->data));
-    apply(config, keys);
-    return config;
+    return test_config("model.preset=llama-1m model.n_layers=2 model.dim=24 model.n_heads=2 model.ffn_dim=50 "
+                       "model.vocab_size=256 data.workers=0 training.seq_len=8 training.local_batch_size=2 "
+                       "training.steps=4 metrics.log_freq=1 data.path=%s %s",
+                       f->data, keys);
 }
 
 /* ---- schedules ---- */
@@ -93,9 +64,7 @@ static uint64_t model_hash(const fsdp_train_config *config)
 /* Writes a file with these units, which are JSON. */
 static void write_schedule(const char *path, const fsdp_train_config *config, int world, const char *units)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = CHECK_PTR(fopen(path, "w"));
 
     fprintf(
         out,
@@ -103,9 +72,7 @@ static void write_schedule(const char *path, const fsdp_train_config *config, in
         "\"machines\": %d, \"copies\": %d, \"reductions\": 2, \"units\": [%s]}",
         (unsigned long long)model_hash(config), fsdp__train_strategy_name(config), world, test_machines_of(world),
         fsdp__train_replicas(config, world), units);
-    fclose(out);
-    test_write_file(path, text, bytes);
-    free(text);
+    CHECK_EQ(fclose(out), 0);
 }
 
 /* In 16 bits only what shares its input with nothing else may be a unit (plan/atoms.h). */
@@ -131,10 +98,9 @@ static int list_atoms(bool gpt2, bool coarse, char atoms[ATOMS][64])
 /* Draws units of neighbours; some of the first and last atoms are left to the root. */
 static char *draw_units(uint64_t *dice, bool gpt2, bool coarse, bool stays)
 {
-    char atoms[ATOMS][64], *text = NULL;
-    size_t bytes = 0;
+    char atoms[ATOMS][64];
     int count = list_atoms(gpt2, coarse, atoms), at = dice_below(dice, 3);
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
     const char *between = "";
 
     count -= dice_below(dice, 2);
@@ -151,8 +117,7 @@ static char *draw_units(uint64_t *dice, bool gpt2, bool coarse, bool stays)
             fprintf(out, "%s\"%s\"", between, atoms[at++]);
         fputs("]}", out);
     }
-    fclose(out);
-    return text;
+    return test_end_text(out);
 }
 
 /* ---- runs ---- */
@@ -242,7 +207,7 @@ static void way_of(const char *way, int world, char text[256])
         snprintf(text, 256, "%s", way);
 }
 
-TEST_WITH(a_run_is_the_same_to_the_bit_by_every_schedule, open_fixture, close_fixture)
+TEST_WITH(a_run_is_the_same_to_the_bit_by_every_schedule, open_fixture, NULL)
 {
     const fixture *f = *state;
     uint64_t dice = 7;
@@ -254,10 +219,8 @@ TEST_WITH(a_run_is_the_same_to_the_bit_by_every_schedule, open_fixture, close_fi
             result plain = {.units = 0}, scheduled = {.units = 0};
             char keys[256], *units = draw_units(&dice, gpt2, coarse, !zero);
 
-            if (((int)i + world) % 2 == 0 && !(hybrid && world == 4) && !test_long()) {
-                free(units);
+            if (((int)i + world) % 2 == 0 && !(hybrid && world == 4) && !test_long())
                 continue;
-            }
             way_of(ways[i], world, keys);
             if (hybrid && world % 2 != 0)
                 way_of(ways[0], world, keys);
@@ -268,14 +231,11 @@ TEST_WITH(a_run_is_the_same_to_the_bit_by_every_schedule, open_fixture, close_fi
             test_run_ranks(world, train, &plain);
             test_run_ranks(world, train, &scheduled);
             check_same(&plain, &scheduled, world);
-            fsdp_train_config_free(plain.config);
-            fsdp_train_config_free(scheduled.config);
-            free(units);
         }
 }
 
 /* Units gather and reduce as the file says. */
-TEST_WITH(a_schedule_is_followed, open_fixture, close_fixture)
+TEST_WITH(a_schedule_is_followed, open_fixture, NULL)
 {
     static const struct {
         const char *units;
@@ -300,7 +260,6 @@ TEST_WITH(a_schedule_is_followed, open_fixture, close_fixture)
         CHECK_EQ(r.units, files[i].count);
         CHECK_EQ(r.reports[1].all_gather, files[i].gathers);
         CHECK_EQ(r.reports[1].reduce_scatter, files[i].count);
-        fsdp_train_config_free(r.config);
     }
 }
 
@@ -329,10 +288,9 @@ static void expect(const fixture *f, const char *keys, const char *text)
     CHECK_OK(fsdp_train_config_set(r.config, "parallelism.schedule", f->file));
     r.other = r.config;
     test_run_ranks(2, refuse, &r);
-    fsdp_train_config_free(r.config);
 }
 
-TEST_WITH(a_schedule_for_another_run_is_refused, open_fixture, close_fixture)
+TEST_WITH(a_schedule_for_another_run_is_refused, open_fixture, NULL)
 {
     static const char *const keys[][2] = {
         {"model.dim=32", "is for a model 'm' with other parameters than this run's"},
@@ -373,11 +331,9 @@ TEST_WITH(a_schedule_for_another_run_is_refused, open_fixture, close_fixture)
     CHECK_OK(fsdp_train_config_set(config, "parallelism.schedule", "plan"));
     test_run_ranks(2, refuse,
                    &(refusal){config, config, "parallelism.schedule is plan, but nothing here plans: 'fsdp train'"});
-    fsdp_train_config_free(config);
-    fsdp_train_config_free(zero);
 }
 
-TEST_WITH(a_rank_with_another_file_is_named, open_fixture, close_fixture)
+TEST_WITH(a_rank_with_another_file_is_named, open_fixture, NULL)
 {
     const fixture *f = *state;
     char *second = test_path(f->directory, "second.json");
@@ -395,9 +351,6 @@ TEST_WITH(a_rank_with_another_file_is_named, open_fixture, close_fixture)
     CHECK_OK(fsdp_train_config_set(r.other, "parallelism.schedule", f->directory));
     r.text = "parallelism.schedule: ";
     test_run_ranks(3, refuse, &r);
-    fsdp_train_config_free(r.config);
-    fsdp_train_config_free(r.other);
-    free(second);
 }
 
 /* ---- files ---- */
@@ -450,13 +403,10 @@ TEST(damaged_files_are_refused)
 
 static char *print(const fsdp__comm_schedule *s)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = test_begin_text();
 
     CHECK_OK(fsdp__comm_schedule_print(s, out));
-    fclose(out);
-    return text;
+    return test_end_text(out);
 }
 
 TEST(what_is_printed_reads_back_as_the_same)
@@ -483,8 +433,6 @@ TEST(what_is_printed_reads_back_as_the_same)
     CHECK(hash != other);
     fsdp__comm_schedule_free(s);
     fsdp__comm_schedule_free(again);
-    free(first);
-    free(second);
 }
 
 /* ---- planned at the start ---- */
@@ -508,7 +456,6 @@ static fsdp_status plan(void *arg, FILE *out)
         return FSDP_FAIL(FSDP_NO_MEMORY, "nothing fits");
     text = test_read_file(p->f->file, &bytes);
     fwrite(text, 1, p->damaged ? bytes / 2 : bytes, out);
-    free(text);
     return FSDP_OK;
 }
 
@@ -539,7 +486,7 @@ static void train_planned(fsdp_context *context, void *arg)
         *own.of_rank_0 = own;
 }
 
-TEST_WITH(all_ranks_take_the_plan_of_rank_0, open_fixture, close_fixture)
+TEST_WITH(all_ranks_take_the_plan_of_rank_0, open_fixture, NULL)
 {
     const fixture *f = *state;
 
@@ -561,8 +508,6 @@ TEST_WITH(all_ranks_take_the_plan_of_rank_0, open_fixture, close_fixture)
         p.damaged = true;
         test_run_ranks(world, train_planned, &p);
         CHECK_CONTAINS(got.failure, "the schedule of rank 0");
-        fsdp_train_config_free(p.config);
-        fsdp_train_config_free(plain.config);
     }
 }
 
@@ -593,7 +538,4 @@ STORY_TEST(a_run_goes_on_under_another_schedule)
     again = story_weights(s, &again_bytes);
     CHECK_EQ(again_bytes, bytes);
     CHECK_BYTES(again, weights, bytes);
-    free(path);
-    free(weights);
-    free(again);
 }

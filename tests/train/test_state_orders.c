@@ -3,7 +3,6 @@
 #include "fsdp/checkpoint.h"
 #include "fsdp/fsdp1.h"
 #include "fsdp/hub.h"
-#include "fsdp/optim.h"
 #include "shard/net.h"
 
 enum {
@@ -22,13 +21,6 @@ static job job_create(const char *directory)
                  .more = test_path(directory, "more")};
 }
 
-static void job_free(job *j)
-{
-    free(j->more);
-    free(j->model);
-    free(j->checkpoint);
-}
-
 static void in_worlds(int first, int last, test_rank_body body)
 {
     for (int world = first; world <= last; world++) {
@@ -36,7 +28,6 @@ static void in_worlds(int first, int last, test_rank_body body)
         job j = job_create(directory);
 
         test_run_ranks(world, body, &j);
-        job_free(&j);
         test_directory_free(directory);
     }
 }

@@ -1,9 +1,12 @@
 /* A step whose loss or gradient norm is not finite: what becomes of it, on all ranks alike, also where the values of
- * one rank alone are the cause. */
+ * one rank alone are the cause. And what a device hears of steps. */
 #include <math.h>
 
+#include "device/impl.h"
+#include "device/segments.h"
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/config.h"
 
 enum {
     STEPS = 3,
@@ -26,44 +29,19 @@ typedef struct fixture {
 
 static int setup(void **state)
 {
-    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
-                                          {"model.n_layers", "1"},
-                                          {"model.dim", "24"},
-                                          {"model.n_heads", "2"},
-                                          {"model.n_kv_heads", "1"},
-                                          {"model.ffn_dim", "50"},
-                                          {"model.tie_word_embeddings", "false"},
-                                          {"data.workers", "0"},
-                                          {"training.steps", "3"},
-                                          {"training.seq_len", "16"},
-                                          {"training.global_batch_size", "8"},
-                                          {"training.local_batch_size", "1"}};
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
 
     f->directory = test_directory();
     f->data = test_path(f->directory, "data.txt");
     f->metrics = test_path(f->directory, "metrics.jsonl");
     f->model = test_path(f->directory, "model");
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        CHECK_OK(fsdp_train_config_set(f->config, keys[i][0], keys[i][1]));
-    CHECK_OK(fsdp_train_config_set(f->config, "data.path", f->data));
-    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", f->metrics));
+    f->config = test_config("model.preset=llama-1m model.n_layers=1 model.dim=24 model.n_heads=2 model.n_kv_heads=1 "
+                            "model.ffn_dim=50 model.tie_word_embeddings=false data.workers=0 training.steps=3 "
+                            "training.seq_len=16 training.global_batch_size=8 training.local_batch_size=1 "
+                            "data.path=%s metrics.jsonl=%s",
+                            f->data, f->metrics);
     f->value = NAN;
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    fsdp_train_config_free(f->config);
-    free(f->data);
-    free(f->metrics);
-    free(f->model);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -158,6 +136,7 @@ static void steps_of_a_rank(fsdp_context *context, void *arg)
             CHECK_CONTAINS(fsdp_last_error(), expected);
             CHECK_CONTAINS(fsdp_last_error(), "nothing is exported");
             CHECK_CONTAINS(fsdp_last_error(), step == 1 ? "drawn by training.seed" : "optimizer.lr (0.0003)");
+            CHECK(step > 1 || strstr(fsdp_last_error(), "' holds NaN or infinite values"));
             break;
         }
         CHECK_OK(status);
@@ -176,11 +155,10 @@ static void check_metrics(const fixture *f, int last, int bad)
         snprintf(expected, sizeof expected, "{\"step\": %d, \"loss\": %s", step, step == bad ? "null" : "");
         CHECK_EQ(strstr(text, expected) != NULL, step <= last);
     }
-    free(text);
     remove(f->metrics);
 }
 
-TEST_WITH(every_policy_in_every_world, setup, teardown)
+TEST_WITH(every_policy_in_every_world, setup, NULL)
 {
     static const char *const policies[] = {"stop", "skip", "continue"};
     fixture *f = *state;
@@ -199,7 +177,7 @@ TEST_WITH(every_policy_in_every_world, setup, teardown)
             }
 }
 
-TEST_WITH(steps_that_nobody_is_told_of_are_looked_at_too, setup, teardown)
+TEST_WITH(steps_that_nobody_is_told_of_are_looked_at_too, setup, NULL)
 {
     fixture *f = *state;
 
@@ -234,20 +212,18 @@ static void run_logged(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(every_step_that_is_logged_has_a_loss, setup, teardown)
+TEST_WITH(every_step_that_is_logged_has_a_loss, setup, NULL)
 {
     fixture *f = *state;
     logged_steps l = {f, 12};
 
-    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", ""));
-    CHECK_OK(fsdp_train_config_set(f->config, "metrics.log_freq", "12"));
-    CHECK_OK(fsdp_train_config_set(f->config, "training.steps", "24"));
+    test_set_keys(f->config, "metrics.jsonl= metrics.log_freq=12 training.steps=24");
     write_data(f, 2, 1);
     test_run_ranks(2, run_logged, &l);
 }
 
 /* No group of them is stepped in the backward, where one may be left out. */
-TEST_WITH(steps_of_offloaded_shards_are_left_out_too, setup, teardown)
+TEST_WITH(steps_of_offloaded_shards_are_left_out_too, setup, NULL)
 {
     fixture *f = *state;
 
@@ -289,7 +265,7 @@ static void go_on_after_a_stop(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(a_run_that_was_stopped_can_go_on, setup, teardown)
+TEST_WITH(a_run_that_was_stopped_can_go_on, setup, NULL)
 {
     fixture *f = *state;
 
@@ -351,14 +327,12 @@ static void whole_run(fsdp_context *context, void *arg)
 }
 
 /* A rate that throws the weights far out in the first step. */
-TEST_WITH(a_run_that_diverges_says_so_once, setup, teardown)
+TEST_WITH(a_run_that_diverges_says_so_once, setup, NULL)
 {
     fixture *f = *state;
 
     write_data(f, 1, 1);
-    CHECK_OK(fsdp_train_config_set(f->config, "optimizer.lr", "1e30"));
-    CHECK_OK(fsdp_train_config_set(f->config, "export.path", f->model));
-    CHECK_OK(fsdp_train_config_set(f->config, "training.on_nan", "stop"));
+    test_set_keys(f->config, "optimizer.lr=1e30 export.path=%s training.on_nan=stop", f->model);
     test_run_ranks(2, whole_run, f);
     for (int r = 0; r < 2; r++) {
         CHECK_EQ(f->status[r], FSDP_NOT_FINITE);
@@ -386,7 +360,7 @@ TEST_WITH(a_run_that_diverges_says_so_once, setup, teardown)
 }
 
 /* The loss and the norm of the only step are finite, its result is not. */
-TEST_WITH(what_the_last_step_threw_out_of_range_is_not_exported, setup, teardown)
+TEST_WITH(what_the_last_step_threw_out_of_range_is_not_exported, setup, NULL)
 {
     fixture *f = *state;
 
@@ -409,7 +383,7 @@ TEST_WITH(what_the_last_step_threw_out_of_range_is_not_exported, setup, teardown
     CHECK_EQ(f->exported[1], 1);
 }
 
-TEST_WITH(an_infinite_loss_is_seen_by_ranks_whose_own_is_not, setup, teardown)
+TEST_WITH(an_infinite_loss_is_seen_by_ranks_whose_own_is_not, setup, NULL)
 {
     fixture *f = *state;
     plan p = {.f = f, .on_nan = FSDP_TRAIN_SKIP, .bad = 2};
@@ -418,4 +392,78 @@ TEST_WITH(an_infinite_loss_is_seen_by_ranks_whose_own_is_not, setup, teardown)
     f->config->training.on_nan = FSDP_TRAIN_SKIP;
     write_data(f, 4, 2);
     test_run_ranks(4, steps_of_a_rank, &p);
+}
+
+TEST_WITH(a_gpu_hears_where_steps_begin_and_end, setup, NULL)
+{
+    fixture *f = *state;
+    fsdp_context *context = test_context();
+    fsdp_train_run *run = NULL;
+
+    test_need_gpu();
+    write_data(f, 1, 1);
+    f->value = 0;
+    CHECK_OK(fsdp_train_config_set(f->config, "training.device", "cuda"));
+    CHECK_OK(fsdp_train_run_create(context, f->config, &run));
+    for (int step = 1; step <= STEPS; step++) {
+        CHECK_OK(fsdp_train_step(run, NULL));
+        CHECK_EQ(fsdp_cuda(context, 0)->allocator->places.steps, step);
+    }
+    fsdp_train_run_free(run);
+    fsdp_context_free(context);
+}
+
+enum {
+    PLACED = 6
+};
+
+typedef struct outcome {
+    double losses[PLACED], validated, norm;
+} outcome;
+
+/* Trains with blocks of 512 KiB and more. Every second step is followed by a validation, and the third and sixth ask
+ * for more than the others, because their gradients and weights are looked at. */
+static outcome train_on_gpu(const char *directory, const char *mapping)
+{
+    char *data = test_path(directory, "letters.txt"), *board = test_path(directory, "board");
+    fsdp_context *context = test_context();
+    fsdp_train_run *run = NULL;
+    fsdp_train_validation validation = {.loss = 0};
+    fsdp_train_report report;
+    outcome out;
+
+    setenv("FSDP_FAKECUDA_MAPPING", mapping, 1);
+    test_write_letters(data, 16384, 26);
+    CHECK_OK(fsdp_train_run_create(
+        context,
+        test_config("model.preset=llama-1m model.n_layers=2 model.dim=32 model.n_heads=2 model.n_kv_heads=1 "
+                    "model.ffn_dim=520 model.vocab_size=1024 data.workers=0 training.device=cuda training.steps=%d "
+                    "training.seq_len=64 training.local_batch_size=4 validation.share=0.1 validation.freq=2 "
+                    "validation.steps=1 metrics.histogram_freq=3 metrics.tensorboard=%s data.path=%s",
+                    PLACED, board, data),
+        &run));
+    for (int i = 0; i < PLACED; i++) {
+        CHECK_OK(fsdp_train_step(run, &report));
+        out.losses[i] = report.loss;
+        out.norm = report.grad_norm;
+        if (i % 2)
+            CHECK_OK(fsdp_train_validate(run, &validation));
+    }
+    out.validated = validation.loss;
+    CHECK_EQ(fsdp_cuda(context, 0)->allocator->places.steps, mapping[0] == '1' ? PLACED : 0);
+    fsdp_train_run_free(run);
+    fsdp_context_free(context);
+    unsetenv("FSDP_FAKECUDA_MAPPING");
+    return out;
+}
+
+TEST(where_memory_lies_changes_no_bit)
+{
+    outcome placed, anywhere;
+
+    test_need_gpu();
+    placed = train_on_gpu(test_directory(), "1");
+    anywhere = train_on_gpu(test_directory(), "0");
+    CHECK_BYTES(&placed, &anywhere, sizeof placed);
+    CHECK(placed.losses[PLACED - 1] < placed.losses[0]);
 }

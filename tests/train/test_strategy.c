@@ -1,6 +1,8 @@
 /* parallelism.strategy: runs of every strategy are the same where gradients add up alike, and send what theirs is to
  * send; what excludes each other is refused with both keys. */
 #include "fsdp/train.h"
+#include "train/config.h"
+#include "train/run_config.h"
 #include "train/steps.h"
 
 enum {
@@ -35,25 +37,13 @@ static void set(fsdp_train_config *config, const char *key, const char *format, 
 
 static fsdp_train_config *configure(const char *data, int world, int micros, const char *strategy)
 {
-    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
-                                          {"model.n_layers", "2"},
-                                          {"model.dim", "24"},
-                                          {"model.n_heads", "2"},
-                                          {"model.n_kv_heads", "1"},
-                                          {"model.ffn_dim", "50"},
-                                          {"model.vocab_size", "256"},
-                                          {"data.workers", "0"},
-                                          {"training.max_norm", "0.5"},
-                                          {"training.seq_len", "8"},
-                                          {"training.local_batch_size", "2"},
-                                          {"metrics.log_freq", "1"}};
-    fsdp_train_config *config;
+    fsdp_train_config *config =
+        test_config("model.preset=llama-1m model.n_layers=2 model.dim=24 model.n_heads=2 model.n_kv_heads=1 "
+                    "model.ffn_dim=50 model.vocab_size=256 data.workers=0 training.max_norm=0.5 "
+                    "training.seq_len=8 training.local_batch_size=2 metrics.log_freq=1 data.path=%s "
+                    "parallelism.strategy=%s",
+                    data, strategy);
 
-    CHECK_OK(fsdp_train_config_create(&config));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        CHECK_OK(fsdp_train_config_set(config, keys[i][0], keys[i][1]));
-    CHECK_OK(fsdp_train_config_set(config, "data.path", data));
-    CHECK_OK(fsdp_train_config_set(config, "parallelism.strategy", strategy));
     set(config, "training.global_batch_size", "%d", 2 * world * micros);
     return config;
 }
@@ -82,7 +72,6 @@ static void run(fixture *f, const char *data, int world, int micros, variant v)
     if (v.replicas)
         set(f->config, "parallelism.data_parallel_replicate_degree", "%d", v.replicas);
     test_run_ranks(world, train, f);
-    fsdp_train_config_free(f->config);
 }
 
 static void check_calls(const fixture *f, int world, int64_t gathers, int64_t reductions, int64_t all_reduces)
@@ -225,30 +214,24 @@ static void compare_copies(const char *data, int micros)
 
 TEST(strategies_train_alike)
 {
-    char *directory = test_directory(), *data = test_path(directory, "data.txt"), text[4096];
+    char *directory = test_directory(), *data = test_path(directory, "data.txt");
 
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = (char)('a' + i * i % 23);
-    test_write_file(data, text, sizeof text);
+    test_write_letters(data, 4096, 23);
     for (int world = test_brief() ? 3 : 1; world <= (test_brief() ? 3 : WORLDS); world++) {
         compare(data, world, 1 + world % MICROS);
         compare_doors(data, world, 1 + world % MICROS);
     }
     buckets_change_no_bit(data, 2, MICROS);
     compare_copies(data, MICROS);
-    free(data);
-    test_directory_free(directory);
 }
 
 /* Before anything is trained the weights are the same; the data is the same in other hands. */
 TEST(first_losses_do_not_depend_on_the_number_of_ranks)
 {
-    char *directory = test_directory(), *data = test_path(directory, "data.txt"), text[8192];
+    char *directory = test_directory(), *data = test_path(directory, "data.txt");
     double alone = 0;
 
-    for (size_t i = 0; i < sizeof text; i++)
-        text[i] = (char)('a' + i * i % 23);
-    test_write_file(data, text, sizeof text);
+    test_write_letters(data, 8192, 23);
     for (int world = 1; world <= 4; world++) {
         fixture f = {0};
 
@@ -256,8 +239,6 @@ TEST(first_losses_do_not_depend_on_the_number_of_ranks)
         alone = world == 1 ? f.reports[0].loss : alone;
         CHECK_BYTES(&f.reports[0].loss, &alone, sizeof alone);
     }
-    free(data);
-    test_directory_free(directory);
 }
 
 /* ---- refusals ---- */
@@ -288,6 +269,9 @@ static const char *const wrong[][4] = {
     {"ddp", "training.mixed_precision_param", "bfloat16", "leave training.mixed_precision_param out"},
     {"ddp", "training.mixed_precision_reduce", "bfloat16", "leave training.mixed_precision_reduce out"},
     {"ddp", "training.enable_cpu_offload", "true", "leave training.enable_cpu_offload out"},
+    {"ddp", "training.split_shards", "true", "leave training.split_shards out"},
+    {"fsdp1", "training.split_shards", "true", "leave training.split_shards out"},
+    {"fsdp2", "training.split_shards", "true", "set training.mixed_precision_param to bfloat16"},
     {"fsdp2", "parallelism.ddp_bucket_cap_mb", "2", "ddp_bucket_cap_mb belongs to parallelism.strategy ddp"},
     {"fsdp1", "parallelism.ddp_find_unused_parameters", "false", "ddp_find_unused_parameters belongs to"},
     {"zero1", "parallelism.ddp_static_graph", "true", "ddp_static_graph belongs to"},
@@ -332,7 +316,6 @@ TEST(no_shard_has_the_degrees_of_ddp)
     CHECK_ERROR(fsdp_train_config_check(config, 4), FSDP_INVALID, "no_shard has a copy on each of 4 ranks");
     set(config, "parallelism.data_parallel_replicate_degree", "%d", 4);
     CHECK_OK(fsdp_train_config_check(config, 4));
-    fsdp_train_config_free(config);
 }
 
 static void create(fsdp_context *context, void *arg)
@@ -354,7 +337,6 @@ TEST(unused_parameters_are_found_in_one_way)
     CHECK_OK(fsdp_train_config_set(config, "parallelism.ddp_find_unused_parameters", "true"));
     CHECK_ERROR(fsdp_train_config_check(config, 4), FSDP_INVALID, "ddp_static_graph finds unused parameters by itself");
     CHECK_ERROR(fsdp_train_config_set(config, "parallelism.ddp_bucket_cap_mb", "0"), FSDP_INVALID, "greater than 0");
-    fsdp_train_config_free(config);
 }
 
 TEST(frozen_parameters_beside_others_are_refused_by_the_name_of_their_unit)
@@ -365,9 +347,21 @@ TEST(frozen_parameters_beside_others_are_refused_by_the_name_of_their_unit)
     test_write_file(data, directory, strlen(directory));
     CHECK_OK(fsdp_train_config_set(f.config, "model.frozen", "model.layers.1.self_attn.*"));
     test_run_ranks(1, create, &f);
-    fsdp_train_config_free(f.config);
-    free(data);
-    test_directory_free(directory);
+}
+
+/* Before ranks start it is known whether those of a machine share what they gather. */
+TEST(halves_of_what_ranks_share_are_refused_before_the_start)
+{
+    fsdp_train_config *config = configure("none.txt", 4, 1, "fsdp2");
+
+    CHECK_OK(fsdp_train_config_set(config, "training.mixed_precision_param", "bfloat16"));
+    CHECK_OK(fsdp_train_config_set(config, "training.split_shards", "true"));
+    CHECK_ERROR(fsdp__train_check_start(config, 4), FSDP_INVALID, "is for ranks that share no memory of parameters");
+    CHECK_OK(fsdp_train_config_set(config, "training.device", "cuda"));
+    CHECK_OK(fsdp__train_check_start(config, 4));
+    CHECK_OK(fsdp_train_config_set(config, "training.device", "cpu"));
+    set(config, "parallelism.data_parallel_replicate_degree", "%d", 4);
+    CHECK_OK(fsdp__train_check_start(config, 4));
 }
 
 TEST(what_excludes_each_other_is_refused)
@@ -377,13 +371,11 @@ TEST(what_excludes_each_other_is_refused)
 
         CHECK_OK(fsdp_train_config_set(config, wrong[i][1], wrong[i][2]));
         CHECK_ERROR(fsdp_train_config_check(config, 4), FSDP_INVALID, wrong[i][3]);
-        fsdp_train_config_free(config);
     }
     for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
         fsdp_train_config *config = configure("none.txt", 4, 1, right[i][0]);
 
         CHECK_OK(fsdp_train_config_set(config, right[i][1], right[i][2]));
         CHECK_OK(fsdp_train_config_check(config, 4));
-        fsdp_train_config_free(config);
     }
 }

@@ -1,21 +1,29 @@
-/* What happens around steps where teams of ranks compute each layer together: parameters that are ignored, frozen and
- * thawed, a step that fails or is skipped, averages of weights. All of it gives what one rank does.
+/* What happens around steps where teams of ranks compute each layer together, or each sequence: parameters that are
+ * ignored, frozen and thawed, a step that fails or is skipped, calls between microbatches, averages of weights. All of
+ * it gives what one rank does.
  * Links: parallel optim shard */
 #include <math.h>
 #include <unistd.h>
 
 #include "fsdp/parallelize.h"
-#include "shard/cut_net.h"
+#include "parallel/meshes.h"
+#include "train/config.h"
 #include "train/story.h"
 
 enum {
     STEPS = 4,
     ROWS = 4,
-    LENGTH = 6,
+    LENGTH = 8, /* at most */
     VOCAB = 30
 };
 
-static const cut_layout layouts[] = {{1, 1, 2}, {1, 2, 2}, {1, 1, 4}, {2, 1, 2}, {2, 2, 2}};
+typedef struct layout {
+    int ranks;
+    fsdp__parallel_degrees degrees;
+} layout;
+
+static const layout layouts[] = {{2, {1, 1, 2}}, {4, {1, 1, 2}}, {4, {1, 1, 4}}, {4, {2, 1, 2}},
+                                 {8, {2, 1, 2}}, {4, {1, 2, 1}}, {4, {1, 2, 2}}};
 
 /* What is done beside plain steps. */
 typedef enum event {
@@ -23,6 +31,7 @@ typedef enum event {
     FAILS,     /* the forward of block 1 in step 1, the backward of block 0 in step 2; then it is evaluated */
     IGNORES,   /* parameters, which are frozen but over one team */
     OVERFLOWS, /* a part of one gradient on one rank in step 1, which is skipped */
+    MIXES, /* a second microbatch, reduced with the first or before; what is whole is read and gathered in between */
     EVENTS
 } event;
 
@@ -34,7 +43,7 @@ typedef struct outcome {
 
 typedef struct trial {
     event event;
-    cut_layout layout;
+    layout layout;
     bool sequence;
     const outcome *expected; /* NULL: this is the run on one rank */
     outcome *out;
@@ -44,7 +53,8 @@ typedef struct trial {
 typedef struct fixture {
     const trial *trial;
     fsdp_context *context;
-    cut_meshes meshes;
+    fsdp__parallel_meshes meshes;
+    int batch, batches, length; /* this team, of how many; tokens of a sequence */
     fsdp_module *model;
     fsdp_optimizer *optimizer;
     fsdp_grad_scaler *scaler;
@@ -59,7 +69,7 @@ static const char *const ignored[] = {"model.embed_tokens.weight", "model.layers
 static void shard(fixture *f)
 {
     fsdp_tensor *tensors[3];
-    fsdp_shard_options options = {.mesh = f->meshes.data, .ignored_params = tensors};
+    fsdp_shard_options options = {.mesh = f->meshes.sharded, .ignored_params = tensors};
 
     for (int i = 0; i < 3; i++)
         tensors[i] = CHECK_PTR(fsdp_module_parameter(f->model, ignored[i]));
@@ -81,6 +91,20 @@ static fsdp_status fail_backward(void *arg, fsdp_module *module, fsdp_tensor **g
     return ((fixture *)arg)->fails_backward ? FSDP_FAIL(FSDP_INVALID, "told to fail") : FSDP_OK;
 }
 
+static void cut(fixture *f, const fsdp_model_parallel_options *plan)
+{
+    const layout *l = &f->trial->layout;
+    int team = (int)(l->degrees.cp * l->degrees.tp);
+
+    f->batches = l->ranks / team;
+    f->batch = fsdp_context_rank(f->context) / team;
+    CHECK_OK(fsdp__parallel_meshes_create(f->context, &l->degrees, &f->meshes));
+    if (f->meshes.tp)
+        CHECK_OK(fsdp_model_parallelize(f->model, f->meshes.tp, plan));
+    if (f->meshes.cp)
+        CHECK_OK(fsdp_model_context_parallel(f->model, f->meshes.cp));
+}
+
 static void build(fixture *f)
 {
     const trial *t = f->trial;
@@ -97,18 +121,18 @@ static void build(fixture *f)
     config.ffn_dim = 21;
     config.vocab_size = VOCAB;
     config.tie_word_embeddings = false;
-    f->meshes = (cut_meshes){.batches = 1};
+    f->batches = 1;
+    f->length = t->layout.degrees.cp > 1 ? LENGTH : LENGTH - 2; /* uneven over four ranks, or chunks for two */
     f->model = CHECK_PTR(fsdp_model_create(f->context, fsdp_meta(f->context), &config));
     if (t->expected) {
-        f->meshes = cut_meshes_create(f->context, t->layout);
-        CHECK_OK(fsdp_model_parallelize(f->model, f->meshes.parts, &plan));
+        cut(f, &plan);
         shard(f);
     }
     CHECK_OK(fsdp_module_materialize(f->model, test_device(f->context)));
     CHECK_OK(fsdp_module_initialize(f->model, 3));
-    for (int i = 0; i < 3 && t->event == IGNORES; i++) /* nobody averages their gradients over teams */
+    for (int i = 0; i < 3 && t->event == IGNORES; i++) /* nobody averages their gradients over FSDP's ranks */
         CHECK_OK(fsdp_tensor_set_requires_grad(fsdp_module_parameter(f->model, ignored[i]),
-                                               t->layout.replicas * t->layout.shards == 1));
+                                               t->layout.ranks == t->layout.degrees.tp));
     CHECK_OK(fsdp_module_add_hooks(fsdp_model_block(f->model, 1),
                                    &(fsdp_module_hooks){.arg = f, .pre_forward = fail_forward}, NULL));
     CHECK_OK(fsdp_module_add_hooks(fsdp_model_block(f->model, 0),
@@ -124,15 +148,15 @@ static void build(fixture *f)
 
 static fsdp_tensor *loss_of(const fixture *f, int step)
 {
-    int count = ROWS / f->meshes.batches, first = f->meshes.batch * count;
+    int count = ROWS / f->batches, first = f->batch * count * f->length;
     int32_t values[2][ROWS * LENGTH];
     fsdp_device *device = test_device(f->context);
 
-    for (int i = 0; i < count * LENGTH; i++)
+    for (int i = 0; i < count * f->length; i++)
         for (int k = 0; k < 2; k++)
-            values[k][i] = ((first * LENGTH + i) * 7 + step + 5 * k) % VOCAB;
-    return fsdp_call(f->model, fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(count, LENGTH), values[0]),
-                     fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(count, LENGTH), values[1]));
+            values[k][i] = ((first + i) * 7 + step + 5 * k) % VOCAB;
+    return fsdp_call(f->model, fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(count, f->length), values[0]),
+                     fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(count, f->length), values[1]));
 }
 
 /* The mean over all ranks, of which one is late. */
@@ -208,29 +232,6 @@ static void overflow(const fixture *f)
                                    INFINITY));
 }
 
-static void take_step(fixture *f, int step, double *loss_out)
-{
-    bool skips = f->trial->event == OVERFLOWS && step == 1, stepped = true;
-    fsdp_tensor *loss;
-
-    set_trained(f, step);
-    if (f->trial->event == FAILS && (step == 1 || step == 2))
-        fail_step(f, step, step == 2);
-    CHECK_OK(fsdp_scope_begin(f->context));
-    loss = CHECK_PTR(loss_of(f, step));
-    *loss_out = mean_of(f, loss, step);
-    CHECK_OK(fsdp_backward(fsdp_grad_scaler_scale(f->scaler, loss)));
-    fsdp_scope_end(f->context, NULL);
-    if (skips)
-        overflow(f);
-    if (f->trial->expected || !skips) {
-        CHECK_OK(fsdp_grad_scaler_step(f->scaler, f->optimizer, &stepped));
-        CHECK_EQ(stepped, !skips);
-        CHECK_OK(fsdp_grad_scaler_update(f->scaler));
-    }
-    CHECK_OK(fsdp_optimizer_zero_grad(f->optimizer));
-}
-
 static float *weights_of(fsdp_module *model, int64_t *count)
 {
     fsdp_parameters parameters;
@@ -250,6 +251,50 @@ static float *weights_of(fsdp_module *model, int64_t *count)
     }
     fsdp_parameters_release(&parameters);
     return values;
+}
+
+/* A microbatch before the step's own. What comes in between sees weights alone, whole by hand or not. */
+static void mix(fixture *f, int step)
+{
+    bool sharded = f->trial->expected != NULL;
+    int64_t count;
+
+    if (sharded && step % 2 == 0)
+        CHECK_OK(fsdp_module_set_requires_gradient_sync(f->model, false, true));
+    CHECK_OK(fsdp_scope_begin(f->context));
+    CHECK_OK(fsdp_backward(fsdp_grad_scaler_scale(f->scaler, CHECK_PTR(loss_of(f, step + 20)))));
+    fsdp_scope_end(f->context, NULL);
+    (void)evaluate(f, step + 3);
+    free(weights_of(f->model, &count));
+    if (sharded) {
+        CHECK_OK(fsdp_module_set_requires_gradient_sync(f->model, true, true));
+        CHECK_OK(fsdp_module_unshard(fsdp_model_block(f->model, step / 2)));
+    }
+}
+
+static void take_step(fixture *f, int step, double *loss_out)
+{
+    bool skips = f->trial->event == OVERFLOWS && step == 1, stepped = true;
+    fsdp_tensor *loss;
+
+    set_trained(f, step);
+    if (f->trial->event == FAILS && (step == 1 || step == 2))
+        fail_step(f, step, step == 2);
+    if (f->trial->event == MIXES)
+        mix(f, step);
+    CHECK_OK(fsdp_scope_begin(f->context));
+    loss = CHECK_PTR(loss_of(f, step));
+    *loss_out = mean_of(f, loss, step);
+    CHECK_OK(fsdp_backward(fsdp_grad_scaler_scale(f->scaler, loss)));
+    fsdp_scope_end(f->context, NULL);
+    if (skips)
+        overflow(f);
+    if (f->trial->expected || !skips) {
+        CHECK_OK(fsdp_grad_scaler_step(f->scaler, f->optimizer, &stepped));
+        CHECK_EQ(stepped, !skips);
+        CHECK_OK(fsdp_grad_scaler_update(f->scaler));
+    }
+    CHECK_OK(fsdp_optimizer_zero_grad(f->optimizer));
 }
 
 static void settle(const fixture *f, const outcome *got)
@@ -285,20 +330,14 @@ static void run(fsdp_context *context, void *arg)
     fsdp_grad_scaler_free(f.scaler);
     fsdp_optimizer_free(f.optimizer);
     fsdp_module_unref(f.model);
-    if (f.trial->expected)
-        cut_meshes_free(&f.meshes);
-}
-
-static int ranks_of(cut_layout l)
-{
-    return l.replicas * l.shards * l.parts;
+    fsdp__parallel_meshes_release(&f.meshes);
 }
 
 /* What one rank does; of what is not trained where there are several teams. */
-static outcome alone(event what, cut_layout layout)
+static outcome alone(event what, layout l)
 {
     outcome out = {.values = NULL};
-    trial t = {.event = what, .layout = layout, .out = &out};
+    trial t = {.event = what, .layout = l, .out = &out};
 
     test_run_ranks(1, run, &t);
     return out;
@@ -309,9 +348,10 @@ static void check(event what)
     for (size_t l = 0; l < FSDP__COUNT_OF(layouts); l++) {
         outcome one = alone(what, layouts[l]);
 
-        for (int sequence = 0; sequence < 2; sequence++)
-            test_run_ranks(ranks_of(layouts[l]), run,
-                           &(trial){.event = what, .layout = layouts[l], .sequence = sequence, .expected = &one});
+        for (int sequence = layouts[l].degrees.cp > 1; sequence < 2; sequence++)
+            if (test_takes((int)l + sequence + (int)what, 3, 8))
+                test_run_ranks(layouts[l].ranks, run,
+                               &(trial){.event = what, .layout = layouts[l], .sequence = sequence, .expected = &one});
         free(one.values);
     }
 }
@@ -326,6 +366,11 @@ TEST(a_failed_step_leaves_nothing_behind_and_a_late_rank_changes_nothing)
     check(FAILS);
 }
 
+TEST(microbatches_add_up_whatever_is_called_between_them)
+{
+    check(MIXES);
+}
+
 TEST(ignored_parameters_stay_cut_and_unsharded)
 {
     check(IGNORES);
@@ -333,13 +378,13 @@ TEST(ignored_parameters_stay_cut_and_unsharded)
 
 TEST(an_overflow_on_any_rank_skips_the_step_on_all)
 {
-    static const cut_layout layout = {1, 2, 2};
-    outcome one = alone(OVERFLOWS, layout);
+    static const layout four = {4, {1, 1, 2}};
+    outcome one = alone(OVERFLOWS, four);
 
-    for (int culprit = 0; culprit < 4; culprit++)
+    for (int culprit = 0; culprit < 4; culprit += test_brief() ? 3 : 1)
         test_run_ranks(
             4, run,
-            &(trial){.event = OVERFLOWS, .layout = layout, .sequence = true, .expected = &one, .culprit = culprit});
+            &(trial){.event = OVERFLOWS, .layout = four, .sequence = true, .expected = &one, .culprit = culprit});
     free(one.values);
 }
 
@@ -356,10 +401,7 @@ static void set_team(story *s, int team)
 /* Heads that four can share; and no Adam, which makes much of little. */
 static void set_model(story *s)
 {
-    story_set(s, "model.dim", "16");
-    story_set(s, "model.n_heads", "4");
-    story_set(s, "model.n_kv_heads", "4");
-    story_set(s, "optimizer.name", "sgd");
+    test_set_keys(s->config, "model.dim=16 model.n_heads=4 model.n_kv_heads=4 optimizer.name=sgd");
 }
 
 /* Returns the float32 values that a run by teams of so many ranks exports. free() them. */
@@ -378,7 +420,6 @@ static float *exported_by(story *s, int world, int team, int64_t *count)
     *count = (int64_t)((bytes - 8 - header) / sizeof *values);
     values = malloc((size_t)*count * sizeof *values);
     memcpy(values, file + 8 + header, (size_t)*count * sizeof *values);
-    free(file);
     return values;
 }
 
@@ -400,14 +441,12 @@ STORY_TEST(a_team_keeps_the_average_that_one_rank_keeps)
     float *alone_values;
 
     set_model(s);
-    story_set(s, "training.ema_decay", "0.8");
-    story_set(s, "validation.share", "0.2");
-    story_set(s, "validation.freq", "2");
-    story_set(s, "validation.which", "ema");
-    story_set(s, "export.which", "ema");
-    story_set(s, "export.path", s->model);
+    test_set_keys(s->config,
+                  "training.ema_decay=0.8 validation.share=0.2 validation.freq=2 validation.which=ema "
+                  "export.which=ema export.path=%s",
+                  s->model);
     alone_values = exported_by(s, 1, 1, &count);
-    for (size_t i = 0; i < FSDP__COUNT_OF(worlds); i++)
+    for (size_t i = 0; i < FSDP__COUNT_OF(worlds); i += test_brief() ? 2 : 1)
         check_exported(s, worlds[i][0], worlds[i][1], alone_values, count);
     free(alone_values);
 }
@@ -425,8 +464,10 @@ STORY_TEST(every_strategy_that_takes_teams_trains_as_one_rank)
     for (size_t i = 0; i < FSDP__COUNT_OF(strategies); i++) {
         story_set(s, "parallelism.strategy", strategies[i]);
         story_set(s, "parallelism.data_parallel_replicate_degree", strcmp(strategies[i], "hsdp") == 0 ? "2" : "1");
-        check_exported(s, 4, 2, alone_values, count);
-        check_exported(s, 8, 2, alone_values, count);
+        if (test_takes((int)i, 1, 2))
+            check_exported(s, 4, 2, alone_values, count);
+        if (!test_brief() && test_takes((int)i + 1, 2, 1))
+            check_exported(s, 8, 2, alone_values, count);
     }
     free(alone_values);
 }

@@ -7,6 +7,7 @@
 #include "fsdp/train.h"
 #include "support/ranks.h"
 #include "tokenizer/small.h"
+#include "train/config.h"
 
 #define ADDED "[{\"content\": \"<|endoftext|>\", \"id\": 270, \"special\": true}]"
 enum {
@@ -22,11 +23,10 @@ typedef struct fixture {
     _Atomic int said; /* lines of all ranks that speak of damage */
 } fixture;
 
-static const char *const llama[][2] = {
-    {"model.preset", "llama-1m"}, {"model.n_layers", "1"},   {"model.dim", "16"},
-    {"model.n_heads", "2"},       {"model.n_kv_heads", "1"}, {"model.ffn_dim", "20"},
-    {"model.vocab_size", "271"},  {"data.workers", "0"},     {"training.steps", "2"},
-    {"training.seq_len", "8"},    {"metrics.log_freq", "1"}, {"training.local_batch_size", "1"}};
+static const char llama[] =
+    "model.preset=llama-1m model.n_layers=1 model.dim=16 model.n_heads=2 model.n_kv_heads=1 model.ffn_dim=20 "
+    "model.vocab_size=271 data.workers=0 training.steps=2 training.seq_len=8 metrics.log_freq=1 "
+    "training.local_batch_size=1";
 
 static void set(fixture *f, const char *key, const char *value)
 {
@@ -44,7 +44,7 @@ static void write_text(const fixture *f)
 
 static int setup(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
     char *json = small_json(&(small_parts){.added_tokens = ADDED}), *path;
 
     f->directory = test_directory();
@@ -54,34 +54,15 @@ static int setup(void **state)
     path = test_path(f->directory, "tokenizer.json");
     test_write_file(path, json, strlen(json));
     write_text(f);
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof llama / sizeof *llama; i++)
-        set(f, llama[i][0], llama[i][1]);
-    free(json);
-    free(path);
+    f->config = test_config("%s", llama);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    fsdp_train_config_free(f->config);
-    free(f->text);
-    free(f->tokens);
-    free(f->cache);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
 static void set_text(fixture *f)
 {
-    set(f, "data.path", f->text);
-    set(f, "data.tokenizer", f->directory);
-    set(f, "data.field", "body");
-    set(f, "data.cache", f->cache);
+    test_set_keys(f->config, "data.path=%s data.tokenizer=%s data.field=body data.cache=%s", f->text, f->directory,
+                  f->cache);
 }
 
 static void hear(void *arg, fsdp_log_level level, const char *line)
@@ -126,19 +107,7 @@ static void train(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static int files_in(const char *folder)
-{
-    DIR *directory = opendir(folder);
-    int count = 0;
-
-    CHECK(directory != NULL);
-    for (struct dirent *entry; (entry = readdir(directory));)
-        count += entry->d_name[0] != '.';
-    closedir(directory);
-    return count;
-}
-
-TEST_WITH(text_trains_as_its_tokens, setup, teardown)
+TEST_WITH(text_trains_as_its_tokens, setup, NULL)
 {
     fixture *f = *state;
     const fsdp_tokenize_options options = {.field = "body"};
@@ -152,18 +121,15 @@ TEST_WITH(text_trains_as_its_tokens, setup, teardown)
         fsdp_train_config *text_config = f->config;
 
         set(f, "data.path", f->tokens);
-        CHECK_OK(fsdp_train_config_create(&f->config));
-        for (size_t i = 0; i < sizeof llama / sizeof *llama; i++)
-            set(f, llama[i][0], llama[i][1]);
+        f->config = test_config("%s", llama);
         set(f, "data.path", f->tokens);
         test_run_ranks(world, train, f);
         memcpy(expected, f->losses, sizeof expected);
-        fsdp_train_config_free(f->config);
         f->config = text_config;
         set_text(f);
         test_run_ranks(world, train, f);
         CHECK_BYTES(f->losses, expected, sizeof expected);
-        CHECK_EQ(files_in(f->cache), 1);
+        CHECK_EQ(test_names_in(f->cache), 1);
     }
 }
 
@@ -187,7 +153,7 @@ static void damage(const fixture *f)
     fclose(file);
 }
 
-TEST_WITH(damaged_tokens_are_made_anew_with_one_line, setup, teardown)
+TEST_WITH(damaged_tokens_are_made_anew_with_one_line, setup, NULL)
 {
     fixture *f = *state;
     float expected[STEPS];
@@ -201,7 +167,7 @@ TEST_WITH(damaged_tokens_are_made_anew_with_one_line, setup, teardown)
         test_run_ranks(world, train, f);
         CHECK_BYTES(f->losses, expected, sizeof expected);
         CHECK_EQ(f->said, 1);
-        CHECK_EQ(files_in(f->cache), 1);
+        CHECK_EQ(test_names_in(f->cache), 1);
         f->said = 0;
     }
 }
@@ -218,7 +184,7 @@ static void check_refused(fixture *f, const char *part)
     fsdp_context_free(context);
 }
 
-TEST_WITH(what_does_not_fit_is_refused, setup, teardown)
+TEST_WITH(what_does_not_fit_is_refused, setup, NULL)
 {
     fixture *f = *state;
 
@@ -236,7 +202,7 @@ TEST_WITH(what_does_not_fit_is_refused, setup, teardown)
     check_refused(f, "data.tokenizer is for text, but data.dtype is for tokens");
 }
 
-TEST_WITH(a_tokenizer_is_where_it_is_said_to_be, setup, teardown)
+TEST_WITH(a_tokenizer_is_where_it_is_said_to_be, setup, NULL)
 {
     fixture *f = *state;
 
@@ -248,7 +214,7 @@ TEST_WITH(a_tokenizer_is_where_it_is_said_to_be, setup, teardown)
 }
 
 /* The file of their tokens is one that nobody knows. */
-TEST_WITH(too_little_text_is_named_with_what_to_do, setup, teardown)
+TEST_WITH(too_little_text_is_named_with_what_to_do, setup, NULL)
 {
     fixture *f = *state;
 
@@ -261,7 +227,7 @@ TEST_WITH(too_little_text_is_named_with_what_to_do, setup, teardown)
 }
 
 /* Without a tokenizer the braces would be trained on; only the bytes of text that is named so are asked for. */
-TEST_WITH(json_lines_need_a_tokenizer, setup, teardown)
+TEST_WITH(json_lines_need_a_tokenizer, setup, NULL)
 {
     fixture *f = *state;
 
@@ -299,16 +265,9 @@ static void begin_with_folder(fixture *f)
     char *path = test_path(f->directory, "config.json");
 
     test_write_file(path, model_json, sizeof model_json - 1);
-    free(path);
-    fsdp_train_config_free(f->config);
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    set(f, "model.path", f->directory);
-    set(f, "model.init", "random");
-    set(f, "data.workers", "0");
-    set(f, "data.cache", f->cache);
-    set(f, "training.steps", "2");
-    set(f, "training.seq_len", "8");
-    set(f, "training.local_batch_size", "1");
+    f->config = test_config("model.path=%s model.init=random data.workers=0 data.cache=%s training.steps=2 "
+                            "training.seq_len=8 training.local_batch_size=1",
+                            f->directory, f->cache);
 }
 
 static void train_alone(fixture *f, float *losses)
@@ -317,16 +276,14 @@ static void train_alone(fixture *f, float *losses)
     memcpy(losses, f->losses, sizeof f->losses);
 }
 
-TEST_WITH(a_models_own_tokenizer_reads_its_text, setup, teardown)
+TEST_WITH(a_models_own_tokenizer_reads_its_text, setup, NULL)
 {
     fixture *f = *state;
     float named[STEPS], own[STEPS], bytes[STEPS];
     char *prose = test_path(f->directory, "data.txt"), *folder = test_path(f->directory, "d"), *packed;
 
     begin_with_folder(f);
-    set(f, "data.path", f->text);
-    set(f, "data.field", "body");
-    set(f, "data.tokenizer", "model");
+    test_set_keys(f->config, "data.path=%s data.field=body data.tokenizer=model", f->text);
     train_alone(f, named);
     CHECK_STRING(f->tokenizer, f->directory);
     set(f, "data.tokenizer", "");
@@ -351,18 +308,12 @@ TEST_WITH(a_models_own_tokenizer_reads_its_text, setup, teardown)
     CHECK_EQ(mkdir(folder, 0777), 0); /* a folder's files are told by their names */
     packed = test_path(folder, "a.jsonl");
     CHECK_EQ(rename(f->text, packed), 0);
-    set(f, "data.path", folder);
-    set(f, "data.field", "body");
-    set(f, "data.format", "auto");
-    set(f, "data.tokenizer", "");
+    test_set_keys(f->config, "data.path=%s data.field=body data.format=auto data.tokenizer=", folder);
     train_alone(f, own);
     CHECK_BYTES(own, named, sizeof own);
-    free(packed);
-    free(folder);
-    free(prose);
 }
 
-TEST_WITH(tokens_beside_a_tokenizer_are_tokens, setup, teardown)
+TEST_WITH(tokens_beside_a_tokenizer_are_tokens, setup, NULL)
 {
     fixture *f = *state;
     uint16_t ids[64];
@@ -385,7 +336,7 @@ TEST_WITH(tokens_beside_a_tokenizer_are_tokens, setup, teardown)
     check_refused(f, "data.path is text, which the tokenizer of '");
 }
 
-TEST_WITH(bad_lines_are_left_out_and_told, setup, teardown)
+TEST_WITH(bad_lines_are_left_out_and_told, setup, NULL)
 {
     fixture *f = *state;
     float whole[STEPS], rest[STEPS];
@@ -418,11 +369,10 @@ static void train_whole(fsdp_context *context, void *arg)
 }
 
 /* A checkpoint keeps the tokenizer that its tokens are of, and gives it to a run that begins with its weights. */
-TEST_WITH(a_checkpoint_has_the_tokenizer_of_its_tokens, setup, teardown)
+TEST_WITH(a_checkpoint_has_the_tokenizer_of_its_tokens, setup, NULL)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "steps"), *kept = test_path(folder, "step-2/tokenizer.json");
-    fsdp_train_config *first = f->config;
     float losses[STEPS];
 
     set_text(f);
@@ -430,22 +380,15 @@ TEST_WITH(a_checkpoint_has_the_tokenizer_of_its_tokens, setup, teardown)
     set(f, "checkpoint.folder", folder);
     test_run_ranks(1, train_whole, f);
     CHECK_EQ(access(kept, R_OK), 0);
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof llama / sizeof *llama; i++)
-        set(f, llama[i][0], llama[i][1]);
-    set(f, "data.path", f->text);
-    set(f, "data.field", "body");
-    set(f, "data.cache", f->cache);
-    set(f, "checkpoint.initial_load_path", folder);
+    f->config = test_config("%s", llama);
+    test_set_keys(f->config, "data.path=%s data.field=body data.cache=%s checkpoint.initial_load_path=%s", f->text,
+                  f->cache, folder);
     train_alone(f, losses);
     CHECK_CONTAINS(f->tokenizer, "step-2");
-    fsdp_train_config_free(first);
-    free(kept);
-    free(folder);
 }
 
 /* Bytes that a run was begun on, as before a folder's tokenizer was the default, are not taken for its tokens. */
-TEST_WITH(a_run_on_bytes_goes_on_with_bytes_alone, setup, teardown)
+TEST_WITH(a_run_on_bytes_goes_on_with_bytes_alone, setup, NULL)
 {
     fixture *f = *state;
     char *elsewhere = test_directory(), *folder = test_path(elsewhere, "steps");
@@ -454,10 +397,8 @@ TEST_WITH(a_run_on_bytes_goes_on_with_bytes_alone, setup, teardown)
 
     begin_with_folder(f);
     test_write_file(prose, "the other thing in the thing, he said, and the rest", 51);
-    set(f, "data.path", prose);
-    set(f, "data.tokenizer", "bytes");
-    set(f, "checkpoint.enable", "true");
-    set(f, "checkpoint.folder", folder);
+    test_set_keys(f->config, "data.path=%s data.tokenizer=bytes checkpoint.enable=true checkpoint.folder=%s", prose,
+                  folder);
     test_run_ranks(1, train_whole, f);
     CHECK_EQ(access(folder, R_OK), 0);
     CHECK(access(kept, F_OK) != 0); /* whose tokenizer would not be that of its tokens */
@@ -467,8 +408,4 @@ TEST_WITH(a_run_on_bytes_goes_on_with_bytes_alone, setup, teardown)
     CHECK_CONTAINS(fsdp_last_error(), "data.tokenizer: bytes");
     set(f, "data.tokenizer", "bytes");
     test_run_ranks(1, train_whole, f);
-    free(prose);
-    free(kept);
-    free(folder);
-    test_directory_free(elsewhere);
 }

@@ -4,6 +4,7 @@
 #include "fsdp/models.h"
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/config.h"
 
 enum {
     STEPS = 2,
@@ -39,20 +40,10 @@ static void train(fsdp_context *context, void *arg)
 
 static fsdp_train_config *configure(const char *data, const char *preset)
 {
-    static const char *const keys[][2] = {
-        {"model.n_layers", "2"},   {"model.dim", "24"},
-        {"model.n_heads", "2"},    {"model.ffn_dim", "50"},
-        {"data.workers", "0"},     {"model.vocab_size", "256"},
-        {"training.seq_len", "8"}, {"training.local_batch_size", "2"},
-        {"metrics.log_freq", "1"}, {"parallelism.fsdp_reshard_after_forward", "always"}};
-    fsdp_train_config *config;
-
-    CHECK_OK(fsdp_train_config_create(&config));
-    CHECK_OK(fsdp_train_config_set(config, "model.preset", preset));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        CHECK_OK(fsdp_train_config_set(config, keys[i][0], keys[i][1]));
-    CHECK_OK(fsdp_train_config_set(config, "data.path", data));
-    return config;
+    return test_config("model.n_layers=2 model.dim=24 model.n_heads=2 model.ffn_dim=50 data.workers=0 "
+                       "model.vocab_size=256 training.seq_len=8 training.local_batch_size=2 metrics.log_freq=1 "
+                       "parallelism.fsdp_reshard_after_forward=always model.preset=%s data.path=%s",
+                       preset, data);
 }
 
 /* "key=value key=value" of parallelism. */
@@ -75,7 +66,6 @@ static void run(fixture *f, const char *data, const char *preset, const char *se
     f->config = configure(data, preset);
     apply(f->config, settings);
     test_run_ranks(world, train, f);
-    fsdp_train_config_free(f->config);
 }
 
 static char *write_data(const char *directory)
@@ -90,7 +80,7 @@ static char *write_data(const char *directory)
 
 /* ---- the same runs ---- */
 
-#define TIED "model.tie_word_embeddings=true"
+#define UNTIED "model.tie_word_embeddings=false"
 
 static const struct {
     const char *preset, *settings;
@@ -108,9 +98,9 @@ static const struct {
     {"llama-1m", "wrap_policy=size wrap_min_num_params=1200", 11, 22},
     {"llama-1m", "wrap_policy=always", 31, 42},
     {"llama-1m", "wrap_policy=always activation_checkpoint.mode=full", 31, 42},
-    {"gpt2-124m", "wrap_policy=always", 33, 32},
-    {"gpt2-124m", "wrap_policy=class wrap_classes=[GPT2Block,LayerNorm,Embedding]", 10, 20},
-    {"gpt2-124m", "wrap_policy=class wrap_classes=[GPT2Block,Embedding] " TIED, 5, 10},
+    {"gpt2-124m", "wrap_policy=always " UNTIED, 33, 32},
+    {"gpt2-124m", "wrap_policy=class wrap_classes=[GPT2Block,LayerNorm,Embedding] " UNTIED, 10, 20},
+    {"gpt2-124m", "wrap_policy=class wrap_classes=[GPT2Block,Embedding]", 5, 10},
 };
 
 TEST(runs_are_the_same_whatever_the_units)
@@ -121,7 +111,8 @@ TEST(runs_are_the_same_whatever_the_units)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             fixture blocks = {.units = 0}, f = {.units = 0};
 
-            run(&blocks, data, cases[i].preset, strstr(cases[i].settings, "tie") ? TIED : "wrap_policy=blocks", world);
+            run(&blocks, data, cases[i].preset, strstr(cases[i].settings, "tie") ? UNTIED : "wrap_policy=blocks",
+                world);
             run(&f, data, cases[i].preset, cases[i].settings, world);
             CHECK_EQ(f.units, cases[i].units);
             for (int step = 0; step < STEPS; step++) {
@@ -134,8 +125,6 @@ TEST(runs_are_the_same_whatever_the_units)
                     CHECK_EQ(f.reports[step].bytes_sent, blocks.reports[step].bytes_sent);
             }
         }
-    test_directory_free(directory);
-    free(data);
 }
 
 /* ---- what excludes each other ---- */
@@ -151,7 +140,6 @@ static void refuse(fsdp_context *context, void *arg)
     CHECK_ERROR(fsdp_train_run_create(context, config, &run),
                 strstr(pair[1], "no module") ? FSDP_NOT_FOUND : FSDP_INVALID, pair[1]);
     CHECK_NULL(run);
-    fsdp_train_config_free(config);
 }
 
 TEST(what_is_of_another_policy_is_refused)
@@ -173,26 +161,19 @@ TEST(what_is_of_another_policy_is_refused)
 
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         test_run_ranks(2, refuse, (const char *[]){pairs[i][0], pairs[i][1], data});
-    CHECK_OK(fsdp_train_config_create(&config));
+    config = test_empty_config();
     CHECK_ERROR(fsdp_train_config_set(config, "parallelism.wrap_policy", "layers"), FSDP_INVALID, "blocks, root, size");
     CHECK_ERROR(fsdp_train_config_set(config, "parallelism.wrap_classes", "[a, '']"), FSDP_INVALID, "a name or a list");
-    fsdp_train_config_free(config);
-    test_directory_free(directory);
-    free(data);
 }
 
 /* ---- the printed tree ---- */
 
 static void check_printed(fsdp_module *model)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *stream = open_memstream(&text, &bytes);
+    FILE *stream = test_begin_text();
 
     CHECK_OK(fsdp_module_print(model, stream));
-    fclose(stream);
-    CHECK_CONTAINS(text, "(lm_head): Linear(in_features=24, out_features=256, bias=False)");
-    free(text);
+    CHECK_CONTAINS(test_end_text(stream), "(lm_head): Linear(in_features=24, out_features=256, bias=False)");
     fsdp_module_unref(model);
 }
 

@@ -4,6 +4,7 @@
 
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/config.h"
 
 enum {
     STEPS = 3,
@@ -22,11 +23,10 @@ typedef struct fixture {
     fsdp_train_validation validation[MOST_RANKS]; /* by rank */
 } fixture;
 
-static const char *const llama[][2] = {
-    {"model.preset", "llama-1m"}, {"model.n_layers", "2"},   {"model.dim", "24"},
-    {"model.n_heads", "2"},       {"model.n_kv_heads", "1"}, {"model.ffn_dim", "50"},
-    {"model.vocab_size", "256"},  {"data.workers", "0"},     {"training.steps", "3"},
-    {"training.seq_len", "8"},    {"metrics.log_freq", "1"}, {"training.local_batch_size", "2"}};
+static const char llama[] =
+    "model.preset=llama-1m model.n_layers=2 model.dim=24 model.n_heads=2 model.n_kv_heads=1 model.ffn_dim=50 "
+    "model.vocab_size=256 data.workers=0 training.steps=3 training.seq_len=8 metrics.log_freq=1 "
+    "training.local_batch_size=2";
 
 static void set(fixture *f, const char *key, const char *value)
 {
@@ -35,37 +35,20 @@ static void set(fixture *f, const char *key, const char *value)
 
 static int setup(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = test_new(sizeof *f);
     char text[TOKENS];
 
     f->directory = test_directory();
     f->data = test_path(f->directory, "data.txt");
     f->other = test_path(f->directory, "other.txt");
     f->metrics = test_path(f->directory, "metrics.jsonl");
-    for (int i = 0; i < TOKENS; i++)
-        text[i] = (char)('a' + i * i % 23);
-    test_write_file(f->data, text, sizeof text);
+    test_write_letters(f->data, TOKENS, 23);
     for (int i = 0; i < TOKENS; i++)
         text[i] = (char)('a' + i * 5 % 26);
     test_write_file(f->other, text, sizeof text);
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof llama / sizeof *llama; i++)
-        set(f, llama[i][0], llama[i][1]);
+    f->config = test_config("%s", llama);
     set(f, "data.path", f->data);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-
-    fsdp_train_config_free(f->config);
-    free(f->data);
-    free(f->other);
-    free(f->metrics);
-    test_directory_free(f->directory);
-    free(f);
     return 0;
 }
 
@@ -165,18 +148,14 @@ static void compare(fixture *f, const way *w, int world, int micros)
     fsdp_train_config *before = f->config;
     char text[24];
 
-    CHECK_OK(fsdp_train_config_create(&f->config));
-    for (size_t i = 0; i < sizeof llama / sizeof *llama; i++)
-        set(f, llama[i][0], llama[i][1]);
+    f->config = test_config("%s", llama);
     if (w->least == 1) { /* only GPT-2 has dropout */
         set(f, "model.preset", "gpt-10m");
         set(f, "model.n_kv_heads", "2");
         set(f, "model.dropout", "0.2");
     }
-    set(f, "data.path", f->data);
-    set(f, "validation.path", f->other);
-    set(f, "validation.steps", "3");
-    set(f, "validation.local_batch_size", "3");
+    test_set_keys(f->config, "data.path=%s validation.path=%s validation.steps=3 validation.local_batch_size=3",
+                  f->data, f->other);
     for (size_t i = 0; i < sizeof w->keys / sizeof *w->keys && w->keys[i][0]; i++)
         set(f, w->keys[i][0], w->keys[i][1]);
     snprintf(text, sizeof text, "%d", 2 * world * micros);
@@ -187,7 +166,6 @@ static void compare(fixture *f, const way *w, int world, int micros)
             break;
     }
     check_same_steps(f);
-    fsdp_train_config_free(f->config);
     f->config = before;
 }
 
@@ -199,7 +177,7 @@ static bool is_drawn(size_t i, int world)
     return world == 1 + (int)i % 3 || (world == MOST_RANKS && !test_brief());
 }
 
-TEST_WITH(training_goes_on_as_if_there_had_been_none, setup, teardown)
+TEST_WITH(training_goes_on_as_if_there_had_been_none, setup, NULL)
 {
     fixture *f = *state;
 
@@ -233,7 +211,6 @@ static void add_up(fsdp_context *context, void *arg)
 
     for (int i = 0; i < TOKENS; i++)
         ids[i] = (unsigned char)text[i];
-    free(text);
     CHECK_PTR(test_device(context));
     CHECK_OK(fsdp_train_run_create(context, f->config, &run));
     fsdp_no_grad_begin(context);
@@ -255,7 +232,7 @@ static void add_up(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(every_token_counts_once_in_any_world, setup, teardown)
+TEST_WITH(every_token_counts_once_in_any_world, setup, NULL)
 {
     static const char *const strategies[] = {"fsdp2", "fsdp1", "ddp", "zero1"};
     fixture *f = *state;
@@ -280,7 +257,7 @@ TEST_WITH(every_token_counts_once_in_any_world, setup, teardown)
         }
 }
 
-TEST_WITH(steps_are_batches_of_all_ranks, setup, teardown)
+TEST_WITH(steps_are_batches_of_all_ranks, setup, NULL)
 {
     static const int64_t expected[][2] = {
         {1, 3 * LENGTH}, {5, 15 * LENGTH}, {14, 42 * LENGTH}, {15, TOKENS - 1}, {1000, TOKENS - 1}};
@@ -327,7 +304,7 @@ static void look_at_shares(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(what_is_held_out_is_never_trained_on, setup, teardown)
+TEST_WITH(what_is_held_out_is_never_trained_on, setup, NULL)
 {
     static const char *const shares[] = {"0.001", "0.1", "0.5", "0.9"};
     fixture *f = *state;
@@ -335,7 +312,6 @@ TEST_WITH(what_is_held_out_is_never_trained_on, setup, teardown)
 
     text[TOKENS - 1] = (char)201;
     test_write_file(f->data, text, TOKENS);
-    free(text);
     set(f, "model.vocab_size", "200");
     set(f, "training.local_batch_size", "1");
     for (size_t i = 0; i < sizeof shares / sizeof *shares; i++)
@@ -357,7 +333,7 @@ static void create(fsdp_context *context, void *arg)
     CHECK_NULL(run);
 }
 
-TEST_WITH(data_that_is_too_short_is_refused, setup, teardown)
+TEST_WITH(data_that_is_too_short_is_refused, setup, NULL)
 {
     static const char *const cases[][3] = {
         {"validation.share", "0.99", "leaves none to train on"},
@@ -378,7 +354,7 @@ TEST_WITH(data_that_is_too_short_is_refused, setup, teardown)
     f->metrics = metrics;
 }
 
-TEST_WITH(a_path_of_one_token_is_refused, setup, teardown)
+TEST_WITH(a_path_of_one_token_is_refused, setup, NULL)
 {
     fixture *f = *state;
     char *metrics = f->metrics;
@@ -391,7 +367,7 @@ TEST_WITH(a_path_of_one_token_is_refused, setup, teardown)
     f->metrics = metrics;
 }
 
-TEST_WITH(keys_that_exclude_each_other_are_refused, setup, teardown)
+TEST_WITH(keys_that_exclude_each_other_are_refused, setup, NULL)
 {
     fixture *f = *state;
 
@@ -426,7 +402,7 @@ static void create_and_validate(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(a_run_without_a_validation_refuses_one, setup, teardown)
+TEST_WITH(a_run_without_a_validation_refuses_one, setup, NULL)
 {
     fixture *f = *state;
 
@@ -436,7 +412,7 @@ TEST_WITH(a_run_without_a_validation_refuses_one, setup, teardown)
     test_run_ranks(2, create_and_validate, f);
 }
 
-TEST_WITH(an_evaluation_that_fails_leaves_its_result_alone, setup, teardown)
+TEST_WITH(an_evaluation_that_fails_leaves_its_result_alone, setup, NULL)
 {
     fixture *f = *state;
     const char *path = f->data;

@@ -10,7 +10,7 @@
 enum {
     MOST_STEPS = 20,
     MOST_RANKS = 3,
-    BRIEF_STEPS = 6,
+    BRIEF_STEPS = 3,
     MOST_BROADCASTS = 64
 };
 
@@ -98,30 +98,6 @@ static void check_consolidated(const replay *r, fsdp_module *model, fsdp_optimiz
 
 /* ---- steps ---- */
 
-/* This rank's windows, one after the other, as tests/reference tells. */
-static double backward(const replay *r, fsdp_module *model, int step)
-{
-    fsdp_context *context = model->context;
-    fsdp_device *device = test_device(context);
-    int64_t count = (int64_t)r->batch * r->length, first = (step * r->world + fsdp_context_rank(context)) * count;
-    int32_t *inputs = CHECK_PTR(malloc(2 * (size_t)count * sizeof *inputs)), *targets = inputs + count;
-    fsdp_tensor *loss;
-    double value;
-
-    for (int64_t i = 0; i < count; i++) {
-        inputs[i] = r->tokens[first + i];
-        targets[i] = r->tokens[first + i + 1];
-    }
-    CHECK_OK(fsdp_scope_begin(context));
-    loss = CHECK_PTR(fsdp_call(model, fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(r->batch, r->length), inputs),
-                               fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(r->batch, r->length), targets)));
-    CHECK_OK(fsdp_tensor_item(loss, &value));
-    CHECK_OK(fsdp_backward(loss));
-    fsdp_scope_end(context, NULL);
-    free(inputs);
-    return value;
-}
-
 /* Elements of the broadcasts of a step, in their order. */
 typedef struct heard {
     int64_t numels[MOST_BROADCASTS];
@@ -170,7 +146,7 @@ static double step_of(trial *t, fsdp_module *model, fsdp_optimizer *optimizer, i
     double norm;
 
     fsdp_context_reset_comm_stats(model->context);
-    t->losses[fsdp_context_rank(model->context)][step] = backward(r, model, step);
+    t->losses[fsdp_context_rank(model->context)][step] = replay_backward(r, model, step, 0);
     fsdp_context_set_log(model->context, FSDP_LOG_DEBUG, hear, &h);
     CHECK_OK(fsdp_clip_grad_norm(optimizer, replay_number(r->reference, "clip", 0), &norm));
     CHECK_OK(fsdp_optimizer_step(optimizer));

@@ -1,5 +1,6 @@
 /* tuning.c - runs of preference tuning, as the reference has done them. */
 #include "train/tuning.h"
+#include "train/config.h"
 
 #include <math.h>
 #include <sys/stat.h>
@@ -24,6 +25,14 @@ static void set(fsdp_train_config *config, const char *key, const char *value)
     CHECK_OK(fsdp_train_config_set(config, key, value));
 }
 
+static void set_number(fsdp_train_config *config, const char *key, int value)
+{
+    char text[16];
+
+    snprintf(text, sizeof text, "%d", value);
+    set(config, key, text);
+}
+
 static void set_path(fsdp_train_config *config, const char *key, const char *name)
 {
     char path[512];
@@ -34,36 +43,34 @@ static void set_path(fsdp_train_config *config, const char *key, const char *nam
 
 fsdp_train_config *tuning_config(const tuning *t)
 {
+    int cp = t->cp ? t->cp : 1, tp = t->tp ? t->tp : 1, teams = t->world / cp / tp;
+    int local = 8 / teams / t->microbatches;
     fsdp_train_config *config = NULL;
     char text[512];
 
-    CHECK_OK(fsdp_train_config_create(&config));
+    config = test_empty_config();
     set(config, "model.path", REFERENCE "/models/tiny-llama");
     set_path(config, "data.path", "dpo-train.jsonl");
     set_path(config, "data.tokenizer", "byte-chat");
     snprintf(text, sizeof text, "%s/cache", t->directory);
     set(config, "data.cache", text);
-    snprintf(text, sizeof text, "%d", 8 / t->world / t->microbatches);
-    set(config, "training.local_batch_size", text);
-    snprintf(text, sizeof text, "%d", 8 / t->world / t->microbatches * t->world * t->microbatches);
-    set(config, "training.global_batch_size", text);
-    set(config, "training.seq_len", "200");
-    snprintf(text, sizeof text, "%d", TUNING_STEPS);
-    set(config, "training.steps", text);
+    set_number(config, "training.local_batch_size", local);
+    set_number(config, "training.global_batch_size", local * teams * t->microbatches);
+    set_number(config, "training.seq_len", 200);
+    set_number(config, "training.steps", TUNING_STEPS);
+    set_number(config, "parallelism.context_parallel_degree", cp);
+    set_number(config, "parallelism.tensor_parallel_degree", tp);
     set(config, "training.max_norm", "1");
     set(config, "training.objective", "dpo");
     set(config, "optimizer.lr", strstr(t->name, "lora") ? "0.01" : "0.001");
-    set(config, "optimizer.weight_decay", "0");
-    set(config, "lr_scheduler.decay_type", "constant");
-    set(config, "metrics.log_freq", "1");
+    test_set_keys(config, "optimizer.weight_decay=0 lr_scheduler.decay_type=constant metrics.log_freq=1");
     if (strstr(t->name, "-ls"))
         set(config, "dpo.label_smoothing", "0.2");
     if (strstr(t->name, "lora"))
         set_path(config, "adapter.path", "dpo-lora-llama/initial");
     if (t->batch > 0) {
-        snprintf(text, sizeof text, "%d", t->batch);
         set_path(config, "validation.path", "dpo-train.jsonl");
-        set(config, "validation.local_batch_size", text);
+        set_number(config, "validation.local_batch_size", t->batch);
     }
     if (t->key)
         set(config, t->key, t->value);
@@ -109,7 +116,6 @@ static void run_rank(fsdp_context *context, void *arg)
             t->reports[step] = report;
     }
     fsdp_train_run_free(run);
-    fsdp_train_config_free(config);
 }
 
 void tuning_run(tuning *t)
@@ -131,8 +137,6 @@ void tuning_write_pairs(const story *s, const char *text)
                 i % 7, "xxxxxxx");
     fputs(text ? text : "", file);
     fclose(file);
-    free(data);
-    free(folder);
 }
 
 void tuning_prefer(story *s)
@@ -141,13 +145,8 @@ void tuning_prefer(story *s)
     char *cache = test_path(s->directory, "cache");
 
     tuning_write_pairs(s, NULL);
-    story_set(s, "data.path", data);
-    story_set(s, "data.tokenizer", folder);
-    story_set(s, "data.cache", cache);
-    story_set(s, "model.vocab_size", "259");
-    story_set(s, "training.seq_len", "64");
-    story_set(s, "training.objective", "dpo");
-    free(data);
-    free(folder);
-    free(cache);
+    test_set_keys(s->config,
+                  "data.path=%s data.tokenizer=%s data.cache=%s model.vocab_size=259 training.seq_len=64 "
+                  "training.objective=dpo",
+                  data, folder, cache);
 }

@@ -17,6 +17,7 @@ typedef struct tuning {
     const char *name; /* of the reference */
     int world, microbatches;
     const char *key, *value; /* one more; NULL: none */
+    int cp, tp;              /* ranks of a sequence, and of a layer; 0: 1 */
     int batch;               /* pairs of a batch of the validations on the same pairs; 0: there are none */
 
     /* Of the last rank: of each step, and of the validation before it. */

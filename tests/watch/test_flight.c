@@ -44,7 +44,6 @@ TEST(the_last_calls_are_kept_and_the_first_are_counted)
     }
     fsdp__flight_logs_release(&logs);
     fsdp_context_free(context);
-    test_directory_free(folder);
 }
 
 static void check_call(const fsdp__flight_log *log, int64_t index, int step, int microbatch, const char *module)
@@ -88,31 +87,26 @@ TEST(a_call_knows_its_step_microbatch_and_module)
     CHECK_CONTAINS(text, "in step 41, microbatch 1, after the forward of 'layers.1', for ");
     fsdp__flight_logs_release(&logs);
     fsdp_context_free(context);
-    test_directory_free(folder);
 }
 
 TEST(a_record_has_who_had_the_memory_that_ran_out)
 {
     fsdp_context *context = test_context();
-    char *folder = test_directory(), *text = NULL;
+    char *folder = test_directory(), *text;
     fsdp__flight_logs logs;
-    size_t bytes;
-    FILE *out;
+    FILE *out = test_begin_text();
 
     CHECK_OK(fsdp_flight_start(context, folder, false, NULL));
     FSDP__TELL(MEMORY_LACKED, .context = context, .name = "  live: 2 KiB, most of it of\n  1 KiB layers.0: linear");
     CHECK_OK(fsdp_flight_write(context));
     logs = read_logs(folder);
-    out = open_memstream(&text, &bytes);
     CHECK_OK(fsdp__flight_print(&logs, 10, out));
     CHECK_OK(fsdp__flight_print_json(&logs, out));
-    fclose(out);
+    text = test_end_text(out);
     CHECK_CONTAINS(text, "\n  live: 2 KiB, most of it of\n  1 KiB layers.0: linear\n");
     CHECK_CONTAINS(text, "\"owners\": [\"  live: 2 KiB, most of it of\", \"  1 KiB layers.0: linear\"]");
-    free(text);
     fsdp__flight_logs_release(&logs);
     fsdp_context_free(context);
-    test_directory_free(folder);
 }
 
 TEST(groups_have_their_members_and_their_own_numbers)
@@ -146,7 +140,6 @@ TEST(groups_have_their_members_and_their_own_numbers)
     CHECK_EQ(log->groups[2].issued, 2);
     fsdp__flight_logs_release(&logs);
     fsdp_context_free(context);
-    test_directory_free(folder);
 }
 
 /* ---- a run in which nothing is wrong ---- */
@@ -188,7 +181,6 @@ TEST(a_record_in_a_file_is_there_all_the_time_and_gone_when_all_is_well)
 
         test_run_ranks(worlds[i], go_well, &b);
         CHECK_EQ(stat(b.folder, &info), -1);
-        free((char *)(uintptr_t)b.folder);
         test_directory_free(above);
     }
 }
@@ -212,9 +204,6 @@ TEST(the_file_of_another_context_with_the_same_name_stays)
     fsdp_context_free(second);
     CHECK_EQ(access(file, F_OK), -1);
     CHECK_EQ(access(folder, F_OK), -1);
-    free(file);
-    free(folder);
-    test_directory_free(above);
 }
 
 TEST(a_late_start_goes_on_with_the_numbers_of_a_group_that_was_made_again)
@@ -245,7 +234,6 @@ TEST(a_late_start_goes_on_with_the_numbers_of_a_group_that_was_made_again)
     fsdp__flight_logs_release(&logs);
     fsdp_process_group_free(group);
     fsdp_context_free(context);
-    test_directory_free(folder);
 }
 
 /* Returns the last line of a log. */
@@ -352,7 +340,6 @@ TEST(a_rank_without_memory_for_its_record_goes_on_without)
     CHECK_OK(fsdp__flight_memory_create(1, folder, &s.memory));
     test_run_ranks(2, join_too_small, &s);
     fsdp__flight_memory_free(&s.memory);
-    test_directory_free(folder);
 }
 
 /* ---- what is wrong ---- */
@@ -376,9 +363,6 @@ static void check_other_folder(const char *folder)
     fsdp_context_free(both);
     fsdp_context_free(context);
     CHECK(access(record, F_OK) != 0);
-    free(first);
-    free(second);
-    free(record);
 }
 
 TEST(what_cannot_be_recorded_is_refused)
@@ -409,10 +393,6 @@ TEST(what_cannot_be_recorded_is_refused)
     CHECK_OK(fsdp_flight_write(context));
     fsdp_context_free(context);
     check_other_folder(folder);
-    free(open);
-    free(link);
-    free(file);
-    test_directory_free(folder);
 }
 
 TEST(a_start_or_a_write_that_fails_leaves_nothing)
@@ -430,7 +410,6 @@ TEST(a_start_or_a_write_that_fails_leaves_nothing)
                     status = fsdp_flight_write(context);
                 CHECK_FAULT(kind ? FSDP__FAULT_WRITE : FSDP__FAULT_ALLOCATION, status);
                 fsdp_context_free(context);
-                free(folder);
                 test_directory_free(above);
             }
 }

@@ -38,7 +38,6 @@ TEST(a_rank_without_a_record_is_named)
     check_verdict(b.folder, "the others wait for rank 2: it has not come to call ");
     check_verdict(b.folder, "where ranks 0, 1 and 3 have waited ");
     check_verdict(b.folder, "it has left no record: its process was killed, or its file lies elsewhere");
-    free(path);
     test_directory_free((char *)(uintptr_t)b.folder);
 }
 
@@ -150,7 +149,6 @@ static char *a_file(const char *folder, size_t *bytes)
 
     test_run_ranks(2, one_does_not_come, &b);
     data = test_read_file(path, bytes);
-    free(path);
     return data;
 }
 
@@ -190,8 +188,6 @@ TEST(what_is_damaged_is_told_or_left_out)
     CHECK_ERROR(parse(data, bytes, &log), FSDP_FORMAT, "is damaged at byte 0: its head does not fit");
     file->head.version++;
     CHECK_ERROR(parse(data, bytes, &log), FSDP_UNSUPPORTED, "was written by another version");
-    free(data);
-    test_directory_free(folder);
 }
 
 TEST(no_changed_byte_breaks_a_reader)
@@ -214,8 +210,6 @@ TEST(no_changed_byte_breaks_a_reader)
         }
         data[at] ^= (char)(1 + at % 255);
     }
-    free(data);
-    test_directory_free(folder);
 }
 
 TEST(files_of_an_earlier_run_are_left_out)
@@ -240,12 +234,8 @@ TEST(files_of_an_earlier_run_are_left_out)
     CHECK_OK(fsdp__flight_logs_read((const char *[]){run}, 1, &logs));
     CHECK_EQ(logs.count, 2);
     fsdp__flight_logs_release(&logs);
-    free(inside);
-    test_directory_free(run);
     CHECK_ERROR(fsdp__flight_logs_read((const char *[]){"/nowhere"}, 1, &logs), FSDP_NOT_FOUND, "/nowhere");
-    free(folder);
     folder = test_directory();
     CHECK_ERROR(fsdp__flight_logs_read((const char *[]){folder}, 1, &logs), FSDP_NOT_FOUND,
                 "it has no file named rank-N.flight");
-    test_directory_free(folder);
 }

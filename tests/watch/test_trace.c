@@ -31,7 +31,7 @@ typedef struct scene {
 
 static int scene_setup(void **state)
 {
-    scene *s = calloc(1, sizeof *s);
+    scene *s = test_new(sizeof *s);
 
     s->folder = test_directory();
     s->path = test_path(s->folder, "trace.json");
@@ -39,17 +39,7 @@ static int scene_setup(void **state)
     return 0;
 }
 
-static int scene_teardown(void **state)
-{
-    scene *s = *state;
-
-    test_directory_free(s->folder);
-    free(s->path);
-    free(s);
-    return 0;
-}
-
-#define SCENE_TEST(name) TEST_WITH(name, scene_setup, scene_teardown)
+#define SCENE_TEST(name) TEST_WITH(name, scene_setup, NULL)
 
 static fsdp_status hear(void *arg, fsdp__probe_event *e)
 {
@@ -173,12 +163,10 @@ SCENE_TEST(a_packed_trace_is_one_file_of_all_ranks)
     size_t count;
     reading r;
 
-    free(s->path);
     s->path = test_path(s->folder, "trace.json.gz");
     test_run_ranks(3, trace_rounds, s);
     bytes = (unsigned char *)test_read_file(s->path, &count);
     CHECK(count > 20 && bytes[0] == 0x1f && bytes[1] == 0x8b);
-    free(bytes);
     r = reading_of(s->path);
     for (int rank = 0; rank < 3; rank++)
         check_rank(s, &r, rank);
@@ -296,14 +284,12 @@ SCENE_TEST(a_file_that_is_no_trace_stays)
     scene *s = *state;
     fsdp_context *context = test_context();
     fsdp_trace *trace = NULL, *second = NULL;
-    char *text;
     size_t bytes;
 
     test_write_file(s->path, "{\"mine\": 1}", 11);
     CHECK_ERROR(fsdp_trace_begin(context, s->path, NULL, &trace), FSDP_INVALID, "exists and is not a trace");
-    text = test_read_file(s->path, &bytes);
+    test_read_file(s->path, &bytes);
     CHECK_EQ(bytes, 11);
-    free(text);
     CHECK_ERROR(fsdp_trace_begin(context, s->folder, NULL, &trace), FSDP_IO, "it is a folder");
     CHECK_ERROR(fsdp_trace_begin(context, "/nowhere/trace.json", NULL, &trace), FSDP_NOT_FOUND, "/nowhere");
     CHECK_ERROR(fsdp_trace_begin(context, NULL, NULL, &trace), FSDP_INVALID, "a path");
@@ -344,8 +330,6 @@ SCENE_TEST(a_full_disk_is_told_to_all_ranks_and_leaves_what_was_there)
     after = test_read_file(s->path, &bytes_after);
     CHECK_EQ(bytes_after, bytes);
     CHECK_BYTES(after, before, bytes);
-    free(before);
-    free(after);
     CHECK(asprintf(&command, "test \"$(ls -A '%s')\" = trace.json", s->folder) > 0);
     CHECK_EQ(system(command), 0);
     free(command);
@@ -438,8 +422,7 @@ static void misuse(fsdp_context *context, void *arg)
 
 SCENE_TEST(a_trace_that_is_misused_on_one_rank_fails_on_all)
 {
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, misuse, *state);
+    test_run_worlds(1, 3, misuse, *state);
     CHECK_ERROR(fsdp_trace_begin(NULL, "x", NULL, &(fsdp_trace *){NULL}), FSDP_INVALID, "a context");
     CHECK_STATUS(fsdp_trace_end(NULL), FSDP_INVALID);
     fsdp_trace_abandon(NULL);

@@ -6,9 +6,8 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include "backend/fakecuda/control.h"
+#include "backend/fakecuda/use.h"
 #include "device/kernels.h"
-#include "fsdp/comm.h"
 #include "fsdp/trace.h"
 #include "support/ranks.h"
 #include "watch/reading.h"
@@ -30,7 +29,7 @@ typedef struct scene {
 
 static int scene_setup(void **state)
 {
-    scene *s = calloc(1, sizeof *s);
+    scene *s = test_new(sizeof *s);
 
     s->folder = test_directory();
     s->path = test_path(s->folder, "trace.json");
@@ -41,13 +40,9 @@ static int scene_setup(void **state)
 
 static int scene_teardown(void **state)
 {
-    scene *s = *state;
-
+    (void)state;
     fakecuda.mend();
     unsetenv("FSDP_CUDA_LIBRARIES");
-    test_directory_free(s->folder);
-    free(s->path);
-    free(s);
     return 0;
 }
 
@@ -59,14 +54,6 @@ static void hear(void *arg, fsdp_log_level level, const char *line)
 
     if (level == FSDP_LOG_WARNING)
         strncat(s->said, line, sizeof s->said - strlen(s->said) - 1);
-}
-
-static void check_nothing_lives(void)
-{
-    char text[128];
-
-    if (fakecuda.live(text, sizeof text) != 0)
-        TEST_FAIL("left over: %s", text);
 }
 
 /* Copies, fills and computes on two streams of the GPU. */
@@ -89,7 +76,8 @@ static void work(fsdp_device *gpu, fsdp_stream *other, int rounds)
     fsdp__device_free(gpu, memory, sizeof values, FSDP_MEMORY_ACTIVATION);
 }
 
-/* Traces work, and the work after a pause. */
+/* Traces work, and the work after a pause. The work between is of no rank's record: but one that records alone takes
+ * for its own what its GPU does for nobody that records, so none begins or goes on while another one is about that. */
 static void trace_work(fsdp_context *context, void *arg)
 {
     scene *s = arg;
@@ -102,9 +90,11 @@ static void trace_work(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_stream_create(gpu, FSDP_STREAM_WORKER, &other));
     work(gpu, other, 1);
     CHECK_OK(fsdp_trace_begin(context, s->path, NULL, &trace));
+    test_meet();
     work(gpu, other, s->rounds);
     fsdp_trace_pause(trace, true);
     work(gpu, other, 2);
+    test_meet();
     fsdp_trace_pause(trace, false);
     work(gpu, other, s->rounds);
     CHECK_OK(fsdp_trace_end(trace));
@@ -170,7 +160,6 @@ SCENE_TEST(a_library_that_cannot_be_opened_costs_the_record_alone)
     check_lacks(s, "cannot open libcupti.so.13, which traces of what runs on a GPU need: ");
     CHECK_CONTAINS(s->said, "install CUPTI, of CUDA's toolkit or of Python's package nvidia-cuda-cupti");
     unlink(file);
-    free(file);
 }
 
 /* NVIDIA's own, where there is no driver: it must be opened, and refuse. */

@@ -277,7 +277,7 @@ static void key_gradient(builder b, const fsdp__cudnn_tensor *pairs, const fsdp_
     fsdp__cudnn_reduce(b.graph, N(REDUCE_TENSOR_ADD), &all, &out);
 }
 
-/* [Note: the graph of attention] */
+/* Makes the gradient of q, in the form that the note above says. */
 static void query_gradient(builder b, const fsdp__cudnn_tensor *dx, const fsdp__cudnn_tensor *k)
 {
     const fsdp__attention_call *c = b.call;

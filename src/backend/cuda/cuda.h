@@ -116,6 +116,10 @@ static inline void fsdp__cuda_count_issued(const fsdp_device *device)
 /* Makes the device the calling thread's own. Whoever calls CUDA calls this first. */
 fsdp_status fsdp__cuda_use(const fsdp_device *device);
 
+/* ---- cuda_links.c ---- */
+
+fsdp__link fsdp__cuda_links(fsdp_device *device, int count, char *text, size_t bytes);
+
 /* ---- cuda_stream.c ---- */
 
 fsdp_status fsdp__cuda_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out);
@@ -166,7 +170,7 @@ void fsdp__cuda_activities_close(fsdp_device *device);
 fsdp_status fsdp__cuda_attention_open(fsdp_device *device);
 void fsdp__cuda_attention_close(fsdp_device *device);
 
-/* ---- cuda_clique.c ---- */
+/* ---- nccl_clique.c ---- */
 
 extern const fsdp__clique_ops fsdp__cuda_cliques;
 void fsdp__cuda_cliques_close(fsdp_device *device);

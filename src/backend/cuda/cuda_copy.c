@@ -72,7 +72,7 @@ static fsdp_status have_pieces(fsdp__cuda_stream *stream)
     status = make(stream);
     if (status != FSDP_OK)
         fsdp__cuda_pieces_free(stream);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "no pinned memory of the host to copy through");
+    return fsdp_fail_prefix(status, "no pinned memory of the host to copy through");
 }
 
 static char *piece_at(const fsdp__cuda_stream *stream, size_t number)

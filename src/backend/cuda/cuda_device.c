@@ -126,7 +126,7 @@ static fsdp_status cuda_open(fsdp_device *device)
         status = look_at(device);
     if (status != FSDP_OK)
         cuda_close(device);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot open device '%s'", device->name);
+    return fsdp_fail_prefix(status, "cannot open device '%s'", device->name);
 }
 
 static void look(fsdp_device *device, fsdp__device_facts *out)
@@ -156,6 +156,7 @@ static const fsdp__backend backend = {
     .narrow_logits = true,
     .wide_gradients = true,
     .gelu_products = true,
+    .makes_again = true,
     .sums_operands = true,
     .carries = true,
     .count = cuda_count,
@@ -163,9 +164,11 @@ static const fsdp__backend backend = {
     .close = cuda_close,
     .prepare_thread = prepare_thread,
     .look = look,
+    .links = fsdp__cuda_links,
     .open_attention = fsdp__cuda_attention_open,
     .alive = fsdp__cuda_alive,
     .condemn = fsdp__cuda_condemn,
+    .judge = fsdp__cuda_judge,
     .segment_alloc = fsdp__cuda_segment_alloc,
     .segment_free = fsdp__cuda_segment_free,
     .segment_grow = fsdp__cuda_segment_grow,

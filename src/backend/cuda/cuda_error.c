@@ -7,15 +7,6 @@
 #include "backend/cuda/cuda.h"
 #include "base/text.h"
 
-fsdp_status fsdp__cuda_alive(const fsdp_device *device)
-{
-    const fsdp__cuda_lost *lost = &fsdp__cuda_state_of(device)->lost;
-
-    if (!atomic_load_explicit(&lost->is, memory_order_acquire))
-        return FSDP_OK;
-    return FSDP_FAIL(lost->status, "%s", lost->text);
-}
-
 /* Keeps the first text. */
 static void lose(fsdp__cuda_lost *lost, fsdp_status status, const char *text)
 {
@@ -28,12 +19,44 @@ static void lose(fsdp__cuda_lost *lost, fsdp_status status, const char *text)
     pthread_mutex_unlock(&lost->mutex);
 }
 
-void fsdp__cuda_condemn(fsdp_device *device, fsdp_status status, const char *text)
+static void condemn(const fsdp_device *device, fsdp_status status, const char *text)
 {
     char whole[FSDP__CUDA_TEXT];
 
     snprintf(whole, sizeof whole, "what device '%s' waited for does not come: %s", device->name, text);
     lose(&fsdp__cuda_state_of(device)->lost, status, whole);
+}
+
+void fsdp__cuda_condemn(fsdp_device *device, fsdp_status status, const char *text)
+{
+    condemn(device, status, text);
+}
+
+void fsdp__cuda_judge(fsdp_device *device, fsdp_status (*judge)(void *world), void *world)
+{
+    fsdp__cuda_lost *lost = &fsdp__cuda_state_of(device)->lost;
+
+    pthread_mutex_lock(&lost->mutex);
+    if (!atomic_load_explicit(&lost->judge, memory_order_relaxed)) {
+        lost->world = world;
+        atomic_store_explicit(&lost->judge, judge, memory_order_release);
+    }
+    pthread_mutex_unlock(&lost->mutex);
+}
+
+fsdp_status fsdp__cuda_alive(const fsdp_device *device)
+{
+    const fsdp__cuda_lost *lost = &fsdp__cuda_state_of(device)->lost;
+    fsdp_status (*judge)(void *) = atomic_load_explicit(&lost->judge, memory_order_acquire);
+    fsdp_status status;
+
+    if (!atomic_load_explicit(&lost->is, memory_order_acquire)) {
+        status = judge ? judge(lost->world) : FSDP_OK;
+        if (status == FSDP_OK)
+            return FSDP_OK;
+        condemn(device, status, fsdp_last_error());
+    }
+    return FSDP_FAIL(lost->status, "%s", lost->text);
 }
 
 /* Says what is free on the card, where CUDA tells. */
@@ -103,8 +126,7 @@ fsdp_status fsdp__cuda_check_host(const fsdp_device *device, cudaError_t error, 
 /* The program may have chosen another device in this thread, so nothing is remembered. */
 fsdp_status fsdp__cuda_use(const fsdp_device *device)
 {
-    FSDP_TRY(fsdp__cuda_check(device, cudaSetDevice(device->ordinal), "cudaSetDevice", __FILE__, __LINE__));
-    return FSDP_OK;
+    return fsdp__cuda_check(device, cudaSetDevice(device->ordinal), "cudaSetDevice", __FILE__, __LINE__);
 }
 
 void fsdp__cuda_given_back(const fsdp_device *device, cudaError_t error, const char *call, const char *file, int line)

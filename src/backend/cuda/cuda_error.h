@@ -19,12 +19,17 @@ typedef struct fsdp__cuda_lost {
     /* Guarded by the mutex until `is` is set, and never changed after. */
     fsdp_status status;
     char text[FSDP__CUDA_TEXT];
+    fsdp_status (*_Atomic judge)(void *world); /* NULL: nobody. Set after `world`, once */
+    void *world;
 } fsdp__cuda_lost;
 
-/* Returns FSDP_OK while the device has not failed, else a failure with the text of the first one. */
+/* Returns FSDP_OK while the device has not failed, and its judge finds nothing, else a failure with the text of the
+ * first one. */
 fsdp_status fsdp__cuda_alive(const fsdp_device *device);
 /* Loses the device for a reason that is not CUDA's. [thread-safe] */
 void fsdp__cuda_condemn(fsdp_device *device, fsdp_status status, const char *text);
+/* Lets the device be lost when `judge` fails. The first one stays. */
+void fsdp__cuda_judge(fsdp_device *device, fsdp_status (*judge)(void *world), void *world);
 /* Turns what a call of CUDA has returned into a status. Memory that is not there can be survived: FSDP_NO_MEMORY.
  * Anything else loses the device. `call` is the call's text. */
 fsdp_status fsdp__cuda_check(const fsdp_device *device, cudaError_t error, const char *call, const char *file,

@@ -11,7 +11,7 @@
 #include "base/compiler.h"
 
 enum {
-    CARD = 16, /* bytes of "0000:3b:00.0" */
+    STEP = 2 << 20, /* what is exported is whole pages of the GPU: a handle is of them */
     WORDS_VERSION = 12000
 };
 
@@ -20,8 +20,7 @@ typedef struct exported {
     int64_t pid;
     int32_t ordinal; /* in that process */
     bool opens;      /* there is a handle for other processes */
-    char card[CARD];
-    char why[64]; /* there is none */
+    char why[64];    /* there is none */
     cudaIpcMemHandle_t handle;
 } exported;
 
@@ -52,10 +51,11 @@ fsdp_status fsdp__cuda_export_alloc(fsdp_device *device, size_t bytes, fsdp__exp
     exported name = {.pid = getpid(), .ordinal = device->ordinal};
     cudaError_t error;
 
-    *out = (fsdp__export){.bytes = bytes};
+    *out = (fsdp__export){.bytes = (bytes + STEP - 1) / STEP * STEP};
     FSDP_TRY(fsdp__cuda_use(device));
-    FSDP_TRY(refuse(device, cudaDeviceGetPCIBusId(name.card, CARD, device->ordinal), "cudaDeviceGetPCIBusId"));
-    FSDP_TRY(refuse(device, cudaMalloc(&out->memory, bytes), "cudaMalloc"));
+    FSDP_TRY(
+        refuse(device, cudaDeviceGetPCIBusId(out->card, FSDP__EXPORT_CARD, device->ordinal), "cudaDeviceGetPCIBusId"));
+    FSDP_TRY(refuse(device, cudaMalloc(&out->memory, out->bytes), "cudaMalloc"));
     error = cudaIpcGetMemHandle(&name.handle, out->memory);
     name.opens = error == cudaSuccess;
     if (!name.opens) {
@@ -69,6 +69,8 @@ fsdp_status fsdp__cuda_export_alloc(fsdp_device *device, size_t bytes, fsdp__exp
 void fsdp__cuda_export_free(fsdp_device *device, const fsdp__export *memory)
 {
     (void)fsdp__cuda_use(device);
+    /* cudaFree waits for the device by itself, but then other threads may not launch what the device waits for. */
+    FSDP__CUDA_GIVE_BACK(device, cudaDeviceSynchronize());
     FSDP__CUDA_GIVE_BACK(device, cudaFree(memory->memory));
 }
 
@@ -105,7 +107,7 @@ static fsdp_status reach(const fsdp_device *device, int ordinal)
     return refuse(device, error, "cudaDeviceEnablePeerAccess");
 }
 
-static fsdp_status open_handle(const fsdp_device *device, const exported *name, void **out)
+static fsdp_status open_handle(const fsdp_device *device, const exported *name, const char *card, void **out)
 {
     int ordinal = -1;
 
@@ -114,14 +116,14 @@ static fsdp_status open_handle(const fsdp_device *device, const exported *name, 
                          "the system gives no handle of a GPU's memory to other processes "
                          "(cudaIpcGetMemHandle: %s)",
                          name->why);
-    if (cudaDeviceGetByPCIBusId(&ordinal, name->card) != cudaSuccess) {
+    if (cudaDeviceGetByPCIBusId(&ordinal, card) != cudaSuccess) {
         (void)cudaGetLastError();
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "this process does not see the GPU %s of another rank: CUDA_VISIBLE_DEVICES must name the "
                          "GPUs of all ranks of the machine",
-                         name->card);
+                         card);
     }
-    FSDP_TRY(check_reach(device, ordinal, name->card));
+    FSDP_TRY(check_reach(device, ordinal, card));
     FSDP_TRY(refuse(device, cudaIpcOpenMemHandle(out, name->handle, cudaIpcMemLazyEnablePeerAccess),
                     "cudaIpcOpenMemHandle"));
     return FSDP_OK;
@@ -130,13 +132,15 @@ static fsdp_status open_handle(const fsdp_device *device, const exported *name, 
 fsdp_status fsdp__cuda_import_open(fsdp_device *device, const fsdp__export *theirs, void **out)
 {
     exported name = name_of(theirs);
+    char card[FSDP__EXPORT_CARD + 1] = "";
 
     *out = NULL;
-    name.card[CARD - 1] = name.why[sizeof name.why - 1] = '\0';
+    memcpy(card, theirs->card, FSDP__EXPORT_CARD);
+    name.why[sizeof name.why - 1] = '\0';
     FSDP_TRY(fsdp__cuda_use(device));
     if (name.pid != getpid())
-        return open_handle(device, &name, out);
-    FSDP_TRY(check_reach(device, name.ordinal, name.card));
+        return open_handle(device, &name, card, out);
+    FSDP_TRY(check_reach(device, name.ordinal, card));
     FSDP_TRY(reach(device, name.ordinal));
     *out = theirs->memory;
     return FSDP_OK;
@@ -203,7 +207,10 @@ fsdp_status fsdp__cuda_try_words(fsdp_device *device, uint32_t *word)
     return status;
 }
 
-/* Calls the driver, as FSDP__CUDA_TRY calls CUDA: the numbers of their errors are the same. */
+/* Checks calls of the driver as FSDP__CUDA_TRY does those of CUDA: the numbers of their errors are the same. */
+#define WORD_TRY(device, error, call) \
+    FSDP_TRY(fsdp__cuda_check((device), (cudaError_t)(error), call, __FILE__, __LINE__))
+
 fsdp_status fsdp__cuda_write_word(fsdp_stream *stream, uint32_t *word, uint32_t value)
 {
     const fsdp_device *device = stream->device;
@@ -212,7 +219,7 @@ fsdp_status fsdp__cuda_write_word(fsdp_stream *stream, uint32_t *word, uint32_t 
 
     FSDP_TRY(fsdp__cuda_use(device));
     FSDP_TRY(address_of(device, word, &address));
-    FSDP__CUDA_TRY(device, (cudaError_t)words->write((CUstream)fsdp__cuda_native(stream), address, value, 0));
+    WORD_TRY(device, words->write((CUstream)fsdp__cuda_native(stream), address, value, 0), "cuStreamWriteValue32");
     return FSDP_OK;
 }
 
@@ -224,7 +231,7 @@ fsdp_status fsdp__cuda_await_word(fsdp_stream *stream, uint32_t *word, uint32_t 
 
     FSDP_TRY(fsdp__cuda_use(device));
     FSDP_TRY(address_of(device, word, &address));
-    FSDP__CUDA_TRY(device, (cudaError_t)words->await((CUstream)fsdp__cuda_native(stream), address, value,
-                                                     CU_STREAM_WAIT_VALUE_GEQ));
+    WORD_TRY(device, words->await((CUstream)fsdp__cuda_native(stream), address, value, CU_STREAM_WAIT_VALUE_GEQ),
+             "cuStreamWaitValue32");
     return FSDP_OK;
 }

@@ -2,9 +2,9 @@
  *
  * [Note: segments]
  * A segment is a range of addresses, of which the front has memory: pieces that are mapped one behind the other. It
- * grows by more of them, so the ledger's blocks lie side by side, and no more memory is reserved than they need. Its
- * range has more addresses than the device has bytes, since what is cut out of it keeps its addresses. Where the driver
- * cannot map memory a segment is cudaMalloc's, and does not grow. */
+ * grows by more of them, also where some were cut out, so the ledger's blocks lie side by side, and no more memory is
+ * reserved than they need. Its range has more addresses than the device has bytes, since what is cut out of it keeps
+ * its addresses. Where the driver cannot map memory a segment is cudaMalloc's, and does not grow. */
 #include "backend/cuda/cuda.h"
 
 #include <string.h>
@@ -108,13 +108,24 @@ void fsdp__cuda_mapping_find(fsdp_device *device)
 
 /* ---- ranges ---- */
 
-/* Maps one piece at the end of what has memory. */
+/* Finds the pieces that lie whole in a part of a range: [first, end). */
+static void pieces_in(const range *r, size_t from, size_t to, int64_t *first, int64_t *end)
+{
+    *first = 0;
+    while (*first < r->count && r->pieces[*first].offset < from)
+        ++*first;
+    for (*end = *first; *end < r->count && r->pieces[*end].offset + r->pieces[*end].bytes <= to; ++*end)
+        continue;
+}
+
+/* Maps one piece where nothing is. */
 static fsdp_status map_piece(const fsdp_device *device, range *r, size_t offset, size_t bytes)
 {
     CUmemAllocationProp kind = kind_of(device);
     CUmemAccessDesc access = {.location = kind.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle memory;
     fsdp_status status;
+    int64_t at, end;
 
     if (fsdp__grow(&r->pieces, r->count, &r->capacity, sizeof *r->pieces) != 0)
         return FSDP_NO_MEMORY;
@@ -122,9 +133,10 @@ static fsdp_status map_piece(const fsdp_device *device, range *r, size_t offset,
     status = DRIVER_CALL(device, cuMemMap, r->start + offset, bytes, 0, memory, 0);
     DRIVER_GIVE_BACK(device, cuMemRelease, memory); /* the mapping keeps it */
     FSDP_TRY(status);
-    r->pieces[r->count++] = (piece){offset, bytes};
-    FSDP_TRY(DRIVER_CALL(device, cuMemSetAccess, r->start + offset, bytes, &access, 1));
-    return FSDP_OK;
+    pieces_in(r, offset, offset, &at, &end);
+    memmove(r->pieces + at + 1, r->pieces + at, (size_t)(r->count++ - at) * sizeof *r->pieces);
+    r->pieces[at] = (piece){offset, bytes};
+    return DRIVER_CALL(device, cuMemSetAccess, r->start + offset, bytes, &access, 1);
 }
 
 /* Unmaps some pieces. The device must not use them any more. */
@@ -140,8 +152,8 @@ static void unmap(const fsdp_device *device, range *r, int64_t first, int64_t en
 /* Maps memory at [from, end): all of it, or nothing. FSDP_NOT_FOUND where the range ends before. */
 static fsdp_status map(const fsdp_device *device, range *r, size_t from, size_t end)
 {
-    int64_t before = r->count;
     fsdp_status status = FSDP_OK;
+    int64_t first, last;
 
     if (end > r->bytes)
         return FSDP_NOT_FOUND;
@@ -149,8 +161,10 @@ static fsdp_status map(const fsdp_device *device, range *r, size_t from, size_t 
         bytes = FSDP__MIN(end - at, PIECE);
         status = map_piece(device, r, at, bytes);
     }
-    if (status != FSDP_OK)
-        unmap(device, r, before, r->count);
+    if (status != FSDP_OK) {
+        pieces_in(r, from, end, &first, &last);
+        unmap(device, r, first, last);
+    }
     return status;
 }
 
@@ -248,16 +262,6 @@ fsdp_status fsdp__cuda_segment_grow(fsdp_device *device, void *segment, size_t b
     return status;
 }
 
-/* Finds the pieces that lie whole in a part of a range: [first, end). */
-static void pieces_in(const range *r, size_t from, size_t to, int64_t *first, int64_t *end)
-{
-    *first = 0;
-    while (*first < r->count && r->pieces[*first].offset < from)
-        ++*first;
-    for (*end = *first; *end < r->count && r->pieces[*end].offset + r->pieces[*end].bytes <= to; ++*end)
-        continue;
-}
-
 void fsdp__cuda_segment_fit(fsdp_device *device, void *segment, size_t *from, size_t *end)
 {
     fsdp__cuda_state *state = fsdp__cuda_state_of(device);
@@ -341,8 +345,7 @@ void fsdp__cuda_scratch_free(fsdp_stream *stream, void *scratch, size_t bytes)
 fsdp_status fsdp__cuda_host_alloc(fsdp_device *device, size_t bytes, void **out)
 {
     FSDP_TRY(fsdp__cuda_use(device));
-    FSDP_TRY(FSDP__CUDA_HOST_CALL(device, cudaHostAlloc(out, bytes, cudaHostAllocPortable)));
-    return FSDP_OK;
+    return FSDP__CUDA_HOST_CALL(device, cudaHostAlloc(out, bytes, cudaHostAllocPortable));
 }
 
 void fsdp__cuda_host_free(fsdp_device *device, void *memory, size_t bytes)

@@ -3,13 +3,15 @@
  * [Note: the device's clock]
  * CUDA tells how much time lies between two events, as a float of milliseconds. So a stamp is measured from an origin:
  * a stamp whose time is known, in a stream in which nothing else happens. The first origin gets its time from the
- * host's clock: the host lets the device pass some places and waits for each, and the one it has waited for least says
- * best what the host's clock was. Later ones are measured from the one before, and take its place before the float
- * loses what the device can tell apart, which is half a microsecond. Where nobody has taken a stamp for longer than
- * that, the float has lost it, and the clocks have gone apart: then the origin gets its time from the host again. */
+ * host's clock: the host lets the device pass some places and waits for each. It sees each of them late, and the one
+ * that it sees least late says best what the host's clock was. So nothing seems to run before it was issued, however
+ * late that is. Later ones are measured from the one before, and take its place before the float loses what the device
+ * can tell apart, which is half a microsecond. Where nobody has taken a stamp for longer than that, the float has lost
+ * it, and the clocks have gone apart: then the origin gets its time from the host again. */
 #include "backend/cuda/cuda.h"
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/compiler.h"
 
 /* How old an origin gets before a new one is made, and up to when that is measured from the old one. */
 #define ORIGIN_NS_MOST INT64_C(4000000000)
@@ -66,18 +68,14 @@ static fsdp_status reach(fsdp_device *device, const fsdp__cuda_clock *clock, con
 /* Finds the host's time of `s`, which the device has reached, by what `other` lets the host wait for. */
 static fsdp_status ask_host(fsdp_device *device, const fsdp__cuda_clock *clock, const stamp *other, stamp *s)
 {
-    int64_t least = INT64_MAX;
-
+    s->ns = INT64_MAX;
     for (int i = 0; i < ROUNDS; i++) {
-        int64_t before = fsdp__clock_ns(), waited, behind;
+        int64_t seen, behind;
 
         FSDP_TRY(reach(device, clock, other));
-        waited = fsdp__clock_ns() - before;
+        seen = fsdp__clock_ns();
         FSDP_TRY(fsdp__cuda_moment_elapsed(s, other, &behind));
-        if (waited < least) {
-            least = waited;
-            s->ns = before + waited / 2 - behind;
-        }
+        s->ns = FSDP__MIN(s->ns, seen - behind);
     }
     return FSDP_OK;
 }

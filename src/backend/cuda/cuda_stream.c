@@ -69,8 +69,7 @@ fsdp_status fsdp__cuda_stream_settle(fsdp_stream *base)
 {
     FSDP_TRY(fsdp__cuda_use(base->device));
     FSDP__CUDA_TRY(base->device, cudaStreamSynchronize(fsdp__cuda_native(base)));
-    FSDP_TRY(fsdp__cuda_alive(base->device));
-    return FSDP_OK;
+    return fsdp__cuda_alive(base->device);
 }
 
 fsdp_status fsdp__cuda_stream_synchronize(fsdp_stream *base)
@@ -86,8 +85,7 @@ fsdp_status fsdp__cuda_stream_synchronize(fsdp_stream *base)
 fsdp_status fsdp__cuda_stream_check(fsdp_stream *base)
 {
     FSDP_TRY(fsdp__worker_check(&cuda(base)->worker));
-    FSDP_TRY(fsdp__cuda_alive(base->device));
-    return FSDP_OK;
+    return fsdp__cuda_alive(base->device);
 }
 
 bool fsdp__cuda_stream_enter(fsdp_stream *base)

@@ -13,7 +13,8 @@ fsdp_status fsdp__nccl_open(fsdp__nccl *out)
 {
 #define NAME(result, name, arguments) "nccl" #name,
     static const char *const names[] = {FSDP__NCCL_MAP(NAME)};
-    static const char *const later[] = {FSDP__NCCL_LATER_MAP(NAME)};
+    static const char *const windows[] = {FSDP__NCCL_WINDOWS_MAP(NAME)};
+    static const char *const all_to_all[] = {FSDP__NCCL_ALL_TO_ALL_MAP(NAME)};
 #undef NAME
     void *handle;
 
@@ -23,9 +24,15 @@ fsdp_status fsdp__nccl_open(fsdp__nccl *out)
     if (out->version < FSDP__NCCL_OLDEST)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "%s is version %d.%d.%d: collectives by it need " PACKAGE, library.file,
                          out->version / 10000, out->version / 100 % 100, out->version % 100);
+    out->CommWindowRegister = NULL;
+    out->CommWindowDeregister = NULL;
     out->AlltoAll = NULL;
+    if (out->version >= FSDP__NCCL_WINDOWS)
+        FSDP_TRY(fsdp__cuda_library_functions(&library, handle, windows, (void **)&out->CommWindowRegister,
+                                              FSDP__COUNT_OF(windows)));
     if (out->version >= FSDP__NCCL_ALL_TO_ALL)
-        FSDP_TRY(fsdp__cuda_library_functions(&library, handle, later, (void **)&out->AlltoAll, FSDP__COUNT_OF(later)));
+        FSDP_TRY(fsdp__cuda_library_functions(&library, handle, all_to_all, (void **)&out->AlltoAll,
+                                              FSDP__COUNT_OF(all_to_all)));
     return FSDP_OK;
 }
 

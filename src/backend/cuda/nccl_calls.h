@@ -11,24 +11,31 @@
 
 #include "fsdp/status.h"
 
-/* Versions as ncclGetVersion gives them: the oldest that will do, and the first with ncclAlltoAll. */
+/* Versions as ncclGetVersion gives them: the oldest that will do, and the first with windows, with ncclAlltoAll, and
+ * with collectives by copy engines. */
 #define FSDP__NCCL_OLDEST 22000
+#define FSDP__NCCL_WINDOWS 22700
 #define FSDP__NCCL_ALL_TO_ALL 22800
+#define FSDP__NCCL_COPIES 22800
 
 typedef struct ncclComm fsdp__nccl_comm;
+typedef struct ncclWindow_vidmem fsdp__nccl_window;
 
 typedef struct fsdp__nccl_id {
     char bytes[128];
 } fsdp__nccl_id;
 
-/* The beginning of ncclConfig_t that all versions have. NCCL takes as many bytes of it as `size` says, and its own
- * defaults for the rest. */
+/* The beginning of ncclConfig_t. NCCL takes as many bytes of it as `size` says, of these what a library of `version`
+ * has, and its own defaults for the rest. */
 typedef struct fsdp__nccl_config {
     size_t size;
     unsigned magic, version;
     int blocking, cga_cluster_size, min_ctas, max_ctas;
     const char *net_name;
     int split_share;
+    int traffic_class; /* what follows is since FSDP__NCCL_WINDOWS */
+    const char *comm_name;
+    int collnet_enable, cta_policy, shrink_share, nvls_ctas;
 } fsdp__nccl_config;
 
 #define FSDP__NCCL_CONFIG_MAGIC 0xcafebeefu
@@ -44,6 +51,10 @@ typedef struct fsdp__nccl_config {
     X(int, CommFinalize, (fsdp__nccl_comm * comm))                                                                  \
     X(int, CommDestroy, (fsdp__nccl_comm * comm))                                                                   \
     X(int, CommAbort, (fsdp__nccl_comm * comm))                                                                     \
+    X(int, MemAlloc, (void **memory, size_t bytes))                                                                 \
+    X(int, MemFree, (void *memory))                                                                                 \
+    X(int, CommRegister, (fsdp__nccl_comm * comm, void *memory, size_t bytes, void **handle))                       \
+    X(int, CommDeregister, (fsdp__nccl_comm * comm, void *handle))                                                  \
     X(const char *, GetErrorString, (int error))                                                                    \
     X(const char *, GetLastError, (fsdp__nccl_comm * comm))                                                         \
     X(int, GroupStart, (void))                                                                                      \
@@ -58,14 +69,19 @@ typedef struct fsdp__nccl_config {
       (const void *send, void *recv, size_t count, int type, int root, fsdp__nccl_comm *comm, cudaStream_t stream)) \
     X(int, Send, (const void *send, size_t count, int type, int peer, fsdp__nccl_comm *comm, cudaStream_t stream))  \
     X(int, Recv, (void *recv, size_t count, int type, int peer, fsdp__nccl_comm *comm, cudaStream_t stream))
-/* Since FSDP__NCCL_ALL_TO_ALL. */
-#define FSDP__NCCL_LATER_MAP(X) \
+/* Since FSDP__NCCL_WINDOWS, and since FSDP__NCCL_ALL_TO_ALL. */
+#define FSDP__NCCL_WINDOWS_MAP(X)                                                                  \
+    X(int, CommWindowRegister,                                                                     \
+      (fsdp__nccl_comm * comm, void *memory, size_t bytes, fsdp__nccl_window **window, int flags)) \
+    X(int, CommWindowDeregister, (fsdp__nccl_comm * comm, fsdp__nccl_window * window))
+#define FSDP__NCCL_ALL_TO_ALL_MAP(X) \
     X(int, AlltoAll, (const void *send, void *recv, size_t count, int type, fsdp__nccl_comm *comm, cudaStream_t stream))
 
 typedef struct fsdp__nccl {
 #define FSDP__NCCL_MEMBER(result, name, arguments) result(*name) arguments;
     FSDP__NCCL_MAP(FSDP__NCCL_MEMBER)
-    FSDP__NCCL_LATER_MAP(FSDP__NCCL_MEMBER) /* NULL where the library is older */
+    FSDP__NCCL_WINDOWS_MAP(FSDP__NCCL_MEMBER) /* NULL where the library is older, as the next */
+    FSDP__NCCL_ALL_TO_ALL_MAP(FSDP__NCCL_MEMBER)
 #undef FSDP__NCCL_MEMBER
     int version;
 } fsdp__nccl;
@@ -89,6 +105,12 @@ typedef struct fsdp__nccl {
     X(Float16, 6)             \
     X(Float32, 7)             \
     X(Bfloat16, 9)
+
+/* NCCL_WIN_COLL_SYMMETRIC and NCCL_CTA_POLICY_ZERO, which are macros there. */
+enum {
+    FSDP__NCCL_SYMMETRIC = 1,
+    FSDP__NCCL_ZERO_CTAS = 2
+};
 
 enum {
 #define FSDP__NCCL_NUMBER(name, value) FSDP__NCCL_##name = (value),

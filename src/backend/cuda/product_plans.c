@@ -15,7 +15,7 @@ enum {
     MOST_PLANS = 4096 /* then all are dropped: of a run whose shapes never come again */
 };
 
-/* [Note: same algorithm] */
+/* Chooses the algorithm, as the note above says. */
 static fsdp_status choose(fsdp__product_plans *plans, fsdp__product_plan *plan, const fsdp__cublaslt *lt)
 {
     const fsdp__product_row *row =

@@ -115,6 +115,7 @@ const fsdp__backend fsdp__backend_dry_gpu = {
     .narrow_logits = true,
     .wide_gradients = true,
     .gelu_products = true,
+    .makes_again = true,
     .sums_operands = true,
     .copy_to_host = dry_gpu_copy_to_host,
     .stream_create = behind_stream_create,

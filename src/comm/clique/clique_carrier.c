@@ -16,10 +16,10 @@
 #include "base/compiler.h"
 #include "base/hash.h"
 #include "base/probe.h"
-#include "comm/clique/clique_group.h"
+#include "comm/clique/clique_memory.h"
 #include "comm/comm.h"
+#include "comm/group_calls.h"
 #include "comm/health/failure.h"
-#include "comm/internal.h"
 #include "device/device.h"
 
 enum {
@@ -29,14 +29,15 @@ enum {
 
 /* What each rank tells the others: of the first, how the cliques are called. */
 typedef struct facts {
-    int32_t version, own_order;
+    int32_t version, own_order, buffers;
     unsigned char ids[FSDP__CLIQUE_WAYS][FSDP__CLIQUE_ID_BYTES];
 } facts;
 
 typedef struct carrier {
     fsdp__clique_group at; /* first */
     fsdp_process_group *group;
-    fsdp_stream *host;      /* for what the hosts tell each other */
+    fsdp_stream *host; /* for what the hosts tell each other */
+    fsdp_nccl_buffers buffers;
     bool joined;            /* and so has every rank */
     _Atomic uint64_t calls; /* that were issued */
     const void *name;       /* the same on all ranks, and never followed */
@@ -49,6 +50,13 @@ static void nap(void)
 
 /* ---- joining ---- */
 
+static fsdp_status name_cliques(const carrier *c, unsigned char ids[][FSDP__CLIQUE_ID_BYTES])
+{
+    for (int way = 0; way < FSDP__CLIQUE_WAYS && c->at.rank == 0; way++)
+        FSDP_TRY(c->at.ops->name_clique(c->at.device, ids[way]));
+    return FSDP_OK;
+}
+
 /* Opens the library and names the cliques. */
 static fsdp_status prepare(const carrier *c, facts *mine)
 {
@@ -57,9 +65,8 @@ static fsdp_status prepare(const carrier *c, facts *mine)
     FSDP_TRY(c->at.ops->open(c->at.device, &version));
     mine->version = version;
     mine->own_order = c->at.own_order;
-    for (int way = 0; way < FSDP__CLIQUE_WAYS && c->at.rank == 0; way++)
-        FSDP_TRY(c->at.ops->name_clique(c->at.device, mine->ids[way]));
-    return FSDP_OK;
+    mine->buffers = (int32_t)c->group->comm->nccl_buffers;
+    return name_cliques(c, mine->ids);
 }
 
 /* Fails as something has failed that the group can do without. */
@@ -69,6 +76,17 @@ static fsdp_status do_without(void)
 
     snprintf(text, sizeof text, "%s", fsdp_last_error());
     return FSDP_FAIL(FSDP_UNSUPPORTED, "%s", text);
+}
+
+/* Finds the ranks of the group that are on this machine. */
+static void find_here(const fsdp_process_group *group, fsdp__clique_group *at)
+{
+    int each = fsdp_context_local_world_size(group->comm->context), machine = group->ranks[group->rank] / each;
+
+    while (group->ranks[at->first] / each != machine)
+        at->first++;
+    while (at->first + at->here < group->size && group->ranks[at->first + at->here] / each == machine)
+        at->here++;
 }
 
 static fsdp_status create(fsdp_process_group *group, fsdp_device *device, void *out_facts, void **out)
@@ -82,15 +100,20 @@ static fsdp_status create(fsdp_process_group *group, fsdp_device *device, void *
                                  .device = device,
                                  .rank = group->rank,
                                  .size = group->size,
+                                 .machines = fsdp__process_group_machines(group),
                                  .block = group->ops->block ? group->ops->block(group->transport_group) : 0,
                                  .own_order = group->comm->nccl_sums};
     c->group = group;
+    c->buffers = group->comm->nccl_buffers;
+    find_here(group, &c->at);
     FSDP__TRY_NEW(c->host = fsdp__host_stream(group->comm->context));
     if (prepare(c, out_facts) != FSDP_OK)
         return do_without();
     *out = fsdp__take(&c);
     return FSDP_OK;
 }
+
+static const char *const buffers_names[] = {"registered", "copy_engines", "plain"};
 
 static fsdp_status compare(const carrier *c, const void *const *all)
 {
@@ -110,16 +133,21 @@ static fsdp_status compare(const carrier *c, const void *const *all)
                              "ranks disagree in group '%s': comm.reduce is '%s' on rank %d but '%s' on rank %d",
                              c->group->name, first->own_order ? "nccl" : "exact", ranks[0],
                              other->own_order ? "nccl" : "exact", ranks[r]);
+        if (other->buffers != first->buffers)
+            return FSDP_FAIL(
+                FSDP_MISMATCH, "ranks disagree in group '%s': comm.nccl_buffers is '%s' on rank %d but '%s' on rank %d",
+                c->group->name, buffers_names[first->buffers], ranks[0], buffers_names[other->buffers], ranks[r]);
     }
     return FSDP_OK;
 }
 
-static fsdp_status begin_to_join(carrier *c, const facts *first)
+static fsdp_status begin_to_join(carrier *c, const unsigned char ids[][FSDP__CLIQUE_ID_BYTES])
 {
-    fsdp__clique_place place = {.members = c->at.size, .member = c->at.rank};
+    fsdp__clique_place place = {
+        .members = c->at.size, .member = c->at.rank, .by_copies = c->buffers == FSDP_NCCL_COPY_ENGINES};
 
     for (int way = 0; way < FSDP__CLIQUE_WAYS; way++) {
-        memcpy(place.id, first->ids[way], sizeof place.id);
+        memcpy(place.id, ids[way], sizeof place.id);
         FSDP_TRY(c->at.ops->join(c->at.device, &place, &c->at.cliques[way]));
     }
     return FSDP_OK;
@@ -152,15 +180,11 @@ static fsdp_status agree(const carrier *c, fsdp_status mine)
     return all != FSDP_COMM || fsdp__comm_is_broken(c->group) ? all : do_without();
 }
 
-static fsdp_status open(void *argument, const void *const *all, char *why, size_t bytes)
+/* Waits until all ranks' cliques are idle. */
+static fsdp_status await_all(const carrier *c)
 {
-    carrier *c = argument;
-    const facts *first = all[0];
     bool idle = false;
 
-    FSDP_TRY(compare(c, all));
-    c->name = (const void *)(uintptr_t)fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, first->ids, sizeof first->ids);
-    FSDP_TRY(agree(c, begin_to_join(c, first)));
     while (!idle) {
         FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered idles = {0};
 
@@ -169,13 +193,32 @@ static fsdp_status open(void *argument, const void *const *all, char *why, size_
         for (int r = 0; r < c->at.size; r++)
             idle = idle && *(const bool *)idles.objects[r];
     }
-    c->joined = true;
-    snprintf(why, bytes, "%s %d.%d.%d%s", c->at.ops->library, first->version / 10000, first->version / 100 % 100,
-             first->version % 100, c->at.own_order ? ", which adds in its own order" : "");
     return FSDP_OK;
 }
 
-/* ---- leaving ---- */
+static fsdp_status join(carrier *c, const unsigned char ids[][FSDP__CLIQUE_ID_BYTES])
+{
+    FSDP_TRY(agree(c, begin_to_join(c, ids)));
+    return await_all(c);
+}
+
+/* Shows NCCL the memory, and gives what it makes of it, on all ranks. */
+static fsdp_status show(carrier *c, fsdp__clique_sight *out)
+{
+    FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered sights = {0};
+    const fsdp_context *context = c->group->comm->context;
+    fsdp__clique_sight seen[FSDP__CLIQUE_WAYS];
+
+    FSDP_TRY(agree(c, fsdp__clique_memory_show(&c->at, context, c->buffers == FSDP_NCCL_COPY_ENGINES)));
+    FSDP_TRY(await_all(c));
+    *out = fsdp__clique_memory_seen(&c->at, seen);
+    FSDP_TRY(fsdp__gather(c->group, seen, sizeof seen, &sights));
+    for (int r = 0; r < c->at.size; r++)
+        if (memcmp(sights.objects[r], seen, sizeof seen) != 0)
+            return FSDP_FAIL(FSDP_UNSUPPORTED, "%s sees memory in another way on rank %d than on rank %d",
+                             c->at.ops->library, c->group->ranks[r], c->group->ranks[c->at.rank]);
+    return FSDP_OK;
+}
 
 static void release(void *argument)
 {
@@ -185,6 +228,75 @@ static void release(void *argument)
         if (c->at.cliques[way])
             c->at.ops->interrupt(c->at.cliques[way]);
 }
+
+static void free_cliques(carrier *c)
+{
+    for (int way = 0; way < FSDP__CLIQUE_WAYS; way++) {
+        c->at.ops->free(c->at.cliques[way]);
+        c->at.cliques[way] = NULL;
+    }
+    fsdp__clique_memory_free(&c->at);
+}
+
+/* Joins once more, with nothing to show: what NCCL was doing when it failed has spoilt the cliques. */
+static fsdp_status join_again(carrier *c)
+{
+    FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered all = {0};
+    unsigned char ids[FSDP__CLIQUE_WAYS][FSDP__CLIQUE_ID_BYTES] = {{0}};
+
+    release(c);
+    free_cliques(c);
+    c->buffers = FSDP_NCCL_PLAIN;
+    FSDP_TRY(agree(c, name_cliques(c, ids)));
+    FSDP_TRY(fsdp__gather(c->group, ids, sizeof ids, &all));
+    return join(c, all.objects[0]);
+}
+
+/* Shows NCCL memory, or joins again where that fails; says which. */
+static fsdp_status show_or_not(carrier *c, char *says, size_t bytes)
+{
+    static const char *const kinds[] = {[FSDP__CLIQUE_SEEN] = "through registered memory",
+                                        [FSDP__CLIQUE_WINDOW] = "through windows",
+                                        [FSDP__CLIQUE_COPIES] =
+                                            "by copy engines where one machine's links join all, through windows"};
+    fsdp__clique_sight seen = FSDP__CLIQUE_UNSEEN;
+    fsdp_status status;
+
+    if (c->buffers == FSDP_NCCL_PLAIN) {
+        snprintf(says, bytes, "nothing registered (comm.nccl_buffers)");
+        return FSDP_OK;
+    }
+    status = show(c, &seen);
+    if (status != FSDP_OK && fsdp__comm_is_broken(c->group))
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    if (status != FSDP_OK) {
+        snprintf(says, bytes, "nothing registered: %s", fsdp_last_error());
+        return join_again(c);
+    }
+    if (seen == FSDP__CLIQUE_UNSEEN)
+        snprintf(says, bytes, "nothing registered, since it does not take the GPU's memory");
+    else
+        snprintf(says, bytes, "%s of %zu MiB", kinds[seen], fsdp__clique_memory_bytes(&c->at) >> 20);
+    return FSDP_OK;
+}
+
+static fsdp_status open(void *argument, const void *const *all, char *why, size_t bytes)
+{
+    carrier *c = argument;
+    const facts *first = all[0];
+    char says[512];
+
+    FSDP_TRY(compare(c, all));
+    c->name = (const void *)(uintptr_t)fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, first->ids, sizeof first->ids);
+    FSDP_TRY(join(c, first->ids));
+    FSDP_TRY(show_or_not(c, says, sizeof says));
+    c->joined = true;
+    snprintf(why, bytes, "%s %d.%d.%d, %s%s", c->at.ops->library, first->version / 10000, first->version / 100 % 100,
+             first->version % 100, says, c->at.own_order ? "; it adds in its own order" : "");
+    return FSDP_OK;
+}
+
+/* ---- leaving ---- */
 
 /* Only the end of the last call is known. So the number grows as calls are issued: a host is few ahead of a device that
  * stands. */
@@ -216,8 +328,9 @@ static void carrier_free(void *argument)
 
     if (c->joined && !fsdp__comm_is_broken(c->group))
         leave(c);
-    for (int way = 0; way < FSDP__CLIQUE_WAYS; way++)
-        c->at.ops->free(c->at.cliques[way]);
+    else
+        release(c); /* all of them, before the end of one is waited for */
+    free_cliques(c);
     fsdp__free(c);
     fsdp_release_error(held);
 }

@@ -1,18 +1,55 @@
 /* clique_gather.c - collectives that only move bytes.
  *
  * A gather of buffers is one call of NCCL's for all: each rank's rows go straight to their places. Where ranks have
- * unequal parts, each broadcasts its own. Buffers of several runs (a later dimension is sharded) are packed. */
-#include "comm/clique/clique_group.h"
+ * unequal parts, each broadcasts its own. Buffers of several runs (a later dimension is sharded) are packed, and so are
+ * all where they go through memory that NCCL is shown. */
+#include "comm/clique/clique_memory.h"
 
 #include <sched.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/transport/coalesced.h"
 #include "comm/transport/sharded_buffer.h"
 #include "device/device.h"
 
+enum {
+    QUICK_LOOKS = 20, /* for NCCL to issue what it was given, before the thread sleeps in between */
+    NAP_NS = 20000
+};
+
 /* ---- to issue ---- */
+
+/* Counts what a call of `bytes` for each rank must send to other machines, and get from there. NCCL does not say what
+ * it sends, and by which ranks: it is the least, divided among the ranks of a machine. An all-to-all sends just that.
+ */
+static void count_network(const fsdp__clique_group *g, const fsdp__clique_call *k, int64_t bytes,
+                          fsdp__traffic *traffic)
+{
+    int64_t away = g->size - g->here, others = g->machines - 1;
+
+    switch (k->kind) {
+    case FSDP__CLIQUE_GATHER:
+        traffic->network_sent += bytes * others;
+        traffic->network_received += bytes * away / g->here;
+        break;
+    case FSDP__CLIQUE_SCATTER:
+        traffic->network_sent += bytes * away / g->here;
+        traffic->network_received += bytes * others;
+        break;
+    case FSDP__CLIQUE_REDUCE:
+        traffic->network_sent += 2 * bytes * others / g->size;
+        traffic->network_received += 2 * bytes * others / g->size;
+        break;
+    case FSDP__CLIQUE_BROADCAST:
+        traffic->network_sent += k->root == g->rank ? bytes * others : 0;
+        traffic->network_received += k->root < g->first || k->root >= g->first + g->here ? bytes / g->here : 0;
+        break;
+    default:
+        traffic->network_sent += bytes * away;
+        traffic->network_received += bytes * away;
+    }
+}
 
 /* Tells what the device reads and writes, for those who watch; counts what comes from peers. */
 static fsdp_status announce(const fsdp__clique_group *g, const fsdp__clique_call *k, fsdp__traffic *traffic)
@@ -30,6 +67,7 @@ static fsdp_status announce(const fsdp__clique_group *g, const fsdp__clique_call
         traffic->moved_bytes += sends ? 0 : (int64_t)bytes;
     else
         traffic->moved_bytes += (int64_t)(all - bytes);
+    count_network(g, k, (int64_t)bytes, traffic);
     return FSDP_OK;
 }
 
@@ -41,11 +79,14 @@ fsdp_status fsdp__clique_issue(fsdp__clique_group *g, fsdp__clique_way way, cons
     for (int i = 0; i < count; i++)
         FSDP_TRY(announce(g, &calls[i], traffic));
     FSDP_TRY(g->ops->issue(g->cliques[way], calls, count, traffic->stream));
-    while (true) {
+    for (int looks = 0;; looks++) {
         FSDP_TRY(g->ops->look(g->cliques[way], &idle));
         if (idle)
             return FSDP_OK;
-        (void)sched_yield();
+        if (looks < QUICK_LOOKS)
+            (void)sched_yield();
+        else
+            (void)nanosleep(&(struct timespec){0, NAP_NS}, NULL);
     }
 }
 
@@ -140,17 +181,19 @@ fsdp_status fsdp__clique_gather_rows(fsdp__clique_group *g, fsdp__clique_way way
     return added > 0 ? fsdp__clique_issue(g, way, calls, added, traffic) : FSDP_OK;
 }
 
-/* Sorts the buffers into those whose rows go straight to their places, and behind them those that are packed. */
-static int64_t sort_buffers(const fsdp__call *call, fsdp_sharded_buffer *out)
+/* Sorts the buffers into those whose rows go straight to their places, and behind them those that are packed: where
+ * there is memory for what gathers, all are. */
+static int64_t sort_buffers(const fsdp__clique_group *g, const fsdp__call *call, fsdp_sharded_buffer *out)
 {
+    bool pack = g->shown[FSDP__CLIQUE_FOR_GATHERS] != NULL;
     int64_t whole = 0, at = 0;
 
-    for (int64_t i = 0; i < call->buffer_count; i++)
+    for (int64_t i = 0; i < call->buffer_count && !pack; i++)
         if (is_whole(&call->buffers[i]))
             out[whole++] = call->buffers[i];
     at = whole;
     for (int64_t i = 0; i < call->buffer_count; i++)
-        if (!is_whole(&call->buffers[i]))
+        if (pack || !is_whole(&call->buffers[i]))
             out[at++] = call->buffers[i];
     return whole;
 }
@@ -158,21 +201,21 @@ static int64_t sort_buffers(const fsdp__call *call, fsdp_sharded_buffer *out)
 fsdp_status fsdp__clique_all_gather_coalesced(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     fsdp__clique_group *g = group;
-    const fsdp__plain_way packed = {.group = g,
-                                    .rank = g->rank,
-                                    .size = g->size,
-                                    .piece_bytes = FSDP__CLIQUE_PIECE_BYTES,
-                                    .all_gather = fsdp__clique_all_gather,
-                                    .all_to_all = fsdp__clique_all_to_all};
+    fsdp__plain_way packed = {.group = g,
+                              .rank = g->rank,
+                              .size = g->size,
+                              .piece_bytes = FSDP__CLIQUE_PIECE_BYTES,
+                              .all_gather = fsdp__clique_all_gather,
+                              .all_to_all = fsdp__clique_all_to_all};
     FSDP__FREED fsdp_sharded_buffer *buffers = fsdp__malloc((size_t)call->buffer_count * sizeof *buffers);
     fsdp__call part = *call;
 
     FSDP__TRY_NEW(buffers);
     part.buffers = buffers;
-    part.buffer_count = sort_buffers(call, buffers);
+    part.buffer_count = sort_buffers(g, call, buffers);
     FSDP_TRY(fsdp__place_own_rows(&part, g->rank, traffic));
     FSDP_TRY(fsdp__clique_gather_rows(g, FSDP__CLIQUE_FOR_GATHERS, buffers, part.buffer_count, traffic));
     part.buffers = buffers + part.buffer_count;
     part.buffer_count = call->buffer_count - part.buffer_count;
-    return part.buffer_count > 0 ? fsdp__coalesced_by(&packed, &part, traffic) : FSDP_OK;
+    return part.buffer_count > 0 ? fsdp__clique_packed(g, FSDP__CLIQUE_FOR_GATHERS, &packed, &part, traffic) : FSDP_OK;
 }

@@ -24,9 +24,13 @@ typedef struct fsdp__clique_group {
     const fsdp__clique_ops *ops;
     fsdp_device *device;
     int rank, size;
-    int block;      /* number of ranks whose contributions are added first: see comm/transport/order.h */
-    bool own_order; /* reductions are NCCL's own, whose order and rounding are its affair */
+    int machines;    /* that the ranks are on */
+    int first, here; /* of the ranks on this one, which follow each other: the first, and how many they are */
+    int block;       /* number of ranks whose contributions are added first: see comm/transport/order.h */
+    bool own_order;  /* reductions are NCCL's own, whose order and rounding are its affair */
     fsdp__clique *cliques[FSDP__CLIQUE_WAYS]; /* NULL: not joined yet */
+    /* Where the pieces of packed calls lie ([Note: shown memory] in clique_memory.h); NULL: in a stream's workspace. */
+    struct fsdp__clique_memory *shown[FSDP__CLIQUE_WAYS];
     /* Who adds to what in the reduction that runs: `adds_count` flags for each rank; NULL: all add to all. Its buffer i
      * is number numbers[i] there; NULL: i. */
     const uint8_t *adds;

@@ -5,13 +5,12 @@
  *
  * In NCCL's, contributions are packed in the same way, of one dtype at a time, and NCCL adds them: it sends less
  * between machines, and rounds to that dtype at each addition. Ranks that have nothing to add give zeros. */
-#include "comm/clique/clique_group.h"
+#include "comm/clique/clique_memory.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/transport/coalesced.h"
 #include "comm/transport/sharded_buffer.h"
 #include "device/device.h"
 
@@ -27,14 +26,14 @@ static fsdp__rank_op rank_op(fsdp_reduce_op op)
 }
 
 /* Lets NCCL add a piece, of which each rank has packed a part for each. It stands in for the all-to-all: this rank's
- * sum then lies where its own part would. */
+ * sum then lies where rank 0's part would, which is the same place on all. */
 static fsdp_status sum_piece(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     fsdp__clique_group *g = group;
     fsdp_dtype dtype = fsdp__wire_dtype(call, &call->buffers[0]);
     const fsdp__clique_call k = {.kind = FSDP__CLIQUE_SCATTER,
                                  .send = call->send,
-                                 .recv = fsdp__place(call->recv, g->rank * call->count, FSDP_U8),
+                                 .recv = call->recv,
                                  .count = call->count / (int64_t)fsdp_dtype_size(dtype),
                                  .dtype = dtype,
                                  .op = rank_op(call->op)};
@@ -42,18 +41,26 @@ static fsdp_status sum_piece(void *group, const fsdp__call *call, fsdp__traffic 
     return fsdp__clique_issue(g, FSDP__CLIQUE_FOR_SUMS, &k, 1, traffic);
 }
 
-/* Returns whether a rank adds to a buffer. Where NCCL adds, this rank has the sum, and the others nothing more. */
+/* Returns whether any rank adds to buffer i of the call. */
+static bool any_adds(const fsdp__clique_group *g, int64_t i)
+{
+    bool any = !g->adds;
+
+    for (int r = 0; r < g->size && !any; r++)
+        any = g->adds[r * g->adds_count + i];
+    return any;
+}
+
+/* Returns whether a rank adds to a buffer. Where NCCL adds, the sum lies where rank 0's part would, and the others have
+ * nothing more. */
 static bool adds(void *group, int rank, int64_t buffer)
 {
     const fsdp__clique_group *g = group;
     int64_t i = g->numbers ? g->numbers[buffer] : buffer;
-    bool any = false;
 
-    if (!g->own_order)
-        return !g->adds || g->adds[rank * g->adds_count + i];
-    for (int r = 0; r < g->size && !any; r++)
-        any = !g->adds || g->adds[r * g->adds_count + i];
-    return any && rank == g->rank;
+    if (g->own_order)
+        return rank == 0 && any_adds(g, i);
+    return !g->adds || g->adds[rank * g->adds_count + i];
 }
 
 static fsdp_status reduce_packed(fsdp__clique_group *g, const fsdp__call *call, fsdp__traffic *traffic)
@@ -69,7 +76,7 @@ static fsdp_status reduce_packed(fsdp__clique_group *g, const fsdp__call *call, 
 
     for (int64_t i = 0; i < call->buffer_count && g->own_order; i++)
         way.zeroes = way.zeroes || !call->buffers[i].unsharded;
-    return fsdp__coalesced_by(&way, call, traffic);
+    return fsdp__clique_packed(g, FSDP__CLIQUE_FOR_SUMS, &way, call, traffic);
 }
 
 /* Lets NCCL reduce those buffers of a call whose contributions travel in one dtype. */
@@ -102,7 +109,7 @@ static fsdp_status reduce_by_nccl(fsdp__clique_group *g, const fsdp__call *call,
     FSDP__TRY_NEW(buffers);
     FSDP__TRY_NEW(numbers);
     for (int64_t i = 0; i < call->buffer_count; i++)
-        fsdp__contributed(call, i, adds(g, g->rank, i), g->size, traffic);
+        fsdp__contributed(call, i, any_adds(g, i), g->size, traffic);
     for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
         FSDP_TRY(reduce_dtype(g, call, dtypes[d], buffers, numbers, traffic));
     return FSDP_OK;

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "comm/health/futex.h"
+#include "comm/health/process.h"
 
 enum {
     MOST_TRIES = 1000
@@ -169,6 +170,11 @@ fsdp_status fsdp__board_failure(fsdp__board *board)
     return FSDP_FAIL((fsdp_status)board->abort_status, "%s", board->abort_text);
 }
 
+fsdp_status fsdp__board_holds(void *board)
+{
+    return fsdp__board_aborted(board) ? fsdp__board_failure(board) : FSDP_OK;
+}
+
 void fsdp__board_leave(fsdp__board *board, int rank)
 {
     atomic_store(&fsdp__row_at(board, rank)->state, FSDP__RANK_LEFT);
@@ -178,4 +184,12 @@ void fsdp__board_leave(fsdp__board *board, int rank)
 bool fsdp__board_has_left(const fsdp__board *board, int rank)
 {
     return atomic_load(&fsdp__row_at(board, rank)->state) == FSDP__RANK_LEFT;
+}
+
+bool fsdp__board_is_gone(const fsdp__board *board, int rank)
+{
+    const fsdp__row *row = fsdp__row_at(board, rank);
+
+    return fsdp__board_has_left(board, rank) ||
+           fsdp__process_is_dead(atomic_load(&row->pid), atomic_load(&row->start_ticks));
 }

@@ -16,7 +16,7 @@
 #include "base/build.h"
 #include "base/context.h"
 #include "base/host.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 
 enum {
     FSDP__BOARD_GROUPS = 64,                    /* process groups alive at a time on a machine, including the world */
@@ -181,10 +181,14 @@ void fsdp__board_fail(fsdp__board *board, fsdp_status status, int rank, const ch
 bool fsdp__board_aborted(const fsdp__board *board);
 /* Fails with the reason, which must be set or about to be set. */
 fsdp_status fsdp__board_failure(fsdp__board *board);
+/* Fails if the world has ended, with the reason. `board` is an fsdp__board. */
+fsdp_status fsdp__board_holds(void *board);
 /* Says that `rank` takes part no more; ranks that wait for it are told. */
 void fsdp__board_leave(fsdp__board *board, int rank);
 /* Returns whether the rank has left. Ask this before looking whether the rank has done what is awaited: between the two
  * looks it may do that, and leave. */
 bool fsdp__board_has_left(const fsdp__board *board, int rank);
+/* Returns whether a rank of this machine has left or died: it holds nothing any more. */
+bool fsdp__board_is_gone(const fsdp__board *board, int rank);
 
 #endif

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/lock.h"
+#include "comm/health/process.h"
 #include "comm/health/waits.h"
 
 enum {
@@ -73,7 +74,7 @@ static bool is_still(fsdp__peers *peers)
         before.known && (waits || (peers->pulse.state != 'R' && peers->pulse.state != 'D')) && beats == peers->beats;
     peers->beats = beats;
     /* Threads share the time of their process, also with ranks of what are other machines to them. */
-    return still && (is_thread || peers->pulse.cpu_ns <= before.cpu_ns + IDLE_NS);
+    return still && !peers->pulse.starves && (is_thread || peers->pulse.cpu_ns <= before.cpu_ns + IDLE_NS);
 }
 
 /* Returns 1 + a rank of this machine that the program waits for; 0: there is none. */
@@ -121,7 +122,10 @@ void fsdp__peers_hear(fsdp__peers *peers, int rank, const fsdp__said *said)
     FSDP__HELD(&peers->mutex);
     (void)fsdp__board_said(peers->own->board, rank, &before);
     now.beats = known->beats = before.beats + 1;
-    now.still = said->still > 0 ? before.still + FSDP__MAX(known->silent, 1) : 0; /* since the previous news */
+    /* Count since the previous news; but news that comes late was long ago. */
+    now.still = said->still > 0 ? FSDP__MIN(before.still + FSDP__MAX(known->silent, 1),
+                                            said->still * fsdp__peers_fresh_ticks(peers))
+                                : 0;
     now.left = before.left || said->left;
     if (is_older(&said->doing, &before.doing)) {
         now.doing = before.doing;
@@ -154,6 +158,19 @@ fsdp__known fsdp__peers_known(fsdp__peers *peers, int rank)
     return known;
 }
 
+/* Returns whether a rank of this machine would speak, maybe, if it had a core. */
+static bool starves(const fsdp__peers *peers, int rank)
+{
+    const fsdp__board *board = peers->own->board;
+    fsdp__known *known = &peers->known[rank];
+
+    if (rank == peers->places->rank || known->silent <= fsdp__peers_fresh_ticks(peers)) {
+        known->ready = 0;
+        return false;
+    }
+    return fsdp__process_starves(fsdp__pulse_process(board, fsdp__local_of(peers->places, rank)), &known->ready);
+}
+
 /* Adds a tick of a rank's silence, if somebody listens to it. Called with the mutex held. */
 static void age(fsdp__peers *peers, int rank, bool listens)
 {
@@ -173,7 +190,7 @@ void fsdp__peers_tick(fsdp__peers *peers)
 
     pthread_mutex_lock(&peers->mutex);
     for (int r = here; r < here + places->machine_ranks; r++)
-        age(peers, r, true);
+        age(peers, r, !starves(peers, r));
     for (int r = 0; r < places->ranks; r++)
         if (r < here || r >= here + places->machine_ranks)
             age(peers, r, peers->known[fsdp__listener_of(places, r)].silent <= fresh);

@@ -6,7 +6,7 @@
  * their rows of its machine's board, along with what it says itself. So every rank knows of all, and each hears from
  * one rank of each machine.
  *
- * A rank that waits for another looks here whether that one will come (dead_rank.h). Time is counted in ticks that a
+ * A rank that waits for another looks here whether that one will come (verdict.h). Time is counted in ticks that a
  * thread of the rank has slept through. No tick passes while a rank is itself stopped. A remote rank's silence counts
  * only while somebody is known to listen: its listener, which has the same local rank on the reader's machine, must be
  * heard of. */
@@ -25,7 +25,8 @@ enum {
 /* What this rank has counted of another rank. */
 typedef struct fsdp__known {
     uint64_t beats; /* as last seen on the board */
-    int64_t silent; /* ticks since the last beat */
+    int64_t silent; /* ticks since the last beat, without those in which a rank of this machine got no core */
+    uint64_t ready; /* threads of a silent one of this machine that were ready to run: see process.h */
     int64_t left;   /* ticks since the rank has left; 0: it has not */
 } fsdp__known;
 

@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/hash.h"
+
 /* ---- its state ---- */
 
 static bool read_text(const char *path, char *text, size_t room)
@@ -89,6 +91,67 @@ char fsdp__process_state(int pid, int thread)
     return read_stat(path, &state, &ticks) ? state : '\0';
 }
 
+/* ---- its threads ---- */
+
+static DIR *open_threads(int pid)
+{
+    char path[48];
+
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    return opendir(path);
+}
+
+/* Returns the system's number of the next thread; 0: there are no more. */
+static int next_thread(DIR *threads)
+{
+    const struct dirent *entry;
+
+    while (threads && (entry = readdir(threads)) != NULL)
+        if (entry->d_name[0] != '.')
+            return atoi(entry->d_name);
+    return 0;
+}
+
+static void close_threads(DIR *threads)
+{
+    if (threads)
+        closedir(threads);
+}
+
+/* Returns a bit that depends on the thread and its processor time; 0: unknown. */
+static uint64_t mark_of(int pid, int thread)
+{
+    char path[80], text[80];
+
+    snprintf(path, sizeof path, "/proc/%d/task/%d/schedstat", pid, thread);
+    if (!read_text(path, text, sizeof text))
+        return 0;
+    return (uint64_t)1 << fsdp__mix((uint64_t)thread, strtoull(text, NULL, 10)) % 64;
+}
+
+/* Returns the marks of the threads that run or are ready to. A thread that had a mark before, and has it again, would
+ * run if it were given a core. */
+static uint64_t ready_threads(int pid)
+{
+    DIR *threads = open_threads(pid);
+    uint64_t marks = 0;
+    int thread;
+
+    while ((thread = next_thread(threads)) != 0)
+        if (fsdp__process_state(pid, thread) == 'R')
+            marks |= mark_of(pid, thread);
+    close_threads(threads);
+    return marks;
+}
+
+bool fsdp__process_starves(int pid, uint64_t *ready)
+{
+    uint64_t before = *ready;
+
+    *ready = ready_threads(pid);
+    return (*ready & before) != 0;
+}
+
 /* ---- its family ---- */
 
 static bool lives(int pid)
@@ -100,13 +163,16 @@ static bool lives(int pid)
 }
 
 /* Counts the children that one of the process's threads has started. */
-static int children_of_thread(const char *path)
+static int children_of_thread(int pid, int thread)
 {
-    FILE *file = fopen(path, "re");
-    int count = 0, pid;
+    char path[80];
+    FILE *file;
+    int count = 0, child;
 
-    while (file && fscanf(file, "%d", &pid) == 1)
-        count += lives(pid);
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, thread);
+    file = fopen(path, "re");
+    while (file && fscanf(file, "%d", &child) == 1)
+        count += lives(child);
     if (file)
         (void)fclose(file);
     return file ? count : -1;
@@ -114,23 +180,16 @@ static int children_of_thread(const char *path)
 
 int fsdp__process_children(int pid)
 {
-    char path[320];
-    struct dirent *entry;
-    DIR *threads;
-    int count = -1;
+    DIR *threads = open_threads(pid);
+    int count = -1, thread;
 
-    snprintf(path, sizeof path, "/proc/%d/task", pid);
-    threads = opendir(path);
-    while (threads && (entry = readdir(threads)) != NULL) {
-        int more;
+    while ((thread = next_thread(threads)) != 0) {
+        int more = children_of_thread(pid, thread);
 
-        snprintf(path, sizeof path, "/proc/%d/task/%s/children", pid, entry->d_name);
-        more = entry->d_name[0] == '.' ? -1 : children_of_thread(path);
         if (more >= 0)
             count = (count < 0 ? 0 : count) + more;
     }
-    if (threads)
-        closedir(threads);
+    close_threads(threads);
     return count;
 }
 

@@ -17,6 +17,9 @@ uint64_t fsdp__process_namespace(void);
 char fsdp__process_state(int pid, int thread);
 /* Returns the processor time of all its threads; -1: unknown. */
 int64_t fsdp__process_cpu_ns(int pid);
+/* Returns whether a thread of the process has been ready to run since the last look, and got no core. `*ready` is what
+ * that look saw: 0 if there was none. Two threads may look alike now and then; then it may be wrong. */
+bool fsdp__process_starves(int pid, uint64_t *ready);
 /* Returns the processor time of the calling thread. */
 int64_t fsdp__thread_cpu_ns(void);
 /* Returns how many children of the process live; -1: unknown. */

@@ -59,12 +59,13 @@ void fsdp__pulse_take(const fsdp__board *board, int rank, fsdp__pulse *pulse)
     int pid = fsdp__pulse_process(board, rank);
     uint64_t beats = atomic_load_explicit(&fsdp__row_at(board, rank)->heart.beats, memory_order_relaxed);
     int64_t cpu_ns = cpu_of(board, rank, pid);
+    bool quiet = pulse->known && beats == pulse->beats, idle = quiet && cpu_ns <= pulse->cpu_ns + IDLE_NS;
 
     pulse->state = state_of(board, rank, pid);
-    if (pulse->known && !is_busy(pulse->state) && beats == pulse->beats && cpu_ns <= pulse->cpu_ns + IDLE_NS)
-        pulse->still++;
-    else
-        pulse->still = 0;
+    pulse->starves = idle && fsdp__process_starves(pid, &pulse->ready);
+    pulse->ready = idle ? pulse->ready : 0;
+    pulse->still = idle && !is_busy(pulse->state) ? pulse->still + !pulse->starves : 0;
+    pulse->silent = quiet ? pulse->silent + !pulse->starves : 0;
     pulse->known = true;
     pulse->beats = beats;
     pulse->cpu_ns = cpu_ns;

@@ -1,5 +1,6 @@
 /* region.h - the counters in front of a region of shared memory: how far each rank is in its reads there. The head of
- * comm/readers.c says what they are for. */
+ * comm/readers.c says what they are for. Those of memory of a device lie in the arena alone
+ * (transport/arena/device_region.h). */
 #ifndef COMM_HEALTH_REGION_H
 #define COMM_HEALTH_REGION_H
 
@@ -18,12 +19,14 @@ typedef struct fsdp__reader {
     _Atomic uint64_t worker;
     _Atomic uint64_t issued;
     _Atomic uint32_t in;
-    bool member; /* of the region's group */
+    bool member;            /* of the region's group */
+    _Atomic bool gave_back; /* it has freed the region */
 } fsdp__reader;
 
 /* Lies in front of a shared region. */
 typedef struct fsdp__shared_header {
-    struct fsdp__shared_header *next; /* only the owner follows it */
+    struct fsdp__shared_header *next; /* only the owner follows it, and the next */
+    struct fsdp__device_memory *made; /* of a device, where the region lies; NULL: it lies behind the header */
     _Atomic int32_t given_back;
     int32_t ranks;
     _Atomic uint32_t moved; /* grows when a reader is done and somebody sleeps on it */

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/health/dead_rank.h"
 #include "comm/health/process.h"
+#include "comm/health/verdict.h"
 
 /* ---- what it tells ---- */
 
@@ -16,11 +16,22 @@ static int64_t first_notice(int64_t timeout_ticks)
     return timeout_ticks <= 0 ? 300 : timeout_ticks < 5 ? 1 : timeout_ticks / 5;
 }
 
+/* Returns whether a wait is to be reported now; the next report comes after twice as long. */
+static bool is_due(int64_t waited, int64_t timeout_ticks, int64_t *next)
+{
+    if (*next == 0)
+        *next = first_notice(timeout_ticks);
+    if (waited < *next)
+        return false;
+    *next *= 2;
+    return true;
+}
+
 static void tell_stopped(fsdp__wait *wait, int rank)
 {
     const fsdp__board *board = wait->own->board;
     fsdp__pulse *pulse = &wait->pulses[rank];
-    char where[FSDP__CALL_BYTES];
+    char where[FSDP__CALL_BYTES], how[FSDP__HOST_BYTES + 48];
     int pid = fsdp__pulse_process(board, rank);
 
     if (!fsdp__pulse_is_stopped(pulse)) {
@@ -34,23 +45,23 @@ static void tell_stopped(fsdp__wait *wait, int rank)
     if (!fsdp__stands_first(board, wait->own->rank, &wait->place))
         return;
     fsdp__wait_place_text(wait, where);
+    if (pulse->state == 't') /* whom a debugger holds no signal lets go on */
+        snprintf(how, sizeof how, "only that");
+    else
+        snprintf(how, sizeof how, "'kill -CONT %d'%s%s", pid, board->host[0] ? " on machine " : "", board->host);
     fsdp_log(wait->own->context, FSDP_LOG_WARNING,
-             "rank %d is stopped, and rank %d waits for it %s%s: 'kill -CONT %d'%s%s lets it go on",
-             fsdp__board_global(board, rank), fsdp__board_global(board, wait->own->rank),
-             wait->place.region ? "" : "in ", where, pid, board->host[0] ? " on machine " : "", board->host);
+             "rank %d is stopped%s, and rank %d waits for it %s%s: %s lets it go on", fsdp__board_global(board, rank),
+             pulse->state == 't' ? " by a debugger" : "", fsdp__board_global(board, wait->own->rank),
+             wait->place.region ? "" : "in ", where, how);
 }
 
 /* Reports a wait that takes long, at longer and longer intervals. */
 static void tell_slow(fsdp__wait *wait, const fsdp__reach *reach)
 {
-    int64_t timeout = atomic_load(&wait->own->timeout_ticks);
     char where[FSDP__CALL_BYTES], whom[FSDP__RANK_BYTES], waited[FSDP__STATE_BYTES];
 
-    if (wait->next_notice == 0)
-        wait->next_notice = first_notice(timeout);
-    if (wait->ticks < wait->next_notice || reach->count == 0)
+    if (reach->count == 0 || !is_due(wait->ticks, atomic_load(&wait->own->timeout_ticks), &wait->next_notice))
         return;
-    wait->next_notice *= 2;
     if (wait->pulses[reach->ranks[0]].told || !fsdp__stands_first(wait->own->board, wait->own->rank, &wait->place))
         return;
     fsdp__wait_place_text(wait, where);
@@ -58,6 +69,21 @@ static void tell_slow(fsdp__wait *wait, const fsdp__reach *reach)
     fsdp__wait_time_text(wait, wait->ticks, waited);
     fsdp_log(wait->own->context, FSDP_LOG_WARNING, "waiting %s %s%s for %s", waited, wait->place.region ? "" : "in ",
              where, whom);
+}
+
+/* ---- the same of a device ---- */
+
+void fsdp__watchdog_tell_device(fsdp__wait *wait, const char *group, int rank)
+{
+    const fsdp__board *board = wait->own->board;
+    char whom[FSDP__RANK_BYTES], waited[FSDP__STATE_BYTES];
+
+    if (!is_due(wait->ticks, atomic_load(&wait->own->timeout_ticks), &wait->next_notice))
+        return;
+    fsdp__wait_rank_text(wait, rank, ", which", whom);
+    fsdp__wait_time_text(wait, wait->ticks, waited);
+    fsdp_log(wait->own->context, FSDP_LOG_WARNING, "the device of rank %d waits %s in group '%s' for that of %s",
+             fsdp__board_global(board, wait->own->rank), waited, group, whom);
 }
 
 /* ---- the same of a rank on another machine ---- */
@@ -90,11 +116,8 @@ void fsdp__watchdog_tell_slow(fsdp__peers *peers, int rank, int64_t waited, int6
     const fsdp__places *places = peers->places;
     char mine[FSDP__DOING_BYTES], theirs[512];
 
-    if (*next == 0)
-        *next = first_notice(atomic_load(&peers->own->timeout_ticks));
-    if (waited < *next)
+    if (!is_due(waited, atomic_load(&peers->own->timeout_ticks), next))
         return;
-    *next *= 2;
     fsdp__peers_doing_text(peers, mine, sizeof mine);
     peer_text(peers, rank, theirs, sizeof theirs);
     fsdp_log(peers->own->context, FSDP_LOG_WARNING, "rank %d waits %.6g s %s for rank %d (machine '%.64s'), which %s",
@@ -144,12 +167,12 @@ void fsdp__wait_tick(fsdp__wait *wait)
         memset(&wait->thread_ns, 0, sizeof *wait - offsetof(fsdp__wait, thread_ns));
         wait->thread_ns = fsdp__thread_cpu_ns();
     }
-    if (fsdp__dead_rank_circle(wait))
+    if (fsdp__verdict_circle(wait))
         return;
     fsdp__find_reach(wait->own->board, wait->own->rank, &wait->place, &reach);
     take_pulses(wait, &reach);
     tell_slow(wait, &reach);
-    fsdp__dead_rank_reach(wait, &reach);
+    fsdp__verdict_reach(wait, &reach);
     now = fsdp__thread_cpu_ns();
     fsdp__health_looked(wait->own, now - wait->thread_ns);
     wait->thread_ns = now;

@@ -59,6 +59,5 @@ fsdp_status fsdp__mpi_join(const fsdp__mpi_join_options *options, fsdp_context *
                          "--mpi=pmi2 for MPICH; or FSDP_MPI=openmpi or FSDP_MPI=mpich, if it does so by itself",
                          options->starter);
     FSDP_TRY(fsdp__mpi_load(start.kind, &ops));
-    FSDP_TRY(fsdp__network_join(ops, &machines, out));
-    return FSDP_OK;
+    return fsdp__network_join(ops, &machines, out);
 }

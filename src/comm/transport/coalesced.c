@@ -32,10 +32,11 @@ static bool zero(const fsdp__traffic *traffic, void *memory, int64_t bytes)
 static void *plain_place(fsdp__mover *mover, int64_t bytes)
 {
     plain_mover *p = (plain_mover *)mover;
-    int64_t parts = mover->size * mover->room;
-    /* The two kernels of sharded_buffer.h need no workspace of their own. */
-    char *buffer = fsdp__stream_workspace(p->traffic->stream, (size_t)((p->scatters ? 2 : 1) * parts));
+    int64_t parts = mover->size * mover->room, all = (p->scatters ? 2 : 1) * parts;
+    char *buffer = all <= p->way->memory_bytes ? p->way->memory : NULL;
 
+    if (!buffer) /* the two kernels of sharded_buffer.h need no workspace of their own */
+        buffer = fsdp__stream_workspace(p->traffic->stream, (size_t)all);
     if (!buffer)
         return NULL;
     if (p->way->zeroes && !zero(p->traffic, buffer, mover->size * bytes))
@@ -81,7 +82,7 @@ static int64_t part_bytes(const fsdp__call *call)
 /* Returns the most bytes that one rank's part of a piece may have. Large pieces take no more than there is. */
 static int64_t room_of(const fsdp__plain_way *way, const fsdp__call *call, bool reduces)
 {
-    int64_t bits = reduces ? fsdp__packed_bits(call) : 0, most = PIECE_BYTES / way->size;
+    int64_t bits = reduces && !way->adds ? fsdp__packed_bits(call) : 0, most = PIECE_BYTES / way->size;
 
     if (way->piece_bytes > 0)
         most = FSDP__MIN(way->piece_bytes / way->size, part_bytes(call) + ALIGN);
@@ -110,6 +111,5 @@ fsdp_status fsdp__coalesced_by(const fsdp__plain_way *way, const fsdp__call *cal
                             .exchange = plain_exchange,
                             .contributes = scatters && way->adds ? plain_contributes : NULL,
                             .bits = (unsigned char *)(scratch + 2 * ranks)};
-    FSDP_TRY(fsdp__packed_run(&p.mover, call, scatters ? FSDP__REDUCES : FSDP__GATHERS, traffic));
-    return FSDP_OK;
+    return fsdp__packed_run(&p.mover, call, scatters ? FSDP__REDUCES : FSDP__GATHERS, traffic);
 }

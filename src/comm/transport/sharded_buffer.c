@@ -92,8 +92,7 @@ fsdp_status fsdp__copies_flush(fsdp__copies *copies)
     if (copies->count == 0)
         return FSDP_OK;
     copies->count = 0;
-    FSDP_TRY(run(copies, FSDP__KERNEL_CAST_SPANS, &args));
-    return FSDP_OK;
+    return run(copies, FSDP__KERNEL_CAST_SPANS, &args);
 }
 
 fsdp_status fsdp__copies_set(fsdp__copies *copies, fsdp_dtype src_dtype, fsdp_dtype dst_dtype)
@@ -117,8 +116,7 @@ static fsdp_status copy_divided(const fsdp__copies *copies, void *dst, const voi
                                     .op = FSDP__RANK_SUM,
                                     .divisor = copies->divisor};
 
-    FSDP_TRY(run(copies, FSDP__KERNEL_REDUCE_RANKS, &args));
-    return FSDP_OK;
+    return run(copies, FSDP__KERNEL_REDUCE_RANKS, &args);
 }
 
 static fsdp_status copy_at_once(const fsdp__copies *copies, void *dst, const void *src, size_t bytes)
@@ -226,8 +224,7 @@ fsdp_status fsdp__sum_rows(const fsdp__call *call, fsdp_stream *stream, const fs
                                     .block = sum->block,
                                     .block_dtype = fsdp__reduce_dtype(buffer)};
 
-    FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_REDUCE_RANKS, &args));
-    return FSDP_OK;
+    return fsdp__run_kernel(stream, FSDP__KERNEL_REDUCE_RANKS, &args);
 }
 
 int64_t fsdp__reduced_bytes(const fsdp_sharded_buffer *buffer, int ranks)

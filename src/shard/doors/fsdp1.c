@@ -5,7 +5,7 @@
 #include "base/compiler.h"
 #include "dist/dist.h"
 #include "shard/doors/fsdp1_mesh.h"
-#include "shard/doors/fsdp1_unit.h"
+#include "shard/doors/fsdp1_prepare.h"
 #include "shard/doors/fully_shard.h"
 #include "shard/doors/wrap_policy.h"
 #include "shard/state/lazy_init.h"

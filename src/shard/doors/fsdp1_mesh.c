@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "shard/group/default_groups.h"
 
 static const char *const hybrid_names[] = {"replicate", "shard"};

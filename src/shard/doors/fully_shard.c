@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "shard/doors/fully_shard.h"
 #include "shard/doors/zero.h"
 #include "shard/group/default_groups.h"
@@ -158,8 +158,8 @@ static fsdp_status choose_parallel(const selection *sel, const char *name, fsdp_
                          "cannot shard '%s' by %s: it is a distributed tensor already, over mesh dimension '%s': use "
                          "fsdp_fully_shard",
                          name, sel->door->call, fsdp_mesh_dim_name(before->mesh, 0));
-    if (fsdp__param_join(param, &param->group->residence.mesh) != FSDP_OK)
-        return fsdp_fail_prefix(fsdp_last_status(), "cannot shard '%s', a distributed tensor already", name);
+    FSDP_TRY(fsdp_fail_prefix(fsdp__param_join(param, &param->group->residence.mesh),
+                              "cannot shard '%s', a distributed tensor already", name));
     if (param->extension.pre)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "cannot shard '%s' with a gather extension: it is cut over mesh dimension '%s' already, and "
@@ -285,6 +285,8 @@ static fsdp_status check_policy(const fsdp_mp_policy *policy)
         if (wanted[i] != FSDP_DTYPE_NONE && !fsdp_dtype_is_floating(wanted[i]))
             return FSDP_FAIL(FSDP_INVALID, "mixed precision policy: %s is not a floating dtype",
                              fsdp_dtype_name(wanted[i]));
+    if (policy->split_shards && policy->param_dtype != FSDP_BF16)
+        return FSDP_FAIL(FSDP_INVALID, "mixed precision policy: split_shards needs param_dtype FSDP_BF16");
     return FSDP_OK;
 }
 

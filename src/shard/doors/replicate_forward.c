@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "nn/module.h"
 
 fsdp__param_group *fsdp__replica_of(const fsdp__module_state *state)

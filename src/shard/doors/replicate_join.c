@@ -3,7 +3,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
-#include "shard/reduce/bucket_reduce.h"
+#include "shard/reduce/bucket_order.h"
 #include "shard/state/lazy_init.h"
 #include "shard/state/methods.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "dist/dist.h"
 
 void fsdp__write_parameters(FILE *text, const fsdp__param_group *group)

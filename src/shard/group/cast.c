@@ -50,7 +50,9 @@ static void *copy_place(void *arg, const fsdp__storage *storage, fsdp_dtype *dty
 {
     fsdp__param_group *group = arg;
     const fsdp__residence *r = &group->residence;
-    const fsdp__param *p = r->casts && !fsdp__residence_is_offloaded(r) && !fsdp__residence_is_shared(r)
+    /* Shards that are to rest in halves are not split yet: the next gather splits them, which writes the casts. */
+    bool unsplit = r->splits && !fsdp__residence_is_split(r);
+    const fsdp__param *p = r->casts && !fsdp__residence_is_offloaded(r) && !fsdp__residence_is_shared(r) && !unsplit
                                ? cast_param_of(group, storage)
                                : NULL;
 
@@ -95,6 +97,10 @@ fsdp_status fsdp__cast_shards(fsdp__param_group *group, fsdp_stream *stream)
     residence->cast_stream = stream;
     if (!residence->casts || residence->has_cast || fsdp__residence_is_offloaded(residence))
         return FSDP_OK;
+    if (residence->splits) { /* they are upper halves: split.h */
+        residence->has_cast = true;
+        return FSDP_OK;
+    }
     FSDP__TRY_NEW(spans = fsdp__malloc((size_t)count * sizeof *spans));
     args.spans = spans;
     for (int64_t i = 0; i <= count; i++) { /* one more round, to launch what is left */

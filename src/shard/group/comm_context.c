@@ -26,6 +26,7 @@ fsdp_status fsdp__comm_context_open(fsdp__comm_context *comm, fsdp_device *devic
 void fsdp__comm_context_close(fsdp__comm_context *comm)
 {
     fsdp__comm_context_drop_reduction(comm);
+    fsdp__exposed_drop(&comm->reductions);
     for (int64_t i = 0; i < comm->departed_capacity; i++)
         fsdp__in_flight_close(&comm->departed[i]);
     fsdp__free(comm->departed);
@@ -143,7 +144,7 @@ fsdp_status fsdp__comm_context_measures(fsdp__comm_context *comm, fsdp_device *d
 
 static fsdp_status land_oldest(fsdp__comm_context *comm)
 {
-    fsdp_status status = fsdp__in_flight_land(&comm->departed[0], comm->context, &comm->reduce_ns);
+    fsdp_status status = fsdp__in_flight_land(&comm->departed[0], comm->context, &comm->reductions);
     fsdp__in_flight landed = comm->departed[0];
 
     if (landed.count > 0) /* it could not be waited for */
@@ -186,7 +187,7 @@ fsdp_status fsdp__comm_context_land_reductions(fsdp__comm_context *comm)
 {
     while (comm->departed_count > 0)
         FSDP_TRY(land_oldest(comm));
-    return fsdp__in_flight_land(&comm->in_flight, comm->context, &comm->reduce_ns);
+    return fsdp__in_flight_land(&comm->in_flight, comm->context, &comm->reductions);
 }
 
 fsdp_status fsdp__comm_context_end_backward(fsdp__comm_context *comm)

@@ -5,6 +5,7 @@
 
 #include "fsdp/shard.h"
 #include "shard/group/arrivals.h"
+#include "shard/group/exposed.h"
 #include "shard/group/in_flight.h"
 #include "shard/group/spares.h"
 
@@ -27,8 +28,9 @@ typedef struct fsdp__comm_context {
     fsdp__region *received, *measures;
     size_t most_received;
     int64_t receiving; /* gathers that may still use `received`, on a stream of their own */
-    /* Time of the host so far: in gathers and reductions that run inline, and waiting for those that do not. */
-    int64_t gather_ns, reduce_ns;
+    /* Time so far in gathers (of all groups) and reductions that run inline, and waiting for those that do not. */
+    int64_t gather_ns;
+    fsdp__exposed reductions;
 } fsdp__comm_context;
 
 /* Makes the stream and events, once. Gathers before the first forward run on the device's own stream. */

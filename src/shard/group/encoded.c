@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "device/kernels.h"
 #include "shard/group/custom.h"
 #include "shard/group/param_group.h"

@@ -4,23 +4,27 @@
 #include "base/alloc.h"
 #include "shard/group/cast.h"
 #include "shard/group/param_group.h"
+#include "shard/group/split.h"
 
-/* For shards that were written since the iteration began, and for memory new from the device, nothing better is known
- * than "after everything that the device's stream has been given"; for writes there may be the caller's event. A spare
- * region, and shared memory that is cast into, have waits of their own. Memory of its own that a rank casts into was
- * read by the device's stream. A cast may come from another stream, as casts before the first forward do. */
+/* The gather follows all that the device's stream has been given, where nothing more exact is known. A spare region,
+ * and shared memory that is cast into, have waits of their own. */
 fsdp_status fsdp__gather_order(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp__residence *r = &group->residence;
+    /* The gather reads a cast that a different stream has made, as it does before the first forward. */
     bool other = r->has_cast && r->cast_stream != comm->stream;
+    /* The gather casts into memory of this rank's own, which the device's stream has read. */
     bool own = r->kind == FSDP__RESIDENCE_CAST && !r->has_cast && !fsdp__residence_is_shared(r);
+    /* `fresh`: the gather writes memory that is new from the device, in the order of the device's stream. */
     bool follows = group->fresh || other || own;
 
     if (r->kind == FSDP__RESIDENCE_CAST)
         FSDP_TRY(fsdp__residence_await_readers(r, comm->stream));
     if (follows)
         FSDP_TRY(fsdp__comm_context_follow_compute(comm, r->device));
-    if (group->written && (!follows || fsdp__residence_is_offloaded(r)))
+    /* `written`: the shards were written, by a step or with their first values, since a gather last waited for that.
+     * The caller may have given an event after which they are, perhaps of another stream. */
+    if (group->written && (!follows || fsdp__residence_is_offloaded(r) || comm->after_optim))
         FSDP_TRY(fsdp__comm_context_follow_writes(comm, r->shard_device));
     group->written = group->fresh = false;
     return FSDP_OK;
@@ -62,6 +66,8 @@ static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
         buffers[i] = fsdp__gather_buffer(group, i);
         set_shard(group, &group->buffers[i], &buffers[i]);
     }
+    FSDP_TRY(fsdp__split_follow(group, group->written ? comm->after_optim : NULL));
+    FSDP_TRY(fsdp__split_shards(group));
     FSDP_TRY(fsdp__gather_order(group, comm));
     FSDP_TRY(fsdp__offload_send(group, comm->stream));
     FSDP_TRY(fsdp__cast_shards(group, comm->stream));

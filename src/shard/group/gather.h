@@ -1,9 +1,10 @@
-/* gather.h - the ways in which a group is gathered. Four things are chosen, each in one place:
+/* gather.h - the ways in which a group is gathered. Four things are chosen:
  *
- *     where parameters lie in the group    each by itself, or all in one vector    flat.h: group->cut
- *     what travels                         shards, codes, slices                   here: group->way
- *     where the bytes live                 in place, cast, copy; offloaded         residence.h, offload.h
- *     who moves them                       the library, the caller's function      custom.h
+ *     choice                   values                                what holds it            who chooses
+ *     where parameters lie     each by itself, or all in one vector  group->cut (layout.h)    the front door
+ *     what travels             shards, codes; once: a slice          group->way (here)        layout.c; slices: slice.c
+ *     where the bytes live     in place, cast, copy; offloaded       residence.h, offload.h   layout.c, by the options
+ *     who moves the bytes      the library, the caller's function    custom.h                 the caller
  *
  * Shards travel in the dtype of the gathered parameters where casts are kept (cast.h), and are cast by the collective
  * otherwise. Codes are what extensions make of shards (encoded.h). Slices are what ranks keep after a forward

@@ -115,34 +115,38 @@ static fsdp_status tell_landed(fsdp__in_flight *flight, bool wanted)
 }
 
 /* Makes the device's stream wait for the reduction, and the host too if it needs to know the outcome. */
-static fsdp_status await(const fsdp__in_flight *flight)
+static fsdp_status await(const fsdp__in_flight *flight, fsdp__exposed *waited)
 {
-    FSDP_TRY(fsdp_stream_wait_event(fsdp_device_stream(fsdp__stream_device(flight->stream)), flight->done));
-    return flight->asked ? fsdp_event_synchronize(flight->done) : FSDP_OK;
+    fsdp_stream *compute = fsdp_device_stream(fsdp__stream_device(flight->stream));
+    fsdp__stretch stretch;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__exposed_begin(waited, compute, flight->stream, false, &stretch));
+    status = fsdp_stream_wait_event(compute, flight->done);
+    if (status == FSDP_OK && flight->asked)
+        status = fsdp_event_synchronize(flight->done);
+    FSDP_KEEP_FIRST(status, fsdp__exposed_end(waited, &stretch, status == FSDP_OK));
+    return status;
 }
 
-fsdp_status fsdp__in_flight_synchronize(const fsdp__in_flight *flight, int64_t *waited_ns)
+fsdp_status fsdp__in_flight_synchronize(const fsdp__in_flight *flight, fsdp__exposed *waited)
 {
     int64_t began = fsdp__clock_ns();
     fsdp_status status = fsdp_event_synchronize(flight->done);
 
-    *waited_ns += fsdp__clock_ns() - began;
+    waited->ns += fsdp__clock_ns() - began;
     return status;
 }
 
-fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, int64_t *waited_ns)
+fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, fsdp__exposed *waited)
 {
     fsdp__in_flight landing = *flight;
     fsdp_stream *stream = landing.stream;
-    int64_t began;
     fsdp_status status;
 
     if (landing.count == 0)
         return FSDP_OK;
-    began = fsdp__clock_ns();
-    status = await(&landing);
-    *waited_ns += fsdp__clock_ns() - began;
-    FSDP_TRY(status);
+    FSDP_TRY(await(&landing, waited));
     /* Where the stream runs behind the host, this may report earlier work. A failure breaks the world, and later calls
      * say so. */
     status = fsdp__stream_check(stream);

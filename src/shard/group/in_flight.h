@@ -6,6 +6,7 @@
 #define SHARD_GROUP_IN_FLIGHT_H
 
 #include "fsdp/shard.h"
+#include "shard/group/exposed.h"
 #include "shard/group/region.h"
 
 typedef struct fsdp__in_flight {
@@ -35,10 +36,10 @@ bool fsdp__in_flight_contributed(const fsdp__in_flight *flight, int64_t i);
 /* Records that the stream has been given the whole reduction. */
 fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight);
 /* Makes the host wait for the reduction. Here and below the time that the host waits is added to `*waited_ns`. */
-fsdp_status fsdp__in_flight_synchronize(const fsdp__in_flight *flight, int64_t *waited_ns);
+fsdp_status fsdp__in_flight_synchronize(const fsdp__in_flight *flight, fsdp__exposed *waited);
 /* Lands the reduction: the device's own stream waits for it, what it held is released, results that hooks wait for
  * arrive, and `landed` is called. */
-fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, int64_t *waited_ns);
+fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, fsdp__exposed *waited);
 /* Waits for the reduction and drops its results. */
 void fsdp__in_flight_drop(fsdp__in_flight *flight);
 void fsdp__in_flight_close(fsdp__in_flight *flight);

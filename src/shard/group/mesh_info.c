@@ -2,6 +2,7 @@
 #include "shard/group/mesh_info.h"
 
 #include "base/alloc.h"
+#include "comm/group_calls.h"
 #include "dist/dist.h"
 
 /* ---- the two groups ---- */
@@ -55,15 +56,35 @@ void fsdp__mesh_info_place(const fsdp__mesh_info *info, fsdp_placement placement
     out->placements[out->placement_count++] = placement;
 }
 
-fsdp_status fsdp__mesh_info_agree(const fsdp__mesh_info *info, fsdp_status mine)
+/* Agrees on a status, and on whether ranks share memory. */
+static fsdp_status agree_to_share(fsdp_process_group *pg, fsdp_status mine, bool shares)
+{
+    int first[2];
+
+    FSDP_TRY(fsdp__agree_and_ask(pg, mine, shares, first));
+    if (first[0] < 0 || first[1] < 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_MISMATCH,
+                     "rank %d holds gathered parameters in memory that ranks share and rank %d does not: "
+                     "no_shared_memory, and all else that decides it (the policies of dtypes and of offload, the "
+                     "sharded dimension, functions around a gather), must be the same on all ranks",
+                     first[1], first[0]);
+}
+
+static fsdp_status agree(const fsdp__mesh_info *info, fsdp_status mine, const bool *shares)
 {
     if (info->ranks > 1)
-        mine = fsdp_agree(info->shard_pg, mine);
+        mine = shares ? agree_to_share(info->shard_pg, mine, *shares) : fsdp_agree(info->shard_pg, mine);
     if (info->replicas > 1) /* all ranks of a shard group have the same status by now */
         mine = fsdp_agree(info->replicate_pg, mine);
     for (int i = 0; i < info->parallel_count; i++)
         mine = fsdp_agree(info->parallel_pgs[i], mine);
     return mine;
+}
+
+fsdp_status fsdp__mesh_info_agree(const fsdp__mesh_info *info, fsdp_status mine)
+{
+    return agree(info, mine, NULL);
 }
 
 /* Returns whether both have the same ranks. */
@@ -77,14 +98,15 @@ static bool have_same_ranks(const fsdp__mesh_info *a, const fsdp__mesh_info *b)
     return same;
 }
 
-fsdp_status fsdp__mesh_info_agree_after(const fsdp__mesh_info **last, const fsdp__mesh_info *info, fsdp_status mine)
+fsdp_status fsdp__mesh_info_agree_after(const fsdp__mesh_info **last, const fsdp__mesh_info *info, fsdp_status mine,
+                                        const bool *shares)
 {
     const fsdp__mesh_info *before = *last;
 
     *last = info;
     if (before && have_same_ranks(before, info))
         return mine;
-    return fsdp__mesh_info_agree(info, mine);
+    return agree(info, mine, shares);
 }
 
 /* ---- the data-parallel dimensions of a mesh ---- */

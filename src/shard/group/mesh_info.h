@@ -29,8 +29,10 @@ void fsdp__mesh_info_place(const fsdp__mesh_info *info, fsdp_placement placement
  * asked for; the failure of the lowest rank wins. [collective] */
 fsdp_status fsdp__mesh_info_agree(const fsdp__mesh_info *info, fsdp_status mine);
 /* Does the same for one mesh after another, but asks nobody if `*last` (NULL at first) has the same ranks. Sets
- * `*last`. [collective] */
-fsdp_status fsdp__mesh_info_agree_after(const fsdp__mesh_info **last, const fsdp__mesh_info *info, fsdp_status mine);
+ * `*last`. `shares` (may be NULL) says whether this rank is about to take memory that the shard group shares:
+ * FSDP_MISMATCH if not all ranks are, or none. [collective] */
+fsdp_status fsdp__mesh_info_agree_after(const fsdp__mesh_info **last, const fsdp__mesh_info *info, fsdp_status mine,
+                                        const bool *shares);
 
 /* Gives the mesh of one or two dimensions that a front door was asked for: `mesh`, or those of its dimensions that
  * `dims` names, which may name none. `*out` is a reference. [collective] where a group has to be made */

@@ -54,7 +54,7 @@ fsdp_status fsdp__offload_send(const fsdp__param_group *group, fsdp_stream *stre
 
         status = fsdp__copy_to_device(stream, fsdp__offload_place(group, p), p->sharded->storage->data, bytes);
     }
-    /* Even after a failure: some copies may be queued. */
+    /* Record it even after a failure: some copies may be queued. */
     FSDP_KEEP_FIRST(status, fsdp_event_record(group->offload.read, stream));
     return status;
 }

@@ -4,9 +4,8 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/context.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 
 fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out)
 {
@@ -72,6 +71,7 @@ fsdp_process_group *fsdp__param_group_reduce_pg(const fsdp__param_group *group)
 
 void fsdp__param_group_close(fsdp__param_group *group)
 {
+    fsdp__exposed_drop(&group->gathers);
     fsdp__encoded_close(&group->encoded);
     fsdp__residence_close(&group->residence);
     fsdp__offload_close(&group->offload);
@@ -168,21 +168,48 @@ static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
     return fsdp_event_record(group->gathered, comm->stream);
 }
 
-/* Counts the time of a gather; what one rank alone has whole is not gathered. */
-static void count_time(fsdp__param_group *group, fsdp__comm_context *comm, int64_t began_ns)
+/* Begins to count the time of a gather; what one rank alone has whole is not gathered. */
+static fsdp_status begin_time(fsdp__param_group *group, const fsdp__comm_context *comm, bool issues,
+                              fsdp__stretch *stretch)
 {
-    int64_t ns = fsdp__clock_ns() - began_ns;
-
+    *stretch = (fsdp__stretch){.wait = NULL};
     if (fsdp_process_group_size(fsdp__param_group_gather_pg(group)) == 1)
-        return;
-    group->gather_ns += ns;
-    comm->gather_ns += ns;
+        return FSDP_OK;
+    return fsdp__exposed_begin(&group->gathers, fsdp_device_stream(group->residence.device), comm->stream, issues,
+                               stretch);
+}
+
+static fsdp_status end_time(fsdp__param_group *group, fsdp__comm_context *comm, const fsdp__stretch *stretch,
+                            fsdp_status status)
+{
+    int64_t before = group->gathers.ns;
+
+    FSDP_KEEP_FIRST(status, fsdp__exposed_end(&group->gathers, stretch, status == FSDP_OK));
+    comm->gather_ns += group->gathers.ns - before;
+    return status;
+}
+
+fsdp_status fsdp__param_group_add_up_gathers(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    int64_t before = group->gathers.ns;
+    fsdp_status status = fsdp__exposed_sum(&group->gathers);
+
+    comm->gather_ns += group->gathers.ns - before;
+    group->gathers.asked = true;
+    return status;
+}
+
+static fsdp_status gather_timed(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp__stretch stretch;
+
+    FSDP_TRY(begin_time(group, comm, true, &stretch));
+    return end_time(group, comm, &stretch, gather(group, comm));
 }
 
 static fsdp_status unshard(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_status status;
-    int64_t began;
 
     FSDP_TRY(fsdp__param_group_check_summon(group, "gather"));
     if (group->residence.kind == FSDP__RESIDENCE_NONE)
@@ -190,9 +217,7 @@ static fsdp_status unshard(fsdp__param_group *group, fsdp__comm_context *comm)
                          "cannot unshard parameters on the meta device: call fsdp_module_materialize first");
     group->gives_back = false;
     FSDP_TRY(begin_unsharded(group, comm));
-    began = fsdp__clock_ns();
-    status = gather(group, comm);
-    count_time(group, comm, began);
+    status = gather_timed(group, comm);
     if (status != FSDP_OK) {
         (void)fsdp_stream_synchronize(comm->stream); /* it may still use what is freed now */
         end_unsharded(group, comm);
@@ -221,13 +246,14 @@ fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_conte
 static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_process_group *pg = fsdp__param_group_gather_pg(group);
-    int64_t began = fsdp__clock_ns();
+    fsdp__stretch stretch;
     fsdp_status status;
 
+    FSDP_TRY(begin_time(group, comm, false, &stretch));
     fsdp__process_group_host_waits(pg, comm->stream, true); /* inline, the gather has run: this returns at once */
     status = fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered);
     fsdp__process_group_host_waits(pg, comm->stream, false);
-    count_time(group, comm, began);
+    status = end_time(group, comm, &stretch, status);
     if (status == FSDP_OK) {
         let_go_packed(group);
         status = fsdp__stream_check(comm->stream);

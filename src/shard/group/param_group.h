@@ -11,8 +11,9 @@
 
 #include "shard/group/custom.h"
 #include "shard/group/encoded.h"
-#include "shard/group/flat.h"
+#include "shard/group/exposed.h"
 #include "shard/group/gather.h"
+#include "shard/group/layout.h"
 #include "shard/group/offload.h"
 #include "shard/group/param.h"
 #include "shard/group/residence.h"
@@ -78,12 +79,12 @@ typedef struct fsdp__param_group {
     const fsdp_module *summoned_by; /* the module whose summon_full_params has not ended; or NULL */
     fsdp_sharded_state sharded_state;
     fsdp_event *gathered;
-    int64_t gather_ns;    /* its part of the communication context's */
-    bool kept;            /* gradients of backwards without reduction since the last one; the same on all ranks */
-    bool explicit;        /* unsharded by the caller: [Note: what fields name] in param.h */
-    bool requested;       /* by unshard_async, and not used since */
-    bool stays_unsharded; /* after a use, as far as all ranks know: [Note: staying unsharded] in iteration.h */
-    bool asked;           /* in the running exchange */
+    fsdp__exposed gathers; /* its part of the communication context's time */
+    bool kept;             /* gradients of backwards without reduction since the last one; the same on all ranks */
+    bool explicit;         /* unsharded by the caller: [Note: what fields name] in param.h */
+    bool requested;        /* by unshard_async, and not used since */
+    bool stays_unsharded;  /* after a use, as far as all ranks know: [Note: staying unsharded] in iteration.h */
+    bool asked;            /* in the running exchange */
     bool writes_back, summoned_grads; /* at the end of the summon; gradients are summoned, too */
     bool written;    /* the device's stream has written the shards since a gather last waited for that */
     bool fresh;      /* COPY: the memory that the gather uses is new from the device */
@@ -91,6 +92,9 @@ typedef struct fsdp__param_group {
     bool of_root;    /* of the outermost state: its memory does not count in spares.out */
 } fsdp__param_group;
 
+/* Adds up the time of gathers that a GPU knows, here and in the communication context, and lets it be taken from now
+ * on. [blocks] */
+fsdp_status fsdp__param_group_add_up_gathers(fsdp__param_group *group, fsdp__comm_context *comm);
 /* Returns FSDP_STATE, with a message that it cannot `what` the parameters, if they are summoned. */
 fsdp_status fsdp__param_group_check_summon(const fsdp__param_group *group, const char *what);
 
@@ -105,9 +109,6 @@ int64_t fsdp__param_buffer_index(const fsdp__param *param);
 int64_t fsdp__param_group_in_buffer(const fsdp__param_group *group, int64_t buffer, fsdp__param **out);
 /* Gives the parameters, or the vector, whose shards optimizers get, with the gradients; returns their number. */
 int64_t fsdp__param_group_holders(fsdp__param_group *group, fsdp__param **out);
-
-/* Returns the residence of a group, which has been laid out, on `device`. */
-fsdp__residence_kind fsdp__choose_residence(const fsdp__param_group *group, const fsdp_device *device);
 
 /* Adds a parameter at the end. Pointers to parameters added earlier become invalid. */
 fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out);

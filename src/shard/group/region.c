@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "device/kernels.h"
 
 fsdp_status fsdp__region_of_device(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, fsdp__region **out)
@@ -66,7 +66,10 @@ fsdp_status fsdp__region_fill(fsdp__region *region)
 {
     if (!region->pg)
         return take_bytes(region);
-    FSDP_TRY(fsdp_process_group_alloc(region->pg, region->sharing, region->bytes, &region->data));
+    if (region->sharing == FSDP_MEMORY_SHARED && !fsdp__device_shared_memory(region->device))
+        FSDP_TRY(fsdp__process_group_alloc_common(region->pg, region->device, region->bytes, &region->data));
+    else
+        FSDP_TRY(fsdp_process_group_alloc(region->pg, region->sharing, region->bytes, &region->data));
     fsdp__device_account(region->device, region->owner, region->kind, (int64_t)region->counted_bytes, false);
     return FSDP_OK;
 }
@@ -88,6 +91,16 @@ fsdp_status fsdp__region_make(fsdp_device *device, size_t bytes, fsdp_memory_kin
     return fsdp__region_fill_new(out);
 }
 
+void fsdp__region_empty(fsdp__region *region)
+{
+    if (!region->data)
+        return;
+    if (region->pinned_for)
+        fsdp__device_unregister_host(region->pinned_for, region->data, region->bytes);
+    fsdp__device_free(region->device, region->data, region->bytes, region->kind);
+    region->data = NULL;
+}
+
 void fsdp__region_unref(fsdp__region *region)
 {
     if (!region || --region->refs > 0)
@@ -101,10 +114,8 @@ void fsdp__region_unref(fsdp__region *region)
         fsdp__device_account(region->device, region->owner, region->kind, -(int64_t)region->counted_bytes, false);
     } else if (region->release && region->data) {
         region->release(region->release_arg, region->device, region->data, region->bytes);
-    } else if (region->data) {
-        if (region->pinned_for)
-            fsdp__device_unregister_host(region->pinned_for, region->data, region->bytes);
-        fsdp__device_free(region->device, region->data, region->bytes, region->kind);
+    } else {
+        fsdp__region_empty(region);
     }
     fsdp_mesh_unref(region->mesh);
     fsdp__free(region);
@@ -176,8 +187,22 @@ static void copied(void *arg, const fsdp__storage *storage)
         region->copied(region->writer, storage);
 }
 
+static fsdp_status bring(void *arg, fsdp__storage *storage)
+{
+    const fsdp__region *region = arg;
+
+    return region->writer && region->bring ? region->bring(region->writer, storage) : FSDP_OK;
+}
+
+static void *low_place(void *arg, const fsdp__storage *storage)
+{
+    const fsdp__region *region = arg;
+
+    return region->writer && region->low_place ? region->low_place(region->writer, storage) : NULL;
+}
+
 void fsdp__region_lend_guarded(fsdp__region *region, size_t offset, fsdp__storage *storage)
 {
     fsdp__region_lend(region, offset, storage);
-    storage->guard = (fsdp__storage_guard){before_write, region, copy_place, copied};
+    storage->guard = (fsdp__storage_guard){before_write, region, copy_place, copied, bring, low_place};
 }

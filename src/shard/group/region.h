@@ -30,6 +30,8 @@ typedef struct fsdp__region {
     /* As fsdp__storage_guard has them, with the writer; NULL: there are no copies. */
     void *(*copy_place)(void *writer, const fsdp__storage *storage, fsdp_dtype *dtype);
     void (*copied)(void *writer, const fsdp__storage *storage);
+    fsdp_status (*bring)(void *writer, fsdp__storage *storage);
+    void *(*low_place)(void *writer, const fsdp__storage *storage);
     void *writer;
 } fsdp__region;
 
@@ -45,6 +47,8 @@ fsdp_status fsdp__region_make(fsdp_device *device, size_t bytes, fsdp_memory_kin
 fsdp_status fsdp__region_fill(fsdp__region *region);
 /* Takes the bytes of a new region; after a failure the region is gone, and `*region` NULL. */
 fsdp_status fsdp__region_fill_new(fsdp__region **region);
+/* Frees the bytes of a device's own region, which no storage has any more. It can be filled again. */
+void fsdp__region_empty(fsdp__region *region);
 void fsdp__region_unref(fsdp__region *region);
 /* Lends `storage` the bytes from `offset` on. The storage holds a reference. */
 void fsdp__region_lend(fsdp__region *region, size_t offset, fsdp__storage *storage);

@@ -1,7 +1,7 @@
 /* residence.c - makes the regions of a group, and counts who reads in them. */
 #include "shard/group/residence.h"
 
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "device/dry.h"
 
 /* Makes the regions, still without bytes. */
@@ -22,6 +22,8 @@ static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
         FSDP_TRY(fsdp__region_of_device(r->device, r->cast_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->cast));
     FSDP_TRY(fsdp__region_of_device(r->shard_device, r->shard_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->shards));
     r->shards->pinned_for = fsdp__residence_is_offloaded(r) && r->pin ? r->device : NULL;
+    if (r->splits)
+        return fsdp__region_of_device(r->device, r->cast_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->low);
     return FSDP_OK;
 }
 
@@ -33,6 +35,22 @@ bool fsdp__residence_is_whole(const fsdp__residence *residence)
 bool fsdp__residence_can_share(const fsdp__residence *residence, const fsdp_device *device)
 {
     return residence->mesh.ranks > 1 && residence->share && fsdp__device_shared_memory(device);
+}
+
+fsdp_status fsdp__residence_find_common(fsdp__residence *residence, fsdp_device *device)
+{
+    residence->common = false;
+    if (residence->mesh.ranks == 1 || !fsdp__device_carries(device))
+        return FSDP_OK;
+    /* A rank that may not share asks too: the call is collective, and all ranks are told later that it differs. */
+    FSDP_TRY(fsdp__process_group_find_common(residence->mesh.shard_pg, device, &residence->common));
+    residence->common = residence->common && residence->share;
+    return FSDP_OK;
+}
+
+bool fsdp__residence_is_split(const fsdp__residence *residence)
+{
+    return residence->low && residence->low->data;
 }
 
 bool fsdp__residence_would_offload(const fsdp__residence *residence, const fsdp_device *device)
@@ -73,7 +91,8 @@ void fsdp__residence_close(fsdp__residence *residence)
     fsdp__region_unref(residence->shards);
     fsdp__region_unref(residence->unsharded);
     fsdp__region_unref(residence->cast);
-    residence->shards = residence->unsharded = residence->cast = NULL;
+    fsdp__region_unref(residence->low);
+    residence->shards = residence->unsharded = residence->cast = residence->low = NULL;
     residence->device = residence->shard_device = NULL;
     residence->kind = FSDP__RESIDENCE_NONE;
 }

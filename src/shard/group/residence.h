@@ -1,17 +1,19 @@
 /* residence.h - where the bytes of a group of parameters live.
  *
  * [Note: three residences]
- *   IN_PLACE  one region holds the unsharded parameters, one after the other; each rank's shard is its rows of it. On
- *             one machine the region is memory that all ranks share, so a gather is a barrier and moves nothing. A
- *             group of one rank has this residence, too.
+ *   IN_PLACE  one region holds the unsharded parameters, one after the other; each rank's shard is its rows of it. The
+ *             region is memory that all ranks share, of one machine or of the GPU that all of them have, so a gather is
+ *             a barrier and moves nothing. A group of one rank that casts none of its parameters has this residence,
+ *             too, in memory of its own.
  *   CAST      the shards are private; the unsharded parameters lie in memory that ranks share. They are in another
  *             dtype, or a rank's rows lie apart in them (sharded in a later dimension than 0). Each rank casts its own
  *             rows for all ranks; rows that lie together are cast again only after a write (cast.h). Groups over
  *             several machines have this residence, too: each machine has such memory, and every gather brings the
- *             rows of the other machines into it, until they are given back (give_back.h). A rank that is alone in its
- *             group, and keeps the casts of all its parameters, has it in memory of its own: it computes with them.
+ *             rows of the other machines into it, until they are given back (give_back.h). A group of one rank that
+ *             casts all its parameters, and keeps the casts, has this residence, too, in memory of its own: the rank
+ *             computes with the casts.
  *   COPY      the shards are private, on the device or offloaded to the host; each gather takes memory for the
- *             unsharded parameters and copies.
+ *             unsharded parameters and copies. A group of one rank that casts some of its parameters only is one.
  * The ledger counts the same bytes in all three: those of the algorithm. What peers hold too is counted as shared. A
  * group of one rank that gathers nothing counts nothing as gathered.
  *
@@ -40,6 +42,7 @@ typedef struct fsdp__residence {
     fsdp_device *device; /* NULL while the parameters are on the meta device */
     fsdp__mesh_info mesh;
     bool share;                          /* memory that ranks share is allowed, if the device takes it */
+    bool common;                         /* the ranks share a GPU, and may share its memory */
     bool offload, pin;                   /* see fsdp_offload_policy */
     fsdp_device *shard_device;           /* of shards and their gradients: the host, if they are offloaded */
     fsdp__region *shards;                /* CAST, COPY: this rank's shards; IN_PLACE: NULL */
@@ -50,6 +53,8 @@ typedef struct fsdp__residence {
     size_t shard_bytes, unsharded_bytes; /* what the ledger counts */
     bool whole;                          /* every rank has all of it, whatever the mesh */
     bool casts;                          /* shards are cast before they are gathered */
+    bool splits;                         /* shards rest in halves: split.h */
+    fsdp__region *low;                   /* their lower halves, which has bytes while they do; or NULL */
     size_t cast_bytes; /* bytes of the cast; may be 0 although `casts`, if parameters have no elements */
     bool reading;      /* peers see this rank as a reader of `unsharded` */
 } fsdp__residence;
@@ -58,6 +63,10 @@ typedef struct fsdp__residence {
 bool fsdp__residence_is_whole(const fsdp__residence *residence);
 /* Returns whether the group's bytes may live in memory of `device` that ranks share. */
 bool fsdp__residence_can_share(const fsdp__residence *residence, const fsdp_device *device);
+/* Finds out whether its ranks share the GPU: residence->common. [collective] */
+fsdp_status fsdp__residence_find_common(fsdp__residence *residence, fsdp_device *device);
+/* Returns whether the shards rest in halves now. */
+bool fsdp__residence_is_split(const fsdp__residence *residence);
 /* Returns whether the group's shards lie on the host, away from `device`; such a group is COPY. If `device` is the host
  * itself, they lie there anyway, and the answer is false. */
 bool fsdp__residence_would_offload(const fsdp__residence *residence, const fsdp_device *device);

@@ -2,7 +2,7 @@
 #include "shard/reduce/contributions.h"
 
 #include "base/alloc.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 
 /* Returns whether the sum can take the gradient's place: its dtype is right, and nobody holds it but the leaf, or the
  * parameter, and the flight. A graph that is kept may hold one that a forward has computed. `result` may be in its

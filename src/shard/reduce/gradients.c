@@ -6,6 +6,7 @@
 #include "base/context.h"
 #include "device/device.h"
 #include "device/kernels.h"
+#include "nn/layers.h"
 #include "shard/reduce/buckets.h"
 #include "shard/reduce/partial.h"
 
@@ -58,7 +59,17 @@ static size_t place_of(const fsdp__param *param, fsdp__gradient_use use)
     return offset;
 }
 
-/* Returns whether some parameter of the buffer will have a gradient for `use`. */
+/* Returns whether the gradient that is computed has memory of its own: on one rank, which sends none, that of an
+ * embedding, the last of a backward. Beside the head's, which a forward makes, it would lie empty at the peak. */
+static bool lies_apart(const fsdp__param *param)
+{
+    const fsdp__param_group *group = param->group;
+
+    return group->residence.mesh.ranks == 1 && !group->buckets && group->buffers != &group->vector &&
+           param->field_count > 0 && fsdp__layer_form_of(param->fields[0].module) == FSDP__LAYER_EMBEDDING;
+}
+
+/* Returns whether some parameter of the buffer will have a gradient for `use` there. */
 static bool is_wanted(const fsdp__param_group *group, int64_t buffer, fsdp__gradient_use use)
 {
     fsdp__param *params;
@@ -67,7 +78,7 @@ static bool is_wanted(const fsdp__param_group *group, int64_t buffer, fsdp__grad
 
     for (int64_t i = 0; i < count; i++)
         wanted = wanted || (fsdp_tensor_requires_grad(params[i].sharded) &&
-                            (use == FSDP__GRADIENT_COMPUTED || is_folded(&params[i])));
+                            (use == FSDP__GRADIENT_COMPUTED ? !lies_apart(&params[i]) : is_folded(&params[i])));
     return wanted;
 }
 
@@ -117,6 +128,8 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
     const fsdp_tensor *like = param->unsharded;
     FSDP__SCOPED(fsdp__region_unref_at) fsdp__region *region = NULL; /* the tensor holds it in the end */
 
+    if (use == FSDP__GRADIENT_COMPUTED && lies_apart(param))
+        return fsdp_tensor_create(group->residence.device, dtype, like->ndim, like->shape, FSDP_MEMORY_GRADIENT, out);
     /* A parameter that was unfrozen since has no place: make another buffer, beside what is in use of the old one. */
     if (buffer->region && !buffer->has_place[fsdp__param_buffer_index(param)])
         leave_buffer(buffer);

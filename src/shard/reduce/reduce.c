@@ -6,9 +6,8 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/context.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "shard/reduce/contributions.h"
 #include "shard/reduce/low_gradients.h"
 #include "shard/reduce/partial.h"
@@ -328,10 +327,13 @@ static fsdp_status issue(fsdp__reduction *r)
 
 static fsdp_status issue_timed(fsdp__reduction *r)
 {
-    int64_t began = fsdp__clock_ns();
-    fsdp_status status = issue(r);
+    fsdp__exposed *exposed = &r->comm->reductions;
+    fsdp__stretch stretch;
+    fsdp_status status;
 
-    r->comm->reduce_ns += fsdp__clock_ns() - began;
+    FSDP_TRY(fsdp__exposed_begin(exposed, fsdp_device_stream(r->group->residence.device), r->stream, true, &stretch));
+    status = issue(r);
+    FSDP_KEEP_FIRST(status, fsdp__exposed_end(exposed, &stretch, status == FSDP_OK));
     return status;
 }
 
@@ -395,7 +397,7 @@ fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_contex
     hold_partial(&r); /* even after a failure: the stream may use a part of it */
     FSDP_TRY_GOTO(status, status, out);
     if (comm->in_flight.asked && !r.complete) /* what was used is kept with the partial gradients */
-        FSDP_TRY_GOTO(status, fsdp__in_flight_synchronize(&comm->in_flight, &comm->reduce_ns), out);
+        FSDP_TRY_GOTO(status, fsdp__in_flight_synchronize(&comm->in_flight, &comm->reductions), out);
     hand_over(&r);
     if (r.hooked || fsdp__stream_is_inline(r.stream)) /* hooks run at the same moment whatever the stream */
         FSDP_TRY_GOTO(status, fsdp__comm_context_finish_reduction(comm), out);

@@ -6,9 +6,11 @@
 #include "base/context.h"
 #include "device/kernels.h"
 #include "shard/group/cast.h"
+#include "shard/group/split.h"
 #include "shard/reduce/buckets.h"
 #include "shard/reduce/gradients.h"
 #include "shard/reduce/owner.h"
+#include "shard/state/module_state.h"
 
 /* ---- shards ---- */
 
@@ -94,7 +96,8 @@ static fsdp_status make_unsharded(fsdp__param_group *group, fsdp__param *param)
 
     FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
     storage->guard = (fsdp__storage_guard){.before_write = refuse_write, .arg = group};
-    storage->renewed = !group->buckets; /* backwards gather the shards as they are then; replicas are plain */
+    storage->renewed_by = group;      /* backwards gather the shards as they are then */
+    storage->strict = group->buckets; /* replicas are plain parameters: autograd refuses what was written since */
     FSDP_TRY(fsdp__tensor_create_view(storage, param->param_dtype, ndim, shape, NULL, 0, &param->unsharded));
     if (param->parallel) /* for operations on distributed tensors */
         FSDP_TRY(fsdp_tensor_set_distribution(param->unsharded, param->parallel));
@@ -108,6 +111,8 @@ static fsdp_status prepare_objects(fsdp__param_group *group, fsdp_device *device
     *storages = fsdp__calloc((size_t)group->param_count + 1, sizeof **storages); /* the last is a flat parameter's */
     FSDP__TRY_NEW(*storages);
     FSDP_TRY(fsdp__residence_open(&group->residence, fsdp__choose_residence(group, device), device));
+    fsdp__cast_before_write(group); /* what a writer has cast was in other memory */
+    FSDP_TRY(fsdp__split_check(group));
     FSDP_TRY(fsdp__encoded_open(group));
     FSDP_TRY(fsdp_event_create(device, &group->gathered));
     FSDP_TRY(fsdp_event_create(device, &group->offload.read));
@@ -221,13 +226,22 @@ static void undo(fsdp__param_group *group)
     fsdp__param_group_close(group);
 }
 
-fsdp_status fsdp__param_groups_agree(fsdp__param_group *const *groups, int64_t count, fsdp_status status)
+/* Agrees on a status, and with `takes` on whether memory is taken that ranks share: all take theirs, or none does. */
+static fsdp_status agree(fsdp__param_group *const *groups, int64_t count, fsdp_status status, bool takes)
 {
     const fsdp__mesh_info *last = NULL;
 
-    for (int64_t i = 0; i < count; i++)
-        status = fsdp__mesh_info_agree_after(&last, &groups[i]->residence.mesh, status);
+    for (int64_t i = 0; i < count; i++) {
+        bool shares = fsdp__residence_is_shared(&groups[i]->residence);
+
+        status = fsdp__mesh_info_agree_after(&last, &groups[i]->residence.mesh, status, takes ? &shares : NULL);
+    }
     return status;
+}
+
+fsdp_status fsdp__param_groups_agree(fsdp__param_group *const *groups, int64_t count, fsdp_status status)
+{
+    return agree(groups, count, status, false);
 }
 
 static bool any_replicas(fsdp__param_group *const *groups, int64_t count)
@@ -244,12 +258,14 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
 {
     fsdp_status status = storages ? FSDP_OK : FSDP_NO_MEMORY;
 
+    for (int64_t i = 0; i < count; i++) /* also after a failure, since the others do so */
+        FSDP_KEEP_FIRST(status, fsdp__residence_find_common(&groups[i]->residence, device));
     for (int64_t i = 0; i < count && status == FSDP_OK; i++)
         status = prepare(groups[i], device, &storages[i]);
     if (status == FSDP_OK)
         status = fsdp_stream_synchronize(fsdp_device_stream(device)); /* completes the values */
     /* Shared memory is taken by all ranks or by none, so all must be ready before any rank tries. */
-    FSDP_TRY(fsdp__param_groups_agree(groups, count, status));
+    FSDP_TRY(agree(groups, count, status, true));
     for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
         status = fsdp__residence_fill(&groups[i]->residence);
         if (status == FSDP_OK)
@@ -263,6 +279,14 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
     return fsdp__param_groups_agree(groups, count, status);
 }
 
+/* Notes that the values were written: in memory that ranks have in common, peers read what was just copied. */
+static void note_values(fsdp__param_group *group)
+{
+    group->written = true;
+    if (group->state && group->state->comm)
+        group->state->comm->after_optim = NULL; /* this write comes after that event */
+}
+
 fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,
                                         fsdp_status (*before_write)(void *group, const fsdp__storage *storage))
 {
@@ -272,8 +296,10 @@ fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_
 
     for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
         move_shards(groups[i], storages[i]);
+        note_values(groups[i]);
         fsdp__residence_set_writer(&groups[i]->residence, before_write, groups[i]);
         fsdp__cast_serve_writers(groups[i]);
+        fsdp__split_serve(groups[i]);
     }
     for (int64_t i = 0; i < count && status != FSDP_OK; i++)
         undo(groups[i]);
@@ -289,6 +315,7 @@ void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     if (group->residence.kind != FSDP__RESIDENCE_NONE)
         fsdp__param_group_reshard(group, comm); /* otherwise peers' writers wait for a reader that is gone */
+    fsdp__split_end(group);
     fsdp__param_group_drop_gradients(group);
     fsdp__param_group_leave_gradient_buffers(group);
     free_flat_parameter(group);

@@ -109,7 +109,8 @@ static fsdp_status initialize(void *arg, fsdp_module *module, uint64_t seed, con
     initialization in = {.state = state, .module = module, .seed = seed, .prefix = module_name};
 
     if (fsdp__module_state_is_meta(state))
-        return FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", module_name);
+        return FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first",
+                         *module_name ? module_name : module->type->name);
     return fsdp__module_walk(module, initialize_module, &in);
 }
 

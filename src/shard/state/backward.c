@@ -1,7 +1,7 @@
 /* backward.c - the schedule of a backward. */
 #include "shard/state/backward.h"
 
-#include "shard/reduce/bucket_reduce.h"
+#include "shard/reduce/bucket_order.h"
 #include "shard/state/give_back.h"
 #include "shard/state/prefetch.h"
 #include "shard/state/trained.h"
@@ -172,6 +172,6 @@ fsdp_status fsdp__enter_backward(void *arg, fsdp_tensor *output, fsdp_tensor **g
         return fsdp__module_state_wait(state);
     FSDP_TRY(unshard_for_backward(state));
     FSDP_TRY(fsdp__module_state_wait(state));
-    /* Only now: this state's gather had to be issued before the next one's, since both run on one stream. */
+    /* This comes only now: this state's gather had to be issued before the next one's, since both run on one stream. */
     return fsdp__prefetch_backward(state);
 }

@@ -240,7 +240,7 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
         return fsdp__outputs_cast(state, outputs, count);
     }
     FSDP_TRY(end_module(state, module));
-    /* Before the cast: then the gradient that its hook sees has been through the cast's backward. */
+    /* This comes before the cast: then the gradient that its hook sees has been through the cast's backward. */
     FSDP_TRY(make_passages(state, outputs, count));
     root->left = fsdp__recorded(root->context);
     if (root->forward_root && root->forward_root != state)

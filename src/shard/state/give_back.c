@@ -1,7 +1,7 @@
 /* give_back.c - walks over the groups that were resharded. */
 #include "shard/state/give_back.h"
 
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "shard/state/module_state.h"
 
 static void give_back(fsdp__param_group *group)

@@ -1,7 +1,8 @@
 /* iteration.c - begins iterations. */
 #include "shard/state/iteration.h"
 
-#include "comm/internal.h"
+#include "comm/group_calls.h"
+#include "shard/group/split.h"
 
 enum {
     EXCHANGED = 256 /* groups in one exchange */
@@ -112,8 +113,9 @@ static fsdp_status follow_writes(fsdp__root *root)
             FSDP_TRY(fsdp__comm_context_follow_writes(root->comm, group->residence.shard_device));
             followed = group->residence.shard_device;
         }
-    for (fsdp__group_walk w = fsdp__group_walk_of(root); (group = fsdp__next_group(&w));)
-        group->written = false;
+    for (fsdp__group_walk w = fsdp__group_walk_of(root); (group = fsdp__next_group(&w)); group->written = false)
+        if (group->written)
+            FSDP_TRY(fsdp__split_follow(group, root->comm->after_optim));
     return FSDP_OK;
 }
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "shard/group/alike.h"
 #include "shard/reduce/owner.h"
 #include "shard/state/buffers.h"
@@ -327,7 +327,7 @@ static void begin_read(fsdp__param_group *group, agreement *a)
 
 static void agree(fsdp__param_group *group, agreement *a)
 {
-    a->status = fsdp__mesh_info_agree_after(&a->mesh, &group->residence.mesh, a->status);
+    a->status = fsdp__mesh_info_agree_after(&a->mesh, &group->residence.mesh, a->status, NULL);
 }
 
 /* Visits all groups at and below the module. This needs no memory, so no rank fails. */

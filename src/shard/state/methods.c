@@ -293,7 +293,7 @@ static void add_group(const fsdp__param_group *group, fsdp_shard_info *out)
     int ranks = group->residence.mesh.ranks;
 
     out->parameter_count += group->param_count;
-    out->gather_ns += group->gather_ns;
+    out->gather_ns += group->gathers.ns;
     out->offloaded = out->offloaded || fsdp__residence_is_offloaded(&group->residence);
     out->shares_memory = out->shares_memory && group->residence.kind == FSDP__RESIDENCE_IN_PLACE && ranks > 1;
     for (int64_t i = 0; i < group->param_count; i++) {
@@ -323,10 +323,15 @@ fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out)
 fsdp_status fsdp_module_exposed_time(fsdp_module *module, int64_t *gather_ns, int64_t *reduce_ns)
 {
     fsdp__module_state *state;
+    fsdp__comm_context *comm;
 
     FSDP_TRY(fsdp__method_state(module, &state));
-    *gather_ns = state->comm->gather_ns;
-    *reduce_ns = state->comm->reduce_ns;
+    comm = state->comm;
+    FSDP_TRY(fsdp__root_add_up_gathers(state->root));
+    FSDP_TRY(fsdp__exposed_sum(&comm->reductions));
+    comm->reductions.asked = true;
+    *gather_ns = comm->gather_ns;
+    *reduce_ns = comm->reductions.ns;
     return FSDP_OK;
 }
 

@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/context.h"
 #include "base/probe.h"
-#include "comm/internal.h"
-#include "shard/reduce/bucket_reduce.h"
+#include "comm/group_calls.h"
+#include "shard/reduce/bucket_order.h"
 #include "shard/state/allocate.h"
 
 /* ---- life cycle ---- */
@@ -69,6 +69,7 @@ fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *m
     r->mesh = fsdp__mesh_info_of(mesh);
     r->offload = state->offload.cpu;
     r->pin = !state->offload.pageable;
+    r->splits = state->policy.split_shards;
     r->share = share && fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_SHARED) &&
                fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_SYMMETRIC);
     group->state = state;

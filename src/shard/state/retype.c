@@ -6,6 +6,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "shard/group/split.h"
 #include "shard/reduce/gradients.h"
 #include "shard/state/allocate.h"
 #include "shard/state/write.h"
@@ -195,6 +196,7 @@ static fsdp_status convert_gradient(const retyping *r, const fsdp__residence *re
 
 static fsdp_status convert(const retyping *r, const fsdp__param_group *group, const before *b)
 {
+    FSDP_TRY(fsdp__split_join(r->groups[b - r->before]));
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp_tensor *shard = group->params[i].sharded, *grad = fsdp_tensor_grad(shard);
 
@@ -215,7 +217,7 @@ static void set_aside(fsdp__param_group *group, before *b)
     b->aside = true;
     residence->kind = FSDP__RESIDENCE_NONE;
     residence->device = residence->shard_device = NULL;
-    residence->shards = residence->unsharded = residence->cast = NULL;
+    residence->shards = residence->unsharded = residence->cast = residence->low = NULL;
     group->encoded = (fsdp__encoded){0};
     group->offload = (fsdp__offload){0};
     group->gathered = NULL;
@@ -277,8 +279,6 @@ static void take(fsdp__param_group *group, before *b)
     }
     fsdp__param_group_leave_gradient_buffers(group);
     fsdp__param_group_close(&b->group);
-    group->written = group->residence.kind != FSDP__RESIDENCE_NONE;
-    group->state->comm->after_optim = NULL; /* this write comes after that event */
 }
 
 static void end(retyping *r, fsdp_status status)

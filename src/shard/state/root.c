@@ -322,6 +322,20 @@ fsdp_status fsdp__root_finish_reductions(fsdp__root *root)
     return FSDP_OK;
 }
 
+fsdp_status fsdp__root_add_up_gathers(fsdp__root *root)
+{
+    fsdp_status status = FSDP_OK;
+    fsdp__param_group *group;
+    fsdp__root *r = root;
+
+    do {
+        for (fsdp__group_walk w = fsdp__group_walk_of(r); (group = fsdp__next_group(&w));)
+            FSDP_KEEP_FIRST(status, fsdp__param_group_add_up_gathers(group, root->comm));
+        r = r->sharing;
+    } while (r != root);
+    return status;
+}
+
 fsdp_status fsdp__root_reset(fsdp__root *root)
 {
     fsdp_status status = root->comm->stream ? fsdp_stream_synchronize(root->comm->stream) : FSDP_OK;

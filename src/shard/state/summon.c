@@ -7,7 +7,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
-#include "comm/internal.h"
+#include "comm/group_calls.h"
 #include "shard/reduce/low_gradients.h"
 #include "shard/reduce/owner.h"
 #include "shard/state/allocate.h"

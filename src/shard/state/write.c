@@ -36,7 +36,7 @@ fsdp_status fsdp__begin_write(void *arg, const fsdp__storage *storage)
     if (fsdp__module_state_in_use(state))
         return fail_in_use(state, group, storage);
     FSDP_TRY(fsdp__param_group_check_summon(group, "write to the shard of"));
-    /* Before waiting: peers must not wait for this rank's own read. */
+    /* This comes before waiting: peers must not wait for this rank's own read. */
     fsdp__module_state_give_up_own(state);
     group->written = true;
     state->comm->after_optim = NULL; /* this write comes after that event */

@@ -59,6 +59,8 @@ struct block {
     size_t shared_bytes;
     unsigned char *fixed; /* static shared memory, with what lies between */
     size_t fixed_bytes;
+    uint64_t *begun; /* for each function of the layout the count of the block that came to its variables last */
+    uint64_t blocks; /* that have run, with this one */
     unsigned char *unwritten,
         *fixed_unwritten;                /* for ThreadSanitizer: 1 for each of their bytes that nobody has written */
     uint64_t draws;                      /* what is drawn next */
@@ -95,7 +97,8 @@ void host_ends(block *b);
 /* Lets the lanes of a warp go on that are together; false: none. */
 bool warp_go_on(int first, int end);
 
-/* What shared memory is: at the start of a launch, before each block, at the end. */
+/* What shared memory is: at the start of a launch, before each block (variables: when a thread of it comes to them), at
+ * the end. */
 void shared_begin(void);
 void shared_reset(void);
 void shared_end(void);

@@ -34,7 +34,14 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define __shared__ static thread_local /* a block's own: a thread of the host runs one block at a time */
+/* A variable is a block's own, as a thread of the host runs one block at a time. The mark, a variable of the same
+ * function, says which function's variables a thread of the block has come to. */
+#define __shared__ CUDASH_SHARED(__COUNTER__)
+#define CUDASH_SHARED(number) CUDASH_SHARED_OF(number)
+#define CUDASH_SHARED_OF(number)                    \
+    static thread_local size_t cudash_mark##number; \
+    cudash_shared_begins(&cudash_mark##number);     \
+    static thread_local
 
 struct uint3 {
     unsigned x, y, z;
@@ -63,6 +70,8 @@ extern thread_local dim3 blockDim, gridDim;
 extern thread_local unsigned char *cudash_shared;
 #define SHARED_BYTES(type, name) type *name = (type *)cudash_shared
 
+/* Makes a function's shared variables what they are at the start of a block, if no thread of the block has done it. */
+void cudash_shared_begins(size_t *mark);
 void cudash_barrier(const char *file, int line);
 /* Returns what lane `from` gives, to those of the mask; all bits of what a lane outside gives are ones. */
 uint64_t cudash_exchange(uint64_t value, int from, unsigned mask, const char *file, int line);

@@ -1,7 +1,9 @@
 /* shared.cpp - the static shared memory of kernels, and which bytes of shared memory no thread has written yet.
  *
  * A variable that is __shared__ is a thread_local one of a function here. The symbols of the program, or of the library
- * that this is a part of, say where those are: no other function of it has such variables. */
+ * that this is a part of, say where those are: no other function of it has such variables. All of them together are
+ * more than a megabyte, while a kernel uses a few: so a block resets those of the functions that its threads come to.
+ */
 #include <elf.h>
 #include <fcntl.h>
 #include <link.h>
@@ -11,10 +13,14 @@
 
 #include "cudash/block.h"
 
-/* Bytes of static shared memory, counted from the first one, of `size` in all with what lies between. */
+/* A variable, in bytes from the first one on; or the mark of a function. */
 struct piece {
     size_t first, bytes;
+    char *name;            /* the symbol's */
+    size_t function_bytes; /* of it, which name the function */
+    bool mark;
 };
+/* All of them, those of a function next to each other, in `size` bytes with what lies between. */
 struct layout {
     piece *pieces;
     size_t count, size;
@@ -43,12 +49,39 @@ static int find_module(struct dl_phdr_info *info, size_t, void *argument)
     return 0;
 }
 
-static void add(layout *l, const ElfW(Sym) * symbol)
+[[noreturn]] static void refuse(const char *what, const char *name)
 {
+    fprintf(stderr, "cudash: %s %s\n", what, name);
+    abort();
+}
+
+/* Returns where the name of the variable begins in a symbol, "<function>E<length><name>", or the same with "_<number>".
+ */
+static const char *find_variable(const char *symbol)
+{
+    for (const char *at = symbol + strlen(symbol); at > symbol; at--) {
+        char *name;
+        unsigned long length;
+        if (at[-1] != 'E' || *at < '1' || *at > '9')
+            continue;
+        length = strtoul(at, &name, 10);
+        if (strlen(name) == length || (strlen(name) > length && name[length] == '_'))
+            return name;
+    }
+    refuse("the function is not known of the variable", symbol);
+}
+
+static void add(layout *l, const ElfW(Sym) * symbol, const char *name)
+{
+    size_t function_bytes = (size_t)(find_variable(name) - name);
+    bool mark = strncmp(name + function_bytes, "cudash_mark", strlen("cudash_mark")) == 0;
+
+    while (name[function_bytes - 1] != 'E') /* the length between */
+        function_bytes--;
     l->pieces = (piece *)realloc(l->pieces, (l->count + 1) * sizeof *l->pieces);
     if (!l->pieces)
         abort();
-    l->pieces[l->count++] = {(size_t)symbol->st_value, (size_t)symbol->st_size};
+    l->pieces[l->count++] = {(size_t)symbol->st_value, (size_t)symbol->st_size, strdup(name), function_bytes, mark};
 }
 
 /* Takes the thread_local variables of functions, whose names begin with _ZZ in C++. */
@@ -64,7 +97,38 @@ static void read_symbols(layout *l, const unsigned char *file)
             continue;
         for (size_t s = 0; s < sections[i].sh_size / sizeof *symbols; s++)
             if (ELF64_ST_TYPE(symbols[s].st_info) == STT_TLS && strncmp(names + symbols[s].st_name, "_ZZ", 3) == 0)
-                add(l, &symbols[s]);
+                add(l, &symbols[s], names + symbols[s].st_name);
+    }
+}
+
+static int compare(const void *a, const void *b)
+{
+    return strcmp(((const piece *)a)->name, ((const piece *)b)->name);
+}
+
+/* Returns the end of what is of the same function as the first of these. */
+static size_t function_end(const layout *l, size_t first)
+{
+    const piece *p = &l->pieces[first];
+    size_t end = first;
+
+    while (end < l->count && l->pieces[end].function_bytes == p->function_bytes &&
+           memcmp(l->pieces[end].name, p->name, p->function_bytes) == 0)
+        end++;
+    return end;
+}
+
+/* Puts the variables of a function next to each other. */
+static void sort_pieces(layout *l)
+{
+    qsort(l->pieces, l->count, sizeof *l->pieces, compare);
+    for (size_t i = 0, end; i < l->count; i = end) {
+        bool marked = false;
+        end = function_end(l, i);
+        for (size_t p = i; p < end; p++)
+            marked |= l->pieces[p].mark;
+        if (!marked)
+            refuse("not declared by __shared__:", l->pieces[i].name);
     }
 }
 
@@ -86,6 +150,7 @@ static layout read_layout(void)
     close(fd);
     read_symbols(&l, (const unsigned char *)file);
     munmap(file, (size_t)about.st_size);
+    sort_pieces(&l);
     for (size_t i = 0; i < l.count; i++)
         start = l.pieces[i].first < start ? l.pieces[i].first : start;
     for (size_t i = 0; i < l.count; i++) {
@@ -115,6 +180,10 @@ void shared_begin(void)
 
     running->fixed = (unsigned char *)&threadIdx + l.from_index;
     running->fixed_bytes = l.size;
+    if (!running->begun)
+        running->begun = (uint64_t *)calloc(l.count + 1, sizeof *running->begun);
+    if (!running->begun)
+        abort();
 #ifdef CUDASH_TSAN
     if (!running->fixed_unwritten)
         running->fixed_unwritten = (unsigned char *)calloc(1, l.size + 1);
@@ -126,16 +195,46 @@ void shared_begin(void)
 
 void shared_reset(void)
 {
-    const layout &l = own_layout();
-
+    running->blocks++;
     fill(running->shared, running->shared_bytes, 0xff);
-    for (size_t i = 0; i < l.count; i++)
-        fill(running->fixed + l.pieces[i].first, l.pieces[i].bytes, 0xff);
 #ifdef CUDASH_TSAN
     fill(running->unwritten, running->shared_bytes, 1);
-    for (size_t i = 0; i < l.count; i++)
-        fill(running->fixed_unwritten + l.pieces[i].first, l.pieces[i].bytes, 1);
 #endif
+}
+
+/* Returns the first piece of the function that this mark is of. */
+static size_t find_function(const layout &l, const size_t *mark)
+{
+    size_t first = (size_t)((const unsigned char *)mark - running->fixed);
+
+    for (size_t i = 0, end; i < l.count; i = end) {
+        end = function_end(&l, i);
+        for (size_t p = i; p < end; p++)
+            if (l.pieces[p].first == first)
+                return i;
+    }
+    refuse("a mark is not among", "the symbols");
+}
+
+/* The mark of a thread of the host is the function's number from its first use on. */
+void cudash_shared_begins(size_t *mark)
+{
+    const layout &l = own_layout();
+    size_t function;
+
+    if (*mark == 0)
+        *mark = find_function(l, mark) + 1;
+    function = *mark - 1;
+    if (running->begun[function] == running->blocks)
+        return;
+    running->begun[function] = running->blocks;
+    for (size_t p = function, end = function_end(&l, p); p < end; p++)
+        if (!l.pieces[p].mark) {
+            fill(running->fixed + l.pieces[p].first, l.pieces[p].bytes, 0xff);
+#ifdef CUDASH_TSAN
+            fill(running->fixed_unwritten + l.pieces[p].first, l.pieces[p].bytes, 1);
+#endif
+        }
 }
 
 void shared_end(void)

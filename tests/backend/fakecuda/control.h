@@ -14,10 +14,17 @@
  *   FSDP_FAKECUDA_MAPPING=0                  the driver cannot map memory
  *   FSDP_FAKECUDA_IPC=0                      there are no handles of memory for other processes
  *   FSDP_FAKECUDA_WORDS=0                    streams do not wait for words
- *   FSDP_FAKECUDA_PEERS=0                    no device reaches the memory of another one
+ *   FSDP_FAKECUDA_QUEUES=1                   how many queues of the hardware the streams of a device share; a queue
+ *                                            does one thing after the other; 0: each stream has its own
  *   FSDP_FAKECUDA_FAIL=call:n:error[:lost]   fail_call below, for programs
+ *   FSDP_FAKECUDA_PEERS=0                    no device reaches the memory of another one
+ *   FSDP_FAKECUDA_PEERS=0-1,0-2              these pairs do not
+ *   FSDP_FAKENVML_LINKS=18                   how many links of NVLink each has, by NVML; not set: there is no NVML
+ *   FSDP_FAKENVML_WITHOUT=0-1,0-2            and which pairs have none
  *   FSDP_FAKENCCL_VERSION=23007              the version of NCCL
  *   FSDP_FAKENCCL_OTHER=1=22809              and of rank 1 (RANK), which has another
+ *   FSDP_FAKENCCL_DIES=1                     rank 1 (RANK) is killed when it makes a window
+ *   FSDP_FAKENCCL_TAKES=32                   it registers, and makes windows, only of memory of so many MiB
  *   FSDP_FAKENCCL_TELL=1                     says on stderr which calls hang because they differ
  *   FSDP_SIM_SEED=1                          decides where streams pause */
 #ifndef TESTS_FAKECUDA_CONTROL_H
@@ -27,10 +34,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The functions that can fail; `kernel` is a kernel when it runs. Those of cublasLt fail with a
- * cublasStatus_t, those of cuDNN with a cudnnStatus_t, those of CUPTI with a CUptiResult, those of NCCL with an
- * ncclResult_t, which ncclCommGetAsyncError gives as the communicator's. A `record` of something that ran is dropped by
- * error 1, which is counted, and lost by error 2, which nobody is told. */
+/* The functions that can fail; `kernel` is a kernel when it runs. Those of cublasLt fail with a cublasStatus_t, those
+ * of cuDNN with a cudnnStatus_t, those of CUPTI with a CUptiResult, those of NCCL with an ncclResult_t, which
+ * ncclCommGetAsyncError gives as the communicator's; `ncclCopies` is a collective that copy engines do, and does not
+ * fail. A `record` of something that ran is dropped by error 1, which is counted, and lost by error 2, which nobody is
+ * told. */
 #define FAKECUDA_CALLS(X)                     \
     X(cudaDriverGetVersion)                   \
     X(cudaRuntimeGetVersion)                  \
@@ -125,6 +133,13 @@
     X(ncclAllReduce)                          \
     X(ncclBroadcast)                          \
     X(ncclAlltoAll)                           \
+    X(ncclCommRegister)                       \
+    X(ncclCommDeregister)                     \
+    X(ncclCommWindowRegister)                 \
+    X(ncclCommWindowDeregister)               \
+    X(ncclMemAlloc)                           \
+    X(ncclMemFree)                            \
+    X(ncclCopies)                             \
     X(ncclSend)                               \
     X(ncclRecv)                               \
     X(record)                                 \
@@ -157,6 +172,8 @@ typedef struct fakecuda_control {
     void (*set_clock_rate)(long millionths);
     /* Makes a stream (a cudaStream_t) wait until `*open` is not 0. */
     void (*hold)(void *stream, const atomic_int *open);
+    /* Lets a call that writes a word by the stream take so much longer, before it gives anything to the device. */
+    void (*slow_words)(void *stream, long ns);
 } fakecuda_control;
 
 extern const fakecuda_control fakecuda;

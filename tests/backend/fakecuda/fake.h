@@ -100,12 +100,22 @@ void fake_forget_streams(void);
 /* Counts others among them. */
 void fake_count_object(int change);
 
+/* ---- fake_hardware.c ---- */
+
+/* Returns the queue of a device's stream; -1: it has its own, and the others do nothing. */
+int fake_hardware_of(int device, uint32_t stream);
+/* Returns the turn of what is queued now; waits for all before it; and says that it is done. */
+uint64_t fake_hardware_queue(int queue);
+void fake_hardware_wait(int queue, uint64_t turn);
+void fake_hardware_pass(int queue);
+
 /* ---- fake_peers.c ---- */
 
 /* Returns whether kernels of a device reach the memory of another one, for which somebody has asked. */
 bool fake_reaches(int device, int other);
 /* Returns whether streams can wait for words. */
 bool fake_words(void);
+void fake_slow_words(void *stream, long ns);
 
 /* ---- fake_copy.c ---- */
 

@@ -1,10 +1,13 @@
 /* fake_copy.c - what streams do: copies, fills and kernels. */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "backend/fakecuda/fake.h"
+
+enum {
+    HELD_NS = 100000 /* between two looks of a stream that is held */
+};
 
 /* ---- what records what runs ---- */
 
@@ -204,7 +207,7 @@ static void pause_until(const void *argument)
     const atomic_int *const *open = argument;
 
     while (atomic_load(*open) == 0)
-        (void)sched_yield();
+        (void)nanosleep(&(struct timespec){.tv_nsec = HELD_NS}, NULL);
 }
 
 void fake_stream_hold(void *stream, const atomic_int *open)

@@ -408,4 +408,5 @@ const fakecuda_control fakecuda = {
     .copies = fake_copies,
     .set_clock_rate = fake_set_clock_rate,
     .hold = fake_stream_hold,
+    .slow_words = fake_slow_words,
 };

@@ -1,6 +1,6 @@
 /* fake_kernels.c - the plug-in's table of kernels, in place of kernels_table.c: each moves its buffers to the mapping
- * that can be read and written ([Note: two mappings] in fake_memory.c), as the simulated device does, and then runs. So
- * does the scratch that kernels ask for. */
+ * that can be read and written ([Note: memory that is mapped twice] in fake_memory.c), as the simulated device does,
+ * and then runs. So does the scratch that kernels ask for. */
 #include "backend/cuda/kernels_table.h"
 #include "backend/fakecuda/fake.h"
 #include "check/kernel_copy.h"

@@ -1,6 +1,6 @@
 /* fake_memory.c - memory of devices, and memory of the host that they know.
  *
- * [Note: two mappings]
+ * [Note: memory that is mapped twice]
  * Device memory is a file in memory that is mapped twice. The addresses that are handed out can never be read or
  * written, so whoever follows one on the host stops there and then. Copies use the second mapping, and so do kernels:
  * fake_kernels.c moves their arguments there. Fresh memory is all ones: NaNs, for who reads before he writes. */
@@ -232,7 +232,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     return allocate(out, bytes, FAKE_DEVICE_MEMORY, fake_current());
 }
 
-/* Waits for all of the device's work first, as the real one does. */
+/* Waits for all of the device's work first, as the real one does. A process that has the memory open and still uses it
+ * is stopped there and then (SIGBUS). */
 cudaError_t cudaFree(void *pointer)
 {
     cudaError_t begun = fake_begin(FAKE_cudaFree);
@@ -243,6 +244,8 @@ cudaError_t cudaFree(void *pointer)
     if (!take(pointer, FAKE_DEVICE_MEMORY, &r))
         return fake_error(cudaErrorInvalidValue);
     fake_device_wait(r.device);
+    if (ftruncate(r.file, 0) != 0)
+        begun = fake_error(cudaErrorInvalidValue);
     unmap(&r);
     return begun;
 }

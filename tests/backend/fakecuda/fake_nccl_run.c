@@ -2,10 +2,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "backend/fakecuda/fake_nccl.h"
+#include "comm/health/futex.h"
 #include "oracle/oracle.h"
+
+enum {
+    SLEEP_MS = 20 /* at most, at a time: an abort is seen by then at the latest */
+};
 
 /* Bytes on their way to a member, or from it. */
 typedef struct transfer {
@@ -46,6 +50,11 @@ static size_t type_bytes(int type)
     default:
         return 1;
     }
+}
+
+size_t fake_bytes(const fake_heading *h)
+{
+    return (size_t)h->count * type_bytes(h->type);
 }
 
 static fsdp_dtype dtype_of(int type)
@@ -153,7 +162,7 @@ static unsigned char *place_of(const void *pointer, size_t bytes)
 
 bool fake_operation_add(fake_operation *o, const fake_heading *h, const void *send, void *recv, int peer)
 {
-    size_t bytes = (size_t)h->count * type_bytes(h->type), all = bytes * (size_t)o->comm->ranks;
+    size_t bytes = fake_bytes(h), all = bytes * (size_t)o->comm->ranks;
     bool gathers = strcmp(h->name, "AllGather") == 0, swaps = strcmp(h->name, "AlltoAll") == 0,
          scatters = strcmp(h->name, "ReduceScatter") == 0, sends = strcmp(h->name, "Send") == 0,
          receives = strcmp(h->name, "Recv") == 0,
@@ -183,10 +192,24 @@ bool fake_operation_add(fake_operation *o, const fake_heading *h, const void *se
 
 /* ---- letters ---- */
 
+void fake_hall_moved(fake_hall *hall)
+{
+    atomic_fetch_add(&hall->moves, 1);
+    if (hall->sleepers > 0)
+        fsdp__futex_wake_all(&hall->moves);
+}
+
+void fake_hall_sleep(fake_hall *hall, uint32_t moves)
+{
+    atomic_fetch_add(&hall->sleepers, 1);
+    (void)fsdp__futex_wait(&hall->moves, moves, SLEEP_MS);
+    atomic_fetch_sub(&hall->sleepers, 1);
+}
+
 static bool same(const fake_heading *a, const fake_heading *b)
 {
     return strcmp(a->name, b->name) == 0 && a->count == b->count && a->type == b->type && a->op == b->op &&
-           a->root == b->root;
+           a->root == b->root && a->from == b->from && a->to == b->to;
 }
 
 /* Says, once, that a letter is of another call. */
@@ -197,9 +220,10 @@ static void tell(const struct ncclComm *c, transfer *t, const fake_heading *othe
     if (!t->told && wanted && strcmp(wanted, "1") == 0)
         fprintf(stderr,
                 "fakenccl: rank %d calls %s of %lld elements of type %d, rank %d calls %s of %lld of type %d: "
-                "both hang\n",
+                "both hang (registered memory: from %lld to %lld, from %lld to %lld)\n",
                 c->rank, t->heading.name, (long long)t->heading.count, t->heading.type, t->peer, other->name,
-                (long long)other->count, other->type);
+                (long long)other->count, other->type, (long long)t->heading.from, (long long)t->heading.to,
+                (long long)other->from, (long long)other->to);
     t->told = true;
 }
 
@@ -267,11 +291,18 @@ static bool make_round(const fake_operation *o, bool *moved)
 static void run(const void *argument)
 {
     fake_operation *o = *(fake_operation *const *)argument;
-    bool moved;
+    fake_hall *hall = o->comm->hall;
+    bool moved, more = true;
 
-    while (!atomic_load(&o->comm->aborted) && make_round(o, &moved))
-        if (!moved)
-            (void)nanosleep(&(struct timespec){0, 20000}, NULL);
+    while (more && !atomic_load(&o->comm->aborted)) {
+        uint32_t moves = hall->moves;
+
+        more = make_round(o, &moved);
+        if (moved)
+            fake_hall_moved(hall);
+        else if (more)
+            fake_hall_sleep(hall, moves);
+    }
     if (!atomic_load(&o->comm->aborted))
         for (const sum *s = o->sums; s; s = s->next)
             add_up(s, o->comm->ranks);

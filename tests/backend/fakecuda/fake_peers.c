@@ -39,12 +39,22 @@ bool fake_reaches(int device, int other)
     return device == other || enabled[device][other];
 }
 
+/* Returns whether the variable names two devices: "0-1,0-2". */
+static bool names_pair(const char *variable, int one, int other)
+{
+    const char *text = getenv(variable);
+    char pair[32];
+
+    snprintf(pair, sizeof pair, "%d-%d", one < other ? one : other, one < other ? other : one);
+    return text && strstr(text, pair);
+}
+
 cudaError_t cudaDeviceCanAccessPeer(int *out, int device, int other)
 {
     FAKE_BEGIN(cudaDeviceCanAccessPeer);
     if (device < 0 || other < 0 || device >= devices() || other >= devices())
         return fake_error(cudaErrorInvalidDevice);
-    *out = device != other && !is_off("FSDP_FAKECUDA_PEERS");
+    *out = device != other && !is_off("FSDP_FAKECUDA_PEERS") && !names_pair("FSDP_FAKECUDA_PEERS", device, other);
     return cudaSuccess;
 }
 
@@ -132,6 +142,17 @@ typedef struct use_of_word {
     int device;
 } use_of_word;
 
+static struct {
+    void *_Atomic stream;
+    _Atomic long ns;
+} slow;
+
+void fake_slow_words(void *stream, long ns)
+{
+    slow.ns = ns;
+    slow.stream = stream;
+}
+
 bool fake_words(void)
 {
     return !is_off("FSDP_FAKECUDA_WORDS");
@@ -171,6 +192,8 @@ CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t v
 
     if (begun != cudaSuccess)
         return (CUresult)begun;
+    if ((void *)stream == slow.stream)
+        (void)nanosleep(&(struct timespec){.tv_nsec = slow.ns}, NULL);
     return flags == 0 ? queue(stream, address, value, write_word) : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -28,6 +28,7 @@ typedef struct moment {
 /* Work; or a moment that is reached here, or that is waited for. */
 typedef struct item {
     struct item *next;
+    uint64_t turn; /* in the hardware's queue */
     fake_work work;
     moment *reaches, *awaits;
     bool even_lost;
@@ -39,6 +40,7 @@ struct CUstream_st {
     int device;
     uint32_t number;
     uint64_t seed, pauses;
+    int queue; /* of the hardware: see fake_hardware_of */
     pthread_mutex_t mutex;
     pthread_cond_t arrived, moved;
     item *first, *last; /* this and what follows are guarded by the mutex */
@@ -184,12 +186,14 @@ static void pause_at_random(struct CUstream_st *s)
 static void do_item(struct CUstream_st *s, item *it)
 {
     pause_at_random(s);
+    fake_hardware_wait(s->queue, it->turn);
     if (it->awaits)
         moment_wait(it->awaits);
     if (it->work && (it->even_lost || !fake_is_lost(s->device)))
         it->work(it->argument);
     if (it->reaches)
         moment_reach(it->reaches);
+    fake_hardware_pass(s->queue);
     moment_unref(it->awaits);
     moment_unref(it->reaches);
     free(it);
@@ -224,10 +228,8 @@ static cudaError_t push(struct CUstream_st *s, const item *what, const void *arg
     if (bytes)
         memcpy(it->argument, argument, bytes);
     pthread_mutex_lock(&s->mutex);
-    if (s->last)
-        s->last->next = it;
-    else
-        s->first = it;
+    it->turn = fake_hardware_queue(s->queue);
+    *(s->last ? &s->last->next : &s->first) = it;
     s->last = it;
     s->queued++;
     pthread_cond_signal(&s->arrived);
@@ -335,6 +337,7 @@ static struct CUstream_st *stream_new(void)
         return NULL;
     s->device = fake_current();
     s->number = (uint32_t)atomic_fetch_add(&created, 1) + 1;
+    s->queue = fake_hardware_of(s->device, s->number);
     s->seed = (seed ? strtoull(seed, NULL, 10) : 1) << 32 ^ (uint64_t)(s->number - 1) << 20;
     s->refs = 1;
     pthread_mutex_init(&s->mutex, NULL);

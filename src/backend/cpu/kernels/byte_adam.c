@@ -65,6 +65,17 @@ FSDP__INLINE void step_block(fsdp_dtype param_dtype, fsdp_dtype dtype, const byt
     store_block(&p->second, v, n, s->codes2 + at, &s->scales2[block]);
 }
 
+/* Writes elements [at, at + n) of the parameter to its copy, if it has one. */
+static void copy_run(const fsdp__byte_adam_args *k, const fsdp__byte_span *s, int64_t at, int64_t n)
+{
+#define COPY(P, C)                        \
+    for (int64_t i = at; i < at + n; i++) \
+    fsdp__store(C, s->copy, i, fsdp__load(P, s->param, i))
+    if (s->copy)
+        EACH_PAIR(k->param_dtype, k->copy_dtype, COPY)
+#undef COPY
+}
+
 static void step_span(const byte_plan *p, const fsdp__byte_span *s)
 {
     int64_t in_row = fsdp__ceil_div(s->cols, FSDP__BYTE_BLOCK), blocks = s->rows * in_row;
@@ -77,6 +88,7 @@ static void step_span(const byte_plan *p, const fsdp__byte_span *s)
 #define STEP(P, G) step_block(P, G, p, s, b, at, n)
         EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, STEP)
 #undef STEP
+        copy_run(p->k, s, at, n);
     }
 }
 
@@ -86,6 +98,8 @@ fsdp_status KERNEL(byte_adam)(fsdp_stream *stream FSDP__UNUSED, const void *args
     judged by = judged_of(k->verdict, k->grad_scale, k->step, k->behind);
     byte_plan p = {.k = k, ADAM_FACTORS(k, by)};
 
+    for (int64_t i = 0; by.left_out && i < k->count; i++)
+        copy_run(k, &k->spans[i], 0, k->spans[i].rows * k->spans[i].cols);
     if (by.left_out)
         return FSDP_OK;
     make_map(&p.first, true);

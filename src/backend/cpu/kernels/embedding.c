@@ -30,7 +30,7 @@ fsdp_status KERNEL(embedding_forward)(fsdp_stream *stream FSDP__UNUSED, const vo
     return FSDP_OK;
 }
 
-/* For every table row, the list of the rows that have its id, in order: head[id], then next[row], until -1. */
+/* Lists, for every table row, the rows that have its id, in order: head[id], then next[row], until -1. */
 typedef struct lists {
     int64_t *head, *tail, *next;
 } lists;
@@ -51,7 +51,7 @@ static void make_lists(const fsdp__embedding_backward_args *k, lists *l)
     }
 }
 
-/* Columns summed at a time, on the stack. */
+/* So many columns are summed at a time, on the stack. */
 #define COLUMNS 1024
 
 FSDP__INLINE void add_row(fsdp_dtype dtype, const void *dy, float *restrict sum, int64_t n)

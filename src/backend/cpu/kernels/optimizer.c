@@ -2,8 +2,11 @@
 #include <math.h>
 
 #include "backend/cpu/kernels/judged.h"
+#include "backend/cpu/kernels/mathf.h"
 #include "backend/cpu/kernels/spans.h"
 #include "base/alloc.h"
+
+#define SPLIT FSDP_DTYPE_NONE /* the dtype of parameters in halves: [Note: split numbers] */
 
 typedef struct adam_plan {
     const fsdp__adam_args *k;
@@ -16,7 +19,21 @@ static int64_t adam_numel(const void *args, int64_t span)
     return ((const adam_plan *)args)->k->spans[span].numel;
 }
 
-/* Updates as torch.optim does: m by lerp, denominator sqrt(v) / sqrt(1 - b2^t) + eps. */
+FSDP__INLINE float load_split(const void *low, const void *high, int64_t i)
+{
+    return fsdp__bits_float(fsdp__split_whole(((const uint16_t *)high)[i], ((const uint16_t *)low)[i]));
+}
+
+FSDP__INLINE void store_split(void *low, void *high, int64_t i, float x)
+{
+    uint32_t bits = fsdp__float_bits(x);
+
+    ((uint16_t *)high)[i] = (uint16_t)fsdp__split_high(bits);
+    ((uint16_t *)low)[i] = (uint16_t)fsdp__split_low(bits);
+}
+
+/* Updates as torch.optim does: m by lerp, denominator sqrt(v) / sqrt(1 - b2^t) + eps. The parameter's dtype may be
+ * SPLIT. */
 FSDP__INLINE void adam_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const adam_plan *p, const fsdp__optimizer_span *s,
                             bool l2, int64_t begin, int64_t end)
 {
@@ -25,18 +42,23 @@ FSDP__INLINE void adam_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const adam
     float beta2 = p->beta2, one_minus_beta1 = p->one_minus_beta1, one_minus_beta2 = p->one_minus_beta2;
     float step_size = p->step_size, root_correction = p->root_correction, factor = p->decay_factor;
     const void *grad = s->grad;
-    void *restrict param = s->param;
+    void *restrict param = s->param, *restrict high = s->copy;
 
 #pragma omp simd
     for (int64_t i = begin; i < end; i++) {
-        float g = fsdp__load(dtype, grad, i) * scale, w = fsdp__load(param_dtype, param, i) * factor, a, b;
+        float g = fsdp__load(dtype, grad, i) * scale, a, b;
+        float w = (param_dtype == SPLIT ? load_split(param, high, i) : fsdp__load(param_dtype, param, i)) * factor;
         if (l2)
             g += decay * w;
         a = m[i] + one_minus_beta1 * (g - m[i]);
         b = beta2 * v[i] + one_minus_beta2 * g * g;
         m[i] = a;
         v[i] = b;
-        fsdp__store(param_dtype, param, i, w - step_size * a / (sqrtf(b) / root_correction + eps));
+        w -= step_size * a / (sqrtf(b) / root_correction + eps);
+        if (param_dtype == SPLIT)
+            store_split(param, high, i, w);
+        else
+            fsdp__store(param_dtype, param, i, w);
     }
 }
 
@@ -96,13 +118,31 @@ static void adam_piece(const void *args, int64_t span, int64_t begin, int64_t en
     copy_piece(COPIES(p->k), span, begin, end);
 }
 
+static void split_adam_piece(const void *args, int64_t span, int64_t begin, int64_t end)
+{
+    const adam_plan *p = args;
+    const fsdp__optimizer_span *s = &p->k->spans[span];
+
+#define L2(P, G) adam_loop(P, G, p, s, true, begin, end)
+#define PLAIN(P, G) adam_loop(P, G, p, s, false, begin, end)
+    if (!p->k->decoupled && p->k->weight_decay != 0.0)
+        EACH_GRADIENT(SPLIT, p->k->grad_dtype, L2)
+    else
+        EACH_GRADIENT(SPLIT, p->k->grad_dtype, PLAIN)
+#undef L2
+#undef PLAIN
+}
+
 fsdp_status KERNEL(adam)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 {
     const fsdp__adam_args *k = args;
     judged by = judged_of(k->verdict, k->grad_scale, k->step, k->behind);
     adam_plan p = {.k = k, ADAM_FACTORS(k, by)};
 
-    RUN(k, by.left_out, adam_numel, adam_piece, &p);
+    if (!k->split)
+        RUN(k, by.left_out, adam_numel, adam_piece, &p);
+    else if (!by.left_out)
+        fsdp__for_spans(k->count, adam_numel, split_adam_piece, &p);
     return FSDP_OK;
 }
 
@@ -217,6 +257,38 @@ fsdp_status KERNEL(lion)(fsdp_stream *stream FSDP__UNUSED, const void *args)
     const lion_plan p = {.k = k, .grad_scale = by.grad_scale};
 
     RUN(k, by.left_out, lion_numel, lion_piece, &p);
+    return FSDP_OK;
+}
+
+/* ---- numbers in halves ---- */
+
+static int64_t split_numel(const void *args, int64_t span)
+{
+    return ((const fsdp__split_spans_args *)args)->spans[span].numel;
+}
+
+static void split_piece(const void *args, int64_t span, int64_t begin, int64_t end)
+{
+    const fsdp__split_spans_args *k = args;
+    const fsdp__split_span *s = &k->spans[span];
+    float *restrict whole = s->whole;
+    void *restrict high = s->high, *restrict low = s->low;
+
+    if (k->join)
+#pragma omp simd
+        for (int64_t i = begin; i < end; i++)
+            whole[i] = load_split(low, high, i);
+    else
+#pragma omp simd
+        for (int64_t i = begin; i < end; i++)
+            store_split(low, high, i, whole[i]);
+}
+
+fsdp_status KERNEL(split_spans)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__split_spans_args *k = args;
+
+    fsdp__for_spans(k->count, split_numel, split_piece, k);
     return FSDP_OK;
 }
 

@@ -85,8 +85,8 @@ struct swiglu_value {
     }
 };
 
-/* in: gate, up, dy; out: dgate, dup. */
-template <class T>
+/* in: gate, up, dy; out: dgate, dup [, y]. */
+template <class T, bool AGAIN>
 struct swiglu_gradient {
     DEVICE void operator()(const float *in, float *out) const
     {
@@ -94,6 +94,8 @@ struct swiglu_gradient {
 
         out[0] = dy * up * s * (1.0f + gate * (1.0f - s));
         out[1] = dy * gate * s;
+        if (AGAIN)
+            swiglu_value<T>{}(in, out + 2);
     }
 };
 
@@ -106,12 +108,14 @@ struct geglu_value {
     }
 };
 
-template <class T>
+template <class T, bool AGAIN>
 struct geglu_gradient {
     DEVICE void operator()(const float *in, float *out) const
     {
         out[0] = in[2] * in[1] * FORMULA(T, fsdp__activation_derivative, FSDP__GELU_TANH, in[0]);
         out[1] = in[2] * FORMULA(T, fsdp__activate, FSDP__GELU_TANH, in[0]);
+        if (AGAIN)
+            geglu_value<T>{}(in, out + 2);
     }
 };
 
@@ -130,22 +134,29 @@ ENTRY(swiglu_forward)
     return FSDP_OK;
 }
 
-ENTRY(swiglu_backward)
+template <class T, int OUTPUTS>
+static fsdp_status gated_backward(fsdp_stream *stream, const fsdp__swiglu_backward_args *k)
 {
-    const fsdp__swiglu_backward_args *k = (const fsdp__swiglu_backward_args *)args;
-    rows_args<3, 2> rows = {{k->gate, k->up, k->dy},
-                            {k->dgate, k->dup},
-                            {k->gate_row, k->up_row, k->dy_row},
-                            {k->dgate_row, k->dup_row},
-                            k->rows,
-                            k->cols};
+    const bool AGAIN = OUTPUTS == 3;
+    rows_args<3, OUTPUTS> rows = {{k->gate, k->up, k->dy},
+                                  {k->dgate, k->dup},
+                                  {k->gate_row, k->up_row, k->dy_row},
+                                  {k->dgate_row, k->dup_row},
+                                  k->rows,
+                                  k->cols};
 
-#define BACKWARD(T) return launch_rows<T>(stream, "swiglu_backward", rows, swiglu_gradient<T>{})
-#define GELU(T) return launch_rows<T>(stream, "swiglu_backward", rows, geglu_gradient<T>{})
-    if (k->gelu)
-        EACH_FLOAT(k->dtype, GELU)
-    EACH_FLOAT(k->dtype, BACKWARD)
-#undef BACKWARD
-#undef GELU
-    return FSDP_OK;
+    if (AGAIN) {
+        rows.out[OUTPUTS - 1] = k->y;
+        rows.out_row[OUTPUTS - 1] = k->y_row;
+    }
+    return k->gelu ? launch_rows<T>(stream, "swiglu_backward", rows, geglu_gradient<T, AGAIN>{})
+                   : launch_rows<T>(stream, "swiglu_backward", rows, swiglu_gradient<T, AGAIN>{});
 }
+
+template <class T>
+static fsdp_status swiglu_gradients(fsdp_stream *stream, const fsdp__swiglu_backward_args *k)
+{
+    return k->y ? gated_backward<T, 3>(stream, k) : gated_backward<T, 2>(stream, k);
+}
+
+FLOAT_ENTRY(swiglu_backward, swiglu_gradients)

@@ -159,7 +159,7 @@ DEVICE rows_of<T> rows_at(const void *base, int64_t b, int64_t batch, int64_t t,
     return rows;
 }
 
-/* The rows from time t on. */
+/* Returns the rows from time t on. */
 template <class T>
 DEVICE rows_of<T> later(rows_of<T> rows, int64_t t)
 {

@@ -29,24 +29,10 @@ DEVICE int64_t rows_of_set(const norm_sizes &s)
     return s.groups == 0 ? s.batch : s.channels / s.groups;
 }
 
-/* Element i, of a dtype that is the same for all threads; or `otherwise`, where there are none. */
-DEVICE float load_as(fsdp_dtype dtype, const void *p, int64_t i, float otherwise)
+/* Returns element i, or `otherwise` where there are none. */
+DEVICE float load_or(fsdp_dtype dtype, const void *p, int64_t i, float otherwise)
 {
-    if (!p)
-        return otherwise;
-    return dtype == FSDP_F32    ? load((const float *)p, i)
-           : dtype == FSDP_BF16 ? load((const bf16 *)p, i)
-                                : load((const f16 *)p, i);
-}
-
-DEVICE void store_as(fsdp_dtype dtype, void *p, int64_t i, float x)
-{
-    if (dtype == FSDP_F32)
-        store((float *)p, i, x);
-    else if (dtype == FSDP_BF16)
-        store((bf16 *)p, i, x);
-    else
-        store((f16 *)p, i, x);
+    return p ? load_any(dtype, p, i) : otherwise;
 }
 
 HOST_DEVICE int64_t rows_of(const norm_sizes &s)
@@ -102,11 +88,11 @@ static __global__ void measure_rows(const __grid_constant__ fsdp__channel_norm_f
 DEVICE void update(const fsdp__channel_norm_forward_args &k, int64_t c, double mean, double variance)
 {
     double factor = k.cumulative ? 1.0 / (double)*k.batches : k.momentum;
-    double old_mean = load_as(k.running_dtype, k.running_mean, c, 0.0f);
-    double old_variance = load_as(k.running_dtype, k.running_var, c, 0.0f);
+    double old_mean = load_or(k.running_dtype, k.running_mean, c, 0.0f);
+    double old_variance = load_or(k.running_dtype, k.running_var, c, 0.0f);
 
-    store_as(k.running_dtype, k.running_mean, c, (float)(factor * mean + (1.0 - factor) * old_mean));
-    store_as(k.running_dtype, k.running_var, c, (float)(factor * variance + (1.0 - factor) * old_variance));
+    store_any(k.running_dtype, k.running_mean, c, (float)(factor * mean + (1.0 - factor) * old_mean));
+    store_any(k.running_dtype, k.running_var, c, (float)(factor * variance + (1.0 - factor) * old_variance));
 }
 
 /* Computes the mean and variance of sets from their rows: each row adds its own squares, and those of how far its mean
@@ -136,9 +122,9 @@ static __global__ void measure_sets(const __grid_constant__ fsdp__channel_norm_f
 static __global__ void take_running(const __grid_constant__ fsdp__channel_norm_forward_args k)
 {
     EACH_ITEM (c, k.sizes.channels) {
-        double variance = load_as(k.running_dtype, k.running_var, c, 0.0f);
+        double variance = load_or(k.running_dtype, k.running_var, c, 0.0f);
 
-        k.mean[c] = load_as(k.running_dtype, k.running_mean, c, 0.0f);
+        k.mean[c] = load_or(k.running_dtype, k.running_mean, c, 0.0f);
         k.rstd[c] = (float)(1.0 / sqrt(variance + (double)k.eps));
     }
 }
@@ -156,8 +142,8 @@ static __global__ void scale_rows(const __grid_constant__ fsdp__channel_norm_for
 
     EACH_GROUP (row, rows_of(k.sizes), group) {
         int64_t set = set_of(k.sizes, row), c = row % k.sizes.channels;
-        float scale = k.rstd[set] * load_as(k.sizes.weight_dtype, k.weight, c, 1.0f), mean = k.mean[set];
-        float bias = load_as(k.sizes.weight_dtype, k.bias, c, 0.0f);
+        float scale = k.rstd[set] * load_or(k.sizes.weight_dtype, k.weight, c, 1.0f), mean = k.mean[set];
+        float bias = load_or(k.sizes.weight_dtype, k.bias, c, 0.0f);
 
         EACH_PACK (i, n, group) {
             float v[N];
@@ -234,7 +220,7 @@ static __global__ void sum_rows(const __grid_constant__ fsdp__channel_norm_backw
 DEVICE void add_to(fsdp_dtype dtype, void *to, int64_t i, bool accumulate, double sum)
 {
     if (to)
-        store_as(dtype, to, i, (float)(sum + (accumulate ? (double)load_as(dtype, to, i, 0.0f) : 0.0)));
+        store_any(dtype, to, i, (float)(sum + (accumulate ? (double)load_any(dtype, to, i) : 0.0)));
 }
 
 /* Computes the gradients of weight and bias, over the images. */
@@ -263,7 +249,7 @@ static __global__ void sum_sets(const __grid_constant__ fsdp__channel_norm_backw
 
         for (int64_t i = 0; i < rows_of_set(k.sizes) && !k.fixed; i++) {
             int64_t row = row_of(k.sizes, set, i);
-            double weight = load_as(k.sizes.weight_dtype, k.weight, row % k.sizes.channels, 1.0f);
+            double weight = load_or(k.sizes.weight_dtype, k.weight, row % k.sizes.channels, 1.0f);
 
             sum += weight * (double)row_sums[2 * row];
             dot += weight * (double)row_sums[2 * row + 1];
@@ -285,7 +271,7 @@ static __global__ void spread_rows(const __grid_constant__ fsdp__channel_norm_ba
         T *dx = (T *)k.dx + row * n;
         int64_t set = set_of(k.sizes, row);
         float rstd = k.rstd[set], mean = k.mean[set], slope = rstd * rstd * terms[2 * set + 1];
-        float factor = rstd * load_as(k.sizes.weight_dtype, k.weight, row % k.sizes.channels, 1.0f);
+        float factor = rstd * load_or(k.sizes.weight_dtype, k.weight, row % k.sizes.channels, 1.0f);
         float shift = rstd * terms[2 * set];
 
         EACH_PACK (i, n, group) {

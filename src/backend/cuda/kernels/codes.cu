@@ -239,7 +239,7 @@ ENTRY(dequantize)
 
 /* ---- frozen weights ---- */
 
-/* The value of one code. NF4's levels are in shared memory, since each lane asks for another one. */
+/* Returns the value of one code. NF4's levels are in shared memory, since each lane asks for another one. */
 DEVICE float decoded(const uint8_t *codes, int64_t in_row, float scale, const float *levels)
 {
     if (levels)

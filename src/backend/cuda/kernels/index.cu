@@ -321,7 +321,7 @@ static __global__ void store_scattered(const __grid_constant__ scatter_plan k)
     }
 }
 
-/* The number of bits of numbers up to `largest`. */
+/* Returns how many bits numbers up to `largest` have. */
 static int bits_of(int64_t largest)
 {
     int bits = 0;

@@ -211,6 +211,24 @@ DEVICE void store(T *p, int64_t i, float x)
     p[i] = from_float<T>(x);
 }
 
+/* Do the same for a dtype that is the same for all threads. */
+DEVICE float load_any(fsdp_dtype dtype, const void *p, int64_t i)
+{
+    return dtype == FSDP_F32    ? load((const float *)p, i)
+           : dtype == FSDP_BF16 ? load((const bf16 *)p, i)
+                                : load((const f16 *)p, i);
+}
+
+DEVICE void store_any(fsdp_dtype dtype, void *p, int64_t i, float x)
+{
+    if (dtype == FSDP_F32)
+        store((float *)p, i, x);
+    else if (dtype == FSDP_BF16)
+        store((bf16 *)p, i, x);
+    else
+        store((f16 *)p, i, x);
+}
+
 static inline bool is_float(fsdp_dtype dtype)
 {
     return dtype == FSDP_F32 || dtype == FSDP_BF16 || dtype == FSDP_F16;
@@ -252,7 +270,7 @@ DEVICE int lane_of_warp(void)
     return (int)(threadIdx.x % WARP);
 }
 
-/* The larger one; a NaN wins. */
+/* Returns the larger one; a NaN wins. */
 DEVICE float larger(float a, float b)
 {
     return a > b || a != a ? a : b;

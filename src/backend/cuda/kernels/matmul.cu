@@ -37,23 +37,6 @@ struct matrix {
     }
 };
 
-DEVICE float load_any(fsdp_dtype dtype, const void *p, int64_t i)
-{
-    return dtype == FSDP_F32    ? load((const float *)p, i)
-           : dtype == FSDP_BF16 ? load((const bf16 *)p, i)
-                                : load((const f16 *)p, i);
-}
-
-DEVICE void store_any(fsdp_dtype dtype, void *p, int64_t i, float x)
-{
-    if (dtype == FSDP_F32)
-        store((float *)p, i, x);
-    else if (dtype == FSDP_BF16)
-        store((bf16 *)p, i, x);
-    else
-        store((f16 *)p, i, x);
-}
-
 /* Stores a thread's part of the tile at (i0,j0) of a batch. */
 DEVICE void store_part(const fsdp__matmul_args &k, const tile_part &part, int64_t batch, int64_t i0, int64_t j0)
 {

@@ -2,12 +2,12 @@
 #include "backend/cuda/kernels/rows.cuh"
 
 enum {
-    FEW = 8,   /* columns of a row that a thread keeps in registers, where a warp has enough of them, and always in a
-                * backward, */
+    FEW = 8,   /* columns of a row that a thread keeps in registers, if a warp has enough, and always in a backward, */
     SOME = 16, /* or so many */
-    KEEPERS = 512, /* the most threads of a row that is kept in a forward, and that is fetched ahead in a backward: each
-                    * has 128 registers */
-    ROWS_OF_GROUP = 4 /* that is kept in a forward */
+    KEEPERS = 512,         /* the most threads of a row that is kept in a forward, or fetched ahead in a backward */
+    ROWS_OF_GROUP = 4,     /* that is kept in a forward, where there are many */
+    MULTIPROCESSORS = 132, /* that panels are cut for, on any card: it must not decide the order of sums */
+    BACKWARD_WARPS = 24    /* of a multiprocessor, by their registers; 20 where a bias has sums, too */
 };
 
 /* Packs of a row that a thread has at a time, which lie as far apart as the row's threads reach. They stay words until
@@ -271,8 +271,11 @@ static fsdp_status launch_forward(fsdp_stream *stream, forward_plan k, bool kept
     void (*kernel)(forward_plan) = norm_rows<T, W, 1, false>;
 
     if constexpr (usual<T, W>::value) {
-        if (kept)
+        if (kept) {
             kernel = k.args.cols <= WARP * FEW ? norm_rows<T, W, FEW / n, true> : norm_rows<T, W, SOME / n, true>;
+            if (k.threads.grid >= ROWS_OF_GROUP * 2048) /* the next row comes while one is computed */
+                k.threads.grid = blocks_for(k.threads.grid, ROWS_OF_GROUP);
+        }
     }
     return launch(stream, "norm_forward", kernel, k.threads.grid, k.threads.block, 0, k);
 }
@@ -527,12 +530,15 @@ static fsdp_status fold(fsdp_stream *stream, const backward_plan &k, const float
 }
 
 /* Panels are so many that each multiprocessor has several warps, and so few that their sums are little beside the
- * rows. */
+ * rows; and not a few more than a multiple of those that a card has room for, since most of it would wait for them. */
 static void cut_panels(backward_plan *k)
 {
     int64_t rows = k->args.rows, cols = FSDP__MAX(k->args.cols, 1);
     int64_t most = FSDP__MAX(512, FSDP__MIN(1024, (1 << 21) / cols));
+    int64_t warps = threads_of_rows(rows, cols, FEW).group / WARP;
+    int64_t room = MULTIPROCESSORS * FSDP__MAX((BACKWARD_WARPS - (k->args.dbias ? 4 : 0)) / warps, 1);
 
+    most = FSDP__MAX((most + room / 2) / room, 1) * room;
     k->panel_rows = FSDP__MAX(8, (rows + most - 1) / most);
     k->panels = (rows + k->panel_rows - 1) / k->panel_rows;
 }

@@ -1,6 +1,7 @@
 /* optimizer.cu - Adam, AdamW, SGD and Lion over all tensors in one launch, or a few; Adam with moments of bytes. A
  * product is rounded by itself before it is added, so that the bits are those of a CPU without fused multiply and add;
  * divisions and roots are exact to the last bit by CUDA's default. */
+#include "backend/cuda/kernels/halves.cuh"
 #include "backend/cuda/kernels/spans.cuh"
 #include "base/byte_map.h"
 
@@ -42,7 +43,7 @@ struct adam_corrections {
     float step_size, root_correction;
 };
 
-/* The constants of a step, computed in f64. */
+/* Holds the constants of a step, computed in f64. */
 struct adam_plan {
     verdict_on on;
     float eps, decay, beta2, one_minus_beta1, one_minus_beta2, decay_factor;
@@ -73,6 +74,7 @@ static adam_plan plan_of(const Args *k)
     p.decay_factor = k->decoupled ? (float)(1.0 - k->lr * k->weight_decay) : 1.0f;
     p.at = corrections_of(k, k->step);
     p.earlier = k->behind ? corrections_of(k, k->step - 1) : p.at;
+    p.copy_dtype = k->copy_dtype;
     return p;
 }
 
@@ -125,6 +127,28 @@ DEVICE bool left_out(const verdict_on &on, const fsdp__optimizer_span &s, fsdp_d
     return is_left_out(on);
 }
 
+/* Takes the step of a pack of weights, of which `n` are there. */
+template <class G, int N>
+DEVICE void adam_pack(const adam_plan &p, const adam_corrections &corrections, float scale,
+                      const fsdp__optimizer_span &s, int64_t at, int64_t n, float (&w)[N])
+{
+    float g[N], m[N], v[N];
+
+    load_pack((const G *)s.grad + at, n, g);
+    load_pack(s.moment1 + at, n, m);
+    load_pack(s.moment2 + at, n, v);
+    UNROLL
+    for (int i = 0; i < N; i++) {
+        g[i] = times(g[i], scale);
+        w[i] = times(w[i], p.decay_factor);
+        if (p.decay != 0.0f)
+            g[i] += times(p.decay, w[i]);
+        w[i] = adam_moves(p, corrections, w[i], g[i], &m[i], &v[i]);
+    }
+    store_pack(s.moment1 + at, n, m);
+    store_pack(s.moment2 + at, n, v);
+}
+
 template <class P, class G>
 static __global__ void adam_step(const __grid_constant__ long_list<fsdp__optimizer_span> list, const adam_plan p)
 {
@@ -138,27 +162,51 @@ static __global__ void adam_step(const __grid_constant__ long_list<fsdp__optimiz
         return;
     EACH_PACK (at, c, N) {
         int64_t n = c.end - at;
-        float w[N], g[N], m[N], v[N];
+        float w[N];
 
         load_pack((const P *)s.param + at, n, w);
-        load_pack((const G *)s.grad + at, n, g);
-        load_pack(s.moment1 + at, n, m);
-        load_pack(s.moment2 + at, n, v);
-        UNROLL
-        for (int i = 0; i < N; i++) {
-            g[i] = times(g[i], scale);
-            w[i] = times(w[i], p.decay_factor);
-            if (p.decay != 0.0f)
-                g[i] += times(p.decay, w[i]);
-            w[i] = adam_moves(p, corrections, w[i], g[i], &m[i], &v[i]);
-        }
-        store_pack(s.moment1 + at, n, m);
-        store_pack(s.moment2 + at, n, v);
+        adam_pack<G>(p, corrections, scale, s, at, n, w);
         store_pack((P *)s.param + at, n, w);
         if (s.copy)
             store_copy<P>(s, p.copy_dtype, at, n, w);
     }
 }
+
+template <class G>
+static __global__ void split_adam_step(const __grid_constant__ long_list<fsdp__optimizer_span> list, const adam_plan p)
+{
+    chunk c = chunk_of_block(list);
+    const fsdp__optimizer_span &s = list.spans[c.span];
+    const adam_corrections corrections = corrections_at(p);
+    float scale = scale_of(p.on);
+
+    if (is_left_out(p.on))
+        return;
+    EACH_PACK (at, c, HALVES) {
+        uint16_t *high = (uint16_t *)s.copy + at, *low = (uint16_t *)s.param + at;
+        int64_t n = c.end - at;
+        float w[HALVES];
+
+        load_halves(high, low, n, w);
+        adam_pack<G>(p, corrections, scale, s, at, n, w);
+        store_halves(high, low, n, w);
+    }
+}
+
+static fsdp_status split_adam(fsdp_stream *stream, const fsdp__adam_args *k)
+{
+    long_lists<fsdp__optimizer_span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
+    adam_plan plan = plan_of(k);
+
+    while (next_list(&lists)) {
+#define STEP(G) FSDP_TRY(launch(stream, "adam", split_adam_step<G>, lists.blocks, BLOCK, 0, lists.list, plan))
+        EACH_FLOAT(k->grad_dtype, STEP)
+#undef STEP
+    }
+    return FSDP_OK;
+}
+
+/* ---- the entries of Adam ---- */
 
 template <class P>
 static fsdp_status adam_of(fsdp_stream *stream, const fsdp__adam_args *k)
@@ -166,7 +214,6 @@ static fsdp_status adam_of(fsdp_stream *stream, const fsdp__adam_args *k)
     long_lists<fsdp__optimizer_span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
     adam_plan plan = plan_of(k);
 
-    plan.copy_dtype = k->copy_dtype;
     while (next_list(&lists)) {
 #define STEP(G) FSDP_TRY(launch(stream, "adam", adam_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan))
         EACH_FLOAT(k->grad_dtype, STEP)
@@ -179,6 +226,8 @@ ENTRY(adam)
 {
     const fsdp__adam_args *k = (const fsdp__adam_args *)args;
 
+    if (k->split)
+        return split_adam(stream, k);
 #define ADAM(P) return adam_of<P>(stream, k)
     EACH_FLOAT(k->param_dtype, ADAM)
 #undef ADAM
@@ -387,7 +436,7 @@ enum {
     BYTES_A_LANE = FSDP__BYTE_BLOCK / WARP
 };
 
-/* The code of the nearest number; of two the lower. */
+/* Returns the code of the nearest number; of two the lower. */
 DEVICE uint8_t encode(const float *map, float x)
 {
     int low = 0;
@@ -414,6 +463,24 @@ DEVICE void store_block(const float *map, const float *x, int n, uint8_t *codes,
             codes[lane_of_warp() + i * WARP] = encode(map, largest > 0.0f ? x[i] / largest : 0.0f);
 }
 
+/* Stores element e of a parameter, of P, in its copy, if it has one. */
+template <class P>
+DEVICE void copy_element(const fsdp__byte_span &s, fsdp_dtype dtype, int64_t e, P w)
+{
+#define TO(T) ((T *)s.copy)[e] = from_float<T>(to_float(w))
+    if (s.copy)
+        EACH_FLOAT(dtype, TO)
+#undef TO
+}
+
+/* Copies the warp's block of a parameter that no step is taken of. */
+template <class P>
+DEVICE void copy_block(const fsdp__byte_span &s, fsdp_dtype dtype, int64_t at, int n)
+{
+    for (int i = lane_of_warp(); i < n; i += WARP)
+        copy_element(s, dtype, at + i, ((const P *)s.param)[at + i]);
+}
+
 template <class P, class G>
 static __global__ void byte_adam_step(const __grid_constant__ long_list<fsdp__byte_span> list, const adam_plan p)
 {
@@ -427,8 +494,11 @@ static __global__ void byte_adam_step(const __grid_constant__ long_list<fsdp__by
     const adam_corrections corrections = corrections_at(p);
     float scale = scale_of(p.on), m[BYTES_A_LANE], v[BYTES_A_LANE], scale1, scale2;
 
-    if (is_left_out(p.on))
+    if (is_left_out(p.on)) {
+        if (block < s.rows * in_row)
+            copy_block<P>(s, p.copy_dtype, at, n);
         return;
+    }
     for (int c = threadIdx.x; c < FSDP__BYTE_CODES; c += BLOCK) {
         first[c] = fsdp__byte_map_value(c, 1);
         second[c] = fsdp__byte_map_value(c, 0);
@@ -442,6 +512,7 @@ static __global__ void byte_adam_step(const __grid_constant__ long_list<fsdp__by
     for (int i = 0; i < BYTES_A_LANE; i++) {
         int64_t e = at + lane_of_warp() + i * WARP;
         float w, g;
+        P stepped;
 
         m[i] = v[i] = 0.0f;
         if (lane_of_warp() + i * WARP >= n)
@@ -450,7 +521,9 @@ static __global__ void byte_adam_step(const __grid_constant__ long_list<fsdp__by
         g = times(to_float(((const G *)s.grad)[e]), scale) + times(p.decay, w);
         m[i] = times(first[s.codes1[e]], scale1);
         v[i] = times(second[s.codes2[e]], scale2);
-        ((P *)s.param)[e] = from_float<P>(adam_moves(p, corrections, w, g, &m[i], &v[i]));
+        stepped = from_float<P>(adam_moves(p, corrections, w, g, &m[i], &v[i]));
+        ((P *)s.param)[e] = stepped;
+        copy_element(s, p.copy_dtype, e, stepped);
     }
     store_block(first, m, n, s.codes1 + at, &s.scales1[block]);
     store_block(second, v, n, s.codes2 + at, &s.scales2[block]);

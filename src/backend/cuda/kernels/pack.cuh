@@ -54,8 +54,8 @@ struct alignas(sizeof(T) * N < ACCESS ? sizeof(T) * N : (size_t)ACCESS) [[gnu::m
     T at[N];
 };
 
-/* Elements [i, i + N) of an array of n. Without `whole` they are fetched one by one, as the address may be no pack's,
- * and those outside the array come out as zeros. */
+/* Returns elements [i, i + N) of an array of n. Without `whole` they are fetched one by one, as the address may be no
+ * pack's, and those outside the array come out as zeros. */
 template <int N, class T>
 DEVICE pack<T, N> get(const T *p, int64_t i, int64_t n, bool whole)
 {
@@ -123,7 +123,7 @@ static inline bool is_aligned(const void *p, int64_t stride_bytes)
 
 /* ---- packs where every pointer may be aligned as it likes ---- */
 
-/* The length of a pack of the wider of two types. */
+/* Says how long a pack of the wider of two types is. */
 template <class A, class B>
 struct pack_of {
     enum {
@@ -144,7 +144,7 @@ DEVICE void put(T *p, int64_t n, const pack<T, N> &x)
     put<N>(p, 0, n, n >= N && (uintptr_t)p % sizeof(pack<T, N>) == 0, x);
 }
 
-/* The same as f32. */
+/* Returns the same as f32. */
 template <int N, class T>
 DEVICE void load_pack(const T *p, int64_t n, float (&x)[N])
 {

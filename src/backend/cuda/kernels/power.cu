@@ -63,7 +63,7 @@ DEVICE bool has_no_digits(double largest, fsdp__digit_sum *sum)
     return nan || infinite || largest == 0.0;
 }
 
-/* 2^exponent, a normal number. */
+/* Returns 2^exponent, a normal number. */
 DEVICE double power_of_two(int exponent)
 {
     uint64_t bits = (uint64_t)(exponent + 1023) << 52;
@@ -73,7 +73,8 @@ DEVICE double power_of_two(int exponent)
     return x;
 }
 
-/* The place of the top digit of `largest`, at least the lowest of a top digit; squares of f32 are normal numbers. */
+/* Returns the place of the top digit of `largest`, at least the lowest of a top digit; squares of f32 are normal
+ * numbers. */
 template <int P>
 DEVICE int top_of(double largest)
 {

@@ -5,7 +5,7 @@ struct words {
     uint32_t at[4];
 };
 
-/* The words of a counter. */
+/* Computes the words of a counter. */
 DEVICE words philox(uint64_t key, uint64_t counter)
 {
     uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;

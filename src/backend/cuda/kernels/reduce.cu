@@ -85,7 +85,7 @@ DEVICE void write_result(T *y, int64_t i, const stage &k, float total)
     store(y, i, k.alpha * total + (k.accumulate ? load(y, i) : 0.0f));
 }
 
-/* Result i of the stage. */
+/* Stores result i of the stage. */
 DEVICE void put_result(const stage &k, int64_t i, float total)
 {
     if (k.partial)

@@ -29,7 +29,7 @@ static inline row_threads threads_of_rows(int64_t rows, int64_t cols, int64_t ea
     return t;
 }
 
-/* The first row of a thread's group. */
+/* Gives the first row of a thread's group. */
 #define FIRST_GROUP(group) ((int64_t)blockIdx.x * (blockDim.x / (unsigned)(group)) + threadIdx.x / (unsigned)(group))
 
 /* Every group of the grid takes every so-manieth of n rows. */
@@ -166,7 +166,7 @@ DEVICE exp_sum sum_exponentials(const T *x, int64_t cols, bool whole, int group,
 
 /* ---- rows that are not as they should be ---- */
 
-/* The least of a block's numbers, for its first thread. `partial` is shared memory for one number a warp. */
+/* Returns the least of a block's numbers to its first thread. `partial` is shared memory for one number a warp. */
 DEVICE int64_t block_min(int64_t x, int64_t *partial)
 {
     for (int step = WARP / 2; step > 0; step /= 2) {

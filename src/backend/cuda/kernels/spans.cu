@@ -1,4 +1,5 @@
 /* spans.cu - many copies at once, and sums over ranks. */
+#include "backend/cuda/kernels/halves.cuh"
 #include "backend/cuda/kernels/numbers.cuh"
 #include "backend/cuda/kernels/spans.cuh"
 
@@ -34,7 +35,7 @@ static __global__ void convert_spans(const __grid_constant__ span_list<fsdp__spa
     }
 }
 
-/* Between any dtypes. */
+/* Converts between any dtypes. */
 static __global__ void convert_numbers(const __grid_constant__ span_list<fsdp__span> list, fsdp_dtype from,
                                        fsdp_dtype to)
 {
@@ -94,6 +95,35 @@ ENTRY(cast_spans)
     if (from == FSDP_F32 || from == FSDP_I32)
         return move<uint32_t>(stream, k);
     return from == FSDP_BF16 || from == FSDP_F16 ? move<uint16_t>(stream, k) : move<uint8_t>(stream, k);
+}
+
+static __global__ void split_numbers(const __grid_constant__ span_list<fsdp__split_span> list, bool join)
+{
+    chunk c = chunk_of_block(list);
+    const fsdp__split_span &s = list.spans[c.span];
+
+    EACH_PACK (at, c, HALVES) {
+        int64_t n = c.end - at;
+        float x[HALVES];
+
+        if (join) {
+            load_halves(s.high + at, s.low + at, n, x);
+            store_pack(s.whole + at, n, x);
+        } else {
+            load_pack((const float *)s.whole + at, n, x);
+            store_halves(s.high + at, s.low + at, n, x);
+        }
+    }
+}
+
+ENTRY(split_spans)
+{
+    const fsdp__split_spans_args *k = (const fsdp__split_spans_args *)args;
+    span_lists<fsdp__split_span> lists = lists_of(k->spans, k->count);
+
+    while (next_list(&lists))
+        FSDP_TRY(launch(stream, "split_spans", split_numbers, lists.blocks, BLOCK, 0, lists.list, k->join));
+    return FSDP_OK;
 }
 
 /* ---- over ranks ---- */

@@ -23,6 +23,11 @@ HOST_DEVICE int64_t numel_of(const fsdp__optimizer_span &s)
     return s.numel;
 }
 
+HOST_DEVICE int64_t numel_of(const fsdp__split_span &s)
+{
+    return s.numel;
+}
+
 HOST_DEVICE int64_t numel_of(const fsdp__coded_span &s)
 {
     return s.runs * s.run;
@@ -142,13 +147,13 @@ DEVICE chunk chunk_of_block(const span_list<Span, BYTES> &list)
 #define EACH_PACK(at, c, length) \
     for (int64_t at = (c).begin + (int64_t)threadIdx.x * (length); at < (c).end; at += (int64_t)blockDim.x * (length))
 
-/* The bits of |x|. They have the order of the numbers, and those of a NaN are the largest. */
+/* Returns the bits of |x|. They have the order of the numbers, and those of a NaN are the largest. */
 DEVICE unsigned magnitude_bits(float x)
 {
     return float_bits(x) & 0x7fffffffu;
 }
 
-/* The largest number of a warp. */
+/* Returns the largest number of a warp. */
 DEVICE unsigned warp_largest(unsigned x)
 {
     for (int step = WARP / 2; step > 0; step /= 2) {
@@ -159,7 +164,7 @@ DEVICE unsigned warp_largest(unsigned x)
     return x;
 }
 
-/* The largest number of a block of BLOCK threads, for all of them. */
+/* Returns the largest number of a block of BLOCK threads to all of them. */
 DEVICE unsigned block_largest(unsigned x)
 {
     __shared__ unsigned partial[BLOCK / WARP];
@@ -172,7 +177,7 @@ DEVICE unsigned block_largest(unsigned x)
     return warp_largest(lane_of_warp() < BLOCK / WARP ? partial[lane_of_warp()] : 0);
 }
 
-/* The bits of the largest magnitude of the block's chunk, for all of its threads. */
+/* Returns the bits of the largest magnitude of the block's chunk to all of its threads. */
 template <class T>
 DEVICE unsigned chunk_largest(const T *src, chunk c)
 {

@@ -31,6 +31,6 @@ bool fsdp__mpi_fail(char *text, int code, const char *format, ...)
     for (char *c = why; *c; c++) /* MPICH's texts have several lines */
         if (*c == '\n')
             *c = ' ';
-    snprintf(text, FSDP__NETWORK_TEXT, "%s: MPI says '%s'", what, why);
+    snprintf(text, FSDP__NETWORK_TEXT, "%s: MPI says '%.*s'", what, FSDP__NETWORK_TEXT / 2 - 16, why);
     return false;
 }

@@ -97,7 +97,7 @@ static bool look_around(fsdp__mpi *mpi, fsdp__network_world *out, char *text)
         code = MPI_Get_processor_name(host, &bytes);
     if (code != MPI_SUCCESS)
         return fsdp__mpi_fail(text, code, "cannot ask MPI for the world");
-    snprintf(out->host, sizeof out->host, "%s", host);
+    snprintf(out->host, sizeof out->host, "%.*s", (int)sizeof out->host - 1, host);
     return find_machine(mpi, out->rank, &out->machine, text);
 }
 

@@ -29,9 +29,20 @@ typedef struct fsdp__words {
     _Alignas(64) uint32_t arrived; /* meetings to which its device has come */
     uint32_t done;                 /* calls that its device has done */
     uint32_t tried;                /* for fsdp__device_try_words */
-    _Atomic uint32_t ended;        /* 1: the rank knows that the world has ended */
-    _Atomic uint32_t closed;       /* 1: it reads no memory of its peers any more */
+    _Atomic uint32_t open;         /* 1: it may have memory of its peers open; 0: the other words say nothing */
 } fsdp__words;
+
+/* Returns a word that a device may be about to write. */
+static inline uint32_t fsdp__word_at(const uint32_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+/* Returns whether a count lies behind another one; counts begin again at 0 after 2^32. */
+static inline bool fsdp__word_is_behind(uint32_t count, uint32_t other)
+{
+    return (int32_t)(other - count) > 0;
+}
 
 typedef struct fsdp__arena {
     unsigned char *base;

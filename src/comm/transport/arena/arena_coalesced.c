@@ -1,15 +1,20 @@
 /* arena_coalesced.c - exchanges of rows: what all collectives of an arena are made of.
  *
- * gather   shared memory: cast this rank's own rows into place, meet, done. There is no other way: a row of shared
- *          memory has one writer, which may write it again as soon as the others are through.
+ * gather   shared memory, of the host or of a device: cast this rank's own rows into place, meet, done. There is no
+ *          other way: a row of shared memory has one writer, which may write again when the others are through.
  *          memory that peers see: the same, then copy the peers' rows from their `unsharded` to the same place in one's
  *          own.
  *          other memory: packed (comm/transport/packed.h); pieces travel through the staging halves, where peers read
- * them. reduce   memory that peers see: add the peers' rows where they are, in rank order. other memory: packed, in the
- * same way. swap     likewise, and nothing is added. Peers see symmetric memory, and of plain calls also what they are
- * lent (lent.h): a plain call ends with one more meeting, after which nobody reads. What is small in a plain call is
- * packed into the payload: one meeting in all. All paths round each element the same number of times in the same order,
- * so the bits are the same. */
+ *          what others have packed.
+ *
+ * reduce   memory that peers see: add the peers' rows where they are, in rank order.
+ *          other memory: packed, in the same way.
+ *
+ * swap     as reduce, but nothing is added.
+ *
+ * Peers see symmetric memory, and of plain calls also what they are lent (lent.h): a plain call ends with one more
+ * meeting, after which nobody reads. What is small in a plain call is packed into the payload: one meeting in all. All
+ * paths round each element the same number of times in the same order, so the bits are the same. */
 #include "comm/transport/arena/arena_coalesced.h"
 
 #include "base/compiler.h"
@@ -215,8 +220,7 @@ static fsdp_status reduce_in_place(const fsdp__rows *x, int64_t i, int64_t rows)
         others += there && r != x->self;
     }
     x->traffic->moved_bytes += others * rows * (int64_t)fsdp_dtype_size(b->unsharded_dtype);
-    FSDP_TRY(fsdp__sum_rows(x->call, x->traffic->stream, b, &sum, b->shard, rows));
-    return FSDP_OK;
+    return fsdp__sum_rows(x->call, x->traffic->stream, b, &sum, b->shard, rows);
 }
 
 static bool anyone_contributes(const fsdp__rows *x, int64_t buffer)
@@ -295,6 +299,14 @@ static fsdp_status exchange_on_host(fsdp__rows *x)
     return end(x, way == FSDP__SHOWN_IN_PLACE);
 }
 
+/* Gathers in memory that the ranks' devices have in common: casts own rows into place, if they are not there, and lets
+ * the streams meet. */
+static fsdp_status gather_in_common(const fsdp__rows *x)
+{
+    FSDP_TRY(fsdp__place_own_rows(x->call, x->self, x->traffic));
+    return fsdp__peer_meet(x->group, x->traffic);
+}
+
 /* Exchanges through the devices' memory. The hosts compare the call, and tell each other who contributes. */
 static fsdp_status exchange_carried(fsdp__rows *x)
 {
@@ -307,7 +319,7 @@ static fsdp_status exchange_carried(fsdp__rows *x)
         status = fsdp__peer_begin(x->group, x->traffic->stream);
     }
     if (status == FSDP_OK)
-        status = fsdp__packed_run(&s.mover, x->call, x->pattern, x->traffic);
+        status = x->call->shared ? gather_in_common(x) : fsdp__packed_run(&s.mover, x->call, x->pattern, x->traffic);
     if (status == FSDP_OK && !x->goes_on)
         status = fsdp__peer_end(x->group, x->traffic->stream);
     if (status != FSDP_OK)

@@ -18,8 +18,11 @@ typedef struct fsdp__arena_view {
     fsdp__allocator *heap; /* of buffers in this rank's part of the arena */
     struct fsdp__heap_source *source;
     struct fsdp__shared_header *freed; /* as a group's `freed`, from groups that have been freed */
-    pthread_mutex_t mutex;             /* guards the devices: groups run their calls on several threads */
-    fsdp_device **devices;             /* devices with which payloads and staging are registered: see devices.h */
+    struct fsdp__device_memory *kept;  /* of devices, that this rank has given back: see device_region.h */
+    struct fsdp__outbox *outboxes;     /* of such groups that peers may have open: see outboxes.h */
+    pthread_mutex_t mutex;             /* guards the devices and the next: groups run their calls on several threads */
+    struct fsdp__device_region *regions; /* of devices, that this rank has: see device_region.h */
+    fsdp_device **devices;               /* devices with which payloads and staging are registered: see devices.h */
     int64_t device_count, device_capacity;
 } fsdp__arena_view;
 

@@ -15,6 +15,7 @@
 #include "base/probe.h"
 #include "base/text.h"
 #include "comm/transport/arena/arena_readers.h"
+#include "comm/transport/arena/device_region.h"
 #include "comm/transport/arena/rendezvous.h"
 
 enum {
@@ -99,8 +100,7 @@ fsdp_status fsdp__arena_memory_open(fsdp__arena_view *view)
     heap->bytes = view->arena->control->heap_bytes;
     heap->used = &view->arena->control->heap_used;
     heap->file = view->arena->of_file;
-    FSDP_TRY(fsdp__allocator_create(&source, &view->heap));
-    return FSDP_OK;
+    return fsdp__allocator_create(&source, &view->heap);
 }
 
 void fsdp__arena_memory_close(fsdp__arena_view *view)
@@ -117,8 +117,7 @@ fsdp_status fsdp__arena_alloc(void *transport, size_t bytes, void **out)
 {
     fsdp__arena_view *view = transport;
 
-    FSDP_TRY(fsdp__allocator_take(view->heap, bytes, FSDP_MEMORY_WORKSPACE, out));
-    return FSDP_OK;
+    return fsdp__allocator_take(view->heap, bytes, FSDP_MEMORY_WORKSPACE, out);
 }
 
 void fsdp__arena_free(void *transport, void *pointer)
@@ -140,6 +139,7 @@ static void take_back(fsdp__arena_view *world, fsdp__shared_header **list)
         }
         *link = header->next;
         FSDP__TELL(ORDER_ACQUIRED, .context = world->context, .object = header);
+        fsdp__device_region_free(world, header);
         fsdp__arena_free(world, header);
     }
 }
@@ -177,54 +177,112 @@ static void clear(const fsdp__arena_view *world, unsigned char *memory, size_t b
     memset(first + inside, 0, bytes - before - inside);
 }
 
-/* Does the first rank's part, while the others wait for the second meeting. */
-static fsdp_status make_shared(fsdp__arena_group *group, size_t bytes, uint64_t *out)
-{
-    size_t header_bytes = fsdp__shared_header_bytes(group);
-    void *memory = NULL;
-    fsdp__shared_header *header;
-
-    take_back(group->world, &group->freed);
-    take_back(group->world, &group->world->freed);
-    if (bytes > SIZE_MAX - header_bytes)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", bytes);
-    FSDP_TRY(fsdp__arena_alloc(group->world, bytes + header_bytes, &memory));
-    /* Memory from this heap has its old contents; readers must count from zero. */
-    clear(group->world, memory, bytes + header_bytes);
-    header = memory;
-    header->ranks = group->size;
-    for (int r = 0; r < group->size; r++)
-        header->readers[group->ranks[r]].member = true;
-    *out = fsdp__to_offset(group, memory);
-    return FSDP_OK;
-}
-
 /* What the first rank answers, in its payload. */
 typedef struct answer {
     int32_t status;
     uint64_t offset;
+    fsdp__export memory; /* of a device */
     char message[512];
 } answer;
+
+/* Does the first rank's part, while the others wait for the second meeting. */
+static fsdp_status make_shared(fsdp__arena_group *group, const fsdp__call *call, answer *out)
+{
+    size_t header_bytes = fsdp__shared_header_bytes(group);
+    size_t behind = call->device ? fsdp__device_region_words(group->world) : call->bytes;
+    void *memory = NULL;
+    fsdp__shared_header *header;
+    fsdp_status status = FSDP_OK;
+
+    take_back(group->world, &group->freed);
+    take_back(group->world, &group->world->freed);
+    if (behind > SIZE_MAX - header_bytes)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", behind);
+    FSDP_TRY(fsdp__arena_alloc(group->world, behind + header_bytes, &memory));
+    /* Memory from this heap has its old contents; readers must count from zero. */
+    clear(group->world, memory, behind + header_bytes);
+    header = memory;
+    header->ranks = group->size;
+    for (int r = 0; r < group->size; r++)
+        header->readers[group->ranks[r]].member = true;
+    if (call->device)
+        status = fsdp__device_region_make(header, call->device, call->bytes, &out->memory);
+    if (status != FSDP_OK) {
+        fsdp__device_region_free(group->world, header);
+        fsdp__arena_free(group->world, memory);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    out->offset = fsdp__to_offset(group, memory);
+    return FSDP_OK;
+}
+
+/* Tells the others whether this rank can take part, or has got its part, and `why` it has not, and learns of them. All
+ * see the same entries, so all give up together. */
+static fsdp_status agree(fsdp__arena_group *group, const fsdp__call *call, fsdp_status mine, const char *why,
+                         fsdp__traffic *traffic)
+{
+    fsdp__entry entry = {.own_status = (int32_t)mine};
+    answer *said = (answer *)fsdp__payload_to_show(group);
+
+    fsdp__shown(why, said->message, sizeof said->message);
+    FSDP_TRY(fsdp__show(group, call, &entry, traffic));
+    for (int r = 0; r < group->size; r++) {
+        int32_t status = fsdp__entry_of(group, r)->own_status;
+
+        said = (answer *)fsdp__payload_of(group, r);
+        if (status != FSDP_OK)
+            return FSDP_FAIL((fsdp_status)status, "rank %d: cannot allocate %zu bytes shared by group '%s'%s%s",
+                             fsdp__board_global(group->world->arena->board, group->ranks[r]), call->bytes, group->name,
+                             said->message[0] ? ": " : "", said->message);
+    }
+    return FSDP_OK;
+}
+
+/* Gives a region back: from the last rank's count on the owner may take it. */
+static void give_back(fsdp__arena_group *group, fsdp__shared_header *header)
+{
+    /* Keep the region before counting this rank out. */
+    if (group->rank == 0) {
+        header->next = group->freed;
+        group->freed = header;
+        fsdp__device_region_keep(group->world, header);
+    }
+    FSDP__TELL(ORDER_PUBLISHED, .context = group->world->context, .object = header);
+    atomic_store(&header->readers[group->world->rank].gave_back, true);
+    atomic_fetch_add(&header->given_back, 1);
+    fsdp__device_regions_look(group->world);
+}
+
+/* Opens the memory of a device on all ranks, or on none. */
+static fsdp_status open_on_all(fsdp__arena_group *group, const fsdp__call *call, const answer *theirs,
+                               fsdp__traffic *traffic, void **out)
+{
+    fsdp__shared_header *header = fsdp__from_offset(group, theirs->offset);
+    fsdp_status mine = fsdp__device_region_open(group, header, call->device, &theirs->memory, out), all;
+    bool held = fsdp_hold_error(mine != FSDP_OK);
+
+    all = agree(group, call, mine, mine == FSDP_OK ? "" : fsdp_last_error(), traffic);
+    fsdp_release_error(held);
+    if (mine == FSDP_OK && all == FSDP_OK)
+        return FSDP_OK;
+    if (mine == FSDP_OK)
+        (void)fsdp__device_region_close(group->world, *out);
+    give_back(group, header);
+    *out = NULL;
+    return mine == FSDP_OK ? all : mine;
+}
 
 fsdp_status fsdp__arena_alloc_shared(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)
 {
     fsdp__arena_group *group = g;
-    fsdp__entry entry = {.own_status = call->own_status};
     answer *theirs;
 
-    FSDP_TRY(fsdp__show(group, call, &entry, traffic));
-    /* All see the same entries, so all give up together and nobody comes to the second meeting. */
-    for (int r = 0; r < group->size; r++) {
-        int32_t status = fsdp__entry_of(group, r)->own_status;
-        if (status != FSDP_OK)
-            return FSDP_FAIL((fsdp_status)status, "rank %d: cannot allocate %zu bytes shared by group '%s'",
-                             fsdp__board_global(group->world->arena->board, group->ranks[r]), call->bytes, group->name);
-    }
+    FSDP_TRY(agree(group, call, call->own_status, "", traffic));
     /* This is the payload of the meeting that has just ended: peers read it only after the next meeting. */
     theirs = (answer *)fsdp__payload_of(group, 0);
     if (group->rank == 0) {
         memset(theirs, 0, sizeof *theirs);
-        theirs->status = make_shared(group, call->bytes, &theirs->offset);
+        theirs->status = make_shared(group, call, theirs);
         if (theirs->status != FSDP_OK)
             fsdp__shown(fsdp_last_error(), theirs->message, sizeof theirs->message);
     }
@@ -232,6 +290,8 @@ fsdp_status fsdp__arena_alloc_shared(void *g, const fsdp__call *call, fsdp__traf
     if (theirs->status != FSDP_OK)
         return FSDP_FAIL((fsdp_status)theirs->status, "rank %d: %s",
                          fsdp__board_global(group->world->arena->board, group->ranks[0]), theirs->message);
+    if (call->device)
+        return open_on_all(group, call, theirs, traffic, out);
     *out = (char *)fsdp__from_offset(group, theirs->offset) + fsdp__shared_header_bytes(group);
     return FSDP_OK;
 }
@@ -239,13 +299,7 @@ fsdp_status fsdp__arena_alloc_shared(void *g, const fsdp__call *call, fsdp__traf
 void fsdp__arena_free_shared(void *g, void *pointer)
 {
     fsdp__arena_group *group = g;
-    fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
+    fsdp__shared_header *header = fsdp__device_region_close(group->world, pointer);
 
-    /* Keep the region before counting this rank out: from the last count on the owner may take the region back. */
-    if (group->rank == 0) {
-        header->next = group->freed;
-        group->freed = header;
-    }
-    FSDP__TELL(ORDER_PUBLISHED, .context = group->world->context, .object = header);
-    atomic_fetch_add(&header->given_back, 1);
+    give_back(group, header ? header : fsdp__shared_header_of(group, pointer));
 }

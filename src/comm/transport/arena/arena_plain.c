@@ -65,8 +65,7 @@ fsdp_status fsdp__arena_barrier(void *group, const fsdp__call *call, fsdp__traff
 {
     fsdp__entry entry = {0};
 
-    FSDP_TRY(fsdp__show(group, call, &entry, traffic));
-    return FSDP_OK;
+    return fsdp__show(group, call, &entry, traffic);
 }
 
 /* ---- all_reduce ---- */

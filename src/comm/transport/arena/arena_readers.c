@@ -2,9 +2,10 @@
  * comm/readers.c says what they are for. */
 #include "comm/transport/arena/arena_readers.h"
 
-#include "comm/health/dead_rank.h"
 #include "comm/health/futex.h"
+#include "comm/health/verdict.h"
 #include "comm/health/watchdog.h"
+#include "comm/transport/arena/device_region.h"
 
 /* Returns the bytes of the counters in front of the region: a multiple of 64. */
 size_t fsdp__shared_header_bytes(const fsdp__arena_group *group)
@@ -14,6 +15,8 @@ size_t fsdp__shared_header_bytes(const fsdp__arena_group *group)
 
 fsdp__shared_header *fsdp__shared_header_of(const fsdp__arena_group *group, void *pointer)
 {
+    if (!fsdp__arena_holds(group->world->arena, pointer, 0))
+        return fsdp__device_region_header(group->world, pointer);
     return (fsdp__shared_header *)((char *)pointer - fsdp__shared_header_bytes(group));
 }
 
@@ -107,10 +110,10 @@ static fsdp_status await_all(fsdp__arena_group *group, fsdp__shared_header *head
         /* A rank that is gone will never count itself done, and an aborted world does not wake ranks that sleep
          * here. */
         if (left && behind(group, header, number) == last)
-            fsdp__dead_rank_left(board, group->ranks[last]);
+            fsdp__verdict_left(board, group->ranks[last]);
         if (elapsed) {
-            fsdp__dead_rank_check_alive(board, group->ranks[last]);
-            fsdp__dead_rank_check_keeper(board);
+            fsdp__verdict_check_alive(board, group->ranks[last]);
+            fsdp__verdict_check_keeper(board);
             fsdp__wait_tick(&wait);
         }
         if (fsdp__board_aborted(board))
@@ -150,4 +153,6 @@ const fsdp__reader_ops fsdp__arena_readers = {
     .reads_ended = reads_ended,
     .readers_done = readers_done,
     .await_readers = await_readers,
+    .device_done = fsdp__device_region_done,
+    .device_await = fsdp__device_region_await,
 };

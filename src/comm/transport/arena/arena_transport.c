@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/health/dead_rank.h"
+#include "comm/health/verdict.h"
+#include "comm/transport/arena/device_region.h"
 #include "comm/transport/arena/devices.h"
 #include "comm/transport/arena/lent.h"
+#include "comm/transport/arena/outboxes.h"
 #include "comm/world.h"
 
 const fsdp__collective_ops fsdp__arena_collectives = {
@@ -27,16 +29,7 @@ static fsdp_status create_peer(fsdp_process_group *group, fsdp_device *device, v
     return FSDP_OK;
 }
 
-const fsdp__carrier_ops fsdp__arena_peer = {
-    .kind = FSDP_CARRIER_PEER,
-    .collectives = &fsdp__arena_collectives, /* which ask whether they are carried */
-    .create = create_peer,
-    .open = fsdp__peer_open,
-    .free = fsdp__peer_free,
-    .busy = fsdp__peer_busy,
-    .ended = fsdp__peer_ended,
-    .release = fsdp__peer_release,
-};
+const fsdp__carrier_ops fsdp__arena_peer = {FSDP__ARENA_PEER_OPS, .create = create_peer};
 const fsdp__memory_ops fsdp__arena_memory = {
     .alloc = fsdp__arena_alloc,
     .free = fsdp__arena_free,
@@ -66,6 +59,8 @@ void fsdp__arena_close(void *transport)
     if (atomic_load(&fsdp__row_at(board, view->rank)->state) == FSDP__RANK_JOINED)
         fsdp__board_leave(board, view->rank);
     pthread_mutex_destroy(&view->health.mutex);
+    fsdp__outboxes_close(view);
+    fsdp__device_regions_end(view);
     fsdp__arena_close_devices(view);
     fsdp__arena_memory_close(view);
     fsdp__arena_unref(view->arena);
@@ -78,6 +73,8 @@ void fsdp__arena_note(void *g, const fsdp__call *call, fsdp__moment moment)
 
     if (moment == FSDP__CALL_DONE)
         fsdp__lent_settle(group);
+    if (moment == FSDP__CALL_ISSUED)
+        fsdp__device_regions_look(group->world);
     fsdp__health_note(&group->world->health, group->index, group->name, group->tag, call, moment);
 }
 
@@ -86,6 +83,8 @@ void fsdp__arena_host_waits(void *g, const fsdp_stream *worker, bool waits)
     fsdp__arena_group *group = g;
 
     fsdp__health_program_waits(&group->world->health, group->index, worker, waits);
+    if (!waits)
+        fsdp__device_regions_look(group->world);
 }
 
 fsdp_status fsdp__arena_look_after(void *g, int64_t ticks)
@@ -95,14 +94,21 @@ fsdp_status fsdp__arena_look_after(void *g, int64_t ticks)
 
     for (int r = 0; r < group->size; r++)
         if (r != group->rank)
-            fsdp__dead_rank_look_at(&group->world->health, group->ranks[r], ticks);
-    fsdp__dead_rank_check_keeper(board);
-    return fsdp__board_aborted(board) ? fsdp__board_failure(board) : FSDP_OK;
+            fsdp__verdict_look_at(&group->world->health, group->ranks[r], ticks);
+    if (group->peer && ticks > 0)
+        fsdp__peer_look(group, ticks);
+    fsdp__verdict_check_keeper(board);
+    return fsdp__board_holds(board);
 }
 
 void fsdp__arena_set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms)
 {
     fsdp__health_set_timeout(&((fsdp__arena_view *)transport)->health, timeout_ms, tick_ms);
+}
+
+bool fsdp__arena_are_threads(const void *transport)
+{
+    return ((const fsdp__arena_view *)transport)->all_readable;
 }
 
 static void release_heart(void *arena)
@@ -188,6 +194,5 @@ fsdp_status fsdp__arena_attach(fsdp_context *context, const fsdp__comm_ops *ops,
 
     FSDP_TRY(fsdp__arena_open(context, arena, rank, all_readable, wait, &view, &world));
     /* From here on the context owns them, even when this fails. */
-    FSDP_TRY(fsdp__comm_attach(context, ops, view, world, rank, arena->board->world));
-    return FSDP_OK;
+    return fsdp__comm_attach(context, ops, view, world, rank, arena->board->world);
 }

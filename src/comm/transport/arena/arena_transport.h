@@ -27,6 +27,7 @@ void fsdp__arena_note(void *group, const fsdp__call *call, fsdp__moment moment);
 void fsdp__arena_host_waits(void *group, const fsdp_stream *worker, bool waits);
 fsdp_status fsdp__arena_look_after(void *group, int64_t ticks);
 void fsdp__arena_set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms);
+bool fsdp__arena_are_threads(const void *transport);
 
 /* What both transports have in common. */
 extern const fsdp__collective_ops fsdp__arena_collectives;
@@ -34,10 +35,17 @@ extern const fsdp__memory_ops fsdp__arena_memory;
 extern const fsdp__health_ops fsdp__arena_health;
 extern const fsdp__carrier_ops fsdp__arena_peer;
 
-#define FSDP__ARENA_OPS                                                                                       \
-    .collectives = &fsdp__arena_collectives, .memory = &fsdp__arena_memory, .readers = &fsdp__arena_readers,  \
-    .health = &fsdp__arena_health, .peer = &fsdp__arena_peer, .group_open = fsdp__arena_group_open,           \
-    .group_ready = fsdp__arena_group_ready, .group_free = fsdp__arena_group_free, .abort = fsdp__arena_abort, \
-    .close = fsdp__arena_close, .add_by_machine = fsdp__arena_add_by_machine, .block = fsdp__arena_block
+/* A carrier by devices' memory, but for `create`, which gives the group of the arena. Its collectives ask whether they
+ * are carried. */
+#define FSDP__ARENA_PEER_OPS                                                                     \
+    .kind = FSDP_CARRIER_PEER, .collectives = &fsdp__arena_collectives, .open = fsdp__peer_open, \
+    .free = fsdp__peer_free, .busy = fsdp__peer_busy, .release = fsdp__peer_release, .shares = fsdp__peer_shares
+
+#define FSDP__ARENA_OPS                                                                                               \
+    .collectives = &fsdp__arena_collectives, .memory = &fsdp__arena_memory, .readers = &fsdp__arena_readers,          \
+    .health = &fsdp__arena_health, .peer = &fsdp__arena_peer, .group_open = fsdp__arena_group_open,                   \
+    .group_ready = fsdp__arena_group_ready, .group_free = fsdp__arena_group_free, .abort = fsdp__arena_abort,         \
+    .close = fsdp__arena_close, .are_threads = fsdp__arena_are_threads, .add_by_machine = fsdp__arena_add_by_machine, \
+    .block = fsdp__arena_block
 
 #endif

@@ -3,22 +3,22 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/context.h"
 #include "base/probe.h"
 #include "comm/carrier.h"
-#include "comm/health/process.h"
+#include "comm/health/verdict.h"
+#include "comm/health/watchdog.h"
+#include "comm/transport/arena/device_region.h"
+#include "comm/transport/arena/outboxes.h"
 #include "comm/transport/arena/rendezvous.h"
 #include "device/device.h"
 
 enum {
     HALF_BYTES = 32 << 20,
-    RELEASES = 5,
-    PATIENCE = 25,     /* ticks */
-    CLOSE_LOOKS = 100, /* at whether peers have closed an outbox: after so long the driver has to cope */
-    LOOK_NS = 1000000
+    RELEASES = 5
 };
 
 /* What each rank tells the others. */
@@ -32,25 +32,23 @@ _Static_assert(sizeof(facts) <= FSDP__CARRIER_FACTS, "there is room for it");
 typedef struct fsdp__peer {
     fsdp_device *device;
     int64_t half_bytes;
-    fsdp__export outbox;
+    struct fsdp__outbox *outbox;
     fsdp__export *theirs; /* by group rank, as the next */
     char **boxes;         /* NULL: not open */
     bool words;           /* all devices have them */
+    bool shares;          /* all ranks are on one */
     bool registered;
+    bool shown; /* peers may have the outbox open */
+    fsdp__wait wait;
     _Atomic uint32_t met;    /* meetings that were issued */
     _Atomic uint32_t issued; /* calls */
     _Atomic bool torn;       /* one was not issued to its end */
-    _Atomic int releases, patience;
+    _Atomic int releases;
 } peer;
 
 static fsdp__words *words_of(const fsdp__arena_group *g, int rank)
 {
     return fsdp__arena_words_of(g->world->arena, g->index, g->ranks[rank]);
-}
-
-static uint32_t word_at(const uint32_t *word)
-{
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
 /* ---- life ---- */
@@ -62,22 +60,7 @@ static void close_boxes(const fsdp__arena_group *g)
     for (int r = 0; r < g->size; r++)
         if (p->boxes && p->boxes[r] && r != g->rank)
             fsdp__device_unimport(p->device, &p->theirs[r], p->boxes[r]);
-    atomic_store(&words_of(g, g->rank)->closed, 1);
-}
-
-/* Waits a little until the peers read this rank's outbox no more: all calls are done, and they may be closing it. */
-static void await_closed(const fsdp__arena_group *g)
-{
-    bool all = false;
-
-    for (int look = 0; look < CLOSE_LOOKS && !all && !fsdp__board_aborted(g->world->arena->board); look++) {
-        if (look > 0)
-            (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
-        all = true;
-        for (int r = 0; r < g->size; r++)
-            all = all &&
-                  (atomic_load(&words_of(g, r)->closed) || fsdp__board_has_left(g->world->arena->board, g->ranks[r]));
-    }
+    atomic_store(&words_of(g, g->rank)->open, 0);
 }
 
 void fsdp__peer_free(void *group)
@@ -89,12 +72,9 @@ void fsdp__peer_free(void *group)
 
     if (!p)
         return;
-    if (p->boxes) {
-        close_boxes(g);
-        await_closed(g);
-    }
-    if (p->outbox.memory)
-        fsdp__device_unexport(p->device, &p->outbox);
+    close_boxes(g);
+    if (p->outbox)
+        fsdp__outbox_free(g->world, p->outbox, p->shown);
     if (p->registered)
         fsdp__device_unregister_host(p->device, words, bytes);
     fsdp__free(p->boxes);
@@ -112,17 +92,17 @@ static fsdp_status prepare(const fsdp__arena_group *g, facts *mine)
     fsdp__words *own = words_of(g, g->rank);
     fsdp_status status;
 
-    own->arrived = own->done = 0;
-    atomic_store(&own->closed, 0);
-    atomic_store(&own->ended, 0);
+    __atomic_store_n(&own->arrived, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&own->done, 0, __ATOMIC_RELAXED);
+    atomic_store(&own->open, 1);
     FSDP_TRY(fsdp__device_register_host(p->device, words, bytes));
     p->registered = true;
     status = fsdp__device_try_words(p->device, &own->tried);
     if (status != FSDP_OK && status != FSDP_UNSUPPORTED)
         return status;
     mine->words = status == FSDP_OK;
-    FSDP_TRY(fsdp__device_export(p->device, 2 * (size_t)p->half_bytes, &p->outbox));
-    mine->outbox = p->outbox;
+    FSDP_TRY(fsdp__outbox_new(g, p->device, 2 * (size_t)p->half_bytes, &p->outbox));
+    mine->outbox = *fsdp__outbox_memory(p->outbox);
     return FSDP_OK;
 }
 
@@ -134,6 +114,7 @@ fsdp_status fsdp__peer_create(fsdp__arena_group *g, fsdp_device *device, int64_t
     FSDP__TRY_NEW(g->peer = fsdp__calloc(1, sizeof *g->peer));
     g->peer->device = device;
     g->peer->half_bytes = half_bytes > 0 ? half_bytes : HALF_BYTES;
+    fsdp__wait_begin(&g->peer->wait, &g->world->health, (fsdp__place){.group = g->index});
     status = prepare(g, &mine);
     if (status != FSDP_OK) {
         fsdp__peer_free(g);
@@ -148,15 +129,17 @@ static fsdp_status open_boxes(const fsdp__arena_group *g, const void *const *all
     peer *p = g->peer;
     facts theirs;
 
+    p->shown = true;
     FSDP__TRY_NEW(p->theirs = fsdp__calloc((size_t)g->size, sizeof *p->theirs));
     FSDP__TRY_NEW(p->boxes = fsdp__calloc((size_t)g->size, sizeof *p->boxes));
-    p->words = true;
+    p->words = p->shares = true;
     for (int r = 0; r < g->size; r++) {
         memcpy(&theirs, all[r], sizeof theirs);
         p->theirs[r] = theirs.outbox;
         p->words = p->words && theirs.words;
+        p->shares = p->shares && memcmp(theirs.outbox.card, p->theirs[0].card, sizeof theirs.outbox.card) == 0;
         if (r == g->rank)
-            p->boxes[r] = p->outbox.memory;
+            p->boxes[r] = fsdp__outbox_memory(p->outbox)->memory;
         else
             FSDP_TRY(fsdp__device_import(p->device, &theirs.outbox, (void **)&p->boxes[r]));
     }
@@ -168,9 +151,19 @@ fsdp_status fsdp__peer_open(void *group, const void *const *all, char *why, size
     const fsdp__arena_group *g = group;
 
     FSDP_TRY(open_boxes(g, all));
-    snprintf(why, why_bytes, "its ranks are on one machine, and their GPUs read each other's memory%s",
+    fsdp__device_judge(g->peer->device, fsdp__board_holds, g->world->arena->board); /* [Note: released] */
+    snprintf(why, why_bytes, "its ranks are on one machine, and %s%s",
+             fsdp__peer_shares(g) ? "share a GPU: gathers without a cast move nothing"
+                                  : "their GPUs read each other's memory",
              g->peer->words ? "" : "; the hosts meet for them, since a stream of this driver waits for no word");
     return FSDP_OK;
+}
+
+bool fsdp__peer_shares(const void *group)
+{
+    const peer *p = ((const fsdp__arena_group *)group)->peer;
+
+    return p->shares && p->words;
 }
 
 /* ---- calls ---- */
@@ -178,10 +171,10 @@ fsdp_status fsdp__peer_open(void *group, const void *const *all, char *why, size
 fsdp_status fsdp__peer_begin(fsdp__arena_group *g, fsdp_stream *stream)
 {
     peer *p = g->peer;
+    uint32_t before = atomic_fetch_add(&p->issued, 1); /* first, so that the wait has somebody who looks after it */
 
     if (p->words)
-        FSDP_TRY(fsdp__stream_await_word(stream, &words_of(g, g->rank)->done, atomic_load(&p->issued)));
-    atomic_fetch_add(&p->issued, 1);
+        FSDP_TRY(fsdp__stream_await_word(stream, &words_of(g, g->rank)->done, before));
     return FSDP_OK;
 }
 
@@ -204,7 +197,8 @@ static fsdp_status tell_meeting(fsdp__arena_group *g, fsdp__traffic *traffic)
     const void *meeting = words_of(g, 0);
     uint64_t number = atomic_load(&g->peer->met);
 
-    if (!fsdp__is_probed(FSDP__POINT_ORDER_PUBLISHED))
+    /* Where nobody checks this world the hosts do not meet, even if somebody listens to others. */
+    if (!fsdp__is_probed(FSDP__POINT_ORDER_PUBLISHED) || !fsdp__context_get(g->world->context, FSDP__SLOT_WATCHER))
         return FSDP_OK;
     FSDP__TELL(ORDER_PUBLISHED, .context = g->world->context, .stream = traffic->stream, .object = meeting,
                .number = number);
@@ -259,7 +253,17 @@ int64_t fsdp__peer_half_bytes(const fsdp__arena_group *g)
 
 static bool is_behind(const fsdp__arena_group *g, int rank)
 {
-    return (int32_t)(atomic_load(&g->peer->issued) - word_at(&words_of(g, rank)->done)) > 0;
+    return fsdp__word_is_behind(fsdp__word_at(&words_of(g, rank)->done), atomic_load(&g->peer->issued));
+}
+
+/* Returns whether the device of a rank waits until others have read. */
+static bool awaits_reads(const fsdp__arena_group *g, int rank)
+{
+    bool any = false;
+
+    for (int r = 0; r < g->size && !any; r++)
+        any = r != rank && fsdp__device_regions_wait(g, rank, r);
+    return any;
 }
 
 /* A rank is busy until its peers have done the calls, too, since they read its outbox. Once it was released it does not
@@ -268,56 +272,102 @@ uint64_t fsdp__peer_busy(void *group)
 {
     const fsdp__arena_group *g = group;
     const peer *p = g->peer;
-    uint64_t sum = 1;
-    bool behind = false;
+    uint64_t sum = 1 + fsdp__device_regions_reads(g);
+    bool behind = awaits_reads(g, g->rank);
 
     if (atomic_load(&p->releases) > 0)
-        return is_behind(g, g->rank) && !(atomic_load(&p->torn) && atomic_load(&p->releases) > RELEASES);
+        return behind || (is_behind(g, g->rank) && !(atomic_load(&p->torn) && atomic_load(&p->releases) > RELEASES));
     for (int r = 0; r < g->size; r++) {
         behind = behind || is_behind(g, r);
-        sum += (uint64_t)word_at(&words_of(g, r)->arrived) + word_at(&words_of(g, r)->done);
+        sum += (uint64_t)fsdp__word_at(&words_of(g, r)->arrived) + fsdp__word_at(&words_of(g, r)->done);
     }
     return behind ? sum : 0;
 }
 
-void fsdp__peer_ended(void *group)
-{
-    const fsdp__arena_group *g = group;
-
-    atomic_store(&words_of(g, g->rank)->ended, 1);
-}
-
-/* Returns whether all ranks that live know that the world has ended. */
-static bool all_know(const fsdp__arena_group *g)
-{
-    bool all = true;
-
-    for (int r = 0; r < g->size; r++) {
-        const fsdp__row *row = fsdp__row_at(g->world->arena->board, g->ranks[r]);
-
-        all = all && (atomic_load(&words_of(g, r)->ended) || atomic_load(&row->state) != FSDP__RANK_JOINED ||
-                      fsdp__process_is_dead(atomic_load(&row->pid), atomic_load(&row->start_ticks)));
-    }
-    return all;
-}
-
-/* Writes what this rank's streams wait for. Its peers' streams wait for the same words, so their devices must be
- * condemned first; a rank that is stopped holds that up for a while. A peer that lives may overwrite a word with less,
- * so this is done again. */
+/* See [Note: released]. A peer that lives may overwrite a word with less, so this is done again. */
 void fsdp__peer_release(void *group)
 {
     const fsdp__arena_group *g = group;
     peer *p = g->peer;
 
-    if (!all_know(g) && atomic_fetch_add(&p->patience, 1) < PATIENCE)
-        return;
     for (int r = 0; r < g->size; r++)
         if (r != g->rank)
             __atomic_store_n(&words_of(g, r)->arrived, atomic_load(&p->met), __ATOMIC_RELEASE);
+    fsdp__device_regions_release(g);
     atomic_fetch_add(&p->releases, 1);
 }
 
 void fsdp__peer_tear(fsdp__arena_group *g)
 {
     atomic_store(&g->peer->torn, true);
+}
+
+/* ---- devices that do not come ---- */
+
+/* Returns whether the device of a rank (of the arena) waits in group `index`, of which it is. */
+static bool waits_in(const fsdp__arena *arena, int index, int rank)
+{
+    const fsdp__board_group *place = fsdp__group_at(arena->board, index);
+    const fsdp__words *own = fsdp__arena_words_of(arena, index, rank), *other;
+
+    if (atomic_load(&place->key) == 0 || !atomic_load(&own->open))
+        return false;
+    for (int r = 0; r < arena->board->world; r++) {
+        other = fsdp__arena_words_of(arena, index, r);
+        if ((atomic_load(&place->ranks[r / 64]) >> r % 64 & 1) && atomic_load(&other->open) &&
+            fsdp__word_is_behind(fsdp__word_at(&other->arrived), fsdp__word_at(&own->arrived)))
+            return true;
+    }
+    return false;
+}
+
+/* Returns whether the device of a rank of the group waits for another one, which will then be named by its own rank. */
+static bool waits_itself(const fsdp__arena_group *g, int rank)
+{
+    bool waits = awaits_reads(g, rank);
+
+    for (int index = 0; index < FSDP__BOARD_GROUPS && !waits; index++)
+        waits = waits_in(g->world->arena, index, g->ranks[rank]);
+    return waits;
+}
+
+/* Returns whether this rank's device waits for that of a rank: it has come to a meeting to which that one has not, or
+ * has done all calls, which that one still reads, or is to write what that one reads. */
+static bool is_awaited(const fsdp__arena_group *g, int rank)
+{
+    return fsdp__word_is_behind(fsdp__word_at(&words_of(g, rank)->arrived),
+                                fsdp__word_at(&words_of(g, g->rank)->arrived)) ||
+           (!is_behind(g, g->rank) && is_behind(g, rank)) || fsdp__device_regions_wait(g, g->rank, rank);
+}
+
+/* Returns whether this rank is the first of those whose devices wait: one is enough to report it. */
+static bool waits_first(const fsdp__arena_group *g)
+{
+    bool first = true;
+
+    for (int r = 0; r < g->rank && first; r++)
+        first = !waits_in(g->world->arena, g->index, g->ranks[r]);
+    return first;
+}
+
+/* A circle of devices, in which nobody waits for one that waits for nobody, is given twice the time. */
+void fsdp__peer_look(fsdp__arena_group *g, int64_t ticks)
+{
+    fsdp__wait *wait = &g->peer->wait;
+    int64_t timeout = atomic_load(&wait->own->timeout_ticks);
+    bool circle = timeout > 0 && ticks >= 2 * timeout;
+
+    wait->ticks = ticks;
+    if (ticks == 1)
+        wait->next_notice = 0;
+    for (int r = 0; r < g->size; r++) {
+        bool late = r != g->rank && fsdp__verdict_device_is_late(wait, g->ranks[r]);
+
+        if (r == g->rank || !is_awaited(g, r) || (waits_itself(g, r) && !circle))
+            continue;
+        if (waits_first(g))
+            fsdp__watchdog_tell_device(wait, g->name, g->ranks[r]);
+        if (late)
+            fsdp__verdict_device(wait, g->name, g->ranks[r]);
+    }
 }

@@ -11,7 +11,13 @@
  * because each begins by waiting until this rank's device has done the one before.
  *
  * No kernel waits, so ranks may share a GPU. A stream that waits for a word is released by whoever writes it. Where the
- * driver has no such waits, the hosts meet for each piece. */
+ * driver has no such waits, the hosts meet for each piece.
+ *
+ * [Note: released]
+ * When the world has ended each rank writes the words that its streams wait for. Its peers' streams wait for some of
+ * the same words, so what any of them computes from then on may be anything. The world has ended before, in memory that
+ * all see, and whoever waits for a device looks there after the wait (fsdp__device_judge): nobody takes it for a
+ * result, not even a rank that was stopped meanwhile. */
 #ifndef COMM_ARENA_PEER_H
 #define COMM_ARENA_PEER_H
 
@@ -22,8 +28,11 @@ fsdp_status fsdp__peer_create(fsdp__arena_group *group, fsdp_device *device, int
 fsdp_status fsdp__peer_open(void *group, const void *const *facts, char *why, size_t why_bytes);
 void fsdp__peer_free(void *group);
 uint64_t fsdp__peer_busy(void *group);
-void fsdp__peer_ended(void *group);
+bool fsdp__peer_shares(const void *group);
 void fsdp__peer_release(void *group);
+/* Looks at those whom the group's device has waited for, for so many ticks, and ends the world where one is stuck: the
+ * device of a rank that waits for nobody itself. Called every tick, by one thread. */
+void fsdp__peer_look(fsdp__arena_group *group, int64_t ticks);
 
 /* Begins and ends a call in the work of its stream. */
 fsdp_status fsdp__peer_begin(fsdp__arena_group *group, fsdp_stream *stream);

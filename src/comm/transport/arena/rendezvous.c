@@ -2,7 +2,7 @@
  *
  * Ranks count themselves in; the last one advances the generation, and the others wait for that: with a short spin when
  * every rank has a core, otherwise yielding for some microseconds, and then asleep in the kernel. A rank that sleeps
- * looks now and then whether those it waits for still live (dead_rank.h) and will come (watchdog.h). */
+ * looks now and then whether those it waits for still live (verdict.h) and will come (watchdog.h). */
 #include "comm/transport/arena/rendezvous.h"
 
 #include <sched.h>
@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "base/probe.h"
-#include "comm/health/dead_rank.h"
 #include "comm/health/futex.h"
+#include "comm/health/verdict.h"
 #include "comm/health/watchdog.h"
 #include "device/device.h"
 
@@ -88,12 +88,12 @@ static void look_after(fsdp__arena_group *group, uint32_t ticket, bool asked_sys
         if (r == group->rank || atomic_load(&desk_of(group, r)->ticket) == ticket)
             continue;
         if (left)
-            fsdp__dead_rank_left(board, group->ranks[r]);
+            fsdp__verdict_left(board, group->ranks[r]);
         if (asked_system)
-            fsdp__dead_rank_check_alive(board, group->ranks[r]);
+            fsdp__verdict_check_alive(board, group->ranks[r]);
     }
     if (asked_system)
-        fsdp__dead_rank_check_keeper(board);
+        fsdp__verdict_check_keeper(board);
 }
 
 static void wait_for_step(fsdp__arena_group *group, uint32_t old, int64_t since_ns)
@@ -171,9 +171,9 @@ static fsdp_status fail_mismatch(fsdp__arena_group *group, int other)
 {
     fsdp__board *board = group->world->arena->board;
 
-    return fsdp__dead_rank_mismatch(
-        board, group->name, &fsdp__entry_of(group, 0)->signature, fsdp__board_global(board, group->ranks[0]),
-        &fsdp__entry_of(group, other)->signature, fsdp__board_global(board, group->ranks[other]));
+    return fsdp__verdict_mismatch(board, group->name, &fsdp__entry_of(group, 0)->signature,
+                                  fsdp__board_global(board, group->ranks[0]), &fsdp__entry_of(group, other)->signature,
+                                  fsdp__board_global(board, group->ranks[other]));
 }
 
 fsdp_status fsdp__show(fsdp__arena_group *group, const fsdp__call *call, fsdp__entry *entry, fsdp__traffic *traffic)

@@ -55,8 +55,7 @@ static fsdp_status take_place(fsdp__arena *arena, const fsdp_context_options *op
     if (arena->board->world != options->world_size)
         return FSDP_FAIL(FSDP_INVALID, "the shared memory is of a world of %d ranks, this is rank %d of %d",
                          arena->board->world, options->rank, options->world_size);
-    FSDP_TRY(fsdp__shm_take_place(arena, options->rank));
-    return FSDP_OK;
+    return fsdp__shm_take_place(arena, options->rank);
 }
 
 /* Reports that this rank cannot join. It has no context to report by, so its peers and the launcher learn of it

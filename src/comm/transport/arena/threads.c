@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "comm/transport/arena/arena_transport.h"
 
-static const fsdp__comm_ops threads_ops = {.name = "threads", .threads = true, FSDP__ARENA_OPS};
+static const fsdp__comm_ops threads_ops = {.name = "threads", FSDP__ARENA_OPS};
 
 static fsdp_status create_all(fsdp__arena *arena, int world_size, const fsdp_context_options *given,
                               fsdp_context **contexts)

@@ -256,8 +256,7 @@ static fsdp_status through_host(fsdp__collective collective, fsdp__crossing *r, 
     status = collective(r->group, &call, r->traffic);
     r->traffic->stream = stream;
     FSDP_TRY(status);
-    FSDP_TRY(fsdp__run_copy_to_device(stream, r->call->recv, call.recv, recv_bytes));
-    return FSDP_OK;
+    return fsdp__run_copy_to_device(stream, r->call->recv, call.recv, recv_bytes);
 }
 
 fsdp_status fsdp__crossing_over(fsdp__collective self, fsdp__collective local, fsdp_status (*over)(fsdp__crossing *),

@@ -13,7 +13,8 @@
 #include "base/limits.h"
 #include "base/lock.h"
 #include "base/text.h"
-#include "comm/health/dead_rank.h"
+#include "comm/health/process.h"
+#include "comm/health/verdict.h"
 
 enum {
     TURN_MS = 50,
@@ -55,6 +56,7 @@ struct fsdp__deadline {
     int rank;
     bool broken; /* the world is broken, as far as this thread knows; `reason` says why */
     char reason[FSDP__ABORT_BYTES];
+    uint64_t ready; /* threads that were ready to run at the last turn (health/process.h), while calls last */
     _Atomic uint64_t numbers;
     call calls[CALLS]; /* if there are more at once, the rest are not counted */
 };
@@ -135,16 +137,36 @@ static void end_process(const char *why)
     _exit(1);
 }
 
+/* Returns whether any call has lasted since the last turn. */
+static bool any_lasts(const fsdp__deadline *d)
+{
+    bool any = false;
+
+    for (int i = 0; i < CALLS && !any; i++)
+        any = d->calls[i].seen != 0 && atomic_load(&d->calls[i].number) == d->calls[i].seen;
+    return any;
+}
+
+/* Returns whether a thread of the process has waited for a core since the last turn, in vain: it may be the one that is
+ * to come back. */
+static bool starves(fsdp__deadline *d)
+{
+    if (any_lasts(d))
+        return fsdp__process_starves(getpid(), &d->ready);
+    d->ready = 0;
+    return false;
+}
+
 /* Counts one turn more; returns how long the longest call under way has lasted, in milliseconds. */
 static int64_t count(fsdp__deadline *d)
 {
-    int64_t turns = 0;
+    int64_t turns = 0, turn = starves(d) ? 0 : 1;
 
     for (int i = 0; i < CALLS; i++) {
         call *c = &d->calls[i];
         uint64_t number = atomic_load(&c->number);
 
-        c->turns = number != 0 && number == c->seen ? c->turns + 1 : 0;
+        c->turns = number != 0 && number == c->seen ? c->turns + turn : 0;
         c->seen = number;
         turns = FSDP__MAX(turns, c->turns);
     }
@@ -228,7 +250,7 @@ static void break_world(fsdp__deadline *d, int64_t call_ms)
              "%.12g s): it was %s",
              places->rank, fsdp__host_of(places, places->rank), (double)call_ms / 1000, (double)timeout_of(d) / 1000,
              was);
-    fsdp__dead_rank_end(peers->own->board, FSDP__STILL, places->rank, text);
+    fsdp__verdict_end(peers->own->board, FSDP__STILL, places->rank, text);
 }
 
 /* Returns the limit from the break on, however old the calls are: others are still to be told. */

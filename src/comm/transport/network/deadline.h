@@ -11,7 +11,8 @@
  *   in a broken world   5 s more, or comm.timeout where that is less, counted from the break;
  *   as they leave       comm.timeout, but at least 10 s and at most a minute.
  *
- * Time is counted in turns of the thread, so a process that was stopped has not waited. */
+ * Time is counted in turns of the thread, so a process that was stopped has not waited; and a call does not last longer
+ * in a turn in which a thread of the process got no core. */
 #ifndef COMM_NETWORK_DEADLINE_H
 #define COMM_NETWORK_DEADLINE_H
 

@@ -9,12 +9,12 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/context.h"
-#include "comm/health/dead_rank.h"
 #include "comm/health/process.h"
+#include "comm/health/verdict.h"
 #include "comm/health/watchdog.h"
 
 enum {
-    SPIN_TURNS = 300, /* of a third of a microsecond or more each: small messages arrive within them */
+    SPIN_NS = 100000, /* small messages arrive within it. A turn may take long: MPI yields the processor in it */
     NAP_NS = 5000,    /* the first nap; each one is longer than the one before */
     LONGEST_NAP_NS = 100000,
     SLACK_NS = 1000,  /* how much longer a nap may be: the system's default of 50 us is ten times the first nap */
@@ -201,16 +201,17 @@ fsdp_status fsdp__exchange_begin(fsdp__exchange *x, fsdp__network_group *group, 
 /* ---- waiting ---- */
 
 typedef struct patience {
-    int turns;
-    int64_t pieces;        /* that were missing at the last turn */
-    int64_t nap_ns, since; /* `since` is when the last piece came, in ticks */
-    int64_t looked_ns;     /* when it last checked the others; 0: not yet */
-    int64_t cpu_ns;        /* of this thread, at that time or when it began to nap */
-    bool naps;             /* true from the first nap on */
-    int slack_ns;          /* the thread's own timer slack, kept while it naps: 0 for a real-time thread */
-    bool told;             /* it has told whom it waits for */
-    int64_t next_notice;   /* see fsdp__watchdog_tell_slow */
-    int64_t compared;      /* how long it had waited when it last compared the calls of this machine, in ticks */
+    int64_t began_ns;
+    int64_t pieces; /* that were missing at the last turn */
+    int64_t nap_ns;
+    fsdp__awaited wait;
+    int64_t looked_ns;   /* when it last checked the others; at first, when it began */
+    int64_t cpu_ns;      /* of this thread, at that time or when it began to nap */
+    bool naps;           /* true from the first nap on */
+    int slack_ns;        /* the thread's own timer slack, kept while it naps: 0 for a real-time thread */
+    bool told;           /* it has told whom it waits for */
+    int64_t next_notice; /* see fsdp__watchdog_tell_slow */
+    int64_t compared;    /* how long it had waited when it last compared the calls of this machine, in ticks */
 } patience;
 
 /* Returns how many pieces of a leg have not arrived yet. */
@@ -228,7 +229,7 @@ static int64_t missing(const fsdp__exchange *x, int i)
 static void look_after(fsdp__exchange *x, patience *p)
 {
     fsdp__peers *peers = &x->group->world->peers;
-    int64_t now = fsdp__thread_cpu_ns(), waited = atomic_load(&peers->ticks) - p->since;
+    int64_t now = fsdp__thread_cpu_ns(), waited = atomic_load(&peers->ticks) - p->wait.since;
     int whom = -1;
 
     /* Beat for the ranks of this machine that wait for this one: it is not the one that stands still. */
@@ -241,12 +242,12 @@ static void look_after(fsdp__exchange *x, patience *p)
             continue;
         if (whom < 0 && !x->flows[i].sends)
             whom = x->flows[i].leg.rank;
-        fsdp__dead_rank_look(peers, x->flows[i].leg.rank, waited);
+        fsdp__verdict_look(peers, x->flows[i].leg.rank, p->wait);
     }
     /* Not at once: ranks that meet compare signatures, which say more of what they disagree in. */
     if (x->group->local && waited >= fsdp__peers_fresh_ticks(peers) && waited != p->compared) {
         p->compared = waited;
-        fsdp__dead_rank_disagreement(peers->own->board, x->group->local->index, peers->own->rank);
+        fsdp__verdict_disagreement(peers->own->board, x->group->local->index, peers->own->rank);
     }
     atomic_store(&peers->awaits, whom + 1);
     p->told = true;
@@ -259,8 +260,7 @@ static void wait_a_turn(fsdp__exchange *x, patience *p)
     struct timespec time = {0};
     int64_t now;
 
-    p->turns++;
-    if (p->turns <= SPIN_TURNS)
+    if (fsdp__clock_ns() - p->began_ns < SPIN_NS)
         return;
     if (!p->naps) {
         p->naps = true;
@@ -272,8 +272,6 @@ static void wait_a_turn(fsdp__exchange *x, patience *p)
     time.tv_nsec = p->nap_ns;
     (void)nanosleep(&time, NULL);
     now = fsdp__clock_ns();
-    if (p->looked_ns == 0)
-        p->looked_ns = now;
     if (now - p->looked_ns < LOOK_NS)
         return;
     p->looked_ns = now;
@@ -290,6 +288,7 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
         bool broken = fsdp__board_aborted(link->board);
         int64_t pieces = 0;
 
+        p->wait.tested = atomic_load(&peers->ticks);
         FSDP_TRY(fsdp__link_test(link, x->requests, x->request_count));
         for (int i = 0; i < x->count; i++) {
             FSDP_TRY(post(x, i));
@@ -301,7 +300,7 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
             return fsdp__board_failure(link->board);
         /* a rank that sends, though slowly, or has left and sent everything before, will come */
         if (pieces != p->pieces) {
-            p->since = atomic_load(&peers->ticks);
+            p->wait.since = atomic_load(&peers->ticks);
             p->next_notice = 0;
         }
         p->pieces = pieces;
@@ -311,7 +310,8 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
 
 static fsdp_status wait_for_all(fsdp__exchange *x)
 {
-    patience p = {.since = atomic_load(&x->group->world->peers.ticks)};
+    int64_t now = fsdp__clock_ns();
+    patience p = {.wait.since = atomic_load(&x->group->world->peers.ticks), .began_ns = now, .looked_ns = now};
     fsdp_status status = run(x, &p);
 
     if (p.told)

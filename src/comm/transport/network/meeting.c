@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/health/dead_rank.h"
+#include "comm/health/verdict.h"
 
 void fsdp__meeting_release(fsdp__meeting *m)
 {
@@ -177,8 +177,7 @@ static fsdp_status begin_round(fsdp__meeting *m)
     m->segments[1] = (fsdp__segment){passage(m, true), most};
     m->legs[0] = (fsdp__leg){with, &m->segments[0], 1, false};
     m->legs[1] = (fsdp__leg){with, &m->segments[1], 1, !alone};
-    FSDP_TRY(fsdp__exchange_begin(&m->exchange, m->group, FSDP__TAG_HEADER, &m->legs[0], 1, &m->legs[1], 1));
-    return FSDP_OK;
+    return fsdp__exchange_begin(&m->exchange, m->group, FSDP__TAG_HEADER, &m->legs[0], 1, &m->legs[1], 1);
 }
 
 static fsdp_status end_round(fsdp__meeting *m, fsdp__traffic *traffic)
@@ -243,9 +242,7 @@ static fsdp_status begin(fsdp__meeting *m)
         m->legs[peers] = (fsdp__leg){g->column[p], &m->segments[g->columns + p], 1, false};
         m->legs[g->columns + peers++] = (fsdp__leg){g->column[p], &m->segments[p], 1, true};
     }
-    FSDP_TRY(
-        fsdp__exchange_begin(&m->exchange, m->group, FSDP__TAG_HEADER, m->legs, peers, m->legs + g->columns, peers));
-    return FSDP_OK;
+    return fsdp__exchange_begin(&m->exchange, m->group, FSDP__TAG_HEADER, m->legs, peers, m->legs + g->columns, peers);
 }
 
 /* Allocates the group's memory for all its meetings: messages, then legs, then segments. A peer that calls something
@@ -300,8 +297,8 @@ static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
 {
     const fsdp__network_group *g = m->group;
     fsdp_status status =
-        fsdp__dead_rank_mismatch(g->world->link.board, g->name, &fsdp__meeting_header(m, 0)->signature, g->column[0],
-                                 &fsdp__meeting_header(m, place)->signature, g->column[place]);
+        fsdp__verdict_mismatch(g->world->link.board, g->name, &fsdp__meeting_header(m, 0)->signature, g->column[0],
+                               &fsdp__meeting_header(m, place)->signature, g->column[place]);
 
     fsdp__link_give_up(&g->world->link);
     return status;

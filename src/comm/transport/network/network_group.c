@@ -39,8 +39,7 @@ static fsdp_status group_new(fsdp__network_view *world, const fsdp__process_grou
     group->place = s.place;
     group->block = s.block;
     group->rounds = s.rounds;
-    FSDP_TRY(fill_column(group));
-    return FSDP_OK;
+    return fill_column(group);
 }
 
 static void list(fsdp__network_group *group)

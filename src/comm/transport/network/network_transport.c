@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/health/dead_rank.h"
+#include "comm/health/verdict.h"
 #include "comm/transport/arena/arena_transport.h"
 #include "comm/transport/arena/shown.h"
 #include "comm/transport/network/join_report.h"
@@ -113,11 +113,32 @@ static fsdp_status look_after(void *g, int64_t ticks)
 {
     const fsdp__network_group *group = g;
     fsdp__network_view *view = group->world;
+    int64_t now = atomic_load(&view->peers.ticks);
+    const fsdp__awaited wait = {.since = now - ticks, .tested = now};
 
+    if (group->local && fsdp__network_is_local(group))
+        return fsdp__arena_look_after(group->local, ticks);
     for (int r = 0; r < group->size; r++)
         if (r != group->rank && !fsdp__board_aborted(view->link.board))
-            fsdp__dead_rank_look(&view->peers, group->ranks[r], ticks);
-    return fsdp__board_aborted(view->link.board) ? fsdp__board_failure(view->link.board) : FSDP_OK;
+            fsdp__verdict_look(&view->peers, group->ranks[r], wait);
+    return fsdp__board_holds(view->link.board);
+}
+
+/* The devices of a group on one machine read each other's memory: it is the arena's group that has the carrier. */
+static fsdp_status create_peer(fsdp_process_group *group, fsdp_device *device, void *facts, void **out)
+{
+    const fsdp__network_group *g = group->transport_group;
+
+    if (!g->local)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "the ranks of a machine share no memory (FSDP_ONE_LEVEL)");
+    *out = g->local;
+    FSDP_TRY(fsdp__peer_create(g->local, device, group->comm->outbox_bytes, facts));
+    return FSDP_OK;
+}
+
+static bool are_threads(const void *transport)
+{
+    return ((const fsdp__network_view *)transport)->local->all_readable;
 }
 
 static const fsdp__collective_ops collectives = {
@@ -132,12 +153,15 @@ static const fsdp__collective_ops collectives = {
 };
 static const fsdp__health_ops health = {
     .note = note, .host_waits = host_waits, .look_after = look_after, .set_timeout = set_timeout};
+static const fsdp__carrier_ops peer = {FSDP__ARENA_PEER_OPS, .create = create_peer};
 static const fsdp__comm_ops machines_ops = {
     .name = "machines",
+    .are_threads = are_threads,
     .collectives = &collectives,
     .memory = &fsdp__network_memory,
     .readers = &fsdp__arena_readers,
     .health = &health,
+    .peer = &peer,
     .group_open = fsdp__network_group_open,
     .group_ready = fsdp__network_group_ready,
     .group_free = fsdp__network_group_free,

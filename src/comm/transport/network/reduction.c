@@ -146,8 +146,7 @@ static fsdp_status add_locally(const fsdp__sharing *s, const fsdp__batch_piece *
     if (fsdp__network_on_paper(r->run.group))
         return FSDP_OK;
     FSDP_TRY(find_contributions(r, p, member, args.numel, &args.count));
-    FSDP_TRY(fsdp__run_kernel(r->run.traffic->stream, FSDP__KERNEL_REDUCE_RANKS, &args));
-    return FSDP_OK;
+    return fsdp__run_kernel(r->run.traffic->stream, FSDP__KERNEL_REDUCE_RANKS, &args);
 }
 
 /* ---- the sum of the machines' sums ---- */

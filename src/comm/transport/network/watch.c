@@ -6,11 +6,12 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/compiler.h"
 #include "base/limits.h"
 #include "base/text.h"
-#include "comm/health/dead_rank.h"
 #include "comm/health/process.h"
+#include "comm/health/verdict.h"
 #include "comm/transport/network/tags.h"
 
 enum {
@@ -24,7 +25,7 @@ typedef enum news_kind {
     NEWS_BROKEN
 } news_kind;
 
-/* What travels; of the text only as much as there is. */
+/* Holds what travels; of the text only as much as there is. */
 typedef struct news {
     int32_t kind, status, blamed;
     fsdp__said said;
@@ -162,8 +163,9 @@ static void *watch_main(void *argument)
 {
     fsdp__watch *watch = argument;
     const fsdp__health *own = watch->peers->own;
-    /* The first beat is due at once. */
-    int64_t since_beat = INT64_MAX / 2, since_tick = 0, cpu_ns = fsdp__thread_cpu_ns(), now, timeout_ms;
+    /* Beats go by the clock: naps are longer on a crowded machine, and who listens may be on another one. Ticks go by
+     * naps. The first beat is due at once. */
+    int64_t spoke_ns = INT64_MIN / 2, since_tick = 0, cpu_ns = fsdp__thread_cpu_ns(), now, timeout_ms;
 
     while (!atomic_load(&watch->stop)) {
         int64_t tick_ms = atomic_load(&own->tick_ms), pause = FSDP__MIN(PAUSE_MS, tick_ms);
@@ -171,17 +173,16 @@ static void *watch_main(void *argument)
         listen(watch);
         if (fsdp__board_aborted(board_of(watch)))
             break;
-        if (since_beat >= fsdp__peers_beat_ms(watch->peers) ||
+        if (fsdp__clock_ns() - spoke_ns >= fsdp__peers_beat_ms(watch->peers) * 1000000 ||
             (atomic_load(&watch->leaving) && !atomic_load(&watch->told))) {
+            spoke_ns = fsdp__clock_ns();
             speak(watch);
-            since_beat = 0;
         }
         (void)take_back(watch);
         now = fsdp__thread_cpu_ns();
         fsdp__health_looked(own, now - cpu_ns);
         cpu_ns = now;
         nap(pause);
-        since_beat += pause;
         since_tick += pause;
         if (since_tick >= tick_ms) {
             fsdp__peers_tick(watch->peers);
@@ -243,7 +244,7 @@ bool fsdp__watch_leave(fsdp__watch *watch)
     atomic_store(&watch->leaving, true);
     while (!fsdp__board_aborted(board_of(watch)) && ((rank = who_is_left(watch)) >= 0 || !atomic_load(&watch->told))) {
         if (rank >= 0)
-            fsdp__dead_rank_last_word(watch->peers, rank);
+            fsdp__verdict_last_word(watch->peers, rank);
         nap(1);
     }
     stop(watch);

@@ -1,0 +1,500 @@
+/* segments.c - segments come, grow, lose what lies unused in them, and go; where a step has places, memory is mapped
+ * there. */
+#include "device/segments.h"
+
+#include "base/alloc.h"
+
+#define SMALL_SEGMENT ((size_t)2 << 20)
+#define LARGE_SEGMENT ((size_t)32 << 20)
+#define SEGMENT_STEP ((size_t)2 << 20) /* a huge page */
+
+typedef fsdp__block block;
+typedef fsdp__memory_segment segment;
+
+/* ---- segments ---- */
+
+static void segment_release(fsdp__allocator *a, segment *s)
+{
+    fsdp__unpoison(a, s->data, s->bytes); /* the address range may come back as someone else's */
+    a->source.free(a->source.arg, s->data, s->bytes);
+    a->stats.reserved_bytes -= s->bytes;
+    fsdp__free(s);
+}
+
+/* Returns the number up to which all work has been done. */
+static uint64_t done_until(const fsdp__allocator *a)
+{
+    return a->source.done ? a->source.done(a->source.arg) : UINT64_MAX;
+}
+
+/* Returns whether nothing in a segment lives. */
+static bool is_unused(const segment *s)
+{
+    const block *b = s->first;
+
+    while (b && !b->live)
+        b = b->after;
+    return !b;
+}
+
+/* Returns whether all work up to `done` is all that has used a segment. */
+static bool is_done(const segment *s, uint64_t done)
+{
+    const block *b = s->first;
+
+    while (b && b->used_until <= done)
+        b = b->after;
+    return !b;
+}
+
+/* Takes the blocks of a segment without a live one, of which some may be gone, and returns it. */
+static void segment_drop(fsdp__allocator *a, segment *s)
+{
+    for (block *b = s->first, *after; b; b = after) {
+        after = b->after;
+        if (b->gone) {
+            a->blocks.gone_count--;
+            a->stats.reserved_bytes += b->bytes; /* which the segment's bytes have */
+        } else {
+            fsdp__blocks_free_remove(&a->blocks, b);
+        }
+        fsdp__block_give(&a->blocks, b);
+    }
+    segment_release(a, s);
+}
+
+/* Returns the segments without a live block to the backend, if all work up to `done` is all that has used them. What
+ * was cut out of one keeps its addresses until then, and a process has only so many. */
+static void trim(fsdp__allocator *a, uint64_t done)
+{
+    for (segment **link = &a->segments; *link;) {
+        segment *s = *link;
+
+        if (!is_unused(s) || !is_done(s, done)) {
+            link = &s->next;
+            continue;
+        }
+        *link = s->next;
+        segment_drop(a, s);
+    }
+}
+
+/* Cuts `b` to `bytes`, and returns a block of the rest, of which nobody knows yet; NULL: there is none. */
+static block *divide(fsdp__allocator *a, block *b, size_t bytes)
+{
+    block *rest;
+
+    if (b->bytes == bytes)
+        return NULL;
+    rest = fsdp__block_take(&a->blocks);
+    rest->segment = b->segment;
+    rest->offset = b->offset + bytes;
+    rest->bytes = b->bytes - bytes;
+    rest->before = b;
+    rest->after = b->after;
+    rest->used_until = b->used_until;
+    if (b->after)
+        b->after->before = rest;
+    b->after = rest;
+    b->bytes = bytes;
+    return rest;
+}
+
+void fsdp__block_split(fsdp__allocator *a, block *b, size_t bytes)
+{
+    block *rest = divide(a, b, bytes);
+
+    if (rest)
+        fsdp__blocks_free_insert(&a->blocks, rest);
+}
+
+fsdp__block *fsdp__block_split_at(fsdp__allocator *a, block *b, size_t offset)
+{
+    fsdp__blocks_free_remove(&a->blocks, b);
+    if (offset > b->offset) {
+        fsdp__block_split(a, b, offset - b->offset);
+        fsdp__blocks_free_insert(&a->blocks, b);
+        b = b->after;
+        fsdp__blocks_free_remove(&a->blocks, b);
+    }
+    return b;
+}
+
+/* Merges `left` with its right neighbour; neither is in the free array. */
+static void merge(fsdp__allocator *a, block *left, block *right)
+{
+    left->bytes += right->bytes;
+    left->after = right->after;
+    left->used_until = FSDP__MAX(left->used_until, right->used_until);
+    if (right->after)
+        right->after->before = left;
+    fsdp__block_give(&a->blocks, right);
+}
+
+void fsdp__block_set_free(fsdp__allocator *a, block *b)
+{
+    /* Take neighbours out of the array before they grow: it is sorted by size. */
+    if (b->after && fsdp__block_is_free(b->after)) {
+        fsdp__blocks_free_remove(&a->blocks, b->after);
+        merge(a, b, b->after);
+    }
+    if (b->before && fsdp__block_is_free(b->before)) {
+        fsdp__blocks_free_remove(&a->blocks, b->before);
+        b = b->before;
+        merge(a, b, b->after);
+    }
+    fsdp__blocks_free_insert(&a->blocks, b);
+}
+
+/* Returns whether memory of a free block can be given back alone: that of [*from, *end) in its segment. */
+static bool can_cut(const fsdp__allocator *a, const block *b, size_t *from, size_t *end)
+{
+    *from = b->offset;
+    *end = b->offset + b->bytes;
+    if (!a->source.cut || !fsdp__block_is_free(b) || b->bytes < SEGMENT_STEP)
+        return false;
+    a->source.fit(a->source.arg, b->segment->data, from, end);
+    return *from < *end;
+}
+
+/* Makes one of a block that is gone and its neighbours that are; returns it. */
+static block *join_gone(fsdp__allocator *a, block *b)
+{
+    block *first = b->before && b->before->gone ? b->before : b;
+
+    while (first->after && first->after->gone) {
+        merge(a, first, first->after);
+        a->blocks.gone_count--;
+    }
+    return first;
+}
+
+/* Returns [from, end) of a free block; gives the block that has it. */
+static block *cut(fsdp__allocator *a, block *b, size_t from, size_t end)
+{
+    a->source.cut(a->source.arg, b->segment->data, from, end);
+    b = fsdp__block_split_at(a, b, from);
+    fsdp__block_split(a, b, end - from);
+    b->gone = true;
+    a->blocks.gone_count++;
+    a->stats.reserved_bytes -= end - from;
+    return join_gone(a, b);
+}
+
+/* Returns what lies unused between blocks of segments that grow: a request that does not fit there can have it
+ * elsewhere. */
+static void cut_holes(fsdp__allocator *a, uint64_t done)
+{
+    size_t from, end;
+
+    for (segment *s = a->source.cut ? a->segments : NULL; s; s = s->next)
+        for (block *b = s->first; b; b = b->after)
+            if (b->used_until <= done && can_cut(a, b, &from, &end) && fsdp__blocks_reserve(&a->blocks) == FSDP_OK)
+                b = cut(a, b, from, end);
+}
+
+static bool has_unused(const fsdp__allocator *a)
+{
+    size_t from, end;
+
+    for (const segment *s = a->segments; s; s = s->next)
+        for (const block *b = s->first; b; b = b->after)
+            if (fsdp__block_is_free(b) && (b->bytes == s->bytes || can_cut(a, b, &from, &end)))
+                return true;
+    return false;
+}
+
+bool fsdp__segments_shrink(fsdp__allocator *a)
+{
+    size_t before = a->stats.reserved_bytes;
+    uint64_t done = done_until(a);
+
+    trim(a, done);
+    cut_holes(a, done);
+    return a->stats.reserved_bytes < before;
+}
+
+/* Returns unused memory to the backend; returns whether there was any, and room for a request was made again. */
+static bool return_unused(fsdp__allocator *a)
+{
+    a->waits = a->behind && a->source.settle && !a->settled && has_unused(a);
+    return !a->waits && fsdp__segments_shrink(a) && fsdp__blocks_reserve(&a->blocks) == FSDP_OK;
+}
+
+static size_t whole_steps(size_t bytes)
+{
+    return (bytes + SEGMENT_STEP - 1) / SEGMENT_STEP * SEGMENT_STEP;
+}
+
+/* Adds a segment as one free block. `reserve` must have been called. */
+static fsdp_status segment_add(fsdp__allocator *a, fsdp__pool to, size_t request)
+{
+    size_t least = to == FSDP__POOL_SMALL ? SMALL_SEGMENT : a->source.grow ? 0 : LARGE_SEGMENT;
+    size_t bytes = whole_steps(FSDP__MAX(least, request));
+    segment *s;
+    void *data = NULL;
+    fsdp_status status;
+
+    FSDP__TRY_NEW(s = fsdp__calloc(1, sizeof *s));
+    a->stats.system_allocations++;
+    status = a->source.alloc(a->source.arg, bytes, &data);
+    if (status != FSDP_OK && return_unused(a)) {
+        a->stats.system_allocations++;
+        status = a->source.alloc(a->source.arg, bytes, &data);
+    }
+    if (status != FSDP_OK) {
+        fsdp__free(s);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    s->data = data;
+    s->bytes = bytes;
+    s->index = a->segments_made++;
+    s->pool = to;
+    s->first = fsdp__block_take(&a->blocks);
+    s->first->segment = s;
+    s->first->bytes = bytes;
+    s->next = a->segments;
+    a->segments = s;
+    a->stats.reserved_bytes += bytes;
+    fsdp__poison(a, data, bytes);
+    fsdp__blocks_free_insert(&a->blocks, s->first);
+    return FSDP_OK;
+}
+
+/* ---- segments that grow ---- */
+
+static segment *newest(const fsdp__allocator *a, fsdp__pool in)
+{
+    segment *s = a->segments;
+
+    while (s && s->pool != in)
+        s = s->next;
+    return s;
+}
+
+static block *last_of(const segment *s)
+{
+    block *last = s->first;
+
+    while (last->after)
+        last = last->after;
+    return last;
+}
+
+/* Makes a segment longer; the last block is free then. `reserve` must have been called. */
+static fsdp_status lengthen(fsdp__allocator *a, segment *s, size_t more)
+{
+    block *last = last_of(s), *end;
+
+    a->stats.system_allocations++;
+    FSDP_TRY(a->source.grow(a->source.arg, s->data, s->bytes, more));
+    fsdp__poison(a, s->data + s->bytes, more);
+    end = last->after = fsdp__block_take(&a->blocks);
+    end->segment = s;
+    end->offset = s->bytes;
+    end->bytes = more;
+    end->before = last;
+    s->bytes += more;
+    a->stats.reserved_bytes += more;
+    fsdp__block_set_free(a, end);
+    return FSDP_OK;
+}
+
+/* Makes the newest segment of a pool longer, so that its last block is free and has room for the request. `reserve`
+ * must have been called. FSDP_NOT_FOUND, without a message, where none can. */
+static fsdp_status segment_grow(fsdp__allocator *a, fsdp__pool in, size_t request)
+{
+    segment *s = a->source.grow ? newest(a, in) : NULL;
+    const block *last = s ? last_of(s) : NULL;
+
+    return s ? lengthen(a, s, whole_steps(request - (fsdp__block_is_free(last) ? last->bytes : 0))) : FSDP_NOT_FOUND;
+}
+
+fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool in, size_t request)
+{
+    fsdp_status status;
+
+    if (request > SIZE_MAX - SEGMENT_STEP)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", request);
+    status = segment_grow(a, in, request);
+    if (status == FSDP_NO_MEMORY && return_unused(a))
+        status = segment_grow(a, in, request);
+    return status == FSDP_NOT_FOUND ? segment_add(a, in, request) : status;
+}
+
+/* ---- places of a step ---- */
+
+/* Cuts a block that is gone to `bytes`; returns the rest, or NULL. */
+static block *divide_hole(fsdp__allocator *a, block *b, size_t bytes)
+{
+    block *rest = divide(a, b, bytes);
+
+    if (rest) {
+        rest->gone = true;
+        a->blocks.gone_count++;
+    }
+    return rest;
+}
+
+/* Maps again what was cut out of a place, in whole steps. */
+static fsdp_status fill(fsdp__allocator *a, block *b, size_t from, size_t end)
+{
+    from = FSDP__MAX(b->offset, from / SEGMENT_STEP * SEGMENT_STEP);
+    end = FSDP__MIN(b->offset + b->bytes, whole_steps(end));
+    a->stats.system_allocations++;
+    FSDP_TRY(a->source.grow(a->source.arg, b->segment->data, from, end - from));
+    if (from > b->offset)
+        b = divide_hole(a, b, from - b->offset);
+    (void)divide_hole(a, b, end - from);
+    fsdp__poison(a, fsdp__block_address(b), b->bytes);
+    b->gone = false;
+    a->blocks.gone_count--;
+    a->stats.reserved_bytes += b->bytes;
+    fsdp__block_set_free(a, b);
+    return FSDP_OK;
+}
+
+/* Returns whether a live block reaches into [place, end) of a segment; gives what was cut out there, or NULL. */
+static bool is_taken(const segment *s, size_t place, size_t end, block **hole)
+{
+    *hole = NULL;
+    for (block *b = s->first; b && b->offset < end; b = b->after) {
+        if (b->offset + b->bytes <= place)
+            continue;
+        if (b->live)
+            return true;
+        *hole = b->gone ? b : *hole;
+    }
+    return false;
+}
+
+/* Maps what lacks at a place, unless it is taken. */
+static fsdp_status map_place(fsdp__allocator *a, segment *s, size_t place, size_t bytes)
+{
+    size_t end = place + bytes;
+    block *hole;
+    bool taken;
+
+    if (!s)
+        return segment_add(a, FSDP__POOL_LARGE, end);
+    while (!(taken = is_taken(s, place, end, &hole)) && hole)
+        FSDP_TRY(fill(a, hole, place, end));
+    return taken || end <= s->bytes ? FSDP_OK : lengthen(a, s, whole_steps(end - s->bytes));
+}
+
+fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t bytes, block **out)
+{
+    segment *s = newest(a, FSDP__POOL_LARGE);
+    fsdp_status status;
+
+    *out = s ? fsdp__blocks_free_at(&a->blocks, s, place, bytes) : NULL;
+    if (*out)
+        return FSDP_OK;
+    status = map_place(a, s, place, bytes);
+    s = newest(a, FSDP__POOL_LARGE);
+    *out = status == FSDP_OK ? fsdp__blocks_free_at(&a->blocks, s, place, bytes) : NULL;
+    return status == FSDP_NO_MEMORY || status == FSDP_NOT_FOUND ? FSDP_OK : status;
+}
+
+/* Lists what is live in the segment, which does not move; `out` has room for it. */
+static void list_fixed(fsdp__allocator *a, const segment *s, fsdp__requests *out)
+{
+    for (const block *b = s ? s->first : NULL; b; b = b->after) {
+        if (!b->live)
+            continue;
+        out->items[out->count++] = (fsdp__request){.bytes = b->bytes, .place = b->offset, .until = INT64_MAX};
+        if (b->request > 0)
+            a->places.seen.items[b->request - 1].place = b->offset;
+    }
+}
+
+/* Takes addresses from the end of a segment, whose last block is not in the free array. */
+static void shorten(fsdp__allocator *a, segment *s, block *last, size_t bytes)
+{
+    s->bytes -= bytes;
+    last->bytes -= bytes;
+    if (last->bytes > 0)
+        return;
+    last->before->after = NULL;
+    fsdp__block_give(&a->blocks, last);
+}
+
+/* Returns the free end of a segment from about `top` on; returns whether it has become shorter, and is still there. */
+static bool cut_end(fsdp__allocator *a, segment *s, block *last, size_t top, uint64_t done)
+{
+    size_t from = FSDP__MAX(last->offset, top - FSDP__MIN(top, LARGE_SEGMENT)), end = s->bytes;
+
+    a->source.fit(a->source.arg, s->data, &from, &end);
+    if (from >= end || end < s->bytes)
+        return false;
+    if (from == 0) {
+        trim(a, done);
+        return false;
+    }
+    a->source.cut(a->source.arg, s->data, from, end);
+    a->stats.reserved_bytes -= end - from;
+    last = fsdp__block_split_at(a, last, from);
+    shorten(a, s, last, end - from);
+    return true;
+}
+
+/* Returns what is unused above the places, and some more, which the next step maps again to the byte: what can be
+ * returned alone is large. Waits for no work that is queued: then a later step does it. */
+static void lower(fsdp__allocator *a)
+{
+    segment *s = newest(a, FSDP__POOL_LARGE);
+    size_t top = whole_steps(a->top);
+    uint64_t done = done_until(a);
+    bool shorter = s != NULL;
+
+    while (shorter && s->bytes > top) {
+        block *last = last_of(s);
+
+        if (last->gone) {
+            size_t bytes = s->bytes - FSDP__MAX(top, last->offset);
+            a->blocks.gone_count -= bytes == last->bytes;
+            shorten(a, s, last, bytes);
+        } else if (!last->live && last->used_until > done) {
+            return;
+        } else {
+            shorter = !last->live && cut_end(a, s, last, top, done);
+        }
+    }
+    a->top = 0;
+}
+
+void fsdp__segments_begin_step(fsdp__allocator *a)
+{
+    for (const segment *s = a->segments; s; s = s->next)
+        for (block *b = s->first; b; b = b->after)
+            b->request = 0; /* it was of another step */
+    fsdp__step_places_begin(&a->places);
+}
+
+fsdp_status fsdp__segments_end_step(fsdp__allocator *a)
+{
+    FSDP__FREED fsdp__request *items = NULL;
+    fsdp__requests fixed = {.count = 0};
+
+    if (fsdp__step_places_end(&a->places)) {
+        FSDP__TRY_NEW(items = fsdp__malloc((a->blocks.live_count + 1) * sizeof *items));
+        fixed.items = items;
+        list_fixed(a, newest(a, FSDP__POOL_LARGE), &fixed);
+        FSDP_TRY(fsdp__step_places_choose(&a->places, &fixed, &a->top));
+    }
+    FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
+    if (a->top > 0)
+        lower(a);
+    return FSDP_OK;
+}
+
+/* ---- all ---- */
+
+void fsdp__segments_release(fsdp__allocator *a)
+{
+    while (a->segments) {
+        segment *s = a->segments;
+        a->segments = s->next;
+        segment_release(a, s);
+    }
+}

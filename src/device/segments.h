@@ -1,0 +1,82 @@
+/* segments.h - the segments of an allocator, which is made here: where they come from, grow and go, and how their
+ * blocks are cut. For allocator.c, under its mutex. */
+#ifndef DEVICE_SEGMENTS_H
+#define DEVICE_SEGMENTS_H
+
+#include <pthread.h>
+
+#include "base/compiler.h"
+#include "device/blocks.h"
+#include "device/segment_source.h"
+#include "device/step_places.h"
+
+#if FSDP__ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
+typedef struct fsdp__allocator {
+    pthread_mutex_t mutex;
+    fsdp__segment_source source;
+    fsdp__memory_segment *segments;
+    uint64_t segments_made;
+    fsdp__blocks blocks;
+    fsdp_memory_stats stats;
+    fsdp__accounts accounts;  /* of memory from elsewhere */
+    bool behind;              /* work that was queued earlier may still use what was given back */
+    bool settled;             /* but not now: what is unused may be returned */
+    bool waits;               /* a request has failed that what is unused may serve, once this is settled */
+    fsdp__step_places places; /* in the newest segment of the large pool */
+    size_t top;               /* where the last place ends: what is unused above it is to be returned. 0: nothing is */
+} fsdp__allocator;
+
+/* ---- bytes nobody may touch ---- */
+
+static inline void fsdp__poison(const fsdp__allocator *a, void *data, size_t bytes)
+{
+#if FSDP__ASAN
+    if (a->source.has_bytes && !a->behind)
+        ASAN_POISON_MEMORY_REGION(data, bytes);
+#else
+    (void)a, (void)data, (void)bytes;
+#endif
+}
+
+static inline void fsdp__unpoison(const fsdp__allocator *a, void *data, size_t bytes)
+{
+#if FSDP__ASAN
+    if (a->source.has_bytes)
+        ASAN_UNPOISON_MEMORY_REGION(data, bytes);
+#else
+    (void)a, (void)data, (void)bytes;
+#endif
+}
+
+/* ---- blocks ---- */
+
+static inline bool fsdp__block_is_free(const fsdp__block *block)
+{
+    return !block->live && !block->gone;
+}
+
+/* Cuts `block`, which has been taken out of the free ones, to `bytes`; the rest is free. */
+void fsdp__block_split(fsdp__allocator *a, fsdp__block *block, size_t bytes);
+/* Takes a free block from the others, and cuts off what lies before `offset`; returns the rest. */
+fsdp__block *fsdp__block_split_at(fsdp__allocator *a, fsdp__block *block, size_t offset);
+/* Makes a block that is none of them a free one, with its free neighbours. */
+void fsdp__block_set_free(fsdp__allocator *a, fsdp__block *block);
+
+/* ---- segments ---- */
+
+/* Makes a free block of the pool that fits the request. fsdp__blocks_reserve must have been called. */
+fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool pool, size_t request);
+/* Returns what is unused and no longer used by work to the backend; returns whether there was any. */
+bool fsdp__segments_shrink(fsdp__allocator *a);
+/* Gives the free block where a request has its place; NULL where that is not free, or nothing can be mapped there. */
+fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t bytes, fsdp__block **out);
+/* Begins a step, and ends it: chooses places, if it differs from what was expected. */
+void fsdp__segments_begin_step(fsdp__allocator *a);
+fsdp_status fsdp__segments_end_step(fsdp__allocator *a);
+/* Returns all segments. */
+void fsdp__segments_release(fsdp__allocator *a);
+
+#endif

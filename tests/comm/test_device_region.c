@@ -1,0 +1,599 @@
+/* Memory of a GPU that all ranks of a group have in common, on GPUs that are not there (tests/backend/fakecuda):
+ * gathers move nothing, writers wait for readers and nobody for anything else, ranks end in any order, and what fails
+ * hangs nobody. */
+#include "comm/rank_peer.h"
+#include "support/ranks.h"
+
+#ifdef FSDP_HAVE_FAKECUDA
+#include <signal.h>
+#include <time.h>
+
+#include "backend/fakecuda/use.h"
+#include "comm/health/process.h"
+#include "device/kernels.h"
+
+enum {
+    NUMEL = 1003,
+    ROUNDS = 6
+};
+
+/* A rank with a region, of which each rank has a row. */
+typedef struct common {
+    rank_peer g;
+    float *region; /* of the device, as the next */
+    float *copy;   /* of what this rank has read */
+    fsdp_event *event;
+} common;
+
+static int64_t chunk_of(const common *c)
+{
+    return (NUMEL + c->g.size - 1) / c->g.size;
+}
+
+static int64_t part_of(const common *c, int rank)
+{
+    int64_t left = NUMEL - rank * chunk_of(c);
+
+    return left < 0 ? 0 : left < chunk_of(c) ? left : chunk_of(c);
+}
+
+static float *row_of(const common *c, int rank)
+{
+    return c->region + rank * chunk_of(c);
+}
+
+static fsdp_status common_open(fsdp_context *context, common *c)
+{
+    bool is = false;
+
+    *c = (common){0};
+    FSDP_TRY(rank_peer_open(context, RANK_PEER_OUTBOX, &c->g));
+    FSDP_TRY(fsdp__process_group_find_common(c->g.peer, c->g.device, &is));
+    if (!is)
+        return FSDP_FAIL(FSDP_STATE, "the ranks have no GPU in common");
+    FSDP_TRY(fsdp_event_create(c->g.device, &c->event));
+    FSDP_TRY(fsdp__device_alloc(c->g.device, NUMEL * sizeof(float), FSDP_MEMORY_ACTIVATION, (void **)&c->copy));
+    return fsdp__process_group_alloc_common(c->g.peer, c->g.device, NUMEL * sizeof(float), (void **)&c->region);
+}
+
+static void common_close(common *c)
+{
+    if (c->g.stream)
+        (void)fsdp_stream_synchronize(c->g.stream);
+    if (c->g.other)
+        (void)fsdp_stream_synchronize(c->g.other);
+    fsdp_process_group_free_memory(c->g.peer, FSDP_MEMORY_SHARED, c->region, NUMEL * sizeof(float));
+    if (c->copy)
+        fsdp__device_free(c->g.device, c->copy, NUMEL * sizeof(float), FSDP_MEMORY_ACTIVATION);
+    fsdp_event_free(c->event);
+    rank_peer_close(&c->g);
+}
+
+/* Writes this rank's row, when nobody reads it any more, and gathers on the other stream. */
+static fsdp_status write_and_gather(common *c, int round)
+{
+    fsdp_sharded_buffer b = {.unsharded = c->region,
+                             .shard = row_of(c, c->g.rank),
+                             .numel = NUMEL,
+                             .chunk = chunk_of(c),
+                             .unsharded_dtype = FSDP_F32,
+                             .shard_dtype = FSDP_F32};
+
+    FSDP_TRY(fsdp__process_group_await_readers(c->g.peer, c->region, c->g.stream));
+    FSDP_TRY(fsdp__launch_fill_run(c->g.stream, row_of(c, c->g.rank), FSDP_F32, part_of(c, c->g.rank),
+                                   100 * round + c->g.rank));
+    FSDP_TRY(fsdp_event_record(c->event, c->g.stream));
+    FSDP_TRY(fsdp_stream_wait_event(c->g.other, c->event));
+    FSDP_TRY(fsdp_all_gather_coalesced(c->g.peer, &b, 1, c->g.other));
+    FSDP_TRY(fsdp_event_record(c->event, c->g.other));
+    return fsdp_stream_wait_event(c->g.stream, c->event);
+}
+
+static fsdp_status read_all(common *c)
+{
+    fsdp__process_group_begin_read(c->g.peer, c->region);
+    FSDP_TRY(fsdp__copy_on_device(c->g.stream, c->copy, c->region, NUMEL * sizeof(float)));
+    return fsdp__process_group_end_read(c->g.peer, c->region, c->g.stream);
+}
+
+/* Looks at what was read last; waits for the stream. */
+static fsdp_status check_read(const common *c, int round)
+{
+    float values[NUMEL];
+
+    FSDP_TRY(fsdp__copy_to_host(c->g.stream, values, c->copy, sizeof values));
+    FSDP_TRY(fsdp_stream_synchronize(c->g.stream));
+    for (int64_t i = 0; i < NUMEL; i++)
+        if (values[i] != (float)(100 * round + i / chunk_of(c)))
+            return FSDP_FAIL(FSDP_STATE, "round %d: element %lld is %g", round, (long long)i, (double)values[i]);
+    return FSDP_OK;
+}
+
+static fsdp_status go_rounds(common *c)
+{
+    for (int round = 1; round <= ROUNDS; round++) {
+        FSDP_TRY(write_and_gather(c, round));
+        FSDP_TRY(read_all(c));
+        if (round % 2 == 0) /* otherwise the hosts run ahead */
+            FSDP_TRY(check_read(c, round));
+    }
+    return FSDP_OK;
+}
+
+/* Ranks have one GPU, unless a case says otherwise. */
+static int open_one(void **state)
+{
+    (void)state;
+    setenv("FSDP_FAKECUDA_DEVICES", "1", 1);
+    return 0;
+}
+
+static int close_one(void **state)
+{
+    (void)state;
+    unsetenv("FSDP_FAKECUDA_DEVICES");
+    return 0;
+}
+
+/* ---- ranks that are processes: first, while this process has no threads ---- */
+
+static int rounds_of_process(const rank_child *child, fsdp_context *context)
+{
+    fsdp_comm_stats stats;
+    common c;
+
+    if (common_open(context, &c) != FSDP_OK || go_rounds(&c) != FSDP_OK) {
+        fprintf(stderr, "rank %d: %s\n", child->rank, fsdp_last_error());
+        return 1;
+    }
+    fsdp_process_group_stats(c.g.peer, &stats);
+    if (stats.bytes_moved[FSDP_ALL_GATHER] != 0)
+        return 2;
+    common_close(&c);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(processes_gather_without_moving_anything, open_one, close_one)
+{
+    for (int world = 2; world <= RANK_PEER_MOST; world += 2)
+        rank_children_run((rank_child){.world = world}, rounds_of_process);
+    setenv("FSDP_FAKECUDA_QUEUES", "1", 1); /* of each process: what waits there holds up what came later */
+    rank_children_run((rank_child){.world = 3}, rounds_of_process);
+    unsetenv("FSDP_FAKECUDA_QUEUES");
+}
+
+static void nap(void)
+{
+    (void)nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+}
+
+/* The rank that made the memory ends first. It has left when the others read once more, and is still there. */
+static int owner_ends_early(const rank_child *child, fsdp_context *context)
+{
+    fsdp__board *board;
+    const fsdp__row *first;
+    common c;
+
+    if (common_open(context, &c) != FSDP_OK || go_rounds(&c) != FSDP_OK ||
+        (child->holds && fsdp_context_set_comm_timeout(context, 0) != FSDP_OK))
+        return 1;
+    board = rank_peer_board(context);
+    first = fsdp__row_at(board, 0);
+    while (child->rank > 0 && !fsdp__board_has_left(board, 0))
+        nap();
+    if (child->rank > 0 && (fsdp__copy_on_device(c.g.stream, c.copy, c.region, NUMEL * sizeof(float)) != FSDP_OK ||
+                            check_read(&c, ROUNDS) != FSDP_OK)) {
+        fprintf(stderr, "rank %d: %s\n", child->rank, fsdp_last_error());
+        return 2;
+    }
+    if (child->rank > 0 && fsdp__process_is_dead(atomic_load(&first->pid), atomic_load(&first->start_ticks)))
+        return 3;
+    common_close(&c);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(a_rank_that_ends_early_leaves_the_memory_to_those_who_read_it, open_one, close_one)
+{
+    rank_children_run((rank_child){.world = 3}, owner_ends_early);
+    rank_children_run((rank_child){.world = 2, .holds = true}, owner_ends_early); /* comm.timeout is 0 */
+}
+
+/* Rank 1 dies in a read, for which the others' streams wait. */
+static int dies_in_a_read(const rank_child *child, fsdp_context *context)
+{
+    fsdp_status status;
+    common c;
+
+    if (common_open(context, &c) != FSDP_OK || go_rounds(&c) != FSDP_OK || write_and_gather(&c, 7) != FSDP_OK ||
+        fsdp_stream_synchronize(c.g.stream) != FSDP_OK)
+        return 1;
+    status = fsdp_barrier(c.g.peer); /* from here on another rank may have told that one has died */
+    if (child->rank == 1)
+        raise(SIGKILL);
+    if (status == FSDP_OK)
+        status = read_all(&c);
+    if (status == FSDP_OK)
+        status = fsdp__process_group_await_readers(c.g.peer, c.region, c.g.stream);
+    if (status == FSDP_OK)
+        status = fsdp_stream_synchronize(c.g.stream);
+    if (status != FSDP_COMM || !strstr(fsdp_last_error(), "rank 1 has died")) {
+        fprintf(stderr, "rank %d: %s: %s\n", child->rank, fsdp_status_text(status), fsdp_last_error());
+        return 3;
+    }
+    common_close(&c);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(writers_that_wait_for_a_dead_reader_are_released, open_one, close_one)
+{
+    rank_children_run((rank_child){.world = 3, .fate = RANK_DIES}, dies_in_a_read);
+}
+
+/* The device of rank 1 hangs in a read, and its program waits until the world has ended. */
+static int hangs_in_a_read(const rank_child *child, fsdp_context *context)
+{
+    static atomic_int open;
+    fsdp_status status;
+    common c;
+
+    if (common_open(context, &c) != FSDP_OK || write_and_gather(&c, 1) != FSDP_OK ||
+        fsdp_stream_synchronize(c.g.stream) != FSDP_OK || fsdp_barrier(c.g.peer) != FSDP_OK ||
+        fsdp__context_set_comm_ticks(context, 1000, 50) != FSDP_OK)
+        return 1;
+    if (child->rank == 1)
+        fakecuda.hold(fsdp_stream_native(c.g.stream), &open);
+    status = read_all(&c);
+    while (child->rank == 1 && status == FSDP_OK && !fsdp__board_aborted(rank_peer_board(context)))
+        nap();
+    atomic_store(&open, 1);
+    if (status == FSDP_OK)
+        status = fsdp__process_group_await_readers(c.g.peer, c.region, c.g.stream);
+    if (status == FSDP_OK)
+        status = fsdp_stream_synchronize(c.g.stream);
+    if (status != FSDP_COMM || !strstr(fsdp_last_error(), "in group 'world' for that of rank 1")) {
+        fprintf(stderr, "rank %d: %s: %s\n", child->rank, fsdp_status_text(status), fsdp_last_error());
+        return 3;
+    }
+    common_close(&c);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(a_reader_whose_device_hangs_is_named, open_one, close_one)
+{
+    rank_children_run((rank_child){.world = 3}, hangs_in_a_read);
+}
+
+/* One rank cannot open what the first has made; the others hear why. */
+static int cannot_open(const rank_child *child, fsdp_context *context)
+{
+    bool is = false;
+    void *region = NULL;
+    rank_peer g;
+
+    if (rank_peer_open(context, RANK_PEER_OUTBOX, &g) != FSDP_OK ||
+        fsdp__process_group_find_common(g.peer, g.device, &is) != FSDP_OK || !is)
+        return 1;
+    if (child->rank == 1)
+        fakecuda.fail_call("cudaIpcOpenMemHandle", 1, 801 /* cudaErrorNotSupported */, false);
+    if (fsdp__process_group_alloc_common(g.peer, g.device, NUMEL, &region) == FSDP_OK || region)
+        return 2;
+    fakecuda.mend();
+    if (!strstr(fsdp_last_error(), "cudaIpcOpenMemHandle") ||
+        (child->rank != 1 && strncmp(fsdp_last_error(), "rank 1: ", 8) != 0)) {
+        fprintf(stderr, "rank %d: %s\n", child->rank, fsdp_last_error());
+        return 3;
+    }
+    rank_peer_close(&g);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(why_a_rank_cannot_open_the_memory_is_told_to_all, open_one, close_one)
+{
+    rank_children_run((rank_child){.world = 3}, cannot_open);
+}
+
+/* ---- when the memory goes back to the card ---- */
+
+/* Returns the bytes that this process has taken from the card. */
+static size_t taken(void)
+{
+    (void)fakecuda.peak(0);
+    return fakecuda.peak(0);
+}
+
+static size_t counted(const rank_peer *g)
+{
+    fsdp_memory_stats memory;
+
+    fsdp_device_memory(g->device, &memory);
+    return memory.live_bytes[FSDP_MEMORY_WORKSPACE];
+}
+
+/* A group of all ranks, whose regions are not those of the world. */
+static fsdp_status group_open(fsdp_context *context, rank_peer *g, fsdp_process_group **group)
+{
+    int ranks[RANK_PEER_MOST] = {0, 1, 2, 3};
+    bool is = false;
+
+    FSDP_TRY(rank_peer_open(context, RANK_PEER_OUTBOX, g));
+    FSDP_TRY(fsdp_process_group_create(context, ranks, g->size, "common", group));
+    FSDP_TRY(fsdp_process_group_set_carrier(*group, FSDP_CARRIER_PEER));
+    FSDP_TRY(fsdp__process_group_find_common(*group, g->device, &is));
+    return is ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "the ranks have no GPU in common");
+}
+
+enum {
+    ODD = (3 << 20) + 5, /* bytes of a region, */
+    WHOLE = 4 << 20      /* and those that it takes */
+};
+
+static fsdp_status take(const rank_peer *g, fsdp_process_group *group, void **out)
+{
+    size_t before = taken(), before_counted = counted(g);
+
+    FSDP_TRY(fsdp__process_group_alloc_common(group, g->device, ODD, out));
+    if (taken() != before + (g->rank == 0 ? WHOLE : 0))
+        return FSDP_FAIL(FSDP_STATE, "a region takes %zu bytes of the card", taken() - before);
+    if (counted(g) != before_counted + (g->rank == 0 ? (WHOLE - ODD + 511) / 512 * 512 : 0))
+        return FSDP_FAIL(FSDP_STATE, "beyond the ranks' parts %zu bytes are counted", counted(g) - before_counted);
+    return FSDP_OK;
+}
+
+/* All free but one, which does so after the others have met it. */
+static fsdp_status free_late(const rank_peer *g, fsdp_process_group *group, void *region, int late, size_t before)
+{
+    bool waits = g->rank == late;
+
+    if (!waits)
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+    FSDP_TRY(fsdp_barrier(g->staged));
+    if (g->rank == 0 && taken() != before + WHOLE)
+        return FSDP_FAIL(FSDP_STATE, "what rank %d still has is gone", late);
+    FSDP_TRY(fsdp_barrier(g->staged));
+    if (waits)
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+    if (late > 0)
+        FSDP_TRY(fsdp_barrier(g->staged));
+    if (g->rank == 0 && taken() != before)
+        return FSDP_FAIL(FSDP_STATE, "when rank %d was the last to free, %zu bytes stay", late, taken() - before);
+    return FSDP_OK;
+}
+
+/* Each rank is the last one once; then all free, and take anew, without having met. */
+static fsdp_status take_and_free(const rank_peer *g, fsdp_process_group *group)
+{
+    size_t before = taken(), before_counted = counted(g);
+    void *region;
+
+    for (int late = 0; late < g->size; late++) {
+        FSDP_TRY(take(g, group, &region));
+        FSDP_TRY(free_late(g, group, region, late, before));
+        if (counted(g) != before_counted)
+            return FSDP_FAIL(FSDP_STATE, "%zu bytes are still counted", counted(g) - before_counted);
+    }
+    for (int i = 0; i < 3; i++) {
+        FSDP_TRY(fsdp__process_group_alloc_common(group, g->device, ODD, &region));
+        if (g->rank == 0 && taken() != before + WHOLE)
+            return FSDP_FAIL(FSDP_STATE, "region %d is the only one, and %zu bytes are taken", i, taken() - before);
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+    }
+    FSDP_TRY(fsdp_barrier(group));
+    return g->rank > 0 || taken() == before ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "%zu bytes stay", taken() - before);
+}
+
+static int gives_back(const rank_child *child, fsdp_context *context)
+{
+    fsdp_process_group *group = NULL;
+    rank_peer g;
+
+    if (group_open(context, &g, &group) != FSDP_OK || take_and_free(&g, group) != FSDP_OK) {
+        fprintf(stderr, "rank %d: %s\n", child->rank, fsdp_last_error());
+        return 1;
+    }
+    fsdp_process_group_free(group);
+    rank_peer_close(&g);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(what_all_ranks_have_freed_goes_back_to_the_card, open_one, close_one)
+{
+    for (int world = 2; world <= RANK_PEER_MOST; world++)
+        rank_children_run((rank_child){.world = world}, gives_back);
+}
+
+/* The rank that made the region frees it and the group; the others read there first, and then free theirs. */
+static fsdp_status outlive_group(const rank_peer *g, fsdp_process_group *group)
+{
+    size_t with = 0;
+    float value = 1;
+    void *region;
+
+    FSDP_TRY(fsdp__process_group_alloc_common(group, g->device, ODD, &region));
+    if (g->rank == 0) {
+        with = taken();
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+        fsdp_process_group_free(group);
+        with -= taken(); /* nothing: the others have it open */
+    }
+    FSDP_TRY(fsdp_barrier(g->staged));
+    if (g->rank > 0) {
+        FSDP_TRY(fsdp__copy_to_host(g->stream, &value, region, sizeof value));
+        FSDP_TRY(fsdp_stream_synchronize(g->stream));
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+        fsdp_process_group_free(group);
+    } else {
+        with = taken() + with;
+    }
+    FSDP_TRY(fsdp_barrier(g->staged));
+    if (g->rank == 0)
+        return with == taken() + WHOLE ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "%zu bytes have gone", with - taken());
+    return value == 0 ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "there is %g where zeros were", (double)value);
+}
+
+static int frees_the_group_first(const rank_child *child, fsdp_context *context)
+{
+    fsdp_process_group *group = NULL;
+    rank_peer g;
+
+    if (group_open(context, &g, &group) != FSDP_OK || outlive_group(&g, group) != FSDP_OK) {
+        fprintf(stderr, "rank %d: %s\n", child->rank, fsdp_last_error());
+        return 1;
+    }
+    rank_peer_close(&g);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(a_group_may_go_before_others_have_freed_its_region, open_one, close_one)
+{
+    rank_children_run((rank_child){.world = 3}, frees_the_group_first);
+}
+
+/* Rank 1 dies before it frees. The others do, and end, though they would wait for ever for one that lives. */
+static int dies_before_it_frees(const rank_child *child, fsdp_context *context)
+{
+    common c;
+
+    if (common_open(context, &c) != FSDP_OK || fsdp_context_set_comm_timeout(context, 0) != FSDP_OK ||
+        fsdp_barrier(c.g.staged) != FSDP_OK)
+        return 1;
+    if (child->rank == 1)
+        raise(SIGKILL);
+    common_close(&c);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(a_rank_that_dies_before_it_frees_holds_up_nobody, open_one, close_one)
+{
+    rank_children_run((rank_child){.world = 3, .fate = RANK_DIES}, dies_before_it_frees);
+}
+
+/* ---- ranks that are threads ---- */
+
+static void rounds_of_thread(fsdp_context *context, void *arg)
+{
+    fsdp_comm_stats stats;
+    common c;
+
+    (void)arg;
+    CHECK_OK(common_open(context, &c));
+    CHECK_OK(go_rounds(&c));
+    fsdp_process_group_stats(c.g.peer, &stats);
+    CHECK_EQ(stats.bytes_moved[FSDP_ALL_GATHER], 0);
+    common_close(&c);
+}
+
+TEST_WITH(threads_do_so_too, open_one, close_one)
+{
+    for (int world = 2; world <= RANK_PEER_MOST; world++)
+        test_run_ranks(world, rounds_of_thread, NULL);
+}
+
+/* The stream of rank 1 stands before it reads; rank 0 has been given the next write by then. */
+static void writes_behind_a_slow_reader(fsdp_context *context, void *arg)
+{
+    atomic_int *open = arg;
+    common c;
+
+    CHECK_OK(common_open(context, &c));
+    CHECK_OK(write_and_gather(&c, 1));
+    CHECK_OK(fsdp_stream_synchronize(c.g.stream));
+    if (c.g.rank == 1)
+        fakecuda.hold(fsdp_stream_native(c.g.stream), open);
+    CHECK_OK(read_all(&c));
+    CHECK_OK(fsdp__process_group_await_readers(c.g.peer, c.region, c.g.stream));
+    CHECK_OK(fsdp__launch_fill_run(c.g.stream, row_of(&c, c.g.rank), FSDP_F32, part_of(&c, c.g.rank), 5));
+    test_meet();
+    atomic_store(open, 1);
+    CHECK_OK(check_read(&c, 1));
+    common_close(&c);
+}
+
+TEST_WITH(a_write_waits_for_who_reads, open_one, close_one)
+{
+    atomic_int open = 0;
+
+    test_run_ranks(3, writes_behind_a_slow_reader, &open);
+}
+
+static void without_waiting(fsdp_context *context, void *arg)
+{
+    common c;
+
+    (void)arg;
+    CHECK_OK(common_open(context, &c));
+    CHECK_OK(write_and_gather(&c, 1));
+    CHECK_OK(read_all(&c));
+    (void)fsdp__launch_fill_run(c.g.stream, row_of(&c, c.g.rank), FSDP_F32, part_of(&c, c.g.rank), 5);
+    (void)fsdp_stream_synchronize(c.g.stream);
+    common_close(&c);
+}
+
+TEST_WITH(a_write_that_does_not_wait_is_found, open_one, close_one)
+{
+    char race[1024] = "";
+
+    test_run_racing_ranks(2, without_waiting, NULL, race, sizeof race);
+    CHECK(race[0]);
+}
+
+static void have_no_gpu_in_common(fsdp_context *context, void *arg)
+{
+    bool is = true;
+    rank_peer g;
+
+    CHECK_OK(rank_peer_open(context, RANK_PEER_OUTBOX, &g));
+    CHECK_OK(fsdp_process_group_set_carrier(g.peer, *(const fsdp_carrier *)arg));
+    CHECK_OK(fsdp__process_group_find_common(g.peer, g.device, &is));
+    CHECK(!is);
+    rank_peer_close(&g);
+}
+
+TEST_WITH(ranks_with_two_gpus_or_another_carrier_have_none_in_common, open_one, close_one)
+{
+    static const fsdp_carrier peer = FSDP_CARRIER_PEER, staged = FSDP_CARRIER_STAGED;
+
+    setenv("FSDP_FAKECUDA_DEVICES", "2", 1);
+    test_run_ranks(3, have_no_gpu_in_common, (void *)(uintptr_t)&peer);
+    setenv("FSDP_FAKECUDA_DEVICES", "1", 1);
+    test_run_ranks(2, have_no_gpu_in_common, (void *)(uintptr_t)&staged);
+    setenv("FSDP_FAKECUDA_WORDS", "0", 1);
+    test_run_ranks(2, have_no_gpu_in_common, (void *)(uintptr_t)&peer);
+    unsetenv("FSDP_FAKECUDA_WORDS");
+}
+
+/* ---- failures ---- */
+
+static void survive(fsdp_context *context, void *arg)
+{
+    fsdp_status status;
+    common c;
+
+    (void)arg;
+    status = common_open(context, &c);
+    for (int round = 1; round <= 2 && status == FSDP_OK; round++) {
+        status = write_and_gather(&c, round);
+        if (status == FSDP_OK)
+            status = read_all(&c);
+        if (status == FSDP_OK)
+            status = check_read(&c, round);
+    }
+    if (status != FSDP_OK) /* a failure that only this rank has heard of ends the others' calls */
+        fsdp_abort(context, fsdp_last_error());
+    common_close(&c);
+}
+
+static void survive_as_two(void)
+{
+    char text[4096];
+
+    (void)test_try_ranks(2, survive, NULL, text, sizeof text);
+}
+
+TEST_WITH(a_call_of_the_driver_that_fails_hangs_nobody, open_one, close_one)
+{
+    static const char *const calls[] = {"cudaMalloc", "cudaHostRegister", "cuStreamWriteValue32",
+                                        "cuStreamWaitValue32"};
+
+    fail_each_call(calls, FSDP__COUNT_OF(calls), 14, 4, survive_as_two);
+}
+#endif

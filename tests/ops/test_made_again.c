@@ -1,0 +1,278 @@
+/* What a backward makes again in place of keeping it: the input of the linear behind a gated pair, and results of
+ * norms. Its numbers are those of operations that keep them, to the bit. */
+#include <math.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "base/probe.h"
+#include "device/dry.h"
+#include "ops/op.h"
+#include "support/ranks.h"
+
+enum {
+    ROWS = 6,
+    IN = 24,
+    OUT = 5,
+    TENSORS = 4,
+    NUMBERS = ROWS * OUT + 2 * ROWS * IN + OUT * IN + OUT
+};
+
+/* Numbers that differ from tensor to tensor. */
+static fsdp_tensor *leaf(fsdp_device *device, fsdp_dtype dtype, int index, int ndim, const int64_t *shape)
+{
+    float values[ROWS * IN];
+    int64_t count = ndim == 2 ? shape[0] * shape[1] : shape[0];
+    fsdp_tensor *tensor;
+
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (float)(1.3 * sin(0.9 * (double)i + 1.7 * index));
+    tensor = CHECK_PTR(fsdp_cast(fsdp_from_data(device, FSDP_F32, ndim, shape, values), dtype));
+    CHECK_OK(fsdp_tensor_set_requires_grad(tensor, true));
+    return tensor;
+}
+
+/* Reads a result, and behind it the gradients. */
+static void read_all(fsdp_tensor *z, fsdp_tensor *const *leaves, int count, float *out)
+{
+    CHECK_OK(fsdp_tensor_read(z, FSDP_F32, out));
+    out += fsdp_tensor_numel(z);
+    for (int i = 0; i < count; i++) {
+        if (!leaves[i])
+            continue;
+        CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_tensor_grad(leaves[i])), FSDP_F32, out));
+        out += fsdp_tensor_numel(leaves[i]);
+    }
+}
+
+/* ---- the gated pair and its linear ---- */
+
+typedef struct call {
+    fsdp_dtype dtype;
+    bool gelu, bias, twice;
+} call;
+
+static void gated_leaves(fsdp_context *context, const call *c, fsdp_tensor **leaves, fsdp__gated_linear *m)
+{
+    fsdp_device *device = test_device(context);
+
+    leaves[0] = m->gate = leaf(device, c->dtype, 0, 2, (const int64_t[]){ROWS, IN});
+    leaves[1] = m->up = leaf(device, c->dtype, 1, 2, (const int64_t[]){ROWS, IN});
+    leaves[2] = m->weight = leaf(device, c->dtype, 2, 2, (const int64_t[]){OUT, IN});
+    leaves[3] = c->bias ? leaf(device, c->dtype, 3, 1, (const int64_t[]){OUT}) : NULL;
+    m->bias = c->bias ? leaves[3] : FSDP_NO_BIAS;
+    m->gelu = c->gelu;
+}
+
+static fsdp_tensor *apart(const fsdp__gated_linear *m)
+{
+    return fsdp_linear(m->gelu ? fsdp_geglu_tanh(m->gate, m->up) : fsdp_swiglu(m->gate, m->up), m->weight, m->bias);
+}
+
+static void compute_gated(fsdp_context *context, const call *c, bool one, float *out)
+{
+    fsdp_tensor *leaves[TENSORS], *z, *loss;
+    fsdp__gated_linear m;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    gated_leaves(context, c, leaves, &m);
+    CHECK_EQ(fsdp__gated_linear_joins(&m), fsdp__device_makes_again(test_device(context)));
+    z = CHECK_PTR(one ? fsdp__gated_linear_apply(&m) : apart(&m));
+    loss = CHECK_PTR(fsdp_sum(fsdp_mul(z, z)));
+    for (int i = 0; i < 1 + c->twice; i++)
+        CHECK_OK(fsdp_backward_from(&loss, NULL, 1, i < c->twice));
+    read_all(z, leaves, TENSORS, out);
+    fsdp_scope_end(context, NULL);
+}
+
+TEST(a_gated_pair_with_its_linear_has_the_bits_of_both)
+{
+    static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    fsdp_context *context = test_context();
+
+    for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
+        for (int i = 0; i < 8; i++) {
+            const call c = {dtypes[d], i & 1, i & 2, i & 4};
+            float one[NUMBERS] = {0}, two[NUMBERS] = {0};
+
+            compute_gated(context, &c, true, one);
+            compute_gated(context, &c, false, two);
+            CHECK_BYTES(one, two, sizeof one);
+        }
+    fsdp_context_free(context);
+}
+
+static fsdp_status forward_and_backward(fsdp_context *context, const fsdp__gated_linear *m)
+{
+    fsdp_tensor *z;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_scope_begin(context));
+    z = fsdp__gated_linear_apply(m);
+    status = z ? fsdp_backward_from(&z, &z, 1, false) : fsdp_last_status();
+    fsdp_scope_end(context, NULL);
+    return status;
+}
+
+TEST(without_memory_it_fails)
+{
+    const call c = {.dtype = FSDP_F32, .bias = true};
+    fsdp_context *context = test_context();
+    fsdp_tensor *leaves[TENSORS];
+    fsdp__gated_linear m;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    gated_leaves(context, &c, leaves, &m);
+    CHECK_OK(forward_and_backward(context, &m)); /* kernels have their scratch */
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, forward_and_backward(context, &m));
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
+
+TEST(what_does_not_fit_or_has_no_gradient_is_not_joined)
+{
+    const call c = {.dtype = FSDP_F32};
+    fsdp_context *context = test_context();
+    fsdp_tensor *leaves[TENSORS];
+    fsdp__gated_linear m, other;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    gated_leaves(context, &c, leaves, &m);
+    other = m;
+    other.weight = m.gate; /* (ROWS, IN) fits */
+    CHECK_EQ(fsdp__gated_linear_joins(&other), fsdp__device_makes_again(test_device(context)));
+    other.weight = CHECK_PTR(fsdp_transpose(m.weight, 0, 1));
+    CHECK(!fsdp__gated_linear_joins(&other));
+    other.weight = NULL;
+    CHECK(!fsdp__gated_linear_joins(&other));
+    CHECK_OK(fsdp_tensor_set_requires_grad(m.weight, false));
+    CHECK(!fsdp__gated_linear_joins(&m));
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
+
+/* ---- results of norms ---- */
+
+typedef struct norm_run {
+    fsdp_device *device;
+    bool layer, residual, written; /* written: the result counts a write, so it is kept */
+    bool apart;                    /* the bytes of the linear's weight come back without those of the norms' */
+    int norms;                     /* launches in the backward */
+    float numbers[2 * NUMBERS];
+} norm_run;
+
+static fsdp_status count_norm(void *arg, fsdp__probe_event *event)
+{
+    *(int *)arg += event->kind == FSDP__KERNEL_NORM_FORWARD;
+    return FSDP_OK;
+}
+
+/* The norm of a norm has a product, so both are made again for it. */
+static void run_norms(fsdp_context *context, norm_run *r)
+{
+    fsdp_tensor *leaves[TENSORS], *y, *sum = NULL, *z, *loss;
+    fsdp__subscriber *subscriber;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    leaves[0] = leaf(r->device, FSDP_F32, 0, 2, (const int64_t[]){ROWS, IN});
+    leaves[1] = leaf(r->device, FSDP_F32, 1, 1, (const int64_t[]){IN});
+    leaves[2] = leaf(r->device, FSDP_F32, 2, 1, (const int64_t[]){IN});
+    leaves[3] = leaf(r->device, FSDP_F32, 3, 2, (const int64_t[]){OUT, IN});
+    leaves[1]->storage->renewed_by = leaves[2]->storage->renewed_by = r;
+    leaves[3]->storage->renewed_by = r->apart ? context : (const void *)r;
+    y = CHECK_PTR(fsdp_rmsnorm(leaves[0], leaves[1], 1e-5f));
+    if (r->written)
+        CHECK_OK(fsdp_tensor_begin_write(y));
+    y = r->residual ? (r->layer ? fsdp_add_layernorm(y, leaves[0], leaves[1], leaves[2], 1e-5f, &sum)
+                                : fsdp_add_rmsnorm(y, leaves[0], leaves[2], 1e-5f, &sum))
+        : r->layer  ? fsdp_layernorm(y, leaves[1], leaves[2], 1e-5f)
+                    : fsdp_rmsnorm(y, leaves[2], 1e-5f);
+    if (r->written)
+        CHECK_OK(fsdp_tensor_begin_write(CHECK_PTR(y)));
+    z = CHECK_PTR(fsdp_linear(y, leaves[3], FSDP_NO_BIAS));
+    loss = CHECK_PTR(fsdp_sum(fsdp_mul(z, z)));
+    r->norms = 0;
+    subscriber =
+        CHECK_PTR(fsdp__context_subscribe(context, FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), count_norm, &r->norms));
+    CHECK_OK(fsdp_backward(loss));
+    fsdp__unsubscribe(subscriber);
+    read_all(z, leaves, TENSORS, r->numbers);
+    fsdp_scope_end(context, NULL);
+}
+
+TEST(results_of_norms_that_are_made_again_have_the_bits_of_those_that_are_kept)
+{
+    fsdp_context *context = test_context();
+
+    for (int i = 0; i < 8; i++) {
+        norm_run r = {.device = i & 4 ? CHECK_PTR(fsdp__dry_gpu(context)) : test_device(context),
+                      .layer = i & 1,
+                      .residual = i & 2},
+                 kept = r, apart = r;
+        /* The first is made again for the second, unless that keeps the sum, and for the second's own backward. */
+        int again = fsdp__device_makes_again(r.device) ? (r.residual ? 1 : 3) : 0;
+
+        kept.written = true;
+        apart.apart = true;
+        run_norms(context, &r);
+        run_norms(context, &kept);
+        run_norms(context, &apart);
+        CHECK_EQ(r.norms, again);
+        CHECK_EQ(kept.norms, 0);
+        CHECK_EQ(apart.norms, again == 3);
+        CHECK_BYTES(r.numbers, kept.numbers, sizeof r.numbers);
+        CHECK_BYTES(r.numbers, apart.numbers, sizeof r.numbers);
+    }
+    fsdp_context_free(context);
+}
+
+/* Weights that are gathered anew for a backward may be others by then. What was computed of the old ones is kept, or
+ * there is an error: it is not made of the new ones. */
+TEST(a_result_is_not_made_again_of_weights_that_were_written)
+{
+    fsdp_context *context = test_context();
+    float gradients[2][OUT * IN];
+
+    for (int written = 0; written < 2; written++) {
+        fsdp_tensor *x, *scale, *weight, *loss;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        x = leaf(test_device(context), FSDP_F32, 0, 2, (const int64_t[]){ROWS, IN});
+        scale = leaf(test_device(context), FSDP_F32, 1, 1, (const int64_t[]){IN});
+        weight = leaf(test_device(context), FSDP_F32, 2, 2, (const int64_t[]){OUT, IN});
+        scale->storage->renewed_by = weight->storage->renewed_by = context;
+        loss = CHECK_PTR(fsdp_sum(fsdp_linear(fsdp_rmsnorm(x, scale, 1e-5f), weight, FSDP_NO_BIAS)));
+        if (written)
+            CHECK_OK(fsdp_tensor_fill_(scale, 3));
+        if (written && fsdp__device_makes_again(test_device(context))) {
+            CHECK_ERROR(fsdp_backward(loss), FSDP_STATE,
+                        "rmsnorm, which makes input 0 again: input 1 (24,) was written to after");
+            CHECK(!fsdp_tensor_grad(weight));
+            memcpy(gradients[1], gradients[0], sizeof gradients[0]);
+        } else {
+            CHECK_OK(fsdp_backward(loss));
+            CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_tensor_grad(weight)), FSDP_F32, gradients[written]));
+        }
+        fsdp_scope_end(context, NULL);
+    }
+    CHECK_BYTES(gradients[0], gradients[1], sizeof gradients[0]);
+    fsdp_context_free(context);
+}
+
+TEST(a_result_cannot_be_made_again_when_its_norm_has_run)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *x, *scale, *weight, *y, *losses[2];
+
+    CHECK_OK(fsdp_scope_begin(context));
+    x = leaf(test_device(context), FSDP_F32, 0, 2, (const int64_t[]){ROWS, IN});
+    scale = leaf(test_device(context), FSDP_F32, 1, 1, (const int64_t[]){IN});
+    weight = leaf(test_device(context), FSDP_F32, 2, 2, (const int64_t[]){OUT, IN});
+    y = CHECK_PTR(fsdp_rmsnorm(x, scale, 1e-5f));
+    for (int i = 0; i < 2; i++)
+        losses[i] = CHECK_PTR(fsdp_sum(fsdp_linear(y, weight, FSDP_NO_BIAS)));
+    CHECK_OK(fsdp_backward(losses[0]));
+    CHECK_STATUS(fsdp_backward(losses[1]), FSDP_STATE);
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}

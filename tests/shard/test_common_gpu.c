@@ -1,0 +1,194 @@
+/* Ranks that share a GPU hold a group's parameters once, in memory that all of them have (tests/backend/fakecuda):
+ * every door in worlds of 2 to 4 has the bits of ranks that copy and of ranks that go through the host, gathers move
+ * nothing, and the ledger counts the same bytes. */
+#include "fsdp/optim.h"
+#include "shard/doors.h"
+
+#ifdef FSDP_HAVE_FAKECUDA
+#include "backend/fakecuda/control.h"
+#include "device/device.h"
+#include "shard/net_bytes.h"
+
+enum {
+    BLOCKS = 2,
+    STEPS = 3
+};
+
+typedef enum carried {
+    IN_COMMON,
+    COPIED, /* by the same carrier */
+    STAGED,
+    WAYS
+} carried;
+
+typedef struct trial {
+    const door *door;
+    carried way;
+    fsdp_reshard reshard;
+    float *values[WAYS]; /* of rank 0 */
+    int64_t count;
+    int64_t moved[WAYS]; /* by gathers */
+    size_t peak[WAYS], live[WAYS];
+    bool shares[WAYS];
+} trial;
+
+static char *before; /* FSDP_TEST_DEVICE */
+
+static int open_fake(void **state)
+{
+    const char *name = getenv("FSDP_TEST_DEVICE");
+
+    (void)state;
+    before = name ? strdup(name) : NULL;
+    setenv("FSDP_TEST_DEVICE", "cuda", 1);
+    setenv("FSDP_FAKECUDA_DEVICES", "1", 1);
+    fakecuda.mend();
+    return 0;
+}
+
+static int close_fake(void **state)
+{
+    (void)state;
+    fakecuda.mend();
+    unsetenv("FSDP_FAKECUDA_DEVICES");
+    if (before)
+        setenv("FSDP_TEST_DEVICE", before, 1);
+    else
+        unsetenv("FSDP_TEST_DEVICE");
+    free(before);
+    return 0;
+}
+
+static door door_of(const trial *t)
+{
+    door d = *t->door;
+
+    d.sharded.no_shared_memory = d.sharded.no_shared_memory || t->way != IN_COMMON;
+    d.fsdp1.no_shared_memory = d.fsdp1.no_shared_memory || t->way != IN_COMMON;
+    d.sharded.reshard_after_forward = t->reshard;
+    return d;
+}
+
+static void keep(fsdp_context *context, trial *t, fsdp_module *module)
+{
+    fsdp_comm_stats stats;
+    fsdp_memory_stats memory;
+    fsdp_shard_info info;
+    int64_t count;
+    float *values;
+
+    fsdp_context_comm_stats(context, &stats);
+    fsdp_device_memory(test_device(context), &memory);
+    values = net_values(module, &count);
+    if (fsdp_context_rank(context) > 0) {
+        free(values);
+        return;
+    }
+    t->values[t->way] = values;
+    t->count = count;
+    t->moved[t->way] = stats.bytes_moved[FSDP_ALL_GATHER];
+    t->peak[t->way] = memory.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER];
+    t->live[t->way] = memory.live_bytes[FSDP_MEMORY_PARAMETER_SHARD];
+    if (fsdp_module_is_sharded(module)) {
+        CHECK_OK(fsdp_module_shard_info(module, &info));
+        t->shares[t->way] = info.shares_memory;
+    }
+}
+
+static void train(fsdp_context *context, void *arg)
+{
+    trial *t = arg;
+    int world = fsdp_context_world_size(context);
+    const door d = door_of(t);
+    fsdp_mesh *mesh = door_is_hybrid(&d, world) ? net_hybrid_mesh(context, 2) : NULL;
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS), *units[BLOCKS];
+
+    CHECK_OK(fsdp_context_set_carrier(context, t->way == STAGED ? FSDP_CARRIER_STAGED : FSDP_CARRIER_PEER));
+    for (int i = 0; i < BLOCKS; i++)
+        units[i] = net_block_at(module, i);
+    door_wrap(&d, module, units, BLOCKS, mesh);
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    fsdp_device_reset_peak(test_device(context));
+    net_train(module, STEPS);
+    keep(context, t, module);
+    fsdp_module_unref(module);
+    fsdp_mesh_unref(mesh);
+}
+
+/* Whether the door keeps parameters where a gather without a cast can leave them. */
+static bool may_share(const door *d)
+{
+    bool apart = d->sharded.no_shared_memory || d->sharded.offload_policy.cpu || d->sharded.placement ||
+                 d->fsdp1.no_shared_memory || d->fsdp1.cpu_offload.cpu;
+
+    return !apart && (d->kind == DOOR_SHARDED || (d->kind == DOOR_FSDP1 && d->fsdp1.strategy != FSDP_NO_SHARD));
+}
+
+static void compare_ways(int world, const door *d, fsdp_reshard reshard)
+{
+    trial t = {.door = d, .reshard = reshard};
+
+    for (int way = 0; way < WAYS; way++) {
+        t.way = (carried)way;
+        test_run_ranks(world, train, &t);
+    }
+    for (int way = 1; way < WAYS; way++) {
+        if (memcmp(t.values[0], t.values[way], (size_t)t.count * sizeof(float)) != 0)
+            TEST_FAIL("%s, world %d: other bits than way %d", d->name, world, way);
+        CHECK_EQ(t.peak[0], t.peak[way]);
+        CHECK_EQ(t.live[0], t.live[way]);
+        CHECK(!t.shares[way]);
+    }
+    CHECK_EQ(t.shares[IN_COMMON], may_share(d));
+    if (may_share(d)) {
+        CHECK_EQ(t.moved[IN_COMMON], 0);
+        CHECK(t.moved[COPIED] > 0);
+    }
+    for (int way = 0; way < WAYS; way++)
+        free(t.values[way]);
+}
+
+TEST_WITH(every_door_has_the_same_bits_and_gathers_move_nothing, open_fake, close_fake)
+{
+    for (int i = 1; i < DOORS; i++)
+        for (int world = 2; world <= 4; world++)
+            if (test_takes(i + world, 3, 9) || (doors[i].hybrid && world == 4))
+                compare_ways(world, &doors[i], (fsdp_reshard)((i + world) % 3));
+}
+
+/* ---- ranks that have GPUs in turn ---- */
+
+static int open_two(void **state)
+{
+    int opened = open_fake(state);
+
+    setenv("FSDP_FAKECUDA_DEVICES", "2", 1);
+    return opened;
+}
+
+static void check_device(fsdp_context *context, void *arg)
+{
+    (void)arg;
+    CHECK_STRING(fsdp_device_name(test_device(context)), fsdp_context_rank(context) % 2 ? "cuda:1" : "cuda:0");
+    CHECK(!net_ranks_share(context));
+}
+
+TEST_WITH(ranks_with_gpus_in_turn_have_none_in_common, open_two, close_fake)
+{
+    trial t = {.door = &doors[1]};
+
+    test_run_ranks(2, check_device, NULL);
+    test_run_ranks(4, check_device, NULL);
+    for (int way = IN_COMMON; way < WAYS; way += STAGED) {
+        t.way = (carried)way;
+        test_run_ranks(3, train, &t);
+        CHECK(!t.shares[way]);
+    }
+    CHECK(t.moved[IN_COMMON] > 0);
+    CHECK_BYTES(t.values[IN_COMMON], t.values[STAGED], (size_t)t.count * sizeof(float));
+    free(t.values[IN_COMMON]);
+    free(t.values[STAGED]);
+}
+
+#endif

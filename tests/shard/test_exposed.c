@@ -1,0 +1,196 @@
+/* How long a GPU waits for gathers and reductions, by stamps of its own, on one that is not there; and a processor, by
+ * the host's clock. */
+#include "shard/group/exposed.h"
+
+#include <time.h>
+
+#include "device/device.h"
+#include "support/test.h"
+
+#define HELD_NS INT64_C(60000000)
+#define SLACK_NS INT64_C(6000000) /* of stamps, which a device takes by a clock of its own */
+
+static void sleep_held(void)
+{
+    (void)nanosleep(&(struct timespec){.tv_nsec = HELD_NS}, NULL);
+}
+
+TEST(a_processor_s_stretch_is_the_host_s_time)
+{
+    fsdp_context *context = test_context();
+    fsdp_stream *stream = fsdp_device_stream(CHECK_PTR(fsdp_cpu(context)));
+    fsdp__exposed exposed = {.asked = false};
+    fsdp__stretch stretch;
+
+    for (int issues = 0; issues < 2; issues++) {
+        CHECK_OK(fsdp__exposed_begin(&exposed, stream, stream, issues, &stretch));
+        sleep_held();
+        CHECK_OK(fsdp__exposed_end(&exposed, &stretch, true));
+    }
+    CHECK_OK(fsdp__exposed_sum(&exposed));
+    CHECK(exposed.ns >= 2 * HELD_NS);
+    fsdp__exposed_drop(&exposed);
+    fsdp_context_free(context);
+}
+
+#ifdef FSDP_HAVE_FAKECUDA
+#include "backend/fakecuda/control.h"
+
+/* A GPU with a stream that computes and another one that exchanges, and an event of that. */
+typedef struct rig {
+    fsdp_context *context;
+    fsdp_stream *compute, *other;
+    fsdp_event *done;
+} rig;
+
+static rig open_rig(void)
+{
+    rig r = {.context = test_context()};
+    fsdp_device *device = CHECK_PTR(fsdp_cuda(r.context, 0));
+
+    r.compute = fsdp_device_stream(device);
+    CHECK_OK(fsdp_stream_create(device, FSDP_STREAM_WORKER, &r.other));
+    CHECK_OK(fsdp_event_create(device, &r.done));
+    return r;
+}
+
+static void close_rig(const rig *r)
+{
+    fsdp_event_free(r->done);
+    fsdp_stream_free(r->other);
+    fsdp_context_free(r->context);
+}
+
+/* Lets the stream that computes wait for the other one, which is held up for a while from then on. */
+static void wait_held(const rig *r, fsdp__exposed *exposed)
+{
+    atomic_int open = 0;
+    fsdp__stretch stretch;
+
+    fakecuda.hold(CHECK_PTR(fsdp_stream_native(r->other)), &open);
+    CHECK_OK(fsdp_event_record(r->done, r->other));
+    CHECK_OK(fsdp__exposed_begin(exposed, r->compute, r->other, false, &stretch));
+    CHECK_OK(fsdp_stream_synchronize(r->compute)); /* it has come to where its wait begins */
+    CHECK_OK(fsdp_stream_wait_event(r->compute, r->done));
+    CHECK_OK(fsdp__exposed_end(exposed, &stretch, true));
+    sleep_held();
+    atomic_store(&open, 1);
+    CHECK_OK(fsdp_stream_synchronize(r->other));
+    CHECK_OK(fsdp_stream_synchronize(r->compute));
+}
+
+/* The host does not wait, and knows nothing of it before it has asked. */
+TEST(a_gpu_s_waits_are_counted_from_when_somebody_asks)
+{
+    fsdp__exposed exposed = {.asked = false};
+    rig r = open_rig();
+    int64_t before;
+
+    wait_held(&r, &exposed);
+    CHECK_OK(fsdp__exposed_sum(&exposed));
+    CHECK_EQ(exposed.ns, 0);
+    exposed.asked = true;
+    for (int i = 0; i < 2; i++)
+        wait_held(&r, &exposed);
+    CHECK_OK(fsdp__exposed_sum(&exposed));
+    CHECK(exposed.ns >= 2 * (HELD_NS - SLACK_NS));
+    before = exposed.ns;
+    CHECK_OK(fsdp__exposed_sum(&exposed));
+    CHECK_EQ(exposed.ns, before);
+    wait_held(&r, &exposed);
+    fsdp__exposed_drop(&exposed);
+    CHECK_EQ(exposed.newest == NULL, true);
+    close_rig(&r);
+}
+
+/* A program that asks once need not ask again: what it does not ask for is added up from time to time. */
+TEST(waits_that_nobody_asks_for_do_not_pile_up)
+{
+    fsdp__exposed exposed = {.asked = true};
+    rig r = open_rig();
+
+    for (int i = 0; i < 5000; i++) {
+        fsdp__stretch stretch;
+
+        CHECK_OK(fsdp__exposed_begin(&exposed, r.compute, r.compute, true, &stretch));
+        CHECK_OK(fsdp__exposed_end(&exposed, &stretch, true));
+        CHECK(exposed.count == i % 4096 + 1);
+    }
+    fsdp__exposed_drop(&exposed);
+    CHECK_EQ(exposed.count, 0);
+    close_rig(&r);
+}
+
+/* A caller's own collective may ask how long others took. */
+TEST(a_question_within_a_stretch_leaves_it_for_the_next)
+{
+    fsdp__exposed exposed = {.asked = true};
+    rig r = open_rig();
+    fsdp__stretch stretch;
+    atomic_int open = 0;
+
+    CHECK_OK(fsdp__exposed_begin(&exposed, r.compute, r.compute, true, &stretch));
+    CHECK_OK(fsdp_stream_synchronize(r.compute));
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(fsdp__exposed_sum(&exposed));
+    CHECK(exposed.ns == 0 && exposed.count == 1);
+    fakecuda.hold(CHECK_PTR(fsdp_stream_native(r.compute)), &open);
+    CHECK_OK(fsdp__exposed_end(&exposed, &stretch, true));
+    sleep_held();
+    atomic_store(&open, 1);
+    CHECK_OK(fsdp__exposed_sum(&exposed));
+    CHECK(exposed.ns >= HELD_NS - SLACK_NS);
+    CHECK_EQ(exposed.count, 0);
+    close_rig(&r);
+}
+
+/* What is issued to another stream holds up nobody; what is done on the same one does. */
+TEST(what_a_gpu_does_on_its_own_stream_counts_while_it_lasts)
+{
+    fsdp__exposed exposed = {.asked = true};
+    rig r = open_rig();
+    fsdp__stretch stretch;
+    atomic_int open = 0;
+
+    CHECK_OK(fsdp__exposed_begin(&exposed, r.compute, r.other, true, &stretch));
+    CHECK(!stretch.wait && exposed.newest == NULL);
+    CHECK_OK(fsdp__exposed_end(&exposed, &stretch, true));
+    CHECK_OK(fsdp__exposed_begin(&exposed, r.compute, r.compute, true, &stretch));
+    CHECK_OK(fsdp_stream_synchronize(r.compute));
+    fakecuda.hold(CHECK_PTR(fsdp_stream_native(r.compute)), &open);
+    CHECK_OK(fsdp__exposed_end(&exposed, &stretch, true));
+    sleep_held();
+    atomic_store(&open, 1);
+    CHECK_OK(fsdp__exposed_begin(&exposed, r.compute, r.compute, false, &stretch)); /* and does not wait for itself */
+    CHECK(!stretch.wait);
+    CHECK_OK(fsdp__exposed_begin(&exposed, r.compute, r.other, false, &stretch));
+    CHECK_OK(fsdp__exposed_end(&exposed, &stretch, false)); /* what fails within has no end */
+    CHECK_OK(fsdp__exposed_sum(&exposed));
+    CHECK(exposed.ns >= HELD_NS - SLACK_NS);
+    close_rig(&r);
+}
+
+/* A stamp that cannot be taken is an error, and nothing is left over. */
+TEST(a_stamp_that_fails_is_told)
+{
+    for (int nth = 1; nth <= 2; nth++) {
+        fsdp__exposed exposed = {.asked = true};
+        rig r = open_rig();
+        fsdp__stretch stretch;
+        fsdp_status status;
+
+        CHECK_OK(fsdp__exposed_begin(&exposed, r.compute, r.other, false, &stretch)); /* sets the clock */
+        CHECK_OK(fsdp__exposed_end(&exposed, &stretch, true));
+        fakecuda.fail_call("cudaEventRecord", nth, 999, false);
+        status = fsdp__exposed_begin(&exposed, r.compute, r.other, false, &stretch);
+        if (status == FSDP_OK)
+            status = fsdp__exposed_end(&exposed, &stretch, true);
+        CHECK(status != FSDP_OK);
+        CHECK(fakecuda.failed("cudaEventRecord"));
+        fsdp__exposed_drop(&exposed);
+        CHECK_EQ(exposed.count, 0);
+        close_rig(&r);
+        fakecuda.mend();
+    }
+}
+#endif
