@@ -8,8 +8,8 @@
 #define FSDP__MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* Calls `release` with the address of the variable that is declared behind it, when the variable's scope is left, in
- * whichever way: a function that owns something can return anywhere. */
-#define FSDP__SCOPED(release) __attribute__((cleanup(release)))
+ * whichever way: a function that owns something can return anywhere. Nothing else needs to use the variable. */
+#define FSDP__SCOPED(release) __attribute__((cleanup(release), unused))
 /* Defines release_at, which FSDP__SCOPED needs for a pointer whose object is given back by `release`. */
 #define FSDP__SCOPED_POINTER(type, release)               \
     FSDP__UNUSED static void release##_at(type **pointer) \
