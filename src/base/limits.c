@@ -112,27 +112,68 @@ static uint64_t smallest_upwards(const char *mount, const char *path, const char
     }
 }
 
-/* Reads the groups of this process: lines "number:controllers:path", for version 2 "0::path". */
+/* Takes the next group from what is left of a process's list: lines "number:controllers:path", for version 2 "0::path".
+ * Returns its path; NULL: there are no more. */
+static const char *next_group(char **rest, const char **controllers)
+{
+    char *line;
+
+    while ((line = strsep(rest, "\n")) != NULL) {
+        char *names = strchr(line, ':'), *path = names ? strchr(names + 1, ':') : NULL;
+
+        if (!path)
+            continue;
+        *path = '\0';
+        *controllers = names + 1;
+        return path + 1;
+    }
+    return NULL;
+}
+
 uint64_t fsdp__control_group_limit(const char *membership, const char *mount)
 {
-    char text[TEXT_BYTES], memory[4096], *rest = text, *line;
+    char text[TEXT_BYTES], memory[4096], *rest = text;
     uint64_t smallest = FSDP__NO_LIMIT;
+    const char *path, *controllers;
 
     if (!read_quietly(membership, text))
         return smallest;
     snprintf(memory, sizeof memory, "%s/memory", mount);
-    while ((line = strsep(&rest, "\n")) != NULL) {
-        char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
-
-        if (!path)
-            continue;
-        *path++ = '\0';
-        if (strcmp(controllers, ":") == 0)
+    while ((path = next_group(&rest, &controllers)) != NULL) {
+        if (strcmp(controllers, "") == 0)
             smallest = FSDP__MIN(smallest, smallest_upwards(mount, path, "memory.max"));
-        else if (strcmp(controllers, ":memory") == 0)
+        else if (strcmp(controllers, "memory") == 0)
             smallest = FSDP__MIN(smallest, smallest_upwards(memory, path, "memory.limit_in_bytes"));
     }
     return smallest;
+}
+
+/* Returns whether the group's file `name` has a line that begins so. */
+static bool group_says(const char *mount, const char *folder, const char *path, const char *name, const char *line)
+{
+    char file[4096], text[TEXT_BYTES];
+    const char *at;
+
+    snprintf(file, sizeof file, "%s%s%s/%s", mount, folder, path, name);
+    at = read_quietly(file, text) ? strstr(text, line) : NULL;
+    return at && (at == text || at[-1] == '\n');
+}
+
+bool fsdp__control_group_is_frozen(const char *membership, const char *mount)
+{
+    char text[TEXT_BYTES], *rest = text;
+    const char *path, *controllers;
+    bool frozen = false;
+
+    if (!read_quietly(membership, text))
+        return false;
+    while (!frozen && (path = next_group(&rest, &controllers)) != NULL)
+        if (strcmp(controllers, "") == 0) /* where version 1 is mounted, too, version 2 has a folder of its own */
+            frozen = group_says(mount, "", path, "cgroup.events", "frozen 1") ||
+                     group_says(mount, "/unified", path, "cgroup.events", "frozen 1");
+        else if (strcmp(controllers, "freezer") == 0)
+            frozen = group_says(mount, "/freezer", path, "freezer.state", "FROZEN");
+    return frozen;
 }
 
 fsdp__memory_limit fsdp__memory_limit_of_all(void)

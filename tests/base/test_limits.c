@@ -80,6 +80,33 @@ TEST(the_smallest_control_group_above_counts)
     CHECK(fsdp__control_group_limit(membership, mount) == FSDP__NO_LIMIT);
 }
 
+TEST(a_control_group_of_either_version_may_be_frozen)
+{
+    char *directory = test_directory(), *mount = make_folder(directory, "fs"), *membership;
+    char *freezer = make_folder(mount, "freezer"), *job = make_folder(freezer, "job");
+    char *both = make_folder(mount, "unified"), *beside = make_folder(both, "slice"),
+         *slice = make_folder(mount, "slice");
+
+    membership = test_path(directory, "cgroup");
+    CHECK_EQ(fsdp__control_group_is_frozen(membership, mount), false); /* no such file */
+    test_write_text(directory, "cgroup", "9:name=systemd:/\n6:freezer:/job\n0::/slice\n");
+    CHECK_EQ(fsdp__control_group_is_frozen(membership, mount), false);
+    test_write_text(slice, "cgroup.events", "populated 1\nfrozen 0\n");
+    test_write_text(job, "freezer.state", "THAWED\n");
+    CHECK_EQ(fsdp__control_group_is_frozen(membership, mount), false);
+    test_write_text(slice, "cgroup.events", "populated 1\nfrozen 1\n");
+    CHECK_EQ(fsdp__control_group_is_frozen(membership, mount), true);
+    test_write_text(slice, "cgroup.events", "populated 1\nunfrozen 1\n");
+    CHECK_EQ(fsdp__control_group_is_frozen(membership, mount), false);
+    test_write_text(beside, "cgroup.events", "populated 1\nfrozen 1\n");
+    CHECK_EQ(fsdp__control_group_is_frozen(membership, mount), true);
+    test_write_text(beside, "cgroup.events", "populated 1\nfrozen 0\n");
+    test_write_text(job, "freezer.state", "FROZEN\n");
+    CHECK_EQ(fsdp__control_group_is_frozen(membership, mount), true);
+    test_write_text(directory, "cgroup", "no colons\n::\n0::/\n");
+    CHECK_EQ(fsdp__control_group_is_frozen(membership, mount), false);
+}
+
 TEST(threads_can_be_started)
 {
     CHECK_EQ(fsdp__threads_startable(0), 0);

@@ -39,14 +39,15 @@ static void state_text(const fsdp__wait *wait, int rank, char text[FSDP__STATE_B
     fsdp__wait_time_text(wait, pulse->still, still);
     if (atomic_load(&fsdp__row_at(board, rank)->state) == FSDP__RANK_AWAITED)
         snprintf(text, FSDP__STATE_BYTES,
-                 fsdp__pulse_process(board, rank) > 0 ? "has not joined%s (process %d)" : "has not joined",
-                 fsdp__pulse_is_stopped(pulse) ? ": is stopped" : "", fsdp__pulse_process(board, rank));
+                 fsdp__pulse_process(board, rank) > 0 ? "has not joined%s%s (process %d)" : "has not joined",
+                 fsdp__pulse_is_stopped(pulse) ? ": is stopped" : "", fsdp__pulse_holder(pulse),
+                 fsdp__pulse_process(board, rank));
     else if (atomic_load(&fsdp__row_at(board, rank)->state) == FSDP__RANK_LEFT)
         snprintf(text, FSDP__STATE_BYTES, "has left");
     else if (!pulse->known) /* nothing depends on it, so nobody looked */
         snprintf(text, FSDP__STATE_BYTES, "is elsewhere");
     else if (fsdp__pulse_is_stopped(pulse))
-        snprintf(text, FSDP__STATE_BYTES, "is stopped%s (process %d)", pulse->state == 't' ? " by a debugger" : "",
+        snprintf(text, FSDP__STATE_BYTES, "is stopped%s (process %d)", fsdp__pulse_holder(pulse),
                  fsdp__pulse_process(board, rank));
     else if (pulse->still > 1)
         snprintf(text, FSDP__STATE_BYTES, "has stood still for %.16s (process %d)", still,

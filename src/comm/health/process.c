@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "base/limits.h"
 
 /* ---- its state ---- */
 
@@ -89,6 +90,14 @@ char fsdp__process_state(int pid, int thread)
 
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, thread);
     return read_stat(path, &state, &ticks) ? state : '\0';
+}
+
+bool fsdp__process_is_frozen(int pid)
+{
+    char path[48];
+
+    snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
+    return fsdp__control_group_is_frozen(path, "/sys/fs/cgroup");
 }
 
 /* ---- its threads ---- */

@@ -15,6 +15,9 @@ bool fsdp__process_is_dead(int pid, uint64_t start_ticks);
 uint64_t fsdp__process_namespace(void);
 /* Returns the state of its thread: 'R' runs or is ready to, 'S' and 'D' sleep, 'T' and 't' are stopped; 0: unknown. */
 char fsdp__process_state(int pid, int thread);
+/* Returns whether the process's control group is frozen. Its state is then 'S', or 'D' by version 1, and does not tell
+ * it from one that waits. */
+bool fsdp__process_is_frozen(int pid);
 /* Returns the processor time of all its threads; -1: unknown. */
 int64_t fsdp__process_cpu_ns(int pid);
 /* Returns whether a thread of the process has been ready to run since the last look, and got no core. `*ready` is what

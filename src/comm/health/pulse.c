@@ -24,7 +24,14 @@ int fsdp__pulse_process(const fsdp__board *board, int rank)
 
 bool fsdp__pulse_is_stopped(const fsdp__pulse *pulse)
 {
-    return pulse->state == 'T' || pulse->state == 't';
+    return pulse->state == 'T' || pulse->state == 't' || pulse->state == FSDP__FROZEN;
+}
+
+const char *fsdp__pulse_holder(const fsdp__pulse *pulse)
+{
+    return pulse->state == 't'            ? " by a debugger"
+           : pulse->state == FSDP__FROZEN ? " by the freezer of its control group"
+                                          : "";
 }
 
 /* Returns whether the thread runs, or would if it had a core, or waits for a disk: a large file may take as long as it
@@ -62,6 +69,8 @@ void fsdp__pulse_take(const fsdp__board *board, int rank, fsdp__pulse *pulse)
     bool quiet = pulse->known && beats == pulse->beats, idle = quiet && cpu_ns <= pulse->cpu_ns + IDLE_NS;
 
     pulse->state = state_of(board, rank, pid);
+    if (idle && (pulse->state == 'S' || pulse->state == 'D') && fsdp__process_is_frozen(pid))
+        pulse->state = FSDP__FROZEN;
     pulse->starves = idle && fsdp__process_starves(pid, &pulse->ready);
     pulse->ready = idle ? pulse->ready : 0;
     pulse->still = idle && !is_busy(pulse->state) ? pulse->still + !pulse->starves : 0;

@@ -45,14 +45,14 @@ static void tell_stopped(fsdp__wait *wait, int rank)
     if (!fsdp__stands_first(board, wait->own->rank, &wait->place))
         return;
     fsdp__wait_place_text(wait, where);
-    if (pulse->state == 't') /* whom a debugger holds no signal lets go on */
-        snprintf(how, sizeof how, "only that");
+    if (*fsdp__pulse_holder(pulse)) /* which no signal lets go on */
+        snprintf(how, sizeof how, "only %s", pulse->state == FSDP__FROZEN ? "thawing that" : "that");
     else
         snprintf(how, sizeof how, "'kill -CONT %d'%s%s", pid, board->host[0] ? " on machine " : "", board->host);
     fsdp_log(wait->own->context, FSDP_LOG_WARNING,
              "rank %d is stopped%s, and rank %d waits for it %s%s: %s lets it go on", fsdp__board_global(board, rank),
-             pulse->state == 't' ? " by a debugger" : "", fsdp__board_global(board, wait->own->rank),
-             wait->place.region ? "" : "in ", where, how);
+             fsdp__pulse_holder(pulse), fsdp__board_global(board, wait->own->rank), wait->place.region ? "" : "in ",
+             where, how);
 }
 
 /* Reports a wait that takes long, at longer and longer intervals. */
