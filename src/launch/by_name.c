@@ -46,6 +46,19 @@ static uint64_t hash_variable(uint64_t hash, const char *name)
     return fsdp__hash_bytes(fsdp__hash_bytes(hash, name, strlen(name) + 1), value, strlen(value) + 1);
 }
 
+/* Returns a hash of this process's command line; that of nothing where there is no /proc. */
+static uint64_t hash_command(void)
+{
+    FSDP__CLOSED int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    uint64_t hash = FSDP__HASH_OF_NOTHING;
+    ssize_t bytes;
+    char text[4096];
+
+    while (fd >= 0 && (bytes = read(fd, text, sizeof text)) > 0)
+        hash = fsdp__hash_bytes(hash, text, (size_t)bytes);
+    return hash;
+}
+
 static fsdp__waiting_rank this_rank(const fsdp__starter *s)
 {
     static const char *const variables[] = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
@@ -55,7 +68,8 @@ static fsdp__waiting_rank this_rank(const fsdp__starter *s)
                                .pid = getpid(),
                                .parent = getppid(),
                                .parent_ticks = fsdp__process_start_ticks(getppid()),
-                               .run = FSDP__HASH_OF_NOTHING};
+                               .run = FSDP__HASH_OF_NOTHING,
+                               .command = hash_command()};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(variables); i++)
         self.run = hash_variable(self.run, variables[i]);

@@ -12,9 +12,9 @@
 #include "base/file.h"
 #include "comm/health/board.h"
 
-#define NAME "fsdp-rank-%u-%d-%d-%d-%d-%llu-%llx"
+#define NAME "fsdp-rank-%u-%d-%d-%d-%d-%llu-%llx-%llx"
 enum {
-    NAME_FIELDS = 7,
+    NAME_FIELDS = 8,
     LINE_BYTES = 512 /* of a socket's line; a longer one is of another's, and is read in parts */
 };
 
@@ -25,7 +25,8 @@ static socklen_t address_of(const fsdp__waiting_rank *r, struct sockaddr_un *out
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
     /* Byte 0 stays zero: it is not the name of a file. */
     length = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, NAME, (unsigned)geteuid(), r->rank, r->size, r->pid,
-                      r->parent, (unsigned long long)r->parent_ticks, (unsigned long long)r->run);
+                      r->parent, (unsigned long long)r->parent_ticks, (unsigned long long)r->run,
+                      (unsigned long long)r->command);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
@@ -64,7 +65,7 @@ static bool is_true(const fsdp__waiting_rank *r)
 static bool is_same(const fsdp__waiting_rank *a, const fsdp__waiting_rank *b)
 {
     return a->rank == b->rank && a->size == b->size && a->pid == b->pid && a->parent == b->parent &&
-           a->parent_ticks == b->parent_ticks && a->run == b->run;
+           a->parent_ticks == b->parent_ticks && a->run == b->run && a->command == b->command;
 }
 
 /* Notes the rank, unless there is one. One that was seen before is not asked again: who waits answers nobody, so not
@@ -78,14 +79,14 @@ static void note(const fsdp__waiting_rank *r, const fsdp__waiting_rank *before, 
 typedef struct looking {
     const fsdp__waiting_rank *self;
     fsdp__waiting_seen before;
-    fsdp__rank_set own_size, other_size; /* ranks of the same parent and run */
+    fsdp__rank_set own_size, other_size; /* ranks of the same parent, run and command */
 } looking;
 
 static void see(looking *l, const fsdp__waiting_rank *r, fsdp__waiting_seen *out)
 {
     const fsdp__waiting_rank *self = l->self;
     bool same_parent = r->parent == self->parent && r->parent_ticks == self->parent_ticks;
-    bool same_run = r->run == self->run, beside = same_parent && same_run;
+    bool same_run = r->run == self->run, beside = same_parent && same_run && r->command == self->command;
 
     if (beside) {
         out->most = FSDP__MAX(out->most, r->size);
@@ -118,15 +119,17 @@ void fsdp__waiting_ranks_look(const fsdp__waiting_rank *self, fsdp__waiting_seen
     *seen = (fsdp__waiting_seen){.most = self->size};
     while (file && fgets(line, sizeof line, file)) {
         const char *name = strstr(line, "@fsdp-rank-");
-        unsigned long long ticks, run;
+        unsigned long long ticks, run, command;
         fsdp__waiting_rank r;
         unsigned user;
 
-        if (!name || sscanf(name + 1, NAME, &user, &r.rank, &r.size, &r.pid, &r.parent, &ticks, &run) != NAME_FIELDS ||
+        if (!name ||
+            sscanf(name + 1, NAME, &user, &r.rank, &r.size, &r.pid, &r.parent, &ticks, &run, &command) != NAME_FIELDS ||
             user != geteuid() || r.rank < 0 || r.rank >= FSDP__BOARD_RANKS)
             continue;
         r.parent_ticks = ticks;
         r.run = run;
+        r.command = command;
         see(&l, &r, seen);
     }
     if (file)

@@ -213,7 +213,8 @@ TEST_WITH(ranks_that_wait_for_others_elsewhere_say_what_differs, setup, NULL)
 
 static fsdp__waiting_rank waiting_rank(int number, int size)
 {
-    return (fsdp__waiting_rank){.rank = number, .size = size, .pid = getpid(), .parent = getppid(), .run = 7};
+    return (fsdp__waiting_rank){
+        .rank = number, .size = size, .pid = getpid(), .parent = getppid(), .run = 7, .command = 9};
 }
 
 /* Two runs of one shell may wait at the same time. */
@@ -232,6 +233,30 @@ TEST(ranks_of_two_runs_of_other_sizes_are_not_taken_for_one)
     fsdp__waiting_ranks_look(&self, &seen);
     CHECK_EQ(seen.together, 3);
     CHECK(seen.two_runs);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(close(fds[i]), 0);
+}
+
+/* So they may, however late their other ranks come. */
+TEST(ranks_of_other_sizes_and_commands_are_of_two_runs)
+{
+    fsdp__waiting_rank self = waiting_rank(1, 3), other = waiting_rank(0, 2), last = waiting_rank(2, 3);
+    fsdp__waiting_seen seen = {.together = 0};
+    int fds[3];
+
+    other.command = 10;
+    last.command = 11; /* which counts only where the sizes differ */
+    fds[0] = fsdp__waiting_rank_show(&self);
+    fds[1] = fsdp__waiting_rank_show(&other);
+    fds[2] = fsdp__waiting_rank_show(&last);
+    fsdp__waiting_ranks_look(&self, &seen);
+    if (seen.together == 0)
+        skip(); /* this system does not list them */
+    CHECK_EQ(seen.other_size.pid, 0);
+    CHECK_EQ(seen.apart.pid, 0);
+    CHECK_EQ(seen.together, 1);
+    CHECK_EQ(seen.most, 3);
+    CHECK(!seen.two_runs);
     for (int i = 0; i < 3; i++)
         CHECK_EQ(close(fds[i]), 0);
 }
