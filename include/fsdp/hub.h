@@ -43,9 +43,6 @@ FSDP_API fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, c
 FSDP_API fsdp_status fsdp_hub_save(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                                    fsdp_dtype dtype, fsdp_process_group *group);
 
-/* Copies tokenizer.json and the other files of the tokenizer, as far as they exist. One rank calls it. */
-FSDP_API fsdp_status fsdp_hub_copy_tokenizer(const char *from_folder, const char *to_folder);
-
 /* ======== for experts: most programs need nothing below ======== */
 
 /* Checks that the folder's weights contain the parameters of a model of this config, by names, shapes and dtypes in

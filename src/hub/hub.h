@@ -33,7 +33,7 @@ fsdp_status fsdp__hub_keep_config(fsdp_context *context, const char *folder, con
                                   fsdp_dtype dtype, char **out);
 fsdp_status fsdp__generation_config_text(const fsdp_model_config *config, char **out);
 
-/* Does the same as fsdp_hub_copy_tokenizer. */
+/* Copies tokenizer.json and the other files of the tokenizer from a folder, as far as they exist. */
 fsdp_status fsdp__hub_copy_tokenizer(const char *from, const fsdp__directory *to);
 /* Puts the template of a folder's chat_template.jinja into its tokenizer_config.json, if that has another: transformers
  * takes the former, llama.cpp's converter the latter. */

@@ -101,16 +101,6 @@ fsdp_status fsdp__hub_agree_on_template(const fsdp__directory *folder)
     return fsdp__directory_write_atomic(folder, config_name, changed, strlen(changed));
 }
 
-fsdp_status fsdp_hub_copy_tokenizer(const char *from, const char *to)
-{
-    FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder = {0};
-
-    if (!from || !to)
-        return FSDP_FAIL(FSDP_INVALID, "cannot copy a tokenizer: from and to are required");
-    FSDP_TRY(fsdp__directory_open(to, &folder));
-    return fsdp__hub_copy_tokenizer(from, &folder);
-}
-
 /* Adds a file to the list after opening it: what cannot be copied should be known before a run, not at its end. */
 static fsdp_status list_file(const char *path, const char *name, fsdp__file_list *list)
 {
