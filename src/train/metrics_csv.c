@@ -115,13 +115,26 @@ static fsdp_status end(void *place)
     return status;
 }
 
+/* Opens the file that rows go to. Another run may begin it with other columns in the meantime: then it is the next. */
+static fsdp_status open_table(csv *own, const char *path, const char *header)
+{
+    for (bool other = true; other;) {
+        FSDP_TRY(end(own));
+        FSDP_TRY(choose(path, header, &own->path));
+        FSDP_TRY(fsdp__metrics_lines_open(KEY, own->path, &own->lines));
+        FSDP_TRY(find_other_columns(own->path, header, &other));
+    }
+    return FSDP_OK;
+}
+
 /* Writes the names of the columns into a file that has none. */
 static fsdp_status write_header(const fsdp__metrics_lines *lines, const char *header)
 {
     if (lines->begun) /* another key may have begun the file a moment ago */
-        return check_with(fsdp__metrics_check_contents, lines->path, header);
-    fputs(header, lines->file);
-    return fsdp__metrics_lines_written(lines);
+        FSDP_TRY(check_with(fsdp__metrics_check_contents, lines->path, header));
+    else
+        fputs(header, lines->file);
+    return fsdp__metrics_lines_begun(lines);
 }
 
 static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void *place)
@@ -131,11 +144,10 @@ static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void *p
 
     FSDP__TRY_NEW(header);
     snprintf(own->id, sizeof own->id, "%s", run->id);
-    FSDP_TRY(choose(path, header, &own->path));
+    FSDP_TRY(open_table(own, path, header));
     if (strcmp(own->path, path) != 0)
         fsdp_log(run->context, FSDP_LOG_WARNING,
                  KEY ": '%s' has the columns of another version, so this run writes to '%s'", path, own->path);
-    FSDP_TRY(fsdp__metrics_lines_open(KEY, own->path, &own->lines));
     return write_header(&own->lines, header);
 }
 

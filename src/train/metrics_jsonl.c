@@ -60,7 +60,7 @@ static fsdp_status write_header(const fsdp__metrics_lines *lines, const fsdp__me
             (long long)summary->tokens_per_step);
     FSDP_TRY(fsdp__train_write_settings(run->config, lines->file));
     fputs("}\n", lines->file);
-    return fsdp__metrics_lines_written(lines);
+    return fsdp__metrics_lines_begun(lines);
 }
 
 static fsdp_status end(void *place)

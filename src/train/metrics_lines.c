@@ -4,12 +4,19 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/probe.h"
+
+enum {
+    LINE_BYTES = 1 << 16, /* a line in one write, or those of several runs would mix; the longest has some KiB */
+    TURN_US = 10000,
+    TURNS = 1000
+};
 
 fsdp_status fsdp__metrics_cannot_write(const char *key, const char *path)
 {
@@ -86,6 +93,13 @@ static bool ends_within_a_line(int fd, off_t bytes)
     return last != '\n';
 }
 
+/* Waits until nobody else begins. Whoever can read the file can lock it, so this goes on without in the end. */
+static void take_turn(int fd)
+{
+    for (int i = 0; i < TURNS && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++)
+        usleep(TURN_US);
+}
+
 fsdp_status fsdp__metrics_lines_open(const char *key, const char *path, fsdp__metrics_lines *lines)
 {
     struct stat info;
@@ -93,18 +107,28 @@ fsdp_status fsdp__metrics_lines_open(const char *key, const char *path, fsdp__me
     int fd = -1;
 
     *lines = (fsdp__metrics_lines){.key = key, .path = path};
-    FSDP_TRY(fsdp_fail_prefix(fsdp__file_append(path, &fd), "%s", key));
-    lines->file = fdopen(fd, "a");
+    FSDP__TRY_NEW(lines->buffer = fsdp__malloc(LINE_BYTES));
+    status = fsdp_fail_prefix(fsdp__file_append(path, &fd), "%s", key);
+    lines->file = status == FSDP_OK ? fdopen(fd, "a") : NULL;
     if (!lines->file) {
-        status = fsdp__metrics_cannot_write(key, path);
-        close(fd);
+        status = status == FSDP_OK ? fsdp__metrics_cannot_write(key, path) : status;
+        if (fd >= 0)
+            close(fd);
+        fsdp__free(fsdp__take(&lines->buffer));
         return status;
     }
-    setvbuf(lines->file, NULL, _IOLBF, 0);
+    setvbuf(lines->file, lines->buffer, _IOLBF, LINE_BYTES);
+    take_turn(fd);
     lines->begun = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
     if (lines->begun && ends_within_a_line(fd, info.st_size))
         fputc('\n', lines->file);
     return FSDP_OK;
+}
+
+fsdp_status fsdp__metrics_lines_begun(const fsdp__metrics_lines *lines)
+{
+    (void)flock(fileno(lines->file), LOCK_UN);
+    return fsdp__metrics_lines_written(lines);
 }
 
 fsdp_status fsdp__metrics_lines_written(const fsdp__metrics_lines *lines)
@@ -117,7 +141,9 @@ fsdp_status fsdp__metrics_lines_written(const fsdp__metrics_lines *lines)
 fsdp_status fsdp__metrics_lines_close(fsdp__metrics_lines *lines)
 {
     FILE *file = lines->file;
+    bool failed = file && fclose(file) != 0;
 
     lines->file = NULL;
-    return file && fclose(file) != 0 ? fsdp__metrics_cannot_write(lines->key, lines->path) : FSDP_OK;
+    fsdp__free(fsdp__take(&lines->buffer));
+    return failed ? fsdp__metrics_cannot_write(lines->key, lines->path) : FSDP_OK;
 }

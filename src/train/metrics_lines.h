@@ -11,6 +11,7 @@ typedef struct fsdp__metrics_lines {
     FILE *file;
     const char *key, *path; /* borrowed: "metrics.csv", and what it says */
     bool begun;             /* the file had content when it was opened */
+    char *buffer;           /* of a line */
 } fsdp__metrics_lines;
 
 /* Checks that the file can be written and, if it has any content, begins with one of `firsts`, which ends with NULL;
@@ -19,8 +20,11 @@ typedef struct fsdp__metrics_lines {
 fsdp_status fsdp__metrics_lines_check(const char *key, const char *path, const char *const *firsts,
                                       const char *otherwise);
 /* Opens the file behind what it holds, in a line of its own: one that an earlier run left unfinished is ended. On a
- * failure `lines` is empty. */
+ * failure `lines` is empty. Several runs may write lines at once, but one after the other begins: this waits for its
+ * turn, for some seconds at most. */
 fsdp_status fsdp__metrics_lines_open(const char *key, const char *path, fsdp__metrics_lines *lines);
+/* Lets others begin, too: the run's first line is written. Checks for errors. */
+fsdp_status fsdp__metrics_lines_begun(const fsdp__metrics_lines *lines);
 /* Checks for errors; call it after every line: the stream is line-buffered, so that readers who follow the file see
  * whole lines. */
 fsdp_status fsdp__metrics_lines_written(const fsdp__metrics_lines *lines);
