@@ -12,7 +12,7 @@ static const char all_strategies[] = "ddp,zero1,zero2,zero3,fsdp2,hsdp,fsdp1";
 
 /* ---- lists ---- */
 
-/* Cuts the next word out of a list; false: none is left. */
+/* Cuts the next word out of a list without empty words; false: none is left. */
 static bool next_word(const char **list, char *word, size_t bytes)
 {
     size_t length = strcspn(*list, ",");
@@ -136,7 +136,11 @@ static fsdp_status check_config(builder *b)
 
 static fsdp_status check_list(const char *option, const char *list)
 {
-    return list && !*list ? FSDP_FAIL(FSDP_INVALID, "--%s names none", option) : FSDP_OK;
+    if (list && !*list)
+        return FSDP_FAIL(FSDP_INVALID, "--%s names none", option);
+    if (list && (*list == ',' || strstr(list, ",,") || list[strlen(list) - 1] == ','))
+        return FSDP_FAIL(FSDP_INVALID, "--%s is '%s': expected names with one comma between two", option, list);
+    return FSDP_OK;
 }
 
 /* Checks each word by itself, on a config of its own. */

@@ -8,6 +8,20 @@
 
 #include "config/nearest.h"
 
+/* Returns the name of which the word is the last part, as "svg" is of "memory-svg"; NULL: there is none. */
+static const char *longer_name(const char *word, const char *const *names)
+{
+    size_t length = strlen(word);
+
+    for (; *names; names++) {
+        const char *end = strlen(*names) > length ? *names + strlen(*names) - length : NULL;
+
+        if (length > 0 && end && end[-1] == '-' && strcmp(end, word) == 0)
+            return *names;
+    }
+    return NULL;
+}
+
 static fsdp_status unknown_option(const fsdp__args *args, const char *command, const char *text)
 {
     const char *names[32], *near;
@@ -20,6 +34,7 @@ static fsdp_status unknown_option(const fsdp__args *args, const char *command, c
     names[count++] = "help";
     names[count] = NULL;
     near = text[1] == '-' ? fsdp__nearest(name, names) : NULL;
+    near = near || text[1] != '-' ? near : longer_name(name, names);
     if (near)
         return FSDP_FAIL(FSDP_INVALID, "%s: unknown option '%s'; did you mean '--%s'?", command, text, near);
     if (text[1] == '-' && args->keys && fsdp__key_of_word(args->keys, name))

@@ -83,12 +83,25 @@ static fsdp__series *series_for(fsdp__recorded_run *run, const char *name, int64
 
 /* ---- lines ---- */
 
+/* Gives the loss of a step or validation; NaN: there is none, or it was not finite, for which runs write null. */
+static fsdp_status read_loss(const json_t *line, double *out)
+{
+    const json_t *loss = json_object_get(line, "loss");
+
+    *out = json_is_number(loss) ? json_number_value(loss) : NAN;
+    return !loss || json_is_number(loss) || json_is_null(loss)
+               ? FSDP_OK
+               : FSDP_FAIL(FSDP_FORMAT, "'loss' is neither a number nor null: no run has written it");
+}
+
 static fsdp_status add_step(fsdp__recorded_run *run, const json_t *line, double step)
 {
     const char *name;
     json_t *value;
     int64_t guess = 0;
+    double loss;
 
+    FSDP_TRY(read_loss(line, &loss));
     json_object_foreach((json_t *)line, name, value)
     {
         fsdp__series *series;
@@ -119,11 +132,12 @@ bool fsdp__is_validation_key(const char *name)
 /* Adds a validation: its loss, and the rewards of pairs. */
 static fsdp_status add_validation(fsdp__recorded_run *run, const json_t *line, double step)
 {
-    const json_t *loss = json_object_get(line, "loss");
     char key[FSDP__VALIDATION_KEY];
     const char *name;
     json_t *value;
+    double loss;
 
+    FSDP_TRY(read_loss(line, &loss));
     json_object_foreach((json_t *)line, name, value)
     {
         fsdp__series *series;
@@ -135,7 +149,7 @@ static fsdp_status add_validation(fsdp__recorded_run *run, const json_t *line, d
             return fsdp_last_status();
         FSDP_TRY(add_point(series, step, json_number_value(value)));
     }
-    return add_point(&run->validation, step, json_is_number(loss) ? json_number_value(loss) : NAN);
+    return add_point(&run->validation, step, loss);
 }
 
 static fsdp__recorded_run *last_run(fsdp__recorded_runs *all, int64_t first)

@@ -122,6 +122,10 @@ FIXTURE_TEST(what_is_named_and_cannot_be_is_refused)
     SAYS(2, "--worlds is 'x': expected an integer", "compare", f->config, "-n", "2", "--worlds=2,x");
     SAYS(2, "--strategies zero4: parallelism.strategy is 'zero4'", "compare", f->config, "-n", "2",
          "--strategies=zero1,zero4");
+    SAYS(2, "--strategies is ',': expected names with one comma between two", "compare", f->config, "-n", "2",
+         "--strategies", ",");
+    SAYS(2, "--policies is 'root,,blocks': expected names", "compare", f->config, "-n", "2", "--policies=root,,blocks");
+    SAYS(2, "--strategies is 'ddp,': expected names", "compare", f->config, "-n", "2", "--strategies=ddp,");
     SAYS(2, "'zero2' takes no 'x' after a colon", "compare", f->config, "-n", "2", "--strategies=zero2:x");
     SAYS(2, "parallelism.fsdp1_strategy is 'x'", "compare", f->config, "-n", "2", "--strategies=fsdp1:x");
     SAYS(2, "--policies big: parallelism.wrap_policy is 'big'", "compare", f->config, "-n", "2", "--policies=big");

@@ -142,6 +142,7 @@ FIXTURE_TEST(plan_tells_and_refuses)
     test_write_file(prices, "{\"fsdp_prices\": 9}", 18);
     SAYS(1, "its version is 9", "plan", "llama-1m", "--device", prices);
     SAYS(2, "no model given", "plan");
+    SAYS(2, "plan: unknown option '--svg=a.svg'; did you mean '--memory-svg'?", "plan", "llama-1m", "--svg=a.svg");
     SAYS(2, "--trace is drawn by --memory-svg", "plan", "llama-1m", "--trace", "trace.json");
     SAYS(1, "prices.json'", "plan", "llama-1m", "--no-time", "--memory-svg", prices, "--trace=nothing");
     SAYS(2, "what can be measured is cpu or cuda", "plan", "--measure", prices, "--device=tpu");

@@ -241,6 +241,13 @@ static fsdp_status body_fails(fsdp_context *context, void *arg)
     return FSDP_OK;
 }
 
+static fsdp_status body_fails_alone(fsdp_context *context, void *arg)
+{
+    (void)context;
+    (void)arg;
+    return FSDP_FAIL(FSDP_NOT_FOUND, "no file 'x'");
+}
+
 static fsdp_status body_works(fsdp_context *context, void *arg)
 {
     (void)arg;
@@ -252,6 +259,8 @@ TEST(a_body_that_fails_ends_its_world)
 {
     CHECK_OK(fsdp_run_threads(WORLD, NULL, body_works, NULL));
     CHECK_ERROR(fsdp_run_threads(WORLD, NULL, body_fails, NULL), FSDP_NOT_FOUND, "rank 2: no file 'x'");
+    CHECK_STATUS(fsdp_run_threads(1, NULL, body_fails_alone, NULL), FSDP_NOT_FOUND);
+    CHECK_STRING(fsdp_last_error(), "no file 'x'");
 }
 
 /* ---- the n-th resource fails ---- */

@@ -252,6 +252,10 @@ TEST(what_is_no_metrics_is_refused_by_line)
     CHECK_EQ(read_text("hello\nworld\n", "line 1 is no JSON object"), FSDP_FORMAT);
     CHECK_EQ(read_text("[1, 2]\n{\"step\": 1}\n", "line 1 is no JSON object"), FSDP_FORMAT);
     CHECK_EQ(read_text(HEADER "{\"loss\": 1}\n", "line 2: neither the header of a run, nor a step"), FSDP_FORMAT);
+    CHECK_EQ(read_text(HEADER "{\"step\": 1, \"loss\": \"high\"}\n", "line 2: 'loss' is neither a number nor null"),
+             FSDP_FORMAT);
+    CHECK_EQ(read_text(HEADER "{\"validation\": 1, \"loss\": []}\n", "line 2: 'loss' is neither a number nor null"),
+             FSDP_FORMAT);
     memset(deep, '[', 1 << 21);
     deep[(1 << 21) - 1] = '\0';
     CHECK_EQ(read_text(deep, "line 1 has over a million characters"), FSDP_FORMAT);

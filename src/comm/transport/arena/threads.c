@@ -80,6 +80,13 @@ static void *rank_main(void *argument)
     return NULL;
 }
 
+/* Returns the rank's failure; who it was matters only where there are others. */
+static fsdp_status failure_of(const rank_thread *ranks, int rank, int world_size)
+{
+    return world_size == 1 ? FSDP_FAIL(ranks[rank].status, "%s", ranks[rank].message)
+                           : FSDP_FAIL(ranks[rank].status, "rank %d: %s", rank, ranks[rank].message);
+}
+
 /* Returns, of several failures, the one that ended the world: that of the rank that the abort record blames. */
 static fsdp_status first_failure(const fsdp__arena *arena, const rank_thread *ranks, int world_size)
 {
@@ -87,10 +94,10 @@ static fsdp_status first_failure(const fsdp__arena *arena, const rank_thread *ra
     int blamed = arena->board->abort_rank;
 
     if (blamed >= 0 && ranks[blamed].status != FSDP_OK)
-        return FSDP_FAIL(ranks[blamed].status, "rank %d: %s", blamed, ranks[blamed].message);
+        return failure_of(ranks, blamed, world_size);
     for (int r = 0; r < world_size; r++)
         if (ranks[r].status != FSDP_OK)
-            return FSDP_FAIL(ranks[r].status, "rank %d: %s", r, ranks[r].message);
+            return failure_of(ranks, r, world_size);
     return FSDP_OK;
 }
 
