@@ -224,6 +224,18 @@ static fsdp_status refuse_others(void)
         started.starter);
 }
 
+/* Refuses a key of which each strategy has its own value: it would count for none. */
+static fsdp_status refuse_replaced(const session *s, int argc, char **argv)
+{
+    if (fsdp__override_is_given(argc, argv, "parallelism.strategy"))
+        return FSDP_FAIL(FSDP_INVALID, "compare: --parallelism.strategy counts for none of the strategies: name those "
+                                       "to compare by --strategies");
+    if (s->policies && fsdp__override_is_given(argc, argv, "parallelism.wrap_policy"))
+        return FSDP_FAIL(FSDP_INVALID, "compare: both --policies and --parallelism.wrap_policy give policies: leave "
+                                       "one of them out");
+    return FSDP_OK;
+}
+
 static int with_config(session *s, fsdp_train_config *config, int argc, char **argv)
 {
     texts t = {0};
@@ -255,7 +267,7 @@ static int with_config(session *s, fsdp_train_config *config, int argc, char **a
         return fsdp__compare_rank(t.config_fd, t.records_fd, s->comparison.steps);
     if (args.rest)
         return fsdp__usage_error("compare: nothing may follow '--'");
-    if (refuse_others() != FSDP_OK)
+    if (refuse_others() != FSDP_OK || refuse_replaced(s, argc, argv) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
     if (args.positional_count == 0 && argc == 1)
         return fsdp__usage_error("compare: no config file given; see 'fsdp compare --help'");

@@ -40,3 +40,14 @@ fsdp_status fsdp__override_set(void *arg, const char *key, const char *value)
     status = (adds ? fsdp_train_config_add : fsdp_train_config_set)(overrides->config, key, value);
     return status == FSDP_OK ? status : fsdp_fail_prefix(status, "--%s", key);
 }
+
+bool fsdp__override_is_given(int argc, char **argv, const char *key)
+{
+    size_t length = strlen(key);
+
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strncmp(argv[i], "--", 2) == 0 && strncmp(argv[i] + 2, key, length) == 0 &&
+            (argv[i][2 + length] == '=' || argv[i][2 + length] == '\0'))
+            return true;
+    return false;
+}

@@ -2,6 +2,8 @@
 #ifndef CLI_OVERRIDES_H
 #define CLI_OVERRIDES_H
 
+#include <stdbool.h>
+
 #include "fsdp/train.h"
 
 typedef struct fsdp__overrides {
@@ -13,5 +15,8 @@ typedef struct fsdp__overrides {
  * over it, so the file is read between the passes. */
 fsdp_status fsdp__override_skip(void *arg, const char *key, const char *value);
 fsdp_status fsdp__override_set(void *arg, const char *key, const char *value);
+
+/* Returns whether the command line gives the key. */
+bool fsdp__override_is_given(int argc, char **argv, const char *key);
 
 #endif

@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/overrides.h"
 #include "cli/own_process.h"
 #include "report/figures.h"
 #include "train/run_config.h"
@@ -64,6 +65,20 @@ static const struct {
 
 /* ---- the options ---- */
 
+/* Refuses a key that the command line gives beside its values: no run would have that value. */
+static fsdp_status refuse_twice(int argc, char **argv, const fsdp__sweep *sweep)
+{
+    for (int i = 0; i < sweep->count; i++) {
+        char key[128];
+
+        snprintf(key, sizeof key, "%.*s", (int)strcspn(sweep->texts[i], "="), sweep->texts[i]);
+        if (fsdp__override_is_given(argc, argv, key))
+            return FSDP_FAIL(FSDP_INVALID, "train: both --sweep and --%s give values of %s: leave one of them out", key,
+                             key);
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__sweep_collect(int argc, char **argv, fsdp__sweep *out)
 {
     static const char option[] = "--sweep";
@@ -84,7 +99,7 @@ fsdp_status fsdp__sweep_collect(int argc, char **argv, fsdp__sweep *out)
     if (out->count == 0)
         return FSDP_FAIL(FSDP_INVALID,
                          "train: --sweep-folder is where the runs of a sweep lie, and there is no --sweep");
-    return FSDP_OK;
+    return refuse_twice(argc, argv, out);
 }
 
 /* Returns the end of a value: the next comma that is in no brackets and no quotes, or the end of the text. */

@@ -126,6 +126,10 @@ FIXTURE_TEST(what_is_named_and_cannot_be_is_refused)
          "--strategies", ",");
     SAYS(2, "--policies is 'root,,blocks': expected names", "compare", f->config, "-n", "2", "--policies=root,,blocks");
     SAYS(2, "--strategies is 'ddp,': expected names", "compare", f->config, "-n", "2", "--strategies=ddp,");
+    SAYS(2, "--parallelism.strategy counts for none of the strategies", "compare", f->config, "-n", "2",
+         "--parallelism.strategy=zero1");
+    SAYS(2, "both --policies and --parallelism.wrap_policy give policies", "compare", f->config, "-n", "2",
+         "--policies=root", "--parallelism.wrap_policy", "blocks");
     SAYS(2, "'zero2' takes no 'x' after a colon", "compare", f->config, "-n", "2", "--strategies=zero2:x");
     SAYS(2, "parallelism.fsdp1_strategy is 'x'", "compare", f->config, "-n", "2", "--strategies=fsdp1:x");
     SAYS(2, "--policies big: parallelism.wrap_policy is 'big'", "compare", f->config, "-n", "2", "--policies=big");
