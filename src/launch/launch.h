@@ -14,6 +14,7 @@ typedef struct fsdp__child {
     bool running;
     bool was_signalled; /* this process sent it a signal to end it */
     int status;         /* as waitpid gives it, once the process has ended */
+    bool was_kept;      /* at the last look, by a process that traces it */
 } fsdp__child;
 
 /* ---- environment.c ---- */
@@ -42,6 +43,10 @@ fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *a
 void fsdp__signal_child(const fsdp__child *child, int signal);
 /* Returns whether the child has just ended. Then nothing of its group is left, and child->status is known. */
 bool fsdp__reap(fsdp__child *child, int guardian_fd);
+
+/* Does what fsdp__reap does for a child that has ended, but whom a debugger keeps: nobody is told of its end. Call it
+ * after fsdp__reap, now and then: a tracer gets the time between two calls. */
+bool fsdp__reap_kept(fsdp__child *child, int guardian_fd);
 
 /* ---- ending.c ---- */
 

@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/context.h"
 #include "base/cores.h"
 #include "base/limits.h"
+#include "comm/health/process.h"
 #include "launch/guardian.h"
 #include "launch/launch.h"
 #include "launch/placement.h"
@@ -166,6 +168,24 @@ bool fsdp__reap(fsdp__child *child, int guardian_fd)
     fsdp__guardian_forget(guardian_fd, child->pid);
     while (waitpid(child->pid, &child->status, 0) < 0 && errno == EINTR)
         ;
+    child->running = false;
+    return true;
+}
+
+bool fsdp__reap_kept(fsdp__child *child, int guardian_fd)
+{
+    bool was_kept = child->was_kept;
+    int status, tracer = child->running ? fsdp__process_kept_by(child->pid, &status) : 0;
+
+    child->was_kept = tracer > 0;
+    if (!was_kept || tracer == 0)
+        return false;
+    fsdp__warn("process %d has ended, but process %d, which traces it, has not let it go: it is not waited for",
+               (int)child->pid, tracer);
+    /* Its pid is not reused before it is let go. */
+    fsdp__signal_child(child, SIGKILL);
+    fsdp__guardian_forget(guardian_fd, child->pid);
+    child->status = status;
     child->running = false;
     return true;
 }

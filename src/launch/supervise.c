@@ -14,6 +14,7 @@
 #include "base/context.h"
 #include "base/limits.h"
 #include "base/status.h"
+#include "comm/health/process.h"
 #include "comm/health/verdict.h"
 #include "launch/descriptors.h"
 #include "launch/echo.h"
@@ -23,6 +24,7 @@
 
 enum {
     DEFAULT_GRACE_MS = 2000,
+    KEPT_MS = 250,     /* between two looks whether a debugger keeps a rank that has ended */
     OWN_END_MS = 500,  /* ranks that learn of a failure have this long to report it and end by themselves */
     MOST_GUARDIANS = 4 /* after the first: whoever kills so many means it */
 };
@@ -90,8 +92,11 @@ static void end_flight(supervisor *s, bool failed, fsdp_launch_report *report)
 static void signal_all(supervisor *s, int signal)
 {
     for (int r = 0; r < s->ranks; r++) {
-        fsdp__signal_child(&s->children[r], signal);
-        s->children[r].was_signalled |= s->children[r].running;
+        fsdp__child *child = &s->children[r];
+        int status;
+
+        fsdp__signal_child(child, signal);
+        child->was_signalled |= child->running && fsdp__process_kept_by(child->pid, &status) == 0;
     }
 }
 
@@ -237,25 +242,33 @@ static void renew_guardian(supervisor *s)
                (int)killed, s->guardians > MOST_GUARDIANS ? "it was not the first" : fsdp_last_error(), (int)getpid());
 }
 
+/* Learns of ends. It checks all ranks: one SIGCHLD may stand for several. */
+static void reap(supervisor *s, bool (*reap_one)(fsdp__child *child, int guardian_fd))
+{
+    for (int r = 0; r < s->ranks; r++)
+        if (reap_one(&s->children[r], s->guardian.fd))
+            child_ended(s, r);
+}
+
 static void watch(supervisor *s, int signal_fd)
 {
     struct pollfd fds[2] = {{.fd = signal_fd, .events = POLLIN}};
 
     while (s->running > 0) {
-        bool for_echo;
-        int ready;
+        bool for_echo, looks;
+        int ready, wait_ms = timeout_ms(s, &for_echo);
 
+        looks = wait_ms < 0 || wait_ms > KEPT_MS;
         fds[1] = (struct pollfd){.fd = s->guardian.fd}; /* below 0: there is none, and poll skips it */
-        ready = poll(fds, 2, timeout_ms(s, &for_echo));
+        ready = poll(fds, 2, looks ? KEPT_MS : wait_ms);
         if (ready > 0)
             handle_signals(s, signal_fd);
         if (ready > 0 && fds[1].revents)
             renew_guardian(s);
-        /* Check all of them: one SIGCHLD may stand for several ends. */
-        for (int r = 0; r < s->ranks; r++)
-            if (fsdp__reap(&s->children[r], s->guardian.fd))
-                child_ended(s, r);
-        if (ready == 0 && for_echo)
+        reap(s, fsdp__reap);
+        if (ready == 0 && looks)
+            reap(s, fsdp__reap_kept);
+        else if (ready == 0 && for_echo)
             s->echoes = false;
         else if (ready == 0 && s->running > 0)
             next_stage(s);

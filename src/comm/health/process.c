@@ -92,6 +92,31 @@ char fsdp__process_state(int pid, int thread)
     return read_stat(path, &state, &ticks) ? state : '\0';
 }
 
+/* Gives a field of /proc/PID/stat, which are numbered from 1; those behind the name in parentheses only. */
+static bool read_field(const char *stat, int number, int *out)
+{
+    const char *at = strrchr(stat, ')');
+
+    for (int field = 2; field < number && at; field++)
+        at = strchr(at + 1, ' ');
+    return at && sscanf(at, " %d", out) == 1;
+}
+
+int fsdp__process_kept_by(int pid, int *status)
+{
+    char path[48], text[1024], *at;
+    int threads, tracer = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    /* The first thread may have ended alone. */
+    if (!read_text(path, text, sizeof text) || !(at = strrchr(text, ')')) || strncmp(at, ") Z", 3) != 0 ||
+        !read_field(text, 20, &threads) || threads > 1 || !read_field(text, 52, status))
+        return 0;
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    at = read_text(path, text, sizeof text) ? strstr(text, "\nTracerPid:") : NULL;
+    return at && sscanf(at, "\nTracerPid: %d", &tracer) == 1 ? tracer : 0;
+}
+
 bool fsdp__process_is_frozen(int pid)
 {
     char path[48];
