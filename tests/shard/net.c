@@ -330,6 +330,13 @@ float *net_values(fsdp_module *module, int64_t *count)
     return c.values;
 }
 
+void net_check_same(float *values, float *expected, int64_t count)
+{
+    CHECK_BYTES(values, expected, (size_t)count * sizeof *values);
+    free(values);
+    free(expected);
+}
+
 float *net_expected(int blocks, int steps, int64_t *count)
 {
     fsdp_context *context = test_context();

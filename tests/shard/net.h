@@ -83,6 +83,8 @@ void net_evaluate(fsdp_module *module, int step, int rows);
 void net_train(fsdp_module *module, int steps);
 /* All parameters, whole, one after the other in order of the module tree. free() it. [collective] */
 float *net_values(fsdp_module *module, int64_t *count);
+/* Checks that these are the same bits, and frees both. */
+void net_check_same(float *values, float *expected, int64_t count);
 /* What `steps` steps of the plain network on one rank give: the values everything is compared with. free() it. */
 float *net_expected(int blocks, int steps, int64_t *count);
 

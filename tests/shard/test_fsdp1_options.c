@@ -39,13 +39,6 @@ static float *values_after_training(fsdp_module *module, int64_t *count)
     return values;
 }
 
-static void check_same(float *one, float *other, int64_t count)
-{
-    CHECK_BYTES(one, other, (size_t)count * sizeof(float));
-    free(one);
-    free(other);
-}
-
 static float *wrapped_values(fsdp_context *context, const fsdp_fsdp1_options *options, int64_t *count)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
@@ -147,7 +140,7 @@ static void wrap_by_policy(fsdp_context *context, void *arg)
         CHECK(fsdp_module_is_sharded(net_block_at(module, i)));
     CHECK(!fsdp_module_is_sharded(((net *)module)->input));
     materialize(module);
-    check_same(by_hand, values_after_training(module, &count), count);
+    net_check_same(by_hand, values_after_training(module, &count), count);
 }
 
 TEST(a_policy_wraps_what_calls_do)
@@ -189,7 +182,7 @@ static void choose_by_unit(fsdp_context *context, void *arg)
     CHECK_EQ(stats.calls[FSDP_REDUCE_SCATTER], 3);
     CHECK_EQ(stats.calls[FSDP_ALL_REDUCE], 1);
     fsdp_module_zero_grad(module);
-    check_same(plain, values_after_training(module, &count), count);
+    net_check_same(plain, values_after_training(module, &count), count);
 }
 
 TEST(units_have_options_of_their_own)
@@ -248,7 +241,7 @@ static void sync_values(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_tensor_fill_(p->shift, fsdp_context_rank(context)));
     wrap_by_hand(module, &options);
     values = net_values(module, &same_count);
-    check_same(expected, values, count);
+    net_check_same(expected, values, count);
     CHECK_OK(fsdp_tensor_read(p->shift, FSDP_F32, shift));
     for (int i = 0; i < NET_DIM; i++)
         CHECK_EQ(shift[i], 0);
@@ -479,7 +472,7 @@ static void optimize(fsdp_context *context, void *arg)
     float *after = optimized(context, false, &count);
 
     (void)arg;
-    check_same(after, optimized(context, true, &count), count);
+    net_check_same(after, optimized(context, true, &count), count);
 }
 
 /* Without original parameters it has parts of what has the gradients. */
