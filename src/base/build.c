@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/compiler.h"
 #include "fsdp/context.h"
 
 enum {
@@ -29,11 +30,6 @@ static bool has_address(const struct dl_phdr_info *object, uintptr_t address)
     return false;
 }
 
-static size_t round_up(size_t bytes, size_t step)
-{
-    return (bytes + step - 1) / step * step;
-}
-
 /* Finds the id among the notes of `bytes` bytes; returns its length, 0 if there is none. */
 static size_t find_id(const unsigned char *notes, size_t bytes, size_t alignment, const unsigned char **out)
 {
@@ -44,7 +40,7 @@ static size_t find_id(const unsigned char *notes, size_t bytes, size_t alignment
         size_t name = at + sizeof note, id;
 
         memcpy(&note, notes + at, sizeof note);
-        id = at + round_up(sizeof note + note.n_namesz, step);
+        id = at + FSDP__ROUND_UP(sizeof note + note.n_namesz, step);
         if (id > bytes || note.n_descsz > bytes - id)
             return 0;
         if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == sizeof ELF_NOTE_GNU &&
@@ -52,7 +48,7 @@ static size_t find_id(const unsigned char *notes, size_t bytes, size_t alignment
             *out = notes + id;
             return note.n_descsz;
         }
-        at = round_up(id + note.n_descsz, step);
+        at = FSDP__ROUND_UP(id + note.n_descsz, step);
     }
     return 0;
 }

@@ -6,6 +6,8 @@
 #define FSDP__COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 #define FSDP__MIN(a, b) ((a) < (b) ? (a) : (b))
 #define FSDP__MAX(a, b) ((a) > (b) ? (a) : (b))
+/* Gives the smallest multiple of `unit` from `n` on. */
+#define FSDP__ROUND_UP(n, unit) (((n) + (unit)-1) / (unit) * (unit))
 
 /* Calls `release` with the address of the variable that is declared behind it, when the variable's scope is left, in
  * whichever way: a function that owns something can return anywhere. Nothing else needs to use the variable. */

@@ -55,7 +55,7 @@ static fsdp_status plan(const fsdp__tensor_source *source, fsdp_dtype dtype, fsd
         item->dtype = is_converted(source, item->tensor, dtype) ? dtype : item->tensor->dtype;
         item->offset = out->bytes;
         out->bytes += (size_t)item->tensor->numel * fsdp_dtype_size(item->dtype);
-        out->bytes = (out->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        out->bytes = FSDP__ROUND_UP(out->bytes, ALIGNMENT);
     }
     out->count = source->count;
     return FSDP_OK;

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/compiler.h"
 #include "base/context.h"
 #include "base/probe.h"
 #include "device/impl.h"
@@ -25,7 +26,7 @@ typedef struct call {
 
 static size_t aligned(size_t bytes)
 {
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return FSDP__ROUND_UP(bytes, ALIGNMENT);
 }
 
 /* Returns the index of an identical buffer before `i`, or -1. A buffer that only begins at the same address has a copy

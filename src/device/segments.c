@@ -223,7 +223,7 @@ static bool return_unused(fsdp__allocator *a)
 
 static size_t whole_steps(size_t bytes)
 {
-    return (bytes + SEGMENT_STEP - 1) / SEGMENT_STEP * SEGMENT_STEP;
+    return FSDP__ROUND_UP(bytes, SEGMENT_STEP);
 }
 
 /* Adds a segment as one free block. `reserve` must have been called. */

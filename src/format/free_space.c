@@ -38,7 +38,7 @@ uint64_t fsdp__room_needed(const fsdp__file_list *files, uint64_t block)
     uint64_t needed = 0;
 
     for (int64_t i = 0; i < files->count; i++)
-        needed += (files->files[i].bytes + block - 1) / block * block;
+        needed += FSDP__ROUND_UP(files->files[i].bytes, block);
     return needed;
 }
 

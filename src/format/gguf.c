@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 
 enum {
     VERSION = 3,
@@ -213,7 +214,7 @@ static int by_name(const void *a, const void *b)
 static fsdp_status place_tensors(const cursor *c, fsdp__gguf *file, uint64_t alignment)
 {
     uint64_t all = (uint64_t)(c->end - c->begin), header = (uint64_t)(c->at - c->begin), end = 0;
-    uint64_t start = (header + alignment - 1) / alignment * alignment;
+    uint64_t start = FSDP__ROUND_UP(header, alignment);
 
     qsort(file->tensors, (size_t)file->tensor_count, sizeof *file->tensors, by_offset);
     for (int64_t i = 0; i < file->tensor_count; i++) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "format/gguf.h"
 
 /* ---- types ---- */
@@ -190,7 +191,7 @@ void fsdp__gguf_add_tensor(fsdp__gguf_header *h, const char *name, int ndim, con
     put_u64(h, h->data_bytes);
     *offset = h->data_bytes;
     bytes = fsdp__gguf_bytes(type, numel);
-    h->data_bytes += (bytes + FSDP__GGUF_ALIGNMENT - 1) / FSDP__GGUF_ALIGNMENT * FSDP__GGUF_ALIGNMENT;
+    h->data_bytes += FSDP__ROUND_UP(bytes, FSDP__GGUF_ALIGNMENT);
 }
 
 fsdp_status fsdp__gguf_header_finish(fsdp__gguf_header *h)

@@ -25,7 +25,7 @@ int64_t fsdp__coded_row_bytes(const fsdp__coded_weight *weight)
 {
     int64_t codes = weight->code == FSDP__WEIGHT_NF4 ? FSDP__NF4_BLOCK / 2 : weight->cols, word = sizeof(float);
 
-    return word + (codes + word - 1) / word * word; /* rows begin where a float may lie */
+    return word + FSDP__ROUND_UP(codes, word); /* rows begin where a float may lie */
 }
 
 /* ---- values to codes ---- */

@@ -112,7 +112,7 @@ static fsdp_status new_logits(const head *h, fsdp_dtype dtype, int64_t rows, fsd
     bool padded = fsdp__device_narrow_logits(device) && !h->part && rows > 1;
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *whole = NULL;
 
-    FSDP_TRY(fsdp_tensor_create(device, dtype, FSDP_SHAPE(rows, padded ? (cols + unit - 1) / unit * unit : cols),
+    FSDP_TRY(fsdp_tensor_create(device, dtype, FSDP_SHAPE(rows, padded ? FSDP__ROUND_UP(cols, unit) : cols),
                                 FSDP_MEMORY_WORKSPACE, &whole));
     return fsdp__view_narrow(whole, 1, 0, cols, out);
 }

@@ -177,7 +177,7 @@ static void bind_forward(binding *b, const fsdp__attention_call *call, const fsd
 
 static size_t padded(size_t bytes)
 {
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return FSDP__ROUND_UP(bytes, ALIGNMENT);
 }
 
 /* Takes scratch: cuDNN's own, and for a backward the sums of rows and the gradients of queries in f32, as zeros. */

@@ -106,7 +106,7 @@ static fsdp_status pass_to_device(fsdp__cuda_stream *stream, char *dst, const ch
         run = FSDP__MIN(bytes - at, FSDP__CUDA_PIECE_BYTES - p->filled);
         memcpy(piece, src + at, run);
         FSDP_TRY(issue(stream, &(transfer){dst + at, piece, run, cudaMemcpyHostToDevice, false}));
-        p->filled += (run + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        p->filled += FSDP__ROUND_UP(run, ALIGNMENT);
     }
     return FSDP_OK;
 }

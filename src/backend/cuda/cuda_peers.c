@@ -51,7 +51,7 @@ fsdp_status fsdp__cuda_export_alloc(fsdp_device *device, size_t bytes, fsdp__exp
     exported name = {.pid = getpid(), .ordinal = device->ordinal};
     cudaError_t error;
 
-    *out = (fsdp__export){.bytes = (bytes + STEP - 1) / STEP * STEP};
+    *out = (fsdp__export){.bytes = FSDP__ROUND_UP(bytes, STEP)};
     FSDP_TRY(fsdp__cuda_use(device));
     FSDP_TRY(
         refuse(device, cudaDeviceGetPCIBusId(out->card, FSDP__EXPORT_CARD, device->ordinal), "cudaDeviceGetPCIBusId"));

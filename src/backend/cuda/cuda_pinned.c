@@ -28,7 +28,7 @@ static pages pages_of(const void *memory, size_t bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)memory;
 
-    return (pages){at / page * page, (at + bytes + page - 1) / page * page};
+    return (pages){at / page * page, FSDP__ROUND_UP(at + bytes, page)};
 }
 
 /* Says, the first time also in the log, that the system refuses: copies work without. */

@@ -122,7 +122,7 @@ static int64_t packed_bytes(const exchange *x, int64_t i)
     const fsdp_sharded_buffer *b = &x->call->buffers[i];
     int64_t bytes = fsdp__chunk_numel(b) * (int64_t)fsdp_dtype_size(packed_dtype(x, b));
 
-    return is_used(x, i) ? (bytes + ALIGN - 1) / ALIGN * ALIGN : 0;
+    return is_used(x, i) ? FSDP__ROUND_UP(bytes, ALIGN) : 0;
 }
 
 /* Returns how many bytes of the vector are left. */

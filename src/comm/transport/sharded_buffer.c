@@ -275,7 +275,7 @@ int64_t fsdp__even_chunk(int64_t count, int ranks, size_t element)
 {
     int64_t line = LINE / (int64_t)element;
 
-    return ((count + ranks - 1) / ranks + line - 1) / line * line;
+    return FSDP__ROUND_UP((count + ranks - 1) / ranks, line);
 }
 
 fsdp__reduce_ranks_args fsdp__call_reduction(const fsdp__call *call, int size, int block)

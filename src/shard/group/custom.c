@@ -20,7 +20,7 @@ static size_t bytes_of(const packing *p, const fsdp_sharded_buffer *buffer, fsdp
 {
     size_t bytes = (size_t)fsdp__chunk_numel(buffer) * fsdp_dtype_size(dtype);
 
-    return (bytes + p->align - 1) / p->align * p->align;
+    return FSDP__ROUND_UP(bytes, p->align);
 }
 
 /* Takes memory, in the order of the device's stream, which `stream` then waits for. */

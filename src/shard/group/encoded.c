@@ -58,7 +58,7 @@ void fsdp__encoded_lay_out(fsdp__param_group *group)
             e->pre ? e->sent_bytes(e->arg, &described) : (size_t)p->chunk_numel * fsdp_dtype_size(p->param_dtype);
 
         p->sent_offset = w->bytes;
-        w->bytes += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+        w->bytes += FSDP__ROUND_UP(bytes, ALIGN);
         w->measured += e->pre && e->measure;
     }
     if (any)

@@ -3,6 +3,7 @@
  *
  * For a parameter a rank sends its scales, rounded up, and then one code for each element of its part. */
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "device/kernels.h"
 #include "fsdp/shard.h"
 #include "tensor/tensor.h"
@@ -25,7 +26,7 @@ static size_t scale_bytes(fsdp__code code, const fsdp_gather_parameter *p)
     int64_t blocks = (longest_part(p) + FSDP__CODE_BLOCK - 1) / FSDP__CODE_BLOCK;
     int64_t scales = code == FSDP__CODE_FLOAT8 ? 1 : blocks;
 
-    return ((size_t)scales * sizeof(float) + ALIGN - 1) / ALIGN * ALIGN;
+    return FSDP__ROUND_UP((size_t)scales * sizeof(float), ALIGN);
 }
 
 static size_t sent_bytes(void *arg, const fsdp_gather_parameter *p)

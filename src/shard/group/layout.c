@@ -43,7 +43,7 @@ static int64_t line_up(fsdp__param_group *group)
     int64_t end = 0, ranks = group->residence.mesh.ranks;
 
     for (int64_t i = 0; i < group->param_count; i++) {
-        int64_t first = (end + align - 1) / align * align;
+        int64_t first = FSDP__ROUND_UP(end, align);
 
         group->params[i].placement = (fsdp_placement){.kind = FSDP_FLAT, .first = first};
         end = first + fsdp__param_numel(&group->params[i]);

@@ -142,7 +142,7 @@ static size_t take(size_t *end, size_t bytes)
 {
     size_t at = *end;
 
-    *end += (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    *end += FSDP__ROUND_UP(bytes, CACHE_LINE);
     return at;
 }
 

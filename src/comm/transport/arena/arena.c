@@ -24,21 +24,16 @@ typedef struct layout {
     size_t slots, words, payloads, staging, heap, end;
 } layout;
 
-static size_t round_up(size_t bytes, size_t step)
-{
-    return (bytes + step - 1) / step * step;
-}
-
 static layout lay_out(int world, int ranks, size_t heap_bytes)
 {
     size_t pairs = FSDP__BOARD_GROUPS * (size_t)world;
     layout l;
 
     l.slots = sizeof(fsdp__control) + fsdp__board_bytes(world, ranks);
-    l.words = round_up(l.slots + pairs * FSDP__SLOT_BYTES, PAGE);
-    l.payloads = round_up(l.words + pairs * sizeof(fsdp__words), PAGE);
-    l.staging = round_up(l.payloads + pairs * 2 * FSDP__PAYLOAD_BYTES, PAGE);
-    l.heap = round_up(l.staging + pairs * 2 * FSDP__STAGING_BYTES, HUGE_PAGE);
+    l.words = FSDP__ROUND_UP(l.slots + pairs * FSDP__SLOT_BYTES, PAGE);
+    l.payloads = FSDP__ROUND_UP(l.words + pairs * sizeof(fsdp__words), PAGE);
+    l.staging = FSDP__ROUND_UP(l.payloads + pairs * 2 * FSDP__PAYLOAD_BYTES, PAGE);
+    l.heap = FSDP__ROUND_UP(l.staging + pairs * 2 * FSDP__STAGING_BYTES, HUGE_PAGE);
     l.end = l.heap + heap_bytes;
     return l;
 }
@@ -59,7 +54,7 @@ static fsdp_status choose_heap(int world, int ranks, bool file, size_t *out)
     uint64_t space = fsdp__address_space_left() / 2, size = file ? fsdp__file_size_limit() : FSDP__NO_LIMIT;
     uint64_t limit = FSDP__MIN(space, size);
 
-    *out = round_up(most, HEAP_STEP);
+    *out = FSDP__ROUND_UP(most, HEAP_STEP);
     if (limit < control + HEAP_LEAST)
         return FSDP_FAIL(FSDP_NO_MEMORY,
                          "shared memory for %d ranks needs at least %llu MiB, and twice as much address space: '%s' "

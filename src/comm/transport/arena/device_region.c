@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/compiler.h"
 #include "base/lock.h"
 #include "base/probe.h"
 #include "comm/health/region.h"
@@ -50,7 +51,7 @@ typedef struct fsdp__device_memory {
 
 size_t fsdp__device_region_words(const fsdp__arena_view *view)
 {
-    return ((size_t)view->arena->board->world * sizeof(words) + ALIGN - 1) / ALIGN * ALIGN;
+    return FSDP__ROUND_UP((size_t)view->arena->board->world * sizeof(words), ALIGN);
 }
 
 static words *words_behind(const fsdp__arena_view *view, fsdp__shared_header *header)

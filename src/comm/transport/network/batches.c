@@ -38,7 +38,7 @@ int fsdp__batches_next(fsdp__batches *b, fsdp__batch_piece *out)
         }
         out[count++] = (fsdp__batch_piece){b->next_buffer, b->next_at, numel, used};
         b->next_at += numel;
-        used += (numel * element + FSDP__BATCH_ALIGN - 1) / FSDP__BATCH_ALIGN * FSDP__BATCH_ALIGN;
+        used += FSDP__ROUND_UP(numel * element, FSDP__BATCH_ALIGN);
     }
     return count;
 }

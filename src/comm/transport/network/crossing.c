@@ -248,7 +248,7 @@ static fsdp_status through_host(fsdp__collective collective, fsdp__crossing *r, 
     if (!memory || !host)
         return fsdp_last_status();
     call.send = memory;
-    call.recv = memory + (send_bytes + LINE - 1) / LINE * LINE;
+    call.recv = memory + FSDP__ROUND_UP(send_bytes, LINE);
     if (call.name == FSDP__CALL_BROADCAST)
         call.recv = memory;
     FSDP_TRY(fsdp__run_copy_to_host(stream, memory, r->call->send, send_bytes));
