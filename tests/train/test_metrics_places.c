@@ -3,10 +3,7 @@
 #include "train/metrics.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <math.h>
-#include <pthread.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -123,69 +120,26 @@ STORY_TEST(a_table_with_other_columns_is_refused)
     CHECK_EQ(count_of(more, '\n'), 1 + 2 * STORY_STEPS);
 }
 
-static const char other_columns[] = "run,step,loss\n0123456789abcdef,1,5.5\n";
-
 /* What another version has written stays as it is; all that this one writes is in the file beside it. */
 STORY_TEST(a_table_of_another_version_goes_on_in_a_file_beside_it)
 {
+    static const char older[] = "run,step,loss\n0123456789abcdef,1,5.5\n";
     story *s = *state;
     char *path = set_path(s, "metrics.csv", "m.old.csv"), *beside = test_path(s->directory, "m.old-2.csv"), *table;
 
-    write_text(path, other_columns);
+    write_text(path, older);
     CHECK_OK(fsdp__metrics_check(s->config));
     CHECK(access(beside, F_OK) != 0);
     story_go(s, 2);
     story_go(s, 1);
     table = test_read_file(path, NULL);
-    CHECK_STRING(table, other_columns);
+    CHECK_STRING(table, older);
     table = test_read_file(beside, NULL);
     CHECK_EQ(count_of(table, '\n'), 1 + 2 * STORY_STEPS);
-    write_text(beside, other_columns);
+    write_text(beside, older);
     story_go(s, 1);
     table = test_read_file(test_path(s->directory, "m.old-3.csv"), NULL);
     CHECK_EQ(count_of(table, '\n'), 1 + STORY_STEPS);
-}
-
-/* Begins a table while a run that has opened its file waits for its turn. `arg`: the file, locked. */
-static void *begin_while_another_waits(void *arg)
-{
-    int fd = *(int *)arg, holders = 0;
-    struct stat own, other;
-    char name[40];
-
-    CHECK_EQ(fstat(fd, &own), 0);
-    while (holders < 2) {
-        holders = 0;
-        for (int i = 0; i < 256; i++) {
-            snprintf(name, sizeof name, "/proc/self/fd/%d", i);
-            holders += stat(name, &other) == 0 && other.st_ino == own.st_ino && other.st_dev == own.st_dev;
-        }
-        usleep(1000);
-    }
-    if (write(fd, other_columns, sizeof other_columns - 1) != sizeof other_columns - 1)
-        abort();
-    CHECK_EQ(flock(fd, LOCK_UN), 0);
-    return NULL;
-}
-
-/* Whichever comes first has the file, and the other one the file beside it. */
-STORY_TEST(a_table_that_another_version_begins_at_the_same_time_keeps_its_columns)
-{
-    story *s = *state;
-    char *path = set_path(s, "metrics.csv", "both.csv"), *table;
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT, 0644);
-    pthread_t other;
-
-    CHECK(fd >= 0);
-    CHECK_EQ(flock(fd, LOCK_EX), 0);
-    CHECK_EQ(pthread_create(&other, NULL, begin_while_another_waits, &fd), 0);
-    story_go(s, 1);
-    CHECK_EQ(pthread_join(other, NULL), 0);
-    table = test_read_file(path, NULL);
-    CHECK_STRING(table, other_columns);
-    table = test_read_file(test_path(s->directory, "both-2.csv"), NULL);
-    CHECK_EQ(count_of(table, '\n'), 1 + STORY_STEPS);
-    close(fd);
 }
 
 STORY_TEST(two_keys_cannot_name_one_file)
