@@ -82,12 +82,6 @@ static fsdp_status fail_written(const fsdp__recomputation *c)
         (long long)c->at, c->entries[c->at].op->name);
 }
 
-/* Returns whether the entry's node has yet to run; nobody needs what a freed or finished node read. */
-static bool is_to_come(const fsdp__recomputation_entry *e)
-{
-    return e->node && !e->node->released;
-}
-
 static fsdp_status refill(const fsdp__recomputation *c, const fsdp__recomputation_entry *e, fsdp_tensor *const *saved)
 {
     fsdp__node *node = e->node;
@@ -125,7 +119,8 @@ fsdp_status fsdp__recomputation_refill(fsdp__recomputation *c, const fsdp__trait
             return fail_other_way(c, op->name);
         e = &c->entries[c->at];
         FSDP_TRY(refill(c, e, saved));
-        if (is_to_come(e) && fsdp__origin_of(inputs, input_count) != e->read)
+        /* nobody needs what a freed or finished node read */
+        if (e->node && !e->node->released && fsdp__origin_of(inputs, input_count) != e->read)
             return fail_written(c);
         c->at++;
     }

@@ -68,12 +68,6 @@ static bool take_name(steps *s, char name[NAME_MAX + 1])
 
 /* ---- one step ---- */
 
-/* Returns whether the text can hold the way to there, too: who gets it goes on from it. */
-static bool has_room(const steps *s, const char *name)
-{
-    return strlen(s->at) + 1 + strlen(name) < sizeof s->at;
-}
-
 static void add_to_text(steps *s, const char *name)
 {
     size_t length = strlen(s->at);
@@ -196,7 +190,7 @@ static fsdp_status step(steps *s, const char *name)
     fsdp_status status;
     int fd;
 
-    if (!has_room(s, name)) {
+    if (strlen(s->at) + 1 + strlen(name) >= sizeof s->at) {
         errno = ENAMETOOLONG;
         return cannot(s->walk);
     }

@@ -25,16 +25,11 @@ static fsdp_status add_word(lexer *l, fsdp__word_kind kind, fsdp__jinja_string t
     return FSDP_OK;
 }
 
-static void count_lines(lexer *l, size_t from, size_t to)
-{
-    for (size_t i = from; i < to; i++)
-        l->r->line += l->text[i] == '\n';
-}
-
 /* Goes forward to `to`, and counts the lines on the way. */
 static void advance(lexer *l, size_t to)
 {
-    count_lines(l, l->at, to);
+    for (size_t i = l->at; i < to; i++)
+        l->r->line += l->text[i] == '\n';
     l->line_begins = to > l->at ? l->text[to - 1] == '\n' : l->line_begins;
     l->at = to;
 }

@@ -128,12 +128,6 @@ static fsdp_status add_policies(builder *b, const char *strategy, const char *po
     return FSDP_OK;
 }
 
-/* Checks the config's own keys and its model, as `fsdp train` would. */
-static fsdp_status check_config(builder *b)
-{
-    return fsdp__train_check_start(b->config, b->world_size);
-}
-
 static fsdp_status check_list(const char *option, const char *list)
 {
     if (list && !*list)
@@ -175,7 +169,7 @@ fsdp_status fsdp__variants_create(const fsdp_train_config *config, int world_siz
     char strategy[64];
 
     *out = (fsdp__variants){NULL, 0};
-    FSDP_TRY(check_config(&b));
+    FSDP_TRY(fsdp__train_check_start(config, world_size));
     FSDP_TRY(fsdp__variants_check_words(strategies, policies));
     while (status == FSDP_OK && next_word(&list, strategy, sizeof strategy))
         status = add_policies(&b, strategy, policies);

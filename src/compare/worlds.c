@@ -28,14 +28,6 @@ fsdp_status fsdp__worlds_read(const char *list, fsdp__worlds *out)
     return FSDP_OK;
 }
 
-/* Keeps the number of microbatches: if global_batch_size is set, it is scaled with the ranks; -1 means that each rank
- * takes one microbatch anyway. */
-static void keep_microbatches(fsdp_train_config *config, int ranks, int world)
-{
-    if (config->training.global_batch_size != -1)
-        config->training.global_batch_size = config->training.global_batch_size / ranks * world;
-}
-
 static fsdp_status explain(const fsdp_train_config *config, int world, fsdp__elsewhere *out)
 {
     FSDP__SCOPED(fsdp_explanation_free_at) fsdp_explanation *explanation = NULL;
@@ -58,7 +50,8 @@ fsdp_status fsdp__elsewhere_find(const fsdp_train_config *config, int ranks, int
     if (fsdp__train_plans_schedule(config))
         return FSDP_OK; /* what would be planned there is not known */
     FSDP_TRY(fsdp__train_config_copy(config, &other));
-    keep_microbatches(other, ranks, world);
+    if (other->training.global_batch_size != -1) /* keep the number of microbatches */
+        other->training.global_batch_size = other->training.global_batch_size / ranks * world;
     status = fsdp_train_config_check(other, world);
     if (status == FSDP_OK)
         status = explain(other, world, out);

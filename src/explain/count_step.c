@@ -138,15 +138,10 @@ static void leave(recorder *r, int64_t unit)
         }
 }
 
-static void enter(recorder *r, int64_t unit)
-{
-    leave(r, unit);
-    r->open[r->open_count++] = unit;
-}
-
 static void follow(recorder *r, int64_t unit, fsdp_shard_event event)
 {
     fsdp_explained_life *life = last_life(r, unit);
+    bool enters = event == FSDP_EVENT_PRE_FORWARD || event == FSDP_EVENT_PRE_BACKWARD;
 
     if (event == FSDP_EVENT_PRE_FORWARD && unit == 0) {
         r->microbatch++;
@@ -157,10 +152,10 @@ static void follow(recorder *r, int64_t unit, fsdp_shard_event event)
             r->events[i].phase = FSDP_PHASE_BACKWARD; /* the root was not the last one */
         r->phase = FSDP_PHASE_BACKWARD;
     }
-    if (event == FSDP_EVENT_PRE_FORWARD || event == FSDP_EVENT_PRE_BACKWARD)
-        enter(r, unit);
-    if (event == FSDP_EVENT_POST_FORWARD || event == FSDP_EVENT_POST_BACKWARD)
+    if (enters || event == FSDP_EVENT_POST_FORWARD || event == FSDP_EVENT_POST_BACKWARD)
         leave(r, unit);
+    if (enters)
+        r->open[r->open_count++] = unit;
     if (event == FSDP_EVENT_WAIT && is_live(life) && life->begin == r->event_count - 1)
         life->ahead = false; /* nothing came in between */
 }

@@ -14,11 +14,6 @@ enum {
     PIECES = 64 /* a file of up to so many pieces is read whole */
 };
 
-static fsdp_status io_error(const char *path)
-{
-    return FSDP_FAIL(FSDP_IO, "cannot read '%s': %s", path, strerrordesc_np(errno));
-}
-
 static fsdp_status add_piece(int fd, const char *path, off_t at, uint64_t *hash)
 {
     char piece[PIECE_BYTES];
@@ -28,7 +23,7 @@ static fsdp_status add_piece(int fd, const char *path, off_t at, uint64_t *hash)
         got = pread(fd, piece, sizeof piece, at);
     while (got < 0 && errno == EINTR);
     if (got < 0)
-        return io_error(path);
+        return FSDP_FAIL(FSDP_IO, "cannot read '%s': %s", path, strerrordesc_np(errno));
     *hash = fsdp__hash_bytes(*hash, piece, (size_t)got);
     return FSDP_OK;
 }

@@ -23,11 +23,6 @@ enum {
     VERSION = 1
 };
 
-static fsdp_status out_of_memory(const fsdp__directory *folder)
-{
-    return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot replace the files of '%s'", folder->path);
-}
-
 /* ---- the journal itself ---- */
 
 /* Returns whether there may be a journal. It reports nothing where the folder cannot be searched: its reader says that
@@ -88,7 +83,7 @@ fsdp_status fsdp__journal_read(fsdp__journal *journal, const fsdp__directory *fo
     json_auto_t *object = NULL;
 
     if (!path)
-        return out_of_memory(folder);
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot replace the files of '%s'", folder->path);
     FSDP_TRY(fsdp__json_load(folder, FSDP__JOURNAL_NAME, LIMIT_BYTES, VERSION, &object));
     FSDP_TRY(fsdp__file_list_parse(&journal->fresh, path, json_object_get(object, "new")));
     return fsdp__file_list_parse(&journal->gone, path, json_object_get(object, "gone"));
@@ -150,12 +145,6 @@ static fsdp_status make_old(const fsdp__directory *staging, places *p)
     return fsdp__directory_enter(staging, OLD_NAME, &p->old);
 }
 
-static void release_places(places *p)
-{
-    fsdp__directory_close(&p->fresh);
-    fsdp__directory_close(&p->old);
-}
-
 /* Returns whether the name is there. Links count as themselves: they are renamed, not followed. */
 static bool is_in(const fsdp__directory *folder, const char *name)
 {
@@ -206,13 +195,6 @@ static fsdp_status move_old_out(const fsdp__journal *journal, const places *p)
     return FSDP_OK;
 }
 
-static fsdp_status move_new_in(const fsdp__journal *journal, const places *p)
-{
-    for (int64_t i = 0; i < journal->fresh.count; i++)
-        FSDP_TRY(move(journal->fresh.files[i].name, &p->fresh, p->folder));
-    return FSDP_OK;
-}
-
 /* Compares a new file with its entry in the list: its size, and its bytes if it has not been moved yet. */
 static fsdp_status compare(const fsdp__listed_file *file, const places *p, const char **out_wrong)
 {
@@ -247,6 +229,13 @@ static fsdp_status check_whole(const fsdp__journal *journal, const places *p)
                              "its " FSDP__JOURNAL_NAME " to keep what is left",
                              p->folder->path, journal->fresh.files[i].name, wrong);
     }
+    return FSDP_OK;
+}
+
+static fsdp_status move_new_in(const fsdp__journal *journal, const places *p)
+{
+    for (int64_t i = 0; i < journal->fresh.count; i++)
+        FSDP_TRY(move(journal->fresh.files[i].name, &p->fresh, p->folder));
     return FSDP_OK;
 }
 
@@ -288,7 +277,8 @@ static fsdp_status move_by(fsdp_status (*way)(const fsdp__journal *, const fsdp_
 
     if (status == FSDP_OK)
         status = way(journal, staging, &p);
-    release_places(&p);
+    fsdp__directory_close(&p.fresh);
+    fsdp__directory_close(&p.old);
     return status;
 }
 

@@ -298,13 +298,6 @@ static fsdp_status read_pickle(fsdp__torch_file *file)
     return read_state_dict(&(reader){.file = file, .pickle = pickle});
 }
 
-static fsdp_status read_archive(fsdp__torch_file *file)
-{
-    FSDP_TRY(find_folder(file));
-    FSDP_TRY(check_kind(file));
-    return read_pickle(file);
-}
-
 /* ---- what else such a file may be ---- */
 
 /* Recognises other formats by the first bytes, as far as they are there. */
@@ -356,7 +349,9 @@ static fsdp_status open_archive(const char *path, fsdp__archive *archive, fsdp__
     file->path = fsdp__strdup(path);
     if (!file->path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", path);
-    FSDP_TRY(read_archive(file));
+    FSDP_TRY(find_folder(file));
+    FSDP_TRY(check_kind(file));
+    FSDP_TRY(read_pickle(file));
     *out = fsdp__take(&file);
     return FSDP_OK;
 }

@@ -445,12 +445,6 @@ static fsdp_status read_model(const fsdp__json_object *from, fsdp_model_config *
     return unknown_type(from, type);
 }
 
-static fsdp_status read_config(const fsdp__json_object *from, fsdp_model_config *out)
-{
-    FSDP_TRY(read_model(from, out));
-    return fsdp_fail_prefix(fsdp_model_config_check(out), "cannot use '%s'", from->path);
-}
-
 const char *fsdp__hub_heads_key(fsdp_architecture architecture, bool kv)
 {
     return architecture == FSDP_GPT2 ? "n_head" : kv ? "num_key_value_heads" : "num_attention_heads";
@@ -462,7 +456,8 @@ fsdp_status fsdp__config_parse(const char *path, const void *text, size_t bytes,
     json_auto_t *object = NULL;
 
     FSDP_TRY(fsdp__json_parse_foreign(path, text, bytes, &object));
-    FSDP_TRY(read_config(&(fsdp__json_object){.path = path, .object = object}, &config));
+    FSDP_TRY(read_model(&(fsdp__json_object){.path = path, .object = object}, &config));
+    FSDP_TRY(fsdp_fail_prefix(fsdp_model_config_check(&config), "cannot use '%s'", path));
     *out = config;
     return FSDP_OK;
 }

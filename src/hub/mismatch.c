@@ -216,12 +216,6 @@ static void append(char *text, size_t bytes, const char *format, ...)
     va_end(arguments);
 }
 
-/* Returns the separator between parts, "; ", if there is text before. */
-static const char *also(const char *text)
-{
-    return *text ? "; " : "";
-}
-
 fsdp_status fsdp__mismatch_status(fsdp__mismatch *m, bool partial)
 {
     bool alone = m->misshapen == 0 && m->missing.count == 0;
@@ -234,7 +228,7 @@ fsdp_status fsdp__mismatch_status(fsdp__mismatch *m, bool partial)
     if (m->misshapen > 1)
         append(text, sizeof text, ", and %lld more have other shapes", (long long)m->misshapen - 1);
     if (m->missing.count > 0 && !partial)
-        append(text, sizeof text, "%s%s tensor%s %s", also(text), m->checkpoint ? "it lacks" : "no file holds",
+        append(text, sizeof text, "%s%s tensor%s %s", *text ? "; " : "", m->checkpoint ? "it lacks" : "no file holds",
                m->missing.count > 1 ? "s" : "", fsdp__names_text(&m->missing));
     if (m->unexpected.count > 0 && !partial && !alone)
         append(text, sizeof text, "; and no parameter of the model is %s", fsdp__names_text(&m->unexpected));

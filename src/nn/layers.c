@@ -27,11 +27,6 @@ typedef struct sized_layer {
     fsdp__layer_code code; /* of a Linear, Conv1D */
 } sized_layer;
 
-static const char *truth(bool value)
-{
-    return value ? "True" : "False";
-}
-
 /* A layer that was not made here, with the type of one that was, has no more than fsdp_layer has. */
 const fsdp__layer_code *fsdp__layer_code_of(const fsdp_module *layer)
 {
@@ -69,7 +64,7 @@ static void linear_describe(const fsdp_module *self, char *text, size_t bytes)
     const sized_layer *m = (const sized_layer *)self;
 
     snprintf(text, bytes, "in_features=%lld, out_features=%lld, bias=%s", (long long)m->in, (long long)m->out,
-             truth(m->has_bias));
+             m->has_bias ? "True" : "False");
 }
 
 static const fsdp_module_type linear_type = {.name = "Linear", .forward = linear_forward, .describe = linear_describe};

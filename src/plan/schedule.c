@@ -406,13 +406,6 @@ static fsdp_status find(search *s)
     return describe(s);
 }
 
-static fsdp_status check(const fsdp_train_config *config, const fsdp__plan_options *options)
-{
-    if (!options->prices)
-        return FSDP_FAIL(FSDP_INVALID, "a schedule is planned by prices: leave out --no-time");
-    return fsdp__train_config_check_step(config, options->world_size);
-}
-
 fsdp_status fsdp__schedule_find(const fsdp_train_config *config, const fsdp__plan_options *options, double room,
                                 int tries, fsdp__scheduled *out)
 {
@@ -420,12 +413,14 @@ fsdp_status fsdp__schedule_find(const fsdp_train_config *config, const fsdp__pla
     fsdp_status status;
 
     *out = (fsdp__scheduled){.room = room > 0 ? room : INFINITY};
+    if (!options->prices)
+        return FSDP_FAIL(FSDP_INVALID, "a schedule is planned by prices: leave out --no-time");
     FSDP__TRY_NEW(s);
     *s = (search){.options = *options, .tries = FSDP__MIN(tries, FSDP__SCHEDULE_TRIES), .out = out};
     s->options.rank_alone = true;
     FSDP_TRY(fsdp__train_config_copy(config, &s->config));
     FSDP_TRY_GOTO(status, fsdp_train_config_set(s->config, "parallelism.schedule", "plan"), out);
-    FSDP_TRY_GOTO(status, check(s->config, options), out);
+    FSDP_TRY_GOTO(status, fsdp__train_config_check_step(s->config, options->world_size), out);
     FSDP_TRY_GOTO(status, fsdp_train_config_set(s->config, "parallelism.schedule", ""), out);
     FSDP_TRY_GOTO(status, fsdp_train_config_set(s->config, "parallelism.schedule_prices", ""), out);
     s->config->parallelism.schedule_memory = 0;

@@ -245,18 +245,6 @@ static void put_points(const fsdp__curve *curve, const axis *x, const axis *y, F
     fputs("\"/>\n", out);
 }
 
-static void put_line(const fsdp__curve *curve, const axis *x, const axis *y, FILE *out)
-{
-    put_class(curve, curve->dotted ? "line dots" : "line", out);
-    put_points(curve, x, y, out);
-}
-
-static void put_pale_line(const fsdp__curve *curve, const axis *x, const axis *y, FILE *out)
-{
-    fputs("<path class=\"pale\" d=\"", out);
-    put_points(curve, x, y, out);
-}
-
 /* Draws a stroke for each column that has several points, from the least to the largest. */
 static void put_band(const fsdp__curve *curve, const axis *x, const axis *y, FILE *out)
 {
@@ -310,15 +298,18 @@ void fsdp__chart_draw(const fsdp__chart *chart, FILE *out)
     put_values(&x, &y, chart->unit, out);
     put_steps(&x, &y, out);
     for (int c = 0; c < chart->count; c++) {
-        if (chart->apart && chart->apart != &chart->curves[c])
-            put_pale_line(&chart->curves[c], &x, &y, out);
-        else
+        if (chart->apart && chart->apart != &chart->curves[c]) {
+            fputs("<path class=\"pale\" d=\"", out);
+            put_points(&chart->curves[c], &x, &y, out);
+        } else {
             put_band(&chart->curves[c], &x, &y, out);
+        }
     }
     for (int c = 0; c < chart->count; c++) {
         if (chart->apart && chart->apart != &chart->curves[c])
             continue;
-        put_line(&chart->curves[c], &x, &y, out);
+        put_class(&chart->curves[c], chart->curves[c].dotted ? "line dots" : "line", out);
+        put_points(&chart->curves[c], &x, &y, out);
         if (chart->curves[c].dotted)
             put_dots(&chart->curves[c], &x, &y, out);
         put_not_finite(&chart->curves[c], &x, out);

@@ -4,11 +4,6 @@
 #include "state/check.h"
 #include "state/entry.h"
 
-static bool is_split(const fsdp_distribution *d, int i)
-{
-    return d->placements[i].kind != FSDP_REPLICATE && fsdp_mesh_size(d->mesh, i) > 1;
-}
-
 /* Decides which placements the entry gets; returns false if it has them already, or if nothing cuts it. */
 static bool choose(const fsdp_state_dict_entry *entry, bool over_replicas, fsdp_placement *out)
 {
@@ -17,7 +12,7 @@ static bool choose(const fsdp_state_dict_entry *entry, bool over_replicas, fsdp_
     bool split = false, changes = false;
 
     for (int i = 0; d && i < d->placement_count; i++)
-        split = split || is_split(d, i);
+        split = split || (d->placements[i].kind != FSDP_REPLICATE && fsdp_mesh_size(d->mesh, i) > 1);
     for (int i = 0; d && i < d->placement_count; i++) {
         bool whole = d->placements[i].kind == FSDP_REPLICATE;
 

@@ -48,14 +48,6 @@ static fsdp_status copy_tensor(const fsdp_tensor *from, fsdp_tensor *to)
     return fsdp_tensor_write(to, dtype, values);
 }
 
-/* Copies values into memory that is allocated the first time. */
-static fsdp_status copy_values(const fsdp_state_dict *from, const fsdp_state_dict *to)
-{
-    for (int64_t i = 0; i < from->count; i++)
-        FSDP_TRY(copy_tensor(from->entries[i].tensor, to->entries[i].tensor));
-    return FSDP_OK;
-}
-
 /* ---- while the run trains ---- */
 
 static fsdp_status copy_model(fsdp_train_run *run)
@@ -65,7 +57,9 @@ static fsdp_status copy_model(fsdp_train_run *run)
     FSDP_TRY(fsdp__train_state(run, &state));
     if (!run->best)
         FSDP_TRY(make_like(run->context, state, &run->best));
-    return copy_values(state, run->best);
+    for (int64_t i = 0; i < state->count; i++)
+        FSDP_TRY(copy_tensor(state->entries[i].tensor, run->best->entries[i].tensor));
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__best_note(fsdp_train_run *run)

@@ -97,20 +97,15 @@ static fsdp_status fill_adapter(fsdp_train_run *run)
     return fsdp_fail_prefix(fsdp_adapter_load(run->adapter, run->config->adapter.path), "adapter.path");
 }
 
-/* Gives the model its values, and the adapter those that it begins with. [collective] */
-static fsdp_status fill_adapted(fsdp_train_run *run)
-{
-    FSDP_TRY(fsdp__train_agree(run, fill_base(run)));
-    return fill_adapter(run);
-}
-
 fsdp_status fsdp__train_fill_model(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
 
-    if (run->adapter && fsdp__device_has_bytes(run->device))
-        return fill_adapted(run);
+    if (run->adapter && fsdp__device_has_bytes(run->device)) {
+        FSDP_TRY(fsdp__train_agree(run, fill_base(run)));
+        return fill_adapter(run);
+    }
     if (run->resume.from)
         return fsdp__resume_fill_model(run);
     if (c->checkpoint.initial_load_path && fsdp__device_has_bytes(run->device))

@@ -9,11 +9,6 @@
 #include "train/run_config.h"
 #include "train/run_start.h"
 
-static bool own_model(const fsdp_train_run *run)
-{
-    return run->own && run->own->build;
-}
-
 static bool stands_for_gpu(const fsdp_train_config *config)
 {
     return config->training.device && strncmp(config->training.device, "cuda", strlen("cuda")) == 0;
@@ -47,7 +42,7 @@ static fsdp_status build(fsdp_train_run *run)
     FSDP_TRY(fsdp__train_config_check_step(run->config, ranks));
     fsdp__train_count_ranks(run);
     FSDP_TRY(check_split(run));
-    if (!own_model(run)) {
+    if (!run->own || !run->own->build) {
         FSDP_TRY(fsdp__train_config_check_model(run->config));
         FSDP_TRY(fsdp__train_model_config(run->config, &run->model_config));
         FSDP_TRY(fsdp__train_check_model(run->config, &run->model_config));

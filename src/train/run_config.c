@@ -258,18 +258,13 @@ static const char *excluded_by_tensors(const fsdp_train_config *config)
                : NULL;
 }
 
-/* Does the same for context parallel. */
-static const char *excluded_by_sequences(const fsdp_train_config *config)
-{
-    return config->parallelism.schedule ? "parallelism.schedule: leave one of them out" : NULL;
-}
-
 fsdp_status fsdp__train_check_team(const fsdp_train_config *config, int world_size)
 {
     const fsdp__degree degrees[] = {
         {"parallelism.tensor_parallel_degree", config->parallelism.tensor_parallel_degree},
         {"parallelism.context_parallel_degree", config->parallelism.context_parallel_degree}};
-    const char *excluded[] = {excluded_by_tensors(config), excluded_by_sequences(config)};
+    const char *excluded[] = {excluded_by_tensors(config),
+                              config->parallelism.schedule ? "parallelism.schedule: leave one of them out" : NULL};
 
     FSDP_TRY(fsdp__check_teams(world_size, degrees[0], degrees[1]));
     for (int i = 0; i < 2; i++)

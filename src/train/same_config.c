@@ -10,12 +10,6 @@
 #include "train/run_config.h"
 #include "train/run_start.h"
 
-static void write_keys(const fsdp_train_config *config, FILE *out)
-{
-    for (int i = 0; i < fsdp__train_keys.count; i++)
-        fsdp__facts_of_key(config, &fsdp__train_keys.keys[i], out);
-}
-
 static void write_first_weights(const fsdp_train_run *run, FILE *out)
 {
     const fsdp_train_config *c = run->config;
@@ -58,7 +52,8 @@ static void write_facts(const void *arg, FILE *out)
 {
     const fsdp_train_run *run = arg;
 
-    write_keys(run->config, out);
+    for (int i = 0; i < fsdp__train_keys.count; i++)
+        fsdp__facts_of_key(run->config, &fsdp__train_keys.keys[i], out);
     write_model(run, out);
     write_schedule(run, out);
     for (int i = 0; i < run->source_count; i++)

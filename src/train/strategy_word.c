@@ -68,12 +68,6 @@ void fsdp__train_policy_word(const fsdp_train_config *c, char *text, size_t byte
 
 /* ---- strategies ---- */
 
-static void drop_copies(fsdp_train_config *c)
-{
-    c->parallelism.data_parallel_replicate_degree = 1;
-    c->parallelism.data_parallel_shard_degree = -1;
-}
-
 void fsdp__train_drop_other_keys(fsdp_train_config *c, int before)
 {
     if (c->parallelism.strategy != FSDP_TRAIN_FSDP1) {
@@ -85,8 +79,10 @@ void fsdp__train_drop_other_keys(fsdp_train_config *c, int before)
         c->parallelism.ddp_find_unused_parameters = c->parallelism.ddp_static_graph = -1;
         c->parallelism.ddp_gradient_as_bucket_view = c->parallelism.ddp_compress = -1;
     }
-    if (fsdp__train_holds_all(c) || (before == FSDP_TRAIN_HSDP && c->parallelism.strategy != FSDP_TRAIN_HSDP))
-        drop_copies(c);
+    if (fsdp__train_holds_all(c) || (before == FSDP_TRAIN_HSDP && c->parallelism.strategy != FSDP_TRAIN_HSDP)) {
+        c->parallelism.data_parallel_replicate_degree = 1;
+        c->parallelism.data_parallel_shard_degree = -1;
+    }
 }
 
 /* Chooses the number of copies for words that imply several. */

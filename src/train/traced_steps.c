@@ -68,18 +68,13 @@ static fsdp_status note(fsdp_train_run *run, fsdp_status status)
     return FSDP_OK;
 }
 
-/* Waits for a device that the host is ahead of: a recording ends where nothing is under way. */
-static fsdp_status catch_up(const fsdp_train_run *run)
-{
-    return run->ahead.device ? fsdp_stream_synchronize(fsdp_device_stream(run->device)) : FSDP_OK;
-}
-
 static fsdp_status end(fsdp_train_run *run)
 {
     fsdp_trace *trace = run->trace;
     fsdp_status status;
 
-    FSDP_TRY(catch_up(run));
+    if (run->ahead.device) /* a recording ends where nothing is under way */
+        FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(run->device)));
     run->trace = NULL;
     status = fsdp_trace_end(trace);
     if (status == FSDP_OK && fsdp_context_rank(run->context) == 0)

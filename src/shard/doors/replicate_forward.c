@@ -47,23 +47,16 @@ static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
     return FSDP_OK;
 }
 
-/* Makes a view of `packed` like the k-th buffer. The caller owns `*out`. */
-static fsdp_status view_of(const packing *p, fsdp_tensor *packed, int64_t k, int64_t at, fsdp_tensor **out)
-{
-    const fsdp_tensor *like = p->buffers[k];
-
-    return fsdp__tensor_create_view(packed->storage, like->dtype, like->ndim, like->shape, NULL, at, out);
-}
-
 static fsdp_status copy_all(const packing *p, fsdp_tensor *packed, bool out)
 {
     int64_t at = 0;
 
     for (int64_t k = 0; k < p->count; k++) {
+        const fsdp_tensor *like = p->buffers[k];
         fsdp_tensor *view;
         fsdp_status status;
 
-        FSDP_TRY(view_of(p, packed, k, at, &view));
+        FSDP_TRY(fsdp__tensor_create_view(packed->storage, like->dtype, like->ndim, like->shape, NULL, at, &view));
         at += fsdp_tensor_numel(view);
         status = out ? fsdp__tensor_copy(p->buffers[k], view, false) : fsdp__tensor_copy(view, p->buffers[k], false);
         fsdp_tensor_unref(view);

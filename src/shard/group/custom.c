@@ -134,11 +134,6 @@ static void lay_out_scatter(packing *p, fsdp_dtype dtype)
             p->part += bytes_of(p, &p->buffers[i], dtype);
 }
 
-static fsdp_status pack_zeros(const packing *p, char *to, int64_t numel)
-{
-    return fsdp__launch_fill_run(p->stream, to, p->dtype, numel, 0.0);
-}
-
 static fsdp_status pack_gradients(const packing *p, fsdp__copies *copies, char *to)
 {
     for (int rank = 0; rank < fsdp_process_group_size(p->pg); rank++)
@@ -152,7 +147,7 @@ static fsdp_status pack_gradients(const packing *p, fsdp__copies *copies, char *
                 FSDP_TRY(fsdp__copies_set(copies, b->unsharded_dtype, p->dtype));
                 FSDP_TRY(fsdp__copies_collect(copies, b, b->unsharded, rank, 0, numel, to));
             } else {
-                FSDP_TRY(pack_zeros(p, to, numel));
+                FSDP_TRY(fsdp__launch_fill_run(p->stream, to, p->dtype, numel, 0.0));
             }
             to += bytes_of(p, b, p->dtype);
         }

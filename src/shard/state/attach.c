@@ -181,13 +181,6 @@ static void forget_module(void *arg, fsdp_module *module)
     fsdp__module_state_unref(state);
 }
 
-static void detach(fsdp__module_state *state)
-{
-    for (int64_t i = 0; i < state->module_count; i++)
-        if (state->modules[i])
-            fsdp__module_remove_hooks(state->modules[i], state);
-}
-
 /* "over 2 ranks", "whole on 2 ranks", "3 replicas, over 2 ranks each" */
 static void ranks_text(const fsdp__param_group *group, char *text, size_t bytes)
 {
@@ -334,6 +327,8 @@ out:
     }
     while (sharded-- > 0)
         fsdp__param_group_unwrap_parameters(state->groups[sharded]);
-    detach(state);
+    for (int64_t i = 0; i < state->module_count; i++)
+        if (state->modules[i])
+            fsdp__module_remove_hooks(state->modules[i], state);
     return status;
 }

@@ -95,20 +95,6 @@ static fsdp_status check_options(const fsdp_summon_options *options)
 
 /* ---- one group ---- */
 
-/* Returns whether this rank gets the whole tensors. A rank that shares with nobody has them in any case. */
-static bool keeps(const summoning *s, const fsdp__param_group *group)
-{
-    return !s->options.rank0_only || group->residence.mesh.rank == 0;
-}
-
-/* Waits until nothing is under way, and ends reads of what peers share. */
-static fsdp_status come_to_rest(const fsdp__param_group *group)
-{
-    FSDP_TRY(fsdp__comm_context_finish_reduction(group->state->comm));
-    fsdp__module_state_give_up(group->state);
-    return FSDP_OK;
-}
-
 /* Makes a tensor for the whole of a parameter, or for this rank's part of it where a team has cut it, which it says. */
 static fsdp_status make_tensor(fsdp_device *device, const fsdp__param *p, fsdp_memory_kind kind, fsdp_tensor **out)
 {
@@ -202,7 +188,7 @@ static fsdp_status make_param(summoning *s, fsdp__param *p, fsdp_tensor *gathere
     FSDP_TRY(make_gathered(s, p, p->sharded, FSDP_MEMORY_UNSHARDED_PARAMETER, &gathered[0]));
     if (s->options.with_grads)
         FSDP_TRY(make_gathered(s, p, fsdp_tensor_grad(p->sharded), FSDP_MEMORY_GRADIENT, &gathered[1]));
-    if (!keeps(s, group))
+    if (s->options.rank0_only && group->residence.mesh.rank != 0)
         return FSDP_OK;
     FSDP_TRY(make_kept(p, gathered[0], device, &p->summoned));
     FSDP_TRY(make_kept(p, gathered[1], device, &grad));
@@ -216,7 +202,8 @@ static fsdp_status make_param(summoning *s, fsdp__param *p, fsdp_tensor *gathere
 
 static fsdp_status make(summoning *s, fsdp__param_group *group)
 {
-    FSDP_TRY(come_to_rest(group));
+    FSDP_TRY(fsdp__comm_context_finish_reduction(group->state->comm));
+    fsdp__module_state_give_up(group->state);
     s->gathered = fsdp__calloc(2 * (size_t)group->param_count + 1, sizeof *s->gathered);
     s->buffers = fsdp__calloc(2 * (size_t)group->param_count + 1, sizeof *s->buffers);
     FSDP__TRY_NEW(s->gathered && s->buffers);
