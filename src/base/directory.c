@@ -278,9 +278,9 @@ static int create(const fsdp__directory *in, const char *name, mode_t mode)
     return write_is_refused() ? -1 : openat(in->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
 }
 
-fsdp_status fsdp__directory_create(const fsdp__directory *in, const char *name, mode_t mode, int *out_fd)
+fsdp_status fsdp__directory_create(const fsdp__directory *in, const char *name, int *out_fd)
 {
-    int fd = create(in, name, mode);
+    int fd = create(in, name, 0666);
 
     if (fd < 0)
         return cannot("create", in, name);
@@ -304,7 +304,7 @@ fsdp_status fsdp__directory_write_new(const fsdp__directory *in, const char *nam
 {
     int fd = -1;
 
-    FSDP_TRY(fsdp__directory_create(in, name, 0666, &fd));
+    FSDP_TRY(fsdp__directory_create(in, name, &fd));
     return fill(in, name, fd, data, bytes, true);
 }
 

@@ -77,7 +77,7 @@ fsdp_status fsdp__directory_open_file(const fsdp__directory *in, const char *nam
 fsdp_status fsdp__directory_read(const fsdp__directory *in, const char *name, size_t limit_bytes, char **out,
                                  size_t *out_bytes);
 /* Opens a file for writing that is not there yet. */
-fsdp_status fsdp__directory_create(const fsdp__directory *in, const char *name, mode_t mode, int *out_fd);
+fsdp_status fsdp__directory_create(const fsdp__directory *in, const char *name, int *out_fd);
 /* Writes a new file and syncs it. A reader may see a part of it, so it is for folders that nobody reads yet. */
 fsdp_status fsdp__directory_write_new(const fsdp__directory *in, const char *name, const void *data, size_t bytes);
 /* Writes to a temporary file, fsyncs it, renames it to `name`, and fsyncs the directory. At every moment `name` stands

@@ -71,7 +71,7 @@ fsdp_status fsdp__rank_file_write(const fsdp_context *context, const fsdp__direc
 
     FSDP__TELL(PART_BEGUN, .context = context, .name = name, .bytes = (size_t)file.bytes, .ns = fsdp__clock_ns());
     if (status == FSDP_OK)
-        status = fsdp__directory_create(in, name, 0666, &w.fd);
+        status = fsdp__directory_create(in, name, &w.fd);
     if (status == FSDP_OK)
         status = write_all(&w, plan, &file);
     if (w.fd >= 0)

@@ -93,7 +93,7 @@ static fsdp_status answer(fsdp__planned_advice *where, const fsdp__recorded_run 
         return FSDP_OK;
     }
     if (changes.count > 0)
-        fsdp__change_text(&changes, 0, text, FSDP__PLANNED_TEXT - 200);
+        fsdp__change_text(&changes, text, FSDP__PLANNED_TEXT - 200);
     else
         snprintf(text, FSDP__PLANNED_TEXT, "%s",
                  q->key ? "the run cannot have that." : "no setting that was tried makes a step shorter.");

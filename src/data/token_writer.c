@@ -93,7 +93,7 @@ static fsdp_status create_beside(fsdp__token_writer *w)
     FSDP_TRY(create_nameless(w));
     if (w->fd >= 0)
         return FSDP_OK;
-    status = fsdp__directory_create(&w->in, w->temporary, 0666, &w->fd);
+    status = fsdp__directory_create(&w->in, w->temporary, &w->fd);
     w->named = status == FSDP_OK;
     return w->named ? FSDP_OK : fsdp_fail_prefix(status, "cannot write '%s'", w->path);
 }

@@ -108,7 +108,7 @@ static fsdp_status make_file(fsdp__event_file *file, const fsdp__directory *fold
         snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%ld.%d", (long long)time(NULL), host,
                  (long)getpid(), attempt);
         if (faccessat(folder->fd, name, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
-            FSDP_TRY(fsdp__directory_create(folder, name, 0666, &file->fd));
+            FSDP_TRY(fsdp__directory_create(folder, name, &file->fd));
     }
     if (file->fd < 0)
         return FSDP_FAIL(FSDP_IO, "cannot make an event file in '%s': '%s' is taken", folder->path, name);

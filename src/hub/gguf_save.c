@@ -258,7 +258,7 @@ static fsdp_status remove_left(const fsdp__directory *in, const char *name)
 static fsdp_status begin(const fsdp__directory *in, const char *name, int *out_fd)
 {
     FSDP_TRY(remove_left(in, name));
-    FSDP_TRY(fsdp__directory_create(in, name, 0666, out_fd));
+    FSDP_TRY(fsdp__directory_create(in, name, out_fd));
     if (hold(in, name, *out_fd) == FSDP_OK)
         return FSDP_OK;
     close(*out_fd);

@@ -380,60 +380,40 @@ fsdp_module *fsdp__rmsnorm_plus_one_create(fsdp_context *context, fsdp_device *d
 
 /* ---- without parameters ---- */
 
-static fsdp_tensor *gelu_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
-{
-    (void)self, (void)count;
-    return fsdp_gelu(inputs[0]);
-}
+/* A type of layers that apply one operation to their input. */
+typedef struct activation_type {
+    fsdp_module_type base;
+    fsdp_tensor *(*apply)(fsdp_tensor *x);
+} activation_type;
 
-static fsdp_tensor *gelu_tanh_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+static fsdp_tensor *activation_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
-    (void)self, (void)count;
-    return fsdp_gelu_tanh(inputs[0]);
-}
-
-static fsdp_tensor *silu_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
-{
-    (void)self, (void)count;
-    return fsdp_silu(inputs[0]);
-}
-
-static fsdp_tensor *relu_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
-{
-    (void)self, (void)count;
-    return fsdp_relu(inputs[0]);
-}
-
-static fsdp_tensor *sigmoid_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
-{
-    (void)self, (void)count;
-    return fsdp_sigmoid(inputs[0]);
-}
-
-static fsdp_tensor *tanh_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
-{
-    (void)self, (void)count;
-    return fsdp_tanh(inputs[0]);
+    (void)count;
+    return ((const activation_type *)self->type)->apply(inputs[0]);
 }
 
 static void gelu_describe(const fsdp_module *self, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "approximate='%s'", self->type->forward == gelu_tanh_forward ? "tanh" : "none");
+    bool tanh_form = ((const activation_type *)self->type)->apply == fsdp_gelu_tanh;
+
+    snprintf(text, bytes, "approximate='%s'", tanh_form ? "tanh" : "none");
 }
 
-static const fsdp_module_type gelu_type = {.name = "GELU", .forward = gelu_forward, .describe = gelu_describe};
-static const fsdp_module_type gelu_tanh_type = {
-    .name = "GELU", .forward = gelu_tanh_forward, .describe = gelu_describe};
-static const fsdp_module_type silu_type = {.name = "SiLU", .forward = silu_forward};
-static const fsdp_module_type relu_type = {.name = "ReLU", .forward = relu_forward};
-static const fsdp_module_type sigmoid_type = {.name = "Sigmoid", .forward = sigmoid_forward};
-static const fsdp_module_type tanh_type = {.name = "Tanh", .forward = tanh_forward};
+#define ACTIVATION(type, text, says, operation) \
+    static const activation_type type = {{.name = text, .forward = activation_forward, .describe = says}, operation}
 
-static fsdp_module *plain_create(fsdp_context *context, const fsdp_module_type *type)
+ACTIVATION(gelu_type, "GELU", gelu_describe, fsdp_gelu);
+ACTIVATION(gelu_tanh_type, "GELU", gelu_describe, fsdp_gelu_tanh);
+ACTIVATION(silu_type, "SiLU", NULL, fsdp_silu);
+ACTIVATION(relu_type, "ReLU", NULL, fsdp_relu);
+ACTIVATION(sigmoid_type, "Sigmoid", NULL, fsdp_sigmoid);
+ACTIVATION(tanh_type, "Tanh", NULL, fsdp_tanh);
+
+static fsdp_module *activation_create(fsdp_context *context, const activation_type *type)
 {
     fsdp_module *m = NULL;
 
-    return fsdp_module_create(context, type, sizeof *m, &m) == FSDP_OK ? m : NULL;
+    return fsdp_module_create(context, &type->base, sizeof *m, &m) == FSDP_OK ? m : NULL;
 }
 
 bool fsdp__mlp_joined(fsdp_module *up, fsdp_module *act, fsdp_module *down, fsdp_tensor *x, fsdp_tensor **out)
@@ -442,7 +422,7 @@ bool fsdp__mlp_joined(fsdp_module *up, fsdp_module *act, fsdp_module *down, fsdp
     fsdp_module *const layers[] = {up, down};
 
     *out = NULL;
-    if (act->type != &gelu_tanh_type || !is_bare(act) || up->type != down->type || !is_bare_product(up) ||
+    if (act->type != &gelu_tanh_type.base || !is_bare(act) || up->type != down->type || !is_bare_product(up) ||
         !is_bare_product(down))
         return false;
     for (int i = 0; i < 2; i++) {
@@ -467,27 +447,27 @@ bool fsdp__gated_joined(fsdp_module *down, bool gelu, fsdp_tensor *gate, fsdp_te
 
 fsdp_module *fsdp_gelu_create(fsdp_context *context, bool tanh_form)
 {
-    return plain_create(context, tanh_form ? &gelu_tanh_type : &gelu_type);
+    return activation_create(context, tanh_form ? &gelu_tanh_type : &gelu_type);
 }
 
 fsdp_module *fsdp_silu_create(fsdp_context *context)
 {
-    return plain_create(context, &silu_type);
+    return activation_create(context, &silu_type);
 }
 
 fsdp_module *fsdp_relu_create(fsdp_context *context)
 {
-    return plain_create(context, &relu_type);
+    return activation_create(context, &relu_type);
 }
 
 fsdp_module *fsdp_sigmoid_create(fsdp_context *context)
 {
-    return plain_create(context, &sigmoid_type);
+    return activation_create(context, &sigmoid_type);
 }
 
 fsdp_module *fsdp_tanh_create(fsdp_context *context)
 {
-    return plain_create(context, &tanh_type);
+    return activation_create(context, &tanh_type);
 }
 
 /* ---- which layer a module is ---- */

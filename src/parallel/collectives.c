@@ -72,7 +72,7 @@ static fsdp_status scatter_sum(fsdp__node *node, fsdp_tensor *const *grads)
 {
     const state *s = fsdp__node_state(node);
 
-    return give(node, fsdp__wire_reduce_scatter(grads[0], s->dim, FSDP_SUM, s->route.group));
+    return give(node, fsdp__wire_reduce_scatter(grads[0], s->dim, s->route.group));
 }
 
 static fsdp_status gather(fsdp__node *node, fsdp_tensor *const *grads)
@@ -164,7 +164,7 @@ fsdp_tensor *fsdp_parallel_reduce_scatter(fsdp_tensor *x, int dim, fsdp_process_
         return NULL;
     s.dim = dim;
     s.whole = x->shape[dim];
-    return finish(&reduce_scatter_op, x, fsdp__wire_reduce_scatter(x, dim, FSDP_SUM, group), &s);
+    return finish(&reduce_scatter_op, x, fsdp__wire_reduce_scatter(x, dim, group), &s);
 }
 
 fsdp_tensor *fsdp_parallel_split(fsdp_tensor *x, int dim, fsdp_process_group *group)

@@ -227,7 +227,7 @@ static fsdp_tensor *unbox(fsdp_tensor *box, const cut *c, const int64_t *shape, 
     return y ? given(y, move_run(&own, memory_of(y), memory_of(box), false, 0, 1, length, fsdp__op_stream(box))) : NULL;
 }
 
-fsdp_tensor *fsdp__wire_reduce_scatter(fsdp_tensor *x, int dim, fsdp_reduce_op op, fsdp_process_group *group)
+fsdp_tensor *fsdp__wire_reduce_scatter(fsdp_tensor *x, int dim, fsdp_process_group *group)
 {
     int64_t ranks = fsdp_process_group_size(group), shape[FSDP_MAX_DIMS], start, numel;
     fsdp_tensor *boxes, *y;
@@ -251,8 +251,8 @@ fsdp_tensor *fsdp__wire_reduce_scatter(fsdp_tensor *x, int dim, fsdp_reduce_op o
             return NULL;
     }
     y = even ? fsdp_empty(x->storage->device, x->dtype, x->ndim, shape) : make_boxes(x, &all, 1);
-    if (!y ||
-        fsdp_reduce_scatter(group, memory_of(boxes), memory_of(y), numel, x->dtype, op, fsdp__op_stream(x)) != FSDP_OK)
+    if (!y || fsdp_reduce_scatter(group, memory_of(boxes), memory_of(y), numel, x->dtype, FSDP_SUM,
+                                  fsdp__op_stream(x)) != FSDP_OK)
         return NULL;
     return even ? y : unbox(y, &all, shape, x->ndim, shape[dim]);
 }

@@ -16,8 +16,8 @@ int64_t fsdp__wire_chunk(int64_t size, int64_t ranks);
 fsdp_tensor *fsdp__wire_all_reduce(fsdp_tensor *x, fsdp_reduce_op op, bool over, fsdp_process_group *group);
 /* Puts the ranks' parts of dimension `dim`, `whole` long, together. */
 fsdp_tensor *fsdp__wire_all_gather(fsdp_tensor *x, int dim, int64_t whole, fsdp_process_group *group);
-/* Returns this rank's part of the reduction of all ranks' x. */
-fsdp_tensor *fsdp__wire_reduce_scatter(fsdp_tensor *x, int dim, fsdp_reduce_op op, fsdp_process_group *group);
+/* Returns this rank's part of the sum of all ranks' x. */
+fsdp_tensor *fsdp__wire_reduce_scatter(fsdp_tensor *x, int dim, fsdp_process_group *group);
 /* Cuts `split_dim` and puts the parts of `concat_dim`, `whole` long, together. */
 fsdp_tensor *fsdp__wire_all_to_all(fsdp_tensor *x, int split_dim, int concat_dim, int64_t whole,
                                    fsdp_process_group *group);

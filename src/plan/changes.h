@@ -73,9 +73,9 @@ fsdp_status fsdp__changes_of_setting(const fsdp_train_config *config, const fsdp
 
 /* ---- changes_text.c ---- */
 
-/* Writes a change's settings, its reason if it has one, and its figures as one paragraph: "a.b=c: Reason. Memory 12
- * MiB, was 24 MiB; a step 3 ms, was 4 ms." Returns `text`. */
-const char *fsdp__change_text(const fsdp__changes *changes, int i, char *text, size_t bytes);
+/* Writes the first change's settings, its reason if it has one, and its figures as one paragraph: "a.b=c: Reason.
+ * Memory 12 MiB, was 24 MiB; a step 3 ms, was 4 ms." Returns `text`. */
+const char *fsdp__change_text(const fsdp__changes *changes, char *text, size_t bytes);
 
 /* Prints them as text of at most 100 columns, and the lines of all for a config. */
 fsdp_status fsdp__changes_print(const fsdp__changes *changes, FILE *out);

@@ -82,9 +82,9 @@ static void put_change(const fsdp__changes *all, int i, FILE *out)
         put_words("Price:", c->price, out);
 }
 
-const char *fsdp__change_text(const fsdp__changes *changes, int i, char *text, size_t bytes)
+const char *fsdp__change_text(const fsdp__changes *changes, char *text, size_t bytes)
 {
-    const fsdp__change *c = &changes->items[i];
+    const fsdp__change *c = &changes->items[0];
     size_t used = 0;
 
     text[0] = '\0';

@@ -182,10 +182,11 @@ static fsdp_status of_warnings(fsdp__advices *all, const fsdp__recorded_run *run
     return FSDP_OK;
 }
 
-static bool has_noticed(const fsdp__recorded_run *run, const char *what)
+/* Returns whether the run has warned that ranks wait. */
+static bool has_noticed_waiting(const fsdp__recorded_run *run)
 {
     for (size_t i = 0; i < json_array_size(run->warnings); i++)
-        if (is_same_text(json_string_value(json_object_get(json_array_get(run->warnings, i), "of")), what))
+        if (is_same_text(json_string_value(json_object_get(json_array_get(run->warnings, i), "of")), "waiting"))
             return true;
     return false;
 }
@@ -202,7 +203,7 @@ static fsdp_status of_waiting(fsdp__advices *all, const fsdp__recorded_run *run)
     const fsdp__rank_times times = times_of(run);
     char text[FSDP__SIGN_TEXT];
 
-    if (has_noticed(run, "waiting") || !fsdp__sign_waiting(&times, 0.1, NULL, 0, text))
+    if (has_noticed_waiting(run) || !fsdp__sign_waiting(&times, 0.1, NULL, 0, text))
         return FSDP_OK;
     return fsdp__advise(all, run, "%s", text);
 }
@@ -215,7 +216,7 @@ static fsdp_status of_shorter_waits(fsdp__advices *all, const fsdp__sources *sou
     char sign[FSDP__SIGN_TEXT], text[FSDP__PLANNED_TEXT];
 
     if (!all->planner || fsdp__source_of(sources, FSDP__SOURCE_TRACE, which, 0) ||
-        !(has_noticed(run, "waiting") || fsdp__sign_waiting(&times, 0.1, NULL, 0, sign)))
+        !(has_noticed_waiting(run) || fsdp__sign_waiting(&times, 0.1, NULL, 0, sign)))
         return FSDP_OK;
     FSDP_TRY(all->planner->shorten(all->planner->arg, run, times.gather >= times.reduce, text));
     return fsdp__advise(all, run, "To wait less for %s: %s", times.gather >= times.reduce ? "gathers" : "reductions",

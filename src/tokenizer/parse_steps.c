@@ -198,11 +198,11 @@ bool fsdp__has_pre_tokenizer(const json_t *pre_tokenizer, const char *type)
 
 /* ---- SentencePiece's: marks for spaces ---- */
 
-static fsdp_status need_mark(const fsdp__json_object *part, const char *key)
+static fsdp_status need_mark(const fsdp__json_object *part)
 {
     const char *mark = FSDP__SPACE_MARK;
 
-    FSDP_TRY(fsdp__json_string(part, key, false, &mark));
+    FSDP_TRY(fsdp__json_string(part, "replacement", false, &mark));
     return strcmp(mark, FSDP__SPACE_MARK) == 0 ? FSDP_OK : fsdp__unsupported_part(part->path, "mark of spaces", mark);
 }
 
@@ -227,7 +227,7 @@ static fsdp_status parse_scheme(const fsdp__json_object *part, fsdp__metaspace *
 
 static fsdp_status parse_metaspace(const fsdp__json_object *part, fsdp_tokenizer *out)
 {
-    FSDP_TRY(need_mark(part, "replacement"));
+    FSDP_TRY(need_mark(part));
     FSDP_TRY(parse_scheme(part, &out->metaspace));
     out->metaspace_splits = true;
     return fsdp__json_bool(part, "split", &out->metaspace_splits);
@@ -334,7 +334,7 @@ static fsdp_status parse_mark_decoder(const fsdp__json_object *part, const char 
     if (strcmp(type, "Strip") == 0)
         return parse_strip(part, out);
     if (strcmp(type, "Metaspace") == 0) {
-        FSDP_TRY(need_mark(part, "replacement"));
+        FSDP_TRY(need_mark(part));
         FSDP_TRY(parse_scheme(part, &scheme));
         out->strips = scheme != FSDP__METASPACE_NEVER;
         return FSDP_OK;

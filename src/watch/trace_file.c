@@ -69,7 +69,7 @@ fsdp_status fsdp__trace_file_open(const char *path, fsdp__trace_file *out)
     FSDP_TRY(check_place(&out->folder, out->name, path));
     out->temporary = fsdp__sprintf("%s.tmp-%ld", out->name, (long)getpid());
     FSDP__TRY_NEW(out->temporary);
-    status = fsdp__directory_create(&out->folder, out->temporary, 0666, &out->fd);
+    status = fsdp__directory_create(&out->folder, out->temporary, &out->fd);
     if (status != FSDP_OK) { /* what has that name is not ours to remove */
         fsdp__free(out->temporary);
         out->temporary = NULL;

@@ -237,20 +237,20 @@ TEST(a_wait_and_a_setting_have_a_price)
         CHECK(changes.tried >= 2);
         CHECK(changes.last.seconds / changes.last.tokens < changes.first.seconds / changes.first.tokens);
         CHECK_EQ(changes.items[0].after.bytes, changes.last.bytes);
-        fsdp__change_text(&changes, 0, text, sizeof text);
+        fsdp__change_text(&changes, text, sizeof text);
         CHECK_CONTAINS(text, "=");
         CHECK_CONTAINS(text, "a step ");
     }
     CHECK_OK(fsdp__changes_of_setting(config, &options, "activation_checkpoint.mode", "full", &changes));
     CHECK_EQ(changes.count, 1);
     CHECK(changes.last.flops > changes.first.flops);
-    fsdp__change_text(&changes, 0, text, sizeof text);
+    fsdp__change_text(&changes, text, sizeof text);
     CHECK_CONTAINS(text, "activation_checkpoint.mode=full: ");
     CHECK_CONTAINS(text, "GFLOP");
     CHECK_OK(fsdp__changes_of_setting(config, &options, "parallelism.strategy", "none", &changes));
     CHECK_EQ(changes.count, 0);
     fsdp__change_text(
         &(fsdp__changes){.count = 1, .first.tokens = 1, .items[0] = {.why = "", .before.tokens = 1, .after.tokens = 1}},
-        0, text, 4); /* what has no room is cut */
+        text, 4); /* what has no room is cut */
     CHECK(strlen(text) < 4);
 }

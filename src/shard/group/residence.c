@@ -136,13 +136,13 @@ fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size
     return FSDP_OK;
 }
 
-fsdp_status fsdp__residence_shard_tensor(const fsdp__residence *residence, fsdp_memory_kind kind, fsdp_dtype dtype,
-                                         int ndim, const int64_t *shape, fsdp_tensor **out)
+fsdp_status fsdp__residence_shard_gradient(const fsdp__residence *residence, fsdp_dtype dtype, int ndim,
+                                           const int64_t *shape, fsdp_tensor **out)
 {
     size_t bytes = (size_t)fsdp__shape_numel(ndim, shape) * fsdp_dtype_size(dtype);
     FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = NULL;
 
-    FSDP_TRY(fsdp__residence_shard_storage(residence, bytes, kind, &storage));
+    FSDP_TRY(fsdp__residence_shard_storage(residence, bytes, FSDP_MEMORY_GRADIENT, &storage));
     return fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out);
 }
 

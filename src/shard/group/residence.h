@@ -88,9 +88,9 @@ fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_pro
 /* Makes a storage for something that shards have beside them: on their device, and pinned if they are. */
 fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size_t bytes, fsdp_memory_kind kind,
                                           fsdp__storage **out);
-/* Makes a tensor on such a storage. The caller owns `*out`. */
-fsdp_status fsdp__residence_shard_tensor(const fsdp__residence *residence, fsdp_memory_kind kind, fsdp_dtype dtype,
-                                         int ndim, const int64_t *shape, fsdp_tensor **out);
+/* Makes a gradient on such a storage. The caller owns `*out`. */
+fsdp_status fsdp__residence_shard_gradient(const fsdp__residence *residence, fsdp_dtype dtype, int ndim,
+                                           const int64_t *shape, fsdp_tensor **out);
 /* Returns where this rank's shard of a parameter, or of a flat group's vector, lies. */
 void *fsdp__residence_shard(const fsdp__residence *residence, const fsdp__param *param);
 /* Lends `storage` that place: see fsdp__region_lend_guarded. */

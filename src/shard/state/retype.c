@@ -190,7 +190,7 @@ static fsdp_status come_to_rest(const retyping *r)
 static fsdp_status convert_gradient(const retyping *r, const fsdp__residence *residence, const fsdp_tensor *grad,
                                     fsdp_tensor **out)
 {
-    FSDP_TRY(fsdp__residence_shard_tensor(residence, FSDP_MEMORY_GRADIENT, r->dtype, grad->ndim, grad->shape, out));
+    FSDP_TRY(fsdp__residence_shard_gradient(residence, r->dtype, grad->ndim, grad->shape, out));
     return fsdp__tensor_copy(*out, grad, false);
 }
 

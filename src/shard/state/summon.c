@@ -325,8 +325,8 @@ static fsdp_status write_gradient(fsdp__param *p, const fsdp_tensor *whole)
     if (whole && !fsdp_tensor_is_contiguous(whole))
         return FSDP_FAIL(FSDP_INVALID, "the gradient of a summoned parameter is not contiguous");
     if (whole && !grad)
-        FSDP_TRY(fsdp__residence_shard_tensor(&p->group->residence, FSDP_MEMORY_GRADIENT, p->orig_dtype,
-                                              p->sharded->ndim, p->sharded->shape, &grad));
+        FSDP_TRY(fsdp__residence_shard_gradient(&p->group->residence, p->orig_dtype, p->sharded->ndim,
+                                                p->sharded->shape, &grad));
     if (whole)
         FSDP_TRY(write_part(p, grad, whole));
     if (had != (whole != NULL))
