@@ -17,11 +17,6 @@ bool fsdp__lora_is_on(const fsdp_module *module)
 
 /* ---- forward ---- */
 
-static fsdp_tensor *weight_of(const fsdp_module *module)
-{
-    return ((const fsdp_layer *)module)->weight;
-}
-
 /* Returns s B A x. */
 static fsdp_tensor *low_rank(const fsdp__lora *l, fsdp_tensor *x)
 {
@@ -46,13 +41,13 @@ static fsdp_tensor *sum_inputs(const fsdp__lora *l, fsdp_tensor *x)
 static fsdp_tensor *row_norms(const fsdp__lora *l)
 {
     fsdp_context *context = l->beside.a->context;
-    fsdp_tensor *a = weight_of(l->beside.a), *v, *n = NULL;
+    fsdp_tensor *a = fsdp__layer_weight_field(l->beside.a), *v, *n = NULL;
 
     if (fsdp_scope_begin(context) != FSDP_OK)
         return NULL;
     fsdp_no_grad_begin(context);
     v = fsdp_add(base_weight(l, fsdp_tensor_dtype(a)),
-                 fsdp_scale(fsdp_matmul(weight_of(l->beside.b), a), l->beside.scaling));
+                 fsdp_scale(fsdp_matmul(fsdp__layer_weight_field(l->beside.b), a), l->beside.scaling));
     n = fsdp_sqrt(sum_inputs(l, fsdp_sum_dim(fsdp_square(v), 1, false)));
     fsdp_no_grad_end(context);
     fsdp_scope_end(context, n);
@@ -74,7 +69,7 @@ static fsdp_tensor *base_product(const fsdp__lora *l, fsdp_tensor *x, fsdp_tenso
 /* Returns what DoRA adds to the base's product: (m/n - 1) W x + (m/n) s B A x. */
 static fsdp_tensor *dora(const fsdp__lora *l, fsdp_tensor *x, fsdp_tensor *base)
 {
-    fsdp_tensor *ratio = fsdp_div(weight_of(l->beside.magnitude), row_norms(l)); /* (out) */
+    fsdp_tensor *ratio = fsdp_div(fsdp__layer_weight_field(l->beside.magnitude), row_norms(l)); /* (out) */
 
     return fsdp_add(fsdp_mul(fsdp_add_scalar(ratio, -1.0), base), fsdp_mul(ratio, low_rank(l, x)));
 }
@@ -82,7 +77,7 @@ static fsdp_tensor *dora(const fsdp__lora *l, fsdp_tensor *x, fsdp_tensor *base)
 /* Returns the base's product, to which `bias` has been added unless it is NULL, and what the adapter adds. */
 static fsdp_tensor *with_adapter(const fsdp__lora *l, fsdp_tensor *x, fsdp_tensor *product, fsdp_tensor *bias)
 {
-    fsdp_dtype own = fsdp_tensor_dtype(weight_of(l->beside.a)), base, wide;
+    fsdp_dtype own = fsdp_tensor_dtype(fsdp__layer_weight_field(l->beside.a)), base, wide;
     bool dropped = l->beside.dropout && l->layer->base.training;
     fsdp_tensor *added;
 

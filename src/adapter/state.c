@@ -11,18 +11,12 @@
 
 /* ---- names ---- */
 
-/* Returns what follows "NAME." in a tensor's name; NULL: the name does not begin so. */
-static const char *behind(const char *tensor, const char *name)
-{
-    size_t length = strlen(name);
-
-    return strncmp(tensor, name, length) == 0 && tensor[length] == '.' ? tensor + length + 1 : NULL;
-}
-
 static bool is_saved(const fsdp_adapter *adapter, const char *name)
 {
+    const char *rest;
+
     for (int64_t i = 0; i < adapter->saved_count; i++)
-        if (behind(name, adapter->saved[i]))
+        if ((rest = fsdp__behind(name, adapter->saved[i])) && *rest == '.')
             return true;
     return false;
 }

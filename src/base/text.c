@@ -176,6 +176,18 @@ bool fsdp__is_one_of(const char *name, const char *const *names)
     return *names != NULL;
 }
 
+const char *fsdp__behind(const char *text, const char *begin)
+{
+    size_t length = strlen(begin);
+
+    return strncmp(text, begin, length) == 0 ? text + length : NULL;
+}
+
+bool fsdp__is_plain_name(const char *name)
+{
+    return *name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
 bool fsdp__ends_with(const char *text, const char *end)
 {
     size_t length = strlen(text), end_length = strlen(end);

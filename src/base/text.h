@@ -41,7 +41,11 @@ const char *fsdp__text_behind_rank(const char *text, int *rank);
 
 /* Returns whether a name is one of `names`, which end with NULL. */
 bool fsdp__is_one_of(const char *name, const char *const *names);
+/* Returns what follows `begin` in a text that begins so; NULL: it begins otherwise. */
+const char *fsdp__behind(const char *text, const char *begin);
 bool fsdp__ends_with(const char *text, const char *end);
+/* Returns whether the name is that of a file beside another: it has no slash, and is neither "." nor "..". */
+bool fsdp__is_plain_name(const char *name);
 
 /* Prints the text in quotes, as JSON writes it; the text is taken to be UTF-8. */
 void fsdp__print_json_string(const char *text, FILE *out);

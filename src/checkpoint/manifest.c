@@ -55,9 +55,9 @@ const char *fsdp__rank_file_name(int rank, int world_size, char name[FSDP__RANK_
 bool fsdp__is_small_name(const char *name)
 {
     bool own = strcmp(name, FSDP__MANIFEST_NAME) == 0 ||
-               (strncmp(name, "rank-", 5) == 0 && fsdp__ends_with(name, ".safetensors"));
+               (fsdp__behind(name, "rank-") && fsdp__ends_with(name, ".safetensors"));
 
-    return *name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !own;
+    return fsdp__is_plain_name(name) && !own;
 }
 
 /* ---- adding ---- */

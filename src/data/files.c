@@ -15,6 +15,7 @@
 #include "base/compiler.h"
 #include "base/directory.h"
 #include "base/file.h"
+#include "base/sort.h"
 #include "data/content.h"
 #include "data/text_file.h"
 
@@ -63,15 +64,10 @@ static fsdp_status take(fsdp__data_files *files, char *path)
     return FSDP_OK;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static void sort_from(fsdp__data_files *files, int64_t first)
 {
     if (files->count > first)
-        qsort(files->paths + first, (size_t)(files->count - first), sizeof *files->paths, by_name);
+        qsort(files->paths + first, (size_t)(files->count - first), sizeof *files->paths, fsdp__by_name);
 }
 
 /* ---- folders ---- */

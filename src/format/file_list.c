@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/sort.h"
+#include "base/text.h"
 #include "format/file_digest.h"
 #include "format/json.h"
 
@@ -98,13 +99,6 @@ json_t *fsdp__file_list_json(const fsdp__file_list *list)
     return json_incref(array);
 }
 
-/* Returns whether the name is a plain one: files are renamed and removed by these names, so they must not lead out of
- * the folder. */
-static bool is_plain(const char *name)
-{
-    return *name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
-}
-
 fsdp_status fsdp__file_list_parse(fsdp__file_list *list, const char *path, const json_t *array)
 {
     if (!json_is_array(array))
@@ -115,7 +109,7 @@ fsdp_status fsdp__file_list_parse(fsdp__file_list *list, const char *path, const
         const char *digest = json_string_value(json_object_get(item, "digest"));
         const json_t *bytes = json_object_get(item, "bytes");
 
-        if (!name || !is_plain(name) || !json_is_integer(bytes) || json_integer_value(bytes) < 0)
+        if (!name || !fsdp__is_plain_name(name) || !json_is_integer(bytes) || json_integer_value(bytes) < 0)
             return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': file %zu has no name and size", path, i + 1);
         FSDP_TRY(fsdp__file_list_add(list, name, (uint64_t)json_integer_value(bytes)));
         list->files[list->count - 1].digest = digest ? strtoull(digest, NULL, 16) : 0;

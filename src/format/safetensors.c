@@ -94,7 +94,7 @@ static fsdp_status no_safetensors(const char *folder)
     bool pickled = false;
 
     while (directory && (entry = readdir(directory)))
-        pickled |= strncmp(entry->d_name, "pytorch_model", strlen("pytorch_model")) == 0 &&
+        pickled |= fsdp__behind(entry->d_name, "pytorch_model") &&
                    (fsdp__ends_with(entry->d_name, ".bin") || fsdp__ends_with(entry->d_name, ".bin.index.json"));
     if (directory)
         closedir(directory);

@@ -1,6 +1,5 @@
 /* weights_hint.c - says what a folder has instead of weights that can be read. */
 #include <dirent.h>
-#include <string.h>
 
 #include "base/compiler.h"
 #include "base/text.h"
@@ -32,8 +31,7 @@ static size_t find(DIR *directory)
 
     while ((entry = readdir(directory)) != NULL)
         for (size_t i = 0; i < found; i++)
-            if (strncmp(entry->d_name, others[i].begin, strlen(others[i].begin)) == 0 &&
-                fsdp__ends_with(entry->d_name, others[i].end))
+            if (fsdp__behind(entry->d_name, others[i].begin) && fsdp__ends_with(entry->d_name, others[i].end))
                 found = i;
     return found;
 }

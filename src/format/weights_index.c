@@ -16,13 +16,6 @@ static const char *without_here(const char *name)
     return name;
 }
 
-/* Returns whether the name is plain. Files lie beside the index, and a name with a slash could point anywhere. */
-static bool plain_file_name(const char *name)
-{
-    return name[0] != '\0' && !strchr(name, '/') && !strchr(name, '\\') && strcmp(name, ".") != 0 &&
-           strcmp(name, "..") != 0;
-}
-
 static fsdp_status add(const char *path, const char *tensor, const json_t *file, fsdp__index *index)
 {
     const char *name = json_string_value(file);
@@ -31,7 +24,7 @@ static fsdp_status add(const char *path, const char *tensor, const json_t *file,
     if (!name)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the file of tensor '%s' is not a string", path,
                          FSDP__SHOWN_NAME(tensor));
-    if (!plain_file_name(without_here(name)))
+    if (!fsdp__is_plain_name(without_here(name)) || strchr(name, '\\'))
         return FSDP_FAIL(FSDP_FORMAT,
                          "cannot read '%s': tensor '%s' is said to be in '%s', which is not a plain file name", path,
                          FSDP__SHOWN_NAME(tensor), FSDP__SHOWN_NAME(name));

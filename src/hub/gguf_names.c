@@ -115,17 +115,17 @@ static const name *find(const name *list, const char *parameter, const char **re
 bool fsdp__gguf_place_of(const fsdp_model_config *config, const char *parameter, fsdp__gguf_place *out)
 {
     bool gpt2 = config->architecture == FSDP_GPT2, gemma = fsdp__gguf_is_gemma(config->architecture);
-    const char *blocks = gpt2 ? "transformer.h." : "model.layers.", *rest;
+    const char *number = fsdp__behind(parameter, gpt2 ? "transformer.h." : "model.layers."), *rest;
     const name *n;
     long layer;
     char *end;
 
     *out = (fsdp__gguf_place){.plus_one = gemma && fsdp__ends_with(parameter, "norm.weight")};
-    if (strncmp(parameter, blocks, strlen(blocks)) != 0) {
+    if (!number) {
         n = find(gpt2 ? gpt2_others : llama_others, parameter, &rest);
         return n && snprintf(out->name, sizeof out->name, "%s%s", n->file, rest) < (int)sizeof out->name;
     }
-    layer = strtol(parameter + strlen(blocks), &end, 10);
+    layer = strtol(number, &end, 10);
     n = NULL;
     if (*end == '.' && (gemma || config->architecture == FSDP_OLMO2))
         n = find(after_blocks, end + 1, &rest);

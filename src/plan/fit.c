@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/compiler.h"
 #include "base/sort.h"
@@ -107,10 +106,8 @@ static fsdp_status try_strategy(search *s, fsdp__fit_row row)
 {
     static const fsdp_recompute_mode modes[] = {FSDP_RECOMPUTE_NONE, FSDP_RECOMPUTE_CHEAP, FSDP_RECOMPUTE_SELECTIVE,
                                                 FSDP_RECOMPUTE_FULL};
+    int most = fsdp__train_on_gpu(s->config);
     bool fits, whole = false;
-
-    const char *device = s->config->training.device;
-    int most = device && strncmp(device, "cuda", strlen("cuda")) == 0;
 
     for (int offload = 0; offload <= most && !whole; offload++)
         for (size_t i = 0; i < FSDP__COUNT_OF(modes) && !whole; i++) {

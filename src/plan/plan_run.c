@@ -5,17 +5,21 @@
 #include "plan/find_prices.h"
 #include "plan/schedule.h"
 #include "plan/show_plan.h"
+#include "train/run_config.h"
 
 static fsdp_status find_prices(const fsdp_context *context, const fsdp_train_config *config, int ranks,
                                fsdp__prices *out)
 {
     const char *device = config->training.device, *name = config->parallelism.schedule_prices;
-    bool gpu = device && strncmp(device, "cuda", strlen("cuda")) == 0;
 
     if (device && strcmp(device, "auto") == 0 && !name)
         return FSDP_FAIL(FSDP_INVALID, "training.device auto leaves open what to plan for: set "
                                        "parallelism.schedule_prices, or training.device to cpu or cuda");
-    FSDP_TRY(fsdp__prices_find("parallelism.schedule_prices", name ? name : gpu ? "cuda" : "cpu", true, out));
+    FSDP_TRY(fsdp__prices_find("parallelism.schedule_prices",
+                               name                         ? name
+                               : fsdp__train_on_gpu(config) ? "cuda"
+                                                            : "cpu",
+                               true, out));
     if (!out->gpu && (!name || strcmp(name, "cpu") == 0))
         fsdp__prices_of_machine(fsdp_context_threads(context), ranks, out);
     return FSDP_OK;

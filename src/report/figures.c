@@ -62,7 +62,7 @@ const char *fsdp__peak_key(int kind, char *text, size_t bytes)
 
 bool fsdp__is_peak_key(const char *name)
 {
-    return strncmp(name, PEAK_KEY, strlen(PEAK_KEY)) == 0;
+    return fsdp__behind(name, PEAK_KEY);
 }
 
 /* ---- figures ---- */

@@ -126,7 +126,7 @@ const char *fsdp__validation_key(const char *name, char text[FSDP__VALIDATION_KE
 
 bool fsdp__is_validation_key(const char *name)
 {
-    return strncmp(name, VALIDATION_KEY, strlen(VALIDATION_KEY)) == 0;
+    return fsdp__behind(name, VALIDATION_KEY);
 }
 
 /* Adds a validation: its loss, and the rewards of pairs. */
@@ -142,7 +142,7 @@ static fsdp_status add_validation(fsdp__recorded_run *run, const json_t *line, d
     {
         fsdp__series *series;
 
-        if (strncmp(name, "reward_", strlen("reward_")) != 0 || !json_is_number(value))
+        if (!fsdp__behind(name, "reward_") || !json_is_number(value))
             continue;
         series = series_for(run, fsdp__validation_key(name, key), run->count);
         if (!series)

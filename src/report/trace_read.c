@@ -11,6 +11,7 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "device/kernels.h"
 #include "format/json.h"
 #include "fsdp/comm.h"
@@ -136,9 +137,9 @@ static fsdp_status bytes_of(const json_t *args, int64_t *out)
 static uint8_t collective_of(const char *text)
 {
     for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
-        const char *name = fsdp_collective_name((fsdp_collective)kind);
+        const char *rest = fsdp__behind(text, fsdp_collective_name((fsdp_collective)kind));
 
-        if (strncmp(text, name, strlen(name)) == 0 && strchr(" ", text[strlen(name)]))
+        if (rest && strchr(" ", *rest))
             return (uint8_t)kind;
     }
     return FSDP_COLLECTIVES;
@@ -198,15 +199,15 @@ static int sort_of(const char *category)
 /* Fills what only some spans have. */
 static fsdp_status take_kind(fsdp__trace *t, const json_t *event, const char *name, fsdp__traced_span *span)
 {
-    static const char wait[] = "wait for ";
     const json_t *args = json_object_get(event, "args");
+    const char *waited = fsdp__behind(name, "wait for ");
 
     FSDP_TRY(bytes_of(args, &span->bytes));
     span->number = integer_of(args, span->sort == FSDP__TRACED_KERNEL ? "flops" : "number");
     if (span->sort == FSDP__TRACED_KERNEL)
         span->kind = class_of(name);
     if (span->sort == FSDP__TRACED_WAIT)
-        span->kind = collective_of(strncmp(name, wait, strlen(wait)) == 0 ? name + strlen(wait) : name);
+        span->kind = collective_of(waited ? waited : name);
     if (span->sort != FSDP__TRACED_COLLECTIVE)
         return FSDP_OK;
     span->kind = collective_of(name);
@@ -271,14 +272,12 @@ static fsdp_status take_device(fsdp__trace *t, const char *name, uint8_t *out)
 /* Takes the bytes of a counter "memory: activation (cuda:0)". */
 static fsdp_status take_bytes(fsdp__trace *t, const json_t *event, int rank)
 {
-    static const char memory[] = "memory: ";
-    const char *name = text_of(event, "name"), *device;
+    const char *name = fsdp__behind(text_of(event, "name"), "memory: "), *device;
     fsdp__traced_bytes taken = {.rank = rank, .kind = FSDP_MEMORY_KINDS};
     size_t length;
 
-    if (strncmp(name, memory, strlen(memory)) != 0)
+    if (!name)
         return FSDP_OK;
-    name += strlen(memory);
     device = strstr(name, " (");
     length = device ? (size_t)(device - name) : strlen(name);
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++) {

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/sort.h"
+#include "base/text.h"
 #include "report/step_parts.h"
 
 enum {
@@ -35,12 +36,9 @@ static int by_rank(const void *a, const void *b)
 /* Returns the number of the step that a span is; 0: it is none. */
 static int64_t step_number(const fsdp__trace *t, const fsdp__traced_span *span)
 {
-    static const char step[] = "step ";
-    const char *name = t->names[span->name];
+    const char *number = fsdp__behind(t->names[span->name], "step ");
 
-    return span->sort == FSDP__TRACED_STAGE && span->lane == 0 && strncmp(name, step, strlen(step)) == 0
-               ? FSDP__MAX(strtoll(name + strlen(step), NULL, 10), 0)
-               : 0;
+    return span->sort == FSDP__TRACED_STAGE && span->lane == 0 && number ? FSDP__MAX(strtoll(number, NULL, 10), 0) : 0;
 }
 
 static int by_number(const void *a, const void *b)
@@ -198,7 +196,7 @@ static const char *unit_of(const fsdp__trace *t, const fsdp__traced_span *span, 
 {
     static const char *const begins[] = {"whole: ", "forward ", "backward "};
     static const char root[] = "(root)";
-    const char *name = t->names[span->name];
+    const char *name = t->names[span->name], *unit;
 
     if (span->sort == FSDP__TRACED_COLLECTIVE && (span->kind == FSDP_REDUCE_SCATTER || span->kind == FSDP_ALL_REDUCE)) {
         *state = FSDP__UNIT_REDUCED;
@@ -208,10 +206,9 @@ static const char *unit_of(const fsdp__trace *t, const fsdp__traced_span *span, 
     if (span->sort != FSDP__TRACED_WHOLE && span->sort != FSDP__TRACED_UNIT)
         return NULL;
     for (int s = 0; s < FSDP__UNIT_REDUCED; s++)
-        if (strncmp(name, begins[s], strlen(begins[s])) == 0) {
+        if ((unit = fsdp__behind(name, begins[s]))) {
             *state = (fsdp__unit_state)s;
-            name += strlen(begins[s]);
-            return strcmp(name, "the model") == 0 ? root : name;
+            return strcmp(unit, "the model") == 0 ? root : unit;
         }
     return NULL;
 }

@@ -1,18 +1,13 @@
 /* dry_run.c - a run in which everything happens except computing: it shows the memory that the run takes and what it
  * sends. */
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/context.h"
+#include "base/text.h"
 #include "device/dry.h"
 #include "fsdp/comm.h"
 #include "train/run_config.h"
 #include "train/run_start.h"
-
-static bool stands_for_gpu(const fsdp_train_config *config)
-{
-    return config->training.device && strncmp(config->training.device, "cuda", strlen("cuda")) == 0;
-}
 
 /* Refuses split shards where several ranks of a machine shard on its processors: they share what they gather. The
  * engine refuses that by their memory, which a dry run does not have. */
@@ -21,7 +16,7 @@ static fsdp_status check_split(const fsdp_train_run *run)
     const fsdp_train_config *c = run->config;
     int world = fsdp_context_world_size(run->context);
     int64_t tp = c->parallelism.tensor_parallel_degree;
-    bool on_cpu = !c->training.device || strncmp(c->training.device, "cpu", strlen("cpu")) == 0;
+    bool on_cpu = !c->training.device || fsdp__behind(c->training.device, "cpu");
 
     if (!c->training.split_shards || !on_cpu || world / fsdp_context_machines(run->context) <= tp ||
         fsdp__train_replicas(c, world) * tp >= world)
@@ -35,7 +30,7 @@ static fsdp_status build(fsdp_train_run *run)
 {
     int ranks = fsdp_context_world_size(run->context);
 
-    run->device = stands_for_gpu(run->config) ? fsdp__dry_gpu(run->context) : fsdp__dry(run->context);
+    run->device = fsdp__train_on_gpu(run->config) ? fsdp__dry_gpu(run->context) : fsdp__dry(run->context);
     if (!run->device)
         return fsdp_last_status();
     fsdp__train_resolve_replicas(run);

@@ -20,6 +20,8 @@ fsdp_status fsdp__train_config_hash(const fsdp_train_config *config, uint64_t *o
 fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int world_size);
 /* Returns whether every rank holds everything: nothing is sharded. */
 bool fsdp__train_holds_all(const fsdp_train_config *config);
+/* Returns whether the run is to be on GPUs, as training.device says. */
+bool fsdp__train_on_gpu(const fsdp_train_config *config);
 /* Returns how many ranks compute a microbatch together; and how many of such teams there are, whose data differ. Teams
  * are consecutive ranks. */
 int fsdp__train_team(const fsdp_train_config *config);

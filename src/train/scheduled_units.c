@@ -125,23 +125,18 @@ static const char *name_at(const place *p)
     return p->s->units[p->unit].modules[p->module];
 }
 
-static bool lies_in(const char *inner, const char *outer)
-{
-    size_t length = strlen(outer);
-
-    return strncmp(inner, outer, length) == 0 && inner[length] == '.';
-}
-
 /* Checks a module against one that the file has before it. What lies in a module is sharded before it, so from the last
  * unit to the first. */
 static fsdp_status check_pair(const place *before, const place *p)
 {
+    const char *inside = fsdp__behind(name_at(before), name_at(p));
+
     if (strcmp(name_at(before), name_at(p)) == 0)
         return FSDP_FAIL(FSDP_INVALID,
                          "parallelism.schedule: %s: units[%lld] has the module '%s', and so has units[%lld]: leave it "
                          "out of one, or plan again",
                          p->file, (long long)p->unit, FSDP__SHOWN_NAME(name_at(p)), (long long)before->unit);
-    if (before->unit != p->unit && lies_in(name_at(before), name_at(p)))
+    if (before->unit != p->unit && inside && *inside == '.')
         return FSDP_FAIL(FSDP_INVALID,
                          "parallelism.schedule: %s: units[%lld] has the module '%s', of which '%s' in units[%lld] is a "
                          "part: put the outer one first, or plan again",

@@ -1,6 +1,7 @@
 /* strategy.c - parallelism.strategy: what it excludes, and which stage of ZeRO it is. */
 #include <math.h>
 
+#include "base/text.h"
 #include "fsdp/adapter.h"
 #include "fsdp/parallelize.h"
 #include "train/run_config.h"
@@ -75,6 +76,11 @@ bool fsdp__train_holds_all(const fsdp_train_config *config)
 {
     return config->parallelism.strategy == FSDP_TRAIN_DDP ||
            (config->parallelism.strategy == FSDP_TRAIN_FSDP1 && fsdp__train_fsdp1_strategy(config) == FSDP_NO_SHARD);
+}
+
+bool fsdp__train_on_gpu(const fsdp_train_config *config)
+{
+    return config->training.device && fsdp__behind(config->training.device, "cuda");
 }
 
 int fsdp__train_replicas(const fsdp_train_config *config, int world_size)
