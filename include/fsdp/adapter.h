@@ -31,21 +31,21 @@
 extern "C" {
 #endif
 
-/* A value for the layers whose names match `key`, a regular expression for the end of the name (after a dot, or all of
- * it): "down_proj", "layers\\.0\\..*". Of several that match the first counts. */
+/* Gives a value to the layers whose names match `key`, a regular expression for the end of the name (after a dot, or
+ * all of it): "down_proj", "layers\\.0\\..*". If several patterns match a layer, the first one counts. */
 typedef struct fsdp_lora_pattern {
     const char *key;
     double value;
 } fsdp_lora_pattern;
 
-/* All zero with targets: what peft's LoraConfig has by default. */
+/* Has the settings of peft's LoraConfig. If all fields but the targets are zero, they are peft's defaults. */
 typedef struct fsdp_lora_options {
     int64_t rank;   /* 0: 8; at most 2^20 */
     double alpha;   /* 0: 8 */
     double dropout; /* of the input of A, in training */
     bool rslora, dora;
-    /* Which layers (Linear, Conv1D): those whose name, or its end after a dot, is one of `targets`; "all-linear" alone:
-     * all of them but the model's head. */
+    /* Choose the layers (Linear, Conv1D) whose name, or its end after a dot, is one of `targets`. The only target
+     * "all-linear" chooses all of them but the model's head. */
     const char *const *targets;
     int64_t target_count;
     const char *target_regex;   /* in place of `targets`: matches the whole name */
@@ -74,7 +74,7 @@ FSDP_API void fsdp_adapter_free(fsdp_adapter *adapter); /* NULL is allowed */
  * FSDP_UNSUPPORTED: modules are trained whole, so the base's values are gone. */
 FSDP_API fsdp_status fsdp_adapter_set_enabled(fsdp_adapter *adapter, bool enabled);
 
-/* How frozen weights are held in fewer bits, with bitsandbytes' numbers. */
+/* Says how frozen weights are held in fewer bits. The numbers are those of bitsandbytes. */
 typedef enum fsdp_quantization {
     FSDP_QUANTIZE_NONE,
     FSDP_QUANTIZE_NF4, /* 4 bits: blocks of 64 elements of the weight as it is stored, row-major, with a scale in f32 */
@@ -104,14 +104,14 @@ typedef struct fsdp_adapter_layer {
     int64_t rank, in, out;
     double alpha;
 } fsdp_adapter_layer;
-/* There is no layer of such an index: all zeros, and an error. */
+/* Returns an adapted layer. If no layer has this index, the result is all zeros and the last error is set. */
 FSDP_API fsdp_adapter_layer fsdp_adapter_layer_at(const fsdp_adapter *adapter, int64_t index);
 
 /* ---- values ---- */
 
-/* Make state dicts: of the adapter's parameters, with the modules that are trained whole; and of the model's own
- * parameters and buffers, those modules included, but not weights that are quantized. Names are the model's. [as
- * fsdp_state_dict_from_module] */
+/* Make state dicts. The first has the adapter's parameters and the modules that are trained whole. The second has the
+ * model's own parameters and buffers, including those modules, but no weights that are quantized. Names are the
+ * model's. [as fsdp_state_dict_from_module] */
 FSDP_API fsdp_status fsdp_adapter_state_dict(const fsdp_adapter *adapter, fsdp_state_dict **out);
 FSDP_API fsdp_status fsdp_adapter_base_state_dict(const fsdp_adapter *adapter, fsdp_state_dict **out);
 

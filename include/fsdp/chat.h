@@ -74,7 +74,7 @@ typedef struct fsdp_chat_options {
     bool refuse_unwritten;
 } fsdp_chat_options;
 
-/* A row as tokens. Memory is kept from one call to the next. */
+/* Holds a row as tokens. Its memory is kept from one call to the next. */
 typedef struct fsdp_chat_row {
     fsdp_token_list ids;
     bool *learned; /* one for each id */

@@ -101,8 +101,8 @@ FSDP_API void fsdp_abort(fsdp_context *context, const char *why);
  * set at any time and also applies to waits that have begun. FSDP_INVALID: below 0 or above 1e9. */
 FSDP_API fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double seconds);
 
-/* How the calls of a group on streams of a GPU travel. Objects, barriers, and all calls on streams of the CPU go
- * through memory of the host (or MPI) in any case. */
+/* Says by what the calls of a group on streams of a GPU travel. Objects, barriers, and all calls on streams of the CPU
+ * go through memory of the host (or MPI) in any case. */
 typedef enum fsdp_carrier {
     FSDP_CARRIER_AUTO,   /* PEER in a group of processes on one machine, NCCL in one over several machines; STAGED among
                           * threads of one process, and where the other is not there */
@@ -132,21 +132,20 @@ FSDP_API fsdp_status fsdp_process_group_set_carrier(fsdp_process_group *group, f
  * will do. Set the same on every rank. */
 FSDP_API fsdp_status fsdp_context_set_nccl_sums(fsdp_context *context, bool on);
 
-/* What NCCL is shown of a rank's memory. Results are the same bits. */
+/* Says which memory of a rank is registered with NCCL. The results are the same bits in any case. */
 typedef enum fsdp_nccl_buffers {
     FSDP_NCCL_REGISTERED, /* 64 MiB of the GPU for each group, in which exact sums are packed, and arrive */
-    /* 32 MiB more, through which buffers are gathered, too; and NCCL is asked to let copy engines gather and exchange
-     * where it can: from 2.28 on, among GPUs that one machine's links join. No kernel then takes processors from what
-     * computes, but gathered rows are copied once more. */
+    /* Registers 32 MiB more, through which buffers are gathered, too, and asks NCCL to let copy engines gather and
+     * exchange where it can: from version 2.28 on, among GPUs that are linked inside one machine. No kernel then takes
+     * processors from what computes, but gathered rows are copied once more. */
     FSDP_NCCL_COPY_ENGINES,
     FSDP_NCCL_PLAIN, /* nothing: it copies through buffers of its own */
     FSDP_NCCL_BUFFERS
 } fsdp_nccl_buffers;
 
-/* Chooses that for groups that have no carrier yet; FSDP_NCCL_REGISTERED by default. A group that has one keeps what it
- * shows. Set the same on every rank. Where NCCL does not see the memory, or fails to be shown it, the group does
- * without, and the log says so.
- * FSDP_INVALID: there is no such value. */
+/* Chooses the registered memory of groups that have no carrier yet; FSDP_NCCL_REGISTERED is the default. A group that
+ * has a carrier keeps what it has registered. Set the same on every rank. If NCCL cannot use the memory, or its
+ * registration fails, the group works without, and the log says so. FSDP_INVALID: there is no such value. */
 FSDP_API fsdp_status fsdp_context_set_nccl_buffers(fsdp_context *context, fsdp_nccl_buffers buffers);
 /* Returns the group's carrier; AUTO: it has none yet. */
 FSDP_API fsdp_carrier fsdp_process_group_carrier(const fsdp_process_group *group);

@@ -105,8 +105,8 @@ typedef struct fsdp_batch {
     const int32_t *inputs, *targets; /* (local_batch, seq_len), valid until the next call */
     int64_t microbatch;              /* counted by this loader, from 0 */
     int64_t epoch;                   /* of the microbatch's first window, over all ranks */
-    /* For windows that several documents share, where each token stands in its own: 0 begins a document. NULL: each
-     * window is one document. */
+    /* If several documents share a window, these are the positions of the tokens in their own documents: 0 begins a
+     * document. NULL: each window is one document. */
     const int32_t *positions;
     int64_t answers; /* targets that are learned; the others are -100 */
     int64_t tokens;  /* inputs that are no padding */

@@ -98,8 +98,8 @@ typedef enum fsdp_attention_kernels {
                                      * for each pair of a query and a key of the batch, in all heads */
 } fsdp_attention_kernels;
 
-/* Chooses them for what is called on the device from now on; EXACT is the default, and all that a device other than a
- * GPU has. The others need cuDNN, 9.10 or later, which is opened now: libcudnn.so.9, and libnvrtc, are looked for where
+/* Chooses the kernels for later calls on the device. EXACT is the default, and the only choice on a device that is not
+ * a GPU. The others need cuDNN, 9.10 or later, which is opened now: libcudnn.so.9, and libnvrtc, are looked for where
  * the plug-in looks for all of NVIDIA's libraries (FSDP_CUDA_LIBRARIES). FSDP_UNSUPPORTED, FSDP_NOT_FOUND: it is not
  * there; nothing has changed.
  *

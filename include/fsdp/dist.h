@@ -60,10 +60,10 @@ typedef struct fsdp_placement {
     /* FSDP_SHARD: the number of parts into which mesh dimensions to the right cut the tensor dimension before this one
      * does (PyTorch's _StridedShard): the product of the sizes of the first of them that do. 0 or 1: none does. */
     int64_t split_factor;
-    /* FSDP_SHARD: the tensor dimension is so many segments, one after the other (0: it is one), such as the queries,
-     * keys and values of a fused projection. Each is cut by the chunk rule by itself, and a rank's parts of them lie
-     * one after the other. The sizes add up to the tensor's, no mesh dimension cuts it before, and one placement of a
-     * tensor at most has segments. */
+    /* FSDP_SHARD: the tensor dimension consists of this many segments, one after the other, such as the queries, keys
+     * and values of a fused projection; 0: it is one. Each segment is cut by the chunk rule by itself, and a rank's
+     * parts of them lie one after the other. The sizes of the segments add up to that of the dimension. No mesh
+     * dimension may cut it before, and at most one placement of a tensor may have segments. */
     int segment_count;
     int64_t segments[FSDP_MAX_SEGMENTS];
     /* FSDP_FLAT: coordinate r holds elements [r * chunk, (r + 1) * chunk) of the vector, in which the tensor begins at
@@ -78,8 +78,8 @@ typedef struct fsdp_distribution {
     fsdp_placement placements[FSDP_MAX_MESH_DIMS];
     int ndim;
     int64_t global_shape[FSDP_MAX_DIMS];
-    /* Bit d: the gradient that a rank has of this tensor is its own contribution, and the gradient is the sum over mesh
-     * dimension d, which replicates the tensor. */
+    /* Bit d is set if mesh dimension d replicates the tensor and each rank has only its own contribution to the
+     * gradient: the gradient is the sum over that dimension. */
     unsigned partial_gradients;
 } fsdp_distribution;
 

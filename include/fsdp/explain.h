@@ -11,8 +11,8 @@
  * No number comes from a formula. For each rank in turn, in a world where only that rank is real, the model is built,
  * sharded by the config's strategy, and trained for a few steps on a device without memory, by the code of `fsdp
  * train`. Its ledger, counters and events are therefore those of a run, to the byte, for any strategy, units, dtypes
- * and microbatches. Nothing is computed, no rank is started, no weights are read. Where training.device is cuda the
- * device stands for a GPU: its memory is its own, and shards can be offloaded from it.
+ * and microbatches. Nothing is computed, no rank is started, no weights are read. If training.device is cuda, the
+ * device stands for a GPU: it has memory of its own, and shards can be offloaded from it.
  *
  * Values read from such a device are zero: a model whose control flow depends on values takes the path for zeros.
  */
@@ -66,7 +66,7 @@ typedef struct fsdp_explained_part {
     int64_t across_first, across_count; /* range in dimension `across`, if there is one; of the first box */
 } fsdp_explained_part;
 
-/* A box of a part. */
+/* Describes a box of a part. */
 typedef struct fsdp_explained_box {
     int64_t first, count, across_first, across_count;
 } fsdp_explained_box;
@@ -81,8 +81,8 @@ typedef struct fsdp_explained_parameter {
     int dim;                          /* the sharded dimension; -1: a run of elements (FSDP1) */
     int across;                       /* another that tensor parallel has cut; -1: none */
     const fsdp_explained_part *parts; /* for ranks first_part, first_part + 1, ...: explanation.part_count of them */
-    /* Where a part is several boxes, as of fused projections that tensor parallel has cut by heads: box_count of them
-     * for each rank, perhaps empty, those of a rank one after the other. Otherwise NULL and 1. */
+    /* If parts consist of several boxes, as those of fused projections that tensor parallel has cut by heads, each rank
+     * has box_count boxes here, one after the other; some may be empty. Otherwise NULL and 1. */
     const fsdp_explained_box *boxes;
     int box_count;
 } fsdp_explained_parameter;

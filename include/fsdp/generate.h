@@ -16,14 +16,14 @@ typedef struct fsdp_generate_options {
     uint64_t seed;
     const int32_t *stop_tokens; /* each of them ends the text */
     int64_t stop_token_count;
-    /* For a sharded model: true gathers for every token, as the model's settings say. false: every rank has the whole
-     * model from the first token to the last, by fsdp_module_set_keep_unsharded. */
+    /* If the model is sharded, true gathers it for every token, as its settings say. With false every rank has the
+     * whole model from the first token to the last (fsdp_module_set_keep_unsharded). */
     bool reshard;
     bool no_cache; /* compute all tokens again for each new one: the same text up to rounding, but slow */
-    /* A cache of the caller's, in place of one for this call: it holds a beginning of the tokens (or nothing), with
-     * room for all that the model will see, and is kept for the next call. It is empty afterwards if the model did not
-     * see the first token any more. A cache of a different model is an error, and so is a cache together with no_cache.
-     * Free it before the model's context. NULL: none. */
+    /* The caller's own cache, which is kept for the next call; NULL: one is made for this call. It holds a beginning of
+     * the tokens (or nothing) and has room for all that the model will see. It is empty afterwards if the first token
+     * has left what the model sees. A cache of a different model is an error, and so is a cache together with no_cache.
+     * Free it before the model's context. */
     fsdp_kv_cache *cache;
 } fsdp_generate_options;
 

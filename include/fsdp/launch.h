@@ -44,8 +44,8 @@ typedef struct fsdp_launch_options {
     int grace_ms;            /* between SIGTERM and SIGKILL when ranks are ended; 0: 2000 */
     int interrupt_grace_ms;  /* the same when this process was told to end, unless a rank has failed; 0: grace_ms */
     /* Ranks record their calls (fsdp/watch.h). This folder, or one that the ranks name, gets the records of all ranks
-     * when one has failed, or had to be killed, and when this process gets SIGUSR2. NULL: nothing is recorded. Without
-     * memory for the records there is a warning in the default log, and no record. */
+     * when one has failed, or had to be killed, and when this process gets SIGUSR2. NULL: nothing is recorded. If there
+     * is no memory for the records, the default log warns, and nothing is recorded. */
     const char *flight;
 } fsdp_launch_options;
 

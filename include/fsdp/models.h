@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-/* All but GPT-2 are Llamas with some differences. */
+/* Lists the architectures. All but GPT-2 are Llamas with some differences. */
 typedef enum fsdp_architecture {
     FSDP_GPT2,
     FSDP_LLAMA,   /* also SmolLM and SmolLM2 */
@@ -82,7 +82,7 @@ typedef struct fsdp_model_config {
     int64_t bos_token, pad_token, unk_token;
     int eos_token_count; /* tokens that end a text: one, several or none */
     int64_t eos_tokens[FSDP_MODEL_MAX_EOS_TOKENS];
-    /* Llama's like. Bit i % 64 of word i / 64 stands for layer i. */
+    /* These fields describe variants of Llama. In the lists of layers, bit i % 64 of word i / 64 stands for layer i. */
     int64_t window; /* a token of a local layer sees so many keys, its own is the last of them; 0: all are full */
     uint64_t local_layers[FSDP_MODEL_MAX_MARKED_LAYERS / 64];
     uint64_t no_rope_layers[FSDP_MODEL_MAX_MARKED_LAYERS / 64]; /* do not rotate queries and keys */
@@ -94,7 +94,7 @@ typedef struct fsdp_model_config {
     float rope_mscale, rope_mscale_all_dim;  /* yarn: where both are given, that factor follows from them; or 0 */
     float rope_beta_fast, rope_beta_slow;    /* yarn: turns in the original context from which, and below which */
     bool rope_keep_ramp;                     /* yarn: the ends of the ramp between them are not rounded */
-    /* longrope: what frequency i is divided by. */
+    /* For longrope: frequency i is divided by factor i. */
     float rope_short_factors[FSDP_MODEL_MAX_ROPE_FACTORS], rope_long_factors[FSDP_MODEL_MAX_ROPE_FACTORS];
 } fsdp_model_config;
 

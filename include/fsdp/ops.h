@@ -148,11 +148,11 @@ FSDP_API fsdp_tensor *fsdp_log_softmax(fsdp_tensor *x);
 typedef struct fsdp_attention_options {
     bool causal;
     float scale; /* 0: 1 / sqrt(D) */
-    /* The fields below narrow what a causal query sees. Work is left out where nobody sees anything. */
+    /* The fields below narrow what a causal query sees. Blocks that no query sees are not computed. */
     int64_t window; /* only the last `window` keys, the query's own included: local attention. 0: all */
-    /* (B,T) i32: where each token stands in its document. 0 begins a document, every other is one more than the token
-     * before; each row begins with 0. A query sees only its own document. S must be T. NULL: a row is a document.
-     * Other values are an error that names the first; checking blocks as that of indices does. */
+    /* (B,T) i32: the position of each token in its document. A document begins with 0, every other position is one more
+     * than the one before, and each row begins with 0. A query sees only its own document. S must be T. NULL: a row is
+     * a document. Other values are an error that names the first; checking blocks as that of indices does. */
     fsdp_tensor *positions;
     float
         softcap; /* the scaled scores x become softcap tanh(x / softcap) (Gemma 2: 50), before the mask; 0: they stay */

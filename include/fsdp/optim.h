@@ -25,9 +25,9 @@ typedef struct fsdp_optimizer fsdp_optimizer;
 typedef struct fsdp_adam_options {
     double lr;
     double beta1, beta2, eps, weight_decay;
-    /* 8: moments are bytes, with a scale for every 256 elements of a row (bitsandbytes' dynamic codes), of parameters
-     * of two or more dimensions and 4096 or more elements, and eps must be above 0; all others, and 0 or 32: moments
-     * are f32. */
+    /* 8: parameters with two or more dimensions and 4096 or more elements have moments of one byte an element, with a
+     * scale for every 256 elements of a row (bitsandbytes' dynamic codes); the other moments are f32, and eps must be
+     * above 0. 0 or 32: all moments are f32. */
     int state_bits;
 } fsdp_adam_options;
 
@@ -38,7 +38,7 @@ typedef struct fsdp_sgd_options {
     bool nesterov; /* requires momentum > 0 and dampening 0 */
 } fsdp_sgd_options;
 
-/* Lion (google/automl). fsdp_lion_options_default() has lr 1e-4, betas 0.9 0.99 and no decay. */
+/* Has the options of Lion (google/automl). fsdp_lion_options_default() has lr 1e-4, betas 0.9 0.99 and no decay. */
 typedef struct fsdp_lion_options {
     double lr;
     double beta1, beta2;
@@ -53,8 +53,8 @@ typedef enum fsdp_muon_adjust {
     FSDP_MUON_MATCH_RMS_ADAMW /* times 0.2 sqrt(max(rows, columns)): steps are as long as AdamW's */
 } fsdp_muon_adjust;
 
-/* Muon (torch.optim.Muon): momentum, made orthogonal by five steps of Newton and Schulz in bfloat16. For matrices, most
- * of all those of hidden layers; add groups of AdamW (fsdp_adam_add_group) for what else there is.
+/* Muon (torch.optim.Muon) makes the momentum of a matrix orthogonal by five steps of Newton and Schulz in bfloat16. Use
+ * it for the matrices of hidden layers, and add groups of AdamW (fsdp_adam_add_group) for all other parameters.
  * fsdp_muon_options_default() has PyTorch's lr 1e-3, momentum 0.95, nesterov, weight_decay 0.1, ORIGINAL. */
 typedef struct fsdp_muon_options {
     double lr, momentum;
@@ -94,17 +94,17 @@ FSDP_API fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fs
                                      fsdp_optimizer **out);
 FSDP_API fsdp_status fsdp_lion_create(const fsdp_parameters *parameters, const fsdp_lion_options *options,
                                       fsdp_optimizer **out);
-/* A step of Muon over sharded matrices is [collective]: each matrix goes to one rank of those that share it, in
- * bfloat16, and comes back orthogonal; 4 bytes an element in all over each mesh dimension that splits it, for any
- * number of ranks. The bits are those of one rank. Matrices may be cut anywhere. Errors name the parameter that is not
- * a matrix, or partial. Ranks whose gradients are of different matrices get FSDP_MISMATCH. */
+/* A step of Muon over sharded matrices is [collective]: each matrix goes in bfloat16 to one of the ranks that share it
+ * and comes back orthogonal. This takes 4 bytes an element over each mesh dimension that splits it, for any number of
+ * ranks. The bits are those of one rank. Matrices may be cut anywhere. Errors name the parameter that is not a matrix,
+ * or partial. Ranks whose gradients are of different matrices get FSDP_MISMATCH. */
 FSDP_API fsdp_status fsdp_muon_create(const fsdp_parameters *parameters, const fsdp_muon_options *options,
                                       fsdp_optimizer **out);
 /* A step of Adafactor over sharded parameters is [collective], and each has a gradient on all ranks or on none
  * (FSDP_MISMATCH). It makes two all-reduces for each sharded mesh dimension: one of the f32 means of all rows and
- * columns, and one of 1328 bytes for each parameter. Parameters may be cut anywhere. Means of rows that ranks share,
- * and of columns, are added in the order of ranks, so that other numbers of ranks give other last bits. Flat parameters
- * (FSDP1 without original ones) are FSDP_UNSUPPORTED, and so are partial ones. */
+ * columns, and one of 1328 bytes for each parameter. Parameters may be cut anywhere. Means of columns, and of rows that
+ * ranks share, are added in the order of ranks, so the last bits depend on the number of ranks. Flat parameters (FSDP1
+ * without original ones) are FSDP_UNSUPPORTED, and so are partial ones. */
 FSDP_API fsdp_status fsdp_adafactor_create(const fsdp_parameters *parameters, const fsdp_adafactor_options *options,
                                            fsdp_optimizer **out);
 FSDP_API void fsdp_optimizer_free(fsdp_optimizer *optimizer); /* NULL is allowed */

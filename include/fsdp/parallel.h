@@ -8,11 +8,11 @@
  * added up must be floating to have a gradient. A sum is added in rank order with an f32 accumulator and rounded once,
  * so every run gives the same bits.
  *
- * [Note: whose gradient]
- * The gradient of a tensor that all ranks hold alike (replicated) is the whole gradient, and all ranks hold it alike.
- * That of a tensor of which each rank holds a part is a part. That of a tensor that is the sum of what the ranks hold
- * (partial) is whole, on every rank. So where a replicated tensor goes into a computation that differs from rank to
- * rank, each rank's backward has only its own contribution, and fsdp_parallel_copy stands in front, to add them up.
+ * [Note: whose gradient] The gradient of a tensor that all ranks hold alike (replicated) is the whole gradient, and all
+ * ranks hold it alike. That of a tensor of which each rank holds a part is a part. That of a tensor that is the sum of
+ * what the ranks hold (partial) is whole, on every rank. If a replicated tensor goes into a computation that differs
+ * from rank to rank, each rank's backward has only its own contribution: put fsdp_parallel_copy in front, which adds
+ * them up.
  *
  * Parts follow the chunk rule of fsdp/dist.h: they may be uneven or empty. On the wire they are padded to the chunk.
  * Negative dimensions count from the end.

@@ -12,10 +12,9 @@
  *
  * A model of fsdp/models.h has a plan already: fsdp_model_parallelize.
  *
- * [Note: layouts]
- * A module computes on plain tensors, as ever. The plan says how each tensor lies on the ranks of the mesh (its
- * layout). Where the result of a module has a different layout than the next module needs, the plan puts a collective
- * between the two (fsdp/parallel.h):
+ * [Note: layouts] A module computes on plain tensors, as it does without a plan. The plan says how each tensor lies on
+ * the ranks of the mesh (its layout). Where the result of a module has a different layout than the next module needs,
+ * the plan puts a collective between the two (fsdp/parallel.h):
  *
  * | from \ to  | replicated | copied              | sharded (other dim)  |
  * |------------|------------|---------------------|----------------------|
@@ -79,23 +78,25 @@ typedef struct fsdp_parallel_style {
     fsdp_parallel_kind kind;
     fsdp_layout from[FSDP_PARALLEL_TENSORS], to[FSDP_PARALLEL_TENSORS];
     int dim; /* FSDP_SEQUENCE_PARALLEL */
-    /* FSDP_COLUMN_WISE: the outputs are so many segments one after the other, such as queries, keys and values, each of
-     * which is cut by itself (fsdp/dist.h). 0: they are one. The output stays cut then, and what takes it must know of
-     * the segments: a row-wise layer does not. */
+    /* FSDP_COLUMN_WISE: the outputs consist of this many segments, one after the other, such as queries, keys and
+     * values, each of which is cut by itself (fsdp/dist.h). 0: they are one. With segments the output stays cut, and
+     * the module that takes it must know of them: a row-wise layer does not. */
     int segment_count;
     int64_t segments[FSDP_MAX_SEGMENTS];
     /* FSDP_COLUMN_WISE of a Linear or Conv1D whose from[0] is sharded, and FSDP_ROW_WISE whose to[0] is, in another
      * dimension than the last: the gather before the product, or the reduce-scatter behind it, travels in up to four
-     * pieces, each beside the product of another one, and so does what their backwards send. As many bytes are sent, in
-     * as many calls as there are pieces; sums are added as ever. It takes a thread of its own on each rank (on a GPU a
-     * stream), so it pays where cores, or a wire, would wait otherwise. Linears whose input the model gives to several
-     * of them, such as queries, keys and values, share a gather unless something else acts around one of them. */
+     * pieces, each beside the product of another one, and so does what their backwards send. The number of bytes is the
+     * same, each piece is a call, and sums are added in the same order. It takes a thread of its own on each rank (on a
+     * GPU a stream), so it pays where cores, or a wire, would wait otherwise. Linears whose input the model gives to
+     * several of them, such as queries, keys and values, share a gather unless something else acts around one of
+     * them. */
     bool async;
-    /* FSDP_COLUMN_WISE, of a model's head: called with targets it makes the loss from logits that stay cut: of each row
-     * only a maximum, a sum and the target's logit are sent. Otherwise logits are put together first. */
+    /* FSDP_COLUMN_WISE of a model's head: if the head is called with targets, it computes the loss from logits that
+     * stay cut, and sends only a maximum, a sum and the target's logit for each row. Otherwise logits are put together
+     * first. */
     bool loss_parallel;
-    /* FSDP_CUSTOM_PARALLEL: does what it likes with the module, with hooks (fsdp/nn.h), fsdp_parallel_place and the
-     * collectives. It is called after all checks, in the order of the plan. */
+    /* FSDP_CUSTOM_PARALLEL: this function changes the module as it likes, with hooks (fsdp/nn.h), fsdp_parallel_place
+     * and the collectives. It is called after all checks, in the order of the plan. */
     fsdp_status (*apply)(void *arg, fsdp_module *module, const char *name, fsdp_mesh *mesh);
     void *arg;
 } fsdp_parallel_style;
@@ -131,8 +132,8 @@ typedef struct fsdp_model_parallel_options {
      * time, and all-reduces become a reduce-scatter and an all-gather. */
     bool sequence_parallel;
     bool loss_parallel; /* the loss is made without gathering logits */
-    /* With sequence_parallel: the gathers before attention and MLP, and the reduce-scatters behind them, go in pieces
-     * beside the products (`async` of styles). Those of the embedding and before the head do not. */
+    /* With sequence_parallel, the gathers before attention and MLP and the reduce-scatters behind them travel in pieces
+     * beside the products (`async` of styles). Those behind the embedding and before the head do not. */
     bool async;
     /* Each projection prepares its own input, as in PyTorch's plans: as many all-reduces in the backward as there are
      * projections. Otherwise attention and MLP prepare it once. */

@@ -521,9 +521,9 @@ FSDP_API fsdp_status fsdp_module_set_custom_all_reduce(fsdp_module *module, cons
 
 /* ---- watching ---- */
 
-/* What a listener (fsdp_module_set_shard_listener, below) is told of a group. At level FSDP_LOG_DEBUG the log has the
- * same events, in order with the collectives (fsdp_context_set_log): "unshard 'layers.0' (forward)", "all_gather: 42
- * float32 over 2 ranks of group 'dp'", ... */
+/* Names what a listener (fsdp_module_set_shard_listener, below) is told of a group. At level FSDP_LOG_DEBUG the log has
+ * the same events, in order with the collectives (fsdp_context_set_log): "unshard 'layers.0' (forward)", "all_gather:
+ * 42 float32 over 2 ranks of group 'dp'", ... */
 typedef enum fsdp_shard_event {
     FSDP_EVENT_UNSHARD, /* a gather begins */
     FSDP_EVENT_WAIT,    /* unsharded parameters are in place */

@@ -63,14 +63,14 @@ FSDP_API void fsdp_state_dict_keys_release(fsdp_state_dict_keys *keys); /* NULL 
 
 typedef struct fsdp_full_state_options {
     bool cpu_offload; /* gather: into host memory, on rank 0 only; the others get an empty state dict */
-    /* Gather, as FSDP1's FullStateDictConfig does. rank0_only: only on the first of the ranks that hold parts together,
-     * which is one in each replica, or all ranks if every rank holds all. offload_to_cpu: into host memory, on the
-     * ranks that get it. */
+    /* These apply to a gather, as in FSDP1's FullStateDictConfig. With rank0_only only the first of the ranks that hold
+     * parts together gets the result: one in each replica, or all ranks if every rank holds all. With offload_to_cpu it
+     * lies in host memory. */
     bool rank0_only, offload_to_cpu;
     bool broadcast_from_rank0; /* load: only rank 0 has the full state dict; the others may pass NULL */
     bool partial;              /* load: ignore names that only one of the two has (PyTorch's strict=False) */
-    /* Load: `full` may hold parts, in any placements over any mesh of the ranks, whoever made it. A part that a rank
-     * needs and has is copied; parts that it lacks are gathered, one whole tensor at a time. */
+    /* For a load: `full` may hold parts, in any placements over any mesh of the ranks, from any source. A part that a
+     * rank needs and has is copied; parts that it lacks are gathered, one whole tensor at a time. */
     bool from_parts;
 } fsdp_full_state_options;
 

@@ -43,8 +43,8 @@ typedef struct fsdp_tokenize_options {
      * compressed bytes), the total, and the tokens so far. NULL: not called. */
     void (*progress)(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens);
     void *progress_arg;
-    /* Every JSON line is a conversation of the kind `chat_kind` (NONE: of any kind), and becomes a row with a bit for
-     * each token that is learned; `out` is a file of rows, which the run of `fsdp train` reads. Other files are
+    /* Every JSON line is a conversation of the kind `chat_kind` (NONE: of any kind), and becomes a row, in which a bit
+     * of each token says whether it is learned; `out` is then a file of rows, which `fsdp train` reads. Other files are
      * refused. NULL: lines are documents. */
     const fsdp_chat *chat;
     fsdp_chat_kind chat_kind;

@@ -26,10 +26,11 @@ extern "C" {
 typedef struct fsdp_trace fsdp_trace;
 
 typedef struct fsdp_trace_options {
-    /* Memory of each rank for what it records, 56 bytes an event; 0: 64 MiB. What no longer fits is left out, and the
-     * file and the log say how much that was. */
+    /* Memory of each rank for its events, of 56 bytes each; 0: 64 MiB. Events that no longer fit are left out, and the
+     * file and the log say how many. */
     int64_t most_bytes;
-    /* Optional: what tells this run from others, which `otherData` of the file has as "run"; only rank 0's counts. */
+    /* A name that tells this run from others; `otherData` of the file has it as "run". Only rank 0's counts. NULL:
+     * none. */
     const char *run;
 } fsdp_trace_options;
 

@@ -62,8 +62,9 @@ typedef struct fsdp_train_summary {
     size_t optimizer_bytes;    /* thereof optimizer state, which at that time only a resumed run has */
     bool offloaded;            /* shards are on the host, away from the device: false if the run's device is the CPU */
     double flops_per_token;    /* forward and backward */
-    /* FLOPs as MFU counts them (fsdp_model_config_mfu_flops_per_token, less where parameters are frozen), and the
-     * FLOP/s of all ranks' devices, of which it is a share; 0: not known. What says so, or why: "NVIDIA H200: ...". */
+    /* FLOPs as MFU counts them (fsdp_model_config_mfu_flops_per_token, fewer if parameters are frozen), and the FLOP/s
+     * of all ranks' devices, of which MFU is a share; 0: not known. peak_source says where the latter comes from, or
+     * why it is not known: "NVIDIA H200: ...". */
     double mfu_flops_per_token, peak_flops;
     const char *peak_source;
     /* The checkpoint from which the run is resumed; NULL: it starts from the beginning. */
@@ -241,8 +242,8 @@ typedef struct fsdp_train_listener {
     void (*validated)(void *arg, const fsdp_train_validation *validation);
     void (*trained)(void *arg, int64_t step); /* after the last step and validation, before the export */
     void (*exported)(void *arg, const char *path);
-    /* `message` is a line. Where memory has run out (FSDP_NO_MEMORY), or would at a start that is refused, lines
-     * follow that say who has it: fsdp_device_owners. */
+    /* `message` is a line. If memory has run out (FSDP_NO_MEMORY), or a start is refused because it would, further
+     * lines say who has it: fsdp_device_owners. */
     void (*failed)(void *arg, fsdp_status status, const char *message);
     /* Rank 0: the run is about to create files on disk which a program that is being ended should remove, with
      * fsdp_hub_abandon. This holds until the next call. NULL: there are none any more, and the `hold` of the call

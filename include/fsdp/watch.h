@@ -1,7 +1,7 @@
 /* fsdp/watch.h - what a run shows of itself while it goes on, and when it has gone wrong.
  *
  * The flight recorder keeps the last 4,096 collectives of a rank in memory: which group, which call, for which module,
- * how many bytes, in which step, when it was issued, begun and done; and in which module the rank is now. When ranks
+ * how many bytes, in which step, when it was issued, begun and done; and the module that the rank is in now. When ranks
  * wait for one that does not come, or make different calls, `fsdp flight FOLDER` names it.
  *
  * Ranks that fsdp_launch has started with `flight` in its options (so do `fsdp run` and `fsdp train`) record from

@@ -1,6 +1,5 @@
 /* dry_run.c - a run in which everything happens except computing: it shows the memory that the run takes and what it
  * sends. */
-
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/text.h"
