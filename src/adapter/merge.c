@@ -28,7 +28,7 @@ static void factors_release(factors *f)
     fsdp__free(f->ratio);
 }
 
-/* Where the values come from. */
+/* Says where the values come from. */
 typedef struct source {
     const fsdp_adapter *adapter;
     const fsdp_state_dict *state;

@@ -137,7 +137,7 @@ fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad)
         FSDP_TRY(fsdp_tensor_begin_write(state->grad));
         return fsdp__tensor_copy(state->grad, grad, true);
     }
-    /* With a source the gradient has to lie where the source says: it will be reduced from there. */
+    /* If there is a source, the gradient has to lie where the source says: it will be reduced from there. */
     if (!state->source && adoptable(leaf, grad)) {
         if (state->owner)
             FSDP_TRY(state->owner->grad_made(state->owner_arg, leaf, grad));

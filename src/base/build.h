@@ -6,7 +6,7 @@ enum {
     FSDP__BUILD_BYTES = 64
 };
 
-/* For messages: what to do where ranks have several builds. */
+/* Says in messages what to do if ranks have several builds. */
 #define FSDP__ONE_BUILD "start all ranks from one build, the same on every machine"
 
 /* Writes "0.1.0, build 3fa9...": the version, and the build id of the program or library that contains `address`. The

@@ -31,7 +31,7 @@ void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot); /* NULL w
 /* Returns what is attached to the slot. If nothing is, attaches `bytes` of zeros with `free_state` and returns them.
  * NULL when out of memory. */
 void *fsdp__context_get_or_make(fsdp_context *context, fsdp__slot slot, size_t bytes, void (*free_state)(void *));
-/* Who is at work on the context's own thread: the ledger notes it beside what it hands out then. */
+/* Says who is at work on the context's own thread. The ledger notes it beside the memory that it hands out then. */
 typedef struct fsdp__taker {
     const void *owner; /* a module; NULL: none. It may be gone when somebody reads this, so nobody follows it */
     const char *op;    /* the operation; NULL: none. The name lives as long as the context */

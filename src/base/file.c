@@ -45,19 +45,19 @@ static fsdp_status wrong_kind(const char *path, mode_t mode, bool streams)
                      streams ? "file or a pipe" : "regular file");
 }
 
-/* Of an open one. Of devices, a terminal may be what stdin is. */
+/* Returns whether an open file can be read. The only device that can be is a terminal, since stdin may be one. */
 static bool is_readable(int fd, mode_t mode, bool streams)
 {
     return S_ISREG(mode) || (streams && (S_ISFIFO(mode) || (S_ISCHR(mode) && isatty(fd))));
 }
 
-/* Regular files, and where `streams` also what has no size, as pipes: `*out_bytes` is 0 then. */
+/* Opens a regular file; with `streams` also one without a size, such as a pipe, whose `*out_bytes` is 0. */
 static fsdp_status open_for_reading(const char *path, bool streams, int *out_fd, size_t *out_bytes)
 {
     struct stat info;
     FSDP__CLOSED int fd = -1;
 
-    /* Before it is opened: to open a device may do something, and a socket cannot be opened at all. */
+    /* Look before it is opened: opening a device may do something, and a socket cannot be opened at all. */
     if (stat(path, &info) == 0 && (S_ISSOCK(info.st_mode) || S_ISBLK(info.st_mode) || S_ISDIR(info.st_mode)))
         return wrong_kind(path, info.st_mode, streams);
     /* Without O_NONBLOCK the open of a FIFO waits for somebody who writes to it. */

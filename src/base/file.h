@@ -63,9 +63,9 @@ char *fsdp__path_join(const char *directory, const char *name);
 /* The directory that it lies in, without a slash at its end; "." for a name alone. fsdp__free it; NULL when out of
  * memory. */
 char *fsdp__path_parent(const char *path);
-/* Of what stat says: whether both are one file or folder, under whatever names. */
+/* Returns whether both are one file or folder, under whatever names. */
 bool fsdp__same_file(const struct stat *a, const struct stat *b);
-/* Whether anything has that name, also what cannot be looked at: opening it tells why. */
+/* Returns whether anything has that name, including what cannot be looked at: opening it tells why. */
 int fsdp__path_exists(const char *path);
 
 #endif

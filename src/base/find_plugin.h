@@ -11,7 +11,7 @@ typedef struct fsdp__plugin {
     const char *name;   /* of libfsdp-NAME.so */
     const char *symbol; /* a function without arguments, which returns a table that begins with its version, an int */
     int version;        /* the one that is needed */
-    /* For messages. */
+    /* The texts below are for messages. */
     const char *built; /* where it is built: "where Open MPI is found" */
     const char *needs; /* what it needs to be loaded: "Open MPI must be installed" */
     bool global;       /* its symbols are seen by what it loads */

@@ -162,7 +162,8 @@ void fsdp__cut_error(size_t bytes)
 
     if (last.held || bytes == 0)
         return;
-    /* By way of a copy: glibc's memmove and memcpy are one function, which valgrind takes for memcpy. */
+    /* This goes by way of a copy, because glibc's memmove and memcpy are one function, which valgrind takes for
+     * memcpy. */
     memcpy(rest, last.message + bytes, left);
     memcpy(last.message, rest, left);
 }

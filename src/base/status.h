@@ -13,7 +13,8 @@ fsdp_status fsdp__fail_null(const char *file, int line, const char *format, ...)
 /* Cuts this many bytes from the front of the last message. */
 void fsdp__cut_error(size_t bytes);
 
-/* The thread's last error, put aside: what fails then can be told, and the last error is as it was. */
+/* Holds the thread's last error while it is put aside: later failures can be told, and then the last error is put
+ * back. */
 typedef struct fsdp__error_aside {
     _Alignas(8) unsigned char bytes[2048];
 } fsdp__error_aside;

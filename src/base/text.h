@@ -68,7 +68,7 @@ const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes);
 /* Returns a float as Python writes it: the shortest text that reads back as the same number, "1e-05", "0.0". */
 const char *fsdp__float_text(float value, char text[32]);
 
-/* For messages: the first names of a list, and how many more there are. It begins empty. */
+/* Holds the first names of a list, for messages, and the number of all. It begins empty. */
 enum {
     FSDP__NAMES_SHOWN = 3,
     FSDP__NAMES_TEXT = 720
@@ -82,8 +82,7 @@ void fsdp__names_add(fsdp__names *names, const char *name);
  * added. */
 const char *fsdp__names_text(fsdp__names *names);
 
-/* For messages: the most bytes that are shown of a name from somebody else's file, so that there is room for the
- * rest. */
+/* Limits the bytes that a message shows of a name from somebody else's file, so that there is room for the rest. */
 #define FSDP__NAME_TEXT 200
 #define FSDP__SHOWN_NAME(name) fsdp__shown((name), FSDP__ROOM(FSDP__NAME_TEXT))
 

@@ -271,7 +271,7 @@ static fsdp_status start(steps *s)
     return go_to(s, open(".", O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
-/* For what is more than looking at names. One that may be written to, and not read, stays as it is. */
+/* Opens the folder for more than looking at names. A folder that may be written to, but not read, stays as it is. */
 static fsdp_status open_to_read(steps *s)
 {
     int fd = openat(s->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

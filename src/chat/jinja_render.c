@@ -4,7 +4,7 @@
 #include "chat/jinja_run.h"
 #include "chat/jinja_text.h"
 
-/* How a body ended. */
+/* Says how a body ended. */
 typedef enum ending {
     TO_ITS_END,
     BY_BREAK,

@@ -49,7 +49,7 @@ typedef struct fsdp__jinja_map {
     int64_t count, capacity;
 } fsdp__jinja_map;
 
-/* Where a `for` is. */
+/* Says where a `for` is. */
 typedef struct fsdp__jinja_loop {
     const fsdp__jinja_list *items;
     int64_t index; /* from 0 */

@@ -15,7 +15,7 @@ typedef struct fsdp__step_figures {
     double loss, ms, gather_ms, reduce_ms;
 } fsdp__step_figures;
 
-/* The record of one rank. */
+/* Holds the record of one rank. */
 typedef struct fsdp__start_record {
     bool done;
     int32_t steps; /* including those for warm-up, which come first */

@@ -27,7 +27,7 @@ struct fsdp__arrow_array {
 
 typedef struct fsdp__arrow_stream fsdp__arrow_stream;
 struct fsdp__arrow_stream {
-    /* These return an errno; get_last_error the reason of the last one, or NULL. */
+    /* These return an errno. get_last_error returns the reason of the last failure, or NULL. */
     int (*get_schema)(fsdp__arrow_stream *stream, fsdp__arrow_schema *out);
     int (*get_next)(fsdp__arrow_stream *stream, fsdp__arrow_array *out);
     const char *(*get_last_error)(fsdp__arrow_stream *stream);

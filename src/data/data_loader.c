@@ -18,7 +18,8 @@ struct fsdp_data_loader {
     int64_t batches; /* of the epoch */
     bool running;    /* an epoch has begun */
     bool ended;      /* an epoch has ended, and none has begun since */
-    /* Of the epoch that began last; before the first epoch, or after a position was set, of the epoch to begin. */
+    /* This is the position of the epoch that began last; before the first epoch, or after a position was set, of the
+     * epoch to begin. */
     fsdp_data_position position; /* at the beginning of that epoch */
 };
 

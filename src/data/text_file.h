@@ -31,9 +31,10 @@ void fsdp__text_file_close(fsdp__text_file *file); /* NULL is allowed */
 /* Computes the hash of a whole file. It refuses the same files as fsdp__text_file_open. */
 fsdp_status fsdp__text_hash_of(const char *path, fsdp__text_hash *out);
 
-/* These look at the name: whether it says JSON lines (.jsonl, .ndjson, and .json too, because many people name them
- * so), not counting .gz or .zst, or rows that are read as such (.parquet); whether a file of a folder is taken as text
- * (these and .txt, but not .json, which can be many other things); whether the file is packed. */
+/* These look at the name, without .gz or .zst. The first returns whether it says JSON lines (.jsonl, .ndjson, and .json
+ * too, because many people name them so) or rows that are read as such (.parquet); the second whether a file of a
+ * folder is taken as text (these and .txt, but not .json, which can be many other things); the third whether the file
+ * is packed. */
 bool fsdp__is_json_lines(const char *path);
 bool fsdp__is_document(const char *path);
 bool fsdp__is_packed(const char *path);

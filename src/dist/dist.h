@@ -102,7 +102,7 @@ fsdp_status fsdp__piece_views(const fsdp_piece *piece, const fsdp_tensor *local,
 typedef struct fsdp__piece_place {
     int64_t outer, inner, stride, first;
 } fsdp__piece_place;
-/* Returns that of piece `k` of those of one part, which is not flat. */
+/* Returns the place of piece `k` among the pieces of a part that is not flat. */
 fsdp__piece_place fsdp__piece_place_of(const fsdp_piece *pieces, int count, int ndim, int k);
 /* Does what fsdp_tensor_runs does, of a part that consists of these pieces; of a flat one `shape` does not matter. */
 fsdp_status fsdp__pieces_runs(bool flat, int ndim, const int64_t *shape, const fsdp_piece *pieces, int count,

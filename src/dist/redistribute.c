@@ -20,7 +20,7 @@ typedef struct box {
     int64_t shape[FSDP_MAX_DIMS];
 } box;
 
-/* One change of one mesh dimension's placement. */
+/* Describes the change of one mesh dimension's placement. */
 typedef struct step {
     fsdp_process_group *group;
     fsdp_stream *stream;

@@ -8,7 +8,7 @@
 
 #include "format/file_list.h"
 
-/* In the folder while files are replaced. People are meant to understand the name, too. */
+/* Lies in the folder while files are replaced. People are meant to understand the name, too. */
 #define FSDP__JOURNAL_NAME "unfinished-save.json"
 /* The folder in which the new files are prepared, inside an existing folder. */
 #define FSDP__STAGING_NAME ".saving"

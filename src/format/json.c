@@ -27,7 +27,7 @@ static int64_t units(char c)
     return c == '{' ? 8 : c == '[' ? 4 : c == ',' || c == ':' ? 2 : 0;
 }
 
-/* Of a text. */
+/* Limits what a text may hold. */
 typedef struct limits {
     int64_t values; /* in units of memory */
     size_t string_bytes;

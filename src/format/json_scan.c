@@ -26,14 +26,15 @@ typedef struct scan {
     bool is_key; /* the next value belongs to it */
     fsdp__json_member *member;
     bool is_open; /* it is an object or array that has not ended yet */
-    /* Where keys of the outermost object are listed; NULL: nowhere. */
+    /* The keys of the outermost object are listed here; NULL: nowhere. */
     char *keys;
     size_t keys_bytes;
-    /* Where an escape that stands for no text is noted; NULL: nowhere. `top` is the outermost member that is open. */
+    /* An escape that stands for no text is noted in `no_text`; NULL: nowhere. `top` is the outermost member that is
+     * open. */
     const char *const *text_keys;
     fsdp__json_member top;
     fsdp__json_no_text *no_text;
-    /* Where a strict text is made: `written` bytes so far, which stand for everything before `copied`. */
+    /* A strict text is made here: it has `written` bytes so far, which stand for everything before `copied`. */
     char *out;
     size_t written;
     const char *copied;

@@ -32,7 +32,7 @@ fsdp_status fsdp__json_find(const char *text, size_t bytes, const char *key, fsd
 
 /* Returns whether a text begins as an array does, after a byte order mark and white space. */
 bool fsdp__json_begins_array(const void *text, size_t bytes);
-/* For messages: what to do with a file that is one array, where each line has to be an object. */
+/* Says in messages what to do with a file that is one array, if each line has to be an object. */
 #define FSDP__JSON_ARRAY_ADVICE "make JSON lines of it with jq -c '.[]'"
 
 /* Lists the keys of the object that is the whole text, for a message: "'id', 'body'", as many as `out` has room for; ""

@@ -171,7 +171,7 @@ static fsdp_status read_gpt2(const fsdp__json_object *from, fsdp_model_config *o
     return need_bool(from, "add_cross_attention", false);
 }
 
-/* Which layers are local, where the file does not list them in layer_types. */
+/* Says which layers are local if the file does not list them in layer_types. */
 typedef enum locals {
     NONE_LOCAL,
     ALL_LOCAL,

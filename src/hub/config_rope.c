@@ -30,7 +30,8 @@ static fsdp_status bad_rope(const fsdp__json_object *from, const char *what)
 
 /* ---- reading: one object ---- */
 
-/* Which types have a key: others would change the frequencies elsewhere, and would be ignored here. */
+/* Says which types of rope have a key. With another type the key is refused: other programs would use it, and this one
+ * would ignore it. */
 enum {
     OF_LINEAR = 1 << FSDP_ROPE_LINEAR,
     OF_LLAMA3 = 1 << FSDP_ROPE_LLAMA3,

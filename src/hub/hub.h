@@ -54,7 +54,7 @@ fsdp_status fsdp__hub_generation_config(fsdp_context *context, const char *folde
 /* Changes `text`, a JSON object, so that `key` is `value`; all else stays. fsdp__free `*out`. */
 fsdp_status fsdp__hub_set_key(const char *text, const char *key, const json_t *value, char **out);
 
-/* Who is told of each entry of a state as soon as it has its values, before the next one gets any. */
+/* Is told of each entry of a state as soon as the entry has its values, before the next one gets any. */
 typedef struct fsdp__hub_listener {
     fsdp_status (*arrived)(void *arg, const fsdp_state_dict_entry *entry);
     void *arg;
@@ -74,7 +74,7 @@ const char *fsdp__embedding_name(fsdp_architecture architecture);
 /* ---- a folder that a model will be saved to, held by rank 0 ---- */
 
 #define FSDP__FILE_LIMIT_BYTES 5000000000u /* the size at which transformers splits */
-/* As a limit: there is one file, adapter_model.safetensors. (No public call takes it: they take bytes below it.) */
+/* This limit stands for one file, adapter_model.safetensors. (Public calls take only numbers below it.) */
 #define FSDP__HUB_ONE_FILE UINT64_MAX
 
 typedef struct fsdp__hub_target {

@@ -5,7 +5,7 @@
 #include "fsdp/models.h"
 #include "nn/layers.h"
 
-/* Where and what to build. */
+/* Says what to build, and where. */
 typedef struct fsdp__model_plan {
     fsdp_context *context;
     fsdp_device *device;

@@ -375,8 +375,8 @@ static fsdp_status move_variance(const job *j, const member *m)
     return FSDP_OK;
 }
 
-/* Moves the state of a matrix by its means, in whose place come: among the rows, the state's rows divided by their mean
- * of each matrix, of which at least `eps` counts; among the columns, these means of rows. */
+/* Moves the state of a matrix by its means, and puts other values in their place: for the rows, the state's rows,
+ * divided by their mean in each matrix (at least `eps`); for the columns, these means. */
 static fsdp_status factor(const job *j, const member *m, double eps)
 {
     const share *s = &m->has;

@@ -55,7 +55,7 @@ struct fsdp_optimizer {
     fsdp__optimizer_group *groups;
     int group_count;
     float grad_scale; /* from clipping, for the next step; otherwise 1 */
-    /* One for every parameter, laid out launch by launch. They stay as they are until the next step. */
+    /* Has a span for every parameter, launch by launch. Spans stay as they are until the next step. */
     fsdp__optimizer_span *spans;
     fsdp__byte_span *byte_spans; /* of parameters whose moments are bytes, in the same places */
     int64_t span_capacity, byte_capacity, span_count;
@@ -129,8 +129,9 @@ fsdp_status fsdp__optimizer_judge(const fsdp_optimizer *optimizer, fsdp_device *
 fsdp_status fsdp__optimizer_step_judged(fsdp_optimizer *optimizer, const fsdp__verdict *verdict);
 /* Takes note of what became of the oldest step that is not settled. */
 void fsdp__optimizer_settle(fsdp_optimizer *optimizer, bool left_out);
-/* With a scaler: unscales the gradients of this rank whatever they are, before the step is judged; and updates the
- * scaler, once it is known whether the step was left out for a gradient that is not finite. */
+/* These two do the work of a scaler. The first unscales the gradients of this rank whatever they are, before the step
+ * is judged. The second updates the scaler once it is known whether the step was left out, because a gradient was not
+ * finite. */
 fsdp_status fsdp__grad_scaler_unscale_unseen(const fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer);
 void fsdp__grad_scaler_hear(fsdp_grad_scaler *scaler, bool found_inf);
 

@@ -22,7 +22,7 @@ typedef struct context_plan {
     fsdp_process_group *group;
     fsdp__lane *lane; /* of keys and values; NULL: none yet */
     int64_t rank, ranks;
-    /* Of the call that is running: */
+    /* The fields below describe the call that is running. */
     bool is_cut;   /* it was given this rank's tokens alone */
     bool is_whole; /* each rank computes all of it, as a text is generated */
     double weight; /* of this rank's loss in that of the sequences */
@@ -349,7 +349,7 @@ static fsdp_status make_own(const context_plan *plan, const fsdp__host_call *cal
     return *out ? FSDP_OK : fsdp_last_status();
 }
 
-/* As cut_targets(), which would have to read them from the device. */
+/* Does what cut_targets() does without reading the targets from the device. */
 static fsdp_status make_targets(context_plan *plan, const fsdp__host_call *call, fsdp_tensor **out)
 {
     int64_t chunk = call->time / (2 * plan->ranks), numel = call->rows * call->time, own = 0, all;

@@ -12,7 +12,7 @@ enum {
     FSDP__MOST_LABELS = FSDP_MAX_DIMS + 2
 };
 
-/* Of which inputs an operation is a linear function: those may be contributions, and so is the result then. */
+/* Says in which inputs an operation is linear: these may be contributions, and the result then is one, too. */
 typedef enum fsdp__linearity {
     FSDP__LINEAR_NONE,
     FSDP__LINEAR_FIRST, /* the first */

@@ -154,7 +154,7 @@ extern const fsdp__style_kind fsdp__head_norm;  /* a norm of each head, of which
 extern const fsdp__style_kind fsdp__heads_norm; /* a norm over all heads: it is cut */
 
 fsdp_status fsdp__style_misfit(const fsdp__job *job, const char *wants);
-/* Checks an asynchronous style, of whose "input" or "output" `outside` is the layout. */
+/* Checks an asynchronous style; `outside` is the layout of its "input" or "output" (`side`). */
 fsdp_status fsdp__async_check(const fsdp__tp_planning *planning, fsdp__job *job, const char *side, fsdp_layout outside);
 
 /* What a module's hooks know. */

@@ -108,7 +108,7 @@ static bool is_of_team(const fsdp__step_wait *w)
     return w->group && strcmp(w->group, "tp") == 0;
 }
 
-/* Returns what may shorten a wait whose ranks have all come, where nothing is planned. */
+/* Returns what may shorten a wait for which all ranks have come, if no change is planned. */
 static const char *remedy(const fsdp__traced_step *step, const fsdp__step_wait *w)
 {
     bool network = has_machines(step);

@@ -9,7 +9,7 @@
 
 /* ---- who comes last ---- */
 
-/* By group and number of the call. */
+/* Orders calls by group and number. */
 static int by_call(const void *a, const void *b)
 {
     const fsdp__traced_span *x = *(const fsdp__traced_span *const *)a, *y = *(const fsdp__traced_span *const *)b;

@@ -112,7 +112,7 @@ typedef struct fsdp__step_unit {
     fsdp__unit_state state;
 } fsdp__step_unit;
 
-/* A step in which the others waited for one rank, and much longer than in the one that is shown. */
+/* Describes a step in which the others waited for one rank much longer than in the step that is shown. */
 typedef struct fsdp__odd_step {
     int64_t number, ns;
     int rank;
@@ -148,7 +148,7 @@ typedef struct fsdp__traced_step {
     int64_t unit_count, unit_capacity;
     fsdp__step_traffic *traffic;
     int64_t traffic_count, traffic_capacity;
-    /* From side to side: bytes of one that become another's. matrix_fold: ranks, or machines, of a side */
+    /* The bytes that each side sends to each other one; a side is matrix_fold ranks, or machines. */
     double matrix[FSDP__MATRIX][FSDP__MATRIX];
     int matrix_sides, matrix_fold;
     bool matrix_of_machines;

@@ -12,12 +12,12 @@
 
 typedef struct fsdp__storage fsdp__storage;
 
-/* Who is told before the bytes are written: see fsdp_tensor_begin_write. All zero: nobody is. */
+/* Is told before the bytes are written: see fsdp_tensor_begin_write. All zero: nobody is. */
 typedef struct fsdp__storage_guard {
     fsdp_status (*before_write)(void *arg, fsdp__storage *storage);
     void *arg;
-    /* Or NULL. Returns where a copy of the bytes in another dtype lies, which who writes all of them may write, too, in
-     * the order of the device's stream; NULL: there is none. */
+    /* Returns where a copy of the bytes in another dtype lies, or NULL; may itself be NULL. Whoever writes all of the
+     * bytes may write the copy, too, in the order of the device's stream. */
     void *(*copy_place)(void *arg, const fsdp__storage *storage, fsdp_dtype *dtype);
     void (*copied)(void *arg, const fsdp__storage *storage); /* that has been done: the copy is what the bytes are */
     /* Or NULL. Brings bytes that were dropped back, since somebody asks for them. */

@@ -150,7 +150,7 @@ static fsdp_status settle(fsdp_train_run *run, fsdp_train_report *report)
     return status;
 }
 
-/* After a step that ends the run: the one that was queued behind it has changed nothing, and is as if it had not been.
+/* Leaves out the step that was queued behind the run's last one: it has changed nothing.
  */
 static fsdp_status leave_out_rest(fsdp_train_run *run, const fsdp_train_report *last)
 {

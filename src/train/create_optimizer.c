@@ -217,7 +217,7 @@ static bool is_special(const fsdp_train_config *c, int64_t group, const fsdp_par
     return own >= 0 ? own == 1 : dimensions(p->tensor) == 2 && is_numbered(p->name);
 }
 
-/* Refuses betas of a group all of whose parameters are muon's. */
+/* Refuses betas of a group if muon takes all of its parameters. */
 static fsdp_status check_betas(const fsdp_train_config *c, const fsdp_parameters *parameters)
 {
     for (int64_t g = 0; g < c->optimizer.group_count && c->optimizer.name == FSDP_TRAIN_MUON; g++) {

@@ -12,7 +12,7 @@ typedef struct fsdp__reference {
     float *values;          /* the same */
 } fsdp__reference;
 
-/* What training.objective: dpo needs; all zero with another. */
+/* Holds what training.objective: dpo needs; all zero with another objective. */
 typedef struct fsdp__dpo {
     fsdp__reference trained, validated; /* of the pairs that are trained on, and validated on */
     float *batch;                       /* room for two numbers of each pair of a microbatch */

@@ -83,7 +83,7 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
     double bytes = 4 * (double)fsdp_model_config_parameters(&run->model_config); /* if shards are float32 */
     double copies = fsdp__train_replicas(c, fsdp_context_world_size(run->context));
     double part = copies * bytes * ranks / fsdp_context_world_size(run->context);
-    /* Which parameters are trained is known only when the model is built. */
+    /* Only a built model knows which parameters are trained. */
     double trained = c->model.frozen_count > 0 || run->lora ? (double)run->trained_parameters / (bytes / 4) : 1;
     double kept = (double)run->kept_parameters / (bytes / 4);
     double moments = (fsdp__train_moments(c) * (trained + kept) + (c->training.ema_decay > 0 ? trained : 0)) * part;

@@ -40,7 +40,7 @@ typedef struct fsdp__quantities {
     size_t count;
 } fsdp__quantities;
 
-/* Of fsdp_train_report and of fsdp_train_validation; both without the step. */
+/* List the quantities of fsdp_train_report and of fsdp_train_validation, without the step. */
 extern const fsdp__quantities fsdp__step_quantities, fsdp__validation_quantities;
 
 /* Returns the value in a report. */

@@ -398,7 +398,8 @@ static fsdp_status advise(const fsdp_train_run *run, fsdp_status status)
                      full ? "" : ", activation_checkpoint.mode=full");
 }
 
-/* The outcome of a step: all ranks stop in the same one, by the same numbers. */
+/* Returns the outcome of a step. All ranks stop in the same step if it is not finite, because they have the same
+ * numbers. */
 static outcome stopped(fsdp_status status)
 {
     return status == FSDP_NOT_FINITE ? agreed(status) : alone(status);

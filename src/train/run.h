@@ -23,7 +23,7 @@
 #include "train/metrics.h"
 #include "train/model_folder.h"
 
-/* For a dry run: what the caller has in place of the config's parts: a model and its loss, or units, or both. See
+/* Has what the caller of a dry run gives in place of the config's parts: a model and its loss, or units, or both. See
  * fsdp/explain.h. */
 typedef struct fsdp__train_own {
     fsdp_module *(*build)(void *arg, fsdp_context *context, fsdp_device *device);
@@ -59,7 +59,7 @@ typedef struct fsdp__validation {
     bool stops;                  /* the run is to end */
 } fsdp__validation;
 
-/* Where a run begins: all zero, or as its checkpoint says. */
+/* Says where a run begins: all zero, or as its checkpoint says. */
 typedef struct fsdp__resume {
     fsdp_checkpoint_reader *from; /* open until all of it is loaded; NULL: the run starts anew */
     char *path;                   /* of the checkpoint; NULL: the run starts anew */

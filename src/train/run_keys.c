@@ -390,8 +390,8 @@ static const char *const sections[] = {
     "validation", "kernels", "comm",     "metrics",   "checkpoint",   "export",      "adapter",
     "dpo",        NULL};
 
-/* Of transformers' TrainingArguments, TRL's configs, peft's LoraConfig and bitsandbytes' config, where the nearest name
- * does not say it. */
+/* Lists names of transformers' TrainingArguments, TRL's configs, peft's LoraConfig and bitsandbytes' config for which
+ * the nearest key is not the right one. */
 static const fsdp__key_word words[] = {
     {"learning_rate", "optimizer.lr"},
     {"optim", "optimizer.name"},

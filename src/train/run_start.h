@@ -105,7 +105,7 @@ fsdp_status fsdp__train_set_prefetch(const fsdp_train_run *run);
 /* Gets the schedule of a dry run, or reads the config's file; does nothing if there is none, or if one will be planned.
  * Errors begin with the key. */
 fsdp_status fsdp__train_read_schedule(fsdp_train_run *run);
-/* Where the config says plan: rank 0 makes a schedule, and then all ranks take it. */
+/* These make the schedule of a config that says plan: rank 0 plans it, and then all ranks take it. */
 fsdp_status fsdp__train_plan_schedule(fsdp_train_run *run);
 fsdp_status fsdp__train_share_schedule(fsdp_train_run *run); /* [collective] */
 void fsdp__train_release_schedule(fsdp_train_run *run);

@@ -209,7 +209,7 @@ static bool has_nothing_to_learn(const fsdp_train_run *run)
     return run->has_rows && run->load.answers == 0;
 }
 
-/* Passes over a step in whose data no token is learned: there is no mean, and weights and optimizer stay. */
+/* Passes over a step without a token that is learned: its loss has no mean, and weights and optimizer stay. */
 static fsdp_status pass_over(fsdp_train_run *run, fsdp_train_report *report)
 {
     fsdp__meter meter;

@@ -23,8 +23,8 @@ typedef struct fsdp__comm_context {
     int max_inputs;          /* of reductions in flight: the most that any state below the root asks for */
     fsdp__arrivals arrivals; /* of gradients whose shards are offloaded */
     fsdp__spares spares;
-    /* For groups that are gathered in other bytes (encoded.h): what a gather receives, until it is decoded, and what
-     * all ranks say of their shards. Work of `stream` uses them one piece after the other. */
+    /* Groups that are gathered in other bytes (encoded.h) use these: the first holds what a gather receives until it is
+     * decoded, the second what all ranks say of their shards. Work of `stream` uses them one piece after the other. */
     fsdp__region *received, *measures;
     size_t most_received;
     int64_t receiving; /* gathers that may still use `received`, on a stream of their own */

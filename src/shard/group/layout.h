@@ -39,8 +39,8 @@ typedef struct fsdp__flat {
     bool as_one;
 } fsdp__flat;
 
-/* Makes a distributed tensor of this rank's part of a flat group's vector, of whose elements the first `global` count.
- * It has no bytes yet; the caller owns `*out`. */
+/* Makes a distributed tensor of this rank's part of a flat group's vector. Its global size is the first `global`
+ * elements of the vector. It has no bytes yet; the caller owns `*out`. */
 fsdp_status fsdp__flat_tensor(const struct fsdp__param_group *group, fsdp_device *device, int64_t global,
                               fsdp_tensor **out);
 /* Returns whether the buffer is a vector: these lie after the others, so that weights lie side by side, and so do

@@ -55,8 +55,8 @@ typedef struct fsdp__param_group {
     fsdp__flat flat;
     fsdp__param *params;
     int64_t param_count, param_capacity;
-    /* Of a flat group: all parameters as one. Its `sharded` is what optimizers get, in place of the parameters' shards;
-     * NULL: they get those. */
+    /* In a flat group this stands for all parameters as one. Optimizers get its `sharded` in place of the parameters'
+     * shards; NULL: they get those. */
     fsdp__param vector;
     fsdp__param *buffers; /* what collectives take: the parameters, or the vector; set when the group is laid out */
     int64_t buffer_count;

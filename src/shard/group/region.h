@@ -27,7 +27,7 @@ typedef struct fsdp__region {
     /* Called before a write to a storage that fsdp__region_lend_guarded lent bytes to; NULL: there is nobody left to
      * ask. */
     fsdp_status (*before_write)(void *writer, const fsdp__storage *storage);
-    /* As fsdp__storage_guard has them, with the writer; NULL: there are no copies. */
+    /* These are those of fsdp__storage_guard, and get the writer; NULL: there are no copies. */
     void *(*copy_place)(void *writer, const fsdp__storage *storage, fsdp_dtype *dtype);
     void (*copied)(void *writer, const fsdp__storage *storage);
     fsdp_status (*bring)(void *writer, fsdp__storage *storage);

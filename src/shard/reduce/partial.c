@@ -89,7 +89,7 @@ static int64_t lay_run(const fsdp__param_group *group, fsdp_dtype dtype, int64_t
 static fsdp_status lay_out(const fsdp__param_group *group, fsdp__param *const *params, int64_t count,
                            fsdp__partial *out, size_t *bytes)
 {
-    /* By decreasing size, so that all are aligned. */
+    /* Dtypes are in order of decreasing size, so that all places are aligned. */
     static const fsdp_dtype dtypes[FSDP__PARTIAL_RUNS] = {FSDP_F32, FSDP_BF16, FSDP_F16};
     int64_t end = 0;
 

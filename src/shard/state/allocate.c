@@ -271,7 +271,7 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
         if (status == FSDP_OK)
             status = fsdp__encoded_fill(&groups[i]->encoded);
     }
-    /* That fails alike on the ranks of a shard group, but other replicas do not know of it. */
+    /* A failure here is one of all ranks of a shard group, but other replicas do not know of it. */
     if (status != FSDP_OK && !any_replicas(groups, count))
         return status;
     for (int64_t i = 0; i < count && status == FSDP_OK; i++)

@@ -110,7 +110,7 @@ static fsdp_status end_of_backward(void *arg, fsdp_status walked)
         status = complete_backward(root);
     if (walked != FSDP_OK || status != FSDP_OK)
         (void)fsdp__root_reset(root);
-    /* From the end, since states that only this reference kept leave the list. */
+    /* Go from the end, since a state that only this reference kept leaves the list. */
     for (int64_t i = root->state_count - 1; i >= 0; i--)
         fsdp__module_state_unref(root->states[i]);
     fsdp__root_unref(root);

@@ -76,8 +76,8 @@ fsdp_status fsdp__hook_pre_forward(void *arg, fsdp_module *module, fsdp_tensor *
     return status;
 }
 
-/* Ends the forward of a state all of whose modules have run, and with it the forwards of conditional states below, as
- * far as this rank entered them. */
+/* Ends the forward of a state when all of its modules have run, and those of the conditional states below it that this
+ * rank entered. */
 static fsdp_status leave_forward(fsdp__module_state *state)
 {
     fsdp__root *root = state->root;

@@ -17,7 +17,7 @@ typedef struct summoning {
     fsdp_summon_options options;
     fsdp_status status; /* of all groups so far */
     int64_t summoned;   /* number of groups that a summon has ended for */
-    /* Of the group at hand; two for each parameter: itself and its gradient. */
+    /* These are the current group's, two for each parameter: one for itself and one for its gradient. */
     fsdp_tensor **gathered; /* gathered on the shards' device; NULL: there is none */
     fsdp_sharded_buffer *buffers;
     int64_t buffer_count;
