@@ -401,21 +401,6 @@ static fsdp_status of_flight(fsdp__advices *out, const fsdp__recorded_run *run, 
     return FSDP_OK;
 }
 
-static fsdp_status of_slow_rank(fsdp__advices *out, const fsdp__recorded_run *run, const fsdp__source *s)
-{
-    return fsdp__advise_of_slow_rank(out, run, &s->of.step);
-}
-
-static fsdp_status of_odd_steps(fsdp__advices *out, const fsdp__recorded_run *run, const fsdp__source *s)
-{
-    return fsdp__advise_of_odd_steps(out, run, &s->of.step);
-}
-
-static fsdp_status of_wait(fsdp__advices *out, const fsdp__recorded_run *run, const fsdp__source *s)
-{
-    return fsdp__advise_of_wait(out, run, &s->of.step);
-}
-
 /* Applies a rule to each source of a kind, or to the first of each run. */
 static fsdp_status of_sources(fsdp__advices *out, const fsdp__sources *all, fsdp__source_kind kind, bool first,
                               source_rule *rule)
@@ -445,13 +430,13 @@ fsdp_status fsdp__advices_of(const fsdp__sources *sources, const fsdp__advice_pl
     FSDP_TRY(of_sources(out, sources, FSDP__SOURCE_FLIGHT, false, of_flight));
     for (int64_t i = 0; i < all->count; i++)
         FSDP_TRY(of_end(out, sources, i));
-    FSDP_TRY(of_sources(out, sources, FSDP__SOURCE_TRACE, false, of_slow_rank));
-    FSDP_TRY(of_sources(out, sources, FSDP__SOURCE_TRACE, false, of_odd_steps));
+    FSDP_TRY(of_sources(out, sources, FSDP__SOURCE_TRACE, false, fsdp__advise_of_slow_rank));
+    FSDP_TRY(of_sources(out, sources, FSDP__SOURCE_TRACE, false, fsdp__advise_of_odd_steps));
     for (int64_t i = 0; i < all->count; i++) {
         for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
             FSDP_TRY(rules[r](out, &all->runs[i]));
         FSDP_TRY(of_shorter_waits(out, sources, i));
     }
     FSDP_TRY(of_several(out, all));
-    return of_sources(out, sources, FSDP__SOURCE_TRACE, true, of_wait);
+    return of_sources(out, sources, FSDP__SOURCE_TRACE, true, fsdp__advise_of_wait);
 }

@@ -52,8 +52,9 @@ static void reason_text(const fsdp__traced_step *step, fsdp__step_reason why, in
                  why == FSDP__SLOW_IN_CALLS && has_machines(step) ? "its network or " : "", words[why].so);
 }
 
-fsdp_status fsdp__advise_of_slow_rank(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step)
+fsdp_status fsdp__advise_of_slow_rank(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__source *source)
 {
+    const fsdp__traced_step *step = &source->of.step;
     const fsdp__step_rank *slow = step->slowest < 0 ? NULL : &step->ranks[step->slowest];
     char which[FSDP__VALUE_TEXT], why[300];
 
@@ -69,8 +70,9 @@ fsdp_status fsdp__advise_of_slow_rank(fsdp__advices *all, const fsdp__recorded_r
     return FSDP_OK;
 }
 
-fsdp_status fsdp__advise_of_odd_steps(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step)
+fsdp_status fsdp__advise_of_odd_steps(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__source *source)
 {
+    const fsdp__traced_step *step = &source->of.step;
     char which[FSDP__VALUE_TEXT], at[200], why[300];
 
     for (int i = 0; i < step->odd_count; i++) {
@@ -152,8 +154,9 @@ static fsdp_status explain_wait(const fsdp__advices *all, const fsdp__recorded_r
     return FSDP_OK;
 }
 
-fsdp_status fsdp__advise_of_wait(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step)
+fsdp_status fsdp__advise_of_wait(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__source *source)
 {
+    const fsdp__traced_step *step = &source->of.step;
     const fsdp__step_wait *w = &step->waits[0];
     int ranks = step->trace.rank_count;
     char which[FSDP__VALUE_TEXT];
