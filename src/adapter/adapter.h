@@ -91,4 +91,9 @@ fsdp_status fsdp__adapter_config_parse(const char *path, const void *text, size_
 FSDP__SCOPED_POINTER(fsdp_lora_options, fsdp_lora_options_free)
 FSDP__SCOPED_POINTER(fsdp_adapter, fsdp_adapter_free)
 
+/* ---- merge.c ---- */
+
+/* Sets the magnitudes of all layers to the row norms of W + s B A. `state` is that of the model. [collective] */
+fsdp_status fsdp__adapter_set_magnitudes(const fsdp_adapter *adapter, const fsdp_state_dict *state);
+
 #endif

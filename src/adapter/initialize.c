@@ -2,7 +2,6 @@
 #include <math.h>
 
 #include "adapter/adapter.h"
-#include "adapter/merge.h"
 #include "adapter/quantize.h"
 #include "base/text.h"
 #include "nn/layers.h"

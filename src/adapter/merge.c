@@ -1,6 +1,6 @@
 /* merge.c - puts adapters into the weights of their layers. A, B and m are small and gathered whole; DoRA's norms need
  * the whole weight, too. Each rank then calculates the part that it has. */
-#include "adapter/merge.h"
+#include "adapter/adapter.h"
 
 #include <math.h>
 #include <string.h>

@@ -12,8 +12,7 @@
 #include "cli/compare_starts.h"
 #include "cli/overrides.h"
 #include "cli/torchrun.h"
-#include "compare/bars.h"
-#include "compare/compare_json.h"
+#include "compare/compare_table.h"
 #include "launch/variables.h"
 #include "train/run_config.h"
 

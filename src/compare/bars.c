@@ -1,5 +1,5 @@
 /* bars.c - draws a comparison as bars. */
-#include "compare/bars.h"
+#include "compare/compare_table.h"
 
 #include <stddef.h>
 #include <string.h>

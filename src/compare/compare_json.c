@@ -1,5 +1,5 @@
 /* compare_json.c - prints a comparison as JSON. */
-#include "compare/compare_json.h"
+#include "compare/compare_table.h"
 
 #include "explain/json_value.h"
 

@@ -24,4 +24,15 @@ int fsdp__comparison_first(const fsdp__comparison *c);
 void fsdp__comparison_print(const fsdp__comparison *c, FILE *out);
 void fsdp__comparison_print_markdown(const fsdp__comparison *c, FILE *out);
 
+/* ---- compare_json.c ---- */
+
+/* Prints one object. Sizes are in bytes, times in milliseconds; a number that is not finite is null. */
+fsdp_status fsdp__comparison_print_json(const fsdp__comparison *c, FILE *out);
+
+/* ---- bars.c ---- */
+
+/* Prints an SVG. It has three bars for each variant: the time of a step, the bytes it sends, and the memory at its
+ * peak, each divided into its parts. */
+void fsdp__comparison_print_svg(const fsdp__comparison *c, FILE *out);
+
 #endif

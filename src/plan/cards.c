@@ -2,7 +2,7 @@
  *
  * No card reaches the figures of its data sheet. What an H100 and an H200 reach of them was measured (docs/gpu.md), and
  * other cards are taken to reach the same parts. */
-#include "plan/cards.h"
+#include "plan/prices.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* dry_step.c - records the memory and the time of a dry step, as a subscriber of its context (base/probe.h). */
-#include "plan/dry_step.h"
+#include "plan/planned.h"
 
 #include <string.h>
 

@@ -6,9 +6,8 @@
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/text.h"
-#include "plan/cards.h"
 #include "plan/measure.h"
-#include "plan/prices_file.h"
+#include "plan/prices.h"
 
 fsdp_status fsdp__prices_find(const char *option, const char *name, bool timed, fsdp__prices *out)
 {

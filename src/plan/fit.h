@@ -2,6 +2,8 @@
 #ifndef PLAN_FIT_H
 #define PLAN_FIT_H
 
+#include <stdio.h>
+
 #include "plan/planned.h"
 
 /* Settings of a run, and what they cost. */
@@ -36,5 +38,13 @@ fsdp_status fsdp__fit_find(const fsdp_train_config *config, const fsdp__plan_opt
 const char *fsdp__fit_recompute_word(const fsdp__fit_row *row);
 /* Sets a row's keys in a config. */
 fsdp_status fsdp__fit_apply(const fsdp__fit_row *row, int world_size, fsdp_train_config *config);
+
+/* ---- fit_text.c ---- */
+
+/* Prints the rows as a table, and the lines of the first one for a config. */
+fsdp_status fsdp__fit_print(const fsdp__fit *fit, const fsdp__plan_options *options, FILE *out);
+fsdp_status fsdp__fit_json(const fsdp__fit *fit, FILE *out);
+/* Fails with what would at least be needed, where nothing fits. */
+fsdp_status fsdp__fit_check(const fsdp__fit *fit);
 
 #endif

@@ -1,5 +1,5 @@
 /* fit_text.c - prints the rows of a search as text and as JSON. */
-#include "plan/fit_text.h"
+#include "plan/fit.h"
 
 #include "base/text.h"
 #include "explain/json_value.h"

@@ -21,7 +21,7 @@
 #include "fsdp/optim.h"
 #include "fsdp/shard.h"
 #include "fsdp/tensor.h"
-#include "plan/cards.h"
+#include "plan/prices.h"
 
 /* What a model has that is trained. */
 typedef struct sample_model {

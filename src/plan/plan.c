@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "device/device.h"
-#include "plan/dry_step.h"
+#include "plan/planned.h"
 #include "train/run_config.h"
 
 enum {

@@ -80,4 +80,10 @@ typedef struct fsdp__plan_options {
     const fsdp__comm_schedule *schedule; /* NULL: the config's */
 } fsdp__plan_options;
 
+/* ---- dry_step.c ---- */
+
+/* Takes the next step of a dry run whose steps are all alike by now, and fills in the plan's peak, time and
+ * explanation. */
+fsdp_status fsdp__plan_record(fsdp__plan *plan, fsdp_train_run *run, const fsdp__plan_options *options);
+
 #endif

@@ -9,7 +9,10 @@
 #ifndef PLAN_PRICES_H
 #define PLAN_PRICES_H
 
+#include <stdio.h>
+
 #include "device/kernels.h"
+#include "device/links.h"
 #include "fsdp/comm.h"
 
 enum {
@@ -76,5 +79,20 @@ typedef struct fsdp__price_call {
 } fsdp__price_call;
 
 double fsdp__price_collective(const fsdp__prices *prices, const fsdp__price_call *call);
+
+/* ---- prices_file.c ---- */
+
+/* Reads such a file, which may come from anybody. */
+fsdp_status fsdp__prices_read(const char *path, fsdp__prices *out);
+fsdp_status fsdp__prices_print(const fsdp__prices *prices, FILE *out);
+
+/* ---- cards.c ---- */
+
+/* Gets the prices of a card by its name (device/known_cards.h). FSDP_NOT_FOUND, with the names that are near, when it
+ * is not known. */
+fsdp_status fsdp__prices_of_card(const char *name, fsdp__prices *out);
+/* Returns the link of a card to those of its machine: that of its data sheet, unless `way` says that they have another
+ * one there. Without bytes: it is not known, or they do not reach each other. */
+fsdp__price_link fsdp__price_of_link(const char *name, fsdp__link way);
 
 #endif

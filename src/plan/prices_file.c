@@ -1,5 +1,5 @@
 /* prices_file.c - reads and prints a file of prices. */
-#include "plan/prices_file.h"
+#include "plan/prices.h"
 
 #include <math.h>
 #include <string.h>

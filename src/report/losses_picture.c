@@ -1,5 +1,5 @@
 /* losses_picture.c - draws the losses of runs, and their differences. */
-#include "report/losses_picture.h"
+#include "report/report.h"
 
 #include <math.h>
 #include <string.h>

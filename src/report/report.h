@@ -19,4 +19,10 @@ fsdp_status fsdp__report_text(const fsdp__report *report, FILE *out);
  * losses of the runs, and how they differ from the first one's. */
 fsdp_status fsdp__report_svg(const fsdp__report *report, FILE *out);
 
+/* ---- losses_picture.c ---- */
+
+/* Draws the losses, each the mean of some steps, and below them by how much they differ from the first run's, on a
+ * scale of their own. At least one of the runs must have that many steps. */
+fsdp_status fsdp__losses_picture(const fsdp__recorded_runs *runs, FILE *out);
+
 #endif

@@ -1,7 +1,6 @@
 /* report_svg.c - the one picture of a report that is a file of its own. */
 #include <string.h>
 
-#include "report/losses_picture.h"
 #include "report/report.h"
 #include "report/step_picture.h"
 

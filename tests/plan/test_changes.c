@@ -1,8 +1,8 @@
 /* What would be better: each change's figures are those of a plan with it, what is not worth its price is not proposed,
  * and what is printed is a config. */
-#include "plan/cards.h"
 #include "plan/changes.h"
 #include "plan/plan.h"
+#include "plan/prices.h"
 #include "support/test.h"
 #include "train/config.h"
 

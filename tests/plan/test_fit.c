@@ -1,8 +1,8 @@
 /* Settings that fit: each row fits, the order is by speed, and where nothing fits the least that would be needed is
  * said. */
-#include "plan/cards.h"
-#include "plan/fit_text.h"
+#include "plan/fit.h"
 #include "plan/plan.h"
+#include "plan/prices.h"
 #include "support/test.h"
 #include "train/config.h"
 

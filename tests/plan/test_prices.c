@@ -1,7 +1,6 @@
 /* Prices: of cards, in files, and what is refused of files that somebody else has made. */
-#include "plan/cards.h"
 #include "plan/measure.h"
-#include "plan/prices_file.h"
+#include "plan/prices.h"
 #include "support/test.h"
 
 #include <stdlib.h>

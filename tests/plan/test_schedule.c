@@ -3,8 +3,8 @@
 #include "plan/schedule.h"
 
 #include "plan/atoms.h"
-#include "plan/cards.h"
 #include "plan/plan.h"
+#include "plan/prices.h"
 #include "support/ranks.h"
 #include "train/config.h"
 #include "train/run_config.h"

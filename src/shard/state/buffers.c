@@ -1,5 +1,5 @@
 /* buffers.c - casts buffers, each once. */
-#include "shard/state/buffers.h"
+#include "shard/state/lazy_init.h"
 
 #include "base/alloc.h"
 #include "nn/module.h"

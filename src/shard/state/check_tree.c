@@ -1,5 +1,5 @@
 /* check_tree.c - what must hold of a tree before its first forward. */
-#include "shard/state/check_tree.h"
+#include "shard/state/lazy_init.h"
 
 #include "base/text.h"
 #include "shard/state/prefetch.h"

@@ -8,8 +8,6 @@
 #include "comm/group_calls.h"
 #include "shard/group/alike.h"
 #include "shard/reduce/owner.h"
-#include "shard/state/buffers.h"
-#include "shard/state/check_tree.h"
 
 typedef struct collection {
     fsdp__root *root;
