@@ -131,7 +131,7 @@ FSDP_API void fsdp_tensor_box(const fsdp_tensor *tensor, int64_t *offset, int64_
 FSDP_API void fsdp_distribution_box(const fsdp_distribution *distribution, const int *coordinates, int64_t *offset,
                                     int64_t *size);
 
-/* One box of a rank's part: where it is in the local tensor, and in the global one. */
+/* Describes one box of a rank's part: its place in the local tensor and in the global one. */
 typedef struct fsdp_piece {
     int64_t local_offset[FSDP_MAX_DIMS], offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
 } fsdp_piece;

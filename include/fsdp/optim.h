@@ -209,7 +209,7 @@ typedef struct fsdp_schedule {
     fsdp_fall fall;      /* WSD */
     int64_t timescale;   /* INVERSE_SQRT: T; 0: warmup_steps, or 10000 without warm-up */
 } fsdp_schedule;
-/* NULL: 1. */
+/* Returns the factor at `step`. A NULL schedule: 1. */
 FSDP_API double fsdp_schedule_factor(const fsdp_schedule *schedule, int64_t step);
 
 /* ======== for experts: most programs need nothing below ======== */

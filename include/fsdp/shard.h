@@ -240,8 +240,8 @@ FSDP_API fsdp_status fsdp_module_reshard(fsdp_module *module);
 FSDP_API fsdp_status fsdp_module_reshard_all(fsdp_module *module);
 
 /* Holds the options of FSDP1's summon_full_params, which is two calls here. Between them fields point to whole, plain
- * tensors in the dtype of the shards, which may be read and written (model surgery, averaging weights, inspection). Of
- * a parameter that tensor parallel has cut that is this rank's part, with the distribution that it had before.
+ * tensors in the dtype of the shards, which may be read and written (model surgery, averaging weights, inspection). If
+ * tensor parallel has cut a parameter, its tensor is this rank's part, with the distribution that it had before.
  * Meanwhile the modules cannot run and the shards cannot be written: FSDP_STATE. Unsharded parameters are resharded
  * first. */
 typedef struct fsdp_summon_options {
