@@ -93,26 +93,17 @@ FSDP__RANGE_KERNEL(unary_forward, forward_range, k->numel, 1)
 
 /* ---- backward ---- */
 
-FSDP__INLINE void backward_floats(fsdp_dtype dtype, fsdp__unary_op op, const fsdp__unary_backward_args *k,
-                                  int64_t begin, int64_t end)
+FSDP__INLINE void backward_floats(fsdp__unary_op op, const float *saved, const float *dy, float *dx, float low,
+                                  float high, int64_t n)
 {
-    const void *saved = k->saved, *dy = k->dy;
-    void *dx = k->dx;
-    float low = k->low, high = k->high;
-
 #pragma omp simd
-    for (int64_t i = begin; i < end; i++)
-        fsdp__store(dtype, dx, i,
-                    fsdp__unary_gradient(op, fsdp__load(dtype, saved, i), fsdp__load(dtype, dy, i), low, high));
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = fsdp__unary_gradient(op, saved[i], dy[i], low, high);
 }
 
-FSDP__INLINE void backward_pairs(fsdp_dtype dtype, fsdp__unary_op op, const fsdp__unary_backward_args *k, int64_t begin,
-                                 int64_t n)
+FSDP__INLINE void backward_pairs(fsdp_dtype dtype, fsdp__unary_op op, const fsdp__pair *saved, const fsdp__pair *dy,
+                                 fsdp__pair *dx, float low, float high, int64_t n)
 {
-    const fsdp__pair *saved = fsdp__at(dtype, k->saved, begin), *dy = fsdp__at(dtype, k->dy, begin);
-    fsdp__pair *dx = fsdp__at(dtype, k->dx, begin);
-    float low = k->low, high = k->high;
-
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         dx[i] = fsdp__pair_of(
@@ -123,11 +114,19 @@ FSDP__INLINE void backward_pairs(fsdp_dtype dtype, fsdp__unary_op op, const fsdp
 FSDP__INLINE void backward_loop(fsdp_dtype dtype, fsdp__unary_op op, const fsdp__unary_backward_args *k, int64_t begin,
                                 int64_t end)
 {
-    int64_t pairs = dtype == FSDP_F32 ? 0 : (end - begin) / 2;
+    const void *saved = fsdp__at(dtype, k->saved, begin), *dy = fsdp__at(dtype, k->dy, begin);
+    void *dx = fsdp__at(dtype, k->dx, begin);
+    int64_t n = end - begin;
 
-    if (pairs > 0)
-        backward_pairs(dtype, op, k, begin, pairs);
-    backward_floats(dtype, op, k, begin + 2 * pairs, end);
+    if (dtype == FSDP_F32) {
+        backward_floats(op, saved, dy, dx, k->low, k->high, n);
+        return;
+    }
+    backward_pairs(dtype, op, saved, dy, dx, k->low, k->high, n / 2);
+    if (n % 2 == 1)
+        fsdp__store(
+            dtype, dx, n - 1,
+            fsdp__unary_gradient(op, fsdp__load(dtype, saved, n - 1), fsdp__load(dtype, dy, n - 1), k->low, k->high));
 }
 
 static void backward_range(const void *args, int64_t begin, int64_t end)
