@@ -1,6 +1,5 @@
 /* intrinsics.cuh - what C++ has no word for: products on tensor cores, loads of their operands from shared memory, and
- * copies into it that run beside the kernel. The only file with inline assembler; on the host tests/backend/cudash does
- * the same.
+ * copies into it that run beside the kernel. Inline assembler is here; on the host tests/backend/cudash does the same.
  *
  * All lanes of a warp call `multiply_add` and `load_matrices` together. Below, lane l has g = l / 4 and t = l % 4. A
  * register holds two elements of 16 bits, the one with the smaller index in its low half. */

@@ -3,8 +3,8 @@
  *
  * Kernel files are CUDA C++ in a subset that g++ compiles as well, against tests/backend/cudash (FSDP_CUDASH), where a
  * block's threads are run one by one on the host: templates for dtypes and sizes, no library, no inline assembler
- * outside intrinsics.cuh. Each file defines the entries of its kernels, `extern "C" fsdp_status fsdp__cuda_<kernel>`,
- * which pick a template and launch it.
+ * outside intrinsics.cuh but for conversions of 16 bits, below. Each file defines the entries of its kernels,
+ * `extern "C" fsdp_status fsdp__cuda_<kernel>`, which pick a template and launch it.
  *
  * [Note: bits]
  * The same call gives the same bits on every card of one kind, so nothing here may depend on the number of
@@ -16,8 +16,6 @@
 #ifdef FSDP_CUDASH
 #include "cudash/cudash.h"
 #else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #define SHARED_BYTES(type, name)                                  \
     extern __shared__ __align__(16) unsigned char shared_bytes[]; \
@@ -103,7 +101,10 @@ static inline unsigned blocks_for(int64_t n, int64_t each)
 /* Every block of the grid takes every so-manieth of n rows. */
 #define EACH_ROW(row, n) for (int64_t row = blockIdx.x; row < (n); row += gridDim.x)
 
-/* ---- elements ---- */
+/* ---- elements ----
+ *
+ * A GPU has an instruction for each conversion. CUDA's cuda_bf16.h and cuda_fp16.h, which have the same ones, would take
+ * half a second of each file's compilation. */
 
 struct bf16 {
     uint16_t bits;
@@ -141,7 +142,10 @@ HOST_DEVICE float to_float(bf16 x)
 HOST_DEVICE float to_float(f16 x)
 {
 #if defined(__CUDA_ARCH__)
-    return __half2float(__ushort_as_half(x.bits));
+    float y;
+
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
 #else
     uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16, magnitude = x.bits & 0x7fffu;
     float tiny = (float)(int32_t)magnitude * 0x1p-24f;
@@ -166,8 +170,9 @@ template <>
 HOST_DEVICE bf16 from_float<bf16>(float x)
 {
 #if defined(__CUDA_ARCH__)
-    bf16 y = {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+    bf16 y;
 
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
     return y;
 #else
     uint32_t bits = float_bits(x);
@@ -182,8 +187,9 @@ template <>
 HOST_DEVICE f16 from_float<f16>(float x)
 {
 #if defined(__CUDA_ARCH__)
-    f16 y = {__half_as_ushort(__float2half_rn(x))};
+    f16 y;
 
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
     return y;
 #else
     uint32_t bits = float_bits(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
