@@ -100,7 +100,7 @@ function(fsdp_fake_library name kind)
 endfunction()
 if(FSDP_CUDA_HEADERS)
   fsdp_fake_library(fakecudart SHARED ${fake}/fake_device.c ${fake}/fake_memory.c ${fake}/fake_stream.c
-                    ${fake}/fake_copy.c ${fake}/fake_peers.c ${fake}/fake_hardware.c)
+                    ${fake}/fake_copy.c ${fake}/fake_peers.c ${fake}/fake_hardware.c ${cudash}/thread.c)
   target_link_libraries(fakecudart PRIVATE fsdp_common)
   set_target_properties(fakecudart PROPERTIES C_VISIBILITY_PRESET default)
   target_compile_definitions(fakecudart INTERFACE FSDP_HAVE_FAKECUDA)
@@ -568,12 +568,12 @@ foreach(program test_comm test_shard test_train test_watch)
 endforeach()
 
 if(TARGET program_planted)
-  target_sources(program_planted PRIVATE ${cudash}/launch_now.cpp ${cudash}/test_planted.cu
+  target_sources(program_planted PRIVATE ${cudash}/launch_now.cpp ${cudash}/thread.c ${cudash}/test_planted.cu
                                          $<FILTER:$<TARGET_OBJECTS:fsdp_test_cudash>,INCLUDE,/cudash/>)
   target_link_libraries(program_planted PRIVATE fsdp_cudash_common)
 endif()
 if(TARGET test_backend)
-  target_sources(test_backend PRIVATE ${cudash}/launch_now.cpp ${kernels}
+  target_sources(test_backend PRIVATE ${cudash}/launch_now.cpp ${cudash}/thread.c ${kernels}
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/libraries.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_call.c

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
+#include "comm/suite.h"
 #include "comm/transport/arena/arena_group.h"
 #include "comm/transport/arena/shm.h"
 #include "comm/world.h"
@@ -78,9 +79,9 @@ fsdp_status three_fill(const rank_peer *g, const plain_call *c, three *t)
 
     *t = (three){.g = g, .bytes = (size_t)all * fsdp_dtype_size(c->dtype)};
     t->host = calloc(3, t->bytes + 64);
-    for (int third = 0; third < 3; third++)
-        for (int64_t i = 0; i < all; i++)
-            oracle_put(c->dtype, t->host + (size_t)third * t->bytes, i, value(g->rank, i));
+    suite_fill(c->dtype, t->host, all, value, g->rank);
+    for (size_t third = 1; third < 3; third++)
+        memcpy(t->host + third * t->bytes, t->host, t->bytes);
     FSDP_TRY(fsdp__device_alloc(g->device, 3 * t->bytes + 64, FSDP_MEMORY_ACTIVATION, &memory));
     t->device = memory;
     FSDP_TRY(fsdp__copy_to_device(g->stream, t->device, t->host, 3 * t->bytes));

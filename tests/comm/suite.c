@@ -108,6 +108,17 @@ void suite_sum_end(suite_sum *sum)
     suite_sum_close(sum);
 }
 
+void suite_fill(fsdp_dtype dtype, void *p, int64_t n, double (*value)(int rank, int64_t i), int rank)
+{
+    const int64_t period = 4099;
+    size_t element = fsdp_dtype_size(dtype);
+
+    for (int64_t i = 0; i < n && i < period; i++)
+        oracle_put(dtype, p, i, value(rank, i));
+    for (int64_t i = period; i < n; i += period)
+        memcpy((char *)p + (size_t)i * element, p, (size_t)(n - i < period ? n - i : period) * element);
+}
+
 /* ---- buffers ---- */
 
 static void *suite_alloc(const suite *s, size_t bytes)

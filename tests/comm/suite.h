@@ -68,4 +68,7 @@ void suite_plain_count(const suite *s, fsdp_dtype dtype, int64_t count);
 void suite_plain(const suite *s);
 void suite_objects(fsdp_process_group *group);
 
+/* Sets n elements to a rank's values of 0, 1, ...; after 4099 they come again, so that many cost little. */
+void suite_fill(fsdp_dtype dtype, void *p, int64_t n, double (*value)(int rank, int64_t i), int rank);
+
 #endif

@@ -43,8 +43,7 @@ static void check_ways(const ways *w, double tolerance)
     char *send = CHECK_PTR(calloc(3, bytes + 8)), *recv = send + bytes + 8, *got = recv + bytes + 8;
     void *gpu_send, *gpu_recv;
 
-    for (int64_t i = 0; i < all; i++)
-        oracle_put(w->call.dtype, send, i, value(g->rank, i));
+    suite_fill(w->call.dtype, send, all, value, g->rank);
     memcpy(recv, send, bytes);
     gpu_send = rank_gpu_new(g, send, bytes);
     gpu_recv = rank_gpu_new(g, recv, bytes);

@@ -123,6 +123,16 @@ LISTED = {
 
 # What is run in place of a command: shorter, or without touching the machine.
 INSTEAD = {
+    "build/fsdp explain llama-8b -n 64 --machines 8 --batch 1 --seq-len 2048 --device cuda:H100":
+        "build/fsdp explain llama-1m -n 64 --machines 8 --batch 1 --seq-len 32 --device cuda:H100",
+    "build/fsdp train -n 2 --model.path=tuned --data.path=pairs.jsonl --training.objective=dpo --training.seq_len=128 "
+    "--training.local_batch_size=4 --training.epochs=4 --optimizer.lr=1e-4 --validation.share=0.2 "
+    "--validation.freq=12 --export.path=preferring":
+    "build/fsdp train -n 2 --model.path=tuned --data.path=pairs.jsonl --training.objective=dpo --training.seq_len=128 "
+    "--training.local_batch_size=4 --training.epochs=1 --optimizer.lr=1e-4 --validation.share=0.1 "
+    "--validation.freq=12 --export.path=preferring",
+    "build/fsdp eval preferring --data pairs.jsonl --reference tuned -n 2":
+        "head -n 8 pairs.jsonl > few.jsonl && build/fsdp eval preferring --data few.jsonl --reference tuned -n 2",
     "build/fsdp plan config.yaml -n 2 --fit 2GiB": "build/fsdp plan config.yaml -n 2 --device cuda:H100 --fit 2GiB",
     "build/fsdp train config.yaml -n 4 --sweep optimizer.lr=1e-4,3e-4,1e-3 --sweep optimizer.weight_decay=0,0.1":
         "build/fsdp train config.yaml -n 4 --sweep optimizer.lr=1e-4,3e-4 --sweep optimizer.weight_decay=0.1",
@@ -255,7 +265,7 @@ def make_sandbox(source, build, folder):
     files = {
         "config.yaml": re.search(r"```yaml\n(.*?)```", readme, re.S).group(1),
         "my_program.c": re.search(r"```c\n(.*?)```", readme, re.S).group(1),
-        "text.txt": "The quick brown fox jumps over the lazy dog. " * 400,
+        "text.txt": "The quick brown fox jumps over the lazy dog. " * 100,
         "demo/data.txt": "The five boxing wizards jump quickly. " * 2000,
     }
     for name, text in files.items():

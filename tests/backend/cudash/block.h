@@ -31,8 +31,8 @@ struct copy {
 typedef void (*collective)(void *const *lanes);
 
 struct fiber {
-    void *sp;
-    unsigned char *stack;
+    void *sp;                /* NULL: has not run yet */
+    unsigned char *stack;    /* while it runs; to its next block's fiber for ThreadSanitizer */
     void *tsan, *fake_stack; /* of the sanitizers */
     fiber_state state;
     uint3 index;
@@ -48,7 +48,8 @@ struct fiber {
 /* One block at a time, with what the threads of all keep. Made once, and used by one thread of the host at a time. */
 struct block {
     fiber fibers[MOST_THREADS];
-    int count, current;
+    unsigned char *idle[MOST_THREADS]; /* stacks that no fiber has */
+    int idle_count, count, current;
     void *host_sp;
     void *host_tsan, *host_fake_stack;
     const void *host_stack;
@@ -68,7 +69,7 @@ struct block {
     block *next_free;
 };
 
-extern thread_local block *running;
+CUDASH_THREAD block *running __asm__("cudash_running"); /* of thread.c */
 
 static inline fiber *this_fiber(void)
 {

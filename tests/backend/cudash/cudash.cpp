@@ -9,10 +9,6 @@ enum {
     WARPS = MOST_THREADS / WARP
 };
 
-thread_local uint3 threadIdx, blockIdx;
-thread_local dim3 blockDim, gridDim;
-thread_local unsigned char *cudash_shared;
-
 fsdp_status cudash_check_launch(const char *name, dim3 grid, unsigned block, size_t shared_bytes)
 {
     if (block == 0 || block > MOST_THREADS)

@@ -32,7 +32,6 @@
 #define __forceinline__ inline
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
-#define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 /* A variable is a block's own, as a thread of the host runs one block at a time. The mark, a variable of the same
  * function, says which function's variables a thread of the block has come to. */
@@ -48,7 +47,7 @@ struct uint3 {
 };
 struct dim3 {
     unsigned x, y, z;
-    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c)
+    constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c)
     {
     }
 };
@@ -65,9 +64,12 @@ struct alignas(8) float2 {
     float x, y;
 };
 
-extern thread_local uint3 threadIdx, blockIdx;
-extern thread_local dim3 blockDim, gridDim;
-extern thread_local unsigned char *cudash_shared;
+/* Marks a variable of thread.c, which each thread of the host has. The __shared__ ones are too many for memory that a
+ * thread finds without a call; these few are not, and lie in a library without the others. */
+#define CUDASH_THREAD extern "C" __attribute__((tls_model("initial-exec"), visibility("default"))) __thread
+CUDASH_THREAD uint3 threadIdx, blockIdx;
+CUDASH_THREAD dim3 blockDim, gridDim;
+CUDASH_THREAD unsigned char *cudash_shared;
 #define SHARED_BYTES(type, name) type *name = (type *)cudash_shared
 
 /* Makes a function's shared variables what they are at the start of a block, if no thread of the block has done it. */

@@ -25,8 +25,6 @@ enum {
     NO_ORDER = 1 /* of a switch: it orders nothing */
 };
 
-thread_local block *running;
-
 /* Saves the registers that a call must keep, takes another stack, and restores those saved there. */
 extern "C" void cudash_switch(void **save, void *load);
 asm(R"(.text
@@ -80,19 +78,9 @@ static void enter(void)
     abort();
 }
 
-void fiber_resume(int i)
-{
-    fiber *f = &running->fibers[i];
+/* ---- stacks ---- */
 
-    running->current = i;
-    threadIdx = f->index;
-    TSAN(__tsan_switch_to_fiber(f->tsan, NO_ORDER));
-    ASAN(__sanitizer_start_switch_fiber(&running->host_fake_stack, f->stack, STACK));
-    cudash_switch(&running->host_sp, f->sp);
-    ASAN(__sanitizer_finish_switch_fiber(running->host_fake_stack, NULL, NULL));
-}
-
-static void make_stack(fiber *f)
+static unsigned char *make_stack(void)
 {
     unsigned char *p = (unsigned char *)mmap(NULL, GUARD + STACK, PROT_READ | PROT_WRITE,
                                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -101,26 +89,61 @@ static void make_stack(fiber *f)
         perror("cudash: a stack");
         abort();
     }
-    f->stack = p + GUARD;
-    TSAN(f->tsan = __tsan_create_fiber(0));
+    return p + GUARD;
 }
 
-void fiber_start(int i)
+/* Lets the next fiber have it, while it is in the processor's cache. To ThreadSanitizer what two fibers have done on
+ * one stack would be a race: so each keeps its own there. */
+static void give_stack(fiber *f)
 {
-    fiber *f = &running->fibers[i];
+#ifndef CUDASH_TSAN
+    running->idle[running->idle_count++] = f->stack;
+    f->stack = NULL;
+#else
+    (void)f;
+#endif
+}
+
+/* Gives a fiber that has not run yet a stack on which it calls the body. */
+static void take_stack(fiber *f)
+{
     void **sp;
 
     if (!f->stack)
-        make_stack(f);
-    f->state = RUNS;
-    f->index = {(unsigned)i, 0, 0};
-    f->copies_count = f->groups = 0;
+        f->stack = running->idle_count > 0 ? running->idle[--running->idle_count] : make_stack();
     sp = (void **)(f->stack + STACK);
     *--sp = NULL; /* keeps the stack aligned as after a call */
     *--sp = (void *)enter;
     for (int r = 0; r < 6; r++)
         *--sp = NULL;
     f->sp = sp;
+}
+
+void fiber_resume(int i)
+{
+    fiber *f = &running->fibers[i];
+
+    running->current = i;
+    threadIdx = f->index;
+    if (!f->sp)
+        take_stack(f);
+    TSAN(__tsan_switch_to_fiber(f->tsan, NO_ORDER));
+    ASAN(__sanitizer_start_switch_fiber(&running->host_fake_stack, f->stack, STACK));
+    cudash_switch(&running->host_sp, f->sp);
+    ASAN(__sanitizer_finish_switch_fiber(running->host_fake_stack, NULL, NULL));
+    if (f->state == ENDED)
+        give_stack(f);
+}
+
+void fiber_start(int i)
+{
+    fiber *f = &running->fibers[i];
+
+    TSAN(f->tsan = f->tsan ? f->tsan : __tsan_create_fiber(0));
+    f->state = RUNS;
+    f->index = {(unsigned)i, 0, 0};
+    f->copies_count = f->groups = 0;
+    f->sp = NULL;
 }
 
 /* ---- order, for ThreadSanitizer ---- */

@@ -24,13 +24,16 @@ struct piece {
 struct layout {
     piece *pieces;
     size_t count, size;
-    ptrdiff_t from_index; /* of the first byte, from threadIdx on */
+    ptrdiff_t from_anchor; /* of the first byte */
 };
 
 struct module {
     const char *path;
     unsigned char *tls; /* this thread's */
 };
+
+/* Says where a thread has the variables of this program or library. */
+static thread_local unsigned char anchor;
 
 static int find_module(struct dl_phdr_info *info, size_t, void *argument)
 {
@@ -138,7 +141,7 @@ static layout read_layout(void)
     module m = {};
     struct stat about;
     size_t start = SIZE_MAX;
-    volatile unsigned touched = threadIdx.x; /* so that this thread has its memory */
+    volatile char touched = anchor; /* so that this thread has its memory */
     int fd = ((void)touched, dl_iterate_phdr(find_module, &m), open(m.path, O_RDONLY | O_CLOEXEC));
     void *file = fd < 0 || fstat(fd, &about) != 0 ? MAP_FAILED
                                                   : mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -157,7 +160,7 @@ static layout read_layout(void)
         l.pieces[i].first -= start;
         l.size = l.size < l.pieces[i].first + l.pieces[i].bytes ? l.pieces[i].first + l.pieces[i].bytes : l.size;
     }
-    l.from_index = m.tls + start - (unsigned char *)&threadIdx;
+    l.from_anchor = m.tls + start - &anchor;
     return l;
 }
 
@@ -178,7 +181,7 @@ void shared_begin(void)
 {
     const layout &l = own_layout();
 
-    running->fixed = (unsigned char *)&threadIdx + l.from_index;
+    running->fixed = &anchor + l.from_anchor;
     running->fixed_bytes = l.size;
     if (!running->begun)
         running->begun = (uint64_t *)calloc(l.count + 1, sizeof *running->begun);

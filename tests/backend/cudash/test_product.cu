@@ -34,7 +34,7 @@ static __device__ void fetch(stage<T> *s, const cudash_product &k, int64_t row, 
 
 /* One warp makes 16 x 8 of the result. */
 template <class T>
-static __global__ void product(const __grid_constant__ cudash_product k)
+static __global__ void product(GRID_CONSTANT(cudash_product) k)
 {
     __shared__ stage<T> stages[STAGES];
     int64_t row = (int64_t)blockIdx.x * 16, column = (int64_t)blockIdx.y * 8, steps = (k.depth + STEP - 1) / STEP;

@@ -211,7 +211,7 @@ static bool all_there(const fiber *f, int first, int end, const fiber **other)
     for (int i = first; i < end; i++) {
         const fiber *lane = &running->fibers[i];
         bool there = lane->state == TOGETHER && lane->run == f->run && lane->mask == f->mask && lane->line == f->line &&
-                     strcmp(lane->file, f->file) == 0;
+                     (lane->file == f->file || strcmp(lane->file, f->file) == 0);
         if ((f->mask >> (i - first) & 1) && !there) {
             *other = lane;
             return false;

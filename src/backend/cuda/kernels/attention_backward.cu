@@ -23,7 +23,7 @@ struct sum_plan {
 
 /* Computes D: heads of a query lie side by side, so neighbours read what lies side by side. */
 template <class T>
-static __global__ void sum_rows(const __grid_constant__ sum_plan p)
+static __global__ void sum_rows(GRID_CONSTANT(sum_plan) p)
 {
     const int n = ACCESS / (int)sizeof(T);
     const fsdp__attention_forward_args &k = p.args.forward;
@@ -80,7 +80,7 @@ DEVICE void gradient_of_score(const fsdp__attention_forward_args &k, float lse, 
 /* dK and dV of a tile of keys. */
 template <class T, int COLUMNS, bool NARROW>
 static __global__ void __launch_bounds__(BLOCK)
-    backward_keys(const __grid_constant__ fsdp__attention_backward_args a, const float *delta, int64_t tasks)
+    backward_keys(GRID_CONSTANT(fsdp__attention_backward_args) a, const float *delta, int64_t tasks)
 {
     __shared__ tiles s;
     const fsdp__attention_forward_args &k = a.forward;
@@ -130,7 +130,7 @@ static __global__ void __launch_bounds__(BLOCK)
 /* dQ of a tile of queries. */
 template <class T, int COLUMNS, bool NARROW>
 static __global__ void __launch_bounds__(BLOCK)
-    backward_queries(const __grid_constant__ fsdp__attention_backward_args a, const float *delta, int64_t tasks)
+    backward_queries(GRID_CONSTANT(fsdp__attention_backward_args) a, const float *delta, int64_t tasks)
 {
     __shared__ tiles s;
     const fsdp__attention_forward_args &k = a.forward;
@@ -310,7 +310,7 @@ DEVICE void stage_queries(const fsdp__attention_backward_args &a, const float *d
 /* dK and dV of a tile of keys. */
 template <class S>
 static __global__ void __launch_bounds__(THREADS, S::BLOCKS)
-    keys_by_warps(const __grid_constant__ fsdp__attention_backward_args a, const float *delta, int64_t tasks)
+    keys_by_warps(GRID_CONSTANT(fsdp__attention_backward_args) a, const float *delta, int64_t tasks)
 {
     typedef typename S::type T;
     __shared__ query_sums<S> sums[2];
@@ -403,7 +403,7 @@ DEVICE void add_keys(const fsdp__attention_forward_args &k, int64_t batch, const
 /* dQ of a tile of queries. */
 template <class S>
 static __global__ void __launch_bounds__(THREADS, S::BLOCKS)
-    queries_by_warps(const __grid_constant__ fsdp__attention_backward_args a, const float *delta, int64_t tasks)
+    queries_by_warps(GRID_CONSTANT(fsdp__attention_backward_args) a, const float *delta, int64_t tasks)
 {
     typedef typename S::type T;
     SHARED_BYTES(T, shared);

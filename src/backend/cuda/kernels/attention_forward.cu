@@ -62,8 +62,7 @@ DEVICE void finish_rows(const fsdp__attention_forward_args &k, const running &w,
 }
 
 template <class T, int COLUMNS, bool NARROW>
-static __global__ void __launch_bounds__(BLOCK)
-    attend(const __grid_constant__ fsdp__attention_forward_args k, int64_t tasks)
+static __global__ void __launch_bounds__(BLOCK) attend(GRID_CONSTANT(fsdp__attention_forward_args) k, int64_t tasks)
 {
     __shared__ tiles s;
 
@@ -194,7 +193,7 @@ DEVICE void attend_keys(const fsdp__attention_forward_args &k, int64_t batch, co
 
 template <class S>
 static __global__ void __launch_bounds__(THREADS, S::BLOCKS)
-    attend_by_warps(const __grid_constant__ fsdp__attention_forward_args k, int64_t tasks)
+    attend_by_warps(GRID_CONSTANT(fsdp__attention_forward_args) k, int64_t tasks)
 {
     typedef typename S::type T;
     SHARED_BYTES(T, shared);

@@ -102,7 +102,7 @@ DEVICE void sum_values(float *to, float (*parts_of)[STRIP], const float *weights
 
 template <class T>
 static __global__ void __launch_bounds__(PANEL)
-    attend_panel(const __grid_constant__ fsdp__attention_forward_args k, panels all, int64_t tasks)
+    attend_panel(GRID_CONSTANT(fsdp__attention_forward_args) k, panels all, int64_t tasks)
 {
     __shared__ float scores[PANEL], parts_of[PANEL_WARPS][STRIP], partial[PANEL_WARPS];
 
@@ -130,7 +130,7 @@ static __global__ void __launch_bounds__(PANEL)
 
 /* Folds the panels of a head, a thread a column. */
 template <class T>
-static __global__ void fold_panels(const __grid_constant__ fsdp__attention_forward_args k, panels all)
+static __global__ void fold_panels(GRID_CONSTANT(fsdp__attention_forward_args) k, panels all)
 {
     EACH_ROW (head, k.batch * k.heads) {
         float top = -INFINITY, base, sum = 0.0f, factor;

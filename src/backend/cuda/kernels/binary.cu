@@ -144,7 +144,7 @@ struct binary_place_args {
 };
 
 template <class T>
-static __global__ void binary_places(const __grid_constant__ binary_place_args k)
+static __global__ void binary_places(GRID_CONSTANT(binary_place_args) k)
 {
     EACH_ITEM (i, k.at.numel) {
         int64_t at[2];
@@ -161,7 +161,7 @@ static __global__ void binary_places(const __grid_constant__ binary_place_args k
 }
 
 template <class T>
-static __global__ void compare_places(const __grid_constant__ binary_place_args k)
+static __global__ void compare_places(GRID_CONSTANT(binary_place_args) k)
 {
     EACH_ITEM (i, k.at.numel) {
         int64_t at[2];
@@ -210,7 +210,7 @@ struct gradient_place_args {
 };
 
 template <class T>
-static __global__ void gradient_places(const __grid_constant__ gradient_place_args k)
+static __global__ void gradient_places(GRID_CONSTANT(gradient_place_args) k)
 {
     EACH_ITEM (i, k.at.numel) {
         int64_t at[3];
@@ -269,7 +269,7 @@ struct where_place_args {
 };
 
 template <class T>
-static __global__ void where_places(const __grid_constant__ where_place_args<T> k)
+static __global__ void where_places(GRID_CONSTANT(where_place_args<T>) k)
 {
     EACH_ITEM (i, k.at.numel) {
         int64_t at[3];

@@ -53,8 +53,7 @@ static row_threads threads_of(const norm_sizes &s)
 
 /* Computes each row's mean, and the sum of squared deviations from it. */
 template <class T>
-static __global__ void measure_rows(const __grid_constant__ fsdp__channel_norm_forward_args k, int group,
-                                    float *row_sums)
+static __global__ void measure_rows(GRID_CONSTANT(fsdp__channel_norm_forward_args) k, int group, float *row_sums)
 {
     __shared__ float partial[WARP];
     const int N = pack_of<T, T>::length;
@@ -97,7 +96,7 @@ DEVICE void update(const fsdp__channel_norm_forward_args &k, int64_t c, double m
 
 /* Computes the mean and variance of sets from their rows: each row adds its own squares, and those of how far its mean
  * is off. */
-static __global__ void measure_sets(const __grid_constant__ fsdp__channel_norm_forward_args k, const float *row_sums)
+static __global__ void measure_sets(GRID_CONSTANT(fsdp__channel_norm_forward_args) k, const float *row_sums)
 {
     double n = (double)k.sizes.inner;
 
@@ -119,7 +118,7 @@ static __global__ void measure_sets(const __grid_constant__ fsdp__channel_norm_f
     }
 }
 
-static __global__ void take_running(const __grid_constant__ fsdp__channel_norm_forward_args k)
+static __global__ void take_running(GRID_CONSTANT(fsdp__channel_norm_forward_args) k)
 {
     EACH_ITEM (c, k.sizes.channels) {
         double variance = load_or(k.running_dtype, k.running_var, c, 0.0f);
@@ -135,7 +134,7 @@ static __global__ void count_call(int64_t *batches)
 }
 
 template <class T>
-static __global__ void scale_rows(const __grid_constant__ fsdp__channel_norm_forward_args k, int group)
+static __global__ void scale_rows(GRID_CONSTANT(fsdp__channel_norm_forward_args) k, int group)
 {
     const int N = pack_of<T, T>::length;
     int64_t n = k.sizes.inner;
@@ -188,7 +187,7 @@ ENTRY(channel_norm_forward)
 
 /* Computes each row's sums of dy and of dy times the normalised x. */
 template <class T>
-static __global__ void sum_rows(const __grid_constant__ fsdp__channel_norm_backward_args k, int group, float *row_sums)
+static __global__ void sum_rows(GRID_CONSTANT(fsdp__channel_norm_backward_args) k, int group, float *row_sums)
 {
     __shared__ float partial[2 * WARP];
     const int N = pack_of<T, T>::length;
@@ -224,7 +223,7 @@ DEVICE void add_to(fsdp_dtype dtype, void *to, int64_t i, bool accumulate, doubl
 }
 
 /* Computes the gradients of weight and bias, over the images. */
-static __global__ void sum_channels(const __grid_constant__ fsdp__channel_norm_backward_args k, const float *row_sums)
+static __global__ void sum_channels(GRID_CONSTANT(fsdp__channel_norm_backward_args) k, const float *row_sums)
 {
     EACH_ITEM (c, k.sizes.channels) {
         double sum = 0.0, dot = 0.0;
@@ -239,8 +238,7 @@ static __global__ void sum_channels(const __grid_constant__ fsdp__channel_norm_b
 }
 
 /* Computes what a set subtracts from each of its elements: the means of the two sums over the set. */
-static __global__ void sum_sets(const __grid_constant__ fsdp__channel_norm_backward_args k, const float *row_sums,
-                                float *terms)
+static __global__ void sum_sets(GRID_CONSTANT(fsdp__channel_norm_backward_args) k, const float *row_sums, float *terms)
 {
     double count = (double)(rows_of_set(k.sizes) * k.sizes.inner);
 
@@ -261,8 +259,7 @@ static __global__ void sum_sets(const __grid_constant__ fsdp__channel_norm_backw
 
 /* Computes dx [+]= rstd (weight dy - terms[0] - normalised x terms[1]). */
 template <class T>
-static __global__ void spread_rows(const __grid_constant__ fsdp__channel_norm_backward_args k, int group,
-                                   const float *terms)
+static __global__ void spread_rows(GRID_CONSTANT(fsdp__channel_norm_backward_args) k, int group, const float *terms)
 {
     const int N = pack_of<T, T>::length;
     int64_t n = k.sizes.inner;

@@ -4,14 +4,14 @@
 
 /* ---- the largest magnitude ---- */
 
-static __global__ void clear_largest(const __grid_constant__ span_list<fsdp__span> list)
+static __global__ void clear_largest(GRID_CONSTANT(span_list<fsdp__span>) list)
 {
     EACH_ITEM (i, list.count)
         *(float *)list.spans[i].dst = 0.0f;
 }
 
 template <class T>
-static __global__ void find_largest(const __grid_constant__ span_list<fsdp__span> list)
+static __global__ void find_largest(GRID_CONSTANT(span_list<fsdp__span>) list)
 {
     chunk c = chunk_of_block(list);
     unsigned largest = chunk_largest((const T *)list.spans[c.span].src, c);
@@ -69,7 +69,7 @@ DEVICE float float8_scale(float amax)
 }
 
 template <class T>
-static __global__ void encode_float8(const __grid_constant__ span_list<fsdp__coded_span> list)
+static __global__ void encode_float8(GRID_CONSTANT(span_list<fsdp__coded_span>) list)
 {
     const int N = pack_of<T, T>::length;
     chunk c = chunk_of_block(list);
@@ -92,7 +92,7 @@ static __global__ void encode_float8(const __grid_constant__ span_list<fsdp__cod
 }
 
 /* Stores scales, after all blocks have compared them. */
-static __global__ void store_scales(const __grid_constant__ span_list<fsdp__coded_span> list)
+static __global__ void store_scales(GRID_CONSTANT(span_list<fsdp__coded_span>) list)
 {
     EACH_ITEM (i, list.count)
         *list.spans[i].scales = float8_scale(*list.spans[i].amax);
@@ -117,7 +117,7 @@ DEVICE uint8_t to_int8(float x)
 
 /* Each warp codes one block of values after the other. */
 template <class T>
-static __global__ void encode_int8(const __grid_constant__ span_list<fsdp__coded_span> list)
+static __global__ void encode_int8(GRID_CONSTANT(span_list<fsdp__coded_span>) list)
 {
     chunk c = chunk_of_block(list);
     const fsdp__coded_span &s = list.spans[c.span];
@@ -187,7 +187,7 @@ DEVICE place place_of(const fsdp__coded_span &s, int64_t at)
 }
 
 template <class T>
-static __global__ void decode(const __grid_constant__ span_list<fsdp__coded_span> list, fsdp__code code)
+static __global__ void decode(GRID_CONSTANT(span_list<fsdp__coded_span>) list, fsdp__code code)
 {
     const int N = pack_of<T, T>::length;
     chunk c = chunk_of_block(list);
@@ -254,7 +254,7 @@ struct nf4_levels {
 /* Each thread decodes one pack of values after the other; a pack may have the end of a row in it. */
 template <class T>
 static __global__ void decode_rows(const fsdp__decode_weight_args k, const divisor by_row,
-                                   const __grid_constant__ nf4_levels nf4)
+                                   GRID_CONSTANT(nf4_levels) nf4)
 {
     const int N = pack_of<T, T>::length;
     __shared__ float levels[16];

@@ -166,7 +166,7 @@ static int64_t all_tiles(const sizes *s, int64_t panels, int64_t rows, int64_t c
 }
 
 template <class T>
-static __global__ void __launch_bounds__(BLOCK) forward(const __grid_constant__ fsdp__conv2d_forward_args k)
+static __global__ void __launch_bounds__(BLOCK) forward(GRID_CONSTANT(fsdp__conv2d_forward_args) k)
 {
     const sizes &s = k.sizes;
     int64_t rows = s.out / s.groups, area = s.out_height * s.out_width, cols = s.batch * area;
@@ -187,7 +187,7 @@ static __global__ void __launch_bounds__(BLOCK) forward(const __grid_constant__ 
 }
 
 template <class T>
-static __global__ void __launch_bounds__(BLOCK) input_gradient(const __grid_constant__ fsdp__conv2d_input_args k)
+static __global__ void __launch_bounds__(BLOCK) input_gradient(GRID_CONSTANT(fsdp__conv2d_input_args) k)
 {
     const sizes &s = k.sizes;
     int64_t rows = s.in / s.groups, area = s.in_height * s.in_width, cols = s.batch * area;
@@ -209,7 +209,7 @@ static __global__ void __launch_bounds__(BLOCK) input_gradient(const __grid_cons
 /* partial (panels, elements of the weight): the sums of panels of `depth` places. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    weight_panels(const __grid_constant__ fsdp__conv2d_weight_args k, float *partial, int64_t panels, int64_t depth)
+    weight_panels(GRID_CONSTANT(fsdp__conv2d_weight_args) k, float *partial, int64_t panels, int64_t depth)
 {
     const sizes &s = k.sizes;
     int64_t rows = s.out / s.groups, cols = taps_of(s, s.in), places = s.batch * s.out_height * s.out_width;

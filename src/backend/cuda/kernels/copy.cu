@@ -63,7 +63,7 @@ struct row_copy {
 };
 
 template <class F, int N>
-static __global__ void copy_rows(const __grid_constant__ row_copy k)
+static __global__ void copy_rows(GRID_CONSTANT(row_copy) k)
 {
     typedef typename F::from from;
     typedef typename F::to to;
@@ -108,7 +108,7 @@ struct tile_copy {
 };
 
 template <class F>
-static __global__ void copy_tiles(const __grid_constant__ tile_copy k)
+static __global__ void copy_tiles(GRID_CONSTANT(tile_copy) k)
 {
     typedef typename F::from from;
     typedef typename F::to to;
@@ -137,7 +137,7 @@ static __global__ void copy_tiles(const __grid_constant__ tile_copy k)
 /* ---- numbers of any dtypes ---- */
 
 static __global__ void copy_numbers(const void *src, fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype,
-                                    const __grid_constant__ places<2> k)
+                                    GRID_CONSTANT(places<2>) k)
 {
     EACH_ITEM (item, k.numel) {
         int64_t at[2];

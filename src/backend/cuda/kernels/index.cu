@@ -28,7 +28,7 @@ struct gather_plan {
 
 /* W is a word of an element's size; or of more, where a whole row has one index. */
 template <class W>
-static __global__ void gather_words(const __grid_constant__ gather_plan k)
+static __global__ void gather_words(GRID_CONSTANT(gather_plan) k)
 {
     EACH_ITEM (at, k.map.outer * k.map.count * k.map.inner) {
         int64_t row = quotient(at, k.by_inner), i = at - row * k.map.inner;
@@ -99,7 +99,7 @@ struct lookup_plan {
 };
 
 template <class W>
-static __global__ void look_up(const __grid_constant__ lookup_plan k)
+static __global__ void look_up(GRID_CONSTANT(lookup_plan) k)
 {
     EACH_ITEM (at, k.args.rows * k.words) {
         int64_t row = quotient(at, k.by_words), i = at - row * k.words, id = k.args.ids[row];
@@ -180,7 +180,7 @@ DEVICE int64_t place_of(const scatter_plan &k, int64_t item)
     return k.by_element ? place * m.inner + i : place;
 }
 
-static __global__ void make_words(const __grid_constant__ scatter_plan k, uint64_t *words)
+static __global__ void make_words(GRID_CONSTANT(scatter_plan) k, uint64_t *words)
 {
     EACH_ITEM (item, k.items)
         words[item] = (uint64_t)place_of(k, item) << k.shift | (uint64_t)item;
@@ -236,7 +236,7 @@ DEVICE void leave_sums(const scatter_plan &k, int64_t chunk, int64_t end, uint64
 
 /* A thread adds up a pack of the items of a chunk of words, in order, some of which are fetched at a time. */
 template <class X, class Y>
-static __global__ void add_chunks(const __grid_constant__ scatter_plan k)
+static __global__ void add_chunks(GRID_CONSTANT(scatter_plan) k)
 {
     const int n = ACCESS / (int)sizeof(X), ahead = 4;
     const uint64_t item = ((uint64_t)1 << k.shift) - 1;
@@ -273,7 +273,7 @@ static __global__ void add_chunks(const __grid_constant__ scatter_plan k)
 
 /* Adds up, chunk by chunk, what chunks have left of a place: whoever has the one in which its words begin. */
 template <class X, class Y>
-static __global__ void add_shared(const __grid_constant__ scatter_plan k)
+static __global__ void add_shared(GRID_CONSTANT(scatter_plan) k)
 {
     const int n = ACCESS / (int)sizeof(X), ahead = 4;
 
@@ -308,7 +308,7 @@ static __global__ void add_shared(const __grid_constant__ scatter_plan k)
 
 /* Stores the last item of each place. `width` counts words. */
 template <class W>
-static __global__ void store_scattered(const __grid_constant__ scatter_plan k)
+static __global__ void store_scattered(GRID_CONSTANT(scatter_plan) k)
 {
     const uint64_t item = ((uint64_t)1 << k.shift) - 1;
 

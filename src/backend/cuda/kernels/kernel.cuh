@@ -35,6 +35,13 @@
 #define CALLER
 #endif
 
+/* Declares a parameter that all threads of a launch read in one place: on the host no thread copies it. */
+#ifdef FSDP_CUDASH
+#define GRID_CONSTANT(...) const __VA_ARGS__ &
+#else
+#define GRID_CONSTANT(...) const __grid_constant__ __VA_ARGS__
+#endif
+
 #define HOST_DEVICE __host__ __device__ __forceinline__
 #define DEVICE __device__ __forceinline__
 

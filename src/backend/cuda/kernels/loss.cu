@@ -107,9 +107,8 @@ DEVICE void leave_out(const loss_plan &k, G *g, int64_t row)
 /* PADDED: rows are whole packs, of which the last one is not all columns; they are no parts. */
 template <bool PADDED, class T, class G, class Made>
 static __global__ __launch_bounds__(PADDED ? PADDED_THREADS : MOST_THREADS,
-                                    PADDED
-                                        ? 1 + Made::BLOCKS
-                                        : Made::BLOCKS) void row_losses(const __grid_constant__ loss_plan k, Made made)
+                                    PADDED ? 1 + Made::BLOCKS
+                                           : Made::BLOCKS) void row_losses(GRID_CONSTANT(loss_plan) k, Made made)
 {
     __shared__ float partial[WARP];
 
@@ -151,7 +150,7 @@ DEVICE double block_sum_double(double x, double *partial)
 }
 
 /* One block adds the rows' losses, and looks for the first bad row. */
-static __global__ __launch_bounds__(MOST_THREADS) void fold_losses(const __grid_constant__ loss_plan k)
+static __global__ __launch_bounds__(MOST_THREADS) void fold_losses(GRID_CONSTANT(loss_plan) k)
 {
     __shared__ double sums[WARP];
     __shared__ int64_t least[WARP];
@@ -174,8 +173,8 @@ static __global__ __launch_bounds__(MOST_THREADS) void fold_losses(const __grid_
     }
 }
 
-template <class Made>
-static fsdp_status launch_padded(fsdp_stream *stream, loss_plan k, void (*kernel)(const loss_plan, Made), Made made)
+template <class Kernel, class Made>
+static fsdp_status launch_padded(fsdp_stream *stream, loss_plan k, Kernel *kernel, Made made)
 {
     if (k.threads.block > PADDED_THREADS)
         k.threads.block = (unsigned)(k.threads.group = PADDED_THREADS);

@@ -56,7 +56,7 @@ DEVICE void store_part(const fsdp__matmul_args &k, const tile_part &part, int64_
         }
 }
 
-static __global__ void __launch_bounds__(BLOCK) multiply(const __grid_constant__ fsdp__matmul_args k)
+static __global__ void __launch_bounds__(BLOCK) multiply(GRID_CONSTANT(fsdp__matmul_args) k)
 {
     int64_t down = tiles_of(k.m), across = tiles_of(k.n);
 

@@ -185,8 +185,7 @@ DEVICE void store_moments(const forward_plan &k, int64_t row, float mean, float 
 /* T is what a row has, W what weights and bias have. KEPT rows have aligned packs, and the next row is on its way while
  * one is computed. */
 template <class T, class W, int PACKS, bool KEPT>
-static __global__ __launch_bounds__(KEPT ? KEEPERS
-                                         : MOST_THREADS) void norm_rows(const __grid_constant__ forward_plan k)
+static __global__ __launch_bounds__(KEPT ? KEEPERS : MOST_THREADS) void norm_rows(GRID_CONSTANT(forward_plan) k)
 {
     const int n = ACCESS / (int)sizeof(T);
     const int64_t cols = k.args.cols, step = (int64_t)k.threads.group * n;
@@ -268,7 +267,7 @@ template <class T, class W>
 static fsdp_status launch_forward(fsdp_stream *stream, forward_plan k, bool kept)
 {
     const int n = ACCESS / (int)sizeof(T);
-    void (*kernel)(forward_plan) = norm_rows<T, W, 1, false>;
+    auto *kernel = norm_rows<T, W, 1, false>;
 
     if constexpr (usual<T, W>::value) {
         if (kept) {
@@ -433,8 +432,7 @@ DEVICE void norm_panel(const backward_plan &k, int64_t panel, float *partial)
 }
 
 template <class T, class W, bool BIAS, bool AHEAD = true>
-static __global__ __launch_bounds__(AHEAD ? KEEPERS
-                                          : MOST_THREADS) void norm_panels(const __grid_constant__ backward_plan k)
+static __global__ __launch_bounds__(AHEAD ? KEEPERS : MOST_THREADS) void norm_panels(GRID_CONSTANT(backward_plan) k)
 {
     __shared__ float partial[2 * WARP];
 
@@ -444,7 +442,7 @@ static __global__ __launch_bounds__(AHEAD ? KEEPERS
 
 /* dx of other rows, which are read twice. */
 template <class T, class W>
-static __global__ __launch_bounds__(MOST_THREADS) void norm_long_rows(const __grid_constant__ backward_plan k)
+static __global__ __launch_bounds__(MOST_THREADS) void norm_long_rows(GRID_CONSTANT(backward_plan) k)
 {
     const int n = ACCESS / (int)sizeof(T), PACKS = 1;
     const bool KEPT = false;
@@ -472,7 +470,7 @@ static __global__ __launch_bounds__(MOST_THREADS) void norm_long_rows(const __gr
 
 /* Column sums of longer rows, a thread for each column of a panel. */
 template <class T>
-static __global__ void norm_long_columns(const __grid_constant__ backward_plan k)
+static __global__ void norm_long_columns(GRID_CONSTANT(backward_plan) k)
 {
     EACH_ITEM (at, k.panels * k.args.cols) {
         int64_t panel = at / k.args.cols, col = at % k.args.cols, end = (panel + 1) * k.panel_rows;
@@ -562,7 +560,7 @@ template <class T, class W>
 static fsdp_status launch_backward(fsdp_stream *stream, backward_plan k, bool kept)
 {
     if constexpr (usual<T, W>::value) {
-        void (*kernel)(backward_plan) = k.dbias ? norm_panels<T, W, true> : norm_panels<T, W, false>;
+        auto *kernel = k.dbias ? norm_panels<T, W, true> : norm_panels<T, W, false>;
 
         k.threads = threads_of_rows(k.panels, k.args.cols, FEW);
         if constexpr (sizeof(T) < sizeof(float))

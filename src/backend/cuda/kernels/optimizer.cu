@@ -150,7 +150,7 @@ DEVICE void adam_pack(const adam_plan &p, const adam_corrections &corrections, f
 }
 
 template <class P, class G>
-static __global__ void adam_step(const __grid_constant__ long_list<fsdp__optimizer_span> list, const adam_plan p)
+static __global__ void adam_step(GRID_CONSTANT(long_list<fsdp__optimizer_span>) list, const adam_plan p)
 {
     const int N = pack_of<float, P>::length;
     chunk c = chunk_of_block(list);
@@ -173,7 +173,7 @@ static __global__ void adam_step(const __grid_constant__ long_list<fsdp__optimiz
 }
 
 template <class G>
-static __global__ void split_adam_step(const __grid_constant__ long_list<fsdp__optimizer_span> list, const adam_plan p)
+static __global__ void split_adam_step(GRID_CONSTANT(long_list<fsdp__optimizer_span>) list, const adam_plan p)
 {
     chunk c = chunk_of_block(list);
     const fsdp__optimizer_span &s = list.spans[c.span];
@@ -244,7 +244,7 @@ struct sgd_plan {
 
 /* Without a buffer the momentum is 0. */
 template <class P, class G>
-static __global__ void sgd_step(const __grid_constant__ long_list<fsdp__optimizer_span> list, const sgd_plan p)
+static __global__ void sgd_step(GRID_CONSTANT(long_list<fsdp__optimizer_span>) list, const sgd_plan p)
 {
     const int N = pack_of<float, P>::length;
     chunk c = chunk_of_block(list);
@@ -321,7 +321,7 @@ struct lion_plan {
 };
 
 template <class P, class G>
-static __global__ void lion_step(const __grid_constant__ long_list<fsdp__optimizer_span> list, const lion_plan p)
+static __global__ void lion_step(GRID_CONSTANT(long_list<fsdp__optimizer_span>) list, const lion_plan p)
 {
     const int N = pack_of<float, P>::length;
     chunk c = chunk_of_block(list);
@@ -383,8 +383,8 @@ ENTRY(lion)
 /* ---- averages ---- */
 
 template <class D, class S>
-static __global__ void lerp(const __grid_constant__ long_list<fsdp__span> list, const fsdp__verdict *verdict,
-                            float weight, float scale)
+static __global__ void lerp(GRID_CONSTANT(long_list<fsdp__span>) list, const fsdp__verdict *verdict, float weight,
+                            float scale)
 {
     const int N = pack_of<D, S>::length;
     chunk c = chunk_of_block(list);
@@ -482,7 +482,7 @@ DEVICE void copy_block(const fsdp__byte_span &s, fsdp_dtype dtype, int64_t at, i
 }
 
 template <class P, class G>
-static __global__ void byte_adam_step(const __grid_constant__ long_list<fsdp__byte_span> list, const adam_plan p)
+static __global__ void byte_adam_step(GRID_CONSTANT(long_list<fsdp__byte_span>) list, const adam_plan p)
 {
     __shared__ float first[FSDP__BYTE_CODES], second[FSDP__BYTE_CODES];
     int span;

@@ -178,7 +178,7 @@ struct rows_args {
 
 /* Each thread takes one pack of a row. F has `void operator()(const float *in, float *out) const` for one element. */
 template <class T, class F, int INPUTS, int OUTPUTS>
-static __global__ void map_rows(const __grid_constant__ rows_args<INPUTS, OUTPUTS> k, const F f)
+static __global__ void map_rows(GRID_CONSTANT(rows_args<INPUTS, OUTPUTS>) k, const F f)
 {
     const int n = ACCESS / (int)sizeof(T);
 

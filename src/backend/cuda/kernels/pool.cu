@@ -60,8 +60,7 @@ DEVICE float mean_of(const T *x, const fsdp__pool_sizes &s, const window &rows, 
 }
 
 template <class T>
-static __global__ void pool(const __grid_constant__ fsdp__pool_forward_args k, const divisor by_width,
-                            const divisor by_height)
+static __global__ void pool(GRID_CONSTANT(fsdp__pool_forward_args) k, const divisor by_width, const divisor by_height)
 {
     const fsdp__pool_sizes &s = k.sizes;
 
@@ -112,7 +111,7 @@ DEVICE void windows_with(const fsdp__pool_sizes &s, int side, int64_t place, int
 }
 
 template <class T>
-static __global__ void spread_means(const __grid_constant__ fsdp__pool_backward_args k, const divisor by_width,
+static __global__ void spread_means(GRID_CONSTANT(fsdp__pool_backward_args) k, const divisor by_width,
                                     const divisor by_height)
 {
     const fsdp__pool_sizes &s = k.sizes;
@@ -171,7 +170,7 @@ DEVICE void add_in_order(float *sum, int32_t index, float x)
 }
 
 template <class T>
-static __global__ void spread_maxima(const __grid_constant__ fsdp__pool_backward_args k, float *planes)
+static __global__ void spread_maxima(GRID_CONSTANT(fsdp__pool_backward_args) k, float *planes)
 {
     const fsdp__pool_sizes &s = k.sizes;
     int64_t numel = s.in[0] * s.in[1], results = s.out[0] * s.out[1];

@@ -144,7 +144,7 @@ DEVICE void add_totals(const digit_totals *warps, int d, fsdp__digit_sum *sum)
 /* Each warp cuts the powers of its part of a chunk into digits at the same places, and waits for nobody before. */
 template <class T, int P>
 static __global__ void __launch_bounds__(BLOCK, P == 2 ? 4 : 3)
-    sum_powers(const __grid_constant__ long_list<fsdp__span> list, double p, fsdp__digit_sum *sum)
+    sum_powers(GRID_CONSTANT(long_list<fsdp__span>) list, double p, fsdp__digit_sum *sum)
 {
     const int N = pack_of<T, T>::length;
     __shared__ digit_totals warps[BLOCK / WARP];
@@ -181,7 +181,7 @@ static __global__ void __launch_bounds__(BLOCK, P == 2 ? 4 : 3)
 
 /* The bits of doubles that are not negative have their order, with those of a NaN as the largest. */
 template <class T>
-static __global__ void find_largest(const __grid_constant__ long_list<fsdp__span> list, double *largest)
+static __global__ void find_largest(GRID_CONSTANT(long_list<fsdp__span>) list, double *largest)
 {
     chunk c = chunk_of_block(list);
     unsigned bits = chunk_largest((const T *)list.spans[c.span].src, c);

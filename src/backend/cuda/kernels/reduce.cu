@@ -121,7 +121,7 @@ DEVICE float join_threads(float x)
 
 /* inner is 1: THREADS threads take a panel of a row. */
 template <class T, class F, int THREADS>
-static __global__ void reduce_rows(const __grid_constant__ stage k)
+static __global__ void reduce_rows(GRID_CONSTANT(stage) k)
 {
     const int n = ACCESS / (int)sizeof(T), teams = BLOCK / THREADS;
     int thread = (int)threadIdx.x % THREADS;
@@ -164,7 +164,7 @@ DEVICE void join_rows(const T *x, int64_t r, int64_t end, int64_t col, int64_t i
 
 /* A block takes N columns a lane and a panel of rows, each group of threads every so-manieth row. */
 template <class T, class F, int N>
-static __global__ void reduce_columns(const __grid_constant__ stage k)
+static __global__ void reduce_columns(GRID_CONSTANT(stage) k)
 {
     __shared__ float partial[GROUPS][WARP * N];
     int lane = lane_of_warp(), group = (int)threadIdx.x / WARP;

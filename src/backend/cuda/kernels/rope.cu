@@ -103,7 +103,7 @@ DEVICE void make_angles(const rope_plan &k, int64_t at, int64_t t, int from, uns
 /* A block rotates all heads of a position of a batch: it computes the angles once, while its first elements are on
  * their way. */
 template <class T, bool ADDS>
-static __global__ void __launch_bounds__(BLOCK, ADDS ? 4 : 5) rotate(const __grid_constant__ rope_plan k)
+static __global__ void __launch_bounds__(BLOCK, ADDS ? 4 : 5) rotate(GRID_CONSTANT(rope_plan) k)
 {
     const int n = ACCESS / (int)sizeof(T);
     __shared__ float cosine[MOST_PAIRS], sine[MOST_PAIRS];

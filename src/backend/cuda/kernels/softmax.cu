@@ -18,7 +18,7 @@ struct softmax_plan {
 
 template <class T>
 static __global__
-__launch_bounds__(MOST_THREADS) void softmax_rows(const __grid_constant__ softmax_plan<fsdp__softmax_forward_args> k)
+__launch_bounds__(MOST_THREADS) void softmax_rows(GRID_CONSTANT(softmax_plan<fsdp__softmax_forward_args>) k)
 {
     const int n = ACCESS / (int)sizeof(T);
     const int64_t cols = k.args.cols;
@@ -44,8 +44,8 @@ __launch_bounds__(MOST_THREADS) void softmax_rows(const __grid_constant__ softma
 }
 
 template <class T>
-static __global__ __launch_bounds__(MOST_THREADS) void softmax_gradients(
-    const __grid_constant__ softmax_plan<fsdp__softmax_backward_args> k)
+static __global__
+__launch_bounds__(MOST_THREADS) void softmax_gradients(GRID_CONSTANT(softmax_plan<fsdp__softmax_backward_args>) k)
 {
     const int n = ACCESS / (int)sizeof(T);
     const int64_t cols = k.args.cols;

@@ -32,7 +32,7 @@ DEVICE int digit_of(const sort_pass &k, uint64_t word)
     return (int)(word >> k.shift & (DIGITS - 1));
 }
 
-static __global__ void count_digits(const __grid_constant__ sort_pass k)
+static __global__ void count_digits(GRID_CONSTANT(sort_pass) k)
 {
     __shared__ unsigned counts[DIGITS];
 
@@ -97,7 +97,7 @@ DEVICE void add_threads(uint16_t (*counts)[COUNTERS], uint16_t (*totals)[SEGMENT
     }
 }
 
-static __global__ void move_words(const __grid_constant__ sort_pass k)
+static __global__ void move_words(GRID_CONSTANT(sort_pass) k)
 {
     __shared__ uint16_t counts[DIGITS][COUNTERS], totals[DIGITS][SEGMENTS];
     int me = (int)threadIdx.x;

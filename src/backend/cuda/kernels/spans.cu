@@ -7,7 +7,7 @@
 
 /* Elements of one type are moved as they are. */
 template <class Unit>
-static __global__ void move_spans(const __grid_constant__ span_list<fsdp__span> list)
+static __global__ void move_spans(GRID_CONSTANT(span_list<fsdp__span>) list)
 {
     const int N = pack_of<Unit, Unit>::length;
     chunk c = chunk_of_block(list);
@@ -20,7 +20,7 @@ static __global__ void move_spans(const __grid_constant__ span_list<fsdp__span> 
 }
 
 template <class S, class D>
-static __global__ void convert_spans(const __grid_constant__ span_list<fsdp__span> list)
+static __global__ void convert_spans(GRID_CONSTANT(span_list<fsdp__span>) list)
 {
     const int N = pack_of<S, D>::length;
     chunk c = chunk_of_block(list);
@@ -36,8 +36,7 @@ static __global__ void convert_spans(const __grid_constant__ span_list<fsdp__spa
 }
 
 /* Converts between any dtypes. */
-static __global__ void convert_numbers(const __grid_constant__ span_list<fsdp__span> list, fsdp_dtype from,
-                                       fsdp_dtype to)
+static __global__ void convert_numbers(GRID_CONSTANT(span_list<fsdp__span>) list, fsdp_dtype from, fsdp_dtype to)
 {
     chunk c = chunk_of_block(list);
 
@@ -97,7 +96,7 @@ ENTRY(cast_spans)
     return from == FSDP_BF16 || from == FSDP_F16 ? move<uint16_t>(stream, k) : move<uint8_t>(stream, k);
 }
 
-static __global__ void split_numbers(const __grid_constant__ span_list<fsdp__split_span> list, bool join)
+static __global__ void split_numbers(GRID_CONSTANT(span_list<fsdp__split_span>) list, bool join)
 {
     chunk c = chunk_of_block(list);
     const fsdp__split_span &s = list.spans[c.span];
@@ -138,7 +137,7 @@ struct rank_sources {
     const void *by_value[RANKS_BY_VALUE];
 };
 
-static __global__ void put_sources(const __grid_constant__ rank_sources from, const void **to, int count)
+static __global__ void put_sources(GRID_CONSTANT(rank_sources) from, const void **to, int count)
 {
     EACH_ITEM (i, count)
         to[i] = from.by_value[i];
@@ -224,8 +223,7 @@ DEVICE bool reduce_some(fsdp__rank_op op, const void *const *srcs, int first, in
 
 /* Each thread has a pack of elements. */
 template <class S, class D>
-static __global__ void reduce_floats(const __grid_constant__ rank_sources from,
-                                     const __grid_constant__ fsdp__reduce_ranks_args k)
+static __global__ void reduce_floats(GRID_CONSTANT(rank_sources) from, GRID_CONSTANT(fsdp__reduce_ranks_args) k)
 {
     const int N = pack_of<S, D>::length;
     const void *const *srcs = from.in_scratch ? from.in_scratch : from.by_value;
@@ -258,8 +256,7 @@ static __global__ void reduce_floats(const __grid_constant__ rank_sources from,
 }
 
 template <class T>
-static __global__ void reduce_integers(const __grid_constant__ rank_sources from,
-                                       const __grid_constant__ fsdp__reduce_ranks_args k)
+static __global__ void reduce_integers(GRID_CONSTANT(rank_sources) from, GRID_CONSTANT(fsdp__reduce_ranks_args) k)
 {
     const void *const *srcs = from.in_scratch ? from.in_scratch : from.by_value;
 

@@ -107,7 +107,7 @@ DEVICE void sort_words(uint64_t *words, int64_t count)
 }
 
 template <class T>
-static __global__ __launch_bounds__(MOST_THREADS) void select_rows(const __grid_constant__ topk_plan k)
+static __global__ __launch_bounds__(MOST_THREADS) void select_rows(GRID_CONSTANT(topk_plan) k)
 {
     __shared__ uint64_t in_block[IN_BLOCK];
     __shared__ unsigned taken;
