@@ -17,6 +17,7 @@
 #   machines_answers I J       whether machine I reaches machine J
 #   machines_kill I            ends all processes of machine I
 #   machines_pids I            lists them
+#   machines_ranks I           those of them that are ranks
 #   $machines_folder           for files of the script's own
 #   MACHINES_MPI               openmpi, or mpich: the MPI that connects them
 : "${MACHINES_MPI:=openmpi}"
@@ -164,11 +165,17 @@ machines_mend() {
 }
 
 machines_pids() {
-    local wanted pid
-    wanted=$(stat -L -c %i "/run/netns/m$1")
-    for pid in /proc/[0-9]*; do
-        [ "$(stat -L -c %i "$pid/ns/net" 2>/dev/null)" != "$wanted" ] || [ "${pid#/proc/}" = "$(cat "$machines_folder/m$1.pid")" ] ||
-            echo "${pid#/proc/}"
+    stat -L -c '%i %n' /proc/[0-9]*/ns/net 2>/dev/null |
+        awk -F '[ /]' -v wanted="$(stat -L -c %i "/run/netns/m$1")" -v not="$(<"$machines_folder/m$1.pid")" '
+            $1 == wanted && $4 != not { print $4 }'
+}
+
+# machines_ranks I: of these the ranks
+machines_ranks() {
+    local pid comm
+    for pid in $(machines_pids "$1"); do
+        { read -r comm <"/proc/$pid/comm"; } 2>/dev/null || continue
+        [ "$comm" != fsdp ] || echo "$pid"
     done
 }
 

@@ -22,7 +22,11 @@ fail() {
 
 # Whether it has saved step 2 or a later one. That of step 2 goes when there are four later ones.
 has_saved() {
-    find "$name" -maxdepth 1 2>/dev/null | grep -Eq '/step-([2-9]|[0-9]{2,})$'
+    local saved
+    for saved in "$name"/step-*; do
+        if [[ $saved =~ /step-([2-9]|[0-9]{2,})$ ]]; then return 0; fi
+    done
+    return 1
 }
 
 # start K: a run on 2 x K ranks that saves in every step and would go on for hours; returns when it has saved step 2
@@ -33,28 +37,20 @@ start() {
     run=$!
     until has_saved; do
         kill -0 "$run" 2>/dev/null || fail "ended by itself"
-        sleep 0.02
+        sleep 0.05
     done
     sleep 0.$((RANDOM % 5))$((RANDOM % 10)) # anywhere in a step or a save
 }
 
-# Processes of machine I that are ranks.
-ranks_of() {
-    local pid
-    for pid in $(machines_pids "$1"); do
-        ! grep -qs '^fsdp$' "/proc/$pid/comm" || echo "$pid"
-    done
-}
-
-one_rank_of() { ranks_of "$1" | head -n 1; }
+one_rank_of() { machines_ranks "$1" | head -n 1; }
 
 # ended I...: all ranks of these machines, well before anybody who waits for ever would
 ended() {
-    local machine left=30000
+    local machine left=12000
     for machine in "$@"; do
-        while [ -n "$(ranks_of "$machine")" ]; do
+        while [ -n "$(machines_ranks "$machine")" ]; do
             [ $((left--)) -gt 0 ] || fail "there are ranks on machine m$machine that have not ended"
-            sleep 0.02
+            sleep 0.05
         done
     done
 }
@@ -66,12 +62,12 @@ said() {
 
 # over: mpirun has ended with an error, and nothing is left. Its daemons may take a moment longer.
 over() {
-    local left=30000
+    local left=12000
     ended 0 1
     if wait "$run"; then fail "mpirun says that all is well"; fi
     until [ -z "$(machines_pids 0)$(machines_pids 1)" ]; do
         [ $((left--)) -gt 0 ] || fail "there are processes that have not ended"
-        sleep 0.02
+        sleep 0.05
     done
 }
 
@@ -125,7 +121,7 @@ rank_stopped() {
     kill -STOP "$pid"
     if [ "$MACHINES_MPI" = mpich ] && [ "$ranks" = 1 ]; then # nobody beside it fails: mpiexec waits for it
         ended 0
-        [ "$(ranks_of 1)" = "$pid" ] || fail "the stopped rank has ended"
+        [ "$(machines_ranks 1)" = "$pid" ] || fail "the stopped rank has ended"
         kill -CONT "$pid"
     fi
     over
@@ -192,9 +188,9 @@ start_later() {
 begun() { # I...: the ranks on these machines
     local machine
     for machine in "$@"; do
-        while [ -z "$(ranks_of "$machine")" ]; do
+        while [ -z "$(machines_ranks "$machine")" ]; do
             kill -0 "$run" 2>/dev/null || fail "ended before it began"
-            sleep 0.02
+            sleep 0.05
         done
     done
 }
@@ -210,7 +206,7 @@ name=link-cut-before-joining
 start_later "touch $machines_folder/ready-\$(hostname); until [ -e $machines_folder/go ]; do sleep 0.01; done"
 until [ -e ready-m0 ] && [ -e ready-m1 ]; do
     kill -0 "$run" 2>/dev/null || fail "ended before it began"
-    sleep 0.02
+    sleep 0.05
 done
 machines_cut 1
 touch go

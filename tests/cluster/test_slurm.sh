@@ -150,12 +150,8 @@ same() { # FILE FILE
 }
 
 ranks_of() { # MACHINE...
-    local pid machine
-    for machine in "$@"; do
-        for pid in $(machines_pids "$machine"); do
-            ! grep -qs '^fsdp$' "/proc/$pid/comm" || echo "$pid"
-        done
-    done
+    local machine
+    for machine in "$@"; do machines_ranks "$machine"; done
 }
 
 # Slurm's own processes take a moment longer than srun.
