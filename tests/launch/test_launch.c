@@ -13,7 +13,8 @@
 static const char program[] = TEST_BINARY_DIR "/tests/program_ranks";
 
 enum {
-    LONG_MS = 1000000 /* of grace: no test takes as long */
+    LONG_MS = 1000000, /* of grace: no test takes as long */
+    LOOKS = 120000     /* 10 ms apart: nor as long */
 };
 
 static fsdp_status launch(int ranks, const char *what, const char *path, int grace_ms, fsdp_launch_report *report)
@@ -224,7 +225,7 @@ static pid_t guardian_of(pid_t launcher, pid_t but)
 {
     pid_t found = 0;
 
-    for (int tries = 0; tries < 5000; tries++, usleep(10000))
+    for (int tries = 0; tries < LOOKS; tries++, usleep(10000))
         if (find_processes("fsdp: guardian", launcher, &found) == 1 && found != but)
             return found;
     return 0;
@@ -241,12 +242,12 @@ static int signal_launcher(int signal, const char *what, const char *marker)
 
         _exit(launch(2, what, marker, 100, &report) == FSDP_INTERRUPTED ? report.exit_code : 1);
     }
-    while (processes_with(marker) < 2 && tries++ < 5000)
+    while (processes_with(marker) < 2 && tries++ < LOOKS)
         usleep(10000);
     usleep(100000);
     kill(pid, signal);
     CHECK_EQ(waitpid(pid, &status, 0), pid);
-    for (tries = 0; processes_with(marker) > 0 && tries < 5000; tries++)
+    for (tries = 0; processes_with(marker) > 0 && tries < LOOKS; tries++)
         usleep(10000);
     CHECK_EQ(processes_with(marker), 0);
     return status;
