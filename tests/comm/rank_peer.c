@@ -63,6 +63,20 @@ void rank_peer_close(rank_peer *g)
     fsdp_stream_free(g->other);
 }
 
+int rank_peer_one_gpu(void **state)
+{
+    (void)state;
+    setenv("FSDP_FAKECUDA_DEVICES", "1", 1);
+    return 0;
+}
+
+int rank_peer_any_gpus(void **state)
+{
+    (void)state;
+    unsetenv("FSDP_FAKECUDA_DEVICES");
+    return 0;
+}
+
 /* ---- the same bits ---- */
 
 static double value(int rank, int64_t i)

@@ -47,6 +47,10 @@ fsdp_status plain_compare(const rank_peer *g, const plain_call *c, bool *same);
 /* Makes all calls; returns 0, or the number of the first that is wrong. */
 fsdp_status plain_compare_all(const rank_peer *g, int *wrong);
 
+/* A case whose ranks share one GPU: its setup, and its end. */
+int rank_peer_one_gpu(void **state);
+int rank_peer_any_gpus(void **state);
+
 /* ---- ranks that are processes: while this process has no threads ---- */
 
 typedef enum rank_fate {

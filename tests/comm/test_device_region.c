@@ -121,20 +121,6 @@ static fsdp_status go_rounds(common *c)
 }
 
 /* Ranks have one GPU, unless a case says otherwise. */
-static int open_one(void **state)
-{
-    (void)state;
-    setenv("FSDP_FAKECUDA_DEVICES", "1", 1);
-    return 0;
-}
-
-static int close_one(void **state)
-{
-    (void)state;
-    unsetenv("FSDP_FAKECUDA_DEVICES");
-    return 0;
-}
-
 /* ---- ranks that are processes: first, while this process has no threads ---- */
 
 static int rounds_of_process(const rank_child *child, fsdp_context *context)
@@ -153,7 +139,7 @@ static int rounds_of_process(const rank_child *child, fsdp_context *context)
     return RANK_RIGHT;
 }
 
-TEST_WITH(processes_gather_without_moving_anything, open_one, close_one)
+TEST_WITH(processes_gather_without_moving_anything, rank_peer_one_gpu, rank_peer_any_gpus)
 {
     for (int world = 2; world <= RANK_PEER_MOST; world += 2)
         rank_children_run((rank_child){.world = world}, rounds_of_process);
@@ -192,7 +178,7 @@ static int owner_ends_early(const rank_child *child, fsdp_context *context)
     return RANK_RIGHT;
 }
 
-TEST_WITH(a_rank_that_ends_early_leaves_the_memory_to_those_who_read_it, open_one, close_one)
+TEST_WITH(a_rank_that_ends_early_leaves_the_memory_to_those_who_read_it, rank_peer_one_gpu, rank_peer_any_gpus)
 {
     rank_children_run((rank_child){.world = 3}, owner_ends_early);
     rank_children_run((rank_child){.world = 2, .holds = true}, owner_ends_early); /* comm.timeout is 0 */
@@ -224,7 +210,7 @@ static int dies_in_a_read(const rank_child *child, fsdp_context *context)
     return RANK_RIGHT;
 }
 
-TEST_WITH(writers_that_wait_for_a_dead_reader_are_released, open_one, close_one)
+TEST_WITH(writers_that_wait_for_a_dead_reader_are_released, rank_peer_one_gpu, rank_peer_any_gpus)
 {
     rank_children_run((rank_child){.world = 3, .fate = RANK_DIES}, dies_in_a_read);
 }
@@ -258,7 +244,7 @@ static int hangs_in_a_read(const rank_child *child, fsdp_context *context)
     return RANK_RIGHT;
 }
 
-TEST_WITH(a_reader_whose_device_hangs_is_named, open_one, close_one)
+TEST_WITH(a_reader_whose_device_hangs_is_named, rank_peer_one_gpu, rank_peer_any_gpus)
 {
     rank_children_run((rank_child){.world = 3}, hangs_in_a_read);
 }
@@ -287,165 +273,9 @@ static int cannot_open(const rank_child *child, fsdp_context *context)
     return RANK_RIGHT;
 }
 
-TEST_WITH(why_a_rank_cannot_open_the_memory_is_told_to_all, open_one, close_one)
+TEST_WITH(why_a_rank_cannot_open_the_memory_is_told_to_all, rank_peer_one_gpu, rank_peer_any_gpus)
 {
     rank_children_run((rank_child){.world = 3}, cannot_open);
-}
-
-/* ---- when the memory goes back to the card ---- */
-
-/* Returns the bytes that this process has taken from the card. */
-static size_t taken(void)
-{
-    (void)fakecuda.peak(0);
-    return fakecuda.peak(0);
-}
-
-static size_t counted(const rank_peer *g)
-{
-    fsdp_memory_stats memory;
-
-    fsdp_device_memory(g->device, &memory);
-    return memory.live_bytes[FSDP_MEMORY_WORKSPACE];
-}
-
-/* A group of all ranks, whose regions are not those of the world. */
-static fsdp_status group_open(fsdp_context *context, rank_peer *g, fsdp_process_group **group)
-{
-    int ranks[RANK_PEER_MOST] = {0, 1, 2, 3};
-    bool is = false;
-
-    FSDP_TRY(rank_peer_open(context, RANK_PEER_OUTBOX, g));
-    FSDP_TRY(fsdp_process_group_create(context, ranks, g->size, "common", group));
-    FSDP_TRY(fsdp_process_group_set_carrier(*group, FSDP_CARRIER_PEER));
-    FSDP_TRY(fsdp__process_group_find_common(*group, g->device, &is));
-    return is ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "the ranks have no GPU in common");
-}
-
-enum {
-    ODD = (3 << 20) + 5, /* bytes of a region, */
-    WHOLE = 4 << 20      /* and those that it takes */
-};
-
-static fsdp_status take(const rank_peer *g, fsdp_process_group *group, void **out)
-{
-    size_t before = taken(), before_counted = counted(g);
-
-    FSDP_TRY(fsdp__process_group_alloc_common(group, g->device, ODD, out));
-    if (taken() != before + (g->rank == 0 ? WHOLE : 0))
-        return FSDP_FAIL(FSDP_STATE, "a region takes %zu bytes of the card", taken() - before);
-    if (counted(g) != before_counted + (g->rank == 0 ? (WHOLE - ODD + 511) / 512 * 512 : 0))
-        return FSDP_FAIL(FSDP_STATE, "beyond the ranks' parts %zu bytes are counted", counted(g) - before_counted);
-    return FSDP_OK;
-}
-
-/* All free but one, which does so after the others have met it. */
-static fsdp_status free_late(const rank_peer *g, fsdp_process_group *group, void *region, int late, size_t before)
-{
-    bool waits = g->rank == late;
-
-    if (!waits)
-        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
-    FSDP_TRY(fsdp_barrier(g->staged));
-    if (g->rank == 0 && taken() != before + WHOLE)
-        return FSDP_FAIL(FSDP_STATE, "what rank %d still has is gone", late);
-    FSDP_TRY(fsdp_barrier(g->staged));
-    if (waits)
-        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
-    if (late > 0)
-        FSDP_TRY(fsdp_barrier(g->staged));
-    if (g->rank == 0 && taken() != before)
-        return FSDP_FAIL(FSDP_STATE, "when rank %d was the last to free, %zu bytes stay", late, taken() - before);
-    return FSDP_OK;
-}
-
-/* Each rank is the last one once; then all free, and take anew, without having met. */
-static fsdp_status take_and_free(const rank_peer *g, fsdp_process_group *group)
-{
-    size_t before = taken(), before_counted = counted(g);
-    void *region;
-
-    for (int late = 0; late < g->size; late++) {
-        FSDP_TRY(take(g, group, &region));
-        FSDP_TRY(free_late(g, group, region, late, before));
-        if (counted(g) != before_counted)
-            return FSDP_FAIL(FSDP_STATE, "%zu bytes are still counted", counted(g) - before_counted);
-    }
-    for (int i = 0; i < 3; i++) {
-        FSDP_TRY(fsdp__process_group_alloc_common(group, g->device, ODD, &region));
-        if (g->rank == 0 && taken() != before + WHOLE)
-            return FSDP_FAIL(FSDP_STATE, "region %d is the only one, and %zu bytes are taken", i, taken() - before);
-        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
-    }
-    FSDP_TRY(fsdp_barrier(group));
-    return g->rank > 0 || taken() == before ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "%zu bytes stay", taken() - before);
-}
-
-static int gives_back(const rank_child *child, fsdp_context *context)
-{
-    fsdp_process_group *group = NULL;
-    rank_peer g;
-
-    if (group_open(context, &g, &group) != FSDP_OK || take_and_free(&g, group) != FSDP_OK) {
-        fprintf(stderr, "rank %d: %s\n", child->rank, fsdp_last_error());
-        return 1;
-    }
-    fsdp_process_group_free(group);
-    rank_peer_close(&g);
-    return RANK_RIGHT;
-}
-
-TEST_WITH(what_all_ranks_have_freed_goes_back_to_the_card, open_one, close_one)
-{
-    for (int world = 2; world <= RANK_PEER_MOST; world++)
-        rank_children_run((rank_child){.world = world}, gives_back);
-}
-
-/* The rank that made the region frees it and the group; the others read there first, and then free theirs. */
-static fsdp_status outlive_group(const rank_peer *g, fsdp_process_group *group)
-{
-    size_t with = 0;
-    float value = 1;
-    void *region;
-
-    FSDP_TRY(fsdp__process_group_alloc_common(group, g->device, ODD, &region));
-    if (g->rank == 0) {
-        with = taken();
-        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
-        fsdp_process_group_free(group);
-        with -= taken(); /* nothing: the others have it open */
-    }
-    FSDP_TRY(fsdp_barrier(g->staged));
-    if (g->rank > 0) {
-        FSDP_TRY(fsdp__copy_to_host(g->stream, &value, region, sizeof value));
-        FSDP_TRY(fsdp_stream_synchronize(g->stream));
-        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
-        fsdp_process_group_free(group);
-    } else {
-        with = taken() + with;
-    }
-    FSDP_TRY(fsdp_barrier(g->staged));
-    if (g->rank == 0)
-        return with == taken() + WHOLE ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "%zu bytes have gone", with - taken());
-    return value == 0 ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "there is %g where zeros were", (double)value);
-}
-
-static int frees_the_group_first(const rank_child *child, fsdp_context *context)
-{
-    fsdp_process_group *group = NULL;
-    rank_peer g;
-
-    if (group_open(context, &g, &group) != FSDP_OK || outlive_group(&g, group) != FSDP_OK) {
-        fprintf(stderr, "rank %d: %s\n", child->rank, fsdp_last_error());
-        return 1;
-    }
-    rank_peer_close(&g);
-    return RANK_RIGHT;
-}
-
-TEST_WITH(a_group_may_go_before_others_have_freed_its_region, open_one, close_one)
-{
-    rank_children_run((rank_child){.world = 3}, frees_the_group_first);
 }
 
 /* Rank 1 dies before it frees. The others do, and end, though they would wait for ever for one that lives. */
@@ -462,7 +292,7 @@ static int dies_before_it_frees(const rank_child *child, fsdp_context *context)
     return RANK_RIGHT;
 }
 
-TEST_WITH(a_rank_that_dies_before_it_frees_holds_up_nobody, open_one, close_one)
+TEST_WITH(a_rank_that_dies_before_it_frees_holds_up_nobody, rank_peer_one_gpu, rank_peer_any_gpus)
 {
     rank_children_run((rank_child){.world = 3, .fate = RANK_DIES}, dies_before_it_frees);
 }
@@ -482,7 +312,7 @@ static void rounds_of_thread(fsdp_context *context, void *arg)
     common_close(&c);
 }
 
-TEST_WITH(threads_do_so_too, open_one, close_one)
+TEST_WITH(threads_do_so_too, rank_peer_one_gpu, rank_peer_any_gpus)
 {
     for (int world = 2; world <= RANK_PEER_MOST; world++)
         test_run_ranks(world, rounds_of_thread, NULL);
@@ -508,7 +338,7 @@ static void writes_behind_a_slow_reader(fsdp_context *context, void *arg)
     common_close(&c);
 }
 
-TEST_WITH(a_write_waits_for_who_reads, open_one, close_one)
+TEST_WITH(a_write_waits_for_who_reads, rank_peer_one_gpu, rank_peer_any_gpus)
 {
     atomic_int open = 0;
 
@@ -528,7 +358,7 @@ static void without_waiting(fsdp_context *context, void *arg)
     common_close(&c);
 }
 
-TEST_WITH(a_write_that_does_not_wait_is_found, open_one, close_one)
+TEST_WITH(a_write_that_does_not_wait_is_found, rank_peer_one_gpu, rank_peer_any_gpus)
 {
     char race[1024] = "";
 
@@ -548,7 +378,7 @@ static void have_no_gpu_in_common(fsdp_context *context, void *arg)
     rank_peer_close(&g);
 }
 
-TEST_WITH(ranks_with_two_gpus_or_another_carrier_have_none_in_common, open_one, close_one)
+TEST_WITH(ranks_with_two_gpus_or_another_carrier_have_none_in_common, rank_peer_one_gpu, rank_peer_any_gpus)
 {
     static const fsdp_carrier peer = FSDP_CARRIER_PEER, staged = FSDP_CARRIER_STAGED;
 
@@ -589,7 +419,7 @@ static void survive_as_two(void)
     (void)test_try_ranks(2, survive, NULL, text, sizeof text);
 }
 
-TEST_WITH(a_call_of_the_driver_that_fails_hangs_nobody, open_one, close_one)
+TEST_WITH(a_call_of_the_driver_that_fails_hangs_nobody, rank_peer_one_gpu, rank_peer_any_gpus)
 {
     static const char *const calls[] = {"cudaMalloc", "cudaHostRegister", "cuStreamWriteValue32",
                                         "cuStreamWaitValue32"};

@@ -1,9 +1,8 @@
 /* shard/rank_sum.c - as plainly as possible. */
 #include "shard/rank_sum.h"
 
-#include <stdlib.h>
-
 #include "oracle/oracle.h"
+#include "support/test.h"
 
 float *rank_sum_joined(float *total, float *more, int64_t numel)
 {

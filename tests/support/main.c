@@ -3,6 +3,8 @@
  *     test_shard parity             runs tests/shard/test_parity.c
  *     test_shard parity '*batch'    runs the cases of it that the pattern matches (* and ?)
  */
+#include <pthread.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "support/test.h"
@@ -43,7 +45,7 @@ static int end_case(void **state)
     return result;
 }
 
-int test_run_cases(const char *path)
+static int run_cases(const char *path)
 {
     struct CMUnitTest tests[1000];
     size_t count = 0;
@@ -58,6 +60,45 @@ int test_run_cases(const char *path)
         tests[count++] = (struct CMUnitTest){c->test.name, c->test.test_func, begin_case, end_case, c};
     }
     return _cmocka_run_group_tests("tests", tests, count, NULL, NULL);
+}
+
+typedef struct cases_thread {
+    const char *path;
+    int result;
+} cases_thread;
+
+static void *run_cases_of(void *arg)
+{
+    cases_thread *thread = arg;
+
+    thread->result = run_cases(thread->path);
+    return NULL;
+}
+
+/* Has the cases on a stack that processes share which are forked later, by other threads: support/processes.h. */
+static int run_cases_shared(const char *path)
+{
+    enum {
+        STACK_BYTES = 16 << 20
+    };
+    cases_thread thread = {path, 1};
+    void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pthread_attr_t attributes;
+    pthread_t id;
+
+    if (stack == MAP_FAILED || test_heap_share() != 0 || pthread_attr_init(&attributes) != 0 ||
+        pthread_attr_setstack(&attributes, stack, STACK_BYTES) != 0 ||
+        pthread_create(&id, &attributes, run_cases_of, &thread) != 0) {
+        print_error("cannot make the stack of %s\n", path);
+        return 1;
+    }
+    pthread_join(id, NULL);
+    return thread.result;
+}
+
+int test_run_cases(const char *path)
+{
+    return getenv("FSDP_TEST_RANKS") ? run_cases_shared(path) : run_cases(path);
 }
 
 int test_run_in_memory(const char *path, const char *skipped)

@@ -7,6 +7,7 @@
 #include "check/races.h"
 #include "comm/health/failure.h"
 #include "support/machines.h"
+#include "support/processes.h"
 
 enum {
     MAX_WORLD = 66
@@ -18,47 +19,60 @@ typedef struct rank_thread {
     test_rank_body body;
     void *arg;
     test_thread test;
-    volatile bool failed;
-    bool races;      /* on purpose */
-    char race[1024]; /* that was found; "": none */
+    volatile bool failed, left; /* left the meeting */
+    bool races;                 /* on purpose */
+    char race[1024];            /* that was found; "": none */
 } rank_thread;
 
-/* One world runs at a time. */
+/* One world runs at a time. Its ranks may be processes. */
 static struct {
     pthread_mutex_t mutex;
     pthread_cond_t moved;
     int world, here, ended, round;
-} meeting = {.mutex = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
+} * meeting;
 
 static void open_meeting(int world)
 {
-    meeting.world = world;
-    meeting.here = meeting.ended = 0;
+    pthread_mutexattr_t mutex;
+    pthread_condattr_t condition;
+
+    if (!meeting) {
+        meeting = test_shared_new(sizeof *meeting);
+        pthread_mutexattr_init(&mutex);
+        pthread_mutexattr_setpshared(&mutex, PTHREAD_PROCESS_SHARED);
+        pthread_mutex_init(&meeting->mutex, &mutex);
+        pthread_condattr_init(&condition);
+        pthread_condattr_setpshared(&condition, PTHREAD_PROCESS_SHARED);
+        pthread_cond_init(&meeting->moved, &condition);
+    }
+    meeting->world = world;
+    meeting->here = meeting->ended = 0;
 }
 
 void test_meet(void)
 {
     int round;
 
-    pthread_mutex_lock(&meeting.mutex);
-    round = meeting.round;
-    meeting.here++;
-    while (round == meeting.round && meeting.here + meeting.ended < meeting.world)
-        pthread_cond_wait(&meeting.moved, &meeting.mutex);
-    if (round == meeting.round) {
-        meeting.round++;
-        meeting.here = 0;
+    pthread_mutex_lock(&meeting->mutex);
+    round = meeting->round;
+    meeting->here++;
+    while (round == meeting->round && meeting->here + meeting->ended < meeting->world)
+        pthread_cond_wait(&meeting->moved, &meeting->mutex);
+    if (round == meeting->round) {
+        meeting->round++;
+        meeting->here = 0;
     }
-    pthread_cond_broadcast(&meeting.moved);
-    pthread_mutex_unlock(&meeting.mutex);
+    pthread_cond_broadcast(&meeting->moved);
+    pthread_mutex_unlock(&meeting->mutex);
 }
 
-static void leave_meeting(void)
+static void leave_meeting(rank_thread *rank)
 {
-    pthread_mutex_lock(&meeting.mutex);
-    meeting.ended++;
-    pthread_cond_broadcast(&meeting.moved);
-    pthread_mutex_unlock(&meeting.mutex);
+    pthread_mutex_lock(&meeting->mutex);
+    rank->left = true;
+    meeting->ended++;
+    pthread_cond_broadcast(&meeting->moved);
+    pthread_mutex_unlock(&meeting->mutex);
 }
 
 /* Gives groups on GPUs the carrier that FSDP_TEST_CARRIER names. Peers are on one machine: worlds on several have the
@@ -97,7 +111,7 @@ static void *rank_main(void *arg)
         rank->failed = true;
         fsdp_abort(rank->context, rank->test.message);
     }
-    leave_meeting();
+    leave_meeting(rank);
     test_leave_thread();
     (void)fsdp__races_found(rank->context, rank->race, sizeof rank->race);
     /* A rank that jumped out left its objects behind; they may still point to the context. */
@@ -175,8 +189,17 @@ int test_machines_world(int world)
     return joined_ranks > 0 ? joined_ranks : (world + machines - 1) / machines * machines;
 }
 
+bool test_ranks_are_processes(void)
+{
+    const char *text = getenv("FSDP_TEST_RANKS");
+
+    return text && strcmp(text, "processes") == 0;
+}
+
 bool test_rank_was_here(int world, int rank)
 {
+    if (test_ranks_are_processes() && machines_wanted() == 1)
+        return rank == 0;
     return joined_ranks == 0 || world == 1 || rank == joined_rank;
 }
 
@@ -231,6 +254,64 @@ static void make_contexts(int world, test_machines *over, fsdp_context **context
         over->network = *network;
 }
 
+static void run_process(void *arg, int rank, fsdp_context *context)
+{
+    rank_thread *own = (rank_thread *)arg + rank;
+
+    own->context = context;
+    if (context) {
+        (void)rank_main(own);
+        return;
+    }
+    own->failed = true;
+    (void)snprintf(own->test.message, sizeof own->test.message, "cannot join: %s", fsdp_last_error());
+    leave_meeting(own);
+}
+
+static void process_ended(void *arg, int rank, int status)
+{
+    rank_thread *own = (rank_thread *)arg + rank;
+
+    if (status != 0 && !own->failed) {
+        own->failed = true;
+        (void)snprintf(own->test.message, sizeof own->test.message, "its process ended with wait status %d", status);
+    }
+    if (!own->left)
+        leave_meeting(own);
+}
+
+/* Returns how many ranks failed, and adds a line for each. */
+static int count_failed(const rank_thread *ranks, int world, char *text, size_t bytes)
+{
+    int failures = 0;
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < world; i++) {
+        if (!ranks[i].failed)
+            continue;
+        failures++;
+        if (used < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, "rank %d of %d: %s\n", i, world, ranks[i].test.message);
+    }
+    return failures;
+}
+
+static int run_processes(int world, test_rank_body body, void *arg, char *text, size_t bytes)
+{
+    size_t all = (size_t)world * sizeof(rank_thread);
+    rank_thread *ranks = test_shared_new(all);
+    int failures;
+
+    open_meeting(world);
+    for (int i = 0; i < world; i++)
+        ranks[i] = (rank_thread){.body = body, .arg = arg};
+    test_run_processes(&(test_processes){world, run_process, process_ended, ranks});
+    failures = count_failed(ranks, world, text, bytes);
+    test_shared_free(ranks, all);
+    return failures;
+}
+
 /* `race`: where the one goes that must be found; NULL: none must be. */
 static int run_ranks(int world, test_machines *over, test_rank_body body, void *arg, char *text, size_t bytes,
                      char *race, size_t race_bytes)
@@ -238,14 +319,15 @@ static int run_ranks(int world, test_machines *over, test_rank_body body, void *
     fsdp_context *contexts[MAX_WORLD] = {NULL};
     thread_network *network;
     rank_thread *ranks;
-    int failures = 0;
-    size_t used = 0;
+    int failures;
 
     text[0] = '\0';
     CHECK(world >= 1 && world <= MAX_WORLD);
     (void)machines_wanted();
     if (joined_ranks > 0 && world > 1)
         return over || race ? 0 : run_joined(world, body, arg, text, bytes);
+    if (test_ranks_are_processes() && world > 1 && !over && !race && test_machines_of(world) == 1)
+        return run_processes(world, body, arg, text, bytes);
     ranks = calloc((size_t)world, sizeof *ranks);
     CHECK(ranks != NULL);
     chosen = over;
@@ -265,13 +347,7 @@ static int run_ranks(int world, test_machines *over, test_rank_body body, void *
     }
     for (int i = 0; i < world; i++)
         pthread_join(ranks[i].thread, NULL);
-    for (int i = 0; i < world; i++)
-        if (ranks[i].failed) {
-            failures++;
-            if (used < bytes)
-                used +=
-                    (size_t)snprintf(text + used, bytes - used, "rank %d of %d: %s\n", i, world, ranks[i].test.message);
-        }
+    failures = count_failed(ranks, world, text, bytes);
     chosen = NULL;
     if (network && failures == 0) { /* else some have not been closed */
         CHECK_EQ(thread_network_unread(network), 0);

@@ -239,7 +239,7 @@ void test_drop_case(void)
 
 void *test_new(size_t bytes)
 {
-    return test_own(calloc(1, bytes), free);
+    return test_own(calloc(1, bytes), heap_free);
 }
 
 static void free_directory(void *path)

@@ -30,6 +30,7 @@
 #include "check/fault.h"
 #include "fsdp/context.h"
 #include "fsdp/device.h"
+#include "support/heap.h"
 
 /* A case of a test file. It registers itself; the cases of a file run in the order of their lines. The files of a layer
  * are one program, which runs the file that its first argument names (support/main.c). TEST_WITH has the functions of a
@@ -213,5 +214,11 @@ typedef struct test_thread {
 } test_thread;
 void test_enter_thread(test_thread *thread);
 void test_leave_thread(void);
+
+/* What a rank allocates others can read, also where they are processes. */
+#define malloc(bytes) heap_malloc(bytes)
+#define calloc(count, bytes) heap_calloc(count, bytes)
+#define realloc(memory, bytes) heap_realloc(memory, bytes)
+#define free(memory) heap_free(memory)
 
 #endif

@@ -1,0 +1,240 @@
+/* When memory of a GPU that all ranks have in common goes back to the card, on GPUs that are not there
+ * (tests/backend/fakecuda): when all have freed it, whoever is last, and with the maker's next call where that has
+ * stood still meanwhile. Ranks are processes. */
+#include "comm/rank_peer.h"
+
+#ifdef FSDP_HAVE_FAKECUDA
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "backend/fakecuda/use.h"
+#include "comm/health/process.h"
+
+/* Returns the bytes that this process has taken from the card. */
+static size_t taken(void)
+{
+    (void)fakecuda.peak(0);
+    return fakecuda.peak(0);
+}
+
+static size_t counted(const rank_peer *g)
+{
+    fsdp_memory_stats memory;
+
+    fsdp_device_memory(g->device, &memory);
+    return memory.live_bytes[FSDP_MEMORY_WORKSPACE];
+}
+
+/* A group of all ranks, whose regions are not those of the world. */
+static fsdp_status group_open(fsdp_context *context, rank_peer *g, fsdp_process_group **group)
+{
+    int ranks[RANK_PEER_MOST] = {0, 1, 2, 3};
+    bool is = false;
+
+    FSDP_TRY(rank_peer_open(context, RANK_PEER_OUTBOX, g));
+    FSDP_TRY(fsdp_process_group_create(context, ranks, g->size, "common", group));
+    FSDP_TRY(fsdp_process_group_set_carrier(*group, FSDP_CARRIER_PEER));
+    FSDP_TRY(fsdp__process_group_find_common(*group, g->device, &is));
+    return is ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "the ranks have no GPU in common");
+}
+
+enum {
+    ODD = (3 << 20) + 5, /* bytes of a region, */
+    WHOLE = 4 << 20      /* and those that it takes */
+};
+
+static fsdp_status take(const rank_peer *g, fsdp_process_group *group, void **out)
+{
+    size_t before = taken(), before_counted = counted(g);
+
+    FSDP_TRY(fsdp__process_group_alloc_common(group, g->device, ODD, out));
+    if (taken() != before + (g->rank == 0 ? WHOLE : 0))
+        return FSDP_FAIL(FSDP_STATE, "a region takes %zu bytes of the card", taken() - before);
+    if (counted(g) != before_counted + (g->rank == 0 ? (WHOLE - ODD + 511) / 512 * 512 : 0))
+        return FSDP_FAIL(FSDP_STATE, "beyond the ranks' parts %zu bytes are counted", counted(g) - before_counted);
+    return FSDP_OK;
+}
+
+/* All free but one, which does so after the others have met it. */
+static fsdp_status free_late(const rank_peer *g, fsdp_process_group *group, void *region, int late, size_t before)
+{
+    bool waits = g->rank == late;
+
+    if (!waits)
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+    FSDP_TRY(fsdp_barrier(g->staged));
+    if (g->rank == 0 && taken() != before + WHOLE)
+        return FSDP_FAIL(FSDP_STATE, "what rank %d still has is gone", late);
+    FSDP_TRY(fsdp_barrier(g->staged));
+    if (waits)
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+    if (late > 0)
+        FSDP_TRY(fsdp_barrier(g->staged));
+    if (g->rank == 0 && taken() != before)
+        return FSDP_FAIL(FSDP_STATE, "when rank %d was the last to free, %zu bytes stay", late, taken() - before);
+    return FSDP_OK;
+}
+
+/* Each rank is the last one once; then all free, and take anew, without having met. */
+static fsdp_status take_and_free(const rank_peer *g, fsdp_process_group *group)
+{
+    size_t before = taken(), before_counted = counted(g);
+    void *region;
+
+    for (int late = 0; late < g->size; late++) {
+        FSDP_TRY(take(g, group, &region));
+        FSDP_TRY(free_late(g, group, region, late, before));
+        if (counted(g) != before_counted)
+            return FSDP_FAIL(FSDP_STATE, "%zu bytes are still counted", counted(g) - before_counted);
+    }
+    for (int i = 0; i < 3; i++) {
+        FSDP_TRY(fsdp__process_group_alloc_common(group, g->device, ODD, &region));
+        if (g->rank == 0 && taken() != before + WHOLE)
+            return FSDP_FAIL(FSDP_STATE, "region %d is the only one, and %zu bytes are taken", i, taken() - before);
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+    }
+    FSDP_TRY(fsdp_barrier(group));
+    return g->rank > 0 || taken() == before ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "%zu bytes stay", taken() - before);
+}
+
+static int gives_back(const rank_child *child, fsdp_context *context)
+{
+    fsdp_process_group *group = NULL;
+    rank_peer g;
+
+    if (group_open(context, &g, &group) != FSDP_OK || take_and_free(&g, group) != FSDP_OK) {
+        fprintf(stderr, "rank %d: %s\n", child->rank, fsdp_last_error());
+        return 1;
+    }
+    fsdp_process_group_free(group);
+    rank_peer_close(&g);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(what_all_ranks_have_freed_goes_back_to_the_card, rank_peer_one_gpu, rank_peer_any_gpus)
+{
+    for (int world = 2; world <= RANK_PEER_MOST; world++)
+        rank_children_run((rank_child){.world = world}, gives_back);
+}
+
+/* The rank that made the region frees it and the group; the others read there first, and then free theirs. */
+static fsdp_status outlive_group(const rank_peer *g, fsdp_process_group *group)
+{
+    size_t with = 0;
+    float value = 1;
+    void *region;
+
+    FSDP_TRY(fsdp__process_group_alloc_common(group, g->device, ODD, &region));
+    if (g->rank == 0) {
+        with = taken();
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+        fsdp_process_group_free(group);
+        with -= taken(); /* nothing: the others have it open */
+    }
+    FSDP_TRY(fsdp_barrier(g->staged));
+    if (g->rank > 0) {
+        FSDP_TRY(fsdp__copy_to_host(g->stream, &value, region, sizeof value));
+        FSDP_TRY(fsdp_stream_synchronize(g->stream));
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+        fsdp_process_group_free(group);
+    } else {
+        with = taken() + with;
+    }
+    FSDP_TRY(fsdp_barrier(g->staged));
+    if (g->rank == 0)
+        return with == taken() + WHOLE ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "%zu bytes have gone", with - taken());
+    return value == 0 ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "there is %g where zeros were", (double)value);
+}
+
+static int frees_the_group_first(const rank_child *child, fsdp_context *context)
+{
+    fsdp_process_group *group = NULL;
+    rank_peer g;
+
+    if (group_open(context, &g, &group) != FSDP_OK || outlive_group(&g, group) != FSDP_OK) {
+        fprintf(stderr, "rank %d: %s\n", child->rank, fsdp_last_error());
+        return 1;
+    }
+    rank_peer_close(&g);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(a_group_may_go_before_others_have_freed_its_region, rank_peer_one_gpu, rank_peer_any_gpus)
+{
+    rank_children_run((rank_child){.world = 3}, frees_the_group_first);
+}
+
+/* ---- a maker that is stopped ---- */
+
+static atomic_int *freed; /* ranks but the maker that have freed, since all of them began; memory of all */
+
+/* Reads what the maker has left, frees it while that is stopped, and when all have, lets it go on. */
+static fsdp_status free_while_stopped(const rank_peer *g, fsdp_process_group *group, void *region, int rounds)
+{
+    int maker = atomic_load(&fsdp__row_at(rank_peer_board(g->context), 0)->pid);
+    float value = 1;
+
+    while (fsdp__process_state(maker, maker) != 'T')
+        usleep(1000);
+    FSDP_TRY(fsdp__copy_to_host(g->stream, &value, region, sizeof value));
+    FSDP_TRY(fsdp_stream_synchronize(g->stream));
+    fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+    if (fsdp__process_state(maker, maker) != 'T')
+        return FSDP_FAIL(FSDP_STATE, "the maker went on before all had freed");
+    if (atomic_fetch_add(freed, 1) + 1 == rounds * (g->size - 1) && kill(maker, SIGCONT) != 0)
+        return FSDP_FAIL(FSDP_STATE, "the maker cannot go on");
+    return value == 0 ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "there is %g where zeros were", (double)value);
+}
+
+/* The maker is stopped before it frees its part, or after. */
+static fsdp_status stop_and_free(const rank_peer *g, fsdp_process_group *group, bool frees_first, int rounds)
+{
+    size_t before = taken(), before_counted = counted(g);
+    void *region;
+
+    FSDP_TRY(take(g, group, &region));
+    if (g->rank > 0) {
+        FSDP_TRY(free_while_stopped(g, group, region, rounds));
+    } else {
+        if (frees_first)
+            fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+        (void)raise(SIGSTOP);
+        if (atomic_load(freed) != rounds * (g->size - 1))
+            return FSDP_FAIL(FSDP_STATE, "%d ranks have freed", atomic_load(freed));
+        if (!frees_first)
+            fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+    }
+    FSDP_TRY(fsdp_barrier(g->staged));
+    if (counted(g) != before_counted)
+        return FSDP_FAIL(FSDP_STATE, "%zu bytes are still counted", counted(g) - before_counted);
+    return taken() == before ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "%zu bytes stay", taken() - before);
+}
+
+static int maker_stops(const rank_child *child, fsdp_context *context)
+{
+    fsdp_process_group *group = NULL;
+    rank_peer g;
+
+    if (group_open(context, &g, &group) != FSDP_OK || stop_and_free(&g, group, false, 1) != FSDP_OK ||
+        stop_and_free(&g, group, true, 2) != FSDP_OK) {
+        fprintf(stderr, "rank %d: %s\n", child->rank, fsdp_last_error());
+        return 1;
+    }
+    fsdp_process_group_free(group);
+    rank_peer_close(&g);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(others_free_a_region_whose_maker_is_stopped, rank_peer_one_gpu, rank_peer_any_gpus)
+{
+    freed = mmap(NULL, sizeof *freed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(freed != MAP_FAILED);
+    for (int world = 2; world <= RANK_PEER_MOST; world++) {
+        atomic_store(freed, 0);
+        rank_children_run((rank_child){.world = world}, maker_stops);
+    }
+    (void)munmap(freed, sizeof *freed);
+}
+
+#endif
