@@ -14,8 +14,9 @@
 #   nccl       2 ranks by the carrier nccl, with the bits of staged, memory that NCCL is shown in windows, registered or
 #              not at all, copy engines where they can be had, and NCCL's sums: a GPU each, or one for both, where that
 #              can be had (NCCL 2.30, experimental); otherwise skipped. NCCL=folder names another libnccl.so.2
-#   many       several GPUs by each carrier: bus bandwidth of each collective by nccl-tests' formulae, step time, exposed
-#              time and scaling of Llama-1B and 8B on 1, 2, 4 and 8; skipped with fewer than two GPUs (GPUS: how many)
+#   many       several GPUs by each carrier, in one table (OUT/many.md): bus bandwidth of each collective by nccl-tests'
+#              formulae, step time, exposed time and scaling of Llama-1B and 8B on 1, 2, 4, 8 and all of them; skipped with
+#              fewer than two GPUs (GPUS: how many)
 #   reference  PyTorch's runs again (those of FSDP_REFERENCE where it was packed): losses, norms, weights, collectives
 #   profile    a trace with the GPU's own record (CUPTI): complete, on our clock, and nothing is slower after it; then a
 #              step of Llama-1B and of GPT-2 124M by kernel: ms, bytes, FLOPs, and its share of the floor (RATES="4.27 676"

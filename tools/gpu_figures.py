@@ -92,28 +92,32 @@ def ratio(a, b):
 
 # ---- several GPUs ----
 
+# What nccl-tests multiplies bytes over time with, for the bus bandwidth of each collective (bench/bench_gpus.c).
+BUS = {"all_gather": "(n-1)/n", "gather_buffers": "(n-1)/n", "reduce_scatter": "(n-1)/n", "reduce_buffers": "(n-1)/n",
+       "all_reduce": "2 (n-1)/n", "broadcast": "1", "all_to_all": "(n-1)/n"}
+WAYS = {"exact": "{}", "nccl": "{}, its own sums", "copies": "{} by copies", "plain": "{}, nothing shown"}
+
+
+def _lines(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().splitlines()
+    except FileNotFoundError:
+        return []  # not measured yet
+
+
 def _links(path):
-    """Lines of bench_gpus, by (ranks, collective, dtype, bytes) and way."""
-    table, ways = {}, []
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            carrier, sums, ranks, _, collective, dtype, size, _, _, bus = line.split()
-            way = {"exact": carrier, "nccl": "nccl's own sums", "copies": f"{carrier} by copies",
-                   "plain": f"{carrier}, nothing shown"}[sums]
-            ways += [way] if way not in ways else []
-            table.setdefault((int(ranks), collective, dtype, int(size)), {})[way] = float(bus)
-    return table, ways
-
-
-def links(path):
-    """The table of bus bandwidths: GB/s, as nccl-tests counts them, of each collective by each carrier."""
-    table, ways = _links(path)
-    print(f"| GPUs | collective | dtype | bytes | {' | '.join(f'{way}, GB/s' for way in ways)} |")
-    print("|---|---|---|---|" + "---|" * len(ways))
-    for (ranks, collective, dtype, size), row in table.items():
-        cells = (f"{row[way]:.2f}" if way in row else "" for way in ways)
-        print(f"| {ranks} | {collective} | {dtype} | {size:,} | {' | '.join(cells)} |")
-    return bool(table)
+    """Lines of bench_gpus: bus bandwidths by (collective, dtype, bytes for two GPUs, way) and number of GPUs. A size is
+    rounded to a multiple of the GPUs, so sizes are numbered in the order of their lines."""
+    table, numbers, first = {}, collections.Counter(), {}
+    for line in _lines(path):
+        carrier, sums, ranks, _, collective, dtype, size, _, _, bus = line.split()
+        way, ranks = WAYS[sums].format(carrier), int(ranks)
+        number = numbers[way, ranks, collective, dtype]
+        numbers[way, ranks, collective, dtype] += 1
+        size = first.setdefault((collective, dtype, number), int(size))
+        table.setdefault((collective, dtype, size, way), {})[ranks] = float(bus)
+    return table
 
 
 def steps(model, ranks, way, path):
@@ -123,40 +127,86 @@ def steps(model, ranks, way, path):
     rows = rows[len(rows) // 2:]
     ms = statistics.median(row["step_ms"] for row in rows)
     exposed = statistics.median(row.get("gather_ms", 0) + row.get("reduce_ms", 0) for row in rows)
-    print(json.dumps({"model": model, "ranks": int(ranks), "way": way, "exposed": exposed, "ms": ms,
-                      "tok_s": tokens / ms * 1e3}))
+    carrier, sums = way.split("-")
+    print(json.dumps({"model": model, "ranks": int(ranks), "way": WAYS[sums].format(carrier), "exposed": exposed,
+                      "ms": ms, "tok_s": tokens / ms * 1e3}))
 
 
-def _scaled(path):
-    """Those lines, each with the tokens/s of a GPU over those of a GPU in the smallest run of its model."""
-    rows, least = _rows(path), {}
-    for row in rows:
-        least.setdefault(row["model"], (row["ranks"], row["tok_s"] / row["ranks"]))
-    return [dict(row, share=row["tok_s"] / row["ranks"] / least[row["model"]][1], of=least[row["model"]][0])
-            for row in rows]
+def _models(path):
+    """Those lines, by model: the smallest number of GPUs that it ran on, and by way the line of each number. One GPU
+    exchanges nothing, so its line is that of every way."""
+    models = {}
+    for row in map(json.loads, _lines(path)):
+        models.setdefault(row["model"], {}).setdefault(row["way"], {})[row["ranks"]] = row
+    for name, ways in models.items():
+        least = min(ranks for rows in ways.values() for ranks in rows)
+        alone = next(rows[1] for rows in ways.values() if 1 in rows) if least == 1 else None
+        if alone:
+            ways = {way: {1: alone, **rows} for way, rows in ways.items()}
+        models[name] = (least, ways)
+    return models
 
 
-def scaling(path):
-    """The table of steps: tokens/s, ms, exposed ms, and a GPU's tokens/s over those of the smallest run."""
-    rows = _scaled(path)
-    print("| model | GPUs | carrier, sums | tokens/s | a step, ms | exposed, ms | of a step | a GPU's tokens/s |")
-    print("|---|---|---|---|---|---|---|---|")
-    for r in rows:
-        print(f"| {r['model']} | {r['ranks']} | {r['way'].replace('-', ', ')} | {r['tok_s']:,.0f} | {r['ms']:.2f} | "
-              f"{r['exposed']:.2f} | {100 * r['exposed'] / r['ms']:.0f} % | {100 * r['share']:.0f} % of those with "
-              f"{r['of']} |")
-    return bool(rows)
+def _model_rows(name, least, ways):
+    """Four rows of a model by each way: (what, way, unit, {GPUs: text})."""
+    figures = (("a step", "ms", lambda row, _: f"{row['ms']:.2f}"),
+               ("exposed communication of it", "ms (share of the step)",
+                lambda row, _: f"{row['exposed']:.2f} ({100 * row['exposed'] / row['ms']:.0f} %)"),
+               ("tokens", "tokens/s of all GPUs", lambda row, _: f"{row['tok_s']:,.0f}"),
+               ("scaling", f"a GPU's tokens/s over those with {least}",
+                lambda row, base: f"{100 * row['tok_s'] / row['ranks'] / base:.0f} %"))
+    for what, unit, cell in figures:
+        for way, rows in ways.items():
+            if least in rows:
+                base = rows[least]["tok_s"] / least
+                yield f"{name}: {what}", way, unit, {n: cell(row, base) for n, row in rows.items()}
+
+
+def _print_table(counts, rows):
+    print(f"| | by | unit | {' | '.join(f'{n} GPU' + 's' * (n > 1) for n in counts)} |")
+    print("|---|---|---|" + "---:|" * len(counts))
+    for what, way, unit, cells in rows:
+        print(f"| {what} | {way} | {unit} | {' | '.join(cells.get(n, '') for n in counts)} |")
+
+
+def _bandwidths(table, wanted):
+    """The rows of those collectives whose (dtype, bytes) are wanted; of each, by way."""
+    for collective, factor in BUS.items():
+        for (name, dtype, size, way), row in table.items():
+            if name == collective and wanted(dtype, size):
+                yield (f"{name}, {dtype}, {size:,} bytes", way, f"GB/s: bytes / time x {factor}",
+                       {n: f"{bus:.2f}" for n, bus in row.items()})
+
+
+def many(links_path, steps_path, gpus):
+    """The report on several GPUs, which begins with one table: bus bandwidths of the largest size, as nccl-tests counts
+    them, then each model's steps, on the same numbers of GPUs. The other sizes follow."""
+    table, models = _links(links_path), _models(steps_path)
+    counts = sorted({n for row in table.values() for n in row} |
+                    {n for _, ways in models.values() for rows in ways.values() for n in rows})
+    largest = max((size for _, dtype, size, _ in table if dtype == "bfloat16"), default=0)
+    print(f"# {gpus}\n")
+    print("n is the number of GPUs. gather_buffers and reduce_buffers are how a step gathers parameters and reduces\n"
+          "gradients; the other collectives are those of nccl-tests.\n")
+    _print_table(counts, [*_bandwidths(table, lambda dtype, size: dtype == "bfloat16" and size == largest),
+                          *(row for name, (least, ways) in models.items() for row in _model_rows(name, least, ways))])
+    print("\n## Collectives of other sizes and dtypes\n")
+    _print_table(counts, _bandwidths(table, lambda dtype, size: dtype != "bfloat16" or size != largest))
+    return bool(table) and bool(models)
 
 
 def summary(links_path, steps_path):
-    """One line of both tables: the largest of everything."""
-    table, ways = _links(links_path)
-    most = max(key[0] for key in table)
-    best = {way: max((row[way] for key, row in table.items() if key[:2] == (most, "gather_buffers") and way in row),
-                     default=math.nan) for way in ways}
-    rows = [row for row in _scaled(steps_path) if row["ranks"] == most]
+    """One line of that report: gathers, and how models scale, on the most GPUs."""
+    table, models = _links(links_path), _models(steps_path)
+    most = max(n for row in table.values() for n in row)
+    best = {}
+    for (collective, _, _, way), row in table.items():
+        if collective == "gather_buffers" and most in row:
+            best[way] = max(row[most], best.get(way, 0))
+    shares = (f"{name} {rows[most]['tok_s'] / most / rows[least]['tok_s'] * least:.0%} by {way}"
+              for name, (least, ways) in models.items() for way, rows in ways.items() if most in rows and least in rows)
     print(f"{most} GPUs: gathers at " + ", ".join(f"{bus:.1f} GB/s by {way}" for way, bus in best.items()) + "; " +
-          ", ".join(f"{r['model']} {100 * r['share']:.0f} % by {r['way']}" for r in rows))
+          ", ".join(shares))
 
 
 def collectives(work):

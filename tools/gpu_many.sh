@@ -1,6 +1,7 @@
-# gpu_many.sh - the stage many of gpu_check.sh, which reads this file: several GPUs of a machine, in two tables. The first
-# has the bus bandwidth of each collective by nccl-tests' formulae (bench/bench_gpus.c), by our carriers and by NCCL's own
-# order of sums; the second what steps of a model take, what of that is exposed communication, and how it scales.
+# gpu_many.sh - the stage many of gpu_check.sh, which reads this file: several GPUs of a machine, in a report that begins
+# with one table (OUT/many.md). Its columns are numbers of GPUs. Its first rows are bus bandwidths of each collective by
+# nccl-tests' formulae (bench/bench_gpus.c), by our carriers and by NCCL's own order of sums; the others what steps of a
+# model take, what of that is exposed communication, and how it scales.
 # shellcheck shell=bash disable=SC2154,SC2086,SC2034 # the variables are gpu_check.sh's, and some are lists of arguments
 
 # links RANKS: lines of bench_gpus by each carrier, in $work/links. NCCL's sums are the last.
@@ -36,27 +37,39 @@ steps() {
     done
 }
 
+# report: what has been measured, in the file that begins with the table; so it is there when the limit ends the stage.
+report() {
+    local gpus
+    gpus=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c |
+        sed 's/^ *\([0-9]*\) \(.*\), \(.*\)/\1 x \2, driver \3/' | paste -sd ';')
+    figures many "$work/links" "$work/steps" "${gpus:-$1 GPUs}, $(date -I)" >"$logs/many.md"
+}
+
 stage_many() {
-    local gpus ranks model
+    local gpus ranks model counts
     gpus=${GPUS:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')}
     if [ "$gpus" -lt 2 ]; then
-        echo "skipped: there are $gpus GPUs here, and it takes two"
+        echo "skipped: there are fewer than two GPUs here ($gpus)"
         return 0
     fi
     nvidia-smi topo -m 2>/dev/null
     nvidia-smi topo -p2p r 2>/dev/null
-    for ranks in 2 4 8; do
-        [ $ranks -gt "$gpus" ] || links $ranks
+    counts=$(for ranks in 1 2 4 8 "$gpus"; do [ $ranks -gt "$gpus" ] || echo $ranks; done | sort -nu)
+    for ranks in $counts; do
+        [ $ranks = 1 ] || links $ranks
+        report "$gpus"
     done
     for model in llama-1b llama-8b; do
-        for ranks in 1 2 4 8; do
-            [ $ranks -gt "$gpus" ] || steps $model $ranks
+        for ranks in $counts; do
+            steps $model $ranks
+            report "$gpus"
         done
     done
-    if figures links "$work/links" && figures scaling "$work/steps"; then
-        say tables right "$(figures summary "$work/links" "$work/steps")"
+    sed '/^## /,$d' "$logs/many.md"
+    if report "$gpus"; then
+        say table right "$(figures summary "$work/links" "$work/steps"); $logs/many.md"
     else
-        say tables wrong "a table is missing"
+        say table wrong "$logs/many.md is incomplete"
     fi
     finish
 }

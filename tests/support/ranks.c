@@ -196,6 +196,14 @@ bool test_ranks_are_processes(void)
     return text && strcmp(text, "processes") == 0;
 }
 
+void test_need_threads(const char *reason)
+{
+    if (!test_ranks_are_processes() && !getenv("FSDP_TEST_JOINED"))
+        return;
+    print_message("skipped where ranks are processes: %s\n", reason);
+    skip();
+}
+
 bool test_rank_was_here(int world, int rank)
 {
     if (test_ranks_are_processes() && machines_wanted() == 1)

@@ -16,6 +16,10 @@ typedef void (*test_rank_body)(fsdp_context *context, void *arg);
  *
  * With FSDP_TEST_CARRIER=nccl groups on GPUs (FSDP_TEST_DEVICE=cuda) exchange by that carrier.
  *
+ * With FSDP_TEST_RANKS=processes each rank of a world is a process (support/processes.h). They share what the case has
+ * on its stack and what tests allocate, but no static variable. Worlds on machines, and those that plant a race, are of
+ * threads as ever.
+ *
  * With FSDP_TEST_JOINED=1 this process is one rank of a world that somebody else has started (mpirun), for tests whose
  * ranks share nothing but what they only read (TEST_FILE_JOINED): worlds of one rank are as ever, those of that many
  * ranks are these processes, in one context for all, and no other world is run. */
@@ -37,6 +41,8 @@ extern fsdp_status (*test_join)(fsdp_context **context);
         return test_run_cases(__FILE__);   \
     }                                      \
     TEST_FILE(test_main)
+/* Skips the case, with the reason, where ranks are processes, be they this test's or joined. */
+void test_need_threads(const char *reason);
 /* On how many machines a world is; and skips the case, with the reason, where the environment asks for several. */
 int test_machines_of(int world);
 void test_only_on_one_machine(const char *reason);
