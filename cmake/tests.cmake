@@ -407,6 +407,33 @@ endif()
 # with FSDP_TEST_LONG in all tests above.
 set(FSDP_CARRIER_TESTS test_shard_random_tree)
 
+# Of shard's the ranks are processes, too, each with a CUDA of its own, as <test>.<carrier>.processes: they share a GPU by
+# each carrier (which NCCL lets them), and have two by peer. Left out are those that choose their GPUs or plant races
+# themselves, and without FSDP_TEST_LONG all but one. No sanitizer watches, which a thread that forks would confuse.
+set(FSDP_PROCESSES_EXCEPT test_shard_common_gpu test_shard_races)
+set(FSDP_PROCESSES_TESTS test_shard_groups)
+
+function(fsdp_test_as_processes name layer)
+  if(NOT layer STREQUAL "shard" OR NOT TARGET fsdp_test_cuda OR FSDP_SANITIZE OR name IN_LIST FSDP_SIM_EXCEPT OR
+     name IN_LIST FSDP_PROCESSES_EXCEPT OR NOT (FSDP_TEST_LONG OR name IN_LIST FSDP_PROCESSES_TESTS))
+    return()
+  endif()
+  foreach(way "peer;1" "peer;2" "nccl;1" "staged;1")
+    list(GET way 0 carrier)
+    list(GET way 1 gpus)
+    set(test ${name}.${carrier}.processes)
+    if(gpus EQUAL 2)
+      set(test ${name}.${carrier}.2gpus)
+    endif()
+    if(FSDP_TEST_LONG OR carrier STREQUAL "peer")
+      add_test(NAME ${test} COMMAND ${ARGN})
+      fsdp_test_properties(${test} ${layer})
+      set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT FSDP_TEST_RANKS=processes FSDP_TEST_DEVICE=cuda
+                   FSDP_TEST_CARRIER=${carrier} FSDP_FAKECUDA_DEVICES=${gpus} NCCL_MULTI_RANK_GPU_ENABLE=1)
+    endif()
+  endforeach()
+endfunction()
+
 # Registers <name>.sim and <name>.cuda of the test that this command runs.
 function(fsdp_test_on_devices name layer)
   if(NOT layer IN_LIST FSDP_SIM_LAYERS OR name IN_LIST FSDP_SIM_EXCEPT)
@@ -537,6 +564,7 @@ foreach(layer IN LISTS fsdp_test_folders)
     add_test(NAME ${name} COMMAND ${command})
     fsdp_test_properties(${name} ${layer})
     fsdp_test_on_devices(${name} ${layer} ${command})
+    fsdp_test_as_processes(${name} ${layer} ${command})
     fsdp_test_on_machines(${name} ${layer} ${command})
   endforeach()
   if(files)

@@ -159,6 +159,7 @@ static void check_whole(const run *r, int64_t at, int world)
 
 TEST(the_parts_of_all_ranks_are_the_whole)
 {
+    test_need_threads("each process has its own map");
     for (int world = 1; world <= WORLDS; world++)
         for (int i = 0; i < 2 * WAYS; i++) {
             run r = {.way = (door)(i / 2), .meta = i % 2 == 1 && i / 2 != BY_REPLICATE};

@@ -48,6 +48,7 @@ LISTED = {
     "build/fsdp train config.yaml --training.device=cuda --training.mixed_precision_param=bfloat16 "
     "--kernels.attention=fast": "needs a GPU",
     "tools/gpu_check.sh [STAGE ..]": "needs a GPU",
+    "tools/gpu_check.sh many": "needs GPUs",
     "tools/gpu_check.sh profile bench": "needs a GPU",
     "tools/fuzz.sh build-fuzz 60": "minutes; make test-long runs it, for hours",
     ".ci/run": "is what runs this test",
