@@ -403,13 +403,17 @@ elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   set(FSDP_EXCEPT_LAYERS cluster)
 endif()
 
+if(FSDP_SANITIZE)  # which a thread that forks would confuse
+  list(APPEND FSDP_EXCEPT test_comm_rank_processes)
+endif()
+
 # On these GPUs that are not there ranks exchange by each other's memory and by NCCL, too, as <test>.peer and <test>.nccl;
 # with FSDP_TEST_LONG in all tests above.
 set(FSDP_CARRIER_TESTS test_shard_random_tree)
 
 # Of shard's the ranks are processes, too, each with a CUDA of its own, as <test>.<carrier>.processes: they share a GPU by
 # each carrier (which NCCL lets them), and have two by peer. Left out are those that choose their GPUs or plant races
-# themselves, and without FSDP_TEST_LONG all but one. No sanitizer watches, which a thread that forks would confuse.
+# themselves, and without FSDP_TEST_LONG all but one. No sanitizer watches.
 set(FSDP_PROCESSES_EXCEPT test_shard_common_gpu test_shard_races)
 set(FSDP_PROCESSES_TESTS test_shard_groups)
 

@@ -55,6 +55,8 @@ LISTED = {
     "ctest --test-dir build -R test_shard_parity": "is a test itself",
     "build/tests/test_shard parity": "is a test itself",
     "build/tests/test_shard parity '*one_batch'": "is a test itself",
+    "FSDP_TEST_RANKS=processes FSDP_TEST_DEVICE=cuda FSDP_TEST_CARRIER=peer build/tests/test_shard zero '*replicas'":
+        "is a test itself",
     "make && cmake --build build --target benchmarks": "builds what is only measured with",
     "cmake --build build --target benchmarks": "builds what is only measured with",
     "cmake --build build --target examples": "builds what this test has",
