@@ -433,7 +433,8 @@ function(fsdp_test_as_processes name layer)
       add_test(NAME ${test} COMMAND ${ARGN})
       fsdp_test_properties(${test} ${layer})
       set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT FSDP_TEST_RANKS=processes FSDP_TEST_DEVICE=cuda
-                   FSDP_TEST_CARRIER=${carrier} FSDP_FAKECUDA_DEVICES=${gpus} NCCL_MULTI_RANK_GPU_ENABLE=1)
+                   FSDP_TEST_CARRIER=${carrier} FSDP_FAKECUDA_DEVICES=${gpus} NCCL_MULTI_RANK_GPU_ENABLE=1
+                   FSDP_ORDER_COUNT=200 FSDP_TEAM_ORDERS_COUNT=50 FSDP_TREE_COUNT=100 FSDP_TEAMS_COUNT=50)
     endif()
   endforeach()
 endfunction()
