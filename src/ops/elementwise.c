@@ -1,4 +1,5 @@
 /* elementwise.c - functions of one tensor, element by element. */
+#include "base/alloc.h"
 #include "base/compiler.h"
 #include "ops/op.h"
 
@@ -44,7 +45,19 @@ fsdp_tensor *fsdp_neg(fsdp_tensor *x)
     return times(&neg_op, x, -1.0);
 }
 
-/* ---- activations: only the input is saved ---- */
+/* ---- activations: only the input is saved, and the result may be made again from it ---- */
+
+fsdp_status fsdp__op_activate(fsdp__activation kind, const fsdp_tensor *x, fsdp_tensor *y)
+{
+    const fsdp__activation_forward_args args = {.x = fsdp_tensor_data(x),
+                                                .y = fsdp_tensor_data(y),
+                                                .rows = fsdp__op_rows(x),
+                                                .cols = fsdp__op_last(x),
+                                                .kind = kind,
+                                                .dtype = x->dtype};
+
+    return fsdp__launch_activation_forward(fsdp__op_stream(y), &args);
+}
 
 static fsdp_status activation_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
@@ -65,6 +78,18 @@ static fsdp_status activation_backward(fsdp__node *node, fsdp_tensor *const *gra
     return fsdp__node_give(node, 0, dx);
 }
 
+static fsdp_status activation_remake(fsdp__node *node, fsdp_tensor **out)
+{
+    const fsdp_tensor *x = fsdp__node_saved(node, 0);
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *y = NULL;
+
+    FSDP_TRY(fsdp_tensor_create(x->storage->device, x->dtype, x->ndim, x->shape, FSDP_MEMORY_ACTIVATION, &y));
+    FSDP_TRY(fsdp__op_activate(*(const fsdp__activation *)fsdp__node_state(node), x, y));
+    *out = fsdp__take(&y);
+    return FSDP_OK;
+}
+
+static const fsdp__traits activation_traits = {.remake = activation_remake};
 static const fsdp__op gelu_op = {.name = "gelu", .backward = activation_backward};
 static const fsdp__op gelu_tanh_op = {.name = "gelu_tanh", .backward = activation_backward};
 static const fsdp__op silu_op = {.name = "silu", .backward = activation_backward};
@@ -82,14 +107,8 @@ static fsdp_tensor *activation(const fsdp__op *op, fsdp__activation kind, fsdp_t
     from = fsdp__op_of_one(op, x, &y);
     if (!from)
         return NULL;
-    const fsdp__activation_forward_args args = {.x = fsdp_tensor_data(from),
-                                                .y = fsdp_tensor_data(y),
-                                                .rows = fsdp__op_rows(x),
-                                                .cols = fsdp__op_last(x),
-                                                .kind = kind,
-                                                .dtype = x->dtype};
-    if (fsdp__launch_activation_forward(fsdp__op_stream(y), &args) != FSDP_OK ||
-        fsdp__record(op, &x, 1, &y, 1, &from, 1, &kind, sizeof kind) != FSDP_OK)
+    if (fsdp__op_activate(kind, from, y) != FSDP_OK ||
+        fsdp__record_with(&activation_traits, op, &x, 1, &y, 1, &from, 1, &kind, sizeof kind) != FSDP_OK)
         return NULL;
     return y;
 }

@@ -278,6 +278,15 @@ int64_t fsdp__op_last(const fsdp_tensor *tensor)
     return tensor->ndim > 0 ? tensor->shape[tensor->ndim - 1] : 1;
 }
 
+fsdp_status fsdp__op_wide(const fsdp_tensor *x, int64_t cols, fsdp_tensor **out)
+{
+    int64_t shape[FSDP_MAX_DIMS];
+
+    memcpy(shape, x->shape, sizeof shape);
+    shape[x->ndim - 1] = cols;
+    return fsdp_tensor_create(x->storage->device, x->dtype, x->ndim, shape, FSDP_MEMORY_ACTIVATION, out);
+}
+
 fsdp_tensor *fsdp__op_gradient(fsdp__node *node, int input, const fsdp_tensor *like)
 {
     fsdp_tensor *place;

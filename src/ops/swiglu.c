@@ -2,8 +2,6 @@
  * is then not kept. */
 #include "ops/op.h"
 
-#include <string.h>
-
 /* Views a tensor as a matrix whose rows are contiguous and evenly spaced: in place if the strides allow. */
 static fsdp_status rows_of(fsdp_tensor *tensor, fsdp__matrix *out)
 {
@@ -153,16 +151,6 @@ bool fsdp__gated_linear_joins(const fsdp__gated_linear *m)
            m->up->dtype == m->gate->dtype && fsdp_dtype_is_floating(m->gate->dtype) && linear_fits(m);
 }
 
-/* Makes a tensor of the gate's shape, with another last dimension. The caller owns it. */
-static fsdp_status wide(const fsdp_tensor *gate, int64_t cols, fsdp_tensor **out)
-{
-    int64_t shape[FSDP_MAX_DIMS];
-
-    memcpy(shape, gate->shape, sizeof shape);
-    shape[gate->ndim - 1] = cols;
-    return fsdp_tensor_create(gate->storage->device, gate->dtype, gate->ndim, shape, FSDP_MEMORY_ACTIVATION, out);
-}
-
 /* y has the place of its gradient when the product that makes the weight's gradient reads it. */
 static fsdp_status gated_linear_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
@@ -172,7 +160,7 @@ static fsdp_status gated_linear_backward(fsdp__node *node, fsdp_tensor *const *g
 
     if (!dz)
         return fsdp_last_status();
-    FSDP_TRY(wide(gate, fsdp__op_last(gate), &dy));
+    FSDP_TRY(fsdp__op_wide(gate, fsdp__op_last(gate), &dy));
     FSDP_TRY(fsdp__matrix_of(dz, &a));
     FSDP_TRY(fsdp__matrix_of(fsdp__node_saved(node, WEIGHT), &weight));
     FSDP_TRY(fsdp__gemm(a, weight, NULL, dy, false));
@@ -189,7 +177,7 @@ static fsdp_status gated_product(const fsdp__gated_linear *m, fsdp_tensor *z)
     fsdp_tensor *bias = m->bias == FSDP_NO_BIAS ? NULL : m->bias;
     fsdp__matrix a, weight;
 
-    FSDP_TRY(wide(m->gate, fsdp__op_last(m->gate), &y));
+    FSDP_TRY(fsdp__op_wide(m->gate, fsdp__op_last(m->gate), &y));
     FSDP_TRY(pair(m->gate, m->up, m->gelu, y));
     FSDP_TRY(fsdp__matrix_of(y, &a));
     FSDP_TRY(fsdp__matrix_of(m->weight, &weight));
@@ -201,7 +189,8 @@ fsdp_tensor *fsdp__gated_linear_apply(const fsdp__gated_linear *m)
     fsdp_tensor *inputs[INPUTS] = {m->gate, m->up, m->weight, m->bias == FSDP_NO_BIAS ? NULL : m->bias};
     fsdp_tensor *z = NULL;
 
-    if (!fsdp__op_inputs(gated_linear_op.name, inputs, INPUTS) || wide(m->gate, m->weight->shape[0], &z) != FSDP_OK)
+    if (!fsdp__op_inputs(gated_linear_op.name, inputs, INPUTS) ||
+        fsdp__op_wide(m->gate, m->weight->shape[0], &z) != FSDP_OK)
         return NULL;
     z = fsdp__scope_adopt(z);
     if (!z || gated_product(m, z) != FSDP_OK ||

@@ -12,6 +12,7 @@ typedef struct sizes {
     int64_t layers, dim, heads, kv_heads, head_dim, ffn, vocab, batch, time;
     bool dry; /* on the dry device; otherwise on the test's */
     fsdp_architecture architecture;
+    bool erf; /* GPT-2: GELU's exact form */
 } sizes;
 
 typedef struct count {
@@ -89,7 +90,8 @@ static fsdp_module *build(fsdp_context *context, const sizes *s)
                                       .vocab_size = s->vocab,
                                       .max_seq_len = s->time,
                                       .norm_eps = 1e-5f,
-                                      .rope_theta = 10000};
+                                      .rope_theta = 10000,
+                                      .gelu_erf = s->erf};
     fsdp_module *model = CHECK_PTR(fsdp_model_create(context, device_of(context, s), &config));
 
     for (int64_t i = 0; i < s->layers; i++)
@@ -222,8 +224,8 @@ static void check_step(fsdp_context *context, void *arg)
 TEST(a_step_on_one_gpu_moves_what_its_closed_form_says)
 {
     /* Llama of 1.5 billion parameters, 8 x 2,048 tokens; and one that a fake can compute. */
-    sizes large = {16, 2048, 32, 8, 64, 8192, 128256, 8, 2048, true, FSDP_LLAMA};
-    sizes small = {2, 32, 4, 2, 8, 64, 48, 2, 8, false, FSDP_LLAMA}, dry = small;
+    sizes large = {16, 2048, 32, 8, 64, 8192, 128256, 8, 2048, true, FSDP_LLAMA, false};
+    sizes small = {2, 32, 4, 2, 8, 64, 48, 2, 8, false, FSDP_LLAMA, false}, dry = small;
 
     dry.dry = true;
     test_run_ranks(1, check_step, &large);
@@ -231,13 +233,16 @@ TEST(a_step_on_one_gpu_moves_what_its_closed_form_says)
     test_run_ranks(1, check_step, &small);
 }
 
-/* A block of Llama keeps its input, q, k and v, what attention makes of them with the sums of its rows, the sum behind
- * that, gate and up, and a number for each row of both norms. */
+/* A block keeps its input, q, k and v, what attention makes of them with the sums of its rows, the sum behind that, and
+ * a number for each row of both norms; Llama's gate and up, GPT-2's what GELU is of, and a second number for each row.
+ */
 static void check_kept(fsdp_context *context, void *arg)
 {
     sizes s = *(const sizes *)arg;
     int64_t n = s.batch * s.time, q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
-    int64_t block = HALF * n * (s.dim + q + 2 * kv + q + s.dim + 2 * s.ffn) + WHOLE * n * (s.heads + 2);
+    bool gpt2 = s.architecture == FSDP_GPT2;
+    int64_t inner = gpt2 ? s.ffn : 2 * s.ffn, numbers = gpt2 ? 4 : 2;
+    int64_t block = HALF * n * (s.dim + q + 2 * kv + q + s.dim + inner) + WHOLE * n * (s.heads + numbers);
     count few, many;
 
     take(context, &s, &few);
@@ -248,9 +253,13 @@ static void check_kept(fsdp_context *context, void *arg)
 
 TEST(on_a_gpu_a_block_does_not_keep_what_is_cheap_to_make_again)
 {
-    sizes large = {8, 2048, 32, 8, 64, 8192, 128256, 8, 2048, true, FSDP_LLAMA};
+    sizes llama = {8, 2048, 32, 8, 64, 8192, 128256, 8, 2048, true, FSDP_LLAMA, false};
+    sizes gpt2 = {6, 768, 12, 12, 64, 3072, 50304, 32, 1024, true, FSDP_GPT2, false}, erf = gpt2;
 
-    test_run_ranks(1, check_kept, &large);
+    erf.erf = true;
+    test_run_ranks(1, check_kept, &llama);
+    test_run_ranks(1, check_kept, &gpt2);
+    test_run_ranks(1, check_kept, &erf);
 }
 
 /* q, k and v of Qwen2 have biases, whose gradients come with those of their weights, by one product. */
@@ -268,8 +277,8 @@ static void check_group_biases(fsdp_context *context, void *arg)
 
 TEST(on_a_gpu_biases_of_qwen2_have_no_pass_of_their_own)
 {
-    sizes dry = {2, 896, 14, 2, 64, 4864, 4096, 2, 64, true, FSDP_QWEN2};
-    sizes here = {2, 64, 4, 2, 16, 64, 64, 2, 8, false, FSDP_QWEN2};
+    sizes dry = {2, 896, 14, 2, 64, 4864, 4096, 2, 64, true, FSDP_QWEN2, false};
+    sizes here = {2, 64, 4, 2, 16, 64, 64, 2, 8, false, FSDP_QWEN2, false};
 
     test_run_ranks(1, check_group_biases, &dry);
     test_run_ranks(1, check_group_biases, &here);
@@ -288,9 +297,9 @@ static void check_biases(fsdp_context *context, void *arg)
     CHECK_EQ(c.calls[FSDP__KERNEL_REDUCE], has_gpu ? 1 : 4 * s->layers + 1);
 }
 
-/* GELU of GPT-2 comes along with the products that make what it is of, and its gradient: with F bytes for a block's
- * inner activation, these write F more in the forward and read F more in the backward. As passes of their own they read
- * and wrote 2 F and 3 F: a block moves 3 F less, 12 times its input. */
+/* The gradient of what GPT-2's GELU is of comes from the product that makes that of its result: with F bytes for a
+ * block's inner activation it reads F more, and a pass would read and write 3 F. GELU itself is a pass, of 2 F, in the
+ * forward and again in the backward, and its result is not kept. */
 static void check_gelu(fsdp_context *context, void *arg)
 {
     const sizes *s = arg;
@@ -301,20 +310,18 @@ static void check_gelu(fsdp_context *context, void *arg)
     count c;
 
     take(context, s, &c);
-    CHECK_EQ(c.calls[FSDP__KERNEL_ACTIVATION_FORWARD], has_gpu ? 0 : s->layers);
+    CHECK_EQ(c.calls[FSDP__KERNEL_ACTIVATION_FORWARD], (1 + has_gpu) * s->layers);
+    CHECK_EQ(c.bytes[FSDP__KERNEL_ACTIVATION_FORWARD], (1 + has_gpu) * s->layers * 2 * inner);
     CHECK_EQ(c.calls[FSDP__KERNEL_ACTIVATION_BACKWARD], has_gpu ? 0 : s->layers);
-    if (!has_gpu) {
-        CHECK_EQ(c.bytes[FSDP__KERNEL_ACTIVATION_FORWARD], s->layers * 2 * inner);
-        CHECK_EQ(c.bytes[FSDP__KERNEL_ACTIVATION_BACKWARD], s->layers * 3 * inner);
-        return; /* its head and gradients are in other dtypes */
-    }
-    CHECK_EQ(c.bytes[FSDP__KERNEL_MATMUL], s->layers * (products + 2 * inner) + head(s, n, chunk));
+    CHECK_EQ(c.bytes[FSDP__KERNEL_ACTIVATION_BACKWARD], has_gpu ? 0 : s->layers * 3 * inner);
+    if (has_gpu) /* otherwise the head and gradients are in other dtypes */
+        CHECK_EQ(c.bytes[FSDP__KERNEL_MATMUL], s->layers * (products + inner) + head(s, n, chunk));
 }
 
-TEST(on_a_gpu_gelu_of_gpt2_has_no_pass_of_its_own)
+TEST(on_a_gpu_gelu_of_gpt2_is_made_again_and_its_gradient_has_no_pass_of_its_own)
 {
-    sizes large = {12, 768, 12, 12, 64, 3072, 50304, 32, 1024, true, FSDP_GPT2};
-    sizes gpu = {3, 32, 4, 4, 8, 64, 64, 2, 8, true, FSDP_GPT2}, here = gpu; /* rows of logits are not padded */
+    sizes large = {12, 768, 12, 12, 64, 3072, 50304, 32, 1024, true, FSDP_GPT2, false};
+    sizes gpu = {3, 32, 4, 4, 8, 64, 64, 2, 8, true, FSDP_GPT2, false}, here = gpu; /* rows of logits are not padded */
 
     here.dry = false;
     test_run_ranks(1, check_gelu, &large);
@@ -324,7 +331,7 @@ TEST(on_a_gpu_gelu_of_gpt2_has_no_pass_of_its_own)
 
 TEST(on_a_gpu_biases_of_gpt2_have_no_pass_of_their_own)
 {
-    sizes gpu = {3, 32, 4, 4, 8, 64, 64, 2, 8, true, FSDP_GPT2}, here = gpu; /* rows of logits are not padded */
+    sizes gpu = {3, 32, 4, 4, 8, 64, 64, 2, 8, true, FSDP_GPT2, false}, here = gpu; /* rows of logits are not padded */
 
     here.dry = false;
     test_run_ranks(1, check_biases, &gpu);

@@ -1,5 +1,5 @@
-/* What a backward makes again in place of keeping it: the input of the linear behind a gated pair, and results of
- * norms. Its numbers are those of operations that keep them, to the bit. */
+/* What a backward makes again in place of keeping it: the input of the linear behind a gated pair, and results of norms
+ * and of activations. Its numbers are those of operations that keep them, to the bit. */
 #include <math.h>
 #include <string.h>
 
@@ -223,6 +223,158 @@ TEST(results_of_norms_that_are_made_again_have_the_bits_of_those_that_are_kept)
         CHECK_BYTES(r.numbers, kept.numbers, sizeof r.numbers);
         CHECK_BYTES(r.numbers, apart.numbers, sizeof r.numbers);
     }
+    fsdp_context_free(context);
+}
+
+/* ---- results of activations ---- */
+
+typedef struct activation_run {
+    fsdp_device *device;
+    fsdp_tensor *(*activate)(fsdp_tensor *x);
+    bool written; /* the results of the norm and of the activation count a write, so they are kept */
+    bool frozen;  /* the linear's weight has no gradient, so nobody needs what the linear reads */
+    bool twice;   /* there are two backwards */
+    int launches[FSDP__KERNELS];
+    int64_t kept; /* bytes that the forward leaves */
+    float numbers[2 * NUMBERS];
+} activation_run;
+
+static fsdp_status count_kernel(void *arg, fsdp__probe_event *event)
+{
+    ((int *)arg)[event->kind]++;
+    return FSDP_OK;
+}
+
+static int64_t live(fsdp_device *device)
+{
+    fsdp_memory_stats memory;
+
+    fsdp_device_memory(device, &memory);
+    return (int64_t)memory.live_bytes[FSDP_MEMORY_ACTIVATION];
+}
+
+static void activation_leaves(const activation_run *r, fsdp_tensor **leaves)
+{
+    leaves[0] = leaf(r->device, FSDP_F32, 0, 2, (const int64_t[]){ROWS, IN});
+    leaves[1] = leaf(r->device, FSDP_F32, 1, 1, (const int64_t[]){IN});
+    leaves[2] = leaf(r->device, FSDP_F32, 2, 2, (const int64_t[]){OUT, IN});
+    leaves[3] = leaf(r->device, FSDP_F32, 3, 1, (const int64_t[]){OUT});
+    CHECK_OK(fsdp_tensor_set_requires_grad(leaves[2], !r->frozen));
+}
+
+/* An activation of a norm's result, and a linear of its own. */
+static fsdp_tensor *activation_forward(const activation_run *r, fsdp_tensor *const *leaves)
+{
+    fsdp_tensor *y = fsdp_rmsnorm(leaves[0], leaves[1], 1e-5f);
+
+    if (r->written)
+        CHECK_OK(fsdp_tensor_begin_write(y));
+    y = r->activate(y);
+    if (r->written)
+        CHECK_OK(fsdp_tensor_begin_write(y));
+    return fsdp_linear(y, leaves[2], leaves[3]);
+}
+
+static void run_activation(fsdp_context *context, activation_run *r)
+{
+    fsdp_tensor *leaves[TENSORS], *z, *loss;
+    fsdp__subscriber *subscriber;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    activation_leaves(r, leaves);
+    r->kept = -live(r->device);
+    CHECK_OK(fsdp_scope_begin(context));
+    z = CHECK_PTR(activation_forward(r, leaves));
+    fsdp_scope_end(context, z);
+    r->kept += live(r->device);
+    loss = CHECK_PTR(fsdp_sum(fsdp_mul(z, z)));
+    subscriber = CHECK_PTR(
+        fsdp__context_subscribe(context, FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), count_kernel, r->launches));
+    for (int i = 0; i < 1 + r->twice; i++)
+        CHECK_OK(fsdp_backward_from(&loss, NULL, 1, i < r->twice));
+    fsdp__unsubscribe(subscriber);
+    leaves[2] = r->frozen ? NULL : leaves[2];
+    read_all(z, leaves, TENSORS, r->numbers);
+    fsdp_scope_end(context, NULL);
+}
+
+/* The activation is made again for the linear's weight, and the norm for that and for the activation's own backward. */
+static void check_activation(fsdp_context *context, const activation_run *of)
+{
+    activation_run r = *of, kept = *of;
+    bool again = fsdp__device_makes_again(r.device);
+    int backwards = 1 + r.twice, results = r.frozen ? 1 : 2;
+
+    kept.written = true;
+    run_activation(context, &r);
+    run_activation(context, &kept);
+    CHECK_EQ(r.launches[FSDP__KERNEL_ACTIVATION_FORWARD], again && !r.frozen ? backwards : 0);
+    CHECK_EQ(r.launches[FSDP__KERNEL_NORM_FORWARD], again ? backwards * results : 0);
+    CHECK_EQ(kept.launches[FSDP__KERNEL_ACTIVATION_FORWARD], 0);
+    CHECK_EQ(kept.launches[FSDP__KERNEL_NORM_FORWARD], 0);
+    CHECK_EQ(kept.kept - r.kept, again ? results * ROWS * IN * (int)sizeof(float) : 0);
+    CHECK_BYTES(r.numbers, kept.numbers, sizeof r.numbers);
+}
+
+static fsdp_tensor *(*const activations[])(fsdp_tensor *x) = {fsdp_gelu, fsdp_gelu_tanh, fsdp_silu, fsdp_relu};
+
+TEST(results_of_activations_that_are_made_again_have_the_bits_of_those_that_are_kept)
+{
+    fsdp_context *context = test_context();
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(activations); i++)
+        for (int way = 0; way < 8; way++)
+            check_activation(context,
+                             &(activation_run){.device = way & 4 ? fsdp__dry_gpu(context) : test_device(context),
+                                               .activate = activations[i],
+                                               .frozen = way & 1,
+                                               .twice = way & 2});
+    fsdp_context_free(context);
+}
+
+static fsdp_status step_of_activation(fsdp_context *context, const activation_run *r, fsdp_tensor *const *leaves)
+{
+    fsdp_tensor *z;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_scope_begin(context));
+    z = activation_forward(r, leaves);
+    status = z ? fsdp_backward_from(&z, &z, 1, false) : fsdp_last_status();
+    fsdp_scope_end(context, NULL);
+    return status;
+}
+
+TEST(without_memory_an_activation_is_not_made_again)
+{
+    fsdp_context *context = test_context();
+    const activation_run r = {.device = test_device(context), .activate = fsdp_gelu};
+    fsdp_tensor *leaves[TENSORS];
+
+    CHECK_OK(fsdp_scope_begin(context));
+    activation_leaves(&r, leaves);
+    CHECK_OK(step_of_activation(context, &r, leaves)); /* kernels have their scratch */
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, step_of_activation(context, &r, leaves));
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
+
+/* Somebody may write to what an activation is of, after the forward. */
+TEST(an_activation_is_not_made_again_of_what_was_written)
+{
+    fsdp_context *context = test_context();
+    activation_run r = {.device = test_device(context), .activate = fsdp_gelu};
+    fsdp_tensor *leaves[TENSORS], *x, *loss;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    activation_leaves(&r, leaves);
+    x = CHECK_PTR(fsdp_scale(leaves[0], 2));
+    loss = CHECK_PTR(fsdp_sum(fsdp_linear(fsdp_gelu(x), leaves[2], leaves[3])));
+    CHECK_OK(fsdp_tensor_fill_(x, 3));
+    CHECK_STATUS(fsdp_backward(loss), FSDP_STATE);
+    if (fsdp__device_makes_again(r.device))
+        CHECK_PTR(strstr(fsdp_last_error(), "gelu, which makes input 0 again"));
+    fsdp_scope_end(context, NULL);
     fsdp_context_free(context);
 }
 
