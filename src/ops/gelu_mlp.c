@@ -147,7 +147,7 @@ static fsdp__matrix weight_of(const fsdp__gelu_mlp *m, fsdp__matrix weight)
 /* Computes h, unless it is NULL, and y. */
 static fsdp_status first_product(const fsdp__gelu_mlp *m, needs kept, fsdp_tensor *h, fsdp_tensor *y)
 {
-    const fsdp_tensor *bias = fsdp__op_contiguous(bias_of(m, 0));
+    fsdp_tensor *bias = bias_of(m, 0);
     fsdp__matrix a, weight;
 
     FSDP_TRY(fsdp__matrix_of(m->x, &a));
@@ -164,7 +164,7 @@ static fsdp_status second_product(const fsdp__gelu_mlp *m, fsdp_tensor *y, fsdp_
 
     FSDP_TRY(fsdp__matrix_of(y, &a));
     FSDP_TRY(fsdp__matrix_of(m->weights[1], &weight));
-    return fsdp__gemm(a, weight_of(m, weight), fsdp__op_contiguous(bias_of(m, 1)), z, false);
+    return fsdp__gemm(a, weight_of(m, weight), bias_of(m, 1), z, false);
 }
 
 static fsdp_status forward(const fsdp__gelu_mlp *m, fsdp_tensor *const *inputs, fsdp_tensor *z)

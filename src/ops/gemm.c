@@ -131,14 +131,28 @@ static fsdp__matmul_args args_of(fsdp__matrix a, fsdp__matrix b, const fsdp_tens
                                .accumulate = accumulate};
 }
 
-fsdp_status fsdp__gemm(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *bias, fsdp_tensor *c, bool accumulate)
+/* Writes what a product of nothing is: the bias in each row, or zeros. */
+static fsdp_status empty_sums(const fsdp_tensor *bias, fsdp_tensor *c)
 {
-    const fsdp__matmul_args args = args_of(a, b, bias, c, accumulate);
+    int64_t strides[FSDP_MAX_DIMS] = {0};
 
+    if (!bias)
+        return fsdp_tensor_fill_(c, 0.0);
+    strides[c->ndim - 1] = 1;
+    return fsdp__op_broadcast(c, bias, strides);
+}
+
+fsdp_status fsdp__gemm(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *bias, fsdp_tensor *c, bool accumulate)
+{
+    fsdp_tensor *row = fsdp__op_contiguous(bias);
+    const fsdp__matmul_args args = args_of(a, b, row, c, accumulate);
+
+    if (bias && !row)
+        return fsdp_last_status();
     if (fsdp_tensor_numel(c) == 0)
         return FSDP_OK;
-    if (a.cols == 0) /* an empty sum */
-        return accumulate ? FSDP_OK : fsdp_tensor_fill_(c, 0.0);
+    if (a.cols == 0)
+        return accumulate ? FSDP_OK : empty_sums(row, c);
     return fsdp__launch_matmul(fsdp__op_stream(c), &args);
 }
 
@@ -164,11 +178,13 @@ fsdp_status fsdp__gemm_and_sums(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *c, 
     return fsdp__launch_matmul(fsdp__op_stream(c), &args);
 }
 
-fsdp_status fsdp__gemm_gelu(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *bias, fsdp_tensor *c,
-                            fsdp_tensor *before)
+fsdp_status fsdp__gemm_gelu(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *bias, fsdp_tensor *c, fsdp_tensor *before)
 {
-    fsdp__matmul_args args = args_of(a, b, bias, c, false);
+    fsdp_tensor *row = fsdp__op_contiguous(bias);
+    fsdp__matmul_args args = args_of(a, b, row, c, false);
 
+    if (bias && !row)
+        return fsdp_last_status();
     args.gelu = FSDP__PRODUCT_GELU;
     args.before = before ? fsdp_tensor_data(before) : NULL;
     return fsdp__launch_matmul(fsdp__op_stream(c), &args);

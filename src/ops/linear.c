@@ -95,7 +95,7 @@ static fsdp_tensor *product(const linear_state *state, fsdp_tensor *x, fsdp_tens
     fsdp__matrix a, b;
 
     if (!y || fsdp__matrix_of(x, &a) != FSDP_OK || weight_matrix(state, weight, x->dtype, &decoded, &b) != FSDP_OK ||
-        fsdp__gemm(a, state->conv1d ? b : fsdp__matrix_transposed(b), fsdp__op_contiguous(bias), y, false) != FSDP_OK)
+        fsdp__gemm(a, state->conv1d ? b : fsdp__matrix_transposed(b), bias, y, false) != FSDP_OK)
         return NULL;
     return y;
 }

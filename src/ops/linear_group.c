@@ -281,7 +281,7 @@ static const fsdp__traits traits = {.dear = FSDP__DEAR_PRODUCT, .last_leaf_first
 /* ---- forward ---- */
 
 /* Computes y, and gives its parts to the scope. */
-static fsdp_status product(fsdp_tensor *x, const group_state *s, const fsdp_tensor *first, const fsdp_tensor *bias,
+static fsdp_status product(fsdp_tensor *x, const group_state *s, const fsdp_tensor *first, fsdp_tensor *bias,
                            fsdp_tensor **outputs)
 {
     fsdp_tensor *y = fsdp_empty(s->device, s->dtype, s->ndim, s->shape);

@@ -152,13 +152,12 @@ fsdp_status fsdp__matrix_of(fsdp_tensor *tensor, fsdp__matrix *out);
 fsdp_status fsdp__matrix_batch_of(fsdp_tensor *tensor, fsdp__matrix *out);
 fsdp__matrix fsdp__matrix_transposed(fsdp__matrix matrix);
 /* Computes c [+]= a b [+ bias], with c contiguous. A batch of one in a or b is repeated. */
-fsdp_status fsdp__gemm(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *bias, fsdp_tensor *c, bool accumulate);
+fsdp_status fsdp__gemm(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *bias, fsdp_tensor *c, bool accumulate);
 /* Computes c [+]= a b, and the sums of a's rows, or of b's columns, of c's dtype. Where fsdp__gemm_sums says so. */
 fsdp_status fsdp__gemm_and_sums(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *c, bool accumulate, fsdp_tensor *sums,
                                 bool of_b);
 /* Computes c = gelu(a b [+ bias]) in the tanh form, and writes what GELU is of to `before`, unless that is NULL. */
-fsdp_status fsdp__gemm_gelu(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *bias, fsdp_tensor *c,
-                            fsdp_tensor *before);
+fsdp_status fsdp__gemm_gelu(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *bias, fsdp_tensor *c, fsdp_tensor *before);
 /* Computes c = a b times the derivative of GELU at `before`. */
 fsdp_status fsdp__gemm_gelu_gradient(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *c, fsdp_tensor *before);
 /* Returns whether the device adds up that operand as it multiplies. */

@@ -181,7 +181,7 @@ static fsdp_status gated_product(const fsdp__gated_linear *m, fsdp_tensor *z)
     FSDP_TRY(pair(m->gate, m->up, m->gelu, y));
     FSDP_TRY(fsdp__matrix_of(y, &a));
     FSDP_TRY(fsdp__matrix_of(m->weight, &weight));
-    return fsdp__gemm(a, fsdp__matrix_transposed(weight), fsdp__op_contiguous(bias), z, false);
+    return fsdp__gemm(a, fsdp__matrix_transposed(weight), bias, z, false);
 }
 
 fsdp_tensor *fsdp__gated_linear_apply(const fsdp__gated_linear *m)

@@ -301,3 +301,31 @@ SCOPE_TEST(any_size_of_a_product_may_be_0)
     for (int i = 0; i < 3 * 3 * 3 * 3 * 2; i++)
         check_products(i / 54, i / 18 % 3, i / 6 % 3, i / 2 % 3, i % 2);
 }
+
+SCOPE_TEST(a_product_of_nothing_is_its_bias)
+{
+    fsdp_tensor *bias = fsdp_full(device, FSDP_F32, FSDP_SHAPE(3), 7), *y;
+    float values[2 * 3];
+
+    for (int conv1d = 0; conv1d < 2; conv1d++) {
+        y = CHECK_PTR(conv1d ? fsdp_conv1d(ZEROS(2, 0), ZEROS(0, 3), bias)
+                             : fsdp_linear(ZEROS(2, 0), ZEROS(3, 0), bias));
+        CHECK_OK(fsdp_tensor_read(y, FSDP_F32, values));
+        for (int i = 0; i < 2 * 3; i++)
+            CHECK_EQ(values[i], 7);
+    }
+}
+
+SCOPE_TEST(a_bias_that_cannot_be_copied_is_not_left_out)
+{
+    fsdp_tensor *x = ZEROS(2, 3), *weight = ZEROS(4, 3);
+    fsdp_tensor *bias = fsdp_squeeze(fsdp_slice(fsdp_full(device, FSDP_F32, FSDP_SHAPE(4, 2), 7), 1, 0, 1), 1);
+
+    CHECK(!fsdp_tensor_is_contiguous(CHECK_PTR(bias)));
+    CHECK_PTR(fsdp_linear(x, weight, bias)); /* kernels have their scratch */
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_tensor *y = fsdp_linear(x, weight, bias);
+
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, y ? FSDP_OK : fsdp_last_status());
+    }
+}
