@@ -110,8 +110,8 @@ static inline unsigned blocks_for(int64_t n, int64_t each)
 
 /* ---- elements ----
  *
- * A GPU has an instruction for each conversion. CUDA's cuda_bf16.h and cuda_fp16.h, which have the same ones, would take
- * half a second of each file's compilation. */
+ * A GPU has an instruction for each conversion. CUDA's cuda_bf16.h and cuda_fp16.h, which have the same ones, would
+ * take half a second of each file's compilation. */
 
 struct bf16 {
     uint16_t bits;
