@@ -110,7 +110,7 @@ static inline unsigned blocks_for(int64_t n, int64_t each)
 
 /* ---- elements ----
  *
- * A GPU has an instruction for each conversion. CUDA's cuda_bf16.h and cuda_fp16.h, which have the same ones, would
+ * A GPU has an instruction for each conversion. CUDA's headers of such numbers, which have the same ones, would
  * take half a second of each file's compilation. */
 
 struct bf16 {
