@@ -278,6 +278,7 @@ set(FSDP_SIM_EXCEPT
   test_checkpoint_contents
   test_checkpoint_faults
   test_optim_lr_schedule  # a formula
+  test_optim_places  # on the dry device
   test_shard_cuda_faults  # opens its device itself
   test_shard_layout       # arithmetic
   test_shard_wrap_units

@@ -132,8 +132,9 @@ FSDP_API fsdp_status fsdp_stream_synchronize(fsdp_stream *stream);
 /* Returns the handle by which the device's own library knows the stream: on a CUDA device its cudaStream_t. Work that
  * the caller then issues to the handle runs after all work that was queued on the stream before. So the call waits
  * until that work has been issued, but not until it has run; inside the stream's own work (fsdp_launch_device_kernel)
- * it does not wait. NULL where there is no such handle, as on a CPU; NULL with a last error when the device has failed.
- * [blocks] */
+ * it does not wait. A function of the host that the caller issues to it (cudaLaunchHostFunc) must not call this
+ * library, whose calls may wait for the stream. NULL where there is no such handle, as on a CPU; NULL with a last error
+ * when the device has failed. [blocks] */
 FSDP_API void *fsdp_stream_native(fsdp_stream *stream);
 
 FSDP_API fsdp_status fsdp_event_create(fsdp_device *device, fsdp_event **out);

@@ -124,6 +124,8 @@ static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_k
 
     /* Reserve before anything changes: from here on only the memory itself can be missing. */
     FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
+    if (fsdp__step_places_ahead_is_full(&a->places))
+        fsdp__segments_forget(a);
     FSDP_TRY(fsdp__step_places_reserve(&a->places));
     FSDP_TRY(find_place(a, from, bytes, &b));
     if (!b)
@@ -172,14 +174,21 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_k
 void fsdp__allocator_begin_step(fsdp__allocator *a)
 {
     FSDP__HELD(&a->mutex);
-    if (a->source.grow)
-        fsdp__segments_begin_step(a);
+    if (a->source.grow && !a->places.running)
+        fsdp__step_places_begin(&a->places);
 }
 
-fsdp_status fsdp__allocator_end_step(fsdp__allocator *a)
+fsdp_status fsdp__allocator_note_forward(fsdp__allocator *a)
+{
+    fsdp__allocator_begin_step(a);
+    FSDP__HELD(&a->mutex);
+    return fsdp__segments_note_forward(a);
+}
+
+void fsdp__allocator_end_step(fsdp__allocator *a)
 {
     FSDP__HELD(&a->mutex);
-    return a->places.running ? fsdp__segments_end_step(a) : FSDP_OK;
+    fsdp__step_places_end(&a->places);
 }
 
 bool fsdp__allocator_shrink(fsdp__allocator *a)

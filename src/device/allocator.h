@@ -22,10 +22,11 @@ void fsdp__allocator_free(fsdp__allocator *allocator);
 fsdp_status fsdp__allocator_take(fsdp__allocator *allocator, size_t bytes, fsdp_memory_kind kind, void **out);
 /* Gives a block back. Returns false, and does nothing, when `pointer` is not a live block. */
 bool fsdp__allocator_give(fsdp__allocator *allocator, void *pointer);
-/* Begin and end a step of training (fsdp__device_begin_step): where segments grow, a step that asks for the same as one
- * before gets the places that were chosen for it ([Note: places of a step]). */
+/* Mark steps of training (device/steps.h): where segments grow, a step that asks for the same as one before gets the
+ * places that were chosen for it ([Note: places of a step]). */
 void fsdp__allocator_begin_step(fsdp__allocator *allocator);
-fsdp_status fsdp__allocator_end_step(fsdp__allocator *allocator);
+fsdp_status fsdp__allocator_note_forward(fsdp__allocator *allocator);
+void fsdp__allocator_end_step(fsdp__allocator *allocator);
 /* Returns to the backend what is unused, and what no work uses any more, for memory that is not taken from here. Waits
  * for no work that is queued. Returns whether there was any. */
 bool fsdp__allocator_shrink(fsdp__allocator *allocator);

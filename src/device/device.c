@@ -140,11 +140,6 @@ void fsdp__device_begin_step(fsdp_device *device)
     fsdp__allocator_begin_step(device->allocator);
 }
 
-fsdp_status fsdp__device_end_step(fsdp_device *device)
-{
-    return fsdp__allocator_end_step(device->allocator);
-}
-
 /* ---- who has it ---- */
 
 void fsdp__device_each_owned(const fsdp_device *device, void (*visit)(void *arg, const struct fsdp__owned *owned),

@@ -7,8 +7,8 @@
 
 extern const fsdp__backend fsdp__backend_dry_gpu;
 
-/* Returns the context's device that is as dry as fsdp__dry, but has memory of its own, as a GPU has, and streams that
- * run behind the host. NULL and a last error on failure. */
+/* Returns the context's device that is as dry as fsdp__dry, but has memory of its own, whose segments grow as a GPU's
+ * do, so that it reserves as much, and streams that run behind the host. NULL and a last error on failure. */
 fsdp_device *fsdp__dry_gpu(fsdp_context *context);
 /* Returns the device whose memory is the host's, for what is offloaded: the CPU, or, where the device has no bytes, the
  * dry device. NULL and a last error on failure. */

@@ -1,6 +1,7 @@
 /* open.c - opens and closes the devices of a context. */
 #include "device/dry.h"
 #include "device/impl.h"
+#include "device/steps.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -43,7 +44,8 @@ static fsdp_status backend_segment_grow(void *device, void *segment, size_t byte
     fsdp_device *taker = device;
 
     FSDP_TRY(taker->backend->segment_grow(device, segment, bytes, more));
-    FSDP__TELL(MEMORY_MAPPED, .context = taker->context, .memory = segment, .bytes = bytes + more);
+    if (taker->backend->has_bytes)
+        FSDP__TELL(MEMORY_MAPPED, .context = taker->context, .memory = segment, .bytes = bytes + more);
     return FSDP_OK;
 }
 
@@ -119,6 +121,7 @@ static void device_free(fsdp_device *device)
     /* This waits for the stream's work, which still uses memory, and gives back its scratch, which would look like a
      * leak. */
     fsdp_stream_free(device->stream);
+    device->stream = NULL;
     if (device->allocator)
         report_leaks(device);
     fsdp__allocator_free(device->allocator);
@@ -202,6 +205,25 @@ fsdp_device *fsdp__device_find(const fsdp_context *context, const char *name, in
         if (device->ordinal == ordinal && strcmp(device->backend->name, name) == 0)
             return device;
     return NULL;
+}
+
+fsdp_status fsdp__note_forward(const fsdp_context *context)
+{
+    const device_list *list = fsdp__context_get(context, FSDP__SLOT_DEVICES);
+
+    for (fsdp_device *device = list ? list->first : NULL; device; device = device->next)
+        if (device->grows)
+            FSDP_TRY(fsdp__allocator_note_forward(device->allocator));
+    return FSDP_OK;
+}
+
+void fsdp__end_step(const fsdp_context *context)
+{
+    const device_list *list = fsdp__context_get(context, FSDP__SLOT_DEVICES);
+
+    for (fsdp_device *device = list ? list->first : NULL; device; device = device->next)
+        if (device->grows)
+            fsdp__allocator_end_step(device->allocator);
 }
 
 fsdp_device *fsdp__device_that_refused(const fsdp_context *context)

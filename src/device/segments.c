@@ -396,11 +396,12 @@ fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t byte
     return status == FSDP_NO_MEMORY || status == FSDP_NOT_FOUND ? FSDP_OK : status;
 }
 
-/* Lists what is live in the segment, which does not move; `out` has room for it. */
+/* Lists what is live in the segment, which does not move, but what is ahead of the next step; `out` has room for it.
+ */
 static void list_fixed(fsdp__allocator *a, const segment *s, fsdp__requests *out)
 {
     for (const block *b = s ? s->first : NULL; b; b = b->after) {
-        if (!b->live)
+        if (!b->live || b->request < 0)
             continue;
         out->items[out->count++] = (fsdp__request){.bytes = b->bytes, .place = b->offset, .until = INT64_MAX};
         if (b->request > 0)
@@ -439,7 +440,8 @@ static bool cut_end(fsdp__allocator *a, segment *s, block *last, size_t top, uin
 }
 
 /* Returns what is unused above the places, and some more, which the next step maps again to the byte: what can be
- * returned alone is large. Waits for no work that is queued: then a later step does it. */
+ * returned alone is large. Waits for no work that is queued: then a later step does it, and also where the front of
+ * this one lies in the way of other places. */
 static void lower(fsdp__allocator *a)
 {
     segment *s = newest(a, FSDP__POOL_LARGE);
@@ -460,29 +462,42 @@ static void lower(fsdp__allocator *a)
             shorter = !last->live && cut_end(a, s, last, top, done);
         }
     }
-    a->top = 0;
+    if (!a->places.missed)
+        a->top = 0;
 }
 
-void fsdp__segments_begin_step(fsdp__allocator *a)
+static fsdp_status choose(fsdp__allocator *a)
 {
+    FSDP__FREED fsdp__request *items = fsdp__malloc((a->blocks.live_count + 1) * sizeof *items);
+    fsdp__requests fixed = {.items = items};
+
+    FSDP__TRY_NEW(items);
+    list_fixed(a, newest(a, FSDP__POOL_LARGE), &fixed);
+    return fsdp__step_places_choose(&a->places, &fixed, &a->top);
+}
+
+void fsdp__segments_forget(fsdp__allocator *a)
+{
+    a->places.missed = false;
     for (const segment *s = a->segments; s; s = s->next)
         for (block *b = s->first; b; b = b->after)
-            b->request = 0; /* it was of another step */
-    fsdp__step_places_begin(&a->places);
+            if (b->request < 0)
+                b->request = fsdp__step_places_renumber(&a->places, b->request, b->offset);
+    fsdp__step_places_forget(&a->places);
 }
 
-fsdp_status fsdp__segments_end_step(fsdp__allocator *a)
+fsdp_status fsdp__segments_note_forward(fsdp__allocator *a)
 {
-    FSDP__FREED fsdp__request *items = NULL;
-    fsdp__requests fixed = {.count = 0};
-
-    if (fsdp__step_places_end(&a->places)) {
-        FSDP__TRY_NEW(items = fsdp__malloc((a->blocks.live_count + 1) * sizeof *items));
-        fixed.items = items;
-        list_fixed(a, newest(a, FSDP__POOL_LARGE), &fixed);
-        FSDP_TRY(fsdp__step_places_choose(&a->places, &fixed, &a->top));
-    }
+    if (!a->places.ended)
+        return FSDP_OK;
+    if (a->places.choosing)
+        FSDP_TRY(choose(a));
     FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
+    fsdp__segments_forget(a);
+    for (const segment *s = a->segments; s; s = s->next)
+        for (block *b = s->first; b; b = b->after)
+            b->request = b->request < 0 ? -b->request : 0;
+    fsdp__step_places_go_on(&a->places);
     if (a->top > 0)
         lower(a);
     return FSDP_OK;

@@ -73,9 +73,10 @@ fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool pool, size_t
 bool fsdp__segments_shrink(fsdp__allocator *a);
 /* Gives the free block where a request has its place; NULL where that is not free, or nothing can be mapped there. */
 fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t bytes, fsdp__block **out);
-/* Begins a step, and ends it: chooses places, if it differs from what was expected. */
-void fsdp__segments_begin_step(fsdp__allocator *a);
-fsdp_status fsdp__segments_end_step(fsdp__allocator *a);
+/* Notes the forward of a step: chooses places for the requests of the one before, if that is to be. */
+fsdp_status fsdp__segments_note_forward(fsdp__allocator *a);
+/* Forgets what was asked for ahead of a step, and has been given back. */
+void fsdp__segments_forget(fsdp__allocator *a);
 /* Returns all segments. */
 void fsdp__segments_release(fsdp__allocator *a);
 

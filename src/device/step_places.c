@@ -22,42 +22,60 @@ void fsdp__step_places_begin(fsdp__step_places *p)
     p->seen.count = 0;
     p->moment = 0;
     p->running = true;
-    p->differs = p->missed = false;
+    p->ended = p->differs = p->missed = false;
+}
+
+/* Returns where requests are noted now. */
+static fsdp__requests *notes(fsdp__step_places *p)
+{
+    return p->ended ? &p->ahead : &p->seen;
 }
 
 fsdp_status fsdp__step_places_reserve(fsdp__step_places *p)
 {
-    return p->running && p->seen.count < MOST
-               ? fsdp__grow(&p->seen.items, p->seen.count, &p->seen.capacity, sizeof *p->seen.items)
-               : FSDP_OK;
+    fsdp__requests *to = notes(p);
+
+    return p->running && to->count < MOST ? fsdp__grow(&to->items, to->count, &to->capacity, sizeof *to->items)
+                                          : FSDP_OK;
+}
+
+/* Returns whether the request of that index, from 0, is another one than the step before had. */
+static bool is_other(const fsdp__step_places *p, int64_t index, size_t bytes)
+{
+    return index >= p->expected.count || p->expected.items[index].bytes != bytes;
 }
 
 size_t fsdp__step_places_next(fsdp__step_places *p, size_t bytes)
 {
-    int64_t next = p->seen.count;
+    int64_t next = p->ended ? p->live_ahead : p->seen.count;
+    bool other = is_other(p, next, bytes);
 
     if (!p->running || p->differs)
         return FSDP__NO_PLACE;
-    p->differs = next == p->expected.count || p->expected.items[next].bytes != bytes;
-    return p->differs ? FSDP__NO_PLACE : p->expected.items[next].place;
+    p->differs = other && !p->ended;
+    return other ? FSDP__NO_PLACE : p->expected.items[next].place;
 }
 
 int64_t fsdp__step_places_note(fsdp__step_places *p, size_t bytes)
 {
+    fsdp__requests *to = notes(p);
+
     if (!p->running)
         return 0;
-    if (p->seen.count == MOST) {
+    if (to->count == MOST) {
         p->missed = true;
         return 0;
     }
-    p->seen.items[p->seen.count++] = (request){bytes, FSDP__NO_PLACE, p->moment++, INT64_MAX};
-    return p->seen.count;
+    p->live_ahead += p->ended;
+    to->items[to->count++] = (request){bytes, FSDP__NO_PLACE, p->moment++, INT64_MAX};
+    return p->ended ? -to->count : to->count;
 }
 
 void fsdp__step_places_note_return(fsdp__step_places *p, int64_t number)
 {
-    if (p->running && number > 0)
-        p->seen.items[number - 1].until = p->moment++;
+    p->live_ahead -= number < 0;
+    if (p->running && number != 0)
+        (number > 0 ? &p->seen.items[number - 1] : &p->ahead.items[-number - 1])->until = p->moment++;
 }
 
 bool fsdp__step_places_may_return(fsdp__step_places *p)
@@ -68,19 +86,63 @@ bool fsdp__step_places_may_return(fsdp__step_places *p)
     return may;
 }
 
-bool fsdp__step_places_end(fsdp__step_places *p)
+void fsdp__step_places_end(fsdp__step_places *p)
 {
     bool other = p->differs || p->seen.count != p->expected.count, first = other && p->repeats;
 
-    p->running = false;
+    if (!p->running || p->ended || p->seen.count == 0)
+        return;
     p->steps++;
     p->repeats = !other;
     p->disturbed = p->disturbed || other || p->missed;
-    if (first || !p->disturbed || p->steps < p->again || p->seen.count == MOST)
-        return false;
-    p->disturbed = false;
-    p->again = 2 * p->steps;
-    return true;
+    p->choosing = !first && p->disturbed && p->steps >= p->again && p->seen.count < MOST;
+    if (p->choosing) {
+        p->disturbed = false;
+        p->again = 2 * p->steps;
+    }
+    p->ended = true;
+    p->differs = p->missed = false;
+    p->ahead.count = p->live_ahead = 0;
+}
+
+/* ---- ahead of a step ---- */
+
+bool fsdp__step_places_ahead_is_full(const fsdp__step_places *p)
+{
+    return p->running && p->ended && p->ahead.count == MOST;
+}
+
+int64_t fsdp__step_places_renumber(fsdp__step_places *p, int64_t number, size_t offset)
+{
+    int64_t index = 0;
+
+    for (int64_t i = 0; i < -number - 1; i++)
+        index += p->ahead.items[i].until == INT64_MAX;
+    p->missed = p->missed || index >= p->expected.count || p->expected.items[index].place != offset;
+    return -index - 1;
+}
+
+void fsdp__step_places_forget(fsdp__step_places *p)
+{
+    int64_t count = 0;
+
+    p->differs = false;
+    for (int64_t i = 0; i < p->ahead.count; i++) {
+        if (p->ahead.items[i].until != INT64_MAX)
+            continue;
+        p->differs = p->differs || is_other(p, count, p->ahead.items[i].bytes);
+        p->ahead.items[count++] = p->ahead.items[i];
+    }
+    p->ahead.count = count;
+}
+
+void fsdp__step_places_go_on(fsdp__step_places *p)
+{
+    fsdp__requests done = p->seen;
+
+    p->seen = p->ahead;
+    p->ahead = done;
+    p->ended = false;
 }
 
 /* ---- choosing ---- */
@@ -136,11 +198,13 @@ fsdp_status fsdp__step_places_choose(fsdp__step_places *p, const fsdp__requests 
         *top = FSDP__MAX(*top, all[i].place + all[i].bytes);
     p->seen = p->expected;
     p->expected = seen;
+    p->choosing = false;
     return FSDP_OK;
 }
 
 void fsdp__step_places_release(fsdp__step_places *p)
 {
     fsdp__free(p->seen.items);
+    fsdp__free(p->ahead.items);
     fsdp__free(p->expected.items);
 }

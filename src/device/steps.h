@@ -4,14 +4,16 @@
 
 #include "device/device.h"
 
-/* Say that a step begins, before its first forward, and that it has ended, when its gradients are gone. Steps ask for
- * the same memory in the same order. So a GPU that maps its memory notes the requests of one step, and chooses places
- * for those of the next ones, with few holes between them (device/step_places.h). Other requests get the smallest free
- * block that fits: those of a step that differs, and those between steps. A step that has not ended when the next one
- * begins is forgotten. On other devices nothing happens.
+/* Steps ask for the same memory in the same order. So a GPU that maps its memory notes the requests of one step, and
+ * chooses places for those of the next ones, with few holes between them ([Note: places of a step] in
+ * device/step_places.h). Other requests get the smallest free block that fits. On other devices nothing happens.
  *
- * Ending a step fails with FSDP_NO_MEMORY where the host has no memory for the places; all is as it was then. */
+ * Every loop marks its steps: the outermost call of a module that records a graph is a step's forward, the first one
+ * after a step has ended, and fsdp_optimizer_zero_grad ends it. Both are for all devices of a context. At a forward
+ * places are chosen, which fails with FSDP_NO_MEMORY where the host has no memory for them; all is as it was then. */
+fsdp_status fsdp__note_forward(const fsdp_context *context);
+void fsdp__end_step(const fsdp_context *context);
+/* Begins to note requests before the first forward. */
 void fsdp__device_begin_step(fsdp_device *device);
-fsdp_status fsdp__device_end_step(fsdp_device *device);
 
 #endif

@@ -192,6 +192,9 @@ static void put_memory(const fsdp_explanation *e, FILE *out)
     }
     fprintf(out, "  %-30s %16s", "all together", fsdp__bytes_text((double)between, FSDP__ROOM(40)));
     fprintf(out, " %16s\n", fsdp__bytes_text((double)s->peak_total_bytes, FSDP__ROOM(40)));
+    if (s->reserved_bytes > 0)
+        fprintf(out, "  %-30s %16s %16s\n", "reserved on the GPU", "",
+                fsdp__bytes_text((double)s->reserved_bytes, FSDP__ROOM(40)));
     fputs("\n  Peaks of kinds need not fall together. Kernels' scratch, which the machine decides, is left out.\n",
           out);
 }

@@ -10,6 +10,7 @@
 #include "base/context.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "device/steps.h"
 
 enum {
     LOCAL_INPUTS = 8
@@ -181,6 +182,8 @@ static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tenso
         if (!inputs[i]) /* what should have made it has failed and said why */
             return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : fail_missing(module, i);
     FSDP_TRY(fsdp__viewpoint_begin(module, NULL, &outer));
+    if (!outer.module && fsdp_grad_enabled(module->context))
+        FSDP_TRY_GOTO(status, fsdp__note_forward(module->context), out);
     FSDP_TRY_GOTO(status, fsdp_scope_begin(module->context), out);
     module->parts->calls++;
     before = fsdp__module_enter(module);

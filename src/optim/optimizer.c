@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "device/steps.h"
 #include "tensor/tensor.h"
 
 fsdp_adam_options fsdp_adam_options_default(void)
@@ -423,9 +424,15 @@ fsdp_status fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double l
 
 fsdp_status fsdp_optimizer_zero_grad(fsdp_optimizer *optimizer)
 {
+    const fsdp_context *context = NULL;
+
     FSDP_TRY(fsdp__optimizer_check(optimizer, "drop gradients"));
-    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
         FSDP_TRY(fsdp_tensor_set_grad(w.param->tensor, NULL));
+        context = fsdp_device_context(fsdp_tensor_device(w.param->tensor));
+    }
     optimizer->grad_scale = 1;
+    if (context)
+        fsdp__end_step(context);
     return FSDP_OK;
 }

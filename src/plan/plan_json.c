@@ -77,6 +77,8 @@ fsdp_status fsdp__plan_json(const fsdp__plan *plan, const fsdp__plan_question *q
     fsdp__json_put(&object, "peak", peak_of(plan));
     fsdp__json_put(&object, "peak_bytes", fsdp__json_by_kind(e->step.peak_bytes));
     fsdp__json_put(&object, "live_bytes", fsdp__json_by_kind(e->step.live_bytes));
+    if (e->step.reserved_bytes > 0)
+        fsdp__json_put(&object, "reserved_bytes", json_integer((json_int_t)e->step.reserved_bytes));
     fsdp__json_put(&object, "host_bytes", json_integer((json_int_t)plan->host_bytes));
     fsdp__json_put(&object, "calls", fsdp__json_by_collective(e->step.calls, FSDP_COLLECTIVES));
     fsdp__json_put(&object, "bytes_sent", fsdp__json_by_collective(e->step.bytes_sent, FSDP_COLLECTIVES));

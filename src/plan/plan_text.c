@@ -92,6 +92,9 @@ static void put_memory(const fsdp__plan *plan, const fsdp__plan_question *q, FIL
         fsdp__thousands((int64_t)plan->peak.total, FSDP__ROOM(40)));
     put_moment(plan, out);
     put_kinds(plan, out);
+    if (plan->e->step.reserved_bytes > 0)
+        fprintf(out, "  %-28s %14s\n", "reserved on the GPU",
+                fsdp__bytes_text((double)plan->e->step.reserved_bytes, FSDP__ROOM(40)));
     if (plan->host_bytes > 0)
         fprintf(out, "  %-28s %14s\n", "beside it, on the host",
                 fsdp__bytes_text((double)plan->host_bytes, FSDP__ROOM(40)));

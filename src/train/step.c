@@ -255,7 +255,6 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
         FSDP_TRY(microbatch(run, micro, draws, &report->epoch));
     }
     FSDP_TRY(take_step(run, report, &stepped));
-    FSDP_TRY(fsdp__device_end_step(run->device));
     if (!run->ahead.device) {
         /* The meter must see finished work; a device that runs behind the host has only been given it. */
         FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(run->device)));

@@ -140,7 +140,7 @@ static void take_step(fsdp_device *device, kept *moments, int odd)
 {
     kept blocks[KEPT], gradients[KEPT];
 
-    fsdp__device_begin_step(device);
+    CHECK_OK(fsdp__note_forward(fsdp_device_context(device)));
     for (int i = 0; i < KEPT; i++) {
         kept other = take(device, (size_t)(3 + 2 * i) * MIB + 64, FSDP_MEMORY_WORKSPACE, 100 + i);
 
@@ -156,7 +156,7 @@ static void take_step(fsdp_device *device, kept *moments, int odd)
             moments[i] = take(device, 6 * MIB, FSDP_MEMORY_OPTIMIZER_STATE, 40 + i);
         give(device, &gradients[i], FSDP_MEMORY_GRADIENT, 20 + i);
     }
-    CHECK_OK(fsdp__device_end_step(device));
+    fsdp__end_step(fsdp_device_context(device));
 }
 
 /* Pieces are cut out in the first step, and where the card has no more; they are mapped again where steps have places.
@@ -188,6 +188,54 @@ TEST(steps_have_places_on_a_card_that_has_little_more_than_their_peak)
     fakecuda.set_memory(0);
     fsdp_context_free(context);
     check_nothing_lives();
+}
+
+typedef struct asker {
+    fsdp_device *device;
+    atomic_int open;
+} asker;
+
+/* Asks for memory, and then lets a stream go on. */
+static void *ask(void *arg)
+{
+    asker *a = arg;
+    void *memory = NULL;
+
+    CHECK_OK(fsdp__device_alloc(a->device, MIB, FSDP_MEMORY_WORKSPACE, &memory));
+    fsdp__device_free(a->device, memory, MIB, FSDP_MEMORY_WORKSPACE);
+    atomic_store(&a->open, 1);
+    return NULL;
+}
+
+/* Another stream waits for a thread that asks for memory, or that is to take its next step: who cuts memory out must
+ * not wait for it. If it does, this test does not end. */
+TEST(memory_is_cut_out_while_another_stream_waits)
+{
+    for (int asks = 0; asks < 2; asks++) {
+        fsdp_context *context = test_context();
+        asker a = {.device = open_gpu(context)};
+        fsdp_stream *other = NULL;
+        kept moments[KEPT] = {{NULL, 0}};
+        pthread_t thread;
+
+        CHECK_OK(fsdp_stream_create(a.device, FSDP_STREAM_WORKER, &other));
+        fakecuda.fail_call("cuMemUnmap", 0, 0, false);
+        fakecuda.hold(CHECK_PTR(fsdp_stream_native(other)), &a.open);
+        if (asks)
+            CHECK_EQ(pthread_create(&thread, NULL, ask, &a), 0);
+        for (int n = 0; n < 3; n++)
+            take_step(a.device, moments, -1);
+        CHECK(fakecuda.uses("cuMemUnmap") > 0);
+        CHECK(asks || !atomic_load(&a.open));
+        atomic_store(&a.open, 1);
+        if (asks)
+            CHECK_EQ(pthread_join(thread, NULL), 0);
+        fsdp_stream_free(other);
+        for (int i = 0; i < KEPT; i++)
+            give(a.device, &moments[i], FSDP_MEMORY_OPTIMIZER_STATE, 40 + i);
+        fsdp_context_free(context);
+        check_nothing_lives();
+    }
 }
 
 /* ---- scratch ---- */

@@ -5,6 +5,8 @@
 #include "shard/doors.h"
 
 #ifdef FSDP_HAVE_FAKECUDA
+#include <unistd.h>
+
 #include "backend/fakecuda/control.h"
 #include "device/device.h"
 #include "shard/net_bytes.h"
@@ -187,6 +189,83 @@ TEST_WITH(ranks_with_gpus_in_turn_have_none_in_common, open_two, close_fake)
     }
     CHECK(t.moved[IN_COMMON] > 0);
     net_check_same(t.values[IN_COMMON], t.values[STAGED], t.count);
+}
+
+/* ---- places of steps ---- */
+
+enum {
+    WIDTH = 300,
+    ROWS = 301,
+    PLACED_STEPS = 5
+};
+
+static fsdp_status backward_of(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_tensor *out = fsdp_call(module, fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(ROWS, WIDTH)));
+    fsdp_tensor *loss = fsdp_mean(fsdp_mul(out, out));
+
+    return loss ? fsdp_backward(loss) : fsdp_last_status();
+}
+
+static fsdp_status placed_step(fsdp_context *context, fsdp_module *module, fsdp_optimizer *adamw)
+{
+    fsdp_status status;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    status = backward_of(context, module);
+    if (status == FSDP_OK)
+        status = fsdp_optimizer_step(adamw);
+    CHECK_OK(fsdp_optimizer_zero_grad(adamw));
+    fsdp_scope_end(context, NULL);
+    return status;
+}
+
+/* Takes steps that have places; then one rank fails, and another is late. */
+static void place(fsdp_context *context, void *arg)
+{
+    const fsdp_carrier *carrier = arg;
+    const fsdp_adam_options options = fsdp_adam_options_default();
+    int rank = fsdp_context_rank(context);
+    fsdp_device *meta = fsdp_meta(context);
+    fsdp_module *layers[] = {fsdp_linear_create(context, meta, WIDTH, 4 * WIDTH, NULL), fsdp_gelu_create(context, true),
+                             fsdp_linear_create(context, meta, 4 * WIDTH, WIDTH, NULL)};
+    fsdp_module *module = CHECK_PTR(fsdp_sequential_create(context, layers, 3));
+    fsdp_optimizer *adamw = NULL;
+    fsdp_parameters parameters;
+    fsdp_memory_stats stats;
+    fsdp_status status;
+
+    CHECK_OK(fsdp_context_set_carrier(context, *carrier));
+    CHECK_OK(fsdp_fully_shard(layers[0], NULL));
+    CHECK_OK(fsdp_fully_shard(module, NULL));
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    CHECK_OK(fsdp_adamw_create(&parameters, &options, &adamw));
+    fsdp_parameters_release(&parameters);
+    for (int n = 0; n < PLACED_STEPS; n++)
+        CHECK_OK(placed_step(context, module, adamw));
+    fsdp_device_memory(test_device(context), &stats);
+    CHECK(stats.reserved_bytes <= stats.peak_total_bytes + 4 * (2 << 20)); /* segments end so behind what is needed */
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    if (rank == 1)
+        fsdp_abort(context, "rank 1 has enough");
+    if (rank == 2)
+        (void)usleep(20000);
+    status = placed_step(context, module, adamw);
+    if (status == FSDP_OK) /* all of it was queued */
+        status = fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
+    CHECK(status != FSDP_OK);
+    fsdp_optimizer_free(adamw);
+    fsdp_module_unref(module);
+}
+
+TEST_WITH(ranks_that_are_threads_of_a_gpu_have_places_until_one_fails, open_fake, close_fake)
+{
+    fsdp_carrier carriers[] = {FSDP_CARRIER_STAGED, FSDP_CARRIER_PEER};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(carriers); i++)
+        test_run_ranks(3, place, &carriers[i]);
 }
 
 #endif

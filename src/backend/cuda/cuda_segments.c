@@ -209,6 +209,15 @@ static range **range_at(fsdp__cuda_state *state, const void *segment)
     return link;
 }
 
+/* Waits until the device's own stream has done what was issued to it. Memory is given back in its order, so then
+ * nothing uses what is unmapped. Other streams may wait for what this thread has yet to do, or another rank's. A device
+ * that closes has no stream any more, and has done all. */
+static void await_users(const fsdp_device *device)
+{
+    if (device->stream)
+        FSDP__CUDA_GIVE_BACK(device, cudaStreamSynchronize(fsdp__cuda_native(device->stream)));
+}
+
 /* ---- segments ---- */
 
 /* Waits for what streams still do before scratch that they have given back becomes free. Returns whether there was
@@ -283,7 +292,7 @@ void fsdp__cuda_segment_cut(fsdp_device *device, void *segment, size_t from, siz
     range *r;
 
     (void)fsdp__cuda_use(device);
-    FSDP__CUDA_GIVE_BACK(device, cudaDeviceSynchronize()); /* work that was issued may still use it */
+    await_users(device);
     pthread_mutex_lock(&state->mutex);
     r = *range_at(state, segment);
     pieces_in(r, from, end, &first, &last);
@@ -309,7 +318,7 @@ void fsdp__cuda_segment_free(fsdp_device *device, void *segment, size_t bytes)
         FSDP__CUDA_GIVE_BACK(device, cudaFree(segment));
         return;
     }
-    FSDP__CUDA_GIVE_BACK(device, cudaDeviceSynchronize());
+    await_users(device);
     range_free(device, found);
 }
 

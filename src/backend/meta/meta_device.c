@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/limits.h"
 #include "device/dry.h"
 #include "device/impl.h"
@@ -68,12 +69,15 @@ static fsdp_status meta_stream_synchronize(fsdp_stream *stream)
 
 /* What all of them have. There are no .kernels: a launch counts its flops, and nothing else happens. */
 #define WITHOUT_BYTES                                                                                      \
-    .most = 1, .has_bytes = false, .segment_alloc = meta_segment_alloc, .segment_free = meta_segment_free, \
-    .stream_free = meta_stream_free, .stream_enqueue = meta_stream_enqueue,                                \
+    .most = 1, .has_bytes = false, .stream_free = meta_stream_free, .stream_enqueue = meta_stream_enqueue, \
     .stream_synchronize = meta_stream_synchronize, .stream_check = meta_stream_synchronize
 
-const fsdp__backend fsdp__backend_meta = {
-    .name = "meta", .is_meta = true, .stream_create = meta_stream_create, WITHOUT_BYTES};
+const fsdp__backend fsdp__backend_meta = {.name = "meta",
+                                          .is_meta = true,
+                                          .segment_alloc = meta_segment_alloc,
+                                          .segment_free = meta_segment_free,
+                                          .stream_create = meta_stream_create,
+                                          WITHOUT_BYTES};
 
 /* ---- dry ---- */
 
@@ -95,9 +99,49 @@ const fsdp__backend fsdp__backend_dry = {
     .host_access = true,   /* as on the CPU: shards that are offloaded are there already */
     .shared_memory = true, /* if a fake world, of several machines, has it */
     .copy_to_host = dry_copy_to_host,
+    .segment_alloc = meta_segment_alloc,
+    .segment_free = meta_segment_free,
     .stream_create = meta_stream_create,
     WITHOUT_BYTES,
 };
+
+/* Its segments grow as a GPU's do, without bytes: so it reserves what a GPU would. */
+#define RANGE ((size_t)160 << 30) /* addresses of a segment */
+#define GRANULE ((size_t)2 << 20) /* what a GPU maps, and the allocator asks for, are multiples of it */
+
+static fsdp_status dry_gpu_open(fsdp_device *device)
+{
+    device->grows = true;
+    return FSDP_OK;
+}
+
+static fsdp_status dry_gpu_segment_alloc(fsdp_device *device, size_t bytes, void **out)
+{
+    return meta_segment_alloc(device, FSDP__MAX(bytes, RANGE), out);
+}
+
+static void dry_gpu_segment_free(fsdp_device *device, void *segment, size_t bytes)
+{
+    meta_segment_free(device, segment, FSDP__MAX(bytes, RANGE));
+}
+
+static fsdp_status dry_gpu_segment_grow(fsdp_device *device, void *segment, size_t bytes, size_t more)
+{
+    (void)device, (void)segment;
+    return more <= RANGE && bytes <= RANGE - more ? FSDP_OK : FSDP_NOT_FOUND;
+}
+
+static void dry_gpu_segment_fit(fsdp_device *device, void *segment, size_t *from, size_t *end)
+{
+    (void)device, (void)segment;
+    *from = (*from + GRANULE - 1) / GRANULE * GRANULE;
+    *end = *end / GRANULE * GRANULE;
+}
+
+static void dry_gpu_segment_cut(fsdp_device *device, void *segment, size_t from, size_t end)
+{
+    (void)device, (void)segment, (void)from, (void)end;
+}
 
 /* What is offloaded goes to the dry device, which has no bytes either. */
 static fsdp_status dry_gpu_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
@@ -118,6 +162,12 @@ const fsdp__backend fsdp__backend_dry_gpu = {
     .makes_again = true,
     .sums_operands = true,
     .copy_to_host = dry_gpu_copy_to_host,
+    .open = dry_gpu_open,
+    .segment_alloc = dry_gpu_segment_alloc,
+    .segment_free = dry_gpu_segment_free,
+    .segment_grow = dry_gpu_segment_grow,
+    .segment_fit = dry_gpu_segment_fit,
+    .segment_cut = dry_gpu_segment_cut,
     .stream_create = behind_stream_create,
     WITHOUT_BYTES,
 };

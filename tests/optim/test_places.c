@@ -1,0 +1,352 @@
+/* Loops of one's own have places for their steps' memory without a word: forwards and fsdp_optimizer_zero_grad mark
+ * steps. On the dry device that stands for a GPU, which reserves what a GPU would, and computes nothing. */
+#include "autograd/autograd.h"
+#include "device/dry.h"
+#include "device/steps.h"
+#include "fsdp/nn.h"
+#include "fsdp/optim.h"
+#include "support/test.h"
+
+enum {
+    BATCH = 3001, /* odd on purpose */
+    WIDTH = 515,
+    LAYERS = 5,
+    WARM = 6,        /* steps until all has its place */
+    SLACK = 8 << 20, /* two segments end in less than 2 MiB each behind what is needed */
+};
+
+typedef struct trainee {
+    fsdp_device *device;
+    fsdp_module *model;
+    fsdp_optimizer *adamw;
+    int64_t width;
+} trainee;
+
+static fsdp_module *mlp(fsdp_device *device, int64_t width)
+{
+    fsdp_context *context = fsdp_device_context(device);
+    fsdp_module *layers[2 * LAYERS];
+
+    for (int i = 0; i < LAYERS; i++) {
+        layers[2 * i] =
+            fsdp_linear_create(context, device, i ? 4 * width : width, i == LAYERS - 1 ? 30 * width : 4 * width, NULL);
+        layers[2 * i + 1] = i % 2 ? fsdp_relu_create(context) : fsdp_gelu_create(context, true);
+    }
+    return CHECK_PTR(fsdp_sequential_create(context, layers, 2 * LAYERS));
+}
+
+static trainee create(fsdp_device *device, int64_t width)
+{
+    const fsdp_adam_options options = fsdp_adam_options_default();
+    trainee t = {.device = device, .width = width, .model = mlp(device, width)};
+    fsdp_parameters parameters;
+
+    CHECK_OK(fsdp_module_initialize(t.model, 1));
+    CHECK_OK(fsdp_module_parameters(t.model, &parameters));
+    CHECK_OK(fsdp_adamw_create(&parameters, &options, &t.adamw));
+    fsdp_parameters_release(&parameters);
+    return t;
+}
+
+static void release(trainee *t)
+{
+    fsdp_optimizer_free(t->adamw);
+    fsdp_module_unref(t->model);
+}
+
+static fsdp_tensor *input(const trainee *t, int64_t batch)
+{
+    return CHECK_PTR(fsdp_zeros(t->device, FSDP_F32, FSDP_SHAPE(batch, t->width)));
+}
+
+static void evaluate(const trainee *t, int64_t batch)
+{
+    fsdp_context *context = fsdp_device_context(t->device);
+
+    CHECK_OK(fsdp_scope_begin(context));
+    fsdp_no_grad_begin(context);
+    CHECK_PTR(fsdp_mean(fsdp_call(t->model, input(t, batch))));
+    fsdp_no_grad_end(context);
+    fsdp_scope_end(context, NULL);
+}
+
+/* Adds the gradients of a batch. */
+static void accumulate(const trainee *t)
+{
+    fsdp_context *context = fsdp_device_context(t->device);
+    fsdp_tensor *out;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    out = CHECK_PTR(fsdp_call(t->model, input(t, BATCH)));
+    CHECK_OK(fsdp_backward(fsdp_mean(fsdp_mul(out, out))));
+    fsdp_scope_end(context, NULL);
+}
+
+/* Takes a step, as the examples do: what it has made goes with its scope, after the gradients. */
+static void step(const trainee *t)
+{
+    fsdp_context *context = fsdp_device_context(t->device);
+    fsdp_tensor *out;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    out = CHECK_PTR(fsdp_call(t->model, input(t, BATCH)));
+    CHECK_OK(fsdp_backward(fsdp_mean(fsdp_mul(out, out))));
+    CHECK_OK(fsdp_optimizer_step(t->adamw));
+    CHECK_OK(fsdp_optimizer_zero_grad(t->adamw));
+    fsdp_scope_end(context, NULL);
+}
+
+static fsdp_memory_stats memory_of(const fsdp_device *device)
+{
+    fsdp_memory_stats stats;
+
+    fsdp_device_memory(device, &stats);
+    return stats;
+}
+
+/* Checks that hardly more is reserved than was live at the peak. */
+static void check_reserved(const fsdp_device *device)
+{
+    fsdp_memory_stats stats = memory_of(device);
+
+    print_message("%.2f %%\n", 100 * ((double)stats.reserved_bytes / (double)stats.peak_total_bytes - 1));
+    CHECK(stats.reserved_bytes < stats.peak_total_bytes + SLACK);
+}
+
+static trainee set_up(void)
+{
+    return create(CHECK_PTR(fsdp__dry_gpu(test_context())), WIDTH);
+}
+
+static void tear_down(trainee *t)
+{
+    fsdp_context *context = fsdp_device_context(t->device);
+
+    release(t);
+    fsdp_context_free(context);
+}
+
+/* ---- one loop ---- */
+
+typedef enum way {
+    PLAIN,
+    ZERO_FIRST, /* gradients are dropped before a step, not after it */
+    TWICE,      /* both */
+    ACCUMULATED,
+    EVALUATED, /* between steps, with other sizes than theirs and with the same */
+    WAYS
+} way;
+
+static void loop(const trainee *t, way how, int n)
+{
+    if (how == ZERO_FIRST || how == TWICE)
+        CHECK_OK(fsdp_optimizer_zero_grad(t->adamw));
+    if (how == EVALUATED && n % 3 == 1) {
+        evaluate(t, BATCH / 3);
+        evaluate(t, BATCH);
+    }
+    if (how == ACCUMULATED)
+        for (int i = 0; i < 2; i++)
+            accumulate(t);
+    if (how != ZERO_FIRST) {
+        step(t);
+        return;
+    }
+    accumulate(t);
+    CHECK_OK(fsdp_optimizer_step(t->adamw));
+    if (n % 4 == 0)
+        evaluate(t, BATCH / 2); /* it is in the step, and where steps differ once, places stay */
+}
+
+TEST(a_loop_of_ones_own_reserves_its_peak)
+{
+    for (way how = 0; how < WAYS; how++) {
+        trainee t = set_up();
+        uint64_t calls;
+
+        for (int n = 1; n <= WARM; n++)
+            loop(&t, how, n);
+        calls = memory_of(t.device).system_allocations;
+        for (int n = 1; n <= 8; n++)
+            loop(&t, how, n);
+        check_reserved(t.device);
+        CHECK_EQ(memory_of(t.device).system_allocations, calls);
+        tear_down(&t);
+    }
+}
+
+/* A loop that never drops its gradients has no steps. */
+TEST(without_an_end_of_steps_more_is_reserved)
+{
+    trainee t = set_up();
+    fsdp_memory_stats stats;
+
+    for (int n = 0; n < WARM; n++) {
+        accumulate(&t);
+        CHECK_OK(fsdp_optimizer_step(t.adamw));
+    }
+    stats = memory_of(t.device);
+    CHECK(stats.reserved_bytes > stats.peak_total_bytes + SLACK);
+    tear_down(&t);
+}
+
+/* An end without a step, and a step that ends twice, are none. */
+TEST(marks_without_a_step_do_nothing)
+{
+    trainee t = set_up();
+    fsdp_context *context = fsdp_device_context(t.device);
+    fsdp_optimizer *none = NULL;
+    const fsdp_adam_options options = fsdp_adam_options_default();
+
+    CHECK_OK(fsdp_adamw_create(&(fsdp_parameters){0, NULL}, &options, &none));
+    for (int n = 0; n < WARM; n++) {
+        CHECK_OK(fsdp_optimizer_zero_grad(none));
+        CHECK_OK(fsdp_optimizer_zero_grad(t.adamw));
+        step(&t);
+        CHECK_OK(fsdp_optimizer_zero_grad(t.adamw));
+    }
+    check_reserved(t.device);
+    CHECK_OK(fsdp__note_forward(context));
+    fsdp__end_step(context);
+    fsdp__end_step(context);
+    step(&t);
+    check_reserved(t.device);
+    fsdp_optimizer_free(none);
+    tear_down(&t);
+}
+
+/* ---- several models ---- */
+
+TEST(two_models_of_a_device_that_step_together_reserve_their_peak)
+{
+    trainee t = set_up(), other = create(t.device, WIDTH / 2);
+
+    for (int n = 0; n < WARM; n++) {
+        accumulate(&t);
+        accumulate(&other);
+        CHECK_OK(fsdp_optimizer_step(t.adamw));
+        CHECK_OK(fsdp_optimizer_step(other.adamw));
+        CHECK_OK(fsdp_optimizer_zero_grad(t.adamw));
+        CHECK_OK(fsdp_optimizer_zero_grad(other.adamw));
+    }
+    check_reserved(t.device);
+    release(&other);
+    tear_down(&t);
+}
+
+/* Steps of each differ from those of the other, so one of them has places; what is reserved does not grow. */
+TEST(two_models_of_a_device_that_step_in_turns_are_served)
+{
+    trainee t = set_up(), other = create(t.device, WIDTH / 2);
+    size_t reserved;
+
+    for (int n = 0; n < 40; n++)
+        step(n % 2 ? &other : &t);
+    reserved = memory_of(t.device).reserved_bytes;
+    for (int n = 0; n < 200; n++)
+        step(n % 2 ? &other : &t);
+    CHECK(memory_of(t.device).reserved_bytes <= reserved + SLACK);
+    release(&other);
+    tear_down(&t);
+}
+
+/* What a larger model has left is kept for later ones. */
+TEST(models_made_after_others_were_freed_reserve_no_more_than_the_largest)
+{
+    trainee t = set_up();
+
+    for (int64_t less = 0; less < 300; less += 100) {
+        release(&t);
+        t = create(t.device, WIDTH - less);
+        for (int n = 0; n < 8; n++)
+            step(&t);
+        check_reserved(t.device);
+    }
+    tear_down(&t);
+}
+
+/* ---- orders ---- */
+
+TEST(a_model_gets_another_dtype_between_steps)
+{
+    trainee t = set_up();
+    const fsdp_adam_options options = fsdp_adam_options_default();
+
+    for (int n = 0; n < WARM; n++)
+        step(&t);
+    for (int i = 0; i < 4; i++) {
+        fsdp_parameters parameters;
+
+        CHECK_OK(fsdp_module_to(t.model, i % 2 ? FSDP_F16 : FSDP_BF16));
+        CHECK_OK(fsdp_module_to(t.model, FSDP_F32));
+        fsdp_optimizer_free(t.adamw);
+        CHECK_OK(fsdp_module_parameters(t.model, &parameters));
+        CHECK_OK(fsdp_adamw_create(&parameters, &options, &t.adamw));
+        fsdp_parameters_release(&parameters);
+        for (int n = 0; n < WARM; n++)
+            step(&t);
+    }
+    tear_down(&t);
+}
+
+/* A step fails after half of it; the next ones have their places again. */
+TEST(a_step_that_fails_takes_no_places)
+{
+    trainee t = set_up();
+    fsdp_context *context = fsdp_device_context(t.device);
+
+    for (int n = 0; n < WARM; n++)
+        step(&t);
+    for (int drops = 0; drops < 2; drops++) { /* its gradients, or the next step goes on with them */
+        CHECK_OK(fsdp_scope_begin(context));
+        CHECK_PTR(fsdp_call(t.model, input(&t, BATCH)));
+        CHECK(!fsdp_call(t.model, fsdp_zeros(t.device, FSDP_F32, FSDP_SHAPE(7, t.width + 1))));
+        fsdp_scope_end(context, NULL);
+        if (drops)
+            CHECK_OK(fsdp_optimizer_zero_grad(t.adamw));
+        for (int n = 0; n < 30; n++)
+            step(&t);
+        check_reserved(t.device);
+    }
+    tear_down(&t);
+}
+
+TEST(any_host_allocation_may_fail_in_a_loop)
+{
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_context *context = NULL;
+        fsdp_status status = fsdp_context_create(&(fsdp_context_options){.threads = 1}, &context);
+        fsdp_device *device = context ? fsdp__dry_gpu(context) : NULL;
+        void *memory = NULL;
+
+        status = device ? FSDP_OK : FSDP_NO_MEMORY;
+        for (int i = 0; i < 3 && status == FSDP_OK; i++) {
+            status = fsdp__note_forward(context);
+            if (status == FSDP_OK)
+                status = fsdp__device_alloc(device, 1 << 20, FSDP_MEMORY_ACTIVATION, &memory);
+            if (status == FSDP_OK)
+                fsdp__device_free(device, memory, 1 << 20, FSDP_MEMORY_ACTIVATION);
+            fsdp__end_step(context);
+        }
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        fsdp_context_free(context);
+    }
+}
+
+/* ---- devices without places ---- */
+
+TEST(marks_on_a_processor_do_nothing)
+{
+    fsdp_context *context = test_context();
+    fsdp_memory_stats before, after;
+
+    CHECK_OK(fsdp__note_forward(context)); /* nothing is open */
+    fsdp__end_step(context);
+    before = memory_of(CHECK_PTR(fsdp_cpu(context)));
+    fsdp__device_begin_step(fsdp_cpu(context));
+    CHECK_OK(fsdp__note_forward(context));
+    fsdp__end_step(context);
+    after = memory_of(fsdp_cpu(context));
+    CHECK_EQ(after.reserved_bytes, before.reserved_bytes);
+    fsdp_context_free(context);
+}
