@@ -98,7 +98,7 @@ FIXTURE_TEST(killed_at_any_moment_it_goes_on)
 
     train_whole(f, 2);
     for (int round = 0; round < (test_long() ? 40 : 2); round++) {
-        char name[16];
+        char name[24];
         command c;
         int kills = 0, status = -1;
 
