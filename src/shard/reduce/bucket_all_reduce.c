@@ -1,5 +1,5 @@
 /* bucket_all_reduce.c - takes one bucket from where its gradients were computed to the gradients of its parameters. */
-#include "shard/reduce/buckets.h"
+#include "shard/reduce/bucket_all_reduce.h"
 
 #include <stdio.h>
 

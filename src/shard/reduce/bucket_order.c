@@ -5,7 +5,7 @@
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "base/text.h"
-#include "shard/reduce/buckets.h"
+#include "shard/reduce/bucket_all_reduce.h"
 #include "shard/reduce/reduce.h"
 
 static bool has_due(const fsdp__param_group *group, const fsdp__bucket *bucket)

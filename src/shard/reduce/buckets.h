@@ -8,7 +8,6 @@
 
 #include "fsdp/replicate.h"
 #include "shard/group/param_group.h"
-#include "shard/reduce/reduction.h"
 
 typedef struct fsdp__bucket {
     const int32_t *params; /* indices in the group, in the order of the bucket; points into fsdp__buckets.order */
@@ -97,12 +96,5 @@ fsdp_status fsdp__bucket_tensor(const fsdp__param *param, fsdp__region *region, 
 void fsdp__bucket_leave_region(fsdp__bucket *bucket);
 /* Ends the running backward, successful or not, and drops the late results that it has not installed. */
 void fsdp__buckets_reset(fsdp__buckets *buckets);
-
-/* ---- bucket_all_reduce.c ---- */
-
-/* Averages the bucket's gradients over all ranks, into the gradients of its parameters. Where this rank has no gradient
- * it sends -0, and the result is a late one (buckets.h). [collective] */
-fsdp_status fsdp__bucket_all_reduce(fsdp__param_group *group, fsdp__comm_context *comm,
-                                    const fsdp__reduce_settings *settings, int64_t index);
 
 #endif
