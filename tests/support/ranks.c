@@ -53,6 +53,8 @@ void test_meet(void)
 {
     int round;
 
+    if (!meeting) /* no world has run yet: the case's own thread is alone */
+        return;
     pthread_mutex_lock(&meeting->mutex);
     round = meeting->round;
     meeting->here++;

@@ -394,25 +394,6 @@ TEST_WITH(an_infinite_loss_is_seen_by_ranks_whose_own_is_not, setup, NULL)
     test_run_ranks(4, steps_of_a_rank, &p);
 }
 
-TEST_WITH(a_gpu_hears_where_steps_begin_and_end, setup, NULL)
-{
-    fixture *f = *state;
-    fsdp_context *context = test_context();
-    fsdp_train_run *run = NULL;
-
-    test_need_gpu();
-    write_data(f, 1, 1);
-    f->value = 0;
-    CHECK_OK(fsdp_train_config_set(f->config, "training.device", "cuda"));
-    CHECK_OK(fsdp_train_run_create(context, f->config, &run));
-    for (int step = 1; step <= STEPS; step++) {
-        CHECK_OK(fsdp_train_step(run, NULL));
-        CHECK_EQ(fsdp_cuda(context, 0)->allocator->places.steps, step);
-    }
-    fsdp_train_run_free(run);
-    fsdp_context_free(context);
-}
-
 enum {
     PLACED = 6
 };
