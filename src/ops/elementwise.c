@@ -47,7 +47,7 @@ fsdp_tensor *fsdp_neg(fsdp_tensor *x)
 
 /* ---- activations: only the input is saved, and the result may be made again from it ---- */
 
-fsdp_status fsdp__op_activate(fsdp__activation kind, const fsdp_tensor *x, fsdp_tensor *y)
+static fsdp_status activate(fsdp__activation kind, const fsdp_tensor *x, fsdp_tensor *y)
 {
     const fsdp__activation_forward_args args = {.x = fsdp_tensor_data(x),
                                                 .y = fsdp_tensor_data(y),
@@ -84,7 +84,7 @@ static fsdp_status activation_remake(fsdp__node *node, fsdp_tensor **out)
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *y = NULL;
 
     FSDP_TRY(fsdp_tensor_create(x->storage->device, x->dtype, x->ndim, x->shape, FSDP_MEMORY_ACTIVATION, &y));
-    FSDP_TRY(fsdp__op_activate(*(const fsdp__activation *)fsdp__node_state(node), x, y));
+    FSDP_TRY(activate(*(const fsdp__activation *)fsdp__node_state(node), x, y));
     *out = fsdp__take(&y);
     return FSDP_OK;
 }
@@ -107,7 +107,7 @@ static fsdp_tensor *activation(const fsdp__op *op, fsdp__activation kind, fsdp_t
     from = fsdp__op_of_one(op, x, &y);
     if (!from)
         return NULL;
-    if (fsdp__op_activate(kind, from, y) != FSDP_OK ||
+    if (activate(kind, from, y) != FSDP_OK ||
         fsdp__record_with(&activation_traits, op, &x, 1, &y, 1, &from, 1, &kind, sizeof kind) != FSDP_OK)
         return NULL;
     return y;

@@ -1,11 +1,8 @@
 /* gelu_mlp.c - two linears with GELU between them, whose products take it along.
  *
- * h (...,F) is the first linear's result, y = gelu(h), z (...,O) the second's of y. In the backward the product that
- * makes dy multiplies it by gelu'(h): what it writes is dh, and no pass reads h and dy to make that.
- *
- * Where the backward needs both h and y, only h is kept. A pass makes y of it, in the forward and, with the same bits,
- * in the backward, where dh then takes its place. Where it needs one of them, or none, the first product writes y, and
- * h beside it: it does not round what GELU is of, so y's last bits could not be made of h. */
+ * h (...,F) is the first linear's result, y = gelu(h), z (...,O) the second's of y. The first product writes h and y.
+ * In the backward the product that makes dy multiplies it by gelu'(h): what it writes is dh. So no pass reads h to make
+ * y, and none reads h and dy to make dh. */
 #include "base/alloc.h"
 #include "ops/op.h"
 
@@ -21,7 +18,7 @@ enum {
     SAVED_X,
     SAVED_WEIGHT,
     SAVED_H,
-    SAVED_Y, /* only without h */
+    SAVED_Y,
     SAVED_SECOND,
     SAVED
 };
@@ -70,14 +67,15 @@ bool fsdp__gelu_mlp_joins(const fsdp__gelu_mlp *m)
 /* ---- backward ---- */
 
 /* Computes dh = (dz W2^T) * gelu'(h), (...,F). */
-static fsdp_status inner_gradient(fsdp__node *node, fsdp_tensor *dz, bool conv1d, fsdp_tensor *dh)
+static fsdp_status inner_gradient(fsdp__node *node, fsdp_tensor *dz, bool conv1d, fsdp_tensor **out)
 {
+    fsdp_tensor *h = fsdp__node_saved(node, SAVED_H);
     fsdp__matrix a, weight;
 
+    FSDP__TRY_NEW(*out = fsdp_empty(h->storage->device, h->dtype, h->ndim, h->shape));
     FSDP_TRY(fsdp__matrix_of(dz, &a));
     FSDP_TRY(fsdp__matrix_of(fsdp__node_saved(node, SAVED_SECOND), &weight));
-    return fsdp__gemm_gelu_gradient(a, conv1d ? fsdp__matrix_transposed(weight) : weight, dh,
-                                    fsdp__node_saved(node, SAVED_H));
+    return fsdp__gemm_gelu_gradient(a, conv1d ? fsdp__matrix_transposed(weight) : weight, *out, h);
 }
 
 /* Computes dx [+]= dh W1^T. */
@@ -93,36 +91,25 @@ static fsdp_status input_gradient(fsdp__node *node, fsdp_tensor *dh, bool conv1d
     return fsdp__gemm(a, conv1d ? fsdp__matrix_transposed(weight) : weight, NULL, dx, accumulate);
 }
 
-/* Computes the gradients of the second weight and its bias. If y was not kept, it is made in `room`. */
-static fsdp_status second_gradients(fsdp__node *node, fsdp_tensor *dz, bool conv1d, fsdp_tensor *room)
-{
-    fsdp_tensor *h = fsdp__node_saved(node, SAVED_H), *y = h ? room : fsdp__node_saved(node, SAVED_Y);
-
-    if (h && fsdp__node_needs(node, SECOND))
-        FSDP_TRY(fsdp__op_activate(FSDP__GELU_TANH, h, y));
-    FSDP_TRY(fsdp__linear_leaf_gradients(node, SECOND, y, dz, conv1d));
-    fsdp__node_drop_saved(node, SAVED_Y);
-    return FSDP_OK;
-}
-
 static fsdp_status mlp_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     bool conv1d = *(const bool *)fsdp__node_state(node);
     bool inner = fsdp__node_needs(node, X) || fsdp__node_needs(node, WEIGHT) || fsdp__node_needs(node, WEIGHT + 1);
-    fsdp_tensor *dz = fsdp__op_contiguous(grads[0]), *h = fsdp__node_saved(node, SAVED_H), *dh = NULL;
+    fsdp_tensor *dz = fsdp__op_contiguous(grads[0]), *dh = NULL;
 
     if (!dz)
         return fsdp_last_status();
-    if (!h && (inner || (fsdp__node_needs(node, SECOND) && !fsdp__node_saved(node, SAVED_Y))))
+    if ((inner && !fsdp__node_saved(node, SAVED_H)) ||
+        (fsdp__node_needs(node, SECOND) && !fsdp__node_saved(node, SAVED_Y)))
         return FSDP_FAIL(FSDP_STATE,
                          "gelu_mlp: a backward that failed has dropped what it had saved: run a new forward");
-    if (h)
-        FSDP__TRY_NEW(dh = fsdp__empty_like(h, h->dtype));
-    FSDP_TRY(second_gradients(node, dz, conv1d, dh));
-    if (!inner)
-        return FSDP_OK;
-    FSDP_TRY(inner_gradient(node, dz, conv1d, dh));
+    if (inner)
+        FSDP_TRY(inner_gradient(node, dz, conv1d, &dh));
+    FSDP_TRY(fsdp__linear_leaf_gradients(node, SECOND, fsdp__node_saved(node, SAVED_Y), dz, conv1d));
     fsdp__node_drop_saved(node, SAVED_H);
+    fsdp__node_drop_saved(node, SAVED_Y);
+    if (!dh)
+        return FSDP_OK;
     if (fsdp__node_needs(node, X))
         FSDP_TRY(input_gradient(node, dh, conv1d));
     FSDP_TRY(fsdp__node_remake(node)); /* x, beside which the inner activations are no more */
@@ -134,67 +121,48 @@ static const fsdp__traits traits = {.remakes_late = true, .last_leaf_first = tru
 
 /* ---- forward ---- */
 
-/* Says which of h and y a backward will need. */
-typedef struct needs {
-    bool h, y;
-} needs;
-
-static fsdp__matrix weight_of(const fsdp__gelu_mlp *m, fsdp__matrix weight)
+static fsdp_tensor *empty_with(const fsdp_tensor *x, int64_t cols)
 {
-    return m->conv1d ? weight : fsdp__matrix_transposed(weight);
+    fsdp_tensor *out = NULL;
+
+    return fsdp__op_wide(x, cols, &out) == FSDP_OK ? fsdp__scope_adopt(out) : NULL;
 }
 
-/* Computes h, unless it is NULL, and y. */
-static fsdp_status first_product(const fsdp__gelu_mlp *m, needs kept, fsdp_tensor *h, fsdp_tensor *y)
+static fsdp_status products(const fsdp__gelu_mlp *m, fsdp_tensor *h, fsdp_tensor *y, fsdp_tensor *z)
 {
-    fsdp_tensor *bias = bias_of(m, 0);
-    fsdp__matrix a, weight;
+    fsdp__matrix a, weights[2];
 
     FSDP_TRY(fsdp__matrix_of(m->x, &a));
-    FSDP_TRY(fsdp__matrix_of(m->weights[0], &weight));
-    if (!kept.h || !kept.y)
-        return fsdp__gemm_gelu(a, weight_of(m, weight), bias, y, h);
-    FSDP_TRY(fsdp__gemm(a, weight_of(m, weight), bias, h, false));
-    return fsdp__op_activate(FSDP__GELU_TANH, h, y);
-}
-
-static fsdp_status second_product(const fsdp__gelu_mlp *m, fsdp_tensor *y, fsdp_tensor *z)
-{
-    fsdp__matrix a, weight;
-
+    for (int i = 0; i < 2; i++) {
+        FSDP_TRY(fsdp__matrix_of(m->weights[i], &weights[i]));
+        if (!m->conv1d)
+            weights[i] = fsdp__matrix_transposed(weights[i]);
+    }
+    FSDP_TRY(fsdp__gemm_gelu(a, weights[0], bias_of(m, 0), y, h));
     FSDP_TRY(fsdp__matrix_of(y, &a));
-    FSDP_TRY(fsdp__matrix_of(m->weights[1], &weight));
-    return fsdp__gemm(a, weight_of(m, weight), bias_of(m, 1), z, false);
-}
-
-static fsdp_status forward(const fsdp__gelu_mlp *m, fsdp_tensor *const *inputs, fsdp_tensor *z)
-{
-    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *h = NULL, *y = NULL;
-    /* Somebody wants dh; somebody wants the gradient of the second weight. */
-    const needs kept = {fsdp__will_record(inputs, SECOND), fsdp__will_record(inputs + SECOND, 1)};
-    fsdp_tensor *saved[SAVED] = {NULL};
-    int64_t inner = m->weights[0]->shape[m->conv1d ? 1 : 0];
-
-    if (kept.h)
-        FSDP_TRY(fsdp__op_wide(m->x, inner, &h));
-    FSDP_TRY(fsdp__op_wide(m->x, inner, &y));
-    FSDP_TRY(first_product(m, kept, h, y));
-    FSDP_TRY(second_product(m, y, z));
-    saved[SAVED_X] = fsdp_tensor_requires_grad(inputs[WEIGHT]) ? m->x : NULL;
-    saved[SAVED_WEIGHT] = fsdp_tensor_requires_grad(m->x) ? inputs[WEIGHT] : NULL;
-    saved[SAVED_H] = h;
-    saved[SAVED_Y] = kept.y && !h ? y : NULL;
-    saved[SAVED_SECOND] = h ? inputs[SECOND] : NULL;
-    return fsdp__record_with(&traits, &mlp_op, inputs, INPUTS, &z, 1, saved, SAVED, &m->conv1d, sizeof m->conv1d);
+    return fsdp__gemm(a, weights[1], bias_of(m, 1), z, false);
 }
 
 fsdp_tensor *fsdp__gelu_mlp_apply(const fsdp__gelu_mlp *m)
 {
-    fsdp_tensor *inputs[INPUTS] = {m->x, m->weights[0], bias_of(m, 0), m->weights[1], bias_of(m, 1)}, *z = NULL;
+    fsdp_tensor *inputs[INPUTS] = {m->x, m->weights[0], bias_of(m, 0), m->weights[1], bias_of(m, 1)};
+    fsdp_tensor *saved[SAVED] = {NULL}, *y, *z;
+    bool inner = fsdp__will_record(inputs, SECOND); /* somebody wants dh */
+    int out = m->conv1d ? 1 : 0;
 
-    if (!fsdp__op_inputs(mlp_op.name, inputs, INPUTS) || !fsdp__op_same_dtype(mlp_op.name, inputs, INPUTS) ||
-        fsdp__op_wide(m->x, m->weights[1]->shape[m->conv1d ? 1 : 0], &z) != FSDP_OK)
+    if (!fsdp__op_inputs(mlp_op.name, inputs, INPUTS) || !fsdp__op_same_dtype(mlp_op.name, inputs, INPUTS))
         return NULL;
-    z = fsdp__scope_adopt(z);
-    return z && forward(m, inputs, z) == FSDP_OK ? z : NULL;
+    y = empty_with(m->x, m->weights[0]->shape[out]);
+    z = empty_with(m->x, m->weights[1]->shape[out]);
+    saved[SAVED_H] = inner ? empty_with(m->x, m->weights[0]->shape[out]) : NULL;
+    if (!y || !z || (inner && !saved[SAVED_H]) || products(m, saved[SAVED_H], y, z) != FSDP_OK)
+        return NULL;
+    saved[SAVED_X] = fsdp_tensor_requires_grad(inputs[WEIGHT]) ? m->x : NULL;
+    saved[SAVED_WEIGHT] = fsdp_tensor_requires_grad(m->x) ? inputs[WEIGHT] : NULL;
+    saved[SAVED_Y] = fsdp_tensor_requires_grad(inputs[SECOND]) ? y : NULL;
+    saved[SAVED_SECOND] = inner ? inputs[SECOND] : NULL;
+    if (fsdp__record_with(&traits, &mlp_op, inputs, INPUTS, &z, 1, saved, SAVED, &m->conv1d, sizeof m->conv1d) !=
+        FSDP_OK)
+        return NULL;
+    return z;
 }

@@ -38,8 +38,6 @@ fsdp_tensor *fsdp__op_reuse(fsdp_tensor *grad);
 /* Makes the tensor that a backward writes the gradient of input `input` to, like the tensor `like`: where the operation
  * that made the input reads it, or a new one. From the scope; may be strided. NULL on failure. */
 fsdp_tensor *fsdp__op_gradient(fsdp__node *node, int input, const fsdp_tensor *like);
-/* Computes y, of the same shape and dtype, from contiguous x. */
-fsdp_status fsdp__op_activate(fsdp__activation kind, const fsdp_tensor *x, fsdp_tensor *y);
 /* Makes a tensor of x's shape and dtype, with `cols` in the last dimension. The caller owns it. */
 fsdp_status fsdp__op_wide(const fsdp_tensor *x, int64_t cols, fsdp_tensor **out);
 /* Returns the product of all dimensions but the last. */
@@ -109,8 +107,7 @@ typedef struct fsdp__gelu_mlp {
 /* Returns whether they are worth computing together: on a device whose products take GELU along, and in no function
  * that is recomputed, which keeps results of operations between them. False also for what is no such pair. */
 bool fsdp__gelu_mlp_joins(const fsdp__gelu_mlp *mlp);
-/* Computes them as one operation, (...,O). What GELU makes is not kept where what it is of is: the backward makes it
- * again. */
+/* Computes them as one operation, (...,O). */
 fsdp_tensor *fsdp__gelu_mlp_apply(const fsdp__gelu_mlp *mlp);
 
 /* A gated pair and the linear behind it. */

@@ -1,7 +1,6 @@
 /* Two linears with GELU between them as one operation: its numbers are those of three, on every device, and models use
  * it where products take GELU along and nothing acts between. Links: models shard adapter */
 #include <math.h>
-#include <string.h>
 
 #include "base/compiler.h"
 #include "base/probe.h"
@@ -83,22 +82,7 @@ static int compute(fsdp_context *context, const call *c, bool one, float *out)
     return at;
 }
 
-/* Returns whether what GELU makes is made again: then it has the bits of a pass, and so have the result and, at the
- * end, the gradients of the second weight and bias. */
-static bool is_made_again(const call *c)
-{
-    return (c->wanted & 7) && c->wanted >> 3 & 1;
-}
-
-static void check_bits(const call *c, const float *one, const float *three, int count)
-{
-    int second = OUT * (int)c->inner + (c->wanted >> 4 & 1 ? OUT : 0);
-
-    CHECK_BYTES(one, three, ROWS * OUT * sizeof *one);
-    CHECK_BYTES(one + count - second, three + count - second, (size_t)second * sizeof *one);
-}
-
-/* The three operations round the gradient before GELU's derivative, and what GELU is of; the one may. */
+/* The three operations round what GELU is of, and the gradient before its derivative; the one may. */
 static void check_call(fsdp_context *context, const call *c)
 {
     static const double tolerances[] = {[FSDP_F32] = 1e-5, [FSDP_F16] = 4e-3, [FSDP_BF16] = 3e-2};
@@ -109,8 +93,6 @@ static void check_call(fsdp_context *context, const call *c)
     for (int i = 0; i < count; i++)
         most = fmaxf(most, fabsf(three[i]));
     CHECK_CLOSE(one, three, count, tolerances[c->dtype], tolerances[c->dtype] * (double)most);
-    if (is_made_again(c))
-        check_bits(c, one, three, count);
 }
 
 TEST(one_operation_has_the_numbers_of_three)
@@ -187,7 +169,8 @@ TEST(without_memory_it_fails)
 /* ---- models ---- */
 
 enum {
-    LAYERS = 2
+    LAYERS = 2,
+    TOKENS = 2 * 6 /* that two_take calls a model with */
 };
 
 typedef struct variant {
@@ -198,7 +181,7 @@ typedef struct variant {
     fsdp_recompute_mode recompute;
     const char *hooked, *alone, *adapted; /* a module that has a hook, is sharded by itself, or has an adapter */
     const char *frozen;
-    bool kept;     /* what GELU makes is: nobody needs it, or it does not come to the second layer as it was made */
+    bool kept;     /* what a pass of GELU makes is: nobody needs it, or the second layer reads another tensor */
     int64_t inner; /* 0: 32 */
 } variant;
 
@@ -257,14 +240,8 @@ static void take(fsdp_context *context, outcome *o)
     two_take(context, model, adapter, &o->of);
 }
 
-/* Returns whether a product takes GELU along: the joined forward of a second layer that is frozen. */
-static bool comes_along(const outcome *o, bool joined)
-{
-    return joined && o->v->frozen && o->v->kept;
-}
-
-/* A step has a pass of GELU in each forward; in its backward one for each result that was not kept, and passes of its
- * derivative where it is apart. */
+/* Where GELU is apart, a step has a pass of it in each forward, one of its derivative in each backward, and one more
+ * there for each result that was not kept. Where it comes along it has none. */
 static void check_passes(const outcome *o, bool joined)
 {
     const variant *v = o->v;
@@ -272,9 +249,18 @@ static void check_passes(const outcome *o, bool joined)
     int passes[] = {o->of.forward[FSDP__KERNEL_ACTIVATION_FORWARD], o->of.backward[FSDP__KERNEL_ACTIVATION_FORWARD],
                     o->of.backward[FSDP__KERNEL_ACTIVATION_BACKWARD]};
 
-    if (passes[0] != (comes_along(o, joined) ? 0 : LAYERS) || passes[1] != (again ? LAYERS : 0) ||
+    if (passes[0] != (joined ? 0 : LAYERS) || passes[1] != (again && !joined ? LAYERS : 0) ||
         passes[2] != (joined ? 0 : LAYERS))
         TEST_FAIL("%s: %d, %d and %d passes of GELU", v->name, passes[0], passes[1], passes[2]);
+}
+
+/* A joined MLP keeps what GELU makes. A GPU makes the result of a pass again, which then is there for one block. */
+static void check_peaks(const outcome *plain, const outcome *hooked, bool joined)
+{
+    int64_t inner = plain->v->inner ? plain->v->inner : 32, result = TOKENS * inner * (int64_t)sizeof(float);
+    bool again = joined && fsdp__device_makes_again(plain->of.device) && !plain->v->kept;
+
+    CHECK(plain->of.peak <= hooked->of.peak + (again ? (LAYERS - 1) * result : 0));
 }
 
 /* The sum of squares of what gradients differ by. */
@@ -300,16 +286,15 @@ static void compare(fsdp_context *context, void *arg)
     take(context, &hooked);
     if (v->options.mp_policy.param_dtype == FSDP_BF16 && joined) {
         take(context, &exact);
+        CHECK_NEAR(plain.of.loss, hooked.of.loss, 2e-2);
         CHECK(apart(&plain.of, &exact.of) < 1.2 * apart(&hooked.of, &exact.of)); /* it rounds less often */
         two_free(&exact.of);
     } else {
         two_check_close(&plain.of, &hooked.of, joined ? 1e-5 : 0);
     }
-    if (!comes_along(&plain, joined)) /* its last bits are others */
-        CHECK(plain.of.loss == hooked.of.loss);
     check_passes(&plain, joined);
     check_passes(&hooked, false);
-    CHECK(plain.of.peak <= hooked.of.peak);
+    check_peaks(&plain, &hooked, joined);
     two_free(&plain.of);
     two_free(&hooked.of);
 }
