@@ -5,7 +5,9 @@
 #include <stdlib.h>
 
 #include "check/races.h"
+#include "comm/comm.h"
 #include "comm/health/failure.h"
+#include "comm/world.h"
 #include "support/machines.h"
 #include "support/processes.h"
 
@@ -95,7 +97,9 @@ static void set_carrier(fsdp_context *context)
  * comm/transport/arena/peer.h): nobody takes that for a result. */
 static bool was_released(fsdp_context *context)
 {
-    return getenv("FSDP_TEST_CARRIER") && fsdp__comm_is_broken(fsdp_world(context));
+    fsdp_carrier wanted = fsdp__comm_get(context)->wanted;
+
+    return (wanted == FSDP_CARRIER_PEER || wanted == FSDP_CARRIER_NCCL) && fsdp__comm_is_broken(fsdp_world(context));
 }
 
 static void *rank_main(void *arg)
