@@ -230,8 +230,11 @@ static int be_frozen_before_a_call(fsdp_context *context, const play *p)
         return 4;
     snprintf(expected, sizeof expected, "is stopped by the freezer of its control group (process %d), last in call 1",
              atomic_load(&fsdp__row_at(p->arena->board, 1)->pid));
-    if (fsdp_context_rank(context) == 1)
+    if (fsdp_context_rank(context) == 1) {
+        if (write(p->lines[1], "here\n", 5) != 5)
+            return 6;
         compute_until_told(p);
+    }
     if (fsdp_barrier(fsdp_world(context)) == FSDP_OK)
         return 0;
     return fsdp_last_status() == FSDP_COMM && strstr(fsdp_last_error(), expected) ? AS_EXPECTED : 5;
@@ -241,10 +244,13 @@ static int be_frozen_before_a_call(fsdp_context *context, const play *p)
 static void check_frost(frost f)
 {
     play p = {.ranks = 2, .act = be_frozen_before_a_call, .timeout_ms = TIMEOUT_MS};
+    char line[512] = "";
     bool frozen;
     int status;
 
     start(&p);
+    while (strcmp(line, "here") != 0) /* before, it may be in its first call still */
+        read_line(&p, line);
     frozen = freeze(&f, p.pids[1]);
     if (!frozen)
         tell_to_go(&p);
