@@ -42,6 +42,7 @@ typedef struct fsdp__arena_group {
     uint64_t shown;          /* number of entries that this rank has shown: see [Note: parity] in rendezvous.h */
     void **sources;          /* scratch, `size` entries; one call runs at a time */
     const void **operands;   /* the same */
+    int sleeps;              /* number of meetings in which this rank does not yield its core (rendezvous.c) */
     struct fsdp__peer *peer; /* by which calls on a device's streams go (peer.h); NULL: through the host */
     struct fsdp__shared_header *freed; /* shared memory in this rank's heap that peers may still hold */
 } fsdp__arena_group;

@@ -1,11 +1,11 @@
 /* rendezvous.c - where ranks meet: the barrier, and the entry of every call with the comparison of signatures.
  *
  * Ranks count themselves in; the last one advances the generation, and the others wait for that: with a short spin when
- * every rank has a core, and then asleep in the kernel. Where ranks share cores they sleep at once: a core that is
- * yielded goes to whatever else is ready, and comes back milliseconds later where that is another program. A rank that
- * sleeps looks now and then whether those it waits for still live (verdict.h) and will come (watchdog.h). */
+ * every rank has a core, otherwise yielding for some microseconds, and then asleep in the kernel. A rank that sleeps
+ * looks now and then whether those it waits for still live (verdict.h) and will come (watchdog.h). */
 #include "comm/transport/arena/rendezvous.h"
 
+#include <sched.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -16,7 +16,10 @@
 #include "device/device.h"
 
 enum {
-    SPIN_TURNS = 1000
+    SPIN_TURNS = 1000,
+    YIELD_NS = 30000, /* longer than ranks take that arrive at once */
+    LATE_NS = 500000, /* a core that was yielded comes back later only if somebody computes on it */
+    SLEEPS = 256      /* meetings for which a rank then does not yield */
 };
 
 static fsdp__rank_slot *slot_of(const fsdp__arena_group *group, int rank)
@@ -61,13 +64,36 @@ static bool has_stepped(const fsdp__board_group *shared, uint32_t old)
     return atomic_load_explicit(&shared->generation, memory_order_acquire) != old;
 }
 
-/* Waits without sleeping, as waking up takes tens of microseconds. Returns whether all have come. */
-static bool wait_awake(const fsdp__board_group *shared, uint32_t old)
+/* The next two wait without sleeping, as waking up takes tens of microseconds. They return whether all have come. */
+
+static bool wait_spinning(const fsdp__board_group *shared, uint32_t old)
 {
     for (int i = 0; i < SPIN_TURNS; i++) {
         if (has_stepped(shared, old))
             return true;
         pause_a_moment();
+    }
+    return false;
+}
+
+/* Lets other ranks have the core. Where another program takes it, it comes back milliseconds later: then this rank
+ * sleeps at once in its next meetings, and is woken up as soon as all have come. */
+static bool wait_yielding(fsdp__arena_group *group, uint32_t old, int64_t since_ns)
+{
+    int64_t before, now = fsdp__clock_ns();
+
+    if (group->sleeps > 0) {
+        group->sleeps--;
+        return false;
+    }
+    while (now - since_ns < YIELD_NS) {
+        if (has_stepped(group->place, old))
+            return true;
+        (void)sched_yield();
+        before = now;
+        now = fsdp__clock_ns();
+        if (now - before > LATE_NS)
+            group->sleeps = SLEEPS;
     }
     return false;
 }
@@ -91,13 +117,14 @@ static void look_after(fsdp__arena_group *group, uint32_t ticket, bool asked_sys
         fsdp__verdict_check_keeper(board);
 }
 
-static void wait_for_step(fsdp__arena_group *group, uint32_t old)
+static void wait_for_step(fsdp__arena_group *group, uint32_t old, int64_t since_ns)
 {
     fsdp__board_group *shared = group->place;
+    bool crowded = group->world->arena->control->crowded;
     uint32_t ticket = old + 2;
     fsdp__wait wait;
 
-    if (!group->world->arena->control->crowded && wait_awake(shared, old))
+    if (crowded ? wait_yielding(group, old, since_ns) : wait_spinning(shared, old))
         return;
     /* This rank counts itself in before it looks at the generation again: the last rank advances it and then looks for
      * sleepers, so one of the two sees the other. The same holds for a rank that leaves. */
@@ -142,7 +169,7 @@ fsdp_status fsdp__rendezvous(fsdp__arena_group *group, fsdp__traffic *traffic)
     } else {
         start = fsdp__clock_ns();
         atomic_store_explicit(&group->desk->counted, old + 2, memory_order_release);
-        wait_for_step(group, old);
+        wait_for_step(group, old, start);
         traffic->waiting_ns += fsdp__clock_ns() - start;
     }
     if ((atomic_load(&shared->generation) & ~(uint32_t)FSDP__GENERATION_BROKEN) == old)
