@@ -124,7 +124,7 @@ static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_k
 
     /* Reserve before anything changes: from here on only the memory itself can be missing. */
     FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
-    if (fsdp__step_places_ahead_is_full(&a->places))
+    if (fsdp__step_places_should_forget(&a->places))
         fsdp__segments_forget(a);
     FSDP_TRY(fsdp__step_places_reserve(&a->places));
     FSDP_TRY(find_place(a, from, bytes, &b));

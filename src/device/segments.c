@@ -479,6 +479,7 @@ static fsdp_status choose(fsdp__allocator *a)
 void fsdp__segments_forget(fsdp__allocator *a)
 {
     a->places.missed = false;
+    fsdp__step_places_count_ahead(&a->places);
     for (const segment *s = a->segments; s; s = s->next)
         for (block *b = s->first; b; b = b->after)
             if (b->request < 0)

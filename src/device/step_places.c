@@ -67,7 +67,8 @@ int64_t fsdp__step_places_note(fsdp__step_places *p, size_t bytes)
         return 0;
     }
     p->live_ahead += p->ended;
-    to->items[to->count++] = (request){bytes, FSDP__NO_PLACE, p->moment++, INT64_MAX};
+    to->items[to->count++] =
+        (request){.bytes = bytes, .place = FSDP__NO_PLACE, .from = p->moment++, .until = INT64_MAX};
     return p->ended ? -to->count : to->count;
 }
 
@@ -107,17 +108,25 @@ void fsdp__step_places_end(fsdp__step_places *p)
 
 /* ---- ahead of a step ---- */
 
-bool fsdp__step_places_ahead_is_full(const fsdp__step_places *p)
+bool fsdp__step_places_should_forget(const fsdp__step_places *p)
 {
-    return p->running && p->ended && p->ahead.count == MOST;
+    return p->running && p->ended && p->ahead.count == MOST && p->live_ahead <= MOST / 2;
+}
+
+void fsdp__step_places_count_ahead(fsdp__step_places *p)
+{
+    int64_t live = 0;
+
+    for (int64_t i = 0; i < p->ahead.count; i++) {
+        p->ahead.items[i].live_before = live;
+        live += p->ahead.items[i].until == INT64_MAX;
+    }
 }
 
 int64_t fsdp__step_places_renumber(fsdp__step_places *p, int64_t number, size_t offset)
 {
-    int64_t index = 0;
+    int64_t index = p->ahead.items[-number - 1].live_before;
 
-    for (int64_t i = 0; i < -number - 1; i++)
-        index += p->ahead.items[i].until == INT64_MAX;
     p->missed = p->missed || index >= p->expected.count || p->expected.items[index].place != offset;
     return -index - 1;
 }

@@ -24,6 +24,7 @@
 typedef struct fsdp__request {
     size_t bytes, place;
     int64_t from, until;
+    int64_t live_before; /* fsdp__step_places_count_ahead: how many noted before it live */
 } fsdp__request;
 
 typedef struct fsdp__requests {
@@ -70,8 +71,11 @@ void fsdp__step_places_end(fsdp__step_places *places);
  * from and until are set. Requests whose blocks still live have theirs, which are among the fixed. Gives where the last
  * one ends. */
 fsdp_status fsdp__step_places_choose(fsdp__step_places *places, const fsdp__requests *fixed, size_t *top);
-/* Returns whether there is no room for more notes ahead of the step. */
-bool fsdp__step_places_ahead_is_full(const fsdp__step_places *places);
+/* Returns whether there is no room for more notes ahead of the step, and half of them are of what was given back: less
+ * is not worth looking at all notes. */
+bool fsdp__step_places_should_forget(const fsdp__step_places *places);
+/* Counts what is noted ahead and lives, for renumbering. */
+void fsdp__step_places_count_ahead(fsdp__step_places *places);
 /* Gives the number that a note ahead will have when what has been given back is forgotten, and whether the block at
  * `offset` has its place. */
 int64_t fsdp__step_places_renumber(fsdp__step_places *places, int64_t number, size_t offset);

@@ -11,7 +11,8 @@ enum {
     BATCH = 3001, /* odd on purpose */
     WIDTH = 515,
     LAYERS = 5,
-    WARM = 6,        /* steps until all has its place */
+    WARM = 6, /* steps until all has its place */
+    MANY = 24000,    /* more than is noted between steps */
     SLACK = 8 << 20, /* two segments end in less than 2 MiB each behind what is needed */
 };
 
@@ -331,6 +332,35 @@ TEST(any_host_allocation_may_fail_in_a_loop)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         fsdp_context_free(context);
     }
+}
+
+/* No room for notes is left, and none of them can be forgotten: that is not tried for each request. */
+TEST(more_may_live_between_steps_than_is_noted)
+{
+    static void *live[MANY];
+    const size_t bytes = 280 << 10;
+    trainee t = set_up();
+    uint64_t calls;
+
+    for (int n = 0; n < WARM; n++)
+        step(&t);
+    for (int i = 0; i < MANY; i++)
+        CHECK_OK(fsdp__device_alloc(t.device, bytes, FSDP_MEMORY_ACTIVATION, &live[i]));
+    for (int i = 0; i < MANY; i++) { /* one is returned, and one is asked for */
+        fsdp__device_free(t.device, live[i], bytes, FSDP_MEMORY_ACTIVATION);
+        CHECK_OK(fsdp__device_alloc(t.device, bytes, FSDP_MEMORY_ACTIVATION, &live[i]));
+    }
+    step(&t);
+    for (int i = 0; i < MANY; i++)
+        fsdp__device_free(t.device, live[i], bytes, FSDP_MEMORY_ACTIVATION);
+    for (int n = 0; n < WARM; n++)
+        step(&t);
+    calls = memory_of(t.device).system_allocations;
+    for (int n = 0; n < WARM; n++)
+        step(&t);
+    CHECK_EQ(memory_of(t.device).system_allocations, calls);
+    check_reserved(t.device);
+    tear_down(&t);
 }
 
 /* ---- devices without places ---- */
