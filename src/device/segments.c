@@ -8,6 +8,10 @@
 #define LARGE_SEGMENT ((size_t)32 << 20)
 #define SEGMENT_STEP ((size_t)2 << 20) /* a huge page */
 
+enum {
+    MOST_LOWERINGS = 2 /* when places were chosen, and once more when the front has moved to its own */
+};
+
 typedef fsdp__block block;
 typedef fsdp__memory_segment segment;
 
@@ -420,12 +424,18 @@ static void shorten(fsdp__allocator *a, segment *s, block *last, size_t bytes)
     fsdp__block_give(&a->blocks, last);
 }
 
-/* Returns the free end of a segment from about `top` on; returns whether it has become shorter, and is still there. */
+/* Returns the free end of a segment from `top` on; from below it, where no memory that can be returned alone begins
+ * there: the next step maps that again to the byte. Returns whether the segment has become shorter, and is still there.
+ */
 static bool cut_end(fsdp__allocator *a, segment *s, block *last, size_t top, uint64_t done)
 {
-    size_t from = FSDP__MAX(last->offset, top - FSDP__MIN(top, LARGE_SEGMENT)), end = s->bytes;
+    size_t first = FSDP__MAX(last->offset, top), from = first, end = s->bytes;
 
     a->source.fit(a->source.arg, s->data, &from, &end);
+    if (from > first) {
+        from = FSDP__MAX(last->offset, top - FSDP__MIN(top, LARGE_SEGMENT));
+        a->source.fit(a->source.arg, s->data, &from, &end);
+    }
     if (from >= end || end < s->bytes)
         return false;
     if (from == 0) {
@@ -439,10 +449,8 @@ static bool cut_end(fsdp__allocator *a, segment *s, block *last, size_t top, uin
     return true;
 }
 
-/* Returns what is unused above the places, and some more, which the next step maps again to the byte: what can be
- * returned alone is large. Waits for no work that is queued: then a later step does it, and also where the front of
- * this one lies in the way of other places. */
-static void lower(fsdp__allocator *a)
+/* Returns what is unused above the places to the backend. Returns false where work that is queued still uses it. */
+static bool return_end(fsdp__allocator *a)
 {
     segment *s = newest(a, FSDP__POOL_LARGE);
     size_t top = whole_steps(a->top);
@@ -457,12 +465,24 @@ static void lower(fsdp__allocator *a)
             a->blocks.gone_count -= bytes == last->bytes;
             shorten(a, s, last, bytes);
         } else if (!last->live && last->used_until > done) {
-            return;
+            return false;
         } else {
             shorter = !last->live && cut_end(a, s, last, top, done);
         }
     }
-    if (!a->places.missed)
+    return true;
+}
+
+/* Returns what is unused above the places. Waits for no work that is queued: then a later step does it, and also where
+ * the front of this one lies in the way of other places. A front that never gets its place would have it done in every
+ * step, and what steps need above the places mapped again in each: so few steps do it. */
+static void lower(fsdp__allocator *a)
+{
+    size_t before = a->stats.reserved_bytes;
+    bool whole = return_end(a);
+
+    a->lowerings -= a->stats.reserved_bytes < before;
+    if (a->lowerings == 0 || (whole && !a->places.missed))
         a->top = 0;
 }
 
@@ -473,6 +493,7 @@ static fsdp_status choose(fsdp__allocator *a)
 
     FSDP__TRY_NEW(items);
     list_fixed(a, newest(a, FSDP__POOL_LARGE), &fixed);
+    a->lowerings = MOST_LOWERINGS;
     return fsdp__step_places_choose(&a->places, &fixed, &a->top);
 }
 

@@ -27,6 +27,7 @@ typedef struct fsdp__allocator {
     bool waits;               /* a request has failed that what is unused may serve, once this is settled */
     fsdp__step_places places; /* in the newest segment of the large pool */
     size_t top;               /* where the last place ends: what is unused above it is to be returned. 0: nothing is */
+    int lowerings;            /* how many more forwards may return some of it, before places are chosen again */
 } fsdp__allocator;
 
 /* ---- bytes nobody may touch ---- */
