@@ -14,6 +14,10 @@
 
 #define KEY "metrics.csv"
 
+enum {
+    HEADER_BYTES = 64 << 10 /* most of a first line that is looked at; ours is far shorter */
+};
+
 typedef struct csv {
     fsdp__metrics_lines lines;
     char id[FSDP__RUN_ID];
@@ -63,9 +67,9 @@ static fsdp_status find_other_columns(const char *path, const char *header, bool
     *out = false;
     if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
         return FSDP_OK;
-    FSDP__TRY_NEW(text = fsdp__calloc(1, strlen(header) + 1));
-    *out = read(fd, text, strlen(header)) > 0 && strncmp(text, begin, sizeof begin - 1) == 0 &&
-           strcmp(text, header) != 0 && strchr(text, '\n');
+    FSDP__TRY_NEW(text = fsdp__calloc(1, HEADER_BYTES + 1));
+    *out = read(fd, text, HEADER_BYTES) > 0 && strncmp(text, begin, sizeof begin - 1) == 0 &&
+           strncmp(text, header, strlen(header)) != 0 && strchr(text, '\n');
     return FSDP_OK;
 }
 

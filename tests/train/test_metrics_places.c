@@ -142,6 +142,27 @@ STORY_TEST(a_table_of_another_version_goes_on_in_a_file_beside_it)
     CHECK_EQ(count_of(table, '\n'), 1 + STORY_STEPS);
 }
 
+/* Ours are the first of them. */
+STORY_TEST(a_table_with_more_columns_goes_on_in_a_file_beside_it)
+{
+    story *s = *state;
+    char *path = set_path(s, "metrics.csv", "m.csv"), *beside = test_path(s->directory, "m-2.csv"), *ours, *newer;
+
+    story_go(s, 1);
+    ours = test_read_file(path, NULL);
+    CHECK(asprintf(&newer, "%.*s,later\n", (int)strcspn(ours, "\n"), ours) > 0);
+    write_text(path, newer);
+    CHECK_OK(fsdp__metrics_check(s->config));
+    story_go(s, 1);
+    CHECK_STRING(test_read_file(path, NULL), newer);
+    ours = test_read_file(beside, NULL);
+    CHECK_EQ(count_of(ours, '\n'), 1 + STORY_STEPS);
+    *strrchr(newer, '\n') = '\0'; /* a line that does not end may be anything */
+    write_text(path, newer);
+    CHECK_ERROR(fsdp__metrics_check(s->config), FSDP_INVALID, "does not begin with the columns of this version");
+    free(newer);
+}
+
 STORY_TEST(two_keys_cannot_name_one_file)
 {
     story *s = *state;
