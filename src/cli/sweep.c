@@ -21,6 +21,7 @@
 #include "cli/cli.h"
 #include "cli/overrides.h"
 #include "cli/own_process.h"
+#include "launch/launch.h"
 #include "report/figures.h"
 #include "train/run_config.h"
 
@@ -336,7 +337,8 @@ static fsdp_status prepare(plan *p, one_run *r, const fsdp_train_config *config)
 
 /* ---- a start ---- */
 
-/* What the child does: it has a process group of its own, so that a Ctrl-C reaches it by this process alone. */
+/* What the child does: it has a process group of its own, so that a Ctrl-C reaches it by this process alone. Both
+ * processes make the group, since either may run first. */
 static _Noreturn void be_child(char *const *argv, const sigset_t *mask)
 {
     (void)setpgid(0, 0);
@@ -346,21 +348,44 @@ static _Noreturn void be_child(char *const *argv, const sigset_t *mask)
     _exit(127);
 }
 
-/* Waits for the child, and passes signals on to it. Returns the first that has come; 0: none. */
+/* Passes a signal on to a run. Returns whether it ends the run: one that is stopped would not hear it, so it is
+ * continued. A Ctrl-Z is for all that the run has started, as a terminal would send it. */
+static bool pass_on(pid_t child, int number)
+{
+    bool ends = number == SIGINT || number == SIGTERM || number == SIGHUP;
+
+    (void)kill(number == SIGTSTP ? -child : child, number);
+    if (ends)
+        (void)kill(-child, SIGCONT);
+    return ends;
+}
+
+/* Waits for the child, and passes signals on to it. After a Ctrl-Z this process stops as soon as the child has, which
+ * goes on with it. Returns the first signal that ends a run; 0: none has come. */
 static int wait_for(pid_t child, const sigset_t *signals, int *status)
 {
     int first = 0;
 
-    for (;;) {
-        siginfo_t info;
-        int number = sigwaitinfo(signals, &info);
+    for (bool stops = false;;) {
+        siginfo_t info = {0};
+        int number = sigwaitinfo(signals, NULL);
 
         if (number > 0 && number != SIGCHLD) {
-            first = first ? first : number;
-            (void)kill(child, number);
+            stops = number == SIGTSTP || (stops && (number == SIGUSR1 || number == SIGUSR2));
+            if (pass_on(child, number) && first == 0)
+                first = number;
         }
-        if (waitpid(child, status, WNOHANG) == child)
+        if (waitid(P_PID, (id_t)child, &info, WEXITED | WSTOPPED | WNOHANG | WNOWAIT) != 0 || info.si_pid != child)
+            continue;
+        if (info.si_code != CLD_STOPPED) {
+            (void)waitpid(child, status, 0);
             return first;
+        }
+        if (stops) {
+            stops = false;
+            fsdp__stop_with_job();
+            (void)kill(-child, SIGCONT);
+        }
     }
 }
 
@@ -374,16 +399,14 @@ static int train(const plan *p, one_run *r, const char *config)
 
     for (int i = 0; p->sweep->rest[i]; i++)
         argv[count++] = p->sweep->rest[i];
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGCHLD);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
+    fsdp__choose_signals(&signals, true);
     sigprocmask(SIG_BLOCK, &signals, &before);
     fflush(NULL);
     child = fork();
     if (child == 0)
         be_child((char *const *)argv, &before);
+    if (child > 0)
+        (void)setpgid(child, child);
     signal = child > 0 ? wait_for(child, &signals, &status) : 0;
     sigprocmask(SIG_SETMASK, &before, NULL);
     r->status = child < 0 ? FSDP__FAILED : WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);

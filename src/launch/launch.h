@@ -48,6 +48,16 @@ bool fsdp__reap(fsdp__child *child, int guardian_fd);
  * after fsdp__reap, now and then: a tracer gets the time between two calls. */
 bool fsdp__reap_kept(fsdp__child *child, int guardian_fd);
 
+/* ---- supervise.c ---- */
+
+/* Chooses the signals that a process reads which waits for others: SIGCHLD, and of those that end or stop a process, or
+ * ask it for something, the ones that were not ignored when it started (by nohup, or & in a script). SIGUSR2 is among
+ * them with `flight`. */
+void fsdp__choose_signals(sigset_t *out, bool flight);
+/* Stops this process, which has blocked SIGTSTP and read one, until it is continued. Where the system stops no process
+ * for that signal it returns at once. */
+void fsdp__stop_with_job(void);
+
 /* ---- ending.c ---- */
 
 bool fsdp__ended_well(int status);

@@ -150,19 +150,25 @@ static void child_ended(supervisor *s, int rank)
         enter_stage(s, STAGE_TERMINATED, s->grace_ms);
 }
 
-/* Stops the ranks along with this process, and continues them with it: Ctrl-Z reaches only this process's group. */
-static void suspend(supervisor *s)
+void fsdp__stop_with_job(void)
 {
-    int64_t stopped_ns = fsdp__clock_ns();
     sigset_t stop, before;
 
-    for (int r = 0; r < s->ranks; r++)
-        fsdp__signal_child(&s->children[r], SIGSTOP);
     sigemptyset(&stop);
     sigaddset(&stop, SIGTSTP);
     pthread_sigmask(SIG_UNBLOCK, &stop, &before);
     (void)raise(SIGTSTP); /* the system decides what stops a job and what does not */
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* Stops the ranks along with this process, and continues them with it: Ctrl-Z reaches only this process's group. */
+static void suspend(supervisor *s)
+{
+    int64_t stopped_ns = fsdp__clock_ns();
+
+    for (int r = 0; r < s->ranks; r++)
+        fsdp__signal_child(&s->children[r], SIGSTOP);
+    fsdp__stop_with_job();
     for (int r = 0; r < s->ranks; r++)
         fsdp__signal_child(&s->children[r], SIGCONT);
     s->next_stage_ns += fsdp__clock_ns() - stopped_ns;
@@ -314,9 +320,7 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
     return FSDP_FAIL(FSDP_COMM, "%s", report->reason);
 }
 
-/* Chooses the signals to read: of those that end or stop a process, the ones that were not ignored when it started (by
- * nohup, or & in a script); the ranks ignore the same ones. */
-static void choose_signals(sigset_t *out, bool flight)
+void fsdp__choose_signals(sigset_t *out, bool flight)
 {
     static const int choice[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP, SIGUSR2};
     struct sigaction action;
@@ -367,7 +371,7 @@ static fsdp_status run(const fsdp_launch_options *options, supervisor *s, fsdp_l
     fsdp_status status = FSDP_OK;
     int signal_fd;
 
-    choose_signals(&signals, s->flight.fd >= 0);
+    fsdp__choose_signals(&signals, s->flight.fd >= 0);
     expect_children(&child_action);
     /* Block the signals before the first rank is started, since its end might come before anybody looks. */
     pthread_sigmask(SIG_BLOCK, &signals, &before);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/fixture.h"
+#include "comm/health/process.h"
 
 static char *folder_of(const fixture *f)
 {
@@ -104,6 +105,140 @@ FIXTURE_TEST(an_interruption_ends_it_and_it_goes_on)
     CHECK_NULL(strstr(p.output, "to compare them"));
     free(folder);
 }
+
+/* ---- signals ---- */
+
+/* The sweep's processes: the sweep itself, its run, and the ranks of that where it has several. */
+typedef struct family {
+    program sweep;
+    pid_t all[4];
+    int count;
+} family;
+
+/* The process above another one; 0: unknown. */
+static pid_t parent_of(pid_t pid)
+{
+    char name[48], text[512] = "";
+    int parent = 0;
+    FILE *file;
+
+    snprintf(name, sizeof name, "/proc/%d/stat", (int)pid);
+    file = fopen(name, "r");
+    if (!file || !fgets(text, sizeof text, file) || !strrchr(text, ')') ||
+        sscanf(strrchr(text, ')'), ") %*c %d", &parent) != 1)
+        parent = 0;
+    if (file)
+        fclose(file);
+    return parent;
+}
+
+/* Starts a sweep whose run would take hours, and returns when that has made a step. */
+static family start_family(fixture *f, int ranks)
+{
+    char mark[300], n[16], folder[300];
+    family all = {.count = 1};
+    pid_t found[8];
+    int count;
+
+    snprintf(n, sizeof n, "-n%d", ranks);
+    snprintf(folder, sizeof folder, "--sweep-folder=%s/of-%d", f->directory, ranks);
+    snprintf(mark, sizeof mark, "FSDP_TEST_SWEEP=%s%s", f->directory, n);
+    setenv("FSDP_TEST_SWEEP", strchr(mark, '=') + 1, 1);
+    all.sweep = program_start(
+        f->directory, (const char *const[]){PROGRAM, "train", f->config, n, folder, "--sweep=training.steps=100000000",
+                                            "--checkpoint.folder=c", "--checkpoint.interval=100000000", NULL});
+    fixture_await(&all.sweep, "step:  1 ");
+    all.all[0] = all.sweep.pid;
+    count = find_processes(mark, found, 8);
+    for (int i = 0; i < count; i++)
+        if (parent_of(found[i]) == all.sweep.pid)
+            all.all[all.count++] = found[i];
+    CHECK_EQ(all.count, 2);
+    for (int r = 0; r < ranks && ranks > 1; r++)
+        all.all[all.count++] = fixture_rank(mark, r);
+    return all;
+}
+
+/* Returns as soon as the process is stopped, or is not. */
+static void await_stopped(pid_t pid, bool stopped)
+{
+    for (int looks = 0; (fsdp__process_state(pid, pid) == 'T') != stopped; looks++) {
+        CHECK(looks < PATIENCE_LOOKS && kill(pid, 0) == 0);
+        usleep(5000);
+    }
+}
+
+static void end_family(family *all)
+{
+    CHECK_EQ(kill(all->sweep.pid, SIGTERM), 0);
+    program_wait(&all->sweep);
+    CHECK_EQ(all->sweep.status, 128 + SIGTERM);
+    CHECK_CONTAINS(all->sweep.output, "the sweep was interrupted in run 1 of 1");
+}
+
+FIXTURE_TEST(a_sweep_whose_run_is_stopped_can_be_ended)
+{
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        family all = start_family(*state, ranks);
+
+        CHECK_EQ(kill(all.all[1], SIGSTOP), 0);
+        await_stopped(all.all[1], true);
+        end_family(&all);
+    }
+}
+
+FIXTURE_TEST(a_sweep_stops_and_goes_on_with_its_run)
+{
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        family all = start_family(*state, ranks);
+
+        for (int round = 0; round < 2; round++) {
+            if (round == 1) { /* it is stopped already */
+                CHECK_EQ(kill(all.all[1], SIGSTOP), 0);
+                await_stopped(all.all[1], true);
+            }
+            CHECK_EQ(kill(all.sweep.pid, SIGTSTP), 0);
+            for (int i = 0; i < all.count && (round == 0 || i < 2); i++)
+                await_stopped(all.all[i], true);
+            CHECK_EQ(kill(all.sweep.pid, SIGCONT), 0);
+            for (int i = 0; i < all.count; i++)
+                await_stopped(all.all[i], false);
+        }
+        end_family(&all);
+    }
+}
+
+FIXTURE_TEST(a_run_of_a_sweep_gets_what_the_sweep_is_asked_for)
+{
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        family all = start_family(*state, ranks);
+
+        CHECK_EQ(kill(all.sweep.pid, SIGUSR1), 0);
+        fixture_await(&all.sweep, "saved:  step ");
+        CHECK_EQ(kill(all.sweep.pid, SIGUSR2), 0);
+        fixture_await(&all.sweep,
+                      ranks == 1 ? "the last calls of rank 0 are in '" : "the last calls of all ranks are in '");
+        end_family(&all);
+    }
+}
+
+FIXTURE_TEST(a_sweep_ignores_what_was_ignored_at_its_start)
+{
+    fixture *f = *state;
+    char *folder = folder_of(f);
+    program p = program_start(f->directory,
+                              (const char *const[]){"env", "--ignore-signal=HUP", PROGRAM, "train", f->config, folder,
+                                                    "--sweep=training.steps=100000000", "--metrics.log_freq=1", NULL});
+
+    fixture_await(&p, "step:  1 ");
+    CHECK_EQ(kill(p.pid, SIGHUP), 0);
+    CHECK_EQ(kill(p.pid, SIGTERM), 0);
+    program_wait(&p);
+    CHECK_EQ(p.status, 128 + SIGTERM); /* SIGHUP has the lower number, and would have been read first */
+    free(folder);
+}
+
+/* ---- what is no sweep ---- */
 
 static void refuses(fixture *f, int status, const char *sweep, const char *more, const char *message)
 {
