@@ -55,8 +55,12 @@ ended() {
     done
 }
 
-# said TEXT: somebody
+# said TEXT: somebody. What ranks say last mpirun may pass on after they have ended.
 said() {
+    local left=12000
+    while kill -0 "$run" 2>/dev/null && [ $((left--)) -gt 0 ] && ! grep -Eq "$1" "$name.txt"; do
+        sleep 0.05
+    done
     grep -Eq "$1" "$name.txt" || fail "nobody said '$1'"
 }
 
