@@ -125,12 +125,12 @@ FSDP_API fsdp_status fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group,
 FSDP_API fsdp_status fsdp_clip_grad_norm(fsdp_optimizer *optimizer, double max_norm, double *norm);
 /* Steps every parameter that has a gradient. Resources that can run out are acquired before anything is changed. */
 FSDP_API fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer);
-/* Drops the gradients (PyTorch's set_to_none). This ends a step: on a GPU the next steps, if they ask for the same
- * memory in the same order, have places for all of it that were chosen together, so that hardly more is reserved than
- * is live at the peak. A step begins with the first call of a module afterwards that records a graph, and what lives
- * then and was made since, such as its inputs, belongs to it. So a loop need not say anything else, whether it drops
- * gradients before or after a step, for one microbatch or several; evaluate and generate between
- * fsdp_no_grad_begin and fsdp_no_grad_end, best right after this call. Without gradients it does nothing. */
+/* Drops the gradients (PyTorch's set_to_none). This also ends a step, which matters on a GPU: if steps ask for the same
+ * memory in the same order, places for all their requests are chosen together, and hardly more is reserved than is live
+ * at the peak. The next step begins with the first call of a module that records a graph. Tensors that were made before
+ * that call and still live, such as its inputs, belong to it. A loop need not say anything else: it may drop gradients
+ * before or after a step, for one microbatch or several. Evaluate and generate between fsdp_no_grad_begin and
+ * fsdp_no_grad_end, best right after this call. */
 FSDP_API fsdp_status fsdp_optimizer_zero_grad(fsdp_optimizer *optimizer);
 
 /* ---- gradient scaler (torch.amp.GradScaler) ----

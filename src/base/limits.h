@@ -23,8 +23,8 @@ fsdp__memory_limit fsdp__memory_limit_of_all(void);
 /* Returns the part of it that control groups set, of versions 1 and 2: `membership` is a file like /proc/self/cgroup,
  * `mount` the folder of the groups' files. Tests pass their own. */
 uint64_t fsdp__control_group_limit(const char *membership, const char *mount);
-/* Returns whether one of these groups is frozen (cgroup.freeze, 'docker pause'), with all processes in it; false where
- * nobody says. */
+/* Returns whether one of these groups is frozen (cgroup.freeze, 'docker pause'), with all processes in it; false
+ * if that cannot be read. */
 bool fsdp__control_group_is_frozen(const char *membership, const char *mount);
 /* Returns what is left of this process's own limit (ulimit -v, ulimit -d). */
 fsdp__memory_limit fsdp__memory_limit_of_one(void);

@@ -400,8 +400,7 @@ fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t byte
     return status == FSDP_NO_MEMORY || status == FSDP_NOT_FOUND ? FSDP_OK : status;
 }
 
-/* Lists what is live in the segment, which does not move, but what is ahead of the next step; `out` has room for it.
- */
+/* Lists the live blocks that do not move: all but those that were taken ahead of the next step. `out` has room. */
 static void list_fixed(fsdp__allocator *a, const segment *s, fsdp__requests *out)
 {
     for (const block *b = s ? s->first : NULL; b; b = b->after) {
