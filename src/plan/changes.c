@@ -388,7 +388,7 @@ static void name_padded(const fsdp_explanation *e, fsdp__padding *out)
     for (int64_t i = 0; i < e->parameter_count; i++) {
         const fsdp_explained_parameter *p = &e->parameters[i];
         int64_t rows = p->dim >= 0 && p->ndim > 0 ? p->shape[p->dim] : 0;
-        int64_t padding = rows > 0 ? (rows + out->ranks - 1) / out->ranks * out->ranks - rows : 0;
+        int64_t padding = rows > 0 ? FSDP__ROUND_UP(rows, out->ranks) - rows : 0;
         double elements = rows > 0 ? (double)padding * (double)p->numel / (double)rows : 0;
 
         if (elements <= most)

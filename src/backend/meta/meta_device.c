@@ -134,7 +134,7 @@ static fsdp_status dry_gpu_segment_grow(fsdp_device *device, void *segment, size
 static void dry_gpu_segment_fit(fsdp_device *device, void *segment, size_t *from, size_t *end)
 {
     (void)device, (void)segment;
-    *from = (*from + GRANULE - 1) / GRANULE * GRANULE;
+    *from = FSDP__ROUND_UP(*from, GRANULE);
     *end = *end / GRANULE * GRANULE;
 }
 

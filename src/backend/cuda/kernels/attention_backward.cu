@@ -28,7 +28,7 @@ static __global__ void sum_rows(GRID_CONSTANT(sum_plan) p)
     const int n = ACCESS / (int)sizeof(T);
     const fsdp__attention_forward_args &k = p.args.forward;
 
-    EACH_ITEM (item, (p.rows * SUMMERS + WARP - 1) / WARP * WARP) {
+    EACH_ITEM (item, FSDP__ROUND_UP(p.rows * SUMMERS, WARP)) {
         int64_t row = item / SUMMERS, query = quotient(row, p.by_heads), h = row - query * k.heads;
         int64_t b = quotient(query, p.by_time), t = query - b * k.q_time;
         bool real = row < p.rows;

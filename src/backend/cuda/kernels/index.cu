@@ -355,7 +355,7 @@ static fsdp_status sort_items(fsdp_stream *stream, const char *name, scatter_pla
                          (long long)k->items, (long long)k->places);
     k->chunks = (k->items + CHUNK - 1) / CHUNK;
     k->packs = k->pack_length > 0 ? (k->width + k->pack_length - 1) / k->pack_length : 0;
-    sort_bytes = (fsdp__cuda_sort_bytes(k->items) + ACCESS - 1) / ACCESS * ACCESS;
+    sort_bytes = FSDP__ROUND_UP(fsdp__cuda_sort_bytes(k->items), ACCESS);
     scratch = fsdp__stream_workspace(stream,
                                      sort_bytes + (size_t)(2 * k->chunks * k->packs * k->pack_length) * sizeof(float));
     if (!scratch)
