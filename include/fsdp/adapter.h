@@ -12,10 +12,10 @@
  *     fsdp_adapter_save(adapter, "out", "folder", group);
  *
  * An adapted layer computes y = W x + bias + s B A drop(x), where A is (rank,in), B (out,rank), s = alpha / rank
- * (rsLoRA: alpha / sqrt(rank)). With DoRA V = W + s B A is given the row norms m, which are trained, in place of its
- * own n: y = bias + (m / n) V x; n counts as constant in the backward. A, B and m are parameters of child modules of
- * the layer (lora_A, lora_B, lora_magnitude_vector), so they are sharded, reduced and stepped with the unit that the
- * layer belongs to, by every front door; a plan that cuts the layer (fsdp/parallelize.h) cuts them with it. All other
+ * (rsLoRA: alpha / sqrt(rank)). With DoRA the rows of V = W + s B A get trained norms m in place of their own norms n:
+ * y = bias + (m / n) V x; n counts as constant in the backward. A, B and m are parameters of child modules of the layer
+ * (lora_A, lora_B, lora_magnitude_vector), so they are sharded, reduced and stepped with the unit that the layer
+ * belongs to, by every front door; a plan that cuts the layer (fsdp/parallelize.h) cuts them with it. All other
  * parameters are frozen: they have no gradients and no optimizer state.
  *
  * A, B and m are float32 unless the model is converted afterwards (fsdp_module_to). Over a base in bf16 the layer's
@@ -81,20 +81,20 @@ typedef enum fsdp_quantization {
     FSDP_QUANTIZE_INT8 /* 8 bits: rows of the weight as it is stored, with a scale in f32 */
 } fsdp_quantization;
 
-/* Holds the frozen weights of all Linear and Conv1D layers but the head and what is trained whole in fewer bits
- * (QLoRA), whether they are adapted or not. A weight becomes a U8 tensor (rows,bytes): each row has a scale and the
- * codes of one block of the weight (NF4), or of one row of it (INT8). It must be sharded in dimension 0, so no block is
- * cut, every world has the same numbers, and gathers move the codes. Forwards and backwards decode a weight to the
- * dtype of the layer's input where they use it, and drop it after that. FSDP_STATE: a layer is not on the meta device,
- * is sharded or replicated, or is quantized already; then nothing is changed. The fsdp1 door refuses such a model,
- * since its units have one dtype. */
+/* Holds frozen weights in fewer bits (QLoRA): those of all Linear and Conv1D layers, adapted or not, except the head
+ * and modules that are trained whole. A weight becomes a U8 tensor (rows,bytes): each row has a scale and the codes of
+ * one block of the weight (NF4), or of one row of it (INT8). It must be sharded in dimension 0, so no block is cut,
+ * every world has the same numbers, and gathers move the codes. Forwards and backwards decode a weight to the dtype of
+ * the layer's input where they use it, and drop it after that. FSDP_STATE: a layer is not on the meta device, is
+ * sharded or replicated, or is quantized already; then nothing is changed. The fsdp1 door refuses such a model, since
+ * its units have one dtype. */
 FSDP_API fsdp_status fsdp_adapter_quantize(fsdp_adapter *adapter, fsdp_quantization kind);
 
-/* Loads the model's own values as fsdp_hub_load does, quantized or not. Of a weight that is quantized each rank reads
- * the elements whose codes it has, in float32 on the host, one weight at a time. Call fsdp_agree on the result. */
+/* Loads the model's own values as fsdp_hub_load does, quantized or not. Each rank reads the elements of a quantized
+ * weight whose codes it has, in float32 on the host, one weight at a time. Call fsdp_agree on the result. */
 FSDP_API fsdp_status fsdp_adapter_load_base(fsdp_adapter *adapter, const char *folder, const fsdp_model_config *config);
-/* Does what fsdp_module_initialize does with the model; a weight that is quantized gets the codes of the values that it
- * would have got. [collective] */
+/* Does what fsdp_module_initialize does with the model; a quantized weight gets the codes of the values that it would
+ * otherwise get. [collective] */
 FSDP_API fsdp_status fsdp_adapter_initialize_base(fsdp_adapter *adapter, uint64_t seed);
 
 /* List the adapted layers, in the order of the tree. */
@@ -139,8 +139,8 @@ FSDP_API void fsdp_lora_options_free(fsdp_lora_options *options); /* NULL is all
  * fsdp_agree on the result. */
 FSDP_API fsdp_status fsdp_adapter_load(fsdp_adapter *adapter, const char *folder);
 
-/* Writes adapter_config.json and adapter_model.safetensors, as fsdp_hub_save writes a model. `base`, what the adapter
- * is for (a folder or a name on the hub), is written into the config; NULL: null. [collective] */
+/* Writes adapter_config.json and adapter_model.safetensors, as fsdp_hub_save writes a model. `base` names the model
+ * that the adapter is for (a folder or a name on the hub), and is written into the config; NULL: null. [collective] */
 FSDP_API fsdp_status fsdp_adapter_save(const fsdp_adapter *adapter, const char *folder, const char *base,
                                        fsdp_process_group *group);
 

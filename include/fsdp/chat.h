@@ -5,7 +5,7 @@
  *
  * Ids are those of transformers' apply_chat_template: the template is rendered, and its text encoded without what the
  * tokenizer would put around it, since a template writes its own. Special tokens in the text of a message become
- * tokens. Templates are in Jinja; docs/chat-data.md says what is known of it.
+ * tokens. Templates are in Jinja; docs/chat-data.md lists what is supported.
  *
  * A row is one JSON object, and its fields say what it is:
  *
@@ -17,10 +17,11 @@
  *     chosen           with rejected: a better and a worse answer to one prompt, two texts or two lists of messages;
  *                      also prompt: what both begin with, if it is not there
  *
- * What is learned: what the template's `generation` blocks enclose. A template without them is rendered again for each
- * answer, once up to it, with what begins an answer, and once with it; what it adds is the answer. White space behind a
- * special token at the answer's end is not learned: a model never writes it. Where a later message changes the text of
- * an earlier one, or tokens cannot be found in the text, that is an error which says so. */
+ * A token is learned if a `generation` block of the template encloses it. A template without such blocks is rendered
+ * twice for each answer: up to the answer, with the text that begins one, and with the answer. The text that the second
+ * adds is the answer. White space behind a special token at the answer's end is not learned, because a model never
+ * writes it. It is an error, which says so, if a later message changes the text of an earlier one, or if tokens cannot
+ * be found in the text. */
 #ifndef FSDP_CHAT_H
 #define FSDP_CHAT_H
 
@@ -42,8 +43,8 @@ FSDP_API void fsdp_chat_close(fsdp_chat *chat); /* NULL is allowed */
 /* Returns whether there is a template; NULL: no. */
 FSDP_API bool fsdp_chat_has_template(const fsdp_chat *chat);
 
-/* Gets the token that the template puts after an answer, at which generation has to stop; -1: none is known, as where
- * there is no template, or `chat` is NULL. Without a mistake in the call it fails only for want of memory. */
+/* Gets the token that the template puts after an answer, at which generation has to stop; -1: none is known, because
+ * there is no template, say, or `chat` is NULL. A correct call fails only if memory runs out. */
 FSDP_API fsdp_status fsdp_chat_end_of_turn(const fsdp_chat *chat, int32_t *out);
 
 typedef enum fsdp_chat_kind {
@@ -56,7 +57,7 @@ typedef enum fsdp_chat_kind {
     FSDP_CHAT_PREFERENCE
 } fsdp_chat_kind;
 
-/* Returns what a row is by its fields; FSDP_CHAT_NONE also for what is no JSON object. */
+/* Returns the kind of a row by its fields; FSDP_CHAT_NONE also if the row is no JSON object. */
 FSDP_API fsdp_chat_kind fsdp_chat_recognise(const char *row, size_t bytes);
 /* Returns "messages", "conversations (ShareGPT)", ... */
 FSDP_API const char *fsdp_chat_kind_name(fsdp_chat_kind kind);
@@ -69,8 +70,8 @@ typedef struct fsdp_chat_options {
     bool rejected;       /* of a pair, encode the rejected answer: the chosen one otherwise */
     /* Halves of surrogate pairs and \u0000, which stand for no text, become U+FFFD; otherwise they are an error. */
     bool replace_invalid;
-    /* Refuse a message whose role is none of system, user, assistant and tool, and of which the template writes
-     * nothing. Otherwise it is left out without a word, as transformers does. */
+    /* Refuse a message whose role is none of system, user, assistant and tool, and for which the template writes
+     * nothing. Otherwise it is silently left out, as in transformers. */
     bool refuse_unwritten;
 } fsdp_chat_options;
 
@@ -86,8 +87,8 @@ typedef struct fsdp_chat_row {
 
 FSDP_API void fsdp_chat_row_release(fsdp_chat_row *row); /* NULL is allowed */
 
-/* Encodes a row. A row that is not what it should be is FSDP_FORMAT, with a message without file and line, which the
- * caller knows. `options` NULL: all zeros. */
+/* Encodes a row. A malformed row is FSDP_FORMAT; the message names no file and line, which only the caller knows.
+ * `options` NULL: all zeros. */
 FSDP_API fsdp_status fsdp_chat_encode(const fsdp_chat *chat, fsdp_encoder *encoder, const char *row, size_t bytes,
                                       const fsdp_chat_options *options, fsdp_chat_row *out);
 

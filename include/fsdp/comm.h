@@ -101,11 +101,11 @@ FSDP_API void fsdp_abort(fsdp_context *context, const char *why);
  * set at any time and also applies to waits that have begun. FSDP_INVALID: below 0 or above 1e9. */
 FSDP_API fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double seconds);
 
-/* Says by what the calls of a group on streams of a GPU travel. Objects, barriers, and all calls on streams of the CPU
- * go through memory of the host (or MPI) in any case. */
+/* Names the ways in which a group's calls on streams of a GPU can travel. Objects, barriers, and all calls on streams
+ * of the CPU go through memory of the host (or MPI) in any case. */
 typedef enum fsdp_carrier {
     FSDP_CARRIER_AUTO,   /* PEER in a group of processes on one machine, NCCL in one over several machines; STAGED among
-                          * threads of one process, and where the other is not there */
+                            threads of one process, and if the other is not available */
     FSDP_CARRIER_PEER,   /* by memory of the GPUs that the ranks of a machine read from each other */
     FSDP_CARRIER_NCCL,   /* by NVIDIA's NCCL */
     FSDP_CARRIER_STAGED, /* through memory of the host, which the host copies to and from */
@@ -117,8 +117,8 @@ FSDP_API const char *fsdp_carrier_name(fsdp_carrier carrier);
 /* Choose a carrier. The first function does so for all groups of the context that have no carrier yet and for all later
  * groups, the second for one group. Choose the same on every rank. A group gets its carrier at its first call on a
  * stream of a GPU, or when parameters that are sharded over it get their bytes on a GPU. All ranks of the group must
- * make that call with a GPU, and the log says which carrier it is and why. If a carrier was asked for by name and
- * cannot be had, that call fails with FSDP_UNSUPPORTED and says on which rank and why. FSDP_STATE: the group has a
+ * make that call with a GPU, and the log says which carrier it is and why. If a carrier was asked for by name and is
+ * not available, that call fails with FSDP_UNSUPPORTED and says on which rank and why. FSDP_STATE: the group has a
  * carrier.
  *
  * By PEER and NCCL a rank's calls come to its GPU in the order in which the program makes them, on whatever streams and
@@ -128,16 +128,16 @@ FSDP_API fsdp_status fsdp_context_set_carrier(fsdp_context *context, fsdp_carrie
 FSDP_API fsdp_status fsdp_process_group_set_carrier(fsdp_process_group *group, fsdp_carrier carrier);
 /* Lets NCCL make the sums of groups that have no carrier yet. It sends less between machines, but adds in an order of
  * its own and rounds at each addition, to the dtype that travels. So results differ in their last bits from those of
- * any other way, and with the number of ranks and of machines. AUTO is then NCCL, on one machine too, and nothing else
- * will do. Set the same on every rank. */
+ * any other way, and with the number of ranks and of machines. AUTO then means NCCL, also on one machine, and no other
+ * carrier is accepted. Set the same on every rank. */
 FSDP_API fsdp_status fsdp_context_set_nccl_sums(fsdp_context *context, bool on);
 
 /* Says which memory of a rank is registered with NCCL. The results are the same bits in any case. */
 typedef enum fsdp_nccl_buffers {
     FSDP_NCCL_REGISTERED, /* 64 MiB of the GPU for each group, in which exact sums are packed, and arrive */
     /* Registers 32 MiB more, through which buffers are gathered, too, and asks NCCL to let copy engines gather and
-     * exchange where it can: from version 2.28 on, among GPUs that are linked inside one machine. No kernel then takes
-     * processors from what computes, but gathered rows are copied once more. */
+     * exchange where it can: from version 2.28 on, among GPUs that are linked inside one machine. Then no kernel takes
+     * multiprocessors from the computation, but gathered rows are copied once more. */
     FSDP_NCCL_COPY_ENGINES,
     FSDP_NCCL_PLAIN, /* nothing: it copies through buffers of its own */
     FSDP_NCCL_BUFFERS

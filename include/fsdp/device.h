@@ -1,9 +1,9 @@
 /* fsdp/device.h - devices, their memory, and the streams that order their work.
  *
- * A rank has a `cpu` device and a `meta` device (shapes and accounting, no bytes), and `cuda` devices where there are
- * NVIDIA GPUs and the plug-in libfsdp-cuda.so. A stream is an ordered queue of work, which runs in the
- * calling thread (inline), on a worker thread, or on the GPU. An event marks a point in a stream that another stream or
- * the host can wait for. All kinds of stream have the same semantics.
+ * A rank has a `cpu` device and a `meta` device (shapes and accounting, no bytes), and `cuda` devices if there are
+ * NVIDIA GPUs and the plug-in libfsdp-cuda.so. A stream is an ordered queue of work, which runs in the calling thread
+ * (inline), on a worker thread, or on the GPU. An event marks a point in a stream that another stream or the host can
+ * wait for. All kinds of stream have the same semantics.
  *
  * Every byte of a device is counted by its kind, that is, by its use. Counts change when work is issued, so the live
  * and peak bytes of a step are the same on every run.
@@ -56,8 +56,8 @@ typedef struct fsdp_device fsdp_device;
  * memory. */
 FSDP_API fsdp_device *fsdp_cpu(fsdp_context *context);
 FSDP_API fsdp_device *fsdp_meta(fsdp_context *context);
-/* Returns a GPU, created on first use and owned by the context: the one of that ordinal, from 0, or, below 0, the one
- * of the rank, which is its local rank modulo the number of GPUs of its machine. Several ranks may use one GPU.
+/* Returns the GPU of this ordinal (from 0), created on first use and owned by the context. A negative ordinal stands
+ * for the rank's own GPU: its local rank modulo the number of GPUs of its machine. Several ranks may use one GPU.
  *
  * It needs the plug-in libfsdp-cuda.so, which is looked for in the folders of FSDP_PLUGIN_PATH, beside this library (or
  * the program that contains it), in the folder `fsdp` there, and where it was installed; a driver of NVIDIA that is as
@@ -77,9 +77,9 @@ FSDP_API bool fsdp_device_is_meta(const fsdp_device *device);
 FSDP_API fsdp_context *fsdp_device_context(const fsdp_device *device);
 
 FSDP_API void fsdp_device_memory(const fsdp_device *device, fsdp_memory_stats *out);
-/* Writes whose memory is live on the device: its ten largest owners, a line each ("512.0MiB in 2 activation
- * layers.0.w1: linear"), with the module as named from the outermost one, and for activations the operation. When a
- * request was refused since the last call (FSDP_NO_MEMORY) it is what was live at that moment. `bytes`: 2,048 are
+/* Writes who owns the live memory of the device: the ten largest owners, a line each ("512.0MiB in 2 activation
+ * layers.0.w1: linear"), with the module as named from the outermost one, and for activations the operation. If a
+ * request was refused (FSDP_NO_MEMORY) since the last call, these are the owners at that moment. `bytes`: 2,048 are
  * enough; a text that does not fit is cut. Call it on the context's own thread; returns `text`, or "" if that is NULL.
  */
 FSDP_API const char *fsdp_device_owners(fsdp_device *device, char *text, size_t bytes);
@@ -143,8 +143,8 @@ FSDP_API void fsdp_event_free(fsdp_event *event);
 FSDP_API fsdp_status fsdp_event_record(fsdp_event *event, fsdp_stream *stream);
 /* Makes later work of `stream` start after the mark. An event that was never recorded is not waited for. [stream] */
 FSDP_API fsdp_status fsdp_stream_wait_event(fsdp_stream *stream, fsdp_event *event);
-/* Waits on the host for the mark. It tells nothing of failures of the work before: ask fsdp_stream_synchronize.
- * FSDP_STATE: the caller is itself work of the marked stream, at or before the mark. [blocks] */
+/* Waits on the host for the mark. It does not report failures of the work before the mark; fsdp_stream_synchronize
+ * does. FSDP_STATE: the caller is itself work of the marked stream, at or before the mark. [blocks] */
 FSDP_API fsdp_status fsdp_event_synchronize(fsdp_event *event);
 
 #ifdef __cplusplus

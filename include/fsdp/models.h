@@ -152,7 +152,7 @@ typedef struct fsdp_kv_cache fsdp_kv_cache;
 
 /* Creates an empty cache for `batch` sequences of at most `capacity` tokens each (for GPT-2 at most max_seq_len). At
  * the first call it allocates 2 x n_layers x batch x n_kv_heads x capacity x head_dim elements of the dtype that
- * attention computes in, counted as activations; where attention is cut by heads, for this rank's alone. It holds the
+ * attention computes in, counted as activations; if attention is cut by heads, only for this rank's heads. It holds the
  * model, which may be sharded; every rank has its own cache. The caller owns `*out`, and frees it before the context of
  * the model: the cache holds the model, so fsdp_context_free must come after both. */
 FSDP_API fsdp_status fsdp_kv_cache_create(fsdp_module *model, int64_t batch, int64_t capacity, fsdp_kv_cache **out);

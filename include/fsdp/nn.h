@@ -218,7 +218,7 @@ FSDP_API fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool req
  * save fails and names them. Tensors that already have memory keep it and their values, so the call may be made for
  * parts of a model, and repeatedly. Buffers are computed again by their modules. This call and the next take whole
  * sharded modules: FSDP_STATE for a part of one. Given a NULL module or device, they return the last error, if there is
- * one, so that what failed to make it needs no check. */
+ * one, so the call that failed to make it needs no check of its own. */
 FSDP_API fsdp_status fsdp_module_materialize(fsdp_module *module, fsdp_device *device);
 /* Sets the initial values of every parameter, the same for every world size. FSDP_STATE: a weight is held in fewer bits
  * (fsdp_adapter_quantize), of which fsdp_adapter_initialize_base makes the codes; nothing is changed then. */

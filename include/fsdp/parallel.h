@@ -8,11 +8,11 @@
  * added up must be floating to have a gradient. A sum is added in rank order with an f32 accumulator and rounded once,
  * so every run gives the same bits.
  *
- * [Note: whose gradient] The gradient of a tensor that all ranks hold alike (replicated) is the whole gradient, and all
- * ranks hold it alike. That of a tensor of which each rank holds a part is a part. That of a tensor that is the sum of
- * what the ranks hold (partial) is whole, on every rank. If a replicated tensor goes into a computation that differs
- * from rank to rank, each rank's backward has only its own contribution: put fsdp_parallel_copy in front, which adds
- * them up.
+ * [Note: whose gradient] If all ranks hold the same tensor (replicated), all hold its whole gradient. If each rank
+ * holds a part of the tensor, it holds that part of the gradient. If the tensor is the sum of what the ranks hold
+ * (partial), every rank holds the whole gradient. If a replicated tensor goes into a computation that differs from rank
+ * to rank, each rank's backward has only its own contribution: put fsdp_parallel_copy in front, which adds the
+ * contributions up.
  *
  * Parts follow the chunk rule of fsdp/dist.h: they may be uneven or empty. On the wire they are padded to the chunk.
  * Negative dimensions count from the end.
@@ -65,9 +65,9 @@ FSDP_API fsdp_tensor *fsdp_parallel_all_to_all(fsdp_tensor *x, int split_dim, in
 
 /* Returns attention (fsdp_attention of fsdp/ops.h) of sequences that are cut over the W ranks of the group, each in 2 W
  * equal chunks: rank r has chunk r and then chunk 2 W - 1 - r, so that causal attention is as much work for each. q
- * (B,T/W,H,D), k and v (B,T/W,G,D) and the result are this rank's. Options are as there; positions, in documents of the
- * whole sequence, are of this rank's tokens (B,T/W), and nobody checks them. The last dimensions are contiguous, or are
- * made so by copies.
+ * (B,T/W,H,D), k and v (B,T/W,G,D) and the result are this rank's. Options are those of fsdp_attention; positions are
+ * those of this rank's tokens (B,T/W) in documents of the whole sequence, and are not checked. The last dimensions are
+ * contiguous, or are made so by copies.
  *
  * Ranks take turns to broadcast their keys and values, n bytes, so that a rank holds those of one other rank, whatever
  * W is. (In a model of fsdp_model_context_parallel it holds those of two others, because the next ones are on their way
@@ -95,7 +95,7 @@ FSDP_API fsdp_tensor *fsdp_parallel_attention(fsdp_tensor *q, fsdp_tensor *k, fs
  *   - element by element, with broadcasting: inputs that are cut are cut alike, and so is the result; one that is
  *     replicated is cut without communication, unless another dimension of the mesh cuts that dimension of it already.
  *     Sums, differences, scale, neg, casts to floating dtypes and changes of shape of partial tensors are partial; so
- *     is a product or quotient of a partial and a replicated one. All else of a partial tensor is an error.
+ *     is a product or quotient of a partial and a replicated one. Any other operation on a partial tensor is an error.
  *   - linear, conv1d, matmul: cut rows of x, columns of the result, or batches stay cut; over a dimension that is added
  *     up the result is partial, and a bias is added once.
  *   - sum, mean: over a dimension that is cut the result is partial.
@@ -107,15 +107,15 @@ FSDP_API fsdp_tensor *fsdp_parallel_attention(fsdp_tensor *q, fsdp_tensor *k, fs
  *   - dropout draws for each element as in the whole tensor if one dimension is cut; otherwise parts draw differently.
  * Another operation, or other placements, are an error (FSDP_UNSUPPORTED) that names both. Beside such a tensor a
  * distributed parameter counts with its placements, a plain tensor must have one element and be the same everywhere.
- * Gradients follow the note above, and all is done where a rank's gradient is only its own contribution. Recomputation,
- * modules' calls and fsdp_detach leave such a tensor what it is; of a parameter that a plan has placed fsdp_detach and
- * views are plain tensors of this rank's part. fsdp_tensor_item gives this rank's number, also of a partial tensor:
- * redistribute it first (fsdp_parallel_redistribute). */
+ * Gradients follow the note above; where a rank's gradient is only its own contribution, the operations add the
+ * contributions up. Recomputation, modules' calls and fsdp_detach keep such a tensor distributed; but for a parameter
+ * that a plan has placed, fsdp_detach and views give plain tensors of this rank's part. fsdp_tensor_item gives this
+ * rank's number, also of a partial tensor: redistribute it first (fsdp_parallel_redistribute). */
 
 /* Returns the distributed tensor whose part on this rank is `local`, without communication or copy. `global_shape` has
- * as many sizes as local dimensions; NULL is allowed if no placement cuts. Equal values on ranks that replicate are the
- * caller's affair. The mesh is kept as long as the tensor. A gradient of a partial average arrives divided by its
- * ranks. FSDP_INVALID: `local` does not have the size of this rank's part, or is distributed. */
+ * as many sizes as local dimensions; NULL is allowed if no placement cuts. The caller makes sure that ranks which
+ * replicate have equal values. The mesh is kept as long as the tensor. A gradient of a partial average arrives divided
+ * by its ranks. FSDP_INVALID: `local` does not have the size of this rank's part, or is distributed. */
 FSDP_API fsdp_tensor *fsdp_from_local(fsdp_tensor *local, fsdp_mesh *mesh, const fsdp_placement *placements,
                                       const int64_t *global_shape);
 /* Returns this rank's part as a plain tensor, without a copy. Its gradient must be as in [Note: whose gradient]. */

@@ -52,19 +52,19 @@ typedef struct fsdp_layout {
 } fsdp_layout;
 
 typedef enum fsdp_parallel_kind {
-    /* Cuts what a Linear, Conv1D or Embedding gives: its output features, and those of its bias. from[0]: the input
-     * (replicated); to[0]: the output (sharded in the last dimension). It may be the head of a model, whose outputs are
-     * the vocabulary; see loss_parallel. */
+    /* Cuts the output features of a Linear, Conv1D or Embedding, and its bias. from[0]: the input (replicated); to[0]:
+     * the output (sharded in the last dimension). It may be the head of a model, whose outputs are the vocabulary; see
+     * loss_parallel. */
     FSDP_COLUMN_WISE,
-    /* Cuts what a Linear or Conv1D takes: its input features; or the rows of an Embedding. The products are added up
-     * over the ranks, and then the bias is added, once. from[0]: the input (sharded in the last dimension; ids are
-     * replicated); to[0]: the output (replicated). Sharded in dimension -1 the bias is cut as well. */
+    /* Cuts the input features of a Linear or Conv1D, or the rows of an Embedding. The products are added up over the
+     * ranks, and then the bias is added, once. from[0]: the input (sharded in the last dimension; ids are replicated);
+     * to[0]: the output (replicated). If that is sharded in dimension -1, the bias is cut as well. */
     FSDP_ROW_WISE,
     /* Lets a LayerNorm, RMSNorm or Dropout work on parts of a sequence, in dimension `dim` (0 stands for 1). Weights
      * stay whole, their gradients are added up; a dropout's mask is the part of the one that a single rank would draw.
-     * from[0] and to[0]: input and output (sharded in that dimension). A plain input is taken for such a part, as in
-     * PyTorch; what a layer or a collective before has put together, as far as gradients are recorded, is refused when
-     * a norm is called. */
+     * from[0] and to[0]: input and output (sharded in that dimension). A plain input is assumed to be such a part, as
+     * in PyTorch. While gradients are recorded, a norm refuses an input that a layer or a collective before it has put
+     * together. */
     FSDP_SEQUENCE_PARALLEL,
     FSDP_PREPARE_INPUT,  /* makes input i of any module to[i] from from[i] (replicated) */
     FSDP_PREPARE_OUTPUT, /* makes output i to[i] from from[i] (replicated) */
@@ -139,7 +139,8 @@ typedef struct fsdp_model_parallel_options {
      * projections. Otherwise attention and MLP prepare it once. */
     bool per_projection;
 } fsdp_model_parallel_options;
-/* Checks whether the heads of such a model can be cut over so many ranks; the degrees that would do are named. */
+/* Checks whether the heads of such a model can be cut over so many ranks; the error names the degrees that are
+ * possible. */
 FSDP_API fsdp_status fsdp_model_parallel_check(const fsdp_model_config *config, int64_t ranks);
 /* Applies the plan of a model made by fsdp_model_create, of any architecture: embedding and head are cut in the
  * vocabulary, attention by heads, MLPs in ffn_dim, which may be cut unevenly. The model is called as before and returns
@@ -152,12 +153,12 @@ FSDP_API fsdp_status fsdp_model_parallelize(fsdp_module *model, fsdp_mesh *mesh,
  * ("cp"), as fsdp_parallel_attention has them. All ranks of the mesh call the model with the same whole tokens (B,T),
  * and targets; each computes with its part, and the result is whole on each: the loss, or logits in order. T must be a
  * multiple of 2 W. A rank's gradients are W times its own contribution, so that their average over the mesh is whole:
- * FSDP over the same ranks takes it. Positions of rows that hold several documents are cut like tokens. It goes with
+ * FSDP over the same ranks takes it. Positions of rows that hold several documents are cut like tokens. It works with
  * fsdp_model_parallelize, before or after it, over another dimension of one mesh (FSDP_INVALID: the two share a second
  * rank). Dropouts, also those of adapters that were added before, draw for whole sequences, by the seeds of the mesh's
- * first rank. Losses of each token come whole and in order. A call for last logits only, without gradients, is computed
- * by each rank by itself, whatever T is, so that a text can be generated; other calls with a cache are refused.
- * [collective] of the mesh, and in each call of the model except such a one [blocks] */
+ * first rank. Losses of each token come whole and in order. Each rank computes a call for last logits only, without
+ * gradients, by itself, for any T, so that text can be generated; other calls with a cache are refused. [collective] of
+ * the mesh, and in each call of the model except such a one [blocks] */
 FSDP_API fsdp_status fsdp_model_context_parallel(fsdp_module *model, fsdp_mesh *mesh);
 
 /* ======== for experts: most programs need nothing below ======== */

@@ -52,22 +52,23 @@
  * replicas' parameters stay equal to the bit.
  *
  * Tensor parallel: parameters may be distributed tensors already, over a mesh that is another part of the same mesh
- * ("tp" of a mesh of "dp" and "tp"; see fsdp_mesh_slice). This rank's part is then what is gathered and reduced; the
- * forward computes with it, and it keeps that distribution while it is unsharded. The shard's distribution is over
- * both: such as (StridedShard(0), Shard(0)) of what was cut by rows before, and (Shard(0), Shard(1)) of what was cut by
- * columns. Where the earlier mesh replicates a parameter with partial gradients (fsdp_distribution.partial_gradients),
- * they are added up over it first, whenever the group reduces, by one all-reduce a parameter in the reduce dtype; the
- * shard's gradients are whole. The ranks of both meshes must make the same calls. The divisor of gradients is the
- * number of data-parallel ranks. Refused by name: meshes of two roots or with a common dimension, partial parameters, a
- * gather extension, reshard_after_forward_ranks that keeps slices; and such parameters in FSDP1 and fsdp_replicate.
+ * ("tp" of a mesh of "dp" and "tp"; see fsdp_mesh_slice). Then the engine gathers and reduces this rank's part; the
+ * forward computes with the part, which keeps its distribution while it is unsharded. The shard's distribution is over
+ * both meshes: (StridedShard(0), Shard(0)) if the parameter was cut by rows before, (Shard(0), Shard(1)) if it was cut
+ * by columns. If the earlier mesh replicates a parameter with partial gradients (fsdp_distribution.partial_gradients),
+ * each reduction of the group first adds these up over that mesh, by one all-reduce for each parameter in the reduce
+ * dtype, so the shard's gradients are whole. The ranks of both meshes must make the same calls. The divisor of
+ * gradients is the number of data-parallel ranks. Refused by name: meshes of two roots or with a common dimension,
+ * partial parameters, a gather extension, reshard_after_forward_ranks that keeps slices; and such parameters in FSDP1
+ * and fsdp_replicate.
  *
  * Inputs of the outermost module are moved to the device of its parameters if they are on another one.
  *
  * The model's code does not change: it computes the same with and without these calls. All ranks must make the same
  * calls in the same order; forwards and backwards are collective over the mesh. All ranks of a mesh must have
  * parameters of the same names, shapes and dtypes, in one order, and the same ones frozen. The first forward compares
- * them: if they differ, it is FSDP_MISMATCH on all ranks and names the first that differs; once that is mended it can
- * be called again.
+ * them: if they differ, it fails with FSDP_MISMATCH on all ranks and names the first that differs; once that is mended,
+ * it can be called again.
  */
 #ifndef FSDP_SHARD_H
 #define FSDP_SHARD_H
@@ -217,8 +218,8 @@ FSDP_API fsdp_status fsdp_fully_shard(fsdp_module *module, const fsdp_shard_opti
 FSDP_API fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count,
                                               const fsdp_shard_options *options);
 
-/* ---- methods of a sharded module, through whichever front door. FSDP_STATE if `module` is not sharded, but for those
- * of whole subtrees, which need no sharded module: reshard_all, set_keep_unsharded ---- */
+/* ---- methods of a sharded module, through whichever front door. FSDP_STATE: `module` is not sharded. Only reshard_all
+ * and set_keep_unsharded, which are for whole subtrees, need no sharded module ---- */
 
 /* Turns the reduction of gradients on or off. false: gradients stay unsharded on this rank and accumulate; the backward
  * communicates none (no_sync). The next backward with true reduces the accumulated gradients; zero_grad drops them.
@@ -521,9 +522,9 @@ FSDP_API fsdp_status fsdp_module_set_custom_all_reduce(fsdp_module *module, cons
 
 /* ---- watching ---- */
 
-/* Names what a listener (fsdp_module_set_shard_listener, below) is told of a group. At level FSDP_LOG_DEBUG the log has
- * the same events, in order with the collectives (fsdp_context_set_log): "unshard 'layers.0' (forward)", "all_gather:
- * 42 float32 over 2 ranks of group 'dp'", ... */
+/* Names the events of a group that a listener gets (fsdp_module_set_shard_listener, below). At level FSDP_LOG_DEBUG the
+ * log has the same events, in order with the collectives (fsdp_context_set_log): "unshard 'layers.0' (forward)",
+ * "all_gather: 42 float32 over 2 ranks of group 'dp'", ... */
 typedef enum fsdp_shard_event {
     FSDP_EVENT_UNSHARD, /* a gather begins */
     FSDP_EVENT_WAIT,    /* unsharded parameters are in place */

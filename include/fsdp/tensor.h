@@ -108,8 +108,8 @@ FSDP_API fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, co
 FSDP_API fsdp_status fsdp_tensor_item(const fsdp_tensor *tensor, double *out);
 
 /* Write in place, without a gradient: copy `src`, which has the same shape and is cast if need be, or set every
- * element. FSDP_INVALID: `src` overlaps `dst` without being the same elements, and each fills one range of memory; what
- * else overlaps is not noticed, and the result is then undefined. */
+ * element. FSDP_INVALID: `src` overlaps `dst` without being the same elements, and each fills one range of memory;
+ * other overlaps are not noticed, and their result is undefined. */
 FSDP_API fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src);
 FSDP_API fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value);
 

@@ -30,9 +30,8 @@ typedef struct fsdp_tokenizer fsdp_tokenizer; /* read-only once it is open; may 
 
 /* Opens a tokenizer. `path` is a tokenizer.json, a file of SentencePiece whose name ends with ".model", or a folder
  * with tokenizer.json, or else with tokenizer.model, or else with vocab.json and merges.txt (of GPT-2 or Qwen2, as
- * tokenizer_config.json says). Added tokens of tokenizer_config.json are used besides
- * those of tokenizer.json; if both have a token, the former says how it is matched. Errors name the file, and the key
- * or line. */
+ * tokenizer_config.json says). Added tokens of tokenizer_config.json are used besides those of tokenizer.json; if both
+ * have a token, the former says how it is matched. Errors name the file, and the key or line. */
 FSDP_API fsdp_status fsdp_tokenizer_open(const char *path, fsdp_tokenizer **out);
 FSDP_API void fsdp_tokenizer_close(fsdp_tokenizer *tokenizer); /* NULL is allowed */
 

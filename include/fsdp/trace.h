@@ -34,19 +34,19 @@ typedef struct fsdp_trace_options {
     const char *run;
 } fsdp_trace_options;
 
-/* Begins to record what the context's ranks do. At the end rank 0 writes `path`, for which nothing else is needed on
- * the other ranks: compressed by gzip if it ends in ".gz", otherwise as plain JSON. A trace that is there already is
- * replaced, and any other file refused. `options` may be NULL. On several machines their clocks are compared, by a few
- * barriers. The names of modules are known from the sharding of units; what else runs is shown by its kernels. There is
- * one trace at a time in a context (FSDP_STATE); end it before the context is freed. [collective] [blocks] */
+/* Begins to record what the context's ranks do. At the end rank 0 alone writes `path`, compressed by gzip if it ends in
+ * ".gz", otherwise as plain JSON. A trace that is there already is replaced, and any other file refused. `options` may
+ * be NULL. On several machines their clocks are compared, by a few barriers. The names of modules are known from the
+ * sharding of units; what else runs is shown by its kernels. There is one trace at a time in a context (FSDP_STATE);
+ * end it before the context is freed. [collective] [blocks] */
 FSDP_API fsdp_status fsdp_trace_begin(fsdp_context *context, const char *path, const fsdp_trace_options *options,
                                       fsdp_trace **out);
-/* Stops recording, and goes on with it: for steps that are not of interest. Call it where the device has nothing to
+/* Pauses the recording, or resumes it, for steps that are not of interest. Call it while the device has nothing to
  * do. */
 FSDP_API void fsdp_trace_pause(fsdp_trace *trace, bool paused);
 /* Ends the recording, collects what all ranks have recorded, and writes the file; the trace is gone, also on failure.
  * If the file cannot be written, all ranks get that failure, nothing is left of it, and a file that was there before
- * stays. If ranks are missing, the call fails, and rank 0 writes what it has recorded itself, which the file says.
+ * stays. If ranks are missing, the call fails, and rank 0 writes what it has recorded itself; the file says so.
  * [collective] [blocks] */
 FSDP_API fsdp_status fsdp_trace_end(fsdp_trace *trace);
 /* Ends it without the other ranks, as after a failure: rank 0 writes what it has recorded itself. NULL is allowed. */

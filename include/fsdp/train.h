@@ -98,22 +98,22 @@ typedef struct fsdp_train_summary {
  * of one machine has the two waiting times. "mfu" is there if it is known. A line ends with the peaks of memory by
  * kind, "memory_peak_bytes_of_activation" and so on.
  *
- * What stands out is said once, in the log and, behind the step's line, in {"warning": 62, "of": "waiting", "text":
+ * Each problem is reported once, in the log and, behind the step's line, in {"warning": 62, "of": "waiting", "text":
  * "..."}: a loss that does not fall; a gradient norm that jumps, grows or is 0; a step that waits for its data, for
  * gathers and reductions (on several machines, or GPUs), or for one rank that is slow; with metrics.histogram_freq also
  * units whose gradients are all 0, vanish, or are not finite or too small in float16, and weights that a step changes
  * by much of their norm. TensorBoard has them as texts "warning/...".
  *
- * The other places have these quantities, too, and the memory that is live by kind (memory_live_bytes_of). metrics.csv
- * has a row for each step and each validation, with the columns "run", "step", one for each quantity
+ * The other places of metrics have these quantities, too, and the live memory by kind (memory_live_bytes_of).
+ * metrics.csv has a row for each step and each validation, with the columns "run", "step", one for each quantity
  * ("memory_peak_bytes_of_gradient"), and "validation_loss" and so on; what is not there or not finite is empty.
  * metrics.prometheus has the gauges fsdp_train_step, fsdp_train_loss, fsdp_train_validation_loss and so on, with the
  * labels run, rank and, of memory, kind; the file is replaced with each log line and each validation. In
  * metrics.tensorboard they are "train/loss", "speed/mfu", "memory/memory_peak_bytes_of/gradient", "validation/loss" and
  * so on; with metrics.histogram_freq there are histograms "gradient/<unit>" and "weight/<unit>", their norms "gradient
  * norm/<unit>" and "weight norm/<unit>", "update ratio/<unit>" (norm of the step's change to that of the weights), and
- * "gradient not finite/<unit>" if there are such elements. The root's unit
- * is called "root". Texts are "config" and, with metrics.sample_prompt, "sample". */
+ * "gradient not finite/<unit>" if there are such elements. The root's unit is called "root". Texts are "config" and,
+ * with metrics.sample_prompt, "sample". */
 typedef struct fsdp_train_report {
     int64_t step; /* from 1 */
     /* Mean over all microbatches of all ranks, added in the order of the data. It is computed for every tenth step and

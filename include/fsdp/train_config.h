@@ -84,7 +84,7 @@ typedef struct fsdp_train_source {
     char *path;    /* as an entry of data.path */
     double weight; /* its share of the windows is weight / the sum of all weights */
 } fsdp_train_source;
-/* Says by which peak of the devices a run tells its MFU. */
+/* Says which peak of the devices MFU is a share of. */
 typedef enum fsdp_train_mfu {
     FSDP_TRAIN_MFU_AUTO,     /* that of a known GPU's data sheet; none for others and for CPUs */
     FSDP_TRAIN_MFU_MEASURED, /* the rate of a large product, which the run measures at its start */
@@ -97,7 +97,7 @@ typedef enum fsdp_train_decay {
     FSDP_TRAIN_DECAY_MATRICES /* those of two or more dimensions: neither biases nor the weights of norms */
 } fsdp_train_decay;
 
-/* Gives parameters whose names match values in place of the optimizer's. */
+/* Gives the parameters whose names match a pattern their own values, in place of the optimizer's. */
 typedef struct fsdp_train_group {
     char *pattern;       /* as in fnmatch(3) */
     double weight_decay; /* NaN: the optimizer's */
@@ -148,7 +148,7 @@ typedef struct fsdp_train_config {
         int64_t local_batch_size;  /* sequences per microbatch and rank */
         double max_norm;           /* 0: no clipping */
         int64_t seed;
-        int64_t threads; /* per rank, for who creates its context (program fsdp); 0: OMP_NUM_THREADS, or its share */
+        int64_t threads; /* per rank, for the program that creates its context; 0: OMP_NUM_THREADS, or its share */
         int mixed_precision_param;  /* fsdp_dtype: F32, BF16 or F16, which enables a gradient scaler */
         int mixed_precision_reduce; /* fsdp_dtype: F32, BF16 or F16 */
         bool split_shards;          /* fsdp_mp_policy's, for all groups */
@@ -210,7 +210,7 @@ typedef struct fsdp_train_config {
         bool keep_last_unit;     /* keep it unsharded from a forward to its backward */
         char *schedule;          /* "plan", or a file of a schedule; NULL: units as wrap_policy says */
         int64_t schedule_memory; /* bytes of a rank that a planned schedule may take; 0: all that there is */
-        char *schedule_prices;   /* what a plan is priced by, as --device of fsdp plan; NULL: this device, measured */
+        char *schedule_prices;   /* the prices of a plan, as --device of fsdp plan; NULL: this device, measured */
         int gather_dtype;        /* fsdp_train_gather */
     } parallelism;
     struct {

@@ -6,8 +6,8 @@
  *
  * Ranks that fsdp_launch has started with `flight` in its options (so do `fsdp run` and `fsdp train`) record from
  * fsdp_context_from_env on, in memory of the launcher's: a rank that is killed leaves its record behind, and the
- * launcher writes the records of all ranks when one fails, and when it gets SIGUSR2. There a program calls nothing
- * here. One that MPI or torchrun has started, or whose ranks are threads, calls fsdp_flight_start. */
+ * launcher writes the records of all ranks when one fails, and when it gets SIGUSR2. Their programs need no call of
+ * this header. A program that MPI or torchrun has started, or whose ranks are threads, calls fsdp_flight_start. */
 #ifndef FSDP_WATCH_H
 #define FSDP_WATCH_H
 
@@ -17,8 +17,8 @@
 extern "C" {
 #endif
 
-/* Starts to record this rank's calls, until the context is freed; groups that exist go on with the number of their next
- * call. Not collective, but a record is worth most if all ranks have one.
+/* Starts to record this rank's calls, until the context is freed; existing groups continue with the number of their
+ * next call. A local call, but the records help most if all ranks have one.
  *
  * folder: where the record is written, as "rank-N.flight". It is made if it is missing, and must be one to which nobody
  *     else may write (FSDP_INVALID). A file of that name is replaced. NULL: this rank's record is written nowhere,
