@@ -81,7 +81,7 @@ static fsdp_status read_tokens(const fsdp__json_object *from, fsdp_model_config 
     return read_eos_tokens(from, out);
 }
 
-/* Refuses quantized weights, by what those who write them call their way. */
+/* Refuses quantized weights, and names the method with which they were written. */
 static fsdp_status need_no_quantization(const fsdp__json_object *from)
 {
     static const char *const keys[] = {"quantization_config", "compression_config", "quantization"};
@@ -97,7 +97,7 @@ static fsdp_status need_no_quantization(const fsdp__json_object *from)
     return FSDP_OK;
 }
 
-/* Refuses mixtures of experts, which some call by the name of another model_type. */
+/* Refuses mixtures of experts, some of which have the model_type of another model. */
 static fsdp_status need_no_experts(const fsdp__json_object *from)
 {
     static const char *const keys[] = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"};
@@ -177,7 +177,7 @@ typedef enum locals {
     ALL_LOCAL,
     LAST_LOCAL,         /* from max_window_layers on */
     WITHOUT_ROPE_LOCAL, /* those that have no rotary positions */
-    MOST_LOCAL,         /* all but every so-manieth: sliding_window_pattern */
+    MOST_LOCAL,         /* all but every n-th, where n is sliding_window_pattern */
 } locals;
 
 /* The values that transformers uses if config.json does not have the key. */
@@ -282,7 +282,7 @@ static fsdp_status read_windows(const fsdp__json_object *from, const llama_kind 
     return FSDP_OK;
 }
 
-/* Reads which layers have no rotary positions: those with a 0 in a list, or every so-manieth. */
+/* Reads which layers have no rotary positions: those with a 0 in a list, or every n-th. */
 static fsdp_status read_no_rope(const fsdp__json_object *from, fsdp_model_config *out)
 {
     json_t *list = json_object_get(from->object, "no_rope_layers"), *item;
@@ -357,7 +357,7 @@ static fsdp_status read_biases(const fsdp__json_object *from, fsdp_model_config 
     return read_bias(from, "mlp_bias", family->may_mlp_bias, family->name, &out->mlp_bias);
 }
 
-/* Refuses dropout in places that have none here. */
+/* Refuses dropout where this library has none. */
 static fsdp_status need_no_dropout(const fsdp__json_object *from, const char *key)
 {
     float rate = 0;
@@ -408,7 +408,7 @@ static fsdp_status read_llama(const fsdp__json_object *from, const llama_kind *k
 
 /* ---- all ---- */
 
-/* Refuses a type, and says what it is where people often have it. */
+/* Refuses a model type; of types that people often have it says what they are. */
 static fsdp_status unknown_type(const fsdp__json_object *from, const char *type)
 {
     static const char *const others[][2] = {

@@ -30,7 +30,8 @@ static void put_real(fsdp__gguf_header *h, const char *architecture, const char 
     fsdp__gguf_put_real(h, text, value);
 }
 
-/* Puts what only some have. llama.cpp knows which layers are local, and what Phi-3's window of 0 is. */
+/* Puts keys that only some architectures have. llama.cpp itself knows which layers are local, and what Phi-3's window
+ * of 0 means. */
 static void put_attention(fsdp__gguf_header *h, const char *architecture, const fsdp_model_config *c)
 {
     bool phi3 = c->architecture == FSDP_PHI3, local = fsdp_model_layer_is_local(c, 0);
@@ -265,7 +266,7 @@ static fsdp_status begin(const fsdp__directory *in, const char *name, int *out_f
     return fsdp_last_status();
 }
 
-/* Writes the file under another name first, so that nobody takes a part of it for all. */
+/* Writes the file under another name first, so that nobody takes an unfinished file for a finished one. */
 static fsdp_status publish(const char *path, const fsdp__gguf_model *model, const fsdp__gguf_header *h,
                            const part *parts, int64_t count)
 {
@@ -310,8 +311,8 @@ static const char *wrong_scores(const fsdp__gguf_family *family, const fsdp_mode
                                                                                   : NULL;
 }
 
-/* Returns what of a layer there is no key for. Phi-3's window has one, though llama.cpp only warns that it does not do
- * it. */
+/* Returns the property of a layer for which there is no key. Phi-3's window has one, although llama.cpp only warns that
+ * it ignores it. */
 static const char *wrong_layer(const fsdp__gguf_family *family, const fsdp_model_config *c, int64_t layer)
 {
     if (fsdp_model_layer_has_rope(c, layer) != fsdp__gguf_has_rope(family, layer))

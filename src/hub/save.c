@@ -107,7 +107,8 @@ static fsdp_status check_values(const fsdp_state_dict *state)
     return fsdp__state_dict_check_current(state, "write");
 }
 
-/* Refuses integers in a model that a config describes, which has none: they are codes, that nobody else could read. */
+/* Refuses integers in a model that a config describes. Such a model has none: they are codes that no other program
+ * could read. */
 static fsdp_status check_numbers(const fsdp_state_dict *state)
 {
     for (int64_t i = 0; i < state->count; i++) {
@@ -323,8 +324,8 @@ static fsdp_status write_files(saver *s)
 
 /* ---- all of it ---- */
 
-/* Ends a phase that makes files: if it failed on one rank, it fails on all, with the reason that the hold was given up
- * if that is why. [collective] */
+/* Ends a phase that makes files: if it failed on one rank, it fails on all. If the cause is that the hold was given up,
+ * the message says that. [collective] */
 static fsdp_status agree(saver *s, fsdp_status mine)
 {
     fsdp_status held = s->hold ? fsdp__publication_held(s->hold->publication) : FSDP_OK;
