@@ -1,10 +1,9 @@
 /* clique_carrier.c - the carrier by NCCL: how a group gets it, what the ranks tell each other before each call, and how
  * it ends.
  *
- * [Note: nobody waits for NCCL alone]
- * NCCL never says that a rank will not come. So no rank blocks in it: the hosts look whether it is through, and tell
- * each other. Where a rank cannot join, all give up. Where one dies, the hosts' own transport names it, and whoever
- * waits on the device is interrupted. */
+ * [Note: nobody waits for NCCL alone] NCCL never says that a rank will not come. So no rank blocks in it: the hosts
+ * check whether NCCL is done, and tell each other. If a rank cannot join, all give up. If one dies, the hosts' own
+ * transport names it, and whoever waits on the device is interrupted. */
 #include "comm/clique/clique_carrier.h"
 
 #include <stdio.h>
@@ -23,8 +22,8 @@
 #include "device/device.h"
 
 enum {
-    ROUND_MS = 100, /* that a rank waits for NCCL before it hears of the others */
-    LEAVE_MS = 2000 /* that it waits for the others to leave, too */
+    ROUND_MS = 100, /* how long a rank waits for NCCL before it asks the others */
+    LEAVE_MS = 2000 /* how long it waits for the others to leave, too */
 };
 
 /* What each rank tells the others: of the first, how the cliques are called. */
@@ -69,7 +68,7 @@ static fsdp_status prepare(const carrier *c, facts *mine)
     return name_cliques(c, mine->ids);
 }
 
-/* Fails as something has failed that the group can do without. */
+/* Returns the failure of something that the group can do without. */
 static fsdp_status do_without(void)
 {
     char text[640];
@@ -153,7 +152,7 @@ static fsdp_status begin_to_join(carrier *c, const unsigned char ids[][FSDP__CLI
     return FSDP_OK;
 }
 
-/* Looks until both cliques are idle, or for so long. */
+/* Checks until both cliques are idle, or `ms` are over. */
 static fsdp_status look_for(const carrier *c, int64_t ms, bool *idle)
 {
     int64_t end = fsdp__clock_ns() + ms * 1000000;
@@ -172,7 +171,7 @@ static fsdp_status look_for(const carrier *c, int64_t ms, bool *idle)
     return FSDP_OK;
 }
 
-/* Makes a rank's failure to join everybody's, and one that can be done without. */
+/* Makes a rank's failure to join a failure of all ranks, which the group can do without. */
 static fsdp_status agree(const carrier *c, fsdp_status mine)
 {
     fsdp_status all = fsdp_agree(c->group, mine);
@@ -202,7 +201,7 @@ static fsdp_status join(carrier *c, const unsigned char ids[][FSDP__CLIQUE_ID_BY
     return await_all(c);
 }
 
-/* Shows NCCL the memory, and gives what it makes of it, on all ranks. */
+/* Shows NCCL the memory on all ranks, and gives what NCCL does with it. */
 static fsdp_status show(carrier *c, fsdp__clique_sight *out)
 {
     FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered sights = {0};
@@ -252,7 +251,7 @@ static fsdp_status join_again(carrier *c)
     return join(c, all.objects[0]);
 }
 
-/* Shows NCCL memory, or joins again where that fails; says which. */
+/* Shows NCCL memory, or joins again if that fails; `says` tells which. */
 static fsdp_status show_or_not(carrier *c, char *says, size_t bytes)
 {
     static const char *const kinds[] = {[FSDP__CLIQUE_SEEN] = "through registered memory",
@@ -298,8 +297,8 @@ static fsdp_status open(void *argument, const void *const *all, char *why, size_
 
 /* ---- leaving ---- */
 
-/* Only the end of the last call is known. So the number grows as calls are issued: a host is few ahead of a device that
- * stands. */
+/* Only the end of the last call is known, so the number grows as calls are issued. A host is only a few calls ahead of
+ * a device that stands still. */
 static uint64_t busy(void *argument)
 {
     const carrier *c = argument;
@@ -329,7 +328,7 @@ static void carrier_free(void *argument)
     if (c->joined && !fsdp__comm_is_broken(c->group))
         leave(c);
     else
-        release(c); /* all of them, before the end of one is waited for */
+        release(c); /* releases all cliques before it waits for the end of one */
     free_cliques(c);
     fsdp__free(c);
     fsdp_release_error(held);
@@ -337,8 +336,8 @@ static void carrier_free(void *argument)
 
 /* ---- what the hosts tell each other before a call ---- */
 
-/* Tells that what the ranks' streams have been given before this call comes before all that they are given after it:
- * the device does the call when all ranks' devices have got there. */
+/* Tells the race check that work queued on the ranks' streams before this call comes before all work queued after it,
+ * because the device makes the call when all ranks' devices have reached it. */
 static void tell_order(const carrier *c, fsdp_stream *stream, bool after)
 {
     if (after)
@@ -359,8 +358,8 @@ static fsdp_status meet(carrier *c, const fsdp__call *call, fsdp__traffic *traff
     return FSDP_OK;
 }
 
-/* Does the same, and joins flags as an all_reduce of nothing else does: that touches memory of the host alone, and so
- * has no part in the stream's work. */
+/* Does the same, and joins the ranks' flags by an all_reduce. That touches only memory of the host, so it is no part of
+ * the stream's work. */
 static fsdp_status meet_and_join(carrier *c, const fsdp__call *call, uint8_t *flags, int64_t count, bool *lacking,
                                  fsdp__traffic *traffic)
 {

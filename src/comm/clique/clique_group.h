@@ -1,9 +1,7 @@
-/* clique_group.h - a rank of a group whose devices NCCL joins (device/clique.h): what a carrier of that kind has of the
- * group.
+/* clique_group.h - a rank's view of a group whose devices NCCL joins (device/clique.h), as the carrier keeps it.
  *
- * [Note: two cliques]
- * What gathers and what reduces may be on two streams, and a clique does its calls one after the other. So a group has
- * a clique for each, which its first call of that kind makes. */
+ * [Note: two cliques] Gathers and reductions may be on two streams, but a clique does its calls one after the other. So
+ * a group has a clique for each kind, which the first call of that kind creates. */
 #ifndef COMM_CLIQUE_CLIQUE_GROUP_H
 #define COMM_CLIQUE_CLIQUE_GROUP_H
 
@@ -27,7 +25,7 @@ typedef struct fsdp__clique_group {
     int machines;    /* that the ranks are on */
     int first, here; /* of the ranks on this one, which follow each other: the first, and how many they are */
     int block;       /* number of ranks whose contributions are added first: see comm/transport/order.h */
-    bool own_order;  /* reductions are NCCL's own, whose order and rounding are its affair */
+    bool own_order;  /* NCCL reduces, in an order and with roundings of its own */
     fsdp__clique *cliques[FSDP__CLIQUE_WAYS]; /* NULL: not joined yet */
     /* Where the pieces of packed calls lie ([Note: shown memory] in clique_memory.h); NULL: in a stream's workspace. */
     struct fsdp__clique_memory *shown[FSDP__CLIQUE_WAYS];
