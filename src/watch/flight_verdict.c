@@ -13,7 +13,7 @@ enum {
     MOST_HOPS = 8
 };
 
-#define OLD_NS INT64_C(10000000000) /* so much older is a record that is not of the end */
+#define OLD_NS INT64_C(10000000000) /* a record that is older than this is not from the end of the run */
 
 /* A group as all ranks know it. */
 typedef struct group {
@@ -133,7 +133,7 @@ static fsdp_status find_dead(judge *j)
 
 /* ---- calls that differ ---- */
 
-/* What ranks make of the same call of a group. */
+/* The descriptions that ranks give of the same call of a group. */
 typedef struct told {
     const fsdp__flight_log *log;
     const fsdp__flight_record *record;
@@ -264,8 +264,8 @@ static const wait *held_up(const wait *waits, int64_t count, int rank)
     return NULL;
 }
 
-/* Returns by how much a file was written before the last one of its machine; 0: it is no file of its own, or that is
- * little. Such a one was asked for earlier, and the rank has left none in the end. */
+/* Returns by how much a file is older than the newest one of its machine; 0: it is no file of its own, or hardly older.
+ * An older file was asked for earlier, and the rank has left none at the end. */
 static int64_t age_of(const judge *j, const fsdp__flight_log *log)
 {
     int64_t wall = fsdp__flight_wall(log, log->now), age = 0;
@@ -308,7 +308,7 @@ static void absent_text(const judge *j, const wait *w, int rank, char *text, siz
              place);
 }
 
-/* Says of a rank which is held up by nobody that others wait for it. */
+/* Says which rank the others wait for, if nobody holds that rank up. */
 static fsdp_status tell_missing(judge *j, const wait *waits, int64_t count, int rank)
 {
     char line[LINE_BYTES], call[320], does[480];
@@ -334,7 +334,7 @@ static fsdp_status tell_missing(judge *j, const wait *waits, int64_t count, int 
     return add_line(j, line);
 }
 
-/* Says that all who are waited for wait themselves, one for the other. */
+/* Says that all awaited ranks wait themselves, each for another. */
 static fsdp_status tell_circle(judge *j, const wait *waits, int64_t count)
 {
     const wait *first = waits, *w;
@@ -362,7 +362,7 @@ static fsdp_status tell_circle(judge *j, const wait *waits, int64_t count)
     return add_line(j, line);
 }
 
-/* Says that all have come to a call which is not done. Somebody may be stuck in it, which the records do not show. */
+/* Says that all ranks have begun a call which is not done. One may be stuck in it, which the records do not show. */
 static fsdp_status tell_inside(judge *j, const wait *waits, int64_t count)
 {
     char line[LINE_BYTES], call[320];
@@ -421,7 +421,7 @@ static fsdp_status find_missing(judge *j)
 
 /* ---- what ranks said ---- */
 
-/* Adds why the world was broken, as the first rank knew it, unless a rank has died, which says it all. */
+/* Adds why the world was broken, as the first rank knew it; a rank that has died needs no other reason. */
 static fsdp_status find_reason(judge *j)
 {
     const fsdp__flight_log *first = NULL;

@@ -19,7 +19,7 @@ typedef struct fsdp__memory_file {
     gz_header header;
 } fsdp__memory_file;
 
-/* Opens it. `comment` stands in the head of what is packed, so that the file can be told from others; or NULL. */
+/* Opens the stream. `comment` is written into gzip's header, so that the file can be told from others; or NULL. */
 fsdp_status fsdp__memory_file_open(fsdp__memory_file *file, bool packs, const char *comment);
 /* Ends the writing: `data` has all of it. */
 fsdp_status fsdp__memory_file_finish(fsdp__memory_file *file);

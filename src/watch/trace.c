@@ -161,7 +161,7 @@ void fsdp_trace_pause(fsdp_trace *t, bool paused)
 
 /* ---- the file ---- */
 
-/* Writes how much of what its GPU ran a rank knows from the GPU itself. */
+/* Writes how complete the own record of a rank's GPU is. */
 static void write_own(FILE *out, const fsdp__own_record *own)
 {
     fprintf(out, ",\"gpu_record\":{\"told\":%lld,\"issued\":%lld,\"dropped\":%lld", (long long)own->sum.told,
@@ -202,7 +202,7 @@ static void write_origin(FILE *out, const fsdp_trace *t)
     fprintf(out, ",\"started\":\"%s\"", started);
 }
 
-/* Writes what stands before the events: what the file is, and how sure its clock. */
+/* Writes the head of the file, before the events: what the file is, and how exact its clock is. */
 static void write_head(FILE *out, const fsdp_trace *t, void *const *all, int ranks, const char *missing)
 {
     fprintf(out, FSDP__TRACE_HEAD ",\"version\":\"%s\",\"world_size\":%d", FSDP_VERSION,
@@ -255,8 +255,8 @@ static facts facts_of(const fsdp_trace *t, const fsdp__memory_file *text)
 
 /* ---- collecting ---- */
 
-/* Adds the text of rank `from`, which all receive and rank 0 keeps. `*mine` is the outcome of this rank's own work,
- * after whose failure it only takes part. */
+/* Adds the text of rank `from`, which all receive and rank 0 keeps. `*mine` is the outcome of this rank's own work; if
+ * that failed, the rank only takes part. */
 static fsdp_status pass_text(fsdp_process_group *world, int from, int64_t bytes, const unsigned char *text,
                              unsigned char *piece, fsdp__trace_file *file, fsdp_status *mine)
 {
@@ -294,7 +294,7 @@ static void warn_of_dropped(const fsdp_trace *t, void *const *all, int ranks)
     }
 }
 
-/* Says which GPU's own record is missing, or lacks something. */
+/* Warns of GPUs whose own record is missing or incomplete. */
 static void warn_of_own(const fsdp_trace *t, void *const *all, int ranks)
 {
     for (int r = 0; r < ranks; r++) {

@@ -13,7 +13,8 @@
 
 enum {
     FSDP__LANES = 128, /* threads, streams and devices that are told apart; the last takes all others */
-    /* The points of notes that are none. What is live from here on, `bytes`, of a kind, and of a module: */
+    /* Values of `point` for notes that come from no probe. The first two: `bytes` are live from here on, of a kind, and
+     * of a module. */
     FSDP__NOTE_LEDGER = FSDP__POINTS,
     FSDP__NOTE_OWNED,
     /* What a GPU has run by its own record: from `ns` to `number`; kind: fsdp__activity_kind, label: 1 + the index of

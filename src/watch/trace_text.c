@@ -278,7 +278,7 @@ static void write_module(const writer *w, uint32_t name, int64_t ns, int64_t byt
     fprintf(w->out, ",\"args\":{\"bytes\":%lld}},\n", (long long)bytes);
 }
 
-/* Forgets what modules have had before a pause: what is live then is told anew. */
+/* Forgets the modules' memory from before a pause; live memory is noted anew after it. */
 static void forget(const writer *w, int64_t *live, uint32_t names, int64_t ns)
 {
     for (uint32_t name = 1; name < names; name++)
@@ -288,7 +288,7 @@ static void forget(const writer *w, int64_t *live, uint32_t names, int64_t ns)
         }
 }
 
-/* Writes what each module has, or block of modules: of all devices together. */
+/* Writes the memory of each module, or block of modules, on all devices together. */
 static fsdp_status write_modules(const writer *w, const fsdp__note *notes, int64_t count)
 {
     uint32_t names = fsdp__recorder_names(w->recorder) + 1;
