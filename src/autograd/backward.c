@@ -226,8 +226,8 @@ static fsdp_status check_maker(const fsdp__node *maker, int input)
                              : fsdp_fail_prefix(status, "%s, which makes input %d again", maker->op->name, input);
 }
 
-/* The node that made a tensor runs after those that it is made again for, and has what it saved until then, unless that
- * is to be made again, too. */
+/* A tensor is made again for nodes that run before the node which made it. So that node still has what it saved, unless
+ * that must be made again, too. */
 fsdp_status fsdp__node_remake(fsdp__node *node)
 {
     fsdp_status status = FSDP_OK;
@@ -251,7 +251,7 @@ fsdp_status fsdp__node_remake(fsdp__node *node)
     return status;
 }
 
-/* A parameter may have been cut since, in place: its gradient would be one of the whole. */
+/* A parameter may have been cut in place since the forward; the gradient here would be that of the whole parameter. */
 static fsdp_status check_leaves(const fsdp__node *node)
 {
     char was[FSDP__SHAPE_TEXT], is[FSDP__SHAPE_TEXT];

@@ -9,7 +9,7 @@ static fsdp_status check_output(const char *name, fsdp_tensor *const *inputs, in
     bool known = false;
     char text[FSDP__SHAPE_TEXT];
 
-    if (!output) /* what should have made it has failed and said why */
+    if (!output) /* the call that should have made it has failed and said why */
         return fsdp_last_status() != FSDP_OK
                    ? fsdp_last_status()
                    : FSDP_FAIL(FSDP_INVALID, "cannot record '%s': output %d is NULL", name, index);

@@ -159,7 +159,7 @@ static fsdp_status run_first(fsdp__recomputation *c, fsdp__autograd *autograd, f
 static bool all_there(fsdp_tensor *const *inputs, int count)
 {
     for (int i = 0; i < count; i++)
-        if (!inputs[i]) /* what should have made it has failed and said why */
+        if (!inputs[i]) /* the call that should have made it has failed and said why */
             return false;
     return true;
 }
