@@ -125,7 +125,7 @@ static void gradient_row(float *restrict p, float *restrict ds, float lse, float
         p[j] = ds[j] = 0.0f;
 }
 
-/* As gradient_row(), of scores that are capped. */
+/* Does the same as gradient_row() for capped scores. */
 static void capped_row(float *restrict p, float *restrict ds, float cap, float lse, float delta, reach r)
 {
     int64_t from = r.first / FSDP__LANES * FSDP__LANES;

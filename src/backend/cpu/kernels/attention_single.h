@@ -5,7 +5,7 @@
 
 #include "backend/cpu/kernels/attention.h"
 
-/* Returns whether there is a single query, and no backward, which needs what only panels note. */
+/* Returns whether there is a single query and no backward, which would need values that only panels keep. */
 FSDP__INLINE bool fsdp__is_single_query(const fsdp__attention_forward_args *k)
 {
     return k->q_time == 1 && !k->lse && k->kv_time > 0;

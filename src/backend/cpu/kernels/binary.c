@@ -143,8 +143,8 @@ static void integer_range(const void *args, int64_t begin, int64_t end)
     }
 }
 
-/* Adds, multiplies, subtracts or divides contiguous operands. Numbers of 16 bits are converted in registers: by pieces
- * in the cache it takes half as long again. */
+/* Adds, multiplies, subtracts or divides contiguous operands. Numbers of 16 bits are converted in registers; converting
+ * pieces in the cache takes 1.5 times as long. */
 FSDP__INLINE void packed_loop(fsdp_dtype dtype, fsdp__binary_op op, const binary_job *j, int64_t begin, int64_t end)
 {
     const void *a = j->a.data, *b = j->b.data;

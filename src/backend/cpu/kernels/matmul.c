@@ -109,7 +109,7 @@ typedef struct result {
     int64_t sum_row, n0, cols;
 } result;
 
-/* Sets rows to what is not in the product: C + bias, or zeros. */
+/* Sets rows to the part of the result that is no product: C + bias, or zeros. */
 static void start_rows(const void *args, int64_t begin, int64_t end)
 {
     const result *r = args;

@@ -87,7 +87,7 @@ static void copy_piece(const void *args, int64_t span, int64_t begin, int64_t en
 #undef COPY
 }
 
-/* Of a step that is left out the copies alone are written. */
+/* A step that is left out writes only the copies. */
 #define COPIES(k)                                     \
     &(const copies)                                   \
     {                                                 \

@@ -10,7 +10,7 @@ namespace attention
 {
 enum {
     PANEL = 256,                /* keys of a block: as many as it has threads */
-    PANEL_WARPS = PANEL / WARP, /* each sums up every so-manieth key's value */
+    PANEL_WARPS = PANEL / WARP, /* they take the keys in turns, and sum up their values */
     TEAM = 8,                   /* lanes that compute a score together */
     STRIP = 4 * WARP            /* columns of the values at a time */
 };

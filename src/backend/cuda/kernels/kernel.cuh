@@ -101,11 +101,11 @@ static inline unsigned blocks_for(int64_t n, int64_t each)
     return (unsigned)(blocks < 0x7fffffff ? blocks : 0x7fffffff);
 }
 
-/* Every thread of the grid takes every so-manieth of n items. */
+/* The threads of the grid take n items in turns. */
 #define EACH_ITEM(i, n) \
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (int64_t)gridDim.x * blockDim.x)
 
-/* Every block of the grid takes every so-manieth of n rows. */
+/* The blocks of the grid take n rows in turns. */
 #define EACH_ROW(row, n) for (int64_t row = blockIdx.x; row < (n); row += gridDim.x)
 
 /* ---- elements ----

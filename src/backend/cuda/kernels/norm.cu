@@ -491,7 +491,7 @@ static __global__ void norm_long_columns(GRID_CONSTANT(backward_plan) k)
 }
 
 enum {
-    FOLDERS = 32 /* warps that each add every so-manieth panel */
+    FOLDERS = 32 /* warps that add the panels in turns */
 };
 
 /* out [+]= the sum over panels. A block takes 32 columns. */

@@ -1,4 +1,4 @@
-/* power.cu - sums of powers, from which norms are made, and what a norm makes of a step. Digits are integers
+/* power.cu - sums of powers, from which norms are made, and a norm's verdict on a step. Digits are integers
  * (base/digit_sum.h), so the blocks add theirs in any order. */
 #include "backend/cuda/kernels/spans.cuh"
 
@@ -53,7 +53,7 @@ DEVICE int64_t warp_total(int64_t x)
     return x;
 }
 
-/* Whether the largest power is nothing that has digits; if it is infinite or a NaN the warp counts that. */
+/* Returns whether the largest power has no digits; if it is infinite or a NaN, the warp counts that. */
 DEVICE bool has_no_digits(double largest, fsdp__digit_sum *sum)
 {
     bool nan = largest != largest, infinite = largest == (double)INFINITY;
@@ -91,7 +91,7 @@ enum {
     RUN = 32 /* elements of a thread */
 };
 
-/* What the digits of a warp's powers come to; `top` is below 0 if there are none. */
+/* The sums of the digits of a warp's powers; `top` is below 0 if there are none. */
 struct digit_totals {
     int top;
     int64_t digits[FSDP__DIGIT_SUM_KEPT];

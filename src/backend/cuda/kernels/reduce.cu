@@ -7,7 +7,7 @@
 enum {
     PANEL = 4096,         /* elements of a row */
     PANEL_ROWS = 256,     /* whole rows */
-    GROUPS = BLOCK / WARP /* of threads, each with every so-manieth row of a panel */
+    GROUPS = BLOCK / WARP /* of threads, which take the rows of a panel in turns */
 };
 
 /* ---- what is reduced ---- */
@@ -147,7 +147,7 @@ static __global__ void reduce_rows(GRID_CONSTANT(stage) k)
     }
 }
 
-/* Joins every so-manieth of the rows [r, end), N columns of each. */
+/* Joins the rows r, r + GROUPS and so on below `end`, N columns of each. */
 template <class F, bool WHOLE, int N, class T>
 DEVICE void join_rows(const T *x, int64_t r, int64_t end, int64_t col, int64_t inner, const float (&center)[N],
                       float (&total)[N])
@@ -162,7 +162,7 @@ DEVICE void join_rows(const T *x, int64_t r, int64_t end, int64_t col, int64_t i
     }
 }
 
-/* A block takes N columns a lane and a panel of rows, each group of threads every so-manieth row. */
+/* A block takes N columns a lane and a panel of rows, which its groups of threads take in turns. */
 template <class T, class F, int N>
 static __global__ void reduce_columns(GRID_CONSTANT(stage) k)
 {

@@ -32,7 +32,7 @@ static inline row_threads threads_of_rows(int64_t rows, int64_t cols, int64_t ea
 /* Gives the first row of a thread's group. */
 #define FIRST_GROUP(group) ((int64_t)blockIdx.x * (blockDim.x / (unsigned)(group)) + threadIdx.x / (unsigned)(group))
 
-/* Every group of the grid takes every so-manieth of n rows. */
+/* The groups of the grid take n rows in turns. */
 #define EACH_GROUP(row, n, group)                                                               \
     for (int64_t groups_ = blockDim.x / (unsigned)(group), row = FIRST_GROUP(group); row < (n); \
          row += gridDim.x * groups_)
