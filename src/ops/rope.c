@@ -1,9 +1,9 @@
 /* rope.c - rotary position embedding, of one tensor or of queries and keys. The backward rotates back.
  *
- * Queries and keys whose heads lie side by side in each token, as a product of both leaves them, are rotated by one
- * launch: to the kernel they are heads of one tensor. The backward does the same where the gradients lie so. It hands
- * their places on to who makes them (traits->place), so they come to where they are read after the rotation, which then
- * moves nothing. */
+ * If the heads of queries and keys lie side by side in each token, as a joint product writes them, one launch rotates
+ * both: to the kernel they are heads of one tensor. The backward does the same if their gradients lie side by side. It
+ * passes the places of these on to the operations that make them (traits->place); they are then written where they are
+ * read after the rotation, which moves nothing. */
 #include "ops/op.h"
 
 #include <string.h>
@@ -107,7 +107,7 @@ static fsdp_status rope_place(fsdp__node *node, int output, fsdp_tensor **out)
     return FSDP_OK;
 }
 
-/* Finds where the gradient of input i goes: over that of the output where nobody else sees it. */
+/* Finds where the gradient of input i goes: over the output's gradient, if nobody else sees that. */
 static fsdp_status find_place(fsdp__node *node, int i, fsdp_tensor *grad, fsdp_tensor **dy, fsdp_tensor **dx)
 {
     rope_state *s = fsdp__node_state(node);
