@@ -1,5 +1,5 @@
-/* kernel_buffers.c - what memory each kernel reads and writes: one function for each kernel, matching what kernels.h
- * says of it.
+/* kernel_buffers.c - lists the memory that each kernel reads and writes: one function for each kernel, in agreement
+ * with kernels.h.
  *
  * A device whose memory only its kernels can touch moves their arguments by this list; tests compare it with what the
  * kernels do. */
