@@ -5,7 +5,7 @@
 # "reference"; FSDP_PEER a program that measures the same steps with PyTorch, as the one of bench/compare.py does (on a GPU
 # it prints cuda_peak_mb and cuda_reserved_mb, too), for the stage "bench". BEFORE are builds of older commits with their
 # benchmarks, for the stage "cpu". --fake packs the plug-in of
-# the GPU that is not there (tests/backend/fakecuda), to try gpu_check.sh itself.
+# the fake GPU (tests/backend/fakecuda), to try gpu_check.sh itself.
 set -eu
 cd "$(dirname "$0")/.."
 plugins=. products=bench

@@ -1,5 +1,5 @@
-/* Attention of a CUDA device by cuDNN: what its graphs mean, on a GPU and a cuDNN that are not there; whether the real
- * cuDNN takes them for an H200 that is not there; what is refused. */
+/* Attention of a CUDA device by cuDNN: what its graphs mean, on a fake GPU and a fake cuDNN; whether the real cuDNN
+ * takes them for an H200 that it is told of; what is refused. */
 #include "backend/cuda/attention_graph.h"
 #include "base/compiler.h"
 #include "oracle/oracle.h"
@@ -172,7 +172,7 @@ TEST(cudnn_takes_the_graphs_of_models_for_an_h200)
     }
 }
 
-/* ---- on a device, with the CUDA and the cuDNN that are not there ---- */
+/* ---- on a device, with the fake CUDA and the fake cuDNN ---- */
 
 #ifdef FSDP_HAVE_FAKECUDA
 

@@ -1,5 +1,5 @@
-/* GPUs that NCCL joins (device/clique.h), on GPUs and an NCCL that are not there: what each call gives, members that
- * differ, are interrupted or fail, and libraries that are missing or too old. */
+/* GPUs that NCCL joins (device/clique.h), on fake GPUs and a fake NCCL: what each call gives, members that differ, are
+ * interrupted or fail, and libraries that are missing or too old. */
 #include "backend/cuda/nccl_calls.h"
 #include "support/test.h"
 

@@ -1,4 +1,4 @@
-/* Memory of the host that a GPU reaches, and copies from and to any other, on the runtime that is not there
+/* Memory of the host that a GPU reaches, and copies from and to any other, on the fake runtime
  * (tests/backend/fakecuda). */
 #include "support/dice.h"
 #include "support/test.h"

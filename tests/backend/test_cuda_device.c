@@ -1,5 +1,5 @@
-/* The host side of a CUDA device, on the runtime that is not there (tests/backend/fakecuda): what is missing is told,
- * streams, marks and copies mean what they mean on the CPU, and every failure is survived or final. */
+/* The host side of a CUDA device, on the fake runtime (tests/backend/fakecuda): what is missing is told, streams, marks
+ * and copies mean what they mean on the CPU, and every failure is survived or final. */
 #include "support/test.h"
 
 #ifdef FSDP_HAVE_FAKECUDA

@@ -1,4 +1,4 @@
-/* Marks of a CUDA device, on the runtime that is not there (tests/backend/fakecuda): they may outlive it. */
+/* Marks of a CUDA device, on the fake runtime (tests/backend/fakecuda): they may outlive it. */
 #include "support/test.h"
 
 #ifdef FSDP_HAVE_FAKECUDA

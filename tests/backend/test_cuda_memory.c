@@ -1,5 +1,5 @@
-/* Memory of a CUDA device and of the host for it, on the runtime that is not there (tests/backend/fakecuda): what is
- * cached is given back where there is none left, and what is missing is said. */
+/* Memory of a CUDA device and of the host for it, on the fake runtime (tests/backend/fakecuda): what is cached is given
+ * back where there is none left, and what is missing is said. */
 #include "support/test.h"
 
 #ifdef FSDP_HAVE_FAKECUDA

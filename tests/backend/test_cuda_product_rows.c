@@ -166,7 +166,7 @@ TEST(the_table_of_this_build_has_each_call_once_with_sums_in_order)
     }
 }
 
-/* ---- on a device, with the CUDA that is not there and its table (fakecuda/product_rows.inc) ---- */
+/* ---- on a device, with the fake CUDA and its table (fakecuda/product_rows.inc) ---- */
 
 #ifdef FSDP_HAVE_FAKECUDA
 

@@ -275,7 +275,7 @@ TEST(a_function_that_a_library_lacks_is_named)
                 "libm.so.6 has no function cosine: install the C library");
 }
 
-/* ---- on a device, with the CUDA that is not there ---- */
+/* ---- on a device, with the fake CUDA ---- */
 
 #ifdef FSDP_HAVE_FAKECUDA
 

@@ -1,5 +1,5 @@
-/* The times that CUDA gives to what happens in a stream, on the runtime that is not there (tests/backend/fakecuda):
- * they are in the order of the stream, cost nothing while nobody takes them, and a failure leaves nothing behind. */
+/* The times that CUDA gives to what happens in a stream, on the fake runtime (tests/backend/fakecuda): they are in the
+ * order of the stream, cost nothing while nobody takes them, and a failure leaves nothing behind. */
 #include "support/test.h"
 
 #ifdef FSDP_HAVE_FAKECUDA

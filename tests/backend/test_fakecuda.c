@@ -1,5 +1,4 @@
-/* The CUDA runtime that is not there (tests/backend/fakecuda): what it must do as the real one does, and what it must
- * find. */
+/* The fake CUDA runtime (tests/backend/fakecuda): what it must do as the real one does, and what it must find. */
 #include "support/test.h"
 
 #ifdef FSDP_HAVE_FAKECUDA

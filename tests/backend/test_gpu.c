@@ -1,5 +1,5 @@
-/* The device "cuda:0", held to the oracle: each kernel twice, with the same bits. Beside a build that is the one that
- * is not there (fakecuda); tools/gpu_check.sh runs this on a GPU. */
+/* The device "cuda:0", held to the oracle: each kernel twice, with the same bits. Beside a build that is the fake
+ * GPU (fakecuda); tools/gpu_check.sh runs this on a GPU. */
 #include "oracle/hold.h"
 
 static fsdp_device *gpu(fsdp_context *context)

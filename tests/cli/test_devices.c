@@ -1,6 +1,6 @@
 /* The device that a command computes on: which there are, what keeps a GPU from being used, what the log says of the
- * one that was chosen, and what ranks do of which one has none. The GPU is one that is not there
- * (tests/backend/fakecuda): its plug-in lies beside the program. */
+ * one that was chosen, and what ranks do of which one has none. The GPU is a fake one (tests/backend/fakecuda): its
+ * plug-in lies beside the program. */
 #include <jansson.h>
 #include <math.h>
 #include <sys/stat.h>
@@ -25,7 +25,7 @@
 static void need_gpu(void)
 {
     if (access(PLUGIN, F_OK) != 0) {
-        print_message("skipped: there is no plug-in for the GPU that is not there\n");
+        print_message("skipped: there is no plug-in for the fake GPU\n");
         skip();
     }
 }
@@ -126,7 +126,7 @@ FIXTURE_TEST(the_peak_is_that_of_the_card_or_of_the_config)
     unsetenv("FSDP_FAKECUDA_NAME");
 }
 
-/* Sets variables of the GPUs that are not there; NULL: not set. */
+/* Sets variables of the fake GPUs; NULL: not set. */
 static void set_links(const char *links, const char *without, const char *peers)
 {
     const char *const names[] = {"FSDP_FAKENVML_LINKS", "FSDP_FAKENVML_WITHOUT", "FSDP_FAKECUDA_PEERS"};

@@ -1,6 +1,6 @@
-/* Whole runs whose ranks exchange by NCCL, on GPUs and an NCCL that are not there (tests/backend/fakecuda): every
- * strategy has the bits of exchanges through the host, a checkpoint goes on with either, sums may be NCCL's, and a
- * rank that is killed is named. */
+/* Whole runs whose ranks exchange by NCCL, on fake GPUs and a fake NCCL (tests/backend/fakecuda): every strategy has
+ * the bits of exchanges through the host, a checkpoint goes on with either, sums may be NCCL's, and a rank that is
+ * killed is named. */
 #include <stdarg.h>
 #include <sys/stat.h>
 
@@ -26,7 +26,7 @@ typedef struct runs {
 static runs begin(const fixture *f)
 {
     if (access(PLUGIN, F_OK) != 0) {
-        print_message("skipped: there is no plug-in for the GPU that is not there\n");
+        print_message("skipped: there is no plug-in for the fake GPU\n");
         skip();
     }
     setenv("FSDP_FAKECUDA_DEVICES", "4", 1);

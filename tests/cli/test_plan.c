@@ -1,5 +1,5 @@
-/* What `fsdp plan` says of GPUs beside what a run on them reports. The GPU is one that is not there
- * (tests/backend/fakecuda): its plug-in lies beside the program. */
+/* What `fsdp plan` says of GPUs beside what a run on them reports. The GPU is a fake one (tests/backend/fakecuda): its
+ * plug-in lies beside the program. */
 #include <jansson.h>
 
 #include "base/compiler.h"
@@ -66,7 +66,7 @@ FIXTURE_TEST(what_is_planned_for_gpus_is_what_a_run_on_them_reports)
     fixture *f = *state;
 
     if (access(PLUGIN, F_OK) != 0) {
-        print_message("skipped: there is no plug-in for the GPU that is not there\n");
+        print_message("skipped: there is no plug-in for the fake GPU\n");
         skip();
     }
     setenv("FSDP_FAKECUDA_DEVICES", "1", 1);

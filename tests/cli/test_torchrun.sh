@@ -54,7 +54,7 @@ says "$end" "$torchrun" --standalone --nproc_per_node 2 --no-python "$FSDP" trai
 wait $! || { head -c 4000 other; exit 1; }
 grep -qF -- "$end" other
 
-# On GPUs that are not there: NCCL's address goes the ranks' own way, whatever MASTER_ADDR says.
+# On fake GPUs: NCCL's address goes the ranks' own way, whatever MASTER_ADDR says.
 if [ -e "$(dirname "$FSDP")/libfsdp-cuda.so" ]; then
     export FSDP_FAKECUDA_DEVICES=2
     gpu=(train config.yaml --training.device=cuda --training.steps=2)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Checks that ranks on several machines exchange by NCCL between GPUs that are not there (tests/backend/fakecuda): MPI
+# Checks that ranks on several machines exchange by NCCL between fake GPUs (tests/backend/fakecuda): MPI
 # brings NCCL's address to them, the bits are those of exchanges through the hosts and of processors' order of sums, a
 # checkpoint goes on with fewer machines, and a rank that is killed is named.
 set -eu
 # shellcheck source=tests/cluster/machines.sh
 . "$FSDP_SOURCE/tests/cluster/machines.sh"
-[ -e "$FSDP_BUILD/tests/libfsdp-cuda.so" ] || skip "there is no plug-in for the GPU that is not there"
+[ -e "$FSDP_BUILD/tests/libfsdp-cuda.so" ] || skip "there is no plug-in for the fake GPU"
 machines_enter "$@"
 machines_up 2
 cd "$machines_folder"

@@ -225,7 +225,7 @@ for mpi in "${mpis[@]}"; do
     same "$name.jsonl" here.jsonl
 done
 
-# On GPUs that are not there, by NCCL, whose address goes by the MPI.
+# On fake GPUs, by NCCL, whose address goes by the MPI.
 if [ -e "$FSDP_BUILD/tests/libfsdp-cuda.so" ]; then
     mpi=${mpis[0]}
     for carrier in staged nccl; do

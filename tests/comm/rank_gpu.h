@@ -1,4 +1,4 @@
-/* rank_gpu.h - ranks that have a GPU of their own each, of those that are not there, and exchange by NCCL. */
+/* rank_gpu.h - ranks that have a fake GPU of their own each, and exchange by NCCL. */
 #ifndef TESTS_COMM_RANK_GPU_H
 #define TESTS_COMM_RANK_GPU_H
 

@@ -1,5 +1,5 @@
-/* comm/rank_peer.h - ranks whose GPUs are not there (tests/backend/fakecuda) and read each other's memory: what they
- * are opened with, calls whose bits are those of calls through the host, and ranks that are processes. */
+/* comm/rank_peer.h - ranks whose GPUs are fake (tests/backend/fakecuda) and read each other's memory: what they are
+ * opened with, calls whose bits are those of calls through the host, and ranks that are processes. */
 #ifndef TESTS_RANK_PEER_H
 #define TESTS_RANK_PEER_H
 

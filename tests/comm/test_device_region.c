@@ -1,6 +1,6 @@
-/* Memory of a GPU that all ranks of a group have in common, on GPUs that are not there (tests/backend/fakecuda):
- * gathers move nothing, writers wait for readers and nobody for anything else, ranks end in any order, and what fails
- * hangs nobody. */
+/* Memory of a GPU that all ranks of a group have in common, on fake GPUs (tests/backend/fakecuda): gathers move
+ * nothing, writers wait for readers and nobody for anything else, ranks end in any order, and what fails hangs
+ * nobody. */
 #include "comm/rank_peer.h"
 #include "support/ranks.h"
 

@@ -1,5 +1,5 @@
-/* The carrier by NCCL, on GPUs and an NCCL that are not there (tests/backend/fakecuda): the bits of the CPU's
- * transports, or NCCL's own sums; ranks that disagree, die or cannot join; libraries that do not fit. */
+/* The carrier by NCCL, on fake GPUs and a fake NCCL (tests/backend/fakecuda): the bits of the CPU's transports, or
+ * NCCL's own sums; ranks that disagree, die or cannot join; libraries that do not fit. */
 #include <time.h>
 
 #include "comm/rank_gpu.h"

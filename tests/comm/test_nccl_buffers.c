@@ -1,6 +1,6 @@
-/* What NCCL is shown of GPUs' memory, on GPUs and an NCCL that are not there: windows, registered memory or neither, by
- * version and setting, with the values of calls without; copy engines; what happens where that fails, or a rank is
- * gone. The NCCL that is not there stops whoever breaks its rules (tests/backend/fakecuda/fake_nccl_memory.c). */
+/* What NCCL is shown of GPUs' memory, on fake GPUs and a fake NCCL: windows, registered memory or neither, by version
+ * and setting, with the values of calls without; copy engines; what happens where that fails, or a rank is gone. The
+ * fake NCCL stops whoever breaks its rules (tests/backend/fakecuda/fake_nccl_memory.c). */
 #include <stdatomic.h>
 #include <time.h>
 

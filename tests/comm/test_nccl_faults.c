@@ -1,5 +1,5 @@
-/* What goes wrong with the carrier by NCCL, on GPUs and an NCCL that are not there: it cannot be had, one of its calls
- * fails, a rank is killed. Nobody hangs, and the message says who and why. */
+/* What goes wrong with the carrier by NCCL, on fake GPUs and a fake NCCL: it cannot be had, one of its calls fails, a
+ * rank is killed. Nobody hangs, and the message says who and why. */
 #include "comm/rank_gpu.h"
 
 #ifdef FSDP_HAVE_FAKECUDA

@@ -1,6 +1,5 @@
-/* The carrier by memory that GPUs of a machine read from each other, on GPUs that are not there
- * (tests/backend/fakecuda): the bits of calls through the host, for ranks that are threads and processes, on one GPU
- * and two, and what the driver refuses. */
+/* The carrier by memory that GPUs of a machine read from each other, on fake GPUs (tests/backend/fakecuda): the bits of
+ * calls through the host, for ranks that are threads and processes, on one GPU and two, and what the driver refuses. */
 #include "comm/rank_peer.h"
 #include "comm/suite_mixed.h"
 #include "support/ranks.h"

@@ -1,6 +1,6 @@
-/* When memory of a GPU that all ranks have in common goes back to the card, on GPUs that are not there
- * (tests/backend/fakecuda): when all have freed it, whoever is last, and with the maker's next call where that has
- * stood still meanwhile. Ranks are processes. */
+/* When memory of a GPU that all ranks have in common goes back to the card, on fake GPUs (tests/backend/fakecuda): when
+ * all have freed it, whoever is last, and with the maker's next call where that has stood still meanwhile. Ranks are
+ * processes. */
 #include "comm/rank_peer.h"
 
 #ifdef FSDP_HAVE_FAKECUDA

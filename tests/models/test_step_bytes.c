@@ -1,5 +1,5 @@
-/* What the kernels of a step read and write on one GPU, counted on a device without bytes and on the GPU that is not
- * there: no less than a closed form says, and no more. Links: shard optim */
+/* What the kernels of a step read and write on one GPU, counted on a device without bytes and on the fake GPU: no less
+ * than a closed form says, and no more. Links: shard optim */
 #include "base/probe.h"
 #include "check/kernel_copy.h"
 #include "device/dry.h"

@@ -1,5 +1,5 @@
 /* A GPU that has no memory left, and one that is lost. The case that loses it is the last: this process cannot use the
- * GPU after it. Beside a build the GPU is the one that is not there (fakecuda); tools/gpu_check.sh runs this on one. */
+ * GPU after it. Beside a build the GPU is the fake one (fakecuda); tools/gpu_check.sh runs this on one. */
 #include "device/device.h"
 #include "device/kernels.h"
 #include "fsdp/autograd.h"
@@ -13,7 +13,7 @@ enum {
     OUT = 4096
 };
 
-/* The one that is not there has little memory. */
+/* The fake one has little memory. */
 static fsdp_device *gpu(fsdp_context *context)
 {
     fsdp_device *device;
@@ -87,7 +87,7 @@ TEST(a_kernel_that_writes_to_a_bad_address_loses_the_gpu_and_every_later_call_sa
         status = fsdp_stream_synchronize(stream);
     if (status == FSDP_INVALID && strstr(fsdp_last_error(), "neither memory of the device")) {
         fsdp_context_free(context);
-        skip(); /* the one that is not there looks at each address; tests/shard/test_cuda_faults.c loses it */
+        skip(); /* the fake one looks at each address; tests/shard/test_cuda_faults.c loses it */
     }
     CHECK_STATUS(status, FSDP_STATE);
     print_message("%s\n", fsdp_last_error());

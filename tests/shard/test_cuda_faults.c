@@ -1,5 +1,5 @@
-/* The n-th call of every function of CUDA fails in a step on a GPU that is not there (tests/backend/fakecuda): it fails
- * with a message that names the call, nobody hangs, all is given back, and what is no loss of the device is survived.
+/* The n-th call of every function of CUDA fails in a step on a fake GPU (tests/backend/fakecuda): it fails with a
+ * message that names the call, nobody hangs, all is given back, and what is no loss of the device is survived.
  */
 #include "shard/net.h"
 

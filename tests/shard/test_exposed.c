@@ -1,5 +1,5 @@
-/* How long a GPU waits for gathers and reductions, by stamps of its own, on one that is not there; and a processor, by
- * the host's clock. */
+/* How long a GPU waits for gathers and reductions, by stamps of its own, on a fake one; and a processor, by the host's
+ * clock. */
 #include "shard/group/exposed.h"
 
 #include <time.h>

@@ -39,7 +39,7 @@ void test_need_gpu(void)
 {
     if (test_has_gpu())
         return;
-    print_message("skipped: there is no GPU, nor the plug-in of one that is not there\n");
+    print_message("skipped: there is no GPU, nor the plug-in of the fake one\n");
     skip();
 }
 

@@ -105,7 +105,7 @@ fsdp_device *test_device(fsdp_context *context);
 /* Whether that is the CPU; and skips the case, with the reason, where it is not: for what can only be asked of a device
  * that is in step with the host, or that computes on memory which ranks share. */
 bool test_on_cpu(void);
-/* Whether a GPU can be opened, be it one that is not there (tests/backend/fakecuda); and skips the case if not. */
+/* Whether a GPU can be opened, real or fake (tests/backend/fakecuda); and skips the case if not. */
 bool test_has_gpu(void);
 void test_need_gpu(void);
 void test_only_on_cpu(const char *reason);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench/cuda/bench_products.c: the products that it finds in a step, and the rows that it prints for the cublasLt that is
-# not there. It is skipped where CUDA's headers were not found.
+# bench/cuda/bench_products.c: the products that it finds in a step, and the rows that it prints for the fake cublasLt.
+# It is skipped where CUDA's headers were not found.
 set -eu
 bench=$FSDP_BUILD/tests/bench_products
 [ -x "$bench" ] || { echo "skipped: there is no $bench"; exit 77; }

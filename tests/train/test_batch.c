@@ -139,8 +139,8 @@ TEST(a_field_that_is_none_is_refused)
 }
 
 #ifdef FSDP_HAVE_FAKECUDA
-/* What a run copies between the host and a GPU that is not there (tests/backend/fakecuda): all of it through memory
- * that the device reaches. Returns how often. */
+/* What a run copies between the host and a fake GPU (tests/backend/fakecuda): all of it through memory that the device
+ * reaches. Returns how often. */
 static fakecuda_copies copies_of(story *s, int world)
 {
     fakecuda_copies pageable, pinned;

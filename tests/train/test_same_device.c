@@ -1,5 +1,5 @@
-/* The device of a run: all ranks compute on GPUs, or none does, whatever each was told and has found. The GPU is one
- * that is not there (tests/backend/fakecuda), or a real one. */
+/* The device of a run: all ranks compute on GPUs, or none does, whatever each was told and has found. The GPU is a fake
+ * one (tests/backend/fakecuda), or a real one. */
 #include "train/same_device.h"
 
 #include "backend/fakecuda/control.h"

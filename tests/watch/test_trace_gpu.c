@@ -1,5 +1,5 @@
-/* What a trace has of a GPU's own record (CUPTI's), on a GPU and with a recorder that are not there
- * (tests/backend/fakecuda): all that ran, from where it was issued; and why it is missing where it is. */
+/* What a trace has of a GPU's own record (CUPTI's), on a fake GPU, with a fake recorder (tests/backend/fakecuda): all
+ * that ran, from where it was issued; and why it is missing where it is. */
 #include "support/test.h"
 
 #ifdef FSDP_HAVE_FAKECUPTI

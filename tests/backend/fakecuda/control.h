@@ -1,4 +1,4 @@
-/* control.h - what a test may ask of the CUDA runtime that is not there.
+/* control.h - what a test may ask of the fake CUDA runtime.
  *
  * tests/backend/fakecuda is the part of NVIDIA's runtime that the plug-in calls, compiled against the real headers: its
  * devices are threads and memory of this machine. It is a library beside the tests (libfakecudart.so), and with the

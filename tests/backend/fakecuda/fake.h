@@ -1,4 +1,4 @@
-/* fake.h - what the files of the runtime that is not there share. */
+/* fake.h - what the files of the fake runtime share. */
 #ifndef TESTS_FAKECUDA_FAKE_H
 #define TESTS_FAKECUDA_FAKE_H
 

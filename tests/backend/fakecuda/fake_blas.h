@@ -1,4 +1,4 @@
-/* fake_blas.h - what the files of the cublasLt that is not there share. */
+/* fake_blas.h - what the files of the fake cublasLt share. */
 #ifndef TESTS_FAKECUDA_FAKE_BLAS_H
 #define TESTS_FAKECUDA_FAKE_BLAS_H
 

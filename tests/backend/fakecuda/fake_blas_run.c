@@ -1,4 +1,4 @@
-/* fake_blas_run.c - the products of the cublasLt that is not there. */
+/* fake_blas_run.c - the products of the fake cublasLt. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

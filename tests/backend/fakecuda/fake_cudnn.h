@@ -1,4 +1,4 @@
-/* fake_cudnn.h - what the two files of the cuDNN that is not there share. */
+/* fake_cudnn.h - what the two files of the fake cuDNN share. */
 #ifndef TESTS_FAKECUDA_FAKE_CUDNN_H
 #define TESTS_FAKECUDA_FAKE_CUDNN_H
 

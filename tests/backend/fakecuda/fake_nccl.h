@@ -1,4 +1,4 @@
-/* fake_nccl.h - what the two files of the NCCL that is not there share.
+/* fake_nccl.h - what the two files of the fake NCCL share.
  *
  * [Note: mailboxes]
  * The members of a communicator share a file in memory, which its id names. For each pair of members it has a mailbox

@@ -1,4 +1,4 @@
-/* fake_nccl_memory.c - memory that communicators register, in the NCCL that is not there.
+/* fake_nccl_memory.c - memory that communicators register, in the fake NCCL.
  *
  * A window is made when all members have asked for theirs, in one order and of one size; all other registrations are a
  * member's own. Whoever frees what a communicator has registered, lets one end in peace that still has windows, or

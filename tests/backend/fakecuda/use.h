@@ -1,4 +1,4 @@
-/* use.h - what tests on the GPU that is not there do alike. */
+/* use.h - what tests on the fake GPU do alike. */
 #ifndef TESTS_FAKECUDA_USE_H
 #define TESTS_FAKECUDA_USE_H
 
