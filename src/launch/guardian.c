@@ -6,12 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/limits.h"
 #include "base/title.h"
+#include "launch/launch.h"
 
 /* The name that `ps` shows. */
 typedef struct label {
@@ -103,11 +103,12 @@ void fsdp__guardian_forget(int fd, pid_t group)
 
 void fsdp__guardian_end(fsdp__guardian *guardian)
 {
+    int status;
+
     if (!guardian->pid)
         return;
     (void)close(guardian->fd);
     (void)kill(guardian->pid, SIGCONT); /* somebody may have stopped it, and it would never end */
-    while (waitpid(guardian->pid, NULL, 0) < 0 && errno == EINTR)
-        ;
+    (void)fsdp__await_end(guardian->pid, "the guardian of the ranks", &status);
     *guardian = (fsdp__guardian){.fd = -1};
 }

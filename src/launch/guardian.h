@@ -21,8 +21,9 @@ fsdp_status fsdp__guardian_start(int ranks, fsdp__guardian *out);
 void fsdp__guardian_watch(int fd, pid_t group);
 /* Tells the guardian that the group is gone; call it before its number can be given to another process. */
 void fsdp__guardian_forget(int fd, pid_t group);
-/* Ends the guardian, a stopped one as well, and waits for its end. It kills the groups that it still watches, unless
- * somebody has killed the guardian: then its `fd` has shown POLLHUP. Does nothing if there is no guardian. */
+/* Ends the guardian, a stopped one as well, and waits for its end, but not if a debugger has it. It kills the groups
+ * that it still watches, unless somebody has killed the guardian: then its `fd` has shown POLLHUP. Does nothing if
+ * there is no guardian. */
 void fsdp__guardian_end(fsdp__guardian *guardian);
 
 #endif

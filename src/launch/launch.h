@@ -9,12 +9,18 @@
 #include "comm/transport/arena/shm.h"
 #include "fsdp/launch.h"
 
+enum {
+    FSDP__KEPT_MS = 250, /* between two looks whether something keeps a process: who does gets this time to let it go */
+    FSDP__LAST_WAIT_S = 30 /* for a killed process that nothing is known to keep */
+};
+
 typedef struct fsdp__child {
     pid_t pid; /* leads a process group of its own; 0: not started */
     bool running;
     bool was_signalled; /* this process sent it a signal to end it */
     int status;         /* as waitpid gives it, once the process has ended */
-    bool was_kept;      /* at the last look, by a process that traces it */
+    bool was_killed;    /* by this process */
+    bool was_kept;      /* at the last look, by a process that traces it or a frozen control group */
 } fsdp__child;
 
 /* ---- environment.c ---- */
@@ -44,19 +50,35 @@ void fsdp__signal_child(const fsdp__child *child, int signal);
 /* Returns whether the child has just ended. Then nothing of its group is left, and child->status is known. */
 bool fsdp__reap(fsdp__child *child, int guardian_fd);
 
-/* Does what fsdp__reap does for a child that has ended, but whom a debugger keeps: nobody is told of its end. Call it
- * after fsdp__reap, now and then: a tracer gets the time between two calls. */
+/* Does what fsdp__reap does for a child that has ended, but whom a debugger keeps: nobody is told of its end; and for
+ * one that was killed and is held (fsdp__process_is_held). Call it after fsdp__reap, now and then: who keeps a child
+ * gets the time between two calls. */
 bool fsdp__reap_kept(fsdp__child *child, int guardian_fd);
+/* Gives up a child that was killed and has not ended: it counts as killed. */
+void fsdp__leave_child(fsdp__child *child, int guardian_fd);
 
-/* ---- supervise.c ---- */
+/* ---- signals.c ---- */
 
 /* Chooses the signals that a process reads which waits for others: SIGCHLD, and of those that end or stop a process, or
  * ask it for something, the ones that were not ignored when it started (by nohup, or & in a script). SIGUSR2 is among
  * them with `flight`. */
 void fsdp__choose_signals(sigset_t *out, bool flight);
+/* Makes SIGCHLD arrive: a process that ignores it, or inherited that, would not learn how a child ended. `*before` is
+ * what was; set it again when there are no children any more. */
+void fsdp__expect_children(struct sigaction *before);
 /* Stops this process, which has blocked SIGTSTP and read one, until it is continued. Where the system stops no process
  * for that signal it returns at once. */
 void fsdp__stop_with_job(void);
+/* Makes this process, which is about to become a program, the leader of a group of its own, of which the terminal knows
+ * nothing. So that it is not stopped when it prints (`stty tostop`), which nobody would see, it ignores SIGTTOU. */
+void fsdp__lead_own_group(void);
+
+/* ---- last_wait.c ---- */
+
+/* Waits for the end of a child that has been told to end. Some children cannot: a debugger or a frozen control group
+ * holds them, or the kernel does. Then it warns that `name` remains, and returns false; `*status` is that of a process
+ * that has ended, or has been killed. [blocks] */
+bool fsdp__await_end(pid_t pid, const char *name, int *status);
 
 /* ---- ending.c ---- */
 

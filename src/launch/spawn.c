@@ -37,7 +37,7 @@ static void child_main(const plan *p)
 {
     int error;
 
-    (void)setpgid(0, 0);
+    fsdp__lead_own_group();
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != p->launcher)
         _exit(1); /* the launcher died before this process could be tied to it */
@@ -104,8 +104,7 @@ static void kill_all(fsdp__child *children, int count, int guardian_fd)
         if (!children[r].running)
             continue;
         fsdp__signal_child(&children[r], SIGKILL);
-        while (waitpid(children[r].pid, &children[r].status, 0) < 0 && errno == EINTR)
-            ;
+        (void)fsdp__await_end(children[r].pid, "a rank that was just started", &children[r].status);
         fsdp__guardian_forget(guardian_fd, children[r].pid);
         children[r].running = false;
     }
@@ -172,20 +171,37 @@ bool fsdp__reap(fsdp__child *child, int guardian_fd)
     return true;
 }
 
-bool fsdp__reap_kept(fsdp__child *child, int guardian_fd)
+/* Ends what is left of a child's group, and takes the child for ended. Its pid is not reused before it really is. */
+static void give_up(fsdp__child *child, int guardian_fd, int status)
 {
-    bool was_kept = child->was_kept;
-    int status, tracer = child->running ? fsdp__process_kept_by(child->pid, &status) : 0;
-
-    child->was_kept = tracer > 0;
-    if (!was_kept || tracer == 0)
-        return false;
-    fsdp__warn("process %d has ended, but process %d, which traces it, has not let it go: it is not waited for",
-               (int)child->pid, tracer);
-    /* Its pid is not reused before it is let go. */
     fsdp__signal_child(child, SIGKILL);
     fsdp__guardian_forget(guardian_fd, child->pid);
     child->status = status;
     child->running = false;
+}
+
+bool fsdp__reap_kept(fsdp__child *child, int guardian_fd)
+{
+    bool was_kept = child->was_kept;
+    int status = SIGKILL, tracer = child->running ? fsdp__process_kept_by(child->pid, &status) : 0;
+    char why[80] = "";
+    bool held =
+        child->running && tracer == 0 && child->was_killed && fsdp__process_is_held(child->pid, why, sizeof why);
+
+    child->was_kept = tracer > 0 || held;
+    if (!was_kept || !child->was_kept)
+        return false;
+    if (held)
+        fsdp__warn("process %d was killed, but remains, because %s: it is not waited for", (int)child->pid, why);
+    else
+        fsdp__warn("process %d has ended, but process %d, which traces it, has not let it go: it is not waited for",
+                   (int)child->pid, tracer);
+    give_up(child, guardian_fd, held ? SIGKILL : status);
     return true;
+}
+
+void fsdp__leave_child(fsdp__child *child, int guardian_fd)
+{
+    fsdp__warn("process %d was killed, but remains: it is not waited for any longer", (int)child->pid);
+    give_up(child, guardian_fd, SIGKILL);
 }

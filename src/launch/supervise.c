@@ -24,7 +24,7 @@
 
 enum {
     DEFAULT_GRACE_MS = 2000,
-    KEPT_MS = 250,     /* between two looks whether a debugger keeps a rank that has ended */
+    KILLED_MS = 1000,  /* after which those that were killed are named if they have not ended */
     OWN_END_MS = 500,  /* ranks that learn of a failure have this long to report it and end by themselves */
     MOST_GUARDIANS = 4 /* after the first: whoever kills so many means it */
 };
@@ -34,7 +34,8 @@ typedef enum stage {
     STAGE_RUNNING,
     STAGE_TOLD, /* their collectives fail */
     STAGE_TERMINATED,
-    STAGE_KILLED
+    STAGE_KILLED,
+    STAGE_NAMED /* the user knows whom this process still waits for */
 } stage;
 
 typedef struct supervisor {
@@ -80,11 +81,50 @@ static void end_flight(supervisor *s, bool failed, fsdp_launch_report *report)
     fsdp__error_aside aside;
 
     fsdp__put_error_aside(&aside);
-    if (failed && (!s->interrupt || s->stage == STAGE_KILLED) && fsdp__flight_memory_tells(&s->flight) &&
+    if (failed && (!s->interrupt || s->stage >= STAGE_KILLED) && fsdp__flight_memory_tells(&s->flight) &&
         fsdp__flight_memory_write(&s->flight, report->flight) != FSDP_OK)
         fsdp__warn("the last calls of the ranks could not be written: %s", fsdp_last_error());
     fsdp__put_error_back(&aside);
     fsdp__flight_memory_free(&s->flight);
+}
+
+/* ---- what came of it ---- */
+
+/* Returns the signal that ended the rank; 0: it exited. */
+static int signal_of(const supervisor *s, int rank)
+{
+    int status = s->children[rank].status;
+
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
+{
+    const fsdp__board *board = s->arena->board;
+    int rank = board->abort_rank, status;
+
+    if (s->interrupt) {
+        report->exit_code = 128 + s->interrupt;
+        snprintf(report->reason, sizeof report->reason, "interrupted by signal %d (%s)", s->interrupt,
+                 strsignal(s->interrupt));
+        return FSDP_FAIL(FSDP_INTERRUPTED, "%s", report->reason);
+    }
+    if (s->first < 0)
+        return FSDP_OK;
+    /* A rank that reported a failure counts as the first one, even if another ended sooner. */
+    if (rank < 0 || fsdp__ended_well(s->children[rank].status))
+        rank = s->first;
+    status = s->children[rank].status;
+    report->ended_by = signal_of(s, s->children[rank].was_signalled || !WIFSIGNALED(status) ? s->first : rank);
+    report->failed_rank = rank;
+    report->exit_code = fsdp__exit_status(status);
+    /* A peer that was first to find it dead knows less of how it ended. */
+    if (!s->children[rank].was_signalled &&
+        (fsdp__verdict_was_found(board, rank) || (WIFSIGNALED(status) && board->abort_rank != rank)))
+        fsdp__describe_ending(rank, status, s->oom_kills, report->reason, sizeof report->reason);
+    else
+        snprintf(report->reason, sizeof report->reason, "%.*s", (int)sizeof report->reason - 1, board->abort_text);
+    return FSDP_FAIL(FSDP_COMM, "%s", report->reason);
 }
 
 /* ---- making them end ---- */
@@ -113,16 +153,28 @@ static void enter_stage(supervisor *s, stage next, int wait_ms)
     s->next_stage_ns = fsdp__clock_ns() + (int64_t)wait_ms * 1000000;
 }
 
-static void next_stage(supervisor *s)
+static void kill_ranks(supervisor *s)
 {
-    if (s->stage == STAGE_TOLD) {
-        end_all(s, SIGTERM);
-        enter_stage(s, STAGE_TERMINATED, s->grace_ms);
-    } else if (s->stage == STAGE_TERMINATED) {
-        fsdp__flight_memory_freeze(&s->flight);
-        signal_all(s, SIGKILL);
-        enter_stage(s, STAGE_KILLED, 0);
-    }
+    fsdp__flight_memory_freeze(&s->flight);
+    signal_all(s, SIGKILL);
+    for (int r = 0; r < s->ranks; r++)
+        s->children[r].was_killed = s->children[r].running;
+    enter_stage(s, STAGE_KILLED, KILLED_MS);
+}
+
+/* Says what came of the run, and whose end this process still waits for. */
+static void name_remaining(supervisor *s)
+{
+    fsdp_launch_report so_far = {.failed_rank = -1};
+    int first = 0;
+
+    while (!s->children[first].running)
+        first++;
+    (void)conclude(s, &so_far);
+    fsdp__warn("%s; %d rank%s been killed, and %s not ended (rank %d is process %d): waiting for %d s at most",
+               so_far.reason, s->running, s->running == 1 ? " has" : "s have", s->running == 1 ? "has" : "have", first,
+               (int)s->children[first].pid, FSDP__LAST_WAIT_S);
+    enter_stage(s, STAGE_NAMED, 1000 * FSDP__LAST_WAIT_S);
 }
 
 static void child_ended(supervisor *s, int rank)
@@ -150,15 +202,28 @@ static void child_ended(supervisor *s, int rank)
         enter_stage(s, STAGE_TERMINATED, s->grace_ms);
 }
 
-void fsdp__stop_with_job(void)
+/* Waits for nobody any more. */
+static void leave_ranks(supervisor *s)
 {
-    sigset_t stop, before;
+    for (int r = 0; r < s->ranks; r++)
+        if (s->children[r].running) {
+            fsdp__leave_child(&s->children[r], s->guardian.fd);
+            child_ended(s, r);
+        }
+}
 
-    sigemptyset(&stop);
-    sigaddset(&stop, SIGTSTP);
-    pthread_sigmask(SIG_UNBLOCK, &stop, &before);
-    (void)raise(SIGTSTP); /* the system decides what stops a job and what does not */
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+static void next_stage(supervisor *s)
+{
+    if (s->stage == STAGE_TOLD) {
+        end_all(s, SIGTERM);
+        enter_stage(s, STAGE_TERMINATED, s->grace_ms);
+    } else if (s->stage == STAGE_TERMINATED) {
+        kill_ranks(s);
+    } else if (s->stage == STAGE_KILLED) {
+        name_remaining(s);
+    } else if (s->stage == STAGE_NAMED) {
+        leave_ranks(s);
+    }
 }
 
 /* Stops the ranks along with this process, and continues them with it: Ctrl-Z reaches only this process's group. */
@@ -174,19 +239,29 @@ static void suspend(supervisor *s)
     s->next_stage_ns += fsdp__clock_ns() - stopped_ns;
 }
 
+/* Makes the ranks end sooner, since the user has asked again. */
+static void hurry(supervisor *s)
+{
+    if (s->stage < STAGE_KILLED)
+        kill_ranks(s);
+    else if (s->stage == STAGE_NAMED)
+        leave_ranks(s);
+}
+
 static void interrupted(supervisor *s, int signal)
 {
     if (s->echoes && signal == s->interrupt)
         return;
-    if (s->interrupt) { /* the user has asked twice */
-        signal_all(s, SIGKILL);
-        enter_stage(s, STAGE_KILLED, 0);
+    if (s->interrupt) {
+        hurry(s);
         return;
     }
-    /* The ranks get the same signal, and time to end by themselves. */
     s->interrupt = signal;
     s->interrupt_ns = fsdp__clock_ns();
     s->echoes = true;
+    if (s->stage >= STAGE_KILLED)
+        return;
+    /* The ranks get the same signal, and time to end by themselves. */
     end_all(s, signal);
     enter_stage(s, STAGE_TERMINATED, s->interrupt_grace_ms);
 }
@@ -220,8 +295,7 @@ static void handle_signals(supervisor *s, int fd)
 static int timeout_ms(const supervisor *s, bool *for_echo)
 {
     int64_t left = FSDP__MAX(s->next_stage_ns - fsdp__clock_ns(), 0), echo = fsdp__echo_left_ns(s->interrupt_ns);
-    /* Either nothing has happened yet, or nothing more can be done. */
-    bool stays = s->stage == STAGE_RUNNING || s->stage == STAGE_KILLED;
+    bool stays = s->stage == STAGE_RUNNING;
 
     *for_echo = s->echoes && (stays || echo < left);
     if (*for_echo)
@@ -264,9 +338,9 @@ static void watch(supervisor *s, int signal_fd)
         bool for_echo, looks;
         int ready, wait_ms = timeout_ms(s, &for_echo);
 
-        looks = wait_ms < 0 || wait_ms > KEPT_MS;
+        looks = wait_ms < 0 || wait_ms > FSDP__KEPT_MS;
         fds[1] = (struct pollfd){.fd = s->guardian.fd}; /* below 0: there is none, and poll skips it */
-        ready = poll(fds, 2, looks ? KEPT_MS : wait_ms);
+        ready = poll(fds, 2, looks ? FSDP__KEPT_MS : wait_ms);
         if (ready > 0)
             handle_signals(s, signal_fd);
         if (ready > 0 && fds[1].revents)
@@ -281,66 +355,7 @@ static void watch(supervisor *s, int signal_fd)
     }
 }
 
-/* ---- what came of it ---- */
-
-/* Returns the signal that ended the rank; 0: it exited. */
-static int signal_of(const supervisor *s, int rank)
-{
-    int status = s->children[rank].status;
-
-    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-}
-
-static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
-{
-    const fsdp__board *board = s->arena->board;
-    int rank = board->abort_rank, status;
-
-    if (s->interrupt) {
-        report->exit_code = 128 + s->interrupt;
-        snprintf(report->reason, sizeof report->reason, "interrupted by signal %d (%s)", s->interrupt,
-                 strsignal(s->interrupt));
-        return FSDP_FAIL(FSDP_INTERRUPTED, "%s", report->reason);
-    }
-    if (s->first < 0)
-        return FSDP_OK;
-    /* A rank that reported a failure counts as the first one, even if another ended sooner. */
-    if (rank < 0 || fsdp__ended_well(s->children[rank].status))
-        rank = s->first;
-    status = s->children[rank].status;
-    report->ended_by = signal_of(s, s->children[rank].was_signalled || !WIFSIGNALED(status) ? s->first : rank);
-    report->failed_rank = rank;
-    report->exit_code = fsdp__exit_status(status);
-    /* A peer that was first to find it dead knows less of how it ended. */
-    if (!s->children[rank].was_signalled &&
-        (fsdp__verdict_was_found(board, rank) || (WIFSIGNALED(status) && board->abort_rank != rank)))
-        fsdp__describe_ending(rank, status, s->oom_kills, report->reason, sizeof report->reason);
-    else
-        snprintf(report->reason, sizeof report->reason, "%.*s", (int)sizeof report->reason - 1, board->abort_text);
-    return FSDP_FAIL(FSDP_COMM, "%s", report->reason);
-}
-
-void fsdp__choose_signals(sigset_t *out, bool flight)
-{
-    static const int choice[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP, SIGUSR2};
-    struct sigaction action;
-
-    sigemptyset(out);
-    sigaddset(out, SIGCHLD);
-    for (size_t i = 0; i < FSDP__COUNT_OF(choice) - !flight; i++)
-        if (sigaction(choice[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
-            sigaddset(out, choice[i]);
-}
-
-/* Makes SIGCHLD arrive: a process that ignores it, or inherited that, would not learn how a rank ended. */
-static void expect_children(struct sigaction *before)
-{
-    struct sigaction action = {.sa_handler = SIG_DFL};
-
-    (void)sigaction(SIGCHLD, NULL, before);
-    if (before->sa_handler == SIG_IGN || before->sa_flags & SA_NOCLDWAIT)
-        (void)sigaction(SIGCHLD, &action, NULL);
-}
+/* ---- all of it ---- */
 
 static fsdp_status start(const fsdp_launch_options *options, supervisor *s, const sigset_t *read,
                          const sigset_t *before, fsdp_launch_report *report)
@@ -372,7 +387,7 @@ static fsdp_status run(const fsdp_launch_options *options, supervisor *s, fsdp_l
     int signal_fd;
 
     fsdp__choose_signals(&signals, s->flight.fd >= 0);
-    expect_children(&child_action);
+    fsdp__expect_children(&child_action);
     /* Block the signals before the first rank is started, since its end might come before anybody looks. */
     pthread_sigmask(SIG_BLOCK, &signals, &before);
     signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);

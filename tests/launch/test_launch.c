@@ -2,8 +2,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -341,81 +339,6 @@ TEST(what_a_peer_finds_is_told_as_the_launcher_knows_it)
 {
     end_behind_the_launcher("exit_when_told", 3, 0, "rank 1 exited with code 3");
     end_behind_the_launcher("kill_when_told", 128 + SIGKILL, SIGKILL, "rank 1 was killed by signal 9 (Killed)");
-}
-
-/* ---- one that a debugger has ---- */
-
-static bool is_rank_1(int pid)
-{
-    static const char begin[] = "RANK=1"; /* what the launcher sets comes first */
-    char path[32], text[sizeof begin] = "";
-    FILE *file;
-
-    snprintf(path, sizeof path, "/proc/%d/environ", pid);
-    file = fopen(path, "re");
-    if (!file)
-        return false;
-    (void)!fread(text, 1, sizeof text, file);
-    (void)fclose(file);
-    return memcmp(text, begin, sizeof begin) == 0;
-}
-
-/* Returns rank 1 of the launcher; 0: not yet. */
-static pid_t find_rank(pid_t launcher)
-{
-    char path[64];
-    FILE *children;
-    pid_t found = 0;
-    int child;
-
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)launcher, (int)launcher);
-    children = fopen(path, "re");
-    while (children && found == 0 && fscanf(children, "%d", &child) == 1)
-        found = is_rank_1(child) ? child : 0;
-    if (children)
-        (void)fclose(children);
-    return found;
-}
-
-/* Traces rank 1, tells it to end, and asks nobody what has become of it. */
-static _Noreturn void keep_rank(pid_t launcher, const char *go, int until)
-{
-    bool traces;
-    pid_t rank;
-    char byte;
-
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    while ((rank = find_rank(launcher)) == 0)
-        usleep(1000);
-    traces = ptrace(PTRACE_SEIZE, rank, NULL, NULL) == 0;
-    test_write_file(go, "", 0);
-    (void)!read(until, &byte, 1);
-    _exit(traces ? 0 : 77);
-}
-
-TEST(a_rank_that_has_ended_and_that_a_debugger_keeps_is_not_waited_for)
-{
-    char *directory = test_directory(), *path = test_path(directory, "errors"), *go = test_path(directory, "errors.go");
-    fsdp_launch_report report;
-    int until[2], status;
-    pid_t keeper, launcher = getpid();
-
-    CHECK_EQ(pipe2(until, O_CLOEXEC), 0);
-    keeper = fork();
-    if (keeper == 0) {
-        close(until[1]);
-        keep_rank(launcher, go, until[0]);
-    }
-    CHECK_ERROR(launch(3, "exit_when_told", path, LONG_MS, &report), FSDP_COMM, "rank 1 exited with code 3");
-    CHECK_EQ(report.failed_rank, 1);
-    CHECK_EQ(report.exit_code, 3);
-    close(until[0]);
-    close(until[1]);
-    CHECK_EQ(waitpid(keeper, &status, 0), keeper);
-    CHECK(WIFEXITED(status));
-    if (WEXITSTATUS(status) == 0) /* not everywhere may one process trace another */
-        CHECK(waitpid(-1, &status, 0) > 0);
-    check_nothing_left();
 }
 
 TEST(the_environment_is_checked)

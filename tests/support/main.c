@@ -4,6 +4,7 @@
  *     test_shard parity '*batch'    runs the cases of it that the pattern matches (* and ?)
  */
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -122,11 +123,26 @@ static bool is_called(const test_entry *file, const char *name)
     return strcmp(slash ? slash + 1 : file->path, wanted) == 0;
 }
 
+/* Makes signals do what they do by default: a shell that has started the tests with some ignored, as nohup or & in a
+ * script does, or blocked, would have cases wait for ever for processes that they signal. */
+static void hear_all_signals(void)
+{
+    struct sigaction action;
+    sigset_t none;
+
+    for (int signal = 1; signal < NSIG; signal++)
+        if (sigaction(signal, NULL, &action) == 0 && action.sa_handler == SIG_IGN)
+            (void)sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
+    sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
 int main(int argc, char **argv)
 {
     const char *before = "";
     int result;
 
+    hear_all_signals();
     for (const test_entry *file = cases; file && argc > 1; file = file->next)
         if (is_called(file, argv[1])) {
             cmocka_set_test_filter(argv[2]); /* NULL: all */

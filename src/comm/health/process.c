@@ -102,19 +102,28 @@ static bool read_field(const char *stat, int number, int *out)
     return at && sscanf(at, " %d", out) == 1;
 }
 
+/* Returns the process that traces this one; 0: none does. */
+static int tracer_of(int pid)
+{
+    char path[48], text[1024], *at;
+    int tracer = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    at = read_text(path, text, sizeof text) ? strstr(text, "\nTracerPid:") : NULL;
+    return at && sscanf(at, "\nTracerPid: %d", &tracer) == 1 ? tracer : 0;
+}
+
 int fsdp__process_kept_by(int pid, int *status)
 {
     char path[48], text[1024], *at;
-    int threads, tracer = 0;
+    int threads;
 
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     /* The first thread may have ended alone. */
     if (!read_text(path, text, sizeof text) || !(at = strrchr(text, ')')) || strncmp(at, ") Z", 3) != 0 ||
         !read_field(text, 20, &threads) || threads > 1 || !read_field(text, 52, status))
         return 0;
-    snprintf(path, sizeof path, "/proc/%d/status", pid);
-    at = read_text(path, text, sizeof text) ? strstr(text, "\nTracerPid:") : NULL;
-    return at && sscanf(at, "\nTracerPid: %d", &tracer) == 1 ? tracer : 0;
+    return tracer_of(pid);
 }
 
 bool fsdp__process_is_frozen(int pid)
@@ -150,6 +159,24 @@ static void close_threads(DIR *threads)
 {
     if (threads)
         closedir(threads);
+}
+
+bool fsdp__process_is_held(int pid, char *why, size_t why_bytes)
+{
+    DIR *threads = open_threads(pid);
+    int thread, tracer = tracer_of(pid);
+    bool stops = false;
+
+    while (tracer > 0 && !stops && (thread = next_thread(threads)) != 0)
+        stops = fsdp__process_state(pid, thread) == 't';
+    close_threads(threads);
+    if (stops)
+        snprintf(why, why_bytes, "process %d, which traces it, holds it", tracer);
+    else if (fsdp__process_is_frozen(pid))
+        snprintf(why, why_bytes, "its control group is frozen");
+    else
+        return false;
+    return true;
 }
 
 /* Returns a bit that depends on the thread and its processor time; 0: unknown. */

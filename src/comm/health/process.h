@@ -3,6 +3,7 @@
 #define COMM_HEALTH_PROCESS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Returns when the process started, which tells it from later ones with the same pid; 0 when unknown. */
@@ -21,6 +22,9 @@ int fsdp__process_kept_by(int pid, int *status);
 /* Returns whether the process's control group is frozen. Its state is then 'S', or 'D' by version 1, and does not tell
  * it from one that waits. */
 bool fsdp__process_is_frozen(int pid);
+/* Returns whether something keeps the process from ending that no signal changes: a debugger has stopped it, or its
+ * control group is frozen. `why` says it: "its control group is frozen". */
+bool fsdp__process_is_held(int pid, char *why, size_t why_bytes);
 /* Returns the processor time of all its threads; -1: unknown. */
 int64_t fsdp__process_cpu_ns(int pid);
 /* Returns whether a thread of the process has been ready to run since the last look, and got no core. `*ready` is what
