@@ -4,13 +4,10 @@
 
 #include <errno.h>
 #include <math.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -21,7 +18,6 @@
 #include "cli/cli.h"
 #include "cli/overrides.h"
 #include "cli/own_process.h"
-#include "launch/launch.h"
 #include "report/figures.h"
 #include "train/run_config.h"
 
@@ -337,82 +333,15 @@ static fsdp_status prepare(plan *p, one_run *r, const fsdp_train_config *config)
 
 /* ---- a start ---- */
 
-/* What the child does: it has a process group of its own, so that a Ctrl-C reaches it by this process alone. Both
- * processes make the group, since either may run first. */
-static _Noreturn void be_child(char *const *argv, const sigset_t *mask)
-{
-    (void)setpgid(0, 0);
-    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    (void)sigprocmask(SIG_SETMASK, mask, NULL);
-    execv("/proc/self/exe", argv);
-    _exit(127);
-}
-
-/* Passes a signal on to a run. Returns whether it ends the run: one that is stopped would not hear it, so it is
- * continued. A Ctrl-Z is for all that the run has started, as a terminal would send it. */
-static bool pass_on(pid_t child, int number)
-{
-    bool ends = number == SIGINT || number == SIGTERM || number == SIGHUP;
-
-    (void)kill(number == SIGTSTP ? -child : child, number);
-    if (ends)
-        (void)kill(-child, SIGCONT);
-    return ends;
-}
-
-/* Waits for the child, and passes signals on to it. After a Ctrl-Z this process stops as soon as the child has, which
- * goes on with it. Returns the first signal that ends a run; 0: none has come. */
-static int wait_for(pid_t child, const sigset_t *signals, int *status)
-{
-    int first = 0;
-
-    for (bool stops = false;;) {
-        siginfo_t info = {0};
-        int number = sigwaitinfo(signals, NULL);
-
-        if (number > 0 && number != SIGCHLD) {
-            stops = number == SIGTSTP || (stops && (number == SIGUSR1 || number == SIGUSR2));
-            if (pass_on(child, number) && first == 0)
-                first = number;
-        }
-        if (waitid(P_PID, (id_t)child, &info, WEXITED | WSTOPPED | WNOHANG | WNOWAIT) != 0 || info.si_pid != child)
-            continue;
-        if (info.si_code != CLD_STOPPED) {
-            (void)waitpid(child, status, 0);
-            return first;
-        }
-        if (stops) {
-            stops = false;
-            fsdp__stop_with_job();
-            (void)kill(-child, SIGCONT);
-        }
-    }
-}
-
 /* Runs 'fsdp train' with a config. Returns a signal that has come meanwhile; 0: none. */
 static int train(const plan *p, one_run *r, const char *config)
 {
     const char *argv[FSDP__COUNT_OF(p->sweep->rest) + 4] = {"fsdp", "train", config};
-    sigset_t signals, before;
-    int count = 3, status = 0, signal;
-    pid_t child;
+    int count = 3;
 
     for (int i = 0; p->sweep->rest[i]; i++)
         argv[count++] = p->sweep->rest[i];
-    fsdp__choose_signals(&signals, true);
-    sigprocmask(SIG_BLOCK, &signals, &before);
-    fflush(NULL);
-    child = fork();
-    if (child == 0)
-        be_child((char *const *)argv, &before);
-    if (child > 0)
-        (void)setpgid(child, child);
-    signal = child > 0 ? wait_for(child, &signals, &status) : 0;
-    sigprocmask(SIG_SETMASK, &before, NULL);
-    r->status = child < 0 ? FSDP__FAILED : WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    if (child < 0)
-        fsdp__failure("cannot start a run: %s", strerrordesc_np(errno));
-    return signal;
+    return fsdp__sweep_start(argv, &r->status);
 }
 
 /* Makes a run, or passes over one that has finished. */

@@ -22,4 +22,10 @@ fsdp_status fsdp__sweep_collect(int argc, char **argv, fsdp__sweep *out);
  * it came in. */
 int fsdp__sweep_run(const fsdp__sweep *sweep, const fsdp_train_config *config);
 
+/* ---- sweep_start.c ---- */
+
+/* Starts this program as a run, passes signals on to it, and waits for its end, but not if a debugger keeps it after
+ * that. Returns the first signal that has asked it to end; 0: none has. [blocks] */
+int fsdp__sweep_start(const char *const *argv, int *exit_status);
+
 #endif

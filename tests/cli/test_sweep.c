@@ -2,6 +2,7 @@
  */
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -236,6 +237,78 @@ FIXTURE_TEST(a_sweep_ignores_what_was_ignored_at_its_start)
     program_wait(&p);
     CHECK_EQ(p.status, 128 + SIGTERM); /* SIGHUP has the lower number, and would have been read first */
     free(folder);
+}
+
+FIXTURE_TEST(a_sweep_waits_for_its_runs_although_children_were_ignored)
+{
+    fixture *f = *state;
+    char *folder = folder_of(f);
+    program p = program_run(f->directory, 0,
+                            (const char *const[]){"env", "--ignore-signal=CHLD", PROGRAM, "train", f->config, "-n2",
+                                                  folder, "--sweep=training.steps=1,2", NULL});
+
+    CHECK_CONTAINS(p.output, "sweep:  run 2 of 2");
+    CHECK_CONTAINS(p.output, "to compare them: ");
+    free(folder);
+}
+
+/* Traces a process until `until` is closed, and asks nobody what becomes of it. Returns the tracer; 0: it may not. */
+static pid_t start_tracer(pid_t traced, int until)
+{
+    int traces[2];
+    char byte;
+    pid_t tracer;
+    bool may;
+
+    CHECK_EQ(pipe2(traces, O_CLOEXEC), 0);
+    tracer = fork();
+    if (tracer == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (ptrace(PTRACE_SEIZE, traced, NULL, NULL) == 0)
+            (void)!write(traces[1], "", 1);
+        close(traces[1]);
+        (void)!read(until, &byte, 1); /* nobody writes: it ends when the test kills it */
+        _exit(0);
+    }
+    close(traces[1]);
+    may = read(traces[0], &byte, 1) == 1;
+    close(traces[0]);
+    return may ? tracer : 0;
+}
+
+/* A run that a debugger has: `ended`: it has ended, and is not let go; otherwise the debugger stops it. */
+static void end_traced_run(fixture *f, bool ended)
+{
+    family all = start_family(f, 1);
+    int until[2];
+    pid_t tracer;
+
+    CHECK_EQ(pipe2(until, O_CLOEXEC), 0);
+    tracer = start_tracer(all.all[1], until[0]);
+    if (tracer == 0) { /* not everywhere may one process trace another */
+        end_family(&all);
+        return;
+    }
+    CHECK_EQ(kill(ended ? all.all[1] : all.sweep.pid, ended ? SIGKILL : SIGTERM), 0);
+    if (!ended) {
+        fixture_await(&all.sweep, "does not hear that it is to end, because process ");
+        CHECK_EQ(kill(all.sweep.pid, SIGTERM), 0);
+    }
+    program_wait(&all.sweep);
+    CHECK_EQ(all.sweep.status, ended ? 1 : 128 + SIGTERM);
+    CHECK_CONTAINS(all.sweep.output, "(the run) remains and is not waited for: process ");
+    CHECK_CONTAINS(all.sweep.output,
+                   ended ? "  failed (exit status 137)" : "the sweep was interrupted in run 1 of 1");
+    CHECK_EQ(kill(tracer, SIGKILL), 0);
+    CHECK_EQ(waitpid(tracer, NULL, 0), tracer);
+    close(until[0]);
+    close(until[1]);
+}
+
+FIXTURE_TEST(a_run_that_a_debugger_has_is_not_waited_for)
+{
+    end_traced_run(*state, true);
+    end_traced_run(*state, false);
 }
 
 /* ---- what is no sweep ---- */
