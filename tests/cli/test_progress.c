@@ -279,3 +279,24 @@ FIXTURE_TEST(a_dumb_terminal_gets_no_bar)
         free(text);
     }
 }
+
+/* A terminal stops groups in the background that write to it if it was asked to, and ranks are in such groups. */
+FIXTURE_TEST(ranks_write_to_a_terminal_that_stops_others)
+{
+    static const char *const commands[] = {"-n 2", "--sweep=training.seed=1,2 --sweep-folder=\"$2-sweep\""};
+    fixture *f = *state;
+    char command[400];
+    size_t before;
+
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char *text;
+
+        snprintf(command, sizeof command,
+                 "exec setsid --ctty --wait sh -c 'stty tostop; exec \"$0\" train \"$1\" --training.steps=2 %s' "
+                 "\"$0\" \"$1\" \"$3\" <\"$2\" >\"$2\" 2>&1",
+                 commands[i]);
+        text = run_on_terminal(f, command, 80, 80, &before);
+        CHECK_CONTAINS(text, i == 0 ? "done:   2 steps" : "to compare them: ");
+        free(text);
+    }
+}

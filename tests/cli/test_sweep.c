@@ -297,8 +297,7 @@ static void end_traced_run(fixture *f, bool ended)
     program_wait(&all.sweep);
     CHECK_EQ(all.sweep.status, ended ? 1 : 128 + SIGTERM);
     CHECK_CONTAINS(all.sweep.output, "(the run) remains and is not waited for: process ");
-    CHECK_CONTAINS(all.sweep.output,
-                   ended ? "  failed (exit status 137)" : "the sweep was interrupted in run 1 of 1");
+    CHECK_CONTAINS(all.sweep.output, ended ? "  failed (exit status 137)" : "the sweep was interrupted in run 1 of 1");
     CHECK_EQ(kill(tracer, SIGKILL), 0);
     CHECK_EQ(waitpid(tracer, NULL, 0), tracer);
     close(until[0]);
