@@ -78,6 +78,10 @@ typedef struct fsdp__backend {
      * may still use scratch that is freed. NULL: it is taken from segments. [thread-safe] */
     fsdp_status (*scratch_alloc)(fsdp_stream *stream, size_t bytes, void **out);
     void (*scratch_free)(fsdp_stream *stream, void *scratch, size_t bytes);
+    /* Optional, both. Return whether scratch was freed for which nobody has waited yet; and wait until the streams have
+     * come to where it was, so that its memory is the device's again. [thread-safe] */
+    bool (*scratch_owed)(fsdp_device *device);
+    void (*scratch_settle)(fsdp_device *device);
 
     /* Host memory that kernels and collectives of the device may use in place. `host_register` makes such memory of
      * what somebody else has allocated; FSDP_UNSUPPORTED where the system refuses. NULL: any host memory will do, or

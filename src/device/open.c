@@ -78,7 +78,8 @@ static uint64_t backend_done(void *device)
     return giver->stream && giver->stream->worker ? fsdp__worker_done(giver->stream->worker) : UINT64_MAX;
 }
 
-/* Waits for the device's own stream: what is given back, it has used last. Failures stay there. */
+/* Waits for the device's own stream: what is given back, it has used last; and for scratch that streams have given
+ * back. Failures stay there. */
 static void backend_settle(void *device)
 {
     fsdp_device *taker = device;
@@ -87,6 +88,15 @@ static void backend_settle(void *device)
     if (fsdp_event_create(device, &event) == FSDP_OK && fsdp_event_record(event, taker->stream) == FSDP_OK)
         (void)fsdp_event_synchronize(event);
     fsdp_event_free(event);
+    if (taker->backend->scratch_settle)
+        taker->backend->scratch_settle(taker);
+}
+
+static bool backend_owed(void *device)
+{
+    const fsdp_device *giver = device;
+
+    return giver->backend->scratch_owed && giver->backend->scratch_owed(device);
 }
 
 static fsdp__taker backend_taker(void *device)
@@ -145,6 +155,7 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
                                    .queued = backend_queued,
                                    .done = backend_done,
                                    .settle = backend_settle,
+                                   .owed = backend_owed,
                                    .taker = backend_taker};
 
     FSDP__TRY_NEW(device);

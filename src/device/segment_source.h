@@ -25,6 +25,8 @@ typedef struct fsdp__segment_source {
     uint64_t (*queued)(void *arg);
     uint64_t (*done)(void *arg);
     void (*settle)(void *arg);
+    /* Optional. Returns whether `settle` brings memory back that is in no segment. */
+    bool (*owed)(void *arg);
     fsdp__taker (*taker)(void *arg); /* optional: who takes memory now */
 } fsdp__segment_source;
 

@@ -218,10 +218,15 @@ bool fsdp__segments_shrink(fsdp__allocator *a)
     return a->stats.reserved_bytes < before;
 }
 
+static bool is_owed(const fsdp__allocator *a)
+{
+    return a->source.owed && a->source.owed(a->source.arg);
+}
+
 /* Returns unused memory to the backend; returns whether there was any, and room for a request was made again. */
 static bool return_unused(fsdp__allocator *a)
 {
-    a->waits = a->behind && a->source.settle && !a->settled && has_unused(a);
+    a->waits = a->behind && a->source.settle && !a->settled && (has_unused(a) || is_owed(a));
     return !a->waits && fsdp__segments_shrink(a) && fsdp__blocks_reserve(&a->blocks) == FSDP_OK;
 }
 

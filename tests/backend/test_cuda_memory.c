@@ -9,6 +9,7 @@
 
 #include "backend/fakecuda/use.h"
 #include "device/device.h"
+#include "device/impl.h"
 #include "device/kernels.h"
 #include "device/steps.h"
 
@@ -349,6 +350,89 @@ TEST(the_ledger_gets_scratch_that_was_given_back)
         fsdp__device_free(device, first, 4 * MIB, FSDP_MEMORY_ACTIVATION);
         fakecuda.set_memory(0);
         fsdp_context_free(context);
+        check_nothing_lives();
+    }
+}
+
+/* ---- streams that others let go on ---- */
+
+/* A stream that has given scratch back waits for a thread that itself needs memory of the ledger, or, of another rank,
+ * for what this thread does next. Whoever waits for too much, or keeps a lock while it waits, does not end. */
+static void take_what_is_owed(bool other_rank)
+{
+    fsdp_context *context = test_context(), *second = test_context();
+    asker a = {.device = open_gpu(context)};
+    fsdp_device *others = other_rank ? open_gpu(second) : a.device;
+    fsdp_stream *stream = NULL, *held = NULL;
+    void *first = NULL, *memory = NULL, *native;
+    pthread_t thread;
+
+    fakecuda.set_memory(150 * (size_t)MIB);
+    CHECK_OK(fsdp_stream_create(a.device, FSDP_STREAM_WORKER, &stream));
+    CHECK_OK(fsdp_stream_create(others, FSDP_STREAM_WORKER, &held));
+    CHECK_OK(fsdp__device_alloc(a.device, 4 * MIB, FSDP_MEMORY_ACTIVATION, &first));
+    native = CHECK_PTR(fsdp_stream_native(other_rank ? held : stream));
+    CHECK(fsdp__stream_enter(stream));
+    CHECK_PTR(fsdp__stream_workspace(stream, 60 * (size_t)MIB));
+    fakecuda.hold(native, &a.open);
+    CHECK_PTR(fsdp__stream_workspace(stream, 61 * (size_t)MIB));
+    fsdp__stream_leave(stream);
+    fsdp__device_free(a.device, first, 4 * MIB, FSDP_MEMORY_ACTIVATION);
+    if (!other_rank)
+        CHECK_EQ(pthread_create(&thread, NULL, ask, &a), 0);
+    CHECK_OK(fsdp__device_alloc(a.device, 80 * MIB, FSDP_MEMORY_ACTIVATION, &memory));
+    CHECK(atomic_load(&a.open) != other_rank);
+    atomic_store(&a.open, 1);
+    if (!other_rank)
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+    fsdp__device_free(a.device, memory, 80 * MIB, FSDP_MEMORY_ACTIVATION);
+    fsdp_stream_free(held);
+    fsdp_stream_free(stream);
+    fakecuda.set_memory(0);
+    fsdp_context_free(second);
+    fsdp_context_free(context);
+    check_nothing_lives();
+}
+
+TEST(who_waits_for_scratch_keeps_no_lock)
+{
+    take_what_is_owed(false);
+}
+
+TEST(who_waits_for_scratch_waits_for_no_other_rank)
+{
+    take_what_is_owed(true);
+}
+
+/* Another rank's stream on the same GPU waits for what this thread does after it has given memory back. */
+TEST(memory_is_given_back_while_a_stream_of_another_rank_waits)
+{
+    for (int maps = 0; maps < 2; maps++) {
+        fsdp_context *context = test_context(), *second = test_context();
+        fsdp_device *device, *others;
+        fsdp__export out;
+        fsdp_stream *held = NULL;
+        void *memory = NULL;
+        atomic_int open = 0;
+
+        setenv("FSDP_FAKECUDA_MAPPING", maps ? "1" : "0", 1);
+        device = open_gpu(context);
+        others = open_gpu(second);
+        CHECK_OK(fsdp_stream_create(others, FSDP_STREAM_WORKER, &held));
+        CHECK_OK(fsdp__device_export(device, MIB, true, &out));
+        CHECK_OK(fsdp__device_alloc(device, 40 * MIB, FSDP_MEMORY_ACTIVATION, &memory));
+        CHECK_OK(fsdp__launch_fill_run(fsdp_device_stream(device), memory, FSDP_U8, MIB, 1));
+        CHECK_OK(fsdp_stream_synchronize(fsdp_device_stream(device)));
+        fsdp__device_free(device, memory, 40 * MIB, FSDP_MEMORY_ACTIVATION);
+        fakecuda.hold(CHECK_PTR(fsdp_stream_native(held)), &open);
+        CHECK(fsdp__allocator_shrink(device->allocator));
+        fsdp__device_unexport(device, &out);
+        CHECK(!atomic_load(&open));
+        atomic_store(&open, 1);
+        fsdp_stream_free(held);
+        fsdp_context_free(second);
+        fsdp_context_free(context);
+        unsetenv("FSDP_FAKECUDA_MAPPING");
         check_nothing_lives();
     }
 }

@@ -27,7 +27,7 @@ typedef struct fsdp__cuda_moment {
     bool timed;                       /* its time can be measured */
     struct fsdp__cuda_moment *origin; /* of a stamp: from where it is measured; it is released with it. NULL: none */
     int64_t ns;                       /* of an origin: its time */
-    struct fsdp__cuda_moment *next;   /* of those that nobody uses */
+    struct fsdp__cuda_moment *next;   /* of those that nobody uses, or that one caller waits for */
 } fsdp__cuda_moment;
 
 /* The driver's functions that map memory; see [Note: segments] in cuda_segments.c. */
@@ -58,14 +58,14 @@ typedef struct fsdp__cuda_state {
     char model[64];
     int capability; /* 90: 9.0 */
     int multiprocessors, clock_khz;
-    size_t shared_bytes;        /* that a block of threads can have */
-    size_t bytes;               /* of its memory */
-    bool pools;                 /* scratch can be allocated in stream order */
-    _Atomic bool scratch_given; /* and some was given back in that order, for which nobody has waited yet */
-    _Atomic bool refused;       /* the system has refused to register memory of the host */
+    size_t shared_bytes;  /* that a block of threads can have */
+    size_t bytes;         /* of its memory */
+    bool pools;           /* memory can be allocated and freed in stream order */
+    _Atomic bool refused; /* the system has refused to register memory of the host */
     fsdp__cuda_mapping driver;
     fsdp__cuda_words words;
-    struct fsdp__cuda_range *ranges; /* guarded by the mutex */
+    struct fsdp__cuda_range *ranges;   /* guarded by the mutex, as the next */
+    struct fsdp__cuda_stream *streams; /* all that were made for this device, and for no other rank's of the same GPU */
     pthread_mutex_t mutex;
     struct fsdp__cuda_moments *moments;
     _Atomic uint64_t ticket;        /* of what CUPTI records for it (cuda_activity.c); 0: it does not */
@@ -92,6 +92,8 @@ typedef struct fsdp__cuda_stream {
     cudaStream_t native;
     fsdp__worker worker;
     fsdp__cuda_pieces pieces;
+    struct fsdp__cuda_stream *next; /* of the device's; guarded by its mutex, as the next */
+    fsdp__cuda_moment *given;       /* behind the last scratch that was given back; NULL: somebody has waited for it */
 } fsdp__cuda_stream;
 
 static inline fsdp__cuda_state *fsdp__cuda_state_of(const fsdp_device *device)
@@ -132,6 +134,9 @@ fsdp_status fsdp__cuda_stream_settle(fsdp_stream *stream);
 bool fsdp__cuda_stream_enter(fsdp_stream *stream);
 void fsdp__cuda_stream_leave(fsdp_stream *stream);
 void *fsdp__cuda_stream_native(fsdp_stream *stream);
+/* Waits until the device's streams have done what was issued to them, on a lost device, too. Those of other ranks may
+ * wait for what this thread has yet to do, and cudaDeviceSynchronize would wait for them. */
+void fsdp__cuda_await_streams(const fsdp_device *device);
 
 /* ---- cuda_event.c ---- */
 
@@ -203,6 +208,10 @@ void fsdp__cuda_segment_cut(fsdp_device *device, void *segment, size_t from, siz
 void fsdp__cuda_mapping_find(fsdp_device *device);
 fsdp_status fsdp__cuda_scratch_alloc(fsdp_stream *stream, size_t bytes, void **out);
 void fsdp__cuda_scratch_free(fsdp_stream *stream, void *scratch, size_t bytes);
+bool fsdp__cuda_scratch_owed(fsdp_device *device);
+void fsdp__cuda_scratch_settle(fsdp_device *device);
+/* Gives back what cudaMalloc has made, when the device's own stream has done what was issued to it. */
+void fsdp__cuda_give_back_memory(const fsdp_device *device, void *memory);
 fsdp_status fsdp__cuda_host_alloc(fsdp_device *device, size_t bytes, void **out);
 void fsdp__cuda_host_free(fsdp_device *device, void *memory, size_t bytes);
 fsdp_status fsdp__cuda_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);

@@ -336,8 +336,10 @@ fsdp_status fsdp__cuda_activities_stop(fsdp_device *device, fsdp__activity_liste
     if (ticket == 0)
         return FSDP_OK;
     status = fsdp__cuda_use(device);
-    if (status == FSDP_OK)
-        status = FSDP__CUDA_CALL(device, cudaDeviceSynchronize());
+    if (status == FSDP_OK) {
+        fsdp__cuda_await_streams(device);
+        status = fsdp__cuda_alive(device);
+    }
     pthread_mutex_lock(&recording.users_mutex);
     /* Of what others have under way a forced flush would make records without an end. */
     FSDP_KEEP_FIRST(status, FSDP__CUPTI_CALL(&recording.cupti, ActivityFlushAll,

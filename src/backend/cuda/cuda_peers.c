@@ -69,9 +69,8 @@ fsdp_status fsdp__cuda_export_alloc(fsdp_device *device, size_t bytes, fsdp__exp
 void fsdp__cuda_export_free(fsdp_device *device, const fsdp__export *memory)
 {
     (void)fsdp__cuda_use(device);
-    /* cudaFree waits for the device by itself, but then other threads may not launch what the device waits for. */
-    FSDP__CUDA_GIVE_BACK(device, cudaDeviceSynchronize());
-    FSDP__CUDA_GIVE_BACK(device, cudaFree(memory->memory));
+    fsdp__cuda_await_streams(device);
+    fsdp__cuda_give_back_memory(device, memory->memory);
 }
 
 /* ---- imports ---- */

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/lock.h"
 
 enum {
     RANGES = 8 /* the bytes of a range are so many times those of the device */
@@ -220,12 +221,18 @@ static void await_users(const fsdp_device *device)
 
 /* ---- segments ---- */
 
-/* Waits for what streams still do before scratch that they have given back becomes free. Returns whether there was
- * any. */
-static bool await_scratch(const fsdp_device *device)
+/* cudaFree would wait for all streams of the GPU, and other threads could not launch meanwhile what these wait for. So
+ * it is only for drivers that free nothing in the order of a stream, and when the device closes. */
+void fsdp__cuda_give_back_memory(const fsdp_device *device, void *memory)
 {
-    return atomic_exchange(&fsdp__cuda_state_of(device)->scratch_given, false) &&
-           FSDP__CUDA_CALL(device, cudaDeviceSynchronize()) == FSDP_OK;
+    cudaStream_t own = device->stream ? fsdp__cuda_native(device->stream) : NULL;
+
+    if (!own || !fsdp__cuda_state_of(device)->pools || cudaFreeAsync(memory, own) != cudaSuccess) {
+        (void)cudaGetLastError();
+        FSDP__CUDA_GIVE_BACK(device, cudaFree(memory));
+        return;
+    }
+    FSDP__CUDA_GIVE_BACK(device, cudaStreamSynchronize(own)); /* then the card has it */
 }
 
 static fsdp_status make_segment(fsdp_device *device, size_t bytes, void **out)
@@ -248,13 +255,8 @@ static fsdp_status make_segment(fsdp_device *device, size_t bytes, void **out)
 
 fsdp_status fsdp__cuda_segment_alloc(fsdp_device *device, size_t bytes, void **out)
 {
-    fsdp_status status;
-
     FSDP_TRY(fsdp__cuda_use(device));
-    status = make_segment(device, bytes, out);
-    if (status == FSDP_NO_MEMORY && await_scratch(device))
-        status = make_segment(device, bytes, out);
-    return status;
+    return make_segment(device, bytes, out);
 }
 
 fsdp_status fsdp__cuda_segment_grow(fsdp_device *device, void *segment, size_t bytes, size_t more)
@@ -265,8 +267,6 @@ fsdp_status fsdp__cuda_segment_grow(fsdp_device *device, void *segment, size_t b
     FSDP_TRY(fsdp__cuda_use(device));
     pthread_mutex_lock(&state->mutex);
     status = map(device, *range_at(state, segment), bytes, bytes + more);
-    if (status == FSDP_NO_MEMORY && await_scratch(device))
-        status = map(device, *range_at(state, segment), bytes, bytes + more);
     pthread_mutex_unlock(&state->mutex);
     return status;
 }
@@ -300,7 +300,7 @@ void fsdp__cuda_segment_cut(fsdp_device *device, void *segment, size_t from, siz
     pthread_mutex_unlock(&state->mutex);
 }
 
-/* Frees a segment, when the device has done all that may still use it: cudaFree waits for that by itself. */
+/* Frees a segment, when the device has done all that may still use it. */
 void fsdp__cuda_segment_free(fsdp_device *device, void *segment, size_t bytes)
 {
     fsdp__cuda_state *state = fsdp__cuda_state_of(device);
@@ -315,14 +315,94 @@ void fsdp__cuda_segment_free(fsdp_device *device, void *segment, size_t bytes)
         *link = found->next;
     pthread_mutex_unlock(&state->mutex);
     if (!found) {
-        FSDP__CUDA_GIVE_BACK(device, cudaFree(segment));
+        fsdp__cuda_give_back_memory(device, segment);
         return;
     }
     await_users(device);
     range_free(device, found);
 }
 
-/* ---- scratch ---- */
+/* ---- scratch ----
+ *
+ * Freed in the order of a stream, it is the device's again when that stream has come there. Who finds no memory waits
+ * for these places, of each stream the last one, and without a lock: what comes before one of them may wait for another
+ * rank, and that one for what another thread of this rank has yet to issue. */
+
+/* Takes the place of the stream's `given`, which may be NULL; `moment` may be NULL. */
+static void set_given(fsdp__cuda_stream *stream, fsdp__cuda_moment *moment)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(stream->base.device);
+    fsdp__cuda_moment *before;
+
+    pthread_mutex_lock(&state->mutex);
+    before = stream->given;
+    stream->given = moment;
+    pthread_mutex_unlock(&state->mutex);
+    if (before)
+        fsdp__cuda_moment_drop(before);
+}
+
+/* Notes that the stream has given scratch back. */
+static fsdp_status note_given(fsdp_stream *stream)
+{
+    fsdp__cuda_moment *moment = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__cuda_moment_take(stream->device, false, &moment));
+    status = FSDP__CUDA_CALL(stream->device, cudaEventRecord(moment->event, fsdp__cuda_native(stream)));
+    if (status == FSDP_OK)
+        set_given((fsdp__cuda_stream *)stream, moment);
+    else
+        fsdp__cuda_moment_drop(moment);
+    return status;
+}
+
+/* Returns the first place that nobody has waited for, of which the caller has a reference; NULL: there is none. */
+static fsdp__cuda_moment *first_given(fsdp__cuda_state *state)
+{
+    const fsdp__cuda_stream *stream;
+
+    FSDP__HELD(&state->mutex);
+    for (stream = state->streams; stream && !stream->given; stream = stream->next)
+        continue;
+    if (!stream)
+        return NULL;
+    atomic_fetch_add(&stream->given->base.refs, 1);
+    return stream->given;
+}
+
+/* Takes a place that was waited for off its stream, unless that has another one by now, or is gone. */
+static void forget_given(fsdp__cuda_state *state, const fsdp__cuda_moment *moment)
+{
+    FSDP__HELD(&state->mutex);
+    for (fsdp__cuda_stream *stream = state->streams; stream; stream = stream->next)
+        if (stream->given == moment) {
+            fsdp__cuda_moment_drop(stream->given);
+            stream->given = NULL;
+        }
+}
+
+bool fsdp__cuda_scratch_owed(fsdp_device *device)
+{
+    fsdp__cuda_moment *moment = first_given(fsdp__cuda_state_of(device));
+
+    if (moment)
+        fsdp__cuda_moment_drop(moment);
+    return moment != NULL;
+}
+
+void fsdp__cuda_scratch_settle(fsdp_device *device)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    bool held = fsdp_hold_error(true); /* a failure is told by what is asked for next */
+
+    for (fsdp__cuda_moment *moment; (moment = first_given(state)) != NULL;) {
+        (void)moment->base.wait(&moment->base);
+        forget_given(state, moment);
+        fsdp__cuda_moment_drop(moment);
+    }
+    fsdp_release_error(held);
+}
 
 fsdp_status fsdp__cuda_scratch_alloc(fsdp_stream *stream, size_t bytes, void **out)
 {
@@ -339,6 +419,7 @@ fsdp_status fsdp__cuda_scratch_alloc(fsdp_stream *stream, size_t bytes, void **o
 void fsdp__cuda_scratch_free(fsdp_stream *stream, void *scratch, size_t bytes)
 {
     fsdp_device *device = stream->device;
+    bool held;
 
     if (!fsdp__cuda_state_of(device)->pools) {
         fsdp__cuda_segment_free(device, scratch, bytes);
@@ -346,7 +427,9 @@ void fsdp__cuda_scratch_free(fsdp_stream *stream, void *scratch, size_t bytes)
     }
     (void)fsdp__cuda_use(device);
     FSDP__CUDA_GIVE_BACK(device, cudaFreeAsync(scratch, fsdp__cuda_native(stream)));
-    fsdp__cuda_state_of(device)->scratch_given = true;
+    held = fsdp_hold_error(true);
+    (void)note_given(stream);
+    fsdp_release_error(held);
 }
 
 /* ---- host memory ---- */

@@ -2,6 +2,7 @@
 #include "backend/cuda/cuda.h"
 
 #include "base/alloc.h"
+#include "base/lock.h"
 
 static fsdp__cuda_stream *cuda(fsdp_stream *stream)
 {
@@ -12,6 +13,71 @@ static void prepare(const fsdp_device *device)
 {
     (void)fsdp__cuda_use(device); /* a failure has lost the device, which the first item says */
 }
+
+/* ---- all of a device ---- */
+
+static void list(fsdp__cuda_stream *stream)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(stream->base.device);
+
+    FSDP__HELD(&state->mutex);
+    stream->next = state->streams;
+    state->streams = stream;
+}
+
+/* Takes a stream off the list, if it is there. */
+static void unlist(fsdp__cuda_stream *stream)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(stream->base.device);
+    fsdp__cuda_stream **link = &state->streams;
+
+    pthread_mutex_lock(&state->mutex);
+    while (*link && *link != stream)
+        link = &(*link)->next;
+    if (*link)
+        *link = stream->next;
+    pthread_mutex_unlock(&state->mutex);
+    if (stream->given)
+        fsdp__cuda_moment_drop(stream->given);
+}
+
+/* Lists moments behind what was issued to each stream so far. Where none can be had, as on a lost device, it waits. */
+static fsdp__cuda_moment *mark_all(const fsdp_device *device)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    fsdp__cuda_moment *first = NULL;
+
+    FSDP__HELD(&state->mutex);
+    for (const fsdp__cuda_stream *stream = state->streams; stream; stream = stream->next) {
+        fsdp__cuda_moment *moment = NULL;
+
+        if (fsdp__cuda_moment_take(stream->base.device, false, &moment) != FSDP_OK) {
+            FSDP__CUDA_GIVE_BACK(device, cudaStreamSynchronize(stream->native));
+            continue;
+        }
+        FSDP__CUDA_GIVE_BACK(device, cudaEventRecord(moment->event, stream->native));
+        moment->next = first;
+        first = moment;
+    }
+    return first;
+}
+
+void fsdp__cuda_await_streams(const fsdp_device *device)
+{
+    bool held = fsdp_hold_error(true);
+    fsdp__cuda_moment *first = mark_all(device);
+
+    fsdp_release_error(held);
+    while (first) {
+        fsdp__cuda_moment *moment = first;
+
+        first = moment->next;
+        FSDP__CUDA_GIVE_BACK(device, cudaEventSynchronize(moment->event));
+        fsdp__cuda_moment_drop(moment);
+    }
+}
+
+/* ---- one ---- */
 
 /* Creates a stream that does not wait for the default one. The device's own, which computes, comes first and has the
  * lowest priority, so that what others wait for (collectives, copies) is not held up by it. */
@@ -38,6 +104,7 @@ fsdp_status fsdp__cuda_stream_create(fsdp_device *device, fsdp_stream_mode mode,
         fsdp__cuda_stream_free(&stream->base);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
+    list(stream);
     *out = &stream->base;
     return FSDP_OK;
 }
@@ -53,6 +120,7 @@ void fsdp__cuda_stream_free(fsdp_stream *base)
         (void)fsdp__cuda_use(device);
         FSDP__CUDA_GIVE_BACK(device, cudaStreamSynchronize(stream->native));
         fsdp__cuda_pieces_free(stream);
+        unlist(stream);
         FSDP__CUDA_GIVE_BACK(device, cudaStreamDestroy(stream->native));
     }
     fsdp__free(stream);

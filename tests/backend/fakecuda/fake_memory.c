@@ -232,8 +232,17 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     return allocate(out, bytes, FAKE_DEVICE_MEMORY, fake_current());
 }
 
-/* Waits for all of the device's work first, as the real one does. A process that has the memory open and still uses it
- * is stopped there and then (SIGBUS). */
+/* Takes the bytes away from a process that has the memory open: it is stopped where it still uses them (SIGBUS). */
+static void free_range(const void *argument)
+{
+    const range *r = argument;
+
+    if (r->kind == FAKE_DEVICE_MEMORY && ftruncate(r->file, 0) != 0)
+        abort();
+    unmap(r);
+}
+
+/* Waits for all of the device's work first, as the real one does. */
 cudaError_t cudaFree(void *pointer)
 {
     cudaError_t begun = fake_begin(FAKE_cudaFree);
@@ -244,9 +253,7 @@ cudaError_t cudaFree(void *pointer)
     if (!take(pointer, FAKE_DEVICE_MEMORY, &r))
         return fake_error(cudaErrorInvalidValue);
     fake_device_wait(r.device);
-    if (ftruncate(r.file, 0) != 0)
-        begun = fake_error(cudaErrorInvalidValue);
-    unmap(&r);
+    free_range(&r);
     return begun;
 }
 
@@ -264,6 +271,7 @@ cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t stream)
     return allocate(out, bytes, FAKE_DEVICE_MEMORY_OF_STREAM, fake_stream_device(stream));
 }
 
+/* Takes what cudaMalloc has made, too. */
 cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
 {
     cudaError_t begun = fake_begin(FAKE_cudaFreeAsync);
@@ -273,11 +281,11 @@ cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
         return fake_error(cudaErrorInvalidResourceHandle);
     if (!pointer)
         return begun;
-    if (!take(pointer, FAKE_DEVICE_MEMORY_OF_STREAM, &r))
+    if (!take(pointer, FAKE_DEVICE_MEMORY_OF_STREAM, &r) && !take(pointer, FAKE_DEVICE_MEMORY, &r))
         return fake_error(cudaErrorInvalidValue);
-    if (fake_enqueue(stream, unmap, &r, sizeof r, true) != cudaSuccess) {
+    if (fake_enqueue(stream, free_range, &r, sizeof r, true) != cudaSuccess) {
         fake_stream_wait(stream);
-        unmap(&r);
+        free_range(&r);
     }
     return begun;
 }
