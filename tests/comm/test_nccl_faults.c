@@ -226,10 +226,9 @@ typedef int (*process_body)(const rank_gpu *g, kind what);
 
 static int gather_between_processes(const rank_gpu *g, kind what);
 static int find_other_version(const rank_gpu *g, kind what);
-static int lose_a_rank(const rank_gpu *g, kind what);
 static int lose_a_rank_at_once(const rank_gpu *g, kind what);
 static int lose_a_rank_in_nccl(const rank_gpu *g, kind what);
-static const process_body bodies[] = {gather_between_processes, find_other_version, lose_a_rank, lose_a_rank_at_once,
+static const process_body bodies[] = {gather_between_processes, find_other_version, lose_a_rank_at_once,
                                       lose_a_rank_in_nccl};
 
 /* What a process is to do: its number among the bodies, in the world of the arena's file. */
@@ -358,40 +357,7 @@ TEST(a_rank_with_another_library_is_named)
     unsetenv("FSDP_FAKENCCL_OTHER");
 }
 
-/* Rank 1 issues a call that its GPU never gets to, and is killed: the others' GPUs wait for it. */
-static int lose_a_rank(const rank_gpu *g, kind what)
-{
-    static const atomic_int shut;
-    memory m = memory_new(g);
-    fsdp_status status = FSDP_OK;
-
-    for (int warm = 0; warm < KINDS && status == FSDP_OK; warm++)
-        status = make_call(g, (kind)warm, m.send, m.recv);
-    if (status != FSDP_OK || fsdp_stream_synchronize(g->stream) != FSDP_OK)
-        return 3;
-    status = fsdp_barrier(g->group); /* nobody dies while others still do the above */
-    if (g->rank == 1)
-        fakecuda.hold(CHECK_PTR(fsdp_stream_native(g->stream)), &shut);
-    if (status == FSDP_OK)
-        status = make_call(g, what, m.send, m.recv);
-    if (g->rank == 1) {
-        (void)usleep(100000); /* its host has met the others', most likely */
-        raise(SIGKILL);
-    }
-    status = status == FSDP_OK ? fsdp_stream_synchronize(g->stream) : status;
-    if (status == FSDP_OK || !strstr(fsdp_last_error(), "rank 1 has died"))
-        return 4;
-    memory_free(g, m);
-    return EXPECTED;
-}
-
-TEST(a_rank_that_is_killed_in_any_call_is_named)
-{
-    for (int what = 0; what < KINDS; what++)
-        run_processes(lose_a_rank, (kind)what, 1);
-}
-
-/* The same while the ranks still join. */
+/* Rank 1 is killed while the ranks still join. */
 static int lose_a_rank_at_once(const rank_gpu *g, kind what)
 {
     memory m = memory_new(g);

@@ -1,4 +1,4 @@
-/* Ranks that die, hang, stop or differ while the GPUs of others wait for theirs (tests/backend/fakecuda): they are
+/* Ranks that hang, stop or differ while the GPUs of others wait for theirs (tests/backend/fakecuda): they are
  * named, in time, and all devices are released. Ranks are processes. */
 #include <signal.h>
 #include <sys/mman.h>
@@ -23,60 +23,6 @@ enum {
 static void nap(int ms)
 {
     (void)nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
-}
-
-/* ---- ranks that die ---- */
-
-/* Rank 1 dies after some calls; the others hear of it from whatever they do next. */
-static int dies(const rank_child *c, fsdp_context *context)
-{
-    static const atomic_int never;
-    fsdp_status status = FSDP_OK;
-    plain_call call = {.dtype = FSDP_F32, .count = RANK_PEER_LONG};
-    three t;
-    rank_peer g;
-
-    if (rank_peer_open(context, RANK_PEER_OUTBOX, &g) != FSDP_OK || three_fill(&g, &call, &t) != FSDP_OK)
-        return 1;
-    for (int i = 0; i < PLAINS && status == FSDP_OK; i++) {
-        if (c->rank == 1 && c->holds && i == c->number)
-            fakecuda.hold(fsdp_stream_native(g.stream), &never);
-        call.what = (plain)i;
-        status = plain_make(&call, g.peer, t.device, t.device + t.bytes, g.stream);
-        if (c->rank == 1 && i == c->number) {
-            if (c->holds) /* all calls that the others make are issued here, too, and their devices alone wait */
-                (void)nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
-            raise(SIGKILL);
-        }
-        if (c->holds && i == c->number)
-            break;
-    }
-    if (status == FSDP_OK)
-        status = fsdp_stream_synchronize(g.stream);
-    if (status != FSDP_COMM || !strstr(fsdp_last_error(), "rank 1 has died")) {
-        fprintf(stderr, "rank %d after %d calls: %s: %s\n", c->rank, c->number, fsdp_status_text(status),
-                fsdp_last_error());
-        return 3;
-    }
-    three_drop(&t);
-    rank_peer_close(&g);
-    return RANK_RIGHT;
-}
-
-TEST(a_killed_process_is_named_whatever_it_was_in)
-{
-    for (int calls = 0; calls < PLAINS; calls++)
-        rank_children_run((rank_child){.world = 3, .number = calls, .fate = RANK_DIES}, dies);
-}
-
-TEST(devices_that_wait_for_a_dead_rank_are_released)
-{
-    for (int calls = 0; calls < PLAINS; calls++) {
-        int64_t began = fsdp__clock_ns();
-
-        rank_children_run((rank_child){.world = 3, .number = calls, .fate = RANK_DIES, .holds = true}, dies);
-        CHECK((double)(fsdp__clock_ns() - began) < 60e9); /* and not after comm.timeout */
-    }
 }
 
 /* ---- ranks that live ---- */

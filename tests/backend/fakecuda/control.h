@@ -145,6 +145,11 @@
     X(record)                                 \
     X(kernel)
 
+/* For fail_call: the process is killed in the call. */
+enum {
+    FAKECUDA_DIES = -1
+};
+
 typedef struct fakecuda_copies {
     long to_device, to_host;
 } fakecuda_copies;

@@ -1,5 +1,6 @@
 /* fake_device.c - devices, errors, and calls that fail on demand. */
 #include <cuda.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +101,8 @@ int fake_use(fake_call call)
 
     if (use != c->nth)
         return 0;
+    if (c->error == FAKECUDA_DIES)
+        (void)raise(SIGKILL);
     c->failed = true;
     if (c->lost)
         fake_lose(current, call >= FAKE_cublasLtCreate && call <= FAKE_cublasLtMatmul ? cudaErrorLaunchFailure
