@@ -19,7 +19,7 @@
  *
  * A token is learned if a `generation` block of the template encloses it. A template without such blocks is rendered
  * twice for each answer: up to the answer, with the text that begins one, and with the answer. The text that the second
- * adds is the answer. White space behind a special token at the answer's end is not learned, because a model never
+ * adds is the answer. White space after a special token at the answer's end is not learned, because a model never
  * writes it. It is an error, which says so, if a later message changes the text of an earlier one, or if tokens cannot
  * be found in the text. */
 #ifndef FSDP_CHAT_H

@@ -181,7 +181,7 @@ FSDP_API bool fsdp_checkpoint_exists(const char *folder, int64_t step);
 /* ---- what a checkpoint has ---- */
 
 FSDP_API int fsdp_checkpoint_world_size(const fsdp_checkpoint_reader *reader); /* number of ranks that saved it */
-/* Returns the mesh as text, "dp_replicate=2 dp_shard=4 tp=2", with " of ranks 0,2,1,3" behind it if it has all ranks in
+/* Returns the mesh as text, "dp_replicate=2 dp_shard=4 tp=2", followed by " of ranks 0,2,1,3" if it has all ranks in
  * another order; "" if none was given. */
 FSDP_API const char *fsdp_checkpoint_mesh(const fsdp_checkpoint_reader *reader);
 

@@ -201,7 +201,7 @@ fsdp_tensor *fsdp_call(fsdp_module *module, fsdp_tensor *first, Inputs... rest)
  * hold) around the forward, inside its hooks. A sharded module is therefore gathered once for the second forward and
  * the backward, and a nested module with its own sharding is gathered already for the second forward. Graphs hold the
  * module. The mode may be set at any time and applies from the next call on. The backward also fails if a parameter
- * below was written to, frozen or unfrozen since the forward, or if a module below was switched between training and
+ * below was written to, frozen or thawed since the forward, or if a module below was switched between training and
  * evaluation. Buffers are not checked: your own forward reads what they hold at that time, so write to them after the
  * backward. BatchNorm's buffers may be written to at any time: the values that an evaluation has read are kept. */
 FSDP_API fsdp_status fsdp_module_set_recompute(fsdp_module *module, fsdp_recompute_mode mode);

@@ -84,7 +84,7 @@ typedef struct fsdp_parallel_style {
     int segment_count;
     int64_t segments[FSDP_MAX_SEGMENTS];
     /* FSDP_COLUMN_WISE of a Linear or Conv1D whose from[0] is sharded, and FSDP_ROW_WISE whose to[0] is, in another
-     * dimension than the last: the gather before the product, or the reduce-scatter behind it, travels in up to four
+     * dimension than the last: the gather before the product, or the reduce-scatter after it, travels in up to four
      * pieces, each beside the product of another one, and so does what their backwards send. The number of bytes is the
      * same, each piece is a call, and sums are added in the same order. It takes a thread of its own on each rank (on a
      * GPU a stream), so it pays where cores, or a wire, would wait otherwise. Linears whose input the model gives to
@@ -132,8 +132,8 @@ typedef struct fsdp_model_parallel_options {
      * time, and all-reduces become a reduce-scatter and an all-gather. */
     bool sequence_parallel;
     bool loss_parallel; /* the loss is made without gathering logits */
-    /* With sequence_parallel, the gathers before attention and MLP and the reduce-scatters behind them travel in pieces
-     * beside the products (`async` of styles). Those behind the embedding and before the head do not. */
+    /* With sequence_parallel, the gathers before attention and MLP and the reduce-scatters after them travel in pieces
+     * beside the products (`async` of styles). Those after the embedding and before the head do not. */
     bool async;
     /* Each projection prepares its own input, as in PyTorch's plans: as many all-reduces in the backward as there are
      * projections. Otherwise attention and MLP prepare it once. */

@@ -12,7 +12,7 @@
  *   - Otherwise the first iteration has one bucket for each dtype. Before the forward after the first backward that
  *     reduced (with static_graph, the second) the buckets are rebuilt, in the order in which rank 0's gradients were
  *     complete: two broadcasts, once.
- *   - If parameters are frozen or unfrozen later, before a forward and on all ranks: as in the first iteration again.
+ *   - If parameters are frozen or thawed later, before a forward and on all ranks: as in the first iteration again.
  *
  * Without synchronisation (fsdp_module_set_requires_gradient_sync(module, false, true), PyTorch's no_sync) gradients
  * accumulate on each rank, and the next backward with synchronisation reduces the sum. Every backward with

@@ -98,7 +98,7 @@ typedef struct fsdp_train_summary {
  * of one machine has the two waiting times. "mfu" is there if it is known. A line ends with the peaks of memory by
  * kind, "memory_peak_bytes_of_activation" and so on.
  *
- * Each problem is reported once, in the log and, behind the step's line, in {"warning": 62, "of": "waiting", "text":
+ * Each problem is reported once, in the log and, after the step's line, in {"warning": 62, "of": "waiting", "text":
  * "..."}: a loss that does not fall; a gradient norm that jumps, grows or is 0; a step that waits for its data, for
  * gathers and reductions (on several machines, or GPUs), or for one rank that is slow; with metrics.histogram_freq also
  * units whose gradients are all 0, vanish, or are not finite or too small in float16, and weights that a step changes

@@ -158,7 +158,7 @@ typedef struct fsdp_train_config {
         int64_t early_stop;         /* validations in a row without improvement that end the run; 0: never */
         double early_stop_min_delta; /* a loss must be lower by this much to be an improvement */
         /* "cpu", "cuda" (each rank the GPU of its local rank), "cuda:N", or "auto" (GPUs if every rank has one, else
-         * the CPU). All ranks give the same but for N. NULL: the CPU. */
+         * the CPU). All ranks give the same except for N. NULL: the CPU. */
         char *device;
         double epochs;    /* times that the data is gone through, in place of `steps`; NaN: not set */
         double ema_decay; /* of the average of the weights; 0: there is none */
