@@ -10,6 +10,8 @@ shift
 # what a thread of most tests does.
 asan=strict_string_checks=1:detect_stack_use_after_return=1:max_uar_stack_size_log=16
 asan=$asan:handle_sigill=1 # what is undefined traps (CMakeLists.txt)
+# What was freed is kept longer, and the callers of each allocation further up, where time is no matter.
+[ -n "${TEST_LONG:-}" ] || asan=$asan:malloc_context_size=8:quarantine_size_mb=16:thread_local_quarantine_size_kb=256
 export ASAN_OPTIONS="$asan:${ASAN_OPTIONS:-}"
 export LSAN_OPTIONS="suppressions=$tools/lsan.supp:print_suppressions=0:${LSAN_OPTIONS:-}"
 export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "backend/fakecuda/fake.h"
+#include "base/compiler.h"
 
 enum {
     PAGE = 4096,
