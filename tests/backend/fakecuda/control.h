@@ -175,6 +175,10 @@ typedef struct fakecuda_control {
     fakecuda_copies (*copies)(bool pinned);
     /* Lets the devices' clocks run so many millionths faster than the host's. */
     void (*set_clock_rate)(long millionths);
+    /* Puts the devices' clocks forward. */
+    void (*skip_time)(long long ns);
+    /* Returns whether a stream waits for another one's event, or another device's word or collective, now. */
+    bool (*waits)(void *stream);
     /* Makes a stream (a cudaStream_t) wait until `*open` is not 0. */
     void (*hold)(void *stream, const atomic_int *open);
     /* Lets a call that writes a word by the stream take so much longer, before it gives anything to the device. */

@@ -122,6 +122,9 @@ void fake_slow_words(void *stream, long ns);
 /* Returns the copies since the last call for the same kind of memory. */
 fakecuda_copies fake_copies(bool pinned);
 void fake_stream_hold(void *stream, const atomic_int *open);
+bool fake_stream_waits(void *stream);
+/* Says that the calling thread's stream, if it has one, waits for another stream or device, or no longer does. */
+void fake_tell_wait(bool waits);
 
 /* ---- what records what runs ---- */
 
@@ -147,6 +150,7 @@ cudaError_t fake_enqueue_recorded(cudaStream_t stream, fake_sort sort, size_t am
 /* Returns the time of the devices' clocks. */
 int64_t fake_clock_ns(void);
 void fake_set_clock_rate(long millionths);
+void fake_skip_time(long long ns);
 /* Returns a number that the stream has for itself. */
 uint32_t fake_stream_number(cudaStream_t stream);
 

@@ -33,11 +33,18 @@ void fake_set_clock_rate(long millionths)
     rate = millionths;
 }
 
+static _Atomic int64_t skipped;
+
+void fake_skip_time(long long ns)
+{
+    atomic_fetch_add(&skipped, ns);
+}
+
 int64_t fake_clock_ns(void)
 {
     int64_t now = clock_ns();
 
-    return now + now / 1000000 * rate;
+    return now + now / 1000000 * rate + skipped;
 }
 
 /* Something that is recorded, from when it is issued until it has run. */

@@ -410,6 +410,8 @@ const fakecuda_control fakecuda = {
     .peak = fake_peak,
     .copies = fake_copies,
     .set_clock_rate = fake_set_clock_rate,
+    .skip_time = fake_skip_time,
+    .waits = fake_stream_waits,
     .hold = fake_stream_hold,
     .slow_words = fake_slow_words,
 };

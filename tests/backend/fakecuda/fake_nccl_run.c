@@ -298,11 +298,13 @@ static void run(const void *argument)
         uint32_t moves = hall->moves;
 
         more = make_round(o, &moved);
+        fake_tell_wait(!moved);
         if (moved)
             fake_hall_moved(hall);
         else if (more)
             fake_hall_sleep(hall, moves);
     }
+    fake_tell_wait(false);
     if (!atomic_load(&o->comm->aborted))
         for (const sum *s = o->sums; s; s = s->next)
             add_up(s, o->comm->ranks);

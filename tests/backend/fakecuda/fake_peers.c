@@ -169,8 +169,10 @@ static void await_word(const void *argument)
 {
     const use_of_word *use = argument;
 
+    fake_tell_wait(true);
     while ((int32_t)(__atomic_load_n(use->word, __ATOMIC_ACQUIRE) - use->value) < 0 && !fake_is_lost(use->device))
         (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+    fake_tell_wait(false);
 }
 
 /* Only memory that is registered, or was allocated to be reached, has words. */

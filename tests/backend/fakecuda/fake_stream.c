@@ -47,6 +47,7 @@ struct CUstream_st {
     uint64_t queued, done;
     int refs;
     bool stop;
+    _Atomic bool waits; /* for another stream, or device */
 };
 
 struct CUevent_st {
@@ -183,12 +184,23 @@ static void pause_at_random(struct CUstream_st *s)
     }
 }
 
+static _Thread_local struct CUstream_st *own; /* stream, of a stream's thread */
+
+void fake_tell_wait(bool waits)
+{
+    if (own)
+        own->waits = waits;
+}
+
 static void do_item(struct CUstream_st *s, item *it)
 {
     pause_at_random(s);
     fake_hardware_wait(s->queue, it->turn);
-    if (it->awaits)
+    if (it->awaits) {
+        fake_tell_wait(true);
         moment_wait(it->awaits);
+        fake_tell_wait(false);
+    }
     if (it->work && (it->even_lost || !fake_is_lost(s->device)))
         it->work(it->argument);
     if (it->reaches)
@@ -208,6 +220,7 @@ static void *run_stream(void *argument)
     struct CUstream_st *s = argument;
     item *it;
 
+    own = s;
     while ((it = take_item(s)) != NULL)
         do_item(s, it);
     stream_unref(s);
@@ -263,6 +276,13 @@ int fake_stream_device(cudaStream_t stream)
 uint32_t fake_stream_number(cudaStream_t stream)
 {
     return stream->number;
+}
+
+bool fake_stream_waits(void *stream)
+{
+    const struct CUstream_st *s = stream;
+
+    return s->waits;
 }
 
 static void wait_until(struct CUstream_st *s, uint64_t number)
