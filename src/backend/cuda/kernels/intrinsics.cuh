@@ -112,6 +112,19 @@ DEVICE void copies_wait(void)
 #endif
 }
 
+/* Stores 16 bytes in global memory, where they are aligned to as many, by one access: of a struct of smaller elements
+ * the compiler makes several now and then. */
+DEVICE void store_16(void *global, const uint32_t (&words)[4])
+{
+#ifdef FSDP_CUDASH
+    memcpy(global, words, sizeof words);
+#else
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(global)), "r"(words[0]),
+                 "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+#endif
+}
+
 /* Returns 2^x, within 2 units of the last place; what is below 2^-126 becomes 0. */
 DEVICE float exp2_fast(float x)
 {

@@ -1,5 +1,5 @@
 /* norm.cu - LayerNorm and RMSNorm, with the residual addition in front. */
-#include "backend/cuda/kernels/rows.cuh"
+#include "backend/cuda/kernels/strips.cuh"
 
 enum {
     FEW = 8,   /* columns of a row that a thread keeps in registers, if a warp has enough, and always in a backward, */
@@ -9,58 +9,6 @@ enum {
     MULTIPROCESSORS = 132, /* that panels are cut for, on any card: it must not decide the order of sums */
     BACKWARD_WARPS = 24    /* of a multiprocessor, by their registers; 20 where a bias has sums, too */
 };
-
-/* Packs of a row that a thread has at a time, which lie as far apart as the row's threads reach. They stay words until
- * they are used, since each element of a pack takes a register. */
-template <class T, int LENGTH, int PACKS>
-struct strip {
-    struct alignas(LENGTH * sizeof(T) < ACCESS ? LENGTH * sizeof(T) : (size_t)ACCESS) [[gnu::may_alias]] words {
-        uint32_t at[LENGTH * sizeof(T) / sizeof(uint32_t)];
-    } packs[PACKS];
-
-    DEVICE pack<T, LENGTH> at(int p)
-    {
-        pack<T, LENGTH> x;
-
-        UNROLL
-        for (int w = 0; w < (int)(sizeof x / sizeof(uint32_t)); w++)
-            keep_packed(packs[p].at[w]);
-        memcpy(&x, &packs[p], sizeof x);
-        return x;
-    }
-
-    DEVICE void set(int p, const pack<T, LENGTH> &x)
-    {
-        memcpy(&packs[p], &x, sizeof x);
-    }
-};
-
-/* The columns of a thread's strips of a row: one that is kept, or until the row ends. */
-#define EACH_STRIP(col, n)                                                                                            \
-    for (int64_t col = (int64_t)(threadIdx.x % (unsigned)k.threads.group) * (n), end_ = KEPT ? col + 1 : k.args.cols; \
-         col < end_; col += (int64_t)k.threads.group * (n)*PACKS)
-
-/* Fetches a strip that begins at a column; what is past the row's end is 0. */
-template <bool WHOLE, class T, int LENGTH, int PACKS>
-DEVICE void get_strip(const T *row, int64_t col, int64_t cols, int64_t step, strip<T, LENGTH, PACKS> &x)
-{
-    UNROLL
-    for (int p = 0; p < PACKS; p++, col += step) {
-        x.packs[p] = {};
-        if (WHOLE && col < cols)
-            x.packs[p] = *(const typename strip<T, LENGTH, PACKS>::words *)(row + col);
-        else if (!WHOLE)
-            x.set(p, get<LENGTH>(row, col, cols, false));
-    }
-}
-
-/* What a thread needs of weights or of a bias: nothing is fetched where there are none. */
-template <bool WHOLE, class W, int LENGTH, int PACKS>
-DEVICE void get_weights(const void *p, int64_t col, int64_t cols, int64_t step, strip<W, LENGTH, PACKS> &w)
-{
-    if (p)
-        get_strip<WHOLE>((const W *)p, col, cols, step, w);
-}
 
 /* ---- forward ---- */
 
@@ -75,79 +23,88 @@ struct parts_of_sum {
     strip<T, LENGTH, PACKS> x, residual;
 };
 
-template <bool WHOLE, class T, int LENGTH, int PACKS>
-DEVICE void get_parts(const forward_plan &k, int64_t row, int64_t col, parts_of_sum<T, LENGTH, PACKS> &parts)
+template <bool WHOLE, class T, int LENGTH, int PACKS, class Column>
+DEVICE void get_parts(const forward_plan &k, int64_t row, Column col, parts_of_sum<T, LENGTH, PACKS> &parts)
 {
-    int64_t cols = k.args.cols, step = (int64_t)k.threads.group * LENGTH;
+    Column cols = (Column)k.args.cols, step = k.threads.group * LENGTH;
 
-    get_strip<WHOLE>((const T *)k.args.x + row * cols, col, cols, step, parts.x);
+    get_strip<WHOLE>((const T *)k.args.x + row * k.args.cols, col, cols, step, parts.x);
     if (k.args.residual)
-        get_strip<WHOLE>((const T *)k.args.residual + row * cols, col, cols, step, parts.residual);
+        get_strip<WHOLE>((const T *)k.args.residual + row * k.args.cols, col, cols, step, parts.residual);
 }
 
 /* Returns a strip of s, which is stored where there is a residual. */
-template <bool WHOLE, class T, int LENGTH, int PACKS>
-DEVICE strip<T, LENGTH, PACKS> make_sum(const forward_plan &k, int64_t row, int64_t col,
+template <bool WHOLE, class T, int LENGTH, int PACKS, class Column>
+DEVICE strip<T, LENGTH, PACKS> make_sum(const forward_plan &k, int64_t row, Column col,
                                         parts_of_sum<T, LENGTH, PACKS> &parts)
 {
-    int64_t cols = k.args.cols, step = (int64_t)k.threads.group * LENGTH;
+    Column cols = (Column)k.args.cols;
+    T *out = (T *)k.args.sum + row * k.args.cols;
     strip<T, LENGTH, PACKS> s = parts.x;
 
     if (!k.args.residual)
         return s;
     UNROLL
-    for (int p = 0; p < PACKS; p++, col += step) {
-        pack<T, LENGTH> x = s.at(p), more = parts.residual.at(p);
+    for (int p = 0; p < PACKS; p++, col += k.threads.group * LENGTH) {
+        float x[LENGTH], more[LENGTH];
+        pack<T, LENGTH> sum;
 
+        s.at(p, x);
+        parts.residual.at(p, more);
         UNROLL
         for (int e = 0; e < LENGTH; e++)
-            x.at[e] = from_float<T>(to_float(x.at[e]) + to_float(more.at[e]));
-        s.set(p, x);
+            x[e] += more[e];
+        sum = rounded<T>(x);
+        s.set(p, sum);
         if (col < cols)
-            put<LENGTH>((T *)k.args.sum + row * cols, col, cols, WHOLE, x);
+            put<LENGTH>(out, col, cols, WHOLE, sum);
     }
     return s;
 }
 
-/* Adds the elements less `mean` to a sum, to the power of 1 or 2. */
-template <class T, int LENGTH, int PACKS>
-DEVICE void add_strip(const forward_plan &k, strip<T, LENGTH, PACKS> &s, int64_t col, float mean, bool squared,
-                      float &sum)
+/* Adds the elements less `mean` to a sum, or their squares. A pack of a row that is kept is whole, or behind it. */
+template <bool WHOLE, bool SQUARED, class T, int LENGTH, int PACKS, class Column>
+DEVICE void add_strip(const forward_plan &k, strip<T, LENGTH, PACKS> &s, Column col, float mean, float &sum)
 {
-    UNROLL
-    for (int p = 0; p < PACKS; p++, col += (int64_t)k.threads.group * LENGTH) {
-        pack<T, LENGTH> x = s.at(p);
+    Column cols = (Column)k.args.cols;
 
+    UNROLL
+    for (int p = 0; p < PACKS; p++, col += k.threads.group * LENGTH) {
+        float x[LENGTH];
+
+        if (WHOLE && col >= cols)
+            return;
+        s.at(p, x);
         UNROLL
         for (int e = 0; e < LENGTH; e++) {
-            float d = col + e < k.args.cols ? to_float(x.at[e]) - mean : 0.0f;
+            float d = WHOLE || col + e < cols ? x[e] - mean : 0.0f;
 
-            sum += squared ? d * d : d;
+            sum += SQUARED ? d * d : d;
         }
     }
 }
 
-template <bool WHOLE, class T, class W, int LENGTH, int PACKS>
-DEVICE void store_norm(const forward_plan &k, int64_t row, int64_t col, strip<T, LENGTH, PACKS> &s,
+template <bool WHOLE, class T, class W, int LENGTH, int PACKS, class Column>
+DEVICE void store_norm(const forward_plan &k, int64_t row, Column col, strip<T, LENGTH, PACKS> &s,
                        strip<W, LENGTH, PACKS> &weight, strip<W, LENGTH, PACKS> &bias, float mean, float rstd)
 {
-    int64_t cols = k.args.cols;
-    float offset = k.args.plus_one ? 1.0f : 0.0f;
+    Column cols = (Column)k.args.cols;
+    T *out = (T *)k.args.y + row * k.args.cols;
+    float offset = k.args.weight && k.args.plus_one ? 1.0f : 0.0f;
 
     UNROLL
-    for (int p = 0; p < PACKS; p++, col += (int64_t)k.threads.group * LENGTH) {
-        pack<T, LENGTH> x = s.at(p), y;
-        pack<W, LENGTH> w = weight.at(p), b = bias.at(p);
+    for (int p = 0; p < PACKS; p++, col += k.threads.group * LENGTH) {
+        float x[LENGTH], w[LENGTH], b[LENGTH];
 
+        if (col >= cols)
+            return;
+        s.at(p, x);
+        weight.at(p, w);
+        bias.at(p, b);
         UNROLL
-        for (int e = 0; e < LENGTH; e++) {
-            float scale = k.args.weight ? to_float(w.at[e]) + offset : 1.0f;
-
-            y.at[e] =
-                from_float<T>((to_float(x.at[e]) - mean) * rstd * scale + (k.args.bias ? to_float(b.at[e]) : 0.0f));
-        }
-        if (col < cols)
-            put<LENGTH>((T *)k.args.y + row * cols, col, cols, WHOLE, y);
+        for (int e = 0; e < LENGTH; e++)
+            x[e] = (x[e] - mean) * rstd * (w[e] + offset) + b[e];
+        put<LENGTH>(out, col, cols, WHOLE, rounded<T>(x));
     }
 }
 
@@ -166,8 +123,8 @@ DEVICE float squares_of(const forward_plan &k, int64_t row, strip<T, LENGTH, PAC
 
     EACH_STRIP (col, LENGTH) {
         if (!KEPT)
-            get_strip<KEPT>(row_of_sum<T>(k, row), col, k.args.cols, (int64_t)k.threads.group * LENGTH, s);
-        add_strip(k, s, col, mean, true, sum);
+            get_strip<KEPT>(row_of_sum<T>(k, row), (int64_t)col, k.args.cols, (int64_t)k.threads.group * LENGTH, s);
+        add_strip<KEPT, true>(k, s, col, mean, sum);
     }
     return sum;
 }
@@ -188,16 +145,17 @@ template <class T, class W, int PACKS, bool KEPT>
 static __global__ __launch_bounds__(KEPT ? KEEPERS : MOST_THREADS) void norm_rows(GRID_CONSTANT(forward_plan) k)
 {
     const int n = ACCESS / (int)sizeof(T);
-    const int64_t cols = k.args.cols, step = (int64_t)k.threads.group * n;
-    const int64_t own = (int64_t)(threadIdx.x % (unsigned)k.threads.group) * n; /* a thread's first column */
+    typedef typename column_of<KEPT>::type column;
+    const column cols = (column)k.args.cols, step = k.threads.group * n;
+    const column own = (int)(threadIdx.x % (unsigned)k.threads.group) * n; /* a thread's first column */
     const bool rms = k.args.rms;
     __shared__ float partial[WARP];
     parts_of_sum<T, n, PACKS> parts;
     strip<W, n, PACKS> weight = {}, bias = {};
 
     if (KEPT) {
-        get_weights<KEPT>(k.args.weight, own, cols, step, weight);
-        get_weights<KEPT>(k.args.bias, own, cols, step, bias);
+        get_weights<KEPT>(k.args.weight, 1.0f, own, cols, step, weight);
+        get_weights<KEPT>(k.args.bias, 0.0f, own, cols, step, bias);
         if (FIRST_GROUP(k.threads.group) < k.args.rows)
             get_parts<KEPT>(k, FIRST_GROUP(k.threads.group), own, parts);
     }
@@ -211,7 +169,10 @@ static __global__ __launch_bounds__(KEPT ? KEEPERS : MOST_THREADS) void norm_row
             s = make_sum<KEPT>(k, row, col, parts);
             if (KEPT && row + groups_ * gridDim.x < k.args.rows)
                 get_parts<KEPT>(k, row + groups_ * gridDim.x, own, parts);
-            add_strip(k, s, col, 0.0f, rms, sum);
+            if (rms)
+                add_strip<KEPT, true>(k, s, col, 0.0f, sum);
+            else
+                add_strip<KEPT, false>(k, s, col, 0.0f, sum);
         }
         sum = group_sum(sum, partial, k.threads.group);
         if (!rms) {
@@ -222,8 +183,8 @@ static __global__ __launch_bounds__(KEPT ? KEEPERS : MOST_THREADS) void norm_row
         EACH_STRIP (col, n) {
             if (!KEPT) {
                 get_strip<KEPT>(row_of_sum<T>(k, row), col, cols, step, s);
-                get_weights<KEPT>(k.args.weight, col, cols, step, weight);
-                get_weights<KEPT>(k.args.bias, col, cols, step, bias);
+                get_weights<KEPT>(k.args.weight, 1.0f, col, cols, step, weight);
+                get_weights<KEPT>(k.args.bias, 0.0f, col, cols, step, bias);
             }
             store_norm<KEPT>(k, row, col, s, weight, bias, mean, rstd);
         }
@@ -311,24 +272,30 @@ struct row_strip {
     float mean, rstd;
 };
 
-template <bool WHOLE, class T, int LENGTH, int PACKS>
-DEVICE void get_row(const backward_plan &k, int64_t row, int64_t col, row_strip<T, LENGTH, PACKS> &x)
+template <bool WHOLE, class T, int LENGTH, int PACKS, class Column>
+DEVICE void get_row(const backward_plan &k, int64_t row, Column col, row_strip<T, LENGTH, PACKS> &x)
 {
-    int64_t cols = k.args.cols, step = (int64_t)k.threads.group * LENGTH;
+    Column cols = (Column)k.args.cols, step = k.threads.group * LENGTH;
 
     x.mean = k.args.rms ? 0.0f : k.args.mean[row];
     x.rstd = k.args.rstd[row];
-    get_strip<WHOLE>((const T *)k.args.s + row * cols, col, cols, step, x.s);
-    get_strip<WHOLE>((const T *)k.args.dy + row * cols, col, cols, step, x.dy);
+    get_strip<WHOLE>((const T *)k.args.s + row * k.args.cols, col, cols, step, x.s);
+    get_strip<WHOLE>((const T *)k.args.dy + row * k.args.cols, col, cols, step, x.dy);
     x.dsum = {};
     if (k.args.dsum)
-        get_strip<WHOLE>((const T *)k.args.dsum + row * cols, col, cols, step, x.dsum);
+        get_strip<WHOLE>((const T *)k.args.dsum + row * k.args.cols, col, cols, step, x.dsum);
 }
 
-template <class W, int LENGTH>
-DEVICE float weight_of(const backward_plan &k, const pack<W, LENGTH> &w, int e)
+/* Gives a pack of what dy is multiplied with. */
+template <class W, int LENGTH, int PACKS>
+DEVICE void scales_of(const backward_plan &k, strip<W, LENGTH, PACKS> &weight, int p, float (&w)[LENGTH])
 {
-    return k.args.weight ? to_float(w.at[e]) + (k.args.plus_one ? 1.0f : 0.0f) : 1.0f;
+    float offset = k.args.weight && k.args.plus_one ? 1.0f : 0.0f;
+
+    weight.at(p, w);
+    UNROLL
+    for (int e = 0; e < LENGTH; e++)
+        w[e] += offset;
 }
 
 /* Adds to the sums of a row that its gradient needs: of dy w, and of dy w (s - mean); and to those of its columns where
@@ -339,19 +306,21 @@ DEVICE void add_row(const backward_plan &k, row_strip<T, LENGTH, PACKS> &x, stri
 {
     UNROLL
     for (int p = 0; p < PACKS; p++) {
-        pack<T, LENGTH> s = x.s.at(p), g = x.dy.at(p);
-        pack<W, LENGTH> w = weight.at(p);
+        float s[LENGTH], dy[LENGTH], w[LENGTH];
 
+        x.s.at(p, s);
+        x.dy.at(p, dy);
+        scales_of(k, weight, p, w);
         UNROLL
         for (int e = 0; e < LENGTH; e++) { /* past the row's end dy is 0 */
-            float dy = to_float(g.at[e]), centred = to_float(s.at[e]) - x.mean, scaled = dy * weight_of(k, w, e);
+            float centred = s[e] - x.mean, scaled = dy[e] * w[e];
 
             sums[0] += scaled;
             sums[1] += scaled * centred;
             if (dweight)
-                dweight[p][e] += dy * (centred * x.rstd);
+                dweight[p][e] += dy[e] * (centred * x.rstd);
             if (dbias)
-                dbias[p][e] += dy;
+                dbias[p][e] += dy[e];
         }
     }
 }
@@ -365,23 +334,27 @@ DEVICE void sum_row(const backward_plan &k, float (&sums)[2], float *partial, fl
 }
 
 /* Stores dx = dy w rstd - mean of (dy w) rstd - (s - mean) dot [+ dsum]. */
-template <bool WHOLE, class T, class W, int LENGTH, int PACKS>
-DEVICE void store_dx(const backward_plan &k, int64_t row, int64_t col, row_strip<T, LENGTH, PACKS> &x,
+template <bool WHOLE, class T, class W, int LENGTH, int PACKS, class Column>
+DEVICE void store_dx(const backward_plan &k, int64_t row, Column col, row_strip<T, LENGTH, PACKS> &x,
                      strip<W, LENGTH, PACKS> &weight, const float (&sums)[2])
 {
-    int64_t cols = k.args.cols;
+    Column cols = (Column)k.args.cols;
+    T *out = (T *)k.args.dx + row * k.args.cols;
 
     UNROLL
-    for (int p = 0; p < PACKS; p++, col += (int64_t)k.threads.group * LENGTH) {
-        pack<T, LENGTH> s = x.s.at(p), dy = x.dy.at(p), extra = x.dsum.at(p), dx;
-        pack<W, LENGTH> w = weight.at(p);
+    for (int p = 0; p < PACKS; p++, col += k.threads.group * LENGTH) {
+        float s[LENGTH], dy[LENGTH], extra[LENGTH], w[LENGTH];
 
+        if (col >= cols)
+            return;
+        x.s.at(p, s);
+        x.dy.at(p, dy);
+        x.dsum.at(p, extra);
+        scales_of(k, weight, p, w);
         UNROLL
         for (int e = 0; e < LENGTH; e++)
-            dx.at[e] = from_float<T>(to_float(dy.at[e]) * weight_of(k, w, e) * x.rstd - sums[0] -
-                                     (to_float(s.at[e]) - x.mean) * sums[1] + to_float(extra.at[e]));
-        if (col < cols)
-            put<LENGTH>((T *)k.args.dx + row * cols, col, cols, WHOLE, dx);
+            dy[e] = dy[e] * w[e] * x.rstd - sums[0] - (s[e] - x.mean) * sums[1] + extra[e];
+        put<LENGTH>(out, col, cols, WHOLE, rounded<T>(dy));
     }
 }
 
@@ -402,13 +375,13 @@ template <class T, class W, bool BIAS, bool AHEAD>
 DEVICE void norm_panel(const backward_plan &k, int64_t panel, float *partial)
 {
     const int n = ACCESS / (int)sizeof(T), PACKS = FEW / n;
-    int64_t end = FSDP__MIN((panel + 1) * k.panel_rows, k.args.rows), step = (int64_t)k.threads.group * n;
-    int64_t col = (int64_t)(threadIdx.x % (unsigned)k.threads.group) * n;
+    int64_t end = FSDP__MIN((panel + 1) * k.panel_rows, k.args.rows);
+    int col = (int)(threadIdx.x % (unsigned)k.threads.group) * n;
     float dweight[PACKS][n] = {}, dbias[BIAS ? PACKS : 1][n] = {};
     row_strip<T, n, PACKS> next;
     strip<W, n, PACKS> weight = {};
 
-    get_weights<true>(k.args.weight, col, k.args.cols, step, weight);
+    get_weights<true>(k.args.weight, 1.0f, col, (int)k.args.cols, k.threads.group * n, weight);
     if (AHEAD)
         get_row<true>(k, panel * k.panel_rows, col, next);
     for (int64_t row = panel * k.panel_rows; row < end; row++) {
@@ -456,13 +429,13 @@ static __global__ __launch_bounds__(MOST_THREADS) void norm_long_rows(GRID_CONST
 
         EACH_STRIP (col, n) {
             get_row<KEPT>(k, row, col, x);
-            get_weights<KEPT>(k.args.weight, col, k.args.cols, step, weight);
+            get_weights<KEPT>(k.args.weight, 1.0f, col, k.args.cols, step, weight);
             add_row(k, x, weight, sums, (float(*)[n])NULL, (float(*)[n])NULL);
         }
         sum_row(k, sums, partial, k.args.rstd[row]);
         EACH_STRIP (col, n) {
             get_row<KEPT>(k, row, col, x);
-            get_weights<KEPT>(k.args.weight, col, k.args.cols, step, weight);
+            get_weights<KEPT>(k.args.weight, 1.0f, col, k.args.cols, step, weight);
             store_dx<KEPT>(k, row, col, x, weight, sums);
         }
     }

@@ -54,6 +54,19 @@ struct alignas(sizeof(T) * N < ACCESS ? sizeof(T) * N : (size_t)ACCESS) [[gnu::m
     T at[N];
 };
 
+template <class T>
+struct is_half_word {
+    static constexpr bool value = false;
+};
+template <>
+struct is_half_word<bf16> {
+    static constexpr bool value = true;
+};
+template <>
+struct is_half_word<f16> {
+    static constexpr bool value = true;
+};
+
 /* Returns elements [i, i + N) of an array of n. Without `whole` they are fetched one by one, as the address may be no
  * pack's, and those outside the array come out as zeros. */
 template <int N, class T>
@@ -69,11 +82,27 @@ DEVICE pack<T, N> get(const T *p, int64_t i, int64_t n, bool whole)
     return x;
 }
 
+/* Stores a pack that is aligned. */
+template <int N, class T>
+DEVICE void put_whole(T *p, const pack<T, N> &x)
+{
+    if constexpr (is_half_word<T>::value && sizeof x % ACCESS == 0) {
+        uint32_t words[sizeof x / ACCESS][ACCESS / sizeof(uint32_t)];
+
+        memcpy(words, &x, sizeof x);
+        UNROLL
+        for (int w = 0; w < (int)(sizeof x / ACCESS); w++)
+            store_16((char *)p + w * ACCESS, words[w]);
+    } else {
+        *(pack<T, N> *)p = x;
+    }
+}
+
 template <int N, class T>
 DEVICE void put(T *p, int64_t i, int64_t n, bool whole, const pack<T, N> &x)
 {
     if (whole) {
-        *(pack<T, N> *)(p + i) = x;
+        put_whole(p + i, x);
         return;
     }
     UNROLL
@@ -81,19 +110,6 @@ DEVICE void put(T *p, int64_t i, int64_t n, bool whole, const pack<T, N> &x)
         if (i + e >= 0 && i + e < n)
             p[i + e] = x.at[e];
 }
-
-template <class T>
-struct is_half_word {
-    static constexpr bool value = false;
-};
-template <>
-struct is_half_word<bf16> {
-    static constexpr bool value = true;
-};
-template <>
-struct is_half_word<f16> {
-    static constexpr bool value = true;
-};
 
 /* Rounds N numbers, those of 16 bits two by two. */
 template <class T, int N>
@@ -114,6 +130,38 @@ DEVICE pack<T, N> rounded(const float (&x)[N])
             y.at[i] = from_float<T>(x[i]);
     }
     return y;
+}
+
+/* Gives the elements of a word, as f32. */
+template <class T>
+DEVICE void unpack_word(uint32_t word, float *x)
+{
+    if constexpr (is_half_word<T>::value) {
+        x[0] = to_float(T{(uint16_t)word});
+        x[1] = to_float(T{(uint16_t)(word >> 16)});
+    } else {
+        x[0] = bits_float(word);
+    }
+}
+
+template <>
+DEVICE void unpack_word<bf16>(uint32_t word, float *x)
+{
+    x[0] = bits_float(word << 16);
+    x[1] = bits_float(word & 0xffff0000u);
+}
+
+/* Gives the elements of a pack, as f32. */
+template <class T, int N>
+DEVICE void unpack(const pack<T, N> &from, float (&x)[N])
+{
+    const int of_word = sizeof(uint32_t) / sizeof(T);
+    uint32_t words[N / of_word];
+
+    memcpy(words, &from, sizeof from);
+    UNROLL
+    for (int w = 0; w < N / of_word; w++)
+        unpack_word<T>(words[w], x + w * of_word);
 }
 
 static inline bool is_aligned(const void *p, int64_t stride_bytes)

@@ -1,0 +1,84 @@
+/* strips.cuh - packs of a row that a thread has in registers, and how it fetches them. Kernels that use this have a
+ * plan `k` with `args.cols` and `threads`. */
+#ifndef BACKEND_CUDA_STRIPS_CUH
+#define BACKEND_CUDA_STRIPS_CUH
+
+#include "backend/cuda/kernels/rows.cuh"
+
+/* Packs of a row that a thread has at a time, which lie as far apart as the row's threads reach. They stay words until
+ * they are used, since each element of a pack takes a register. */
+template <class T, int LENGTH, int PACKS>
+struct strip {
+    struct alignas(LENGTH * sizeof(T) < ACCESS ? LENGTH * sizeof(T) : (size_t)ACCESS) [[gnu::may_alias]] words {
+        uint32_t at[LENGTH * sizeof(T) / sizeof(uint32_t)];
+    } packs[PACKS];
+
+    /* Gives the elements of a pack, as f32. */
+    DEVICE void at(int p, float (&x)[LENGTH])
+    {
+        const int of_word = sizeof(uint32_t) / sizeof(T);
+
+        UNROLL
+        for (int w = 0; w < LENGTH / of_word; w++) {
+            uint32_t word = packs[p].at[w];
+
+            keep_packed(word);
+            unpack_word<T>(word, x + w * of_word);
+        }
+    }
+
+    DEVICE void set(int p, const pack<T, LENGTH> &x)
+    {
+        memcpy(&packs[p], &x, sizeof x);
+    }
+};
+
+/* A column of a row; of one that is kept a number of 32 bits. */
+template <bool KEPT>
+struct column_of {
+    typedef int64_t type;
+};
+template <>
+struct column_of<true> {
+    typedef int type;
+};
+
+/* The columns of a thread's strips of a row: one that is kept, or until the row ends. */
+#define EACH_STRIP(col, n)                                                                                   \
+    for (typename column_of<KEPT>::type col = (int)(threadIdx.x % (unsigned)k.threads.group) * (n),          \
+                                        end_ = KEPT ? col + 1 : (typename column_of<KEPT>::type)k.args.cols; \
+         col < end_; col += k.threads.group * (n)*PACKS)
+
+/* Fetches a strip that begins at a column; what is past the row's end is 0. */
+template <bool WHOLE, class T, int LENGTH, int PACKS, class Column>
+DEVICE void get_strip(const T *row, Column col, Column cols, Column step, strip<T, LENGTH, PACKS> &x)
+{
+    UNROLL
+    for (int p = 0; p < PACKS; p++, col += step) {
+        x.packs[p] = {};
+        if (WHOLE && col < cols)
+            x.packs[p] = *(const typename strip<T, LENGTH, PACKS>::words *)(row + col);
+        else if (!WHOLE)
+            x.set(p, get<LENGTH>(row, col, cols, false));
+    }
+}
+
+/* Fetches what a thread needs of weights or of a bias; each is `none` where there are none. */
+template <bool WHOLE, class W, int LENGTH, int PACKS, class Column>
+DEVICE void get_weights(const void *from, float none, Column col, Column cols, Column step, strip<W, LENGTH, PACKS> &w)
+{
+    pack<W, LENGTH> x;
+
+    if (from) {
+        get_strip<WHOLE>((const W *)from, col, cols, step, w);
+        return;
+    }
+    UNROLL
+    for (int e = 0; e < LENGTH; e++)
+        x.at[e] = from_float<W>(none);
+    UNROLL
+    for (int p = 0; p < PACKS; p++)
+        w.set(p, x);
+}
+
+#endif
