@@ -2,7 +2,6 @@
  * itself and waits for them; a rank (or the only process) joins by the environment. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"

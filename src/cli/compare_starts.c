@@ -5,7 +5,6 @@
 #include <limits.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"

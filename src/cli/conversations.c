@@ -1,7 +1,6 @@
 /* conversations.c - what a user needs to trust the mask. */
 #include "cli/conversations.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 

@@ -1,6 +1,5 @@
 /* eval_data.c - what fsdp eval reads: tokens, text, conversations. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"

@@ -1,7 +1,6 @@
 /* finite_values.c - looks at every value of every tensor: the exponent shows whether it is finite. */
 #include "cli/finite_values.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"

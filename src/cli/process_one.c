@@ -1,5 +1,4 @@
 /* process_one.c - runs the program as process 1. */
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

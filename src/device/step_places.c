@@ -7,7 +7,6 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/sort.h"
-#include "base/status.h"
 
 enum {
     MOST = 1 << 14 /* requests of a step that are noted: choosing takes time with their square */

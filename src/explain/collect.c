@@ -1,5 +1,4 @@
 /* collect.c - collects the units, parameters and parts of a sharded module. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"

@@ -1,7 +1,6 @@
 /* gguf.c - reads the files of llama.cpp. */
 #include "format/gguf.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

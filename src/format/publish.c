@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"

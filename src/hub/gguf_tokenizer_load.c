@@ -1,6 +1,5 @@
 /* gguf_tokenizer_load.c - makes tokenizer.json and tokenizer_config.json of the tokenizer of a file of llama.cpp. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"

@@ -7,7 +7,6 @@
  * All ranks agree after each phase, so that a failure anywhere ends the save everywhere. */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -2,7 +2,6 @@
 #include "nn/layers.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "autograd/autograd.h"

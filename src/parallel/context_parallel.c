@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/status.h"
 #include "dist/dist.h"
 #include "fsdp/parallel.h"
 #include "fsdp/parallelize.h"

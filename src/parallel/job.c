@@ -1,6 +1,5 @@
 /* job.c - what all styles need: the plan that modules share, messages, hooks. */
 #include "base/alloc.h"
-#include "base/status.h"
 #include "dist/dist.h"
 #include "nn/module_path.h"
 #include "parallel/plan.h"

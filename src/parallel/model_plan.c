@@ -1,7 +1,6 @@
 /* model_plan.c - the plans of the models of models/: which modules are cut, and what lies how between them. */
 #include <string.h>
 
-#include "base/status.h"
 #include "models/models.h"
 #include "parallel/degrees.h"
 #include "parallel/plan.h"

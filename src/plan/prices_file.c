@@ -1,7 +1,6 @@
 /* prices_file.c - reads and prints a file of prices. */
 #include "plan/prices.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"

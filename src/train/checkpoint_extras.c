@@ -2,7 +2,6 @@
  * is, and how it was trained. */
 #include "train/checkpoint_extras.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"

@@ -1,7 +1,6 @@
 /* facts.c - facts about a model, its weights and data, and the comparison of lists of facts. */
 #include "train/facts.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"

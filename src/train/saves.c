@@ -1,6 +1,5 @@
 /* saves.c - the checkpoints that a run writes: when, what, and what happens when one fails. */
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>

@@ -1,5 +1,4 @@
 /* traced_steps.c - records a trace of the steps that the config names. */
-#include <stdlib.h>
 
 #include "base/text.h"
 #include "train/dry_memory.h"

@@ -1,5 +1,4 @@
 /* flight_verdict.c - says in words which rank the others wait for, or where ranks differ. */
-#include <stdlib.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"

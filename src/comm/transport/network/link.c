@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "base/status.h"
-
 enum {
     PAUSE_US = 1000,
     MOST_PAUSES = 2000 /* for which a caller waits until the other machines are told */

@@ -11,7 +11,6 @@
 #include "comm/transport/arena/arena_coalesced.h"
 #include "comm/transport/arena/arena_memory.h"
 #include "comm/transport/arena/arena_plain.h"
-#include "comm/transport/arena/shown.h"
 #include "comm/transport/network/crossing.h"
 #include "comm/transport/network/reduction.h"
 #include "comm/transport/sharded_buffer.h"
