@@ -47,13 +47,7 @@ static void recomputation_free(fsdp__recomputation *c)
     if (c->options.free_arg)
         c->options.free_arg(c->arg);
     fsdp__storage_unref(c->nothing);
-    fsdp__free(c->inputs);
-    fsdp__free(c->wanted);
-    fsdp__free(c->versions);
-    fsdp__free(c->entries);
-    fsdp__free(c->numbers);
-    fsdp__free(c->values);
-    fsdp__free(c);
+    FSDP__FREE_ALL(c->inputs, c->wanted, c->versions, c->entries, c->numbers, c->values, c);
 }
 
 /* The last reference does not free it inside a backward: what `arg` holds, such as a module, may be in use until that

@@ -45,4 +45,12 @@ void fsdp__keep_heap(void);
  * both unchanged. */
 fsdp_status fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t item_bytes);
 
+/* Frees memory of several pointers, in their order. */
+#define FSDP__FREE_ALL(...)                                                         \
+    do {                                                                            \
+        const void *const owned_[] = {__VA_ARGS__};                                 \
+        for (size_t owned_at_ = 0; owned_at_ < FSDP__COUNT_OF(owned_); owned_at_++) \
+            fsdp__free((void *)(uintptr_t)owned_[owned_at_]);                       \
+    } while (0)
+
 #endif

@@ -51,10 +51,7 @@ static void range_free(range *r)
 {
     for (int64_t i = 0; i < r->count; i++)
         span_free(r->spans[i]);
-    fsdp__free(r->spans);
-    fsdp__free(r->blocks.items);
-    fsdp__free(r->parts.items);
-    fsdp__free(r);
+    FSDP__FREE_ALL(r->spans, r->blocks.items, r->parts.items, r);
 }
 
 void fsdp__shadow_free(fsdp__shadow *shadow)

@@ -37,12 +37,7 @@ void fsdp__manifest_release(fsdp__manifest *m)
         fsdp__free((char *)m->tensors[i].name);
         fsdp__free((fsdp_checkpoint_part *)m->tensors[i].parts);
     }
-    fsdp__free(m->mesh);
-    fsdp__free(m->sections);
-    fsdp__free(m->files);
-    fsdp__free(m->small);
-    fsdp__free(m->values);
-    fsdp__free(m->tensors);
+    FSDP__FREE_ALL(m->mesh, m->sections, m->files, m->small, m->values, m->tensors);
     *m = (fsdp__manifest){0};
 }
 

@@ -236,7 +236,5 @@ void fsdp_checkpoint_close(fsdp_checkpoint_reader *reader)
     for (int64_t i = 0; i < reader->manifest.small_count && reader->small; i++)
         fsdp__free((void *)reader->small[i].data);
     fsdp__manifest_release(&reader->manifest);
-    fsdp__free(reader->small);
-    fsdp__free(reader->path);
-    fsdp__free(reader);
+    FSDP__FREE_ALL(reader->small, reader->path, reader);
 }

@@ -341,9 +341,7 @@ static void release(fsdp__eval *e)
     fsdp__open_data_close(&e->opened);
     fsdp__free(e->own_cache);
     fsdp__adapters_release(&e->adapters);
-    fsdp__free(e->tokens_path);
-    fsdp__free(e->reference_sums);
-    fsdp__free(e->sums);
+    FSDP__FREE_ALL(e->tokens_path, e->reference_sums, e->sums);
     fsdp__model_folder_release(&e->folder);
     fsdp__model_folder_release(&e->reference_folder);
 }

@@ -174,9 +174,7 @@ fsdp_status fsdp__spill_make(fsdp__tensor_source *source, const char *folder, fs
     if (s.fd >= 0)
         close(s.fd);
     fsdp_context_free(s.context);
-    fsdp__free(s.converted);
-    fsdp__free(s.read);
-    fsdp__free(s.path);
+    FSDP__FREE_ALL(s.converted, s.read, s.path);
     if (status != FSDP_OK)
         fsdp__spill_release(out);
     return status;

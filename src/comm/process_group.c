@@ -84,9 +84,7 @@ void fsdp__process_group_destroy(fsdp_process_group *group)
         group->ops->group_free(group->transport_group);
     pthread_cond_destroy(&group->moved);
     pthread_mutex_destroy(&group->mutex);
-    fsdp__free(group->ranks);
-    fsdp__free(group->name);
-    fsdp__free(group);
+    FSDP__FREE_ALL(group->ranks, group->name, group);
 }
 
 fsdp_process_group *fsdp__process_group_ref(fsdp_process_group *group)

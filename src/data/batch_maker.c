@@ -171,8 +171,5 @@ fsdp_status fsdp__batch_maker_init(fsdp__batch_maker *maker, const fsdp_dataset 
 
 void fsdp__batch_maker_release(fsdp__batch_maker *maker)
 {
-    fsdp__free(maker->slots);
-    fsdp__free(maker->places);
-    fsdp__free(maker->memory);
-    fsdp__free(maker->order);
+    FSDP__FREE_ALL(maker->slots, maker->places, maker->memory, maker->order);
 }

@@ -57,9 +57,7 @@ static void arrays_free(void *arg)
         return;
     for (int f = 0; a->rows && f < a->count; f++)
         fsdp__file_unmap(&a->rows[f].map);
-    fsdp__free(a->fields);
-    fsdp__free(a->rows);
-    fsdp__free(a);
+    FSDP__FREE_ALL(a->fields, a->rows, a);
 }
 
 FSDP__SCOPED_POINTER(arrays, arrays_free)

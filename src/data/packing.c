@@ -343,9 +343,7 @@ void fsdp__packed_free(fsdp__packed *packed)
 {
     if (!packed)
         return;
-    fsdp__free(packed->parts);
-    fsdp__free(packed->begins);
-    fsdp__free(packed);
+    FSDP__FREE_ALL(packed->parts, packed->begins, packed);
 }
 
 /* ---- reading ---- */

@@ -260,9 +260,7 @@ void fsdp__rows_close(fsdp__rows *rows)
         return;
     fsdp__file_unmap(&rows->map);
     fsdp__token_sums_release(&rows->sums);
-    fsdp__free(rows->path);
-    fsdp__free(rows->text);
-    fsdp__free(rows);
+    FSDP__FREE_ALL(rows->path, rows->text, rows);
 }
 
 /* ---- reading ---- */

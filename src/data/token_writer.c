@@ -218,9 +218,6 @@ void fsdp__token_writer_close(fsdp__token_writer *writer)
     if (writer->temporary && writer->named)
         (void)unlinkat(writer->in.fd, writer->temporary, 0);
     fsdp__directory_close(&writer->in);
-    fsdp__free(writer->name);
-    fsdp__free(writer->temporary);
-    fsdp__free(writer->buffer);
-    fsdp__free(writer->sums);
+    FSDP__FREE_ALL(writer->name, writer->temporary, writer->buffer, writer->sums);
     *writer = (fsdp__token_writer){.fd = -1};
 }

@@ -212,9 +212,7 @@ static void stop(tokenization *t)
         fsdp_token_list_release(&t->slots[i].encoded.ids);
         fsdp__encoded_rows_release(&t->slots[i].encoded.rows);
     }
-    fsdp__free(t->slots);
-    fsdp__free(t->threads);
-    fsdp__free(t->encoders);
+    FSDP__FREE_ALL(t->slots, t->threads, t->encoders);
 }
 
 /* ---- what is asked for ---- */

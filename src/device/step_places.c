@@ -212,7 +212,5 @@ fsdp_status fsdp__step_places_choose(fsdp__step_places *p, const fsdp__requests 
 
 void fsdp__step_places_release(fsdp__step_places *p)
 {
-    fsdp__free(p->seen.items);
-    fsdp__free(p->ahead.items);
-    fsdp__free(p->expected.items);
+    FSDP__FREE_ALL(p->seen.items, p->ahead.items, p->expected.items);
 }

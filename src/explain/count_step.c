@@ -324,8 +324,6 @@ fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e)
     status = r.status;
 out:
     fsdp__unsubscribe(subscriber);
-    fsdp__free(r.states);
-    fsdp__free(r.life_capacity);
-    fsdp__free(r.open);
+    FSDP__FREE_ALL(r.states, r.life_capacity, r.open);
     return status;
 }

@@ -452,9 +452,7 @@ static void release_source(source *s)
     json_decref(s->settings);
     json_decref(s->added);
     fsdp__sentencepiece_release(&s->model);
-    fsdp__free(s->path);
-    fsdp__free(s->model_path);
-    fsdp__free(s->model_data);
+    FSDP__FREE_ALL(s->path, s->model_path, s->model_data);
 }
 
 fsdp_status fsdp__gguf_put_tokenizer(fsdp__gguf_header *header, const char *folder, const fsdp_model_config *config)

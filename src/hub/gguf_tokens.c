@@ -28,9 +28,7 @@ fsdp_status fsdp__gguf_tokens_init(fsdp__gguf_tokens *t, int64_t count)
 
 void fsdp__gguf_tokens_release(fsdp__gguf_tokens *t)
 {
-    fsdp__free(t->texts);
-    fsdp__free(t->types);
-    fsdp__free(t->scores);
+    FSDP__FREE_ALL(t->texts, t->types, t->scores);
     *t = (fsdp__gguf_tokens){.count = 0};
 }
 

@@ -92,11 +92,7 @@ static void free_parts(struct fsdp__module_parts *parts)
         fsdp_module_unref(parts->children[i].module);
         fsdp__free(parts->children[i].name);
     }
-    fsdp__free(parts->parameters);
-    fsdp__free(parts->buffers);
-    fsdp__free(parts->children);
-    fsdp__free(parts->hooks);
-    fsdp__free(parts);
+    FSDP__FREE_ALL(parts->parameters, parts->buffers, parts->children, parts->hooks, parts);
 }
 
 /* Hooks are freed first, while everything they look at is there; what is in the module's own struct comes last. */

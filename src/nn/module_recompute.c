@@ -28,9 +28,7 @@ static void call_free(void *arg)
     call *c = arg;
 
     fsdp_module_unref(c->module);
-    fsdp__free(c->path);
-    fsdp__free(c->facts);
-    fsdp__free(c);
+    FSDP__FREE_ALL(c->path, c->facts, c);
 }
 
 static fact fact_of(const fsdp_tensor *parameter)

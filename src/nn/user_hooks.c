@@ -152,11 +152,7 @@ void fsdp__backward_call_unref(fsdp__backward_call *c)
     for (int64_t i = 0; i < c->user_count; i++)
         unref(c->users[i]);
     fsdp_module_unref(c->module);
-    fsdp__free(c->users);
-    fsdp__free(c->inputs);
-    fsdp__free(c->outputs);
-    fsdp__free(c->grads);
-    fsdp__free(c);
+    FSDP__FREE_ALL(c->users, c->inputs, c->outputs, c->grads, c);
 }
 
 static void unref_call(void *call)

@@ -261,10 +261,7 @@ static fsdp_status prepare(norm_job *n)
 
 static void release(norm_job *n)
 {
-    fsdp__free(n->spans);
-    fsdp__free(n->sets);
-    fsdp__free(n->parts);
-    fsdp__free(n->taken);
+    FSDP__FREE_ALL(n->spans, n->sets, n->parts, n->taken);
 }
 
 static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double p, double *out)

@@ -386,10 +386,7 @@ void fsdp_optimizer_free(fsdp_optimizer *optimizer)
     fsdp__partition_free(optimizer);
     for (int g = 0; g < optimizer->group_count; g++)
         free_group(&optimizer->groups[g]);
-    fsdp__free(optimizer->groups);
-    fsdp__free(optimizer->spans);
-    fsdp__free(optimizer->byte_spans);
-    fsdp__free(optimizer);
+    FSDP__FREE_ALL(optimizer->groups, optimizer->spans, optimizer->byte_spans, optimizer);
 }
 
 int64_t fsdp__optimizer_count(const fsdp_optimizer *optimizer)

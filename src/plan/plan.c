@@ -161,7 +161,5 @@ void fsdp__plan_free(fsdp__plan *plan)
     if (!plan)
         return;
     fsdp_explanation_free(plan->e);
-    fsdp__free(plan->computed);
-    fsdp__free(plan->moments);
-    fsdp__free(plan);
+    FSDP__FREE_ALL(plan->computed, plan->moments, plan);
 }

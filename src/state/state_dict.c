@@ -67,9 +67,7 @@ void fsdp_state_dict_free(fsdp_state_dict *list)
         fsdp_tensor_unref(list->entries[i].tensor);
         fsdp__free(list->entries[i].name);
     }
-    fsdp__free(list->entries);
-    fsdp__free(s->table);
-    fsdp__free(s);
+    FSDP__FREE_ALL(list->entries, s->table, s);
 }
 
 const fsdp_state_dict_entry *fsdp_state_dict_find(const fsdp_state_dict *list, const char *name)

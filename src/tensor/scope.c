@@ -24,9 +24,7 @@ static void scopes_free(void *state)
     scopes *s = state;
 
     drop_from(s, 0);
-    fsdp__free(s->tensors);
-    fsdp__free(s->begins);
-    fsdp__free(s);
+    FSDP__FREE_ALL(s->tensors, s->begins, s);
 }
 
 static scopes *scopes_of(fsdp_context *context)

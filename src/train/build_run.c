@@ -205,7 +205,5 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp_lora_options_free(run->lora);
     fsdp_module_unref(run->model);
     fsdp__parallel_meshes_release(&run->meshes);
-    fsdp__free(run->losses);
-    fsdp__free(run->lr_scales);
-    fsdp__free(run);
+    FSDP__FREE_ALL(run->losses, run->lr_scales, run);
 }

@@ -29,11 +29,7 @@ void fsdp__comm_schedule_free(fsdp__comm_schedule *s)
             fsdp__free(s->units[i].modules[m]);
         fsdp__free(s->units[i].modules);
     }
-    fsdp__free(s->units);
-    fsdp__free(s->model);
-    fsdp__free(s->strategy);
-    fsdp__free(s->prices);
-    fsdp__free(s);
+    FSDP__FREE_ALL(s->units, s->model, s->strategy, s->prices, s);
 }
 
 /* ---- reading ---- */

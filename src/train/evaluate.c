@@ -394,11 +394,7 @@ static fsdp_status evaluate(pass p, fsdp_evaluation *out)
 out:
     if (status != FSDP_OK)
         fsdp_abort(p.module->context, fsdp_last_error()); /* otherwise peers would wait for this rank */
-    fsdp__free(p.inputs);
-    fsdp__free(p.targets);
-    fsdp__free(p.positions);
-    fsdp__free(p.answers);
-    fsdp__free(p.losses);
+    FSDP__FREE_ALL(p.inputs, p.targets, p.positions, p.answers, p.losses);
     return status;
 }
 

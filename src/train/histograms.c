@@ -26,10 +26,7 @@ void fsdp__histograms_free(fsdp__histograms *d)
         return;
     for (int64_t i = 0; d->names && i < d->count; i++)
         fsdp__free(d->names[i]);
-    fsdp__free(d->names);
-    fsdp__free(d->gradients);
-    fsdp__free(d->before);
-    fsdp__free(d);
+    FSDP__FREE_ALL(d->names, d->gradients, d->before, d);
 }
 
 fsdp_status fsdp__histograms_create(fsdp_context *context, const fsdp_wrap_units *units, fsdp__histograms **out)

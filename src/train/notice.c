@@ -94,11 +94,7 @@ void fsdp__notice_free(fsdp__notice *n)
 {
     if (!n)
         return;
-    fsdp__free(n->ranks);
-    fsdp__free(n->slowest);
-    fsdp__free(n->gathered);
-    fsdp__free(n->units);
-    fsdp__free(n);
+    FSDP__FREE_ALL(n->ranks, n->slowest, n->gathered, n->units, n);
 }
 
 /* Says it, unless it was said before or there is nothing to say. */

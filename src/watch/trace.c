@@ -54,11 +54,7 @@ static void trace_free(fsdp_trace *t)
     if (t->recorder)
         fsdp__recorder_close(t->recorder);
     fsdp__memory_course_release(&t->plan.course);
-    fsdp__free(t->path);
-    fsdp__free(t->run);
-    fsdp__free(t->begun);
-    fsdp__free(t->ended);
-    fsdp__free(t);
+    FSDP__FREE_ALL(t->path, t->run, t->begun, t->ended, t);
 }
 
 /* Does all that can fail on one rank alone. */

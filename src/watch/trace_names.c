@@ -37,9 +37,7 @@ fsdp_status fsdp__trace_names_open(fsdp__trace_names *names)
 
 void fsdp__trace_names_close(fsdp__trace_names *names)
 {
-    fsdp__free(names->table);
-    fsdp__free(names->number_at);
-    fsdp__free(names->text);
+    FSDP__FREE_ALL(names->table, names->number_at, names->text);
     names->table = NULL;
     names->number_at = NULL;
     names->text = NULL;

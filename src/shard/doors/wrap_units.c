@@ -351,8 +351,6 @@ void fsdp_wrap_units_release(fsdp_wrap_units *units)
     }
     for (int64_t i = 0; i < units->ignored_count; i++)
         fsdp_tensor_unref(units->ignored[i]);
-    fsdp__free(units->items);
-    fsdp__free(units->bottom_up);
-    fsdp__free(units->ignored);
+    FSDP__FREE_ALL(units->items, units->bottom_up, units->ignored);
     *units = (fsdp_wrap_units){0};
 }

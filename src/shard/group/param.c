@@ -284,9 +284,7 @@ void fsdp__param_release(fsdp__param *param)
     fsdp_tensor_unref(param->summoned);
     fsdp_tensor_unref(param->unsharded);
     fsdp_tensor_unref(param->sharded);
-    fsdp__free(param->fields);
-    fsdp__free(param->name);
-    fsdp__free(param->unit_name);
+    FSDP__FREE_ALL(param->fields, param->name, param->unit_name);
     *param = (fsdp__param){0};
 }
 

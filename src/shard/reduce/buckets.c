@@ -47,13 +47,8 @@ void fsdp__buckets_free(fsdp__buckets *buckets)
     fsdp__buckets_reset(buckets);
     for (int64_t i = 0; i < buckets->count; i++)
         fsdp__bucket_leave_region(&buckets->items[i]);
-    fsdp__free(buckets->items);
-    fsdp__free(buckets->order);
-    fsdp__free(buckets->places);
-    fsdp__free(buckets->arrivals);
-    fsdp__free(buckets->late);
-    fsdp__free(buckets->ignored);
-    fsdp__free(buckets);
+    FSDP__FREE_ALL(buckets->items, buckets->order, buckets->places, buckets->arrivals, buckets->late, buckets->ignored,
+                   buckets);
 }
 
 void fsdp__buckets_reset(fsdp__buckets *buckets)
@@ -163,10 +158,7 @@ static fsdp_status division_open(const fsdp__param_group *group, division *d)
 
 static void division_close(division *d)
 {
-    fsdp__free(d->params);
-    fsdp__free(d->bucket);
-    fsdp__free(d->closed);
-    fsdp__free(d->order);
+    FSDP__FREE_ALL(d->params, d->bucket, d->closed, d->order);
 }
 
 /* Lists the divided parameters bucket after bucket, in the order of `rank[bucket]`. */

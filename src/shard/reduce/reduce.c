@@ -404,9 +404,7 @@ fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_contex
     *reduced = r.present;
 out:
     fsdp__context_set_taker(comm->context, before);
-    fsdp__free(r.params);
-    fsdp__free(r.buffers);
-    fsdp__free(r.places);
+    FSDP__FREE_ALL(r.params, r.buffers, r.places);
     if (status != FSDP_OK) /* this one alone: earlier ones may belong to others */
         fsdp__in_flight_drop(&comm->in_flight);
     return status;

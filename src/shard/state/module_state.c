@@ -47,14 +47,8 @@ void fsdp__module_state_free(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->group_count; i++)
         fsdp__param_group_free(state->groups[i], state->comm);
-    fsdp__free(state->groups);
-    fsdp__free(state->companions);
-    fsdp__free(state->hosts);
-    fsdp__free(state->modules);
-    fsdp__free(state->ran);
-    fsdp__free(state->order_marks);
-    fsdp__free(state->name);
-    fsdp__free(state);
+    FSDP__FREE_ALL(state->groups, state->companions, state->hosts, state->modules, state->ran, state->order_marks,
+                   state->name, state);
 }
 
 fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bool share,

@@ -295,9 +295,7 @@ static void end(retyping *r, fsdp_status status)
         fsdp__free(b->made);
         fsdp__free(b->params);
     }
-    fsdp__free(r->before);
-    fsdp__free(r->groups);
-    fsdp__free(r->states);
+    FSDP__FREE_ALL(r->before, r->groups, r->states);
 }
 
 /* ---- the call ---- */

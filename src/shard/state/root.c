@@ -81,9 +81,7 @@ void fsdp__root_unref(fsdp__root *root)
     leave_comm(root);
     fsdp__free(root->states);
     fsdp__root_forget_exits(root);
-    fsdp__free(root->exits);
-    fsdp__free(root->order);
-    fsdp__free(root->first_uses);
+    FSDP__FREE_ALL(root->exits, root->order, root->first_uses);
     fsdp__forward_order_release(&root->forward_order);
     fsdp__free(root);
 }

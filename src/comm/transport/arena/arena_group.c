@@ -147,11 +147,7 @@ void fsdp__arena_group_free(void *g)
     /* If it is claimed and not ready, no other member has found the place, and none will count itself out. */
     if (group->place && (group->claimed || atomic_fetch_sub(&group->place->members, 1) == 1))
         atomic_store(&group->place->key, 0);
-    fsdp__free(group->operands);
-    fsdp__free(group->sources);
-    fsdp__free(group->ranks);
-    fsdp__free(group->name);
-    fsdp__free(group);
+    FSDP__FREE_ALL(group->operands, group->sources, group->ranks, group->name, group);
 }
 
 int fsdp__arena_block(const void *group)

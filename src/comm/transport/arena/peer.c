@@ -77,9 +77,7 @@ void fsdp__peer_free(void *group)
         fsdp__outbox_free(g->world, p->outbox, p->shown);
     if (p->registered)
         fsdp__device_unregister_host(p->device, words, bytes);
-    fsdp__free(p->boxes);
-    fsdp__free(p->theirs);
-    fsdp__free(p);
+    FSDP__FREE_ALL(p->boxes, p->theirs, p);
     g->peer = NULL;
 }
 

@@ -34,10 +34,7 @@ fsdp_status fsdp__crossing_end(fsdp__crossing *r, fsdp_status status)
         fsdp__link_fail(&r->group->world->link);
         fsdp__lent_settle(r->group->local);
     }
-    fsdp__free(r->memory);
-    fsdp__free(r->buffers);
-    fsdp__free(r->legs);
-    fsdp__free(r->segments);
+    FSDP__FREE_ALL(r->memory, r->buffers, r->legs, r->segments);
     return status;
 }
 

@@ -140,12 +140,7 @@ void fsdp__network_group_free(void *g)
         }
     if (group->local)
         fsdp__arena_group_free(group->local);
-    fsdp__free(group->scratch);
-    fsdp__free(group->messages);
-    fsdp__free(group->column);
-    fsdp__free(group->ranks);
-    fsdp__free(group->name);
-    fsdp__free(group);
+    FSDP__FREE_ALL(group->scratch, group->messages, group->column, group->ranks, group->name, group);
 }
 
 void *fsdp__network_scratch(fsdp__network_group *group, size_t bytes)

@@ -78,8 +78,6 @@ out:
 
 void fsdp__places_release(fsdp__places *places)
 {
-    fsdp__free(places->hosts);
-    fsdp__free(places->of_carrier);
-    fsdp__free(places->carriers);
+    FSDP__FREE_ALL(places->hosts, places->of_carrier, places->carriers);
     *places = (fsdp__places){0};
 }

@@ -192,9 +192,7 @@ fsdp_status fsdp__share_out(fsdp__sharing *s, int areas)
         status = run_batches(s);
     for (int half = 0; half < 2 && runs && status != FSDP_OK; half++)
         fsdp__exchange_give_up(&s->batches[half].exchange);
-    fsdp__free(s->batches);
-    fsdp__free(s->segments);
-    fsdp__free(s->srcs);
+    FSDP__FREE_ALL(s->batches, s->segments, s->srcs);
     return status;
 }
 
