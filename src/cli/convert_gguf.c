@@ -105,8 +105,7 @@ static fsdp_status check_file(fsdp_context *context, const fsdp__gguf *file, con
     FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = fsdp_model_create(context, fsdp_meta(context), config);
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
 
-    if (!model)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(model);
     FSDP_TRY(fsdp_state_dict_from_module(model, &state));
     return fsdp__gguf_check(file, config, state);
 }
@@ -125,9 +124,7 @@ static fsdp_status write_folder(fsdp_context *context, void *arg)
     FSDP_TRY(fsdp__gguf_config(r->file, &config));
     FSDP_TRY(check_file(context, r->file, &config));
     FSDP_TRY(fsdp__hub_hold_begin(hold));
-    model = fsdp_model_create(context, fsdp_cpu(context), &config);
-    if (!model)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(model = fsdp_model_create(context, fsdp_cpu(context), &config));
     FSDP_TRY(fsdp_state_dict_from_module(model, &state));
     FSDP_TRY(fsdp__gguf_load(r->file, &config, state));
     return fsdp__hub_save_held(hold, state, &config, r->dtype, fsdp_world(context), FSDP__FILE_LIMIT_BYTES);

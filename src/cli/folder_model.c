@@ -114,9 +114,7 @@ static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder,
     fsdp_status status;
 
     FSDP_TRY(fsdp__model_folder_check(folder, context, config, false));
-    *out = fsdp_model_create(context, fsdp_meta(context), config);
-    if (!*out)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(*out = fsdp_model_create(context, fsdp_meta(context), config));
     status = fill(folder, config, options, *out);
     if (status == FSDP_OK)
         return FSDP_OK;

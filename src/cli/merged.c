@@ -46,9 +46,7 @@ fsdp_status fsdp__merge_adapter(fsdp_context *context, const fsdp_model_config *
     FSDP__SCOPED(fsdp_lora_options_free_at) fsdp_lora_options *options = NULL;
 
     FSDP_TRY(fsdp_adapter_read_options(folder, &options));
-    model = fsdp_model_create(context, fsdp_meta(context), config);
-    if (!model)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(model = fsdp_model_create(context, fsdp_meta(context), config));
     FSDP_TRY(fsdp_adapter_add(model, options, &adapter));
     FSDP_TRY(fsdp__check_finite_path(folder)); /* the merged model would be NaN, and nothing say why */
     return merge(adapter, base, folder, out);

@@ -105,9 +105,7 @@ fsdp_status fsdp__mismatch_outline(const fsdp__mismatch *m, fsdp_context *contex
     *out = NULL;
     FSDP_TRY(fsdp_model_config_check(&config));
     config.n_layers = FSDP__MIN(config.n_layers, most);
-    model = fsdp_model_create(context, fsdp_meta(context), &config);
-    if (!model)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(model = fsdp_model_create(context, fsdp_meta(context), &config));
     return fsdp_state_dict_from_module(model, out); /* it keeps references to the tensors */
 }
 

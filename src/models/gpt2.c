@@ -61,8 +61,7 @@ static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tenso
     const fsdp_attention_options options = {.causal = true, .positions = fsdp__positions_of(inputs, count)};
 
     (void)output_count;
-    if (!qkv)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(qkv);
     y = cached || fsdp__cut_attention_of(self)
             ? attend_apart(m, cached, qkv, &options)
             : fsdp_attention_packed(qkv, heads_of(m, qkv), heads_of(m, qkv), &options);

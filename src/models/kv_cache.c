@@ -166,17 +166,14 @@ static fsdp_status extend(const fsdp_kv_cache *cache, fsdp_tensor **all, fsdp_te
     const fsdp_tensor *x = *part;
     fsdp_tensor *in_time, *place; /* (B,S,G,D) */
 
-    if (!x)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(x);
     FSDP_TRY(follow_dtype(cache, all, x->dtype));
     if (!*all)
         FSDP_TRY(fsdp_tensor_create(x->storage->device, x->dtype,
                                     FSDP_SHAPE(x->shape[0], x->shape[2], cache->capacity, x->shape[3]),
                                     FSDP_MEMORY_ACTIVATION, all));
     in_time = fsdp_transpose(*all, 1, 2);
-    place = fsdp_slice(in_time, 1, cache->length, x->shape[1]);
-    if (!place)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(place = fsdp_slice(in_time, 1, cache->length, x->shape[1]));
     FSDP_TRY(fsdp_tensor_copy_(place, x));
     *part = fsdp_slice(in_time, 1, 0, cache->length + x->shape[1]);
     return *part ? FSDP_OK : fsdp_last_status();

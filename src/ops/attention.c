@@ -84,8 +84,7 @@ static bool make_lse(const fsdp__attention_forward_args *args, const fsdp_tensor
 /* Runs attention on q, k and v, whose pointers are set. `out` is NULL if it could not be made. */
 static fsdp_status attend(fsdp__attention_forward_args *args, const fsdp_tensor *out, const fsdp_tensor *lse)
 {
-    if (!out)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(out);
     args->out = fsdp_tensor_data(out);
     args->lse = lse ? fsdp_tensor_data(lse) : NULL;
     return fsdp_tensor_numel(out) > 0 ? fsdp__launch_attention_forward(fsdp__op_stream(out), args) : FSDP_OK;
@@ -104,8 +103,7 @@ static fsdp_status attention_backward(fsdp__node *node, fsdp_tensor *const *grad
     fsdp_tensor *dv = fsdp__op_gradient(node, 2, v);
     fsdp__attention_backward_args args = {.forward = state->args};
 
-    if (!dout || !dq || !dk || !dv)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dout && dq && dk && dv);
     args.forward.q = fsdp_tensor_data(q);
     args.forward.k = fsdp_tensor_data(k);
     args.forward.v = fsdp_tensor_data(v);
@@ -195,8 +193,7 @@ static fsdp_status packed_backward(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp__attention_backward_args args = {.forward = state->args};
     int64_t h = state->args.heads, g = state->args.kv_heads, d = state->args.head_dim;
 
-    if (!dout || !dqkv)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dout && dqkv);
     args.forward.q = part(qkv, 0, d);
     args.forward.k = part(qkv, h, d);
     args.forward.v = part(qkv, h + g, d);

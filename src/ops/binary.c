@@ -39,11 +39,9 @@ static fsdp_status add_backward(fsdp__node *node, fsdp_tensor *const *grads)
     if (fsdp__node_needs(node, 1) && state->kind == FSDP__SUB) {
         fsdp_tensor *from = fsdp__op_contiguous(dy), *negative;
 
-        negative = !from                       ? NULL
-                   : fsdp__node_needs(node, 0) ? fsdp__empty_like(from, from->dtype)
-                                               : fsdp__op_reuse(from);
-        if (!negative)
-            return fsdp_last_status();
+        FSDP__TRY_MADE(negative = !from                       ? NULL
+                                  : fsdp__node_needs(node, 0) ? fsdp__empty_like(from, from->dtype)
+                                                              : fsdp__op_reuse(from));
         FSDP_TRY(fsdp__op_scale(from, -1.0f, NULL, negative));
         FSDP_TRY(fsdp__give_summed(node, 1, negative, &state->shapes[1]));
     } else {
@@ -62,9 +60,7 @@ static fsdp_status mul_give(fsdp__node *node, int input, fsdp_tensor *dy, const 
 
     if (!fsdp__node_needs(node, input))
         return FSDP_OK;
-    out = last ? fsdp__op_reuse(dy) : fsdp__empty_like(dy, dy->dtype);
-    if (!out)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(out = last ? fsdp__op_reuse(dy) : fsdp__empty_like(dy, dy->dtype));
     FSDP_TRY(fsdp__binary_compute(FSDP__MUL, dy, other, 0.0f, 0.0f, out));
     return fsdp__give_summed(node, input, out, &state->shapes[input]);
 }

@@ -69,9 +69,7 @@ fsdp_status fsdp__give_summed(fsdp__node *node, int input, fsdp_tensor *grad, co
     }
     if (!any && missing == 0)
         return fsdp__node_give(node, input, grad);
-    grad = fsdp__op_contiguous(grad);
-    if (!grad)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(grad = fsdp__op_contiguous(grad));
     if (any) {
         FSDP_TRY(fsdp__node_target(node, input, &target, &accumulate));
         return fsdp__op_reduce_dims(grad, repeated, FSDP__REDUCE_SUM, 1.0f, target, accumulate);

@@ -28,8 +28,7 @@ static fsdp_status norm_backward(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp_tensor *dx = NULL, *dweight = NULL, *dbias = NULL;
     fsdp__channel_norm_backward_args args = {.sizes = n->sizes, .fixed = n->fixed};
 
-    if (!dy)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dy);
     if (fsdp__node_needs(node, X))
         FSDP_TRY(fsdp__node_target(node, X, &dx, &args.accumulate));
     if (fsdp__node_needs(node, WEIGHT))

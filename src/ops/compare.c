@@ -93,19 +93,15 @@ static fsdp_status where_backward(fsdp__node *node, fsdp_tensor *const *grads)
     const where_state *state = fsdp__node_state(node);
     fsdp_tensor *mask = fsdp__by_rows(fsdp__node_saved(node, 0)), *dy = fsdp__by_rows(grads[0]), *out;
 
-    if (!mask || !dy)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(mask && dy);
     if (fsdp__node_needs(node, 1)) { /* do this before dy may be overwritten */
         out = fsdp__node_needs(node, 0) ? fsdp__empty_like(dy, dy->dtype) : fsdp__op_reuse(dy);
-        if (!out)
-            return fsdp_last_status();
+        FSDP__TRY_MADE(out);
         FSDP_TRY(fsdp__where_compute(mask, NULL, 0.0, dy, 0.0, out));
         FSDP_TRY(fsdp__give_summed(node, 1, out, &state->shapes[1]));
     }
     if (fsdp__node_needs(node, 0)) {
-        out = fsdp__op_reuse(dy);
-        if (!out)
-            return fsdp_last_status();
+        FSDP__TRY_MADE(out = fsdp__op_reuse(dy));
         FSDP_TRY(fsdp__where_compute(mask, dy, 0.0, NULL, 0.0, out));
         FSDP_TRY(fsdp__give_summed(node, 0, out, &state->shapes[0]));
     }

@@ -23,8 +23,7 @@ static fsdp_status bias_gradient(fsdp__node *node, const fsdp__conv2d_sizes *s, 
 
     FSDP_TRY(fsdp__node_target(node, BIAS, &dbias, &accumulate));
     by_image = fsdp_empty(dy->storage->device, FSDP_F32, 2, (const int64_t[]){s->batch, s->out}); /* (N,O) */
-    if (!by_image)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(by_image);
     if (!empty(s))
         FSDP_TRY(fsdp__op_reduce(dy, s->batch * s->out, s->out_height * s->out_width, 1, 1.0f, by_image, false));
     return fsdp__op_reduce(by_image, 1, s->batch, s->out, 1.0f, dbias, accumulate);
@@ -35,8 +34,7 @@ static fsdp_status input_gradient(fsdp__node *node, const fsdp__conv2d_sizes *s,
     fsdp_tensor *weight = fsdp__op_contiguous(fsdp__node_saved(node, WEIGHT)), *dx;
     fsdp__conv2d_input_args args = {.dy = fsdp_tensor_data(dy), .sizes = *s};
 
-    if (!weight)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(weight);
     FSDP_TRY(fsdp__node_target(node, X, &dx, &args.accumulate));
     args.weight = fsdp_tensor_data(weight);
     args.dx = fsdp_tensor_data(dx);
@@ -48,8 +46,7 @@ static fsdp_status weight_gradient(fsdp__node *node, const fsdp__conv2d_sizes *s
     fsdp_tensor *x = fsdp__op_contiguous(fsdp__node_saved(node, X)), *dweight;
     fsdp__conv2d_weight_args args = {.dy = fsdp_tensor_data(dy), .sizes = *s};
 
-    if (!x)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(x);
     FSDP_TRY(fsdp__node_target(node, WEIGHT, &dweight, &args.accumulate));
     args.x = fsdp_tensor_data(x);
     args.dweight = fsdp_tensor_data(dweight);
@@ -63,8 +60,7 @@ static fsdp_status conv2d_backward(fsdp__node *node, fsdp_tensor *const *grads)
     const fsdp__conv2d_sizes *s = fsdp__node_state(node);
     fsdp_tensor *dy = fsdp__op_contiguous(grads[0]);
 
-    if (!dy)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dy);
     if (fsdp__node_needs(node, X))
         FSDP_TRY(input_gradient(node, s, dy));
     if (fsdp__node_needs(node, WEIGHT))

@@ -45,9 +45,7 @@ fsdp_status fsdp__loss_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
         if (!state->gradients[i])
             continue;
-        gradient = upstream ? scaled(node, state->gradients[i], state->unit, upstream) : NULL;
-        if (!gradient)
-            return fsdp_last_status();
+        FSDP__TRY_MADE(gradient = upstream ? scaled(node, state->gradients[i], state->unit, upstream) : NULL);
         FSDP_TRY(fsdp__node_give(node, i, gradient));
     }
     return FSDP_OK;

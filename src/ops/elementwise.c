@@ -10,8 +10,7 @@ static fsdp_status scale_backward(fsdp__node *node, fsdp_tensor *const *grads)
     double factor = *(const double *)fsdp__node_state(node);
     fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx = fsdp__op_reuse(dy);
 
-    if (!dx)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dx);
     FSDP_TRY(fsdp__op_scale(dy, (float)factor, NULL, dx));
     return fsdp__node_give(node, 0, dx);
 }
@@ -65,8 +64,7 @@ static fsdp_status activation_backward(fsdp__node *node, fsdp_tensor *const *gra
     fsdp_tensor *x = fsdp__node_saved(node, 0);
     fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx = fsdp__op_reuse(dy);
 
-    if (!dx)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dx);
     const fsdp__activation_backward_args args = {.x = fsdp_tensor_data(x),
                                                  .dy = fsdp_tensor_data(dy),
                                                  .dx = fsdp_tensor_data(dx),
@@ -185,8 +183,7 @@ static fsdp_status dropout_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx = fsdp__op_reuse(dy);
 
-    if (!dx)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dx);
     FSDP_TRY(drop(dy, dx, fsdp__node_state(node)));
     return fsdp__node_give(node, 0, dx);
 }
@@ -293,8 +290,7 @@ static fsdp_status cast_backward(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp_dtype dtype = *(const fsdp_dtype *)fsdp__node_state(node);
     fsdp_tensor *dx = fsdp__empty_like(grads[0], dtype);
 
-    if (!dx)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dx);
     FSDP_TRY(fsdp__tensor_copy(dx, grads[0], false));
     return fsdp__node_give(node, 0, dx);
 }

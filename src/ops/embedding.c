@@ -10,8 +10,7 @@ static fsdp_status embedding_backward(fsdp__node *node, fsdp_tensor *const *grad
     fsdp_tensor *dtable;                             /* (V,C) */
     bool accumulate;
 
-    if (!dy)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dy);
     FSDP_TRY(fsdp__node_target_of_any(node, 0, &dtable, &accumulate));
     const fsdp__embedding_backward_args args = {.ids = fsdp_tensor_data(ids),
                                                 .dy = fsdp_tensor_data(dy),

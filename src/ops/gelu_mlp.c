@@ -97,8 +97,7 @@ static fsdp_status mlp_backward(fsdp__node *node, fsdp_tensor *const *grads)
     bool inner = fsdp__node_needs(node, X) || fsdp__node_needs(node, WEIGHT) || fsdp__node_needs(node, WEIGHT + 1);
     fsdp_tensor *dz = fsdp__op_contiguous(grads[0]), *dh = NULL;
 
-    if (!dz)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dz);
     if ((inner && !fsdp__node_saved(node, SAVED_H)) ||
         (fsdp__node_needs(node, SECOND) && !fsdp__node_saved(node, SAVED_Y)))
         return FSDP_FAIL(FSDP_STATE,

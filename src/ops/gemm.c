@@ -68,9 +68,7 @@ static fsdp_status matrix_of(fsdp_tensor *tensor, int row_first, fsdp__matrix *o
     }
     if (view(tensor, row_first, out))
         return FSDP_OK;
-    tensor = fsdp__op_contiguous(tensor);
-    if (!tensor)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(tensor = fsdp__op_contiguous(tensor));
     (void)view(tensor, row_first, out); /* a contiguous tensor can always be viewed */
     return FSDP_OK;
 }

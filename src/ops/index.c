@@ -69,8 +69,7 @@ static fsdp_status gather_backward(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx;
     bool accumulate;
 
-    if (!dy)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dy);
     FSDP_TRY(fsdp__node_target(node, 0, &dx, &accumulate));
     return launch_scatter(dy, fsdp__node_saved(node, 0), fsdp__node_state(node), dx, true, accumulate);
 }
@@ -148,13 +147,11 @@ static fsdp_status scatter_backward(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp_tensor *index = fsdp__node_saved(node, 0), *dy = fsdp__op_contiguous(grads[0]), *zeros, *dx, *out;
     bool accumulate;
 
-    if (!dy)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dy);
     if (fsdp__node_needs(node, 0)) {
         zeros = fsdp_zeros(dy->storage->device, dy->dtype, index->ndim, index->shape);
         dx = fsdp__empty_like(dy, dy->dtype);
-        if (!zeros || !dx)
-            return fsdp_last_status();
+        FSDP__TRY_MADE(zeros && dx);
         FSDP_TRY(fsdp__tensor_copy(dx, dy, false));
         FSDP_TRY(launch_scatter(zeros, index, map, dx, false, true));
         FSDP_TRY(fsdp__node_give(node, 0, dx));
@@ -164,9 +161,7 @@ static fsdp_status scatter_backward(fsdp__node *node, fsdp_tensor *const *grads)
     FSDP_TRY(fsdp__node_target(node, 1, &out, &accumulate));
     if (!accumulate)
         return launch_gather(dy, index, map, out);
-    dx = fsdp__empty_like(out, out->dtype);
-    if (!dx)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dx = fsdp__empty_like(out, out->dtype));
     FSDP_TRY(launch_gather(dy, index, map, dx));
     return fsdp__tensor_copy(out, dx, true);
 }
@@ -175,14 +170,11 @@ static fsdp_status scatter_add_backward(fsdp__node *node, fsdp_tensor *const *gr
 {
     fsdp_tensor *index = fsdp__node_saved(node, 0), *dy = fsdp__op_contiguous(grads[0]), *dsource;
 
-    if (!dy)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dy);
     FSDP_TRY(fsdp__node_give(node, 0, dy));
     if (!fsdp__node_needs(node, 1))
         return FSDP_OK;
-    dsource = fsdp_empty(dy->storage->device, dy->dtype, index->ndim, index->shape);
-    if (!dsource)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dsource = fsdp_empty(dy->storage->device, dy->dtype, index->ndim, index->shape));
     FSDP_TRY(launch_gather(dy, index, fsdp__node_state(node), dsource));
     return fsdp__node_give(node, 1, dsource);
 }

@@ -74,8 +74,7 @@ static fsdp_status linear_backward(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp_tensor *grad = fsdp__op_contiguous(grads[0]); /* (...,O) */
     fsdp__matrix dy;                                   /* (rows,O) */
 
-    if (!grad)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(grad);
     FSDP_TRY(fsdp__matrix_of(grad, &dy));
     if (fsdp__node_needs(node, 0))
         FSDP_TRY(input_gradient(node, dy, state));

@@ -287,8 +287,7 @@ static fsdp_status product(fsdp_tensor *x, const group_state *s, const fsdp_tens
     fsdp_tensor *y = fsdp_empty(s->device, s->dtype, s->ndim, s->shape);
     fsdp__matrix a;
 
-    if (!y)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(y);
     FSDP_TRY(fsdp__matrix_of(x, &a));
     FSDP_TRY(fsdp__gemm(a, fsdp__matrix_transposed(joined_weight(first, s->at[s->count])), bias, y, false));
     for (int i = 0; i < s->count; i++) {

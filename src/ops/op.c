@@ -201,9 +201,7 @@ fsdp_status fsdp__op_check_positions(const char *op, fsdp_tensor *positions, int
     if (positions->ndim != 2 || positions->shape[0] != batch || positions->shape[1] != time)
         return FSDP_FAIL(FSDP_INVALID, "%s: positions %s do not fit a batch of %lld x %lld tokens", op,
                          fsdp__shape_text(positions->ndim, positions->shape, text), (long long)batch, (long long)time);
-    *contiguous = fsdp__op_contiguous(positions);
-    if (!*contiguous)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(*contiguous = fsdp__op_contiguous(positions));
     known = fsdp__tensor_documents(positions);
     *pairs = known ? known->pairs : 0;
     if (known || fsdp_tensor_numel(positions) == 0 || !fsdp__device_has_bytes(positions->storage->device))

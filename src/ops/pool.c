@@ -11,8 +11,7 @@ static fsdp_status pool_backward(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *index = fsdp__node_saved(node, 0), *dx;
     fsdp__pool_backward_args args = {.sizes = *(const fsdp__pool_sizes *)fsdp__node_state(node)};
 
-    if (!dy)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dy);
     FSDP_TRY(fsdp__node_target(node, 0, &dx, &args.accumulate));
     if (args.sizes.planes == 0)
         return FSDP_OK;

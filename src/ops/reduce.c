@@ -69,13 +69,10 @@ static fsdp_status sum_backward(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp_tensor *dy = as_kept(r, grads[0]), *scaled = dy, *dx;
     int64_t strides[FSDP_MAX_DIMS];
 
-    dx = dy ? empty_of(dy, &r->from) : NULL;
-    if (!dx)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dx = dy ? empty_of(dy, &r->from) : NULL);
     if (r->alpha != 1.0f) { /* scale before it is repeated: there are fewer elements */
         scaled = fsdp__empty_like(dy, dy->dtype);
-        if (!scaled)
-            return fsdp_last_status();
+        FSDP__TRY_MADE(scaled);
         FSDP_TRY(fsdp__op_scale(dy, r->alpha, NULL, scaled));
     }
     fsdp__broadcast_strides(scaled, dx, strides);
@@ -164,8 +161,7 @@ static fsdp_status divide(fsdp_tensor *dy, const fsdp_tensor *count, fsdp_tensor
 {
     fsdp_tensor *wide = fsdp_cast(dy, FSDP_F32), *quotient = fsdp__empty_like(count, FSDP_F32);
 
-    if (!wide || !quotient)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(wide && quotient);
     FSDP_TRY(fsdp__binary_compute(FSDP__DIV, wide, count, 0.0f, 0.0f, quotient));
     *part = fsdp_cast(quotient, dy->dtype);
     return *part ? FSDP_OK : fsdp_last_status();
@@ -177,20 +173,16 @@ static fsdp_status extreme_backward(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp_tensor *x = fsdp__by_rows(fsdp__node_saved(node, 0)), *y = as_kept(r, fsdp__node_saved(node, 1));
     fsdp_tensor *dy = as_kept(r, grads[0]), *mask, *ones, *count, *part;
 
-    if (!x || !y || !dy)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(x && y && dy);
     mask = fsdp__empty_like(x, FSDP_BOOL);
     ones = fsdp__empty_like(x, FSDP_F32);
     count = fsdp__empty_like(y, FSDP_F32);
-    if (!mask || !ones || !count)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(mask && ones && count);
     FSDP_TRY(fsdp__binary_compute(FSDP__EQ, x, y, 0.0f, 0.0f, mask));
     FSDP_TRY(fsdp__where_compute(mask, NULL, 1.0, NULL, 0.0, ones));
     FSDP_TRY(fsdp__op_reduce_dims(ones, r->reduced, FSDP__REDUCE_SUM, 1.0f, count, false));
     FSDP_TRY(divide(dy, count, &part));
-    ones = x->dtype == FSDP_F32 ? ones : fsdp__empty_like(x, x->dtype);
-    if (!ones)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(ones = x->dtype == FSDP_F32 ? ones : fsdp__empty_like(x, x->dtype));
     FSDP_TRY(fsdp__where_compute(mask, part, 0.0, NULL, 0.0, ones));
     return fsdp__node_give(node, 0, ones);
 }
@@ -257,8 +249,7 @@ static fsdp_status var_backward(fsdp__node *node, fsdp_tensor *const *grads)
     scaled = dy ? fsdp__empty_like(dy, dy->dtype) : NULL;
     dx = scaled ? empty_of(dy, &r->from) : NULL;
     mean = as_kept(r, mean);
-    if (!x || !mean || !dx)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(x && mean && dx);
     FSDP_TRY(fsdp__op_scale(dy, r->alpha, NULL, scaled));
     if (r->root) { /* by the square root; 0 where the result is 0, which has no derivative */
         const fsdp_tensor *y = fsdp__node_saved(node, 2);
@@ -270,15 +261,12 @@ static fsdp_status var_backward(fsdp__node *node, fsdp_tensor *const *grads)
                                                 .op = FSDP__SQRT,
                                                 .dtype = y->dtype};
 
-        if (!flat)
-            return fsdp_last_status();
+        FSDP__TRY_MADE(flat);
         FSDP_TRY(fsdp__launch_unary_backward(fsdp__op_stream(y), &args));
         FSDP_TRY(fsdp__binary_compute(FSDP__EQ, y, NULL, 0.0f, 0.0f, flat));
         FSDP_TRY(fsdp__where_compute(flat, NULL, 0.0, scaled, 0.0, scaled));
     }
-    scaled = as_kept(r, scaled);
-    if (!scaled)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(scaled = as_kept(r, scaled));
     FSDP_TRY(fsdp__binary_slopes(FSDP__SQUARED_ERROR, x, mean, scaled, dx));
     return fsdp__node_give(node, 0, dx);
 }
@@ -297,8 +285,7 @@ static fsdp_status moments(const reduction *r, fsdp_tensor *x, fsdp_tensor *mean
                               .x_dtype = x->dtype,
                               .y_dtype = FSDP_F32};
 
-    if (!from)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(from);
     if (args.outer == 0)
         return FSDP_OK;
     args.x = fsdp_tensor_data(from);

@@ -33,8 +33,7 @@ static fsdp_status reshape_backward(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp_status status;
 
     state->placed = NULL;
-    if (!dy)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dy);
     FSDP_TRY(fsdp__view_reshape(dy, state->from.ndim, state->from.sizes, &dx));
     status = fsdp__node_give(node, 0, dx);
     fsdp_tensor_unref(dx);

@@ -185,8 +185,7 @@ static fsdp_status make_both(fsdp_tensor *const *x, fsdp_tensor **y)
     int64_t heads = x[0]->shape[2], shape[] = {x[0]->shape[0], x[0]->shape[1], heads + x[1]->shape[2], x[0]->shape[3]};
     fsdp_tensor *both = fsdp_empty(x[0]->storage->device, x[0]->dtype, 4, shape);
 
-    if (!both)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(both);
     for (int i = 0; i < 2; i++) {
         FSDP_TRY(fsdp__view_narrow(both, 2, i * heads, x[i]->shape[2], &y[i]));
         FSDP__TRY_NEW(y[i] = fsdp__scope_adopt(y[i]));
@@ -202,9 +201,7 @@ static fsdp_status make_results(int count, fsdp_tensor *const *x, bool over, fsd
         return make_both(x, y);
     }
     for (int i = 0; i < count; i++) {
-        from[i] = x[i]->strides[3] == 1 ? x[i] : fsdp__op_contiguous(x[i]);
-        if (!from[i])
-            return fsdp_last_status();
+        FSDP__TRY_MADE(from[i] = x[i]->strides[3] == 1 ? x[i] : fsdp__op_contiguous(x[i]));
         if (over && from[i] == x[i])
             FSDP_TRY(take_over(x[i], &y[i]));
         else

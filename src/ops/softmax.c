@@ -7,8 +7,7 @@ static fsdp_status softmax_backward(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp_tensor *dy = fsdp__op_contiguous(grads[0]);
     fsdp_tensor *dx = fsdp__empty_like(y, y->dtype);
 
-    if (!dy || !dx)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dy && dx);
     const fsdp__softmax_backward_args args = {.y = fsdp_tensor_data(y),
                                               .dy = fsdp_tensor_data(dy),
                                               .dx = fsdp_tensor_data(dx),

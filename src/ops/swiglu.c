@@ -16,9 +16,7 @@ static fsdp_status rows_of(fsdp_tensor *tensor, fsdp__matrix *out)
 static fsdp_status gradient_rows(fsdp__node *node, int input, const fsdp_tensor *like, fsdp_tensor **grad,
                                  fsdp__matrix *out)
 {
-    *grad = fsdp__op_gradient(node, input, like);
-    if (!*grad)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(*grad = fsdp__op_gradient(node, input, like));
     FSDP_TRY(fsdp__matrix_of(*grad, out));
     if (out->data == fsdp_tensor_data(*grad) && out->col == 1)
         return FSDP_OK;
@@ -158,8 +156,7 @@ static fsdp_status gated_linear_backward(fsdp__node *node, fsdp_tensor *const *g
     fsdp_tensor *gate = fsdp__node_saved(node, 0), *dz = fsdp__op_contiguous(grads[0]);
     fsdp__matrix a, weight;
 
-    if (!dz)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dz);
     FSDP_TRY(fsdp__op_wide(gate, fsdp__op_last(gate), &dy));
     FSDP_TRY(fsdp__matrix_of(dz, &a));
     FSDP_TRY(fsdp__matrix_of(fsdp__node_saved(node, WEIGHT), &weight));

@@ -12,8 +12,7 @@ static fsdp_status unary_backward(fsdp__node *node, fsdp_tensor *const *grads)
     const fsdp_tensor *saved = fsdp__node_saved(node, 0);
     fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx = fsdp__op_reuse(dy);
 
-    if (!dx)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dx);
     const fsdp__unary_backward_args args = {.saved = fsdp_tensor_data(saved),
                                             .dy = fsdp_tensor_data(dy),
                                             .dx = fsdp_tensor_data(dx),

@@ -120,9 +120,7 @@ fsdp_status fsdp_split(fsdp_tensor *x, int dim, int count, const int64_t *sizes,
     for (int i = 0; i < count; i++) {
         int64_t left = from - at, length = sizes ? sizes[i] : size < left ? size : left;
 
-        parts[i] = fsdp_slice(x, dim, at, length);
-        if (!parts[i])
-            return fsdp_last_status();
+        FSDP__TRY_MADE(parts[i] = fsdp_slice(x, dim, at, length));
         at += length;
     }
     return FSDP_OK;

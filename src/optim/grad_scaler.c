@@ -250,8 +250,7 @@ static fsdp_status share(const fsdp_grad_scaler *scaler, const gradients *all, i
 
     if (fsdp_process_group_size(scaler->group) == 1)
         return FSDP_OK;
-    if (!device)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(device);
     FSDP_TRY(fsdp__workspace_take(device, sizeof flag, &shared));
     status = fsdp__copy_to_device(stream, shared.data, &flag, sizeof flag);
     if (status == FSDP_OK)

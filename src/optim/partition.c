@@ -107,8 +107,7 @@ fsdp_status fsdp_optimizer_partition_state(fsdp_optimizer *optimizer, const fsdp
         return FSDP_FAIL(FSDP_STATE, "the state of this optimizer is partitioned already");
     if (!group)
         group = fsdp_world(fsdp_device_context(device_of(optimizer)));
-    if (!group)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(group);
     FSDP__TRY_NEW(optimizer->partition = fsdp__calloc(1, sizeof *optimizer->partition));
     optimizer->partition->group = group;
     optimizer->partition->bucket_view = options && options->parameters_as_bucket_view;

@@ -132,9 +132,7 @@ static fsdp_status gathered_backward(fsdp__node *node, fsdp_tensor *const *grads
     if (!fsdp__node_needs(node, 0))
         return all_leaf_gradients(node, s, dy);
     FSDP_TRY(list_gradients(node, s, dy, factors, &count));
-    dx = make_like(factors[0].full, s->dim, part_length(s), factors[0].weight.cols);
-    if (!dx)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dx = make_like(factors[0].full, s->dim, part_length(s), factors[0].weight.cols));
     p = fsdp__pieces_of(dx, s->dim, s->whole, &s->route);
     FSDP_TRY(fsdp__multiply_and_scatter(&p, factors, count, dx));
     status = all_leaf_gradients(node, s, dy);
@@ -209,8 +207,7 @@ static fsdp_status run_gathered(const state *s, fsdp_tensor *const *inputs, cons
         saved[1 + i] = fsdp_tensor_requires_grad(inputs[0]) ? layers[i].weight : NULL;
     }
     keeps = keeps && fsdp__will_record(inputs, 1 + 2 * s->count);
-    if (!x)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(x);
     if (fsdp__recall(&gathered_op, inputs, 1 + 2 * s->count, outputs, s->count)) {
         saved[0] = keeps ? fsdp__wire_all_gather(x, s->dim, s->whole, s->route.group) : NULL;
         return saved[0] || !keeps ? FSDP_OK : fsdp_last_status();
@@ -254,16 +251,13 @@ static fsdp_status scattered_backward(fsdp__node *node, fsdp_tensor *const *grad
     fsdp__factor factor = {.full = NULL};
     FSDP__SCOPED(fsdp__pieces_close) fsdp__pieces p = {.boxes = NULL};
 
-    if (!dy)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(dy);
     if (fsdp__node_needs(node, 1) && !(whole = make_like(dy, s->dim, s->whole, fsdp__op_last(dy))))
         return fsdp_last_status();
     if (wants_x) {
         FSDP_TRY(matrix_of(fsdp__node_saved(node, 1), s->conv1d, &factor.weight));
         factor.weight = fsdp__matrix_transposed(factor.weight);
-        factor.full = make_like(dy, s->dim, s->whole, factor.weight.cols);
-        if (!factor.full)
-            return fsdp_last_status();
+        FSDP__TRY_MADE(factor.full = make_like(dy, s->dim, s->whole, factor.weight.cols));
         if (factor.weight.rows == 0)
             FSDP_TRY(fsdp_tensor_fill_(factor.full, 0.0));
     }

@@ -102,8 +102,7 @@ static fsdp_status cut_targets(context_plan *plan, bool mean, fsdp_tensor **targ
 
     *targets = own_chunks(plan, whole);
     plan->weight = 1;
-    if (!*targets)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(*targets);
     if (!mean)
         return FSDP_OK;
     FSDP_TRY(count_targets(whole, &all));
@@ -131,9 +130,7 @@ static fsdp_status cut_positions(const context_plan *plan, const fsdp_tensor *to
     FSDP_TRY(
         fsdp__op_check_positions("parallel_call", *positions, tokens->shape[0], tokens->shape[1], positions, &pairs));
     longest = fsdp__op_longest_document(*positions);
-    *positions = own_chunks(plan, *positions);
-    if (!*positions)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(*positions = own_chunks(plan, *positions));
     note_documents(*positions, longest);
     return FSDP_OK;
 }
@@ -304,9 +301,7 @@ static fsdp_status run_body(void *arg, fsdp_module *module, void *cache, fsdp_te
     if (cache)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "a cache of keys and values is not cut over ranks: set "
                                            "fsdp_model_set_last_logits_only, and each computes all");
-    both[1] = count > 1 ? inputs[1] : positions_of(plan, inputs[0]);
-    if (!both[1])
-        return fsdp_last_status();
+    FSDP__TRY_MADE(both[1] = count > 1 ? inputs[1] : positions_of(plan, inputs[0]));
     return module->type->forward_many(module, NULL, both, 2, outputs, output_count);
 }
 
@@ -439,8 +434,7 @@ static fsdp_status check_model(fsdp_module *model, fsdp_mesh *mesh)
 
 static fsdp_status add(context_plan *plan, fsdp_module *module, fsdp__module_hooks hooks)
 {
-    if (!module)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(module);
     hooks.arg = plan;
     hooks.free_arg = leave;
     FSDP_TRY(fsdp__module_add_hooks(module, &hooks));

@@ -73,9 +73,7 @@ static fsdp_status redistribute_backward(fsdp__node *node, fsdp_tensor *const *g
 
     if (equal(s->grad.placements, s->back, s->grad.placement_count))
         return fsdp__node_give(node, 0, grad);
-    grad = plain_alias(grad);
-    if (!grad)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(grad = plain_alias(grad));
     FSDP_TRY(fsdp_tensor_set_distribution(grad, &s->grad));
     FSDP_TRY(fsdp_redistribute(grad, s->back, &moved));
     grad = plain_alias(moved);

@@ -13,9 +13,7 @@ static fsdp_status pass_on(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp_tensor *grad = grads[0];
 
     if (factor != 1.0) {
-        grad = fsdp_scale(grad, factor);
-        if (!grad)
-            return fsdp_last_status();
+        FSDP__TRY_MADE(grad = fsdp_scale(grad, factor));
     }
     return fsdp__node_give(node, 0, grad);
 }

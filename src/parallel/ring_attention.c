@@ -165,8 +165,7 @@ static fsdp_status merge(const state *s, const meeting *m, const sum *all, fsdp_
     fsdp_tensor *out = chunks_of(s, all->out, 1, m->q, m->queries);
     fsdp_tensor *lse = chunks_of(s, all->lse, 2, m->q, m->queries), *weight, *larger, *rest;
 
-    if (!out || !lse)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(out && lse);
     if (m->first) {
         FSDP_TRY(fsdp_tensor_copy_(out, part));
         return fsdp_tensor_copy_(lse, part_lse);
@@ -178,8 +177,7 @@ static fsdp_status merge(const state *s, const meeting *m, const sum *all, fsdp_
     weight = fsdp_unsqueeze(fsdp_permute(weight, 3, (const int[]){0, 2, 1}), 3);
     part = fsdp_cast(part, FSDP_F32);
     rest = fsdp_add(larger, rest);
-    if (!part || !weight || !rest)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(part && weight && rest);
     FSDP_TRY(fsdp__binary_compute(FSDP__SUB, part, out, 0, 0, part));
     FSDP_TRY(fsdp__binary_compute(FSDP__MUL, part, weight, 0, 0, part));
     FSDP_TRY(fsdp__tensor_copy(out, part, true));
@@ -195,8 +193,7 @@ static fsdp_status meet(const state *s, const meeting *m, const visit *their, fs
     fsdp_tensor *lse = fsdp_empty(device, FSDP_F32, 3, (const int64_t[]){shape[0], shape[2], shape[1]});
     fsdp__attention_forward_args a;
 
-    if (!part || !lse)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(part && lse);
     FSDP_TRY(positions_of(s, m, x[5], &positions));
     a = call_of(s, m, their, x[0], positions);
     set_out(&a, part, 0);
@@ -296,8 +293,7 @@ static fsdp_status meet_back(const state *s, const meeting *m, const visit *thei
         place[i] = chunks_of(s, fsdp__side_of(g->whose, i), 1, m->k, m->keys);
         d[i] = !place[i] ? NULL : m->again ? fsdp__empty_like(place[i], place[i]->dtype) : place[i];
     }
-    if (!lse || !dq || !d[0] || !d[1])
-        return fsdp_last_status();
+    FSDP__TRY_MADE(lse && dq && d[0] && d[1]);
     b = (fsdp__attention_backward_args){.forward = call_of(s, m, their, q, positions)};
     set_out(&b.forward, out, first);
     b.forward.lse = fsdp_tensor_data(lse);
@@ -335,9 +331,7 @@ static fsdp_status turn_back(const state *s, const visit *their, fsdp__node *nod
     meeting list[MEETINGS];
     int count = fsdp_tensor_numel(g->dq) > 0 ? meetings_with(s, their->of, list) : 0;
 
-    g->whose = view_parts(sent, fsdp__node_saved(node, 1));
-    if (!g->whose)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(g->whose = view_parts(sent, fsdp__node_saved(node, 1)));
     FSDP_TRY(fsdp_tensor_fill_(sent, 0));
     for (int i = 0; i < count; i++) {
         fsdp_status status;
@@ -378,9 +372,7 @@ static fsdp_status take_turns_back(const state *s, fsdp__node *node, gradients *
 static fsdp_status take_room(const state *s, const fsdp_tensor *k, gradients *g)
 {
     for (int64_t i = 0; i < fsdp__visits_ahead(&s->visitors); i++) {
-        g->sent[i] = make_parts(s, k);
-        if (!g->sent[i])
-            return fsdp_last_status();
+        FSDP__TRY_MADE(g->sent[i] = make_parts(s, k));
     }
     g->sums = s->visitors.ranks > 1 ? make_parts(s, k) : g->sent[0];
     return g->sums ? FSDP_OK : fsdp_last_status();
@@ -410,8 +402,7 @@ static fsdp_status backward(fsdp__node *node, fsdp_tensor *const *grads)
     gradients g = {.dout = fsdp__op_contiguous(grads[0]), .dq = fsdp_zeros(q->storage->device, FSDP_F32, 4, q->shape)};
     fsdp_tensor *dkv, *d[3];
 
-    if (!g.dout || !g.dq)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(g.dout && g.dq);
     FSDP_TRY(compute_back(s, node, &g, &dkv));
     d[0] = fsdp_cast(g.dq, q->dtype);
     d[1] = fsdp__side_of(dkv, 0);

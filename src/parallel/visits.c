@@ -56,9 +56,7 @@ fsdp_status fsdp__visits_begin(const fsdp__visitors *visitors, fsdp_tensor *k, f
 
     *out = (fsdp__visits){.visitors = visitors, .kv = {k, v}};
     for (int64_t i = 0; i < ahead; i++) {
-        out->both[i] = make_both(k);
-        if (!out->both[i])
-            return fsdp_last_status();
+        FSDP__TRY_MADE(out->both[i] = make_both(k));
     }
     for (int64_t of = 0; of < ahead; of++)
         FSDP_TRY(bring(out, of));
@@ -71,9 +69,7 @@ fsdp_status fsdp__visit_begin(const fsdp__visits *visits, int64_t of, fsdp_tenso
     fsdp_tensor *both = visits->both[place];
 
     for (int i = 0; i < 2; i++) {
-        their[i] = fsdp__side_of(both, i);
-        if (!their[i])
-            return fsdp_last_status();
+        FSDP__TRY_MADE(their[i] = fsdp__side_of(both, i));
     }
     return fsdp__lane_await(visits->visitors->route.lane, (int)place, visits->visitors->route.group,
                             fsdp__op_stream(both));

@@ -29,8 +29,7 @@ static fsdp_status find_targets(fsdp_tensor *targets, int64_t first, int64_t col
 {
     fsdp_tensor *wanted = fsdp_unsqueeze(targets, -1), *index = fsdp__op_ids_from(wanted, first, whole), *zero;
 
-    if (!index)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(index);
     zero = number(index, FSDP_I32, 0);
     r->counted = fsdp_ne(wanted, number(index, FSDP_I32, FSDP_IGNORE_TARGET));
     r->here = fsdp_logical_and(fsdp_ge(index, zero), fsdp_lt(index, number(index, FSDP_I32, (double)cols)));
@@ -118,13 +117,10 @@ static fsdp_status compute_rows(const fsdp__applied *a, const fsdp__loss_chunk *
 
     k.sum = fsdp_zeros(device, FSDP_F32, 1, c->logits->shape);
     k.target = fsdp_zeros(device, FSDP_F32, 1, c->logits->shape);
-    if (!k.most || !k.sum || !k.target)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(k.most && k.sum && k.target);
     FSDP_TRY(launch(a, c, &k, NULL));
     k.sum = fsdp__wire_all_reduce(k.sum, FSDP_SUM, true, group);
-    k.target = k.sum ? fsdp__wire_all_reduce(k.target, FSDP_SUM, true, group) : NULL;
-    if (!k.target)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(k.target = k.sum ? fsdp__wire_all_reduce(k.target, FSDP_SUM, true, group) : NULL);
     FSDP_TRY(add_loss(c, &k));
     return c->dlogits ? launch(a, c, &k, c->dlogits) : FSDP_OK;
 }

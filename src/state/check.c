@@ -59,8 +59,7 @@ fsdp_status fsdp__state_dict_check_same(const fsdp_state_dict *state, fsdp_proce
     uint64_t mine = hash_of(state);
     FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered all = {0};
 
-    if (!world)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(world);
     FSDP_TRY(fsdp__gather(world, &mine, sizeof mine, &all));
     for (int rank = 0; rank < fsdp_process_group_size(world); rank++)
         if (all.bytes[rank] != sizeof mine || memcmp(all.objects[rank], all.objects[0], sizeof mine) != 0)
@@ -127,8 +126,7 @@ fsdp_status fsdp__tensor_to_host(fsdp_tensor *tensor, fsdp_tensor **out)
     fsdp_device *cpu = fsdp_cpu(fsdp_device_context(tensor->storage->device));
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *copy = NULL;
 
-    if (!cpu)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(cpu);
     if (tensor->storage->device == cpu) {
         *out = fsdp_tensor_ref(tensor);
         return FSDP_OK;

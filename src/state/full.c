@@ -281,9 +281,7 @@ fsdp_status fsdp_state_dict_load_full(const fsdp_state_dict *state, const fsdp_s
         return FSDP_FAIL(FSDP_INVALID, "cannot load into a state dict: it is NULL");
     if (state->count == 0)
         return FSDP_OK;
-    l.world = fsdp_world(fsdp__state_dict_context(state));
-    if (!l.world)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(l.world = fsdp_world(fsdp__state_dict_context(state)));
     FSDP__TRY_NEW(l.present = present = fsdp__calloc((size_t)state->count, 1));
     return load(&l);
 }

@@ -220,4 +220,12 @@ fsdp_status fsdp__tensor_copy_across(fsdp_tensor *dst, const fsdp_tensor *src);
 FSDP__SCOPED_POINTER(fsdp_tensor, fsdp_tensor_unref)
 FSDP__SCOPED_POINTER(fsdp__storage, fsdp__storage_unref)
 
+/* Returns the last status to the caller if a tensor expression, or another call that records its error, has given NULL:
+ * FSDP__TRY_MADE(y = fsdp_exp(x)); */
+#define FSDP__TRY_MADE(...)            \
+    do {                               \
+        if (!(__VA_ARGS__))            \
+            return fsdp_last_status(); \
+    } while (0)
+
 #endif

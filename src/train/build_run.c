@@ -34,13 +34,11 @@ fsdp_status fsdp__train_make_model(fsdp_train_run *run)
 {
     fsdp_device *meta = fsdp_meta(run->context);
 
-    if (!meta)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(meta);
     run->offloaded = run->config->training.enable_cpu_offload && !fsdp__device_host_access(run->device);
-    run->model = run->own && run->own->build ? run->own->build(run->own->arg, run->context, meta)
-                                             : fsdp_model_create(run->context, meta, &run->model_config);
-    if (!run->model)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(run->model = run->own && run->own->build
+                                    ? run->own->build(run->own->arg, run->context, meta)
+                                    : fsdp_model_create(run->context, meta, &run->model_config));
     if (fsdp__train_is_dpo(run->config))
         FSDP_TRY(fsdp_model_set_loss(run->model, FSDP_LOSS_NONE, 0));
     FSDP_TRY(fsdp__train_add_adapter(run));

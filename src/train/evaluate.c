@@ -149,9 +149,8 @@ static fsdp_tensor *mask_of(const fsdp_tensor *like, const int32_t *positions, i
 fsdp_status fsdp__pair_sums(fsdp_tensor *losses, const int32_t *positions, fsdp_tensor *sums[2])
 {
     for (int side = 0; side < 2; side++) {
-        sums[side] = fsdp_neg(fsdp_sum_dim(fsdp_mul(losses, mask_of(losses, positions, side)), 1, false));
-        if (!sums[side])
-            return fsdp_last_status();
+        FSDP__TRY_MADE(sums[side] =
+                           fsdp_neg(fsdp_sum_dim(fsdp_mul(losses, mask_of(losses, positions, side)), 1, false)));
     }
     return FSDP_OK;
 }
@@ -263,8 +262,7 @@ static fsdp_status gather(const pass *p, fsdp_evaluation *out)
         add_up(p, &mine, out);
         return FSDP_OK;
     }
-    if (!world)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(world);
     FSDP_TRY(fsdp_gather_objects(world, p->losses, bytes, &all, &sizes));
     for (int r = 0; r < ranks; r++)
         if (sizes[r] != bytes) {

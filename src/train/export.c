@@ -72,9 +72,7 @@ static fsdp_status hold_place(fsdp_train_run *run, const place *p)
                                      .rescue = p->rescue};
     fsdp_status status;
 
-    run->hold = fsdp__hub_hold_create(run->context, &target);
-    if (!run->hold)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(run->hold = fsdp__hub_hold_create(run->context, &target));
     tell(run); /* before anything is made */
     status = fsdp__hub_hold_begin(run->hold);
     if (status != FSDP_OK)

@@ -161,9 +161,7 @@ fsdp_status fsdp__mfu_add_up(fsdp_train_run *run)
 
     if (fsdp_context_world_size(run->context) == 1)
         return FSDP_OK;
-    world = fsdp_world(run->context);
-    if (!world)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(world = fsdp_world(run->context));
     FSDP_TRY(fsdp_gather_objects(world, &mine, sizeof mine, &all, &bytes));
     run->peak_flops = 0;
     for (int rank = 0; rank < fsdp_context_world_size(run->context); rank++) {

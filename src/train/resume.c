@@ -117,9 +117,7 @@ static fsdp_status differences(const fsdp_train_run *run, const char *name, char
     FSDP__FREED char *ours = NULL;
 
     FSDP_TRY(fsdp_checkpoint_get_text(run->resume.from, name, &theirs));
-    ours = fsdp__values_facts(run, name);
-    if (!ours)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(ours = fsdp__values_facts(run, name));
     *out_count = fsdp__facts_differ(theirs, strlen(theirs), ours, strlen(ours), text);
     return FSDP_OK;
 }

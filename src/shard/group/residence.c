@@ -68,8 +68,7 @@ fsdp_status fsdp__residence_open(fsdp__residence *residence, fsdp__residence_kin
     residence->device = residence->shard_device = device;
     if (fsdp__residence_would_offload(residence, device))
         residence->shard_device = fsdp__device_host(device);
-    if (!residence->shard_device)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(residence->shard_device);
     FSDP_TRY(make_regions(residence, kind));
     if (residence->shards)
         FSDP_TRY(fsdp__region_fill(residence->shards));

@@ -183,8 +183,7 @@ static fsdp_status make_param(summoning *s, fsdp__param *p, fsdp_tensor *gathere
     fsdp_device *device = s->options.offload_to_cpu ? fsdp_cpu(group->state->comm->context) : group->residence.device;
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *grad = NULL;
 
-    if (!device)
-        return fsdp_last_status();
+    FSDP__TRY_MADE(device);
     FSDP_TRY(make_gathered(s, p, p->sharded, FSDP_MEMORY_UNSHARDED_PARAMETER, &gathered[0]));
     if (s->options.with_grads)
         FSDP_TRY(make_gathered(s, p, fsdp_tensor_grad(p->sharded), FSDP_MEMORY_GRADIENT, &gathered[1]));
