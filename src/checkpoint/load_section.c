@@ -5,12 +5,81 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/text.h"
-#include "checkpoint/overlap.h"
 #include "checkpoint/reader.h"
 #include "dist/dist.h"
+#include "fsdp/state.h"
 #include "state/check.h"
 #include "state/entry.h"
 #include "tensor/tensor.h"
+
+/* ---- what two parts share ----
+ *
+ * Elements that are consecutive in the whole tensor, and all belong to a part, are consecutive in the part, too. */
+
+/* What one side has of a tensor: a box, or a run of a flat vector (offset[0], size[0]). */
+typedef struct extent {
+    bool flat;
+    const int64_t *offset, *size;
+} extent;
+
+/* Gets a run of elements that are contiguous on both sides: the position of its first element in each, row-major. */
+typedef fsdp_status (*overlap_run)(void *arg, int64_t in_a, int64_t in_b, int64_t numel);
+
+typedef struct walk {
+    int ndim;
+    const int64_t *shape;
+    const extent *a, *b;
+    int64_t first, end; /* runs are limited to these elements of the whole tensor */
+    overlap_run run;
+    void *arg;
+} walk;
+
+/* Returns where an element of the whole tensor lies in a part that contains it. */
+static int64_t place_in(const walk *w, const extent *part, int64_t global)
+{
+    int64_t place = 0, stride = 1;
+
+    if (part->flat)
+        return global - part->offset[0];
+    for (int d = w->ndim - 1; d >= 0; d--) {
+        place += (global % w->shape[d] - part->offset[d]) * stride;
+        stride *= part->size[d];
+        global /= w->shape[d];
+    }
+    return place;
+}
+
+static fsdp_status run_cut(void *arg, int64_t global, int64_t local, int64_t numel)
+{
+    const walk *w = arg;
+    int64_t first = FSDP__MAX(global, w->first), end = FSDP__MIN(global + numel, w->end);
+
+    (void)local;
+    if (first >= end)
+        return FSDP_OK;
+    return w->run(w->arg, place_in(w, w->a, first), place_in(w, w->b, first), end - first);
+}
+
+/* Calls `run` for each run of elements that two parts share, in the order of both. Stops at the first failure and returns it. */
+static fsdp_status overlap_runs(int ndim, const int64_t *shape, const extent *a, const extent *b, overlap_run run,
+                                void *arg)
+{
+    walk w = {.ndim = ndim, .shape = shape, .a = a, .b = b, .end = INT64_MAX, .run = run, .arg = arg};
+    int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
+    const extent *box = a->flat ? b : a, *flat = a->flat ? a : b;
+
+    if (!a->flat && !b->flat)
+        return fsdp_box_intersect(ndim, a->offset, a->size, b->offset, b->size, offset, size)
+                   ? fsdp_box_runs(ndim, shape, offset, size, run_cut, &w)
+                   : FSDP_OK;
+    w.first = flat->offset[0];
+    w.end = w.first + flat->size[0];
+    if (box->flat)
+        return run_cut(&w, box->offset[0], 0, box->size[0]);
+    return fsdp_box_runs(ndim, shape, box->offset, box->size, run_cut, &w);
+}
+
+/* ---- the load ---- */
 
 enum {
     CHUNK_BYTES = 1 << 22 /* bytes that are collected before they are written to a tensor */
@@ -168,15 +237,14 @@ static fsdp_status fill_run(void *arg, int64_t in_part, int64_t in_box, int64_t 
 static fsdp_status load_piece(filling *f, const fsdp_state_dict_entry *entry, int k,
                               const fsdp_checkpoint_tensor *source)
 {
-    fsdp__extent own = {.flat = entry->flat, .offset = entry->pieces[k].offset, .size = entry->pieces[k].size};
+    extent own = {.flat = entry->flat, .offset = entry->pieces[k].offset, .size = entry->pieces[k].size};
 
     f->place = fsdp__piece_place_of(entry->pieces, entry->piece_count, entry->flat ? 1 : entry->ndim, k);
     for (int64_t i = 0; i < source->part_count; i++) {
-        fsdp__extent part = {
-            .flat = source->parts[i].flat, .offset = source->parts[i].offset, .size = source->parts[i].size};
+        extent part = {.flat = source->parts[i].flat, .offset = source->parts[i].offset, .size = source->parts[i].size};
 
         f->part = &source->parts[i];
-        FSDP_TRY(fsdp__overlap_runs(source->ndim, source->shape, &part, &own, fill_run, f));
+        FSDP_TRY(overlap_runs(source->ndim, source->shape, &part, &own, fill_run, f));
     }
     return FSDP_OK;
 }
@@ -237,9 +305,7 @@ fsdp_status fsdp_checkpoint_load(fsdp_checkpoint_reader *reader, const char *sec
     if (l.keys)
         *l.keys = (fsdp_state_dict_keys){.missing_count = 0};
     status = load(&l);
-    fsdp__free(l.chunk);
-    fsdp__free(l.used);
-    fsdp__free(l.sources);
+    FSDP__FREE_ALL(l.chunk, l.used, l.sources);
     return status;
 }
 
@@ -263,7 +329,7 @@ static fsdp_status read_run(void *arg, int64_t in_part, int64_t in_run, int64_t 
 fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *reader, const fsdp_checkpoint_tensor *tensor, int64_t first,
                                  int64_t numel, void *out)
 {
-    fsdp__extent run = {.flat = true, .offset = &first, .size = &numel};
+    extent run = {.flat = true, .offset = &first, .size = &numel};
     run_reader r = {.reader = reader, .out = out};
     int64_t total;
 
@@ -276,11 +342,10 @@ fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *reader, const fsdp_chec
                          (long long)total);
     r.size = fsdp_dtype_size(tensor->dtype);
     for (int64_t i = 0; i < tensor->part_count; i++) {
-        fsdp__extent part = {
-            .flat = tensor->parts[i].flat, .offset = tensor->parts[i].offset, .size = tensor->parts[i].size};
+        extent part = {.flat = tensor->parts[i].flat, .offset = tensor->parts[i].offset, .size = tensor->parts[i].size};
 
         r.part = &tensor->parts[i];
-        FSDP_TRY(fsdp__overlap_runs(tensor->ndim, tensor->shape, &part, &run, read_run, &r));
+        FSDP_TRY(overlap_runs(tensor->ndim, tensor->shape, &part, &run, read_run, &r));
     }
     return FSDP_OK;
 }

@@ -1,16 +1,194 @@
 /* stage.c - one rank's part of a save, in staging. */
 #include "checkpoint/stage.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/checksum.h"
+#include "base/clock.h"
+#include "base/compiler.h"
+#include "base/file.h"
+#include "base/probe.h"
+#include "base/text.h"
 #include "checkpoint/content_check.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/manifest_check.h"
-#include "checkpoint/merge.h"
-#include "checkpoint/rank_file.h"
+#include "checkpoint/rank_data.h"
 #include "dist/dist.h"
+
+/* ---- one manifest of those of the ranks ---- */
+
+/* Moves files and tensors of `from` behind those of `into`. */
+static fsdp_status append_manifest(fsdp__manifest *into, fsdp__manifest *from)
+{
+    for (int64_t i = 0; i < from->file_count; i++) {
+        FSDP_TRY(fsdp__manifest_add_file(into, &from->files[i]));
+        from->files[i].blocks = NULL;
+    }
+    for (int64_t i = 0; i < from->tensor_count; i++) {
+        fsdp_checkpoint_tensor tensor = from->tensors[i];
+
+        FSDP_TRY(fsdp__manifest_add_section(into, tensor.section, &tensor.section));
+        FSDP_TRY(fsdp__manifest_add_tensor(into, &tensor));
+    }
+    return FSDP_OK;
+}
+
+static bool same_name(const fsdp_checkpoint_tensor *a, const fsdp_checkpoint_tensor *b)
+{
+    return strcmp(a->section, b->section) == 0 && strcmp(a->name, b->name) == 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const fsdp_checkpoint_part *x = a, *y = b;
+
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* Moves the parts of tensors[0 .. count) into the first one, and frees the names of the others. */
+static fsdp_status join(fsdp_checkpoint_tensor *tensors, int64_t count)
+{
+    fsdp_checkpoint_part *parts;
+    int64_t part_count = 0, filled = 0;
+
+    for (int64_t i = 0; i < count; i++) {
+        part_count += tensors[i].part_count;
+        if (tensors[i].dtype != tensors[0].dtype || tensors[i].ndim != tensors[0].ndim ||
+            memcmp(tensors[i].shape, tensors[0].shape, (size_t)tensors[0].ndim * sizeof *tensors[0].shape) != 0)
+            return FSDP_FAIL(FSDP_MISMATCH, "shape or dtype of tensor '%s.%s' differs between the ranks",
+                             FSDP__SHOWN_NAME(tensors[0].section), FSDP__SHOWN_NAME(tensors[0].name));
+    }
+    parts = fsdp__calloc((size_t)part_count, sizeof *parts);
+    if (!parts)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "out of memory for a manifest");
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t k = 0; k < tensors[i].part_count; k++)
+            parts[filled++] = tensors[i].parts[k];
+    if (part_count > 1)
+        qsort(parts, (size_t)part_count, sizeof *parts, by_place);
+    for (int64_t i = 0; i < count; i++) {
+        fsdp__free((fsdp_checkpoint_part *)tensors[i].parts);
+        tensors[i].parts = NULL;
+        tensors[i].part_count = 0;
+        if (i > 0)
+            fsdp__free((char *)tensors[i].name);
+    }
+    tensors[0].parts = parts;
+    tensors[0].part_count = part_count;
+    return FSDP_OK;
+}
+
+/* Joins tensors of the same name into one, with the parts of all of them, by rank. Fails with FSDP_MISMATCH, naming the
+ * tensor, where their shapes or dtypes differ. */
+static fsdp_status join_manifest(fsdp__manifest *m)
+{
+    int64_t joined = 0;
+
+    fsdp__manifest_sort(m);
+    for (int64_t first = 0, end; first < m->tensor_count; first = end) {
+        fsdp_status status = FSDP_OK;
+
+        for (end = first + 1; end < m->tensor_count && same_name(&m->tensors[first], &m->tensors[end]);)
+            end++;
+        status = join(&m->tensors[first], end - first);
+        if (status != FSDP_OK) { /* the rest stays as it is, to be released */
+            memmove(&m->tensors[joined], &m->tensors[first], (size_t)(m->tensor_count - first) * sizeof *m->tensors);
+            m->tensor_count -= first - joined;
+            return status;
+        }
+        m->tensors[joined++] = m->tensors[first];
+    }
+    m->tensor_count = joined;
+    return FSDP_OK;
+}
+
+/* ---- the file of a rank: a header, then the parts, in blocks that each have a checksum ---- */
+
+enum {
+    BLOCK_BYTES = 1 << 20, /* fits a core's cache from copying through checking to writing */
+    MOST_BLOCKS = 1 << 15  /* of a file: larger files have larger blocks */
+};
+
+typedef struct writing {
+    int fd;
+    const char *path;
+    fsdp__data_cursor cursor;
+    const unsigned char *copy;
+    unsigned char *buffer; /* for one block, if there is no copy */
+    const _Atomic bool *stop;
+} writing;
+
+static fsdp_status write_block(writing *w, fsdp__rank_file *file, uint64_t at, size_t bytes)
+{
+    const unsigned char *block = w->copy ? w->copy + at : w->buffer;
+
+    if (atomic_load(w->stop))
+        return FSDP_FAIL(FSDP_INTERRUPTED, "cannot write '%s': it was given up", w->path);
+    if (!w->copy)
+        FSDP_TRY(fsdp__data_cursor_read(&w->cursor, w->buffer, bytes));
+    file->blocks[file->block_count++] = fsdp__checksum(block, bytes);
+    return fsdp__file_pwrite(w->fd, w->path, block, bytes, file->header_bytes + at);
+}
+
+static fsdp_status write_all(writing *w, const fsdp__save_file *plan, fsdp__rank_file *file)
+{
+    uint64_t data_bytes = file->bytes - file->header_bytes;
+
+    FSDP_TRY(fsdp__file_pwrite(w->fd, w->path, plan->header, plan->header_bytes, 0));
+    for (uint64_t at = 0; at < data_bytes; at += file->block_bytes)
+        FSDP_TRY(write_block(w, file, at, (size_t)FSDP__MIN(file->block_bytes, data_bytes - at)));
+    return fsdp__file_sync(w->fd, w->path);
+}
+
+static fsdp_status make_room(writing *w, fsdp__rank_file *file)
+{
+    while (file->bytes / file->block_bytes >= MOST_BLOCKS)
+        file->block_bytes *= 2;
+    file->blocks = fsdp__calloc((size_t)(file->bytes / file->block_bytes + 1), sizeof *file->blocks);
+    if (!w->copy)
+        w->buffer = fsdp__malloc((size_t)file->block_bytes);
+    if (!file->blocks || (!w->copy && !w->buffer))
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write '%s'", w->path);
+    return FSDP_OK;
+}
+
+/* Writes and syncs the file. The bytes are those of `copy`, or, if that is NULL, of the tensors. `*out` gets sizes and
+ * checksums; the caller owns its blocks. Fails with FSDP_INTERRUPTED, between two blocks, when `stop` has become
+ * true. */
+static fsdp_status write_rank_file(const fsdp_context *context, const fsdp__directory *in, const char *name,
+                                   const fsdp__rank_data *data, const unsigned char *copy, const _Atomic bool *stop,
+                                   fsdp__rank_file *out)
+{
+    FSDP__FREED char *path = fsdp__path_join(in->path, name);
+    const fsdp__save_file *plan = &data->plan.files[0];
+    writing w = {.fd = -1, .path = path, .cursor = {.data = data}, .copy = copy, .stop = stop};
+    fsdp__rank_file file = {.bytes = plan->total_bytes,
+                            .header_bytes = plan->header_bytes,
+                            .header_checksum = fsdp__checksum(plan->header, plan->header_bytes),
+                            .block_bytes = BLOCK_BYTES};
+    fsdp_status status = path ? make_room(&w, &file) : FSDP_NO_MEMORY;
+
+    FSDP__TELL(PART_BEGUN, .context = context, .name = name, .bytes = (size_t)file.bytes, .ns = fsdp__clock_ns());
+    if (status == FSDP_OK)
+        status = fsdp__directory_create(in, name, &w.fd);
+    if (status == FSDP_OK)
+        status = write_all(&w, plan, &file);
+    if (w.fd >= 0)
+        FSDP_KEEP_FIRST(status, fsdp__file_close(w.fd, path));
+    FSDP__TELL(PART_DONE, .context = context, .name = name, .bytes = (size_t)file.bytes, .ns = fsdp__clock_ns());
+    fsdp__free(w.buffer);
+    if (status == FSDP_OK)
+        *out = file;
+    else
+        fsdp__free(file.blocks);
+    return status;
+}
 
 static fsdp_status out_of_memory(void)
 {
@@ -112,9 +290,8 @@ static fsdp_status write_parts(fsdp__stage *stage)
     fsdp__rank_file file = {.blocks = NULL};
     fsdp_status status;
 
-    status = fsdp__rank_file_write(stage->context, &stage->folder,
-                                   fsdp__rank_file_name(stage->rank, stage->world_size, name), &stage->data,
-                                   stage->copy, stage->stop, &file);
+    status = write_rank_file(stage->context, &stage->folder, fsdp__rank_file_name(stage->rank, stage->world_size, name),
+                             &stage->data, stage->copy, stage->stop, &file);
     FSDP_TRY(status);
     file.rank = stage->rank;
     status = fsdp__manifest_add_file(&stage->manifest, &file);
@@ -172,14 +349,14 @@ static fsdp_status append_rank(fsdp__stage *stage, int rank)
     FSDP_TRY(fsdp__manifest_load_in(&stage->scratch, scratch_name(rank, name), &of_rank));
     if (of_rank.step != stage->manifest.step)
         return FSDP_FAIL(FSDP_FORMAT, "'%s/%s' belongs to another step", stage->scratch.path, name);
-    return fsdp__manifest_append(&stage->manifest, &of_rank);
+    return append_manifest(&stage->manifest, &of_rank);
 }
 
 fsdp_status fsdp__stage_collect(fsdp__stage *stage)
 {
     for (int r = 1; r < stage->world_size; r++)
         FSDP_TRY(append_rank(stage, r));
-    FSDP_TRY(fsdp__manifest_join(&stage->manifest));
+    FSDP_TRY(join_manifest(&stage->manifest));
     FSDP_TRY(fsdp__manifest_check(stage->folder.path, &stage->manifest));
     FSDP_TRY(check_readable(stage));
     return write_manifest(stage, &stage->folder, FSDP__MANIFEST_NAME);
