@@ -1,15 +1,93 @@
 /* loader.c - makes batches of windows in order, in the caller or ahead in worker threads. */
 #include "data/loader.h"
 
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/rng.h"
 #include "data/mixture.h"
 #include "data/ring.h"
 #include "data/tokens.h"
-#include "data/window_order.h"
+
+/* ---- the order of windows ---- */
+
+/* The order in which windows are visited. A shuffled epoch is a keyed permutation of [0, windows) that is computed, not
+ * stored: an unbalanced Feistel network over Z_a x Z_b with a * b just over the number of windows. The few values
+ * outside are skipped by walking along the cycle. Any window of any epoch costs the same few calls of Philox, wherever
+ * a run resumes. */
+typedef struct window_order {
+    int64_t windows; /* per epoch, at least 1 */
+    bool shuffle;
+    uint64_t seed;
+    /* Filled by order_at. */
+    int64_t epoch; /* the epoch that `key` belongs to; -1: none yet */
+    uint64_t key;
+    uint64_t left, right; /* left * right >= windows */
+} window_order;
+
+enum {
+    ROUNDS = 8 /* even: both halves are mixed equally often */
+};
+
+static void init_order(window_order *order, int64_t windows, bool shuffle, uint64_t seed)
+{
+    uint64_t left = 1;
+
+    while (left * left < (uint64_t)windows) /* near the square root both halves are mixed equally well */
+        left++;
+    *order = (window_order){.windows = windows, .shuffle = shuffle, .seed = seed, .epoch = -1, .left = left};
+    order->right = ((uint64_t)windows + left - 1) / left;
+}
+
+static uint64_t mix(uint64_t key, int round, uint64_t value)
+{
+    uint32_t words[4];
+
+    fsdp__philox(key, value * ROUNDS + (uint64_t)round, words);
+    return (uint64_t)words[1] << 32 | words[0];
+}
+
+/* Applies a bijection of [0, left * right). Each round adds to one half a function of the other half. */
+static uint64_t permute(const window_order *order, uint64_t value)
+{
+    uint64_t low = value % order->left, high = value / order->left;
+
+    for (int round = 0; round < ROUNDS; round += 2) {
+        low = (low + mix(order->key, round, high) % order->left) % order->left;
+        high = (high + mix(order->key, round + 1, low) % order->right) % order->right;
+    }
+    return high * order->left + low;
+}
+
+/* Returns the window at `position` (from 0), counted over all epochs. It stores the epoch's key in `order`, so each
+ * thread needs an object of its own. */
+static int64_t order_at(window_order *order, int64_t position)
+{
+    int64_t epoch = position / order->windows;
+    uint64_t window = (uint64_t)(position % order->windows);
+
+    if (!order->shuffle)
+        return (int64_t)window;
+    if (order->epoch != epoch) {
+        char name[48];
+
+        snprintf(name, sizeof name, "shuffle %lld", (long long)epoch);
+        order->key = fsdp__rng_key(order->seed, name);
+        order->epoch = epoch;
+    }
+    /* The grid may have a few more places than there are windows. Walking on from those keeps the mapping a
+     * bijection. */
+    do
+        window = permute(order, window);
+    while (window >= (uint64_t)order->windows);
+    return (int64_t)window;
+}
+
+/* ---- batches ---- */
 
 FSDP__SCOPED_POINTER(fsdp_loader, fsdp_loader_free)
 
@@ -18,11 +96,11 @@ struct fsdp_loader {
     int source_count;
     fsdp__mixture mixture;
     fsdp_loader_options options;
-    int64_t last;        /* microbatch after which positions would overflow */
-    fsdp__order *orders; /* of each source, for each thread and for the caller */
-    int32_t *memory;     /* of the slots: inputs, targets and positions, each (local_batch, seq_len) */
-    fsdp__load *loads;   /* of the batches in the slots */
-    int64_t batch_numel; /* of each of these */
+    int64_t last;         /* microbatch after which positions would overflow */
+    window_order *orders; /* of each source, for each thread and for the caller */
+    int32_t *memory;      /* of the slots: inputs, targets and positions, each (local_batch, seq_len) */
+    fsdp__load *loads;    /* of the batches in the slots */
+    int64_t batch_numel;  /* of each of these */
     bool has_positions;
     fsdp__ring *ring;
 };
@@ -51,7 +129,7 @@ static const fsdp__windows *window_at(const fsdp_loader *loader, int thread, int
     int64_t index;
     int source = fsdp__mixture_at(&loader->mixture, position, &index);
 
-    *window = fsdp__order_at(&loader->orders[thread * loader->source_count + source], index);
+    *window = order_at(&loader->orders[thread * loader->source_count + source], index);
     return &loader->sources[source].windows;
 }
 
@@ -162,8 +240,8 @@ static fsdp_status make_orders(fsdp_loader *loader)
     for (int i = 0; i < users * loader->source_count; i++) {
         int source = i % loader->source_count;
 
-        fsdp__order_init(&loader->orders[i], loader->sources[source].windows.count, options->shuffle,
-                         options->seed + (uint64_t)source * 0x9e3779b97f4a7c15U);
+        init_order(&loader->orders[i], loader->sources[source].windows.count, options->shuffle,
+                   options->seed + (uint64_t)source * 0x9e3779b97f4a7c15U);
     }
     return FSDP_OK;
 }
@@ -251,11 +329,7 @@ void fsdp_loader_free(fsdp_loader *loader)
         return;
     fsdp__ring_free(loader->ring);
     fsdp__mixture_release(&loader->mixture);
-    fsdp__free(loader->orders);
-    fsdp__free(loader->sources);
-    fsdp__free(loader->loads);
-    fsdp__free(loader->memory);
-    fsdp__free(loader);
+    FSDP__FREE_ALL(loader->orders, loader->sources, loader->loads, loader->memory, loader);
 }
 
 /* ---- batches ---- */

@@ -1,9 +1,68 @@
 /* sampler.c - PyTorch's DistributedSampler, with exactly its permutation. */
+#include <stdint.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "data/randperm.h"
 #include "data/sampler.h"
+
+/* ---- PyTorch's permutations: the Mersenne Twister, mt19937, and a shuffle by its numbers ---- */
+
+enum {
+    WORDS = 624,
+    MIDDLE = 397
+};
+
+typedef struct twister {
+    uint32_t state[WORDS];
+    int next;
+} twister;
+
+static void seed_twister(twister *t, uint32_t seed)
+{
+    t->state[0] = seed;
+    for (uint32_t i = 1; i < WORDS; i++)
+        t->state[i] = 1812433253u * (t->state[i - 1] ^ t->state[i - 1] >> 30) + i;
+    t->next = WORDS;
+}
+
+static void refresh(twister *t)
+{
+    for (int i = 0; i < WORDS; i++) {
+        uint32_t y = (t->state[i] & 0x80000000u) | (t->state[(i + 1) % WORDS] & 0x7fffffffu);
+
+        t->state[i] = t->state[(i + MIDDLE) % WORDS] ^ y >> 1 ^ (y & 1 ? 0x9908b0dfu : 0);
+    }
+    t->next = 0;
+}
+
+static uint32_t draw(twister *t)
+{
+    uint32_t y;
+
+    if (t->next == WORDS)
+        refresh(t);
+    y = t->state[t->next++];
+    y ^= y >> 11;
+    y ^= y << 7 & 0x9d2c5680u;
+    y ^= y << 15 & 0xefc60000u;
+    return y ^ y >> 18;
+}
+
+/* Computes torch.randperm(n) of a CPU generator seeded with `seed`, of which only the lower 32 bits count. */
+static void randperm(int64_t n, uint64_t seed, int64_t *out)
+{
+    twister t;
+
+    seed_twister(&t, (uint32_t)seed);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = i;
+    for (int64_t i = 0; i + 1 < n; i++) {
+        int64_t other = i + (int64_t)(draw(&t) % (uint64_t)(n - i)), saved = out[i];
+
+        out[i] = out[other];
+        out[other] = saved;
+    }
+}
 
 FSDP__SCOPED_POINTER(fsdp_distributed_sampler, fsdp_distributed_sampler_free)
 
@@ -71,9 +130,7 @@ void fsdp_distributed_sampler_free(fsdp_distributed_sampler *sampler)
 {
     if (!sampler)
         return;
-    fsdp__free(sampler->order);
-    fsdp__free(sampler->indices);
-    fsdp__free(sampler);
+    FSDP__FREE_ALL(sampler->order, sampler->indices, sampler);
 }
 
 fsdp_status fsdp_distributed_sampler_set_epoch(fsdp_distributed_sampler *sampler, int64_t epoch)
@@ -93,7 +150,7 @@ void fsdp__sampler_set_position(fsdp_distributed_sampler *sampler, int64_t epoch
     sampler->first = items;
     sampler->begun = false;
     if (sampler->order)
-        fsdp__randperm(sampler->options.length, sampler->options.seed + (uint64_t)epoch, sampler->order);
+        randperm(sampler->options.length, sampler->options.seed + (uint64_t)epoch, sampler->order);
     fill(sampler);
 }
 
