@@ -2,14 +2,89 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "fsdp/tokenizer.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8.h"
-#include "tokenizer/word_cache.h"
+
+/* ---- the cache of words: most of a text consists of few words ---- */
+
+enum {
+    CACHED_BYTES = 30,
+    CACHED_IDS = 8
+};
+
+/* One word and its tokens, of the size of a cache line. */
+typedef struct cached_word {
+    uint8_t bytes, count; /* bytes is 0: the entry is free */
+    char word[CACHED_BYTES];
+    int32_t ids[CACHED_IDS];
+} cached_word;
+
+typedef struct word_cache {
+    cached_word *words; /* for each hash, the latest word that had it */
+} word_cache;
+
+enum {
+    WORDS_LOG = 15 /* 2 MiB: about the fast memory of a core */
+};
+
+static fsdp_status word_cache_init(word_cache *cache)
+{
+    cache->words = fsdp__calloc((size_t)1 << WORDS_LOG, sizeof *cache->words);
+    return cache->words ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+static void word_cache_release(word_cache *cache)
+{
+    fsdp__free(cache->words);
+    cache->words = NULL;
+}
+
+static uint64_t load(const char *bytes, size_t count)
+{
+    uint64_t value = 0;
+
+    memcpy(&value, bytes, count);
+    return value;
+}
+
+static uint64_t hash_word(const char *word, size_t bytes)
+{
+    uint64_t hash = bytes;
+
+    for (; bytes >= 8; word += 8, bytes -= 8)
+        hash = (hash ^ load(word, 8)) * 0x9e3779b97f4a7c15u;
+    hash = (hash ^ load(word, bytes) ^ hash >> 29) * 0xbf58476d1ce4e5b9u;
+    return hash >> (64 - WORDS_LOG);
+}
+
+/* Returns the entry for a word of 1 to CACHED_BYTES bytes; cached_word_is tells whether it holds the word. */
+static cached_word *cached_at(const word_cache *cache, const char *word, size_t bytes)
+{
+    return &cache->words[hash_word(word, bytes)];
+}
+
+static bool cached_word_is(const cached_word *cached, const char *word, size_t bytes)
+{
+    return cached->bytes == bytes && memcmp(cached->word, word, bytes) == 0;
+}
+
+static void set_cached_word(cached_word *cached, const char *word, size_t bytes, const int32_t *ids, int64_t count)
+{
+    if (count > CACHED_IDS)
+        return;
+    cached->bytes = (uint8_t)bytes;
+    cached->count = (uint8_t)count;
+    memcpy(cached->word, word, bytes);
+    memcpy(cached->ids, ids, (size_t)count * sizeof *ids);
+}
+
+/* ---- encoding ---- */
 
 struct fsdp_encoder {
     const fsdp_tokenizer *tokenizer;
     fsdp__matcher *matcher;
-    fsdp__word_cache cache; /* `words` is NULL for a single text: not worth it */
+    word_cache cache; /* `words` is NULL for a single text: not worth it */
     fsdp__word_scratch scratch;
     fsdp__unigram_scratch unigram;
     fsdp__text normalized[2], marked;
@@ -31,22 +106,22 @@ static fsdp_status word_tokens(fsdp_encoder *e, const char *word, size_t bytes)
 static fsdp_status add_word(void *arg, const char *word, size_t bytes)
 {
     fsdp_encoder *e = arg;
-    fsdp__cached_word *cached;
+    cached_word *cached;
     int64_t before = e->out->count, left_out = e->scratch.left_out;
 
     if (bytes >= INT32_MAX)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "a word of %zu bytes: at most %d", bytes, INT32_MAX - 1);
-    if (bytes > FSDP__CACHED_BYTES || !e->cache.words)
+    if (bytes > CACHED_BYTES || !e->cache.words)
         return word_tokens(e, word, bytes);
-    cached = fsdp__word_cache_at(&e->cache, word, bytes);
-    if (fsdp__cached_word_is(cached, word, bytes)) {
+    cached = cached_at(&e->cache, word, bytes);
+    if (cached_word_is(cached, word, bytes)) {
         for (int i = 0; i < cached->count; i++)
             FSDP_TRY(fsdp__token_list_add(e->out, cached->ids[i]));
         return FSDP_OK;
     }
     FSDP_TRY(word_tokens(e, word, bytes));
     if (left_out == e->scratch.left_out) /* bytes that are left out are counted every time */
-        fsdp__cached_word_set(cached, word, bytes, e->out->ids + before, e->out->count - before);
+        set_cached_word(cached, word, bytes, e->out->ids + before, e->out->count - before);
     return FSDP_OK;
 }
 
@@ -184,7 +259,7 @@ static fsdp_status create(const fsdp_tokenizer *tokenizer, bool caches, fsdp_enc
     FSDP__TRY_NEW(encoder);
     FSDP_TRY(fsdp__matcher_create(&encoder->matcher));
     if (caches)
-        FSDP_TRY(fsdp__word_cache_init(&encoder->cache));
+        FSDP_TRY(word_cache_init(&encoder->cache));
     encoder->tokenizer = tokenizer;
     *out = fsdp__take(&encoder);
     return FSDP_OK;
@@ -207,7 +282,7 @@ void fsdp_encoder_free(fsdp_encoder *encoder)
     if (!encoder)
         return;
     fsdp__matcher_free(encoder->matcher);
-    fsdp__word_cache_release(&encoder->cache);
+    word_cache_release(&encoder->cache);
     fsdp__word_scratch_release(&encoder->scratch);
     fsdp__unigram_scratch_release(&encoder->unigram);
     for (int i = 0; i < 2; i++)

@@ -1,12 +1,61 @@
 /* vocabulary.c - tokens by id, and a hash table of ids. */
 #include "tokenizer/vocabulary.h"
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "tokenizer/byte_level.h"
+
+/* ---- byte-level tokens ----
+ *
+ * In files each of the 256 bytes is written as one character, its own if it is visible, otherwise one from U+0100 on.
+ */
+
+enum {
+    BYTES = 256,
+    FIRST_STAND_IN = 256
+};
+
+static bool is_own_character(unsigned byte)
+{
+    return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+}
+
+/* Returns the byte that a character stands for; -1: none. Bytes without a visible character have stand-ins, in their
+ * order. */
+static int byte_of(uint32_t character)
+{
+    uint32_t stand_in = FIRST_STAND_IN;
+
+    if (character < BYTES)
+        return is_own_character(character) ? (int)character : -1;
+    for (unsigned byte = 0; byte < BYTES; byte++)
+        if (!is_own_character(byte) && stand_in++ == character)
+            return (int)byte;
+    return -1;
+}
+
+/* Decodes `token` into the bytes that it stands for, at most strlen(token), in `out`. Returns false if it has a
+ * character that stands for no byte. */
+static bool byte_level_bytes(const char *token, char *out, size_t *out_bytes)
+{
+    size_t count = 0;
+
+    for (const char *at = token; *at;) {
+        uint32_t character = 0;
+        int length = fsdp__utf8_next(at, &character), byte = length > 0 ? byte_of(character) : -1;
+
+        if (byte < 0)
+            return false;
+        out[count++] = (char)byte;
+        at += length;
+    }
+    *out_bytes = count;
+    return true;
+}
 
 enum {
     FIRST_SLOTS = 1024, /* a power of two; at most half of them are used */
@@ -35,7 +84,7 @@ static key read_key(const fsdp__vocabulary *v, const char *text, char *scratch)
 
     if (v->plain)
         return (key){.bytes = text, .count = strlen(text)};
-    if (!fsdp__byte_level_bytes(text, scratch, &k.count))
+    if (!byte_level_bytes(text, scratch, &k.count))
         k = (key){.bytes = text, .count = strlen(text), .literal = true};
     return k;
 }
@@ -181,8 +230,6 @@ const char *fsdp__vocabulary_bytes(const fsdp__vocabulary *vocabulary, int32_t t
 
 void fsdp__vocabulary_release(fsdp__vocabulary *vocabulary)
 {
-    fsdp__free(vocabulary->tokens);
-    fsdp__free(vocabulary->bytes);
-    fsdp__free(vocabulary->slots);
+    FSDP__FREE_ALL(vocabulary->tokens, vocabulary->bytes, vocabulary->slots);
     *vocabulary = (fsdp__vocabulary){0};
 }
