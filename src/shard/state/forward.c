@@ -5,11 +5,67 @@
 #include "base/compiler.h"
 #include "shard/state/backward.h"
 #include "shard/state/give_back.h"
-#include "shard/state/inputs.h"
 #include "shard/state/iteration.h"
 #include "shard/state/lazy_init.h"
 #include "shard/state/prefetch.h"
+#include "shard/state/root.h"
 #include "shard/state/trained.h"
+
+/* ---- casts and moves of inputs and outputs ---- */
+
+static fsdp_status cast_floating(fsdp_tensor **tensor, fsdp_dtype dtype)
+{
+    if (dtype == FSDP_DTYPE_NONE || !fsdp_dtype_is_floating((*tensor)->dtype))
+        return FSDP_OK;
+    *tensor = fsdp_cast(*tensor, dtype);
+    return *tensor ? FSDP_OK : fsdp_last_status();
+}
+
+/* Returns the dtype of its shards, for a state that computes in full precision. */
+static fsdp_dtype own_dtype(const fsdp__module_state *state)
+{
+    return state->group_count > 0 ? state->groups[0]->params[0].orig_dtype : FSDP_F32;
+}
+
+/* Cast floating inputs, and outputs, to the dtypes that the state's policy asks for. */
+static fsdp_status cast_inputs(fsdp__module_state *state, fsdp_tensor **inputs, int count)
+{
+    fsdp_dtype dtype = state->full_precision ? own_dtype(state) : state->policy.param_dtype;
+    bool casts = !state->policy.keep_forward_inputs || (state->casts_root_inputs && state->root->state == state);
+
+    if (state->full_precision && count > 0)
+        state->came_in = fsdp_dtype_is_floating(inputs[0]->dtype) ? inputs[0]->dtype : FSDP_DTYPE_NONE;
+    for (int i = 0; i < count && (casts || state->full_precision); i++)
+        FSDP_TRY(cast_floating(&inputs[i], dtype));
+    return FSDP_OK;
+}
+
+static fsdp_status cast_outputs(const fsdp__module_state *state, fsdp_tensor **outputs, int count)
+{
+    fsdp_dtype dtype = state->full_precision ? state->came_in : state->policy.output_dtype;
+
+    for (int i = 0; i < count; i++)
+        if (outputs[i])
+            FSDP_TRY(cast_floating(&outputs[i], dtype));
+    return FSDP_OK;
+}
+
+/* Moves inputs of the outermost module to the parameters' device. Tensors without bytes, which ask for shapes, stay. */
+static fsdp_status move_inputs(const fsdp__root *root, fsdp_tensor **inputs, int count)
+{
+    fsdp_device *device = root->comm->stream ? fsdp__stream_device(root->comm->stream) : NULL;
+
+    for (int i = 0; i < count && device; i++) {
+        fsdp_device *from = inputs[i]->storage->device;
+
+        if (from == device || fsdp_device_is_meta(from))
+            continue;
+        FSDP__TRY_MADE(inputs[i] = fsdp_to_device(inputs[i], device));
+    }
+    return FSDP_OK;
+}
+
+/* ---- forwards ---- */
 
 /* Drops the reference of a graph that was to call the state. */
 static void unref_state(void *state)
@@ -39,7 +95,7 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_module *module,
 
     if (is_recomputed(state)) {
         FSDP_TRY(unshard_for_forward(state));
-        return fsdp__inputs_cast(state, inputs, count);
+        return cast_inputs(state, inputs, count);
     }
     if (!state->root->agreed) /* it ran, or had values, before it was sharded */
         FSDP_TRY(fsdp__begin_together(state, module, FSDP_OK));
@@ -51,8 +107,8 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_module *module,
     state->used_in = state->root->iteration;
     fsdp__module_state_notify(state, FSDP_EVENT_PRE_FORWARD);
     if (state->root->forward_root == state && state->depth == 1)
-        FSDP_TRY(fsdp__inputs_move(state->root, inputs, count));
-    FSDP_TRY(fsdp__inputs_cast(state, inputs, count));
+        FSDP_TRY(move_inputs(state->root, inputs, count));
+    FSDP_TRY(cast_inputs(state, inputs, count));
     FSDP_TRY(unshard_for_forward(state));
     state->entered = fsdp__recorded(state->root->context);
     if (first) /* the first of several modules: the backward comes to it last */
@@ -237,7 +293,7 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
     if (is_recomputed(state)) {
         FSDP_TRY(mark_recomputed(state, outputs, count));
         leave_recomputation(state, any_requires_grad(outputs, count));
-        return fsdp__outputs_cast(state, outputs, count);
+        return cast_outputs(state, outputs, count);
     }
     FSDP_TRY(end_module(state, module));
     /* This comes before the cast: then the gradient that its hook sees has been through the cast's backward. */
@@ -249,7 +305,7 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
         FSDP_TRY(end_iteration(root));
         FSDP_TRY(fsdp__root_anchor(root, outputs, count));
     }
-    return fsdp__outputs_cast(state, outputs, count);
+    return cast_outputs(state, outputs, count);
 }
 
 fsdp_status fsdp__hook_post_forward(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
