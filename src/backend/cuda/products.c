@@ -1,11 +1,125 @@
 /* products.c - the matrix product: by cublasLt where it has an algorithm, otherwise by the own kernel
  * (kernels/matmul.cu). */
 #include <pthread.h>
+#include <string.h>
 
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/product_plans.h"
+#include "backend/cuda/product_algorithms.h"
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/hash.h"
+
+/* ---- plans: calls of cublasLt that are made ready once ----
+ *
+ * They are cached by what they are but for their pointers.
+ *
+ * [Note: same algorithm]
+ * The algorithm is the table's (product_rows.h), or the first that cublasLt's heuristic gives, which knows the card and
+ * the call. Nothing is timed, so a call has the same algorithm in every run. */
+
+typedef struct product_plan {
+    fsdp__product_call call;
+    bool taken;                       /* cublasLt has an algorithm for the call */
+    bool told;                        /* that it has none, or that it refuses the table's */
+    const fsdp__product_row *refused; /* the table's, in whose place the heuristic's was taken; NULL: none */
+    fsdp__product_descriptors descriptors;
+    cublasLtMatmulAlgo_t algorithm;
+    size_t workspace_bytes;
+    struct product_plan *next; /* for the cache */
+} product_plan;
+
+/* The plans of a device. Zeros are an empty cache. */
+typedef struct product_plans {
+    const fsdp__product_row *rows; /* the table of algorithms; NULL: none */
+    const char *card;              /* the device's */
+    product_plan *lists[256];
+    int count;
+} product_plans;
+
+enum {
+    MOST_PLANS = 4096 /* then all are dropped: of a run whose shapes never come again */
+};
+
+/* Chooses the algorithm, as the note above says. */
+static fsdp_status choose(product_plans *plans, product_plan *plan, const fsdp__cublaslt *lt)
+{
+    const fsdp__product_row *row =
+        plans->rows ? fsdp__product_row_find(plans->rows, plans->card, lt->version, &plan->call) : NULL;
+    cublasLtMatmulHeuristicResult_t result = {.state = CUBLAS_STATUS_NOT_SUPPORTED};
+    int count = 1;
+
+    if (row && row->algorithm.id == FSDP__PRODUCT_APART)
+        return FSDP_OK; /* plan->taken is false */
+    if (row && !fsdp__product_algorithm_make(lt, &plan->call, &plan->descriptors, &row->algorithm, &result)) {
+        plan->refused = row;
+        row = NULL;
+    }
+    if (!row)
+        FSDP_TRY(fsdp__product_heuristic(lt, &plan->call, &plan->descriptors, 0, 1, &result, &count));
+    plan->taken = row || (count > 0 && result.state == CUBLAS_STATUS_SUCCESS);
+    plan->algorithm = result.algo;
+    plan->workspace_bytes = result.workspaceSize;
+    return FSDP_OK;
+}
+
+static void free_plan(product_plan *plan, const fsdp__cublaslt *lt)
+{
+    fsdp__product_descriptors_release(lt, &plan->descriptors);
+    fsdp__free(plan);
+}
+
+static fsdp_status make_plan(product_plans *plans, const fsdp__cublaslt *lt, const fsdp__product_call *call,
+                             product_plan **out)
+{
+    product_plan *plan = fsdp__calloc(1, sizeof *plan);
+    fsdp_status status;
+
+    *out = NULL;
+    if (!plan)
+        return FSDP_NO_MEMORY;
+    plan->call = *call;
+    status = fsdp__product_describe(lt, call, &plan->descriptors);
+    if (status == FSDP_OK)
+        status = choose(plans, plan, lt);
+    if (status == FSDP_OK)
+        *out = plan;
+    else
+        free_plan(plan, lt);
+    return status;
+}
+
+static void drop_plans(product_plans *plans, const fsdp__cublaslt *lt)
+{
+    for (size_t i = 0; i < FSDP__COUNT_OF(plans->lists); i++)
+        while (plans->lists[i]) {
+            product_plan *plan = plans->lists[i];
+
+            plans->lists[i] = plan->next;
+            free_plan(plan, lt);
+        }
+    plans->count = 0;
+}
+
+/* Returns the plan of a call, made now if it is a new one; valid until the next call. [one thread at a time] */
+static fsdp_status plan_of(product_plans *plans, const fsdp__cublaslt *lt, const fsdp__product_call *call,
+                           product_plan **out)
+{
+    uint64_t hash = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, call, sizeof *call);
+    product_plan **list = &plans->lists[hash % FSDP__COUNT_OF(plans->lists)];
+
+    for (*out = *list; *out; *out = (*out)->next)
+        if (memcmp(&(*out)->call, call, sizeof *call) == 0)
+            return FSDP_OK;
+    if (plans->count == MOST_PLANS)
+        drop_plans(plans, lt);
+    FSDP_TRY(make_plan(plans, lt, call, out));
+    (*out)->next = *list;
+    *list = *out;
+    plans->count++;
+    return FSDP_OK;
+}
+
+/* ---- products ---- */
 
 enum {
     WORKSPACE_ALIGNMENT = 256 /* that cublasLt asks for */
@@ -17,7 +131,7 @@ typedef struct products {
     pthread_mutex_t mutex; /* of all below: descriptors are set while products are issued */
     fsdp__cublaslt lt;     /* opened for the first product */
     bool told;             /* that it refuses a row of the table */
-    fsdp__product_plans plans;
+    product_plans plans;
 } products;
 
 /* kernels/matmul.cu */
@@ -32,7 +146,7 @@ static void free_products(void *state)
 
     if (p->lt.handle) {
         (void)fsdp__cuda_use(p->device);
-        fsdp__product_plans_drop(&p->plans, &p->lt);
+        drop_plans(&p->plans, &p->lt);
         fsdp__cublaslt_close(&p->lt);
     }
     (void)pthread_mutex_destroy(&p->mutex);
@@ -73,7 +187,7 @@ static fsdp_status open_products(products *p)
 }
 
 /* Issues a planned product. */
-static fsdp_status issue(products *p, fsdp_stream *stream, const fsdp__product_plan *plan, const fsdp__matmul_args *k)
+static fsdp_status issue(products *p, fsdp_stream *stream, const product_plan *plan, const fsdp__matmul_args *k)
 {
     const fsdp__cublaslt *lt = &p->lt;
     const fsdp__product_descriptors *d = &plan->descriptors;
@@ -101,7 +215,7 @@ static fsdp_status issue(products *p, fsdp_stream *stream, const fsdp__product_p
 }
 
 /* Says what was not to be expected of a new plan: a kernel of our own, or, once, that the table's row is refused. */
-static void tell(products *p, const fsdp__product_plan *plan, const fsdp__matmul_args *k)
+static void tell(products *p, const product_plan *plan, const fsdp__matmul_args *k)
 {
     static const char *const names[] = {[FSDP_F32] = "float32", [FSDP_BF16] = "bfloat16", [FSDP_F16] = "float16"};
 
@@ -123,11 +237,11 @@ static void tell(products *p, const fsdp__product_plan *plan, const fsdp__matmul
 static fsdp_status try_call(products *p, fsdp_stream *stream, const fsdp__product_call *call,
                             const fsdp__matmul_args *k, bool *done)
 {
-    fsdp__product_plan *plan;
+    product_plan *plan;
 
     if (!p->lt.handle)
         FSDP_TRY(open_products(p));
-    FSDP_TRY(fsdp__product_plan_of(&p->plans, &p->lt, call, &plan));
+    FSDP_TRY(plan_of(&p->plans, &p->lt, call, &plan));
     *done = plan->taken;
     if (!plan->told)
         tell(p, plan, k);
