@@ -292,7 +292,7 @@ endif()
 # Without FSDP_TEST_LONG, some layers run there only the tests of what is staged, copied or ordered otherwise than on the
 # CPU, which has worker streams of its own.
 set(FSDP_SIM_FEW_LAYERS)
-set(FSDP_SIM_FEW test_shard_offload test_shard_overlap test_shard_parity test_shard_pipeline test_train_ahead
+set(FSDP_SIM_FEW test_shard_offload test_shard_overlap test_shard_parity test_shard_pipeline test_train_steps_ahead
     test_train_step)
 if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   set(FSDP_SIM_FEW_LAYERS ${FSDP_SIM_LAYERS})
@@ -364,7 +364,7 @@ if(FSDP_SANITIZE MATCHES "thread")
     list(APPEND FSDP_EXCEPT test_train_adapter test_train_adapter_reference test_train_dpo test_train_dpo_validation
          test_train_early_stop
          test_train_ema test_train_export test_train_float16 test_train_groups test_train_histograms
-         test_train_late_sharding test_train_metrics_places test_train_mixture test_train_notice test_train_optimizers
+         test_train_late_sharding test_train_metrics_places test_train_mixture test_train_warnings test_train_optimizers
          test_train_replay test_train_resume test_train_resume_matrix test_train_resume_worlds
          test_train_rewards test_train_rows test_train_samples
          test_train_strategy test_train_teams test_train_traced_steps test_train_units test_train_validation)
@@ -386,7 +386,7 @@ elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   # Runs by one strategy, way to cut a model or kernel or another: what they are made of has own suites in shard,
   # parallel, ops and models, and test_train_teams, _resume, _adapter and _rows run as much of src/train.
   list(APPEND FSDP_EXCEPT test_train_attention_kernels test_train_context_parallel test_train_ddp_buckets
-       test_train_float16 test_train_notice test_train_resume_worlds test_train_scheduled_units test_train_strategy
+       test_train_float16 test_train_warnings test_train_resume_worlds test_train_scheduled_units test_train_strategy
        test_train_units test_train_validation)
   # What is counted in calls, bytes and memory, or compared with real ranks: random orders and trees take the steps.
   list(APPEND FSDP_EXCEPT test_compare_memory test_explain_exact test_shard_communication test_shard_events

@@ -8,8 +8,8 @@
 #include "chat/jinja_strings.h"
 #include "format/json.h"
 #include "format/json_scan.h"
-#include "tokenizer/ends.h"
 #include "tokenizer/nfc.h"
+#include "tokenizer/token_ends.h"
 #include "tokenizer/tokenizer.h"
 
 FSDP__UNUSED static void release_rendered(fsdp__rendered *rendered)

@@ -16,7 +16,7 @@
 #include "cli/own_process.h"
 #include "cli/spill.h"
 #include "dist/dist.h"
-#include "hub/hold.h"
+#include "hub/held_folder.h"
 #include "state/entry.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint_values.h"

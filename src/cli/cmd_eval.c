@@ -15,8 +15,8 @@
 #include "device/device.h"
 #include "nn/module.h"
 #include "train/evaluate.h"
-#include "train/facts.h"
 #include "train/same_device.h"
+#include "train/same_facts.h"
 
 /* Tells a rank which model to read. */
 #define RANK_OPTION "as-rank"

@@ -13,11 +13,11 @@
 #include "cli/folder_model.h"
 #include "cli/own_process.h"
 #include "device/device.h"
-#include "hub/hold.h"
+#include "hub/held_folder.h"
 #include "launch/launch.h"
 #include "nn/module.h"
-#include "train/facts.h"
 #include "train/same_device.h"
+#include "train/same_facts.h"
 
 /* ---- the prompt ---- */
 

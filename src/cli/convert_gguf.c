@@ -12,7 +12,7 @@
 #include "cli/folder_model.h"
 #include "format/safetensors.h"
 #include "hub/gguf.h"
-#include "hub/hold.h"
+#include "hub/held_folder.h"
 #include "nn/module.h"
 #include "state/entry.h"
 #include "train/model_folder.h"

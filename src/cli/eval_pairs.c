@@ -6,7 +6,7 @@
 #include "hub/hub.h"
 #include "nn/module.h"
 #include "train/evaluate.h"
-#include "train/facts.h"
+#include "train/same_facts.h"
 
 bool fsdp__eval_is_pairs(const fsdp__eval *e)
 {

@@ -15,8 +15,8 @@
 #include "parallel/degrees.h"
 #include "parallel/meshes.h"
 #include "state/entry.h"
-#include "train/facts.h"
 #include "train/model_folder.h"
+#include "train/same_facts.h"
 
 fsdp_status fsdp__folder_model_check(const fsdp_model_config *config, int64_t ranks, int tp, int cp)
 {

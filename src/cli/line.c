@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "train/facts.h"
 #include "train/run_config.h"
+#include "train/same_facts.h"
 
 /* Replaces tabs and line ends in a value, which would separate facts, by other characters that nobody types. */
 static char inside_value(char letter)

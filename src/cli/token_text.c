@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "hub/hold.h"
+#include "hub/held_folder.h"
 
 #define REPLACEMENT "\xEF\xBF\xBD"
 

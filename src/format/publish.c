@@ -13,7 +13,7 @@
 #include "format/free_space.h"
 #include "format/journal.h"
 #include "format/staging.h"
-#include "format/target.h"
+#include "format/target_folder.h"
 
 struct fsdp__publication {
     fsdp_context *context;

@@ -15,7 +15,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "hub/hold.h"
+#include "hub/held_folder.h"
 #include "state/check.h"
 #include "state/entry.h"
 #include "state/joint_save.h"

@@ -6,7 +6,7 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "format/json_scan.h"
-#include "hub/hold.h"
+#include "hub/held_folder.h"
 
 #define LIMIT_BYTES ((size_t)1 << 30)
 

@@ -2,8 +2,8 @@
 #include "fsdp/parallel.h"
 
 #include "ops/op.h"
-#include "parallel/lane.h"
 #include "parallel/plan.h"
+#include "parallel/side_stream.h"
 #include "parallel/wire.h"
 
 /* What a backward needs to know of its forward. */

@@ -13,7 +13,7 @@
 #define PARALLEL_PIECES_H
 
 #include "ops/op.h"
-#include "parallel/lane.h"
+#include "parallel/side_stream.h"
 
 enum {
     FSDP__PIECES = FSDP__LANE_EVENTS

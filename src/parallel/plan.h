@@ -142,7 +142,7 @@ fsdp_status fsdp__tp_claim_inputs_beside(fsdp__tp_planning *planning, const fsdp
 /* Lets it compute with this rank's part of `whole` inputs. The layer has hooks that hold the plan. */
 fsdp_status fsdp__tp_apply_inputs_beside(const fsdp__job *job, fsdp__tp_plan *plan, int64_t whole);
 
-/* ---- styles.c, sequence.c, head.c, async_styles.c ---- */
+/* ---- styles.c, sequence.c, vocabulary_head.c, async_styles.c ---- */
 
 extern const fsdp__style_kind fsdp__column_wise, fsdp__row_wise, fsdp__prepare_input, fsdp__prepare_output;
 extern const fsdp__style_kind fsdp__custom_style;

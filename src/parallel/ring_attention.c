@@ -4,8 +4,8 @@
  * The ranks take turns. In a rank's turn the keys and values of its two chunks go to all other ranks, and each of these
  * computes the attention of its own queries to the keys that they see. Chunks are dealt so that every rank has as much
  * to do in each turn. In the turn of an earlier rank the queries of both chunks see the keys of its first chunk; in the
- * turn of a later rank the queries of the second chunk see the keys of both its chunks. visits.h says which keys and
- * values are on their way meanwhile, and how many a rank holds.
+ * turn of a later rank the queries of the second chunk see the keys of both its chunks. ring_visits.h says which keys
+ * and values are on their way meanwhile, and how many a rank holds.
  *
  * Each rank begins with its own keys, while the keys of the first other rank are sent. The attention to the keys of
  * each later turn (`part`, in f32) is merged with the result so far:
@@ -25,7 +25,7 @@
 #include "ops/broadcast.h"
 #include "parallel/chunks.h"
 #include "parallel/plan.h"
-#include "parallel/visits.h"
+#include "parallel/ring_visits.h"
 #include "parallel/wire.h"
 
 typedef struct state {

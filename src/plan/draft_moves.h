@@ -2,7 +2,7 @@
 #ifndef PLAN_DRAFT_MOVES_H
 #define PLAN_DRAFT_MOVES_H
 
-#include "plan/atoms.h"
+#include "plan/schedule_atoms.h"
 
 /* Brings a draft into the one form that all drafts of the same units have: what is said of a unit is that of its first
  * atom. */

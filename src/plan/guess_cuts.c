@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "plan/atoms.h"
+#include "plan/schedule_atoms.h"
 
 enum {
     LONGEST = 96 /* atoms of a unit */

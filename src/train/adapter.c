@@ -8,9 +8,9 @@
 #include "base/alloc.h"
 #include "hub/hub.h"
 #include "state/entry.h"
-#include "train/facts.h"
 #include "train/run_config.h"
 #include "train/run_start.h"
+#include "train/same_facts.h"
 
 bool fsdp__train_adapts(const fsdp_train_config *config)
 {

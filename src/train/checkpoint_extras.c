@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "hub/hold.h"
+#include "hub/held_folder.h"
 #include "hub/hub.h"
 #include "train/run_start.h"
 

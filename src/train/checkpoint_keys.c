@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "checkpoint/folder.h"
-#include "format/target.h"
+#include "format/target_folder.h"
 #include "train/run_config.h"
 
 bool fsdp__train_saves(const fsdp_train_config *config)

@@ -7,9 +7,9 @@
 
 #include "base/alloc.h"
 #include "train/dpo.h"
-#include "train/facts.h"
 #include "train/run_config.h"
 #include "train/run_start.h"
+#include "train/same_facts.h"
 
 /* ---- facts ---- */
 

@@ -32,7 +32,7 @@
 #define FSDP__VALUE_FILES "data.files"                  /* fsdp__tokens_identity, if it is certain */
 /* the newest checkpoint whose weights are finite, if these are not */
 #define FSDP__VALUE_FINITE "checkpoint.finite_step"
-#define FSDP__VALUE_MODEL "facts.model" /* facts.h: what a run that goes on must have, too */
+#define FSDP__VALUE_MODEL "facts.model" /* same_facts.h: what a run that goes on must have, too */
 #define FSDP__VALUE_DATA "facts.data"   /* the data that its place is in */
 #define FSDP__VALUE_KEYS "facts.keys"   /* what it may have otherwise; a difference is reported */
 

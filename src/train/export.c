@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/status.h"
-#include "format/target.h"
+#include "format/target_folder.h"
 #include "hub/hub.h"
 #include "state/entry.h"
 #include "train/inputs.h"

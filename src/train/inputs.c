@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "data/files.h"
-#include "hub/hold.h"
+#include "hub/held_folder.h"
 #include "train/model_folder.h"
 
 /* ---- text ---- */

@@ -28,7 +28,7 @@ const char *fsdp__metrics_id(const fsdp__metrics *metrics);
 fsdp_status fsdp__metrics_write(fsdp__metrics *metrics, const fsdp_train_report *report);
 fsdp_status fsdp__metrics_write_validation(fsdp__metrics *metrics, const fsdp_train_validation *validation);
 fsdp_status fsdp__metrics_write_histograms(fsdp__metrics *metrics, int64_t at, const fsdp__histograms *d);
-#define FSDP__WARNING_TAG "warning/" /* begins the tags of what stands out: see notice.c */
+#define FSDP__WARNING_TAG "warning/" /* begins the tags of what stands out: see warnings.c */
 fsdp_status fsdp__metrics_write_text(fsdp__metrics *metrics, int64_t at, const char *tag, const char *text);
 /* Closes all places and frees the metrics. Returns the first failure there was. NULL is allowed. */
 fsdp_status fsdp__metrics_end(fsdp__metrics *metrics);

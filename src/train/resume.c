@@ -8,10 +8,10 @@
 #include "state/entry.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
-#include "train/facts.h"
 #include "train/run_config.h"
 #include "train/run_start.h"
 #include "train/run_steps.h"
+#include "train/same_facts.h"
 
 /* ---- which one ---- */
 

@@ -114,7 +114,7 @@ enum {
     FSDP__AHEAD = 2 /* steps that the host has queued and not heard of, at most */
 };
 
-/* Steps that are decided on the device: see ahead.c. */
+/* Steps that are decided on the device: see steps_ahead.c. */
 typedef struct fsdp__ahead {
     void *device;               /* the verdict and the losses, there; NULL: the host decides about each step */
     void *reports[FSDP__AHEAD]; /* copies, in memory of the host that the device reaches */

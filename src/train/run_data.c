@@ -5,10 +5,10 @@
 
 #include "base/alloc.h"
 #include "train/dpo.h"
-#include "train/facts.h"
 #include "train/run_config.h"
 #include "train/run_start.h"
 #include "train/run_steps.h"
+#include "train/same_facts.h"
 
 /* ---- sources ---- */
 

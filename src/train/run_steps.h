@@ -15,7 +15,7 @@ fsdp_status fsdp__step_report(fsdp_train_run *run, bool stepped, fsdp_train_repo
 /* Tells the listener what a step has reported. With training.on_nan: stop one that is not finite fails instead. */
 fsdp_status fsdp__step_tell(fsdp_train_run *run, const fsdp_train_report *report);
 
-/* ---- ahead.c ---- */
+/* ---- steps_ahead.c ---- */
 
 /* Decides, once the optimizer exists, whether the host runs ahead of the device, and makes what that takes. */
 fsdp_status fsdp__ahead_begin(fsdp_train_run *run);
@@ -135,7 +135,7 @@ fsdp_status fsdp__saves_after_step(fsdp_train_run *run, bool *out_stop);
 fsdp_status fsdp__saves_failure(const fsdp_train_run *run);
 void fsdp__saves_release(fsdp_train_run *run);
 
-/* ---- notice.c: what stands out is said once, in the log and the metrics (watch/signs.h) ---- */
+/* ---- warnings.c: what stands out is said once, in the log and the metrics (watch/signs.h) ---- */
 
 enum {
     FSDP__RANK_TIMES = 5 /* numbers of fsdp__rank_times */

@@ -6,9 +6,9 @@
 #include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/file.h"
-#include "train/facts.h"
 #include "train/run_config.h"
 #include "train/run_start.h"
+#include "train/same_facts.h"
 
 static void write_first_weights(const fsdp_train_run *run, FILE *out)
 {

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "device/device.h"
 #include "fsdp/comm.h"
-#include "train/facts.h"
+#include "train/same_facts.h"
 
 typedef struct request {
     const char *option, *kind;

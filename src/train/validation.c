@@ -8,10 +8,10 @@
 #include "data/digest.h"
 #include "train/dpo.h"
 #include "train/evaluate.h"
-#include "train/facts.h"
 #include "train/run_config.h"
 #include "train/run_start.h"
 #include "train/run_steps.h"
+#include "train/same_facts.h"
 
 /* ---- what it is evaluated on ---- */
 

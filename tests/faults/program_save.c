@@ -2,7 +2,7 @@
  * files, as a run does: the folder is held, then written. */
 #include <stdlib.h>
 
-#include "hub/hold.h"
+#include "hub/held_folder.h"
 #include "support/test.h"
 
 enum {

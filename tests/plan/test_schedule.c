@@ -2,9 +2,9 @@
  * within the memory that there is, and what a run then does to the byte. */
 #include "plan/schedule.h"
 
-#include "plan/atoms.h"
 #include "plan/plan.h"
 #include "plan/prices.h"
+#include "plan/schedule_atoms.h"
 #include "support/ranks.h"
 #include "train/config.h"
 #include "train/run_config.h"

@@ -75,7 +75,7 @@ static void write_schedule(const char *path, const fsdp_train_config *config, in
     CHECK_EQ(fclose(out), 0);
 }
 
-/* In 16 bits only what shares its input with nothing else may be a unit (plan/atoms.h). */
+/* In 16 bits only what shares its input with nothing else may be a unit (plan/schedule_atoms.h). */
 static int list_atoms(bool gpt2, bool coarse, char atoms[ATOMS][64])
 {
     static const char *const parts[][10] = {

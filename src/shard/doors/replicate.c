@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "shard/doors/fully_shard.h"
 #include "shard/doors/replicate_join.h"
-#include "shard/group/alike.h"
+#include "shard/group/compare_ranks.h"
 #include "shard/group/default_groups.h"
 #include "shard/reduce/owner.h"
 #include "shard/state/attach.h"

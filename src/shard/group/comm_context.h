@@ -6,8 +6,8 @@
 #include "fsdp/shard.h"
 #include "shard/group/arrivals.h"
 #include "shard/group/exposed.h"
+#include "shard/group/gather_memory.h"
 #include "shard/group/in_flight.h"
-#include "shard/group/spares.h"
 
 typedef struct fsdp__comm_context {
     fsdp_context *context;

@@ -58,7 +58,7 @@ typedef struct fsdp__param {
     fsdp_gather_extension extension;                  /* `pre` NULL: none */
     size_t sent_offset;                               /* with extensions: bytes, in what a rank sends (encoded.h) */
     const fsdp_module *named_in; /* the state's module that was first asked to initialize it; or NULL */
-    bool due;                    /* all ranks reduce it next: see trained.h */
+    bool due;                    /* all ranks reduce it next: see trained_parameters.h */
     bool copied;                 /* who wrote the shard last wrote its cast, too: cast.h */
     bool partial_used; /* some rank of the replica has added to its partial gradient, which is otherwise zero */
     fsdp_tensor *accumulated_grad; /* in reduce_dtype, from backwards without reduction; or NULL */

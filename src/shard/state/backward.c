@@ -4,7 +4,7 @@
 #include "shard/reduce/bucket_order.h"
 #include "shard/state/give_back.h"
 #include "shard/state/prefetch.h"
-#include "shard/state/trained.h"
+#include "shard/state/trained_parameters.h"
 
 /* Ends the backward of conditional states below `parent`. It ends with the parent's, on all ranks, even if their inputs
  * need no gradient. */

@@ -9,7 +9,7 @@
 #include "shard/state/lazy_init.h"
 #include "shard/state/prefetch.h"
 #include "shard/state/root.h"
-#include "shard/state/trained.h"
+#include "shard/state/trained_parameters.h"
 
 /* ---- casts and moves of inputs and outputs ---- */
 

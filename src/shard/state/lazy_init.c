@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "comm/group_calls.h"
-#include "shard/group/alike.h"
+#include "shard/group/compare_ranks.h"
 #include "shard/reduce/owner.h"
 
 typedef struct collection {

@@ -100,7 +100,7 @@ typedef struct fsdp__module_state {
     uint64_t entered;              /* fsdp__recorded when one of its modules was entered last */
     uint64_t used_in;              /* root->iteration of its last forward */
     int64_t to_come;               /* times that the running backward has yet to leave the modules */
-    struct fsdp__trained *trained; /* of the last recorded forward: trained.h; NULL: none */
+    struct fsdp__trained *trained; /* of the last recorded forward: trained_parameters.h; NULL: none */
     bool leaving;                  /* its forward is ending: it uses nothing any more */
     struct fsdp__root *root;       /* its own until lazy initialisation, then the outermost state's */
     fsdp__comm_context *comm;      /* the root's */

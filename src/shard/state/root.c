@@ -5,7 +5,7 @@
 #include "base/compiler.h"
 #include "shard/group/default_groups.h"
 #include "shard/reduce/low_gradients.h"
-#include "shard/state/trained.h"
+#include "shard/state/trained_parameters.h"
 
 /* ---- life cycle ---- */
 

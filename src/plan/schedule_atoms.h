@@ -1,6 +1,6 @@
-/* atoms.h - what a schedule can cut a model into, and what it costs: the modules that have parameters of their own, in
- * the order in which a forward begins them. Units are neighbours in that order. Sizes, times and prices come from dry
- * runs; they are for a first guess, which dry runs then price.
+/* schedule_atoms.h - what a schedule can cut a model into, and what it costs: the modules that have parameters of their
+ * own, in the order in which a forward begins them. Units are neighbours in that order. Sizes, times and prices come
+ * from dry runs; they are for a first guess, which dry runs then price.
  *
  * [Note: same bits]
  * A unit's modules have their inputs pass through a node of the graph. If an input has other uses, its gradient is then
@@ -8,8 +8,8 @@
  * So where a model computes in 16 bits, atoms are coarse: what alone uses its input. These are the attentions and MLPs
  * of blocks, whole, and the modules outside of blocks. A block's norms, whose input its residual uses too, are then in
  * the unit of the whole block, or in the root. */
-#ifndef PLAN_ATOMS_H
-#define PLAN_ATOMS_H
+#ifndef PLAN_SCHEDULE_ATOMS_H
+#define PLAN_SCHEDULE_ATOMS_H
 
 #include "plan/planned.h"
 

@@ -1,4 +1,4 @@
-/* head.c - a model's head that is cut in the vocabulary, with its loss. */
+/* vocabulary_head.c - a model's head that is cut in the vocabulary, with its loss. */
 #include "fsdp/parallel.h"
 #include "models/models.h"
 #include "parallel/plan.h"

@@ -1,7 +1,7 @@
-/* facts.h - what must be the same in two places (on ranks; in a run and its checkpoint), as lines of text
+/* same_facts.h - what must be the same in two places (on ranks; in a run and its checkpoint), as lines of text
  * "name<tab>value". */
-#ifndef TRAIN_FACTS_H
-#define TRAIN_FACTS_H
+#ifndef TRAIN_SAME_FACTS_H
+#define TRAIN_SAME_FACTS_H
 
 #include <stdbool.h>
 #include <stdio.h>

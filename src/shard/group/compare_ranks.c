@@ -1,5 +1,5 @@
-/* alike.c - writes parameters as text, and compares texts among ranks. */
-#include "shard/group/alike.h"
+/* compare_ranks.c - writes parameters as text, and compares texts among ranks. */
+#include "shard/group/compare_ranks.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* A folder held for a model: the tokenizer comes along, the source stays, and what cannot fit is known before. */
-#include "hub/hold.h"
+#include "hub/held_folder.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

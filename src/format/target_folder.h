@@ -1,6 +1,6 @@
-/* target.h - the folder that a name stands for, whether it exists or not. */
-#ifndef FORMAT_TARGET_H
-#define FORMAT_TARGET_H
+/* target_folder.h - the folder that a name stands for, whether it exists or not. */
+#ifndef FORMAT_TARGET_FOLDER_H
+#define FORMAT_TARGET_FOLDER_H
 
 #include "base/directory.h"
 

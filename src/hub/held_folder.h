@@ -1,6 +1,6 @@
-/* hold.h - a folder that is held for a model, and what will be written into it. */
-#ifndef HUB_HOLD_H
-#define HUB_HOLD_H
+/* held_folder.h - a folder that is held for a model, and what will be written into it. */
+#ifndef HUB_HELD_FOLDER_H
+#define HUB_HELD_FOLDER_H
 
 #include "base/compiler.h"
 #include "format/publish.h"

@@ -1,5 +1,5 @@
-/* facts.c - facts about a model, its weights and data, and the comparison of lists of facts. */
-#include "train/facts.h"
+/* same_facts.c - facts about a model, its weights and data, and the comparison of lists of facts. */
+#include "train/same_facts.h"
 
 #include <string.h>
 

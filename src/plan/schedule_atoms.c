@@ -1,5 +1,5 @@
-/* atoms.c - takes atoms from dry runs, and makes schedules of drafts. */
-#include "plan/atoms.h"
+/* schedule_atoms.c - takes atoms from dry runs, and makes schedules of drafts. */
+#include "plan/schedule_atoms.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* ahead.c - steps of which the device decides what becomes of them, while the host queues the next one.
+/* steps_ahead.c - steps of which the device decides what becomes of them, while the host queues the next one.
  *
  * [Note: ahead]
  * On a device with memory of its own the host would wait several times in a step: for the loss, for the norm of the

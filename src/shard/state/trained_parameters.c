@@ -1,5 +1,5 @@
-/* trained.c - collects which parameters are trained. */
-#include "shard/state/trained.h"
+/* trained_parameters.c - collects which parameters are trained. */
+#include "shard/state/trained_parameters.h"
 
 #include "base/alloc.h"
 #include "shard/reduce/buckets.h"

@@ -1,6 +1,6 @@
-/* alike.h - a text of lines that all ranks must have alike: parameters, options. */
-#ifndef SHARD_GROUP_ALIKE_H
-#define SHARD_GROUP_ALIKE_H
+/* compare_ranks.h - a text of lines that all ranks must have alike: parameters, options. */
+#ifndef SHARD_GROUP_COMPARE_RANKS_H
+#define SHARD_GROUP_COMPARE_RANKS_H
 
 #include <stdio.h>
 

@@ -1,12 +1,12 @@
-/* visits.h - brings keys and values of each rank to all others, in turn, and adds up their gradients.
+/* ring_visits.h - brings keys and values of each rank to all others, in turn, and adds up their gradients.
  *
  * With a lane the next turn is on its way while one is computed, and what the last one has made is added up: a rank
  * holds the keys and values of two other ranks, and has sent gradients of two. Without a lane each comes when it is its
  * turn, and a rank holds those of one. */
-#ifndef PARALLEL_VISITS_H
-#define PARALLEL_VISITS_H
+#ifndef PARALLEL_RING_VISITS_H
+#define PARALLEL_RING_VISITS_H
 
-#include "parallel/lane.h"
+#include "parallel/side_stream.h"
 #include "tensor/tensor.h"
 
 enum {

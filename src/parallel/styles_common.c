@@ -1,4 +1,4 @@
-/* job.c - what all styles need: the plan that modules share, messages, hooks. */
+/* styles_common.c - what all styles need: the plan that modules share, messages, hooks. */
 #include "base/alloc.h"
 #include "dist/dist.h"
 #include "nn/module_path.h"

@@ -1,8 +1,9 @@
-/* lane.h - a stream for communication beside computing, and the events by which the two streams wait for each other.
+/* side_stream.h - a stream for communication beside computing, and the events by which the two streams wait for each
+ * other.
  *
  * A NULL lane is the device's stream itself: what travels runs in its turn, and nobody waits. */
-#ifndef PARALLEL_LANE_H
-#define PARALLEL_LANE_H
+#ifndef PARALLEL_SIDE_STREAM_H
+#define PARALLEL_SIDE_STREAM_H
 
 #include "autograd/autograd.h"
 #include "fsdp/comm.h"

@@ -1,5 +1,5 @@
-/* visits.c - what travels between ranks that take turns. */
-#include "parallel/visits.h"
+/* ring_visits.c - what travels between ranks that take turns. */
+#include "parallel/ring_visits.h"
 
 #include "ops/op.h"
 #include "parallel/wire.h"

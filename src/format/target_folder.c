@@ -1,5 +1,5 @@
-/* target.c - finds the folder that a name stands for. */
-#include "format/target.h"
+/* target_folder.c - finds the folder that a name stands for. */
+#include "format/target_folder.h"
 
 #include <dirent.h>
 #include <errno.h>

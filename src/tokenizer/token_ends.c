@@ -1,7 +1,7 @@
-/* ends.c - walks over a text and its tokens together. A token's bytes stand in the text as they are, with three
+/* token_ends.c - walks over a text and its tokens together. A token's bytes stand in the text as they are, with three
  * exceptions: white space around an added token that takes it, a space that was put before a word, and bytes for which
  * there is no token. */
-#include "tokenizer/ends.h"
+#include "tokenizer/token_ends.h"
 
 #include <string.h>
 

@@ -1,12 +1,12 @@
-/* spares.h - memory for gathers that run beside the computing (COPY).
+/* gather_memory.h - memory for gathers that run beside the computing (COPY).
  *
  * Where the device's stream runs behind the host, a group that has been resharded may still be read while the next
  * gather is to run. So that gather gets other memory as long as at most two groups besides the root have some. The
  * third waits for the last reader of the first, and takes its memory. If the groups differ in size it gets new memory
  * instead, and waits for everything that the device's stream has been given. If the device's stream is inline, memory
  * is freed at once. */
-#ifndef SHARD_GROUP_SPARES_H
-#define SHARD_GROUP_SPARES_H
+#ifndef SHARD_GROUP_GATHER_MEMORY_H
+#define SHARD_GROUP_GATHER_MEMORY_H
 
 #include "shard/group/region.h"
 

@@ -1,5 +1,5 @@
-/* hold.c - holds a folder for a model, from the start of a run to its export. */
-#include "hub/hold.h"
+/* held_folder.c - holds a folder for a model, from the start of a run to its export. */
+#include "hub/held_folder.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* spares.c - memory for gathers that run beside the computing. */
-#include "shard/group/spares.h"
+/* gather_memory.c - memory for gathers that run beside the computing. */
+#include "shard/group/gather_memory.h"
 
 fsdp_status fsdp__spares_open(fsdp__spares *spares, fsdp_device *device)
 {

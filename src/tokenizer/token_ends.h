@@ -1,6 +1,6 @@
-/* ends.h - where in a text each of its tokens ends. */
-#ifndef TOKENIZER_ENDS_H
-#define TOKENIZER_ENDS_H
+/* token_ends.h - where in a text each of its tokens ends. */
+#ifndef TOKENIZER_TOKEN_ENDS_H
+#define TOKENIZER_TOKEN_ENDS_H
 
 #include "fsdp/tokenizer.h"
 

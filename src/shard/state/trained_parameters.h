@@ -1,7 +1,8 @@
-/* trained.h - which parameters a forward was trained for. A backward of its graph makes exactly these due, whatever has
- * been frozen or thawed since: it may bring gradients of them, on this rank or on another, and of no others. */
-#ifndef SHARD_STATE_TRAINED_H
-#define SHARD_STATE_TRAINED_H
+/* trained_parameters.h - which parameters a forward was trained for. A backward of its graph makes exactly these due,
+ * whatever has been frozen or thawed since: it may bring gradients of them, on this rank or on another, and of no
+ * others. */
+#ifndef SHARD_STATE_TRAINED_PARAMETERS_H
+#define SHARD_STATE_TRAINED_PARAMETERS_H
 
 #include "shard/state/module_state.h"
 

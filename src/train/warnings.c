@@ -1,4 +1,4 @@
-/* notice.c - looks at what a run knows of itself, and says once what stands out. */
+/* warnings.c - looks at what a run knows of itself, and says once what stands out. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>

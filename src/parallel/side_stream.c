@@ -1,5 +1,5 @@
-/* lane.c - a stream beside the one that computes. */
-#include "parallel/lane.h"
+/* side_stream.c - a stream beside the one that computes. */
+#include "parallel/side_stream.h"
 
 #include "base/alloc.h"
 #include "comm/group_calls.h"
