@@ -211,10 +211,8 @@ static fsdp_status check_saved(const fsdp__node *node, bool renewed)
 static void drop_remade(fsdp__node *node)
 {
     for (int i = 0; i < node->saved_count; i++)
-        if (node->marks[i].remade) {
-            fsdp_tensor_unref(node->saved[i]);
-            node->saved[i] = NULL;
-        }
+        if (node->marks[i].remade)
+            fsdp_tensor_unref(fsdp__take(&node->saved[i]));
 }
 
 /* Other weights would make another result. */
@@ -308,10 +306,8 @@ static fsdp_status in_scope(fsdp__node *node, fsdp_status (*what)(fsdp__node *no
 
 static void drop_grads(fsdp__node *node)
 {
-    for (int i = 0; i < node->output_count; i++) {
-        fsdp_tensor_unref(node->grads[i]);
-        node->grads[i] = NULL;
-    }
+    for (int i = 0; i < node->output_count; i++)
+        fsdp_tensor_unref(fsdp__take(&node->grads[i]));
 }
 
 static bool has_grads(const fsdp__node *node)

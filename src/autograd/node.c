@@ -62,10 +62,8 @@ static void drop(fsdp__node *node, fsdp__node **dead)
 
 void fsdp__node_forget(fsdp__node *node)
 {
-    for (int i = 0; i < node->saved_count; i++) {
-        fsdp_tensor_unref(node->saved[i]);
-        node->saved[i] = NULL;
-    }
+    for (int i = 0; i < node->saved_count; i++)
+        fsdp_tensor_unref(fsdp__take(&node->saved[i]));
     if (node->state_owned && node->op->free_state)
         node->op->free_state(node->state);
     fsdp__recomputation_forget(node);
@@ -193,6 +191,5 @@ void fsdp__node_drop_saved(fsdp__node *node, int index)
 {
     if (fsdp__node_keeps(node))
         return;
-    fsdp_tensor_unref(node->saved[index]);
-    node->saved[index] = NULL;
+    fsdp_tensor_unref(fsdp__take(&node->saved[index]));
 }

@@ -25,8 +25,7 @@ void fsdp__recomputation_drop(fsdp__recomputation_entry *e)
 {
     for (int i = 0; i < e->kept_count; i++)
         fsdp_tensor_unref(e->kept[i]);
-    fsdp__free(e->kept);
-    e->kept = NULL;
+    fsdp__free(fsdp__take(&e->kept));
     e->kept_count = 0;
 }
 

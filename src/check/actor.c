@@ -56,8 +56,7 @@ void fsdp__instant_unref(fsdp__instant *instant)
 /* Drops the current instant: one that was taken before does not contain what happens from here on. */
 static void move_on(fsdp__actor *actor)
 {
-    fsdp__instant_unref(actor->now);
-    actor->now = NULL;
+    fsdp__instant_unref(fsdp__take(&actor->now));
 }
 
 uint64_t fsdp__actor_step(fsdp__actor *actor)

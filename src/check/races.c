@@ -301,8 +301,7 @@ static fsdp_status finish_collective(const fsdp__race_rank *rank, const fsdp__pr
 static fsdp_status forget_event(const fsdp__race_rank *rank, const fsdp__probe_event *e)
 {
     (void)rank;
-    fsdp__instant_unref(e->event->watcher);
-    e->event->watcher = NULL;
+    fsdp__instant_unref(fsdp__take(&e->event->watcher));
     return FSDP_OK;
 }
 

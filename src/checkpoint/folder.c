@@ -111,8 +111,7 @@ static fsdp_status list(DIR *directory, const char *folder, const char *suffix, 
 
     closedir(directory);
     if (status != FSDP_OK) {
-        fsdp__free(*out);
-        *out = NULL;
+        fsdp__free(fsdp__take(out));
         *out_count = 0;
     } else if (*out_count > 1) {
         qsort(*out, (size_t)*out_count, sizeof **out, ascending);

@@ -133,8 +133,7 @@ static void end(fsdp_checkpoint_saver *s)
     fsdp__publication_end(s->publication);
     fsdp__stage_release(&s->stage);
     fsdp__directory_close(&s->into);
-    fsdp__free(s->path);
-    s->path = NULL;
+    fsdp__free(fsdp__take(&s->path));
     s->pending = false;
     s->published = false;
 }
@@ -323,10 +322,8 @@ static fsdp_status take_copy(fsdp_checkpoint_saver *s)
 
     if (bytes == 0)
         return FSDP_OK;
-    if (s->copy && fsdp_tensor_numel(s->copy) < bytes) {
-        fsdp_tensor_unref(s->copy);
-        s->copy = NULL;
-    }
+    if (s->copy && fsdp_tensor_numel(s->copy) < bytes)
+        fsdp_tensor_unref(fsdp__take(&s->copy));
     if (!s->copy)
         FSDP_TRY(fsdp_tensor_create(fsdp_cpu(s->context), FSDP_U8, FSDP_SHAPE(bytes), FSDP_MEMORY_WORKSPACE, &s->copy));
     FSDP_TRY(fsdp_tensor_begin_write(s->copy));

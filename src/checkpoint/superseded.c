@@ -71,8 +71,7 @@ fsdp_status fsdp__superseded_list(const fsdp__directory *folder, fsdp__supersede
     status = scan(directory, folder->path, out, out_count, &capacity);
     closedir(directory);
     if (status != FSDP_OK) {
-        fsdp__free(*out);
-        *out = NULL;
+        fsdp__free(fsdp__take(out));
         *out_count = 0;
     } else if (*out_count > 1) {
         qsort(*out, (size_t)*out_count, sizeof **out, latest_first);
@@ -113,9 +112,7 @@ fsdp_status fsdp__supersede(const fsdp__directory *folder, int64_t step, char **
     *out = fsdp__path_join(folder->path, fsdp__superseded_text(&of, name));
     status = *out ? rename_step(folder, step, name)
                   : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot rename a checkpoint in '%s'", folder->path);
-    if (status != FSDP_OK) {
-        fsdp__free(*out);
-        *out = NULL;
-    }
+    if (status != FSDP_OK)
+        fsdp__free(fsdp__take(out));
     return status;
 }

@@ -192,8 +192,7 @@ static fsdp_status talk(fsdp__continuation *c, fsdp_module *model)
 {
     fsdp_status status = talk_lines(c, model);
 
-    fsdp_kv_cache_free(c->talk.cache);
-    c->talk.cache = NULL;
+    fsdp_kv_cache_free(fsdp__take(&c->talk.cache));
     c->options.cache = NULL;
     return status;
 }

@@ -118,8 +118,7 @@ static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder,
     status = fill(folder, config, options, *out);
     if (status == FSDP_OK)
         return FSDP_OK;
-    fsdp_module_unref(*out);
-    *out = NULL;
+    fsdp_module_unref(fsdp__take(out));
     return status;
 }
 

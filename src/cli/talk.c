@@ -89,8 +89,7 @@ fsdp_status fsdp__talk_cache(fsdp__talk *talk, fsdp_module *model, const int32_t
 
     most = FSDP__MIN(most, limit);
     if (!talk->cache || most > talk->capacity) {
-        fsdp_kv_cache_free(talk->cache);
-        talk->cache = NULL;
+        fsdp_kv_cache_free(fsdp__take(&talk->cache));
         talk->capacity = FSDP__MIN(FSDP__MAX(FSDP__MAX(most, 2 * talk->capacity), FIRST_CAPACITY), limit);
         return fsdp_kv_cache_create(model, 1, talk->capacity, &talk->cache);
     }

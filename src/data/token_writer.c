@@ -206,8 +206,7 @@ fsdp_status fsdp__token_writer_finish_as(fsdp__token_writer *writer, unsigned ch
     FSDP_TRY(fsdp__file_close(fd, writer->path));
     FSDP_TRY(fsdp__directory_rename(&writer->in, writer->temporary, &writer->in, writer->name, FSDP__RENAME_REPLACES));
     FSDP_TRY(fsdp__directory_sync(&writer->in));
-    fsdp__free(writer->temporary);
-    writer->temporary = NULL;
+    fsdp__free(fsdp__take(&writer->temporary));
     return FSDP_OK;
 }
 

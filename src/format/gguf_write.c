@@ -208,6 +208,5 @@ fsdp_status fsdp__gguf_header_finish(fsdp__gguf_header *h)
 
 void fsdp__gguf_header_release(fsdp__gguf_header *h)
 {
-    fsdp__free(h->data);
-    h->data = NULL;
+    fsdp__free(fsdp__take(&h->data));
 }

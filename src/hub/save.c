@@ -67,8 +67,7 @@ static fsdp_status close_file(saver *s, fsdp_status status)
         status = fsdp__file_sync(s->fd, s->path);
     if (s->fd >= 0 && close(s->fd) != 0 && status == FSDP_OK)
         status = FSDP_FAIL(FSDP_IO, "cannot close '%s': %s", s->path, strerrordesc_np(errno));
-    fsdp__free(s->path);
-    s->path = NULL;
+    fsdp__free(fsdp__take(&s->path));
     s->fd = -1;
     return status;
 }

@@ -154,8 +154,7 @@ static fsdp_status follow_dtype(const fsdp_kv_cache *cache, fsdp_tensor **all, f
                          "the cache has %lld tokens in %s, but the model computes in %s now: forget them with "
                          "fsdp_kv_cache_truncate",
                          (long long)cache->length, fsdp_dtype_name((*all)->dtype), fsdp_dtype_name(dtype));
-    fsdp_tensor_unref(*all);
-    *all = NULL;
+    fsdp_tensor_unref(fsdp__take(all));
     return FSDP_OK;
 }
 

@@ -138,10 +138,8 @@ struct fsdp__backward_call {
 
 static void forget_grads(fsdp__backward_call *c)
 {
-    for (int i = 0; i < c->output_count; i++) {
-        fsdp_tensor_unref(c->grads[i]);
-        c->grads[i] = NULL;
-    }
+    for (int i = 0; i < c->output_count; i++)
+        fsdp_tensor_unref(fsdp__take(&c->grads[i]));
 }
 
 void fsdp__backward_call_unref(fsdp__backward_call *c)

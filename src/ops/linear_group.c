@@ -269,8 +269,7 @@ static fsdp_status group_backward(fsdp__node *node, fsdp_tensor *const *grads)
     group_state *s = fsdp__node_state(node);
     fsdp_status status = backward(node, s, grads);
 
-    fsdp_tensor_unref(s->dy);
-    s->dy = NULL;
+    fsdp_tensor_unref(fsdp__take(&s->dy));
     memset(s->placed, 0, sizeof s->placed);
     return status;
 }

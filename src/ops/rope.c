@@ -80,8 +80,7 @@ static void free_state(void *state)
     rope_state *s = state;
 
     for (int i = 0; i < MOST; i++) {
-        fsdp_tensor_unref(s->place[i]);
-        s->place[i] = NULL;
+        fsdp_tensor_unref(fsdp__take(&s->place[i]));
         s->asked[i] = false;
     }
 }

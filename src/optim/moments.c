@@ -265,9 +265,7 @@ void fsdp__optimizer_forget_state(fsdp__optimizer_param *param)
 {
     fsdp_tensor **const parts[] = {&param->moment1, &param->moment2, &param->scale1, &param->scale2};
 
-    for (size_t p = 0; p < FSDP__COUNT_OF(parts); p++) {
-        fsdp_tensor_unref(*parts[p]);
-        *parts[p] = NULL;
-    }
+    for (size_t p = 0; p < FSDP__COUNT_OF(parts); p++)
+        fsdp_tensor_unref(fsdp__take(parts[p]));
     param->steps = 0;
 }

@@ -56,8 +56,7 @@ void fsdp__originals_free(fsdp__optimizer_param *param)
         fsdp_tensor_unref(param->originals[i].tensor);
         fsdp__free(param->originals[i].name);
     }
-    fsdp__free(param->originals);
-    param->originals = NULL;
+    fsdp__free(fsdp__take(&param->originals));
     param->original_count = 0;
 }
 

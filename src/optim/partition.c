@@ -128,13 +128,10 @@ void fsdp__partition_free(fsdp_optimizer *optimizer)
     if (!optimizer->partition)
         return;
     fsdp__partition_forget(optimizer);
-    for (int g = 0; g < optimizer->group_count; g++) {
-        fsdp__free(optimizer->groups[g].sorted);
-        optimizer->groups[g].sorted = NULL;
-    }
+    for (int g = 0; g < optimizer->group_count; g++)
+        fsdp__free(fsdp__take(&optimizer->groups[g].sorted));
     fsdp__free(optimizer->partition->loads);
-    fsdp__free(optimizer->partition);
-    optimizer->partition = NULL;
+    fsdp__free(fsdp__take(&optimizer->partition));
 }
 
 void fsdp__partition_forget(fsdp_optimizer *optimizer)
@@ -143,8 +140,7 @@ void fsdp__partition_forget(fsdp_optimizer *optimizer)
 
     if (!p)
         return;
-    fsdp_state_dict_free(p->consolidated);
-    p->consolidated = NULL;
+    fsdp_state_dict_free(fsdp__take(&p->consolidated));
 }
 
 const char *fsdp_optimizer_partition(const fsdp_optimizer *optimizer, int rank, int group, int64_t index)

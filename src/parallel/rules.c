@@ -265,8 +265,7 @@ static void mark_again(fsdp__global_call *call)
     for (int i = 0; i < call->count; i++)
         if (call->unmarked & 1u << i)
             call->inputs[i]->global = true;
-    fsdp__free(call->result);
-    call->result = NULL;
+    fsdp__free(fsdp__take(&call->result));
 }
 
 /* Says where a part lies for a dropout: in one dimension, or, if several are cut, anywhere, with draws of its own. */

@@ -442,6 +442,5 @@ out:
 
 void fsdp__scheduled_release(fsdp__scheduled *scheduled)
 {
-    fsdp__comm_schedule_free(scheduled->plan);
-    scheduled->plan = NULL;
+    fsdp__comm_schedule_free(fsdp__take(&scheduled->plan));
 }

@@ -36,8 +36,7 @@ static fsdp_status word_cache_init(word_cache *cache)
 
 static void word_cache_release(word_cache *cache)
 {
-    fsdp__free(cache->words);
-    cache->words = NULL;
+    fsdp__free(fsdp__take(&cache->words));
 }
 
 static uint64_t load(const char *bytes, size_t count)

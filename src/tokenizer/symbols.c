@@ -81,8 +81,7 @@ fsdp_status fsdp__symbols_seal(fsdp__symbols *symbols)
         symbols->example[symbols->of[c]] = c;
     for (uint32_t page = 0; page < FSDP__CHARACTERS / FSDP__PAGE; page++)
         FSDP_TRY(add_page(symbols, symbols->of + (size_t)page * FSDP__PAGE, &symbols->page_of[page]));
-    fsdp__free(symbols->of);
-    symbols->of = NULL;
+    fsdp__free(fsdp__take(&symbols->of));
     return FSDP_OK;
 }
 

@@ -72,8 +72,7 @@ fsdp_status fsdp__best_note(fsdp_train_run *run)
 
 void fsdp__best_release(fsdp_train_run *run)
 {
-    fsdp_state_dict_free(run->best);
-    run->best = NULL;
+    fsdp_state_dict_free(fsdp__take(&run->best));
 }
 
 /* ---- at its start ---- */

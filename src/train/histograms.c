@@ -166,8 +166,7 @@ fsdp_status fsdp__histograms_take(fsdp__histograms *d, const fsdp_optimizer *opt
         if (grad)
             FSDP_TRY(take(&d->gradients[unit], grad, NULL));
     }
-    fsdp__free(d->before);
-    d->before = NULL;
+    fsdp__free(fsdp__take(&d->before));
     return FSDP_OK;
 }
 

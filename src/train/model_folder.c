@@ -86,8 +86,7 @@ fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out)
 
 void fsdp__model_folder_release(fsdp__model_folder *folder)
 {
-    fsdp__free(folder->path);
-    folder->path = NULL;
+    fsdp__free(fsdp__take(&folder->path));
 }
 
 /* ---- weights ---- */

@@ -51,8 +51,7 @@ fsdp_status fsdp__train_config_copy(const fsdp_train_config *config, fsdp_train_
     status = fsdp__config_copy(&fsdp__train_keys, config, *out);
     if (status == FSDP_OK)
         return FSDP_OK;
-    fsdp_train_config_free(*out);
-    *out = NULL;
+    fsdp_train_config_free(fsdp__take(out));
     return status;
 }
 

@@ -165,8 +165,7 @@ void fsdp__train_close_data(fsdp_train_run *run)
         fsdp__packed_free(run->sources[i].packed);
         fsdp__open_data_close(&run->sources[i].data);
     }
-    fsdp__free(run->sources);
-    run->sources = NULL;
+    fsdp__free(fsdp__take(&run->sources));
     run->source_count = 0;
 }
 

@@ -394,8 +394,7 @@ void fsdp__flight_logs_release(fsdp__flight_logs *logs)
 {
     for (int i = 0; i < logs->count; i++)
         fsdp__flight_log_release(&logs->logs[i]);
-    fsdp__free(logs->logs);
-    logs->logs = NULL;
+    fsdp__free(fsdp__take(&logs->logs));
     logs->count = 0;
 }
 

@@ -71,8 +71,7 @@ fsdp_status fsdp__trace_file_open(const char *path, fsdp__trace_file *out)
     FSDP__TRY_NEW(out->temporary);
     status = fsdp__directory_create(&out->folder, out->temporary, &out->fd);
     if (status != FSDP_OK) { /* what has that name is not ours to remove */
-        fsdp__free(out->temporary);
-        out->temporary = NULL;
+        fsdp__free(fsdp__take(&out->temporary));
     }
     return status;
 }
@@ -91,8 +90,7 @@ fsdp_status fsdp__trace_file_finish(fsdp__trace_file *f)
     f->fd = -1;
     FSDP_TRY(fsdp__file_close(fd, f->path));
     FSDP_TRY(fsdp__directory_rename(&f->folder, f->temporary, &f->folder, f->name, FSDP__RENAME_REPLACES));
-    fsdp__free(f->temporary);
-    f->temporary = NULL;
+    fsdp__free(fsdp__take(&f->temporary));
     return FSDP_OK;
 }
 

@@ -85,8 +85,7 @@ void fsdp__cuda_cliques_close(fsdp_device *device)
 {
     fsdp__cuda_state *state = fsdp__cuda_state_of(device);
 
-    fsdp__free(state->nccl);
-    state->nccl = NULL;
+    fsdp__free(fsdp__take(&state->nccl));
 }
 
 /* ---- a member ---- */

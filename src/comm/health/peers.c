@@ -27,8 +27,7 @@ void fsdp__peers_close(fsdp__peers *peers)
     if (!peers->known)
         return;
     pthread_mutex_destroy(&peers->mutex);
-    fsdp__free(peers->known);
-    peers->known = NULL;
+    fsdp__free(fsdp__take(&peers->known));
 }
 
 int64_t fsdp__peers_beat_ms(const fsdp__peers *peers)

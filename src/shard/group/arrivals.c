@@ -22,8 +22,7 @@ static void release(fsdp__arrival *arrival)
         fsdp_tensor_unref(arrival->gradients[i]);
     }
     arrival->count = 0;
-    fsdp__storage_unref(arrival->staging);
-    arrival->staging = NULL;
+    fsdp__storage_unref(fsdp__take(&arrival->staging));
 }
 
 /* Settles the oldest `count` arrivals. */

@@ -84,8 +84,7 @@ static void drop_region(fsdp__comm_context *comm, fsdp__region **region, bool wa
 {
     if (*region && !waited)
         fsdp__comm_context_precede_compute(comm, (*region)->device);
-    fsdp__region_unref(*region);
-    *region = NULL;
+    fsdp__region_unref(fsdp__take(region));
 }
 
 static fsdp_status take_region(fsdp__comm_context *comm, fsdp_device *device, size_t bytes, fsdp_memory_kind kind,
@@ -98,10 +97,8 @@ static fsdp_status take_region(fsdp__comm_context *comm, fsdp_device *device, si
     drop_region(comm, region, false);
     FSDP_TRY(fsdp__region_make(device, bytes, kind, region));
     status = fsdp__comm_context_follow_compute(comm, device); /* the device's stream had the memory before */
-    if (status != FSDP_OK) {
-        fsdp__region_unref(*region);
-        *region = NULL;
-    }
+    if (status != FSDP_OK)
+        fsdp__region_unref(fsdp__take(region));
     return status;
 }
 

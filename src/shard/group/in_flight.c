@@ -37,8 +37,7 @@ fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight)
 
 static void let_go(fsdp_tensor **tensor)
 {
-    fsdp_tensor_unref(*tensor);
-    *tensor = NULL;
+    fsdp_tensor_unref(fsdp__take(tensor));
 }
 
 static void let_go_memory(fsdp__in_flight *flight)
@@ -46,8 +45,7 @@ static void let_go_memory(fsdp__in_flight *flight)
     fsdp__storage_unref(flight->results);
     fsdp__storage_unref(flight->partial);
     flight->results = flight->partial = NULL;
-    fsdp__region_unref(flight->packed);
-    flight->packed = NULL;
+    fsdp__region_unref(fsdp__take(&flight->packed));
 }
 
 bool fsdp__in_flight_contributed(const fsdp__in_flight *flight, int64_t i)

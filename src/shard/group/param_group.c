@@ -75,8 +75,7 @@ void fsdp__param_group_close(fsdp__param_group *group)
     fsdp__encoded_close(&group->encoded);
     fsdp__residence_close(&group->residence);
     fsdp__offload_close(&group->offload);
-    fsdp_event_free(group->gathered);
-    group->gathered = NULL;
+    fsdp_event_free(fsdp__take(&group->gathered));
 }
 
 static void publish(fsdp__param_group *group, bool unsharded)
@@ -125,8 +124,7 @@ static fsdp_status begin_unsharded(fsdp__param_group *group, fsdp__comm_context 
 
 static void let_go_packed(fsdp__param_group *group)
 {
-    fsdp__region_unref(group->packed);
-    group->packed = NULL;
+    fsdp__region_unref(fsdp__take(&group->packed));
 }
 
 static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)

@@ -80,8 +80,7 @@ fsdp_status fsdp__region_fill_new(fsdp__region **region)
 
     if (status == FSDP_OK)
         return FSDP_OK;
-    fsdp__region_unref(*region);
-    *region = NULL;
+    fsdp__region_unref(fsdp__take(region));
     return status;
 }
 

@@ -76,8 +76,7 @@ static fsdp_status copy_parts(const fsdp__param_group *group)
 
 static void let_go(fsdp__slice *slice)
 {
-    fsdp__region_unref(slice->region);
-    slice->region = NULL;
+    fsdp__region_unref(fsdp__take(&slice->region));
 }
 
 fsdp_status fsdp__slice_keep(fsdp__param_group *group)

@@ -178,8 +178,7 @@ fsdp_status fsdp__distribute_like(const fsdp_tensor *like, fsdp_tensor **gradien
 
     if (status == FSDP_OK)
         return FSDP_OK;
-    fsdp_tensor_unref(*gradient);
-    *gradient = NULL;
+    fsdp_tensor_unref(fsdp__take(gradient));
     return status;
 }
 
@@ -216,8 +215,7 @@ void fsdp__param_drop_gradients(fsdp__param *param)
 
     if (param->unsharded)
         fsdp__put_grad(param->unsharded, NULL);
-    fsdp_tensor_unref(param->accumulated_grad);
-    param->accumulated_grad = NULL;
+    fsdp_tensor_unref(fsdp__take(&param->accumulated_grad));
     fsdp__param_drop_partial(param);
     /* A kept graph may hold the dropped gradient (fused head), so its place is not given out again. */
     if (had)
@@ -342,15 +340,13 @@ fsdp_status fsdp__param_group_flat_gradient(fsdp__param_group *group, fsdp_tenso
         return FSDP_OK;
     FSDP_TRY(make_vector(group, use, out));
     if (!is_free(group, use, *out)) { /* make another one, and copy all of them there */
-        fsdp_tensor_unref(*out);
-        *out = NULL;
+        fsdp_tensor_unref(fsdp__take(out));
         leave_buffer(&group->gradients[use]);
         FSDP_TRY(make_vector(group, use, out));
     }
     status = fill_vector(group, *out);
     if (status == FSDP_OK)
         return FSDP_OK;
-    fsdp_tensor_unref(*out);
-    *out = NULL;
+    fsdp_tensor_unref(fsdp__take(out));
     return status;
 }

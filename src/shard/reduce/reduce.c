@@ -352,8 +352,7 @@ static void hand_over(fsdp__reduction *r)
         fsdp__param *p = r->params[i];
 
         fsdp__put_grad(p->unsharded, NULL);
-        fsdp_tensor_unref(p->accumulated_grad);
-        p->accumulated_grad = NULL;
+        fsdp_tensor_unref(fsdp__take(&p->accumulated_grad));
         p->due = false;
         p->partial_used = !r->complete && fsdp__in_flight_contributed(flight, i);
     }

@@ -28,8 +28,7 @@ static fsdp_status make_flat_parameter(fsdp__param_group *group)
 static void free_flat_parameter(fsdp__param_group *group)
 {
     fsdp__flat_parameter_disown(group);
-    fsdp_tensor_unref(group->vector.sharded);
-    group->vector.sharded = NULL;
+    fsdp_tensor_unref(fsdp__take(&group->vector.sharded));
 }
 
 static void unwrap(fsdp__param *param)
@@ -219,10 +218,8 @@ static void move_shards(fsdp__param_group *group, fsdp__storage **storages)
 
 static void undo(fsdp__param_group *group)
 {
-    for (int64_t i = 0; i < group->param_count; i++) {
-        fsdp_tensor_unref(group->params[i].unsharded);
-        group->params[i].unsharded = NULL;
-    }
+    for (int64_t i = 0; i < group->param_count; i++)
+        fsdp_tensor_unref(fsdp__take(&group->params[i].unsharded));
     fsdp__param_group_close(group);
 }
 

@@ -279,10 +279,8 @@ static void publish(summoning *s, fsdp__param_group *group)
 static void give_up(summoning *s, fsdp__param_group *group)
 {
     (void)s;
-    for (int64_t i = 0; i < group->param_count && group->asked && !group->summoned_by; i++) {
-        fsdp_tensor_unref(group->params[i].summoned);
-        group->params[i].summoned = NULL;
-    }
+    for (int64_t i = 0; i < group->param_count && group->asked && !group->summoned_by; i++)
+        fsdp_tensor_unref(fsdp__take(&group->params[i].summoned));
 }
 
 fsdp_status fsdp_module_summon_full_params(fsdp_module *module, const fsdp_summon_options *options)
@@ -362,8 +360,7 @@ static void end(summoning *s, fsdp__param_group *group)
                 s->status =
                     fsdp_fail_prefix(s->status, "writing back parameter %s", fsdp__param_text(p, text, sizeof text));
         }
-        fsdp_tensor_unref(p->summoned);
-        p->summoned = NULL;
+        fsdp_tensor_unref(fsdp__take(&p->summoned));
     }
     if (s->status == FSDP_OK && group->summoned_grads)
         s->status = fsdp__param_group_lower_gradients(group);

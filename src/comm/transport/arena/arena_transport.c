@@ -172,8 +172,7 @@ fsdp_status fsdp__arena_open(fsdp_context *context, fsdp__arena *arena, int rank
     status = open_all(view, wait, world);
     if (status != FSDP_OK) {
         if (*world)
-            fsdp__arena_group_free(*world);
-        *world = NULL;
+            fsdp__arena_group_free(fsdp__take(world));
         fsdp__arena_close(view);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }

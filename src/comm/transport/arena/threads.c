@@ -34,10 +34,8 @@ static fsdp_status create_world(int world_size, const fsdp_context_options *opti
         *out = fsdp__take(&arena);
         return FSDP_OK;
     }
-    for (int r = 0; r < world_size; r++) {
-        fsdp_context_free(contexts[r]);
-        contexts[r] = NULL;
-    }
+    for (int r = 0; r < world_size; r++)
+        fsdp_context_free(fsdp__take(&contexts[r]));
     return fsdp_fail_prefix(status, "cannot make a world of %d threads", world_size);
 }
 

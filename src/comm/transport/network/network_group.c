@@ -58,8 +58,7 @@ fsdp_status fsdp__network_group_world(fsdp__network_view *machines, fsdp__arena_
     status = group_new(machines, &spec, out);
     if (status != FSDP_OK) {
         if (*out)
-            fsdp__network_group_free(*out);
-        *out = NULL;
+            fsdp__network_group_free(fsdp__take(out));
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     if (machines->one_level)
