@@ -375,8 +375,7 @@ static void finish(fsdp__run *run)
             fsdp__node_release(run->nodes[i]);
         fsdp__node_unref(run->nodes[i]);
     }
-    fsdp__free(run->nodes);
-    fsdp__free(run->heap);
+    FSDP__FREE_ALL(run->nodes, run->heap);
     run->nodes = run->heap = NULL;
     run->node_count = run->heap_count = 0;
 }

@@ -12,8 +12,7 @@ static void autograd_free(void *pointer)
 {
     fsdp__autograd *autograd = pointer;
 
-    fsdp__free(autograd->outside);
-    fsdp__free(autograd);
+    FSDP__FREE_ALL(autograd->outside, autograd);
 }
 
 fsdp__autograd *fsdp__autograd_make(fsdp_context *context)

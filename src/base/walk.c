@@ -335,8 +335,7 @@ fsdp_status fsdp__walk_path(fsdp__walk *walk)
         (void)close(s.fd);
     }
     walk->made = 0;
-    fsdp__free(walk->name);
-    fsdp__free(walk->at);
+    FSDP__FREE_ALL(walk->name, walk->at);
     walk->at = walk->name = NULL;
     walk->fd = -1;
     return status;

@@ -105,8 +105,7 @@ void fsdp_chat_close(fsdp_chat *chat)
     fsdp__jinja_free(chat->usual);
     fsdp__jinja_free(chat->tool_use);
     json_decref(chat->tokens);
-    fsdp__free(chat->folder);
-    fsdp__free(chat);
+    FSDP__FREE_ALL(chat->folder, chat);
 }
 
 bool fsdp_chat_has_template(const fsdp_chat *chat)

@@ -431,8 +431,7 @@ void fsdp_chat_row_release(fsdp_chat_row *row)
     if (!row)
         return;
     fsdp_token_list_release(&row->ids);
-    fsdp__free(row->learned);
-    fsdp__free(row->text);
+    FSDP__FREE_ALL(row->learned, row->text);
     *row = (fsdp_chat_row){0};
 }
 

@@ -274,8 +274,7 @@ void fsdp__jinja_free(fsdp__jinja *jinja)
     if (!jinja)
         return;
     fsdp__render_release(&jinja->made);
-    fsdp__free(jinja->name);
-    fsdp__free(jinja);
+    FSDP__FREE_ALL(jinja->name, jinja);
 }
 
 bool fsdp__jinja_marks(const fsdp__jinja *jinja)

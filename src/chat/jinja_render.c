@@ -321,7 +321,6 @@ fsdp_status fsdp__jinja_render(const fsdp__jinja *jinja, const json_t *variables
 
 void fsdp__rendered_release(fsdp__rendered *rendered)
 {
-    fsdp__free(rendered->text);
-    fsdp__free(rendered->marked);
+    FSDP__FREE_ALL(rendered->text, rendered->marked);
     *rendered = (fsdp__rendered){0};
 }

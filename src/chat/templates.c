@@ -9,8 +9,7 @@
 
 static void release(fsdp__template *one)
 {
-    fsdp__free(one->name);
-    fsdp__free(one->text);
+    FSDP__FREE_ALL(one->name, one->text);
     *one = (fsdp__template){0};
 }
 

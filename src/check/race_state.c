@@ -44,15 +44,13 @@ static void races_unref(fsdp__races *races)
         races->channels = c->next;
         for (int64_t i = 0; i < c->count; i++)
             fsdp__instant_unref(c->posts[i].instant);
-        fsdp__free(c->posts);
-        fsdp__free(c);
+        FSDP__FREE_ALL(c->posts, c);
     }
     for (int64_t i = 0; i < races->actor_count; i++)
         fsdp__actor_free(races->actors[i]);
     for (int64_t i = 0; i < races->text_count; i++)
         fsdp__free(races->texts[i]);
-    fsdp__free(races->actors);
-    fsdp__free(races->texts);
+    FSDP__FREE_ALL(races->actors, races->texts);
     fsdp__shadow_free(races->shadow);
     pthread_mutex_destroy(&races->mutex);
     fsdp__free(races);

@@ -43,8 +43,7 @@ fsdp__shadow *fsdp__shadow_create(void)
 
 static void span_free(span *s)
 {
-    fsdp__free(s->reads);
-    fsdp__free(s);
+    FSDP__FREE_ALL(s->reads, s);
 }
 
 static void range_free(range *r)

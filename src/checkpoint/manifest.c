@@ -23,19 +23,14 @@ void fsdp__manifest_release(fsdp__manifest *m)
 {
     for (int64_t i = 0; i < m->section_count; i++)
         fsdp__free(m->sections[i]);
-    for (int64_t i = 0; i < m->file_count; i++) {
-        fsdp__free(m->files[i].name);
-        fsdp__free(m->files[i].blocks);
-    }
+    for (int64_t i = 0; i < m->file_count; i++)
+        FSDP__FREE_ALL(m->files[i].name, m->files[i].blocks);
     for (int64_t i = 0; i < m->small_count; i++)
         fsdp__free(m->small[i].name);
-    for (int64_t i = 0; i < m->value_count; i++) {
-        fsdp__free((char *)m->values[i].name);
-        fsdp__free((char *)m->values[i].text);
-    }
+    for (int64_t i = 0; i < m->value_count; i++)
+        FSDP__FREE_ALL(m->values[i].name, m->values[i].text);
     for (int64_t i = 0; i < m->tensor_count; i++) {
-        fsdp__free((char *)m->tensors[i].name);
-        fsdp__free((fsdp_checkpoint_part *)m->tensors[i].parts);
+        FSDP__FREE_ALL(m->tensors[i].name, m->tensors[i].parts);
     }
     FSDP__FREE_ALL(m->mesh, m->sections, m->files, m->small, m->values, m->tensors);
     *m = (fsdp__manifest){0};

@@ -158,8 +158,7 @@ void fsdp_checkpoint_saver_free(fsdp_checkpoint_saver *saver)
     fsdp_tensor_unref(saver->copy);
     fsdp__free(saver->pinned);
     fsdp__directory_close(&saver->home);
-    fsdp__free(saver->folder);
-    fsdp__free(saver);
+    FSDP__FREE_ALL(saver->folder, saver);
 }
 
 void fsdp_checkpoint_saver_abandon(fsdp_checkpoint_saver *saver)

@@ -270,10 +270,8 @@ fsdp_status fsdp__stage_create(const fsdp_checkpoint_content *content, const fsd
 
 void fsdp__stage_release(fsdp__stage *stage)
 {
-    for (int i = 0; i < stage->file_count; i++) {
-        fsdp__free((char *)stage->files[i].name);
-        fsdp__free((void *)stage->files[i].data);
-    }
+    for (int i = 0; i < stage->file_count; i++)
+        FSDP__FREE_ALL(stage->files[i].name, stage->files[i].data);
     fsdp__free(stage->files);
     fsdp__rank_data_release(&stage->data);
     fsdp__manifest_release(&stage->manifest);

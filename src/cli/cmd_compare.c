@@ -293,8 +293,7 @@ int fsdp__cmd_compare(int argc, char **argv)
     status = with_config(&s, config, argc, argv);
     for (int v = 0; v < s.comparison.variants.count && s.comparison.figures; v++)
         fsdp__figures_release(&s.comparison.figures[v]);
-    fsdp__free(s.comparison.figures);
-    fsdp__free(s.comparison.worlds.figures);
+    FSDP__FREE_ALL(s.comparison.figures, s.comparison.worlds.figures);
     fsdp__variants_release(&s.comparison.variants);
     if (s.random_fd >= 0)
         close(s.random_fd);

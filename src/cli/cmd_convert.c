@@ -391,12 +391,9 @@ static fsdp_status convert(conversion *c)
 
 static void release(conversion *c)
 {
-    for (int i = 0; i < c->file_count; i++) {
-        fsdp__free((void *)(uintptr_t)c->files[i].name);
-        fsdp__free((void *)(uintptr_t)c->files[i].data);
-    }
-    fsdp__free(c->files);
-    fsdp__free(c->values);
+    for (int i = 0; i < c->file_count; i++)
+        FSDP__FREE_ALL(c->files[i].name, c->files[i].data);
+    FSDP__FREE_ALL(c->files, c->values);
     fsdp__spill_release(&c->spill);
     fsdp__tensor_source_release(&c->source);
 }

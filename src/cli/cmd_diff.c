@@ -113,8 +113,8 @@ static fsdp_status allocate(window *w, fsdp_dtype dtype, int64_t numel)
     return w->raw && w->numbers ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot compare tensors");
 }
 
-/* Compares two tensors, with a window of each in memory at a time. Elements of different dtypes are compared by their numeric values. Runs on the context's
- * CPU. */
+/* Compares two tensors, with a window of each in memory at a time. Elements of different dtypes are compared by their
+ * numeric values. Runs on the context's CPU. */
 static fsdp_status find_difference(fsdp_context *context, fsdp__tensor_source *const sources[2],
                                    const fsdp__source_tensor *const tensors[2], difference_progress progress, void *arg,
                                    difference *out)
@@ -135,10 +135,8 @@ static fsdp_status find_difference(fsdp_context *context, fsdp__tensor_source *c
             status = compare_window(context, w, first, n, out);
         progress(arg, (uint64_t)n * (fsdp_dtype_size(w[0].dtype) + fsdp_dtype_size(w[1].dtype)));
     }
-    for (int side = 0; side < 2; side++) {
-        fsdp__free(w[side].raw);
-        fsdp__free(w[side].numbers);
-    }
+    for (int side = 0; side < 2; side++)
+        FSDP__FREE_ALL(w[side].raw, w[side].numbers);
     return status;
 }
 

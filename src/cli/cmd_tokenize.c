@@ -205,7 +205,6 @@ int fsdp__cmd_tokenize(int argc, char **argv)
     request r = {.inputs = fsdp__calloc((size_t)argc, sizeof *r.inputs)};
     int result = r.inputs ? with_line(&r, argc, argv) : fsdp__failure("%s", fsdp_last_error());
 
-    fsdp__free(r.separator);
-    fsdp__free(r.inputs);
+    FSDP__FREE_ALL(r.separator, r.inputs);
     return result;
 }

@@ -592,8 +592,7 @@ int fsdp__cmd_train(int argc, char **argv)
     if (fsdp_train_config_create(&s.config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     status = with_config(&s, argc, argv);
-    fsdp__free(s.flight);
-    fsdp__free(s.line.keys);
+    FSDP__FREE_ALL(s.flight, s.line.keys);
     fsdp_train_config_free(s.config);
     return status;
 }

@@ -209,10 +209,8 @@ static void release(plan *p)
     fsdp__directory_close(&p->folder);
     for (int a = 0; a < FSDP__SWEEP_KEYS; a++)
         fsdp__free(p->axes[a].text);
-    for (int i = 0; i < FSDP__SWEEP_RUNS; i++) {
-        fsdp__free(p->runs[i].name);
-        fsdp__free(p->runs[i].folder);
-    }
+    for (int i = 0; i < FSDP__SWEEP_RUNS; i++)
+        FSDP__FREE_ALL(p->runs[i].name, p->runs[i].folder);
 }
 
 /* ---- the config of a run ---- */

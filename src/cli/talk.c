@@ -31,8 +31,7 @@ void fsdp__talk_close(fsdp__talk *talk)
     fsdp_kv_cache_free(talk->cache);
     fsdp_chat_row_release(&talk->row);
     fsdp_chat_close(talk->chat);
-    fsdp__free(talk->messages);
-    fsdp__free(talk->known);
+    FSDP__FREE_ALL(talk->messages, talk->known);
     *talk = (fsdp__talk){0};
 }
 

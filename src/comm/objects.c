@@ -109,8 +109,7 @@ void fsdp_objects_free(fsdp_process_group *group, void **objects, size_t *bytes)
 {
     for (int r = 0; objects && r < group->size; r++)
         fsdp__free(objects[r]);
-    fsdp__free(objects);
-    fsdp__free(bytes);
+    FSDP__FREE_ALL(objects, bytes);
 }
 
 fsdp_status fsdp__gather(fsdp_process_group *group, const void *object, size_t bytes, fsdp__gathered *out)

@@ -112,8 +112,7 @@ fsdp_status fsdp__conversations_kind(const char *const *paths, int64_t count, fs
 
 void fsdp__encoded_rows_release(fsdp__encoded_rows *rows)
 {
-    fsdp__free(rows->learned);
-    fsdp__free(rows->ends);
+    FSDP__FREE_ALL(rows->learned, rows->ends);
     fsdp_chat_row_release(&rows->row);
 }
 

@@ -233,8 +233,7 @@ void fsdp__parquet_close(fsdp__parquet *parquet)
         return;
     drop_group(parquet);
     drop(parquet, &parquet->reader);
-    fsdp__free(parquet->text.bytes);
-    fsdp__free(parquet);
+    FSDP__FREE_ALL(parquet->text.bytes, parquet);
 }
 
 FSDP__SCOPED_POINTER(fsdp__parquet, fsdp__parquet_close)

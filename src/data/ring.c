@@ -159,8 +159,7 @@ void fsdp__ring_free(fsdp__ring *ring)
     pthread_cond_destroy(&ring->freed);
     pthread_cond_destroy(&ring->filled);
     pthread_mutex_destroy(&ring->lock);
-    fsdp__free(ring->workers);
-    fsdp__free(ring);
+    FSDP__FREE_ALL(ring->workers, ring);
 }
 
 /* ---- the caller's side ---- */

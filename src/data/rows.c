@@ -132,8 +132,7 @@ fsdp_status fsdp__rows_writer_finish(fsdp__rows_writer *writer, const char *note
 void fsdp__rows_writer_close(fsdp__rows_writer *writer)
 {
     fsdp__token_writer_close(&writer->file);
-    fsdp__free(writer->bits);
-    fsdp__free(writer->ends);
+    FSDP__FREE_ALL(writer->bits, writer->ends);
     *writer = (fsdp__rows_writer){.file = {.fd = -1}};
 }
 

@@ -109,8 +109,7 @@ void fsdp_tokens_close(fsdp_tokens *tokens)
         fsdp__token_file_close(&tokens->files[i]);
     fsdp__free(tokens->files);
     fsdp__data_files_release(&tokens->paths);
-    fsdp__free(tokens->warning);
-    fsdp__free(tokens);
+    FSDP__FREE_ALL(tokens->warning, tokens);
 }
 
 fsdp_status fsdp__tokens_check_width(const fsdp_tokens *tokens, int64_t vocab_size)

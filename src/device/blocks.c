@@ -210,6 +210,5 @@ void fsdp__blocks_release(fsdp__blocks *all)
         all->chunks = chunk->next;
         fsdp__free(chunk);
     }
-    fsdp__free(all->free_blocks);
-    fsdp__free(all->live);
+    FSDP__FREE_ALL(all->free_blocks, all->live);
 }

@@ -221,8 +221,7 @@ static void free_parameters(fsdp_explanation *e)
 {
     for (int64_t i = 0; i < e->parameter_count; i++) {
         free_text(e->parameters[i].name);
-        fsdp__free((fsdp_explained_part *)(uintptr_t)e->parameters[i].parts);
-        fsdp__free((fsdp_explained_box *)(uintptr_t)e->parameters[i].boxes);
+        FSDP__FREE_ALL(e->parameters[i].parts, e->parameters[i].boxes);
     }
     fsdp__free((fsdp_explained_parameter *)(uintptr_t)e->parameters);
 }
@@ -235,8 +234,7 @@ void fsdp_explanation_free(fsdp_explanation *e)
     free_parameters(e);
     for (int64_t i = 0; i < e->variant_count; i++)
         free_text(e->variants[i].policy);
-    fsdp__free((fsdp_explained_variant *)(uintptr_t)e->variants);
-    fsdp__free((fsdp_explained_event *)(uintptr_t)e->events);
+    FSDP__FREE_ALL(e->variants, e->events);
     free_text(e->model);
     free_text(e->strategy);
     free_text(e->policy);

@@ -91,8 +91,7 @@ void fsdp__archive_close(fsdp__archive *archive)
         return;
     close_member(archive);
     zip_discard(archive->zip);
-    fsdp__free(archive->path);
-    fsdp__free(archive);
+    FSDP__FREE_ALL(archive->path, archive);
 }
 
 int64_t fsdp__archive_count(const fsdp__archive *archive)

@@ -142,8 +142,7 @@ fsdp_status fsdp__event_file_close(fsdp__event_file *file)
         return FSDP_OK;
     if (file->fd >= 0)
         status = fsdp__file_close(file->fd, file->path ? file->path : "an event file");
-    fsdp__free(file->path);
-    fsdp__free(file);
+    FSDP__FREE_ALL(file->path, file);
     return status;
 }
 

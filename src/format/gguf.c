@@ -293,8 +293,7 @@ fsdp_status fsdp__gguf_parse(const char *path, const unsigned char *data, size_t
 
 void fsdp__gguf_release(fsdp__gguf *file)
 {
-    fsdp__free(file->values);
-    fsdp__free(file->tensors);
+    FSDP__FREE_ALL(file->values, file->tensors);
     file->values = NULL;
     file->tensors = NULL;
     file->value_count = file->tensor_count = 0;

@@ -502,8 +502,7 @@ fsdp_status fsdp__pickle_parse(const char *path, const void *data, size_t bytes,
     machine m = {.path = path, .data = data, .bytes = bytes};
     fsdp_status status = run(&m);
 
-    fsdp__free(m.stack);
-    fsdp__free(m.memo);
+    FSDP__FREE_ALL(m.stack, m.memo);
     if (status == FSDP_OK)
         *out = m.made;
     else
@@ -513,8 +512,7 @@ fsdp_status fsdp__pickle_parse(const char *path, const void *data, size_t bytes,
 
 void fsdp__pickle_release(fsdp__pickle *pickle)
 {
-    fsdp__free(pickle->values);
-    fsdp__free(pickle->links);
+    FSDP__FREE_ALL(pickle->values, pickle->links);
     *pickle = (fsdp__pickle){.values = NULL};
 }
 

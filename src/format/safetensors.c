@@ -163,8 +163,7 @@ void fsdp_safetensors_close(fsdp_safetensors *file)
         fsdp__file_unmap(&file->files[i].mapping);
         fsdp__free(file->files[i].path);
     }
-    fsdp__free(file->files);
-    fsdp__free(file);
+    FSDP__FREE_ALL(file->files, file);
 }
 
 static const fsdp__mapping *mapping_of(const fsdp_safetensors *all, const char *file)

@@ -318,8 +318,7 @@ fsdp_status fsdp__staging_move(fsdp__staging *staging, const fsdp__directory *pa
     FSDP_TRY(fsdp__directory_share(parent, &shared));
     FSDP_TRY(rename_folder(staging, parent, name));
     fsdp__directory_close(&staging->parent);
-    fsdp__free(staging->name);
-    fsdp__free(staging->folder.path);
+    FSDP__FREE_ALL(staging->name, staging->folder.path);
     staging->parent = shared;
     shared.path = NULL;
     staging->name = fsdp__take(&own);

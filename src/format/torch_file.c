@@ -373,8 +373,7 @@ void fsdp__torch_file_close(fsdp__torch_file *file)
         fsdp__free(file->tensors[i].name);
     fsdp__free(file->tensors);
     fsdp__archive_close(file->archive);
-    fsdp__free(file->path);
-    fsdp__free(file);
+    FSDP__FREE_ALL(file->path, file);
 }
 
 int64_t fsdp__torch_file_count(const fsdp__torch_file *file)

@@ -243,8 +243,7 @@ void fsdp_weights_close(fsdp_weights *weights)
         fsdp__torch_file_close(weights->parts[i].file);
         fsdp__free(weights->parts[i].path);
     }
-    fsdp__free(weights->parts);
-    fsdp__free(weights->entries);
+    FSDP__FREE_ALL(weights->parts, weights->entries);
     fsdp_safetensors_close(weights->safetensors);
     fsdp__free(weights);
 }

@@ -136,10 +136,8 @@ fsdp_status fsdp__index_check_names(const char *const *names, const char *const 
 
 void fsdp__index_release(fsdp__index *index)
 {
-    for (int64_t i = 0; i < index->count; i++) {
-        fsdp__free(index->entries[i].file);
-        fsdp__free(index->entries[i].tensor);
-    }
+    for (int64_t i = 0; i < index->count; i++)
+        FSDP__FREE_ALL(index->entries[i].file, index->entries[i].tensor);
     fsdp__free(index->entries);
     *index = (fsdp__index){0};
 }

@@ -144,12 +144,9 @@ fsdp_status fsdp__save_plan_create(const fsdp_safetensors_entry *entries, int64_
 
 void fsdp__save_plan_release(fsdp__save_plan *plan)
 {
-    for (int64_t i = 0; i < plan->file_count; i++) {
-        fsdp__free(plan->files[i].name);
-        fsdp__free(plan->files[i].header);
-    }
-    fsdp__free(plan->files);
-    fsdp__free(plan->offsets);
+    for (int64_t i = 0; i < plan->file_count; i++)
+        FSDP__FREE_ALL(plan->files[i].name, plan->files[i].header);
+    FSDP__FREE_ALL(plan->files, plan->offsets);
     free(plan->index);
     *plan = (fsdp__save_plan){0};
 }

@@ -186,8 +186,7 @@ static void release(generator *g)
         (void)fsdp_kv_cache_truncate(g->cache, 0);
     if (g->answer)
         fsdp__device_free_host(g->device, g->answer, ANSWER_BYTES);
-    fsdp__free(g->scratch);
-    fsdp__free(g->logits);
+    FSDP__FREE_ALL(g->scratch, g->logits);
 }
 
 /* ---- modes of modules, to be restored ---- */

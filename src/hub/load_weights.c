@@ -172,8 +172,7 @@ static fsdp_status match(loader *l)
 static void close_loader(loader *l)
 {
     fsdp__hub_reader_release(&l->reader);
-    fsdp__free(l->used);
-    fsdp__free(l->sources);
+    FSDP__FREE_ALL(l->used, l->sources);
     fsdp_weights_close(l->files);
 }
 

@@ -21,8 +21,7 @@ fsdp_status fsdp__hub_reader_init(fsdp__hub_reader *reader, fsdp_weights *files,
 
 void fsdp__hub_reader_release(fsdp__hub_reader *reader)
 {
-    fsdp__free(reader->window);
-    fsdp__free(reader->other);
+    FSDP__FREE_ALL(reader->window, reader->other);
     *reader = (fsdp__hub_reader){.files = NULL};
 }
 

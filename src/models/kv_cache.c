@@ -62,8 +62,7 @@ void fsdp_kv_cache_free(fsdp_kv_cache *cache)
         fsdp_tensor_unref(cache->layers[i].values);
     }
     fsdp_module_unref(cache->model);
-    fsdp__free(cache->layers);
-    fsdp__free(cache);
+    FSDP__FREE_ALL(cache->layers, cache);
 }
 
 bool fsdp__kv_cache_is_of(const fsdp_kv_cache *cache, const fsdp_module *model)

@@ -99,7 +99,6 @@ fsdp_status fsdp_module_to(fsdp_module *module, fsdp_dtype dtype)
         fsdp_tensor_unref(r.pairs[i].tensor);
         fsdp_tensor_unref(r.pairs[i].made);
     }
-    fsdp__free(r.pairs);
-    fsdp__free(r.managers.hooks);
+    FSDP__FREE_ALL(r.pairs, r.managers.hooks);
     return status;
 }

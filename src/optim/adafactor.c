@@ -176,8 +176,7 @@ static void release(job *j)
 
     for (size_t i = 0; i < FSDP__COUNT_OF(all); i++)
         fsdp_tensor_unref(all[i]);
-    fsdp__free(j->members);
-    fsdp__free(j->sums);
+    FSDP__FREE_ALL(j->members, j->sums);
 }
 
 /* Puts the parameters that are due and spread as the first of them is into the job, and takes them off the list. */

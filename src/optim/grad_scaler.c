@@ -144,8 +144,7 @@ typedef struct gradients {
 
 static void release(const gradients *all)
 {
-    fsdp__free(all->tensors);
-    fsdp__free(all->spans);
+    FSDP__FREE_ALL(all->tensors, all->spans);
 }
 
 static fsdp_status collect(const fsdp_optimizer *optimizer, gradients *all)

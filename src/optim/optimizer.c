@@ -190,8 +190,7 @@ static void free_group(fsdp__optimizer_group *group)
         fsdp__originals_free(&group->params[i]);
         fsdp__free(group->params[i].name);
     }
-    fsdp__free(group->params);
-    fsdp__free(group->sorted);
+    FSDP__FREE_ALL(group->params, group->sorted);
     *group = (fsdp__optimizer_group){.params = NULL};
 }
 

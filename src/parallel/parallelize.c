@@ -12,8 +12,7 @@ static void release(fsdp__tp_planning *p)
 {
     for (int64_t i = 0; i < p->job_count; i++)
         fsdp__free(p->jobs[i].name);
-    fsdp__free(p->jobs);
-    fsdp__free(p->claims);
+    FSDP__FREE_ALL(p->jobs, p->claims);
     fsdp__tp_unref(p->plan);
 }
 

@@ -179,8 +179,7 @@ fsdp_status fsdp__atoms_make(const fsdp__plan *always, const fsdp__plan *blocks,
 
 void fsdp__atoms_release(fsdp__atoms *atoms)
 {
-    fsdp__free(atoms->items);
-    fsdp__free(atoms->modules);
+    FSDP__FREE_ALL(atoms->items, atoms->modules);
     *atoms = (fsdp__atoms){.count = 0};
 }
 

@@ -236,7 +236,6 @@ fsdp_status fsdp__word_tokens(const fsdp__bpe *bpe, fsdp__word_scratch *scratch,
 
 void fsdp__word_scratch_release(fsdp__word_scratch *scratch)
 {
-    fsdp__free(scratch->symbols);
-    fsdp__free(scratch->heap);
+    FSDP__FREE_ALL(scratch->symbols, scratch->heap);
     *scratch = (fsdp__word_scratch){0};
 }

@@ -211,9 +211,7 @@ fsdp_status fsdp__normalize(const fsdp__normalizer *normalizer, bool first, cons
 
 void fsdp__normalizer_release(fsdp__normalizer *normalizer)
 {
-    for (int i = 0; i < normalizer->count; i++) {
-        fsdp__free(normalizer->steps[i].what);
-        fsdp__free(normalizer->steps[i].with);
-    }
+    for (int i = 0; i < normalizer->count; i++)
+        FSDP__FREE_ALL(normalizer->steps[i].what, normalizer->steps[i].with);
     *normalizer = (fsdp__normalizer){0};
 }

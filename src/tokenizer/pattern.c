@@ -119,10 +119,8 @@ void fsdp__matcher_free(fsdp__matcher *matcher)
     pcre2_match_data_free(matcher->data);
     pcre2_match_context_free(matcher->context);
     pcre2_jit_stack_free(matcher->stack);
-    for (int i = 0; i < FSDP__SEARCHES; i++) {
-        fsdp__free(matcher->texts[i].symbols);
-        fsdp__free(matcher->texts[i].places);
-    }
+    for (int i = 0; i < FSDP__SEARCHES; i++)
+        FSDP__FREE_ALL(matcher->texts[i].symbols, matcher->texts[i].places);
     fsdp__free(matcher);
 }
 

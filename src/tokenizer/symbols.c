@@ -14,8 +14,7 @@ fsdp_status fsdp__symbols_init(fsdp__symbols *symbols)
 
 void fsdp__symbols_release(fsdp__symbols *symbols)
 {
-    fsdp__free(symbols->of);
-    fsdp__free(symbols->pages);
+    FSDP__FREE_ALL(symbols->of, symbols->pages);
     *symbols = (fsdp__symbols){0};
 }
 

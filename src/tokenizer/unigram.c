@@ -169,14 +169,12 @@ fsdp_status fsdp__unigram_tokens(const fsdp__unigram *unigram, const fsdp__bpe *
 
 void fsdp__unigram_release(fsdp__unigram *unigram)
 {
-    fsdp__free(unigram->scores);
-    fsdp__free(unigram->order);
+    FSDP__FREE_ALL(unigram->scores, unigram->order);
     *unigram = (fsdp__unigram){0};
 }
 
 void fsdp__unigram_scratch_release(fsdp__unigram_scratch *scratch)
 {
-    fsdp__free(scratch->places);
-    fsdp__free(scratch->path);
+    FSDP__FREE_ALL(scratch->places, scratch->path);
     *scratch = (fsdp__unigram_scratch){0};
 }

@@ -120,8 +120,7 @@ static void pattern_list_release(pattern_list *list)
 {
     for (int64_t i = 0; list->texts && i < list->count; i++)
         fsdp__free(list->texts[i]);
-    fsdp__free(list->texts);
-    fsdp__free(list->items);
+    FSDP__FREE_ALL(list->texts, list->items);
 }
 
 static fsdp_status read_patterns(char *const *texts, int64_t count, const char *key, pattern_list *out)

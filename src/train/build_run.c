@@ -182,8 +182,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp__saves_release(run);
     fsdp__resume_release(run);
     fsdp__model_folder_release(&run->initial);
-    fsdp__free(run->tokenizer);
-    fsdp__free(run->chat_template);
+    FSDP__FREE_ALL(run->tokenizer, run->chat_template);
     (void)fsdp__metrics_end(run->metrics);
     fsdp__histograms_free(run->histograms);
     fsdp__notice_free(run->notice);

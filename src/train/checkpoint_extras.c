@@ -82,9 +82,7 @@ fsdp_status fsdp__extras_read(const fsdp_train_run *run, fsdp__extras *out)
 
 void fsdp__extras_release(fsdp__extras *extras)
 {
-    for (int i = 0; i < extras->count; i++) {
-        fsdp__free((char *)(uintptr_t)extras->files[i].name);
-        fsdp__free((void *)(uintptr_t)extras->files[i].data);
-    }
+    for (int i = 0; i < extras->count; i++)
+        FSDP__FREE_ALL(extras->files[i].name, extras->files[i].data);
     extras->count = 0;
 }

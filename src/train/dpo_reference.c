@@ -167,6 +167,5 @@ void fsdp__dpo_release(fsdp_train_run *run)
 {
     fsdp_state_dict_free(run->dpo.trained.state);
     fsdp_state_dict_free(run->dpo.validated.state);
-    fsdp__free(run->dpo.batch);
-    fsdp__free(run->dpo.validated_sums);
+    FSDP__FREE_ALL(run->dpo.batch, run->dpo.validated_sums);
 }

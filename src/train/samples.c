@@ -25,8 +25,7 @@ void fsdp__samples_release(fsdp_train_run *run)
         return;
     fsdp_token_list_release(&s->prompt);
     fsdp_tokenizer_close(s->tokenizer);
-    fsdp__free(s->tokens);
-    fsdp__free(s);
+    FSDP__FREE_ALL(s->tokens, s);
 }
 
 /* Makes tokens of the prompt as the data's were made. */

@@ -208,8 +208,7 @@ fsdp_status fsdp__flight_log_parse(const char *path, const void *data, size_t by
 
 void fsdp__flight_log_release(fsdp__flight_log *log)
 {
-    fsdp__free(log->records);
-    fsdp__free(log->path);
+    FSDP__FREE_ALL(log->records, log->path);
     log->records = NULL;
     log->path = NULL;
 }

@@ -103,8 +103,7 @@ void fsdp__trace_file_release(fsdp__trace_file *f)
     if (f->temporary)
         (void)fsdp__directory_unlink(&f->folder, f->temporary);
     fsdp_release_error(held);
-    fsdp__free(f->temporary);
-    fsdp__free(f->name);
+    FSDP__FREE_ALL(f->temporary, f->name);
     fsdp__directory_close(&f->folder);
     *f = (fsdp__trace_file){.fd = -1};
 }

@@ -410,7 +410,6 @@ fsdp_status fsdp__trace_spans_create(const fsdp__recorder *recorder, fsdp__trace
 
 void fsdp__trace_spans_release(fsdp__trace_spans *s)
 {
-    fsdp__free(s->spans);
-    fsdp__free(s->arrows);
+    FSDP__FREE_ALL(s->spans, s->arrows);
     *s = (fsdp__trace_spans){.spans = NULL};
 }

@@ -201,8 +201,7 @@ static void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t *bu
 static void forget(void)
 {
     pthread_mutex_lock(&recording.mutex);
-    fsdp__free(recording.ran);
-    fsdp__free(recording.callers);
+    FSDP__FREE_ALL(recording.ran, recording.callers);
     recording.ran = NULL;
     recording.callers = NULL;
     recording.ran_count = recording.ran_capacity = recording.caller_count = recording.caller_capacity = 0;

@@ -58,8 +58,7 @@ static void scope_free(void *state)
 {
     scope *s = state;
 
-    fsdp__free(s->options);
-    fsdp__free(s);
+    FSDP__FREE_ALL(s->options, s);
 }
 
 static fsdp_status fully_shard(fsdp_module *module, const void *options)

@@ -310,10 +310,8 @@ static fsdp_status collect_all(plan *p)
 
 static void release_plan(plan *p)
 {
-    for (int64_t i = 0; i < p->node_count; i++) {
-        fsdp__free(p->nodes[i].name);
-        fsdp__free(p->nodes[i].options);
-    }
+    for (int64_t i = 0; i < p->node_count; i++)
+        FSDP__FREE_ALL(p->nodes[i].name, p->nodes[i].options);
     fsdp__free(p->nodes);
     fsdp__pointer_table_release(&p->places);
     fsdp__pointer_table_release(&p->taken);

@@ -145,8 +145,7 @@ static fsdp_status named_mesh(fsdp_mesh *mesh, const fsdp_dp_mesh_dims *dims, fs
     if (names[0] && names[1])
         status = fsdp__mesh_part(mesh, "take the data-parallel dimensions (dp_mesh_dims) of a mesh", 2 - first,
                                  parts + first, (const char *const *)names + first, out);
-    fsdp__free(names[0]);
-    fsdp__free(names[1]);
+    FSDP__FREE_ALL(names[0], names[1]);
     return status;
 }
 

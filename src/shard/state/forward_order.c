@@ -53,7 +53,6 @@ void fsdp__forward_order_forget(fsdp__forward_order *o, const fsdp__module_state
 
 void fsdp__forward_order_release(fsdp__forward_order *o)
 {
-    fsdp__free(o->now);
-    fsdp__free(o->before);
+    FSDP__FREE_ALL(o->now, o->before);
     *o = (fsdp__forward_order){0};
 }

@@ -292,8 +292,7 @@ static void end(retyping *r, fsdp_status status)
             put_back(r->groups[i], b);
         for (int64_t p = 0; b->made && p < 2 * r->groups[i]->param_count; p++)
             fsdp_tensor_unref(b->made[p]);
-        fsdp__free(b->made);
-        fsdp__free(b->params);
+        FSDP__FREE_ALL(b->made, b->params);
     }
     FSDP__FREE_ALL(r->before, r->groups, r->states);
 }

@@ -195,10 +195,8 @@ void fsdp_shard_map_release(fsdp_shard_map *map)
 {
     if (!map)
         return;
-    for (int64_t i = 0; i < map->count; i++) {
-        fsdp__free((char *)(uintptr_t)map->items[i].name);
-        fsdp__free((char *)(uintptr_t)map->items[i].unit);
-    }
+    for (int64_t i = 0; i < map->count; i++)
+        FSDP__FREE_ALL(map->items[i].name, map->items[i].unit);
     fsdp__free(map->items);
     *map = (fsdp_shard_map){0};
 }

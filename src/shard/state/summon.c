@@ -254,8 +254,7 @@ static void take(summoning *s, fsdp__param_group *group)
         s->status = gather(s, group);
     for (int64_t i = 0; s->gathered && i < 2 * group->param_count; i++)
         fsdp_tensor_unref(s->gathered[i]);
-    fsdp__free(s->gathered);
-    fsdp__free(s->buffers);
+    FSDP__FREE_ALL(s->gathered, s->buffers);
     fsdp_tensor_unref(s->vectors[0]);
     fsdp_tensor_unref(s->vectors[1]);
     fsdp_tensor_unref(s->flat_grad);

@@ -65,8 +65,7 @@ void fsdp__trained_unref(fsdp__trained *trained)
 {
     if (!trained || --trained->refs > 0)
         return;
-    fsdp__free(trained->params);
-    fsdp__free(trained);
+    FSDP__FREE_ALL(trained->params, trained);
 }
 
 /* Returns whether the running backward of a replicated module has already made the parameter due, at another output or
