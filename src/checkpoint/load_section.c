@@ -60,7 +60,8 @@ static fsdp_status run_cut(void *arg, int64_t global, int64_t local, int64_t num
     return w->run(w->arg, place_in(w, w->a, first), place_in(w, w->b, first), end - first);
 }
 
-/* Calls `run` for each run of elements that two parts share, in the order of both. Stops at the first failure and returns it. */
+/* Calls `run` for each run of elements that two parts share, in the order of both. Stops at the first failure and
+ * returns it. */
 static fsdp_status overlap_runs(int ndim, const int64_t *shape, const extent *a, const extent *b, overlap_run run,
                                 void *arg)
 {
