@@ -7,7 +7,7 @@
 
 typedef struct fsdp__node fsdp__node;
 
-/* What a recomputation keeps results of: [Note: recomputation] in recompute_forward.c. */
+/* Says what a recomputation keeps results of: [Note: recomputation] in recompute_forward.c. */
 typedef enum fsdp__dear {
     FSDP__CHEAP,
     FSDP__DEAR_PRODUCT,   /* kept by a cheap one, and every second by a selective one */
@@ -17,7 +17,7 @@ typedef enum fsdp__dear {
 
 typedef fsdp_operation fsdp__op;
 
-/* What some of the library's own operations need beside fsdp_operation. */
+/* Holds what some of the library's own operations need beside fsdp_operation. */
 typedef struct fsdp__traits {
     /* Or NULL. Gives the tensor, which may be strided, in which the node reads the gradient of an output without moving
      * it: of the output's shape and dtype, owned by the caller. NULL in `*out`: any place will do. */
@@ -92,7 +92,8 @@ bool fsdp__node_needs(const fsdp__node *node, int input); /* whether this input'
 /* Gives the gradient of input `input` (takes its own reference; shape and dtype of the input). Call it at most once per
  * input; it does nothing if the gradient is not wanted. The op must not write to `grad` afterwards. */
 fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad);
-/* The backward of an op whose output has the values of its first input: gives that the output's gradient. */
+/* Is the backward of an op whose output has the values of its first input: it gives that input the output's
+ * gradient. */
 fsdp_status fsdp__node_pass_on(fsdp__node *node, fsdp_tensor *const *grads);
 /* Gives a tensor of the input's shape and dtype that the op writes the gradient to, and says whether it must add to
  * what is there. For a leaf this is the leaf's gradient itself, so a matrix product accumulates in place and writes

@@ -1,4 +1,4 @@
-/* boundary.c - nodes that compute nothing: places in the backward that somebody is told of.
+/* boundary.c - nodes that compute nothing and notify somebody when the backward reaches them.
  *
  * [Note: anchors]
  * A backward walks what its roots were made from. An anchor is an identity with other nodes beside it. They are walked

@@ -30,7 +30,7 @@ typedef struct fsdp__hook {
     struct fsdp__hook *next;
 } fsdp__hook;
 
-/* What a tensor knows about gradients (its `autograd` attachment). */
+/* Holds what a tensor knows about gradients (its `autograd` attachment). */
 struct fsdp__grad_state {
     fsdp_tensor *tensor; /* weak: the tensor it hangs on */
     bool requires_grad;
@@ -68,7 +68,7 @@ typedef struct fsdp__edge {
     fsdp_tensor *given;    /* for a leaf: added once the node has dropped everything else */
 } fsdp__edge;
 
-/* What a node knows of a tensor that it saved. */
+/* Holds what a node knows of a tensor that it saved. */
 typedef struct fsdp__mark {
     uint64_t version; /* of the bytes that the backward needs */
     uint64_t origin;  /* of those bytes, in a recomputed function: [Note: origins] in tensor/tensor.h */

@@ -19,7 +19,7 @@
         release(*pointer);                                \
     }
 
-/* Whether AddressSanitizer and ThreadSanitizer are on: gcc and clang tell it in different ways. */
+/* Tell whether AddressSanitizer and ThreadSanitizer are on; gcc and clang say so in different ways. */
 #if defined(__has_feature)
 #define FSDP__ASAN __has_feature(address_sanitizer)
 #define FSDP__TSAN __has_feature(thread_sanitizer)

@@ -49,7 +49,7 @@ void fsdp__context_set_namer(fsdp_context *context, fsdp__owner_namer name);
  * `text`. */
 const char *fsdp__context_owner_name(const fsdp_context *context, const void *owner, char *text, size_t bytes);
 
-/* What the rank is busy with between its collectives. */
+/* Says what the rank is busy with between its collectives. */
 typedef enum fsdp__activity {
     FSDP__COMPUTING,
     FSDP__READING, /* files */

@@ -156,7 +156,7 @@ void fsdp__directory_close(fsdp__directory *directory)
 
 /* ---- whose ---- */
 
-/* A new file, which no name leads to when this returns; -1 with errno. */
+/* Makes a new file, to which no name leads when this returns; -1 with errno. */
 static int make_nameless(const fsdp__directory *in)
 {
     int fd = openat(in->fd, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
@@ -308,7 +308,7 @@ fsdp_status fsdp__directory_write_new(const fsdp__directory *in, const char *nam
     return fill(in, name, fd, data, bytes, true);
 }
 
-/* A new file for what is to become `name`, that no other process or thread uses. */
+/* Makes a new file for what is to become `name`, which no other process or thread uses. */
 static fsdp_status create_beside(const fsdp__directory *in, const char *name, char **out_name, int *out_fd)
 {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {

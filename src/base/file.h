@@ -15,7 +15,8 @@ struct stat;
 fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
 /* Does the same with an open regular file, from its beginning; `path` is for the message. */
 fsdp_status fsdp__file_read_all(int fd, const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
-/* The same of a path that the user may point at a pipe or a terminal too: read once, to its end. [blocks] */
+/* Does the same for a path that the user may point at a pipe or a terminal, too, which is read once, to its end.
+ * [blocks] */
 fsdp_status fsdp__file_read_stream(const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
 
 typedef struct fsdp__mapping {
@@ -24,15 +25,15 @@ typedef struct fsdp__mapping {
     uint64_t device, inode; /* which file it is, whatever has its name later */
 } fsdp__mapping;
 
-/* Read-only memory map of a regular file; anything else is refused as above. */
+/* Maps a regular file read-only; anything else is refused as above. */
 fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out);
-/* The same of a regular file that is open, and stays it. */
+/* Does the same for a regular file that is open, and stays open. */
 fsdp_status fsdp__file_map_open(int fd, const char *path, fsdp__mapping *out);
 void fsdp__file_unmap(fsdp__mapping *mapping);
-/* Whether a descriptor is of the file that is mapped. */
+/* Returns whether a descriptor is of the file that is mapped. */
 bool fsdp__file_is_mapped(const fsdp__mapping *mapping, int fd);
 
-/* A regular file, to be read in parts; anything else is refused as above. `out_bytes` may be NULL. */
+/* Opens a regular file to read it in parts; anything else is refused as above. `out_bytes` may be NULL. */
 fsdp_status fsdp__file_open(const char *path, int *out_fd, size_t *out_bytes);
 /* Reads all of `bytes` at `offset`; a file that ends before is an error. `path` is for the message. */
 fsdp_status fsdp__file_pread(int fd, const char *path, void *data, size_t bytes, uint64_t offset);
@@ -60,7 +61,7 @@ fsdp_status fsdp__make_directories(const char *path);
 
 /* fsdp__free it; NULL when out of memory. An absolute name stays as it is. */
 char *fsdp__path_join(const char *directory, const char *name);
-/* The directory that it lies in, without a slash at its end; "." for a name alone. fsdp__free it; NULL when out of
+/* Returns the directory of a path, without a slash at its end; "." for a name alone. fsdp__free it; NULL when out of
  * memory. */
 char *fsdp__path_parent(const char *path);
 /* Returns whether both are one file or folder, under whatever names. */

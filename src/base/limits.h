@@ -31,8 +31,8 @@ fsdp__memory_limit fsdp__memory_limit_of_one(void);
 /* Returns what the machine could give now without taking it from somebody; FSDP__NO_LIMIT: not known. */
 uint64_t fsdp__memory_available(void);
 
-/* Returns how many processes the kernel has killed for want of memory since it booted, on the whole machine, whoever
- * set the limit: the counters of a control group may not be visible. 0: not known. */
+/* Returns how many processes the kernel has killed since it booted because memory ran out, on the whole machine,
+ * whoever set the limit: the counters of a control group may not be visible. 0: not known. */
 long long fsdp__oom_kills(void);
 
 /* Returns how many of `count` threads can exist at once, in addition to those there are: found by trying, up to 256. */

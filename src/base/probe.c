@@ -8,7 +8,7 @@
 _Atomic uint64_t fsdp__probed;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static int listeners[FSDP__POINTS]; /* how many listen to each; guarded by the mutex */
-static fsdp__subscriber everywhere; /* the first in the list of those that are told of the whole process */
+static fsdp__subscriber everywhere; /* the first subscriber to the whole process */
 
 void fsdp__listen(fsdp__subscriber *subscriber, uint64_t points)
 {

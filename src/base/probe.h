@@ -99,7 +99,7 @@ typedef enum fsdp__point {
     FSDP__POINT_STEP_BEGUN, /* of an optimizer, object. context is NULL where it has no parameters */
     FSDP__POINT_STEP_DONE,
     FSDP__POINT_RUN_ENDED, /* with a failure that all ranks have in the same way: kind: fsdp_status. ns is not set */
-    FSDP__POINT_MEMORY_LACKED, /* it ends for want of memory: name: who has it, in lines. ns is not set */
+    FSDP__POINT_MEMORY_LACKED, /* it ends because memory ran out: name: who has the memory, in lines. ns is not set */
     FSDP__POINT_BATCH_BEGUN,   /* on the thread that makes it: object (its ring), number. context may be NULL */
     FSDP__POINT_BATCH_DONE,
     FSDP__POINT_PART_BEGUN, /* this rank's file of a checkpoint: name, bytes */
@@ -108,7 +108,7 @@ typedef enum fsdp__point {
     FSDP__POINTS
 } fsdp__point;
 
-/* What happens. Fields that a point does not name are 0. */
+/* Describes an event. Fields that a point does not name are 0. */
 typedef struct fsdp__probe_event {
     fsdp__point point;
     int kind;
@@ -134,7 +134,7 @@ typedef struct fsdp__subscriber {
 
 #define FSDP__POINT_BIT(point) ((uint64_t)1 << (point))
 
-/* Adds a subscriber, which is told of the whole process as long as that lives. [thread-safe] */
+/* Adds a subscriber to the points of the whole process, for as long as the process lives. [thread-safe] */
 void fsdp__subscribe(fsdp__subscriber *subscriber);
 /* Tells `see` from now on of what happens in a context. Returns NULL, with a last error, when out of memory. Call it on
  * the context's own thread. */

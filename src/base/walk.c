@@ -181,7 +181,7 @@ static fsdp_status follow_name(steps *s, const char *name)
     return link < 0 ? cannot(s->walk) : follow(s, name, link);
 }
 
-/* Into the directory of that name, or to where a link leads. */
+/* Goes into the directory of that name, or to where a link leads. */
 static fsdp_status step(steps *s, const char *name)
 {
     /* The links of /proc are the kernel's, and no text leads where they do. */
@@ -212,7 +212,7 @@ static fsdp_status step(steps *s, const char *name)
 
 /* ---- all of them ---- */
 
-/* Whether the walk ends here, at a name. */
+/* Returns whether the walk ends here, at a name. */
 static fsdp_status look_at_last(steps *s, const char *name, bool *ends)
 {
     FSDP__CLOSED int link = -1;

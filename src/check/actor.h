@@ -25,7 +25,7 @@ typedef struct fsdp__instant {
     struct fsdp__instant *next; /* next of the instants that the stream has still to reach */
 } fsdp__instant;
 
-/* What comes before the next item: the item starts after an instant, and perhaps memory is given back there. */
+/* Holds what comes before the next item: the item starts after an instant, and perhaps memory is given back there. */
 struct fsdp__order {
     fsdp__order *next;
     fsdp__instant *after;
@@ -34,7 +34,7 @@ struct fsdp__order {
     uint64_t step; /* the host's, that gives it back */
 };
 
-/* What a stream has in its queue. */
+/* Holds what a stream has in its queue. */
 typedef struct fsdp__item {
     struct fsdp__item *next;
     fsdp__order *orders;

@@ -109,7 +109,7 @@ typedef struct loan {
 static pthread_mutex_t loans_mutex = PTHREAD_MUTEX_INITIALIZER;
 static loan *loans; /* guarded by the mutex */
 
-/* Moves this thread's switches, but for collectives', to the loan. */
+/* Moves this thread's switches, except those of collectives, to the loan. */
 static void lend(const void *object)
 {
     loan *l;

@@ -1,6 +1,6 @@
 /* fault.h - "fail the n-th": tests make one use of a resource fail and check that nothing leaks, hangs or crashes. The
  * switch belongs to the calling thread, so ranks that are threads fail one by one; it goes along with work that the
- * thread lends to another one (FSDP__POINT_WORK_LENT), but for collectives'. */
+ * thread lends to another one (FSDP__POINT_WORK_LENT), except for collectives'. */
 #ifndef CHECK_FAULT_H
 #define CHECK_FAULT_H
 
@@ -14,7 +14,7 @@ typedef enum fsdp__fault_kind {
     FSDP__FAULT_KINDS
 } fsdp__fault_kind;
 
-/* What an armed use of one of the last two kinds does. */
+/* Says what an armed use of one of the last two kinds does. */
 typedef enum fsdp__fault_act {
     FSDP__FAULT_FAILS, /* fails, with the errno that was set, at first ENOSPC */
     /* a write writes one byte less than half of its bytes, and goes on; other uses do nothing unusual */

@@ -19,7 +19,7 @@ typedef struct post {
     fsdp__instant *instant;
 } post;
 
-/* What was posted under a key, oldest first. */
+/* Holds what was posted under a key, oldest first. */
 typedef struct fsdp__channel {
     struct fsdp__channel *next;
     const void *key;

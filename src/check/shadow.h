@@ -35,7 +35,7 @@ typedef struct fsdp__conflict {
     fsdp__use earlier;
 } fsdp__conflict;
 
-/* What a piece of memory is: a block as handed out, or a named part of one. */
+/* Describes a piece of memory: a block as handed out, or a named part of one. */
 typedef struct fsdp__owner {
     uintptr_t start, end;
     const char *kind, *name; /* NULL: unknown */

@@ -24,8 +24,8 @@ typedef struct part {
     int fill;
 } part;
 
-/* What a chart shows of a variant. `value` fills the parts, returns the figure, and writes it as the text after the
- * bar. */
+/* Holds what a chart shows of a variant. `value` fills the parts, returns the figure, and writes it as the text after
+ * the bar. */
 typedef struct chart {
     const char *title;
     int count;

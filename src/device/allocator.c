@@ -17,7 +17,7 @@
 typedef fsdp__block block;
 typedef fsdp__memory_segment segment;
 
-/* What a request of zero bytes gets. */
+/* The address that a request of zero bytes gets. */
 static _Alignas(64) unsigned char nothing[64];
 
 size_t fsdp__device_rounded(size_t bytes)

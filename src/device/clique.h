@@ -25,8 +25,8 @@ typedef enum fsdp__clique_kind {
 
 /* Buffers are memory of the device. In place: recv == send; of a gather send == recv + member * count, of a scatter
  * recv == send + member * count; never of an all-to-all. In memory that is shown (`show`), either all members' buffers
- * are or none, and but for a gather's or scatter's part in place at the same offset. Reductions add in an order, and
- * round in a way, of the library's own. */
+ * are or none, and at the same offset, except for a gather's or scatter's part in place. Reductions add in an order,
+ * and round in a way, of the library's own. */
 typedef struct fsdp__clique_call {
     fsdp__clique_kind kind;
     const void *send;
@@ -40,14 +40,14 @@ typedef struct fsdp__clique_call {
 /* One member. */
 typedef struct fsdp__clique fsdp__clique;
 
-/* What a member must know before it joins. */
+/* Holds what a member must know before it joins. */
 typedef struct fsdp__clique_place {
     unsigned char id[FSDP__CLIQUE_ID_BYTES]; /* by `name_clique`, from one member */
     int members, member;
     bool by_copies; /* copy engines are to do what they can do, where the library knows that; all members alike */
 } fsdp__clique_place;
 
-/* What the library makes of memory that it is shown: each is more than the one before. */
+/* Says what the library makes of memory that it is shown: each is more than the one before. */
 typedef enum fsdp__clique_sight {
     FSDP__CLIQUE_UNSEEN, /* nothing: it takes a way through buffers of its own */
     FSDP__CLIQUE_SEEN,   /* it reads and writes there, where its way between two members lets it */

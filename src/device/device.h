@@ -45,7 +45,7 @@ fsdp_status fsdp__device_name_check(const char *option, const char *name);
 /* Counts the devices of a backend on this machine; fails, and says why, where there is none. Opens none. */
 fsdp_status fsdp__device_count(const char *kind, int *out);
 
-/* What a GPU is. */
+/* Describes a GPU. */
 typedef struct fsdp__device_facts {
     char card[64];                  /* "NVIDIA H200"; "": the device is no GPU, and the rest is not known */
     int capability;                 /* 90: 9.0 */

@@ -73,7 +73,7 @@ typedef enum fsdp__kernel_class {
     FSDP__KERNEL_CLASSES
 } fsdp__kernel_class;
 
-/* What a product does with its result r, in the form of FSDP__GELU_TANH. */
+/* Says what a product does with its result r, in the form of FSDP__GELU_TANH. */
 typedef enum fsdp__product_gelu {
     FSDP__PRODUCT_PLAIN,         /* C = r */
     FSDP__PRODUCT_GELU,          /* C = gelu(r), and `before` gets r unless it is NULL */
@@ -166,7 +166,7 @@ enum {
     FSDP__CODE_BLOCK = 128 /* number of elements with a common scale (INT8) */
 };
 
-/* How a value is coded in one byte. */
+/* Says how a value is coded in one byte. */
 typedef enum fsdp__code {
     /* e4m3 of the product with the only scale: nearest even, at most 448; a NaN becomes 0x7f. The scale is 448 /
      * amax. */
@@ -204,8 +204,8 @@ typedef struct fsdp__dequantize_args {
     fsdp__code code;
 } fsdp__dequantize_args;
 
-/* How a frozen weight is held in fewer bits: as rows of bytes, each of which has a scale, an f32, and then codes. The
- * scale is the largest magnitude of the row's values. */
+/* Says how a frozen weight is held in fewer bits: as rows of bytes, each of which has a scale, an f32, and then codes.
+ * The scale is the largest magnitude of the row's values. */
 typedef enum fsdp__weight_code {
     FSDP__WEIGHT_PLAIN, /* it is not */
     /* Two codes in each byte, the first in the high half. A value is scale * FSDP__NF4_LEVELS[code]. */

@@ -35,7 +35,7 @@ static void optimizer_spans(const fsdp__optimizer_span *table, int64_t count, fs
     }
 }
 
-/* Of optimizers that have one kind of span. */
+/* Visits the spans of optimizers that have one kind of span. */
 #define STEP(name, split)                                                                            \
     void fsdp__visit_##name(fsdp__##name##_args *a, const visitor *v)                                \
     {                                                                                                \

@@ -28,7 +28,7 @@ typedef struct fsdp__power_sum_args {
     bool accumulate; /* p is not infinite */
 } fsdp__power_sum_args;
 
-/* What was decided on the device about a step of the optimizer. */
+/* Holds what was decided on the device about a step of the optimizer. */
 typedef struct fsdp__verdict {
     double norm;             /* of the gradients; NaN also where a loss is not finite */
     float scale;             /* of the gradients: it clips them */

@@ -46,7 +46,7 @@ typedef struct fsdp__plugin_host {
     void (*log)(fsdp_context *context, fsdp_log_level level, const char *text);
 } fsdp__plugin_host;
 
-/* What both sides must agree on beside the version: the sizes of what they share. */
+/* Holds what both sides must agree on beside the version: the sizes of what they share. */
 typedef struct fsdp__plugin_shape {
     char version[16];
     uint32_t kernels, args, backend, host, device, stream, mark, event;
@@ -59,7 +59,7 @@ typedef struct fsdp__plugin_shape {
         .stream = sizeof(fsdp_stream), .mark = sizeof(fsdp__mark), .event = sizeof(fsdp__probe_event)       \
     }
 
-/* What the plug-in's function returns. */
+/* Holds what the plug-in's function returns. */
 typedef struct fsdp__device_plugin {
     int version; /* FSDP__DEVICE_PLUGIN_VERSION */
     fsdp__plugin_shape shape;

@@ -4,7 +4,7 @@
 
 #include "device/owners.h"
 
-/* Where segments come from: a backend, or memory that ranks share. */
+/* Says where segments come from: a backend, or memory that ranks share. */
 typedef struct fsdp__segment_source {
     const char *name;
     bool has_bytes; /* false: the addresses are never followed */

@@ -13,7 +13,7 @@ enum {
     MESSAGE_BYTES = 1024
 };
 
-/* How far a worker has got. */
+/* Says how far a worker has got. */
 struct fsdp__line {
     pthread_mutex_t mutex;
     pthread_cond_t moved;

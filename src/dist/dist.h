@@ -98,7 +98,7 @@ fsdp_status fsdp__piece_views(const fsdp_piece *piece, const fsdp_tensor *local,
 
 /* ---- box.c ---- */
 
-/* How a piece lies in a rank's part: element e at (e / inner) * stride + first + e % inner. */
+/* Says how a piece lies in a rank's part: element e at (e / inner) * stride + first + e % inner. */
 typedef struct fsdp__piece_place {
     int64_t outer, inner, stride, first;
 } fsdp__piece_place;

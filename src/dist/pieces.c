@@ -50,7 +50,7 @@ int fsdp__cut_order(const fsdp_mesh *mesh, const fsdp_placement *placements, int
 
 /* ---- one dimension of the tensor ---- */
 
-/* What a rank holds along one dimension: runs of indices. */
+/* Holds what a rank holds along one dimension: runs of indices. */
 typedef struct line {
     int count; /* at least one, which is empty if all are */
     int64_t offset[FSDP_MAX_SEGMENTS], size[FSDP_MAX_SEGMENTS];

@@ -5,7 +5,7 @@
 #include "base/directory.h"
 #include "fsdp/comm.h"
 
-/* What a rank brings to the save. */
+/* Holds what a rank brings to the save. */
 typedef struct fsdp__joint_share {
     uint64_t fingerprint; /* of what all ranks must have alike */
     int64_t numel;        /* elements of all tensors that are shared */

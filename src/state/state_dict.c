@@ -7,7 +7,7 @@
 #include "fsdp/state.h"
 #include "state/entry.h"
 
-/* What fsdp_state_dict_create really makes: the list, and an open-addressed table from names to entries. */
+/* Holds what fsdp_state_dict_create really makes: the list, and an open-addressed table from names to entries. */
 typedef struct state {
     fsdp_state_dict list;
     int64_t capacity;

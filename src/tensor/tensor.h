@@ -27,7 +27,7 @@ typedef struct fsdp__storage_guard {
     void *(*low_place)(void *arg, const fsdp__storage *storage);
 } fsdp__storage_guard;
 
-/* What the host knows of integers that lie on a device, since they came from it. */
+/* Holds what the host knows of integers that lie on a device, since they came from it. */
 typedef struct fsdp__range {
     int64_t count;                /* of the integers; 0: nothing is known */
     int64_t lowest, lowest_count; /* the lowest, and how many there are of it */
@@ -35,7 +35,7 @@ typedef struct fsdp__range {
     uint64_t version;             /* of the storage that has them */
 } fsdp__range;
 
-/* What is known of int32 that are positions in documents, in rows: fsdp__documents_of. */
+/* Holds what is known of int32 that are positions in documents, in rows: fsdp__documents_of. */
 typedef struct fsdp__documents {
     int64_t row;      /* how long a row is; 0: nothing is known */
     int64_t wrong;    /* the first that is neither 0 nor one more than the one before in its row; -1: none */
