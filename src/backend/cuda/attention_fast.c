@@ -25,7 +25,7 @@ typedef struct plan {
     struct plan *next;
 } plan;
 
-/* What a device keeps for cuDNN (fsdp__cuda_state). */
+/* Holds what a device keeps for cuDNN (fsdp__cuda_state). */
 typedef struct fsdp__cuda_attentions {
     pthread_mutex_t mutex; /* of all below */
     fsdp__cudnn cudnn;
@@ -143,7 +143,7 @@ static fsdp_status plan_of(attentions *a, const fsdp__attention_call *call, plan
 
 /* ---- a call ---- */
 
-/* What a plan is run with. */
+/* Holds what a plan is run with. */
 typedef struct binding {
     int64_t ids[FSDP__ATTENTION_IDS];
     void *pointers[FSDP__ATTENTION_IDS];

@@ -10,7 +10,7 @@ typedef struct fsdp__attention_layout {
     int64_t batch, head, time;
 } fsdp__attention_layout;
 
-/* A call of attention but for its pointers and scale; comparable by memcmp. */
+/* A call of attention without its pointers and scale; comparable by memcmp. */
 typedef struct fsdp__attention_call {
     int64_t batch, heads, kv_heads, time, head_dim, window;
     fsdp__attention_layout q, k, v, out, dq, dk, dv;

@@ -1,4 +1,4 @@
-/* cublaslt_calls.c - opens cublasLt, and tells of its errors. */
+/* cublaslt_calls.c - opens cublasLt, and reports its errors. */
 #include "backend/cuda/cublaslt_calls.h"
 
 #include "backend/cuda/libraries.h"

@@ -40,7 +40,7 @@ typedef struct ran {
     bool told;
 } ran;
 
-/* Who made a call. */
+/* Says who made a call. */
 typedef struct caller {
     uint64_t id;
     uint32_t correlation;
@@ -245,7 +245,7 @@ static int by_correlation(const void *a, const void *b)
     return (x->correlation > y->correlation) - (x->correlation < y->correlation);
 }
 
-/* Of the C++ runtime. */
+/* Comes from the C++ runtime. */
 extern char *__cxa_demangle(const char *mangled, char *out, size_t *bytes, int *status);
 
 /* Cuts a function's arguments, and the void that it returns; returns where the rest begins. */
@@ -264,7 +264,7 @@ static const char *cut_to_name(char *name)
     return strncmp(name, nothing, strlen(nothing)) == 0 ? name + strlen(nothing) : name;
 }
 
-/* Tells of one, of a kernel by the name that its source has. */
+/* Reports one; a kernel under the name that it has in its source. */
 static void tell_one(fsdp__device_activity *what, fsdp__activity_listener *tell, void *arg)
 {
     char *source =

@@ -15,7 +15,7 @@ enum {
     WORDS_VERSION = 12000
 };
 
-/* What an export's name is. */
+/* Holds the name of an export. */
 typedef struct exported {
     int64_t pid;
     int32_t ordinal; /* in that process */

@@ -57,8 +57,8 @@ void fsdp__cudnn_reduce(fsdp__cudnn_graph *graph, int operator, const fsdp__cudn
 /* Views a tensor by another shape. */
 void fsdp__cudnn_reshape(fsdp__cudnn_graph *graph, const fsdp__cudnn_tensor *x, const fsdp__cudnn_tensor *out);
 
-/* Where plans are to run: on the GPU of a handle, or, if that is NULL, on one that need not be there, of which cuDNN is
- * told what its driver would say, in JSON. */
+/* Says where plans are to run: on the GPU of a handle, or, if that is NULL, on one that need not be there, of which
+ * cuDNN is told what its driver would say, in JSON. */
 typedef struct fsdp__cudnn_target {
     void *handle;
     const char *card;

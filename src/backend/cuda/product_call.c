@@ -44,7 +44,7 @@ static void describe(fsdp__product_matrix *matrix, fsdp_dtype dtype, const void 
     matrix->batch = batch;
 }
 
-/* Returns whether cublasLt has such a product with GELU: columns of what it is of are multiples of 8 apart. */
+/* Returns whether cublasLt has such a product with GELU: columns of GELU's input are multiples of 8 apart. */
 static bool has_gelu(const fsdp__matmul_args *k)
 {
     return k->c_dtype == k->a_dtype && k->batch == 1 && !k->accumulate && !k->sums && (!k->before || k->c_row % 8 == 0);

@@ -23,15 +23,15 @@ typedef struct fsdp__product_matrix {
 } fsdp__product_matrix;
 
 /* What a product does beside multiplying. */
-#define FSDP__EPILOGUE_MAP(X)                                                                 \
-    X(NONE)                                                                                   \
-    X(BIAS)           /* adds (n) to each column of `out` */                                  \
-    X(SUMS_OF_FIRST)  /* adds the first operand up, to (n) */                                 \
-    X(SUMS_OF_SECOND) /* adds the second one up, to (m) */                                    \
-    X(GELU)           /* takes the result through GELU, in its tanh form */                   \
-    X(GELU_BIAS)      /* the same, behind the bias */                                         \
-    X(GELU_AUX)       /* and writes what GELU is of, too: (n,m), with the columns of `out` */ \
-    X(GELU_AUX_BIAS)                                                                          \
+#define FSDP__EPILOGUE_MAP(X)                                                              \
+    X(NONE)                                                                                \
+    X(BIAS)           /* adds (n) to each column of `out` */                               \
+    X(SUMS_OF_FIRST)  /* adds the first operand up, to (n) */                              \
+    X(SUMS_OF_SECOND) /* adds the second one up, to (m) */                                 \
+    X(GELU)           /* takes the result through GELU, in its tanh form */                \
+    X(GELU_BIAS)      /* the same, behind the bias */                                      \
+    X(GELU_AUX)       /* and writes GELU's input, too: (n,m), with the columns of `out` */ \
+    X(GELU_AUX_BIAS)                                                                       \
     X(DGELU) /* multiplies the result by GELU's derivative at that */
 
 typedef enum fsdp__product_epilogue {
@@ -48,7 +48,7 @@ typedef struct fsdp__product_call {
     int32_t batch;
     int32_t epilogue;       /* fsdp__product_epilogue */
     int32_t bias_alignment; /* of the bias, or of the sums, which have its place; 0: neither. Their dtype is `out`'s */
-    int32_t aux_alignment;  /* of what GELU is of; 0: it is not asked for */
+    int32_t aux_alignment;  /* of GELU's input; 0: it is not asked for */
 } fsdp__product_call;
 
 /* Gives the product as a call; returns false if cublasLt has none for it: its dtypes, or a layout in which rows

@@ -15,7 +15,7 @@ enum {
     FSDP__PRODUCT_APART = -1 /* the id of no algorithm: what comes along with the product is faster as a pass */
 };
 
-/* What an algorithm of cublasLt is made of; numbers are the library's. */
+/* Holds what an algorithm of cublasLt is made of; numbers are the library's. */
 typedef struct fsdp__product_algorithm {
     int32_t id;
     uint32_t tile, stages;

@@ -125,7 +125,7 @@ enum {
     WORKSPACE_ALIGNMENT = 256 /* that cublasLt asks for */
 };
 
-/* What a device keeps for its products (fsdp__cuda_state). */
+/* Holds what a device keeps for its products (fsdp__cuda_state). */
 typedef struct products {
     fsdp_device *device;
     pthread_mutex_t mutex; /* of all below: descriptors are set while products are issued */

@@ -5,7 +5,7 @@
 #include "backend/cpu/kernels/dtype.h"
 #include "base/alloc.h"
 
-/* What all ranges of a kernel share: sizes, and scratch. */
+/* Holds what all ranges of a kernel share: sizes, and scratch. */
 typedef struct shared {
     const fsdp__channel_norm_sizes *s;
     int64_t sets, set_rows;     /* rows of a set */

@@ -29,7 +29,7 @@
         CALL(P, FSDP_F16);                 \
     }
 
-/* What [Note: verdicts] makes of a call. */
+/* Holds what [Note: verdicts] makes of a call. */
 typedef struct judged {
     bool left_out;
     float grad_scale;

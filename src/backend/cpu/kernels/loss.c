@@ -113,7 +113,7 @@ static double any_loss(row r, const void *x, void *g)
     return loss;
 }
 
-/* As any_loss(), of logits that are capped in `capped`; their gradient waits in the row behind it. */
+/* Does the same as any_loss() for logits that are capped in `capped`; their gradient waits in the row behind it. */
 static double capped_loss(row r, const void *x, void *g, float *capped)
 {
     const fsdp__cross_entropy_args *k = r.k;

@@ -125,7 +125,7 @@ typedef struct backward_plan {
     int64_t panel_rows;
 } backward_plan;
 
-/* What the three sums of a row and the two outputs of each element share. */
+/* Holds what the three sums of a row and the two outputs of each element share. */
 typedef struct row_view {
     const void *s, *dy, *dsum;
     void *dx;

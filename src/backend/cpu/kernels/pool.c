@@ -6,7 +6,7 @@
 
 /* ---- windows ---- */
 
-/* Where window `i` of a side begins and ends, and how many of its places count. */
+/* Says where window `i` of a side begins and ends, and how many of its places count. */
 typedef struct span {
     int64_t first, end, step, counted;
 } span;

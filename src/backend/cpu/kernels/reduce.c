@@ -164,8 +164,8 @@ FSDP__INLINE float combine(fsdp__rank_op op, float a, float b)
     return b < a || b != b ? b : a;
 }
 
-/* How to divide by the number of ranks. A division takes several times as long as a product. The inverse of a power of
- * two is exact, so the product with it has the quotient's bits; no other division is replaced. */
+/* Says how to divide by the number of ranks. A division takes several times as long as a product. The inverse of a
+ * power of two is exact, so the product with it has the quotient's bits; no other division is replaced. */
 typedef struct rank_job {
     const fsdp__reduce_ranks_args *k;
     float divisor, inverse;

@@ -99,7 +99,7 @@ struct swiglu_gradient {
     }
 };
 
-/* As the two above, with gelu for silu. */
+/* Do the same as the two above, with gelu for silu. */
 template <class T>
 struct geglu_value {
     DEVICE void operator()(const float *in, float *out) const

@@ -150,7 +150,7 @@ DEVICE place place_of(int64_t task, int64_t heads, int64_t batch, int64_t dim)
     return p;
 }
 
-/* Where head h of batch element b begins at time t. */
+/* Returns where head h of batch element b begins at time t. */
 template <class T>
 DEVICE rows_of<T> rows_at(const void *base, int64_t b, int64_t batch, int64_t t, int64_t time, int64_t h, int64_t head)
 {

@@ -220,7 +220,7 @@ DEVICE void gradient_of_power(const fsdp__attention_forward_args &k, float scale
     }
 }
 
-/* What is known of the queries of a tile, in shared memory. */
+/* Holds what is known of the queries of a tile, in shared memory. */
 template <class S>
 struct __align__(8) query_sums
 {
@@ -237,7 +237,8 @@ DEVICE void load_sums(query_sums<S> &to, const float *lse, const float *delta, i
     }
 }
 
-/* Makes zeros of what is of keys (rows, from s0 on) and of queries (columns, from t0 on) that do not see them. */
+/* Sets to zero the elements of keys (rows, from s0 on) and queries (columns, from t0 on) where the query does not see
+ * the key. */
 template <class S>
 DEVICE void hide_from_queries(const fsdp__attention_forward_args &k, int64_t batch, typename S::scores &p,
                               typename S::scores &ds, int64_t s0, int64_t t0)
@@ -356,7 +357,7 @@ static __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     }
 }
 
-/* What a lane knows of its queries. */
+/* Holds what a lane knows of its queries. */
 template <class S>
 struct own_sums {
     float lse[S::FOLD][2], delta[S::FOLD][2];

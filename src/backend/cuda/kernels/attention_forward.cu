@@ -8,7 +8,7 @@ namespace attention
 {
 /* ---- by ordinary arithmetic ---- */
 
-/* What a thread knows of its four queries. */
+/* Holds what a thread knows of its four queries. */
 struct running {
     float top[4], sum[4]; /* the sum is over the thread's own keys */
 };
@@ -112,7 +112,7 @@ static fsdp_status launch_tiles(fsdp_stream *stream, const fsdp__attention_forwa
 
 /* ---- on tensor cores ---- */
 
-/* What a lane knows of its queries; tops are logarithms to the base 2, and sums are over the lane's own keys. */
+/* Holds what a lane knows of its queries; tops are logarithms to the base 2, and sums are over the lane's own keys. */
 template <class S>
 struct warp_running {
     float top[S::FOLD][2], sum[S::FOLD][2];
@@ -147,7 +147,7 @@ DEVICE void softmax_scores(typename S::scores &x, warp_running<S> &w, typename S
         }
 }
 
-/* As finish_rows(); the warp's rows begin at query t0. */
+/* Does the same as finish_rows(); the warp's rows begin at query t0. */
 template <class S>
 DEVICE void finish_sums(const fsdp__attention_forward_args &k, const warp_running<S> &w, const place &p, int64_t t0,
                         float (&factor)[S::FOLD][2])

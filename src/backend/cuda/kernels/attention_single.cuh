@@ -15,7 +15,7 @@ enum {
     STRIP = 4 * WARP            /* columns of the values at a time */
 };
 
-/* What panels leave behind: for each head of each batch element and each panel the largest score, the sum of
+/* Holds what panels leave behind: for each head of each batch element and each panel the largest score, the sum of
  * e^(score - largest), and `dim` sums of values. */
 struct panels {
     float *data;

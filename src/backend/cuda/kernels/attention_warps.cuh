@@ -15,7 +15,7 @@
 #include "backend/cuda/kernels/intrinsics.cuh"
 #include "backend/cuda/kernels/pack.cuh"
 
-/* As EACH_FLOAT, for the types of 16 bits. */
+/* Does the same as EACH_FLOAT for the types of 16 bits. */
 #define EACH_HALF(dtype, CALL) \
     switch (dtype) {           \
     case FSDP_BF16:            \

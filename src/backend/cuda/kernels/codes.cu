@@ -167,7 +167,7 @@ ENTRY(quantize)
 
 /* ---- dequantize ---- */
 
-/* Where a value lies. */
+/* Says where a value lies. */
 struct place {
     int64_t run, in_run;
 };

@@ -59,7 +59,8 @@ static __global__ void gather_words(GRID_CONSTANT(gather_plan) k)
         break;                 \
     }
 
-/* The size of the words in which rows of `inner` elements are copied: 16 bytes where addresses and sizes allow. */
+/* Returns the size of the words in which rows of `inner` elements are copied: 16 bytes where addresses and sizes
+ * allow. */
 static int64_t word_bytes(const void *x, const void *y, int64_t inner, int64_t size)
 {
     return is_aligned(x, inner * size) && is_aligned(y, 0) ? (int64_t)ACCESS : size;
@@ -186,7 +187,7 @@ static __global__ void make_words(GRID_CONSTANT(scatter_plan) k, uint64_t *words
         words[item] = (uint64_t)place_of(k, item) << k.shift | (uint64_t)item;
 }
 
-/* Whether the word at `at` goes to the same place. */
+/* Returns whether the word at `at` goes to the same place. */
 DEVICE bool goes_to(const scatter_plan &k, int64_t at, uint64_t place)
 {
     return at >= 0 && at < k.items && k.words[at] >> k.shift == place;
@@ -209,8 +210,8 @@ DEVICE void add_to_place(const scatter_plan &k, uint64_t place, int64_t col, con
     put<N>(y, col, k.width, k.aligned, out);
 }
 
-/* Where a chunk of words leaves the sums of a place that it shares with other chunks: one whose words began before it,
- * or one whose words go on behind it. */
+/* Returns where a chunk of words leaves the sums of a place that it shares with other chunks: one whose words began
+ * before it, or one whose words go on behind it. */
 DEVICE float *shared_sums(const scatter_plan &k, int64_t chunk, bool began_before, int64_t col)
 {
     return k.sums + (2 * chunk + !began_before) * k.packs * k.pack_length + col;

@@ -3,7 +3,7 @@
  *
  * Kernel files are CUDA C++ in a subset that g++ compiles as well, against tests/backend/cudash (FSDP_CUDASH), where a
  * block's threads are run one by one on the host: templates for dtypes and sizes, no library, no inline assembler
- * outside intrinsics.cuh but for conversions of 16 bits, below. Each file defines the entries of its kernels,
+ * outside intrinsics.cuh except for conversions of 16 bits, below. Each file defines the entries of its kernels,
  * `extern "C" fsdp_status fsdp__cuda_<kernel>`, which pick a template and launch it.
  *
  * [Note: bits]
@@ -303,8 +303,8 @@ DEVICE float warp_max(float x)
     return x;
 }
 
-/* The sum over a block of whole warps, for all of its threads. `partial` is shared memory for one number a warp; all
- * threads call this. */
+/* Returns the sum over a block of whole warps, to all of its threads. `partial` is shared memory for one number a warp;
+ * all threads call this. */
 DEVICE float block_sum(float x, float *partial)
 {
     int warps = (int)blockDim.x / WARP;

@@ -30,7 +30,7 @@ struct capped {
     }
 };
 
-/* Whether a row counts; if not, its target is bad or is to be ignored. */
+/* Returns whether a row counts; if not, its target is bad or is to be ignored. */
 DEVICE bool counts(const fsdp__cross_entropy_args &k, int32_t target)
 {
     return target != k.ignore_index && (k.largest || (target >= 0 && target < k.cols));

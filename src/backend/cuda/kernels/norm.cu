@@ -17,7 +17,7 @@ struct forward_plan {
     row_threads threads;
 };
 
-/* What s is made of. */
+/* Says how s is made. */
 template <class T, int LENGTH, int PACKS>
 struct parts_of_sum {
     strip<T, LENGTH, PACKS> x, residual;
@@ -108,7 +108,7 @@ DEVICE void store_norm(const forward_plan &k, int64_t row, Column col, strip<T, 
     }
 }
 
-/* Where a row of s lies when it was made. */
+/* Returns where a row of s lies when it was made. */
 template <class T>
 DEVICE const T *row_of_sum(const forward_plan &k, int64_t row)
 {
@@ -206,7 +206,7 @@ static __global__ __launch_bounds__(KEPT ? KEEPERS : MOST_THREADS) void norm_row
         break;                          \
     }
 
-/* Whether rows of T with weights of W are usual enough for kernels that keep them. */
+/* Says whether rows of T with weights of W are usual enough for kernels that keep them. */
 template <class T, class W>
 struct usual {
     static const bool value = false;
@@ -265,7 +265,7 @@ struct backward_plan {
     float *dweight, *dbias; /* (panels, cols); NULL: not needed */
 };
 
-/* What a row's gradient is computed from. */
+/* Holds what a row's gradient is computed from. */
 template <class T, int LENGTH, int PACKS>
 struct row_strip {
     strip<T, LENGTH, PACKS> s, dy, dsum;

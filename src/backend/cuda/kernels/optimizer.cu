@@ -15,7 +15,7 @@ DEVICE float times(float a, float b)
 #endif
 }
 
-/* What of a call is decided on the device: [Note: verdicts]. */
+/* Holds what the device decides about a call: [Note: verdicts]. */
 struct verdict_on {
     const fsdp__verdict *verdict;
     float grad_scale;
@@ -32,7 +32,7 @@ DEVICE float scale_of(const verdict_on &v)
     return v.verdict ? v.verdict->scale : v.grad_scale;
 }
 
-/* Whether the step is the one before that which the host has counted. */
+/* Returns whether the step is the one before that which the host has counted. */
 DEVICE bool is_earlier(const verdict_on &v)
 {
     return v.verdict && v.behind && v.verdict->left_out_before;

@@ -1,7 +1,7 @@
 /* pool.cu - max and average over windows of a plane, and their backward. */
 #include "backend/cuda/kernels/pack.cuh"
 
-/* Where window `i` of a side begins and ends, and how many of its places count. */
+/* Says where window `i` of a side begins and ends, and how many of its places count. */
 struct window {
     int64_t first, end, step, counted;
 };

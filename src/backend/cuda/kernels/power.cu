@@ -228,7 +228,7 @@ ENTRY(power_sum)
 
 /* ---- what becomes of a step ---- */
 
-/* As fsdp__digit_sum_value. */
+/* Does the same as fsdp__digit_sum_value. */
 DEVICE double value_of(const fsdp__digit_sum *sum)
 {
     int top = FSDP__DIGIT_SUM_PLACES - 1;

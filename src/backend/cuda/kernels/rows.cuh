@@ -11,7 +11,7 @@ enum {
     MOST_THREADS = 1024 /* of a block */
 };
 
-/* Who takes which row. */
+/* Says who takes which row. */
 struct row_threads {
     int group; /* threads of a row: a warp, or all of the block */
     unsigned block, grid;
@@ -115,8 +115,8 @@ struct exp_sum {
     float largest, sum;
 };
 
-/* What sum_exponentials() makes of an element before it counts it; one that is not real, but past the end, is -infinity
- * and stays so. */
+/* Holds what sum_exponentials() makes of an element before it counts it; one that is not real, but past the end, is
+ * -infinity and stays so. */
 struct as_it_is {
     enum {
         BLOCKS = 2 /* of 1,024 threads on a multiprocessor: the more warps, the faster */

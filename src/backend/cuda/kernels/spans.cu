@@ -131,7 +131,7 @@ enum {
     RANKS_BY_VALUE = 480
 };
 
-/* Where the ranks' elements are: in the arguments, or in scratch if there are too many. */
+/* Says where the ranks' elements are: in the arguments, or in scratch if there are too many. */
 struct rank_sources {
     const void *const *in_scratch;
     const void *by_value[RANKS_BY_VALUE];

@@ -65,7 +65,7 @@ struct span_list {
 template <class Span>
 using long_list = span_list<Span, LONG_LIST_BYTES>;
 
-/* What is left of a table, and the list that was taken from it last. */
+/* Holds what is left of a table, and the list that was taken from it last. */
 template <class Span, int BYTES = SPAN_LIST_BYTES>
 struct span_lists {
     const Span *spans;
