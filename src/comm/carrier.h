@@ -52,7 +52,7 @@ typedef struct fsdp__carrier_ops {
     bool (*shares)(const void *carrier);
 } fsdp__carrier_ops;
 
-/* What a group has of a carrier. */
+/* Holds what a group has of a carrier. */
 typedef struct fsdp__carriage {
     bool decided;                 /* its ranks have asked each other */
     const fsdp__carrier_ops *ops; /* NULL: the transport takes all calls */

@@ -15,7 +15,7 @@
 #include "comm/world.h"
 #include "device/clique.h"
 
-/* What each rank says. */
+/* Holds what each rank says. */
 typedef struct proposal {
     int32_t wanted, status;
     char why[640]; /* it refuses */

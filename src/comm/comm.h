@@ -11,7 +11,7 @@
 
 typedef struct fsdp__comm fsdp__comm;
 
-/* In the order of fsdp_comm_stats. */
+/* The order is that of fsdp_comm_stats. */
 typedef struct fsdp__counters {
     /* Calls are counted when they are issued, except some reductions; those, and the bytes moved always, are counted
      * when the call runs, maybe on a worker. */
@@ -49,7 +49,7 @@ struct fsdp_process_group {
     uint64_t done; /* under the mutex */
 
     fsdp_carrier wanted;
-    fsdp__carriage carriage; /* changed under comm->mutex, by the program's thread but for its last fields */
+    fsdp__carriage carriage; /* changed under comm->mutex, by the program's thread except for its last fields */
 
     fsdp__held_memory *held; /* newest first */
     fsdp__counters counters;

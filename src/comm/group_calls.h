@@ -47,8 +47,8 @@ fsdp_status fsdp__process_group_any(fsdp_process_group *group, const fsdp__any *
 fsdp_status fsdp__process_group_all_to_all(fsdp_process_group *group, const void *send, void *recv, int64_t count,
                                            fsdp_dtype dtype, fsdp_stream *stream);
 
-/* What fsdp_gather_objects gives; it goes with its scope: FSDP__SCOPED(fsdp__gathered_release) fsdp__gathered all =
- * {0}; */
+/* The result of fsdp_gather_objects, which is freed at the end of its scope: FSDP__SCOPED(fsdp__gathered_release)
+ * fsdp__gathered all = {0}; */
 typedef struct fsdp__gathered {
     fsdp_process_group *group;
     void **objects; /* by rank */

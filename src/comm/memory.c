@@ -68,7 +68,7 @@ static fsdp_status alloc_shared(fsdp_process_group *group, fsdp_device *device, 
     fsdp_status status;
 
     FSDP_TRY(fsdp__comm_enter(group, call.name));
-    /* The others are told of a failure in the call: a rank that returned here would leave them waiting in it. */
+    /* The call tells the others of the failure; if this rank returned here, they would wait in it. */
     region = fsdp__calloc(1, sizeof *region); /* without its address yet: all that can fail is done before ranks meet */
     if (!region || FSDP__ASK(ALLOCATION, .bytes = bytes) != FSDP_OK)
         call.own_status = FSDP_NO_MEMORY;

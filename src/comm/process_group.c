@@ -93,7 +93,7 @@ fsdp_process_group *fsdp__process_group_ref(fsdp_process_group *group)
     return group;
 }
 
-/* The world goes with its context, whoever holds it. */
+/* The world is freed with its context, whoever holds it. */
 void fsdp_process_group_free(fsdp_process_group *group)
 {
     if (group && group != group->comm->world && --group->refs == 0)

@@ -9,7 +9,7 @@
 #include "comm/process_group.h"
 #include "comm/world.h"
 
-/* What each rank tells the others about the group it asks for. */
+/* Holds what each rank tells the others about the group it asks for. */
 typedef struct request {
     uint64_t ranks, name; /* hashes */
     int32_t count;

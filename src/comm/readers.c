@@ -100,8 +100,8 @@ static fsdp_status count_done(fsdp_stream *stream, const void *argument)
     return end_turn(r, status);
 }
 
-/* Tells who checks the order of uses that the reads come before what follows on the stream. That must be told after the
- * peers have told of their reads, for which the host waits then, and only then. */
+/* Tells the race check that the reads come before what follows on the stream. It must do so after the peers have told
+ * of their reads, so then, and only then, the host waits for them. */
 static fsdp_status tell_order(fsdp_stream *stream, const reading *r)
 {
     fsdp_context *context = r->group->comm->context;

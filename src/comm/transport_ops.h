@@ -101,7 +101,7 @@ typedef struct fsdp__call {
     fsdp_status own_status; /* process_group_alloc: why this rank cannot take part */
 } fsdp__call;
 
-/* What a call did; the transport adds to it. */
+/* Holds what a call did; the transport adds to it. */
 typedef struct fsdp__traffic {
     fsdp_stream *stream;                    /* the call is part of this stream's work; NULL: of the host's */
     bool carried;                           /* by a device carrier: it is issued, and nothing is settled */

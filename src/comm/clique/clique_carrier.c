@@ -1,9 +1,10 @@
 /* clique_carrier.c - the carrier by NCCL: how a group gets it, what the ranks tell each other before each call, and how
  * it ends.
  *
- * [Note: nobody waits for NCCL alone] NCCL never says that a rank will not come. So no rank blocks in it: the hosts
- * check whether NCCL is done, and tell each other. If a rank cannot join, all give up. If one dies, the hosts' own
- * transport names it, and whoever waits on the device is interrupted. */
+ * [Note: nobody waits for NCCL alone]
+ * NCCL never says that a rank will not come. So no rank blocks in it: the hosts check whether NCCL is done, and tell
+ * each other. If a rank cannot join, all give up. If one dies, the hosts' own transport names it, and whoever waits on
+ * the device is interrupted. */
 #include "comm/clique/clique_carrier.h"
 
 #include <stdio.h>
@@ -26,7 +27,7 @@ enum {
     LEAVE_MS = 2000 /* how long it waits for the others to leave, too */
 };
 
-/* What each rank tells the others: of the first, how the cliques are called. */
+/* Holds what each rank tells the others: of the first, how the cliques are called. */
 typedef struct facts {
     int32_t version, own_order, buffers;
     unsigned char ids[FSDP__CLIQUE_WAYS][FSDP__CLIQUE_ID_BYTES];

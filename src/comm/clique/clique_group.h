@@ -1,7 +1,8 @@
 /* clique_group.h - a rank's view of a group whose devices NCCL joins (device/clique.h), as the carrier keeps it.
  *
- * [Note: two cliques] Gathers and reductions may be on two streams, but a clique does its calls one after the other. So
- * a group has a clique for each kind, which the first call of that kind creates. */
+ * [Note: two cliques]
+ * Gathers and reductions may be on two streams, but a clique does its calls one after the other. So a group has a
+ * clique for each kind, which the first call of that kind creates. */
 #ifndef COMM_CLIQUE_CLIQUE_GROUP_H
 #define COMM_CLIQUE_CLIQUE_GROUP_H
 
@@ -27,7 +28,8 @@ typedef struct fsdp__clique_group {
     int block;       /* number of ranks whose contributions are added first: see comm/transport/order.h */
     bool own_order;  /* NCCL reduces, in an order and with roundings of its own */
     fsdp__clique *cliques[FSDP__CLIQUE_WAYS]; /* NULL: not joined yet */
-    /* Where the pieces of packed calls lie ([Note: shown memory] in clique_memory.h); NULL: in a stream's workspace. */
+    /* Says where the pieces of packed calls lie ([Note: shown memory] in clique_memory.h); NULL: in a stream's
+     * workspace. */
     struct fsdp__clique_memory *shown[FSDP__CLIQUE_WAYS];
     /* Who adds to what in the reduction that runs: `adds_count` flags for each rank; NULL: all add to all. Its buffer i
      * is number numbers[i] there; NULL: i. */

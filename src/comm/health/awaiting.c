@@ -59,7 +59,7 @@ static void state_text(const fsdp__wait *wait, int rank, char text[FSDP__STATE_B
         snprintf(text, FSDP__STATE_BYTES, "%s", activity_text(board, rank));
 }
 
-/* Returns whether the rank lives and its program waits, but for nobody on this machine. */
+/* Returns whether the rank lives and its program waits, though for nobody on this machine. */
 static bool waits_elsewhere(const fsdp__wait *wait, int rank)
 {
     const fsdp__board *board = wait->own->board;

@@ -46,7 +46,7 @@ typedef struct fsdp__doing {
     char group[FSDP__GROUP_NAME_BYTES], label[FSDP__LABEL_BYTES];
 } fsdp__doing;
 
-/* What a rank last said of itself. */
+/* Holds what a rank last said of itself. */
 typedef struct fsdp__said {
     uint64_t beats; /* number of times that it was heard */
     int64_t still;  /* ticks of the writer in which it got nothing done, by its own account */
@@ -102,7 +102,7 @@ static inline void fsdp__rank_set_add(fsdp__rank_set *set, int rank)
     set->bits[rank / 64] |= (uint64_t)1 << (rank % 64);
 }
 
-/* Where the members of a group meet. */
+/* Says where the members of a group meet. */
 typedef struct fsdp__board_group {
     _Alignas(64) _Atomic uint64_t key;              /* 0: free */
     _Atomic int32_t members;                        /* that have not freed the group yet */

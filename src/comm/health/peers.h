@@ -22,7 +22,7 @@ enum {
     FSDP__DOING_BYTES = 320 /* room for the text of what a rank does */
 };
 
-/* What this rank has counted of another rank. */
+/* Holds what this rank has counted of another rank. */
 typedef struct fsdp__known {
     uint64_t beats; /* as last seen on the board */
     int64_t silent; /* ticks since the last beat, without those in which a rank of this machine got no core */

@@ -1,4 +1,4 @@
-/* process.c - what the system tells of a peer's process. */
+/* process.c - what the system knows about a peer's process. */
 #include "comm/health/process.h"
 
 #include <dirent.h>

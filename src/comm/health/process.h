@@ -1,4 +1,4 @@
-/* process.h - what the system tells of a peer's process. */
+/* process.h - what the system knows about a peer's process. */
 #ifndef COMM_HEALTH_PROCESS_H
 #define COMM_HEALTH_PROCESS_H
 

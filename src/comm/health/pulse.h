@@ -8,7 +8,7 @@ enum {
     FSDP__FROZEN = 'F' /* a state: the process's control group is frozen */
 };
 
-/* What one rank has seen of another at its latest looks. */
+/* Holds what one rank has seen of another at its latest looks. */
 typedef struct fsdp__pulse {
     uint64_t beats;
     int64_t cpu_ns; /* without the time spent on looking at others */

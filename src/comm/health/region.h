@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How far a rank is in its reads of a shared region. */
+/* Says how far a rank is in its reads of a shared region. */
 typedef struct fsdp__reader {
     _Alignas(64) _Atomic uint64_t done; /* number of reads that are over, as peers see it */
     _Atomic uint64_t ended;             /* reads that the program has ended: they will be over by themselves */

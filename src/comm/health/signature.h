@@ -6,7 +6,7 @@
 #include "comm/health/board.h"
 #include "comm/transport_ops.h"
 
-/* What a rank says about a call; it must be equal on all ranks. */
+/* Holds what a rank says about a call; it must be equal on all ranks. */
 typedef struct fsdp__signature {
     uint64_t sequence;
     int64_t bytes;   /* per rank */

@@ -19,7 +19,7 @@ void fsdp__wait_tick(fsdp__wait *wait);
 /* Warns in the log that this rank waits for `rank`, of any machine: after a fifth of the timeout, then at doubled
  * intervals. `*next` must be 0 when a wait begins. */
 void fsdp__watchdog_tell_slow(fsdp__peers *peers, int rank, int64_t waited, int64_t *next);
-/* The same of this rank's device, which has waited wait->ticks in a group for that of `rank`, on this machine. */
+/* Does the same for this rank's device, which has waited wait->ticks in a group for that of `rank`, on this machine. */
 void fsdp__watchdog_tell_device(fsdp__wait *wait, const char *group, int rank);
 
 #endif

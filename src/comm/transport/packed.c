@@ -11,7 +11,7 @@ enum {
     ALIGN = 16 /* bytes: each buffer's part begins at a multiple, so that no element straddles two pieces */
 };
 
-/* Where the next piece begins in the vector: byte `offset` of a buffer's longest part. */
+/* Says where the next piece begins in the vector: byte `offset` of a buffer's longest part. */
 typedef struct cursor {
     int64_t buffer, offset;
 } cursor;
@@ -26,7 +26,7 @@ typedef struct exchange {
     bool known; /* it is known who contributes: buffers to which nobody does are skipped */
 } exchange;
 
-/* What is done with a piece before and after it is exchanged. */
+/* Holds what is done with a piece before and after it is exchanged. */
 typedef struct steps {
     /* Packs it, behind `bits` bytes that say what this rank contributes. */
     fsdp_status (*pack)(exchange *x, cursor c, int64_t bits, int64_t bytes);

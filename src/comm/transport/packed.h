@@ -15,7 +15,7 @@
 
 #include "comm/transport_ops.h"
 
-/* What becomes of the rows of a call's buffers. */
+/* Says what becomes of the rows of a call's buffers. */
 typedef enum fsdp__pattern {
     FSDP__GATHERS, /* every rank gets every rank's */
     FSDP__REDUCES, /* every rank gets the sum of what all have in its own place */

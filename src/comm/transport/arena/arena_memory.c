@@ -27,8 +27,8 @@ typedef struct range {
     size_t start, bytes;
 } range;
 
-/* Where a rank's segments come from. All ranks take segments from one heap, in address order; those that a rank returns
- * leave holes, which belong to it and are filled first. */
+/* Says where a rank's segments come from. All ranks take segments from one heap, in address order; those that a rank
+ * returns leave holes, which belong to it and are filled first. */
 typedef struct fsdp__heap_source {
     const fsdp_context *context;
     unsigned char *start;
@@ -177,7 +177,7 @@ static void clear(const fsdp__arena_view *world, unsigned char *memory, size_t b
     memset(first + inside, 0, bytes - before - inside);
 }
 
-/* What the first rank answers, in its payload. */
+/* Holds what the first rank answers, in its payload. */
 typedef struct answer {
     int32_t status;
     uint64_t offset;

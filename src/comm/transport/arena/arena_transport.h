@@ -35,8 +35,8 @@ extern const fsdp__memory_ops fsdp__arena_memory;
 extern const fsdp__health_ops fsdp__arena_health;
 extern const fsdp__carrier_ops fsdp__arena_peer;
 
-/* A carrier by devices' memory, but for `create`, which gives the group of the arena. Its collectives ask whether they
- * are carried. */
+/* A carrier by devices' memory, except for `create`, which gives the group of the arena. Its collectives ask whether
+ * they are carried. */
 #define FSDP__ARENA_PEER_OPS                                                                     \
     .kind = FSDP_CARRIER_PEER, .collectives = &fsdp__arena_collectives, .open = fsdp__peer_open, \
     .free = fsdp__peer_free, .busy = fsdp__peer_busy, .release = fsdp__peer_release, .shares = fsdp__peer_shares

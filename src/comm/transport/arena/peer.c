@@ -21,7 +21,7 @@ enum {
     RELEASES = 5
 };
 
-/* What each rank tells the others. */
+/* Holds what each rank tells the others. */
 typedef struct facts {
     fsdp__export outbox;
     bool words;
@@ -195,7 +195,7 @@ static fsdp_status tell_meeting(fsdp__arena_group *g, fsdp__traffic *traffic)
     const void *meeting = words_of(g, 0);
     uint64_t number = atomic_load(&g->peer->met);
 
-    /* Where nobody checks this world the hosts do not meet, even if somebody listens to others. */
+    /* If nobody checks this world, the hosts do not meet, even if somebody listens to others. */
     if (!fsdp__is_probed(FSDP__POINT_ORDER_PUBLISHED) || !fsdp__context_get(g->world->context, FSDP__SLOT_WATCHER))
         return FSDP_OK;
     FSDP__TELL(ORDER_PUBLISHED, .context = g->world->context, .stream = traffic->stream, .object = meeting,

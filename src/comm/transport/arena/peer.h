@@ -23,7 +23,7 @@
 
 #include "comm/transport/arena/arena_group.h"
 
-/* As fsdp__carrier_ops has them; `group` is an fsdp__arena_group. `half_bytes`: 0 for the usual size. */
+/* Do what fsdp__carrier_ops says; `group` is an fsdp__arena_group. `half_bytes`: 0 for the usual size. */
 fsdp_status fsdp__peer_create(fsdp__arena_group *group, fsdp_device *device, int64_t half_bytes, void *facts);
 fsdp_status fsdp__peer_open(void *group, const void *const *facts, char *why, size_t why_bytes);
 void fsdp__peer_free(void *group);

@@ -14,7 +14,8 @@ typedef struct fsdp__fake {
     struct fsdp__fake_region *regions; /* guarded by the mutex; what ranks of this machine would share */
 } fsdp__fake;
 
-/* What the latest plain calls on paper would send: calls that are alike send the same, and only the first is run. */
+/* Holds what the latest plain calls on paper would send: calls that are alike send the same, and only the first is
+ * run. */
 typedef struct fsdp__fake_calls {
     struct fsdp__fake_call {
         fsdp__collective run;

@@ -21,7 +21,7 @@
 
 typedef struct fsdp__deadline fsdp__deadline;
 
-/* What is known while ranks join. */
+/* Holds what is known while ranks join. */
 typedef struct fsdp__joining {
     int64_t ms;          /* the time that all ranks have for it; 0: no end */
     bool warns;          /* this process reports that it takes long */

@@ -11,7 +11,7 @@
 #include "comm/transport/network/shape.h"
 #include "comm/transport/network/tags.h"
 
-/* What goes to a rank, or comes from it. Without bytes nothing travels. */
+/* Holds what goes to a rank, or comes from it. Without bytes nothing travels. */
 typedef struct fsdp__leg {
     int rank; /* global */
     const fsdp__segment *segments;

@@ -17,7 +17,7 @@
 #include "comm/health/signature.h"
 #include "comm/transport/network/exchange.h"
 
-/* What a rank says. */
+/* Holds what a rank says. */
 typedef struct fsdp__header {
     fsdp__signature signature; /* compared; fsdp__meeting_begin fills it in */
     int32_t own_status;        /* of process_group_alloc */
@@ -26,14 +26,14 @@ typedef struct fsdp__header {
     uint16_t along;   /* in a meeting in rounds: bytes of the rank that go to all */
 } fsdp__header;
 
-/* What goes to the other ranks of a column. */
+/* Says what goes to the other ranks of a column. */
 typedef enum fsdp__parts {
     FSDP__ANY_PARTS,
     FSDP__EQUAL_PARTS, /* the same number of bytes to each, and from each */
     FSDP__SAME_PARTS   /* the same bytes to all, and the same number from each */
 } fsdp__parts;
 
-/* What goes to and comes from the ranks of the column, in the order of their places. */
+/* Holds what goes to and comes from the ranks of the column, in the order of their places. */
 typedef struct fsdp__legs {
     fsdp__leg *sends, *receives;
     int send_count, receive_count;

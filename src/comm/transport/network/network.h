@@ -28,7 +28,7 @@ typedef struct fsdp__segment {
     size_t bytes;
 } fsdp__segment;
 
-/* What is known once the network is open. */
+/* Holds what is known once the network is open. */
 typedef struct fsdp__network_world {
     int rank, size;
     int machine;                         /* the lowest rank that shares this rank's memory: the same for all of them */

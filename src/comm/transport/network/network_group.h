@@ -11,10 +11,10 @@
  *
  * [Note: a world on paper]
  * In a world on paper (comm/transport/fake/) only this rank exists, and its calls run to count what they would send.
- * Every rank is taken to call what this one calls, and to have what it has. The code is the same, but for what a world
- * does with its own functions (fsdp__world_acts): on paper an exchange counts its legs and puts nothing on its way, and
- * all headers are this rank's own. Nothing is done on this machine, which has no arena. So a call on paper follows no
- * pointer to a buffer, and takes no memory for what would be sent or would arrive. */
+ * Every rank is taken to call what this one calls, and to have what it has. The code is the same, except for what a
+ * world does with its own functions (fsdp__world_acts): on paper an exchange counts its legs and puts nothing on its
+ * way, and all headers are this rank's own. Nothing is done on this machine, which has no arena. So a call on paper
+ * follows no pointer to a buffer, and takes no memory for what would be sent or would arrive. */
 #ifndef COMM_NETWORK_NETWORK_GROUP_H
 #define COMM_NETWORK_NETWORK_GROUP_H
 
@@ -28,7 +28,7 @@ struct fsdp__exchange;
 struct fsdp__leg;
 struct fsdp__meeting;
 
-/* What a world does in its own way. */
+/* Holds what a world does in its own way. */
 typedef struct fsdp__world_acts {
     bool on_paper;
     /* Carry the packed pieces of coalesced calls. */

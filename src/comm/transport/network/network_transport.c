@@ -354,7 +354,7 @@ static fsdp_status compare_builds(const fsdp__network_ops *carrier, const fsdp__
     return FSDP_OK;
 }
 
-/* What every rank says of itself. */
+/* Holds what every rank says of itself. */
 typedef struct introduction {
     fsdp__network_world world;
     int32_t one_level;

@@ -23,7 +23,7 @@ enum {
     FSDP__ALONG_BYTES = 32 << 10               /* most bytes to a rank that go along with the header of the call */
 };
 
-/* How one rank's group lies: see network_group.h. */
+/* Says how one rank's group lies: see network_group.h. */
 typedef struct fsdp__group_shape {
     int machines; /* number of machines on which it has members */
     bool flat;

@@ -17,7 +17,7 @@ typedef struct fsdp__sharers {
 
 typedef struct fsdp__sharing fsdp__sharing;
 
-/* What differs from reduction to reduction. */
+/* Holds what differs from reduction to reduction. */
 typedef struct fsdp__sharing_ops {
     /* Returns how many elements of a piece the sharer at a place adds up. */
     int64_t (*rows)(const fsdp__sharing *sharing, const fsdp__batch_piece *piece, int place);
