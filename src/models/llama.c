@@ -251,7 +251,7 @@ static fsdp_status add_norms(attention *m, const fsdp__model_plan *plan)
     return fsdp__add_part(&m->base, "k_norm", norm_create(plan, k * m->head_dim), &m->k_norm);
 }
 
-/* What the blocks of a body share, and which of them is built. */
+/* Holds what the blocks of a body share, and which of them is built. */
 typedef struct block_plan {
     const fsdp__model_plan *plan;
     rotary *positions;

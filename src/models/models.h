@@ -19,7 +19,7 @@ typedef struct fsdp__model_body {
     fsdp_layer *embedding; /* its weight (V,C) is the head's when tied */
 } fsdp__model_body;
 
-/* How a family of Llama's like differs from Llama. */
+/* Says how a family of Llama's like differs from Llama. */
 typedef struct fsdp__family {
     const char *name;             /* in front of the names of its parts, as transformers has them */
     bool norm_before, norm_after; /* of what attention and MLP get, and of what they give */
@@ -111,8 +111,9 @@ static inline fsdp_tensor *fsdp__positions_of(fsdp_tensor *const *inputs, int co
     return count > 1 ? inputs[1] : NULL;
 }
 
-/* What computes attention of a module whose sequences are cut over ranks: the argument of hooks that the module has
- * under fsdp__cut_attention_key. Calls of parts of a sequence have positions: those in documents, or in the sequence.
+/* Holds what computes attention of a module whose sequences are cut over ranks: the argument of hooks that the module
+ * has under fsdp__cut_attention_key. Calls of parts of a sequence have positions: those in documents, or in the
+ * sequence.
  */
 typedef struct fsdp__cut_attention fsdp__cut_attention;
 struct fsdp__cut_attention {

@@ -44,7 +44,7 @@ bool fsdp__linears_together(fsdp_module *const *modules, int count, fsdp_tensor 
 /* Replaces the layer's weight, which is on the meta device, by the tensor of its bytes there. They have no gradient,
  * and fsdp_module_initialize refuses them. */
 fsdp_status fsdp__layer_code_weight(fsdp_module *layer, fsdp__weight_code code);
-/* What such a layer's weight was. */
+/* Holds the weight that such a layer had. */
 typedef struct fsdp__layer_code {
     fsdp__coded_weight weight; /* PLAIN: it has not been replaced */
     fsdp_init init;

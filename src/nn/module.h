@@ -40,7 +40,8 @@ typedef struct fsdp__module_hooks {
     bool (*manages)(void *arg, const fsdp_tensor *parameter);
     /* Returns what optimizers get instead of parameters below the module that are its parts (FSDP1's FlatParameter). */
     fsdp_tensor *(*flat_parameter)(void *arg, const fsdp_module *module);
-    /* What the hook adds to the product of a Linear or Conv1D (nn/layers.h); NULL: nothing that a plan could cut. */
+    /* Holds what the hook adds to the product of a Linear or Conv1D (nn/layers.h); NULL: nothing that a plan could
+     * cut. */
     struct fsdp__layer_beside *beside;
     /* Describes the module where the tree is printed: one line without its end, at most `bytes`. */
     void (*describe)(void *arg, char *text, size_t bytes);

@@ -20,7 +20,7 @@ static fsdp__modules *modules_of(const fsdp_context *context)
 
 /* ---- places in the tree ---- */
 
-/* What is looked for: a module, or the first one that has a tensor in `storage` as a parameter or buffer. */
+/* Holds what is looked for: a module, or the first one that has a tensor in `storage` as a parameter or buffer. */
 typedef struct wanted {
     const fsdp_module *module; /* or NULL */
     const fsdp__storage *storage;

@@ -7,7 +7,7 @@
 #include "base/context.h"
 #include "nn/module_path.h"
 
-/* What the forward depended on: a fact of a parameter, or of a module. */
+/* Holds what the forward depended on: a fact of a parameter, or of a module. */
 typedef struct fact {
     uint64_t version;   /* of a parameter's bytes */
     bool requires_grad; /* of a parameter */

@@ -113,7 +113,7 @@ bool fsdp__loss_recall(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *other, f
 static const fsdp__op cross_entropy_op = {
     .name = "cross_entropy", .backward = fsdp__loss_backward, .free_state = fsdp__loss_state_free};
 
-/* Where ranks have different rows, a mean is the sum of all divided by all targets that count. */
+/* If ranks have different rows, a mean is the sum of all divided by all targets that count. */
 static fsdp_tensor *global_loss(fsdp_tensor *const *inputs, const fsdp_cross_entropy_options *options)
 {
     fsdp__global_call call = {.name = "cross_entropy", .rule = FSDP__RULE_LOSS, .inputs = inputs, .count = 2};

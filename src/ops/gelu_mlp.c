@@ -13,7 +13,7 @@ enum {
     INPUTS = 5
 };
 
-/* What is saved. */
+/* Says what is saved. */
 enum {
     SAVED_X,
     SAVED_WEIGHT,

@@ -198,7 +198,7 @@ static fsdp_status bias_gradient(const group_state *s, int from, int to, fsdp_te
               : fsdp_last_status();
 }
 
-/* Where the gradients of the weights go, or of the biases; NULL: nowhere. */
+/* Says where the gradients of the weights go, or of the biases; NULL: nowhere. */
 typedef struct leaf_targets {
     fsdp_tensor *tensors[FSDP__LINEARS_MOST];
     bool accumulate[FSDP__LINEARS_MOST];

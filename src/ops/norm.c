@@ -34,7 +34,7 @@ typedef struct norm {
     bool rms, plus_one;
 } norm;
 
-/* What its node knows. */
+/* Holds what its node knows. */
 typedef struct norm_state {
     float eps;
     bool rms, plus_one;

@@ -153,7 +153,7 @@ fsdp_status fsdp__gemm(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *bias, fsdp_t
 /* Computes c [+]= a b, and the sums of a's rows, or of b's columns, of c's dtype. Where fsdp__gemm_sums says so. */
 fsdp_status fsdp__gemm_and_sums(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *c, bool accumulate, fsdp_tensor *sums,
                                 bool of_b);
-/* Computes c = gelu(a b [+ bias]) in the tanh form, and writes what GELU is of to `before`, unless that is NULL. */
+/* Computes c = gelu(a b [+ bias]) in the tanh form, and writes GELU's input to `before`, unless that is NULL. */
 fsdp_status fsdp__gemm_gelu(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *bias, fsdp_tensor *c, fsdp_tensor *before);
 /* Computes c = a b times the derivative of GELU at `before`. */
 fsdp_status fsdp__gemm_gelu_gradient(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *c, fsdp_tensor *before);

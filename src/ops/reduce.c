@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What x is reduced over. */
+/* Holds what x is reduced over. */
 typedef struct reduction {
     bool reduced[FSDP_MAX_DIMS];
     fsdp__shape from; /* x */

@@ -22,7 +22,7 @@ typedef struct rope_state {
     fsdp_tensor *place[MOST]; /* owned; NULL: any will do */
 } rope_state;
 
-/* What all tensors of a call are rotated by. */
+/* Holds what all tensors of a call are rotated by. */
 typedef struct turn {
     const rope_state *state;
     const fsdp_tensor *frequencies, *positions; /* positions (B,T), or NULL */

@@ -22,7 +22,7 @@ typedef struct norm_result {
     double largest;
 } norm_result;
 
-/* What this rank knows of one set, or of several, and the groups that it must still be reduced over. */
+/* Holds what this rank knows of one set, or of several, and the groups that it must still be reduced over. */
 typedef struct norm_part {
     norm_result result;
     fsdp_device *device;

@@ -232,7 +232,8 @@ static fsdp_status multiply(const gradients *all, float factor)
     return FSDP_OK;
 }
 
-/* What a rank says of its gradients: 0 or 1, whether one is not finite; or FAILED plus its number if it has failed. */
+/* Says what a rank says of its gradients: 0 or 1, whether one is not finite; or FAILED plus its number if it has
+ * failed. */
 enum {
     FAILED = 2
 };

@@ -175,7 +175,7 @@ static fsdp_status norm_of(fsdp_stream *stream, const fsdp_tensor *x, double *ou
     return FSDP_OK;
 }
 
-/* What is needed beside a matrix X (rows, cols) in bfloat16; n is the smaller of the two. */
+/* Holds what is needed beside a matrix X (rows, cols) in bfloat16; n is the smaller of the two. */
 typedef struct newton {
     fsdp_stream *stream;
     int64_t rows, cols, n;

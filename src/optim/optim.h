@@ -81,7 +81,7 @@ int64_t fsdp__optimizer_count(const fsdp_optimizer *optimizer);
 /* Checks the options of a group; the error names the one that is wrong. */
 fsdp_status fsdp__optimizer_check_options(const fsdp__optimizer_group *group);
 
-/* What a part of a parameter's state has a number for. */
+/* Says what a part of a parameter's state has a number for. */
 typedef enum fsdp__part_extent {
     FSDP__PART_ELEMENTS,
     FSDP__PART_BLOCKS, /* blocks of rows */
@@ -122,8 +122,8 @@ void fsdp__optimizer_forget_state(fsdp__optimizer_param *param);
 
 /* Returns whether all parameters lie on the device. */
 bool fsdp__optimizer_is_on(const fsdp_optimizer *optimizer, const fsdp_device *device);
-/* Takes the norm of all gradients of this rank, which lie on the device, and decides by it; `how` says how, but for its
- * sum. [stream] */
+/* Computes the norm of all gradients of this rank, which lie on the device, and decides by it; `how` says how, its sum
+ * is set here. [stream] */
 fsdp_status fsdp__optimizer_judge(const fsdp_optimizer *optimizer, fsdp_device *device, fsdp__judge_step_args how);
 /* Takes a step as fsdp_optimizer_step does, unless the verdict leaves it out. [stream] */
 fsdp_status fsdp__optimizer_step_judged(fsdp_optimizer *optimizer, const fsdp__verdict *verdict);

@@ -1,7 +1,7 @@
 /* optimizer_step.c - makes one optimizer step, in few passes over all tensors.
  *
- * First comes everything that can fail for want of memory: the state of parameters that step for the first time, or
- * have been sharded since the last step, and the list of spans. Then other readers of the parameters are told that
+ * First comes everything that can fail because memory runs out: the state of parameters that step for the first time,
+ * or have been sharded since the last step, and the list of spans. Then other readers of the parameters are told that
  * these will be written. Then come the launches. Parameters of a group that have taken the same number of steps and
  * have the same dtypes, their own and their gradients', share one launch; mostly that is all of them. */
 #include <math.h>

@@ -9,7 +9,7 @@
 
 #include "parallel/plan.h"
 
-/* What a linear layer multiplies by. */
+/* Holds what a linear layer multiplies by. */
 typedef struct fsdp__linear_weight {
     fsdp_tensor *weight, *bias; /* (O,C), or of a Conv1D (C,O); (O), or NULL */
     bool conv1d;

@@ -6,7 +6,7 @@
 #include "parallel/side_stream.h"
 #include "parallel/wire.h"
 
-/* What a backward needs to know of its forward. */
+/* Holds what a backward needs to know of its forward. */
 typedef struct state {
     fsdp__route route;
     int dim, concat_dim; /* concat_dim: of an all-to-all only */

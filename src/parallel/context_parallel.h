@@ -4,7 +4,7 @@
 
 #include "fsdp/nn.h"
 
-/* What a model that gives a loss is called with: (rows,time) each, borrowed. */
+/* Holds what a model that gives a loss is called with: (rows,time) each, borrowed. */
 typedef struct fsdp__host_call {
     fsdp_device *device;
     int64_t rows, time;

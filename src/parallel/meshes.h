@@ -4,8 +4,8 @@
 
 #include "fsdp/dist.h"
 
-/* How many ranks: copies of the parameters, ranks that compute each sequence together, and each layer. All others have
- * other sequences of the same copy. */
+/* Says how many ranks there are: copies of the parameters, ranks that compute each sequence together, and each layer.
+ * All others have other sequences of the same copy. */
 typedef struct fsdp__parallel_degrees {
     int64_t replicas, cp, tp;
 } fsdp__parallel_degrees;

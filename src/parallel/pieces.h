@@ -19,7 +19,7 @@ enum {
     FSDP__PIECES = FSDP__LANE_EVENTS
 };
 
-/* How dimension `dim` of a tensor, with rows of the last dimension, is cut: (outer, whole, mid, last). */
+/* Says how dimension `dim` of a tensor, with rows of the last dimension, is cut: (outer, whole, mid, last). */
 typedef struct fsdp__pieces {
     fsdp__route route;      /* with a lane; borrowed */
     int ranks, rank, count; /* of pieces */

@@ -7,7 +7,7 @@
 #include "nn/layers.h"
 #include "parallel/pieces.h"
 
-/* What the modules of one plan share while they run. */
+/* Holds what the modules of one plan share while they run. */
 typedef struct fsdp__tp_plan {
     int64_t refs;
     fsdp_mesh *mesh; /* a reference */
@@ -22,7 +22,7 @@ fsdp_status fsdp__tp_create(fsdp_module *module, fsdp_mesh *mesh, fsdp__tp_plan 
 fsdp__tp_plan *fsdp__tp_ref(fsdp__tp_plan *plan);
 void fsdp__tp_unref(fsdp__tp_plan *plan);
 
-/* What divides the work of a module among ranks. */
+/* Says what divides the work of a module among ranks. */
 typedef enum fsdp__work {
     FSDP__WORK_OF_LAYERS,
     FSDP__WORK_OF_SEQUENCES
@@ -56,7 +56,7 @@ fsdp_status fsdp__tp_part(fsdp__tp_plan *plan, const fsdp_tensor *x, int dim, fs
 
 /* ---- jobs ---- */
 
-/* How one parameter is to be placed. */
+/* Says how one parameter is to be placed. */
 typedef struct fsdp__claim {
     fsdp_module *module; /* borrowed */
     const char *slot;    /* "weight"; borrowed from the module */
@@ -69,7 +69,7 @@ typedef struct fsdp__claim {
 typedef struct fsdp__tp_planning fsdp__tp_planning;
 typedef struct fsdp__job fsdp__job;
 
-/* What a style is. */
+/* Describes a style. */
 typedef struct fsdp__style_kind {
     const char *name; /* "column-wise" */
     /* Checks that the style fits the module, fills job->style with layouts in place of defaults, and claims parameters.
@@ -157,7 +157,7 @@ fsdp_status fsdp__style_misfit(const fsdp__job *job, const char *wants);
 /* Checks an asynchronous style; `outside` is the layout of its "input" or "output" (`side`). */
 fsdp_status fsdp__async_check(const fsdp__tp_planning *planning, fsdp__job *job, const char *side, fsdp_layout outside);
 
-/* What a module's hooks know. */
+/* Holds what a module's hooks know. */
 typedef struct fsdp__applied {
     fsdp__tp_plan *plan; /* a reference */
     fsdp_parallel_style style;

@@ -153,7 +153,7 @@ static fsdp_status positions_of(const state *s, const meeting *m, fsdp_tensor *p
 
 /* ---- forward ---- */
 
-/* What has been made of the keys that queries have met. */
+/* Holds what has been made of the keys that queries have met. */
 typedef struct sum {
     fsdp_tensor *out; /* (B,T,H,D), f32 */
     fsdp_tensor *lse; /* (B,H,T) */

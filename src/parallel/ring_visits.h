@@ -19,7 +19,7 @@ typedef struct fsdp__visitors {
     int64_t ranks, rank;
 } fsdp__visitors;
 
-/* What travels in turn. Tensors are of the scope. */
+/* Holds what travels in turn. Tensors are of the scope. */
 typedef struct fsdp__visits {
     const fsdp__visitors *visitors;
     fsdp_tensor *kv[2]; /* this rank's keys and values: (B,T,G,D) */

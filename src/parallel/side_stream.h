@@ -38,7 +38,7 @@ fsdp_status fsdp__lane_settled(const fsdp__lane *lane, fsdp_status status);
 
 /* ---- of nodes ---- */
 
-/* What a node communicates by, in its forward and its backward. Its state begins with it. */
+/* Holds what a node communicates by, in its forward and its backward. Its state begins with it. */
 typedef struct fsdp__route {
     fsdp_process_group *group;
     fsdp__lane *lane; /* or NULL */

@@ -72,7 +72,7 @@ static fsdp_tensor *target_logits(const rows *r)
 
 /* ---- in chunks, with gradients at once ---- */
 
-/* What is known of the rows of a chunk (n), of all ranks' columns. */
+/* Holds what is known of the rows of a chunk (n), of all ranks' columns. */
 typedef struct known {
     fsdp_tensor *most, *sum, *target; /* the largest logit, the sum of e^(logit - most), the target's logit */
 } known;

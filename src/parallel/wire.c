@@ -71,7 +71,7 @@ static bool boxes_are_tensor(const cut *c)
     return boxes_begin_tensor(c) && c->box[1] * c->ranks == c->shape[1];
 }
 
-/* The memory of a tensor, also on meta, where nobody follows it. */
+/* Returns the memory of a tensor, also on meta, where nobody follows it. */
 static void *memory_of(const fsdp_tensor *tensor)
 {
     return fsdp_device_is_meta(tensor->storage->device) ? tensor->storage->data : fsdp_tensor_data(tensor);

@@ -399,7 +399,7 @@ static void name_padded(const fsdp_explanation *e, fsdp__padding *out)
     }
 }
 
-/* Looks for a number of ranks, at least half of what there is, with a quarter of the padding at most. */
+/* Looks for a number of ranks, at least half of the current one, with a quarter of the padding at most. */
 static fsdp_status look_at_padding(search *s, fsdp__padding *out)
 {
     fsdp__plan_options options = s->options;

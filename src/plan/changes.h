@@ -4,7 +4,7 @@
 
 #include "plan/planned.h"
 
-/* What a step costs a rank. */
+/* Holds what a step costs a rank. */
 typedef struct fsdp__change_figures {
     size_t bytes;   /* of its device at the peak */
     int64_t sent;   /* bytes by a ring; on several machines those over the network, sent or received */
@@ -58,7 +58,7 @@ typedef struct fsdp__changes {
 fsdp_status fsdp__changes_find(const fsdp_train_config *config, const fsdp__plan_options *options, double room,
                                fsdp__changes *out);
 
-/* What a run waits for. */
+/* Says what a run waits for. */
 typedef enum fsdp__change_wait {
     FSDP__CHANGE_GATHERS,
     FSDP__CHANGE_REDUCTIONS

@@ -90,7 +90,7 @@ static void give(recorder *r, const fsdp__probe_event *e)
     *fsdp__pointer_table_at(&r->places, e->memory) = 0; /* the key is there: this cannot fail */
 }
 
-/* Says of all blocks that were taken since the last kernel that they are this one's. */
+/* Marks all blocks that were taken since the last kernel as this kernel's. */
 static void own(recorder *r, int kernel)
 {
     for (; r->first_waiting < r->block_count; r->first_waiting++) {

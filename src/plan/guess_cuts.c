@@ -13,7 +13,7 @@ enum {
     LONGEST = 96 /* atoms of a unit */
 };
 
-/* What is known of the best cuts of the first atoms, if their last unit begins at a given one. */
+/* Holds what is known of the best cuts of the first atoms, if their last unit begins at a given one. */
 typedef struct cell {
     double cost;
     int64_t before; /* where the unit before the last one begins */
@@ -58,7 +58,7 @@ static double exposed(const programme *p, int64_t begin, int64_t at, int64_t end
     return fmax(forward, 0) + fmax(backward, 0);
 }
 
-/* Returns what nothing hides of the first unit: its gather, but for what the root computes before it, and its
+/* Returns the time of the first unit that nothing hides: its gather, less the root's computation before it, and its
  * reduction. */
 static double exposed_first(const programme *p, int64_t end)
 {

@@ -23,7 +23,7 @@
 #include "fsdp/tensor.h"
 #include "plan/prices.h"
 
-/* What a model has that is trained. */
+/* Holds what a model has that is trained. */
 typedef struct sample_model {
     const char *preset;
     int64_t layers, dim, ffn, vocabulary, batch, seq_len;

@@ -7,7 +7,7 @@
 enum {
     LEFT = 16,
     WIDTH = 860,
-    HEAD = 44, /* above the first panel: what it is of, and what the colours are */
+    HEAD = 44, /* above the first panel: what it shows, and what the colours mean */
     PANEL = 190,
     LABELS = 34 /* above each panel */
 };

@@ -19,7 +19,7 @@ typedef struct fsdp__plan_peak {
     size_t by_op[FSDP__KERNELS + 1]; /* activations, by the kernel that ran first after they were taken; last: others */
 } fsdp__plan_peak;
 
-/* What is live, but for WORKSPACE, from a moment of the step on. */
+/* The bytes that are live, except WORKSPACE, from a moment of the step on. */
 typedef struct fsdp__plan_moment {
     double at;      /* seconds; without prices: how often the ledger has changed */
     int64_t events; /* of the units so far */

@@ -29,8 +29,8 @@ typedef struct fsdp__scheduled {
 
 /* Searches for the schedule with the shortest step that fits into the room, at the options' prices, by at most `tries`
  * dry runs. Blocks, parts and single modules, kept whole or not, are among what is tried, so the plan is never worse
- * than they are, but for this: a step that is up to 1 % longer is taken if it needs at least 10 % less memory. The same
- * config, options and prices give the same plan. FSDP_NO_MEMORY: nothing that was tried fits.
+ * than they are, with one exception: a step that is up to 1 % longer is taken if it needs at least 10 % less memory.
+ * The same config, options and prices give the same plan. FSDP_NO_MEMORY: nothing that was tried fits.
  */
 fsdp_status fsdp__schedule_find(const fsdp_train_config *config, const fsdp__plan_options *options, double room,
                                 int tries, fsdp__scheduled *out);

@@ -8,7 +8,7 @@
 
 /* ---- prices ---- */
 
-/* What collectives of a plan took, all together. */
+/* Holds what collectives of a plan took, all together. */
 typedef struct total {
     double seconds, calls, numel;
 } total;

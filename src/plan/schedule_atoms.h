@@ -21,7 +21,7 @@ typedef struct fsdp__atom {
     int64_t part;             /* first atom of its attention, MLP or other child of a block with several; -1: none */
 } fsdp__atom;
 
-/* What a collective of so many elements takes: latency + numel * each. */
+/* Holds what a collective of so many elements takes: latency + numel * each. */
 typedef struct fsdp__atom_price {
     double latency, each;
 } fsdp__atom_price;
@@ -42,7 +42,7 @@ void fsdp__atoms_release(fsdp__atoms *atoms);
 
 /* ---- drafts ---- */
 
-/* What a draft says of an atom. */
+/* Says what a draft says of an atom. */
 enum {
     FSDP__DRAFT_CUT = 1,  /* a unit begins with it; so it does after an atom of the root */
     FSDP__DRAFT_ROOT = 2, /* it is left to the root */

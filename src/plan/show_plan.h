@@ -5,7 +5,7 @@
 #include "draw/svg.h"
 #include "plan/planned.h"
 
-/* What a plan is compared with, and what a device costs. */
+/* Holds what a plan is compared with, and what a device costs. */
 typedef struct fsdp__plan_question {
     const fsdp__prices *prices; /* NULL: none */
     double room;                /* bytes for a rank; 0: not known */
