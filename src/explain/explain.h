@@ -67,7 +67,7 @@ char *fsdp__explain_policy(const fsdp__explain_source *source);
 
 /* ---- explain.c ---- */
 
-/* Says what the explanation is of, but for who holds what: names, sizes, units, parameters and modules. */
+/* Describes the explained model, except who holds what: names, sizes, units, parameters and modules. */
 fsdp_status fsdp__explain_describe(fsdp_explanation *e, const fsdp__explain_source *source, const fsdp_train_run *run);
 
 /* ---- sweep.c: the same model in other units ---- */

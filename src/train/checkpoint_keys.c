@@ -41,7 +41,7 @@ static fsdp_status check_parts(const fsdp_train_config *config)
     return FSDP_OK;
 }
 
-/* Refuses keys that would do nothing without a folder, since their user relies on them. */
+/* Refuses keys that have no effect without a folder, because their user relies on them. */
 static fsdp_status check_folder_is_set(const fsdp_train_config *config)
 {
     const char *key = config->checkpoint.enable == 1         ? "enable"

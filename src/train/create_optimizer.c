@@ -402,7 +402,8 @@ static const fsdp_parameter *first_cut(const fsdp_train_config *c, const fsdp_pa
     return NULL;
 }
 
-/* Checks, where moments are bytes, that ranks have whole blocks of columns. The nearest degree that would do is named.
+/* Checks, where moments are bytes, that ranks have whole blocks of columns. The error names the nearest possible
+ * degree.
  */
 static fsdp_status check_columns(const fsdp_train_run *run, const fsdp_parameters *parameters)
 {

@@ -43,7 +43,7 @@ void fsdp__export_release(fsdp_train_run *run)
     fsdp_release_error(held);
 }
 
-/* Where a model is to go, and how; `path` is borrowed until the release. */
+/* Says where a model is to go, and how; `path` is borrowed until the release. */
 typedef struct place {
     const char *path;
     bool overwrite;

@@ -101,7 +101,7 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
                    .copy_for = async ? "asynchronous checkpoints" : "the best weights"};
 }
 
-/* Computes what `ranks` have on their GPUs: all but what is offloaded, and copies for writing. */
+/* Computes the bytes that `ranks` have on their GPUs: everything that is not offloaded, and copies for writing. */
 static needs needs_of_gpu(const fsdp_train_run *run, int ranks)
 {
     needs n = needs_of(run, ranks);

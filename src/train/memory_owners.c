@@ -1,8 +1,8 @@
-/* memory_owners.c - who has the memory of a run that ends for want of it.
+/* memory_owners.c - names the owners of a run's memory when it ends because memory ran out.
  *
- * Of a run that has gone on for a while the ledger tells: it has noted who had what when it refused a request. One that
- * is refused at its start has taken nothing yet: there a dry run of the same rank tells who would have what at the peak
- * of a step. */
+ * Of a run that has gone on for a while the ledger knows the owners: it noted them when it refused a request. A run
+ * that is refused at its start has taken nothing yet, so a dry run of the same rank finds who would have what at the
+ * peak of a step. */
 #include <stdio.h>
 
 #include "base/text.h"

@@ -1,4 +1,4 @@
-/* quantities.c - the lists of what is told of a step and of a validation. metrics.jsonl has them in this order. */
+/* quantities.c - the lists of quantities that a step and a validation report. metrics.jsonl has them in this order. */
 #include "train/quantities.h"
 
 #include "base/compiler.h"

@@ -1,4 +1,5 @@
-/* quantities.h - what a run tells of each step and each validation: one list for all places that it is written to. */
+/* quantities.h - the quantities that a run reports of each step and each validation: one list for all places that they
+ * are written to. */
 #ifndef TRAIN_QUANTITIES_H
 #define TRAIN_QUANTITIES_H
 

@@ -73,8 +73,8 @@ static fsdp_status make_model(fsdp_train_run *run)
 
 /* ---- who knows of a failure ---- */
 
-/* How a part of a run ended on this rank. `everywhere`: all ranks ended there with the same error, so nobody waits for
- * this one. Otherwise the others must be told, by ending the world. */
+/* Says how a part of a run ended on this rank. `everywhere`: all ranks ended there with the same error, so nobody waits
+ * for this one. Otherwise the others must be told, by ending the world. */
 typedef struct outcome {
     fsdp_status status;
     bool everywhere;
@@ -86,7 +86,8 @@ static outcome alone(fsdp_status mine)
     return (outcome){mine, false};
 }
 
-/* The outcome of work at whose end all ranks have agreed; they have not when one is gone, or when they differ. */
+/* Returns the outcome of work at whose end all ranks have agreed; they have not when one is gone, or when they
+ * differ. */
 static outcome agreed(fsdp_status status)
 {
     return (outcome){status, status != FSDP_COMM && status != FSDP_MISMATCH};
@@ -385,7 +386,7 @@ static void report_failure(fsdp_context *context, const fsdp_train_listener *lis
     fsdp_release_error(held);
 }
 
-/* Adds to an error for want of memory in a step what takes less of it. */
+/* Adds to an error about memory in a step the settings that take less of it. */
 static fsdp_status advise(const fsdp_train_run *run, fsdp_status status)
 {
     const fsdp_train_config *c = run->config;

@@ -33,7 +33,7 @@ typedef struct fsdp__train_own {
     const fsdp__comm_schedule *schedule; /* NULL: the config's */
 } fsdp__train_own;
 
-/* What a run is trained on: data.path, or an entry of data.mixture. */
+/* Holds what a run is trained on: data.path, or an entry of data.mixture. */
 typedef struct fsdp__run_source {
     char key[40];       /* "data.path", "data.mixture[0]" */
     char *const *paths; /* borrowed */
@@ -44,7 +44,7 @@ typedef struct fsdp__run_source {
     int64_t tokens;       /* that are trained on, from the first; the rest is held out */
 } fsdp__run_source;
 
-/* What validation.* asks for, and the results so far. */
+/* Holds what validation.* asks for, and the results so far. */
 typedef struct fsdp__validation {
     bool on;                   /* there is something to validate on: tokens or rows */
     const fsdp_tokens *tokens; /* NULL: rows */
@@ -102,7 +102,7 @@ typedef struct fsdp__saves {
     char message[512];
 } fsdp__saves;
 
-/* What is counted over one step. */
+/* Holds what is counted over one step. */
 typedef struct fsdp__meter {
     int64_t tokens; /* of all ranks, without padding */
     int64_t began_ns;
@@ -202,7 +202,7 @@ struct fsdp_train_run {
     fsdp__saves saves;
 };
 
-/* Tells of a part of a run (base/probe.h). */
+/* Notifies subscribers of a part of a run (base/probe.h). */
 #define FSDP__STAGE(run, which, text, step)                                                          \
     FSDP__TELL(STAGE_##which, .context = (run)->context, .name = (text), .number = (uint64_t)(step), \
                .ns = fsdp__clock_ns())

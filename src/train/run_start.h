@@ -174,8 +174,8 @@ void fsdp__train_facts_of_windows(const fsdp_train_run *run, FILE *out);
 /* Packs rows as the config says: `count` of them from `first` on; 0: all up to the end. */
 fsdp_status fsdp__train_pack(const fsdp_train_run *run, const char *key, const fsdp__rows *rows, int64_t first,
                              int64_t count, fsdp__packed **out);
-/* Says on rank 0 what there is: rows, tokens, answers, windows, how full these are, and what became of rows that are
- * too long. */
+/* Logs on rank 0 how many rows, tokens, answers and windows there are, how full these are, and what became of rows that
+ * are too long. */
 void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__run_source *source);
 
 /* ---- text_data.c ---- */

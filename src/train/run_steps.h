@@ -45,8 +45,8 @@ void fsdp__best_release(fsdp_train_run *run);
 
 /* ---- ema.c: does nothing without training.ema_decay ---- */
 
-/* Begins the average, once the model is filled: as the weights are, or as the checkpoint has it that the run goes on
- * from. */
+/* Begins the average, once the model has its values: with the weights, or with the average of the checkpoint from which
+ * the run continues. */
 fsdp_status fsdp__ema_begin(fsdp_train_run *run);
 void fsdp__ema_release(fsdp_train_run *run);
 /* Moves it after a step; not if the device leaves that out, by the verdict, which may be NULL. [stream] */
@@ -105,7 +105,7 @@ fsdp_status fsdp__trace_check(const fsdp_train_config *config);
 fsdp_status fsdp__trace_before_step(fsdp_train_run *run, fsdp__train_step_taker *step);
 /* Writes it, after the last of its steps. [collective] */
 fsdp_status fsdp__trace_after_step(fsdp_train_run *run);
-/* Writes what there is when no more steps come. [collective] */
+/* Writes what is left when no more steps come. [collective] */
 fsdp_status fsdp__trace_after_steps(fsdp_train_run *run);
 /* Returns why there is no trace, or not one of all steps. */
 fsdp_status fsdp__trace_failure(const fsdp_train_run *run);

@@ -179,7 +179,7 @@ static fsdp_status take_step(fsdp_train_run *run, fsdp_train_report *report, boo
     return fsdp_optimizer_zero_grad(optimizer);
 }
 
-/* Tells of the step's gradients and weights, where they are looked at. */
+/* Shows the step's gradients and weights to those who look at them. */
 static fsdp_status look_at_units(fsdp_train_run *run, const fsdp_train_report *report)
 {
     if (!has_histograms(run, run->step))

@@ -35,7 +35,7 @@ const char *fsdp__text_tokenizer_folder(const fsdp_train_run *run)
 
 /* ---- news ---- */
 
-/* What a rank reports while it makes tokens. */
+/* Holds what a rank reports while it makes tokens. */
 typedef struct news {
     const fsdp_train_run *run;
     const char *key;
@@ -92,7 +92,7 @@ static fsdp_status check_vocabulary(const fsdp_train_run *run, const fsdp_tokeni
                      run->tokenizer, (long long)needed, (long long)run->model_config.vocab_size, (long long)needed);
 }
 
-/* What the files of a key are: texts, or conversations. */
+/* Holds what the files of a key are: texts, or conversations. */
 typedef struct text_files {
     const char *key;
     char *const *paths;

@@ -29,7 +29,7 @@ enum {
     FSDP__FLIGHT_OWNERS = 2048
 };
 
-/* What stays the same from the start. */
+/* Holds what stays the same from the start. */
 typedef struct fsdp__flight_head {
     char magic[8];
     uint32_t version;
@@ -48,7 +48,7 @@ typedef enum fsdp__flight_state {
     FSDP__FLIGHT_BROKEN   /* its world was broken: `why` */
 } fsdp__flight_state;
 
-/* What is written once or twice in a run. */
+/* Holds what is written once or twice in a run. */
 typedef struct fsdp__flight_end {
     _Atomic uint64_t state;
     _Atomic int64_t written_ns; /* when this file was written; 0: it is the memory itself */
@@ -61,7 +61,7 @@ typedef struct fsdp__flight_end {
     char folder[FSDP__FLIGHT_TEXT]; /* where it is to be written; "": nowhere */
 } fsdp__flight_end;
 
-/* Where the rank's program was last seen. */
+/* Says where the rank's program was last seen. */
 typedef struct fsdp__flight_place {
     _Atomic uint64_t turn;
     uint64_t check;

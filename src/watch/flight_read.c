@@ -152,7 +152,7 @@ static fsdp_status take_records(const char *data, size_t bytes, fsdp__flight_log
     return FSDP_OK;
 }
 
-/* Returns the last time that the record tells of. */
+/* Returns the last time in the record. */
 static int64_t last_moment(const fsdp__flight_log *log)
 {
     int64_t last = log->head.started_ns;

@@ -377,7 +377,7 @@ static fsdp_status tell_inside(judge *j, const wait *waits, int64_t count)
     return add_line(j, line);
 }
 
-/* How a rank is waited for: one that has issued the call itself comes to it when others let it. */
+/* Says how a rank is waited for: one that has issued the call itself comes to it when others let it. */
 typedef enum absence {
     ABSENT,  /* it has not issued some call that others are in */
     DELAYED, /* it has issued them all */

@@ -13,7 +13,7 @@ enum {
 
 /* ---- time ---- */
 
-/* What a rank has spent in some steps, in milliseconds. */
+/* Holds what a rank has spent in some steps, in milliseconds. */
 typedef struct fsdp__rank_times {
     double steps; /* how many */
     double step, gather, reduce, data;

@@ -40,7 +40,7 @@ typedef struct fsdp__trace_lane {
     char device[24];         /* of a stream, or itself; "": a thread */
 } fsdp__trace_lane;
 
-/* What GPUs have recorded themselves. */
+/* Holds what GPUs have recorded themselves. */
 typedef struct fsdp__own_record {
     bool wanted;            /* there is a GPU */
     fsdp__activity_sum sum; /* of all GPUs of the context, and all of the recording */

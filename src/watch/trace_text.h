@@ -24,7 +24,7 @@ typedef struct fsdp__trace_clock {
 /* Returns the time of the trace, from 0. */
 int64_t fsdp__trace_time(const fsdp__trace_clock *clock, int64_t ns);
 
-/* What the memory of a device should do in each step of a run. */
+/* Holds what the memory of a device should do in each step of a run. */
 typedef struct fsdp__trace_plan {
     const char *device; /* NULL: nothing is planned */
     fsdp__memory_course course;

@@ -13,7 +13,7 @@ enum {
     UNABLE /* it has inputs, but its forward has failed already */
 };
 
-/* What is counted: the ranks that record, that synchronise, and that were given an option or were not. */
+/* Says what is counted: the ranks that record, that synchronise, and that were given an option or were not. */
 enum {
     RECORDS,
     SYNCS,
@@ -24,7 +24,7 @@ enum {
     NUMBERS
 };
 
-/* What all ranks say when an iteration begins: who is present, and what is counted. */
+/* Holds what all ranks say when an iteration begins: who is present, and what is counted. */
 typedef struct roll {
     int32_t *present; /* one number for each rank, then NUMBERS that are counted */
     int ranks, count, first;

@@ -145,8 +145,8 @@ fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context,
     if (landing.count == 0)
         return FSDP_OK;
     FSDP_TRY(await(&landing, waited));
-    /* Where the stream runs behind the host, this may report earlier work. A failure breaks the world, and later calls
-     * say so. */
+    /* If the stream runs behind the host, this may report earlier work. A failure breaks the world, and
+     * later calls say so. */
     status = fsdp__stream_check(stream);
     *flight = (fsdp__in_flight){.done = landing.done}; /* a hook may start another reduction */
     for (int64_t i = 0; i < landing.count; i++)

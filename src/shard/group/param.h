@@ -18,8 +18,8 @@ typedef struct fsdp__extent {
     int64_t outer, rows, inner;
 } fsdp__extent;
 
-/* What one rank has of one parameter: `outer` runs of `inner` elements. In the parameter they begin at `at` and are
- * `stride` apart; in the rank's part of a flat group's vector they lie one after the other, from `in_shard` on. */
+/* Holds what one rank has of one parameter: `outer` runs of `inner` elements. In the parameter they begin at `at` and
+ * are `stride` apart; in the rank's part of a flat group's vector they lie one after the other, from `in_shard` on. */
 typedef struct fsdp__part {
     int64_t at, in_shard;         /* `in_shard` is 0 unless the group is flat */
     int64_t outer, stride, inner; /* inner 0: nothing */

@@ -288,8 +288,8 @@ void fsdp__param_group_leave(fsdp__param_group *group)
     group->stays_unsharded = true;
 }
 
-/* Ends a use. Fields come first: whoever is told of the reshard sees shards. The end of the read is counted behind the
- * last kernel of the device's stream, so that peers do not write earlier. */
+/* Ends a use. Fields come first, so listeners of the reshard see shards. The end of the read is counted behind the last
+ * kernel of the device's stream, so that peers do not write earlier. */
 static void end_use(fsdp__param_group *group, fsdp__comm_context *comm, fsdp_sharded_state after)
 {
     publish(group, false);

@@ -31,8 +31,8 @@ fsdp_status fsdp__region_of_ranks(fsdp_device *device, const fsdp__mesh_info *in
     return FSDP_OK;
 }
 
-/* Registers the bytes, unless the system refuses: they are only copied, which goes without, more slowly, as the device
- * has warned. */
+/* Registers the bytes, unless the system refuses: copies work without it, only more slowly, and the device has warned
+ * of that. */
 static fsdp_status pin(fsdp__region *region)
 {
     fsdp_status status = fsdp__device_register_host(region->pinned_for, region->data, region->bytes);

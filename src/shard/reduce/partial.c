@@ -132,7 +132,7 @@ static fsdp_status copy(fsdp_stream *stream, const fsdp__partial *from, const fs
         stream, &(fsdp__cast_spans_args){.spans = &span, .count = 1, .src_dtype = dtype, .dst_dtype = dtype});
 }
 
-/* Moves what there is. New places, and padding, become zero where something will be added to them. */
+/* Moves existing gradients. New places, and padding, become zero if something will be added to them. */
 static fsdp_status fill(const fsdp__param_group *group, const fsdp__partial *from, const fsdp__partial *to)
 {
     fsdp_stream *stream = fsdp_device_stream(group->residence.device);

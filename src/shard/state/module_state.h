@@ -32,8 +32,8 @@ typedef struct fsdp__prefetch_list {
 struct fsdp__module_state;
 struct fsdp__root;
 
-/* What differs by front door beside settings of the states: one table for each, in shard/doors. Any function may be
- * NULL: there is nothing to do. */
+/* Holds what differs by front door beside settings of the states: one table for each, in shard/doors. Any function may
+ * be NULL: there is nothing to do. */
 typedef struct fsdp__door {
     fsdp_front_door kind;
     const char *call;                                                /* the call that makes states, for messages */
@@ -48,7 +48,7 @@ typedef struct fsdp__door {
     void (*not_begun)(struct fsdp__module_state *state);
 } fsdp__door;
 
-/* What the door of FSDP1 keeps in its states. Only shard/doors/fsdp1*.c look at it. */
+/* Holds what the door of FSDP1 keeps in its states. Only shard/doors/fsdp1*.c look at it. */
 typedef struct fsdp__fsdp1 {
     bool use_orig_params, no_limit_all_gathers; /* the same for all units below one root */
     fsdp_sharding_strategy strategy;

@@ -11,7 +11,7 @@
 #include "shard/state/allocate.h"
 #include "shard/state/write.h"
 
-/* What a group had before, kept until its new memory is there. */
+/* Holds what a group had before, kept until its new memory is there. */
 typedef struct before {
     fsdp__param_group group;
     fsdp__param *params;
