@@ -26,7 +26,7 @@ typedef struct fsdp__jinja_range {
     size_t begin, end;
 } fsdp__jinja_range;
 
-/* What a rendering gives. */
+/* Holds what a rendering gives. */
 typedef struct fsdp__rendered {
     char *text; /* followed by a NUL */
     size_t bytes;

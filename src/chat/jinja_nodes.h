@@ -57,7 +57,7 @@ struct fsdp__jinja {
     bool marks;
 };
 
-/* What has been parsed, and what comes. */
+/* Holds what has been parsed, and what comes. */
 typedef struct fsdp__parser {
     fsdp__render *r; /* memory, limits, and the line */
     const fsdp__word *word;

@@ -334,7 +334,7 @@ static fsdp_status no_attribute(fsdp__render *r, const fsdp__jinja_value *of, fs
                                        of->kind == FSDP__JINJA_VALUE_NONE ? "" : " object", FSDP__JINJA_NAME(name));
 }
 
-/* Gets what a loop tells of itself. */
+/* Gets an attribute of `loop`. */
 static fsdp_status loop_attribute(fsdp__render *r, const fsdp__jinja_loop *loop, fsdp__jinja_string name,
                                   fsdp__jinja_value *out)
 {

@@ -41,8 +41,8 @@ int fsdp__failure(const char *format, ...) FSDP_PRINTF(1, 2);
 
 /* ---- output.c ---- */
 
-/* What a file that is replaced must begin with: one of `firsts`, which ends with NULL. `otherwise` says what is wrong
- * if it does not: "is no SVG picture". An empty file will do. */
+/* Holds what a file that is replaced must begin with: one of `firsts`, which ends with NULL. `otherwise` says what is
+ * wrong if it does not: "is no SVG picture". An empty file will do. */
 typedef struct fsdp__output_kind {
     const char *firsts[3], *otherwise;
 } fsdp__output_kind;

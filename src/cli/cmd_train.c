@@ -422,7 +422,7 @@ static fsdp_status launch_once(session *s, int ranks, fsdp_launch_report *report
     return fsdp_launch(&options, report);
 }
 
-/* Says of ranks that were told to end, by this process or one of them alone, what is kept. */
+/* Says what is kept when ranks were told to end, by this process or by a signal to one of them. */
 static fsdp_status tell_interrupted(const session *s, fsdp_status status, fsdp_launch_report *report)
 {
     bool alone = status != FSDP_OK && status != FSDP_INTERRUPTED && fsdp__restarts_were_told(&s->restarts);

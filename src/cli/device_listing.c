@@ -7,7 +7,7 @@
 #include "cli/listing.h"
 #include "device/device.h"
 
-/* What this process may have on the CPU. */
+/* Holds what this process may have on the CPU. */
 typedef struct cpu {
     int cores;
     fsdp__memory_limit memory;

@@ -63,7 +63,8 @@ enum {
 };
 #define FSDP__KEY_LARGE 9e18 /* `most` of an integer without an upper limit */
 
-/* What other programs call a key, and what it is here: "section.name", and a text after it if that is not all. */
+/* Translates a key of other programs: its name there, and what it is here: "section.name", and a text after it if that
+ * is not all. */
 typedef struct fsdp__key_word {
     const char *word, *here;
 } fsdp__key_word;

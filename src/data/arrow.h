@@ -53,8 +53,8 @@ typedef struct fsdp__arrow_rows {
  * day, unions, ...) is FSDP_UNSUPPORTED and is named; anything else is FSDP_FORMAT. */
 fsdp_status fsdp__arrow_check(const fsdp__arrow_rows *rows);
 /* Appends row `row` of the batch, which has been checked, as one line of JSON with its newline. It is the line that
- * pandas' to_json(orient="records", lines=True) makes of the row, but for the spelling: a null is null, points of time
- * are milliseconds since 1970, and bytes are written as they are, whatever their encoding. A map is an object. An
+ * pandas' to_json(orient="records", lines=True) makes of the row, except for the spelling: a null is null, points of
+ * time are milliseconds since 1970, and bytes are written as they are, whatever their encoding. A map is an object. An
  * offset that points out of its array is FSDP_FORMAT, which names the row, from 1, and the column. */
 fsdp_status fsdp__arrow_row(const fsdp__arrow_rows *rows, int64_t row, fsdp__arrow_text *out);
 

@@ -19,7 +19,7 @@ enum {
     FEW = 64 /* bytes that are not UTF-8 */
 };
 
-/* What every document of the piece needs. */
+/* Holds what every document of the piece needs. */
 typedef struct job {
     fsdp_encoder *encoder;
     const fsdp_tokenize_options *options;

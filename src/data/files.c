@@ -72,7 +72,7 @@ static void sort_from(fsdp__data_files *files, int64_t first)
 
 /* ---- folders ---- */
 
-/* What a folder holds, and which of it is taken. */
+/* Holds what a folder holds, and which of it is taken. */
 typedef struct folder {
     const char *path;
     int format;

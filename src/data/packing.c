@@ -8,7 +8,7 @@
 
 FSDP__SCOPED_POINTER(fsdp__packed, fsdp__packed_free)
 
-/* What is needed while rows are packed. */
+/* Holds what is needed while rows are packed. */
 typedef struct packer {
     fsdp__packed *packed;
     int64_t part_count, part_capacity;

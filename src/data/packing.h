@@ -13,7 +13,7 @@ typedef struct fsdp__packing_options {
     int64_t seq_len;
     fsdp_packing packing; /* BEST_FIT: windows by their first row; PAIRS: the rows are pairs, and left out in pairs */
     fsdp_long_row long_row;
-    bool all;                     /* all tokens are learned, whatever the rows say, but for the first of each */
+    bool all;                     /* all tokens are learned, whatever the rows say, except the first of each */
     int64_t first_row, row_count; /* use these rows; count 0: from the first to the end */
     int64_t row_most;             /* of pairs: tokens of a row, at most; 0: seq_len */
 } fsdp__packing_options;

@@ -30,7 +30,7 @@ enum {
 
 /* ---- the library ---- */
 
-/* What GLib's functions say of an error. */
+/* Holds what GLib's functions say of an error. */
 typedef struct g_error {
     uint32_t domain;
     int code;

@@ -31,7 +31,7 @@ fsdp_status fsdp__token_writer_add(fsdp__token_writer *writer, const int32_t *id
 fsdp_status fsdp__token_writer_bytes(fsdp__token_writer *writer, const void *data, size_t bytes);
 /* Writes the header with a note ("": none; token_header.h), syncs the file to the disk and gives it its name. */
 fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer, const char *note);
-/* The same with a header of FSDP__TOKEN_HEADER_BYTES that the caller has filled, for a file that is kept: it is
+/* Does the same with a header of FSDP__TOKEN_HEADER_BYTES that the caller has filled, for a file that is kept: it is
  * completed by the seal (token_sums.h). */
 fsdp_status fsdp__token_writer_finish_as(fsdp__token_writer *writer, unsigned char *header);
 void fsdp__token_writer_close(fsdp__token_writer *writer); /* removes what is not finished */

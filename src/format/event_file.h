@@ -4,7 +4,8 @@
 
 #include "base/directory.h"
 
-/* How numbers are distributed. Bucket i counts numbers from limits[i - 1], or from the smallest, up to limits[i]. */
+/* Says how numbers are distributed. Bucket i counts numbers from limits[i - 1], or from the smallest, up to
+ * limits[i]. */
 typedef struct fsdp__event_histogram {
     double min, max, count, sum, sum_squares;
     const double *limits, *buckets;

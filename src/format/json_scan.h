@@ -10,7 +10,7 @@
 
 #include "fsdp/status.h"
 
-/* What is wrong with a text, and where: an offset in bytes. */
+/* Holds what is wrong with a text, and where: an offset in bytes. */
 typedef struct fsdp__json_fault {
     const char *what;
     size_t offset;

@@ -426,7 +426,7 @@ static fsdp_status op_stop(machine *m)
 
 /* ---- the machine ---- */
 
-/* What an opcode does: one of two functions. */
+/* Holds what an opcode does: one of two functions. */
 typedef struct opcode {
     fsdp_status (*run)(machine *m);
     fsdp_status (*make)(machine *m, fsdp__pickle_kind kind, int64_t number);

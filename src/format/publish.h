@@ -22,8 +22,8 @@
 #include "format/file_list.h"
 #include "fsdp/context.h"
 
-/* What the folders of a kind hold: messages call it `noun`, and each folder has a file `mark`. A folder must not hold
- * other files of the names in `alone` (which ends with NULL) than those that were published with it: readers would
+/* Describes the folders of a kind: messages call it `noun`, and each folder has a file `mark`. A folder must not
+ * hold other files of the names in `alone` (which ends with NULL) than those that were published with it: readers would
  * choose wrongly. */
 typedef struct fsdp__folder_kind {
     const char *noun, *mark;

@@ -83,7 +83,7 @@ static fsdp_status check_keys(const fsdp__json_object *rope, fsdp_rope_type type
     return FSDP_OK;
 }
 
-/* What one place says about the rotary positions; NAN and 0: nothing. */
+/* Holds what one place says about the rotary positions; NAN and 0: nothing. */
 typedef struct rope {
     fsdp_rope_type type;
     float theta, partial;

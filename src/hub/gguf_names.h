@@ -16,7 +16,7 @@ typedef struct fsdp__gguf_place {
                     * of the second half, and so on. 0: none */
 } fsdp__gguf_place;
 
-/* What llama.cpp knows of an architecture without a key that says it. */
+/* Holds what llama.cpp knows of an architecture without a key that says it. */
 typedef struct fsdp__gguf_family {
     fsdp_architecture architecture;
     const char *name;     /* in the file */

@@ -39,7 +39,7 @@ fsdp_status fsdp__hub_copy_tokenizer(const char *from, const fsdp__directory *to
  * takes the former, llama.cpp's converter the latter. */
 fsdp_status fsdp__hub_agree_on_template(const fsdp__directory *folder);
 
-/* What a model has learned to talk by. */
+/* Holds what a model has learned to talk by. */
 typedef struct fsdp__hub_talk {
     const char *chat_template; /* its text, for chat_template.jinja; NULL: the tokenizer's folder has it */
     int32_t end_of_turn;       /* the token behind an answer, at which generation stops; -1: none is known */
@@ -54,7 +54,7 @@ fsdp_status fsdp__hub_generation_config(fsdp_context *context, const char *folde
 /* Changes `text`, a JSON object, so that `key` is `value`; all else stays. fsdp__free `*out`. */
 fsdp_status fsdp__hub_set_key(const char *text, const char *key, const json_t *value, char **out);
 
-/* Is told of each entry of a state as soon as the entry has its values, before the next one gets any. */
+/* Is called for each entry of a state as soon as the entry has its values, before the next one gets any. */
 typedef struct fsdp__hub_listener {
     fsdp_status (*arrived)(void *arg, const fsdp_state_dict_entry *entry);
     void *arg;

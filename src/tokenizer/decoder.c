@@ -63,7 +63,7 @@ static fsdp_status flush(fsdp_decoder *d, bool last, const char **text, size_t *
     return FSDP_OK;
 }
 
-/* Adds bytes to `in`, but for spaces in front of all, where the decoder strips them. */
+/* Adds bytes to `in`, without spaces in front of everything if the decoder strips them. */
 static fsdp_status append(fsdp_decoder *d, const char *bytes, size_t count)
 {
     while (!d->begun && count > 0 && d->tokenizer->strips && bytes[0] == ' ') {

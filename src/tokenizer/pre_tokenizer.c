@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 
-/* What all steps share. */
+/* Holds what all steps share. */
 typedef struct walk {
     const fsdp__pre_tokenizer *pre_tokenizer;
     fsdp__matcher *matcher;
