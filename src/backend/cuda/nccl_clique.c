@@ -85,7 +85,8 @@ void fsdp__cuda_cliques_close(fsdp_device *device)
 {
     fsdp__cuda_state *state = fsdp__cuda_state_of(device);
 
-    fsdp__free(fsdp__take(&state->nccl));
+    fsdp__free(state->nccl);
+    state->nccl = NULL;
 }
 
 /* ---- a member ---- */
