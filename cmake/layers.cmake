@@ -23,6 +23,11 @@ foreach(line IN LISTS lines)
     add_library(fsdp_${layer}_objects OBJECT ${sources})
     target_link_libraries(fsdp_${layer}_objects PRIVATE fsdp_common)
     set(fsdp_objects_${layer} $<TARGET_OBJECTS:fsdp_${layer}_objects>)
+    # Without own tests under ThreadSanitizer (tests.cmake) little of these runs there: to optimise it takes longer.
+    if(FSDP_SANITIZE MATCHES "thread" AND layer MATCHES
+       "^(format|tokenizer|models|chat|config|draw|hub|adapter|generate|explain|compare|plan|report|cli)$")
+      target_compile_options(fsdp_${layer}_objects PRIVATE -O0 -U_FORTIFY_SOURCE)
+    endif()
     if(layer STREQUAL "check")  # for tests alone
       set_target_properties(fsdp_check_objects PROPERTIES EXCLUDE_FROM_ALL ON)
     endif()

@@ -22,12 +22,25 @@
         SAYS(expected, what, "generate", f->model, "--tokens=1", "--max-new-tokens=1", "--device=" device); \
     } while (0)
 
-static void need_gpu(void)
+/* Makes the config's value another one of as many letters. */
+static void shorten(const fixture *f, const char *old, const char *new)
+{
+    size_t bytes;
+    char *text = test_read_file(f->config, &bytes), *at = CHECK_PTR(memmem(text, bytes, old, strlen(old)));
+
+    memcpy(at, new, strlen(old));
+    test_write_file(f->config, text, bytes);
+}
+
+/* Gives a step few tokens, too: each thread of the GPU that is not there runs by itself. */
+static void need_gpu(const fixture *f)
 {
     if (access(PLUGIN, F_OK) != 0) {
         print_message("skipped: there is no plug-in for the fake GPU\n");
         skip();
     }
+    shorten(f, "  seq_len: 32\n", "  seq_len: 16\n");
+    shorten(f, "local_batch_size: 4\n", "local_batch_size: 1\n");
 }
 
 static void make_model(const fixture *f)
@@ -41,7 +54,7 @@ FIXTURE_TEST(the_devices_of_this_machine_are_listed)
 {
     fixture *f = *state;
 
-    need_gpu();
+    need_gpu(f);
     setenv("FSDP_FAKECUDA_MEMORY", "3000000000", 1);
     SAYS(0,
          "\ncuda:1  fake GPU, compute capability 9.0, 2.79GiB of memory, 2.79GiB of it free; its driver is for CUDA ",
@@ -74,7 +87,7 @@ FIXTURE_TEST(programs_get_the_devices_as_json)
     json_t *list;
     const json_t *gpu;
 
-    need_gpu();
+    need_gpu(f);
     p = RUN(0, "inspect", "--devices", "--json");
     list = CHECK_PTR(json_loads(p.output, 0, NULL));
     CHECK_EQ(json_array_size(json_object_get(list, "devices")), 3);
@@ -102,7 +115,7 @@ FIXTURE_TEST(the_peak_is_that_of_the_card_or_of_the_config)
 {
     fixture *f = *state;
 
-    need_gpu();
+    need_gpu(f);
     SAYS(0,
          "peak:   66.9 TFLOP/s (an estimate: 'fake GPU' is in no table, and has 132 multiprocessors x 256 FLOP a clock "
          "x "
@@ -156,7 +169,7 @@ FIXTURE_TEST(a_run_says_by_what_its_gpus_are_joined)
     };
     fixture *f = *state;
 
-    need_gpu();
+    need_gpu(f);
     setenv("FSDP_FAKECUDA_DEVICES", "3", 1);
     setenv("FSDP_FAKECUDA_NAME", "NVIDIA H200", 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -176,7 +189,7 @@ FIXTURE_TEST(a_run_on_one_gpu_says_nothing_of_links)
 {
     fixture *f = *state;
 
-    need_gpu();
+    need_gpu(f);
     setenv("FSDP_FAKENVML_LINKS", "18", 1);
     setenv("FSDP_FAKECUDA_DEVICES", "2", 1);
     CHECK(!strstr(RUN(0, TRAINED, "--training.device=cuda").output, "GPUs of this machine"));
@@ -207,7 +220,7 @@ FIXTURE_TEST(every_reason_against_a_gpu_is_told_by_every_command)
     };
     fixture *f = *state;
 
-    need_gpu();
+    need_gpu(f);
     make_model(f);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         setenv(cases[i].variable, cases[i].value, 1);
@@ -238,7 +251,7 @@ FIXTURE_TEST(a_gpu_that_is_lost_is_not_taken_for_one_without_memory)
     fixture *f = *state;
     program p;
 
-    need_gpu();
+    need_gpu(f);
     setenv("FSDP_FAKECUDA_FAIL", "cudaMemGetInfo:2:999", 1);
     SAYS(0, "\ncuda:0  cannot be used: device 'cuda:0' has failed and ", "inspect", "--devices");
     SAYS(0, "\"error\": \"device 'cuda:0' has failed and ", "inspect", "--devices", "--json");
@@ -256,7 +269,7 @@ FIXTURE_TEST(a_run_whose_gpu_is_lost_in_a_checkpoint_does_not_say_that_it_goes_o
     char script[2000];
     program p;
 
-    need_gpu();
+    need_gpu(f);
     snprintf(script, sizeof script,
              "test $RANK != $LOST || export FSDP_FAKECUDA_FAIL=cudaMemcpyAsync:60:999:lost; "
              "exec %s train %s --training.device=cuda --training.steps=2 --checkpoint.folder=%s/lost "
@@ -280,7 +293,7 @@ FIXTURE_TEST(a_trace_has_all_that_a_gpu_ran_in_its_steps)
     char *path = test_path(f->directory, "trace.json"), set[300], steps[60];
     int issued[3];
 
-    need_gpu();
+    need_gpu(f);
     snprintf(set, sizeof set, "--metrics.trace.path=%s", path);
     for (int last = 2; last < 5; last++) { /* each step has the same kernels */
         program p;
@@ -303,7 +316,7 @@ FIXTURE_TEST(a_library_of_nvidia_s_that_is_missing_is_named_by_every_command)
     fixture *f = *state;
     char *file = test_path(f->directory, "libcublasLt.so.13");
 
-    need_gpu();
+    need_gpu(f);
     make_model(f);
     test_write_file(file, "none", 4);
     setenv("FSDP_CUDA_LIBRARIES", f->directory, 1);
@@ -320,7 +333,7 @@ FIXTURE_TEST(a_plug_in_of_another_build_is_told_with_its_version_only_if_that_is
     fixture *f = *state;
     char *folder = test_path(f->directory, "plugins"), *path = test_path(f->directory, "plugins/libfsdp-cuda.so");
 
-    need_gpu();
+    need_gpu(f);
     CHECK_EQ(mkdir(folder, 0700), 0);
     setenv("FSDP_PLUGIN_PATH", folder, 1);
     for (int i = 0; i < 2; i++) {
@@ -394,7 +407,7 @@ FIXTURE_TEST(the_log_says_which_device_was_chosen)
     fixture *f = *state;
     program p;
 
-    need_gpu();
+    need_gpu(f);
     make_model(f);
     ALL_SAY(0, "device: " CARD, "auto");
     SAYS(0, "device: cuda:1 (fake GPU", "eval", f->model, "--data", f->data, "--steps=1", "--device=cuda:1");
@@ -415,7 +428,7 @@ FIXTURE_TEST(of_several_ranks_the_log_says_whose_device_it_names)
 {
     fixture *f = *state;
 
-    need_gpu();
+    need_gpu(f);
     SAYS(0, "of it free) (rank 0's)\n", "train", f->config, "-n", "2", "--training.device=cuda", "--training.steps=1",
          "--metrics.jsonl=", "--export.path=");
     SAYS(0, "of it free) (rank 0's)\n", "compare", f->config, "-n", "2", "--strategies=ddp", "--rounds=1", "--steps=1",
@@ -450,7 +463,7 @@ FIXTURE_TEST(ranks_of_which_one_has_no_gpu_use_none_or_fail_together)
     fixture *f = *state;
     char command[1000], expected[200];
 
-    need_gpu();
+    need_gpu(f);
     make_model(f);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(command, sizeof command, "train %s --training.steps=1 --metrics.jsonl= --export.path= ", f->config);
@@ -530,7 +543,7 @@ FIXTURE_TEST(what_a_gpu_trains_generates_and_evaluates_is_what_the_cpu_does)
     char *other = test_path(f->directory, "other");
     program p, q;
 
-    need_gpu();
+    need_gpu(f);
     train_on(f, "cpu", "1", f->model);
     for (int ranks = 1; ranks <= 2; ranks++) {
         train_on(f, "cuda", ranks == 1 ? "1" : "2", other);

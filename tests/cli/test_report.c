@@ -7,8 +7,8 @@ FIXTURE_TEST(two_runs_are_shown_side_by_side)
     char *page = test_path(f->directory, "r.html"), *text;
     program p;
 
-    RUN(0, "train", f->config);
-    RUN(0, "train", f->config, "--optimizer.lr=0.5");
+    RUN(0, "train", f->config, "--training.steps=5");
+    RUN(0, "train", f->config, "--training.steps=5", "--optimizer.lr=0.5");
     p = RUN(0, "report", f->metrics, "-o", page);
     CHECK_CONTAINS(p.output, ", run 2\n");
     CHECK_CONTAINS(p.output, "Settings that differ\n  optimizer.lr\n");
@@ -26,8 +26,8 @@ FIXTURE_TEST(a_default_is_shown_with_its_value)
     fixture *f = *state;
     program p;
 
-    RUN(0, "train", f->config, "--optimizer.lr=0.01");
-    RUN(0, "train", f->config, "--optimizer.lr=0.0003", "--data.cache=kept");
+    RUN(0, "train", f->config, "--training.steps=5", "--optimizer.lr=0.01");
+    RUN(0, "train", f->config, "--training.steps=5", "--optimizer.lr=0.0003", "--data.cache=kept");
     p = RUN(0, "report", f->metrics);
     CHECK_CONTAINS(p.output, "  optimizer.lr\n");
     CHECK_CONTAINS(p.output, "0.0003 (default)\n");
@@ -44,10 +44,10 @@ FIXTURE_TEST(the_rank_that_a_step_waited_for_is_named)
                                 f->config,
                                 "-n",
                                 "2",
-                                test_brief() ? "--training.steps=150" : "--training.steps=400",
+                                "--training.steps=150",
                                 set,
                                 "--metrics.log_freq=1",
-                                test_brief() ? "--metrics.trace.steps=1-150" : "--metrics.trace.steps=1-400",
+                                "--metrics.trace.steps=1-150",
                                 NULL};
     program p;
     pid_t rank;
@@ -77,7 +77,7 @@ FIXTURE_TEST(a_report_refuses_what_it_cannot_show)
 
     CHECK_CONTAINS(p.output, "report: no run given");
     SAYS(1, "it holds no run: name the metrics.jsonl of fsdp train", "report", f->data);
-    RUN(0, "train", f->config);
+    RUN(0, "train", f->config, "--training.steps=5");
     SAYS(1, "is the metrics of a run: name another file", "report", f->metrics, "-o", f->metrics);
     SAYS(1, "config.yaml' exists and is no page of fsdp report: name another file, or remove it", "report", f->metrics,
          "-o", f->config);

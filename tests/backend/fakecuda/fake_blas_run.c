@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "backend/fakecuda/fake_blas.h"
-#include "base/compiler.h"
 #include "oracle/oracle.h"
 
 /* A call with what it is of, as the stream finds it. */
@@ -81,12 +80,10 @@ static float with_gelu(const task *t, float sum, int64_t at)
     return (float)(0.5 * x * (1.0 + y));
 }
 
-/* Adds up the products of two lines that unpack() has written: of all this file does what takes longest, in memory of its
- * own, so that no sanitizer watches. */
-#if FSDP__ASAN || FSDP__TSAN
-__attribute__((no_sanitize("address"), no_sanitize("thread"), no_sanitize("undefined")))
-#endif
-static float dot(const float *a, const float *b, uint64_t k)
+/* Adds up the products of two lines that unpack() has written. This takes longest of all here, in memory that is not
+ * the caller's: no sanitizer watches it. */
+__attribute__((no_sanitize("address", "thread", "undefined"))) static float dot(const float *a, const float *b,
+                                                                                uint64_t k)
 {
     float sum = 0;
 

@@ -13,6 +13,12 @@
 #include "backend/fakecuda/fake.h"
 #include "base/compiler.h"
 
+#if FSDP__TSAN
+/* These belong to the sanitizer; no header of it declares them. */
+void AnnotateIgnoreWritesBegin(const char *file, int line);
+void AnnotateIgnoreWritesEnd(const char *file, int line);
+#endif
+
 enum {
     PAGE = 4096,
     GRANULE = 2 << 20,    /* of mapped memory */
@@ -171,6 +177,18 @@ static void unmap(const void *argument)
         atomic_fetch_sub(&used[r->device], r->bytes);
 }
 
+/* Fills fresh memory, which nobody else knows yet. ThreadSanitizer would keep four times as much of these writes. */
+static void poison(unsigned char *memory, size_t bytes)
+{
+#if FSDP__TSAN
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+#endif
+    memset(memory, 0xff, bytes < POISON_MOST ? bytes : POISON_MOST);
+#if FSDP__TSAN
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+#endif
+}
+
 static cudaError_t allocate(void **out, size_t bytes, fake_kind kind, int device)
 {
     range r = {.bytes = (bytes + PAGE - 1) / PAGE * PAGE, .kind = kind, .device = device};
@@ -186,7 +204,7 @@ static cudaError_t allocate(void **out, size_t bytes, fake_kind kind, int device
         unmap(&r);
         return fake_error(cudaErrorMemoryAllocation);
     }
-    memset(r.mapped, 0xff, r.bytes < POISON_MOST ? r.bytes : POISON_MOST);
+    poison(r.mapped, r.bytes);
     *out = r.address;
     return cudaSuccess;
 }
@@ -478,7 +496,7 @@ CUresult cuMemSetAccess(CUdeviceptr start, size_t bytes, const CUmemAccessDesc *
         return CUDA_ERROR_INVALID_VALUE;
     if (mprotect(mapped, bytes, PROT_READ | PROT_WRITE) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memset(mapped, 0xff, bytes < POISON_MOST ? bytes : POISON_MOST);
+    poison(mapped, bytes);
     return CUDA_SUCCESS;
 }
 
@@ -502,7 +520,7 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned int flags)
         free(memory);
         return fake_error(cudaErrorMemoryAllocation);
     }
-    memset(memory, 0xff, bytes);
+    poison(memory, bytes);
     *out = memory;
     return cudaSuccess;
 }
