@@ -58,6 +58,17 @@ static fsdp_status read_link(const fsdp__json_object *from, const char *key, fsd
     return link.object ? read_link_of(&link, out) : FSDP_OK;
 }
 
+/* Reads what a call of a machine's ranks takes; the bytes of GPUs go by their own links. */
+static fsdp_status read_machine(const fsdp__json_object *from, fsdp__prices *out)
+{
+    fsdp__json_object link = {from->path, NULL};
+
+    FSDP_TRY(fsdp__json_child(from, "machine", &link));
+    if (out->gpu && link.object && !json_object_get(link.object, "bytes_per_second"))
+        return read_number(&link, "latency_seconds", 0, MOST_SECONDS, &out->machine.latency);
+    return link.object ? read_link_of(&link, &out->machine) : FSDP_OK;
+}
+
 static fsdp_status read_worlds(const fsdp__json_object *from, fsdp__prices *out)
 {
     const json_t *array = json_object_get(from->object, "machine_by_ranks");
@@ -151,7 +162,7 @@ static fsdp_status read_all(const fsdp__json_object *from, fsdp__prices *out)
     FSDP_TRY(read_number(from, "bytes_per_second", LEAST_RATE, MOST_RATE, &out->per_second));
     FSDP_TRY(read_link(from, "host", &out->host));
     FSDP_TRY(read_link(from, "peers", &out->peers));
-    FSDP_TRY(read_link(from, "machine", &out->machine));
+    FSDP_TRY(read_machine(from, out));
     FSDP_TRY(read_worlds(from, out));
     FSDP_TRY(read_link(from, "network", &out->network));
     return read_rates(from, out);
@@ -176,7 +187,8 @@ static json_t *link_of(const fsdp__price_link *link)
     json_t *object = json_object();
 
     fsdp__json_put(&object, "latency_seconds", fsdp__json_real(link->latency));
-    fsdp__json_put(&object, "bytes_per_second", fsdp__json_real(link->per_second));
+    if (link->per_second > 0)
+        fsdp__json_put(&object, "bytes_per_second", fsdp__json_real(link->per_second));
     return object;
 }
 
@@ -225,7 +237,7 @@ fsdp_status fsdp__prices_print(const fsdp__prices *p, FILE *out)
         fsdp__json_put(&object, "host", link_of(&p->host));
     if (p->peers.per_second > 0)
         fsdp__json_put(&object, "peers", link_of(&p->peers));
-    if (p->machine.per_second > 0)
+    if (p->machine.per_second > 0 || p->machine.latency > 0)
         fsdp__json_put(&object, "machine", link_of(&p->machine));
     if (p->world_count > 0)
         fsdp__json_put(&object, "machine_by_ranks", worlds_of(p));

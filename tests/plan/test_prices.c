@@ -194,3 +194,19 @@ TEST(what_is_measured_can_be_printed_and_read_again)
     CHECK_EQ(read.world_count, measured.world_count);
     CHECK_NEAR(read.worlds[0].link.latency, measured.worlds[0].link.latency, 1e-12);
 }
+
+/* Its ranks' calls take time, and their bytes go by other links. */
+TEST(what_a_call_of_gpus_takes_is_read_again)
+{
+    fsdp__prices gpu = {.gpu = true, .per_second = 1e12, .machine = {5e-5, 0}, .peers = {0, 3e11}}, read;
+    FILE *out = test_begin_text();
+
+    snprintf(gpu.device, sizeof gpu.device, "a");
+    snprintf(gpu.source, sizeof gpu.source, "b");
+    CHECK_OK(fsdp__prices_print(&gpu, out));
+    CHECK_OK(read_text(test_end_text(out), &read));
+    CHECK_NEAR(read.machine.latency, 5e-5, 1e-15);
+    CHECK_NEAR(read.peers.per_second, 3e11, 1);
+    CHECK_STATUS(read_text(HEAD "\"cores\": 1, \"machine\": {\"latency_seconds\": 1e-5}, " RATES "[]}", &read),
+                 FSDP_INVALID);
+}
