@@ -2,14 +2,17 @@
  * the programs one that gives up: naive results until then, and memory that is gone right after. FSDP_CALLS_SEED=n
  * repeats one. */
 #include <malloc.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+#include "device/device.h"
 #include "support/dice.h"
 #include "support/ranks.h"
 
 enum {
     MOST_RANKS = 8,
     SLOTS = 4, /* for groups, the first of which is the world */
+    STREAMS = 2,
     CALLS = 30,
     IN_FLIGHT = 3,
     LATE_US = 2000
@@ -29,7 +32,7 @@ typedef enum kind {
 
 typedef struct call {
     kind kind;
-    int slot, late;
+    int slot, late, stream;
     int ranks[MOST_RANKS], size; /* of the group */
     int root;
     int64_t count;
@@ -39,6 +42,8 @@ typedef struct program {
     uint64_t seed;
     int world;
     bool worker;
+    fsdp_carrier carrier;
+    int gpus;     /* that ranks take in turn; 0: they compute on the CPU */
     int gives_up; /* before this call the rank that is late there; -1: none does */
     call calls[CALLS];
 } program;
@@ -60,7 +65,9 @@ static void draw_program(uint64_t seed, int shape, int world, program *p)
     uint64_t dice = seed * 100 + (uint64_t)shape;
     call groups[SLOTS] = {{0}};
 
-    *p = (program){.seed = seed, .world = world, .gives_up = -1};
+    p->seed = seed;
+    p->world = world;
+    p->gives_up = -1;
     p->worker = dice_chance(&dice, 50);
     if (dice_chance(&dice, 50))
         p->gives_up = dice_below(&dice, CALLS);
@@ -80,6 +87,7 @@ static void draw_program(uint64_t seed, int shape, int world, program *p)
         c->kind = (kind)now;
         c->slot = slot;
         c->late = dice_below(&dice, world);
+        c->stream = dice_below(&dice, STREAMS);
         c->root = dice_below(&dice, c->size);
         c->count = counts[dice_below(&dice, sizeof counts / sizeof *counts)];
         if (now == FREE)
@@ -121,35 +129,66 @@ static float expected(const call *c, int number, int me, int64_t i)
 
 /* ---- one rank ---- */
 
+/* Of the device, with room for one element more than there are. */
 typedef struct flight {
     int number;
-    float *send, *recv;
+    void *send, *recv;
+    size_t send_bytes, recv_bytes;
 } flight;
 
 typedef struct player {
     const program *program;
     fsdp_context *context;
-    fsdp_stream *stream;
+    fsdp_device *device;
+    fsdp_stream *streams[STREAMS];
     fsdp_process_group *groups[SLOTS];
     flight flights[IN_FLIGHT];
     int in_flight;
 } player;
 
+/* Memory of the host goes when it is given back (mallopt below), and a late peer must not read it any more. */
+static fsdp_status take(const player *p, size_t bytes, void **out)
+{
+    if (!fsdp__device_host_access(p->device))
+        return fsdp__device_alloc(p->device, bytes, FSDP_MEMORY_ACTIVATION, out);
+    *out = CHECK_PTR(malloc(bytes));
+    return FSDP_OK;
+}
+
+static void give(const player *p, void *memory, size_t bytes)
+{
+    if (fsdp__device_host_access(p->device))
+        free(memory);
+    else if (memory)
+        fsdp__device_free(p->device, memory, bytes, FSDP_MEMORY_ACTIVATION);
+}
+
+static void check_flight(const player *p, const flight *f)
+{
+    const call *c = &p->program->calls[f->number];
+    int64_t count = c->kind == GATHER || c->kind == ALL_TO_ALL ? c->count * c->size : c->count;
+    int me = fsdp_process_group_rank(p->groups[c->slot]);
+    float *got = CHECK_PTR(malloc(f->recv_bytes));
+
+    CHECK_OK(fsdp__copy_to_host(p->streams[0], got, f->recv, f->recv_bytes));
+    CHECK_OK(fsdp_stream_synchronize(p->streams[0]));
+    for (int64_t i = 0; i < count; i++)
+        if (got[i] != expected(c, f->number, me, i))
+            TEST_FAIL("seed %llu, %d ranks, call %d of kind %d: element %lld is %g, expected %g",
+                      (unsigned long long)p->program->seed, p->program->world, f->number, (int)c->kind, (long long)i,
+                      (double)got[i], (double)expected(c, f->number, me, i));
+    free(got);
+}
+
 static void land(player *p, bool check)
 {
-    for (int f = 0; f < p->in_flight; f++) {
-        const flight *now = &p->flights[f];
-        const call *c = &p->program->calls[now->number];
-        int64_t count = c->kind == GATHER || c->kind == ALL_TO_ALL ? c->count * c->size : c->count;
-        int me = check ? fsdp_process_group_rank(p->groups[c->slot]) : 0;
+    for (int i = 0; i < p->in_flight; i++) {
+        const flight *f = &p->flights[i];
 
-        for (int64_t i = 0; i < count && check; i++)
-            if (now->recv[i] != expected(c, now->number, me, i))
-                TEST_FAIL("seed %llu, %d ranks, call %d of kind %d: element %lld is %g, expected %g",
-                          (unsigned long long)p->program->seed, p->program->world, now->number, (int)c->kind,
-                          (long long)i, (double)now->recv[i], (double)expected(c, now->number, me, i));
-        free(now->send);
-        free(now->recv);
+        if (check)
+            check_flight(p, f);
+        give(p, f->send, f->send_bytes);
+        give(p, f->recv, f->recv_bytes);
     }
     p->in_flight = 0;
 }
@@ -157,11 +196,35 @@ static void land(player *p, bool check)
 /* `status`: of the last call. */
 static fsdp_status settle(player *p, fsdp_status status)
 {
-    fsdp_status all = fsdp_stream_synchronize(p->stream);
-
-    if (status == FSDP_OK)
-        status = all;
+    for (int i = 0; i < STREAMS; i++)
+        FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(p->streams[i]));
     land(p, status == FSDP_OK);
+    return status;
+}
+
+/* Gets memory for a call, with this rank's values, which are there when the call is made. */
+static fsdp_status prepare(player *p, int number, flight *f)
+{
+    const call *c = &p->program->calls[number];
+    int64_t count = c->count * (c->kind == SCATTER || c->kind == ALL_TO_ALL ? c->size : 1);
+    float *values = CHECK_PTR(malloc((size_t)(count + 1) * sizeof *values));
+    fsdp_stream *stream = p->streams[c->stream];
+    fsdp_status status;
+
+    *f = (flight){.number = number,
+                  .send_bytes = (size_t)(count + 1) * sizeof(float),
+                  .recv_bytes = (size_t)(c->count * c->size + 1) * sizeof(float)};
+    for (int64_t i = 0; i < count; i++)
+        values[i] = value(number, fsdp_context_rank(p->context), i);
+    status = take(p, f->send_bytes, &f->send);
+    if (status == FSDP_OK)
+        status = take(p, f->recv_bytes, &f->recv);
+    p->flights[p->in_flight++] = *f;
+    if (status == FSDP_OK)
+        status = fsdp__copy_to_device(stream, c->kind == BROADCAST ? f->recv : f->send, values,
+                                      (size_t)count * sizeof *values);
+    FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream));
+    free(values);
     return status;
 }
 
@@ -169,26 +232,21 @@ static fsdp_status collective(player *p, int number)
 {
     const call *c = &p->program->calls[number];
     fsdp_process_group *group = p->groups[c->slot];
-    int64_t parts = c->kind == SCATTER || c->kind == ALL_TO_ALL ? c->size : 1;
-    float *send = malloc((size_t)(c->count * parts + 1) * sizeof *send);
-    float *recv = malloc((size_t)(c->count * c->size + 1) * sizeof *recv);
+    fsdp_stream *stream = p->streams[c->stream];
+    flight f;
 
-    for (int64_t i = 0; i < c->count * parts; i++)
-        send[i] = value(number, fsdp_context_rank(p->context), i);
-    if (c->kind == BROADCAST)
-        memcpy(recv, send, (size_t)c->count * sizeof *recv);
-    p->flights[p->in_flight++] = (flight){number, send, recv};
+    FSDP_TRY(prepare(p, number, &f));
     switch (c->kind) {
     case GATHER:
-        return fsdp_all_gather(group, send, recv, c->count, FSDP_F32, p->stream);
+        return fsdp_all_gather(group, f.send, f.recv, c->count, FSDP_F32, stream);
     case SCATTER:
-        return fsdp_reduce_scatter(group, send, recv, c->count, FSDP_F32, FSDP_SUM, p->stream);
+        return fsdp_reduce_scatter(group, f.send, f.recv, c->count, FSDP_F32, FSDP_SUM, stream);
     case REDUCE:
-        return fsdp_all_reduce(group, send, recv, c->count, FSDP_F32, FSDP_SUM, p->stream);
+        return fsdp_all_reduce(group, f.send, f.recv, c->count, FSDP_F32, FSDP_SUM, stream);
     case BROADCAST:
-        return fsdp_broadcast(group, recv, c->count, FSDP_F32, c->root, p->stream);
+        return fsdp_broadcast(group, f.recv, c->count, FSDP_F32, c->root, stream);
     default:
-        return fsdp_all_to_all(group, send, recv, c->count, FSDP_F32, p->stream);
+        return fsdp_all_to_all(group, f.send, f.recv, c->count, FSDP_F32, stream);
     }
 }
 
@@ -218,10 +276,14 @@ static void play(fsdp_context *context, void *arg)
 {
     const program *drawn = arg;
     player p = {.program = drawn, .context = context, .groups = {fsdp_world(context)}};
+    fsdp_stream_mode mode = drawn->worker ? FSDP_STREAM_WORKER : FSDP_STREAM_INLINE;
     fsdp_status status = FSDP_OK;
     int rank = fsdp_context_rank(context), number;
 
-    CHECK_OK(fsdp_stream_create(fsdp_cpu(context), drawn->worker ? FSDP_STREAM_WORKER : FSDP_STREAM_INLINE, &p.stream));
+    CHECK_OK(fsdp_context_set_carrier(context, drawn->carrier));
+    p.device = CHECK_PTR(drawn->gpus > 0 ? fsdp_cuda(context, rank % drawn->gpus) : fsdp_cpu(context));
+    for (int i = 0; i < STREAMS; i++)
+        CHECK_OK(fsdp_stream_create(p.device, mode, &p.streams[i]));
     for (number = 0; number < CALLS && status == FSDP_OK; number++) {
         bool late = drawn->calls[number].late == rank;
 
@@ -238,24 +300,58 @@ static void play(fsdp_context *context, void *arg)
     CHECK(status == FSDP_OK || status == FSDP_COMM);
     for (int slot = 1; slot < SLOTS; slot++)
         fsdp_process_group_free(p.groups[slot]);
-    fsdp_stream_free(p.stream);
+    for (int i = 0; i < STREAMS; i++)
+        fsdp_stream_free(p.streams[i]);
+}
+
+typedef struct shape {
+    int machines, ranks;
+    bool one_level;
+} shape;
+
+/* Plays the programs of some seeds in all shapes. */
+static void play_all(const shape *shapes, size_t count, uint64_t seeds, program *p)
+{
+    const char *only = getenv("FSDP_CALLS_SEED");
+    uint64_t first = only ? strtoull(only, NULL, 10) : 1;
+
+    for (uint64_t seed = first; seed <= (only ? first : seeds); seed++)
+        for (size_t i = 0; i < count; i++) {
+            draw_program(seed, (int)i, shapes[i].machines * shapes[i].ranks, p);
+            test_run_machines(shapes[i].machines, shapes[i].ranks, shapes[i].one_level, play, p);
+        }
 }
 
 TEST(every_order_gives_naive_results)
 {
-    static const struct {
-        int machines, ranks;
-        bool one_level;
-    } shapes[] = {{1, 5, false}, {1, 8, false}, {2, 2, false}, {3, 2, false},
-                  {2, 3, false}, {4, 1, true},  {2, 4, true},  {4, 2, true}};
-    const char *only = getenv("FSDP_CALLS_SEED");
-    uint64_t seeds = test_long() ? 500 : test_brief() ? 3 : 8;
-    program p;
+    static const shape shapes[] = {{1, 5, false}, {1, 8, false}, {2, 2, false}, {3, 2, false},
+                                   {2, 3, false}, {4, 1, true},  {2, 4, true},  {4, 2, true}};
+    program p = {.gpus = 0};
 
     mallopt(M_MMAP_THRESHOLD, 64 << 10); /* freed, it is not there any more; a sanitizer has a malloc of its own */
-    for (uint64_t seed = only ? strtoull(only, NULL, 10) : 1; seed <= (only ? strtoull(only, NULL, 10) : seeds); seed++)
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-            draw_program(seed, (int)i, shapes[i].machines * shapes[i].ranks, &p);
-            test_run_machines(shapes[i].machines, shapes[i].ranks, shapes[i].one_level, play, &p);
-        }
+    play_all(shapes, FSDP__COUNT_OF(shapes), test_long() ? 500 : test_brief() ? 3 : 8, &p);
 }
+
+#ifdef FSDP_HAVE_FAKECUDA
+/* Ranks that have a GPU each, or share some, which are not there. */
+TEST(every_order_gives_them_by_the_memory_of_peers)
+{
+    static const shape shapes[] = {{1, 2, false}, {1, 3, false}, {1, 5, false}};
+    program p = {.carrier = FSDP_CARRIER_PEER};
+
+    setenv("FSDP_FAKECUDA_DEVICES", "8", 1);
+    for (p.gpus = 1; p.gpus <= 5; p.gpus += 2)
+        play_all(shapes, FSDP__COUNT_OF(shapes), test_long() ? 200 : 1, &p);
+    unsetenv("FSDP_FAKECUDA_DEVICES");
+}
+
+TEST(every_order_gives_them_by_nccl)
+{
+    static const shape shapes[] = {{1, 2, false}, {1, 3, false}, {1, 5, false}, {2, 2, false}, {3, 1, false}};
+    program p = {.carrier = FSDP_CARRIER_NCCL, .gpus = 8};
+
+    setenv("FSDP_FAKECUDA_DEVICES", "8", 1);
+    play_all(shapes, FSDP__COUNT_OF(shapes), test_long() ? 200 : 2, &p);
+    unsetenv("FSDP_FAKECUDA_DEVICES");
+}
+#endif
