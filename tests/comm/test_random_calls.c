@@ -163,34 +163,28 @@ static void give(const player *p, void *memory, size_t bytes)
         fsdp__device_free(p->device, memory, bytes, FSDP_MEMORY_ACTIVATION);
 }
 
-static void check_flight(const player *p, const flight *f)
+static fsdp_status read_back(const player *p, const flight *f, float *out)
+{
+    FSDP_TRY(fsdp__copy_to_host(p->streams[0], out, f->recv, f->recv_bytes));
+    return fsdp_stream_synchronize(p->streams[0]);
+}
+
+/* Fails where another rank has given up meanwhile. */
+static fsdp_status check_flight(const player *p, const flight *f)
 {
     const call *c = &p->program->calls[f->number];
     int64_t count = c->kind == GATHER || c->kind == ALL_TO_ALL ? c->count * c->size : c->count;
     int me = fsdp_process_group_rank(p->groups[c->slot]);
     float *got = CHECK_PTR(malloc(f->recv_bytes));
+    fsdp_status status = read_back(p, f, got);
 
-    CHECK_OK(fsdp__copy_to_host(p->streams[0], got, f->recv, f->recv_bytes));
-    CHECK_OK(fsdp_stream_synchronize(p->streams[0]));
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++)
         if (got[i] != expected(c, f->number, me, i))
             TEST_FAIL("seed %llu, %d ranks, call %d of kind %d: element %lld is %g, expected %g",
                       (unsigned long long)p->program->seed, p->program->world, f->number, (int)c->kind, (long long)i,
                       (double)got[i], (double)expected(c, f->number, me, i));
     free(got);
-}
-
-static void land(player *p, bool check)
-{
-    for (int i = 0; i < p->in_flight; i++) {
-        const flight *f = &p->flights[i];
-
-        if (check)
-            check_flight(p, f);
-        give(p, f->send, f->send_bytes);
-        give(p, f->recv, f->recv_bytes);
-    }
-    p->in_flight = 0;
+    return status;
 }
 
 /* `status`: of the last call. */
@@ -198,7 +192,15 @@ static fsdp_status settle(player *p, fsdp_status status)
 {
     for (int i = 0; i < STREAMS; i++)
         FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(p->streams[i]));
-    land(p, status == FSDP_OK);
+    for (int i = 0; i < p->in_flight; i++) {
+        const flight *f = &p->flights[i];
+
+        if (status == FSDP_OK)
+            status = check_flight(p, f);
+        give(p, f->send, f->send_bytes);
+        give(p, f->recv, f->recv_bytes);
+    }
+    p->in_flight = 0;
     return status;
 }
 
