@@ -8,6 +8,15 @@ enum {
 fsdp_status fsdp__cuda_launch(fsdp_stream *stream, const char *name, const void *kernel, dim3 grid, unsigned block,
                               size_t shared_bytes, void **args);
 fsdp_status fsdp__cuda_set_bytes(fsdp_stream *stream, void *device, int byte, size_t bytes);
+void fsdp__cuda_card(fsdp_stream *stream, int *multiprocessors, size_t *shared_bytes_of_block);
+
+void fsdp__cuda_card(fsdp_stream *stream, int *multiprocessors, size_t *shared_bytes_of_block)
+{
+    const fsdp__cuda_state *state = fsdp__cuda_state_of(stream->device);
+
+    *multiprocessors = state->multiprocessors;
+    *shared_bytes_of_block = state->shared_bytes;
+}
 
 fsdp_status fsdp__cuda_launch(fsdp_stream *stream, const char *name, const void *kernel, dim3 grid, unsigned block,
                               size_t shared_bytes, void **args)

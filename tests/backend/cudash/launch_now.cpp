@@ -15,3 +15,10 @@ fsdp_status fsdp__cuda_set_bytes(fsdp_stream *, void *device, int byte, size_t b
     memset(device, byte, bytes);
     return FSDP_OK;
 }
+
+/* One multiprocessor of 8.0: its blocks have several rows each. */
+extern "C" void fsdp__cuda_card(fsdp_stream *, int *multiprocessors, size_t *shared_bytes_of_block)
+{
+    *multiprocessors = 1;
+    *shared_bytes_of_block = 163 << 10;
+}

@@ -59,6 +59,8 @@ extern "C" {
 /* Grow-only scratch of the stream, in device memory, valid until the next call with the same stream; NULL and a last
  * error when out of memory (device/device.h). What it held may be overwritten: a kernel asks once, for all it needs. */
 void *fsdp__stream_workspace(fsdp_stream *stream, size_t bytes);
+/* Tells what the stream's card has, by which a launch may be cut: not the order of sums. */
+void fsdp__cuda_card(fsdp_stream *stream, int *multiprocessors, size_t *shared_bytes_of_block);
 #ifndef FSDP_CUDASH
 /* Issues a kernel (cuda_launch.c). */
 fsdp_status fsdp__cuda_launch(fsdp_stream *stream, const char *name, const void *kernel, dim3 grid, unsigned block,

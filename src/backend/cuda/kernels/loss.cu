@@ -16,7 +16,8 @@ struct loss_plan {
 /* Caps a logit; slope() is the derivative, by what has become of it. */
 struct capped {
     enum {
-        BLOCKS = 1 /* of 1,024 threads on a multiprocessor, as its registers allow */
+        BLOCKS = 1, /* of 1,024 threads on a multiprocessor, as its registers allow */
+        PLAIN = 0
     };
     float cap;
 
@@ -137,6 +138,134 @@ static __global__ __launch_bounds__(PADDED ? PADDED_THREADS : MOST_THREADS,
     }
 }
 
+/* ---- rows of 16 bits that are read once ----
+ *
+ * A block keeps a row while it adds it up and computes its gradient, each thread the packs that it has above: some in
+ * registers, the others in shared memory, where no other thread reads them. As the gradient of a pack is stored, the
+ * same pack of the block's next row is on its way there. */
+
+enum {
+    OWN = 5,       /* packs of a thread that are in registers, if shared memory cannot hold a row */
+    BESIDE = 2048, /* bytes of shared memory that a block needs besides */
+    THREADS = 2048,
+    CARDS_BLOCKS = 32 /* the most of a multiprocessor */
+};
+
+/* A block's row. */
+template <class T, int OWNS>
+struct kept_row {
+    typedef pack<T, ACCESS / (int)sizeof(T)> one;
+    int packs;
+    one *shared, own[OWNS > 0 ? OWNS : 1];
+
+    /* Starts to fetch a thread's pack of number `p`, which is its r-th. */
+    DEVICE void fetch(const T *row, int p, int r)
+    {
+        if (r < OWNS)
+            own[r] = ((const one *)row)[p];
+        else
+            copy_16(&shared[p - OWNS * (int)blockDim.x], (const one *)row + p, ACCESS);
+    }
+
+    /* Calls f(pack, number) for all packs of the thread, and fetches them of the next row, if there is one. */
+    template <class F>
+    DEVICE void each(const T *next, F f)
+    {
+        int p = (int)threadIdx.x;
+
+        UNROLL
+        for (int r = 0; r < OWNS; r++, p += (int)blockDim.x) {
+            if (p < packs)
+                f(own[r], p);
+            if (p < packs && next)
+                fetch(next, p, r);
+        }
+        copies_wait<0>();
+        for (; p < packs; p += (int)blockDim.x) {
+            f(shared[p - OWNS * (int)blockDim.x], p);
+            if (next)
+                fetch(next, p, OWNS);
+        }
+        copies_commit();
+    }
+};
+
+/* Computes the gradient of a pack by the sums of its row; element `hit` is the target. */
+template <class T, int N>
+DEVICE pack<T, N> gradient_of(const pack<T, N> &p, float largest, float factor, int hit, float at_hit)
+{
+    float d[N];
+
+    unpack(p, d);
+    UNROLL
+    for (int e = 0; e < N; e++)
+        d[e] = exponential(d[e] - largest) * factor;
+    if ((unsigned)hit < N) {
+        UNROLL
+        for (int e = 0; e < N; e++)
+            d[e] = e == hit ? at_hit : d[e];
+    }
+    return rounded<T>(d);
+}
+
+/* Returns the loss of a row that is on its way, and stores its gradient. */
+template <bool PADDED, int OWNS, class T>
+DEVICE double loss_of_kept(const loss_plan &k, kept_row<T, OWNS> &kept, const T *x, T *g, const T *next, int32_t target,
+                           float *partial)
+{
+    const int n = ACCESS / (int)sizeof(T), cols = (int)k.args.cols;
+    float at_target = load(x, target), at_hit, factor;
+    exp_sum s = {-INFINITY, 0.0f};
+
+    kept.each(NULL, [&](pack<T, n> p, int i) {
+        if (PADDED)
+            mask_pack(p, (uint32_t)i * n, cols);
+        add_exponentials(p, (uint32_t)i * n, cols, true, as_it_is(), s);
+    });
+    s = join_exponentials(s, (int)blockDim.x, partial); /* everybody has read x, where g may lie */
+    factor = k.args.loss_scale / s.sum;
+    at_hit = k.args.loss_scale * (exponential(at_target - s.largest) / s.sum - 1.0f);
+    kept.each(next, [&](const pack<T, n> &p, int i) {
+        put<n>(g, i * n, cols, !PADDED || i * n + n <= cols,
+               gradient_of(p, s.largest, factor, (int)target - i * n, at_hit));
+    });
+    return (double)logf(s.sum) + (double)s.largest - (double)at_target;
+}
+
+template <bool PADDED, int OWNS, class T>
+static __global__ __launch_bounds__(PADDED ? PADDED_THREADS : MOST_THREADS,
+                                    OWNS > 0 ? 1 : 2) void kept_losses(GRID_CONSTANT(loss_plan) k)
+{
+    typedef typename kept_row<T, OWNS>::one one;
+    SHARED_BYTES(one, shared);
+    __shared__ float partial[WARP];
+    const int64_t step = gridDim.x * k.args.logits_row;
+    kept_row<T, OWNS> kept = {(int)(k.args.cols * (int64_t)sizeof(T) + ACCESS - 1) / ACCESS, shared, {}};
+
+    for (int p = (int)threadIdx.x, r = 0; p < kept.packs; p += (int)blockDim.x, r++)
+        kept.fetch((const T *)k.args.logits + blockIdx.x * k.args.logits_row, p, r);
+    copies_commit();
+    EACH_ROW (row, k.args.rows) {
+        int32_t target = k.args.targets[row];
+        const T *x = (const T *)k.args.logits + row * k.args.logits_row;
+        const T *next = row + gridDim.x < k.args.rows ? x + step : NULL;
+        T *g = (T *)k.args.dlogits + row * k.args.logits_row;
+        double loss = 0.0;
+
+        if (counts(k.args, target)) {
+            loss = loss_of_kept<PADDED>(k, kept, x, g, next, target, partial);
+        } else {
+            kept.each(next, [](const one &, int) {});
+            __syncthreads(); /* everybody has read x */
+            clear_row(k, g);
+        }
+        if (threadIdx.x == 0)
+            k.losses[row] = loss;
+    }
+}
+
+/* ---- the sum of all rows ---- */
+
 DEVICE double block_sum_double(double x, double *partial)
 {
     for (int step = WARP / 2; step > 0; step /= 2)
@@ -181,13 +310,43 @@ static fsdp_status launch_padded(fsdp_stream *stream, loss_plan k, Kernel *kerne
     return launch(stream, "cross_entropy", kernel, k.threads.grid, k.threads.block, 0, k, made);
 }
 
+/* Launches kernels that keep rows, if a card has room for these; otherwise `done` stays as it is. */
+template <bool PADDED, class T>
+static fsdp_status launch_kept(fsdp_stream *stream, loss_plan k, bool *done)
+{
+    int64_t bytes = (k.args.cols * (int64_t)sizeof(T) + ACCESS - 1) / ACCESS * ACCESS, blocks = 1, own = 0;
+    auto *kernel = kept_losses<PADDED, 0, T>;
+    int multiprocessors;
+    size_t card;
+
+    fsdp__cuda_card(stream, &multiprocessors, &card);
+    if (PADDED && k.threads.block > PADDED_THREADS)
+        k.threads.block = (unsigned)(k.threads.group = PADDED_THREADS);
+    if (2 * (bytes + BESIDE) <= (int64_t)card) {
+        blocks = FSDP__MIN((int64_t)card / (bytes + BESIDE), (int64_t)(THREADS / k.threads.block));
+    } else {
+        kernel = kept_losses<PADDED, OWN, T>;
+        own = (int64_t)OWN * ACCESS * k.threads.block;
+    }
+    *done = k.threads.group > WARP && bytes - own + BESIDE <= (int64_t)card;
+    if (!*done)
+        return FSDP_OK;
+    blocks = FSDP__MIN(FSDP__MIN(blocks, (int64_t)CARDS_BLOCKS) * multiprocessors, k.args.rows);
+    return launch(stream, "cross_entropy", kernel, (unsigned)blocks, k.threads.block, (size_t)(bytes - own), k);
+}
+
 template <class T, class Made>
 static fsdp_status launch_rows_of(fsdp_stream *stream, loss_plan k, Made made)
 {
     const fsdp__cross_entropy_args *a = &k.args;
     bool aligned = is_aligned(a->logits, a->logits_row * (int64_t)sizeof(T));
-    bool padded = a->cols % (ACCESS / (int64_t)sizeof(T)) != 0;
+    bool padded = a->cols % (ACCESS / (int64_t)sizeof(T)) != 0, done = false;
 
+    if constexpr (is_half_word<T>::value && Made::PLAIN)
+        if (aligned && a->dlogits && a->dlogits_dtype == a->dtype && is_aligned(a->dlogits, 0) && !a->largest)
+            FSDP_TRY((padded ? launch_kept<true, T>(stream, k, &done) : launch_kept<false, T>(stream, k, &done)));
+    if (done)
+        return FSDP_OK;
 #define TO(G)                                                                        \
     aligned = aligned && is_aligned(a->dlogits, a->logits_row * (int64_t)sizeof(G)); \
     if (aligned && padded && !a->largest)                                            \

@@ -156,12 +156,19 @@ template <class T, int N>
 DEVICE void unpack(const pack<T, N> &from, float (&x)[N])
 {
     const int of_word = sizeof(uint32_t) / sizeof(T);
-    uint32_t words[N / of_word];
 
-    memcpy(words, &from, sizeof from);
-    UNROLL
-    for (int w = 0; w < N / of_word; w++)
-        unpack_word<T>(words[w], x + w * of_word);
+    if constexpr (N % of_word == 0) {
+        uint32_t words[N / of_word];
+
+        memcpy(words, &from, sizeof from);
+        UNROLL
+        for (int w = 0; w < N / of_word; w++)
+            unpack_word<T>(words[w], x + w * of_word);
+    } else {
+        UNROLL
+        for (int e = 0; e < N; e++)
+            x[e] = to_float(from.at[e]);
+    }
 }
 
 static inline bool is_aligned(const void *p, int64_t stride_bytes)

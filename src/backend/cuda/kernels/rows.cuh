@@ -119,7 +119,8 @@ struct exp_sum {
  * -infinity and stays so. */
 struct as_it_is {
     enum {
-        BLOCKS = 2 /* of 1,024 threads on a multiprocessor: the more warps, the faster */
+        BLOCKS = 2, /* of 1,024 threads on a multiprocessor: the more warps, the faster */
+        PLAIN = 1
     };
 
     DEVICE float operator()(float x, bool) const
@@ -132,36 +133,60 @@ struct as_it_is {
     }
 };
 
-/* Finds it in one pass (PADDED: the last pack may be fetched whole, too, and ends behind the row): a thread's sum is
- * scaled whenever it meets a larger element. A NaN is no largest one here, but gets into the sum. */
+/* Adds a pack from a column on to a thread's sum, which is scaled if an element is larger than those before. WHOLE: all
+ * elements are real. */
+template <class T, int N, class Made>
+DEVICE void add_exponentials(const pack<T, N> &p, uint32_t col, int64_t cols, bool whole, Made made, exp_sum &all)
+{
+    float x[N], most = all.largest, shift;
+
+    unpack(p, x);
+    UNROLL
+    for (int e = 0; e < N; e++)
+        most = fmaxf(most, made(x[e], whole || col + e < cols));
+    shift = most == -INFINITY ? 0.0f : most;
+    all.sum *= exponential(all.largest - shift);
+    UNROLL
+    for (int e = 0; e < N; e++)
+        all.sum += exponential(made(x[e], whole || col + e < cols) - shift);
+    all.largest = most;
+}
+
+/* Returns what the sums of a group's threads come to. */
+DEVICE exp_sum join_exponentials(exp_sum own, int group, float *partial)
+{
+    exp_sum all;
+
+    all.largest = group_max(own.largest, partial, group);
+    all.sum = group_sum(own.sum * exponential(own.largest - all.largest), partial, group);
+    return all;
+}
+
+/* Puts -infinity for what of a pack is past the row's end. */
+template <class T, int N>
+DEVICE void mask_pack(pack<T, N> &p, uint32_t col, int64_t cols)
+{
+    UNROLL
+    for (int e = 0; e < N; e++)
+        p.at[e] = col + e < (uint32_t)cols ? p.at[e] : from_float<T>(-INFINITY);
+}
+
+/* Finds it in one pass (PADDED: the last pack may be fetched whole, too, and ends behind the row). A NaN is no largest
+ * one here, but gets into the sum. */
 template <bool PADDED = false, class T, class Made = as_it_is>
 DEVICE exp_sum sum_exponentials(const T *x, int64_t cols, bool whole, int group, float *partial, Made made = Made())
 {
     const int n = ACCESS / (int)sizeof(T);
-    float largest = -INFINITY, sum = 0.0f;
-    exp_sum all;
+    exp_sum own = {-INFINITY, 0.0f};
 
     EACH_ROW_PACK (col, cols, n, group) {
         pack<T, n> p = get_or<n>(x, col, cols, whole, from_float<T>(-INFINITY));
-        float most = largest, shift;
 
-        UNROLL
-        for (int e = 0; PADDED && e < n; e++)
-            p.at[e] = col + e < (uint32_t)cols ? p.at[e] : from_float<T>(-INFINITY);
-
-        UNROLL
-        for (int e = 0; e < n; e++)
-            most = fmaxf(most, made(to_float(p.at[e]), (whole && !PADDED) || col + e < cols));
-        shift = most == -INFINITY ? 0.0f : most;
-        sum *= exponential(largest - shift);
-        UNROLL
-        for (int e = 0; e < n; e++)
-            sum += exponential(made(to_float(p.at[e]), (whole && !PADDED) || col + e < cols) - shift);
-        largest = most;
+        if (PADDED)
+            mask_pack(p, col, cols);
+        add_exponentials(p, col, cols, whole && !PADDED, made, own);
     }
-    all.largest = group_max(largest, partial, group);
-    all.sum = group_sum(sum * exponential(largest - all.largest), partial, group);
-    return all;
+    return join_exponentials(own, group, partial);
 }
 
 /* ---- rows that are not as they should be ---- */
