@@ -276,7 +276,7 @@ static __global__ void add_chunks(GRID_CONSTANT(scatter_plan) k)
 template <class X, class Y>
 static __global__ void add_shared(GRID_CONSTANT(scatter_plan) k)
 {
-    const int n = ACCESS / (int)sizeof(X), ahead = 4;
+    const int n = ACCESS / (int)sizeof(X), ahead = 8;
 
     EACH_ITEM (work, k.chunks * k.packs) {
         int64_t chunk = quotient(work, k.by_packs), col = (work - chunk * k.packs) * n, next = (chunk + 1) * CHUNK;

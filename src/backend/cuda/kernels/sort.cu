@@ -2,22 +2,20 @@
  *
  * A pass has three kernels. Blocks count the digits of their tile. One block adds these counts up, digit by digit and
  * for each digit tile by tile: this is where a tile's words with that digit begin. Blocks then move their words: within
- * a tile those of an earlier thread come first, and each thread has words that lie one after the other. */
+ * a tile those of an earlier warp come first, and each warp has words that lie one after the other, a word for each
+ * lane at a time. */
 #include "backend/cuda/kernels/sort.cuh"
 
 #include "backend/cuda/kernels/rows.cuh"
 
 enum {
-    DIGIT = 6, /* bits */
+    DIGIT = 9, /* bits */
     DIGITS = 1 << DIGIT,
     EACH = 8, /* words of a thread */
     TILE = BLOCK * EACH,
-    SEGMENTS = BLOCK / DIGITS, /* threads that together add up the counts of a digit */
-    SEGMENT = BLOCK / SEGMENTS,
-    COUNTERS = BLOCK + 2 /* of a digit in shared memory: threads that have one digit each use different banks */
+    WARPS = BLOCK / WARP,
+    COUNTS = 8 /* that a thread adds up at a time */
 };
-
-static_assert(DIGITS * SEGMENTS == BLOCK, "every thread has its part of a digit's counts");
 
 struct sort_pass {
     const uint64_t *from;
@@ -37,14 +35,22 @@ static __global__ void count_digits(GRID_CONSTANT(sort_pass) k)
     __shared__ unsigned counts[DIGITS];
 
     EACH_ROW (tile, k.tiles) {
-        if (threadIdx.x < DIGITS)
-            counts[threadIdx.x] = 0;
+        uint64_t words[EACH];
+        int64_t first = tile * TILE + threadIdx.x;
+
+        UNROLL
+        for (int e = 0; e < EACH; e++)
+            words[e] = first + e * BLOCK < k.n ? k.from[first + e * BLOCK] : 0;
+        for (int digit = (int)threadIdx.x; digit < DIGITS; digit += BLOCK)
+            counts[digit] = 0;
         __syncthreads();
-        for (int64_t i = tile * TILE + threadIdx.x; i < (tile + 1) * TILE && i < k.n; i += BLOCK)
-            atomicAdd(&counts[digit_of(k, k.from[i])], 1u);
+        UNROLL
+        for (int e = 0; e < EACH; e++)
+            if (first + e * BLOCK < k.n)
+                atomicAdd(&counts[digit_of(k, words[e])], 1u);
         __syncthreads();
-        if (threadIdx.x < DIGITS)
-            k.starts[threadIdx.x * k.tiles + tile] = counts[threadIdx.x];
+        for (int digit = (int)threadIdx.x; digit < DIGITS; digit += BLOCK)
+            k.starts[digit * k.tiles + tile] = counts[digit];
     }
 }
 
@@ -55,9 +61,15 @@ static __global__ __launch_bounds__(MOST_THREADS) void add_counts(int64_t *count
     int lane = lane_of_warp(), warp = (int)threadIdx.x / WARP;
     int64_t before = 0; /* of the strips before this one */
 
-    for (int64_t first = 0; first < n; first += MOST_THREADS) {
-        int64_t i = first + threadIdx.x, count = i < n ? counts[i] : 0, sum = count, strip = 0;
+    for (int64_t first = 0; first < n; first += MOST_THREADS * COUNTS) {
+        int64_t i = first + (int64_t)threadIdx.x * COUNTS, own[COUNTS], count = 0, sum, strip = 0;
 
+        UNROLL
+        for (int c = 0; c < COUNTS; c++) {
+            own[c] = i + c < n ? counts[i + c] : 0;
+            count += own[c];
+        }
+        sum = count;
         for (int step = 1; step < WARP; step *= 2) {
             int64_t other = __shfl_up_sync(ALL_LANES, sum, step);
             sum += lane >= step ? other : 0;
@@ -69,54 +81,87 @@ static __global__ __launch_bounds__(MOST_THREADS) void add_counts(int64_t *count
             sum += w < warp ? totals[w] : 0;
             strip += totals[w];
         }
-        if (i < n)
-            counts[i] = before + sum - count;
+        sum += before - count;
+        UNROLL
+        for (int c = 0; c < COUNTS; c++) {
+            if (i + c < n)
+                counts[i + c] = sum;
+            sum += own[c];
+        }
         before += strip;
         __syncthreads();
     }
 }
 
-/* Replaces the counts of each thread and digit of a tile by the sum over the threads before it. */
-DEVICE void add_threads(uint16_t (*counts)[COUNTERS], uint16_t (*totals)[SEGMENTS])
+/* Returns the lanes of a warp that have the same digit as this one; `there`: those that have a word. */
+DEVICE unsigned lanes_with(int digit, unsigned there)
 {
-    int digit = (int)threadIdx.x / SEGMENTS, segment = (int)threadIdx.x % SEGMENTS;
-    uint16_t sum = 0;
+    for (int bit = 0; bit < DIGIT; bit++) {
+        bool set = digit >> bit & 1;
+        unsigned lanes = __ballot_sync(ALL_LANES, set);
 
-    for (int t = segment * SEGMENT; t < (segment + 1) * SEGMENT; t++)
-        sum = (uint16_t)(sum + counts[digit][t]);
-    totals[digit][segment] = sum;
-    __syncthreads();
-    sum = 0;
-    for (int s = 0; s < segment; s++)
-        sum = (uint16_t)(sum + totals[digit][s]);
-    for (int t = segment * SEGMENT; t < (segment + 1) * SEGMENT; t++) {
-        uint16_t count = counts[digit][t];
+        there &= set ? lanes : ~lanes;
+    }
+    return there;
+}
 
-        counts[digit][t] = sum;
-        sum = (uint16_t)(sum + count);
+/* Counts a warp's words by digits. Returns, for each of a thread's words, how many with its digit come before it. */
+DEVICE void rank_words(const sort_pass &k, const uint64_t (&words)[EACH], int64_t first, unsigned *counts,
+                       unsigned (&ranks)[EACH])
+{
+    unsigned below = (1u << lane_of_warp()) - 1;
+
+    UNROLL
+    for (int e = 0; e < EACH; e++) {
+        bool there = first + e * WARP < k.n;
+        int digit = digit_of(k, words[e]);
+        unsigned same = lanes_with(digit, __ballot_sync(ALL_LANES, there));
+
+        ranks[e] = counts[digit] + (unsigned)__popc(same & below);
+        __syncwarp();
+        if (there && (same & below) == 0)
+            counts[digit] += (unsigned)__popc(same);
+        __syncwarp();
     }
 }
 
 static __global__ void move_words(GRID_CONSTANT(sort_pass) k)
 {
-    __shared__ uint16_t counts[DIGITS][COUNTERS], totals[DIGITS][SEGMENTS];
-    int me = (int)threadIdx.x;
+    __shared__ unsigned counts[WARPS][DIGITS];
+    __shared__ int64_t starts[DIGITS];
+    int warp = (int)threadIdx.x / WARP;
 
     EACH_ROW (tile, k.tiles) {
-        int64_t first = tile * TILE + me * EACH, end = first + EACH < k.n ? first + EACH : k.n;
+        int64_t first = tile * TILE + warp * WARP * EACH + lane_of_warp();
+        uint64_t words[EACH];
+        unsigned ranks[EACH];
 
-        for (int digit = 0; digit < DIGITS; digit++)
-            counts[digit][me] = 0;
-        for (int64_t i = first; i < end; i++)
-            counts[digit_of(k, k.from[i])][me]++;
+        UNROLL
+        for (int e = 0; e < EACH; e++)
+            words[e] = first + e * WARP < k.n ? k.from[first + e * WARP] : 0;
+        for (int digit = lane_of_warp(); digit < DIGITS; digit += WARP)
+            counts[warp][digit] = 0;
+        __syncwarp();
+        rank_words(k, words, first, counts[warp], ranks);
         __syncthreads();
-        add_threads(counts, totals);
-        __syncthreads();
-        for (int64_t i = first; i < end; i++) {
-            uint64_t word = k.from[i];
-            int digit = digit_of(k, word);
+        for (int digit = (int)threadIdx.x; digit < DIGITS; digit += BLOCK) {
+            unsigned sum = 0;
 
-            k.to[k.starts[digit * k.tiles + tile] + counts[digit][me]++] = word;
+            starts[digit] = k.starts[digit * k.tiles + tile];
+            for (int w = 0; w < WARPS; w++) {
+                unsigned count = counts[w][digit];
+
+                counts[w][digit] = sum;
+                sum += count;
+            }
+        }
+        __syncthreads();
+        UNROLL
+        for (int e = 0; e < EACH; e++) {
+            int digit = digit_of(k, words[e]);
+
+            if (first + e * WARP < k.n)
+                k.to[starts[digit] + counts[warp][digit] + ranks[e]] = words[e];
         }
         __syncthreads();
     }
