@@ -304,6 +304,41 @@ TEST(the_backward_of_maxima_visits_all_planes)
     with_tables(FSDP__KERNEL_POOL_BACKWARD, pool_many_planes);
 }
 
+/* ---- rows that a block keeps ---- */
+
+/* Draws rows that are in registers and shared memory, and rows that are not whole packs; a block has several, of which
+ * one does not count. */
+static void keep_logits(test_case *c)
+{
+    static const int64_t sizes[][3] = {{3, 41000, 41000}, {40, 701, 704}};
+
+    for (int i = 0; i < 2; i++) {
+        int64_t rows = sizes[i][0], cols = sizes[i][1], row = sizes[i][2];
+        int32_t *targets = an_input(c, FSDP_I32, rows, 0.0, (double)(cols - 1));
+        fsdp__cross_entropy_args a = {.rows = rows,
+                                      .cols = cols,
+                                      .logits_row = row,
+                                      .targets = targets,
+                                      .loss_scale = 0.5f,
+                                      .ignore_index = -100,
+                                      .dtype = c->dtype,
+                                      .dlogits_dtype = c->dtype};
+
+        targets[0] = (int32_t)cols - 1;
+        targets[1] = -100;
+        a.logits = an_input(c, c->dtype, rows * row, -8.0, 8.0);
+        a.dlogits = (void *)(uintptr_t)a.logits;
+        also_output(c, a.dlogits, 3e-6, 1e-7);
+        a.loss = an_output(c, FSDP_F32, 1, 2e-6, 2e-6 * (double)rows);
+        check(c, &a, "%ld x %ld, row %ld", (long)rows, (long)cols, (long)row);
+    }
+}
+
+TEST(rows_of_logits_that_a_block_keeps_agree_with_the_oracle)
+{
+    with_tables(FSDP__KERNEL_CROSS_ENTROPY, keep_logits);
+}
+
 /* ---- addresses ---- */
 
 enum {

@@ -62,8 +62,16 @@ DEVICE strip<T, LENGTH, PACKS> make_sum(const forward_plan &k, int64_t row, Colu
     return s;
 }
 
-/* Adds the elements less `mean` to a sum, or their squares. A pack of a row that is kept is whole, or behind it. */
-template <bool WHOLE, bool SQUARED, class T, int LENGTH, int PACKS, class Column>
+/* What is added up of a row: its elements, their squares, or the squares of what is a mean apart, each of which is
+ * rounded together with the sum. */
+enum added {
+    ELEMENTS,
+    SQUARES,
+    DISTANCES
+};
+
+/* Adds it up for a strip. A pack of a row that is kept is whole, or behind it. */
+template <bool WHOLE, added WHAT, class T, int LENGTH, int PACKS, class Column>
 DEVICE void add_strip(const forward_plan &k, strip<T, LENGTH, PACKS> &s, Column col, float mean, float &sum)
 {
     Column cols = (Column)k.args.cols;
@@ -79,7 +87,7 @@ DEVICE void add_strip(const forward_plan &k, strip<T, LENGTH, PACKS> &s, Column 
         for (int e = 0; e < LENGTH; e++) {
             float d = WHOLE || col + e < cols ? x[e] - mean : 0.0f;
 
-            sum += SQUARED ? d * d : d;
+            sum += WHAT == DISTANCES ? d * d : WHAT == SQUARES ? times(d, d) : d;
         }
     }
 }
@@ -124,7 +132,7 @@ DEVICE float squares_of(const forward_plan &k, int64_t row, strip<T, LENGTH, PAC
     EACH_STRIP (col, LENGTH) {
         if (!KEPT)
             get_strip<KEPT>(row_of_sum<T>(k, row), (int64_t)col, k.args.cols, (int64_t)k.threads.group * LENGTH, s);
-        add_strip<KEPT, true>(k, s, col, mean, sum);
+        add_strip<KEPT, DISTANCES>(k, s, col, mean, sum);
     }
     return sum;
 }
@@ -170,9 +178,9 @@ static __global__ __launch_bounds__(KEPT ? KEEPERS : MOST_THREADS) void norm_row
             if (KEPT && row + groups_ * gridDim.x < k.args.rows)
                 get_parts<KEPT>(k, row + groups_ * gridDim.x, own, parts);
             if (rms)
-                add_strip<KEPT, true>(k, s, col, 0.0f, sum);
+                add_strip<KEPT, SQUARES>(k, s, col, 0.0f, sum);
             else
-                add_strip<KEPT, false>(k, s, col, 0.0f, sum);
+                add_strip<KEPT, ELEMENTS>(k, s, col, 0.0f, sum);
         }
         sum = group_sum(sum, partial, k.threads.group);
         if (!rms) {

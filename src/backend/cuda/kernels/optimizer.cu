@@ -5,16 +5,6 @@
 #include "backend/cuda/kernels/spans.cuh"
 #include "base/byte_map.h"
 
-/* A product that the compiler does not join with an addition. */
-DEVICE float times(float a, float b)
-{
-#ifdef FSDP_CUDASH
-    return a * b; /* compiled with -ffp-contract=off */
-#else
-    return __fmul_rn(a, b);
-#endif
-}
-
 /* Holds what the device decides about a call: [Note: verdicts]. */
 struct verdict_on {
     const fsdp__verdict *verdict;
