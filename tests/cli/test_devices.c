@@ -32,7 +32,7 @@ static void shorten(const fixture *f, const char *old, const char *new)
     test_write_file(f->config, text, bytes);
 }
 
-/* Gives a step few tokens, too: each thread of the GPU that is not there runs by itself. */
+/* Gives a step few tokens, too: each thread of the fake GPU runs by itself. */
 static void need_gpu(const fixture *f)
 {
     if (access(PLUGIN, F_OK) != 0) {

@@ -62,7 +62,7 @@ static void need_plugin(void)
 {
     if (access(PLUGIN, F_OK) == 0)
         return;
-    print_message("skipped: there is no plug-in for the GPU that is not there\n");
+    print_message("skipped: there is no plug-in for the fake GPU\n");
     skip();
 }
 

@@ -335,7 +335,7 @@ TEST(every_order_gives_naive_results)
 }
 
 #ifdef FSDP_HAVE_FAKECUDA
-/* Ranks that have a GPU each, or share some, which are not there. */
+/* Ranks that have a fake GPU each, or share some. */
 TEST(every_order_gives_them_by_the_memory_of_peers)
 {
     static const shape shapes[] = {{1, 2, false}, {1, 3, false}, {1, 5, false}};

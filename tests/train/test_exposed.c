@@ -1,5 +1,5 @@
 /* What a run says of exposed communication where one rank is late: the ranks that wait for it have all of the time, and
- * it has none. The clock of the GPUs that are not there (tests/backend/fakecuda) is put forward while one rank's device
+ * it has none. The clock of the fake GPUs (tests/backend/fakecuda) is put forward while one rank's device
  * is held up and the other's waits, so how fast this machine is makes no difference. */
 #include <pthread.h>
 #include <unistd.h>
