@@ -14,10 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/checksum.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "check.h"
-#include "checkpoint/checksum.h"
 #include "fsdp/checkpoint.h"
 #include "fsdp/launch.h"
 
