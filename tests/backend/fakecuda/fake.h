@@ -108,6 +108,7 @@ int fake_hardware_of(int device, uint32_t stream);
 uint64_t fake_hardware_queue(int queue);
 void fake_hardware_wait(int queue, uint64_t turn);
 void fake_hardware_pass(int queue);
+void fake_pause(uint64_t seed);
 
 /* ---- fake_peers.c ---- */
 

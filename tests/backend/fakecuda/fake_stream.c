@@ -3,15 +3,12 @@
  * Work that is given to a stream is done later, in order, with small random pauses (FSDP_SIM_SEED decides which), so
  * that nothing is in time by luck. An event holds the moment of its last record; a wait is for the moment that the
  * event has when the wait is called for. */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "backend/fakecuda/fake.h"
 
 enum {
-    PAUSE_MOST_NS = 20000,
     PRIORITY_MOST = 5, /* the greatest is -PRIORITY_MOST, the least is 0 */
     EVENT_LIVES = 0x45764e74
 };
@@ -167,23 +164,6 @@ static item *take_item(struct CUstream_st *s)
     return it;
 }
 
-/* Pauses rarely, so that a step of many small kernels does not take much longer. */
-static void pause_at_random(struct CUstream_st *s)
-{
-    uint64_t draw = (s->seed + s->pauses++) * UINT64_C(0x9e3779b97f4a7c15);
-
-    draw = (draw ^ draw >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    draw = (draw ^ draw >> 27) * UINT64_C(0x94d049bb133111eb);
-    draw ^= draw >> 31;
-    if (draw % 32 == 0)
-        (void)sched_yield();
-    if (draw / 32 % 64 == 0) {
-        struct timespec ns = {0, (long)(draw / 2048 % PAUSE_MOST_NS)};
-
-        (void)nanosleep(&ns, NULL);
-    }
-}
-
 static _Thread_local struct CUstream_st *own; /* stream, of a stream's thread */
 
 void fake_tell_wait(bool waits)
@@ -194,7 +174,7 @@ void fake_tell_wait(bool waits)
 
 static void do_item(struct CUstream_st *s, item *it)
 {
-    pause_at_random(s);
+    fake_pause(s->seed + s->pauses++);
     fake_hardware_wait(s->queue, it->turn);
     if (it->awaits) {
         fake_tell_wait(true);
