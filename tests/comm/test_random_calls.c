@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "comm/group_calls.h"
 #include "device/device.h"
 #include "support/dice.h"
 #include "support/ranks.h"
@@ -15,6 +16,7 @@ enum {
     STREAMS = 2,
     CALLS = 30,
     IN_FLIGHT = 3,
+    OUTBOX = 4096, /* bytes of a half: calls have many pieces */
     LATE_US = 2000
 };
 
@@ -283,6 +285,8 @@ static void play(fsdp_context *context, void *arg)
     int rank = fsdp_context_rank(context), number;
 
     CHECK_OK(fsdp_context_set_carrier(context, drawn->carrier));
+    if (drawn->gpus > 0)
+        fsdp__context_set_outbox(context, OUTBOX);
     p.device = CHECK_PTR(drawn->gpus > 0 ? fsdp_cuda(context, rank % drawn->gpus) : fsdp_cpu(context));
     for (int i = 0; i < STREAMS; i++)
         CHECK_OK(fsdp_stream_create(p.device, mode, &p.streams[i]));
