@@ -18,6 +18,12 @@ import sys
 # TB/s that a copy reads and writes, and TFLOP/s of products in bf16 under load: docs/gpu.md.
 RATES = {"NVIDIA H200": (4.27, 676), "NVIDIA H100 80GB HBM3": (3.03, 683)}
 
+# Shares of a copy's rate in a step of Llama-1B and of GPT-2 124M on an H200, in %, as foretold by the instructions and
+# bytes of the kernels: docs/gpu.md, "What limits the kernels".
+FORETOLD = {"norm_forward": (89, 72), "norm_backward": (71, 65), "cross_entropy": (85, 84), "rope": (79, None),
+            "embedding_backward": (70, 40), "power_sum": (79, 79), "swiglu_forward": (94, None),
+            "swiglu_backward": (83, None)}
+
 
 def _rows(path):
     with open(path, encoding="utf-8") as file:
@@ -273,10 +279,15 @@ def _rates(given):
         return None
 
 
+def _foretold(name, llama):
+    share = FORETOLD.get(name, (None, None))[0 if llama else 1]
+    return f"{share} %" if share else ""
+
+
 def kernels(path, steps, *rates):
-    """What each kernel of a traced step takes: calls, ms, GB, TFLOP, the ms of its floor, and its share of that; then
-    the idle time between the GPU's own kernels. The floor is its bytes at the rate of a copy, or its products' FLOPs at
-    that of products."""
+    """What each kernel of a traced step takes: calls, ms, GB, TFLOP, the ms of its floor, its share of that, and what
+    share was foretold; then the idle time between the GPU's own kernels. The floor is its bytes at the rate of a copy,
+    or its products' FLOPs at that of products."""
     trace, steps = _trace(path), int(steps)
     rates = _rates(rates)
     sums = collections.defaultdict(lambda: [0, 0.0, 0, 0])
@@ -289,14 +300,14 @@ def kernels(path, steps, *rates):
     if not sums:
         print("there is no kernel in the trace")
         return False
-    print("| kernel | calls | ms | GB | TFLOP | floor, ms | of the floor |\n|---|---|---|---|---|---|---|")
+    print("| kernel | calls | ms | GB | TFLOP | floor, ms | of the floor | foretold |\n|---|---|---|---|---|---|---|---|")
     whole = [0.0, 0.0]
     for name, row in sorted(sums.items(), key=lambda item: -item[1][1]):
         calls, ms, moved, flops = (x / steps for x in row)
         floor = max(moved / rates[0] * 1e-9, flops / rates[1] * 1e-9) if rates else math.nan
         whole = [whole[0] + ms, whole[1] + floor]
         print(f"| {name} | {calls:.0f} | {ms:.3f} | {moved * 1e-9:.3f} | {flops * 1e-12:.3f} | {floor:.3f} | "
-              f"{100 * floor / ms if ms else math.nan:.0f} % |")
+              f"{100 * floor / ms if ms else math.nan:.0f} % | {_foretold(name, 'rope' in sums)} |")
     gpu, _, _ = _own_record(trace["traceEvents"])
     busy = sum(e["dur"] for e in gpu) * 1e-3 / steps
     span = (max(e["ts"] + e["dur"] for e in gpu) - min(e["ts"] for e in gpu)) * 1e-3 / steps if gpu else math.nan

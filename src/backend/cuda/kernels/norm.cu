@@ -5,7 +5,7 @@ enum {
     FEW = 8,   /* columns of a row that a thread keeps in registers, if a warp has enough, and always in a backward, */
     SOME = 16, /* or so many */
     KEEPERS = 512,         /* the most threads of a row that is kept in a forward, or fetched ahead in a backward */
-    ROWS_OF_GROUP = 4,     /* that is kept in a forward, where there are many */
+    FORWARD_WARPS = 20,    /* of a multiprocessor that keep rows in a forward, by their registers; 16 of f32 */
     MULTIPROCESSORS = 132, /* that panels are cut for, on any card: it must not decide the order of sums */
     BACKWARD_WARPS = 24    /* of a multiprocessor, by their registers; 20 where a bias has sums, too */
 };
@@ -49,6 +49,8 @@ DEVICE strip<T, LENGTH, PACKS> make_sum(const forward_plan &k, int64_t row, Colu
         float x[LENGTH], more[LENGTH];
         pack<T, LENGTH> sum;
 
+        if (col >= cols)
+            return s;
         s.at(p, x);
         parts.residual.at(p, more);
         UNROLL
@@ -56,8 +58,7 @@ DEVICE strip<T, LENGTH, PACKS> make_sum(const forward_plan &k, int64_t row, Colu
             x[e] += more[e];
         sum = rounded<T>(x);
         s.set(p, sum);
-        if (col < cols)
-            put<LENGTH>(out, col, cols, WHOLE, sum);
+        put<LENGTH>(out, col, cols, WHOLE, sum);
     }
     return s;
 }
@@ -232,6 +233,16 @@ struct usual<f16, float> {
     static const bool value = true;
 };
 
+/* Returns how many blocks a card has room for: more would wait, while the next row of these comes beside. */
+static unsigned room_for_rows(fsdp_stream *stream, size_t size, unsigned block)
+{
+    int multiprocessors, warps = size == sizeof(float) ? FORWARD_WARPS - 4 : FORWARD_WARPS;
+    size_t shared_bytes;
+
+    fsdp__cuda_card(stream, &multiprocessors, &shared_bytes);
+    return (unsigned)FSDP__MAX(warps * WARP / (int)block, 1) * (unsigned)multiprocessors;
+}
+
 template <class T, class W>
 static fsdp_status launch_forward(fsdp_stream *stream, forward_plan k, bool kept)
 {
@@ -241,8 +252,7 @@ static fsdp_status launch_forward(fsdp_stream *stream, forward_plan k, bool kept
     if constexpr (usual<T, W>::value) {
         if (kept) {
             kernel = k.args.cols <= WARP * FEW ? norm_rows<T, W, FEW / n, true> : norm_rows<T, W, SOME / n, true>;
-            if (k.threads.grid >= ROWS_OF_GROUP * 2048) /* the next row comes while one is computed */
-                k.threads.grid = blocks_for(k.threads.grid, ROWS_OF_GROUP);
+            k.threads.grid = FSDP__MIN(k.threads.grid, room_for_rows(stream, sizeof(T), k.threads.block));
         }
     }
     return launch(stream, "norm_forward", kernel, k.threads.grid, k.threads.block, 0, k);
