@@ -148,7 +148,9 @@ static void read_value(bytes b, read_event *out)
 
 static read_event *append(read_events *events, const read_event *common)
 {
-    events->items = realloc(events->items, (size_t)(events->count + 1) * sizeof *events->items);
+    if ((events->count & (events->count - 1)) == 0) /* none, or a power of two: as many again */
+        events->items =
+            realloc(events->items, (size_t)(events->count > 0 ? 2 * events->count : 1) * sizeof *events->items);
     events->items[events->count] = *common;
     return &events->items[events->count++];
 }
