@@ -119,11 +119,13 @@ void fsdp__free_at(void *pointer)
 
 void fsdp__keep_heap(void)
 {
+#if !FSDP__ASAN && !FSDP__TSAN /* whose allocators have no thresholds, and mark each byte of the block */
     /* malloc's thresholds follow what is freed, unless the user has set them (mallopt, MALLOC_TRIM_THRESHOLD_); a
      * mallopt of ours would override the user's. The block is never written to, so it costs no memory. */
     void *volatile block = malloc((size_t)8 << 20);
 
     free(block);
+#endif
 }
 
 fsdp_status fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t item_bytes)
