@@ -385,6 +385,10 @@ elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   list(APPEND FSDP_EXCEPT test_backend_codes test_backend_gpu test_backend_values test_nn_gpu test_shard_cuda_faults)
   list(APPEND FSDP_EXCEPT test_tokenizer_unicode test_checkpoint_power_cut test_train_reference test_train_replay
        test_train_adapter_reference)
+  # The same cuts are made by test_hub_power_cut, saves of teams by test_checkpoint_resume and random trees.
+  list(APPEND FSDP_EXCEPT test_checkpoint_tensor_parallel test_format_power_cut)
+  # What a run tells while it trains, beside test_train_samples and the suites of watch.
+  list(APPEND FSDP_EXCEPT test_train_traced_steps test_train_histograms)
   # Runs by one optimizer or another, whose code tests/optim runs, and pairs, which test_train_dpo_validation trains on.
   list(APPEND FSDP_EXCEPT test_train_dpo test_train_groups test_train_optimizers)
   # Runs by one strategy, way to cut a model or kernel or another: what they are made of has own suites in shard,
