@@ -53,6 +53,8 @@ fsdp_status fsdp__allocator_create(const fsdp__segment_source *source, fsdp__all
 
     FSDP__TRY_NEW(a);
     a->source = *source;
+    if (source->grow)
+        fsdp__step_places_begin(&a->places);
     pthread_mutex_init(&a->mutex, NULL);
     *out = a;
     return FSDP_OK;
@@ -100,41 +102,42 @@ static fsdp_status find_room(fsdp__allocator *a, fsdp__pool from, size_t bytes, 
     return FSDP_OK;
 }
 
-/* The same, at the place that the step has for it, if that is free. */
-static fsdp_status find_place(fsdp__allocator *a, fsdp__pool from, size_t bytes, block **out)
+/* The same, at the place of the request that was expected, if that is free. */
+static fsdp_status find_place(fsdp__allocator *a, const fsdp__request *expected, size_t bytes, block **out)
 {
-    size_t place = from == FSDP__POOL_LARGE ? fsdp__step_places_next(&a->places, bytes) : FSDP__NO_PLACE;
-
-    *out = NULL;
-    if (place == FSDP__NO_PLACE)
-        return FSDP_OK;
-    FSDP_TRY(fsdp__segments_room_at(a, place, bytes, out));
+    FSDP_TRY(fsdp__segments_make_places_for(a, expected, bytes));
+    if (bytes <= expected->room)
+        FSDP_TRY(fsdp__segments_room_at(a, expected->place, bytes, out));
     if (*out)
-        *out = fsdp__block_split_at(a, *out, place);
-    else
-        a->places.missed = true;
+        *out = fsdp__block_split_at(a, *out, expected->place);
     return FSDP_OK;
 }
 
 static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_kind kind, block **out)
 {
+    fsdp__taker taker = a->source.taker ? a->source.taker(a->source.arg) : (fsdp__taker){.owner = NULL};
     size_t bytes = fsdp__device_rounded(request);
     fsdp__pool from = pool_of(a, bytes, kind);
-    block *b;
+    bool noted = from == FSDP__POOL_LARGE;
+    const fsdp__request *expected;
+    block *b = NULL;
 
     /* Reserve before anything changes: from here on only the memory itself can be missing. */
     FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
-    if (fsdp__step_places_should_forget(&a->places))
-        fsdp__segments_forget(a);
     FSDP_TRY(fsdp__step_places_reserve(&a->places));
-    FSDP_TRY(find_place(a, from, bytes, &b));
+    expected = noted ? fsdp__step_places_find(&a->places, taker, kind) : NULL;
+    if (expected && fsdp__step_places_lies_apart(&a->places, expected))
+        from = FSDP__POOL_KEPT;
+    else if (expected)
+        FSDP_TRY(find_place(a, expected, bytes, &b));
     if (!b)
         FSDP_TRY(find_room(a, from, bytes, &b));
     fsdp__block_split(a, b, bytes);
     b->kind = kind;
-    b->taker = a->source.taker ? a->source.taker(a->source.arg) : (fsdp__taker){.owner = NULL};
-    b->request = from == FSDP__POOL_LARGE ? fsdp__step_places_note(&a->places, bytes) : 0;
+    b->taker = taker;
     b->live = true;
+    if (noted)
+        fsdp__step_places_note(&a->places, b, expected);
     fsdp__blocks_live_insert(&a->blocks, b);
     count(a, kind, (int64_t)bytes);
     *out = b;
@@ -171,16 +174,8 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_k
     return status == FSDP_OK ? FSDP_OK : fsdp__allocator_refuse(a, status, bytes, kind);
 }
 
-void fsdp__allocator_begin_step(fsdp__allocator *a)
-{
-    FSDP__HELD(&a->mutex);
-    if (a->source.grow && !a->places.running)
-        fsdp__step_places_begin(&a->places);
-}
-
 fsdp_status fsdp__allocator_note_forward(fsdp__allocator *a)
 {
-    fsdp__allocator_begin_step(a);
     FSDP__HELD(&a->mutex);
     return fsdp__segments_note_forward(a);
 }
@@ -220,7 +215,7 @@ bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
         fsdp__poison(a, pointer, b->bytes);
         b->live = false;
         b->used_until = used_until;
-        fsdp__step_places_note_return(&a->places, b->request);
+        fsdp__step_places_note_return(&a->places, b);
         b->request = 0;
         fsdp__block_set_free(a, b);
     }

@@ -24,7 +24,6 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *allocator, size_t bytes, fsdp_
 bool fsdp__allocator_give(fsdp__allocator *allocator, void *pointer);
 /* Mark steps of training (device/steps.h): where segments grow, a step that asks for the same as one before gets the
  * places that were chosen for it ([Note: places of a step]). */
-void fsdp__allocator_begin_step(fsdp__allocator *allocator);
 fsdp_status fsdp__allocator_note_forward(fsdp__allocator *allocator);
 void fsdp__allocator_end_step(fsdp__allocator *allocator);
 /* Returns to the backend what is unused, and what no work uses any more, for memory that is not taken from here. Waits

@@ -1,6 +1,5 @@
 /* device.c - what a device is, and its memory calls. */
 #include "device/impl.h"
-#include "device/steps.h"
 
 #include <stdio.h>
 
@@ -133,11 +132,6 @@ void fsdp_device_memory(const fsdp_device *device, fsdp_memory_stats *out)
 void fsdp_device_reset_peak(fsdp_device *device)
 {
     fsdp__allocator_reset_peak(device->allocator);
-}
-
-void fsdp__device_begin_step(fsdp_device *device)
-{
-    fsdp__allocator_begin_step(device->allocator);
 }
 
 /* ---- who has it ---- */

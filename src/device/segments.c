@@ -405,18 +405,6 @@ fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t byte
     return status == FSDP_NO_MEMORY || status == FSDP_NOT_FOUND ? FSDP_OK : status;
 }
 
-/* Lists the live blocks that do not move: all but those that were taken ahead of the next step. `out` has room. */
-static void list_fixed(fsdp__allocator *a, const segment *s, fsdp__requests *out)
-{
-    for (const block *b = s ? s->first : NULL; b; b = b->after) {
-        if (!b->live || b->request < 0)
-            continue;
-        out->items[out->count++] = (fsdp__request){.bytes = b->bytes, .place = b->offset, .until = INT64_MAX};
-        if (b->request > 0)
-            a->places.seen.items[b->request - 1].place = b->offset;
-    }
-}
-
 /* Takes addresses from the end of a segment, whose last block is not in the free array. */
 static void shorten(fsdp__allocator *a, segment *s, block *last, size_t bytes)
 {
@@ -490,42 +478,48 @@ static void lower(fsdp__allocator *a)
         a->top = 0;
 }
 
-static fsdp_status choose(fsdp__allocator *a)
+static fsdp_status choose(fsdp__allocator *a, const fsdp__request *larger, size_t bytes, size_t *top)
 {
-    FSDP__FREED fsdp__request *items = fsdp__malloc((a->blocks.live_count + 1) * sizeof *items);
-    fsdp__requests fixed = {.items = items};
+    size_t most = a->blocks.live_count + (size_t)fsdp__step_places_most(&a->places) + 1;
+    FSDP__FREED fsdp__stay *stays = fsdp__malloc(most * sizeof *stays);
+    const segment *s = newest(a, FSDP__POOL_LARGE);
+    int64_t fixed = 0;
 
-    FSDP__TRY_NEW(items);
-    list_fixed(a, newest(a, FSDP__POOL_LARGE), &fixed);
-    a->lowerings = MOST_LOWERINGS;
-    return fsdp__step_places_choose(&a->places, &fixed, &a->top);
+    FSDP__TRY_NEW(stays);
+    for (const block *b = s ? s->first : NULL; b; b = b->after)
+        if (b->live)
+            fixed += fsdp__step_places_fix(&a->places, b, &stays[fixed]);
+    return fsdp__step_places_choose(&a->places, larger, bytes, stays, fixed, top);
 }
 
-void fsdp__segments_forget(fsdp__allocator *a)
+fsdp_status fsdp__segments_make_places_for(fsdp__allocator *a, const fsdp__request *expected, size_t bytes)
 {
-    a->places.missed = false;
-    fsdp__step_places_count_ahead(&a->places);
-    for (const segment *s = a->segments; s; s = s->next)
-        for (block *b = s->first; b; b = b->after)
-            if (b->request < 0)
-                b->request = fsdp__step_places_renumber(&a->places, b->request, b->offset);
-    fsdp__step_places_forget(&a->places);
+    if (!fsdp__step_places_are_small(&a->places, expected, bytes))
+        return FSDP_OK;
+    a->places.disturbed = true; /* what lives is in the way now */
+    return choose(a, expected, bytes, &a->top);
 }
 
 fsdp_status fsdp__segments_note_forward(fsdp__allocator *a)
 {
+    size_t top = 0;
+
+    a->places.forwards++;
     if (!a->places.ended)
         return FSDP_OK;
-    if (a->places.choosing)
-        FSDP_TRY(choose(a));
+    if (a->places.choosing) {
+        FSDP_TRY(choose(a, NULL, 0, &a->top));
+        a->top = FSDP__MAX(a->top, a->highest);
+        a->highest = 0;
+        a->lowerings = MOST_LOWERINGS;
+    }
     FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
-    fsdp__segments_forget(a);
-    for (const segment *s = a->segments; s; s = s->next)
-        for (block *b = s->first; b; b = b->after)
-            b->request = b->request < 0 ? -b->request : 0;
     fsdp__step_places_go_on(&a->places);
     if (a->top > 0)
         lower(a);
+    if (a->places.carries)
+        FSDP_TRY(choose(a, NULL, 0, &top));
+    a->highest = FSDP__MAX(a->highest, top);
     return FSDP_OK;
 }
 

@@ -27,6 +27,7 @@ typedef struct fsdp__allocator {
     bool waits;               /* a request has failed that what is unused may serve, once this is settled */
     fsdp__step_places places; /* in the newest segment of the large pool */
     size_t top;               /* where the last place ends: what is unused above it is to be returned. 0: nothing is */
+    size_t highest;           /* the same of places that forwards have chosen around what lives, since then */
     int lowerings;            /* how many more forwards may return some of it, before places are chosen again */
 } fsdp__allocator;
 
@@ -74,10 +75,10 @@ fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool pool, size_t
 bool fsdp__segments_shrink(fsdp__allocator *a);
 /* Gives the free block where a request has its place; NULL where that is not free, or nothing can be mapped there. */
 fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t bytes, fsdp__block **out);
+/* Chooses places anew if a request needs more than it has room for. */
+fsdp_status fsdp__segments_make_places_for(fsdp__allocator *a, const fsdp__request *expected, size_t bytes);
 /* Notes the forward of a step: chooses places for the requests of the one before, if that is to be. */
 fsdp_status fsdp__segments_note_forward(fsdp__allocator *a);
-/* Forgets what was asked for ahead of a step, and has been given back. */
-void fsdp__segments_forget(fsdp__allocator *a);
 /* Returns all segments. */
 void fsdp__segments_release(fsdp__allocator *a);
 

@@ -9,20 +9,66 @@
 #include "base/sort.h"
 
 enum {
-    MOST = 1 << 14 /* requests of a step that are noted: choosing takes time with their square */
+    MOST = 1 << 14,  /* requests of a step that are noted: choosing takes time with their square */
+    AGAIN = 1 << 12, /* the same, if they are chosen in steps: 16 times less */
+    LEFT_OUT = 64    /* requests that a step may leave out at once */
 };
 
 typedef fsdp__request request;
-
-/* ---- the step that runs ---- */
+typedef fsdp__stay stay;
 
 void fsdp__step_places_begin(fsdp__step_places *p)
 {
-    p->seen.count = 0;
-    p->moment = 0;
-    p->running = true;
-    p->ended = p->differs = p->missed = false;
+    p->on = p->ended = true;
 }
+
+/* ---- what was expected ---- */
+
+static bool is_asked_by(const request *r, fsdp__taker taker, fsdp_memory_kind kind)
+{
+    return r->kind == kind && r->taker.owner == taker.owner && r->taker.op == taker.op &&
+           r->taker.backward == taker.backward;
+}
+
+const fsdp__request *fsdp__step_places_find(const fsdp__step_places *p, fsdp__taker taker, fsdp_memory_kind kind)
+{
+    int64_t next = p->ended ? p->live_ahead : p->next;
+    int64_t end = FSDP__MIN(p->expected.count, next + (p->ended ? 1 : LEFT_OUT));
+
+    while (next < end && !is_asked_by(&p->expected.items[next], taker, kind))
+        next++;
+    return next < end ? &p->expected.items[next] : NULL;
+}
+
+bool fsdp__step_places_lies_apart(const fsdp__step_places *p, const request *expected)
+{
+    return expected->until == INT64_MAX && (p->ended || p->expected.count > AGAIN);
+}
+
+/* Returns what room a request needs that was asked for with so many bytes before. What depends on batches varies;
+ * elsewhere the newest counts, as when buckets of gradients are made anew. */
+static size_t most_of(const request *r, size_t bytes)
+{
+    bool varies = r->kind == FSDP_MEMORY_ACTIVATION || r->kind == FSDP_MEMORY_WORKSPACE;
+
+    return varies ? FSDP__MAX(r->bytes, bytes) : bytes;
+}
+
+/* Notes how a request differs from the one that was expected. */
+static void compare(fsdp__step_places *p, request *r, const request *expected)
+{
+    request *e = expected ? &p->expected.items[expected - p->expected.items] : NULL;
+
+    r->match = e ? e - p->expected.items : -1;
+    p->strange = p->strange || !e;
+    if (!e)
+        return;
+    e->bytes = most_of(e, r->bytes);
+    if (!fsdp__step_places_lies_apart(p, e))
+        p->missed = p->missed || r->bytes > e->room || r->block->offset != e->place;
+}
+
+/* ---- the step that runs ---- */
 
 /* Returns where requests are noted now. */
 static fsdp__requests *notes(fsdp__step_places *p)
@@ -30,57 +76,73 @@ static fsdp__requests *notes(fsdp__step_places *p)
     return p->ended ? &p->ahead : &p->seen;
 }
 
+/* Forgets what was asked for ahead and has been given back; what is left is the front of the next step. */
+static void forget(fsdp__step_places *p)
+{
+    p->live_ahead = 0;
+    p->strange = p->missed = false;
+    for (int64_t i = 0; i < p->ahead.count; i++) {
+        request *r = &p->ahead.items[p->live_ahead];
+
+        if (!p->ahead.items[i].block)
+            continue;
+        *r = p->ahead.items[i];
+        compare(p, r, fsdp__step_places_find(p, r->taker, r->kind));
+        r->block->request = -++p->live_ahead;
+    }
+    p->ahead.count = p->live_ahead;
+}
+
 fsdp_status fsdp__step_places_reserve(fsdp__step_places *p)
 {
     fsdp__requests *to = notes(p);
 
-    return p->running && to->count < MOST ? fsdp__grow(&to->items, to->count, &to->capacity, sizeof *to->items)
-                                          : FSDP_OK;
+    if (!p->on)
+        return FSDP_OK;
+    if (p->ended && to->count == MOST && p->live_ahead <= MOST / 2) /* less is not worth looking at all notes */
+        forget(p);
+    return to->count < MOST ? fsdp__grow(&to->items, to->count, &to->capacity, sizeof *to->items) : FSDP_OK;
 }
 
-/* Returns whether the request of that index, from 0, is another one than the step before had. */
-static bool is_other(const fsdp__step_places *p, int64_t index, size_t bytes)
-{
-    return index >= p->expected.count || p->expected.items[index].bytes != bytes;
-}
-
-size_t fsdp__step_places_next(fsdp__step_places *p, size_t bytes)
-{
-    int64_t next = p->ended ? p->live_ahead : p->seen.count;
-    bool other = is_other(p, next, bytes);
-
-    if (!p->running || p->differs)
-        return FSDP__NO_PLACE;
-    p->differs = other && !p->ended;
-    return other ? FSDP__NO_PLACE : p->expected.items[next].place;
-}
-
-int64_t fsdp__step_places_note(fsdp__step_places *p, size_t bytes)
+void fsdp__step_places_note(fsdp__step_places *p, fsdp__block *b, const fsdp__request *expected)
 {
     fsdp__requests *to = notes(p);
+    request *r = &to->items[to->count];
 
-    if (!p->running)
-        return 0;
-    if (to->count == MOST) {
-        p->missed = true;
-        return 0;
-    }
+    b->request = 0;
+    p->missed = p->missed || to->count == MOST;
+    if (!p->on || to->count == MOST)
+        return;
+    *r = (request){.taker = b->taker,
+                   .kind = b->kind,
+                   .bytes = b->bytes,
+                   .from = p->moment++,
+                   .until = INT64_MAX,
+                   .forward = p->ended ? 0 : p->forwards,
+                   .block = b};
+    to->count++;
+    b->request = p->ended ? -to->count : to->count;
     p->live_ahead += p->ended;
-    to->items[to->count++] =
-        (request){.bytes = bytes, .place = FSDP__NO_PLACE, .from = p->moment++, .until = INT64_MAX};
-    return p->ended ? -to->count : to->count;
+    if (p->ended)
+        return;
+    compare(p, r, expected);
+    p->next = expected ? r->match + 1 : p->next;
 }
 
-void fsdp__step_places_note_return(fsdp__step_places *p, int64_t number)
+void fsdp__step_places_note_return(fsdp__step_places *p, const fsdp__block *b)
 {
-    p->live_ahead -= number < 0;
-    if (p->running && number != 0)
-        (number > 0 ? &p->seen.items[number - 1] : &p->ahead.items[-number - 1])->until = p->moment++;
+    request *r = b->request > 0 ? &p->seen.items[b->request - 1] : &p->ahead.items[-b->request - 1];
+
+    if (b->request == 0)
+        return;
+    p->live_ahead -= b->request < 0;
+    r->until = p->moment++;
+    r->block = NULL;
 }
 
 bool fsdp__step_places_may_return(fsdp__step_places *p)
 {
-    bool may = p->running && p->expected.count == 0 && !p->returned;
+    bool may = p->on && !p->ended && p->expected.count == 0 && !p->returned;
 
     p->returned = p->returned || may;
     return may;
@@ -88,124 +150,161 @@ bool fsdp__step_places_may_return(fsdp__step_places *p)
 
 void fsdp__step_places_end(fsdp__step_places *p)
 {
-    bool other = p->differs || p->seen.count != p->expected.count, first = other && p->repeats;
+    bool other = p->strange || p->missed, once = other && p->repeats && p->seen.count < p->expected.count;
 
-    if (!p->running || p->ended || p->seen.count == 0)
+    if (!p->on || p->ended || p->seen.count == 0)
         return;
     p->steps++;
     p->repeats = !other;
-    p->disturbed = p->disturbed || other || p->missed;
-    p->choosing = !first && p->disturbed && p->steps >= p->again && p->seen.count < MOST;
+    p->disturbed = p->disturbed || (other && !once);
+    p->choosing = !once && p->disturbed && p->steps >= p->again && p->seen.count < MOST;
     if (p->choosing) {
         p->disturbed = false;
-        p->again = 2 * p->steps;
+        p->again = p->steps + p->steps / 2 + 1;
     }
     p->ended = true;
-    p->differs = p->missed = false;
     p->ahead.count = p->live_ahead = 0;
-}
-
-/* ---- ahead of a step ---- */
-
-bool fsdp__step_places_should_forget(const fsdp__step_places *p)
-{
-    return p->running && p->ended && p->ahead.count == MOST && p->live_ahead <= MOST / 2;
-}
-
-void fsdp__step_places_count_ahead(fsdp__step_places *p)
-{
-    int64_t live = 0;
-
-    for (int64_t i = 0; i < p->ahead.count; i++) {
-        p->ahead.items[i].live_before = live;
-        live += p->ahead.items[i].until == INT64_MAX;
-    }
-}
-
-int64_t fsdp__step_places_renumber(fsdp__step_places *p, int64_t number, size_t offset)
-{
-    int64_t index = p->ahead.items[-number - 1].live_before;
-
-    p->missed = p->missed || index >= p->expected.count || p->expected.items[index].place != offset;
-    return -index - 1;
-}
-
-void fsdp__step_places_forget(fsdp__step_places *p)
-{
-    int64_t count = 0;
-
-    p->differs = false;
-    for (int64_t i = 0; i < p->ahead.count; i++) {
-        if (p->ahead.items[i].until != INT64_MAX)
-            continue;
-        p->differs = p->differs || is_other(p, count, p->ahead.items[i].bytes);
-        p->ahead.items[count++] = p->ahead.items[i];
-    }
-    p->ahead.count = count;
 }
 
 void fsdp__step_places_go_on(fsdp__step_places *p)
 {
     fsdp__requests done = p->seen;
 
+    forget(p);
+    for (int64_t i = 0; i < done.count; i++)
+        if (done.items[i].block)
+            done.items[i].block->request = 0;
+    for (int64_t i = 0; i < p->ahead.count; i++)
+        p->ahead.items[i].block->request = i + 1;
     p->seen = p->ahead;
     p->ahead = done;
+    p->next = p->seen.count;
+    p->forwards = 0;
     p->ended = false;
 }
 
 /* ---- choosing ---- */
 
-/* The largest first, and the first of these. */
+/* What outlives the step first, so that it lies together; then the largest, and the first of these. */
 static int by_size(const void *left, const void *right)
 {
     const request *a = *(request *const *)left, *b = *(request *const *)right;
 
-    FSDP__ORDER_BY(b->bytes, a->bytes);
+    FSDP__ORDER_BY(b->until == INT64_MAX, a->until == INT64_MAX);
+    FSDP__ORDER_BY(b->room, a->room);
     return FSDP__COMPARE(a->from, b->from);
 }
 
 /* Gives a request the lowest place where nothing lies while it lives, and puts it among those that have one, which are
  * in the order of their places. */
-static void settle(request *all, int64_t count, request *r)
+static void settle(stay *all, int64_t count, request *r, int64_t from, int64_t until)
 {
     size_t place = 0;
     int64_t at = 0;
 
     for (int64_t i = 0; i < count; i++) {
-        if (all[i].until <= r->from || r->until <= all[i].from)
+        if (all[i].until <= from || until <= all[i].from)
             continue;
-        if (all[i].place >= place + r->bytes)
+        if (all[i].place >= place + r->room)
             break;
-        place = FSDP__MAX(place, all[i].place + all[i].bytes);
+        place = FSDP__MAX(place, all[i].end);
     }
     r->place = place;
     while (at < count && all[at].place < place)
         at++;
     memmove(all + at + 1, all + at, (size_t)(count - at) * sizeof *all);
-    all[at] = *r;
+    all[at] = (stay){place, place + r->room, from, until};
 }
 
-fsdp_status fsdp__step_places_choose(fsdp__step_places *p, const fsdp__requests *fixed, size_t *top)
+/* Expects what the step that has ended has asked for, with room for what others needed there. */
+static void adopt(fsdp__step_places *p)
 {
-    fsdp__requests seen = p->seen;
-    int64_t count = fixed->count, moving = 0;
-    FSDP__FREED request *all = fsdp__malloc((size_t)(count + seen.count + 1) * sizeof *all);
-    FSDP__FREED request **order = fsdp__malloc((size_t)(seen.count + 1) * sizeof *order);
+    fsdp__requests before = p->expected;
 
-    FSDP__TRY_NEW(all && order);
-    if (count > 0)
-        memcpy(all, fixed->items, (size_t)count * sizeof *all);
-    for (int64_t i = 0; i < seen.count; i++)
-        if (seen.items[i].until != INT64_MAX)
-            order[moving++] = &seen.items[i];
+    for (int64_t i = 0; i < p->seen.count; i++) {
+        request *r = &p->seen.items[i];
+
+        if (r->match >= 0 && !p->strange)
+            r->bytes = most_of(r, before.items[r->match].bytes);
+        r->room = 0;
+        if (r->block)
+            r->block->request = 0;
+        r->block = NULL;
+    }
+    p->expected = p->seen;
+    p->seen = before;
+    p->seen.count = 0;
+}
+
+/* Says how much room all that is expected from the request `first` on needs, and lists what gets a place. Activations
+ * need `scale` times as much as before, up to the next forward. */
+static int64_t list_moving(fsdp__step_places *p, int64_t first, double scale, request **out)
+{
+    int64_t moving = 0;
+
+    p->carries = false;
+    for (int64_t i = 0; i < p->expected.count; i++) {
+        request *e = &p->expected.items[i];
+        bool scaled = e->kind == FSDP_MEMORY_ACTIVATION && e->forward == p->expected.items[first].forward;
+
+        p->carries = p->carries || (e->until == INT64_MAX && p->expected.count <= AGAIN);
+        if (i < first || (e->until == INT64_MAX && p->expected.count > AGAIN))
+            continue;
+        e->room = FSDP__ROUND_UP((size_t)((double)e->bytes * (scaled ? scale : 1)), FSDP__BLOCK_ALIGNMENT);
+        out[moving++] = e;
+    }
+    return moving;
+}
+
+int64_t fsdp__step_places_most(const fsdp__step_places *p)
+{
+    return FSDP__MAX(p->seen.count, p->expected.count);
+}
+
+bool fsdp__step_places_are_small(const fsdp__step_places *p, const request *expected, size_t bytes)
+{
+    return !p->ended && expected->kind == FSDP_MEMORY_ACTIVATION && bytes > expected->room &&
+           p->expected.count <= AGAIN;
+}
+
+bool fsdp__step_places_fix(fsdp__step_places *p, const fsdp__block *b, stay *out)
+{
+    int64_t match = p->ended || b->request == 0 ? -1 : p->seen.items[b->request - 1].match;
+    request *e = match >= 0 ? &p->expected.items[match] : NULL;
+
+    *out = (stay){b->offset, b->offset + b->bytes, INT64_MIN, e ? e->until : INT64_MAX};
+    if (e && (b->offset != e->place || b->bytes > e->room)) {
+        e->place = b->offset;
+        e->room = b->bytes;
+    }
+    if (e)
+        out->end = e->place + e->room;
+    return b->request >= 0;
+}
+
+fsdp_status fsdp__step_places_choose(fsdp__step_places *p, const request *larger, size_t bytes, stay *stays,
+                                     int64_t count, size_t *top)
+{
+    FSDP__FREED request **order = fsdp__malloc((size_t)(fsdp__step_places_most(p) + 1) * sizeof *order);
+    /* A little more, because sizes are rounded. */
+    double scale = larger ? FSDP__MAX(1, 1.0005 * (double)bytes / (double)larger->bytes) : 1;
+    int64_t moving, front;
+
+    FSDP__TRY_NEW(order);
+    if (p->ended && !p->repeats)
+        adopt(p);
+    /* At a forward, the front of the next step comes last: what lives then is all that is in its way. */
+    front = larger || p->ended ? 0 : p->next;
+    moving = list_moving(p, larger ? larger - p->expected.items : 0, scale, order);
     qsort(order, (size_t)moving, sizeof(request *), by_size);
-    for (int64_t i = 0; i < moving; i++)
-        settle(all, count++, order[i]);
+    for (int64_t i = 0; i < moving; i++) {
+        bool in_front = order[i] - p->expected.items < front;
+        settle(stays, count++, order[i], in_front ? INT64_MAX - 1 : order[i]->from,
+               in_front ? INT64_MAX : order[i]->until);
+    }
     *top = 0;
     for (int64_t i = 0; i < count; i++)
-        *top = FSDP__MAX(*top, all[i].place + all[i].bytes);
-    p->seen = p->expected;
-    p->expected = seen;
+        *top = FSDP__MAX(*top, stays[i].end);
     p->choosing = false;
     return FSDP_OK;
 }

@@ -3,9 +3,16 @@
  * [Note: places of a step]
  * A step asks for what the step before asked for, in the same order, and gives it back in the same order. So the
  * requests of one are noted, and when it has ended places are chosen for them all at once, the largest first, which
- * leaves fewer holes than choosing when each one comes. The next steps' requests get these places as long as they are
- * the same. From the first one on that differs, and for each one whose place is not free, a step is served as anything
- * else is: places say where to look first, never what may be given.
+ * leaves fewer holes than choosing when each one comes. A place has room for the most that any step has asked for
+ * there, so a step whose batch is shorter has places, too. In one whose batch is longer, the first activation that
+ * needs more than its room tells how much longer: places are chosen anew for the rest of the step, and those for
+ * activations have as much more room, up to where the same is asked for again, as in the next microbatch.
+ *
+ * A request is known by who asks for it, for what: the next one of the same in a list of those expected. One that is
+ * not among the next few of them has no place, and those between have been left out. Such a request, one that needs
+ * more than its place has room for, and one whose place is not free, is served as anything else is: places say where
+ * to look first, never what may be given. What outlives its step, as a moving average that is made anew, would be in
+ * the way of its successor: in such loops each forward chooses places around what lives then.
  *
  * A loop marks a step twice: at its first call that records a graph, the forward, and where its gradients are dropped,
  * which ends it. What comes after the end is noted apart: of that, what still lives at the next forward is the front of
@@ -14,17 +21,20 @@
 #ifndef DEVICE_STEP_PLACES_H
 #define DEVICE_STEP_PLACES_H
 
-#include "base/context.h"
-#include "fsdp/status.h"
+#include "device/blocks.h"
 
 #define FSDP__NO_PLACE SIZE_MAX
 
-/* A request, and when its block lives: from the moment `from` on, before `until`. A place is an offset in the segment.
- */
+/* A request, and when its block lives: from the moment `from` on, before `until`. */
 typedef struct fsdp__request {
-    size_t bytes, place;
+    fsdp__taker taker;
+    fsdp_memory_kind kind;
+    size_t bytes;       /* of one that is expected: the most that it has had */
+    size_t place, room; /* of one that is expected: bytes of the segment from an offset on */
     int64_t from, until;
-    int64_t live_before; /* fsdp__step_places_count_ahead: how many noted before it live */
+    int64_t forward;    /* number in the step */
+    int64_t match;      /* number of the one that was expected; -1: none was */
+    fsdp__block *block; /* while it lives */
 } fsdp__request;
 
 typedef struct fsdp__requests {
@@ -32,55 +42,63 @@ typedef struct fsdp__requests {
     int64_t count, capacity;
 } fsdp__requests;
 
+/* What lies in bytes of the segment, and when. */
+typedef struct fsdp__stay {
+    size_t place, end;
+    int64_t from, until;
+} fsdp__stay;
+
 typedef struct fsdp__step_places {
     fsdp__requests seen;     /* in the step that runs, or has ended */
     fsdp__requests ahead;    /* since it has ended */
     fsdp__requests expected; /* those that have places */
-    int64_t live_ahead;      /* those of them that live */
-    bool running;            /* requests are noted */
+    int64_t next;            /* number of the next one of these */
+    int64_t live_ahead;      /* those ahead that live */
+    bool on;                 /* requests are noted */
     bool ended;              /* the step, and no forward has come since */
     bool choosing;           /* places are to be chosen for it then */
-    bool differs;            /* it has asked for something else; nothing in it has a place any more */
-    bool missed;             /* a place was not free, or the step is too long to be noted */
+    bool carries;            /* something that is expected outlives its step, and not too much is expected */
+    bool strange;            /* the step has asked for what was not expected, */
+    bool missed;             /* or for what had no room or was not free, or for too much to be noted */
     bool returned;           /* what was unused in the first step */
     bool repeats;            /* the step that ended last asked for what was expected */
     bool disturbed;          /* a step since places were chosen did not, or missed its places */
+    int64_t forwards;        /* of the step so far, but for the first one */
     int64_t moment;          /* requests and returns so far */
     int64_t steps, again;    /* those that have ended; places are not chosen again before there are so many */
 } fsdp__step_places;
 
-/* Begins to note requests: those of the first step. */
+/* Begins to note requests: those before the first step. */
 void fsdp__step_places_begin(fsdp__step_places *places);
 /* Makes room for a note of a request. */
 fsdp_status fsdp__step_places_reserve(fsdp__step_places *places);
-/* Returns the place of the next request, or FSDP__NO_PLACE. */
-size_t fsdp__step_places_next(fsdp__step_places *places, size_t bytes);
-/* Notes that it was granted; returns its number for the block that it got: 1, 2, .. in the step, -1, -2, .. ahead of
- * it. 0: it is not noted. */
-int64_t fsdp__step_places_note(fsdp__step_places *places, size_t bytes);
-/* Notes that a block has been given back. 0 is allowed. */
-void fsdp__step_places_note_return(fsdp__step_places *places, int64_t number);
+/* Finds the request that was expected here; NULL: none. */
+const fsdp__request *fsdp__step_places_find(const fsdp__step_places *places, fsdp__taker taker, fsdp_memory_kind kind);
+/* Notes that a request was granted: a live block. */
+void fsdp__step_places_note(fsdp__step_places *places, fsdp__block *block, const fsdp__request *expected);
+/* Notes that a block is about to be given back, which may not be noted. */
+void fsdp__step_places_note_return(fsdp__step_places *places, const fsdp__block *block);
 /* Returns whether what is unused now is to be returned before more is taken for what outlives steps, as the moments of
  * a first step: it is chance where that lies, and later steps have their places. True once, where none has places. */
 bool fsdp__step_places_may_return(fsdp__step_places *places);
-/* Ends a step, unless it has ended; says whether places are to be chosen for its requests (`choosing`): not for those
- * of one that differs after others were the same, as an epoch's last batch does, but for those of the next one, if it
- * differs too. A program whose steps differ from each other chooses ever more rarely. */
+/* Ends a step, unless it has ended; says whether places are to be chosen then (`choosing`): not for what one alone asks
+ * for after others were alike, but for what the next one does, if it is not alike either. A program whose steps differ
+ * from each other chooses ever more rarely. */
 void fsdp__step_places_end(fsdp__step_places *places);
-/* Chooses places for the requests of the step that has ended, around `fixed`: what does not move, by its place, where
- * from and until are set. Requests whose blocks still live have theirs, which are among the fixed. Gives where the last
- * one ends. */
-fsdp_status fsdp__step_places_choose(fsdp__step_places *places, const fsdp__requests *fixed, size_t *top);
-/* Returns whether there is no room for more notes ahead of the step, and half of them are of what was given back: less
- * is not worth looking at all notes. */
-bool fsdp__step_places_should_forget(const fsdp__step_places *places);
-/* Counts what is noted ahead and lives, for renumbering. */
-void fsdp__step_places_count_ahead(fsdp__step_places *places);
-/* Gives the number that a note ahead will have when what has been given back is forgotten, and whether the block at
- * `offset` has its place. */
-int64_t fsdp__step_places_renumber(fsdp__step_places *places, int64_t number, size_t offset);
-/* Forgets it. */
-void fsdp__step_places_forget(fsdp__step_places *places);
+/* Gives where a live block lies, and what lies there from now on if it is expected. False: the block will move, since
+ * it is ahead of the step for which places are chosen. */
+bool fsdp__step_places_fix(fsdp__step_places *places, const fsdp__block *block, fsdp__stay *out);
+/* Chooses places for what is expected from now on around `count` stays of what is fixed. `stays` has room for as many
+ * more as fsdp__step_places_most. If the step has not ended, `larger` may be a request that needs `bytes`, more than it
+ * has room for: then for that and what follows it. Gives where the last place ends. */
+fsdp_status fsdp__step_places_choose(fsdp__step_places *places, const fsdp__request *larger, size_t bytes,
+                                     fsdp__stay *stays, int64_t count, size_t *top);
+int64_t fsdp__step_places_most(const fsdp__step_places *places);
+/* Returns whether places are to be chosen anew before a request of so many bytes is served. */
+bool fsdp__step_places_are_small(const fsdp__step_places *places, const fsdp__request *expected, size_t bytes);
+/* Returns whether a request that is expected outlives its step, and is to lie apart: ahead of a step, and where too
+ * much is expected to choose places at each forward. */
+bool fsdp__step_places_lies_apart(const fsdp__step_places *places, const fsdp__request *expected);
 /* Begins the step whose front is noted ahead. */
 void fsdp__step_places_go_on(fsdp__step_places *places);
 void fsdp__step_places_release(fsdp__step_places *places);

@@ -13,7 +13,5 @@
  * places are chosen, which fails with FSDP_NO_MEMORY where the host has no memory for them; all is as it was then. */
 fsdp_status fsdp__note_forward(const fsdp_context *context);
 void fsdp__end_step(const fsdp_context *context);
-/* Begins to note requests before the first forward. */
-void fsdp__device_begin_step(fsdp_device *device);
 
 #endif

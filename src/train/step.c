@@ -3,7 +3,6 @@
 
 #include "autograd/autograd.h"
 #include "base/status.h"
-#include "device/steps.h"
 #include "parallel/context_parallel.h"
 #include "train/dpo.h"
 #include "train/run_config.h"
@@ -248,7 +247,6 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     FSDP_TRY(fsdp__meter_begin(&meter, run));
     FSDP_TRY(set_learning_rate(run, &report->lr));
     FSDP_TRY(fsdp_module_draws(run->model, &draws));
-    fsdp__device_begin_step(run->device);
     for (int64_t micro = 0; micro < run->microbatches; micro++) {
         run->last_microbatch = micro == run->microbatches - 1;
         FSDP_TRY(set_sync(run, micro == run->microbatches - 1));

@@ -73,15 +73,20 @@ static void evaluate(const trainee *t, int64_t batch)
 }
 
 /* Adds the gradients of a batch. */
-static void accumulate(const trainee *t)
+static void accumulate_of(const trainee *t, int64_t batch)
 {
     fsdp_context *context = fsdp_device_context(t->device);
     fsdp_tensor *out;
 
     CHECK_OK(fsdp_scope_begin(context));
-    out = CHECK_PTR(fsdp_call(t->model, input(t, BATCH)));
+    out = CHECK_PTR(fsdp_call(t->model, input(t, batch)));
     CHECK_OK(fsdp_backward(fsdp_mean(fsdp_mul(out, out))));
     fsdp_scope_end(context, NULL);
+}
+
+static void accumulate(const trainee *t)
+{
+    accumulate_of(t, BATCH);
 }
 
 /* Takes a step, as the examples do: what it has made goes with its scope, after the gradients. */
@@ -176,6 +181,147 @@ TEST(a_loop_of_ones_own_reserves_its_peak)
         tear_down(&t);
     }
 }
+
+/* ---- batches that change ---- */
+
+typedef enum lengths {
+    RANDOM,
+    GROWING,
+    SHRINKING,
+    BUCKETS,
+    LENGTHS
+} lengths;
+
+static int64_t length_of(lengths how, int64_t n)
+{
+    int64_t drawn = (n * 7919 + 13) * 104729 % 1009; /* 0 to 1008 */
+
+    switch (how) {
+    case RANDOM:
+        return BATCH / 4 + BATCH * 3 / 4 * drawn / 1008;
+    case GROWING:
+        return BATCH / 4 + BATCH * 3 / 4 * n / STEPS;
+    case SHRINKING:
+        return BATCH - BATCH * 3 / 4 * n / STEPS;
+    default:
+        return BATCH * (1 + drawn % 4) / 4;
+    }
+}
+
+/* Returns whether more is reserved than the largest step so far needed, and a share of that. */
+static bool is_far(const fsdp_device *device, double share)
+{
+    fsdp_memory_stats stats = memory_of(device);
+
+    return (double)stats.reserved_bytes > (1 + share) * (double)stats.peak_total_bytes + SLACK;
+}
+
+TEST(batches_of_any_lengths_reserve_what_the_largest_needs)
+{
+    for (lengths how = 0; how < LENGTHS; how++)
+        for (int micros = 1; micros <= 3; micros += 2) {
+            trainee t = set_up();
+            int far = 0;
+
+            for (int n = 0; n < STEPS; n++) {
+                for (int i = 0; i < micros; i++)
+                    accumulate_of(&t,
+                                  length_of(how, micros == 1 || how == RANDOM || how == BUCKETS ? n * micros + i : n));
+                CHECK_OK(fsdp_optimizer_step(t.adamw));
+                CHECK_OK(fsdp_optimizer_zero_grad(t.adamw));
+                if (how == RANDOM && n % 5 == 4)
+                    evaluate(&t, length_of(how, n + STEPS));
+                far += n >= WARM && is_far(t.device, 0.02);
+            }
+            print_message("%d steps are far\n", far);
+            /* Where all steps are larger than those before, each reserves what the next places will not need. */
+            CHECK(how == GROWING || far <= STEPS / 8);
+            CHECK(!is_far(t.device, how == GROWING ? 0.1 : 0.005));
+            tear_down(&t);
+        }
+}
+
+/* ---- what a loop carries from step to step ---- */
+
+typedef enum carries {
+    RING,     /* of tensors, of which each step makes one and drops the oldest */
+    STATE,    /* one, which is made before a step and replaces the one of the step before after it */
+    AVERAGES, /* of all parameters, each made anew beside the one before */
+    ALL_ANEW, /* the same, but the ones before are dropped when all are made */
+    CARRIES
+} carries;
+
+enum {
+    CARRIED = 2 * LAYERS, /* as many as there are parameters */
+    SLOTS = 3
+};
+
+static fsdp_tensor *new_tensor(const trainee *t, int ndim, const int64_t *shape)
+{
+    fsdp_tensor *out = NULL;
+
+    CHECK_OK(fsdp_tensor_create(t->device, FSDP_F32, ndim, shape, FSDP_MEMORY_ACTIVATION, &out));
+    return out;
+}
+
+static void replace(fsdp_tensor **slot, fsdp_tensor *by)
+{
+    fsdp_tensor_unref(*slot);
+    *slot = by;
+}
+
+/* Makes what the step after it is to find. */
+static void carry(const trainee *t, carries how, fsdp_tensor **held, int n)
+{
+    fsdp_tensor *made[CARRIED] = {NULL};
+    fsdp_parameters parameters;
+
+    if (how == RING)
+        replace(&held[n % SLOTS], new_tensor(t, FSDP_SHAPE(BATCH, 4 * WIDTH)));
+    if (how < AVERAGES)
+        return;
+    CHECK_OK(fsdp_module_parameters(t->model, &parameters));
+    CHECK_EQ(parameters.count, CARRIED);
+    for (int i = 0; i < CARRIED; i++) {
+        const fsdp_tensor *like = parameters.items[i].tensor;
+
+        made[i] = new_tensor(t, fsdp_tensor_ndim(like), fsdp_tensor_shape(like));
+        if (how == AVERAGES)
+            replace(&held[i], made[i]);
+    }
+    for (int i = 0; i < CARRIED && how == ALL_ANEW; i++)
+        replace(&held[i], made[i]);
+    fsdp_parameters_release(&parameters);
+}
+
+TEST(what_loops_carry_over_steps_takes_little_more_than_its_bytes)
+{
+    for (carries how = 0; how < CARRIES; how++) {
+        trainee t = set_up();
+        fsdp_tensor *held[CARRIED] = {NULL};
+        uint64_t calls = 0;
+
+        for (int n = 0; n < STEPS; n++) {
+            fsdp_tensor *next = how == STATE ? new_tensor(&t, FSDP_SHAPE(BATCH, 4 * WIDTH)) : NULL;
+
+            accumulate(&t);
+            if (next)
+                replace(&held[0], next);
+            CHECK_OK(fsdp_optimizer_step(t.adamw));
+            carry(&t, how, held, n);
+            CHECK_OK(fsdp_optimizer_zero_grad(t.adamw));
+            calls = n == STEPS / 2 ? memory_of(t.device).system_allocations : calls;
+        }
+        /* Of all bytes 7 % are one parameter's. */
+        CHECK(!is_far(t.device, how < AVERAGES ? 0.02 : 0.05));
+        CHECK_EQ(memory_of(t.device).system_allocations, calls); /* no step maps memory */
+        for (int i = 0; i < CARRIED; i++)
+            fsdp_tensor_unref(held[i]);
+        tear_down(&t);
+    }
+}
+
+/* ---- where gradients are dropped ---- */
 
 typedef enum moment {
     BEFORE_FORWARD, /* when the inputs are there */
@@ -430,7 +576,6 @@ TEST(marks_on_a_processor_do_nothing)
     CHECK_OK(fsdp__note_forward(context)); /* nothing is open */
     fsdp__end_step(context);
     before = memory_of(CHECK_PTR(fsdp_cpu(context)));
-    fsdp__device_begin_step(fsdp_cpu(context));
     CHECK_OK(fsdp__note_forward(context));
     fsdp__end_step(context);
     after = memory_of(fsdp_cpu(context));
