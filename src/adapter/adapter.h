@@ -45,6 +45,8 @@ fsdp_status fsdp__adapter_check(const fsdp_adapter *adapter, const char *what);
 /* Returns another name of the weight of a module that has one: the model uses it elsewhere, too. NULL: there is none.
  */
 const char *fsdp__adapter_shared_with(const fsdp_named_modules *all, const fsdp_module *module);
+/* Turns A and B of all layers on or off, whatever modules that are trained whole hold. */
+void fsdp__adapter_switch(fsdp_adapter *adapter, bool on);
 /* What the output head is called, which gets no adapter and keeps its dtype. */
 #define FSDP__ADAPTER_HEAD "lm_head"
 

@@ -270,6 +270,12 @@ fsdp_status fsdp__adapter_check(const fsdp_adapter *adapter, const char *what)
     return adapter ? FSDP_OK : FSDP__FAIL_NULL("cannot %s: the adapter is NULL", what);
 }
 
+void fsdp__adapter_switch(fsdp_adapter *adapter, bool on)
+{
+    for (int64_t i = 0; i < adapter->count; i++)
+        adapter->items[i].lora->beside.off = !on;
+}
+
 fsdp_status fsdp_adapter_set_enabled(fsdp_adapter *adapter, bool enabled)
 {
     FSDP_TRY(fsdp__adapter_check(adapter, enabled ? "turn the adapter on" : "turn the adapter off"));
@@ -278,8 +284,7 @@ fsdp_status fsdp_adapter_set_enabled(fsdp_adapter *adapter, bool enabled)
                          "cannot turn the adapter off: '%s' is trained whole (modules_to_save), and its first values "
                          "are gone",
                          adapter->saved[0]);
-    for (int64_t i = 0; i < adapter->count; i++)
-        adapter->items[i].lora->beside.off = !enabled;
+    fsdp__adapter_switch(adapter, enabled);
     return FSDP_OK;
 }
 

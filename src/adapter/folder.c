@@ -21,7 +21,7 @@ fsdp_status fsdp_adapter_read_options(const char *folder, fsdp_lora_options **ou
     if (!fsdp__path_exists(path))
         return FSDP_FAIL(FSDP_NOT_FOUND,
                          "'%s' is not the folder of an adapter: it has no " FSDP__ADAPTER_CONFIG
-                         " (of a checkpoint, the run's command with export.path makes that folder)",
+                         " (a checkpoint of one is a folder step-N)",
                          folder);
     FSDP_TRY(fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes));
     return fsdp__adapter_config_parse(path, text, bytes, out);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/context.h"
@@ -11,6 +12,7 @@
 #include "checkpoint/folder.h"
 #include "cli/cli.h"
 #include "cli/convert_gguf.h"
+#include "cli/folder_model.h"
 #include "cli/interrupt.h"
 #include "cli/merged.h"
 #include "cli/own_process.h"
@@ -20,6 +22,7 @@
 #include "state/entry.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
+#include "train/kept_adapter.h"
 #include "train/run_steps.h"
 
 enum {
@@ -40,7 +43,8 @@ static void usage(void)
          "folder.\n"
          "\n"
          "Without --ranks, TO becomes a Hugging Face folder with weights, config and\n"
-         "tokenizer. It must be new, empty, or written by fsdp. If FROM is a Hugging Face\n"
+         "tokenizer; of a checkpoint of an adapter (LoRA), a folder of peft. It must be new, empty, or written by "
+         "fsdp. If FROM is a Hugging Face\n"
          "folder, only its parameters are written, not its other buffers.\n"
          "\n"
          "  -n, --ranks N    TO/step-S becomes a checkpoint of N ranks with everything\n"
@@ -48,7 +52,8 @@ static void usage(void)
          "  --dtype DTYPE    write weights as float32, bfloat16 or float16; default: as\n"
          "                   they are, but float32 in a Hugging Face folder if they differ\n"
          "  --adapter DIR    a folder of peft (LoRA): TO becomes the model of FROM with\n"
-         "                   the adapter in its weights, which are in memory meanwhile\n"
+         "                   the adapter in its weights, which are in memory meanwhile;\n"
+         "                   or a checkpoint of an adapter\n"
          "  --step S         default: the step of FROM, or 0 if it is a Hugging Face\n"
          "                   folder\n"
          "  -o, --output TO  the same as TO\n"
@@ -63,6 +68,7 @@ static void usage(void)
 
 typedef struct conversion {
     const char *from, *to, *adapter; /* the last: to be merged; NULL: none */
+    fsdp__adapters adapters;         /* it, as a list of one */
     int ranks;                       /* 0: a Hugging Face folder */
     fsdp_dtype dtype;
     int64_t step; /* -1: the step of FROM */
@@ -159,6 +165,29 @@ static fsdp_status write_held(conversion *c, fsdp_context *context, fsdp_hub_hol
     fsdp__interrupt_holds(&c->interrupt, hold);
     status = fsdp__hub_save_held(hold, state, &c->config, c->dtype ? c->dtype : common_dtype(state),
                                  fsdp_world(context), FSDP__FILE_LIMIT_BYTES);
+    fsdp__interrupt_holds(&c->interrupt, NULL);
+    return status;
+}
+
+/* Writes the adapter of a checkpoint as a folder of peft. */
+static fsdp_status write_adapter(fsdp_context *context, void *arg)
+{
+    conversion *c = arg;
+    const fsdp__hub_target target = {.folder = c->to, .source = c->source.folder.path, .adapter = true};
+    const fsdp_checkpoint_file *config = fsdp_checkpoint_file_find(c->source.reader, FSDP__ADAPTER_CONFIG);
+    FSDP__FREED char *text = fsdp__sprintf("%.*s", (int)config->bytes, (const char *)config->data);
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL, *named = NULL;
+    FSDP__SCOPED(fsdp__hub_hold_free_at) fsdp_hub_hold *hold = fsdp__hub_hold_create(context, &target);
+    fsdp_status status;
+
+    if (!hold || !text)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+    FSDP_TRY(make_state(c, context, FSDP__SECTION_MODEL, &state));
+    FSDP_TRY(fsdp__name_adapter(context, &c->config, state, c->source.folder.path, &named));
+    fsdp__hub_hold_describe(hold, text);
+    FSDP_TRY(fsdp__hub_hold_begin(hold));
+    fsdp__interrupt_holds(&c->interrupt, hold);
+    status = fsdp__hub_save_held(hold, named, NULL, c->dtype, fsdp_world(context), FSDP__HUB_ONE_FILE);
     fsdp__interrupt_holds(&c->interrupt, NULL);
     return status;
 }
@@ -303,6 +332,16 @@ static fsdp_status read_extras(conversion *c)
 
 /* ---- all of it ---- */
 
+/* Checks that what FROM says of its adapter can be read, and that no other is to be put into it. */
+static fsdp_status check_adapter(const conversion *c)
+{
+    FSDP__SCOPED(fsdp_lora_options_free_at) fsdp_lora_options *options = NULL;
+
+    if (c->adapter)
+        return fsdp__kept_adapter_refuse(c->source.folder.path);
+    return fsdp__adapter_on_disk_options(c->source.folder.path, &options);
+}
+
 /* Checks that the folder has the model of its config, because what is written must be one, too. Of a Hugging Face
  * folder it lists only the model's tensors. */
 static fsdp_status check_model(conversion *c)
@@ -319,6 +358,8 @@ static fsdp_status check_model(conversion *c)
                                         c->source.folder.path);
     FSDP_TRY(fsdp_hub_read_config(c->source.folder.path, &c->config));
     FSDP_TRY(fsdp_context_create(&(fsdp_context_options){.threads = 1}, &context));
+    if (c->source.folder.is_adapter)
+        return check_adapter(c);
     FSDP_TRY(fsdp__model_folder_check(&c->source.folder, context, &c->config, false));
     return c->source.reader ? FSDP_OK : fsdp__tensor_source_list_model(&c->source, context, &c->config);
 }
@@ -374,8 +415,22 @@ static fsdp_status spill_to(conversion *c)
     return status;
 }
 
+/* Finds the folder of --adapter, which may be a checkpoint. */
+static fsdp_status find_adapter(conversion *c)
+{
+    if (!c->adapter)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__adapters_read(c->adapter, &c->adapters));
+    if (c->adapters.count > 1)
+        return FSDP_FAIL(FSDP_INVALID, "--adapter is '%s': expected one folder, of which the model gets the adapter",
+                         c->adapter);
+    c->adapter = fsdp__adapters_at(&c->adapters, 0);
+    return FSDP_OK;
+}
+
 static fsdp_status convert(conversion *c)
 {
+    FSDP_TRY(find_adapter(c));
     FSDP_TRY(fsdp__tensor_source_open(c->from, &c->source));
     FSDP_TRY(check_model(c));
     FSDP_TRY(check_target(c));
@@ -385,7 +440,7 @@ static fsdp_status convert(conversion *c)
         FSDP_TRY(c->source.reader ? copy_extras(c) : read_extras(c));
     FSDP_TRY(spill_to(c));
     if (c->ranks == 0)
-        return fsdp_run_threads(1, NULL, write_folder, c);
+        return fsdp_run_threads(1, NULL, c->source.folder.is_adapter ? write_adapter : write_folder, c);
     return fsdp_run_threads(c->ranks, &(fsdp_context_options){.threads = 1}, write_checkpoint, c);
 }
 
@@ -394,6 +449,7 @@ static void release(conversion *c)
     for (int i = 0; i < c->file_count; i++)
         FSDP__FREE_ALL(c->files[i].name, c->files[i].data);
     FSDP__FREE_ALL(c->files, c->values);
+    fsdp__adapters_release(&c->adapters);
     fsdp__spill_release(&c->spill);
     fsdp__tensor_source_release(&c->source);
 }
@@ -420,7 +476,7 @@ static int run(conversion *c)
         printf("checkpoint of %d rank%s written to %s/step-%lld\n", c->ranks, c->ranks == 1 ? "" : "s", c->to,
                (long long)c->step);
     else
-        printf("model written to %s\n", c->to);
+        printf("%s written to %s\n", c->source.folder.is_adapter ? "adapter" : "model", c->to);
     if (result == 0)
         warn_not_finite(&c->spill);
     release(c);

@@ -167,6 +167,7 @@ static fsdp_status prepare(fsdp__eval *e)
 {
     FSDP_TRY(check_device(e));
     FSDP_TRY(fsdp__model_folder_find(e->path, &e->folder));
+    FSDP_TRY(fsdp__folder_adapter_check(&e->folder, &e->adapters));
     FSDP_TRY(fsdp_hub_read_config(e->folder.path, &e->config));
     FSDP_TRY(fsdp__folder_model_check(&e->config, e->ranks.count, e->tp, e->cp)); /* a rank has no count */
     e->options.vocab_size = e->config.vocab_size;
@@ -241,7 +242,12 @@ static fsdp_status evaluate_one(fsdp__eval *e, fsdp_context *context, fsdp_devic
     fsdp_status status;
 
     FSDP_TRY(fsdp__folder_model_load(context, e->folder.path, &e->config,
-                                     &(fsdp__folder_model_options){e->dtype, device, adapter, e->tp, e->cp}, &model));
+                                     &(fsdp__folder_model_options){.dtype = e->dtype_text ? e->dtype : FSDP_DTYPE_NONE,
+                                                                   .device = device,
+                                                                   .adapter = adapter,
+                                                                   .tp = e->tp,
+                                                                   .cp = e->cp},
+                                     &model));
     fsdp__bar_begin(&e->bar);
     e->bar.possible = e->bar.possible && prints;
     e->options.progress = draw;

@@ -84,7 +84,7 @@ static fsdp_status read_numbers(const texts *t, fsdp__continuation *c)
         return FSDP_FAIL(FSDP_INVALID, "generate: --chat talks with one adapter: give --prompt TEXT to ask several");
     if (c->device)
         FSDP_TRY(fsdp__device_name_check("--device", c->device));
-    c->dtype = FSDP_F32;
+    c->dtype = FSDP_DTYPE_NONE;
     return t->dtype ? fsdp__dtype_option(t->dtype, &c->dtype) : FSDP_OK;
 }
 

@@ -103,6 +103,7 @@ static fsdp_status read_stops(fsdp__continuation *c)
 fsdp_status fsdp__continuation_prepare(fsdp__continuation *c)
 {
     FSDP_TRY(fsdp__model_folder_find(c->path, &c->folder));
+    FSDP_TRY(fsdp__folder_adapter_check(&c->folder, &c->adapters));
     FSDP_TRY(fsdp_hub_read_config(c->folder.path, &c->config));
     FSDP_TRY(c->ids ? read_ids(c) : read_prompt(c));
     for (int64_t i = 0; i < c->count; i++)
@@ -235,7 +236,8 @@ static void write_facts(const void *arg, FILE *out)
     fprintf(out, "the most new tokens\t%lld\n--temperature\t%.9g\n--top-k\t%lld\n--top-p\t%.9g\n--seed\t%llu\n",
             (long long)o->max_new_tokens, (double)o->temperature, (long long)o->top_k, (double)o->top_p,
             (unsigned long long)o->seed);
-    fprintf(out, "--dtype\t%s\n--tensor-parallel\t%d\nthe cache\t%s\n", fsdp_dtype_name(c->dtype), c->team,
+    fprintf(out, "--dtype\t%s\n--tensor-parallel\t%d\nthe cache\t%s\n",
+            c->dtype == FSDP_DTYPE_NONE ? "not set" : fsdp_dtype_name(c->dtype), c->team,
             o->no_cache ? "not used" : "used");
 }
 
@@ -264,8 +266,9 @@ static fsdp_status run_one(fsdp__continuation *c, fsdp_context *context, fsdp_de
 {
     FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = NULL;
 
-    FSDP_TRY(fsdp__folder_model_load(context, c->folder.path, &c->config,
-                                     &(fsdp__folder_model_options){c->dtype, device, adapter, .tp = c->team}, &model));
+    FSDP_TRY(fsdp__folder_model_load(
+        context, c->folder.path, &c->config,
+        &(fsdp__folder_model_options){.dtype = c->dtype, .device = device, .adapter = adapter, .tp = c->team}, &model));
     if (c->adapters.count > 1 && fsdp_context_rank(context) == 0)
         printf("adapter: %s\n", adapter);
     return generate(c, model);

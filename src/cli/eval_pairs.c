@@ -41,7 +41,7 @@ fsdp_status fsdp__eval_find_reference(fsdp__eval *e)
     if (e->cp > 1)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "--context-parallel does not go with pairs, as --data '%s' has: leave it out", e->data);
-    if (!e->reference && e->adapters.count == 0)
+    if (!e->reference && e->adapters.count == 0 && !e->folder.is_adapter)
         return FSDP_FAIL(FSDP_INVALID,
                          "--data '%s' has pairs, on which a model is compared with another: name that with --reference "
                          "FOLDER, or an adapter with --adapter, which is compared with the model without it",
@@ -77,7 +77,12 @@ fsdp_status fsdp__eval_reference(fsdp__eval *e, fsdp_context *context, fsdp_devi
     FSDP__TRY_NEW(e->reference_sums = fsdp__calloc(count, sizeof *e->reference_sums));
     FSDP__TRY_NEW(e->sums = fsdp__calloc(count, sizeof *e->sums));
     FSDP_TRY(fsdp__folder_model_load(context, e->reference_folder.path, &e->reference_config,
-                                     &(fsdp__folder_model_options){e->dtype, device, NULL, e->tp, e->cp}, &model));
+                                     &(fsdp__folder_model_options){.dtype = e->dtype_text ? e->dtype : FSDP_DTYPE_NONE,
+                                                                   .device = device,
+                                                                   .bare = !e->reference,
+                                                                   .tp = e->tp,
+                                                                   .cp = e->cp},
+                                     &model));
     return add_up(e, model, e->reference_sums, &found);
 }
 

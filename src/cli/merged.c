@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "cli/finite_values.h"
 #include "state/entry.h"
+#include "train/kept_adapter.h"
 
 /* Adds what the base keeps, and a tensor on the host for each of the adapter's. */
 static fsdp_status add_entries(const fsdp_adapter *adapter, const fsdp_state_dict *base, fsdp_state_dict *out)
@@ -34,8 +35,29 @@ static fsdp_status merge(const fsdp_adapter *adapter, const fsdp_state_dict *bas
 
     FSDP_TRY(fsdp_state_dict_create(&all));
     FSDP_TRY(add_entries(adapter, base, all));
-    FSDP_TRY(fsdp__adapter_load_state(adapter, all, folder));
+    FSDP_TRY(fsdp__adapter_on_disk_load(adapter, all, folder));
     return fsdp_adapter_merge(adapter, all, out);
+}
+
+/* Makes a model without bytes that has the folder's adapter. */
+static fsdp_status make_model(fsdp_context *context, const fsdp_model_config *config, const char *folder,
+                              fsdp_module **model, fsdp_adapter **adapter)
+{
+    FSDP__SCOPED(fsdp_lora_options_free_at) fsdp_lora_options *options = NULL;
+
+    FSDP_TRY(fsdp__adapter_on_disk_options(folder, &options));
+    *model = fsdp_model_create(context, fsdp_meta(context), config);
+    return *model ? fsdp_adapter_add(*model, options, adapter) : fsdp_last_status();
+}
+
+fsdp_status fsdp__name_adapter(fsdp_context *context, const fsdp_model_config *config, const fsdp_state_dict *state,
+                               const char *checkpoint, fsdp_state_dict **out)
+{
+    FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = NULL;
+    FSDP__SCOPED(fsdp_adapter_free_at) fsdp_adapter *adapter = NULL;
+
+    FSDP_TRY(make_model(context, config, checkpoint, &model, &adapter));
+    return fsdp__adapter_peft_state(adapter, state, out);
 }
 
 fsdp_status fsdp__merge_adapter(fsdp_context *context, const fsdp_model_config *config, const fsdp_state_dict *base,
@@ -43,11 +65,8 @@ fsdp_status fsdp__merge_adapter(fsdp_context *context, const fsdp_model_config *
 {
     FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = NULL;
     FSDP__SCOPED(fsdp_adapter_free_at) fsdp_adapter *adapter = NULL;
-    FSDP__SCOPED(fsdp_lora_options_free_at) fsdp_lora_options *options = NULL;
 
-    FSDP_TRY(fsdp_adapter_read_options(folder, &options));
-    FSDP__TRY_MADE(model = fsdp_model_create(context, fsdp_meta(context), config));
-    FSDP_TRY(fsdp_adapter_add(model, options, &adapter));
+    FSDP_TRY(make_model(context, config, folder, &model, &adapter));
     FSDP_TRY(fsdp__check_finite_path(folder)); /* the merged model would be NaN, and nothing say why */
     return merge(adapter, base, folder, out);
 }

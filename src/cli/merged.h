@@ -1,4 +1,4 @@
-/* merged.h - a model's tensors with an adapter in them, for `fsdp convert --adapter`. */
+/* merged.h - tensors of adapters for `fsdp convert`: in those of a model, and by themselves. */
 #ifndef CLI_MERGED_H
 #define CLI_MERGED_H
 
@@ -8,5 +8,9 @@
  * in memory. The caller frees `*out`. */
 fsdp_status fsdp__merge_adapter(fsdp_context *context, const fsdp_model_config *config, const fsdp_state_dict *base,
                                 const char *folder, fsdp_state_dict **out);
+
+/* Makes a state dict of an adapter with the names that peft writes, of that of a checkpoint of it. */
+fsdp_status fsdp__name_adapter(fsdp_context *context, const fsdp_model_config *config, const fsdp_state_dict *state,
+                               const char *checkpoint, fsdp_state_dict **out);
 
 #endif

@@ -19,10 +19,9 @@ const char *fsdp__embedding_name(fsdp_architecture architecture)
 }
 
 #define QUANTIZED "these weights are quantized, which is not supported: get the model in bfloat16 or float16"
-#define ADAPTER                                                                                                \
-    "these are weights of an adapter (LoRA): name its model, and its folder with --adapter; of a checkpoint, " \
-    "the run's command with export.path makes that folder; weights that peft has wrapped are saved after "     \
-    "merge_and_unload"
+#define ADAPTER                                                                                                     \
+    "these are weights of an adapter (LoRA): name its model, and its folder with --adapter; weights that peft has " \
+    "wrapped are saved after merge_and_unload"
 #define OF_ANOTHER "these are weights of another architecture: "
 
 /* Names that no supported model has. The first line that fits counts. */

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "hub/hub.h"
 #include "state/entry.h"
+#include "train/kept_adapter.h"
 #include "train/run_config.h"
 #include "train/run_start.h"
 #include "train/same_facts.h"
@@ -172,7 +173,8 @@ fsdp_status fsdp__train_read_adapter(fsdp_train_run *run)
 
     if (!fsdp__train_adapts(c))
         return FSDP_OK;
-    status = c->adapter.path ? fsdp_adapter_read_options(c->adapter.path, &run->lora) : options_of_keys(c, &run->lora);
+    status =
+        c->adapter.path ? fsdp__adapter_on_disk_options(c->adapter.path, &run->lora) : options_of_keys(c, &run->lora);
     if (status != FSDP_OK)
         return c->adapter.path ? fsdp_fail_prefix(status, "adapter.path") : status;
     run->lora->seed = (uint64_t)c->training.seed;

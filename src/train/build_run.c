@@ -8,6 +8,7 @@
 #include "nn/module.h"
 #include "state/entry.h"
 #include "train/dpo.h"
+#include "train/kept_adapter.h"
 #include "train/run_config.h"
 #include "train/run_start.h"
 #include "train/run_steps.h"
@@ -92,7 +93,7 @@ static fsdp_status fill_adapter(fsdp_train_run *run)
         return fsdp__resume_fill_model(run);
     if (!run->config->adapter.path)
         return fsdp_adapter_initialize(run->adapter, (uint64_t)run->config->training.seed);
-    return fsdp_fail_prefix(fsdp_adapter_load(run->adapter, run->config->adapter.path), "adapter.path");
+    return fsdp_fail_prefix(fsdp__adapter_on_disk_load(run->adapter, NULL, run->config->adapter.path), "adapter.path");
 }
 
 fsdp_status fsdp__train_fill_model(fsdp_train_run *run)

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/file.h"
 #include "hub/held_folder.h"
@@ -44,6 +45,17 @@ static fsdp_status add_model(const fsdp_train_run *run, fsdp__extras *e)
     return add(e, "config.json", text, strlen(text));
 }
 
+/* Adds what says which adapter the tensors are. */
+static fsdp_status add_adapter(const fsdp_train_run *run, fsdp__extras *e)
+{
+    FSDP__FREED char *text = NULL;
+
+    if (!run->adapter)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__train_adapter_config(run, &text));
+    return add(e, FSDP__ADAPTER_CONFIG, text, strlen(text));
+}
+
 static fsdp_status add_generation_config(const fsdp_train_run *run, fsdp__extras *e)
 {
     FSDP__FREED char *text = NULL;
@@ -69,6 +81,7 @@ fsdp_status fsdp__extras_read(const fsdp_train_run *run, fsdp__extras *out)
 
     FSDP_TRY(add_config(run, out));
     FSDP_TRY(add_model(run, out));
+    FSDP_TRY(add_adapter(run, out));
     FSDP_TRY(add_generation_config(run, out));
     if (folder)
         FSDP_TRY(fsdp__hub_list_tokenizer(folder, &files));

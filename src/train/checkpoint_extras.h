@@ -6,7 +6,7 @@
 #include "fsdp/train.h"
 
 enum {
-    FSDP__EXTRAS_MOST = 16
+    FSDP__EXTRAS_MOST = 17
 };
 
 typedef struct fsdp__extras {
@@ -14,7 +14,8 @@ typedef struct fsdp__extras {
     int count;
 } fsdp__extras;
 
-/* Reads config.yaml of the run, config.json of the model, generation_config.json and the tokenizer's files of
+/* Reads config.yaml of the run, config.json of the model, adapter_config.json of an
+ * adapter, generation_config.json and the tokenizer's files of
  * model.path. Release the result, also after a failure. */
 fsdp_status fsdp__extras_read(const fsdp_train_run *run, fsdp__extras *out);
 void fsdp__extras_release(fsdp__extras *extras);

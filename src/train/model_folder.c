@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -14,6 +15,7 @@
 #include "hub/hub.h"
 #include "hub/mismatch.h"
 #include "train/checkpoint_values.h"
+#include "train/kept_adapter.h"
 
 /* Finds out whether the folder has the file. A dangling link counts: whoever reads it reports that. */
 static fsdp_status has_file(const char *folder, const char *name, bool *out)
@@ -66,7 +68,8 @@ fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out)
     memset(out, 0, sizeof *out);
     if (!fsdp__path_exists(path) && fsdp__is_step_best(path)) {
         out->is_checkpoint = true;
-        return fsdp__checkpoint_resolve(path, &out->path);
+        FSDP_TRY(fsdp__checkpoint_resolve(path, &out->path));
+        return has_file(out->path, FSDP__ADAPTER_CONFIG, &out->is_adapter);
     }
     if (!fsdp__path_exists(path))
         return fsdp__hub_fail_missing(path);
@@ -81,7 +84,9 @@ fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out)
         FSDP_TRY(find_newest(path, out));
     if (!out->path)
         out->path = fsdp__strdup(path);
-    return out->path ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", path);
+    if (!out->path)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", path);
+    return out->is_checkpoint ? has_file(out->path, FSDP__ADAPTER_CONFIG, &out->is_adapter) : FSDP_OK;
 }
 
 void fsdp__model_folder_release(fsdp__model_folder *folder)
@@ -103,6 +108,11 @@ static fsdp_status open_model(const char *path, fsdp_checkpoint_reader **out)
 static bool is_of_model(const fsdp_checkpoint_tensor *tensor)
 {
     return strcmp(tensor->section, FSDP__SECTION_MODEL) == 0;
+}
+
+static bool is_of_adapter(const fsdp_checkpoint_tensor *tensor)
+{
+    return is_of_model(tensor) && fsdp__adapter_is_low_rank(tensor->name);
 }
 
 /* Compares both ways: the section must have the parameters, and nothing else. */
@@ -132,6 +142,9 @@ static fsdp_status check_section(const fsdp_checkpoint_reader *reader, fsdp_cont
         .place = fsdp_checkpoint_path(reader), .config = config, .by_keys = by_keys, .checkpoint = true};
     fsdp_state_dict *parameters;
 
+    for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++)
+        if (is_of_adapter(fsdp_checkpoint_at(reader, i)))
+            return fsdp__kept_adapter_refuse(fsdp_checkpoint_path(reader));
     for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++)
         if (is_of_model(fsdp_checkpoint_at(reader, i)))
             fsdp__mismatch_see(&m, fsdp_checkpoint_at(reader, i)->name);

@@ -8,6 +8,7 @@
 typedef struct fsdp__model_folder {
     char *path;         /* of the folder with config.json: as given, or the newest or best step-N */
     bool is_checkpoint; /* the weights are parts of several ranks */
+    bool is_adapter;    /* a checkpoint that has an adapter, and no whole model (train/kept_adapter.h) */
     bool has_config;    /* without one it may have only weights, or nothing that is known */
 } fsdp__model_folder;
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/context.h"
 #include "state/entry.h"
@@ -122,6 +123,43 @@ static fsdp_status differences(const fsdp_train_run *run, const char *name, char
     return FSDP_OK;
 }
 
+/* Refuses a run that trains an adapter, and goes on from one that did not, or the other way round. */
+static fsdp_status check_kind(const fsdp_train_run *run)
+{
+    static const char *const kinds[] = {"the whole model", "an adapter (section adapter)"};
+    const char *facts = NULL;
+    bool theirs;
+
+    FSDP_TRY(fsdp_checkpoint_get_text(run->resume.from, FSDP__VALUE_MODEL, &facts));
+    theirs = strstr(facts, "\nadapter.rank\t") != NULL;
+    if (theirs == (run->lora != NULL))
+        return FSDP_OK;
+    return FSDP_FAIL(
+        FSDP_INVALID,
+        "checkpoint.folder: '%s' is of a run that trains %s, and this run trains %s: give the keys of that "
+        "run, or name another folder for the checkpoints",
+        run->resume.path, kinds[theirs], kinds[run->lora != NULL]);
+}
+
+/* Adds a difference of the adapter's dropout, which is no fact of the model: older checkpoints do not have it. */
+static fsdp_status compare_dropout(const fsdp_train_run *run, char *text, int *count)
+{
+    FSDP__SCOPED(fsdp_lora_options_free_at) fsdp_lora_options *theirs = NULL;
+    size_t used = *count > 0 ? strlen(text) : 0;
+    char then[32], now[32];
+
+    if (!run->lora || !fsdp_checkpoint_file_find(run->resume.from, FSDP__ADAPTER_CONFIG))
+        return FSDP_OK;
+    FSDP_TRY(fsdp_adapter_read_options(run->resume.path, &theirs));
+    snprintf(then, sizeof then, "%.9g", theirs->dropout);
+    snprintf(now, sizeof now, "%.9g", run->lora->dropout);
+    if (strcmp(then, now) == 0)
+        return FSDP_OK;
+    snprintf(text + used, FSDP__FACTS_TEXT - used, "%sadapter.dropout is %s and %s", used > 0 ? ", " : "", then, now);
+    ++*count;
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__resume_check_model(const fsdp_train_run *run)
 {
     char text[FSDP__FACTS_TEXT];
@@ -129,7 +167,9 @@ fsdp_status fsdp__resume_check_model(const fsdp_train_run *run)
 
     if (!run->resume.from)
         return FSDP_OK;
+    FSDP_TRY(check_kind(run));
     FSDP_TRY(differences(run, FSDP__VALUE_MODEL, text, &count));
+    FSDP_TRY(compare_dropout(run, text, &count));
     if (count == 0)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,

@@ -6,6 +6,7 @@
 #include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/file.h"
+#include "train/kept_adapter.h"
 #include "train/run_config.h"
 #include "train/run_start.h"
 #include "train/same_facts.h"
@@ -13,10 +14,9 @@
 static void write_first_weights(const fsdp_train_run *run, FILE *out)
 {
     const fsdp_train_config *c = run->config;
-    FSDP__FREED char *adapter = c->adapter.path ? fsdp__path_join(c->adapter.path, FSDP__ADAPTER_WEIGHTS) : NULL;
 
-    if (adapter)
-        fsdp__facts_of_weights(adapter, false, "adapter.path", out);
+    if (c->adapter.path)
+        fsdp__adapter_on_disk_facts(c->adapter.path, "adapter.path", out);
     if (run->resume.path)
         fsdp__facts_of_weights(run->resume.path, true, "checkpoint.folder", out);
     else if (run->initial.path)

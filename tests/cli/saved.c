@@ -60,3 +60,58 @@ void saved_make(int world, const saved *s)
 {
     test_run_ranks(world, save, (void *)(uintptr_t)s);
 }
+
+/* ---- again ---- */
+
+typedef struct again {
+    const char *path, *name, *folder;
+} again;
+
+/* Reads a section whole. */
+static fsdp_state_dict *read_section(fsdp_context *context, fsdp_checkpoint_reader *reader, const char *section)
+{
+    fsdp_state_dict *state;
+
+    CHECK_OK(fsdp_state_dict_create(&state));
+    for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++) {
+        const fsdp_checkpoint_tensor *t = fsdp_checkpoint_at(reader, i);
+
+        if (strcmp(t->section, section) == 0)
+            CHECK_OK(fsdp_state_dict_add(state, t->name,
+                                         CHECK_PTR(fsdp_zeros(fsdp_cpu(context), t->dtype, t->ndim, t->shape))));
+    }
+    CHECK_OK(fsdp_checkpoint_load(reader, section, state, NULL));
+    return state;
+}
+
+static void save_again(fsdp_context *context, void *arg)
+{
+    const again *a = arg;
+    fsdp_checkpoint_section sections[] = {{.name = "model"}, {.name = "optimizer"}};
+    fsdp_checkpoint_value values[32];
+    fsdp_checkpoint_file files[32];
+    fsdp_checkpoint_content content = {.sections = sections, .section_count = 2, .values = values, .files = files};
+    fsdp_checkpoint_reader *reader;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_OK(fsdp_checkpoint_open(a->path, &reader));
+    content.step = fsdp_checkpoint_step(reader);
+    for (; content.value_count < fsdp_checkpoint_value_count(reader); content.value_count++)
+        values[content.value_count] = *fsdp_checkpoint_value_at(reader, content.value_count);
+    for (int i = 0; i < fsdp_checkpoint_file_count(reader); i++)
+        if (strcmp(fsdp_checkpoint_file_at(reader, i)->name, a->name) != 0)
+            files[content.file_count++] = *fsdp_checkpoint_file_at(reader, i);
+    CHECK_EQ(content.file_count, fsdp_checkpoint_file_count(reader) - 1);
+    for (int i = 0; i < content.section_count; i++)
+        sections[i].state = read_section(context, reader, sections[i].name);
+    CHECK_OK(fsdp_checkpoint_save(a->folder, &content, fsdp_world(context)));
+    for (int i = 0; i < content.section_count; i++)
+        fsdp_state_dict_free(sections[i].state);
+    fsdp_checkpoint_close(reader);
+    fsdp_scope_end(context, NULL);
+}
+
+void saved_without(const char *path, const char *name, const char *folder)
+{
+    test_run_ranks(1, save_again, &(again){path, name, folder});
+}

@@ -16,4 +16,8 @@ typedef struct saved {
  * beside them. */
 void saved_make(int world, const saved *s);
 
+/* Writes the checkpoint at `path` (step-N) again, into `folder`, without one of its small files, as if who has saved it
+ * had not known of it. */
+void saved_without(const char *path, const char *name, const char *folder);
+
 #endif

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "cli/fixture.h"
+#include "cli/saved.h"
 
 #define LLAMA REFERENCE "/models/tiny-llama"
 #define DORA REFERENCE "/finetune/lora-llama-dora/final"
@@ -101,23 +102,151 @@ FIXTURE_TEST(a_run_says_what_it_trains)
     free(path);
 }
 
-#define TRAIN                                                                                             \
-    "train", "--model.path=" LLAMA, "--data.path=" TOKENS, "--training.steps=2", "--training.seq_len=16", \
-        "--training.local_batch_size=1", "--adapter.rank=4", "--checkpoint.folder", checkpoint
+/* ---- checkpoints of an adapter ---- */
 
-/* The checkpoint of an adapter is no model and no adapter's folder, and says how to get one. */
-FIXTURE_TEST(an_adapter_comes_out_of_a_checkpoint_by_the_same_command)
+#define WINDOWS "--data", TOKENS, "--seq-len=16", "--batch-size=1", "--steps=4"
+
+/* Trains two steps with a checkpoint, and returns the loss of the last validation, which is of the tokens that WINDOWS
+ * has. */
+static double train(fixture *f, const char *model, const char *checkpoint, const char *ranks, const char *key)
+{
+    program p =
+        RUN(0, "train", "--data.path=" TOKENS, "--training.steps=2", "--training.seq_len=16",
+            "--training.local_batch_size=1", "--adapter.rank=4", "--optimizer.lr=0.05", "--validation.path=" TOKENS,
+            "--validation.freq=2", "--validation.steps=4", model, "--checkpoint.folder", checkpoint, "-n", ranks, key);
+
+    return loss_behind(p.output, "valid:  2");
+}
+
+/* With the base that the run had, in codes as well; so an export, which is for the model as it is, may differ. */
+FIXTURE_TEST(a_checkpoint_of_an_adapter_is_what_the_run_has_validated)
+{
+    static const char *const keys[] = {"--adapter.dora=true", "--adapter.modules_to_save=lm_head",
+                                       "--adapter.quantize=nf4", "--adapter.base_dtype=bfloat16"};
+    static const char *const ranks[] = {"1", "2", "4", "1"};
+    fixture *f = *state;
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        char name[20], *checkpoint;
+        double loss;
+
+        snprintf(name, sizeof name, "ckpt-%zu", i);
+        checkpoint = test_path(f->directory, name);
+        loss = train(f, "--model.path=" LLAMA, checkpoint, ranks[(i + 1) % 4], keys[i]);
+        CHECK_NEAR(loss_behind(RUN(0, "eval", checkpoint, WINDOWS, "-n", ranks[i]).output, "data:"), loss, 1e-4);
+    }
+}
+
+FIXTURE_TEST(a_checkpoint_of_an_adapter_is_used_directly)
 {
     fixture *f = *state;
     char *checkpoint = test_path(f->directory, "ckpt"), *taken = test_path(f->directory, "taken");
+    char *other = test_path(f->directory, "other"), *further = test_path(f->directory, "ckpt/step-2");
+    double loss = train(f, "--model.path=" LLAMA, checkpoint, "2", NULL);
+    program with, alone;
 
-    SAYS(0, "saved:", TRAIN, "-n", "2");
     SAYS(0, "every checksum is right; its adapter (LoRA) fits its config.json; all weights are finite", "verify",
          checkpoint);
-    SAYS(1, "of a checkpoint, the run's command with export.path makes that folder", "eval", checkpoint, "--data",
-         TOKENS);
-    SAYS(1, "of a checkpoint, the run's command with export.path makes that folder", "eval", LLAMA, "--data", TOKENS,
-         "--adapter", checkpoint);
-    SAYS(0, "all steps are done", TRAIN, "--export.path", taken);
-    SAYS(0, "adapter: ", "eval", LLAMA, "--data", TOKENS, "--seq-len=32", "--steps=2", "--adapter", taken);
+    CHECK_NEAR(loss_behind(RUN(0, "eval", LLAMA, WINDOWS, "--adapter", checkpoint).output, "/step-2"), loss, 1e-4);
+    SAYS(0, "adapter written to ", "convert", checkpoint, taken);
+    CHECK_NEAR(loss_behind(RUN(0, "eval", LLAMA, WINDOWS, "--adapter", taken).output, "adapter:"), loss, 1e-4);
+    SAYS(0, "checkpoint of 3 ranks", "convert", checkpoint, other, "--ranks=3");
+    CHECK_NEAR(loss_behind(RUN(0, "eval", other, WINDOWS, "-n", "2", "--tensor-parallel=2").output, "data:"), loss,
+               1e-4);
+    with = RUN(0, "generate", checkpoint, "--tokens=1,2,3", "--max-new-tokens=8", "--temperature=0");
+    alone = RUN(0, "generate", LLAMA, "--tokens=1,2,3", "--max-new-tokens=8", "--temperature=0", "--adapter", taken);
+    CHECK_STRING(with.output, alone.output);
+    taken = test_path(f->directory, "merged");
+    SAYS(0, "model written to", "convert", LLAMA, taken, "--adapter", checkpoint);
+    CHECK_NEAR(loss_behind(RUN(0, "eval", taken, WINDOWS).output, "data:"), loss, 1e-4);
+    SAYS(0, "/step-2, beside 21 layers", "train", "--model.path=" LLAMA, "--data.path=" TOKENS, "--training.steps=1",
+         "--training.seq_len=16", "--adapter.path", further);
+}
+
+FIXTURE_TEST(what_a_checkpoint_of_an_adapter_cannot_be_used_for_is_told)
+{
+    fixture *f = *state;
+    char *checkpoint = test_path(f->directory, "ckpt"), *out = test_path(f->directory, "out");
+
+    train(f, "--model.path=" LLAMA, checkpoint, "1", "--adapter.quantize=int8");
+    SAYS(1, "with which its model computes: leave --adapter out", "eval", checkpoint, WINDOWS, "--adapter", DORA);
+    SAYS(1, "--tensor-parallel would cut the blocks of the base of '", "eval", checkpoint, WINDOWS, "-n", "2",
+         "--tensor-parallel=2");
+    SAYS(1, "is a checkpoint of an adapter (LoRA), not of a whole model: name the model", "convert", checkpoint, out,
+         "--adapter", DORA);
+    SAYS(1, "is a checkpoint of an adapter (LoRA), not of a whole model: name the model", "convert", checkpoint, out,
+         "--to=gguf");
+    SAYS(1, "checkpoint.initial_load_path: '", "train", "--model.path=" LLAMA, "--data.path=" TOKENS,
+         "--training.steps=1", "--training.seq_len=16", "--checkpoint.initial_load_path", checkpoint);
+}
+
+/* Goes on with other keys, which is refused with what it says. */
+static void goes_on(fixture *f, const char *checkpoint, const char *rank, const char *key, const char *says)
+{
+    SAYS(1, says, "train", "--model.path=" LLAMA, "--data.path=" TOKENS, "--training.steps=3", "--training.seq_len=16",
+         "--training.local_batch_size=1", "--checkpoint.folder", checkpoint, rank, key);
+}
+
+FIXTURE_TEST(a_run_goes_on_with_the_adapter_that_it_began_with)
+{
+    fixture *f = *state;
+    char *checkpoint = test_path(f->directory, "ckpt");
+
+    train(f, "--model.path=" LLAMA, checkpoint, "2", "--adapter.dropout=0.25");
+    goes_on(f, checkpoint, "--adapter.rank=4", "--adapter.dropout=0.5", "adapter.dropout is 0.25 and 0.5: ");
+    goes_on(f, checkpoint, "--adapter.rank=8", "--adapter.dropout=0.25", "adapter.rank is 4 and 8, adapter.alpha");
+    goes_on(f, checkpoint, "--adapter.rank=4", "--adapter.quantize=nf4",
+            "adapter.quantize is none and nf4, adapter.dropout is 0.25 and 0: ");
+    goes_on(f, checkpoint, "--training.seed=42", NULL,
+            "is of a run that trains an adapter (section adapter), and this run trains the whole model");
+}
+
+FIXTURE_TEST(the_base_of_a_checkpoint_must_be_there_and_be_what_it_was)
+{
+    fixture *f = *state;
+    char *checkpoint = test_path(f->directory, "ckpt"), *base = test_path(f->directory, "base");
+    char *weights = test_path(f->directory, "base/model-00003-of-00014.safetensors"), *content;
+    char model[600];
+    size_t bytes;
+
+    snprintf(model, sizeof model, "--model.path=%s", base);
+    program_run(f->directory, 0, (const char *const[]){"cp", "-r", LLAMA, base, NULL});
+    train(f, model, checkpoint, "1", NULL);
+    content = test_read_file(weights, &bytes);
+    content[bytes - 1] ^= 1;
+    test_write_file(weights, content, bytes);
+    SAYS(1, "which is no longer what it was: ", "eval", checkpoint, WINDOWS);
+    SAYS(0, "adapter: ", "eval", base, WINDOWS, "--adapter", checkpoint);
+    CHECK_EQ(rename(base, test_path(f->directory, "elsewhere")), 0);
+    SAYS(1, "and there is no such folder here: name the model, and the checkpoint with --adapter", "generate",
+         checkpoint, "--tokens=1", "-n", "2");
+}
+
+/* A model that was drawn has no folder: it is drawn again. */
+FIXTURE_TEST(a_base_that_was_drawn_is_drawn_again)
+{
+    fixture *f = *state;
+    char *checkpoint = test_path(f->directory, "ckpt");
+    double loss = train(f, "--model.preset=llama-1m", checkpoint, "2", "--model.n_layers=2");
+
+    CHECK_NEAR(loss_behind(RUN(0, "eval", checkpoint, WINDOWS, "-n", "2").output, "data:"), loss, 1e-4);
+}
+
+/* Of an older version, which has not said in its checkpoints what the adapter is. */
+FIXTURE_TEST(an_adapter_comes_out_of_an_old_checkpoint_by_the_command_of_its_run)
+{
+    fixture *f = *state;
+    char *checkpoint = test_path(f->directory, "ckpt"), *old = test_path(f->directory, "old");
+    char *taken = test_path(f->directory, "taken"), option[600];
+    double loss = train(f, "--model.path=" LLAMA, checkpoint, "2", NULL);
+
+    saved_without(test_path(f->directory, "ckpt/step-2"), "adapter_config.json", old);
+    SAYS(1, "that an older version of fsdp has written: it has no adapter_config.json", "eval", old, WINDOWS);
+    SAYS(1, "that an older version of fsdp has written: it has no adapter_config.json", "eval", LLAMA, WINDOWS,
+         "--adapter", old);
+    snprintf(option, sizeof option, "--export.path=%s", taken);
+    SAYS(0, "all steps are done", "train", "--model.path=" LLAMA, "--data.path=" TOKENS, "--training.steps=2",
+         "--training.seq_len=16", "--training.local_batch_size=2", "--adapter.rank=4", "--optimizer.lr=0.05",
+         "--checkpoint.folder", old, option);
+    CHECK_NEAR(loss_behind(RUN(0, "eval", LLAMA, WINDOWS, "--adapter", taken).output, "adapter: "), loss, 1e-4);
 }

@@ -16,8 +16,8 @@ static double number_behind(const char *text, const char *name)
     return strtod(at + strlen(name), NULL);
 }
 
-/* Trains three steps on the pairs, all of them or an adapter, and validates on the same. */
-static void train(const fixture *f, const char *key, const char *to)
+/* Trains three steps on the pairs, with up to three more keys, and validates on the same. */
+static void train(const fixture *f, const char *const *keys, const char *to)
 {
     char path[600], cache[600], metrics[600];
     program p;
@@ -27,7 +27,8 @@ static void train(const fixture *f, const char *key, const char *to)
     snprintf(cache, sizeof cache, "--data.cache=%s/c", f->directory);
     p = RUN(0, "train", "--model.path=" LLAMA, "--data.path=" PAIRS, "--data.tokenizer=" TOKENIZER,
             "--validation.path=" PAIRS, "--training.objective=dpo", "--training.seq_len=200",
-            "--training.local_batch_size=8", "--training.steps=3", "--optimizer.lr=0.003", metrics, cache, path, key);
+            "--training.local_batch_size=8", "--training.steps=3", "--optimizer.lr=0.003", metrics, cache, path,
+            keys[0], keys[0] ? keys[1] : NULL, keys[0] && keys[1] ? keys[2] : NULL);
 
     CHECK_CONTAINS(p.output, "valid:  8 pairs; after every ");
     CHECK_CONTAINS(p.output, "valid:  3  loss: 0.");
@@ -62,7 +63,7 @@ FIXTURE_TEST(a_tuned_model_is_compared_with_its_reference)
     fixture *f = *state;
     char *tuned = test_path(f->directory, "tuned"), *line;
 
-    train(f, NULL, tuned);
+    train(f, (const char *const[3]){NULL}, tuned);
     line = last_validation(f);
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
         program p = RUN(0, "eval", tuned, "--data", PAIRS, "--reference", LLAMA, "--batch-size=3", "-n", ranks[i]);
@@ -72,13 +73,33 @@ FIXTURE_TEST(a_tuned_model_is_compared_with_its_reference)
     free(line);
 }
 
+/* The base is what the run has held: in the codes that it has made of the weights. */
+FIXTURE_TEST(a_checkpoint_of_an_adapter_is_compared_with_its_base)
+{
+    static const char *const keys[] = {"--adapter.dora=true", "--adapter.quantize=nf4"};
+    static const char *const ranks[] = {"2", "1"};
+    fixture *f = *state;
+
+    for (int i = 0; i < 2; i++) {
+        char *checkpoint = test_path(f->directory, ranks[i]), option[600], *line;
+        program p;
+
+        snprintf(option, sizeof option, "--checkpoint.folder=%s", checkpoint);
+        train(f, (const char *const[]){"--adapter.rank=4", option, keys[i]}, "");
+        line = last_validation(f);
+        p = RUN(0, "eval", checkpoint, "--data", PAIRS, "--tokenizer", TOKENIZER, "-n", ranks[i]);
+        check_line(line, p.output);
+        free(line);
+    }
+}
+
 FIXTURE_TEST(an_adapter_is_compared_with_its_base)
 {
     fixture *f = *state;
     char *lora = test_path(f->directory, "lora"), *line;
     program p;
 
-    train(f, "--adapter.rank=4", lora);
+    train(f, (const char *const[3]){"--adapter.rank=4"}, lora);
     line = last_validation(f);
     p = RUN(0, "eval", LLAMA, "--adapter", lora, "--data", PAIRS, "--tokenizer", TOKENIZER);
     CHECK_CONTAINS(p.output, " loss: ");

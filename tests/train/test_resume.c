@@ -195,7 +195,10 @@ STORY_TEST(what_does_not_fit_is_refused)
     CHECK_EQ(s->resumed_step, 2);
     story_set(s, "adapter.rank", "2");
     story_run(s, 2);
-    CHECK_CONTAINS(s->message, "have different models: only one of them has adapter.rank (or they are of");
+    CHECK_CONTAINS(
+        s->message,
+        "is of a run that trains the whole model, and this run trains an adapter (section adapter): give the "
+        "keys of that run");
 }
 
 STORY_TEST(what_is_excluded_begins_anew)
