@@ -1,4 +1,5 @@
 /* fsdp report: of a run that the program trained, as text and as a page; what it refuses. */
+#include "base/clock.h"
 #include "cli/fixture.h"
 
 FIXTURE_TEST(two_runs_are_shown_side_by_side)
@@ -34,36 +35,76 @@ FIXTURE_TEST(a_default_is_shown_with_its_value)
     CHECK(!strstr(p.output, "data.cache"));
 }
 
-/* A rank that is stopped for a while in one of the steps that are traced. */
+/* Returns what the program has printed, as soon as it has printed `text` once more. */
+static const char *await_another(const program *p, const char *text, int before)
+{
+    const char *output;
+
+    while (output = test_read_file(p->output_path, NULL), test_count(output, text) <= before) {
+        CHECK_EQ(kill(p->pid, 0), 0);
+        (void)usleep(5000);
+    }
+    return output;
+}
+
+static void await_step(const program *p)
+{
+    (void)await_another(p, "step: ", test_count(test_read_file(p->output_path, NULL), "step: "));
+}
+
+/* Stops rank 1 where the other waits for it in a step, not between two, where ranks ask each other whether to end. */
+static void stop_in_step(const program *p, pid_t rank)
+{
+    for (int stops = 0;; stops++) {
+        const char *last = NULL, *output;
+
+        CHECK_EQ(kill(rank, SIGSTOP), 0);
+        output = await_another(p, "rank 1 is stopped", stops);
+        for (const char *at = output; (at = strstr(at, "rank 1 is stopped")); at++)
+            last = at;
+        if (memmem(last, strcspn(last, "\n"), " of group 'dp' ", 15))
+            return;
+        CHECK_EQ(kill(rank, SIGCONT), 0);
+        await_step(p);
+    }
+}
+
+/* A rank that is stopped for a while in one of the steps that are traced. The run goes on until it is told to end, and
+ * the rank is stopped for longer than the run has lasted, so nothing else can have kept one as long. */
 FIXTURE_TEST(the_rank_that_a_step_waited_for_is_named)
 {
     fixture *f = *state;
-    char *trace = test_path(f->directory, "trace.json.gz"), set[300], mark[64];
+    char trace[300], folder[300], mark[64];
     const char *const argv[] = {PROGRAM,
                                 "train",
                                 f->config,
                                 "-n",
                                 "2",
-                                "--training.steps=150",
-                                set,
+                                "--training.steps=100000000",
+                                trace,
+                                folder,
+                                "--checkpoint.interval=100000000",
                                 "--metrics.log_freq=1",
-                                "--metrics.trace.steps=1-150",
+                                "--metrics.trace.steps=1-100000000",
                                 NULL};
+    int64_t began_ns = fsdp__clock_ns();
     program p;
     pid_t rank;
 
-    snprintf(set, sizeof set, "--metrics.trace.path=%s", trace);
+    snprintf(trace, sizeof trace, "--metrics.trace.path=%s", test_path(f->directory, "trace.json.gz"));
+    snprintf(folder, sizeof folder, "--checkpoint.folder=%s", test_path(f->directory, "kept"));
     snprintf(mark, sizeof mark, "DELAYED_BY=%d", (int)getpid());
     setenv("DELAYED_BY", strchr(mark, '=') + 1, 1);
     p = program_start(f->directory, argv);
     rank = fixture_await_rank(&p, mark, 1);
     fixture_await(&p, "step: ");
-    CHECK_EQ(kill(rank, SIGSTOP), 0);
-    fixture_await(&p, "rank 1 is stopped");
-    (void)usleep(1000000); /* longer than anything else keeps a rank */
+    stop_in_step(&p, rank);
+    (void)usleep((useconds_t)((fsdp__clock_ns() - began_ns) / 1000) + 1000000);
     CHECK_EQ(kill(rank, SIGCONT), 0);
+    await_step(&p);
+    CHECK_EQ(kill(p.pid, SIGTERM), 0);
     program_wait(&p);
-    CHECK_EQ(p.status, 0);
+    CHECK_EQ(p.status, 128 + SIGTERM);
     p = RUN(0, "report", f->metrics);
     CHECK_CONTAINS(p.output, "- Rank 1 was slow in step ");
     CHECK_CONTAINS(p.output, "on the average, longest at ");
