@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/limits.h"
 
 #define PREFIX "step-"
 
@@ -128,7 +129,8 @@ fsdp_status fsdp__step_list(const char *folder, const char *suffix, int64_t **ou
     if (!directory && errno == ENOENT)
         return FSDP_OK;
     if (!directory)
-        return FSDP_FAIL(FSDP_IO, "cannot look for checkpoints in '%s': %s", folder, strerrordesc_np(errno));
+        return FSDP_FAIL(FSDP_IO, "cannot look for checkpoints in '%s': %s%s", folder, strerrordesc_np(errno),
+                         fsdp__limit_behind(errno));
     return list(directory, folder, suffix, out, out_count);
 }
 

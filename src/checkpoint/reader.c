@@ -11,6 +11,7 @@
 #include "base/checksum.h"
 #include "base/compiler.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/text.h"
 
 /* ---- errors ---- */
@@ -68,8 +69,8 @@ static fsdp_status open_file(fsdp_checkpoint_reader *r, int64_t index, fsdp__win
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", r->path);
     window->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (window->fd < 0)
-        return FSDP_FAIL(FSDP_IO, "cannot open '%s/%s': %s", r->path, r->manifest.files[index].name,
-                         strerrordesc_np(errno));
+        return FSDP_FAIL(FSDP_IO, "cannot open '%s/%s': %s%s", r->path, r->manifest.files[index].name,
+                         strerrordesc_np(errno), fsdp__limit_behind(errno));
     window->file = index;
     return FSDP_OK;
 }

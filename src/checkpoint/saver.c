@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/limits.h"
 #include "base/probe.h"
 #include "checkpoint/digest_text.h"
 #include "checkpoint/folder.h"
@@ -356,8 +357,8 @@ static fsdp_status start_thread(fsdp_checkpoint_saver *s)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
         FSDP__TELL(WORK_BORROWED, .object = s);
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start a thread to save step %lld: %s", (long long)s->step,
-                         strerrordesc_np(error));
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start a thread to save step %lld: %s%s", (long long)s->step,
+                         strerrordesc_np(error), fsdp__limit_behind(error));
     }
     s->has_thread = true;
     return FSDP_OK;

@@ -267,6 +267,14 @@ static fsdp_status evaluate_one(fsdp__eval *e, fsdp_context *context, fsdp_devic
                                  isnan(found.loss) ? "the loss is nan" : "the loss is inf");
 }
 
+/* Checks that what a rank has printed has arrived. The launcher speaks for it. */
+static fsdp_status check_output(const fsdp__eval *e)
+{
+    char text[256];
+
+    return e->rank_path && fsdp__output_failed(text, sizeof text) ? FSDP_FAIL(FSDP_IO, "%s", text) : FSDP_OK;
+}
+
 static fsdp_status evaluate(fsdp__eval *e, fsdp_context *context)
 {
     fsdp_device *device = NULL;
@@ -280,7 +288,7 @@ static fsdp_status evaluate(fsdp__eval *e, fsdp_context *context)
     FSDP_TRY(fsdp__eval_reference(e, context, device));
     for (int i = 0; i < FSDP__MAX(e->adapters.count, 1); i++)
         FSDP_TRY(evaluate_one(e, context, device, fsdp__adapters_at(&e->adapters, i)));
-    return FSDP_OK;
+    return check_output(e);
 }
 
 /* ---- the two roles ---- */
@@ -298,7 +306,9 @@ static int run(fsdp__eval *e)
     fsdp_context *context = NULL;
     fsdp_status status;
 
-    if (!e->rank_path)
+    if (e->rank_path)
+        (void)signal(SIGPIPE, SIG_IGN); /* check_output tells it */
+    else
         fsdp__explain_bus_errors();
     if (fsdp_context_from_env(&context) != FSDP_OK)
         return e->rank_path ? FSDP__FAILED : fsdp__ranks_fail_to_join(&e->ranks);

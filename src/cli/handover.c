@@ -26,7 +26,8 @@ fsdp_status fsdp__hand_over(const fsdp_train_config *config, int *out)
     second = -1; /* the file's from here on */
     status = fsdp_train_config_print(config, file);
     if (fclose(file) != 0 && status == FSDP_OK)
-        status = FSDP_FAIL(FSDP_IO, "cannot hand the config to the ranks: %s", strerror(errno));
+        status =
+            FSDP_FAIL(FSDP_IO, "cannot hand the config to the ranks: %s%s", strerror(errno), fsdp__limit_behind(errno));
     FSDP_TRY(status);
     (void)fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
     *out = fd;

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/limits.h"
 #include "base/lock.h"
 #include "comm/health/failure.h"
 
@@ -133,7 +134,8 @@ fsdp_status fsdp__carrier_watch_start(fsdp__comm *comm)
     error = pthread_create(&w->thread, NULL, run, w);
     if (error) {
         free_watch(w);
-        return FSDP_FAIL(FSDP_IO, "cannot start the thread that looks after a device's peers: %s", strerror(error));
+        return FSDP_FAIL(FSDP_IO, "cannot start the thread that looks after a device's peers: %s%s", strerror(error),
+                         fsdp__limit_behind(error));
     }
     comm->watch = w;
     return FSDP_OK;

@@ -15,6 +15,7 @@
 #include "base/compiler.h"
 #include "base/directory.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/sort.h"
 #include "data/content.h"
 #include "data/text_file.h"
@@ -50,7 +51,8 @@ static fsdp_status cannot_open(const char *path)
                          "cannot open '%s': there is no such file; if it is a data set of the Hugging Face hub, "
                          "download it first (hf download %s --repo-type dataset --local-dir %s) and name its files",
                          path, path, strchr(path, '/') + 1);
-    return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot open '%s': %s", path, strerrordesc_np(errno));
+    return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot open '%s': %s%s", path, strerrordesc_np(errno),
+                     fsdp__limit_behind(errno));
 }
 
 /* Adds `path` and takes it over, also on failure; NULL means out of memory. */

@@ -12,6 +12,7 @@
 #include "base/checksum.h"
 #include "base/compiler.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/probe.h"
 #include "data/token_header.h"
 #include "data/token_sums.h"
@@ -75,8 +76,8 @@ static fsdp_status create_nameless(fsdp__token_writer *w)
 
     w->fd = openat(w->in.fd, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
     if (w->fd < 0 && is_final(errno))
-        return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot create '%s': %s", w->path,
-                         strerrordesc_np(errno));
+        return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot create '%s': %s%s", w->path,
+                         strerrordesc_np(errno), fsdp__limit_behind(errno));
     snprintf(link, sizeof link, DESCRIPTOR, w->fd);
     if (w->fd >= 0 && access(link, F_OK) != 0) { /* it could not get a name later */
         close(w->fd);

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/text.h"
 
 struct fsdp__archive {
@@ -69,7 +70,8 @@ fsdp_status fsdp__archive_open(const char *path, fsdp__archive **out)
     FSDP_TRY(fsdp__file_open(path, &fd, NULL));
     file = fdopen(fd, "rb");
     if (!file)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot open '%s': %s", path, strerrordesc_np(errno));
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot open '%s': %s%s", path, strerrordesc_np(errno),
+                         fsdp__limit_behind(errno));
     fd = -1; /* the file's from here on */
     zip_error_init(&error);
     source = zip_source_filep_create(file, 0, -1, &error);

@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/host.h"
+#include "base/limits.h"
 #include "base/probe.h"
 
 #define LOCK_NAME "held-by"
@@ -30,7 +31,7 @@ enum {
 
 static fsdp_status io_error(const char *verb, const char *path)
 {
-    return FSDP_FAIL(FSDP_IO, "cannot %s '%s': %s", verb, path, strerrordesc_np(errno));
+    return FSDP_FAIL(FSDP_IO, "cannot %s '%s': %s%s", verb, path, strerrordesc_np(errno), fsdp__limit_behind(errno));
 }
 
 /* ---- the folder ---- */
@@ -60,6 +61,14 @@ static bool looks_ours(const fsdp__directory *folder)
     closedir(directory);
     fsdp_release_error(held);
     return locked || (empty && status == FSDP_OK);
+}
+
+/* Returns whether there is a folder of this user's: then it is not in the way, whatever keeps it from being opened. */
+static bool is_own_folder(const fsdp__directory *parent, const char *name)
+{
+    struct stat info;
+
+    return fsdp__directory_look(parent, name, &info) && S_ISDIR(info.st_mode) && fsdp__directory_owns(parent, &info);
 }
 
 /* Fails because of what is in the way; `why` is given if it is a folder of this user. */
@@ -97,7 +106,9 @@ static fsdp_status enter(const fsdp__directory *parent, const char *name, fsdp__
     if (status == FSDP_OK && fstat(out->fd, &info) == 0 && fsdp__directory_owns(parent, &info))
         return FSDP_OK;
     fsdp__directory_close(out);
-    return status == FSDP_NO_MEMORY ? status : in_the_way(parent, name, "cannot be opened");
+    return status == FSDP_NO_MEMORY || (status != FSDP_OK && is_own_folder(parent, name))
+               ? status
+               : in_the_way(parent, name, "cannot be opened");
 }
 
 bool fsdp__staging_is_ours(const fsdp__directory *parent, const char *name)

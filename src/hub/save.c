@@ -14,6 +14,7 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/limits.h"
 #include "base/text.h"
 #include "hub/held_folder.h"
 #include "state/check.h"
@@ -55,7 +56,7 @@ static fsdp_status open_file(saver *s, const char *name, int flags)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write '%s'", name);
     s->fd = openat(s->staging.fd, name, flags | O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (s->fd < 0)
-        return FSDP_FAIL(FSDP_IO, "cannot open '%s': %s", s->path, strerrordesc_np(errno));
+        return FSDP_FAIL(FSDP_IO, "cannot open '%s': %s%s", s->path, strerrordesc_np(errno), fsdp__limit_behind(errno));
     return FSDP_OK;
 }
 

@@ -103,6 +103,8 @@ FIXTURE_TEST(every_command_says_that_it_could_not_print)
         {"run", "--help"},
         {"inspect", GPT2},
         {"generate", GPT2, "--tokens", "1,2", "--max-new-tokens=2"},
+        {"generate", GPT2, "--tokens=1,2", "--max-new-tokens=2", "-n", "2"},
+        {"eval", GPT2, "--data=" REFERENCE "/tokens.bin", "--steps=1", "-n", "2"},
         {"train", "--model.preset=llama-1m", "--print-config"},
     };
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/limits.h"
 #include "comm/transport/arena/arena_transport.h"
 
 static const fsdp__comm_ops threads_ops = {.name = "threads", FSDP__ARENA_OPS};
@@ -108,7 +109,8 @@ static void start_all(rank_thread *ranks, int world_size)
         if (error == 0)
             continue;
         ranks[r].status = FSDP_NO_MEMORY;
-        snprintf(ranks[r].message, sizeof ranks[r].message, "cannot start its thread: %s", strerror(error));
+        snprintf(ranks[r].message, sizeof ranks[r].message, "cannot start its thread: %s%s", strerror(error),
+                 fsdp__limit_behind(error));
         fsdp_abort(ranks[r].context, ranks[r].message);
         fsdp_context_free(ranks[r].context);
     }
