@@ -34,7 +34,7 @@ static fsdp_status check_layer(const fsdp_named_module *m)
     if (d)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "cannot quantize '%s': it is cut already, as %s over mesh %s: tensor parallel and weights in "
-                         "fewer bits do not go together",
+                         "fewer bits cannot be combined",
                          m->name, fsdp__placements_text(d->placements, d->placement_count, placements),
                          fsdp__mesh_text(d->mesh, mesh));
     if (!fsdp_device_is_meta(fsdp_tensor_device(fsdp__layer_weight_field(m->module))))

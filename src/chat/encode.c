@@ -24,7 +24,7 @@ FSDP__UNUSED static void release_rendered(fsdp__rendered *rendered)
             return FSDP_FAIL(FSDP_NO_MEMORY, "cannot hold a conversation"); \
     } while (0)
 
-/* What is learned of a text, as ranges. */
+/* Holds what is learned of a text, as ranges. */
 typedef struct ranges {
     fsdp__jinja_range *at;
     int64_t count, capacity;
@@ -106,7 +106,7 @@ static size_t without_space(const fsdp_chat *chat, const char *text, size_t begi
 static fsdp_status no_mask(const char *why)
 {
     return FSDP_FAIL(FSDP_FORMAT,
-                     "which tokens are answers cannot be told: the template has no 'generation' blocks, and %s: learn "
+                     "cannot tell which tokens are answers: the template has no 'generation' blocks, and %s: learn "
                      "all tokens with data.train_on: all, or name a template with such blocks (data.chat_template)",
                      why);
 }
@@ -168,7 +168,7 @@ static fsdp_status find_learned(const fsdp_chat *chat, const json_t *conversatio
         return options->prompt ? FSDP_OK : find_answers(chat, conversation, options->now, all, out);
     if (all->lost)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "which tokens are answers cannot be told: the template has a 'generation' block in a macro or "
+                         "cannot tell which tokens are answers: the template has a 'generation' block in a macro or "
                          "a 'set' block: learn all tokens with data.train_on: all, or name another template "
                          "(data.chat_template)");
     for (int64_t i = 0; i < all->count; i++)
@@ -228,7 +228,7 @@ static void mark(const ranges *r, const size_t *ends, fsdp_chat_row *out)
     }
 }
 
-/* Says of each token whether it is learned. `skip` tokens before the text's are not of it, and have no learning. */
+/* Sets for each token whether it is learned. The first `skip` tokens are not of the text, and are not learned. */
 static fsdp_status mark_tokens(const fsdp_chat *chat, const char *text, size_t bytes, ranges *r, fsdp_chat_row *out)
 {
     FSDP__FREED size_t *ends = fsdp__calloc((size_t)out->ids.count + 1, sizeof *ends);
@@ -343,8 +343,8 @@ static fsdp_status check_roles(const fsdp_chat *chat, const json_t *conversation
             FSDP_TRY(is_left_out(chat, conversation, number, options, all, &left_out));
         if (left_out)
             return FSDP_FAIL(FSDP_FORMAT,
-                             "message %zu has the role '%s', of which the chat template writes nothing: it may know "
-                             "%s, %s, %s and %s only",
+                             "message %zu has the role '%s', for which the chat template writes nothing: it may know "
+                             "only %s, %s, %s and %s",
                              number + 1, FSDP__SHOWN_NAME(role), usual_roles[0], usual_roles[1], usual_roles[2],
                              usual_roles[3]);
     }
@@ -386,7 +386,7 @@ static fsdp_status check_kind(const json_t *row, const char *text, size_t bytes,
         return FSDP_OK;
     fsdp__json_list_keys(text, bytes, keys, sizeof keys);
     return FSDP_FAIL(FSDP_FORMAT,
-                     "the row has %s: what is read is messages, conversations, prompt with completion, instruction "
+                     "the row has %s: expected messages, conversations, prompt with completion, instruction "
                      "with output, or chosen with rejected",
                      keys[0] ? keys : "no fields");
 }

@@ -40,7 +40,8 @@ fsdp_status fsdp__eval_find_reference(fsdp__eval *e)
         return FSDP_OK;
     if (e->cp > 1)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "--context-parallel does not go with pairs, as --data '%s' has: leave it out", e->data);
+                         "--context-parallel cannot be combined with pairs, which --data '%s' has: leave it out",
+                         e->data);
     if (!e->reference && e->adapters.count == 0 && !e->folder.is_adapter)
         return FSDP_FAIL(FSDP_INVALID,
                          "--data '%s' has pairs, on which a model is compared with another: name that with --reference "

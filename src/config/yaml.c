@@ -539,7 +539,7 @@ static fsdp_status read_text_of_maps(reader *r, maps *m)
     FSDP_TRY(read_maps(r, m));
     FSDP_TRY(next(r)); /* skips the end of the document */
     FSDP_TRY(next(r));
-    return r->event.type == YAML_STREAM_END_EVENT ? FSDP_OK : FSDP_FAIL(FSDP_FORMAT, "it goes on after its end");
+    return r->event.type == YAML_STREAM_END_EVENT ? FSDP_OK : FSDP_FAIL(FSDP_FORMAT, "it continues after its end");
 }
 
 /* Puts maps behind those that the key has. */

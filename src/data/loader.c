@@ -225,7 +225,8 @@ static fsdp_status check_start(const fsdp_loader_options *options, int64_t windo
 {
     if (options->start_window <= INT64_MAX - 2 * windows)
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: window %lld is too far", (long long)options->start_window);
+    return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: window %lld is beyond what can be counted",
+                     (long long)options->start_window);
 }
 
 /* ---- life ---- */
@@ -350,7 +351,8 @@ fsdp_status fsdp_loader_next(fsdp_loader *loader, fsdp_batch *out)
     int slot;
 
     if (microbatch >= loader->last)
-        return FSDP_FAIL(FSDP_INVALID, "cannot read microbatch %lld: it is too far", (long long)microbatch);
+        return FSDP_FAIL(FSDP_INVALID, "cannot read microbatch %lld: it is beyond what can be counted",
+                         (long long)microbatch);
     FSDP_TRY(fsdp__ring_next(loader->ring, &slot));
     *out = (fsdp_batch){
         .inputs = array_of(loader, slot, 0),

@@ -167,7 +167,7 @@ static fsdp_status read_dictionary(cursor *c, fsdp__array_header *out, bool *for
     }
     skip_spaces(c);
     if (c->at != c->end)
-        return fail(c, "goes on after its end");
+        return fail(c, "continues after its end");
     if (seen != (DESCR | ORDER | SHAPE))
         return fail(c, "lacks descr, fortran_order or shape");
     return FSDP_OK;

@@ -21,7 +21,7 @@ enum {
 static const char magic_bytes[] = "GGUF";
 static const size_t kind_bytes[FSDP__GGUF_KINDS] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 0, 8, 8, 8}; /* text: of its length */
 
-/* What is left of the file. */
+/* Holds what is left of the file. */
 typedef struct cursor {
     const char *path;
     const unsigned char *begin, *at, *end;
@@ -232,7 +232,8 @@ static fsdp_status place_tensors(const cursor *c, fsdp__gguf *file, uint64_t ali
     qsort(file->tensors, (size_t)file->tensor_count, sizeof *file->tensors, by_name);
     for (int64_t i = 1; i < file->tensor_count; i++)
         if (strcmp(file->tensors[i - 1].name, file->tensors[i].name) == 0)
-            return FSDP_FAIL(FSDP_FORMAT, "bad GGUF file '%s': two tensors '%s'", file->path, file->tensors[i].name);
+            return FSDP_FAIL(FSDP_FORMAT, "bad GGUF file '%s': two tensors are called '%s'", file->path,
+                             file->tensors[i].name);
     return FSDP_OK;
 }
 

@@ -86,8 +86,8 @@ static fsdp_status read_longrope(const fsdp__gguf *file, const char *architectur
     c->rope_type = FSDP_ROPE_LONGROPE;
     FSDP_TRY(size_of(file, architecture, "rope.scaling.original_context_length", true, &c->rope_original_max_seq_len));
     if (c->rope_original_max_seq_len < 2)
-        return FSDP_FAIL(FSDP_FORMAT, "'%s': a rope.scaling.original_context_length of %lld", file->path,
-                         (long long)c->rope_original_max_seq_len);
+        return FSDP_FAIL(FSDP_FORMAT, "'%s': rope.scaling.original_context_length is %lld: expected at least 2",
+                         file->path, (long long)c->rope_original_max_seq_len);
     c->rope_factor = (float)((double)c->max_seq_len / (double)c->rope_original_max_seq_len);
     FSDP_TRY(real_of(file, architecture, "rope.scaling.attn_factor", false, &factor));
     if (factor != (float)fsdp__rope_attention_factor(c))
@@ -120,7 +120,7 @@ static fsdp_status read_rope(const fsdp__gguf *file, const char *architecture, f
         return real_of(file, architecture, "rope.scaling.factor", true, &c->rope_factor);
     }
     if (type && strcmp(type, "none") != 0)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s': rope scaling of type '%s'", file->path, type);
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s': rope scaling of type '%s' is not supported", file->path, type);
     return factors ? read_rope_factors(file, factors, c) : FSDP_OK;
 }
 
@@ -173,7 +173,8 @@ static fsdp_status read_llama(const fsdp__gguf *file, const fsdp__gguf_family *f
     FSDP_TRY(size_of(file, architecture, "attention.key_length", false, &c->head_dim));
     FSDP_TRY(real_of(file, architecture, "attention.layer_norm_rms_epsilon", true, &c->norm_eps));
     if (c->head_dim < 2 || c->head_dim > 1 << 16)
-        return FSDP_FAIL(FSDP_FORMAT, "'%s': heads of %lld dimensions", file->path, (long long)c->head_dim);
+        return FSDP_FAIL(FSDP_FORMAT, "'%s': heads of %lld dimensions: expected from 2 to 65536", file->path,
+                         (long long)c->head_dim);
     c->attention_bias = c->architecture == FSDP_LLAMA && has_tensor(file, "blk.0.attn_q.bias");
     c->mlp_bias = c->architecture == FSDP_LLAMA && has_tensor(file, "blk.0.ffn_up.bias");
     FSDP_TRY(read_rope(file, architecture, c));
@@ -208,7 +209,7 @@ static fsdp_status read_sizes(const fsdp__gguf *file, const char *architecture, 
     FSDP_TRY(size_of(file, architecture, "feed_forward_length", true, &c->ffn_dim));
     FSDP_TRY(size_of(file, architecture, "attention.head_count", true, &c->n_heads));
     if (c->n_heads < 1 || c->n_layers < 1 || c->n_layers > file->tensor_count)
-        return FSDP_FAIL(FSDP_FORMAT, "'%s': %lld heads, %lld layers and %lld tensors do not go together", file->path,
+        return FSDP_FAIL(FSDP_FORMAT, "'%s': %lld heads, %lld layers and %lld tensors do not fit together", file->path,
                          (long long)c->n_heads, (long long)c->n_layers, (long long)file->tensor_count);
     c->n_kv_heads = c->n_heads;
     c->head_dim = c->dim / c->n_heads;

@@ -266,7 +266,7 @@ fsdp_status fsdp_model_config_check(const fsdp_model_config *config)
         return check_gpt2(config);
     if (fsdp__family_of(config->architecture))
         return check_llama(config);
-    return FSDP_FAIL(FSDP_INVALID, "bad model config: architecture is %d: there are FSDP_GPT2 to FSDP_GEMMA3",
+    return FSDP_FAIL(FSDP_INVALID, "bad model config: architecture is %d: expected FSDP_GPT2 to FSDP_GEMMA3",
                      (int)config->architecture);
 }
 

@@ -242,9 +242,10 @@ fsdp_status fsdp_module_call_many(fsdp_module *module, void *arg, fsdp_tensor *c
 
 static fsdp_status check_method(const fsdp_module *module, bool method)
 {
-    return module && method
-               ? FSDP_OK
-               : FSDP_FAIL(FSDP_INVALID, "cannot call %s", module ? "no method of a module" : "a method of no module");
+    return module && method ? FSDP_OK
+                            : FSDP_FAIL(FSDP_INVALID, "cannot call %s",
+                                        module ? "a method of a module: the method is NULL"
+                                               : "a method of a module: the module is NULL");
 }
 
 fsdp_tensor *fsdp_module_call_method(fsdp_module *module, fsdp_module_function method, fsdp_tensor *const *inputs,

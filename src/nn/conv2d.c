@@ -62,7 +62,8 @@ static fsdp_status check(const conv2d *m)
     int64_t groups = m->options.groups;
 
     if (m->in < 1 || m->out < 1 || m->kernel[0] < 1 || m->kernel[1] < 1)
-        return FSDP_FAIL(FSDP_INVALID, "Conv2d: %lld channels to %lld by a kernel of %lld x %lld: all are at least 1",
+        return FSDP_FAIL(FSDP_INVALID,
+                         "Conv2d: %lld channels to %lld by a kernel of %lld x %lld: all must be at least 1",
                          (long long)m->in, (long long)m->out, (long long)m->kernel[0], (long long)m->kernel[1]);
     if (groups < 1 || m->in % groups != 0 || m->out % groups != 0)
         return FSDP_FAIL(FSDP_INVALID, "Conv2d: %lld channels in and %lld out cannot be divided into %lld groups",

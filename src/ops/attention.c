@@ -41,7 +41,7 @@ static fsdp_status set_view(const char *op, fsdp__attention_forward_args *args, 
         return FSDP_FAIL(FSDP_INVALID, "%s: window %lld and softcap %g must not be negative", op,
                          (long long)options->window, (double)options->softcap);
     if (!args->causal && (options->window > 0 || options->positions))
-        return FSDP_FAIL(FSDP_INVALID, "%s: a window or positions without causal", op);
+        return FSDP_FAIL(FSDP_INVALID, "%s: a window or positions need causal attention: set causal", op);
     args->window = options->window;
     args->softcap = options->softcap;
     if (!options->positions)

@@ -278,7 +278,7 @@ static fsdp_tensor *topk(const char *op, fsdp_tensor *x, int64_t k, int dim, boo
     if (!x || !fsdp__op_inputs(op, &x, 1) || !fsdp__op_same_dtype(op, &x, 1) || !fsdp__op_dim(op, x, x->ndim, &dim))
         return NULL;
     if (k > x->shape[dim] || x->shape[dim] > INT32_MAX) {
-        FSDP_FAIL(FSDP_INVALID, "%s: %lld elements of dimension %d of %s", op, (long long)k, dim,
+        FSDP_FAIL(FSDP_INVALID, "%s: cannot take %lld elements of dimension %d of %s", op, (long long)k, dim,
                   fsdp__shape_text(x->ndim, x->shape, text));
         return NULL;
     }
@@ -297,7 +297,7 @@ static fsdp_tensor *topk(const char *op, fsdp_tensor *x, int64_t k, int dim, boo
 fsdp_tensor *fsdp_topk(fsdp_tensor *x, int64_t k, int dim, bool largest, fsdp_tensor **indices)
 {
     if (k < 0) {
-        FSDP_FAIL(FSDP_INVALID, "topk: %lld elements", (long long)k);
+        FSDP_FAIL(FSDP_INVALID, "topk: %lld elements: expected 0 or more", (long long)k);
         return NULL;
     }
     return topk("topk", x, k, dim, largest, indices);

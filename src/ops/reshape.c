@@ -246,7 +246,7 @@ static fsdp_status fill_concat(fsdp_tensor *y, fsdp_tensor *const *tensors, int 
 static bool can_concat(fsdp_tensor *const *tensors, int count, int *dim)
 {
     if (count < 1) {
-        FSDP_FAIL(FSDP_INVALID, "concat: no tensors");
+        FSDP_FAIL(FSDP_INVALID, "concat: at least one tensor is needed");
         return false;
     }
     for (int i = 0; i < count; i++)

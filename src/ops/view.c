@@ -52,7 +52,7 @@ fsdp_tensor *fsdp_flatten(fsdp_tensor *x, int start, int end)
     if (!fsdp__op_dim("flatten", x, x->ndim, &start) || !fsdp__op_dim("flatten", x, x->ndim, &end))
         return NULL;
     if (end < start) {
-        FSDP_FAIL(FSDP_INVALID, "flatten: dimensions %d to %d of %s", start, end,
+        FSDP_FAIL(FSDP_INVALID, "flatten: dimension %d comes after dimension %d of %s", start, end,
                   fsdp__shape_text(x->ndim, from, text));
         return NULL;
     }
@@ -131,7 +131,7 @@ fsdp_tensor *fsdp_stack(fsdp_tensor *const *tensors, int count, int dim)
     fsdp_tensor *stacked = NULL, *made[16], **parts = made;
 
     if (count < 1) {
-        FSDP_FAIL(FSDP_INVALID, "stack: no tensors");
+        FSDP_FAIL(FSDP_INVALID, "stack: at least one tensor is needed");
         return NULL;
     }
     for (int i = 0; i < count; i++)

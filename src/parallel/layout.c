@@ -39,7 +39,7 @@ fsdp_status fsdp__layout_check(fsdp_layout from, fsdp_layout to)
     if (fsdp__layout_equal(from, to))
         return FSDP_OK;
     if (to.kind == FSDP_LAYOUT_PARTIAL)
-        return FSDP_FAIL(FSDP_INVALID, "nothing can be made partial, but it is to be, from %s",
+        return FSDP_FAIL(FSDP_INVALID, "a tensor that is %s cannot become partial: leave it as it is",
                          fsdp__layout_text(from, a));
     if (from.kind == FSDP_LAYOUT_COPIED && to.kind == FSDP_LAYOUT_REPLICATED)
         return FSDP_FAIL(FSDP_INVALID,

@@ -74,8 +74,8 @@ static fsdp_status check_input(const fsdp__applied *a, const fsdp_tensor *x)
         !fsdp__is_replicated(x, a->plan->group))
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
-                     "an input %s is whole, since the ranks have put it together, but is to be %s: let what makes it "
-                     "give that, or say that from[0] is replicated",
+                     "an input %s is whole, because the ranks have put it together, but must be %s: let the module "
+                     "that makes it give that, or set from[0] to replicated",
                      text, fsdp__layout_text(a->style.from[0], layout));
 }
 

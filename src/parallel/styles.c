@@ -224,7 +224,8 @@ static fsdp_status check_prepared(fsdp__tp_planning *p, fsdp__job *job)
         FSDP_TRY(check_way(job, style->from[i], style->to[i]));
     }
     FSDP_TRY(check_segments_behind(p, job));
-    return any ? FSDP_OK : FSDP_FAIL(FSDP_INVALID, "'%s': nothing is said of what to prepare: give to[0]", job->name);
+    return any ? FSDP_OK
+               : FSDP_FAIL(FSDP_INVALID, "'%s': the style does not say what to prepare: give to[0]", job->name);
 }
 
 static fsdp_status prepare(const fsdp__applied *a, fsdp_tensor **tensors, int count)

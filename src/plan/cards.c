@@ -61,8 +61,8 @@ static fsdp_status fail_unknown(const char *name)
     if (near)
         return FSDP_FAIL(FSDP_NOT_FOUND, "no data sheet of a card '%s' is known; did you mean '%s'?", name, near);
     return FSDP_FAIL(FSDP_NOT_FOUND,
-                     "no data sheet of a card '%s' is known, but of A100, L40S, H100, H200, B200 and others: measure "
-                     "it there with 'fsdp plan --measure FILE', and name the file",
+                     "no data sheet of a card '%s' is known, only those of A100, L40S, H100, H200, B200 and others: "
+                     "measure the card with 'fsdp plan --measure FILE', and name the file",
                      name);
 }
 

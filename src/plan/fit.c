@@ -164,7 +164,7 @@ fsdp_status fsdp__fit_find(const fsdp_train_config *config, const fsdp__plan_opt
                          ranks);
     FSDP_TRY(try_all(&s));
     if (out->tried == 0)
-        return FSDP_FAIL(FSDP_INVALID, "no strategy goes with this config: 'fsdp plan' without --fit says why");
+        return FSDP_FAIL(FSDP_INVALID, "no strategy is possible with this config: 'fsdp plan' without --fit says why");
     qsort(out->rows, (size_t)out->count, sizeof *out->rows, by_speed);
     return FSDP_OK;
 }

@@ -13,7 +13,7 @@ static fsdp_status find_prices(const fsdp_context *context, const fsdp_train_con
     const char *device = config->training.device, *name = config->parallelism.schedule_prices;
 
     if (device && strcmp(device, "auto") == 0 && !name)
-        return FSDP_FAIL(FSDP_INVALID, "training.device auto leaves open what to plan for: set "
+        return FSDP_FAIL(FSDP_INVALID, "training.device auto does not say what to plan for: set "
                                        "parallelism.schedule_prices, or training.device to cpu or cuda");
     FSDP_TRY(fsdp__prices_find("parallelism.schedule_prices",
                                name                         ? name

@@ -154,7 +154,9 @@ static fsdp_status read_all(const fsdp__json_object *from, fsdp__prices *out)
     FSDP_TRY(read_number(from, "cores", 0, 1e6, &number));
     out->cores = (int)number;
     if (!out->gpu && out->cores < 1)
-        return FSDP_FAIL(FSDP_INVALID, "%s: \"cores\" is 0: rates of a CPU are of so many", from->path);
+        return FSDP_FAIL(FSDP_INVALID,
+                         "%s: \"cores\" is 0: expected the number of cores that these rates of a CPU are of",
+                         from->path);
     if (json_object_get(from->object, "busy"))
         FSDP_TRY(read_number(from, "busy", 0, 1, &out->busy));
     FSDP_TRY(read_number(from, "memory_bytes", 0, 1e18, &out->memory_bytes));

@@ -55,7 +55,7 @@ fsdp_tensor *fsdp_arange(fsdp_device *device, fsdp_dtype dtype, int64_t start, i
     int64_t *values, numel;
 
     if (step == 0) {
-        FSDP_FAIL(FSDP_INVALID, "arange: a step of 0");
+        FSDP_FAIL(FSDP_INVALID, "arange: the step is 0: expected any other");
         return NULL;
     }
     count = distance / stride + (distance % stride != 0);

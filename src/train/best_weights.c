@@ -151,7 +151,7 @@ fsdp_status fsdp__best_state(fsdp_train_run *run, const fsdp_state_dict *state, 
         FSDP_TRY(load_checkpoint(run, state));
     }
     if (!run->best)
-        return FSDP_FAIL(FSDP_NOT_FOUND, "export.which best: the weights of step %lld are not there",
+        return FSDP_FAIL(FSDP_NOT_FOUND, "export.which best: the weights of step %lld do not exist",
                          (long long)v->best_step);
     if (fsdp_context_rank(run->context) == 0)
         fsdp_log(

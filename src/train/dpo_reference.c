@@ -117,7 +117,7 @@ static fsdp_status load_validated(fsdp_train_run *run)
     if (run->adapter)
         return compute(run, false);
     return FSDP_FAIL(FSDP_INVALID,
-                     "checkpoint.folder: '%s' has no reference of the pairs to validate on, which are others since "
+                     "checkpoint.folder: '%s' has no reference of the pairs to validate on, which have changed since "
                      "then, and the first weights are gone: set validation.path, validation.share and "
                      "training.seq_len back, or leave the validation out (validation.enable: false)",
                      run->resume.path);

@@ -300,8 +300,8 @@ static fsdp_status check(const pass *p, const fsdp_evaluation *out)
     if (p->packed || fsdp_tokens_count(tokens) - o->first >= 2)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
-                     "cannot evaluate: two tokens are needed, one to predict from the other, and of %lld fewer are "
-                     "left from number %lld on",
+                     "cannot evaluate: at least two tokens are needed, one to predict the other, but of %lld tokens "
+                     "fewer are left from number %lld on",
                      (long long)fsdp_tokens_count(tokens), (long long)o->first);
 }
 

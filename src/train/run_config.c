@@ -268,7 +268,7 @@ fsdp_status fsdp__train_check_team(const fsdp_train_config *config, int world_si
     FSDP_TRY(fsdp__check_teams(world_size, degrees[0], degrees[1]));
     for (int i = 0; i < 2; i++)
         if (degrees[i].ranks > 1 && excluded[i])
-            return FSDP_FAIL(FSDP_UNSUPPORTED, "%s %lld does not go with %s", degrees[i].key,
+            return FSDP_FAIL(FSDP_UNSUPPORTED, "%s %lld cannot be combined with %s", degrees[i].key,
                              (long long)degrees[i].ranks, excluded[i]);
     return degrees[1].ranks > 1 ? fsdp__check_cut_length("training.seq_len", config->training.seq_len, degrees[1])
                                 : FSDP_OK;
@@ -277,13 +277,14 @@ fsdp_status fsdp__train_check_team(const fsdp_train_config *config, int world_si
 static fsdp_status check_async(const fsdp_train_config *config)
 {
     if (config->parallelism.enable_async_tensor_parallel && fsdp__train_adapts(config))
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "parallelism.enable_async_tensor_parallel does not go with adapter: leave "
-                                           "one of them out");
+        return FSDP_FAIL(
+            FSDP_UNSUPPORTED,
+            "parallelism.enable_async_tensor_parallel cannot be combined with adapter: leave one of them out");
     if (!config->parallelism.enable_async_tensor_parallel ||
         (config->parallelism.tensor_parallel_degree > 1 && config->parallelism.sequence_parallel))
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
-                     "parallelism.enable_async_tensor_parallel has nothing to do where %s: it needs "
+                     "parallelism.enable_async_tensor_parallel has no effect if %s: it needs "
                      "parallelism.tensor_parallel_degree and parallelism.sequence_parallel",
                      config->parallelism.sequence_parallel ? "parallelism.tensor_parallel_degree is 1"
                                                            : "parallelism.sequence_parallel is false");
@@ -419,11 +420,10 @@ static fsdp_status check_metrics(const fsdp_train_config *config)
     const char *model = config->save.path;
 
     if (config->metrics.peak_tflops > 0 && config->metrics.mfu != FSDP_TRAIN_MFU_AUTO)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "metrics.peak_tflops %g says what the peak is, and metrics.mfu=%s is something "
-                         "else: leave one out",
-                         config->metrics.peak_tflops,
-                         config->metrics.mfu == FSDP_TRAIN_MFU_MEASURED ? "measured" : "none");
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "metrics.peak_tflops %g gives the peak, but metrics.mfu=%s takes another one: leave one of them out",
+            config->metrics.peak_tflops, config->metrics.mfu == FSDP_TRAIN_MFU_MEASURED ? "measured" : "none");
     if (config->metrics.sample_prompt && !tensorboard)
         return FSDP_FAIL(FSDP_INVALID, "metrics.sample_prompt is set, but there is nowhere to write texts: set "
                                        "metrics.tensorboard (a folder)");

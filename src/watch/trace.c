@@ -37,7 +37,7 @@ struct fsdp_trace {
     fsdp__trace_plan plan;
 };
 
-/* What rank 0 must know of a rank. */
+/* Holds what rank 0 must know of a rank. */
 typedef struct facts {
     int64_t bytes, events, dropped;
     fsdp__own_record own;
@@ -305,7 +305,7 @@ static void warn_of_own(const fsdp_trace *t, void *const *all, int ranks)
         else if (lacks)
             fsdp_log(t->context, FSDP_LOG_WARNING,
                      "the trace '%s' lacks some of what the GPU of rank %d ran: its own record has %lld of at least "
-                     "%lld kernels, copies and fills, and %lld were dropped for want of memory: trace fewer steps",
+                     "%lld kernels, copies and fills, and %lld were dropped because memory ran out: trace fewer steps",
                      t->path, r, (long long)own->sum.told, (long long)own->sum.issued, (long long)own->sum.dropped);
         if (*own->missing || lacks)
             return;

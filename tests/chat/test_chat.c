@@ -297,7 +297,7 @@ TEST(a_row_that_is_wrong_is_told)
 {
     fixture f = open_fixture(chat_template_plain);
 
-    check_refused(f.chat, "{\"id\": 1, \"body\": \"x\"}", "the row has 'id', 'body': what is read is messages");
+    check_refused(f.chat, "{\"id\": 1, \"body\": \"x\"}", "the row has 'id', 'body': expected messages");
     check_refused(f.chat, "[1]", "not a JSON object but an array");
     check_refused(f.chat, "{\"messages\": []}", "the conversation has no messages");
     check_refused(f.chat, "{\"messages\": {}}", "field 'messages' is no list of messages");

@@ -46,7 +46,7 @@ FIXTURE_TEST(one_message_says_who_was_stopped)
     CHECK_EQ(p.status, 1);
     snprintf(expected, sizeof expected, "[rank 0] rank 1 is stopped, and rank 0 waits for it in call ");
     CHECK_CONTAINS(p.output, expected);
-    snprintf(expected, sizeof expected, "'kill -CONT %d' lets it go on", (int)stopped);
+    snprintf(expected, sizeof expected, "'kill -CONT %d' lets it continue", (int)stopped);
     CHECK_CONTAINS(p.output, expected);
     last = CHECK_PTR(strstr(p.output, "fsdp: rank 0 has waited "));
     CHECK_CONTAINS(last, " (comm.timeout is 1 s) ");
@@ -93,7 +93,7 @@ FIXTURE_TEST(a_rank_that_a_debugger_holds_is_told_as_such)
 
     if (holds) { /* not everywhere may one process hold another */
         fixture_await(&p, "rank 1 is stopped by a debugger, and rank 0 waits for it in call ");
-        fixture_await(&p, ": only that lets it go on");
+        fixture_await(&p, ": only that lets it continue");
         CHECK_EQ(ptrace(PTRACE_DETACH, held, NULL, NULL), 0);
     }
     CHECK_EQ(kill(p.pid, SIGTERM), 0);

@@ -243,7 +243,7 @@ FIXTURE_TEST(keys_without_a_meaning_for_ranks_by_themselves_are_told)
          SMALL, "--parallelism.sequence_parallel=false");
     SAYS(0, "parallelism.loss_parallel false changes nothing", "train", SMALL, "-n", "2",
          "--training.local_batch_size=2", "--parallelism.loss_parallel=false");
-    SAYS(1, "parallelism.enable_async_tensor_parallel has nothing to do where parallelism.tensor_parallel_degree is 1",
+    SAYS(1, "parallelism.enable_async_tensor_parallel has no effect if parallelism.tensor_parallel_degree is 1",
          "train", SMALL, "--parallelism.enable_async_tensor_parallel=true");
 }
 

@@ -171,7 +171,7 @@ TEST(a_stopped_rank_is_named_at_once_and_may_go_on)
     read_line(&p, line);
     snprintf(expected, sizeof expected,
              "[rank 0] rank 1 is stopped, and rank 0 waits for it in call 2 of group 'world' (barrier): 'kill -CONT "
-             "%d' lets it go on",
+             "%d' lets it continue",
              p.pids[1]);
     CHECK_STRING(line, expected); /* of the first rank that waits */
     tell_to_go(&p);

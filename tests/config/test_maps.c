@@ -119,7 +119,7 @@ TEST(a_wrong_map_is_refused_where_it_stands)
     refuses_value("[{name: a}", "people.tickets is '[{name: a}': not YAML from here on (column ");
     refuses_value("a", "people.tickets is 'a': it is neither a list nor a map");
     refuses_value("[{name: a}] b", "people.tickets is '[{name: a}] b'");
-    refuses_value("[{name: a}]\n---\n[]", "people.tickets is '[{name: a}]\\x0a---\\x0a[]': it goes on after its end");
+    refuses_value("[{name: a}]\n---\n[]", "people.tickets is '[{name: a}]\\x0a---\\x0a[]': it continues after its end");
 }
 
 TEST(help_has_what_a_map_may_hold)

@@ -145,7 +145,7 @@ static const struct {
     {GOOD "{\"messages\": [" TURN("user", "a") "\n", "chat.jsonl': line 2: "},
     {GOOD "\n{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}]}\n",
      "chat.jsonl': line 3: the row has conversations (ShareGPT), and the first one messages"},
-    {GOOD "{\"id\": 5, \"body\": \"x\"}\n", "chat.jsonl': line 2: the row has 'id', 'body': what is read is messages"},
+    {GOOD "{\"id\": 5, \"body\": \"x\"}\n", "chat.jsonl': line 2: the row has 'id', 'body': expected messages"},
     {GOOD "{\"messages\": \"a\"}\n", "chat.jsonl': line 2: field 'messages' is no list of messages"},
     {GOOD "{\"messages\": []}\n", "chat.jsonl': line 2: the conversation has no messages"},
     {GOOD GOOD "{\"messages\": [{\"content\": \"a\"}]}\n",
@@ -259,7 +259,7 @@ TEST_WITH(a_role_of_which_the_template_writes_nothing_is_refused, setup, teardow
     CHECK_OK(make(f, GOOD, false, NULL));
     CHECK_OK(make(f, "{\"messages\": [" TURN("ipython", "\\\"a\\\"") ", " TURN("assistant", "b") "]}\n", false, NULL));
     CHECK_ERROR(make(f, GOOD "{\"messages\": [" TURN("human", " why") ", " TURN("assistant", "b") "]}\n", false, NULL),
-                FSDP_FORMAT, "chat.jsonl': line 2: message 1 has the role 'human', of which the chat template writes");
+                FSDP_FORMAT, "chat.jsonl': line 2: message 1 has the role 'human', for which the chat template writes");
 }
 
 TEST_WITH(halves_of_pairs_may_be_replaced, setup, teardown)

@@ -122,7 +122,7 @@ static const struct {
     {"{'descr': '<f4', 'descr': '<f4', 'shape': (6,), }", FSDP_FORMAT, "one twice"},
     {"{'descr': '<f4', 'shape': (6,), }", FSDP_FORMAT, "lacks descr, fortran_order or shape"},
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (6,), 'more': 1}", FSDP_FORMAT, "another key"},
-    {"{'descr': '<f4', 'fortran_order': False, 'shape': (6,)} x", FSDP_FORMAT, "goes on after its end"},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (6,)} x", FSDP_FORMAT, "continues after its end"},
     {"{'descr': '<f4', 'fortran_order': False 'shape': (6,)}", FSDP_FORMAT, "an entry without a comma"},
     {"{'descr': '<f4", FSDP_FORMAT, "does not end"},
     {"[]", FSDP_FORMAT, "is not a dictionary"},

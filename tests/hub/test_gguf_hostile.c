@@ -251,7 +251,7 @@ TEST(claims_that_no_file_can_keep_are_named)
         {"a tensor's size is 0 or too large", huge},
         {"a tensor's size is 0 or too large", overflow},
         {"a tensor has not 1 to 4 dimensions", dimensions},
-        {"two tensors 't'", same_names},
+        {"two tensors are called 't'", same_names},
         {"tensor 'u' is not aligned, or overlaps another", overlap},
         {"rows of tensor 't' are no blocks of 32", rows_of_no_blocks},
         {"tensor 't' is of type 12", other_type},

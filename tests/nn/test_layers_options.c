@@ -184,7 +184,7 @@ SCOPE_TEST(dropout_of_attention_weights_is_repeated_by_a_recomputed_module)
 
 SCOPE_TEST(layers_that_cannot_be_are_refused)
 {
-    CHECK_FAILS(fsdp_conv2d_create(context, device, 0, 4, 3, 3, NULL), FSDP_INVALID, "all are at least 1");
+    CHECK_FAILS(fsdp_conv2d_create(context, device, 0, 4, 3, 3, NULL), FSDP_INVALID, "all must be at least 1");
     CHECK_FAILS(fsdp_conv2d_create(context, device, 3, 4, 3, 3, OPTIONS(fsdp_conv2d_layer_options, .conv.groups = 2)),
                 FSDP_INVALID, "cannot be divided into 2 groups");
     CHECK_FAILS(fsdp_max_pool2d_create(context, NULL), FSDP_INVALID, "MaxPool2d: a kernel of at least 1 x 1");

@@ -60,7 +60,7 @@ SCOPE_TEST(shapes_that_do_not_fit_are_named)
     CHECK_INVALID(fsdp_slice(ZEROS(2, 3), 1, 2, 2), "cannot narrow");
     parts[0] = ZEROS(2, 3), parts[1] = ZEROS(3, 3);
     CHECK_INVALID(fsdp_concat(parts, 2, 1), "concat: tensor (3, 3) does not fit the first (2, 3)");
-    CHECK_INVALID(fsdp_concat(parts, 0, 1), "concat: no tensors");
+    CHECK_INVALID(fsdp_concat(parts, 0, 1), "concat: at least one tensor is needed");
     CHECK_INVALID(fsdp_concat(parts, 2, -3), "concat: input (2, 3) has no dimension -3");
 }
 

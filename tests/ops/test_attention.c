@@ -238,8 +238,8 @@ SCOPE_TEST(what_does_not_go_together_is_named)
                 *k = fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(1, 3, 1, 4));
     fsdp_tensor *positions = fsdp_zeros(device, FSDP_I32, FSDP_SHAPE(1, 2));
 
-    CHECK_INVALID(fsdp_attention(q, q, q, &(fsdp_attention_options){.window = 3}), "without causal");
-    CHECK_INVALID(fsdp_attention(q, q, q, &(fsdp_attention_options){.positions = positions}), "without causal");
+    CHECK_INVALID(fsdp_attention(q, q, q, &(fsdp_attention_options){.window = 3}), "need causal attention");
+    CHECK_INVALID(fsdp_attention(q, q, q, &(fsdp_attention_options){.positions = positions}), "need causal attention");
     CHECK_INVALID(fsdp_attention(q, q, q, &(fsdp_attention_options){.causal = true, .window = -1}), "window -1");
     CHECK_INVALID(fsdp_attention(q, q, q, &(fsdp_attention_options){.causal = true, .softcap = -2}), "softcap -2");
     CHECK_INVALID(fsdp_attention(q, k, k, &(fsdp_attention_options){.causal = true, .positions = positions}),

@@ -446,7 +446,7 @@ TEST(what_does_not_fit_is_named)
     CHECK_INVALID(fsdp_scatter(x, 0, i, ZEROS(2, 2)), "scatter: index (2, 3) does not fit source (2, 2)");
     CHECK_INVALID(fsdp_scatter(x, 0, i, small), "scatter: input is float32 and source bfloat16");
     CHECK_INVALID(fsdp_scatter_add(i, 0, i, i), "scatter_add: input must be floating");
-    CHECK_INVALID(fsdp_topk(x, 4, 1, true, &indices), "topk: 4 elements of dimension 1 of (2, 3)");
+    CHECK_INVALID(fsdp_topk(x, 4, 1, true, &indices), "topk: cannot take 4 elements of dimension 1 of (2, 3)");
     CHECK_NULL(indices);
     CHECK_INVALID(fsdp_topk(x, -1, 1, true, &indices), "topk: -1 elements");
     CHECK_INVALID(fsdp_sort(i, 0, true, NULL), "sort: input must be floating");
@@ -456,7 +456,7 @@ TEST(what_does_not_fit_is_named)
     CHECK_INVALID(fsdp_unsqueeze(x, 3), "unsqueeze: input (2, 3) has no dimension 3");
     CHECK_INVALID(fsdp_unsqueeze(ZEROS(1, 1, 1, 1, 1, 1), 0), "0 to 6 are possible");
     CHECK_INVALID(fsdp_squeeze(x, -3), "squeeze: input (2, 3) has no dimension -3");
-    CHECK_INVALID(fsdp_flatten(x, 1, 0), "flatten: dimensions 1 to 0 of (2, 3)");
+    CHECK_INVALID(fsdp_flatten(x, 1, 0), "flatten: dimension 1 comes after dimension 0 of (2, 3)");
     CHECK_INVALID(fsdp_expand(x, FSDP_SHAPE(3, 3)), "expand: (2, 3) cannot be repeated to (3, 3)");
     CHECK_INVALID(fsdp_expand(x, FSDP_SHAPE(-1, 2, 3)), "expand: (2, 3) cannot be repeated to (-1, 2, 3)");
     CHECK_INVALID(fsdp_expand(x, FSDP_SHAPE(3)), "cannot be repeated to (3,)");
@@ -467,7 +467,7 @@ TEST(what_does_not_fit_is_named)
     CHECK_NULL(parts[0]);
     parts[0] = x, parts[1] = ZEROS(3);
     CHECK_INVALID(fsdp_stack(parts, 2, 0), "stack: tensor (3,) does not fit the first (2, 3)");
-    CHECK_INVALID(fsdp_stack(parts, 0, 0), "stack: no tensors");
+    CHECK_INVALID(fsdp_stack(parts, 0, 0), "stack: at least one tensor is needed");
     CHECK_ERROR(fsdp_tensor_fill_(CHECK_PTR(fsdp_expand(x, FSDP_SHAPE(4, 2, 3))), 1), FSDP_INVALID,
                 "repeats its elements");
     x = CHECK_PTR(fsdp_empty(fsdp_meta(context), FSDP_U8, FSDP_SHAPE((int64_t)3 << 30)));

@@ -333,7 +333,7 @@ static void refuse_entries(fsdp_context *context, void *arg)
         {{"3", {.kind = FSDP_ROW_WISE}}, "makes '3' row-wise, which is a GELU"},
         {{"2", {.kind = FSDP_SEQUENCE_PARALLEL}}, "sequence parallel, which is a Linear: that style is for LayerNorm"},
         {{"2", {.kind = FSDP_COLUMN_WISE, .from = {{9, 0}}}}, "'2': 9 is no layout"},
-        {{"2", {.kind = FSDP_PREPARE_INPUT}}, "'2': nothing is said of what to prepare"},
+        {{"2", {.kind = FSDP_PREPARE_INPUT}}, "'2': the style does not say what to prepare"},
         {{"2", {.kind = FSDP_PREPARE_INPUT, .from = {COPIED}, .to = {REPLICATED}}},
          "'2': what is copied cannot be made replicated"},
         {{"4", {.kind = FSDP_ROW_WISE, .to = {{FSDP_LAYOUT_PARTIAL, 0}}}}, "'4' has a bias"},

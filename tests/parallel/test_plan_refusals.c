@@ -140,8 +140,8 @@ static void give_norm_what_is_whole(fsdp_context *context, void *arg)
 
     (void)arg;
     refuse_call(context, whole, 2,
-                "an input (1, 4, 9) is whole, since the ranks have put it together, but is to be "
-                "sharded(1): let what makes it give that");
+                "an input (1, 4, 9) is whole, because the ranks have put it together, but must be "
+                "sharded(1): let the module that makes it give that");
     refuse_call(context, gathered, 2, "an input (1, 4, 9) is whole");
     refuse_call(context, &far, 1, "an input (1, 4, 9) has nothing in dimension 3: dim must name that of the sequence");
     refuse_call(context, &features, 1, "an input (1, 4, 9) has its features in dimension 2");

@@ -174,8 +174,8 @@ static void refuse(fsdp_context *context, void *arg)
                 *plain = net_create(context, test_device(context), BLOCKS);
 
     net_train(module, 1);
-    CHECK_ERROR(fsdp_fsdp1_register_comm_hook(module, &none), FSDP_INVALID, "without run");
-    CHECK_ERROR(fsdp_module_set_custom_all_reduce(module, &none), FSDP_INVALID, "without run");
+    CHECK_ERROR(fsdp_fsdp1_register_comm_hook(module, &none), FSDP_INVALID, "needs `run`");
+    CHECK_ERROR(fsdp_module_set_custom_all_reduce(module, &none), FSDP_INVALID, "needs `run`");
     CHECK_ERROR(fsdp_fsdp1_register_comm_hook(plain, &run), FSDP_STATE, "was not given to");
     CHECK_ERROR(fsdp_fsdp1_register_comm_hook(net_block_at(module, 0), &run), FSDP_STATE, "with the outermost");
     CHECK_ERROR(fsdp_module_set_gradient_compression(module, FSDP_I32, true), FSDP_INVALID, "not to int32");

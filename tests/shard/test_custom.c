@@ -299,8 +299,8 @@ static void refuse(fsdp_context *context, void *arg)
                     "lies in memory that ranks share, where nothing is gathered");
     CHECK_OK(fsdp_module_set_custom_all_gather(module, NULL));
     custom.run = NULL;
-    CHECK_ERROR(fsdp_module_set_custom_all_gather(module, &custom), FSDP_INVALID, "without run");
-    CHECK_ERROR(fsdp_module_set_custom_reduce_scatter(module, &custom), FSDP_INVALID, "without run");
+    CHECK_ERROR(fsdp_module_set_custom_all_gather(module, &custom), FSDP_INVALID, "needs `run`");
+    CHECK_ERROR(fsdp_module_set_custom_reduce_scatter(module, &custom), FSDP_INVALID, "needs `run`");
     custom.run = reduce;
     custom.allocate = take;
     CHECK_ERROR(fsdp_module_set_custom_reduce_scatter(module, &custom), FSDP_INVALID, "allocate and release");

@@ -111,9 +111,9 @@ static void refuse_methods(fsdp_context *context, void *arg)
     CHECK_NULL(method(module, give_up, x));
     CHECK_STRING(fsdp_last_error(), "Net: no more");
     CHECK_NULL(method(module, NULL, x));
-    CHECK_STRING(fsdp_last_error(), "cannot call no method of a module");
+    CHECK_STRING(fsdp_last_error(), "cannot call a method of a module: the method is NULL");
     CHECK_NULL(method(NULL, give_up, x));
-    CHECK_STRING(fsdp_last_error(), "cannot call a method of no module");
+    CHECK_STRING(fsdp_last_error(), "cannot call a method of a module: the module is NULL");
     fsdp_scope_end(context, NULL);
     net_train(module, 1);
     CHECK_OK(fsdp_scope_begin(context));

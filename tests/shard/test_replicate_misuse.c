@@ -346,7 +346,7 @@ static const misuse misuses[] = {
     {"forward twice", forward_twice, FSDP_STATE, {"a second forward", "static_graph"}},
     {"joins alone", join_alone, FSDP_MISMATCH, {"float32 for 'bucket 0' on rank 0", "int32 on rank 1"}},
     {"buckets of sharded", ask_for_buckets, FSDP_STATE, {"not replicated"}},
-    {"no such bucket", ask_for_bucket, FSDP_INVALID, {"bucket 1: there are 1"}},
+    {"no such bucket", ask_for_bucket, FSDP_INVALID, {"there is no bucket 1: there are 1"}},
 };
 
 static void commit(fsdp_context *context, void *arg)

@@ -553,7 +553,7 @@ STORY_TEST(mfu_is_a_share_of_what_the_config_says)
         CHECK_NEAR(m.mfu[step], m.speed[step] * m.flops / 2.5e12, 1e-9 * m.mfu[step]);
     story_set(s, "metrics.mfu", "measured");
     CHECK_ERROR(fsdp_train_config_check(s->config, 1), FSDP_INVALID,
-                "metrics.peak_tflops 2.5 says what the peak is, and metrics.mfu=measured is something else");
+                "metrics.peak_tflops 2.5 gives the peak, but metrics.mfu=measured takes another one");
 }
 
 /* A frozen parameter counts 4 instead of 6; an adapter adds its own. */

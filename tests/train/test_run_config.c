@@ -280,7 +280,7 @@ TEST_WITH(teams_are_checked, setup, teardown)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         CHECK_OK(fsdp_train_config_set(config, others[i][0], others[i][1]));
         CHECK_ERROR(fsdp_train_config_check(config, 6), FSDP_UNSUPPORTED,
-                    "parallelism.tensor_parallel_degree 2 does not go with ");
+                    "parallelism.tensor_parallel_degree 2 cannot be combined with ");
         CHECK_OK(fsdp_train_config_set(config, others[i][0], others[i][2]));
     }
     CHECK_OK(fsdp_train_config_set(config, "parallelism.strategy", "ddp"));
@@ -291,11 +291,10 @@ TEST_WITH(teams_are_checked, setup, teardown)
     CHECK_OK(fsdp_train_config_set(config, "parallelism.enable_async_tensor_parallel", "true"));
     CHECK_OK(fsdp_train_config_check(config, 6));
     CHECK_OK(fsdp_train_config_set(config, "parallelism.sequence_parallel", "false"));
-    CHECK_ERROR(
-        fsdp_train_config_check(config, 6), FSDP_INVALID,
-        "parallelism.enable_async_tensor_parallel has nothing to do where parallelism.sequence_parallel is false");
+    CHECK_ERROR(fsdp_train_config_check(config, 6), FSDP_INVALID,
+                "parallelism.enable_async_tensor_parallel has no effect if parallelism.sequence_parallel is false");
     CHECK_OK(load("parallelism:\n  sequence_parallel: true\n  tensor_parallel_degree: 1\n"));
-    CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "where parallelism.tensor_parallel_degree is 1: ");
+    CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "if parallelism.tensor_parallel_degree is 1: ");
 }
 
 TEST_WITH(teams_of_sequences_are_checked, setup, teardown)
@@ -321,7 +320,7 @@ TEST_WITH(teams_of_sequences_are_checked, setup, teardown)
     CHECK_OK(fsdp_train_config_set(config, "parallelism.tensor_parallel_degree", "1"));
     CHECK_OK(fsdp_train_config_set(config, "parallelism.schedule", "plan"));
     CHECK_ERROR(fsdp_train_config_check(config, 12), FSDP_UNSUPPORTED,
-                "parallelism.context_parallel_degree 6 does not go with parallelism.schedule");
+                "parallelism.context_parallel_degree 6 cannot be combined with parallelism.schedule");
     CHECK_OK(fsdp_train_config_set(config, "parallelism.schedule", ""));
     CHECK_OK(fsdp_train_config_check(config, 12));
 }

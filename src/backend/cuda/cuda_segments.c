@@ -184,7 +184,7 @@ static fsdp_status range_create(const fsdp_device *device, size_t bytes, range *
     fsdp_status status;
 
     if (bytes > range_bytes(device))
-        return FSDP_FAIL(FSDP_NO_MEMORY, "%s has not so much memory", device->name);
+        return FSDP_FAIL(FSDP_NO_MEMORY, "%s does not have that much memory", device->name);
     r = fsdp__calloc(1, sizeof *r);
     if (!r)
         return FSDP_NO_MEMORY;

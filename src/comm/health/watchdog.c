@@ -50,9 +50,9 @@ static void tell_stopped(fsdp__wait *wait, int rank)
     else
         snprintf(how, sizeof how, "'kill -CONT %d'%s%s", pid, board->host[0] ? " on machine " : "", board->host);
     fsdp_log(wait->own->context, FSDP_LOG_WARNING,
-             "rank %d is stopped%s, and rank %d waits for it %s%s: %s lets it go on", fsdp__board_global(board, rank),
-             fsdp__pulse_holder(pulse), fsdp__board_global(board, wait->own->rank), wait->place.region ? "" : "in ",
-             where, how);
+             "rank %d is stopped%s, and rank %d waits for it %s%s: %s lets it continue",
+             fsdp__board_global(board, rank), fsdp__pulse_holder(pulse), fsdp__board_global(board, wait->own->rank),
+             wait->place.region ? "" : "in ", where, how);
 }
 
 /* Reports a wait that takes long, at longer and longer intervals. */

@@ -186,7 +186,7 @@ static fsdp_status describe(const selection *sel, char **out)
     FILE *text = open_memstream(out, &bytes);
 
     if (!text)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory: what is replicated, as text");
+        return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory for a list of what is replicated");
     fprintf(text,
             "options: bucket_cap_mb %g, find_unused_parameters %d, static_graph %d, keep_buffers %d, "
             "no_init_sync %d, compress %s\n",
@@ -195,7 +195,7 @@ static fsdp_status describe(const selection *sel, char **out)
     if (sel->group)
         fsdp__write_parameters(text, sel->group);
     if (fclose(text) != 0 || !*out)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory: what is replicated, as text");
+        return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory for a list of what is replicated");
     return FSDP_OK;
 }
 
@@ -331,7 +331,7 @@ static fsdp_status bucket_of(fsdp_module *module, int64_t index, fsdp__param_gro
 {
     FSDP_TRY(group_of(module, group));
     if (index < 0 || index >= (*group)->buckets->count)
-        return FSDP_FAIL(FSDP_INVALID, "bucket %lld: there are %lld", (long long)index,
+        return FSDP_FAIL(FSDP_INVALID, "there is no bucket %lld: there are %lld", (long long)index,
                          (long long)(*group)->buckets->count);
     *out = &(*group)->buckets->items[index];
     return FSDP_OK;
@@ -364,7 +364,7 @@ fsdp_status fsdp_module_bucket_parameter(fsdp_module *module, int64_t bucket, in
 
     FSDP_TRY(bucket_of(module, bucket, &group, &b));
     if (index < 0 || index >= b->count)
-        return FSDP_FAIL(FSDP_INVALID, "parameter %lld of bucket %lld: it has %lld", (long long)index,
+        return FSDP_FAIL(FSDP_INVALID, "there is no parameter %lld in bucket %lld: it has %lld", (long long)index,
                          (long long)bucket, (long long)b->count);
     param = &group->params[b->params[index]];
     *out = (fsdp_parameter){.name = param->name, .tensor = param->sharded};

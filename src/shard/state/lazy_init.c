@@ -302,7 +302,7 @@ fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
 
 /* ---- on all ranks, or on none ---- */
 
-/* What a visit of all groups is given. */
+/* Holds what a visit of all groups is given. */
 typedef struct agreement {
     fsdp_status status;
     const fsdp_module *module;   /* that the groups are below */
@@ -371,7 +371,7 @@ static void compare(fsdp__param_group *group, agreement *a)
         written.text = open_memstream(&text, &bytes);
     visit_groups(a->module, write_group, &written);
     if (a->status == FSDP_OK && (!written.text || fclose(written.text) != 0))
-        a->status = FSDP_FAIL(FSDP_NO_MEMORY, "out of memory: what parameters there are, as text");
+        a->status = FSDP_FAIL(FSDP_NO_MEMORY, "out of memory for a list of the parameters");
     FSDP_KEEP_FIRST(a->status, fsdp__compare_texts(mesh, a->status == FSDP_OK ? text : NULL));
     free(text);
 }

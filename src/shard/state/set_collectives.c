@@ -32,7 +32,8 @@ static fsdp_status check_reduced(const fsdp__param_group *group)
 
     for (int64_t i = 0; i < group->param_count; i++)
         if (group->params[i].unsharded && fsdp__param_unreduced(&group->params[i]))
-            return FSDP_FAIL(FSDP_STATE, "cannot give reductions another channel while a gradient of %s waits for one",
+            return FSDP_FAIL(FSDP_STATE,
+                             "cannot give reductions a group of their own while a gradient of %s waits to be reduced",
                              fsdp__param_text(&group->params[i], text, sizeof text));
     return FSDP_OK;
 }
@@ -82,7 +83,7 @@ out:
 fsdp_status fsdp__check_custom(const fsdp_custom_collective *collective)
 {
     if (collective && !collective->run)
-        return FSDP_FAIL(FSDP_INVALID, "a custom collective without run: give NULL for the library's own");
+        return FSDP_FAIL(FSDP_INVALID, "a custom collective needs `run`: give NULL for the library's own");
     if (collective && !collective->allocate != !collective->release)
         return FSDP_FAIL(FSDP_INVALID, "a custom collective has allocate and release, or neither");
     return FSDP_OK;
@@ -160,9 +161,10 @@ static fsdp_status check_compression(void *unused, fsdp__module_state *state)
         if (group->buckets)
             return fsdp__fail_replicated(state, "fsdp_replicate_options.compress");
         if (group->partial.storage)
-            return FSDP_FAIL(FSDP_STATE,
-                             "cannot change what gradients are sent in: that of %s waits for other replicas",
-                             fsdp__param_text(group->params, text, sizeof text));
+            return FSDP_FAIL(
+                FSDP_STATE,
+                "cannot change the dtype in which gradients are sent: the gradient of %s waits for other replicas",
+                fsdp__param_text(group->params, text, sizeof text));
     }
     return FSDP_OK;
 }
@@ -211,7 +213,7 @@ fsdp_status fsdp_share_comm_context(fsdp_module *const *modules, int count)
     fsdp__module_state *first, *state;
 
     if (!modules || count < 1)
-        return FSDP_FAIL(FSDP_INVALID, "no modules that are to share a communication context");
+        return FSDP_FAIL(FSDP_INVALID, "no modules are given that could share a communication context");
     FSDP_TRY(fsdp__method_state(modules[0], &first));
     for (int i = 0; i < count; i++) {
         FSDP_TRY(fsdp__method_state(modules[i], &state));
