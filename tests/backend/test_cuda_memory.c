@@ -356,52 +356,49 @@ TEST(the_ledger_gets_scratch_that_was_given_back)
 
 /* ---- streams that others let go on ---- */
 
-/* A stream that has given scratch back waits for a thread that itself needs memory of the ledger, or, of another rank,
- * for what this thread does next. Whoever waits for too much, or keeps a lock while it waits, does not end. */
-static void take_what_is_owed(bool other_rank)
+/* Does so when the ledger has found no memory, most likely. */
+static void *ask_later(void *arg)
+{
+    (void)usleep(50000);
+    return ask(arg);
+}
+
+/* A stream that has given scratch back waits for a thread that itself needs memory of the ledger, and one of another
+ * rank on the same GPU for what this thread does next. Who waits for too much, or keeps a lock while it waits, does not
+ * end. */
+TEST(who_waits_for_scratch_keeps_no_lock_and_waits_for_no_other_rank)
 {
     fsdp_context *context = test_context(), *second = test_context();
     asker a = {.device = open_gpu(context)};
-    fsdp_device *others = other_rank ? open_gpu(second) : a.device;
-    fsdp_stream *stream = NULL, *held = NULL;
+    fsdp_stream *stream = NULL, *others = NULL;
     void *first = NULL, *memory = NULL, *native;
+    atomic_int open = 0;
     pthread_t thread;
 
     fakecuda.set_memory(150 * (size_t)MIB);
     CHECK_OK(fsdp_stream_create(a.device, FSDP_STREAM_WORKER, &stream));
-    CHECK_OK(fsdp_stream_create(others, FSDP_STREAM_WORKER, &held));
+    CHECK_OK(fsdp_stream_create(open_gpu(second), FSDP_STREAM_WORKER, &others));
     CHECK_OK(fsdp__device_alloc(a.device, 4 * MIB, FSDP_MEMORY_ACTIVATION, &first));
-    native = CHECK_PTR(fsdp_stream_native(other_rank ? held : stream));
+    native = CHECK_PTR(fsdp_stream_native(stream));
+    fakecuda.hold(CHECK_PTR(fsdp_stream_native(others)), &open);
     CHECK(fsdp__stream_enter(stream));
     CHECK_PTR(fsdp__stream_workspace(stream, 60 * (size_t)MIB));
     fakecuda.hold(native, &a.open);
     CHECK_PTR(fsdp__stream_workspace(stream, 61 * (size_t)MIB));
     fsdp__stream_leave(stream);
     fsdp__device_free(a.device, first, 4 * MIB, FSDP_MEMORY_ACTIVATION);
-    if (!other_rank)
-        CHECK_EQ(pthread_create(&thread, NULL, ask, &a), 0);
+    CHECK_EQ(pthread_create(&thread, NULL, ask_later, &a), 0);
     CHECK_OK(fsdp__device_alloc(a.device, 80 * MIB, FSDP_MEMORY_ACTIVATION, &memory));
-    CHECK(atomic_load(&a.open) != other_rank);
-    atomic_store(&a.open, 1);
-    if (!other_rank)
-        CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK(atomic_load(&a.open) && !atomic_load(&open));
+    atomic_store(&open, 1);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
     fsdp__device_free(a.device, memory, 80 * MIB, FSDP_MEMORY_ACTIVATION);
-    fsdp_stream_free(held);
+    fsdp_stream_free(others);
     fsdp_stream_free(stream);
     fakecuda.set_memory(0);
     fsdp_context_free(second);
     fsdp_context_free(context);
     check_nothing_lives();
-}
-
-TEST(who_waits_for_scratch_keeps_no_lock)
-{
-    take_what_is_owed(false);
-}
-
-TEST(who_waits_for_scratch_waits_for_no_other_rank)
-{
-    take_what_is_owed(true);
 }
 
 /* Another rank's stream on the same GPU waits for what this thread does after it has given memory back. */
