@@ -29,6 +29,7 @@ allowed='
 status.c  the last error of a thread
 probe.c   the subscribers of the process, and how many listen to each point, under a mutex
 plugin.c  the plug-ins that are loaded, under a mutex
+temporary.c  the names of files that are not whole yet, which a handler of signals must reach
 registry.c  the backends that were registered while there is one thread
 allocator.c  the address that blocks of zero bytes have
 '

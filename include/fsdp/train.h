@@ -67,8 +67,10 @@ typedef struct fsdp_train_summary {
      * why it is not known: "NVIDIA H200: ...". */
     double mfu_flops_per_token, peak_flops;
     const char *peak_source;
+    const char *run; /* its id, 16 random hexadecimal digits, the same on all ranks; each start has its own */
     /* The checkpoint from which the run is resumed; NULL: it starts from the beginning. */
     const char *resumed_from; /* path of the run's checkpoint */
+    const char *resumed_run;  /* id of the run that wrote it; NULL: it does not say, as one of an older version */
     int64_t resumed_step;     /* steps that have been done */
     int resumed_ranks;        /* ranks that wrote it */
     bool stopped_early;       /* because of training.early_stop, no steps are left */
@@ -82,20 +84,22 @@ typedef struct fsdp_train_summary {
 /* Reports one step. metrics.jsonl has a JSON object per line, and every run appends to it: first a header, written when
  * all ranks are ready for the first step,
  *
- *     {"run": "90aff1...", "started": "2026-03-01T09:30:00Z", "version": "0.1.0", "config": "51c0...",
- *      "model": "llama-1m", "device": "cpu", "parameters": 985472, "world_size": 2, "steps": 1000,
+ *     {"run": "90aff1...", "id": "90aff1...", "started": "2026-03-01T09:30:00Z", "version": "0.1.0",
+ *      "config": "51c0...", "model": "llama-1m", "device": "cpu", "parameters": 985472, "world_size": 2, "steps": 1000,
  *      "tokens_per_step": 4096, "settings": {"model.preset": "llama-1m", ...}}
  *
- * where "run" is random, "config" is a hash of all keys, "device" is rank 0's as the summary describes it (of a GPU
- * also its memory, "device_bytes"), and "settings" has the keys that are not the default; then a line per step with the
- * fields below, "step" first. The header of a run that resumes from a checkpoint has "resumed_from", a step; earlier
- * lines of later steps are of work that was lost. A number that is NaN or infinite is written as null. A file with
- * other contents, or one that is the config or belongs to the data or the model, under any name, is refused before
- * anything is written. Its folder is made if there is none.
+ * where "run" is the summary's, "config" is a hash of all keys, "device" is rank 0's as the summary describes it (of a
+ * GPU also its memory, "device_bytes"), and "settings" has the keys that are not the default; then a line per step with
+ * the fields below, "step" first, and last, as in all other lines, too, the run's "id": several runs may write to a
+ * file, even at once. The header of a run that resumes from a checkpoint has "resumed_from", a step, and "continues",
+ * the id of the run that wrote the checkpoint: what that one wrote of later steps is no part of this run. Versions that
+ * wrote no "id" and no "continues" wrote the lines of one run after those of another. A number that is NaN or infinite
+ * is written as null. A file with other contents, or one that is the config or belongs to the data or the model, under
+ * any name, is refused before anything is written. Its folder is made if there is none.
  *
  * A run on several machines has "machines" in its header, and "network_sent", "network_received", "gather_ms" and
  * "reduce_ms" in each step's line: rank 0's traffic with other machines and its waiting times. A run on several GPUs
- * of one machine has the two waiting times. "mfu" is there if it is known. A line ends with the peaks of memory by
+ * of one machine has the two waiting times. "mfu" is there if it is known. Then a line has the peaks of memory by
  * kind, "memory_peak_bytes_of_activation" and so on.
  *
  * Each problem is reported once, in the log and, after the step's line, in {"warning": 62, "of": "waiting", "text":
@@ -105,8 +109,8 @@ typedef struct fsdp_train_summary {
  * by much of their norm. TensorBoard has them as texts "warning/...".
  *
  * The other places of metrics have these quantities, too, and the live memory by kind (memory_live_bytes_of).
- * metrics.csv has a row for each step and each validation, with the columns "run", "step", one for each quantity
- * ("memory_peak_bytes_of_gradient"), and "validation_loss" and so on; what is not there or not finite is empty.
+ * metrics.csv has a row for each step and each validation, with the columns "run" (the id), "step", one for each
+ * quantity ("memory_peak_bytes_of_gradient"), and "validation_loss" and so on; what is not there or not finite is empty.
  * metrics.prometheus has the gauges fsdp_train_step, fsdp_train_loss, fsdp_train_validation_loss and so on, with the
  * labels run, rank and, of memory, kind; the file is replaced with each log line and each validation. In
  * metrics.tensorboard they are "train/loss", "speed/mfu", "memory/memory_peak_bytes_of/gradient", "validation/loss" and

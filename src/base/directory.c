@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/probe.h"
+#include "base/temporary.h"
 #include "base/walk.h"
 
 enum {
@@ -336,6 +337,7 @@ static fsdp_status replace(const fsdp__directory *in, const char *name, const vo
     int fd = -1;
 
     FSDP_TRY(create_beside(in, name, &temporary, &fd));
+    fsdp__temporary_made(in->fd, temporary);
     status = fill(in, temporary, fd, data, bytes, sync);
     if (status == FSDP_OK)
         status = fsdp__directory_rename(in, temporary, in, name, FSDP__RENAME_REPLACES);
@@ -343,6 +345,7 @@ static fsdp_status replace(const fsdp__directory *in, const char *name, const vo
         status = fsdp__directory_sync(in);
     if (status != FSDP_OK)
         (void)unlinkat(in->fd, temporary, 0); /* gone already when the rename was done and only the sync failed */
+    fsdp__temporary_gone(in->fd, temporary);
     return status;
 }
 

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/compiler.h"
+#include "base/temporary.h"
 #include "cli/own_process.h"
 
 /* ---- SIGBUS: only system calls ---- */
@@ -95,10 +97,21 @@ _Noreturn void fsdp__die_of(int signal_number)
 {
     sigset_t set;
 
+    fsdp__temporaries_remove();
     (void)signal(signal_number, SIG_DFL);
     sigemptyset(&set);
     sigaddset(&set, signal_number);
     (void)pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     (void)raise(signal_number);
     _exit(128 + signal_number);
+}
+
+void fsdp__die_in_order(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction ends = {.sa_handler = fsdp__die_of}, before;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(signals); i++)
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            (void)sigaction(signals[i], &ends, NULL);
 }

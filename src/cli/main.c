@@ -138,6 +138,7 @@ static fsdp_status prepare(int argc, char **argv)
     /* A file that may not grow is an error that names the file. The programs of `fsdp run` get the signal as usual. */
     if (argc > 1 && strcmp(argv[1], "run") != 0)
         (void)signal(SIGXFSZ, SIG_IGN);
+    fsdp__die_in_order();
     return FSDP_OK;
 }
 

@@ -28,7 +28,11 @@ bool fsdp__output_failed(char *text, size_t text_bytes);
 
 /* Makes SIGBUS say which file was cut short while it was read, before it ends the process as usual. */
 void fsdp__explain_bus_errors(void);
-/* Ends this process by `signal`, as its parent expects. Process 1 exits with 128 + signal. */
+/* Lets SIGINT, SIGTERM and SIGHUP end this process by fsdp__die_of, where they are not ignored. Call it while there is
+ * one thread. */
+void fsdp__die_in_order(void);
+/* Ends this process by `signal`, as its parent expects, without its temporary files. Process 1 exits with 128 + signal.
+ */
 _Noreturn void fsdp__die_of(int signal);
 
 #endif

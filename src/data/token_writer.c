@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/probe.h"
+#include "base/temporary.h"
 #include "data/token_header.h"
 #include "data/token_sums.h"
 
@@ -86,6 +87,13 @@ static fsdp_status create_nameless(fsdp__token_writer *w)
     return FSDP_OK;
 }
 
+/* Notes that the temporary name stands for the file. */
+static void tell_named(fsdp__token_writer *w)
+{
+    w->named = true;
+    fsdp__temporary_made(w->in.fd, w->temporary);
+}
+
 static fsdp_status create_beside(fsdp__token_writer *w)
 {
     fsdp_status status;
@@ -95,8 +103,10 @@ static fsdp_status create_beside(fsdp__token_writer *w)
     if (w->fd >= 0)
         return FSDP_OK;
     status = fsdp__directory_create(&w->in, w->temporary, &w->fd);
-    w->named = status == FSDP_OK;
-    return w->named ? FSDP_OK : fsdp_fail_prefix(status, "cannot write '%s'", w->path);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "cannot write '%s'", w->path);
+    tell_named(w);
+    return FSDP_OK;
 }
 
 static fsdp_status give_name(fsdp__token_writer *w)
@@ -107,9 +117,11 @@ static fsdp_status give_name(fsdp__token_writer *w)
         return FSDP_OK;
     FSDP_TRY(name_temporary(w)); /* the temporary name chosen at first may be taken by now */
     snprintf(link, sizeof link, DESCRIPTOR, w->fd);
-    w->named = !fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) &&
-               linkat(AT_FDCWD, link, w->in.fd, w->temporary, AT_SYMLINK_FOLLOW) == 0;
-    return w->named ? FSDP_OK : FSDP_FAIL(FSDP_IO, "cannot create '%s': %s", w->path, strerrordesc_np(errno));
+    if (fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) ||
+        linkat(AT_FDCWD, link, w->in.fd, w->temporary, AT_SYMLINK_FOLLOW) != 0)
+        return FSDP_FAIL(FSDP_IO, "cannot create '%s': %s", w->path, strerrordesc_np(errno));
+    tell_named(w);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path, int width, bool kept)
@@ -206,6 +218,8 @@ fsdp_status fsdp__token_writer_finish_as(fsdp__token_writer *writer, unsigned ch
     writer->fd = -1;
     FSDP_TRY(fsdp__file_close(fd, writer->path));
     FSDP_TRY(fsdp__directory_rename(&writer->in, writer->temporary, &writer->in, writer->name, FSDP__RENAME_REPLACES));
+    fsdp__temporary_gone(writer->in.fd, writer->temporary);
+    writer->named = false;
     FSDP_TRY(fsdp__directory_sync(&writer->in));
     fsdp__free(fsdp__take(&writer->temporary));
     return FSDP_OK;
@@ -215,8 +229,10 @@ void fsdp__token_writer_close(fsdp__token_writer *writer)
 {
     if (writer->fd >= 0)
         close(writer->fd);
-    if (writer->temporary && writer->named)
+    if (writer->temporary && writer->named) {
         (void)unlinkat(writer->in.fd, writer->temporary, 0);
+        fsdp__temporary_gone(writer->in.fd, writer->temporary);
+    }
     fsdp__directory_close(&writer->in);
     FSDP__FREE_ALL(writer->name, writer->temporary, writer->buffer, writer->sums);
     *writer = (fsdp__token_writer){.fd = -1};

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/directory.h"
 #include "base/file.h"
+#include "base/temporary.h"
 #include "hub/gguf_names.h"
 #include "models/models.h"
 #include "tensor/tensor.h"
@@ -278,11 +279,13 @@ static fsdp_status publish(const char *path, const fsdp__gguf_model *model, cons
     FSDP_TRY(fsdp__directory_of(path, &in, &name));
     FSDP__TRY_NEW(unfinished = fsdp__sprintf("%s.writing", name));
     FSDP_TRY(begin(&in, unfinished, &fd));
+    fsdp__temporary_made(in.fd, unfinished);
     status = write_all(model, h, parts, count, fd, path);
     if (status == FSDP_OK)
         status = fsdp__directory_rename(&in, unfinished, &in, name, FSDP__RENAME_NEW);
     if (status != FSDP_OK)
         (void)fsdp__directory_unlink(&in, unfinished);
+    fsdp__temporary_gone(in.fd, unfinished);
     close(fd);
     return status == FSDP_OK ? fsdp__directory_sync(&in) : status;
 }

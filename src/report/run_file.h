@@ -24,7 +24,7 @@ typedef struct fsdp__series {
     int64_t count, capacity;
 } fsdp__series;
 
-/* A run, from its header to the next one that does not continue it. */
+/* A run: one start or several, each of which continues the one before from a checkpoint. */
 typedef struct fsdp__recorded_run {
     char *path;     /* of the file */
     char *label;    /* what tells it from the other runs of a report */
@@ -48,12 +48,14 @@ typedef struct fsdp__recorded_runs {
     bool (*usual)(const char *key, char *text, size_t text_bytes);
 } fsdp__recorded_runs;
 
-/* Adds the runs of a file, or of the metrics.jsonl in a folder. An unfinished line, as a full disk or a run that goes
- * on leaves it, is passed over. Of a step that was taken twice the later line counts. */
+/* Adds the runs of a file, or of the metrics.jsonl in a folder, in the order in which they were started last. Lines of
+ * runs that wrote at once are told apart by their ids (run_starts.h). An unfinished line, as a full disk or a run that
+ * goes on leaves it, is passed over. Of a step that a resumed run takes again the later line counts. */
 fsdp_status fsdp__recorded_runs_read(fsdp__recorded_runs *all, const char *path);
 /* Names the runs, when all have been read. */
 fsdp_status fsdp__recorded_runs_label(fsdp__recorded_runs *all);
 void fsdp__recorded_runs_free(fsdp__recorded_runs *all);
+void fsdp__recorded_run_release(fsdp__recorded_run *run); /* frees what it holds */
 
 enum {
     FSDP__VALIDATION_KEY = 80 /* bytes of the longest that there is */

@@ -180,40 +180,73 @@ static const char *time_text(int64_t seconds, char text[40])
     return text;
 }
 
-/* Finds the run that has left flight records, among `near` and the runs before it in its file. Ranks record from before
- * the run writes its header, so it is the first one whose header is not older, unless they ended before that, too. */
-static fsdp_status find_run_of_flight(const fsdp__sources *all, fsdp__source *s, int64_t near)
+/* Returns whether one of the run's starts has this id. `*last`: it is the last one. */
+static bool has_id(const fsdp__recorded_run *run, const char *id, bool *last)
 {
-    const fsdp__recorded_run *runs = all->runs.runs;
-    char from[40], to[40], start[40];
-    int64_t begun, ended, found = near;
+    size_t count = json_array_size(run->starts);
 
-    s->run = near;
-    if (last_start(&runs[near]) < 0)
-        return FSDP_OK;
-    span_of(&s->of.flight.logs, &begun, &ended);
-    while (found > 0 && strcmp(runs[found - 1].path, runs[near].path) == 0 && last_start(&runs[found - 1]) >= begun)
-        found--;
-    s->run = found;
-    if (last_start(&runs[found]) >= begun && last_start(&runs[found]) <= ended)
-        return FSDP_OK;
-    s->run = -1;
-    return FSDP_FAIL(FSDP_STATE,
-                     "the flight records '%s' are not of this run: they go from %s to %s, and it was started at %s; "
-                     "fsdp flight shows them",
-                     s->path, time_text(begun, from), time_text(ended, to), time_text(last_start(&runs[near]), start));
-}
-
-/* Returns whether one of the run's starts has this id. */
-static bool has_id(const fsdp__recorded_run *run, const char *id)
-{
-    for (size_t i = 0; i < json_array_size(run->starts); i++) {
+    for (size_t i = 0; i < count; i++) {
         const char *its = json_string_value(json_object_get(json_array_get(run->starts, i), "run"));
 
+        *last = i + 1 == count;
         if (its && strcmp(its, id) == 0)
             return true;
     }
     return false;
+}
+
+/* Returns the run that was started last with this id; or, with `earlier`, else one that has gone on from that start;
+ * -1: there is none. */
+static int64_t run_with(const fsdp__sources *all, const char *id, bool earlier)
+{
+    int64_t found = -1;
+    bool last;
+
+    for (int64_t i = 0; i < all->runs.count; i++)
+        if (has_id(&all->runs.runs[i], id, &last) && (last || earlier)) {
+            found = i;
+            if (last)
+                break;
+        }
+    return found;
+}
+
+/* Returns the id of the run that has left flight records; "": they do not say. */
+static const char *id_of_flight(const fsdp__source *s)
+{
+    const fsdp__flight_logs *logs = &s->of.flight.logs;
+    const char *id = "";
+
+    for (int i = 0; i < logs->count && !*id; i++)
+        id = logs->logs[i].end.id;
+    return id;
+}
+
+/* Returns the run that has left flight records, by their times, among `near` and the runs before it in its file. Ranks
+ * record from before the run writes its header, so it is the first one whose header is not older, unless they ended
+ * before that, too: then it is -1. */
+static int64_t run_at(const fsdp__recorded_run *runs, int64_t near, int64_t begun, int64_t ended)
+{
+    while (near > 0 && strcmp(runs[near - 1].path, runs[near].path) == 0 && last_start(&runs[near - 1]) >= begun)
+        near--;
+    return last_start(&runs[near]) >= begun && last_start(&runs[near]) <= ended ? near : -1;
+}
+
+static fsdp_status find_run_of_flight(const fsdp__sources *all, fsdp__source *s, int64_t near)
+{
+    const fsdp__recorded_run *runs = all->runs.runs;
+    const char *id = id_of_flight(s);
+    char from[40], to[40], start[40];
+    int64_t begun, ended;
+
+    span_of(&s->of.flight.logs, &begun, &ended);
+    s->run = *id ? run_with(all, id, false) : last_start(&runs[near]) < 0 ? near : run_at(runs, near, begun, ended);
+    if (s->run >= 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_STATE,
+                     "the flight records '%s' are not of this run: they go from %s to %s, and it was started at %s; "
+                     "fsdp flight shows them",
+                     s->path, time_text(begun, from), time_text(ended, to), time_text(last_start(&runs[near]), start));
 }
 
 /* Writes where a trace comes from: "of run 9f.., of 2026-..". */
@@ -230,9 +263,9 @@ static fsdp_status find_run_of_trace(const fsdp__sources *all, fsdp__source *s, 
     s->run = near;
     if (!t->run)
         return FSDP_OK;
-    for (s->run = all->runs.count - 1; s->run >= 0; s->run--)
-        if (has_id(&all->runs.runs[s->run], t->run))
-            return FSDP_OK;
+    s->run = run_with(all, t->run, true);
+    if (s->run >= 0)
+        return FSDP_OK;
     origin = origin_of(t);
     return origin ? FSDP_FAIL(FSDP_STATE, "the trace '%s' is not of this run: it is %s; name it to see it", s->path,
                               origin)

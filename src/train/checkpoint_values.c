@@ -81,6 +81,11 @@ static void add_number(fsdp__values *v, const char *name, double value)
     v->items[v->count++] = (fsdp_checkpoint_value){.name = name, .type = FSDP_CHECKPOINT_NUMBER, .number = value};
 }
 
+static void add_text(fsdp__values *v, const char *name, const char *text)
+{
+    v->items[v->count++] = (fsdp_checkpoint_value){.name = name, .type = FSDP_CHECKPOINT_TEXT, .text = text};
+}
+
 static fsdp_status add_facts(const fsdp_train_run *run, fsdp__values *v)
 {
     static const char *const names[] = {FSDP__VALUE_MODEL, FSDP__VALUE_DATA, FSDP__VALUE_KEYS};
@@ -89,8 +94,7 @@ static fsdp_status add_facts(const fsdp_train_run *run, fsdp__values *v)
         v->texts[i] = fsdp__values_facts(run, names[i]);
         if (!v->texts[i])
             return fsdp_last_status();
-        v->items[v->count++] =
-            (fsdp_checkpoint_value){.name = names[i], .type = FSDP_CHECKPOINT_TEXT, .text = v->texts[i]};
+        add_text(v, names[i], v->texts[i]);
     }
     return FSDP_OK;
 }
@@ -105,8 +109,7 @@ static void add_digest(const fsdp_train_run *run, fsdp__values *v)
     if (fsdp__digest_get(run, &digest, &files) != FSDP_OK)
         fsdp_log(run->context, FSDP_LOG_WARNING, "%s: the checkpoint has no digest of the data", fsdp_last_error());
     if (digest)
-        v->items[v->count++] =
-            (fsdp_checkpoint_value){.name = FSDP__VALUE_DIGEST, .type = FSDP_CHECKPOINT_TEXT, .text = digest};
+        add_text(v, FSDP__VALUE_DIGEST, digest);
     if (files)
         add_integer(v, FSDP__VALUE_FILES, files);
 }
@@ -117,6 +120,7 @@ fsdp_status fsdp__values_of(fsdp_train_run *run, fsdp__values *out)
 
     *out = (fsdp__values){.count = 0};
     FSDP_TRY(fsdp_module_draws(run->model, &draws));
+    add_text(out, FSDP__VALUE_RUN, run->id);
     add_integer(out, FSDP__VALUE_SEQUENCES, run->sequences);
     add_integer(out, FSDP__VALUE_TOKENS, run->tokens_seen);
     add_integer(out, FSDP__VALUE_SKIPPED, run->skipped);

@@ -15,6 +15,7 @@
 /* Values. */
 #define FSDP__VALUE_SEQUENCES "train.sequences_per_step"
 #define FSDP__VALUE_TOKENS "train.tokens"
+#define FSDP__VALUE_RUN "train.run" /* the run's id; older checkpoints have none */
 #define FSDP__VALUE_SKIPPED "train.skipped_steps"
 #define FSDP__VALUE_WINDOW "data.window"         /* fsdp_loader_position */
 #define FSDP__VALUE_SCHEDULE "lr_scheduler.step" /* the step at which the schedule began */

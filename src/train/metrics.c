@@ -2,9 +2,7 @@
  */
 #include "train/metrics.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
@@ -48,7 +46,6 @@ bool fsdp__metrics_every_step(const fsdp_train_config *config)
 
 struct fsdp__metrics {
     fsdp_context *context;
-    char id[FSDP__RUN_ID];
     struct open_place {
         void *place; /* NULL: the config does not name it */
         bool failed;
@@ -57,28 +54,16 @@ struct fsdp__metrics {
     char message[512];
 };
 
-static fsdp_status draw_id(char id[FSDP__RUN_ID])
-{
-    uint64_t random = 0;
-
-    if (getrandom(&random, sizeof random, 0) != sizeof random)
-        return FSDP_FAIL(FSDP_IO, "metrics: no random number for the run's id: %s", strerrordesc_np(errno));
-    snprintf(id, FSDP__RUN_ID, "%016llx", (unsigned long long)random);
-    return FSDP_OK;
-}
-
 fsdp_status fsdp__metrics_begin(fsdp_context *context, const fsdp_train_config *config,
                                 const fsdp_train_summary *summary, fsdp__metrics **out)
 {
-    fsdp__metrics_run run = {.context = context, .config = config, .summary = summary};
+    const fsdp__metrics_run run = {.context = context, .config = config, .summary = summary};
     fsdp__metrics *metrics = fsdp__calloc(1, sizeof *metrics);
-    fsdp_status status = metrics ? draw_id(run.id) : FSDP_NO_MEMORY;
+    fsdp_status status = metrics ? FSDP_OK : FSDP_NO_MEMORY;
 
     *out = NULL;
-    if (metrics) {
+    if (metrics)
         metrics->context = context;
-        memcpy(metrics->id, run.id, sizeof metrics->id);
-    }
     for (size_t i = 0; status == FSDP_OK && i < FSDP__COUNT_OF(places); i++)
         if (path_of(places[i], config)) {
             metrics->open[i].place = fsdp__calloc(1, places[i]->bytes);
@@ -90,11 +75,6 @@ fsdp_status fsdp__metrics_begin(fsdp_context *context, const fsdp_train_config *
     else
         FSDP_KEEP_FIRST(status, fsdp__metrics_end(metrics));
     return status;
-}
-
-const char *fsdp__metrics_id(const fsdp__metrics *metrics)
-{
-    return metrics ? metrics->id : NULL;
 }
 
 /* Notes how a place has done. */

@@ -17,11 +17,9 @@ bool fsdp__metrics_every_step(const fsdp_train_config *config);
 
 typedef struct fsdp__metrics fsdp__metrics;
 
-/* Begins a run's metrics and adds its headers. `config` is borrowed. */
+/* Begins a run's metrics and adds its headers. `config` and the summary's `run` are borrowed. */
 fsdp_status fsdp__metrics_begin(fsdp_context *context, const fsdp_train_config *config,
                                 const fsdp_train_summary *summary, fsdp__metrics **out);
-/* Returns the run's id, which its headers have; NULL: there are no metrics. */
-const char *fsdp__metrics_id(const fsdp__metrics *metrics);
 /* Write to all places; NULL does nothing. A full disk does not cost the model: after the first failure of a place,
  * which is logged as a warning, nothing more is written there, and fsdp__metrics_end reports it. Returns a failure of
  * this call. */

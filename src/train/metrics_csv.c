@@ -20,8 +20,8 @@ enum {
 
 typedef struct csv {
     fsdp__metrics_lines lines;
-    char id[FSDP__RUN_ID];
-    char *path; /* that it writes to */
+    const char *id; /* of the run */
+    char *path;     /* that it writes to */
 } csv;
 
 /* ---- columns ---- */
@@ -120,24 +120,25 @@ static fsdp_status end(void *place)
 }
 
 /* Opens the file that rows go to. Another run may begin it with other columns in the meantime: then it is the next. */
-static fsdp_status open_table(csv *own, const char *path, const char *header)
+static fsdp_status open_table(fsdp_context *context, csv *own, const char *path, const char *header)
 {
     for (bool other = true; other;) {
         FSDP_TRY(end(own));
         FSDP_TRY(choose(path, header, &own->path));
-        FSDP_TRY(fsdp__metrics_lines_open(KEY, own->path, &own->lines));
+        FSDP_TRY(fsdp__metrics_lines_open(context, KEY, own->path, header, &own->lines));
         FSDP_TRY(find_other_columns(own->path, header, &other));
     }
     return FSDP_OK;
 }
 
-/* Writes the names of the columns into a file that has none. */
+/* Writes the names of the columns into a file that has none, or not all of them. */
 static fsdp_status write_header(const fsdp__metrics_lines *lines, const char *header)
 {
-    if (lines->begun) /* another key may have begun the file a moment ago */
+    bool others = lines->begun && !lines->unfinished;
+
+    if (others) /* another key may have begun the file a moment ago */
         FSDP_TRY(check_with(fsdp__metrics_check_contents, lines->path, header));
-    else
-        fputs(header, lines->file);
+    fputs(others ? lines->cut_off ? "\n" : "" : header + lines->unfinished, lines->file);
     return fsdp__metrics_lines_begun(lines);
 }
 
@@ -147,8 +148,8 @@ static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void *p
     csv *own = place;
 
     FSDP__TRY_NEW(header);
-    snprintf(own->id, sizeof own->id, "%s", run->id);
-    FSDP_TRY(open_table(own, path, header));
+    own->id = run->summary->run;
+    FSDP_TRY(open_table(run->context, own, path, header));
     if (strcmp(own->path, path) != 0)
         fsdp_log(run->context, FSDP_LOG_WARNING,
                  KEY ": '%s' has the columns of another version, so this run writes to '%s'", path, own->path);

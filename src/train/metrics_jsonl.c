@@ -12,13 +12,16 @@
 
 typedef struct jsonl {
     fsdp__metrics_lines lines;
+    const char *id; /* of the run */
     int machines;
     bool gpus;
 } jsonl;
 
+#define FIRST "{\"run\": \"" /* what a file begins with */
+
 static fsdp_status check(const char *path)
 {
-    static const char *const firsts[] = {"{\"run\": \"", "{\"step\": ", NULL};
+    static const char *const firsts[] = {FIRST, "{\"step\": ", NULL};
 
     return fsdp__metrics_lines_check("metrics.jsonl", path, firsts, "does not hold metrics");
 }
@@ -40,7 +43,8 @@ static fsdp_status write_header(const fsdp__metrics_lines *lines, const fsdp__me
     FSDP_TRY(fsdp__train_config_hash(run->config, &hash));
     snprintf(hash_text, sizeof hash_text, "%016llx", (unsigned long long)hash);
     strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    fprintf(lines->file, "{\"run\": \"%s\"", run->id);
+    fprintf(lines->file, "%s%s%s\", \"id\": \"%s\"", lines->cut_off ? "\n" : "", &FIRST[lines->unfinished],
+            summary->run, summary->run);
     write_text(lines->file, "started", started);
     write_text(lines->file, "version", FSDP_VERSION);
     write_text(lines->file, "config", hash_text);
@@ -51,6 +55,8 @@ static fsdp_status write_header(const fsdp__metrics_lines *lines, const fsdp__me
         fprintf(lines->file, ", \"device_bytes\": %zu", summary->device_bytes);
     if (summary->resumed_from)
         fprintf(lines->file, ", \"resumed_from\": %lld", (long long)summary->resumed_step);
+    if (summary->resumed_from && summary->resumed_run)
+        write_text(lines->file, "continues", summary->resumed_run);
     if (summary->machines > 1)
         fprintf(lines->file, ", \"machines\": %d", summary->machines);
     fprintf(lines->file,
@@ -72,9 +78,10 @@ static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void *p
 {
     jsonl *own = place;
 
+    own->id = run->summary->run;
     own->machines = run->summary->machines;
     own->gpus = run->summary->gpus_exchange;
-    FSDP_TRY(fsdp__metrics_lines_open("metrics.jsonl", path, &own->lines));
+    FSDP_TRY(fsdp__metrics_lines_open(run->context, "metrics.jsonl", path, FIRST, &own->lines));
     return write_header(&own->lines, run);
 }
 
@@ -93,6 +100,13 @@ static void write_value(FILE *file, const fsdp__quantity *q, const void *report)
         fputs("null", file);
 }
 
+/* Ends a line with whose it is: another run may write to the file at the same time. Programs know how lines begin. */
+static fsdp_status end_line(const jsonl *own)
+{
+    fprintf(own->lines.file, ", \"id\": \"%s\"}\n", own->id);
+    return fsdp__metrics_lines_written(&own->lines);
+}
+
 static void write_values(const jsonl *own, const fsdp__quantities *quantities, const void *report)
 {
     for (size_t i = 0; i < quantities->count; i++) {
@@ -102,7 +116,6 @@ static void write_values(const jsonl *own, const fsdp__quantities *quantities, c
             (q->when != FSDP__QUANTITY_WAITS || own->machines > 1 || own->gpus) && fsdp__quantity_is_there(q, report))
             write_value(own->lines.file, q, report);
     }
-    fputs("}\n", own->lines.file);
 }
 
 static fsdp_status step(void *place, const fsdp_train_report *report)
@@ -111,7 +124,7 @@ static fsdp_status step(void *place, const fsdp_train_report *report)
 
     fprintf(own->lines.file, "{\"step\": %lld", (long long)report->step);
     write_values(own, &fsdp__step_quantities, report);
-    return fsdp__metrics_lines_written(&own->lines);
+    return end_line(own);
 }
 
 static fsdp_status validation(void *place, const fsdp_train_validation *validation)
@@ -120,7 +133,7 @@ static fsdp_status validation(void *place, const fsdp_train_validation *validati
 
     fprintf(own->lines.file, "{\"validation\": %lld", (long long)validation->step);
     write_values(own, &fsdp__validation_quantities, validation);
-    return fsdp__metrics_lines_written(&own->lines);
+    return end_line(own);
 }
 
 /* Writes what stands out in a run; other texts are for those who look at them. */
@@ -133,8 +146,7 @@ static fsdp_status warning(void *place, int64_t at, const char *tag, const char 
     fprintf(own->lines.file, "{\"warning\": %lld", (long long)at);
     write_text(own->lines.file, "of", tag + strlen(FSDP__WARNING_TAG));
     write_text(own->lines.file, "text", text);
-    fputs("}\n", own->lines.file);
-    return fsdp__metrics_lines_written(&own->lines);
+    return end_line(own);
 }
 
 const fsdp__metrics_place fsdp__metrics_jsonl = {

@@ -15,7 +15,8 @@
 enum {
     LINE_BYTES = 1 << 16, /* a line in one write, or those of several runs would mix; the longest has some KiB */
     TURN_US = 10000,
-    TURNS = 1000
+    TURNS = 1000,
+    TURNS_IN_SILENCE = 100
 };
 
 fsdp_status fsdp__metrics_cannot_write(const char *key, const char *path)
@@ -62,6 +63,18 @@ fsdp_status fsdp__metrics_make_folder(const char *key, const char *path)
     return access(folder, W_OK | X_OK) == 0 ? FSDP_OK : fsdp__metrics_cannot_write(key, path);
 }
 
+/* Returns the bytes of a file that holds nothing but a part of what a file begins with, as a full disk leaves it; 0: it
+ * holds nothing, or something else. */
+static size_t unfinished(const char *path, const char *first)
+{
+    size_t bytes = strlen(first);
+    char text[1 << 12];
+    FSDP__CLOSED int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, text, sizeof text) : 0;
+
+    return got > 0 && (size_t)got < bytes && memcmp(text, first, (size_t)got) == 0 ? (size_t)got : 0;
+}
+
 fsdp_status fsdp__metrics_lines_check(const char *key, const char *path, const char *const *firsts,
                                       const char *otherwise)
 {
@@ -72,35 +85,45 @@ fsdp_status fsdp__metrics_lines_check(const char *key, const char *path, const c
     errno = EISDIR;
     if (S_ISDIR(info.st_mode) || access(path, W_OK) != 0)
         return fsdp__metrics_cannot_write(key, path);
-    return S_ISREG(info.st_mode) ? fsdp__metrics_check_contents(key, path, firsts, otherwise) : FSDP_OK;
+    return S_ISREG(info.st_mode) && !unfinished(path, firsts[0])
+               ? fsdp__metrics_check_contents(key, path, firsts, otherwise)
+               : FSDP_OK;
 }
 
 /* ---- writing ---- */
 
-/* Returns whether the file of `bytes` ends within a line: what an earlier run left unfinished, on a full disk, must not
- * swallow this one's first line. */
-static bool ends_within_a_line(int fd, off_t bytes)
+/* Finds out how the file ends, which has content: what an earlier run left unfinished, on a full disk, must not swallow
+ * this one's first line, and what it left of the file's first line is completed. */
+static void look_at_end(fsdp__metrics_lines *lines, int fd, off_t bytes, const char *first)
 {
     char link[40], last = '\n';
     int reader;
 
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    lines->unfinished = unfinished(link, first);
     reader = open(link, O_RDONLY | O_CLOEXEC);
     if (reader >= 0) {
         (void)!pread(reader, &last, 1, bytes - 1);
         close(reader);
     }
-    return last != '\n';
+    lines->cut_off = last != '\n' && !lines->unfinished;
 }
 
 /* Waits until nobody else begins. Whoever can read the file can lock it, so this goes on without in the end. */
-static void take_turn(int fd)
+static void take_turn(fsdp_context *context, const fsdp__metrics_lines *lines, int fd)
 {
-    for (int i = 0; i < TURNS && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++)
+    for (int i = 0; i < TURNS && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++) {
+        if (i == TURNS_IN_SILENCE)
+            fsdp_log(context, FSDP_LOG_WARNING,
+                     "%s: another process holds a lock on '%s'; the run begins without the lock if it still does in "
+                     "%d seconds",
+                     lines->key, lines->path, (TURNS - TURNS_IN_SILENCE) * TURN_US / 1000000);
         usleep(TURN_US);
+    }
 }
 
-fsdp_status fsdp__metrics_lines_open(const char *key, const char *path, fsdp__metrics_lines *lines)
+fsdp_status fsdp__metrics_lines_open(fsdp_context *context, const char *key, const char *path, const char *first,
+                                     fsdp__metrics_lines *lines)
 {
     struct stat info;
     fsdp_status status;
@@ -117,23 +140,26 @@ fsdp_status fsdp__metrics_lines_open(const char *key, const char *path, fsdp__me
         fsdp__free(fsdp__take(&lines->buffer));
         return status;
     }
-    setvbuf(lines->file, lines->buffer, _IOLBF, LINE_BYTES);
-    take_turn(fd);
+    setvbuf(lines->file, lines->buffer, _IOFBF, LINE_BYTES);
+    take_turn(context, lines, fd);
     lines->begun = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
-    if (lines->begun && ends_within_a_line(fd, info.st_size))
-        fputc('\n', lines->file);
+    if (lines->begun)
+        look_at_end(lines, fd, info.st_size, first);
     return FSDP_OK;
 }
 
 fsdp_status fsdp__metrics_lines_begun(const fsdp__metrics_lines *lines)
 {
+    fsdp_status status = fsdp__metrics_lines_written(lines);
+
     (void)flock(fileno(lines->file), LOCK_UN);
-    return fsdp__metrics_lines_written(lines);
+    return status;
 }
 
 fsdp_status fsdp__metrics_lines_written(const fsdp__metrics_lines *lines)
 {
-    if (fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) || ferror(lines->file))
+    /* What could not be written stdio forgets: the rest of the line does not follow lines of others later. */
+    if (fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) || fflush(lines->file) != 0 || ferror(lines->file))
         return fsdp__metrics_cannot_write(lines->key, lines->path);
     return FSDP_OK;
 }

@@ -5,16 +5,11 @@
 #include "fsdp/train.h"
 #include "train/histograms.h"
 
-enum {
-    FSDP__RUN_ID = 17 /* 64 bits, and a terminating zero */
-};
-
 /* The run that begins. */
 typedef struct fsdp__metrics_run {
     fsdp_context *context;
     const fsdp_train_config *config;
-    const fsdp_train_summary *summary; /* only while it begins */
-    char id[FSDP__RUN_ID];             /* random */
+    const fsdp_train_summary *summary; /* only while it begins, but its `run` as long as there are metrics */
 } fsdp__metrics_run;
 
 typedef struct fsdp__metrics_place {

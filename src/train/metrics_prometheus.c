@@ -16,8 +16,8 @@
 
 typedef struct prometheus {
     fsdp__directory folder;
-    char *name; /* of the file in it */
-    char id[FSDP__RUN_ID];
+    char *name;     /* of the file in it */
+    const char *id; /* of the run */
     int64_t log_freq, steps;
     fsdp_train_report report; /* the last one that was written; step 0: none */
     fsdp_train_validation validation;
@@ -142,7 +142,7 @@ static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void *p
 {
     prometheus *own = place;
 
-    snprintf(own->id, sizeof own->id, "%s", run->id);
+    own->id = run->summary->run;
     own->log_freq = run->config->metrics.log_freq;
     own->steps = run->config->training.steps;
     FSDP_TRY(fsdp_fail_prefix(fsdp__directory_of(path, &own->folder, &own->name), KEY));

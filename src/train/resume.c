@@ -49,6 +49,17 @@ static fsdp_status take_values(fsdp__resume *r)
     return FSDP_OK;
 }
 
+/* Notes which run wrote the checkpoint, if it says. */
+static void take_id(fsdp__resume *r)
+{
+    bool held = fsdp_hold_error(true);
+    const char *id = "";
+
+    if (fsdp_checkpoint_get_text(r->from, FSDP__VALUE_RUN, &id) == FSDP_OK && fsdp__train_is_id(id))
+        memcpy(r->run, id, sizeof r->run);
+    fsdp_release_error(held);
+}
+
 /* Returns the checkpoint's own step, unless it says that its weights are not finite. */
 static int64_t finite_step(const fsdp__resume *r)
 {
@@ -70,6 +81,7 @@ static fsdp_status open_checkpoint(fsdp_train_run *run, const char *path)
     r->ranks = fsdp_checkpoint_world_size(r->from);
     FSDP_TRY(take_values(r));
     r->finite_step = finite_step(r);
+    take_id(r);
     if (!fsdp__train_loads(run->config, FSDP__TRAIN_DATALOADER))
         r->window = 0;
     if (!fsdp__train_loads(run->config, FSDP__TRAIN_LR_SCHEDULER))

@@ -191,6 +191,7 @@ static outcome build(fsdp_train_run *run)
     PART(open_device(run));
     PART(agreed(fsdp__train_agree(run, open_inputs(run))));
     PART(compare(run));
+    PART(alone(fsdp__train_draw_id(run)));
     PART(find_peak(run));
     PART(plan_schedule(run));
     PART(agreed(fsdp__train_agree(run, make_model(run))));
@@ -295,6 +296,15 @@ static void look_at_memory(const fsdp_train_run *run, fsdp_memory_stats *memory)
     memory->live_bytes[FSDP_MEMORY_OPTIMIZER_STATE] += host.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE];
 }
 
+static void tell_of_resume(const fsdp__resume *resume, fsdp_train_summary *out)
+{
+    out->resumed_from = resume->path;
+    out->resumed_run = resume->run[0] ? resume->run : NULL;
+    out->resumed_step = resume->step;
+    out->resumed_ranks = resume->ranks;
+    out->resumed_tokens = resume->tokens;
+}
+
 void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
 {
     const fsdp_train_config *c = run ? run->config : NULL;
@@ -336,15 +346,13 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
             fsdp__mfu_of_trained(run, fsdp_model_config_mfu_flops_per_token(&run->model_config, c->training.seq_len)),
         .peak_flops = run->peak_flops,
         .peak_source = run->peak_source,
-        .resumed_from = run->resume.path,
-        .resumed_step = run->resume.step,
-        .resumed_ranks = run->resume.ranks,
+        .run = run->id,
         .stopped_early = run->validation.stops,
         .checkpoint_bytes = run->saves.bytes,
         .snapshot_bytes = c->checkpoint.async_mode == 1 ? run->saves.own_bytes : 0,
-        .resumed_tokens = run->resume.tokens,
         .steps = c->training.steps,
     };
+    tell_of_resume(&run->resume, out);
     fsdp__validation_count_pairs(run, out);
 }
 

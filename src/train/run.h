@@ -59,6 +59,10 @@ typedef struct fsdp__validation {
     bool stops;                  /* the run is to end */
 } fsdp__validation;
 
+enum {
+    FSDP__RUN_ID = 17 /* bytes: 16 hexadecimal digits, and a terminating zero */
+};
+
 /* Says where a run begins: all zero, or as its checkpoint says. */
 typedef struct fsdp__resume {
     fsdp_checkpoint_reader *from; /* open until all of it is loaded; NULL: the run starts anew */
@@ -71,6 +75,7 @@ typedef struct fsdp__resume {
     int64_t schedule_step;        /* the step at which the schedule began */
     int64_t draws;                /* number of draws for dropouts */
     int64_t finite_step;          /* step of the newest checkpoint whose weights are finite; -1: none is known */
+    char run[FSDP__RUN_ID];       /* id of the run that wrote it; "": it does not say */
 } fsdp__resume;
 
 /* The average of the weights over the steps. */
@@ -128,6 +133,7 @@ typedef struct fsdp__ahead {
 
 struct fsdp_train_run {
     fsdp_context *context;
+    char id[FSDP__RUN_ID];           /* random, the same on all ranks; "" in a dry run */
     fsdp_device *device;             /* the device that the run computes on */
     char device_text[160];           /* what fsdp__device_describe says of it, when the run began */
     double peak_flops;               /* of all ranks' devices; 0: not known (mfu.c) */

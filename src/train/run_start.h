@@ -19,6 +19,13 @@ fsdp_status fsdp__train_make_model(fsdp_train_run *run);
 fsdp_status fsdp__train_fill_model(fsdp_train_run *run);
 fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run);
 
+/* ---- run_id.c ---- */
+
+/* Gives the run its id: rank 0 draws it, from the system, so no number of the training is used up. [collective] */
+fsdp_status fsdp__train_draw_id(fsdp_train_run *run);
+/* Returns whether a text is such an id. */
+bool fsdp__train_is_id(const char *text);
+
 /* ---- same_data.c ---- */
 
 enum {

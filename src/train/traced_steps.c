@@ -99,7 +99,7 @@ static void plan_memory(const fsdp_train_run *run, fsdp__train_step_taker *step)
 
 fsdp_status fsdp__trace_before_step(fsdp_train_run *run, fsdp__train_step_taker *step)
 {
-    fsdp_trace_options options = {.run = fsdp__metrics_id(run->metrics)};
+    fsdp_trace_options options = {.run = run->id};
     int64_t last;
     bool possible = run->config->metrics.trace.path && run->loader,
          traced = possible && is_traced(run->config, run->resume.step, run->step + 1, &last),

@@ -473,6 +473,16 @@ fsdp_status fsdp_flight_write(fsdp_context *context)
     return write_now(f);
 }
 
+void fsdp__flight_is_of(fsdp_context *context, const char *id)
+{
+    flight *f = fsdp__context_get(context, FSDP__SLOT_FLIGHT);
+
+    if (!f)
+        return;
+    FSDP__HELD(&f->mutex);
+    put_text(f->file->end.id, sizeof f->file->end.id, id);
+}
+
 const char *fsdp__flight_where(fsdp_context *context, char *folder)
 {
     flight *f = fsdp__context_get(context, FSDP__SLOT_FLIGHT);

@@ -52,6 +52,8 @@ fsdp_status fsdp__flight_folder_check(const char *path);
 
 /* Starts to record in the memory behind `fd`. Where that cannot be had the log says so, and nothing is recorded. */
 void fsdp__flight_join(fsdp_context *context, int fd);
+/* Notes in this rank's record, if it has one, the id of the run. */
+void fsdp__flight_is_of(fsdp_context *context, const char *id);
 /* Copies the folder of this rank's record, which has one, to `folder` (FSDP__FLIGHT_TEXT bytes); returns it. */
 const char *fsdp__flight_where(fsdp_context *context, char *folder);
 

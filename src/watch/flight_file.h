@@ -55,7 +55,8 @@ typedef struct fsdp__flight_end {
     _Atomic int64_t broken_ns;
     _Atomic int64_t frozen_ns; /* from here on the launcher wants the record to stay as it is; 0: it does not */
     char why[FSDP__FLIGHT_TEXT];
-    char ending[256]; /* how the process ended, by the launcher: "rank 1 was killed by signal 9 (Killed)" */
+    char ending[232]; /* how the process ended, by the launcher: "rank 1 was killed by signal 9 (Killed)" */
+    char id[24];      /* of the run that trained (fsdp_train_summary.run); "": not known */
     char owners[FSDP__FLIGHT_OWNERS]; /* who had the memory, in lines, where that had run out; otherwise "" */
     char run[FSDP__FLIGHT_NAME];
     char folder[FSDP__FLIGHT_TEXT]; /* where it is to be written; "": nowhere */

@@ -69,7 +69,7 @@ static fsdp_status take_end(const char *path, const char *data, fsdp__flight_log
     if (end->state > FSDP__FLIGHT_BROKEN || end->written_ns < 0 || end->written_ns > most_ns || end->broken_ns < 0 ||
         end->broken_ns > most_ns || end->frozen_ns < 0 || end->frozen_ns > most_ns ||
         !ends(end->why, sizeof end->why) || !ends(end->ending, sizeof end->ending) ||
-        !ends(end->owners, sizeof end->owners) || !ends(end->run, sizeof end->run) ||
+        !ends(end->owners, sizeof end->owners) || !ends(end->run, sizeof end->run) || !ends(end->id, sizeof end->id) ||
         !ends(end->folder, sizeof end->folder))
         return damaged(path, at, "what it says of the rank's end cannot be");
     memcpy(&out->place, data + offsetof(fsdp__flight_file, place), sizeof out->place);

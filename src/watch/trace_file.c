@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/temporary.h"
 
 /* ---- whether there may be one ---- */
 
@@ -72,8 +73,10 @@ fsdp_status fsdp__trace_file_open(const char *path, fsdp__trace_file *out)
     status = fsdp__directory_create(&out->folder, out->temporary, &out->fd);
     if (status != FSDP_OK) { /* what has that name is not ours to remove */
         fsdp__free(fsdp__take(&out->temporary));
+        return status;
     }
-    return status;
+    fsdp__temporary_made(out->folder.fd, out->temporary);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__trace_file_add(fsdp__trace_file *f, const void *data, size_t bytes)
@@ -90,6 +93,7 @@ fsdp_status fsdp__trace_file_finish(fsdp__trace_file *f)
     f->fd = -1;
     FSDP_TRY(fsdp__file_close(fd, f->path));
     FSDP_TRY(fsdp__directory_rename(&f->folder, f->temporary, &f->folder, f->name, FSDP__RENAME_REPLACES));
+    fsdp__temporary_gone(f->folder.fd, f->temporary);
     fsdp__free(fsdp__take(&f->temporary));
     return FSDP_OK;
 }
@@ -100,8 +104,10 @@ void fsdp__trace_file_release(fsdp__trace_file *f)
 
     if (f->fd >= 0)
         (void)close(f->fd);
-    if (f->temporary)
+    if (f->temporary) {
         (void)fsdp__directory_unlink(&f->folder, f->temporary);
+        fsdp__temporary_gone(f->folder.fd, f->temporary);
+    }
     fsdp_release_error(held);
     FSDP__FREE_ALL(f->temporary, f->name);
     fsdp__directory_close(&f->folder);

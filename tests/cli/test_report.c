@@ -1,6 +1,9 @@
 /* fsdp report: of a run that the program trained, as text and as a page; what it refuses. */
 #include "base/clock.h"
 #include "cli/fixture.h"
+#include "report/run_file.h"
+
+#include <sys/stat.h>
 
 FIXTURE_TEST(two_runs_are_shown_side_by_side)
 {
@@ -20,6 +23,59 @@ FIXTURE_TEST(two_runs_are_shown_side_by_side)
     text = test_read_file(page, NULL);
     CHECK_CONTAINS(text, "Settings that differ");
     CHECK_CONTAINS(text, "aria-label=\"Loss\"");
+}
+
+/* Starts a run that keeps checkpoints in a folder of its own, or goes on there. */
+static program start_run(const fixture *f, const char *name, const char *steps)
+{
+    char *folder = test_path(f->directory, name), keeps[300], seed[40];
+    const char *const argv[] = {PROGRAM, "train", f->config, keeps, seed, steps, "--export.path=", NULL};
+
+    snprintf(keeps, sizeof keeps, "--checkpoint.folder=%s", folder);
+    snprintf(seed, sizeof seed, "--training.seed=%d", *name);
+    (void)mkdir(folder, 0700);
+    return program_start(folder, argv);
+}
+
+static void check_losses(const fsdp__recorded_run *run, int64_t count, int64_t continued, fsdp__series *out)
+{
+    *out = *fsdp__series_of(run, "loss");
+    CHECK_EQ(out->count, count);
+    CHECK_EQ(run->continued, continued);
+    for (int64_t i = 0; i < count; i++)
+        CHECK_NEAR(out->points[i].step, (double)(i + 1), 0);
+}
+
+/* Two runs write to one file at once, and then one of them goes on, twice. What is shown of it is what a third run
+ * does, which has its seed and nobody beside it. */
+FIXTURE_TEST(runs_that_write_to_one_file_at_once_and_again_are_not_mixed)
+{
+    fixture *f = *state;
+    program a = start_run(f, "a", "--training.steps=12"), b = start_run(f, "b", "--training.steps=15");
+    fsdp__recorded_runs runs = {0};
+    fsdp__series losses[3];
+
+    program_wait(&a);
+    program_wait(&b);
+    for (int i = 0; i < 3; i++) {
+        static const char *const more[][2] = {
+            {"a", "--training.steps=14"}, {"a", "--training.steps=17"}, {"apart", "--training.steps=17"}};
+        program p = start_run(f, more[i][0], more[i][1]);
+
+        program_wait(&p);
+        CHECK_EQ(p.status, 0);
+    }
+    CHECK_OK(fsdp__recorded_runs_read(&runs, f->metrics));
+    CHECK_EQ(runs.count, 3);
+    check_losses(&runs.runs[0], 15, 0, &losses[0]);
+    check_losses(&runs.runs[1], 17, 2, &losses[1]);
+    check_losses(&runs.runs[2], 17, 0, &losses[2]);
+    for (int i = 0; i < 17; i++) {
+        CHECK_NEAR(losses[1].points[i].value, losses[2].points[i].value, 0);
+        CHECK(i >= 15 || losses[0].points[i].value != losses[1].points[i].value);
+    }
+    fsdp__recorded_runs_free(&runs);
+    SAYS(0, ", run 3\n", "report", f->metrics);
 }
 
 FIXTURE_TEST(a_default_is_shown_with_its_value)

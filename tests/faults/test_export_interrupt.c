@@ -1,8 +1,9 @@
-/* A run that is interrupted dies of the signal, and leaves no temporary files: at every call that changes its export's
- * folder, and while it trains. */
+/* A run or a command that is interrupted dies of the signal, and leaves no temporary files: at every call that changes
+ * the folder of what it writes, and while it trains. */
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/compiler.h"
 #include "base/file.h"
 #include "faults/tree.h"
 #include "support/program.h"
@@ -58,7 +59,7 @@ static int setup(void **state)
 
 /* ---- at every call ---- */
 
-/* A run of one step in which the n-th call brings a SIGTERM; 0: none. Returns the exit status. */
+/* A run of one step, or a command, in which the n-th call brings a SIGTERM; 0: none. Returns the exit status. */
 static int run_with(fixture *f, int nth)
 {
     char number[16];
@@ -77,8 +78,8 @@ static int run_with(fixture *f, int nth)
     return status;
 }
 
-/* From the n-th call on, until there are no more. */
-static void sweep(fixture *f)
+/* At every so manyth call, of which there are more than `least`. */
+static void sweep(fixture *f, int least, int apart)
 {
     char *log = test_path(f->directory, "log"), *calls, *old_text, *new_text, *text;
     int count = 0;
@@ -93,8 +94,8 @@ static void sweep(fixture *f)
     calls = test_read_file(log, NULL);
     for (char *c = calls; *c; c++)
         count += *c == '\n';
-    CHECK(count > 20);
-    for (int nth = 1; nth <= count; nth += test_long() ? 1 : SPARSE) {
+    CHECK(count > least);
+    for (int nth = 1; nth <= count; nth += apart) {
         int status;
         bool is_old, is_new;
 
@@ -115,7 +116,7 @@ static void sweep(fixture *f)
 
 TEST_WITH(an_interrupted_export_leaves_nothing, setup, NULL)
 {
-    sweep(*state);
+    sweep(*state, 20, test_long() ? 1 : SPARSE);
 }
 
 TEST_WITH(an_interrupted_replacement_is_not_left_half_done, setup, NULL)
@@ -125,7 +126,25 @@ TEST_WITH(an_interrupted_replacement_is_not_left_half_done, setup, NULL)
     f->argv[f->argc] = "--training.seed=1";
     program_run(f->directory, 0, f->argv);
     f->argv[f->argc] = NULL;
-    sweep(f);
+    sweep(f, 20, test_long() ? 1 : SPARSE);
+}
+
+/* Those that write a file of their own, under another name first: a page, and a picture. */
+TEST_WITH(an_interrupted_command_leaves_no_part_of_its_file, setup, NULL)
+{
+    static const char metrics[] = "{\"run\": \"1\", \"steps\": 1}\n{\"step\": 1, \"loss\": 5}\n";
+    fixture *f = *state;
+    char *read = test_path(f->directory, "m.jsonl"), *page = test_path(f->area, "r.html"),
+         *svg = test_path(f->area, "e.svg");
+    const char *const commands[][6] = {{PROGRAM, "report", read, "-o", page},
+                                       {PROGRAM, "explain", "llama-1m", "--svg", svg}};
+
+    test_write_file(read, metrics, sizeof metrics - 1);
+    for (size_t i = 0; i < FSDP__COUNT_OF(commands); i++) {
+        memset(f->argv, 0, sizeof f->argv);
+        memcpy(f->argv, commands[i], sizeof commands[i]);
+        sweep(f, 2, test_long() ? 1 : 2);
+    }
 }
 
 /* ---- while it trains ---- */

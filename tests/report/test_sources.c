@@ -77,8 +77,9 @@ static char *shown(folder *f)
     return test_end_text(out);
 }
 
-/* Writes the record of rank 0 of two, whose call nobody else has come to, begun so many seconds after 1970. */
-static void put_flight_of(const folder *f, const char *name, int64_t seconds)
+/* Writes the record of rank 0 of two, whose call nobody else has come to, begun so many seconds after 1970, by the run
+ * with this id. */
+static void put_flight_by(const folder *f, const char *name, int64_t seconds, const char *id)
 {
     fsdp__flight_file *file = calloc(1, sizeof *file);
     fsdp__flight_record *record = &file->records[0];
@@ -91,6 +92,7 @@ static void put_flight_of(const folder *f, const char *name, int64_t seconds)
                                      .wall_ns = seconds * 1000000000,
                                      .host = "<h>"};
     file->head.check = fsdp__flight_head_check(&file->head);
+    snprintf(file->end.id, sizeof file->end.id, "%s", id);
     file->end.written_ns = 5000000000;
     file->groups[0] = (fsdp__flight_group){
         .issued = 1, .begun = 1, .size = 2, .runs = 1, .run = {{.first = 0, .step = 1, .count = 2}}, .name = "world"};
@@ -100,6 +102,11 @@ static void put_flight_of(const folder *f, const char *name, int64_t seconds)
     record->check = fsdp__flight_record_check(record, 1);
     put(f, name, file, sizeof *file);
     free(file);
+}
+
+static void put_flight_of(const folder *f, const char *name, int64_t seconds)
+{
+    put_flight_by(f, name, seconds, "");
 }
 
 static void put_flight(const folder *f, const char *name)
@@ -201,6 +208,32 @@ TEST(flight_records_of_another_start_are_left_out_unless_they_are_named)
         CHECK_OK(add(&f, "m.flight/rank-0.flight"));
         text = shown(&f);
         CHECK_CONTAINS(text, "rank-0.flight': the others wait for rank 1");
+        forget(&f);
+    }
+    folder_free(&f);
+}
+
+/* Of two runs at once no time tells whose records they are. */
+TEST(flight_records_that_have_an_id_are_of_the_run_with_that)
+{
+    static const char metrics[] = STARTED("00:02", "") STEPS STARTED("00:03", "") STEPS
+        "{\"run\": \"c\", \"id\": \"c\", \"started\": \"2026-03-01T10:00:04Z\"}\n"
+        "{\"run\": \"d\", \"id\": \"d\", \"resumed_from\": 1, \"continues\": \"c\"}\n";
+    static const char *const ids[] = {"00:03", "00:02", "d", "c", "gone"};
+    static const int64_t runs[] = {1, 0, 2, -1, -1}; /* those of an earlier start, or of another run, are left out */
+    const int64_t ten = 1772359200;
+    folder f = folder_create();
+    char *inside = test_path(f.path, "m.flight");
+
+    CHECK_EQ(mkdir(inside, 0700), 0);
+    put_text(&f, "m", metrics);
+    for (size_t i = 0; i < FSDP__COUNT_OF(ids); i++) {
+        const fsdp__source *flight;
+
+        put_flight_by(&f, "m.flight/rank-0.flight", ten, ids[i]);
+        CHECK_OK(add(&f, "m"));
+        flight = fsdp__source_of(&f.report->sources, FSDP__SOURCE_FLIGHT, -1, 0);
+        CHECK_EQ(flight ? flight->run : -1, runs[i]);
         forget(&f);
     }
     folder_free(&f);

@@ -5,7 +5,9 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "base/checksum.h"
 #include "base/hash.h"
+#include "checkpoint/digest_text.h"
 #include "train/run.h"
 
 int story_setup(void **state)
@@ -42,6 +44,18 @@ void story_get_worse(story *s)
     test_set_keys(s->config, "validation.share=0.2 validation.freq=1 lr_scheduler.warmup_steps=0 "
                              "lr_scheduler.decay_type=constant optimizer.lr=3 training.max_norm=0");
     story_set(s, "export.path", s->model);
+}
+
+void story_edit_manifest(const story *s, const char *step, const char *from, const char *to)
+{
+    char *folder = test_path(s->folder, step), *path = test_path(folder, "manifest.json");
+    char *text = test_read_file(path, NULL), *place = CHECK_PTR(strstr(text, from)), end[FSDP__DIGEST_BYTES + 1];
+    size_t length = strlen(text) - FSDP__DIGEST_BYTES;
+
+    memcpy(place, to, strlen(to));
+    fsdp__digest_text(fsdp__checksum(text, length), end);
+    memcpy(text + length, end, FSDP__DIGEST_BYTES);
+    test_write_file(path, text, length + FSDP__DIGEST_BYTES);
 }
 
 /* ---- a piece ---- */

@@ -44,6 +44,8 @@ void story_run(story *s, int world);
 void story_go(story *s, int world);
 /* Whether <folder>/<name> is there. */
 bool story_has(const story *s, const char *name);
+/* Writes `to` over the place of step-N's manifest that begins with `from`; it stays one that fits its digest. */
+void story_edit_manifest(const story *s, const char *step, const char *from, const char *to);
 /* What the export has written. */
 char *story_weights(const story *s, size_t *bytes);
 

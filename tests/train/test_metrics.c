@@ -249,7 +249,7 @@ TEST_WITH(a_start_that_fails_leaves_the_file_as_it_was, setup, teardown)
 
 static fsdp_status begin_with_model(const fixture *f, const char *model, fsdp__metrics **out)
 {
-    fsdp_train_summary summary = {.model = model, .world_size = 1};
+    fsdp_train_summary summary = {.model = model, .world_size = 1, .run = "0123456789abcdef"};
 
     return fsdp__metrics_begin(f->context, f->config, &summary, out);
 }

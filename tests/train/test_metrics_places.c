@@ -97,7 +97,7 @@ STORY_TEST(the_table_has_a_row_for_each_step_and_validation)
 
 STORY_TEST(a_table_with_other_columns_is_refused)
 {
-    static const char *const contents[] = {"notes\n", "run,steps\n", "run", "{\"run\": \"1\"}\n"};
+    static const char *const contents[] = {"notes\n", "run,steps\n", "runs", "{\"run\": \"1\"}\n"};
     story *s = *state;
     char *path = set_path(s, "metrics.csv", "m.csv"), *table, *more, text[64];
 
@@ -426,7 +426,7 @@ STORY_TEST(a_link_of_another_user_is_not_followed)
 
 static fsdp_status use_all(fsdp_context *context, const fsdp_train_config *config, int *good)
 {
-    fsdp_train_summary summary = {.model = "m", .world_size = 1};
+    fsdp_train_summary summary = {.model = "m", .world_size = 1, .run = "0123456789abcdef"};
     fsdp_train_report report = {.step = 1};
     fsdp_train_validation validation = {.step = 1};
     fsdp__metrics *metrics = NULL;

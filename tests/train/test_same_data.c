@@ -7,8 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/checksum.h"
-#include "checkpoint/digest_text.h"
 #include "train/run_start.h"
 #include "train/story.h"
 
@@ -71,19 +69,6 @@ STORY_TEST(one_byte_of_other_data_is_refused)
     CHECK_EQ(s->status, FSDP_INTERRUPTED);
 }
 
-/* Writes `to` over the place of step-N's manifest that begins with `from`; it stays one that fits its digest. */
-static void edit_manifest(const story *s, const char *step, const char *from, const char *to)
-{
-    char *folder = test_path(s->folder, step), *path = test_path(folder, "manifest.json");
-    char *text = test_read_file(path, NULL), *place = CHECK_PTR(strstr(text, from)), end[FSDP__DIGEST_BYTES + 1];
-    size_t length = strlen(text) - FSDP__DIGEST_BYTES;
-
-    memcpy(place, to, strlen(to));
-    fsdp__digest_text(fsdp__checksum(text, length), end);
-    memcpy(text + length, end, FSDP__DIGEST_BYTES);
-    test_write_file(path, text, length + FSDP__DIGEST_BYTES);
-}
-
 /* As those of before there were digests of all. */
 STORY_TEST(a_checkpoint_without_a_digest_compares_samples)
 {
@@ -94,7 +79,7 @@ STORY_TEST(a_checkpoint_without_a_digest_compares_samples)
     story_set(s, "checkpoint.folder", s->folder);
     s->end_after = 2;
     story_run(s, 2);
-    edit_manifest(s, "step-2", "\"data.digest\"", "\"data.nought\"");
+    story_edit_manifest(s, "step-2", "\"data.digest\"", "\"data.nought\"");
     change_byte(data, 70); /* between the first two samples */
     s->end_after = 3;
     story_run(s, 2);
@@ -104,7 +89,7 @@ STORY_TEST(a_checkpoint_without_a_digest_compares_samples)
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_INVALID);
     change_byte(data, 71);
-    edit_manifest(s, "step-3", "\"data.digest\"", "\"data.nought\"");
+    story_edit_manifest(s, "step-3", "\"data.digest\"", "\"data.nought\"");
     change_byte(data, 0);
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_INVALID);
@@ -207,12 +192,12 @@ STORY_TEST(data_that_has_not_changed_is_known_again)
     s->end_after = 2;
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_INTERRUPTED);
-    edit_manifest(s, "step-2", "\"data.digest\":{\"text\":\"", "\"data.digest\":{\"text\":\"abcdabcdabcd");
+    story_edit_manifest(s, "step-2", "\"data.digest\":{\"text\":\"", "\"data.digest\":{\"text\":\"abcdabcdabcd");
     s->end_after = 3;
     story_run(s, 3);
     CHECK_EQ(s->status, FSDP_INTERRUPTED);
     CHECK_EQ(s->resumed_step, 2);
-    edit_manifest(s, "step-3", "\"data.files\"", "\"data.nofil\""); /* now all of them is */
+    story_edit_manifest(s, "step-3", "\"data.files\"", "\"data.nofil\""); /* now all of them is */
     story_run(s, 3);
     CHECK_EQ(s->status, FSDP_INVALID);
     CHECK_CONTAINS(s->message, "data.path holds as many tokens, but not the same ones (digest abcdabcdabcd");

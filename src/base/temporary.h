@@ -1,0 +1,13 @@
+/* temporary.h - files that are written under a name that they have only until they are whole. A process that a signal
+ * ends removes those that it has at that moment, since nobody else would. */
+#ifndef BASE_TEMPORARY_H
+#define BASE_TEMPORARY_H
+
+/* Note that a file was made under such a name in an open directory, and that the name no longer stands for it. The
+ * directory stays open in between. Of very many files at once some are not noted. */
+void fsdp__temporary_made(int folder, const char *name);
+void fsdp__temporary_gone(int folder, const char *name);
+/* Removes all that this process has. Call it when the process ends. [async-signal-safe] */
+void fsdp__temporaries_remove(void);
+
+#endif

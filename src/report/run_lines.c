@@ -1,0 +1,152 @@
+/* run_lines.c - reads the lines of metrics.jsonl. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "format/json.h"
+#include "report/run_starts.h"
+
+enum {
+    LINE = 1 << 20, /* the longest line; ours have some 600 bytes */
+    MOST_TRIES = 64
+};
+
+typedef struct reading {
+    const char *path;
+    fsdp__starts starts;
+    int64_t line, unread; /* unread: the number of a line that is no JSON; 0: none */
+    char *text;
+} reading;
+
+/* Finds a whole line behind a part of one: of two runs at once, one went on where the other could not end its line.
+ * Fails only without memory. */
+static fsdp_status find_whole(const reading *r, json_t **out)
+{
+    const char *at = r->text;
+
+    *out = NULL;
+    for (int i = 0; i < MOST_TRIES && (at = strstr(at + 1, "{\"")) != NULL; i++) {
+        json_auto_t *line = NULL;
+        fsdp_status status = fsdp__json_parse(r->path, at, strlen(at), &line);
+
+        if (status == FSDP_NO_MEMORY)
+            return status;
+        if (line && fsdp__start_knows(line)) {
+            *out = json_incref(line);
+            return FSDP_OK;
+        }
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status add_line(reading *r, const json_t *line)
+{
+    fsdp_status status = fsdp__start_knows(line)
+                             ? fsdp__starts_add(&r->starts, line, r->line)
+                             : FSDP_FAIL(FSDP_FORMAT, "neither the header of a run, nor a step, nor a validation");
+
+    return fsdp_fail_prefix(status, "cannot read '%s': line %lld", r->path, (long long)r->line);
+}
+
+/* Reads a line. One that is no JSON may have been left unfinished: then it is the last one, or a header follows. */
+static fsdp_status read_line(reading *r)
+{
+    fsdp_status status;
+    json_t *line = NULL;
+
+    r->line++;
+    if (r->text[strspn(r->text, " \t\r\n")] == '\0')
+        return FSDP_OK;
+    status = fsdp__json_parse(r->path, r->text, strlen(r->text), &line);
+    if (status == FSDP_NO_MEMORY || (!line && find_whole(r, &line) == FSDP_NO_MEMORY))
+        return FSDP_NO_MEMORY;
+    if (r->unread && (!line || !json_object_get(line, "run")))
+        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld is no JSON object", r->path, (long long)r->unread);
+    else
+        status = line ? add_line(r, line) : FSDP_OK;
+    r->unread = line ? 0 : r->line;
+    json_decref(line);
+    return status;
+}
+
+/* Reads the next line, without the NULs that a power cut may leave before it. Returns its bytes; 0: the file ends. */
+static size_t next_line(reading *r, FILE *file)
+{
+    size_t bytes = 0;
+
+    for (int c = getc_unlocked(file); c != EOF; c = getc_unlocked(file)) { /* no other thread reads it */
+        if (c == '\0' && bytes == 0)
+            continue;
+        r->text[bytes++] = c == '\0' ? '?' : (char)c; /* no JSON has one */
+        if (c == '\n' || bytes == LINE - 1)
+            break;
+    }
+    r->text[bytes] = '\0';
+    return bytes;
+}
+
+static fsdp_status read_lines(reading *r, FILE *file)
+{
+    for (size_t bytes = next_line(r, file); bytes > 0; bytes = next_line(r, file)) {
+        if (bytes == LINE - 1 && r->text[bytes - 1] != '\n')
+            return FSDP_FAIL(FSDP_FORMAT,
+                             "cannot read '%s': line %lld has over a million characters: it holds no metrics", r->path,
+                             (long long)r->line + 1);
+        FSDP_TRY(read_line(r));
+    }
+    return ferror(file) ? fsdp__file_error("read", r->path) : FSDP_OK;
+}
+
+static fsdp_status read_all(reading *r)
+{
+    FSDP__FREED char *text = fsdp__malloc(LINE);
+    fsdp_status status;
+    FILE *file;
+    int fd = -1;
+
+    FSDP__TRY_NEW(text);
+    FSDP_TRY(fsdp__file_open(r->path, &fd, NULL));
+    file = fdopen(fd, "r");
+    if (!file) {
+        status = fsdp__file_error("read", r->path);
+        close(fd);
+        return status;
+    }
+    r->text = text;
+    status = read_lines(r, file);
+    fclose(file);
+    return status;
+}
+
+static fsdp_status read_file(fsdp__recorded_runs *all, const char *path)
+{
+    reading r = {.path = path};
+    int64_t before = all->count;
+    fsdp_status status = read_all(&r);
+
+    if (status == FSDP_OK)
+        status = fsdp_fail_prefix(fsdp__starts_join(&r.starts, path, all), "cannot read '%s'", path);
+    fsdp__starts_free(&r.starts);
+    if (status != FSDP_OK || all->count > before)
+        return status;
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it holds no run: name the metrics.jsonl of fsdp train", path);
+}
+
+fsdp_status fsdp__recorded_runs_read(fsdp__recorded_runs *all, const char *path)
+{
+    FSDP__FREED char *inside = NULL;
+    struct stat info;
+
+    if (stat(path, &info) != 0)
+        return fsdp__file_error("read", path);
+    if (!S_ISDIR(info.st_mode))
+        return read_file(all, path);
+    FSDP__TRY_NEW(inside = fsdp__path_join(path, "metrics.jsonl"));
+    if (fsdp__path_exists(inside))
+        return read_file(all, inside);
+    return FSDP_FAIL(FSDP_NOT_FOUND,
+                     "'%s' has no metrics.jsonl: name the file that metrics.jsonl of the run's config names", path);
+}

@@ -1,0 +1,68 @@
+/* Files under temporary names: those of this process are removed when it ends, and nothing else. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/directory.h"
+#include "base/temporary.h"
+#include "support/test.h"
+
+static fsdp__directory folder_with(const char *const *names)
+{
+    char *path = test_directory();
+    fsdp__directory in;
+
+    CHECK_OK(fsdp__directory_open(path, &in));
+    for (; *names; names++)
+        test_write_text(path, *names, "x");
+    return in;
+}
+
+TEST(what_is_not_whole_yet_is_removed_and_nothing_else)
+{
+    fsdp__directory in = folder_with((const char *const[]){"whole", "half", "other", NULL});
+    pid_t child;
+    int status;
+
+    fsdp__temporary_made(in.fd, "half");
+    fsdp__temporary_made(in.fd, "whole");
+    fsdp__temporary_gone(in.fd, "whole");
+    fsdp__temporary_gone(in.fd, "never made");
+    child = fork();
+    if (child == 0) { /* they are its parent's */
+        fsdp__temporaries_remove();
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(test_names_in(in.path), 3);
+    fsdp__temporaries_remove();
+    CHECK(test_names_in(in.path) == 2 && faccessat(in.fd, "half", F_OK, 0) != 0);
+    fsdp__temporary_gone(in.fd, "half");
+    test_write_text(in.path, "half", "x");
+    fsdp__temporaries_remove();
+    CHECK_EQ(test_names_in(in.path), 3);
+    fsdp__directory_close(&in);
+}
+
+TEST(of_very_many_some_stay)
+{
+    fsdp__directory in = folder_with((const char *const[]){NULL});
+    char name[20];
+
+    for (int i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "%d", i);
+        test_write_text(in.path, name, "x");
+        fsdp__temporary_made(in.fd, name);
+    }
+    fsdp__temporaries_remove();
+    CHECK(test_names_in(in.path) > 0 && test_names_in(in.path) < 100);
+    for (int i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "%d", i);
+        fsdp__temporary_gone(in.fd, name);
+    }
+    test_write_text(in.path, "0", "x");
+    fsdp__temporary_made(in.fd, "0"); /* there is a place again */
+    fsdp__temporaries_remove();
+    CHECK(faccessat(in.fd, "0", F_OK, 0) != 0);
+    fsdp__temporary_gone(in.fd, "0");
+    fsdp__directory_close(&in);
+}
