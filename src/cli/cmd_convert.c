@@ -21,8 +21,8 @@
 #include "hub/held_folder.h"
 #include "state/entry.h"
 #include "tensor/tensor.h"
+#include "train/adapter_on_disk.h"
 #include "train/checkpoint_values.h"
-#include "train/kept_adapter.h"
 #include "train/run_steps.h"
 
 enum {
@@ -338,7 +338,7 @@ static fsdp_status check_adapter(const conversion *c)
     FSDP__SCOPED(fsdp_lora_options_free_at) fsdp_lora_options *options = NULL;
 
     if (c->adapter)
-        return fsdp__kept_adapter_refuse(c->source.folder.path);
+        return fsdp__adapter_on_disk_refuse(c->source.folder.path);
     return fsdp__adapter_on_disk_options(c->source.folder.path, &options);
 }
 

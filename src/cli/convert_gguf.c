@@ -15,7 +15,7 @@
 #include "hub/held_folder.h"
 #include "nn/module.h"
 #include "state/entry.h"
-#include "train/kept_adapter.h"
+#include "train/adapter_on_disk.h"
 #include "train/model_folder.h"
 
 bool fsdp__is_gguf(const char *path)
@@ -89,7 +89,7 @@ fsdp_status fsdp__convert_to_gguf(const char *from, const char *to, const char *
         return FSDP_FAIL(FSDP_INVALID, "'%s' is a GGUF file: make a folder of it first (-o FOLDER without --to)", from);
     FSDP_TRY(fsdp__model_folder_find(from, &folder));
     if (folder.is_adapter)
-        return fsdp__kept_adapter_refuse(folder.path);
+        return fsdp__adapter_on_disk_refuse(folder.path);
     return write_file(&folder, to, dtype ? type : own_type(&folder));
 }
 

@@ -15,6 +15,7 @@
 #include "parallel/degrees.h"
 #include "parallel/meshes.h"
 #include "state/entry.h"
+#include "train/adapter_on_disk.h"
 #include "train/kept_adapter.h"
 #include "train/model_folder.h"
 #include "train/same_facts.h"

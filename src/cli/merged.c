@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "cli/finite_values.h"
 #include "state/entry.h"
-#include "train/kept_adapter.h"
+#include "train/adapter_on_disk.h"
 
 /* Adds what the base keeps, and a tensor on the host for each of the adapter's. */
 static fsdp_status add_entries(const fsdp_adapter *adapter, const fsdp_state_dict *base, fsdp_state_dict *out)

@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "hub/hub.h"
 #include "state/entry.h"
-#include "train/kept_adapter.h"
+#include "train/adapter_on_disk.h"
 #include "train/run_config.h"
 #include "train/run_start.h"
 #include "train/same_facts.h"

@@ -3,8 +3,6 @@
 #ifndef TRAIN_KEPT_ADAPTER_H
 #define TRAIN_KEPT_ADAPTER_H
 
-#include <stdio.h>
-
 #include "fsdp/adapter.h"
 
 /* What a checkpoint says of its adapter, and of the model that the run held still. */
@@ -24,15 +22,5 @@ void fsdp__kept_adapter_release(fsdp__kept_adapter *kept);
  * [collective] */
 fsdp_status fsdp__kept_adapter_load_base(const fsdp__kept_adapter *kept, fsdp_adapter *adapter,
                                          const fsdp_model_config *config);
-
-/* Refuses a checkpoint of an adapter where a whole model is expected. */
-fsdp_status fsdp__kept_adapter_refuse(const char *checkpoint);
-
-/* Reads the options of a folder of peft or of a checkpoint; free them with fsdp_lora_options_free. */
-fsdp_status fsdp__adapter_on_disk_options(const char *folder, fsdp_lora_options **out);
-/* Does what fsdp__adapter_load_state does with either. Call fsdp_agree on the result. */
-fsdp_status fsdp__adapter_on_disk_load(const fsdp_adapter *adapter, const fsdp_state_dict *to, const char *folder);
-/* Writes what it has, which must be the same on all ranks (train/facts.h). */
-void fsdp__adapter_on_disk_facts(const char *folder, const char *key, FILE *out);
 
 #endif

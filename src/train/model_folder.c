@@ -14,8 +14,8 @@
 #include "format/safetensors.h"
 #include "hub/hub.h"
 #include "hub/mismatch.h"
+#include "train/adapter_on_disk.h"
 #include "train/checkpoint_values.h"
-#include "train/kept_adapter.h"
 
 /* Finds out whether the folder has the file. A dangling link counts: whoever reads it reports that. */
 static fsdp_status has_file(const char *folder, const char *name, bool *out)
@@ -144,7 +144,7 @@ static fsdp_status check_section(const fsdp_checkpoint_reader *reader, fsdp_cont
 
     for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++)
         if (is_of_adapter(fsdp_checkpoint_at(reader, i)))
-            return fsdp__kept_adapter_refuse(fsdp_checkpoint_path(reader));
+            return fsdp__adapter_on_disk_refuse(fsdp_checkpoint_path(reader));
     for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++)
         if (is_of_model(fsdp_checkpoint_at(reader, i)))
             fsdp__mismatch_see(&m, fsdp_checkpoint_at(reader, i)->name);

@@ -6,7 +6,7 @@
 #include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/file.h"
-#include "train/kept_adapter.h"
+#include "train/adapter_on_disk.h"
 #include "train/run_config.h"
 #include "train/run_start.h"
 #include "train/same_facts.h"
