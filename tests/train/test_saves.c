@@ -342,7 +342,7 @@ STORY_TEST(a_checkpoint_that_fails_is_tried_again)
     story_set(s, "checkpoint.interval", "2");
     s->kind = FSDP__FAULT_WRITE;
     for (int async = 0; async < 2; async++)
-        for (s->nth = 1; s->nth < 200; s->nth += test_long() ? 1 : test_brief() ? 11 : 5) {
+        for (s->nth = 1; s->nth < 200; s->nth += test_long() ? 1 : 5) {
             story_set(s, "checkpoint.async_mode", async ? "async" : "disabled");
             story_run(s, 2);
             if (!s->fired)
