@@ -17,11 +17,9 @@ attention_forward sm_100: 8 the same
 attention_backward sm_80: 16 16 bits, heads of 40 to 64, keys: the tile that is fastest
 attention_backward sm_90: 24 the same
 attention_backward sm_100: 48 f32, heads of 40 to 64: two blocks
-loss sm_80: 16 two blocks of 1,024 threads are faster than one, by a quarter on an H200
+loss sm_80: 24 two blocks of 1,024 threads are faster than one, by a quarter on an H200
 loss sm_90: 24 the same
 loss sm_100: 24 the same
-norm sm_90: 8 outside the loops
-norm sm_100: 8 outside the loops
 '
 
 # the most bytes of local memory for attention with windows, documents or caps, which has more to keep
