@@ -110,14 +110,14 @@ typedef struct fsdp_train_summary {
  *
  * The other places of metrics have these quantities, too, and the live memory by kind (memory_live_bytes_of).
  * metrics.csv has a row for each step and each validation, with the columns "run" (the id), "step", one for each
- * quantity ("memory_peak_bytes_of_gradient"), and "validation_loss" and so on; what is not there or not finite is empty.
- * metrics.prometheus has the gauges fsdp_train_step, fsdp_train_loss, fsdp_train_validation_loss and so on, with the
- * labels run, rank and, of memory, kind; the file is replaced with each log line and each validation. In
- * metrics.tensorboard they are "train/loss", "speed/mfu", "memory/memory_peak_bytes_of/gradient", "validation/loss" and
- * so on; with metrics.histogram_freq there are histograms "gradient/<unit>" and "weight/<unit>", their norms "gradient
- * norm/<unit>" and "weight norm/<unit>", "update ratio/<unit>" (norm of the step's change to that of the weights), and
- * "gradient not finite/<unit>" if there are such elements. The root's unit is called "root". Texts are "config" and,
- * with metrics.sample_prompt, "sample". */
+ * quantity ("memory_peak_bytes_of_gradient"), and "validation_loss" and so on; what is not there or not finite is
+ * empty. metrics.prometheus has the gauges fsdp_train_step, fsdp_train_loss, fsdp_train_validation_loss and so on,
+ * with the labels run, rank and, of memory, kind; the file is replaced with each log line and each validation. In
+ * metrics.tensorboard they are "train/loss", "speed/mfu", "memory/memory_peak_bytes_of/gradient", "validation/loss"
+ * and so on; with metrics.histogram_freq there are histograms "gradient/<unit>" and "weight/<unit>", their norms
+ * "gradient norm/<unit>" and "weight norm/<unit>", "update ratio/<unit>" (norm of the step's change to that of the
+ * weights), and "gradient not finite/<unit>" if there are such elements. The root's unit is called "root". Texts are
+ * "config" and, with metrics.sample_prompt, "sample". */
 typedef struct fsdp_train_report {
     int64_t step; /* from 1 */
     /* Mean over all microbatches of all ranks, added in the order of the data. It is computed for every tenth step and
