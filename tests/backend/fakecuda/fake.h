@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "backend/fakecuda/control.h"
+#include "base/compiler.h"
 
 /* ---- fake_device.c: devices, errors, faults ---- */
 
@@ -163,5 +164,15 @@ typedef struct fake_body {
     size_t bytes;
     void (*run)(const unsigned grid[3], unsigned block, size_t shared_bytes, const void *body);
 } fake_body;
+
+/* Does something whose writes ThreadSanitizer does not watch. */
+#if FSDP__TSAN
+void AnnotateIgnoreWritesBegin(const char *file, int line); /* the sanitizer's; no header of it declares them */
+void AnnotateIgnoreWritesEnd(const char *file, int line);
+#define FAKE_UNWATCHED(does) \
+    (AnnotateIgnoreWritesBegin(__FILE__, __LINE__), (void)(does), AnnotateIgnoreWritesEnd(__FILE__, __LINE__))
+#else
+#define FAKE_UNWATCHED(does) ((void)(does))
+#endif
 
 #endif

@@ -11,13 +11,6 @@
 #include <unistd.h>
 
 #include "backend/fakecuda/fake.h"
-#include "base/compiler.h"
-
-#if FSDP__TSAN
-/* These belong to the sanitizer; no header of it declares them. */
-void AnnotateIgnoreWritesBegin(const char *file, int line);
-void AnnotateIgnoreWritesEnd(const char *file, int line);
-#endif
 
 enum {
     PAGE = 4096,
@@ -180,13 +173,7 @@ static void unmap(const void *argument)
 /* Fills fresh memory, which nobody else knows yet. ThreadSanitizer would keep four times as much of these writes. */
 static void poison(unsigned char *memory, size_t bytes)
 {
-#if FSDP__TSAN
-    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
-#endif
-    memset(memory, 0xff, bytes < POISON_MOST ? bytes : POISON_MOST);
-#if FSDP__TSAN
-    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
-#endif
+    FAKE_UNWATCHED(memset(memory, 0xff, bytes < POISON_MOST ? bytes : POISON_MOST));
 }
 
 static cudaError_t allocate(void **out, size_t bytes, fake_kind kind, int device)
