@@ -1,4 +1,4 @@
-/* collect.c - collects the units, parameters and parts of a sharded module. */
+/* collect.c - collects the units, parameters and parts of a sharded module, and frees an explanation. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -159,4 +159,46 @@ fsdp_status fsdp__explain_tree(fsdp_explanation *e, fsdp_module *module)
     FSDP_KEEP_FIRST(status, fsdp__end_text(stream));
     e->tree = text;
     return status;
+}
+
+/* ---- giving it back ---- */
+
+static void free_text(const char *text)
+{
+    fsdp__free((char *)(uintptr_t)text);
+}
+
+static void free_units(fsdp_explanation *e)
+{
+    for (int64_t i = 0; i < e->unit_count; i++) {
+        free_text(e->units[i].name);
+        free_text(e->units[i].type);
+        fsdp__free((fsdp_explained_life *)(uintptr_t)e->units[i].lives);
+    }
+    fsdp__free((fsdp_explained_unit *)(uintptr_t)e->units);
+}
+
+static void free_parameters(fsdp_explanation *e)
+{
+    for (int64_t i = 0; i < e->parameter_count; i++) {
+        free_text(e->parameters[i].name);
+        FSDP__FREE_ALL(e->parameters[i].parts, e->parameters[i].boxes);
+    }
+    fsdp__free((fsdp_explained_parameter *)(uintptr_t)e->parameters);
+}
+
+void fsdp_explanation_free(fsdp_explanation *e)
+{
+    if (!e)
+        return;
+    free_units(e);
+    free_parameters(e);
+    for (int64_t i = 0; i < e->variant_count; i++)
+        free_text(e->variants[i].policy);
+    FSDP__FREE_ALL(e->variants, e->events);
+    free_text(e->model);
+    free_text(e->strategy);
+    free_text(e->policy);
+    free_text(e->tree);
+    fsdp__free(e);
 }
