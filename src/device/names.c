@@ -8,7 +8,6 @@
 #include "base/compiler.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "fsdp/device.h"
 
 bool fsdp__device_name_split(const char *name, char kind[FSDP__DEVICE_KIND], int *ordinal)
 {
@@ -108,15 +107,4 @@ fsdp__link fsdp__device_worst_link(fsdp_device *device, int ranks)
     char text[512];
 
     return look_at_links(device, ranks, text, sizeof text);
-}
-
-const char *fsdp_memory_kind_name(fsdp_memory_kind kind)
-{
-    static const char *const names[] = {
-#define KIND_NAME(name, text) text,
-        FSDP_MEMORY_MAP(KIND_NAME)
-#undef KIND_NAME
-    };
-
-    return (unsigned)kind < FSDP_MEMORY_KINDS ? names[kind] : "unknown";
 }

@@ -136,3 +136,14 @@ void fsdp__accounts_add(fsdp__accounts *a, const void *owner, fsdp_memory_kind k
         a->items[a->count++] =
             (fsdp__owned){.kind = kind, .taker = {.owner = owner}, .bytes = (size_t)bytes, .count = bytes > 0};
 }
+
+const char *fsdp_memory_kind_name(fsdp_memory_kind kind)
+{
+    static const char *const names[] = {
+#define KIND_NAME(name, text) text,
+        FSDP_MEMORY_MAP(KIND_NAME)
+#undef KIND_NAME
+    };
+
+    return (unsigned)kind < FSDP_MEMORY_KINDS ? names[kind] : "unknown";
+}
