@@ -345,6 +345,42 @@ TEST_WITH(a_write_waits_for_who_reads, rank_peer_one_gpu, rank_peer_any_gpus)
     test_run_ranks(3, writes_behind_a_slow_reader, &open);
 }
 
+/* The stream of rank 1 stands before it reads, and rank 1 frees what it reads: rank 0 has freed it, too, so the memory
+ * goes when rank 1 has. */
+static void frees_what_it_reads(fsdp_context *context, void *arg)
+{
+    atomic_int *open = arg;
+    common c;
+
+    CHECK_OK(common_open(context, &c));
+    CHECK_OK(write_and_gather(&c, 1));
+    CHECK_OK(fsdp_stream_synchronize(c.g.stream));
+    if (c.g.rank == 1) {
+        fakecuda.hold(fsdp_stream_native(c.g.stream), open);
+        CHECK_OK(read_all(&c));
+    } else {
+        fsdp_process_group_free_memory(c.g.peer, FSDP_MEMORY_SHARED, c.region, NUMEL * sizeof(float));
+    }
+    test_meet();
+    if (c.g.rank == 1) {
+        fsdp_process_group_free_memory(c.g.peer, FSDP_MEMORY_SHARED, c.region, NUMEL * sizeof(float));
+        CHECK(atomic_load(open)); /* it has waited for its stream */
+        CHECK_OK(check_read(&c, 1));
+    } else {
+        nap(); /* so that a free that does not wait has returned */
+        atomic_store(open, 1);
+    }
+    c.region = NULL;
+    common_close(&c);
+}
+
+TEST_WITH(a_rank_frees_the_memory_behind_what_it_reads, rank_peer_one_gpu, rank_peer_any_gpus)
+{
+    atomic_int open = 0;
+
+    test_run_ranks(2, frees_what_it_reads, &open);
+}
+
 static void without_waiting(fsdp_context *context, void *arg)
 {
     common c;

@@ -145,11 +145,14 @@ fsdp_status fsdp__cuda_import_open(fsdp_device *device, const fsdp__export *thei
     return FSDP_OK;
 }
 
+/* Waits for what this device's streams still do with the memory: the rank that has made it frees it when all others
+ * have closed it. */
 void fsdp__cuda_import_close(fsdp_device *device, const fsdp__export *theirs, void *memory)
 {
+    (void)fsdp__cuda_use(device);
+    fsdp__cuda_await_streams(device);
     if (name_of(theirs).pid == getpid())
         return;
-    (void)fsdp__cuda_use(device);
     FSDP__CUDA_GIVE_BACK(device, cudaIpcCloseMemHandle(memory));
 }
 
