@@ -243,7 +243,7 @@ static void look_at_channels(fsdp_context *context, void *arg)
     net_sgd(module, 0.1f);
     CHECK_OK(fsdp_module_set_requires_gradient_sync(net_block_at(module, 1), false, true));
     net_forward_backward(module, 1, 0, 1);
-    CHECK_ERROR(fsdp_module_set_separate_reduce_scatter_group(module, false, true), FSDP_STATE, "waits for one");
+    CHECK_ERROR(fsdp_module_set_separate_reduce_scatter_group(module, false, true), FSDP_STATE, "waits to be reduced");
     CHECK_CONTAINS(fsdp_last_error(), "blocks.1.up.weight");
     CHECK(pg == groups[0]->reduce_pg); /* none has changed */
     fsdp_module_zero_grad(module);
