@@ -102,14 +102,23 @@ static fsdp_status find_room(fsdp__allocator *a, fsdp__pool from, size_t bytes, 
     return FSDP_OK;
 }
 
-/* The same, at the place of the request that was expected, if that is free. */
-static fsdp_status find_place(fsdp__allocator *a, const fsdp__request *expected, size_t bytes, block **out)
+/* The same, at the place of the request that was expected, or beside all places if it is asked for otherwise than was
+ * expected. NULL: there is no such place, or it is not free. */
+static fsdp_status find_place(fsdp__allocator *a, const fsdp__request *expected, fsdp__taker taker,
+                              fsdp_memory_kind kind, size_t bytes, block **out)
 {
-    FSDP_TRY(fsdp__segments_make_places_for(a, expected, bytes));
-    if (bytes <= expected->room)
-        FSDP_TRY(fsdp__segments_room_at(a, expected->place, bytes, out));
+    size_t place = FSDP__NO_PLACE;
+
+    if (expected)
+        FSDP_TRY(fsdp__segments_make_places_for(a, expected, bytes));
+    if (expected && bytes <= expected->room)
+        place = expected->place;
+    else if (fsdp__step_places_are_renewed(&a->places, taker.owner, kind))
+        FSDP_TRY(fsdp__segments_place_beside(a, bytes, &place));
+    if (place != FSDP__NO_PLACE)
+        FSDP_TRY(fsdp__segments_room_at(a, place, bytes, out));
     if (*out)
-        *out = fsdp__block_split_at(a, *out, expected->place);
+        *out = fsdp__block_split_at(a, *out, place);
     return FSDP_OK;
 }
 
@@ -128,8 +137,8 @@ static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_k
     expected = noted ? fsdp__step_places_find(&a->places, taker, kind) : NULL;
     if (expected && fsdp__step_places_lies_apart(&a->places, expected))
         from = FSDP__POOL_KEPT;
-    else if (expected)
-        FSDP_TRY(find_place(a, expected, bytes, &b));
+    else if (noted)
+        FSDP_TRY(find_place(a, expected, taker, kind, bytes, &b));
     if (!b)
         FSDP_TRY(find_room(a, from, bytes, &b));
     fsdp__block_split(a, b, bytes);
@@ -178,6 +187,12 @@ fsdp_status fsdp__allocator_note_forward(fsdp__allocator *a)
 {
     FSDP__HELD(&a->mutex);
     return fsdp__segments_note_forward(a);
+}
+
+fsdp_status fsdp__allocator_renew(fsdp__allocator *a, const void *owner, fsdp_memory_kind kind)
+{
+    FSDP__HELD(&a->mutex);
+    return fsdp__segments_renew(a, owner, kind);
 }
 
 void fsdp__allocator_end_step(fsdp__allocator *a)

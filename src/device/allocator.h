@@ -25,6 +25,7 @@ bool fsdp__allocator_give(fsdp__allocator *allocator, void *pointer);
 /* Mark steps of training (device/steps.h): where segments grow, a step that asks for the same as one before gets the
  * places that were chosen for it ([Note: places of a step]). */
 fsdp_status fsdp__allocator_note_forward(fsdp__allocator *allocator);
+fsdp_status fsdp__allocator_renew(fsdp__allocator *allocator, const void *owner, fsdp_memory_kind kind);
 void fsdp__allocator_end_step(fsdp__allocator *allocator);
 /* Returns to the backend what is unused, and what no work uses any more, for memory that is not taken from here. Waits
  * for no work that is queued. Returns whether there was any. */

@@ -237,6 +237,11 @@ void fsdp__end_step(const fsdp_context *context)
             fsdp__allocator_end_step(device->allocator);
 }
 
+fsdp_status fsdp__note_renewal(fsdp_device *device, const void *owner, fsdp_memory_kind kind)
+{
+    return device->grows ? fsdp__allocator_renew(device->allocator, owner, kind) : FSDP_OK;
+}
+
 fsdp_device *fsdp__device_that_refused(const fsdp_context *context)
 {
     const device_list *list = fsdp__context_get(context, FSDP__SLOT_DEVICES);

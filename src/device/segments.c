@@ -478,10 +478,14 @@ static void lower(fsdp__allocator *a)
         a->top = 0;
 }
 
-static fsdp_status choose(fsdp__allocator *a, const fsdp__request *larger, size_t bytes, size_t *top)
+static fsdp__stay *make_stays(const fsdp__allocator *a)
 {
-    size_t most = a->blocks.live_count + (size_t)fsdp__step_places_most(&a->places) + 1;
-    FSDP__FREED fsdp__stay *stays = fsdp__malloc(most * sizeof *stays);
+    return fsdp__malloc((a->blocks.live_count + (size_t)fsdp__step_places_most(&a->places) + 1) * sizeof(fsdp__stay));
+}
+
+static fsdp_status choose(fsdp__allocator *a, int64_t first, double scale, size_t *top)
+{
+    FSDP__FREED fsdp__stay *stays = make_stays(a);
     const segment *s = newest(a, FSDP__POOL_LARGE);
     int64_t fixed = 0;
 
@@ -489,7 +493,7 @@ static fsdp_status choose(fsdp__allocator *a, const fsdp__request *larger, size_
     for (const block *b = s ? s->first : NULL; b; b = b->after)
         if (b->live)
             fixed += fsdp__step_places_fix(&a->places, b, &stays[fixed]);
-    return fsdp__step_places_choose(&a->places, larger, bytes, stays, fixed, top);
+    return fsdp__step_places_choose(&a->places, first, scale, stays, fixed, top);
 }
 
 fsdp_status fsdp__segments_make_places_for(fsdp__allocator *a, const fsdp__request *expected, size_t bytes)
@@ -497,7 +501,28 @@ fsdp_status fsdp__segments_make_places_for(fsdp__allocator *a, const fsdp__reque
     if (!fsdp__step_places_are_small(&a->places, expected, bytes))
         return FSDP_OK;
     a->places.disturbed = true; /* what lives is in the way now */
-    return choose(a, expected, bytes, &a->top);
+    /* A little more, because sizes are rounded. */
+    return choose(a, expected - a->places.expected.items,
+                  FSDP__MAX(1, 1.0005 * (double)bytes / (double)expected->bytes), &a->top);
+}
+
+fsdp_status fsdp__segments_renew(fsdp__allocator *a, const void *owner, fsdp_memory_kind kind)
+{
+    return fsdp__step_places_renew(&a->places, owner, kind) ? choose(a, a->places.next, 1, &a->top) : FSDP_OK;
+}
+
+fsdp_status fsdp__segments_place_beside(const fsdp__allocator *a, size_t bytes, size_t *place)
+{
+    FSDP__FREED fsdp__stay *stays = make_stays(a);
+    const segment *s = newest(a, FSDP__POOL_LARGE);
+    int64_t count = 0;
+
+    FSDP__TRY_NEW(stays);
+    for (const block *b = s ? s->first : NULL; b; b = b->after)
+        if (b->live)
+            stays[count++] = (fsdp__stay){.place = b->offset, .end = b->offset + b->bytes};
+    *place = fsdp__step_places_beside(&a->places, bytes, stays, count);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__segments_note_forward(fsdp__allocator *a)
@@ -508,7 +533,7 @@ fsdp_status fsdp__segments_note_forward(fsdp__allocator *a)
     if (!a->places.ended)
         return FSDP_OK;
     if (a->places.choosing) {
-        FSDP_TRY(choose(a, NULL, 0, &a->top));
+        FSDP_TRY(choose(a, 0, 1, &a->top));
         a->top = FSDP__MAX(a->top, a->highest);
         a->highest = 0;
         a->lowerings = MOST_LOWERINGS;
@@ -518,7 +543,7 @@ fsdp_status fsdp__segments_note_forward(fsdp__allocator *a)
     if (a->top > 0)
         lower(a);
     if (a->places.carries)
-        FSDP_TRY(choose(a, NULL, 0, &top));
+        FSDP_TRY(choose(a, 0, 1, &top));
     a->highest = FSDP__MAX(a->highest, top);
     return FSDP_OK;
 }

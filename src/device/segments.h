@@ -77,6 +77,10 @@ bool fsdp__segments_shrink(fsdp__allocator *a);
 fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t bytes, fsdp__block **out);
 /* Chooses places anew if a request needs more than it has room for. */
 fsdp_status fsdp__segments_make_places_for(fsdp__allocator *a, const fsdp__request *expected, size_t bytes);
+/* Chooses places anew for the rest of a step in which an owner asks for memory of a kind otherwise than before. */
+fsdp_status fsdp__segments_renew(fsdp__allocator *a, const void *owner, fsdp_memory_kind kind);
+/* Gives a place that is free and in nobody's way for the rest of the step. */
+fsdp_status fsdp__segments_place_beside(const fsdp__allocator *a, size_t bytes, size_t *place);
 /* Notes the forward of a step: chooses places for the requests of the one before, if that is to be. */
 fsdp_status fsdp__segments_note_forward(fsdp__allocator *a);
 /* Returns all segments. */

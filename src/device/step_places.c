@@ -180,7 +180,7 @@ void fsdp__step_places_go_on(fsdp__step_places *p)
     p->ahead = done;
     p->next = p->seen.count;
     p->forwards = 0;
-    p->ended = false;
+    p->ended = p->renewed = false;
 }
 
 /* ---- choosing ---- */
@@ -236,8 +236,7 @@ static void adopt(fsdp__step_places *p)
     p->seen.count = 0;
 }
 
-/* Says how much room all that is expected from the request `first` on needs, and lists what gets a place. Activations
- * need `scale` times as much as before, up to the next forward. */
+/* Says how much room all that is expected from the request `first` on needs, and lists what gets a place. */
 static int64_t list_moving(fsdp__step_places *p, int64_t first, double scale, request **out)
 {
     int64_t moving = 0;
@@ -245,7 +244,7 @@ static int64_t list_moving(fsdp__step_places *p, int64_t first, double scale, re
     p->carries = false;
     for (int64_t i = 0; i < p->expected.count; i++) {
         request *e = &p->expected.items[i];
-        bool scaled = e->kind == FSDP_MEMORY_ACTIVATION && e->forward == p->expected.items[first].forward;
+        bool scaled = scale > 1 && e->kind == FSDP_MEMORY_ACTIVATION && e->forward == p->expected.items[first].forward;
 
         p->carries = p->carries || (e->until == INT64_MAX && p->expected.count <= AGAIN);
         if (i < first || (e->until == INT64_MAX && p->expected.count > AGAIN))
@@ -282,20 +281,18 @@ bool fsdp__step_places_fix(fsdp__step_places *p, const fsdp__block *b, stay *out
     return b->request >= 0;
 }
 
-fsdp_status fsdp__step_places_choose(fsdp__step_places *p, const request *larger, size_t bytes, stay *stays,
-                                     int64_t count, size_t *top)
+fsdp_status fsdp__step_places_choose(fsdp__step_places *p, int64_t first, double scale, stay *stays, int64_t count,
+                                     size_t *top)
 {
     FSDP__FREED request **order = fsdp__malloc((size_t)(fsdp__step_places_most(p) + 1) * sizeof *order);
-    /* A little more, because sizes are rounded. */
-    double scale = larger ? FSDP__MAX(1, 1.0005 * (double)bytes / (double)larger->bytes) : 1;
     int64_t moving, front;
 
     FSDP__TRY_NEW(order);
     if (p->ended && !p->repeats)
         adopt(p);
     /* At a forward, the front of the next step comes last: what lives then is all that is in its way. */
-    front = larger || p->ended ? 0 : p->next;
-    moving = list_moving(p, larger ? larger - p->expected.items : 0, scale, order);
+    front = first > 0 || p->ended ? 0 : p->next;
+    moving = list_moving(p, first, scale, order);
     qsort(order, (size_t)moving, sizeof(request *), by_size);
     for (int64_t i = 0; i < moving; i++) {
         bool in_front = order[i] - p->expected.items < front;
@@ -307,6 +304,57 @@ fsdp_status fsdp__step_places_choose(fsdp__step_places *p, const request *larger
         *top = FSDP__MAX(*top, stays[i].end);
     p->choosing = false;
     return FSDP_OK;
+}
+
+/* ---- what is asked for otherwise ---- */
+
+static bool is_of(const request *r, const void *owner, fsdp_memory_kind kind)
+{
+    return r->taker.owner == owner && r->kind == kind;
+}
+
+bool fsdp__step_places_renew(fsdp__step_places *p, const void *owner, fsdp_memory_kind kind)
+{
+    bool any = false;
+
+    for (int64_t i = p->ended ? p->expected.count : p->next; i < p->expected.count; i++)
+        if (is_of(&p->expected.items[i], owner, kind)) {
+            p->expected.items[i].bytes = 0;
+            any = true;
+        }
+    p->renewed = p->renewed || any;
+    p->disturbed = p->disturbed || any;
+    return any;
+}
+
+bool fsdp__step_places_are_renewed(const fsdp__step_places *p, const void *owner, fsdp_memory_kind kind)
+{
+    int64_t i = p->renewed && !p->ended ? 0 : p->expected.count;
+
+    while (i < p->expected.count && (p->expected.items[i].room > 0 || !is_of(&p->expected.items[i], owner, kind)))
+        i++;
+    return i < p->expected.count;
+}
+
+static int by_place(const void *left, const void *right)
+{
+    return FSDP__COMPARE(((const stay *)left)->place, ((const stay *)right)->place);
+}
+
+size_t fsdp__step_places_beside(const fsdp__step_places *p, size_t bytes, stay *stays, int64_t count)
+{
+    size_t place = 0;
+
+    for (int64_t i = p->next; i < p->expected.count; i++) {
+        const request *e = &p->expected.items[i];
+
+        if (e->room > 0)
+            stays[count++] = (stay){e->place, e->place + e->room, e->from, e->until};
+    }
+    qsort(stays, (size_t)count, sizeof *stays, by_place);
+    for (int64_t i = 0; i < count && stays[i].place < place + bytes; i++)
+        place = FSDP__MAX(place, stays[i].end);
+    return place;
 }
 
 void fsdp__step_places_release(fsdp__step_places *p)

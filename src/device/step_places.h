@@ -6,7 +6,9 @@
  * leaves fewer holes than choosing when each one comes. A place has room for the most that any step has asked for
  * there, so a step whose batch is shorter has places, too. In one whose batch is longer, the first activation that
  * needs more than its room tells how much longer: places are chosen anew for the rest of the step, and those for
- * activations have as much more room, up to where the same is asked for again, as in the next microbatch.
+ * activations have as much more room, up to where the same is asked for again, as in the next microbatch. Where a
+ * program knows that it will ask otherwise, as for buckets that have been divided anew, it says so: what it asked for
+ * before loses its room, and what it asks for instead lies beside all that is still expected.
  *
  * A request is known by who asks for it, for what: the next one of the same in a list of those expected. One that is
  * not among the next few of them has no place, and those between have been left out. Such a request, one that needs
@@ -62,6 +64,7 @@ typedef struct fsdp__step_places {
     bool missed;             /* or for what had no room or was not free, or for too much to be noted */
     bool returned;           /* what was unused in the first step */
     bool repeats;            /* the step that ended last asked for what was expected */
+    bool renewed;            /* something is asked for otherwise in the step that runs */
     bool disturbed;          /* a step since places were chosen did not, or missed its places */
     int64_t forwards;        /* of the step so far, but for the first one */
     int64_t moment;          /* requests and returns so far */
@@ -88,17 +91,24 @@ void fsdp__step_places_end(fsdp__step_places *places);
 /* Gives where a live block lies, and what lies there from now on if it is expected. False: the block will move, since
  * it is ahead of the step for which places are chosen. */
 bool fsdp__step_places_fix(fsdp__step_places *places, const fsdp__block *block, fsdp__stay *out);
-/* Chooses places for what is expected from now on around `count` stays of what is fixed. `stays` has room for as many
- * more as fsdp__step_places_most. If the step has not ended, `larger` may be a request that needs `bytes`, more than it
- * has room for: then for that and what follows it. Gives where the last place ends. */
-fsdp_status fsdp__step_places_choose(fsdp__step_places *places, const fsdp__request *larger, size_t bytes,
-                                     fsdp__stay *stays, int64_t count, size_t *top);
+/* Chooses places for what is expected from the request `first` on, around `count` stays of what is fixed. `stays` has
+ * room for as many more as fsdp__step_places_most. Activations need `scale` times as much as before, up to the next
+ * forward. Gives where the last place ends. */
+fsdp_status fsdp__step_places_choose(fsdp__step_places *places, int64_t first, double scale, fsdp__stay *stays,
+                                     int64_t count, size_t *top);
 int64_t fsdp__step_places_most(const fsdp__step_places *places);
 /* Returns whether places are to be chosen anew before a request of so many bytes is served. */
 bool fsdp__step_places_are_small(const fsdp__step_places *places, const fsdp__request *expected, size_t bytes);
 /* Returns whether a request that is expected outlives its step, and is to lie apart: ahead of a step, and where too
  * much is expected to choose places at each forward. */
 bool fsdp__step_places_lies_apart(const fsdp__step_places *places, const fsdp__request *expected);
+/* Notes that in the rest of this step an owner asks for memory of a kind otherwise than was expected. Returns whether
+ * places are to be chosen anew for that rest. */
+bool fsdp__step_places_renew(fsdp__step_places *places, const void *owner, fsdp_memory_kind kind);
+/* Returns whether a request is such a one. */
+bool fsdp__step_places_are_renewed(const fsdp__step_places *places, const void *owner, fsdp_memory_kind kind);
+/* Gives the lowest place of so many bytes beside `count` stays and all that is still expected; `stays` as above. */
+size_t fsdp__step_places_beside(const fsdp__step_places *places, size_t bytes, fsdp__stay *stays, int64_t count);
 /* Begins the step whose front is noted ahead. */
 void fsdp__step_places_go_on(fsdp__step_places *places);
 void fsdp__step_places_release(fsdp__step_places *places);

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "comm/group_calls.h"
+#include "device/steps.h"
 #include "nn/module.h"
 
 fsdp__param_group *fsdp__replica_of(const fsdp__module_state *state)
@@ -151,8 +152,8 @@ fsdp_status fsdp__replica_broadcast(const fsdp__module_state *state, int root)
 
 /* ---- forwards ---- */
 
-/* Divides the buckets anew if that is due. All ranks decide alike: they have run the same backwards, and frozen the
- * same parameters. */
+/* Divides the buckets anew if that is due; their memory is asked for otherwise from then on. All ranks decide alike:
+ * they have run the same backwards, and frozen the same parameters. */
 static fsdp_status divide_anew(fsdp__param_group *group)
 {
     fsdp__buckets *b = group->buckets;
@@ -160,10 +161,12 @@ static fsdp_status divide_anew(fsdp__param_group *group)
     if (b->running) /* a forward inside a backward */
         return FSDP_OK;
     if (fsdp__buckets_are_outdated(group))
-        return fsdp__buckets_assign(group);
-    if (b->rebuilt || b->backwards < (b->options.static_graph ? 2 : 1))
+        FSDP_TRY(fsdp__buckets_assign(group));
+    else if (b->rebuilt || b->backwards < (b->options.static_graph ? 2 : 1))
         return FSDP_OK;
-    return fsdp__buckets_rebuild(group);
+    else
+        FSDP_TRY(fsdp__buckets_rebuild(group));
+    return fsdp__note_renewal(group->residence.device, group->owner, FSDP_MEMORY_GRADIENT);
 }
 
 fsdp_status fsdp__replica_check(const fsdp__module_state *state, bool recording)
