@@ -289,6 +289,65 @@ TEST(steps_fit_where_there_is_little_more_than_their_peak)
     tear_down(&m);
 }
 
+/* Takes a step whose gradients are in buckets, each of as many layers. */
+static fsdp_status step_in_buckets(model *m, int layers, bool tells)
+{
+    held saved[LAYERS], gradients[LAYERS];
+    bool first = m->count == 0;
+
+    m->status = fsdp__allocator_note_forward(m->allocator);
+    if (m->status == FSDP_OK && tells)
+        m->status = fsdp__allocator_renew(m->allocator, NULL, FSDP_MEMORY_GRADIENT);
+    for (int l = 0; l < LAYERS; l++)
+        saved[l] = take(m, m->saved << 10, FSDP_MEMORY_ACTIVATION);
+    for (int l = LAYERS - 1; l >= 0; l--) {
+        held other = take(m, m->other << 10, FSDP_MEMORY_ACTIVATION);
+
+        gradients[l] = (held){NULL, 0};
+        if (l % layers == layers - 1)
+            gradients[l] = take(m, ((size_t)layers * m->gradient) << 10, FSDP_MEMORY_GRADIENT);
+        give(m, &saved[l]);
+        give(m, &other);
+    }
+    for (int i = 0; first && i < 2 * LAYERS; i++)
+        m->held[m->count++] = take(m, m->gradient << 10, FSDP_MEMORY_OPTIMIZER_STATE);
+    for (int l = 0; l < LAYERS; l++)
+        give(m, &gradients[l]);
+    fsdp__allocator_end_step(m->allocator);
+    return m->status;
+}
+
+/* One bucket of all gradients becomes many. */
+TEST(what_is_asked_for_otherwise_takes_no_more_than_its_bytes)
+{
+    model m = llama;
+    growing g;
+
+    set_up(&m, &g);
+    CHECK_OK(step_in_buckets(&m, LAYERS, false));
+    for (int n = 0; n < WARM; n++) {
+        CHECK_OK(step_in_buckets(&m, 1, n == 0));
+        CHECK(lost(&m, &g) < ENDS);
+    }
+    tear_down(&m);
+}
+
+TEST(any_host_allocation_may_fail_where_something_is_asked_for_otherwise)
+{
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        model m = gpt2;
+        growing g = {.limit = 4000 * MIB};
+        fsdp_status status;
+
+        m.allocator = growing_allocator(&g);
+        status = m.allocator ? FSDP_OK : FSDP_NO_MEMORY;
+        for (int i = 0; i < 3 && status == FSDP_OK; i++)
+            status = step_in_buckets(&m, i < 2 ? LAYERS : 1, i == 2);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        tear_down(&m);
+    }
+}
+
 /* Work that may still use it keeps memory from being returned. */
 TEST(what_work_still_uses_is_returned_when_a_later_step_ends)
 {
@@ -332,6 +391,8 @@ static void play(model *m, uint64_t seed, uint64_t other)
 
         if (i == odd)
             bytes += 64 * (draw(&other) % 30000);
+        if (i == odd && draw(&other) % 3 == 0)
+            CHECK_OK(fsdp__allocator_renew(m->allocator, NULL, kind));
         if (h->data)
             give(m, h);
         else
