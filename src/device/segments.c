@@ -508,7 +508,13 @@ fsdp_status fsdp__segments_make_places_for(fsdp__allocator *a, const fsdp__reque
 
 fsdp_status fsdp__segments_renew(fsdp__allocator *a, const void *owner, fsdp_memory_kind kind)
 {
-    return fsdp__step_places_renew(&a->places, owner, kind) ? choose(a, a->places.next, 1, &a->top) : FSDP_OK;
+    if (!fsdp__step_places_renew(&a->places, owner, kind))
+        return FSDP_OK;
+    FSDP_TRY(choose(a, a->places.next, 1, &a->top));
+    FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
+    a->lowerings = MOST_LOWERINGS;
+    lower(a);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__segments_place_beside(const fsdp__allocator *a, size_t bytes, size_t *place)
