@@ -1,10 +1,13 @@
 /* The device that things run on without bytes: what is written is forgotten, what is read is zero, and the products
  * that are launched count. */
+#include "base/limits.h"
 #include "device/device.h"
+#include "device/dry.h"
 #include "device/kernels.h"
 #include "support/test.h"
 
 #include <string.h>
+#include <sys/resource.h>
 
 TEST(it_is_not_the_meta_device)
 {
@@ -109,5 +112,32 @@ TEST(a_peak_without_workspace)
     fsdp_device_memory(dry, &stats);
     CHECK_EQ(stats.peak_without_workspace_bytes, 0);
     fsdp__device_free(dry, scratch, 640, FSDP_MEMORY_WORKSPACE);
+    fsdp_context_free(context);
+}
+
+/* Under `ulimit -v`, or valgrind. */
+TEST(a_process_with_few_addresses_has_a_dry_gpu)
+{
+    const rlim_t much = (rlim_t)1 << 50;
+    struct rlimit before, tight;
+    fsdp_context *context;
+    fsdp_device *device;
+    void *memory[3];
+
+    if (TEST_SANITIZED)
+        skip();
+    context = test_context();
+    CHECK_EQ(getrlimit(RLIMIT_AS, &before), 0);
+    tight = before;
+    tight.rlim_cur = much;
+    CHECK_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+    tight.rlim_cur = much - fsdp__address_space_left() + ((rlim_t)9 << 30);
+    CHECK_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+    device = CHECK_PTR(fsdp__dry_gpu(context));
+    for (int i = 0; i < 3; i++) /* more than a segment can have */
+        CHECK_OK(fsdp__device_alloc(device, (size_t)1 << 30, FSDP_MEMORY_ACTIVATION, &memory[i]));
+    for (int i = 0; i < 3; i++)
+        fsdp__device_free(device, memory[i], (size_t)1 << 30, FSDP_MEMORY_ACTIVATION);
+    CHECK_EQ(setrlimit(RLIMIT_AS, &before), 0);
     fsdp_context_free(context);
 }

@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 
 enum {
-    RANGE_MIB = 1 << 16
+    RANGE_MIB = 1 << 13
 };
 
 /* Returns the number of a segment; NULL: a free number. */

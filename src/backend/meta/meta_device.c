@@ -17,9 +17,14 @@
 #include "device/dry.h"
 #include "device/impl.h"
 
+static void *reserve(size_t bytes)
+{
+    return mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
 static fsdp_status meta_segment_alloc(fsdp_device *device, size_t bytes, void **out)
 {
-    void *segment = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *segment = reserve(bytes);
 
     (void)device;
     if (segment == MAP_FAILED)
@@ -106,29 +111,57 @@ const fsdp__backend fsdp__backend_dry = {
 };
 
 /* Its segments grow as a GPU's do, without bytes: so it reserves what a GPU would. */
-#define RANGE ((size_t)160 << 30) /* addresses of a segment */
-#define GRANULE ((size_t)2 << 20) /* what a GPU maps, and the allocator asks for, are multiples of it */
+#define MOST_RANGE ((size_t)160 << 30) /* addresses of a segment, */
+#define LEAST_RANGE ((size_t)1 << 30)  /* where a process has not as many (ulimit -v, valgrind) */
+#define GRANULE ((size_t)2 << 20)      /* what a GPU maps, and the allocator asks for, are multiples of it */
 
+static bool are_there(size_t addresses)
+{
+    void *range = reserve(addresses);
+
+    return range != MAP_FAILED && munmap(range, addresses) == 0;
+}
+
+/* Finds how many addresses a segment can have: there is one for each pool, and others come and go. */
 static fsdp_status dry_gpu_open(fsdp_device *device)
 {
+    size_t *range = fsdp__malloc(sizeof *range);
+
+    FSDP__TRY_NEW(range);
+    *range = MOST_RANGE;
+    while (*range > LEAST_RANGE && !are_there(4 * *range))
+        *range /= 2;
+    device->state = range;
     device->grows = true;
     return FSDP_OK;
 }
 
+static void dry_gpu_close(fsdp_device *device)
+{
+    fsdp__free(device->state);
+}
+
+static size_t range_of(const fsdp_device *device)
+{
+    return *(const size_t *)device->state;
+}
+
 static fsdp_status dry_gpu_segment_alloc(fsdp_device *device, size_t bytes, void **out)
 {
-    return meta_segment_alloc(device, FSDP__MAX(bytes, RANGE), out);
+    return meta_segment_alloc(device, FSDP__MAX(bytes, range_of(device)), out);
 }
 
 static void dry_gpu_segment_free(fsdp_device *device, void *segment, size_t bytes)
 {
-    meta_segment_free(device, segment, FSDP__MAX(bytes, RANGE));
+    meta_segment_free(device, segment, FSDP__MAX(bytes, range_of(device)));
 }
 
 static fsdp_status dry_gpu_segment_grow(fsdp_device *device, void *segment, size_t bytes, size_t more)
 {
-    (void)device, (void)segment;
-    return more <= RANGE && bytes <= RANGE - more ? FSDP_OK : FSDP_NOT_FOUND;
+    size_t range = range_of(device);
+
+    (void)segment;
+    return more <= range && bytes <= range - more ? FSDP_OK : FSDP_NOT_FOUND;
 }
 
 static void dry_gpu_segment_fit(fsdp_device *device, void *segment, size_t *from, size_t *end)
@@ -163,6 +196,7 @@ const fsdp__backend fsdp__backend_dry_gpu = {
     .sums_operands = true,
     .copy_to_host = dry_gpu_copy_to_host,
     .open = dry_gpu_open,
+    .close = dry_gpu_close,
     .segment_alloc = dry_gpu_segment_alloc,
     .segment_free = dry_gpu_segment_free,
     .segment_grow = dry_gpu_segment_grow,
