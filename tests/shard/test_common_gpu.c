@@ -8,8 +8,11 @@
 #include <unistd.h>
 
 #include "backend/fakecuda/control.h"
+#include "base/alloc.h"
+#include "base/compiler.h"
 #include "device/device.h"
 #include "shard/net_bytes.h"
+#include "support/dice.h"
 
 enum {
     BLOCKS = 2,
@@ -270,6 +273,167 @@ TEST_WITH(ranks_that_are_threads_of_a_gpu_have_places_until_one_fails, open_fake
 #endif
     for (size_t i = TEST_SANITIZED && !test_long() ? 1 : 0; i < FSDP__COUNT_OF(carriers); i++)
         test_run_ranks(3, place, &carriers[i]);
+}
+
+/* ---- random orders ---- */
+
+enum {
+    ORDER_STEPS = 7,
+    KEPT = 2 /* tensors that a loop keeps over steps */
+};
+
+typedef struct order {
+    uint64_t seed;
+    bool placed;
+    float *values[2]; /* of rank 0: elsewhere, in places */
+    int64_t count;
+} order;
+
+/* What a rank trains, and what it has drawn; all but `late` is the same on all ranks. */
+typedef struct player {
+    fsdp_context *context;
+    fsdp_module *module, *first;
+    fsdp_optimizer *adamw;
+    fsdp_tensor *kept[KEPT];
+    uint64_t dice, late;
+    int width, rows; /* blocks of 256 KiB and more have places */
+    bool frozen;
+} player;
+
+static fsdp_tensor *rows_of(player *p, int rows)
+{
+    FSDP__FREED float *values = CHECK_PTR(fsdp__malloc((size_t)(rows * p->width) * sizeof *values));
+    fsdp_tensor *x = CHECK_PTR(fsdp_zeros(test_device(p->context), FSDP_F32, FSDP_SHAPE(rows, p->width)));
+
+    for (int i = 0; i < rows * p->width; i++)
+        values[i] = (float)(dice_below(&p->dice, 2001) - 1000) / 1000;
+    CHECK_OK(fsdp_tensor_write(x, FSDP_F32, values));
+    return x;
+}
+
+static void look_on(player *p)
+{
+    fsdp_no_grad_begin(p->context);
+    for (int rows = p->rows - 7 * dice_below(&p->dice, 3); rows <= p->rows; rows += 7) /* as if more tokens came */
+        CHECK_PTR(fsdp_mean(fsdp_call(p->module, rows_of(p, rows))));
+    fsdp_no_grad_end(p->context);
+}
+
+static void go_back(player *p)
+{
+    fsdp_tensor *out = fsdp_call(p->module, rows_of(p, p->rows - p->rows / 5 * dice_below(&p->dice, 3)));
+    fsdp_tensor *loss = CHECK_PTR(fsdp_mean(fsdp_mul(out, out)));
+    bool twice = dice_chance(&p->dice, 20);
+
+    CHECK_OK(fsdp_backward_from(&loss, NULL, 1, twice));
+    if (twice)
+        CHECK_OK(fsdp_backward(loss));
+    if (dice_chance(&p->dice, 20)) {
+        int slot = dice_below(&p->dice, KEPT);
+
+        fsdp_tensor_unref(p->kept[slot]);
+        p->kept[slot] = fsdp_tensor_ref(out);
+    }
+}
+
+/* Changes what lives between steps. */
+static void change(player *p)
+{
+    if (dice_chance(&p->dice, 25)) {
+        p->frozen = !p->frozen;
+        CHECK_OK(fsdp_module_set_requires_grad(p->first, !p->frozen));
+    }
+    if (dice_chance(&p->dice, 25))
+        CHECK_OK(fsdp_module_unshard(p->first));
+    if (dice_chance(&p->dice, 25))
+        CHECK_OK(fsdp_module_reshard_all(p->module));
+    if (dice_chance(&p->dice, 25))
+        look_on(p);
+    if (dice_chance(&p->late, 20))
+        (void)usleep(2000);
+}
+
+static void play_step(player *p)
+{
+    CHECK_OK(fsdp_scope_begin(p->context));
+    change(p);
+    for (int micros = 1 + dice_below(&p->dice, 2); micros > 0; micros--)
+        go_back(p);
+    CHECK_OK(fsdp_module_reshard_all(p->module));
+    CHECK_OK(fsdp_optimizer_step(p->adamw));
+    CHECK_OK(fsdp_optimizer_zero_grad(p->adamw));
+    fsdp_scope_end(p->context, NULL);
+}
+
+static void set_up(player *p)
+{
+    const fsdp_adam_options adam = fsdp_adam_options_default();
+    fsdp_shard_options options = {.offload_policy.cpu = dice_chance(&p->dice, 30)};
+    fsdp_device *meta = fsdp_meta(p->context);
+    fsdp_module *layers[] = {fsdp_linear_create(p->context, meta, p->width, 2 * p->width, NULL),
+                             fsdp_gelu_create(p->context, true),
+                             fsdp_linear_create(p->context, meta, 2 * p->width, p->width, NULL)};
+    fsdp_parameters parameters;
+
+    p->module = CHECK_PTR(fsdp_sequential_create(p->context, layers, 3));
+    p->first = layers[0];
+    CHECK_OK(fsdp_fully_shard(p->first, &options));
+    CHECK_OK(fsdp_fully_shard(p->module, &options));
+    CHECK_OK(fsdp_module_materialize(p->module, test_device(p->context)));
+    CHECK_OK(fsdp_module_initialize(p->module, 1));
+    CHECK_OK(fsdp_module_parameters(p->module, &parameters));
+    CHECK_OK(fsdp_adamw_create(&parameters, &adam, &p->adamw));
+    fsdp_parameters_release(&parameters);
+}
+
+static void play_order(fsdp_context *context, void *arg)
+{
+    order *o = arg;
+    int rank = fsdp_context_rank(context);
+    int width = test_long() ? WIDTH : 37; /* parameters have places, too, or only what depends on rows */
+    player p = {.context = context,
+                .dice = o->seed,
+                .late = o->seed + (uint64_t)rank,
+                .width = width,
+                .rows = (1 << 16) / width};
+    fsdp_memory_stats stats;
+    float *values;
+    int64_t count;
+
+    set_up(&p);
+    for (int n = 0; n < ORDER_STEPS; n++)
+        play_step(&p);
+    fsdp_device_memory(test_device(context), &stats);
+    CHECK(!o->placed || stats.reserved_bytes <= stats.peak_total_bytes * 5 / 4 + 4 * (2 << 20));
+    values = net_values(p.module, &count);
+    if (rank == 0) {
+        o->values[o->placed] = values;
+        o->count = count;
+    } else {
+        free(values);
+    }
+    for (int i = 0; i < KEPT; i++)
+        fsdp_tensor_unref(p.kept[i]);
+    fsdp_optimizer_free(p.adamw);
+    fsdp_module_unref(p.module);
+}
+
+/* Where the driver cannot map memory, nothing has a place. */
+TEST_WITH(random_orders_of_steps_have_the_same_bits_with_places, open_fake, close_fake)
+{
+    if (TEST_SANITIZED && !test_long())
+        skip();
+    for (uint64_t seed = 1; seed <= (test_long() ? 100 : 1); seed++) {
+        order o = {.seed = seed};
+
+        for (int placed = 0; placed < 2; placed++) {
+            o.placed = placed;
+            setenv("FSDP_FAKECUDA_MAPPING", placed ? "1" : "0", 1);
+            test_run_ranks(1 + (int)(seed % 2), play_order, &o);
+        }
+        unsetenv("FSDP_FAKECUDA_MAPPING");
+        net_check_same(o.values[0], o.values[1], o.count);
+    }
 }
 
 #endif
