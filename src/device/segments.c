@@ -540,7 +540,7 @@ fsdp_status fsdp__segments_note_forward(fsdp__allocator *a)
         return FSDP_OK;
     if (a->places.choosing) {
         FSDP_TRY(choose(a, 0, 1, &a->top));
-        a->top = FSDP__MAX(a->top, a->highest);
+        a->top = FSDP__MAX(a->top, a->places.carries ? a->highest : 0);
         a->highest = 0;
         a->lowerings = MOST_LOWERINGS;
     }

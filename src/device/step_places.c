@@ -288,7 +288,7 @@ fsdp_status fsdp__step_places_choose(fsdp__step_places *p, int64_t first, double
     int64_t moving, front;
 
     FSDP__TRY_NEW(order);
-    if (p->ended && !p->repeats)
+    if (p->ended && (!p->repeats || p->seen.count < p->expected.count))
         adopt(p);
     /* At a forward, the front of the next step comes last: what lives then is all that is in its way. */
     front = first > 0 || p->ended ? 0 : p->next;
