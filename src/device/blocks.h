@@ -37,7 +37,7 @@ struct fsdp__memory_segment {
     size_t bytes;
     uint64_t index; /* order of creation */
     fsdp__pool pool;
-    fsdp__block *first;
+    fsdp__block *first, *last;
 };
 
 typedef struct fsdp__blocks {

@@ -99,6 +99,8 @@ static block *divide(fsdp__allocator *a, block *b, size_t bytes)
     rest->used_until = b->used_until;
     if (b->after)
         b->after->before = rest;
+    else
+        b->segment->last = rest;
     b->after = rest;
     b->bytes = bytes;
     return rest;
@@ -132,6 +134,8 @@ static void merge(fsdp__allocator *a, block *left, block *right)
     left->used_until = FSDP__MAX(left->used_until, right->used_until);
     if (right->after)
         right->after->before = left;
+    else
+        left->segment->last = left;
     fsdp__block_give(&a->blocks, right);
 }
 
@@ -259,7 +263,7 @@ static fsdp_status segment_add(fsdp__allocator *a, fsdp__pool to, size_t request
     s->bytes = bytes;
     s->index = a->segments_made++;
     s->pool = to;
-    s->first = fsdp__block_take(&a->blocks);
+    s->first = s->last = fsdp__block_take(&a->blocks);
     s->first->segment = s;
     s->first->bytes = bytes;
     s->next = a->segments;
@@ -281,28 +285,20 @@ static segment *newest(const fsdp__allocator *a, fsdp__pool in)
     return s;
 }
 
-static block *last_of(const segment *s)
-{
-    block *last = s->first;
-
-    while (last->after)
-        last = last->after;
-    return last;
-}
-
 /* Makes a segment longer; the last block is free then. `reserve` must have been called. */
 static fsdp_status lengthen(fsdp__allocator *a, segment *s, size_t more)
 {
-    block *last = last_of(s), *end;
+    block *end;
 
     a->stats.system_allocations++;
     FSDP_TRY(a->source.grow(a->source.arg, s->data, s->bytes, more));
     fsdp__poison(a, s->data + s->bytes, more);
-    end = last->after = fsdp__block_take(&a->blocks);
+    end = s->last->after = fsdp__block_take(&a->blocks);
     end->segment = s;
     end->offset = s->bytes;
     end->bytes = more;
-    end->before = last;
+    end->before = s->last;
+    s->last = end;
     s->bytes += more;
     a->stats.reserved_bytes += more;
     fsdp__block_set_free(a, end);
@@ -314,9 +310,9 @@ static fsdp_status lengthen(fsdp__allocator *a, segment *s, size_t more)
 static fsdp_status segment_grow(fsdp__allocator *a, fsdp__pool in, size_t request)
 {
     segment *s = a->source.grow ? newest(a, in) : NULL;
-    const block *last = s ? last_of(s) : NULL;
 
-    return s ? lengthen(a, s, whole_steps(request - (fsdp__block_is_free(last) ? last->bytes : 0))) : FSDP_NOT_FOUND;
+    return s ? lengthen(a, s, whole_steps(request - (fsdp__block_is_free(s->last) ? s->last->bytes : 0)))
+             : FSDP_NOT_FOUND;
 }
 
 fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool in, size_t request)
@@ -406,26 +402,29 @@ fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t byte
 }
 
 /* Takes addresses from the end of a segment, whose last block is not in the free array. */
-static void shorten(fsdp__allocator *a, segment *s, block *last, size_t bytes)
+static void shorten(fsdp__allocator *a, segment *s, size_t bytes)
 {
+    block *last = s->last;
+
     s->bytes -= bytes;
     last->bytes -= bytes;
     if (last->bytes > 0)
         return;
-    last->before->after = NULL;
+    s->last = last->before;
+    s->last->after = NULL;
     fsdp__block_give(&a->blocks, last);
 }
 
 /* Returns the free end of a segment from `top` on; from below it, where no memory that can be returned alone begins
  * there: the next step maps that again to the byte. Returns whether the segment has become shorter, and is still there.
  */
-static bool cut_end(fsdp__allocator *a, segment *s, block *last, size_t top, uint64_t done)
+static bool cut_end(fsdp__allocator *a, segment *s, size_t top, uint64_t done)
 {
-    size_t first = FSDP__MAX(last->offset, top), from = first, end = s->bytes;
+    size_t first = FSDP__MAX(s->last->offset, top), from = first, end = s->bytes;
 
     a->source.fit(a->source.arg, s->data, &from, &end);
     if (from > first) {
-        from = FSDP__MAX(last->offset, top - FSDP__MIN(top, LARGE_SEGMENT));
+        from = FSDP__MAX(s->last->offset, top - FSDP__MIN(top, LARGE_SEGMENT));
         a->source.fit(a->source.arg, s->data, &from, &end);
     }
     if (from >= end || end < s->bytes)
@@ -436,8 +435,8 @@ static bool cut_end(fsdp__allocator *a, segment *s, block *last, size_t top, uin
     }
     a->source.cut(a->source.arg, s->data, from, end);
     a->stats.reserved_bytes -= end - from;
-    last = fsdp__block_split_at(a, last, from);
-    shorten(a, s, last, end - from);
+    (void)fsdp__block_split_at(a, s->last, from);
+    shorten(a, s, end - from);
     return true;
 }
 
@@ -450,16 +449,16 @@ static bool return_end(fsdp__allocator *a)
     bool shorter = s != NULL;
 
     while (shorter && s->bytes > top) {
-        block *last = last_of(s);
+        const block *last = s->last;
 
         if (last->gone) {
             size_t bytes = s->bytes - FSDP__MAX(top, last->offset);
             a->blocks.gone_count -= bytes == last->bytes;
-            shorten(a, s, last, bytes);
+            shorten(a, s, bytes);
         } else if (!last->live && last->used_until > done) {
             return false;
         } else {
-            shorter = !last->live && cut_end(a, s, last, top, done);
+            shorter = !last->live && cut_end(a, s, top, done);
         }
     }
     return true;
