@@ -131,10 +131,11 @@ void fsdp__step_places_note(fsdp__step_places *p, fsdp__block *b, const fsdp__re
 
 void fsdp__step_places_note_return(fsdp__step_places *p, const fsdp__block *b)
 {
-    request *r = b->request > 0 ? &p->seen.items[b->request - 1] : &p->ahead.items[-b->request - 1];
+    request *r;
 
     if (b->request == 0)
         return;
+    r = b->request > 0 ? &p->seen.items[b->request - 1] : &p->ahead.items[-b->request - 1];
     p->live_ahead -= b->request < 0;
     r->until = p->moment++;
     r->block = NULL;
