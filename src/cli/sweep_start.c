@@ -83,9 +83,9 @@ static void hear(watched *w, int number)
  * to end. */
 static void look(watched *w, int *status)
 {
-    char why[80];
+    char who[FSDP__WHO_TRACES], why[120];
 
-    w->gone = fsdp__process_kept_by(w->child, status) > 0;
+    w->gone = fsdp__process_is_kept(w->child, status, who);
     if (w->gone || w->told || w->first == 0 || !fsdp__process_is_held(w->child, why, sizeof why))
         return;
     w->told = true;

@@ -19,11 +19,12 @@ enum {
 /* Returns why the child cannot end or be collected; NULL: it can. */
 static const char *why_it_stays(pid_t pid, int *status, char *text, size_t bytes)
 {
-    int tracer = fsdp__process_kept_by(pid, status);
+    char who[FSDP__WHO_TRACES];
+    bool kept = fsdp__process_is_kept(pid, status, who);
 
-    if (tracer > 0)
-        snprintf(text, bytes, "process %d, which traces it, has not let it go", tracer);
-    return tracer > 0 || fsdp__process_is_held(pid, text, bytes) ? text : NULL;
+    if (kept)
+        snprintf(text, bytes, "%s has not let it go", who);
+    return kept || fsdp__process_is_held(pid, text, bytes) ? text : NULL;
 }
 
 static void pause_for(int us)
@@ -35,7 +36,7 @@ bool fsdp__await_end(pid_t pid, const char *name, int *status)
 {
     int64_t began_ns = fsdp__clock_ns(), looked_ns = began_ns;
     const char *why = NULL;
-    char text[80];
+    char text[120];
 
     for (int us = FIRST_PAUSE_US;; us = FSDP__MIN(2 * us, LAST_PAUSE_US)) {
         pid_t ended = waitpid(pid, status, WNOHANG);

@@ -183,19 +183,18 @@ static void give_up(fsdp__child *child, int guardian_fd, int status)
 bool fsdp__reap_kept(fsdp__child *child, int guardian_fd)
 {
     bool was_kept = child->was_kept;
-    int status = SIGKILL, tracer = child->running ? fsdp__process_kept_by(child->pid, &status) : 0;
-    char why[80] = "";
-    bool held =
-        child->running && tracer == 0 && child->was_killed && fsdp__process_is_held(child->pid, why, sizeof why);
+    char who[FSDP__WHO_TRACES], why[120] = "";
+    int status = SIGKILL;
+    bool kept = child->running && fsdp__process_is_kept(child->pid, &status, who);
+    bool held = child->running && !kept && child->was_killed && fsdp__process_is_held(child->pid, why, sizeof why);
 
-    child->was_kept = tracer > 0 || held;
+    child->was_kept = kept || held;
     if (!was_kept || !child->was_kept)
         return false;
     if (held)
         fsdp__warn("process %d was killed, but remains, because %s: it is not waited for", (int)child->pid, why);
     else
-        fsdp__warn("process %d has ended, but process %d, which traces it, has not let it go: it is not waited for",
-                   (int)child->pid, tracer);
+        fsdp__warn("process %d has ended, but %s has not let it go: it is not waited for", (int)child->pid, who);
     give_up(child, guardian_fd, held ? SIGKILL : status);
     return true;
 }

@@ -133,10 +133,11 @@ static void signal_all(supervisor *s, int signal)
 {
     for (int r = 0; r < s->ranks; r++) {
         fsdp__child *child = &s->children[r];
+        char who[FSDP__WHO_TRACES];
         int status;
 
+        child->was_signalled |= child->running && !fsdp__process_is_kept(child->pid, &status, who);
         fsdp__signal_child(child, signal);
-        child->was_signalled |= child->running && fsdp__process_kept_by(child->pid, &status) == 0;
     }
 }
 

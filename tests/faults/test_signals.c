@@ -1,6 +1,9 @@
 /* test_signals.c - a run that is cut off by signals: it ends with one message and a shell's status, and leaves nothing.
  */
+#include <errno.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "faults/run.h"
 
@@ -354,4 +357,63 @@ FIXTURE_TEST(as_process_one_nothing_dead_stays)
 
     run_wait(&r);
     CHECK_EQ(r.program.status, 5);
+}
+
+/* Returns a process with this name among one and all that it has started; 0: there is none. */
+static pid_t find_below(pid_t pid, const char *name)
+{
+    char path[80], text[64] = "";
+    FILE *children;
+    pid_t found = 0;
+    int child;
+
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    children = fopen(path, "re");
+    if (children && fgets(text, sizeof text, children))
+        found = strncmp(text, name, strlen(name)) == 0 && text[strlen(name)] == '\n' ? pid : 0;
+    if (children)
+        fclose(children);
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    children = fopen(path, "re");
+    while (children && found == 0 && fscanf(children, "%d", &child) == 1)
+        found = find_below(child, name);
+    if (children)
+        fclose(children);
+    return found;
+}
+
+/* This process, which is outside, traces a rank, or the child of process 1, as which the program goes on. Then nobody
+ * inside hears of its end. */
+static void check_kept(fixture *f, bool rank)
+{
+    static const char script[] = "echo ready; until test -e \"$0\"; do :; done; exit 5";
+    char *go = test_path(f->directory, "go");
+    run r =
+        start_as_process_one(f, (const char *const[]){PROGRAM, "run", "-n", "1", "--", "sh", "-c", script, go, NULL});
+    pid_t kept, ended;
+
+    CHECK(run_await_output(&r, "ready"));
+    kept = rank ? find_below(r.program.pid, "sh") : first_child(first_child(r.program.pid));
+    CHECK(kept > 0);
+    if (ptrace(PTRACE_SEIZE, kept, NULL, NULL) != 0) {
+        print_message("skipped: nobody may trace here\n");
+        skip();
+    }
+    test_write_file(go, "", 0);
+    CHECK(run_await_output(&r, "has ended, but a process outside this container, which traces it, has not let it go"));
+    while ((ended = waitpid(kept, NULL, __WALL)) < 0 && errno == EINTR)
+        ;
+    CHECK_EQ(ended, kept);
+    run_wait(&r);
+    CHECK_EQ(r.program.status, 5);
+}
+
+FIXTURE_TEST(as_process_one_a_rank_that_a_debugger_outside_keeps_is_not_waited_for)
+{
+    check_kept(*state, true);
+}
+
+FIXTURE_TEST(as_process_one_its_child_that_a_debugger_keeps_is_not_waited_for)
+{
+    check_kept(*state, false);
 }

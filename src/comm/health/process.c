@@ -4,14 +4,17 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/limits.h"
 
@@ -113,17 +116,47 @@ static int tracer_of(int pid)
     return at && sscanf(at, "\nTracerPid: %d", &tracer) == 1 ? tracer : 0;
 }
 
-int fsdp__process_kept_by(int pid, int *status)
+/* Says which process traces another one. It may be outside this process's pid namespace, and have no number in it. */
+static void say_tracer(int pid, char who[FSDP__WHO_TRACES])
 {
-    char path[48], text[1024], *at;
-    int threads;
+    int tracer = tracer_of(pid);
 
+    if (tracer > 0)
+        snprintf(who, FSDP__WHO_TRACES, "process %d, which traces it,", tracer);
+    else
+        snprintf(who, FSDP__WHO_TRACES, "a process outside this container, which traces it,");
+}
+
+/* Returns whether all threads of the process have ended. */
+static bool has_ended(int pid)
+{
+    FSDP__CLOSED int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    struct pollfd of = {.fd = fd, .events = POLLIN};
+
+    return fd >= 0 && poll(&of, 1, 0) == 1;
+}
+
+/* Returns whether /proc numbers processes as this process does: in a new namespace it may still be that of another. */
+static bool proc_is_ours(void)
+{
+    char self[24] = "";
+
+    return readlink("/proc/self", self, sizeof self - 1) > 0 && atoi(self) == getpid();
+}
+
+bool fsdp__process_is_kept(int pid, int *status, char who[FSDP__WHO_TRACES])
+{
+    char path[48], text[1024];
+
+    if (!has_ended(pid))
+        return false;
+    snprintf(who, FSDP__WHO_TRACES, "another process, which traces it,");
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    /* The first thread may have ended alone. */
-    if (!read_text(path, text, sizeof text) || !(at = strrchr(text, ')')) || strncmp(at, ") Z", 3) != 0 ||
-        !read_field(text, 20, &threads) || threads > 1 || !read_field(text, 52, status))
-        return 0;
-    return tracer_of(pid);
+    if (!proc_is_ours() || !read_text(path, text, sizeof text))
+        return true;
+    (void)read_field(text, 52, status);
+    say_tracer(pid, who);
+    return true;
 }
 
 bool fsdp__process_is_frozen(int pid)
@@ -163,16 +196,18 @@ static void close_threads(DIR *threads)
 
 bool fsdp__process_is_held(int pid, char *why, size_t why_bytes)
 {
-    DIR *threads = open_threads(pid);
-    int thread, tracer = tracer_of(pid);
+    DIR *threads = proc_is_ours() ? open_threads(pid) : NULL;
+    char who[FSDP__WHO_TRACES];
     bool stops = false;
+    int thread;
 
-    while (tracer > 0 && !stops && (thread = next_thread(threads)) != 0)
+    while (!stops && (thread = next_thread(threads)) != 0)
         stops = fsdp__process_state(pid, thread) == 't';
     close_threads(threads);
+    say_tracer(pid, who);
     if (stops)
-        snprintf(why, why_bytes, "process %d, which traces it, holds it", tracer);
-    else if (fsdp__process_is_frozen(pid))
+        snprintf(why, why_bytes, "%s holds it", who);
+    else if (threads && fsdp__process_is_frozen(pid))
         snprintf(why, why_bytes, "its control group is frozen");
     else
         return false;

@@ -16,9 +16,13 @@ bool fsdp__process_is_dead(int pid, uint64_t start_ticks);
 uint64_t fsdp__process_namespace(void);
 /* Returns the state of its thread: 'R' runs or is ready to, 'S' and 'D' sleep, 'T' and 't' are stopped; 0: unknown. */
 char fsdp__process_state(int pid, int thread);
-/* Returns the process that traces another one (a debugger) which has ended, and has not let it go: until it does,
- * nobody else hears of the end. 0: there is none. Otherwise `*status` is what waitpid would give. */
-int fsdp__process_kept_by(int pid, int *status);
+enum {
+    FSDP__WHO_TRACES = 80 /* bytes of the longest text that says it */
+};
+/* Returns whether a child of this process, of which waitpid has just said nothing, has ended: then another process
+ * traces it (a debugger), and nobody else hears of the end until that one lets it go. `*status` becomes what waitpid
+ * would give, if that is known. `who` says which process it is: "process 7, which traces it,". */
+bool fsdp__process_is_kept(int pid, int *status, char who[FSDP__WHO_TRACES]);
 /* Returns whether the process's control group is frozen. Its state is then 'S', or 'D' by version 1, and does not tell
  * it from one that waits. */
 bool fsdp__process_is_frozen(int pid);
