@@ -126,7 +126,10 @@ typedef struct fsdp_offload_policy {
 
 /* Says how prefetched gathers and reductions run. */
 typedef enum fsdp_overlap {
-    /* On the CPU they run inline, because ranks have no spare core; over several machines they run on workers.
+    /* They run on workers if the ranks are on several machines, or compute on GPUs: what a rank waits for comes while
+     * it computes. A GPU's host runs ahead, so the next module is gathered early in a forward, too, and two modules
+     * besides the outermost are unsharded, as in a backward. On the processors of one machine they run inline, because
+     * ranks have no spare core. Ranks that are alone in their groups have no worker.
      *
      * If gathers go over several machines, a module that begins in a forward of the outermost module also gathers the
      * module that followed it in the previous forward. So two modules besides the outermost are unsharded, as in a
@@ -363,10 +366,10 @@ FSDP_API fsdp_status fsdp_module_set_modules_to_backward_prefetch(fsdp_module *m
 FSDP_API fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_event *event);
 /* Makes several outermost modules, such as the stages of a pipeline, communicate as one (FSDP2's share_comm_ctx): on
  * the same streams, in the order of their calls, with one set of memory for gathers ahead and one pipeline of
- * reductions. The pipeline uses the largest number that any of them asks for, and worker streams if any has
- * FSDP_OVERLAP_WORKER. Otherwise each outermost module has its own context. The results are the same bits. The modules
- * must be on one device, and only the first may have run. FSDP_STATE: others have run, are unsharded or are not
- * outermost. The modules may be freed in any order. */
+ * reductions. The pipeline uses the largest number that any of them asks for, and worker streams if any uses them.
+ * Otherwise each outermost module has its own context. The results are the same bits. The modules must be on one
+ * device, and only the first may have run. FSDP_STATE: others have run, are unsharded or are not outermost. The modules
+ * may be freed in any order. */
 FSDP_API fsdp_status fsdp_share_comm_context(fsdp_module *const *modules, int count);
 
 /* ---- when and how gradients are reduced ---- */

@@ -108,11 +108,21 @@ TEST(the_peak_of_a_gpu_is_that_of_a_real_run)
         {3, "training.device=cuda parallelism.strategy=fsdp1 training.mixed_precision_param=bfloat16"},
         {2, "training.device=cuda parallelism.gather_dtype=float8"},
         {2, "training.device=cuda parallelism.strategy=ddp activation_checkpoint.mode=full"},
+        {4, "training.device=cuda parallelism.strategy=hsdp parallelism.data_parallel_replicate_degree=2"},
+        {3, "training.device=cuda parallelism.strategy=zero2 training.global_batch_size=12"},
+        {4, "training.device=cuda model.n_kv_heads=2 parallelism.tensor_parallel_degree=2"},
     };
+    const char *gpus = getenv("FSDP_FAKECUDA_DEVICES");
 
     test_need_gpu();
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 3 : 1)
-        hold(ways[i].world, ways[i].keys);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 3 : 1) {
+        hold(ways[i].world, ways[i].keys); /* two GPUs */
+        if (gpus || i % 4 > 0)
+            continue;
+        setenv("FSDP_FAKECUDA_DEVICES", i == 0 ? "8" : "1", 1);
+        hold(i == 0 ? 8 : ways[i].world, ways[i].keys);
+        unsetenv("FSDP_FAKECUDA_DEVICES");
+    }
 }
 
 /* ---- worlds that nobody has ---- */
@@ -213,6 +223,25 @@ TEST(gathers_over_a_network_hide_behind_products_as_far_as_these_last)
                1e4, 1e2);
     fsdp__plan_free(fast);
     fsdp__plan_free(slow);
+}
+
+TEST(gpus_of_a_machine_hide_gathers_and_reductions_behind_products)
+{
+    static const char *const strategies[] = {"fsdp2", "fsdp1", "zero2", "ddp"};
+    fsdp__prices prices = round_prices();
+
+    prices.gpu = true;
+    prices.peers = (fsdp__price_link){0, 1e9};
+    for (size_t i = 0; i < FSDP__COUNT_OF(strategies); i++) {
+        const fsdp_train_config *config =
+            test_config("model.preset=llama-1m training.device=cuda parallelism.strategy=%s", strategies[i]);
+        fsdp__plan *plan = plan_of(config, 8, 1, &prices);
+        const fsdp__plan_time *t = &plan->time;
+
+        CHECK(i >= 2 || t->hidden_gathers > t->parts[FSDP__PLAN_GATHERS]);
+        CHECK(t->hidden_reductions > 0);
+        fsdp__plan_free(plan);
+    }
 }
 
 /* ---- output ---- */

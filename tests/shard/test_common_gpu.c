@@ -1,6 +1,7 @@
 /* Ranks that share a GPU hold a group's parameters once, in memory that all of them have (tests/backend/fakecuda):
  * every door in worlds of 2 to 4 has the bits of ranks that copy and of ranks that go through the host, gathers move
- * nothing, and the ledger counts the same bytes. */
+ * nothing, and the ledger counts the same bytes. Gathers and reductions run beside the computing, as on GPUs of their
+ * own. */
 #include "fsdp/optim.h"
 #include "shard/doors.h"
 
@@ -12,6 +13,8 @@
 #include "base/compiler.h"
 #include "device/device.h"
 #include "shard/net_bytes.h"
+#include "shard/state/module_state.h"
+#include "shard/state/root.h"
 #include "support/dice.h"
 
 enum {
@@ -35,6 +38,7 @@ typedef struct trial {
     int64_t moved[WAYS]; /* by gathers */
     size_t peak[WAYS], live[WAYS];
     bool shares[WAYS];
+    bool beside[WAYS]; /* gathers and reductions run on a stream of their own */
 } trial;
 
 static char *before; /* FSDP_TEST_DEVICE */
@@ -94,6 +98,8 @@ static void keep(fsdp_context *context, trial *t, fsdp_module *module)
     t->moved[t->way] = stats.bytes_moved[FSDP_ALL_GATHER];
     t->peak[t->way] = memory.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER];
     t->live[t->way] = memory.live_bytes[FSDP_MEMORY_PARAMETER_SHARD];
+    if (fsdp__module_state_of(module))
+        t->beside[t->way] = fsdp__module_state_of(module)->root->comm->own_stream;
     if (fsdp_module_is_sharded(module)) {
         CHECK_OK(fsdp_module_shard_info(module, &info));
         t->shares[t->way] = info.shares_memory;
@@ -145,6 +151,8 @@ static void compare_ways(int world, const door *d, fsdp_reshard reshard)
         CHECK_EQ(t.live[0], t.live[way]);
         CHECK(!t.shares[way]);
     }
+    for (int way = 0; way < WAYS; way++)
+        CHECK(t.beside[way]);
     CHECK_EQ(t.shares[IN_COMMON], may_share(d));
     if (may_share(d)) {
         CHECK_EQ(t.moved[IN_COMMON], 0);
@@ -193,6 +201,27 @@ TEST_WITH(ranks_with_gpus_in_turn_have_none_in_common, open_two, close_fake)
     }
     CHECK(t.moved[IN_COMMON] > 0);
     net_check_same(t.values[IN_COMMON], t.values[STAGED], t.count);
+}
+
+/* Each way has the bits of the others, and another stream for what is exchanged than for computing. */
+static void compare_apart(int world, const door *d)
+{
+    trial t = {.door = d};
+
+    for (int way = COPIED; way < WAYS; way++) {
+        t.way = (carried)way;
+        test_run_ranks(world, train, &t);
+        CHECK_EQ(t.beside[way], world > 1);
+    }
+    net_check_same(t.values[COPIED], t.values[STAGED], t.count);
+}
+
+TEST_WITH(ranks_with_gpus_of_their_own_exchange_beside_the_computing, open_two, close_fake)
+{
+    for (int i = 1; i < DOORS; i++)
+        for (int world = 1; world <= 4; world++)
+            if (test_takes(i + world, 5, 11) || (doors[i].hybrid && world == 4 && test_takes(i, 2, 3)))
+                compare_apart(world, &doors[i]);
 }
 
 /* ---- places of steps ---- */

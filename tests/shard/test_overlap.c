@@ -118,6 +118,51 @@ TEST(a_gather_does_not_wait_for_the_computing)
         test_run_worlds(2, 5, check_overlap, &options[i]);
 }
 
+#ifdef FSDP_HAVE_FAKECUDA
+static char *before; /* FSDP_TEST_DEVICE */
+
+static int open_two_gpus(void **state)
+{
+    const char *name = getenv("FSDP_TEST_DEVICE");
+
+    (void)state;
+    before = name ? strdup(name) : NULL;
+    setenv("FSDP_TEST_DEVICE", "cuda", 1);
+    setenv("FSDP_FAKECUDA_DEVICES", "2", 1);
+    return 0;
+}
+
+static int close_gpus(void **state)
+{
+    (void)state;
+    unsetenv("FSDP_FAKECUDA_DEVICES");
+    if (before)
+        setenv("FSDP_TEST_DEVICE", before, 1);
+    else
+        unsetenv("FSDP_TEST_DEVICE");
+    free(before);
+    return 0;
+}
+
+static void check_carried(fsdp_context *context, void *arg)
+{
+    const fsdp_shard_options auto_overlap = {.overlap = FSDP_OVERLAP_AUTO};
+
+    CHECK_OK(fsdp_context_set_carrier(context, *(fsdp_carrier *)arg));
+    check_overlap(context, (void *)&auto_overlap);
+}
+
+TEST_WITH(nor_does_it_between_gpus_of_a_machine_if_nobody_has_asked, open_two_gpus, close_gpus)
+{
+    fsdp_carrier carriers[] = {FSDP_CARRIER_PEER, FSDP_CARRIER_NCCL, FSDP_CARRIER_STAGED};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(carriers); i++)
+        test_run_ranks(2, check_carried, &carriers[i]);
+    for (size_t i = 0; i < 2; i++)
+        test_run_ranks(4, check_carried, &carriers[2 * i]); /* two on each GPU, which NCCL refuses */
+}
+#endif
+
 /* ---- what that costs ---- */
 
 typedef struct bound {

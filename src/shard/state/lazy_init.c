@@ -139,30 +139,48 @@ static fsdp_status link_states(collection *c)
     return visit_pairs(c, link_conditional);
 }
 
-static bool spans_machines(const fsdp_process_group *pg)
+static bool spans_machines(const fsdp__mesh_info *mesh)
 {
-    return pg && fsdp__process_group_machines(pg) > 1;
+    return fsdp__process_group_machines(mesh->shard_pg) > 1;
 }
 
-/* Returns whether gathers of any group go over a network; with `replicas`, whether any collective does. */
-static bool goes_over_network(const collection *c, bool replicas)
+static bool replicas_span_machines(const fsdp__mesh_info *mesh)
+{
+    return mesh->replicate_pg && fsdp__process_group_machines(mesh->replicate_pg) > 1;
+}
+
+static bool has_peers(const fsdp__mesh_info *mesh)
+{
+    return mesh->ranks > 1 || mesh->replicas > 1;
+}
+
+/* Returns whether `test` holds for the mesh of any group. */
+static bool any_mesh(const collection *c, bool (*test)(const fsdp__mesh_info *mesh))
 {
     for (int64_t i = 0; i < c->root->state_count; i++)
-        for (int64_t g = 0; g < c->root->states[i]->group_count; g++) {
-            const fsdp__mesh_info *mesh = &c->root->states[i]->groups[g]->residence.mesh;
-
-            if (spans_machines(mesh->shard_pg) || (replicas && spans_machines(mesh->replicate_pg)))
+        for (int64_t g = 0; g < c->root->states[i]->group_count; g++)
+            if (test(&c->root->states[i]->groups[g]->residence.mesh))
                 return true;
-        }
     return false;
 }
 
-/* Chooses the overlap. Over a network a gather is mostly waiting, which a worker does while the ranks compute. */
-static fsdp_overlap overlap_of(const collection *c)
+/* Returns whether a gather or reduction is mostly waiting, which a stream of its own does while the rank computes: for
+ * a network, for a GPU's links, or for copies through the host. On ranks that share a GPU a gather without a cast moves
+ * nothing, and its stream only waits for the others; so a stream of its own takes no memory there, and a rank computes
+ * on where it would wait for a late one. Nobody asks which GPUs the ranks have: a plan, which has none, takes the same
+ * choice as a run. */
+static bool is_mostly_waiting(const collection *c, fsdp_device *device)
+{
+    bool apart = !fsdp__stream_is_inline(fsdp_device_stream(device)) && !fsdp__device_shared_memory(device);
+
+    return any_mesh(c, spans_machines) || any_mesh(c, replicas_span_machines) || (apart && any_mesh(c, has_peers));
+}
+
+static fsdp_overlap overlap_of(const collection *c, fsdp_device *device)
 {
     if (c->outermost->overlap != FSDP_OVERLAP_AUTO)
         return c->outermost->overlap;
-    return goes_over_network(c, true) ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
+    return is_mostly_waiting(c, device) ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
 }
 
 /* Returns whether all groups lie on one mesh. Then every rank comes to the same answer, and sees the same bytes of each
@@ -187,7 +205,7 @@ static bool have_one_mesh(const collection *c)
  * explicitly once gathers run beside the computing. */
 static bool is_to_gather_ahead(const collection *c, fsdp_device *device)
 {
-    return c->outermost->overlap == FSDP_OVERLAP_AUTO && goes_over_network(c, false) && have_one_mesh(c) &&
+    return c->outermost->overlap == FSDP_OVERLAP_AUTO && any_mesh(c, spans_machines) && have_one_mesh(c) &&
            fsdp__stream_is_inline(fsdp_device_stream(device));
 }
 
@@ -217,7 +235,7 @@ static fsdp_status open_comm(const collection *c)
                          "'%s' is on device '%s', but shares its communication context with modules on '%s'", whose,
                          fsdp_device_name(device), fsdp_device_name(fsdp__stream_device(c->root->comm->stream)));
     c->root->gathers_ahead = is_to_gather_ahead(c, device);
-    return fsdp__comm_context_open(c->root->comm, device, overlap_of(c));
+    return fsdp__comm_context_open(c->root->comm, device, overlap_of(c, device));
 }
 
 /* Takes over settings that states got while they were roots of their own; the latest one holds. */
