@@ -3,59 +3,13 @@
 #include "autograd/autograd.h"
 #include "device/dry.h"
 #include "device/steps.h"
-#include "fsdp/nn.h"
-#include "fsdp/optim.h"
-#include "support/dice.h"
-#include "support/test.h"
+#include "optim/trainee.h"
 
 enum {
-    BATCH = 3001, /* odd on purpose */
-    WIDTH = 515,
-    LAYERS = 5,
     WARM = 6, /* steps until all has its place */
     STEPS = 200,
-    MANY = 24000,    /* more than is noted between steps */
-    SLACK = 8 << 20, /* two segments end in less than 2 MiB each behind what is needed */
+    MANY = 24000, /* more than is noted between steps */
 };
-
-typedef struct trainee {
-    fsdp_device *device;
-    fsdp_module *model;
-    fsdp_optimizer *adamw;
-    int64_t width;
-} trainee;
-
-static fsdp_module *mlp(fsdp_device *device, int64_t width)
-{
-    fsdp_context *context = fsdp_device_context(device);
-    fsdp_module *layers[2 * LAYERS];
-
-    for (int i = 0; i < LAYERS; i++) {
-        layers[2 * i] =
-            fsdp_linear_create(context, device, i ? 4 * width : width, i == LAYERS - 1 ? 30 * width : 4 * width, NULL);
-        layers[2 * i + 1] = i % 2 ? fsdp_relu_create(context) : fsdp_gelu_create(context, true);
-    }
-    return CHECK_PTR(fsdp_sequential_create(context, layers, 2 * LAYERS));
-}
-
-static trainee create(fsdp_device *device, int64_t width)
-{
-    const fsdp_adam_options options = fsdp_adam_options_default();
-    trainee t = {.device = device, .width = width, .model = mlp(device, width)};
-    fsdp_parameters parameters;
-
-    CHECK_OK(fsdp_module_initialize(t.model, 1));
-    CHECK_OK(fsdp_module_parameters(t.model, &parameters));
-    CHECK_OK(fsdp_adamw_create(&parameters, &options, &t.adamw));
-    fsdp_parameters_release(&parameters);
-    return t;
-}
-
-static void release(trainee *t)
-{
-    fsdp_optimizer_free(t->adamw);
-    fsdp_module_unref(t->model);
-}
 
 static fsdp_tensor *input(const trainee *t, int64_t batch)
 {
@@ -87,51 +41,16 @@ static void accumulate_of(const trainee *t, int64_t batch)
 
 static void accumulate(const trainee *t)
 {
-    accumulate_of(t, BATCH);
-}
-
-/* Takes a step, as the examples do: what it has made goes with its scope, after the gradients. */
-static void step(const trainee *t)
-{
-    fsdp_context *context = fsdp_device_context(t->device);
-    fsdp_tensor *out;
-
-    CHECK_OK(fsdp_scope_begin(context));
-    out = CHECK_PTR(fsdp_call(t->model, input(t, BATCH)));
-    CHECK_OK(fsdp_backward(fsdp_mean(fsdp_mul(out, out))));
-    CHECK_OK(fsdp_optimizer_step(t->adamw));
-    CHECK_OK(fsdp_optimizer_zero_grad(t->adamw));
-    fsdp_scope_end(context, NULL);
-}
-
-static fsdp_memory_stats memory_of(const fsdp_device *device)
-{
-    fsdp_memory_stats stats;
-
-    fsdp_device_memory(device, &stats);
-    return stats;
+    accumulate_of(t, TRAINEE_BATCH);
 }
 
 /* Checks that hardly more is reserved than was live at the peak. */
 static void check_reserved(const fsdp_device *device)
 {
-    fsdp_memory_stats stats = memory_of(device);
+    fsdp_memory_stats stats = trainee_memory(device);
 
     print_message("%.2f %%\n", 100 * ((double)stats.reserved_bytes / (double)stats.peak_total_bytes - 1));
-    CHECK(stats.reserved_bytes < stats.peak_total_bytes + SLACK);
-}
-
-static trainee set_up(void)
-{
-    return create(CHECK_PTR(fsdp__dry_gpu(test_context())), WIDTH);
-}
-
-static void tear_down(trainee *t)
-{
-    fsdp_context *context = fsdp_device_context(t->device);
-
-    release(t);
-    fsdp_context_free(context);
+    CHECK(stats.reserved_bytes < stats.peak_total_bytes + TRAINEE_SLACK);
 }
 
 /* ---- one loop ---- */
@@ -150,36 +69,36 @@ static void loop(const trainee *t, way how, int n)
     if (how == ZERO_FIRST || how == TWICE)
         CHECK_OK(fsdp_optimizer_zero_grad(t->adamw));
     if (how == EVALUATED && n % 3 == 1) {
-        evaluate(t, BATCH / 3);
-        evaluate(t, BATCH);
+        evaluate(t, TRAINEE_BATCH / 3);
+        evaluate(t, TRAINEE_BATCH);
     }
     if (how == ACCUMULATED)
         for (int i = 0; i < 2; i++)
             accumulate(t);
     if (how != ZERO_FIRST) {
-        step(t);
+        trainee_step(t);
         return;
     }
     accumulate(t);
     CHECK_OK(fsdp_optimizer_step(t->adamw));
     if (n % 4 == 0)
-        evaluate(t, BATCH / 2); /* it is in the step, and where steps differ once, places stay */
+        evaluate(t, TRAINEE_BATCH / 2); /* it is in the step, and where steps differ once, places stay */
 }
 
 TEST(a_loop_of_ones_own_reserves_its_peak)
 {
     for (way how = 0; how < WAYS; how++) {
-        trainee t = set_up();
+        trainee t = trainee_set_up();
         uint64_t calls;
 
         for (int n = 1; n <= WARM; n++)
             loop(&t, how, n);
-        calls = memory_of(t.device).system_allocations;
+        calls = trainee_memory(t.device).system_allocations;
         for (int n = 1; n <= 8; n++)
             loop(&t, how, n);
         check_reserved(t.device);
-        CHECK_EQ(memory_of(t.device).system_allocations, calls);
-        tear_down(&t);
+        CHECK_EQ(trainee_memory(t.device).system_allocations, calls);
+        trainee_tear_down(&t);
     }
 }
 
@@ -199,29 +118,21 @@ static int64_t length_of(lengths how, int64_t n)
 
     switch (how) {
     case RANDOM:
-        return BATCH / 4 + BATCH * 3 / 4 * drawn / 1008;
+        return TRAINEE_BATCH / 4 + TRAINEE_BATCH * 3 / 4 * drawn / 1008;
     case GROWING:
-        return BATCH / 4 + BATCH * 3 / 4 * n / STEPS;
+        return TRAINEE_BATCH / 4 + TRAINEE_BATCH * 3 / 4 * n / STEPS;
     case SHRINKING:
-        return BATCH - BATCH * 3 / 4 * n / STEPS;
+        return TRAINEE_BATCH - TRAINEE_BATCH * 3 / 4 * n / STEPS;
     default:
-        return BATCH * (1 + drawn % 4) / 4;
+        return TRAINEE_BATCH * (1 + drawn % 4) / 4;
     }
-}
-
-/* Returns whether more is reserved than the largest step so far needed, and a share of that. */
-static bool is_far(const fsdp_device *device, double share)
-{
-    fsdp_memory_stats stats = memory_of(device);
-
-    return (double)stats.reserved_bytes > (1 + share) * (double)stats.peak_total_bytes + SLACK;
 }
 
 TEST(batches_of_any_lengths_reserve_what_the_largest_needs)
 {
     for (lengths how = 0; how < LENGTHS; how++)
         for (int micros = 1; micros <= 3; micros += 2) {
-            trainee t = set_up();
+            trainee t = trainee_set_up();
             int far = 0;
 
             for (int n = 0; n < STEPS; n++) {
@@ -232,13 +143,13 @@ TEST(batches_of_any_lengths_reserve_what_the_largest_needs)
                 CHECK_OK(fsdp_optimizer_zero_grad(t.adamw));
                 if (how == RANDOM && n % 5 == 4)
                     evaluate(&t, length_of(how, n + STEPS));
-                far += n >= WARM && is_far(t.device, 0.02);
+                far += n >= WARM && trainee_is_far(t.device, 0.02);
             }
             print_message("%d steps are far\n", far);
             /* Where all steps are larger than those before, each reserves what the next places will not need. */
             CHECK(how == GROWING || far <= STEPS / 8);
-            CHECK(!is_far(t.device, how == GROWING ? 0.1 : 0.005));
-            tear_down(&t);
+            CHECK(!trainee_is_far(t.device, how == GROWING ? 0.1 : 0.005));
+            trainee_tear_down(&t);
         }
 }
 
@@ -253,7 +164,7 @@ typedef enum carries {
 } carries;
 
 enum {
-    CARRIED = 2 * LAYERS, /* as many as there are parameters */
+    CARRIED = 2 * TRAINEE_LAYERS, /* as many as there are parameters */
     SLOTS = 3
 };
 
@@ -278,7 +189,7 @@ static void carry(const trainee *t, carries how, fsdp_tensor **held, int n)
     fsdp_parameters parameters;
 
     if (how == RING)
-        replace(&held[n % SLOTS], new_tensor(t, FSDP_SHAPE(BATCH, 4 * WIDTH)));
+        replace(&held[n % SLOTS], new_tensor(t, FSDP_SHAPE(TRAINEE_BATCH, 4 * TRAINEE_WIDTH)));
     if (how < AVERAGES)
         return;
     CHECK_OK(fsdp_module_parameters(t->model, &parameters));
@@ -298,12 +209,12 @@ static void carry(const trainee *t, carries how, fsdp_tensor **held, int n)
 TEST(what_loops_carry_over_steps_takes_little_more_than_its_bytes)
 {
     for (carries how = 0; how < CARRIES; how++) {
-        trainee t = set_up();
+        trainee t = trainee_set_up();
         fsdp_tensor *held[CARRIED] = {NULL};
         uint64_t calls = 0;
 
         for (int n = 0; n < STEPS; n++) {
-            fsdp_tensor *next = how == STATE ? new_tensor(&t, FSDP_SHAPE(BATCH, 4 * WIDTH)) : NULL;
+            fsdp_tensor *next = how == STATE ? new_tensor(&t, FSDP_SHAPE(TRAINEE_BATCH, 4 * TRAINEE_WIDTH)) : NULL;
 
             accumulate(&t);
             if (next)
@@ -311,14 +222,14 @@ TEST(what_loops_carry_over_steps_takes_little_more_than_its_bytes)
             CHECK_OK(fsdp_optimizer_step(t.adamw));
             carry(&t, how, held, n);
             CHECK_OK(fsdp_optimizer_zero_grad(t.adamw));
-            calls = n == STEPS / 2 ? memory_of(t.device).system_allocations : calls;
+            calls = n == STEPS / 2 ? trainee_memory(t.device).system_allocations : calls;
         }
         /* Of all bytes 7 % are one parameter's. */
-        CHECK(!is_far(t.device, how < AVERAGES ? 0.02 : 0.05));
-        CHECK_EQ(memory_of(t.device).system_allocations, calls); /* no step maps memory */
+        CHECK(!trainee_is_far(t.device, how < AVERAGES ? 0.02 : 0.05));
+        CHECK_EQ(trainee_memory(t.device).system_allocations, calls); /* no step maps memory */
         for (int i = 0; i < CARRIED; i++)
             fsdp_tensor_unref(held[i]);
-        tear_down(&t);
+        trainee_tear_down(&t);
     }
 }
 
@@ -359,11 +270,11 @@ static uint64_t calls_of_steps(const trainee *t, moment drops, bool alike)
     size_t live = 0;
 
     for (int n = 0; n < STEPS; n++) {
-        step_that_drops(t, drops, alike ? BATCH : BATCH / 2 + n * 7919 % BATCH);
-        live = n == 0 ? memory_of(t->device).live_total_bytes : live;
-        CHECK_EQ(memory_of(t->device).live_total_bytes, live);
+        step_that_drops(t, drops, alike ? TRAINEE_BATCH : TRAINEE_BATCH / 2 + n * 7919 % TRAINEE_BATCH);
+        live = n == 0 ? trainee_memory(t->device).live_total_bytes : live;
+        CHECK_EQ(trainee_memory(t->device).live_total_bytes, live);
     }
-    return memory_of(t->device).system_allocations;
+    return trainee_memory(t->device).system_allocations;
 }
 
 /* Places are chosen anew ever more rarely, and each time two steps at most return memory, which others map again. */
@@ -371,34 +282,34 @@ TEST(whenever_a_loop_drops_its_gradients_few_steps_return_memory)
 {
     for (moment drops = 0; drops < MOMENTS; drops++)
         for (int alike = 0; alike < 2; alike++) {
-            trainee t = set_up();
+            trainee t = trainee_set_up();
             uint64_t calls = calls_of_steps(&t, drops, alike), later = calls_of_steps(&t, drops, alike);
 
             CHECK(calls < STEPS);
             CHECK(later - calls < STEPS / 4);
-            tear_down(&t);
+            trainee_tear_down(&t);
         }
 }
 
 /* A loop that never drops its gradients has no steps. */
 TEST(without_an_end_of_steps_more_is_reserved)
 {
-    trainee t = set_up();
+    trainee t = trainee_set_up();
     fsdp_memory_stats stats;
 
     for (int n = 0; n < WARM; n++) {
         accumulate(&t);
         CHECK_OK(fsdp_optimizer_step(t.adamw));
     }
-    stats = memory_of(t.device);
-    CHECK(stats.reserved_bytes > stats.peak_total_bytes + SLACK);
-    tear_down(&t);
+    stats = trainee_memory(t.device);
+    CHECK(stats.reserved_bytes > stats.peak_total_bytes + TRAINEE_SLACK);
+    trainee_tear_down(&t);
 }
 
 /* An end without a step, and a step that ends twice, are none. */
 TEST(marks_without_a_step_do_nothing)
 {
-    trainee t = set_up();
+    trainee t = trainee_set_up();
     fsdp_context *context = fsdp_device_context(t.device);
     fsdp_optimizer *none = NULL;
     const fsdp_adam_options options = fsdp_adam_options_default();
@@ -407,24 +318,24 @@ TEST(marks_without_a_step_do_nothing)
     for (int n = 0; n < WARM; n++) {
         CHECK_OK(fsdp_optimizer_zero_grad(none));
         CHECK_OK(fsdp_optimizer_zero_grad(t.adamw));
-        step(&t);
+        trainee_step(&t);
         CHECK_OK(fsdp_optimizer_zero_grad(t.adamw));
     }
     check_reserved(t.device);
     CHECK_OK(fsdp__note_forward(context));
     fsdp__end_step(context);
     fsdp__end_step(context);
-    step(&t);
+    trainee_step(&t);
     check_reserved(t.device);
     fsdp_optimizer_free(none);
-    tear_down(&t);
+    trainee_tear_down(&t);
 }
 
 /* ---- several models ---- */
 
 TEST(two_models_of_a_device_that_step_together_reserve_their_peak)
 {
-    trainee t = set_up(), other = create(t.device, WIDTH / 2);
+    trainee t = trainee_set_up(), other = trainee_create(t.device, TRAINEE_WIDTH / 2);
 
     for (int n = 0; n < WARM; n++) {
         accumulate(&t);
@@ -435,50 +346,50 @@ TEST(two_models_of_a_device_that_step_together_reserve_their_peak)
         CHECK_OK(fsdp_optimizer_zero_grad(other.adamw));
     }
     check_reserved(t.device);
-    release(&other);
-    tear_down(&t);
+    trainee_release(&other);
+    trainee_tear_down(&t);
 }
 
 /* Steps of each differ from those of the other, so one of them has places; what is reserved does not grow. */
 TEST(two_models_of_a_device_that_step_in_turns_are_served)
 {
-    trainee t = set_up(), other = create(t.device, WIDTH / 2);
+    trainee t = trainee_set_up(), other = trainee_create(t.device, TRAINEE_WIDTH / 2);
     size_t reserved;
 
     for (int n = 0; n < 40; n++)
-        step(n % 2 ? &other : &t);
-    reserved = memory_of(t.device).reserved_bytes;
+        trainee_step(n % 2 ? &other : &t);
+    reserved = trainee_memory(t.device).reserved_bytes;
     for (int n = 0; n < 200; n++)
-        step(n % 2 ? &other : &t);
-    CHECK(memory_of(t.device).reserved_bytes <= reserved + SLACK);
-    release(&other);
-    tear_down(&t);
+        trainee_step(n % 2 ? &other : &t);
+    CHECK(trainee_memory(t.device).reserved_bytes <= reserved + TRAINEE_SLACK);
+    trainee_release(&other);
+    trainee_tear_down(&t);
 }
 
 /* What a larger model has left is kept for later ones. */
 TEST(models_made_after_others_were_freed_reserve_no_more_than_the_largest)
 {
-    trainee t = set_up();
+    trainee t = trainee_set_up();
 
     for (int64_t less = 0; less < 300; less += 100) {
-        release(&t);
-        t = create(t.device, WIDTH - less);
+        trainee_release(&t);
+        t = trainee_create(t.device, TRAINEE_WIDTH - less);
         for (int n = 0; n < 8; n++)
-            step(&t);
+            trainee_step(&t);
         check_reserved(t.device);
     }
-    tear_down(&t);
+    trainee_tear_down(&t);
 }
 
 /* ---- orders ---- */
 
 TEST(a_model_gets_another_dtype_between_steps)
 {
-    trainee t = set_up();
+    trainee t = trainee_set_up();
     const fsdp_adam_options options = fsdp_adam_options_default();
 
     for (int n = 0; n < WARM; n++)
-        step(&t);
+        trainee_step(&t);
     for (int i = 0; i < 4; i++) {
         fsdp_parameters parameters;
 
@@ -489,31 +400,31 @@ TEST(a_model_gets_another_dtype_between_steps)
         CHECK_OK(fsdp_adamw_create(&parameters, &options, &t.adamw));
         fsdp_parameters_release(&parameters);
         for (int n = 0; n < WARM; n++)
-            step(&t);
+            trainee_step(&t);
     }
-    tear_down(&t);
+    trainee_tear_down(&t);
 }
 
 /* A step fails after half of it; the next ones have their places again. */
 TEST(a_step_that_fails_takes_no_places)
 {
-    trainee t = set_up();
+    trainee t = trainee_set_up();
     fsdp_context *context = fsdp_device_context(t.device);
 
     for (int n = 0; n < WARM; n++)
-        step(&t);
+        trainee_step(&t);
     for (int drops = 0; drops < 2; drops++) { /* its gradients, or the next step goes on with them */
         CHECK_OK(fsdp_scope_begin(context));
-        CHECK_PTR(fsdp_call(t.model, input(&t, BATCH)));
+        CHECK_PTR(fsdp_call(t.model, input(&t, TRAINEE_BATCH)));
         CHECK(!fsdp_call(t.model, fsdp_zeros(t.device, FSDP_F32, FSDP_SHAPE(7, t.width + 1))));
         fsdp_scope_end(context, NULL);
         if (drops)
             CHECK_OK(fsdp_optimizer_zero_grad(t.adamw));
         for (int n = 0; n < 30; n++)
-            step(&t);
+            trainee_step(&t);
         check_reserved(t.device);
     }
-    tear_down(&t);
+    trainee_tear_down(&t);
 }
 
 TEST(any_host_allocation_may_fail_in_a_loop)
@@ -538,95 +449,33 @@ TEST(any_host_allocation_may_fail_in_a_loop)
     }
 }
 
-/* Takes a step of drawn microbatches, of which any may go back twice and leave a tensor to the loop, and evaluates
- * between them. Any allocation may fail: then the loop drops the gradients, and goes on. */
-static void draw_step(const trainee *t, uint64_t *dice, fsdp_tensor **held)
-{
-    fsdp_context *context = fsdp_device_context(t->device);
-    fsdp_status status = FSDP_OK;
-
-    if (dice_chance(dice, 25))
-        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 1 + dice_below(dice, 300));
-    status = fsdp_scope_begin(context);
-    if (status != FSDP_OK)
-        return;
-    for (int micros = 1 + dice_below(dice, 3); micros > 0 && status == FSDP_OK; micros--) {
-        fsdp_tensor *out = fsdp_call(
-            t->model, fsdp_zeros(t->device, FSDP_F32, FSDP_SHAPE(BATCH / (1 + dice_below(dice, 4)), t->width)));
-        fsdp_tensor *loss = fsdp_mean(fsdp_mul(out, out));
-        bool twice = dice_chance(dice, 20);
-
-        status = loss ? fsdp_backward_from(&loss, NULL, 1, twice) : fsdp_last_status();
-        if (status == FSDP_OK && twice)
-            status = fsdp_backward(loss);
-        if (dice_chance(dice, 20))
-            replace(&held[dice_below(dice, SLOTS)], fsdp_tensor_ref(out));
-        fsdp_no_grad_begin(context);
-        if (dice_chance(dice, 20))
-            (void)fsdp_call(t->model, fsdp_zeros(t->device, FSDP_F32, FSDP_SHAPE(BATCH / 3, t->width)));
-        fsdp_no_grad_end(context);
-    }
-    if (status == FSDP_OK)
-        (void)fsdp_optimizer_step(t->adamw);
-    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
-    CHECK_OK(fsdp_optimizer_zero_grad(t->adamw));
-    fsdp_scope_end(context, NULL);
-}
-
-TEST(after_random_steps_of_which_some_fail_others_reserve_their_peak)
-{
-    uint64_t seeds = test_long() ? 1000 : 16, far = 0;
-
-    for (uint64_t seed = 1; seed <= seeds; seed++) {
-        trainee t = set_up();
-        fsdp_tensor *held[SLOTS] = {NULL};
-        uint64_t dice = seed;
-        size_t live;
-
-        step(&t); /* makes moments */
-        live = memory_of(t.device).live_total_bytes;
-        for (int n = 0; n < 30; n++) {
-            draw_step(&t, &dice, held);
-            CHECK(!is_far(t.device, 3));
-        }
-        for (int i = 0; i < SLOTS; i++)
-            fsdp_tensor_unref(held[i]);
-        CHECK_EQ(memory_of(t.device).live_total_bytes, live);
-        for (int n = 0; n < 60; n++)
-            step(&t);
-        far += is_far(t.device, 0.02);
-        tear_down(&t);
-    }
-    CHECK(far <= seeds / 100); /* what a step leaves out of a larger one keeps its place */
-}
-
 /* No room for notes is left, and none of them can be forgotten: that is not tried for each request. */
 TEST(more_may_live_between_steps_than_is_noted)
 {
     static void *live[MANY];
     const size_t bytes = 280 << 10;
-    trainee t = set_up();
+    trainee t = trainee_set_up();
     uint64_t calls;
 
     for (int n = 0; n < WARM; n++)
-        step(&t);
+        trainee_step(&t);
     for (int i = 0; i < MANY; i++)
         CHECK_OK(fsdp__device_alloc(t.device, bytes, FSDP_MEMORY_ACTIVATION, &live[i]));
     for (int i = 0; i < MANY; i++) { /* one is returned, and one is asked for */
         fsdp__device_free(t.device, live[i], bytes, FSDP_MEMORY_ACTIVATION);
         CHECK_OK(fsdp__device_alloc(t.device, bytes, FSDP_MEMORY_ACTIVATION, &live[i]));
     }
-    step(&t);
+    trainee_step(&t);
     for (int i = 0; i < MANY; i++)
         fsdp__device_free(t.device, live[i], bytes, FSDP_MEMORY_ACTIVATION);
     for (int n = 0; n < WARM; n++)
-        step(&t);
-    calls = memory_of(t.device).system_allocations;
+        trainee_step(&t);
+    calls = trainee_memory(t.device).system_allocations;
     for (int n = 0; n < WARM; n++)
-        step(&t);
-    CHECK_EQ(memory_of(t.device).system_allocations, calls);
+        trainee_step(&t);
+    CHECK_EQ(trainee_memory(t.device).system_allocations, calls);
     check_reserved(t.device);
-    tear_down(&t);
+    trainee_tear_down(&t);
 }
 
 /* ---- devices without places ---- */
@@ -638,10 +487,10 @@ TEST(marks_on_a_processor_do_nothing)
 
     CHECK_OK(fsdp__note_forward(context)); /* nothing is open */
     fsdp__end_step(context);
-    before = memory_of(CHECK_PTR(fsdp_cpu(context)));
+    before = trainee_memory(CHECK_PTR(fsdp_cpu(context)));
     CHECK_OK(fsdp__note_forward(context));
     fsdp__end_step(context);
-    after = memory_of(fsdp_cpu(context));
+    after = trainee_memory(fsdp_cpu(context));
     CHECK_EQ(after.reserved_bytes, before.reserved_bytes);
     fsdp_context_free(context);
 }
