@@ -1,5 +1,8 @@
 /* cudash.cpp - blocks and their warps, in an order that is drawn. */
+#include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <unistd.h>
 
 #include "cudash/block.h"
 
@@ -213,10 +216,57 @@ static part draw_order(dim3 grid, uint64_t *draws)
 }
 
 #ifdef CUDASH_TSAN
-static void *run_rest(void *argument)
+/* A thread beside each that launches, as long as that one lives: with the launches it is ordered as a new one for each
+ * would be, but what kernels have of shared memory (shared.cpp) is made once. */
+struct partner {
+    pthread_t thread;
+    pid_t process; /* that has the thread; 0: none */
+    sem_t given, done;
+    const part *rest; /* NULL: ends */
+
+    void run(const part *p);
+    ~partner();
+};
+static thread_local partner own_partner;
+
+static void wait_for(sem_t *s)
 {
-    run_part((const part *)argument);
+    while (sem_wait(s) != 0)
+        if (errno != EINTR)
+            abort();
+}
+
+static void *run_given(void *argument)
+{
+    partner *p = (partner *)argument;
+
+    for (wait_for(&p->given); p->rest; wait_for(&p->given)) {
+        run_part(p->rest);
+        sem_post(&p->done);
+    }
     return NULL;
+}
+
+void partner::run(const part *p)
+{
+    if (process != getpid()) {
+        process = getpid();
+        if (sem_init(&given, 0, 0) != 0 || sem_init(&done, 0, 0) != 0 ||
+            pthread_create(&thread, NULL, run_given, this) != 0)
+            abort();
+    }
+    rest = p;
+    sem_post(&given);
+    wait_for(&done);
+}
+
+partner::~partner()
+{
+    if (process != getpid())
+        return;
+    rest = NULL;
+    sem_post(&given);
+    pthread_join(thread, NULL);
 }
 
 /* What the thread has left out after half of the blocks another thread does, with fibers and static shared memory of
@@ -224,14 +274,12 @@ static void *run_rest(void *argument)
 static void run_in_two(part all, const block *like, uint64_t *draws)
 {
     part rest = all;
-    pthread_t thread;
 
     all.to = rest.from = all.count / 2;
     run_part(&all);
     rest.own =
         make_block((unsigned)like->count, like->shared_bytes, like->body, like->argument, draw(draws, UINT32_MAX));
-    if (pthread_create(&thread, NULL, run_rest, &rest) != 0 || pthread_join(thread, NULL) != 0)
-        abort();
+    own_partner.run(&rest);
     give_block(rest.own);
 }
 #endif
