@@ -306,13 +306,13 @@ TEST(the_backward_of_maxima_visits_all_planes)
 
 /* ---- rows that a block keeps ---- */
 
-/* Draws rows that are in registers and shared memory, and rows that are not whole packs; a block has several, of which
- * one does not count. */
+/* Draws rows that are in registers and shared memory, rows for which registers are more than enough, though half of a
+ * card's shared memory is not, and rows that are not whole packs; a block has several, of which one does not count. */
 static void keep_logits(test_case *c)
 {
-    static const int64_t sizes[][3] = {{3, 41000, 41000}, {40, 701, 704}};
+    static const int64_t sizes[][3] = {{3, 41000, 41000}, {3, 40800, 40800}, {40, 701, 704}};
 
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         int64_t rows = sizes[i][0], cols = sizes[i][1], row = sizes[i][2];
         int32_t *targets = an_input(c, FSDP_I32, rows, 0.0, (double)(cols - 1));
         fsdp__cross_entropy_args a = {.rows = rows,

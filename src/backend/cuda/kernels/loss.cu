@@ -332,7 +332,8 @@ static fsdp_status launch_kept(fsdp_stream *stream, loss_plan k, bool *done)
     if (!*done)
         return FSDP_OK;
     blocks = FSDP__MIN(FSDP__MIN(blocks, (int64_t)CARDS_BLOCKS) * multiprocessors, k.args.rows);
-    return launch(stream, "cross_entropy", kernel, (unsigned)blocks, k.threads.block, (size_t)(bytes - own), k);
+    return launch(stream, "cross_entropy", kernel, (unsigned)blocks, k.threads.block,
+                  (size_t)FSDP__MAX(bytes - own, (int64_t)0), k); /* registers may hold more than a row */
 }
 
 template <class T, class Made>
