@@ -184,6 +184,19 @@ static fsdp_status begin(fsdp__starts *all, const json_t *line, int64_t number)
     return FSDP_OK;
 }
 
+/* Returns the start that comes behind `ancestor` in the line that leads to `start`; ABSENT: it does not lead there. */
+static int64_t next_of(const fsdp__starts *all, int64_t ancestor, int64_t start)
+{
+    while (start != ABSENT && all->starts[start].parent != ancestor)
+        start = all->starts[start].parent;
+    return start;
+}
+
+static bool leads_to(const fsdp__starts *all, int64_t ancestor, int64_t start)
+{
+    return start == ancestor || next_of(all, ancestor, start) != ABSENT;
+}
+
 /* Adds the header of a start. A second one with the same id is a copy. What an older version's header continues is the
  * start before it, as far as is known; and what continues a checkpoint that names no run is an older version's. */
 static fsdp_status add_header(fsdp__starts *all, const json_t *header, int64_t number)
@@ -203,7 +216,8 @@ static fsdp_status add_header(fsdp__starts *all, const json_t *header, int64_t n
     start->begun = number;
     start->resumed = json_is_number(resumed);
     start->step = json_number_value(resumed);
-    if (start->resumed && !json_is_string(json_object_get(header, "continues")))
+    /* Lines of a start may come before its header, and it cannot continue what continues it. */
+    if (start->resumed && !json_is_string(json_object_get(header, "continues")) && !leads_to(all, there, before))
         start->parent = before;
     start->own.header = json_deep_copy(header);
     return start->own.header ? FSDP_OK : FSDP_NO_MEMORY;
@@ -240,19 +254,6 @@ fsdp_status fsdp__starts_add(fsdp__starts *all, const json_t *line, int64_t numb
 }
 
 /* ---- what continues what ---- */
-
-/* Returns the start that comes behind `ancestor` in the line that leads to `start`; ABSENT: it does not lead there. */
-static int64_t next_of(const fsdp__starts *all, int64_t ancestor, int64_t start)
-{
-    while (start != ABSENT && all->starts[start].parent != ancestor)
-        start = all->starts[start].parent;
-    return start;
-}
-
-static bool leads_to(const fsdp__starts *all, int64_t ancestor, int64_t start)
-{
-    return start == ancestor || next_of(all, ancestor, start) != ABSENT;
-}
 
 /* Finds the start that each names by id; no start continues itself. */
 static void find_parents(fsdp__starts *all)
@@ -302,8 +303,8 @@ static void take_over(fsdp__starts *all, int64_t after)
 
     for (int64_t i = 0; by->parent != ABSENT && i < all->count; i++) {
         fsdp__start *start = &all->starts[i];
-        int64_t next = next_of(all, by->parent, i);
-        bool from_there = i == by->parent || (i < after && next != ABSENT && all->starts[next].step >= by->step);
+        int64_t next = i < after && !start->over ? next_of(all, by->parent, i) : ABSENT;
+        bool from_there = i == by->parent || (next != ABSENT && all->starts[next].step >= by->step);
 
         if (!start->over && from_there && !leads_to(all, after, i))
             start->over = gives_way(start, by);

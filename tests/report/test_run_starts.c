@@ -136,6 +136,29 @@ TEST(a_header_may_be_missing_or_there_twice)
     check_losses(GOES_ON("a", "b", "1", "") STEP("a", "2", "5") GOES_ON("b", "a", "2", "") STEP("b", "3", "4"),
                  "2:5 | 3:4"); /* no file of runs has such a circle */
     check_losses(GOES_ON("a", "a", "1", "") STEP("a", "2", "5"), "2:5");
+    /* A header that says too little would close it. */
+    check_losses(STEP("a", "1", "5") OLD_START(", \"resumed_from\": 1") START("a", ", \"resumed_from\": 1")
+                     STEP("a", "2", "4") OLD_STEP("3", "3"),
+                 "1:5 3:3");
+}
+
+/* Joining takes time with the square of the starts; with their cube this would take very long. */
+TEST(a_run_may_have_been_resumed_very_often)
+{
+    const int often = 3000;
+    FILE *out = test_begin_text();
+    fsdp__recorded_runs runs;
+
+    for (int i = 0; i < often; i++) {
+        fprintf(out, "{\"run\": \"%d\", \"id\": \"%d\"", i, i);
+        if (i > 0)
+            fprintf(out, ", \"resumed_from\": %d, \"continues\": \"%d\"", i - 1, i - 1);
+        fprintf(out, "}\n{\"step\": %d, \"id\": \"%d\", \"loss\": 1}\n", i, i);
+    }
+    CHECK_OK(read_text(test_end_text(out), &runs));
+    CHECK_EQ(runs.count, 1);
+    CHECK_EQ(runs.runs[0].continued, often - 1);
+    fsdp__recorded_runs_free(&runs);
 }
 
 TEST(a_line_that_is_cut_off_costs_no_other_run_its_line)
