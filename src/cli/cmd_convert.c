@@ -332,13 +332,18 @@ static fsdp_status read_extras(conversion *c)
 
 /* ---- all of it ---- */
 
-/* Checks that what FROM says of its adapter can be read, and that no other is to be put into it. */
+/* Checks that what FROM says of its adapter is its own and can be read, and that no other is to be put into it. */
 static fsdp_status check_adapter(const conversion *c)
 {
     FSDP__SCOPED(fsdp_lora_options_free_at) fsdp_lora_options *options = NULL;
 
     if (c->adapter)
         return fsdp__adapter_on_disk_refuse(c->source.folder.path);
+    if (!fsdp_checkpoint_file_find(c->source.reader, FSDP__ADAPTER_CONFIG))
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "cannot read '%s': it was saved without the " FSDP__ADAPTER_CONFIG
+                         " that lies in it: take that file out of the folder",
+                         c->source.folder.path);
     return fsdp__adapter_on_disk_options(c->source.folder.path, &options);
 }
 

@@ -14,9 +14,8 @@ typedef struct fsdp__extras {
     int count;
 } fsdp__extras;
 
-/* Reads config.yaml of the run, config.json of the model, adapter_config.json of an
- * adapter, generation_config.json and the tokenizer's files of
- * model.path. Release the result, also after a failure. */
+/* Reads config.yaml of the run, config.json of the model, adapter_config.json of an adapter, generation_config.json and
+ * the tokenizer's files of model.path. Release the result, also after a failure. */
 fsdp_status fsdp__extras_read(const fsdp_train_run *run, fsdp__extras *out);
 void fsdp__extras_release(fsdp__extras *extras);
 

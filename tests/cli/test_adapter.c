@@ -180,6 +180,16 @@ FIXTURE_TEST(what_a_checkpoint_of_an_adapter_cannot_be_used_for_is_told)
          "--training.steps=1", "--training.seq_len=16", "--checkpoint.initial_load_path", checkpoint);
 }
 
+FIXTURE_TEST(a_whole_model_with_the_config_of_an_adapter_beside_it_is_no_adapter)
+{
+    fixture *f = *state;
+    char *checkpoint = test_path(f->directory, "ckpt"), *out = test_path(f->directory, "out");
+
+    SAYS(0, "written to", "convert", LLAMA, checkpoint, "--ranks=1", "--step=1");
+    test_copy_file(DORA, "adapter_config.json", checkpoint, "step-1/adapter_config.json");
+    SAYS(1, "it was saved without the adapter_config.json that lies in it", "convert", checkpoint, out);
+}
+
 /* Goes on with other keys, which is refused with what it says. */
 static void goes_on(fixture *f, const char *checkpoint, const char *rank, const char *key, const char *says)
 {
