@@ -3,9 +3,11 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sort.h"
 #include "base/text.h"
 
 enum {
@@ -31,31 +33,42 @@ static fsdp_status add_point(fsdp__series *series, double step, double value)
     return FSDP_OK;
 }
 
-/* Puts a point in its place: a start takes each step once, so a step that is there is the same line in a copy. */
+/* Adds a point of a start, which takes each step once: a step that is there already is the same line in a copy. Points
+ * may have any order until put_in_order. */
 static fsdp_status put_point(fsdp__series *series, double step, double value)
 {
-    int64_t at = series->count, low = 0;
-
-    if (at > 0 && series->points[at - 1].step >= step)
-        while (low < at) {
-            int64_t middle = low + (at - low) / 2;
-
-            if (series->points[middle].step < step)
-                low = middle + 1;
-            else
-                at = middle;
-        }
-    if (at < series->count && series->points[at].step == step)
-        return FSDP_OK;
     FSDP_TRY(make_room(series));
-    memmove(&series->points[at + 1], &series->points[at], (size_t)(series->count++ - at) * sizeof *series->points);
-    series->points[at] = (fsdp__point_of_series){step, value};
+    series->points[series->count++] = (fsdp__point_of_series){step, value};
     return FSDP_OK;
 }
 
 static fsdp_status add(const fsdp__start *start, fsdp__series *series, double step, double value)
 {
     return start->id ? put_point(series, step, value) : add_point(series, step, value);
+}
+
+static int by_step(const void *a, const void *b)
+{
+    const fsdp__point_of_series *x = a, *y = b;
+
+    return FSDP__COMPARE(x->step, y->step);
+}
+
+/* Puts a start's points in order, and leaves out copies. */
+static void put_in_order(fsdp__series *series)
+{
+    bool rises = true;
+    int64_t kept = 0;
+
+    for (int64_t i = 1; i < series->count && rises; i++)
+        rises = series->points[i - 1].step < series->points[i].step;
+    if (rises)
+        return;
+    qsort(series->points, (size_t)series->count, sizeof *series->points, by_step);
+    for (int64_t i = 0; i < series->count; i++)
+        if (kept == 0 || series->points[i].step != series->points[kept - 1].step)
+            series->points[kept++] = series->points[i];
+    series->count = kept;
 }
 
 /* Finds the series of a key, or makes it. The keys of a step come in the order of those before, so the right one is
@@ -140,15 +153,32 @@ static fsdp_status add_validation(fsdp__start *start, const json_t *line, double
     return add(start, &start->own.validation, step, loss);
 }
 
-/* Keeps a line of what stood out. */
+static double warned_at(const json_t *warnings, size_t i)
+{
+    return json_number_value(json_object_get(json_array_get(warnings, i), "warning"));
+}
+
+/* Keeps a line of what stood out, behind those of earlier steps and of its own; a copy of one is passed over. */
 static fsdp_status add_warning(fsdp__recorded_run *run, const json_t *line)
 {
+    double step = json_number_value(json_object_get(line, "warning"));
+    size_t at, low = 0;
+
     if (!run->warnings)
         run->warnings = json_array();
-    for (size_t i = 0; i < json_array_size(run->warnings); i++)
-        if (json_equal(json_array_get(run->warnings, i), line))
+    at = json_array_size(run->warnings);
+    while (low < at && warned_at(run->warnings, at - 1) > step) { /* the last one is most often the right place */
+        size_t middle = low + (at - low) / 2;
+
+        if (warned_at(run->warnings, middle) > step)
+            at = middle;
+        else
+            low = middle + 1;
+    }
+    for (size_t i = at; i > 0 && warned_at(run->warnings, i - 1) == step; i--)
+        if (json_equal(json_array_get(run->warnings, i - 1), line))
             return FSDP_OK;
-    return run->warnings && json_array_append(run->warnings, (json_t *)line) == 0 ? FSDP_OK : FSDP_NO_MEMORY;
+    return run->warnings && json_array_insert(run->warnings, at, (json_t *)line) == 0 ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
 /* ---- whose a line is ---- */
@@ -457,11 +487,20 @@ static fsdp_status make_run(const fsdp__starts *all, int64_t last, const char *p
     }
 }
 
+static void order_points(fsdp__start *start)
+{
+    for (int64_t k = 0; k < start->own.count; k++)
+        put_in_order(&start->own.series[k]);
+    put_in_order(&start->own.validation);
+}
+
 fsdp_status fsdp__starts_join(fsdp__starts *all, const char *path, fsdp__recorded_runs *out)
 {
     find_parents(all);
-    for (int64_t i = 0; i < all->count; i++)
+    for (int64_t i = 0; i < all->count; i++) {
+        order_points(&all->starts[i]);
         take_over(all, i);
+    }
     for (int64_t i = 0; i < all->count; i++)
         if (!all->starts[i].over)
             FSDP_TRY(make_run(all, i, path, out));
