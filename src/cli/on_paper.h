@@ -39,8 +39,8 @@ typedef struct fsdp__on_paper {
     "                          size:PARAMETERS or class:NAME+NAME (default: blocks)\n"   \
     "  --batch N               sequences of a microbatch on one rank (default:\n"        \
     "                          training.local_batch_size)\n"                             \
-    "  --seq-len N             tokens of a sequence (default: training.seq_len, or\n"    \
-    "                          all that the model takes)\n"                              \
+    "  --seq-len N             tokens of a sequence (default: training.seq_len, which\n" \
+    "                          is 256 if no config sets it)\n"                           \
     "  --microbatches N        microbatches of a step (default: 1, or what follows\n"    \
     "                          from training.global_batch_size)\n"
 

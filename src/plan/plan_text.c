@@ -25,9 +25,7 @@ static void put_head(const fsdp_explanation *e, FILE *out)
     fprintf(out, "\na step: %lld microbatch%s of %lld sequence%s of %lld tokens on each %s", (long long)e->microbatches,
             e->microbatches == 1 ? "" : "es", (long long)e->local_batch, plural(e->local_batch), (long long)e->seq_len,
             e->team > 1 ? "team of ranks" : "rank");
-    if (e->param_dtype != FSDP_F32)
-        fprintf(out, ", computed in %s", fsdp_dtype_name(e->param_dtype));
-    fputc('\n', out);
+    fprintf(out, ", computed in %s\n", fsdp_dtype_name(e->param_dtype));
 }
 
 /* ---- will it fit ---- */
