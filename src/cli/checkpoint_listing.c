@@ -6,6 +6,7 @@
 #include "base/compiler.h"
 #include "base/text.h"
 #include "cli/listing.h"
+#include "train/checkpoint_values.h"
 
 #define ORDER "of ranks " /* before the order of ranks of a mesh that is not theirs */
 
@@ -34,6 +35,18 @@ static void print_lines(const char *text)
     }
 }
 
+/* Returns whether an integer is a hash, which means nothing as a number. */
+static bool is_hash(const char *name)
+{
+    static const char *const hashes[] = {FSDP__VALUE_VALIDATED_ON, FSDP__VALUE_SAMPLED_ON, FSDP__VALUE_DPO_VALIDATED_ON,
+                                         FSDP__VALUE_FILES};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(hashes); i++)
+        if (strcmp(hashes[i], name) == 0)
+            return true;
+    return false;
+}
+
 static void print_value(const fsdp_checkpoint_value *v, int width)
 {
     if (v->type == FSDP_CHECKPOINT_TEXT && strchr(v->text, '\n')) {
@@ -42,7 +55,9 @@ static void print_value(const fsdp_checkpoint_value *v, int width)
         return;
     }
     printf("  %-*s  ", width, FSDP__SHOWN_NAME(v->name));
-    if (v->type == FSDP_CHECKPOINT_INTEGER)
+    if (v->type == FSDP_CHECKPOINT_INTEGER && is_hash(v->name))
+        printf("%016llx (a hash)\n", (unsigned long long)v->integer);
+    else if (v->type == FSDP_CHECKPOINT_INTEGER)
         printf("%lld\n", (long long)v->integer);
     else if (v->type == FSDP_CHECKPOINT_NUMBER)
         printf("%.17g\n", v->number);

@@ -42,7 +42,7 @@ static fsdp_status compare_base(const char *checkpoint, const char *base, const 
     if (!was || !is || (now_bytes == then_bytes && memcmp(was, is, now_bytes) == 0))
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
-                     "'%s' has an adapter of the model '%s', which is no longer what it was: %.*s then, and %.*s now: "
+                     "'%s' has an adapter of the model '%s', which is no longer what it was: then %.*s, now %.*s; "
                      "to use the adapter with it as it is, name the model, and the checkpoint with --adapter",
                      checkpoint, base, (int)(then_bytes - sizeof name), was + sizeof name,
                      (int)(now_bytes - sizeof name), is + sizeof name);

@@ -225,7 +225,8 @@ FIXTURE_TEST(the_base_of_a_checkpoint_must_be_there_and_be_what_it_was)
     content = test_read_file(weights, &bytes);
     content[bytes - 1] ^= 1;
     test_write_file(weights, content, bytes);
-    SAYS(1, "which is no longer what it was: ", "eval", checkpoint, WINDOWS);
+    SAYS(0, " (a hash)\n", "inspect", checkpoint); /* of what it was validated on */
+    SAYS(1, "which is no longer what it was: then ", "eval", checkpoint, WINDOWS);
     SAYS(0, "adapter: ", "eval", base, WINDOWS, "--adapter", checkpoint);
     CHECK_EQ(rename(base, test_path(f->directory, "elsewhere")), 0);
     SAYS(1, "and there is no such folder here: name the model, and the checkpoint with --adapter", "generate",
