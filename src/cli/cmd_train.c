@@ -190,7 +190,7 @@ static void exported(void *arg, const char *path)
     session *s = arg;
 
     if (s->progress.prints)
-        printf("model written to %s\n", path);
+        printf("%s written to %s\n", fsdp__train_exports_adapter(s->config) ? "adapter" : "model", path);
 }
 
 static void saved(void *arg, const fsdp_train_saved *saved)
