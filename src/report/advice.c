@@ -368,8 +368,11 @@ static fsdp_status name_best(fsdp__advices *all, const fsdp__recorded_runs *runs
         }
     }
     if (most > 1.02 * usual)
-        FSDP_TRY(fsdp__advise(all, NULL, "%s makes most tokens a second: %s, %.2f times those of %s.", fastest->label,
-                              FSDP__VALUE(FSDP__UNIT_COUNT, most), most / usual, first->label));
+        FSDP_TRY(fsdp__advise(
+            all, NULL,
+            "%s makes most tokens a second of those that can be compared with %s (same model, data and length of "
+            "sequences): %s, %.2f times the rate of the latter.",
+            fastest->label, first->label, FSDP__VALUE(FSDP__UNIT_COUNT, most), most / usual));
     if (earliest)
         return fsdp__advise(
             all, NULL,

@@ -30,7 +30,11 @@ fsdp__chart_style fsdp__chart_style_of(const char *name)
         {"bytes_sent", "Sent in a step", FSDP__UNIT_BYTES, true},
         {"network_sent", "Sent to other machines in a step", FSDP__UNIT_BYTES, true},
         {"network_received", "Received from other machines in a step", FSDP__UNIT_BYTES, true},
+        {"memory_reserved_bytes", "Memory taken from the system", FSDP__UNIT_BYTES, true},
+        {"team_bytes_sent", "Sent in a step, within a tensor parallel team", FSDP__UNIT_BYTES, true},
         {"tokens", "Tokens seen", FSDP__UNIT_COUNT, true},
+        {"answer_tokens", "Tokens of answers in a step", FSDP__UNIT_COUNT, true},
+        {"padded_tokens_per_second", "Tokens a second, with padding", FSDP__UNIT_COUNT, true},
         {"epoch", "Epoch", FSDP__UNIT_NONE, true},
         {"skipped", "Steps skipped so far", FSDP__UNIT_COUNT, true},
         {"loss_scale", "Loss scale", FSDP__UNIT_COUNT, true},
@@ -155,6 +159,8 @@ fsdp__run_figures fsdp__run_figures_of(const fsdp__recorded_run *run)
                            .seconds = ms ? 0 : NAN,
                            .peak_bytes = NAN};
 
+    if (f.steps < f.last_step) /* it was resumed with a smaller training.steps than it had already taken */
+        f.steps = NAN;
     for (int64_t i = 0; ms && i < ms->count; i++)
         f.seconds += isfinite(ms->points[i].value) ? ms->points[i].value / 1000 : 0;
     for (int64_t i = 0; peak && i < peak->count; i++)

@@ -35,8 +35,8 @@ fsdp_status fsdp__metrics_end(fsdp__metrics *metrics);
 fsdp_status fsdp__train_write_settings(const fsdp_train_config *config, FILE *out);
 /* Sets a key to what such an object has for it. */
 fsdp_status fsdp__train_read_setting(fsdp_train_config *config, const char *name, const char *value);
-/* Writes the default of the key "section.name" as YAML. Returns false, without a last error, if it has none, if there
- * is no such key, or when out of memory. */
+/* Writes the default of the key "section.name" as YAML, or "not set". Returns false, without a last error, if there is
+ * no such key, or when out of memory. */
 bool fsdp__train_usual_setting(const char *name, char *text, size_t text_bytes);
 
 #endif

@@ -84,6 +84,6 @@ bool fsdp__train_usual_setting(const char *name, char *text, size_t text_bytes)
     if (key && fsdp_train_config_create(&defaults) == FSDP_OK)
         value = value_of(defaults, key);
     fsdp_release_error(held);
-    snprintf(text, text_bytes, "%s", value ? value : "");
-    return *text != '\0';
+    snprintf(text, text_bytes, "%s", !value ? "" : *value ? value : "not set");
+    return value != NULL;
 }

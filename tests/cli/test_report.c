@@ -83,11 +83,12 @@ FIXTURE_TEST(a_default_is_shown_with_its_value)
     fixture *f = *state;
     program p;
 
-    RUN(0, "train", f->config, "--training.steps=5", "--optimizer.lr=0.01");
+    RUN(0, "train", f->config, "--training.steps=5", "--optimizer.lr=0.01", "--optimizer.weight_decay=0.2");
     RUN(0, "train", f->config, "--training.steps=5", "--optimizer.lr=0.0003", "--data.cache=kept");
     p = RUN(0, "report", f->metrics);
     CHECK_CONTAINS(p.output, "  optimizer.lr\n");
     CHECK_CONTAINS(p.output, "0.0003 (default)\n");
+    CHECK_CONTAINS(p.output, " not set (default)\n");
     CHECK(!strstr(p.output, "data.cache"));
 }
 

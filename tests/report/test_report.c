@@ -145,6 +145,17 @@ TEST(a_run_without_a_step_stands_out_and_what_is_shown_moves_no_cursor)
     CHECK_CONTAINS(text, "\\x1b[2J");
 }
 
+/* As of a run that was resumed with fewer training.steps than it had taken. */
+TEST(a_run_beyond_its_last_step_does_not_say_how_many_it_has)
+{
+    const shape beyond = {"a", "{}", falls, even, 30, 10, NULL, NULL},
+                short_of = {"a", "{}", falls, even, 30, 40, NULL, NULL};
+
+    CHECK_CONTAINS(shown(&beyond, 1, fsdp__report_text), "  steps               30\n");
+    CHECK_CONTAINS(shown(&beyond, 1, fsdp__report_page), ">30</td>");
+    CHECK_CONTAINS(shown(&short_of, 1, fsdp__report_text), "  steps               30 of 40\n");
+}
+
 TEST(settings_that_differ_are_listed_and_others_are_not)
 {
     const shape shapes[] = {
@@ -299,7 +310,8 @@ TEST(many_runs_stay_readable)
     CHECK_EQ(test_count(page, "<h3>Loss of "), 8);
     CHECK_EQ(test_count(page, "class=\"pale\""), 2 * 8 * 7);
     CHECK_CONTAINS(page, "<tr><th>run</th><th>optimizer.lr</th><th>training.steps</th></tr>");
-    CHECK_EQ(test_count(text, "- fast makes most tokens a second: "), 1);
+    CHECK_EQ(
+        test_count(text, "- fast makes most tokens a second of those that can be compared with slow (same model, "), 1);
     CHECK_EQ(test_count(text, "times as many"), 0); /* not a line for each pair */
     CHECK_CONTAINS(text, "- fast is the first to reach what slow ends with, 2.1");
 }
