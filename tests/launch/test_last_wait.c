@@ -34,19 +34,26 @@ static void check_nothing_left(void)
 
 /* ---- ranks ---- */
 
+/* A shell hands its environment on in an order of its own. */
 static bool is_rank(int pid, int rank)
 {
-    char path[32], begin[16], text[16] = ""; /* what the launcher sets comes first */
+    static char text[1 << 16];
+    char path[32], name[16];
     FILE *file;
+    size_t bytes;
+    bool is = false;
 
     snprintf(path, sizeof path, "/proc/%d/environ", pid);
-    snprintf(begin, sizeof begin, "RANK=%d", rank);
+    snprintf(name, sizeof name, "RANK=%d", rank);
     file = fopen(path, "re");
     if (!file)
         return false;
-    (void)!fread(text, 1, sizeof text - 1, file);
+    bytes = fread(text, 1, sizeof text - 1, file);
     (void)fclose(file);
-    return strcmp(text, begin) == 0; /* it ends with a NUL */
+    text[bytes] = '\0';
+    for (size_t at = 0; at < bytes && !is; at += strlen(text + at) + 1)
+        is = strcmp(text + at, name) == 0;
+    return is;
 }
 
 /* Returns the process of a rank of the launcher; 0: not yet. */
