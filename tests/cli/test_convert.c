@@ -485,3 +485,5 @@ FIXTURE_TEST(a_folder_becomes_a_gguf_and_one_again)
     SAYS(2, "--to is 'onnx': expected gguf", "convert", f->model, "x", "--to", "onnx");
     SAYS(2, "a GGUF file has no ranks", "convert", file, "x", "-n", "2");
 }
+
+TEST_FILE_IN_MEMORY(false, NULL)

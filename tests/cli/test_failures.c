@@ -164,3 +164,5 @@ FIXTURE_TEST(an_interrupt_ends_every_rank)
     CHECK(access(f->model, F_OK) != 0);
     unsetenv("FSDP_TEST_TAG");
 }
+
+TEST_FILE_IN_MEMORY(false, NULL)

@@ -420,3 +420,5 @@ FIXTURE_TEST(a_checkpoint_without_a_manifest_is_named)
             CHECK_EQ(rename(step, other), 0);
     }
 }
+
+TEST_FILE_IN_MEMORY(false, NULL)

@@ -366,3 +366,5 @@ FIXTURE_TEST(a_folder_of_another_sweep_that_runs_is_refused)
     CHECK(!has(f, "sweep/optimizer.lr=1e-3"));
     close(held);
 }
+
+TEST_FILE_IN_MEMORY(false, NULL)

@@ -326,3 +326,5 @@ FIXTURE_TEST(shows_what_happens_to_each_group)
     CHECK_CONTAINS(p.output, "[rank 1] reduce ");
     CHECK_CONTAINS(p.output, "float32 over 2 ranks of group");
 }
+
+TEST_FILE_IN_MEMORY(false, NULL)

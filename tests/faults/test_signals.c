@@ -417,3 +417,5 @@ FIXTURE_TEST(as_process_one_its_child_that_a_debugger_keeps_is_not_waited_for)
 {
     check_kept(*state, false);
 }
+
+TEST_FILE_IN_MEMORY(false, NULL)
