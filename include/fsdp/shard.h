@@ -129,7 +129,9 @@ typedef enum fsdp_overlap {
     /* They run on workers if the ranks are on several machines, or compute on GPUs: what a rank waits for comes while
      * it computes. A GPU's host runs ahead, so the next module is gathered early in a forward, too, and two modules
      * besides the outermost are unsharded, as in a backward. On the processors of one machine they run inline, because
-     * ranks have no spare core. Ranks that are alone in their groups have no worker.
+     * ranks have no spare core. Ranks that are alone in their groups have no worker. On GPUs a module that stays
+     * unsharded after its forward is gathered when the module before it begins, from the second forward on, if all
+     * modules lie on one mesh.
      *
      * If gathers go over several machines, a module that begins in a forward of the outermost module also gathers the
      * module that followed it in the previous forward. So two modules besides the outermost are unsharded, as in a

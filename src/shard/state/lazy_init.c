@@ -200,13 +200,18 @@ static bool have_one_mesh(const collection *c)
     return true;
 }
 
-/* Returns whether forwards gather ahead. If the device runs behind the host, a forward has issued the next gather
- * before the device has computed, as with FSDP2. If it runs in step with the host, a forward must gather ahead
- * explicitly once gathers run beside the computing. */
-static bool is_to_gather_ahead(const collection *c, fsdp_device *device)
+/* Decides whether forwards gather ahead. If the device runs in step with the host, they must do so explicitly once
+ * gathers run beside the computing. If it runs behind, a forward has issued the next gather before the device has
+ * computed, as with FSDP2, and the gather gets memory that an earlier unit has left. But none has left any where units
+ * stay whole: new memory comes in the order of the computing, so it has to be taken before that is issued. */
+static void choose_ahead(const collection *c, fsdp_device *device)
 {
-    return c->outermost->overlap == FSDP_OVERLAP_AUTO && any_mesh(c, spans_machines) && have_one_mesh(c) &&
-           fsdp__stream_is_inline(fsdp_device_stream(device));
+    fsdp__root *root = c->root;
+    bool behind = !fsdp__stream_is_inline(fsdp_device_stream(device));
+    bool may = c->outermost->overlap == FSDP_OVERLAP_AUTO && have_one_mesh(c);
+
+    root->gathers_ahead = may && !behind && any_mesh(c, spans_machines);
+    root->gathers_kept_ahead = may && behind && is_mostly_waiting(c, device);
 }
 
 /* Opens the communication context. All states below a root share one stream, so they must be on one device. */
@@ -234,7 +239,7 @@ static fsdp_status open_comm(const collection *c)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "'%s' is on device '%s', but shares its communication context with modules on '%s'", whose,
                          fsdp_device_name(device), fsdp_device_name(fsdp__stream_device(c->root->comm->stream)));
-    c->root->gathers_ahead = is_to_gather_ahead(c, device);
+    choose_ahead(c, device);
     return fsdp__comm_context_open(c->root->comm, device, overlap_of(c, device));
 }
 

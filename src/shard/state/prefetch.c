@@ -121,9 +121,11 @@ static fsdp_status find_next(fsdp__module_state *state, fsdp__module_state *next
 {
     fsdp__root *root = state->root;
 
-    if (!root->gathers_ahead || root->forward_root != root->state || state->parent)
+    if (!(root->gathers_ahead || root->gathers_kept_ahead) || root->forward_root != root->state || state->parent)
         return FSDP_OK;
     FSDP_TRY(fsdp__forward_order_enter(&root->forward_order, state, &next[0]));
+    if (!root->gathers_ahead && next[0] && next[0]->reshard_after_forward && !next[0]->keeps_unsharded)
+        next[0] = NULL;
     if (next[0])
         next[1] = fsdp__forward_order_after(&root->forward_order, next[0]);
     choose(state, next);

@@ -34,7 +34,9 @@ typedef struct fsdp__root {
     fsdp__module_state **first_uses; /* states in the order of their first forwards; NULL: freed */
     int64_t first_use_count, first_use_capacity;
     bool first_uses_known; /* a backward has ended: no more are added */
-    bool gathers_ahead;    /* a forward of the outermost module gathers what comes next, in its recorded order */
+    /* A forward of the outermost module gathers what comes next, in its recorded order; the second: if that is not
+     * resharded after its forward. */
+    bool gathers_ahead, gathers_kept_ahead;
     fsdp__forward_order forward_order;
 } fsdp__root;
 
