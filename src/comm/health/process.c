@@ -207,7 +207,7 @@ bool fsdp__process_is_held(int pid, char *why, size_t why_bytes)
     say_tracer(pid, who);
     if (stops)
         snprintf(why, why_bytes, "%s holds it", who);
-    else if (threads && fsdp__process_is_frozen(pid))
+    else if (proc_is_ours() && fsdp__process_is_frozen(pid))
         snprintf(why, why_bytes, "its control group is frozen");
     else
         return false;
