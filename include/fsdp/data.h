@@ -104,7 +104,7 @@ FSDP_API void fsdp_loader_free(fsdp_loader *loader);
 typedef struct fsdp_batch {
     const int32_t *inputs, *targets; /* (local_batch, seq_len), valid until the next call */
     int64_t microbatch;              /* counted by this loader, from 0 */
-    int64_t epoch;                   /* of the microbatch's first window, over all ranks */
+    int64_t epoch;                   /* of the microbatch's last window, over all ranks */
     /* If several documents share a window, these are the positions of the tokens in their own documents: 0 begins a
      * document. NULL: each window is one document. */
     const int32_t *positions;

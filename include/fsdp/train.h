@@ -139,7 +139,7 @@ typedef struct fsdp_train_report {
     double gather_ms, reduce_ms, data_ms;   /* parts of step_ms: fsdp_module_exposed_time; waiting for batches */
     double mfu;                             /* share of the summary's peak_flops, from 0 to 1; 0: that is not known */
     int64_t network_sent, network_received; /* bytes of buffers, to and from other machines: docs/cluster.md */
-    int64_t epoch;                          /* of the step's last microbatch, from 0 */
+    int64_t epoch;                          /* of the step's last window, from 0 */
     int64_t tokens;                         /* seen so far, all ranks, without padding */
     int64_t answer_tokens;                  /* learned in this step, all ranks, of data that has rows; otherwise 0 */
     double padded_tokens_per_second;        /* all ranks, with padding: what the devices have computed with */

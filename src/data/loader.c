@@ -335,7 +335,7 @@ void fsdp_loader_free(fsdp_loader *loader)
 
 /* ---- batches ---- */
 
-/* Returns how often all sources have been gone through where a position begins. */
+/* Returns how often all sources have been gone through before the window at a position. */
 static int64_t epoch_of(const fsdp_loader *loader, int64_t position)
 {
     int64_t least = INT64_MAX;
@@ -358,7 +358,7 @@ fsdp_status fsdp_loader_next(fsdp_loader *loader, fsdp_batch *out)
         .inputs = array_of(loader, slot, 0),
         .targets = array_of(loader, slot, 1),
         .microbatch = microbatch,
-        .epoch = epoch_of(loader, position_of(loader, microbatch)),
+        .epoch = epoch_of(loader, position_of(loader, microbatch + 1) - 1),
         .positions = loader->has_positions ? array_of(loader, slot, 2) : NULL,
         .answers = loader->loads[slot].answers,
         .tokens = loader->loads[slot].tokens,

@@ -56,7 +56,7 @@ static void collect(const stream *s, fsdp_loader_options options, int64_t steps,
 
             CHECK_OK(fsdp_loader_next(loader, &batch));
             CHECK_EQ(batch.microbatch, m);
-            CHECK_EQ(batch.epoch, m * world * per / ((fsdp_tokens_count(s->tokens) - 1) / options.seq_len));
+            CHECK_EQ(batch.epoch, ((m + 1) * world * per - 1) / ((fsdp_tokens_count(s->tokens) - 1) / options.seq_len));
             for (int64_t b = 0; b < per; b++)
                 windows[(m * world + rank) * per + b] = window_of(&batch, b, options.seq_len);
         }
