@@ -43,8 +43,8 @@ static fsdp_tensor *make_like(const fsdp_tensor *x, int dim, int64_t length, int
 /* Sets what the node communicates by. */
 static fsdp_status take_route(state *s, fsdp__tp_plan *plan, const fsdp_tensor *x)
 {
-    FSDP_TRY(fsdp__lane_open(&plan->lane, x->storage->device));
-    s->route = (fsdp__route){plan->group, plan->lane};
+    FSDP_TRY(fsdp__side_stream_open(&plan->side, x->storage->device));
+    s->route = (fsdp__route){plan->group, plan->side};
     return FSDP_OK;
 }
 

@@ -19,7 +19,7 @@ typedef struct context_plan {
     int64_t refs;
     fsdp_mesh *mesh; /* a reference */
     fsdp_process_group *group;
-    fsdp__lane *lane; /* of keys and values; NULL: none yet */
+    fsdp__side_stream *side; /* of keys and values; NULL: none yet */
     int64_t rank, ranks;
     /* The fields below describe the call that is running. */
     bool is_cut;   /* it was given this rank's tokens alone */
@@ -36,7 +36,7 @@ static void leave(void *arg, fsdp_module *module)
     (void)module;
     if (--plan->refs > 0)
         return;
-    fsdp__lane_unref(plan->lane);
+    fsdp__side_stream_unref(plan->side);
     fsdp_mesh_unref(plan->mesh);
     fsdp__free(plan);
 }
@@ -321,8 +321,8 @@ static fsdp_tensor *attend(fsdp__cut_attention *self, fsdp_tensor *q, fsdp_tenso
         own.positions = NULL;
     if (!q || plan->ranks == 1)
         return fsdp_parallel_attention(q, k, v, &own, plan->group);
-    return fsdp__lane_open(&plan->lane, fsdp_tensor_device(q)) == FSDP_OK
-               ? fsdp__attention_over_ranks(q, k, v, &own, plan->group, plan->lane)
+    return fsdp__side_stream_open(&plan->side, fsdp_tensor_device(q)) == FSDP_OK
+               ? fsdp__attention_over_ranks(q, k, v, &own, plan->group, plan->side)
                : NULL;
 }
 

@@ -178,14 +178,14 @@ static fsdp_status issue_gathers(const fsdp__pieces *p, const fsdp_tensor *part)
 
         FSDP_TRY(copy(p, of.outer, length, in_part(p, &of, part), in_box(p, &of, p->rank)));
     }
-    FSDP_TRY(fsdp__lane_follow(p->route.lane, p->compute));
+    FSDP_TRY(fsdp__side_stream_follow(p->route.side, p->compute));
     for (int i = 0; i < p->count; i++) {
         piece of = piece_of(p, i);
 
         FSDP_TRY(fsdp_all_gather(p->route.group, address(p->boxes, box_row(p, &of, p->rank), p->columns),
                                  address(p->boxes, box_row(p, &of, 0), p->columns), box_numel(p, &of), part->dtype,
-                                 p->route.lane->stream));
-        FSDP_TRY(fsdp__lane_mark(p->route.lane, i));
+                                 p->route.side->stream));
+        FSDP_TRY(fsdp__side_stream_mark(p->route.side, i));
     }
     return FSDP_OK;
 }
@@ -211,7 +211,7 @@ static fsdp_status multiply_gathered(const fsdp__pieces *p, const fsdp_tensor *p
     for (int i = 0; i < p->count; i++) {
         piece of = piece_of(p, i);
 
-        FSDP_TRY(fsdp__lane_await(p->route.lane, i, p->route.group, p->compute));
+        FSDP_TRY(fsdp__side_stream_await(p->route.side, i, p->route.group, p->compute));
         for (int r = 0; r < p->ranks; r++)
             if (r != p->rank)
                 FSDP_TRY(multiply_rows(p, &of, r, in_box(p, &of, r), factors, count, gathered));
@@ -228,7 +228,7 @@ fsdp_status fsdp__gather_and_multiply(fsdp__pieces *p, fsdp_tensor *part, const 
     status = issue_gathers(p, part);
     if (status == FSDP_OK)
         status = multiply_gathered(p, part, factors, count, gathered);
-    return fsdp__lane_settled(p->route.lane, status);
+    return fsdp__side_stream_settled(p->route.side, status);
 }
 
 /* ---- multiply, and scatter ---- */
@@ -252,11 +252,11 @@ static fsdp_status issue_reduction(const fsdp__pieces *p, int i)
 {
     piece of = piece_of(p, i);
 
-    FSDP_TRY(fsdp__lane_follow(p->route.lane, p->compute));
+    FSDP_TRY(fsdp__side_stream_follow(p->route.side, p->compute));
     FSDP_TRY(fsdp_reduce_scatter(p->route.group, address(p->boxes, box_row(p, &of, 0), p->columns),
                                  address(p->result, of.at, p->columns), box_numel(p, &of), p->boxes->dtype, FSDP_SUM,
-                                 p->route.lane->stream));
-    return fsdp__lane_mark(p->route.lane, i);
+                                 p->route.side->stream));
+    return fsdp__side_stream_mark(p->route.side, i);
 }
 
 fsdp_status fsdp__multiply_and_scatter(fsdp__pieces *p, const fsdp__factor *factors, int count, const fsdp_tensor *part)
@@ -277,7 +277,7 @@ fsdp_status fsdp__multiply_and_scatter(fsdp__pieces *p, const fsdp__factor *fact
         if (status == FSDP_OK)
             status = issue_reduction(p, i);
     }
-    return fsdp__lane_settled(p->route.lane, status);
+    return fsdp__side_stream_settled(p->route.side, status);
 }
 
 fsdp_status fsdp__scattered(fsdp__pieces *p, fsdp_tensor *part)
@@ -289,9 +289,9 @@ fsdp_status fsdp__scattered(fsdp__pieces *p, fsdp_tensor *part)
         int64_t start, length = length_of(p, &of, p->rank, &start);
         block from = {p->result, of.at, of.length * p->mid, p->columns};
 
-        status = fsdp__lane_await(p->route.lane, i, p->route.group, p->compute);
+        status = fsdp__side_stream_await(p->route.side, i, p->route.group, p->compute);
         if (status == FSDP_OK)
             status = copy(p, of.outer, length, from, in_part(p, &of, part));
     }
-    return fsdp__lane_settled(p->route.lane, status);
+    return fsdp__side_stream_settled(p->route.side, status);
 }

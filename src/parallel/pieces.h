@@ -3,9 +3,9 @@
  * [Note: pieces]
  * A part is cut in up to FSDP__PIECES pieces, over the dimensions before the one that ranks cut if those are long
  * enough, otherwise over that dimension itself. A collective moves a piece of each rank's part, on a stream of its own
- * (the lane), while the device's stream multiplies another piece: a gather brings the next one, a reduce-scatter takes
- * the last one away. The pieces together send the bytes of the whole, and sums are added in the order of ranks, so what
- * is sent, and what comes of it, is that of one collective.
+ * (the side stream), while the device's stream multiplies another piece: a gather brings the next one, a reduce-scatter
+ * takes the last one away. The pieces together send the bytes of the whole, and sums are added in the order of ranks,
+ * so what is sent, and what comes of it, is that of one collective.
  *
  * On the wire a piece is as many boxes (o,s,mid,C) as there are ranks, padded where parts are uneven. Products read
  * gathered boxes, and write those that are to be reduced, so nothing is packed for a reduction. */
@@ -16,12 +16,12 @@
 #include "parallel/side_stream.h"
 
 enum {
-    FSDP__PIECES = FSDP__LANE_EVENTS
+    FSDP__PIECES = FSDP__SIDE_STREAM_EVENTS
 };
 
 /* Says how dimension `dim` of a tensor, with rows of the last dimension, is cut: (outer, whole, mid, last). */
 typedef struct fsdp__pieces {
-    fsdp__route route;      /* with a lane; borrowed */
+    fsdp__route route;      /* with a side stream; borrowed */
     int ranks, rank, count; /* of pieces */
     int64_t outer, whole, mid, chunk;
     bool by_outer;

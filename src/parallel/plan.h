@@ -15,7 +15,7 @@ typedef struct fsdp__tp_plan {
     int rank, ranks;
     fsdp_context *context;
     bool uneven[FSDP_MAX_DIMS]; /* dimensions of which it has cut one, in this call, into unequal parts: known to all */
-    fsdp__lane *lane;           /* of asynchronous styles; NULL: none yet */
+    fsdp__side_stream *side;    /* of asynchronous styles; NULL: none yet */
 } fsdp__tp_plan;
 
 fsdp_status fsdp__tp_create(fsdp_module *module, fsdp_mesh *mesh, fsdp__tp_plan **out);
@@ -186,11 +186,11 @@ bool fsdp__is_replicated(const fsdp_tensor *x, const fsdp_process_group *group);
 
 /* ---- ring_attention.c ---- */
 
-/* Does what fsdp_parallel_attention does. Keys, values and sums of gradients travel on the lane, which is of the
+/* Does what fsdp_parallel_attention does. Keys, values and sums of gradients travel on the side stream, which is of the
  * device and kept by the graph, beside what is computed; NULL: in turn with it. The bits are the same. [collective] */
 fsdp_tensor *fsdp__attention_over_ranks(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
                                         const fsdp_attention_options *options, fsdp_process_group *group,
-                                        fsdp__lane *lane);
+                                        fsdp__side_stream *side);
 
 /* ---- vocabulary_loss.c ---- */
 

@@ -253,7 +253,7 @@ static fsdp_status compute(const state *s, fsdp_tensor **x)
     if (!all.out)
         status = fsdp_last_status();
     if (status == FSDP_OK)
-        status = fsdp__lane_settled(s->visitors.route.lane, take_turns(s, x, &all));
+        status = fsdp__side_stream_settled(s->visitors.route.side, take_turns(s, x, &all));
     if (status == FSDP_OK && all.out != x[3])
         status = fsdp_tensor_copy_(x[3], all.out);
     fsdp_no_grad_end(context);
@@ -388,7 +388,7 @@ static fsdp_status compute_back(const state *s, fsdp__node *node, gradients *g, 
     FSDP_TRY(fsdp_scope_begin(context));
     status = take_room(s, k, g);
     if (status == FSDP_OK)
-        status = fsdp__lane_settled(s->visitors.route.lane, take_turns_back(s, node, g));
+        status = fsdp__side_stream_settled(s->visitors.route.side, take_turns_back(s, node, g));
     parts = status == FSDP_OK ? g->sent[0] : NULL;
     fsdp_scope_end(context, parts);
     *dkv = parts ? view_parts(parts, k) : NULL;
@@ -473,9 +473,9 @@ static bool check(fsdp_tensor *const *x, const fsdp_attention_options *options, 
 }
 
 static state state_of(const fsdp_tensor *q, const fsdp_tensor *k, const fsdp_attention_options *options,
-                      fsdp_process_group *group, fsdp__lane *lane)
+                      fsdp_process_group *group, fsdp__side_stream *side)
 {
-    state s = {.visitors = {{group, lane}, fsdp_process_group_size(group), fsdp_process_group_rank(group)}};
+    state s = {.visitors = {{group, side}, fsdp_process_group_size(group), fsdp_process_group_rank(group)}};
     fsdp__attention_forward_args *a = &s.args;
 
     a->batch = q->shape[0], a->q_time = q->shape[1] / 2;
@@ -504,7 +504,7 @@ fsdp_tensor *fsdp_parallel_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor
 
 fsdp_tensor *fsdp__attention_over_ranks(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
                                         const fsdp_attention_options *options, fsdp_process_group *group,
-                                        fsdp__lane *lane)
+                                        fsdp__side_stream *side)
 {
     fsdp_tensor *inputs[] = {q, k, v}, *saved[TENSORS] = {NULL}, *out;
     state s;
@@ -516,7 +516,7 @@ fsdp_tensor *fsdp__attention_over_ranks(fsdp_tensor *q, fsdp_tensor *k, fsdp_ten
         if (!saved[i])
             return NULL;
     }
-    s = state_of(saved[0], k, options, group, lane);
+    s = state_of(saved[0], k, options, group, side);
     saved[5] = options ? options->positions : NULL;
     if (!fsdp__recall(&attention_op, inputs, 3, &out, 1)) {
         saved[3] = out = fsdp_empty(q->storage->device, q->dtype, 4, q->shape);

@@ -5,12 +5,12 @@
 #include "parallel/wire.h"
 
 enum {
-    SUMS = FSDP__VISITS_AHEAD /* events of the lane from there on are of sums */
+    SUMS = FSDP__VISITS_AHEAD /* events of the side stream from there on are of sums */
 };
 
 int64_t fsdp__visits_ahead(const fsdp__visitors *visitors)
 {
-    return visitors->route.lane ? FSDP__VISITS_AHEAD : 1;
+    return visitors->route.side ? FSDP__VISITS_AHEAD : 1;
 }
 
 int64_t fsdp__visit_place(const fsdp__visitors *visitors, int64_t of)
@@ -44,10 +44,10 @@ static fsdp_status bring(const fsdp__visits *visits, int64_t of)
 
         FSDP_TRY(side ? fsdp_tensor_copy_(side, visits->kv[i]) : fsdp_last_status());
     }
-    FSDP_TRY(fsdp__lane_follow(visitors->route.lane, compute));
-    FSDP_TRY(
-        fsdp__wire_broadcast(both, (int)of, visitors->route.group, fsdp__lane_stream(visitors->route.lane, compute)));
-    return fsdp__lane_mark(visitors->route.lane, (int)place);
+    FSDP_TRY(fsdp__side_stream_follow(visitors->route.side, compute));
+    FSDP_TRY(fsdp__wire_broadcast(both, (int)of, visitors->route.group,
+                                  fsdp__side_stream_or_compute(visitors->route.side, compute)));
+    return fsdp__side_stream_mark(visitors->route.side, (int)place);
 }
 
 fsdp_status fsdp__visits_begin(const fsdp__visitors *visitors, fsdp_tensor *k, fsdp_tensor *v, fsdp__visits *out)
@@ -71,8 +71,8 @@ fsdp_status fsdp__visit_begin(const fsdp__visits *visits, int64_t of, fsdp_tenso
     for (int i = 0; i < 2; i++) {
         FSDP__TRY_MADE(their[i] = fsdp__side_of(both, i));
     }
-    return fsdp__lane_await(visits->visitors->route.lane, (int)place, visits->visitors->route.group,
-                            fsdp__op_stream(both));
+    return fsdp__side_stream_await(visits->visitors->route.side, (int)place, visits->visitors->route.group,
+                                   fsdp__op_stream(both));
 }
 
 fsdp_status fsdp__visit_end(const fsdp__visits *visits, int64_t of)
@@ -84,13 +84,14 @@ fsdp_status fsdp__visit_add_up(const fsdp__visitors *visitors, int64_t of, const
 {
     fsdp_stream *compute = fsdp__op_stream(sums);
 
-    FSDP_TRY(fsdp__lane_follow(visitors->route.lane, compute));
+    FSDP_TRY(fsdp__side_stream_follow(visitors->route.side, compute));
     FSDP_TRY(fsdp__wire_reduce_part(made, sums, (int)of, visitors->route.group,
-                                    fsdp__lane_stream(visitors->route.lane, compute)));
-    return fsdp__lane_mark(visitors->route.lane, SUMS + (int)fsdp__visit_place(visitors, of));
+                                    fsdp__side_stream_or_compute(visitors->route.side, compute)));
+    return fsdp__side_stream_mark(visitors->route.side, SUMS + (int)fsdp__visit_place(visitors, of));
 }
 
 fsdp_status fsdp__visit_await_sums(const fsdp__visitors *visitors, int64_t place, const fsdp_tensor *sums)
 {
-    return fsdp__lane_await(visitors->route.lane, SUMS + (int)place, visitors->route.group, fsdp__op_stream(sums));
+    return fsdp__side_stream_await(visitors->route.side, SUMS + (int)place, visitors->route.group,
+                                   fsdp__op_stream(sums));
 }

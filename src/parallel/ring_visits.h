@@ -1,8 +1,8 @@
 /* ring_visits.h - brings keys and values of each rank to all others, in turn, and adds up their gradients.
  *
- * With a lane the next turn is on its way while one is computed, and what the last one has made is added up: a rank
- * holds the keys and values of two other ranks, and has sent gradients of two. Without a lane each comes when it is its
- * turn, and a rank holds those of one. */
+ * With a side stream the next turn is on its way while one is computed, and what the last one has made is added up: a
+ * rank holds the keys and values of two other ranks, and has sent gradients of two. Without a side stream each comes
+ * when it is its turn, and a rank holds those of one. */
 #ifndef PARALLEL_RING_VISITS_H
 #define PARALLEL_RING_VISITS_H
 
@@ -34,7 +34,7 @@ int64_t fsdp__visit_place(const fsdp__visitors *visitors, int64_t of);
 fsdp_tensor *fsdp__side_of(fsdp_tensor *both, int64_t which);
 
 /* Takes memory and sends for the first keys and values. Turns are then begun and ended in the order of the ranks. After
- * a failure of anything, fsdp__lane_settled comes before the memory is given back. [collective] */
+ * a failure of anything, fsdp__side_stream_settled comes before the memory is given back. [collective] */
 fsdp_status fsdp__visits_begin(const fsdp__visitors *visitors, fsdp_tensor *k, fsdp_tensor *v, fsdp__visits *out);
 /* Gives the keys and values of the rank whose turn it is. */
 fsdp_status fsdp__visit_begin(const fsdp__visits *visits, int64_t of, fsdp_tensor *their[2]);

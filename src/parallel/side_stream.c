@@ -5,74 +5,75 @@
 #include "comm/group_calls.h"
 #include "device/device.h"
 
-FSDP__SCOPED_POINTER(fsdp__lane, fsdp__lane_unref)
+FSDP__SCOPED_POINTER(fsdp__side_stream, fsdp__side_stream_unref)
 
-fsdp_status fsdp__lane_open(fsdp__lane **lane, fsdp_device *device)
+fsdp_status fsdp__side_stream_open(fsdp__side_stream **side, fsdp_device *device)
 {
-    FSDP__SCOPED(fsdp__lane_unref_at) fsdp__lane *made = NULL;
+    FSDP__SCOPED(fsdp__side_stream_unref_at) fsdp__side_stream *made = NULL;
 
-    if (*lane && (*lane)->device == device)
+    if (*side && (*side)->device == device)
         return FSDP_OK;
     FSDP__TRY_NEW(made = fsdp__calloc(1, sizeof *made));
     made->refs = 1;
     made->device = device;
     FSDP_TRY(fsdp_stream_create(device, FSDP_STREAM_WORKER, &made->stream));
     FSDP_TRY(fsdp_event_create(device, &made->ready));
-    for (int i = 0; i < FSDP__LANE_EVENTS; i++)
+    for (int i = 0; i < FSDP__SIDE_STREAM_EVENTS; i++)
         FSDP_TRY(fsdp_event_create(device, &made->done[i]));
-    fsdp__lane_unref(*lane);
-    *lane = fsdp__take(&made);
+    fsdp__side_stream_unref(*side);
+    *side = fsdp__take(&made);
     return FSDP_OK;
 }
 
-void fsdp__lane_unref(fsdp__lane *lane)
+void fsdp__side_stream_unref(fsdp__side_stream *side)
 {
-    if (!lane || --lane->refs > 0)
+    if (!side || --side->refs > 0)
         return;
-    fsdp_stream_free(lane->stream);
-    fsdp_event_free(lane->ready);
-    for (int i = 0; i < FSDP__LANE_EVENTS; i++)
-        fsdp_event_free(lane->done[i]);
-    fsdp__free(lane);
+    fsdp_stream_free(side->stream);
+    fsdp_event_free(side->ready);
+    for (int i = 0; i < FSDP__SIDE_STREAM_EVENTS; i++)
+        fsdp_event_free(side->done[i]);
+    fsdp__free(side);
 }
 
-fsdp_stream *fsdp__lane_stream(const fsdp__lane *lane, fsdp_stream *compute)
+fsdp_stream *fsdp__side_stream_or_compute(const fsdp__side_stream *side, fsdp_stream *compute)
 {
-    return lane ? lane->stream : compute;
+    return side ? side->stream : compute;
 }
 
-fsdp_status fsdp__lane_follow(const fsdp__lane *lane, fsdp_stream *compute)
+fsdp_status fsdp__side_stream_follow(const fsdp__side_stream *side, fsdp_stream *compute)
 {
-    if (!lane)
+    if (!side)
         return FSDP_OK;
-    FSDP_TRY(fsdp_event_record(lane->ready, compute));
-    return fsdp_stream_wait_event(lane->stream, lane->ready);
+    FSDP_TRY(fsdp_event_record(side->ready, compute));
+    return fsdp_stream_wait_event(side->stream, side->ready);
 }
 
-fsdp_status fsdp__lane_mark(const fsdp__lane *lane, int i)
+fsdp_status fsdp__side_stream_mark(const fsdp__side_stream *side, int i)
 {
-    return lane ? fsdp_event_record(lane->done[i], lane->stream) : FSDP_OK;
+    return side ? fsdp_event_record(side->done[i], side->stream) : FSDP_OK;
 }
 
-fsdp_status fsdp__lane_await(const fsdp__lane *lane, int i, fsdp_process_group *group, fsdp_stream *compute)
+fsdp_status fsdp__side_stream_await(const fsdp__side_stream *side, int i, fsdp_process_group *group,
+                                    fsdp_stream *compute)
 {
     fsdp_status status;
 
-    if (!lane)
+    if (!side)
         return FSDP_OK;
-    fsdp__process_group_host_waits(group, lane->stream, true);
-    status = fsdp_stream_wait_event(compute, lane->done[i]);
-    fsdp__process_group_host_waits(group, lane->stream, false);
+    fsdp__process_group_host_waits(group, side->stream, true);
+    status = fsdp_stream_wait_event(compute, side->done[i]);
+    fsdp__process_group_host_waits(group, side->stream, false);
     FSDP_TRY(status);
-    return fsdp__stream_check(lane->stream);
+    return fsdp__stream_check(side->stream);
 }
 
-fsdp_status fsdp__lane_settled(const fsdp__lane *lane, fsdp_status status)
+fsdp_status fsdp__side_stream_settled(const fsdp__side_stream *side, fsdp_status status)
 {
     if (status == FSDP_OK)
         return FSDP_OK;
-    if (lane)
-        (void)fsdp_stream_synchronize(lane->stream);
+    if (side)
+        (void)fsdp_stream_synchronize(side->stream);
     return fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
@@ -88,8 +89,8 @@ fsdp_status fsdp__route_record(const fsdp__traits *traits, const fsdp__op *op, f
 
     if (takes) {
         (void)fsdp__process_group_ref(route->group);
-        if (route->lane)
-            route->lane->refs++;
+        if (route->side)
+            route->side->refs++;
     }
     status = fsdp__record_with(traits, op, inputs, input_count, outputs, output_count, saved, saved_count, state,
                                state_bytes);
@@ -102,6 +103,6 @@ void fsdp__route_free(void *state)
 {
     const fsdp__route *route = state;
 
-    fsdp__lane_unref(route->lane);
+    fsdp__side_stream_unref(route->side);
     fsdp_process_group_free(route->group);
 }

@@ -1,7 +1,7 @@
 /* side_stream.h - a stream for communication beside computing, and the events by which the two streams wait for each
  * other.
  *
- * A NULL lane is the device's stream itself: what travels runs in its turn, and nobody waits. */
+ * A NULL side is the device's stream itself: what travels runs in its turn, and nobody waits. */
 #ifndef PARALLEL_SIDE_STREAM_H
 #define PARALLEL_SIDE_STREAM_H
 
@@ -9,39 +9,40 @@
 #include "fsdp/comm.h"
 
 enum {
-    FSDP__LANE_EVENTS = 4
+    FSDP__SIDE_STREAM_EVENTS = 4
 };
 
-typedef struct fsdp__lane {
+typedef struct fsdp__side_stream {
     int64_t refs;
     fsdp_device *device;
     fsdp_stream *stream;
-    fsdp_event *ready, *done[FSDP__LANE_EVENTS];
-} fsdp__lane;
+    fsdp_event *ready, *done[FSDP__SIDE_STREAM_EVENTS];
+} fsdp__side_stream;
 
-/* Makes `*lane`, which may be NULL, a lane of the device, unless it is one. The caller has a reference to it. */
-fsdp_status fsdp__lane_open(fsdp__lane **lane, fsdp_device *device);
-/* Gives a reference back; NULL is allowed. The last one waits for the lane's work. */
-void fsdp__lane_unref(fsdp__lane *lane);
+/* Makes `*side`, which may be NULL, a side stream of the device, unless it is one. The caller has a reference to it. */
+fsdp_status fsdp__side_stream_open(fsdp__side_stream **side, fsdp_device *device);
+/* Gives a reference back; NULL is allowed. The last one waits for the side stream's work. */
+void fsdp__side_stream_unref(fsdp__side_stream *side);
 
 /* Returns the stream that calls are issued on. */
-fsdp_stream *fsdp__lane_stream(const fsdp__lane *lane, fsdp_stream *compute);
-/* Lets the lane follow what `compute` has been given. */
-fsdp_status fsdp__lane_follow(const fsdp__lane *lane, fsdp_stream *compute);
-/* Marks what the lane has been given as the i-th thing to wait for. */
-fsdp_status fsdp__lane_mark(const fsdp__lane *lane, int i);
+fsdp_stream *fsdp__side_stream_or_compute(const fsdp__side_stream *side, fsdp_stream *compute);
+/* Lets the side stream follow what `compute` has been given. */
+fsdp_status fsdp__side_stream_follow(const fsdp__side_stream *side, fsdp_stream *compute);
+/* Marks what the side stream has been given as the i-th thing to wait for. */
+fsdp_status fsdp__side_stream_mark(const fsdp__side_stream *side, int i);
 /* Lets `compute` wait for that; the calls are the group's. An i-th thing that was never marked is not waited for. */
-fsdp_status fsdp__lane_await(const fsdp__lane *lane, int i, fsdp_process_group *group, fsdp_stream *compute);
-/* Returns `status`. If it is a failure, waits on the host until nothing of the lane runs any more: memory can be given
- * back then. */
-fsdp_status fsdp__lane_settled(const fsdp__lane *lane, fsdp_status status);
+fsdp_status fsdp__side_stream_await(const fsdp__side_stream *side, int i, fsdp_process_group *group,
+                                    fsdp_stream *compute);
+/* Returns `status`. If it is a failure, waits on the host until nothing of the side stream runs any more: memory can be
+ * given back then. */
+fsdp_status fsdp__side_stream_settled(const fsdp__side_stream *side, fsdp_status status);
 
 /* ---- of nodes ---- */
 
 /* Holds what a node communicates by, in its forward and its backward. Its state begins with it. */
 typedef struct fsdp__route {
     fsdp_process_group *group;
-    fsdp__lane *lane; /* or NULL */
+    fsdp__side_stream *side; /* or NULL */
 } fsdp__route;
 
 /* Records an operation whose state begins with a route, and whose free_state is fsdp__route_free: its node refers to

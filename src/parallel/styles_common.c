@@ -43,7 +43,7 @@ void fsdp__tp_unref(fsdp__tp_plan *plan)
 {
     if (!plan || --plan->refs > 0)
         return;
-    fsdp__lane_unref(plan->lane);
+    fsdp__side_stream_unref(plan->side);
     fsdp_mesh_unref(plan->mesh);
     fsdp__free(plan);
 }

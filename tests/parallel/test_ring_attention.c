@@ -19,7 +19,7 @@ typedef struct setting {
     fsdp_attention_options options;
     double tolerance;
     int64_t document; /* tokens of each document; 0: there are none */
-    bool beside;      /* what travels has a lane */
+    bool beside;      /* what travels has a side stream */
 } setting;
 
 static int64_t length_of(const setting *s)
@@ -65,17 +65,17 @@ static fsdp_tensor *documents(fsdp_context *context, const setting *s)
     return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(BATCH, length), values));
 }
 
-/* The lane is the caller's. */
+/* The side stream is the caller's. */
 static fsdp_tensor *over_ranks(const setting *s, fsdp_tensor *const *x, const fsdp_attention_options *options,
-                               fsdp__lane **lane)
+                               fsdp__side_stream **side)
 {
     fsdp_device *device = fsdp_tensor_device(x[0]);
     fsdp_process_group *world = fsdp_world(fsdp_device_context(device));
 
     if (!s->beside)
         return fsdp_parallel_attention(x[0], x[1], x[2], options, world);
-    CHECK_OK(fsdp__lane_open(lane, device));
-    return fsdp__attention_over_ranks(x[0], x[1], x[2], options, world, *lane);
+    CHECK_OK(fsdp__side_stream_open(side, device));
+    return fsdp__attention_over_ranks(x[0], x[1], x[2], options, world, *side);
 }
 
 /* Runs both, on the same leaves, with the same gradient of the result. */
@@ -155,7 +155,7 @@ static void read_all(const setting *s, fsdp_context *context, float *out)
 {
     fsdp_attention_options options = s->options;
     fsdp_tensor *part[3], *y, *weights;
-    fsdp__lane *lane = NULL;
+    fsdp__side_stream *side = NULL;
 
     CHECK_OK(fsdp_scope_begin(context));
     for (int i = 0; i < 3; i++) {
@@ -165,14 +165,14 @@ static void read_all(const setting *s, fsdp_context *context, float *out)
     }
     if (s->document > 0)
         options.positions = mine(context, s, documents(context, s));
-    y = CHECK_PTR(over_ranks(s, part, &options, &lane));
+    y = CHECK_PTR(over_ranks(s, part, &options, &side));
     weights = mine(context, s, CHECK_PTR(fsdp_detach(leaf(context, s, s->heads, 9))));
     CHECK_OK(fsdp_backward_from(&y, &weights, 1, false));
     CHECK_OK(fsdp_tensor_read(y, FSDP_F32, out));
     for (int i = 0; i < 3; i++)
         CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(part[i]), FSDP_F32, out + (i + 1) * MAX_NUMEL));
     fsdp_scope_end(context, NULL);
-    fsdp__lane_unref(lane);
+    fsdp__side_stream_unref(side);
 }
 
 static void check_bits(fsdp_context *context, void *arg)
@@ -297,7 +297,7 @@ static size_t padded(size_t kv, size_t element, int ranks)
 }
 
 /* What is held beside the inputs and what stays, at most, to the byte: keys and values of one other rank, in the
- * backward with their gradients and sums (with a lane those of two, and gradients of two); of as many numbers as
+ * backward with their gradients and sums (with a side stream those of two, and gradients of two); of as many numbers as
  * queries have, what one turn makes, and unless that is f32, the sum and that again in f32; in the backward the sum, in
  * f32, and what one turn makes; and while results are merged ten numbers for each query and head. */
 static void check_memory(fsdp_context *context, void *arg)
@@ -306,7 +306,7 @@ static void check_memory(fsdp_context *context, void *arg)
     fsdp_tensor *q, *k, *v, *y, *dy;
     size_t kv, few, f32, before, visits = s->beside ? 2 : 1;
     bool last = fsdp_context_rank(context) == s->ranks - 1; /* all of its queries meet others' keys at once */
-    fsdp__lane *lane = NULL;
+    fsdp__side_stream *side = NULL;
 
     CHECK_OK(fsdp_scope_begin(context));
     q = mine(context, s, leaf(context, s, s->heads, 1));
@@ -314,7 +314,7 @@ static void check_memory(fsdp_context *context, void *arg)
     v = mine(context, s, leaf(context, s, s->kv_heads, 3));
     kv = bytes(k) + bytes(v), few = 4 * (size_t)fsdp_tensor_numel(q) / DIM, f32 = few * DIM;
     before = live(context);
-    y = CHECK_PTR(over_ranks(s, (fsdp_tensor *const[]){q, k, v}, &s->options, &lane));
+    y = CHECK_PTR(over_ranks(s, (fsdp_tensor *const[]){q, k, v}, &s->options, &side));
     before += bytes(y) + few;
     if (last)
         CHECK_EQ(peak_of(context, before), visits * kv + bytes(q) + (s->dtype == FSDP_F32 ? 0 : 2 * f32) + 10 * few);
@@ -324,7 +324,7 @@ static void check_memory(fsdp_context *context, void *arg)
     CHECK_EQ(peak_of(context, before),
              visits * kv + (1 + visits) * padded(kv, fsdp_dtype_size(s->dtype), s->ranks) + f32 + bytes(q));
     fsdp_scope_end(context, NULL);
-    fsdp__lane_unref(lane);
+    fsdp__side_stream_unref(side);
 }
 
 TEST(a_rank_holds_keys_and_values_of_one_other_or_two)
@@ -401,7 +401,7 @@ static void fail_on_one(fsdp_context *context, void *arg)
     const setting s = {3, 3, 4, 2, FSDP_F32, {.causal = true}, 0, 0, true};
     bool one = fsdp_context_rank(context) == 1;
     fault *f = arg;
-    fsdp__lane *lane = NULL;
+    fsdp__side_stream *side = NULL;
     fsdp_tensor *x[3], *y;
     fsdp_status status;
 
@@ -409,10 +409,10 @@ static void fail_on_one(fsdp_context *context, void *arg)
     for (int i = 0; i < 3; i++)
         x[i] = mine(context, &s, leaf(context, &s, i == 0 ? s.heads : s.kv_heads, (uint64_t)i));
     test_meet();
-    CHECK_OK(fsdp__lane_open(&lane, test_device(context)));
+    CHECK_OK(fsdp__side_stream_open(&side, test_device(context)));
     if (one)
         fsdp__fault_arm(f->kind, f->nth);
-    y = fsdp_sum(over_ranks(&s, x, &s.options, &lane));
+    y = fsdp_sum(over_ranks(&s, x, &s.options, &side));
     status = y ? fsdp_backward(y) : fsdp_last_status();
     if (status == FSDP_OK)
         status = fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
@@ -422,7 +422,7 @@ static void fail_on_one(fsdp_context *context, void *arg)
     }
     test_tell_failure(context, status, &f->failed);
     fsdp_scope_end(context, NULL);
-    fsdp__lane_unref(lane);
+    fsdp__side_stream_unref(side);
 }
 
 static void fail_each(fsdp__fault_kind kind)
