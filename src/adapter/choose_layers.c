@@ -257,9 +257,7 @@ void fsdp_adapter_free(fsdp_adapter *adapter)
         fsdp__free(adapter->coded[i].name);
         fsdp_module_unref(adapter->coded[i].module);
     }
-    fsdp__free(adapter->coded);
-    fsdp__free(adapter->items);
-    fsdp__free(adapter->saved);
+    FSDP__FREE_ALL(adapter->coded, adapter->items, adapter->saved);
     fsdp_lora_options_free(adapter->options);
     fsdp_module_unref(adapter->model);
     fsdp__free(adapter);

@@ -23,9 +23,7 @@ typedef struct factors {
 
 static void factors_release(factors *f)
 {
-    fsdp__free(f->left);
-    fsdp__free(f->right);
-    fsdp__free(f->ratio);
+    FSDP__FREE_ALL(f->left, f->right, f->ratio);
 }
 
 /* Says where the values come from. */

@@ -19,8 +19,7 @@ void fsdp_lora_options_free(fsdp_lora_options *options)
         return;
     for (int64_t i = 0; i < o->count; i++)
         fsdp__free(o->blocks[i]);
-    fsdp__free(o->blocks);
-    fsdp__free(o);
+    FSDP__FREE_ALL(o->blocks, o);
 }
 
 fsdp_lora_options *fsdp__lora_options_create(void)

@@ -108,18 +108,11 @@ fsdp_status fsdp__recorded_runs_label(fsdp__recorded_runs *all)
 
 void fsdp__recorded_run_release(fsdp__recorded_run *run)
 {
-    for (int64_t k = 0; k < run->count; k++) {
-        fsdp__free(run->series[k].name);
-        fsdp__free(run->series[k].points);
-    }
-    fsdp__free(run->series);
+    for (int64_t k = 0; k < run->count; k++)
+        FSDP__FREE_ALL(run->series[k].name, run->series[k].points);
+    FSDP__FREE_ALL(run->series, run->validation.points, run->resumes.points, run->path, run->label, run->ranks,
+                   run->devices);
     json_decref(run->warnings);
-    fsdp__free(run->validation.points);
-    fsdp__free(run->resumes.points);
-    fsdp__free(run->path);
-    fsdp__free(run->label);
-    fsdp__free(run->ranks);
-    fsdp__free(run->devices);
     json_decref(run->header);
     json_decref(run->starts);
 }

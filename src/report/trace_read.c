@@ -471,15 +471,7 @@ void fsdp__trace_release(fsdp__trace *t)
         fsdp__free(t->ranks[i].host);
     for (int64_t i = 0; i < t->name_count; i++)
         fsdp__free(t->names[i]);
-    fsdp__free(t->ranks);
-    fsdp__free(t->names);
-    fsdp__free(t->table);
-    fsdp__free(t->spans);
-    fsdp__free(t->bytes);
-    fsdp__free(t->groups);
-    fsdp__free(t->incomplete);
-    fsdp__free(t->run);
-    fsdp__free(t->started);
+    FSDP__FREE_ALL(t->ranks, t->names, t->table, t->spans, t->bytes, t->groups, t->incomplete, t->run, t->started);
     *t = (fsdp__trace){.path = NULL};
 }
 

@@ -337,10 +337,7 @@ static fsdp_status view(fsdp__traced_step *step)
         parts.comers[i].rank = -1;
     if (step->ranks && parts.places && parts.comers)
         status = make(&parts);
-    fsdp__free(parts.places);
-    fsdp__free(parts.comers);
-    fsdp__free(t->spans);
-    fsdp__free(t->bytes);
+    FSDP__FREE_ALL(parts.places, parts.comers, t->spans, t->bytes);
     t->spans = NULL;
     t->bytes = NULL;
     t->span_count = t->bytes_count = 0;
@@ -362,9 +359,6 @@ fsdp_status fsdp__traced_step_read(const char *path, fsdp__traced_step *out)
 void fsdp__traced_step_release(fsdp__traced_step *step)
 {
     free_ranks(step->ranks, step->trace.rank_count);
-    fsdp__free(step->units);
-    fsdp__free(step->traffic);
-    fsdp__free(step->highest.moments);
-    fsdp__free(step->first.moments);
+    FSDP__FREE_ALL(step->units, step->traffic, step->highest.moments, step->first.moments);
     fsdp__trace_release(&step->trace);
 }
