@@ -357,7 +357,7 @@ static fsdp_status note_given(fsdp_stream *stream)
     return status;
 }
 
-/* Returns the first place that nobody has waited for, of which the caller has a reference; NULL: there is none. */
+/* Returns the first place that nobody has waited for, with a reference for the caller; NULL if there is none. */
 static fsdp__cuda_moment *first_given(fsdp__cuda_state *state)
 {
     const fsdp__cuda_stream *stream;

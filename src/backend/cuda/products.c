@@ -11,7 +11,7 @@
 
 /* ---- plans: calls of cublasLt that are made ready once ----
  *
- * They are cached by what they are but for their pointers.
+ * They are cached by all of their arguments except pointers.
  *
  * [Note: same algorithm]
  * The algorithm is the table's (product_rows.h), or the first that cublasLt's heuristic gives, which knows the card and

@@ -63,15 +63,15 @@ DEVICE strip<T, LENGTH, PACKS> make_sum(const forward_plan &k, int64_t row, Colu
     return s;
 }
 
-/* What is added up of a row: its elements, their squares, or the squares of what is a mean apart, each of which is
- * rounded together with the sum. */
+/* Says what a row adds up: its elements, their squares, or the squares of their distances from the mean. A square of a
+ * distance is rounded once, together with the sum (FMA). */
 enum added {
     ELEMENTS,
     SQUARES,
     DISTANCES
 };
 
-/* Adds it up for a strip. A pack of a row that is kept is whole, or behind it. */
+/* Adds WHAT up for a strip. A pack of a row that is kept is whole, or behind it. */
 template <bool WHOLE, added WHAT, class T, int LENGTH, int PACKS, class Column>
 DEVICE void add_strip(const forward_plan &k, strip<T, LENGTH, PACKS> &s, Column col, float mean, float &sum)
 {

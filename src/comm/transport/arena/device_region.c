@@ -18,13 +18,13 @@ enum {
     TOLD_NS = 1000000000
 };
 
-/* Holds what each rank of the machine has behind the header. */
+/* Counts the reads of one rank. The words of all ranks of the machine lie behind the header. */
 typedef struct words {
     uint32_t over;           /* how many of its reads are over: its stream counts them */
     _Atomic uint32_t awaits; /* its streams wait until this many reads of every rank are over */
 } words;
 
-/* Holds what a rank has of a region. */
+/* Describes a region as this rank has it open. */
 typedef struct fsdp__device_region {
     struct fsdp__device_region *next; /* in the view, guarded by its mutex */
     fsdp_device *device;
@@ -38,7 +38,7 @@ typedef struct fsdp__device_region {
     uint64_t number;           /* and for what */
 } region;
 
-/* Holds what the rank that made the memory has besides. */
+/* Describes memory that this rank has made. */
 typedef struct fsdp__device_memory {
     struct fsdp__device_memory *next; /* of those that this rank has given back and others may still have open */
     fsdp__shared_header *header;
