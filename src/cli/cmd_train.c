@@ -22,6 +22,7 @@
 #include "launch/variables.h"
 #include "plan/schedule.h"
 #include "train/run_config.h"
+#include "watch/trace_file.h"
 
 enum {
     SAVE_GRACE_MS = 600 * 1000 /* for the end of a step and a checkpoint; a user in a hurry sends the signal twice */
@@ -137,7 +138,8 @@ static void last_words(void *arg)
     /* For a started rank the launcher says what else is lost. */
     if (!s->as_rank && *lost_text(s->config, s->step, s->trained, lost, sizeof lost))
         (void)fsdp__failure("interrupted%s", lost);
-    if (fsdp__trace_is_open(s->config, s->resumed, s->step))
+    /* A rank that has seen another one die first may have written what it has. */
+    if (fsdp__trace_is_open(s->config, s->resumed, s->step) && !fsdp__trace_files_stop())
         (void)fsdp__failure("the trace '%s' was not written: the run has ended among the steps that it is of",
                             s->config->metrics.trace.path);
 }

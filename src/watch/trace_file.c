@@ -3,12 +3,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/lock.h"
 #include "base/temporary.h"
 
 /* ---- whether there may be one ---- */
@@ -61,6 +63,18 @@ fsdp_status fsdp__trace_file_check(const char *path)
 
 /* ---- writing ---- */
 
+/* Whoever ends the process while another thread writes must know whether the file is there. */
+static struct {
+    pthread_mutex_t mutex;
+    bool any;
+} published = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+bool fsdp__trace_files_stop(void)
+{
+    pthread_mutex_lock(&published.mutex); /* for good */
+    return published.any;
+}
+
 fsdp_status fsdp__trace_file_open(const char *path, fsdp__trace_file *out)
 {
     fsdp_status status;
@@ -92,9 +106,11 @@ fsdp_status fsdp__trace_file_finish(fsdp__trace_file *f)
 
     f->fd = -1;
     FSDP_TRY(fsdp__file_close(fd, f->path));
+    FSDP__HELD(&published.mutex);
     FSDP_TRY(fsdp__directory_rename(&f->folder, f->temporary, &f->folder, f->name, FSDP__RENAME_REPLACES));
     fsdp__temporary_gone(f->folder.fd, f->temporary);
     fsdp__free(fsdp__take(&f->temporary));
+    published.any = true;
     return FSDP_OK;
 }
 

@@ -2,6 +2,8 @@
 #ifndef WATCH_TRACE_FILE_H
 #define WATCH_TRACE_FILE_H
 
+#include <stdbool.h>
+
 #include "base/directory.h"
 
 typedef struct fsdp__trace_file {
@@ -25,5 +27,8 @@ fsdp_status fsdp__trace_file_add(fsdp__trace_file *file, const void *data, size_
 fsdp_status fsdp__trace_file_finish(fsdp__trace_file *file);
 /* Removes what was written, unless it is in its place. */
 void fsdp__trace_file_release(fsdp__trace_file *file);
+/* For whoever ends this process while other threads go on: nothing is put in its place any more. Returns whether any
+ * file was. Call it once. */
+bool fsdp__trace_files_stop(void);
 
 #endif
