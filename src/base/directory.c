@@ -334,10 +334,10 @@ static fsdp_status replace(const fsdp__directory *in, const char *name, const vo
 {
     FSDP__FREED char *temporary = NULL;
     fsdp_status status;
-    int fd = -1;
+    int fd = -1, note;
 
     FSDP_TRY(create_beside(in, name, &temporary, &fd));
-    fsdp__temporary_made(in->fd, temporary);
+    note = fsdp__temporary_made(in->fd, temporary);
     status = fill(in, temporary, fd, data, bytes, sync);
     if (status == FSDP_OK)
         status = fsdp__directory_rename(in, temporary, in, name, FSDP__RENAME_REPLACES);
@@ -345,7 +345,7 @@ static fsdp_status replace(const fsdp__directory *in, const char *name, const vo
         status = fsdp__directory_sync(in);
     if (status != FSDP_OK)
         (void)unlinkat(in->fd, temporary, 0); /* gone already when the rename was done and only the sync failed */
-    fsdp__temporary_gone(in->fd, temporary);
+    fsdp__temporary_gone(note);
     return status;
 }
 

@@ -4,9 +4,7 @@
 
 #include <limits.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 enum {
@@ -15,8 +13,9 @@ enum {
 
 typedef enum place_state {
     FREE,
-    CHANGES, /* by the thread that has taken the place */
-    HELD
+    CHANGES, /* by the thread that writes it, or removes its file */
+    HELD,
+    REMOVED /* who made the note has not given it back yet */
 } place_state;
 
 typedef struct place {
@@ -28,7 +27,7 @@ typedef struct place {
 
 static place places[MOST];
 
-void fsdp__temporary_made(int folder, const char *name)
+int fsdp__temporary_made(int folder, const char *name)
 {
     for (int i = 0; i < MOST; i++) {
         place_state free_one = FREE;
@@ -39,35 +38,32 @@ void fsdp__temporary_made(int folder, const char *name)
         places[i].folder = folder;
         snprintf(places[i].name, sizeof places[i].name, "%s", name);
         places[i].state = HELD;
-        return;
+        return i + 1;
     }
+    return 0;
 }
 
-/* Takes a place from other threads, if it holds this name. */
-static bool take(place *p, int folder, const char *name)
+/* No thread takes a place from the one that has noted something there; one that removes files is waited for. */
+void fsdp__temporary_gone(int note)
 {
-    place_state held = HELD;
+    place_state state = HELD;
 
-    if (!atomic_compare_exchange_strong(&p->state, &held, CHANGES))
-        return false;
-    if (p->folder == folder && strcmp(p->name, name) == 0)
-        return true;
-    p->state = HELD;
-    return false;
-}
-
-void fsdp__temporary_gone(int folder, const char *name)
-{
-    for (int i = 0; i < MOST; i++)
-        if (take(&places[i], folder, name)) {
-            places[i].state = FREE;
-            return;
-        }
+    if (note == 0)
+        return;
+    while (!atomic_compare_exchange_strong(&places[note - 1].state, &state, FREE))
+        if (state == CHANGES)
+            state = HELD;
 }
 
 void fsdp__temporaries_remove(void)
 {
-    for (int i = 0; i < MOST; i++)
-        if (places[i].state == HELD && places[i].process == getpid())
+    for (int i = 0; i < MOST; i++) {
+        place_state held = HELD;
+
+        if (!atomic_compare_exchange_strong(&places[i].state, &held, CHANGES))
+            continue;
+        if (places[i].process == getpid())
             (void)unlinkat(places[i].folder, places[i].name, 0);
+        places[i].state = REMOVED;
+    }
 }

@@ -3,10 +3,10 @@
 #ifndef BASE_TEMPORARY_H
 #define BASE_TEMPORARY_H
 
-/* Note that a file was made under such a name in an open directory, and that the name no longer stands for it. The
- * directory stays open in between. Of very many files at once some are not noted. */
-void fsdp__temporary_made(int folder, const char *name);
-void fsdp__temporary_gone(int folder, const char *name);
+/* Notes that a file was made under such a name in an open directory, which stays open until the name no longer stands
+ * for the file. Returns the note, for the function below. Of very many files at once some are not noted: 0. */
+int fsdp__temporary_made(int folder, const char *name);
+void fsdp__temporary_gone(int note);
 /* Removes all that this process has. Call it when the process ends. [async-signal-safe] */
 void fsdp__temporaries_remove(void);
 

@@ -91,7 +91,7 @@ static fsdp_status create_nameless(fsdp__token_writer *w)
 static void tell_named(fsdp__token_writer *w)
 {
     w->named = true;
-    fsdp__temporary_made(w->in.fd, w->temporary);
+    w->note = fsdp__temporary_made(w->in.fd, w->temporary);
 }
 
 static fsdp_status create_beside(fsdp__token_writer *w)
@@ -218,7 +218,7 @@ fsdp_status fsdp__token_writer_finish_as(fsdp__token_writer *writer, unsigned ch
     writer->fd = -1;
     FSDP_TRY(fsdp__file_close(fd, writer->path));
     FSDP_TRY(fsdp__directory_rename(&writer->in, writer->temporary, &writer->in, writer->name, FSDP__RENAME_REPLACES));
-    fsdp__temporary_gone(writer->in.fd, writer->temporary);
+    fsdp__temporary_gone(writer->note);
     writer->named = false;
     FSDP_TRY(fsdp__directory_sync(&writer->in));
     fsdp__free(fsdp__take(&writer->temporary));
@@ -231,7 +231,7 @@ void fsdp__token_writer_close(fsdp__token_writer *writer)
         close(writer->fd);
     if (writer->temporary && writer->named) {
         (void)unlinkat(writer->in.fd, writer->temporary, 0);
-        fsdp__temporary_gone(writer->in.fd, writer->temporary);
+        fsdp__temporary_gone(writer->note);
     }
     fsdp__directory_close(&writer->in);
     FSDP__FREE_ALL(writer->name, writer->temporary, writer->buffer, writer->sums);

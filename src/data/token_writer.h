@@ -11,6 +11,7 @@ typedef struct fsdp__token_writer {
     fsdp__directory in; /* the folder that the file will be in */
     char *name, *temporary;
     bool named; /* the file has a name, `temporary` */
+    int note;   /* of that name (base/temporary.h) */
     int fd;     /* -1: not open */
     int width;
     int64_t tokens;

@@ -274,18 +274,18 @@ static fsdp_status publish(const char *path, const fsdp__gguf_model *model, cons
     FSDP__SCOPED(fsdp__directory_close) fsdp__directory in = {0};
     FSDP__FREED char *name = NULL, *unfinished = NULL;
     fsdp_status status;
-    int fd = -1;
+    int fd = -1, note;
 
     FSDP_TRY(fsdp__directory_of(path, &in, &name));
     FSDP__TRY_NEW(unfinished = fsdp__sprintf("%s.writing", name));
     FSDP_TRY(begin(&in, unfinished, &fd));
-    fsdp__temporary_made(in.fd, unfinished);
+    note = fsdp__temporary_made(in.fd, unfinished);
     status = write_all(model, h, parts, count, fd, path);
     if (status == FSDP_OK)
         status = fsdp__directory_rename(&in, unfinished, &in, name, FSDP__RENAME_NEW);
     if (status != FSDP_OK)
         (void)fsdp__directory_unlink(&in, unfinished);
-    fsdp__temporary_gone(in.fd, unfinished);
+    fsdp__temporary_gone(note);
     close(fd);
     return status == FSDP_OK ? fsdp__directory_sync(&in) : status;
 }

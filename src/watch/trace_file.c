@@ -89,7 +89,7 @@ fsdp_status fsdp__trace_file_open(const char *path, fsdp__trace_file *out)
         fsdp__free(fsdp__take(&out->temporary));
         return status;
     }
-    fsdp__temporary_made(out->folder.fd, out->temporary);
+    out->note = fsdp__temporary_made(out->folder.fd, out->temporary);
     return FSDP_OK;
 }
 
@@ -108,7 +108,7 @@ fsdp_status fsdp__trace_file_finish(fsdp__trace_file *f)
     FSDP_TRY(fsdp__file_close(fd, f->path));
     FSDP__HELD(&published.mutex);
     FSDP_TRY(fsdp__directory_rename(&f->folder, f->temporary, &f->folder, f->name, FSDP__RENAME_REPLACES));
-    fsdp__temporary_gone(f->folder.fd, f->temporary);
+    fsdp__temporary_gone(f->note);
     fsdp__free(fsdp__take(&f->temporary));
     published.any = true;
     return FSDP_OK;
@@ -122,7 +122,7 @@ void fsdp__trace_file_release(fsdp__trace_file *f)
         (void)close(f->fd);
     if (f->temporary) {
         (void)fsdp__directory_unlink(&f->folder, f->temporary);
-        fsdp__temporary_gone(f->folder.fd, f->temporary);
+        fsdp__temporary_gone(f->note);
     }
     fsdp_release_error(held);
     FSDP__FREE_ALL(f->temporary, f->name);

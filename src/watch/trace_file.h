@@ -9,6 +9,7 @@
 typedef struct fsdp__trace_file {
     fsdp__directory folder;
     char *name, *temporary;
+    int note;         /* of the temporary name (base/temporary.h) */
     const char *path; /* borrowed */
     int fd;           /* -1 */
     uint64_t bytes;
