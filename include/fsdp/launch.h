@@ -53,13 +53,15 @@ typedef struct fsdp_launch_report {
     int failed_rank; /* first to fail; -1: none */
     int exit_code; /* of that rank, or 128 + the signal that ended it or this call; 126, 127: it could not be started */
     int ended_by;  /* signal that ended the first process to fail; 0: it exited */
-    char reason[1024]; /* "rank 1 was killed by signal 9 (Killed)"; "" if none failed */
-    char flight[1024]; /* the folder with the records of the ranks' last calls, for `fsdp flight`; "": there is none */
+    int interrupted_by; /* signal that told this process to end, maybe after a rank had failed; 0: there was none */
+    char reason[1024];  /* "rank 1 was killed by signal 9 (Killed)"; "" if none failed */
+    char flight[1024];  /* the folder with the records of the ranks' last calls, for `fsdp flight`; "": there is none */
 } fsdp_launch_report;
 
 /* Starts the ranks, forwards signals and waits for all of them. If one fails or is killed, the others learn it at once
  * (their collectives fail with its number), then get SIGTERM, then SIGKILL. Returns FSDP_OK if all exited with 0,
- * FSDP_INTERRUPTED if this process got a signal, and otherwise a failure whose message is the report's reason. [blocks]
+ * FSDP_INTERRUPTED if this process got a signal before a rank had failed, and otherwise a failure whose message is the
+ * report's reason. [blocks]
  *
  * Signals: SIGINT, SIGTERM and SIGHUP go to the ranks, which get interrupt_grace_ms to end; a second one kills them.
  * SIGUSR1 goes to the ranks. With `flight`, SIGUSR2 writes what the ranks have recorded, whatever they do, and a line

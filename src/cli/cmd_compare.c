@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "cli/cli.h"
 #include "cli/compare_starts.h"
 #include "cli/overrides.h"
@@ -137,7 +138,8 @@ static fsdp_status make_random_data(fsdp_train_config *config, int *fd)
     }
     *fd = memfd_create("fsdp-random-data", 0);
     status = *fd >= 0 ? fsdp__file_pwrite(*fd, "random data", bytes, RANDOM_BYTES, 0)
-                      : FSDP_FAIL(FSDP_IO, "cannot make random data: %s", strerrordesc_np(errno));
+                      : FSDP_FAIL(FSDP_IO, "cannot make random data: %s%s", strerrordesc_np(errno),
+                                  fsdp__limit_behind(errno));
     snprintf(path, sizeof path, "/proc/self/fd/%d", *fd);
     if (status == FSDP_OK)
         status = fsdp_train_config_set(config, "data.path", path);

@@ -427,7 +427,7 @@ static fsdp_status launch_once(session *s, int ranks, fsdp_launch_report *report
 /* Says what is kept when ranks were told to end, by this process or by a signal to one of them. */
 static fsdp_status tell_interrupted(const session *s, fsdp_status status, fsdp_launch_report *report)
 {
-    bool alone = status != FSDP_OK && status != FSDP_INTERRUPTED && fsdp__restarts_were_told(&s->restarts);
+    bool alone = status != FSDP_OK && !report->interrupted_by && fsdp__restarts_were_told(&s->restarts);
     int64_t step = fsdp__restarts_last_step(&s->restarts);
     char lost[512];
 

@@ -78,11 +78,11 @@ static fsdp_status launch(const session *s, const fsdp_train_config *config, int
     snprintf(steps, sizeof steps, "--steps=%d", s->comparison->steps);
     fflush(NULL);
     status = fsdp_launch(&options, &report);
-    if (status == FSDP_INTERRUPTED) {
+    if (report.interrupted_by) { /* also after a failure: nobody wants the other variants */
         if (s->draws)
             fputs("\r\033[K", stderr);
         fsdp__failure("%s", fsdp_last_error());
-        fsdp__die_of(report.exit_code - 128);
+        fsdp__die_of(report.interrupted_by);
     }
     return status;
 }

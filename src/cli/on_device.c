@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/limits.h"
 #include "cli/cli.h"
 #include "plan/find_prices.h"
 #include "plan/measure.h"
@@ -53,10 +54,12 @@ static fsdp_status keep_in_memory(const fsdp__comm_schedule *schedule, char *pat
     fsdp_status status;
 
     if (!file)
-        return FSDP_FAIL(FSDP_IO, "cannot keep a schedule in memory: %s", strerrordesc_np(errno));
+        return FSDP_FAIL(FSDP_IO, "cannot keep a schedule in memory: %s%s", strerrordesc_np(errno),
+                         fsdp__limit_behind(errno));
     status = fsdp__comm_schedule_print(schedule, file);
     if (fclose(file) != 0 && status == FSDP_OK)
-        status = FSDP_FAIL(FSDP_IO, "cannot keep a schedule in memory: %s", strerrordesc_np(errno));
+        status = FSDP_FAIL(FSDP_IO, "cannot keep a schedule in memory: %s%s", strerrordesc_np(errno),
+                           fsdp__limit_behind(errno));
     snprintf(path, bytes, "/proc/self/fd/%d", fd);
     return status;
 }

@@ -174,6 +174,8 @@ static bool may_go_on(const fsdp__restarts *r, const fsdp_launch_report *report,
 {
     char text[80];
 
+    if (report->interrupted_by)
+        return give_up(reason, "it was interrupted");
     if (was_told_to_end(report))
         return give_up(reason, "a rank was told to end");
     if (report->exit_code == FSDP__USAGE)

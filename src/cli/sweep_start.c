@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/limits.h"
 #include "cli/cli.h"
 #include "cli/sweep.h"
 #include "comm/health/process.h"
@@ -141,6 +142,6 @@ int fsdp__sweep_start(const char *const *argv, int *exit_status)
     sigprocmask(SIG_SETMASK, &before, NULL);
     *exit_status = child < 0 ? FSDP__FAILED : fsdp__exit_status(status);
     if (child < 0)
-        fsdp__failure("cannot start a run: %s", strerrordesc_np(errno));
+        fsdp__failure("cannot start a run: %s%s", strerrordesc_np(errno), fsdp__limit_behind(errno));
     return signal;
 }

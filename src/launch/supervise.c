@@ -47,13 +47,31 @@ typedef struct supervisor {
     long long oom_kills; /* before the first rank was started */
     int ranks, running;
     int grace_ms, interrupt_grace_ms;
-    int first;     /* the first rank that ended with a failure; -1 */
-    int interrupt; /* the signal that this process got; 0 */
+    int first;          /* the first rank that ended with a failure; -1 */
+    int interrupt;      /* the signal that this process got; 0 */
+    bool failed_before; /* a rank had failed when it came */
     int64_t interrupt_ns;
     bool echoes; /* what comes may be an echo of it (echo.h) */
     stage stage;
     int64_t next_stage_ns;
 } supervisor;
+
+/* Returns the signal that ended the rank; 0: it exited. */
+static int signal_of(const supervisor *s, int rank)
+{
+    int status = s->children[rank].status;
+
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+/* Returns whether the signal that this process got ended the run. If a rank has failed before, that did, unless the
+ * rank died of the same signal, which somebody has then sent to all. */
+static bool was_interrupted(const supervisor *s)
+{
+    bool same = s->first >= 0 && !s->children[s->first].was_signalled && signal_of(s, s->first) == s->interrupt;
+
+    return s->interrupt && (!s->failed_before || same);
+}
 
 /* ---- what they did last ---- */
 
@@ -81,7 +99,7 @@ static void end_flight(supervisor *s, bool failed, fsdp_launch_report *report)
     fsdp__error_aside aside;
 
     fsdp__put_error_aside(&aside);
-    if (failed && (!s->interrupt || s->stage >= STAGE_KILLED) && fsdp__flight_memory_tells(&s->flight) &&
+    if (failed && (!was_interrupted(s) || s->stage >= STAGE_KILLED) && fsdp__flight_memory_tells(&s->flight) &&
         fsdp__flight_memory_write(&s->flight, report->flight) != FSDP_OK)
         fsdp__warn("the last calls of the ranks could not be written: %s", fsdp_last_error());
     fsdp__put_error_back(&aside);
@@ -90,20 +108,13 @@ static void end_flight(supervisor *s, bool failed, fsdp_launch_report *report)
 
 /* ---- what came of it ---- */
 
-/* Returns the signal that ended the rank; 0: it exited. */
-static int signal_of(const supervisor *s, int rank)
-{
-    int status = s->children[rank].status;
-
-    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-}
-
 static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
 {
     const fsdp__board *board = s->arena->board;
     int rank = board->abort_rank, status;
 
-    if (s->interrupt) {
+    report->interrupted_by = s->interrupt;
+    if (was_interrupted(s)) {
         report->exit_code = 128 + s->interrupt;
         snprintf(report->reason, sizeof report->reason, "interrupted by signal %d (%s)", s->interrupt,
                  strsignal(s->interrupt));
@@ -260,11 +271,12 @@ static void interrupted(supervisor *s, int signal)
     s->interrupt = signal;
     s->interrupt_ns = fsdp__clock_ns();
     s->echoes = true;
+    s->failed_before = s->first >= 0 || s->arena->board->abort_rank >= 0;
     if (s->stage >= STAGE_KILLED)
         return;
     /* The ranks get the same signal, and time to end by themselves. */
     end_all(s, signal);
-    enter_stage(s, STAGE_TERMINATED, s->interrupt_grace_ms);
+    enter_stage(s, STAGE_TERMINATED, s->first >= 0 ? s->grace_ms : s->interrupt_grace_ms);
 }
 
 /* Passes a signal on to the programs, which know what to do with it, and not to what they have started. */
@@ -342,11 +354,11 @@ static void watch(supervisor *s, int signal_fd)
         looks = wait_ms < 0 || wait_ms > FSDP__KEPT_MS;
         fds[1] = (struct pollfd){.fd = s->guardian.fd}; /* below 0: there is none, and poll skips it */
         ready = poll(fds, 2, looks ? FSDP__KEPT_MS : wait_ms);
+        reap(s, fsdp__reap); /* first: a rank that has failed did so before the signal */
         if (ready > 0)
             handle_signals(s, signal_fd);
         if (ready > 0 && fds[1].revents)
             renew_guardian(s);
-        reap(s, fsdp__reap);
         if (ready == 0 && looks)
             reap(s, fsdp__reap_kept);
         else if (ready == 0 && for_echo)

@@ -265,6 +265,37 @@ TEST(signals_to_the_launcher_leave_no_process)
     check_nothing_left();
 }
 
+/* Waits until a rank of two has ended and the launcher, whose other child is the guardian, knows of it. */
+static void await_first_end(pid_t launcher, const char *marker)
+{
+    pid_t last;
+
+    while (processes_with(marker) != 1 || find_processes("", launcher, &last) != 2)
+        usleep(10000);
+}
+
+/* The ranks are told, too, and a second signal still ends those that do not listen. */
+TEST(what_a_rank_has_failed_of_stays_the_result_when_the_user_interrupts)
+{
+    char *directory = test_directory(), *path = test_path(directory, "failed-marker");
+    pid_t launcher = fork();
+    int status;
+
+    if (launcher == 0) {
+        fsdp_launch_report report;
+
+        status = launch(2, "stubborn", path, LONG_MS, &report) == FSDP_COMM && report.interrupted_by == SIGINT &&
+                 strcmp(report.reason, "rank 1 exited with code 4") == 0;
+        _exit(status ? report.exit_code : 1);
+    }
+    await_first_end(launcher, path);
+    for (status = 0; waitpid(launcher, &status, WNOHANG) == 0; usleep(50000))
+        CHECK_EQ(kill(launcher, SIGINT), 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 4);
+    check_nothing_left();
+    CHECK_EQ(processes_with(path), 0);
+}
+
 static int exit_status(pid_t pid)
 {
     int status = 0;
