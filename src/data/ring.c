@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
+#include "base/limits.h"
 #include "base/probe.h"
 #include "base/text.h"
 
@@ -111,8 +112,8 @@ static fsdp_status start_workers(fsdp__ring *ring, int count, const char *owner)
         *next = (worker){.ring = ring, .number = ring->worker_count};
         code = pthread_create(&next->thread, NULL, work, next);
         if (code != 0)
-            return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start worker %d of %d of the %s: %s", next->number, count, owner,
-                             strerrordesc_np(code));
+            return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start worker %d of %d of the %s: %s%s", next->number, count, owner,
+                             strerrordesc_np(code), fsdp__limit_behind(code));
         ring->worker_count++;
     }
     return FSDP_OK;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/limits.h"
 #include "base/lock.h"
 #include "base/probe.h"
 #include "device/impl.h"
@@ -231,7 +232,8 @@ static fsdp_status start(fsdp__worker *worker)
     int error = worker->started ? 0 : pthread_create(&worker->thread, NULL, run, worker);
 
     if (error != 0)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start the thread of a stream: %s", strerror(error));
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start the thread of a stream: %s%s", strerror(error),
+                         fsdp__limit_behind(error));
     worker->started = true;
     return FSDP_OK;
 }

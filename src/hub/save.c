@@ -81,8 +81,8 @@ static fsdp_status create_file(saver *s, const char *name, const void *data, siz
     if (status == FSDP_OK)
         status = fsdp__file_pwrite(s->fd, s->path, data, bytes, 0);
     if (status == FSDP_OK && ftruncate(s->fd, (off_t)length_bytes) != 0)
-        status = FSDP_FAIL(FSDP_IO, "cannot extend '%s' to %llu bytes: %s", s->path, (unsigned long long)length_bytes,
-                           strerrordesc_np(errno));
+        status = FSDP_FAIL(FSDP_IO, "cannot extend '%s' to %llu bytes: %s%s", s->path, (unsigned long long)length_bytes,
+                           strerrordesc_np(errno), fsdp__limit_behind(errno));
     return close_file(s, status);
 }
 

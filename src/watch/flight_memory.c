@@ -130,8 +130,8 @@ static fsdp_status map(int fd, const char *what, off_t offset, fsdp__flight_file
     int error = posix_fallocate(fd, offset, sizeof **out);
 
     if (error != 0)
-        return FSDP_FAIL(FSDP_IO, "cannot make %zu bytes for a flight record in %s: %s", sizeof **out, what,
-                         strerrordesc_np(error));
+        return FSDP_FAIL(FSDP_IO, "cannot make %zu bytes for a flight record in %s: %s%s", sizeof **out, what,
+                         strerrordesc_np(error), fsdp__limit_behind(error));
     memory = mmap(NULL, sizeof **out, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
     if (memory == MAP_FAILED)
         return FSDP_FAIL(FSDP_IO, "cannot map a flight record in %s: %s%s", what, strerror(errno),
@@ -214,7 +214,8 @@ fsdp_status fsdp__flight_memory_create(int ranks, const char *folder, fsdp__flig
     files = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (files == MAP_FAILED) {
         close(fd);
-        return FSDP_FAIL(FSDP_IO, "cannot map the flight records of %d ranks: %s", ranks, strerrordesc_np(errno));
+        return FSDP_FAIL(FSDP_IO, "cannot map the flight records of %d ranks: %s%s", ranks, strerrordesc_np(errno),
+                         fsdp__limit_behind(errno));
     }
     *out = (fsdp__flight_memory){.fd = fd, .ranks = ranks, .files = files};
     for (int r = 0; r < ranks; r++)

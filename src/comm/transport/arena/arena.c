@@ -114,7 +114,8 @@ static fsdp_status make_file(fsdp__arena *arena, size_t bytes)
     if (arena->fd < 0)
         return FSDP_FAIL(FSDP_IO, "cannot make shared memory: %s%s", strerror(errno), fsdp__limit_behind(errno));
     if (ftruncate(arena->fd, (off_t)bytes) != 0)
-        return FSDP_FAIL(FSDP_IO, "cannot make shared memory of %zu bytes: %s", bytes, strerror(errno));
+        return FSDP_FAIL(FSDP_IO, "cannot make shared memory of %zu bytes: %s%s", bytes, strerror(errno),
+                         fsdp__limit_behind(errno));
     return FSDP_OK;
 }
 

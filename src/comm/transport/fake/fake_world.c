@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/limits.h"
 #include "base/lock.h"
 #include "comm/transport/arena/shown.h"
 #include "comm/transport/network/meeting.h"
@@ -256,8 +257,8 @@ fsdp_status fsdp__fake_alloc(void *f, size_t bytes, void **out)
     r->start = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (r->start == MAP_FAILED) {
         fsdp__free(r);
-        return FSDP_FAIL(FSDP_NO_MEMORY, "no address range of %zu bytes that ranks would share: %s", bytes,
-                         strerrordesc_np(errno));
+        return FSDP_FAIL(FSDP_NO_MEMORY, "no address range of %zu bytes that ranks would share: %s%s", bytes,
+                         strerrordesc_np(errno), fsdp__limit_behind(errno));
     }
     pthread_mutex_lock(&fake->mutex);
     r->next = fake->regions;
