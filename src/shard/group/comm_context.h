@@ -12,7 +12,7 @@
 typedef struct fsdp__comm_context {
     fsdp_context *context;
     fsdp_stream *stream;        /* the device's own when inline; NULL before the first group that has a device */
-    fsdp_stream *reduce_stream; /* of reductions that have a channel of their own; NULL: there are none, or inline */
+    fsdp_stream *reduce_stream; /* of reductions that run beside gathers; NULL: there are none, or inline */
     bool own_stream;
     fsdp_event *compute;     /* scratch: "the device's stream up to now" */
     fsdp_event *after_optim; /* the caller's: all writes to shards come before it; NULL: not known */

@@ -27,6 +27,11 @@ void fsdp__mesh_info_release(fsdp__mesh_info *info)
     *info = (fsdp__mesh_info){0};
 }
 
+bool fsdp__mesh_info_replicas_span_machines(const fsdp__mesh_info *info)
+{
+    return info->replicate_pg && fsdp__process_group_machines(info->replicate_pg) > 1;
+}
+
 fsdp_status fsdp__mesh_info_add_parallel(fsdp__mesh_info *info, const fsdp_mesh *mesh)
 {
     for (int d = 0; d < fsdp_mesh_ndim(mesh); d++) {

@@ -20,6 +20,8 @@ typedef struct fsdp__mesh_info {
  * second shards. Takes a reference to the mesh. */
 fsdp__mesh_info fsdp__mesh_info_of(fsdp_mesh *mesh);
 void fsdp__mesh_info_release(fsdp__mesh_info *info);
+/* Returns whether some of the replicas of this rank's part are on other machines. */
+bool fsdp__mesh_info_replicas_span_machines(const fsdp__mesh_info *info);
 /* Adds the groups of a mesh over which a parameter was cut before; those of one rank, and those that it has, stay out.
  * FSDP_UNSUPPORTED: there are more than FSDP_MAX_MESH_DIMS. */
 fsdp_status fsdp__mesh_info_add_parallel(fsdp__mesh_info *info, const fsdp_mesh *mesh);

@@ -104,12 +104,19 @@ static int64_t flag_count(const fsdp__reduction *r)
     return r->together ? 1 : r->count;
 }
 
+/* Returns whether the reduction runs beside gathers: on request, and where it crosses the network to replicas, because
+ * gathers then use other links. Through the same links both would take as long as one after the other. */
+static bool runs_apart(const fsdp__param_group *group)
+{
+    return group->reduce_pg || fsdp__mesh_info_replicas_span_machines(&group->residence.mesh);
+}
+
 static fsdp_status begin(fsdp__reduction *r)
 {
     size_t most = (size_t)r->group->param_count;
 
     FSDP_TRY(fsdp__param_group_raise_gradients(r->group));
-    FSDP_TRY(fsdp__comm_context_reduce_stream(r->comm, r->group->reduce_pg != NULL, &r->stream));
+    FSDP_TRY(fsdp__comm_context_reduce_stream(r->comm, runs_apart(r->group), &r->stream));
     FSDP_TRY(fsdp__comm_context_make_room(r->comm)); /* none of those in flight is one that hooks wait for, see below */
     r->accumulated = r->group->kept;
     if (r->accumulated)

@@ -144,11 +144,6 @@ static bool spans_machines(const fsdp__mesh_info *mesh)
     return fsdp__process_group_machines(mesh->shard_pg) > 1;
 }
 
-static bool replicas_span_machines(const fsdp__mesh_info *mesh)
-{
-    return mesh->replicate_pg && fsdp__process_group_machines(mesh->replicate_pg) > 1;
-}
-
 static bool has_peers(const fsdp__mesh_info *mesh)
 {
     return mesh->ranks > 1 || mesh->replicas > 1;
@@ -173,7 +168,8 @@ static bool is_mostly_waiting(const collection *c, fsdp_device *device)
 {
     bool apart = !fsdp__stream_is_inline(fsdp_device_stream(device)) && !fsdp__device_shared_memory(device);
 
-    return any_mesh(c, spans_machines) || any_mesh(c, replicas_span_machines) || (apart && any_mesh(c, has_peers));
+    return any_mesh(c, spans_machines) || any_mesh(c, fsdp__mesh_info_replicas_span_machines) ||
+           (apart && any_mesh(c, has_peers));
 }
 
 static fsdp_overlap overlap_of(const collection *c, fsdp_device *device)
