@@ -2,13 +2,17 @@
  * clock. */
 #include "shard/group/exposed.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <time.h>
 
 #include "device/device.h"
+#include "shard/group/in_flight.h"
 #include "support/test.h"
 
 #define HELD_NS INT64_C(60000000)
-#define SLACK_NS INT64_C(6000000) /* of stamps, which a device takes by a clock of its own */
+#define LATE_NS INT64_C(1000000000000) /* by which the clock of fake GPUs is put forward */
+#define SLACK_NS INT64_C(6000000)      /* of stamps, which a device takes by a clock of its own */
 
 static void sleep_held(void)
 {
@@ -36,11 +40,11 @@ TEST(a_processor_s_stretch_is_the_host_s_time)
 #ifdef FSDP_HAVE_FAKECUDA
 #include "backend/fakecuda/control.h"
 
-/* A GPU with a stream that computes and another one that exchanges, and an event of that. */
+/* A GPU with a stream that computes and another one that exchanges, and an event of each. */
 typedef struct rig {
     fsdp_context *context;
     fsdp_stream *compute, *other;
-    fsdp_event *done;
+    fsdp_event *done, *computed;
 } rig;
 
 static rig open_rig(void)
@@ -51,12 +55,14 @@ static rig open_rig(void)
     r.compute = fsdp_device_stream(device);
     CHECK_OK(fsdp_stream_create(device, FSDP_STREAM_WORKER, &r.other));
     CHECK_OK(fsdp_event_create(device, &r.done));
+    CHECK_OK(fsdp_event_create(device, &r.computed));
     return r;
 }
 
 static void close_rig(const rig *r)
 {
     fsdp_event_free(r->done);
+    fsdp_event_free(r->computed);
     fsdp_stream_free(r->other);
     fsdp_context_free(r->context);
 }
@@ -100,6 +106,58 @@ TEST(a_gpu_s_waits_are_counted_from_when_somebody_asks)
     wait_held(&r, &exposed);
     fsdp__exposed_drop(&exposed);
     CHECK_EQ(exposed.newest == NULL, true);
+    close_rig(&r);
+}
+
+/* Opens a stream that is held, when another one waits behind it. */
+typedef struct opening {
+    void *waiting;
+    atomic_int open;
+} opening;
+
+static void *open_late(void *arg)
+{
+    opening *o = arg;
+
+    while (!fakecuda.waits(o->waiting))
+        sleep_held();
+    fakecuda.skip_time(LATE_NS);
+    atomic_store(&o->open, 1);
+    return NULL;
+}
+
+/* Lets the host wait for the outcome of a reduction behind the computing, while one of the two streams is late. */
+static void await_outcome(const rig *r, fsdp__exposed *exposed, bool reduction_is_late)
+{
+    fsdp__in_flight flight = {.count = 1, .stream = r->other, .done = r->done, .asked = true};
+    opening o = {.waiting = CHECK_PTR(fsdp_stream_native(reduction_is_late ? r->compute : r->other))};
+    pthread_t thread;
+
+    fakecuda.hold(CHECK_PTR(fsdp_stream_native(reduction_is_late ? r->other : r->compute)), &o.open);
+    CHECK_EQ(pthread_create(&thread, NULL, open_late, &o), 0);
+    CHECK_OK(fsdp_event_record(r->computed, r->compute));
+    if (!reduction_is_late)
+        CHECK_OK(fsdp_stream_wait_event(r->other, r->computed));
+    CHECK_OK(fsdp_event_record(r->done, r->other));
+    CHECK_OK(fsdp__in_flight_await(&flight, exposed));
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+}
+
+TEST(a_host_that_waits_for_a_reduction_counts_only_what_its_gpu_waits)
+{
+    fsdp__exposed exposed = {.asked = true};
+    rig r = open_rig();
+
+    for (int late = 0; late < 2; late++) {
+        await_outcome(&r, &exposed, late);
+        CHECK_OK(fsdp__exposed_sum(&exposed));
+        CHECK_EQ(exposed.ns / LATE_NS, late);
+    }
+    exposed.asked = false;
+    exposed.ns = 0;
+    await_outcome(&r, &exposed, true);
+    CHECK_OK(fsdp__exposed_sum(&exposed));
+    CHECK_EQ(exposed.ns, 0); /* nobody has asked */
     close_rig(&r);
 }
 

@@ -3,7 +3,6 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "device/device.h"
 
 fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp_stream *stream)
@@ -112,8 +111,7 @@ static fsdp_status tell_landed(fsdp__in_flight *flight, bool wanted)
     return status;
 }
 
-/* Makes the device's stream wait for the reduction, and the host too if it needs to know the outcome. */
-static fsdp_status await(const fsdp__in_flight *flight, fsdp__exposed *waited)
+fsdp_status fsdp__in_flight_await(const fsdp__in_flight *flight, fsdp__exposed *waited)
 {
     fsdp_stream *compute = fsdp_device_stream(fsdp__stream_device(flight->stream));
     fsdp__stretch stretch;
@@ -127,15 +125,6 @@ static fsdp_status await(const fsdp__in_flight *flight, fsdp__exposed *waited)
     return status;
 }
 
-fsdp_status fsdp__in_flight_synchronize(const fsdp__in_flight *flight, fsdp__exposed *waited)
-{
-    int64_t began = fsdp__clock_ns();
-    fsdp_status status = fsdp_event_synchronize(flight->done);
-
-    waited->ns += fsdp__clock_ns() - began;
-    return status;
-}
-
 fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, fsdp__exposed *waited)
 {
     fsdp__in_flight landing = *flight;
@@ -144,7 +133,7 @@ fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context,
 
     if (landing.count == 0)
         return FSDP_OK;
-    FSDP_TRY(await(&landing, waited));
+    FSDP_TRY(fsdp__in_flight_await(&landing, waited));
     /* If the stream runs behind the host, this may report earlier work. A failure breaks the world, and
      * later calls say so. */
     status = fsdp__stream_check(stream);

@@ -35,8 +35,9 @@ fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp
 bool fsdp__in_flight_contributed(const fsdp__in_flight *flight, int64_t i);
 /* Records that the stream has been given the whole reduction. */
 fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight);
-/* Makes the host wait for the reduction. Here and below the time that the host waits is added to `*waited_ns`. */
-fsdp_status fsdp__in_flight_synchronize(const fsdp__in_flight *flight, fsdp__exposed *waited);
+/* Makes the device's own stream wait for the reduction, and the host too if the outcome was `asked`. Here and below the
+ * time in which that stream waits is added to `*waited`. */
+fsdp_status fsdp__in_flight_await(const fsdp__in_flight *flight, fsdp__exposed *waited);
 /* Lands the reduction: the device's own stream waits for it, what it held is released, results that hooks wait for
  * arrive, and `landed` is called. */
 fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, fsdp__exposed *waited);

@@ -403,7 +403,7 @@ fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_contex
     hold_partial(&r); /* even after a failure: the stream may use a part of it */
     FSDP_TRY_GOTO(status, status, out);
     if (comm->in_flight.asked && !r.complete) /* what was used is kept with the partial gradients */
-        FSDP_TRY_GOTO(status, fsdp__in_flight_synchronize(&comm->in_flight, &comm->reductions), out);
+        FSDP_TRY_GOTO(status, fsdp__in_flight_await(&comm->in_flight, &comm->reductions), out);
     hand_over(&r);
     if (r.hooked || fsdp__stream_is_inline(r.stream)) /* hooks run at the same moment whatever the stream */
         FSDP_TRY_GOTO(status, fsdp__comm_context_finish_reduction(comm), out);
