@@ -98,10 +98,10 @@ static void check_late(const char *strategy, const char *carrier)
 
 TEST(a_late_rank_is_exposed_time_of_those_who_wait_for_it_alone)
 {
-    static const char *const strategies[] = {"fsdp2", "fsdp1", "zero1"};
+    static const char *const strategies[] = {"fsdp2", "ddp", "fsdp1", "zero1"};
 
     setenv("FSDP_FAKECUDA_DEVICES", "2", 1);
-    for (size_t i = 0; i < (test_long() ? FSDP__COUNT_OF(strategies) : 1); i++) {
+    for (size_t i = 0; i < (test_long() ? FSDP__COUNT_OF(strategies) : 2); i++) {
         check_late(strategies[i], "peer");
         check_late(strategies[i], "nccl");
     }

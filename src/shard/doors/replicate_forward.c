@@ -179,15 +179,29 @@ fsdp_status fsdp__replica_check(const fsdp__module_state *state, bool recording)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__replica_prepare(fsdp__module_state *state, bool recording)
+/* Exchanges what is due before a forward: the division into buckets, and the speaker's buffers. */
+static fsdp_status exchange(const fsdp__module_state *state, bool recording)
 {
     fsdp__param_group *group = fsdp__replica_of(state);
-    fsdp__buckets *b = group->buckets;
 
     if (recording)
         FSDP_TRY(divide_anew(group));
-    b->open = recording;
-    return b->buffers_due ? broadcast_buffers(state, &group->residence.mesh, b->speaker) : FSDP_OK;
+    group->buckets->open = recording;
+    return group->buckets->buffers_due ? broadcast_buffers(state, &group->residence.mesh, group->buckets->speaker)
+                                       : FSDP_OK;
+}
+
+fsdp_status fsdp__replica_prepare(fsdp__module_state *state, bool recording)
+{
+    fsdp_stream *stream = fsdp_device_stream(fsdp__replica_of(state)->residence.device);
+    fsdp__exposed *exposed = &state->comm->reductions;
+    fsdp__stretch stretch;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__exposed_begin(exposed, stream, stream, true, &stretch));
+    status = exchange(state, recording);
+    FSDP_KEEP_FIRST(status, fsdp__exposed_end(exposed, &stretch, status == FSDP_OK));
+    return status;
 }
 
 void fsdp__replica_settle(fsdp__module_state *state, bool syncs)
