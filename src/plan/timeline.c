@@ -59,13 +59,24 @@ static void wait_until(fsdp__timeline *t, const fsdp_stream *stream, double at, 
     set(t, stream, at);
 }
 
+/* Notes what a stream's work was last. Kernels beside the computing belong to an exchange, such as the division after a
+ * sum: who waits for them waits for that. */
+static void note_last(fsdp__timeline *t, const fsdp_stream *stream, fsdp__plan_part part)
+{
+    fsdp__timeline_stream *clock = clock_of(t, stream);
+    bool exchanged = clock->last == FSDP__PLAN_GATHERS || clock->last == FSDP__PLAN_REDUCTIONS;
+
+    if (stream == t->compute || part != FSDP__PLAN_MEMORY_BOUND || !exchanged)
+        clock->last = part;
+}
+
 void fsdp__timeline_work(fsdp__timeline *t, const fsdp_stream *stream, fsdp__plan_part part, double seconds)
 {
     t->host += t->launch;
     count(t, NULL, FSDP__PLAN_HOST, t->launch);
     if (!is_host(stream)) {
         wait_until(t, stream, t->host, FSDP__PLAN_HOST);
-        clock_of(t, stream)->last = part;
+        note_last(t, stream, part);
     }
     t->all[part] += seconds;
     count(t, stream, part, seconds);
