@@ -225,6 +225,28 @@ TEST(gathers_over_a_network_hide_behind_products_as_far_as_these_last)
     fsdp__plan_free(slow);
 }
 
+TEST(hybrid_reductions_over_a_network_hold_up_no_gather_inside_a_machine)
+{
+    const fsdp_train_config *config = test_config("model.preset=llama-1m training.device=cuda "
+                                                  "parallelism.strategy=hsdp "
+                                                  "parallelism.data_parallel_replicate_degree=2");
+    fsdp__prices prices = round_prices();
+    fsdp__plan *fast, *slow;
+
+    prices.gpu = true;
+    prices.peers = (fsdp__price_link){0, 1e9};
+    fast = plan_of(config, 8, 2, &prices);
+    prices.network.per_second = 1e5;
+    slow = plan_of(config, 8, 2, &prices);
+    CHECK(fast->time.parts[FSDP__PLAN_GATHERS] > 0);
+    CHECK(slow->time.parts[FSDP__PLAN_GATHERS] <= fast->time.parts[FSDP__PLAN_GATHERS] + 1e-9);
+    /* The division after a sum is short; who waits for it waits for the sum. */
+    CHECK(slow->time.parts[FSDP__PLAN_REDUCTIONS] > slow->time.step / 2);
+    CHECK_NEAR(slow->time.parts[FSDP__PLAN_MEMORY_BOUND], fast->time.parts[FSDP__PLAN_MEMORY_BOUND], 1e-9);
+    fsdp__plan_free(fast);
+    fsdp__plan_free(slow);
+}
+
 TEST(gpus_of_a_machine_hide_gathers_and_reductions_behind_products)
 {
     static const char *const strategies[] = {"fsdp2", "fsdp1", "zero2", "ddp"};

@@ -3,6 +3,7 @@
  *
  * The device's own stream has a thread, or is a GPU's. In the forward of one block it stands at a gate, which only
  * opens once the gather of a later block is done: a gather that waited for the device's stream would never be. */
+#include "base/probe.h"
 #include "device/device.h"
 #include "shard/gate.h"
 #include "shard/net.h"
@@ -164,6 +165,75 @@ TEST_WITH(nor_does_it_between_gpus_of_a_machine_if_nobody_has_asked, open_two_gp
         test_run_ranks(4, check_carried, &carriers[2 * i]); /* two on each GPU, which NCCL refuses */
 }
 #endif
+
+/* ---- a reduction over the network ---- */
+
+/* A reduction stands at a gate from when its sum is there until the next gather that is issued is done. */
+typedef struct standing {
+    gate gate;
+    uint64_t gather; /* its number in its group; 0: none was issued yet */
+    const void *group;
+    bool stands;
+} standing;
+
+static fsdp_status stand_after_sum(void *arg, fsdp_tensor *gradients, fsdp_stream *stream)
+{
+    standing *s = arg;
+
+    (void)gradients;
+    s->stands = true;
+    return gate_put(&s->gate, stream);
+}
+
+/* Called on the thread that issues, and, of what is done, on the thread of a stream, which comes later. */
+static fsdp_status see_gather(void *arg, fsdp__probe_event *event)
+{
+    standing *s = arg;
+
+    if (event->kind != FSDP_ALL_GATHER)
+        return FSDP_OK;
+    pthread_mutex_lock(&s->gate.mutex);
+    if (event->point == FSDP__POINT_COLLECTIVE_ISSUED && s->stands && s->gather == 0) {
+        s->gather = event->number;
+        s->group = event->object;
+    }
+    pthread_mutex_unlock(&s->gate.mutex);
+    if (event->point == FSDP__POINT_COLLECTIVE_DONE && s->gather == event->number && s->group == event->object)
+        gate_open(&s->gate);
+    return FSDP_OK;
+}
+
+static void check_reduction(fsdp_context *context, void *arg)
+{
+    fsdp_shard_options options = *(fsdp_shard_options *)arg;
+    standing s = {.gate = GATE};
+    fsdp__subscriber *seeing;
+    fsdp_module *module;
+
+    test_run_behind(test_device(context));
+    options.mesh = net_hybrid_mesh(context, 2); /* each machine has all parameters */
+    module = create(context, &options);
+    CHECK_OK(fsdp_module_set_all_reduce_hook(net_block_at(module, BLOCKS - 1), stand_after_sum, &s));
+    seeing = CHECK_PTR(fsdp__context_subscribe(
+        context, FSDP__POINT_BIT(FSDP__POINT_COLLECTIVE_ISSUED) | FSDP__POINT_BIT(FSDP__POINT_COLLECTIVE_DONE),
+        see_gather, &s));
+    net_forward_backward(module, 0, 0, 1);
+    CHECK_OK(fsdp_stream_synchronize(fsdp_device_stream(test_device(context))));
+    CHECK(s.stands && s.gate.open && !s.gate.forced);
+    fsdp__unsubscribe(seeing);
+    gate_free(&s.gate);
+    fsdp_module_unref(module);
+    fsdp_mesh_unref(options.mesh);
+}
+
+TEST(a_gather_inside_a_machine_does_not_wait_for_a_reduction_over_the_network)
+{
+    fsdp_shard_options options[] = {{.overlap = FSDP_OVERLAP_AUTO},
+                                    {.overlap = FSDP_OVERLAP_AUTO, .no_shared_memory = true}};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+        test_run_machines(2, 2, false, check_reduction, &options[i]);
+}
 
 /* ---- what that costs ---- */
 
