@@ -23,6 +23,7 @@ struct fsdp_context {
     fsdp_log_sink log_sink;
     void *log_arg;
     fsdp__heart own_heart, *heart;
+    _Atomic bool ended; /* its world has */
     fsdp__taker taker;
     pthread_t _Atomic taking; /* the thread that it is on */
     fsdp__owner_namer namer;  /* or NULL */
@@ -204,6 +205,16 @@ void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, v
 
 /* When two threads of one rank beat at once the counter may advance by only one: that it moves is all that is
  * needed. */
+void fsdp__context_note_end(fsdp_context *context)
+{
+    atomic_store(&context->ended, true);
+}
+
+bool fsdp__context_has_ended(const fsdp_context *context)
+{
+    return atomic_load(&context->ended);
+}
+
 void fsdp__context_beat(fsdp_context *context)
 {
     _Atomic uint64_t *beats = &context->heart->beats;

@@ -63,6 +63,12 @@ typedef struct fsdp__heart {
 } fsdp__heart;
 
 void fsdp__context_beat(fsdp_context *context);
+
+/* Notes that the context's world has ended, for a reason that each later call of it tells; says whether that was noted.
+ * What fails afterwards, on any stream, need not be told once more. Any thread. */
+void fsdp__context_note_end(fsdp_context *context);
+bool fsdp__context_has_ended(const fsdp_context *context);
+
 /* Sets the activity until it is set again; returns the previous one. */
 fsdp__activity fsdp__context_set_activity(fsdp_context *context, fsdp__activity activity);
 /* Sets where the heart beats from now on: in memory that peers see, and that must live as long as the context. */

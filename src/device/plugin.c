@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
+#include "base/context.h"
 #include "base/find_plugin.h"
 #include "base/lock.h"
 #include "base/text.h"

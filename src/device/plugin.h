@@ -31,6 +31,7 @@ enum {
     X(int, fsdp__grow, (void *items, int64_t count, int64_t *capacity, size_t item_bytes),                 \
       (items, count, capacity, item_bytes))                                                                \
     X(const char *, fsdp__size_text, (double bytes, char *out, size_t out_bytes), (bytes, out, out_bytes)) \
+    X(bool, fsdp__context_has_ended, (const fsdp_context *context), (context))                             \
     X(int64_t, fsdp__clock_ns, (void), ())                                                                 \
     X(fsdp_status, fsdp__probe, (fsdp__probe_event * event), (event))                                      \
     X(void *, fsdp__stream_workspace, (fsdp_stream * stream, size_t bytes), (stream, bytes))               \

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/context.h"
 #include "base/limits.h"
 #include "base/lock.h"
 #include "base/probe.h"
@@ -255,7 +256,7 @@ void fsdp__worker_close(fsdp__worker *worker)
         pthread_mutex_unlock(&worker->mutex);
         pthread_join(worker->thread, NULL);
     }
-    if (worker->line->failure != FSDP_OK)
+    if (worker->line->failure != FSDP_OK && !fsdp__context_has_ended(worker->stream->device->context))
         fsdp_log(worker->stream->device->context, FSDP_LOG_ERROR,
                  "a stream was freed with a failure that nobody had asked for: %s", worker->line->message);
     line_unref(worker->line);

@@ -3,8 +3,10 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "base/context.h"
 #include "device/kernels.h"
 #include "device/stamps.h"
 #include "support/test.h"
@@ -268,19 +270,23 @@ static void remember_line(void *arg, fsdp_log_level level, const char *line)
     snprintf(seen->text, sizeof seen->text, "%s", line);
 }
 
-TEST(a_failure_nobody_asked_for_is_logged)
+TEST(a_failure_nobody_asked_for_is_logged_unless_the_world_has_ended)
 {
-    fsdp_context *context = test_context();
-    fsdp_stream *stream = NULL;
-    break_args args = {3};
-    seen_log seen = {""};
+    for (int ended = 0; ended < 2; ended++) {
+        fsdp_context *context = test_context();
+        fsdp_stream *stream = NULL;
+        break_args args = {3};
+        seen_log seen = {""};
 
-    fsdp_context_set_log(context, FSDP_LOG_ERROR, remember_line, &seen);
-    CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &stream));
-    CHECK_OK(fsdp__stream_enqueue(stream, break_down, &args, sizeof args));
-    fsdp_stream_free(stream);
-    CHECK_CONTAINS(seen.text, "item 3 is broken");
-    fsdp_context_free(context);
+        fsdp_context_set_log(context, FSDP_LOG_ERROR, remember_line, &seen);
+        CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &stream));
+        CHECK_OK(fsdp__stream_enqueue(stream, break_down, &args, sizeof args));
+        if (ended)
+            fsdp__context_note_end(context);
+        fsdp_stream_free(stream);
+        CHECK_EQ(strstr(seen.text, "item 3 is broken") == NULL, ended);
+        fsdp_context_free(context);
+    }
 }
 
 static fsdp_status multiply_denormal(fsdp_stream *stream, const void *argument)

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/context.h"
 #include "base/probe.h"
 #include "base/text.h"
 #include "device/impl.h"

@@ -22,6 +22,7 @@ void fsdp__comm_break(fsdp__comm *comm, fsdp_status status, const char *text)
     pthread_mutex_unlock(&comm->mutex);
     if (!first)
         return;
+    fsdp__context_note_end(comm->context);
     if (comm->transport) /* here the reason stands without this rank's number; peers are told whose failure it is */
         comm->ops->abort(comm->transport, text);
     FSDP__TELL(WORLD_BROKEN, .context = comm->context, .kind = (int)status, .name = comm->broken_text);
