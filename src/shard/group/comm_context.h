@@ -1,5 +1,6 @@
 /* comm_context.h - how the groups below one root communicate (FSDP2's FSDPCommContext): one stream that runs gathers
- * and reductions in the same order on all ranks, the memory of gathers, and the reductions in flight. */
+ * and reductions in the same order on all ranks, a second one for reductions that run beside gathers, the memory of
+ * gathers, and the reductions in flight. */
 #ifndef SHARD_GROUP_COMM_CONTEXT_H
 #define SHARD_GROUP_COMM_CONTEXT_H
 
