@@ -331,7 +331,7 @@ STORY_TEST(conversations_go_on_with_any_teams)
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const layout *l = layouts[number % 5];
 
-        if (goes_with_teams(&kinds[i]) && test_takes(number++, 3, 12))
+        if (goes_with_teams(&kinds[i]) && test_takes(number++, 5, 12))
             go_between(state, &kinds[i], l[0], l[1]);
     }
 }
@@ -348,7 +348,7 @@ STORY_TEST(conversations_go_on_with_sequences_cut_or_not)
 
         if (l[0].tp * l[1].tp > 1 && !goes_with_teams(&kinds[i]))
             continue;
-        if (test_takes(number++, 3, 12))
+        if (test_takes(number++, 5, 12))
             go_between(state, &kinds[i], l[0], l[1]);
     }
 }
