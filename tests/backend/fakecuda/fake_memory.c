@@ -176,6 +176,22 @@ static void poison(unsigned char *memory, size_t bytes)
     FAKE_UNWATCHED(memset(memory, 0xff, bytes < POISON_MOST ? bytes : POISON_MOST));
 }
 
+/* Fills what is mapped from the start of a file. It writes to the file, since a fault for each page takes twice as
+ * long; what cannot be written is filled where it is mapped. */
+static void poison_file(int file, unsigned char *mapped, size_t bytes)
+{
+    size_t most = bytes < POISON_MOST ? bytes : POISON_MOST, done = 0;
+    unsigned char ones[4 * PAGE];
+    ssize_t written = 1;
+
+    memset(ones, 0xff, sizeof ones);
+    while (done < most && written > 0) {
+        written = pwrite(file, ones, most - done < sizeof ones ? most - done : sizeof ones, (off_t)done);
+        done += written > 0 ? (size_t)written : 0;
+    }
+    poison(mapped + done, most - done);
+}
+
 static cudaError_t allocate(void **out, size_t bytes, fake_kind kind, int device)
 {
     range r = {.bytes = (bytes + PAGE - 1) / PAGE * PAGE, .kind = kind, .device = device};
@@ -191,7 +207,7 @@ static cudaError_t allocate(void **out, size_t bytes, fake_kind kind, int device
         unmap(&r);
         return fake_error(cudaErrorMemoryAllocation);
     }
-    poison(r.mapped, r.bytes);
+    poison_file(r.file, r.mapped, r.bytes);
     *out = r.address;
     return cudaSuccess;
 }
@@ -470,20 +486,23 @@ CUresult cuMemUnmap(CUdeviceptr start, size_t bytes)
 CUresult cuMemSetAccess(CUdeviceptr start, size_t bytes, const CUmemAccessDesc *desc, size_t descs)
 {
     unsigned char *mapped = NULL;
+    int file = -1;
     range *r;
 
     DRIVER_BEGIN(cuMemSetAccess);
     pthread_rwlock_rdlock(&lock);
     r = range_of(start, bytes);
     for (const part *p = r ? r->parts : NULL; p; p = p->next)
-        if ((uintptr_t)r->address + p->offset == start && p->bytes == bytes)
+        if ((uintptr_t)r->address + p->offset == start && p->bytes == bytes) {
             mapped = r->mapped + p->offset;
+            file = p->memory->file;
+        }
     pthread_rwlock_unlock(&lock);
     if (!mapped || descs != 1 || desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
         return CUDA_ERROR_INVALID_VALUE;
     if (mprotect(mapped, bytes, PROT_READ | PROT_WRITE) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    poison(mapped, bytes);
+    poison_file(file, mapped, bytes);
     return CUDA_SUCCESS;
 }
 
