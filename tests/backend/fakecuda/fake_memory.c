@@ -170,26 +170,17 @@ static void unmap(const void *argument)
         atomic_fetch_sub(&used[r->device], r->bytes);
 }
 
-/* Fills fresh memory, which nobody else knows yet. ThreadSanitizer would keep four times as much of these writes. */
-static void poison(unsigned char *memory, size_t bytes)
-{
-    FAKE_UNWATCHED(memset(memory, 0xff, bytes < POISON_MOST ? bytes : POISON_MOST));
-}
-
-/* Fills what is mapped from the start of a file. It writes to the file, since a fault for each page takes twice as
- * long; what cannot be written is filled where it is mapped. */
-static void poison_file(int file, unsigned char *mapped, size_t bytes)
+/* Fills fresh memory, which nobody else knows yet. It writes to the file, if there is one (-1: none), since a fault for
+ * each page takes twice as long. ThreadSanitizer would keep four times as much of the writes to memory. */
+static void poison(int file, unsigned char *memory, size_t bytes)
 {
     size_t most = bytes < POISON_MOST ? bytes : POISON_MOST, done = 0;
     unsigned char ones[4 * PAGE];
-    ssize_t written = 1;
 
     memset(ones, 0xff, sizeof ones);
-    while (done < most && written > 0) {
+    for (ssize_t written = 1; done < most && written > 0; done += written > 0 ? (size_t)written : 0)
         written = pwrite(file, ones, most - done < sizeof ones ? most - done : sizeof ones, (off_t)done);
-        done += written > 0 ? (size_t)written : 0;
-    }
-    poison(mapped + done, most - done);
+    FAKE_UNWATCHED(memset(memory + done, 0xff, most - done));
 }
 
 static cudaError_t allocate(void **out, size_t bytes, fake_kind kind, int device)
@@ -207,7 +198,7 @@ static cudaError_t allocate(void **out, size_t bytes, fake_kind kind, int device
         unmap(&r);
         return fake_error(cudaErrorMemoryAllocation);
     }
-    poison_file(r.file, r.mapped, r.bytes);
+    poison(r.file, r.mapped, r.bytes);
     *out = r.address;
     return cudaSuccess;
 }
@@ -372,13 +363,10 @@ CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, C
     address = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     mapped = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED || mapped == MAP_FAILED ||
-        add(&(range){.address = address, .mapped = mapped, .kind = FAKE_DEVICE_RANGE, .device = -1}) != cudaSuccess)
+        add(&(range){
+            .address = address, .mapped = mapped, .kind = FAKE_DEVICE_RANGE, .device = -1, .reserved = bytes}) !=
+            cudaSuccess)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_rwlock_wrlock(&lock);
-    for (range *r = ranges; r; r = r->next)
-        if (r->address == address)
-            r->reserved = bytes;
-    pthread_rwlock_unlock(&lock);
     *out = (uintptr_t)address;
     return CUDA_SUCCESS;
 }
@@ -493,16 +481,14 @@ CUresult cuMemSetAccess(CUdeviceptr start, size_t bytes, const CUmemAccessDesc *
     pthread_rwlock_rdlock(&lock);
     r = range_of(start, bytes);
     for (const part *p = r ? r->parts : NULL; p; p = p->next)
-        if ((uintptr_t)r->address + p->offset == start && p->bytes == bytes) {
-            mapped = r->mapped + p->offset;
-            file = p->memory->file;
-        }
+        if ((uintptr_t)r->address + p->offset == start && p->bytes == bytes)
+            mapped = r->mapped + p->offset, file = p->memory->file;
     pthread_rwlock_unlock(&lock);
     if (!mapped || descs != 1 || desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
         return CUDA_ERROR_INVALID_VALUE;
     if (mprotect(mapped, bytes, PROT_READ | PROT_WRITE) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    poison_file(file, mapped, bytes);
+    poison(file, mapped, bytes);
     return CUDA_SUCCESS;
 }
 
@@ -526,7 +512,7 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned int flags)
         free(memory);
         return fake_error(cudaErrorMemoryAllocation);
     }
-    poison(memory, bytes);
+    poison(-1, memory, bytes);
     *out = memory;
     return cudaSuccess;
 }
