@@ -15,6 +15,7 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 
 SOURCES = pathlib.Path(__file__).resolve().parent.parent / "src" / "tokenizer"
 CHARACTERS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+JOINS = 255  # no combining class has this number
 CATEGORIES = "Cc Cf Cn Co Cs Ll Lm Lo Lt Lu Mc Me Mn Nd Nl No Pc Pd Pe Pf Pi Po Ps Sc Sk Sm So Zl Zp Zs".split()
 nfc, nfd = normalizers.NFC().normalize_str, normalizers.NFD().normalize_str
 
@@ -39,6 +40,18 @@ def runs(value, usual):
         before = now
 
 
+def in_turn(of):
+    """Returns the categories with two more, for stretches in which capital and small letters take turns: after all
+    categories the one in which even characters are small, and then the one in which odd characters are."""
+    small, capital = CATEGORIES.index("Ll"), CATEGORIES.index("Lu")
+    turned = dict(of)
+    for code in range(1, 0x10FFFF):
+        if {of[code - 1], of[code]} == {small, capital} and of[code + 1] == of[code - 1]:
+            turn = len(CATEGORIES) + (code + (of[code] == capital)) % 2
+            turned.update(dict.fromkeys(range(code - 1, code + 2), turn))
+    return turned
+
+
 def array(declaration, items, columns=120):
     lines, line = [f"{declaration} = {{"], "   "
     for item in items:
@@ -47,6 +60,15 @@ def array(declaration, items, columns=120):
             line = "   "
         line += f" {item},"
     return "\n".join(lines + [line, "};\n"])
+
+
+def joined_runs(value):
+    """Returns (first, value) of each run of equal values, where those without a value belong to the run before."""
+    before = None
+    for code in sorted(value):
+        if value[code] != before:
+            yield code, value[code]
+        before = value[code]
 
 
 def packed(pairs):
@@ -104,15 +126,15 @@ def decompositions():
     return found
 
 
-def doubtful(combining, found):
-    """Returns 1 for a character that may join the one before it, or that the normalizer changes."""
-    of = {code: 1 for code, value in combining.items() if value}
+def doubtful(found):
+    """Returns JOINS for a character that may join the one before it, or that the normalizer changes."""
+    of = dict.fromkeys(range(0x1160, 0x1200), JOINS)  # vowels and last consonants of Hangul
     for code, (first, second) in found.items():
         if nfc(chr(code)) != chr(code):
-            of[code] = 1
+            of[code] = JOINS
         elif second:
-            of[second] = 1
-    return of | dict.fromkeys(range(0x1160, 0x1200), 1)  # vowels and last consonants of Hangul
+            of[second] = JOINS
+    return of
 
 
 def write(name, text):
@@ -121,8 +143,12 @@ def write(name, text):
 
 def write_unicode():
     names, script_of = scripts()
-    category_runs = packed(runs(categories(), None))
-    script_runs = packed(runs(script_of, 255))
+    category_of = categories()
+    missing = {CATEGORIES.index(name) for name in ("Cn", "Co", "Cs")}
+    for code in range(0x110000):
+        assert (code in script_of) == (category_of[code] not in missing), hex(code)
+    category_runs = packed(runs(in_turn(category_of), None))
+    script_runs = packed(joined_runs(script_of))
     write("unicode_data.c", f"""/* unicode_data.c - categories and scripts of Unicode {unicode.unidata_version}: made by tools/unicode_tables.py.
  * Derived from the Unicode Character Database: docs/dependencies.md has its notice. */
 #include "tokenizer/unicode_data.h"
@@ -138,26 +164,30 @@ def write_unicode():
 def write_nfc():
     combining = {code: combining_class(code) for code in map(ord, CHARACTERS)}
     found = decompositions()
-    doubtful_of = doubtful(combining, found)
-    combining_runs, doubtful_runs = packed(runs(combining, 0)), packed(runs(doubtful_of, 0))
+    classes = doubtful(found) | {code: value for code, value in combining.items() if value}
+    class_runs = packed(runs(classes, 0))
     order = sorted(found)
     composed = sorted((found[code], order.index(code)) for code in order if nfc(nfd(chr(code))) == chr(code))
-    triples = [f"{{0x{code:x}, 0x{found[code][0]:x}, 0x{found[code][1]:x}}}" for code in order]
+    stretches = [f"0x{code << 12 | at:x}" for at, code in enumerate(order) if code - 1 not in found]
+    seconds = sorted({second for _, second in found.values()})
+    pairs = packed((found[code][0], seconds.index(found[code][1])) for code in order)
     write("nfc_data.c", f"""/* nfc_data.c - combining classes, and what characters are made of: made by tools/unicode_tables.py.
  * Derived from the Unicode Character Database: docs/dependencies.md has its notice. */
 #include "tokenizer/unicode_data.h"
 
 /* clang-format off */
-{array(f"const uint32_t fsdp__combining_runs[FSDP__COMBINING_RUNS]", combining_runs)}
-{array(f"const uint32_t fsdp__doubtful_runs[FSDP__DOUBTFUL_RUNS]", doubtful_runs)}
-{array(f"const fsdp__decomposition fsdp__decompositions[FSDP__DECOMPOSITIONS]", triples)}
+{array(f"const uint32_t fsdp__combining_runs[FSDP__COMBINING_RUNS]", class_runs)}
+{array(f"const uint32_t fsdp__decomposed[FSDP__DECOMPOSED]", stretches)}
+{array(f"const uint32_t fsdp__decompositions[FSDP__DECOMPOSITIONS]", pairs)}
+{array(f"const uint32_t fsdp__second_parts[FSDP__SECOND_PARTS]", [f"0x{second:x}" for second in seconds])}
 {array(f"const uint16_t fsdp__compositions[FSDP__COMPOSITIONS]", [str(at) for _, at in composed])}/* clang-format on */
 """)
-    return len(combining_runs), len(doubtful_runs), len(triples), len(composed)
+    return len(class_runs), len(stretches), len(pairs), len(seconds), len(composed)
 
 
 if __name__ == "__main__":
     sizes = write_unicode() + write_nfc()
-    kinds = "CATEGORY_RUNS SCRIPT_RUNS SCRIPTS COMBINING_RUNS DOUBTFUL_RUNS DECOMPOSITIONS COMPOSITIONS".split()
+    kinds = ("CATEGORY_RUNS SCRIPT_RUNS SCRIPTS COMBINING_RUNS "
+             "DECOMPOSED DECOMPOSITIONS SECOND_PARTS COMPOSITIONS").split()
     for kind, size in zip(kinds, sizes):
         print(f"    FSDP__{kind} = {size},")

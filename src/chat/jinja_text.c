@@ -8,7 +8,6 @@
 
 #include "base/text.h"
 #include "tokenizer/unicode.h"
-#include "tokenizer/unicode_data.h"
 
 enum {
     MAX_TEXT = 64 << 20,
@@ -110,7 +109,7 @@ static fsdp_status print_number(fsdp__render *r, const fsdp__jinja_value *value,
 
 static bool is_printable(uint32_t character)
 {
-    unsigned category = fsdp__run_value(fsdp__category_runs, FSDP__CATEGORY_RUNS, character);
+    unsigned category = fsdp__category_of(character);
 
     return character == ' ' || !(category <= FSDP__CS || category >= FSDP__ZL);
 }

@@ -41,7 +41,7 @@ void fsdp__text_release(fsdp__text *text)
 
 bool fsdp__nfc_begins(uint32_t character)
 {
-    return character < FIRST_COMBINING || !fsdp__run_value(fsdp__doubtful_runs, FSDP__DOUBTFUL_RUNS, character);
+    return character < FIRST_COMBINING || fsdp__combining_class(character) == 0;
 }
 
 /* Returns the bytes of the stretch at `at`: a character that begins one, and all after it that do not. */
@@ -89,9 +89,9 @@ typedef uint64_t part;
 
 static part make_part(uint32_t character, size_t place)
 {
-    uint64_t class = fsdp__run_value(fsdp__combining_runs, FSDP__COMBINING_RUNS, character);
+    uint64_t class = fsdp__combining_class(character);
 
-    return class << 56 | (uint64_t)place << 24 | character;
+    return (class == FSDP__JOINS ? 0 : class) << 56 | (uint64_t)place << 24 | character;
 }
 
 static uint32_t character_of(part p)
@@ -104,25 +104,30 @@ static unsigned class_of(part p)
     return (unsigned)(p >> 56);
 }
 
-static int compare_decompositions(const void *a, const void *b)
+/* Returns the two parts that a character is made of; the second is 0 if the first is another spelling, and the first is
+ * 0 if there are none. */
+static void parts_of(uint32_t character, uint32_t parts[2])
 {
-    uint32_t x = ((const fsdp__decomposition *)a)->character, y = ((const fsdp__decomposition *)b)->character;
+    size_t run = fsdp__last_up_to(fsdp__decomposed, FSDP__DECOMPOSED, (uint64_t)character << 12 | 0xfff);
+    uint32_t end = run + 1 < FSDP__DECOMPOSED ? fsdp__decomposed[run + 1] & 0xfff : FSDP__DECOMPOSITIONS;
+    uint32_t first = fsdp__decomposed[run] >> 12, at = (fsdp__decomposed[run] & 0xfff) + (character - first);
+    bool found = character >= first && at < end;
 
-    return (x > y) - (x < y);
+    parts[0] = found ? fsdp__decompositions[at] >> 8 : 0;
+    parts[1] = found ? fsdp__second_parts[fsdp__decompositions[at] & 0xff] : 0;
 }
 
 static size_t take_apart(uint32_t character, part *parts, size_t count)
 {
-    fsdp__decomposition key = {.character = character};
-    const fsdp__decomposition *found =
-        bsearch(&key, fsdp__decompositions, FSDP__DECOMPOSITIONS, sizeof *fsdp__decompositions, compare_decompositions);
+    uint32_t made_of[2];
 
-    if (!found) {
+    parts_of(character, made_of);
+    if (!made_of[0]) {
         parts[count] = make_part(character, count);
         return count + 1;
     }
-    count = take_apart(found->first, parts, count);
-    return found->second ? take_apart(found->second, parts, count) : count;
+    count = take_apart(made_of[0], parts, count);
+    return made_of[1] ? take_apart(made_of[1], parts, count) : count;
 }
 
 static int compare_parts(const void *a, const void *b)
@@ -157,6 +162,22 @@ static uint32_t join_hangul(uint32_t first, uint32_t second)
     return 0;
 }
 
+/* Returns the character that has the decomposition at this index. */
+static uint32_t whole_of(uint32_t at)
+{
+    size_t low = 0, high = FSDP__DECOMPOSED; /* its entry lies in [low, high) */
+
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+
+        if ((fsdp__decomposed[middle] & 0xfff) <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return (fsdp__decomposed[low] >> 12) + at - (fsdp__decomposed[low] & 0xfff);
+}
+
 /* Returns the character that the two form; 0: none. */
 static uint32_t join(uint32_t first, uint32_t second)
 {
@@ -164,11 +185,12 @@ static uint32_t join(uint32_t first, uint32_t second)
 
     while (low < high) {
         size_t middle = (low + high) / 2;
-        const fsdp__decomposition *d = &fsdp__decompositions[fsdp__compositions[middle]];
+        uint32_t at = fsdp__compositions[middle], one = fsdp__decompositions[at] >> 8;
+        uint32_t other = fsdp__second_parts[fsdp__decompositions[at] & 0xff];
 
-        if (d->first == first && d->second == second)
-            return d->character;
-        if (d->first < first || (d->first == first && d->second < second))
+        if (one == first && other == second)
+            return whole_of(at);
+        if (one < first || (one == first && other < second))
             low = middle + 1;
         else
             high = middle;

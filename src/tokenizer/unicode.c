@@ -10,25 +10,58 @@
 
 #define LETTERS (1u << FSDP__LL | 1u << FSDP__LM | 1u << FSDP__LO | 1u << FSDP__LT | 1u << FSDP__LU)
 #define MARKS (1u << FSDP__MC | 1u << FSDP__ME | 1u << FSDP__MN)
+#define WITHOUT_SCRIPT (1u << FSDP__CN | 1u << FSDP__CO | 1u << FSDP__CS)
 #define WORD (LETTERS | MARKS | 1u << FSDP__ND | 1u << FSDP__NL | 1u << FSDP__PC)
 
 /* Lists circled and squared letters, whose category is symbol, but which are alphabetic. */
 static const uint32_t alphabetic_symbols[][2] = {
     {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
 
-unsigned fsdp__run_value(const uint32_t *runs, size_t count, uint32_t character)
+size_t fsdp__last_up_to(const uint32_t *entries, size_t count, uint64_t key)
 {
-    size_t low = 0, high = count; /* the run begins in [low, high) */
+    size_t low = 0, high = count; /* it lies in [low, high) */
 
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
 
-        if (runs[middle] >> 8 <= character)
+        if (entries[middle] <= key)
             low = middle;
         else
             high = middle;
     }
-    return runs[low] & 0xff;
+    return low;
+}
+
+/* Returns the index of the run that `character` is in. */
+static size_t run_of(const uint32_t *runs, size_t count, uint32_t character)
+{
+    return fsdp__last_up_to(runs, count, (uint64_t)character << 8 | 0xff);
+}
+
+static uint32_t end_of_run(const uint32_t *runs, size_t count, size_t run)
+{
+    return run + 1 < count ? runs[run + 1] >> 8 : FSDP__CHARACTERS;
+}
+
+/* Returns the category of a character in a run with this value. The two values after all categories are those of runs
+ * in which small and capital letters take turns: even characters are small in the first, and odd ones in the second. */
+static fsdp__category category_in(uint32_t value, uint32_t character)
+{
+    if (value < FSDP__CATEGORIES)
+        return (fsdp__category)value;
+    return (value - FSDP__CATEGORIES + character) % 2 ? FSDP__LU : FSDP__LL;
+}
+
+fsdp__category fsdp__category_of(uint32_t character)
+{
+    size_t run = run_of(fsdp__category_runs, FSDP__CATEGORY_RUNS, character);
+
+    return category_in(fsdp__category_runs[run] & 0xff, character);
+}
+
+unsigned fsdp__combining_class(uint32_t character)
+{
+    return fsdp__combining_runs[run_of(fsdp__combining_runs, FSDP__COMBINING_RUNS, character)] & 0xff;
 }
 
 uint64_t fsdp__unicode_hash(uint64_t hash)
@@ -38,8 +71,9 @@ uint64_t fsdp__unicode_hash(uint64_t hash)
     for (int i = 0; i < FSDP__SCRIPTS; i++)
         hash = fsdp__hash_bytes(hash, fsdp__script_names[i], strlen(fsdp__script_names[i]) + 1);
     hash = fsdp__hash_bytes(hash, fsdp__combining_runs, sizeof fsdp__combining_runs);
-    hash = fsdp__hash_bytes(hash, fsdp__doubtful_runs, sizeof fsdp__doubtful_runs);
+    hash = fsdp__hash_bytes(hash, fsdp__decomposed, sizeof fsdp__decomposed);
     hash = fsdp__hash_bytes(hash, fsdp__decompositions, sizeof fsdp__decompositions);
+    hash = fsdp__hash_bytes(hash, fsdp__second_parts, sizeof fsdp__second_parts);
     return fsdp__hash_bytes(hash, fsdp__compositions, sizeof fsdp__compositions);
 }
 
@@ -48,8 +82,7 @@ bool fsdp__is_word_character(uint32_t character)
     for (size_t i = 0; i < FSDP__COUNT_OF(alphabetic_symbols); i++)
         if (character >= alphabetic_symbols[i][0] && character <= alphabetic_symbols[i][1])
             return true;
-    return WORD >> fsdp__run_value(fsdp__category_runs, FSDP__CATEGORY_RUNS, character) & 1 || character == 0x200c ||
-           character == 0x200d; /* the joiners */
+    return WORD >> fsdp__category_of(character) & 1 || character == 0x200c || character == 0x200d; /* the joiners */
 }
 
 /* ---- sets ---- */
@@ -72,21 +105,34 @@ void fsdp__charset_add(fsdp__charset *set, uint32_t first, uint32_t last)
     }
 }
 
-/* Adds all runs whose value is in the mask, or is `value` if that is not 256. */
-static void add_runs(fsdp__charset *set, const uint32_t *runs, size_t count, uint32_t mask, unsigned value)
+/* Adds the characters from `from` to before `to` whose categories are in the mask. */
+static void add_between(fsdp__charset *set, uint32_t mask, uint32_t from, uint32_t to)
 {
-    for (size_t i = 0; i < count; i++) {
-        uint32_t end = i + 1 < count ? runs[i + 1] >> 8 : FSDP__CHARACTERS;
-        unsigned is = runs[i] & 0xff;
+    for (size_t run = run_of(fsdp__category_runs, FSDP__CATEGORY_RUNS, from); from < to; run++) {
+        uint32_t value = fsdp__category_runs[run] & 0xff;
+        uint32_t end = FSDP__MIN(end_of_run(fsdp__category_runs, FSDP__CATEGORY_RUNS, run), to);
+        bool whole = mask >> category_in(value, from) & 1 && mask >> category_in(value, from + 1) & 1;
 
-        if (is == value || (value > 255 && mask >> is & 1))
-            fsdp__charset_add(set, runs[i] >> 8, end - 1);
+        if (whole)
+            fsdp__charset_add(set, from, end - 1);
+        for (; !whole && from < end; from++)
+            if (mask >> category_in(value, from) & 1)
+                fsdp__charset_add(set, from, from);
+        from = end;
     }
 }
 
 void fsdp__charset_add_categories(fsdp__charset *set, uint32_t mask)
 {
-    add_runs(set, fsdp__category_runs, FSDP__CATEGORY_RUNS, mask, 256);
+    add_between(set, mask, 0, FSDP__CHARACTERS);
+}
+
+static void add_script(fsdp__charset *set, unsigned script)
+{
+    for (size_t i = 0; i < FSDP__SCRIPT_RUNS; i++)
+        if ((fsdp__script_runs[i] & 0xff) == script)
+            add_between(set, ~WITHOUT_SCRIPT, fsdp__script_runs[i] >> 8,
+                        end_of_run(fsdp__script_runs, FSDP__SCRIPT_RUNS, i));
 }
 
 void fsdp__charset_add_white_space(fsdp__charset *set)
@@ -178,7 +224,7 @@ bool fsdp__charset_add_property(fsdp__charset *set, const char *name, size_t byt
     for (unsigned i = 0; i < FSDP__SCRIPTS; i++) {
         plain_name(fsdp__script_names[i], strlen(fsdp__script_names[i]), script, sizeof script);
         if (strcmp(plain, script) == 0) {
-            add_runs(set, fsdp__script_runs, FSDP__SCRIPT_RUNS, 0, i);
+            add_script(set, i);
             return true;
         }
     }

@@ -10,7 +10,8 @@
 #include <stdint.h>
 
 enum {
-    FSDP__CHARACTERS = 0x110000
+    FSDP__CHARACTERS = 0x110000,
+    FSDP__JOINS = 255 /* no combining class has this number */
 };
 
 /* The general categories, in alphabetical order. */
@@ -48,8 +49,11 @@ typedef enum fsdp__category {
     FSDP__CATEGORIES
 } fsdp__category;
 
-/* Returns the value of the run that `character` is in (unicode_data.h). */
-unsigned fsdp__run_value(const uint32_t *runs, size_t count, uint32_t character);
+/* Returns the index of the last entry that is not above `key`, in a table that begins at or below it. */
+size_t fsdp__last_up_to(const uint32_t *entries, size_t count, uint64_t key);
+fsdp__category fsdp__category_of(uint32_t character);
+/* Returns the canonical combining class of a character, or FSDP__JOINS (unicode_data.h). */
+unsigned fsdp__combining_class(uint32_t character);
 /* Extends the hash by all tables of unicode_data.h, because other tables mean other ids. */
 uint64_t fsdp__unicode_hash(uint64_t hash);
 /* Returns whether the character is a letter, a mark, a digit or a connector: what `single_word` of added tokens calls

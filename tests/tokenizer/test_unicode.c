@@ -188,8 +188,9 @@ TEST(a_change_of_any_table_changes_the_hash)
         size_t bytes;
     } tables[] = {
         {fsdp__category_runs, sizeof fsdp__category_runs},   {fsdp__script_runs, sizeof fsdp__script_runs},
-        {fsdp__combining_runs, sizeof fsdp__combining_runs}, {fsdp__doubtful_runs, sizeof fsdp__doubtful_runs},
-        {fsdp__decompositions, sizeof fsdp__decompositions}, {fsdp__compositions, sizeof fsdp__compositions},
+        {fsdp__combining_runs, sizeof fsdp__combining_runs}, {fsdp__decomposed, sizeof fsdp__decomposed},
+        {fsdp__decompositions, sizeof fsdp__decompositions}, {fsdp__second_parts, sizeof fsdp__second_parts},
+        {fsdp__compositions, sizeof fsdp__compositions},
     };
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uint64_t before = fsdp__unicode_hash(0);
