@@ -39,9 +39,14 @@ void fsdp__text_release(fsdp__text *text)
     *text = (fsdp__text){0};
 }
 
+static unsigned combining_class(uint32_t character)
+{
+    return character < FIRST_COMBINING ? 0 : fsdp__combining_class(character);
+}
+
 bool fsdp__nfc_begins(uint32_t character)
 {
-    return character < FIRST_COMBINING || fsdp__combining_class(character) == 0;
+    return combining_class(character) == 0;
 }
 
 /* Returns the bytes of the stretch at `at`: a character that begins one, and all after it that do not. */
@@ -89,7 +94,7 @@ typedef uint64_t part;
 
 static part make_part(uint32_t character, size_t place)
 {
-    uint64_t class = fsdp__combining_class(character);
+    uint64_t class = combining_class(character);
 
     return (class == FSDP__JOINS ? 0 : class) << 56 | (uint64_t)place << 24 | character;
 }
@@ -181,16 +186,17 @@ static uint32_t whole_of(uint32_t at)
 /* Returns the character that the two form; 0: none. */
 static uint32_t join(uint32_t first, uint32_t second)
 {
-    size_t low = 0, high = FSDP__COMPOSITIONS;
+    size_t index = fsdp__last_up_to(fsdp__second_parts, FSDP__SECOND_PARTS, second), low = 0;
+    size_t high = fsdp__second_parts[index] == second ? FSDP__COMPOSITIONS : 0;
+    uint32_t sought = first << 8 | (uint32_t)index; /* second parts are in order, and so are the decompositions */
 
     while (low < high) {
         size_t middle = (low + high) / 2;
-        uint32_t at = fsdp__compositions[middle], one = fsdp__decompositions[at] >> 8;
-        uint32_t other = fsdp__second_parts[fsdp__decompositions[at] & 0xff];
+        uint32_t at = fsdp__compositions[middle];
 
-        if (one == first && other == second)
+        if (fsdp__decompositions[at] == sought)
             return whole_of(at);
-        if (one < first || (one == first && other < second))
+        if (fsdp__decompositions[at] < sought)
             low = middle + 1;
         else
             high = middle;

@@ -19,15 +19,13 @@ static const uint32_t alphabetic_symbols[][2] = {
 
 size_t fsdp__last_up_to(const uint32_t *entries, size_t count, uint64_t key)
 {
-    size_t low = 0, high = count; /* it lies in [low, high) */
+    size_t low = 0;
 
-    while (high - low > 1) {
-        size_t middle = (low + high) / 2;
+    while (count > 1) { /* it is one of `count` from `low` on */
+        size_t half = count / 2;
 
-        if (entries[middle] <= key)
-            low = middle;
-        else
-            high = middle;
+        low += entries[low + half] <= key ? half : 0; /* not a branch, which no processor could foretell */
+        count -= half;
     }
     return low;
 }
@@ -111,12 +109,12 @@ static void add_between(fsdp__charset *set, uint32_t mask, uint32_t from, uint32
     for (size_t run = run_of(fsdp__category_runs, FSDP__CATEGORY_RUNS, from); from < to; run++) {
         uint32_t value = fsdp__category_runs[run] & 0xff;
         uint32_t end = FSDP__MIN(end_of_run(fsdp__category_runs, FSDP__CATEGORY_RUNS, run), to);
-        bool whole = mask >> category_in(value, from) & 1 && mask >> category_in(value, from + 1) & 1;
+        bool one = mask >> category_in(value, from) & 1, other = mask >> category_in(value, from + 1) & 1;
 
-        if (whole)
+        if (one && other)
             fsdp__charset_add(set, from, end - 1);
-        for (; !whole && from < end; from++)
-            if (mask >> category_in(value, from) & 1)
+        else if (one || other)
+            for (from += other; from < end; from += 2)
                 fsdp__charset_add(set, from, from);
         from = end;
     }
