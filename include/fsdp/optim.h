@@ -66,11 +66,11 @@ typedef struct fsdp_muon_options {
 
 FSDP_API fsdp_muon_options fsdp_muon_options_default(void);
 
-/* Adafactor (torch.optim.Adafactor). Where a gradient has two or more dimensions it keeps only the means of its squares
- * over the rows and over the columns of the last two; of vectors it keeps all squares. At step t the averages move by
- * t^beta2_decay, and the step is as long as min(lr, 1 / sqrt(t)) times the root mean square of the parameter, or times
- * eps2 if that is larger. fsdp_adafactor_options_default() has PyTorch's values: lr 1e-2, beta2_decay -0.8, eps (None,
- * 1e-3), d 1 and no decay. */
+/* Configures Adafactor (torch.optim.Adafactor). Where a gradient has two or more dimensions it keeps only the means of
+ * its squares over the rows and over the columns of the last two; of vectors it keeps all squares. At step t the
+ * averages move by t^beta2_decay, and the step is as long as min(lr, 1 / sqrt(t)) times the root mean square of the
+ * parameter, or times eps2 if that is larger. fsdp_adafactor_options_default() has PyTorch's values: lr 1e-2,
+ * beta2_decay -0.8, eps (None, 1e-3), d 1 and no decay. */
 typedef struct fsdp_adafactor_options {
     double lr;
     double weight_decay; /* decoupled */

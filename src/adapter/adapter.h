@@ -6,7 +6,7 @@
 #include "fsdp/adapter.h"
 #include "nn/layers.h"
 
-/* One adapted layer, the argument of its hook. The children belong to the layer. */
+/* Describes one adapted layer, the argument of its hook. The children belong to the layer. */
 typedef struct fsdp__lora {
     fsdp__layer_beside beside; /* first: a pointer to one is one to the other */
     fsdp_layer *layer;
@@ -47,7 +47,7 @@ fsdp_status fsdp__adapter_check(const fsdp_adapter *adapter, const char *what);
 const char *fsdp__adapter_shared_with(const fsdp_named_modules *all, const fsdp_module *module);
 /* Turns A and B of all layers on or off, whatever modules that are trained whole hold. */
 void fsdp__adapter_switch(fsdp_adapter *adapter, bool on);
-/* What the output head is called, which gets no adapter and keeps its dtype. */
+/* Names the output head, which gets no adapter and keeps its dtype. */
 #define FSDP__ADAPTER_HEAD "lm_head"
 
 /* ---- lora_layer.c ---- */

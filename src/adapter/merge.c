@@ -11,8 +11,8 @@
 #include "state/entry.h"
 #include "tensor/tensor.h"
 
-/* What a layer's merged weight is calculated from, in the stored order of its weight (rows,cols): V = W + s left right.
- */
+/* Holds what a layer's merged weight is calculated from, in the stored order of its weight (rows,cols): V = W + s left
+ * right. */
 typedef struct factors {
     int64_t rows, cols, rank;
     bool transposed; /* a row is an input of the layer, and a column an output */

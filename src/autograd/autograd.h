@@ -118,14 +118,14 @@ bool fsdp__grad_exclusive(const fsdp_tensor *grad);
 bool fsdp__grad_is_one(const fsdp_tensor *grad);
 
 /* ---- leaves ---- */
-/* Called when the first gradient arrives, for the tensor that becomes the leaf's gradient (contiguous; shape and dtype
- * of the leaf; contents undefined). The leaf takes the reference in `*out`. Without a source a fresh tensor of kind
- * gradient is made. A NULL source removes it. */
+/* Is called when the first gradient arrives, for the tensor that becomes the leaf's gradient (contiguous; shape and
+ * dtype of the leaf; contents undefined). The leaf takes the reference in `*out`. Without a source a fresh tensor of
+ * kind gradient is made. A NULL source removes it. */
 typedef fsdp_status (*fsdp__grad_source)(void *arg, fsdp_tensor *leaf, fsdp_tensor **out);
 fsdp_status fsdp__set_grad_source(fsdp_tensor *leaf, fsdp__grad_source source, void *arg);
 /* Says that the source gives gradients of `dtype`, a floating one; NONE: of that of the leaf. */
 fsdp_status fsdp__set_grad_dtype(fsdp_tensor *leaf, fsdp_dtype dtype);
-/* One of the tensors that lie in a leaf one after the other (FSDP1's flat parameter). Borrowed. */
+/* Describes one of the tensors that lie in a leaf one after the other (FSDP1's flat parameter). Borrowed. */
 typedef struct fsdp__leaf_part {
     const char *name;    /* dotted; begins where the leaf's own name does */
     fsdp_tensor *tensor; /* with its own shape and distribution */

@@ -51,7 +51,7 @@ struct fsdp__grad_state {
     fsdp__grad_state *reserved_for; /* on the tensor */
 };
 
-/* One input of a node. `node` and `leaf` are both NULL when no gradient is wanted. */
+/* Describes one input of a node. `node` and `leaf` are both NULL when no gradient is wanted. */
 typedef struct fsdp__edge {
     fsdp__node *node; /* owned */
     int output;
@@ -114,7 +114,7 @@ typedef struct fsdp__callback {
     void *arg;
 } fsdp__callback;
 
-/* One backward. They nest: a hook may run a backward of its own over another graph. */
+/* Holds the state of one backward. They nest: a hook may run a backward of its own over another graph. */
 struct fsdp__run {
     fsdp__run *outer;
     bool keep_graph;
@@ -127,7 +127,7 @@ struct fsdp__run {
     int64_t callback_count, callback_capacity;
 };
 
-/* The autograd state of a context. */
+/* Holds the autograd state of a context. */
 typedef struct fsdp__autograd {
     int64_t no_grad;  /* depth, inside the innermost enable_grad */
     int64_t *outside; /* depths around each enable_grad, the outermost first */

@@ -14,7 +14,7 @@ uint64_t fsdp__checksum_seeded(const void *data, size_t bytes, uint64_t seed);
 /* Computes 128 bits, the high ones first. */
 void fsdp__checksum_wide(const void *data, size_t bytes, uint64_t seed, uint64_t out[2]);
 
-/* A digest of 128 bits of all bytes that were added. */
+/* Computes a digest of 128 bits of all bytes that were added. */
 typedef struct XXH3_state_s fsdp__digest;
 
 /* Returns the digest of nothing; NULL and a last error when out of memory. */

@@ -21,7 +21,7 @@ fsdp_status fsdp__file_error(const char *verb, const char *path)
     return FSDP_FAIL(status, "cannot %s '%s': %s%s", verb, path, strerrordesc_np(errno), fsdp__limit_behind(errno));
 }
 
-/* What stands where a file was looked for. */
+/* Says what stands where a file was looked for. */
 static const char *kind_name(mode_t mode)
 {
     switch (mode & S_IFMT) {

@@ -59,7 +59,7 @@ fsdp_status fsdp__file_append(const char *path, int *out_fd);
 /* Makes a directory and those above it, as mkdir -p does. */
 fsdp_status fsdp__make_directories(const char *path);
 
-/* fsdp__free it; NULL when out of memory. An absolute name stays as it is. */
+/* Returns a path that the caller frees with fsdp__free; NULL when out of memory. An absolute name stays as it is. */
 char *fsdp__path_join(const char *directory, const char *name);
 /* Returns the directory of a path, without a slash at its end; "." for a name alone. fsdp__free it; NULL when out of
  * memory. */

@@ -101,7 +101,7 @@ static fsdp_status find(const fsdp__plugin *plugin, char **out)
 
 /* ---- loading ---- */
 
-/* The header of the library or program that contains this code; the linker places it. */
+/* This is the header of the library or program that contains this code; the linker places it. */
 extern const ElfW(Ehdr) __ehdr_start __attribute__((visibility("hidden")));
 
 /* Returns how many bytes of the file a loader reads, as its header says, and at least those of the header; 0: there is

@@ -34,7 +34,7 @@ void fsdp__philox(uint64_t key, uint64_t index, uint32_t out[4])
     fsdp__philox4x32(counter, words, out);
 }
 
-/* The finaliser of splitmix64: every input bit reaches every output bit. */
+/* Is the finaliser of splitmix64: every input bit reaches every output bit. */
 static uint64_t mix(uint64_t x)
 {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -13,7 +13,7 @@ enum {
     HOP_BYTES = 80
 };
 
-/* The only thread-local state of the library. */
+/* Holds the only thread-local state of the library. */
 static _Thread_local struct {
     fsdp_status status;
     int hops;

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* The memory that the kernel shows as the command line: the arguments that `main` got. */
+/* Describes the memory that the kernel shows as the command line: the arguments that `main` got. */
 typedef struct fsdp__title {
     char *start; /* NULL: not known */
     size_t bytes;

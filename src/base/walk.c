@@ -19,7 +19,7 @@ enum {
     PROC_MAGIC = 0x9fa0
 };
 
-/* A walk under way. */
+/* Holds the state of a walk. */
 typedef struct steps {
     fsdp__walk *walk;
     int fd; /* where it is */

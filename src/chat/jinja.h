@@ -21,7 +21,7 @@ void fsdp__jinja_free(fsdp__jinja *jinja); /* NULL is allowed */
 /* Returns whether the template has a `generation` block. */
 bool fsdp__jinja_marks(const fsdp__jinja *jinja);
 
-/* A range of bytes of a text. */
+/* Marks a range of bytes of a text. */
 typedef struct fsdp__jinja_range {
     size_t begin, end;
 } fsdp__jinja_range;

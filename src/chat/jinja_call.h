@@ -12,8 +12,8 @@ typedef struct fsdp__arguments {
     int64_t named_count;
 } fsdp__arguments;
 
-/* Something that is called with a value before its arguments: `of` is what a filter is put on, or a method's object; a
- * function has none. */
+/* Describes something that is called with a value before its arguments: `of` is what a filter is put on, or a method's
+ * object; a function has none. */
 typedef struct fsdp__callable {
     const char *name;
     const char *parameters; /* "width first blank"; "*": any number without names; "**": any with names, too */

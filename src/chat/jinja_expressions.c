@@ -404,7 +404,7 @@ static fsdp_status parse_unary(fsdp__parser *p, bool with_filters, fsdp__jinja_n
     return FSDP_OK;
 }
 
-/* The signs of each level, the loosest first. */
+/* Lists the signs of each level, the loosest first. */
 static const char *const signs[][4] = {{"+", "-"}, {"~"}, {"*", "/", "//", "%"}, {"**"}};
 
 /* Returns whether one of a level's signs comes. */

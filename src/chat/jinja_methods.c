@@ -6,7 +6,7 @@
 #include "chat/jinja_strings.h"
 #include "chat/jinja_text.h"
 
-/* What a method is called with. */
+/* Lists what a method is called with. */
 #define METHOD(name)                                                                                \
     static fsdp_status name(FSDP__UNUSED fsdp__render *r, FSDP__UNUSED const fsdp__jinja_value *of, \
                             FSDP__UNUSED const fsdp__arguments *arguments, FSDP__UNUSED fsdp__jinja_value *out)

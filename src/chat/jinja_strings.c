@@ -152,7 +152,7 @@ fsdp_status fsdp__jinja_string_unescape(fsdp__render *r, fsdp__jinja_string text
 
 /* ---- parts ---- */
 
-/* A list that grows item by item. */
+/* Holds a list that grows item by item. */
 typedef struct parts {
     fsdp__render *r;
     fsdp__jinja_value list;
@@ -312,7 +312,7 @@ fsdp_status fsdp__jinja_string_replace(fsdp__render *r, fsdp__jinja_string strin
 
 /* ---- upper and lower case ---- */
 
-/* Characters that become several. */
+/* Lists characters that become several. */
 static const struct {
     uint32_t character;
     const char *upper, *title;

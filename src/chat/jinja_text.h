@@ -18,7 +18,7 @@ fsdp_status fsdp__jinja_value_str(fsdp__render *r, const fsdp__jinja_value *valu
 /* Makes a string value of what a builder holds. */
 fsdp_status fsdp__builder_value(fsdp__render *r, const fsdp__builder *builder, fsdp__jinja_value *out);
 
-/* Options of json.dumps. */
+/* Holds options of json.dumps. */
 typedef struct fsdp__json_style {
     const char *indent;           /* NULL: all on one line; one level's white space */
     fsdp__jinja_string item, key; /* separators: after an item, after a key */

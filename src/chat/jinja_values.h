@@ -55,7 +55,7 @@ typedef struct fsdp__jinja_loop {
     int64_t index; /* from 0 */
 } fsdp__jinja_loop;
 
-/* A cycler or a joiner. */
+/* Holds a cycler or a joiner. */
 typedef struct fsdp__jinja_turn {
     fsdp__jinja_list items; /* of a joiner: what is put between */
     int64_t index;
@@ -85,13 +85,13 @@ struct fsdp__jinja_entry {
     fsdp__jinja_value key, value;
 };
 
-/* A text that grows. */
+/* Holds a text that grows. */
 typedef struct fsdp__builder {
     char *text;
     int64_t bytes, capacity;
 } fsdp__builder;
 
-/* One rendering. Everything that it makes lies in its pool until it ends. */
+/* Holds the state of one rendering. Everything that it makes lies in its pool until it ends. */
 typedef struct fsdp__render {
     const char *name;
     int line; /* of what runs, for messages */

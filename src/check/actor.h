@@ -16,7 +16,7 @@
 typedef struct fsdp__actor fsdp__actor;
 typedef struct fsdp__order fsdp__order;
 
-/* A place in the sequence of an actor. It is shared, and complete once the actor has got there. */
+/* Marks a place in the sequence of an actor. It is shared, and complete once the actor has got there. */
 typedef struct fsdp__instant {
     int64_t refs;
     fsdp__vector_clock clock;

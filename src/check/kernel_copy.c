@@ -36,7 +36,7 @@ fsdp_status fsdp__kernel_copied(fsdp__kernel kernel, const void *args, fsdp__buf
     return status;
 }
 
-/* A kernel that runs on other addresses. */
+/* Describes a kernel that runs on other addresses. */
 typedef struct move {
     fsdp_stream *stream;
     fsdp__kernel kernel;

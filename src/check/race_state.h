@@ -21,7 +21,7 @@ typedef struct fsdp__races {
     char report[960]; /* the first race; "": none */
 } fsdp__races;
 
-/* A rank's part, in its context's slot. */
+/* Holds a rank's part, in its context's slot. */
 typedef struct fsdp__race_rank {
     fsdp__races *all;
     fsdp__actor *host;

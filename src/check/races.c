@@ -14,7 +14,7 @@ enum {
     WITHIN_BYTES = 192
 };
 
-/* What is done at a point, under the mutex of the rank's races, as all functions here. */
+/* Does what a point asks for, under the mutex of the rank's races, as all functions here. */
 typedef fsdp_status (*handler)(const fsdp__race_rank *rank, const fsdp__probe_event *e);
 
 /* ---- uses ---- */
@@ -114,7 +114,7 @@ static fsdp_status run_copy(const fsdp__race_rank *rank, const fsdp__probe_event
 
 /* ---- kernels ---- */
 
-/* A walk over the buffers of a kernel. */
+/* Holds the state of a walk over the buffers of a kernel. */
 typedef struct kernel_uses {
     fsdp__races *races;
     fsdp__actor *actor;

@@ -16,7 +16,7 @@
  *
  * Elements that are consecutive in the whole tensor, and all belong to a part, are consecutive in the part, too. */
 
-/* What one side has of a tensor: a box, or a run of a flat vector (offset[0], size[0]). */
+/* Describes what one side has of a tensor: a box, or a run of a flat vector (offset[0], size[0]). */
 typedef struct extent {
     bool flat;
     const int64_t *offset, *size;

@@ -27,7 +27,7 @@ enum {
     FSDP__SECTION_BYTES = 64 /* of a section's name, at most */
 };
 
-/* A rank's safetensors file. */
+/* Describes a rank's safetensors file. */
 typedef struct fsdp__rank_file {
     char *name;
     int rank;

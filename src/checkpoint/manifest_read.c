@@ -18,7 +18,7 @@ enum {
     MAX_SECTIONS = 64
 };
 
-/* A text that is being parsed. */
+/* Holds a text that is being parsed. */
 typedef struct parser {
     const char *path;
     fsdp__manifest *m;

@@ -5,7 +5,7 @@
 
 #include "checkpoint/folder.h"
 
-/* step-N.superseded-K: K tells those of one step apart, and is larger for later ones. */
+/* Describes a folder step-N.superseded-K: K tells those of one step apart, and is larger for later ones. */
 typedef struct fsdp__superseded {
     int64_t step, turn;
 } fsdp__superseded;

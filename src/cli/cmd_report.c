@@ -17,7 +17,7 @@
 
 /* ---- what an advice would bring: a recorded run is planned with other settings ---- */
 
-/* Where runs are planned. */
+/* Says where runs are planned. */
 typedef struct planned_advice {
     fsdp__on_device device; /* that the user names; without a name each run is planned on its own device */
     char opened[160];       /* whose prices the device has; "": none yet */
@@ -68,7 +68,7 @@ static fsdp_status config_of(const fsdp__recorded_run *run, fsdp_train_config **
     return FSDP_OK;
 }
 
-/* What is planned: one setting, or, where `key` is NULL, what shortens waits. */
+/* Says what is planned: one setting, or, where `key` is NULL, what shortens waits. */
 typedef struct question {
     const char *key, *value;
     fsdp__change_wait wait;

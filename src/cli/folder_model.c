@@ -78,7 +78,7 @@ static fsdp_status shard(fsdp_module *model, const fsdp__parallel_degrees *degre
     return status;
 }
 
-/* What is loaded: a model, maybe with an adapter of another folder; or a checkpoint's adapter beside its base. */
+/* Says what is loaded: a model, maybe with an adapter of another folder; or a checkpoint's adapter beside its base. */
 typedef struct loading {
     const fsdp__model_folder *folder;
     const fsdp_model_config *config;

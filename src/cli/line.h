@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 
-/* The arguments that a command was given. */
+/* Holds the arguments that a command was given. */
 typedef struct fsdp__line {
     const char *command;
     const fsdp__args *args; /* parsed */

@@ -12,7 +12,7 @@ typedef struct fsdp__on_device {
     bool has_prices;
 } fsdp__on_device;
 
-/* The options that set the words. */
+/* Lists the options that set the words. */
 #define FSDP__ON_DEVICE_OPTIONS(d)             \
     {"device", 0, &(d)->name, NULL},           \
     {                                          \

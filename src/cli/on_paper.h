@@ -13,7 +13,7 @@ typedef struct fsdp__on_paper {
     int64_t world_size, machine_count;
 } fsdp__on_paper;
 
-/* The options that set the words. */
+/* Lists the options that set the words. */
 #define FSDP__ON_PAPER_OPTIONS(p)                                                                                     \
     {"ranks", 'n', &(p)->ranks, NULL}, {"np", 0, &(p)->ranks, NULL}, {"machines", 0, &(p)->machines, NULL},           \
         {"one-level", 0, NULL, &(p)->one_level}, {"strategy", 0, &(p)->strategy, NULL},                               \

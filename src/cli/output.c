@@ -36,7 +36,7 @@ bool fsdp__output_failed(char *text, size_t text_bytes)
 
 /* ---- files ---- */
 
-/* The place where a file is written. */
+/* Describes the place where a file is written. */
 typedef struct place {
     fsdp__directory folder;
     char *name;

@@ -21,7 +21,7 @@
 #include "report/figures.h"
 #include "train/run_config.h"
 
-/* One key and its values. */
+/* Holds one key and its values. */
 typedef struct axis {
     char *text; /* a copy of the option, cut into key and values */
     const char *key;

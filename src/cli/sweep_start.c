@@ -16,7 +16,7 @@
 #include "comm/health/process.h"
 #include "launch/launch.h"
 
-/* What the child does: it has a process group of its own, so that a Ctrl-C reaches it by this process alone. Both
+/* Runs as the child: it has a process group of its own, so that a Ctrl-C reaches it by this process alone. Both
  * processes make the group, since either may run first. */
 static _Noreturn void be_child(const char *const *argv, const sigset_t *mask)
 {

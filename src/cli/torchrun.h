@@ -10,7 +10,7 @@ typedef struct fsdp__torchrun {
     char count[16]; /* of cores or GPUs, if per_node names them */
 } fsdp__torchrun;
 
-/* The options that set the words. */
+/* Lists the options that set the words. */
 #define FSDP__TORCHRUN_OPTIONS(w)                                                             \
     {"nproc-per-node", 0, &(w)->per_node, NULL}, {"nproc_per_node", 0, &(w)->per_node, NULL}, \
         {"nnodes", 0, &(w)->nodes, NULL}, {"node-rank", 0, &(w)->node_rank, NULL},            \

@@ -22,7 +22,7 @@ typedef struct proposal {
     unsigned char facts[FSDP__CARRIER_FACTS];
 } proposal;
 
-/* A decision on its way. */
+/* Holds a decision on its way. */
 typedef struct draft {
     fsdp_process_group *group;
     fsdp_device *device;

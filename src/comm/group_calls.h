@@ -17,7 +17,7 @@ fsdp_process_group *fsdp__process_group_ref(fsdp_process_group *group);
  * is cut and ends in "..."; NULL or "": none. */
 void fsdp__process_group_set_label(fsdp_process_group *group, const char *label);
 
-/* Flags, 0 or 1 each, and what they ride along with. */
+/* Holds flags, 0 or 1 each, and what they ride along with. */
 typedef struct fsdp__any {
     /* `count` flags in host memory, of which each becomes 1 where it is 1 on any rank. With a stream, NULL means
      * that all of this rank's flags are 1. */
@@ -98,12 +98,12 @@ int fsdp__process_group_machines(const fsdp_process_group *group);
  * wait, and, given a `worker` (NULL: none), at what stands in that stream's work. */
 void fsdp__process_group_host_waits(fsdp_process_group *group, const fsdp_stream *worker, bool waits);
 
-/* For tests, on every rank before other groups are made: makes the ranks of this machine add as machines of `ranks`
+/* Serves tests, on every rank before other groups are made: makes the ranks of this machine add as machines of `ranks`
  * ranks each do, with the same bits. */
 void fsdp__context_add_by_machine(fsdp_context *context, int ranks);
 
-/* For tests, the same on every rank: makes half an outbox (transport/arena/peer.h) of so many bytes, a multiple of 64
- * for each rank, in groups that have no carrier yet. */
+/* Serves tests, the same on every rank: makes half an outbox (transport/arena/peer.h) of so many bytes, a multiple of
+ * 64 for each rank, in groups that have no carrier yet. */
 void fsdp__context_set_outbox(fsdp_context *context, int64_t bytes);
 /* For tests: does what fsdp_context_set_comm_timeout does, with ticks of another length. A waiting rank looks around at
  * each tick. */

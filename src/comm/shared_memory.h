@@ -5,7 +5,7 @@
 
 #include "comm/comm.h"
 
-/* A region that was handed out as FSDP_MEMORY_SHARED and not given back. */
+/* Describes a region that was handed out as FSDP_MEMORY_SHARED and not given back. */
 typedef struct fsdp__shared_memory {
     struct fsdp__shared_memory *next;
     const char *start;

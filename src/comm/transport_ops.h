@@ -63,7 +63,7 @@ typedef enum fsdp__call_name {
 
 const char *fsdp__call_text(fsdp__call_name name);
 
-/* One collective with checked arguments. Which fields are used depends on the slot that gets it. */
+/* Describes one collective with checked arguments. Which fields are used depends on the slot that gets it. */
 typedef struct fsdp__call {
     fsdp__call_name name;
     uint64_t sequence; /* from 1, per group */
@@ -139,7 +139,7 @@ typedef struct fsdp__collective_ops {
         reduce_scatter_coalesced; /* transport/coalesced.h packs where no memory is shared */
 } fsdp__collective_ops;
 
-/* Memory that peers see. All slots are required. */
+/* Serves memory that peers see. All slots are required. */
 typedef struct fsdp__memory_ops {
     /* Hand out this rank's own memory. */
     fsdp_status (*alloc)(void *transport, size_t bytes, void **out);
@@ -150,7 +150,8 @@ typedef struct fsdp__memory_ops {
     void (*free_shared)(void *group, void *pointer);
 } fsdp__memory_ops;
 
-/* Readers of shared memory. All slots but the last two are required. A rank's reads of a region are numbered from 1. */
+/* Serves readers of shared memory. All slots but the last two are required. A rank's reads of a region are numbered
+ * from 1. */
 typedef struct fsdp__reader_ops {
     /* The program calls `read_begin` and `read_end`; the latter returns the number of the read that ended. `read_done`
      * is called with that number when the work before it has run. */
@@ -233,8 +234,8 @@ typedef struct fsdp__comm_ops {
     int (*block)(const void *group);
 } fsdp__comm_ops;
 
-/* The transport without peers: every rank of the world is taken to hold what this one holds. It also serves groups of
- * one rank. `transport` is NULL, or belongs to a world of several machines (fake_world.h). */
+/* Is the transport without peers: every rank of the world is taken to hold what this one holds. It also serves groups
+ * of one rank. `transport` is NULL, or belongs to a world of several machines (fake_world.h). */
 extern const fsdp__comm_ops fsdp__comm_fake_ops;
 
 #endif

@@ -30,7 +30,7 @@ typedef struct fsdp__choice {
     int value;
 } fsdp__choice;
 
-/* Ranges of integers and numbers, and other properties of a key. */
+/* Lists ranges of integers and numbers, and other properties of a key. */
 enum {
     FSDP__ABOVE = 1,       /* `least` itself is not allowed */
     FSDP__BELOW = 2,       /* `most` itself is not allowed */

@@ -35,13 +35,13 @@ struct fsdp__arrow_stream {
     void *private_data;
 };
 
-/* Text that grows. */
+/* Holds text that grows. */
 typedef struct fsdp__arrow_text {
     char *bytes;
     int64_t count, capacity;
 } fsdp__arrow_text;
 
-/* Rows of one batch: a struct whose children are the columns. All is borrowed. */
+/* Holds rows of one batch: a struct whose children are the columns. All is borrowed. */
 typedef struct fsdp__arrow_rows {
     const char *path; /* of the file, for messages */
     const fsdp__arrow_schema *schema;

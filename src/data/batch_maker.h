@@ -4,7 +4,7 @@
 
 #include "fsdp/dataset.h"
 
-/* Memory for one batch. */
+/* Holds memory for one batch. */
 typedef struct fsdp__batch_slot {
     void **items, **out; /* one for each of the items' fields, and of the batch's; the same without collation */
 } fsdp__batch_slot;

@@ -8,7 +8,7 @@ enum {
     FSDP__CONTENT_BYTES = 4096 /* how much of a file's beginning is looked at */
 };
 
-/* What the owner of a Parquet file can do. */
+/* Says what the owner of a Parquet file can do. */
 #define FSDP__CONTENT_TO_LINES                                                                            \
     "write it as JSON lines: python3 -c \"import pandas; pandas.read_parquet('IN').to_json('OUT.jsonl', " \
     "orient='records', lines=True)\""

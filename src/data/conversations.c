@@ -19,7 +19,7 @@ FSDP__SCOPED_POINTER(fsdp__text_file, fsdp__text_file_close)
 
 /* ---- what files are ---- */
 
-/* The beginning of a file. */
+/* Holds the beginning of a file. */
 typedef struct beginning {
     char *text;
     size_t bytes;

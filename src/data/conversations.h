@@ -12,7 +12,7 @@ fsdp_status fsdp__conversations_kind(const char *const *paths, int64_t count, fs
 typedef bool (*fsdp__each_line)(void *arg, const char *path, int64_t line, const char *text, size_t bytes);
 fsdp_status fsdp__conversations_lines(const char *const *paths, int64_t count, fsdp__each_line each, void *arg);
 
-/* Rows of a piece, one behind the other. */
+/* Holds rows of a piece, one behind the other. */
 typedef struct fsdp__encoded_rows {
     bool *learned; /* one for each id of the piece */
     int64_t learned_capacity;

@@ -6,7 +6,7 @@
 #include "data/array_file.h"
 #include "data/fields.h"
 
-/* The rows of one field. */
+/* Holds the rows of one field. */
 typedef struct rows {
     const unsigned char *data;
     size_t row_bytes;

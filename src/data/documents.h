@@ -6,7 +6,7 @@
 #include "data/text_file.h"
 #include "fsdp/tokenize.h"
 
-/* A piece of one file: some JSON lines, some documents of a text, or a part of one document. */
+/* Describes a piece of one file: some JSON lines, some documents of a text, or a part of one document. */
 typedef struct fsdp__piece {
     char *text;
     size_t bytes, capacity;

@@ -15,10 +15,10 @@
 
 /* ---- the order of windows ---- */
 
-/* The order in which windows are visited. A shuffled epoch is a keyed permutation of [0, windows) that is computed, not
- * stored: an unbalanced Feistel network over Z_a x Z_b with a * b just over the number of windows. The few values
- * outside are skipped by walking along the cycle. Any window of any epoch costs the same few calls of Philox, wherever
- * a run resumes. */
+/* Describes the order in which windows are visited. A shuffled epoch is a keyed permutation of [0, windows) that is
+ * computed, not stored: an unbalanced Feistel network over Z_a x Z_b with a * b just over the number of windows. The
+ * few values outside are skipped by walking along the cycle. Any window of any epoch costs the same few calls of
+ * Philox, wherever a run resumes. */
 typedef struct window_order {
     int64_t windows; /* per epoch, at least 1 */
     bool shuffle;

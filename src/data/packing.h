@@ -22,7 +22,7 @@ enum {
     FSDP__NO_TARGET = -100 /* what losses ignore */
 };
 
-/* A row in a window, or a part of one that is too long. */
+/* Describes a row in a window, or a part of one that is too long. */
 typedef struct fsdp__packed_row {
     int64_t row;
     int64_t first; /* token of the row */

@@ -37,7 +37,7 @@ typedef struct g_error {
     char *message;
 } g_error;
 
-/* The functions, in the order of `names`. Objects are GObjects, whatever their class. */
+/* Holds the functions, in the order of `names`. Objects are GObjects, whatever their class. */
 typedef struct arrow_glib {
     void *(*file_reader_new_path)(const char *path, g_error **error);
     int (*file_reader_get_n_row_groups)(void *reader);

@@ -11,7 +11,7 @@
 #include "base/probe.h"
 #include "base/text.h"
 
-/* A batch in its place. */
+/* Holds a batch in its place. */
 typedef struct slot {
     bool full;
     fsdp_status status;

@@ -11,7 +11,7 @@
 #include "data/token_file.h"
 #include "data/token_header.h"
 
-/* Offsets in the header. Checksums have theirs from 56 on, the note of token files is at 256. */
+/* Lists offsets in the header. Checksums have theirs from 56 on, the note of token files is at 256. */
 enum {
     WIDTH_AT = 16,
     ROWS_AT = 24,

@@ -10,7 +10,7 @@
 #include "base/compiler.h"
 #include "data/token_header.h"
 
-/* Offsets in the header, after those of token_header.c. */
+/* Lists offsets in the header, after those of token_header.c. */
 enum {
     BLOCK_AT = 56, /* int32: bytes of a block; 0: there is no table */
     NAME_AT = 64,

@@ -102,8 +102,8 @@ static fsdp_status find_room(fsdp__allocator *a, fsdp__pool from, size_t bytes, 
     return FSDP_OK;
 }
 
-/* The same, at the place of the request that was expected, or beside all places if it is asked for otherwise than was
- * expected. NULL: there is no such place, or it is not free. */
+/* Finds the same at the place of the request that was expected, or beside all places if it is asked for otherwise than
+ * was expected. NULL: there is no such place, or it is not free. */
 static fsdp_status find_place(fsdp__allocator *a, const fsdp__request *expected, fsdp__taker taker,
                               fsdp_memory_kind kind, size_t bytes, block **out)
 {

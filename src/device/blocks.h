@@ -30,7 +30,7 @@ typedef struct fsdp__block {
     int64_t request;     /* of a live block: its number in the step that runs (step_places.h); 0: none */
 } fsdp__block;
 
-/* A chain of blocks in the order of their addresses. */
+/* Holds a chain of blocks in the order of their addresses. */
 struct fsdp__memory_segment {
     fsdp__memory_segment *next;
     unsigned char *data;

@@ -37,7 +37,7 @@ typedef struct fsdp__clique_call {
     int root;
 } fsdp__clique_call;
 
-/* One member. */
+/* Describes one member. */
 typedef struct fsdp__clique fsdp__clique;
 
 /* Holds what a member must know before it joins. */

@@ -109,7 +109,7 @@ fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_ki
 /* Frees memory: `bytes` as allocated, `kind` as counted now. NULL is allowed. */
 void fsdp__device_free(fsdp_device *device, void *pointer, size_t bytes, fsdp_memory_kind kind);
 
-/* Memory that a function takes for itself. It goes back with its scope, in the order of the device's stream:
+/* Describes memory that a function takes for itself. It goes back with its scope, in the order of the device's stream:
  * FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace work = {0}; */
 typedef struct fsdp__workspace {
     fsdp_device *device; /* NULL: it was not taken */

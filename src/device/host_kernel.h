@@ -10,7 +10,7 @@
  * buffers may share bytes where nobody writes them: each has a copy of these bytes. */
 typedef fsdp_status (*fsdp__host_function)(const void *arg, void *const *data);
 
-/* The same on the device's memory. */
+/* Does the same on the device's memory. */
 typedef fsdp_status (*fsdp__device_function)(fsdp_stream *stream, const void *arg, void *const *data);
 
 typedef struct fsdp__host_kernel {

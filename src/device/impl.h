@@ -11,7 +11,7 @@
 #include "device/backend.h"
 #include "device/device.h"
 
-/* For messages: the names that a device may have. */
+/* Lists for messages the names that a device may have. */
 #define FSDP__DEVICE_NAMES "devices are 'cpu', 'meta', 'cuda', or one of several as in 'cuda:1'"
 
 struct fsdp_device {

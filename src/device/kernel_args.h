@@ -155,7 +155,7 @@ typedef struct fsdp__reduce_ranks_args {
     fsdp_dtype block_dtype;
 } fsdp__reduce_ranks_args;
 
-/* For every span: *dst, an f32, = the largest |src|; 0 for an empty span, NaN if any element is NaN. */
+/* Computes for every span: *dst, an f32, = the largest |src|; 0 for an empty span, NaN if any element is NaN. */
 typedef struct fsdp__amax_args {
     const fsdp__span *spans; /* a table */
     int64_t count;
@@ -231,8 +231,8 @@ typedef struct fsdp__decode_weight_args {
     fsdp_dtype dtype; /* of values */
 } fsdp__decode_weight_args;
 
-/* LayerNorm (mean and weight, bias) or RMSNorm over the last dimension of x (rows,cols), with an optional addition
- * before it: s = x + residual, y = norm(s). Statistics are f32. */
+/* Computes LayerNorm (mean and weight, bias) or RMSNorm over the last dimension of x (rows,cols), with an optional
+ * addition before it: s = x + residual, y = norm(s). Statistics are f32. */
 typedef struct fsdp__norm_forward_args {
     const void *x, *residual;  /* residual NULL: s is x and `sum` is not written */
     void *sum;                 /* s (rows,cols); NULL when residual is NULL. In place when sum == x or residual */
@@ -259,9 +259,9 @@ typedef struct fsdp__norm_backward_args {
     bool plus_one; /* as in the forward */
 } fsdp__norm_backward_args;
 
-/* Rotary position embedding as in Hugging Face's Llama (rotate_half): element i < R/2 of a head rotates with i + R/2 by
- * the angle (position0 + t) * frequency[i]; elements from R on stay as they are. x, y (batch, time, heads, D), D
- * contiguous. In place when y == x with equal strides. `inverse` rotates back, for the backward. */
+/* Applies rotary position embedding as in Hugging Face's Llama (rotate_half): element i < R/2 of a head rotates with i
+ * + R/2 by the angle (position0 + t) * frequency[i]; elements from R on stay as they are. x, y (batch, time, heads, D),
+ * D contiguous. In place when y == x with equal strides. `inverse` rotates back, for the backward. */
 typedef struct fsdp__rope_args {
     const void *x;
     void *y;
@@ -275,11 +275,11 @@ typedef struct fsdp__rope_args {
     float scale;              /* of what rotates; 0: 1 */
 } fsdp__rope_args;
 
-/* Softmax(scale * Q K^T [causal]) V, tiled: there is no (time, time) matrix. q, out (batch, q_time, heads, D); k, v
- * (batch, kv_time, kv_heads, D); heads is a multiple of kv_heads, query head h uses key head h / (heads / kv_heads).
- * Causal: query t sees keys up to t + kv_time - q_time + lead. `lse` (batch, heads, q_time): the logarithm of the
- * softmax's sum, for the backward, or NULL. With a softcap, softcap * tanh(x / softcap) takes the place of each score x
- * (which is scaled) before the softmax.
+/* Computes softmax(scale * Q K^T [causal]) V, tiled: there is no (time, time) matrix. q, out (batch, q_time, heads, D);
+ * k, v (batch, kv_time, kv_heads, D); heads is a multiple of kv_heads, query head h uses key head h / (heads /
+ * kv_heads). Causal: query t sees keys up to t + kv_time - q_time + lead. `lse` (batch, heads, q_time): the logarithm
+ * of the softmax's sum, for the backward, or NULL. With a softcap, softcap * tanh(x / softcap) takes the place of each
+ * score x (which is scaled) before the softmax.
  *
  * A causal query may see less: with a window only the last `window` of those keys, its own included; with positions
  * only those of its document, which begins positions[t] keys before it. Nothing is computed for tiles that nobody
@@ -306,7 +306,8 @@ typedef struct fsdp__attention_forward_args {
     int64_t lead;             /* at least 0; with positions kv_time is q_time all the same */
 } fsdp__attention_forward_args;
 
-/* The heads that cuDNN is asked for (fsdp_attention_kernels): of at most so many elements, a multiple of 16 bytes. */
+/* Describes the heads that cuDNN is asked for (fsdp_attention_kernels): of at most so many elements, a multiple of 16
+ * bytes. */
 #define FSDP__FAST_HEAD_DIM 128
 #define FSDP__FAST_HEAD_MULTIPLE 8
 
@@ -319,7 +320,7 @@ typedef struct fsdp__attention_backward_args {
     int64_t dv_batch, dv_stride_time, dv_head;
 } fsdp__attention_backward_args;
 
-/* Over the last dimension: y = exp(x - max) / sum, or the logarithm of that. In place when y == x. */
+/* Works over the last dimension: y = exp(x - max) / sum, or the logarithm of that. In place when y == x. */
 typedef struct fsdp__softmax_forward_args {
     const void *x;
     void *y;
@@ -373,8 +374,8 @@ typedef struct fsdp__embedding_forward_args {
     fsdp_dtype dtype;
 } fsdp__embedding_forward_args;
 
-/* dtable (table_rows,cols) [+]= dy, scattered, added in row order, by a GPU in chunks of rows. Without accumulate all
- * of dtable is written. */
+/* Computes dtable (table_rows,cols) [+]= dy, scattered, added in row order, by a GPU in chunks of rows. Without
+ * accumulate all of dtable is written. */
 typedef struct fsdp__embedding_backward_args {
     const int32_t *ids;
     const void *dy;
@@ -384,7 +385,7 @@ typedef struct fsdp__embedding_backward_args {
     bool accumulate;
 } fsdp__embedding_backward_args;
 
-/* An index into the middle dimension of a tensor (outer,size,inner): element (o,j,i) of another tensor,
+/* Describes an index into the middle dimension of a tensor (outer,size,inner): element (o,j,i) of another tensor,
  * (outer,count,inner), belongs to its element (o,index[o,j,i],i). Strides of the index may be 0. Indices lie in [0,
  * size). */
 typedef struct fsdp__index_map {

@@ -7,7 +7,8 @@
 
 /* ---- sizes ---- */
 
-/* One dimension. The function below counts from the first to the last element of several, with their strides. */
+/* Describes one dimension. The function below counts from the first to the last element of several, with their
+ * strides. */
 typedef struct extent {
     int64_t size, stride;
 } extent;

@@ -8,7 +8,7 @@ const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS] = {
 #undef KERNEL_INFO
 };
 
-/* The kernels that have a table, and the field that points to it. */
+/* Lists the kernels that have a table, and the field that points to it. */
 #define TABLES(X)                       \
     X(CAST_SPANS, cast_spans, spans)    \
     X(SPLIT_SPANS, split_spans, spans)  \

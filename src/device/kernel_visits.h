@@ -4,7 +4,7 @@
 
 #include "device/kernel_buffers.h"
 
-/* The visiting function. Each kernel's function puts its answers into the arguments. */
+/* Holds the visiting function. Each kernel's function puts its answers into the arguments. */
 typedef struct visitor {
     fsdp__buffer_visit visit;
     void *arg;
@@ -20,7 +20,7 @@ static inline void *visit(const visitor *v, const char *name, const void *pointe
 #define READS(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__READS)
 #define WRITES(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__WRITES)
 #define CHANGES(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__READS_AND_WRITES)
-/* For a field that is added to (`adds`) or replaced. */
+/* Visits a field that is added to (`adds`) or replaced. */
 #define ADDS(field, bytes, adds) \
     a->field = visit(v, #field, a->field, (bytes), (adds) ? FSDP__READS_AND_WRITES : FSDP__WRITES)
 

@@ -11,7 +11,7 @@
 
 typedef fsdp_status (*fsdp__kernel_function)(fsdp_stream *stream, const void *args);
 
-/* The arguments of any kernel. */
+/* Holds the arguments of any kernel. */
 typedef union fsdp__kernel_args {
 #define FSDP__KERNEL_ARGS(NAME, name, class) fsdp__##name##_args name;
     FSDP__KERNEL_MAP(FSDP__KERNEL_ARGS)
@@ -26,9 +26,9 @@ typedef enum fsdp__access {
     FSDP__READS_AND_WRITES = 3
 } fsdp__access;
 
-/* A piece of memory that a kernel uses. It uses nothing outside [pointer, pointer + bytes) of its buffers, and reads or
- * writes there as `access` says; between strided rows there may be bytes that it leaves alone. `name` is the field of
- * the arguments. */
+/* Describes a piece of memory that a kernel uses. It uses nothing outside [pointer, pointer + bytes) of its buffers,
+ * and reads or writes there as `access` says; between strided rows there may be bytes that it leaves alone. `name` is
+ * the field of the arguments. */
 typedef struct fsdp__buffer {
     const char *name;
     const void *pointer;

@@ -5,7 +5,7 @@
 
 #include "fsdp/device.h"
 
-/* Their part of the list of kernels. */
+/* Is their part of the list of kernels. */
 #define FSDP__KERNEL_IMAGES_MAP(X)                             \
     X(CONV2D_FORWARD, conv2d_forward, GEMM)                    \
     X(CONV2D_INPUT, conv2d_input, GEMM)                        \
@@ -15,9 +15,10 @@
     X(CHANNEL_NORM_FORWARD, channel_norm_forward, ELEMENTWISE) \
     X(CHANNEL_NORM_BACKWARD, channel_norm_backward, ELEMENTWISE)
 
-/* A convolution: x (batch, in, in_height, in_width), weight (out, in / groups, kernel_height, kernel_width), y (batch,
- * out, out_height, out_width), with out_height = (in_height + 2 padding - dilation (kernel_height - 1) - 1) / stride +
- * 1, at least 1. All are contiguous and of one dtype; no size is 0. Index 0 is for the height, 1 for the width. */
+/* Describes a convolution: x (batch, in, in_height, in_width), weight (out, in / groups, kernel_height, kernel_width),
+ * y (batch, out, out_height, out_width), with out_height = (in_height + 2 padding - dilation (kernel_height - 1) - 1) /
+ * stride + 1, at least 1. All are contiguous and of one dtype; no size is 0. Index 0 is for the height, 1 for the
+ * width. */
 typedef struct fsdp__conv2d_sizes {
     int64_t batch, groups;
     int64_t in, in_height, in_width, out, out_height, out_width, kernel_height, kernel_width;
@@ -54,8 +55,8 @@ typedef enum fsdp__pooling {
     FSDP__POOL_ADAPTIVE /* mean: window i is [floor(i in / out), ceil((i + 1) in / out)) */
 } fsdp__pooling;
 
-/* Windows over planes x (planes, in[0], in[1])  ->  y (planes, out[0], out[1]). Index 0 is for the height. ADAPTIVE
- * uses only in and out; AVG has dilation 1. */
+/* Describes windows over planes x (planes, in[0], in[1]) -> y (planes, out[0], out[1]). Index 0 is for the height.
+ * ADAPTIVE uses only in and out; AVG has dilation 1. */
 typedef struct fsdp__pool_sizes {
     int64_t planes, in[2], out[2];
     int64_t kernel[2], stride[2], padding[2], dilation[2];
@@ -80,8 +81,8 @@ typedef struct fsdp__pool_backward_args {
     bool accumulate;
 } fsdp__pool_backward_args;
 
-/* x (batch, channels, inner). A set of elements, which has a mean and a variance of its own, is one channel of all
- * images (groups 0: batch norm), or channels / groups channels of one image. No size is 0. */
+/* Describes x (batch, channels, inner). A set of elements, which has a mean and a variance of its own, is one channel
+ * of all images (groups 0: batch norm), or channels / groups channels of one image. No size is 0. */
 typedef struct fsdp__channel_norm_sizes {
     int64_t batch, channels, inner, groups;
     fsdp_dtype dtype, weight_dtype; /* of x, y; of weight, bias and their gradients */

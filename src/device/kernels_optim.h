@@ -5,7 +5,7 @@
 #include "base/digit_sum.h"
 #include "device/kernels_elementwise.h"
 
-/* Their part of the list of kernels. */
+/* Is their part of the list of kernels. */
 #define FSDP__KERNEL_OPTIM_MAP(X)        \
     X(POWER_SUM, power_sum, OPTIMIZER)   \
     X(JUDGE_STEP, judge_step, OPTIMIZER) \
@@ -49,7 +49,7 @@ typedef struct fsdp__judge_step_args {
     bool stays; /* what comes after a step that was left out is left out, too */
 } fsdp__judge_step_args;
 
-/* One optimizer tensor. Moments are f32; a parameter of 16 bits is rounded once, at the end. */
+/* Describes one optimizer tensor. Moments are f32; a parameter of 16 bits is rounded once, at the end. */
 typedef struct fsdp__optimizer_span {
     void *param;
     const void *grad;
@@ -64,9 +64,9 @@ typedef struct fsdp__optimizer_span {
  * the step before either, which it has counted in `step`, it says so by `behind`: t is one less where that was left
  * out. */
 
-/* PyTorch's Adam and AdamW (torch.optim): g = grad_scale * grad; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
- * p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps). AdamW first scales p by 1 - lr * weight_decay; Adam
- * adds weight_decay * p to g. */
+/* Steps PyTorch's Adam and AdamW (torch.optim): g = grad_scale * grad; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -=
+ * lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps). AdamW first scales p by 1 - lr * weight_decay; Adam adds
+ * weight_decay * p to g. */
 typedef struct fsdp__adam_args {
     const fsdp__optimizer_span *spans; /* a table */
     int64_t count;
@@ -81,8 +81,8 @@ typedef struct fsdp__adam_args {
     bool split; /* parameters are f32 in halves: `param` is the low ones, `copy` the high ones, read and written */
 } fsdp__adam_args;
 
-/* PyTorch's SGD: g = grad_scale * grad + weight_decay p; buf = t is 1 ? g : momentum buf + (1 - dampening) g;
- * g = nesterov ? g + momentum buf : buf; p -= lr g. */
+/* Steps PyTorch's SGD: g = grad_scale * grad + weight_decay p; buf = t is 1 ? g : momentum buf + (1 - dampening) g; g =
+ * nesterov ? g + momentum buf : buf; p -= lr g. */
 typedef struct fsdp__sgd_args {
     const fsdp__optimizer_span *spans; /* a table */
     int64_t count;
@@ -95,7 +95,8 @@ typedef struct fsdp__sgd_args {
     fsdp_dtype copy_dtype; /* as Adam's */
 } fsdp__sgd_args;
 
-/* Lion: g = grad_scale * grad; p *= 1 - lr * weight_decay; p -= lr * sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g. */
+/* Steps Lion: g = grad_scale * grad; p *= 1 - lr * weight_decay; p -= lr * sign(b1 m + (1-b1) g); m = b2 m + (1-b2)
+ * g. */
 typedef struct fsdp__lion_args {
     const fsdp__optimizer_span *spans; /* a table; moment1 alone is used */
     int64_t count;
@@ -111,8 +112,8 @@ enum {
     FSDP__BYTE_CODES = 256
 };
 
-/* One tensor (rows, cols) of which the moments are bytes: a moment is scale * value of its code, by the map of its sign
- * (base/byte_map.h), and the scale is the largest magnitude of its block. */
+/* Describes one tensor (rows, cols) of which the moments are bytes: a moment is scale * value of its code, by the map
+ * of its sign (base/byte_map.h), and the scale is the largest magnitude of its block. */
 typedef struct fsdp__byte_span {
     void *param;
     const void *grad;

@@ -5,8 +5,8 @@
 
 #include "device/device.h"
 
-/* One card. Rates are dense: data sheets print twice as much, for weights of which half are zero. Zero: the card has no
- * such units. */
+/* Describes one card. Rates are dense: data sheets print twice as much, for weights of which half are zero. Zero: the
+ * card has no such units. */
 typedef struct fsdp__known_card {
     const char *name;       /* as the card reports it: "NVIDIA H100 80GB HBM3" */
     const char *short_name; /* what people write: "H100" */

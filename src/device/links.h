@@ -4,7 +4,7 @@
 
 #include "fsdp/device.h"
 
-/* Ways between two GPUs, from the one that is not known to the best. */
+/* Lists ways between two GPUs, from the one that is not known to the best. */
 typedef enum fsdp__link {
     FSDP__LINK_UNKNOWN, /* nothing is known, or there are no two */
     FSDP__LINK_HOST,    /* neither reaches the other's memory */

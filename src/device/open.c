@@ -13,7 +13,7 @@
 #include "base/probe.h"
 #include "base/text.h"
 
-/* The context's devices. */
+/* Holds the context's devices. */
 typedef struct device_list {
     fsdp_device *first;
     fsdp_device *front; /* NULL: the CPU */
@@ -63,7 +63,7 @@ static void backend_segment_cut(void *device, void *segment, size_t from, size_t
     giver->backend->segment_cut(device, segment, from, end);
 }
 
-/* How far the device's own stream is: memory is given back in its order. */
+/* Returns how far the device's own stream is: memory is given back in its order. */
 static uint64_t backend_queued(void *device)
 {
     const fsdp_device *giver = device;

@@ -186,7 +186,7 @@ void fsdp__step_places_go_on(fsdp__step_places *p)
 
 /* ---- choosing ---- */
 
-/* What outlives the step first, so that it lies together; then the largest, and the first of these. */
+/* Puts first what outlives the step, so that it lies together; then the largest, and the first of these. */
 static int by_size(const void *left, const void *right)
 {
     const request *a = *(request *const *)left, *b = *(request *const *)right;

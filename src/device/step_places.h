@@ -27,7 +27,7 @@
 
 #define FSDP__NO_PLACE SIZE_MAX
 
-/* A request, and when its block lives: from the moment `from` on, before `until`. */
+/* Describes a request, and when its block lives: from the moment `from` on, before `until`. */
 typedef struct fsdp__request {
     fsdp__taker taker;
     fsdp_memory_kind kind;
@@ -44,7 +44,7 @@ typedef struct fsdp__requests {
     int64_t count, capacity;
 } fsdp__requests;
 
-/* What lies in bytes of the segment, and when. */
+/* Says what lies in bytes of the segment, and when. */
 typedef struct fsdp__stay {
     size_t place, end;
     int64_t from, until;

@@ -16,7 +16,8 @@
 
 typedef struct fsdp__line fsdp__line;
 
-/* A moment of a device. The device's own struct starts with this one, and its functions tell of which kind it is. */
+/* Marks a moment of a device. The device's own struct starts with this one, and its functions tell of which kind it
+ * is. */
 typedef struct fsdp__device_moment {
     _Atomic int64_t refs;
     /* Makes the host wait until the device gets there. It is called after the line has passed the mark's number. */

@@ -6,12 +6,13 @@
 #include "fsdp/dist.h"
 #include "tensor/tensor.h"
 
-/* Dimensions of one mesh that together are one dimension of another, row-major; none: that dimension has size 1. */
+/* Lists dimensions of one mesh that together are one dimension of another, row-major; none: that dimension has size
+ * 1. */
 typedef struct fsdp__mesh_axes {
     int count, axes[FSDP_MAX_MESH_DIMS];
 } fsdp__mesh_axes;
 
-/* A group over several dimensions of a mesh. */
+/* Describes a group over several dimensions of a mesh. */
 typedef struct fsdp__joint_group {
     struct fsdp__joint_group *next;
     fsdp__mesh_axes axes;

@@ -14,7 +14,7 @@
 #include "device/kernels.h"
 #include "dist/dist.h"
 
-/* The elements of a shape, row-major. */
+/* Describes the elements of a shape, row-major. */
 typedef struct box {
     void *data;
     int64_t shape[FSDP_MAX_DIMS];
@@ -31,7 +31,7 @@ typedef struct step {
     box from, to;
 } step;
 
-/* The state of a redistribution. */
+/* Holds the state of a redistribution. */
 typedef struct walk {
     fsdp_tensor *local; /* contiguous */
     fsdp_distribution now;

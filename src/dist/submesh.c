@@ -167,7 +167,7 @@ fsdp_status fsdp_mesh_flatten(fsdp_mesh *mesh, int count, const char *const *dim
 
 /* ---- two parts together ---- */
 
-/* A dimension of one of two parts. */
+/* Describes a dimension of one of two parts. */
 typedef struct joined_dim {
     const fsdp__mesh_axes *axes;
     const char *name;

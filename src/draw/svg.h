@@ -6,10 +6,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* CSS: the colours as variables, and the classes that use them. f0 to f10 fill a shape, b0 to b10 are the same as
+/* Holds CSS: the colours as variables, and the classes that use them. f0 to f10 fill a shape, b0 to b10 are the same as
  * backgrounds, c0 to c7 are strokes; "e" and "m" end and centre a text, "strong" makes it stand out. */
 extern const char fsdp__svg_style[];
-/* The variables for a dark page. */
+/* Holds the variables for a dark page. */
 extern const char fsdp__svg_dark[];
 
 /* Begins a picture in a page, as wide as its place, or in a file, where it lies at `top`. */

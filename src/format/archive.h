@@ -11,7 +11,7 @@ fsdp_status fsdp__archive_open(const char *path, fsdp__archive **out);
 void fsdp__archive_close(fsdp__archive *archive); /* NULL is allowed */
 
 int64_t fsdp__archive_count(const fsdp__archive *archive);
-/* Borrowed; "" if the member has none. */
+/* Returns a borrowed name; "" if the member has none. */
 const char *fsdp__archive_name(const fsdp__archive *archive, int64_t member);
 /* Returns the member, or -1 when none has that name. */
 int64_t fsdp__archive_find(const fsdp__archive *archive, const char *name);

@@ -148,7 +148,7 @@ fsdp_status fsdp__event_file_close(fsdp__event_file *file)
 
 /* ---- values ---- */
 
-/* A value and all that it points at. */
+/* Holds a value and all that it points at. */
 typedef struct message {
     Fsdp__Event__Value value;
     Fsdp__Event__Histogram histogram;

@@ -12,7 +12,7 @@ typedef struct fsdp__event_histogram {
     size_t bucket_count;
 } fsdp__event_histogram;
 
-/* One value: a text, or a histogram, or, if both are NULL, a number. */
+/* Holds one value: a text, or a histogram, or, if both are NULL, a number. */
 typedef struct fsdp__event_value {
     const char *tag; /* "train/loss"; what stands before the slash is a section of TensorBoard's page */
     double number;

@@ -110,7 +110,7 @@ void fsdp__gguf_from_blocks(const unsigned char *from, int64_t numel, float *to)
 
 /* ---- writing (gguf_write.c) ---- */
 
-/* A header in the making. A failure to allocate is remembered until fsdp__gguf_header_finish. */
+/* Holds a header in the making. A failure to allocate is remembered until fsdp__gguf_header_finish. */
 typedef struct fsdp__gguf_header {
     unsigned char *data;
     int64_t bytes, capacity;

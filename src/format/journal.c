@@ -109,7 +109,7 @@ static fsdp_status remove_journal(const fsdp__directory *folder)
 
 #define OLD_NAME "old" /* in the staging folder */
 
-/* The three folders of a replacement. */
+/* Names the three folders of a replacement. */
 typedef struct places {
     const fsdp__directory *folder;
     fsdp__directory fresh, old; /* a path is NULL where the folder does not exist */

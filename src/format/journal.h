@@ -10,7 +10,7 @@
 
 /* Lies in the folder while files are replaced. People are meant to understand the name, too. */
 #define FSDP__JOURNAL_NAME "unfinished-save.json"
-/* The folder in which the new files are prepared, inside an existing folder. */
+/* Names the folder in which the new files are prepared, inside an existing folder. */
 #define FSDP__STAGING_NAME ".saving"
 #define FSDP__CONTENT_NAME "new" /* in the staging folder */
 

@@ -16,7 +16,7 @@ typedef struct fsdp__json_fault {
     size_t offset;
 } fsdp__json_fault;
 
-/* A member of an object. */
+/* Describes a member of an object. */
 typedef struct fsdp__json_member {
     const char
         *text; /* borrowed: the value as written, for a string what stands between the quotes; NULL: no such key */
@@ -47,7 +47,7 @@ enum {
     FSDP__JSON_ROW_TEXT = 32 << 20 /* bytes of a text in a row of data, at most */
 };
 
-/* An escape that stands for no text: half a surrogate pair, or \u0000. */
+/* Describes an escape that stands for no text: half a surrogate pair, or \u0000. */
 typedef struct fsdp__json_no_text {
     const char *key; /* the member of the outermost object that it is in, one of `keys`; NULL: there is none */
     size_t offset;

@@ -34,7 +34,7 @@ typedef enum fsdp__pickle_name {
     FSDP__PICKLE_NAME_COUNT
 } fsdp__pickle_name;
 
-/* "_rebuild_tensor_v2". */
+/* Returns a text like "_rebuild_tensor_v2". */
 const char *fsdp__pickle_name_text(fsdp__pickle_name name);
 
 typedef enum fsdp__pickle_kind {

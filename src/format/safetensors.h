@@ -29,8 +29,8 @@ uint64_t fsdp__safetensors_offset(const fsdp_safetensors *all, const fsdp_safete
  * `file` is an entry's. */
 bool fsdp__safetensors_is_open(const fsdp_safetensors *all, const char *file, int fd);
 
-/* model.safetensors.index.json, and that of pytorch_model.bin: which tensor is in which file, ordered by file and then
- * by name. */
+/* Describes an entry of model.safetensors.index.json, or of that of pytorch_model.bin: which tensor is in which file,
+ * ordered by file and then by name. */
 typedef struct fsdp__index_entry {
     char *file, *tensor;
 } fsdp__index_entry;

@@ -388,7 +388,7 @@ const fsdp__torch_tensor *fsdp__torch_file_at(const fsdp__torch_file *file, int6
 
 /* ---- elements ---- */
 
-/* A view in the order in which its elements lie in the storage: dimensions by descending strides. */
+/* Describes a view in the order in which its elements lie in the storage: dimensions by descending strides. */
 typedef struct walk {
     int ndim;
     int64_t shape[FSDP_MAX_DIMS], strides[FSDP_MAX_DIMS]; /* in the storage */
@@ -431,7 +431,7 @@ static walk walk_of(const fsdp__torch_tensor *tensor)
     return w;
 }
 
-/* A piece of the storage. */
+/* Holds a piece of the storage. */
 typedef struct window {
     fsdp__torch_file *file;
     const fsdp__torch_tensor *tensor;

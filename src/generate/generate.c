@@ -12,7 +12,7 @@
 #include "models/models.h"
 #include "nn/module.h"
 
-/* A generation in progress. */
+/* Holds a generation in progress. */
 typedef struct generator {
     fsdp_module *module;
     fsdp_context *context;

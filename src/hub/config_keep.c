@@ -69,7 +69,7 @@ static fsdp_status add_edit(change *c, const char *key, const json_t *value, boo
 
 /* ---- what has changed ---- */
 
-/* Keys that some version of transformers reads for the rotary positions. They are changed together. */
+/* Lists keys that some version of transformers reads for the rotary positions. They are changed together. */
 static const char *const rope_keys[] = {
     "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_local_base_freq", NULL};
 

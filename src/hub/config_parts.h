@@ -19,7 +19,7 @@ fsdp_status fsdp__config_read_rope(const fsdp__json_object *from, fsdp_model_con
 
 /* ---- writing ---- */
 
-/* An object being filled: a failed insertion is remembered and reported once. */
+/* Holds an object being filled: a failed insertion is remembered and reported once. */
 typedef struct fsdp__config_writer {
     json_t *object;
     bool failed;

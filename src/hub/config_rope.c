@@ -7,7 +7,7 @@
 #include "hub/config_parts.h"
 #include "models/models.h"
 
-/* The two keys under which versions of transformers look for the kind of rotary positions. */
+/* Names the two keys under which versions of transformers look for the kind of rotary positions. */
 #define NEWER "rope_parameters"
 #define OLDER "rope_scaling"
 #define ORIGINAL "original_max_position_embeddings"

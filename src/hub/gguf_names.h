@@ -4,7 +4,7 @@
 
 #include "hub/gguf.h"
 
-/* Tensors of longrope's factors. */
+/* Names the tensors of longrope's factors. */
 #define FSDP__GGUF_LONG "rope_factors_long.weight"
 #define FSDP__GGUF_SHORT "rope_factors_short.weight"
 

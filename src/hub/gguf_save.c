@@ -96,7 +96,7 @@ static void put_keys(fsdp__gguf_header *h, const fsdp__gguf_model *model, const 
 
 /* ---- tensors ---- */
 
-/* One tensor of the file, and where it comes from. */
+/* Describes one tensor of the file, and where it comes from. */
 typedef struct part {
     fsdp__gguf_place place;
     const fsdp_tensor *from; /* NULL: factors of frequencies */

@@ -16,8 +16,8 @@ enum {
     FSDP__GGUF_PADDING_SCORE = -10000
 };
 
-/* The tokens by their ids. Texts are borrowed from the tokenizer's files; types have SentencePiece's numbers, which are
- * llama.cpp's. */
+/* Holds the tokens by their ids. Texts are borrowed from the tokenizer's files; types have SentencePiece's numbers,
+ * which are llama.cpp's. */
 typedef struct fsdp__gguf_tokens {
     const char **texts; /* NULL: no token has this id */
     int32_t *types;

@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "hub/gguf_tokenizer.h"
 
-/* A tokenizer in the making. */
+/* Holds a tokenizer in the making. */
 typedef struct making {
     const fsdp__gguf *file;
     const fsdp__gguf_splitting *way;                     /* NULL: SentencePiece's */

@@ -29,12 +29,12 @@
 #define WARN_NS INT64_C(5000000000)
 #define LOOK_NS INT64_C(200000000)
 #define MISSING_NS INT64_C(10000000000)
-/* For how long those that have yet to come are told that a rank has failed. */
+/* Says for how long those that have yet to come are told that a rank has failed. */
 #define TELL_NS INT64_C(10000000000)
-/* How long a rank that waits for one that will never come stays to be seen when all are there, and how long it sees
- * such a one that may be of another run before it warns. */
+/* Says how long a rank that waits for one that will never come stays to be seen when all are there, and how long it
+ * sees such a one that may be of another run before it warns. */
 #define SEEN_NS INT64_C(1000000000)
-/* For how long a process that does not join tries to say so. */
+/* Says for how long a process that does not join tries to say so. */
 #define REFUSE_NS INT64_C(2000000000)
 
 static uint64_t hash_variable(uint64_t hash, const char *name)

@@ -10,7 +10,7 @@
  * few, or OpenMP was told where to run (OMP_PROC_BIND and the like). */
 bool fsdp__share_of_cores(const cpu_set_t *all, int rank, int ranks, cpu_set_t *out);
 
-/* What a rank finds when it starts. */
+/* Holds what a rank finds when it starts. */
 typedef struct fsdp__seat {
     int machine, local_rank;
     int online;      /* number of cores of the machine */

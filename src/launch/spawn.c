@@ -19,7 +19,7 @@
 #include "launch/launch.h"
 #include "launch/placement.h"
 
-/* What the child needs; all of it is made before the fork. */
+/* Holds what the child needs; all of it is made before the fork. */
 typedef struct plan {
     const char *const *argv;
     char **environment;

@@ -13,7 +13,7 @@
 #define OPEN_MPI_SIZE "OMPI_COMM_WORLD_SIZE"
 #define MPICH_SIZE "PMI_SIZE"
 
-/* The variables of one starter. NULL: it has none for that. */
+/* Lists the variables of one starter. NULL: it has none for that. */
 typedef struct starter_row {
     fsdp__starter_kind kind;
     const char *name;

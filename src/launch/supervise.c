@@ -29,7 +29,7 @@ enum {
     MOST_GUARDIANS = 4 /* after the first: whoever kills so many means it */
 };
 
-/* How ranks are made to end. */
+/* Says how ranks are made to end. */
 typedef enum stage {
     STAGE_RUNNING,
     STAGE_TOLD, /* their collectives fail */

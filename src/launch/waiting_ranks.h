@@ -20,7 +20,7 @@ typedef struct fsdp__waiting_rank {
 /* Shows a rank while the descriptor that it returns is open. Returns -1 where it cannot. */
 int fsdp__waiting_rank_show(const fsdp__waiting_rank *self);
 
-/* What a rank sees of the others. Where pid is 0, there is none.
+/* Holds what a rank sees of the others. Where pid is 0, there is none.
  *
  * Two runs that one shell has started side by side look like ranks of one run that have got different sizes, unless
  * their command lines differ. So a rank with another size counts only if it runs the same command. */

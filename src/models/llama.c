@@ -6,7 +6,7 @@
 #include "models/models.h"
 #include "ops/op.h"
 
-/* The types of a part, by architecture: they differ in the names that transformers gives them. */
+/* Lists the types of a part, by architecture: they differ in the names that transformers gives them. */
 #define TYPE(architecture, family, body, part, ...) [architecture] = {.name = family part, __VA_ARGS__},
 #define TYPES_OF(...)                     \
     {                                     \

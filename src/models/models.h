@@ -12,7 +12,7 @@ typedef struct fsdp__model_plan {
     const fsdp_model_config *config;
 } fsdp__model_plan;
 
-/* The parts of the body that the root needs; borrowed from it. */
+/* Lists the parts of the body that the root needs; borrowed from it. */
 typedef struct fsdp__model_body {
     fsdp_module *module;   /* tokens (B,T), and positions if any -> hidden states (B,T,C), normalised */
     fsdp_module *blocks;   /* ModuleList */
@@ -71,7 +71,7 @@ fsdp_tensor *fsdp__loss_of_each(fsdp_tensor *logits, fsdp_tensor *targets);
 /* Makes a cache for a model, whose config this is. */
 fsdp_status fsdp__kv_cache_create(fsdp_module *model, const fsdp_model_config *config, int64_t batch, int64_t capacity,
                                   fsdp_kv_cache **out);
-/* One layer's keys and values. */
+/* Holds one layer's keys and values. */
 typedef struct fsdp__kv_layer fsdp__kv_layer;
 /* Returns the part of the cache for block `layer`; NULL for no cache. */
 fsdp__kv_layer *fsdp__kv_cache_layer(fsdp_kv_cache *cache, int64_t layer);

@@ -379,7 +379,7 @@ fsdp_module *fsdp__rmsnorm_plus_one_create(fsdp_context *context, fsdp_device *d
 
 /* ---- without parameters ---- */
 
-/* A type of layers that apply one operation to their input. */
+/* Describes a type of layers that apply one operation to their input. */
 typedef struct activation_type {
     fsdp_module_type base;
     fsdp_tensor *(*apply)(fsdp_tensor *x);

@@ -11,7 +11,7 @@ extern const fsdp_module_type fsdp__module_list_type;
 /* Ends a constructor: returns `module`, or frees it and returns NULL if building it failed. */
 fsdp_module *fsdp__module_built(fsdp_module *module, fsdp_status status);
 
-/* Which of the layers that others may put something beside a module is. */
+/* Says which of the layers that others may put something beside a module is. */
 typedef enum fsdp__layer_form {
     FSDP__LAYER_OTHER,
     FSDP__LAYER_LINEAR, /* made by fsdp_linear_create, fsdp_conv1d_create, ... */

@@ -5,7 +5,7 @@
 
 #include "fsdp/nn.h"
 
-/* All hooks of the tree that manage parameters. `hooks` is to be freed. */
+/* Holds all hooks of the tree that manage parameters. `hooks` is to be freed. */
 typedef struct fsdp__managers {
     struct fsdp__module_hooks *hooks;
     int64_t count, capacity;

@@ -6,7 +6,8 @@
 #include "fsdp/nn.h"
 #include "tensor/tensor.h"
 
-/* Called around a module's forward, in the order in which they were added (post hooks too). All may be NULL. */
+/* Holds hooks that are called around a module's forward, in the order in which they were added (post hooks too). All
+ * may be NULL. */
 typedef struct fsdp__module_hooks {
     bool first;      /* its pre_forward comes before those of hooks without `first` */
     const void *key; /* of the layer that adds them: the address of a static of its own, or NULL */
@@ -139,8 +140,8 @@ fsdp_status fsdp__module_add_filled_buffer(fsdp_module *module, const char *name
 fsdp_status fsdp__module_add_initial_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot,
                                             fsdp_status (*fill)(fsdp_module *module, fsdp_tensor *buffer));
 
-/* Pre-order walk over the subtree, each module once (a module reachable twice is visited under its first name).
- * `name` is dotted, "" for the root. A failing visit ends the walk. */
+/* Visits the subtree in pre-order, each module once (a module reachable twice is visited under its first name). `name`
+ * is dotted, "" for the root. A failing visit ends the walk. */
 typedef fsdp_status (*fsdp__module_visit)(void *arg, fsdp_module *module, const char *name);
 fsdp_status fsdp__module_walk(fsdp_module *root, fsdp__module_visit visit, void *arg);
 /* Does the same, children before parents. */

@@ -117,7 +117,7 @@ static fsdp_tensor *dropped(multihead_attention *m, fsdp_tensor *weights)
     return fsdp_dropout(weights, m->dropout, (uint64_t)words[0] << 32 | words[1]);
 }
 
-/* q (N,L,H,D), k, v (N,S,H,D)  ->  (N,L,H,D) */
+/* Computes q (N,L,H,D), k, v (N,S,H,D) -> (N,L,H,D) */
 static fsdp_tensor *with_scores(multihead_attention *m, fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
                                 const fsdp_attention_masks *masks)
 {
@@ -175,7 +175,7 @@ static bool check_inputs(const multihead_attention *m, fsdp_tensor *const *input
     return true;
 }
 
-/* q, k, v (N,T,E)  ->  (N,L,E), before the last projection. */
+/* Computes q, k, v (N,T,E) -> (N,L,E), before the last projection. */
 static fsdp_tensor *attend(multihead_attention *m, fsdp_tensor *const *in, bool self, const fsdp_attention_masks *masks)
 {
     const fsdp_attention_options options = {.causal = masks->causal};

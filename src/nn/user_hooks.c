@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 
-/* The hooks of one fsdp_module_add_hooks. A graph may still need them when they are removed. */
+/* Holds the hooks of one fsdp_module_add_hooks. A graph may still need them when they are removed. */
 typedef struct user_hooks {
     int64_t refs;
     int64_t handle;

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* Strides of a (B,T,H,D) view whose D is contiguous. */
+/* Holds strides of a (B,T,H,D) view whose D is contiguous. */
 typedef struct heads {
     int64_t batch, time, head;
 } heads;

@@ -22,7 +22,7 @@ fsdp_status fsdp__binary_compute(fsdp__binary_op op, const fsdp_tensor *a, const
     return fsdp__launch_binary(fsdp__op_stream(y), &args);
 }
 
-/* State of a node: the function, and what its inputs look like. */
+/* Holds the state of a node: the function, and what its inputs look like. */
 typedef struct binary_state {
     fsdp__binary_op kind;
     float scalar, beta;

@@ -15,7 +15,7 @@ enum {
     SAVED
 }; /* what the node saves */
 
-/* State of the node. */
+/* Holds the state of the node. */
 typedef struct channel_norm {
     fsdp__channel_norm_sizes sizes;
     bool fixed;

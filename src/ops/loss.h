@@ -5,7 +5,8 @@
 
 #include "ops/op.h"
 
-/* State of a loss's node: the gradients of its inputs for an upstream gradient of `unit`. Owned; NULL if not wanted. */
+/* Holds the state of a loss's node: the gradients of its inputs for an upstream gradient of `unit`. Owned; NULL if not
+ * wanted. */
 typedef struct fsdp__loss_state {
     fsdp_tensor *gradients[2];
     float unit; /* a power of two */
@@ -34,7 +35,7 @@ fsdp_status fsdp__loss_scale(const char *op, const fsdp_cross_entropy_options *o
 
 /* ---- a vocabulary that ranks have parts of ---- */
 
-/* Rows of a linear_cross_entropy: what fsdp__cross_entropy_args says of all of them. */
+/* Describes rows of a linear_cross_entropy: what fsdp__cross_entropy_args says of all of them. */
 typedef struct fsdp__loss_chunk {
     const fsdp_tensor *logits, *targets, *dlogits; /* (rows,cols), (rows), like logits or NULL; logits may be dlogits */
     fsdp_tensor *loss;                             /* () */

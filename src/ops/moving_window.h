@@ -4,7 +4,7 @@
 
 #include "ops/op.h"
 
-/* Sizes of a window. Index 0 is for the height, 1 for the width. */
+/* Holds the sizes of a window. Index 0 is for the height, 1 for the width. */
 typedef struct fsdp__window {
     int64_t kernel[2], stride[2], padding[2], dilation[2];
 } fsdp__window;

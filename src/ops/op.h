@@ -72,8 +72,8 @@ typedef struct fsdp__op_chunks {
     int64_t count, numbers[2];
 } fsdp__op_chunks;
 
-/* A part of dimension `dim`, which is `whole` long: the elements from `first` on. whole -1: it is no part. What it is a
- * part of may itself have chunks of a sequence; then `dim` is 1 or 2. */
+/* Describes a part of dimension `dim`, which is `whole` long: the elements from `first` on. whole -1: it is no part.
+ * What it is a part of may itself have chunks of a sequence; then `dim` is 1 or 2. */
 typedef struct fsdp__op_part {
     int dim;
     int64_t first, whole;
@@ -110,7 +110,7 @@ bool fsdp__gelu_mlp_joins(const fsdp__gelu_mlp *mlp);
 /* Computes them as one operation, (...,O). */
 fsdp_tensor *fsdp__gelu_mlp_apply(const fsdp__gelu_mlp *mlp);
 
-/* A gated pair and the linear behind it. */
+/* Describes a gated pair and the linear behind it. */
 typedef struct fsdp__gated_linear {
     fsdp_tensor *gate, *up;     /* (...,F) */
     fsdp_tensor *weight, *bias; /* (O,F), (O) or FSDP_NO_BIAS */

@@ -64,7 +64,7 @@ struct fsdp_optimizer {
     int open;                          /* number of steps that are not settled: 0 to 2 */
 };
 
-/* A walk over the parameters of all groups. It begins as zeros. */
+/* Holds the state of a walk over the parameters of all groups. It begins as zeros. */
 typedef struct fsdp__optimizer_walk {
     fsdp__optimizer_group *group; /* of `param` */
     fsdp__optimizer_param *param; /* the one at hand */
@@ -89,7 +89,7 @@ typedef enum fsdp__part_extent {
     FSDP__PART_COLUMNS /* the same of columns */
 } fsdp__part_extent;
 
-/* A part of a parameter's state, beside its step; a NULL moment: not there. */
+/* Describes a part of a parameter's state, beside its step; a NULL moment: not there. */
 typedef struct fsdp__optimizer_part {
     const char *name;
     fsdp_tensor **moment;

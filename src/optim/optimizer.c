@@ -252,7 +252,7 @@ static fsdp_status add_group(fsdp_optimizer *optimizer, const fsdp_parameters *p
     return FSDP_OK;
 }
 
-/* The words of errors for a kind of optimizer, and its options. */
+/* Holds the words of errors for a kind of optimizer, and its options. */
 static const struct kind {
     const char *name, *defaults;
     size_t bytes; /* of the options, of which the learning rate comes first */

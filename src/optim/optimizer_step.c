@@ -154,7 +154,7 @@ static void *data_of(const fsdp_tensor *moment)
     return moment ? fsdp_tensor_data(moment) : NULL;
 }
 
-/* What all launches of a step have in common. */
+/* Lists what all launches of a step have in common. */
 #define COMMON(table, number)                                                                                   \
     .spans = (table), .count = (number), .param_dtype = first->tensor->dtype,                                   \
     .grad_dtype = fsdp_tensor_grad(first->tensor)->dtype, .lr = group->lr, .grad_scale = optimizer->grad_scale, \

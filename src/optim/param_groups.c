@@ -17,7 +17,7 @@ enum {
 
 #define PLACE(field) offsetof(fsdp__optimizer_group, field)
 
-/* Where an option lies in a group, by the kind of it. */
+/* Says where an option lies in a group, by the kind of it. */
 static const struct option {
     const char *name;
     ptrdiff_t adam, sgd, lion, muon, adafactor;

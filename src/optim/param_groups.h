@@ -4,7 +4,7 @@
 
 #include "optim/optim.h"
 
-/* "<prefix><parameter>.<what>" */
+/* Describes a key "<prefix><parameter>.<what>" */
 typedef struct fsdp__optimizer_key {
     const char *prefix;    /* "state." or "param_groups." */
     const char *parameter; /* `length` characters */

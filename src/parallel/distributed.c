@@ -41,7 +41,7 @@ typedef struct state {
     fsdp_placement back[FSDP_MAX_MESH_DIMS];
 } state;
 
-/* How the gradient of a tensor with these placements is distributed: [Note: whose gradient] in fsdp/parallel.h. */
+/* Says how the gradient of a tensor with these placements is distributed: [Note: whose gradient] in fsdp/parallel.h. */
 static void placements_of_gradient(const fsdp_placement *placements, int count, fsdp_placement *out)
 {
     for (int i = 0; i < count; i++)

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* The shape of the whole input, also of a parameter, which is not global. */
+/* Returns the shape of the whole input, also of a parameter, which is not global. */
 static const int64_t *shape_of(const fsdp__global_call *call, int input)
 {
     const fsdp_distribution *d = fsdp_tensor_distribution(call->inputs[input]);
@@ -81,7 +81,7 @@ static void label_first(const fsdp__global_call *call, fsdp__labels *l)
         l->in[0][d] = d;
 }
 
-/* x (...,C) with weights (C,O) or (O,C), and a bias (O). */
+/* Labels x (...,C) with weights (C,O) or (O,C), and a bias (O). */
 static fsdp_status weight(const fsdp__global_call *call, fsdp__labels *l)
 {
     int rows = ndim_of(call, 0) - 1, k = rows, o = rows + 1, by_in = call->rule == FSDP__RULE_CONV1D ? 0 : 1;

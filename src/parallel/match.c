@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "parallel/plan.h"
 
-/* One walk. What fails to match is kept for the message. */
+/* Holds the state of one walk. What fails to match is kept for the message. */
 typedef struct search {
     fsdp__tp_planning *planning;
     const fsdp__tp_entry *entry;

@@ -9,7 +9,7 @@
 
 /* ---- pieces ---- */
 
-/* Some rows of every rank's part: [o, o + outer) of the dimensions before, [s, s + length) of its chunk. */
+/* Describes some rows of every rank's part: [o, o + outer) of the dimensions before, [s, s + length) of its chunk. */
 typedef struct piece {
     int64_t o, outer, s, length;
     int64_t at; /* where its boxes begin, in rows of one rank */
@@ -75,13 +75,13 @@ static int64_t box_row(const fsdp__pieces *p, const piece *of, int rank)
     return of->at * p->ranks + rank * of->outer * of->length * p->mid;
 }
 
-/* Rows of the dimensions before, each `batch` rows after the one before it. */
+/* Describes rows of the dimensions before, each `batch` rows after the one before it. */
 typedef struct block {
     const fsdp_tensor *tensor;
     int64_t row, batch, columns;
 } block;
 
-/* A rank's rows of a piece, in its box, in a tensor of all rows, or in this rank's part. */
+/* Returns a rank's rows of a piece, in its box, in a tensor of all rows, or in this rank's part. */
 static block in_box(const fsdp__pieces *p, const piece *of, int rank)
 {
     return (block){p->boxes, box_row(p, of, rank), of->length * p->mid, p->columns};
@@ -114,7 +114,7 @@ static fsdp_status copy(const fsdp__pieces *p, int64_t outer, int64_t length, bl
     return outer * run > 0 ? fsdp__launch_copy(p->compute, &args) : FSDP_OK;
 }
 
-/* A sum over no columns: a rank may have none of a layer's features. */
+/* Returns whether a sum is over no columns: a rank may have none of a layer's features. */
 static bool is_empty(const fsdp__factor *f)
 {
     return f->weight.rows == 0;

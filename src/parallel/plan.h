@@ -79,7 +79,7 @@ typedef struct fsdp__style_kind {
     fsdp_status (*apply)(const fsdp__job *job, fsdp__tp_plan *plan);
 } fsdp__style_kind;
 
-/* An entry, and one of the modules that it names. */
+/* Holds an entry, and one of the modules that it names. */
 struct fsdp__job {
     const char *pattern;
     const fsdp__style_kind *kind;

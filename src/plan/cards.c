@@ -13,7 +13,7 @@
 #include "config/nearest.h"
 #include "device/known_cards.h"
 
-/* Parts of the data sheet's figures. */
+/* List parts of the data sheet's figures. */
 #define PRODUCTS 0.68       /* of 16 bits, under load, where the limit of power counts: 676 to 683 of 989 TFLOP/s */
 #define PRODUCTS_F32 0.76   /* 51 of 67 */
 #define SMALL_PRODUCTS 0.25 /* of products of 256, which do not fill the card: a guess */

@@ -15,7 +15,7 @@ enum {
     MOST_RANKS = 8
 };
 
-/* A rank's buffers: of all ranks, and its own part. */
+/* Holds a rank's buffers: of all ranks, and its own part. */
 typedef struct exchange {
     fsdp_context *context;
     float *all, *part;

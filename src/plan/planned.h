@@ -48,7 +48,7 @@ typedef struct fsdp__plan_time {
 
 /* ---- the plan ---- */
 
-/* Bytes over the network in a step. */
+/* Counts bytes over the network in a step. */
 typedef struct fsdp__plan_crossing {
     int64_t in, out; /* of rank 0's machine, all its ranks together */
     /* What a machine must at least receive, and send, on the average: its ranks lack the other machines' rows of what

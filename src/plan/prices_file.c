@@ -14,7 +14,7 @@ enum {
     MOST_BYTES = 1 << 20
 };
 
-/* What a number of a file may be. Rates of anything that exists lie well inside. */
+/* Bounds what a number of a file may be. Rates of anything that exists lie well inside. */
 #define LEAST_RATE 1.0
 #define MOST_RATE 1e21
 #define MOST_SECONDS 1e3

@@ -13,7 +13,7 @@
 #include "train/run_config.h"
 #include "train/strategy_word.h"
 
-/* A draft that was priced. */
+/* Describes a draft that was priced. */
 typedef struct candidate {
     fsdp__draft draft;
     bool possible;

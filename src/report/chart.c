@@ -64,7 +64,7 @@ const char *fsdp__value_text(fsdp__unit unit, double value, char text[FSDP__VALU
 
 /* ---- scales ---- */
 
-/* An axis: values from `least` to `most`, drawn from `begin` to `end`. */
+/* Describes an axis: values from `least` to `most`, drawn from `begin` to `end`. */
 typedef struct axis {
     double least, most, begin, end;
     bool log;
@@ -191,7 +191,7 @@ static int64_t columns_of(const axis *x)
     return (int64_t)((x->end - x->begin) / COLUMN);
 }
 
-/* What a column of the picture has to show. */
+/* Holds what a column of the picture has to show. */
 typedef struct column {
     double x, sum, least, most;
     int64_t count;

@@ -7,7 +7,7 @@
 
 #include "report/run_file.h"
 
-/* How numbers are written. */
+/* Says how numbers are written. */
 typedef enum fsdp__unit {
     FSDP__UNIT_NONE,    /* 3.21, 1e-05 */
     FSDP__UNIT_COUNT,   /* 1.2k, 3.4M */

@@ -4,7 +4,7 @@
 
 #include "report/chart.h"
 
-/* How the values of a key are shown. A key that is not known has its own name as its title. */
+/* Says how the values of a key are shown. A key that is not known has its own name as its title. */
 typedef struct fsdp__chart_style {
     const char *name, *title;
     fsdp__unit unit;

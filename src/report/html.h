@@ -5,7 +5,7 @@
 #include "report/chart.h"
 #include "report/sources.h"
 
-/* What stands before all, with the style. */
+/* Writes what stands before all, with the style. */
 void fsdp__html_head(FILE *out);
 
 void fsdp__html_text(const char *text, FILE *out);

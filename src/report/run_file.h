@@ -17,7 +17,7 @@ typedef struct fsdp__point_of_series {
     double value; /* NaN: the file has null, which stands for NaN and infinity */
 } fsdp__point_of_series;
 
-/* The values of one key, by rising steps. */
+/* Holds the values of one key, by rising steps. */
 typedef struct fsdp__series {
     char *name;
     fsdp__point_of_series *points;

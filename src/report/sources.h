@@ -17,7 +17,7 @@ typedef enum fsdp__source_kind {
     FSDP__SOURCE_PLAN
 } fsdp__source_kind;
 
-/* Something else than metrics. */
+/* Describes a source other than metrics. */
 typedef struct fsdp__source {
     fsdp__source_kind kind;
     char *path;

@@ -153,7 +153,7 @@ static void add_to_matrix(fsdp__traced_step *step, const fsdp__traced_span *of, 
     }
 }
 
-/* What all ranks have of one kind and group, before it is divided by them. */
+/* Adds what all ranks have of one kind and group, before it is divided by them. */
 static fsdp_status add_to_table(fsdp__traced_step *step, const fsdp__traced_span *of, int64_t calls, int64_t bytes)
 {
     const fsdp__traced_group *g = &step->trace.groups[of->group];

@@ -12,7 +12,7 @@ enum {
     LANES = 1 << 10
 };
 
-/* What is going on at a moment; of each there may be several. */
+/* Says what is going on at a moment; of each there may be several. */
 typedef enum going {
     PRODUCTS,
     ATTENTION,
@@ -36,7 +36,7 @@ typedef struct edge {
     bool begins;
 } edge;
 
-/* A rank's step, from moment to moment. */
+/* Holds a walk over a rank's step, from moment to moment. */
 typedef struct sweep {
     fsdp__step_parts *parts;
     fsdp__step_rank *rank;

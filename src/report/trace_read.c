@@ -26,8 +26,8 @@ enum {
     MOST_LANES = 1 << 10
 };
 
-/* Three hours and half a terabyte: nobody traces for longer or moves more at once, and sums over all spans and ranks
- * have room. */
+/* Allows three hours and half a terabyte: nobody traces for longer or moves more at once, and sums over all spans and
+ * ranks have room. */
 static const double most_us = 1e10;
 static const int64_t most_bytes = INT64_C(1) << 39;
 

@@ -8,7 +8,7 @@
 
 #include "fsdp/status.h"
 
-/* What a span is, by its category. */
+/* Says what a span is, by its category. */
 typedef enum fsdp__traced_sort {
     FSDP__TRACED_KERNEL,
     FSDP__TRACED_COPY,

@@ -7,7 +7,7 @@
 #include "fsdp/device.h"
 #include "report/trace_read.h"
 
-/* What a rank does. A moment has one: what its device computes comes first, then what it waits for. */
+/* Says what a rank does. A moment has one: what its device computes comes first, then what it waits for. */
 typedef enum fsdp__activity {
     FSDP__DOES_PRODUCTS,
     FSDP__DOES_ATTENTION,
@@ -25,7 +25,7 @@ typedef enum fsdp__activity {
 const char *fsdp__activity_name(fsdp__activity activity);
 bool fsdp__activity_is_wait(fsdp__activity activity); /* for other ranks, or for what they send */
 
-/* Nanoseconds from the beginning of the step. */
+/* Counts nanoseconds from the beginning of the step. */
 typedef struct fsdp__stretch {
     int64_t begin, end;
     int activity; /* or a kind of collective */
@@ -50,7 +50,7 @@ typedef struct fsdp__step_rank {
     const char *gap_after, *gap_before;
 } fsdp__step_rank;
 
-/* What the slowest rank does longer than the others do. */
+/* Says what the slowest rank does longer than the others do. */
 typedef enum fsdp__step_reason {
     FSDP__SLOW_IN_NOTHING,
     FSDP__SLOW_IN_COMPUTING,
@@ -77,7 +77,7 @@ typedef struct fsdp__step_kernel {
     double flops; /* 0: not known, as of what is bound by memory */
 } fsdp__step_kernel;
 
-/* What calls of one kind and group move in the step. */
+/* Says what calls of one kind and group move in the step. */
 typedef struct fsdp__step_traffic {
     const char *group; /* borrowed */
     int ranks, kind;

@@ -13,7 +13,7 @@ typedef struct fsdp__joint_share {
     uint64_t bytes;       /* of files that this rank makes by itself */
 } fsdp__joint_share;
 
-/* The parts of its messages. */
+/* Holds the parts of its messages. */
 typedef struct fsdp__joint_words {
     const char *failure;  /* "cannot write the model" */
     const char *compared; /* what the fingerprint is of: "names or shapes" */

@@ -13,7 +13,7 @@ typedef struct fsdp__added_token {
     bool lstrip, rstrip; /* white space before or after it becomes part of it */
 } fsdp__added_token;
 
-/* Added tokens that are searched for together: before the text is normalized, or after. */
+/* Holds added tokens that are searched for together: before the text is normalized, or after. */
 typedef struct fsdp__added_tokens {
     fsdp__added_token *tokens; /* sorted by first byte; of those with the same one, the longest first */
     int64_t count, capacity;

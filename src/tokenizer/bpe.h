@@ -29,7 +29,7 @@ typedef struct fsdp__candidate_merge {
     int32_t at;
 } fsdp__candidate_merge;
 
-/* The memory of one thread for encoding words. */
+/* Holds the memory of one thread for encoding words. */
 typedef struct fsdp__word_scratch {
     fsdp__symbol *symbols;
     int64_t count, capacity;

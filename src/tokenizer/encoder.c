@@ -13,7 +13,7 @@ enum {
     CACHED_IDS = 8
 };
 
-/* One word and its tokens, of the size of a cache line. */
+/* Holds one word and its tokens, of the size of a cache line. */
 typedef struct cached_word {
     uint8_t bytes, count; /* bytes is 0: the entry is free */
     char word[CACHED_BYTES];

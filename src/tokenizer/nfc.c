@@ -89,7 +89,7 @@ static size_t next_doubtful(const char *text, size_t bytes, size_t at)
 
 /* ---- one stretch ---- */
 
-/* A character, with its position in the bits above it and its combining class in the highest bits. */
+/* Packs a character, with its position in the bits above it and its combining class in the highest bits. */
 typedef uint64_t part;
 
 static part make_part(uint32_t character, size_t place)

@@ -11,8 +11,8 @@ static const char qwen2_split[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+"
     "[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-/* The pattern of the pre-tokenizer Digits. It uses Rust's tables, which are of Unicode 17 and have thirteen more
- * digits. */
+/* This is the pattern of the pre-tokenizer Digits. It uses Rust's tables, which are of Unicode 17 and have thirteen
+ * more digits. */
 const char fsdp__digit_pattern[] = "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]";
 
 /* Patterns that are known to end a word between a letter and a space that a letter follows, and after the end of a line
@@ -30,7 +30,7 @@ static const char *const cutting[] = {
     "'d)?|"
     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
 };
-/* Patterns that leave letters and spaces alone. */
+/* Lists patterns that leave letters and spaces alone. */
 static const char *const neutral[] = {fsdp__digit_pattern, "\\p{N}", "\\p{N}{1,3}", "\\p{N}+", "[0-9]", "\\d"};
 
 static bool is_one_of(const char *regex, const char *const *list, size_t count)

@@ -14,7 +14,7 @@ enum {
     FSDP__JOINS = 255 /* no combining class has this number */
 };
 
-/* The general categories, in alphabetical order. */
+/* Lists the general categories, in alphabetical order. */
 typedef enum fsdp__category {
     FSDP__CC,
     FSDP__CF,

@@ -48,7 +48,7 @@ void fsdp__unigram_sort(fsdp__unigram *unigram, const fsdp__vocabulary *vocabula
     }
 }
 
-/* The pieces, in order, that begin with the bytes seen so far. */
+/* Holds the pieces, in order, that begin with the bytes seen so far. */
 typedef struct range {
     int64_t begin, end;
     size_t seen;

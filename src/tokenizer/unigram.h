@@ -14,7 +14,7 @@ typedef struct fsdp__unigram {
     double unknown_score; /* of a character that no piece has */
 } fsdp__unigram;
 
-/* The memory of one thread for encoding words. */
+/* Holds the memory of one thread for encoding words. */
 typedef struct fsdp__unigram_place {
     double score; /* of the best way to get here */
     int64_t from; /* where its last piece begins; -1: there is no way yet */

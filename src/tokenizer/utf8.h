@@ -16,7 +16,7 @@ size_t fsdp__utf8_prefix(const char *text, size_t bytes);
  * Rust count: the bytes that could begin a character, up to where they go wrong. `*cut` says that they may still become
  * a character if more bytes follow. */
 size_t fsdp__utf8_broken(const char *text, size_t bytes, bool *cut);
-/* Unicode's property White_Space, and the last character that has it. */
+/* Lists Unicode's property White_Space, and the last character that has it. */
 enum {
     FSDP__LAST_WHITE_SPACE = 0x3000
 };

@@ -110,7 +110,7 @@ static fsdp_status read_pattern(char *text, const char *key, fsdp_lora_pattern *
     return FSDP_OK;
 }
 
-/* The patterns of one key, and their strings. */
+/* Holds the patterns of one key, and their strings. */
 typedef struct pattern_list {
     fsdp_lora_pattern *items;
     char **texts;

@@ -5,14 +5,14 @@
 #include "fsdp/checkpoint.h"
 #include "fsdp/train.h"
 
-/* Sections. */
+/* Name sections. */
 #define FSDP__SECTION_MODEL "model"
 #define FSDP__SECTION_OPTIMIZER "optimizer"
 #define FSDP__SECTION_EMA "ema"                     /* with training.ema_decay */
 #define FSDP__SECTION_DPO "dpo"                     /* with training.objective: dpo */
 #define FSDP__SECTION_DPO_VALIDATED "dpo_validated" /* the same of what is validated on */
 
-/* Values. */
+/* Name values. */
 #define FSDP__VALUE_SEQUENCES "train.sequences_per_step"
 #define FSDP__VALUE_TOKENS "train.tokens"
 #define FSDP__VALUE_RUN "train.run" /* the run's id; older checkpoints have none */
@@ -31,7 +31,7 @@
 #define FSDP__VALUE_DPO_VALIDATED_ON "dpo.validated_on" /* fsdp__dpo_validated_on */
 #define FSDP__VALUE_DIGEST "data.digest"                /* of all tokens; missing if it was not ready yet */
 #define FSDP__VALUE_FILES "data.files"                  /* fsdp__tokens_identity, if it is certain */
-/* the newest checkpoint whose weights are finite, if these are not */
+/* Names the newest checkpoint whose weights are finite, if these are not. */
 #define FSDP__VALUE_FINITE "checkpoint.finite_step"
 #define FSDP__VALUE_MODEL "facts.model" /* same_facts.h: what a run that goes on must have, too */
 #define FSDP__VALUE_DATA "facts.data"   /* the data that its place is in */

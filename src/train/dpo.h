@@ -6,7 +6,7 @@
 #include "fsdp/data.h"
 #include "fsdp/train.h"
 
-/* The log-probabilities of pairs, by the model that others are compared with. */
+/* Holds the log-probabilities of pairs, by the model that others are compared with. */
 typedef struct fsdp__reference {
     fsdp_state_dict *state; /* has them (pairs,2); NULL: there are none */
     float *values;          /* the same */

@@ -5,7 +5,7 @@
 
 #include "fsdp/adapter.h"
 
-/* What a checkpoint says of its adapter, and of the model that the run held still. */
+/* Holds what a checkpoint says of its adapter, and of the model that the run held still. */
 typedef struct fsdp__kept_adapter {
     fsdp_lora_options *options;
     char *base; /* the model's folder; NULL: its values were drawn from `seed` */

@@ -93,7 +93,7 @@ fsdp_status fsdp__train_check_optimizer(const fsdp_train_config *config);
 
 /* ---- checkpoint_keys.c ---- */
 
-/* What checkpoint.exclude_from_loading may name. */
+/* Lists what checkpoint.exclude_from_loading may name. */
 #define FSDP__TRAIN_OPTIMIZER "optimizer"
 #define FSDP__TRAIN_LR_SCHEDULER "lr_scheduler"
 #define FSDP__TRAIN_DATALOADER "dataloader"

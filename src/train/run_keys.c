@@ -104,7 +104,7 @@ static const fsdp__choice carrier_choices[] = {{"auto", FSDP_CARRIER_AUTO},
 static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NULL, 0}};
 
 #define AT(section, field) offsetof(fsdp_train_config, section.field)
-/* The columns: section, name, field, range, default, help. */
+/* Define the columns: section, name, field, range, default, help. */
 #define INTEGER(section, name, least, most, range, initial, help)                                                  \
     {                                                                                                              \
 #section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, NULL, initial, help, NULL, NULL \
@@ -179,7 +179,7 @@ static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NUL
 #section, #name, FSDP__KEY_MAPS, AT(section, field), 0, 0, range, NULL, NULL, help, NULL, items \
     }
 
-/* What an entry of optimizer.groups may hold. */
+/* Lists what an entry of optimizer.groups may hold. */
 #define GROUP_NUMBER(name, most, range, initial, help)                                                                \
     {                                                                                                                 \
         "optimizer.groups", #name, FSDP__KEY_NUMBER, offsetof(fsdp_train_group, name), 0, most, range, NULL, initial, \

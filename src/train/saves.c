@@ -230,7 +230,7 @@ void fsdp__saves_release(fsdp_train_run *run)
 
 /* ---- one checkpoint ---- */
 
-/* All that goes into a checkpoint. */
+/* Holds all that goes into a checkpoint. */
 typedef struct content {
     fsdp_checkpoint_section sections[5]; /* those from the third on belong to the run */
     int count;

@@ -113,7 +113,7 @@ void fsdp__train_release_schedule(fsdp_train_run *run)
 
 /* ---- what it says of the model ---- */
 
-/* A module of a unit, for messages. */
+/* Describes a module of a unit, for messages. */
 typedef struct place {
     const fsdp__comm_schedule *s;
     const char *file;

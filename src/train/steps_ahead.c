@@ -25,7 +25,7 @@ static fsdp_stream *stream_of(const fsdp_train_run *run)
     return fsdp_device_stream(run->device);
 }
 
-/* What lies on the device, and in each report: the verdict, and then the losses of the microbatches. */
+/* Returns what lies on the device, and in each report: the verdict, and then the losses of the microbatches. */
 static float *losses_in(void *report)
 {
     return (float *)((fsdp__verdict *)report + 1);

@@ -22,7 +22,7 @@ enum {
 
 _Static_assert(sizeof(fsdp__rank_times) == FSDP__RANK_TIMES * sizeof(double), "times travel behind the losses");
 
-/* What is said once, and how metrics name it. */
+/* Lists what is said once, and how metrics name it. */
 #define SIGN_MAP(X)                 \
     X(WAITING, "waiting")           \
     X(STARVED, "starved")           \

@@ -43,7 +43,7 @@ bool fsdp__sign_no_gradient(double norm, int64_t step, char *text);
 
 /* ---- units ---- */
 
-/* The gradients of a unit (a module that is sharded as a whole), and its weights. */
+/* Holds the gradients of a unit (a module that is sharded as a whole), and its weights. */
 typedef struct fsdp__unit_figures {
     const char *name;                /* "" for the root */
     double elements;                 /* of the gradients that there are */
@@ -54,9 +54,9 @@ typedef struct fsdp__unit_figures {
 } fsdp__unit_figures;
 
 bool fsdp__sign_not_finite_units(const fsdp__unit_figures *units, int64_t count, char *text);
-/* Nothing that a unit has learns. */
+/* Finds units that learn nothing. */
 bool fsdp__sign_dead_units(const fsdp__unit_figures *units, int64_t count, char *text);
-/* The gradients of some units are far smaller than those of others, for an element. */
+/* Finds units whose gradients are far smaller than those of others, for an element. */
 bool fsdp__sign_vanishing_units(const fsdp__unit_figures *units, int64_t count, char *text);
 /* Most of what float16 should hold is too small for it. */
 bool fsdp__sign_underflow(const fsdp__unit_figures *units, int64_t count, double scale, char *text);

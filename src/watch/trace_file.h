@@ -15,7 +15,7 @@ typedef struct fsdp__trace_file {
     uint64_t bytes;
 } fsdp__trace_file;
 
-/* What tells a trace from other files: it stands in gzip's head, or near the beginning of the text. */
+/* Tells a trace from other files: it stands in gzip's head, or near the beginning of the text. */
 #define FSDP__TRACE_FORMAT "fsdp trace"
 #define FSDP__TRACE_HEAD "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"format\":\"" FSDP__TRACE_FORMAT "\""
 
@@ -28,7 +28,7 @@ fsdp_status fsdp__trace_file_add(fsdp__trace_file *file, const void *data, size_
 fsdp_status fsdp__trace_file_finish(fsdp__trace_file *file);
 /* Removes what was written, unless it is in its place. */
 void fsdp__trace_file_release(fsdp__trace_file *file);
-/* For whoever ends this process while other threads go on: nothing is put in its place any more. Returns whether any
+/* Serves whoever ends this process while other threads go on: nothing is put in its place any more. Returns whether any
  * file was. Call it once. */
 bool fsdp__trace_files_stop(void);
 

@@ -26,7 +26,7 @@ typedef struct fsdp__trace_span {
     bool apart;      /* it overlaps another one of its lane without lying in it */
 } fsdp__trace_span;
 
-/* An arrow from where something was issued to where it ran. */
+/* Describes an arrow from where something was issued to where it ran. */
 typedef struct fsdp__trace_arrow {
     int64_t from, to; /* spans */
 } fsdp__trace_arrow;

@@ -5,9 +5,10 @@
 
 #include <stdbool.h>
 
-/* From here on, in the whole program, with EIO: fstat of what has this path now (NULL: of nothing any more). */
+/* Makes fstat of `path` fail with EIO from here on, in the whole program: fstat of what has this path now (NULL: of
+ * nothing any more). */
 void test_fail_fstat(const char *path);
-/* The same of readdir, of all folders. */
+/* Does the same for readdir, of all folders. */
 void test_fail_readdir(bool fails);
 /* From here on stat and fstat give each file system another number, as it has on another machine. */
 void test_renumber_devices(bool other);

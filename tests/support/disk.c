@@ -152,7 +152,7 @@ static disk_change look(int fd, const char *path)
     return found;
 }
 
-/* Of a call that has been made. */
+/* Notes the names of a call that has been made. */
 static void note_names(disk_change *first, disk_change *second)
 {
     disk_call call = {.kind = DISK_NAMES_CHANGE};

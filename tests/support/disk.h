@@ -59,12 +59,12 @@ typedef struct disk {
 
 /* What there is below `folder` is on the disk. One recording at a time. */
 disk *disk_record(const char *folder);
-/* How many calls there were up to now; from any thread. */
+/* Counts the calls up to now; from any thread. */
 int disk_calls(const disk *d);
 void disk_stop(void);
 void disk_free(disk *d);
 
-/* What becomes of calls that nobody waited for. */
+/* Says what becomes of calls that nobody waited for. */
 typedef enum disk_luck {
     DISK_ALL,
     DISK_NOTHING,
@@ -73,7 +73,7 @@ typedef enum disk_luck {
     DISK_SOME /* and more: each for itself, drawn anew for each number from here on; writes also by half */
 } disk_luck;
 
-/* Whether a cut behind the first `calls` leaves the same with any luck. */
+/* Says whether a cut behind the first `calls` leaves the same with any luck. */
 bool disk_is_sure(const disk *d, int calls);
 /* Makes `folder`, which is not there, what the watched one is after the cut. */
 void disk_cut(const disk *d, int calls, int luck, const char *folder);

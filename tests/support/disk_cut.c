@@ -37,7 +37,7 @@ bool disk_is_sure(const disk *d, int calls)
     return true;
 }
 
-/* From 0 to 3. */
+/* Draws a number from 0 to 3. */
 static int draw(int index, int luck)
 {
     uint64_t x = (uint64_t)(unsigned)index * 0x9e3779b97f4a7c15u + (uint64_t)(unsigned)luck * 0xd1b54a32d192ed03u;
@@ -47,7 +47,7 @@ static int draw(int index, int luck)
     return (int)(x >> 62);
 }
 
-/* In halves: 0 is nothing of it, 2 all. */
+/* Keeps halves: 0 is nothing of it, 2 all. */
 static int kept_halves(const disk *d, int index, int calls, int luck)
 {
     bool names = d->calls[index].kind == DISK_NAMES_CHANGE;

@@ -18,7 +18,7 @@ typedef struct number_tensor {
 const number_tensor *number_find(const char *x, const char *name, const char *part);
 /* The same of one that must be there. */
 const number_tensor *number_get(const char *x, const char *name, const char *part);
-/* How many tensors of X.npy have names that begin so. */
+/* Counts the tensors of X.npy that have names that begin so. */
 int number_count(const char *x, const char *prefix);
 /* All of X.npy, whose elements must be of this type; free() it. */
 void *number_array(const char *x, fsdp_dtype dtype, int64_t *count);

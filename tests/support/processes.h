@@ -15,9 +15,9 @@ bool test_ranks_are_processes(void);
 void *test_shared_new(size_t bytes);
 void test_shared_free(void *memory, size_t bytes);
 
-/* What `run` is called with, in each rank's process, once its context is there (NULL: it could not join, as the last
- * error says); and `ended`, in the process of the case, when one of ranks 1 and up has ended, with what waitpid says of
- * it. `run` may leave objects behind. */
+/* Holds what `run` is called with, in each rank's process, once its context is there (NULL: it could not join, as the
+ * last error says); and `ended`, in the process of the case, when one of ranks 1 and up has ended, with what waitpid
+ * says of it. `run` may leave objects behind. */
 typedef struct test_processes {
     int world;
     void (*run)(void *arg, int rank, fsdp_context *context);

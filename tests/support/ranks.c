@@ -93,8 +93,8 @@ static void set_carrier(fsdp_context *context)
     CHECK_OK(fsdp_context_set_carrier(context, (fsdp_carrier)carrier));
 }
 
-/* Whether devices were let go on because the world has ended, and so write what others still read ([Note: released] in
- * comm/transport/arena/peer.h): nobody takes that for a result. */
+/* Says whether devices were let go on because the world has ended, and so write what others still read ([Note:
+ * released] in comm/transport/arena/peer.h): nobody takes that for a result. */
 static bool was_released(fsdp_context *context)
 {
     fsdp_carrier wanted = fsdp__comm_get(context)->wanted;
@@ -126,7 +126,7 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* That the running test has chosen; NULL: what the environment says. */
+/* Holds what the running test has chosen; NULL: what the environment says. */
 static const test_machines *chosen;
 
 static pthread_once_t environment_read = PTHREAD_ONCE_INIT; /* of every expected element it is asked */
@@ -134,7 +134,7 @@ static int machines_of_environment;
 
 fsdp_status (*test_join)(fsdp_context **context);
 
-/* Of the world that somebody else has started; NULL: there is none, or it has been left. */
+/* Is the context of the world that somebody else has started; NULL: there is none, or it has been left. */
 static fsdp_context *joined;
 static int joined_ranks, joined_rank; /* 0: there was none */
 

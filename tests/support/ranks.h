@@ -24,7 +24,7 @@ typedef void (*test_rank_body)(fsdp_context *context, void *arg);
  * ranks share nothing but what they only read (TEST_FILE_JOINED): worlds of one rank are as ever, those of that many
  * ranks are these processes, in one context for all, and no other world is run. */
 void test_run_ranks(int world, test_rank_body body, void *arg);
-/* In one world after the other. */
+/* Runs in one world after the other. */
 void test_run_worlds(int first, int last, test_rank_body body, void *arg);
 /* Returns when all ranks of the running test are here, or have ended; no call of the library is part of it. In front of
  * what breaks the world on one rank: after a collective others may still be inside it. */
@@ -43,24 +43,24 @@ extern fsdp_status (*test_join)(fsdp_context **context);
     TEST_FILE(test_main)
 /* Skips the case, with the reason, where ranks are processes, be they this test's or joined. */
 void test_need_threads(const char *reason);
-/* On how many machines a world is; and skips the case, with the reason, where the environment asks for several. */
+/* Says on how many machines a world is; and skips the case, with the reason, where the environment asks for several. */
 int test_machines_of(int world);
 void test_only_on_one_machine(const char *reason);
-/* The smallest world from `world` on that is on those machines, or the one that is joined: for tests that draw worlds.
- */
+/* Returns the smallest world from `world` on that is on those machines, or the one that is joined: for tests that draw
+ * worlds. */
 int test_machines_world(int world);
-/* Whether this process has run that rank of a world: of one that is joined, its own. */
+/* Says whether this process has run that rank of a world: of one that is joined, its own. */
 bool test_rank_was_here(int world, int rank);
 /* Of a group of `count` ranks of a world, `first` and each `stride` further, contributions of so many at a time are
  * added first, and then these sums (src/comm/transport/order.h); 1: one after the other. */
 int test_rank_block(int world, int first, int stride, int count);
 /* The same for a test that goes on: returns how many ranks failed, and says why, a line each (at most `bytes`). */
 int test_try_ranks(int world, test_rank_body body, void *arg, char *text, size_t bytes);
-/* The same, always checked for races, for a body that plants one: `race` gets what was found, or "". Calls of the body
- * may fail with it, on any rank; the body goes on and frees what it has. */
+/* Does the same, always checked for races, for a body that plants one: `race` gets what was found, or "". Calls of the
+ * body may fail with it, on any rank; the body goes on and frees what it has. */
 void test_run_racing_ranks(int world, test_rank_body body, void *arg, char *race, size_t bytes);
 
-/* On machines that the test has chosen, whatever the environment says. test_try_machines goes on after failures;
+/* Runs on machines that the test has chosen, whatever the environment says. test_try_machines goes on after failures;
  * machines->network is there while the ranks run. */
 void test_run_machines(int machines, int machine_ranks, bool one_level, test_rank_body body, void *arg);
 int test_try_machines(test_machines *machines, test_rank_body body, void *arg, char *text, size_t bytes);

@@ -11,7 +11,7 @@
 
 #include "support/test.h"
 
-/* Those of the case that runs. */
+/* Are those of the case that runs. */
 extern fsdp_context *context;
 extern fsdp_device *device;
 

@@ -61,7 +61,7 @@
         return test_run_in_memory(__FILE__, (unless) ? (reason) : NULL); \
     }                                                                    \
     TEST_FILE(test_main)
-/* A case, or a file's function: then the case has no line. */
+/* Describes a case, or a file's function: then the case has no line. */
 typedef struct test_entry {
     struct CMUnitTest test;
     const char *path;
@@ -82,41 +82,41 @@ fsdp_context *test_context(void);
  * and the test fails where one was found. */
 void test_watch_races(fsdp_context *const *contexts, int count);
 void test_check_races(const fsdp_context *context);
-/* Whether this is `make test-long`: more seeds, more steps. */
+/* Says whether this is `make test-long`: more seeds, more steps. */
 bool test_long(void);
-/* Whether a sanitizer watches, whose memory and time are 2 to 15 times the program's. */
+/* Says whether a sanitizer watches, whose memory and time are 2 to 15 times the program's. */
 #if FSDP__ASAN || FSDP__TSAN
 #define TEST_SANITIZED 1
 #else
 #define TEST_SANITIZED 0
 #endif
-/* Whether to leave out of a sweep what differs in numbers alone, under a sanitizer and on another device: the same code
- * is in the rest, and the plain run and `make test-long` have all. */
+/* Says whether to leave out of a sweep what differs in numbers alone, under a sanitizer and on another device: the same
+ * code is in the rest, and the plain run and `make test-long` have all. */
 bool test_brief(void);
-/* Whether the i-th variant of a sweep is run, which cuts sweeps that have been seen whole: by `make test-long` each is,
- * by `make test` every `usual`-th, and in a brief test every `brief`-th. Sum the numbers of several sweeps that are
- * nested, so that each of one meets another of the other. */
+/* Says whether the i-th variant of a sweep is run, which cuts sweeps that have been seen whole: by `make test-long`
+ * each is, by `make test` every `usual`-th, and in a brief test every `brief`-th. Sum the numbers of several sweeps
+ * that are nested, so that each of one meets another of the other. */
 bool test_takes(int i, int usual, int brief);
-/* What a test computes on: the CPU, or the device that FSDP_TEST_DEVICE names ("sim"), which front doors then take too.
- * The host must not follow pointers to it: tests read and write tensors by fsdp_tensor_read and fsdp_tensor_write.
- * Ranks that are threads all have GPU 0, or where FSDP_FAKECUDA_DEVICES is set GPUs in turn, as a program's ranks do.
- */
+/* Returns what a test computes on: the CPU, or the device that FSDP_TEST_DEVICE names ("sim"), which front doors then
+ * take too. The host must not follow pointers to it: tests read and write tensors by fsdp_tensor_read and
+ * fsdp_tensor_write. Ranks that are threads all have GPU 0, or where FSDP_FAKECUDA_DEVICES is set GPUs in turn, as a
+ * program's ranks do. */
 fsdp_device *test_device(fsdp_context *context);
-/* Whether that is the CPU; and skips the case, with the reason, where it is not: for what can only be asked of a device
- * that is in step with the host, or that computes on memory which ranks share. */
+/* Says whether that is the CPU; and skips the case, with the reason, where it is not: for what can only be asked of a
+ * device that is in step with the host, or that computes on memory which ranks share. */
 bool test_on_cpu(void);
-/* Whether a GPU can be opened, real or fake (tests/backend/fakecuda); and skips the case if not. */
+/* Says whether a GPU can be opened, real or fake (tests/backend/fakecuda); and skips the case if not. */
 bool test_has_gpu(void);
 void test_need_gpu(void);
 void test_only_on_cpu(const char *reason);
-/* Whether it computes with the CPU's kernels ("sim" does), so that results have the same bits as the CPU's. */
+/* Says whether it computes with the CPU's kernels ("sim" does), so that results have the same bits as the CPU's. */
 bool test_has_cpu_bits(void);
 /* Skips the case on a GPU, with the reason. */
 void test_not_on_gpu(const char *reason);
 /* Gives the device's own stream a thread, so that the device runs behind the host. Call it before anything has kept the
  * stream. */
 void test_run_behind(fsdp_device *device);
-/* Bytes that live on the context's devices, but for the workspace that streams keep. */
+/* Counts bytes that live on the context's devices, but for the workspace that streams keep. */
 int64_t test_live_bytes(fsdp_context *context);
 
 /* Waits for the stream of the test's device and frees its workspace, so that live bytes can be compared with all. */
@@ -129,14 +129,14 @@ void *test_new(size_t bytes); /* zeroed */
 char *test_directory(void);
 /* "<directory>/<name>". */
 char *test_path(const char *directory, const char *name);
-/* The whole file, and a NUL. `bytes` may be NULL. */
+/* Returns the whole file, and a NUL. `bytes` may be NULL. */
 char *test_read_file(const char *path, size_t *bytes);
 /* Gives the case what `release` ends; returns it. What came later goes first. */
 void *test_own(void *object, void (*release)(void *object));
 
 /* Removes a directory before its case has ended, for loops that make many. */
 void test_directory_free(char *path);
-/* Like rm -rf: a missing path is fine, and what is removed is no link's target. */
+/* Removes like rm -rf: a missing path is fine, and what is removed is no link's target. */
 void test_remove_tree(const char *path);
 /* Writes a whole file; one of text in a directory; one of so many letters (the squares of their places modulo some). */
 void test_write_file(const char *path, const void *data, size_t bytes);
@@ -152,7 +152,7 @@ int test_count(const char *text, const char *part);
 FILE *test_begin_text(void);
 char *test_end_text(FILE *stream);
 
-/* For every use of `kind` in the body: the body runs with that use failing, until a run in which nothing failed.
+/* Loops over every use of `kind` in the body: the body runs with that use failing, until a run in which nothing failed.
  *
  *     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
  *         fsdp_status status = fsdp_thing_create(&thing);
@@ -165,7 +165,7 @@ bool test_next_fault(fsdp__fault_kind kind, long *n);
 #define CHECK_FAULT(kind, status) test_check_fault((kind), (status), __FILE__, __LINE__)
 
 #define CHECK(condition) ((condition) ? (void)0 : test_fail(__FILE__, __LINE__, "%s", "not true: " #condition))
-/* Integers, sizes, enums, bools. */
+/* Compares integers, sizes, enums, bools. */
 #define CHECK_EQ(actual, expected) \
     test_check_eq((int64_t)(actual), (int64_t)(expected), #actual, #expected, __FILE__, __LINE__)
 #define CHECK_STRING(actual, expected) test_check_string((actual), (expected), #actual, __FILE__, __LINE__)
@@ -207,7 +207,7 @@ void test_check_status(fsdp_status actual, fsdp_status expected, const char *tex
 void test_check_fault(fsdp__fault_kind kind, fsdp_status status, const char *file, int line);
 void *test_check_pointer(const void *pointer, const char *text, const char *file, int line);
 
-/* Where test_fail goes in a thread that is not cmocka's (support/ranks.c). */
+/* Says where test_fail goes in a thread that is not cmocka's (support/ranks.c). */
 typedef struct test_thread {
     jmp_buf escape;
     char message[2048];

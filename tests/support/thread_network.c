@@ -136,7 +136,7 @@ static void leave(endpoint *e)
     pthread_mutex_unlock(&e->network->mutex);
 }
 
-/* With the lock; false: this call fails. */
+/* Enters with the lock; false: this call fails. */
 static bool enter(endpoint *e, char *text)
 {
     pthread_mutex_lock(&e->network->mutex);
@@ -234,7 +234,7 @@ static bool is_stalled(const thread_network *n, int from, int to)
     return n->stalled[from * n->ranks + to];
 }
 
-/* What is to be waited for of one that does not arrive: whom it goes to stands in the place of the tag. */
+/* Adds what is to be waited for of one that does not arrive: whom it goes to stands in the place of the tag. */
 static fsdp__network_request add_send(endpoint *e, int to)
 {
     posted *p = calloc(1, sizeof *p);
@@ -297,7 +297,7 @@ static bool network_receive(void *network, int from, int tag, const fsdp__segmen
     return true;
 }
 
-/* Of a sender and tag the oldest; NULL: none has arrived. `from` -1: from anybody. */
+/* Takes the oldest of a sender and tag; NULL: none has arrived. `from` -1: from anybody. */
 static message *take(endpoint *e, int from, int tag)
 {
     for (message **link = &e->mail; *link; link = &(*link)->next) {

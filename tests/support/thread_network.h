@@ -34,7 +34,7 @@ void thread_network_delay(thread_network *network, int calls);
 void thread_network_fail(thread_network *network, int rank, int n);
 /* Every call of the rank waits, until it is let go on. */
 void thread_network_stop(thread_network *network, int rank);
-/* The same of those that test several messages: a thread that waits for them does not come back, others do. */
+/* Do the same for those that test several messages: a thread that waits for them does not come back, others do. */
 void thread_network_hold(thread_network *network, int rank);
 /* What one rank sends to another does not arrive, and its sends are not done, as where a connection loses packets. */
 void thread_network_stall(thread_network *network, int from, int to);

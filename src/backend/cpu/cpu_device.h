@@ -15,7 +15,7 @@ void fsdp__cpu_prepare_kernel(const fsdp_device *device);
 fsdp_status fsdp__cpu_memory_alloc(size_t bytes, void **out);
 void fsdp__cpu_memory_free(void *memory, size_t bytes);
 
-/* The stream slots of the backend's table (device/backend.h). */
+/* Fill the stream slots of the backend's table (device/backend.h). */
 fsdp_status fsdp__cpu_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out);
 void fsdp__cpu_stream_free(fsdp_stream *stream);
 fsdp_status fsdp__cpu_stream_enqueue(fsdp_stream *stream, fsdp_status (*work)(fsdp_stream *, const void *),
@@ -25,7 +25,7 @@ fsdp_status fsdp__cpu_stream_check(fsdp_stream *stream);
 fsdp_status fsdp__cpu_stream_mark(fsdp_stream *stream, fsdp__mark *out);
 fsdp_status fsdp__cpu_stream_await(fsdp_stream *stream, fsdp__mark mark);
 
-/* All of them but stream_create. */
+/* Lists all of them but stream_create. */
 #define FSDP__CPU_STREAM_SLOTS                                                                  \
     .stream_free = fsdp__cpu_stream_free, .stream_enqueue = fsdp__cpu_stream_enqueue,           \
     .stream_synchronize = fsdp__cpu_stream_synchronize, .stream_check = fsdp__cpu_stream_check, \

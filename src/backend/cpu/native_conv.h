@@ -21,7 +21,7 @@ typedef enum fsdp__conv_operand {
     FSDP__CONV_OPERANDS
 } fsdp__conv_operand;
 
-/* A part of a convolution: some images, some channels. Images of x and y, and rows of the weight, need not be
+/* Names a part of a convolution: some images, some channels. Images of x and y, and rows of the weight, need not be
  * adjacent. */
 typedef struct fsdp__conv_part {
     fsdp__conv_pass pass;

@@ -10,7 +10,7 @@ bool fsdp__has_native_bf16(void)
 
 /* ---- what the two versions call differently ---- */
 
-/* A matrix (rows, cols): element (i,j) lies at i * row + j * col. */
+/* Describes a matrix (rows, cols): element (i,j) lies at i * row + j * col. */
 typedef struct shape {
     int64_t rows, cols, row, col;
     fsdp_dtype dtype;

@@ -101,7 +101,7 @@ typedef struct builder {
     const fsdp__attention_call *call;
 } builder;
 
-/* (batch, heads, time, head_dim) */
+/* Describes rows as (batch, heads, time, head_dim) */
 static fsdp__cudnn_tensor rows(builder b, int id, int64_t heads, const fsdp__attention_layout *l)
 {
     const fsdp__attention_call *c = b.call;
@@ -110,7 +110,7 @@ static fsdp__cudnn_tensor rows(builder b, int id, int64_t heads, const fsdp__att
                               (int64_t[]){l->batch, l->head, l->time, 1});
 }
 
-/* (batch, heads, head_dim, time): keys or values on their side. */
+/* Describes columns as (batch, heads, head_dim, time): keys or values on their side. */
 static fsdp__cudnn_tensor columns(builder b, int id, const fsdp__attention_layout *l)
 {
     const fsdp__attention_call *c = b.call;

@@ -21,7 +21,7 @@ typedef struct fsdp__attention_call {
     bool unused[3];
 } fsdp__attention_call;
 
-/* Ids of the tensors in memory, and of the numbers. */
+/* Lists the ids of the tensors in memory, and of the numbers. */
 enum {
     FSDP__ATTENTION_Q = 1,
     FSDP__ATTENTION_K,

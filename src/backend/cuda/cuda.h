@@ -53,7 +53,7 @@ typedef struct fsdp__cuda_words {
     CUresult(CUDAAPI *await)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 } fsdp__cuda_words;
 
-/* The state of a device (device->state). */
+/* Holds the state of a device (device->state). */
 typedef struct fsdp__cuda_state {
     char model[64];
     int capability; /* 90: 9.0 */
@@ -79,7 +79,7 @@ typedef struct fsdp__cuda_state {
     struct fsdp__nccl *nccl;                  /* NULL: nobody has asked for it. Guarded by the mutex */
 } fsdp__cuda_state;
 
-/* Pinned memory through which a stream copies: see [Note: pageable memory] in cuda_copy.c. */
+/* Describes pinned memory through which a stream copies: see [Note: pageable memory] in cuda_copy.c. */
 typedef struct fsdp__cuda_pieces {
     char *memory;                        /* NULL: there was no such copy yet */
     cudaEvent_t used[FSDP__CUDA_PIECES]; /* after the last copies of each */

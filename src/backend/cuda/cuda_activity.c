@@ -46,7 +46,7 @@ typedef struct caller {
     uint32_t correlation;
 } caller;
 
-/* The one recording of the process. */
+/* Holds the one recording of the process. */
 static struct recording {
     pthread_mutex_t users_mutex; /* guards what follows, and is held while CUPTI is attached and detached */
     int users;

@@ -9,7 +9,7 @@
 
 /* ---- moments ---- */
 
-/* The moments of a device. An event of another device may hold one for longer than the device is there, even in
+/* Holds the moments of a device. An event of another device may hold one for longer than the device is there, even in
  * another context; so this lives as long as the last of them. */
 typedef struct fsdp__cuda_moments {
     pthread_mutex_t mutex;       /* guards what follows */
@@ -187,7 +187,7 @@ static fsdp_status record(fsdp_stream *stream, const fsdp__cuda_moment *moment)
     return FSDP_OK;
 }
 
-/* What travels through the queue: a mark with its references. */
+/* Records a mark when its turn in the queue comes, and gives its references back. */
 static fsdp_status record_item(fsdp_stream *stream, const void *argument)
 {
     const fsdp__mark *mark = argument;

@@ -19,7 +19,7 @@ typedef struct piece {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static piece *pieces; /* guarded by the mutex */
 
-/* The pages of a request. */
+/* Describes the pages of a request. */
 typedef struct pages {
     uintptr_t first, end;
 } pages;

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 
-/* How old an origin gets before a new one is made, and up to when that is measured from the old one. */
+/* Says how old an origin gets before a new one is made, and up to when that is measured from the old one. */
 #define ORIGIN_NS_MOST INT64_C(4000000000)
 #define ORIGIN_NS_KNOWN INT64_C(5000000000)
 

@@ -25,8 +25,8 @@ typedef struct fsdp__nccl_id {
     char bytes[128];
 } fsdp__nccl_id;
 
-/* The beginning of ncclConfig_t. NCCL takes as many bytes of it as `size` says, of these what a library of `version`
- * has, and its own defaults for the rest. */
+/* Declares the beginning of ncclConfig_t. NCCL takes as many bytes of it as `size` says, of these what a library of
+ * `version` has, and its own defaults for the rest. */
 typedef struct fsdp__nccl_config {
     size_t size;
     unsigned magic, version;
@@ -69,7 +69,7 @@ typedef struct fsdp__nccl_config {
       (const void *send, void *recv, size_t count, int type, int root, fsdp__nccl_comm *comm, cudaStream_t stream)) \
     X(int, Send, (const void *send, size_t count, int type, int peer, fsdp__nccl_comm *comm, cudaStream_t stream))  \
     X(int, Recv, (void *recv, size_t count, int type, int peer, fsdp__nccl_comm *comm, cudaStream_t stream))
-/* Since FSDP__NCCL_WINDOWS, and since FSDP__NCCL_ALL_TO_ALL. */
+/* Lists the functions since FSDP__NCCL_WINDOWS, and those since FSDP__NCCL_ALL_TO_ALL. */
 #define FSDP__NCCL_WINDOWS_MAP(X)                                                                  \
     X(int, CommWindowRegister,                                                                     \
       (fsdp__nccl_comm * comm, void *memory, size_t bytes, fsdp__nccl_window **window, int flags)) \
@@ -106,7 +106,7 @@ typedef struct fsdp__nccl {
     X(Float32, 7)             \
     X(Bfloat16, 9)
 
-/* NCCL_WIN_COLL_SYMMETRIC and NCCL_CTA_POLICY_ZERO, which are macros there. */
+/* Repeats NCCL_WIN_COLL_SYMMETRIC and NCCL_CTA_POLICY_ZERO, which are macros there. */
 enum {
     FSDP__NCCL_SYMMETRIC = 1,
     FSDP__NCCL_ZERO_CTAS = 2

@@ -133,7 +133,7 @@ out:
     return status;
 }
 
-/* Where the numbers of an algorithm are, except its id. */
+/* Lists where the numbers of an algorithm are, except its id. */
 #define NUMBERS(a)                                                                          \
     {                                                                                       \
         {CUBLASLT_ALGO_CONFIG_TILE_ID, &(a)->tile, sizeof(a)->tile},                        \

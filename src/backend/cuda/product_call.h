@@ -22,7 +22,7 @@ typedef struct fsdp__product_matrix {
     int unused;     /* 0: calls are compared as bytes */
 } fsdp__product_matrix;
 
-/* What a product does beside multiplying. */
+/* Lists what a product does beside multiplying. */
 #define FSDP__EPILOGUE_MAP(X)                                                              \
     X(NONE)                                                                                \
     X(BIAS)           /* adds (n) to each column of `out` */                               \
@@ -42,7 +42,7 @@ typedef enum fsdp__product_epilogue {
 
 extern const char *const fsdp__product_epilogue_names[];
 
-/* out (n,m) = op(first) (n,k) x op(second) (k,m) [+ bias (n)] [+ out]. `out` is not transposed. */
+/* Describes out (n,m) = op(first) (n,k) x op(second) (k,m) [+ bias (n)] [+ out]. `out` is not transposed. */
 typedef struct fsdp__product_call {
     fsdp__product_matrix first, second, out;
     int32_t batch;

@@ -28,7 +28,7 @@ typedef struct product_plan {
     struct product_plan *next; /* for the cache */
 } product_plan;
 
-/* The plans of a device. Zeros are an empty cache. */
+/* Holds the plans of a device. Zeros are an empty cache. */
 typedef struct product_plans {
     const fsdp__product_row *rows; /* the table of algorithms; NULL: none */
     const char *card;              /* the device's */
@@ -134,7 +134,7 @@ typedef struct products {
     product_plans plans;
 } products;
 
-/* kernels/matmul.cu */
+/* These are in kernels/matmul.cu */
 fsdp_status fsdp__cuda_own_matmul(fsdp_stream *stream, const void *args);
 fsdp_status fsdp__cuda_operand_sums(fsdp_stream *stream, const void *args);
 fsdp_status fsdp__cuda_product_gelu(fsdp_stream *stream, const void *args);

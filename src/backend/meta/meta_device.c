@@ -72,7 +72,7 @@ static fsdp_status meta_stream_synchronize(fsdp_stream *stream)
     return FSDP_OK;
 }
 
-/* What all of them have. There are no .kernels: a launch counts its flops, and nothing else happens. */
+/* Lists the slots that all of them have. There are no .kernels: a launch counts its flops, and nothing else happens. */
 #define WITHOUT_BYTES                                                                                      \
     .most = 1, .has_bytes = false, .stream_free = meta_stream_free, .stream_enqueue = meta_stream_enqueue, \
     .stream_synchronize = meta_stream_synchronize, .stream_check = meta_stream_synchronize

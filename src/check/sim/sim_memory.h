@@ -6,7 +6,7 @@
 
 #include "device/impl.h"
 
-/* Memory that kernels reach. */
+/* Describes memory that kernels reach. */
 typedef struct fsdp__sim_range {
     struct fsdp__sim_range *next;
     unsigned char *address, *mapped; /* what pointers have, and what kernels use; equal for host memory */

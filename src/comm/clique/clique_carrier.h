@@ -4,7 +4,7 @@
 
 #include "comm/carrier.h"
 
-/* For groups on a device of which fsdp__device_cliques gives something. */
+/* Serves groups on a device of which fsdp__device_cliques gives something. */
 extern const fsdp__carrier_ops fsdp__clique_carrier;
 
 #endif

@@ -53,7 +53,7 @@ void fsdp__peers_note(fsdp__peers *peers, fsdp__moment moment);
  * counterpart says is written down. */
 void fsdp__peers_met(fsdp__peers *peers, int rank, const char *group, int tag, const fsdp__signature *theirs);
 
-/* For the thread that tells and listens. Gets what this rank says of itself, having looked whether it gets anything
+/* Serve the thread that tells and listens. Gets what this rank says of itself, having looked whether it gets anything
  * done: `still` is then the number of such looks in which it did not. */
 void fsdp__peers_say(fsdp__peers *peers, fsdp__said *out);
 /* Writes down what this rank, or a counterpart, has said. */

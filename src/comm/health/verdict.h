@@ -7,7 +7,7 @@
 #include "comm/health/awaiting.h"
 #include "comm/health/peers.h"
 
-/* Why an awaited rank will not come. */
+/* Says why an awaited rank will not come. */
 typedef enum fsdp__fate {
     FSDP__GONE,    /* it has left, or died */
     FSDP__SILENT,  /* nothing was heard of it for the timeout */

@@ -27,7 +27,7 @@ bool fsdp__program_place(const fsdp__board *board, int rank, fsdp__place *out);
  * on. */
 fsdp__rank_set fsdp__place_awaits(const fsdp__board *board, int rank, const fsdp__place *place, bool surely);
 
-/* The shortest circle of waiting programs that begins with that of `rank`. */
+/* Holds the shortest circle of waiting programs that begins with that of `rank`. */
 typedef struct fsdp__circle {
     int length; /* 0: there is none */
     int16_t ranks[FSDP__BOARD_RANKS];

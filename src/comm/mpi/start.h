@@ -4,7 +4,7 @@
 
 #include "fsdp/status.h"
 
-/* A family of MPIs whose types and functions fit one plug-in. */
+/* Describes a family of MPIs whose types and functions fit one plug-in. */
 typedef struct fsdp__mpi_kind {
     const char *name;    /* as FSDP_MPI spells it */
     const char *title;   /* for messages */

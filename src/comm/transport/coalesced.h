@@ -4,7 +4,7 @@
 
 #include "comm/transport_ops.h"
 
-/* The plain collectives that carry the pieces. */
+/* Lists the plain collectives that carry the pieces. */
 typedef struct fsdp__plain_way {
     void *group;
     int rank, size;

@@ -35,7 +35,7 @@ typedef struct steps {
     bool alike; /* all ranks contribute to the same buffers: there are only the bits of one */
 } steps;
 
-/* The part of a piece that belongs to one buffer. */
+/* Describes the part of a piece that belongs to one buffer. */
 typedef struct part {
     const fsdp_sharded_buffer *buffer;
     int64_t i;      /* the buffer's number */

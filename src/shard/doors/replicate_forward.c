@@ -15,7 +15,7 @@ fsdp__param_group *fsdp__replica_of(const fsdp__module_state *state)
 
 /* ---- buffers ---- */
 
-/* Buffers of one dtype, one after the other. */
+/* Describes buffers of one dtype, one after the other. */
 typedef struct packing {
     const fsdp__buckets *buckets;
     fsdp_dtype dtype; /* the dtype at hand */

@@ -7,7 +7,7 @@
 #include "shard/reduce/owner.h"
 #include "shard/state/module_state.h"
 
-/* A module of the tree, in the order of the walk. */
+/* Describes a module of the tree, in the order of the walk. */
 typedef struct node {
     fsdp_module *module;
     char *name;

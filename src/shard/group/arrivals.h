@@ -8,7 +8,7 @@
 
 #include "tensor/tensor.h"
 
-/* The gradients that one reduction brings to the host. */
+/* Holds the gradients that one reduction brings to the host. */
 typedef struct fsdp__arrival {
     fsdp_event *done;
     fsdp_tensor **gradients; /* on the host */

@@ -16,7 +16,7 @@ typedef struct fsdp__exposed {
     int count;              /* of these */
 } fsdp__exposed;
 
-/* One stretch of such time. */
+/* Describes one stretch of such time. */
 typedef struct fsdp__stretch {
     fsdp_stream *stream;
     int64_t began_ns;     /* by the host's clock */

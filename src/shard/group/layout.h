@@ -31,7 +31,7 @@ typedef struct fsdp__cut {
 
 extern const fsdp__cut fsdp__cut_by_parameter, fsdp__cut_flat;
 
-/* Options of flat groups. */
+/* Holds options of flat groups. */
 typedef struct fsdp__flat {
     size_t align; /* each parameter begins at a multiple of so many bytes of the gathered dtype; 0: they touch */
     /* Optimizers get the vector as one parameter: this rank's part of it, a distributed tensor of one dimension, with

@@ -12,8 +12,8 @@
 #include "nn/module.h"
 #include "shard/group/mesh_info.h"
 
-/* A parameter seen as elements: `rows` is its sharded dimension, outer the product of the dimensions before it and
- * inner that of those behind it. */
+/* Describes a parameter seen as elements: `rows` is its sharded dimension, outer the product of the dimensions before
+ * it and inner that of those behind it. */
 typedef struct fsdp__extent {
     int64_t outer, rows, inner;
 } fsdp__extent;
@@ -25,7 +25,7 @@ typedef struct fsdp__part {
     int64_t outer, stride, inner; /* inner 0: nothing */
 } fsdp__part;
 
-/* A field of a module that names a parameter. */
+/* Is a field of a module that names a parameter. */
 typedef struct fsdp__param_field {
     fsdp_module *module;
     fsdp_tensor **field;

@@ -19,7 +19,7 @@
 #include "shard/group/residence.h"
 #include "shard/group/slice.h"
 
-/* The two buffers of unsharded gradients. Each is made for the whole group at once: one for gradients as they are
+/* Names the two buffers of unsharded gradients. Each is made for the whole group at once: one for gradients as they are
  * computed, one for those that are accumulated in the reduce dtype between backwards without reduction. */
 typedef enum fsdp__gradient_use {
     FSDP__GRADIENT_COMPUTED,
@@ -33,7 +33,7 @@ typedef struct fsdp__gradient_buffer {
     bool *has_place;      /* one for each of the group's buffers */
 } fsdp__gradient_buffer;
 
-/* Results of reductions inside the shard group that have not been reduced over the replicas yet: see partial.h. */
+/* Counts the dtypes of results that were reduced inside the shard group and not yet over the replicas: see partial.h. */
 enum {
     FSDP__PARTIAL_RUNS = 3 /* f32, bf16, f16 */
 };

@@ -5,7 +5,7 @@
 #include "shard/group/comm_context.h"
 #include "shard/reduce/gradients.h"
 
-/* Settings of the caller's. */
+/* Holds settings of the caller's. */
 typedef struct fsdp__reduce_settings {
     bool all_reduce;           /* over the replicas, too, if there are any */
     bool force_sum;            /* collectives sum, and never average */

@@ -7,7 +7,7 @@
 
 #include "shard/state/root.h"
 
-/* The hook `retype` of nn/module.h. [collective] */
+/* Is the hook `retype` of nn/module.h. [collective] */
 fsdp_status fsdp__retype(fsdp_module *root, fsdp_dtype dtype, fsdp_status so_far);
 
 #endif

@@ -53,7 +53,8 @@ void fsdp__root_join(fsdp__root *root, fsdp__module_state *state);
 /* Adds up what GPUs know of the time of gathers, of all roots with the same communication context. [blocks] */
 fsdp_status fsdp__root_add_up_gathers(fsdp__root *root);
 
-/* A walk over all groups below a root. Before lazy initialisation these are the groups of the outermost state. */
+/* Holds the state of a walk over all groups below a root. Before lazy initialisation these are the groups of the
+ * outermost state. */
 typedef struct fsdp__group_walk {
     fsdp__module_state *const *states;
     int64_t state_count, state, group;

@@ -17,7 +17,7 @@ typedef struct plan {
     int64_t scratch_floats;
 } plan;
 
-/* A thread's scratch: everything of one query head and its key head, as f32. */
+/* Holds a thread's scratch: everything of one query head and its key head, as f32. */
 typedef struct work {
     float *q, *dout, *dq; /* (T, d_padded); queries are scaled */
     float *delta, *lse;   /* (T) */

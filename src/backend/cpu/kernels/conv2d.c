@@ -20,7 +20,7 @@ enum {
     CACHE_LINE = 64
 };
 
-/* `rows` of `length` elements, `stride` apart. */
+/* Describes `rows` of `length` elements, `stride` apart. */
 typedef struct operand {
     char *data;
     int64_t rows, length, stride;

@@ -119,7 +119,7 @@ FSDP__INLINE size_t fsdp__float_size(fsdp_dtype dtype)
     return dtype == FSDP_F32 ? 4 : 2;
 }
 
-/* One vector, of elements i, i + 1, ... */
+/* Holds one vector, of elements i, i + 1, ... */
 typedef float fsdp__vector __attribute__((vector_size(4 * FSDP__LANES), aligned(4), may_alias));
 typedef int32_t fsdp__mask __attribute__((vector_size(4 * FSDP__LANES), aligned(4), may_alias));
 

@@ -51,7 +51,7 @@ static void make_lists(const fsdp__embedding_backward_args *k, lists *l)
     }
 }
 
-/* Number of columns that are summed at a time, on the stack. */
+/* Counts the columns that are summed at a time, on the stack. */
 #define COLUMNS 1024
 
 FSDP__INLINE void add_row(fsdp_dtype dtype, const void *dy, float *restrict sum, int64_t n)

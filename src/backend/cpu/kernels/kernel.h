@@ -42,7 +42,7 @@ FSDP__KERNEL_MAP(FSDP__KERNEL_DECLARE)
 
 /* Starting threads costs some microseconds: loops over fewer elements than this run on one thread. */
 #define FSDP__PARALLEL_MIN 16384
-/* Elements of one piece of a parallel elementwise loop: a few pages, and a multiple of every vector. */
+/* Counts the elements of one piece of a parallel elementwise loop: a few pages, and a multiple of every vector. */
 #define FSDP__CHUNK 8192
 
 /* Expands to CALL(T) with T the constant equal to `dtype`. */

@@ -10,7 +10,7 @@
 #include "backend/cpu/native_matmul.h"
 #include "base/alloc.h"
 
-/* Largest sides of a panel: the copies of A, B and C take 20 MiB, and the product is still a large one. */
+/* Lists the largest sides of a panel: the copies of A, B and C take 20 MiB, and the product is still a large one. */
 enum {
     ROWS = 2048,
     COLS = 1024,

@@ -36,7 +36,7 @@ FSDP__INLINE void keep_rest(fsdp_dtype dtype, const void *x, void *y, int64_t fi
             fsdp__store(dtype, y, i, fsdp__load(dtype, x, i));
 }
 
-/* Angles of the pairs [first, first + n) at a position. */
+/* Holds the angles of the pairs [first, first + n) at a position. */
 typedef struct angles {
     int64_t first, n;
     float cosine[PAIRS], sine[PAIRS];

@@ -23,7 +23,7 @@
 namespace attention
 {
 
-/* Heads of a batch element, or gradients of them: where they begin, and what lies between rows. */
+/* Describes the heads of a batch element, or their gradients: where they begin, and what lies between rows. */
 template <class T>
 struct rows_of {
     T *data;
@@ -96,7 +96,8 @@ DEVICE int64_t end_query(const fsdp__attention_forward_args &k, int64_t b, int64
     return end;
 }
 
-/* The same questions for kernels that are NARROW or not: the others have the answers of plain attention at once. */
+/* Answers the same questions for kernels that are NARROW or not: the others have the answers of plain attention at
+ * once. */
 template <bool NARROW>
 DEVICE int64_t first_seen(const fsdp__attention_forward_args &k, int64_t b, int64_t t)
 {
@@ -131,7 +132,7 @@ HOST_DEVICE int64_t parts(int64_t n, int64_t each)
     return (n + each - 1) / each;
 }
 
-/* Which tile of which head a block computes. */
+/* Says which tile of which head a block computes. */
 struct place {
     int64_t tile, head, batch, column; /* the first of its columns */
 };

@@ -77,7 +77,7 @@ DEVICE void gradient_of_score(const fsdp__attention_forward_args &k, float lse, 
     ds = seen ? p * (ds - delta) * slope_of<NARROW>(k, score) : 0.0f;
 }
 
-/* dK and dV of a tile of keys. */
+/* Computes dK and dV of a tile of keys. */
 template <class T, int COLUMNS, bool NARROW>
 static __global__ void __launch_bounds__(BLOCK)
     backward_keys(GRID_CONSTANT(fsdp__attention_backward_args) a, const float *delta, int64_t tasks)
@@ -308,7 +308,7 @@ DEVICE void stage_queries(const fsdp__attention_backward_args &a, const float *d
     load_sums<S>(sums, k.lse, delta, (batch * k.heads + head) * k.q_time + t0, n);
 }
 
-/* dK and dV of a tile of keys. */
+/* Computes dK and dV of a tile of keys. */
 template <class S>
 static __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     keys_by_warps(GRID_CONSTANT(fsdp__attention_backward_args) a, const float *delta, int64_t tasks)

@@ -19,7 +19,7 @@ enum {
 
 typedef float square[4][4]; /* what a thread holds of a tile */
 
-/* Shared memory of a block. */
+/* Lays out the shared memory of a block. */
 struct __align__(16) tiles
 {
     union {

@@ -36,9 +36,9 @@ enum {
     MOST_WIDTH = 128
 };
 
-/* Sizes of a kernel: a tile of ROWS rows meets tiles of OTHERS rows. A NARROW one knows windows, documents and caps.
- * BLOCKS find room on a multiprocessor, or as many as the compiler thinks best (0). Those of heads of 64 are the
- * fastest of some twenty shapes that were timed on an H200. */
+/* Lists the sizes of a kernel: a tile of ROWS rows meets tiles of OTHERS rows. A NARROW one knows windows, documents
+ * and caps. BLOCKS find room on a multiprocessor, or as many as the compiler thinks best (0). Those of heads of 64 are
+ * the fastest of some twenty shapes that were timed on an H200. */
 template <class T, int width, int fold, int others, bool narrow, int blocks = 0>
 struct shape {
     typedef T type;

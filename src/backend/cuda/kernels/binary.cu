@@ -5,7 +5,7 @@
 #include "backend/cuda/kernels/formulas.cuh"
 #include "backend/cuda/kernels/places.cuh"
 
-/* The strides of an operand that is one number. */
+/* Holds the strides of an operand that is one number. */
 static const int64_t nowhere[6] = {};
 
 /* ---- one element ---- */

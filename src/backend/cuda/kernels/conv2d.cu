@@ -15,7 +15,7 @@ enum {
 
 typedef fsdp__conv2d_sizes sizes;
 
-/* An index of (first, height, width), taken apart. */
+/* Holds an index of (first, height, width), taken apart. */
 struct place {
     int64_t first, row, col;
 };
@@ -30,8 +30,8 @@ HOST_DEVICE int64_t taps_of(const sizes &s, int64_t channels)
     return channels / s.groups * s.kernel_height * s.kernel_width;
 }
 
-/* What all operands have beside their elements: the matrix they are found in, of `sides` rows or columns in a group. A
- * deep one has neighbours in memory along the sum. */
+/* Lists what all operands have beside their elements: the matrix they are found in, of `sides` rows or columns in a
+ * group. A deep one has neighbours in memory along the sum. */
 #define OPERAND(is_deep)                                                                    \
     const T *data;                                                                          \
     const sizes &s;                                                                         \
@@ -46,7 +46,7 @@ HOST_DEVICE int64_t taps_of(const sizes &s, int64_t channels)
         read_slice(*this, i0, p0, end, slice);                                              \
     }
 
-/* weight (channels of y, taps of x). */
+/* Reads the weight as (channels of y, taps of x). */
 template <class T>
 struct weight_rows {
     OPERAND(true)
@@ -56,7 +56,7 @@ struct weight_rows {
     }
 };
 
-/* weight (channels of x, taps of y). */
+/* Reads the weight as (channels of x, taps of y). */
 template <class T>
 struct weight_cols {
     OPERAND(true)
@@ -68,7 +68,7 @@ struct weight_cols {
     }
 };
 
-/* Element of x that a tap on a place of y reads; 0 outside. */
+/* Returns the element of x that a tap on a place of y reads; 0 outside. */
 template <class T>
 DEVICE float x_at(const T *x, const sizes &s, int64_t group, place to, place tap)
 {
@@ -81,7 +81,7 @@ DEVICE float x_at(const T *x, const sizes &s, int64_t group, place to, place tap
     return load(x, (plane * s.in_height + row) * s.in_width + col);
 }
 
-/* x (places of y, taps). */
+/* Reads x as (places of y, taps). */
 template <class T>
 struct x_of_places {
     OPERAND(false)
@@ -92,7 +92,7 @@ struct x_of_places {
     }
 };
 
-/* x (taps, places of y). */
+/* Reads x as (taps, places of y). */
 template <class T>
 struct x_of_taps {
     OPERAND(true)
@@ -111,7 +111,7 @@ DEVICE int64_t window_at(int64_t at, int64_t tap, const sizes &s, int side, int6
     return from >= 0 && window < windows && window * s.stride[side] == from ? window : -1;
 }
 
-/* dy (places of x, taps). */
+/* Reads dy as (places of x, taps). */
 template <class T>
 struct dy_of_places {
     OPERAND(false)
@@ -126,7 +126,7 @@ struct dy_of_places {
     }
 };
 
-/* dy (channels, places of y). */
+/* Reads dy as (channels, places of y). */
 template <class T>
 struct dy_of_channels {
     OPERAND(true)
@@ -148,7 +148,7 @@ DEVICE void each_of_part(const tile_part &part, int64_t i0, int64_t j0, int64_t 
                 body(i0 + tile_row() + i, j0 + tile_col() + j, part.sum[i][j]);
 }
 
-/* The tile that a block has: of which group, panel and where. */
+/* Describes the tile that a block has: of which group, panel and where. */
 struct tile_place {
     int64_t group, panel, i0, j0;
 };

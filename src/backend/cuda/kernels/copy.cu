@@ -98,7 +98,7 @@ enum {
     TILE = 32
 };
 
-/* A matrix that is contiguous down its columns in the source and along its rows in the destination. */
+/* Describes a matrix that is contiguous down its columns in the source and along its rows in the destination. */
 struct tile_copy {
     const void *src;
     void *dst;
@@ -171,7 +171,7 @@ static copy_plan plan_of(fsdp_stream *stream, const fsdp__copy_args *k)
     return copy_plan{k, stream, places_of<2>(n, shape, {src, dst})};
 }
 
-/* All dimensions but one or two. */
+/* Returns all dimensions but one or two. */
 static places<2> without(const places<2> &p, int one, int other)
 {
     int64_t shape[6], src[6], dst[6];

@@ -85,7 +85,7 @@ FLOAT_ENTRY(scale, scale)
 
 /* ---- functions of one number ---- */
 
-/* A number of 16 bits as the upper half of a float, a NaN with all its bits. */
+/* Holds a number of 16 bits as the upper half of a float, a NaN with all its bits. */
 struct upper_half {
     uint16_t bits;
 };

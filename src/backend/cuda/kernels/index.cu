@@ -150,8 +150,8 @@ enum {
     CHUNK = 32 /* sorted words that a thread adds up; a place may have many more, as a frequent token has */
 };
 
-/* Items of x, `width` elements each, that go to places of y of the same width. An item is an element where each has an
- * index of its own, otherwise a row of `inner`. */
+/* Describes items of x, `width` elements each, that go to places of y of the same width. An item is an element where
+ * each has an index of its own, otherwise a row of `inner`. */
 struct scatter_plan {
     const void *x;
     void *y;

@@ -8,7 +8,7 @@
 
 #include "backend/cuda/kernels/kernel.cuh"
 
-/* d += a b, for a of 16 x 16 and b of 16 x 8 elements of T (bf16 or f16), and d of f32. A lane holds
+/* Computes d += a b, for a of 16 x 16 and b of 16 x 8 elements of T (bf16 or f16), and d of f32. A lane holds
  *   of a: rows g (a[0], a[2]) and g + 8 (a[1], a[3]); columns 2 t and 2 t + 1 (a[0], a[1]), and 8 more (a[2], a[3])
  *   of b: rows 2 t and 2 t + 1 (b[0]), and 8 more (b[1]); column g
  *   of d: rows g (d[0], d[1]) and g + 8 (d[2], d[3]); columns 2 t and 2 t + 1. */

@@ -45,7 +45,7 @@
 #define HOST_DEVICE __host__ __device__ __forceinline__
 #define DEVICE __device__ __forceinline__
 
-/* An entry of the table of kernels. */
+/* Defines an entry of the table of kernels. */
 #define ENTRY(name) extern "C" fsdp_status fsdp__cuda_##name(fsdp_stream *stream, const void *args)
 
 enum {
@@ -56,8 +56,9 @@ enum {
 /* ---- launches ---- */
 
 extern "C" {
-/* Grow-only scratch of the stream, in device memory, valid until the next call with the same stream; NULL and a last
- * error when out of memory (device/device.h). What it held may be overwritten: a kernel asks once, for all it needs. */
+/* Returns grow-only scratch of the stream, in device memory, valid until the next call with the same stream; NULL and a
+ * last error when out of memory (device/device.h). What it held may be overwritten: a kernel asks once, for all it
+ * needs. */
 void *fsdp__stream_workspace(fsdp_stream *stream, size_t bytes);
 /* Tells what the stream's card has, by which a launch may be cut: not the order of sums. */
 void fsdp__cuda_card(fsdp_stream *stream, int *multiprocessors, size_t *shared_bytes_of_block);
@@ -213,7 +214,7 @@ HOST_DEVICE f16 from_float<f16>(float x)
 #endif
 }
 
-/* Element i of an array, as the f32 that arithmetic is done in; and back. */
+/* Reads element i of an array as the f32 that arithmetic is done in, and writes it back. */
 template <class T>
 DEVICE float load(const T *p, int64_t i)
 {

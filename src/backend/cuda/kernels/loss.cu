@@ -151,7 +151,7 @@ enum {
     CARDS_BLOCKS = 32 /* the most of a multiprocessor */
 };
 
-/* A block's row. */
+/* Holds a block's row. */
 template <class T, int OWNS>
 struct kept_row {
     typedef pack<T, ACCESS / (int)sizeof(T)> one;

@@ -23,7 +23,7 @@ struct elements {
     }
 };
 
-/* A, or B with its columns as sides. */
+/* Describes A, or B with its columns as sides. */
 struct matrix {
     const void *data;
     fsdp_dtype dtype;

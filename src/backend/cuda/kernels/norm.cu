@@ -388,7 +388,7 @@ DEVICE void store_columns(const backward_plan &k, float *out, int64_t col, const
             out[col + e] = sums[p][e];
 }
 
-/* Rows that their threads keep: dx and the column sums in one pass. */
+/* Works on rows that their threads keep: dx and the column sums in one pass. */
 template <class T, class W, bool BIAS, bool AHEAD>
 DEVICE void norm_panel(const backward_plan &k, int64_t panel, float *partial)
 {
@@ -459,7 +459,7 @@ static __global__ __launch_bounds__(MOST_THREADS) void norm_long_rows(GRID_CONST
     }
 }
 
-/* Column sums of longer rows, a thread for each column of a panel. */
+/* Adds up the columns of longer rows, a thread for each column of a panel. */
 template <class T>
 static __global__ void norm_long_columns(GRID_CONSTANT(backward_plan) k)
 {

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/kernels/kernel.cuh"
 
-/* A number of any dtype: integers are exact. */
+/* Holds a number of any dtype: integers are exact. */
 struct number {
     float real;
     int64_t integer;

@@ -28,7 +28,7 @@ DEVICE bool is_earlier(const verdict_on &v)
     return v.verdict && v.behind && v.verdict->left_out_before;
 }
 
-/* Constants of a step that depend on t. */
+/* Holds the constants of a step that depend on t. */
 struct adam_corrections {
     float step_size, root_correction;
 };

@@ -186,7 +186,7 @@ struct pack_of {
     };
 };
 
-/* Elements [0, N) of what p points to, of which n are there. */
+/* Reads and writes elements [0, N) of what p points to, of which n are there. */
 template <int N, class T>
 DEVICE pack<T, N> get(const T *p, int64_t n)
 {
@@ -218,8 +218,8 @@ DEVICE void store_pack(T *p, int64_t n, const float (&x)[N])
 
 /* ---- functions of rows ---- */
 
-/* Matrices of (rows, cols) elements, whose rows lie `..._row` elements apart (0: one row, repeated). An output may be
- * an input, or NULL. */
+/* Describes matrices of (rows, cols) elements, whose rows lie `..._row` elements apart (0: one row, repeated). An
+ * output may be an input, or NULL. */
 template <int INPUTS, int OUTPUTS>
 struct rows_args {
     const void *in[INPUTS];

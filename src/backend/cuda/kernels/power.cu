@@ -7,7 +7,7 @@ DEVICE void add_to(int64_t *to, int64_t x)
     atomicAdd((unsigned long long *)to, (unsigned long long)x);
 }
 
-/* |x|^p; P is p if that is 1 or 2, otherwise 0. */
+/* Returns |x|^p; P is p if that is 1 or 2, otherwise 0. */
 template <int P>
 DEVICE double power(double x, double p)
 {

@@ -17,7 +17,7 @@ struct row_threads {
     unsigned block, grid;
 };
 
-/* Threads for rows in which a thread takes about `each` columns. */
+/* Returns the threads for rows in which a thread takes about `each` columns. */
 static inline row_threads threads_of_rows(int64_t rows, int64_t cols, int64_t each)
 {
     int64_t warps = (cols + each * WARP - 1) / (each * WARP);
@@ -102,15 +102,15 @@ DEVICE pack<T, N> get_or(const T *p, int64_t i, int64_t n, bool whole, T none)
     return x;
 }
 
-/* e^x, as 2^(x log2 e): an error of 2^-24 of x, which is not above 0, is added to that of the result; 0 below 2^-126.
- */
+/* Returns e^x, as 2^(x log2 e): an error of 2^-24 of x, which is not above 0, is added to that of the result; 0 below
+ * 2^-126. */
 DEVICE float exponential(float x)
 {
     return exp2_fast(x * 1.44269504f);
 }
 
-/* The largest of a row, and the sum of e^(x - largest) over it, which is NaN if an element is or if the largest is
- * infinite. */
+/* Holds the largest of a row, and the sum of e^(x - largest) over it, which is NaN if an element is or if the largest
+ * is infinite. */
 struct exp_sum {
     float largest, sum;
 };

@@ -40,7 +40,7 @@ HOST_DEVICE int64_t chunks_of(const Span &s)
     return (numel_of(s) + CHUNK - 1) / CHUNK;
 }
 
-/* The blocks of a byte span, row after row. */
+/* Counts the blocks of a byte span, row after row. */
 HOST_DEVICE int64_t blocks_in_row(const fsdp__byte_span &s)
 {
     return (s.cols + FSDP__BYTE_BLOCK - 1) / FSDP__BYTE_BLOCK;
@@ -61,7 +61,7 @@ struct span_list {
     int count;
 };
 
-/* For kernels of which a step has few: 500 spans and more are one launch. */
+/* Serves kernels of which a step has few: 500 spans and more are one launch. */
 template <class Span>
 using long_list = span_list<Span, LONG_LIST_BYTES>;
 

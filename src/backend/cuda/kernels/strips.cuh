@@ -43,7 +43,7 @@ struct column_of<true> {
     typedef int type;
 };
 
-/* The columns of a thread's strips of a row: one that is kept, or until the row ends. */
+/* Visits the columns of a thread's strips of a row: one that is kept, or until the row ends. */
 #define EACH_STRIP(col, n)                                                                                   \
     for (typename column_of<KEPT>::type col = (int)(threadIdx.x % (unsigned)k.threads.group) * (n),          \
                                         end_ = KEPT ? col + 1 : (typename column_of<KEPT>::type)k.args.cols; \

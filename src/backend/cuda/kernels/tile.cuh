@@ -35,7 +35,7 @@ DEVICE void read_slice(const Operand &x, int64_t i0, int64_t p0, int64_t end, fl
     }
 }
 
-/* A thread's part of a tile: rows and columns from its place on. */
+/* Describes a thread's part of a tile: rows and columns from its place on. */
 struct tile_part {
     float sum[TILE_PART][TILE_PART];
 };

@@ -25,7 +25,7 @@ DEVICE uint64_t word_of(float x, int64_t index, bool largest)
     return (uint64_t)(largest ? ~bits : bits) << 32 | (uint64_t)index;
 }
 
-/* A digit of the word that is looked for. */
+/* Holds a digit of the word that is looked for. */
 struct found_digit {
     unsigned digit, below, count; /* words with a smaller one, and with this one, among those still possible */
 };

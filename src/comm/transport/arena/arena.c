@@ -18,8 +18,8 @@
 #define HEAP_STEP ((size_t)1 << 30)
 #define HEAP_LEAST ((size_t)64 << 20)
 
-/* The offsets of the parts. Parts whose entries have pages to themselves come last, so that small worlds touch few
- * pages. */
+/* Holds the offsets of the parts. Parts whose entries have pages to themselves come last, so that small worlds touch
+ * few pages. */
 typedef struct layout {
     size_t slots, words, payloads, staging, heap, end;
 } layout;

@@ -23,8 +23,8 @@ typedef struct fsdp__control {
     _Atomic uint64_t heap_used; /* bytes from the heap's start that ranks have taken (arena_memory.c) */
 } fsdp__control;
 
-/* By what the devices of a group's ranks wait for each other: words that a rank's own streams write (device.h), and
- * anybody when the world has ended. */
+/* Holds the words by which the devices of a group's ranks wait for each other: words that a rank's own streams write
+ * (device.h), and anybody when the world has ended. */
 typedef struct fsdp__words {
     _Alignas(64) uint32_t arrived; /* meetings to which its device has come */
     uint32_t done;                 /* calls that its device has done */

@@ -7,7 +7,7 @@
 #include "comm/transport_ops.h"
 #include "device/allocator.h"
 
-/* One rank's view of the arena. */
+/* Holds one rank's view of the arena. */
 typedef struct fsdp__arena_view {
     fsdp_context *context;
     fsdp__arena *arena;
@@ -50,7 +50,7 @@ typedef struct fsdp__arena_group {
 /* Opens the group of all ranks. */
 fsdp_status fsdp__arena_group_world(fsdp__arena_view *view, fsdp__arena_group **out);
 
-/* Slots of a transport's table. */
+/* Fill slots of a transport's table. */
 fsdp_status fsdp__arena_group_open(void *transport, const fsdp__process_group_spec *spec, void **out);
 void fsdp__arena_group_ready(void *group);
 void fsdp__arena_group_free(void *group);

@@ -8,7 +8,7 @@
 fsdp_status fsdp__arena_memory_open(fsdp__arena_view *view);
 void fsdp__arena_memory_close(fsdp__arena_view *view);
 
-/* Slots of a transport's table. */
+/* Fill slots of a transport's table. */
 fsdp_status fsdp__arena_alloc(void *transport, size_t bytes, void **out);
 void fsdp__arena_free(void *transport, void *pointer);
 fsdp_status fsdp__arena_alloc_shared(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);

@@ -20,7 +20,7 @@ fsdp_status fsdp__arena_open(fsdp_context *context, fsdp__arena *arena, int rank
 fsdp_status fsdp__arena_attach(fsdp_context *context, const fsdp__comm_ops *ops, fsdp__arena *arena, int rank,
                                bool all_readable, bool wait);
 
-/* Slots of a transport's table. */
+/* Fill slots of a transport's table. */
 void fsdp__arena_abort(void *transport, const char *why);
 void fsdp__arena_close(void *transport);
 void fsdp__arena_note(void *group, const fsdp__call *call, fsdp__moment moment);
@@ -29,14 +29,14 @@ fsdp_status fsdp__arena_look_after(void *group, int64_t ticks);
 void fsdp__arena_set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms);
 bool fsdp__arena_are_threads(const void *transport);
 
-/* What both transports have in common. */
+/* Lists what both transports have in common. */
 extern const fsdp__collective_ops fsdp__arena_collectives;
 extern const fsdp__memory_ops fsdp__arena_memory;
 extern const fsdp__health_ops fsdp__arena_health;
 extern const fsdp__carrier_ops fsdp__arena_peer;
 
-/* A carrier by devices' memory, except for `create`, which gives the group of the arena. Its collectives ask whether
- * they are carried. */
+/* Defines a carrier by devices' memory, except for `create`, which gives the group of the arena. Its collectives ask
+ * whether they are carried. */
 #define FSDP__ARENA_PEER_OPS                                                                     \
     .kind = FSDP_CARRIER_PEER, .collectives = &fsdp__arena_collectives, .open = fsdp__peer_open, \
     .free = fsdp__peer_free, .busy = fsdp__peer_busy, .release = fsdp__peer_release, .shares = fsdp__peer_shares

@@ -42,7 +42,7 @@ fsdp__fake *fsdp__fake_new(int rank, int machines, int machine_ranks, bool one_l
 fsdp_status fsdp__fake_count(const fsdp__fake_group *group, fsdp__collective run, const fsdp__call *call,
                              fsdp__traffic *traffic);
 
-/* Slots of the table. Memory is an address range, which takes up memory only where it is written. */
+/* These fill slots of the table. Memory is an address range, which takes up memory only where it is written. */
 void fsdp__fake_close(void *fake);
 fsdp_status fsdp__fake_group_open(void *fake, const fsdp__process_group_spec *spec, void **out);
 void fsdp__fake_group_free(void *group);

@@ -21,7 +21,7 @@ enum {
     LOOK_NS = 5000000 /* between two checks of the ranks that are waited for */
 };
 
-/* The progress of one leg, from its first byte to its last. */
+/* Holds the progress of one leg, from its first byte to its last. */
 typedef struct fsdp__flow {
     fsdp__leg leg;
     bool sends;

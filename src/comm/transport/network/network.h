@@ -22,7 +22,8 @@ enum {
     FSDP__NETWORK_TAGS = 1 << 22 /* all tags are below this */
 };
 
-/* One piece of a message. A message of several pieces lies in all of them, one after the other, and travels as one. */
+/* Describes one piece of a message. A message of several pieces lies in all of them, one after the other, and travels
+ * as one. */
 typedef struct fsdp__segment {
     void *data;
     size_t bytes;

@@ -50,7 +50,7 @@ typedef struct fsdp__world_acts {
     bool (*adds)(const fsdp__network_group *group, const fsdp__call *call, int local, int64_t i);
 } fsdp__world_acts;
 
-/* One rank's world of several machines. */
+/* Holds one rank's world of several machines. */
 typedef struct fsdp__network_view {
     const fsdp__world_acts *acts;
     /* On paper only the places of the link, one_level and the groups are used of what follows. */
@@ -88,7 +88,7 @@ struct fsdp__network_group {
 fsdp_status fsdp__network_group_world(fsdp__network_view *machines, fsdp__arena_group *local,
                                       fsdp__network_group **out);
 
-/* Slots of the transport's table. */
+/* Fill slots of the transport's table. */
 fsdp_status fsdp__network_group_open(void *transport, const fsdp__process_group_spec *spec, void **out);
 void fsdp__network_group_ready(void *group);
 void fsdp__network_group_free(void *group);

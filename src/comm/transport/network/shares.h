@@ -57,7 +57,7 @@ char *fsdp__sharing_area(const fsdp__sharing *sharing, int half, bool received, 
 
 /* ---- plain ones ---- */
 
-/* Some elements of a buffer. */
+/* Describes some elements of a buffer. */
 typedef struct fsdp__share {
     char *data;
     int64_t count;
