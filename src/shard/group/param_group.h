@@ -33,7 +33,7 @@ typedef struct fsdp__gradient_buffer {
     bool *has_place;      /* one for each of the group's buffers */
 } fsdp__gradient_buffer;
 
-/* Counts the dtypes of results that were reduced inside the shard group and not yet over the replicas: see partial.h. */
+/* Counts the dtypes of results that were reduced inside the shard group, and not yet over the replicas (partial.h). */
 enum {
     FSDP__PARTIAL_RUNS = 3 /* f32, bf16, f16 */
 };
