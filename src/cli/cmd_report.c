@@ -206,6 +206,8 @@ static fsdp_status show(fsdp__report *report, planned_advice *where, const char 
     FSDP_TRY(fsdp__output_write("--svg", svg, write_svg, report));
     if (output)
         printf("\n%s has the pictures\n", output);
+    if (svg)
+        printf("\n%s has the picture\n", svg);
     return FSDP_OK;
 }
 

@@ -121,6 +121,6 @@ void fsdp__recorded_runs_free(fsdp__recorded_runs *all)
 {
     for (int64_t i = 0; i < all->count; i++)
         fsdp__recorded_run_release(&all->runs[i]);
-    fsdp__free(all->runs);
+    FSDP__FREE_ALL(all->runs, all->left_out);
     *all = (fsdp__recorded_runs){0};
 }

@@ -46,11 +46,13 @@ typedef struct fsdp__recorded_runs {
     int64_t count, capacity;
     /* Optional: writes the default of a setting and returns whether it has one. */
     bool (*usual)(const char *key, char *text, size_t text_bytes);
+    char *left_out; /* what is wrong with lines of the last file that were left out; NULL: nothing */
 } fsdp__recorded_runs;
 
 /* Adds the runs of a file, or of the metrics.jsonl in a folder, in the order in which they were started last. Lines of
  * runs that wrote at once are told apart by their ids (run_starts.h). An unfinished line, as a full disk or a run that
- * goes on leaves it, is passed over. Of a step that a resumed run takes again the later line counts. */
+ * goes on leaves it, is passed over, and a damaged one is left out and told, if most lines are whole. Of a step that a
+ * resumed run takes again the later line counts. */
 fsdp_status fsdp__recorded_runs_read(fsdp__recorded_runs *all, const char *path);
 /* Names the runs, when all have been read. */
 fsdp_status fsdp__recorded_runs_label(fsdp__recorded_runs *all);

@@ -11,13 +11,16 @@
 
 enum {
     LINE = 1 << 20, /* the longest line; ours have some 600 bytes */
-    MOST_TRIES = 64
+    MOST_TRIES = 64,
+    MOST_DAMAGED = 64 /* more than there are whole lines; a file with so many holds no metrics */
 };
 
 typedef struct reading {
     const char *path;
     fsdp__starts starts;
-    int64_t line, unread; /* unread: the number of a line that is no JSON; 0: none */
+    int64_t line, unread;   /* unread: the number of a line that is no JSON; 0: none */
+    int64_t whole, damaged; /* numbers of lines */
+    char *first_damage;     /* what is wrong with the first damaged line; NULL: there is none */
     char *text;
 } reading;
 
@@ -51,6 +54,15 @@ static fsdp_status add_line(reading *r, const json_t *line)
     return fsdp_fail_prefix(status, "cannot read '%s': line %lld", r->path, (long long)r->line);
 }
 
+/* Leaves out a line for what the last error says. Fails if that leaves too little. */
+static fsdp_status leave_out(reading *r)
+{
+    r->damaged++;
+    if (!r->first_damage)
+        FSDP__TRY_NEW(r->first_damage = fsdp__strdup(fsdp_last_error()));
+    return r->damaged < r->whole + MOST_DAMAGED ? FSDP_OK : FSDP_FAIL(FSDP_FORMAT, "%s", r->first_damage);
+}
+
 /* Reads a line. One that is no JSON may have been left unfinished: then it is the last one, or a header follows. */
 static fsdp_status read_line(reading *r)
 {
@@ -63,10 +75,16 @@ static fsdp_status read_line(reading *r)
     status = fsdp__json_parse(r->path, r->text, strlen(r->text), &line);
     if (status == FSDP_NO_MEMORY || (!line && find_whole(r, &line) == FSDP_NO_MEMORY))
         return FSDP_NO_MEMORY;
-    if (r->unread && (!line || !json_object_get(line, "run")))
-        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld is no JSON object", r->path, (long long)r->unread);
-    else
-        status = line ? add_line(r, line) : FSDP_OK;
+    status = FSDP_OK;
+    if (r->unread && (!line || !json_object_get(line, "run"))) {
+        (void)FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld is no JSON object", r->path, (long long)r->unread);
+        status = leave_out(r);
+    }
+    if (status == FSDP_OK && line)
+        status = add_line(r, line);
+    r->whole += status == FSDP_OK && line;
+    if (status == FSDP_FORMAT && line)
+        status = leave_out(r);
     r->unread = line ? 0 : r->line;
     json_decref(line);
     return status;
@@ -118,7 +136,23 @@ static fsdp_status read_all(reading *r)
     r->text = text;
     status = read_lines(r, file);
     fclose(file);
+    if (status == FSDP_OK && r->damaged > 0 && r->damaged >= r->whole)
+        return FSDP_FAIL(FSDP_FORMAT, "%s", r->first_damage);
     return status;
+}
+
+/* Keeps the word on lines that were left out. */
+static fsdp_status tell_damaged(const reading *r, fsdp__recorded_runs *all)
+{
+    int64_t more = r->damaged - 1;
+
+    fsdp__free(fsdp__take(&all->left_out));
+    if (!r->first_damage)
+        return FSDP_OK;
+    all->left_out = more > 0 ? fsdp__sprintf("%s; %lld more line%s damaged, and all others were read", r->first_damage,
+                                             (long long)more, more == 1 ? " is" : "s are")
+                             : fsdp__sprintf("%s; all other lines were read", r->first_damage);
+    return all->left_out ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
 static fsdp_status read_file(fsdp__recorded_runs *all, const char *path)
@@ -129,6 +163,9 @@ static fsdp_status read_file(fsdp__recorded_runs *all, const char *path)
 
     if (status == FSDP_OK)
         status = fsdp_fail_prefix(fsdp__starts_join(&r.starts, path, all), "cannot read '%s'", path);
+    if (status == FSDP_OK)
+        status = tell_damaged(&r, all);
+    fsdp__free(r.first_damage);
     fsdp__starts_free(&r.starts);
     if (status != FSDP_OK || all->count > before)
         return status;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/sort.h"
 #include "base/text.h"
 
@@ -259,12 +260,32 @@ bool fsdp__start_knows(const json_t *line)
            json_is_number(json_object_get(line, "validation")) || json_is_number(json_object_get(line, "warning"));
 }
 
+/* Checks that the numbers of a line that are counted by are such as a run writes. */
+static fsdp_status check_ranges(const json_t *line)
+{
+    static const struct {
+        const char *key;
+        double least, most;
+    } ranges[] = {{"world_size", 1, 1 << 24}, {"machines", 1, 1 << 24}, {"parameters", 0, 1e18}, {"steps", 0, 1e15},
+                  {"resumed_from", 0, 1e15},  {"step", 0, 1e15},        {"validation", 0, 1e15}, {"warning", 0, 1e15}};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(ranges); i++) {
+        const json_t *value = json_object_get(line, ranges[i].key);
+        double number = json_number_value(value);
+
+        if (json_is_number(value) && !(number >= ranges[i].least && number <= ranges[i].most))
+            return FSDP_FAIL(FSDP_FORMAT, "'%s' is %.15g, which no run has written", ranges[i].key, number);
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__starts_add(fsdp__starts *all, const json_t *line, int64_t number)
 {
     const json_t *step = json_object_get(line, "step"), *validation = json_object_get(line, "validation");
     int64_t whose;
     fsdp__start *start;
 
+    FSDP_TRY(check_ranges(line));
     if (json_object_get(line, "run"))
         return add_header(all, line, number);
     whose = find(all, id_of(line));

@@ -347,6 +347,8 @@ static fsdp_status add_flight(fsdp__sources *all, int64_t run)
 static fsdp_status add_metrics(fsdp__sources *all, const char *path)
 {
     FSDP_TRY(fsdp__recorded_runs_read(&all->runs, path));
+    if (all->runs.left_out && all->unread_count < FSDP__MOST_UNREAD)
+        all->unread[all->unread_count++] = fsdp__take(&all->runs.left_out);
     FSDP_TRY(add_trace(all, all->runs.count - 1));
     return add_flight(all, all->runs.count - 1);
 }

@@ -177,7 +177,8 @@ TEST(a_line_that_is_cut_off_costs_no_other_run_its_line)
              STEP("a", "1", "5"));
     check_losses(text, "1:5");
     snprintf(text, sizeof text, "%s%s\n%s", START("a", ""), cut, STEP("a", "2", "5"));
-    CHECK_ERROR(read_text(text, &runs), FSDP_FORMAT, "line 2 is no JSON object");
+    CHECK_OK(read_text(text, &runs));
+    CHECK_CONTAINS(CHECK_PTR(runs.left_out), "line 2 is no JSON object");
     fsdp__recorded_runs_free(&runs);
 }
 

@@ -223,8 +223,49 @@ TEST(an_unfinished_line_is_passed_over_where_one_can_be)
     CHECK_OK(read_text(HEADER "{\"step\": 1, \"lo\n{\"run\": \"2\", \"resumed_from\": 0}\n{\"step\": 1, \"loss\": 5}\n",
                        NULL));
     CHECK_OK(read_text("{\"step\": 1, \"loss\": 5}\n", NULL)); /* no header: an old file's tail */
-    CHECK_EQ(read_text(HEADER "{\"step\": 1, \"lo\n{\"step\": 2, \"loss\": 5}\n", "line 2 is no JSON object"),
-             FSDP_FORMAT);
+    CHECK_EQ(read_text(HEADER "{\"step\": 1, \"lo\n{\"loss\": 5}\n", "line 2 is no JSON object"), FSDP_FORMAT);
+}
+
+/* Reads lines of which some are damaged, and checks what is said of them (NULL: nothing). */
+static void check_left_out(const char *text, const char *said, double last_step)
+{
+    folder f = folder_create(text);
+
+    CHECK_OK(fsdp__recorded_runs_read(&f.runs, f.file));
+    CHECK_EQ(f.runs.count, 1);
+    CHECK_NEAR(fsdp__run_figures_of(&f.runs.runs[0]).last_step, last_step, 0);
+    if (said)
+        CHECK_CONTAINS(CHECK_PTR(f.runs.left_out), said);
+    else
+        CHECK(!f.runs.left_out);
+    folder_free(&f);
+}
+
+#define LINE(step) "{\"step\": " step ", \"loss\": 5}\n"
+
+TEST(damaged_lines_amid_others_are_left_out_and_named)
+{
+    check_left_out(HEADER LINE("1") LINE("2"), NULL, 2);
+    check_left_out(HEADER LINE("1") "{\"step\": 2, \"lo\n" LINE("3"),
+                   "line 3 is no JSON object; all other lines were read", 3);
+    check_left_out(HEADER LINE("1") LINE("2") "\x01\x02\n{\"loss\": 1}\n" LINE("3"),
+                   "line 4 is no JSON object; 1 more line is damaged, and all others were read", 3);
+    check_left_out(HEADER LINE("1") LINE("-4") LINE("5"), "line 3: 'step' is -4, which no run has written", 5);
+    check_left_out(HEADER LINE("1") LINE("1e30") LINE("5"), "line 3: 'step' is 1e+30, which no run has written", 5);
+    check_left_out("{\"run\": \"1\", \"world_size\": -3}\n" LINE("1") LINE("2"), "line 1: 'world_size' is -3", 2);
+}
+
+TEST(a_report_names_the_lines_that_it_leaves_out)
+{
+    folder f = folder_create(HEADER LINE("1") "{\"step\": 2, \"lo\n" LINE("3"));
+    fsdp__sources *sources = CHECK_PTR(calloc(1, sizeof *sources));
+
+    CHECK_OK(fsdp__sources_add(sources, f.file));
+    CHECK_EQ(sources->unread_count, 1);
+    CHECK_CONTAINS(sources->unread[0], "line 3 is no JSON object");
+    fsdp__sources_release(sources);
+    free(sources);
+    folder_free(&f);
 }
 
 TEST(zeros_of_a_power_cut_swallow_no_header)
