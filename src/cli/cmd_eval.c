@@ -1,5 +1,6 @@
 /* cmd_eval.c - fsdp eval FOLDER --data FILE: loss and perplexity of a model. With -n N this process starts N ranks of
  * itself and waits for them; a rank (or the only process) joins by the environment. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -183,14 +184,18 @@ static void draw(void *arg, int64_t done, int64_t all)
     fsdp__bar_draw(&e->bar, done, all);
 }
 
-static void print_begin(const fsdp__eval *e, fsdp_device *device)
+static fsdp_status print_begin(const fsdp__eval *e, fsdp_device *device)
 {
-    char parameters[40], text[160];
+    char parameters[40], text[160], adapter[2 * PATH_MAX];
+
+    FSDP_TRY(fsdp__folder_adapter_text(&e->folder, adapter, sizeof adapter));
 
     printf("model:  %s (%s, %lld layer%s of %lld), %s parameters\n", e->folder.path,
            fsdp_architecture_name(e->config.architecture), (long long)e->config.n_layers,
            e->config.n_layers == 1 ? "" : "s", (long long)e->config.dim,
            fsdp__short_count(fsdp_model_config_parameters(&e->config), parameters, sizeof parameters));
+    if (*adapter)
+        printf("        %s\n", adapter);
     fsdp__eval_print_data(e);
     if (e->opened.tokens && fsdp_tokens_have_text(e->opened.tokens))
         puts("text:   its bytes are its tokens");
@@ -200,6 +205,7 @@ static void print_begin(const fsdp__eval *e, fsdp_device *device)
     if (strcmp(text, "cpu") != 0)
         printf("device: %s\n", text);
     (void)fflush(stdout); /* if stdout is a file, too: what comes next may take long */
+    return FSDP_OK;
 }
 
 static void print_end(const fsdp__eval *e, const fsdp_evaluation *found, const fsdp__rewards *rewards)
@@ -212,7 +218,7 @@ static void print_end(const fsdp__eval *e, const fsdp_evaluation *found, const f
                rewards->chosen, rewards->rejected);
     else
         printf("  perplexity: %.6g", found->perplexity);
-    printf("  tokens: %s  tps: %s\n", fsdp__thousands(found->tokens, tokens, sizeof tokens),
+    printf("  tokens: %s  %s tok/s\n", fsdp__thousands(found->tokens, tokens, sizeof tokens),
            fsdp__thousands((int64_t)((double)found->tokens / found->seconds + 0.5), speed, sizeof speed));
 }
 
@@ -284,7 +290,7 @@ static fsdp_status evaluate(fsdp__eval *e, fsdp_context *context)
     FSDP_TRY(fsdp__facts_agree(context, "evaluate different things", write_facts, e));
     FSDP_TRY(fsdp__adapters_check(&e->adapters));
     if (fsdp_context_rank(context) == 0)
-        print_begin(e, device);
+        FSDP_TRY(print_begin(e, device));
     FSDP_TRY(fsdp__eval_reference(e, context, device));
     for (int i = 0; i < FSDP__MAX(e->adapters.count, 1); i++)
         FSDP_TRY(evaluate_one(e, context, device, fsdp__adapters_at(&e->adapters, i)));

@@ -2,6 +2,7 @@
 #include "cli/continuation.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -241,15 +242,19 @@ static void write_facts(const void *arg, FILE *out)
             o->no_cache ? "not used" : "used");
 }
 
-/* Opens the device on all ranks. What is printed is the text alone, so the log says which GPU it is. */
+/* Opens the device on all ranks. What is printed is the text alone, so the log says which GPU it is, and which adapter
+ * a checkpoint has. */
 static fsdp_status open_device(const fsdp__continuation *c, fsdp_context *context, fsdp_device **out)
 {
-    char text[160];
+    char text[160], adapter[2 * PATH_MAX];
 
     FSDP_TRY(fsdp__same_device(context, "--device", c->device, out));
     fsdp__device_describe(*out, text, sizeof text);
     if (fsdp_context_rank(context) == 0 && strcmp(text, "cpu") != 0)
         fsdp_log(context, FSDP_LOG_INFO, "device: %s", text);
+    FSDP_TRY(fsdp__folder_adapter_text(&c->folder, adapter, sizeof adapter));
+    if (fsdp_context_rank(context) == 0 && *adapter)
+        fsdp_log(context, FSDP_LOG_INFO, "%s", adapter);
     return FSDP_OK;
 }
 

@@ -45,6 +45,22 @@ fsdp_status fsdp__folder_adapter_check(const fsdp__model_folder *folder, const f
     return fsdp__kept_adapter_read(folder->path, &kept);
 }
 
+fsdp_status fsdp__folder_adapter_text(const fsdp__model_folder *folder, char *text, size_t text_bytes)
+{
+    FSDP__SCOPED(fsdp__kept_adapter_release) fsdp__kept_adapter kept = {0};
+
+    *text = '\0';
+    if (!folder->is_adapter)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__kept_adapter_read(folder->path, &kept));
+    if (kept.base)
+        snprintf(text, text_bytes, "adapter of '%s' beside the base '%s'", folder->path, kept.base);
+    else
+        snprintf(text, text_bytes, "adapter of '%s' beside a base of drawn values (training.seed %llu)", folder->path,
+                 (unsigned long long)kept.seed);
+    return FSDP_OK;
+}
+
 /* Cuts layers and sequences over the ranks that compute them together. */
 static fsdp_status parallelize(fsdp_module *model, const fsdp__parallel_meshes *meshes)
 {

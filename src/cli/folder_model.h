@@ -43,6 +43,9 @@ fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, con
 fsdp_status fsdp__folder_model_check(const fsdp_model_config *config, int64_t ranks, int tp, int cp);
 /* Checks that a checkpoint of an adapter finds its base, and that no other adapter is named beside it. */
 fsdp_status fsdp__folder_adapter_check(const fsdp__model_folder *folder, const fsdp__adapters *adapters);
+/* Writes what a checkpoint of an adapter computes with: "adapter of 'step-4' beside the base 'model'"; "": it is none.
+ */
+fsdp_status fsdp__folder_adapter_text(const fsdp__model_folder *folder, char *text, size_t text_bytes);
 /* Reads a number of ranks, such as --tensor-parallel; NULL: 1. */
 fsdp_status fsdp__team_option(const char *option, const char *text, int *out);
 

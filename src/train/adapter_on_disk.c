@@ -9,6 +9,7 @@
 #include "fsdp/checkpoint.h"
 #include "state/entry.h"
 #include "train/checkpoint_values.h"
+#include "train/model_folder.h"
 #include "train/same_facts.h"
 
 static bool has(const char *folder, const char *name)
@@ -38,9 +39,24 @@ fsdp_status fsdp__adapter_on_disk_refuse(const char *checkpoint)
                      checkpoint);
 }
 
-fsdp_status fsdp__adapter_on_disk_options(const char *folder, fsdp_lora_options **out)
+/* Returns the folder that a name stands for: of a folder of checkpoints its newest. NULL when out of memory. */
+static char *folder_named(const char *name)
 {
+    FSDP__SCOPED(fsdp__model_folder_release) fsdp__model_folder folder = {0};
+    bool held = fsdp_hold_error(true), found;
+
+    found =
+        !has(name, FSDP__ADAPTER_CONFIG) && fsdp__model_folder_find(name, &folder) == FSDP_OK && folder.is_checkpoint;
+    fsdp_release_error(held);
+    return found ? fsdp__take(&folder.path) : fsdp__strdup(name);
+}
+
+fsdp_status fsdp__adapter_on_disk_options(const char *name, fsdp_lora_options **out)
+{
+    FSDP__FREED char *folder = folder_named(name);
+
     *out = NULL;
+    FSDP__TRY_NEW(folder);
     if (is_checkpoint(folder) && !has(folder, FSDP__ADAPTER_CONFIG))
         return fsdp__adapter_on_disk_refuse(folder);
     return fsdp_adapter_read_options(folder, out);
@@ -69,16 +85,20 @@ static fsdp_status load_checkpoint(const fsdp_adapter *adapter, const fsdp_state
     return fsdp_checkpoint_load(reader, FSDP__SECTION_MODEL, own, NULL);
 }
 
-fsdp_status fsdp__adapter_on_disk_load(const fsdp_adapter *adapter, const fsdp_state_dict *to, const char *folder)
+fsdp_status fsdp__adapter_on_disk_load(const fsdp_adapter *adapter, const fsdp_state_dict *to, const char *name)
 {
+    FSDP__FREED char *folder = folder_named(name);
+
+    FSDP__TRY_NEW(folder);
     return is_checkpoint(folder) ? load_checkpoint(adapter, to, folder) : fsdp__adapter_load_state(adapter, to, folder);
 }
 
-void fsdp__adapter_on_disk_facts(const char *folder, const char *key, FILE *out)
+void fsdp__adapter_on_disk_facts(const char *name, const char *key, FILE *out)
 {
-    FSDP__FREED char *weights = fsdp__path_join(folder, FSDP__ADAPTER_WEIGHTS);
+    FSDP__FREED char *folder = folder_named(name);
+    FSDP__FREED char *weights = folder ? fsdp__path_join(folder, FSDP__ADAPTER_WEIGHTS) : NULL;
 
-    if (is_checkpoint(folder))
+    if (folder && is_checkpoint(folder))
         fsdp__facts_of_weights(folder, true, key, out);
     else if (weights)
         fsdp__facts_of_weights(weights, false, key, out);

@@ -54,8 +54,9 @@ static int teardown(void **state)
 
 static char *loss_of(const program *p)
 {
-    const char *at = CHECK_PTR(strstr(p->output, "loss: ")), *end = CHECK_PTR(strstr(at, "  tps"));
+    const char *at = CHECK_PTR(strstr(p->output, "loss: ")), *end = CHECK_PTR(strstr(at, "tokens: "));
 
+    end = CHECK_PTR(strstr(end, "  ")); /* the speed follows */
     return CHECK_PTR(strndup(at, (size_t)(end - at)));
 }
 
