@@ -31,10 +31,8 @@ static void put_head(const fsdp_explanation *e, FILE *out)
         fprintf(out, "; this is rank %d\n", e->rank);
         return;
     }
-    fprintf(out, "\nstrategy %s, units by %s", e->strategy, e->policy);
-    if (e->param_dtype != FSDP_F32 || e->reduce_dtype != FSDP_F32)
-        fprintf(out, ", computed in %s, reduced in %s", fsdp_dtype_name(e->param_dtype),
-                fsdp_dtype_name(e->reduce_dtype));
+    fprintf(out, "\nstrategy %s, units by %s, computed in %s, reduced in %s", e->strategy, e->policy,
+            fsdp_dtype_name(e->param_dtype), fsdp_dtype_name(e->reduce_dtype));
     fprintf(out, "\na step: %lld microbatch%s", (long long)e->microbatches, e->microbatches == 1 ? "" : "es");
     if (e->local_batch)
         fprintf(out, " of %lld sequence%s of %lld tokens", (long long)e->local_batch, plural(e->local_batch),

@@ -164,8 +164,8 @@ FIXTURE_TEST(a_config_that_plans_its_schedule_is_told_about)
     static const char blocks[] = "warning: parallelism.schedule plan is planned by the times of a device";
     fixture *f = *state;
 
-    SAYS(0, "strategy fsdp2, units by a schedule\n", "explain", "llama-1m", "--seq-len=32", "--device=cuda:H100",
-         "--parallelism.schedule=plan");
+    SAYS(0, "strategy fsdp2, units by a schedule, computed in ", "explain", "llama-1m", "--seq-len=32",
+         "--device=cuda:H100", "--parallelism.schedule=plan");
     SAYS(0, blocks, "explain", "llama-1m", "--seq-len=32", "--parallelism.schedule=plan");
     SAYS(0, "fsdp2, units by a schedule, 2 ranks\n", "plan", "llama-1m", "--seq-len=32", "--device=cuda:H100",
          "--parallelism.schedule=plan", "--parallelism.schedule_memory=1GiB");

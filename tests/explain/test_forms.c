@@ -52,7 +52,8 @@ TEST(text_has_what_was_found)
     char *text = form(EXPLAIN(4, "parallelism.strategy=zero3"), fsdp_explanation_print);
 
     check_width(text);
-    CHECK_CONTAINS(text, "llama-1m: 1,000,576 parameters in 5 units, 4 ranks\nstrategy zero3, units by blocks\n");
+    CHECK_CONTAINS(text, "llama-1m: 1,000,576 parameters in 5 units, 4 ranks\nstrategy zero3, units by blocks, "
+                         "computed in float32, reduced in float32\n");
     CHECK_CONTAINS(text, "no rank was started, no weights were read");
     CHECK_CONTAINS(text, "  (0-3): 4 x [fully_shard: 9 parameters, 233728 elements, over 4 ranks] LlamaDecoderLayer(");
     CHECK_CONTAINS(text, "  model.layers.0-3               LlamaDecoderLayer           9       233,728");
