@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "cli/cli.h"
@@ -122,6 +123,21 @@ static void hold_back_wishes(const char *name)
         (void)pthread_sigmask(SIG_BLOCK, &wishes, NULL);
 }
 
+/* Checks that this user may read, change and remove what a command makes. Call it while there is one thread. */
+static fsdp_status check_umask(void)
+{
+    mode_t mask = umask(0);
+
+    (void)umask(mask);
+    if ((mask & S_IRWXU) == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(
+        FSDP_INVALID,
+        "umask %03o takes your own rights from files and folders that you make, so nobody could go on with "
+        "them: set another first, such as 'umask 022'",
+        (unsigned)mask);
+}
+
 /* Prepares the process before anything is read or printed. */
 static fsdp_status prepare(int argc, char **argv)
 {
@@ -130,6 +146,8 @@ static fsdp_status prepare(int argc, char **argv)
     hold_back_wishes(argc > 1 ? argv[1] : "");
     FSDP_TRY(fsdp__take_standard_descriptors(&taken));
     fsdp__leave_process_one();
+    if (argc > 1 && strcmp(argv[1], "run") != 0)
+        FSDP_TRY(check_umask());
     for (int i = 0; i < COMMANDS && argc > 1; i++)
         if (commands[i].computes && strcmp(commands[i].name, argv[1]) == 0)
             fsdp__start_with_short_spin(argv);

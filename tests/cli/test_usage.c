@@ -324,3 +324,12 @@ FIXTURE_TEST(a_config_that_cannot_be_is_status_1)
     SAYS(1, "training.seq_len 65 is more than the 64 positions of the model: set training.seq_len=64", "train",
          f->config, "--training.seq_len=65");
 }
+
+FIXTURE_TEST(a_umask_that_takes_the_own_rights_is_refused)
+{
+    fixture *f = *state;
+    const char *const argv[] = {"/bin/sh", "-c", "umask 777; exec \"$0\" train llama-1m", PROGRAM, NULL};
+    program p = program_run(f->directory, 1, argv);
+
+    CHECK_CONTAINS(p.output, "umask 777 takes your own rights from files and folders that you make");
+}
