@@ -1,6 +1,8 @@
 /* adapter_on_disk.c - what a folder of peft and a checkpoint have in common as an adapter. */
 #include "train/adapter_on_disk.h"
 
+#include <stdlib.h>
+
 #include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/file.h"
@@ -9,7 +11,6 @@
 #include "fsdp/checkpoint.h"
 #include "state/entry.h"
 #include "train/checkpoint_values.h"
-#include "train/model_folder.h"
 #include "train/same_facts.h"
 
 static bool has(const char *folder, const char *name)
@@ -42,13 +43,15 @@ fsdp_status fsdp__adapter_on_disk_refuse(const char *checkpoint)
 /* Returns the folder that a name stands for: of a folder of checkpoints its newest. NULL when out of memory. */
 static char *folder_named(const char *name)
 {
-    FSDP__SCOPED(fsdp__model_folder_release) fsdp__model_folder folder = {0};
-    bool held = fsdp_hold_error(true), found;
+    char *newest = NULL, *copy;
+    bool held = fsdp_hold_error(true);
 
-    found =
-        !has(name, FSDP__ADAPTER_CONFIG) && fsdp__model_folder_find(name, &folder) == FSDP_OK && folder.is_checkpoint;
+    if (!has(name, FSDP__ADAPTER_CONFIG) && !is_checkpoint(name))
+        (void)fsdp_checkpoint_find(name, -1, &newest);
     fsdp_release_error(held);
-    return found ? fsdp__take(&folder.path) : fsdp__strdup(name);
+    copy = fsdp__strdup(newest ? newest : name);
+    free(newest);
+    return copy;
 }
 
 fsdp_status fsdp__adapter_on_disk_options(const char *name, fsdp_lora_options **out)
