@@ -30,6 +30,7 @@ status.c  the last error of a thread
 probe.c   the subscribers of the process, and how many listen to each point, under a mutex
 plugin.c  the plug-ins that are loaded, under a mutex
 temporary.c  the names of files that are not whole yet, which a handler of signals must reach
+trace_file.c  whether a trace is in its place, which whoever ends the process must know, under a mutex
 registry.c  the backends that were registered while there is one thread
 allocator.c  the address that blocks of zero bytes have
 '
