@@ -1,7 +1,6 @@
 /* adapter_on_disk.c - what a folder of peft and a checkpoint have in common as an adapter. */
 #include "train/adapter_on_disk.h"
 
-#include <stdlib.h>
 
 #include "adapter/adapter.h"
 #include "base/alloc.h"
@@ -43,15 +42,13 @@ fsdp_status fsdp__adapter_on_disk_refuse(const char *checkpoint)
 /* Returns the folder that a name stands for: of a folder of checkpoints its newest. NULL when out of memory. */
 static char *folder_named(const char *name)
 {
-    char *newest = NULL, *copy;
+    FSDP__FREED char *newest = NULL;
     bool held = fsdp_hold_error(true);
 
     if (!has(name, FSDP__ADAPTER_CONFIG) && !is_checkpoint(name))
         (void)fsdp_checkpoint_find(name, -1, &newest);
     fsdp_release_error(held);
-    copy = fsdp__strdup(newest ? newest : name);
-    free(newest);
-    return copy;
+    return fsdp__strdup(newest ? newest : name);
 }
 
 fsdp_status fsdp__adapter_on_disk_options(const char *name, fsdp_lora_options **out)
