@@ -119,7 +119,8 @@ if(FSDP_CUDA_HEADERS)
   fsdp_fake_library(fsdp_test_cuda MODULE ${sources} ${fake}/fake_kernels.c ${fake}/fake_launch.cpp
                     $<FILTER:${fsdp_objects_check},INCLUDE,/kernel_> ${PROJECT_SOURCE_DIR}/src/device/kernel_buffers.c
                     ${PROJECT_SOURCE_DIR}/src/device/kernel_buffers_optim.c
-                    ${PROJECT_SOURCE_DIR}/src/device/kernel_tables.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c)
+                    ${PROJECT_SOURCE_DIR}/src/device/kernel_tables.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c
+                    ${PROJECT_SOURCE_DIR}/src/base/limits.c)
   target_link_libraries(fsdp_test_cuda PRIVATE fsdp_test_cudash fakecudart fsdp_common ${CMAKE_DL_LIBS})
   target_compile_definitions(fsdp_test_cuda PRIVATE FSDP_CUDA_OLDEST=${FSDP_CUDA_OLDEST}
                                                     FSDP_PRODUCT_ROWS="backend/fakecuda/product_rows.inc")

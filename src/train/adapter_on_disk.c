@@ -1,7 +1,6 @@
 /* adapter_on_disk.c - what a folder of peft and a checkpoint have in common as an adapter. */
 #include "train/adapter_on_disk.h"
 
-
 #include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/file.h"
