@@ -5,7 +5,6 @@
 
 #include "adapter/adapter.h"
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "format/target_folder.h"
@@ -98,26 +97,11 @@ static bool same_path(const char *a, const char *b)
     return fsdp__same_folder(a, b) || (length == length_without_slashes(b) && strncmp(a, b, length) == 0);
 }
 
-/* Returns whether a folder has the weights of a model, or an adapter. */
-static bool holds_model(const char *folder)
-{
-    static const char *const names[] = {"config.json", FSDP__ADAPTER_CONFIG};
-
-    for (size_t i = 0; i < FSDP__COUNT_OF(names); i++) {
-        FSDP__FREED char *path = fsdp__path_join(folder, names[i]);
-
-        if (path && fsdp__path_exists(path))
-            return true;
-    }
-    return false;
-}
-
 fsdp_status fsdp__export_hold(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
     const place first = {.path = c->save.path, .overwrite = c->save.overwrite};
     const place second = {.path = c->save.fallback_path};
-    bool replaces;
 
     if (!c->save.path || !is_first(run))
         return FSDP_OK;
@@ -129,13 +113,7 @@ fsdp_status fsdp__export_hold(fsdp_train_run *run)
     if (c->save.fallback_path && hold_place(run, &second) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "export.fallback_path");
     fsdp__export_release(run);
-    replaces = holds_model(c->save.path);
-    FSDP_TRY(fsdp_fail_prefix(hold_place(run, &first), "export.path"));
-    if (replaces)
-        fsdp_log(run->context, FSDP_LOG_INFO,
-                 "export.path: '%s' has the export of an earlier run, which the model of this one replaces at its end",
-                 c->save.path);
-    return FSDP_OK;
+    return fsdp_fail_prefix(hold_place(run, &first), "export.path");
 }
 
 /* Returns the limit for a file of weights. */
