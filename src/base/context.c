@@ -203,8 +203,6 @@ void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, v
 
 /* ---- signs of life ---- */
 
-/* When two threads of one rank beat at once the counter may advance by only one: that it moves is all that is
- * needed. */
 void fsdp__context_note_end(fsdp_context *context)
 {
     atomic_store(&context->ended, true);
@@ -215,6 +213,8 @@ bool fsdp__context_has_ended(const fsdp_context *context)
     return atomic_load(&context->ended);
 }
 
+/* When two threads of one rank beat at once the counter may advance by only one: that it moves is all that is
+ * needed. */
 void fsdp__context_beat(fsdp_context *context)
 {
     _Atomic uint64_t *beats = &context->heart->beats;
