@@ -138,7 +138,6 @@ static void last_words(void *arg)
     /* For a started rank the launcher says what else is lost. */
     if (!s->as_rank && *lost_text(s->config, s->step, s->trained, lost, sizeof lost))
         (void)fsdp__failure("interrupted%s", lost);
-    /* A rank that has seen another one die first may have written what it has. */
     if (fsdp__trace_is_open(s->config, s->resumed, s->step) && !fsdp__trace_files_stop())
         (void)fsdp__failure("the trace '%s' was not written: the run has ended among the steps that it is of",
                             s->config->metrics.trace.path);
@@ -158,8 +157,7 @@ static void stepped(void *arg, const fsdp_train_report *report)
     session *s = arg;
 
     s->step = report->step;
-    /* Whoever says the last words holds what this asks for, and no step has a line behind them. */
-    (void)fsdp__interrupt_signal(&s->interrupt);
+    (void)fsdp__interrupt_signal(&s->interrupt); /* waits for good behind last words: no step has a line after them */
     if (s->progress.prints)
         fsdp__restarts_step((int)s->steps_fd, report->step);
     fsdp__progress_step(&s->progress, report);
