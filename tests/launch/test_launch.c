@@ -265,11 +265,16 @@ TEST(signals_to_the_launcher_leave_no_process)
     check_nothing_left();
 }
 
-/* Waits until a rank of two has ended and the launcher, whose other child is the guardian, knows of it. */
+/* Waits until a rank of two has failed (fail_with) and ended, and the launcher, whose other child is the guardian,
+ * knows of it. Without the file, a launcher that has started one rank so far would look alike. */
 static void await_first_end(pid_t launcher, const char *marker)
 {
+    char failed[1200];
     pid_t last;
 
+    snprintf(failed, sizeof failed, "%s.failed", marker);
+    while (access(failed, F_OK) != 0)
+        usleep(10000);
     while (processes_with(marker) != 1 || find_processes("", launcher, &last) != 2)
         usleep(10000);
 }

@@ -181,7 +181,9 @@ static fsdp_status stand_after_sum(void *arg, fsdp_tensor *gradients, fsdp_strea
     standing *s = arg;
 
     (void)gradients;
+    pthread_mutex_lock(&s->gate.mutex); /* a gather may be done meanwhile, on another thread */
     s->stands = true;
+    pthread_mutex_unlock(&s->gate.mutex);
     return gate_put(&s->gate, stream);
 }
 
@@ -189,6 +191,7 @@ static fsdp_status stand_after_sum(void *arg, fsdp_tensor *gradients, fsdp_strea
 static fsdp_status see_gather(void *arg, fsdp__probe_event *event)
 {
     standing *s = arg;
+    bool own;
 
     if (event->kind != FSDP_ALL_GATHER)
         return FSDP_OK;
@@ -197,8 +200,9 @@ static fsdp_status see_gather(void *arg, fsdp__probe_event *event)
         s->gather = event->number;
         s->group = event->object;
     }
+    own = s->gather == event->number && s->group == event->object;
     pthread_mutex_unlock(&s->gate.mutex);
-    if (event->point == FSDP__POINT_COLLECTIVE_DONE && s->gather == event->number && s->group == event->object)
+    if (event->point == FSDP__POINT_COLLECTIVE_DONE && own)
         gate_open(&s->gate);
     return FSDP_OK;
 }
