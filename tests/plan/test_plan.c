@@ -59,16 +59,24 @@ static void train(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void hold(int world, const char *keys)
+static void hold_machines(int world, int machines, const char *keys)
 {
     fsdp_train_config *config = test_small_config(keys);
     real was = {.config = config};
-    fsdp__plan *plan = plan_of(config, world, 1, NULL);
+    fsdp__plan *plan = plan_of(config, world, machines, NULL);
 
-    test_run_ranks(world, train, &was);
+    if (machines > 1)
+        test_run_machines(machines, world / machines, false, train, &was);
+    else
+        test_run_ranks(world, train, &was);
     CHECK_EQ(plan->peak.total, was.memory.peak_without_workspace_bytes);
     check_peak(plan);
     fsdp__plan_free(plan);
+}
+
+static void hold(int world, const char *keys)
+{
+    hold_machines(world, 1, keys);
 }
 
 TEST(the_peak_is_that_of_a_real_run_for_every_option)
@@ -123,6 +131,30 @@ TEST(the_peak_of_a_gpu_is_that_of_a_real_run)
         hold(i == 0 ? 8 : ways[i].world, ways[i].keys);
         unsetenv("FSDP_FAKECUDA_DEVICES");
     }
+}
+
+/* Hybrid reductions over a network have a stream of their own, and what they hold is counted, too. */
+TEST(the_peak_over_machines_is_that_of_a_real_run)
+{
+    static const struct {
+        int world;
+        const char *keys;
+    } ways[] = {
+        {4, "parallelism.strategy=hsdp parallelism.data_parallel_replicate_degree=2"},
+        {8, "parallelism.strategy=hsdp parallelism.data_parallel_replicate_degree=2 training.global_batch_size=16"},
+        {4, "parallelism.strategy=hsdp parallelism.data_parallel_replicate_degree=2 "
+            "training.mixed_precision_param=bfloat16"},
+        {4, "training.global_batch_size=16"},
+        {4, "parallelism.strategy=ddp"},
+        {4, "parallelism.strategy=zero2"},
+    };
+    char keys[400];
+
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 3 : 1)
+        for (int gpu = 0; gpu <= test_has_gpu(); gpu++) {
+            snprintf(keys, sizeof keys, "%s%s", ways[i].keys, gpu ? " training.device=cuda" : "");
+            hold_machines(ways[i].world, 2, keys);
+        }
 }
 
 /* ---- worlds that nobody has ---- */
