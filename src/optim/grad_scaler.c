@@ -238,29 +238,22 @@ enum {
     FAILED = 2
 };
 
-/* Replaces `*said` by the largest of all ranks, by way of the gradients' device. */
-static fsdp_status share(const fsdp_grad_scaler *scaler, const gradients *all, int *said)
+/* Replaces `*said` by the largest of all ranks, by way of the host: a rank may have no gradients, whose device would
+ * say where the others' are. */
+static fsdp_status share(const fsdp_grad_scaler *scaler, int *said)
 {
-    fsdp_device *device = all->count > 0 ? fsdp_tensor_device(all->tensors[0])
-                                         : fsdp__front_device(fsdp_process_group_context(scaler->group));
-    fsdp_stream *stream = device ? fsdp_device_stream(device) : NULL;
-    float flag = (float)*said;
+    fsdp_stream *stream;
+    int32_t flag = *said;
     fsdp_status status;
-    FSDP__SCOPED(fsdp__workspace_release) fsdp__workspace shared = {0};
 
     if (fsdp_process_group_size(scaler->group) == 1)
         return FSDP_OK;
-    FSDP__TRY_MADE(device);
-    FSDP_TRY(fsdp__workspace_take(device, sizeof flag, &shared));
-    status = fsdp__copy_to_device(stream, shared.data, &flag, sizeof flag);
-    if (status == FSDP_OK)
-        status = fsdp_all_reduce(scaler->group, shared.data, shared.data, 1, FSDP_F32, FSDP_MAX, stream);
-    if (status == FSDP_OK)
-        status = fsdp__copy_to_host(stream, &flag, shared.data, sizeof flag);
+    FSDP__TRY_MADE(stream = fsdp__host_stream(fsdp_process_group_context(scaler->group)));
+    status = fsdp_all_reduce(scaler->group, &flag, &flag, 1, FSDP_I32, FSDP_MAX, stream);
     /* Wait even after a failure: queued work reads and writes the variable here. */
     FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream));
     FSDP_TRY(status);
-    *said = (int)flag;
+    *said = flag;
     return FSDP_OK;
 }
 
@@ -274,7 +267,7 @@ static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optim
     fsdp_status status = look_at_own(scaler, optimizer, &all, &found_inf);
     int said = status == FSDP_OK ? found_inf : FAILED + fsdp_process_group_rank(scaler->group);
 
-    FSDP_KEEP_FIRST(status, share(scaler, &all, &said));
+    FSDP_KEEP_FIRST(status, share(scaler, &said));
     if (status == FSDP_OK && said >= FAILED)
         status = FSDP_FAIL(FSDP_STATE, "cannot unscale gradients: rank %d could not, and its own error says why",
                            fsdp_process_group_global_rank(scaler->group, said - FAILED));

@@ -22,6 +22,7 @@ static float value(int step, int64_t i)
 
 /* A parameter of ones, or this rank's rows of it, and an optimizer of it alone. */
 typedef struct model {
+    bool offloaded; /* beside what the test computes on */
     fsdp_tensor *tensor;
     fsdp_mesh *mesh; /* NULL: not distributed */
     const fsdp_placement *placements;
@@ -32,8 +33,8 @@ static fsdp_tensor *piece(const model *m, fsdp_context *context, const float *da
 {
     fsdp_tensor *whole = NULL, *part = NULL;
 
-    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, 2, (const int64_t[]){ROWS, COLS}, FSDP_MEMORY_GRADIENT,
-                                &whole));
+    CHECK_OK(fsdp_tensor_create(m->offloaded ? fsdp_cpu(context) : test_device(context), FSDP_F32, 2,
+                                (const int64_t[]){ROWS, COLS}, FSDP_MEMORY_GRADIENT, &whole));
     CHECK_OK(fsdp_tensor_write(whole, FSDP_F32, data));
     if (!m->mesh)
         return whole;
@@ -228,6 +229,8 @@ TEST(loss_and_gradients_are_scaled)
 
 /* Whose gradient is bad, and who has one at all. */
 typedef enum which {
+    OFFLOADED, /* of one shard, on the host; first, before the group meets on the device, where a rank without rows is
+                */
     ONE_SHARD,
     WITHOUT_GRADIENTS,
     NOT_DISTRIBUTED,
@@ -237,7 +240,7 @@ typedef enum which {
 static void decide_together(fsdp_context *context, fsdp_mesh *mesh, const fsdp_placement *placements, which w)
 {
     int rank = fsdp_context_rank(context), world = fsdp_context_world_size(context);
-    model m = {.mesh = w == NOT_DISTRIBUTED ? NULL : mesh, .placements = placements};
+    model m = {.offloaded = w == OFFLOADED, .mesh = w == NOT_DISTRIBUTED ? NULL : mesh, .placements = placements};
     fsdp_grad_scaler *scaler = NULL;
     fsdp_comm_stats stats;
 
@@ -274,6 +277,7 @@ static void check_ranks(fsdp_context *context, void *arg)
     fsdp_mesh *mesh = NULL;
 
     (void)arg;
+    (void)test_device(context); /* from now on the one in front */
     CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
     for (which w = 0; w < WHICH; w++)
         decide_together(context, mesh, &rows, w);
