@@ -104,6 +104,25 @@ static void check_places(const drawn *d)
     }
 }
 
+/* What decides how ranks hold a group must be the same on all of them, also on one that has no rows. */
+static void check_runs(drawn d)
+{
+    for (int64_t i = 0; i < d.group.param_count; i++) {
+        bool runs = true;
+
+        for (int rank = 0; rank < d.group.residence.mesh.ranks; rank++) {
+            const fsdp__part *part = &d.params[i].part;
+
+            lay_out(&d, rank);
+            runs = runs && (part->outer <= 1 || part->inner == 0 || part->inner == part->stride);
+        }
+        for (int rank = 0; rank < d.group.residence.mesh.ranks; rank++) {
+            lay_out(&d, rank);
+            CHECK_EQ(fsdp__param_is_one_run(&d.params[i]), runs);
+        }
+    }
+}
+
 static void check_case(drawn d)
 {
     unsigned char *parameters[PARAMETERS], *shard;
@@ -134,6 +153,12 @@ TEST(every_element_lies_in_one_place)
 
     for (uint64_t seed = 0; seed < seeds; seed++)
         check_case(draw_case(seed));
+}
+
+TEST(every_rank_says_whether_rows_of_all_lie_together)
+{
+    for (uint64_t seed = 0; seed < 2000; seed++)
+        check_runs(draw_case(seed));
 }
 
 /* 5 rows over 3 ranks: 2, 2, 1; with 4 ranks: 2, 2, 1, 0. */

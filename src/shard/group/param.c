@@ -30,7 +30,7 @@ int64_t fsdp__param_shard_numel(const fsdp__param *param)
 
 bool fsdp__param_is_one_run(const fsdp__param *param)
 {
-    return param->part.outer <= 1 || param->part.stride == param->part.inner;
+    return param->part.outer <= 1 || param->chunk_numel == fsdp__param_numel(param);
 }
 
 fsdp_sharded_buffer fsdp__param_buffer(const fsdp__param *param)

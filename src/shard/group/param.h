@@ -107,7 +107,8 @@ void fsdp__param_name_memory(const fsdp__param *param);
 
 int64_t fsdp__param_numel(const fsdp__param *param);
 int64_t fsdp__param_shard_numel(const fsdp__param *param);
-/* Returns whether this rank's rows lie together in the unsharded parameter. */
+/* Returns whether the rows of every rank lie together in the unsharded parameter: one that has none says what the
+ * others say. */
 bool fsdp__param_is_one_run(const fsdp__param *param);
 /* Returns the parameter's shape for a collective; the caller fills in memory and dtypes. */
 fsdp_sharded_buffer fsdp__param_buffer(const fsdp__param *param);
