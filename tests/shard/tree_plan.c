@@ -395,6 +395,17 @@ static int uses(const tree_plan *plan, int param)
     return count;
 }
 
+/* As fsdp__param_grad_dtype has it. */
+bool tree_has_wide_gradients(const tree_plan *plan)
+{
+    bool has = false;
+
+    for (int p = 0; p < plan->param_count && plan->world == plan->replicas && !plan->flat && !plan->replicated; p++)
+        has = has || (plan->params[tree_original(plan, p)].owner >= 0 && tree_reduce_dtype(plan, p) == FSDP_F32 &&
+                      fsdp_dtype_size(tree_compute_dtype(plan, p)) == 2);
+    return has;
+}
+
 /* A state that runs several times reduces after each; one of several modules may do so as well. In 16 bits every
  * addition rounds. */
 bool tree_adds_otherwise(const tree_plan *plan)
