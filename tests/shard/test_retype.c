@@ -24,8 +24,18 @@ static void backward(fsdp_context *context, way_run *run, fsdp_module *module, i
     fsdp_scope_end(context, NULL);
 }
 
+/* A GPU keeps stamps of its waits from the first question on, also while dtypes change. */
+static void ask_for_time(fsdp_module *module)
+{
+    int64_t gathers, reductions;
+
+    if (fsdp_module_is_sharded(module))
+        CHECK_OK(fsdp_module_exposed_time(module, &gathers, &reductions));
+}
+
 static void train(fsdp_context *context, way_run *run, fsdp_module *module, fsdp_optimizer *optimizer, int steps)
 {
+    ask_for_time(module);
     for (int step = 0; step < steps; step++) {
         backward(context, run, module, step);
         ways_step(optimizer);

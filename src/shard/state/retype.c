@@ -221,6 +221,7 @@ static void set_aside(fsdp__param_group *group, before *b)
     group->encoded = (fsdp__encoded){0};
     group->offload = (fsdp__offload){0};
     group->gathered = NULL;
+    b->group.gathers = (fsdp__exposed){0}; /* the group goes on counting */
     for (int64_t i = 0; i < group->param_count; i++)
         group->params[i].unsharded = NULL;
 }
@@ -262,7 +263,10 @@ static fsdp_status prepare(const retyping *r)
 
 static void put_back(fsdp__param_group *group, const before *b)
 {
+    fsdp__exposed gathers = group->gathers;
+
     *group = b->group;
+    group->gathers = gathers;
     memcpy(group->params, b->params, (size_t)group->param_count * sizeof *b->params);
 }
 
