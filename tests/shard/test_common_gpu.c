@@ -224,6 +224,32 @@ TEST_WITH(ranks_with_gpus_of_their_own_exchange_beside_the_computing, open_two, 
                 compare_apart(world, &doors[i]);
 }
 
+/* ---- stamps of waits ---- */
+
+/* Changes dtypes between questions how long was waited, each of which reads the stamps of the steps before. */
+static void ask_between_dtypes(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, NULL);
+    int64_t gathers, earlier = 0, reductions;
+
+    (void)arg;
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(fsdp_module_exposed_time(module, &gathers, &reductions));
+        CHECK(gathers >= earlier);
+        earlier = gathers;
+        net_train(module, 1);
+        CHECK_OK(fsdp_module_to(module, FSDP_BF16));
+        CHECK_OK(fsdp_module_to(module, FSDP_F32));
+    }
+    CHECK(gathers > 0);
+    fsdp_module_unref(module);
+}
+
+TEST_WITH(a_gpu_s_waits_are_still_counted_when_dtypes_have_changed, open_two, close_fake)
+{
+    test_run_ranks(2, ask_between_dtypes, NULL);
+}
+
 /* ---- places of steps ---- */
 
 enum {
