@@ -56,6 +56,8 @@ fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *opti
  * target is written. Does nothing if `path` is NULL. */
 fsdp_status fsdp__output_write(const char *option, const char *path, fsdp_status (*print)(const void *what, FILE *out),
                                const void *what);
+/* Prints, after a command's output, that the file has it: `what` is "picture". Does nothing if `path` is NULL. */
+void fsdp__output_tell(const char *path, const char *what);
 
 /* ---- dtype_option.c ---- */
 

@@ -97,11 +97,21 @@ static fsdp_status print_svg(const void *c, FILE *out)
     return FSDP_OK;
 }
 
-/* Prints everything, the files first: whoever reads the table may close it before its end. A full disk costs only the
- * file. */
+/* Writes a file. A full disk costs only the file: then this says so, and gives NULL instead of the path. */
+static const char *write_file(const char *option, const char *path, fsdp_status (*print)(const void *, FILE *),
+                              const fsdp__comparison *c, int *status)
+{
+    if (fsdp__output_write(option, path, print, c) == FSDP_OK)
+        return path;
+    *status = fsdp__failure("%s", fsdp_last_error());
+    return NULL;
+}
+
+/* Prints everything, the files first: whoever reads the table may close it before its end. */
 static int tell(const session *s)
 {
     const fsdp__comparison *c = &s->comparison;
+    const char *markdown, *svg;
     int status = 0;
 
     if (fsdp__comparison_first(c) < 0) { /* mostly all for the same reason */
@@ -110,14 +120,15 @@ static int tell(const session *s)
                 return fsdp__failure("%s", c->figures[v].failure);
         return fsdp__failure("%s", c->variants.items[0].refused);
     }
-    if (fsdp__output_write("--markdown", s->markdown, print_markdown, c) != FSDP_OK)
-        status = fsdp__failure("%s", fsdp_last_error());
-    if (fsdp__output_write("--svg", s->svg, print_svg, c) != FSDP_OK)
-        status = fsdp__failure("%s", fsdp_last_error());
-    if (!s->json)
-        fsdp__comparison_print(c, stdout);
-    else if (fsdp__comparison_print_json(c, stdout) != FSDP_OK && !ferror(stdout))
-        status = fsdp__failure("%s", fsdp_last_error());
+    markdown = write_file("--markdown", s->markdown, print_markdown, c, &status);
+    svg = write_file("--svg", s->svg, print_svg, c, &status);
+    if (s->json)
+        return fsdp__comparison_print_json(c, stdout) == FSDP_OK || ferror(stdout)
+                   ? status
+                   : fsdp__failure("%s", fsdp_last_error());
+    fsdp__comparison_print(c, stdout);
+    fsdp__output_tell(markdown, "table");
+    fsdp__output_tell(svg, "picture");
     return status;
 }
 

@@ -110,6 +110,7 @@ static void say_whether_it_fits(const request *r, const fsdp_explanation *e)
 static int tell(request *r)
 {
     FSDP__SCOPED(fsdp_explanation_free_at) fsdp_explanation *e = NULL;
+    const char *svg = r->json ? NULL : r->svg;
     fsdp__changes changes;
     int status = 0;
 
@@ -117,10 +118,13 @@ static int tell(request *r)
         (r->device.name && fsdp__on_device_open(&r->device, r->device.name, true, r->paper.config) != FSDP_OK) ||
         find_all(r, &e, &changes) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    if (fsdp__output_write("--svg", r->svg, print_svg, e) != FSDP_OK)
+    if (fsdp__output_write("--svg", r->svg, print_svg, e) != FSDP_OK) {
         status = fsdp__failure("%s", fsdp_last_error());
+        svg = NULL;
+    }
     if (print(r, e, &changes) != FSDP_OK && !ferror(stdout))
         status = fsdp__failure("%s", fsdp_last_error());
+    fsdp__output_tell(svg, "picture");
     say_whether_it_fits(r, e);
     return status;
 }

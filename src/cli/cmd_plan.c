@@ -250,16 +250,20 @@ static fsdp_status draw(const request *r, const fsdp__plan *plan, double limit)
 static int tell_plan(const request *r, const fsdp__plan_options *options, const fsdp__plan_question *question)
 {
     FSDP__SCOPED(fsdp__plan_free_at) fsdp__plan *plan = NULL;
+    const char *svg = r->json ? NULL : r->memory_svg;
     int status = 0;
 
     if (fsdp__plan_make(r->paper.config, options, &plan) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    if (r->memory_svg && draw(r, plan, r->fit ? (double)r->room : question->room) != FSDP_OK)
+    if (r->memory_svg && draw(r, plan, r->fit ? (double)r->room : question->room) != FSDP_OK) {
         status = fsdp__failure("%s", fsdp_last_error());
+        svg = NULL;
+    }
     if (r->fit)
         status = FSDP__MAX(status, tell_fit(r, options));
     else if ((r->json ? fsdp__plan_json : fsdp__plan_print)(plan, question, stdout) != FSDP_OK && !ferror(stdout))
         status = fsdp__failure("%s", fsdp_last_error());
+    fsdp__output_tell(svg, "picture");
     return status;
 }
 

@@ -203,11 +203,9 @@ static fsdp_status show(fsdp__report *report, planned_advice *where, const char 
     FSDP_TRY(fsdp__advices_of(&report->sources, &planner, &report->advices));
     FSDP_TRY(fsdp__report_text(report, stdout));
     FSDP_TRY(fsdp__output_write("--output", output, write_page, report));
+    fsdp__output_tell(output, "pictures");
     FSDP_TRY(fsdp__output_write("--svg", svg, write_svg, report));
-    if (output)
-        printf("\n%s has the pictures\n", output);
-    if (svg)
-        printf("\n%s has the picture\n", svg);
+    fsdp__output_tell(svg, "picture");
     return FSDP_OK;
 }
 

@@ -145,3 +145,9 @@ fsdp_status fsdp__output_write(const char *option, const char *path, fsdp_status
     release_place(&p);
     return status;
 }
+
+void fsdp__output_tell(const char *path, const char *what)
+{
+    if (path)
+        printf("\n%s has the %s\n", path, what);
+}

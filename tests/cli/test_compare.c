@@ -92,7 +92,8 @@ FIXTURE_TEST(every_strategy_has_its_figures)
 FIXTURE_TEST(one_that_cannot_be_does_not_cost_the_others)
 {
     fixture *f = *state;
-    char *checkpoints = test_path(f->directory, "checkpoints");
+    char *checkpoints = test_path(f->directory, "checkpoints"), *svg = test_path(f->directory, "bars.svg"),
+         *markdown = test_path(f->directory, "table.md");
     program p = RUN(0, "compare", f->config, "-n", "1", "--steps=1", "--rounds=1", "--training.max_norm=0",
                     "--checkpoint.folder", checkpoints);
 
@@ -108,9 +109,11 @@ FIXTURE_TEST(one_that_cannot_be_does_not_cost_the_others)
          "--steps=1", "--rounds=1", "--model.frozen=x.*");
     /* Frozen beside others: fsdp1 alone refuses that, once its units are known. */
     p = RUN(0, "compare", f->config, "-n", "2", "--strategies=fsdp1,fsdp2", "--steps=1", "--rounds=2",
-            "--model.frozen=model.layers.0.mlp.up_proj.weight");
+            "--model.frozen=model.layers.0.mlp.up_proj.weight", "--svg", svg, "--markdown", markdown);
     CHECK_CONTAINS(p.output, "fsdp1 has failed: ");
     CHECK_CONTAINS(p.output, "failed ");
+    CHECK_CONTAINS(p.output, "table.md has the table\n");
+    CHECK_CONTAINS(p.output, "bars.svg has the picture\n");
 }
 
 FIXTURE_TEST(what_is_named_and_cannot_be_is_refused)

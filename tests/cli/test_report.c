@@ -76,6 +76,7 @@ FIXTURE_TEST(runs_that_write_to_one_file_at_once_and_again_are_not_mixed)
     }
     fsdp__recorded_runs_free(&runs);
     SAYS(0, ", run 3\n", "report", f->metrics);
+    SAYS(0, "losses.svg has the picture\n", "report", f->metrics, "--svg", test_path(f->directory, "losses.svg"));
 }
 
 FIXTURE_TEST(a_default_is_shown_with_its_value)

@@ -123,7 +123,8 @@ FIXTURE_TEST(explain_reads_no_weights)
 FIXTURE_TEST(plan_tells_and_refuses)
 {
     fixture *f = *state;
-    char *prices = test_path(f->directory, "prices.json"), *schedule = test_path(f->directory, "schedule.json");
+    char *prices = test_path(f->directory, "prices.json"), *schedule = test_path(f->directory, "schedule.json"),
+         *svg = test_path(f->directory, "memory.svg");
 
     SAYS(0, "to the byte what a run's ledger will show without workspace", "plan", "llama-1m", "-n", "4", "--no-time");
     SAYS(0, "by rates of NVIDIA H100 80GB HBM3 (its data sheet)", "plan", "llama-1m", "--device", "cuda:H100");
@@ -143,6 +144,8 @@ FIXTURE_TEST(plan_tells_and_refuses)
     SAYS(1, "its version is 9", "plan", "llama-1m", "--device", prices);
     SAYS(2, "no model given", "plan");
     SAYS(2, "plan: unknown option '--svg=a.svg'; did you mean '--memory-svg'?", "plan", "llama-1m", "--svg=a.svg");
+    SAYS(0, "memory.svg has the picture\n", "plan", "llama-1m", "--no-time", "--memory-svg", svg);
+    CHECK_NULL(strstr(RUN(0, "plan", "llama-1m", "--no-time", "--json", "--memory-svg", svg).output, "memory.svg"));
     SAYS(2, "--trace is drawn by --memory-svg", "plan", "llama-1m", "--trace", "trace.json");
     SAYS(1, "prices.json'", "plan", "llama-1m", "--no-time", "--memory-svg", prices, "--trace=nothing");
     SAYS(2, "what can be measured is cpu or cuda", "plan", "--measure", prices, "--device=tpu");
@@ -186,9 +189,11 @@ FIXTURE_TEST(explain_tells_and_refuses)
     fixture *f = *state;
     char *svg = test_path(f->directory, "rows.svg"), *text, *toml;
 
-    SAYS(0, "llama-1m: 1,000,576 parameters in 5 units, 2 ranks", "explain", "llama-1m", "--svg", svg);
+    SAYS(0, "llama-1m: 1,000,576 parameters in 5 units, 2 ranks", "explain", "llama-1m");
+    SAYS(0, "rows.svg has the picture\n", "explain", "llama-1m", "--svg", svg);
     text = test_read_file(svg, NULL);
     CHECK_CONTAINS(text, "<svg xmlns=");
+    CHECK_NULL(strstr(RUN(0, "explain", "llama-1m", "--json", "--svg", svg).output, "rows.svg"));
     SAYS(0, "strategy fsdp1 shard_grad_op, units by size 60000", "explain", "--strategy=fsdp1:shard_grad_op",
          "llama-1m", "-n3", "--wrap-policy", "size:60000");
     SAYS(0, "2 microbatches of 3 sequences of 5 tokens on each rank, as rank 1", "explain", "llama-1m", "--batch=3",

@@ -59,6 +59,7 @@ FIXTURE_TEST(a_full_disk_does_not_cost_the_table)
         program_wait(&p);
         failed = p.status != 0;
         CHECK_CONTAINS(p.output, "tokens/s");
+        CHECK_EQ(strstr(p.output, "bars.svg has the picture\n") != NULL, !failed);
         if (failed) {
             CHECK_EQ(p.status, 1);
             CHECK_CONTAINS(p.output, "fsdp: --svg: cannot ");
