@@ -289,6 +289,27 @@ fsdp_status fsdp__directory_create(const fsdp__directory *in, const char *name, 
     return FSDP_OK;
 }
 
+/* Makes a new file and notes its name; returns -1 with errno if that fails. */
+static int create_noted(const fsdp__directory *in, const char *name, int *out_note)
+{
+    fsdp__making making = fsdp__temporary_begin();
+    int fd = create(in, name, 0666);
+
+    *out_note = fsdp__temporary_made(&making, in->fd, fd >= 0 ? name : NULL);
+    return fd;
+}
+
+fsdp_status fsdp__directory_create_temporary(const fsdp__directory *in, const char *name, int *out_fd, int *out_note)
+{
+    int note, fd = create_noted(in, name, &note);
+
+    if (fd < 0)
+        return cannot("create", in, name);
+    *out_fd = fd;
+    *out_note = note;
+    return FSDP_OK;
+}
+
 /* Writes all of the data, with `sync` to the disk, and closes the file. */
 static fsdp_status fill(const fsdp__directory *in, const char *name, int fd, const void *data, size_t bytes, bool sync)
 {
@@ -310,7 +331,8 @@ fsdp_status fsdp__directory_write_new(const fsdp__directory *in, const char *nam
 }
 
 /* Makes a new file for what is to become `name`, which no other process or thread uses. */
-static fsdp_status create_beside(const fsdp__directory *in, const char *name, char **out_name, int *out_fd)
+static fsdp_status create_beside(const fsdp__directory *in, const char *name, char **out_name, int *out_fd,
+                                 int *out_note)
 {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         char *own = fsdp__sprintf("%s.tmp-%ld-%d", name, (long)getpid(), attempt);
@@ -318,7 +340,7 @@ static fsdp_status create_beside(const fsdp__directory *in, const char *name, ch
 
         if (!own)
             return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write '%s/%s'", in->path, name);
-        *out_fd = create(in, own, 0666);
+        *out_fd = create_noted(in, own, out_note);
         if (*out_fd >= 0) {
             *out_name = own;
             return FSDP_OK;
@@ -334,10 +356,9 @@ static fsdp_status replace(const fsdp__directory *in, const char *name, const vo
 {
     FSDP__FREED char *temporary = NULL;
     fsdp_status status;
-    int fd = -1, note;
+    int fd = -1, note = 0;
 
-    FSDP_TRY(create_beside(in, name, &temporary, &fd));
-    note = fsdp__temporary_made(in->fd, temporary);
+    FSDP_TRY(create_beside(in, name, &temporary, &fd, &note));
     status = fill(in, temporary, fd, data, bytes, sync);
     if (status == FSDP_OK)
         status = fsdp__directory_rename(in, temporary, in, name, FSDP__RENAME_REPLACES);

@@ -3,67 +3,106 @@
 #include "base/temporary.h"
 
 #include <limits.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>
 
 enum {
-    MOST = 16 /* at once */
+    MOST = 16,          /* at once */
+    PATIENCE_MS = 1000, /* for files that others are making; a file system may hang */
+    STATES = 8
 };
 
+/* Of a place, beside its process. */
 typedef enum place_state {
-    FREE,
-    CHANGES, /* by the thread that writes it, or removes its file */
+    FREE, /* of no process */
+    MAKING,
     HELD,
+    REMOVING,
     REMOVED /* who made the note has not given it back yet */
 } place_state;
 
 typedef struct place {
-    _Atomic place_state state;
-    pid_t process; /* a child does not remove its parent's */
+    _Atomic int64_t state; /* what `own` returns: a child does not remove its parent's */
     int folder;
     char name[NAME_MAX + 1];
 } place;
 
 static place places[MOST];
 
-int fsdp__temporary_made(int folder, const char *name)
+static int64_t own(place_state state)
 {
-    for (int i = 0; i < MOST; i++) {
-        place_state free_one = FREE;
+    return (int64_t)getpid() * STATES + state;
+}
 
-        if (!atomic_compare_exchange_strong(&places[i].state, &free_one, CHANGES))
-            continue;
-        places[i].process = getpid();
-        places[i].folder = folder;
-        snprintf(places[i].name, sizeof places[i].name, "%s", name);
-        places[i].state = HELD;
-        return i + 1;
+fsdp__making fsdp__temporary_begin(void)
+{
+    fsdp__making making = {.note = 0};
+    sigset_t all;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &making.before);
+    for (int i = 0; i < MOST && making.note == 0; i++) {
+        int64_t free_one = FREE;
+
+        if (atomic_compare_exchange_strong(&places[i].state, &free_one, own(MAKING)))
+            making.note = i + 1;
     }
-    return 0;
+    return making;
+}
+
+int fsdp__temporary_made(const fsdp__making *making, int folder, const char *name)
+{
+    place *p = making->note ? &places[making->note - 1] : NULL;
+
+    if (p && name) {
+        p->folder = folder;
+        snprintf(p->name, sizeof p->name, "%s", name);
+    }
+    if (p)
+        p->state = name ? own(HELD) : FREE;
+    pthread_sigmask(SIG_SETMASK, &making->before, NULL);
+    return name ? making->note : 0;
 }
 
 /* No thread takes a place from the one that has noted something there; one that removes files is waited for. */
 void fsdp__temporary_gone(int note)
 {
-    place_state state = HELD;
+    int64_t state = own(HELD);
 
     if (note == 0)
         return;
     while (!atomic_compare_exchange_strong(&places[note - 1].state, &state, FREE))
-        if (state == CHANGES)
-            state = HELD;
+        if (state == own(REMOVING))
+            state = own(HELD);
+}
+
+/* Returns whether the place has a file to remove. One that another thread is making is waited for. */
+static bool take(place *p, int *patience)
+{
+    int64_t state = own(HELD);
+
+    while (!atomic_compare_exchange_strong(&p->state, &state, own(REMOVING))) {
+        if (state != own(MAKING) || *patience == 0)
+            return false;
+        (void)poll(NULL, 0, 1);
+        --*patience;
+        state = own(HELD);
+    }
+    return true;
 }
 
 void fsdp__temporaries_remove(void)
 {
-    for (int i = 0; i < MOST; i++) {
-        place_state held = HELD;
+    int patience = PATIENCE_MS;
 
-        if (!atomic_compare_exchange_strong(&places[i].state, &held, CHANGES))
+    for (int i = 0; i < MOST; i++) {
+        if (!take(&places[i], &patience))
             continue;
-        if (places[i].process == getpid())
-            (void)unlinkat(places[i].folder, places[i].name, 0);
-        places[i].state = REMOVED;
+        (void)unlinkat(places[i].folder, places[i].name, 0);
+        places[i].state = own(REMOVED);
     }
 }

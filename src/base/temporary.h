@@ -3,9 +3,20 @@
 #ifndef BASE_TEMPORARY_H
 #define BASE_TEMPORARY_H
 
-/* Notes that a file was made under such a name in an open directory, which stays open until the name no longer stands
- * for the file. Returns the note, for the function below. Of very many files at once some are not noted: 0. */
-int fsdp__temporary_made(int folder, const char *name);
+#include <signal.h>
+#include <stdbool.h>
+
+/* A file is being made. */
+typedef struct fsdp__making {
+    int note; /* 0: of very many files at once some are not noted */
+    sigset_t before;
+} fsdp__making;
+
+/* Call it right before such a file is made. Until it is, the thread takes no signals, and a process that ends waits. */
+fsdp__making fsdp__temporary_begin(void);
+/* Notes that the file was made in an open directory, which stays open until the name no longer stands for the file;
+ * `name` is NULL: none was made. Returns the note, for the function below. Leaves errno as it is. */
+int fsdp__temporary_made(const fsdp__making *making, int folder, const char *name);
 void fsdp__temporary_gone(int note);
 /* Removes all that this process has. Call it when the process ends. [async-signal-safe] */
 void fsdp__temporaries_remove(void);

@@ -87,13 +87,6 @@ static fsdp_status create_nameless(fsdp__token_writer *w)
     return FSDP_OK;
 }
 
-/* Notes that the temporary name stands for the file. */
-static void tell_named(fsdp__token_writer *w)
-{
-    w->named = true;
-    w->note = fsdp__temporary_made(w->in.fd, w->temporary);
-}
-
 static fsdp_status create_beside(fsdp__token_writer *w)
 {
     fsdp_status status;
@@ -102,26 +95,29 @@ static fsdp_status create_beside(fsdp__token_writer *w)
     FSDP_TRY(create_nameless(w));
     if (w->fd >= 0)
         return FSDP_OK;
-    status = fsdp__directory_create(&w->in, w->temporary, &w->fd);
+    status = fsdp__directory_create_temporary(&w->in, w->temporary, &w->fd, &w->note);
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "cannot write '%s'", w->path);
-    tell_named(w);
+    w->named = true;
     return FSDP_OK;
 }
 
 static fsdp_status give_name(fsdp__token_writer *w)
 {
     char link[sizeof DESCRIPTOR + 12];
+    fsdp__making making;
 
     if (w->named)
         return FSDP_OK;
     FSDP_TRY(name_temporary(w)); /* the temporary name chosen at first may be taken by now */
     snprintf(link, sizeof link, DESCRIPTOR, w->fd);
-    if (fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) ||
-        linkat(AT_FDCWD, link, w->in.fd, w->temporary, AT_SYMLINK_FOLLOW) != 0)
-        return FSDP_FAIL(FSDP_IO, "cannot create '%s': %s", w->path, strerrordesc_np(errno));
-    tell_named(w);
-    return FSDP_OK;
+    making = fsdp__temporary_begin();
+    w->named = !fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) &&
+               linkat(AT_FDCWD, link, w->in.fd, w->temporary, AT_SYMLINK_FOLLOW) == 0;
+    w->note = fsdp__temporary_made(&making, w->in.fd, w->named ? w->temporary : NULL);
+    if (w->named)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_IO, "cannot create '%s': %s", w->path, strerrordesc_np(errno));
 }
 
 fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path, int width, bool kept)

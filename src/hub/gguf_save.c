@@ -257,12 +257,13 @@ static fsdp_status remove_left(const fsdp__directory *in, const char *name)
 }
 
 /* Makes the file that is written to, and holds its lock. */
-static fsdp_status begin(const fsdp__directory *in, const char *name, int *out_fd)
+static fsdp_status begin(const fsdp__directory *in, const char *name, int *out_fd, int *out_note)
 {
     FSDP_TRY(remove_left(in, name));
-    FSDP_TRY(fsdp__directory_create(in, name, out_fd));
+    FSDP_TRY(fsdp__directory_create_temporary(in, name, out_fd, out_note));
     if (hold(in, name, *out_fd) == FSDP_OK)
         return FSDP_OK;
+    fsdp__temporary_gone(*out_note);
     close(*out_fd);
     return fsdp_last_status();
 }
@@ -274,12 +275,11 @@ static fsdp_status publish(const char *path, const fsdp__gguf_model *model, cons
     FSDP__SCOPED(fsdp__directory_close) fsdp__directory in = {0};
     FSDP__FREED char *name = NULL, *unfinished = NULL;
     fsdp_status status;
-    int fd = -1, note;
+    int fd = -1, note = 0;
 
     FSDP_TRY(fsdp__directory_of(path, &in, &name));
     FSDP__TRY_NEW(unfinished = fsdp__sprintf("%s.writing", name));
-    FSDP_TRY(begin(&in, unfinished, &fd));
-    note = fsdp__temporary_made(in.fd, unfinished);
+    FSDP_TRY(begin(&in, unfinished, &fd, &note));
     status = write_all(model, h, parts, count, fd, path);
     if (status == FSDP_OK)
         status = fsdp__directory_rename(&in, unfinished, &in, name, FSDP__RENAME_NEW);

@@ -84,13 +84,10 @@ fsdp_status fsdp__trace_file_open(const char *path, fsdp__trace_file *out)
     FSDP_TRY(check_place(&out->folder, out->name, path));
     out->temporary = fsdp__sprintf("%s.tmp-%ld", out->name, (long)getpid());
     FSDP__TRY_NEW(out->temporary);
-    status = fsdp__directory_create(&out->folder, out->temporary, &out->fd);
-    if (status != FSDP_OK) { /* what has that name is not ours to remove */
+    status = fsdp__directory_create_temporary(&out->folder, out->temporary, &out->fd, &out->note);
+    if (status != FSDP_OK) /* what has that name is not ours to remove */
         fsdp__free(fsdp__take(&out->temporary));
-        return status;
-    }
-    out->note = fsdp__temporary_made(out->folder.fd, out->temporary);
-    return FSDP_OK;
+    return status;
 }
 
 fsdp_status fsdp__trace_file_add(fsdp__trace_file *f, const void *data, size_t bytes)

@@ -1,12 +1,23 @@
 /* Files under temporary names: those of this process are removed when it ends, and nothing else. */
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/directory.h"
 #include "base/temporary.h"
 #include "support/test.h"
+
+/* Notes a file that is there already. */
+static int made(int folder, const char *name)
+{
+    fsdp__making making = fsdp__temporary_begin();
+
+    return fsdp__temporary_made(&making, folder, name);
+}
 
 static fsdp__directory folder_with(const char *const *names)
 {
@@ -22,10 +33,10 @@ static fsdp__directory folder_with(const char *const *names)
 TEST(what_is_not_whole_yet_is_removed_and_nothing_else)
 {
     fsdp__directory in = folder_with((const char *const[]){"whole", "half", "other", NULL});
-    int half = fsdp__temporary_made(in.fd, "half"), status;
+    int half = made(in.fd, "half"), status;
     pid_t child;
 
-    fsdp__temporary_gone(fsdp__temporary_made(in.fd, "whole"));
+    fsdp__temporary_gone(made(in.fd, "whole"));
     child = fork();
     if (child == 0) { /* they are its parent's */
         fsdp__temporaries_remove();
@@ -51,7 +62,7 @@ TEST(of_very_many_some_stay)
     for (int i = 0; i < 100; i++) {
         snprintf(name, sizeof name, "%d", i);
         test_write_text(in.path, name, "x");
-        notes[i] = fsdp__temporary_made(in.fd, name);
+        notes[i] = made(in.fd, name);
     }
     fsdp__temporaries_remove();
     CHECK(test_names_in(in.path) > 0 && test_names_in(in.path) < 100);
@@ -59,7 +70,7 @@ TEST(of_very_many_some_stay)
     for (int i = 0; i < 100; i++)
         fsdp__temporary_gone(notes[i]);
     test_write_text(in.path, "0", "x");
-    last = fsdp__temporary_made(in.fd, "0"); /* there is a place again */
+    last = made(in.fd, "0"); /* there is a place again */
     fsdp__temporaries_remove();
     CHECK(faccessat(in.fd, "0", F_OK, 0) != 0);
     fsdp__temporary_gone(last);
@@ -72,7 +83,7 @@ static atomic_bool over;
 static void *note_others(void *arg)
 {
     while (!over)
-        fsdp__temporary_gone(fsdp__temporary_made(-1, arg));
+        fsdp__temporary_gone(made(-1, arg));
     return NULL;
 }
 
@@ -88,7 +99,7 @@ TEST(a_file_is_removed_whatever_other_threads_note)
         int note;
 
         test_write_text(in.path, "half", "x");
-        note = fsdp__temporary_made(in.fd, "half");
+        note = made(in.fd, "half");
         fsdp__temporaries_remove();
         CHECK(faccessat(in.fd, "half", F_OK, 0) != 0);
         fsdp__temporary_gone(note);
@@ -97,4 +108,62 @@ TEST(a_file_is_removed_whatever_other_threads_note)
     for (int t = 0; t < 2; t++)
         CHECK_EQ(pthread_join(threads[t], NULL), 0);
     fsdp__directory_close(&in);
+}
+
+typedef struct maker {
+    const fsdp__directory *in;
+    int note;
+    atomic_bool begun;
+} maker;
+
+static void *make_late(void *arg)
+{
+    maker *m = arg;
+    fsdp__making making = fsdp__temporary_begin();
+
+    m->begun = true;
+    nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL); /* the other thread looks meanwhile */
+    test_write_text(m->in->path, "late", "x");
+    m->note = fsdp__temporary_made(&making, m->in->fd, "late");
+    return NULL;
+}
+
+TEST(a_file_that_another_thread_is_making_is_removed)
+{
+    fsdp__directory in = folder_with((const char *const[]){NULL});
+    maker m = {.in = &in};
+    pthread_t thread;
+
+    CHECK_EQ(pthread_create(&thread, NULL, make_late, &m), 0);
+    while (!m.begun)
+        sched_yield();
+    fsdp__temporaries_remove();
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(test_names_in(in.path), 0);
+    fsdp__temporary_gone(m.note);
+    fsdp__directory_close(&in);
+}
+
+static volatile sig_atomic_t taken;
+
+static void take_signal(int signal)
+{
+    taken = signal;
+}
+
+TEST(no_signal_comes_between_a_file_and_its_note)
+{
+    struct sigaction act = {.sa_handler = take_signal}, before;
+    fsdp__making making;
+
+    CHECK_EQ(sigaction(SIGHUP, &act, &before), 0);
+    for (int i = 0; i < 2; i++) { /* also where no file is made */
+        taken = 0;
+        making = fsdp__temporary_begin();
+        CHECK_EQ(raise(SIGHUP), 0);
+        CHECK_EQ(taken, 0);
+        fsdp__temporary_gone(fsdp__temporary_made(&making, -1, i ? "name" : NULL));
+        CHECK_EQ(taken, SIGHUP);
+    }
+    CHECK_EQ(sigaction(SIGHUP, &before, NULL), 0);
 }

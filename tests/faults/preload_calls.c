@@ -4,7 +4,8 @@
  *     CALLS_LOG=FILE      the name of every counted call goes there, a line each
  *     CALLS_NTH=n         at the n-th counted call (from 1):
  *     CALLS_ACT=KILL      the process is killed; or EIO, ENOSPC: the call is not made and fails so; or TERM: the
- * process gets a SIGTERM, and the call is made
+ * process gets a SIGTERM, and the call is made; AFTER: the call is made, and then comes the SIGTERM, if it has made a
+ * file
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,6 +23,7 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static long counted;
+static _Thread_local bool ends_after; /* its next call */
 
 #define REAL(name, type) ((type)dlsym(RTLD_NEXT, #name))
 
@@ -82,12 +84,26 @@ static bool refused(const char *call, bool below)
         return false;
     if (strcmp(act, "KILL") == 0)
         kill(getpid(), SIGKILL);
+    ends_after = strcmp(act, "AFTER") == 0 && (strncmp(call, "open", 4) == 0 || strcmp(call, "linkat") == 0);
+    if (strcmp(act, "AFTER") == 0)
+        return false;
     if (strcmp(act, "TERM") == 0) {
         kill(getpid(), SIGTERM);
         return false;
     }
     errno = strcmp(act, "ENOSPC") == 0 ? ENOSPC : EIO;
     return true;
+}
+
+/* Passes on what a call that may make a file has given. */
+static int made(int result)
+{
+    bool ends = ends_after;
+
+    ends_after = false;
+    if (ends && result >= 0)
+        kill(getpid(), SIGTERM);
+    return result;
 }
 
 int open(const char *path, int flags, ...)
@@ -100,7 +116,7 @@ int open(const char *path, int flags, ...)
     va_end(rest);
     if (refused("open", is_below(path)))
         return -1;
-    return REAL(open, int (*)(const char *, int, ...))(path, flags, mode);
+    return made(REAL(open, int (*)(const char *, int, ...))(path, flags, mode));
 }
 
 int openat(int fd, const char *path, int flags, ...)
@@ -113,7 +129,7 @@ int openat(int fd, const char *path, int flags, ...)
     va_end(rest);
     if (refused("openat", at_is_below(fd, path)))
         return -1;
-    return REAL(openat, int (*)(int, const char *, int, ...))(fd, path, flags, mode);
+    return made(REAL(openat, int (*)(int, const char *, int, ...))(fd, path, flags, mode));
 }
 
 int close(int fd)
@@ -195,6 +211,13 @@ int unlinkat(int fd, const char *path, int flags)
     if (refused("unlinkat", at_is_below(fd, path)))
         return -1;
     return REAL(unlinkat, int (*)(int, const char *, int))(fd, path, flags);
+}
+
+int linkat(int from_fd, const char *from, int to_fd, const char *to, int flags)
+{
+    if (refused("linkat", at_is_below(to_fd, to)))
+        return -1;
+    return made(REAL(linkat, int (*)(int, const char *, int, const char *, int))(from_fd, from, to_fd, to, flags));
 }
 
 int rename(const char *from, const char *to)
