@@ -98,7 +98,8 @@ typedef enum fsdp__point {
     FSDP__POINT_STAGE_DONE,
     FSDP__POINT_STEP_BEGUN, /* of an optimizer, object. context is NULL where it has no parameters */
     FSDP__POINT_STEP_DONE,
-    FSDP__POINT_RUN_ENDED, /* with a failure that all ranks have in the same way: kind: fsdp_status. ns is not set */
+    FSDP__POINT_RUN_ENDED, /* kind: fsdp_status: FSDP_OK, or a failure that all ranks have in the same way. ns is not
+                              set */
     FSDP__POINT_MEMORY_LACKED, /* it ends because memory ran out: name: who has the memory, in lines. ns is not set */
     FSDP__POINT_BATCH_BEGUN,   /* on the thread that makes it: object (its ring), number. context may be NULL */
     FSDP__POINT_BATCH_DONE,

@@ -109,6 +109,9 @@ int fsdp__ranks_fail_to_join(const fsdp__ranks *ranks);
 /* Makes `ps` show "fsdp: rank 3 of 4, RUN" in place of the command line, which main has copied. */
 void fsdp__ranks_title(const fsdp_context *context, const char *run);
 
+/* Ends the work of ranks that a launcher has started: all are done. Fails where the log of rank 0 could not be written,
+ * which is no reason to lose the run before. Their last calls are not to blame for that. [collective] */
+fsdp_status fsdp__ranks_check_output(fsdp_context *context);
 /* Starts ranks and waits for them; prints what went wrong. The exit status is that of a shell: the status of the first
  * rank to fail, or 128 + signal. An interrupted launcher dies of the signal itself. */
 int fsdp__launch_ranks(const fsdp_launch_options *options);

@@ -278,18 +278,6 @@ static void failed(void *arg, fsdp_status status, const char *message)
 
 /* ---- the two roles ---- */
 
-/* Reports a log that could not be written. That is no reason to lose the run, so it has gone on until now. The launcher
- * speaks for its ranks, and main for a single process. */
-static fsdp_status check_output(session *s)
-{
-    char text[256];
-
-    if (!s->as_rank || !s->progress.prints || !fsdp__output_failed(text, sizeof text))
-        return FSDP_OK;
-    fsdp_abort(s->context, text);
-    return FSDP_FAIL(FSDP_IO, "%s", text);
-}
-
 /* Makes the context. training.threads was set on purpose, while OMP_NUM_THREADS may be meant for all programs. */
 static fsdp_status make_context(session *s)
 {
@@ -393,8 +381,8 @@ static int train(session *s)
     s->progress.on_terminal = isatty(STDOUT_FILENO);
     fsdp_context_set_log(s->context, s->config->comm.trace ? FSDP_LOG_DEBUG : FSDP_LOG_INFO, logged, s);
     status = fsdp_train(s->context, s->config, &listener);
-    if (status == FSDP_OK)
-        status = check_output(s);
+    if (status == FSDP_OK && s->as_rank) /* main does it for a single process */
+        status = fsdp__ranks_check_output(s->context);
     fsdp__interrupt_shows(&s->interrupt, NULL);
     fsdp_context_free(s->context);
     signal = fsdp__interrupt_signal(&s->interrupt);
@@ -590,7 +578,7 @@ int fsdp__cmd_train(int argc, char **argv)
     session s = {.line.command = "train", .steps_fd = -1, .restarts.steps_fd = -1};
     int status;
 
-    (void)signal(SIGPIPE, SIG_IGN); /* if the reader of the log goes away, the run goes on (check_output) */
+    (void)signal(SIGPIPE, SIG_IGN); /* if the reader of the log goes away, the run goes on (fsdp__ranks_check_output) */
     if (fsdp_train_config_create(&s.config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     status = with_config(&s, argc, argv);

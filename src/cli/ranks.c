@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/host.h"
+#include "base/probe.h"
 #include "base/title.h"
 #include "cli/cli.h"
 #include "cli/own_process.h"
@@ -79,6 +80,18 @@ void fsdp__ranks_title(const fsdp_context *context, const char *run)
              run);
     fsdp__title_write(title, text);
     program_invocation_name = program_invocation_short_name = name;
+}
+
+fsdp_status fsdp__ranks_check_output(fsdp_context *context)
+{
+    char text[256];
+
+    FSDP__TELL(RUN_ENDED, .context = context, .kind = FSDP_OK);
+    FSDP_TRY(fsdp_barrier(fsdp_world(context)));
+    if (fsdp_context_rank(context) > 0 || !fsdp__output_failed(text, sizeof text))
+        return FSDP_OK;
+    fsdp_abort(context, text); /* the launcher speaks for its ranks */
+    return FSDP_FAIL(FSDP_IO, "%s", text);
 }
 
 int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report)

@@ -54,7 +54,7 @@ FIXTURE_TEST(a_closed_output_is_an_error_and_the_run_is_not_lost)
     check_said_once(&p, CLOSED_OUTPUT);
     check_trained(f);
     p = REDIRECTED(1, "<&- >&-", TRAIN, "-n", "2");
-    check_said_once(&p, "rank 0 failed: " CLOSED_OUTPUT);
+    check_said_once(&p, "rank 0 failed: " CLOSED_OUTPUT "\n"); /* and no last calls of ranks that all went well */
     check_trained(f);
     p = REDIRECTED(1, "<&- >&- 2>&-", TRAIN, "-n", "2");
     CHECK_STRING(p.output, "");
@@ -73,7 +73,7 @@ FIXTURE_TEST(a_full_output_is_an_error_and_the_run_is_not_lost)
     check_said_once(&p, FULL_OUTPUT);
     check_trained(f);
     p = REDIRECTED(1, ">/dev/full", TRAIN, "-n", "2");
-    check_said_once(&p, "rank 0 failed: " FULL_OUTPUT);
+    check_said_once(&p, "rank 0 failed: " FULL_OUTPUT "\n");
     check_trained(f);
 }
 
