@@ -18,6 +18,7 @@
 #include "cli/restarts.h"
 #include "cli/sweep.h"
 #include "cli/torchrun.h"
+#include "format/file_list.h"
 #include "launch/launch.h"
 #include "launch/variables.h"
 #include "plan/schedule.h"
@@ -43,6 +44,7 @@ typedef struct session {
     const char *run;      /* the name that `ps` shows */
     _Atomic int64_t step; /* the last one taken */
     _Atomic bool trained; /* all steps are taken */
+    bool replaces;        /* the export that an earlier run has left in the same folder */
     int64_t resumed;      /* the step that it began behind */
     int64_t steps_fd;     /* of a rank whose launcher wants to know the step; -1 */
     char *flight;         /* the folder for the ranks' last calls */
@@ -180,8 +182,10 @@ static void validated(void *arg, const fsdp_train_validation *validation)
 static void trained(void *arg, int64_t step)
 {
     session *s = arg;
+    FSDP__FREED char *list = s->config->save.path ? fsdp__path_join(s->config->save.path, FSDP__LIST_NAME) : NULL;
 
     (void)step;
+    s->replaces = list && fsdp__path_exists(list);
     s->trained = true;
     fsdp__interrupt_asks(&s->interrupt, false); /* nobody asks any more what the run should do */
     fsdp__progress_end(&s->progress);
@@ -192,7 +196,8 @@ static void exported(void *arg, const char *path)
     session *s = arg;
 
     if (s->progress.prints)
-        printf("%s written to %s\n", fsdp__train_exports_adapter(s->config) ? "adapter" : "model", path);
+        printf("%s written to %s%s\n", fsdp__train_exports_adapter(s->config) ? "adapter" : "model", path,
+               s->replaces ? ", in place of an earlier export" : "");
 }
 
 static void saved(void *arg, const fsdp_train_saved *saved)

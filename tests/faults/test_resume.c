@@ -148,12 +148,14 @@ FIXTURE_TEST(killed_on_two_ranks_it_goes_on_with_three)
     CHECK_CONTAINS(r.program.output, "resume: from step ");
     CHECK_CONTAINS(r.program.output, ", of 2 ranks\n");
     CHECK_CONTAINS(r.program.output, "model written to ");
+    CHECK_NULL(strstr(r.program.output, "in place of"));
     r = run_start(f->directory, three.argv); /* nothing is left to do but the export */
     run_wait(&r);
     CHECK_EQ(r.program.status, 0);
     CHECK_CONTAINS(r.program.output, "resume: from step 12 of ");
     CHECK_CONTAINS(r.program.output,
                    ", of 3 ranks: all steps are done (training.steps is 12), and the model is exported");
+    CHECK_CONTAINS(r.program.output, ", in place of an earlier export\n");
 }
 
 /* ---- told to end ---- */
