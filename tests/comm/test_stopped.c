@@ -9,6 +9,7 @@
 
 #include "comm/group_calls.h"
 #include "comm/transport/arena/shm.h"
+#include "support/frost.h"
 #include "support/test.h"
 
 enum {
@@ -183,45 +184,6 @@ TEST(a_stopped_rank_is_named_at_once_and_may_go_on)
 
 /* ---- one that is frozen ---- */
 
-/* A control group of this test's own, of either version. */
-typedef struct frost {
-    const char *mount, *file, *freeze, *thaw;
-    char path[128];
-} frost;
-
-static bool write_word(const frost *f, const char *file, const char *word)
-{
-    char path[192];
-    FILE *out;
-    bool ok;
-
-    snprintf(path, sizeof path, "%s/%s", f->path, file);
-    out = fopen(path, "r+e"); /* a folder that is no group has no such file */
-    ok = out && fputs(word, out) >= 0;
-    return out && fclose(out) == 0 && ok;
-}
-
-static void end_frost(const frost *f)
-{
-    while (rmdir(f->path) != 0 && errno == EBUSY) /* what has just ended may be counted still */
-        usleep(1000);
-}
-
-/* Freezes the process. Returns false where this test may not do so. */
-static bool freeze(frost *f, pid_t pid)
-{
-    char number[16];
-
-    snprintf(number, sizeof number, "%d", (int)pid);
-    snprintf(f->path, sizeof f->path, "%s/fsdp-test-%d", f->mount, (int)getpid());
-    if (mkdir(f->path, 0755) != 0)
-        return false;
-    if (write_word(f, "cgroup.procs", number) && write_word(f, f->file, f->freeze))
-        return true;
-    end_frost(f);
-    return false;
-}
-
 static int be_frozen_before_a_call(fsdp_context *context, const play *p)
 {
     char expected[160];
@@ -245,33 +207,34 @@ static void check_frost(frost f)
 {
     play p = {.ranks = 2, .act = be_frozen_before_a_call, .timeout_ms = TIMEOUT_MS};
     char line[512] = "";
-    bool frozen;
+    bool there, frozen;
     int status;
 
     start(&p);
     while (strcmp(line, "here") != 0) /* before, it may be in its first call still */
         read_line(&p, line);
-    frozen = freeze(&f, p.pids[1]);
+    there = frost_begin(&f);
+    frozen = there && frost_take(&f, p.pids[1]);
     if (!frozen)
         tell_to_go(&p);
     CHECK_EQ(waitpid(p.pids[0], &status, 0), p.pids[0]);
     if (frozen) { /* do this before a check fails: what version 1 has frozen cannot even be killed */
-        CHECK(write_word(&f, f.file, f.thaw));
+        CHECK(frost_thaw(&f));
         tell_to_go(&p);
     }
     CHECK(WIFEXITED(status));
     CHECK_EQ(WEXITSTATUS(status), frozen ? AS_EXPECTED : 0);
     check_exit(&p, 1, frozen ? AS_EXPECTED : 0);
-    if (frozen)
-        end_frost(&f);
+    if (there)
+        frost_end(&f);
     finish(&p);
 }
 
 TEST(a_frozen_rank_ends_the_run_with_the_timeout)
 {
-    check_frost((frost){"/sys/fs/cgroup", "cgroup.freeze", "1", "0", ""});
-    check_frost((frost){"/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0", ""});
-    check_frost((frost){"/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED", ""});
+    check_frost((frost)FROST_2);
+    check_frost((frost)FROST_2_BESIDE_1);
+    check_frost((frost)FROST_1);
 }
 
 /* ---- all that are stopped together ---- */

@@ -7,8 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/compiler.h"
 #include "fsdp/launch.h"
 #include "launch/guardian.h"
+#include "support/frost.h"
 #include "support/test.h"
 
 enum {
@@ -155,47 +157,60 @@ TEST(a_rank_that_was_killed_and_is_held_is_not_waited_for)
     check_nothing_left();
 }
 
-#define FREEZER "/sys/fs/cgroup/freezer/fsdp-test"
-
-static void write_freezer(const char *name, const char *text)
-{
-    char path[100];
-    FILE *file;
-
-    snprintf(path, sizeof path, FREEZER "-%d/%s", (int)getppid(), name);
-    file = fopen(path, "we");
-    if (!file || fputs(text, file) < 0 || fclose(file) != 0)
-        _exit(78);
-}
+static frost cold; /* of the test that is running */
 
 static bool freeze(pid_t rank)
 {
-    char number[16];
-
-    snprintf(number, sizeof number, "%d", (int)rank);
-    write_freezer("cgroup.procs", number);
-    write_freezer("freezer.state", "FROZEN");
-    return true;
+    return frost_take(&cold, rank);
 }
 
 /* A control group of version 1 keeps what was killed, and it dies as soon as it thaws. */
 TEST(a_rank_that_was_killed_and_is_frozen_is_not_waited_for)
 {
-    char *directory = test_directory(), *path = test_path(directory, "errors"), group[80], frozen[100];
+    char *directory = test_directory(), *path = test_path(directory, "errors");
     fsdp_launch_report report;
     keeper k;
 
-    snprintf(group, sizeof group, FREEZER "-%d", (int)getpid());
-    snprintf(frozen, sizeof frozen, "%s/freezer.state", group);
-    if (mkdir(group, 0700) != 0 || access(frozen, W_OK) != 0)
+    cold = (frost)FROST_1;
+    if (!frost_begin(&cold))
         skip();
     k = start_keeper(0, path, freeze);
     CHECK_ERROR(launch_deaf(path, &report), FSDP_COMM, "rank 1 exited with code 4");
     CHECK(end_keeper(&k));
-    test_write_file(frozen, "THAWED", 6);
+    CHECK(frost_thaw(&cold));
     CHECK(waitpid(-1, NULL, 0) > 0);
     check_nothing_left();
-    CHECK_EQ(rmdir(group), 0);
+    frost_end(&cold);
+}
+
+/* A test that is killed leaves neither its control group nor what it has frozen there. */
+TEST(a_killed_test_leaves_no_control_group)
+{
+    static const frost versions[] = {FROST_1, FROST_2, FROST_2_BESIDE_1};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(versions); i++) {
+        frost f = versions[i];
+        pid_t test = fork();
+
+        if (test == 0) {
+            pid_t frozen;
+
+            if (!frost_begin(&f))
+                _exit(0);
+            frozen = fork();
+            if (frozen == 0)
+                for (;;)
+                    (void)pause();
+            (void)frost_take(&f, frozen);
+            (void)raise(SIGKILL);
+        }
+        snprintf(f.path, sizeof f.path, "%s/fsdp-test-%d", f.mount, (int)test);
+        CHECK_EQ(waitpid(test, NULL, 0), test);
+        for (int looks = 0; access(f.path, F_OK) == 0; looks++) {
+            CHECK(looks < 12000); /* a minute */
+            usleep(5000);
+        }
+    }
 }
 
 /* ---- the guardian ---- */
