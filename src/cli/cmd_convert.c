@@ -365,6 +365,8 @@ static fsdp_status check_model(conversion *c)
     FSDP_TRY(fsdp_context_create(&(fsdp_context_options){.threads = 1}, &context));
     if (c->source.folder.is_adapter)
         return check_adapter(c);
+    if (c->ranks > 0 && c->source.reader && fsdp__checkpoint_has_adapter(c->source.reader))
+        return FSDP_OK; /* an older version has written it: its run says what the adapter is */
     FSDP_TRY(fsdp__model_folder_check(&c->source.folder, context, &c->config, false));
     return c->source.reader ? FSDP_OK : fsdp__tensor_source_list_model(&c->source, context, &c->config);
 }

@@ -110,9 +110,15 @@ static bool is_of_model(const fsdp_checkpoint_tensor *tensor)
     return strcmp(tensor->section, FSDP__SECTION_MODEL) == 0;
 }
 
-static bool is_of_adapter(const fsdp_checkpoint_tensor *tensor)
+bool fsdp__checkpoint_has_adapter(const fsdp_checkpoint_reader *reader)
 {
-    return is_of_model(tensor) && fsdp__adapter_is_low_rank(tensor->name);
+    for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++) {
+        const fsdp_checkpoint_tensor *t = fsdp_checkpoint_at(reader, i);
+
+        if (is_of_model(t) && fsdp__adapter_is_low_rank(t->name))
+            return true;
+    }
+    return false;
 }
 
 /* Compares both ways: the section must have the parameters, and nothing else. */
@@ -142,9 +148,8 @@ static fsdp_status check_section(const fsdp_checkpoint_reader *reader, fsdp_cont
         .place = fsdp_checkpoint_path(reader), .config = config, .by_keys = by_keys, .checkpoint = true};
     fsdp_state_dict *parameters;
 
-    for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++)
-        if (is_of_adapter(fsdp_checkpoint_at(reader, i)))
-            return fsdp__adapter_on_disk_refuse(fsdp_checkpoint_path(reader));
+    if (fsdp__checkpoint_has_adapter(reader))
+        return fsdp__adapter_on_disk_refuse(fsdp_checkpoint_path(reader));
     for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++)
         if (is_of_model(fsdp_checkpoint_at(reader, i)))
             fsdp__mismatch_see(&m, fsdp_checkpoint_at(reader, i)->name);

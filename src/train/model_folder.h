@@ -21,6 +21,8 @@ void fsdp__model_folder_release(fsdp__model_folder *folder);
  * from the folder's config.json but from a run's keys, which messages name. */
 fsdp_status fsdp__model_folder_check(const fsdp__model_folder *folder, fsdp_context *context,
                                      const fsdp_model_config *config, bool by_keys);
+/* Returns whether a checkpoint has the weights of an adapter, whether it says what that is or not. */
+bool fsdp__checkpoint_has_adapter(const fsdp_checkpoint_reader *reader);
 /* Loads the weights, as fsdp_hub_load does. */
 fsdp_status fsdp__model_folder_load(const fsdp__model_folder *folder, fsdp_state_dict *state,
                                     const fsdp_model_config *config);

@@ -252,16 +252,22 @@ FIXTURE_TEST(an_adapter_comes_out_of_an_old_checkpoint_by_the_command_of_its_run
 {
     fixture *f = *state;
     char *checkpoint = test_path(f->directory, "ckpt"), *old = test_path(f->directory, "old");
-    char *taken = test_path(f->directory, "taken"), option[600];
+    char *cut = test_path(f->directory, "cut"), *folders[] = {old, cut};
     double loss = train(f, "--model.path=" LLAMA, checkpoint, "2", NULL);
 
     saved_without(test_path(f->directory, "ckpt/step-2"), "adapter_config.json", old);
     SAYS(1, "that an older version of fsdp has written: it has no adapter_config.json", "eval", old, WINDOWS);
     SAYS(1, "that an older version of fsdp has written: it has no adapter_config.json", "eval", LLAMA, WINDOWS,
          "--adapter", old);
-    snprintf(option, sizeof option, "--export.path=%s", taken);
-    SAYS(0, "all steps are done", "train", "--model.path=" LLAMA, "--data.path=" TOKENS, "--training.steps=2",
-         "--training.seq_len=16", "--training.local_batch_size=2", "--adapter.rank=4", "--optimizer.lr=0.05",
-         "--checkpoint.folder", old, option);
-    CHECK_NEAR(loss_behind(RUN(0, "eval", LLAMA, WINDOWS, "--adapter", taken).output, "adapter: "), loss, 1e-4);
+    SAYS(1, "that an older version of fsdp has written: it has no adapter_config.json", "convert", old, cut);
+    SAYS(0, "checkpoint of 3 ranks written to", "convert", old, cut, "--ranks=3");
+    for (int i = 0; i < 2; i++) {
+        char *taken = test_path(f->directory, i ? "cut-taken" : "taken"), option[600];
+
+        snprintf(option, sizeof option, "--export.path=%s", taken);
+        SAYS(0, "all steps are done", "train", "--model.path=" LLAMA, "--data.path=" TOKENS, "--training.steps=2",
+             "--training.seq_len=16", "--training.local_batch_size=2", "--adapter.rank=4", "--optimizer.lr=0.05",
+             "--checkpoint.folder", folders[i], option);
+        CHECK_NEAR(loss_behind(RUN(0, "eval", LLAMA, WINDOWS, "--adapter", taken).output, "adapter: "), loss, 1e-4);
+    }
 }
