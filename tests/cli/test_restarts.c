@@ -91,8 +91,8 @@ static void kill_rank(const run *r, int rank)
     CHECK_EQ(kill(fixture_rank(r->mark, rank), SIGKILL), 0);
 }
 
-/* The launcher hears of it last: a peer has found the rank dead, and has ended. */
-static void kill_rank_behind_its_back(const run *r, int rank, int peer)
+/* The launcher hears of it last: a peer has found the rank dead, and has ended. 0: it gets no signal with it. */
+static void kill_rank_behind_its_back(const run *r, int rank, int peer, int signal)
 {
     pid_t pid = fixture_rank(r->mark, peer);
 
@@ -100,6 +100,7 @@ static void kill_rank_behind_its_back(const run *r, int rank, int peer)
     kill_rank(r, rank);
     while (!fsdp__process_is_dead(pid, 0))
         usleep(1000);
+    CHECK_EQ(kill(r->p.pid, signal), 0);
     CHECK_EQ(kill(r->p.pid, SIGCONT), 0);
 }
 
@@ -243,7 +244,7 @@ FIXTURE_TEST(it_stops_when_no_restart_is_left)
     fixture_await(&r.p, "saved:  step 10 ");
     kill_rank(&r, 0);
     fixture_await(&r.p, "resume: from step ");
-    kill_rank_behind_its_back(&r, 1, 0);
+    kill_rank_behind_its_back(&r, 1, 0, 0);
     program_wait(&r.p);
     CHECK_EQ(r.p.status, 128 + SIGKILL);
     CHECK_CONTAINS(r.p.output, "fsdp: rank 1 was killed by signal 9 (Killed); not started again: 1 restart of 1");
@@ -266,6 +267,21 @@ FIXTURE_TEST(a_rank_that_was_told_to_end_is_not_started_again)
         CHECK_CONTAINS(r.p.output, "the same command continues from it; not started again: a rank was told to end");
         release(&r);
     }
+}
+
+/* The launcher hears of both at once: a rank has failed, and the user wants the run to end. */
+FIXTURE_TEST(what_has_failed_is_not_started_again_when_the_user_interrupts)
+{
+    fixture *f = *state;
+    run r = start(f, "both", (const char *const[]){"-n", "2", "--max-restarts=5", NULL});
+
+    await_step(&r, 2);
+    kill_rank_behind_its_back(&r, 1, 0, SIGINT);
+    program_wait(&r.p);
+    CHECK_EQ(r.p.status, 128 + SIGKILL);
+    CHECK_CONTAINS(r.p.output, "fsdp: rank 1 was killed by signal 9 (Killed)");
+    CHECK_CONTAINS(r.p.output, "; not started again: it was interrupted");
+    release(&r);
 }
 
 /* A rank of four gets a signal that ends the run, and of those that are started again another one. The step that the

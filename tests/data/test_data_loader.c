@@ -362,6 +362,8 @@ TEST(a_worker_that_cannot_start_is_an_error)
     CHECK_EQ(setrlimit(RLIMIT_AS, &tight), 0);
     CHECK_ERROR(fsdp_data_loader_create(&data, &(fsdp_data_loader_options){.batch_size = 1, .workers = 1000}, &loader),
                 FSDP_NO_MEMORY, "of 1000 of the data loader: ");
+    CHECK_CONTAINS(fsdp_last_error(), "; 'ulimit -u', or pids.max of a control group, says");
+    CHECK_CONTAINS(fsdp_last_error(), "and 'ulimit -v' how much address space a process and its stacks may have");
     CHECK_NULL(loader);
     CHECK_EQ(setrlimit(RLIMIT_AS, &before), 0);
     CHECK_OK(fsdp_data_loader_create(&data, &(fsdp_data_loader_options){.batch_size = 1, .workers = 3}, &loader));

@@ -1,5 +1,7 @@
 /* test_flight.c - the flight recorder: what it keeps, where, and what it refuses. */
 #include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -412,6 +414,44 @@ TEST(a_start_or_a_write_that_fails_leaves_nothing)
                 fsdp_context_free(context);
                 test_directory_free(above);
             }
+}
+
+/* ---- limits ---- */
+
+static struct rlimit set_limit(int resource, rlim_t value)
+{
+    struct rlimit before, now;
+
+    CHECK_EQ(getrlimit((__rlimit_resource_t)resource, &before), 0);
+    now = (struct rlimit){.rlim_cur = FSDP__MIN(value, before.rlim_max), .rlim_max = before.rlim_max};
+    CHECK_EQ(setrlimit((__rlimit_resource_t)resource, &now), 0);
+    return before;
+}
+
+TEST(a_record_that_a_limit_forbids_names_the_limit)
+{
+    char *folder = test_directory();
+    fsdp__flight_memory memory;
+    fsdp__flight_file_id id;
+    fsdp__flight_file *file;
+    struct rlimit before = set_limit(RLIMIT_NOFILE, 0);
+    fsdp_status status = fsdp__flight_memory_create(2, folder, &memory);
+
+    set_limit(RLIMIT_NOFILE, before.rlim_cur);
+    CHECK_ERROR(status, FSDP_IO, "Too many open files; 'ulimit -n' says how many files a process may have open");
+    (void)signal(SIGXFSZ, SIG_IGN);
+    before = set_limit(RLIMIT_FSIZE, 4096);
+    status = fsdp__flight_map_file(folder, 0, &file, &id);
+    set_limit(RLIMIT_FSIZE, before.rlim_cur);
+    (void)signal(SIGXFSZ, SIG_DFL);
+    CHECK_ERROR(status, FSDP_IO, "File too large; 'ulimit -f' says how large a file may be");
+    CHECK_EQ(test_names_in(folder), 0);
+    if (TEST_SANITIZED)
+        return; /* it has reserved terabytes */
+    before = set_limit(RLIMIT_AS, (rlim_t)1 << 40);
+    status = fsdp__flight_memory_create(1 << 26, folder, &memory);
+    set_limit(RLIMIT_AS, before.rlim_cur);
+    CHECK_ERROR(status, FSDP_IO, "Cannot allocate memory; 'ulimit -v' says how much address space");
 }
 
 /* ---- readers ---- */
