@@ -279,8 +279,30 @@ FIXTURE_TEST(what_has_failed_is_not_started_again_when_the_user_interrupts)
     kill_rank_behind_its_back(&r, 1, 0, SIGINT);
     program_wait(&r.p);
     CHECK_EQ(r.p.status, 128 + SIGKILL);
-    CHECK_CONTAINS(r.p.output, "fsdp: rank 1 was killed by signal 9 (Killed)");
-    CHECK_CONTAINS(r.p.output, "; not started again: it was interrupted");
+    CHECK_CONTAINS(r.p.output, "fsdp: rank 1 was killed by signal 9 (Killed); not started again: it was interrupted");
+    release(&r);
+}
+
+/* The same of ranks that somebody else has told to end: what they have ended of is the result, as it is of any failure
+ * before an interruption. */
+FIXTURE_TEST(ranks_that_were_told_to_end_before_the_user_interrupts_have_ended_of_that)
+{
+    fixture *f = *state;
+    run r = start(f, "told-before", (const char *const[]){"-n", "2", NULL});
+    pid_t ranks[2];
+
+    fixture_await(&r.p, "saved:  step ");
+    for (int i = 0; i < 2; i++)
+        ranks[i] = fixture_rank(r.mark, i);
+    CHECK_EQ(kill(r.p.pid, SIGSTOP), 0);
+    CHECK_EQ(kill(ranks[0], SIGTERM), 0);
+    while (!fsdp__process_is_dead(ranks[0], 0) || !fsdp__process_is_dead(ranks[1], 0))
+        usleep(1000);
+    CHECK_EQ(kill(r.p.pid, SIGINT), 0);
+    CHECK_EQ(kill(r.p.pid, SIGCONT), 0);
+    program_wait(&r.p);
+    CHECK_EQ(r.p.status, 128 + SIGTERM);
+    CHECK_CONTAINS(r.p.output, "fsdp: rank 0 failed: interrupted after step ");
     release(&r);
 }
 
