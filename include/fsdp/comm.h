@@ -294,9 +294,10 @@ typedef enum fsdp_memory_sharing {
  * on each. */
 FSDP_API bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp_memory_sharing sharing);
 /* Allocates memory, 64-byte aligned. SHARED is zeroed and [collective] with equal bytes on every rank; SYMMETRIC is
- * local and reuses freed memory. For that the host waits for reads in flight [blocks], except for those of a group's last
- * two calls: so a program finds the same memory free in every run, however fast its streams are. FSDP_UNSUPPORTED: the
- * group cannot provide it. The memory is not counted in a device's ledger, because only the caller knows its kind. */
+ * local and reuses freed memory. For that the host waits for reads in flight [blocks], except for those of a group's
+ * last two calls: so a program finds the same memory free in every run, however fast its streams are.
+ * FSDP_UNSUPPORTED: the group cannot provide it. The memory is not counted in a device's ledger, because only the
+ * caller knows its kind. */
 FSDP_API fsdp_status fsdp_process_group_alloc(fsdp_process_group *group, fsdp_memory_sharing sharing, size_t bytes,
                                               void **out);
 /* Frees memory; call it before the group is freed. SYMMETRIC memory is reused only after every peer has finished
