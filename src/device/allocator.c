@@ -207,6 +207,20 @@ bool fsdp__allocator_shrink(fsdp__allocator *a)
     return fsdp__segments_shrink(a);
 }
 
+bool fsdp__allocator_settle(fsdp__allocator *a)
+{
+    bool may;
+
+    pthread_mutex_lock(&a->mutex);
+    may = fsdp__segments_may_settle(a);
+    pthread_mutex_unlock(&a->mutex);
+    if (!may)
+        return false;
+    a->source.settle(a->source.arg);
+    (void)fsdp__allocator_shrink(a);
+    return true;
+}
+
 fsdp_status fsdp__allocator_refuse(fsdp__allocator *a, fsdp_status status, size_t bytes, fsdp_memory_kind kind)
 {
     fsdp_memory_stats stats;

@@ -30,6 +30,9 @@ void fsdp__allocator_end_step(fsdp__allocator *allocator);
 /* Returns to the backend what is unused, and what no work uses any more, for memory that is not taken from here. Waits
  * for no work that is queued. Returns whether there was any. */
 bool fsdp__allocator_shrink(fsdp__allocator *allocator);
+/* Waits for what was queued first, and for scratch that streams have given back, where that may bring memory; returns
+ * whether it may. Not for work of a stream, which may be what is waited for. [blocks] */
+bool fsdp__allocator_settle(fsdp__allocator *allocator);
 /* Puts what was asked for, and what is held, before the message of a request that has failed; returns the status. */
 fsdp_status fsdp__allocator_refuse(fsdp__allocator *allocator, fsdp_status status, size_t bytes, fsdp_memory_kind kind);
 /* Calls `visit`, which must not use the allocator, for every live block, and for every sum of memory from elsewhere. */

@@ -195,8 +195,8 @@ typedef struct fsdp__export {
     unsigned char name[FSDP__EXPORT_NAME]; /* the backend's own */
 } fsdp__export;
 
-/* Allocate memory that others may read, and with `counted` count it, and free it: nobody may read it any more.
- * FSDP_UNSUPPORTED: the system does not let others. */
+/* Allocate memory that others may read, and with `counted` count it, and free it: nobody may read it any more. Where
+ * there is none left, what was queued is waited for. FSDP_UNSUPPORTED: the system does not let others. [blocks] */
 fsdp_status fsdp__device_export(fsdp_device *device, size_t bytes, bool counted, fsdp__export *out);
 void fsdp__device_unexport(fsdp_device *device, const fsdp__export *memory);
 /* Leaves such memory to the end of the process instead, since others may still have it open. */

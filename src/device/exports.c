@@ -16,6 +16,8 @@ fsdp_status fsdp__device_export(fsdp_device *device, size_t bytes, bool counted,
     status = device->backend->export_alloc(device, bytes, out);
     if (status == FSDP_NO_MEMORY && fsdp__allocator_shrink(device->allocator))
         status = device->backend->export_alloc(device, bytes, out);
+    if (status == FSDP_NO_MEMORY && fsdp__allocator_settle(device->allocator))
+        status = device->backend->export_alloc(device, bytes, out);
     FSDP_TRY(status);
     out->counted = counted;
     count(device, out, (int64_t)out->bytes);

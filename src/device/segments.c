@@ -227,10 +227,15 @@ static bool is_owed(const fsdp__allocator *a)
     return a->source.owed && a->source.owed(a->source.arg);
 }
 
+bool fsdp__segments_may_settle(const fsdp__allocator *a)
+{
+    return a->behind && a->source.settle && (has_unused(a) || is_owed(a));
+}
+
 /* Returns unused memory to the backend; returns whether there was any, and room for a request was made again. */
 static bool return_unused(fsdp__allocator *a)
 {
-    a->waits = a->behind && a->source.settle && !a->settled && (has_unused(a) || is_owed(a));
+    a->waits = !a->settled && fsdp__segments_may_settle(a);
     return !a->waits && fsdp__segments_shrink(a) && fsdp__blocks_reserve(&a->blocks) == FSDP_OK;
 }
 

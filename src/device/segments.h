@@ -73,6 +73,8 @@ void fsdp__block_set_free(fsdp__allocator *a, fsdp__block *block);
 fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool pool, size_t request);
 /* Returns what is unused and no longer used by work to the backend; returns whether there was any. */
 bool fsdp__segments_shrink(fsdp__allocator *a);
+/* Returns whether `settle` of the source may bring memory. */
+bool fsdp__segments_may_settle(const fsdp__allocator *a);
 /* Gives the free block where a request has its place; NULL where that is not free, or nothing can be mapped there. */
 fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t bytes, fsdp__block **out);
 /* Chooses places anew if a request needs more than it has room for. */

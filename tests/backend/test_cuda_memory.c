@@ -324,19 +324,41 @@ static void *open_later(void *arg)
     return NULL;
 }
 
-/* The device has not come to where scratch of 60 MiB is given back when the ledger asks for 80 of 150. */
-TEST(the_ledger_gets_scratch_that_was_given_back)
+/* Who asks for memory that scratch has had. */
+typedef enum who_asks {
+    A_SEGMENT,
+    A_SEGMENT_THAT_GROWS,
+    AN_EXPORT,
+    WHO_ASKS
+} who_asks;
+
+static void take_and_give(fsdp_device *device, size_t bytes, who_asks who)
 {
-    for (int grows = 0; grows < 2; grows++) {
+    fsdp__export exported;
+    void *memory = NULL;
+
+    if (who == AN_EXPORT) {
+        CHECK_OK(fsdp__device_export(device, bytes, true, &exported));
+        fsdp__device_unexport(device, &exported);
+        return;
+    }
+    CHECK_OK(fsdp__device_alloc(device, bytes, FSDP_MEMORY_ACTIVATION, &memory));
+    fsdp__device_free(device, memory, bytes, FSDP_MEMORY_ACTIVATION);
+}
+
+/* The device has not come to where scratch of 60 MiB is given back when somebody asks for 80 of 150. */
+TEST(the_ledger_and_exports_get_scratch_that_was_given_back)
+{
+    for (who_asks who = 0; who < WHO_ASKS; who++) {
         fsdp_context *context = test_context();
         fsdp_device *device = open_gpu(context);
         fsdp_stream *stream = fsdp_device_stream(device);
         atomic_int open = 0;
         pthread_t opener;
-        void *native = CHECK_PTR(fsdp_stream_native(stream)), *first = NULL, *memory = NULL;
+        void *native = CHECK_PTR(fsdp_stream_native(stream)), *first = NULL;
 
         fakecuda.set_memory(150 * (size_t)MIB);
-        if (grows)
+        if (who == A_SEGMENT_THAT_GROWS)
             CHECK_OK(fsdp__device_alloc(device, 4 * MIB, FSDP_MEMORY_ACTIVATION, &first));
         CHECK(fsdp__stream_enter(stream));
         CHECK_PTR(fsdp__stream_workspace(stream, 60 * (size_t)MIB));
@@ -344,9 +366,8 @@ TEST(the_ledger_gets_scratch_that_was_given_back)
         CHECK_PTR(fsdp__stream_workspace(stream, 61 * (size_t)MIB));
         fsdp__stream_leave(stream);
         CHECK_EQ(pthread_create(&opener, NULL, open_later, &open), 0);
-        CHECK_OK(fsdp__device_alloc(device, 80 * MIB, FSDP_MEMORY_ACTIVATION, &memory));
+        take_and_give(device, 80 * MIB, who);
         CHECK_EQ(pthread_join(opener, NULL), 0);
-        fsdp__device_free(device, memory, 80 * MIB, FSDP_MEMORY_ACTIVATION);
         fsdp__device_free(device, first, 4 * MIB, FSDP_MEMORY_ACTIVATION);
         fakecuda.set_memory(0);
         fsdp_context_free(context);
