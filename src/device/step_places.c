@@ -237,20 +237,37 @@ static void adopt(fsdp__step_places *p)
     p->seen.count = 0;
 }
 
+/* Returns whether the microbatch of a forward is as long as that of a request, because it has asked for as much there.
+ * Then it is expected to grow with that one. */
+static bool is_as_long(const fsdp__step_places *p, int64_t forward, const request *other)
+{
+    for (int64_t i = 0; forward != other->forward && i < p->expected.count; i++) {
+        const request *e = &p->expected.items[i];
+
+        if (e->forward == forward && e->bytes == other->bytes && is_asked_by(e, other->taker, other->kind))
+            return true;
+    }
+    return forward == other->forward;
+}
+
 /* Says how much room all that is expected from the request `first` on needs, and lists what gets a place. */
 static int64_t list_moving(fsdp__step_places *p, int64_t first, double scale, request **out)
 {
-    int64_t moving = 0;
+    int64_t moving = 0, forward = -1;
+    bool longer = false;
 
     p->carries = false;
     for (int64_t i = 0; i < p->expected.count; i++) {
         request *e = &p->expected.items[i];
-        bool scaled = scale > 1 && e->kind == FSDP_MEMORY_ACTIVATION && e->forward == p->expected.items[first].forward;
 
+        if (e->forward != forward)
+            longer = scale > 1 && is_as_long(p, e->forward, &p->expected.items[first]);
+        forward = e->forward;
         p->carries = p->carries || (e->until == INT64_MAX && p->expected.count <= AGAIN);
         if (i < first || (e->until == INT64_MAX && p->expected.count > AGAIN))
             continue;
-        e->room = FSDP__ROUND_UP((size_t)((double)e->bytes * (scaled ? scale : 1)), FSDP__BLOCK_ALIGNMENT);
+        e->room = longer && e->kind == FSDP_MEMORY_ACTIVATION ? (size_t)((double)e->bytes * scale) : e->bytes;
+        e->room = FSDP__ROUND_UP(e->room, FSDP__BLOCK_ALIGNMENT);
         out[moving++] = e;
     }
     return moving;

@@ -6,9 +6,9 @@
  * leaves fewer holes than choosing when each one comes. A place has room for the most that any step has asked for
  * there, so a step whose batch is shorter has places, too. In one whose batch is longer, the first activation that
  * needs more than its room tells how much longer: places are chosen anew for the rest of the step, and those for
- * activations have as much more room, up to where the same is asked for again, as in the next microbatch. Where a
- * program knows that it will ask otherwise, as for buckets that have been divided anew, it says so: what it asked for
- * before loses its room, and what it asks for instead lies beside all that is still expected.
+ * activations have as much more room in this microbatch, and in others that were as long so far. Where a program knows
+ * that it will ask otherwise, as for buckets that have been divided anew, it says so: what it asked for before loses
+ * its room, and what it asks for instead lies beside all that is still expected.
  *
  * A request is known by who asks for it, for what: the next one of the same in a list of those expected. One that is
  * not among the next few of them has no place, and those between have been left out. Such a request, one that needs
@@ -92,8 +92,8 @@ void fsdp__step_places_end(fsdp__step_places *places);
  * it is ahead of the step for which places are chosen. */
 bool fsdp__step_places_fix(fsdp__step_places *places, const fsdp__block *block, fsdp__stay *out);
 /* Chooses places for what is expected from the request `first` on, around `count` stays of what is fixed. `stays` has
- * room for as many more as fsdp__step_places_most. Activations need `scale` times as much as before, up to the next
- * forward. Gives where the last place ends. */
+ * room for as many more as fsdp__step_places_most. Activations need `scale` times as much as before, in the microbatch
+ * of `first` and in those that were as long. Gives where the last place ends. */
 fsdp_status fsdp__step_places_choose(fsdp__step_places *places, int64_t first, double scale, fsdp__stay *stays,
                                      int64_t count, size_t *top);
 int64_t fsdp__step_places_most(const fsdp__step_places *places);
