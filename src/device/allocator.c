@@ -42,6 +42,7 @@ static void count(fsdp__allocator *a, fsdp_memory_kind kind, int64_t delta)
     s->live_total_bytes += (size_t)delta;
     s->peak_bytes[kind] = FSDP__MAX(s->peak_bytes[kind], s->live_bytes[kind]);
     s->peak_total_bytes = FSDP__MAX(s->peak_total_bytes, s->live_total_bytes);
+    a->most = FSDP__MAX(a->most, s->live_total_bytes);
     s->peak_without_workspace_bytes = FSDP__MAX(s->peak_without_workspace_bytes, without_workspace(s));
 }
 

@@ -9,7 +9,8 @@
 #define SEGMENT_STEP ((size_t)2 << 20) /* a huge page */
 
 enum {
-    MOST_LOWERINGS = 2 /* when places were chosen, and once more when the front has moved to its own */
+    MOST_LOWERINGS = 2, /* when places were chosen, and once more when the front has moved to its own */
+    FAR = 4             /* far above what has lived at once is more than a quarter of it */
 };
 
 typedef fsdp__block block;
@@ -378,6 +379,20 @@ static bool is_taken(const segment *s, size_t place, size_t end, block **hole)
     return false;
 }
 
+/* Returns whether far more memory would be mapped at a place than has ever lived at once, as in steps that differ at
+ * random. Then a free block elsewhere is better. Nothing is given back instead, because that would wait for work that
+ * may wait for another rank. */
+static bool is_far(const fsdp__allocator *a, const segment *s, size_t place, size_t bytes)
+{
+    size_t most = FSDP__MAX(a->most, a->stats.live_total_bytes + bytes), end = place + bytes;
+    size_t lacking = end - FSDP__MIN(s ? s->bytes : 0, end);
+
+    for (const block *b = s ? s->first : NULL; b && b->offset < end; b = b->after)
+        if (b->gone && b->offset + b->bytes > place)
+            lacking += FSDP__MIN(b->offset + b->bytes, end) - FSDP__MAX(b->offset, place);
+    return a->stats.reserved_bytes + lacking > most + most / FAR + LARGE_SEGMENT;
+}
+
 /* Maps what lacks at a place, unless it is taken. */
 static fsdp_status map_place(fsdp__allocator *a, segment *s, size_t place, size_t bytes)
 {
@@ -398,7 +413,7 @@ fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t byte
     fsdp_status status;
 
     *out = s ? fsdp__blocks_free_at(&a->blocks, s, place, bytes) : NULL;
-    if (*out)
+    if (*out || is_far(a, s, place, bytes))
         return FSDP_OK;
     status = map_place(a, s, place, bytes);
     s = newest(a, FSDP__POOL_LARGE);

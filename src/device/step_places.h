@@ -12,9 +12,10 @@
  *
  * A request is known by who asks for it, for what: the next one of the same in a list of those expected. One that is
  * not among the next few of them has no place, and those between have been left out. Such a request, one that needs
- * more than its place has room for, and one whose place is not free, is served as anything else is: places say where
- * to look first, never what may be given. What outlives its step, as a moving average that is made anew, would be in
- * the way of its successor: in such loops each forward chooses places around what lives then.
+ * more than its place has room for, one whose place is not free, and one for whose place far more would be mapped than
+ * has ever lived at once, is served as anything else is: places say where to look first, never what may be given. What
+ * outlives its step, as a moving average that is made anew, would be in the way of its successor: in such loops each
+ * forward chooses places around what lives then.
  *
  * A loop marks a step twice: at its first call that records a graph, the forward, and where its gradients are dropped,
  * which ends it. What comes after the end is noted apart: of that, what still lives at the next forward is the front of
