@@ -1,0 +1,190 @@
+/* Steps map memory on a GPU while its stream waits for a collective to which another rank has not come, on fake GPUs:
+ * no rank waits for it, since it may wait for what a rank does next. */
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "comm/rank_gpu.h"
+#include "support/ranks.h"
+
+#ifdef FSDP_HAVE_FAKECUDA
+#include "device/device.h"
+#include "device/steps.h"
+
+enum {
+    WORLD = 3,
+    COUNT = 1501, /* elements of a rank */
+    WARM = 3,     /* steps until all has its place */
+    STEPS = 3,    /* that differ from those, while rank 0 is late */
+    BLOCKS = 8,
+    MIB = 1 << 20,
+    NET_MS = 100000 /* rank 0 does not wait for ever where another one has failed */
+};
+
+typedef struct late {
+    fsdp_carrier carrier;
+    bool gives_up;
+    atomic_int stepped; /* ranks that have taken their steps */
+} late;
+
+/* Takes a step whose requests depend on `dice`. Later requests lie where earlier ones lay, and at more places with each
+ * step that differs, so far more would be mapped than lives at once. */
+static void take_step(fsdp_device *device, unsigned int dice)
+{
+    void *blocks[BLOCKS] = {NULL};
+    size_t bytes[BLOCKS] = {0};
+
+    CHECK_OK(fsdp__note_forward(fsdp_device_context(device)));
+    for (int i = 0; i < 4 * BLOCKS; i++) {
+        unsigned int b = (dice = dice * 1664525u + 1013904223u) >> 29;
+
+        if (blocks[b]) {
+            fsdp__device_free(device, blocks[b], bytes[b], FSDP_MEMORY_ACTIVATION);
+            blocks[b] = NULL;
+            continue;
+        }
+        bytes[b] = (size_t)(1 + (dice >> 16) % 48) * MIB;
+        CHECK_OK(fsdp__device_alloc(device, bytes[b], FSDP_MEMORY_ACTIVATION, &blocks[b]));
+    }
+    for (int b = 0; b < BLOCKS; b++)
+        fsdp__device_free(device, blocks[b], bytes[b], FSDP_MEMORY_ACTIVATION);
+    fsdp__end_step(fsdp_device_context(device));
+}
+
+static void follow(fsdp_stream *stream, fsdp_stream *first)
+{
+    fsdp_event *event = NULL;
+
+    CHECK_OK(fsdp_event_create(fsdp__stream_device(stream), &event));
+    CHECK_OK(fsdp_event_record(event, first));
+    CHECK_OK(fsdp_stream_wait_event(stream, event));
+    fsdp_event_free(event);
+}
+
+/* Keeps a stream waiting until an int is not 0. */
+static fsdp_status pass(fsdp_stream *stream, const void *argument)
+{
+    (void)stream;
+    while (!atomic_load(*(atomic_int *const *)argument))
+        (void)usleep(1000);
+    return FSDP_OK;
+}
+
+/* Waits until all others have taken their steps. Time decides nothing but when a test that has failed ends. */
+static void be_late(late *l)
+{
+    for (int ms = 0; ms < NET_MS && atomic_load(&l->stepped) < WORLD - 1; ms++)
+        (void)usleep(1000);
+    CHECK_EQ(atomic_load(&l->stepped), WORLD - 1);
+}
+
+static void gather(const rank_gpu *g, float *on_device)
+{
+    CHECK_OK(fsdp_all_gather(g->group, on_device, on_device + COUNT, COUNT, FSDP_F32, g->stream));
+}
+
+static void reduce(fsdp_process_group *pair, float *on_device, fsdp_stream *stream)
+{
+    float *data = on_device + (WORLD + 1) * COUNT;
+
+    CHECK_OK(fsdp_all_reduce(pair, data, data, COUNT, FSDP_F32, FSDP_SUM, stream));
+}
+
+/* Makes a call to which all others will be on time. */
+static void come_late(const rank_gpu *g, late *l, float *on_device)
+{
+    be_late(l);
+    if (l->gives_up)
+        fsdp_abort(g->context, "rank 0 gives up");
+    else
+        gather(g, on_device);
+}
+
+/* Makes a call to which rank 0 is late, and one of the others alone behind it, on a stream of its own. They wait in the
+ * streams' threads, because something is queued before them. Returns whether the first one fails in the end. */
+static bool come_first(const rank_gpu *g, late *l, float *on_device, fsdp_process_group *pair, fsdp_stream *second)
+{
+    atomic_int issued = 0, *gate = &issued;
+
+    CHECK_OK(fsdp__stream_enqueue(g->stream, pass, &gate, sizeof gate));
+    CHECK_OK(fsdp__stream_enqueue(second, pass, &gate, sizeof gate));
+    gather(g, on_device);
+    reduce(pair, on_device, second);
+    follow(fsdp_device_stream(g->device), g->stream);
+    follow(fsdp_device_stream(g->device), second);
+    atomic_store(&issued, 1);
+    for (unsigned int n = 0; n < STEPS; n++)
+        take_step(g->device, n);
+    atomic_fetch_add(&l->stepped, 1);
+    (void)fsdp_stream_synchronize(second); /* `issued` is read there */
+    return fsdp_stream_synchronize(g->stream) != FSDP_OK;
+}
+
+static void check_gathered(const rank_gpu *g, const float *on_device)
+{
+    float host[WORLD * COUNT];
+
+    CHECK_OK(fsdp__copy_to_host(g->stream, host, on_device + COUNT, sizeof host));
+    CHECK_OK(fsdp_stream_synchronize(g->stream));
+    for (int i = 0; i < WORLD * COUNT; i++)
+        CHECK(host[i] == (float)(1 + i / COUNT));
+}
+
+static void run_rank(fsdp_context *context, void *arg)
+{
+    late *l = arg;
+    rank_gpu g = rank_gpu_open(context);
+    int others[] = {1, 2};
+    fsdp_process_group *pair = NULL;
+    float host[(WORLD + 2) * COUNT];
+    fsdp_stream *second = NULL;
+    float *on_device;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(host); i++)
+        host[i] = (float)(1 + g.rank);
+    CHECK_OK(fsdp_context_set_carrier(context, l->carrier));
+    CHECK_OK(fsdp_stream_create(g.device, FSDP_STREAM_WORKER, &second));
+    on_device = rank_gpu_new(&g, host, sizeof host);
+    CHECK_OK(fsdp_process_group_create(context, others, WORLD - 1, "others", &pair));
+    gather(&g, on_device);
+    if (pair)
+        reduce(pair, on_device, g.stream);
+    CHECK_OK(fsdp_stream_synchronize(g.stream));
+    for (int n = 0; n < WARM; n++)
+        take_step(g.device, 7);
+    if (g.rank == 0)
+        come_late(&g, l, on_device);
+    else
+        CHECK_EQ(come_first(&g, l, on_device, pair, second), l->gives_up);
+    if (!l->gives_up)
+        check_gathered(&g, on_device);
+    (void)fsdp_stream_synchronize(fsdp_device_stream(g.device)); /* which fails where the other has */
+    fsdp_process_group_free(pair);
+    fsdp_stream_free(second);
+    rank_gpu_free(&g, on_device, sizeof host);
+    rank_gpu_close(&g);
+}
+
+/* If a rank waits, rank 0 stays late, and the test fails. Ranks are threads, and with FSDP_TEST_RANKS=processes
+ * processes. */
+TEST(steps_map_memory_while_another_rank_is_late)
+{
+    static const fsdp_carrier carriers[] = {FSDP_CARRIER_STAGED, FSDP_CARRIER_PEER, FSDP_CARRIER_NCCL};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(carriers); i++)
+        for (int gives_up = 0; gives_up < 2; gives_up++) {
+            late l = {.carrier = carriers[i], .gives_up = gives_up};
+
+            if (test_long() || l.gives_up == (l.carrier == FSDP_CARRIER_PEER))
+                rank_gpu_run(WORLD, run_rank, &l);
+        }
+}
+
+#else
+
+TEST(the_headers_of_cuda_are_missing)
+{
+    print_message("skipped: CUDA's headers were not found\n");
+    skip();
+}
+
+#endif
