@@ -332,7 +332,7 @@ void fsdp__rank_list_add(fsdp__rank_list *list, int rank)
 const char *fsdp__rank_list_text(const fsdp__rank_list *list, char *text, size_t bytes)
 {
     int64_t shown = FSDP__MIN(list->count, (int64_t)FSDP__COUNT_OF(list->shown));
-    size_t at = (size_t)snprintf(text, bytes, "rank%s ", list->count == 1 ? "" : "s");
+    size_t at = (size_t)snprintf(text, bytes, "rank%s ", fsdp__plural(list->count));
 
     if (list->count > 2 && !list->gaps) {
         (void)snprintf(text + at, bytes - at, "%d to %d", list->shown[0], list->last);

@@ -39,6 +39,11 @@ const char *fsdp__size_text_beside(double bytes, double other, char *out, size_t
  * begin so, returns `text`, and `*rank` stays. */
 const char *fsdp__text_behind_rank(const char *text, int *rank);
 
+/* Returns what a word ends with beside a count, "rank%s": "s", and nothing beside 1. */
+static inline const char *fsdp__plural(int64_t count)
+{
+    return count == 1 ? "" : "s";
+}
 /* Returns whether a name is one of `names`, which end with NULL. */
 bool fsdp__is_one_of(const char *name, const char *const *names);
 /* Returns what follows `begin` in a text that begins so; NULL: it begins otherwise. */

@@ -255,7 +255,7 @@ void fsdp__list_checkpoint(const fsdp_checkpoint_reader *reader, bool parts)
     uint64_t bytes = 0;
 
     printf("%s: step %lld, saved by %d rank%s%s%s\n", fsdp_checkpoint_path(reader),
-           (long long)fsdp_checkpoint_step(reader), ranks, ranks == 1 ? "" : "s", *mesh ? ", " : "",
+           (long long)fsdp_checkpoint_step(reader), ranks, fsdp__plural(ranks), *mesh ? ", " : "",
            FSDP__SHOWN_NAME(mesh));
     print_values(reader);
     print_tensors(reader, parts);

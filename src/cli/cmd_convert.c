@@ -480,7 +480,7 @@ static int run(conversion *c)
     if (convert(c) != FSDP_OK)
         result = fsdp__failure("%s", fsdp_last_error());
     else if (c->ranks > 0)
-        printf("checkpoint of %d rank%s written to %s/step-%lld\n", c->ranks, c->ranks == 1 ? "" : "s", c->to,
+        printf("checkpoint of %d rank%s written to %s/step-%lld\n", c->ranks, fsdp__plural(c->ranks), c->to,
                (long long)c->step);
     else
         printf("%s written to %s\n", c->source.folder.is_adapter ? "adapter" : "model", c->to);

@@ -192,7 +192,7 @@ static fsdp_status print_begin(const fsdp__eval *e, fsdp_device *device)
 
     printf("model:  %s (%s, %lld layer%s of %lld), %s parameters\n", e->folder.path,
            fsdp_architecture_name(e->config.architecture), (long long)e->config.n_layers,
-           e->config.n_layers == 1 ? "" : "s", (long long)e->config.dim,
+           fsdp__plural(e->config.n_layers), (long long)e->config.dim,
            fsdp__short_count(fsdp_model_config_parameters(&e->config), parameters, sizeof parameters));
     if (*adapter)
         printf("        %s\n", adapter);

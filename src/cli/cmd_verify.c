@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "checkpoint/folder.h"
 #include "cli/cli.h"
 #include "cli/finite_values.h"
@@ -167,8 +168,8 @@ static fsdp_status check_checkpoint(fsdp_checkpoint_reader *reader)
         FSDP_TRY(check_weights(reader));
     FSDP_TRY(check_beside(fsdp_checkpoint_path(reader)));
     printf("%s: whole: %lld tensor%s of %d rank%s, every checksum is right%s%s\n", fsdp_checkpoint_path(reader),
-           (long long)count, count == 1 ? "" : "s", fsdp_checkpoint_world_size(reader),
-           fsdp_checkpoint_world_size(reader) == 1 ? "" : "s",
+           (long long)count, fsdp__plural(count), fsdp_checkpoint_world_size(reader),
+           fsdp__plural(fsdp_checkpoint_world_size(reader)),
            !has_model              ? ""
            : is_of_adapter(reader) ? "; its adapter (LoRA) fits its config.json"
                                    : "; shapes are those of its config.json",
@@ -246,7 +247,7 @@ static fsdp_status verify_weights_of(const char *path, const char *weights, cons
     FSDP_TRY(check_beside(path));
     note_unread(&source, unread, sizeof unread);
     printf("%s: whole: %lld tensor%s, all values are finite%s%s\n", path, (long long)source.count,
-           source.count == 1 ? "" : "s", unread, and);
+           fsdp__plural(source.count), unread, and);
     return FSDP_OK;
 }
 

@@ -58,7 +58,7 @@ void fsdp__list_devices(fsdp_context *context)
 {
     cpu c = look_at_cpu();
 
-    printf("%-8s%d core%s", "cpu", c.cores, c.cores == 1 ? "" : "s");
+    printf("%-8s%d core%s", "cpu", c.cores, fsdp__plural(c.cores));
     if (c.memory.bytes != FSDP__NO_LIMIT)
         printf(", %s of %s", fsdp__size_text((double)c.memory.bytes, FSDP__ROOM(16)), c.memory.name);
     if (c.free_bytes != FSDP__NO_LIMIT)

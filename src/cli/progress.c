@@ -38,11 +38,6 @@ static const char *rate_text(double flops, char *text, size_t bytes)
 
 /* ---- banner ---- */
 
-static const char *plural(int64_t count)
-{
-    return count == 1 ? "" : "s";
-}
-
 /* Writes what is checkpointed. That is nothing if everything is kept, unless something was asked for. */
 static const char *checkpoints_text(const fsdp_train_config *config, const fsdp_train_summary *summary, char *text,
                                     size_t bytes)
@@ -85,7 +80,7 @@ static void print_validation_data(const fsdp_train_config *config, const fsdp_tr
     if (held_out > 0)
         printf("; the last %s of the data are held out", fsdp__thousands(held_out, FSDP__ROOM(40)));
     printf("; after every %s step%s and the last one\n", fsdp__thousands(config->validation.freq, FSDP__ROOM(40)),
-           plural(config->validation.freq));
+           fsdp__plural(config->validation.freq));
 }
 
 /* Prints what each save costs on disk, and in memory. */
@@ -97,7 +92,7 @@ static void print_checkpoints(const fsdp_train_config *config, const fsdp_train_
         snprintf(memory, sizeof memory, ", and %s of this rank's memory",
                  fsdp__size_text(summary->snapshot_bytes, FSDP__ROOM(40)));
     printf("saves:  every %lld step%s to %s, %s each%s\n", (long long)config->checkpoint.interval,
-           plural(config->checkpoint.interval), config->checkpoint.folder,
+           fsdp__plural(config->checkpoint.interval), config->checkpoint.folder,
            fsdp__size_text(summary->checkpoint_bytes, FSDP__ROOM(40)), memory);
 }
 
@@ -106,7 +101,7 @@ static void print_resume(const fsdp_train_config *config, const fsdp_train_summa
     const char *exported = config->save.path ? ", and the model is exported" : "";
 
     printf("resume: from step %s of %s, of %d rank%s", fsdp__thousands(summary->resumed_step, FSDP__ROOM(40)),
-           summary->resumed_from, summary->resumed_ranks, plural(summary->resumed_ranks));
+           summary->resumed_from, summary->resumed_ranks, fsdp__plural(summary->resumed_ranks));
     if (summary->resumed_step >= summary->steps)
         printf(": all steps are done (training.steps is %s)%s", fsdp__thousands(summary->steps, FSDP__ROOM(40)),
                exported);
@@ -126,7 +121,7 @@ static void print_ranks(const fsdp_train_summary *summary, int threads)
                  summary->world_size / summary->replicas);
     if (summary->team > 1)
         snprintf(teams, sizeof teams, " in %d team%s that compute each sequence together",
-                 summary->world_size / summary->team, plural(summary->world_size / summary->team));
+                 summary->world_size / summary->team, fsdp__plural(summary->world_size / summary->team));
     if (summary->machines > 1)
         snprintf(machines, sizeof machines, " on %d machines", summary->machines);
     if (summary->optimizer_bytes > 0)
@@ -135,8 +130,8 @@ static void print_ranks(const fsdp_train_summary *summary, int threads)
     if (strcmp(summary->device, "cpu") != 0)
         printf("device: %s%s\n", summary->device, summary->world_size > 1 ? " (rank 0's)" : "");
     printf("ranks:  %d%s%s%s, %d thread%s each; %lld unit%s; this one holds %s parameters, %s%s\n", summary->world_size,
-           machines, copies, teams, threads, plural(threads), (long long)summary->units, plural(summary->units),
-           fsdp__short_count(summary->local_parameters, FSDP__ROOM(40)),
+           machines, copies, teams, threads, fsdp__plural(threads), (long long)summary->units,
+           fsdp__plural(summary->units), fsdp__short_count(summary->local_parameters, FSDP__ROOM(40)),
            fsdp__size_text((double)(summary->memory_bytes - summary->optimizer_bytes), FSDP__ROOM(40)), optimizer);
 }
 
@@ -155,7 +150,7 @@ static void print_adapter(const fsdp_train_config *config, const fsdp_train_summ
         snprintf(rank, sizeof rank, "%s of rank %lld", config->adapter.dora == 1 ? "DoRA" : "LoRA",
                  (long long)config->adapter.rank);
     printf("adapter: %s%s, beside %lld layer%s: trains %s parameters, %.3g %% of the model's\n", rank, base ? base : "",
-           (long long)summary->adapter_layers, plural(summary->adapter_layers),
+           (long long)summary->adapter_layers, fsdp__plural(summary->adapter_layers),
            fsdp__thousands(summary->trained_parameters, FSDP__ROOM(40)),
            100.0 * (double)summary->trained_parameters / (double)summary->parameters);
 }
@@ -182,8 +177,8 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
         snprintf(trained, sizeof trained, ", %s of them trained",
                  fsdp__short_count(summary->trained_parameters, FSDP__ROOM(40)));
     printf("model:  %s (%s, %lld layer%s of %lld), %s parameters%s\n", summary->model,
-           fsdp_architecture_name(m->architecture), (long long)m->n_layers, plural(m->n_layers), (long long)m->dim,
-           fsdp__short_count(summary->parameters, FSDP__ROOM(40)), trained);
+           fsdp_architecture_name(m->architecture), (long long)m->n_layers, fsdp__plural(m->n_layers),
+           (long long)m->dim, fsdp__short_count(summary->parameters, FSDP__ROOM(40)), trained);
     print_adapter(config, summary);
     print_ranks(summary, threads);
     if (config->training.enable_cpu_offload)
@@ -193,13 +188,13 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     printf("data:   %s tokens; a step takes %s (%d %s%s x %lld microbatch%s x %lld sequence%s x %lld)\n",
            fsdp__thousands(summary->data_tokens, FSDP__ROOM(40)),
            fsdp__thousands(summary->tokens_per_step, FSDP__ROOM(40)), summary->world_size / summary->team,
-           summary->team > 1 ? "team" : "rank", plural(summary->world_size / summary->team),
+           summary->team > 1 ? "team" : "rank", fsdp__plural(summary->world_size / summary->team),
            (long long)summary->microbatches, summary->microbatches == 1 ? "" : "es",
-           (long long)config->training.local_batch_size, plural(config->training.local_batch_size),
+           (long long)config->training.local_batch_size, fsdp__plural(config->training.local_batch_size),
            (long long)config->training.seq_len);
     print_text(summary);
     print_validation_data(config, summary);
-    printf("train:  %s step%s%s\n", fsdp__thousands(summary->steps, FSDP__ROOM(40)), plural(summary->steps),
+    printf("train:  %s step%s%s\n", fsdp__thousands(summary->steps, FSDP__ROOM(40)), fsdp__plural(summary->steps),
            checkpoints_text(config, summary, FSDP__ROOM(160)));
     if (summary->peak_flops > 0)
         printf("peak:   %s (%s)\n", rate_text(summary->peak_flops, FSDP__ROOM(40)), summary->peak_source);
@@ -370,7 +365,7 @@ void fsdp__progress_validation(fsdp__progress *progress, const fsdp_train_config
     if (!validation->stops)
         return;
     printf("stop:   %lld validation%s in a row without an improvement (training.early_stop: %lld); ",
-           (long long)validation->without_improvement, plural(validation->without_improvement),
+           (long long)validation->without_improvement, fsdp__plural(validation->without_improvement),
            (long long)config->training.early_stop);
     if (isfinite(validation->best_loss))
         printf("the best loss was %.4f, after step %lld\n", validation->best_loss, (long long)validation->best_step);
@@ -390,7 +385,7 @@ void fsdp__progress_end(fsdp__progress *progress)
         snprintf(skipped, sizeof skipped, " (%lld left out)", (long long)progress->skipped);
     if (progress->prints && progress->step > progress->first_step)
         printf("done:   %lld step%s%s, %s tokens in %.1f s; loss %.4f -> %.4f\n",
-               (long long)(progress->step - progress->first_step), plural(progress->step - progress->first_step),
+               (long long)(progress->step - progress->first_step), fsdp__plural(progress->step - progress->first_step),
                skipped, fsdp__thousands(progress->tokens, FSDP__ROOM(40)), seconds, progress->first_loss,
                progress->last_loss);
 }

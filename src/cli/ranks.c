@@ -5,6 +5,7 @@
 
 #include "base/host.h"
 #include "base/probe.h"
+#include "base/text.h"
 #include "base/title.h"
 #include "cli/cli.h"
 #include "cli/own_process.h"
@@ -27,7 +28,7 @@ fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out)
                          (long long)out->count, s.name, s.rank_variable);
     if (text && out->count != s.size)
         return FSDP_FAIL(FSDP_INVALID, "-n is %lld, but %s has started %d rank%s (%s): leave -n out",
-                         (long long)out->count, s.name, s.size, s.size == 1 ? "" : "s", s.size_variable);
+                         (long long)out->count, s.name, s.size, fsdp__plural(s.size), s.size_variable);
     *out = (fsdp__ranks){
         .count = s.size, .rank = s.rank, .joins = true, .over_mpi = s.kind == FSDP__BY_MPI, .starter = s.name};
     return FSDP_OK;

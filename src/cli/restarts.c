@@ -15,6 +15,7 @@
 
 #include "base/compiler.h"
 #include "base/limits.h"
+#include "base/text.h"
 #include "checkpoint/folder.h"
 #include "train/checkpoint_values.h"
 #include "train/run_config.h"
@@ -182,7 +183,7 @@ static bool may_go_on(const fsdp__restarts *r, const fsdp_launch_report *report,
         return give_up(reason, "the command line is wrong");
     if (r->early && fsdp__restarts_last_step(r) == 0 && is_same(r, reason))
         return give_up(reason, "it is the same failure as before, and no step was taken in between");
-    snprintf(text, sizeof text, "%lld restart%s of %lld", (long long)r->done, r->done == 1 ? "" : "s",
+    snprintf(text, sizeof text, "%lld restart%s of %lld", (long long)r->done, fsdp__plural(r->done),
              (long long)r->most);
     return r->done < r->most || give_up(reason, text);
 }
@@ -198,7 +199,7 @@ static void announce(const fsdp__restarts *r, const char *reason, const char *ch
     if (last > 0)
         snprintf(after, sizeof after, "after step %lld", (long long)last);
     (void)fsdp__failure("%s, %s; restart %lld of %lld: %d rank%s%s from %s", reason, after, (long long)r->done,
-                        (long long)r->most, ranks, ranks == 1 ? "" : "s", back, from);
+                        (long long)r->most, ranks, fsdp__plural(ranks), back, from);
 }
 
 bool fsdp__restarts_again(fsdp__restarts *r, const fsdp_train_config *config, fsdp_status status,

@@ -76,7 +76,7 @@ void fsdp__list_weights(const char *path, const fsdp_model_config *config, const
     }
     printf("total: %s tensors, %s elements, %s bytes (%s) in %lld file%s\n", fsdp__thousands(count, FSDP__ROOM(40)),
            fsdp__thousands(elements, FSDP__ROOM(40)), fsdp__thousands(bytes, FSDP__ROOM(40)),
-           fsdp__size_text((double)bytes, FSDP__ROOM(40)), (long long)files, files == 1 ? "" : "s");
+           fsdp__size_text((double)bytes, FSDP__ROOM(40)), (long long)files, fsdp__plural(files));
 }
 
 /* ---- as JSON ---- */

@@ -166,7 +166,7 @@ static const char *agreement(const fsdp__comparison *c, int variant, char *text,
     digits = fsdp__figures_agree(&c->figures[first], &c->figures[variant]);
     if (digits == FSDP__SAME_BITS)
         return "all bits";
-    snprintf(text, bytes, "%d digit%s", digits, digits == 1 ? "" : "s");
+    snprintf(text, bytes, "%d digit%s", digits, fsdp__plural(digits));
     return text;
 }
 
@@ -203,7 +203,7 @@ static void print_head(const fsdp__comparison *c, FILE *out)
     const fsdp__figures *f = &c->figures[FSDP__MAX(first, 0)];
 
     fprintf(out, "%s on %d rank%s; a step is %lld tokens (%lld microbatch%s a rank)\n",
-            config->model.path ? config->model.path : config->model.preset, c->ranks, c->ranks == 1 ? "" : "s",
+            config->model.path ? config->model.path : config->model.preset, c->ranks, fsdp__plural(c->ranks),
             (long long)f->tokens_per_step, (long long)f->microbatches, f->microbatches == 1 ? "" : "es");
     if (config->training.device)
         fprintf(out, "device: %s%s\n", f->device, c->ranks > 1 && strcmp(f->device, "cpu") != 0 ? " (rank 0's)" : "");
@@ -257,7 +257,7 @@ static void print_legend(const fsdp__comparison *c, const char *bullet, FILE *ou
             "%sTimes are medians of %d step%s (each strategy %d, in %d turn%s), as long as the slowest rank takes;\n"
             "  give or take: half of what the middle half spans. Exposed: what the program waits for, mean of the "
             "ranks.\n",
-            bullet, steps, steps == 1 ? "" : "s", c->steps, c->rounds, c->rounds == 1 ? "" : "s");
+            bullet, steps, fsdp__plural(steps), c->steps, c->rounds, fsdp__plural(c->rounds));
     for (int v = 0; v < c->variants.count; v++)
         if (fsdp__train_team(c->variants.items[v].config) > 1) {
             fprintf(out, "%sWhat teams send is in the time of a step, and not in exposed.\n", bullet);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "base/text.h"
 #include "config/args.h"
 #include "explain/explain.h"
 #include "train/run_config.h"
@@ -21,7 +22,7 @@ fsdp_status fsdp__worlds_read(const char *list, fsdp__worlds *out)
         snprintf(word, sizeof word, "%.*s", (int)length, list);
         FSDP_TRY(fsdp__args_integer("--worlds", word, 1, 4096, &ranks));
         out->ranks[out->count] = (int)ranks;
-        snprintf(out->labels[out->count], sizeof out->labels[0], "%d rank%s", (int)ranks, ranks == 1 ? "" : "s");
+        snprintf(out->labels[out->count], sizeof out->labels[0], "%d rank%s", (int)ranks, fsdp__plural(ranks));
         list += length;
         list += *list == ',';
     }

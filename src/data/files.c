@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/sort.h"
+#include "base/text.h"
 #include "data/content.h"
 #include "data/text_file.h"
 
@@ -183,13 +184,12 @@ static fsdp_status check_folder(const folder *f)
         return FSDP_FAIL(FSDP_FORMAT,
                          "the folder '%s' holds text (%lld file%s named .txt) and tokens (%lld named .bin, .u16 or "
                          ".u32): say which format is meant, or name one kind by a pattern, such as '%s/*%s'",
-                         f->path, (long long)f->text, f->text == 1 ? "" : "s", (long long)f->tokens, f->path,
-                         f->ending);
+                         f->path, (long long)f->text, fsdp__plural(f->text), (long long)f->tokens, f->path, f->ending);
     if (f->text || f->tokens)
         return FSDP_OK;
     if (f->others)
         snprintf(such_as, sizeof such_as, ", but %lld other%s, such as '%s'%s", (long long)f->others,
-                 f->others == 1 ? "" : "s", f->other,
+                 fsdp__plural(f->others), f->other,
                  f->format <= FSDP_TOKENS_TEXT && fsdp__is_document(f->other) ? ", which a tokenizer reads" : "");
     return FSDP_FAIL(FSDP_FORMAT, "the folder '%s' holds no file named %s%s", f->path,
                      f->format == FSDP_TOKENS_TEXT       ? ".txt"

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include "data/mixture.h"
 #include "data/ring.h"
 #include "data/tokens.h"
@@ -194,8 +195,8 @@ static fsdp_status check_length(const fsdp_tokens *tokens, const fsdp_loader_opt
                      "cannot make a loader: '%s'%s has %lld tokens%s, but one window of %lld for each of %lld "
                      "sequence%s (%d rank%s x %lld) needs %lld: take more data, or a smaller %straining.seq_len",
                      first, several ? " with the files after it" : "", (long long)count, of_all,
-                     (long long)options->seq_len, (long long)windows, windows == 1 ? "" : "s", options->world_size,
-                     options->world_size == 1 ? "" : "s", (long long)options->local_batch, (long long)needed,
+                     (long long)options->seq_len, (long long)windows, fsdp__plural(windows), options->world_size,
+                     fsdp__plural(options->world_size), (long long)options->local_batch, (long long)needed,
                      options->local_batch > 1 ? "training.local_batch_size or " : "");
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/text.h"
 
 FSDP__SCOPED_POINTER(fsdp__packed, fsdp__packed_free)
 
@@ -30,7 +31,7 @@ static fsdp_status refuse_long(const fsdp__packed *p, int64_t row, int64_t end)
         "such row%s): take a larger training.seq_len, or say what happens to such rows by data.on_long_row "
         "(--on-long-row): truncate, split or skip",
         (long long)row + 1, fsdp__rows_text(p->rows), (long long)fsdp__rows_length(p->rows, row), (long long)length,
-        (long long)count, count == 1 ? "" : "s");
+        (long long)count, fsdp__plural(count));
 }
 
 static fsdp_status add_part(packer *k, int64_t row, int64_t first, int64_t count, bool goes_on)

@@ -2,6 +2,7 @@
 #include "explain/explain.h"
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "train/run_config.h"
 
 enum {
@@ -102,7 +103,7 @@ static fsdp_status check(const fsdp_explain_model *model, const fsdp__explain_so
         return FSDP_FAIL(FSDP_INVALID, "cannot explain %d ranks: at most %d", source->world_size, MOST_RANKS);
     if (source->machines < 1 || source->world_size % source->machines != 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot explain %d rank%s on %d machines: each must have equally many",
-                         source->world_size, source->world_size == 1 ? "" : "s", source->machines);
+                         source->world_size, fsdp__plural(source->world_size), source->machines);
     if (fsdp__train_plans_schedule(c) && !source->schedule)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "parallelism.schedule is plan, which a run answers when it starts, by the times of its "

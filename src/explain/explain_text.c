@@ -12,15 +12,10 @@ enum {
 
 /* ---- head ---- */
 
-static const char *plural(int64_t count)
-{
-    return count == 1 ? "" : "s";
-}
-
 static void put_head(const fsdp_explanation *e, FILE *out)
 {
     fprintf(out, "%s: %s parameters in %lld unit%s, %d rank%s", e->model, fsdp__thousands(e->numel, FSDP__ROOM(40)),
-            (long long)e->unit_count, plural(e->unit_count), e->world_size, plural(e->world_size));
+            (long long)e->unit_count, fsdp__plural(e->unit_count), e->world_size, fsdp__plural(e->world_size));
     if (e->machines > 1)
         fprintf(out, " on %d machines", e->machines);
     if (e->replicas > 1 && e->replicas < e->world_size)
@@ -35,7 +30,7 @@ static void put_head(const fsdp_explanation *e, FILE *out)
             fsdp_dtype_name(e->param_dtype), fsdp_dtype_name(e->reduce_dtype));
     fprintf(out, "\na step: %lld microbatch%s", (long long)e->microbatches, e->microbatches == 1 ? "" : "es");
     if (e->local_batch)
-        fprintf(out, " of %lld sequence%s of %lld tokens", (long long)e->local_batch, plural(e->local_batch),
+        fprintf(out, " of %lld sequence%s of %lld tokens", (long long)e->local_batch, fsdp__plural(e->local_batch),
                 (long long)e->seq_len);
     fprintf(out, " on each %s, as rank %d takes it\n", e->team > 1 ? "team of ranks" : "rank", e->rank);
     fputs("Counted by the engine itself, in a step without bytes: no rank was started, no weights were read.\n", out);
@@ -232,11 +227,11 @@ static void put_network(const fsdp_explanation *e, FILE *out)
     char who[60];
 
     fprintf(out, "\nOver the network in a step, between %d machines of %d rank%s%s\n\n", e->machines, ranks,
-            plural(ranks), e->one_level ? ", each rank for itself" : "");
+            fsdp__plural(ranks), e->one_level ? ", each rank for itself" : "");
     fprintf(out, "  %-30s %16s %16s %16s\n", "", "sent", "received", "messages sent");
     snprintf(who, sizeof who, "rank %d", e->rank);
     put_network_of(&e->step.network, who, out);
-    snprintf(who, sizeof who, "its machine, %d rank%s", ranks, plural(ranks));
+    snprintf(who, sizeof who, "its machine, %d rank%s", ranks, fsdp__plural(ranks));
     put_network_of(&e->machine, who, out);
     fprintf(out, "\n  Bytes of buffers; messages: of at most %d KiB of them, and headers of calls.\n",
             FSDP__PIECE_BYTES >> 10);

@@ -45,7 +45,7 @@ static void put_sizes(const fsdp_explanation *e, const fsdp_explained_parameter 
     if (fsdp__is_whole(e, p))
         fputs("all of it", out);
     else
-        fprintf(out, "%s %s%s", count_text(most, FSDP__ROOM(24)), what, most == 1 ? "" : "s");
+        fprintf(out, "%s %s%s", count_text(most, FSDP__ROOM(24)), what, fsdp__plural(most));
     if (less < e->part_count)
         fprintf(out, "; %d: %s", e->first_part + less,
                 count_text(p->parts[less].numel > 0 ? p->parts[less].count : 0, FSDP__ROOM(24)));

@@ -184,7 +184,7 @@ static int draw(const fsdp_explanation *e, FILE *out)
 
     snprintf(text, sizeof text, "%s%s%s%s%s on %d rank%s", e->model, e->strategy ? ", " : "",
              e->strategy ? e->strategy : "", e->strategy ? ", units by " : "", e->policy ? e->policy : "",
-             e->world_size, e->world_size == 1 ? "" : "s");
+             e->world_size, fsdp__plural(e->world_size));
     fsdp__svg_text("strong", 8, y - 8, text, out);
     y = put_parts(e, y + ROW, out);
     if (e->event_count == 0)

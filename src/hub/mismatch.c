@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "base/text.h"
 #include "hub/hub.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -163,11 +164,11 @@ static void size_cause(const fsdp__mismatch *m, char *text, size_t bytes)
 
     if (m->layers != layers && m->by_keys)
         snprintf(text, bytes, ": the model has %lld layer%s (model.n_layers), but there %s %lld", layers,
-                 layers == 1 ? "" : "s", m->layers == 1 ? "is" : "are", (long long)m->layers);
+                 fsdp__plural(layers), m->layers == 1 ? "is" : "are", (long long)m->layers);
     else if (m->layers != layers)
         snprintf(text, bytes, ": config.json says %s %lld, but there are %lld layer%s",
                  m->config->architecture == FSDP_GPT2 ? "n_layer" : "num_hidden_layers", layers, (long long)m->layers,
-                 m->layers == 1 ? "" : "s");
+                 fsdp__plural(m->layers));
     else if (m->other_size)
         snprintf(text, bytes, ": %s of a model with other sizes", m->by_keys ? "these are" : "config.json is that");
     else if (m->by_keys)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "comm/group_calls.h"
 #include "device/device.h"
 #include "fsdp/dist.h"
@@ -69,7 +70,7 @@ fsdp_status fsdp__muon_check(const char *name, const fsdp_tensor *tensor)
         return FSDP_FAIL(FSDP_INVALID,
                          "cannot optimize '%s' by Muon: it has %d dimension%s, and Muon is for matrices: add it as a "
                          "group of AdamW (fsdp_adam_add_group)",
-                         name, ndim, ndim == 1 ? "" : "s");
+                         name, ndim, fsdp__plural(ndim));
     return fsdp__spread_of(name, tensor, "optimize", &spread);
 }
 

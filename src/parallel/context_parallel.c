@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "dist/dist.h"
 #include "fsdp/parallel.h"
 #include "fsdp/parallelize.h"
@@ -248,7 +249,7 @@ static void describe(void *arg, char *text, size_t bytes)
 {
     const context_plan *plan = arg;
 
-    snprintf(text, bytes, "context parallel over %lld rank%s", (long long)plan->ranks, plan->ranks == 1 ? "" : "s");
+    snprintf(text, bytes, "context parallel over %lld rank%s", (long long)plan->ranks, fsdp__plural(plan->ranks));
 }
 
 /* ---- inside ---- */

@@ -2,6 +2,7 @@
 #include "parallel/degrees.h"
 
 #include "base/compiler.h"
+#include "base/text.h"
 
 /* ---- ranks ---- */
 
@@ -11,7 +12,7 @@ static fsdp_status check_divides(int world_size, fsdp__degree degree)
                ? FSDP_OK
                : FSDP_FAIL(FSDP_INVALID, "%s is %lld, but there %s %d rank%s: expected a number that divides them",
                            degree.key, (long long)degree.ranks, world_size == 1 ? "is" : "are", world_size,
-                           world_size == 1 ? "" : "s");
+                           fsdp__plural(world_size));
 }
 
 fsdp_status fsdp__check_teams(int world_size, fsdp__degree tensors, fsdp__degree sequences)
@@ -77,6 +78,6 @@ fsdp_status fsdp__check_cut_length(const char *what, int64_t length, fsdp__degre
                      "%s %lld cannot be cut into %lld equal chunks, two for each of %lld rank%s%s%s%s: the nearest "
                      "that can%s",
                      what, (long long)length, (long long)unit, (long long)sequences.ranks,
-                     sequences.ranks == 1 ? "" : "s", sequences.key ? " (" : "", sequences.key ? sequences.key : "",
+                     fsdp__plural(sequences.ranks), sequences.key ? " (" : "", sequences.key ? sequences.key : "",
                      sequences.key ? ")" : "", nearest);
 }

@@ -3,6 +3,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/text.h"
 #include "dist/dist.h"
 #include "fsdp/comm.h"
 #include "nn/module_path.h"
@@ -208,7 +209,7 @@ static void describe(void *arg, char *text, size_t bytes)
 {
     const fsdp__tp_plan *plan = arg;
 
-    snprintf(text, bytes, "tensor parallel over %d rank%s", plan->ranks, plan->ranks == 1 ? "" : "s");
+    snprintf(text, bytes, "tensor parallel over %d rank%s", plan->ranks, fsdp__plural(plan->ranks));
 }
 
 static void leave(void *arg, fsdp_module *module)

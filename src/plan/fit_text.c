@@ -55,10 +55,9 @@ fsdp_status fsdp__fit_check(const fsdp__fit *fit)
 fsdp_status fsdp__fit_print(const fsdp__fit *fit, const fsdp__plan_options *options, FILE *out)
 {
     FSDP_TRY(fsdp__fit_check(fit));
-    fprintf(out,
-            "What fits into %s for each of %d rank%s, the fastest first; %d settings were tried, each a dry run\n\n",
-            fsdp__size_text(fit->room, FSDP__ROOM(24)), options->world_size, options->world_size == 1 ? "" : "s",
-            fit->tried);
+    fprintf(
+        out, "What fits into %s for each of %d rank%s, the fastest first; %d settings were tried, each a dry run\n\n",
+        fsdp__size_text(fit->room, FSDP__ROOM(24)), options->world_size, fsdp__plural(options->world_size), fit->tried);
     fprintf(out, "  %-22s %-10s %-8s %12s %10s", "strategy", "recompute", "offload", "microbatches", "memory");
     fprintf(out, options->prices ? " %12s\n" : "%s\n", options->prices ? "a step" : "");
     for (int i = 0; i < fit->count; i++)

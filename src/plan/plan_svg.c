@@ -118,7 +118,7 @@ fsdp_status fsdp__plan_memory_svg(const fsdp__plan *plan, const int fills[FSDP_M
     (void)peak_of(&real, &most_measured);
     planned.most = real.most = fsdp__svg_top(FSDP__MAX(most, most_measured), limit);
     snprintf(text, sizeof text, "memory of a rank in a step of %s on %d rank%s", plan->e->model, plan->e->world_size,
-             plan->e->world_size == 1 ? "" : "s");
+             fsdp__plural(plan->e->world_size));
     fsdp__svg_open_file(2 * LEFT + WIDTH, HEAD + (measured ? 2 : 1) * (LABELS + PANEL) + LEFT, out);
     fsdp__svg_text("strong", LEFT, 16, text, out);
     put_keys(fills, measured != NULL, 26, out);

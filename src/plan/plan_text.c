@@ -9,22 +9,17 @@ enum {
     MOST_OPS = 8 /* rows of the table of activations */
 };
 
-static const char *plural(int64_t count)
-{
-    return count == 1 ? "" : "s";
-}
-
 /* ---- head ---- */
 
 static void put_head(const fsdp_explanation *e, FILE *out)
 {
     fprintf(out, "%s: %s parameters, %s, units by %s, %d rank%s", e->model, fsdp__thousands(e->numel, FSDP__ROOM(40)),
-            e->strategy, e->policy, e->world_size, plural(e->world_size));
+            e->strategy, e->policy, e->world_size, fsdp__plural(e->world_size));
     if (e->machines > 1)
         fprintf(out, " on %d machines", e->machines);
     fprintf(out, "\na step: %lld microbatch%s of %lld sequence%s of %lld tokens on each %s", (long long)e->microbatches,
-            e->microbatches == 1 ? "" : "es", (long long)e->local_batch, plural(e->local_batch), (long long)e->seq_len,
-            e->team > 1 ? "team of ranks" : "rank");
+            e->microbatches == 1 ? "" : "es", (long long)e->local_batch, fsdp__plural(e->local_batch),
+            (long long)e->seq_len, e->team > 1 ? "team of ranks" : "rank");
     fprintf(out, ", computed in %s\n", fsdp_dtype_name(e->param_dtype));
 }
 

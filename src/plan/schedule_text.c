@@ -121,7 +121,7 @@ fsdp_status fsdp__scheduled_print(const fsdp__scheduled *scheduled, FILE *out)
     const fsdp__comm_schedule *s = scheduled->plan;
 
     fprintf(out, "%s: when parameters and gradients travel, %s, %d rank%s on %d machine%s", s->model, s->strategy,
-            s->world_size, s->world_size == 1 ? "" : "s", s->machines, s->machines == 1 ? "" : "s");
+            s->world_size, fsdp__plural(s->world_size), s->machines, fsdp__plural(s->machines));
     if (isfinite(scheduled->room))
         fprintf(out, ", in %s of a rank", fsdp__size_text(scheduled->room, FSDP__ROOM(24)));
     fprintf(out, ";\nby %d dry runs, at rates of %s\n\n", scheduled->tried, s->prices);

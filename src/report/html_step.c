@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "base/text.h"
 #include "draw/svg.h"
 #include "report/html.h"
 #include "report/step_picture.h"
@@ -391,7 +392,7 @@ static void put_notes(const fsdp__traced_step *step, FILE *out)
     fsdp__html_text(step->trace.path, out);
     if (step->number > 0)
         fprintf(out, "; it took the median time of %lld traced step%s", (long long)step->traced,
-                step->traced == 1 ? "" : "s");
+                fsdp__plural(step->traced));
     else
         fputs(": all of it, since it names no steps", out);
     if (step->trace.rank_count > MOST_RANKS)

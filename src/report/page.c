@@ -59,7 +59,7 @@ static void put_run(const fsdp__recorded_run *run, int64_t number, FILE *out)
     fputs("<td>", out);
     fsdp__html_text(started ? started : "", out);
     if (run->continued)
-        fprintf(out, ", continued %lld time%s", (long long)run->continued, run->continued == 1 ? "" : "s");
+        fprintf(out, ", continued %lld time%s", (long long)run->continued, fsdp__plural(run->continued));
     fputs("</td>", out);
     fsdp__html_cell("device", run->devices, out);
     fputs("</tr>\n", out);
@@ -443,7 +443,7 @@ static void put_heading(const fsdp__recorded_runs *runs, FILE *out)
     strftime(made, sizeof made, "%Y-%m-%d %H:%M UTC", gmtime_r(&now, &utc));
     fputs("<h1>Training report</h1>\n<p class=\"soft\">", out);
     if (runs->count > 0)
-        fprintf(out, "%lld run%s, ", (long long)runs->count, runs->count == 1 ? "" : "s");
+        fprintf(out, "%lld run%s, ", (long long)runs->count, fsdp__plural(runs->count));
     fprintf(out, "%s, fsdp %s</p>\n", made, FSDP_VERSION);
 }
 

@@ -2,6 +2,7 @@
 #include "adapter/quantize.h"
 #include "base/alloc.h"
 #include "base/context.h"
+#include "base/text.h"
 #include "device/device.h"
 #include "dist/dist.h"
 #include "hub/hub.h"
@@ -170,7 +171,7 @@ void fsdp__train_resolve_replicas(fsdp_train_run *run)
         fsdp_log(run->context, FSDP_LOG_INFO,
                  "parallelism.strategy hsdp: each of the %d machines has a copy of the parameters, sharded over its "
                  "%d rank%s (parallelism.data_parallel_replicate_degree says otherwise)",
-                 machines, ranks / machines, ranks / machines == 1 ? "" : "s");
+                 machines, ranks / machines, fsdp__plural(ranks / machines));
 }
 
 void fsdp_train_run_free(fsdp_train_run *run)

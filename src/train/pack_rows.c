@@ -49,7 +49,7 @@ static void tell_long(const fsdp_train_run *run, const fsdp__run_source *source)
         fsdp_log(run->context, FSDP_LOG_WARNING,
                  "%s: %s row%s of more than training.seq_len %lld tokens %s %s (data.on_long_row): %s tokens are not "
                  "used",
-                 source->key, fsdp__thousands(p->long_rows, rows, sizeof rows), p->long_rows == 1 ? "" : "s",
+                 source->key, fsdp__thousands(p->long_rows, rows, sizeof rows), fsdp__plural(p->long_rows),
                  (long long)p->options.seq_len, p->long_rows == 1 ? "is" : "are", what[p->options.long_row],
                  fsdp__thousands(p->left_out, tokens, sizeof tokens));
 }

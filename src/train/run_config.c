@@ -184,9 +184,9 @@ static const char *ranks_text(const fsdp_train_config *config, int count, char t
     int team = fsdp__train_team(config);
 
     if (team > 1)
-        snprintf(text, RANKS_TEXT, "%d team%s of %d ranks", count, count == 1 ? "" : "s", team);
+        snprintf(text, RANKS_TEXT, "%d team%s of %d ranks", count, fsdp__plural(count), team);
     else
-        snprintf(text, RANKS_TEXT, "%d rank%s", count, count == 1 ? "" : "s");
+        snprintf(text, RANKS_TEXT, "%d rank%s", count, fsdp__plural(count));
     return text;
 }
 

@@ -88,14 +88,14 @@ static void print_heading(const fsdp__flight_logs *logs, FILE *out)
             newest = logs->logs[i].now + logs->logs[i].head.wall_ns;
     date_text(newest, date, sizeof date);
     fprintf(out, "\n%s%s%d rank%s, %s", log->end.run[0] ? FSDP__SHOWN_NAME(log->end.run) : "",
-            log->end.run[0] ? ", " : "", logs->world, logs->world == 1 ? "" : "s", date);
+            log->end.run[0] ? ", " : "", logs->world, fsdp__plural(logs->world), date);
     if (logs->count < logs->world)
         fprintf(out, "; records of %d of them", logs->count);
     if (logs->left_out > 0)
-        fprintf(out, "; %d file%s of earlier runs left out", logs->left_out, logs->left_out == 1 ? "" : "s");
+        fprintf(out, "; %d file%s of earlier runs left out", logs->left_out, fsdp__plural(logs->left_out));
     if (logs->failed > 0)
-        fprintf(out, "; %lld file%s cannot be read, the first: %s", (long long)logs->failed,
-                logs->failed == 1 ? "" : "s", logs->error);
+        fprintf(out, "; %lld file%s cannot be read, the first: %s", (long long)logs->failed, fsdp__plural(logs->failed),
+                logs->error);
     fputc('\n', out);
 }
 

@@ -112,7 +112,7 @@ static fsdp_status cuda_open(fsdp_device *device)
         return FSDP_FAIL(FSDP_INVALID,
                          "cannot open device '%s': there %s %d GPU%s here, from cuda:0 on (nvidia-smi lists "
                          "them; CUDA_VISIBLE_DEVICES may hide some)",
-                         device->name, count == 1 ? "is" : "are", count, count == 1 ? "" : "s");
+                         device->name, count == 1 ? "is" : "are", count, fsdp__plural(count));
     state = fsdp__calloc(1, sizeof *state);
     if (!state)
         return FSDP_NO_MEMORY;

@@ -5,6 +5,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/text.h"
 #include "shard/reduce/owner.h"
 #include "shard/state/allocate.h"
 #include "shard/state/forward.h"
@@ -187,7 +188,7 @@ static void ranks_text(const fsdp__param_group *group, char *text, size_t bytes)
     const fsdp__mesh_info *mesh = &group->residence.mesh;
 
     if (mesh->replicas == 1)
-        snprintf(text, bytes, "over %d rank%s", mesh->ranks, mesh->ranks == 1 ? "" : "s");
+        snprintf(text, bytes, "over %d rank%s", mesh->ranks, fsdp__plural(mesh->ranks));
     else if (mesh->ranks == 1)
         snprintf(text, bytes, "whole on %d ranks", mesh->replicas);
     else
@@ -213,7 +214,7 @@ static void describe(void *arg, char *text, size_t bytes)
     }
     ranks_text(state->groups[0], ranks, sizeof ranks);
     snprintf(text, bytes, "%s: %lld parameter%s, %lld element%s, %s%s%s", door, (long long)parameters,
-             parameters == 1 ? "" : "s", (long long)numel, numel == 1 ? "" : "s", ranks,
+             fsdp__plural(parameters), (long long)numel, fsdp__plural(numel), ranks,
              state->group_count > 1 ? ", and others" : "", state->conditional ? ", conditional" : "");
 }
 
