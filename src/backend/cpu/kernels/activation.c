@@ -32,22 +32,13 @@ FSDP__INLINE void backward_row(fsdp_dtype dtype, fsdp__activation kind, const vo
     }
 }
 
-/* Does what ROW does for each kind, with T for the dtype. */
-#define KINDS(type)                    \
-    do {                               \
-        const fsdp_dtype T = type;     \
-        switch (kind) {                \
-            FSDP__EACH_ACTIVATION(ROW) \
-        }                              \
-    } while (0)
-
 static void forward_any(fsdp_dtype dtype, fsdp__activation kind, const void *x, const void *bias, void *y, int64_t n)
 {
 #define ROW(K)                            \
     case K:                               \
         forward_row(T, K, x, bias, y, n); \
         break;
-    FSDP__EACH_FLOAT(dtype, KINDS)
+    FSDP__EACH_FLOAT(dtype, T, switch (kind){FSDP__EACH_ACTIVATION(ROW)});
 #undef ROW
 }
 
@@ -58,10 +49,9 @@ static void backward_any(fsdp_dtype dtype, fsdp__activation kind, const void *x,
     case K:                                     \
         backward_row(T, K, x, bias, dy, dx, n); \
         break;
-    FSDP__EACH_FLOAT(dtype, KINDS)
+    FSDP__EACH_FLOAT(dtype, T, switch (kind){FSDP__EACH_ACTIVATION(ROW)});
 #undef ROW
 }
-#undef KINDS
 
 /* Computes a range. Without a bias rows do not matter: begin and end count elements, otherwise rows. */
 static void forward_range(const void *args, int64_t begin, int64_t end)
@@ -92,10 +82,8 @@ static void backward_range(const void *args, int64_t begin, int64_t end)
                      fsdp__at(a->dtype, a->dy, r * a->cols), fsdp__at(a->dtype, a->dx, r * a->cols), a->cols);
 }
 
-fsdp_status KERNEL(activation_forward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(activation_forward, a)
 {
-    const fsdp__activation_forward_args *a = args;
-
     if (a->bias)
         fsdp__for_ranges(a->rows, a->cols, forward_range, a);
     else
@@ -103,10 +91,8 @@ fsdp_status KERNEL(activation_forward)(fsdp_stream *stream FSDP__UNUSED, const v
     return FSDP_OK;
 }
 
-fsdp_status KERNEL(activation_backward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(activation_backward, a)
 {
-    const fsdp__activation_backward_args *a = args;
-
     if (a->bias)
         fsdp__for_ranges(a->rows, a->cols, backward_range, a);
     else

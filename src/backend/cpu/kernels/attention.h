@@ -79,9 +79,9 @@ static inline void fsdp__gather_rows(fsdp_dtype dtype, const void *src, int64_t 
 {
     for (int64_t i = 0; i < n; i++) {
         float *restrict to = dst + i * padded;
-#define GATHER(T) _Pragma("omp simd") for (int64_t c = 0; c < d; c++) to[c] = fsdp__load(T, src, i * row + c) * scale
-        FSDP__EACH_FLOAT(dtype, GATHER)
-#undef GATHER
+        FSDP__EACH_FLOAT(dtype, T,
+                         _Pragma("omp simd") for (int64_t c = 0; c < d; c++) to[c] =
+                             fsdp__load(T, src, i * row + c) * scale);
         for (int64_t c = d; c < padded; c++)
             to[c] = 0.0f;
     }

@@ -95,9 +95,9 @@ static void load_queries(const plan *p, const work *w, int64_t b, int64_t h)
     fsdp__gather_rows(k->dtype, q, k->q_stride_time, k->q_time, p->d, p->d_padded, k->scale, w->q);
     fsdp__gather_rows(k->dtype, dout, k->out_stride_time, k->q_time, p->d, p->d_padded, 1.0f, w->dout);
     for (int64_t t = 0; t < k->q_time; t++) {
-#define DELTA(T) w->delta[t] = dot(T, fsdp__at(T, out, t * k->out_stride_time), w->dout + t * p->d_padded, p->d)
-        FSDP__EACH_FLOAT(k->dtype, DELTA)
-#undef DELTA
+        FSDP__EACH_FLOAT(k->dtype, T,
+                         w->delta[t] =
+                             dot(T, fsdp__at(T, out, t * k->out_stride_time), w->dout + t * p->d_padded, p->d));
     }
     if (k->q_time == 0) /* there may be no memory */
         return;
@@ -195,11 +195,9 @@ static void panel_pair(const plan *p, const work *w, int64_t b, int64_t t0, int6
 static void store_rows(const plan *p, const float *src, float scale, void *dst, int64_t row, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-#define STORE(T)                       \
-    for (int64_t c = 0; c < p->d; c++) \
-    fsdp__store(T, dst, i *row + c, src[i * p->d_padded + c] * scale)
-        FSDP__EACH_FLOAT(p->k->forward.dtype, STORE)
-#undef STORE
+        FSDP__EACH_FLOAT(p->k->forward.dtype, T,
+                         for (int64_t c = 0; c < p->d; c++)
+                             fsdp__store(T, dst, i * row + c, src[i * p->d_padded + c] * scale));
     }
 }
 
@@ -229,9 +227,8 @@ static void key_head(const plan *p, int64_t task)
     store_rows(p, w.dv, 1.0f, fsdp__at(dtype, p->k->dv, b * p->dv_batch + kv * p->dv_head), p->dv_time, k->kv_time);
 }
 
-fsdp_status KERNEL(attention_backward)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(attention_backward, a)
 {
-    const fsdp__attention_backward_args *a = args;
     const fsdp__attention_forward_args *k = &a->forward;
     bool own = a->dq_batch != 0;
     plan p = {.k = a,

@@ -120,11 +120,8 @@ static void write_rows(const plan *p, const panel *w, int64_t b, int64_t h)
         /* A NaN must stay one; a query that sees nothing gives zeros. */
         float factor = w->sum[r] > 0.0f || w->sum[r] != w->sum[r] ? 1.0f / w->sum[r] : 0.0f;
         const float *out = w->out + r * p->d_padded;
-#define WRITE(T)                       \
-    for (int64_t c = 0; c < p->d; c++) \
-    fsdp__store(T, k->out, at + c, out[c] * factor)
-        FSDP__EACH_FLOAT(k->dtype, WRITE)
-#undef WRITE
+        FSDP__EACH_FLOAT(k->dtype, T,
+                         for (int64_t c = 0; c < p->d; c++) fsdp__store(T, k->out, at + c, out[c] * factor));
         if (k->lse)
             k->lse[(b * k->heads + h) * k->q_time + w->t0 + r] =
                 w->sum[r] == 0.0f ? -INFINITY : w->top[r] + logf(w->sum[r]);
@@ -159,9 +156,8 @@ static void query_panel(const plan *p, int64_t task)
     write_rows(p, &w, b, h);
 }
 
-fsdp_status KERNEL(attention_forward)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(attention_forward, k)
 {
-    const fsdp__attention_forward_args *k = args;
     plan p = {.k = k,
               .q_panels = fsdp__ceil_div(k->q_time, FSDP__Q_PANEL),
               .kv_panels = fsdp__ceil_div(k->kv_time, FSDP__KV_PANEL),

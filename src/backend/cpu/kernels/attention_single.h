@@ -64,21 +64,15 @@ static inline void fsdp__single_head(const fsdp__attention_forward_args *k, int6
     float *q = scratch, *out = scratch + d, *scores = scratch + 2 * d, sum, factor;
 
     fsdp__gather_rows(k->dtype, fsdp__at(k->dtype, k->q, b * k->q_batch + h * k->q_head), d, 1, d, d, k->scale, q);
-#define SCORES(T) fsdp__single_scores(T, q, keys, k->k_stride_time, n, d, scores)
-    FSDP__EACH_FLOAT(k->dtype, SCORES)
-#undef SCORES
+    FSDP__EACH_FLOAT(k->dtype, T, fsdp__single_scores(T, q, keys, k->k_stride_time, n, d, scores));
     if (k->softcap > 0.0f)
         fsdp__cap(scores, k->softcap, n);
     sum = fsdp__single_weights(scores, n);
-#define VALUES(T) fsdp__single_values(T, scores, values, k->v_stride_time, n, d, out)
-    FSDP__EACH_FLOAT(k->dtype, VALUES)
-#undef VALUES
+    FSDP__EACH_FLOAT(k->dtype, T, fsdp__single_values(T, scores, values, k->v_stride_time, n, d, out));
     factor = sum > 0.0f || sum != sum ? 1.0f / sum : 0.0f; /* as in panels: a NaN stays one, all -inf gives zeros */
-#define WRITE(T)                    \
-    for (int64_t c = 0; c < d; c++) \
-    fsdp__store(T, k->out, b * k->out_batch + h * k->out_head + c, out[c] * factor)
-    FSDP__EACH_FLOAT(k->dtype, WRITE)
-#undef WRITE
+    FSDP__EACH_FLOAT(k->dtype, T,
+                     for (int64_t c = 0; c < d; c++)
+                         fsdp__store(T, k->out, b * k->out_batch + h * k->out_head + c, out[c] * factor));
 }
 
 static fsdp_status fsdp__attend_single(fsdp_stream *stream, const fsdp__attention_forward_args *k)

@@ -173,20 +173,15 @@ static void packed_range(const void *args, int64_t begin, int64_t end)
     case op:                               \
         packed_loop(T, op, j, begin, end); \
         break;
-#define LOOPS(type)                \
-    do {                           \
-        const fsdp_dtype T = type; \
-        switch (j->k->op) {        \
-            LOOP(FSDP__ADD)        \
-            LOOP(FSDP__MUL)        \
-            LOOP(FSDP__SUB)        \
-            LOOP(FSDP__DIV)        \
-        default:                   \
-            break;                 \
-        }                          \
-    } while (0)
-    FSDP__EACH_FLOAT(j->k->dtype, LOOPS)
-#undef LOOPS
+    FSDP__EACH_FLOAT(
+        j->k->dtype, T, switch (j->k->op) {
+            LOOP(FSDP__ADD)
+            LOOP(FSDP__MUL)
+            LOOP(FSDP__SUB)
+            LOOP(FSDP__DIV)
+        default:
+            break;
+        });
 #undef LOOP
 }
 
@@ -215,9 +210,9 @@ static void float_range(const void *args, int64_t begin, int64_t end)
     }
 }
 
-fsdp_status KERNEL(binary)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(binary, k)
 {
-    binary_job job = begin_binary(args);
+    binary_job job = begin_binary(k);
     fsdp__range_body body = floating(job.k->dtype) ? float_range : integer_range;
 
     if (job.k->op <= FSDP__DIV && is_packed(&job.a) && is_packed(&job.b))
@@ -267,9 +262,8 @@ static void backward_range(const void *args, int64_t begin, int64_t end)
     }
 }
 
-fsdp_status KERNEL(binary_backward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(binary_backward, k)
 {
-    const fsdp__binary_backward_args *k = args;
     const fsdp__binary_args *f = &k->forward;
     backward_job job = {
         .forward = begin_binary(f), .k = k, .dy = fsdp__operand_of(k->dy, f->dtype, f->ndim, f->shape, k->dy_strides)};
@@ -330,9 +324,8 @@ static void where_integers(const void *args, int64_t begin, int64_t end)
     }
 }
 
-fsdp_status KERNEL(where)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(where, k)
 {
-    const fsdp__where_args *k = args;
     bool is_float = floating(k->dtype);
     where_job job = {.k = k,
                      .mask = fsdp__operand_of(k->mask, FSDP_BOOL, k->ndim, k->shape, k->mask_strides),

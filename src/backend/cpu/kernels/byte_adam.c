@@ -68,12 +68,9 @@ FSDP__INLINE void step_block(fsdp_dtype param_dtype, fsdp_dtype dtype, const byt
 /* Writes elements [at, at + n) of the parameter to its copy, if it has one. */
 static void copy_run(const fsdp__byte_adam_args *k, const fsdp__byte_span *s, int64_t at, int64_t n)
 {
-#define COPY(P, C)                        \
-    for (int64_t i = at; i < at + n; i++) \
-    fsdp__store(C, s->copy, i, fsdp__load(P, s->param, i))
     if (s->copy)
-        EACH_PAIR(k->param_dtype, k->copy_dtype, COPY)
-#undef COPY
+        EACH_PAIR(k->param_dtype, k->copy_dtype, P, C,
+                  for (int64_t i = at; i < at + n; i++) fsdp__store(C, s->copy, i, fsdp__load(P, s->param, i)));
 }
 
 static void step_span(const byte_plan *p, const fsdp__byte_span *s)
@@ -85,16 +82,13 @@ static void step_span(const byte_plan *p, const fsdp__byte_span *s)
         int64_t column = b % in_row * FSDP__BYTE_BLOCK, n = FSDP__MIN(s->cols - column, FSDP__BYTE_BLOCK);
         int64_t at = b / in_row * s->cols + column;
 
-#define STEP(P, G) step_block(P, G, p, s, b, at, n)
-        EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, STEP)
-#undef STEP
+        EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, P, G, step_block(P, G, p, s, b, at, n));
         copy_run(p->k, s, at, n);
     }
 }
 
-fsdp_status KERNEL(byte_adam)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(byte_adam, k)
 {
-    const fsdp__byte_adam_args *k = args;
     judged by = judged_of(k->verdict, k->grad_scale, k->step, k->behind);
     byte_plan p = {.k = k, ADAM_FACTORS(k, by)};
 

@@ -81,9 +81,7 @@ static void measure_rows(const void *args, int64_t begin, int64_t end)
     int64_t n = h->s->inner;
 
     for (int64_t r = begin; r < end; r++) {
-#define ROW(T) measure_row(T, fsdp__at(T, k->x, r *n), n, h->row_sums + 2 * r)
-        FSDP__EACH_FLOAT(h->s->dtype, ROW)
-#undef ROW
+        FSDP__EACH_FLOAT(h->s->dtype, T, measure_row(T, fsdp__at(T, k->x, r * n), n, h->row_sums + 2 * r));
     }
 }
 
@@ -150,15 +148,14 @@ static void scale_rows(const void *args, int64_t begin, int64_t end)
     for (int64_t r = begin; r < end; r++) {
         int64_t set = set_of(h->s, r), c = r % h->s->channels;
         float scale = k->rstd[set] * (h->weight ? h->weight[c] : 1.0f), bias = h->bias ? h->bias[c] : 0.0f;
-#define ROW(T) scale_row(T, fsdp__at(T, k->x, r *n), fsdp__at(T, k->y, r *n), n, k->mean[set], scale, bias)
-        FSDP__EACH_FLOAT(h->s->dtype, ROW)
-#undef ROW
+        FSDP__EACH_FLOAT(
+            h->s->dtype, T,
+            scale_row(T, fsdp__at(T, k->x, r * n), fsdp__at(T, k->y, r * n), n, k->mean[set], scale, bias));
     }
 }
 
-fsdp_status KERNEL(channel_norm_forward)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(channel_norm_forward, k)
 {
-    const fsdp__channel_norm_forward_args *k = args;
     shared h = {.s = &k->sizes, .args = k};
     int64_t rows = k->sizes.batch * k->sizes.channels;
 
@@ -201,10 +198,9 @@ static void sum_rows(const void *args, int64_t begin, int64_t end)
 
     for (int64_t r = begin; r < end; r++) {
         int64_t set = set_of(h->s, r);
-#define ROW(T) \
-    sum_row(T, fsdp__at(T, k->x, r *n), fsdp__at(T, k->dy, r *n), n, k->mean[set], k->rstd[set], h->row_sums + 2 * r)
-        FSDP__EACH_FLOAT(h->s->dtype, ROW)
-#undef ROW
+        FSDP__EACH_FLOAT(h->s->dtype, T,
+                         sum_row(T, fsdp__at(T, k->x, r * n), fsdp__at(T, k->dy, r * n), n, k->mean[set], k->rstd[set],
+                                 h->row_sums + 2 * r));
     }
 }
 
@@ -284,15 +280,13 @@ static void spread_rows(const void *args, int64_t begin, int64_t end)
     for (int64_t r = begin; r < end; r++) {
         int64_t set = set_of(h->s, r);
         float weight = h->weight ? h->weight[r % h->s->channels] : 1.0f;
-#define ROW(T) spread_row(T, k, r *n, n, k->mean[set], k->rstd[set], weight, h->set_terms + 2 * set)
-        FSDP__EACH_FLOAT(h->s->dtype, ROW)
-#undef ROW
+        FSDP__EACH_FLOAT(h->s->dtype, T,
+                         spread_row(T, k, r * n, n, k->mean[set], k->rstd[set], weight, h->set_terms + 2 * set));
     }
 }
 
-fsdp_status KERNEL(channel_norm_backward)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(channel_norm_backward, k)
 {
-    const fsdp__channel_norm_backward_args *k = args;
     shared h = {.s = &k->sizes, .args = k};
     int64_t rows = k->sizes.batch * k->sizes.channels;
 

@@ -222,11 +222,9 @@ static void add_rows(const plan *p, const operand *o, char *to, const float *pla
             fsdp__narrow(p->sizes->dtype, from, o->length, row);
             continue;
         }
-#define ADD(T)                              \
-    for (int64_t i = 0; i < o->length; i++) \
-    fsdp__store(T, row, i, fsdp__load(T, row, i) + from[i])
-        FSDP__EACH_FLOAT(p->sizes->dtype, ADD)
-#undef ADD
+        FSDP__EACH_FLOAT(p->sizes->dtype, T,
+                         for (int64_t i = 0; i < o->length; i++)
+                             fsdp__store(T, row, i, fsdp__load(T, row, i) + from[i]));
     }
 }
 
@@ -399,9 +397,8 @@ static char *address(const void *data)
     return (char *)(uintptr_t)data;
 }
 
-fsdp_status KERNEL(conv2d_forward)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(conv2d_forward, k)
 {
-    const fsdp__conv2d_forward_args *k = args;
     plan p = {.pass = FSDP__CONV_FORWARD, .sizes = &k->sizes, .bias = k->bias};
 
     p.operands[FSDP__CONV_X].data = address(k->x);
@@ -410,9 +407,8 @@ fsdp_status KERNEL(conv2d_forward)(fsdp_stream *stream, const void *args)
     return convolve(&p, stream);
 }
 
-fsdp_status KERNEL(conv2d_input)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(conv2d_input, k)
 {
-    const fsdp__conv2d_input_args *k = args;
     plan p = {.pass = FSDP__CONV_INPUT, .sizes = &k->sizes, .accumulate = k->accumulate};
 
     p.operands[FSDP__CONV_X].data = address(k->dx);
@@ -421,9 +417,8 @@ fsdp_status KERNEL(conv2d_input)(fsdp_stream *stream, const void *args)
     return convolve(&p, stream);
 }
 
-fsdp_status KERNEL(conv2d_weight)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(conv2d_weight, k)
 {
-    const fsdp__conv2d_weight_args *k = args;
     plan p = {.pass = FSDP__CONV_WEIGHT, .sizes = &k->sizes, .accumulate = k->accumulate};
 
     p.operands[FSDP__CONV_X].data = address(k->x);

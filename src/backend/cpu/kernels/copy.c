@@ -87,16 +87,7 @@ FSDP__INLINE void convert(fsdp_dtype from, fsdp_dtype to, const void *src, void 
 
 static void convert_floats(fsdp_dtype from, fsdp_dtype to, const void *src, void *dst, int64_t n, bool accumulate)
 {
-#define FROM_F32(T) convert(FSDP_F32, T, src, dst, n, accumulate)
-#define FROM_BF16(T) convert(FSDP_BF16, T, src, dst, n, accumulate)
-#define FROM_F16(T) convert(FSDP_F16, T, src, dst, n, accumulate)
-    if (from == FSDP_F32) {
-        FSDP__EACH_FLOAT(to, FROM_F32)
-    } else if (from == FSDP_BF16) {
-        FSDP__EACH_FLOAT(to, FROM_BF16)
-    } else {
-        FSDP__EACH_FLOAT(to, FROM_F16)
-    }
+    FSDP__EACH_FLOAT(from, S, FSDP__EACH_FLOAT(to, D, convert(S, D, src, dst, n, accumulate)));
 }
 
 /* Moves n elements of `size` bytes. */
@@ -255,9 +246,8 @@ static void copy_bands(const void *args, int64_t begin, int64_t end)
     }
 }
 
-fsdp_status KERNEL(copy)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(copy, k)
 {
-    const fsdp__copy_args *k = args;
     int64_t numel = 1, inner;
     view v = {.from = k->src,
               .to = k->dst,
@@ -295,10 +285,7 @@ fsdp_status KERNEL(copy)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 
 /* ---- many contiguous pieces ---- */
 
-static int64_t span_numel(const void *args, int64_t span)
-{
-    return ((const fsdp__cast_spans_args *)args)->spans[span].numel;
-}
+FSDP__SPAN_NUMEL(span_numel, fsdp__cast_spans_args, a->spans[span].numel)
 
 static void span_piece(const void *args, int64_t span, int64_t begin, int64_t end)
 {
@@ -309,10 +296,8 @@ static void span_piece(const void *args, int64_t span, int64_t begin, int64_t en
              (char *)k->spans[span].dst + begin * element_size(k->dst_dtype));
 }
 
-fsdp_status KERNEL(cast_spans)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(cast_spans, k)
 {
-    const fsdp__cast_spans_args *k = args;
-
     fsdp__for_spans(k->count, span_numel, span_piece, k);
     return FSDP_OK;
 }

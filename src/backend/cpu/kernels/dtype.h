@@ -4,65 +4,8 @@
 
 #include "backend/cpu/kernels/kernel.h"
 
-FSDP__INLINE uint32_t fsdp__float_bits(float x)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-FSDP__INLINE float fsdp__bits_float(uint32_t bits)
-{
-    float x;
-
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-FSDP__INLINE float fsdp__from_bf16(uint16_t x)
-{
-    return fsdp__bits_float((uint32_t)x << 16);
-}
-
-/* Returns the bf16 number in the upper half; the lower half is noise. Rounds to nearest even; a NaN stays one. */
-FSDP__INLINE uint32_t fsdp__bf16_above(float x)
-{
-    uint32_t bits = fsdp__float_bits(x);
-    uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1), quiet = bits | 0x400000u;
-
-    return x != x ? quiet : rounded;
-}
-
-FSDP__INLINE uint16_t fsdp__to_bf16(float x)
-{
-    return (uint16_t)(fsdp__bf16_above(x) >> 16);
-}
-
-/* Computes with integers only: a half's denormals are normal floats, but the way there must not pass through float
- * denormals. */
-FSDP__INLINE float fsdp__from_f16(uint16_t x)
-{
-    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, magnitude = x & 0x7fffu;
-    uint32_t normal = (magnitude << 13) + (112u << 23);
-    float tiny = (float)(int32_t)magnitude * 0x1p-24f;
-    uint32_t bits = magnitude >= 0x7c00u ? normal + (112u << 23) : magnitude < 0x400u ? fsdp__float_bits(tiny) : normal;
-
-    return fsdp__bits_float(sign | bits);
-}
-
-/* Rounds to nearest even; what is too large becomes infinity. */
-FSDP__INLINE uint16_t fsdp__to_f16(float x)
-{
-    uint32_t bits = fsdp__float_bits(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    /* Adding 0.5 leaves a result below 2^-14 in the sum's last bits, rounded by the adder. */
-    uint32_t tiny = fsdp__float_bits(fsdp__bits_float(magnitude) + 0.5f) - 0x3f000000u;
-    uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1)) >> 13;
-    uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
-    uint32_t half = magnitude >= 0x47800000u ? large : magnitude < 0x38800000u ? tiny : normal;
-
-    return (uint16_t)(sign | half);
-}
+#define FSDP__CONVERSION FSDP__INLINE
+#include "device/conversions.h"
 
 FSDP__INLINE float fsdp__load(fsdp_dtype dtype, const void *p, int64_t i)
 {
@@ -168,20 +111,12 @@ FSDP__INLINE void *fsdp__at(fsdp_dtype dtype, const void *p, int64_t i)
 /* Convert n contiguous elements to f32 and from f32. */
 static inline void fsdp__widen(fsdp_dtype dtype, const void *restrict src, int64_t n, float *restrict dst)
 {
-#define WIDEN(T)                    \
-    for (int64_t i = 0; i < n; i++) \
-    dst[i] = fsdp__load(T, src, i)
-    FSDP__EACH_FLOAT(dtype, WIDEN)
-#undef WIDEN
+    FSDP__EACH_FLOAT(dtype, T, for (int64_t i = 0; i < n; i++) dst[i] = fsdp__load(T, src, i));
 }
 
 static inline void fsdp__narrow(fsdp_dtype dtype, const float *restrict src, int64_t n, void *restrict dst)
 {
-#define NARROW(T)                   \
-    for (int64_t i = 0; i < n; i++) \
-    fsdp__store(T, dst, i, src[i])
-    FSDP__EACH_FLOAT(dtype, NARROW)
-#undef NARROW
+    FSDP__EACH_FLOAT(dtype, T, for (int64_t i = 0; i < n; i++) fsdp__store(T, dst, i, src[i]));
 }
 
 #endif

@@ -14,21 +14,17 @@ FSDP__INLINE void scale_row(fsdp_dtype dtype, const void *x, void *y, float fact
     }
 }
 
-static void scale_range(const void *args, int64_t begin, int64_t end)
+FSDP__RANGE_KERNEL(scale, k, k->numel, 1)
 {
-    const fsdp__scale_args *k = args;
     float factor = k->scalar ? k->alpha * *k->scalar : k->alpha;
 
-#define ROW(T) scale_row(T, fsdp__at(T, k->x, begin), fsdp__at(T, k->y, begin), factor, k->accumulate, end - begin)
-    FSDP__EACH_FLOAT(k->dtype, ROW)
-#undef ROW
+    FSDP__EACH_FLOAT(
+        k->dtype, T,
+        scale_row(T, fsdp__at(T, k->x, begin), fsdp__at(T, k->y, begin), factor, k->accumulate, end - begin));
 }
 
-FSDP__RANGE_KERNEL(scale, scale_range, k->numel, 1)
-
-static void fill_range(const void *args, int64_t begin, int64_t end)
+FSDP__RANGE_KERNEL(fill, k, k->numel, 1)
 {
-    const fsdp__fill_args *k = args;
     uint16_t half;
 
 #define FILL(type, value)                     \
@@ -60,5 +56,3 @@ static void fill_range(const void *args, int64_t begin, int64_t end)
     }
 #undef FILL
 }
-
-FSDP__RANGE_KERNEL(fill, fill_range, k->numel, 1)

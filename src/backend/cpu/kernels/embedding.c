@@ -16,10 +16,8 @@ static void forward_range(const void *args, int64_t begin, int64_t end)
     }
 }
 
-fsdp_status KERNEL(embedding_forward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(embedding_forward, k)
 {
-    const fsdp__embedding_forward_args *k = args;
-
     for (int64_t r = 0; k->bad_row && r < k->rows; r++) {
         if (k->ids[r] < 0 || k->ids[r] >= k->table_rows) {
             *k->bad_row = r;
@@ -74,17 +72,14 @@ static void sum_list(const fsdp__embedding_backward_args *k, const lists *l, int
         else
             memset(sum, 0, (size_t)n * sizeof(float));
         for (int64_t r = l->head[id]; r >= 0; r = l->next[r]) {
-#define ADD(T) add_row(T, fsdp__at(T, k->dy, r * k->cols + first), sum, n)
-            FSDP__EACH_FLOAT(k->dtype, ADD)
-#undef ADD
+            FSDP__EACH_FLOAT(k->dtype, T, add_row(T, fsdp__at(T, k->dy, r * k->cols + first), sum, n));
         }
         fsdp__narrow(k->dtable_dtype, sum, n, out);
     }
 }
 
-fsdp_status KERNEL(embedding_backward)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(embedding_backward, k)
 {
-    const fsdp__embedding_backward_args *k = args;
     size_t row_bytes = (size_t)k->cols * fsdp__float_size(k->dtable_dtype);
     int64_t work = (k->rows + (k->accumulate ? 0 : k->table_rows)) * k->cols;
     lists l;

@@ -42,10 +42,8 @@ static void gather_rows(const void *args, int64_t begin, int64_t end)
     }
 }
 
-fsdp_status KERNEL(gather)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(gather, k)
 {
-    const fsdp__gather_args *k = args;
-
     if (k->map.inner > 0)
         fsdp__for_ranges(k->map.outer * k->map.count, k->map.inner, gather_rows, k);
     return FSDP_OK;
@@ -128,17 +126,13 @@ static void add_widened(const fsdp__scatter_args *k, float *sum, int64_t o, int6
         fsdp__widen(k->dtype, fsdp__at(k->dtype, k->y, at + r * m->inner), n, sum + r * n);
     for (int64_t j = 0; j < m->count; j++) {
         const void *x = fsdp__at(k->dtype, k->x, (o * m->count + j) * m->inner + first);
-#define ADD_ROW(T) add_row(T, x, sum + index_at(m, o, j, 0) * n, n)
-#define ADD(T)                      \
-    for (int64_t i = 0; i < n; i++) \
-    sum[index_at(m, o, j, first + i) * n + i] += fsdp__load(T, x, i)
         if (m->index_inner == 0) {
-            FSDP__EACH_FLOAT(k->dtype, ADD_ROW)
+            FSDP__EACH_FLOAT(k->dtype, T, add_row(T, x, sum + index_at(m, o, j, 0) * n, n));
         } else {
-            FSDP__EACH_FLOAT(k->dtype, ADD)
+            FSDP__EACH_FLOAT(k->dtype, T,
+                             for (int64_t i = 0; i < n; i++) sum[index_at(m, o, j, first + i) * n + i] +=
+                             fsdp__load(T, x, i));
         }
-#undef ADD
-#undef ADD_ROW
     }
     for (int64_t r = 0; r < m->size; r++)
         fsdp__narrow(k->dtype, sum + r * n, n, fsdp__at(k->dtype, k->y, at + r * m->inner));
@@ -153,9 +147,8 @@ static void clear(const fsdp__scatter_args *k, int64_t o, int64_t first, int64_t
                (size_t)(end - first) * size);
 }
 
-fsdp_status KERNEL(scatter)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(scatter, k)
 {
-    const fsdp__scatter_args *k = args;
     int64_t wide = columns_at_a_time(k), pieces = fsdp__ceil_div(k->map.inner, wide);
     bool widens = k->add && k->dtype != FSDP_F32;
     float *room = NULL;

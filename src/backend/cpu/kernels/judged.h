@@ -5,29 +5,10 @@
 #include "backend/cpu/kernels/dtype.h"
 #include "backend/cpu/kernels/kernel.h"
 
-/* Expands to CALL(P, G) with the dtypes of parameter and gradient as constants. */
-#define EACH_PAIR(param_dtype, grad_dtype, CALL)   \
-    switch (param_dtype) {                         \
-    case FSDP_F32:                                 \
-        EACH_GRADIENT(FSDP_F32, grad_dtype, CALL)  \
-        break;                                     \
-    case FSDP_BF16:                                \
-        EACH_GRADIENT(FSDP_BF16, grad_dtype, CALL) \
-        break;                                     \
-    default:                                       \
-        EACH_GRADIENT(FSDP_F16, grad_dtype, CALL)  \
-    }
-#define EACH_GRADIENT(P, grad_dtype, CALL) \
-    switch (grad_dtype) {                  \
-    case FSDP_F32:                         \
-        CALL(P, FSDP_F32);                 \
-        break;                             \
-    case FSDP_BF16:                        \
-        CALL(P, FSDP_BF16);                \
-        break;                             \
-    default:                               \
-        CALL(P, FSDP_F16);                 \
-    }
+/* Expands to a statement, the last argument, in which P and G are constants that equal the dtypes of parameter and
+ * gradient. */
+#define EACH_PAIR(param_dtype, grad_dtype, P, G, ...) \
+    FSDP__EACH_FLOAT(param_dtype, P, FSDP__EACH_FLOAT(grad_dtype, G, __VA_ARGS__));
 
 /* Holds what [Note: verdicts] makes of a call. */
 typedef struct judged {

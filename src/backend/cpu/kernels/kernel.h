@@ -45,17 +45,21 @@ FSDP__KERNEL_MAP(FSDP__KERNEL_DECLARE)
 /* Counts the elements of one piece of a parallel elementwise loop: a few pages, and a multiple of every vector. */
 #define FSDP__CHUNK 8192
 
-/* Expands to CALL(T) with T the constant equal to `dtype`. */
-#define FSDP__EACH_FLOAT(dtype, CALL) \
-    switch (dtype) {                  \
-    case FSDP_F32:                    \
-        CALL(FSDP_F32);               \
-        break;                        \
-    case FSDP_BF16:                   \
-        CALL(FSDP_BF16);              \
-        break;                        \
-    default:                          \
-        CALL(FSDP_F16);               \
+/* Expands to a statement, the last argument, in which T is a constant that equals `dtype`. */
+#define FSDP__EACH_FLOAT(dtype, T, ...) \
+    switch (dtype) {                    \
+    case FSDP_F32: {                    \
+        const fsdp_dtype T = FSDP_F32;  \
+        __VA_ARGS__;                    \
+    } break;                            \
+    case FSDP_BF16: {                   \
+        const fsdp_dtype T = FSDP_BF16; \
+        __VA_ARGS__;                    \
+    } break;                            \
+    default: {                          \
+        const fsdp_dtype T = FSDP_F16;  \
+        __VA_ARGS__;                    \
+    }                                   \
     }
 
 /* fsdp__threads returns how many threads a parallel loop started here would have, and fsdp__thread the calling thread's
@@ -105,14 +109,28 @@ static inline void fsdp__for_ranges(int64_t n, int64_t unit, fsdp__range_body bo
         body(args, c * chunk, FSDP__MIN((c + 1) * chunk, n));
 }
 
-/* Defines the kernel that calls `body` for pieces of [0, n), with its arguments as `k` in `n` and `unit`. */
-#define FSDP__RANGE_KERNEL(name, body, n, unit)                                   \
-    fsdp_status KERNEL(name)(fsdp_stream * stream FSDP__UNUSED, const void *args) \
-    {                                                                             \
-        const fsdp__##name##_args *k = args;                                      \
-                                                                                  \
-        fsdp__for_ranges((n), (unit), body, k);                                   \
-        return FSDP_OK;                                                           \
-    }
+/* Begins the definition of a kernel, whose arguments are `k`. */
+#define FSDP__KERNEL(name, k)                                                            \
+    static fsdp_status name##_kernel(fsdp_stream *stream, const fsdp__##name##_args *k); \
+    fsdp_status KERNEL(name)(fsdp_stream * stream, const void *args)                     \
+    {                                                                                    \
+        return name##_kernel(stream, args);                                              \
+    }                                                                                    \
+    static fsdp_status name##_kernel(fsdp_stream *stream FSDP__UNUSED, const fsdp__##name##_args *k)
+
+/* Begins the definition of a kernel that takes pieces [begin, end) of [0, n), with its arguments as `k` in `n` and
+ * `unit`. */
+#define FSDP__RANGE_KERNEL(name, k, n, unit)                                            \
+    static void name##_range(const fsdp__##name##_args *k, int64_t begin, int64_t end); \
+    static void name##_body(const void *args, int64_t begin, int64_t end)               \
+    {                                                                                   \
+        name##_range(args, begin, end);                                                 \
+    }                                                                                   \
+    FSDP__KERNEL(name, k)                                                               \
+    {                                                                                   \
+        fsdp__for_ranges((n), (unit), name##_body, k);                                  \
+        return FSDP_OK;                                                                 \
+    }                                                                                   \
+    static void name##_range(const fsdp__##name##_args *k, int64_t begin, int64_t end)
 
 #endif

@@ -100,16 +100,12 @@ static double any_loss(row r, const void *x, void *g)
     const fsdp__cross_entropy_args *k = r.k;
     double loss = 0.0;
 
-#define TO_F32(T) loss = loss_of_row(T, FSDP_F32, x, g, r)
-#define TO_BF16(T) loss = loss_of_row(T, FSDP_BF16, x, g, r)
-#define TO_F16(T) loss = loss_of_row(T, FSDP_F16, x, g, r)
-    if (!g || k->dlogits_dtype == FSDP_F32) {
-        FSDP__EACH_FLOAT(k->dtype, TO_F32)
-    } else if (k->dlogits_dtype == FSDP_BF16) {
-        FSDP__EACH_FLOAT(k->dtype, TO_BF16)
-    } else {
-        FSDP__EACH_FLOAT(k->dtype, TO_F16)
-    }
+    if (!g || k->dlogits_dtype == FSDP_F32)
+        FSDP__EACH_FLOAT(k->dtype, T, loss = loss_of_row(T, FSDP_F32, x, g, r))
+    else if (k->dlogits_dtype == FSDP_BF16)
+        FSDP__EACH_FLOAT(k->dtype, T, loss = loss_of_row(T, FSDP_BF16, x, g, r))
+    else
+        FSDP__EACH_FLOAT(k->dtype, T, loss = loss_of_row(T, FSDP_F16, x, g, r));
     return loss;
 }
 
@@ -120,17 +116,14 @@ static double capped_loss(row r, const void *x, void *g, float *capped)
     float *gradient = capped + k->cols, cap = k->softcap;
     double loss;
 
-#define CAP(T) \
-    _Pragma("omp simd") for (int64_t i = 0; i < k->cols; i++) capped[i] = cap * fsdp__tanhf(fsdp__load(T, x, i) / cap)
-    FSDP__EACH_FLOAT(k->dtype, CAP)
-#undef CAP
+    FSDP__EACH_FLOAT(k->dtype, T,
+                     _Pragma("omp simd") for (int64_t i = 0; i < k->cols; i++) capped[i] =
+                         cap * fsdp__tanhf(fsdp__load(T, x, i) / cap));
     loss = loss_of_row(FSDP_F32, FSDP_F32, capped, g ? gradient : NULL, r);
-#define STORE(T)                                              \
-    _Pragma("omp simd") for (int64_t i = 0; i < k->cols; i++) \
-        fsdp__store(T, g, i, gradient[i] * (1.0f - capped[i] / cap * (capped[i] / cap)))
     if (g)
-        FSDP__EACH_FLOAT(k->dlogits_dtype, STORE)
-#undef STORE
+        FSDP__EACH_FLOAT(k->dlogits_dtype, T,
+                         _Pragma("omp simd") for (int64_t i = 0; i < k->cols; i++)
+                             fsdp__store(T, g, i, gradient[i] * (1.0f - capped[i] / cap * (capped[i] / cap))));
     return loss;
 }
 
@@ -178,9 +171,8 @@ static void find_bad_row(const fsdp__cross_entropy_args *k)
     }
 }
 
-fsdp_status KERNEL(cross_entropy)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(cross_entropy, k)
 {
-    const fsdp__cross_entropy_args *k = args;
     size_t scratch = k->softcap > 0.0f ? (size_t)(fsdp__threads() * 2 * k->cols) * sizeof(float) : 0;
     plan p = {.k = k, .losses = fsdp__stream_workspace(stream, (size_t)k->rows * sizeof(double) + scratch + 1)};
     double total = 0.0;

@@ -124,11 +124,7 @@ static void start_rows(const void *args, int64_t begin, int64_t end)
             fsdp__widen(k->c_dtype, fsdp__at(k->c_dtype, r->c, i * k->c_row), r->cols, sum);
         if (!bias)
             continue;
-#define ADD(T)                            \
-    for (int64_t j = 0; j < r->cols; j++) \
-    sum[j] += fsdp__load(T, bias, j)
-        FSDP__EACH_FLOAT(k->bias_dtype, ADD)
-#undef ADD
+        FSDP__EACH_FLOAT(k->bias_dtype, T, for (int64_t j = 0; j < r->cols; j++) sum[j] += fsdp__load(T, bias, j));
     }
 }
 
@@ -270,7 +266,7 @@ static void add_up(const void *args, int64_t begin, int64_t end)
         int64_t last = end, count = FSDP__MIN(end - begin, 64);
 
         end = begin + count;
-        FSDP__EACH_FLOAT(k->sums_of_b ? k->b_dtype : k->a_dtype, ADD)
+        FSDP__EACH_FLOAT(k->sums_of_b ? k->b_dtype : k->a_dtype, T, ADD(T));
         fsdp__narrow(k->c_dtype, sums, count, fsdp__at(k->c_dtype, k->sums, begin));
         end = last;
     }
@@ -333,9 +329,8 @@ static fsdp_status gelu_rows(fsdp_stream *stream, const fsdp__matmul_args *k, in
                                          : KERNEL(activation_backward)(stream, &backward);
 }
 
-fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(matmul, k)
 {
-    const fsdp__matmul_args *k = args;
     fsdp__matmul_args plain = *k;
     int64_t rows = k->c_row == k->n ? k->m : 1;
 

@@ -29,15 +29,13 @@ FSDP__INLINE void fsdp__matvec_store(const fsdp__matmul_args *k, int64_t j, floa
 {
     sum *= k->alpha;
     if (k->bias) {
-#define ADD(T) sum += fsdp__load(T, k->bias, j)
-        FSDP__EACH_FLOAT(k->bias_dtype, ADD)
-#undef ADD
+        FSDP__EACH_FLOAT(k->bias_dtype, T, sum += fsdp__load(T, k->bias, j));
     }
 #define STORE(T)                       \
     if (k->accumulate)                 \
         sum += fsdp__load(T, k->c, j); \
     fsdp__store(T, k->c, j, sum)
-    FSDP__EACH_FLOAT(k->c_dtype, STORE)
+    FSDP__EACH_FLOAT(k->c_dtype, T, STORE(T));
 #undef STORE
 }
 
@@ -78,17 +76,13 @@ static inline void fsdp__matvec_dots(const fsdp__matvec *v, int64_t first, int64
 
     for (; j + FSDP__VEC_RUNS <= first + count; j += FSDP__VEC_RUNS) {
         const void *b = fsdp__at(k->b_dtype, k->b, j * k->b_col);
-#define DOT(T) fsdp__dot_four(T, v->x, b, k->b_col, k->k, sums)
-        FSDP__EACH_FLOAT(k->b_dtype, DOT)
-#undef DOT
+        FSDP__EACH_FLOAT(k->b_dtype, T, fsdp__dot_four(T, v->x, b, k->b_col, k->k, sums));
         for (int i = 0; i < FSDP__VEC_RUNS; i++)
             fsdp__matvec_store(k, j + i, sums[i]);
     }
     for (; j < first + count; j++) {
         const void *b = fsdp__at(k->b_dtype, k->b, j * k->b_col);
-#define DOT(T) sums[0] = fsdp__dot(T, v->x, b, k->k)
-        FSDP__EACH_FLOAT(k->b_dtype, DOT)
-#undef DOT
+        FSDP__EACH_FLOAT(k->b_dtype, T, sums[0] = fsdp__dot(T, v->x, b, k->k));
         fsdp__matvec_store(k, j, sums[0]);
     }
 }
@@ -124,15 +118,11 @@ static inline void fsdp__matvec_sums(const fsdp__matvec *v, int64_t first, int64
     memset(sums, 0, (size_t)count * sizeof *sums);
     for (; p + FSDP__VEC_RUNS <= k->k; p += FSDP__VEC_RUNS) {
         const void *b = fsdp__at(k->b_dtype, k->b, p * k->b_row + first);
-#define ADD(T) fsdp__add_four(T, v->x + p, b, k->b_row, count, sums)
-        FSDP__EACH_FLOAT(k->b_dtype, ADD)
-#undef ADD
+        FSDP__EACH_FLOAT(k->b_dtype, T, fsdp__add_four(T, v->x + p, b, k->b_row, count, sums));
     }
     for (; p < k->k; p++) {
         const void *b = fsdp__at(k->b_dtype, k->b, p * k->b_row + first);
-#define ADD(T) fsdp__add_one(T, v->x[p], b, count, sums)
-        FSDP__EACH_FLOAT(k->b_dtype, ADD)
-#undef ADD
+        FSDP__EACH_FLOAT(k->b_dtype, T, fsdp__add_one(T, v->x[p], b, count, sums));
     }
     for (int64_t j = 0; j < count; j++)
         fsdp__matvec_store(k, first + j, sums[j]);
@@ -150,9 +140,7 @@ static fsdp_status fsdp__matvec_run(fsdp_stream *stream, const fsdp__matmul_args
     if (!x)
         return FSDP_NO_MEMORY;
     for (int64_t p = 0; p < k->k; p++) {
-#define LOAD(T) x[p] = fsdp__load(T, k->a, p * k->a_col)
-        FSDP__EACH_FLOAT(k->a_dtype, LOAD)
-#undef LOAD
+        FSDP__EACH_FLOAT(k->a_dtype, T, x[p] = fsdp__load(T, k->a, p * k->a_col));
     }
     part = FSDP__MIN(part, FSDP__VEC_COLS);
 #pragma omp parallel for schedule(static) if (k->k * k->n > FSDP__PARALLEL_MIN)

@@ -92,15 +92,12 @@ static void forward_range(const void *args, int64_t begin, int64_t end)
     const forward_plan *plan = args;
 
     for (int64_t r = begin; r < end; r++) {
-#define ROW(T) forward_row(T, plan, r)
-        FSDP__EACH_FLOAT(plan->k->dtype, ROW)
-#undef ROW
+        FSDP__EACH_FLOAT(plan->k->dtype, T, forward_row(T, plan, r));
     }
 }
 
-fsdp_status KERNEL(norm_forward)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(norm_forward, k)
 {
-    const fsdp__norm_forward_args *k = args;
     forward_plan plan = {.k = k};
     float *scratch = NULL;
 
@@ -225,19 +222,15 @@ static void add_partials(fsdp_dtype dtype, const float *partial, int64_t panels,
         for (int64_t i = 0; i < cols; i++)
             total[i] += partial[b * cols + i];
     if (accumulate) {
-#define ADD(T)                         \
-    for (int64_t i = 0; i < cols; i++) \
-    fsdp__store(T, out, i, fsdp__load(T, out, i) + total[i])
-        FSDP__EACH_FLOAT(dtype, ADD)
-#undef ADD
+        FSDP__EACH_FLOAT(dtype, T,
+                         for (int64_t i = 0; i < cols; i++) fsdp__store(T, out, i, fsdp__load(T, out, i) + total[i]));
     } else {
         fsdp__narrow(dtype, total, cols, out);
     }
 }
 
-fsdp_status KERNEL(norm_backward)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(norm_backward, k)
 {
-    const fsdp__norm_backward_args *k = args;
     backward_plan plan = {.k = k, .panel_rows = FSDP__MAX(PANEL_ROWS, fsdp__ceil_div(k->rows, PANELS_MAX))};
     int64_t n = k->cols, panels = FSDP__MAX(fsdp__ceil_div(k->rows, plan.panel_rows), 1);
     float *scratch = fsdp__stream_workspace(stream, (size_t)((2 * panels + 2) * n) * sizeof(float) + 1);
@@ -250,9 +243,7 @@ fsdp_status KERNEL(norm_backward)(fsdp_stream *stream, const void *args)
         plan.partial_bias = scratch + (2 + panels) * n;
 #pragma omp parallel for schedule(static) if (k->rows * n > FSDP__PARALLEL_MIN && panels > 1)
     for (int64_t b = 0; b < panels; b++) {
-#define PANEL(T) backward_panel(T, &plan, b)
-        FSDP__EACH_FLOAT(k->dtype, PANEL)
-#undef PANEL
+        FSDP__EACH_FLOAT(k->dtype, T, backward_panel(T, &plan, b));
     }
     if (k->dweight)
         add_partials(k->dweight_dtype, plan.partial_weight, panels, n, k->dweight, k->accumulate_weight, scratch + n);

@@ -137,19 +137,13 @@ static inline const float *fsdp__operand_floats(const fsdp__operand *o, int64_t 
 #define BYTES(at, stride, count, done) \
     fsdp__run_bytes((const uint8_t *)o->data + (at), (stride), (count), buffer + (done))
 #define RUN(at, stride, count, done) fsdp__run_floats(T, fsdp__at(T, o->data, (at)), (stride), (count), buffer + (done))
-#define FLOATS(type)                      \
-    do {                                  \
-        const fsdp_dtype T = (type);      \
-        FSDP__EACH_RUN(o, begin, n, RUN); \
-    } while (0)
     if (o->dtype == FSDP_BOOL) {
         FSDP__EACH_RUN(o, begin, n, BYTES);
     } else {
-        FSDP__EACH_FLOAT(o->dtype, FLOATS)
+        FSDP__EACH_FLOAT(o->dtype, T, FSDP__EACH_RUN(o, begin, n, RUN));
     }
 #undef BYTES
 #undef RUN
-#undef FLOATS
     return buffer;
 }
 

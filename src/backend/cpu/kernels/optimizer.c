@@ -14,10 +14,7 @@ typedef struct adam_plan {
     float beta2, one_minus_beta1, one_minus_beta2, step_size, root_correction, decay_factor;
 } adam_plan;
 
-static int64_t adam_numel(const void *args, int64_t span)
-{
-    return ((const adam_plan *)args)->k->spans[span].numel;
-}
+FSDP__SPAN_NUMEL(adam_numel, adam_plan, a->k->spans[span].numel)
 
 FSDP__INLINE float load_split(const void *low, const void *high, int64_t i)
 {
@@ -68,10 +65,7 @@ typedef struct copies {
     fsdp_dtype param_dtype, copy_dtype;
 } copies;
 
-static int64_t copy_numel(const void *args, int64_t span)
-{
-    return ((const copies *)args)->spans[span].numel;
-}
+FSDP__SPAN_NUMEL(copy_numel, copies, a->spans[span].numel)
 
 /* Copies what parameters are now. */
 static void copy_piece(const void *args, int64_t span, int64_t begin, int64_t end)
@@ -80,11 +74,10 @@ static void copy_piece(const void *args, int64_t span, int64_t begin, int64_t en
     void *restrict copy = k->spans[span].copy;
     const void *param = k->spans[span].param;
 
-#define COPY(P, C) \
-    _Pragma("omp simd") for (int64_t i = begin; i < end; i++) fsdp__store(C, copy, i, fsdp__load(P, param, i))
     if (copy)
-        EACH_PAIR(k->param_dtype, k->copy_dtype, COPY)
-#undef COPY
+        EACH_PAIR(k->param_dtype, k->copy_dtype, P, C,
+                  _Pragma("omp simd") for (int64_t i = begin; i < end; i++)
+                      fsdp__store(C, copy, i, fsdp__load(P, param, i)));
 }
 
 /* A step that is left out writes only the copies. */
@@ -107,13 +100,9 @@ static void adam_piece(const void *args, int64_t span, int64_t begin, int64_t en
     const fsdp__optimizer_span *s = &p->k->spans[span];
 
     if (!p->k->decoupled && p->k->weight_decay != 0.0) {
-#define L2(P, G) adam_loop(P, G, p, s, true, begin, end)
-        EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, L2)
-#undef L2
+        EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, P, G, adam_loop(P, G, p, s, true, begin, end));
     } else {
-#define PLAIN(P, G) adam_loop(P, G, p, s, false, begin, end)
-        EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, PLAIN)
-#undef PLAIN
+        EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, P, G, adam_loop(P, G, p, s, false, begin, end));
     }
     copy_piece(COPIES(p->k), span, begin, end);
 }
@@ -123,19 +112,14 @@ static void split_adam_piece(const void *args, int64_t span, int64_t begin, int6
     const adam_plan *p = args;
     const fsdp__optimizer_span *s = &p->k->spans[span];
 
-#define L2(P, G) adam_loop(P, G, p, s, true, begin, end)
-#define PLAIN(P, G) adam_loop(P, G, p, s, false, begin, end)
     if (!p->k->decoupled && p->k->weight_decay != 0.0)
-        EACH_GRADIENT(SPLIT, p->k->grad_dtype, L2)
+        FSDP__EACH_FLOAT(p->k->grad_dtype, G, adam_loop(SPLIT, G, p, s, true, begin, end))
     else
-        EACH_GRADIENT(SPLIT, p->k->grad_dtype, PLAIN)
-#undef L2
-#undef PLAIN
+        FSDP__EACH_FLOAT(p->k->grad_dtype, G, adam_loop(SPLIT, G, p, s, false, begin, end));
 }
 
-fsdp_status KERNEL(adam)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(adam, k)
 {
-    const fsdp__adam_args *k = args;
     judged by = judged_of(k->verdict, k->grad_scale, k->step, k->behind);
     adam_plan p = {.k = k, ADAM_FACTORS(k, by)};
 
@@ -152,10 +136,7 @@ typedef struct sgd_plan {
     bool first;
 } sgd_plan;
 
-static int64_t sgd_numel(const void *args, int64_t span)
-{
-    return ((const sgd_plan *)args)->k->spans[span].numel;
-}
+FSDP__SPAN_NUMEL(sgd_numel, sgd_plan, a->k->spans[span].numel)
 
 FSDP__INLINE void sgd_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const sgd_plan *p, const fsdp__optimizer_span *s,
                            bool buffered, int64_t begin, int64_t end)
@@ -187,20 +168,15 @@ static void sgd_piece(const void *args, int64_t span, int64_t begin, int64_t end
     const fsdp__optimizer_span *s = &k->spans[span];
 
     if (s->moment1 && k->momentum != 0.0) {
-#define BUFFERED(P, G) sgd_loop(P, G, p, s, true, begin, end)
-        EACH_PAIR(k->param_dtype, k->grad_dtype, BUFFERED)
-#undef BUFFERED
+        EACH_PAIR(k->param_dtype, k->grad_dtype, P, G, sgd_loop(P, G, p, s, true, begin, end));
     } else {
-#define PLAIN(P, G) sgd_loop(P, G, p, s, false, begin, end)
-        EACH_PAIR(k->param_dtype, k->grad_dtype, PLAIN)
-#undef PLAIN
+        EACH_PAIR(k->param_dtype, k->grad_dtype, P, G, sgd_loop(P, G, p, s, false, begin, end));
     }
     copy_piece(COPIES(k), span, begin, end);
 }
 
-fsdp_status KERNEL(sgd)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(sgd, k)
 {
-    const fsdp__sgd_args *k = args;
     judged by = judged_of(k->verdict, k->grad_scale, k->step, k->behind);
     const sgd_plan p = {.k = k, .grad_scale = by.grad_scale, .first = by.step == 1};
 
@@ -213,10 +189,7 @@ typedef struct lion_plan {
     float grad_scale;
 } lion_plan;
 
-static int64_t lion_numel(const void *args, int64_t span)
-{
-    return ((const lion_plan *)args)->k->spans[span].numel;
-}
+FSDP__SPAN_NUMEL(lion_numel, lion_plan, a->k->spans[span].numel)
 
 FSDP__INLINE void lion_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const lion_plan *p, const fsdp__optimizer_span *s,
                             int64_t begin, int64_t end)
@@ -244,15 +217,12 @@ static void lion_piece(const void *args, int64_t span, int64_t begin, int64_t en
 {
     const lion_plan *p = args;
 
-#define LION(P, G) lion_loop(P, G, p, &p->k->spans[span], begin, end)
-    EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, LION)
-#undef LION
+    EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, P, G, lion_loop(P, G, p, &p->k->spans[span], begin, end));
     copy_piece(COPIES(p->k), span, begin, end);
 }
 
-fsdp_status KERNEL(lion)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(lion, k)
 {
-    const fsdp__lion_args *k = args;
     judged by = judged_of(k->verdict, k->grad_scale, 1, false);
     const lion_plan p = {.k = k, .grad_scale = by.grad_scale};
 
@@ -262,10 +232,7 @@ fsdp_status KERNEL(lion)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 
 /* ---- numbers in halves ---- */
 
-static int64_t split_numel(const void *args, int64_t span)
-{
-    return ((const fsdp__split_spans_args *)args)->spans[span].numel;
-}
+FSDP__SPAN_NUMEL(split_numel, fsdp__split_spans_args, a->spans[span].numel)
 
 static void split_piece(const void *args, int64_t span, int64_t begin, int64_t end)
 {
@@ -284,20 +251,15 @@ static void split_piece(const void *args, int64_t span, int64_t begin, int64_t e
             store_split(low, high, i, whole[i]);
 }
 
-fsdp_status KERNEL(split_spans)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(split_spans, k)
 {
-    const fsdp__split_spans_args *k = args;
-
     fsdp__for_spans(k->count, split_numel, split_piece, k);
     return FSDP_OK;
 }
 
 /* ---- averages ---- */
 
-static int64_t lerp_numel(const void *args, int64_t span)
-{
-    return ((const fsdp__lerp_spans_args *)args)->spans[span].numel;
-}
+FSDP__SPAN_NUMEL(lerp_numel, fsdp__lerp_spans_args, a->spans[span].numel)
 
 FSDP__INLINE void lerp_loop(fsdp_dtype dst_dtype, fsdp_dtype dtype, const fsdp__lerp_spans_args *k, const fsdp__span *s,
                             int64_t begin, int64_t end)
@@ -318,23 +280,18 @@ static void lerp_piece(const void *args, int64_t span, int64_t begin, int64_t en
 {
     const fsdp__lerp_spans_args *k = args;
 
-#define LERP(P, G) lerp_loop(P, G, k, &k->spans[span], begin, end)
-    EACH_PAIR(k->dst_dtype, k->src_dtype, LERP)
-#undef LERP
+    EACH_PAIR(k->dst_dtype, k->src_dtype, P, G, lerp_loop(P, G, k, &k->spans[span], begin, end));
 }
 
-fsdp_status KERNEL(lerp_spans)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(lerp_spans, k)
 {
-    const fsdp__lerp_spans_args *k = args;
-
     if (!k->verdict || !k->verdict->left_out)
         fsdp__for_spans(k->count, lerp_numel, lerp_piece, k);
     return FSDP_OK;
 }
 
-fsdp_status KERNEL(judge_step)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(judge_step, k)
 {
-    const fsdp__judge_step_args *k = args;
     bool clips = k->max_norm > 0 && !isinf(k->max_norm), left_out_before = k->verdict->left_out != 0;
     double norm = sqrt(fsdp__digit_sum_value(k->sum));
     float factor;
@@ -409,9 +366,7 @@ static void sum_one(const fsdp__power_sum_args *k, sum_panel *panel)
 {
     double scale;
 
-#define LARGEST(T) panel->largest = largest_magnitude(T, panel->src, panel->n)
-    FSDP__EACH_FLOAT(k->dtype, LARGEST)
-#undef LARGEST
+    FSDP__EACH_FLOAT(k->dtype, T, panel->largest = largest_magnitude(T, panel->src, panel->n));
     if (isinf(k->p))
         return;
     panel->largest = power(panel->largest, k->p);
@@ -420,19 +375,13 @@ static void sum_one(const fsdp__power_sum_args *k, sum_panel *panel)
     panel->top = fsdp__digit_sum_top(panel->largest);
     scale = fsdp__digit_sum_scale(panel->top);
 #define ADD(T, p) add_digits(T, panel->src, panel->n, p, scale, panel->digits)
-#define ADD_SQUARES(T) ADD(T, 2.0)
-#define ADD_MAGNITUDES(T) ADD(T, 1.0)
-#define ADD_POWERS(T) ADD(T, k->p)
     if (k->p == 2.0) {
-        FSDP__EACH_FLOAT(k->dtype, ADD_SQUARES)
+        FSDP__EACH_FLOAT(k->dtype, T, ADD(T, 2.0));
     } else if (k->p == 1.0) {
-        FSDP__EACH_FLOAT(k->dtype, ADD_MAGNITUDES)
+        FSDP__EACH_FLOAT(k->dtype, T, ADD(T, 1.0));
     } else {
-        FSDP__EACH_FLOAT(k->dtype, ADD_POWERS)
+        FSDP__EACH_FLOAT(k->dtype, T, ADD(T, k->p));
     }
-#undef ADD_POWERS
-#undef ADD_MAGNITUDES
-#undef ADD_SQUARES
 #undef ADD
 }
 
@@ -455,9 +404,8 @@ static void put_together(const fsdp__power_sum_args *k, const sum_panel *list, i
     }
 }
 
-fsdp_status KERNEL(power_sum)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(power_sum, k)
 {
-    const fsdp__power_sum_args *k = args;
     int64_t panels = 0, b = 0;
     sum_panel *list;
 

@@ -140,16 +140,12 @@ static void forward_range(const void *args, int64_t begin, int64_t end)
     const fsdp__pool_forward_args *k = args;
 
     for (int64_t p = begin; p < end; p++) {
-#define PLANE(T) forward_plane(T, k, p)
-        FSDP__EACH_FLOAT(k->sizes.dtype, PLANE)
-#undef PLANE
+        FSDP__EACH_FLOAT(k->sizes.dtype, T, forward_plane(T, k, p));
     }
 }
 
-fsdp_status KERNEL(pool_forward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(pool_forward, k)
 {
-    const fsdp__pool_forward_args *k = args;
-
     fsdp__for_ranges(k->sizes.planes, k->sizes.in[0] * k->sizes.in[1] + k->sizes.out[0] * k->sizes.out[1],
                      forward_range, k);
     return FSDP_OK;
@@ -207,15 +203,13 @@ static void backward_range(const void *args, int64_t begin, int64_t end)
     const fsdp__pool_sizes *s = &plan->k->sizes;
 
     for (int64_t p = begin; p < end; p++) {
-#define PLANE(T) backward_plane(T, plan->k, p, plan->planes + (int64_t)fsdp__thread() * s->in[0] * s->in[1])
-        FSDP__EACH_FLOAT(s->dtype, PLANE)
-#undef PLANE
+        FSDP__EACH_FLOAT(s->dtype, T,
+                         backward_plane(T, plan->k, p, plan->planes + (int64_t)fsdp__thread() * s->in[0] * s->in[1]));
     }
 }
 
-fsdp_status KERNEL(pool_backward)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(pool_backward, k)
 {
-    const fsdp__pool_backward_args *k = args;
     int64_t numel = k->sizes.in[0] * k->sizes.in[1];
     backward_plan plan = {
         .k = k, .planes = fsdp__stream_workspace(stream, (size_t)(numel * fsdp__threads()) * sizeof(float) + 1)};

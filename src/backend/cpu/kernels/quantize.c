@@ -23,16 +23,12 @@ static int32_t largest_of(fsdp_dtype dtype, const void *x, int64_t n)
 {
     int32_t largest = 0;
 
-#define LARGEST(T) largest = largest_bits(T, x, n)
-    FSDP__EACH_FLOAT(dtype, LARGEST)
-#undef LARGEST
+    FSDP__EACH_FLOAT(dtype, T, largest = largest_bits(T, x, n));
     return largest;
 }
 
-fsdp_status KERNEL(amax)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(amax, k)
 {
-    const fsdp__amax_args *k = args;
-
     for (int64_t s = 0; s < k->count; s++) {
         const fsdp__span *span = &k->spans[s];
         int64_t pieces = fsdp__ceil_div(span->numel, FSDP__CHUNK);
@@ -52,42 +48,9 @@ fsdp_status KERNEL(amax)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 
 /* ---- e4m3 ---- */
 
-/* Rounds to nearest even, at most 448; a NaN stays one. Adding 2^14 leaves a result below 2^-6 in the sum's last bits,
- * rounded by the adder. */
-FSDP__INLINE uint8_t to_float8(float x)
-{
-    uint32_t bits = fsdp__float_bits(x), sign = bits >> 24 & 0x80u;
-    float magnitude = fsdp__bits_float(bits & 0x7fffffffu);
-    float limited = magnitude > 448.0f ? 448.0f : magnitude;
-    uint32_t limited_bits = fsdp__float_bits(limited);
-    uint32_t normal = (limited_bits - (120u << 23) + 0x7ffffu + (limited_bits >> 20 & 1)) >> 20;
-    uint32_t tiny = fsdp__float_bits(limited + 16384.0f) - 0x46800000u;
-    uint32_t code = limited < 0x1p-6f ? tiny : normal;
-
-    return (uint8_t)(sign | (magnitude != magnitude ? 0x7fu : code));
-}
-
-FSDP__INLINE float from_float8(uint8_t code)
-{
-    uint32_t magnitude = code & 0x7fu, sign = (uint32_t)(code & 0x80u) << 24;
-    float tiny = (float)(int32_t)magnitude * 0x1p-9f;
-    uint32_t normal = (magnitude << 20) + (120u << 23);
-    uint32_t bits = magnitude == 0x7fu ? 0x7fc00000u : magnitude < 8u ? fsdp__float_bits(tiny) : normal;
-
-    return fsdp__bits_float(sign | bits);
-}
-
-/* Returns the scale that makes the largest magnitude 448. In f64, as PyTorch's float8 training does. */
-static float float8_scale(float amax)
-{
-    double least = 1e-12, most = amax;
-
-    return (float)(448.0 / (most < least ? least : most));
-}
-
 static bool float8_is_kept(const fsdp__coded_span *s)
 {
-    return s->keep && fsdp__float_bits(*s->scales) == fsdp__float_bits(float8_scale(*s->amax));
+    return s->keep && fsdp__float_bits(*s->scales) == fsdp__float_bits(fsdp__float8_scale(*s->amax));
 }
 
 FSDP__INLINE void encode_float8(fsdp_dtype dtype, const void *restrict x, uint8_t *restrict codes, int64_t n,
@@ -95,7 +58,7 @@ FSDP__INLINE void encode_float8(fsdp_dtype dtype, const void *restrict x, uint8_
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        codes[i] = to_float8(fsdp__load(dtype, x, i) * scale);
+        codes[i] = fsdp__to_float8(fsdp__load(dtype, x, i) * scale);
 }
 
 FSDP__INLINE void decode_float8(fsdp_dtype dtype, const uint8_t *restrict codes, void *restrict x, int64_t n,
@@ -103,33 +66,22 @@ FSDP__INLINE void decode_float8(fsdp_dtype dtype, const uint8_t *restrict codes,
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        fsdp__store(dtype, x, i, from_float8(codes[i]) / scale);
+        fsdp__store(dtype, x, i, fsdp__from_float8(codes[i]) / scale);
 }
 
 /* ---- int8 ---- */
-
-/* If a block's largest magnitude is below this, the inverse would be infinite. */
-#define SMALLEST_BLOCK 1e-30f
-
-/* Rounds to nearest even by the adder: 1.5 * 2^23 leaves the integer in the sum's last bits. */
-FSDP__INLINE uint8_t to_int8(float x)
-{
-    float high = x > 127.0f ? 127.0f : x, limited = high < -127.0f ? -127.0f : high;
-
-    return (uint8_t)fsdp__float_bits(limited + 12582912.0f);
-}
 
 FSDP__INLINE void encode_block(fsdp_dtype dtype, const void *restrict x, uint8_t *restrict codes, int64_t n,
                                float *scale)
 {
     float amax = fsdp__bits_float((uint32_t)largest_bits(dtype, x, n)), inverse;
-    bool none = amax < SMALLEST_BLOCK;
+    bool none = amax < FSDP__SMALLEST_BLOCK;
 
     inverse = none ? 0.0f : 127.0f / amax;
     *scale = none ? 0.0f : amax / 127.0f;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        codes[i] = to_int8(fsdp__load(dtype, x, i) * inverse);
+        codes[i] = fsdp__to_int8(fsdp__load(dtype, x, i) * inverse);
 }
 
 FSDP__INLINE void decode_block(fsdp_dtype dtype, const uint8_t *restrict codes, void *restrict x, int64_t n,
@@ -143,22 +95,17 @@ FSDP__INLINE void decode_block(fsdp_dtype dtype, const uint8_t *restrict codes, 
 /* ---- quantize ---- */
 
 /* Counts in whole blocks: the cuts between threads are at multiples of them (spans.h). */
-static int64_t quantized_numel(const void *args, int64_t span)
-{
-    const fsdp__coded_span *s = &((const fsdp__quantize_args *)args)->spans[span];
-
-    return fsdp__round_up(s->runs * s->run, FSDP__CODE_BLOCK);
-}
+FSDP__SPAN_NUMEL(quantized_numel, fsdp__quantize_args,
+                 fsdp__round_up(a->spans[span].runs * a->spans[span].run, FSDP__CODE_BLOCK))
 
 static void quantize_float8(const fsdp__quantize_args *k, const fsdp__coded_span *s, int64_t begin, int64_t end)
 {
-    float scale = float8_scale(*s->amax);
+    float scale = fsdp__float8_scale(*s->amax);
 
     if (float8_is_kept(s))
         return;
-#define ENCODE(T) encode_float8(T, fsdp__at(T, s->values, begin), s->codes + begin, end - begin, scale)
-    FSDP__EACH_FLOAT(k->dtype, ENCODE)
-#undef ENCODE
+    FSDP__EACH_FLOAT(k->dtype, T,
+                     encode_float8(T, fsdp__at(T, s->values, begin), s->codes + begin, end - begin, scale));
 }
 
 static void quantize_int8(const fsdp__quantize_args *k, const fsdp__coded_span *s, int64_t begin, int64_t end)
@@ -166,9 +113,9 @@ static void quantize_int8(const fsdp__quantize_args *k, const fsdp__coded_span *
     for (int64_t at = begin; at < end; at += FSDP__CODE_BLOCK) {
         int64_t n = FSDP__MIN(end - at, FSDP__CODE_BLOCK);
 
-#define ENCODE(T) encode_block(T, fsdp__at(T, s->values, at), s->codes + at, n, &s->scales[at / FSDP__CODE_BLOCK])
-        FSDP__EACH_FLOAT(k->dtype, ENCODE)
-#undef ENCODE
+        FSDP__EACH_FLOAT(
+            k->dtype, T,
+            encode_block(T, fsdp__at(T, s->values, at), s->codes + at, n, &s->scales[at / FSDP__CODE_BLOCK]));
     }
 }
 
@@ -186,39 +133,30 @@ static void quantize_piece(const void *args, int64_t span, int64_t begin, int64_
         quantize_int8(k, s, begin, end);
 }
 
-fsdp_status KERNEL(quantize)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(quantize, k)
 {
-    const fsdp__quantize_args *k = args;
-
     fsdp__for_spans(k->count, quantized_numel, quantize_piece, k);
     for (int64_t s = 0; s < k->count && k->code == FSDP__CODE_FLOAT8; s++) /* all threads have compared it by now */
-        *k->spans[s].scales = float8_scale(*k->spans[s].amax);
+        *k->spans[s].scales = fsdp__float8_scale(*k->spans[s].amax);
     return FSDP_OK;
 }
 
 /* ---- dequantize ---- */
 
-static int64_t coded_numel(const void *args, int64_t span)
-{
-    const fsdp__coded_span *s = &((const fsdp__dequantize_args *)args)->spans[span];
-
-    return s->runs * s->run;
-}
+FSDP__SPAN_NUMEL(coded_numel, fsdp__dequantize_args, a->spans[span].runs * a->spans[span].run)
 
 /* Decodes a part of one run, which is also inside one block if blocks have scales. */
 static void dequantize_part(const fsdp__dequantize_args *k, const fsdp__coded_span *s, int64_t at, int64_t n)
 {
     int64_t to = at / s->run * s->stride + at % s->run;
 
-#define FLOAT8(T) decode_float8(T, s->codes + at, fsdp__at(T, s->values, to), n, *s->scales)
-#define INT8(T) decode_block(T, s->codes + at, fsdp__at(T, s->values, to), n, s->scales[at / FSDP__CODE_BLOCK])
     if (k->code == FSDP__CODE_FLOAT8) {
-        FSDP__EACH_FLOAT(k->dtype, FLOAT8)
+        FSDP__EACH_FLOAT(k->dtype, T, decode_float8(T, s->codes + at, fsdp__at(T, s->values, to), n, *s->scales));
     } else {
-        FSDP__EACH_FLOAT(k->dtype, INT8)
+        FSDP__EACH_FLOAT(
+            k->dtype, T,
+            decode_block(T, s->codes + at, fsdp__at(T, s->values, to), n, s->scales[at / FSDP__CODE_BLOCK]));
     }
-#undef FLOAT8
-#undef INT8
 }
 
 static void dequantize_piece(const void *args, int64_t span, int64_t begin, int64_t end)
@@ -236,10 +174,8 @@ static void dequantize_piece(const void *args, int64_t span, int64_t begin, int6
     }
 }
 
-fsdp_status KERNEL(dequantize)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(dequantize, k)
 {
-    const fsdp__dequantize_args *k = args;
-
     fsdp__for_spans(k->count, coded_numel, dequantize_piece, k);
     return FSDP_OK;
 }
@@ -273,22 +209,16 @@ static void decode_weight_rows(const void *args, int64_t begin, int64_t end)
         float scale;
 
         memcpy(&scale, row, sizeof scale);
-#define NF4(T) decode_nf4(T, codes, scale, k->values, at, n)
-#define INT8(T) decode_row(T, codes, scale, k->values, at, n)
         if (k->code == FSDP__WEIGHT_NF4) {
-            FSDP__EACH_FLOAT(k->dtype, NF4)
+            FSDP__EACH_FLOAT(k->dtype, T, decode_nf4(T, codes, scale, k->values, at, n));
         } else {
-            FSDP__EACH_FLOAT(k->dtype, INT8)
+            FSDP__EACH_FLOAT(k->dtype, T, decode_row(T, codes, scale, k->values, at, n));
         }
-#undef INT8
-#undef NF4
     }
 }
 
-fsdp_status KERNEL(decode_weight)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(decode_weight, k)
 {
-    const fsdp__decode_weight_args *k = args;
-
     fsdp__for_ranges(fsdp__ceil_div(k->numel, k->row_numel), k->row_numel, decode_weight_rows, k);
     return FSDP_OK;
 }

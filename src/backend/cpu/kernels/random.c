@@ -86,39 +86,25 @@ static void use_random(const void *args, const float *draws, int64_t at, int64_t
     const fsdp__random_args *k = args;
     float a = k->a, b = k->b;
 
-#define WRITE(T)                    \
-    for (int64_t i = 0; i < n; i++) \
-    fsdp__store(T, k->dst, at + i, a + b * draws[i])
-    FSDP__EACH_FLOAT(k->dtype, WRITE)
-#undef WRITE
+    FSDP__EACH_FLOAT(k->dtype, T, for (int64_t i = 0; i < n; i++) fsdp__store(T, k->dst, at + i, a + b * draws[i]));
 }
 
-static void random_range(const void *args, int64_t begin, int64_t end)
+FSDP__RANGE_KERNEL(random, k, k->numel, 1)
 {
-    const fsdp__random_args *k = args;
-
     draw(k->key, k->offset, k->distribution == FSDP__NORMAL, begin, end, use_random, k);
 }
-
-FSDP__RANGE_KERNEL(random, random_range, k->numel, 1)
 
 static void use_dropout(const void *args, const float *draws, int64_t at, int64_t n)
 {
     const fsdp__dropout_args *k = args;
     float p = k->p, scale = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f;
 
-#define WRITE(T)                                        \
-    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) \
-        fsdp__store(T, k->y, at + i, draws[i] >= p ? fsdp__load(T, k->x, at + i) * scale : 0.0f)
-    FSDP__EACH_FLOAT(k->dtype, WRITE)
-#undef WRITE
+    FSDP__EACH_FLOAT(k->dtype, T,
+                     _Pragma("omp simd") for (int64_t i = 0; i < n; i++)
+                         fsdp__store(T, k->y, at + i, draws[i] >= p ? fsdp__load(T, k->x, at + i) * scale : 0.0f));
 }
 
-static void dropout_range(const void *args, int64_t begin, int64_t end)
+FSDP__RANGE_KERNEL(dropout, k, k->numel, 1)
 {
-    const fsdp__dropout_args *k = args;
-
     draw(k->key, k->offset, false, begin, end, use_dropout, k);
 }
-
-FSDP__RANGE_KERNEL(dropout, dropout_range, k->numel, 1)

@@ -91,23 +91,15 @@ FSDP__INLINE void extreme_panel(fsdp_dtype dtype, bool least, const plan *p, int
 
 static void panel_of(const plan *p, int64_t task)
 {
-#define SUM(T) sum_panel(T, false, p, task)
-#define SQUARES(T) sum_panel(T, true, p, task)
-#define LARGEST(T) extreme_panel(T, false, p, task)
-#define SMALLEST(T) extreme_panel(T, true, p, task)
     if (p->k->center) {
-        FSDP__EACH_FLOAT(p->k->x_dtype, SQUARES)
+        FSDP__EACH_FLOAT(p->k->x_dtype, T, sum_panel(T, true, p, task));
     } else if (p->k->op == FSDP__REDUCE_SUM) {
-        FSDP__EACH_FLOAT(p->k->x_dtype, SUM)
+        FSDP__EACH_FLOAT(p->k->x_dtype, T, sum_panel(T, false, p, task));
     } else if (p->k->op == FSDP__REDUCE_MAX) {
-        FSDP__EACH_FLOAT(p->k->x_dtype, LARGEST)
+        FSDP__EACH_FLOAT(p->k->x_dtype, T, extreme_panel(T, false, p, task));
     } else {
-        FSDP__EACH_FLOAT(p->k->x_dtype, SMALLEST)
+        FSDP__EACH_FLOAT(p->k->x_dtype, T, extreme_panel(T, true, p, task));
     }
-#undef SUM
-#undef SQUARES
-#undef LARGEST
-#undef SMALLEST
 }
 
 /* Combines the panels of `o` in its first panel, in order, whichever threads made them, and writes the result. */
@@ -122,16 +114,13 @@ static void finish(const plan *p, int64_t o)
         for (int64_t i = 0; i < n; i++)
             total[i] = k->op == FSDP__REDUCE_SUM ? total[i] + total[b * n + i]
                                                  : extreme(k->op == FSDP__REDUCE_MIN, total[i], total[b * n + i]);
-#define WRITE(T)                    \
-    for (int64_t i = 0; i < n; i++) \
-    fsdp__store(T, y, i, k->alpha *total[i] + (k->accumulate ? fsdp__load(T, y, i) : 0.0f))
-    FSDP__EACH_FLOAT(k->y_dtype, WRITE)
-#undef WRITE
+    FSDP__EACH_FLOAT(k->y_dtype, T,
+                     for (int64_t i = 0; i < n; i++)
+                         fsdp__store(T, y, i, k->alpha * total[i] + (k->accumulate ? fsdp__load(T, y, i) : 0.0f)));
 }
 
-fsdp_status KERNEL(reduce)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(reduce, k)
 {
-    const fsdp__reduce_args *k = args;
     plan p = {.k = k, .panel = k->inner == 1 ? PANEL_ELEMENTS : PANEL_ROWS};
     int64_t tasks;
 
@@ -255,19 +244,13 @@ FSDP__INLINE void add_source(fsdp_dtype dtype, fsdp__rank_op op, const void *src
 /* Computes sum = sum op src[at, at + n). */
 static void add_floats(fsdp__rank_op op, fsdp_dtype dtype, const void *src, int64_t at, float *sum, int64_t n)
 {
-#define ADD(T) add_source(T, FSDP__RANK_SUM, src, at, sum, n)
-#define LARGER(T) add_source(T, FSDP__RANK_MAX, src, at, sum, n)
-#define SMALLER(T) add_source(T, FSDP__RANK_MIN, src, at, sum, n)
     if (op == FSDP__RANK_SUM) {
-        FSDP__EACH_FLOAT(dtype, ADD)
+        FSDP__EACH_FLOAT(dtype, T, add_source(T, FSDP__RANK_SUM, src, at, sum, n));
     } else if (op == FSDP__RANK_MAX) {
-        FSDP__EACH_FLOAT(dtype, LARGER)
+        FSDP__EACH_FLOAT(dtype, T, add_source(T, FSDP__RANK_MAX, src, at, sum, n));
     } else {
-        FSDP__EACH_FLOAT(dtype, SMALLER)
+        FSDP__EACH_FLOAT(dtype, T, add_source(T, FSDP__RANK_MIN, src, at, sum, n));
     }
-#undef ADD
-#undef LARGER
-#undef SMALLER
 }
 
 /* Computes sum = the sources in [first, last) that are there; returns whether there is any. */
@@ -316,13 +299,8 @@ static void reduce_floats(const rank_job *j, int64_t begin, int64_t end)
             add_blocks(k, at, sum, n);
         else
             (void)add_all(k, 0, k->count, at, sum, n);
-#define STORE(T)                                                  \
-    if (j->divides)                                               \
-        store_ranks(j, true, T, fsdp__at(T, k->dst, at), sum, n); \
-    else                                                          \
-        store_ranks(j, false, T, fsdp__at(T, k->dst, at), sum, n)
-        FSDP__EACH_FLOAT(k->dst_dtype, STORE)
-#undef STORE
+        FSDP__EACH_FLOAT(k->dst_dtype, T, if (j->divides) store_ranks(j, true, T, fsdp__at(T, k->dst, at), sum, n);
+                         else store_ranks(j, false, T, fsdp__at(T, k->dst, at), sum, n));
     }
 }
 
@@ -374,9 +352,9 @@ static void reduce_range(const void *args, int64_t begin, int64_t end)
         reduce_floats(j, begin, end);
 }
 
-fsdp_status KERNEL(reduce_ranks)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(reduce_ranks, k)
 {
-    rank_job job = begin_ranks(args);
+    rank_job job = begin_ranks(k);
 
     fsdp__for_ranges(job.k->numel, 1, reduce_range, &job);
     return FSDP_OK;

@@ -65,7 +65,7 @@ static void rotate_heads(const fsdp__rope_args *k, int64_t rotated, int64_t b, i
            k->accumulate);                                                                                     \
     if (a->first == 0 && rotated < k->head_dim)                                                                \
     keep_rest(T, fsdp__at(T, k->x, from), fsdp__at(T, k->y, to), rotated, k->head_dim, k->accumulate)
-        FSDP__EACH_FLOAT(k->dtype, ROTATE)
+        FSDP__EACH_FLOAT(k->dtype, T, ROTATE(T));
 #undef ROTATE
     }
 }
@@ -95,10 +95,8 @@ static void times(const void *args, int64_t begin, int64_t end)
     }
 }
 
-fsdp_status KERNEL(rope)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+FSDP__KERNEL(rope, k)
 {
-    const fsdp__rope_args *k = args;
-
     fsdp__for_ranges(k->time, k->batch * k->heads * k->head_dim, times, k);
     return FSDP_OK;
 }

@@ -65,41 +65,30 @@ FSDP__INLINE void backward_row(fsdp_dtype dtype, const void *y, const void *dy, 
         fsdp__store(dtype, dx, i, fsdp__load(dtype, y, i) * (fsdp__load(dtype, dy, i) - dot));
 }
 
-static void forward_range(const void *args, int64_t begin, int64_t end)
+FSDP__RANGE_KERNEL(softmax_forward, k, k->rows, k->cols)
 {
-    const fsdp__softmax_forward_args *k = args;
-
     for (int64_t r = begin; r < end; r++) {
         int64_t at = r * k->cols;
-#define ROW(T) forward_row(T, fsdp__at(T, k->x, at), fsdp__at(T, k->y, at), k->cols)
-#define LOG_ROW(T) log_forward_row(T, fsdp__at(T, k->x, at), fsdp__at(T, k->y, at), k->cols)
         if (k->log) {
-            FSDP__EACH_FLOAT(k->dtype, LOG_ROW)
+            FSDP__EACH_FLOAT(k->dtype, T, log_forward_row(T, fsdp__at(T, k->x, at), fsdp__at(T, k->y, at), k->cols));
         } else {
-            FSDP__EACH_FLOAT(k->dtype, ROW)
+            FSDP__EACH_FLOAT(k->dtype, T, forward_row(T, fsdp__at(T, k->x, at), fsdp__at(T, k->y, at), k->cols));
         }
-#undef ROW
-#undef LOG_ROW
     }
 }
 
-static void backward_range(const void *args, int64_t begin, int64_t end)
+FSDP__RANGE_KERNEL(softmax_backward, k, k->rows, k->cols)
 {
-    const fsdp__softmax_backward_args *k = args;
-
     for (int64_t r = begin; r < end; r++) {
         int64_t at = r * k->cols;
-#define ROW(T) backward_row(T, fsdp__at(T, k->y, at), fsdp__at(T, k->dy, at), fsdp__at(T, k->dx, at), k->cols)
-#define LOG_ROW(T) log_backward_row(T, fsdp__at(T, k->y, at), fsdp__at(T, k->dy, at), fsdp__at(T, k->dx, at), k->cols)
         if (k->log) {
-            FSDP__EACH_FLOAT(k->dtype, LOG_ROW)
+            FSDP__EACH_FLOAT(
+                k->dtype, T,
+                log_backward_row(T, fsdp__at(T, k->y, at), fsdp__at(T, k->dy, at), fsdp__at(T, k->dx, at), k->cols));
         } else {
-            FSDP__EACH_FLOAT(k->dtype, ROW)
+            FSDP__EACH_FLOAT(
+                k->dtype, T,
+                backward_row(T, fsdp__at(T, k->y, at), fsdp__at(T, k->dy, at), fsdp__at(T, k->dx, at), k->cols));
         }
-#undef ROW
-#undef LOG_ROW
     }
 }
-
-FSDP__RANGE_KERNEL(softmax_forward, forward_range, k->rows, k->cols)
-FSDP__RANGE_KERNEL(softmax_backward, backward_range, k->rows, k->cols)

@@ -10,6 +10,15 @@
 typedef void (*fsdp__span_body)(const void *args, int64_t span, int64_t begin, int64_t end);
 typedef int64_t (*fsdp__span_numel)(const void *args, int64_t span);
 
+/* Defines the function that says so in the arguments `a`, a pointer to `type`, of the span `span`. */
+#define FSDP__SPAN_NUMEL(name, type, numel)             \
+    static int64_t name(const void *args, int64_t span) \
+    {                                                   \
+        const type *a = args;                           \
+                                                        \
+        return numel;                                   \
+    }
+
 /* Runs one thread's share of `total` elements. Cuts fall on multiples of FSDP__CODE_BLOCK elements of the whole. */
 static inline void fsdp__spans_share(int64_t count, fsdp__span_numel numel, fsdp__span_body body, const void *args,
                                      int64_t total, int64_t thread, int64_t threads)

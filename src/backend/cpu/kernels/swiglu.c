@@ -25,54 +25,35 @@ FSDP__INLINE void backward_row(fsdp_dtype dtype, bool gelu, const void *gate, co
     }
 }
 
-static void forward_range(const void *args, int64_t begin, int64_t end)
+FSDP__RANGE_KERNEL(swiglu_forward, a, a->rows, a->cols)
 {
-    const fsdp__swiglu_forward_args *a = args;
-
     for (int64_t r = begin; r < end; r++) {
 #define ROW(T, gelu)                                                                               \
     forward_row(T, gelu, fsdp__at(T, a->gate, r * a->gate_row), fsdp__at(T, a->up, r * a->up_row), \
                 fsdp__at(T, a->y, r * a->y_row), a->cols)
-#define SILU(T) ROW(T, false)
-#define GELU(T) ROW(T, true)
         if (a->gelu)
-            FSDP__EACH_FLOAT(a->dtype, GELU)
+            FSDP__EACH_FLOAT(a->dtype, T, ROW(T, true))
         else
-            FSDP__EACH_FLOAT(a->dtype, SILU)
+            FSDP__EACH_FLOAT(a->dtype, T, ROW(T, false));
 #undef ROW
-#undef SILU
-#undef GELU
     }
 }
 
-static void backward_range(const void *args, int64_t begin, int64_t end)
+FSDP__RANGE_KERNEL(swiglu_backward, a, a->rows, a->cols)
 {
-    const fsdp__swiglu_backward_args *a = args;
-
     for (int64_t r = begin; r < end; r++) {
 #define ROW(T, gelu, y)                                                                             \
     backward_row(T, gelu, fsdp__at(T, a->gate, r * a->gate_row), fsdp__at(T, a->up, r * a->up_row), \
                  fsdp__at(T, a->dy, r * a->dy_row), fsdp__at(T, a->dgate, r * a->dgate_row),        \
                  fsdp__at(T, a->dup, r * a->dup_row), y, a->cols)
-#define SILU(T) ROW(T, false, NULL)
-#define GELU(T) ROW(T, true, NULL)
-#define SILU_AGAIN(T) ROW(T, false, fsdp__at(T, a->y, r * a->y_row))
-#define GELU_AGAIN(T) ROW(T, true, fsdp__at(T, a->y, r * a->y_row))
         if (a->gelu && a->y)
-            FSDP__EACH_FLOAT(a->dtype, GELU_AGAIN)
+            FSDP__EACH_FLOAT(a->dtype, T, ROW(T, true, fsdp__at(T, a->y, r * a->y_row)))
         else if (a->gelu)
-            FSDP__EACH_FLOAT(a->dtype, GELU)
+            FSDP__EACH_FLOAT(a->dtype, T, ROW(T, true, NULL))
         else if (a->y)
-            FSDP__EACH_FLOAT(a->dtype, SILU_AGAIN)
+            FSDP__EACH_FLOAT(a->dtype, T, ROW(T, false, fsdp__at(T, a->y, r * a->y_row)))
         else
-            FSDP__EACH_FLOAT(a->dtype, SILU)
+            FSDP__EACH_FLOAT(a->dtype, T, ROW(T, false, NULL));
 #undef ROW
-#undef SILU
-#undef GELU
-#undef SILU_AGAIN
-#undef GELU_AGAIN
     }
 }
-
-FSDP__RANGE_KERNEL(swiglu_forward, forward_range, k->rows, k->cols)
-FSDP__RANGE_KERNEL(swiglu_backward, backward_range, k->rows, k->cols)

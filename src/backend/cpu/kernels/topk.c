@@ -118,20 +118,18 @@ static void select_row(const fsdp__topk_args *k, int64_t row, uint64_t *keys, in
     uint64_t limit = UINT64_MAX;
     int64_t count = 0;
 
-#define COLLECT(T)                                                \
-    for (int64_t i = at; i < end; i++) {                          \
-        keys[count] = key_of(fsdp__load(T, x, i), i, k->largest); \
-        count += keys[count] < limit;                             \
-    }
     for (int64_t at = 0, end; at < k->cols; at = end) {
         end = FSDP__MIN(at + BLOCK, k->cols);
         if (count + BLOCK > room) {
             limit = throw_out(keys, count, k->k);
             count = k->k;
         }
-        FSDP__EACH_FLOAT(k->dtype, COLLECT)
+        FSDP__EACH_FLOAT(
+            k->dtype, T, for (int64_t i = at; i < end; i++) {
+                keys[count] = key_of(fsdp__load(T, x, i), i, k->largest);
+                count += keys[count] < limit;
+            });
     }
-#undef COLLECT
     if (k->k < count)
         select_smallest(keys, count, k->k);
     sort(keys, k->k);
@@ -139,9 +137,8 @@ static void select_row(const fsdp__topk_args *k, int64_t row, uint64_t *keys, in
         out[i] = (int32_t)(uint32_t)keys[i];
 }
 
-fsdp_status KERNEL(topk)(fsdp_stream *stream, const void *args)
+FSDP__KERNEL(topk, k)
 {
-    const fsdp__topk_args *k = args;
     int64_t room = FSDP__MIN(2 * k->k + SPARE, k->cols + BLOCK);
     uint64_t *keys;
 

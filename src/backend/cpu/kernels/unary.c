@@ -65,10 +65,8 @@ static void absolute_halves(const uint16_t *x, uint16_t *y, int64_t n)
         y[i] = x[i] & 0x7fffu;
 }
 
-static void forward_range(const void *args, int64_t begin, int64_t end)
+FSDP__RANGE_KERNEL(unary_forward, k, k->numel, 1)
 {
-    const fsdp__unary_forward_args *k = args;
-
     if (k->op == FSDP__ABS && k->dtype != FSDP_F32) {
         absolute_halves((const uint16_t *)k->x + begin, (uint16_t *)k->y + begin, end - begin);
         return;
@@ -77,19 +75,9 @@ static void forward_range(const void *args, int64_t begin, int64_t end)
     case op:                                \
         forward_loop(T, op, k, begin, end); \
         break;
-#define FORWARD(type)              \
-    do {                           \
-        const fsdp_dtype T = type; \
-        switch (k->op) {           \
-            FSDP__EACH_UNARY(LOOP) \
-        }                          \
-    } while (0)
-    FSDP__EACH_FLOAT(k->dtype, FORWARD)
-#undef FORWARD
+    FSDP__EACH_FLOAT(k->dtype, T, switch (k->op){FSDP__EACH_UNARY(LOOP)});
 #undef LOOP
 }
-
-FSDP__RANGE_KERNEL(unary_forward, forward_range, k->numel, 1)
 
 /* ---- backward ---- */
 
@@ -129,24 +117,12 @@ FSDP__INLINE void backward_loop(fsdp_dtype dtype, fsdp__unary_op op, const fsdp_
             fsdp__unary_gradient(op, fsdp__load(dtype, saved, n - 1), fsdp__load(dtype, dy, n - 1), k->low, k->high));
 }
 
-static void backward_range(const void *args, int64_t begin, int64_t end)
+FSDP__RANGE_KERNEL(unary_backward, k, k->numel, 1)
 {
-    const fsdp__unary_backward_args *k = args;
-
 #define LOOP(op)                             \
     case op:                                 \
         backward_loop(T, op, k, begin, end); \
         break;
-#define BACKWARD(type)             \
-    do {                           \
-        const fsdp_dtype T = type; \
-        switch (k->op) {           \
-            FSDP__EACH_UNARY(LOOP) \
-        }                          \
-    } while (0)
-    FSDP__EACH_FLOAT(k->dtype, BACKWARD)
-#undef BACKWARD
+    FSDP__EACH_FLOAT(k->dtype, T, switch (k->op){FSDP__EACH_UNARY(LOOP)});
 #undef LOOP
 }
-
-FSDP__RANGE_KERNEL(unary_backward, backward_range, k->numel, 1)

@@ -119,18 +119,13 @@ struct geglu_gradient {
     }
 };
 
-ENTRY(swiglu_forward)
+ENTRY(swiglu_forward, k)
 {
-    const fsdp__swiglu_forward_args *k = (const fsdp__swiglu_forward_args *)args;
     rows_args<2, 1> rows = {{k->gate, k->up}, {k->y}, {k->gate_row, k->up_row}, {k->y_row}, k->rows, k->cols};
 
-#define FORWARD(T) return launch_rows<T>(stream, "swiglu_forward", rows, swiglu_value<T>{})
-#define GELU(T) return launch_rows<T>(stream, "swiglu_forward", rows, geglu_value<T>{})
     if (k->gelu)
-        EACH_FLOAT(k->dtype, GELU)
-    EACH_FLOAT(k->dtype, FORWARD)
-#undef FORWARD
-#undef GELU
+        EACH_FLOAT(k->dtype, T, return launch_rows<T>(stream, "swiglu_forward", rows, geglu_value<T>{}));
+    EACH_FLOAT(k->dtype, T, return launch_rows<T>(stream, "swiglu_forward", rows, swiglu_value<T>{}));
     return FSDP_OK;
 }
 

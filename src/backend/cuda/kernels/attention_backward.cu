@@ -495,9 +495,9 @@ static fsdp_status launch_backward(fsdp_stream *stream, const fsdp__attention_ba
 
 using namespace attention;
 
-ENTRY(own_attention_backward)
+ENTRY_LIKE(own_attention_backward, attention_backward, given)
 {
-    fsdp__attention_backward_args a = *(const fsdp__attention_backward_args *)args;
+    fsdp__attention_backward_args a = *given;
     const fsdp__attention_forward_args *k = &a.forward;
     int64_t rows = k->batch * k->heads * k->q_time; /* if there are none, keys get zeros */
     float *delta = (float *)fsdp__stream_workspace(stream, (size_t)(rows + 1) * sizeof(float));
@@ -509,12 +509,8 @@ ENTRY(own_attention_backward)
         a.dk_batch = k->k_batch, a.dk_stride_time = k->k_stride_time, a.dk_head = k->k_head;
         a.dv_batch = k->v_batch, a.dv_stride_time = k->v_stride_time, a.dv_head = k->v_head;
     }
-#define BY_TILES(T) return launch_backward<T>(stream, &a, delta, launch_tiles<T>)
-#define BY_WARPS(T) return launch_backward<T>(stream, &a, delta, launch_warps<T>)
     if (k->head_dim <= MOST_WIDTH)
-        EACH_HALF(k->dtype, BY_WARPS)
-    EACH_FLOAT(k->dtype, BY_TILES)
-#undef BY_WARPS
-#undef BY_TILES
+        EACH_HALF(k->dtype, T, return launch_backward<T>(stream, &a, delta, launch_warps<T>));
+    EACH_FLOAT(k->dtype, T, return launch_backward<T>(stream, &a, delta, launch_tiles<T>));
     return FSDP_OK;
 }

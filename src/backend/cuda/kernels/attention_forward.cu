@@ -256,20 +256,14 @@ static fsdp_status launch_warps(fsdp_stream *stream, const fsdp__attention_forwa
 
 using namespace attention;
 
-ENTRY(own_attention_forward)
+ENTRY_LIKE(own_attention_forward, attention_forward, k)
 {
-    const fsdp__attention_forward_args *k = (const fsdp__attention_forward_args *)args;
-
-#define SINGLE(T) return launch_single<T>(stream, k)
-#define BY_TILES(T) return is_narrow(*k) ? launch_tiles<T, true>(stream, k) : launch_tiles<T, false>(stream, k)
-#define BY_WARPS(T) return is_narrow(*k) ? launch_warps<T, true>(stream, k) : launch_warps<T, false>(stream, k)
     if (k->q_time == 1)
-        EACH_FLOAT(k->dtype, SINGLE)
+        EACH_FLOAT(k->dtype, T, return launch_single<T>(stream, k));
     if (k->head_dim <= MOST_WIDTH)
-        EACH_HALF(k->dtype, BY_WARPS)
-    EACH_FLOAT(k->dtype, BY_TILES)
-#undef SINGLE
-#undef BY_WARPS
-#undef BY_TILES
+        EACH_HALF(k->dtype, T,
+                  return is_narrow(*k) ? launch_warps<T, true>(stream, k) : launch_warps<T, false>(stream, k));
+    EACH_FLOAT(k->dtype, T,
+               return is_narrow(*k) ? launch_tiles<T, true>(stream, k) : launch_tiles<T, false>(stream, k));
     return FSDP_OK;
 }

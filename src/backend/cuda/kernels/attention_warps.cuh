@@ -16,16 +16,18 @@
 #include "backend/cuda/kernels/pack.cuh"
 
 /* Does the same as EACH_FLOAT for the types of 16 bits. */
-#define EACH_HALF(dtype, CALL) \
-    switch (dtype) {           \
-    case FSDP_BF16:            \
-        CALL(bf16);            \
-        break;                 \
-    case FSDP_F16:             \
-        CALL(f16);             \
-        break;                 \
-    default:                   \
-        break;                 \
+#define EACH_HALF(dtype, T, ...) \
+    switch (dtype) {             \
+    case FSDP_BF16: {            \
+        using T = bf16;          \
+        __VA_ARGS__;             \
+    } break;                     \
+    case FSDP_F16: {             \
+        using T = f16;           \
+        __VA_ARGS__;             \
+    } break;                     \
+    default:                     \
+        break;                   \
     }
 
 namespace attention

@@ -181,17 +181,14 @@ static fsdp_status binary_floats(fsdp_stream *stream, const fsdp__binary_args *k
     return launch(stream, "binary", binary_places<T>, blocks_for(all.at.numel, BLOCK), BLOCK, 0, all);
 }
 
-ENTRY(binary)
+ENTRY(binary, k)
 {
-    const fsdp__binary_args *k = (const fsdp__binary_args *)args;
     binary_place_args all = {
         k->a,      k->b,    k->y, places_of<2>(k->ndim, k->shape, {k->a_strides, k->b ? k->b_strides : nowhere}),
         k->scalar, k->beta, k->op};
     unsigned blocks = blocks_for(all.at.numel, BLOCK);
 
-#define BINARY(T) return binary_floats<T>(stream, k, all)
-    EACH_FLOAT(k->dtype, BINARY)
-#undef BINARY
+    EACH_FLOAT(k->dtype, T, return binary_floats<T>(stream, k, all));
     if (k->dtype == FSDP_I64)
         return launch(stream, "binary", compare_places<int64_t>, blocks, BLOCK, 0, all);
     if (k->dtype == FSDP_I32)
@@ -239,9 +236,8 @@ static fsdp_status gradient_floats(fsdp_stream *stream, const gradient_place_arg
     return launch(stream, "binary_backward", gradient_places<T>, blocks_for(all.at.numel, BLOCK), BLOCK, 0, all);
 }
 
-ENTRY(binary_backward)
+ENTRY(binary_backward, k)
 {
-    const fsdp__binary_backward_args *k = (const fsdp__binary_backward_args *)args;
     const fsdp__binary_args *f = &k->forward;
     gradient_place_args all = {
         f->a,      f->b,
@@ -250,9 +246,7 @@ ENTRY(binary_backward)
         f->scalar, f->beta,
         f->op};
 
-#define BACKWARD(T) return gradient_floats<T>(stream, all)
-    EACH_FLOAT(f->dtype, BACKWARD)
-#undef BACKWARD
+    EACH_FLOAT(f->dtype, T, return gradient_floats<T>(stream, all));
     return FSDP_OK;
 }
 
@@ -298,14 +292,13 @@ static fsdp_status where_bits(fsdp_stream *stream, const fsdp__where_args *k, T 
     return launch(stream, "where", where_places<T>, blocks_for(all.at.numel, BLOCK), BLOCK, 0, all);
 }
 
-ENTRY(where)
+ENTRY(where, k)
 {
-    const fsdp__where_args *k = (const fsdp__where_args *)args;
     double a = k->a_scalar, b = k->b_scalar;
 
     switch (k->dtype) {
     case FSDP_F32:
-        return where_bits(stream, k, float_bits((float)a), float_bits((float)b));
+        return where_bits(stream, k, fsdp__float_bits((float)a), fsdp__float_bits((float)b));
     case FSDP_BF16:
         return where_bits(stream, k, from_float<bf16>((float)a).bits, from_float<bf16>((float)b).bits);
     case FSDP_F16:

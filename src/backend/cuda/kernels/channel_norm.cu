@@ -156,9 +156,8 @@ static __global__ void scale_rows(GRID_CONSTANT(fsdp__channel_norm_forward_args)
     }
 }
 
-ENTRY(channel_norm_forward)
+ENTRY(channel_norm_forward, k)
 {
-    const fsdp__channel_norm_forward_args *k = (const fsdp__channel_norm_forward_args *)args;
     const char *name = "channel_norm_forward";
     unsigned set_blocks = blocks_for(sets_of(k->sizes), WARP);
     row_threads t = threads_of(k->sizes);
@@ -172,14 +171,11 @@ ENTRY(channel_norm_forward)
         row_sums = (float *)fsdp__stream_workspace(stream, (size_t)(2 * rows_of(k->sizes)) * sizeof *row_sums);
         if (!row_sums)
             return fsdp_last_status();
-#define MEASURE(T) FSDP_TRY(launch(stream, name, measure_rows<T>, t.grid, t.block, 0, *k, t.group, row_sums))
-        EACH_FLOAT(k->sizes.dtype, MEASURE)
-#undef MEASURE
+        EACH_FLOAT(k->sizes.dtype, T,
+                   FSDP_TRY(launch(stream, name, measure_rows<T>, t.grid, t.block, 0, *k, t.group, row_sums)));
         FSDP_TRY(launch(stream, name, measure_sets, set_blocks, WARP, 0, *k, row_sums));
     }
-#define SCALE(T) FSDP_TRY(launch(stream, name, scale_rows<T>, t.grid, t.block, 0, *k, t.group))
-    EACH_FLOAT(k->sizes.dtype, SCALE)
-#undef SCALE
+    EACH_FLOAT(k->sizes.dtype, T, FSDP_TRY(launch(stream, name, scale_rows<T>, t.grid, t.block, 0, *k, t.group)));
     return FSDP_OK;
 }
 
@@ -285,9 +281,8 @@ static __global__ void spread_rows(GRID_CONSTANT(fsdp__channel_norm_backward_arg
     }
 }
 
-ENTRY(channel_norm_backward)
+ENTRY(channel_norm_backward, k)
 {
-    const fsdp__channel_norm_backward_args *k = (const fsdp__channel_norm_backward_args *)args;
     const char *name = "channel_norm_backward";
     int64_t rows = rows_of(k->sizes), sets = sets_of(k->sizes);
     float *row_sums = (float *)fsdp__stream_workspace(stream, (size_t)(2 * rows + 2 * sets) * sizeof *row_sums);
@@ -296,16 +291,14 @@ ENTRY(channel_norm_backward)
 
     if (!row_sums)
         return fsdp_last_status();
-#define SUM(T) FSDP_TRY(launch(stream, name, sum_rows<T>, t.grid, t.block, 0, *k, t.group, row_sums))
-    EACH_FLOAT(k->sizes.dtype, SUM)
-#undef SUM
+    EACH_FLOAT(k->sizes.dtype, T,
+               FSDP_TRY(launch(stream, name, sum_rows<T>, t.grid, t.block, 0, *k, t.group, row_sums)));
     if (k->dweight || k->dbias)
         FSDP_TRY(launch(stream, name, sum_channels, blocks_for(k->sizes.channels, WARP), WARP, 0, *k, row_sums));
     if (!k->dx)
         return FSDP_OK;
     FSDP_TRY(launch(stream, name, sum_sets, blocks_for(sets, WARP), WARP, 0, *k, row_sums, terms));
-#define SPREAD(T) FSDP_TRY(launch(stream, name, spread_rows<T>, t.grid, t.block, 0, *k, t.group, terms))
-    EACH_FLOAT(k->sizes.dtype, SPREAD)
-#undef SPREAD
+    EACH_FLOAT(k->sizes.dtype, T,
+               FSDP_TRY(launch(stream, name, spread_rows<T>, t.grid, t.block, 0, *k, t.group, terms)));
     return FSDP_OK;
 }

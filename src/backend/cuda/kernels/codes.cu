@@ -20,53 +20,18 @@ static __global__ void find_largest(GRID_CONSTANT(span_list<fsdp__span>) list)
         atomicMax((unsigned *)list.spans[c.span].dst, largest);
 }
 
-ENTRY(amax)
+ENTRY(amax, k)
 {
-    const fsdp__amax_args *k = (const fsdp__amax_args *)args;
     span_lists<fsdp__span> lists = lists_of(k->spans, k->count);
 
     while (next_list(&lists)) {
         FSDP_TRY(launch(stream, "amax", clear_largest, 1, BLOCK, 0, lists.list));
-#define FIND(T) FSDP_TRY(launch(stream, "amax", find_largest<T>, lists.blocks, BLOCK, 0, lists.list))
-        EACH_FLOAT(k->dtype, FIND)
-#undef FIND
+        EACH_FLOAT(k->dtype, T, FSDP_TRY(launch(stream, "amax", find_largest<T>, lists.blocks, BLOCK, 0, lists.list)));
     }
     return FSDP_OK;
 }
 
 /* ---- e4m3 ---- */
-
-/* Rounds to nearest even, at most 448; a NaN stays one. Adding 2^14 leaves a result below 2^-6 in the sum's last bits,
- * rounded by the adder. */
-DEVICE uint8_t to_float8(float x)
-{
-    uint32_t bits = float_bits(x), sign = bits >> 24 & 0x80u;
-    float magnitude = bits_float(bits & 0x7fffffffu), limited = magnitude > 448.0f ? 448.0f : magnitude;
-    uint32_t limited_bits = float_bits(limited);
-    uint32_t normal = (limited_bits - (120u << 23) + 0x7ffffu + (limited_bits >> 20 & 1)) >> 20;
-    uint32_t tiny = float_bits(limited + 16384.0f) - 0x46800000u;
-    uint32_t code = limited < 0x1p-6f ? tiny : normal;
-
-    return (uint8_t)(sign | (magnitude != magnitude ? 0x7fu : code));
-}
-
-DEVICE float from_float8(uint8_t code)
-{
-    uint32_t magnitude = code & 0x7fu, sign = (uint32_t)(code & 0x80u) << 24;
-    float tiny = (float)(int32_t)magnitude * 0x1p-9f;
-    uint32_t normal = (magnitude << 20) + (120u << 23);
-    uint32_t bits = magnitude == 0x7fu ? 0x7fc00000u : magnitude < 8u ? float_bits(tiny) : normal;
-
-    return bits_float(sign | bits);
-}
-
-/* Returns the scale that makes the largest magnitude 448. */
-DEVICE float float8_scale(float amax)
-{
-    double least = 1e-12, most = amax;
-
-    return (float)(448.0 / (most < least ? least : most));
-}
 
 template <class T>
 static __global__ void encode_float8(GRID_CONSTANT(span_list<fsdp__coded_span>) list)
@@ -75,9 +40,9 @@ static __global__ void encode_float8(GRID_CONSTANT(span_list<fsdp__coded_span>) 
     chunk c = chunk_of_block(list);
     const fsdp__coded_span &s = list.spans[c.span];
     const T *values = (const T *)s.values;
-    float scale = float8_scale(*s.amax);
+    float scale = fsdp__float8_scale(*s.amax);
 
-    if (s.keep && float_bits(*s.scales) == float_bits(scale))
+    if (s.keep && fsdp__float_bits(*s.scales) == fsdp__float_bits(scale))
         return;
     EACH_PACK (at, c, N) {
         float x[N];
@@ -86,7 +51,7 @@ static __global__ void encode_float8(GRID_CONSTANT(span_list<fsdp__coded_span>) 
         load_pack(values + at, c.end - at, x);
         UNROLL
         for (int i = 0; i < N; i++)
-            codes.at[i] = to_float8(x[i] * scale);
+            codes.at[i] = fsdp__to_float8(x[i] * scale);
         put(s.codes + at, c.end - at, codes);
     }
 }
@@ -95,7 +60,7 @@ static __global__ void encode_float8(GRID_CONSTANT(span_list<fsdp__coded_span>) 
 static __global__ void store_scales(GRID_CONSTANT(span_list<fsdp__coded_span>) list)
 {
     EACH_ITEM (i, list.count)
-        *list.spans[i].scales = float8_scale(*list.spans[i].amax);
+        *list.spans[i].scales = fsdp__float8_scale(*list.spans[i].amax);
 }
 
 /* ---- int8 ---- */
@@ -103,17 +68,6 @@ static __global__ void store_scales(GRID_CONSTANT(span_list<fsdp__coded_span>) l
 enum {
     LANE_CODES = FSDP__CODE_BLOCK / WARP /* codes of a block that a lane has */
 };
-
-/* If a block's largest magnitude is below this, the inverse would be infinite. */
-#define SMALLEST_BLOCK 1e-30f
-
-/* Rounds to nearest even by the adder: 1.5 * 2^23 leaves the integer in the sum's last bits. */
-DEVICE uint8_t to_int8(float x)
-{
-    float high = x > 127.0f ? 127.0f : x, limited = high < -127.0f ? -127.0f : high;
-
-    return (uint8_t)float_bits(limited + 12582912.0f);
-}
 
 /* Each warp codes one block of values after the other. */
 template <class T>
@@ -134,32 +88,29 @@ static __global__ void encode_int8(GRID_CONSTANT(span_list<fsdp__coded_span>) li
         load_pack(values + at, c.end - at, x);
         for (int i = 0; i < LANE_CODES; i++)
             largest = magnitude_bits(x[i]) > largest ? magnitude_bits(x[i]) : largest;
-        amax = bits_float(warp_largest(largest));
-        none = amax < SMALLEST_BLOCK;
+        amax = fsdp__bits_float(warp_largest(largest));
+        none = amax < FSDP__SMALLEST_BLOCK;
         inverse = none ? 0.0f : 127.0f / amax;
         for (int i = 0; i < LANE_CODES; i++)
-            codes.at[i] = to_int8(x[i] * inverse);
+            codes.at[i] = fsdp__to_int8(x[i] * inverse);
         put(s.codes + at, c.end - at, codes);
         if (lane_of_warp() == 0)
             s.scales[block / FSDP__CODE_BLOCK] = none ? 0.0f : amax / 127.0f;
     }
 }
 
-ENTRY(quantize)
+ENTRY(quantize, k)
 {
-    const fsdp__quantize_args *k = (const fsdp__quantize_args *)args;
     span_lists<fsdp__coded_span> lists = lists_of(k->spans, k->count);
 
     while (next_list(&lists)) {
-#define INT8(T) FSDP_TRY(launch(stream, "quantize", encode_int8<T>, lists.blocks, BLOCK, 0, lists.list))
-#define FLOAT8(T) FSDP_TRY(launch(stream, "quantize", encode_float8<T>, lists.blocks, BLOCK, 0, lists.list))
         if (k->code == FSDP__CODE_INT8) {
-            EACH_FLOAT(k->dtype, INT8)
+            EACH_FLOAT(k->dtype, T,
+                       FSDP_TRY(launch(stream, "quantize", encode_int8<T>, lists.blocks, BLOCK, 0, lists.list)));
             continue;
         }
-        EACH_FLOAT(k->dtype, FLOAT8)
-#undef FLOAT8
-#undef INT8
+        EACH_FLOAT(k->dtype, T,
+                   FSDP_TRY(launch(stream, "quantize", encode_float8<T>, lists.blocks, BLOCK, 0, lists.list)));
         FSDP_TRY(launch(stream, "quantize", store_scales, 1, BLOCK, 0, lists.list));
     }
     return FSDP_OK;
@@ -203,7 +154,7 @@ static __global__ void decode(GRID_CONSTANT(span_list<fsdp__coded_span>) list, f
         if (code == FSDP__CODE_FLOAT8) {
             UNROLL
             for (int i = 0; i < N; i++)
-                x[i] = from_float8(codes.at[i]) / *s.scales;
+                x[i] = fsdp__from_float8(codes.at[i]) / *s.scales;
         } else {
             UNROLL
             for (int i = 0; i < N; i++)
@@ -224,15 +175,13 @@ static __global__ void decode(GRID_CONSTANT(span_list<fsdp__coded_span>) list, f
     }
 }
 
-ENTRY(dequantize)
+ENTRY(dequantize, k)
 {
-    const fsdp__dequantize_args *k = (const fsdp__dequantize_args *)args;
     span_lists<fsdp__coded_span> lists = lists_of(k->spans, k->count);
 
     while (next_list(&lists)) {
-#define DECODE(T) FSDP_TRY(launch(stream, "dequantize", decode<T>, lists.blocks, BLOCK, 0, lists.list, k->code))
-        EACH_FLOAT(k->dtype, DECODE)
-#undef DECODE
+        EACH_FLOAT(k->dtype, T,
+                   FSDP_TRY(launch(stream, "dequantize", decode<T>, lists.blocks, BLOCK, 0, lists.list, k->code)));
     }
     return FSDP_OK;
 }
@@ -280,17 +229,15 @@ static __global__ void decode_rows(const fsdp__decode_weight_args k, const divis
     }
 }
 
-ENTRY(decode_weight)
+ENTRY(decode_weight, k)
 {
-    const fsdp__decode_weight_args *k = (const fsdp__decode_weight_args *)args;
     const nf4_levels nf4 = {FSDP__NF4_LEVELS};
 
     if (k->numel == 0)
         return FSDP_OK;
-#define DECODE(T)                                                                                                \
-    FSDP_TRY(launch(stream, "decode_weight", decode_rows<T>, blocks_for(k->numel, BLOCK *pack_of<T, T>::length), \
-                    BLOCK, 0, *k, divisor_of(k->row_numel, k->numel), nf4))
-    EACH_FLOAT(k->dtype, DECODE)
-#undef DECODE
+    EACH_FLOAT(
+        k->dtype, T,
+        FSDP_TRY(launch(stream, "decode_weight", decode_rows<T>, blocks_for(k->numel, BLOCK * pack_of<T, T>::length),
+                        BLOCK, 0, *k, divisor_of(k->row_numel, k->numel), nf4)));
     return FSDP_OK;
 }

@@ -239,27 +239,22 @@ static __global__ void add_panels(const float *partial, int64_t panels, int64_t 
     }
 }
 
-ENTRY(conv2d_forward)
+ENTRY(conv2d_forward, k)
 {
-    const fsdp__conv2d_forward_args *k = (const fsdp__conv2d_forward_args *)args;
     const sizes *s = &k->sizes;
     int64_t tiles = all_tiles(s, 1, s->out / s->groups, s->batch * s->out_height * s->out_width);
 
-#define RUN(T) return launch(stream, "conv2d_forward", forward<T>, blocks_for(tiles, 1), BLOCK, 0, *k)
-    EACH_FLOAT(s->dtype, RUN)
-#undef RUN
+    EACH_FLOAT(s->dtype, T, return launch(stream, "conv2d_forward", forward<T>, blocks_for(tiles, 1), BLOCK, 0, *k));
     return FSDP_OK;
 }
 
-ENTRY(conv2d_input)
+ENTRY(conv2d_input, k)
 {
-    const fsdp__conv2d_input_args *k = (const fsdp__conv2d_input_args *)args;
     const sizes *s = &k->sizes;
     int64_t tiles = all_tiles(s, 1, s->in / s->groups, s->batch * s->in_height * s->in_width);
 
-#define RUN(T) return launch(stream, "conv2d_input", input_gradient<T>, blocks_for(tiles, 1), BLOCK, 0, *k)
-    EACH_FLOAT(s->dtype, RUN)
-#undef RUN
+    EACH_FLOAT(s->dtype, T,
+               return launch(stream, "conv2d_input", input_gradient<T>, blocks_for(tiles, 1), BLOCK, 0, *k));
     return FSDP_OK;
 }
 
@@ -281,12 +276,8 @@ static fsdp_status weight_gradient(fsdp_stream *stream, const fsdp__conv2d_weigh
                   numel, (T *)k->dweight, k->accumulate);
 }
 
-ENTRY(conv2d_weight)
+ENTRY(conv2d_weight, k)
 {
-    const fsdp__conv2d_weight_args *k = (const fsdp__conv2d_weight_args *)args;
-
-#define RUN(T) return weight_gradient<T>(stream, k)
-    EACH_FLOAT(k->sizes.dtype, RUN)
-#undef RUN
+    EACH_FLOAT(k->sizes.dtype, T, return weight_gradient<T>(stream, k));
     return FSDP_OK;
 }

@@ -236,15 +236,6 @@ static fsdp_status copy_by(const copy_plan &plan)
                   blocks_for(r.rows.numel * r.packs, BLOCK), BLOCK, 0, r);
 }
 
-template <class From>
-static fsdp_status copy_floats(const copy_plan &plan)
-{
-#define CONVERT(To) return plan.k->accumulate ? copy_by<adds<From, To>>(plan) : copy_by<converts<From, To>>(plan)
-    EACH_FLOAT(plan.k->dst_dtype, CONVERT)
-#undef CONVERT
-    return FSDP_OK;
-}
-
 static fsdp_status copy_bits(const copy_plan &plan)
 {
     switch (fsdp_dtype_size(plan.k->src_dtype)) {
@@ -259,9 +250,8 @@ static fsdp_status copy_bits(const copy_plan &plan)
     }
 }
 
-ENTRY(copy)
+ENTRY(copy, k)
 {
-    const fsdp__copy_args *k = (const fsdp__copy_args *)args;
     copy_plan plan = plan_of(stream, k);
     bool same = k->src_dtype == k->dst_dtype && !k->accumulate;
 
@@ -272,8 +262,7 @@ ENTRY(copy)
     if (!is_float(k->src_dtype) || !is_float(k->dst_dtype))
         return launch(stream, "copy", copy_numbers, blocks_for(plan.at.numel, BLOCK), BLOCK, 0, k->src, k->src_dtype,
                       k->dst, k->dst_dtype, plan.at);
-#define COPY(T) return copy_floats<T>(plan)
-    EACH_FLOAT(k->src_dtype, COPY)
-#undef COPY
+    EACH_PAIR(k->src_dtype, k->dst_dtype, From, To,
+              return k->accumulate ? copy_by<adds<From, To>>(plan) : copy_by<converts<From, To>>(plan));
     return FSDP_OK;
 }

@@ -32,15 +32,13 @@ static fsdp_status fill_with(fsdp_stream *stream, const fsdp__fill_args *k, T va
                   0, (T *)k->dst, value, k->numel, is_aligned(k->dst, 0));
 }
 
-ENTRY(fill)
+ENTRY(fill, k)
 {
-    const fsdp__fill_args *k = (const fsdp__fill_args *)args;
-
     if (k->numel == 0)
         return FSDP_OK;
     switch (k->dtype) {
     case FSDP_F32:
-        return fill_with(stream, k, float_bits((float)k->value));
+        return fill_with(stream, k, fsdp__float_bits((float)k->value));
     case FSDP_BF16:
         return fill_with(stream, k, from_float<bf16>((float)k->value).bits);
     case FSDP_F16:
@@ -92,13 +90,13 @@ struct upper_half {
 
 HOST_DEVICE float to_float(upper_half x)
 {
-    return bits_float((uint32_t)x.bits << 16);
+    return fsdp__bits_float((uint32_t)x.bits << 16);
 }
 
 template <>
 HOST_DEVICE upper_half from_float<upper_half>(float x)
 {
-    upper_half y = {(uint16_t)(float_bits(x) >> 16)};
+    upper_half y = {(uint16_t)(fsdp__float_bits(x) >> 16)};
 
     return y;
 }

@@ -14,8 +14,6 @@
 #define fsdp__tanhf tanhf
 #define fsdp__erff erff
 #define fsdp__dividef(a, b) ((a) / (b))
-#define fsdp__float_bits float_bits
-#define fsdp__bits_float bits_float
 #include "device/formulas.h"
 
 #undef DEVICE_ACTIVATIONS_H

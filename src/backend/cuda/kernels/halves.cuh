@@ -15,7 +15,7 @@ DEVICE void load_halves(const uint16_t *high, const uint16_t *low, int64_t n, fl
 
     UNROLL
     for (int i = 0; i < HALVES; i++)
-        x[i] = bits_float(fsdp__split_whole(h.at[i], l.at[i]));
+        x[i] = fsdp__bits_float(fsdp__split_whole(h.at[i], l.at[i]));
 }
 
 DEVICE void store_halves(uint16_t *high, uint16_t *low, int64_t n, const float (&x)[HALVES])
@@ -24,8 +24,8 @@ DEVICE void store_halves(uint16_t *high, uint16_t *low, int64_t n, const float (
 
     UNROLL
     for (int i = 0; i < HALVES; i++) {
-        h.at[i] = (uint16_t)fsdp__split_high(float_bits(x[i]));
-        l.at[i] = (uint16_t)fsdp__split_low(float_bits(x[i]));
+        h.at[i] = (uint16_t)fsdp__split_high(fsdp__float_bits(x[i]));
+        l.at[i] = (uint16_t)fsdp__split_low(fsdp__float_bits(x[i]));
     }
     put(high, n, h);
     put(low, n, l);

@@ -39,24 +39,29 @@ static __global__ void gather_words(GRID_CONSTANT(gather_plan) k)
     }
 }
 
-/* Expands CALL(W) for the word of so many bytes, as a statement. */
-#define EACH_SIZE(bytes, CALL) \
-    switch (bytes) {           \
-    case 1:                    \
-        CALL(uint8_t);         \
-        break;                 \
-    case 2:                    \
-        CALL(uint16_t);        \
-        break;                 \
-    case 4:                    \
-        CALL(uint32_t);        \
-        break;                 \
-    case 8:                    \
-        CALL(uint64_t);        \
-        break;                 \
-    default:                   \
-        CALL(uint4);           \
-        break;                 \
+/* Expands to a statement, the last argument, that calls the word of so many bytes W. */
+#define EACH_SIZE(bytes, W, ...) \
+    switch (bytes) {             \
+    case 1: {                    \
+        using W = uint8_t;       \
+        __VA_ARGS__;             \
+    } break;                     \
+    case 2: {                    \
+        using W = uint16_t;      \
+        __VA_ARGS__;             \
+    } break;                     \
+    case 4: {                    \
+        using W = uint32_t;      \
+        __VA_ARGS__;             \
+    } break;                     \
+    case 8: {                    \
+        using W = uint64_t;      \
+        __VA_ARGS__;             \
+    } break;                     \
+    default: {                   \
+        using W = uint4;         \
+        __VA_ARGS__;             \
+    } break;                     \
     }
 
 /* Returns the size of the words in which rows of `inner` elements are copied: 16 bytes where addresses and sizes
@@ -71,9 +76,8 @@ static int64_t size_of(fsdp_dtype dtype)
     return (int64_t)fsdp_dtype_size(dtype);
 }
 
-ENTRY(gather)
+ENTRY(gather, a)
 {
-    const fsdp__gather_args *a = (const fsdp__gather_args *)args;
     int64_t size = size_of(a->dtype),
             bytes = a->map.index_inner == 0 ? word_bytes(a->x, a->y, a->map.inner, size) : size;
     gather_plan k = {a->x, a->y, a->map, {}, {}};
@@ -85,9 +89,7 @@ ENTRY(gather)
         return FSDP_OK;
     k.by_inner = divisor_of(k.map.inner, items);
     k.by_count = divisor_of(k.map.count, items);
-#define GATHER(W) FSDP_TRY(launch(stream, "gather", gather_words<W>, blocks_for(items, BLOCK), BLOCK, 0, k))
-    EACH_SIZE(bytes, GATHER)
-#undef GATHER
+    EACH_SIZE(bytes, W, FSDP_TRY(launch(stream, "gather", gather_words<W>, blocks_for(items, BLOCK), BLOCK, 0, k)));
     return FSDP_OK;
 }
 
@@ -125,9 +127,8 @@ static __global__ __launch_bounds__(MOST_THREADS) void find_bad_id(const int32_t
         *bad_row = bad;
 }
 
-ENTRY(embedding_forward)
+ENTRY(embedding_forward, a)
 {
-    const fsdp__embedding_forward_args *a = (const fsdp__embedding_forward_args *)args;
     int64_t size = size_of(a->dtype), bytes = word_bytes(a->table, a->y, a->cols, size), items;
     lookup_plan k = {*a, a->cols * size / bytes, {}};
 
@@ -138,9 +139,8 @@ ENTRY(embedding_forward)
     if (items == 0)
         return FSDP_OK;
     k.by_words = divisor_of(k.words, items);
-#define LOOK_UP(W) FSDP_TRY(launch(stream, "embedding_forward", look_up<W>, blocks_for(items, BLOCK), BLOCK, 0, k))
-    EACH_SIZE(bytes, LOOK_UP)
-#undef LOOK_UP
+    EACH_SIZE(bytes, W,
+              FSDP_TRY(launch(stream, "embedding_forward", look_up<W>, blocks_for(items, BLOCK), BLOCK, 0, k)));
     return FSDP_OK;
 }
 
@@ -376,7 +376,7 @@ static fsdp_status add_sorted(fsdp_stream *stream, const char *name, scatter_pla
 #define ADD(Y)                                                             \
     FSDP_TRY(launch(stream, name, add_chunks<X, Y>, blocks, BLOCK, 0, k)); \
     FSDP_TRY(launch(stream, name, add_shared<X, Y>, blocks, BLOCK, 0, k))
-    EACH_FLOAT(y_dtype, ADD)
+    EACH_FLOAT(y_dtype, Y, ADD(Y));
 #undef ADD
     return FSDP_OK;
 }
@@ -388,9 +388,7 @@ static fsdp_status scatter_added(fsdp_stream *stream, const char *name, scatter_
     FSDP_TRY(sort_items(stream, name, &k, size_of(y_dtype)));
     if (k.items == 0)
         return FSDP_OK;
-#define SORTED(X) FSDP_TRY(add_sorted<X>(stream, name, k, y_dtype))
-    EACH_FLOAT(x_dtype, SORTED)
-#undef SORTED
+    EACH_FLOAT(x_dtype, X, FSDP_TRY(add_sorted<X>(stream, name, k, y_dtype)));
     return FSDP_OK;
 }
 
@@ -404,16 +402,14 @@ static fsdp_status scatter_stored(fsdp_stream *stream, scatter_plan k, int64_t s
     bytes = word_bytes(k.x, k.y, k.width, size);
     k.width = k.packs = k.width * size / bytes;
     k.by_packs = divisor_of(k.packs, k.items * k.packs);
-#define STORE(W) \
-    FSDP_TRY(launch(stream, "scatter", store_scattered<W>, blocks_for(k.items *k.packs, BLOCK), BLOCK, 0, k))
-    EACH_SIZE(bytes, STORE)
-#undef STORE
+    EACH_SIZE(
+        bytes, W,
+        FSDP_TRY(launch(stream, "scatter", store_scattered<W>, blocks_for(k.items * k.packs, BLOCK), BLOCK, 0, k)));
     return FSDP_OK;
 }
 
-ENTRY(scatter)
+ENTRY(scatter, a)
 {
-    const fsdp__scatter_args *a = (const fsdp__scatter_args *)args;
     scatter_plan k = {};
 
     k.x = a->x;
@@ -424,9 +420,8 @@ ENTRY(scatter)
                   : scatter_stored(stream, k, size_of(a->dtype));
 }
 
-ENTRY(embedding_backward)
+ENTRY(embedding_backward, a)
 {
-    const fsdp__embedding_backward_args *a = (const fsdp__embedding_backward_args *)args;
     scatter_plan k = {};
 
     k.x = a->dy;

@@ -45,8 +45,16 @@
 #define HOST_DEVICE __host__ __device__ __forceinline__
 #define DEVICE __device__ __forceinline__
 
-/* Defines an entry of the table of kernels. */
-#define ENTRY(name) extern "C" fsdp_status fsdp__cuda_##name(fsdp_stream *stream, const void *args)
+/* Begins the definition of an entry of the table of kernels, whose arguments are `k`. ENTRY_LIKE does so for one with
+ * the arguments of the kernel `like`. */
+#define ENTRY(name, k) ENTRY_LIKE(name, name, k)
+#define ENTRY_LIKE(name, like, k)                                                       \
+    static fsdp_status name##_entry(fsdp_stream *stream, const fsdp__##like##_args *k); \
+    extern "C" fsdp_status fsdp__cuda_##name(fsdp_stream *stream, const void *args)     \
+    {                                                                                   \
+        return name##_entry(stream, (const fsdp__##like##_args *)args);                 \
+    }                                                                                   \
+    static fsdp_status name##_entry(fsdp_stream *stream, const fsdp__##like##_args *k)
 
 enum {
     WARP = 32,
@@ -116,28 +124,15 @@ static inline unsigned blocks_for(int64_t n, int64_t each)
  * A GPU has an instruction for each conversion. CUDA's headers of such numbers, which have the same ones, would
  * take half a second of each file's compilation. */
 
+#define FSDP__CONVERSION HOST_DEVICE
+#include "device/conversions.h"
+
 struct bf16 {
     uint16_t bits;
 };
 struct f16 {
     uint16_t bits;
 };
-
-HOST_DEVICE uint32_t float_bits(float x)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-HOST_DEVICE float bits_float(uint32_t bits)
-{
-    float x;
-
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 HOST_DEVICE float to_float(float x)
 {
@@ -146,7 +141,7 @@ HOST_DEVICE float to_float(float x)
 
 HOST_DEVICE float to_float(bf16 x)
 {
-    return bits_float((uint32_t)x.bits << 16);
+    return fsdp__from_bf16(x.bits);
 }
 
 HOST_DEVICE float to_float(f16 x)
@@ -157,12 +152,7 @@ HOST_DEVICE float to_float(f16 x)
     asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
     return y;
 #else
-    uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16, magnitude = x.bits & 0x7fffu;
-    float tiny = (float)(int32_t)magnitude * 0x1p-24f;
-    uint32_t normal = (magnitude << 13) + (112u << 23);
-    uint32_t bits = magnitude >= 0x7c00u ? normal + (112u << 23) : magnitude < 0x400u ? float_bits(tiny) : normal;
-
-    return bits_float(sign | bits);
+    return fsdp__from_f16(x.bits);
 #endif
 }
 
@@ -185,11 +175,7 @@ HOST_DEVICE bf16 from_float<bf16>(float x)
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
     return y;
 #else
-    uint32_t bits = float_bits(x);
-    uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1), quiet = bits | 0x400000u;
-    bf16 y = {(uint16_t)((x != x ? quiet : rounded) >> 16)};
-
-    return y;
+    return bf16{fsdp__to_bf16(x)};
 #endif
 }
 
@@ -202,15 +188,7 @@ HOST_DEVICE f16 from_float<f16>(float x)
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
     return y;
 #else
-    uint32_t bits = float_bits(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    /* Adding 0.5 leaves a result below 2^-14 in the sum's last bits, rounded by the adder. */
-    uint32_t tiny = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;
-    uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1)) >> 13;
-    uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
-    uint32_t half = magnitude >= 0x47800000u ? large : magnitude < 0x38800000u ? tiny : normal;
-    f16 y = {(uint16_t)(sign | half)};
-
-    return y;
+    return f16{fsdp__to_f16(x)};
 #endif
 }
 
@@ -250,28 +228,32 @@ static inline bool is_float(fsdp_dtype dtype)
     return dtype == FSDP_F32 || dtype == FSDP_BF16 || dtype == FSDP_F16;
 }
 
-/* Expands CALL(T) for the type of a floating dtype, as a statement of a function that returns a status. */
-#define EACH_FLOAT(dtype, CALL) \
-    switch (dtype) {            \
-    case FSDP_F32:              \
-        CALL(float);            \
-        break;                  \
-    case FSDP_BF16:             \
-        CALL(bf16);             \
-        break;                  \
-    case FSDP_F16:              \
-        CALL(f16);              \
-        break;                  \
-    default:                    \
-        break;                  \
+/* Expands to a statement, the last argument, that calls the type of a floating dtype T. */
+#define EACH_FLOAT(dtype, T, ...) \
+    switch (dtype) {              \
+    case FSDP_F32: {              \
+        using T = float;          \
+        __VA_ARGS__;              \
+    } break;                      \
+    case FSDP_BF16: {             \
+        using T = bf16;           \
+        __VA_ARGS__;              \
+    } break;                      \
+    case FSDP_F16: {              \
+        using T = f16;            \
+        __VA_ARGS__;              \
+    } break;                      \
+    default:                      \
+        break;                    \
     }
+
+/* Expands to a statement, the last argument, that calls the types of two floating dtypes T and W. */
+#define EACH_PAIR(t, w, T, W, ...) EACH_FLOAT(t, T, EACH_FLOAT(w, W, __VA_ARGS__))
 
 /* Defines the entry that calls function<T>(stream, arguments) for the type of the kernel's dtype. */
 #define FLOAT_ENTRY(name, function)                                                          \
-    ENTRY(name)                                                                              \
+    ENTRY(name, k)                                                                           \
     {                                                                                        \
-        const fsdp__##name##_args *k = (const fsdp__##name##_args *)args;                    \
-                                                                                             \
         if (k->dtype == FSDP_F32)                                                            \
             return function<float>(stream, k);                                               \
         return k->dtype == FSDP_BF16 ? function<bf16>(stream, k) : function<f16>(stream, k); \

@@ -355,14 +355,13 @@ static fsdp_status launch_rows_of(fsdp_stream *stream, loss_plan k, Made made)
     k.whole = aligned && !padded;                                                    \
     FSDP_TRY(                                                                        \
         launch(stream, "cross_entropy", row_losses<false, T, G, Made>, k.threads.grid, k.threads.block, 0, k, made))
-    EACH_FLOAT(a->dlogits ? a->dlogits_dtype : a->dtype, TO)
+    EACH_FLOAT(a->dlogits ? a->dlogits_dtype : a->dtype, G, TO(G));
 #undef TO
     return FSDP_OK;
 }
 
-ENTRY(cross_entropy)
+ENTRY(cross_entropy, a)
 {
-    const fsdp__cross_entropy_args *a = (const fsdp__cross_entropy_args *)args;
     loss_plan k = {*a, threads_of_rows(a->rows, a->cols, EACH), false, NULL};
 
     k.losses = (double *)fsdp__stream_workspace(stream, (size_t)a->rows * sizeof *k.losses + 1);
@@ -370,13 +369,9 @@ ENTRY(cross_entropy)
         k.args.logits_row = a->cols;
     if (!k.losses)
         return fsdp_last_status();
-#define LOSSES(T) FSDP_TRY(launch_rows_of<T>(stream, k, as_it_is{}))
-#define CAPPED(T) FSDP_TRY(launch_rows_of<T>(stream, k, capped{a->softcap}))
     if (a->softcap > 0.0f)
-        EACH_FLOAT(a->dtype, CAPPED)
+        EACH_FLOAT(a->dtype, T, FSDP_TRY(launch_rows_of<T>(stream, k, capped{a->softcap})))
     else
-        EACH_FLOAT(a->dtype, LOSSES)
-#undef LOSSES
-#undef CAPPED
+        EACH_FLOAT(a->dtype, T, FSDP_TRY(launch_rows_of<T>(stream, k, as_it_is{})));
     return a->largest ? FSDP_OK : launch(stream, "cross_entropy", fold_losses, 1, MOST_THREADS, 0, k);
 }

@@ -31,9 +31,7 @@ struct matrix {
 
     DEVICE void read(int64_t i0, int64_t p0, int64_t end, float4 (*slice)[TILE_PITCH]) const
     {
-#define READ(T) read_slice(elements<T>{(const T *)data + first, sides, side, step}, i0, p0, end, slice)
-        EACH_FLOAT(dtype, READ)
-#undef READ
+        EACH_FLOAT(dtype, T, read_slice(elements<T>{(const T *)data + first, sides, side, step}, i0, p0, end, slice));
     }
 };
 
@@ -70,9 +68,8 @@ static __global__ void __launch_bounds__(BLOCK) multiply(GRID_CONSTANT(fsdp__mat
 }
 
 /* Adds up the operand by a pass of its own. */
-ENTRY(operand_sums)
+ENTRY_LIKE(operand_sums, matmul, k)
 {
-    const fsdp__matmul_args *k = (const fsdp__matmul_args *)args;
     int64_t sides = k->sums_of_b ? k->n : k->m;
     bool across = (k->sums_of_b ? k->b_row : k->a_col) != 1; /* the sums are of columns, as it lies in memory */
     fsdp__reduce_args sum = {};
@@ -89,9 +86,8 @@ ENTRY(operand_sums)
 }
 
 /* Takes the rows of a product through GELU or its gradient, by a pass of its own: r lies in `before`, or in C. */
-ENTRY(product_gelu)
+ENTRY_LIKE(product_gelu, matmul, k)
 {
-    const fsdp__matmul_args *k = (const fsdp__matmul_args *)args;
     int64_t rows = k->c_row == k->n ? k->m : 1, size = k->c_dtype == FSDP_F32 ? 4 : 2;
 
     for (int64_t row = 0; row < k->m; row += rows) {
@@ -113,10 +109,8 @@ ENTRY(product_gelu)
     return FSDP_OK;
 }
 
-ENTRY(own_matmul)
+ENTRY_LIKE(own_matmul, matmul, k)
 {
-    const fsdp__matmul_args *k = (const fsdp__matmul_args *)args;
-
     fsdp__matmul_args plain = *k;
 
     if (k->sums)

@@ -201,20 +201,6 @@ static __global__ __launch_bounds__(KEPT ? KEEPERS : MOST_THREADS) void norm_row
     }
 }
 
-/* Expands CALL(T, W) for the types of two floating dtypes. */
-#define EACH_PAIR(t, w, CALL)           \
-    switch (w) {                        \
-    case FSDP_F32:                      \
-        EACH_FLOAT(t, CALL##_OF_FLOATS) \
-        break;                          \
-    case FSDP_BF16:                     \
-        EACH_FLOAT(t, CALL##_OF_BF16)   \
-        break;                          \
-    default:                            \
-        EACH_FLOAT(t, CALL##_OF_F16)    \
-        break;                          \
-    }
-
 /* Says whether rows of T with weights of W are usual enough for kernels that keep them. */
 template <class T, class W>
 struct usual {
@@ -258,18 +244,14 @@ static fsdp_status launch_forward(fsdp_stream *stream, forward_plan k, bool kept
     return launch(stream, "norm_forward", kernel, k.threads.grid, k.threads.block, 0, k);
 }
 
-ENTRY(norm_forward)
+ENTRY(norm_forward, a)
 {
-    const fsdp__norm_forward_args *a = (const fsdp__norm_forward_args *)args;
     int64_t row_bytes = a->cols * (int64_t)fsdp_dtype_size(a->dtype);
     forward_plan k = {*a, threads_of_rows(a->rows, a->cols, a->cols <= WARP * FEW ? FEW : SOME)};
     bool kept = a->cols <= KEEPERS * SOME && is_aligned(a->x, row_bytes) && is_aligned(a->residual, 0) &&
                 is_aligned(a->sum, 0) && is_aligned(a->y, 0) && is_aligned(a->weight, 0) && is_aligned(a->bias, 0);
 
-#define NORM_OF_FLOATS(T) FSDP_TRY((launch_forward<T, float>(stream, k, kept)))
-#define NORM_OF_BF16(T) FSDP_TRY((launch_forward<T, bf16>(stream, k, kept)))
-#define NORM_OF_F16(T) FSDP_TRY((launch_forward<T, f16>(stream, k, kept)))
-    EACH_PAIR(a->dtype, a->weight_dtype, NORM)
+    EACH_PAIR(a->dtype, a->weight_dtype, T, W, FSDP_TRY((launch_forward<T, W>(stream, k, kept))));
     return FSDP_OK;
 }
 
@@ -510,11 +492,9 @@ static fsdp_status fold(fsdp_stream *stream, const backward_plan &k, const float
 {
     if (!out)
         return FSDP_OK;
-#define FOLD(T)                                                                                                       \
-    FSDP_TRY(launch(stream, "norm_backward", fold_panels<T>, blocks_for(k.args.cols, WARP), FOLDERS *WARP, 0, panels, \
-                    k.panels, k.args.cols, (T *)out, accumulate))
-    EACH_FLOAT(k.args.dweight_dtype, FOLD)
-#undef FOLD
+    EACH_FLOAT(k.args.dweight_dtype, T,
+               FSDP_TRY(launch(stream, "norm_backward", fold_panels<T>, blocks_for(k.args.cols, WARP), FOLDERS * WARP,
+                               0, panels, k.panels, k.args.cols, (T *)out, accumulate)));
     return FSDP_OK;
 }
 
@@ -564,9 +544,8 @@ static fsdp_status launch_backward(fsdp_stream *stream, backward_plan k, bool ke
     return launch_long<T, W>(stream, k);
 }
 
-ENTRY(norm_backward)
+ENTRY(norm_backward, a)
 {
-    const fsdp__norm_backward_args *a = (const fsdp__norm_backward_args *)args;
     int64_t row_bytes = a->cols * (int64_t)fsdp_dtype_size(a->dtype);
     backward_plan k = {};
     bool kept = a->cols <= MOST_THREADS * FEW && is_aligned(a->s, row_bytes) && is_aligned(a->dy, 0) &&
@@ -580,10 +559,7 @@ ENTRY(norm_backward)
         return fsdp_last_status();
     k.dweight = a->dweight ? sums : NULL;
     k.dbias = a->dbias ? sums + k.panels * a->cols : NULL;
-#define BACKWARD_OF_FLOATS(T) FSDP_TRY((launch_backward<T, float>(stream, k, kept)))
-#define BACKWARD_OF_BF16(T) FSDP_TRY((launch_backward<T, bf16>(stream, k, kept)))
-#define BACKWARD_OF_F16(T) FSDP_TRY((launch_backward<T, f16>(stream, k, kept)))
-    EACH_PAIR(a->dtype, a->weight_dtype, BACKWARD)
+    EACH_PAIR(a->dtype, a->weight_dtype, T, W, FSDP_TRY((launch_backward<T, W>(stream, k, kept))));
     FSDP_TRY(fold(stream, k, k.dweight, a->dweight, a->accumulate_weight));
     return fold(stream, k, k.dbias, a->dbias, a->accumulate_bias);
 }

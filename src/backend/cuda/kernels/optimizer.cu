@@ -89,9 +89,7 @@ DEVICE void store_copy(const fsdp__optimizer_span &s, fsdp_dtype dtype, int64_t 
     UNROLL
     for (int i = 0; i < N; i++)
         w[i] = to_float(from_float<P>(w[i]));
-#define TO(T) store_pack((T *)s.copy + at, n, w)
-    EACH_FLOAT(dtype, TO)
-#undef TO
+    EACH_FLOAT(dtype, T, store_pack((T *)s.copy + at, n, w));
 }
 
 /* Copies the chunk of a parameter that no step is taken of. */
@@ -183,46 +181,22 @@ static __global__ void split_adam_step(GRID_CONSTANT(long_list<fsdp__optimizer_s
     }
 }
 
-static fsdp_status split_adam(fsdp_stream *stream, const fsdp__adam_args *k)
+ENTRY(adam, k)
 {
     long_lists<fsdp__optimizer_span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
     adam_plan plan = plan_of(k);
 
-    while (next_list(&lists)) {
-#define STEP(G) FSDP_TRY(launch(stream, "adam", split_adam_step<G>, lists.blocks, BLOCK, 0, lists.list, plan))
-        EACH_FLOAT(k->grad_dtype, STEP)
-#undef STEP
-    }
+    while (next_list(&lists))
+        if (k->split)
+            EACH_FLOAT(k->grad_dtype, G,
+                       FSDP_TRY(launch(stream, "adam", split_adam_step<G>, lists.blocks, BLOCK, 0, lists.list, plan)))
+        else
+            EACH_PAIR(k->param_dtype, k->grad_dtype, P, G,
+                      FSDP_TRY(launch(stream, "adam", adam_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan)));
     return FSDP_OK;
 }
 
-/* ---- the entries of Adam ---- */
-
-template <class P>
-static fsdp_status adam_of(fsdp_stream *stream, const fsdp__adam_args *k)
-{
-    long_lists<fsdp__optimizer_span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
-    adam_plan plan = plan_of(k);
-
-    while (next_list(&lists)) {
-#define STEP(G) FSDP_TRY(launch(stream, "adam", adam_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan))
-        EACH_FLOAT(k->grad_dtype, STEP)
-#undef STEP
-    }
-    return FSDP_OK;
-}
-
-ENTRY(adam)
-{
-    const fsdp__adam_args *k = (const fsdp__adam_args *)args;
-
-    if (k->split)
-        return split_adam(stream, k);
-#define ADAM(P) return adam_of<P>(stream, k)
-    EACH_FLOAT(k->param_dtype, ADAM)
-#undef ADAM
-    return FSDP_OK;
-}
+/* ---- SGD ---- */
 
 struct sgd_plan {
     verdict_on on;
@@ -271,8 +245,7 @@ static __global__ void sgd_step(GRID_CONSTANT(long_list<fsdp__optimizer_span>) l
     }
 }
 
-template <class P>
-static fsdp_status sgd_of(fsdp_stream *stream, const fsdp__sgd_args *k)
+ENTRY(sgd, k)
 {
     long_lists<fsdp__optimizer_span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
     sgd_plan plan = {{k->verdict, k->grad_scale, k->behind},
@@ -284,21 +257,9 @@ static fsdp_status sgd_of(fsdp_stream *stream, const fsdp__sgd_args *k)
                      k->nesterov,
                      k->copy_dtype};
 
-    while (next_list(&lists)) {
-#define STEP(G) FSDP_TRY(launch(stream, "sgd", sgd_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan))
-        EACH_FLOAT(k->grad_dtype, STEP)
-#undef STEP
-    }
-    return FSDP_OK;
-}
-
-ENTRY(sgd)
-{
-    const fsdp__sgd_args *k = (const fsdp__sgd_args *)args;
-
-#define SGD(P) return sgd_of<P>(stream, k)
-    EACH_FLOAT(k->param_dtype, SGD)
-#undef SGD
+    while (next_list(&lists))
+        EACH_PAIR(k->param_dtype, k->grad_dtype, P, G,
+                  FSDP_TRY(launch(stream, "sgd", sgd_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan)));
     return FSDP_OK;
 }
 
@@ -344,29 +305,16 @@ static __global__ void lion_step(GRID_CONSTANT(long_list<fsdp__optimizer_span>) 
     }
 }
 
-template <class P>
-static fsdp_status lion_of(fsdp_stream *stream, const fsdp__lion_args *k)
+ENTRY(lion, k)
 {
     long_lists<fsdp__optimizer_span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
     lion_plan plan = {
         {k->verdict, k->grad_scale, false}, (float)k->lr, (float)(1.0 - k->beta1), (float)(1.0 - k->beta2),
         (float)(k->lr * k->weight_decay),   k->copy_dtype};
 
-    while (next_list(&lists)) {
-#define STEP(G) FSDP_TRY(launch(stream, "lion", lion_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan))
-        EACH_FLOAT(k->grad_dtype, STEP)
-#undef STEP
-    }
-    return FSDP_OK;
-}
-
-ENTRY(lion)
-{
-    const fsdp__lion_args *k = (const fsdp__lion_args *)args;
-
-#define LION(P) return lion_of<P>(stream, k)
-    EACH_FLOAT(k->param_dtype, LION)
-#undef LION
+    while (next_list(&lists))
+        EACH_PAIR(k->param_dtype, k->grad_dtype, P, G,
+                  FSDP_TRY(launch(stream, "lion", lion_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan)));
     return FSDP_OK;
 }
 
@@ -395,28 +343,14 @@ static __global__ void lerp(GRID_CONSTANT(long_list<fsdp__span>) list, const fsd
     }
 }
 
-template <class D>
-static fsdp_status lerp_to(fsdp_stream *stream, const fsdp__lerp_spans_args *k)
+ENTRY(lerp_spans, k)
 {
     long_lists<fsdp__span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
 
-    while (next_list(&lists)) {
-#define LERP(S) \
-    FSDP_TRY(   \
-        launch(stream, "lerp_spans", lerp<D, S>, lists.blocks, BLOCK, 0, lists.list, k->verdict, k->weight, k->scale))
-        EACH_FLOAT(k->src_dtype, LERP)
-#undef LERP
-    }
-    return FSDP_OK;
-}
-
-ENTRY(lerp_spans)
-{
-    const fsdp__lerp_spans_args *k = (const fsdp__lerp_spans_args *)args;
-
-#define LERP(D) return lerp_to<D>(stream, k)
-    EACH_FLOAT(k->dst_dtype, LERP)
-#undef LERP
+    while (next_list(&lists))
+        EACH_PAIR(k->dst_dtype, k->src_dtype, D, S,
+                  FSDP_TRY(launch(stream, "lerp_spans", lerp<D, S>, lists.blocks, BLOCK, 0, lists.list, k->verdict,
+                                  k->weight, k->scale)));
     return FSDP_OK;
 }
 
@@ -445,7 +379,7 @@ DEVICE void store_block(const float *map, const float *x, int n, uint8_t *codes,
     for (int i = 0; i < BYTES_A_LANE; i++)
         if (lane_of_warp() + i * WARP < n)
             bits = magnitude_bits(x[i]) > bits ? magnitude_bits(x[i]) : bits;
-    largest = bits_float(warp_largest(bits));
+    largest = fsdp__bits_float(warp_largest(bits));
     if (lane_of_warp() == 0)
         *scale = largest;
     for (int i = 0; i < BYTES_A_LANE; i++)
@@ -457,10 +391,8 @@ DEVICE void store_block(const float *map, const float *x, int n, uint8_t *codes,
 template <class P>
 DEVICE void copy_element(const fsdp__byte_span &s, fsdp_dtype dtype, int64_t e, P w)
 {
-#define TO(T) ((T *)s.copy)[e] = from_float<T>(to_float(w))
     if (s.copy)
-        EACH_FLOAT(dtype, TO)
-#undef TO
+        EACH_FLOAT(dtype, T, ((T *)s.copy)[e] = from_float<T>(to_float(w)));
 }
 
 /* Copies the warp's block of a parameter that no step is taken of. */
@@ -519,26 +451,14 @@ static __global__ void byte_adam_step(GRID_CONSTANT(long_list<fsdp__byte_span>) 
     store_block(second, v, n, s.codes2 + at, &s.scales2[block]);
 }
 
-template <class P>
-static fsdp_status byte_adam_of(fsdp_stream *stream, const fsdp__byte_adam_args *k)
+ENTRY(byte_adam, k)
 {
     long_lists<fsdp__byte_span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
     adam_plan plan = plan_of(k);
 
-    while (next_list(&lists)) {
-#define STEP(G) FSDP_TRY(launch(stream, "byte_adam", byte_adam_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan))
-        EACH_FLOAT(k->grad_dtype, STEP)
-#undef STEP
-    }
-    return FSDP_OK;
-}
-
-ENTRY(byte_adam)
-{
-    const fsdp__byte_adam_args *k = (const fsdp__byte_adam_args *)args;
-
-#define ADAM(P) return byte_adam_of<P>(stream, k)
-    EACH_FLOAT(k->param_dtype, ADAM)
-#undef ADAM
+    while (next_list(&lists))
+        EACH_PAIR(
+            k->param_dtype, k->grad_dtype, P, G,
+            FSDP_TRY(launch(stream, "byte_adam", byte_adam_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan)));
     return FSDP_OK;
 }

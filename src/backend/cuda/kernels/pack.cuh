@@ -140,15 +140,15 @@ DEVICE void unpack_word(uint32_t word, float *x)
         x[0] = to_float(T{(uint16_t)word});
         x[1] = to_float(T{(uint16_t)(word >> 16)});
     } else {
-        x[0] = bits_float(word);
+        x[0] = fsdp__bits_float(word);
     }
 }
 
 template <>
 DEVICE void unpack_word<bf16>(uint32_t word, float *x)
 {
-    x[0] = bits_float(word << 16);
-    x[1] = bits_float(word & 0xffff0000u);
+    x[0] = fsdp__bits_float(word << 16);
+    x[1] = fsdp__bits_float(word & 0xffff0000u);
 }
 
 /* Gives the elements of a pack, as f32. */

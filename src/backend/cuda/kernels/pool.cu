@@ -80,16 +80,13 @@ static __global__ void pool(GRID_CONSTANT(fsdp__pool_forward_args) k, const divi
     }
 }
 
-ENTRY(pool_forward)
+ENTRY(pool_forward, k)
 {
-    const fsdp__pool_forward_args *k = (const fsdp__pool_forward_args *)args;
     int64_t lines = k->sizes.planes * k->sizes.out[0], results = lines * k->sizes.out[1];
 
-#define POOL(T)                                                                                \
-    FSDP_TRY(launch(stream, "pool_forward", pool<T>, blocks_for(results, BLOCK), BLOCK, 0, *k, \
-                    divisor_of(k->sizes.out[1], results), divisor_of(k->sizes.out[0], lines)))
-    EACH_FLOAT(k->sizes.dtype, POOL)
-#undef POOL
+    EACH_FLOAT(k->sizes.dtype, T,
+               FSDP_TRY(launch(stream, "pool_forward", pool<T>, blocks_for(results, BLOCK), BLOCK, 0, *k,
+                               divisor_of(k->sizes.out[1], results), divisor_of(k->sizes.out[0], lines))));
     return FSDP_OK;
 }
 
@@ -138,11 +135,9 @@ static fsdp_status means_backward(fsdp_stream *stream, const fsdp__pool_backward
     int64_t lines = k->sizes.planes * k->sizes.in[0], numel = lines * k->sizes.in[1];
     divisor by_width = divisor_of(k->sizes.in[1], numel), by_height = divisor_of(k->sizes.in[0], lines);
 
-#define MEANS(T) \
-    FSDP_TRY(    \
-        launch(stream, "pool_backward", spread_means<T>, blocks_for(numel, BLOCK), BLOCK, 0, *k, by_width, by_height))
-    EACH_FLOAT(k->sizes.dtype, MEANS)
-#undef MEANS
+    EACH_FLOAT(k->sizes.dtype, T,
+               FSDP_TRY(launch(stream, "pool_backward", spread_means<T>, blocks_for(numel, BLOCK), BLOCK, 0, *k,
+                               by_width, by_height)));
     return FSDP_OK;
 }
 
@@ -194,9 +189,8 @@ static __global__ void spread_maxima(GRID_CONSTANT(fsdp__pool_backward_args) k, 
     }
 }
 
-ENTRY(pool_backward)
+ENTRY(pool_backward, k)
 {
-    const fsdp__pool_backward_args *k = (const fsdp__pool_backward_args *)args;
     int64_t numel = k->sizes.in[0] * k->sizes.in[1];
     int64_t planes = k->sizes.planes < MOST_PLANES ? k->sizes.planes : (int64_t)MOST_PLANES;
     float *sums;
@@ -206,8 +200,7 @@ ENTRY(pool_backward)
     sums = (float *)fsdp__stream_workspace(stream, (size_t)(planes * numel) * sizeof *sums + 1);
     if (!sums)
         return fsdp_last_status();
-#define MAXIMA(T) FSDP_TRY(launch(stream, "pool_backward", spread_maxima<T>, (unsigned)planes, WARP, 0, *k, sums))
-    EACH_FLOAT(k->sizes.dtype, MAXIMA)
-#undef MAXIMA
+    EACH_FLOAT(k->sizes.dtype, T,
+               FSDP_TRY(launch(stream, "pool_backward", spread_maxima<T>, (unsigned)planes, WARP, 0, *k, sums)));
     return FSDP_OK;
 }

@@ -165,7 +165,7 @@ static __global__ void __launch_bounds__(BLOCK, P == 2 ? 4 : 3)
         for (int i = 0; i < N; i++)
             bits = magnitude_bits(x[r][i]) > bits ? magnitude_bits(x[r][i]) : bits;
     }
-    largest = power<P>(bits_float(warp_largest(bits)), p);
+    largest = power<P>(fsdp__bits_float(warp_largest(bits)), p);
     if (!has_no_digits(largest, sum)) {
         own.top = top_of<P>(largest);
         cut<P>(&x[0][0], p, own.top, digits);
@@ -187,7 +187,7 @@ static __global__ void find_largest(GRID_CONSTANT(long_list<fsdp__span>) list, d
     unsigned bits = chunk_largest((const T *)list.spans[c.span].src, c);
 
     if (threadIdx.x == 0) {
-        double own = fabs((double)bits_float(bits));
+        double own = fabs((double)fsdp__bits_float(bits));
         unsigned long long own_bits;
 
         memcpy(&own_bits, &own, sizeof own_bits);
@@ -209,9 +209,8 @@ static fsdp_status sum_list(fsdp_stream *stream, const fsdp__power_sum_args *k, 
     return launch(stream, name, sum_powers<T, 0>, lists.blocks, BLOCK, 0, lists.list, k->p, k->sum);
 }
 
-ENTRY(power_sum)
+ENTRY(power_sum, k)
 {
-    const fsdp__power_sum_args *k = (const fsdp__power_sum_args *)args;
     long_lists<fsdp__span> lists = lists_of<LONG_LIST_BYTES>(k->spans, k->count);
 
     if (isinf(k->p))
@@ -219,9 +218,7 @@ ENTRY(power_sum)
     else if (!k->accumulate)
         FSDP_TRY(fsdp__cuda_set_bytes(stream, k->sum, 0, sizeof *k->sum));
     while (next_list(&lists)) {
-#define SUM(T) FSDP_TRY(sum_list<T>(stream, k, lists))
-        EACH_FLOAT(k->dtype, SUM)
-#undef SUM
+        EACH_FLOAT(k->dtype, T, FSDP_TRY(sum_list<T>(stream, k, lists)));
     }
     return FSDP_OK;
 }
@@ -258,7 +255,7 @@ static __global__ void judge(const fsdp__judge_step_args k)
     k.verdict->left_out_before = left_out_before;
 }
 
-ENTRY(judge_step)
+ENTRY(judge_step, k)
 {
-    return launch(stream, "judge_step", judge, 1, 1, 0, *(const fsdp__judge_step_args *)args);
+    return launch(stream, "judge_step", judge, 1, 1, 0, *k);
 }

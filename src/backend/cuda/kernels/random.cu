@@ -132,16 +132,13 @@ static __global__ void drop(const T *x, T *y, const draw_args k, float p, float 
     }
 }
 
-ENTRY(dropout)
+ENTRY(dropout, k)
 {
-    const fsdp__dropout_args *k = (const fsdp__dropout_args *)args;
     draw_args draws = draws_of(k->key, k->offset, k->numel, k->x, k->y);
     float scale = k->p < 1.0f ? 1.0f / (1.0f - k->p) : 0.0f;
 
-#define DROP(T)                                                                                                       \
-    return launch(stream, "dropout", drop<T>, draw_blocks(draws, ACCESS / (int)sizeof(T)), BLOCK, 0, (const T *)k->x, \
-                  (T *)k->y, draws, k->p, scale)
-    EACH_FLOAT(k->dtype, DROP)
-#undef DROP
+    EACH_FLOAT(k->dtype, T,
+               return launch(stream, "dropout", drop<T>, draw_blocks(draws, ACCESS / (int)sizeof(T)), BLOCK, 0,
+                             (const T *)k->x, (T *)k->y, draws, k->p, scale));
     return FSDP_OK;
 }

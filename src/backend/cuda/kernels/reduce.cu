@@ -271,14 +271,10 @@ static fsdp_status reduce(fsdp_stream *stream, const fsdp__reduce_args *k)
     return reduce_by<T, smallest_of, smallest_of>(stream, k);
 }
 
-ENTRY(reduce)
+ENTRY(reduce, k)
 {
-    const fsdp__reduce_args *k = (const fsdp__reduce_args *)args;
-
     if (k->outer == 0 || k->inner == 0)
         return FSDP_OK;
-#define REDUCE(T) return reduce<T>(stream, k)
-    EACH_FLOAT(k->x_dtype, REDUCE)
-#undef REDUCE
+    EACH_FLOAT(k->x_dtype, T, return reduce<T>(stream, k));
     return FSDP_OK;
 }

@@ -195,9 +195,8 @@ static fsdp_status launch_rope(fsdp_stream *stream, rope_plan k)
 }
 
 /* Packs are whole: where they do not lie so, each is one pair. */
-ENTRY(rope)
+ENTRY(rope, a)
 {
-    const fsdp__rope_args *a = (const fsdp__rope_args *)args;
     rope_plan k = {};
     int64_t rotated = a->rotated > 0 ? a->rotated : a->head_dim;
     int64_t strides = a->x_batch | a->x_time | a->x_head | a->y_batch | a->y_time | a->y_head | rotated / 2;
@@ -211,7 +210,7 @@ ENTRY(rope)
     if (is_aligned(a->x, strides * (int64_t)sizeof(T)) && is_aligned(a->y, 0)) \
         return launch_rope<T, ACCESS / (int)sizeof(T)>(stream, k);             \
     return launch_rope<T, 1>(stream, k)
-    EACH_FLOAT(a->dtype, ROTATE)
+    EACH_FLOAT(a->dtype, T, ROTATE(T));
 #undef ROTATE
     return FSDP_OK;
 }

@@ -76,28 +76,26 @@ __launch_bounds__(MOST_THREADS) void softmax_gradients(GRID_CONSTANT(softmax_pla
     }
 }
 
-ENTRY(softmax_forward)
+ENTRY(softmax_forward, a)
 {
-    const fsdp__softmax_forward_args *a = (const fsdp__softmax_forward_args *)args;
     softmax_plan<fsdp__softmax_forward_args> k = {*a, threads_of_rows(a->rows, a->cols, EACH), false};
 
 #define SOFTMAX(T)                                                                   \
     k.whole = is_aligned(a->x, a->cols * (int64_t)sizeof(T)) && is_aligned(a->y, 0); \
     FSDP_TRY(launch(stream, "softmax_forward", softmax_rows<T>, k.threads.grid, k.threads.block, 0, k))
-    EACH_FLOAT(a->dtype, SOFTMAX)
+    EACH_FLOAT(a->dtype, T, SOFTMAX(T));
 #undef SOFTMAX
     return FSDP_OK;
 }
 
-ENTRY(softmax_backward)
+ENTRY(softmax_backward, a)
 {
-    const fsdp__softmax_backward_args *a = (const fsdp__softmax_backward_args *)args;
     softmax_plan<fsdp__softmax_backward_args> k = {*a, threads_of_rows(a->rows, a->cols, EACH), false};
 
 #define GRADIENT(T)                                                                                           \
     k.whole = is_aligned(a->y, a->cols * (int64_t)sizeof(T)) && is_aligned(a->dy, 0) && is_aligned(a->dx, 0); \
     FSDP_TRY(launch(stream, "softmax_backward", softmax_gradients<T>, k.threads.grid, k.threads.block, 0, k))
-    EACH_FLOAT(a->dtype, GRADIENT)
+    EACH_FLOAT(a->dtype, T, GRADIENT(T));
 #undef GRADIENT
     return FSDP_OK;
 }

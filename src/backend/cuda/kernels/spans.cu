@@ -64,29 +64,22 @@ static fsdp_status move(fsdp_stream *stream, const fsdp__cast_spans_args *k)
     return FSDP_OK;
 }
 
-template <class S>
 static fsdp_status convert(fsdp_stream *stream, const fsdp__cast_spans_args *k)
 {
     span_lists<fsdp__span> lists = lists_of(k->spans, k->count);
 
-    while (next_list(&lists)) {
-#define CONVERT(D) FSDP_TRY(launch(stream, "cast_spans", convert_spans<S, D>, lists.blocks, BLOCK, 0, lists.list))
-        EACH_FLOAT(k->dst_dtype, CONVERT)
-#undef CONVERT
-    }
+    while (next_list(&lists))
+        EACH_PAIR(k->src_dtype, k->dst_dtype, S, D,
+                  FSDP_TRY(launch(stream, "cast_spans", convert_spans<S, D>, lists.blocks, BLOCK, 0, lists.list)));
     return FSDP_OK;
 }
 
-ENTRY(cast_spans)
+ENTRY(cast_spans, k)
 {
-    const fsdp__cast_spans_args *k = (const fsdp__cast_spans_args *)args;
     fsdp_dtype from = k->src_dtype, to = k->dst_dtype;
 
-    if (from != to && is_float(from) && is_float(to)) {
-#define CONVERT(S) return convert<S>(stream, k)
-        EACH_FLOAT(from, CONVERT)
-#undef CONVERT
-    }
+    if (from != to && is_float(from) && is_float(to))
+        return convert(stream, k);
     if (from != to)
         return cast_any(stream, k);
     if (from == FSDP_I64)
@@ -115,9 +108,8 @@ static __global__ void split_numbers(GRID_CONSTANT(span_list<fsdp__split_span>) 
     }
 }
 
-ENTRY(split_spans)
+ENTRY(split_spans, k)
 {
-    const fsdp__split_spans_args *k = (const fsdp__split_spans_args *)args;
     span_lists<fsdp__split_span> lists = lists_of(k->spans, k->count);
 
     while (next_list(&lists))
@@ -285,29 +277,14 @@ static __global__ void reduce_integers(GRID_CONSTANT(rank_sources) from, GRID_CO
     }
 }
 
-template <class S>
-static fsdp_status reduce_to(fsdp_stream *stream, const rank_sources &from, const fsdp__reduce_ranks_args *k)
-{
-#define REDUCE(D)                                                                                                      \
-    {                                                                                                                  \
-        const int each = BLOCK * pack_of<S, D>::length;                                                                \
-                                                                                                                       \
-        FSDP_TRY(launch(stream, "reduce_ranks", reduce_floats<S, D>, blocks_for(k->numel, each), BLOCK, 0, from, *k)); \
-    }
-    EACH_FLOAT(k->dst_dtype, REDUCE)
-#undef REDUCE
-    return FSDP_OK;
-}
-
 template <class T>
 static fsdp_status reduce_as(fsdp_stream *stream, const rank_sources &from, const fsdp__reduce_ranks_args *k)
 {
     return launch(stream, "reduce_ranks", reduce_integers<T>, blocks_for(k->numel, BLOCK), BLOCK, 0, from, *k);
 }
 
-ENTRY(reduce_ranks)
+ENTRY(reduce_ranks, k)
 {
-    const fsdp__reduce_ranks_args *k = (const fsdp__reduce_ranks_args *)args;
     rank_sources from;
 
     FSDP_TRY(sources_of(stream, k, &from));
@@ -317,8 +294,8 @@ ENTRY(reduce_ranks)
         return reduce_as<int32_t>(stream, from, k);
     if (k->src_dtype == FSDP_U8 || k->src_dtype == FSDP_BOOL)
         return reduce_as<uint8_t>(stream, from, k);
-#define REDUCE(S) return reduce_to<S>(stream, from, k)
-    EACH_FLOAT(k->src_dtype, REDUCE)
-#undef REDUCE
+    EACH_PAIR(k->src_dtype, k->dst_dtype, S, D,
+              return launch(stream, "reduce_ranks", reduce_floats<S, D>,
+                            blocks_for(k->numel, BLOCK * pack_of<S, D>::length), BLOCK, 0, from, *k));
     return FSDP_OK;
 }

@@ -150,7 +150,7 @@ DEVICE chunk chunk_of_block(const span_list<Span, BYTES> &list)
 /* Returns the bits of |x|. They have the order of the numbers, and those of a NaN are the largest. */
 DEVICE unsigned magnitude_bits(float x)
 {
-    return float_bits(x) & 0x7fffffffu;
+    return fsdp__float_bits(x) & 0x7fffffffu;
 }
 
 /* Returns the largest number of a warp. */

@@ -19,7 +19,7 @@ struct topk_plan {
 /* Makes the word of an element. NaN is larger than everything; -0 equals 0. */
 DEVICE uint64_t word_of(float x, int64_t index, bool largest)
 {
-    uint32_t bits = x != x ? 0x7fc00000u : float_bits(x == 0.0f ? 0.0f : x);
+    uint32_t bits = x != x ? 0x7fc00000u : fsdp__float_bits(x == 0.0f ? 0.0f : x);
 
     bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
     return (uint64_t)(largest ? ~bits : bits) << 32 | (uint64_t)index;
@@ -137,9 +137,8 @@ static __global__ __launch_bounds__(MOST_THREADS) void select_rows(GRID_CONSTANT
     }
 }
 
-ENTRY(topk)
+ENTRY(topk, a)
 {
-    const fsdp__topk_args *a = (const fsdp__topk_args *)args;
     topk_plan k = {*a, 1, NULL};
     unsigned block = (unsigned)threads_of_rows(a->rows, a->cols, 8).group, grid = blocks_for(a->rows, 1);
 
@@ -153,8 +152,6 @@ ENTRY(topk)
         if (!k.scratch)
             return fsdp_last_status();
     }
-#define SELECT(T) FSDP_TRY(launch(stream, "topk", select_rows<T>, grid, block, 0, k))
-    EACH_FLOAT(a->dtype, SELECT)
-#undef SELECT
+    EACH_FLOAT(a->dtype, T, FSDP_TRY(launch(stream, "topk", select_rows<T>, grid, block, 0, k)));
     return FSDP_OK;
 }
