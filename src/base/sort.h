@@ -11,6 +11,19 @@
             return FSDP__COMPARE((a), (b)); \
     } while (0)
 
+/* Defines a function of qsort's that orders by one member of `type`, the lesser first, or by two. */
+#define FSDP__ORDER_BY_ONE(name, type, member)                                      \
+    static int name(const void *a, const void *b)                                   \
+    {                                                                               \
+        return FSDP__COMPARE(((const type *)a)->member, ((const type *)b)->member); \
+    }
+#define FSDP__ORDER_BY_TWO(name, type, first, second)                               \
+    static int name(const void *a, const void *b)                                   \
+    {                                                                               \
+        FSDP__ORDER_BY(((const type *)a)->first, ((const type *)b)->first);         \
+        return FSDP__COMPARE(((const type *)a)->second, ((const type *)b)->second); \
+    }
+
 /* Compares two doubles, the lesser first. */
 int fsdp__by_value(const void *a, const void *b);
 /* Compares two structs by their first member, which is a name. */

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/sort.h"
 #include "base/text.h"
 #include "tensor/tensor.h"
 
@@ -125,14 +126,7 @@ typedef struct range {
     const fsdp_checkpoint_tensor *tensor;
 } range;
 
-static int by_place(const void *a, const void *b)
-{
-    const range *x = a, *y = b;
-
-    if (x->rank != y->rank)
-        return x->rank < y->rank ? -1 : 1;
-    return x->begin < y->begin ? -1 : x->begin > y->begin;
-}
+FSDP__ORDER_BY_TWO(by_place, range, rank, begin)
 
 /* Checks the ranges, which are sorted. */
 static fsdp_status check_ranges(const checker *c, const range *ranges, int64_t count)

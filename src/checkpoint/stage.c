@@ -12,6 +12,7 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/probe.h"
+#include "base/sort.h"
 #include "base/text.h"
 #include "checkpoint/content_check.h"
 #include "checkpoint/manifest.h"
@@ -42,14 +43,7 @@ static bool same_name(const fsdp_checkpoint_tensor *a, const fsdp_checkpoint_ten
     return strcmp(a->section, b->section) == 0 && strcmp(a->name, b->name) == 0;
 }
 
-static int by_place(const void *a, const void *b)
-{
-    const fsdp_checkpoint_part *x = a, *y = b;
-
-    if (x->rank != y->rank)
-        return x->rank < y->rank ? -1 : 1;
-    return x->begin < y->begin ? -1 : x->begin > y->begin;
-}
+FSDP__ORDER_BY_TWO(by_place, fsdp_checkpoint_part, rank, begin)
 
 /* Moves the parts of tensors[0 .. count) into the first one, and frees the names of the others. */
 static fsdp_status join(fsdp_checkpoint_tensor *tensors, int64_t count)

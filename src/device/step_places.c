@@ -354,10 +354,7 @@ bool fsdp__step_places_are_renewed(const fsdp__step_places *p, const void *owner
     return i < p->expected.count;
 }
 
-static int by_place(const void *left, const void *right)
-{
-    return FSDP__COMPARE(((const stay *)left)->place, ((const stay *)right)->place);
-}
+FSDP__ORDER_BY_ONE(by_place, stay, place)
 
 size_t fsdp__step_places_beside(const fsdp__step_places *p, size_t bytes, stay *stays, int64_t count)
 {

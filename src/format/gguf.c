@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/sort.h"
 
 enum {
     VERSION = 3,
@@ -197,12 +198,7 @@ static fsdp_status take_tensor(cursor *c, fsdp__gguf_tensor *t)
     return FSDP_OK;
 }
 
-static int by_offset(const void *a, const void *b)
-{
-    const fsdp__gguf_tensor *x = a, *y = b;
-
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
+FSDP__ORDER_BY_ONE(by_offset, fsdp__gguf_tensor, offset)
 
 static int by_name(const void *a, const void *b)
 {

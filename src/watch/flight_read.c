@@ -121,12 +121,7 @@ static bool is_record(const fsdp__flight_log *log, const fsdp__flight_record *r)
            (r->done == 0 || (r->begun > 0 && r->done >= r->begun));
 }
 
-static int by_turn(const void *a, const void *b)
-{
-    const fsdp__flight_record *x = a, *y = b;
-
-    return FSDP__COMPARE(x->turn, y->turn);
-}
+FSDP__ORDER_BY_ONE(by_turn, fsdp__flight_record, turn)
 
 static fsdp_status take_records(const char *data, size_t bytes, fsdp__flight_log *out)
 {

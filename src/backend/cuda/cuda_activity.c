@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
+#include "base/sort.h"
 
 #ifdef FSDP_HAVE_CUPTI
 
@@ -238,12 +239,7 @@ out:
 
 /* ---- putting together ---- */
 
-static int by_correlation(const void *a, const void *b)
-{
-    const caller *x = a, *y = b;
-
-    return (x->correlation > y->correlation) - (x->correlation < y->correlation);
-}
+FSDP__ORDER_BY_ONE(by_correlation, caller, correlation)
 
 /* Comes from the C++ runtime. */
 extern char *__cxa_demangle(const char *mangled, char *out, size_t *bytes, int *status);
