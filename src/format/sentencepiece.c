@@ -130,3 +130,12 @@ void fsdp__sentencepiece_release(fsdp__sentencepiece *model)
     fsdp__free(model->pieces);
     *model = (fsdp__sentencepiece){0};
 }
+
+int fsdp__by_score(const void *a, const void *b)
+{
+    const fsdp__scored_piece *x = a, *y = b;
+
+    if (x->score != y->score)
+        return x->score > y->score ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}

@@ -40,4 +40,11 @@ typedef struct fsdp__sentencepiece {
 fsdp_status fsdp__sentencepiece_parse(const char *path, const void *data, size_t bytes, fsdp__sentencepiece *out);
 void fsdp__sentencepiece_release(fsdp__sentencepiece *model);
 
+/* Orders pieces for qsort(): the highest score first, of equal ones the first. */
+typedef struct fsdp__scored_piece {
+    float score;
+    int64_t id;
+} fsdp__scored_piece;
+int fsdp__by_score(const void *a, const void *b);
+
 #endif

@@ -192,20 +192,6 @@ fsdp_status fsdp__gguf_score_by_merges(const char *path, const json_t *model, fs
 
 /* ---- merges ---- */
 
-typedef struct scored {
-    float score;
-    int64_t id;
-} scored;
-
-static int by_score(const void *a, const void *b)
-{
-    const scored *x = a, *y = b;
-
-    if (x->score != y->score)
-        return x->score > y->score ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
-
 static fsdp_status add_merges(const json_t *vocabulary, const char *text, json_t *merges)
 {
     size_t bytes = strlen(text);
@@ -220,15 +206,15 @@ static fsdp_status add_merges(const json_t *vocabulary, const char *text, json_t
 fsdp_status fsdp__gguf_merges_of_scores(const char *path, const fsdp__gguf_tokens *t, const json_t *vocabulary,
                                         json_t *merges)
 {
-    FSDP__FREED scored *order = fsdp__calloc((size_t)t->count + 1, sizeof *order);
+    FSDP__FREED fsdp__scored_piece *order = fsdp__calloc((size_t)t->count + 1, sizeof *order);
     int64_t count = 0;
     bool differ = false;
 
     FSDP__TRY_NEW(order);
     for (int64_t id = 0; id < t->count; id++)
         if (t->texts[id] && (t->types[id] == FSDP__PIECE_NORMAL || t->types[id] == FSDP__PIECE_USER_DEFINED))
-            order[count++] = (scored){.score = t->scores[id], .id = id};
-    qsort(order, (size_t)count, sizeof *order, by_score);
+            order[count++] = (fsdp__scored_piece){.score = t->scores[id], .id = id};
+    qsort(order, (size_t)count, sizeof *order, fsdp__by_score);
     for (int64_t i = 0; i < count; i++) {
         differ |= order[i].score < order[0].score;
         FSDP_TRY(add_merges(vocabulary, t->texts[order[i].id], merges));

@@ -44,18 +44,6 @@ static fsdp_status add_searched(const char *path, const fsdp__sentencepiece *mod
 
 /* ---- BPE: any two pieces merge that are a piece together, the one of the highest score first ---- */
 
-typedef struct scored {
-    float score;
-    int64_t id;
-} scored;
-
-static int by_score(const void *a, const void *b)
-{
-    const scored *x = a, *y = b;
-
-    return x->score > y->score ? -1 : x->score < y->score;
-}
-
 /* Returns the piece of these bytes that merges may take or make; FSDP__NO_TOKEN: there is none. */
 static int32_t find_part(const fsdp__sentencepiece *model, const fsdp__bpe *bpe, const char *bytes, size_t count)
 {
@@ -84,17 +72,17 @@ static void add_ways(const fsdp__sentencepiece *model, int64_t id, uint32_t rank
 
 static fsdp_status add_merges(const fsdp__sentencepiece *model, fsdp__bpe *bpe)
 {
-    FSDP__FREED scored *order = fsdp__malloc((size_t)model->count * sizeof *order);
+    FSDP__FREED fsdp__scored_piece *order = fsdp__malloc((size_t)model->count * sizeof *order);
     int64_t count = 0, ways = 0;
     uint32_t rank = 0;
 
     FSDP__TRY_NEW(order);
     for (int64_t id = 0; id < model->count; id++)
         if (is_text(&model->pieces[id])) {
-            order[count++] = (scored){.score = model->pieces[id].score, .id = id};
+            order[count++] = (fsdp__scored_piece){.score = model->pieces[id].score, .id = id};
             ways += (int64_t)strlen(model->pieces[id].text);
         }
-    qsort(order, (size_t)count, sizeof *order, by_score);
+    qsort(order, (size_t)count, sizeof *order, fsdp__by_score);
     FSDP_TRY(fsdp__merges_init(&bpe->merges, ways));
     for (int64_t i = 0; i < count; i++) {
         rank += i > 0 && order[i].score < order[i - 1].score; /* of equal scores the leftmost goes first */
