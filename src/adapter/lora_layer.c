@@ -61,7 +61,7 @@ static fsdp_tensor *base_product(const fsdp__lora *l, fsdp_tensor *x, fsdp_tenso
     fsdp_dtype dtype = fsdp_tensor_dtype(x);
 
     if (dropped)
-        return fsdp__layer_product(&l->layer->base, x, FSDP_NO_BIAS);
+        return fsdp__layer_product(&l->layer->base, x);
     product = fsdp_cast(product, dtype);
     return bias ? fsdp_sub(product, fsdp_cast(bias, dtype)) : product;
 }

@@ -49,11 +49,11 @@ const char *fsdp__step_text(int64_t step, const char *suffix, char name[FSDP__ST
     return name;
 }
 
-char *fsdp__step_path(const char *folder, int64_t step, const char *suffix)
+char *fsdp__step_path(const char *folder, int64_t step)
 {
     char name[FSDP__STEP_NAME];
 
-    return fsdp__path_join(folder, fsdp__step_text(step, suffix, name));
+    return fsdp__path_join(folder, fsdp__step_text(step, "", name));
 }
 
 static int ascending(const void *a, const void *b)
@@ -120,7 +120,7 @@ static fsdp_status list(DIR *directory, const char *folder, const char *suffix, 
     return status;
 }
 
-fsdp_status fsdp__step_list(const char *folder, const char *suffix, int64_t **out, int64_t *out_count)
+fsdp_status fsdp__step_list(const char *folder, int64_t **out, int64_t *out_count)
 {
     DIR *directory = opendir(folder);
 
@@ -131,7 +131,7 @@ fsdp_status fsdp__step_list(const char *folder, const char *suffix, int64_t **ou
     if (!directory)
         return FSDP_FAIL(FSDP_IO, "cannot look for checkpoints in '%s': %s%s", folder, strerrordesc_np(errno),
                          fsdp__limit_behind(errno));
-    return list(directory, folder, suffix, out, out_count);
+    return list(directory, folder, "", out, out_count);
 }
 
 fsdp_status fsdp__step_list_in(const fsdp__directory *folder, const char *suffix, int64_t **out, int64_t *out_count)
@@ -148,12 +148,12 @@ fsdp_status fsdp_checkpoint_list(const char *folder, int64_t **out, int64_t *out
 {
     if (!folder || !out || !out_count)
         return FSDP_FAIL(FSDP_INVALID, "cannot list checkpoints: folder and places for the list are required");
-    return fsdp__step_list(folder, "", out, out_count);
+    return fsdp__step_list(folder, out, out_count);
 }
 
 bool fsdp_checkpoint_exists(const char *folder, int64_t step)
 {
-    FSDP__FREED char *path = folder && step >= 0 ? fsdp__step_path(folder, step, "") : NULL;
+    FSDP__FREED char *path = folder && step >= 0 ? fsdp__step_path(folder, step) : NULL;
 
     return path && fsdp__path_exists(path);
 }

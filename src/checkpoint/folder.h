@@ -22,12 +22,12 @@ bool fsdp__step_name(const char *name, const char *suffix, int64_t *out_step);
 /* Writes step-N with `suffix` into `name`; returns it. */
 #define FSDP__STEP_NAME 80
 const char *fsdp__step_text(int64_t step, const char *suffix, char name[FSDP__STEP_NAME]);
-/* Returns the path of that name in a folder; fsdp__free it. NULL when out of memory. */
-char *fsdp__step_path(const char *folder, int64_t step, const char *suffix);
-/* Lists the steps of folders with that suffix, ascending; fsdp__free `*out`. A name of a step that cannot be looked at,
- * even a dangling link, is an error. */
-fsdp_status fsdp__step_list(const char *folder, const char *suffix, int64_t **out, int64_t *out_count);
-/* Does the same in a folder that is held open. */
+/* Returns the path of step-N in a folder; fsdp__free it. NULL when out of memory. */
+char *fsdp__step_path(const char *folder, int64_t step);
+/* Lists the steps of checkpoints, ascending; fsdp__free `*out`. A name of a step that cannot be looked at, even a
+ * dangling link, is an error. */
+fsdp_status fsdp__step_list(const char *folder, int64_t **out, int64_t *out_count);
+/* Does the same in a folder that is held open, for folders with a suffix. */
 fsdp_status fsdp__step_list_in(const fsdp__directory *folder, const char *suffix, int64_t **out, int64_t *out_count);
 
 FSDP__SCOPED_POINTER(fsdp_checkpoint_reader, fsdp_checkpoint_close)

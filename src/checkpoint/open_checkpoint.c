@@ -81,7 +81,7 @@ static fsdp_status newest(const char *folder, int64_t *out_step)
 {
     int64_t *steps = NULL, count = 0;
 
-    FSDP_TRY(fsdp__step_list(folder, "", &steps, &count));
+    FSDP_TRY(fsdp__step_list(folder, &steps, &count));
     if (count > 0)
         *out_step = steps[count - 1];
     fsdp__free(steps);
@@ -144,7 +144,7 @@ fsdp_status fsdp_checkpoint_find(const char *folder, int64_t step, char **out)
         FSDP_TRY(newest(folder, &step));
     if (step == FSDP_CHECKPOINT_BEST)
         FSDP_TRY(best(folder, &step));
-    path = fsdp__step_path(folder, step, "");
+    path = fsdp__step_path(folder, step);
     status = path ? find(folder, step, path, out) : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
     if (status != FSDP_OK && !is_out_of_reach(status) && any)
         return FSDP_FAIL(status, "%s; it is the newest in '%s': remove it, or ask for the step of an older one",

@@ -218,7 +218,7 @@ static fsdp_status prepare(fsdp_checkpoint_saver *s, const fsdp_checkpoint_conte
         return FSDP_FAIL(FSDP_INVALID, "cannot save a checkpoint: its content is required");
     s->step = content->step;
     FSDP_TRY(fsdp__stage_create(content, s->group, &s->stage));
-    s->path = fsdp__step_path(s->folder, content->step, "");
+    s->path = fsdp__step_path(s->folder, content->step);
     if (!s->path)
         return out_of_memory();
     return is_first(s) ? hold_folder(s) : FSDP_OK;

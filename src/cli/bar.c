@@ -19,12 +19,12 @@ enum {
     AGAIN_NS = 100 * 1000 * 1000
 };
 
-bool fsdp__bar_possible(int fd)
+bool fsdp__bar_possible(void)
 {
     const char *terminal = getenv("TERM");
 
     /* A dumb terminal, such as an editor's, cannot go back to the start of a line and clear it. */
-    return isatty(fd) && terminal && *terminal && strcmp(terminal, "dumb") != 0;
+    return isatty(STDERR_FILENO) && terminal && *terminal && strcmp(terminal, "dumb") != 0;
 }
 
 const char *fsdp__left_text(double seconds, char *text, size_t bytes)
@@ -68,7 +68,7 @@ static void bar_text(int64_t step, int64_t steps, double seconds_left, const cha
 
 void fsdp__bar_begin(fsdp__bar *bar)
 {
-    bar->possible = fsdp__bar_possible(STDERR_FILENO);
+    bar->possible = fsdp__bar_possible();
     bar->began_ns = fsdp__clock_ns();
 }
 

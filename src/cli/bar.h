@@ -14,8 +14,8 @@ typedef struct fsdp__bar {
     int64_t began_ns;
 } fsdp__bar;
 
-/* Returns whether the descriptor is a terminal that can redraw a line. */
-bool fsdp__bar_possible(int fd);
+/* Returns whether standard error is a terminal that can redraw a line. */
+bool fsdp__bar_possible(void);
 /* Writes a duration: "1:03", "4:18:44". */
 const char *fsdp__left_text(double seconds, char *text, size_t bytes);
 

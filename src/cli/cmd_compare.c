@@ -195,7 +195,7 @@ static int compare(session *s, fsdp_train_config *config, bool is_preset)
     if (threads == 0 && fsdp__read_threads(&threads) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     if (prepare(s, config, is_preset) != FSDP_OK ||
-        fsdp__compare_starts(&s->comparison, fsdp__bar_possible(STDERR_FILENO)) != FSDP_OK)
+        fsdp__compare_starts(&s->comparison, fsdp__bar_possible()) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     if (fsdp__comparison_first(&s->comparison) >= 0)
         look_elsewhere(&s->comparison);

@@ -382,7 +382,7 @@ static int train(session *s)
     s->progress.prints = fsdp_context_rank(s->context) == 0;
     if (s->progress.prints)
         fsdp__interrupt_last_words(&s->interrupt, last_words, s);
-    s->progress.bar.possible = s->progress.prints && fsdp__bar_possible(STDERR_FILENO);
+    s->progress.bar.possible = s->progress.prints && fsdp__bar_possible();
     s->progress.on_terminal = isatty(STDOUT_FILENO);
     fsdp_context_set_log(s->context, s->config->comm.trace ? FSDP_LOG_DEBUG : FSDP_LOG_INFO, logged, s);
     status = fsdp_train(s->context, s->config, &listener);

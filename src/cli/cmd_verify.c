@@ -193,7 +193,7 @@ static fsdp_status verify_each(const char *folder)
 
     FSDP_TRY(fsdp_checkpoint_list(folder, &steps, &count));
     for (int64_t i = 0; i < count; i++) {
-        FSDP__FREED char *path = fsdp__step_path(folder, steps[i], "");
+        FSDP__FREED char *path = fsdp__step_path(folder, steps[i]);
 
         if (!path || verify_checkpoint(path) != FSDP_OK) {
             (void)fsdp__failure("%s", fsdp_last_error());

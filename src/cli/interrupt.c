@@ -83,12 +83,12 @@ static void *wait_for_signals(void *arg)
     fsdp__die_of(signal);
 }
 
-static void let_through(int signal)
+static void let_reports_through(void)
 {
     sigset_t one;
 
     sigemptyset(&one);
-    sigaddset(&one, signal);
+    sigaddset(&one, SIGUSR1);
     pthread_sigmask(SIG_UNBLOCK, &one, NULL);
 }
 
@@ -108,7 +108,7 @@ fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt, bool saves, bool s
     }
     pthread_sigmask(SIG_BLOCK, &interrupt->signals, &interrupt->before);
     if (!saves) /* nobody will wait for it */
-        let_through(SIGUSR1);
+        let_reports_through();
     pthread_mutex_init(&interrupt->mutex, NULL);
     error = pthread_create(&interrupt->thread, NULL, wait_for_signals, interrupt);
     if (error == 0) {

@@ -15,11 +15,11 @@ enum {
     SMALL_OBJECT = 1024 /* up to this size all objects travel padded, in one gather */
 };
 
-/* Breaks the world after a failure on this rank alone, since peers would wait for it. */
-static fsdp_status give_up(fsdp_process_group *group, fsdp_status status)
+/* Breaks the world when this rank alone has no memory, since peers would wait for it. */
+static fsdp_status give_up(fsdp_process_group *group)
 {
-    fsdp__comm_break(group->comm, status, fsdp_last_error());
-    return fsdp_fail_hop(status, __FILE__, __LINE__);
+    fsdp__comm_break(group->comm, FSDP_NO_MEMORY, fsdp_last_error());
+    return fsdp_fail_hop(FSDP_NO_MEMORY, __FILE__, __LINE__);
 }
 
 static fsdp_status gather_bytes(fsdp_process_group *group, fsdp__call_name name, const void *send, void *recv,
@@ -48,7 +48,7 @@ static fsdp_status gather_small(fsdp_process_group *group, const void *object, s
     unsigned char *mine;
 
     if (!all)
-        return give_up(group, FSDP_NO_MEMORY);
+        return give_up(group);
     mine = all + (size_t)group->size * largest;
     if (bytes[group->rank])
         memcpy(mine, object, bytes[group->rank]);
@@ -81,13 +81,13 @@ fsdp_status fsdp_gather_objects(fsdp_process_group *group, const void *object, s
         return FSDP_FAIL(FSDP_INVALID, "cannot gather_objects in group '%s': an argument is NULL", group->name);
     sizes = fsdp__calloc((size_t)group->size, sizeof *sizes);
     objects = fsdp__calloc((size_t)group->size, sizeof *objects);
-    FSDP_TRY_GOTO(status, sizes && objects ? FSDP_OK : give_up(group, FSDP_NO_MEMORY), out);
+    FSDP_TRY_GOTO(status, sizes && objects ? FSDP_OK : give_up(group), out);
     fsdp__comm_count(group, FSDP_OBJECTS, (group->size - 1) * (int64_t)bytes);
     FSDP_TRY_GOTO(status, gather_bytes(group, FSDP__CALL_GATHER_OBJECTS, &own, sizes, sizeof own), out);
     for (int r = 0; r < group->size; r++) {
         largest = sizes[r] > largest ? sizes[r] : largest;
         objects[r] = fsdp__malloc(sizes[r]);
-        FSDP_TRY_GOTO(status, objects[r] ? FSDP_OK : give_up(group, FSDP_NO_MEMORY), out);
+        FSDP_TRY_GOTO(status, objects[r] ? FSDP_OK : give_up(group), out);
     }
     /* All know all sizes now, so all take the same path. In a fake world a gather delivers something, a broadcast does
      * not. */
@@ -157,7 +157,7 @@ fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void
                          root);
     sizes = fsdp__calloc((size_t)group->size, sizeof *sizes);
     if (!sizes)
-        return give_up(group, FSDP_NO_MEMORY);
+        return give_up(group);
     for (int r = 0; is_root && r < group->size; r++) {
         sizes[r] = bytes[r];
         total += r == root ? 0 : bytes[r];
@@ -170,7 +170,7 @@ fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void
     object = fsdp__malloc((size_t)sizes[group->rank]);
     passing = fsdp__malloc(largest);
     if (!object || !passing)
-        return give_up(group, FSDP_NO_MEMORY);
+        return give_up(group);
     if (is_root && bytes[root])
         memcpy(object, objects[root], bytes[root]);
     FSDP_TRY(send_objects(group, root, objects, sizes, object, passing));
@@ -235,7 +235,7 @@ static fsdp_status agree(fsdp_process_group *group, fsdp__call_name name, fsdp_s
     FSDP__FREED answer *all = fsdp__malloc((size_t)count * sizeof *all);
 
     if (!all)
-        return give_up(group, FSDP_NO_MEMORY);
+        return give_up(group);
     if (mine != FSDP_OK)
         fsdp__shown(fsdp_last_status() == mine ? fsdp_last_error() : fsdp_status_text(mine), own.message,
                     sizeof own.message);

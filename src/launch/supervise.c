@@ -279,12 +279,12 @@ static void interrupted(supervisor *s, int signal)
     enter_stage(s, STAGE_TERMINATED, s->first >= 0 ? s->grace_ms : s->interrupt_grace_ms);
 }
 
-/* Passes a signal on to the programs, which know what to do with it, and not to what they have started. */
-static void pass_on(const supervisor *s, int signal)
+/* Passes SIGUSR1 on to the programs, which know what to do with it, and not to what they have started. */
+static void pass_on(const supervisor *s)
 {
     for (int r = 0; r < s->ranks; r++)
         if (s->children[r].running)
-            (void)kill(s->children[r].pid, signal);
+            (void)kill(s->children[r].pid, SIGUSR1);
 }
 
 /* ---- the loop ---- */
@@ -297,7 +297,7 @@ static void handle_signals(supervisor *s, int fd)
         if (info.ssi_signo == SIGTSTP)
             suspend(s);
         else if (info.ssi_signo == SIGUSR1)
-            pass_on(s, SIGUSR1);
+            pass_on(s);
         else if (info.ssi_signo == SIGUSR2)
             show_flight(s);
         else if (info.ssi_signo != SIGCHLD)

@@ -234,14 +234,14 @@ fsdp_tensor *fsdp__layer_weight(const fsdp_module *layer, fsdp_dtype dtype)
     return fsdp__scope_adopt(decoded);
 }
 
-fsdp_tensor *fsdp__layer_product(const fsdp_module *layer, fsdp_tensor *x, fsdp_tensor *bias)
+fsdp_tensor *fsdp__layer_product(const fsdp_module *layer, fsdp_tensor *x)
 {
     fsdp_tensor *weight = ((const fsdp_layer *)layer)->weight;
 
     if (!fsdp__layer_code_of(layer)->weight.code)
         weight = fsdp_cast(weight, fsdp_tensor_dtype(x));
-    return layer->type == &conv1d_type ? conv1d_product(layer, x, weight, bias)
-                                       : linear_product(layer, x, weight, bias);
+    return layer->type == &conv1d_type ? conv1d_product(layer, x, weight, FSDP_NO_BIAS)
+                                       : linear_product(layer, x, weight, FSDP_NO_BIAS);
 }
 
 /* ---- what is beside a layer ---- */

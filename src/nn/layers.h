@@ -54,10 +54,10 @@ typedef struct fsdp__layer_code {
 const fsdp__layer_code *fsdp__layer_code_of(const fsdp_module *layer);
 /* Returns the tensor that the layer's field of its weight names: W, or its bytes. */
 fsdp_tensor *fsdp__layer_weight_field(const fsdp_module *layer);
-/* Returns W in `dtype`, as it is stored, without a graph if it is decoded; its product with x, of that dtype, plus the
- * bias, which may be FSDP_NO_BIAS. The parameters are gathered. */
+/* Returns W in `dtype`, as it is stored, without a graph if it is decoded; its product with x, of that dtype,
+ * without a bias. The parameters are gathered. */
 fsdp_tensor *fsdp__layer_weight(const fsdp_module *layer, fsdp_dtype dtype);
-fsdp_tensor *fsdp__layer_product(const fsdp_module *layer, fsdp_tensor *x, fsdp_tensor *bias);
+fsdp_tensor *fsdp__layer_product(const fsdp_module *layer, fsdp_tensor *x);
 
 /* ---- what is beside a Linear or Conv1D: an adapter ---- */
 

@@ -32,8 +32,8 @@ fsdp_status fsdp__binary_compute(fsdp__binary_op op, const fsdp_tensor *a, const
 /* Computes da = dy * the derivative of a op b by a, over da's shape; the others are repeated where they are smaller. */
 fsdp_status fsdp__binary_slopes(fsdp__binary_op op, const fsdp_tensor *a, const fsdp_tensor *b, const fsdp_tensor *dy,
                                 fsdp_tensor *da);
-/* Computes y = mask ? a : b; a number takes the place of one that is NULL. */
+/* Computes y = mask ? a : b; a number takes the place of a if it is NULL, and 0 that of b. */
 fsdp_status fsdp__where_compute(const fsdp_tensor *mask, const fsdp_tensor *a, double a_scalar, const fsdp_tensor *b,
-                                double b_scalar, fsdp_tensor *y);
+                                fsdp_tensor *y);
 
 #endif

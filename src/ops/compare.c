@@ -63,7 +63,7 @@ fsdp_tensor *fsdp_logical_not(fsdp_tensor *x)
 /* ---- choosing by masks ---- */
 
 fsdp_status fsdp__where_compute(const fsdp_tensor *mask, const fsdp_tensor *a, double a_scalar, const fsdp_tensor *b,
-                                double b_scalar, fsdp_tensor *y)
+                                fsdp_tensor *y)
 {
     fsdp__where_args args = {.mask = fsdp_tensor_data(mask),
                              .a = a ? fsdp_tensor_data(a) : NULL,
@@ -71,7 +71,6 @@ fsdp_status fsdp__where_compute(const fsdp_tensor *mask, const fsdp_tensor *a, d
                              .y = fsdp_tensor_data(y),
                              .ndim = y->ndim,
                              .a_scalar = a_scalar,
-                             .b_scalar = b_scalar,
                              .dtype = y->dtype};
 
     memcpy(args.shape, y->shape, sizeof args.shape);
@@ -97,12 +96,12 @@ static fsdp_status where_backward(fsdp__node *node, fsdp_tensor *const *grads)
     if (fsdp__node_needs(node, 1)) { /* do this before dy may be overwritten */
         out = fsdp__node_needs(node, 0) ? fsdp__empty_like(dy, dy->dtype) : fsdp__op_reuse(dy);
         FSDP__TRY_MADE(out);
-        FSDP_TRY(fsdp__where_compute(mask, NULL, 0.0, dy, 0.0, out));
+        FSDP_TRY(fsdp__where_compute(mask, NULL, 0.0, dy, out));
         FSDP_TRY(fsdp__give_summed(node, 1, out, &state->shapes[1]));
     }
     if (fsdp__node_needs(node, 0)) {
         FSDP__TRY_MADE(out = fsdp__op_reuse(dy));
-        FSDP_TRY(fsdp__where_compute(mask, dy, 0.0, NULL, 0.0, out));
+        FSDP_TRY(fsdp__where_compute(mask, dy, 0.0, NULL, out));
         FSDP_TRY(fsdp__give_summed(node, 0, out, &state->shapes[0]));
     }
     return FSDP_OK;
@@ -145,8 +144,7 @@ static fsdp_tensor *choose(const fsdp__op *op, fsdp_tensor *mask, fsdp_tensor *a
     y = fsdp_empty(b->storage->device, b->dtype, shape.ndim, shape.sizes);
     b = fsdp__by_rows(b);
     mask = fsdp__by_rows(mask);
-    if (!y || !b || !mask || (a && !(a = fsdp__by_rows(a))) ||
-        fsdp__where_compute(mask, a, value, b, 0.0, y) != FSDP_OK ||
+    if (!y || !b || !mask || (a && !(a = fsdp__by_rows(a))) || fsdp__where_compute(mask, a, value, b, y) != FSDP_OK ||
         fsdp__record(op, inputs, 2, &y, 1, &mask, 1, &state, sizeof state) != FSDP_OK)
         return NULL;
     return y;

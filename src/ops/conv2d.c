@@ -25,8 +25,8 @@ static fsdp_status bias_gradient(fsdp__node *node, const fsdp__conv2d_sizes *s, 
     by_image = fsdp_empty(dy->storage->device, FSDP_F32, 2, (const int64_t[]){s->batch, s->out}); /* (N,O) */
     FSDP__TRY_MADE(by_image);
     if (!empty(s))
-        FSDP_TRY(fsdp__op_reduce(dy, s->batch * s->out, s->out_height * s->out_width, 1, 1.0f, by_image, false));
-    return fsdp__op_reduce(by_image, 1, s->batch, s->out, 1.0f, dbias, accumulate);
+        FSDP_TRY(fsdp__op_reduce(dy, s->batch * s->out, s->out_height * s->out_width, 1, by_image, false));
+    return fsdp__op_reduce(by_image, 1, s->batch, s->out, dbias, accumulate);
 }
 
 static fsdp_status input_gradient(fsdp__node *node, const fsdp__conv2d_sizes *s, const fsdp_tensor *dy)

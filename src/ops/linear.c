@@ -52,7 +52,7 @@ fsdp_status fsdp__linear_leaf_gradients(fsdp__node *node, int weight, fsdp_tenso
     if (fsdp__node_needs(node, weight))
         FSDP_TRY(weight_gradient(node, weight, x, dy, conv1d, &fresh));
     dbias = accumulate ? dbias : fresh;
-    return dbias ? fsdp__op_reduce(grad, 1, dy.rows, dy.cols, 1.0f, dbias, accumulate) : FSDP_OK;
+    return dbias ? fsdp__op_reduce(grad, 1, dy.rows, dy.cols, dbias, accumulate) : FSDP_OK;
 }
 
 /* Computes dx [+]= dy W, (rows,C); conv1d: dy W^T. */

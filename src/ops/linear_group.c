@@ -194,8 +194,7 @@ static fsdp_status bias_gradient(const group_state *s, int from, int to, fsdp_te
 
     FSDP_TRY(fsdp__view_narrow(s->dy, s->dy->ndim - 1, s->at[from], s->at[to] - s->at[from], &part));
     dy = fsdp__op_contiguous(part);
-    return dy ? fsdp__op_reduce(dy, 1, fsdp__op_rows(dy), fsdp__op_last(dy), 1.0f, dbias, accumulate)
-              : fsdp_last_status();
+    return dy ? fsdp__op_reduce(dy, 1, fsdp__op_rows(dy), fsdp__op_last(dy), dbias, accumulate) : fsdp_last_status();
 }
 
 /* Says where the gradients of the weights go, or of the biases; NULL: nowhere. */

@@ -311,15 +311,15 @@ fsdp_status fsdp__op_scale(const fsdp_tensor *x, float alpha, const fsdp_tensor 
     return fsdp__launch_scale(fsdp__op_stream(y), &args);
 }
 
-fsdp_status fsdp__op_reduce(const fsdp_tensor *x, int64_t outer, int64_t reduced, int64_t inner, float alpha,
-                            fsdp_tensor *out, bool accumulate)
+fsdp_status fsdp__op_reduce(const fsdp_tensor *x, int64_t outer, int64_t reduced, int64_t inner, fsdp_tensor *out,
+                            bool accumulate)
 {
     const fsdp__reduce_args args = {.x = fsdp_tensor_data(x),
                                     .y = fsdp_tensor_data(out),
                                     .outer = outer,
                                     .reduced = reduced,
                                     .inner = inner,
-                                    .alpha = alpha,
+                                    .alpha = 1.0f,
                                     .x_dtype = x->dtype,
                                     .y_dtype = out->dtype,
                                     .accumulate = accumulate};

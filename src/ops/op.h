@@ -45,9 +45,9 @@ int64_t fsdp__op_rows(const fsdp_tensor *tensor);
 int64_t fsdp__op_last(const fsdp_tensor *tensor); /* size of the last dimension; 1 for () */
 /* Computes y = alpha * x [* *scalar], of the same shape and dtype, contiguous. Works in place if y == x. */
 fsdp_status fsdp__op_scale(const fsdp_tensor *x, float alpha, const fsdp_tensor *scalar, fsdp_tensor *y);
-/* Computes out [+]= alpha * sum of x over its middle dimension: x (outer,reduced,inner), both contiguous. */
-fsdp_status fsdp__op_reduce(const fsdp_tensor *x, int64_t outer, int64_t reduced, int64_t inner, float alpha,
-                            fsdp_tensor *out, bool accumulate);
+/* Computes out [+]= sum of x over its middle dimension: x (outer,reduced,inner), both contiguous. */
+fsdp_status fsdp__op_reduce(const fsdp_tensor *x, int64_t outer, int64_t reduced, int64_t inner, fsdp_tensor *out,
+                            bool accumulate);
 /* Reduces x over the dimensions that `reduced` marks: out [+]= alpha * the result of `op`. It takes one pass for each
  * run of adjacent reduced dimensions. x and out are contiguous, and out has as many elements as the other dimensions
  * have. */

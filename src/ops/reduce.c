@@ -179,11 +179,11 @@ static fsdp_status extreme_backward(fsdp__node *node, fsdp_tensor *const *grads)
     count = fsdp__empty_like(y, FSDP_F32);
     FSDP__TRY_MADE(mask && ones && count);
     FSDP_TRY(fsdp__binary_compute(FSDP__EQ, x, y, 0.0f, 0.0f, mask));
-    FSDP_TRY(fsdp__where_compute(mask, NULL, 1.0, NULL, 0.0, ones));
+    FSDP_TRY(fsdp__where_compute(mask, NULL, 1.0, NULL, ones));
     FSDP_TRY(fsdp__op_reduce_dims(ones, r->reduced, FSDP__REDUCE_SUM, 1.0f, count, false));
     FSDP_TRY(divide(dy, count, &part));
     FSDP__TRY_MADE(ones = x->dtype == FSDP_F32 ? ones : fsdp__empty_like(x, x->dtype));
-    FSDP_TRY(fsdp__where_compute(mask, part, 0.0, NULL, 0.0, ones));
+    FSDP_TRY(fsdp__where_compute(mask, part, 0.0, NULL, ones));
     return fsdp__node_give(node, 0, ones);
 }
 
@@ -264,7 +264,7 @@ static fsdp_status var_backward(fsdp__node *node, fsdp_tensor *const *grads)
         FSDP__TRY_MADE(flat);
         FSDP_TRY(fsdp__launch_unary_backward(fsdp__op_stream(y), &args));
         FSDP_TRY(fsdp__binary_compute(FSDP__EQ, y, NULL, 0.0f, 0.0f, flat));
-        FSDP_TRY(fsdp__where_compute(flat, NULL, 0.0, scaled, 0.0, scaled));
+        FSDP_TRY(fsdp__where_compute(flat, NULL, 0.0, scaled, scaled));
     }
     FSDP__TRY_MADE(scaled = as_kept(r, scaled));
     FSDP_TRY(fsdp__binary_slopes(FSDP__SQUARED_ERROR, x, mean, scaled, dx));

@@ -71,7 +71,7 @@ static fsdp_status leaf_gradients(fsdp__node *node, int i, bool conv1d, fsdp_ten
     if (!fsdp__node_needs(node, input_of(i, true)))
         return FSDP_OK;
     FSDP_TRY(fsdp__node_target_of_any(node, input_of(i, true), &target, &accumulate));
-    return fsdp__op_reduce(dy, 1, fsdp__op_rows(dy), fsdp__op_last(dy), 1.0f, target, accumulate);
+    return fsdp__op_reduce(dy, 1, fsdp__op_rows(dy), fsdp__op_last(dy), target, accumulate);
 }
 
 /* Makes `*dim` one of the dimensions from 0 on; the last one cannot be cut, since products add it up. */

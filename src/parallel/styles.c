@@ -157,7 +157,7 @@ static fsdp_status run_row(void *arg, fsdp_module *module, void *call_arg, fsdp_
 {
     const fsdp__applied *a = arg;
     fsdp_tensor *bias = ((const fsdp_layer *)module)->bias;
-    fsdp_tensor *y = fsdp__layer_product(module, inputs[0], FSDP_NO_BIAS);
+    fsdp_tensor *y = fsdp__layer_product(module, inputs[0]);
 
     (void)call_arg, (void)count, (void)output_count;
     y = fsdp__layer_add_beside(module, inputs[0], y);

@@ -274,7 +274,7 @@ static void release(content *c)
 /* Tells that the checkpoint has been written. */
 static void tell(fsdp_train_run *run, int64_t step)
 {
-    char *path = fsdp__step_path(run->config->checkpoint.folder, step, "");
+    char *path = fsdp__step_path(run->config->checkpoint.folder, step);
     const fsdp_train_saved saved = {.step = step,
                                     .path = path ? path : run->config->checkpoint.folder,
                                     .bytes = run->saves.bytes,

@@ -119,13 +119,13 @@ static void key(const char *name, FILE *out)
     fprintf(out, "\"%s\": ", name);
 }
 
-static void put_text(const char *name, const char *text, const char *behind, FILE *out)
+static void put_text(const char *name, const char *text, FILE *out)
 {
     char shown[4 * FSDP__FLIGHT_TEXT];
 
     key(name, out);
     fsdp__print_json_string(fsdp__shown(text, shown, sizeof shown), out);
-    fputs(behind, out);
+    fputs(", ", out);
 }
 
 static void put_number(const char *name, uint64_t number, const char *behind, FILE *out)
@@ -144,7 +144,7 @@ static void put_time(const char *name, const fsdp__flight_log *log, int64_t ns, 
 static void put_group(const fsdp__flight_group *g, FILE *out)
 {
     fputc('{', out);
-    put_text("name", g->name, ", ", out);
+    put_text("name", g->name, out);
     put_number("size", (uint64_t)g->size, ", ", out);
     put_number("issued", g->issued, ", ", out);
     put_number("begun", g->begun, ", ", out);
@@ -162,11 +162,11 @@ static void put_call(const fsdp__flight_log *log, const fsdp__flight_record *r, 
     put_number("record", r->turn, ", ", out);
     put_number("group", r->group, ", ", out);
     put_number("number", r->number, ", ", out);
-    put_text("call", r->name, ", ", out);
-    put_text("state", state_of(r), ", ", out);
+    put_text("call", r->name, out);
+    put_text("state", state_of(r), out);
     put_number("bytes", r->bytes, ", ", out);
-    put_text("dtype", r->dtype == FSDP_DTYPE_NONE ? "" : fsdp_dtype_name((fsdp_dtype)r->dtype), ", ", out);
-    put_text("module", r->module, ", ", out);
+    put_text("dtype", r->dtype == FSDP_DTYPE_NONE ? "" : fsdp_dtype_name((fsdp_dtype)r->dtype), out);
+    put_text("module", r->module, out);
     fprintf(out, "\"for_module\": %s, ", r->labelled ? "true" : "false");
     put_number("step", r->step, ", ", out);
     put_number("microbatch", r->microbatch, ", ", out);
@@ -197,13 +197,13 @@ static void put_rank(const fsdp__flight_log *log, FILE *out)
 
     fputs("\n    {", out);
     put_number("rank", (uint64_t)log->head.rank, ", ", out);
-    put_text("machine", log->head.host, ", ", out);
+    put_text("machine", log->head.host, out);
     put_number("process", (uint64_t)(uint32_t)log->head.pid, ", ", out);
-    put_text("build", log->head.build, ", ", out);
-    put_text("file", log->path, ", ", out);
-    put_text("state", states[log->end.state], ", ", out);
-    put_text("why", log->end.why, ", ", out);
-    put_text("ending", log->end.ending, ", ", out);
+    put_text("build", log->head.build, out);
+    put_text("file", log->path, out);
+    put_text("state", states[log->end.state], out);
+    put_text("why", log->end.why, out);
+    put_text("ending", log->end.ending, out);
     put_owners(log->end.owners, out);
     put_time("started", log, log->head.started_ns, ", ", out);
     put_time("now", log, log->now, ", ", out);
@@ -211,8 +211,8 @@ static void put_rank(const fsdp__flight_log *log, FILE *out)
     put_number("unlisted", log->unlisted, ", ", out);
     put_number("step", log->place.turn ? log->place.step : 0, ", ", out);
     put_number("microbatch", log->place.turn ? log->place.microbatch : 0, ", ", out);
-    put_text("event", log->place.turn ? log->place.word : "", ", ", out);
-    put_text("module", log->place.turn ? log->place.module : "", ", ", out);
+    put_text("event", log->place.turn ? log->place.word : "", out);
+    put_text("module", log->place.turn ? log->place.module : "", out);
     put_time("since", log, log->place.turn ? log->place.ns : 0, ",\n     \"groups\": [", out);
     for (int i = 0; i < log->group_count; i++) {
         fputs(i ? ", " : "", out);
@@ -238,7 +238,7 @@ fsdp_status fsdp__flight_print_json(const fsdp__flight_logs *logs, FILE *out)
         fsdp__print_json_string(fsdp__shown(verdict.lines[i], FSDP__ROOM(2048)), out);
     }
     fputs("],\n ", out);
-    put_text("run", logs->logs[0].end.run, ", ", out);
+    put_text("run", logs->logs[0].end.run, out);
     put_number("world", (uint64_t)logs->world, ", ", out);
     put_number("left_out", (uint64_t)logs->left_out, ", ", out);
     put_number("unreadable", (uint64_t)logs->failed, ",\n \"ranks\": [", out);

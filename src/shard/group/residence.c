@@ -120,17 +120,16 @@ fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_pro
     return fsdp__region_fill_new(out);
 }
 
-fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size_t bytes, fsdp_memory_kind kind,
-                                          fsdp__storage **out)
+fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size_t bytes, fsdp__storage **out)
 {
     FSDP__SCOPED(fsdp__region_unref_at) fsdp__region *region = NULL; /* the storage holds it in the end */
 
     if (!fsdp__residence_is_offloaded(residence) || !residence->pin)
-        return fsdp__storage_create(residence->shard_device, bytes, kind, true, out);
-    FSDP_TRY(fsdp__region_of_device(residence->shard_device, bytes, kind, &region));
+        return fsdp__storage_create(residence->shard_device, bytes, FSDP_MEMORY_GRADIENT, true, out);
+    FSDP_TRY(fsdp__region_of_device(residence->shard_device, bytes, FSDP_MEMORY_GRADIENT, &region));
     region->pinned_for = residence->device;
     FSDP_TRY(fsdp__region_fill(region));
-    FSDP_TRY(fsdp__storage_create(residence->shard_device, bytes, kind, false, out));
+    FSDP_TRY(fsdp__storage_create(residence->shard_device, bytes, FSDP_MEMORY_GRADIENT, false, out));
     fsdp__region_lend(region, 0, *out);
     return FSDP_OK;
 }
@@ -141,7 +140,7 @@ fsdp_status fsdp__residence_shard_gradient(const fsdp__residence *residence, fsd
     size_t bytes = (size_t)fsdp__shape_numel(ndim, shape) * fsdp_dtype_size(dtype);
     FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = NULL;
 
-    FSDP_TRY(fsdp__residence_shard_storage(residence, bytes, FSDP_MEMORY_GRADIENT, &storage));
+    FSDP_TRY(fsdp__residence_shard_storage(residence, bytes, &storage));
     return fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out);
 }
 

@@ -85,9 +85,8 @@ void fsdp__residence_set_writer(fsdp__residence *residence, fsdp_status (*before
 /* Makes a region of `bytes` for unsharded gradients. With `shared` peers can read it in calls of `pg`. */
 fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_process_group *pg, bool shared,
                                       size_t bytes, fsdp__region **out);
-/* Makes a storage for something that shards have beside them: on their device, and pinned if they are. */
-fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size_t bytes, fsdp_memory_kind kind,
-                                          fsdp__storage **out);
+/* Makes a storage for gradients that shards have beside them: on their device, and pinned if they are. */
+fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size_t bytes, fsdp__storage **out);
 /* Makes a gradient on such a storage. The caller owns `*out`. */
 fsdp_status fsdp__residence_shard_gradient(const fsdp__residence *residence, fsdp_dtype dtype, int ndim,
                                            const int64_t *shape, fsdp_tensor **out);

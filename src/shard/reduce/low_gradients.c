@@ -39,8 +39,7 @@ static fsdp_status convert(fsdp__param_group *group, fsdp_dtype dtype)
     count = fsdp__param_group_holders(group, &holders);
     if (!has_other(holders, count, dtype))
         return FSDP_OK;
-    FSDP_TRY(fsdp__residence_shard_storage(&group->residence, (size_t)numel * fsdp_dtype_size(dtype),
-                                           FSDP_MEMORY_GRADIENT, &vector));
+    FSDP_TRY(fsdp__residence_shard_storage(&group->residence, (size_t)numel * fsdp_dtype_size(dtype), &vector));
     /* Reductions add to what lies between the parameters, too. */
     FSDP_TRY(fsdp__launch_fill_run(fsdp_device_stream(vector->device), vector->data, dtype, numel, 0));
     for (int64_t i = 0; i < count; i++)

@@ -82,7 +82,7 @@ static fsdp_status make_storage(fsdp__reduction *r, fsdp__storage **out)
     }
     if (!any)
         return FSDP_OK;
-    return fsdp__residence_shard_storage(&r->group->residence, bytes, FSDP_MEMORY_GRADIENT, out);
+    return fsdp__residence_shard_storage(&r->group->residence, bytes, out);
 }
 
 /* Makes any other result: the gradient that the shard has, or a new one at `*offset` of `storage`. */
@@ -215,7 +215,7 @@ static fsdp_status make_vector_results(fsdp__reduction *r)
     if (vector)
         vector->refs++;
     else
-        FSDP_TRY(fsdp__residence_shard_storage(&r->group->residence, bytes, FSDP_MEMORY_GRADIENT, &vector));
+        FSDP_TRY(fsdp__residence_shard_storage(&r->group->residence, bytes, &vector));
     if (!r->add && (r->partial || vector->device != r->group->residence.device)) /* padding stays zero */
         FSDP_TRY(clear(vector, r->params[0]->orig_dtype));
     for (int64_t i = 0; i < fsdp__result_count(r); i++)

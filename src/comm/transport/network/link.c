@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "comm/transport/network/tags.h"
+
 enum {
     PAUSE_US = 1000,
     MOST_PAUSES = 2000 /* for which a caller waits until the other machines are told */
@@ -83,13 +85,14 @@ fsdp_status fsdp__link_test(fsdp__link *link, fsdp__network_request *requests, i
     return end(link, link->ops->test(link->network, requests, count, text), text);
 }
 
-bool fsdp__link_tell(fsdp__link *link, int to, int tag, void *data, size_t bytes, fsdp__network_request *out)
+bool fsdp__link_tell(fsdp__link *link, int to, void *data, size_t bytes, fsdp__network_request *out)
 {
     char text[FSDP__NETWORK_TEXT] = "";
     fsdp__segment all = {data, bytes};
 
-    return enter(link) && end(link, link->ops->send(link->network, link->places.carriers[to], tag, &all, 1, out, text),
-                              text) == FSDP_OK;
+    return enter(link) &&
+           end(link, link->ops->send(link->network, link->places.carriers[to], FSDP__TAG_NEWS, &all, 1, out, text),
+               text) == FSDP_OK;
 }
 
 bool fsdp__link_settle(fsdp__link *link, fsdp__network_request *request)
@@ -99,14 +102,14 @@ bool fsdp__link_settle(fsdp__link *link, fsdp__network_request *request)
     return enter(link) && end(link, link->ops->test(link->network, request, 1, text), text) == FSDP_OK;
 }
 
-bool fsdp__link_poll(fsdp__link *link, int tag, void *data, size_t bytes, int *from, size_t *got)
+bool fsdp__link_poll(fsdp__link *link, void *data, size_t bytes, int *from, size_t *got)
 {
     char text[FSDP__NETWORK_TEXT] = "";
     int carrier = -1;
 
     *from = -1;
     if (!enter(link) ||
-        end(link, link->ops->poll(link->network, tag, data, bytes, &carrier, got, text), text) != FSDP_OK)
+        end(link, link->ops->poll(link->network, FSDP__TAG_NEWS, data, bytes, &carrier, got, text), text) != FSDP_OK)
         return false;
     if (carrier >= 0 && carrier < link->places.ranks)
         *from = link->places.of_carrier[carrier];

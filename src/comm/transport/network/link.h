@@ -35,9 +35,9 @@ fsdp_status fsdp__link_receive(fsdp__link *link, int from, int tag, const fsdp__
 fsdp_status fsdp__link_test(fsdp__link *link, fsdp__network_request *requests, int count);
 
 /* Serve the thread that watches (watch.c), also in a broken world. Return false when the network cannot be called. */
-bool fsdp__link_tell(fsdp__link *link, int to, int tag, void *data, size_t bytes, fsdp__network_request *out);
+bool fsdp__link_tell(fsdp__link *link, int to, void *data, size_t bytes, fsdp__network_request *out);
 bool fsdp__link_settle(fsdp__link *link, fsdp__network_request *request);
-bool fsdp__link_poll(fsdp__link *link, int tag, void *data, size_t bytes, int *from, size_t *got);
+bool fsdp__link_poll(fsdp__link *link, void *data, size_t bytes, int *from, size_t *got);
 
 /* Breaks the world with the last error, which is this rank's own. */
 void fsdp__link_fail(fsdp__link *link);

@@ -61,7 +61,7 @@ static bool tell(fsdp__watch *watch, int rank, const news *what)
     if (!one)
         return false;
     memcpy(&one->news, what, bytes);
-    if (!fsdp__link_tell(watch->link, rank, FSDP__TAG_NEWS, &one->news, bytes, &one->request) || !one->request) {
+    if (!fsdp__link_tell(watch->link, rank, &one->news, bytes, &one->request) || !one->request) {
         fsdp__free(one);
         return true;
     }
@@ -134,7 +134,7 @@ static void listen(fsdp__watch *watch)
     news what = {0};
     int from = -1;
 
-    while (fsdp__link_poll(watch->link, FSDP__TAG_NEWS, &what, sizeof what, &from, &got) && from >= 0) {
+    while (fsdp__link_poll(watch->link, &what, sizeof what, &from, &got) && from >= 0) {
         if (got < head)
             continue;
         what.text[FSDP__MIN(got - head, sizeof what.text - 1)] = '\0';
