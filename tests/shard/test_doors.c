@@ -458,7 +458,7 @@ static void write_on_one_rank(fsdp_context *context, void *arg)
     take_step(&t, 0);
     CHECK_OK(fsdp_scope_begin(context));
     loss = net_loss(&t, 1, &x);
-    test_meet(); /* ranks with a GPU in common need not wait for one another: an abort may come while others go forward */
+    test_meet(); /* ranks that share a GPU may not wait for one another: an abort would end others' forwards */
     if (mine)
         CHECK_OK(fsdp_tensor_fill_(x, 0.5));
     status = fsdp_backward(loss);
