@@ -16,7 +16,9 @@
 enum {
     SPIN_NS = 100000, /* small messages arrive within it. A turn may take long: MPI yields the processor in it */
     NAP_NS = 5000,    /* the first nap; each one is longer than the one before */
-    LONGEST_NAP_NS = 100000,
+    LONG_NAP_NS = 100000,
+    LONGEST_NAP_NS = 1000000,
+    NAP_SHARE = 100,  /* where nothing has arrived for long, a nap is as long as one in so many parts of that time */
     SLACK_NS = 1000,  /* how much longer a nap may be: the system's default of 50 us is ten times the first nap */
     LOOK_NS = 5000000 /* between two checks of the ranks that are waited for */
 };
@@ -202,7 +204,8 @@ fsdp_status fsdp__exchange_begin(fsdp__exchange *x, fsdp__network_group *group, 
 
 typedef struct patience {
     int64_t began_ns;
-    int64_t pieces; /* that were missing at the last turn */
+    int64_t moved_ns; /* when a piece arrived last, or the exchange began */
+    int64_t pieces;   /* that were missing at the last turn */
     int64_t nap_ns;
     fsdp__awaited wait;
     int64_t looked_ns;   /* when it last checked the others; at first, when it began */
@@ -255,12 +258,19 @@ static void look_after(fsdp__exchange *x, patience *p)
         fsdp__watchdog_tell_slow(peers, whom, waited, &p->next_notice);
 }
 
+/* Returns how long the longest nap may be. So the end of a wait is noticed a hundredth of it late at most, and pieces
+ * that come one after another are met as soon as before. */
+static int64_t longest_nap_ns(const patience *p, int64_t now)
+{
+    return FSDP__MIN(FSDP__MAX((now - p->moved_ns) / NAP_SHARE, LONG_NAP_NS), LONGEST_NAP_NS);
+}
+
 static void wait_a_turn(fsdp__exchange *x, patience *p)
 {
     struct timespec time = {0};
-    int64_t now;
+    int64_t now = fsdp__clock_ns();
 
-    if (fsdp__clock_ns() - p->began_ns < SPIN_NS)
+    if (now - p->began_ns < SPIN_NS)
         return;
     if (!p->naps) {
         p->naps = true;
@@ -268,7 +278,7 @@ static void wait_a_turn(fsdp__exchange *x, patience *p)
         (void)prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0);
         p->cpu_ns = fsdp__thread_cpu_ns();
     }
-    p->nap_ns = FSDP__MIN(p->nap_ns + NAP_NS, LONGEST_NAP_NS);
+    p->nap_ns = FSDP__MIN(p->nap_ns + NAP_NS, longest_nap_ns(p, now));
     time.tv_nsec = p->nap_ns;
     (void)nanosleep(&time, NULL);
     now = fsdp__clock_ns();
@@ -301,6 +311,7 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
         /* a rank that sends, though slowly, or has left and sent everything before, will come */
         if (pieces != p->pieces) {
             p->wait.since = atomic_load(&peers->ticks);
+            p->moved_ns = fsdp__clock_ns();
             p->next_notice = 0;
         }
         p->pieces = pieces;
@@ -311,7 +322,8 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
 static fsdp_status wait_for_all(fsdp__exchange *x)
 {
     int64_t now = fsdp__clock_ns();
-    patience p = {.wait.since = atomic_load(&x->group->world->peers.ticks), .began_ns = now, .looked_ns = now};
+    patience p = {
+        .wait.since = atomic_load(&x->group->world->peers.ticks), .began_ns = now, .moved_ns = now, .looked_ns = now};
     fsdp_status status = run(x, &p);
 
     if (p.told)
