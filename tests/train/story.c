@@ -26,7 +26,7 @@ int story_setup(void **state)
     fclose(file);
     s->config = test_config("model.preset=llama-1m model.n_layers=2 model.dim=12 model.n_heads=3 model.n_kv_heads=1 "
                             "model.ffn_dim=10 data.workers=0 data.order=shuffled training.steps=6 training.seq_len=8 "
-                            "training.global_batch_size=24 training.local_batch_size=1 optimizer.lr=0.01 "
+                            "training.global_batch_size=12 training.local_batch_size=1 optimizer.lr=0.01 "
                             "lr_scheduler.warmup_steps=2 lr_scheduler.decay_type=cosine metrics.log_freq=1 "
                             "data.path=%s",
                             data);

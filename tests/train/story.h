@@ -5,6 +5,9 @@
 #include "fsdp/train.h"
 #include "support/ranks.h"
 
+/* training.global_batch_size of a story whose batches eight ranks can share, too: it is 12 otherwise. */
+#define STORY_BATCH_OF_8 "24"
+
 enum {
     STORY_STEPS = 6,
     STORY_RANKS = 8

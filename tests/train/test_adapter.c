@@ -93,6 +93,8 @@ static void check_passage(void **state, const side sides[2], const char *quantiz
     story_setup(state);
     p.story = *state;
     set_adapter(p.story);
+    if (sides[0].world == 8 || sides[1].world == 8)
+        story_set(p.story, "training.global_batch_size", STORY_BATCH_OF_8);
     test_set_keys(p.story->config, "adapter.dora=true adapter.quantize=%s checkpoint.folder=%s", quantize,
                   p.story->folder);
     for (int i = 0; i < 2; i++) {

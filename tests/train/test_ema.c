@@ -82,6 +82,7 @@ STORY_TEST(other_ranks_export_the_same_average)
     story *s = anew(state, keys);
     char *first, *weights;
 
+    story_set(s, "training.global_batch_size", STORY_BATCH_OF_8);
     story_set(s, "checkpoint.folder", s->folder);
     story_go(s, 3);
     first = story_weights(s, &bytes);

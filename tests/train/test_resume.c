@@ -113,6 +113,7 @@ STORY_TEST(at_another_number_of_ranks_it_goes_on)
     double alone[STORY_STEPS + 1];
     story *s = *state;
 
+    story_set(s, "training.global_batch_size", STORY_BATCH_OF_8);
     story_go(s, 1);
     memcpy(alone, s->losses, sizeof alone);
     story_set(s, "checkpoint.folder", s->folder);

@@ -49,6 +49,8 @@ static void pass(void **state, unsigned from_number, unsigned to_number)
 
     story_setup(state);
     p.story = *state;
+    if (from.world == 8 || to.world == 8)
+        story_set(p.story, "training.global_batch_size", STORY_BATCH_OF_8);
     story_set(p.story, "checkpoint.folder", p.story->folder);
     set_side(p.story, &from);
     test_run_ranks(from.world, story_leave, &p);

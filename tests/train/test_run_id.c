@@ -33,6 +33,7 @@ STORY_TEST(all_ranks_of_a_run_have_one_id_and_no_other_run_has_it)
     char before[FSDP__RUN_ID] = "";
 
     all->story = *state;
+    story_set(all->story, "training.global_batch_size", STORY_BATCH_OF_8);
     for (size_t i = 0; i < FSDP__COUNT_OF(worlds); i++) {
         test_run_ranks(worlds[i], note_id, all);
         for (int rank = 1; rank < worlds[i]; rank++)
