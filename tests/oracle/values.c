@@ -1,7 +1,18 @@
-/* values.c - elements of every dtype, by arithmetic instead of by bits. */
+/* values.c - elements of every dtype, by arithmetic instead of by bits, but for powers of two. */
 #include "oracle/oracle.h"
 
 #include <math.h>
+#include <string.h>
+
+/* Returns 2 to a power that a double has. ldexp looks at many cases more, and this is called for each element. */
+static double two_to(int power)
+{
+    uint64_t bits = (uint64_t)(power + 1023) << 52;
+    double value;
+
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
 
 static double half_value(uint16_t bits, int exponent_bits, int mantissa_bits)
 {
@@ -11,9 +22,9 @@ static double half_value(uint16_t bits, int exponent_bits, int mantissa_bits)
     if (exponent == (1 << exponent_bits) - 1)
         value = mantissa != 0 ? NAN : INFINITY;
     else if (exponent == 0)
-        value = ldexp(mantissa, 1 - bias - mantissa_bits);
+        value = mantissa * two_to(1 - bias - mantissa_bits);
     else
-        value = ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
+        value = (mantissa + (1 << mantissa_bits)) * two_to(exponent - bias - mantissa_bits);
     return bits >> 15 ? -value : value;
 }
 
@@ -31,8 +42,8 @@ static uint16_t half_bits(double x, int exponent_bits, int mantissa_bits)
         return (uint16_t)(sign | top << mantissa_bits);
     (void)frexp(m, &exponent);
     exponent = exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
-    m = nearbyint(ldexp(m, mantissa_bits - exponent)); /* half to even; a carry moves into the exponent below */
-    m = fmin(m + ldexp(exponent + bias - 1, mantissa_bits), ldexp(top, mantissa_bits)); /* too large: infinity */
+    m = nearbyint(m * two_to(mantissa_bits - exponent)); /* half to even; a carry moves into the exponent below */
+    m = fmin(m + (exponent + bias - 1) * two_to(mantissa_bits), top * two_to(mantissa_bits)); /* too large: infinity */
     return (uint16_t)(sign | (uint16_t)m);
 }
 
