@@ -214,6 +214,10 @@ set(fsdp_test_optimization -O0 -U_FORTIFY_SOURCE)
 if(FSDP_SANITIZE MATCHES "undefined")  # what they do themselves is not looked at
   list(APPEND fsdp_test_optimization -fno-sanitize=undefined)
 endif()
+if(FSDP_SANITIZE MATCHES "address" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
+  # The sanitizer looks at an access in a call, not in lines of its own, which takes a tenth less to compile.
+  list(APPEND fsdp_test_optimization --param asan-instrumentation-with-call-threshold=0)
+endif()
 
 # An executable that links a layer, the layers below it, and the helpers of all of them. A source that needs layers
 # beside its own has a line "Links: layer layer" in a comment.

@@ -297,6 +297,8 @@ def run(command, build, folder):
         command = re.sub("(warmup_tokens)=[0-9]+", r"\1=1", command)  # a run has room for its warm-up
         command += " --training.steps=1 --training.global_batch_size=-1"
     command = command.replace("--training.steps=20 ", "--training.steps=2 ")
+    if re.match(r"(build/)?fsdp train .*(yaml|--model)", command) and "--training.seq_len" not in command:
+        command += " --training.seq_len=32"
     if re.match(r"(build/)?fsdp compare .*--steps=1 --rounds=1$", command):
         command += " --training.seq_len=32"
     if re.match(r"(build/)?fsdp compare .* -n", command) and "--steps" not in command and command not in LISTED:
