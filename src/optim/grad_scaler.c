@@ -22,7 +22,7 @@ typedef enum stage {
 } stage;
 
 typedef struct scaled_optimizer {
-    const fsdp_optimizer *optimizer; /* only compared: it may have been freed */
+    fsdp_optimizer *optimizer; /* held, and only compared: it may have been freed */
     stage stage;
     bool found_inf;
 } scaled_optimizer;
@@ -84,11 +84,19 @@ fsdp_status fsdp_grad_scaler_create(fsdp_process_group *group, const fsdp_grad_s
     return FSDP_OK;
 }
 
+/* Forgets the optimizers that were used, which are READY then. */
+static void forget(fsdp_grad_scaler *scaler)
+{
+    while (scaler->count > 0)
+        fsdp__optimizer_drop(scaler->optimizers[--scaler->count].optimizer);
+}
+
 void fsdp_grad_scaler_free(fsdp_grad_scaler *scaler)
 {
-    if (scaler)
-        fsdp__free(scaler->optimizers);
-    fsdp__free(scaler);
+    if (!scaler)
+        return;
+    forget(scaler);
+    FSDP__FREE_ALL(scaler->optimizers, scaler);
 }
 
 fsdp_grad_scaler_state fsdp_grad_scaler_get_state(const fsdp_grad_scaler *scaler)
@@ -260,7 +268,7 @@ static fsdp_status share(const fsdp_grad_scaler *scaler, int *said)
 /* Unscales the gradients. One that was set by hand may be wrong on one rank only. The others hear of it in the exchange
  * that they make anyway, and before any gradient is changed: a caller who mends that one and tries again must find all
  * of them as they were. */
-static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer)
+static fsdp_status unscale(fsdp_grad_scaler *scaler, fsdp_optimizer *optimizer)
 {
     bool found_inf = false;
     FSDP__SCOPED(release) gradients all = {.count = 0};
@@ -275,7 +283,7 @@ static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optim
         status = multiply(&all, (float)(1.0 / scaler->state.scale));
     if (status == FSDP_OK)
         scaler->optimizers[scaler->count++] =
-            (scaled_optimizer){.optimizer = optimizer, .stage = UNSCALED, .found_inf = said > 0};
+            (scaled_optimizer){.optimizer = fsdp__optimizer_hold(optimizer), .stage = UNSCALED, .found_inf = said > 0};
     return status;
 }
 
@@ -361,7 +369,7 @@ fsdp_status fsdp_grad_scaler_update(fsdp_grad_scaler *scaler)
         return FSDP_FAIL(FSDP_STATE, "cannot update the scaler: no gradients were unscaled since the last update");
     for (int64_t i = 0; i < scaler->count; i++)
         found_inf = found_inf || scaler->optimizers[i].found_inf;
-    scaler->count = 0;
+    forget(scaler);
     fsdp__grad_scaler_hear(scaler, found_inf);
     return FSDP_OK;
 }

@@ -62,7 +62,12 @@ struct fsdp_optimizer {
     struct fsdp__partition *partition; /* NULL: this rank steps all parameters */
     const fsdp__verdict *verdict;      /* on the running step, on its device; NULL: it is taken */
     int open;                          /* number of steps that are not settled: 0 to 2 */
+    int holds;                         /* the caller's, and those of scalers that know it by its address */
 };
+
+/* Hold its address, which no other optimizer has until it is dropped; it may be freed meanwhile. */
+fsdp_optimizer *fsdp__optimizer_hold(fsdp_optimizer *optimizer);
+void fsdp__optimizer_drop(fsdp_optimizer *optimizer);
 
 /* Holds the state of a walk over the parameters of all groups. It begins as zeros. */
 typedef struct fsdp__optimizer_walk {

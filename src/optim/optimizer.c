@@ -294,6 +294,7 @@ static fsdp_status create(fsdp__optimizer_kind kind, const fsdp_parameters *para
     FSDP_TRY(begin_group(kind, options, &group));
     FSDP__TRY_NEW(optimizer = fsdp__calloc(1, sizeof *optimizer));
     optimizer->grad_scale = 1;
+    optimizer->holds = 1; /* the caller's */
     FSDP_TRY(add_group(optimizer, parameters, group));
     *out = fsdp__take(&optimizer);
     return FSDP_OK;
@@ -378,6 +379,18 @@ fsdp_status fsdp_adafactor_add_group(fsdp_optimizer *optimizer, const fsdp_param
     return add(optimizer, FSDP__OPTIMIZER_ADAFACTOR, parameters, options);
 }
 
+fsdp_optimizer *fsdp__optimizer_hold(fsdp_optimizer *optimizer)
+{
+    optimizer->holds++;
+    return optimizer;
+}
+
+void fsdp__optimizer_drop(fsdp_optimizer *optimizer)
+{
+    if (--optimizer->holds == 0)
+        fsdp__free(optimizer);
+}
+
 void fsdp_optimizer_free(fsdp_optimizer *optimizer)
 {
     if (!optimizer)
@@ -385,7 +398,8 @@ void fsdp_optimizer_free(fsdp_optimizer *optimizer)
     fsdp__partition_free(optimizer);
     for (int g = 0; g < optimizer->group_count; g++)
         free_group(&optimizer->groups[g]);
-    FSDP__FREE_ALL(optimizer->groups, optimizer->spans, optimizer->byte_spans, optimizer);
+    FSDP__FREE_ALL(optimizer->groups, optimizer->spans, optimizer->byte_spans);
+    fsdp__optimizer_drop(optimizer);
 }
 
 int64_t fsdp__optimizer_count(const fsdp_optimizer *optimizer)

@@ -329,6 +329,51 @@ TEST(one_scaler_serves_several_optimizers)
     fsdp_context_free(context);
 }
 
+static fsdp_optimizer *another(const model *m)
+{
+    fsdp_parameter item = {.name = "weight", .tensor = m->tensor};
+    fsdp_optimizer *optimizer;
+
+    CHECK_OK(fsdp_sgd_create(&(fsdp_parameters){1, &item}, &(fsdp_sgd_options){.lr = 1}, &optimizer));
+    return optimizer;
+}
+
+/* The C library keeps the first seven blocks of a size for calls of malloc alone, so those are freed first. */
+TEST(a_new_optimizer_is_not_taken_for_a_freed_one_at_its_address)
+{
+    fsdp_context *context = test_context();
+    fsdp_grad_scaler *scaler = NULL;
+    fsdp_optimizer *others[24];
+    float after[3][NUMEL];
+    model m = {.mesh = NULL};
+
+    CHECK_OK(fsdp_grad_scaler_create(fsdp_world(context), NULL, &scaler));
+    model_init(&m, context);
+    for (size_t i = 0; i < FSDP__COUNT_OF(others); i++)
+        others[i] = another(&m);
+    give_gradient(&m, context, 1, 65536, -1, 0);
+    CHECK_OK(fsdp_grad_scaler_unscale(scaler, others[16]));
+    for (size_t i = 0; i <= 16; i++) /* the last one is the scaler's */
+        fsdp_optimizer_free(others[i]);
+    for (size_t i = 0; i <= 16; i++) {
+        bool stepped;
+
+        others[i] = another(&m);
+        give_gradient(&m, context, 0, 65536, -1, 0);
+        CHECK_OK(fsdp_grad_scaler_step(scaler, others[i], &stepped));
+        read_all(&m, after);
+        for (int e = 0; e < NUMEL; e++)
+            CHECK_NEAR(after[0][e], 1 - (float)(i + 1) * value(0, e), 0);
+    }
+    for (size_t i = 0; i < FSDP__COUNT_OF(others); i++)
+        fsdp_optimizer_free(others[i]);
+    model_free(&m);
+    fsdp_grad_scaler_free(scaler);
+    test_drop_workspace(context);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
 TEST(calls_out_of_order_are_refused)
 {
     fsdp_context *context = test_context();
