@@ -248,7 +248,8 @@ FSDP_API fsdp_status fsdp_module_reshard_all(fsdp_module *module);
 /* Holds the options of FSDP1's summon_full_params, which is two calls here. Between them fields point to whole, plain
  * tensors in the dtype of the shards, which may be read and written (model surgery, averaging weights, inspection). If
  * tensor parallel has cut a parameter, its tensor is this rank's part, with the distribution that it had before.
- * Meanwhile the modules cannot run and the shards cannot be written: FSDP_STATE. Unsharded parameters are resharded
+ * Meanwhile the modules cannot run and the shards cannot be written: FSDP_STATE. The same error has whoever shards,
+ * cuts or adapts modules below, or converts, optimizes or saves what is summoned. Unsharded parameters are resharded
  * first. */
 typedef struct fsdp_summon_options {
     bool no_recurse; /* only the module's own parameters; those of sharded modules below stay sharded */

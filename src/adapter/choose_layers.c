@@ -8,6 +8,7 @@
 #include "fsdp/replicate.h"
 #include "fsdp/shard.h"
 #include "nn/layers.h"
+#include "nn/managers.h"
 
 #define ALL_LINEAR "all-linear"
 
@@ -196,6 +197,16 @@ static fsdp_status check_targets(const fsdp_adapter *adapter)
     return FSDP_OK;
 }
 
+static fsdp_status check_fields(const fsdp_named_module *m)
+{
+    const struct fsdp__module_parts *parts = m->module->parts;
+
+    for (int64_t i = 0; i < parts->parameter_count; i++)
+        if (*parts->parameters[i].slot)
+            FSDP_TRY(fsdp__check_not_gathered(*parts->parameters[i].slot, "adapt", m->name, parts->parameters[i].name));
+    return FSDP_OK;
+}
+
 /* Checks that the model can be changed: a second adapter would freeze the first, and what shards or replicates a model
  * does not see parameters that are added later. */
 static fsdp_status check_model(const fsdp_named_modules *all)
@@ -210,6 +221,7 @@ static fsdp_status check_model(const fsdp_named_modules *all)
             return FSDP_FAIL(FSDP_STATE, "cannot add an adapter: %s%s%s is %s already; add the adapter before",
                              *m->name ? "'" : "the model", m->name, *m->name ? "'" : "",
                              replicated ? "replicated" : "sharded");
+        FSDP_TRY(check_fields(m));
     }
     return FSDP_OK;
 }

@@ -35,3 +35,14 @@ fsdp_status fsdp__check_not_elsewhere(const fsdp_tensor *parameter, const char *
     return FSDP_FAIL(FSDP_STATE, "cannot %s '%s%s%s': it is sharded with an outer module; %s that", what, module,
                      *module ? "." : "", name, what);
 }
+
+fsdp_status fsdp__check_not_gathered(const fsdp_tensor *parameter, const char *what, const char *module,
+                                     const char *name)
+{
+    if (parameter->storage->kind != FSDP_MEMORY_UNSHARDED_PARAMETER)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_STATE,
+                     "cannot %s '%s%s%s': it is gathered now and will be released: reshard its module first, or end "
+                     "its summon",
+                     what, module, *module ? "." : "", name);
+}

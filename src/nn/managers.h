@@ -18,5 +18,9 @@ bool fsdp__is_managed(const fsdp__managers *managers, const fsdp_tensor *paramet
  * module that was sharded knows which rows these are. `what` names the action in the error. */
 fsdp_status fsdp__check_not_elsewhere(const fsdp_tensor *parameter, const char *what, const char *module,
                                       const char *name);
+/* Refuses (FSDP_STATE) a parameter that is gathered, or summoned: it is released in the end, and the shard takes its
+ * place, which would not know what was done to it. */
+fsdp_status fsdp__check_not_gathered(const fsdp_tensor *parameter, const char *what, const char *module,
+                                     const char *name);
 
 #endif

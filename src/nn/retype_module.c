@@ -47,6 +47,7 @@ static fsdp_status add_module(void *arg, fsdp_module *module, const char *name)
         if (!*slot->slot || fsdp__is_managed(&r->managers, *slot->slot))
             continue;
         FSDP_TRY(fsdp__check_not_elsewhere(*slot->slot, "change the dtype of", name, slot->name));
+        FSDP_TRY(fsdp__check_not_gathered(*slot->slot, "change the dtype of", name, slot->name));
         FSDP_TRY(add(r, *slot->slot));
         FSDP_TRY(add(r, fsdp_tensor_grad(*slot->slot)));
     }

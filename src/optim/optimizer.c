@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "device/steps.h"
+#include "nn/managers.h"
 #include "tensor/tensor.h"
 
 fsdp_adam_options fsdp_adam_options_default(void)
@@ -141,10 +142,7 @@ fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *ten
                          "cannot optimize '%s': it is a part of a flat parameter, which has the gradient: make the "
                          "optimizer of fsdp_module_parameters after wrapping, or wrap with original parameters",
                          name);
-    if (tensor->storage->kind == FSDP_MEMORY_UNSHARDED_PARAMETER)
-        return FSDP_FAIL(FSDP_STATE,
-                         "cannot optimize '%s': it is gathered now and will be released: reshard its module first",
-                         name);
+    FSDP_TRY(fsdp__check_not_gathered(tensor, "optimize", "", name));
     if (!fsdp_dtype_is_floating(fsdp_tensor_dtype(tensor)))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot optimize '%s': it is %s, which is not floating", name,
                          fsdp_dtype_name(fsdp_tensor_dtype(tensor)));

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "dist/dist.h"
 #include "fsdp/comm.h"
+#include "nn/managers.h"
 #include "nn/module_path.h"
 #include "parallel/plan.h"
 #include "parallel/wire.h"
@@ -33,6 +34,7 @@ static fsdp_status check_tensor(const fsdp__claim *claim, const char *name, cons
                          "'%s%s%s' is a distributed tensor already, %s: a parameter is cut once, and before it is "
                          "sharded",
                          name, dot, claim->slot, fsdp__placements_text(d->placements, d->placement_count, text));
+    FSDP_TRY(fsdp__check_not_gathered(t, "place", name, claim->slot));
     if (fsdp_tensor_grad(t))
         return FSDP_FAIL(FSDP_STATE, "'%s%s%s' has a gradient of all of it: call zero_grad first", name, dot,
                          claim->slot);

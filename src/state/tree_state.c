@@ -1,6 +1,7 @@
 /* tree_state.c - the parameters and buffers of a module tree as a state. */
 #include "base/alloc.h"
 #include "fsdp/state.h"
+#include "nn/managers.h"
 #include "nn/module.h"
 #include "state/entry.h"
 
@@ -30,9 +31,7 @@ static fsdp_status visit(void *arg, fsdp_module *module, const char *name)
 
         if (!tensor || is_added(state, tensor)) /* add tied parameters once */
             continue;
-        if (tensor->storage->kind == FSDP_MEMORY_UNSHARDED_PARAMETER)
-            return FSDP_FAIL(FSDP_STATE, "cannot take the state: parameter '%s%s%s' is gathered; reshard its module",
-                             name, *name ? "." : "", parts->parameters[i].name);
+        FSDP_TRY(fsdp__check_not_gathered(tensor, "take the state of", name, parts->parameters[i].name));
         FSDP_TRY(add_named(state, name, parts->parameters[i].name, tensor));
     }
     for (int64_t i = 0; i < parts->buffer_count; i++)

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "comm/group_calls.h"
+#include "nn/managers.h"
 #include "shard/doors/fully_shard.h"
 #include "shard/doors/zero.h"
 #include "shard/group/default_groups.h"
@@ -37,6 +38,7 @@ fsdp_status fsdp__check_parameter(const char *what, const char *name, const fsdp
     if (!fsdp_dtype_is_floating(t->dtype) && t->dtype != FSDP_U8)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot %s '%s': its dtype %s is not floating", what, name,
                          fsdp_dtype_name(t->dtype));
+    FSDP_TRY(fsdp__check_not_gathered(t, what, "", name));
     if (fsdp_tensor_grad(t))
         return FSDP_FAIL(FSDP_STATE, "cannot %s '%s': it has a gradient of this rank's own: call zero_grad first", what,
                          name);

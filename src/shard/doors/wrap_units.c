@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/pointer_table.h"
+#include "nn/managers.h"
 #include "shard/doors/wrap_policy.h"
 #include "shard/reduce/owner.h"
 #include "shard/state/module_state.h"
@@ -256,6 +257,7 @@ static fsdp_status collect_parameter(collection *c, const char *path, const fsdp
 
     if (!t || is_ignored(p, t) || fsdp__param_of(t))
         return FSDP_OK;
+    FSDP_TRY(fsdp__check_not_gathered(t, "wrap", path, slot->name));
     taken = fsdp__pointer_table_at(&p->taken, t);
     if (!taken || fsdp__grow(&list->items, list->count, &c->capacity, sizeof *list->items))
         return FSDP_NO_MEMORY;
