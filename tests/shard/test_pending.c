@@ -1,5 +1,6 @@
 /* Gradients that wait: which they are, their reduction when the caller says so, and the hook behind every reduction.
  * Links: optim */
+#include "fsdp/replicate.h"
 #include "shard/ways.h"
 
 enum {
@@ -148,8 +149,12 @@ static fsdp_status refuse_inside(void *arg, fsdp_tensor *gradients, fsdp_stream 
 static void refusals(fsdp_context *context, void *arg)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS), *head = ((net *)module)->head;
+    fsdp_module *replica = net_create(context, fsdp_meta(context), BLOCKS);
 
     (void)arg;
+    CHECK_OK(fsdp_replicate(replica, NULL));
+    CHECK_OK(fsdp_module_synchronize_gradients(replica)); /* still on the meta device */
+    fsdp_module_unref(replica);
     CHECK_EQ(fsdp_parameter_pending_gradients(NULL), 0);
     CHECK_EQ(fsdp_parameter_pending_gradients(fsdp_module_parameter(module, watched)), 0);
     CHECK_ERROR(fsdp_module_synchronize_gradients(module), FSDP_STATE, "not given to fully_shard");

@@ -414,7 +414,7 @@ fsdp_status fsdp__module_state_reduce_pending(fsdp__module_state *state)
     fsdp__reduce_settings all = state->reduction;
 
     all.all_reduce = true;
-    return reduce(state, &all);
+    return fsdp__module_state_is_meta(state) ? FSDP_OK : reduce(state, &all);
 }
 
 void fsdp__module_state_reset(fsdp__module_state *state)
