@@ -295,6 +295,83 @@ TEST(what_fails_in_a_hook_fails_the_backward)
         }
 }
 
+/* ---- the hook of gradients that have landed ---- */
+
+typedef struct landing {
+    fsdp_module *module;
+    enum {
+        STAYS,
+        IS_REMOVED,
+        REMOVES_ITSELF
+    } manner;
+    bool removed;
+    int calls;
+} landing;
+
+static fsdp_status fail_to_step(void *arg, fsdp_tensor *const *parameters, int64_t count)
+{
+    landing *l = arg;
+
+    (void)parameters, (void)count;
+    CHECK(!l->removed);
+    l->calls++;
+    if (l->manner != REMOVES_ITSELF)
+        return FSDP_FAIL(FSDP_IO, "no step today");
+    CHECK_OK(fsdp_module_set_post_accumulate_grad_hook(l->module, NULL, NULL, true));
+    l->removed = true;
+    return FSDP_OK;
+}
+
+typedef struct landing_variant {
+    fsdp_overlap overlap;
+    bool replicated;
+    int manner;
+} landing_variant;
+
+/* Several reductions are in flight, of which the hook of the first fails; nobody is told of the others later. */
+static void leave_hooks(fsdp_context *context, void *arg)
+{
+    const landing_variant *v = arg;
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
+    landing l = {.module = module, .manner = v->manner};
+    int calls;
+
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    if (v->replicated)
+        CHECK_OK(fsdp_replicate(module, &(fsdp_replicate_options){.overlap = v->overlap, .bucket_cap_mb = 1e-4}));
+    else
+        net_shard(module, &(fsdp_shard_options){.overlap = v->overlap});
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(module, false, true));
+    CHECK_OK(fsdp_module_set_reduce_scatter_max_inputs(module, 2, true));
+    net_forward_backward(module, 0, 0, 1);
+    CHECK_OK(fsdp_module_set_post_accumulate_grad_hook(module, fail_to_step, &l, true));
+    if (v->manner == REMOVES_ITSELF)
+        CHECK_OK(fsdp_module_synchronize_gradients(module));
+    else
+        CHECK_ERROR(fsdp_module_synchronize_gradients(module), FSDP_IO, "no step today");
+    CHECK_EQ(l.calls, 1);
+    if (v->manner == IS_REMOVED)
+        CHECK_OK(fsdp_module_set_post_accumulate_grad_hook(module, NULL, NULL, true));
+    l.removed = v->manner != STAYS;
+    calls = l.calls;
+    CHECK_OK(fsdp_module_reset_iteration(module));
+    CHECK_EQ(l.calls, calls);
+    CHECK_OK(fsdp_module_set_post_accumulate_grad_hook(module, NULL, NULL, true));
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(module, true, true));
+    fsdp_module_zero_grad(module);
+    net_train(module, 1);
+    fsdp_module_unref(module);
+}
+
+TEST(a_hook_is_not_called_after_its_backward_or_when_it_was_removed)
+{
+    for (int i = 0; i < 12; i++) {
+        landing_variant v = {i & 1 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE, i & 2, i / 4};
+
+        test_run_worlds(1, 2, leave_hooks, &v);
+    }
+}
+
 /* ---- f16 ---- */
 
 /* Every rank's gradient is 15000: of five ranks f16 has no sum. */

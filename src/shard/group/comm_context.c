@@ -202,6 +202,13 @@ fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm)
     return fsdp__arrivals_settle(&comm->arrivals);
 }
 
+void fsdp__comm_context_forget_hooks(fsdp__comm_context *comm)
+{
+    for (int64_t i = 0; i < comm->departed_count; i++)
+        fsdp__in_flight_forget_hook(&comm->departed[i]);
+    fsdp__in_flight_forget_hook(&comm->in_flight);
+}
+
 void fsdp__comm_context_drop_reduction(fsdp__comm_context *comm)
 {
     while (comm->departed_count > 0)

@@ -52,6 +52,8 @@ fsdp_status fsdp__comm_context_land_reductions(fsdp__comm_context *comm);
 /* Ends a backward that is not the last. The reductions land now if a hook is to be told of it within the backward, or
  * if this rank does not know yet which gradients only other ranks had. (Those ranks have these gradients at once.) */
 fsdp_status fsdp__comm_context_end_backward(fsdp__comm_context *comm);
+/* Makes the reductions land without calling hooks. */
+void fsdp__comm_context_forget_hooks(fsdp__comm_context *comm);
 /* Lands the reductions and waits for what is on its way to the host; or drops all of that. */
 fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm);
 void fsdp__comm_context_drop_reduction(fsdp__comm_context *comm);

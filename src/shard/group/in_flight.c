@@ -5,6 +5,39 @@
 #include "base/alloc.h"
 #include "device/device.h"
 
+fsdp_status fsdp__landed_hook_set(fsdp__landed_hook **slot, fsdp_post_accumulate_grad_hook call, void *arg)
+{
+    if (!*slot && call) {
+        FSDP__TRY_NEW(*slot = fsdp__calloc(1, sizeof **slot));
+        (*slot)->refs = 1;
+    }
+    if (*slot) {
+        (*slot)->call = call;
+        (*slot)->arg = arg;
+    }
+    if (!call)
+        fsdp__landed_hook_unref(fsdp__take(slot));
+    return FSDP_OK;
+}
+
+fsdp__landed_hook *fsdp__landed_hook_ref(fsdp__landed_hook *hook)
+{
+    if (hook)
+        hook->refs++;
+    return hook;
+}
+
+void fsdp__landed_hook_unref(fsdp__landed_hook *hook)
+{
+    if (hook && --hook->refs == 0)
+        fsdp__free(hook);
+}
+
+fsdp_status fsdp__landed_hook_call(const fsdp__landed_hook *hook, fsdp_tensor *const *shards, int64_t count)
+{
+    return hook && hook->call ? hook->call(hook->arg, shards, count) : FSDP_OK;
+}
+
 fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp_stream *stream)
 {
     fsdp_tensor **tensors;
@@ -90,11 +123,10 @@ static fsdp_status land(fsdp_context *context, fsdp__in_flight *flight, int64_t 
 /* Shows the shards that have a gradient to the caller's hook; they are the same on all ranks. */
 static fsdp_status tell_landed(fsdp__in_flight *flight, bool wanted)
 {
-    fsdp_post_accumulate_grad_hook landed = flight->landed;
+    fsdp__landed_hook *landed = fsdp__take(&flight->landed);
     fsdp_status status = FSDP_OK;
     int64_t with = 0;
 
-    flight->landed = NULL;
     if (!landed)
         return FSDP_OK;
     for (int64_t i = 0; i < flight->count; i++)
@@ -105,10 +137,16 @@ static fsdp_status tell_landed(fsdp__in_flight *flight, bool wanted)
             flight->shards[with++] = shard;
         }
     if (wanted && with > 0)
-        status = landed(flight->landed_arg, flight->shards, with);
+        status = fsdp__landed_hook_call(landed, flight->shards, with);
     for (int64_t i = 0; i < flight->count; i++)
         let_go(&flight->shards[i]);
+    fsdp__landed_hook_unref(landed);
     return status;
+}
+
+void fsdp__in_flight_forget_hook(fsdp__in_flight *flight)
+{
+    (void)tell_landed(flight, false);
 }
 
 fsdp_status fsdp__in_flight_await(const fsdp__in_flight *flight, fsdp__exposed *waited)

@@ -9,6 +9,20 @@
 #include "shard/group/exposed.h"
 #include "shard/group/region.h"
 
+/* Holds a caller's hook, called when shards have their gradients. Reductions in flight share it with the settings that
+ * they were issued by, so that one which is replaced or removed meanwhile is not called. */
+typedef struct fsdp__landed_hook {
+    int refs;
+    fsdp_post_accumulate_grad_hook call; /* NULL: it was removed */
+    void *arg;
+} fsdp__landed_hook;
+
+/* Sets or replaces the hook at `slot`; a `call` of NULL removes it. */
+fsdp_status fsdp__landed_hook_set(fsdp__landed_hook **slot, fsdp_post_accumulate_grad_hook call, void *arg);
+fsdp__landed_hook *fsdp__landed_hook_ref(fsdp__landed_hook *hook); /* these three take NULL */
+void fsdp__landed_hook_unref(fsdp__landed_hook *hook);
+fsdp_status fsdp__landed_hook_call(const fsdp__landed_hook *hook, fsdp_tensor *const *shards, int64_t count);
+
 typedef struct fsdp__in_flight {
     fsdp_tensor **unsharded; /* the unsharded gradients that are reduced; NULL where this rank has none */
     fsdp_tensor **gradients; /* this rank's part of the result; NULL where the result is partial */
@@ -24,9 +38,8 @@ typedef struct fsdp__in_flight {
     fsdp__storage *partial; /* gradients reduced inside the replica; NULL: none */
     fsdp__region *packed;   /* memory of a function of the caller's; NULL: the library reduces */
     fsdp_event *done;
-    fsdp_post_accumulate_grad_hook landed; /* the caller's hook, called when shards have their gradients; or NULL */
-    void *landed_arg;
-    fsdp_tensor **shards; /* the shards to tell it of; NULLs if there is no hook */
+    fsdp__landed_hook *landed; /* NULL: none */
+    fsdp_tensor **shards;      /* the shards to tell it of; NULLs if there is no hook */
 } fsdp__in_flight;
 
 /* Makes room for `count` results, on `stream`. Nothing may be in flight. */
@@ -41,6 +54,8 @@ fsdp_status fsdp__in_flight_await(const fsdp__in_flight *flight, fsdp__exposed *
 /* Lands the reduction: the device's own stream waits for it, what it held is released, results that hooks wait for
  * arrive, and `landed` is called. */
 fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, fsdp__exposed *waited);
+/* Makes it land without calling the hook. */
+void fsdp__in_flight_forget_hook(fsdp__in_flight *flight);
 /* Waits for the reduction and drops its results. */
 void fsdp__in_flight_drop(fsdp__in_flight *flight);
 void fsdp__in_flight_close(fsdp__in_flight *flight);

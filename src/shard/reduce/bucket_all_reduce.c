@@ -359,8 +359,7 @@ static void hand_over(const sending *s)
         if (s->settings->landed)
             flight->shards[i] = fsdp_tensor_ref(p->sharded);
     }
-    flight->landed = s->settings->landed;
-    flight->landed_arg = s->settings->landed_arg;
+    flight->landed = fsdp__landed_hook_ref(s->settings->landed);
     fsdp__bucket_leave_region(s->bucket);
 }
 

@@ -149,7 +149,7 @@ static fsdp_status install(const fsdp__buckets *b, const fsdp__late_result *late
         fsdp__put_grad(parameter, late->result);
     else
         FSDP_TRY(fsdp__leaf_accumulate(parameter, late->result));
-    return settings->landed ? settings->landed(settings->landed_arg, &parameter, 1) : FSDP_OK;
+    return fsdp__landed_hook_call(settings->landed, &parameter, 1);
 }
 
 /* Installs late results: what another rank has used arrives here as well. */

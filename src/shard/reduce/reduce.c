@@ -363,8 +363,7 @@ static void hand_over(fsdp__reduction *r)
         p->due = false;
         p->partial_used = !r->complete && fsdp__in_flight_contributed(flight, i);
     }
-    flight->landed = r->complete ? r->settings->landed : NULL;
-    flight->landed_arg = r->settings->landed_arg;
+    flight->landed = r->complete ? fsdp__landed_hook_ref(r->settings->landed) : NULL;
     r->group->kept = false;
     fsdp__param_group_leave_gradient_buffers(r->group);
 }

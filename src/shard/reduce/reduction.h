@@ -12,8 +12,7 @@ typedef struct fsdp__reduce_settings {
     float divide_factor;       /* 0: the number of ranks of the mesh */
     fsdp_all_reduce_hook hook; /* NULL: none */
     void *hook_arg;
-    fsdp_post_accumulate_grad_hook landed; /* called when shards have their gradients; NULL: none */
-    void *landed_arg;
+    fsdp__landed_hook *landed; /* NULL: none */
 } fsdp__reduce_settings;
 
 /* The sum of all ranks is divided by `before` before it is sent, and by `after` afterwards. */

@@ -222,9 +222,7 @@ static fsdp_status set_landed(void *arg, fsdp__module_state *state)
 {
     const landed_hook *hook = arg;
 
-    state->reduction.landed = hook->function;
-    state->reduction.landed_arg = hook->arg;
-    return FSDP_OK;
+    return fsdp__landed_hook_set(&state->reduction.landed, hook->function, hook->arg);
 }
 
 fsdp_status fsdp_module_set_post_accumulate_grad_hook(fsdp_module *module, fsdp_post_accumulate_grad_hook hook,

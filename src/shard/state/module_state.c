@@ -47,6 +47,7 @@ void fsdp__module_state_free(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->group_count; i++)
         fsdp__param_group_free(state->groups[i], state->comm);
+    (void)fsdp__landed_hook_set(&state->reduction.landed, NULL, NULL);
     FSDP__FREE_ALL(state->groups, state->companions, state->hosts, state->modules, state->ran, state->order_marks,
                    state->name, state);
 }
@@ -412,9 +413,15 @@ fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
 fsdp_status fsdp__module_state_reduce_pending(fsdp__module_state *state)
 {
     fsdp__reduce_settings all = state->reduction;
+    fsdp_status status;
 
+    if (fsdp__module_state_is_meta(state))
+        return FSDP_OK;
     all.all_reduce = true;
-    return fsdp__module_state_is_meta(state) ? FSDP_OK : reduce(state, &all);
+    all.landed = fsdp__landed_hook_ref(all.landed); /* it may remove itself */
+    status = reduce(state, &all);
+    fsdp__landed_hook_unref(all.landed);
+    return status;
 }
 
 void fsdp__module_state_reset(fsdp__module_state *state)

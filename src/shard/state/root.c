@@ -339,7 +339,8 @@ fsdp_status fsdp__root_reset(fsdp__root *root)
     fsdp_status status = root->comm->stream ? fsdp_stream_synchronize(root->comm->stream) : FSDP_OK;
 
     /* These are reductions of earlier backwards, or of others that share the context; ranks that were absent still get
-     * gradients from them. */
+     * gradients from them. A hook that is told of them within its backward is not called any more. */
+    fsdp__comm_context_forget_hooks(root->comm);
     FSDP_KEEP_FIRST(status, fsdp__root_finish_reductions(root));
     fsdp__comm_context_drop_reduction(root->comm); /* what could not be waited for, before its gradients go */
     for (int64_t i = 0; i < root->state_count; i++)
