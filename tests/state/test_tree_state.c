@@ -92,7 +92,7 @@ TEST(gathered_parameters_are_refused)
     CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, fsdp_tensor_ndim(shard), fsdp_tensor_shape(shard),
                                 FSDP_MEMORY_UNSHARDED_PARAMETER, &whole));
     *slot->slot = whole;
-    CHECK_ERROR(fsdp_state_dict_from_module(tree, &list), FSDP_STATE, "parameter 'blocks.0.weight' is gathered");
+    CHECK_ERROR(fsdp_state_dict_from_module(tree, &list), FSDP_STATE, "'blocks.0.weight': it is gathered");
     CHECK_NULL(list);
     *slot->slot = shard;
     CHECK_OK(fsdp_state_dict_from_module(tree, &list));
