@@ -59,7 +59,9 @@ FSDP_API void fsdp_state_dict_keys_release(fsdp_state_dict_keys *keys); /* NULL 
  * These functions process one tensor at a time: besides what is kept, no rank holds more than one whole tensor (with
  * rows padded to a multiple of the ranks if it is gathered; a second one if another dimension than the first is split,
  * or one by segments). All ranks of the context must make the call, with the same entries in the same order;
- * FSDP_MISMATCH names a rank that has others. */
+ * FSDP_MISMATCH names a rank that has others, or none: the empty state dict that a gather, a module or an optimizer
+ * gave counts like any other. Only one that was made empty (fsdp_state_dict_create) and still is does not know its
+ * ranks: FSDP_INVALID. */
 
 typedef struct fsdp_full_state_options {
     bool cpu_offload; /* gather: into host memory, on rank 0 only; the others get an empty state dict */

@@ -93,7 +93,7 @@ fsdp_status fsdp_optimizer_consolidate_state_dict(fsdp_optimizer *optimizer, int
         return FSDP_FAIL(FSDP_INVALID, "cannot consolidate the optimizer's state on rank %d of %d", to,
                          fsdp_process_group_size(optimizer->partition->group));
     fsdp__partition_forget(optimizer);
-    status = fsdp_state_dict_create(&state);
+    status = fsdp__state_dict_create_in(fsdp_process_group_context(optimizer->partition->group), &state);
     if (status == FSDP_OK)
         status = consolidate(optimizer, to, state);
     if (status == FSDP_OK && fsdp_process_group_rank(optimizer->partition->group) == to)

@@ -74,12 +74,20 @@ static fsdp_status add_param(const fsdp__optimizer_group *group, fsdp__optimizer
     return FSDP_OK;
 }
 
+static fsdp_context *context_of(const fsdp_optimizer *optimizer)
+{
+    for (int g = 0; g < optimizer->group_count; g++)
+        if (optimizer->groups[g].count > 0)
+            return fsdp_device_context(optimizer->groups[g].params[0].tensor->storage->device);
+    return NULL;
+}
+
 static fsdp_status make_state_dict(fsdp_optimizer *optimizer, bool all, fsdp_state_dict **out)
 {
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
 
     *out = NULL;
-    FSDP_TRY(fsdp_state_dict_create(&state));
+    FSDP_TRY(fsdp__state_dict_create_in(context_of(optimizer), &state));
     for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);)
         if (all || w.param->steps > 0 || w.param->moment1)
             FSDP_TRY(add_param(w.group, w.param, state));
@@ -98,7 +106,7 @@ static fsdp_status consolidated(const fsdp_optimizer *optimizer, fsdp_state_dict
                          "the optimizer's state has not been consolidated on this rank since its last step: call "
                          "fsdp_optimizer_consolidate_state_dict(optimizer, %d) on all ranks first",
                          fsdp_process_group_rank(optimizer->partition->group));
-    FSDP_TRY(fsdp_state_dict_create(&state));
+    FSDP_TRY(fsdp__state_dict_create_in(fsdp__state_dict_context(all), &state));
     for (int64_t i = 0; i < all->count; i++)
         FSDP_TRY(fsdp_state_dict_add(state, all->entries[i].name, all->entries[i].tensor));
     *out = fsdp__take(&state);
@@ -351,14 +359,6 @@ static fsdp_status take_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *
             fsdp__optimizer_forget_state(w.param);
     }
     return FSDP_OK;
-}
-
-static fsdp_context *context_of(const fsdp_optimizer *optimizer)
-{
-    for (int g = 0; g < optimizer->group_count; g++)
-        if (optimizer->groups[g].count > 0)
-            return fsdp_device_context(optimizer->groups[g].params[0].tensor->storage->device);
-    return NULL;
 }
 
 fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *full,

@@ -242,7 +242,7 @@ fsdp_status fsdp_optimizer_rekey_state_dict(const fsdp_optimizer *optimizer, con
     *out = NULL;
     if (!optimizer || !state)
         return FSDP_FAIL(FSDP_INVALID, "cannot rekey the state of an optimizer: both are required");
-    FSDP_TRY(fsdp_state_dict_create(&rekeyed));
+    FSDP_TRY(fsdp__state_dict_create_in(fsdp__state_dict_context(state), &rekeyed));
     for (int64_t i = 0; i < state->count; i++)
         FSDP_TRY(add_rekeyed(optimizer, &state->entries[i], to_ids, rekeyed));
     *out = fsdp__take(&rekeyed);

@@ -11,9 +11,19 @@
 #include "state/entry.h"
 #include "tensor/tensor.h"
 
-fsdp_context *fsdp__state_dict_context(const fsdp_state_dict *state)
+fsdp_status fsdp__state_dict_world(const fsdp_state_dict *state, const fsdp_state_dict *other, const char *what,
+                                   fsdp_process_group **out)
 {
-    return fsdp_device_context(fsdp_tensor_device(state->entries[0].tensor));
+    fsdp_context *context = fsdp__state_dict_context(state);
+
+    context = context || !other ? context : fsdp__state_dict_context(other);
+    if (!context)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot %s a state dict that nothing was added to: it does not know its ranks; take that of a "
+                         "module or of an optimizer",
+                         what);
+    FSDP__TRY_MADE(*out = fsdp_world(context));
+    return FSDP_OK;
 }
 
 static uint64_t hash_number(uint64_t hash, int64_t number)

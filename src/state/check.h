@@ -4,8 +4,9 @@
 
 #include "fsdp/state.h"
 
-/* Returns the context of a state dict that has entries. */
-fsdp_context *fsdp__state_dict_context(const fsdp_state_dict *state);
+/* Gives all ranks of the context of a state dict, or of the `other` one if that is not NULL. */
+fsdp_status fsdp__state_dict_world(const fsdp_state_dict *state, const fsdp_state_dict *other, const char *what,
+                                   fsdp_process_group **out);
 /* Mixes in an entry's name, its shape, and how it is cut, which are the same on all ranks. */
 uint64_t fsdp__entry_hash(uint64_t hash, const fsdp_state_dict_entry *entry);
 /* Checks, before anybody gathers, that all ranks have the same tensors in the same order. [collective] */

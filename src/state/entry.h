@@ -16,6 +16,12 @@ bool fsdp__entry_writes(const fsdp_state_dict_entry *entry, const fsdp_process_g
  * Makes stale what was made from the old values. */
 fsdp_status fsdp__entry_ask_to_write(const fsdp_state_dict_entry *entry);
 
+/* Makes an empty state dict of the context's ranks, which they gather and load together even while it is empty. NULL:
+ * that of the first tensor that is added. */
+fsdp_status fsdp__state_dict_create_in(fsdp_context *context, fsdp_state_dict **out);
+/* Returns the context, or NULL. */
+fsdp_context *fsdp__state_dict_context(const fsdp_state_dict *state);
+
 /* Makes a state dict of the entries of `base`, with the tensors of `over` in place of those of the same names. The
  * caller owns `*out`. */
 fsdp_status fsdp__state_dict_with(const fsdp_state_dict *base, const fsdp_state_dict *over, fsdp_state_dict **out);

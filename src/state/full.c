@@ -55,18 +55,18 @@ fsdp_status fsdp_state_dict_gather(const fsdp_state_dict *state, const fsdp_full
     fsdp_full_state_options some = options ? *options : (fsdp_full_state_options){.partial = false};
     bool offload = some.cpu_offload || some.offload_to_cpu, keep;
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *whole = NULL;
+    fsdp_process_group *world;
 
     *out = NULL;
     if (!state)
         return FSDP_FAIL(FSDP_INVALID, "cannot gather a state dict: it is NULL");
-    FSDP_TRY(fsdp_state_dict_create(&whole));
-    if (state->count > 0) {
-        keep = is_kept(state, &some);
-        FSDP_TRY(fsdp__state_dict_check_same(state, fsdp_world(fsdp__state_dict_context(state))));
-        FSDP_TRY(fsdp__state_dict_check_values(state, "gather"));
-        for (int64_t i = 0; i < state->count; i++)
-            FSDP_TRY(gather_one(&state->entries[i], offload, keep, whole));
-    }
+    FSDP_TRY(fsdp__state_dict_world(state, NULL, "gather", &world));
+    FSDP_TRY(fsdp__state_dict_create_in(fsdp__state_dict_context(state), &whole));
+    keep = is_kept(state, &some);
+    FSDP_TRY(fsdp__state_dict_check_same(state, world));
+    FSDP_TRY(fsdp__state_dict_check_values(state, "gather"));
+    for (int64_t i = 0; i < state->count; i++)
+        FSDP_TRY(gather_one(&state->entries[i], offload, keep, whole));
     *out = fsdp__take(&whole);
     return FSDP_OK;
 }
@@ -279,9 +279,7 @@ fsdp_status fsdp_state_dict_load_full(const fsdp_state_dict *state, const fsdp_s
 
     if (!state)
         return FSDP_FAIL(FSDP_INVALID, "cannot load into a state dict: it is NULL");
-    if (state->count == 0)
-        return FSDP_OK;
-    FSDP__TRY_MADE(l.world = fsdp_world(fsdp__state_dict_context(state)));
+    FSDP_TRY(fsdp__state_dict_world(state, full, "load into", &l.world));
     FSDP__TRY_NEW(l.present = present = fsdp__calloc((size_t)state->count, 1));
     return load(&l);
 }

@@ -42,15 +42,15 @@ fsdp_status fsdp_state_dict_shard_rows(const fsdp_state_dict *state, const fsdp_
 {
     const fsdp_sharded_state_options none = {.offload_to_cpu = false};
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *rows = NULL;
+    fsdp_process_group *world;
 
     *out = NULL;
     if (!state)
         return FSDP_FAIL(FSDP_INVALID, "cannot cut a state dict by rows: it is NULL");
-    FSDP_TRY(fsdp_state_dict_create(&rows));
-    if (state->count > 0) {
-        FSDP_TRY(fsdp__state_dict_check_same(state, fsdp_world(fsdp__state_dict_context(state))));
-        FSDP_TRY(fsdp__state_dict_check_values(state, "cut by rows"));
-    }
+    FSDP_TRY(fsdp__state_dict_world(state, NULL, "cut by rows", &world));
+    FSDP_TRY(fsdp__state_dict_create_in(fsdp__state_dict_context(state), &rows));
+    FSDP_TRY(fsdp__state_dict_check_same(state, world));
+    FSDP_TRY(fsdp__state_dict_check_values(state, "cut by rows"));
     for (int64_t i = 0; i < state->count; i++)
         FSDP_TRY(cut(&state->entries[i], options ? options : &none, rows));
     *out = fsdp__take(&rows);

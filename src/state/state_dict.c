@@ -10,6 +10,7 @@
 /* Holds what fsdp_state_dict_create really makes: the list, and an open-addressed table from names to entries. */
 typedef struct state {
     fsdp_state_dict list;
+    fsdp_context *context; /* whose ranks take part; NULL: not known yet */
     int64_t capacity;
     int64_t *table;     /* index of an entry + 1, 0: free */
     int64_t table_size; /* power of two, more than twice the entries */
@@ -47,14 +48,25 @@ static fsdp_status make_room(state *s)
     return FSDP_OK;
 }
 
-fsdp_status fsdp_state_dict_create(fsdp_state_dict **out)
+fsdp_status fsdp__state_dict_create_in(fsdp_context *context, fsdp_state_dict **out)
 {
     state *s;
 
     *out = NULL;
     FSDP__TRY_NEW(s = fsdp__calloc(1, sizeof *s));
+    s->context = context;
     *out = &s->list;
     return FSDP_OK;
+}
+
+fsdp_status fsdp_state_dict_create(fsdp_state_dict **out)
+{
+    return fsdp__state_dict_create_in(NULL, out);
+}
+
+fsdp_context *fsdp__state_dict_context(const fsdp_state_dict *list)
+{
+    return ((const state *)list)->context;
 }
 
 void fsdp_state_dict_free(fsdp_state_dict *list)
@@ -93,6 +105,7 @@ fsdp_status fsdp_state_dict_add(fsdp_state_dict *list, const char *name, fsdp_te
     FSDP_TRY(make_room(s));
     FSDP__TRY_NEW(entry.name = fsdp__strdup(name));
     fsdp_tensor_ref(tensor);
+    s->context = s->context ? s->context : fsdp_device_context(fsdp_tensor_device(tensor));
     list->entries[list->count++] = entry;
     *table_at(s, name) = list->count;
     return FSDP_OK;
@@ -102,7 +115,7 @@ fsdp_status fsdp__state_dict_with(const fsdp_state_dict *base, const fsdp_state_
 {
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *made = NULL;
 
-    FSDP_TRY(fsdp_state_dict_create(&made));
+    FSDP_TRY(fsdp__state_dict_create_in(fsdp__state_dict_context(base), &made));
     for (int64_t i = 0; i < base->count; i++) {
         const fsdp_state_dict_entry *other = fsdp_state_dict_find(over, base->entries[i].name);
 

@@ -47,7 +47,7 @@ fsdp_status fsdp_state_dict_from_module(fsdp_module *module, fsdp_state_dict **o
     *out = NULL;
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "cannot take the state of a module: it is NULL");
-    FSDP_TRY(fsdp_state_dict_create(&state));
+    FSDP_TRY(fsdp__state_dict_create_in(module->context, &state));
     FSDP_TRY(fsdp__module_walk(module, visit, state));
     *out = fsdp__take(&state);
     return FSDP_OK;

@@ -339,6 +339,42 @@ static void check_odd(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
+/* An empty state dict on some ranks is not that of the others, and on all ranks it is nothing to do. */
+static void check_empty(fsdp_context *context, void *arg)
+{
+    const fsdp_full_state_options first = {.cpu_offload = true};
+    bool alone = fsdp_context_world_size(context) == 1;
+    fsdp_module *relu = CHECK_PTR(fsdp_relu_create(context));
+    fsdp_state_dict *state = make_state(test_device(context), NULL, rows, 1), *some = NULL, *none = NULL, *out = NULL;
+
+    (void)arg;
+    CHECK_OK(fsdp_state_dict_gather(state, &first, &some)); /* rank 0 has all of it */
+    CHECK_STATUS(fsdp_state_dict_gather(some, NULL, &out), alone ? FSDP_OK : FSDP_MISMATCH);
+    fsdp_state_dict_free(out);
+    CHECK_STATUS(fsdp_state_dict_shard_rows(some, NULL, &out), alone ? FSDP_OK : FSDP_MISMATCH);
+    fsdp_state_dict_free(out);
+    CHECK_STATUS(fsdp_state_dict_load_full(some, some, NULL), alone ? FSDP_OK : FSDP_MISMATCH);
+    CHECK_OK(fsdp_state_dict_from_module(relu, &none));
+    CHECK_OK(fsdp_state_dict_gather(none, NULL, &out));
+    CHECK_OK(fsdp_state_dict_load_full(none, out, NULL));
+    fsdp_state_dict_free(out);
+    fsdp_state_dict_free(none);
+    CHECK_OK(fsdp_state_dict_create(&none));
+    CHECK_ERROR(fsdp_state_dict_gather(none, NULL, &out), FSDP_INVALID, "it does not know its ranks");
+    CHECK_ERROR(fsdp_state_dict_shard_rows(none, NULL, &out), FSDP_INVALID, "it does not know its ranks");
+    CHECK_ERROR(fsdp_state_dict_load_full(none, none, NULL), FSDP_INVALID, "it does not know its ranks");
+    fsdp_state_dict_free(none);
+    fsdp_state_dict_free(some);
+    fsdp_state_dict_free(state);
+    fsdp_module_unref(relu);
+    test_drop_workspace(context);
+}
+
+TEST(a_rank_with_nothing_is_told_on_all_ranks)
+{
+    test_run_worlds(1, 3, check_empty, NULL);
+}
+
 TEST(what_does_not_fit_is_named_on_all_ranks)
 {
     for (int world = 1; world <= 3; world++) {

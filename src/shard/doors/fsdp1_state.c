@@ -57,7 +57,7 @@ static fsdp_status name_all(fsdp_module *module, const fsdp_state_dict *distinct
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *named = NULL;
     naming n = {.distinct = distinct, .made = made};
 
-    FSDP_TRY(fsdp_state_dict_create(&named));
+    FSDP_TRY(fsdp__state_dict_create_in(module->context, &named));
     n.out = named;
     FSDP_TRY(fsdp__module_walk(module, add_names, &n));
     *out = fsdp__take(&named);
@@ -82,7 +82,7 @@ static fsdp_status drop_tied(fsdp_module *module, const fsdp_state_dict *distinc
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *kept = NULL, *all = NULL;
 
     FSDP_TRY(name_all(module, distinct, distinct, &all));
-    FSDP_TRY(fsdp_state_dict_create(&kept));
+    FSDP_TRY(fsdp__state_dict_create_in(module->context, &kept));
     for (int64_t i = 0; i < given->count; i++) {
         const char *name = given->entries[i].name, *first = first_name(distinct, all, name);
 
@@ -173,7 +173,7 @@ static fsdp_status make_local(fsdp_module *module, const fsdp_state_dict *distin
     fsdp_state_dict *named = NULL;
 
     FSDP_TRY(fsdp__each_state(module, true, check_local, NULL));
-    FSDP_TRY(fsdp_state_dict_create(&local));
+    FSDP_TRY(fsdp__state_dict_create_in(module->context, &local));
     for (int64_t i = 0; i < distinct->count; i++)
         FSDP_TRY(add_local(&distinct->entries[i], local));
     if (tied) {
