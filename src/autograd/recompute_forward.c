@@ -196,6 +196,8 @@ static fsdp_status run(const fsdp__recomputation *like, fsdp_tensor *const *inpu
         status = FSDP_FAIL(FSDP_INVALID, "fsdp_recompute needs a context and a function");
     else if (!outputs || like->output_count < 1)
         status = FSDP_FAIL(FSDP_INVALID, "fsdp_recompute needs room for at least one output");
+    else if (like->options.mode < FSDP_RECOMPUTE_NONE || like->options.mode > FSDP_RECOMPUTE_CHEAP)
+        status = FSDP_FAIL(FSDP_INVALID, "fsdp_recompute: there is no mode %d", (int)like->options.mode);
     else if (!all_there(inputs, count))
         status = fsdp_last_status() != FSDP_OK ? fsdp_last_status()
                                                : FSDP_FAIL(FSDP_INVALID, "an input of fsdp_recompute is missing");

@@ -7,6 +7,7 @@
 #include "base/context.h"
 #include "base/lock.h"
 #include "base/probe.h"
+#include "base/status.h"
 #include "base/text.h"
 
 /* ---- what it is ---- */
@@ -33,6 +34,10 @@ bool fsdp_device_is_meta(const fsdp_device *device)
 
 fsdp_status fsdp_device_set_attention(fsdp_device *device, fsdp_attention_kernels kernels)
 {
+    if (!device)
+        return FSDP__FAIL_NULL("cannot choose kernels of attention: the device is NULL");
+    if (kernels < FSDP_ATTENTION_EXACT || kernels > FSDP_ATTENTION_FAST_REPEATABLE)
+        return FSDP_FAIL(FSDP_INVALID, "there are no kernels of attention with number %d", (int)kernels);
     if (kernels != FSDP_ATTENTION_EXACT && !device->backend->open_attention)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "fast attention is cuDNN's, which device '%s' does not have: compute on a GPU "

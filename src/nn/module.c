@@ -207,6 +207,8 @@ fsdp_status fsdp_module_add_parameter(fsdp_module *module, const char *name, fsd
 {
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *parameter = NULL;
 
+    if (init.kind < FSDP_INIT_ZEROS || init.kind > FSDP_INIT_UNIFORM)
+        return FSDP_FAIL(FSDP_INVALID, "cannot add a parameter: there is no kind %d of initial values", (int)init.kind);
     FSDP_TRY(fsdp_tensor_create(device, dtype, ndim, shape, FSDP_MEMORY_PARAMETER_SHARD, &parameter));
     FSDP_TRY(fsdp_tensor_set_requires_grad(parameter, true));
     FSDP_TRY(

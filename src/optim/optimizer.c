@@ -75,6 +75,16 @@ fsdp_muon_options fsdp_muon_options_default(void)
     return (fsdp_muon_options){.lr = 1e-3, .momentum = 0.95, .weight_decay = 0.1, .nesterov = true};
 }
 
+static fsdp_status check_muon(const fsdp_muon_options *options)
+{
+    FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));
+    if (options->adjust != FSDP_MUON_ORIGINAL && options->adjust != FSDP_MUON_MATCH_RMS_ADAMW)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "optimizer option adjust is %d: it must be FSDP_MUON_ORIGINAL or FSDP_MUON_MATCH_RMS_ADAMW",
+                         (int)options->adjust);
+    return check_beta("momentum", options->momentum);
+}
+
 fsdp_adafactor_options fsdp_adafactor_options_default(void)
 {
     return (fsdp_adafactor_options){.lr = 1e-2, .beta2_decay = -0.8, .eps2 = 1e-3, .d = 1};
@@ -116,8 +126,7 @@ fsdp_status fsdp__optimizer_check_options(const fsdp__optimizer_group *group)
     case FSDP__OPTIMIZER_LION:
         return check_lion(&group->options.lion);
     case FSDP__OPTIMIZER_MUON:
-        FSDP_TRY(check_at_least_zero("weight_decay", group->options.muon.weight_decay));
-        return check_beta("momentum", group->options.muon.momentum);
+        return check_muon(&group->options.muon);
     case FSDP__OPTIMIZER_ADAFACTOR:
         return check_adafactor(&group->options.adafactor);
     default:

@@ -108,6 +108,8 @@ fsdp_status fsdp_tensor_create(fsdp_device *device, fsdp_dtype dtype, int ndim, 
         return FSDP_FAIL(FSDP_INVALID, "cannot create a tensor: there is no place for it");
     if (!device)
         return FSDP__FAIL_NULL("cannot create a tensor: the device is NULL");
+    if (kind < 0 || kind >= FSDP_MEMORY_KINDS)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a tensor: there is no kind %d of memory", (int)kind);
     FSDP_TRY(check_shape("tensor", dtype, ndim, shape, &numel));
     status = fsdp__storage_create(device, (size_t)numel * fsdp_dtype_size(dtype), kind, true, &storage);
     if (status != FSDP_OK)

@@ -223,7 +223,10 @@ TEST(a_backward_may_come_from_any_of_several_outputs)
     CHECK_STATUS(fsdp_recompute_many(context, NULL, &t, &x, 1, y, 3, &options), FSDP_INVALID);
     CHECK_ERROR(fsdp_recompute_many(context, several, &t, &x, 1, NULL, 3, &options), FSDP_INVALID, "room");
     CHECK_ERROR(fsdp_recompute_many(context, several, &t, &x, 1, y, 0, &options), FSDP_INVALID, "room");
-    CHECK_EQ(t.freed, 6);
+    CHECK_ERROR(fsdp_recompute_many(context, several, &t, &x, 1, y, 3,
+                                    &(fsdp_recompute_options){FSDP_RECOMPUTE_CHEAP + 1, toy_free}),
+                FSDP_INVALID, "there is no mode 4");
+    CHECK_EQ(t.freed, 7);
     toy_end(context);
 }
 

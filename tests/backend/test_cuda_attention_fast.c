@@ -351,6 +351,7 @@ TEST(a_cudnn_that_is_too_old_is_refused)
     set_up(&s, test_context(), sizeof(numbers));
     setenv("FSDP_FAKECUDA_CUDNN", "90501", 1);
     CHECK_ERROR(fsdp_device_set_attention(s.device, FSDP_ATTENTION_FAST), FSDP_UNSUPPORTED, "is version 9.5.1");
+    CHECK_ERROR(fsdp_device_set_attention(s.device, FSDP_ATTENTION_FAST_REPEATABLE + 1), FSDP_INVALID, "number 3");
     unsetenv("FSDP_FAKECUDA_CUDNN");
     CHECK_ERROR(fsdp_device_set_attention(CHECK_PTR(fsdp_cpu(s.context)), FSDP_ATTENTION_FAST), FSDP_UNSUPPORTED,
                 "device 'cpu'");

@@ -109,6 +109,9 @@ TEST(names_are_checked)
     fsdp_clear_error();
     CHECK_ERROR(fsdp_module_add_child(&n->base, "none", NULL), FSDP_INVALID, "child 'none' of Net is missing");
     fsdp_module_unref(&n->base);
+    CHECK_ERROR(fsdp_module_add_parameter(&n->base, "more", &slot, test_device(context), FSDP_F32, FSDP_SHAPE(2),
+                                          (fsdp_init){.kind = FSDP_INIT_UNIFORM + 1}),
+                FSDP_INVALID, "there is no kind 4 of initial values");
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }

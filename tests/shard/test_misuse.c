@@ -407,6 +407,17 @@ static fsdp_status end_in_the_middle(fsdp_context *context, fsdp_module *module)
     return status;
 }
 
+static fsdp_status overlap_as_nobody_does(fsdp_context *context, fsdp_module *module)
+{
+    (void)context;
+    return fsdp_fully_shard(module, &(fsdp_shard_options){.overlap = 9});
+}
+
+static fsdp_status wrap_with_no_overlap(fsdp_context *context, fsdp_module *module)
+{
+    return fsdp_fsdp1_wrap(module, &(fsdp_fsdp1_options){.overlap = fsdp_context_rank(context) == 1 ? 9 : 0});
+}
+
 static const misuse misuses[] = {
     {"apply twice", apply_twice, FSDP_STATE, {"fully_shard has already been applied to this Block"}},
     {"give twice", give_twice, FSDP_INVALID, {"the same Block twice"}},
@@ -424,6 +435,8 @@ static const misuse misuses[] = {
     {"reshard 77", reshard_as_nobody_does, FSDP_INVALID, {"rank 1: reshard_after_forward 77"}},
     {"nothing on one", shard_nothing_on_one, FSDP_MISMATCH, {"ranks do not shard the same modules"}},
     {"strategy 42", wrap_with_no_strategy, FSDP_INVALID, {"rank 1: FSDP1: 42 is not a sharding strategy"}},
+    {"overlap 9", overlap_as_nobody_does, FSDP_INVALID, {"overlap 9"}},
+    {"FSDP1's overlap 9", wrap_with_no_overlap, FSDP_INVALID, {"rank 1: overlap 9"}},
     {"integers", compute_in_integers, FSDP_INVALID, {"int32 is not a floating dtype"}},
     {"ignore nothing", ignore_nothing, FSDP_INVALID, {"ignored_params[0] is null"}},
     {"a child first", run_child_first, FSDP_STATE, {"'blocks.1' has already run", "outermost"}},

@@ -155,6 +155,11 @@ static fsdp_status cap_on_one(fsdp_module *module)
     return replicate_on_one(module, &(fsdp_replicate_options){.bucket_cap_mb = -3});
 }
 
+static fsdp_status overlap_on_one(fsdp_module *module)
+{
+    return replicate_on_one(module, &(fsdp_replicate_options){.overlap = -1});
+}
+
 static fsdp_status compress_on_one(fsdp_module *module)
 {
     return replicate_on_one(module, &(fsdp_replicate_options){.compress = FSDP_I32});
@@ -324,6 +329,7 @@ static const misuse misuses[] = {
     {"two dimensions", replicate_on_two_dimensions, FSDP_INVALID, {"one dimension, and this one has 2"}},
     {"cap", cap_below_nothing, FSDP_INVALID, {"bucket_cap_mb -1"}},
     {"find in static", find_in_static_graph, FSDP_INVALID, {"static_graph", "find_unused_parameters"}},
+    {"overlap on one", overlap_on_one, FSDP_INVALID, {"rank 1: overlap -1"}},
     {"cap on one", cap_on_one, FSDP_INVALID, {"rank 1: bucket_cap_mb -3"}},
     {"compress on one", compress_on_one, FSDP_INVALID, {"rank 1: ", "int32"}},
     {"find on one", find_on_one, FSDP_INVALID, {"rank 1: static_graph"}},

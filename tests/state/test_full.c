@@ -359,6 +359,13 @@ static void check_empty(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_state_dict_load_full(none, out, NULL));
     fsdp_state_dict_free(out);
     fsdp_state_dict_free(none);
+    for (int type = FSDP_FULL_STATE_DICT - 1; type <= FSDP_LOCAL_STATE_DICT + 1; type++) {
+        bool known = type >= FSDP_FULL_STATE_DICT && type <= FSDP_LOCAL_STATE_DICT;
+        const fsdp_state_dict_config config = {.type = (fsdp_state_dict_type)type};
+
+        CHECK_STATUS(fsdp_state_dict_of_type(state, &config, &out), known ? FSDP_OK : FSDP_INVALID);
+        fsdp_state_dict_free(out);
+    }
     CHECK_OK(fsdp_state_dict_create(&none));
     CHECK_ERROR(fsdp_state_dict_gather(none, NULL, &out), FSDP_INVALID, "it does not know its ranks");
     CHECK_ERROR(fsdp_state_dict_shard_rows(none, NULL, &out), FSDP_INVALID, "it does not know its ranks");

@@ -107,6 +107,8 @@ TEST(bad_shapes_are_refused)
                 "unknown dtype 0");
     CHECK_ERROR(fsdp_tensor_create(device, FSDP_F32, 7, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
                 "7 dimensions: 0 to 6 are possible");
+    CHECK_ERROR(fsdp_tensor_create(device, FSDP_F32, 1, shape, FSDP_MEMORY_KINDS, &t), FSDP_INVALID,
+                "there is no kind 6 of memory");
     CHECK_STATUS(fsdp_tensor_create(device, FSDP_F32, -1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
     CHECK_STATUS(fsdp_tensor_create(device, FSDP_F32, 2, NULL, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
     CHECK_ERROR(fsdp_tensor_create(device, FSDP_F32, FSDP_SHAPE(3, -2), FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,

@@ -279,6 +279,13 @@ static fsdp_status check_modules(fsdp_module *const *modules, int count)
     return FSDP_OK;
 }
 
+fsdp_status fsdp__check_overlap(fsdp_overlap overlap)
+{
+    return overlap >= FSDP_OVERLAP_AUTO && overlap <= FSDP_OVERLAP_WORKER
+               ? FSDP_OK
+               : FSDP_FAIL(FSDP_INVALID, "overlap %d: expected FSDP_OVERLAP_AUTO, INLINE or WORKER", (int)overlap);
+}
+
 static fsdp_status check_policy(const fsdp_mp_policy *policy)
 {
     const fsdp_dtype wanted[] = {policy->param_dtype, policy->reduce_dtype, policy->output_dtype, policy->buffer_dtype};
@@ -325,6 +332,7 @@ static fsdp_status select_all(selection *sel, fsdp_module *const *modules, int c
     FSDP_TRY(check_modules(modules, count));
     FSDP_TRY(check_ignored(options));
     FSDP_TRY(fsdp__zero_check(options));
+    FSDP_TRY(fsdp__check_overlap(options->overlap));
     if (options->gather_extension)
         FSDP_TRY(fsdp__encoded_check(options->gather_extension));
     FSDP_TRY(fsdp__module_state_create(sel->door, modules, count, options, &sel->state));

@@ -14,5 +14,7 @@ fsdp_status fsdp__fully_shard(const fsdp__door *door, fsdp_module *const *module
  * in the error: "shard". */
 fsdp_status fsdp__check_parameter(const char *what, const char *name, const fsdp_tensor *parameter,
                                   const fsdp_tensor *first);
+/* Checks that the value is one of the enum's. */
+fsdp_status fsdp__check_overlap(fsdp_overlap overlap);
 
 #endif

@@ -225,6 +225,7 @@ static fsdp_status check_options(const fsdp_module *module, const fsdp_replicate
     if (options->static_graph && options->find_unused_parameters)
         return FSDP_FAIL(FSDP_INVALID, "static_graph finds unused parameters by itself: leave out "
                                        "find_unused_parameters, which looks for them in every step");
+    FSDP_TRY(fsdp__check_overlap(options->overlap));
     return fsdp__check_compression(options->compress);
 }
 
