@@ -227,6 +227,10 @@ fsdp_status fsdp_tensor_set_grad(fsdp_tensor *tensor, fsdp_tensor *grad)
                          fsdp_device_name(tensor->storage->device), fsdp_dtype_name(grad->dtype),
                          fsdp__shape_text(grad->ndim, grad->shape, have), fsdp_device_name(grad->storage->device),
                          fsdp__device_elsewhere(grad->storage->device, tensor->storage->device));
+    for (const fsdp_tensor *held = grad; held; held = fsdp_tensor_grad(held))
+        if (held == tensor)
+            return FSDP_FAIL(FSDP_INVALID,
+                             "a tensor cannot be its own gradient, or that of its gradient: it would never be freed");
     FSDP_TRY(fsdp__grad_state_make(tensor, &state));
     if (state->producer)
         return FSDP_FAIL(FSDP_STATE, "only leaves keep a gradient; this tensor was made by %s",

@@ -195,6 +195,10 @@ TEST(gradients_can_be_set_where_they_fit)
     CHECK_ERROR(fsdp_tensor_set_grad(x, two), FSDP_INVALID, "cannot have a float32 gradient (2,)");
     CHECK_ERROR(fsdp_tensor_set_grad(x, half), FSDP_INVALID, "bfloat16");
     CHECK_ERROR(fsdp_tensor_set_grad(y, good), FSDP_STATE, "made by toy_scale");
+    CHECK_ERROR(fsdp_tensor_set_grad(x, x), FSDP_INVALID, "a tensor cannot be its own gradient");
+    CHECK_OK(fsdp_tensor_set_grad(good, x));
+    CHECK_ERROR(fsdp_tensor_set_grad(x, good), FSDP_INVALID, "a tensor cannot be its own gradient");
+    CHECK_OK(fsdp_tensor_set_grad(good, NULL));
     CHECK_OK(fsdp_tensor_set_grad(x, good));
     CHECK_OK(fsdp_backward(y));
     CHECK_NEAR(first_of(good), 2, 0);

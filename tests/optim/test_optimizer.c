@@ -359,7 +359,7 @@ static fsdp_status note_write(void *arg, fsdp__storage *storage)
 TEST(a_step_tells_before_it_writes)
 {
     fsdp_sgd_options options = {.lr = 1};
-    fsdp_tensor *empty = NULL;
+    fsdp_tensor *empty, *grad;
     fixture f;
 
     for (int refuse_at = 0; refuse_at <= 3; refuse_at++) {
@@ -368,8 +368,8 @@ TEST(a_step_tells_before_it_writes)
         float after[NUMEL];
 
         setup(&f);
-        CHECK_OK(fsdp_tensor_create(test_device(f.context), FSDP_F32, FSDP_SHAPE(0, 3), FSDP_MEMORY_PARAMETER_SHARD,
-                                    &empty));
+        empty = CHECK_PTR(fsdp_zeros(test_device(f.context), FSDP_F32, FSDP_SHAPE(0, 3)));
+        grad = CHECK_PTR(fsdp_zeros(test_device(f.context), FSDP_F32, FSDP_SHAPE(0, 3)));
         CHECK_OK(fsdp_tensor_create(test_device(f.context), FSDP_F32, param_ndim[0], param_shape[0],
                                     FSDP_MEMORY_PARAMETER_SHARD, &log.moved));
         CHECK_OK(fsdp_tensor_set_requires_grad(empty, true));
@@ -377,7 +377,7 @@ TEST(a_step_tells_before_it_writes)
         CHECK_OK(fsdp_sgd_add_group(optimizer, &(fsdp_parameters){1, &(fsdp_parameter){"empty", empty}}, &options));
         give_gradient(&f, 0, step_gradients());
         give_gradient(&f, 2, step_gradients());
-        CHECK_OK(fsdp_tensor_set_grad(empty, empty));
+        CHECK_OK(fsdp_tensor_set_grad(empty, grad));
         for (int i = 0; i < PARAMS; i++)
             f.tensors[i]->storage->guard = (fsdp__storage_guard){.before_write = note_write, .arg = &log};
         empty->storage->guard = (fsdp__storage_guard){.before_write = note_write, .arg = &log};
@@ -398,7 +398,7 @@ TEST(a_step_tells_before_it_writes)
         }
         fsdp_optimizer_free(optimizer);
         fsdp_tensor_unref(log.moved);
-        CHECK_OK(fsdp_tensor_set_grad(empty, NULL));
+        fsdp_tensor_unref(grad);
         fsdp_tensor_unref(empty);
         teardown(&f);
     }

@@ -234,7 +234,7 @@ static void check_plain_and_partial(fsdp_context *context, void *arg)
                                                    {{.kind = FSDP_SHARD}},
                                                    {{.kind = FSDP_SHARD}}};
     model m = {.placements = rows};
-    fsdp_tensor *partial = NULL, *plain;
+    fsdp_tensor *partial = NULL, *plain, *grad;
     double norm = 0, squares = 0;
 
     (void)arg;
@@ -245,7 +245,9 @@ static void check_plain_and_partial(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_tensor_set_requires_grad(plain, true));
     CHECK_OK(fsdp_sgd_add_group(m.optimizer, &(fsdp_parameters){1, &(fsdp_parameter){"plain", plain}},
                                 &(fsdp_sgd_options){.lr = 1}));
-    CHECK_OK(fsdp_tensor_set_grad(plain, plain));
+    grad = make(context, 1, 9);
+    CHECK_OK(fsdp_tensor_set_grad(plain, grad));
+    fsdp_tensor_unref(grad);
     give_gradients(&m, context, 1);
     for (int p = 0; p <= PARAMS; p++) {
         int param = p == PARAMS ? 1 : p;
