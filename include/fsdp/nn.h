@@ -209,8 +209,9 @@ FSDP_API fsdp_recompute_mode fsdp_module_recompute(const fsdp_module *module);
 
 /* ---- training, memory and values ---- */
 
-FSDP_API void fsdp_module_train(fsdp_module *module, bool training); /* sets the whole subtree */
-FSDP_API void fsdp_module_zero_grad(fsdp_module *module);            /* drops every gradient of the subtree */
+/* Set the mode of the whole subtree, and drop every gradient of it. NULL is allowed. */
+FSDP_API void fsdp_module_train(fsdp_module *module, bool training);
+FSDP_API void fsdp_module_zero_grad(fsdp_module *module);
 FSDP_API fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool requires_grad); /* freezes a subtree */
 
 /* Allocates memory on `device` for every meta parameter and buffer of the subtree: for sharded parameters, this rank's

@@ -5,8 +5,8 @@
  * parameter without a gradient is skipped and its step count does not advance (as in PyTorch, steps are counted per
  * parameter). An empty shard with a gradient counts its steps, so that ranks agree on them.
  *
- * Given a NULL optimizer, a call returns the last error, if there is one: that of the call which failed to make the
- * optimizer.
+ * Given a NULL optimizer or scaler, a call returns the last error, if there is one: that of the call which failed to
+ * make it.
  */
 #ifndef FSDP_OPTIM_H
 #define FSDP_OPTIM_H

@@ -118,6 +118,11 @@ fsdp_status fsdp__content_check(const fsdp_checkpoint_content *content, bool fir
         return FSDP_FAIL(FSDP_INVALID, "a checkpoint cannot have step %lld", (long long)content->step);
     if (content->section_count < 0 || content->value_count < 0 || content->file_count < 0)
         return FSDP_FAIL(FSDP_INVALID, "a checkpoint cannot have a negative number of sections, values or files");
+    if ((content->section_count > 0 && !content->sections) || (content->value_count > 0 && !content->values) ||
+        (content->file_count > 0 && !content->files))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "a checkpoint has %d sections, %d values and %d files, but not each a list of them",
+                         content->section_count, content->value_count, content->file_count);
     for (int i = 0; i < content->section_count; i++) {
         FSDP_TRY(check_section_name(content, i));
         FSDP_TRY(check_state(&content->sections[i]));

@@ -1,6 +1,7 @@
 /* contents.c - what an open checkpoint contains. */
 #include <string.h>
 
+#include "base/status.h"
 #include "base/text.h"
 #include "checkpoint/reader.h"
 
@@ -64,6 +65,10 @@ static fsdp_status get_value(const fsdp_checkpoint_reader *reader, const char *n
 {
     static const char *const types[] = {"a whole number", "a number", "a text"};
 
+    if (!reader)
+        return FSDP__FAIL_NULL("cannot get a value of a checkpoint: the reader is NULL");
+    if (!name)
+        return FSDP_FAIL(FSDP_INVALID, "cannot get a value of '%s': the name is NULL", reader->path);
     for (int64_t i = 0; i < reader->manifest.value_count; i++) {
         const fsdp_checkpoint_value *value = &reader->manifest.values[i];
 

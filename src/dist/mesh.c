@@ -111,6 +111,8 @@ fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *sha
     FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *mesh = NULL;
     int64_t count;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: there is no place for it");
     *out = NULL;
     if (!context || !shape || (!names && ndim != 1))
         return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: context, shape and, unless it has one dimension, names are "

@@ -7,9 +7,13 @@
 
 int64_t fsdp_shard_range(int64_t n, int64_t world_size, int64_t rank, int64_t *start)
 {
-    int64_t chunk = n / world_size + (n % world_size != 0); /* never more than n: rank * chunk is the only product */
-    int64_t first, end;
+    int64_t first, end, chunk;
 
+    if (world_size < 1) {
+        *start = n;
+        return 0;
+    }
+    chunk = n / world_size + (n % world_size != 0); /* never more than n: rank * chunk is the only product */
     first = chunk > 0 && rank > n / chunk ? n : FSDP__MIN(n, rank * chunk);
     end = n - first < chunk ? n : first + chunk;
     *start = first;

@@ -470,6 +470,8 @@ fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh, c
 {
     fsdp_distribution distribution = {.mesh = mesh};
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor: there is no place for its part");
     *out = NULL;
     if (!tensor || !mesh || !placements)
         return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor: tensor, mesh and placements are required");
@@ -498,6 +500,8 @@ static void pass_origin(const fsdp_tensor *tensor, const fsdp_tensor *result)
 
 fsdp_status fsdp_full_tensor(const fsdp_tensor *tensor, fsdp_tensor **out)
 {
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot gather a tensor: there is no place for it");
     *out = NULL;
     if (!tensor)
         return FSDP_FAIL(FSDP_INVALID, "cannot gather a tensor: it is NULL");
@@ -515,6 +519,8 @@ fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_placement *p
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *moved = NULL;
     bool flat;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot redistribute: there is no place for the part");
     *out = NULL;
     if (!tensor || !placements)
         return FSDP_FAIL(FSDP_INVALID, "cannot redistribute: tensor and placements are required");

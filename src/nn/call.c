@@ -179,7 +179,7 @@ static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tenso
     fsdp_status status;
 
     for (int i = 0; i < count; i++)
-        if (!inputs[i]) /* what should have made it has failed and said why */
+        if (!inputs || !inputs[i]) /* what should have made it has failed and said why */
             return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : fail_missing(module, i);
     FSDP_TRY(fsdp__viewpoint_begin(module, NULL, &outer));
     if (!outer.module && fsdp_grad_enabled(module->context))

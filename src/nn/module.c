@@ -335,6 +335,8 @@ void *fsdp__module_hooks_arg(const fsdp_module *module, const void *key)
 
 void fsdp_module_train(fsdp_module *module, bool training)
 {
+    if (!module)
+        return;
     module->training = training;
     for (int64_t i = 0; i < module->parts->child_count; i++)
         fsdp_module_train(module->parts->children[i].module, training);
@@ -342,8 +344,10 @@ void fsdp_module_train(fsdp_module *module, bool training)
 
 void fsdp_module_zero_grad(fsdp_module *module)
 {
-    fsdp_tensor *flat = fsdp__module_flat_parameter(module);
+    fsdp_tensor *flat = module ? fsdp__module_flat_parameter(module) : NULL;
 
+    if (!module)
+        return;
     if (flat)
         (void)fsdp_tensor_set_grad(flat, NULL);
     for (int64_t i = 0; i < module->parts->parameter_count; i++)
@@ -354,6 +358,8 @@ void fsdp_module_zero_grad(fsdp_module *module)
 
 fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool requires_grad)
 {
+    if (!module)
+        return FSDP__FAIL_NULL("cannot freeze or thaw a module: it is NULL");
     for (int64_t i = 0; i < module->parts->parameter_count; i++)
         FSDP_TRY(fsdp_tensor_set_requires_grad(*module->parts->parameters[i].slot, requires_grad));
     for (int64_t i = 0; i < module->parts->child_count; i++)

@@ -128,8 +128,11 @@ static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
 static fsdp_status collect_all(fsdp_module *module, fsdp__module_visit visit, fsdp_parameters *out)
 {
     collection c = {.capacity = 0};
-    fsdp_status status = fsdp__module_walk(module, visit, &c);
+    fsdp_status status;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot list the tensors of a module: there is no place for the list");
+    status = fsdp__module_walk(module, visit, &c);
     fsdp__pointer_table_release(&c.seen);
     if (status != FSDP_OK)
         fsdp_parameters_release(&c.list);
@@ -211,10 +214,20 @@ static fsdp_module *follow(fsdp_module *module, const char *name, size_t length)
     return module;
 }
 
+static fsdp_status check_name(const fsdp_module *module, const char *name)
+{
+    if (!module)
+        return FSDP__FAIL_NULL("cannot look into a module: it is NULL");
+    return name ? FSDP_OK : FSDP_FAIL(FSDP_INVALID, "cannot look into a %s: the name is NULL", module->type->name);
+}
+
 fsdp_module *fsdp_module_child(fsdp_module *module, const char *dotted_name)
 {
-    fsdp_module *child = follow(module, dotted_name, strlen(dotted_name));
+    fsdp_module *child;
 
+    if (check_name(module, dotted_name) != FSDP_OK)
+        return NULL;
+    child = follow(module, dotted_name, strlen(dotted_name));
     if (!child)
         FSDP_FAIL(FSDP_NOT_FOUND, "%s has no module '%s'", module->type->name, dotted_name);
     return child;
@@ -222,9 +235,14 @@ fsdp_module *fsdp_module_child(fsdp_module *module, const char *dotted_name)
 
 fsdp_tensor *fsdp_module_parameter(fsdp_module *module, const char *dotted_name)
 {
-    const char *dot = strrchr(dotted_name, '.'), *local = dot ? dot + 1 : dotted_name;
-    fsdp_module *owner = follow(module, dotted_name, dot ? (size_t)(dot - dotted_name) : 0);
+    const char *dot, *local;
+    fsdp_module *owner;
 
+    if (check_name(module, dotted_name) != FSDP_OK)
+        return NULL;
+    dot = strrchr(dotted_name, '.');
+    local = dot ? dot + 1 : dotted_name;
+    owner = follow(module, dotted_name, dot ? (size_t)(dot - dotted_name) : 0);
     for (int64_t i = 0; owner && i < owner->parts->parameter_count; i++)
         if (strcmp(owner->parts->parameters[i].name, local) == 0)
             return *owner->parts->parameters[i].slot;

@@ -71,6 +71,8 @@ fsdp_status fsdp_grad_scaler_create(fsdp_process_group *group, const fsdp_grad_s
     fsdp_grad_scaler_state initial = state ? *state : fsdp_grad_scaler_state_default();
     fsdp_grad_scaler *scaler;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "a gradient scaler needs a place for the result");
     *out = NULL;
     if (!group)
         return FSDP_FAIL(
@@ -101,11 +103,15 @@ void fsdp_grad_scaler_free(fsdp_grad_scaler *scaler)
 
 fsdp_grad_scaler_state fsdp_grad_scaler_get_state(const fsdp_grad_scaler *scaler)
 {
-    return scaler->state;
+    return scaler ? scaler->state : (fsdp_grad_scaler_state){.scale = 0};
 }
 
 fsdp_status fsdp_grad_scaler_set_state(fsdp_grad_scaler *scaler, const fsdp_grad_scaler_state *state)
 {
+    if (!scaler)
+        return FSDP__FAIL_NULL("cannot set the state of a gradient scaler: it is NULL");
+    if (!state)
+        return FSDP_FAIL(FSDP_INVALID, "cannot set the state of a gradient scaler: the state is NULL");
     FSDP_TRY(check_state(state));
     scaler->state = *state;
     return FSDP_OK;
@@ -113,6 +119,10 @@ fsdp_status fsdp_grad_scaler_set_state(fsdp_grad_scaler *scaler, const fsdp_grad
 
 fsdp_tensor *fsdp_grad_scaler_scale(const fsdp_grad_scaler *scaler, fsdp_tensor *loss)
 {
+    if (!scaler) {
+        FSDP__FAIL_NULL("cannot scale a loss: the gradient scaler is NULL");
+        return NULL;
+    }
     return fsdp_scale(loss, scaler->state.scale);
 }
 

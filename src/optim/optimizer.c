@@ -247,8 +247,9 @@ static fsdp_status add_group(fsdp_optimizer *optimizer, const fsdp_parameters *p
     FSDP__SCOPED(free_group) fsdp__optimizer_group group = like;
     fsdp__optimizer_group *groups;
 
-    if (!parameters)
-        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs parameters");
+    if (!parameters || parameters->count < 0 || (parameters->count > 0 && !parameters->items))
+        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs parameters%s",
+                         parameters ? ": there is a number of them, but no list" : "");
     FSDP_TRY(check_bytes(parameters));
     FSDP_TRY(fill_group(optimizer, parameters, &group));
     FSDP__TRY_NEW(groups = fsdp__realloc(optimizer->groups, (size_t)(optimizer->group_count + 1) * sizeof *groups));

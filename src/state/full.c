@@ -57,6 +57,8 @@ fsdp_status fsdp_state_dict_gather(const fsdp_state_dict *state, const fsdp_full
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *whole = NULL;
     fsdp_process_group *world;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot gather a state dict: there is no place for the result");
     *out = NULL;
     if (!state)
         return FSDP_FAIL(FSDP_INVALID, "cannot gather a state dict: it is NULL");

@@ -44,6 +44,8 @@ fsdp_status fsdp_state_dict_shard_rows(const fsdp_state_dict *state, const fsdp_
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *rows = NULL;
     fsdp_process_group *world;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot cut a state dict by rows: there is no place for the result");
     *out = NULL;
     if (!state)
         return FSDP_FAIL(FSDP_INVALID, "cannot cut a state dict by rows: it is NULL");

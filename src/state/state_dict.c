@@ -52,6 +52,8 @@ fsdp_status fsdp__state_dict_create_in(fsdp_context *context, fsdp_state_dict **
 {
     state *s;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a state dict: there is no place for it");
     *out = NULL;
     FSDP__TRY_NEW(s = fsdp__calloc(1, sizeof *s));
     s->context = context;
@@ -85,7 +87,7 @@ void fsdp_state_dict_free(fsdp_state_dict *list)
 const fsdp_state_dict_entry *fsdp_state_dict_find(const fsdp_state_dict *list, const char *name)
 {
     const state *s = (const state *)list;
-    int64_t index = s->table_size > 0 ? *table_at(s, name) : 0;
+    int64_t index = s && name && s->table_size > 0 ? *table_at(s, name) : 0;
 
     return index > 0 ? &list->entries[index - 1] : NULL;
 }

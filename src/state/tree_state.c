@@ -44,6 +44,8 @@ fsdp_status fsdp_state_dict_from_module(fsdp_module *module, fsdp_state_dict **o
 {
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot take the state of a module: there is no place for it");
     *out = NULL;
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "cannot take the state of a module: it is NULL");

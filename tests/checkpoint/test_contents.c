@@ -71,6 +71,9 @@ TEST_WITH(all_that_was_saved_can_be_asked_for, setup, teardown)
     CHECK_STRING(text, "a \"name\" with \xc3\xa4 and\na line");
     CHECK_ERROR(fsdp_checkpoint_get_text(reader, "salt", &text), FSDP_FORMAT, "is a whole number, not a text");
     CHECK_ERROR(fsdp_checkpoint_get_integer(reader, "pepper", &integer), FSDP_NOT_FOUND, "no value 'pepper'");
+    CHECK_ERROR(fsdp_checkpoint_get_integer(reader, NULL, &integer), FSDP_INVALID, "the name is NULL");
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_checkpoint_get_integer(NULL, "salt", &integer), FSDP_INVALID, "the reader is NULL");
     CHECK_EQ(fsdp_checkpoint_value_count(reader), 3);
     CHECK_STRING(fsdp_checkpoint_value_at(reader, 2)->name, "run");
     CHECK_EQ(fsdp_checkpoint_file_count(reader), 2);
@@ -166,6 +169,11 @@ TEST_WITH(impossible_content_is_refused, setup, teardown)
     CHECK_ERROR(fsdp_checkpoint_save(folder, &(fsdp_checkpoint_content){.sections = two, .section_count = 2}, world),
                 FSDP_INVALID, "two sections called 'model'");
     CHECK_ERROR(fsdp_checkpoint_save(folder, NULL, world), FSDP_INVALID, "content is required");
+    CHECK_ERROR(fsdp_checkpoint_save(folder, &(fsdp_checkpoint_content){.section_count = 1}, world), FSDP_INVALID,
+                "1 sections, 0 values and 0 files, but not each a list of them");
+    CHECK_STATUS(save_values(1, NULL, 1), FSDP_INVALID);
+    CHECK_STATUS(fsdp_checkpoint_save(folder, &(fsdp_checkpoint_content){.file_count = 2}, world), FSDP_INVALID);
+    CHECK_EQ(fsdp_checkpoint_snapshot_bytes(&(fsdp_checkpoint_content){.section_count = 1}), 0);
     CHECK_ERROR(fsdp_checkpoint_save(NULL, NULL, world), FSDP_INVALID, "folder, group");
     fsdp_state_dict_free(empty);
     CHECK(!fsdp__path_exists(folder)); /* nothing was made for what was refused */

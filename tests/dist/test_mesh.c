@@ -172,6 +172,7 @@ TEST(bad_meshes_are_refused)
     CHECK_ERROR(fsdp_mesh_create(context, 2, ones, same, &mesh), FSDP_INVALID, "both named 'a'");
     CHECK_ERROR(fsdp_mesh_create(context, 2, ones, unnamed, &mesh), FSDP_INVALID, "has no name");
     CHECK_STATUS(fsdp_mesh_create(context, 2, ones, NULL, &mesh), FSDP_INVALID);
+    CHECK_STATUS(fsdp_mesh_create(context, 1, ones, NULL, NULL), FSDP_INVALID);
     CHECK_NULL(mesh);
     CHECK_OK(fsdp_mesh_create(context, 1, ones, NULL, &mesh));
     CHECK_STRING(fsdp_mesh_dim_name(mesh, 0), "dp");

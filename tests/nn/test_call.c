@@ -289,6 +289,9 @@ TEST(many_inputs_are_passed_on)
     CHECK_PTR(fsdp_module_call(&b->base, inputs, 12));
     CHECK_NULL(fsdp_module_call(&b->base, inputs, 0));
     CHECK_EQ(fsdp_last_status(), FSDP_UNSUPPORTED);
+    fsdp_clear_error();
+    CHECK_NULL(fsdp_module_call(&b->base, NULL, 1));
+    CHECK_CONTAINS(fsdp_last_error(), "input 0 is missing");
     CHECK_NULL(fsdp_call(NULL, x));
     fsdp_module_unref(&b->base);
     end(context);

@@ -85,6 +85,15 @@ TEST(parts_are_found_by_name)
     CHECK_EQ(fsdp_last_status(), FSDP_NOT_FOUND);
     CHECK_NULL(fsdp_module_parameter(&n->base, "table"));
     CHECK_NULL(fsdp_module_child_at(&n->base, 2, NULL));
+    CHECK_NULL(fsdp_module_child(&n->base, NULL));
+    CHECK_CONTAINS(fsdp_last_error(), "cannot look into a Net: the name is NULL");
+    CHECK_NULL(fsdp_module_parameter(&n->base, NULL));
+    CHECK_EQ(fsdp_last_status(), FSDP_INVALID);
+    CHECK_NULL(fsdp_module_child(NULL, "x"));
+    CHECK_CONTAINS(fsdp_last_error(), "cannot look into a module: it is NULL");
+    CHECK_NULL(fsdp_module_parameter(NULL, "x"));
+    CHECK_ERROR(fsdp_module_parameters(&n->base, NULL), FSDP_INVALID, "no place for the list");
+    CHECK_ERROR(fsdp_module_buffers(&n->base, NULL), FSDP_INVALID, "no place for the list");
     fsdp_module_unref(&n->base);
     fsdp_context_free(context);
 }
@@ -100,6 +109,9 @@ TEST(names_are_checked)
                 FSDP_INVALID, "'a.b' cannot name a part of Net");
     CHECK_ERROR(fsdp_module_add_parameter(&n->base, "up", &slot, test_device(context), FSDP_F32, FSDP_SHAPE(2), ones),
                 FSDP_INVALID, "Net has a part called 'up' already");
+    CHECK_ERROR(fsdp_module_add_parameter(&n->base, "more", &slot, test_device(context), FSDP_F32, FSDP_SHAPE(2),
+                                          (fsdp_init){.kind = FSDP_INIT_UNIFORM + 1}),
+                FSDP_INVALID, "there is no kind 4 of initial values");
     CHECK_NULL(slot);
     CHECK_STATUS(fsdp_module_add_child(&n->base, "", fsdp_relu_create(context)), FSDP_INVALID);
     CHECK_STATUS(fsdp_module_tie_parameter(&n->base, "scale", &again, n->scale), FSDP_INVALID);
@@ -109,9 +121,6 @@ TEST(names_are_checked)
     fsdp_clear_error();
     CHECK_ERROR(fsdp_module_add_child(&n->base, "none", NULL), FSDP_INVALID, "child 'none' of Net is missing");
     fsdp_module_unref(&n->base);
-    CHECK_ERROR(fsdp_module_add_parameter(&n->base, "more", &slot, test_device(context), FSDP_F32, FSDP_SHAPE(2),
-                                          (fsdp_init){.kind = FSDP_INIT_UNIFORM + 1}),
-                FSDP_INVALID, "there is no kind 4 of initial values");
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
@@ -133,6 +142,11 @@ TEST(switches_reach_the_whole_tree)
     fsdp_scope_end(context, NULL);
     CHECK_OK(fsdp_module_set_requires_grad(&n->base, false));
     CHECK(!fsdp_tensor_requires_grad(fsdp_module_parameter(&n->base, "down.bias")));
+    fsdp_clear_error();
+    fsdp_module_train(NULL, true);
+    fsdp_module_zero_grad(NULL);
+    CHECK_EQ(fsdp_last_status(), FSDP_OK);
+    CHECK_ERROR(fsdp_module_set_requires_grad(NULL, true), FSDP_INVALID, "freeze or thaw a module: it is NULL");
     fsdp_module_unref(&n->base);
     fsdp_context_free(context);
 }

@@ -438,6 +438,14 @@ TEST(impossible_states_are_named)
     }
     CHECK(scale_of(scaler) == 65536);
     CHECK_ERROR(fsdp_grad_scaler_create(NULL, NULL, &none), FSDP_INVALID, "fsdp_world(context)");
+    CHECK_ERROR(fsdp_grad_scaler_create(fsdp_world(context), NULL, NULL), FSDP_INVALID, "a place for the result");
+    CHECK_ERROR(fsdp_grad_scaler_set_state(scaler, NULL), FSDP_INVALID, "the state is NULL");
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_grad_scaler_set_state(NULL, &good), FSDP_INVALID, "it is NULL");
+    fsdp_clear_error();
+    CHECK_NULL(fsdp_grad_scaler_scale(NULL, NULL));
+    CHECK_CONTAINS(fsdp_last_error(), "cannot scale a loss: the gradient scaler is NULL");
+    CHECK(fsdp_grad_scaler_get_state(NULL).scale == 0);
     fsdp_grad_scaler_free(scaler);
     fsdp_grad_scaler_free(NULL);
     fsdp_context_free(context);

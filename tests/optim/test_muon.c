@@ -94,14 +94,16 @@ TEST(muon_takes_matrices_alone)
     CHECK_OK(fsdp_tensor_set_requires_grad(weight, true));
     CHECK_ERROR(fsdp_muon_create(&biases, &options, &optimizer), FSDP_INVALID,
                 "cannot optimize 'bias' by Muon: it has 1 dimension, and Muon is for matrices");
+    CHECK_ERROR(fsdp_muon_create(&(fsdp_parameters){.count = 1}, &options, &optimizer), FSDP_INVALID,
+                "a number of them, but no list");
     options.momentum = 1;
     CHECK_ERROR(fsdp_muon_create(&weights, &options, &optimizer), FSDP_INVALID, "optimizer option momentum is 1");
     options.momentum = 0.9;
-    CHECK_OK(fsdp_muon_create(&weights, &options, &optimizer));
-    CHECK_ERROR(fsdp_lion_add_group(optimizer, &biases, &lion), FSDP_INVALID, "the optimizer is not Lion");
     options.adjust = FSDP_MUON_MATCH_RMS_ADAMW + 1;
     CHECK_ERROR(fsdp_muon_create(&weights, &options, &optimizer), FSDP_INVALID, "optimizer option adjust is 2");
     options.adjust = FSDP_MUON_ORIGINAL;
+    CHECK_OK(fsdp_muon_create(&weights, &options, &optimizer));
+    CHECK_ERROR(fsdp_lion_add_group(optimizer, &biases, &lion), FSDP_INVALID, "the optimizer is not Lion");
     CHECK_OK(fsdp_adam_add_group(optimizer, &biases, &adam));
     CHECK_EQ(fsdp_optimizer_group_count(optimizer), 2);
     fsdp_optimizer_free(optimizer);

@@ -147,6 +147,13 @@ TEST(bad_entries_are_refused)
     CHECK_ERROR(fsdp_state_dict_add(list, "b", turned), FSDP_INVALID, "'b' to a state: it is not contiguous");
     CHECK_ERROR(fsdp_state_dict_add(list, "c", partial), FSDP_INVALID, "'c' to a state: its value is partial");
     CHECK_STATUS(fsdp_state_dict_add(list, NULL, tensor), FSDP_INVALID);
+    CHECK_NULL(fsdp_state_dict_find(list, NULL));
+    CHECK_NULL(fsdp_state_dict_find(NULL, "a"));
+    CHECK_STATUS(fsdp_state_dict_create(NULL), FSDP_INVALID);
+    CHECK_STATUS(fsdp_state_dict_gather(list, NULL, NULL), FSDP_INVALID);
+    CHECK_STATUS(fsdp_state_dict_shard_rows(list, NULL, NULL), FSDP_INVALID);
+    CHECK_STATUS(fsdp_state_dict_of_type(list, NULL, &list), FSDP_INVALID);
+    CHECK_STATUS(fsdp_state_dict_of_type(NULL, &(fsdp_state_dict_config){0}, &list), FSDP_INVALID);
     CHECK_EQ(list->count, 1);
     fsdp_state_dict_free(list);
     fsdp_state_dict_free(NULL);

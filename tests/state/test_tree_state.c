@@ -94,6 +94,7 @@ TEST(gathered_parameters_are_refused)
     *slot->slot = whole;
     CHECK_ERROR(fsdp_state_dict_from_module(tree, &list), FSDP_STATE, "'blocks.0.weight': it is gathered");
     CHECK_NULL(list);
+    CHECK_ERROR(fsdp_state_dict_from_module(tree, NULL), FSDP_INVALID, "no place for it");
     *slot->slot = shard;
     CHECK_OK(fsdp_state_dict_from_module(tree, &list));
     CHECK_EQ(list->count, 6);
