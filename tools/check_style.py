@@ -1,6 +1,6 @@
 """Checks what a reader would trip over: long files, functions and lines of prose, calls that the library must not make,
 comments and pages that name a file which is not there, and more than one hand: one name for a status, one form of
-sizeof, one format for int64_t."""
+sizeof, one format for int64_t; and calls that FSDP__MIN and FSDP__MAX would make twice."""
 
 import pathlib
 import re
@@ -53,6 +53,16 @@ LONG = {
     "examples/11_own_kernel.cu": "a module with its kernels, and what checks it",
     "examples/load_both_ways.c": "two programs, with what they have in common",
 }
+
+# FSDP__MIN and FSDP__MAX evaluate what they give twice. These only compute it, from the same numbers and in no time.
+COMPUTES = set("""FSDP__COUNT_OF FSDP__MAX FSDP__MIN FSDP__ROOM FSDP__SHOWN_NAME atof bytes_of ceil cell_text
+    digits_of end_of_run fabs fmax fsdp__ahead fsdp__ceil_div fsdp__device_rounded fsdp__end_query fsdp__first_key
+    fsdp__first_query fsdp__flight_wall fsdp__keys_seen fsdp__layer_code_of fsdp__messages_of fsdp__mixture_count
+    fsdp__operand_turned fsdp__param_numel fsdp__part_box fsdp__peers_fresh_ticks fsdp__reduce_dtype fsdp__rotary_dim
+    fsdp__shape_numel fsdp__sum_of_calls fsdp__svg_range_place fsdp__threads fsdp_checkpoint_at fsdp_checkpoint_file_at
+    fsdp_checkpoint_value_at fsdp_dtype_size half_ns integer_at is_behind log numel_bytes numel_of operand_bytes
+    packed_bytes part_bytes part_numel policy_of range_of remaining resident_of result_bytes room_for room_for_rows
+    rounded sizeof sqrt strlen strtoll sum_of tick_distance whole_steps without_workspace""".split())
 
 FILE_NAME = re.compile(r"(?<![\w./<-])[a-z0-9_]+(?:/[\w-]+)*\.(?:c|h|cu|cuh)\b(?![\w*>-])")
 NOT_OURS = {"fsdp.c": "this project", "llm.c": "another project", "my_program.c": "a file of the reader's"}
@@ -122,6 +132,15 @@ def in_macro(text, at):
     return before[-1].startswith("#define") or (len(before) > 1 and before[-2].endswith("\\"))
 
 
+def argument_text(text, start):
+    """Returns the text from `start`, behind a parenthesis, to the one that closes it."""
+    depth, end = 1, start
+    while depth and end < len(text):
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
+        end += 1
+    return text[start:end]
+
+
 def check_forms(text, types):
     """Checks that things are written in one way. `text` is without comments and literals."""
     for match in re.finditer(r"^[ \t]+(?:static )?fsdp_status [^;(){}]*?\bst\b", text, re.M):
@@ -132,6 +151,9 @@ def check_forms(text, types):
             yield match.start(), "sizeof of an expression has no parentheses"
     for match in re.finditer(r"\bPRI[diux]64\b", text):
         yield match.start(), "an int64_t is printed with %lld, as (long long)"
+    for match in re.finditer(r"\bFSDP__(?:MIN|MAX)\(", text):
+        for call in sorted(set(re.findall(r"\b([A-Za-z_]\w*)\(", argument_text(text, match.end()))) - COMPUTES):
+            yield match.start(), f"{call}() would be called twice: give its value a name before"
 
 
 def read_file_names():

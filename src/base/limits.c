@@ -96,15 +96,15 @@ fsdp__memory_limit fsdp__memory_limit_of_one(void)
 /* Returns the smallest number in the files called `name` of the group `path` in `mount` and of those above it. */
 static uint64_t smallest_upwards(const char *mount, const char *path, const char *name)
 {
-    uint64_t smallest = FSDP__NO_LIMIT;
+    uint64_t smallest = FSDP__NO_LIMIT, limit;
     size_t length = strlen(path);
 
     for (;;) {
         char file[4096], text[TEXT_BYTES];
 
         snprintf(file, sizeof file, "%s%.*s/%s", mount, (int)length, path, name);
-        if (read_quietly(file, text) && *text >= '0' && *text <= '9') /* and is not "max" */
-            smallest = FSDP__MIN(smallest, strtoull(text, NULL, 10));
+        limit = read_quietly(file, text) && *text >= '0' && *text <= '9' ? strtoull(text, NULL, 10) : smallest;
+        smallest = FSDP__MIN(smallest, limit); /* of "max", too */
         if (length == 0)
             return smallest;
         while (length > 0 && path[--length] != '/')
@@ -133,17 +133,19 @@ static const char *next_group(char **rest, const char **controllers)
 uint64_t fsdp__control_group_limit(const char *membership, const char *mount)
 {
     char text[TEXT_BYTES], memory[4096], *rest = text;
-    uint64_t smallest = FSDP__NO_LIMIT;
+    uint64_t smallest = FSDP__NO_LIMIT, limit;
     const char *path, *controllers;
 
     if (!read_quietly(membership, text))
         return smallest;
     snprintf(memory, sizeof memory, "%s/memory", mount);
     while ((path = next_group(&rest, &controllers)) != NULL) {
+        limit = FSDP__NO_LIMIT;
         if (strcmp(controllers, "") == 0)
-            smallest = FSDP__MIN(smallest, smallest_upwards(mount, path, "memory.max"));
+            limit = smallest_upwards(mount, path, "memory.max");
         else if (strcmp(controllers, "memory") == 0)
-            smallest = FSDP__MIN(smallest, smallest_upwards(memory, path, "memory.limit_in_bytes"));
+            limit = smallest_upwards(memory, path, "memory.limit_in_bytes");
+        smallest = FSDP__MIN(smallest, limit);
     }
     return smallest;
 }

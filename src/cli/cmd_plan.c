@@ -251,7 +251,7 @@ static int tell_plan(const request *r, const fsdp__plan_options *options, const 
 {
     FSDP__SCOPED(fsdp__plan_free_at) fsdp__plan *plan = NULL;
     const char *svg = r->json ? NULL : r->memory_svg;
-    int status = 0;
+    int status = 0, told = 0;
 
     if (fsdp__plan_make(r->paper.config, options, &plan) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
@@ -260,11 +260,11 @@ static int tell_plan(const request *r, const fsdp__plan_options *options, const 
         svg = NULL;
     }
     if (r->fit)
-        status = FSDP__MAX(status, tell_fit(r, options));
+        told = tell_fit(r, options);
     else if ((r->json ? fsdp__plan_json : fsdp__plan_print)(plan, question, stdout) != FSDP_OK && !ferror(stdout))
-        status = fsdp__failure("%s", fsdp_last_error());
+        told = fsdp__failure("%s", fsdp_last_error());
     fsdp__output_tell(svg, "picture");
-    return status;
+    return FSDP__MAX(status, told);
 }
 
 static int tell(request *r)

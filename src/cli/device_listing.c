@@ -16,9 +16,10 @@ typedef struct cpu {
 
 static cpu look_at_cpu(void)
 {
-    cpu found = {.cores = fsdp__allowed_cores(), .memory = fsdp__memory_limit_of_all()};
+    cpu found = {
+        .cores = fsdp__allowed_cores(), .memory = fsdp__memory_limit_of_all(), .free_bytes = fsdp__memory_available()};
 
-    found.free_bytes = FSDP__MIN(fsdp__memory_available(), found.memory.bytes);
+    found.free_bytes = FSDP__MIN(found.free_bytes, found.memory.bytes);
     return found;
 }
 

@@ -299,7 +299,8 @@ fsdp_status fsdp__tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp__da
         t.options = *options;
     FSDP_TRY(check_options(tokenizer, &t.options));
     if (t.options.threads == 0)
-        t.options.threads = FSDP__MIN(fsdp__allowed_cores(), FSDP__THREADS_MOST);
+        t.options.threads = fsdp__allowed_cores();
+    t.options.threads = FSDP__MIN(t.options.threads, FSDP__THREADS_MOST);
     fsdp__documents_open(&t.documents, tokenizer, files, hashes, t.options.separator);
     status = tokenize(&t, out);
     stop(&t);

@@ -17,7 +17,9 @@
  * by then is one. */
 static inline int64_t fsdp__echo_left_ns(int64_t first_ns)
 {
-    return FSDP__MAX(first_ns + FSDP__ECHO_NS - fsdp__clock_ns(), 0);
+    int64_t left = first_ns + FSDP__ECHO_NS - fsdp__clock_ns();
+
+    return FSDP__MAX(left, 0);
 }
 
 #endif

@@ -307,9 +307,10 @@ static void handle_signals(supervisor *s, int fd)
 /* Returns how long to wait for what happens, as poll takes it. `*for_echo`: an echo is what is waited for. */
 static int timeout_ms(const supervisor *s, bool *for_echo)
 {
-    int64_t left = FSDP__MAX(s->next_stage_ns - fsdp__clock_ns(), 0), echo = fsdp__echo_left_ns(s->interrupt_ns);
+    int64_t left = s->next_stage_ns - fsdp__clock_ns(), echo = fsdp__echo_left_ns(s->interrupt_ns);
     bool stays = s->stage == STAGE_RUNNING;
 
+    left = FSDP__MAX(left, 0);
     *for_echo = s->echoes && (stays || echo < left);
     if (*for_echo)
         left = echo;

@@ -494,8 +494,11 @@ static fsdp_status exchange(batch *r)
 static fsdp_status take_batch(batch *r)
 {
     for (int i = 0; i < r->count; i++)
-        for (int rank = 0; rank < r->split.ranks; rank++)
-            r->part = FSDP__MAX(r->part, part_of(r->params[i]->tensor, rank));
+        for (int rank = 0; rank < r->split.ranks; rank++) {
+            int64_t part = part_of(r->params[i]->tensor, rank);
+
+            r->part = FSDP__MAX(r->part, part);
+        }
     FSDP_TRY(create(r->device, FSDP_BF16, r->split.ranks * r->part, &r->slots));
     for (int i = 0; i < r->count; i++)
         FSDP_TRY(prepare(r, i));

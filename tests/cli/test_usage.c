@@ -120,6 +120,16 @@ FIXTURE_TEST(explain_reads_no_weights)
     CHECK_CONTAINS(p.output, "fsdp: a step does not fit: a rank has ");
 }
 
+static void check_told_once(fixture *f, const char *svg)
+{
+    const char *const begin = "What fits into ";
+    program p = RUN(0, "plan", "llama-1m", "--device=cuda:L40S", "--fit=100MiB", "--memory-svg", svg);
+
+    CHECK_CONTAINS(p.output, begin);
+    CHECK_NULL(strstr(strstr(p.output, begin) + 1, begin));
+    CHECK_CONTAINS(p.output, "memory.svg has the picture\n");
+}
+
 FIXTURE_TEST(plan_tells_and_refuses)
 {
     fixture *f = *state;
@@ -146,6 +156,7 @@ FIXTURE_TEST(plan_tells_and_refuses)
     SAYS(2, "plan: unknown option '--svg=a.svg'; did you mean '--memory-svg'?", "plan", "llama-1m", "--svg=a.svg");
     SAYS(0, "memory.svg has the picture\n", "plan", "llama-1m", "--no-time", "--memory-svg", svg);
     CHECK_NULL(strstr(RUN(0, "plan", "llama-1m", "--no-time", "--json", "--memory-svg", svg).output, "memory.svg"));
+    check_told_once(f, svg);
     SAYS(2, "--trace is drawn by --memory-svg", "plan", "llama-1m", "--trace", "trace.json");
     SAYS(1, "prices.json'", "plan", "llama-1m", "--no-time", "--memory-svg", prices, "--trace=nothing");
     SAYS(2, "what can be measured is cpu or cuda", "plan", "--measure", prices, "--device=tpu");

@@ -299,8 +299,11 @@ void fsdp__root_choose_max_inputs(fsdp__root *root)
 {
     int most = max_inputs(root);
 
-    for (const fsdp__root *r = root->sharing; r != root; r = r->sharing)
-        most = FSDP__MAX(most, max_inputs(r));
+    for (const fsdp__root *r = root->sharing; r != root; r = r->sharing) {
+        int other = max_inputs(r);
+
+        most = FSDP__MAX(most, other);
+    }
     root->comm->max_inputs = most;
 }
 

@@ -256,7 +256,9 @@ static void break_world(fsdp__deadline *d, int64_t call_ms)
 /* Returns the limit from the break on, however old the calls are: others are still to be told. */
 static int64_t broken_ms(const fsdp__deadline *d)
 {
-    return timeout_of(d) > 0 ? FSDP__MIN(timeout_of(d), MOST_BROKEN_MS) : MOST_BROKEN_MS;
+    int64_t timeout_ms = timeout_of(d);
+
+    return timeout_ms > 0 ? FSDP__MIN(timeout_ms, MOST_BROKEN_MS) : MOST_BROKEN_MS;
 }
 
 /* Notes the break if the world is broken by now. */
@@ -399,15 +401,19 @@ void fsdp__deadline_joined(fsdp__deadline *deadline, fsdp__peers *peers)
 
 void fsdp__deadline_leaving(fsdp__deadline *deadline)
 {
+    int64_t timeout_ms = 0;
+
     FSDP__HELD(&deadline->mutex);
-    if (deadline->peers)
+    if (deadline->peers) {
         note_break(deadline);
+        timeout_ms = timeout_of(deadline);
+    }
     if (!deadline->peers)
         deadline->leaving_ms = deadline->joining.ms;
     else if (deadline->broken)
         deadline->leaving_ms = broken_ms(deadline);
-    else if (timeout_of(deadline) > 0)
-        deadline->leaving_ms = FSDP__MIN(FSDP__MAX(timeout_of(deadline), LEAST_LEAVING_MS), MOST_LEAVING_MS);
+    else if (timeout_ms > 0)
+        deadline->leaving_ms = FSDP__MIN(FSDP__MAX(timeout_ms, LEAST_LEAVING_MS), MOST_LEAVING_MS);
     deadline->phase = LEAVING;
     deadline->peers = NULL;
 }
