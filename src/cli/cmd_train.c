@@ -187,6 +187,7 @@ static void trained(void *arg, int64_t step)
     (void)step;
     s->replaces = list && fsdp__path_exists(list);
     s->trained = true;
+    fsdp__restarts_note((int)s->steps_fd, FSDP__RESTARTS_TRAINED);
     fsdp__interrupt_asks(&s->interrupt, false); /* nobody asks any more what the run should do */
     fsdp__progress_end(&s->progress);
 }
@@ -267,7 +268,7 @@ static void failed(void *arg, fsdp_status status, const char *message)
 
     fsdp__progress_clear(&s->progress);
     if (status == FSDP_INTERRUPTED)
-        fsdp__restarts_told((int)s->steps_fd);
+        fsdp__restarts_note((int)s->steps_fd, FSDP__RESTARTS_TOLD);
     if (s->as_rank) { /* the launcher says the first line */
         print_details(s, message);
         return;
@@ -420,13 +421,14 @@ static fsdp_status launch_once(session *s, int ranks, fsdp_launch_report *report
 /* Says what is kept when ranks were told to end, by this process or by a signal to one of them. */
 static fsdp_status tell_interrupted(const session *s, fsdp_status status, fsdp_launch_report *report)
 {
-    bool alone = status != FSDP_OK && !report->interrupted_by && fsdp__restarts_were_told(&s->restarts);
+    bool alone =
+        status != FSDP_OK && !report->interrupted_by && fsdp__restarts_heard(&s->restarts, FSDP__RESTARTS_TOLD);
     int64_t step = fsdp__restarts_last_step(&s->restarts);
     char lost[512];
 
     if (status != FSDP_INTERRUPTED && !alone)
         return status;
-    lost_text(s->config, step, step >= s->config->training.steps, lost, sizeof lost);
+    lost_text(s->config, step, fsdp__restarts_heard(&s->restarts, FSDP__RESTARTS_TRAINED), lost, sizeof lost);
     if (alone) /* this process had no signal to name */
         snprintf(report->reason, sizeof report->reason, "interrupted");
     snprintf(report->reason + strlen(report->reason), sizeof report->reason - strlen(report->reason), "%s", lost);

@@ -103,8 +103,9 @@ static void print_resume(const fsdp_train_config *config, const fsdp_train_summa
     printf("resume: from step %s of %s, of %d rank%s", fsdp__thousands(summary->resumed_step, FSDP__ROOM(40)),
            summary->resumed_from, summary->resumed_ranks, fsdp__plural(summary->resumed_ranks));
     if (summary->resumed_step >= summary->steps)
-        printf(": all steps are done (training.steps is %s)%s", fsdp__thousands(summary->steps, FSDP__ROOM(40)),
-               exported);
+        printf(": all steps are done (%s %s)%s",
+               isnan(config->training.epochs) ? "training.steps is" : "training.epochs takes",
+               fsdp__thousands(summary->steps, FSDP__ROOM(40)), exported);
     else if (summary->stopped_early)
         printf(": it was stopped early (training.early_stop is %lld)%s", (long long)config->training.early_stop,
                exported);

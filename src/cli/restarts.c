@@ -69,19 +69,19 @@ void fsdp__restarts_step(int steps_fd, int64_t step)
     (void)unheard;
 }
 
-void fsdp__restarts_told(int steps_fd)
+void fsdp__restarts_note(int steps_fd, fsdp__restarts_news news)
 {
-    const uint8_t told = 1;
-    ssize_t unheard = steps_fd >= 0 ? pwrite(steps_fd, &told, sizeof told, sizeof(int64_t)) : 0;
+    const uint8_t noted = 1;
+    ssize_t unheard = steps_fd >= 0 ? pwrite(steps_fd, &noted, sizeof noted, sizeof(int64_t) + news) : 0;
 
     (void)unheard;
 }
 
-bool fsdp__restarts_were_told(const fsdp__restarts *r)
+bool fsdp__restarts_heard(const fsdp__restarts *r, fsdp__restarts_news news)
 {
-    uint8_t told = 0;
+    uint8_t noted = 0;
 
-    return pread(r->steps_fd, &told, sizeof told, sizeof(int64_t)) == sizeof told && told;
+    return pread(r->steps_fd, &noted, sizeof noted, sizeof(int64_t) + news) == sizeof noted && noted;
 }
 
 void fsdp__restarts_end(fsdp__restarts *r)

@@ -176,6 +176,27 @@ FIXTURE_TEST(a_run_that_keeps_nothing_says_so_and_what_was_lost)
     }
 }
 
+/* With training.epochs training.steps says nothing, and fewer steps than are taken. */
+FIXTURE_TEST(a_run_of_epochs_is_not_at_the_export_before_its_last_step)
+{
+    fixture *f = *state;
+
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        char n[16];
+        run r;
+
+        snprintf(n, sizeof n, "-n%d", ranks);
+        r = START("train", f->config, "--training.steps=2", "--training.epochs=100000", "--metrics.log_freq=1", n);
+        CHECK(run_await_output(&r, "step:  3"));
+        kill(r.program.pid, SIGTERM);
+        run_wait(&r);
+        run_await_nothing(&r);
+        CHECK_EQ(r.program.status, 128 + SIGTERM);
+        CHECK_EQ(test_count(r.program.output, ": nothing was kept"), 1);
+        CHECK_NULL(strstr(r.program.output, "at the export"));
+    }
+}
+
 /* A run that saves writes the trace of all its ranks; one that does not says that it is lost. */
 FIXTURE_TEST(a_trace_that_a_signal_cuts_short_is_written_or_missed)
 {
