@@ -12,6 +12,12 @@
 #include "launch/echo.h"
 #include "watch/flight.h"
 
+/* Wakes the thread. The system delivers such a signal even where its queue is full (ulimit -i), unlike the one behind
+ * pthread_cancel; nobody else needs it, and a process without a handler ignores it. */
+enum {
+    WAKES = SIGURG
+};
+
 /* Writes the record of the run's last calls. */
 static void show(const fsdp__interrupt *interrupt)
 {
@@ -70,10 +76,9 @@ static void *wait_for_signals(void *arg)
 
     do {
         signal = next_signal(interrupt);
-        if (signal < 0)
+        if (signal < 0 || interrupt->stops)
             return NULL;
-    } while (signal == 0 || is_left_to_the_run(interrupt, signal));
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    } while (signal == 0 || signal == WAKES || is_left_to_the_run(interrupt, signal));
     /* The mutex is never released: the run must not free what is in use here, nor report that it failed. */
     pthread_mutex_lock(&interrupt->mutex);
     fsdp_hub_abandon(interrupt->hold);
@@ -100,6 +105,7 @@ fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt, bool saves, bool s
 
     memset(interrupt, 0, sizeof *interrupt);
     sigemptyset(&interrupt->signals);
+    sigaddset(&interrupt->signals, WAKES);
     for (size_t i = 0; i < count; i++) {
         struct sigaction now;
 
@@ -179,7 +185,8 @@ int fsdp__interrupt_signal(fsdp__interrupt *interrupt)
 void fsdp__interrupt_stop(fsdp__interrupt *interrupt)
 {
     if (interrupt->running) {
-        pthread_cancel(interrupt->thread);
+        interrupt->stops = true;
+        (void)pthread_kill(interrupt->thread, WAKES);
         pthread_join(interrupt->thread, NULL);
     }
     pthread_mutex_destroy(&interrupt->mutex);

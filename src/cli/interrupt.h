@@ -24,6 +24,7 @@ typedef struct fsdp__interrupt {
 
     sigset_t signals, before;
     bool running;
+    _Atomic bool stops; /* the run is over, and the thread ends */
 } fsdp__interrupt;
 
 /* Starts the thread that takes SIGINT, SIGTERM and SIGHUP from here on, and, if the run `saves`, SIGUSR1, and if it

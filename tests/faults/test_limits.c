@@ -70,6 +70,21 @@ FIXTURE_TEST(address_space_is_enough_or_the_message_says_so)
     check_ran(&p);
 }
 
+/* A queue without room for signals carries those that end a run, and what wakes a thread at its end. */
+FIXTURE_TEST(no_signal_needs_room_in_the_queue)
+{
+    fixture *f = *state;
+
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        char n[8];
+        program p;
+
+        snprintf(n, sizeof n, "-n%d", ranks);
+        p = LIMITED("ulimit -i 0", TRAIN, n);
+        check_ran(&p);
+    }
+}
+
 FIXTURE_TEST(a_files_size_is_enough_or_the_message_says_so)
 {
     fixture *f = *state;
