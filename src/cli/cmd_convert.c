@@ -157,15 +157,28 @@ static fsdp_dtype common_dtype(const fsdp_state_dict *state)
     return common == FSDP_DTYPE_NONE ? FSDP_F32 : common;
 }
 
+/* Begins to hold the folder: a signal finds the hold before anything is made. */
+static fsdp_status begin_hold(conversion *c, fsdp_hub_hold *hold)
+{
+    fsdp__interrupt_holds(&c->interrupt, hold);
+    return fsdp__hub_hold_begin(hold);
+}
+
+/* Removes what a failure has left, and lets signals find nothing any more. */
+static void end_hold(conversion *c, fsdp_hub_hold *hold)
+{
+    fsdp_hub_abandon(hold);
+    fsdp__interrupt_holds(&c->interrupt, NULL);
+}
+
 static fsdp_status write_held(conversion *c, fsdp_context *context, fsdp_hub_hold *hold, const fsdp_state_dict *state)
 {
-    fsdp_status status;
+    fsdp_status status = begin_hold(c, hold);
 
-    FSDP_TRY(fsdp__hub_hold_begin(hold));
-    fsdp__interrupt_holds(&c->interrupt, hold);
-    status = fsdp__hub_save_held(hold, state, &c->config, c->dtype ? c->dtype : common_dtype(state),
-                                 fsdp_world(context), FSDP__FILE_LIMIT_BYTES);
-    fsdp__interrupt_holds(&c->interrupt, NULL);
+    if (status == FSDP_OK)
+        status = fsdp__hub_save_held(hold, state, &c->config, c->dtype ? c->dtype : common_dtype(state),
+                                     fsdp_world(context), FSDP__FILE_LIMIT_BYTES);
+    end_hold(c, hold);
     return status;
 }
 
@@ -185,10 +198,10 @@ static fsdp_status write_adapter(fsdp_context *context, void *arg)
     FSDP_TRY(make_state(c, context, FSDP__SECTION_MODEL, &state));
     FSDP_TRY(fsdp__name_adapter(context, &c->config, state, c->source.folder.path, &named));
     fsdp__hub_hold_describe(hold, text);
-    FSDP_TRY(fsdp__hub_hold_begin(hold));
-    fsdp__interrupt_holds(&c->interrupt, hold);
-    status = fsdp__hub_save_held(hold, named, NULL, c->dtype, fsdp_world(context), FSDP__HUB_ONE_FILE);
-    fsdp__interrupt_holds(&c->interrupt, NULL);
+    status = begin_hold(c, hold);
+    if (status == FSDP_OK)
+        status = fsdp__hub_save_held(hold, named, NULL, c->dtype, fsdp_world(context), FSDP__HUB_ONE_FILE);
+    end_hold(c, hold);
     return status;
 }
 
@@ -240,8 +253,10 @@ static fsdp_status save(conversion *c, fsdp_context *context, const fsdp_checkpo
     if (is_first)
         fsdp__interrupt_saver(&c->interrupt, saver);
     status = fsdp_checkpoint_saver_save(saver, content);
-    if (is_first)
+    if (is_first) {
+        fsdp_checkpoint_saver_abandon(saver); /* of a failure something may be left */
         fsdp__interrupt_saver(&c->interrupt, NULL);
+    }
     return status;
 }
 

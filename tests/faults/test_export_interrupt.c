@@ -176,6 +176,28 @@ TEST_WITH(an_interrupted_command_leaves_no_part_of_its_file, setup, NULL)
     }
 }
 
+/* Also before anything is written into the folder that it holds for a model or a checkpoint. */
+TEST_WITH(an_interrupted_conversion_leaves_nothing, setup, NULL)
+{
+    fixture *f = *state;
+    char *kept = test_path(f->directory, "kept"), *step = test_path(kept, "step-1"), folder[300], export[300],
+         *model = test_path(f->directory, "from"), *to = test_path(f->area, "to");
+    const char *const commands[][4] = {{PROGRAM, "convert", step, to}, {PROGRAM, "convert", model, to}};
+
+    snprintf(folder, sizeof folder, "--checkpoint.folder=%s", kept);
+    snprintf(export, sizeof export, "--export.path=%s", model);
+    f->argv[f->argc - 1] = folder;
+    f->argv[f->argc] = export;
+    program_run(f->directory, 0, f->argv);
+    for (size_t i = 0; i < FSDP__COUNT_OF(commands); i++) {
+        memset(f->argv, 0, sizeof f->argv);
+        memcpy(f->argv, commands[i], sizeof commands[i]);
+        test_remove_tree(f->area);
+        CHECK_OK(fsdp__make_directories(f->area));
+        sweep(f, 4, test_long() ? 1 : 3);
+    }
+}
+
 /* Files are made and noted as one: in each of the ways in which a file has a name of its own until it is whole. */
 TEST_WITH(a_file_that_has_just_been_made_is_not_left, setup, NULL)
 {
