@@ -63,11 +63,11 @@ typedef struct fsdp_launch_report {
  * FSDP_INTERRUPTED if this process got a signal before a rank had failed, and otherwise a failure whose message is the
  * report's reason. [blocks]
  *
- * Signals: SIGINT, SIGTERM and SIGHUP go to the ranks, which get interrupt_grace_ms to end; a second one kills them.
- * SIGUSR1 goes to the ranks. With `flight`, SIGUSR2 writes what the ranks have recorded, whatever they do, and a line
- * in the default log says where; the ranks do not get it. Ctrl-Z (SIGTSTP) stops the ranks together with this process,
- * and SIGCONT continues all. A signal that was ignored at the call (nohup, & in a script) stays ignored, here and in
- * the ranks.
+ * Signals: SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the ranks, which get interrupt_grace_ms to end. A second one goes
+ * to them, too: they get 2 s, or grace_ms if that is less, and are killed after that, or by a third one. SIGUSR1 goes
+ * to the ranks. With `flight`, SIGUSR2 writes what the ranks have recorded, whatever they do, and a line in the default
+ * log says where; the ranks do not get it. Ctrl-Z (SIGTSTP) stops the ranks together with this process, and SIGCONT
+ * continues all. A signal that was ignored at the call (nohup, & in a script) stays ignored, here and in the ranks.
  *
  * No shared memory and no process is left behind, including processes that a rank started, if they stayed in its
  * process group. This holds even if this process is killed with SIGKILL, for which another process (the guardian)

@@ -106,12 +106,13 @@ _Noreturn void fsdp__die_of(int signal_number)
     _exit(128 + signal_number);
 }
 
+const int fsdp__ending_signals[FSDP__ENDING_SIGNALS] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXCPU};
+
 void fsdp__die_in_order(void)
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction ends = {.sa_handler = fsdp__die_of}, before;
 
-    for (size_t i = 0; i < FSDP__COUNT_OF(signals); i++)
-        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            (void)sigaction(signals[i], &ends, NULL);
+    for (int i = 0; i < FSDP__ENDING_SIGNALS; i++)
+        if (sigaction(fsdp__ending_signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            (void)sigaction(fsdp__ending_signals[i], &ends, NULL);
 }

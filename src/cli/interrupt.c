@@ -33,13 +33,21 @@ static void show(const fsdp__interrupt *interrupt)
                             fsdp__flight_where(context, folder), folder);
 }
 
+static bool asks_to_end(int signal)
+{
+    for (int i = 0; i < FSDP__ASKING_SIGNALS; i++)
+        if (signal == fsdp__ending_signals[i])
+            return true;
+    return false;
+}
+
 /* Returns whether the signal is left to the run, which then ends by itself or goes on. */
 static bool is_left_to_the_run(fsdp__interrupt *interrupt, int signal)
 {
     bool ends = signal != SIGUSR1 && signal != SIGUSR2, left, first;
 
     FSDP__HELD(&interrupt->mutex);
-    first = ends && interrupt->asks && interrupt->signal == 0;
+    first = asks_to_end(signal) && interrupt->asks && interrupt->signal == 0;
     left = !ends || first || (interrupt->asks && interrupt->echoes && signal == interrupt->signal);
     if (signal == SIGUSR2)
         show(interrupt);
@@ -97,21 +105,28 @@ static void let_reports_through(void)
     pthread_sigmask(SIG_UNBLOCK, &one, NULL);
 }
 
+/* Adds a signal, unless it is ignored, to those that are awaited. */
+static void await(fsdp__interrupt *interrupt, int signal)
+{
+    struct sigaction now;
+
+    if (sigaction(signal, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+        sigaddset(&interrupt->signals, signal);
+}
+
 fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt, bool saves, bool shows)
 {
-    const int awaited[] = {SIGINT, SIGTERM, SIGHUP, saves ? SIGUSR1 : SIGHUP, shows ? SIGUSR2 : SIGHUP};
-    size_t count = sizeof awaited / sizeof awaited[0];
     int error;
 
     memset(interrupt, 0, sizeof *interrupt);
     sigemptyset(&interrupt->signals);
     sigaddset(&interrupt->signals, WAKES);
-    for (size_t i = 0; i < count; i++) {
-        struct sigaction now;
-
-        if (sigaction(awaited[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
-            sigaddset(&interrupt->signals, awaited[i]);
-    }
+    for (int i = 0; i < FSDP__ENDING_SIGNALS; i++)
+        await(interrupt, fsdp__ending_signals[i]);
+    if (saves)
+        await(interrupt, SIGUSR1);
+    if (shows)
+        await(interrupt, SIGUSR2);
     pthread_sigmask(SIG_BLOCK, &interrupt->signals, &interrupt->before);
     if (!saves) /* nobody will wait for it */
         let_reports_through();

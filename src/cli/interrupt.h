@@ -27,10 +27,9 @@ typedef struct fsdp__interrupt {
     _Atomic bool stops; /* the run is over, and the thread ends */
 } fsdp__interrupt;
 
-/* Starts the thread that takes SIGINT, SIGTERM and SIGHUP from here on, and, if the run `saves`, SIGUSR1, and if it
- * `shows` its last calls, SIGUSR2. It works
- * whatever the other threads do or wait for. Call this before the process has other threads. A signal that was ignored
- * (nohup) stays ignored. */
+/* Starts the thread that takes fsdp__ending_signals from here on, and, if the run `saves`, SIGUSR1, and if it `shows`
+ * its last calls, SIGUSR2. It works whatever the other threads do or wait for. Call this before the process has other
+ * threads. A signal that was ignored (nohup) stays ignored. */
 fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt, bool saves, bool shows);
 /* Sets whose flight record SIGUSR2 writes. NULL: none from now on. */
 void fsdp__interrupt_shows(fsdp__interrupt *interrupt, fsdp_context *context);
@@ -38,8 +37,9 @@ void fsdp__interrupt_shows(fsdp__interrupt *interrupt, fsdp_context *context);
 void fsdp__interrupt_holds(fsdp__interrupt *interrupt, fsdp_hub_hold *hold);
 void fsdp__interrupt_saver(fsdp__interrupt *interrupt, fsdp_checkpoint_saver *saver);
 fsdp_train_demand fsdp__interrupt_demand(fsdp__interrupt *interrupt);
-/* Sets whether the first signal waits for the end of a step and only the second ends the process, or already the first
- * one does. A signal that still waits when this is switched off has missed the last step, and ends the process now. */
+/* Sets whether the first signal that asks waits for the end of a step and only the second ends the process, or already
+ * the first one does. A signal that still waits when this is switched off has missed the last step, and ends the
+ * process now. */
 void fsdp__interrupt_asks(fsdp__interrupt *interrupt, bool asks);
 /* Sets what that thread calls when a signal ends the process at once, after removing the files: it tells the user what
  * is left. */

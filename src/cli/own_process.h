@@ -28,8 +28,14 @@ bool fsdp__output_failed(char *text, size_t text_bytes);
 
 /* Makes SIGBUS say which file was cut short while it was read, before it ends the process as usual. */
 void fsdp__explain_bus_errors(void);
-/* Lets SIGINT, SIGTERM and SIGHUP end this process by fsdp__die_of, where they are not ignored. Call it while there is
- * one thread. */
+enum {
+    FSDP__ASKING_SIGNALS = 3, /* of those below, the first: they ask a run that saves to end */
+    FSDP__ENDING_SIGNALS = 6
+};
+/* Signals that end a process without a handler, and come from outside, or, as SIGPIPE, from a limit or a pipe. */
+extern const int fsdp__ending_signals[FSDP__ENDING_SIGNALS];
+/* Lets these signals end this process by fsdp__die_of, where they are not ignored. Call it while there is one thread.
+ */
 void fsdp__die_in_order(void);
 /* Ends this process by `signal`, as its parent expects, without its temporary files. Process 1 exits with 128 + signal.
  */

@@ -7,7 +7,7 @@
 
 void fsdp__choose_signals(sigset_t *out, bool flight)
 {
-    static const int choice[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP, SIGUSR2};
+    static const int choice[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGTSTP, SIGUSR2};
     struct sigaction action;
 
     sigemptyset(out);

@@ -52,6 +52,7 @@ typedef struct supervisor {
     bool failed_before; /* a rank had failed when it came */
     int64_t interrupt_ns;
     bool echoes; /* what comes may be an echo of it (echo.h) */
+    int again;   /* the signal that came behind it, and has told the ranks to end at once; 0 */
     stage stage;
     int64_t next_stage_ns;
 } supervisor;
@@ -251,26 +252,48 @@ static void suspend(supervisor *s)
     s->next_stage_ns += fsdp__clock_ns() - stopped_ns;
 }
 
-/* Makes the ranks end sooner, since the user has asked again. */
-static void hurry(supervisor *s)
+/* Begins to wait for echoes of a signal that has come now. */
+static void expect_echoes(supervisor *s)
 {
-    if (s->stage < STAGE_KILLED)
-        kill_ranks(s);
-    else if (s->stage == STAGE_NAMED)
+    s->interrupt_ns = fsdp__clock_ns();
+    s->echoes = true;
+}
+
+/* Makes the ranks end sooner, since the user has asked again: at first by that signal, at which they remove what they
+ * have not finished. */
+static void hurry(supervisor *s, int signal)
+{
+    if (s->stage == STAGE_NAMED) {
         leave_ranks(s);
+    } else if (s->stage < STAGE_KILLED && s->again) {
+        kill_ranks(s);
+    } else if (s->stage < STAGE_KILLED) {
+        s->again = signal;
+        expect_echoes(s);
+        end_all(s, signal);
+        enter_stage(s, STAGE_TERMINATED, FSDP__MIN(s->grace_ms, DEFAULT_GRACE_MS));
+    }
+}
+
+/* Ends the wait for echoes. A rank that has heard of the first signal late may have taken the second for its echo, and
+ * gets it once more. */
+static void end_echoes(supervisor *s)
+{
+    s->echoes = false;
+    if (s->again && s->stage < STAGE_KILLED)
+        end_all(s, s->again);
 }
 
 static void interrupted(supervisor *s, int signal)
 {
-    if (s->echoes && signal == s->interrupt)
+    if (s->echoes && (s->again || signal == s->interrupt))
         return;
     if (s->interrupt) {
-        hurry(s);
+        hurry(s, signal);
         return;
     }
     s->interrupt = signal;
-    s->interrupt_ns = fsdp__clock_ns();
-    s->echoes = true;
+    expect_echoes(s);
     s->failed_before = s->first >= 0 || s->arena->board->abort_rank >= 0;
     if (s->stage >= STAGE_KILLED)
         return;
@@ -363,7 +386,7 @@ static void watch(supervisor *s, int signal_fd)
         if (ready == 0 && looks)
             reap(s, fsdp__reap_kept);
         else if (ready == 0 && for_echo)
-            s->echoes = false;
+            end_echoes(s);
         else if (ready == 0 && s->running > 0)
             next_stage(s);
     }

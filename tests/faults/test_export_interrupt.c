@@ -1,6 +1,7 @@
 /* A run or a command that is interrupted dies of the signal, and leaves no temporary files: at every call that changes
  * the folder of what it writes, and while it trains. */
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/compiler.h"
@@ -263,9 +264,11 @@ static void check_left_nothing(fixture *f, program *p)
 
 TEST_WITH(a_run_that_is_interrupted_leaves_nothing, setup, NULL)
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    const struct rlimit no_core = {0};
 
-    for (int s = 0; s < 3; s++) {
+    CHECK_EQ(setrlimit(RLIMIT_CORE, &no_core), 0);
+    for (size_t s = 0; s < FSDP__COUNT_OF(signals); s++) {
         program alone = interrupt(*state, "1", 0, signals[s]), ranks;
 
         check_left_nothing(*state, &alone);
@@ -273,6 +276,32 @@ TEST_WITH(a_run_that_is_interrupted_leaves_nothing, setup, NULL)
         ranks = interrupt(*state, "2", 0, signals[s]);
         check_left_nothing(*state, &ranks);
         CHECK(ranks.status != 0);
+    }
+}
+
+/* The second signal, of whichever kind, ends a run that saves at once. */
+TEST_WITH(a_second_signal_leaves_nothing_unfinished, setup, NULL)
+{
+    static const int pairs[][2] = {{SIGINT, SIGTERM}, {SIGTERM, SIGINT}, {SIGHUP, SIGQUIT}};
+    const struct rlimit no_core = {0};
+    fixture *f = *state;
+    char folder[300];
+
+    CHECK_EQ(setrlimit(RLIMIT_CORE, &no_core), 0);
+    snprintf(folder, sizeof folder, "--checkpoint.folder=%s/kept", f->area);
+    f->argv[f->argc++] = folder;
+    f->argv[f->argc++] = "--checkpoint.interval=1";
+    for (size_t i = 0; i < FSDP__COUNT_OF(pairs); i++) {
+        program p = interrupt(f, i % 2 ? "1" : "2", 0, pairs[i][0]);
+        char *text;
+
+        kill(p.pid, pairs[i][1]);
+        program_wait(&p);
+        CHECK(p.status == 128 + pairs[i][0] || p.status == 128 + pairs[i][1]);
+        text = tree_text(f->area, NULL);
+        CHECK_NULL(strstr(text, ".saving"));
+        free(text);
+        CHECK_NULL(strstr(p.output, "killed"));
     }
 }
 
