@@ -32,17 +32,19 @@ static void allowed_choices(const fsdp__key *key, char *text, size_t text_bytes)
         used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", before, c->text);
     }
     if (or_integer && used < text_bytes)
-        snprintf(text + used, text_bytes - used, " or an integer from %.10g to %.10g", key->least, key->most);
+        snprintf(text + used, text_bytes - used, " or an integer from %lld to %lld", (long long)key->least,
+                 (long long)key->most);
 }
 
 static void allowed_range(const fsdp__key *key, char *text, size_t text_bytes)
 {
     bool integer = key->type == FSDP__KEY_INTEGER;
-    bool open = integer ? key->most >= FSDP__KEY_LARGE : isinf(key->most);
     char least[48], most[64] = "";
 
     snprintf(least, sizeof least, "%s %.10g", key->range & FSDP__ABOVE ? "greater than" : "from", key->least);
-    if (!open)
+    if (integer)
+        snprintf(most, sizeof most, " to %lld", (long long)key->most);
+    else if (!isinf(key->most))
         snprintf(most, sizeof most, "%s %.10g", key->range & FSDP__BELOW ? " to below" : " to", key->most);
     snprintf(text, text_bytes, "%s%s%s%s %s%s", key->choices ? key->choices->text : "", key->choices ? ", " : "",
              key->range & FSDP__OR_MINUS ? "-1 or " : "", integer ? "an integer" : "a number", least, most);
@@ -76,8 +78,9 @@ void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes)
         allowed_range(key, text, text_bytes);
         break;
     case FSDP__KEY_SIZE:
-        snprintf(text, text_bytes, "a size (5GB, 500MB, 2GiB) from %s",
-                 fsdp__size_write((int64_t)key->least, (char[FSDP__SIZE_TEXT]){0}));
+        snprintf(text, text_bytes, "a size (5GB, 500MB, 2GiB) from %s to %s",
+                 fsdp__size_write((int64_t)key->least, (char[FSDP__SIZE_TEXT]){0}),
+                 fsdp__size_write((int64_t)key->most, (char[FSDP__SIZE_TEXT]){0}));
         break;
     case FSDP__KEY_BOOL:
     case FSDP__KEY_CHOICE:

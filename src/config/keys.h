@@ -91,7 +91,7 @@ const char *fsdp__key_entry(const fsdp__key *key);
 const fsdp__key *fsdp__key_find(const fsdp__key_table *table, const char *section,
                                 const char *name); /* NULL when absent */
 
-/* Writes what is allowed: "an integer from 1", "a number greater than 0", "sequential or shuffled", ... */
+/* Writes what is allowed: "an integer from 1 to 8", "a number greater than 0", "sequential or shuffled", ... */
 void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes);
 
 /* Returns whether the text is empty, or what YAML writes for nothing. */

@@ -169,10 +169,15 @@ TEST_WITH(a_wrong_value_is_refused_with_what_is_allowed, setup, teardown)
     refuses("optimizer:\n  name: tiger\n",
             ":2: optimizer.name is 'tiger': expected adamw, adam, sgd, lion, adamw8bit, muon or adafactor");
     refuses("optimizer:\n  nesterov: yes\n", ":2: optimizer.nesterov is 'yes': expected true or false");
-    refuses("training:\n  steps: 1.5\n", ":2: training.steps is '1.5': expected an integer from 1");
+    refuses("training:\n  steps: 1.5\n",
+            ":2: training.steps is '1.5': expected an integer from 1 to 9000000000000000000");
     refuses("training:\n  steps: 99999999999999999999\n",
-            ":2: training.steps is '99999999999999999999': expected an integer from 1");
-    refuses("training:\n  steps:\n", ":2: training.steps is '': expected an integer from 1");
+            ":2: training.steps is '99999999999999999999': expected an integer from 1 to 9000000000000000000");
+    refuses("training:\n  seed: -1\n", ":2: training.seed is '-1': expected an integer from 0 to 9000000000000000000");
+    refuses("checkpoint:\n  load_step: 9100000000000000000\n",
+            ":2: checkpoint.load_step is '9100000000000000000': expected best, -1 or an integer from 0 to "
+            "9000000000000000000");
+    refuses("training:\n  steps:\n", ":2: training.steps is '': expected an integer from 1 to 9000000000000000000");
     refuses("training:\n  global_batch_size: 0\n",
             ":2: training.global_batch_size is '0': expected -1 or an integer from 1 to 1073741824");
     refuses("training:\n  max_norm: -1\n", ":2: training.max_norm is '-1': expected a number from 0");
@@ -184,8 +189,10 @@ TEST_WITH(a_wrong_value_is_refused_with_what_is_allowed, setup, teardown)
 
 TEST_WITH(a_wrong_shape_is_refused, setup, teardown)
 {
-    refuses("training:\n  seed: 1\n  steps: [10]\n", ":3: training.steps is a list: expected an integer from 1");
-    refuses("training:\n  steps:\n    a: 1\n", ":2: training.steps is a section: expected an integer from 1");
+    refuses("training:\n  seed: 1\n  steps: [10]\n",
+            ":3: training.steps is a list: expected an integer from 1 to 9000000000000000000");
+    refuses("training:\n  steps:\n    a: 1\n",
+            ":2: training.steps is a section: expected an integer from 1 to 9000000000000000000");
     refuses("model:\n  frozen: [a, [b]]\n", ":2: model.frozen holds a list: expected a list of patterns");
     refuses("data:\n  path: [a, [b]]\n", ":2: data.path holds a list: expected a list of files");
     refuses("data:\n  path: {a: b}\n", ":2: data.path is a section: expected a file or a list of files");
