@@ -264,7 +264,7 @@ static fsdp_status evaluate_one(fsdp__eval *e, fsdp_context *context, fsdp_devic
     fsdp__bar_clear(&e->bar);
     FSDP_TRY(status);
     if (prints && adapter)
-        printf("adapter: %s  ", adapter);
+        printf("adapter: %s\n", adapter);
     if (prints)
         print_end(e, &found, &rewards);
     if (isfinite(found.loss))

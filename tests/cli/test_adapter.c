@@ -26,6 +26,7 @@ FIXTURE_TEST(eval_prints_the_loss_of_each_adapter)
     program two =
         RUN(0, "eval", LLAMA, "--data", TOKENS, "--seq-len=32", "--steps=20", "-n", "2", "--adapter", START "," DORA);
 
+    CHECK_CONTAINS(two.output, "adapter: " START "\nloss: ");
     CHECK_NEAR(loss_behind(two.output, "adapter: " START), loss_behind(base.output, "data:"), 2e-6);
     CHECK(loss_behind(two.output, "adapter: " DORA) < loss_behind(base.output, "data:") - 0.01);
 }
