@@ -34,6 +34,8 @@ static void usage(void)
          "    that all values are finite;\n"
          "  the folder of an adapter (LoRA): it checks the header, its config, and that\n"
          "    all values are finite.\n"
+         "Only checkpoints have checksums. Of other weights no one can tell other finite\n"
+         "values from those that were written.\n"
          "A tokenizer and a generation_config.json beside the weights must be such that\n"
          "they can be read.\n"
          "\n"
@@ -246,8 +248,8 @@ static fsdp_status verify_weights_of(const char *path, const char *weights, cons
     FSDP_TRY(status);
     FSDP_TRY(check_beside(path));
     note_unread(&source, unread, sizeof unread);
-    printf("%s: whole: %lld tensor%s, all values are finite%s%s\n", path, (long long)source.count,
-           fsdp__plural(source.count), unread, and);
+    printf("%s: whole: %lld tensor%s, all values are finite%s%s (only checkpoints have checksums)\n", path,
+           (long long)source.count, fsdp__plural(source.count), unread, and);
     return FSDP_OK;
 }
 

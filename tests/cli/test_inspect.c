@@ -209,9 +209,12 @@ FIXTURE_TEST(what_is_whole_is_said_to_be)
          "verify", step);
     SAYS(0, "step-12: whole: 21 tensors of 1 rank, ", "verify", s.folder);
     SAYS(0, "step-7: whole: ", "verify", s.folder, "--all");
-    SAYS(0, "model: whole: 21 tensors, all values are finite; shapes are those of its config.json\n", "verify",
-         f->model);
-    SAYS(0, "model.safetensors: whole: 21 tensors, all values are finite\n", "verify", file);
+    SAYS(0,
+         "model: whole: 21 tensors, all values are finite; shapes are those of its config.json (only checkpoints have "
+         "checksums)\n",
+         "verify", f->model);
+    SAYS(0, "model.safetensors: whole: 21 tensors, all values are finite (only checkpoints have checksums)\n", "verify",
+         file);
     SAYS(0, "fsdp verify PATH [--all]", "verify", "--help");
     SAYS(2, "verify: no checkpoint or model folder given", "verify");
     SAYS(1, "has no checkpoints: it has no folder named step-N", "verify", f->model, "--all");
@@ -242,9 +245,9 @@ static void check_unread(const fixture *f, const char *first, const char *second
 
 FIXTURE_TEST(what_cannot_be_looked_at_is_counted_by_the_first_dtype)
 {
-    check_unread(*state, "F64", "F64", "all values are finite but for 2 of F64, which were not checked\n");
-    check_unread(*state, "F64", "U64", "all values are finite but for 2 of F64 and others, which were not checked\n");
-    check_unread(*state, "U64", "F64", "all values are finite but for 2 of U64 and others, which were not checked\n");
+    check_unread(*state, "F64", "F64", "all values are finite but for 2 of F64, which were not checked (");
+    check_unread(*state, "F64", "U64", "all values are finite but for 2 of F64 and others, which were not checked (");
+    check_unread(*state, "U64", "F64", "all values are finite but for 2 of U64 and others, which were not checked (");
 }
 
 FIXTURE_TEST(a_damaged_checkpoint_is_named)
@@ -394,7 +397,7 @@ FIXTURE_TEST(weights_without_a_config_are_read)
     p = RUN(0, "inspect", f->model, "--json");
     CHECK_CONTAINS(p.output, "{\"kind\": \"weights\", ");
     CHECK_NULL(strstr(p.output, "\"model\": {"));
-    SAYS(0, ": whole: 2 tensors, all values are finite\n", "verify", f->model);
+    SAYS(0, ": whole: 2 tensors, all values are finite (only checkpoints have checksums)\n", "verify", f->model);
     SAYS(1, "has no config.json, which says what model it holds", "generate", f->model, "--prompt", "x");
     SAYS(1, "has no weights: neither model.safetensors, ", "inspect", f->directory);
     SAYS(1, "has no weights: neither model.safetensors, ", "verify", f->directory);
