@@ -268,7 +268,7 @@ static int64_t longest_nap_ns(const patience *p, int64_t now)
 static void wait_a_turn(fsdp__exchange *x, patience *p)
 {
     struct timespec time = {0};
-    int64_t now = fsdp__clock_ns();
+    int64_t now = fsdp__clock_ns(), longest;
 
     if (now - p->began_ns < SPIN_NS)
         return;
@@ -278,7 +278,8 @@ static void wait_a_turn(fsdp__exchange *x, patience *p)
         (void)prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0);
         p->cpu_ns = fsdp__thread_cpu_ns();
     }
-    p->nap_ns = FSDP__MIN(p->nap_ns + NAP_NS, longest_nap_ns(p, now));
+    longest = longest_nap_ns(p, now);
+    p->nap_ns = FSDP__MIN(p->nap_ns + NAP_NS, longest);
     time.tv_nsec = p->nap_ns;
     (void)nanosleep(&time, NULL);
     now = fsdp__clock_ns();
