@@ -382,7 +382,7 @@ static void print_cell(double value, const char *format, int width)
 /* Gives the figures of what a run has left; NaN where it has left nothing. */
 static fsdp__run_figures figures_of(const one_run *r)
 {
-    fsdp__run_figures none = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    fsdp__run_figures none = {NAN, NAN, 0, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
     FSDP__FREED char *path = path_of(r, "metrics.jsonl");
     FSDP__SCOPED(fsdp__recorded_runs_free) fsdp__recorded_runs runs = {.count = 0};
     bool held = fsdp_hold_error(true);

@@ -45,12 +45,26 @@ static fsdp_status of_end(fsdp__advices *all, const fsdp__sources *sources, int6
 
     if (!(taken < steps))
         return FSDP_OK;
-    return fsdp__advise(all, run, "It has taken %.0f of %.0f steps%s. %s%s.", taken, steps,
-                        has_verdict(sources, which) ? "" : ": it goes on, was stopped, or failed",
-                        keeps ? "Once it has ended, the same command goes on from its last checkpoint in "
-                              : "Once it has ended it cannot be continued: without checkpoint.folder it keeps no "
-                                "checkpoints",
-                        keeps ? folder : "");
+    return fsdp__advise(
+        all, run, "It has taken %.0f of %.0f steps%s. %s%s.", taken, steps,
+        has_verdict(sources, which) ? "" : ": it goes on, was stopped, or failed, or it could write no more lines",
+        keeps ? "Once it has ended, the same command goes on from its last checkpoint in "
+              : "Once it has ended it cannot be continued: without checkpoint.folder it keeps no "
+                "checkpoints",
+        keeps ? folder : "");
+}
+
+static fsdp_status of_missing(fsdp__advices *all, const fsdp__recorded_run *run)
+{
+    fsdp__run_figures f = fsdp__run_figures_of(run);
+
+    if (f.missing == 0)
+        return FSDP_OK;
+    return fsdp__advise(
+        all, run,
+        "No line tells of %.0f of its steps, the first of which is step %.0f: they were lost with lines "
+        "of its metrics. Its figures are those of the others.",
+        f.missing, f.first_missing);
 }
 
 static fsdp_status of_not_finite(fsdp__advices *all, const fsdp__recorded_run *run)
@@ -254,7 +268,7 @@ static fsdp_status of_drift(fsdp__advices *all, const fsdp__recorded_run *run)
     const fsdp__series *s = fsdp__series_of(run, "tokens_per_second");
     double first, last;
 
-    if (!s || s->count < FEWEST)
+    if (!s || s->count < FEWEST || fsdp__run_figures_of(run).missing > 0) /* its quarters are not known */
         return FSDP_OK;
     first = fsdp__tokens_per_second(run, 0, s->count / 4);
     last = fsdp__tokens_per_second(run, s->count - s->count / 4, s->count);
@@ -426,7 +440,8 @@ static fsdp_status of_sources(fsdp__advices *out, const fsdp__sources *all, fsdp
 fsdp_status fsdp__advices_of(const fsdp__sources *sources, const fsdp__advice_planner *planner, fsdp__advices *out)
 {
     static fsdp_status (*const rules[])(fsdp__advices * all, const fsdp__recorded_run *run) = {
-        of_not_finite, of_warnings, of_jump, of_validation, of_skipped, of_waiting, of_slow_steps, of_drift, of_memory};
+        of_missing, of_not_finite, of_warnings,   of_jump,  of_validation,
+        of_skipped, of_waiting,    of_slow_steps, of_drift, of_memory};
     const fsdp__recorded_runs *all = &sources->runs;
 
     *out = (fsdp__advices){.planner = planner};

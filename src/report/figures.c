@@ -146,6 +146,18 @@ double fsdp__tokens_per_second(const fsdp__recorded_run *run, int64_t begin, int
     return seconds > 0 ? tokens / seconds : NAN;
 }
 
+/* Counts the steps between others of which no line tells: each step has one. */
+static void count_missing(const fsdp__series *steps, fsdp__run_figures *f)
+{
+    for (int64_t i = 1; steps && i < steps->count; i++) {
+        double before = steps->points[i - 1].step, apart = steps->points[i].step - before;
+
+        if (apart > 1 && f->missing == 0)
+            f->first_missing = before + 1;
+        f->missing += apart > 1 ? apart - 1 : 0;
+    }
+}
+
 fsdp__run_figures fsdp__run_figures_of(const fsdp__recorded_run *run)
 {
     const fsdp__point_of_series *best = fsdp__lowest_point(&run->validation);
@@ -159,6 +171,7 @@ fsdp__run_figures fsdp__run_figures_of(const fsdp__recorded_run *run)
                            .seconds = ms ? 0 : NAN,
                            .peak_bytes = NAN};
 
+    count_missing(fsdp__series_of(run, "loss"), &f);
     if (f.steps < f.last_step) /* it was resumed with a smaller training.steps than it had already taken */
         f.steps = NAN;
     for (int64_t i = 0; ms && i < ms->count; i++)

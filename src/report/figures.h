@@ -18,7 +18,9 @@ bool fsdp__is_peak_key(const char *name);
 
 /* The figures of a run; NaN: nothing is known. */
 typedef struct fsdp__run_figures {
-    double last_step, steps;  /* taken, and asked for */
+    double last_step, steps; /* taken, and asked for */
+    double missing;          /* steps between the first and the last of which no line tells */
+    double first_missing;
     double loss;              /* of the last step */
     double best_loss;         /* of its validations */
     double tokens_per_second; /* over all steps, as fsdp__tokens_per_second has it */

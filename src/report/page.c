@@ -49,6 +49,8 @@ static void put_run(const fsdp__recorded_run *run, int64_t number, FILE *out)
     fprintf(out, "<td class=\"number\">%.0f", isnan(f.last_step) ? 0 : f.last_step);
     if (!isnan(f.steps))
         fprintf(out, " of %.0f", f.steps);
+    if (f.missing > 0)
+        fprintf(out, ", %.0f without a line", f.missing);
     fputs("</td>", out);
     fsdp__html_number(FSDP__UNIT_NONE, f.loss, out);
     fsdp__html_number(FSDP__UNIT_NONE, f.best_loss, out);

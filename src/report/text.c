@@ -34,6 +34,8 @@ static void put_run(const fsdp__recorded_run *run, FILE *out)
     fprintf(out, "  %-20s%.0f", "steps", isnan(f.last_step) ? 0 : f.last_step);
     if (!isnan(f.steps))
         fprintf(out, " of %.0f", f.steps);
+    if (f.missing > 0)
+        fprintf(out, ", %.0f without a line", f.missing);
     fputc('\n', out);
     put_figure("last loss", FSDP__UNIT_NONE, f.loss, out);
     put_figure("best validation", FSDP__UNIT_NONE, f.best_loss, out);

@@ -127,11 +127,41 @@ TEST(what_stands_out_is_named_with_its_step)
     CHECK_CONTAINS(text, "- jump: The loss jumps from about 2.2");
     CHECK_CONTAINS(text, " at step 300, where the gradient's norm is ");
     CHECK_CONTAINS(text, "- lost: The loss is NaN or infinite in 1 of 400 steps, first at step 57.");
-    CHECK_CONTAINS(
-        text, "- halts: It has taken 400 of 500 steps: it goes on, was stopped, or failed. Once it has ended, the same "
-              "command goes on from its last checkpoint in /c.\n");
+    CHECK_CONTAINS(text, "- halts: It has taken 400 of 500 steps: it goes on, was stopped, or failed, or it could "
+                         "write no more lines. Once it has ended, the same "
+                         "command goes on from its last checkpoint in /c.\n");
     CHECK_CONTAINS(text, "- halts: 8 of 400 steps take over twice the median of 100 ms, and cost 11.2 s beyond it");
     CHECK_CONTAINS(text, "the slowest is step 50, 1.5 s.");
+}
+
+static double slower_later(int step)
+{
+    return step > 200 ? 150 : 100;
+}
+
+/* Nothing is said of quarters that nobody knows. */
+TEST(steps_without_a_line_are_counted)
+{
+    const shape all = {"a", "{}", falls, slower_later, STEPS, STEPS + 26, NULL, NULL};
+    fsdp__recorded_run run = run_create(&all);
+    fsdp__report report = {.sources.runs = {&run, 1, 1, usual}};
+    FILE *out = test_begin_text();
+    char *text;
+
+    for (int k = 0; k < run.count; k++)
+        for (int i = 19; i < STEPS; i++)
+            run.series[k].points[i].step += 26;
+    CHECK_OK(fsdp__advices_of(&report.sources, NULL, &report.advices));
+    CHECK_OK(fsdp__report_text(&report, out));
+    CHECK_OK(fsdp__report_page(&report, out));
+    text = test_end_text(out);
+    CHECK_CONTAINS(text, "  steps               426 of 426, 26 without a line\n");
+    CHECK_CONTAINS(text, ">426 of 426, 26 without a line</td>");
+    CHECK_CONTAINS(text, "- No line tells of 26 of its steps, the first of which is step 20: ");
+    CHECK_NULL(strstr(text, "It became slower"));
+    fsdp__advices_free(&report.advices);
+    run_free(&run);
+    CHECK_CONTAINS(shown(&all, 1, fsdp__report_text), "It became slower");
 }
 
 TEST(a_run_without_a_step_stands_out_and_what_is_shown_moves_no_cursor)
@@ -140,7 +170,8 @@ TEST(a_run_without_a_step_stands_out_and_what_is_shown_moves_no_cursor)
     const shape two[] = {none, {"b", "{}", falls, even, 30, 30, NULL, NULL}};
     char *text = shown(two, 2, fsdp__report_text);
 
-    CHECK_CONTAINS(text, "It has taken 0 of 10 steps: it goes on, was stopped, or failed. Once it has ended it cannot "
+    CHECK_CONTAINS(text, "It has taken 0 of 10 steps: it goes on, was stopped, or failed, or it could write no more "
+                         "lines. Once it has ended it cannot "
                          "be continued: without checkpoint.folder it keeps no checkpoints.\n");
     CHECK_CONTAINS(text, "\\x1b[2J");
 }
