@@ -140,7 +140,7 @@ const char *fsdp__size_text(double bytes, char *out, size_t out_bytes)
 
     if (gib >= 1024)
         snprintf(out, out_bytes, "%.2fTiB", gib / 1024);
-    else if (gib >= 0.1)
+    else if (gib >= 1)
         snprintf(out, out_bytes, "%.2fGiB", gib);
     else if (bytes >= 1 && kib < 0.1)
         snprintf(out, out_bytes, "%.0fB", bytes);

@@ -88,7 +88,7 @@ TEST(memory_that_is_not_there_is_an_error_that_can_be_survived)
                 "cannot allocate 100.0MiB of gradient on device 'cuda:0' (60.0MiB live, 60.0MiB reserved): cuda:0 has "
                 "no memory left (cuMemCreate: out of memory): ");
     CHECK_CONTAINS(fsdp_last_error(),
-                   " of the card's 0.12GiB are free, and other processes may hold some (nvidia-smi lists "
+                   " of the card's 128.0MiB are free, and other processes may hold some (nvidia-smi lists "
                    "them): end those, or take smaller batches or more ranks");
     CHECK_OK(fsdp__device_alloc(device, 40 * MIB, FSDP_MEMORY_GRADIENT, &more));
     fsdp__device_free(device, more, 40 * MIB, FSDP_MEMORY_GRADIENT);
@@ -138,7 +138,7 @@ TEST(scratch_gets_what_the_ledger_keeps_unused)
         CHECK_OK(fsdp_stream_synchronize(stream));
         CHECK_OK(fsdp__stream_enqueue(stream, add_scratch, &huge, sizeof huge));
         CHECK_ERROR(fsdp_stream_synchronize(stream), FSDP_NO_MEMORY,
-                    "cannot allocate 0.20GiB of workspace on device 'cuda:0' (0.0KiB live, 0.0KiB reserved): "
+                    "cannot allocate 200.0MiB of workspace on device 'cuda:0' (0.0KiB live, 0.0KiB reserved): "
                     "cuda:0 has no memory left (cudaMallocAsync: out of memory): ");
         if (way == 2)
             fsdp_stream_free(stream);

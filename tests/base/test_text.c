@@ -96,6 +96,7 @@ TEST(sizes_are_in_units_that_fit)
     CHECK_STRING(fsdp__size_text(1 << 20, out, sizeof out), "1.0MiB");
     CHECK_STRING(fsdp__size_text(0x1p42, out, sizeof out), "4.00TiB");
     CHECK_STRING(fsdp__size_text(100 << 20, out, sizeof out), "100.0MiB");
+    CHECK_STRING(fsdp__size_text(128 << 20, out, sizeof out), "128.0MiB");
     CHECK_STRING(fsdp__size_text(1.5 * (1 << 30), out, sizeof out), "1.50GiB");
 }
 

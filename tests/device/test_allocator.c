@@ -234,7 +234,7 @@ TEST(out_of_memory_says_what_is_held)
     CHECK_OK(fsdp__allocator_create(&source, &allocator));
     CHECK_OK(fsdp__allocator_take(allocator, 1000, FSDP_MEMORY_OPTIMIZER_STATE, &held));
     CHECK_ERROR(fsdp__allocator_take(allocator, 700 * MIB, FSDP_MEMORY_GRADIENT, &none), FSDP_NO_MEMORY,
-                "cannot allocate 0.68GiB of gradient on device 'test' (1.0KiB live, 2.0MiB reserved)");
+                "cannot allocate 700.0MiB of gradient on device 'test' (1.0KiB live, 2.0MiB reserved)");
     CHECK_NULL(none);
     CHECK_ERROR(fsdp__allocator_take(allocator, SIZE_MAX - 100, FSDP_MEMORY_GRADIENT, &none), FSDP_NO_MEMORY,
                 "of gradient");

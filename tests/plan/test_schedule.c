@@ -297,7 +297,7 @@ TEST(a_plan_is_printed_as_a_table_and_as_json)
     CHECK_OK(fsdp__scheduled_print(&found, out));
     CHECK_OK(fsdp__scheduled_json(&found, out));
     text = test_end_text(out);
-    CHECK_CONTAINS(text, "llama-1m: when parameters and gradients travel, fsdp2, 16 ranks on 2 machines, in 0.93GiB");
+    CHECK_CONTAINS(text, "llama-1m: when parameters and gradients travel, fsdp2, 16 ranks on 2 machines, in 953.7MiB");
     CHECK_CONTAINS(text, "\n  blocks, kept whole        3 ");
     CHECK_CONTAINS(text, "\n  parts and ends ");
     CHECK_CONTAINS(text, "\n  plan ");
