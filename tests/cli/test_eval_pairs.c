@@ -102,8 +102,6 @@ FIXTURE_TEST(an_adapter_is_compared_with_its_base)
     train(f, (const char *const[3]){"--adapter.rank=4"}, lora);
     line = last_validation(f);
     p = RUN(0, "eval", LLAMA, "--adapter", lora, "--data", PAIRS, "--tokenizer", TOKENIZER);
-    CHECK_CONTAINS(p.output, " loss: ");
-    *strstr(p.output, " loss: ") = '\n'; /* behind the adapter's name */
     check_line(line, p.output);
     free(line);
 }

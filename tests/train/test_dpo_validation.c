@@ -126,6 +126,7 @@ STORY_TEST(pairs_that_are_held_out_have_the_same_bits_in_any_world)
     looking first = {.story = s}, l = {.story = s};
 
     tuning_prefer(s);
+    story_set(s, "training.global_batch_size", STORY_BATCH_OF_8);
     story_set(s, "validation.share", "0.21"); /* 7 of 30 pairs */
     story_set(s, "validation.local_batch_size", "2");
     leave_checkpoint(s, 2);
