@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/text.h"
+#include "cli/cli.h"
 #include "cli/listing.h"
 #include "train/checkpoint_values.h"
 
@@ -80,7 +81,7 @@ static void print_values(const fsdp_checkpoint_reader *reader)
     if (files > 0)
         puts("files:");
     for (int i = 0; i < files; i++)
-        printf("  %-*s  %s bytes\n", width, fsdp_checkpoint_file_at(reader, i)->name,
+        printf("  %-*s  %s bytes\n", width, FSDP__SHOWN_PATH(fsdp_checkpoint_file_at(reader, i)->name),
                fsdp__thousands((int64_t)fsdp_checkpoint_file_at(reader, i)->bytes, FSDP__ROOM(40)));
 }
 
@@ -254,7 +255,7 @@ void fsdp__list_checkpoint(const fsdp_checkpoint_reader *reader, bool parts)
     const char *mesh = fsdp_checkpoint_mesh(reader);
     uint64_t bytes = 0;
 
-    printf("%s: step %lld, saved by %d rank%s%s%s\n", fsdp_checkpoint_path(reader),
+    printf("%s: step %lld, saved by %d rank%s%s%s\n", FSDP__SHOWN_PATH(fsdp_checkpoint_path(reader)),
            (long long)fsdp_checkpoint_step(reader), ranks, fsdp__plural(ranks), *mesh ? ", " : "",
            FSDP__SHOWN_NAME(mesh));
     print_values(reader);

@@ -3,6 +3,7 @@
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
+#include "base/text.h"
 #include "cli/bar.h"
 #include "config/args.h"
 #include "fsdp/fsdp.h"
@@ -28,6 +29,10 @@ int fsdp__cmd_verify(int argc, char **argv);
 int fsdp__cmd_repair(int argc, char **argv);
 int fsdp__cmd_flight(int argc, char **argv);
 int fsdp__cmd_tokenize(int argc, char **argv);
+
+/* Shows a path in a line of output as errors show it, so that no name moves a cursor or splits the line. Nearly every
+ * path is there as a whole, for whoever copies it. */
+#define FSDP__SHOWN_PATH(path) fsdp__shown((path), FSDP__ROOM(4096))
 
 /* ---- fail.c ---- */
 

@@ -495,10 +495,10 @@ static int run(conversion *c)
     if (convert(c) != FSDP_OK)
         result = fsdp__failure("%s", fsdp_last_error());
     else if (c->ranks > 0)
-        printf("checkpoint of %d rank%s written to %s/step-%lld\n", c->ranks, fsdp__plural(c->ranks), c->to,
-               (long long)c->step);
+        printf("checkpoint of %d rank%s written to %s/step-%lld\n", c->ranks, fsdp__plural(c->ranks),
+               FSDP__SHOWN_PATH(c->to), (long long)c->step);
     else
-        printf("%s written to %s\n", c->source.folder.is_adapter ? "adapter" : "model", c->to);
+        printf("%s written to %s\n", c->source.folder.is_adapter ? "adapter" : "model", FSDP__SHOWN_PATH(c->to));
     if (result == 0)
         warn_not_finite(&c->spill);
     release(c);

@@ -190,7 +190,7 @@ static fsdp_status print_begin(const fsdp__eval *e, fsdp_device *device)
 
     FSDP_TRY(fsdp__folder_adapter_text(&e->folder, adapter, sizeof adapter));
 
-    printf("model:  %s (%s, %lld layer%s of %lld), %s parameters\n", e->folder.path,
+    printf("model:  %s (%s, %lld layer%s of %lld), %s parameters\n", FSDP__SHOWN_PATH(e->folder.path),
            fsdp_architecture_name(e->config.architecture), (long long)e->config.n_layers,
            fsdp__plural(e->config.n_layers), (long long)e->config.dim,
            fsdp__short_count(fsdp_model_config_parameters(&e->config), parameters, sizeof parameters));
@@ -200,7 +200,8 @@ static fsdp_status print_begin(const fsdp__eval *e, fsdp_device *device)
     if (e->opened.tokens && fsdp_tokens_have_text(e->opened.tokens))
         puts("text:   its bytes are its tokens");
     else if (e->tokens_path || e->rank_data)
-        printf("text:   through the tokenizer of '%s'\n", e->tokenizer ? e->tokenizer : e->folder.path);
+        printf("text:   through the tokenizer of '%s'\n",
+               FSDP__SHOWN_PATH(e->tokenizer ? e->tokenizer : e->folder.path));
     fsdp__device_describe(device, text, sizeof text);
     if (strcmp(text, "cpu") != 0)
         printf("device: %s\n", text);
@@ -264,7 +265,7 @@ static fsdp_status evaluate_one(fsdp__eval *e, fsdp_context *context, fsdp_devic
     fsdp__bar_clear(&e->bar);
     FSDP_TRY(status);
     if (prints && adapter)
-        printf("adapter: %s\n", adapter);
+        printf("adapter: %s\n", FSDP__SHOWN_PATH(adapter));
     if (prints)
         print_end(e, &found, &rewards);
     if (isfinite(found.loss))

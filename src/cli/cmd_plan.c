@@ -114,8 +114,9 @@ static fsdp_status add_network(request *r, fsdp_context *context)
     if (!leads)
         return FSDP_OK;
     FSDP_TRY(fsdp__output_write("--measure", r->measure, print_prices, &r->device.prices));
-    printf("%s: network between %d machines: %.3g us a call, %.3g Gbit/s\n", r->measure, fsdp_context_machines(context),
-           1e6 * r->device.prices.network.latency, 8e-9 * r->device.prices.network.per_second);
+    printf("%s: network between %d machines: %.3g us a call, %.3g Gbit/s\n", FSDP__SHOWN_PATH(r->measure),
+           fsdp_context_machines(context), 1e6 * r->device.prices.network.latency,
+           8e-9 * r->device.prices.network.per_second);
     return FSDP_OK;
 }
 
@@ -130,7 +131,7 @@ static int measure_device_to(request *r)
         fsdp__on_device_measure(&r->device, name, LONG_SECONDS) != FSDP_OK ||
         fsdp__output_write("--measure", r->measure, print_prices, &r->device.prices) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    printf("%s: %d rates of %s\n", r->measure, r->device.prices.rate_count, r->device.prices.device);
+    printf("%s: %d rates of %s\n", FSDP__SHOWN_PATH(r->measure), r->device.prices.rate_count, r->device.prices.device);
     if (r->device.prices.busy > FSDP__PRICES_BUSY)
         printf("Caution: other work had the processor for %.0f %% of the time: measure again when it is idle\n",
                100 * r->device.prices.busy);
@@ -190,7 +191,8 @@ static int tell_schedule(const request *r, const fsdp__plan_options *options, do
     if (status == FSDP_OK)
         status = fsdp__output_write("--schedule", r->schedule, print_schedule, found.plan);
     if (status == FSDP_OK && !r->json)
-        printf("\nWritten to %s: --parallelism.schedule=%s\n", r->schedule, r->schedule);
+        printf("\nWritten to %s: --parallelism.schedule=%s\n", FSDP__SHOWN_PATH(r->schedule),
+               FSDP__SHOWN_PATH(r->schedule));
     return status == FSDP_OK || ferror(stdout) ? 0 : fsdp__failure("%s", fsdp_last_error());
 }
 

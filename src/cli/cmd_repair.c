@@ -26,6 +26,6 @@ int fsdp__cmd_repair(int argc, char **argv)
     if (fsdp_hub_repair(args.positional[0], &finished) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     printf(finished ? "%s: the save is finished, the new model is in place\n" : "%s: nothing to repair\n",
-           args.positional[0]);
+           FSDP__SHOWN_PATH(args.positional[0]));
     return 0;
 }

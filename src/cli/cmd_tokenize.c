@@ -107,7 +107,7 @@ static void report(const request *r, const fsdp_tokenize_summary *s)
 
     if (r->chat)
         snprintf(learned, sizeof learned, ", %s of them learned,", fsdp__thousands(s->learned_tokens, FSDP__ROOM(32)));
-    printf("%s: %s tokens (uint%d)%s of %s %s%s, %s of text, %s/s\n", r->output,
+    printf("%s: %s tokens (uint%d)%s of %s %s%s, %s of text, %s/s\n", FSDP__SHOWN_PATH(r->output),
            fsdp__thousands(s->tokens, FSDP__ROOM(32)), s->width * 8, learned,
            fsdp__thousands(s->documents, FSDP__ROOM(32)), what, fsdp__plural(s->documents),
            fsdp__size_text((double)s->text_bytes, FSDP__ROOM(32)),

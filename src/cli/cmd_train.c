@@ -197,8 +197,8 @@ static void exported(void *arg, const char *path)
     session *s = arg;
 
     if (s->progress.prints)
-        printf("%s written to %s%s\n", fsdp__train_exports_adapter(s->config) ? "adapter" : "model", path,
-               s->replaces ? ", in place of an earlier export" : "");
+        printf("%s written to %s%s\n", fsdp__train_exports_adapter(s->config) ? "adapter" : "model",
+               FSDP__SHOWN_PATH(path), s->replaces ? ", in place of an earlier export" : "");
 }
 
 static void saved(void *arg, const fsdp_train_saved *saved)

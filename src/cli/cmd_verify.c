@@ -169,9 +169,9 @@ static fsdp_status check_checkpoint(fsdp_checkpoint_reader *reader)
     if (has_weights)
         FSDP_TRY(check_weights(reader));
     FSDP_TRY(check_beside(fsdp_checkpoint_path(reader)));
-    printf("%s: whole: %lld tensor%s of %d rank%s, every checksum is right%s%s\n", fsdp_checkpoint_path(reader),
-           (long long)count, fsdp__plural(count), fsdp_checkpoint_world_size(reader),
-           fsdp__plural(fsdp_checkpoint_world_size(reader)),
+    printf("%s: whole: %lld tensor%s of %d rank%s, every checksum is right%s%s\n",
+           FSDP__SHOWN_PATH(fsdp_checkpoint_path(reader)), (long long)count, fsdp__plural(count),
+           fsdp_checkpoint_world_size(reader), fsdp__plural(fsdp_checkpoint_world_size(reader)),
            !has_model              ? ""
            : is_of_adapter(reader) ? "; its adapter (LoRA) fits its config.json"
                                    : "; shapes are those of its config.json",
@@ -248,8 +248,8 @@ static fsdp_status verify_weights_of(const char *path, const char *weights, cons
     FSDP_TRY(status);
     FSDP_TRY(check_beside(path));
     note_unread(&source, unread, sizeof unread);
-    printf("%s: whole: %lld tensor%s, all values are finite%s%s (only checkpoints have checksums)\n", path,
-           (long long)source.count, fsdp__plural(source.count), unread, and);
+    printf("%s: whole: %lld tensor%s, all values are finite%s%s (only checkpoints have checksums)\n",
+           FSDP__SHOWN_PATH(path), (long long)source.count, fsdp__plural(source.count), unread, and);
     return FSDP_OK;
 }
 

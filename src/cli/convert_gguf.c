@@ -71,7 +71,7 @@ static fsdp_status write_file(const fsdp__model_folder *folder, const char *to, 
     out.config = &config;
     out.tokenizer = fsdp__hub_has_tokenizer(folder->path) ? folder->path : NULL;
     FSDP_TRY(fsdp__gguf_save(to, &out));
-    printf("model written to %s as %s%s\n", to, fsdp__gguf_type_name(type),
+    printf("model written to %s as %s%s\n", FSDP__SHOWN_PATH(to), fsdp__gguf_type_name(type),
            out.tokenizer ? "" : ", without a tokenizer: the folder has none");
     return FSDP_OK;
 }
@@ -189,7 +189,8 @@ static fsdp_status read_into(const char *to, const char *dtype, const fsdp__gguf
     if (status == FSDP_OK)
         status = fsdp_run_threads(1, NULL, write_folder, &r);
     if (status == FSDP_OK)
-        printf("model written to %s%s\n", to, r.tokenizer ? "" : ", without a tokenizer: the file has none");
+        printf("model written to %s%s\n", FSDP__SHOWN_PATH(to),
+               r.tokenizer ? "" : ", without a tokenizer: the file has none");
     remove_tokenizer(&r);
     fsdp__free(r.tokenizer);
     return status;

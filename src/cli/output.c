@@ -149,5 +149,5 @@ fsdp_status fsdp__output_write(const char *option, const char *path, fsdp_status
 void fsdp__output_tell(const char *path, const char *what)
 {
     if (path)
-        printf("\n%s has the %s\n", path, what);
+        printf("\n%s has the %s\n", FSDP__SHOWN_PATH(path), what);
 }

@@ -62,7 +62,7 @@ static const char *checkpoints_text(const fsdp_train_config *config, const fsdp_
 static void print_text(const fsdp_train_summary *summary)
 {
     if (summary->tokenizer)
-        printf("text:   through the tokenizer of '%s'\n", summary->tokenizer);
+        printf("text:   through the tokenizer of '%s'\n", FSDP__SHOWN_PATH(summary->tokenizer));
     else if (summary->bytes)
         puts("text:   its bytes are its tokens");
 }
@@ -92,7 +92,7 @@ static void print_checkpoints(const fsdp_train_config *config, const fsdp_train_
         snprintf(memory, sizeof memory, ", and %s of this rank's memory",
                  fsdp__size_text(summary->snapshot_bytes, FSDP__ROOM(40)));
     printf("saves:  every %lld step%s to %s, %s each%s\n", (long long)config->checkpoint.interval,
-           fsdp__plural(config->checkpoint.interval), config->checkpoint.folder,
+           fsdp__plural(config->checkpoint.interval), FSDP__SHOWN_PATH(config->checkpoint.folder),
            fsdp__size_text(summary->checkpoint_bytes, FSDP__ROOM(40)), memory);
 }
 
@@ -101,7 +101,7 @@ static void print_resume(const fsdp_train_config *config, const fsdp_train_summa
     const char *exported = config->save.path ? ", and the model is exported" : "";
 
     printf("resume: from step %s of %s, of %d rank%s", fsdp__thousands(summary->resumed_step, FSDP__ROOM(40)),
-           summary->resumed_from, summary->resumed_ranks, fsdp__plural(summary->resumed_ranks));
+           FSDP__SHOWN_PATH(summary->resumed_from), summary->resumed_ranks, fsdp__plural(summary->resumed_ranks));
     if (summary->resumed_step >= summary->steps)
         printf(": all steps are done (%s %s)%s",
                isnan(config->training.epochs) ? "training.steps is" : "training.epochs takes",
@@ -146,7 +146,7 @@ static void print_adapter(const fsdp_train_config *config, const fsdp_train_summ
     if (summary->adapter_layers == 0)
         return;
     if (config->adapter.path)
-        snprintf(rank, sizeof rank, "%s", config->adapter.path);
+        snprintf(rank, sizeof rank, "%s", FSDP__SHOWN_PATH(config->adapter.path));
     else
         snprintf(rank, sizeof rank, "%s of rank %lld", config->adapter.dora == 1 ? "DoRA" : "LoRA",
                  (long long)config->adapter.rank);
@@ -177,7 +177,7 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     if (summary->trained_parameters < summary->parameters && summary->adapter_layers == 0)
         snprintf(trained, sizeof trained, ", %s of them trained",
                  fsdp__short_count(summary->trained_parameters, FSDP__ROOM(40)));
-    printf("model:  %s (%s, %lld layer%s of %lld), %s parameters%s\n", summary->model,
+    printf("model:  %s (%s, %lld layer%s of %lld), %s parameters%s\n", FSDP__SHOWN_PATH(summary->model),
            fsdp_architecture_name(m->architecture), (long long)m->n_layers, fsdp__plural(m->n_layers),
            (long long)m->dim, fsdp__short_count(summary->parameters, FSDP__ROOM(40)), trained);
     print_adapter(config, summary);
@@ -332,7 +332,7 @@ void fsdp__progress_saved(fsdp__progress *progress, const fsdp_train_saved *save
     fsdp__progress_clear(progress);
     if (saved->waited_seconds < 0.9 * saved->seconds)
         snprintf(waited, sizeof waited, ", of which training waited %.1f s", saved->waited_seconds);
-    printf("saved:  step %lld in %s, %s in %.1f s%s\n", (long long)saved->step, saved->path,
+    printf("saved:  step %lld in %s, %s in %.1f s%s\n", (long long)saved->step, FSDP__SHOWN_PATH(saved->path),
            fsdp__size_text(saved->bytes, FSDP__ROOM(40)), saved->seconds, waited);
     fflush(stdout);
 }

@@ -349,7 +349,8 @@ static void take(plan *p, int number)
     FSDP__FREED char *config = path_of(r, "config.yaml");
     int signal;
 
-    printf("sweep:  run %d of %d: %s%s\n", number + 1, p->run_count, r->name, r->was_finished ? " (finished)" : "");
+    printf("sweep:  run %d of %d: %s%s\n", number + 1, p->run_count, FSDP__SHOWN_PATH(r->name),
+           r->was_finished ? " (finished)" : "");
     if (r->was_finished) {
         r->status = 0;
         return;
@@ -424,7 +425,7 @@ static void print_table(const plan *p)
         print_row(p, &p->runs[i], widths);
     printf("\nto compare them: fsdp report");
     for (int i = 0; i < p->run_count; i++)
-        printf(" '%s'", p->runs[i].folder);
+        printf(" '%s'", FSDP__SHOWN_PATH(p->runs[i].folder));
     printf(" -o report.html\n");
 }
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "cli/cli.h"
 #include "cli/listing.h"
 #include "tensor/tensor.h"
 
@@ -13,7 +14,7 @@ static void print_config(const char *path, const fsdp_model_config *m)
 
     for (int64_t i = 0; i < m->n_layers; i++)
         local += fsdp_model_layer_is_local(m, i);
-    printf("%s: %s, %s parameters\n", path, fsdp_architecture_name(m->architecture),
+    printf("%s: %s, %s parameters\n", FSDP__SHOWN_PATH(path), fsdp_architecture_name(m->architecture),
            fsdp__thousands(fsdp_model_config_parameters(m), FSDP__ROOM(40)));
     printf("  n_layers             %lld\n", (long long)m->n_layers);
     printf("  dim                  %lld\n", (long long)m->dim);
@@ -34,8 +35,8 @@ static void print_config(const char *path, const fsdp_model_config *m)
 
 static void print_adapter(const char *path, const fsdp_lora_options *o)
 {
-    printf("%s: an adapter (LoRA)\n  rank                 %lld\n  alpha                %g\n", path, (long long)o->rank,
-           o->alpha);
+    printf("%s: an adapter (LoRA)\n  rank                 %lld\n  alpha                %g\n", FSDP__SHOWN_PATH(path),
+           (long long)o->rank, o->alpha);
     for (int64_t i = 0; i < o->target_count; i++)
         printf("%s%s", i ? ", " : "  targets              ", FSDP__SHOWN_NAME(o->targets[i]));
     if (o->target_regex)
@@ -59,7 +60,7 @@ void fsdp__list_weights(const char *path, const fsdp_model_config *config, const
     else if (adapter)
         print_adapter(path, adapter);
     else
-        printf("%s:\n", path);
+        printf("%s:\n", FSDP__SHOWN_PATH(path));
     for (int64_t i = 0; i < count; i++) {
         int length = (int)strlen(FSDP__SHOWN_NAME(fsdp_weights_at(weights, i)->name));
 

@@ -168,3 +168,52 @@ FIXTURE_TEST(the_best_checkpoint_has_a_name_wherever_one_is_named)
     SAYS(0, said, "train", f->config, "-n", "2", "--training.local_batch_size=2", "--training.steps=6",
          "--checkpoint.folder=kept", "--checkpoint.load_step=best", "--validation.share=0.2", "--export.path=");
 }
+
+static void check_quiet(const program *p)
+{
+    CHECK(!strchr(p->output, '\x1b'));
+    CHECK_NULL(strstr(p->output, "\nb"));
+    CHECK_CONTAINS(p->output, "a\\x1b[31m\\x0ab");
+}
+
+/* Those that succeed show them as errors do. */
+FIXTURE_TEST(no_path_moves_a_cursor_or_splits_a_line)
+{
+    fixture *f = *state;
+    char *odd = test_path(f->directory, "a\x1b[31m\nb"), *kept = test_path(odd, "kept"),
+         *model = test_path(odd, "model"), *metrics = test_path(odd, "m.jsonl"), *page = test_path(odd, "r.html"),
+         *to = test_path(odd, "to"), *gguf = test_path(odd, "m.gguf"), *svg = test_path(odd, "s.svg"), keys[3][700];
+    program p;
+
+    CHECK_EQ(mkdir(odd, 0777), 0);
+    snprintf(keys[0], sizeof keys[0], "--checkpoint.folder=%s", kept);
+    snprintf(keys[1], sizeof keys[1], "--export.path=%s", model);
+    snprintf(keys[2], sizeof keys[2], "--metrics.jsonl=%s", metrics);
+    p = RUN(0, "train", f->config, "--training.steps=12", keys[0], keys[1], keys[2]);
+    check_quiet(&p);
+    p = RUN(0, "train", f->config, "--training.steps=12", keys[0], keys[1], keys[2]); /* goes on */
+    check_quiet(&p);
+    {
+        const char *const commands[][8] = {
+            {"verify", kept},
+            {"verify", model},
+            {"inspect", kept},
+            {"inspect", model},
+            {"report", metrics, "-o", page, "--svg", svg},
+            {"eval", model, "--data", f->data, "--seq-len=8"},
+            {"convert", kept, to},
+            {"convert", kept, "-n2", to},
+            {"convert", model, "--to=gguf", "-o", gguf},
+            {"repair", model},
+            {"explain", "llama-1m", "--svg", svg},
+        };
+
+        for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+            const char *argv[10] = {PROGRAM};
+
+            memcpy(argv + 1, commands[i], sizeof commands[i]);
+            p = program_run(f->directory, 0, argv);
+            check_quiet(&p);
+        }
+    }
+}
