@@ -483,6 +483,42 @@ TEST(a_killed_process_is_named_without_a_launcher)
     fsdp__arena_unref(arena);
 }
 
+static void *be_hit(void *arg)
+{
+    (void)raise(SIGFPE);
+    return arg;
+}
+
+/* In a child, whose output goes to `out`. */
+static _Noreturn void be_hit_in_thread(int out)
+{
+    pthread_t thread;
+
+    (void)dup2(out, STDERR_FILENO);
+    if (pthread_create(&thread, NULL, be_hit, NULL) == 0)
+        pthread_join(thread, NULL);
+    _exit(0);
+}
+
+TEST(a_signal_in_a_thread_of_ranks_is_said_with_its_case)
+{
+    char text[256] = "";
+    int ends[2], status;
+    pid_t child;
+
+    CHECK_EQ(pipe(ends), 0);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        be_hit_in_thread(ends[1]);
+    (void)close(ends[1]);
+    CHECK(read(ends[0], text, sizeof text - 1) >= 0);
+    (void)close(ends[0]);
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_CONTAINS(text, "SIGFPE in another thread of the case a_signal_in_a_thread_of_ranks_is_said_with_its_case");
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGFPE);
+}
+
 TEST(only_the_memory_of_a_world_can_be_joined)
 {
     fsdp_context *context = NULL;

@@ -39,6 +39,35 @@ static int begin_case(void **state)
     return running->test.setup_func ? running->test.setup_func(state) : 0;
 }
 
+static pthread_t case_thread;
+static void (*cmocka_handler)(int number); /* the same for every signal */
+
+/* Says in which case a signal has come to a thread that is not the case's own, of which cmocka would end the program
+ * without a word, and lets it end the program. */
+static void tell_signal(int number)
+{
+    bool own = pthread_equal(pthread_self(), case_thread);
+    char text[256];
+    int bytes = snprintf(text, sizeof text, "SIG%s in another thread of the case %s\n", sigabbrev_np(number),
+                         running->test.name);
+
+    if (!own)
+        (void)!write(STDERR_FILENO, text, (size_t)bytes);
+    (void)signal(number, own ? cmocka_handler : SIG_DFL);
+    (void)raise(number);
+}
+
+/* Runs where cmocka has set its handler for the case. */
+static void run_case(void **state)
+{
+    static const int caught[] = {SIGFPE, SIGILL, SIGSEGV, SIGBUS, SIGSYS};
+
+    case_thread = pthread_self();
+    for (size_t i = 0; i < FSDP__COUNT_OF(caught); i++)
+        cmocka_handler = signal(caught[i], tell_signal);
+    running->test.test_func(state);
+}
+
 static int end_case(void **state)
 {
     int result = running->test.teardown_func ? running->test.teardown_func(state) : 0;
@@ -59,7 +88,7 @@ static int run_cases(const char *path)
             print_error("%s has more than %zu cases\n", path, count);
             return 1;
         }
-        tests[count++] = (struct CMUnitTest){c->test.name, c->test.test_func, begin_case, end_case, c};
+        tests[count++] = (struct CMUnitTest){c->test.name, run_case, begin_case, end_case, c};
     }
     return _cmocka_run_group_tests("tests", tests, count, NULL, NULL);
 }
