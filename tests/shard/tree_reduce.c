@@ -11,16 +11,21 @@ enum {
     TRIES = 600
 };
 
-/* Keeps `smaller` if it fails as well. */
+/* Keeps `smaller` if it fails as well, and not of the memory that plans which failed before it have left full: then it
+ * is the last try. */
 static bool try(reduction *r, tree_plan *smaller)
 {
-    char text[64];
+    char text[4096];
 
     if (r->tries-- <= 0)
         return false;
     tree_settle(smaller);
     if (tree_passes(smaller, r->which, text, sizeof text))
         return false;
+    if (strstr(text, "no memory left")) {
+        r->tries = 0;
+        return false;
+    }
     *r->plan = *smaller;
     return true;
 }
