@@ -3,6 +3,7 @@
 
 #include "autograd/autograd.h"
 #include "shard/tree_apply.h"
+#include "shard/tree_plain.h"
 
 /* ---- forward ---- */
 
@@ -109,7 +110,7 @@ static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
         return x;
     m->feed->trains = m->feed->trains || (w && fsdp_tensor_requires_grad(w));
     if (m->feed->plain)
-        w = as_gathered(plan, param, w);
+        w = tree_plain_arrived(m->feed->player, tree_original(plan, param), as_gathered(plan, param, w));
     if (!w || !x)
         return NULL;
     x = fsdp_cast(x, fsdp_tensor_dtype(w));

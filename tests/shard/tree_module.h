@@ -7,10 +7,11 @@
 /* What the modules of a tree look at when they run. */
 typedef struct tree_feed {
     const tree_plan *plan;
-    bool plain;               /* do what the engine does to inputs, outputs and parameters: nobody else does */
-    int number, rank;         /* of the batch */
-    fsdp_process_group *team; /* that has cut parameters; NULL: none has */
-    int failing;              /* node whose forward fails, or whose backward does; -1: none */
+    struct tree_player *player; /* whose feed it is */
+    bool plain;                 /* do what the engine does to inputs, outputs and parameters: nobody else does */
+    int number, rank;           /* of the batch */
+    fsdp_process_group *team;   /* that has cut parameters; NULL: none has */
+    int failing;                /* node whose forward fails, or whose backward does; -1: none */
     bool fail_backward;
     void (*told)(void *arg); /* called once, in a backward; may be NULL */
     void *told_arg;

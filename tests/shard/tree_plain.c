@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "autograd/autograd.h"
 #include "shard/rank_sum.h"
 #include "support/ranks.h"
 
@@ -188,6 +189,65 @@ void tree_plain_reduce(tree_player *player, uint32_t states, uint32_t across)
     }
 }
 
+/* ---- gradients as wide as they are reduced ---- */
+
+static fsdp_status give_f32(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
+{
+    (void)arg;
+    return fsdp_tensor_create(fsdp_tensor_device(leaf), FSDP_F32, fsdp_tensor_ndim(leaf), fsdp_tensor_shape(leaf),
+                              FSDP_MEMORY_GRADIENT, out);
+}
+
+/* The unreduced gradient of the rank that runs now. */
+static fsdp_tensor *unreduced_of(const tree_player *player, int param)
+{
+    return player->walking ? fsdp_tensor_grad(player->params[param]) : player->unreduced[player->feed.rank][param];
+}
+
+fsdp_tensor *tree_plain_arrived(tree_player *player, int param, fsdp_tensor *w)
+{
+    tree_wide *made;
+
+    if (!w || !player->wide || !tree_is_wide(player->plan, param) || !fsdp_tensor_requires_grad(player->params[param]))
+        return w;
+    made = CHECK_PTR(malloc(sizeof *made));
+    *made = (tree_wide){player->wides, param, fsdp_tensor_ref(CHECK_PTR(fsdp_detach(w))), unreduced_of(player, param)};
+    player->wides = made;
+    CHECK_OK(fsdp_tensor_set_requires_grad(made->leaf, true));
+    CHECK_OK(fsdp__set_grad_source(made->leaf, give_f32, NULL));
+    CHECK_OK(fsdp__set_grad_dtype(made->leaf, FSDP_F32));
+    fsdp__put_grad(made->leaf, made->before);
+    return made->leaf;
+}
+
+void tree_drop_wides(tree_player *player)
+{
+    while (player->wides) {
+        tree_wide *last = player->wides;
+
+        player->wides = last->next;
+        fsdp_tensor_unref(last->leaf);
+        free(last);
+    }
+}
+
+/* Of those that have arrived of a parameter, a backward reaches one: a plan of which it reaches more is no wide one. */
+static void walk(tree_player *player, fsdp_tensor *loss, bool keep)
+{
+    player->walking = true;
+    for (tree_wide *w = player->wides; w; w = w->next) {
+        w->before = unreduced_of(player, w->param);
+        fsdp__put_grad(w->leaf, w->before);
+    }
+    CHECK_OK(fsdp_backward_from(&loss, NULL, 1, keep));
+    for (tree_wide *w = player->wides; w; w = w->next) {
+        if (fsdp_tensor_grad(w->leaf) != w->before)
+            CHECK_OK(fsdp_tensor_set_grad(player->params[w->param], fsdp_tensor_grad(w->leaf)));
+        fsdp__put_grad(w->leaf, NULL);
+    }
+    player->walking = false;
+}
+
 void tree_plain_backward(tree_player *player, tree_slot *slot, bool keep)
 {
     fsdp_tensor *reduced[TREE_MAX_PARAMS] = {NULL};
@@ -195,7 +255,7 @@ void tree_plain_backward(tree_player *player, tree_slot *slot, bool keep)
     swap_gradients(player, reduced);
     for (int i = 0; i < player->ranks; i++) {
         swap_gradients(player, player->unreduced[i]);
-        CHECK_OK(fsdp_backward_from(&slot->losses[i], NULL, 1, keep));
+        walk(player, slot->losses[i], keep);
         swap_gradients(player, player->unreduced[i]);
     }
     swap_gradients(player, reduced);

@@ -396,14 +396,12 @@ static int uses(const tree_plan *plan, int param)
 }
 
 /* As fsdp__param_grad_dtype has it. */
-bool tree_has_wide_gradients(const tree_plan *plan)
+bool tree_is_wide(const tree_plan *plan, int param)
 {
-    bool has = false;
+    const tree_param *p = &plan->params[tree_original(plan, param)];
 
-    for (int p = 0; p < plan->param_count && plan->world == plan->replicas && !plan->flat && !plan->replicated; p++)
-        has = has || (plan->params[tree_original(plan, p)].owner >= 0 && tree_reduce_dtype(plan, p) == FSDP_F32 &&
-                      fsdp_dtype_size(tree_compute_dtype(plan, p)) == 2);
-    return has;
+    return plan->world == plan->replicas && !plan->flat && !plan->replicated && p->owner >= 0 && p->dtype == FSDP_F32 &&
+           tree_reduce_dtype(plan, param) == FSDP_F32 && fsdp_dtype_size(tree_compute_dtype(plan, param)) == 2;
 }
 
 /* A state that runs several times reduces after each; one of several modules may do so as well. In 16 bits every

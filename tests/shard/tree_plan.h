@@ -297,8 +297,7 @@ bool tree_splits_any(const tree_plan *plan);
 bool tree_is_coded(const tree_plan *plan);
 /* Whether a backward adds up gradients in another order, or rounds them more often, than a plain model's. */
 bool tree_adds_otherwise(const tree_plan *plan);
-/* Whether a gradient is computed as wide as it is reduced, where the device does so; a plain model's is rounded first.
- */
-bool tree_has_wide_gradients(const tree_plan *plan);
+/* Whether the parameter's gradient is computed as wide as it is reduced, where the device does so. */
+bool tree_is_wide(const tree_plan *plan, int param);
 
 #endif

@@ -8,6 +8,7 @@
 #include "shard/parts.h"
 #include "shard/reduce/owner.h"
 #include "shard/tree_apply.h"
+#include "shard/tree_plain.h"
 #include "shard/tree_wrap.h"
 
 /* ---- building ---- */
@@ -225,8 +226,11 @@ void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run
                             .ranks = run->residence ? 1 : plan->world,
                             .last = true,
                             .sync = UINT32_MAX,
-                            .all_reduce = UINT32_MAX};
+                            .all_reduce = UINT32_MAX,
+                            .wide = !run->residence && !tree_adds_otherwise(plan) &&
+                                    fsdp__device_wide_gradients(test_device(context))};
     player->feed = (tree_feed){.plan = plan,
+                               .player = player,
                                .plain = player->plain,
                                .team = meshes.team ? fsdp_mesh_process_group(meshes.team, 0) : NULL,
                                .failing = -1};
@@ -272,6 +276,7 @@ void tree_player_end(tree_player *player)
     for (int s = 0; s < TREE_SLOTS; s++)
         tree_drop_slot(&player->slots[s]);
     tree_drop_unreduced(player, true);
+    tree_drop_wides(player);
     for (int i = 0; i < TREE_OPTIMIZERS; i++)
         fsdp_optimizer_free(player->optimizers[i]);
     fsdp_state_dict_free(player->optimizer_state);

@@ -47,6 +47,13 @@ typedef struct tree_checkpoint {
     float *values[TREE_MAX_PARAMS];
 } tree_checkpoint;
 
+/* What a forward has computed with, in the place of the parameter: a leaf of its own. */
+typedef struct tree_wide {
+    struct tree_wide *next;
+    int param;
+    fsdp_tensor *leaf, *before; /* its gradient before the backward that runs */
+} tree_wide;
+
 typedef struct tree_player {
     const tree_plan *plan;
     tree_run *run;
@@ -90,6 +97,9 @@ typedef struct tree_player {
     fsdp_tensor *unreduced[TREE_MAX_WORLD][TREE_MAX_PARAMS];
     float *partial[TREE_MAX_WORLD][TREE_MAX_PARAMS]; /* of a replica, reduced inside it; NULL: nothing waits */
     float divide[TREE_MAX_STATES];
+    bool wide, walking; /* gradients are computed as wide as they are reduced, where those of the plan are; a backward
+                         * runs */
+    tree_wide *wides;   /* what has arrived of parameters with such gradients, the last first */
 } tree_player;
 
 /* Of the run's plan, or of its second. Built, sharded, with its optimizer. */

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "check/delays.h"
-#include "device/device.h"
 #include "shard/cut_net.h"
 #include "shard/net.h"
 #include "shard/tree_calls.h"
@@ -73,8 +72,6 @@ static void play(fsdp_context *context, void *arg)
         test_run_behind(test_device(context));
     if (run->residence)
         hold_up(context, run);
-    if (!run->residence && tree_has_wide_gradients(plan) && fsdp__device_wide_gradients(test_device(context)))
-        run->otherwise = true;
     if (plan->team > 1 && run->residence) {
         cut = cut_meshes_create(context, (cut_layout){plan->replicas, plan->world / plan->replicas, plan->team});
         meshes = (tree_meshes){cut.data, cut.parts};
