@@ -16,7 +16,8 @@ typedef struct tree_trial {
     int shorter, brief, longer; /* how many plans: usually, of test_brief(), of test_long() */
 } tree_trial;
 
-/* Runs the plans of many seeds. One that fails is reduced, and printed with its seed. In the environment:
+/* Runs the plans of many seeds. One that fails is reduced, printed with its seed, and ends the program. In the
+ * environment:
  *     FSDP_<name>_SEED=n     runs only plan n, in every residence
  *     FSDP_<name>_FROM=n     begins with plan n
  *     FSDP_<name>_COUNT=n    runs so many
