@@ -78,8 +78,8 @@ fsdp_status fsdp__directory_read(const fsdp__directory *in, const char *name, si
                                  size_t *out_bytes);
 /* Opens a file for writing that is not there yet. */
 fsdp_status fsdp__directory_create(const fsdp__directory *in, const char *name, int *out_fd);
-/* The same for a name that it has only until it is whole. Whoever has renamed or removed it gives the note to
- * fsdp__temporary_gone (base/temporary.h). */
+/* Does the same for a name that the file has only until it is whole. Whoever has renamed or removed it gives the note
+ * to fsdp__temporary_gone (base/temporary.h). */
 fsdp_status fsdp__directory_create_temporary(const fsdp__directory *in, const char *name, int *out_fd, int *out_note);
 /* Writes a new file and syncs it. A reader may see a part of it, so it is for folders that nobody reads yet. */
 fsdp_status fsdp__directory_write_new(const fsdp__directory *in, const char *name, const void *data, size_t bytes);

@@ -16,7 +16,7 @@ enum {
     STATES = 8
 };
 
-/* Of a place, beside its process. */
+/* Says what a place is used for. */
 typedef enum place_state {
     FREE, /* of no process */
     MAKING,

@@ -8,7 +8,7 @@
 /* Expands to a statement, the last argument, in which P and G are constants that equal the dtypes of parameter and
  * gradient. */
 #define EACH_PAIR(param_dtype, grad_dtype, P, G, ...) \
-    FSDP__EACH_FLOAT(param_dtype, P, FSDP__EACH_FLOAT(grad_dtype, G, __VA_ARGS__));
+    FSDP__EACH_FLOAT(param_dtype, P, FSDP__EACH_FLOAT(grad_dtype, G, __VA_ARGS__))
 
 /* Holds what [Note: verdicts] makes of a call. */
 typedef struct judged {

@@ -10,7 +10,7 @@
 typedef void (*fsdp__span_body)(const void *args, int64_t span, int64_t begin, int64_t end);
 typedef int64_t (*fsdp__span_numel)(const void *args, int64_t span);
 
-/* Defines the function that says so in the arguments `a`, a pointer to `type`, of the span `span`. */
+/* Defines a function that returns `numel`, the elements of span `span` by the arguments `a` of that type. */
 #define FSDP__SPAN_NUMEL(name, type, numel)             \
     static int64_t name(const void *args, int64_t span) \
     {                                                   \
