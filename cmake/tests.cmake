@@ -387,8 +387,9 @@ if(FSDP_SANITIZE MATCHES "thread")
          test_train_ema test_train_export test_train_float16 test_train_groups test_train_histograms
          test_train_late_sharding test_train_metrics_places test_train_mixture test_train_warnings test_train_optimizers
          test_train_replay test_train_resume test_train_resume_matrix test_train_resume_worlds
-         test_train_rewards test_train_rows test_train_samples test_train_saves
-         test_train_strategy test_train_teams test_train_text_data test_train_traced_steps test_train_units test_train_validation)
+         test_train_rewards test_train_rows test_train_samples
+         test_train_strategy test_train_teams test_train_text_data test_train_traced_steps test_train_units
+         test_train_validation)
     set(FSDP_EXCEPT_LAYERS ${fsdp_test_folders})
     list(REMOVE_ITEM FSDP_EXCEPT_LAYERS backend device comm watch shard data checkpoint train)
   endif()
@@ -427,8 +428,8 @@ elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   # And commands that others give with other words.
   list(APPEND FSDP_EXCEPT test_cli_adapter test_cli_folders test_cli_generate_folders test_cli_report test_cli_teams
        test_cli_usage)
-  # Runs that are told, and names that another user swaps, moment after moment; each boundary at which a save is killed.
-  list(APPEND FSDP_EXCEPT test_checkpoint_crash test_checkpoint_processes test_faults_other_user test_faults_signals)
+  # Names that another user swaps, moment after moment; each boundary at which a save is killed.
+  list(APPEND FSDP_EXCEPT test_checkpoint_crash test_checkpoint_processes test_faults_other_user)
   # Single calls and orders that test_comm_random_calls and random orders draw, bytes that are counted, and mixtures of
   # test_data_mixture in a run.
   list(APPEND FSDP_EXCEPT test_comm_collectives test_comm_fake_machines test_shard_gather_ahead test_shard_pending

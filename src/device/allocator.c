@@ -42,7 +42,6 @@ static void count(fsdp__allocator *a, fsdp_memory_kind kind, int64_t delta)
     s->live_total_bytes += (size_t)delta;
     s->peak_bytes[kind] = FSDP__MAX(s->peak_bytes[kind], s->live_bytes[kind]);
     s->peak_total_bytes = FSDP__MAX(s->peak_total_bytes, s->live_total_bytes);
-    a->most = FSDP__MAX(a->most, s->live_total_bytes);
     s->peak_without_workspace_bytes = FSDP__MAX(s->peak_without_workspace_bytes, without_workspace(s));
 }
 
@@ -150,6 +149,8 @@ static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_k
         fsdp__step_places_note(&a->places, b, expected);
     fsdp__blocks_live_insert(&a->blocks, b);
     count(a, kind, (int64_t)bytes);
+    a->live += bytes;
+    a->most = FSDP__MAX(a->most, a->live);
     *out = b;
     return FSDP_OK;
 }
@@ -242,6 +243,7 @@ bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
     b = fsdp__blocks_live_remove(&a->blocks, pointer);
     if (b) {
         count(a, b->kind, -(int64_t)b->bytes);
+        a->live -= b->bytes;
         fsdp__poison(a, pointer, b->bytes);
         b->live = false;
         b->used_until = used_until;

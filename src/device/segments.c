@@ -384,7 +384,7 @@ static bool is_taken(const segment *s, size_t place, size_t end, block **hole)
  * may wait for another rank. */
 static bool is_far(const fsdp__allocator *a, const segment *s, size_t place, size_t bytes)
 {
-    size_t most = FSDP__MAX(a->most, a->stats.live_total_bytes + bytes), end = place + bytes;
+    size_t most = FSDP__MAX(a->most, a->live + bytes), end = place + bytes;
     size_t lacking = end - FSDP__MIN(s ? s->bytes : 0, end);
 
     for (const block *b = s ? s->first : NULL; b && b->offset < end; b = b->after)

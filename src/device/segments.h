@@ -24,7 +24,7 @@ typedef struct fsdp__allocator {
     fsdp__accounts accounts;  /* of memory from elsewhere */
     bool behind;              /* work that was queued earlier may still use what was given back */
     bool settled;             /* but not now: what is unused may be returned */
-    size_t most;              /* that has been live at once */
+    size_t live, most;        /* of segments, not of memory from elsewhere: now, and the most at once */
     bool waits;               /* a request has failed that what is unused may serve, once this is settled */
     fsdp__step_places places; /* in the newest segment of the large pool */
     size_t top;               /* where the last place ends: what is unused above it is to be returned. 0: nothing is */

@@ -28,10 +28,10 @@ TEST(lines_are_those_of_the_key_or_the_entry)
     refuses("water:\n  lanes: [a,\n\n b,\n [c]]\n", "c:5: water.lanes holds a list: expected a list of files");
     refuses("water:\n  lanes: [a,\n {b: c}]\n", "c:3: water.lanes holds a section: expected a list of files");
     refuses("# people:\n#   attendants: x\npeople:\n  # attendants: y\n  attendants:\n    \"x\n\n     y\"\n",
-            "c:5: people.attendants is 'x\\x0ay': expected -1 or an integer from 0");
+            "c:5: people.attendants is 'x\\x0ay': expected -1 or an integer from 0 to 9000000000000000000");
     refuses("water: {length: 3, depth: 2,\n\n  length: 4}\n", "c:3: water.length is given twice");
     refuses("water:\n  name: 'attendants: 3'\npeople:\n  attendants: no\n",
-            "c:4: people.attendants is 'no': expected -1 or an integer from 0");
+            "c:4: people.attendants is 'no': expected -1 or an integer from 0 to 9000000000000000000");
     refuses("water:\r\n  name: a\r\n  length: no\r\n", "c:3: water.length is 'no': expected an integer from 1 to 50");
     refuses("\xEF\xBB\xBFwater:\n  length: no\n", "c:2: water.length is 'no': expected an integer from 1 to 50");
     refuses("water:\n  [a]: b\n", "c:2: water: expected a name, not a list");

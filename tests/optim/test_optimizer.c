@@ -359,7 +359,7 @@ static fsdp_status note_write(void *arg, fsdp__storage *storage)
 TEST(a_step_tells_before_it_writes)
 {
     fsdp_sgd_options options = {.lr = 1};
-    fsdp_tensor *empty, *grad;
+    fsdp_tensor *empty = NULL, *grad = NULL;
     fixture f;
 
     for (int refuse_at = 0; refuse_at <= 3; refuse_at++) {
@@ -368,8 +368,9 @@ TEST(a_step_tells_before_it_writes)
         float after[NUMEL];
 
         setup(&f);
-        empty = CHECK_PTR(fsdp_zeros(test_device(f.context), FSDP_F32, FSDP_SHAPE(0, 3)));
-        grad = CHECK_PTR(fsdp_zeros(test_device(f.context), FSDP_F32, FSDP_SHAPE(0, 3)));
+        CHECK_OK(fsdp_tensor_create(test_device(f.context), FSDP_F32, FSDP_SHAPE(0, 3), FSDP_MEMORY_PARAMETER_SHARD,
+                                    &empty));
+        CHECK_OK(fsdp_tensor_create(test_device(f.context), FSDP_F32, FSDP_SHAPE(0, 3), FSDP_MEMORY_GRADIENT, &grad));
         CHECK_OK(fsdp_tensor_create(test_device(f.context), FSDP_F32, param_ndim[0], param_shape[0],
                                     FSDP_MEMORY_PARAMETER_SHARD, &log.moved));
         CHECK_OK(fsdp_tensor_set_requires_grad(empty, true));

@@ -506,7 +506,7 @@ static void shard_wrongly(fsdp_context *context, void *arg)
     fsdp_device *device = a->meta ? fsdp_meta(context) : test_device(context);
     fsdp_module *module = net_create(context, device, BLOCKS), *block = net_block_at(module, 0);
     fsdp_tensor *hole = NULL, *weight = fsdp_module_parameter(block, "up.weight");
-    fsdp_tensor *grad = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(NET_FFN, NET_DIM)));
+    fsdp_tensor *grad = NULL;
     const fsdp_shard_options options = {.ignored_params = &hole, .ignored_param_count = a->meta && wrong};
     const fsdp_fsdp1_options fsdp1 = {.use_orig_params = true, .param_init_fn = fail_alone, .param_init_arg = &wrong};
     fsdp_status status;
@@ -514,9 +514,11 @@ static void shard_wrongly(fsdp_context *context, void *arg)
     fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL); /* FSDP1 tells of a world of one rank */
     if (!a->meta)
         CHECK_OK(fsdp_module_initialize(module, 1));
-    if (!a->meta && wrong)
+    if (!a->meta && wrong) {
+        CHECK_OK(fsdp_tensor_create(device, FSDP_F32, FSDP_SHAPE(NET_FFN, NET_DIM), FSDP_MEMORY_GRADIENT, &grad));
         CHECK_OK(fsdp_tensor_set_grad(weight, grad));
-    fsdp_tensor_unref(grad);
+        fsdp_tensor_unref(grad);
+    }
     status = a->fsdp1 && a->meta ? fsdp_fsdp1_wrap(block, &fsdp1)
              : a->fsdp1          ? fsdp_fsdp1_wrap(block, NULL)
                                  : fsdp_fully_shard(block, &options);
