@@ -23,8 +23,8 @@ foreach(line IN LISTS lines)
     add_library(fsdp_${layer}_objects OBJECT ${sources})
     target_link_libraries(fsdp_${layer}_objects PRIVATE fsdp_common)
     set(fsdp_objects_${layer} $<TARGET_OBJECTS:fsdp_${layer}_objects>)
-    # What does not compute is compiled in half the time if it is not optimised. ThreadSanitizer looks at each access by a
-    # call, so that makes tests little slower.
+    # A layer is compiled in half the time if it is not optimised. ThreadSanitizer looks at each access by a call, so that
+    # makes tests little slower, but for those that compute, wait or watch all the time.
     if(FSDP_SANITIZE MATCHES "thread" AND NOT layer MATCHES "^(base|device|backend|comm|watch|check)$")
       target_compile_options(fsdp_${layer}_objects PRIVATE -O0 -U_FORTIFY_SOURCE)
     endif()

@@ -95,14 +95,26 @@ static bool take(place *p, int *patience)
     return true;
 }
 
+/* Removes what there is, and returns how many files that were. */
+static int remove_all(int *patience)
+{
+    int count = 0;
+
+    for (int i = 0; i < MOST; i++) {
+        if (!take(&places[i], patience))
+            continue;
+        (void)unlinkat(places[i].folder, places[i].name, 0);
+        places[i].state = own(REMOVED);
+        count++;
+    }
+    return count;
+}
+
 void fsdp__temporaries_remove(void)
 {
     int patience = PATIENCE_MS;
 
-    for (int i = 0; i < MOST; i++) {
-        if (!take(&places[i], &patience))
-            continue;
-        (void)unlinkat(places[i].folder, places[i].name, 0);
-        places[i].state = own(REMOVED);
-    }
+    /* While one file was waited for, another thread may have made one at a place that had been looked at. */
+    while (remove_all(&patience) > 0)
+        continue;
 }

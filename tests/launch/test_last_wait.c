@@ -187,10 +187,12 @@ TEST(a_rank_that_was_killed_and_is_frozen_is_not_waited_for)
 TEST(a_killed_test_leaves_no_control_group)
 {
     static const frost versions[] = {FROST_1, FROST_2, FROST_2_BESIDE_1};
+    int begun = 0;
 
     for (size_t i = 0; i < FSDP__COUNT_OF(versions); i++) {
         frost f = versions[i];
         pid_t test = fork();
+        int status = 0;
 
         if (test == 0) {
             pid_t frozen;
@@ -205,11 +207,16 @@ TEST(a_killed_test_leaves_no_control_group)
             (void)raise(SIGKILL);
         }
         snprintf(f.path, sizeof f.path, "%s/fsdp-test-%d", f.mount, (int)test);
-        CHECK_EQ(waitpid(test, NULL, 0), test);
+        CHECK_EQ(waitpid(test, &status, 0), test);
+        begun += WIFSIGNALED(status);
         for (int looks = 0; access(f.path, F_OK) == 0; looks++) {
             CHECK(looks < 12000); /* a minute */
             usleep(5000);
         }
+    }
+    if (begun == 0) {
+        print_message("skipped: no control group may be made here\n");
+        skip();
     }
 }
 

@@ -359,7 +359,7 @@ static fsdp_status note_write(void *arg, fsdp__storage *storage)
 TEST(a_step_tells_before_it_writes)
 {
     fsdp_sgd_options options = {.lr = 1};
-    fsdp_tensor *empty = NULL, *grad = NULL;
+    fsdp_tensor *empty = NULL, *grad;
     fixture f;
 
     for (int refuse_at = 0; refuse_at <= 3; refuse_at++) {
@@ -399,7 +399,6 @@ TEST(a_step_tells_before_it_writes)
         }
         fsdp_optimizer_free(optimizer);
         fsdp_tensor_unref(log.moved);
-        fsdp_tensor_unref(grad);
         fsdp_tensor_unref(empty);
         teardown(&f);
     }
