@@ -370,7 +370,7 @@ TEST(a_step_tells_before_it_writes)
         setup(&f);
         CHECK_OK(fsdp_tensor_create(test_device(f.context), FSDP_F32, FSDP_SHAPE(0, 3), FSDP_MEMORY_PARAMETER_SHARD,
                                     &empty));
-        CHECK_OK(fsdp_tensor_create(test_device(f.context), FSDP_F32, FSDP_SHAPE(0, 3), FSDP_MEMORY_GRADIENT, &grad));
+        grad = CHECK_PTR(fsdp_zeros(test_device(f.context), FSDP_F32, FSDP_SHAPE(0, 3))); /* the context's */
         CHECK_OK(fsdp_tensor_create(test_device(f.context), FSDP_F32, param_ndim[0], param_shape[0],
                                     FSDP_MEMORY_PARAMETER_SHARD, &log.moved));
         CHECK_OK(fsdp_tensor_set_requires_grad(empty, true));
