@@ -268,5 +268,6 @@ bool fsdp__leaf_takes(const fsdp_tensor *leaf, const fsdp_tensor *grad)
 {
     const fsdp__grad_state *state = fsdp__grad_state_get(leaf);
 
-    return grad->dtype == leaf->dtype || (state && state->reserved && state->reserved->tensor == grad);
+    return grad->dtype == leaf->dtype || (state && ((state->reserved && state->reserved->tensor == grad) ||
+                                                    (state->source && grad->dtype == state->source_dtype)));
 }

@@ -79,15 +79,19 @@ static fsdp_tensor *apply(operation op, const leaves *l)
     }
 }
 
-static void backward(fsdp_context *context, operation op, const leaves *l)
+static fsdp_tensor *forward(fsdp_context *context, operation op, const leaves *l)
 {
     fsdp_tensor *y = CHECK_PTR(apply(op, l));
 
-    if (op != HEAD) {
-        y = CHECK_PTR(fsdp_mul(y, make(context, 4, FSDP_SHAPE(ROWS, fsdp_tensor_size(y, 1)))));
-        y = CHECK_PTR(fsdp_cast(fsdp_sum(y), FSDP_F32));
-    }
-    CHECK_OK(fsdp_backward(y));
+    if (op == HEAD)
+        return y;
+    y = CHECK_PTR(fsdp_mul(y, make(context, 4, FSDP_SHAPE(ROWS, fsdp_tensor_size(y, 1)))));
+    return CHECK_PTR(fsdp_cast(fsdp_sum(y), FSDP_F32));
+}
+
+static void backward(fsdp_context *context, operation op, const leaves *l)
+{
+    CHECK_OK(fsdp_backward(forward(context, op, l)));
 }
 
 /* Checks that a f32 gradient is `times` the one of 16 bits, but for its rounding. */
@@ -153,5 +157,31 @@ TEST(gradients_of_16_bit_leaves_may_be_f32)
             compare(context, (operation)op, hooked);
             fsdp_scope_end(context, NULL);
         }
+    fsdp_context_free(context);
+}
+
+/* The gradient of a head lies at the leaf's place since the forward, and must stay there for the next backward. */
+TEST(a_graph_that_is_kept_gives_them_again)
+{
+    fsdp_context *context = test_context();
+
+    for (int op = 0; op < OPERATIONS; op++) {
+        leaves wide, narrow;
+        fsdp_tensor *y;
+        int asked = 0;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        wide = make_leaves(context, op);
+        narrow = make_leaves(context, op);
+        CHECK_OK(fsdp__set_grad_source(wide.weight, give_f32, &asked));
+        CHECK_OK(fsdp__set_grad_dtype(wide.weight, FSDP_F32));
+        backward(context, op, &narrow);
+        y = forward(context, op, &wide);
+        for (int time = 1; time <= 2; time++) {
+            CHECK_OK(fsdp_backward_from(&y, NULL, 1, time < 2));
+            check_grad(op, wide.weight, narrow.weight, (float)time);
+        }
+        fsdp_scope_end(context, NULL);
+    }
     fsdp_context_free(context);
 }

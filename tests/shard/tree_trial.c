@@ -150,7 +150,7 @@ static bool same_run(const tree_run *run, const tree_run *other, log_equality ho
 /* With the plain tree. After many calls in any order what is rounded to 16 bits may be anywhere. */
 static bool compares(const tree_plan *plan)
 {
-    return !plan->orders || !tree_is_low_precision(plan);
+    return !plan->orders || !(tree_is_low_precision(plan) || (plan->second && tree_is_low_precision(plan->second)));
 }
 
 static bool splits(const tree_run *run)
