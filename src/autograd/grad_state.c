@@ -264,10 +264,15 @@ bool fsdp__grad_is_one(const fsdp_tensor *grad)
     return state && state->is_one;
 }
 
+fsdp_dtype fsdp__leaf_grad_dtype(const fsdp_tensor *leaf, const fsdp__grad_state *state)
+{
+    return state && state->source && state->source_dtype != FSDP_DTYPE_NONE ? state->source_dtype : leaf->dtype;
+}
+
 bool fsdp__leaf_takes(const fsdp_tensor *leaf, const fsdp_tensor *grad)
 {
     const fsdp__grad_state *state = fsdp__grad_state_get(leaf);
 
-    return grad->dtype == leaf->dtype || (state && ((state->reserved && state->reserved->tensor == grad) ||
-                                                    (state->source && grad->dtype == state->source_dtype)));
+    return grad->dtype == leaf->dtype || grad->dtype == fsdp__leaf_grad_dtype(leaf, state) ||
+           (state && state->reserved && state->reserved->tensor == grad);
 }

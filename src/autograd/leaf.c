@@ -7,17 +7,11 @@
 
 /* ---- the tensor that becomes the gradient ---- */
 
-/* Returns the dtype of a gradient that the leaf is yet to get. */
-static fsdp_dtype dtype_of(const fsdp_tensor *leaf, const fsdp__grad_state *state)
-{
-    return state->source && state->source_dtype != FSDP_DTYPE_NONE ? state->source_dtype : leaf->dtype;
-}
-
 static fsdp_status plain_grad(fsdp_tensor *leaf, const fsdp__grad_state *state, fsdp_tensor **out)
 {
     FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *made = NULL;
 
-    FSDP_TRY(fsdp_tensor_create(leaf->storage->device, dtype_of(leaf, state), leaf->ndim, leaf->shape,
+    FSDP_TRY(fsdp_tensor_create(leaf->storage->device, fsdp__leaf_grad_dtype(leaf, state), leaf->ndim, leaf->shape,
                                 FSDP_MEMORY_GRADIENT, &made));
     if (state->owner)
         FSDP_TRY(state->owner->grad_made(state->owner_arg, leaf, made));
@@ -34,7 +28,7 @@ static fsdp_status new_grad(fsdp_tensor *leaf, fsdp__grad_state *state, fsdp_ten
     if (!state->source || state->reserved)
         return plain_grad(leaf, state, out);
     FSDP_TRY(state->source(state->source_arg, leaf, &grad));
-    if (!grad || !fsdp__shape_equal(grad, leaf) || grad->dtype != dtype_of(leaf, state) ||
+    if (!grad || !fsdp__shape_equal(grad, leaf) || grad->dtype != fsdp__leaf_grad_dtype(leaf, state) ||
         !fsdp_tensor_is_contiguous(grad)) {
         fsdp_tensor_unref(grad);
         return FSDP_FAIL(FSDP_STATE, "the gradient source of a leaf gave a tensor that does not fit the leaf");
@@ -128,7 +122,7 @@ fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad)
 
     FSDP_TRY(fsdp__hooks_run(state->hooks, leaf, &grad));
     if (state->reserved && state->reserved->tensor == grad) {
-        if (grad->dtype == dtype_of(leaf, state))
+        if (grad->dtype == fsdp__leaf_grad_dtype(leaf, state))
             return take_reserved(state, grad);
         state->reserved->reserved_for = NULL;
         state->reserved = NULL;
@@ -176,7 +170,7 @@ static bool is_saved(const fsdp__node *node, const fsdp_tensor *grad)
 static fsdp_status leaf_target(fsdp__node *node, fsdp__edge *edge, bool any, bool *accumulate)
 {
     fsdp__grad_state *state = fsdp__grad_state_get(edge->leaf);
-    fsdp_dtype dtype = state->grad ? state->grad->dtype : dtype_of(edge->leaf, state);
+    fsdp_dtype dtype = state->grad ? state->grad->dtype : fsdp__leaf_grad_dtype(edge->leaf, state);
 
     /* A temporary if the op cannot write in place: hooks see each gradient before it is added, and the leaf's dtype may
      * have changed since the forward. */

@@ -148,7 +148,9 @@ fsdp_context *fsdp__tensor_context(const fsdp_tensor *tensor);
 /* ---- grad_state.c ---- */
 fsdp__grad_state *fsdp__grad_state_get(const fsdp_tensor *tensor); /* NULL if the tensor has none */
 fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out);
-/* Returns whether the tensor may become the gradient of the leaf as it is: by its dtype. */
+/* Returns the dtype of a gradient that the leaf is yet to get; its state may be NULL. */
+fsdp_dtype fsdp__leaf_grad_dtype(const fsdp_tensor *leaf, const fsdp__grad_state *state);
+/* Returns whether the tensor may become the gradient of the leaf, or a part of it, as it is: by its dtype. */
 bool fsdp__leaf_takes(const fsdp_tensor *leaf, const fsdp_tensor *grad);
 
 /* ---- hook.c ---- */
