@@ -189,7 +189,6 @@ static fsdp_status print_begin(const fsdp__eval *e, fsdp_device *device)
     char parameters[40], text[160], adapter[2 * PATH_MAX];
 
     FSDP_TRY(fsdp__folder_adapter_text(&e->folder, adapter, sizeof adapter));
-
     printf("model:  %s (%s, %lld layer%s of %lld), %s parameters\n", FSDP__SHOWN_PATH(e->folder.path),
            fsdp_architecture_name(e->config.architecture), (long long)e->config.n_layers,
            fsdp__plural(e->config.n_layers), (long long)e->config.dim,

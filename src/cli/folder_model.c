@@ -54,10 +54,11 @@ fsdp_status fsdp__folder_adapter_text(const fsdp__model_folder *folder, char *te
         return FSDP_OK;
     FSDP_TRY(fsdp__kept_adapter_read(folder->path, &kept));
     if (kept.base)
-        snprintf(text, text_bytes, "adapter of '%s' beside the base '%s'", folder->path, kept.base);
+        snprintf(text, text_bytes, "adapter of '%s' beside the base '%s'", FSDP__SHOWN_PATH(folder->path),
+                 FSDP__SHOWN_PATH(kept.base));
     else
-        snprintf(text, text_bytes, "adapter of '%s' beside a base of drawn values (training.seed %llu)", folder->path,
-                 (unsigned long long)kept.seed);
+        snprintf(text, text_bytes, "adapter of '%s' beside a base of drawn values (training.seed %llu)",
+                 FSDP__SHOWN_PATH(folder->path), (unsigned long long)kept.seed);
     return FSDP_OK;
 }
 

@@ -182,16 +182,20 @@ FIXTURE_TEST(no_path_moves_a_cursor_or_splits_a_line)
     fixture *f = *state;
     char *odd = test_path(f->directory, "a\x1b[31m\nb"), *kept = test_path(odd, "kept"),
          *model = test_path(odd, "model"), *metrics = test_path(odd, "m.jsonl"), *page = test_path(odd, "r.html"),
-         *to = test_path(odd, "to"), *gguf = test_path(odd, "m.gguf"), *svg = test_path(odd, "s.svg"), keys[3][700];
+         *to = test_path(odd, "to"), *gguf = test_path(odd, "m.gguf"), *svg = test_path(odd, "s.svg"),
+         *lora = test_path(odd, "lora"), keys[4][700];
     program p;
 
     CHECK_EQ(mkdir(odd, 0777), 0);
     snprintf(keys[0], sizeof keys[0], "--checkpoint.folder=%s", kept);
     snprintf(keys[1], sizeof keys[1], "--export.path=%s", model);
     snprintf(keys[2], sizeof keys[2], "--metrics.jsonl=%s", metrics);
+    snprintf(keys[3], sizeof keys[3], "--checkpoint.folder=%s", lora);
     p = RUN(0, "train", f->config, "--training.steps=12", keys[0], keys[1], keys[2]);
     check_quiet(&p);
     p = RUN(0, "train", f->config, "--training.steps=12", keys[0], keys[1], keys[2]); /* goes on */
+    check_quiet(&p);
+    p = RUN(0, "train", f->config, "--training.steps=2", "--adapter.rank=2", keys[3]);
     check_quiet(&p);
     {
         const char *const commands[][8] = {
@@ -201,6 +205,7 @@ FIXTURE_TEST(no_path_moves_a_cursor_or_splits_a_line)
             {"inspect", model},
             {"report", metrics, "-o", page, "--svg", svg},
             {"eval", model, "--data", f->data, "--seq-len=8"},
+            {"eval", lora, "--data", f->data, "--seq-len=8"},
             {"convert", kept, to},
             {"convert", kept, "-n2", to},
             {"convert", model, "--to=gguf", "-o", gguf},
