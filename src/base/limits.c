@@ -96,15 +96,18 @@ fsdp__memory_limit fsdp__memory_limit_of_one(void)
 /* Returns the smallest number in the files called `name` of the group `path` in `mount` and of those above it. */
 static uint64_t smallest_upwards(const char *mount, const char *path, const char *name)
 {
-    uint64_t smallest = FSDP__NO_LIMIT, limit;
+    uint64_t smallest = FSDP__NO_LIMIT;
     size_t length = strlen(path);
 
     for (;;) {
         char file[4096], text[TEXT_BYTES];
 
         snprintf(file, sizeof file, "%s%.*s/%s", mount, (int)length, path, name);
-        limit = read_quietly(file, text) && *text >= '0' && *text <= '9' ? strtoull(text, NULL, 10) : smallest;
-        smallest = FSDP__MIN(smallest, limit); /* of "max", too */
+        if (read_quietly(file, text) && *text >= '0' && *text <= '9') { /* and is not "max" */
+            uint64_t limit = strtoull(text, NULL, 10);
+
+            smallest = FSDP__MIN(smallest, limit);
+        }
         if (length == 0)
             return smallest;
         while (length > 0 && path[--length] != '/')

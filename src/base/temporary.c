@@ -114,7 +114,8 @@ void fsdp__temporaries_remove(void)
 {
     int patience = PATIENCE_MS;
 
-    /* While one file was waited for, another thread may have made one at a place that had been looked at. */
-    while (remove_all(&patience) > 0)
+    /* While one file was waited for, another thread may have made one at a place that had been looked at. A thread that
+     * goes on making files does not hold up the end. */
+    for (int pass = 0; pass < MOST && remove_all(&patience) > 0; pass++)
         continue;
 }

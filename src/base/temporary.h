@@ -6,13 +6,14 @@
 #include <signal.h>
 #include <stdbool.h>
 
-/* A file is being made. */
+/* Describes a file that is being made. */
 typedef struct fsdp__making {
     int note; /* 0: of very many files at once some are not noted */
     sigset_t before;
 } fsdp__making;
 
-/* Call it right before such a file is made. Until it is, the thread takes no signals, and a process that ends waits. */
+/* Begins to make a file that has its name only until it is whole. Until the call below the thread takes no signals, and
+ * a process that ends waits. */
 fsdp__making fsdp__temporary_begin(void);
 /* Notes that the file was made in an open directory, which stays open until the name no longer stands for the file;
  * `name` is NULL: none was made. Returns the note, for the function below. Leaves errno as it is. */
