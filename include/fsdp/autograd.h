@@ -56,11 +56,11 @@ FSDP_API bool fsdp_grad_enabled(const fsdp_context *context);
  * scope. */
 FSDP_API fsdp_tensor *fsdp_detach(fsdp_tensor *tensor);
 
-/* Is called in a backward when the whole gradient of `tensor` is known, before the backward of the operation that made
- * it; for a leaf, with each gradient that arrives, before it is added. It may replace `*grad` by a tensor of the same
- * shape, dtype and device (of the scope, or kept alive elsewhere). `tensor` is NULL if the tensor itself has been
- * freed. Hooks run in the order in which they were added and live as long as the tensor or its graph. A failure ends
- * the backward. */
+/* The hook is called in a backward when the whole gradient of `tensor` is known, before the backward of the operation
+ * that made it; for a leaf, with each gradient that arrives, before it is added. It may replace `*grad` by a tensor of
+ * the same shape, dtype and device (of the scope, or kept alive elsewhere). `tensor` is NULL if the tensor itself has
+ * been freed. Hooks run in the order in which they were added and live as long as the tensor or its graph. A failure
+ * ends the backward. */
 typedef fsdp_status (*fsdp_grad_hook)(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad);
 FSDP_API fsdp_status fsdp_tensor_add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg);
 

@@ -420,21 +420,21 @@ FSDP_API fsdp_status fsdp_module_set_force_sum_reduction(fsdp_module *module, bo
  * buckets have an option for this. Make the same call on all ranks. */
 FSDP_API fsdp_status fsdp_module_set_gradient_compression(fsdp_module *module, fsdp_dtype dtype, bool recurse);
 
-/* Is called with every reduced group of the module before its shards get their gradients, for further work such as an
- * all-reduce over more ranks. `gradients` is this rank's part of the group, one-dimensional, including padding, in the
- * reduce dtype (with several reduce dtypes there is one call for each): summed over all ranks of the mesh and divided.
- * The hook may change it in place, by work queued on `stream`, or on the host after synchronising the stream. All ranks
- * make the same calls. A failure is one of the backward. NULL: no hook. Not recursive. */
+/* The hook is called with every reduced group of the module before its shards get their gradients, for further work
+ * such as an all-reduce over more ranks. `gradients` is this rank's part of the group, one-dimensional, including
+ * padding, in the reduce dtype (with several reduce dtypes there is one call for each): summed over all ranks of the
+ * mesh and divided. The hook may change it in place, by work queued on `stream`, or on the host after synchronising the
+ * stream. All ranks make the same calls. A failure is one of the backward. NULL: no hook. Not recursive. */
 typedef fsdp_status (*fsdp_all_reduce_hook)(void *arg, fsdp_tensor *gradients, fsdp_stream *stream);
 FSDP_API fsdp_status fsdp_module_set_all_reduce_hook(fsdp_module *module, fsdp_all_reduce_hook hook, void *arg);
 
-/* Is called when gradients of the module's own parameters are in place, that is, a reduction is complete and was added
- * to what the shards had (torch's post_accumulate_grad hooks, one group at a time). `parameters` are the shards that
- * have a gradient. The gradient may be read, used for a step (fsdp_optimizer_step_parameters) and dropped by work on
- * the shards' device, which waits for it, while the backward continues with other modules. The call is made inside the
- * backward, at the latest at its end, on the rank's own thread; with worker streams when the next reduction begins, in
- * the same order on all ranks. It is not made in backwards whose gradients stay on the rank or in the replica. A
- * failure is one of the backward. NULL: no hook. */
+/* The hook is called when gradients of the module's own parameters are in place, that is, a reduction is complete and
+ * was added to what the shards had (torch's post_accumulate_grad hooks, one group at a time). `parameters` are the
+ * shards that have a gradient. The gradient may be read, used for a step (fsdp_optimizer_step_parameters) and dropped
+ * by work on the shards' device, which waits for it, while the backward continues with other modules. The call is made
+ * inside the backward, at the latest at its end, on the rank's own thread; with worker streams when the next reduction
+ * begins, in the same order on all ranks. It is not made in backwards whose gradients stay on the rank or in the
+ * replica. A failure is one of the backward. NULL: no hook. */
 typedef fsdp_status (*fsdp_post_accumulate_grad_hook)(void *arg, fsdp_tensor *const *parameters, int64_t count);
 FSDP_API fsdp_status fsdp_module_set_post_accumulate_grad_hook(fsdp_module *module, fsdp_post_accumulate_grad_hook hook,
                                                                void *arg, bool recurse);

@@ -92,7 +92,7 @@ bool fsdp__node_needs(const fsdp__node *node, int input); /* whether this input'
 /* Gives the gradient of input `input` (takes its own reference; shape and dtype of the input). Call it at most once per
  * input; it does nothing if the gradient is not wanted. The op must not write to `grad` afterwards. */
 fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad);
-/* Is the backward of an op whose output has the values of its first input: it gives that input the output's
+/* Runs the backward of an op whose output has the values of its first input: it gives that input the output's
  * gradient. */
 fsdp_status fsdp__node_pass_on(fsdp__node *node, fsdp_tensor *const *grads);
 /* Gives a tensor of the input's shape and dtype that the op writes the gradient to, and says whether it must add to
@@ -118,9 +118,9 @@ bool fsdp__grad_exclusive(const fsdp_tensor *grad);
 bool fsdp__grad_is_one(const fsdp_tensor *grad);
 
 /* ---- leaves ---- */
-/* Is called when the first gradient arrives, for the tensor that becomes the leaf's gradient (contiguous; shape and
- * dtype of the leaf; contents undefined). The leaf takes the reference in `*out`. Without a source a fresh tensor of
- * kind gradient is made. A NULL source removes it. */
+/* The source is called when the first gradient arrives, for the tensor that becomes the leaf's gradient (contiguous;
+ * shape and dtype of the leaf; contents undefined). The leaf takes the reference in `*out`. Without a source a fresh
+ * tensor of kind gradient is made. A NULL source removes it. */
 typedef fsdp_status (*fsdp__grad_source)(void *arg, fsdp_tensor *leaf, fsdp_tensor **out);
 fsdp_status fsdp__set_grad_source(fsdp_tensor *leaf, fsdp__grad_source source, void *arg);
 /* Says that the source gives gradients of `dtype`, a floating one; NONE: of that of the leaf. */

@@ -8,7 +8,7 @@ enum {
     FSDP__REASON_BYTES = 1024
 };
 
-/* What ranks tell the process that has started them. */
+/* Lists what ranks tell the process that has started them. */
 typedef enum fsdp__restarts_news {
     FSDP__RESTARTS_TOLD,   /* the run ends because one of its ranks was told to */
     FSDP__RESTARTS_TRAINED /* all steps are taken */

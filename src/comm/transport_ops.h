@@ -234,8 +234,8 @@ typedef struct fsdp__comm_ops {
     int (*block)(const void *group);
 } fsdp__comm_ops;
 
-/* Is the transport without peers: every rank of the world is taken to hold what this one holds. It also serves groups
- * of one rank. `transport` is NULL, or belongs to a world of several machines (fake_world.h). */
+/* Describes the transport without peers: every rank of the world is taken to hold what this one holds. It also serves
+ * groups of one rank. `transport` is NULL, or belongs to a world of several machines (fake_world.h). */
 extern const fsdp__comm_ops fsdp__comm_fake_ops;
 
 #endif

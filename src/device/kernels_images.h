@@ -5,7 +5,7 @@
 
 #include "fsdp/device.h"
 
-/* Is their part of the list of kernels. */
+/* Lists these kernels, for FSDP__KERNEL_MAP. */
 #define FSDP__KERNEL_IMAGES_MAP(X)                             \
     X(CONV2D_FORWARD, conv2d_forward, GEMM)                    \
     X(CONV2D_INPUT, conv2d_input, GEMM)                        \

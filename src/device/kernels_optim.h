@@ -5,7 +5,7 @@
 #include "base/digit_sum.h"
 #include "device/kernels_elementwise.h"
 
-/* Is their part of the list of kernels. */
+/* Lists these kernels, for FSDP__KERNEL_MAP. */
 #define FSDP__KERNEL_OPTIM_MAP(X)        \
     X(POWER_SUM, power_sum, OPTIMIZER)   \
     X(JUDGE_STEP, judge_step, OPTIMIZER) \

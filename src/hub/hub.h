@@ -54,7 +54,8 @@ fsdp_status fsdp__hub_generation_config(fsdp_context *context, const char *folde
 /* Changes `text`, a JSON object, so that `key` is `value`; all else stays. fsdp__free `*out`. */
 fsdp_status fsdp__hub_set_key(const char *text, const char *key, const json_t *value, char **out);
 
-/* Is called for each entry of a state as soon as the entry has its values, before the next one gets any. */
+/* Hears of each entry of a state as soon as the entry has its values, before the next one gets any.
+ */
 typedef struct fsdp__hub_listener {
     fsdp_status (*arrived)(void *arg, const fsdp_state_dict_entry *entry);
     void *arg;

@@ -10,8 +10,8 @@
  * FSDP_JOIN_TIMEOUT is how many seconds they wait for each other, 300 where it is not set. [collective] [blocks] */
 fsdp_status fsdp__join_by_name(const fsdp__starter *starter, const fsdp_context_options *options, fsdp_context **out);
 
-/* Is called instead by a rank that cannot join: tells the ranks that come within two seconds why. If rank 0 knows it
- * `alone`, it goes on for ten seconds, or for half as long as they would wait if that is less. [blocks] */
+/* Tells the ranks that come within two seconds why this rank cannot join. If rank 0 knows it `alone`, it goes on for
+ * ten seconds, or for half as long as they would wait if that is less. [blocks] */
 void fsdp__refuse_by_name(const fsdp__starter *starter, const char *why, bool alone);
 
 #endif

@@ -33,8 +33,8 @@ char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int flight_fd, in
 /* Does what fsdp_context_from_env does, with `threads` compute threads, whatever OMP_NUM_THREADS says; 0: this rank's
  * share of the cores. */
 fsdp_status fsdp__context_from_env(int threads, fsdp_context **out);
-/* Is called instead by a process that is about to end and for which other ranks would wait: tells them why, as far as
- * they can be reached. `alone`: the others do not find out by themselves. [blocks] */
+/* Tells ranks that would wait for this process, which is about to end, why it does not join, as far as they can be
+ * reached. `alone`: the others do not find out by themselves. [blocks] */
 void fsdp__refuse_to_join(const char *why, bool alone);
 
 /* ---- spawn.c ---- */

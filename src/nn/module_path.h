@@ -5,7 +5,7 @@
 #include "base/context.h"
 #include "nn/module.h"
 
-/* Is the module from which others are named. */
+/* Describes the module from which others are named. */
 typedef struct fsdp__viewpoint {
     const fsdp_module *module; /* the outermost that is being called; NULL: none is */
     const char *path;          /* its own path, "" if it has none; borrowed until the end */

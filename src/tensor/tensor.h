@@ -132,7 +132,7 @@ void fsdp__origin_write(fsdp_tensor *tensor, uint64_t from, bool replaces);
 /* Counts a write. */
 void fsdp__origin_count_write(fsdp__storage *storage);
 
-/* Is state that an upper layer attaches to a tensor; freed with it. */
+/* Holds state that an upper layer attaches to a tensor; freed with it. */
 typedef struct fsdp__attachment {
     void *state;
     void (*free_state)(void *state);

@@ -4,7 +4,7 @@
 
 #include "tokenizer/nfc.h"
 
-/* Is what stands for a space in the tokens of SentencePiece: U+2581. */
+/* Stands for a space in the tokens of SentencePiece: U+2581. */
 #define FSDP__SPACE_MARK "\xe2\x96\x81"
 
 typedef enum fsdp__normalizer_kind {

@@ -27,14 +27,14 @@ extern const uint32_t fsdp__combining_runs[FSDP__COMBINING_RUNS];
 
 extern const char *const fsdp__script_names[FSDP__SCRIPTS];
 
-/* What characters are made of, in their order: the first part times 256, plus the index of the second part. The second
- * part 0 says that the character is another spelling of the first. Second parts are in order. */
+/* Says what characters are made of, in their order: the first part times 256, plus the index of the second part. The
+ * second part 0 says that the character is another spelling of the first. Second parts are in order. */
 extern const uint32_t fsdp__decompositions[FSDP__DECOMPOSITIONS];
 extern const uint32_t fsdp__second_parts[FSDP__SECOND_PARTS];
-/* Whose decompositions these are: each entry is the first of several consecutive characters times 4096, plus the index
- * of its decomposition. */
+/* Says whose decompositions these are: each entry is the first of several consecutive characters times 4096, plus the
+ * index of its decomposition. */
 extern const uint32_t fsdp__decomposed[FSDP__DECOMPOSED];
-/* The decompositions that form C composes again: indices into the list above, in the order of both parts. */
+/* Lists the decompositions that form C composes again: indices into the list above, in the order of both parts. */
 extern const uint16_t fsdp__compositions[FSDP__COMPOSITIONS];
 
 #endif

@@ -67,8 +67,8 @@ fsdp_status fsdp__train_adapter_config(const fsdp_train_run *run, char **out);
  * and no optimizer state, but keep the state that they have in the checkpoint that the run goes on from; this is
  * reported. A pattern that matches nothing is an error that names the parameter it comes nearest to. */
 fsdp_status fsdp__train_freeze(fsdp_train_run *run);
-/* Is called, once the model is sharded, around the making of the optimizer, which takes no frozen parameters: the first
- * thaws those that have state to keep, the second freezes them again. `thawed` has a place for each. */
+/* Thaw, before the optimizer is made, the frozen parameters that have state to keep, because it takes no frozen ones;
+ * and freeze them again behind that. The model is sharded by then. `thawed` has a place for each parameter. */
 fsdp_status fsdp__train_thaw_kept(const fsdp_train_run *run, const fsdp_parameters *parameters, bool *thawed);
 fsdp_status fsdp__train_freeze_kept(const fsdp_parameters *parameters, const bool *thawed);
 

@@ -13,7 +13,7 @@
 #include "watch/memory_course.h"
 #include "watch/trace_recorder.h"
 
-/* Holds a rank's clock against that of rank 0. */
+/* Describes a rank's clock, compared with that of rank 0. */
 typedef struct fsdp__trace_clock {
     int64_t start;                      /* of the trace, by the clock of rank 0 */
     int64_t begun, ended;               /* by its own clock: when the two were compared */

@@ -153,7 +153,7 @@ TEST(memory_is_cut_out_while_another_stream_waits)
 
 /* ---- streams that others let go on ---- */
 
-/* Does so when the ledger has found no memory, most likely. */
+/* Asks when the ledger has found no memory, most likely. */
 static void *ask_later(void *arg)
 {
     (void)usleep(50000);

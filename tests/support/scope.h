@@ -11,7 +11,7 @@
 
 #include "support/test.h"
 
-/* Are those of the case that runs. */
+/* Hold the context of the running case, and its device. */
 extern fsdp_context *context;
 extern fsdp_device *device;
 

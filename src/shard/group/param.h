@@ -25,7 +25,7 @@ typedef struct fsdp__part {
     int64_t outer, stride, inner; /* inner 0: nothing */
 } fsdp__part;
 
-/* Is a field of a module that names a parameter. */
+/* Describes a field of a module that names a parameter. */
 typedef struct fsdp__param_field {
     fsdp_module *module;
     fsdp_tensor **field;

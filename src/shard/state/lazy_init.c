@@ -65,7 +65,7 @@ static fsdp_status collect_state(void *arg, fsdp_module *module, const char *nam
 
 /* ---- conditional states ---- */
 
-/* Is called for each pair of a state and the next one below it. */
+/* Visits a pair of a state and the next one below it. */
 typedef fsdp_status (*pair_visitor)(collection *c, fsdp__module_state *above, fsdp__module_state *below);
 
 static fsdp_status visit_below(collection *c, fsdp__module_state *above, const fsdp_module *module, pair_visitor visit)

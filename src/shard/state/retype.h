@@ -7,7 +7,7 @@
 
 #include "shard/state/root.h"
 
-/* Is the hook `retype` of nn/module.h. [collective] */
+/* Implements the hook `retype` of nn/module.h. [collective] */
 fsdp_status fsdp__retype(fsdp_module *root, fsdp_dtype dtype, fsdp_status so_far);
 
 #endif
