@@ -10,12 +10,11 @@
 #include "checkpoint/scene.h"
 #include "faults/damage.h"
 #include "faults/tree.h"
+#include "support/dice.h"
 
 enum {
     WORLD = 2,
-    FILES = 5,
-    QUICK_TRIALS = 400,
-    LONG_TRIALS = 10000
+    FILES = 5
 };
 
 static const char *const files[FILES] = {"manifest.json", "rank-00000-of-00002.safetensors",
@@ -147,16 +146,16 @@ static const char *damage(const stage *s, uint64_t *seed)
 TEST(no_damage_is_loaded)
 {
     stage s = stage_create();
-    int trials = test_long() ? LONG_TRIALS : QUICK_TRIALS;
+    const dice_seeds seeds = dice_seeds_of("DAMAGE", test_long() ? 10000 : 400);
 
     CHECK_OK(load_all(&s));
-    for (int t = 0; t < trials; t++) {
-        uint64_t seed = (uint64_t)t;
-        const char *name = damage(&s, &seed);
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
+        uint64_t random = seed;
+        const char *name = damage(&s, &random);
         fsdp_status status = load_all(&s);
 
         if (status == FSDP_OK)
-            TEST_FAIL("trial %d: a damaged '%s' was loaded", t, name);
+            TEST_FAIL("FSDP_DAMAGE_SEED=%llu: a damaged '%s' was loaded", (unsigned long long)seed, name);
         CHECK_CONTAINS(fsdp_last_error(), name);
         CHECK_CONTAINS(fsdp_last_error(), "step-2");
         restore(&s, name);

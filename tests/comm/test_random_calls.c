@@ -315,13 +315,12 @@ typedef struct shape {
     bool one_level;
 } shape;
 
-/* Plays the programs of some seeds in all shapes. */
-static void play_all(const shape *shapes, size_t count, uint64_t seeds, program *p)
+/* Plays the programs of so many seeds in all shapes. */
+static void play_all(const shape *shapes, size_t count, uint64_t usual, program *p)
 {
-    const char *only = getenv("FSDP_CALLS_SEED");
-    uint64_t first = only ? strtoull(only, NULL, 10) : 1;
+    const dice_seeds seeds = dice_seeds_of("CALLS", usual);
 
-    for (uint64_t seed = first; seed <= (only ? first : seeds); seed++)
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++)
         for (size_t i = 0; i < count; i++) {
             draw_program(seed, (int)i, shapes[i].machines * shapes[i].ranks, p);
             test_run_machines(shapes[i].machines, shapes[i].ranks, shapes[i].one_level, play, p);

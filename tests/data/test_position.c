@@ -359,12 +359,11 @@ static void reset(run *r)
     r->running = false;
 }
 
-/* FSDP_POSITION_COUNT=n draws n programs. */
 TEST(calls_in_any_order_leave_ranks_where_the_items_are)
 {
-    const char *count = getenv("FSDP_POSITION_COUNT");
+    const dice_seeds seeds = dice_seeds_of("POSITION", test_long() ? 2000 : 10);
 
-    for (uint64_t seed = 1; seed <= (count ? strtoull(count, NULL, 10) : test_long() ? 2000 : 10); seed++) {
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
         run r = {.dice = seed, .shuffle = seed % 2};
         fsdp_data_position saved[3];
 

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "support/dice.h"
 #include "support/growing.h"
 
 enum {
@@ -414,7 +415,9 @@ static void play(model *m, uint64_t seed, uint64_t other)
 /* Two blocks that overlap would have each other's stamps, and sums would not be right. */
 TEST(blocks_of_random_steps_never_overlap)
 {
-    for (uint64_t seed = 1; seed <= (test_long() ? 200 : 12); seed++) {
+    const dice_seeds seeds = dice_seeds_of("PLACES", test_long() ? 200 : 12);
+
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
         model m = {.status = FSDP_OK};
         growing g;
         uint64_t other = seed;
@@ -463,7 +466,9 @@ static void play_large(model *m, uint64_t *seed, int64_t elsewhere)
  * elsewhere, which every other pair of seeds has, gives no room. */
 TEST(steps_that_differ_at_random_stay_near_their_peak)
 {
-    for (uint64_t seed = 1; seed <= (test_long() ? 400 : 8); seed++) {
+    const dice_seeds seeds = dice_seeds_of("PLACES", test_long() ? 400 : 8);
+
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
         model m = {.status = FSDP_OK};
         growing g;
         uint64_t dice = seed;

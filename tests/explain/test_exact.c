@@ -226,11 +226,11 @@ static const char *draw(uint64_t *dice, int world, char *keys, size_t bytes)
 
 TEST(models_that_were_drawn_cost_what_is_said)
 {
-    int trials = test_long() ? 200 : test_brief() ? 2 : 8;
+    const dice_seeds seeds = dice_seeds_of("MODELS", test_long() ? 200 : test_brief() ? 2 : 8);
     char keys[512];
 
-    for (uint64_t trial = 0; trial < (uint64_t)trials; trial++) {
-        uint64_t dice = 7 * trial + 1;
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
+        uint64_t dice = 7 * seed;
         int world = 1 + dice_below(&dice, REAL_WORLDS);
 
         hold(world, draw(&dice, world, keys, sizeof keys));

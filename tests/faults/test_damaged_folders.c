@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "faults/damage.h"
+#include "support/dice.h"
 #include "support/program.h"
 
 enum {
@@ -171,20 +172,16 @@ static void damaged_folder(fixture *f, uint64_t number)
     file = f->files[damage_random(&seed, (uint64_t)f->file_count)];
     snprintf(path, sizeof path, "%s/%s", f->folder, file);
     must_fail = damage_file(path, seed, damage);
-    snprintf(what, sizeof what, "case %llu, %s/%s", (unsigned long long)number, model, damage);
+    snprintf(what, sizeof what, "FSDP_DAMAGE_SEED=%llu, %s/%s", (unsigned long long)number, model, damage);
     check_doors(f, what, must_fail);
 }
 
 TEST_WITH(damaged_folders_end_with_one_message, setup, NULL)
 {
-    const char *one = getenv("FSDP_FAULT_CASE");
-    uint64_t cases = test_long() ? 1000 : TEST_SANITIZED ? 5 : 30;
-    fixture *f = *state;
+    const dice_seeds seeds = dice_seeds_of("DAMAGE", test_long() ? 1000 : TEST_SANITIZED ? 5 : 30);
 
-    if (one)
-        damaged_folder(f, strtoull(one, NULL, 10));
-    for (uint64_t i = 0; i < cases && !one; i++)
-        damaged_folder(f, i);
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++)
+        damaged_folder(*state, seed);
 }
 
 TEST_WITH(good_folders_are_taken, setup, NULL)

@@ -218,9 +218,10 @@ static void draw(uint64_t *dice, trial *t)
 
 TEST(parts_of_any_layout_step_as_the_whole)
 {
-    uint64_t dice = 39;
+    const dice_seeds seeds = dice_seeds_of("LAYOUTS", test_long() ? 2000 : test_brief() ? 8 : 30);
 
-    for (int i = 0; i < (test_long() ? 2000 : test_brief() ? 8 : 30); i++) {
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
+        uint64_t dice = seed;
         trial t;
 
         draw(&dice, &t);

@@ -195,8 +195,10 @@ TEST(whatever_is_drawn_is_what_it_is_without_pieces)
 {
     static const int worlds[] = {2, 3, 4, 1, 8};
 
-    for (int seed = 0; seed < (test_long() ? 3000 : test_brief() ? 8 : 16); seed++) {
-        network n = draw((uint64_t)seed);
+    const dice_seeds seeds = dice_seeds_of("ASYNC", test_long() ? 3000 : test_brief() ? 8 : 16);
+
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
+        network n = draw(seed);
 
         test_run_ranks(worlds[seed % (test_brief() ? 2 : 5)], compare, &n);
     }

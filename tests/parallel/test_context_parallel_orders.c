@@ -290,11 +290,9 @@ static void play(fsdp_context *context, void *arg)
 
 TEST(a_model_that_is_cut_stays_the_whole_one_in_any_order_of_calls)
 {
-    const char *only = getenv("FSDP_CONTEXT_SEED"), *count = getenv("FSDP_CONTEXT_COUNT");
-    uint64_t first = only ? strtoull(only, NULL, 10) : 1, seeds = test_long() ? 500 : test_brief() ? 2 : 6;
+    const dice_seeds seeds = dice_seeds_of("CONTEXT", test_long() ? 500 : test_brief() ? 2 : 6);
 
-    seeds = only ? 1 : count ? strtoull(count, NULL, 10) : seeds;
-    for (uint64_t seed = first; seed < first + seeds; seed++) {
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
         char why[2048];
 
         if (test_try_ranks(1 + (int)(seed % 3), play, &seed, why, sizeof why) > 0)

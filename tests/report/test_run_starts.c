@@ -393,9 +393,10 @@ static char *expected_of(const world *w)
 
 TEST(any_order_of_runs_resumes_forks_and_kills_is_shown_as_it_was)
 {
+    const dice_seeds seeds = dice_seeds_of("RUNS", test_long() ? 20000 : test_brief() ? 60 : 300);
     int64_t resumes = 0, cuts = 0, runs_shown = 0;
 
-    for (uint64_t seed = 1; seed <= (test_long() ? 20000 : test_brief() ? 60 : 300); seed++) {
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
         world w = {.seed = seed, .file = test_begin_text()};
         fsdp__recorded_runs runs;
         char *text, *losses, *expected;
@@ -417,7 +418,7 @@ TEST(any_order_of_runs_resumes_forks_and_kills_is_shown_as_it_was)
         runs_shown += runs.count;
         fsdp__recorded_runs_free(&runs);
     }
-    CHECK(resumes > 20 && cuts > 20 && runs_shown > 100);
+    CHECK(seeds.only || (resumes > 20 && cuts > 20 && runs_shown > 100));
 }
 
 TEST(an_allocation_that_fails_is_an_error)

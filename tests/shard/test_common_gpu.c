@@ -476,9 +476,11 @@ static void play_order(fsdp_context *context, void *arg)
 /* Where the driver cannot map memory, nothing has a place. */
 TEST_WITH(random_orders_of_steps_have_the_same_bits_with_places, open_fake, close_fake)
 {
+    const dice_seeds seeds = dice_seeds_of("PLACES", test_long() ? 40 : 1);
+
     if (TEST_SANITIZED && !test_long())
         skip();
-    for (uint64_t seed = 1; seed <= (test_long() ? 40 : 1); seed++) {
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
         order o = {.seed = seed};
 
         for (int placed = 0; placed < 2; placed++) {

@@ -496,7 +496,9 @@ static void walk_through(fsdp_context *context, void *arg)
 /* In whatever order units are used, again and again: as many gathers as where each use gathers for itself. */
 TEST(what_is_gathered_ahead_is_used)
 {
-    for (uint64_t seed = 0; seed < (test_long() ? 2000 : test_brief() ? 12 : 60); seed++) {
+    const dice_seeds seeds = dice_seeds_of("AHEAD", test_long() ? 2000 : test_brief() ? 12 : 60);
+
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
         walking p = {
             .seed = seed, .fsdp1 = seed % 3 > 0, .overlap = seed % 4 ? FSDP_OVERLAP_AUTO : FSDP_OVERLAP_WORKER};
         int alone;

@@ -1,6 +1,7 @@
 /* Where parameters lie: over all ranks every element of every parameter lies in one place, whatever is sharded. */
 #include "base/rng.h"
 #include "shard/group/param_group.h"
+#include "support/dice.h"
 #include "support/test.h"
 
 enum {
@@ -149,15 +150,17 @@ static void check_case(drawn d)
 
 TEST(every_element_lies_in_one_place)
 {
-    uint64_t seeds = test_long() ? 100000 : 2000;
+    const dice_seeds seeds = dice_seeds_of("LAYOUT", test_long() ? 100000 : 2000);
 
-    for (uint64_t seed = 0; seed < seeds; seed++)
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++)
         check_case(draw_case(seed));
 }
 
 TEST(every_rank_says_whether_rows_of_all_lie_together)
 {
-    for (uint64_t seed = 0; seed < 2000; seed++)
+    const dice_seeds seeds = dice_seeds_of("LAYOUT", 2000);
+
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++)
         check_runs(draw_case(seed));
 }
 

@@ -278,9 +278,10 @@ TEST(low_precision_steps_as_on_one_rank)
 
 TEST(drawn_settings_step_as_on_one_rank)
 {
-    uint64_t dice = 41;
+    const dice_seeds seeds = dice_seeds_of("SETTINGS", test_long() ? 2000 : test_brief() ? 10 : 25);
 
-    for (int i = 0; i < (test_long() ? 2000 : test_brief() ? 10 : 25); i++) {
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
+        uint64_t dice = seed;
         way w = ways[dice_below(&dice, (int)FSDP__COUNT_OF(ways))];
 
         w.layout = layouts[dice_below(&dice, (int)FSDP__COUNT_OF(layouts))];

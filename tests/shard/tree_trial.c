@@ -235,25 +235,15 @@ bool tree_passes(const tree_plan *plan, uint32_t which, char *text, size_t bytes
 
 /* ---- many plans ---- */
 
-static int number_from(const tree_trial *trial, const char *what, int otherwise)
-{
-    char name[64];
-    const char *text;
-
-    snprintf(name, sizeof name, "FSDP_%s_%s", trial->name, what);
-    text = getenv(name);
-    return text ? atoi(text) : otherwise;
-}
-
-static bool number_passes(const tree_trial *trial, int seed, uint32_t which)
+static bool number_passes(const tree_trial *trial, uint64_t seed, uint32_t which)
 {
     static tree_plan plans[TREE_MAX_MODELS];
     char text[4096];
 
-    trial->draw((uint64_t)seed, plans);
+    trial->draw(seed, plans);
     if (tree_passes(plans, which, text, sizeof text))
         return true;
-    fprintf(stderr, "%s\nin this plan, FSDP_%s_SEED=%d repeats it:\n", text, trial->name, seed);
+    fprintf(stderr, "%s\nin this plan, FSDP_%s_SEED=%llu repeats it:\n", text, trial->name, (unsigned long long)seed);
     tree_print(stderr, plans);
     if (getenv("FSDP_TEST_JOINED")) /* other processes have another failure, or none */
         return false;
@@ -267,25 +257,22 @@ static bool number_passes(const tree_trial *trial, int seed, uint32_t which)
 
 /* What ranks that failed have left behind lives on, and fills the device's memory: no other plan, nor another case, can
  * be told from it. */
-static void pass_or_end(const tree_trial *trial, int seed, uint32_t which)
+static void pass_or_end(const tree_trial *trial, uint64_t seed, uint32_t which)
 {
     if (number_passes(trial, seed, which))
         return;
     if (getenv("FSDP_TEST_JOINED"))
-        TEST_FAIL("plan %d failed", seed);
-    fprintf(stderr, "plan %d failed: this ends the program\n", seed);
+        TEST_FAIL("plan %llu failed", (unsigned long long)seed);
+    fprintf(stderr, "plan %llu failed: this ends the program\n", (unsigned long long)seed);
     fflush(NULL);
     _exit(1);
 }
 
 void tree_try(const tree_trial *trial)
 {
-    int only = number_from(trial, "SEED", 0), from = number_from(trial, "FROM", 1);
     int usual = test_long() ? trial->longer : test_brief() ? trial->brief : trial->shorter;
-    int count = number_from(trial, "COUNT", usual);
+    const dice_seeds seeds = dice_seeds_of(trial->name, (uint64_t)usual);
 
-    if (only)
-        pass_or_end(trial, only, (1u << RESIDENCES) - 1);
-    for (int seed = from; seed < from + count && !only; seed++)
-        pass_or_end(trial, seed, trial->residences((uint64_t)seed));
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++)
+        pass_or_end(trial, seed, seeds.only ? (1u << RESIDENCES) - 1 : trial->residences(seed));
 }

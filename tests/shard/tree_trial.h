@@ -10,7 +10,7 @@ bool tree_passes(const tree_plan *plan, uint32_t which, char *text, size_t bytes
 void tree_reduce(tree_plan *plan, uint32_t which);
 
 typedef struct tree_trial {
-    const char *name;                                              /* of the variables: FSDP_<name>_SEED, ... */
+    const char *name;                                              /* of its seeds (support/dice.h) */
     void (*draw)(uint64_t seed, tree_plan plans[TREE_MAX_MODELS]); /* the second where there is one */
     uint32_t (*residences)(uint64_t seed);
     int shorter, brief, longer; /* how many plans: usually, of test_brief(), of test_long() */
@@ -19,8 +19,6 @@ typedef struct tree_trial {
 /* Runs the plans of many seeds. One that fails is reduced, printed with its seed, and ends the program. In the
  * environment:
  *     FSDP_<name>_SEED=n     runs only plan n, in every residence
- *     FSDP_<name>_FROM=n     begins with plan n
- *     FSDP_<name>_COUNT=n    runs so many
  *     FSDP_TREE_TRACE=1      prints calls as rank 0 makes them */
 void tree_try(const tree_trial *trial);
 

@@ -3,6 +3,7 @@
 #include "fsdp/state.h"
 #include "nn/module.h"
 #include "state/entry.h"
+#include "support/dice.h"
 #include "support/layouts.h"
 #include "support/ranks.h"
 #include "tensor/tensor.h"
@@ -25,8 +26,22 @@ typedef struct mesh_case {
     int64_t shape[3];
 } mesh_case;
 
+typedef struct drawing {
+    const mesh_case *mesh;
+    uint64_t seed;
+} drawing;
+
 static const mesh_case cases[] = {{1, 1, {1}},    {4, 2, {2, 2}},    {6, 2, {3, 2}},
                                   {6, 2, {2, 3}}, {8, 3, {2, 2, 2}}, {8, 2, {2, 4}}};
+
+static void draw_on_all_meshes(test_rank_body body)
+{
+    const dice_seeds seeds = dice_seeds_of("LAYOUTS", test_long() ? 50 : 1);
+
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++)
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+            test_run_ranks(cases[i].world, body, &(drawing){&cases[i], seed});
+}
 
 static fsdp_tensor *make_whole(fsdp_context *context, int entry, float factor)
 {
@@ -99,8 +114,9 @@ static void load(const fsdp_state_dict *state, const fsdp_state_dict *full, fsdp
 
 static void check_moves(fsdp_context *context, void *arg)
 {
-    const mesh_case *c = arg;
-    uint64_t dice = 5;
+    const drawing *drawn = arg;
+    const mesh_case *c = drawn->mesh;
+    uint64_t dice = drawn->seed;
     fsdp_mesh *mesh = NULL;
 
     CHECK_OK(fsdp_mesh_create(context, c->ndim, c->shape, names, &mesh));
@@ -129,8 +145,7 @@ static void check_moves(fsdp_context *context, void *arg)
 
 TEST(any_layout_becomes_any_other)
 {
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        test_run_ranks(cases[i].world, check_moves, (void *)&cases[i]);
+    draw_on_all_meshes(check_moves);
 }
 
 /* ---- who writes ---- */
@@ -184,8 +199,9 @@ static void check_slices(fsdp_mesh *mesh, uint64_t *dice)
 
 static void check_writers(fsdp_context *context, void *arg)
 {
-    const mesh_case *c = arg;
-    uint64_t dice = 9;
+    const drawing *drawn = arg;
+    const mesh_case *c = drawn->mesh;
+    uint64_t dice = drawn->seed;
     fsdp_mesh *mesh = NULL;
 
     CHECK_OK(fsdp_mesh_create(context, c->ndim, c->shape, names, &mesh));
@@ -202,8 +218,7 @@ static void check_writers(fsdp_context *context, void *arg)
 
 TEST(every_element_has_one_writer)
 {
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        test_run_ranks(cases[i].world, check_writers, (void *)&cases[i]);
+    draw_on_all_meshes(check_writers);
 }
 
 /* ---- memory ---- */
@@ -301,8 +316,9 @@ static void check_same_values(fsdp_module *cut, fsdp_module *whole)
 /* Built on the meta device or not; then in another dtype, in which it is still distributed. */
 static void check_initial(fsdp_context *context, void *arg)
 {
-    const mesh_case *c = arg;
-    uint64_t dice = 13;
+    const drawing *drawn = arg;
+    const mesh_case *c = drawn->mesh;
+    uint64_t dice = drawn->seed;
     fsdp_module *whole = fsdp_linear_create(context, test_device(context), 11, 24, NULL);
     fsdp_mesh *mesh = NULL;
 
@@ -329,8 +345,7 @@ static void check_initial(fsdp_context *context, void *arg)
 
 TEST(first_values_are_the_same_at_every_layout)
 {
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        test_run_ranks(cases[i].world, check_initial, (void *)&cases[i]);
+    draw_on_all_meshes(check_initial);
 }
 
 /* ---- a rank that differs ---- */

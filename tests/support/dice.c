@@ -2,6 +2,8 @@
 #include "support/dice.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "base/rng.h"
 
@@ -33,4 +35,23 @@ float dice_normal(uint64_t key, uint64_t index)
     radius = sqrtf(-2.0f * logf((float)pair[0] * 0x1p-32f + 0x1p-33f)); /* the logarithm's argument is in (0, 1] */
     angle = 6.283185307179586f * ((float)(pair[1] >> 8) * 0x1p-24f);
     return radius * (index % 2 ? sinf(angle) : cosf(angle));
+}
+
+static uint64_t number_from(const char *name, const char *what, uint64_t otherwise)
+{
+    char variable[64];
+    const char *text;
+
+    (void)snprintf(variable, sizeof variable, "FSDP_%s_%s", name, what);
+    text = getenv(variable);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+dice_seeds dice_seeds_of(const char *name, uint64_t usual)
+{
+    uint64_t only = number_from(name, "SEED", 0), first = number_from(name, "FROM", 1);
+
+    if (only)
+        return (dice_seeds){only, only + 1, true};
+    return (dice_seeds){first, first + number_from(name, "COUNT", usual), false};
 }

@@ -12,4 +12,15 @@ bool dice_chance(uint64_t *state, int percent);
  * kernels that draw. */
 float dice_normal(uint64_t key, uint64_t index);
 
+/* Holds the seeds of a test that draws: each from `first` up to `end`, without it. */
+typedef struct dice_seeds {
+    uint64_t first, end;
+    bool only; /* the environment names one */
+} dice_seeds;
+/* Returns the first `usual` seeds from 1 on, or those that the environment names:
+ *     FSDP_<name>_SEED=n     only n
+ *     FSDP_<name>_FROM=n     from n on
+ *     FSDP_<name>_COUNT=n    so many */
+dice_seeds dice_seeds_of(const char *name, uint64_t usual);
+
 #endif

@@ -548,11 +548,9 @@ static void play(fsdp_context *context, void *arg)
 
 TEST(a_model_that_is_cut_in_every_way_stays_the_whole_one_in_any_order_of_calls)
 {
-    const char *only = getenv("FSDP_TEAM_ORDERS_SEED"), *count = getenv("FSDP_TEAM_ORDERS_COUNT");
-    uint64_t first = only ? strtoull(only, NULL, 10) : 1, seeds = test_long() ? 1000 : test_brief() ? 2 : 6;
+    const dice_seeds seeds = dice_seeds_of("TEAM_ORDERS", test_long() ? 1000 : test_brief() ? 2 : 6);
 
-    seeds = count ? strtoull(count, NULL, 10) : only ? 1 : seeds;
-    for (uint64_t seed = first; seed < first + seeds; seed++) {
+    for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
         uint64_t dice = seed;
         const drawing d = draw(&dice);
         char why[2048];
