@@ -19,6 +19,14 @@ static bool in_range(const fsdp__key *key, double value)
     return key->range & FSDP__BELOW ? value < key->most : value <= key->most;
 }
 
+/* Compares integers as such: a double has no place for each of the largest. */
+static bool has_integer(const fsdp__key *key, int64_t value)
+{
+    if (key->range & FSDP__OR_MINUS && value == -1)
+        return true;
+    return value >= (int64_t)key->least && value <= (int64_t)key->most;
+}
+
 static bool set_integer(const fsdp__key *key, const char *text, int64_t *field)
 {
     char *end;
@@ -26,7 +34,7 @@ static bool set_integer(const fsdp__key *key, const char *text, int64_t *field)
 
     errno = 0;
     value = strtoll(text, &end, 10);
-    if (end == text || *end || errno || strchr(" \t\n\v\f\r", text[0]) || !in_range(key, (double)value))
+    if (end == text || *end || errno || strchr(" \t\n\v\f\r", text[0]) || !has_integer(key, value))
         return false;
     *field = value;
     return true;
@@ -51,7 +59,7 @@ static bool set_size(const fsdp__key *key, const char *text, int64_t *field)
 {
     int64_t bytes;
 
-    if (!fsdp__size_parse(text, &bytes) || !in_range(key, (double)bytes))
+    if (!fsdp__size_parse(text, &bytes) || !has_integer(key, bytes))
         return false;
     *field = bytes;
     return true;
@@ -365,14 +373,33 @@ static bool is_choice(const fsdp__key *key, int64_t value)
 }
 
 /* Fails with what a number is and what is allowed. */
-static fsdp_status check_number(const fsdp__key *key, bool good, double value)
+static fsdp_status refuse_number(const fsdp__key *key, const char *value)
 {
     char allowed[256];
 
-    if (good)
-        return FSDP_OK;
     fsdp__key_allowed(key, allowed, sizeof allowed);
-    return FSDP_FAIL(FSDP_INVALID, "%s.%s is %.15g: expected %s", key->section, key->name, value, allowed);
+    return FSDP_FAIL(FSDP_INVALID, "%s.%s is %s: expected %s", key->section, key->name, value, allowed);
+}
+
+static fsdp_status check_number(const fsdp__key *key, double value)
+{
+    char text[40];
+
+    if (isfinite(value) && in_range(key, value))
+        return FSDP_OK;
+    snprintf(text, sizeof text, "%.15g", value);
+    return refuse_number(key, text);
+}
+
+static fsdp_status check_integer(const fsdp__key *key, int64_t value)
+{
+    bool may_be_any = key->type != FSDP__KEY_CHOICE || key->range & FSDP__OR_INTEGER;
+    char text[40];
+
+    if (is_choice(key, value) || (may_be_any && has_integer(key, value)))
+        return FSDP_OK;
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    return refuse_number(key, text);
 }
 
 static fsdp_status check_entries(const fsdp__key *key, char *const *entries, int64_t count)
@@ -433,18 +460,11 @@ fsdp_status fsdp__key_check(const void *config, const fsdp__key *key)
     switch (key->type) {
     case FSDP__KEY_INTEGER:
     case FSDP__KEY_SIZE:
-        count = *(const int64_t *)field;
-        return check_number(key, unset || is_choice(key, count) || in_range(key, (double)count), (double)count);
-    case FSDP__KEY_NUMBER: {
-        double value = *(const double *)field;
-
-        return check_number(key, unset || (isfinite(value) && in_range(key, value)), value);
-    }
+        return unset ? FSDP_OK : check_integer(key, *(const int64_t *)field);
+    case FSDP__KEY_NUMBER:
+        return unset ? FSDP_OK : check_number(key, *(const double *)field);
     case FSDP__KEY_CHOICE:
-        count = *(const int *)field;
-        return check_number(
-            key, unset || is_choice(key, count) || (key->range & FSDP__OR_INTEGER && in_range(key, (double)count)),
-            (double)count);
+        return unset ? FSDP_OK : check_integer(key, *(const int *)field);
     case FSDP__KEY_BOOL:
         return FSDP_OK;
     case FSDP__KEY_TEXT:

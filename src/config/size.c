@@ -32,7 +32,9 @@ bool fsdp__size_parse(const char *text, int64_t *out_bytes)
         if (value * (double)units[i].bytes > 9e18)
             return false;
         *out_bytes = (int64_t)(value * (double)units[i].bytes);
-        return true;
+        if (!memchr(text, '.', digits)) /* as a whole number, which a double need not hold */
+            *out_bytes = strtoll(text, NULL, 10) * units[i].bytes;
+        return *out_bytes <= 9000000000000000000;
     }
     return false;
 }

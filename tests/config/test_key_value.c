@@ -117,9 +117,11 @@ TEST(sizes_have_the_units_that_people_write)
         {"1024B", 1024, "photos: 1KiB\n"},
         {"1.0001KB", 1000, "photos: 1KB\n"},
         {".5TiB", (int64_t)1 << 39, "photos: 512GiB\n"},
+        {"9007199254740993", 9007199254740993, "photos: 9007199254740993\n"},
     };
-    static const char *const wrong[] = {"",        "GB",  "5 ", "5XB", "-5GB",   "5GBs",         "5  GB",
-                                        "1.2.3GB", "999", "0",  "nan", "0x10GB", "9000000000TB", "5e9"};
+    static const char *const wrong[] = {"",     "GB",     "5 ",           "5XB", "-5GB",
+                                        "5GBs", "5  GB",  "1.2.3GB",      "999", "0",
+                                        "nan",  "0x10GB", "9000000000TB", "5e9", "9000000000000000001"};
     pool p = {0}, again;
 
     CHECK_OK(fsdp__config_default(&pool_table, &p));

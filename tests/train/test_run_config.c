@@ -177,6 +177,13 @@ TEST_WITH(a_wrong_value_is_refused_with_what_is_allowed, setup, teardown)
     refuses("checkpoint:\n  load_step: 9100000000000000000\n",
             ":2: checkpoint.load_step is '9100000000000000000': expected best, -1 or an integer from 0 to "
             "9000000000000000000");
+    refuses("checkpoint:\n  load_step: 9000000000000000001\n",
+            ":2: checkpoint.load_step is '9000000000000000001': expected best, -1 or an integer from 0 to "
+            "9000000000000000000");
+    config->checkpoint.load_step = 9000000000000000001;
+    CHECK_ERROR(fsdp_train_config_print(config, stdout), FSDP_INVALID,
+                "checkpoint.load_step is 9000000000000000001: expected best, -1 or an integer from 0 to");
+    config->checkpoint.load_step = -1;
     refuses("training:\n  steps:\n", ":2: training.steps is '': expected an integer from 1 to 9000000000000000000");
     refuses("training:\n  global_batch_size: 0\n",
             ":2: training.global_batch_size is '0': expected -1 or an integer from 1 to 1073741824");
