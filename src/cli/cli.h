@@ -53,6 +53,8 @@ typedef struct fsdp__output_kind {
 } fsdp__output_kind;
 extern const fsdp__output_kind fsdp__output_svg;
 
+/* Checks that a path, which `option` gave, is not standard output, where the command prints: '-', or its file. */
+fsdp_status fsdp__output_is_apart(const char *option, const char *path);
 /* Checks that a command that reads what `config` names may write `path` at the end; `option` asked for it. A file that
  * is there already must be of the kind; NULL: any. */
 fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *option, const char *path,

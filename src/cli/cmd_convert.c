@@ -544,6 +544,8 @@ int fsdp__cmd_convert(int argc, char **argv)
 
     if (!fsdp__take_line(&args, "convert", usage, argc, argv, &status))
         return status;
+    if (to && fsdp__output_is_apart("--output", to) != FSDP_OK)
+        return fsdp__usage_error("convert: %s", fsdp_last_error());
     if (to && args.positional_count < 2)
         args.positional[args.positional_count++] = to;
     else if (to)

@@ -182,6 +182,8 @@ static int with_line(request *r, int argc, char **argv)
         return fsdp__usage_error("tokenize: no file of text given");
     if ((!r->output && !r->show) || !r->tokenizer)
         return fsdp__usage_error("tokenize: %s is missing", r->output || r->show ? "--tokenizer FOLDER" : "-o OUT.bin");
+    if (r->output && fsdp__output_is_apart("--output", r->output) != FSDP_OK)
+        return fsdp__usage_error("tokenize: %s", fsdp_last_error());
     if (fsdp__args_integer("--show", r->show, 1, 1 << 20, &r->shown) != FSDP_OK)
         return fsdp__usage_error("tokenize: %s", fsdp_last_error());
     r->options.learn_all = r->train_on && strcmp(r->train_on, "all") == 0;

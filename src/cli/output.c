@@ -92,13 +92,16 @@ static fsdp_status check_place(const char *option, const place *p)
     return FSDP_OK;
 }
 
-/* Returns whether the path is standard output. A file there is replaced by a rename, and what the command prints would
- * be lost. */
-static bool is_standard_output(const char *path)
+/* A file that is standard output is replaced by a rename, and what the command prints would be lost. */
+fsdp_status fsdp__output_is_apart(const char *option, const char *path)
 {
     struct stat named, own;
+    bool is_own = stat(path, &named) == 0 && fstat(STDOUT_FILENO, &own) == 0 && fsdp__same_file(&named, &own);
 
-    return stat(path, &named) == 0 && fstat(STDOUT_FILENO, &own) == 0 && fsdp__same_file(&named, &own);
+    if (!is_own && strcmp(path, "-") != 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is standard output, where the command itself prints: name a file", option,
+                     path);
 }
 
 const fsdp__output_kind fsdp__output_svg = {{"<svg", "<?xml", NULL}, "is no SVG picture"};
@@ -111,9 +114,7 @@ fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *opti
 
     if (!path)
         return FSDP_OK;
-    if (is_standard_output(path))
-        return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is standard output, where the command itself prints: name a file",
-                         option, path);
+    FSDP_TRY(fsdp__output_is_apart(option, path));
     FSDP_TRY(find_place(option, path, &p));
     status = check_place(option, &p);
     release_place(&p);

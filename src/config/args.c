@@ -122,6 +122,9 @@ fsdp_status fsdp__args_parse(fsdp__args *args, const char *command, int argc, ch
             return FSDP_OK;
         }
         if (is_word) {
+            if (text[1] == '\0' && text[0] == '-')
+                return FSDP_FAIL(FSDP_INVALID, "%s: '-' is standard input, which is not read here: name a file ('./-')",
+                                 command);
             if (!args->list && args->positional_count == args->positional_most)
                 return FSDP_FAIL(FSDP_INVALID, "%s: unexpected argument '%s'", command, text);
             (args->list ? args->list : args->positional)[args->positional_count++] = text;

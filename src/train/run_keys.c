@@ -3,10 +3,19 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "base/cores.h"
 #include "device/device.h"
 #include "fsdp/adapter.h"
+
+/* Refuses "-" for what a run writes: elsewhere that is standard output, which has the run's own lines. */
+static fsdp_status check_place(const char *name, const char *text)
+{
+    if (strcmp(text, "-") != 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "%s is '-': it cannot go to standard output: name a file or folder ('./-')", name);
+}
 
 static const fsdp__choice load_choices[] = {{"each", 0}, {"leader", 1}, {NULL, 0}};
 static const fsdp__choice init_choices[] = {{"pretrained", 1}, {"random", 0}, {NULL, 0}};
@@ -144,9 +153,9 @@ static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NUL
 #section, #name, FSDP__KEY_TEXT, AT(section, name), 0, 0, range, NULL, NULL, help, check, NULL \
     }
 /* "export" is a keyword of C++, which reads the public header. */
-#define SAVE_TEXT(name, help)                                                                            \
-    {                                                                                                    \
-        "export", #name, FSDP__KEY_TEXT, AT(save, name), 0, 0, FSDP__LOCAL, NULL, NULL, help, NULL, NULL \
+#define SAVE_TEXT(name, help)                                                                                   \
+    {                                                                                                           \
+        "export", #name, FSDP__KEY_TEXT, AT(save, name), 0, 0, FSDP__LOCAL, NULL, NULL, help, check_place, NULL \
     }
 #define SAVE_CHOICE(name, choices, initial, help)                                                      \
     {                                                                                                  \
@@ -332,12 +341,12 @@ static const fsdp__key keys[] = {
     BOOL_LOCAL(comm, trace, "false", "every rank logs what happens to each group of parameters, and each collective"),
 
     INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "number of steps between log lines"),
-    TEXT(metrics, jsonl, FSDP__LOCAL, "a file that gets a JSON object for each step, after those of earlier runs"),
-    TEXT(metrics, trace.path, 0, "a file for a trace of some steps, of all ranks: what ran when, on which stream, and how much memory it took, to be opened at ui.perfetto.dev or in chrome://tracing; .json, or .json.gz to have it packed"),
+    TEXT_OF(metrics, jsonl, FSDP__LOCAL, "a file that gets a JSON object for each step, after those of earlier runs", check_place),
+    TEXT_OF(metrics, trace.path, 0, "a file for a trace of some steps, of all ranks: what ran when, on which stream, and how much memory it took, to be opened at ui.perfetto.dev or in chrome://tracing; .json, or .json.gz to have it packed", check_place),
     TEXT_OF(metrics, trace.steps, 0, "which steps are traced: 5, 3-5 or '3-5, 100'; not set: the second to the fourth that the run takes", fsdp__step_ranges_check),
-    TEXT(metrics, csv, FSDP__LOCAL, "a file that gets a row for each step and each validation, after those of earlier runs"),
-    TEXT(metrics, prometheus, FSDP__LOCAL, "a file that is replaced with each log line, in the text format of Prometheus: FILE.prom in the folder that node_exporter's textfile collector reads"),
-    TEXT(metrics, tensorboard, FSDP__LOCAL, "a folder for TensorBoard, to which every run adds a file; it is made if it is missing"),
+    TEXT_OF(metrics, csv, FSDP__LOCAL, "a file that gets a row for each step and each validation, after those of earlier runs", check_place),
+    TEXT_OF(metrics, prometheus, FSDP__LOCAL, "a file that is replaced with each log line, in the text format of Prometheus: FILE.prom in the folder that node_exporter's textfile collector reads", check_place),
+    TEXT_OF(metrics, tensorboard, FSDP__LOCAL, "a folder for TensorBoard, to which every run adds a file; it is made if it is missing", check_place),
     BOOL(metrics, exact, "false", "on a GPU, on one rank, the host waits for the numbers of each step before it queues the next one; otherwise it reads them a step later, and training.on_nan acts a step later, with the same result"),
     INTEGER(metrics, histogram_freq, 0, FSDP__KEY_LARGE, 0, "0", "number of steps between looks at each unit's gradients and weights, which each rank copies to the host for them: metrics.tensorboard gets histograms and norms, and the log and metrics.jsonl get warnings of gradients that vanish, explode or are all 0, and of steps that are too large; 0: never"),
     TEXT(metrics, sample_prompt, 0, "with metrics.tensorboard: a text that the model continues, always by its most likely token; it needs data of text, or a tokenizer"),
@@ -345,10 +354,10 @@ static const fsdp__key keys[] = {
     INTEGER(metrics, sample_tokens, 1, 1 << 20, 0, "64", "tokens of such a text; every token takes a forward, which gathers as in training"),
     CHOICE(metrics, mfu, mfu, mfu_choices, "auto", "the peak of which MFU is a share (6 N + 12 layers x width x sequence FLOP a token, N without embeddings; frozen parameters count 4)\nauto: that of a known GPU's data sheet, for dense products of the compute dtype; on other devices there is no MFU\nmeasured: the rate of a large product, which takes some tenths of a second at the start\nnone: no MFU"),
     NUMBER(metrics, peak_tflops, 0, 1e9, 0, "0", "the peak of a device in TFLOP/s (dense products of the compute dtype): of each GPU, or of all processors of a machine; it takes the place of the data sheet's; 0: not set"),
-    TEXT(metrics, flight_recorder, FSDP__LOCAL, "the folder for the last calls of every rank, which are written when a rank fails, hangs (comm.timeout) or dies, and on SIGUSR2; 'fsdp flight FOLDER' shows them; ranks that mpirun, srun or torchrun has started keep them there all the time, so that one that is killed leaves them: name a local disk or /dev/shm\nnot set: flight in checkpoint.folder, else <metrics.jsonl>.flight, else fsdp-flight-<process> in $TMPDIR or /tmp"),
+    TEXT_OF(metrics, flight_recorder, FSDP__LOCAL, "the folder for the last calls of every rank, which are written when a rank fails, hangs (comm.timeout) or dies, and on SIGUSR2; 'fsdp flight FOLDER' shows them; ranks that mpirun, srun or torchrun has started keep them there all the time, so that one that is killed leaves them: name a local disk or /dev/shm\nnot set: flight in checkpoint.folder, else <metrics.jsonl>.flight, else fsdp-flight-<process> in $TMPDIR or /tmp", check_place),
 
     CHOICE(checkpoint, enable, enable, bool_choices, NULL, "write checkpoints, and continue from one that is there; not set: true if checkpoint.folder is set"),
-    TEXT(checkpoint, folder, 0, "the folder of this run's checkpoints (step-N); no other run may use it; a run that finds a checkpoint there continues from it, with any number of ranks, and reads no weights of model.path"),
+    TEXT_OF(checkpoint, folder, 0, "the folder of this run's checkpoints (step-N); no other run may use it; a run that finds a checkpoint there continues from it, with any number of ranks, and reads no weights of model.path", check_place),
     INTEGER(checkpoint, interval, 1, FSDP__KEY_LARGE, 0, "500", "number of steps between checkpoints; the last step writes one, too, and so do SIGUSR1, and SIGTERM, SIGINT and SIGHUP, which then end the run"),
     INTEGER(checkpoint, keep_latest_k, 0, 1 << 20, 0, "10", "number of newest checkpoints to keep; older ones are removed; 0: all are kept"),
     INTEGER(checkpoint, keep_every, 0, FSDP__KEY_LARGE, 0, "0", "checkpoints of steps that are multiples of this are never removed; 0: there are none"),

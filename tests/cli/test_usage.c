@@ -216,6 +216,11 @@ FIXTURE_TEST(explain_tells_and_refuses)
     SAYS(1, "did you mean 'H100'?", "explain", "llama-1m", "--device=cuda:H1OO");
     SAYS(1, "--svg: '/dev/stdout' is standard output, where the command itself prints: name a file", "explain",
          "llama-1m", "--svg=/dev/stdout");
+    SAYS(1, "--svg: '-' is standard output, where the command itself prints: name a file", "explain", "llama-1m",
+         "--svg=-");
+    SAYS(2, "explain: '-' is standard input, which is not read here: name a file ('./-')", "explain", "-");
+    SAYS(2, "tokenize: --output: '-' is standard output", "tokenize", "text", "--tokenizer=folder", "-o", "-");
+    SAYS(2, "convert: --output: '-' is standard output", "convert", "folder", "-o", "-");
     toml = test_path(f->directory, "config.toml");
     test_write_file(toml, "[model]\n", 8);
     SAYS(1, "this is TOML, but a config is YAML", "explain", toml);

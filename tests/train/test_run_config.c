@@ -184,6 +184,10 @@ TEST_WITH(a_wrong_value_is_refused_with_what_is_allowed, setup, teardown)
     CHECK_ERROR(fsdp_train_config_print(config, stdout), FSDP_INVALID,
                 "checkpoint.load_step is 9000000000000000001: expected best, -1 or an integer from 0 to");
     config->checkpoint.load_step = -1;
+    refuses("metrics:\n  jsonl: '-'\n",
+            ":2: metrics.jsonl is '-': it cannot go to standard output: name a file or folder ('./-')");
+    refuses("export:\n  path: '-'\n",
+            ":2: export.path is '-': it cannot go to standard output: name a file or folder ('./-')");
     refuses("training:\n  steps:\n", ":2: training.steps is '': expected an integer from 1 to 9000000000000000000");
     refuses("training:\n  global_batch_size: 0\n",
             ":2: training.global_batch_size is '0': expected -1 or an integer from 1 to 1073741824");
