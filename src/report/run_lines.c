@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "format/json.h"
 #include "report/run_starts.h"
 
@@ -19,8 +20,9 @@ typedef struct reading {
     const char *path;
     fsdp__starts starts;
     int64_t line, unread;   /* unread: the number of a line that is no JSON; 0: none */
-    int64_t whole, damaged; /* numbers of lines */
-    char *first_damage;     /* what is wrong with the first damaged line; NULL: there is none */
+    int64_t whole, damaged; /* numbers of lines; one that begins with a part of another is both */
+    bool has_header;
+    char *first_damage; /* what is wrong with the first damaged line; NULL: there is none */
     char *text;
 } reading;
 
@@ -45,50 +47,70 @@ static fsdp_status find_whole(const reading *r, json_t **out)
     return FSDP_OK;
 }
 
+/* Leaves out a line, or the part of one, that `what` is wrong with. Fails if that leaves too little. */
+static fsdp_status leave_out(reading *r, int64_t line, const char *what)
+{
+    r->damaged++;
+    (void)FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld%s", r->path, (long long)line, what);
+    if (!r->first_damage)
+        FSDP__TRY_NEW(r->first_damage = fsdp__strdup(fsdp_last_error()));
+    return r->damaged < r->whole + MOST_DAMAGED ? FSDP_OK : FSDP_FAIL(FSDP_FORMAT, "%s", r->first_damage);
+}
+
 static fsdp_status add_line(reading *r, const json_t *line)
 {
     fsdp_status status = fsdp__start_knows(line)
                              ? fsdp__starts_add(&r->starts, line, r->line)
                              : FSDP_FAIL(FSDP_FORMAT, "neither the header of a run, nor a step, nor a validation");
 
-    return fsdp_fail_prefix(status, "cannot read '%s': line %lld", r->path, (long long)r->line);
+    if (status == FSDP_FORMAT) {
+        char what[FSDP__NAME_TEXT];
+
+        snprintf(what, sizeof what, ": %s", fsdp_last_error());
+        return leave_out(r, r->line, what);
+    }
+    FSDP_TRY(status);
+    r->whole++;
+    r->has_header = r->has_header || json_object_get(line, "run");
+    return FSDP_OK;
 }
 
-/* Leaves out a line for what the last error says. Fails if that leaves too little. */
-static fsdp_status leave_out(reading *r)
+/* Gives the JSON of a line, whatever stands before it; NULL: there is none. */
+static fsdp_status parse_line(const reading *r, bool *is_glued, json_t **out)
 {
-    r->damaged++;
-    if (!r->first_damage)
-        FSDP__TRY_NEW(r->first_damage = fsdp__strdup(fsdp_last_error()));
-    return r->damaged < r->whole + MOST_DAMAGED ? FSDP_OK : FSDP_FAIL(FSDP_FORMAT, "%s", r->first_damage);
+    fsdp_status status = fsdp__json_parse(r->path, r->text, strlen(r->text), out);
+
+    *is_glued = false;
+    if (status == FSDP_NO_MEMORY || *out)
+        return status;
+    status = find_whole(r, out);
+    *is_glued = *out != NULL;
+    return status;
 }
 
-/* Reads a line. One that is no JSON may have been left unfinished: then it is the last one, or a header follows. */
+/* Reads a line. A part of one may have been left unfinished: then it is the last one, or a header follows. */
 static fsdp_status read_line(reading *r)
 {
-    fsdp_status status;
-    json_t *line = NULL;
+    json_auto_t *line = NULL;
+    int64_t unread = r->unread;
+    bool is_glued, begins;
 
     r->line++;
     if (r->text[strspn(r->text, " \t\r\n")] == '\0')
         return FSDP_OK;
-    status = fsdp__json_parse(r->path, r->text, strlen(r->text), &line);
-    if (status == FSDP_NO_MEMORY || (!line && find_whole(r, &line) == FSDP_NO_MEMORY))
-        return FSDP_NO_MEMORY;
-    status = FSDP_OK;
-    if (r->unread && (!line || !json_object_get(line, "run"))) {
-        (void)FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld is no JSON object", r->path, (long long)r->unread);
-        status = leave_out(r);
-    }
-    if (status == FSDP_OK && line)
-        status = add_line(r, line);
-    r->whole += status == FSDP_OK && line;
-    if (status == FSDP_FORMAT && line)
-        status = leave_out(r);
+    FSDP_TRY(parse_line(r, &is_glued, &line));
+    begins = line && json_object_get(line, "run");
     r->unread = line ? 0 : r->line;
-    json_decref(line);
-    return status;
+    if (unread && !begins)
+        FSDP_TRY(leave_out(r, unread, " is no JSON object"));
+    if (is_glued && !begins)
+        FSDP_TRY(leave_out(r, r->line, " begins with a part of another line"));
+    return line ? add_line(r, line) : FSDP_OK;
 }
+
+enum {
+    ZEROS = 1 /* in place of NULs in a line, however many: JSON has neither */
+};
 
 /* Reads the next line, without the NULs that a power cut may leave before it. Returns its bytes; 0: the file ends. */
 static size_t next_line(reading *r, FILE *file)
@@ -96,9 +118,9 @@ static size_t next_line(reading *r, FILE *file)
     size_t bytes = 0;
 
     for (int c = getc_unlocked(file); c != EOF; c = getc_unlocked(file)) { /* no other thread reads it */
-        if (c == '\0' && bytes == 0)
+        if (c == '\0' && (bytes == 0 || r->text[bytes - 1] == ZEROS))
             continue;
-        r->text[bytes++] = c == '\0' ? '?' : (char)c; /* no JSON has one */
+        r->text[bytes++] = c == '\0' ? ZEROS : (char)c;
         if (c == '\n' || bytes == LINE - 1)
             break;
     }
@@ -106,14 +128,26 @@ static size_t next_line(reading *r, FILE *file)
     return bytes;
 }
 
+/* Leaves out a line that is too long for one of ours. A file that begins with one is refused: it may have no end. */
+static fsdp_status pass_over(reading *r, FILE *file)
+{
+    static const char what[] = " has over a million characters: it holds no metrics";
+
+    r->line++;
+    FSDP_TRY(leave_out(r, r->line, what));
+    if (r->whole == 0)
+        return FSDP_FAIL(FSDP_FORMAT, "%s", r->first_damage);
+    for (int c = getc_unlocked(file); c != EOF && c != '\n';)
+        c = getc_unlocked(file);
+    return FSDP_OK;
+}
+
 static fsdp_status read_lines(reading *r, FILE *file)
 {
     for (size_t bytes = next_line(r, file); bytes > 0; bytes = next_line(r, file)) {
-        if (bytes == LINE - 1 && r->text[bytes - 1] != '\n')
-            return FSDP_FAIL(FSDP_FORMAT,
-                             "cannot read '%s': line %lld has over a million characters: it holds no metrics", r->path,
-                             (long long)r->line + 1);
-        FSDP_TRY(read_line(r));
+        bool is_long = bytes == LINE - 1 && r->text[bytes - 1] != '\n';
+
+        FSDP_TRY(is_long ? pass_over(r, file) : read_line(r));
     }
     return ferror(file) ? fsdp__file_error("read", r->path) : FSDP_OK;
 }
@@ -136,7 +170,7 @@ static fsdp_status read_all(reading *r)
     r->text = text;
     status = read_lines(r, file);
     fclose(file);
-    if (status == FSDP_OK && r->damaged > 0 && r->damaged >= r->whole)
+    if (status == FSDP_OK && r->damaged > 0 && r->damaged >= r->whole && !r->has_header)
         return FSDP_FAIL(FSDP_FORMAT, "%s", r->first_damage);
     return status;
 }

@@ -223,7 +223,7 @@ TEST(an_unfinished_line_is_passed_over_where_one_can_be)
     CHECK_OK(read_text(HEADER "{\"step\": 1, \"lo\n{\"run\": \"2\", \"resumed_from\": 0}\n{\"step\": 1, \"loss\": 5}\n",
                        NULL));
     CHECK_OK(read_text("{\"step\": 1, \"loss\": 5}\n", NULL)); /* no header: an old file's tail */
-    CHECK_EQ(read_text(HEADER "{\"step\": 1, \"lo\n{\"loss\": 5}\n", "line 2 is no JSON object"), FSDP_FORMAT);
+    CHECK_EQ(read_text("{\"step\": 1, \"lo\n{\"loss\": 5}\n", "line 1 is no JSON object"), FSDP_FORMAT);
 }
 
 /* Reads lines of which some are damaged, and checks what is said of them (NULL: nothing). */
@@ -252,7 +252,38 @@ TEST(damaged_lines_amid_others_are_left_out_and_named)
                    "line 4 is no JSON object; 1 more line is damaged, and all others were read", 3);
     check_left_out(HEADER LINE("1") LINE("-4") LINE("5"), "line 3: 'step' is -4, which no run has written", 5);
     check_left_out(HEADER LINE("1") LINE("1e30") LINE("5"), "line 3: 'step' is 1e+30, which no run has written", 5);
+    check_left_out(HEADER LINE("1") "{\"step\": 2, \"lo" LINE("3") LINE("4"),
+                   "line 3 begins with a part of another line; all other lines were read", 4);
+    check_left_out(HEADER LINE("1") "{\"step\": 2, \"l\n"
+                                    "{\"step\": 3, \"lo" LINE("4"),
+                   "line 3 is no JSON object; 1 more line is damaged, and all others were read", 4);
+    check_left_out(HEADER LINE("1") "{\"step\": 2, \"lo{\"run\": \"2\", \"resumed_from\": 1}\n" LINE("2"), NULL, 2);
+    check_left_out(HEADER LINE("1") "x\ny\nz\n", "line 3 is no JSON object; 1 more line is damaged", 1);
     check_left_out("{\"run\": \"1\", \"world_size\": -3}\n" LINE("1") LINE("2"), "line 1: 'world_size' is -3", 2);
+}
+
+/* Puts `count` bytes in the place of the loss's name of step 2. */
+static void check_amid(char byte, int count, const char *said)
+{
+    folder f = folder_create("");
+    FILE *out = fopen(f.file, "w");
+
+    fputs(HEADER LINE("1") "{\"step\": 2, \"lo", out);
+    for (int i = 0; i < count; i++)
+        fputc(byte, out);
+    fputs("\": 5}\n" LINE("3"), out);
+    CHECK_EQ(fclose(out), 0);
+    CHECK_OK(fsdp__recorded_runs_read(&f.runs, f.file));
+    CHECK_NEAR(fsdp__run_figures_of(&f.runs.runs[0]).last_step, 3, 0);
+    CHECK_CONTAINS(CHECK_PTR(f.runs.left_out), said);
+    folder_free(&f);
+}
+
+TEST(a_line_with_zeros_or_without_an_end_costs_no_other)
+{
+    check_amid('\0', 1, "line 3 is no JSON object; all other lines were read");
+    check_amid('\0', 1 << 21, "line 3 is no JSON object; all other lines were read");
+    check_amid('x', 1 << 21, "line 3 has over a million characters: it holds no metrics; all other lines were read");
 }
 
 TEST(a_report_names_the_lines_that_it_leaves_out)
@@ -292,10 +323,10 @@ TEST(what_is_no_metrics_is_refused_by_line)
     CHECK_EQ(read_text("", "it holds no run"), FSDP_FORMAT);
     CHECK_EQ(read_text("hello\nworld\n", "line 1 is no JSON object"), FSDP_FORMAT);
     CHECK_EQ(read_text("[1, 2]\n{\"step\": 1}\n", "line 1 is no JSON object"), FSDP_FORMAT);
-    CHECK_EQ(read_text(HEADER "{\"loss\": 1}\n", "line 2: neither the header of a run, nor a step"), FSDP_FORMAT);
-    CHECK_EQ(read_text(HEADER "{\"step\": 1, \"loss\": \"high\"}\n", "line 2: 'loss' is neither a number nor null"),
+    CHECK_EQ(read_text("{\"loss\": 1}\n", "line 1: neither the header of a run, nor a step"), FSDP_FORMAT);
+    CHECK_EQ(read_text("{\"step\": 1, \"loss\": \"high\"}\n", "line 1: 'loss' is neither a number nor null"),
              FSDP_FORMAT);
-    CHECK_EQ(read_text(HEADER "{\"validation\": 1, \"loss\": []}\n", "line 2: 'loss' is neither a number nor null"),
+    CHECK_EQ(read_text("{\"validation\": 1, \"loss\": []}\n", "line 1: 'loss' is neither a number nor null"),
              FSDP_FORMAT);
     memset(deep, '[', 1 << 21);
     deep[(1 << 21) - 1] = '\0';
