@@ -120,6 +120,47 @@ const char *fsdp__shown(const char *text, char *out, size_t out_bytes)
     return out;
 }
 
+/* Adds to a text, and counts what has no room. */
+static void put(const char *text, size_t count, char *out, size_t out_bytes, size_t *used)
+{
+    if (*used + count < out_bytes)
+        memcpy(out + *used, text, count);
+    *used += count;
+}
+
+const char *fsdp__shell_word(const char *path, char *out, size_t out_bytes)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+=:,@%";
+    bool escapes = false, quotes = !*path || path[strspn(path, plain)];
+    const char *begin, *at = path;
+    size_t used = 0;
+
+    while (*at && !escapes) {
+        const char *before = at;
+
+        escapes = show_next(&at, NULL) != (size_t)(at - before);
+    }
+    begin = escapes ? "$'" : quotes ? "'" : "";
+    put("./", path[0] == '-' ? 2 : 0, out, out_bytes, &used);
+    put(begin, strlen(begin), out, out_bytes, &used);
+    for (at = path; *at;) {
+        char shown[4 * 4];
+
+        if (*at == '\'' || (escapes && *at == '\\')) {
+            put("'\\", escapes ? 0 : 1, out, out_bytes, &used); /* outside simple quotes, which have no escapes */
+            put((const char[]){'\\', *at++}, 2, out, out_bytes, &used);
+            put("'", escapes ? 0 : 1, out, out_bytes, &used);
+            continue;
+        }
+        put(shown, show_next(&at, shown), out, out_bytes, &used);
+    }
+    put("'", quotes, out, out_bytes, &used);
+    if (used >= out_bytes)
+        return fsdp__shown(path, out, out_bytes);
+    out[used] = '\0';
+    return out;
+}
+
 const char *fsdp__shown_message(char *out, size_t out_bytes, const char *format, va_list arguments)
 {
     char part[PART_BYTES], *whole = NULL;

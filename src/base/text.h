@@ -25,6 +25,12 @@ const char *fsdp__shown(const char *text, char *out, size_t out_bytes);
 const char *fsdp__shown_message(char *out, size_t out_bytes, const char *format, va_list arguments)
     __attribute__((format(printf, 3, 0)));
 
+/* Writes a path as a word of a command that is to be copied into a shell: as it is, in quotes, or, where fsdp__shown
+ * would change it, as $'\x1b'. One that begins with "-" gets "./" before it. What does not fit is shown as fsdp__shown
+ * does. Returns `out`. */
+const char *fsdp__shell_word(const char *path, char *out, size_t out_bytes);
+#define FSDP__SHELL_WORD(path) fsdp__shell_word((path), FSDP__ROOM(4 * 4096 + 8))
+
 /* Passes room for a text of fewer than `size` bytes, until the end of the block that the call stands in:
  * fsdp__size_text(bytes, FSDP__ROOM(24)). */
 #define FSDP__ROOM(size) ((char[size]){0}), (size)

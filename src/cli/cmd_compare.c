@@ -285,7 +285,7 @@ static int with_config(session *s, fsdp_train_config *config, int argc, char **a
         return fsdp__usage_error("compare: no config file given; see 'fsdp compare --help'");
     if (!t.ranks)
         return fsdp__usage_error("compare: say how many ranks: fsdp compare %s -n 2",
-                                 args.positional_count ? args.positional[0] : "CONFIG.yaml");
+                                 args.positional_count ? FSDP__SHELL_WORD(args.positional[0]) : "CONFIG.yaml");
     if (fsdp__variants_check_words(s->strategies, s->policies) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
     if (args.positional_count && read_config(config, args.positional[0], &is_preset) != FSDP_OK)

@@ -192,7 +192,7 @@ static int tell_schedule(const request *r, const fsdp__plan_options *options, do
         status = fsdp__output_write("--schedule", r->schedule, print_schedule, found.plan);
     if (status == FSDP_OK && !r->json)
         printf("\nWritten to %s: --parallelism.schedule=%s\n", FSDP__SHOWN_PATH(r->schedule),
-               FSDP__SHOWN_PATH(r->schedule));
+               FSDP__SHELL_WORD(r->schedule));
     return status == FSDP_OK || ferror(stdout) ? 0 : fsdp__failure("%s", fsdp_last_error());
 }
 

@@ -24,13 +24,15 @@ static void show(const fsdp__interrupt *interrupt)
     fsdp_context *context = interrupt->recorded;
     char folder[FSDP__FLIGHT_TEXT];
 
-    if (!context)
+    if (!context) {
         (void)fsdp__failure("there are no last calls to show yet");
-    else if (fsdp_flight_write(context) != FSDP_OK)
+    } else if (fsdp_flight_write(context) != FSDP_OK) {
         (void)fsdp__failure("%s", fsdp_last_error());
-    else
-        (void)fsdp__failure("the last calls of rank %d are in '%s': fsdp flight '%s'", fsdp_context_rank(context),
-                            fsdp__flight_where(context, folder), folder);
+    } else {
+        fsdp__flight_where(context, folder);
+        (void)fsdp__failure("the last calls of rank %d are in '%s': fsdp flight %s", fsdp_context_rank(context), folder,
+                            FSDP__SHELL_WORD(folder));
+    }
 }
 
 static bool asks_to_end(int signal)

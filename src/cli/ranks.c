@@ -98,7 +98,8 @@ fsdp_status fsdp__ranks_check_output(fsdp_context *context)
 int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report)
 {
     if (report->flight[0])
-        fsdp__failure("%s (fsdp flight '%s' shows the last calls of all ranks%s)", fsdp_last_error(), report->flight,
+        fsdp__failure("%s (fsdp flight %s shows the last calls of all ranks%s)", fsdp_last_error(),
+                      FSDP__SHELL_WORD(report->flight),
                       strstr(report->flight, FSDP__FLIGHT_TEMPORARY) ? "; the folder is yours to remove" : "");
     else
         fsdp__failure("%s", fsdp_last_error());

@@ -425,7 +425,7 @@ static void print_table(const plan *p)
         print_row(p, &p->runs[i], widths);
     printf("\nto compare them: fsdp report");
     for (int i = 0; i < p->run_count; i++)
-        printf(" '%s'", FSDP__SHOWN_PATH(p->runs[i].folder));
+        printf(" %s", FSDP__SHELL_WORD(p->runs[i].folder));
     printf(" -o report.html\n");
 }
 

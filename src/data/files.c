@@ -51,7 +51,7 @@ static fsdp_status cannot_open(const char *path)
         return FSDP_FAIL(FSDP_NOT_FOUND,
                          "cannot open '%s': there is no such file; if it is a data set of the Hugging Face hub, "
                          "download it first (hf download %s --repo-type dataset --local-dir %s) and name its files",
-                         path, path, strchr(path, '/') + 1);
+                         path, FSDP__SHELL_WORD(path), FSDP__SHELL_WORD(strchr(path, '/') + 1));
     return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot open '%s': %s%s", path, strerrordesc_np(errno),
                      fsdp__limit_behind(errno));
 }

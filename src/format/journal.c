@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/probe.h"
+#include "base/text.h"
 #include "format/file_digest.h"
 #include "format/json.h"
 
@@ -58,8 +59,8 @@ fsdp_status fsdp__journal_check(const char *folder)
                          fsdp__limit_behind(error));
     return FSDP_FAIL(FSDP_STATE,
                      "cannot read '%s': a save into it was interrupted, and it holds parts of two models (see "
-                     "its " FSDP__JOURNAL_NAME "): 'fsdp repair %s' finishes the save",
-                     folder, folder);
+                     "its " FSDP__JOURNAL_NAME "): fsdp repair %s finishes the save",
+                     folder, FSDP__SHELL_WORD(folder));
 }
 
 static json_t *journal_json(const fsdp__journal *journal)

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/lock.h"
+#include "base/text.h"
 #include "format/folder_contents.h"
 #include "format/free_space.h"
 #include "format/journal.h"
@@ -354,9 +355,9 @@ static fsdp_status replace(fsdp__publication *p, const fsdp__journal *journal)
     p->unfinished = undone != FSDP_OK && fsdp__journal_exists(folder);
     if (undone != FSDP_OK)
         return fsdp_fail_prefix(status,
-                                "the folder holds parts of the old and of the new one, and 'fsdp repair %s' "
-                                "finishes the save",
-                                p->options.folder);
+                                "the folder holds parts of the old and of the new one (fsdp repair %s finishes the "
+                                "save)",
+                                FSDP__SHELL_WORD(p->options.folder));
     return status;
 }
 

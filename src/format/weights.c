@@ -197,7 +197,7 @@ static fsdp_status open_any(fsdp_weights *weights, const char *path)
             FSDP_UNSUPPORTED,
             "cannot read '%s': it is a GGUF file, of llama.cpp: fsdp convert %s -o FOLDER makes a folder of "
             "it",
-            path, path);
+            path, FSDP__SHELL_WORD(path));
     if (fsdp__ends_with(path, ".bin.index.json"))
         return open_torch_index(weights, path);
     if (fsdp__ends_with(path, ".bin") || fsdp__ends_with(path, ".pt") || fsdp__ends_with(path, ".pth"))

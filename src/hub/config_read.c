@@ -479,7 +479,7 @@ fsdp_status fsdp__hub_fail_missing(const char *path)
     return FSDP_FAIL(FSDP_NOT_FOUND,
                      "there is no '%s'; if it is a model of the Hugging Face hub, download it first (hf download %s "
                      "--local-dir %s) and give that folder",
-                     path, path, slash ? slash + 1 : path);
+                     path, FSDP__SHELL_WORD(path), FSDP__SHELL_WORD(slash ? slash + 1 : path));
 }
 
 fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)

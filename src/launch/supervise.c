@@ -14,6 +14,7 @@
 #include "base/context.h"
 #include "base/limits.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "comm/health/process.h"
 #include "comm/health/verdict.h"
 #include "launch/descriptors.h"
@@ -89,7 +90,7 @@ static void show_flight(const supervisor *s)
     char folder[FSDP__FLIGHT_TEXT];
 
     if (fsdp__flight_memory_write(&s->flight, folder) == FSDP_OK)
-        fsdp__warn("the last calls of all ranks are in '%s': fsdp flight '%s'", folder, folder);
+        fsdp__warn("the last calls of all ranks are in '%s': fsdp flight %s", folder, FSDP__SHELL_WORD(folder));
     else
         fsdp__warn("the last calls of the ranks cannot be written: %s", fsdp_last_error());
 }

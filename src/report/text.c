@@ -131,7 +131,7 @@ static void put_flight(const fsdp__source *source, FILE *out)
     const fsdp__flight_logs *logs = &source->of.flight.logs;
     char place[512];
 
-    fprintf(out, "What each rank did last (its calls: fsdp flight %s)\n", FSDP__SHOWN_NAME(source->path));
+    fprintf(out, "What each rank did last (its calls: fsdp flight %s)\n", FSDP__SHELL_WORD(source->path));
     for (int i = 0; i < logs->count && i < MOST_RANKS; i++) {
         fsdp__flight_place_text(&logs->logs[i], place, sizeof place);
         fprintf(out, "  rank %-4d %s\n", logs->logs[i].head.rank, fsdp__shown(place, FSDP__ROOM(512)));

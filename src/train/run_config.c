@@ -65,11 +65,11 @@ static fsdp_status check_is_config(const char *path)
         return FSDP_FAIL(FSDP_INVALID,
                          "'%s' is a folder and no config: name a model with --model.path=%s, data with "
                          "--data.path=%s",
-                         path, path, path);
+                         path, FSDP__SHELL_WORD(path), FSDP__SHELL_WORD(path));
     for (size_t i = 0; i < FSDP__COUNT_OF(data); i++)
         if (fsdp__ends_with(path, data[i]))
             return FSDP_FAIL(FSDP_INVALID, "'%s' has the name of data and is no config: name it with --data.path=%s",
-                             path, path);
+                             path, FSDP__SHELL_WORD(path));
     return FSDP_OK;
 }
 

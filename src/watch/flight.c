@@ -12,6 +12,7 @@
 #include "base/context.h"
 #include "base/lock.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "fsdp/comm.h"
 
 /* A group that calls were heard of. */
@@ -280,8 +281,8 @@ static void write_broken(flight *f)
 
     fsdp__put_error_aside(&aside);
     if (write_now(f) == FSDP_OK)
-        fsdp_log(f->context, FSDP_LOG_WARNING, "the last calls of this rank are in '%s': fsdp flight '%s'", folder,
-                 folder);
+        fsdp_log(f->context, FSDP_LOG_WARNING, "the last calls of this rank are in '%s': fsdp flight %s", folder,
+                 FSDP__SHELL_WORD(folder));
     else
         fsdp_log(f->context, FSDP_LOG_WARNING, "the last calls of this rank could not be written to '%s': %s", folder,
                  fsdp_last_error());

@@ -54,6 +54,45 @@ TEST(a_long_text_loses_its_middle_between_two_characters)
     CHECK_STRING(fsdp__shown("xxxx\n", out, sizeof out), "xxxx\\x0a");
 }
 
+/* Gives what bash makes of a word. */
+static void read_by_bash(const char *word, char *out, size_t bytes)
+{
+    FILE *shell;
+    size_t count;
+
+    CHECK_EQ(setenv("WORD", word, 1), 0);
+    shell = CHECK_PTR(popen("exec bash -c 'eval \"printf %s $WORD\"'", "r"));
+    count = fread(out, 1, bytes - 1, shell);
+    out[count] = '\0';
+    CHECK_EQ(pclose(shell), 0);
+    CHECK_EQ(unsetenv("WORD"), 0);
+}
+
+TEST(words_of_a_command_can_be_copied)
+{
+    static const char *const words[][2] = {{"/runs/lr=1e-3,a+b", "/runs/lr=1e-3,a+b"},
+                                           {"my runs", "'my runs'"},
+                                           {"it's $HOME\\", "'it'\\''s $HOME\\'"},
+                                           {"", "''"},
+                                           {"a;b&c|{d,e}~*?[x]!", "'a;b&c|{d,e}~*?[x]!'"},
+                                           {"gr\xc3\xbc\xc3\x9f"
+                                            "e",
+                                            "'gr\xc3\xbc\xc3\x9f"
+                                            "e'"},
+                                           {"a\x1b[1m'\\\n", "$'a\\x1b[1m\\'\\\\\\x0a'"},
+                                           {"\xff", "$'\\xff'"}};
+    char text[100], back[100];
+
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        CHECK_STRING(fsdp__shell_word(words[i][0], text, sizeof text), words[i][1]);
+        read_by_bash(text, back, sizeof back);
+        CHECK_STRING(back, words[i][0]);
+    }
+    CHECK_STRING(fsdp__shell_word("-x y", text, sizeof text), "./'-x y'");
+    CHECK_STRING(fsdp__shell_word("abc def", text, 10), "'abc def'");
+    CHECK_STRING(fsdp__shell_word("abc def", text, 9), "abc def"); /* no room for the quotes */
+}
+
 TEST(of_a_list_the_first_names_are_shown)
 {
     static const char *const names[] = {"a", "b\x1b", "c", "d", "e"};

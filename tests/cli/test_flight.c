@@ -62,8 +62,8 @@ FIXTURE_TEST(a_rank_that_is_killed_leaves_its_last_calls)
     CHECK_EQ(kill(rank_of(f, 1), SIGKILL), 0);
     program_wait(&p);
     CHECK_EQ(p.status, 128 + SIGKILL);
-    CHECK_CONTAINS(p.output, "fsdp: rank 1 was killed by signal 9 (Killed) (fsdp flight '/");
-    CHECK_CONTAINS(p.output, "metrics.jsonl.flight' shows the last calls of all ranks)");
+    CHECK_CONTAINS(p.output, "fsdp: rank 1 was killed by signal 9 (Killed) (fsdp flight /");
+    CHECK_CONTAINS(p.output, "metrics.jsonl.flight shows the last calls of all ranks)");
     check_report(f, folder, "rank 1 was killed by signal 9 (Killed); it was last in step ", "rank 1 was killed ",
                  "rank 1 was killed by signal 9 (Killed)\n");
 }

@@ -51,7 +51,7 @@ FIXTURE_TEST(each_combination_is_a_run_with_a_row)
     CHECK_CONTAINS(table, "\n5e-3          [{pattern: '*norm*', weight_decay: 0}]  ");
     CHECK_NULL(strstr(table, "failed"));
     CHECK_NULL(strstr(table, " - "));
-    CHECK_CONTAINS(table, "to compare them: fsdp report '");
+    CHECK_CONTAINS(table, "to compare them: fsdp report /");
     CHECK(has(f, "sweep/optimizer.lr=1e-3,optimizer.groups=__/checkpoints/step-4"));
     CHECK(has(f, "sweep/optimizer.lr=5e-3,optimizer.groups=__/model/config.json"));
     CHECK(!has(f, "ckpt"));
@@ -250,6 +250,24 @@ FIXTURE_TEST(a_sweep_waits_for_its_runs_although_children_were_ignored)
     CHECK_CONTAINS(p.output, "sweep:  run 2 of 2");
     CHECK_CONTAINS(p.output, "to compare them: ");
     free(folder);
+}
+
+FIXTURE_TEST(the_line_to_compare_them_can_be_copied)
+{
+    fixture *f = *state;
+    char *folder, *line, *end, *command;
+    program p;
+
+    CHECK(asprintf(&folder, "--sweep-folder=%s/it's an \x1b odd one", f->directory) > 0);
+    p = program_run(f->directory, 0,
+                    (const char *const[]){PROGRAM, "train", f->config, folder, "--sweep=training.steps=1,2", NULL});
+    line = CHECK_PTR(strstr(p.output, "fsdp report $'"));
+    end = CHECK_PTR(strstr(line, " -o report.html\n"));
+    CHECK(asprintf(&command, "'%s'%.*s", PROGRAM, (int)(end - line - 4), line + 4) > 0);
+    p = program_run(f->directory, 0, (const char *const[]){"bash", "-c", command, NULL});
+    CHECK_CONTAINS(p.output, "training.steps");
+    free(folder);
+    free(command);
 }
 
 /* Traces a process until `until` is closed, and asks nobody what becomes of it. Returns the tracer; 0: it may not. */

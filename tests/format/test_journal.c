@@ -41,7 +41,7 @@ TEST(an_interrupted_replacement_is_refused_and_finished)
     CHECK(!finished);
     CHECK_OK(fsdp__journal_check(g.folder));
     interrupt(&g);
-    CHECK_ERROR(fsdp__journal_check(g.folder), FSDP_STATE, "'fsdp repair ");
+    CHECK_ERROR(fsdp__journal_check(g.folder), FSDP_STATE, ": fsdp repair ");
     CHECK_OK(fsdp__publish_repair(g.folder, &finished));
     CHECK(finished);
     garden_check(&g, "tulips", "yellow");

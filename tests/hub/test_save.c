@@ -378,9 +378,9 @@ TEST(an_unfinished_folder_is_refused_by_every_reader)
     CHECK_OK(fsdp_hub_repair(folder, &finished));
     CHECK(!finished);
     test_write_file(journal, "{\"version\": 1, \"new\": [], \"gone\": []}", 37);
-    CHECK_ERROR(fsdp_hub_read_config(folder, &c), FSDP_STATE, "'fsdp repair ");
-    CHECK_ERROR(fsdp_safetensors_open(folder, &files), FSDP_STATE, "'fsdp repair ");
-    CHECK_ERROR(fsdp_safetensors_open(index, &files), FSDP_STATE, "'fsdp repair ");
+    CHECK_ERROR(fsdp_hub_read_config(folder, &c), FSDP_STATE, ": fsdp repair ");
+    CHECK_ERROR(fsdp_safetensors_open(folder, &files), FSDP_STATE, ": fsdp repair ");
+    CHECK_ERROR(fsdp_safetensors_open(index, &files), FSDP_STATE, ": fsdp repair ");
     CHECK_OK(fsdp_hub_repair(folder, NULL));
     check_folder(folder, FSDP_F32);
     CHECK_ERROR(fsdp_hub_repair(NULL, NULL), FSDP_INVALID, "its name is required");
