@@ -68,6 +68,15 @@ def last_json(text, what):
     fail(f"{what} printed no result:\n{text}")
 
 
+def check_builds(*builds):
+    """Fails if a build lacks a program that is started, of which the last one may be minutes from now."""
+    for build in builds:
+        for program in ("fsdp", "bench/bench_step", "bench/bench_kernels"):
+            if not os.access(os.path.join(build, program), os.X_OK):
+                fail(f"'{build}' has no program {program}: build it with cmake --build {shlex.quote(build)} "
+                     "--target fsdp benchmarks")
+
+
 def run_step(build, ranks, options):
     """Runs bench_step once on so many ranks, and returns what it reports."""
     command = [os.path.join(build, "fsdp"), "run", "-n", str(ranks), "--", os.path.join(build, "bench", "bench_step")]
@@ -189,6 +198,7 @@ def main():
             fail(f"unknown row '{row}': one of {', '.join(ROWS)}")
     if args.peer and args.against:
         fail("--peer and --against exclude each other")
+    check_builds(args.build, *([args.against] if args.against else []))
     if args.teams:
         return compare_teams(args)
     rate = flop_rate(args.build)

@@ -11,7 +11,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from compare import flop_rate, run_step
+from compare import check_builds, flop_rate, run_step
 
 # title: (values, ranks and options for a value)
 SERIES = {
@@ -33,6 +33,7 @@ def main():
     parser.add_argument("--build", default="build")
     parser.add_argument("--steps", type=int, default=5)
     args = parser.parse_args()
+    check_builds(args.build)
     rate = flop_rate(args.build)
 
     print("| changed | value | ms a step | floor ms | MB, PSS of all ranks | MB in the ledger |\n|---|---|---|---|---|---|")
